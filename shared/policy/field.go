@@ -1,0 +1,92 @@
+package policy
+
+// field is one row of an object's table: all there is to know about a field of
+// the policy file. Reading, the words of an error and the written reference
+// come from the same row, so they cannot drift apart.
+type field[T any] struct {
+	name     string
+	shape    shape
+	def      string // as a person would write it; read like the document when the field is absent
+	required bool
+	doc      string
+	read     func(r *reader, v value, out *T)
+}
+
+// form is what a value looks like in the document.
+type form uint8
+
+const (
+	formText form = 1 + iota
+	formName
+	formWord
+	formInteger
+	formDuration
+	formList
+	formObject
+	formPatterns // an object from header names to patterns
+	formChoice   // one of several forms, told in shape.other
+)
+
+// shape is the type of a field.
+type shape struct {
+	form     form
+	words    []string // of a word
+	min, max int64    // of an integer
+	of       string   // the object's name, or that of a list's items
+	other    string   // of a choice: what it may be, in words
+}
+
+func word(words ...string) shape      { return shape{form: formWord, words: words} }
+func integer(low, high int64) shape   { return shape{form: formInteger, min: low, max: high} }
+func listOf(item string) shape        { return shape{form: formList, of: item} }
+func objectOf(name string) shape      { return shape{form: formObject, of: name} }
+func choice(of, inWords string) shape { return shape{form: formChoice, of: of, other: inWords} }
+func (s shape) isOneWord() bool       { return s.form == formWord && len(s.words) == 1 }
+func (s shape) accepts(w string) bool { return indexOf(s.words, w) >= 0 }
+
+func defaultNode(def string) *Node {
+	if isNumber(def) {
+		return &Node{Kind: Number, Text: def}
+	}
+	return &Node{Kind: String, Text: def}
+}
+
+// String says what a value of the shape is, after "must be".
+func (s shape) String() string {
+	switch s.form {
+	case formText, formName:
+		return "text"
+	case formWord:
+		if s.isOneWord() {
+			return quote(s.words[0])
+		}
+		return "one of " + join(s.words)
+	case formInteger:
+		if s.min == s.max {
+			return itoa(s.min)
+		}
+		return "a whole number from " + itoa(s.min) + " to " + itoa(s.max)
+	case formDuration:
+		return `a duration such as "10s", "1h30m" or "7d"`
+	case formList:
+		return "a list"
+	case formObject:
+		return "an object"
+	case formPatterns:
+		return "an object from header names to patterns"
+	default:
+		return s.other
+	}
+}
+
+// value is a place in the document and the shape expected there.
+type value struct {
+	node  *Node
+	path  string
+	shape shape
+}
+
+// item is the i-th item of a list.
+func (v value) item(i int, s shape) value {
+	return value{node: v.node.Items[i], path: v.path + "[" + itoa(int64(i)) + "]", shape: s}
+}

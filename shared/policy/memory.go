@@ -1,0 +1,41 @@
+package policy
+
+import "github.com/sluice-ratelimit/sluice/shared/state"
+
+// Memory is how many keys a policy counts at a time, and the most memory that
+// takes in one Envoy.
+type Memory struct {
+	Counters int    // counters of rules that are not off
+	Keys     uint64 // live keys at which a newcomer still finds a slot
+	Slots    uint64 // keys that fit at the very most
+	Bytes    uint64 // of all tables full
+	// VanishedBytes is what tables of counters that no policy has any more may
+	// take beside them until their windows have ended, after renames.
+	VanishedBytes uint64
+}
+
+// warnBytes is how much memory a policy may use before Read warns.
+const warnBytes = 64 << 20
+
+// Memory returns what the policy's counters take.
+func (p *Policy) Memory() Memory {
+	var m Memory
+	largest := uint64(0)
+	seen := map[string]bool{}
+	for i := range p.Rules {
+		r := &p.Rules[i]
+		if r.Mode == ModeOff || len(r.Limits) == 0 || seen[r.Counter] {
+			continue
+		}
+		seen[r.Counter] = true
+		windows := r.Windows()
+		bytes := state.HostBytes(windows, r.Capacity)
+		m.Counters++
+		m.Keys += uint64(r.Capacity)
+		m.Slots += state.GeometryFor(windows, r.Capacity).TotalSlots()
+		m.Bytes += bytes
+		largest = max(largest, bytes)
+	}
+	m.VanishedBytes = state.WaitingTables * largest
+	return m
+}

@@ -1,0 +1,31 @@
+package policy
+
+// Kind is the kind of a Node.
+type Kind uint8
+
+const (
+	Null Kind = iota
+	Bool
+	Number
+	String
+	List
+	Object
+)
+
+// Node is a parsed document before anyone has asked what it means: the common
+// form of YAML in a file and of JSON in a plugin configuration.
+type Node struct {
+	Kind   Kind
+	Text   string  // of a Bool ("true", "false"), Number (as written) or String
+	Items  []*Node // of a List
+	Fields []Field // of an Object, in order of appearance, duplicates kept
+
+	Line, Column int // from 1; 0 where the source has no positions
+}
+
+// Field is one member of an Object; Line and Column are its name's.
+type Field struct {
+	Name         string
+	Value        *Node
+	Line, Column int
+}

@@ -1,0 +1,160 @@
+// Package policy is the model of a rate-limit policy and the only place that
+// decides whether one is valid. The command line, the control plane and the
+// filter all call the same Read, so a policy that one of them accepts is
+// accepted by the others.
+//
+// It must build for wasm: no net, no net/http, no encoding/json, no reflection.
+package policy
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+// Version is the policy version this build reads.
+const Version = 1
+
+// MaxBytes is the largest policy text, one MiB: xDS messages end at four.
+const MaxBytes = 1 << 20
+
+// Policy is a whole, valid policy with every default filled in.
+type Policy struct {
+	Revision string // set by the control plane, empty in a file; makes every pushed configuration differ
+	Domain   string // namespace of the counters
+	Headers  Headers
+	Rules    []Rule
+	Manage   *Manage // nil = no management requests
+}
+
+// Headers says which rate-limit fields responses carry. Retry-After on a
+// denial is independent of it.
+type Headers string
+
+const (
+	HeadersNone       Headers = "none"
+	HeadersIETF       Headers = "ietf"        // RateLimit and RateLimit-Policy, draft 10
+	HeadersXRateLimit Headers = "x-ratelimit" // X-RateLimit-*, draft 03
+	HeadersBoth       Headers = "both"
+)
+
+// Rule limits the requests it matches, a counter for each key.
+type Rule struct {
+	Name         string
+	Counter      string // identity of the counters; default Name
+	Match        Match
+	Key          []KeyPart // none = one counter for all
+	MissingKey   MissingKey
+	Limits       []Limit // none = always allowed
+	Cost         Cost
+	Mode         Mode
+	Capacity     uint32 // live keys
+	OnFull       OnFull
+	OnError      Failure
+	OnContention Failure
+}
+
+// Match holds when every list that is not empty has an entry that holds.
+type Match struct {
+	Hosts   []string // exact or "*.suffix", lower case, without port
+	Methods []string
+	Paths   []Pattern
+	Headers []HeaderMatch
+}
+
+// HeaderMatch is a predicate on one request header; Name is lower case.
+type HeaderMatch struct {
+	Name  string
+	Value Pattern
+}
+
+// PatternKind says how a Pattern compares.
+type PatternKind uint8
+
+const (
+	Exact   PatternKind = 1 + iota
+	Prefix              // "abc*"
+	Suffix              // "*abc", headers only
+	Regexp              // "~re", RE2, matched in full
+	Present             // "*", headers only
+	Absent              // "!", headers only
+)
+
+// Pattern is one string predicate. Text is what is compared, without the
+// notation's own signs ("=", "~", "*", "!").
+type Pattern struct {
+	Kind PatternKind
+	Text string
+}
+
+// KeyKind says where a part of a key comes from.
+type KeyKind uint8
+
+const (
+	KeyHeader   KeyKind = 1 + iota // Name = header, lower case
+	KeyClientIP                    // V4Prefix, V6Prefix
+	KeyHost                        // authority, lower case, without port
+	KeyMethod
+	KeyPath // Segment: 0 = the full path without query, n = its n-th segment from 1
+)
+
+// KeyPart is one part of a key.
+type KeyPart struct {
+	Kind     KeyKind
+	Name     string
+	V4Prefix int
+	V6Prefix int
+	Segment  int
+}
+
+// Limit is one window of a rule.
+type Limit struct {
+	Name string // may be empty: then its index names it
+	limit.Window
+}
+
+// Cost is how many units a request takes. With Header empty it is Fixed.
+type Cost struct {
+	Fixed   uint32
+	Header  string // lower case
+	Default uint32
+	Min     uint32
+	Max     uint32
+}
+
+// Mode says what a rule's denial does.
+type Mode string
+
+const (
+	ModeEnforce Mode = "enforce"
+	ModeOff     Mode = "off"
+)
+
+// MissingKey says what happens to a request that lacks a part of the key.
+type MissingKey string
+
+const (
+	MissingSkip  MissingKey = "skip"  // the rule does not apply
+	MissingDeny  MissingKey = "deny"  // denied, without Retry-After
+	MissingShare MissingKey = "share" // all such requests share a counter; missing ≠ empty
+)
+
+// OnFull says what happens to a new key whose bucket is full.
+type OnFull string
+
+const (
+	FullInherit OnFull = "inherit" // evict the key that uses least; the newcomer starts from the floor
+	FullDeny    OnFull = "deny"
+	FullAllow   OnFull = "allow"
+)
+
+// Failure is the verdict where none could be reached.
+type Failure string
+
+const (
+	FailAllow Failure = "allow"
+	FailDeny  Failure = "deny"
+)
+
+// Manage turns on management requests.
+type Manage struct {
+	Path        string   // starts and ends with "/"
+	TokenSHA256 [32]byte // of the bearer token
+	Port        uint16   // 0 = any local port
+}

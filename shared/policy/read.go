@@ -1,0 +1,306 @@
+package policy
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+const (
+	// MaxDepth is how deep lists and objects may nest in a policy.
+	MaxDepth = 32
+	// MaxRules is how many rules a policy may have.
+	MaxRules = 10_000
+	// maxProblems bounds the answer to a document that is wrong everywhere.
+	maxProblems = 1_000
+)
+
+// Read makes the policy of a file. It reports every problem, not only the
+// first; with any error the policy is nil. Warnings leave it usable.
+func Read(doc *Node) (policy *Policy, errs, warnings []Problem) {
+	return read(doc, false)
+}
+
+// ReadPushed is Read for a policy that comes from the control plane, which may
+// carry its revision.
+func ReadPushed(doc *Node) (policy *Policy, errs, warnings []Problem) {
+	return read(doc, true)
+}
+
+func read(doc *Node, pushed bool) (*Policy, []Problem, []Problem) {
+	r := &reader{pushed: pushed}
+	v := value{node: doc, shape: objectOf("policy")}
+	p := &Policy{}
+	if doc == nil {
+		v.node = &Node{}
+	}
+	if r.readable(v.node) && r.versionKnown(v) {
+		if v.node.Kind != Object {
+			r.fail(v, "a policy must be an object with the fields "+join(names(policyFields))+", not "+describe(v.node))
+		} else {
+			readObject(r, v, policyFields, p)
+			r.checkRules(v, p)
+		}
+	}
+	for _, list := range [][]Problem{r.errs, r.warnings} {
+		slices.SortStableFunc(list, func(a, b Problem) int {
+			if a.Line != b.Line {
+				return a.Line - b.Line
+			}
+			return a.Column - b.Column
+		})
+	}
+	if r.dropped > 0 {
+		r.errs = append(r.errs, Problem{Message: "and " + itoa(int64(r.dropped)) + " more problems"})
+	}
+	if len(r.errs) > 0 {
+		return nil, r.errs, r.warnings
+	}
+	return p, nil, r.warnings
+}
+
+// reader collects what is wrong while the tables are walked.
+type reader struct {
+	pushed    bool
+	algorithm limit.Algorithm // of the rule being read: what its limits default to
+	rules     []ruleAt        // each rule's place
+	errs      []Problem
+	warnings  []Problem
+	dropped   int
+}
+
+// ruleAt is where a rule stands and whether it can be compared with others.
+type ruleAt struct {
+	value
+	sound bool
+}
+
+func (r *reader) fail(v value, message string) { r.failAt(v.node.Line, v.node.Column, v.path, message) }
+
+func (r *reader) failAt(line, column int, path, message string) {
+	if len(r.errs) == maxProblems {
+		r.dropped++
+		return
+	}
+	r.errs = append(r.errs, Problem{Line: line, Column: column, Path: path, Message: message})
+}
+
+func (r *reader) warn(v value, message string) {
+	if len(r.warnings) < maxProblems {
+		r.warnings = append(r.warnings, Problem{Line: v.node.Line, Column: v.node.Column, Path: v.path, Message: message})
+	}
+}
+
+// mismatch reports that a value is not of its shape.
+func (r *reader) mismatch(v value) {
+	if v.node.Kind == Null {
+		r.fail(v, "is empty: give "+v.shape.String()+", or remove the field")
+		return
+	}
+	message := "must be " + v.shape.String() + ", not " + describe(v.node)
+	if v.node.Kind == String && v.shape.form == formInteger {
+		if _, fault := integerOf(v.node.Text); fault == nil {
+			message += ": remove the quotes"
+		}
+	}
+	r.fail(v, message)
+}
+
+// readObject reads the fields of v by their table. It reports whether v is an
+// object at all.
+func readObject[T any](r *reader, v value, fields []field[T], out *T) bool {
+	if v.node.Kind != Object {
+		r.mismatch(v)
+		return false
+	}
+	first := make([]int, len(fields)) // index+1 of a field's first appearance
+	meant := make([]string, 0, 4)     // fields that unknown ones stand for
+	for i := range v.node.Fields {
+		f := &v.node.Fields[i]
+		at := slices.IndexFunc(fields, func(row field[T]) bool { return row.name == f.Name })
+		if at < 0 {
+			meant = append(meant, r.unknownField(v, f, names(fields)))
+			continue
+		}
+		if first[at] > 0 {
+			r.duplicateField(v, f, &v.node.Fields[first[at]-1])
+			continue
+		}
+		first[at] = i + 1
+	}
+	for i := range fields {
+		row := &fields[i]
+		child := value{shape: row.shape}
+		switch {
+		case first[i] > 0:
+			child.node = v.node.Fields[first[i]-1].Value
+			child.path = member(v.path, row.name)
+		case row.required && indexOf(meant, row.name) >= 0:
+			continue
+		case row.required:
+			r.failAt(v.node.Line, v.node.Column, member(v.path, row.name), "is missing: it must be "+row.shape.String())
+			continue
+		case row.def != "":
+			child.node = defaultNode(row.def) // valid, so it needs no path
+		default:
+			continue
+		}
+		row.read(r, child, out)
+	}
+	return true
+}
+
+// unknownField reports f and answers the field it seems to stand for, if any.
+func (r *reader) unknownField(v value, f *Field, known []string) string {
+	message, near := "unknown field", nearest(f.Name, known)
+	if isNotBuilt(v.shape.of, f.Name) {
+		message = "is not built yet: remove it"
+		near = ""
+	} else if near != "" {
+		message += ": did you mean " + quote(near) + "?"
+	} else if len(known) > 0 {
+		message += ": the fields here are " + join(known)
+	} else {
+		message += ": there is none here"
+	}
+	r.failAt(f.Line, f.Column, member(v.path, f.Name), message)
+	return near
+}
+
+func (r *reader) duplicateField(v value, f, first *Field) {
+	message := "appears twice"
+	if first.Line > 0 {
+		message += ", first in line " + itoa(int64(first.Line))
+	}
+	r.failAt(f.Line, f.Column, member(v.path, f.Name), message+": keep one")
+}
+
+// versionKnown holds back the other problems of a document in another version:
+// its fields mean what that version says.
+func (r *reader) versionKnown(v value) bool {
+	for _, f := range v.node.Fields {
+		if f.Name != "version" || f.Value.Kind != Number {
+			continue
+		}
+		if n, fault := integerOf(f.Value.Text); fault != nil || n != Version {
+			r.fail(value{node: f.Value, path: f.Name},
+				clip(f.Value.Text)+" is not known to this build, which reads version "+itoa(Version))
+			return false
+		}
+	}
+	return true
+}
+
+// readable checks what no table asks: that all text is UTF-8 and nesting ends.
+func (r *reader) readable(n *Node) bool {
+	if sound(n, MaxDepth) {
+		return true
+	}
+	r.unsound(value{node: n}, MaxDepth)
+	return false
+}
+
+func sound(n *Node, depth int) bool {
+	if depth < 0 || !utf8.ValidString(n.Text) {
+		return false
+	}
+	for _, item := range n.Items {
+		if !sound(item, depth-1) {
+			return false
+		}
+	}
+	for i := range n.Fields {
+		if !utf8.ValidString(n.Fields[i].Name) || !sound(n.Fields[i].Value, depth-1) {
+			return false
+		}
+	}
+	return true
+}
+
+// unsound is sound with paths, which are too dear to build for every document.
+func (r *reader) unsound(v value, depth int) {
+	if depth < 0 {
+		r.fail(v, "is nested more than "+itoa(MaxDepth)+" deep")
+		return
+	}
+	if !utf8.ValidString(v.node.Text) {
+		r.fail(v, "is not UTF-8: "+quote(v.node.Text))
+	}
+	for i := range v.node.Items {
+		r.unsound(v.item(i, shape{}), depth-1)
+	}
+	for i := range v.node.Fields {
+		f := &v.node.Fields[i]
+		path := member(v.path, f.Name)
+		if !utf8.ValidString(f.Name) {
+			r.failAt(f.Line, f.Column, path, "field name is not UTF-8")
+		}
+		r.unsound(value{node: f.Value, path: path}, depth-1)
+	}
+}
+
+// member is the path of a field: a.b, or a["b c"] where the name is no short word.
+func member(path, name string) string {
+	plain := name != "" && clip(name) == name
+	for i := 0; i < len(name) && plain; i++ {
+		c := name[i]
+		plain = c == '_' || c == '-' || isDigit(c) || isLetter(c)
+	}
+	switch {
+	case !plain:
+		return path + "[" + quote(name) + "]"
+	case path == "":
+		return name
+	}
+	return path + "." + name
+}
+
+func names[T any](fields []field[T]) []string {
+	list := make([]string, len(fields))
+	for i := range fields {
+		list[i] = fields[i].name
+	}
+	return list
+}
+
+// describe says what a value is, after "not".
+func describe(n *Node) string {
+	switch n.Kind {
+	case Bool:
+		return n.Text
+	case Number:
+		return clip(n.Text)
+	case String:
+		return quote(n.Text)
+	case List:
+		return "a list"
+	case Object:
+		return "an object"
+	default:
+		return "nothing"
+	}
+}
+
+// quote is s in quotes, cut where it is too long for a message.
+func quote(s string) string { return strconv.Quote(clip(s)) }
+
+func clip(s string) string {
+	const most = 60
+	if len(s) <= most {
+		return s
+	}
+	cut := most
+	for cut > most-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return s[:cut] + "…"
+}
+
+func join(list []string) string        { return strings.Join(list, ", ") }
+func itoa(n int64) string              { return strconv.FormatInt(n, 10) }
+func isDigit(c byte) bool              { return c >= '0' && c <= '9' }
+func isLetter(c byte) bool             { return c|0x20 >= 'a' && c|0x20 <= 'z' }
+func indexOf(l []string, s string) int { return slices.Index(l, s) }

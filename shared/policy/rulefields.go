@@ -1,0 +1,169 @@
+package policy
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+const (
+	// MaxCapacity is the most live keys of a counter, 2²⁴: some 600 MB at three
+	// windows a key, beyond any Envoy that also serves requests.
+	MaxCapacity = 1 << 24
+	// MaxWindows is how many windows a rule may have.
+	MaxWindows = 16
+	// MaxKeyParts is how many parts a key may have.
+	MaxKeyParts = 16
+)
+
+// ruleFields is one item of "rules". The algorithm comes before the limits,
+// which take it as their default.
+var ruleFields = []field[Rule]{
+	{
+		name: "name", shape: shape{form: formName}, required: true,
+		doc:  "Unique; names the rule in metrics and messages.",
+		read: func(r *reader, v value, rule *Rule) { rule.Name, _ = r.name(v) },
+	},
+	{
+		name: "counter", shape: shape{form: formName},
+		doc:  "Identity of the counters; default is the name. Rules with one counter share it, and a rule that keeps its counter can be renamed.",
+		read: func(r *reader, v value, rule *Rule) { rule.Counter, _ = r.name(v) },
+	},
+	{
+		name: "scope", shape: word("proxy"), def: "proxy",
+		doc:  "Where the counters live: in each Envoy process.",
+		read: func(r *reader, v value, _ *Rule) { r.word(v) },
+	},
+	{
+		name: "match", shape: objectOf("match"),
+		doc:  "Which requests the rule is for: all given conditions must hold; absent is every request.",
+		read: func(r *reader, v value, rule *Rule) { readObject(r, v, matchFields, &rule.Match) },
+	},
+	{
+		name: "key", shape: listOf("key"),
+		doc:  "The parts of the key, in order; absent or empty is one counter for all.",
+		read: readKey,
+	},
+	{
+		name: "missing_key", shape: word(string(MissingSkip), string(MissingDeny), string(MissingShare)), def: string(MissingSkip),
+		doc: "What happens to a request that lacks a part of the key: the rule does not apply to it, it is denied, or all such requests share a counter.",
+		read: func(r *reader, v value, rule *Rule) {
+			w, _ := r.word(v)
+			rule.MissingKey = MissingKey(w)
+		},
+	},
+	{
+		name: "algorithm", shape: algorithmShape, def: "fixed_window",
+		doc:  "How the windows count, unless a limit says otherwise.",
+		read: func(r *reader, v value, _ *Rule) { r.algorithm = readAlgorithm(r, v) },
+	},
+	{
+		name: "limits", shape: listOf("limit"), required: true,
+		doc:  "The windows. A request must fit in every one; an empty list always allows.",
+		read: readLimits,
+	},
+	{
+		name: "cost", shape: choice("cost", `a whole number from 1 to 4294967295 or an object such as {header: x-cost}`), def: "1",
+		doc:  "How many units a request takes: a number, or read from a header.",
+		read: readCost,
+	},
+	{
+		name: "mode", shape: word(string(ModeEnforce), string(ModeOff)), def: string(ModeEnforce),
+		doc: "off: the rule does nothing.",
+		read: func(r *reader, v value, rule *Rule) {
+			w, _ := r.word(v)
+			rule.Mode = Mode(w)
+		},
+	},
+	{
+		name: "capacity", shape: integer(1, MaxCapacity), def: "65536",
+		doc: "Live keys the counter has room for.",
+		read: func(r *reader, v value, rule *Rule) {
+			n, _ := r.integer(v)
+			rule.Capacity = uint32(n)
+		},
+	},
+	{
+		name: "on_full", shape: word(string(FullInherit), string(FullDeny), string(FullAllow)), def: string(FullInherit),
+		doc: "What happens to a new key where there is no room: it takes the place of the key that uses least, without anyone gaining quota; it is denied; or it is allowed.",
+		read: func(r *reader, v value, rule *Rule) {
+			w, _ := r.word(v)
+			rule.OnFull = OnFull(w)
+		},
+	},
+	{
+		name: "on_error", shape: word(string(FailAllow), string(FailDeny)), def: string(FailAllow),
+		doc: "The verdict when a call to the host fails.",
+		read: func(r *reader, v value, rule *Rule) {
+			w, _ := r.word(v)
+			rule.OnError = Failure(w)
+		},
+	},
+	{
+		name: "on_contention", shape: word(string(FailDeny), string(FailAllow)), def: string(FailDeny),
+		doc: "The verdict when the compare-and-swap retries run out.",
+		read: func(r *reader, v value, rule *Rule) {
+			w, _ := r.word(v)
+			rule.OnContention = Failure(w)
+		},
+	},
+}
+
+func readRule(r *reader, v value, rule *Rule) {
+	r.algorithm = limit.FixedWindow
+	if !readObject(r, v, ruleFields, rule) {
+		return
+	}
+	if rule.Counter == "" {
+		rule.Counter = rule.Name
+	}
+	if rule.MissingKey == MissingSkip && rule.Mode != ModeOff && leavable(rule.Key) {
+		r.warn(value{node: v.node, path: member(v.path, "missing_key")},
+			"a client that leaves out "+join(headerNames(rule.Key))+" escapes this rule: set missing_key to deny or share, or add client_ip to the key")
+	}
+}
+
+// leavable reports whether a client can leave out every part of the key.
+func leavable(key []KeyPart) bool {
+	for _, part := range key {
+		if part.Kind != KeyHeader {
+			return false
+		}
+	}
+	return len(key) > 0
+}
+
+func headerNames(key []KeyPart) []string {
+	var list []string
+	for _, part := range key {
+		list = append(list, part.Name)
+	}
+	return list
+}
+
+// algorithms are the built ones by their names in a policy.
+var algorithms = []struct {
+	name string
+	is   limit.Algorithm
+}{
+	{"fixed_window", limit.FixedWindow},
+	{"fixed_window_per_key", limit.FixedWindowPerKey},
+}
+
+var algorithmShape = word(algorithms[0].name, algorithms[1].name)
+
+// readAlgorithm answers 0 for what it has refused.
+func readAlgorithm(r *reader, v value) limit.Algorithm {
+	w, _ := r.word(v)
+	for _, a := range algorithms {
+		if a.name == w {
+			return a.is
+		}
+	}
+	return 0
+}
+
+func algorithmName(a limit.Algorithm) string {
+	for _, known := range algorithms {
+		if known.is == a {
+			return known.name
+		}
+	}
+	return ""
+}

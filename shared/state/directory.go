@@ -1,0 +1,313 @@
+package state
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// The directory is one value that says which table belongs to which counter,
+// all integers little endian:
+//
+//	0  u8   format version, 1
+//	1  u8   kind, 2 = directory
+//	2  u16  tables t
+//	4  u32  epoch given out last
+//	8       t × table
+//
+// A table:
+//
+//	 0  16   counter id
+//	16  u16  number
+//	18  u8   slots of a bucket
+//	19  u8   windows n
+//	20  u32  buckets
+//	24  u32  base: buckets of an older epoch belong to a counter that is gone
+//	28  u32  epoch of the windows below
+//	32  i64  when the configuration that chose them was made
+//	40  i64  since when nobody uses it, 0 = in use
+//	48  u16  owners m
+//	50       n × window definition, as in a bucket
+//	         m × u64 owner, i64 when its configuration was made
+const (
+	kindDirectory      = 2
+	directoryHeadBytes = 8
+	tableHeadBytes     = 50
+	ownerBytes         = 16
+
+	// maxWaiting is how many tables of vanished counters wait for their longest
+	// window to end before their number is used again; beyond that the one
+	// that vanished first is re-used at once.
+	maxWaiting = 8
+)
+
+// WaitingTables is how many tables of vanished counters Envoy may hold beside
+// the ones in use.
+const WaitingTables = maxWaiting
+
+type directory struct {
+	epoch  uint32
+	tables []tableEntry
+}
+
+type tableEntry struct {
+	counter      CounterID
+	number       uint16
+	geometry     Geometry
+	base, epoch  uint32
+	configuredNs int64
+	vanishedNs   int64
+	windows      []limit.Window
+	owners       []owner
+}
+
+type owner struct {
+	id           uint64
+	configuredNs int64
+}
+
+// readDirectory decodes a directory; ok is false where this build cannot.
+func readDirectory(b []byte) (d directory, ok bool) {
+	if len(b) < directoryHeadBytes || b[0] != formatVersion || b[1] != kindDirectory {
+		return d, false
+	}
+	n := int(le.Uint16(b[2:]))
+	d.epoch = le.Uint32(b[4:])
+	b = b[directoryHeadBytes:]
+	d.tables = make([]tableEntry, n)
+	for i := range d.tables {
+		if b, ok = d.tables[i].read(b); !ok {
+			return directory{}, false
+		}
+	}
+	return d, len(b) == 0
+}
+
+func (e *tableEntry) read(b []byte) (rest []byte, ok bool) {
+	if len(b) < tableHeadBytes {
+		return nil, false
+	}
+	copy(e.counter[:], b)
+	e.number = le.Uint16(b[16:])
+	e.geometry = Geometry{Slots: b[18], Buckets: le.Uint32(b[20:])}
+	windows, owners := int(b[19]), int(le.Uint16(b[48:]))
+	e.base, e.epoch = le.Uint32(b[24:]), le.Uint32(b[28:])
+	e.configuredNs, e.vanishedNs = int64(le.Uint64(b[32:])), int64(le.Uint64(b[40:]))
+	b = b[tableHeadBytes:]
+	if e.geometry.Slots == 0 || e.geometry.Buckets == 0 || windows > MaxWindows || e.base > e.epoch ||
+		len(b) < windows*windowBytes+owners*ownerBytes {
+		return nil, false
+	}
+	e.windows = make([]limit.Window, windows)
+	for i := range e.windows {
+		if e.windows[i], ok = readWindow(b); !ok {
+			return nil, false
+		}
+		b = b[windowBytes:]
+	}
+	e.owners = make([]owner, owners)
+	for i := range e.owners {
+		e.owners[i] = owner{le.Uint64(b), int64(le.Uint64(b[8:]))}
+		b = b[ownerBytes:]
+	}
+	return b, true
+}
+
+func (d *directory) append(b []byte) []byte {
+	b = append(b, formatVersion, kindDirectory)
+	b = le.AppendUint16(b, uint16(len(d.tables)))
+	b = le.AppendUint32(b, d.epoch)
+	for i := range d.tables {
+		e := &d.tables[i]
+		b = append(b, e.counter[:]...)
+		b = le.AppendUint16(b, e.number)
+		b = append(b, e.geometry.Slots, byte(len(e.windows)))
+		b = le.AppendUint32(b, e.geometry.Buckets)
+		b = le.AppendUint32(b, e.base)
+		b = le.AppendUint32(b, e.epoch)
+		b = le.AppendUint64(b, uint64(e.configuredNs))
+		b = le.AppendUint64(b, uint64(e.vanishedNs))
+		b = le.AppendUint16(b, uint16(len(e.owners)))
+		for _, w := range e.windows {
+			var def [windowBytes]byte
+			putWindow(def[:], w)
+			b = append(b, def[:]...)
+		}
+		for _, o := range e.owners {
+			b = le.AppendUint64(b, o.id)
+			b = le.AppendUint64(b, uint64(o.configuredNs))
+		}
+	}
+	return b
+}
+
+// forgetFuture makes configurations that claim to be made well after now the
+// oldest ones: they date from before the clock was set back, and must not
+// outrank what is configured since.
+func (d *directory) forgetFuture(now int64) {
+	const skewNs = 1_000_000_000
+	forget := func(ns *int64) {
+		if *ns > now+skewNs {
+			*ns = 0
+		}
+	}
+	for i := range d.tables {
+		e := &d.tables[i]
+		forget(&e.configuredNs)
+		for j := range e.owners {
+			forget(&e.owners[j].configuredNs)
+		}
+	}
+}
+
+// release takes o off the tables whose counter its configuration no longer
+// has, unless a configuration made later still has it, and lets go of tables
+// that have waited long enough.
+func (d *directory) release(o owner, keeps func(CounterID) bool, now int64) {
+	for i := range d.tables {
+		if e := &d.tables[i]; !keeps(e.counter) {
+			e.leave(o, now)
+		}
+	}
+	waiting := 0
+	d.tables = slices.DeleteFunc(d.tables, func(e tableEntry) bool {
+		if len(e.owners) > 0 {
+			return false
+		}
+		if now-e.vanishedNs >= longest(e.windows) {
+			return true
+		}
+		waiting++
+		return false
+	})
+	for ; waiting > maxWaiting; waiting-- {
+		first := -1
+		for i, e := range d.tables {
+			if len(e.owners) == 0 && (first < 0 || e.vanishedNs < d.tables[first].vanishedNs) {
+				first = i
+			}
+		}
+		d.tables = slices.Delete(d.tables, first, first+1)
+	}
+}
+
+func (e *tableEntry) leave(o owner, now int64) {
+	e.owners = slices.DeleteFunc(e.owners, func(p owner) bool {
+		return p.id == o.id && p.configuredNs <= o.configuredNs
+	})
+	if len(e.owners) == 0 && e.vanishedNs == 0 {
+		e.vanishedNs = max(now, 1)
+	}
+}
+
+func (e *tableEntry) join(o owner) {
+	e.vanishedNs = 0
+	for i := range e.owners {
+		if p := &e.owners[i]; p.id == o.id {
+			p.configuredNs = max(p.configuredNs, o.configuredNs)
+			return
+		}
+	}
+	e.owners = append(e.owners, o)
+}
+
+// others reports whether anybody but o uses the table.
+func (e *tableEntry) others(o owner) bool {
+	return slices.ContainsFunc(e.owners, func(p owner) bool { return p.id != o.id })
+}
+
+// register returns the table for o's counter: the one with these windows; else
+// the one that is o's alone, changed to these windows unless a configuration
+// made later chose others; else a new one.
+func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
+	found := -1
+	for i := range d.tables {
+		e := &d.tables[i]
+		if e.counter != def.Counter || (e.others(o) && !sameWindows(e.windows, def.Windows)) {
+			continue
+		}
+		if found < 0 || sameWindows(e.windows, def.Windows) {
+			found = i
+		}
+	}
+	for i := range d.tables {
+		if e := &d.tables[i]; i != found && e.counter == def.Counter {
+			e.leave(o, now)
+		}
+	}
+	if found < 0 {
+		d.epoch++
+		d.tables = append(d.tables, tableEntry{
+			counter: def.Counter, number: d.freeNumber(), geometry: GeometryFor(def.Windows, def.Capacity),
+			base: d.epoch, epoch: d.epoch, configuredNs: o.configuredNs,
+			windows: def.Windows, owners: []owner{o},
+		})
+		return &d.tables[len(d.tables)-1]
+	}
+	e := &d.tables[found]
+	e.join(o)
+	if !sameWindows(e.windows, def.Windows) && e.configuredNs <= o.configuredNs {
+		d.epoch++
+		e.epoch, e.windows = d.epoch, def.Windows
+	}
+	e.configuredNs = max(e.configuredNs, o.configuredNs)
+	return e
+}
+
+func (d *directory) freeNumber() uint16 {
+	used := make(map[uint16]bool, len(d.tables))
+	for _, e := range d.tables {
+		used[e.number] = true
+	}
+	n := uint16(0)
+	for used[n] {
+		n++
+	}
+	return n
+}
+
+func sameWindows(a, b []limit.Window) bool {
+	return slices.EqualFunc(a, b, limit.Window.Same)
+}
+
+func longest(windows []limit.Window) int64 {
+	var ns int64
+	for _, w := range windows {
+		ns = max(ns, w.PeriodNs)
+	}
+	return ns
+}
+
+// update reads the directory, applies change and writes it back where that
+// changed it, until nobody has written in between.
+func (t *Tables) update(change func(*directory)) Status {
+	for range maxTries {
+		value, cas, status := t.store.Get(directoryKey)
+		d, ok := directory{}, true
+		switch status {
+		case OK:
+			d, ok = readDirectory(value)
+		case NotFound:
+			cas = CreateOnly
+		default:
+			return Failed
+		}
+		if !ok {
+			return Failed
+		}
+		change(&d)
+		next := d.append(nil)
+		if bytes.Equal(next, value) {
+			return OK
+		}
+		switch t.store.Set(directoryKey, next, cas) {
+		case OK:
+			return OK
+		case Mismatch:
+		default:
+			return Failed
+		}
+	}
+	return Failed
+}

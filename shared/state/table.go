@@ -1,0 +1,189 @@
+package state
+
+import (
+	"bytes"
+
+	"github.com/dchest/siphash"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// Table holds the records of one counter.
+type Table struct {
+	tables *Tables
+	def    Definition
+
+	open    bool // the fields below are valid
+	number  uint16
+	buckets uint32
+	base    uint32
+	epoch   uint32
+	layout  Layout
+	header  bucket          // an empty bucket, to compare definitions with
+	columns [MaxWindows]int // definition's window i is the layout's column, or -1
+	longest int64
+}
+
+// adopt makes the table what the directory says it is.
+func (t *Table) adopt(e *tableEntry) {
+	t.open = true
+	t.number, t.buckets, t.base, t.epoch = e.number, e.geometry.Buckets, e.base, e.epoch
+	t.layout = NewLayout(e.windows, int(e.geometry.Slots))
+	t.header = newBucket(&t.layout, t.epoch)
+	t.longest = longest(e.windows)
+	for i, w := range t.def.Windows {
+		t.columns[i] = -1
+		for j, v := range e.windows {
+			if w.Same(v) {
+				t.columns[i] = j
+			}
+		}
+	}
+}
+
+// enter registers the table in the directory, and loads the seed.
+func (t *Table) enter(now int64) Status {
+	if status := t.tables.loadSeed(); status != OK {
+		return status
+	}
+	return t.tables.enter(now, []*Table{t})
+}
+
+// locate returns where the key's record belongs: the bucket's key in shared
+// data and the fingerprint within it.
+func (t *Table) locate(key []byte) (at [15]byte, fingerprint uint32) {
+	hash := siphash.Hash(t.tables.seed[0], t.tables.seed[1], key)
+	index := uint32(hash >> 32 * uint64(t.buckets) >> 32)
+	n := copy(at[:], bucketPrefix)
+	n = putHex(at[:], n, uint32(t.number), 4)
+	putHex(at[:], n, index, 8)
+	return at, uint32(hash)
+}
+
+func putHex(b []byte, at int, v uint32, digits int) int {
+	for i := digits - 1; i >= 0; i-- {
+		b[at+i] = "0123456789abcdef"[v&15]
+		v >>= 4
+	}
+	return at + digits
+}
+
+// load reads the key's bucket in the table's layout.
+func (t *Table) load(e *Entry, key []byte, now int64) Status {
+	if !t.open {
+		if status := t.enter(now); status != OK {
+			return status
+		}
+	}
+	for range maxTries {
+		e.key, e.fingerprint = t.locate(key)
+		value, cas, status := t.tables.store.Get(e.key[:])
+		switch status {
+		case OK:
+		case NotFound:
+			e.bucket, e.cas, e.epoch = newBucket(&t.layout, t.epoch), CreateOnly, t.epoch
+			return OK
+		default:
+			return Failed
+		}
+		b, status := t.read(value)
+		if status == Mismatch { // a layout newer than ours
+			before := t.epoch
+			if status := t.enter(now); status != OK {
+				return status
+			}
+			if t.epoch == before {
+				return Failed
+			}
+			continue
+		}
+		e.bucket, e.cas, e.epoch = b, cas, t.epoch
+		return status
+	}
+	return Failed
+}
+
+// read brings a bucket into the table's layout; Mismatch means that the
+// directory has changed since the table adopted it.
+func (t *Table) read(value []byte) (bucket, Status) {
+	b := bucket(value)
+	if t.fits(b) {
+		return b, OK
+	}
+	if !b.readable() {
+		return nil, Failed
+	}
+	switch epoch := b.epoch(); {
+	case epoch > t.epoch:
+		return nil, Mismatch
+	case epoch < t.base: // left behind by a counter that is gone
+		return newBucket(&t.layout, t.epoch), OK
+	case epoch == t.epoch:
+		return nil, Failed
+	default:
+		from := b.layout()
+		return b.convert(&from, &t.layout, t.epoch), OK
+	}
+}
+
+// fits reports whether b has the table's layout.
+func (t *Table) fits(b bucket) bool {
+	return len(b) == len(t.header) && b.epoch() == t.epoch &&
+		bytes.Equal(b[:offEpoch], t.header[:offEpoch]) &&
+		bytes.Equal(b[headBytes:t.layout.floor], t.header[headBytes:t.layout.floor])
+}
+
+// horizonNs is how far ahead of a worker's clock a record may be before it is
+// taken for the work of a wild clock.
+func (t *Table) horizonNs() int64 { return max(t.longest, 10_000_000_000) }
+
+// Read finds key's record, or the floor from which a key without one starts,
+// as it stands at now. A worker whose clock is behind the last write counts at
+// that write's time.
+func (t *Table) Read(e *Entry, key []byte, now int64) Status {
+	if status := t.load(e, key, now); status != OK {
+		return status
+	}
+	e.callerNs = now
+	e.Evicted, e.Rebased, e.opened = false, false, 0
+	e.slot = e.bucket.find(&t.layout, e.fingerprint)
+	e.FromFloor = false
+	last := e.bucket.floorTime()
+	if e.slot >= 0 {
+		last = e.bucket.time(&t.layout, e.slot)
+	}
+	if last > now+t.horizonNs() {
+		t.rebase(e, last)
+		last = now
+	}
+	e.Now = max(now, last)
+	for i, w := range t.layout.Windows {
+		if e.slot >= 0 {
+			e.usage[i] = w.Roll(e.bucket.usage(&t.layout, e.slot, i), last, e.Now)
+			continue
+		}
+		e.usage[i] = w.Roll(e.bucket.floor(&t.layout, i), last, e.Now)
+		if e.usage[i] != (limit.Usage{}) {
+			e.FromFloor = true
+		}
+	}
+	return OK
+}
+
+// rebase moves what a wild clock wrote, at last, to the present.
+func (t *Table) rebase(e *Entry, last int64) {
+	e.Rebased = true
+	delta := e.callerNs - last
+	for i, w := range t.layout.Windows {
+		if e.slot >= 0 {
+			e.bucket.setUsage(&t.layout, e.slot, i, w.Shift(e.bucket.usage(&t.layout, e.slot, i), delta))
+		} else {
+			e.bucket.setFloor(&t.layout, i, w.Shift(e.bucket.floor(&t.layout, i), delta))
+		}
+	}
+	if e.slot >= 0 {
+		e.bucket.setTime(&t.layout, e.slot, e.callerNs)
+	} else {
+		e.bucket.setFloorTime(e.callerNs)
+	}
+}

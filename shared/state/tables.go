@@ -1,0 +1,161 @@
+package state
+
+import (
+	"github.com/dchest/siphash"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// Keys in shared data. All have at most 15 bytes, beyond which the host makes a
+// second allocation for each, and a prefix of ours, because Istio puts all
+// plugins into one namespace.
+var (
+	directoryKey = []byte("sluice/tables")
+	seedKey      = []byte("sluice/seed")
+)
+
+const bucketPrefix = "sl/"
+
+// The seed is one value: u8 format version, u8 kind 3, u16 spare, 16 bytes.
+const (
+	kindSeed  = 3
+	seedBytes = 20
+)
+
+// maxTries bounds every loop of compare-and-swap: a hot key under 16 workers
+// needs about 200 for a chance of 10⁻⁹ to run out.
+const maxTries = 256
+
+// CounterID names a counter: a stable, unkeyed hash of its identity.
+type CounterID [16]byte
+
+// NewCounterID returns the id of a counter. keyParts is the canonical text of
+// the definitions of its key's parts.
+func NewCounterID(domain, counter, keyParts string, capacity uint32) CounterID {
+	b := AppendPart(nil, domain)
+	b = AppendPart(b, counter)
+	b = AppendPart(b, keyParts)
+	b = le.AppendUint32(b, capacity)
+	lo, hi := siphash.Hash128(0, 0, b)
+	var id CounterID
+	le.PutUint64(id[:], lo)
+	le.PutUint64(id[8:], hi)
+	return id
+}
+
+// OwnerID names who holds tables: one filter of one configuration source.
+func OwnerID(name string) uint64 { return siphash.Hash(0, 1, []byte(name)) }
+
+// AppendPart appends one present part of a key. Parts carry their length, so
+// that ("ab", "c") and ("a", "bc") differ.
+func AppendPart(b []byte, part string) []byte {
+	b = le.AppendUint32(b, uint32(len(part))+1)
+	return append(b, part...)
+}
+
+// AppendMissing appends a part that the request does not have, which differs
+// from an empty one.
+func AppendMissing(b []byte) []byte { return le.AppendUint32(b, 0) }
+
+// Definition is what a policy says about a counter.
+type Definition struct {
+	Counter  CounterID
+	Windows  []limit.Window // in the order of limit.Window.Compare
+	Capacity uint32
+}
+
+// Tables are the counters of one configuration. They come into being in the
+// store when they are first read, so that a configuration that is refused
+// leaves no trace.
+type Tables struct {
+	store  Store
+	random func([]byte)
+	self   owner
+	tables map[CounterID]*Table
+
+	seeded bool
+	seed   [2]uint64
+}
+
+// NewTables returns an empty set of tables over store. owner names who holds
+// them, configuredNs is when its configuration was made, and random fills
+// bytes nobody can guess.
+func NewTables(store Store, random func([]byte), ownerID uint64, configuredNs int64) *Tables {
+	return &Tables{
+		store: store, random: random, self: owner{ownerID, configuredNs},
+		tables: make(map[CounterID]*Table),
+	}
+}
+
+// Table returns the table of a counter; rules that share a counter share it.
+func (t *Tables) Table(def Definition) *Table {
+	if have := t.tables[def.Counter]; have != nil {
+		return have
+	}
+	table := &Table{tables: t, def: def}
+	t.tables[def.Counter] = table
+	return table
+}
+
+func (t *Tables) keeps(id CounterID) bool { return t.tables[id] != nil }
+
+// Confirm reads the directory and mends it where another configuration has
+// taken these tables off it, or left some of ours behind. Call it now and then;
+// it does nothing before the first hit.
+func (t *Tables) Confirm(now int64) Status {
+	var open []*Table
+	for _, table := range t.tables {
+		if table.open {
+			open = append(open, table)
+		}
+	}
+	if len(open) == 0 {
+		return OK
+	}
+	return t.enter(now, open)
+}
+
+// enter registers tables and adopts what the directory says about them.
+func (t *Tables) enter(now int64, tables []*Table) Status {
+	entries := make([]tableEntry, len(tables))
+	status := t.update(func(d *directory) {
+		d.forgetFuture(now)
+		d.release(t.self, t.keeps, now)
+		for i, table := range tables {
+			entries[i] = *d.register(t.self, &table.def, now)
+		}
+	})
+	if status != OK {
+		return status
+	}
+	for i, table := range tables {
+		table.adopt(&entries[i])
+	}
+	return OK
+}
+
+// loadSeed reads the seed that all workers share, or makes it.
+func (t *Tables) loadSeed() Status {
+	if t.seeded {
+		return OK
+	}
+	for range maxTries {
+		value, _, status := t.store.Get(seedKey)
+		switch {
+		case status == NotFound:
+			fresh := make([]byte, seedBytes)
+			fresh[0], fresh[1] = formatVersion, kindSeed
+			t.random(fresh[4:])
+			if t.store.Set(seedKey, fresh, CreateOnly) == Failed {
+				return Failed
+			}
+			continue
+		case status != OK || len(value) != seedBytes || value[0] != formatVersion || value[1] != kindSeed:
+			return Failed
+		}
+		t.seed = [2]uint64{le.Uint64(value[4:]), le.Uint64(value[12:])}
+		t.seeded = true
+		return OK
+	}
+	return Failed
+}
