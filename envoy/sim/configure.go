@@ -1,0 +1,187 @@
+package sim
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+)
+
+// Refused says that a configuration was not taken: what Envoy answers to an
+// xDS update as a NACK, with the reason that Envoy does not pass on.
+type Refused struct {
+	Cause error
+	Log   []string // what the filter logged, info and above
+}
+
+// Error gives the cause and the first lines of the log, where the reason is.
+func (r *Refused) Error() string {
+	const most = 5
+	text := "configuration refused: " + r.Cause.Error()
+	for i, line := range r.Log {
+		if i == most {
+			return text + "; …"
+		}
+		text += "; " + line
+	}
+	return text
+}
+
+func (r *Refused) Unwrap() error { return r.Cause }
+
+// Configure gives all threads a new plugin configuration, as an xDS update
+// does: first to a VM that is thrown away, and if that refuses, nothing
+// changes and the error is a *Refused. Requests under way end under the old
+// configuration. Bytes equal to those that run are taken without being
+// applied; only a thread without a working VM then starts a new one.
+func (h *Host) Configure(configuration []byte) error {
+	h.updates.Lock()
+	defer h.updates.Unlock()
+	return h.update(h.filter, configuration)
+}
+
+// Replace gives all threads a new filter, in new VMs. The shared data stays.
+// With the bytes of the running filter it is Configure.
+func (h *Host) Replace(wasm []byte, configuration []byte) error {
+	h.updates.Lock()
+	defer h.updates.Unlock()
+	if sha256.Sum256(wasm) == h.filter.sum {
+		return h.update(h.filter, configuration)
+	}
+	f, err := h.compile(wasm)
+	if err != nil {
+		return err
+	}
+	if err := h.update(f, configuration); err != nil {
+		_ = f.module.Close(h.ctx)
+		return err
+	}
+	return nil
+}
+
+// Reload starts a new VM in a thread whose VM has failed, with the running
+// configuration, as FAIL_RELOAD does after a while. A working VM is left alone.
+func (h *Host) Reload(worker int) error {
+	t, err := h.worker(worker)
+	if err != nil {
+		return err
+	}
+	h.updates.Lock()
+	defer h.updates.Unlock()
+	if h.configured == nil {
+		return errors.New("reload worker: nothing is configured")
+	}
+	return h.apply(t, h.filter, h.configured)
+}
+
+func (h *Host) update(f *filter, configuration []byte) error {
+	configuration = append([]byte{}, configuration...)
+	same := f == h.filter && h.configured != nil && bytes.Equal(configuration, h.configured)
+	if !same {
+		if err := h.canary(f, configuration); err != nil {
+			return err
+		}
+	}
+	h.filter, h.configured = f, configuration
+	for _, t := range h.threads {
+		// The update was taken: a thread that fails now answers 503 and has
+		// said so in the log.
+		_ = h.apply(t, f, configuration)
+	}
+	return nil
+}
+
+// canary tries a configuration in a VM that is thrown away.
+func (h *Host) canary(f *filter, configuration []byte) error {
+	var heard []string
+	v, err := h.instantiate(Canary, f, &heard)
+	defer v.close()
+	if err == nil {
+		_, err = v.start(configuration)
+	}
+	if err != nil {
+		return &Refused{err, heard}
+	}
+	return nil
+}
+
+// start makes a context for a configuration and has the guest take it.
+func (v *vm) start(configuration []byte) (*scope, error) {
+	root := v.newRoot(configuration)
+	root.configuring = true
+	defer func() { root.configuring = false }()
+	v.enter(root, callContextCreate, uint64(root.id), 0)
+	if v.on[callVMStart] != nil && v.enter(root, callVMStart, uint64(root.id), uint64(len(v.host.vmConfiguration))) == 0 {
+		return root, v.because(callVMStart)
+	}
+	if v.on[callConfigure] != nil && v.enter(root, callConfigure, uint64(root.id), uint64(len(configuration))) == 0 {
+		return root, v.because(callConfigure)
+	}
+	return root, v.failed
+}
+
+func (v *vm) because(callback int) error {
+	if v.failed != nil {
+		return v.failed
+	}
+	return errors.New(callbackNames[callback] + " returned false")
+}
+
+// apply gives one thread a configuration, in its VM if that runs the same
+// filter, else in a new one.
+func (h *Host) apply(t *thread, f *filter, configuration []byte) error {
+	t.Lock()
+	defer t.Unlock()
+	t.started = true
+	old := t.root
+	usable := old != nil && old.vm.failed == nil && old.vm.filter == f
+	if usable && bytes.Equal(old.configuration, configuration) {
+		return nil
+	}
+	var v *vm
+	if usable {
+		v = old.vm
+		v.deliver()
+	} else {
+		var err error
+		if v, err = h.instantiate(t.id, f, nil); err != nil {
+			return h.abandon(t, v, err)
+		}
+		t.running = append(t.running, v)
+	}
+	root, err := v.start(configuration)
+	if err != nil {
+		return h.abandon(t, v, err)
+	}
+	t.root = root
+	if old != nil {
+		old.vm.retire(old)
+	}
+	return nil
+}
+
+// abandon leaves a thread without a filter.
+func (h *Host) abandon(t *thread, v *vm, err error) error {
+	h.log(Error, t.id, "start of filter: "+err.Error())
+	old := t.root
+	t.root = nil
+	if old != nil {
+		old.vm.retire(old)
+	}
+	if old == nil || old.vm != v {
+		v.close()
+	}
+	return err
+}
+
+// vms returns the VMs of a thread that still run something.
+func (t *thread) vms() []*vm {
+	kept := t.running[:0]
+	for _, v := range t.running {
+		if v.failed == nil && len(v.roots) > 0 {
+			kept = append(kept, v)
+		}
+	}
+	clear(t.running[len(kept):])
+	t.running = kept
+	return kept
+}

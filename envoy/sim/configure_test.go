@@ -1,0 +1,287 @@
+package sim_test
+
+import (
+	"context"
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+func TestConfigureReachesEveryThread(t *testing.T) {
+	b := setUp(t, workers(2))
+	require.Equal(t, []string{"-2 info configure first", "0 info configure first", "1 info configure first", "-1 info configure first"}, b.heard())
+	require.NoError(t, b.Configure([]byte("second")))
+	require.Equal(t, []string{
+		"-2 info configure second",
+		"0 info configure second", "0 info done first",
+		"1 info configure second", "1 info done first",
+		"-1 info configure second", "-1 info done first",
+	}, b.heard(), "the new one is up before the old one ends")
+	require.Equal(t, []string{"second"}, b.do(1, "config"))
+	require.NoError(t, b.Configure([]byte("second")))
+	require.Empty(t, b.heard(), "equal bytes are not applied again")
+}
+
+func TestRefusedConfigurationChangesNothing(t *testing.T) {
+	for config, want := range map[string]struct {
+		cause string
+		log   string
+	}{
+		"refuse=because set=x": {"proxy_on_configure returned false", "refused: because"},
+		"panic=boom":           {"proxy_on_configure", "fatal error: wasi_snapshot_preview1.poll_oneoff"},
+	} {
+		t.Run(config, func(t *testing.T) {
+			b := setUp(t)
+			b.heard()
+			err := b.Configure([]byte(config))
+			var refused *sim.Refused
+			require.ErrorAs(t, err, &refused)
+			require.Contains(t, refused.Cause.Error(), want.cause)
+			require.Contains(t, refused.Error(), want.log)
+			for _, line := range b.heard() {
+				require.Contains(t, line, "-2 ", "no worker has seen it")
+			}
+			require.Equal(t, []string{"first"}, b.do(0, "config"))
+			require.NoError(t, b.Configure([]byte("third")))
+			require.Equal(t, []string{"third"}, b.do(0, "config"))
+		})
+	}
+}
+
+func TestRefusedStart(t *testing.T) {
+	h, err := sim.New(context.Background(), sim.Options{Wasm: guest, VMConfiguration: []byte("refuse"), CacheDir: cacheDir})
+	require.NoError(t, err)
+	defer h.Close()
+	require.ErrorContains(t, h.Configure(nil), "proxy_on_vm_start returned false")
+	_, err = h.Serve(0, &sim.Request{})
+	require.EqualError(t, err, "serve on worker 0: nothing is configured")
+}
+
+func TestCanarySharesTheStore(t *testing.T) {
+	b := setUp(t)
+	require.Error(t, b.Configure([]byte("set=k refuse=x")))
+	value, _, ok := b.Shared().Get("k")
+	require.True(t, ok, "what a canary writes stays: a filter must not write before it is in use")
+	require.Equal(t, "configured", string(value))
+}
+
+func TestOldConfigurationServesItsRequests(t *testing.T) {
+	b := setUp(t)
+	b.heard()
+	res := b.serve(0, "on", func(r *sim.Request) {
+		r.Headers = append(r.Headers, [2]string{"x-then", "config"})
+		r.Upstream = func(*sim.Request) (*sim.Response, error) {
+			require.NoError(t, b.Configure([]byte("second")))
+			require.Equal(t, []string{"second"}, b.do(0, "config"), "another request meanwhile")
+			for _, line := range b.heard() {
+				require.NotContains(t, line, "0 info done")
+			}
+			return &sim.Response{Status: 200}, nil
+		}
+	})
+	require.Contains(t, res.Headers, [2]string{"x-then", "first"})
+	require.Equal(t, []string{"0 info done first"}, b.heard(), "it ends with its last request")
+}
+
+func TestLingeringConfigurationEndsWhenItSaysSo(t *testing.T) {
+	b := setUp(t)
+	require.NoError(t, b.Configure([]byte("linger tick=10")))
+	require.NoError(t, b.Configure([]byte("second")))
+	b.heard()
+	b.at(11e6)
+	b.TickDue()
+	require.Equal(t, []string{"0 info tick linger tick=10", "-1 info tick linger tick=10"}, b.heard())
+	b.at(30e6)
+	b.TickDue()
+	require.Empty(t, b.heard(), "after proxy_done it ticks no more")
+	require.Equal(t, []string{"second"}, b.do(0, "config"))
+}
+
+func TestReplaceKeepsTheStore(t *testing.T) {
+	b := setUp(t, workers(2))
+	require.Equal(t, []string{"1", "ok", "-1"}, b.do(0, "version;set k v 0;mallocs"))
+	b.heard()
+	res := b.serve(0, "on", func(r *sim.Request) {
+		r.Headers = append(r.Headers, [2]string{"x-then", "version"})
+		r.Upstream = func(*sim.Request) (*sim.Response, error) {
+			require.NoError(t, b.Replace(arena, []byte("first")))
+			require.Equal(t, []string{"2", "v 1"}, b.do(0, "version;get k"))
+			return &sim.Response{Status: 200}, nil
+		}
+	})
+	require.Contains(t, res.Headers, [2]string{"x-then", "1"})
+	heard := b.heard()
+	require.Equal(t, "0 info done first", heard[len(heard)-1], "the old VM ends with its last request")
+}
+
+func TestMallocGoesBeforeTheAllocatorOfTheSDK(t *testing.T) {
+	b := setUp(t, func(o *sim.Options) { o.Wasm = arena })
+	require.NotEqual(t, []string{"0"}, b.do(0, "mallocs"))
+}
+
+func TestAllocatorMustNotCallTheHost(t *testing.T) {
+	b := setUp(t, func(o *sim.Options) { o.Wasm = arena })
+	b.heard()
+	require.Equal(t, 503, b.serve(0, "wild;get no;header x-do").Status)
+	require.Contains(t, strings.Join(b.heard(), "\n"), "restricted_callback: proxy_get_current_time_nanoseconds is not allowed while the VM allocates memory")
+}
+
+func TestWorkerMayFailWhereTheCanaryDidNot(t *testing.T) {
+	b := setUp(t, workers(2))
+	require.NoError(t, b.Failed(0))
+	require.NoError(t, b.Configure([]byte("once")), "the update was taken")
+	require.EqualError(t, b.Failed(0), "worker 0: no configuration runs")
+	require.Equal(t, 503, b.serve(0, "config").Status)
+	require.NoError(t, b.Configure([]byte("third")))
+	require.Equal(t, []string{"third"}, b.do(0, "config"))
+	require.NoError(t, b.Failed(0))
+}
+
+func TestReplaceByTheSame(t *testing.T) {
+	b := setUp(t)
+	b.heard()
+	require.NoError(t, b.Replace(guest, []byte("first")))
+	require.Empty(t, b.heard())
+	require.NoError(t, b.Replace(guest, []byte("second")))
+	require.Equal(t, []string{"second"}, b.do(0, "config"))
+}
+
+func TestRefusedReplacement(t *testing.T) {
+	b := setUp(t)
+	require.ErrorContains(t, b.Replace([]byte("no wasm"), []byte("x")), "compile module")
+	require.Error(t, b.Replace(arena, []byte("refuse=x")))
+	require.Equal(t, []string{"1", "first"}, b.do(0, "version;config"))
+}
+
+func TestStoreIsSharedByVMID(t *testing.T) {
+	store := sim.NewStore()
+	in := func(vmID string) func(*sim.Options) { return func(o *sim.Options) { o.VMID, o.Store = vmID, store } }
+	a, same, other := setUp(t, in("a")), setUp(t, in("a")), setUp(t, in("b"))
+	a.do(0, "set k v 0")
+	require.Equal(t, []string{"v 1"}, same.do(0, "get k"))
+	require.Equal(t, []string{"not found"}, other.do(0, "get k"))
+	a.Close()
+	require.Equal(t, []string{"v 1"}, same.do(0, "get k"))
+}
+
+func TestPanicEndsTheVMOnly(t *testing.T) {
+	b := setUp(t, workers(2))
+	b.do(0, "set k v 0")
+	b.heard()
+	res := b.serve(0, "panic")
+	require.True(t, res.Local)
+	require.Equal(t, 503, res.Status)
+	require.Equal(t, "wasm_fail_stream", res.Details)
+	require.Equal(t, "0 error fatal error: wasi_snapshot_preview1.poll_oneoff", b.heard()[0],
+		"Go sleeps before it prints a panic, and an old host has no sleep: the message is lost")
+	require.ErrorContains(t, b.Failed(0), "vm failed in proxy_on_request_headers")
+	require.Equal(t, 503, b.serve(0, "get k").Status)
+	grpc := b.serve(0, "", func(r *sim.Request) { r.Headers = append(r.Headers, [2]string{"content-type", "application/grpc"}) })
+	require.Equal(t, 14, grpc.GRPCStatus)
+	require.Equal(t, []string{"v 1"}, b.do(1, "get k"), "the other worker goes on")
+
+	require.NoError(t, b.Reload(0))
+	require.Equal(t, []string{"v 1", "first"}, b.do(0, "get k;config"))
+	require.Equal(t, 503, b.serve(1, "panic").Status)
+	require.NoError(t, b.Configure([]byte("first")))
+	require.Equal(t, []string{"first"}, b.do(1, "config"), "the same configuration starts it anew")
+}
+
+func TestPanicInTheResponse(t *testing.T) {
+	b := setUp(t)
+	res := b.serve(0, "on", func(r *sim.Request) { r.Headers = append(r.Headers, [2]string{"x-then", "panic"}) })
+	require.Equal(t, 503, res.Status)
+	require.True(t, res.Local)
+}
+
+func TestPanicWhileAnotherRequestIsUnderWay(t *testing.T) {
+	b := setUp(t)
+	res := b.serve(0, "on", func(r *sim.Request) {
+		r.Upstream = func(*sim.Request) (*sim.Response, error) {
+			b.serve(0, "panic")
+			require.NoError(t, b.Reload(0))
+			return &sim.Response{Status: 200}, nil
+		}
+	})
+	require.Equal(t, 503, res.Status)
+	require.Equal(t, []string{"first"}, b.do(0, "config"))
+}
+
+func TestCloseWhileARequestIsUnderWay(t *testing.T) {
+	b := setUp(t)
+	res := b.serve(0, "on", func(r *sim.Request) {
+		r.Headers = append(r.Headers, [2]string{"x-then", "get k"})
+		r.Upstream = func(*sim.Request) (*sim.Response, error) {
+			b.Close()
+			return &sim.Response{Status: 200}, nil
+		}
+	})
+	require.Equal(t, 503, res.Status)
+	require.Equal(t, 503, b.serve(0, "get k").Status)
+}
+
+// module writes a module that imports functions of one signature each and
+// exports functions without parameters.
+func module(imports [][3]string, exports ...string) []byte {
+	section := func(id byte, items [][]byte) []byte {
+		body := binary.AppendUvarint(nil, uint64(len(items)))
+		for _, item := range items {
+			body = append(body, item...)
+		}
+		return append(binary.AppendUvarint([]byte{id}, uint64(len(body))), body...)
+	}
+	name := func(s string) []byte { return append(binary.AppendUvarint(nil, uint64(len(s))), s...) }
+	types := [][]byte{{0x60, 0, 0}}
+	var imported, exported [][]byte
+	for _, i := range imports {
+		params := make([]byte, len(i[2]))
+		for p, c := range i[2] {
+			params[p] = map[rune]byte{'i': 0x7F, 'I': 0x7E}[c]
+		}
+		imported = append(imported, append(append(append(name(i[0]), name(i[1])...), 0), binary.AppendUvarint(nil, uint64(len(types)))...))
+		types = append(types, append(append(append([]byte{0x60}, binary.AppendUvarint(nil, uint64(len(params)))...), params...), 1, 0x7F))
+	}
+	for _, e := range exports {
+		exported = append(exported, append(name(e), 0, byte(len(imports))))
+	}
+	out := []byte("\x00asm\x01\x00\x00\x00")
+	out = append(out, section(1, types)...)
+	out = append(out, section(2, imported)...)
+	out = append(out, section(3, [][]byte{{0}})...)
+	out = append(out, section(7, exported)...)
+	return append(out, section(10, [][]byte{{2, 0, 0x0B}})...)
+}
+
+func TestModulesThatEnvoyCouldNotLoad(t *testing.T) {
+	all := []string{"proxy_abi_version_0_2_0", "malloc", "_initialize"}
+	for name, c := range map[string]struct {
+		wasm []byte
+		want string
+	}{
+		"no ABI version":       {module(nil, "malloc", "_initialize"), "it exports neither proxy_abi_version_0_2_0 nor proxy_abi_version_0_2_1"},
+		"an old ABI version":   {module(nil, "proxy_abi_version_0_1_0", "malloc", "_initialize"), "proxy_abi_version_0_2_0"},
+		"no allocator":         {module(nil, "proxy_abi_version_0_2_0", "_initialize"), "it exports neither malloc nor proxy_on_memory_allocate"},
+		"no start":             {module(nil, "proxy_abi_version_0_2_0", "malloc"), "it exports neither _initialize nor _start"},
+		"newer WASI":           {module([][3]string{{"wasi_snapshot_preview1", "path_filestat_get", "iiiii"}}, all...), "it imports wasi_snapshot_preview1.path_filestat_get, which the oldest supported Envoy (1.36) does not offer"},
+		"an unknown call":      {module([][3]string{{"env", "proxy_log", "iii"}, {"env", "proxy_remove_shared_data", "ii"}}, all...), "it imports env.proxy_remove_shared_data"},
+		"an unknown module":    {module([][3]string{{"js", "proxy_log", "iii"}}, all...), "it imports js.proxy_log"},
+		"another signature":    {module([][3]string{{"env", "proxy_log", "iI"}}, all...), "it imports env.proxy_log with parameters (i32 i64), Envoy offers (i32 i32 i32)"},
+		"log level in 0.2.0":   {module([][3]string{{"env", "proxy_get_log_level", "i"}}, all...), "it imports env.proxy_get_log_level"},
+		"something else":       {[]byte("x"), "compile module"},
+		"log level is 0.2.1's": {module([][3]string{{"env", "proxy_get_log_level", "i"}}, "proxy_abi_version_0_2_1", "malloc", "_start"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, err := sim.New(context.Background(), sim.Options{Wasm: c.wasm})
+			if c.want == "" {
+				require.NoError(t, err)
+				h.Close()
+				return
+			}
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}

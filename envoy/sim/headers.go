@@ -1,0 +1,156 @@
+package sim
+
+import (
+	"encoding/binary"
+	"strings"
+)
+
+// headers is a header map: names in lower case, order kept, pseudo headers
+// before all others.
+type headers [][2]string
+
+// folded are request and response headers that Envoy keeps in one place each:
+// a repeated one is joined to the first with a comma when it arrives.
+var folded = map[string]bool{
+	"connection": true, "content-length": true, "content-type": true, "expect": true,
+	"grpc-status": true, "grpc-timeout": true, "keep-alive": true,
+	"te": true, "transfer-encoding": true, "upgrade": true, "user-agent": true, "via": true,
+	"x-forwarded-client-cert": true, "x-forwarded-for": true, "x-forwarded-host": true,
+	"x-forwarded-port": true, "x-forwarded-proto": true, "x-request-id": true,
+}
+
+func (h headers) get(name string) (string, bool) {
+	for i := range h {
+		if h[i][0] == name {
+			return h[i][1], true
+		}
+	}
+	return "", false
+}
+
+// all returns the values of name joined with a comma.
+func (h headers) all(name string) (string, bool) {
+	value, found := "", false
+	for i := range h {
+		switch {
+		case h[i][0] != name:
+		case !found:
+			value, found = h[i][1], true
+		default:
+			value += "," + h[i][1]
+		}
+	}
+	return value, found
+}
+
+// joined has each name once, with all its values.
+func (h headers) joined() headers {
+	out := make(headers, 0, len(h))
+	for i := range h {
+		if _, seen := out.get(h[i][0]); !seen {
+			value, _ := h.all(h[i][0])
+			out = append(out, [2]string{h[i][0], value})
+		}
+	}
+	return out
+}
+
+func (h *headers) add(name, value string) {
+	if folded[name] || strings.HasPrefix(name, ":") {
+		for i := range *h {
+			if (*h)[i][0] == name {
+				(*h)[i][1] += "," + value
+				return
+			}
+		}
+	}
+	*h = append(*h, [2]string{name, value})
+	if !strings.HasPrefix(name, ":") {
+		return
+	}
+	for i := len(*h) - 1; i > 0 && !strings.HasPrefix((*h)[i-1][0], ":"); i-- {
+		(*h)[i], (*h)[i-1] = (*h)[i-1], (*h)[i]
+	}
+}
+
+func (h *headers) remove(name string) {
+	kept := (*h)[:0]
+	for _, f := range *h {
+		if f[0] != name {
+			kept = append(kept, f)
+		}
+	}
+	*h = kept
+}
+
+// replace removes all values of name and adds one, at the end.
+func (h *headers) replace(name, value string) {
+	h.remove(name)
+	h.add(name, value)
+}
+
+// size is the length of all names and values together.
+func (h headers) size() int {
+	n := 0
+	for i := range h {
+		n += len(h[i][0]) + len(h[i][1])
+	}
+	return n
+}
+
+// Pairs on the wire: a count, the lengths of each name and value, then all of
+// them, each ended by a zero byte. All numbers are 32 bits, little endian.
+const (
+	pairsMaxBytes = 1 << 20
+	pairsMaxCount = 1024
+)
+
+func (h headers) marshal(buf []byte) []byte {
+	buf = binary.LittleEndian.AppendUint32(buf, uint32(len(h)))
+	for i := range h {
+		buf = binary.LittleEndian.AppendUint32(buf, uint32(len(h[i][0])))
+		buf = binary.LittleEndian.AppendUint32(buf, uint32(len(h[i][1])))
+	}
+	for i := range h {
+		buf = append(append(buf, h[i][0]...), 0)
+		buf = append(append(buf, h[i][1]...), 0)
+	}
+	return buf
+}
+
+// unmarshalPairs reads pairs as the real host does: anything malformed or too
+// large reads as no pairs at all.
+func unmarshalPairs(b []byte) headers {
+	if len(b) < 4 || len(b) > pairsMaxBytes {
+		return nil
+	}
+	n := int(binary.LittleEndian.Uint32(b))
+	if n > pairsMaxCount || len(b) < 4+8*n {
+		return nil
+	}
+	sizes, data := b[4:4+8*n], b[4+8*n:]
+	take := func(size uint32) (string, bool) {
+		if uint64(size)+1 > uint64(len(data)) || data[size] != 0 {
+			return "", false
+		}
+		text := string(data[:size])
+		data = data[size+1:]
+		return text, true
+	}
+	out := make(headers, 0, n)
+	for i := range n {
+		name, ok := take(binary.LittleEndian.Uint32(sizes[8*i:]))
+		if !ok {
+			return nil
+		}
+		value, ok := take(binary.LittleEndian.Uint32(sizes[8*i+4:]))
+		if !ok {
+			return nil
+		}
+		out = append(out, [2]string{name, value})
+	}
+	if len(data) != 0 {
+		return nil
+	}
+	return out
+}

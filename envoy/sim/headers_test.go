@@ -1,0 +1,93 @@
+package sim
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestPairs(t *testing.T) {
+	h := headers{{"a", "1"}, {"bc", ""}}
+	wire := []byte("\x02\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00a\x001\x00bc\x00\x00")
+	require.Equal(t, wire, h.marshal(nil))
+	require.Equal(t, h, unmarshalPairs(wire))
+
+	for name, bad := range map[string][]byte{
+		"nothing":          nil,
+		"a short count":    wire[:3],
+		"short lengths":    wire[:10],
+		"a short value":    wire[:len(wire)-1],
+		"bytes left over":  append(append([]byte{}, wire...), 0),
+		"no zero byte":     append(append([]byte{}, wire[:21]...), []byte("x1\x00bc\x00\x00")...),
+		"too many pairs":   {0x01, 0x04, 0, 0},
+		"a length too big": {1, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0},
+		"too many bytes":   make([]byte, pairsMaxBytes+1),
+	} {
+		require.Empty(t, unmarshalPairs(bad), name)
+	}
+}
+
+func FuzzPairs(f *testing.F) {
+	f.Add([]byte("\x01\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00a\x001\x00"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if h := unmarshalPairs(b); len(h) > 0 {
+			require.Equal(t, b, h.marshal(nil))
+		}
+	})
+}
+
+func TestHeaderMap(t *testing.T) {
+	var h headers
+	h.add("b", "1")
+	h.add(":path", "/")
+	h.add("b", "2")
+	h.add(":method", "GET")
+	h.add("user-agent", "x")
+	h.add("user-agent", "y")
+	require.Equal(t, headers{{":path", "/"}, {":method", "GET"}, {"b", "1"}, {"b", "2"}, {"user-agent", "x,y"}}, h,
+		"pseudo headers go first, folded ones are joined")
+	first, _ := h.get("b")
+	require.Equal(t, "1", first)
+	all, _ := h.all("b")
+	require.Equal(t, "1,2", all)
+	h.replace("b", "3")
+	require.Equal(t, headers{{":path", "/"}, {":method", "GET"}, {"user-agent", "x,y"}, {"b", "3"}}, h)
+	require.Equal(t, len(":path/:methodGETuser-agentx,yb3"), h.size())
+}
+
+func TestLocalReplyToGRPC(t *testing.T) {
+	cases := []struct {
+		name   string
+		reply  localReply
+		status string
+	}{
+		{"given", localReply{status: 429, grpcStatus: 8}, "8"},
+		{"of 429", localReply{status: 429, grpcStatus: -1}, "14"},
+		{"of 403", localReply{status: 403, grpcStatus: 99}, "7"},
+		{"ok is taken at its word", localReply{status: 429, grpcStatus: 0}, "0"},
+		{"a header goes first", localReply{status: 429, grpcStatus: 8, headers: headers{{"grpc-status", "9"}}}, "9"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			c.reply.body = []byte("slow down: 100%~\n")
+			h, body := c.reply.build(true)
+			require.Empty(t, body)
+			got, _ := h.get("grpc-status")
+			require.Equal(t, c.status, got)
+			status, _ := h.get(":status")
+			require.Equal(t, "200", status)
+			kind, _ := h.get("content-type")
+			require.Equal(t, "application/grpc", kind)
+			message, _ := h.get("grpc-message")
+			require.Equal(t, "slow down: 100%25%7E%0A", message)
+		})
+	}
+}
+
+func TestLocalReply(t *testing.T) {
+	h, body := (&localReply{status: 429, body: []byte("no"), headers: headers{{"X-A", "1"}}}).build(false)
+	require.Equal(t, headers{{":status", "429"}, {"x-a", "1"}, {"content-length", "2"}, {"content-type", "text/plain"}}, h)
+	require.Equal(t, "no", string(body))
+	h, _ = (&localReply{status: 429, headers: headers{{"content-type", "text/html"}}}).build(false)
+	require.Equal(t, headers{{":status", "429"}}, h, "without a body no content type")
+}

@@ -1,0 +1,205 @@
+package sim
+
+// The proxy-wasm calls that are about neither headers, properties, metrics nor
+// queues. Each unpacks its arguments, acts, and writes its results once.
+
+const (
+	streamRequest    = 0
+	streamResponse   = 1
+	streamDownstream = 2
+	streamUpstream   = 3
+)
+
+const (
+	bufferHTTPCallResponseBody = 4
+	bufferVMConfiguration      = 6
+	bufferPluginConfiguration  = 7
+	bufferCallData             = 8
+)
+
+func (v *vm) log(s []uint64) status {
+	level := Level(uint32(s[0]))
+	if level > Critical {
+		return badArgument
+	}
+	message, ok := v.read(s[1], s[2])
+	if !ok {
+		return invalidMemory
+	}
+	v.say(level, string(message))
+	return statusOK
+}
+
+func (v *vm) getLogLevel(s []uint64) status { return v.writeU32(s[0], uint32(v.host.logLevel)) }
+
+func (v *vm) getStatus(s []uint64) status {
+	if st := v.writeU32(s[0], 0); st != statusOK {
+		return st
+	}
+	return v.give(nil, s[1], s[2])
+}
+
+func (v *vm) currentTime(s []uint64) status { return v.writeU64(s[0], uint64(v.host.now())) }
+
+func (v *vm) getSharedData(s []uint64) status {
+	key, ok := v.read(s[0], s[1])
+	if !ok {
+		return invalidMemory
+	}
+	if st := v.scope().stream; st != nil && st.faults.Get {
+		return internalFailure
+	}
+	value, cas, ok := v.host.shared.get(key)
+	if !ok {
+		return notFound
+	}
+	if st := v.give(value, s[2], s[3]); st != statusOK {
+		return st
+	}
+	return v.writeU32(s[4], cas)
+}
+
+func (v *vm) setSharedData(s []uint64) status {
+	key, ok := v.read(s[0], s[1])
+	value, ok2 := v.read(s[2], s[3])
+	if !ok || !ok2 {
+		return invalidMemory
+	}
+	cas := uint32(s[4])
+	if st := v.scope().stream; st != nil {
+		if st.faults.Set {
+			return internalFailure
+		}
+		if cas != 0 && st.faults.CAS > 0 {
+			st.faults.CAS--
+			return casMismatch
+		}
+	}
+	if !v.host.shared.set(key, value, cas) {
+		return casMismatch
+	}
+	return statusOK
+}
+
+// buffer returns what a buffer type stands for in this call. Bodies are never
+// shown to the guest and read as empty.
+func (v *vm) buffer(kind uint32) ([]byte, status) {
+	switch {
+	case kind > bufferCallData:
+		return nil, badArgument
+	case kind == bufferVMConfiguration:
+		return v.host.vmConfiguration, statusOK
+	case kind == bufferPluginConfiguration && v.scope().configuring:
+		return v.scope().configuration, statusOK
+	case kind == bufferPluginConfiguration, kind == bufferHTTPCallResponseBody:
+		return nil, notFound
+	}
+	return nil, statusOK
+}
+
+func (v *vm) getBuffer(s []uint64) status {
+	data, st := v.buffer(uint32(s[0]))
+	if st != statusOK {
+		return st
+	}
+	start, length, size := uint64(uint32(s[1])), uint64(uint32(s[2])), uint64(len(data))
+	start = min(start, size)
+	return v.give(data[start:min(start+length, size)], s[3], s[4])
+}
+
+func (v *vm) getBufferStatus(s []uint64) status {
+	data, st := v.buffer(uint32(s[0]))
+	if st != statusOK {
+		return st
+	}
+	if st := v.writeU32(s[1], uint32(len(data))); st != statusOK {
+		return st
+	}
+	return v.writeU32(s[2], 0)
+}
+
+// setBuffer refuses: of what a guest gets to see here, nothing can be changed.
+func (v *vm) setBuffer(s []uint64) status {
+	if _, st := v.buffer(uint32(s[0])); st != statusOK {
+		return st
+	}
+	if _, ok := v.read(s[3], s[4]); !ok {
+		return invalidMemory
+	}
+	return badArgument
+}
+
+func (v *vm) setTickPeriod(s []uint64) status {
+	root := v.scope().root
+	root.tickPeriod = int64(uint32(s[0])) * 1e6
+	root.tickDue = v.host.elapsed() + root.tickPeriod
+	return statusOK
+}
+
+func (v *vm) setEffectiveContext(s []uint64) status {
+	id := uint32(s[0])
+	if id != 0 && v.scopes[id] == nil {
+		return badArgument
+	}
+	v.effective = id
+	return statusOK
+}
+
+// done ends a root context that asked for time when it was told to end.
+func (v *vm) done([]uint64) status {
+	root := v.scope().root
+	if !root.pending {
+		return notFound
+	}
+	root.pending = false
+	v.ended = append(v.ended, root)
+	return statusOK
+}
+
+func (v *vm) continueStream(s []uint64) status {
+	st := v.scope().stream
+	switch uint32(s[0]) {
+	case streamRequest, streamResponse:
+		if st != nil {
+			st.resumed = true
+			st.showRequest = false
+		}
+		return statusOK
+	case streamDownstream:
+		return statusOK
+	case streamUpstream:
+		return unimplemented
+	}
+	return badArgument
+}
+
+func (v *vm) closeStream(s []uint64) status {
+	kind := uint32(s[0])
+	if kind > streamUpstream {
+		return badArgument
+	}
+	if st := v.scope().stream; st != nil && kind <= streamResponse {
+		st.reset = true
+	}
+	return statusOK
+}
+
+func (v *vm) sendLocalResponse(s []uint64) status {
+	details, ok := v.read(s[1], s[2])
+	body, ok2 := v.read(s[3], s[4])
+	pairs, ok3 := v.read(s[5], s[6])
+	if !ok || !ok2 || !ok3 {
+		return invalidMemory
+	}
+	if st := v.scope().stream; st != nil && st.reply == nil {
+		st.reply = &localReply{
+			status:     int(uint32(s[0])),
+			details:    underscored(string(details)),
+			body:       append([]byte(nil), body...),
+			headers:    unmarshalPairs(pairs),
+			grpcStatus: int32(uint32(s[7])),
+		}
+	}
+	v.stopIteration = true
+	return statusOK
+}

@@ -1,0 +1,214 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+)
+
+// status is what a host call answers, numbered as in the proxy-wasm ABI.
+type status uint32
+
+const (
+	statusOK            status = 0
+	notFound            status = 1
+	badArgument         status = 2
+	serializationFailed status = 3
+	invalidMemory       status = 6
+	empty               status = 7
+	casMismatch         status = 8
+	internalFailure     status = 10
+	unimplemented       status = 12
+)
+
+// When a host call is allowed although the VM is being started or is
+// allocating memory for the host; any other call then traps.
+const (
+	inStart uint8 = 1 << iota
+	inAlloc
+)
+
+// hostCall is one function the host offers: i is a 32 bit and I a 64 bit
+// parameter. Exactly one of the functions is set, by what it answers.
+type hostCall struct {
+	name    string
+	params  string
+	allowed uint8
+	proxy   func(*vm, []uint64) status // a proxy-wasm status
+	wasi    func(*vm, []uint64) errno  // a WASI errno
+	other   func(*vm, []uint64)        // nothing, or puts its own result
+	result  bool                       // other puts a 32 bit result
+}
+
+// envCalls is what the oldest supported Envoy (1.36) registers for modules of
+// ABI 0.2.0; see envCalls021 for what 0.2.1 adds.
+var envCalls = []hostCall{
+	{name: "proxy_log", params: "iii", proxy: (*vm).log, allowed: inStart | inAlloc},
+	{name: "proxy_get_status", params: "iii", proxy: (*vm).getStatus},
+	{name: "proxy_set_property", params: "iiii", proxy: (*vm).setProperty},
+	{name: "proxy_get_property", params: "iiii", proxy: (*vm).getProperty},
+	{name: "proxy_send_local_response", params: "iiiiiiii", proxy: (*vm).sendLocalResponse},
+	{name: "proxy_get_shared_data", params: "iiiii", proxy: (*vm).getSharedData},
+	{name: "proxy_set_shared_data", params: "iiiii", proxy: (*vm).setSharedData},
+	{name: "proxy_register_shared_queue", params: "iii", proxy: (*vm).registerQueue},
+	{name: "proxy_resolve_shared_queue", params: "iiiii", proxy: (*vm).resolveQueue},
+	{name: "proxy_dequeue_shared_queue", params: "iii", proxy: (*vm).dequeue},
+	{name: "proxy_enqueue_shared_queue", params: "iii", proxy: (*vm).enqueue},
+	{name: "proxy_get_header_map_value", params: "iiiii", proxy: (*vm).getHeader},
+	{name: "proxy_add_header_map_value", params: "iiiii", proxy: (*vm).addHeader},
+	{name: "proxy_replace_header_map_value", params: "iiiii", proxy: (*vm).replaceHeader},
+	{name: "proxy_remove_header_map_value", params: "iii", proxy: (*vm).removeHeader},
+	{name: "proxy_get_header_map_pairs", params: "iii", proxy: (*vm).getHeaders},
+	{name: "proxy_set_header_map_pairs", params: "iii", proxy: (*vm).setHeaders},
+	{name: "proxy_get_header_map_size", params: "ii", proxy: (*vm).getHeadersSize},
+	{name: "proxy_get_buffer_status", params: "iii", proxy: (*vm).getBufferStatus},
+	{name: "proxy_get_buffer_bytes", params: "iiiii", proxy: (*vm).getBuffer},
+	{name: "proxy_set_buffer_bytes", params: "iiiii", proxy: (*vm).setBuffer},
+	{name: "proxy_http_call", params: "iiiiiiiiii", proxy: notOffered},
+	{name: "proxy_grpc_call", params: "iiiiiiiiiiii", proxy: notOffered},
+	{name: "proxy_grpc_stream", params: "iiiiiiiii", proxy: notOffered},
+	{name: "proxy_grpc_close", params: "i", proxy: notOffered},
+	{name: "proxy_grpc_cancel", params: "i", proxy: notOffered},
+	{name: "proxy_grpc_send", params: "iiii", proxy: notOffered},
+	{name: "proxy_set_tick_period_milliseconds", params: "i", proxy: (*vm).setTickPeriod},
+	{name: "proxy_get_current_time_nanoseconds", params: "i", proxy: (*vm).currentTime},
+	{name: "proxy_define_metric", params: "iiii", proxy: (*vm).defineMetric},
+	{name: "proxy_increment_metric", params: "iI", proxy: (*vm).incrementMetric},
+	{name: "proxy_record_metric", params: "iI", proxy: (*vm).recordMetric},
+	{name: "proxy_get_metric", params: "ii", proxy: (*vm).getMetric},
+	{name: "proxy_set_effective_context", params: "i", proxy: (*vm).setEffectiveContext},
+	{name: "proxy_done", params: "", proxy: (*vm).done},
+	{name: "proxy_call_foreign_function", params: "iiiiii", proxy: foreignFunction},
+	{name: "proxy_continue_stream", params: "i", proxy: (*vm).continueStream},
+	{name: "proxy_close_stream", params: "i", proxy: (*vm).closeStream},
+	{name: "envoy_resolve_dns", params: "iii", proxy: notOffered},
+	{name: "pthread_equal", params: "ii", other: pthreadEqual, result: true},
+	{name: "emscripten_notify_memory_growth", params: "i", other: func(*vm, []uint64) {}, allowed: inStart},
+}
+
+var envCalls021 = []hostCall{
+	{name: "proxy_get_log_level", params: "i", proxy: (*vm).getLogLevel},
+}
+
+// notOffered is the answer to calls that need a cluster to call.
+func notOffered(*vm, []uint64) status { return unimplemented }
+
+func foreignFunction(*vm, []uint64) status { return notFound }
+
+func pthreadEqual(_ *vm, s []uint64) {
+	if uint32(s[0]) == uint32(s[1]) {
+		s[0] = 1
+	} else {
+		s[0] = 0
+	}
+}
+
+// modules lists what each import module offers to a guest of an ABI version.
+func modules(abi021 bool) map[string][]hostCall {
+	env := envCalls
+	if abi021 {
+		env = slices.Concat(envCalls, envCalls021)
+	}
+	return map[string][]hostCall{"env": env, "wasi_snapshot_preview1": wasiCalls, "wasi_unstable": wasiCalls}
+}
+
+func (c *hostCall) types() (params, results []api.ValueType) {
+	for _, p := range c.params {
+		if p == 'I' {
+			params = append(params, api.ValueTypeI64)
+		} else {
+			params = append(params, api.ValueTypeI32)
+		}
+	}
+	if c.other == nil || c.result {
+		results = []api.ValueType{api.ValueTypeI32}
+	}
+	return params, results
+}
+
+// check refuses a module that the oldest supported Envoy could not link or
+// start, and says what is wrong with it. It returns whether it is ABI 0.2.1.
+func check(m wazero.CompiledModule) (abi021 bool, err error) {
+	exports := m.ExportedFunctions()
+	has := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(n string) bool { return exports[n] != nil })
+	}
+	switch {
+	case !has("proxy_abi_version_0_2_0", "proxy_abi_version_0_2_1"):
+		return false, fmt.Errorf("check module: it exports neither proxy_abi_version_0_2_0 nor proxy_abi_version_0_2_1")
+	case !has("malloc", "proxy_on_memory_allocate"):
+		return false, fmt.Errorf("check module: it exports neither malloc nor proxy_on_memory_allocate")
+	case !has("_initialize", "_start"):
+		return false, fmt.Errorf("check module: it exports neither _initialize nor _start")
+	}
+	abi021 = has("proxy_abi_version_0_2_1")
+	if len(m.ImportedMemories()) > 0 {
+		return false, fmt.Errorf("check module: it imports a memory, Envoy offers none")
+	}
+	offered := modules(abi021)
+	for _, f := range m.ImportedFunctions() {
+		module, name, _ := f.Import()
+		i := slices.IndexFunc(offered[module], func(c hostCall) bool { return c.name == name })
+		if i < 0 {
+			return false, fmt.Errorf("check module: it imports %s.%s, which the oldest supported Envoy (1.36) does not offer", module, name)
+		}
+		params, results := offered[module][i].types()
+		if !slices.Equal(params, f.ParamTypes()) || !slices.Equal(results, f.ResultTypes()) {
+			return false, fmt.Errorf("check module: it imports %s.%s with parameters (%s), Envoy offers (%s)",
+				module, name, typeNames(f.ParamTypes()), typeNames(params))
+		}
+	}
+	return abi021, nil
+}
+
+func typeNames(types []api.ValueType) string {
+	names := make([]string, len(types))
+	for i, t := range types {
+		names[i] = api.ValueTypeName(t)
+	}
+	return strings.Join(names, " ")
+}
+
+// vmKey finds the VM of a call in its context.
+type vmKey struct{}
+
+// register offers the host calls to all modules of a runtime. It always offers
+// those of ABI 0.2.1: check is what keeps them from a module of 0.2.0.
+func register(ctx context.Context, r wazero.Runtime) error {
+	for module, calls := range modules(true) {
+		b := r.NewHostModuleBuilder(module)
+		for i := range calls {
+			c := &calls[i]
+			params, results := c.types()
+			b.NewFunctionBuilder().WithGoModuleFunction(c.function(), params, results).Export(c.name)
+		}
+		if _, err := b.Instantiate(ctx); err != nil {
+			return fmt.Errorf("register host calls of %s: %w", module, err)
+		}
+	}
+	return nil
+}
+
+func (c *hostCall) function() api.GoModuleFunc {
+	return func(ctx context.Context, _ api.Module, stack []uint64) {
+		v := ctx.Value(vmKey{}).(*vm)
+		if v.host.onCall != nil {
+			v.host.onCall(v.id, c.name)
+		}
+		if v.restricted&^c.allowed != 0 {
+			panic(fmt.Errorf("restricted_callback: %s is not allowed while the VM %s", c.name, v.restriction()))
+		}
+		switch {
+		case c.proxy != nil:
+			stack[0] = uint64(c.proxy(v, stack))
+		case c.wasi != nil:
+			stack[0] = uint64(c.wasi(v, stack))
+		default:
+			c.other(v, stack)
+		}
+	}
+}

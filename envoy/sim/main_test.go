@@ -1,0 +1,138 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// guest is the test filter; arena is the same with a malloc of its own and
+// another version.
+var (
+	guest, arena []byte
+	cacheDir     string
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "sim")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	cacheDir = filepath.Join(dir, "cache")
+	for file, wasm := range map[string]*[]byte{"guest.wasm": &guest, "arena.wasm": &arena} {
+		out := filepath.Join(dir, file)
+		build := exec.Command("go", "build", "-tags", strings.TrimSuffix(file, ".wasm"), "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./testdata/guest")
+		build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
+		if text, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build guest: %v\n%s", err, text)
+			return 1
+		}
+		if *wasm, err = os.ReadFile(out); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return m.Run()
+}
+
+// bench is a host with the test filter, a clock and an ear.
+type bench struct {
+	*sim.Host
+	t *testing.T
+
+	mu    sync.Mutex
+	ns    int64
+	lines []string
+	calls []string
+}
+
+// setUp starts a host and configures it with "first", unless an option says
+// otherwise.
+func setUp(t *testing.T, change ...func(*sim.Options)) *bench {
+	t.Helper()
+	b := &bench{t: t}
+	o := sim.Options{
+		Wasm: guest, VMID: "vm", PluginName: "plugin", RootID: "root", CacheDir: cacheDir, Seed: 1,
+		Now:    b.now,
+		Log:    func(l sim.Level, vm int, m string) { b.note(&b.lines, fmt.Sprintf("%d %v %s", vm, l, m)) },
+		OnCall: func(vm int, call string) { b.note(&b.calls, fmt.Sprintf("%d %s", vm, call)) },
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	h, err := sim.New(context.Background(), o)
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	b.Host = h
+	require.NoError(t, h.Configure([]byte("first")))
+	return b
+}
+
+func (b *bench) now() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ns
+}
+
+func (b *bench) at(ns int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ns = ns
+}
+
+func (b *bench) note(list *[]string, line string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	*list = append(*list, line)
+}
+
+// heard returns the log lines since it was last asked, and calls the host
+// calls.
+func (b *bench) heard() []string { return b.take(&b.lines) }
+func (b *bench) called() []string {
+	return b.take(&b.calls)
+}
+
+func (b *bench) take(list *[]string) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	taken := *list
+	*list = nil
+	return taken
+}
+
+// do has a worker do steps and returns a line for each.
+func (b *bench) do(worker int, steps string, change ...func(*sim.Request)) []string {
+	b.t.Helper()
+	res := b.serve(worker, steps, change...)
+	require.Equal(b.t, 200, res.Status, "%+v", res)
+	return strings.Split(string(res.Body), "\n")
+}
+
+func (b *bench) serve(worker int, steps string, change ...func(*sim.Request)) *sim.Response {
+	b.t.Helper()
+	r := &sim.Request{Headers: [][2]string{{"x-do", steps}}}
+	for _, f := range change {
+		f(r)
+	}
+	res, err := b.Serve(worker, r)
+	require.NoError(b.t, err)
+	return res
+}
+
+func workers(n int) func(*sim.Options) { return func(o *sim.Options) { o.Workers = n } }

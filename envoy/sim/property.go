@@ -1,0 +1,243 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// A property path is its parts with zero bytes between them.
+
+func (v *vm) getProperty(s []uint64) status {
+	path, ok := v.read(s[0], s[1])
+	if !ok {
+		return invalidMemory
+	}
+	sc := v.scope()
+	if value, ok := v.given(sc, path); ok {
+		return v.give(value, s[2], s[3])
+	}
+	value, st := v.property(sc, path)
+	if st != statusOK {
+		return st
+	}
+	return v.giveString(value, s[2], s[3])
+}
+
+// given looks a path up in what the request and the options say.
+func (v *vm) given(sc *scope, path []byte) ([]byte, bool) {
+	if sc.stream != nil {
+		if value, ok := lookup(sc.stream.in.Properties, path); ok {
+			return value, true
+		}
+	}
+	return lookup(v.host.properties, path)
+}
+
+func lookup(properties map[string][]byte, path []byte) ([]byte, bool) {
+	if len(properties) == 0 {
+		return nil, false
+	}
+	if value, ok := properties[string(path)]; ok {
+		return value, true
+	}
+	var buf [64]byte
+	dotted := append(buf[:0], path...)
+	for i, c := range dotted {
+		if c == 0 {
+			dotted[i] = '.'
+		}
+	}
+	value, ok := properties[string(dotted)]
+	return value, ok
+}
+
+// property answers what Envoy knows of every request.
+func (v *vm) property(sc *scope, path []byte) (string, status) {
+	if len(path) == 0 {
+		return "", serializationFailed
+	}
+	name, rest, more := bytes.Cut(path, []byte{0})
+	st := sc.stream
+	switch string(name) {
+	case "plugin_name":
+		return whole(v.host.pluginName, more)
+	case "plugin_root_id":
+		return whole(v.host.rootID, more)
+	case "plugin_vm_id":
+		return whole(v.host.vmID, more)
+	}
+	if st == nil {
+		return "", notFound
+	}
+	switch string(name) {
+	case "request", "response", "source", "filter_state":
+		if !more {
+			return "", serializationFailed // its parts are of many types
+		}
+	}
+	switch string(name) {
+	case "request":
+		return v.requestProperty(st, rest)
+	case "response":
+		return responseProperty(st, rest)
+	case "source":
+		return sourceProperty(st.in, rest)
+	case "filter_state":
+		if key, ok := bytes.CutPrefix(rest, []byte("wasm.")); ok {
+			value, ok := st.state[string(key)]
+			return found(value, ok)
+		}
+		return "", notFound
+	}
+	value, ok := st.state[string(name)]
+	if !ok {
+		return "", notFound
+	}
+	return whole(value, more)
+}
+
+func whole(value string, more bool) (string, status) {
+	if more {
+		return "", notFound // a text has no parts
+	}
+	return value, statusOK
+}
+
+func found(value string, ok bool) (string, status) {
+	if !ok {
+		return "", notFound
+	}
+	return value, statusOK
+}
+
+func number(n int64) (string, status) {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(n))
+	return string(b[:]), statusOK
+}
+
+func header(h headers, rest []byte, more bool) (string, status) {
+	if !more {
+		return string(h.joined().marshal(nil)), statusOK
+	}
+	if bytes.IndexByte(rest, 0) >= 0 {
+		return "", notFound
+	}
+	for i := range h {
+		if equalFold(h[i][0], rest) {
+			return found(h[i:].all(h[i][0]))
+		}
+	}
+	return "", notFound
+}
+
+func (v *vm) requestProperty(st *stream, path []byte) (string, status) {
+	field, rest, more := bytes.Cut(path, []byte{0})
+	var h headers
+	if st.showRequest || st.logging {
+		h = st.request
+	}
+	if string(field) == "headers" {
+		return header(h, rest, more)
+	}
+	if more {
+		return "", notFound
+	}
+	switch string(field) {
+	case "time":
+		if st.start == 0 {
+			st.start = v.host.now()
+		}
+		return number(st.start)
+	case "protocol":
+		return "HTTP/1.1", statusOK
+	case "size":
+		size, _ := h.get("content-length")
+		n, _ := strconv.ParseInt(size, 10, 64)
+		return number(n)
+	case "total_size":
+		return number(int64(h.size()))
+	case "path":
+		return found(h.get(":path"))
+	case "host":
+		return found(h.get(":authority"))
+	case "scheme":
+		return found(h.get(":scheme"))
+	case "method":
+		return found(h.get(":method"))
+	case "referer":
+		return found(h.get("referer"))
+	case "useragent":
+		return found(h.get("user-agent"))
+	case "id":
+		return found(h.get("x-request-id"))
+	case "url_path", "query":
+		path, ok := h.get(":path")
+		before, query, _ := strings.Cut(path, "?")
+		if string(field) == "url_path" {
+			return found(before, ok)
+		}
+		query, _, _ = strings.Cut(query, "#")
+		return found(query, ok)
+	}
+	return "", notFound
+}
+
+func responseProperty(st *stream, path []byte) (string, status) {
+	field, rest, more := bytes.Cut(path, []byte{0})
+	var h headers
+	if st.showResponse || st.logging {
+		h = st.response
+	}
+	if string(field) == "headers" {
+		return header(h, rest, more)
+	}
+	if more {
+		return "", notFound
+	}
+	switch string(field) {
+	case "code":
+		if st.status != 0 {
+			return number(int64(st.status))
+		}
+	case "code_details":
+		return found(st.details, st.details != "")
+	}
+	return "", notFound
+}
+
+func sourceProperty(r *Request, path []byte) (string, status) {
+	switch string(path) {
+	case "address":
+		ip := r.ClientIP
+		if ip == "" {
+			ip = "127.0.0.1"
+		}
+		return net.JoinHostPort(ip, strconv.Itoa(int(r.ClientPort))), statusOK
+	case "port":
+		return number(int64(r.ClientPort))
+	}
+	return "", notFound
+}
+
+// setProperty keeps what the guest says of a request, as filter state. It is
+// read back by a path of one part only.
+func (v *vm) setProperty(s []uint64) status {
+	path, ok := v.read(s[0], s[1])
+	value, ok2 := v.read(s[2], s[3])
+	if !ok || !ok2 {
+		return invalidMemory
+	}
+	st := v.scope().stream
+	if st == nil {
+		return notFound
+	}
+	if st.state == nil {
+		st.state = map[string]string{}
+	}
+	st.state[string(path)] = string(value)
+	return statusOK
+}

@@ -1,0 +1,116 @@
+package sim
+
+import "slices"
+
+// scope is a context of the guest: of a configuration (a root), or of a
+// request. The one with id 0 belongs to the VM itself.
+type scope struct {
+	id     uint32
+	vm     *vm
+	root   *scope // itself for a root
+	stream *stream
+
+	// Of a root.
+	configuration []byte
+	configuring   bool  // its configuration may be read
+	tickPeriod    int64 // ns, 0 = none
+	tickDue       int64
+	streams       int  // requests under way
+	retired       bool // another configuration has taken its place
+	pending       bool // it answered on_done with "not yet"
+}
+
+// stream is what a request's context knows.
+type stream struct {
+	in           *Request
+	request      headers
+	response     headers
+	showRequest  bool // the request headers can be read and changed
+	showResponse bool
+	logging      bool
+	grpc         bool
+	resumed      bool
+	reset        bool
+	reply        *localReply
+	status       int
+	details      string
+	faults       Faults
+	start        int64
+	state        map[string]string // what the guest set as properties
+}
+
+// newRoot makes the context of a configuration, unknown to the guest yet.
+func (v *vm) newRoot(configuration []byte) *scope {
+	sc := &scope{id: v.newID(), vm: v, configuration: configuration}
+	sc.root = sc
+	v.scopes[sc.id] = sc
+	v.roots = append(v.roots, sc)
+	return sc
+}
+
+// open makes the context of a request and tells the guest.
+func (v *vm) open(root *scope, r *Request) *scope {
+	var sc *scope
+	if n := len(v.spare); n > 0 {
+		sc = v.spare[n-1]
+		v.spare = v.spare[:n-1]
+		*sc.stream = stream{request: sc.stream.request[:0]}
+	} else {
+		sc = &scope{vm: v, stream: &stream{}}
+	}
+	sc.id, sc.root = v.newID(), root
+	sc.stream.in = r
+	if r.Faults != nil {
+		sc.stream.faults = *r.Faults
+	}
+	v.scopes[sc.id] = sc
+	root.streams++
+	v.enter(sc, callContextCreate, uint64(sc.id), uint64(root.id))
+	return sc
+}
+
+// end closes the context of a request, and then its root if that waited for
+// it.
+func (v *vm) end(sc *scope) {
+	st := sc.stream
+	st.showRequest, st.showResponse = false, false
+	st.logging = true
+	v.enter(sc, callLog, uint64(sc.id))
+	st.logging = false
+	v.enter(sc, callDone, uint64(sc.id))
+	v.enter(sc, callDelete, uint64(sc.id))
+	delete(v.scopes, sc.id)
+	st.in = nil
+	root := sc.root
+	v.spare = append(v.spare, sc)
+	root.streams--
+	if root.retired && root.streams == 0 {
+		v.shutdown(root)
+	}
+}
+
+// retire ends a root as soon as no request uses it.
+func (v *vm) retire(root *scope) {
+	root.retired = true
+	if root.streams == 0 {
+		v.shutdown(root)
+	}
+}
+
+func (v *vm) shutdown(root *scope) {
+	if v.on[callDone] != nil && v.failed == nil && v.enter(root, callDone, uint64(root.id)) == 0 && v.failed == nil {
+		root.pending = true // until it calls proxy_done
+		return
+	}
+	v.remove(root)
+}
+
+// remove deletes a root, and the VM with its last one.
+func (v *vm) remove(root *scope) {
+	v.enter(root, callDelete, uint64(root.id))
+	delete(v.scopes, root.id)
+	v.roots = slices.DeleteFunc(slices.Clone(v.roots), func(sc *scope) bool { return sc == root })
+	if len(v.roots) == 0 {
+		v.close()
+	}
+}

@@ -1,0 +1,179 @@
+package sim_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+func TestLocalReplyPassesTheResponseCallback(t *testing.T) {
+	b := setUp(t)
+	res := b.serve(0, "reply 429 slow_down over_the_limit -1;log", func(r *sim.Request) {
+		r.Headers = append(r.Headers, [2]string{"x-then", "info;response :status;header x-do"})
+		r.Upstream = func(*sim.Request) (*sim.Response, error) { panic("a denied request went on") }
+	})
+	require.Equal(t, &sim.Response{
+		Local: true, Status: 429, Details: "over_the_limit", Body: []byte("slow down"), GRPCStatus: -1,
+		Headers: [][2]string{{"content-length", "9"}, {"content-type", "text/plain"},
+			{"x-then", "3 false"}, {"x-then", "429"}, {"x-then", "reply 429 slow_down over_the_limit -1;log"}},
+	}, res, "the first reply counts, and the request headers can still be read")
+}
+
+func TestRequestGoesOn(t *testing.T) {
+	b := setUp(t)
+	b.heard()
+	var seen *sim.Request
+	res := b.serve(0, "on;info;log;add x-new 1;replace x-old 2;remove x-gone", func(r *sim.Request) {
+		r.Host, r.Path, r.Method = "h.example", "/p?q", "POST"
+		r.HasBody = true
+		r.Headers = append(r.Headers, [2]string{"x-old", "1"}, [2]string{"x-old", "1b"}, [2]string{"x-gone", "1"},
+			[2]string{"x-then", "info;header x-do;prop request|path;response server"})
+		r.Upstream = func(r *sim.Request) (*sim.Response, error) {
+			seen = r
+			return &sim.Response{Status: 404, Headers: [][2]string{{"server", "s"}}, Body: []byte("gone")}, nil
+		}
+	})
+	require.Equal(t, "h.example", seen.Host)
+	require.Equal(t, "/p?q", seen.Path)
+	require.Equal(t, "POST", seen.Method)
+	require.Contains(t, seen.Headers, [2]string{"x-did", "9 false"})
+	require.Contains(t, seen.Headers, [2]string{"x-new", "1"})
+	require.Contains(t, seen.Headers, [2]string{"x-old", "2"})
+	require.NotContains(t, seen.Headers, [2]string{"x-old", "1b"})
+	require.NotContains(t, seen.Headers, [2]string{"x-gone", "1"})
+	require.Equal(t, &sim.Response{
+		Status: 404, Details: "via_upstream", Body: []byte("gone"), GRPCStatus: -1,
+		Headers: [][2]string{{"server", "s"}, {"x-then", "2 false"},
+			{"x-then", "bad argument"}, {"x-then", "not found"}, {"x-then", "s"}},
+	}, res, "the request headers are out of reach once the request went on")
+	require.Equal(t, []string{"0 info log /p?q <nil> 404 <nil> [148 1 0 0 0 0 0 0] <nil>"}, b.heard(),
+		"in the log phase all can be read")
+}
+
+func TestReplyInPlaceOfAResponse(t *testing.T) {
+	b := setUp(t)
+	res := b.serve(0, "on", func(r *sim.Request) { r.Headers = append(r.Headers, [2]string{"x-then", "reply 500 no d -1"}) })
+	require.True(t, res.Local)
+	require.Equal(t, 500, res.Status)
+	require.NotContains(t, res.Headers, [2]string{"x-then", "0"})
+}
+
+func TestUpstreamFails(t *testing.T) {
+	b := setUp(t)
+	res := b.serve(0, "on", func(r *sim.Request) {
+		r.Headers = append(r.Headers, [2]string{"x-then", "response :status"})
+		r.Upstream = func(*sim.Request) (*sim.Response, error) { return nil, errors.New("refused") }
+	})
+	require.Equal(t, 503, res.Status)
+	require.False(t, res.Local)
+	require.Contains(t, res.Headers, [2]string{"x-then", "503"})
+}
+
+func TestGRPC(t *testing.T) {
+	b := setUp(t)
+	for kind, want := range map[string]int{"application/grpc": 14, "application/grpc+proto": 14, "application/grpcx": -1, "": -1} {
+		res := b.serve(0, "reply 429 no d -1", func(r *sim.Request) { r.Headers = append(r.Headers, [2]string{"content-type", kind}) })
+		require.Equal(t, want, res.GRPCStatus, kind)
+	}
+	res := b.serve(0, "reply 429 no d 8", func(r *sim.Request) { r.Headers = append(r.Headers, [2]string{"content-type", "application/grpc"}) })
+	require.Equal(t, 8, res.GRPCStatus)
+	require.Equal(t, 200, res.Status)
+	require.Empty(t, res.Body)
+}
+
+func TestPauseAndClose(t *testing.T) {
+	b := setUp(t)
+	_, err := b.Serve(0, &sim.Request{Headers: [][2]string{{"x-do", "on;pause"}}})
+	require.ErrorIs(t, err, sim.ErrPaused)
+	require.Equal(t, 200, b.serve(0, "on;pause;resume").Status)
+	require.True(t, b.serve(0, "on;close").Reset)
+	require.Equal(t, []string{"ok"}, b.do(0, "say"), "the worker goes on")
+}
+
+func TestHeaderCalls(t *testing.T) {
+	b := setUp(t)
+	repeated := func(r *sim.Request) { r.Headers = append(r.Headers, [2]string{"x-k", "1"}, [2]string{"x-k", "2"}) }
+	require.Equal(t, []string{"1", "1", `"1,2"`, "localhost", "/", "GET", "http", "not found"},
+		b.do(0, "header x-k;header X-K;prop request|headers|x-k;header :authority;header :path;header :method;header :scheme;header no", repeated))
+	require.Equal(t, "[[:authority localhost] [:path /] [:method GET] [:scheme http] [x-do headers] [x-k 1] [x-k 2]]",
+		b.do(0, "headers", repeated)[0])
+	require.Equal(t, "[[:path /only] [:method GET] [:authority o] [:scheme http]]", b.do(0, "only;headers")[1])
+	require.Equal(t, "0 54", b.do(0, "size")[0])
+	require.Equal(t, "5 true", b.do(0, "info")[0])
+}
+
+func TestProperties(t *testing.T) {
+	b := setUp(t, func(o *sim.Options) { o.Properties = map[string][]byte{"node.id": []byte("n1")} })
+	b.at(5)
+	request := func(r *sim.Request) {
+		r.Host, r.Path, r.Method, r.ClientIP, r.ClientPort = "h:80", "/p/a?x=1&y#f", "PUT", "2001:db8::1", 7
+		r.Headers = append(r.Headers, [2]string{"user-agent", "ua"}, [2]string{"referer", "re"}, [2]string{"x-request-id", "id"}, [2]string{"content-length", "3"})
+		r.Properties = map[string][]byte{"xds.route_name": []byte("r"), "metadata\x00filter_metadata\x00a.b\x00c": []byte("m"), "request.protocol": []byte("HTTP/2")}
+	}
+	for _, c := range [][2]string{
+		{"request|path", `"/p/a?x=1&y#f"`}, {"request|url_path", `"/p/a"`}, {"request|query", `"x=1&y"`},
+		{"request|host", `"h:80"`}, {"request|scheme", `"http"`}, {"request|method", `"PUT"`},
+		{"request|useragent", `"ua"`}, {"request|referer", `"re"`}, {"request|id", `"id"`},
+		{"request|size", `"\x03\x00\x00\x00\x00\x00\x00\x00"`}, {"request|time", `"\x05\x00\x00\x00\x00\x00\x00\x00"`},
+		{"request|protocol", `"HTTP/2"`}, {"request|headers|User-Agent", `"ua"`}, {"request|headers|no", "not found"},
+		{"request|no", "not found"}, {"request|path|x", "not found"}, {"no", "not found"},
+		{"source|address", `"[2001:db8::1]:7"`}, {"source|port", `"\a\x00\x00\x00\x00\x00\x00\x00"`},
+		{"plugin_name", `"plugin"`}, {"plugin_root_id", `"root"`}, {"plugin_vm_id", `"vm"`}, {"plugin_name|x", "not found"},
+		{"node|id", `"n1"`}, {"node|no", "not found"}, {"xds|route_name", `"r"`}, {"metadata|filter_metadata|a.b|c", `"m"`},
+		{"request", "unknown status code: 3"}, {"response", "unknown status code: 3"},
+	} {
+		require.Equal(t, c[1], b.do(0, "prop "+c[0], request)[0], c[0])
+	}
+}
+
+func TestHeadersAsAProperty(t *testing.T) {
+	b := setUp(t)
+	line := b.do(0, "prop request|headers", func(r *sim.Request) { r.Headers = append(r.Headers, [2]string{"x-k", "1"}, [2]string{"x-k", "2"}) })[0]
+	require.Contains(t, line, `"\x06\x00\x00\x00\n\x00`)
+	require.Contains(t, line, `:path\x00/\x00:method\x00GET`)
+	require.Contains(t, line, `x-k\x001,2\x00`)
+}
+
+func TestPropertiesOfTheGuest(t *testing.T) {
+	b := setUp(t)
+	res := b.serve(0, "setprop a 1;setprop b|c 2;prop a;prop b|c;prop filter_state|wasm.a")
+	require.Equal(t, "ok\nok\n\"1\"\nnot found\n\"1\"", string(res.Body), "only a path of one part can be read back")
+	require.Equal(t, map[string]string{"a": "1", "b.c": "2"}, res.State)
+	require.Equal(t, []string{"not found"}, b.do(0, "prop a"), "it belongs to the request")
+}
+
+func TestFaults(t *testing.T) {
+	b := setUp(t)
+	with := func(f sim.Faults) func(*sim.Request) { return func(r *sim.Request) { r.Faults = &f } }
+	const failure = "internal failure"
+	get := b.do(0, "set k v 0;get k", with(sim.Faults{Get: true}))
+	require.Equal(t, "ok", get[0])
+	require.Contains(t, get[1], failure)
+	set := b.do(0, "get k;set k w 0", with(sim.Faults{Set: true}))
+	require.Equal(t, "v 1", set[0])
+	require.Contains(t, set[1], failure)
+	cas := b.do(0, "set k w 1;set k w 1;set k x 0;get k", with(sim.Faults{CAS: 1}))
+	require.Contains(t, cas[0], "cas mismatch")
+	require.Equal(t, []string{"ok", "ok", "x 3"}, cas[1:], "a write without a number is no compare-and-swap")
+	require.Equal(t, []string{"x 3"}, b.do(0, "get k"), "faults end with their request")
+}
+
+func TestExactHostCalls(t *testing.T) {
+	b := setUp(t)
+	b.called()
+	b.do(0, "get k")
+	require.Equal(t, []string{
+		"0 proxy_get_header_map_value", "0 proxy_get_header_map_value", "0 proxy_get_shared_data", "0 proxy_send_local_response",
+	}, b.called())
+}
+
+func TestServeNeedsAConfigurationAndAWorker(t *testing.T) {
+	b := setUp(t)
+	_, err := b.Serve(1, &sim.Request{})
+	require.EqualError(t, err, "find worker 1: there are workers 0 to 0")
+	_, err = b.Serve(sim.Main, &sim.Request{})
+	require.Error(t, err)
+}

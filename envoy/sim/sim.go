@@ -1,0 +1,247 @@
+// Package sim runs the compiled filter without Envoy: a proxy-wasm host on
+// wazero with a number of worker VMs and one store of shared data.
+//
+// Its invariant: to the filter it looks like Envoy 1.36, the oldest one
+// supported. It offers no more, answers with the same status numbers, and keeps
+// to the same order of callbacks; where it cannot, it says so and does not
+// guess. It shows no bodies or trailers to the filter and makes no calls to
+// clusters.
+//
+// It must never import the filter, the engine or a policy: it knows nothing of
+// rate limits.
+package sim
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+)
+
+// Level is the level of a log line, numbered as in the proxy-wasm ABI.
+type Level uint32
+
+const (
+	Trace Level = iota
+	Debug
+	Info
+	Warn
+	Error
+	Critical
+)
+
+func (l Level) String() string {
+	names := [...]string{"trace", "debug", "info", "warn", "error", "critical"}
+	if int(l) < len(names) {
+		return names[l]
+	}
+	return fmt.Sprintf("level %d", uint32(l))
+}
+
+// VMs that are no workers, as Log and OnCall name them. Workers are 0 and up.
+const (
+	Main   = -1 // the VM of Envoy's main thread: it serves nothing, but ticks
+	Canary = -2 // the throw-away VM that tries a configuration
+)
+
+// Options say what a Host is made of. Only Wasm is needed.
+type Options struct {
+	Wasm            []byte
+	Workers         int    // worker VMs, 1 if 0
+	VMID            string // namespace of the shared data
+	VMConfiguration []byte
+	PluginName      string // properties plugin_name and
+	RootID          string // plugin_root_id
+
+	// Properties are known to every context, also those of the plugin: node.*,
+	// for one. Paths are joined with dots or zero bytes.
+	Properties map[string][]byte
+
+	// Store is shared with other hosts; nil = one of its own.
+	Store *Store
+
+	// Now is all the time the guest sees, in ns since the epoch, by
+	// proxy_get_current_time_nanoseconds and by WASI. It may step back; the
+	// monotonic clock of WASI and the ticks then stand still. Nil = real time.
+	Now func() int64
+
+	// Log gets the guest's lines of LogLevel and above, and those of the host
+	// about a VM. It may be called by several VMs at a time, and must not call
+	// the host.
+	Log      func(level Level, vm int, message string)
+	LogLevel Level
+
+	// OnCall is called before each call of the guest to the host, by its
+	// import name, on the goroutine of the VM: it may block. Those that do not
+	// begin with proxy_ are WASI's and come at any time: the Go runtime reads
+	// clocks when it collects garbage.
+	OnCall func(vm int, call string)
+
+	// Seed makes the random numbers of each VM repeat. 0 = true random.
+	Seed uint64
+
+	// CacheDir keeps compiled modules on disk. Empty = compile anew.
+	CacheDir string
+}
+
+// Host is one simulated Envoy with the filter in each of its threads. Its
+// methods may be used by several goroutines; one thread serves one at a time.
+type Host struct {
+	runtime wazero.Runtime
+	cache   wazero.CompilationCache
+	ctx     context.Context
+
+	vmID            string
+	vmConfiguration []byte
+	pluginName      string
+	rootID          string
+	properties      map[string][]byte
+	shared          *Namespace
+	metrics         metrics
+	now             func() int64
+	logTo           func(Level, int, string)
+	logLevel        Level
+	onCall          func(int, string)
+	seed            uint64
+
+	clock struct {
+		sync.Mutex
+		last, elapsed int64
+	}
+
+	updates    sync.Mutex // one configuration at a time
+	closed     bool
+	filter     *filter
+	configured []byte    // what runs, nil before the first
+	threads    []*thread // the workers, then the main thread
+}
+
+// thread is one of Envoy's threads: what it runs, it runs one at a time.
+type thread struct {
+	sync.Mutex
+	id      int
+	root    *scope // context of the running configuration, nil if it has none
+	started bool   // some configuration got here
+	running []*vm  // see vms
+}
+
+// New compiles a filter and refuses one that Envoy could not load. It starts
+// no VM: the first Configure does.
+func New(ctx context.Context, o Options) (*Host, error) {
+	h := &Host{
+		ctx: ctx, vmID: o.VMID, vmConfiguration: o.VMConfiguration, pluginName: o.PluginName, rootID: o.RootID,
+		properties: o.Properties, now: o.Now, logTo: o.Log, logLevel: o.LogLevel, onCall: o.OnCall, seed: o.Seed,
+	}
+	if o.Workers < 0 {
+		return nil, fmt.Errorf("start simulator: %d workers, want at least 1", o.Workers)
+	}
+	if h.now == nil {
+		h.now = func() int64 { return time.Now().UnixNano() }
+	}
+	config := wazero.NewRuntimeConfig()
+	if o.CacheDir != "" {
+		cache, err := wazero.NewCompilationCacheWithDir(o.CacheDir)
+		if err != nil {
+			return nil, fmt.Errorf("open compilation cache: %w", err)
+		}
+		h.cache = cache
+		config = config.WithCompilationCache(cache)
+	}
+	h.runtime = wazero.NewRuntimeWithConfig(ctx, config)
+	if err := register(ctx, h.runtime); err != nil {
+		h.closeRuntime()
+		return nil, err
+	}
+	var err error
+	if h.filter, err = h.compile(o.Wasm); err != nil {
+		h.closeRuntime()
+		return nil, err
+	}
+	store := o.Store
+	if store == nil {
+		store = NewStore()
+	}
+	h.shared = store.Namespace(o.VMID)
+	h.shared.hold()
+	h.clock.last, h.clock.elapsed = h.now(), int64(time.Second)
+	for id := range max(o.Workers, 1) {
+		h.threads = append(h.threads, &thread{id: id})
+	}
+	h.threads = append(h.threads, &thread{id: Main})
+	return h, nil
+}
+
+// Workers returns the number of worker VMs.
+func (h *Host) Workers() int { return len(h.threads) - 1 }
+
+// Failed returns why a worker has no filter to serve with, nil if it has one.
+func (h *Host) Failed(worker int) error {
+	t, err := h.worker(worker)
+	if err != nil {
+		return err
+	}
+	t.Lock()
+	defer t.Unlock()
+	if t.root == nil {
+		return fmt.Errorf("worker %d: no configuration runs", worker)
+	}
+	return t.root.vm.failed
+}
+
+// Shared returns the shared data the filter sees.
+func (h *Host) Shared() *Namespace { return h.shared }
+
+// Metrics returns the counters and gauges the filter defined, by the names it
+// gave them. Envoy puts wasmcustom. before each. Histograms are not kept.
+func (h *Host) Metrics() map[string]uint64 { return h.metrics.snapshot() }
+
+// Close ends all VMs without a word to them, as a stopped Envoy does, and
+// deletes the shared data if no other host of the same vm_id is left.
+func (h *Host) Close() {
+	h.updates.Lock()
+	defer h.updates.Unlock()
+	for _, t := range h.threads {
+		t.Lock()
+		t.root = nil
+		t.Unlock()
+	}
+	if !h.closed {
+		h.closed = true
+		h.shared.release()
+		h.closeRuntime()
+	}
+}
+
+func (h *Host) closeRuntime() {
+	_ = h.runtime.Close(h.ctx)
+	if h.cache != nil {
+		_ = h.cache.Close(h.ctx)
+	}
+}
+
+// elapsed is the monotonic clock: it follows Now, but not backwards.
+func (h *Host) elapsed() int64 {
+	now := h.now()
+	h.clock.Lock()
+	defer h.clock.Unlock()
+	if now > h.clock.last {
+		h.clock.elapsed += now - h.clock.last
+	}
+	h.clock.last = now
+	return h.clock.elapsed
+}
+
+func (h *Host) log(level Level, vm int, message string) {
+	if h.logTo != nil && level >= h.logLevel {
+		h.logTo(level, vm, message)
+	}
+}
+
+func (h *Host) worker(i int) (*thread, error) {
+	if i < 0 || i >= h.Workers() {
+		return nil, fmt.Errorf("find worker %d: there are workers 0 to %d", i, h.Workers()-1)
+	}
+	return h.threads[i], nil
+}

@@ -1,0 +1,291 @@
+package sim
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+)
+
+// filter is a compiled filter and the hash that tells it from another.
+type filter struct {
+	module wazero.CompiledModule
+	sum    [sha256.Size]byte
+}
+
+func (h *Host) compile(wasm []byte) (*filter, error) {
+	m, err := h.runtime.CompileModule(h.ctx, wasm)
+	if err != nil {
+		return nil, fmt.Errorf("compile module: %w", err)
+	}
+	if _, err := check(m); err != nil {
+		_ = m.Close(h.ctx)
+		return nil, err
+	}
+	return &filter{m, sha256.Sum256(wasm)}, nil
+}
+
+// The guest's callbacks, in the order of callbackNames.
+const (
+	callContextCreate = iota
+	callVMStart
+	callConfigure
+	callTick
+	callRequestHeaders
+	callResponseHeaders
+	callLog
+	callDone
+	callDelete
+	callQueueReady
+	callbacks
+)
+
+var callbackNames = [callbacks]string{
+	"proxy_on_context_create", "proxy_on_vm_start", "proxy_on_configure", "proxy_on_tick",
+	"proxy_on_request_headers", "proxy_on_response_headers", "proxy_on_log", "proxy_on_done",
+	"proxy_on_delete", "proxy_on_queue_ready",
+}
+
+// vm is one instance of the filter. Its thread's lock guards it.
+type vm struct {
+	host   *Host
+	id     int
+	filter *filter
+	ctx    context.Context
+	module api.Module
+	mem    api.Memory
+	on     [callbacks]api.Function
+	alloc  api.Function
+	dice   *rand.ChaCha8 // nil = true random
+	failed error         // set for good when a call into the VM trapped
+
+	scopes    map[uint32]*scope // all contexts by id
+	roots     []*scope          // those of configurations
+	nextID    uint32
+	current   *scope // of the callback that runs
+	effective uint32 // the context the guest chose to act for, 0 = current
+	ended     []*scope
+
+	metrics       metricIDs
+	restricted    uint8 // what goes on that forbids most host calls
+	stopIteration bool  // the callback sent a reply: its action counts no more
+
+	stack      [8]uint64
+	allocStack [2]uint64
+	scratch    []byte
+	spare      []*scope // contexts of past requests to use again
+
+	heard    *[]string // collects log lines while set
+	printing Level     // of what follows
+	printed  []byte    // a line on standard output or error, not ended yet
+
+	mail  sync.Mutex
+	ready [][2]uint32 // queues with new items
+}
+
+// instantiate starts a VM as far as its _initialize.
+func (h *Host) instantiate(id int, f *filter, heard *[]string) (*vm, error) {
+	v := &vm{host: h, id: id, filter: f, scopes: map[uint32]*scope{}, nextID: 1, heard: heard}
+	v.ctx = context.WithValue(h.ctx, vmKey{}, v)
+	if h.seed != 0 {
+		var seed [32]byte
+		for i := range 8 {
+			seed[i] = byte(h.seed >> (8 * i))
+			seed[8+i] = byte(uint64(id) >> (8 * i))
+		}
+		v.dice = rand.NewChaCha8(seed)
+	}
+	v.scopes[0] = &scope{vm: v}
+	v.scopes[0].root = v.scopes[0]
+	v.current = v.scopes[0]
+	m, err := h.runtime.InstantiateModule(v.ctx, f.module, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	if err != nil {
+		return v, fmt.Errorf("instantiate module: %w", err)
+	}
+	v.module, v.mem = m, m.Memory()
+	if v.mem == nil {
+		return v, errors.New("instantiate module: it has no memory")
+	}
+	for i, name := range callbackNames {
+		v.on[i] = m.ExportedFunction(name)
+	}
+	if v.alloc = m.ExportedFunction("malloc"); v.alloc == nil {
+		v.alloc = m.ExportedFunction("proxy_on_memory_allocate")
+	}
+	return v, v.initialize()
+}
+
+func (v *vm) initialize() error {
+	v.restricted = inStart
+	defer func() { v.restricted = 0 }()
+	run := func(name string, args ...uint64) (bool, error) {
+		f := v.module.ExportedFunction(name)
+		if f == nil {
+			return false, nil
+		}
+		if _, err := f.Call(v.ctx, args...); err != nil {
+			v.fail(name, err)
+			return true, v.failed
+		}
+		return true, nil
+	}
+	if found, err := run("_initialize"); err != nil {
+		return err
+	} else if !found {
+		_, err := run("_start")
+		return err
+	}
+	if found, err := run("main", 0, 0); found || err != nil {
+		return err
+	}
+	_, err := run("__main_void")
+	return err
+}
+
+// enter calls into the guest for a context. It answers 0 for a callback the
+// guest does not export and in a VM that failed.
+func (v *vm) enter(sc *scope, callback int, args ...uint64) uint64 {
+	f := v.on[callback]
+	if f == nil || v.failed != nil {
+		return 0
+	}
+	v.current, v.effective, v.stopIteration = sc, 0, false
+	copy(v.stack[:], args)
+	err := f.CallWithStack(v.ctx, v.stack[:])
+	v.current = v.scopes[0]
+	v.flush()
+	if err != nil {
+		v.fail(callbackNames[callback], err)
+		return 0
+	}
+	result, stopped := v.stack[0], v.stopIteration
+	for len(v.ended) > 0 {
+		root := v.ended[0]
+		v.ended = v.ended[1:]
+		v.remove(root)
+	}
+	v.stopIteration = stopped
+	return uint64(uint32(result))
+}
+
+// fail ends the VM: nothing calls into it again.
+func (v *vm) fail(call string, err error) {
+	v.flush()
+	reason, trace, _ := strings.Cut(err.Error(), "\n")
+	v.failed = fmt.Errorf("vm failed in %s: %s", call, reason)
+	v.restricted = 0
+	v.host.log(Critical, v.id, v.failed.Error())
+	v.host.log(Debug, v.id, trace)
+	v.close()
+}
+
+func (v *vm) close() {
+	if v.module != nil {
+		_ = v.module.Close(v.ctx)
+	}
+}
+
+func (v *vm) say(level Level, message string) {
+	if v.heard != nil && level >= Info {
+		*v.heard = append(*v.heard, message)
+	}
+	v.host.log(level, v.id, message)
+}
+
+func (v *vm) restriction() string {
+	if v.restricted&inAlloc != 0 {
+		return "allocates memory"
+	}
+	return "starts"
+}
+
+// scope is the context that host calls act for.
+func (v *vm) scope() *scope {
+	if v.effective != 0 {
+		if sc := v.scopes[v.effective]; sc != nil {
+			return sc
+		}
+	}
+	return v.current
+}
+
+// newID returns a context id that is not in use.
+func (v *vm) newID() uint32 {
+	for {
+		id := v.nextID
+		v.nextID++
+		if v.scopes[id] == nil {
+			return id
+		}
+	}
+}
+
+// read returns guest memory. It is valid until the guest next runs.
+func (v *vm) read(pointer, size uint64) ([]byte, bool) {
+	return v.mem.Read(uint32(pointer), uint32(size))
+}
+
+func (v *vm) writeU32(pointer uint64, value uint32) status {
+	if !v.mem.WriteUint32Le(uint32(pointer), value) {
+		return invalidMemory
+	}
+	return statusOK
+}
+
+func (v *vm) writeU64(pointer uint64, value uint64) status {
+	if !v.mem.WriteUint64Le(uint32(pointer), value) {
+		return invalidMemory
+	}
+	return statusOK
+}
+
+// allocate has the guest allocate memory, as for every value it is given. A
+// trap in there ends the VM and unwinds the callback that made the call.
+func (v *vm) allocate(size int) (uint32, bool) {
+	v.restricted |= inAlloc
+	v.allocStack[0] = uint64(size)
+	err := v.alloc.CallWithStack(v.ctx, v.allocStack[:])
+	v.restricted &^= inAlloc
+	if err != nil {
+		panic(fmt.Errorf("allocate %d bytes: %w", size, err))
+	}
+	pointer := uint32(v.allocStack[0])
+	return pointer, pointer != 0
+}
+
+// give hands a value to the guest: memory of its own, and where it is. An empty
+// value is a null pointer and costs no call.
+func (v *vm) give(value []byte, pointer, size uint64) status {
+	var at uint32
+	if len(value) > 0 {
+		var ok bool
+		if at, ok = v.allocate(len(value)); !ok || !v.mem.Write(at, value) {
+			return invalidMemory
+		}
+	}
+	return v.point(at, len(value), pointer, size)
+}
+
+func (v *vm) giveString(value string, pointer, size uint64) status {
+	var at uint32
+	if len(value) > 0 {
+		var ok bool
+		if at, ok = v.allocate(len(value)); !ok || !v.mem.WriteString(at, value) {
+			return invalidMemory
+		}
+	}
+	return v.point(at, len(value), pointer, size)
+}
+
+func (v *vm) point(at uint32, length int, pointer, size uint64) status {
+	if st := v.writeU32(pointer, at); st != statusOK {
+		return st
+	}
+	return v.writeU32(size, uint32(length))
+}

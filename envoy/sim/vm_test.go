@@ -1,0 +1,174 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+func TestAllTimeIsTheOneGiven(t *testing.T) {
+	b := setUp(t)
+	for _, ns := range []int64{0, 1500e6, 1_700_000_000e9 + 1, 1000e6, -5} {
+		b.at(ns)
+		require.Equal(t, []string{fmt.Sprint(ns, " ", ns)}, b.do(0, "now"), "proxy call and WASI")
+	}
+}
+
+func TestTicks(t *testing.T) {
+	b := setUp(t, workers(2))
+	require.NoError(t, b.Configure([]byte("tick=100")))
+	b.heard()
+	due := func(ns int64) []string {
+		b.at(ns)
+		b.TickDue()
+		return b.heard()
+	}
+	all := []string{"0 info tick tick=100", "1 info tick tick=100", "-1 info tick tick=100"}
+	require.Empty(t, due(99e6))
+	require.Equal(t, all, due(100e6))
+	require.Empty(t, due(199e6))
+	require.Equal(t, all, due(1000e6), "late ticks are not made up for")
+	require.Empty(t, due(1050e6))
+	require.Empty(t, due(0), "a clock that steps back holds ticks up")
+	require.Equal(t, all, due(50e6), "but does not hold them off: 50 ms before the step, 50 after")
+	require.NoError(t, b.Tick(1))
+	require.Equal(t, all[1:2], b.heard())
+	require.NoError(t, b.Configure([]byte("quiet")))
+	b.heard()
+	require.Empty(t, due(1e12))
+	require.Error(t, b.Tick(2))
+}
+
+func TestSeveralConfigurationsTick(t *testing.T) {
+	b := setUp(t)
+	require.NoError(t, b.Configure([]byte("tick=10")))
+	b.serve(0, "on", func(r *sim.Request) {
+		r.Upstream = func(*sim.Request) (*sim.Response, error) {
+			require.NoError(t, b.Configure([]byte("tick=10 again")))
+			b.heard()
+			b.at(10e6)
+			b.TickDue()
+			require.Equal(t, []string{"0 info tick tick=10", "0 info tick tick=10 again", "-1 info tick tick=10 again"}, b.heard())
+			return &sim.Response{Status: 200}, nil
+		}
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	b := setUp(t, workers(2))
+	require.Equal(t, []string{"4 3", "8 1", "5 7"}, b.do(0, "counter c 3;counter d 1;gauge g 7"), "ids of one VM")
+	require.Equal(t, []string{"4 2", "8 5", "5 5"}, b.do(1, "counter d 1;counter c 2;gauge g -2"), "names are the process's")
+	require.Equal(t, []string{"12 5"}, b.do(0, "again c"), "defined twice: another id of another type")
+	require.Equal(t, map[string]uint64{"c": 5, "d": 2, "g": 5}, b.Metrics())
+}
+
+func TestSeededRandom(t *testing.T) {
+	seed := func(n uint64) func(*sim.Options) {
+		return func(o *sim.Options) { o.Seed, o.Workers = n, 2 }
+	}
+	a, same, other, none := setUp(t, seed(1)), setUp(t, seed(1)), setUp(t, seed(2)), setUp(t, seed(0))
+	first := a.do(0, "random;random")
+	require.Equal(t, first, same.do(0, "random;random"))
+	require.NotEqual(t, first, other.do(0, "random;random"))
+	require.NotEqual(t, first, none.do(0, "random;random"))
+	require.NotEqual(t, first, a.do(1, "random;random"), "each VM has its own")
+}
+
+func TestCallsOfOldHosts(t *testing.T) {
+	b := setUp(t)
+	b.heard()
+	require.Equal(t, []string{"52", "0", "0", "2", "0 0", "0 0", "1 0", "2 0"},
+		b.do(0, "poll;effective 1;effective 0;effective 999;buffer 0;buffer 6;buffer 7;buffer 9"),
+		"poll_oneoff is not there, and a configuration can be read while it is taken only")
+	lines := b.do(0, "call;foreign;say hello")
+	require.Contains(t, lines[0], "unimplemented")
+	require.Contains(t, lines[1], "not found")
+	require.Equal(t, []string{"0 info said hello"}, b.heard())
+}
+
+func TestQueues(t *testing.T) {
+	b := setUp(t)
+	require.NoError(t, b.Configure([]byte("queue=q")))
+	b.heard()
+	require.Equal(t, []string{"not found"}, b.do(0, "enqueue no x"))
+	require.Equal(t, []string{"ok"}, b.do(0, "enqueue q item"))
+	b.TickDue()
+	require.Equal(t, []string{"-1 info dequeue item <nil>"}, b.heard(), "the thread that registered last is told")
+}
+
+// Workers run in parallel over one store: no update may be lost.
+func TestWorkersRace(t *testing.T) {
+	const n, each = 4, 200
+	b := setUp(t, workers(n), func(o *sim.Options) { o.OnCall = nil })
+	var wg sync.WaitGroup
+	won := make([]int, n)
+	for w := range n {
+		wg.Go(func() {
+			for range each {
+				read := b.do(w, "get k")[0]
+				cas := "4294967294"
+				if _, number, ok := strings.Cut(read, " "); ok && read != "not found" {
+					cas = number
+				}
+				if b.do(w, "set k v "+cas)[0] == "ok" {
+					won[w]++
+				}
+			}
+		})
+	}
+	wg.Wait()
+	sum := 0
+	for _, k := range won {
+		sum += k
+	}
+	_, cas, _ := b.Shared().Get("k")
+	require.Equal(t, uint32(sum), cas, "as many writes as compare-and-swaps that said ok")
+}
+
+// A scheduler may hold a worker between two of its calls.
+func TestOnCallMayBlock(t *testing.T) {
+	held, free := make(chan struct{}), make(chan struct{})
+	var armed sync.Once
+	b := setUp(t, workers(2), func(o *sim.Options) {
+		o.OnCall = func(vm int, call string) {
+			if vm == 0 && call == "proxy_set_shared_data" {
+				armed.Do(func() { close(held); <-free })
+			}
+		}
+	})
+	got := make(chan []string)
+	go func() { got <- b.do(0, "get k;set k a 4294967294") }()
+	<-held
+	require.Equal(t, []string{"ok"}, b.do(1, "set k b 4294967294"))
+	close(free)
+	lines := <-got
+	require.Equal(t, "not found", lines[0])
+	require.Contains(t, lines[1], "cas mismatch")
+}
+
+func BenchmarkServe(b *testing.B) {
+	h, err := sim.New(context.Background(), sim.Options{Wasm: arena, CacheDir: cacheDir})
+	require.NoError(b, err)
+	defer h.Close()
+	require.NoError(b, h.Configure(nil))
+	for _, do := range []string{"", "get k;set k v 0"} {
+		b.Run("do="+do, func(b *testing.B) {
+			r := &sim.Request{Path: "/a", ClientIP: "192.0.2.1"}
+			if do != "" {
+				r.Headers = [][2]string{{"x-do", do}}
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := h.Serve(0, r); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
