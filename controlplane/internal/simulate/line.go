@@ -1,0 +1,270 @@
+package simulate
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// line is one line of input, checked.
+type line struct {
+	number  int
+	ns      int64           // when
+	time    json.RawMessage // as given
+	unit    string          // the field it was given in: at_ms, at_ns or at
+	op      string          // empty for a request
+	worker  int             // -1 = whoever's turn it is
+	request *input
+	policy  *policyFile // of op policy
+}
+
+// input is a line as JSON has it.
+type input struct {
+	AtMs json.RawMessage `json:"at_ms"`
+	AtNs json.RawMessage `json:"at_ns"`
+	At   json.RawMessage `json:"at"`
+
+	Method     string            `json:"method"`
+	Host       string            `json:"host"`
+	Path       string            `json:"path"`
+	Headers    map[string]values `json:"headers"`
+	ClientIP   string            `json:"client_ip"`
+	Properties map[string]string `json:"properties"`
+	Worker     *int              `json:"worker"`
+	Fail       string            `json:"fail"`
+
+	Op   string   `json:"op"`
+	Rule string   `json:"rule"`
+	Key  []string `json:"key"`
+	N    *uint32  `json:"n"`
+	File string   `json:"file"`
+
+	Route    json.RawMessage `json:"route"`
+	Metadata json.RawMessage `json:"metadata"`
+	Window   json.RawMessage `json:"window"`
+}
+
+// values is a header's value or a list of them.
+type values []string
+
+func (v *values) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*v = values{one}
+		return nil
+	}
+	return json.Unmarshal(b, (*[]string)(v))
+}
+
+// policyFile is a valid policy and the JSON that the filter reads.
+type policyFile struct {
+	policy *policy.Policy
+	json   []byte
+}
+
+// readPolicy reads a policy file and puts the management path that operations
+// take into its JSON.
+func readPolicy(file, manage string) (*policyFile, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	p, node, _, err := policyfile.Read(file, data)
+	if err != nil {
+		return nil, err
+	}
+	doc := *node
+	doc.Fields = slices.DeleteFunc(slices.Clone(node.Fields), func(f policy.Field) bool { return f.Name == "manage" })
+	text := policy.AppendJSON(nil, &doc)
+	text = append(text[:len(text)-1], `,"manage":`+manage+`}`...)
+	return &policyFile{p, text}, nil
+}
+
+// reader checks the whole input before anything is simulated.
+type reader struct {
+	dir     string // what policy files in the input are relative to
+	manage  string
+	workers int
+	current *policyFile // in force at the line being read
+}
+
+// readAll returns all lines, or the first problem with its line number.
+func (r *reader) readAll(in io.Reader) ([]line, error) {
+	var lines []line
+	buffered := bufio.NewReader(in)
+	for number := 1; ; number++ {
+		text, err := buffered.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, fmt.Errorf("read requests: %w", err)
+		}
+		if text = bytes.TrimSpace(text); len(text) > 0 {
+			l, err := r.read(text)
+			if err != nil {
+				return nil, fmt.Errorf("line %d: %w", number, err)
+			}
+			l.number = number
+			lines = append(lines, l)
+		}
+		if err != nil {
+			return lines, nil
+		}
+	}
+}
+
+func (r *reader) read(text []byte) (line, error) {
+	in := &input{}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(in); err != nil {
+		return line{}, plain(err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return line{}, errors.New("there is more than one JSON object")
+	}
+	l := line{request: in, op: in.Op, worker: -1}
+	if err := l.readTime(in); err != nil {
+		return line{}, err
+	}
+	for name, given := range map[string]json.RawMessage{"route": in.Route, "metadata": in.Metadata, "window": in.Window} {
+		if given != nil {
+			return line{}, fmt.Errorf("%s: is not built yet", name)
+		}
+	}
+	if in.Worker != nil {
+		l.worker = *in.Worker
+		if l.worker < 0 || l.worker >= r.workers {
+			return line{}, fmt.Errorf("worker: %d is none of the %d workers, which count from 0", l.worker, r.workers)
+		}
+	}
+	if _, err := faults(in.Fail); err != nil {
+		return line{}, err
+	}
+	switch in.Op {
+	case "":
+		return l, in.only("a request", "")
+	case "policy":
+		if err := in.only("op policy", "file"); err != nil {
+			return line{}, err
+		}
+		return r.readPolicyLine(l)
+	case "hit", "peek":
+		if err := in.only("op "+in.Op, "rule"); err != nil {
+			return line{}, err
+		}
+		return l, r.checkOperation(in)
+	case "get", "inc", "set", "reset", "expires_at", "clean", "stats":
+		return line{}, fmt.Errorf("op: %q is not built yet; hit, peek and policy are", in.Op)
+	default:
+		return line{}, fmt.Errorf("op: unknown operation %q: it must be hit, peek or policy", in.Op)
+	}
+}
+
+// only refuses fields that a line of this kind would ignore.
+func (in *input) only(kind, has string) error {
+	request := in.Method != "" || in.Host != "" || in.Path != "" || in.Headers != nil ||
+		in.ClientIP != "" || in.Properties != nil
+	operation := in.Rule != "" || in.Key != nil || in.N != nil
+	switch {
+	case request && has != "":
+		return fmt.Errorf("%s has no method, host, path, headers, client_ip or properties", kind)
+	case operation && has != "rule":
+		return fmt.Errorf("%s has no rule, key or n", kind)
+	case in.File != "" && has != "file":
+		return fmt.Errorf("%s has no file", kind)
+	case has == "file" && (in.Worker != nil || in.Fail != ""):
+		return fmt.Errorf("%s has no worker or fail", kind)
+	}
+	return nil
+}
+
+func (r *reader) readPolicyLine(l line) (line, error) {
+	if l.request.File == "" {
+		return line{}, errors.New("file: op policy needs the file of the new policy")
+	}
+	file := l.request.File
+	if !filepath.IsAbs(file) {
+		file = filepath.Join(r.dir, file)
+	}
+	p, err := readPolicy(file, r.manage)
+	if err != nil {
+		return line{}, err
+	}
+	l.policy, r.current = p, p
+	return l, nil
+}
+
+func (r *reader) checkOperation(in *input) error {
+	rules := r.current.policy.Rules
+	i := slices.IndexFunc(rules, func(rule policy.Rule) bool { return rule.Name == in.Rule })
+	switch {
+	case in.Rule == "":
+		return errors.New("rule: an operation needs the name of a rule")
+	case i < 0:
+		return fmt.Errorf("rule: the policy has no rule %q", in.Rule)
+	case rules[i].Mode == policy.ModeOff:
+		return fmt.Errorf("rule: %q is off", in.Rule)
+	case len(in.Key) != len(rules[i].Key):
+		return fmt.Errorf("key: rule %q has a key of %d parts, not %d", in.Rule, len(rules[i].Key), len(in.Key))
+	}
+	return nil
+}
+
+func (l *line) readTime(in *input) error {
+	given := 0
+	for unit, raw := range map[string]json.RawMessage{"at_ms": in.AtMs, "at_ns": in.AtNs, "at": in.At} {
+		if raw != nil {
+			given++
+			l.unit, l.time = unit, raw
+		}
+	}
+	if given != 1 {
+		return errors.New("a line needs one time: at_ms, at_ns or at")
+	}
+	if l.unit == "at" {
+		var text string
+		if err := json.Unmarshal(l.time, &text); err != nil {
+			return fmt.Errorf("at: %s is no text", l.time)
+		}
+		at, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil || at.Before(time.Unix(0, 0)) || at.Year() > maxYear {
+			return fmt.Errorf("at: %q is no time like 2026-01-31T12:00:00Z from 1970 to %d", text, maxYear)
+		}
+		l.ns = at.UnixNano()
+		return nil
+	}
+	scale := map[string]int64{"at_ms": int64(time.Millisecond), "at_ns": 1}[l.unit]
+	n, err := strconv.ParseInt(string(l.time), 10, 64)
+	if most := time.Date(maxYear, 12, 31, 0, 0, 0, 0, time.UTC).UnixNano() / scale; err != nil || n < 0 || n > most {
+		return fmt.Errorf("%s: %s is no whole number from 0 to %d", l.unit, l.time, most)
+	}
+	l.ns = n * scale
+	return nil
+}
+
+// maxYear leaves the longest window room below the end of 63-bit nanoseconds.
+const maxYear = 2200
+
+// plain says what is wrong with a line without the words of Go's decoder.
+func plain(err error) error {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		return fmt.Errorf("%s: %s is not what it takes, %s", wrong.Field, wrong.Value, wrong.Type)
+	}
+	text := strings.TrimPrefix(err.Error(), "json: ")
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		text = "the JSON object has no end"
+	}
+	return errors.New(text)
+}

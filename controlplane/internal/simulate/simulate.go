@@ -1,0 +1,194 @@
+// Package simulate runs the compiled filter over requests with given times and
+// writes what it decided, one line of JSON for one line of input.
+//
+// Its invariant: the same input gives the same output, byte for byte, and
+// either all of it is valid or nothing is written. It decides nothing: every
+// verdict is the filter's. It must never import the filter or the engine.
+package simulate
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// Options say what to simulate.
+type Options struct {
+	Wasm     []byte
+	Policy   string // file
+	Requests io.Reader
+	Dir      string // what policy files named in the requests are relative to
+	Workers  int
+	Seed     uint64 // of the table's hash
+	CacheDir string // keeps the compiled filter; empty = compile anew
+	Log      func(string)
+}
+
+// verdictState is the property in which the filter reports verdicts, asked to
+// by the property traceProperty.
+const (
+	verdictState  = "sluice.verdict"
+	traceProperty = "sluice.trace"
+)
+
+// The path and token by which operations reach the filter.
+const (
+	managePath  = "/.sluice-simulate/"
+	manageToken = "simulate"
+)
+
+func manageJSON() string {
+	sum := sha256.Sum256([]byte(manageToken))
+	return `{"path":"` + managePath + `","token_sha256":"` + hex.EncodeToString(sum[:]) + `"}`
+}
+
+// Run simulates and writes to out.
+func Run(ctx context.Context, o Options, out io.Writer) error {
+	first, err := readPolicy(o.Policy, manageJSON())
+	if err != nil {
+		return err
+	}
+	r := &reader{dir: o.Dir, manage: manageJSON(), workers: o.Workers, current: first}
+	lines, err := r.readAll(o.Requests)
+	if err != nil {
+		return err
+	}
+	s := &simulation{}
+	if len(lines) > 0 {
+		s.now = lines[0].ns
+	}
+	s.host, err = sim.New(ctx, sim.Options{
+		Wasm: o.Wasm, Workers: o.Workers, VMID: "sluice", PluginName: "sluice", Seed: o.Seed, CacheDir: o.CacheDir,
+		Now:        func() int64 { return s.now },
+		Properties: map[string][]byte{traceProperty: []byte("1")},
+		LogLevel:   sim.Warn,
+		Log: func(_ sim.Level, vm int, message string) {
+			if vm != sim.Canary {
+				o.Log(message)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer s.host.Close()
+	if err := s.host.Configure(first.json); err != nil {
+		return err
+	}
+	w := bufio.NewWriter(out)
+	for i := range lines {
+		if err := s.step(&lines[i], w); err != nil {
+			return fmt.Errorf("line %d: %w", lines[i].number, err)
+		}
+	}
+	return w.Flush()
+}
+
+type simulation struct {
+	host *sim.Host
+	now  int64
+	turn int // of the workers, for lines that name none
+	buf  []byte
+}
+
+func (s *simulation) step(l *line, w *bufio.Writer) error {
+	s.now = l.ns
+	a := answer{line: l}
+	if l.policy != nil {
+		if err := s.host.Configure(l.policy.json); err != nil {
+			return err
+		}
+	} else if err := s.serve(l, &a); err != nil {
+		return err
+	}
+	s.buf = append(a.append(s.buf[:0]), '\n')
+	_, err := w.Write(s.buf)
+	return err
+}
+
+func (s *simulation) serve(l *line, a *answer) error {
+	worker := l.worker
+	if worker < 0 {
+		worker = s.turn
+		s.turn = (s.turn + 1) % s.host.Workers()
+	}
+	request := l.toRequest()
+	response, err := s.host.Serve(worker, request)
+	if err != nil {
+		return err
+	}
+	report := []byte(response.State[verdictState])
+	if l.op != "" {
+		report = response.Body
+	}
+	if err := json.Unmarshal(report, &a.verdict); err != nil {
+		return fmt.Errorf("the filter gave no verdict, status %d: %s", response.Status, response.Details)
+	}
+	if l.op == "" {
+		a.status, a.headers = response.Status, response.Headers
+	}
+	return nil
+}
+
+// toRequest makes the request that the filter sees. An operation is a request
+// on the management path.
+func (l *line) toRequest() *sim.Request {
+	in := l.request
+	f, _ := faults(in.Fail)
+	if l.op != "" {
+		query := url.Values{"rule": {in.Rule}, "key": in.Key}
+		if in.N != nil {
+			query.Set("n", strconv.FormatUint(uint64(*in.N), 10))
+		}
+		return &sim.Request{
+			Method: "POST", Path: path.Join(managePath, "counters", l.op) + "?" + query.Encode(),
+			Headers: [][2]string{{"authorization", "Bearer " + manageToken}}, Faults: f,
+		}
+	}
+	r := &sim.Request{
+		Method: in.Method, Host: in.Host, Path: in.Path, ClientIP: in.ClientIP, Faults: f,
+		Properties: make(map[string][]byte, len(in.Properties)),
+	}
+	for name, value := range in.Properties {
+		r.Properties[name] = []byte(value)
+	}
+	names := make([]string, 0, len(in.Headers))
+	for name := range in.Headers {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		for _, value := range in.Headers[name] {
+			r.Headers = append(r.Headers, [2]string{strings.ToLower(name), value})
+		}
+	}
+	return r
+}
+
+// faults reads which host calls of a line fail.
+func faults(text string) (*sim.Faults, error) {
+	switch text {
+	case "":
+		return nil, nil
+	case "get":
+		return &sim.Faults{Get: true}, nil
+	case "set":
+		return &sim.Faults{Set: true}, nil
+	}
+	count, ok := strings.CutPrefix(text, "cas:")
+	if n, err := strconv.ParseUint(count, 10, 31); ok && err == nil {
+		return &sim.Faults{CAS: int(n)}, nil
+	}
+	return nil, fmt.Errorf("fail: %q must be get, set or cas:N", text)
+}

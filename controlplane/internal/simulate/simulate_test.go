@@ -1,0 +1,162 @@
+package simulate_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
+)
+
+var filter []byte
+
+// compiled returns the filter, compiled once for all tests.
+func compiled(t *testing.T) []byte {
+	t.Helper()
+	if filter == nil {
+		filter = buildtest.Wasm(t)
+	}
+	return filter
+}
+
+func run(t *testing.T, policy, requests string, workers int) (string, error) {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "policy.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(policy), 0o600))
+	var out bytes.Buffer
+	err := simulate.Run(context.Background(), simulate.Options{
+		Wasm: compiled(t), Policy: file, Requests: strings.NewReader(requests), Dir: dir,
+		Workers: workers, Seed: 1, CacheDir: buildtest.CacheDir(),
+		Log: func(message string) { t.Log(message) },
+	}, &out)
+	return out.String(), err
+}
+
+func TestOutputExactly(t *testing.T) {
+	out, err := run(t, `
+version: 1
+rules:
+  - name: per-user
+    key: [{header: x-user-id}]
+    limits: [2/10s]
+`, `{"at_ms":1500,"headers":{"x-user-id":"alice"}}
+{"at_ms":1500,"headers":{"x-user-id":["alice","mallory"]}}
+{"at_ns":1500000001,"headers":{"X-User-Id":"alice"}}
+{"at":"1970-01-01T00:00:01.5Z"}
+{"at_ms":9999,"op":"peek","rule":"per-user","key":["bob"],"n":3}
+{"at_ms":9999,"op":"hit","rule":"per-user","key":["bob"],"n":2}
+{"at_ms":1500,"headers":{"x-user-id":"eve"},"fail":"get"}
+`, 2)
+	require.NoError(t, err)
+	require.Equal(t, `{"at_ms":1500,"allowed":true,"status":200,"rules":[{"rule":"per-user","key":["alice"],"mode":"enforced","allowed":true,"remaining":1,"windows":[{"limit":2,"per_ms":10000,"used":1,"remaining":1,"reset_ms":8500}]}],"headers":{}}
+{"at_ms":1500,"allowed":true,"status":200,"rules":[{"rule":"per-user","key":["alice"],"mode":"enforced","allowed":true,"remaining":0,"windows":[{"limit":2,"per_ms":10000,"used":2,"remaining":0,"reset_ms":8500}]}],"headers":{}}
+{"at_ns":1500000001,"allowed":false,"status":429,"denied_by":"per-user","retry_after_ms":8500,"retry_after_ns":8499999999,"rules":[{"rule":"per-user","key":["alice"],"mode":"enforced","allowed":false,"reason":"limit","remaining":0,"windows":[{"limit":2,"per_ms":10000,"per_ns":10000000000,"used":2,"remaining":0,"reset_ms":8500,"reset_ns":8499999999}]}],"headers":{"retry-after":"9"}}
+{"at":"1970-01-01T00:00:01.5Z","allowed":true,"status":200,"rules":[],"headers":{}}
+{"at_ms":9999,"op":"peek","allowed":false,"status":429,"denied_by":"per-user","retry_after_ms":-1,"rules":[{"rule":"per-user","key":["bob"],"mode":"enforced","allowed":false,"reason":"limit","remaining":2,"windows":[{"limit":2,"per_ms":10000,"used":0,"remaining":2,"reset_ms":1}]}],"headers":{}}
+{"at_ms":9999,"op":"hit","allowed":true,"status":200,"rules":[{"rule":"per-user","key":["bob"],"mode":"enforced","allowed":true,"remaining":0,"windows":[{"limit":2,"per_ms":10000,"used":2,"remaining":0,"reset_ms":1}]}],"headers":{}}
+{"at_ms":1500,"allowed":true,"status":200,"rules":[{"rule":"per-user","key":["eve"],"mode":"enforced","allowed":true,"reason":"on_error","windows":[]}],"headers":{}}
+`, out)
+}
+
+func TestPolicyLineKeepsCounters(t *testing.T) {
+	dir := t.TempDir()
+	policy := func(limit string) string {
+		return "version: 1\nrules: [{name: all, limits: [" + limit + "]}]\n"
+	}
+	for name, limit := range map[string]string{"one.yaml": "1/1h", "three.yaml": "3/1h"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(policy(limit)), 0o600))
+	}
+	var out bytes.Buffer
+	err := simulate.Run(context.Background(), simulate.Options{
+		Wasm: compiled(t), Policy: filepath.Join(dir, "one.yaml"), Dir: dir, Workers: 4, Seed: 1, CacheDir: buildtest.CacheDir(),
+		Log: func(string) {},
+		Requests: strings.NewReader(`{"at_ms":0}
+{"at_ms":0}
+{"at_ms":1,"op":"policy","file":"three.yaml"}
+{"at_ms":1}
+{"at_ms":1}
+{"at_ms":1}
+`)}, &out)
+	require.NoError(t, err)
+	require.Equal(t, []string{"200", "429", "policy", "200", "200", "429"}, statuses(t, out.String()))
+}
+
+func statuses(t *testing.T, out string) (list []string) {
+	t.Helper()
+	for line := range strings.Lines(out) {
+		var l struct {
+			Op     string
+			Status json.Number
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &l))
+		if l.Op == "policy" {
+			list = append(list, l.Op)
+		} else {
+			list = append(list, l.Status.String())
+		}
+	}
+	return list
+}
+
+func TestBadInputWritesNothing(t *testing.T) {
+	const policy = "version: 1\nrules: [{name: r, key: [method], limits: [1/1s]}]\n"
+	for _, c := range []struct{ line, want string }{
+		{`{"at_ms":1,"colour":"red"}`, `line 2: unknown field "colour"`},
+		{`{"at_ms":1`, "line 2: the JSON object has no end"},
+		{`{"at_ms":1}{"at_ms":2}`, "line 2: there is more than one JSON object"},
+		{`{"method":"GET"}`, "line 2: a line needs one time: at_ms, at_ns or at"},
+		{`{"at_ms":1,"at_ns":1}`, "line 2: a line needs one time: at_ms, at_ns or at"},
+		{`{"at_ms":-1}`, "line 2: at_ms: -1 is no whole number from 0 to "},
+		{`{"at_ms":1.5}`, "line 2: at_ms: 1.5 is no whole number"},
+		{`{"at":"yesterday"}`, `line 2: at: "yesterday" is no time like`},
+		{`{"at_ms":1,"worker":2}`, "line 2: worker: 2 is none of the 2 workers, which count from 0"},
+		{`{"at_ms":1,"fail":"sometimes"}`, `line 2: fail: "sometimes" must be get, set or cas:N`},
+		{`{"at_ms":1,"op":"steal"}`, `line 2: op: unknown operation "steal"`},
+		{`{"at_ms":1,"op":"reset","rule":"r","key":["GET"]}`, `line 2: op: "reset" is not built yet`},
+		{`{"at_ms":1,"op":"peek"}`, "line 2: rule: an operation needs the name of a rule"},
+		{`{"at_ms":1,"op":"peek","rule":"s"}`, `line 2: rule: the policy has no rule "s"`},
+		{`{"at_ms":1,"op":"peek","rule":"r"}`, `line 2: key: rule "r" has a key of 1 parts, not 0`},
+		{`{"at_ms":1,"op":"peek","rule":"r","key":["GET"],"path":"/x"}`, "line 2: op peek has no method, host, path"},
+		{`{"at_ms":1,"rule":"r"}`, "line 2: a request has no rule, key or n"},
+		{`{"at_ms":1,"op":"policy"}`, "line 2: file: op policy needs the file"},
+		{`{"at_ms":1,"op":"policy","file":"none.yaml"}`, "line 2: read policy: "},
+		{`{"at_ms":1,"metadata":{}}`, "line 2: metadata: is not built yet"},
+		{`{"at_ms":1,"headers":{"a":1}}`, "line 2: headers"},
+	} {
+		out, err := run(t, policy, `{"at_ms":0}`+"\n"+c.line+"\n", 2)
+		require.ErrorContains(t, err, c.want, c.line)
+		require.Empty(t, out, c.line)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	const policy = `
+version: 1
+rules:
+  - {name: open, key: [{header: o}], limits: [1/1h], on_error: allow, on_contention: allow}
+  - {name: shut, key: [{header: s}], limits: [1/1h], on_error: deny}
+`
+	out, err := run(t, policy, `{"at_ms":0,"headers":{"o":"first","s":"first"}}
+{"at_ms":0,"headers":{"o":"a"},"fail":"get"}
+{"at_ms":0,"headers":{"o":"a"},"fail":"set"}
+{"at_ms":0,"headers":{"o":"a"},"fail":"cas:256"}
+{"at_ms":0,"headers":{"o":"a"}}
+{"at_ms":0,"headers":{"o":"b"},"fail":"cas:257"}
+{"at_ms":0,"headers":{"o":"b"}}
+{"at_ms":0,"headers":{"s":"a"},"fail":"get"}
+{"at_ms":0,"headers":{"s":"a"},"fail":"cas:257"}
+{"at_ms":0,"headers":{"s":"a"}}
+`, 1)
+	require.NoError(t, err)
+	require.Equal(t, []string{"200", "200", "200", "200", "429", "200", "200", "429", "429", "200"}, statuses(t, out))
+	require.Contains(t, out, `"reason":"on_contention"`)
+	require.Contains(t, out, `"headers":{"retry-after":"1"}`)
+}

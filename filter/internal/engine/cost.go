@@ -1,0 +1,51 @@
+package engine
+
+import "github.com/sluice-ratelimit/sluice/shared/policy"
+
+// cost is a compiled policy.Cost.
+type cost struct {
+	policy.Cost
+	number int // of the header; see request.number
+}
+
+// read returns how many units the request takes. A header that is missing, is
+// no number or came more than once counts as the default, so that a client
+// cannot choose by repeating it; a number is kept between the rule's bounds.
+func (c *cost) read(r *request) uint32 {
+	if c.Header == "" {
+		return c.Fixed
+	}
+	text, present := r.joinedHeader(c.number)
+	if !present {
+		return c.Default
+	}
+	n, ok := parseCost(text)
+	if !ok {
+		return c.Default
+	}
+	return max(c.Min, min(n, c.Max))
+}
+
+// parseCost reads a decimal integer, holding one too large or below zero at
+// the end of the range.
+func parseCost(s string) (n uint32, ok bool) {
+	negative := len(s) > 1 && s[0] == '-'
+	if negative {
+		s = s[1:]
+	}
+	if s == "" {
+		return 0, false
+	}
+	sum := uint64(0)
+	for i := range len(s) {
+		digit := s[i] - '0'
+		if digit > 9 {
+			return 0, false
+		}
+		sum = min(sum*10+uint64(digit), 1<<32-1)
+	}
+	if negative {
+		return 0, true
+	}
+	return uint32(sum), true
+}

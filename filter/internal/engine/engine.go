@@ -1,0 +1,108 @@
+// Package engine turns one request into one verdict: which rules match, which
+// key each counts, whether every window of every rule has room.
+//
+// Its invariant: all rules decide or none counts. A denied request leaves the
+// counters as if it had never come, and nothing a race does makes a later
+// decision looser. It knows no proxy: what it needs of one is the small Host
+// interface. It must never import the proxy-wasm SDK, unsafe, or a clock.
+package engine
+
+import (
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// Host is what the engine needs of the proxy while it handles one request.
+// Strings and bytes it returns are valid until the request's callback ends.
+type Host interface {
+	state.Store
+
+	// Now returns nanoseconds since the Unix epoch.
+	Now() int64
+	// Header returns the first value of a request header, pseudo headers
+	// (":path") included; names are lower case.
+	Header(name string) (value string, present bool)
+	// JoinedHeader returns all values of a request header, joined with ",".
+	JoinedHeader(name string) (value string, present bool)
+	// ClientAddress returns the trusted address of the client, with port.
+	ClientAddress() (address string, present bool)
+}
+
+// Identity is what a configuration's counters hang on beside the policy.
+type Identity struct {
+	Owner        uint64       // who holds the tables; see state.OwnerID
+	ConfiguredNs int64        // when the configuration was made
+	Random       func([]byte) // fills bytes nobody can guess
+}
+
+// Engine decides requests under one policy. It serves one worker: a call
+// re-uses what the call before it returned.
+type Engine struct {
+	host    Host
+	policy  *policy.Policy
+	rules   []rule
+	tables  *state.Tables
+	request request
+	verdict Verdict
+	tries   []attempt // one for each rule, in policy order
+}
+
+// New compiles a policy. It neither reads nor writes shared data.
+func New(p *policy.Policy, host Host, id Identity) (*Engine, error) {
+	e := &Engine{
+		host:   host,
+		policy: p,
+		tables: state.NewTables(host, id.Random, id.Owner, id.ConfiguredNs),
+	}
+	e.request.host = host
+	for i := range p.Rules {
+		if p.Rules[i].Mode == policy.ModeOff {
+			continue
+		}
+		r, err := e.compile(&p.Rules[i])
+		if err != nil {
+			return nil, err
+		}
+		e.rules = append(e.rules, r)
+	}
+	e.tries = make([]attempt, len(e.rules))
+	return e, nil
+}
+
+// Confirm keeps the engine's tables registered; call it on a tick.
+func (e *Engine) Confirm() { e.tables.Confirm(e.host.Now()) }
+
+// Decide decides the request that the host is at. The verdict is valid until
+// the next call.
+func (e *Engine) Decide() *Verdict {
+	v := &e.verdict
+	v.begin()
+	e.request.begin()
+	tries := e.tries[:0]
+	for i := range e.rules {
+		r := &e.rules[i]
+		if !r.match.holds(&e.request) {
+			continue
+		}
+		tries = tries[:len(tries)+1]
+		t := &tries[len(tries)-1]
+		if !t.begin(r, &e.request) {
+			tries = tries[:len(tries)-1]
+		}
+	}
+	if len(tries) > 0 {
+		e.decide(tries, e.host.Now())
+	}
+	return v
+}
+
+// DenyOnError reports whether some rule asks to deny when a decision could not
+// be reached.
+func (e *Engine) DenyOnError() bool {
+	for i := range e.rules {
+		if e.rules[i].policy.OnError == policy.FailDeny {
+			return true
+		}
+	}
+	return false
+}

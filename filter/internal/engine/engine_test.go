@@ -1,0 +1,294 @@
+package engine
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// proxy is a Host of one request at a time over a store with Envoy's rules.
+type proxy struct {
+	now     int64
+	headers map[string][]string
+	client  string
+	store   map[string]cell
+	cas     uint32
+	calls   []string
+	fail    string // "get" or "set"
+	steal   int    // so many writes find that somebody else wrote first
+	after   func(key string)
+}
+
+type cell struct {
+	value []byte
+	cas   uint32
+}
+
+func (p *proxy) Now() int64 { return p.now }
+
+func (p *proxy) Header(name string) (string, bool) {
+	p.calls = append(p.calls, "header "+name)
+	if v := p.headers[name]; len(v) > 0 {
+		return v[0], true
+	}
+	return "", false
+}
+
+func (p *proxy) JoinedHeader(name string) (string, bool) {
+	p.calls = append(p.calls, "joined "+name)
+	v, ok := p.headers[name]
+	return strings.Join(v, ","), ok
+}
+
+func (p *proxy) ClientAddress() (string, bool) {
+	p.calls = append(p.calls, "client")
+	return p.client, p.client != ""
+}
+
+func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {
+	p.calls = append(p.calls, "get")
+	if p.fail == "get" {
+		return nil, 0, state.Failed
+	}
+	c, ok := p.store[string(key)]
+	if !ok {
+		return nil, 0, state.NotFound
+	}
+	return append([]byte(nil), c.value...), c.cas, state.OK
+}
+
+func (p *proxy) Set(key, value []byte, cas uint32) state.Status {
+	p.calls = append(p.calls, "set")
+	if p.fail == "set" {
+		return state.Failed
+	}
+	if strings.HasPrefix(string(key), "sl/") && p.steal > 0 {
+		p.steal--
+		return state.Mismatch
+	}
+	c, ok := p.store[string(key)]
+	if ok && cas != 0 && cas != c.cas {
+		return state.Mismatch
+	}
+	p.cas++
+	p.store[string(key)] = cell{append([]byte(nil), value...), p.cas}
+	if p.after != nil {
+		p.after(string(key))
+	}
+	return state.OK
+}
+
+func newProxy() *proxy {
+	return &proxy{store: map[string]cell{}, client: "192.0.2.7:4711", headers: map[string][]string{
+		":method": {"GET"}, ":path": {"/"}, ":authority": {"api.example.com"},
+	}}
+}
+
+// with returns the headers of a request that has these beside the defaults.
+func (p *proxy) with(pairs ...string) {
+	p.headers = map[string][]string{":method": {"GET"}, ":path": {"/"}, ":authority": {"api.example.com"}}
+	for i := 0; i < len(pairs); i += 2 {
+		p.headers[pairs[i]] = append(p.headers[pairs[i]], pairs[i+1])
+		if strings.HasPrefix(pairs[i], ":") {
+			p.headers[pairs[i]] = []string{pairs[i+1]}
+		}
+	}
+}
+
+func compileJSON(t *testing.T, host Host, rules string) *Engine {
+	t.Helper()
+	doc, err := policy.ParseJSON([]byte(`{"version":1,"rules":[` + rules + `]}`))
+	require.NoError(t, err)
+	p, problems, _ := policy.Read(doc)
+	require.Empty(t, problems)
+	e, err := New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+	require.NoError(t, err)
+	return e
+}
+
+// used returns what each window of each rule that matched has counted.
+func used(v *Verdict) (counts [][]uint32) {
+	for i := range v.tries {
+		var rule []uint32
+		for j := range v.tries[i].rule.order {
+			_, u := v.tries[i].window(j)
+			rule = append(rule, u.Used)
+		}
+		counts = append(counts, rule)
+	}
+	return counts
+}
+
+func TestDeniedRequestCountsNowhere(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `
+		{"name":"wide","limits":["10/1h"]},
+		{"name":"narrow","key":[{"header":"u"}],"limits":["1/1m","5/1h"]}`)
+	p.with("u", "alice")
+	require.True(t, e.Decide().Allowed)
+	for range 3 {
+		v := e.Decide()
+		require.False(t, v.Allowed)
+		require.Equal(t, "narrow", v.DeniedBy().Name)
+		require.Equal(t, int64(60e9), v.RetryNs)
+		require.Equal(t, [][]uint32{{1}, {1, 1}}, used(v))
+	}
+	p.with("u", "bob")
+	require.Equal(t, [][]uint32{{2}, {1, 1}}, used(e.Decide()))
+}
+
+func TestLateDenialTakesBack(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `
+		{"name":"first","limits":["10/1h"]},
+		{"name":"second","algorithm":"fixed_window_per_key","limits":["10/1h"]},
+		{"name":"third","limits":["2/1h"]}`)
+	require.True(t, e.Decide().Allowed)
+	// Somebody takes the last unit of the third rule between check and commit.
+	other := compileJSON(t, p, `{"name":"third","limits":["2/1h"]}`)
+	p.after = func(string) {
+		p.after = nil
+		require.True(t, other.Decide().Allowed)
+	}
+	v := e.Decide()
+	require.False(t, v.Allowed)
+	require.Equal(t, "third", v.DeniedBy().Name)
+	require.Equal(t, [][]uint32{{1}, {1}, {2}}, used(v))
+	require.Zero(t, e.rules[0].metrics.NotTakenBack)
+}
+
+func TestRulesThatShareACounterCountOnceEach(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `
+		{"name":"a","counter":"c","limits":["3/1h"]},
+		{"name":"b","counter":"c","limits":["4/1h"]}`)
+	require.True(t, e.Decide().Allowed)
+	v := e.Decide() // 2 used: a takes the third, b the fourth
+	require.True(t, v.Allowed)
+	v = e.Decide()
+	require.False(t, v.Allowed)
+	require.Equal(t, "a", v.DeniedBy().Name)
+}
+
+func TestMissingKey(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `
+		{"name":"skip","key":[{"header":"a"}],"limits":["1/1h"]},
+		{"name":"share","key":[{"header":"b"},"method"],"missing_key":"share","limits":["1/1h"]}`)
+	require.True(t, e.Decide().Allowed)
+	v := e.Decide()
+	require.Equal(t, "share", v.DeniedBy().Name)
+	require.Contains(t, string(v.AppendReport(nil)), `"key":[null,"GET"]`)
+	p.with("b", "")
+	require.True(t, e.Decide().Allowed, "empty is not missing")
+
+	deny := compileJSON(t, p, `{"name":"deny","key":[{"header":"a"}],"missing_key":"deny","limits":["1/1h"]}`)
+	v = deny.Decide()
+	require.False(t, v.Allowed)
+	require.Equal(t, ReasonMissingKey, v.tries[0].reason)
+	_, ok := v.RetryAfter()
+	require.False(t, ok)
+}
+
+func TestFailures(t *testing.T) {
+	for _, c := range []struct {
+		name, rule, fail string
+		steal            int
+		allowed          bool
+		reason           Reason
+	}{
+		{"get fails, default", `{"name":"r","limits":["1/1h"]}`, "get", 0, true, ReasonError},
+		{"get fails, deny", `{"name":"r","limits":["1/1h"],"on_error":"deny"}`, "get", 0, false, ReasonError},
+		{"set fails, default", `{"name":"r","limits":["1/1h"]}`, "set", 0, true, ReasonError},
+		{"set fails, deny", `{"name":"r","limits":["1/1h"],"on_error":"deny"}`, "set", 0, false, ReasonError},
+		{"retries suffice", `{"name":"r","limits":["1/1h"]}`, "", maxRetries, true, ""},
+		{"retries run out, default", `{"name":"r","limits":["1/1h"]}`, "", maxRetries + 1, false, ReasonContention},
+		{"retries run out, allow", `{"name":"r","limits":["1/1h"],"on_contention":"allow"}`, "", maxRetries + 1, true, ReasonContention},
+	} {
+		p := newProxy()
+		e := compileJSON(t, p, c.rule)
+		p.fail, p.steal = c.fail, c.steal
+		v := e.Decide()
+		require.Equal(t, c.allowed, v.Allowed, c.name)
+		require.Equal(t, c.reason, v.tries[0].reason, c.name)
+		if !c.allowed {
+			require.Equal(t, int64(1e9), v.RetryNs, c.name)
+		}
+	}
+}
+
+func TestOnFull(t *testing.T) {
+	for _, c := range []struct {
+		onFull  string
+		allowed bool
+	}{{"deny", false}, {"allow", true}, {"inherit", true}} {
+		p := newProxy()
+		e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"capacity":1,"limits":["2/1m"],"on_full":"`+c.onFull+`"}`)
+		p.with("u", "alice")
+		require.True(t, e.Decide().Allowed)
+		p.with("u", "bob")
+		v := e.Decide()
+		require.Equal(t, c.allowed, v.Allowed, c.onFull)
+		switch c.onFull {
+		case "deny":
+			require.Equal(t, ReasonFull, v.tries[0].reason)
+			require.Equal(t, int64(60e9), v.RetryNs)
+		case "inherit":
+			require.EqualValues(t, 1, e.rules[0].metrics.Evicted)
+			p.with("u", "alice")
+			v = e.Decide() // starts from the floor, which knows one hit
+			require.Equal(t, [][]uint32{{2}}, used(v))
+		}
+	}
+}
+
+func TestDenialsAndCostZeroWriteNothing(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `{"name":"r","limits":["1/1h"],"cost":{"header":"c","min":0}}`)
+	p.with("c", "0")
+	require.True(t, e.Decide().Allowed)
+	require.NotContains(t, strings.Join(keys(p), " "), "sl/")
+	p.with("c", "1")
+	require.True(t, e.Decide().Allowed)
+	before := maps.Clone(p.store)
+	require.False(t, e.Decide().Allowed)
+	require.Equal(t, before, p.store)
+}
+
+func keys(p *proxy) (list []string) {
+	for k := range p.store {
+		list = append(list, k)
+	}
+	return list
+}
+
+func TestHostCalls(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"limits":["2/1h","9/24h"]}`)
+	p.with("u", "alice")
+	e.Decide()
+	for _, want := range [][]string{
+		{"header u", "get", "set"}, // allowed
+		{"header u", "get"},        // denied
+	} {
+		p.calls = nil
+		e.Decide()
+		require.Equal(t, want, p.calls)
+	}
+	p.calls = nil
+	p.with(":path", "/x")
+	e.Decide()
+	require.Equal(t, []string{"header u"}, p.calls, "no key, no counter")
+}
+
+func TestRefusedPolicyWritesNothing(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `{"name":"r","limits":["2/1h"]}`)
+	e.Confirm()
+	require.Empty(t, p.store)
+}

@@ -1,0 +1,139 @@
+package engine
+
+import (
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Field is one response header.
+type Field struct{ Name, Value string }
+
+// AppendFields appends the response headers of the verdict: Retry-After on a
+// denial, and what the policy's headers setting asks for. A denial speaks of
+// the rule it is attributed to, an allowed request of every rule that matched.
+func (e *Engine) AppendFields(dst []Field, v *Verdict) []Field {
+	if seconds, ok := v.RetryAfter(); ok {
+		dst = append(dst, Field{"retry-after", strconv.FormatInt(seconds, 10)})
+	}
+	style := e.policy.Headers
+	if style == policy.HeadersNone || !v.Matched() {
+		return dst
+	}
+	tries := v.tries
+	if !v.Allowed {
+		tries = tries[v.denied : v.denied+1]
+	}
+	if style == policy.HeadersIETF || style == policy.HeadersBoth {
+		dst = appendIETF(dst, tries, v.Now)
+	}
+	if style == policy.HeadersXRateLimit || style == policy.HeadersBoth {
+		dst = appendXRateLimit(dst, tries, v.Now)
+	}
+	return dst
+}
+
+// appendIETF writes RateLimit-Policy and RateLimit of
+// draft-ietf-httpapi-ratelimit-headers-10: one item for each window, with quota
+// q and window w, remaining r and seconds to reset t. A window that is no whole
+// number of seconds has no w.
+func appendIETF(dst []Field, tries []attempt, now int64) []Field {
+	var policies, limits []byte
+	for i := range tries {
+		t := &tries[i]
+		if !t.known {
+			continue
+		}
+		for j, l := range t.rule.policy.Limits {
+			w, u := t.window(j)
+			policies = appendPolicyName(separate(policies), t.rule.policy, j)
+			policies = strconv.AppendUint(append(policies, ";q="...), uint64(w.Limit), 10)
+			if l.PeriodNs%second == 0 {
+				policies = strconv.AppendInt(append(policies, ";w="...), l.PeriodNs/second, 10)
+			}
+			limits = appendPolicyName(separate(limits), t.rule.policy, j)
+			limits = strconv.AppendUint(append(limits, ";r="...), uint64(w.Remaining(u)), 10)
+			limits = strconv.AppendInt(append(limits, ";t="...), t.resetSeconds(w, u, now), 10)
+		}
+	}
+	if len(policies) == 0 {
+		return dst
+	}
+	return append(dst, Field{"ratelimit-policy", string(policies)}, Field{"ratelimit", string(limits)})
+}
+
+// appendXRateLimit writes the X-RateLimit fields of draft 03: the window with
+// least remaining, and behind its limit the quota policies of all windows.
+func appendXRateLimit(dst []Field, tries []attempt, now int64) []Field {
+	var (
+		least     uint32
+		limitText []byte
+		reset     int64
+		quotas    []byte
+	)
+	for i := range tries {
+		t := &tries[i]
+		if !t.known {
+			continue
+		}
+		for j := range t.rule.policy.Limits {
+			w, u := t.window(j)
+			if remaining := w.Remaining(u); limitText == nil || remaining < least {
+				least, reset = remaining, t.resetSeconds(w, u, now)
+				limitText = strconv.AppendUint(limitText[:0], uint64(w.Limit), 10)
+			}
+			quotas = strconv.AppendUint(append(quotas, ", "...), uint64(w.Limit), 10)
+			quotas = strconv.AppendInt(append(quotas, ";w="...), ceilDiv(w.PeriodNs, second), 10)
+		}
+	}
+	if limitText == nil {
+		return dst
+	}
+	return append(dst,
+		Field{"x-ratelimit-limit", string(append(limitText, quotas...))},
+		Field{"x-ratelimit-remaining", strconv.FormatUint(uint64(least), 10)},
+		Field{"x-ratelimit-reset", strconv.FormatInt(reset, 10)})
+}
+
+// resetSeconds is how long it is from now, rounded up, until the window starts anew.
+func (t *attempt) resetSeconds(w limit.Window, u limit.Usage, now int64) int64 {
+	return ceilDiv(w.Reset(u, t.entry.Now)-now, second)
+}
+
+func separate(b []byte) []byte {
+	if len(b) == 0 {
+		return b
+	}
+	return append(b, ", "...)
+}
+
+// appendPolicyName writes a rule's limit as a structured-field string: the
+// rule's name, and behind a slash the limit's own or its index where the rule
+// has several. Characters that such a string cannot hold become "?".
+func appendPolicyName(b []byte, r *policy.Rule, i int) []byte {
+	b = appendStringText(append(b, '"'), r.Name)
+	if len(r.Limits) > 1 {
+		b = append(b, '/')
+		if name := r.Limits[i].Name; name != "" {
+			b = appendStringText(b, name)
+		} else {
+			b = strconv.AppendInt(b, int64(i), 10)
+		}
+	}
+	return append(b, '"')
+}
+
+func appendStringText(b []byte, s string) []byte {
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r < ' ' || r > '~':
+			b = append(b, '?')
+		default:
+			b = append(b, byte(r))
+		}
+	}
+	return b
+}

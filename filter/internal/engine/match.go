@@ -1,0 +1,121 @@
+package engine
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// match is a compiled policy.Match: predicates in the order of their cost.
+type match struct {
+	methods []string
+	hosts   []pattern
+	paths   []pattern
+	headers []headerMatch
+}
+
+type headerMatch struct {
+	number int // see request.number
+	value  pattern
+}
+
+type pattern struct {
+	kind   policy.PatternKind
+	text   string
+	regexp *regexp.Regexp
+}
+
+func (r *request) compileMatch(m *policy.Match) (match, error) {
+	out := match{methods: m.Methods}
+	for _, host := range m.Hosts {
+		if suffix, ok := strings.CutPrefix(host, "*"); ok {
+			out.hosts = append(out.hosts, pattern{kind: policy.Suffix, text: suffix})
+		} else {
+			out.hosts = append(out.hosts, pattern{kind: policy.Exact, text: host})
+		}
+	}
+	for _, path := range m.Paths {
+		p, err := compilePattern(path)
+		if err != nil {
+			return out, err
+		}
+		out.paths = append(out.paths, p)
+	}
+	for _, h := range m.Headers {
+		p, err := compilePattern(h.Value)
+		if err != nil {
+			return out, err
+		}
+		out.headers = append(out.headers, headerMatch{r.number(h.Name), p})
+	}
+	return out, nil
+}
+
+func compilePattern(p policy.Pattern) (pattern, error) {
+	out := pattern{kind: p.Kind, text: p.Text}
+	if p.Kind == policy.Regexp {
+		var err error
+		if out.regexp, err = p.Regexp(); err != nil {
+			return out, fmt.Errorf("compile pattern %q: %w", p.Text, err)
+		}
+	}
+	return out, nil
+}
+
+func (m *match) holds(r *request) bool {
+	if len(m.methods) > 0 {
+		if method, _ := r.Method(); !slices.Contains(m.methods, method) {
+			return false
+		}
+	}
+	return anyHolds(m.hosts, r.Host) && anyHolds(m.paths, r.Path) && m.headersHold(r)
+}
+
+// anyHolds reports whether one of the patterns holds for what read returns; no
+// patterns hold for everything, unread.
+func anyHolds(patterns []pattern, read func() (string, bool)) bool {
+	if len(patterns) == 0 {
+		return true
+	}
+	value, present := read()
+	for i := range patterns {
+		if patterns[i].holds(value, present) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *match) headersHold(r *request) bool {
+	for i := range m.headers {
+		h := &m.headers[i]
+		if value, present := r.joinedHeader(h.number); !h.value.holds(value, present) {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *pattern) holds(value string, present bool) bool {
+	if p.kind == policy.Absent {
+		return !present
+	}
+	if !present {
+		return false
+	}
+	switch p.kind {
+	case policy.Present:
+		return true
+	case policy.Exact:
+		return value == p.text
+	case policy.Prefix:
+		return strings.HasPrefix(value, p.text)
+	case policy.Suffix:
+		return strings.HasSuffix(value, p.text)
+	default:
+		return p.regexp.MatchString(value)
+	}
+}

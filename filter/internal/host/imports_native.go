@@ -1,0 +1,30 @@
+//go:build !wasip1
+
+package host
+
+import "unsafe"
+
+// Outside wasm there is no proxy to call: these let the package build for vet
+// and for tests of what needs none.
+
+const noProxy = "this build has no proxy: build with GOOS=wasip1 GOARCH=wasm"
+
+func importNow(unsafe.Pointer) uint32 { panic(noProxy) }
+
+func importHeader(uint32, unsafe.Pointer, uint32, unsafe.Pointer, unsafe.Pointer) uint32 {
+	panic(noProxy)
+}
+
+func importProperty(unsafe.Pointer, uint32, unsafe.Pointer, unsafe.Pointer) uint32 { panic(noProxy) }
+
+func importGetShared(unsafe.Pointer, uint32, unsafe.Pointer, unsafe.Pointer, unsafe.Pointer) uint32 {
+	panic(noProxy)
+}
+
+func importSetShared(unsafe.Pointer, uint32, unsafe.Pointer, uint32, uint32) uint32 { panic(noProxy) }
+
+func importSendLocalResponse(uint32, unsafe.Pointer, uint32, unsafe.Pointer, uint32, unsafe.Pointer, uint32, int32) uint32 {
+	panic(noProxy)
+}
+
+func importRandom(unsafe.Pointer, uint32) uint32 { panic(noProxy) }

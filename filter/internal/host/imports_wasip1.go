@@ -1,0 +1,41 @@
+package host
+
+import "unsafe"
+
+// The calls of the hot path, declared here rather than taken from the SDK,
+// which copies every answer into fresh memory and lacks the clock. Numbers are
+// the ABI's: 0 ok, 1 not found, 8 compare-and-swap mismatch.
+
+//go:wasmimport env proxy_get_current_time_nanoseconds
+func importNow(ns unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_get_header_map_value
+func importHeader(mapType uint32, name unsafe.Pointer, nameSize uint32, value, valueSize unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_get_property
+func importProperty(path unsafe.Pointer, pathSize uint32, value, valueSize unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_get_shared_data
+func importGetShared(key unsafe.Pointer, keySize uint32, value, valueSize, cas unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_set_shared_data
+func importSetShared(key unsafe.Pointer, keySize uint32, value unsafe.Pointer, valueSize, cas uint32) uint32
+
+//go:wasmimport env proxy_send_local_response
+func importSendLocalResponse(status uint32, details unsafe.Pointer, detailsSize uint32,
+	body unsafe.Pointer, bodySize uint32, headers unsafe.Pointer, headersSize uint32, grpcStatus int32) uint32
+
+//go:wasmimport wasi_snapshot_preview1 random_get
+func importRandom(buf unsafe.Pointer, size uint32) uint32
+
+// malloc is where the host puts what it returns; it prefers this export to the
+// SDK's. While one of our own calls runs, that is the arena; at any other time
+// the SDK is the caller, and keeps what it gets.
+//
+//go:wasmexport malloc
+func malloc(size uint32) unsafe.Pointer {
+	if arena.active {
+		return arena.take(size)
+	}
+	return unsafe.Pointer(unsafe.SliceData(make([]byte, max(size, 1))))
+}

@@ -1,0 +1,45 @@
+package host
+
+import (
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+)
+
+// metrics brings what the engine has counted to the proxy. A metric is defined
+// when it first counts something: each definition takes memory in the proxy.
+type metrics struct {
+	flushed []counter // in the order of engine.EachMetric
+	panics  uint64
+	panic   counter
+}
+
+type counter struct {
+	metric  proxywasm.MetricCounter
+	defined bool
+	count   uint64
+}
+
+func (m *metrics) flush(e *engine.Engine) {
+	i := 0
+	e.EachMetric(func(rule, name string, count uint64) {
+		if i == len(m.flushed) {
+			m.flushed = append(m.flushed, counter{})
+		}
+		m.flushed[i].raise(count, func() string { return "rate_limit_" + name + "_total;rule=" + rule + ";" })
+		i++
+	})
+	m.panic.raise(m.panics, func() string { return "rate_limit_panics_total" })
+}
+
+// raise brings the proxy's counter to count.
+func (c *counter) raise(count uint64, name func() string) {
+	if count == c.count {
+		return
+	}
+	if !c.defined {
+		c.metric, c.defined = proxywasm.DefineCounterMetric(name()), true
+	}
+	c.metric.Increment(count - c.count)
+	c.count = count
+}

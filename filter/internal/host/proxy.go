@@ -1,0 +1,137 @@
+// Package host is the filter's boundary to the proxy: the life of plugins and
+// streams through the proxy-wasm SDK, and the calls of the hot path through
+// imports of its own.
+//
+// Its invariant: no host call, pointer or SDK type gets past this package, no
+// callback lets a panic out, and a request allocates nothing. It decides
+// nothing about limits.
+package host
+
+import (
+	"unsafe"
+
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+const (
+	statusOK          = 0
+	statusNotFound    = 1
+	statusCASMismatch = 8
+
+	mapRequestHeaders = 0
+)
+
+// proxy implements engine.Host by host calls. Its answers lie in the arena.
+type proxy struct {
+	// Where the host writes its answers; fields, because a local whose address
+	// goes to an import would be allocated.
+	ns      uint64
+	address uint32
+	size    uint32
+	cas     uint32
+	path    []byte
+}
+
+// theProxy is the one proxy a VM runs in.
+var theProxy proxy
+
+func (p *proxy) Now() int64 {
+	if importNow(unsafe.Pointer(&p.ns)) != statusOK {
+		panic("the proxy has no clock")
+	}
+	return int64(p.ns)
+}
+
+func (p *proxy) Header(name string) (string, bool) {
+	arena.active = true
+	status := importHeader(mapRequestHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
+		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
+	arena.active = false
+	return p.text(status)
+}
+
+func (p *proxy) JoinedHeader(name string) (string, bool) {
+	p.path = append(append(p.path[:0], "request\x00headers\x00"...), name...)
+	return p.property()
+}
+
+func (p *proxy) ClientAddress() (string, bool) {
+	p.path = append(p.path[:0], "source\x00address"...)
+	return p.property()
+}
+
+// Property returns an attribute of the proxy by the segments of its path.
+func (p *proxy) Property(segments ...string) (string, bool) {
+	p.path = p.path[:0]
+	for i, s := range segments {
+		if i > 0 {
+			p.path = append(p.path, 0)
+		}
+		p.path = append(p.path, s...)
+	}
+	return p.property()
+}
+
+func (p *proxy) property() (string, bool) {
+	arena.active = true
+	status := importProperty(unsafe.Pointer(unsafe.SliceData(p.path)), uint32(len(p.path)),
+		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
+	arena.active = false
+	return p.text(status)
+}
+
+func (p *proxy) text(status uint32) (string, bool) {
+	if status != statusOK {
+		return "", false
+	}
+	b := arena.bytes(p.address, p.size)
+	return unsafe.String(unsafe.SliceData(b), len(b)), true
+}
+
+func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {
+	arena.active = true
+	status := importGetShared(unsafe.Pointer(unsafe.SliceData(key)), uint32(len(key)),
+		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size), unsafe.Pointer(&p.cas))
+	arena.active = false
+	switch status {
+	case statusOK:
+		return arena.bytes(p.address, p.size), p.cas, state.OK
+	case statusNotFound:
+		return nil, 0, state.NotFound
+	default:
+		return nil, 0, state.Failed
+	}
+}
+
+func (p *proxy) Set(key, value []byte, cas uint32) state.Status {
+	switch importSetShared(unsafe.Pointer(unsafe.SliceData(key)), uint32(len(key)),
+		unsafe.Pointer(unsafe.SliceData(value)), uint32(len(value)), cas) {
+	case statusOK:
+		return state.OK
+	case statusCASMismatch:
+		return state.Mismatch
+	default:
+		return state.Failed
+	}
+}
+
+func fillRandom(b []byte) {
+	if importRandom(unsafe.Pointer(unsafe.SliceData(b)), uint32(len(b))) != statusOK {
+		panic("the proxy gives no random bytes")
+	}
+}
+
+// reply is one local reply.
+type reply struct {
+	status  uint32
+	details string
+	body    string
+	headers []byte // as appendHeader writes them behind a count
+	grpc    int32  // -1 = derived from status
+}
+
+func (p *proxy) send(r *reply) {
+	importSendLocalResponse(r.status, unsafe.Pointer(unsafe.StringData(r.details)), uint32(len(r.details)),
+		unsafe.Pointer(unsafe.StringData(r.body)), uint32(len(r.body)),
+		unsafe.Pointer(unsafe.SliceData(r.headers)), uint32(len(r.headers)), r.grpc)
+}
