@@ -5,6 +5,7 @@
 package buildtest
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,20 +25,21 @@ func Root() string {
 // Filter compiles the filter with the given build tags and returns the file.
 func Filter(tb testing.TB, tags ...string) string {
 	tb.Helper()
-	return FilterAt(tb, Root(), tags...)
+	file := filepath.Join(tb.TempDir(), "sluice.wasm")
+	require.NoError(tb, Compile(Root(), file, tags...))
+	return file
 }
 
-// FilterAt compiles the filter of the source tree at root.
-func FilterAt(tb testing.TB, root string, tags ...string) string {
-	tb.Helper()
-	file := filepath.Join(tb.TempDir(), "sluice.wasm")
+// Compile compiles the filter of the source tree at root into file.
+func Compile(root, file string, tags ...string) error {
 	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w",
 		"-tags="+strings.Join(tags, ","), "-o", file, "./filter")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
-	out, err := cmd.CombinedOutput()
-	require.NoError(tb, err, "compile the filter: %s", out)
-	return file
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("compile the filter: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // Wasm compiles the filter and returns its bytes.

@@ -39,7 +39,12 @@ func (v *vm) getStatus(s []uint64) status {
 	return v.give(nil, s[1], s[2])
 }
 
-func (v *vm) currentTime(s []uint64) status { return v.writeU64(s[0], uint64(v.host.now())) }
+func (v *vm) currentTime(s []uint64) status {
+	if st := v.scope().stream; st != nil && st.faults.Clock {
+		return internalFailure
+	}
+	return v.writeU64(s[0], uint64(v.host.now()))
+}
 
 func (v *vm) getSharedData(s []uint64) status {
 	key, ok := v.read(s[0], s[1])

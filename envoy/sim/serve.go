@@ -37,9 +37,10 @@ type Request struct {
 
 // Faults make host calls of one request fail.
 type Faults struct {
-	Get bool // reads of shared data: internal failure
-	Set bool // writes of shared data: internal failure
-	CAS int  // so many first compare-and-swap writes: mismatch
+	Get   bool // reads of shared data: internal failure
+	Set   bool // writes of shared data: internal failure
+	CAS   int  // so many first compare-and-swap writes: mismatch
+	Clock bool // reads of the time: internal failure
 }
 
 // Response is what the client gets.

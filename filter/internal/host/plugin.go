@@ -78,7 +78,7 @@ func readPolicy(text []byte) (*policy.Policy, bool) {
 	for i := range warnings {
 		proxywasm.LogDebug("sluice: policy: " + warnings[i].String())
 	}
-	return pol, len(problems) == 0 && refuses(pol) == ""
+	return pol, len(problems) == 0 && takes(pol)
 }
 
 // identity says whose counters this configuration's are: every VM and every
@@ -124,10 +124,14 @@ func (p *plugin) NewHttpContext(uint32) types.HttpContext {
 }
 
 // recovered keeps a panic inside the callback: let out, it would kill the VM
-// and with it every stream of the worker.
+// and with it every stream of the worker. It must be deferred itself.
 func (p *plugin) recovered(callback string) {
 	if r := recover(); r != nil {
-		p.metrics.panics++
-		proxywasm.LogCritical(fmt.Sprintf("sluice: %s: panic: %v", callback, r))
+		p.panicked(callback, r)
 	}
+}
+
+func (p *plugin) panicked(callback string, r any) {
+	p.metrics.panics++
+	proxywasm.LogCritical(fmt.Sprintf("sluice: %s: panic: %v", callback, r))
 }

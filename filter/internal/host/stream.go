@@ -31,12 +31,12 @@ type stream struct {
 // on_error of the policy decides instead.
 func (s *stream) OnHttpRequestHeaders(int, bool) (action types.Action) {
 	p := s.plugin
-	done := false
 	defer func() {
-		if done {
+		r := recover() // only this function can: see the language specification
+		if r == nil {
 			return
 		}
-		p.recovered("request")
+		p.panicked("request", r)
 		action = types.ActionContinue
 		if p.engine.DenyOnError() {
 			theProxy.send(&reply{status: statusTooManyRequests, details: "rate_limited{}", body: denialBody, grpc: grpcResourceExhausted})
@@ -44,9 +44,7 @@ func (s *stream) OnHttpRequestHeaders(int, bool) (action types.Action) {
 		}
 	}()
 	arena.reset()
-	action = s.decide()
-	done = true
-	return action
+	return s.decide()
 }
 
 func (s *stream) decide() types.Action {

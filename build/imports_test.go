@@ -1,0 +1,198 @@
+package build
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/sluice-ratelimit/sluice"
+
+// graph is who imports whom: package to its direct imports.
+type graph map[string][]string
+
+// loadGraph asks the compiler, for this machine or for the filter's (goos
+// wasip1), what the packages of a pattern and everything under them import.
+func loadGraph(t *testing.T, goos, goarch, pattern string) graph {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, pattern)
+	cmd.Dir = ".."
+	cmd.Env = os.Environ()
+	if goos != "" {
+		cmd.Env = append(cmd.Env, "GOOS="+goos, "GOARCH="+goarch)
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, stderr.String())
+	g := graph{}
+	lines := bufio.NewScanner(bytes.NewReader(out))
+	for lines.Scan() {
+		names := strings.Fields(lines.Text())
+		g[names[0]] = names[1:]
+	}
+	require.NoError(t, lines.Err())
+	return g
+}
+
+// under lists the packages of the graph in a folder of the module.
+func (g graph) under(folder string) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(g)), func(name string) bool { return !within(name, folder) })
+}
+
+// within reports whether a package is in a folder of the module.
+func within(name, folder string) bool {
+	root := path.Join(module, folder)
+	return name == root || strings.HasPrefix(name, root+"/")
+}
+
+// chain returns the imports that lead from a package to the first one, itself
+// aside, that forbidden holds for; nil if none does.
+func (g graph) chain(from string, forbidden func(string) bool) []string {
+	seen := map[string]bool{from: true}
+	for queue := [][]string{{from}}; len(queue) > 0; queue = queue[1:] {
+		way := queue[0]
+		for _, next := range g[way[len(way)-1]] {
+			if seen[next] {
+				continue
+			}
+			seen[next] = true
+			longer := append(slices.Clone(way), next)
+			if forbidden(next) {
+				return longer
+			}
+			queue = append(queue, longer)
+		}
+	}
+	return nil
+}
+
+// importLaw is a rule about who may import whom, and why.
+type importLaw struct {
+	who       string // the folder it binds
+	what      string
+	reason    string
+	direct    bool // binds imports written in the folder only, not what those import
+	forbidden func(name string) bool
+}
+
+func inFolders(folders ...string) func(string) bool {
+	return func(name string) bool {
+		return slices.ContainsFunc(folders, func(folder string) bool { return within(name, folder) })
+	}
+}
+
+func anyOf(names ...string) func(string) bool {
+	return func(name string) bool {
+		return slices.ContainsFunc(names, func(root string) bool { return name == root || strings.HasPrefix(name, root+"/") })
+	}
+}
+
+const sdk = "github.com/proxy-wasm/proxy-wasm-go-sdk"
+
+var importLaws = []importLaw{
+	{who: "filter", what: "must not reach controlplane, envoy, e2e or build", forbidden: inFolders("controlplane", "envoy", "e2e", "build"),
+		reason: "the halves meet in shared/ alone, so that either can change without the other"},
+	{who: "controlplane", what: "must not reach filter", forbidden: inFolders("filter"),
+		reason: "the control plane runs the compiled filter, the one users run, never its source"},
+	{who: "envoy", what: "must not reach filter or controlplane", forbidden: inFolders("filter", "controlplane"),
+		reason: "both use it; the simulator must run the compiled filter, never its source"},
+	{who: "envoy/proc", what: "must not reach another package of the module", forbidden: func(name string) bool {
+		return within(name, "") && !within(name, "envoy/proc")
+	}, reason: "it runs any Envoy; what is in the bootstrap is the caller's business"},
+	{who: "shared", what: "must not reach anything of the module outside shared", forbidden: func(name string) bool {
+		return within(name, "") && !within(name, "shared")
+	}, reason: "both halves stand on it"},
+	{who: "shared/limit", what: "imports nothing but math/bits", forbidden: func(name string) bool { return name != "math/bits" }, direct: true,
+		reason: "a decision is a pure function of integers: no clock, no allocation, no format"},
+	{who: "filter/internal/engine", what: "must not reach the proxy-wasm SDK", forbidden: anyOf(sdk),
+		reason: "the engine is tested and reasoned about without a host; host calls go through its own Host interface"},
+	{who: "filter/internal/engine", what: "imports neither unsafe nor time", forbidden: anyOf("unsafe", "time"), direct: true,
+		reason: "time comes from the host, once a request; memory tricks belong to filter/internal/host"},
+}
+
+// wasmLaws bind what is linked into the filter.
+var wasmLaws = []importLaw{
+	{who: "filter", what: "must not link net", forbidden: anyOf("net/http", "net"),
+		reason: "it imports WASI functions that the oldest supported Envoy lacks (net/netip and net/url do not)"},
+	{who: "filter", what: "must not link a decoder that works by reflection", reason: "encoding/json alone costs 1 MB, half a second of Envoy's main thread at load, and 30 MB",
+		forbidden: anyOf("encoding/json", "encoding/gob", "encoding/xml", "encoding/asn1", "google.golang.org/protobuf", "go.yaml.in/yaml")},
+}
+
+// harmless are packages beside or under forbidden ones that add no WASI import.
+var harmless = map[string]bool{"net/netip": true, "net/url": true}
+
+// broken returns one line for each package that breaks the law.
+func (l importLaw) broken(g graph) []string {
+	var lines []string
+	for _, name := range g.under(l.who) {
+		forbidden := func(imported string) bool { return l.forbidden(imported) && !harmless[imported] }
+		seen := g
+		if l.direct {
+			seen = graph{name: g[name]}
+		}
+		if chain := seen.chain(name, forbidden); chain != nil {
+			lines = append(lines, fmt.Sprintf("%s %s: %s (%s)", l.who, l.what, l.reason, strings.Join(chain, " → ")))
+		}
+	}
+	return lines
+}
+
+func TestImportLaws(t *testing.T) {
+	native := loadGraph(t, "", "", "./...")
+	linked := loadGraph(t, "wasip1", "wasm", "./filter/...")
+	for _, law := range importLaws {
+		require.NotEmpty(t, native.under(law.who), "a law about nobody: %s", law.who)
+		require.Empty(t, law.broken(native))
+		require.Empty(t, law.broken(linked))
+	}
+	for _, law := range wasmLaws {
+		require.Empty(t, law.broken(linked))
+	}
+}
+
+// TestImportLawsBite breaks each law once.
+func TestImportLawsBite(t *testing.T) {
+	in := func(folder string) string { return path.Join(module, folder) }
+	crimes := map[string]graph{
+		"must not reach controlplane, envoy, e2e or build": {in("filter"): {in("shared/x")}, in("shared/x"): {in("envoy")}},
+		"must not reach filter":                            {in("controlplane/cmd"): {in("filter/internal/engine")}},
+		"must not reach filter or controlplane":            {in("envoy/sim"): {in("controlplane/internal/store")}},
+		"must not reach another package of the module":     {in("envoy/proc"): {in("shared/policy")}},
+		"must not reach anything of the module outside shared": {
+			in("shared/state"): {in("shared/limit"), in("build")}, in("shared/limit"): nil},
+		"imports nothing but math/bits":                    {in("shared/limit"): {"math/bits", "math"}},
+		"must not reach the proxy-wasm SDK":                {in("filter/internal/engine"): {in("x")}, in("x"): {sdk + "/proxywasm"}},
+		"imports neither unsafe nor time":                  {in("filter/internal/engine"): {"time"}},
+		"must not link net":                                {in("filter"): {"a"}, "a": {"net"}},
+		"must not link a decoder that works by reflection": {in("filter"): {"a"}, "a": {"encoding/json"}},
+	}
+	for _, law := range slices.Concat(importLaws, wasmLaws) {
+		crime, ok := crimes[law.what]
+		require.True(t, ok, "no crime against: %s %s", law.who, law.what)
+		lines := law.broken(crime)
+		require.Len(t, lines, 1, "%s %s", law.who, law.what)
+		require.Contains(t, lines[0], law.reason)
+		delete(crimes, law.what)
+	}
+	require.Empty(t, crimes, "crimes against no law")
+
+	innocent := graph{
+		in("filter"):                 {in("filter/internal/engine"), "net/netip"},
+		in("filter/internal/engine"): {in("shared/limit"), "strconv"},
+		in("shared/limit"):           {"math/bits"},
+		"strconv":                    {"unsafe"}, // not written by us
+	}
+	for _, law := range slices.Concat(importLaws, wasmLaws) {
+		require.Empty(t, law.broken(innocent))
+	}
+}

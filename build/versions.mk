@@ -1,0 +1,7 @@
+# Every version the build pins, in one place.
+
+# Supported Envoys, oldest first; 1.38 is missing because its official build
+# loads no WebAssembly module at all.
+ENVOY_VERSIONS := 1.36.4 1.37.0 1.39.3 1.40.0
+
+GOLANGCI_LINT_VERSION := v2.5.0

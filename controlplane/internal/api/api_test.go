@@ -1,0 +1,335 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
+	"github.com/stretchr/testify/require"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const good = `version: 1
+domain: shop
+rules:
+  - name: per-user
+    key: [{header: x-user-id}]
+    missing_key: deny
+    limits: ["10/1m"]
+`
+
+type fixture struct {
+	t     *testing.T
+	store *store.Bolt
+	xds   *xds.Server
+	url   string
+	grpc  string
+}
+
+func newFixture(t *testing.T, token string) *fixture {
+	t.Helper()
+	s, err := store.Open(t.TempDir())
+	require.NoError(t, err)
+	x, err := xds.New(t.Context(), xds.Options{Store: s, Wasm: "/lib/sluice.wasm"})
+	require.NoError(t, err)
+	web := httptest.NewServer(New(Options{Store: s, XDS: x, Token: token}))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	stream := grpc.NewServer()
+	x.Register(stream)
+	go func() { _ = stream.Serve(listener) }()
+	t.Cleanup(func() {
+		web.Close()
+		x.Stop()
+		stream.GracefulStop()
+		require.NoError(t, s.Close())
+	})
+	return &fixture{t: t, store: s, xds: x, url: web.URL, grpc: listener.Addr().String()}
+}
+
+func (f *fixture) do(method, path, body string, header ...string) (int, string) {
+	f.t.Helper()
+	request, err := http.NewRequestWithContext(f.t.Context(), method, f.url+path, strings.NewReader(body))
+	require.NoError(f.t, err)
+	for i := 0; i < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(f.t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(f.t, err)
+	return response.StatusCode, string(text)
+}
+
+func (f *fixture) json(method, path, body string, code int, into any) {
+	f.t.Helper()
+	got, text := f.do(method, path, body)
+	require.Equal(f.t, code, got, text)
+	require.NoError(f.t, json.Unmarshal([]byte(text), into), text)
+}
+
+// proxy connects and answers every push with the verdict.
+func (f *fixture) proxy(id string, accept func(number int) bool) {
+	t := f.t
+	t.Helper()
+	conn, err := grpc.NewClient(f.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(func() { cancel(); _ = conn.Close() })
+	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+		Node: &corev3.Node{Id: id}, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
+	}))
+	go func() {
+		for {
+			r, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			var number int
+			_, _ = fmt.Sscanf(r.GetSystemVersionInfo(), "%d-", &number)
+			answer := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xds.TypeURL, ResponseNonce: r.GetNonce()}
+			if !accept(number) {
+				answer.ErrorDetail = &rpcstatus.Status{Code: 13, Message: "Unable to create Wasm plugin sluice"}
+			}
+			if stream.Send(answer) != nil {
+				return
+			}
+		}
+	}()
+	require.Eventually(t, func() bool {
+		for _, p := range f.xds.Ledger().Proxies() {
+			if p.Node == id && p.Connected {
+				return true
+			}
+		}
+		return false
+	}, 20*time.Second, time.Millisecond)
+}
+
+func TestPolicies(t *testing.T) {
+	f := newFixture(t, "")
+	var e Error
+	f.json("GET", "/v1/policies/current", "", 404, &e)
+	require.Contains(t, e.Error, "nothing has been applied yet")
+	var h History
+	f.json("GET", "/v1/policies", "", 200, &h)
+	require.NotNil(t, h.Revisions)
+	require.Empty(t, h.Revisions)
+
+	var a Applied
+	f.json("POST", "/v1/policies?file=shop.yaml&wasm=/opt/f.wasm", good, 201, &a)
+	require.Equal(t, uint64(1), a.Number)
+	require.Equal(t, "shop.yaml", a.File)
+	require.Equal(t, "/opt/f.wasm", a.Wasm)
+	require.Equal(t, 0, a.Proxies)
+	require.NotNil(t, a.Warnings)
+	f.json("POST", "/v1/policies", strings.Replace(good, "shop", "market", 1), 201, &a)
+	require.Equal(t, uint64(2), a.Number)
+
+	var r Revision
+	f.json("GET", "/v1/policies/1", "", 200, &r)
+	require.Equal(t, good, r.YAML)
+	require.JSONEq(t, `{"version":1,"domain":"shop","rules":[{"name":"per-user","key":[{"header":"x-user-id"}],"missing_key":"deny","limits":["10/1m"]}]}`, string(r.Policy))
+	f.json("GET", "/v1/policies/current", "", 200, &r)
+	require.Equal(t, uint64(2), r.Number)
+
+	f.json("POST", "/v1/rollback/1", "", 201, &a)
+	require.Equal(t, uint64(3), a.Number)
+	require.Equal(t, uint64(1), a.RollbackOf)
+	require.Equal(t, "/opt/f.wasm", a.Wasm, "the binary is rolled back too")
+	f.json("GET", "/v1/policies/3", "", 200, &r)
+	require.Equal(t, good, r.YAML)
+	f.json("GET", "/v1/policies?limit=2", "", 200, &h)
+	require.Len(t, h.Revisions, 2)
+	require.Equal(t, uint64(3), h.Revisions[0].Number)
+}
+
+func TestRollbackToPrevious(t *testing.T) {
+	f := newFixture(t, "")
+	var e Error
+	var a Applied
+	f.json("POST", "/v1/policies", good, 201, &a)
+	f.json("POST", "/v1/rollback/previous", "", 404, &e)
+	require.Contains(t, e.Error, "none before the current one")
+	f.json("POST", "/v1/policies", good, 201, &a)
+	f.json("POST", "/v1/policies", good, 201, &a)
+	f.json("POST", "/v1/rollback/previous", "", 201, &a)
+	require.Equal(t, uint64(2), a.RollbackOf, "nobody has accepted any: the one before")
+	require.NoError(t, f.store.Book(t.Context(), store.Answer{Node: "e1", Revision: 1, Accepted: true}))
+	f.json("POST", "/v1/rollback/previous", "", 201, &a)
+	require.Equal(t, uint64(1), a.RollbackOf, "the newest accepted")
+}
+
+func TestBadRequests(t *testing.T) {
+	f := newFixture(t, "")
+	var a Applied
+	f.json("POST", "/v1/policies", good, 201, &a)
+	large := good + strings.Repeat("# padding\n", policy.MaxBytes/5)
+	for _, tc := range []struct {
+		method, path, body string
+		code               int
+		want               string
+	}{
+		{"POST", "/v1/policies", large, 413, "1 MiB"},
+		{"POST", "/v1/policies", "", 422, "not valid"},
+		{"POST", "/v1/policies", "version: [", 422, "not valid"},
+		{"POST", "/v1/policies", "version: 1\nrules: []\nrevision: \"9\"\n", 422, "not valid"},
+		{"POST", "/v1/policies?wasm=f.wasm", good, 400, "absolute path"},
+		{"POST", "/v1/policies?file=" + strings.Repeat("x", 300), good, 400, "at most 255"},
+		{"GET", "/v1/policies/7", "", 404, "no such revision"},
+		{"GET", "/v1/policies/0", "", 400, `"0" is not a revision`},
+		{"GET", "/v1/policies/x", "", 400, `"x" is not a revision`},
+		{"GET", "/v1/policies/previous", "", 400, `"previous" is not a revision`},
+		{"GET", "/v1/policies?limit=-1", "", 400, "limit"},
+		{"POST", "/v1/rollback/7", "", 404, "no such revision"},
+		{"GET", "/v1/revisions/7/wait", "", 404, "no such revision"},
+		{"GET", "/v1/revisions/1/wait?timeout=soon", "", 400, "timeout"},
+		{"GET", "/v1/revisions/1/wait?timeout=1h", "", 400, "10m"},
+		{"DELETE", "/v1/policies/1", "", 404, "no DELETE"},
+		{"GET", "/nowhere", "", 404, "no GET /nowhere"},
+	} {
+		var e Error
+		f.json(tc.method, tc.path, tc.body, tc.code, &e)
+		require.Contains(t, e.Error, tc.want, tc.path)
+	}
+	list, err := f.store.History(t.Context(), 0)
+	require.NoError(t, err)
+	require.Len(t, list, 1, "nothing that was refused is stored")
+}
+
+func TestProblemsHavePlaces(t *testing.T) {
+	f := newFixture(t, "")
+	var e Error
+	f.json("POST", "/v1/policies?file=p.yaml", strings.Replace(good, "limits:", "limit:", 1)+"surprise: 1\n", 422, &e)
+	require.NotEmpty(t, e.Problems)
+	for _, p := range e.Problems {
+		require.Equal(t, "p.yaml", p.File)
+		require.NotZero(t, p.Line)
+		require.NotZero(t, p.Column)
+		require.NotEmpty(t, p.Message)
+	}
+	require.Greater(t, len(e.Problems), 1, "all at once")
+}
+
+func TestToken(t *testing.T) {
+	f := newFixture(t, "s3cret")
+	for _, header := range [][]string{
+		nil, {"Authorization", "Bearer wrong"}, {"Authorization", "s3cret"}, {"Authorization", "Basic s3cret"},
+		{"Authorization", "Bearer "}, {"Authorization", "Bearer s3cre"},
+	} {
+		for _, path := range []string{"/v1/policies", "/v1/status", "/metrics", "/nowhere"} {
+			code, text := f.do("GET", path, "", header...)
+			require.Equal(t, 401, code, "%v", header)
+			require.NotContains(t, text, "s3cret")
+		}
+		code, _ := f.do("POST", "/v1/policies", good, header...)
+		require.Equal(t, 401, code)
+	}
+	code, _ := f.do("GET", "/v1/status", "", "Authorization", "bearer s3cret")
+	require.Equal(t, 200, code)
+	code, _ = f.do("GET", "/healthz", "")
+	require.Equal(t, 200, code, "a probe bears no token")
+}
+
+func TestPagesOfOthersMayNotApply(t *testing.T) {
+	f := newFixture(t, "")
+	code, text := f.do("POST", "/v1/policies", good, "Origin", "https://elsewhere.example", "Content-Type", "text/plain")
+	require.Equal(t, 403, code, text)
+	code, _ = f.do("POST", "/v1/policies", good, "Sec-Fetch-Site", "cross-site")
+	require.Equal(t, 403, code)
+}
+
+func TestStatusAndMetrics(t *testing.T) {
+	f := newFixture(t, "")
+	var st Status
+	f.json("GET", "/v1/status", "", 200, &st)
+	require.Nil(t, st.Current)
+	require.NotNil(t, st.Proxies)
+	f.proxy("e1", func(n int) bool { return n == 1 })
+	var a Applied
+	f.json("POST", "/v1/policies", good, 201, &a)
+	require.Equal(t, 1, a.Proxies)
+	settled := func(acked, nacked uint64) {
+		require.Eventually(t, func() bool {
+			st = Status{}
+			f.json("GET", "/v1/status", "", 200, &st)
+			p := st.Proxies[0]
+			return p.Acked == acked && p.Nacked == nacked && !p.Waiting && !p.Unsettled
+		}, 20*time.Second, 5*time.Millisecond)
+	}
+	settled(1, 0)
+	f.json("POST", "/v1/policies", good, 201, &a)
+	settled(1, 2)
+	require.Equal(t, uint64(2), st.Current.Number)
+	require.True(t, st.Current.Nacked)
+	require.Equal(t, "Unable to create Wasm plugin sluice", st.Proxies[0].NackText)
+
+	code, text := f.do("GET", "/metrics", "")
+	require.Equal(t, 200, code)
+	for _, line := range []string{
+		"sluice_revision 2", "sluice_proxies_connected 1", "sluice_proxies_behind 1",
+		"sluice_xds_pushes_total 3", "sluice_xds_acks_total 2", "sluice_xds_nacks_total 1",
+	} {
+		require.Contains(t, text, line+"\n")
+	}
+}
+
+func TestWaitStreamsVerdicts(t *testing.T) {
+	f := newFixture(t, "")
+	f.proxy("yes", func(int) bool { return true })
+	release := make(chan struct{})
+	f.proxy("no", func(n int) bool { <-release; return n != 1 })
+	var a Applied
+	f.json("POST", "/v1/policies", good, 201, &a)
+
+	response, err := http.Get(f.url + "/v1/revisions/1/wait?timeout=1m")
+	require.NoError(t, err)
+	defer response.Body.Close()
+	lines := bufio.NewScanner(response.Body)
+	next := func() (e WaitEvent) {
+		require.True(t, lines.Scan())
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &e))
+		return e
+	}
+	require.Equal(t, xds.Verdict{Node: "yes", Revision: 1, Outcome: xds.Acked}, *next().Verdict)
+	close(release) // only now, so the first line came before the end
+	v := next().Verdict
+	require.Equal(t, xds.Nacked, v.Outcome)
+	require.Equal(t, "no", v.Node)
+	require.Equal(t, WaitEvent{Done: true}, next())
+	require.False(t, lines.Scan())
+}
+
+func TestWaitEndsInTime(t *testing.T) {
+	f := newFixture(t, "")
+	blocked := make(chan struct{})
+	t.Cleanup(func() { close(blocked) })
+	f.proxy("silent", func(int) bool { <-blocked; return true })
+	var a Applied
+	f.json("POST", "/v1/policies", good, 201, &a)
+	var e WaitEvent
+	f.json("GET", "/v1/revisions/1/wait?timeout=50ms", "", 200, &e)
+	require.True(t, e.Done)
+	require.Equal(t, []xds.Verdict{{Node: "silent", Revision: 1, Outcome: xds.Waiting}}, e.Missing)
+}

@@ -1,0 +1,34 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+)
+
+// metrics serves a registry of its own: the default one is global.
+func metrics(s *xds.Server) http.Handler {
+	counter := func(name, help string, read func(xds.Counts) uint64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help},
+			func() float64 { return float64(read(s.Counts())) })
+	}
+	gauge := func(name, help string, read func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sluice", Name: name, Help: help}, read)
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		counter("xds_pushes_total", "Revisions pushed to proxies.", func(c xds.Counts) uint64 { return c.Pushes }),
+		counter("xds_acks_total", "Pushes that proxies accepted.", func(c xds.Counts) uint64 { return c.Acks }),
+		counter("xds_nacks_total", "Pushes that proxies refused.", func(c xds.Counts) uint64 { return c.Nacks }),
+		gauge("proxies_connected", "Proxies with an xDS stream.", func() float64 { return float64(s.Ledger().Connected()) }),
+		gauge("proxies_behind", "Connected proxies that do not run the newest revision.", func() float64 { return float64(s.Ledger().Behind()) }),
+		gauge("revision", "The newest revision, 0 before the first.", func() float64 { return float64(s.Ledger().Newest()) }),
+	)
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}

@@ -1,0 +1,203 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const (
+	// Current names the newest revision in a path.
+	Current = "current"
+	// Previous names, in a rollback, the newest revision before the current
+	// one that some proxy accepted, or else the one before the current one.
+	Previous = "previous"
+
+	// defaultFile names a policy that came without a file name.
+	defaultFile = "policy.yaml"
+	maxFileName = 255
+)
+
+// Applied answers POST /v1/policies and POST /v1/rollback/{revision}.
+type Applied struct {
+	store.Summary
+	Warnings []Problem `json:"warnings"`
+	Proxies  int       `json:"proxies"` // connected now
+}
+
+// History answers GET /v1/policies.
+type History struct {
+	Revisions []store.Summary `json:"revisions"` // newest first
+}
+
+// Revision answers GET /v1/policies/{revision}.
+type Revision struct {
+	store.Summary
+	YAML   string          `json:"yaml"`   // as given
+	Policy json.RawMessage `json:"policy"` // as proxies get it
+}
+
+// apply handles POST /v1/policies?file=NAME&wasm=PATH with the YAML as body.
+func (s *server) apply(w http.ResponseWriter, r *http.Request) {
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, policy.MaxBytes))
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			fail(w, http.StatusRequestEntityTooLarge,
+				fmt.Errorf("policy is larger than %d bytes (1 MiB), the most a policy may have", policy.MaxBytes))
+			return
+		}
+		fail(w, http.StatusBadRequest, fmt.Errorf("read policy: %w", err))
+		return
+	}
+	query := r.URL.Query()
+	d := store.Draft{File: query.Get("file"), Wasm: query.Get("wasm"), YAML: text}
+	if err := CheckWasm(d.Wasm); err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	if d.File == "" {
+		d.File = defaultFile
+	}
+	if len(d.File) > maxFileName {
+		fail(w, http.StatusBadRequest, fmt.Errorf("file name has %d bytes, at most %d are allowed", len(d.File), maxFileName))
+		return
+	}
+	s.append(w, r, d)
+}
+
+// CheckWasm refuses what cannot be a path on another machine.
+func CheckWasm(wasm string) error {
+	if wasm != "" && !path.IsAbs(wasm) {
+		return fmt.Errorf("wasm path %q is relative: it must be an absolute path on the proxies' machines", wasm)
+	}
+	return nil
+}
+
+// append judges a draft and makes it a revision.
+func (s *server) append(w http.ResponseWriter, r *http.Request, d store.Draft) {
+	_, doc, warnings, err := policyfile.Read(d.File, d.YAML)
+	if err != nil {
+		fail(w, http.StatusUnprocessableEntity, err)
+		return
+	}
+	d.JSON = policy.AppendJSON(nil, doc)
+	revision, err := s.store.Append(r.Context(), d)
+	if err != nil {
+		s.failStore(w, r, err)
+		return
+	}
+	proxies := s.xds.Ledger().Connected()
+	s.log.Info("revision applied", "revision", revision.Number, "rollback_of", revision.RollbackOf,
+		"file", revision.File, "sha256", revision.SHA256, "wasm", revision.Wasm, "proxies", proxies)
+	answer(w, http.StatusCreated, Applied{Summary: revision.Summary, Warnings: Problems(warnings), Proxies: proxies})
+}
+
+// rollback handles POST /v1/rollback/{revision}: a new revision with the
+// content and the binary of an old one.
+func (s *server) rollback(w http.ResponseWriter, r *http.Request) {
+	number, err := s.number(r)
+	if err != nil {
+		s.failNumber(w, r, err)
+		return
+	}
+	old, err := s.store.Get(r.Context(), number)
+	if err != nil {
+		s.failStore(w, r, err)
+		return
+	}
+	s.append(w, r, store.Draft{File: old.File, Wasm: old.Wasm, RollbackOf: old.Number, YAML: old.YAML})
+}
+
+// history handles GET /v1/policies?limit=N.
+func (s *server) history(w http.ResponseWriter, r *http.Request) {
+	limit := 0
+	if text := r.URL.Query().Get("limit"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			fail(w, http.StatusBadRequest, fmt.Errorf("limit %q is not a number from 1", text))
+			return
+		}
+		limit = n
+	}
+	list, err := s.store.History(r.Context(), limit)
+	if err != nil {
+		s.failStore(w, r, err)
+		return
+	}
+	answer(w, http.StatusOK, History{Revisions: list})
+}
+
+// get handles GET /v1/policies/{revision}.
+func (s *server) get(w http.ResponseWriter, r *http.Request) {
+	number, err := s.number(r)
+	if err != nil {
+		s.failNumber(w, r, err)
+		return
+	}
+	revision, err := s.store.Get(r.Context(), number)
+	if err != nil {
+		s.failStore(w, r, err)
+		return
+	}
+	answer(w, http.StatusOK, Revision{Summary: revision.Summary, YAML: string(revision.YAML), Policy: revision.JSON})
+}
+
+// errNumber says that a path names no revision at all.
+var errNumber = errors.New("is not a revision: give a number from 1")
+
+func (s *server) failNumber(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, errNumber) {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	s.failStore(w, r, err)
+}
+
+// number reads the revision in a path.
+func (s *server) number(r *http.Request) (uint64, error) {
+	text := r.PathValue("revision")
+	switch {
+	case text == Current:
+		last, err := s.store.History(r.Context(), 1)
+		if err != nil {
+			return 0, err
+		}
+		if len(last) == 0 {
+			return 0, fmt.Errorf("%w: nothing has been applied yet", store.ErrNotFound)
+		}
+		return last[0].Number, nil
+	case text == Previous && strings.HasPrefix(r.URL.Path, "/v1/rollback/"):
+		return s.previous(r)
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("%q %w, or %q", text, errNumber, Current)
+	}
+	return n, nil
+}
+
+func (s *server) previous(r *http.Request) (uint64, error) {
+	list, err := s.store.History(r.Context(), 0)
+	if err != nil {
+		return 0, err
+	}
+	if len(list) < 2 {
+		return 0, fmt.Errorf("%w: there is none before the current one", store.ErrNotFound)
+	}
+	for _, revision := range list[1:] {
+		if revision.Acked {
+			return revision.Number, nil
+		}
+	}
+	return list[1].Number, nil
+}

@@ -1,0 +1,246 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
+)
+
+func open(t *testing.T, dir string) *Bolt {
+	t.Helper()
+	b, err := Open(dir)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
+}
+
+func draft(text string) Draft {
+	return Draft{File: "policy.yaml", YAML: []byte(text), JSON: []byte(`{"of":"` + text + `"}`)}
+}
+
+func TestAppendNumbersAndKeeps(t *testing.T) {
+	dir, ctx := filepath.Join(t.TempDir(), "not", "there", "yet"), t.Context()
+	b, err := Open(dir)
+	require.NoError(t, err)
+
+	_, err = b.Last(ctx)
+	require.ErrorIs(t, err, ErrNotFound)
+
+	for i, text := range []string{"a", "b", "c"} {
+		d := draft(text)
+		d.Wasm = "/lib/" + text + ".wasm"
+		r, err := b.Append(ctx, d)
+		require.NoError(t, err)
+		require.Equal(t, uint64(i+1), r.Number)
+		require.WithinDuration(t, time.Now(), r.Created, time.Minute)
+	}
+	require.NoError(t, b.Close())
+
+	b = open(t, dir)
+	r, err := b.Get(ctx, 2)
+	require.NoError(t, err)
+	require.Equal(t, "b", string(r.YAML))
+	require.Equal(t, `{"of":"b"}`, string(r.JSON))
+	require.Equal(t, "/lib/b.wasm", r.Wasm)
+	require.Equal(t, "policy.yaml", r.File)
+	require.Equal(t, 1, r.Bytes)
+	// printf b | sha256sum
+	require.Equal(t, "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d", r.SHA256)
+
+	last, err := b.Last(ctx)
+	require.NoError(t, err)
+	require.Equal(t, uint64(3), last.Number)
+	_, err = b.Get(ctx, 4)
+	require.ErrorIs(t, err, ErrNotFound)
+	_, err = b.Get(ctx, 0)
+	require.ErrorIs(t, err, ErrNotFound)
+}
+
+func TestHistoryIsNewestFirst(t *testing.T) {
+	b, ctx := open(t, t.TempDir()), t.Context()
+	list, err := b.History(ctx, 0)
+	require.NoError(t, err)
+	require.Empty(t, list)
+	for i := range 5 {
+		d := draft(fmt.Sprint(i))
+		if i == 4 {
+			d.RollbackOf = 2
+		}
+		_, err := b.Append(ctx, d)
+		require.NoError(t, err)
+	}
+	list, err = b.History(ctx, 2)
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	require.Equal(t, uint64(5), list[0].Number)
+	require.Equal(t, uint64(2), list[0].RollbackOf)
+	require.Equal(t, uint64(4), list[1].Number)
+	list, err = b.History(ctx, 0)
+	require.NoError(t, err)
+	require.Len(t, list, 5)
+}
+
+func TestBookMarksRevisionAndProxy(t *testing.T) {
+	dir, ctx := t.TempDir(), t.Context()
+	b, err := Open(dir)
+	require.NoError(t, err)
+	for range 2 {
+		_, err := b.Append(ctx, draft("x"))
+		require.NoError(t, err)
+	}
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	require.NoError(t, b.Book(ctx, Answer{Node: "e1", Revision: 1, Accepted: true, At: at}))
+	require.NoError(t, b.Book(ctx, Answer{Node: "e1", Revision: 2, Text: "no", At: at.Add(time.Second)}))
+	want := Proxy{
+		Node: "e1", Acked: 1, AckedAt: at, Nacked: 2, NackedAt: at.Add(time.Second), NackText: "no",
+		Refused: []uint64{2}, Unsettled: true,
+	}
+	require.NoError(t, b.Close())
+
+	b = open(t, dir)
+	proxies, err := b.Proxies(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []Proxy{want}, proxies)
+	list, err := b.History(ctx, 0)
+	require.NoError(t, err)
+	require.Equal(t, []bool{false, true}, []bool{list[0].Acked, list[0].Nacked})
+	require.Equal(t, []bool{true, false}, []bool{list[1].Acked, list[1].Nacked})
+
+	require.NoError(t, b.Forget(ctx, "e1"))
+	proxies, err = b.Proxies(ctx)
+	require.NoError(t, err)
+	require.Empty(t, proxies)
+}
+
+func TestProxyAfter(t *testing.T) {
+	ack := func(r uint64) Answer { return Answer{Node: "n", Revision: r, Accepted: true} }
+	nack := func(r uint64) Answer { return Answer{Node: "n", Revision: r} }
+	for _, tc := range []struct {
+		name      string
+		answers   []Answer
+		acked     uint64
+		refused   []uint64
+		unsettled bool
+	}{
+		{"one accepted", []Answer{ack(1)}, 1, nil, false},
+		{"refused after accepted", []Answer{ack(1), nack(2)}, 1, []uint64{2}, true},
+		{"withdrawal confirmed", []Answer{ack(1), nack(2), ack(1)}, 1, []uint64{2}, false},
+		{"next one accepted", []Answer{ack(1), nack(2), ack(1), ack(3)}, 3, nil, false},
+		{"the refused one accepted later", []Answer{nack(2), ack(2)}, 2, nil, false},
+		{"refused twice", []Answer{nack(2), nack(2)}, 0, []uint64{2}, true},
+		{"an accepted one refused later", []Answer{ack(6), nack(6), ack(3)}, 3, []uint64{6}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var p Proxy
+			for _, a := range tc.answers {
+				p = p.After(a)
+			}
+			require.Equal(t, tc.acked, p.Acked)
+			require.ElementsMatch(t, tc.refused, p.Refused)
+			require.Equal(t, tc.unsettled, p.Unsettled)
+		})
+	}
+	var p Proxy
+	for r := range uint64(100) {
+		p = p.After(nack(r + 1))
+	}
+	require.Len(t, p.Refused, maxRefused)
+	require.Equal(t, uint64(100), p.Refused[maxRefused-1])
+}
+
+func TestConcurrentAppendsAndBookings(t *testing.T) {
+	b, ctx := open(t, t.TempDir()), t.Context()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 5 {
+				r, err := b.Append(ctx, draft("x"))
+				if err != nil {
+					t.Errorf("append: %v", err)
+					return
+				}
+				if err := b.Book(ctx, Answer{Node: fmt.Sprint("e", i), Revision: r.Number, Accepted: true}); err != nil {
+					t.Errorf("book: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	list, err := b.History(ctx, 0)
+	require.NoError(t, err)
+	require.Len(t, list, 40)
+	for i, s := range list {
+		require.Equal(t, uint64(40-i), s.Number)
+		require.True(t, s.Acked)
+	}
+	proxies, err := b.Proxies(ctx)
+	require.NoError(t, err)
+	require.Len(t, proxies, 8)
+}
+
+func TestHeldByAnother(t *testing.T) {
+	dir := t.TempDir()
+	open(t, dir)
+	began := time.Now()
+	_, err := Open(dir)
+	require.ErrorIs(t, err, ErrHeld)
+	require.ErrorContains(t, err, dir)
+	require.Less(t, time.Since(began), 5*time.Second)
+}
+
+func TestOtherFilesAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, FileName), []byte("this is no database, whatever its name\n"), 0o600))
+	_, err := Open(dir)
+	require.ErrorContains(t, err, FileName)
+
+	dir = t.TempDir()
+	db, err := bbolt.Open(filepath.Join(dir, FileName), 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, db.Update(func(tx *bbolt.Tx) error {
+		meta, err := tx.CreateBucket(metaBucket)
+		if err != nil {
+			return err
+		}
+		return meta.Put(formatKey, []byte("99"))
+	}))
+	require.NoError(t, db.Close())
+	_, err = Open(dir)
+	require.ErrorContains(t, err, `"99"`)
+	_, err = Open(dir)
+	require.NotErrorIs(t, err, ErrHeld, "a refused store is not left locked")
+
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err = Open(file)
+	require.ErrorContains(t, err, "create data directory")
+}
+
+func TestWatch(t *testing.T) {
+	b := open(t, t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	changed := b.Watch(ctx)
+	for range 3 {
+		_, err := b.Append(t.Context(), draft("x"))
+		require.NoError(t, err)
+	}
+	<-changed
+	select {
+	case <-changed:
+		t.Fatal("appends before the first receive share one value")
+	default:
+	}
+	cancel()
+	require.Eventually(t, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.watchers) == 0
+	}, 5*time.Second, time.Millisecond)
+}

@@ -1,0 +1,142 @@
+// Package store keeps every policy revision that was ever accepted, and what
+// each proxy answered to it.
+//
+// Its invariant: what Append and Book have returned survives a crash, and a
+// revision never changes once it has a number. Numbers are 1, 2, 3, … without
+// gaps. The package gives policies no meaning: it must never import
+// shared/policy, the xDS server or the API.
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"time"
+)
+
+var (
+	// ErrNotFound says that there is no such revision.
+	ErrNotFound = errors.New("no such revision")
+	// ErrHeld says that another process has the store open.
+	ErrHeld = errors.New("data directory is held by another process")
+)
+
+// Store is a versioned policy store. The methods are what several control
+// planes on one etcd could offer too: appends are ordered by the store, and
+// changes are watched, never assumed to be one's own.
+type Store interface {
+	// Append gives the draft the next number. When it returns, the revision
+	// is durable.
+	Append(ctx context.Context, d Draft) (Revision, error)
+	// Get returns a revision, or ErrNotFound.
+	Get(ctx context.Context, number uint64) (Revision, error)
+	// Last returns the newest revision, or ErrNotFound when there is none.
+	Last(ctx context.Context) (Revision, error)
+	// History returns the newest revisions first, at most limit of them; 0
+	// returns all.
+	History(ctx context.Context, limit int) ([]Summary, error)
+	// Book records a proxy's answer: a mark on the revision, Proxy.After on the
+	// proxy.
+	Book(ctx context.Context, a Answer) error
+	// Proxies returns every proxy with a booked answer, by node id.
+	Proxies(ctx context.Context) ([]Proxy, error)
+	// Forget drops what is known of a proxy. Revisions keep their marks.
+	Forget(ctx context.Context, node string) error
+	// Watch returns a channel that gets a value after an Append, until ctx
+	// ends. Appends in quick succession may share one value.
+	Watch(ctx context.Context) <-chan struct{}
+	Close() error
+}
+
+// Draft is a policy about to become a revision.
+type Draft struct {
+	File       string // name of the file it came from, for people
+	Wasm       string // path of the filter's binary on the proxies' machines, may be empty
+	RollbackOf uint64 // the revision whose content this is, 0 if it is new
+	YAML       []byte // the text as given
+	JSON       []byte // what proxies get, without the revision stamp
+}
+
+// Summary is a revision without its texts.
+type Summary struct {
+	Number     uint64    `json:"revision"`
+	File       string    `json:"file"`
+	Wasm       string    `json:"wasm,omitempty"`
+	RollbackOf uint64    `json:"rollback_of,omitempty"`
+	Created    time.Time `json:"created"`
+	SHA256     string    `json:"sha256"` // of YAML, hexadecimal
+	Bytes      int       `json:"bytes"`  // length of YAML
+
+	Acked  bool `json:"acked"`  // some proxy has accepted it
+	Nacked bool `json:"nacked"` // some proxy has refused it
+}
+
+// Revision is one version of the policy.
+type Revision struct {
+	Summary
+	YAML []byte
+	JSON []byte
+}
+
+// Answer is what a proxy said to a revision.
+type Answer struct {
+	Node     string
+	Revision uint64
+	Accepted bool
+	Text     string // the proxy's words, if it refused
+	At       time.Time
+}
+
+// Proxy is what is known of a proxy from its answers.
+type Proxy struct {
+	Node     string    `json:"node"`
+	Acked    uint64    `json:"acked,omitempty"` // the revision it accepted last: what it runs
+	AckedAt  time.Time `json:"acked_at,omitzero"`
+	Nacked   uint64    `json:"nacked,omitempty"` // the revision it refused last
+	NackedAt time.Time `json:"nacked_at,omitzero"`
+	NackText string    `json:"nack_text,omitempty"`
+
+	// Refused lists the revisions it refused and has not accepted since,
+	// apart from those older than one it accepted.
+	Refused []uint64 `json:"refused,omitempty"`
+	// Unsettled says that its latest answer was a refusal: it has not yet
+	// confirmed what it was given back.
+	Unsettled bool `json:"unsettled,omitempty"`
+}
+
+// maxRefused bounds Proxy.Refused for a proxy that refuses everything.
+const maxRefused = 32
+
+// After returns what is known of the proxy once it has given the answer.
+func (p Proxy) After(a Answer) Proxy {
+	p.Node = a.Node
+	if a.Accepted {
+		p.Acked, p.AckedAt = a.Revision, a.At
+		p.Refused = slices.DeleteFunc(slices.Clone(p.Refused), func(r uint64) bool { return r <= a.Revision })
+		p.Unsettled = false
+		return p
+	}
+	p.Nacked, p.NackedAt, p.NackText = a.Revision, a.At, a.Text
+	p.Unsettled = true
+	if !slices.Contains(p.Refused, a.Revision) {
+		p.Refused = append(slices.Clone(p.Refused), a.Revision)
+		p.Refused = p.Refused[max(0, len(p.Refused)-maxRefused):]
+	}
+	return p
+}
+
+// summary describes the draft under its number.
+func (d Draft) summary(number uint64, now time.Time) Summary {
+	sum := sha256.Sum256(d.YAML)
+	return Summary{
+		Number:     number,
+		File:       d.File,
+		Wasm:       d.Wasm,
+		RollbackOf: d.RollbackOf,
+		Created:    now.UTC(),
+		SHA256:     hex.EncodeToString(sum[:]),
+		Bytes:      len(d.YAML),
+	}
+}

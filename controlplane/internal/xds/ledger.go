@@ -1,0 +1,299 @@
+package xds
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
+
+// forgetAfter is how long a proxy that is gone stays in the ledger.
+const forgetAfter = time.Hour
+
+// maxAnswers bounds what a session remembers of its own answers.
+const maxAnswers = 64
+
+// Ledger knows which proxies are connected, what was pushed to them and what
+// they answered.
+type Ledger struct {
+	store store.Store
+
+	mu        sync.Mutex
+	revisions []mark // ascending
+	proxies   map[string]*proxy
+	changed   chan struct{} // closed and replaced at every change
+	moved     chan struct{} // the same, where other sessions' offers may change
+}
+
+// proxy is one node id: usually one process, two during a hot restart.
+type proxy struct {
+	known    store.Proxy
+	sessions map[uint64]*session
+	gone     time.Time // since when it has no session
+	last     session   // the latest session, for what is shown once it is gone
+}
+
+// session is one stream. Only its stream's goroutine pushes on it.
+type session struct {
+	id        uint64
+	node      node
+	peer      string
+	connected time.Time
+
+	subscribed bool
+	stance     stance
+	runs       uint64 // the revision it accepted or reported last, 0 if none
+	holds      uint64 // runs, or 0 if that must be pushed again
+	pushed     uint64
+	inFlight   bool
+	unsendable uint64 // the revision that could not be written as a resource
+	problem    string // why
+	answers    map[uint64]bool
+}
+
+func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
+	l := &Ledger{store: s, proxies: map[string]*proxy{}, changed: make(chan struct{}), moved: make(chan struct{})}
+	known, err := s.Proxies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	for _, k := range known {
+		l.proxies[k.Node] = &proxy{known: k, sessions: map[uint64]*session{}, gone: now}
+	}
+	return l, l.refresh(ctx)
+}
+
+// refresh reads the list of revisions anew.
+func (l *Ledger) refresh(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list, err := l.store.History(ctx, 0)
+	if err != nil {
+		return err
+	}
+	before := make(map[uint64]mark, len(l.revisions))
+	for _, m := range l.revisions {
+		before[m.number] = m
+	}
+	l.revisions = l.revisions[:0]
+	for _, s := range slices.Backward(list) {
+		// Marks only ever come; one that the store failed to keep stays here.
+		b := before[s.Number]
+		l.revisions = append(l.revisions, mark{
+			number: s.Number, acked: s.Acked || b.acked, nacked: s.Nacked || b.nacked,
+		})
+	}
+	l.broadcastOffers()
+	return nil
+}
+
+// broadcast wakes whoever waits on changes. The caller holds mu.
+func (l *Ledger) broadcast() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// broadcastOffers also wakes the sessions. Most changes concern one session
+// and those who watch; waking a whole fleet for each of its answers would make
+// a roll-out quadratic.
+func (l *Ledger) broadcastOffers() {
+	close(l.moved)
+	l.moved = make(chan struct{})
+	l.broadcast()
+}
+
+// moves is changes for sessions: a channel that is closed when what they are
+// offered may have changed.
+func (l *Ledger) moves() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.moved
+}
+
+// changes returns a channel that is closed at the next change. Take it before
+// looking, so that nothing is missed in between.
+func (l *Ledger) changes() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed
+}
+
+// open adds a session.
+func (l *Ledger) open(id uint64, n node, peer string) *session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.proxies[n.id]
+	if p == nil {
+		p = &proxy{known: store.Proxy{Node: n.id}, sessions: map[uint64]*session{}}
+		l.proxies[n.id] = p
+	}
+	s := &session{id: id, node: n, peer: peer, connected: time.Now(), answers: map[uint64]bool{}}
+	p.sessions[id] = s
+	p.gone = time.Time{}
+	l.broadcast()
+	return s
+}
+
+// close removes a session.
+func (l *Ledger) close(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.proxies[s.node.id]
+	delete(p.sessions, s.id)
+	p.last = *s
+	if len(p.sessions) == 0 {
+		p.gone = time.Now()
+	}
+	l.broadcast()
+}
+
+// knownOf returns what is known of the session's proxy.
+func (l *Ledger) knownOf(s *session) store.Proxy {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.proxies[s.node.id].known
+}
+
+// subscribe notes that the session wants the policy and holds a revision, 0
+// for none. A process that holds nothing is asked afresh.
+func (l *Ledger) subscribe(s *session, holds uint64, fresh bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.proxies[s.node.id].known
+	s.subscribed = true
+	s.stance = stance{acked: known.Acked, since: l.newest()}
+	s.runs = holds
+	if !fresh {
+		s.stance.refused = slices.Clone(known.Refused)
+		if known.Unsettled {
+			s.stance.misses, holds = 1, 0
+		}
+	}
+	s.holds = holds
+	if s.runs > 0 {
+		s.note(s.runs, true)
+	}
+	l.broadcast()
+}
+
+func (l *Ledger) unsubscribe(s *session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.subscribed = false
+	l.broadcast()
+}
+
+// due says which revision to push to the session now, if any, and whether
+// that takes back a refused one.
+func (l *Ledger) due(s *session) (number uint64, withdrawal, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !s.subscribed || s.inFlight {
+		return 0, false, false
+	}
+	number = offer(l.revisions, s.stance)
+	if number == 0 || number == s.holds || number == s.unsendable {
+		return 0, false, false
+	}
+	return number, s.stance.hasRefused(l.newest()) && s.stance.misses > 0, true
+}
+
+// sent notes a push; until it is answered there is no other one.
+func (l *Ledger) sent(s *session, number uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.pushed, s.inFlight = number, true
+	s.unsendable, s.problem = 0, ""
+	l.broadcast()
+}
+
+// unsent notes that a revision could not be written for this proxy.
+func (l *Ledger) unsent(s *session, number uint64, why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.unsendable, s.problem = number, why.Error()
+	l.broadcast()
+}
+
+// answered books an answer to the push in flight. The error is the store's;
+// the ledger itself has taken the answer all the same.
+func (l *Ledger) answered(ctx context.Context, s *session, a store.Answer) error {
+	// The answer counts even if the proxy hung up right after giving it.
+	err := l.store.Book(context.WithoutCancel(ctx), a)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.inFlight = false
+	l.take(s, a)
+	return err
+}
+
+// reported books that a proxy which connects again holds a revision it was
+// not known to have accepted: its answer was lost with the old connection.
+func (l *Ledger) reported(ctx context.Context, s *session, number uint64) error {
+	a := store.Answer{Node: s.node.id, Revision: number, Accepted: true, At: time.Now().UTC()}
+	err := l.store.Book(ctx, a)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.take(s, a)
+	return err
+}
+
+func (l *Ledger) take(s *session, a store.Answer) {
+	p := l.proxies[s.node.id]
+	p.known = p.known.After(a)
+	if i, ok := slices.BinarySearchFunc(l.revisions, a.Revision, func(m mark, n uint64) int {
+		return cmp.Compare(m.number, n)
+	}); ok {
+		m := &l.revisions[i]
+		if before := *m; a.Accepted && !before.acked || !a.Accepted && !before.nacked {
+			m.acked, m.nacked = before.acked || a.Accepted, before.nacked || !a.Accepted
+			defer l.broadcastOffers()
+		}
+	}
+	s.note(a.Revision, a.Accepted)
+	before := s.stance.refused
+	mine := store.Proxy{Acked: s.stance.acked, Refused: before}.After(a)
+	s.stance.acked, s.stance.refused = mine.Acked, mine.Refused
+	switch {
+	case a.Accepted:
+		s.runs, s.holds, s.stance.misses = a.Revision, a.Revision, 0
+	case len(before) == 0 || a.Revision > slices.Max(before):
+		s.holds, s.stance.misses = 0, 1 // a new revision, counted anew
+	default:
+		s.holds = 0
+		s.stance.misses++
+	}
+	l.broadcast()
+}
+
+// note keeps the session's answer to a revision.
+func (s *session) note(number uint64, accepted bool) {
+	s.answers[number] = accepted
+	if len(s.answers) > maxAnswers {
+		delete(s.answers, slices.Min(slices.Collect(maps.Keys(s.answers))))
+	}
+}
+
+// forget drops proxies that have been gone for long.
+func (l *Ledger) forget(ctx context.Context, now time.Time) error {
+	l.mu.Lock()
+	var gone []string
+	for id, p := range l.proxies {
+		if len(p.sessions) == 0 && now.Sub(p.gone) >= forgetAfter {
+			gone = append(gone, id)
+			delete(l.proxies, id)
+		}
+	}
+	l.mu.Unlock()
+	var errs []error
+	for _, id := range gone {
+		errs = append(errs, l.store.Forget(ctx, id))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,63 @@
+package xds
+
+import "slices"
+
+// mark is what the fleet has said to a revision.
+type mark struct {
+	number uint64
+	acked  bool // some proxy accepted it
+	nacked bool // some proxy refused it
+}
+
+// withheld says that a revision is not offered to proxies that come later.
+func (m mark) withheld() bool { return m.nacked && !m.acked }
+
+// stance is where one proxy stands.
+type stance struct {
+	acked   uint64   // what it accepted last, 0 for nothing
+	refused []uint64 // what it refused
+	since   uint64   // the newest revision when it subscribed: later ones are not withheld from it
+	misses  int      // refusals in a row
+}
+
+// maxMisses is how many refusals in a row a proxy may give before it is only
+// asked for revisions it has not seen: the newest one and its last good one.
+const maxMisses = 2
+
+// offer says which revision the proxy should hold, 0 for none. Revisions come
+// in ascending order. The package comment has the rules.
+func offer(revisions []mark, p stance) uint64 {
+	if len(revisions) == 0 {
+		return 0
+	}
+	newest := revisions[len(revisions)-1]
+	if !p.hasRefused(newest.number) && (newest.number > p.since || !newest.withheld()) {
+		return newest.number
+	}
+	if p.misses >= maxMisses {
+		return 0
+	}
+	return lastGood(revisions, p)
+}
+
+// lastGood is offer without the newest revision's privilege.
+func lastGood(revisions []mark, p stance) uint64 {
+	// A proxy that refused something newer than what it runs keeps that: what
+	// others accepted meanwhile is not proven on it.
+	if p.acked > 0 && !p.hasRefused(p.acked) && slices.ContainsFunc(p.refused, func(r uint64) bool { return r > p.acked }) {
+		return p.acked
+	}
+	for _, m := range slices.Backward(revisions) {
+		if m.acked && !p.hasRefused(m.number) {
+			return m.number
+		}
+	}
+	for _, m := range slices.Backward(revisions) {
+		if !m.nacked && !p.hasRefused(m.number) {
+			return m.number
+		}
+	}
+	return 0
+}
+
+func (p stance) hasRefused(number uint64) bool { return slices.Contains(p.refused, number) }

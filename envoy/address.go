@@ -1,0 +1,82 @@
+package envoy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// address is a host, a name or an IP without brackets, and a port.
+type address struct {
+	Host string
+	Port uint16
+}
+
+// isIP reports whether the host is an IP rather than a name to look up.
+func (a address) isIP() bool {
+	_, err := netip.ParseAddr(a.Host)
+	return err == nil
+}
+
+// listenAddress reads where a listener binds: IP:PORT, where an absent IP
+// means every IPv4 interface and port 0 one of the kernel's choice.
+func listenAddress(text string) (address, error) {
+	a, err := parseAddress(text)
+	if err != nil {
+		return address{}, err
+	}
+	switch a.Host {
+	case "":
+		a.Host = "0.0.0.0"
+	case "localhost":
+		a.Host = "127.0.0.1"
+	}
+	if !a.isIP() {
+		return address{}, fmt.Errorf("%q: Envoy listens on an IP, not on a name: want IP:PORT such as 127.0.0.1:8080", text)
+	}
+	return a, nil
+}
+
+// dialAddress reads where a server is: HOST:PORT.
+func dialAddress(text string) (address, error) {
+	a, err := parseAddress(text)
+	if err != nil {
+		return address{}, err
+	}
+	if a.Host == "" || a.Port == 0 {
+		return address{}, fmt.Errorf("%q: want a host and a port such as 127.0.0.1:8080", text)
+	}
+	return a, nil
+}
+
+func parseAddress(text string) (address, error) {
+	wrong := func(why string) (address, error) {
+		return address{}, fmt.Errorf("%q: %s: want HOST:PORT such as 127.0.0.1:8080 or [::1]:8080", text, why)
+	}
+	if strings.Contains(text, "://") {
+		return wrong("is a URL")
+	}
+	colon := strings.LastIndexByte(text, ':')
+	if colon < 0 {
+		return wrong("has no port")
+	}
+	host, digits := text[:colon], text[colon+1:]
+	port, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil {
+		if errors.Is(err, strconv.ErrRange) {
+			return wrong("the port is above 65535")
+		}
+		return wrong("the port is not a number")
+	}
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
+		if ip, err := netip.ParseAddr(host); err != nil || !ip.Is6() {
+			return wrong("no IPv6 address between the brackets")
+		}
+	} else if strings.ContainsAny(host, ":[]/ \t\r\n") {
+		return wrong("is no host name, and an IPv6 address goes between brackets")
+	}
+	return address{Host: host, Port: uint16(port)}, nil
+}

@@ -1,0 +1,227 @@
+package envoy
+
+import (
+	"bytes"
+	"cmp"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"text/template"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// EmptyPolicy limits nothing.
+const EmptyPolicy = `{"version":1,"rules":[]}`
+
+const (
+	// ListenerName is the rendered listener that serves the upstream.
+	ListenerName = "ingress"
+	// ManageListenerName is the rendered listener for management requests.
+	ManageListenerName = "manage"
+)
+
+// BootstrapOptions says what a bootstrap wires together. Addresses are
+// HOST:PORT; those that Envoy binds are IPs and may have port 0.
+type BootstrapOptions struct {
+	Plugin   Plugin // Policy may be empty: EmptyPolicy
+	Listen   string
+	Upstream string
+	Admin    string
+	Node     string // node id
+	Cluster  string // the node's cluster; default "sluice"
+	Manage   string // a listener of its own for management requests; empty = none
+
+	XDS    string // the control plane; empty = the plugin is static
+	XDSTLS *ClientTLS
+}
+
+// ClientTLS is how Envoy proves who it is to the control plane and whom it
+// believes: paths of PEM files on the proxy's machine.
+type ClientTLS struct {
+	CA        string
+	Cert, Key string // both or none
+}
+
+//go:embed bootstrap.yaml.tmpl
+var bootstrapText string
+
+var bootstrapTemplate = template.Must(template.New("bootstrap").Funcs(template.FuncMap{
+	"scalar": scalar,
+	"indent": indent,
+}).Parse(bootstrapText))
+
+// Bootstrap writes an Envoy configuration as YAML for people to read and
+// change: our filter in front of one upstream, by extension config discovery
+// from o.XDS, or static without it.
+func Bootstrap(o BootstrapOptions) ([]byte, error) {
+	if o.Node == "" && o.XDS != "" {
+		return nil, errors.New("render bootstrap: no node id: the control plane tells proxies apart by it")
+	}
+	if tls := o.XDSTLS; tls != nil {
+		switch {
+		case o.XDS == "":
+			return nil, errors.New("render bootstrap: TLS for the control plane, but no control plane")
+		case tls.CA == "":
+			return nil, errors.New("render bootstrap: TLS needs the certificate authority of the control plane")
+		case (tls.Cert == "") != (tls.Key == ""):
+			return nil, errors.New("render bootstrap: a client certificate and its key go together")
+		}
+	}
+	view := bootstrapView{BootstrapOptions: o}
+	view.Cluster = cmp.Or(o.Cluster, "sluice")
+	for _, a := range []struct {
+		what, text string
+		parse      func(string) (address, error)
+		into       **address
+		optional   bool
+	}{
+		{"listen address", o.Listen, listenAddress, &view.ListenAt, false},
+		{"upstream address", o.Upstream, dialAddress, &view.UpstreamAt, false},
+		{"admin address", o.Admin, listenAddress, &view.AdminAt, false},
+		{"manage address", o.Manage, listenAddress, &view.ManageAt, true},
+		{"xds address", o.XDS, dialAddress, &view.XDSAt, true},
+	} {
+		if a.text == "" && a.optional {
+			continue
+		}
+		parsed, err := a.parse(a.text)
+		if err != nil {
+			return nil, fmt.Errorf("render bootstrap: %s %w", a.what, err)
+		}
+		*a.into = &parsed
+	}
+	var err error
+	if view.Filter, err = filterYAML(o.Plugin); err != nil {
+		return nil, fmt.Errorf("render bootstrap: %w", err)
+	}
+	var out bytes.Buffer
+	if err := bootstrapTemplate.Execute(&out, view); err != nil {
+		return nil, fmt.Errorf("render bootstrap: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// bootstrapView is what the template sees.
+type bootstrapView struct {
+	BootstrapOptions
+
+	ListenAt, UpstreamAt, AdminAt *address
+	ManageAt, XDSAt               *address // nil where there is none
+	Filter                        string   // typed_config of the plugin, YAML
+}
+
+// FilterName is the HTTP filter's name, which is also that of the resource it
+// is served as.
+func (v bootstrapView) FilterName() string { return cmp.Or(v.Plugin.Name, ResourceName) }
+
+// Endpoint describes a cluster of one address to the template.
+func (v bootstrapView) Endpoint(name string, at *address) clusterView {
+	return clusterView{Name: name, At: at, Discovery: discovery(at)}
+}
+
+type clusterView struct {
+	Name      string
+	At        *address
+	Discovery string
+}
+
+func discovery(at *address) string {
+	if at.isIP() {
+		return "STATIC"
+	}
+	return "STRICT_DNS"
+}
+
+// XDSNameKind is the kind of name the control plane's certificate must carry.
+func (v bootstrapView) XDSNameKind() string {
+	if v.XDSAt.isIP() {
+		return "IP_ADDRESS"
+	}
+	return "DNS"
+}
+
+// longestReadable is the length above which a policy is left on one line: it
+// is no reading matter then, and indented it might outgrow policy.MaxBytes.
+const longestReadable = 64 << 10
+
+// filterYAML writes the plugin's configuration as YAML with the policy as a
+// block of indented JSON.
+func filterYAML(p Plugin) (string, error) {
+	if len(p.Policy) == 0 {
+		p.Policy = []byte(EmptyPolicy)
+	}
+	var policy bytes.Buffer
+	if err := json.Indent(&policy, p.Policy, "", "  "); err != nil {
+		return "", fmt.Errorf("read policy: %w", err)
+	}
+	if len(p.Policy) <= longestReadable {
+		p.Policy = policy.Bytes()
+	}
+	config, err := p.Any()
+	if err != nil {
+		return "", err
+	}
+	// protojson knows Envoy's spelling; its output, being JSON, is YAML.
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(config)
+	if err != nil {
+		return "", fmt.Errorf("marshal filter: %w", err)
+	}
+	var node yaml.Node
+	if err := yaml.Unmarshal(text, &node); err != nil {
+		return "", fmt.Errorf("marshal filter: %w", err)
+	}
+	restyle(&node)
+	var out strings.Builder
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(&node); err != nil {
+		return "", fmt.Errorf("marshal filter: %w", err)
+	}
+	return out.String(), encoder.Close()
+}
+
+// restyle turns JSON's braces and quotes into YAML's blocks. Empty collections
+// keep their braces and texts of many lines become literal blocks.
+func restyle(node *yaml.Node) {
+	switch {
+	case node.Kind == yaml.ScalarNode && strings.Contains(node.Value, "\n"):
+		node.Style = yaml.LiteralStyle
+	case len(node.Content) > 0 || node.Kind == yaml.ScalarNode:
+		node.Style = 0
+	}
+	for _, child := range node.Content {
+		restyle(child)
+	}
+}
+
+// plain is what needs no quotes wherever it stands, unless it is a word that
+// YAML reads as something other than a string.
+var plain = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9_./-]*$`)
+
+// scalar writes a text as YAML, quoted where YAML would read something else.
+func scalar(text string) (string, error) {
+	if plain.MatchString(text) {
+		out, err := yaml.Marshal(text)
+		return strings.TrimSuffix(string(out), "\n"), err
+	}
+	// A JSON string is a YAML string, on one line and in any context.
+	out, err := json.Marshal(text)
+	return string(out), err
+}
+
+// indent moves every line but the first, which stands where the template puts
+// it, and drops the last line's end.
+func indent(spaces int, text string) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for i := range lines {
+		if i > 0 && lines[i] != "" {
+			lines[i] = strings.Repeat(" ", spaces) + lines[i]
+		}
+	}
+	return strings.Join(lines, "\n")
+}

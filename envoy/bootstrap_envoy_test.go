@@ -1,0 +1,180 @@
+package envoy_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/envoy/proc"
+)
+
+// probe is the path of testdata/probe, compiled: a filter that answers every
+// request with its policy.
+var probe string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "probe-")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		probe = filepath.Join(dir, "probe.wasm")
+		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o", probe, "./testdata/probe")
+		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			panic(fmt.Sprintf("%v\n%s", err, out))
+		}
+		return m.Run()
+	}())
+}
+
+// smallest is a module that does nothing, in as few bytes as Envoy accepts: it
+// loads in no time where its answers do not matter.
+const smallest = "\x00asm\x01\x00\x00\x00" +
+	"\x01\x09\x02\x60\x00\x00\x60\x01\x7f\x01\x7f" + // types: func(), func(i32) i32
+	"\x03\x03\x02\x00\x01" + // one function of each
+	"\x05\x03\x01\x00\x01" + // a page of memory
+	"\x07\x3f\x03" + // three exports
+	"\x06memory\x02\x00" +
+	"\x17proxy_abi_version_0_2_0\x00\x00" +
+	"\x18proxy_on_memory_allocate\x00\x01" +
+	"\x0a\x09\x02\x02\x00\x0b\x04\x00\x41\x00\x0b" // return; return 0
+
+// unusedAddress is one that nobody listens on.
+func unusedAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	return listener.Addr().String()
+}
+
+// get asks on a connection of its own, so on any worker, for a body.
+func get(t *testing.T, ctx context.Context, url string) string {
+	t.Helper()
+	defer http.DefaultClient.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusOK, response.StatusCode, "%s", body)
+	return string(body)
+}
+
+// selfSigned writes a certificate and its key as PEM files.
+func selfSigned(t *testing.T) (certificateFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	certificate := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	signed, err := x509.CreateCertificate(rand.Reader, certificate, certificate, key.Public(), key)
+	require.NoError(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	write := func(name, kind string, der []byte) string {
+		file := filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		return file
+	}
+	return write("cert.pem", "CERTIFICATE", signed), write("key.pem", "PRIVATE KEY", private)
+}
+
+// patience is for machines with much else to do: loading the probe takes a
+// second and a half of processor time.
+const patience = 3 * time.Minute
+
+// eachEnvoy runs a test on every Envoy the tests have to pass on.
+func eachEnvoy(t *testing.T, test func(t *testing.T, ctx context.Context, binary string)) {
+	t.Helper()
+	binaries, err := proc.All()
+	require.NoError(t, err)
+	for _, binary := range binaries {
+		version, err := proc.Version(t.Context(), binary)
+		require.NoError(t, err)
+		t.Run(version, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			t.Cleanup(cancel)
+			test(t, ctx, binary)
+		})
+	}
+}
+
+func start(t *testing.T, ctx context.Context, binary string, o envoy.BootstrapOptions) *proc.Process {
+	t.Helper()
+	bootstrap, err := envoy.Bootstrap(o)
+	require.NoError(t, err)
+	p, err := proc.Start(ctx, proc.Options{Binary: binary, Bootstrap: bootstrap, Concurrency: 2})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Kill()) })
+	require.NoError(t, p.WaitReady(ctx))
+	return p
+}
+
+func listener(t *testing.T, ctx context.Context, p *proc.Process, name string) string {
+	t.Helper()
+	address, err := p.Listener(ctx, name)
+	require.NoError(t, err)
+	return "http://" + address
+}
+
+// TestEnvoyAcceptsBootstrap has Envoy judge every shape with every option.
+func TestEnvoyAcceptsBootstrap(t *testing.T) {
+	wasm := filepath.Join(t.TempDir(), "smallest.wasm")
+	require.NoError(t, os.WriteFile(wasm, []byte(smallest), 0o600))
+	plugin := envoy.Plugin{Wasm: wasm, Policy: []byte(`{"version":1}`)}
+	certificate, key := selfSigned(t)
+	tls := &envoy.ClientTLS{CA: certificate}
+	mutual := &envoy.ClientTLS{CA: certificate, Cert: certificate, Key: key}
+	base := envoy.BootstrapOptions{Plugin: plugin, Listen: ":0", Upstream: "localhost:8080", Admin: "[::1]:0", Node: "n"}
+	shapes := map[string]envoy.BootstrapOptions{"static": base}
+	base.Manage = "127.0.0.1:0"
+	shapes["manage"] = base
+	base.XDS, base.Upstream = "127.0.0.1:18000", "[::1]:8080"
+	shapes["xds"] = base
+	base.XDSTLS = tls
+	shapes["tls"] = base
+	base.XDSTLS, base.XDS = mutual, "localhost:18000"
+	shapes["mutual tls"] = base
+	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
+		for name, o := range shapes {
+			t.Run(name, func(t *testing.T) {
+				bootstrap, err := envoy.Bootstrap(o)
+				require.NoError(t, err)
+				require.NoError(t, proc.Validate(ctx, binary, bootstrap))
+			})
+		}
+	})
+}
+
+// TestMetricLabels: a rule's name becomes a label, dots and all.
+func TestMetricLabels(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
+		p := start(t, ctx, binary, envoy.BootstrapOptions{
+			Plugin: envoy.Plugin{Wasm: probe}, Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0",
+		})
+		require.JSONEq(t, envoy.EmptyPolicy, get(t, ctx, listener(t, ctx, p, envoy.ListenerName)))
+		prometheus, err := p.Prometheus(ctx)
+		require.NoError(t, err)
+		require.Contains(t, prometheus, "\nrate_limit_allowed_total{rule=\"per.user-1\"} 1\n")
+	})
+}

@@ -1,0 +1,135 @@
+// Package envoy writes what Envoy reads: the filter as an extension
+// configuration, bootstraps, and the custom resources of Istio and Envoy
+// Gateway. Its invariant: there is one place that turns a policy into the
+// filter's Envoy configuration, and xDS, render and the tests all use it.
+//
+// It must never import a package of controlplane or filter: they use it.
+package envoy
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+const (
+	// ResourceName is the name of the filter's extension configuration: the
+	// name of the HTTP filter in a listener and of the resource it asks for.
+	ResourceName = "sluice"
+
+	// DefaultVMID is the namespace of shared data that holds the counters. It
+	// must not change between releases: another one starts with no counters.
+	DefaultVMID = "sluice"
+
+	// DefaultRuntime is the only WebAssembly engine in Envoy's official builds.
+	DefaultRuntime = "envoy.wasm.runtime.v8"
+
+	// FilterTypeURL is the type of the filter's configuration.
+	FilterTypeURL = "type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"
+)
+
+// Plugin is the filter with a policy, ready to be written as Envoy
+// configuration. Wasm and Policy are required; the zero value of every other
+// field is its default.
+type Plugin struct {
+	Name    string // default ResourceName
+	RootID  string // default Name
+	VMID    string // default DefaultVMID
+	Runtime string // default DefaultRuntime
+	Wasm    string // path of the filter's binary on the proxy's machine
+	Policy  []byte // JSON
+
+	// Capabilities is an allow-list of the host functions the module may call
+	// and of the callbacks Envoy calls; empty allows all. It must name every
+	// import of the module, WASI's too.
+	Capabilities []string
+}
+
+// ErrNoWasm says that a Plugin lacks the path of the filter's binary.
+var ErrNoWasm = errors.New("no path of the filter's wasm binary")
+
+// Filter returns the configuration of Envoy's wasm HTTP filter.
+//
+// A VM that trapped is reloaded (FAIL_RELOAD), and until then its worker
+// answers 503. The alternative, failing open, never recovers: one trap would
+// leave a worker without limits until the next push, with nothing to see from
+// outside. What a request gets when a host call fails is not decided here but
+// by on_error in the policy, which allows it by default.
+func (p Plugin) Filter() (*wasmfilterv3.Wasm, error) {
+	if p.Wasm == "" {
+		return nil, ErrNoWasm
+	}
+	if !utf8.Valid(p.Policy) {
+		return nil, errors.New("policy is not valid UTF-8")
+	}
+	configuration, err := marshal(wrapperspb.String(string(p.Policy)))
+	if err != nil {
+		return nil, fmt.Errorf("marshal policy: %w", err)
+	}
+	name := cmp.Or(p.Name, ResourceName)
+	config := &wasmv3.PluginConfig{
+		Name:          name,
+		RootId:        cmp.Or(p.RootID, name),
+		Configuration: configuration,
+		FailurePolicy: wasmv3.FailurePolicy_FAIL_RELOAD,
+		Vm: &wasmv3.PluginConfig_VmConfig{VmConfig: &wasmv3.VmConfig{
+			VmId:    cmp.Or(p.VMID, DefaultVMID),
+			Runtime: cmp.Or(p.Runtime, DefaultRuntime),
+			Code: &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
+				Local: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: p.Wasm}},
+			}},
+		}},
+	}
+	if len(p.Capabilities) > 0 {
+		// The field of the VM's configuration that replaces this one is not
+		// known to the oldest supported Envoy, which would ignore the list.
+		//nolint:staticcheck // deprecated since 1.40, read by every release
+		config.CapabilityRestrictionConfig = allow(p.Capabilities)
+	}
+	return &wasmfilterv3.Wasm{Config: config}, nil
+}
+
+// Any returns Filter packed for a filter's typed_config, byte for byte the
+// same for the same Plugin.
+func (p Plugin) Any() (*anypb.Any, error) {
+	filter, err := p.Filter()
+	if err != nil {
+		return nil, err
+	}
+	return marshal(filter)
+}
+
+// ExtensionConfig returns the resource that extension config discovery
+// serves. Envoy refuses one whose name is not the one it asked for.
+func (p Plugin) ExtensionConfig() (*corev3.TypedExtensionConfig, error) {
+	config, err := p.Any()
+	if err != nil {
+		return nil, err
+	}
+	return &corev3.TypedExtensionConfig{Name: cmp.Or(p.Name, ResourceName), TypedConfig: config}, nil
+}
+
+func allow(names []string) *wasmv3.CapabilityRestrictionConfig {
+	allowed := make(map[string]*wasmv3.SanitizationConfig, len(names))
+	for _, name := range names {
+		allowed[name] = &wasmv3.SanitizationConfig{}
+	}
+	return &wasmv3.CapabilityRestrictionConfig{AllowedCapabilities: allowed}
+}
+
+// marshal packs deterministically: Envoy and golden files compare bytes.
+func marshal(m proto.Message) (*anypb.Any, error) {
+	packed := new(anypb.Any)
+	if err := anypb.MarshalFrom(packed, m, proto.MarshalOptions{Deterministic: true}); err != nil {
+		return nil, err
+	}
+	return packed, nil
+}

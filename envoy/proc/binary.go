@@ -1,0 +1,144 @@
+// Package proc runs a real Envoy as a child process, for tests, benchmarks and
+// a first try: it finds the binary, starts it, asks its admin interface and
+// ends it.
+//
+// Its invariant: no Envoy outlives the program that started it. It knows
+// nothing of the filter or of policies and must not import any other package
+// of this module; the caller brings the bootstrap.
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ErrNoEnvoy says that no Envoy binary was found anywhere.
+var ErrNoEnvoy = errors.New("no envoy binary: run make test, which installs it, or set ENVOY_PATH, or put envoy on PATH")
+
+// Find returns the path of the Envoy to use: ENVOY_PATH; else the newest the
+// Makefile names in SLUICE_ENVOY; else the one on PATH; else the newest one
+// installed under build/out of the module around the working directory.
+func Find() (string, error) {
+	all, err := All()
+	if err != nil {
+		return "", err
+	}
+	return all[len(all)-1], nil
+}
+
+// All returns the paths of every Envoy the tests have to pass on, oldest
+// first: those of SLUICE_ENVOY ("1.36.4=PATH,1.40.0=PATH") where the Makefile
+// set it and ENVOY_PATH does not overrule it, otherwise the one that Find finds.
+func All() ([]string, error) {
+	if path := os.Getenv("ENVOY_PATH"); path != "" {
+		return checked("ENVOY_PATH", path)
+	}
+	if list := os.Getenv("SLUICE_ENVOY"); list != "" {
+		var paths []string
+		for item := range strings.SplitSeq(list, ",") {
+			_, path, ok := strings.Cut(item, "=")
+			if !ok {
+				return nil, fmt.Errorf("read SLUICE_ENVOY: %q is not VERSION=PATH", item)
+			}
+			paths = append(paths, path)
+		}
+		return checked("SLUICE_ENVOY", paths...)
+	}
+	if path, err := exec.LookPath("envoy"); err == nil {
+		return []string{path}, nil
+	}
+	if path := newestInstalled(); path != "" {
+		return []string{path}, nil
+	}
+	return nil, ErrNoEnvoy
+}
+
+func checked(variable string, paths ...string) ([]string, error) {
+	for _, path := range paths {
+		// LookPath on a path with a slash only asks whether it can be run.
+		if _, err := exec.LookPath(path); err != nil {
+			return nil, fmt.Errorf("find envoy by %s: %w", variable, err)
+		}
+	}
+	return paths, nil
+}
+
+// newestInstalled returns build/out/envoy-VERSION/envoy of the newest version,
+// or "" where there is none.
+func newestInstalled() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		return ""
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			break
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return ""
+		}
+		dir = parent
+	}
+	found, err := filepath.Glob(filepath.Join(dir, "build", "out", "envoy-*", "envoy"))
+	if err != nil || len(found) == 0 {
+		return ""
+	}
+	return slices.MaxFunc(found, func(a, b string) int {
+		return slices.Compare(versionNumbers(a), versionNumbers(b))
+	})
+}
+
+func versionNumbers(path string) []int {
+	version := strings.TrimPrefix(filepath.Base(filepath.Dir(path)), "envoy-")
+	var numbers []int
+	for part := range strings.SplitSeq(version, ".") {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return nil // not a release: older than any
+		}
+		numbers = append(numbers, n)
+	}
+	return numbers
+}
+
+var versionLine = regexp.MustCompile(`version: [0-9a-f]+/([^/\s]+)/`)
+
+// Version asks the binary at path which Envoy it is, such as "1.40.0".
+func Version(ctx context.Context, path string) (string, error) {
+	out, err := exec.CommandContext(ctx, path, "--version").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", path, err)
+	}
+	found := versionLine.FindSubmatch(out)
+	if found == nil {
+		return "", fmt.Errorf("ask %s for its version: not an envoy: %q", path, out)
+	}
+	return string(found[1]), nil
+}
+
+// Validate has the Envoy at path check a bootstrap without serving.
+func Validate(ctx context.Context, path string, bootstrap []byte) (err error) {
+	dir, err := os.MkdirTemp("", "envoy-")
+	if err != nil {
+		return fmt.Errorf("validate bootstrap: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	file := filepath.Join(dir, "bootstrap.yaml")
+	if err := os.WriteFile(file, bootstrap, 0o600); err != nil {
+		return fmt.Errorf("validate bootstrap: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, path, "--mode", "validate", "--config-path", file, "--log-level", "warning")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("validate bootstrap: %w\n%s", err, out)
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package envoy_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/sluice-ratelimit/sluice/envoy"
+)
+
+// onePlugin is a control plane that answers every stream with one resource.
+type onePlugin struct {
+	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
+	resource *discoveryv3.Resource
+}
+
+func (s onePlugin) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
+	request, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&discoveryv3.DeltaDiscoveryResponse{
+		TypeUrl: request.GetTypeUrl(), Nonce: "1", Resources: []*discoveryv3.Resource{s.resource},
+	}); err != nil {
+		return err
+	}
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	return err
+}
+
+// serve is a control plane on an address that knows one plugin. It ends with
+// the test, or when stop is called.
+func serve(t *testing.T, address string, plugin envoy.Plugin) (stop func()) {
+	t.Helper()
+	config, err := plugin.ExtensionConfig()
+	require.NoError(t, err)
+	packed, err := anypb.New(config)
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	grpcServer := grpc.NewServer()
+	extensionv3.RegisterExtensionConfigDiscoveryServiceServer(grpcServer, onePlugin{
+		resource: &discoveryv3.Resource{Name: config.GetName(), Version: string(plugin.Policy), Resource: packed},
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = grpcServer.Serve(listener) // ends with Stop
+	}()
+	stop = func() {
+		grpcServer.Stop()
+		<-done
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// TestControlPlaneComesAndGoes: an Envoy that starts without a control plane
+// answers no request before the policy of its bootstrap is in force, on both
+// listeners. A policy that is served later replaces it, stays when the control
+// plane goes, and is followed by what its successor serves.
+func TestControlPlaneComesAndGoes(t *testing.T) {
+	const baked, first, second = `{"domain":"baked"}`, `{"domain":"first"}`, `{"domain":"second"}`
+	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
+		plugin := func(policy string) envoy.Plugin { return envoy.Plugin{Wasm: probe, Policy: []byte(policy)} }
+		xds := unusedAddress(t)
+		p := start(t, ctx, binary, envoy.BootstrapOptions{
+			Plugin: plugin(baked), Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0", XDS: xds, Node: "n",
+			Manage: "127.0.0.1:0",
+		})
+		url := listener(t, ctx, p, envoy.ListenerName)
+		// Both workers have to have it.
+		enforced := func(policy string) bool {
+			for range 10 {
+				if got := get(t, ctx, url); got != policy {
+					return false
+				}
+			}
+			return true
+		}
+		require.JSONEq(t, baked, get(t, ctx, url))
+		require.JSONEq(t, baked, get(t, ctx, listener(t, ctx, p, envoy.ManageListenerName)))
+
+		stop := serve(t, xds, plugin(first))
+		require.Eventually(t, func() bool { return enforced(first) }, patience, 50*time.Millisecond)
+		stop()
+		require.True(t, enforced(first), "without its control plane")
+		serve(t, xds, plugin(second))
+		require.Eventually(t, func() bool { return enforced(second) }, patience, 50*time.Millisecond)
+	})
+}
+
+// TestFirstRequestMeetsServedPolicy: with a control plane up, no request slips
+// through under the baked policy while Envoy starts.
+func TestFirstRequestMeetsServedPolicy(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
+		xds := unusedAddress(t)
+		serve(t, xds, envoy.Plugin{Wasm: probe, Policy: []byte("served")})
+		p := start(t, ctx, binary, envoy.BootstrapOptions{
+			Plugin: envoy.Plugin{Wasm: probe}, Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0", XDS: xds, Node: "n",
+		})
+		require.Equal(t, "served", get(t, ctx, listener(t, ctx, p, envoy.ListenerName)))
+	})
+}

@@ -1,0 +1,178 @@
+package main_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+var wasm = sync.OnceValue(func() []byte {
+	file, err := os.CreateTemp("", "sluice-*.wasm")
+	if err != nil {
+		panic(err)
+	}
+	defer os.Remove(file.Name())
+	if err := buildtest.Compile(buildtest.Root(), file.Name()); err != nil {
+		panic(err)
+	}
+	b, err := os.ReadFile(file.Name())
+	if err != nil {
+		panic(err)
+	}
+	return b
+})
+
+// bench is one simulated proxy with the compiled filter in it.
+type bench struct {
+	*sim.Host
+	now   int64
+	mu    sync.Mutex
+	log   []string
+	calls []string // of workers, SDK and ABI calls only
+}
+
+func start(t *testing.T, change ...func(*sim.Options)) *bench {
+	t.Helper()
+	b := &bench{now: 1_000_000_000_000_000_000}
+	o := sim.Options{
+		Wasm: wasm(), Workers: 1, VMID: "sluice", PluginName: "sluice", RootID: "sluice", Seed: 1,
+		CacheDir: buildtest.CacheDir(), Now: func() int64 { return b.now },
+		Log: func(level sim.Level, vm int, message string) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.log = append(b.log, fmt.Sprintf("%s: %s", level, message))
+		},
+		OnCall: func(vm int, call string) {
+			if vm >= 0 && strings.HasPrefix(call, "proxy_") {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.calls = append(b.calls, strings.TrimPrefix(call, "proxy_"))
+			}
+		},
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	h, err := sim.New(context.Background(), o)
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	b.Host = h
+	return b
+}
+
+func (b *bench) serve(t *testing.T, worker int, r *sim.Request) *sim.Response {
+	t.Helper()
+	b.calls = nil
+	res, err := b.Serve(worker, r)
+	require.NoError(t, err)
+	return res
+}
+
+func policy(rules string) []byte { return []byte(`{"version":1,"rules":[` + rules + `]}`) }
+
+var alice = &sim.Request{Headers: [][2]string{{"x-user-id", "alice"}}}
+
+const perUser = `{"name":"per-user","key":[{"header":"x-user-id"}],"limits":["2/1h","9/1d"]}`
+
+// What a request costs is counted in host calls, and the most of them is this.
+func TestHostCallsOfARequest(t *testing.T) {
+	b := start(t)
+	require.NoError(t, b.Configure(policy(perUser)))
+	require.Equal(t, 200, b.serve(t, 0, alice).Status)
+	require.Equal(t, 200, b.serve(t, 0, alice).Status)
+	require.Equal(t, []string{"get_header_map_value", "get_current_time_nanoseconds", "get_shared_data", "set_shared_data"}, b.calls)
+	require.Equal(t, 429, b.serve(t, 0, alice).Status)
+	require.Equal(t, []string{"get_header_map_value", "get_current_time_nanoseconds", "get_shared_data", "send_local_response"}, b.calls)
+	require.Equal(t, 200, b.serve(t, 0, &sim.Request{}).Status)
+	require.Equal(t, []string{"get_header_map_value"}, b.calls)
+}
+
+func TestRefusedPolicyWritesNothing(t *testing.T) {
+	for _, bad := range []string{
+		``, `{`, `[]`, `{"version":2,"rules":[]}`, `{"version":1,"rules":[],"colour":"red"}`,
+		`{"version":1,"rules":[{"name":"r","limits":["-1/1h"]}]}`,
+		`{"version":1,"rules":[{"name":"r","limits":["1/0s"]}]}`,
+		`{"version":1,"rules":[{"name":"r","limits":["1/1h"],"match":{"paths":["~("]}}]}`,
+		"{\"version\":1,\"domain\":\"\xff\",\"rules\":[]}",
+	} {
+		b := start(t)
+		var refused *sim.Refused
+		require.ErrorAs(t, b.Configure([]byte(bad)), &refused, bad)
+		require.Zero(t, b.Shared().Len(), bad)
+		require.Contains(t, strings.Join(b.log, "\n"), "critical: sluice: ", bad)
+	}
+	b := start(t)
+	require.NoError(t, b.Configure(policy(perUser)))
+	require.Zero(t, b.Shared().Len(), "a policy nobody has used yet writes nothing either")
+	b.serve(t, 0, alice)
+	before := b.Shared().Snapshot()
+	require.Error(t, b.Configure([]byte(`{"version":1,"rules":[{"name":"other","limits":["x"]}]}`)))
+	b.TickDue()
+	require.Equal(t, before, b.Shared().Snapshot())
+}
+
+// A panic in a callback is kept inside it: the VM lives, and the policy's
+// on_error decides. A proxy without a clock makes the filter panic.
+func TestPanicIsAnError(t *testing.T) {
+	for _, c := range []struct {
+		onError string
+		want    int
+	}{{"allow", 200}, {"deny", 429}} {
+		b := start(t)
+		require.NoError(t, b.Configure(policy(`{"name":"r","limits":["2/1h"],"on_error":"`+c.onError+`"}`)))
+		broken := &sim.Request{Faults: &sim.Faults{Clock: true}}
+		require.Equal(t, c.want, b.serve(t, 0, broken).Status, "%v", b.log)
+		require.Contains(t, strings.Join(b.log, "\n"), "critical: sluice: request: panic: the proxy has no clock")
+		require.NoError(t, b.Failed(0))
+		for _, want := range []int{200, 200, 429} {
+			require.Equal(t, want, b.serve(t, 0, alice).Status)
+		}
+		require.NoError(t, b.Tick(0))
+		require.EqualValues(t, 1, b.Metrics()["rate_limit_panics_total"])
+	}
+}
+
+// Metrics are counted in the VM and flushed on a tick, each once.
+func TestMetricsAreFlushed(t *testing.T) {
+	b := start(t, func(o *sim.Options) { o.Workers = 2 })
+	require.NoError(t, b.Configure(policy(perUser)))
+	for i := range 5 {
+		b.serve(t, i%2, alice)
+	}
+	require.Empty(t, b.Metrics())
+	for range 2 {
+		for w := range 2 {
+			require.NoError(t, b.Tick(w))
+		}
+		require.Equal(t, map[string]uint64{
+			"rate_limit_allowed_total;rule=per-user;": 2, "rate_limit_denied_total;rule=per-user;": 3,
+		}, b.Metrics())
+	}
+}
+
+// Four workers on one key admit exactly the limit.
+func TestWorkersShareCounters(t *testing.T) {
+	b := start(t, func(o *sim.Options) { o.Workers, o.OnCall = 4, nil })
+	require.NoError(t, b.Configure(policy(`{"name":"r","limits":["1000/366d"]}`)))
+	var passed [4]int
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for range 750 {
+				if res, err := b.Serve(w, alice); err == nil && res.Status == 200 {
+					passed[w]++
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 1000, passed[0]+passed[1]+passed[2]+passed[3])
+}
