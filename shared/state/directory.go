@@ -146,19 +146,21 @@ func (d *directory) append(b []byte) []byte {
 // oldest ones: they date from before the clock was set back, and must not
 // outrank what is configured since.
 func (d *directory) forgetFuture(now int64) {
-	const skewNs = 1_000_000_000
-	forget := func(ns *int64) {
-		if *ns > now+skewNs {
-			*ns = 0
-		}
-	}
 	for i := range d.tables {
 		e := &d.tables[i]
-		forget(&e.configuredNs)
+		e.configuredNs = pastOrOldest(e.configuredNs, now)
 		for j := range e.owners {
-			forget(&e.owners[j].configuredNs)
+			e.owners[j].configuredNs = pastOrOldest(e.owners[j].configuredNs, now)
 		}
 	}
+}
+
+func pastOrOldest(configuredNs, now int64) int64 {
+	const skewNs = 1_000_000_000
+	if configuredNs > now+skewNs {
+		return 0
+	}
+	return configuredNs
 }
 
 // release takes o off the tables whose counter its configuration no longer

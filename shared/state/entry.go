@@ -227,7 +227,7 @@ func (t *Table) Earliest(e *Entry) int64 {
 // key it was read with, cost what it counted. It reports whether every window
 // gave the hit back; one that could not keeps it until the window ends, which
 // is never too loose. e must be as Commit left it.
-func (t *Table) TakeBack(e *Entry, _ []limit.Window, key []byte, now int64, cost uint32) bool {
+func (t *Table) TakeBack(e *Entry, key []byte, now int64, cost uint32) bool {
 	committed := *e
 	for range maxTries {
 		if t.load(e, key, now) != OK || e.epoch != committed.epoch {

@@ -132,25 +132,15 @@ func GeometryFor(windows []limit.Window, capacity uint32) Geometry {
 // TotalSlots is the most keys the table can hold.
 func (g Geometry) TotalSlots() uint64 { return uint64(g.Buckets) * uint64(g.Slots) }
 
-// What one entry of Envoy's shared data costs beside its value: the map's node
-// with key, vector and cas, and its share of the hash table.
-const (
-	entryBytes    = 96
-	hashSlotBytes = 16
-)
+// entryBytes is what one entry of Envoy's shared data takes beside its value:
+// the map's node with key and cas, and its share of the hash table.
+const entryBytes = 96
 
-// HostBytes is the most memory a table takes in Envoy.
+// HostBytes is the most memory a table takes in Envoy. The allocator rounds a
+// value up to one of its size classes; a sixth more is what it took at most in
+// Envoy 1.40 for 1 to 6 windows, 620 to 1,380 bytes.
 func HostBytes(windows []limit.Window, capacity uint32) uint64 {
 	g := GeometryFor(windows, capacity)
 	l := NewLayout(windows, int(g.Slots))
-	return uint64(g.Buckets) * uint64(entryBytes+hashSlotBytes+allocated(l.size))
-}
-
-// allocated rounds a size up as a size-class allocator does.
-func allocated(n int) int {
-	step := 16
-	for step*8 < n {
-		step *= 2
-	}
-	return (n + step - 1) / step * step
+	return uint64(g.Buckets) * uint64(entryBytes+l.size+l.size/6)
 }

@@ -126,9 +126,10 @@ func (t *Table) read(value []byte) (bucket, Status) {
 	}
 }
 
-// fits reports whether b has the table's layout.
+// fits reports whether b has the table's layout and is readable.
 func (t *Table) fits(b bucket) bool {
 	return len(b) == len(t.header) && b.epoch() == t.epoch &&
+		le.Uint16(b[offSpare:]) == 0 && b.floorTime() >= 0 &&
 		bytes.Equal(b[:offEpoch], t.header[:offEpoch]) &&
 		bytes.Equal(b[headBytes:t.layout.floor], t.header[headBytes:t.layout.floor])
 }

@@ -120,9 +120,10 @@ func (t *Tables) enter(now int64, tables []*Table) Status {
 	entries := make([]tableEntry, len(tables))
 	status := t.update(func(d *directory) {
 		d.forgetFuture(now)
-		d.release(t.self, t.keeps, now)
+		self := owner{t.self.id, pastOrOldest(t.self.configuredNs, now)}
+		d.release(self, t.keeps, now)
 		for i, table := range tables {
-			entries[i] = *d.register(t.self, &table.def, now)
+			entries[i] = *d.register(self, &table.def, now)
 		}
 	})
 	if status != OK {

@@ -130,7 +130,7 @@ func (t *attempt) takeBack(now int64) {
 		return
 	}
 	t.counted = false
-	if !t.rule.table.TakeBack(&t.entry, t.rule.windows, t.key.bytes, now, t.cost) {
+	if !t.rule.table.TakeBack(&t.entry, t.key.bytes, now, t.cost) {
 		t.rule.metrics.NotTakenBack++
 	}
 }

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestKillLosesNoAcknowledgedRevision kills serve in the middle of a stream of
+// applies, again and again on one data directory.
+func TestKillLosesNoAcknowledgedRevision(t *testing.T) {
+	dir := t.TempDir()
+	acknowledged := map[int]string{} // revision → text
+	for round := range 6 {
+		s := startServe(t, dir)
+		s.check(t, acknowledged)
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for applier := range 3 {
+			wg.Go(func() {
+				for i := 0; ; i++ {
+					text := fmt.Sprintf("version: 1\ndomain: d-%d-%d-%d\nrules: []\n%s", round, applier, i, padding(i))
+					revision, err := s.apply(text)
+					if err != nil {
+						return // killed
+					}
+					mu.Lock()
+					acknowledged[revision] = text
+					mu.Unlock()
+				}
+			})
+		}
+		before := len(acknowledged)
+		require.Eventually(t, func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(acknowledged) >= before+5+rand.IntN(20)
+		}, patience, time.Millisecond)
+		require.NoError(t, s.process.Kill())
+		_, _ = s.process.Wait()
+		wg.Wait()
+	}
+	s := startServe(t, dir)
+	s.check(t, acknowledged)
+	require.NoError(t, s.process.Signal(syscall.SIGTERM))
+	state, err := s.process.Wait()
+	require.NoError(t, err)
+	require.True(t, state.Success(), "told to stop, it ends well")
+}
+
+// padding makes revisions of one to many pages.
+func padding(i int) string { return strings.Repeat("# padding\n", i%7*1000) }
+
+// server is a real process.
+type server struct {
+	url     string
+	process *os.Process
+}
+
+func startServe(t *testing.T, dir string) server {
+	t.Helper()
+	var addresses [2]string
+	for i := range addresses {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer l.Close()
+		addresses[i] = l.Addr().String()
+		require.NoError(t, l.Close())
+	}
+	cmd := exec.Command(os.Args[0], "serve", "--data", dir, "--http", addresses[0], "--xds", addresses[1])
+	cmd.Env = append(os.Environ(), asSluice+"=1")
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	s := server{url: "http://" + addresses[0], process: cmd.Process}
+	require.Eventually(t, func() bool { return answers(addresses[0]) }, patience, 5*time.Millisecond)
+	return s
+}
+
+func (s server) apply(text string) (int, error) {
+	response, err := http.Post(s.url+"/v1/policies", "application/yaml", strings.NewReader(text))
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	var a struct {
+		Revision int `json:"revision"`
+	}
+	if err := json.NewDecoder(response.Body).Decode(&a); err != nil {
+		return 0, err
+	}
+	if response.StatusCode != http.StatusCreated {
+		return 0, fmt.Errorf("answered %s", response.Status)
+	}
+	return a.Revision, nil
+}
+
+func (s server) check(t *testing.T, acknowledged map[int]string) {
+	t.Helper()
+	for revision, text := range acknowledged {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/v1/policies/%d", s.url, revision), nil)
+		require.NoError(t, err)
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		body, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		cancel()
+		require.Equal(t, http.StatusOK, response.StatusCode, "revision %d was acknowledged: %s", revision, body)
+		var r struct {
+			YAML string `json:"yaml"`
+		}
+		require.NoError(t, json.Unmarshal(body, &r))
+		require.Equal(t, text, r.YAML, "revision %d", revision)
+	}
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// asSluice makes the test binary behave as the command itself.
+const asSluice = "SLUICE_TEST_AS_COMMAND"
+
+// patience is how long a test waits for what must come.
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asSluice) != "" {
+		os.Exit(run())
+	}
+	testscript.Main(m, map[string]func(){"sluice": func() { os.Exit(run()) }})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
+			"freeport": freeport,
+			"healthy":  healthy,
+			"proxy":    proxyCommand,
+			"certs":    certs,
+			"pad":      pad,
+			"stranger": stranger,
+		},
+	})
+}
+
+// freeport NAME… sets each variable to an address nobody listens on.
+func freeport(ts *testscript.TestScript, _ bool, names []string) {
+	for _, name := range names {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		ts.Check(err)
+		defer l.Close() // after all are chosen, so that they differ
+		ts.Setenv(name, l.Addr().String())
+	}
+}
+
+// stranger NAME starts a server that is no sluice and sets the variable to its
+// URL.
+func stranger(ts *testscript.TestScript, _ bool, args []string) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			http.Error(w, "who are you?\x1b[31m", http.StatusTeapot)
+			return
+		}
+		_, _ = w.Write([]byte("hello\n"))
+	}))
+	ts.Defer(s.Close)
+	ts.Setenv(args[0], s.URL)
+}
+
+// healthy ADDRESS… waits until serve listens there.
+func healthy(ts *testscript.TestScript, _ bool, addresses []string) {
+	for _, address := range addresses {
+		deadline := time.Now().Add(patience)
+		for !answers(address) {
+			if time.Now().After(deadline) {
+				ts.Fatalf("nothing listens on %s", address)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+}
+
+// answers says whether something listens at the address.
+func answers(address string) bool {
+	c, err := net.DialTimeout("tcp", address, time.Second)
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
+}
+
+// pad FILE BYTES makes a file longer by comments.
+func pad(ts *testscript.TestScript, _ bool, args []string) {
+	f, err := os.OpenFile(ts.MkAbs(args[0]), os.O_APPEND|os.O_WRONLY, 0o600)
+	ts.Check(err)
+	n := 0
+	for _, r := range args[1] {
+		n = 10*n + int(r-'0')
+	}
+	_, err = f.WriteString("\n" + strings.Repeat("# padding\n", n/10))
+	ts.Check(err)
+	ts.Check(f.Close())
+}
+
+// certs writes ca.pem, and server and client .pem and .key that it vouches for,
+// and stranger.pem and .key that vouch for themselves.
+func certs(ts *testscript.TestScript, _ bool, _ []string) {
+	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ts.Check(err)
+	ca := template("ca", 1)
+	ca.IsCA, ca.BasicConstraintsValid, ca.KeyUsage = true, true, x509.KeyUsageCertSign
+	issue(ts, "ca", ca, ca, caKey, caKey)
+	for i, name := range []string{"server", "client"} {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		ts.Check(err)
+		issue(ts, name, template(name, int64(i+2)), ca, key, caKey)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ts.Check(err)
+	stranger := template("stranger", 9)
+	issue(ts, "stranger", stranger, stranger, key, key)
+}
+
+func template(name string, serial int64) *x509.Certificate {
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(serial),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+}
+
+func issue(ts *testscript.TestScript, name string, cert, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) {
+	der, err := x509.CreateCertificate(rand.Reader, cert, parent, key.Public(), parentKey)
+	ts.Check(err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	ts.Check(err)
+	write := func(file, kind string, bytes []byte) {
+		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes})
+		ts.Check(os.WriteFile(ts.MkAbs(file), text, 0o600))
+	}
+	write(name+".pem", "CERTIFICATE", der)
+	write(name+".key", "PRIVATE KEY", private)
+}

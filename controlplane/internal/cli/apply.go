@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+)
+
+type applyOptions struct {
+	policyInput
+	clientOptions
+	output output
+	wasm   string
+	wait   time.Duration
+}
+
+func newApplyCommand() *cobra.Command {
+	var o applyOptions
+	cmd := &cobra.Command{
+		Use:   "apply -f FILE",
+		Short: "Store a policy as a new revision and push it to every proxy",
+		Long: `Check a policy, store it as a new revision and push it to every connected proxy.
+Prints what each proxy answers. Exits 1 if one refuses it (it then keeps the
+last good policy) or does not answer in time.`,
+		Example: `  sluice apply -f policy.yaml
+  sluice apply -f policy.yaml --server https://sluice.example:18080 --token-file token
+  sluice apply -f policy.yaml --wasm /opt/sluice/sluice-2.wasm   # also change the filter's binary
+  sluice apply -f policy.yaml --wait 0                           # do not wait for the proxies`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return apply(cmd, o) },
+	}
+	o.policyInput.AddFlags(cmd)
+	o.clientOptions.AddFlags(cmd)
+	o.output.AddFlags(cmd)
+	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, instead of what node or server say")
+	addWaitFlag(cmd, &o.wait)
+	return cmd
+}
+
+func addWaitFlag(cmd *cobra.Command, wait *time.Duration) {
+	cmd.Flags().DurationVar(wait, "wait", 30*time.Second, "how long to wait for the proxies' answers, 0 for not at all")
+}
+
+func apply(cmd *cobra.Command, o applyOptions) error {
+	if err := api.CheckWasm(o.wasm); err != nil {
+		return usageError(err, "--wasm is read by Envoy, not by this command")
+	}
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	read, err := o.read(cmd)
+	warn(cmd, read.warnings)
+	if err != nil {
+		return err
+	}
+	query := url.Values{"file": {read.name}}
+	if o.wasm != "" {
+		query.Set("wasm", o.wasm)
+	}
+	var applied api.Applied
+	if err := c.call(cmd.Context(), http.MethodPost, "/v1/policies", query, read.text, &applied); err != nil {
+		return err
+	}
+	return rollOut{client: c, output: o.output, wait: o.wait, applied: applied}.run(cmd)
+}
+
+// rollOut watches a new revision reach the proxies.
+type rollOut struct {
+	client  *client
+	output  output
+	wait    time.Duration
+	applied api.Applied
+}
+
+// rolledOut is what apply and rollback print as JSON.
+type rolledOut struct {
+	api.Applied
+	Verdicts []xds.Verdict `json:"verdicts"`
+	Missing  []xds.Verdict `json:"missing"`
+}
+
+func (r rollOut) run(cmd *cobra.Command) error {
+	text := cmd.OutOrStdout()
+	if r.output == outputJSON {
+		text = io.Discard
+	}
+	fmt.Fprintf(text, "revision %d applied", r.applied.Number)
+	if r.applied.RollbackOf != 0 {
+		fmt.Fprintf(text, ", a rollback of %d", r.applied.RollbackOf)
+	}
+	fmt.Fprintln(text)
+
+	result := rolledOut{Applied: r.applied, Verdicts: []xds.Verdict{}, Missing: []xds.Verdict{}}
+	var failed error
+	if r.wait > 0 {
+		failed = r.follow(cmd.Context(), text, &result)
+	}
+	if r.output == outputJSON {
+		return errors.Join(printJSON(cmd.OutOrStdout(), result), failed)
+	}
+	return failed
+}
+
+// follow prints the proxies' answers as they come and judges them.
+func (r rollOut) follow(ctx context.Context, text io.Writer, result *rolledOut) error {
+	number := r.applied.Number
+	query := url.Values{"timeout": {r.wait.String()}}
+	ctx, cancel := context.WithTimeout(ctx, r.wait+requestTimeout)
+	defer cancel()
+	body, err := r.client.open(ctx, http.MethodGet, "/v1/revisions/"+strconv.FormatUint(number, 10)+"/wait", query, nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	lines := json.NewDecoder(body)
+	for {
+		var e api.WaitEvent
+		if err := lines.Decode(&e); err != nil {
+			return withHint(fmt.Errorf("revision %d is stored, but the server ended the wait for the proxies: %w", number, err),
+				"sluice status shows what they run")
+		}
+		if e.Verdict != nil {
+			result.Verdicts = append(result.Verdicts, *e.Verdict)
+			printVerdict(text, *e.Verdict)
+		}
+		if e.Done {
+			result.Missing = append(result.Missing, e.Missing...)
+			break
+		}
+	}
+	for _, v := range result.Missing {
+		printVerdict(text, v)
+	}
+	if len(result.Verdicts)+len(result.Missing) == 0 {
+		fmt.Fprintln(text, "no proxy is connected; each gets it when it connects")
+	}
+	return r.judge(result)
+}
+
+func printVerdict(w io.Writer, v xds.Verdict) {
+	words := map[xds.Outcome]string{
+		xds.Acked:        "ACK",
+		xds.Nacked:       "NACK",
+		xds.Superseded:   "superseded: a newer revision was there first",
+		xds.Withheld:     "not asked: another proxy refused it",
+		xds.Unsent:       "not sent",
+		xds.Waiting:      "no answer",
+		xds.Disconnected: "disconnected before it answered",
+	}
+	line := words[v.Outcome]
+	if v.Text != "" {
+		line += "  " + plain(v.Text)
+	}
+	if v.Fallback != 0 {
+		line += fmt.Sprintf("  (withdrawn; gets revision %d again)", v.Fallback)
+	}
+	fmt.Fprintf(w, "%-24s %s\n", plain(v.Node), line)
+}
+
+func (r rollOut) judge(result *rolledOut) error {
+	n := map[xds.Outcome]int{}
+	for _, v := range result.Verdicts {
+		n[v.Outcome]++
+	}
+	number := r.applied.Number
+	proxies := func(n int) string { return count(n, "proxy", "proxies") }
+	switch {
+	case n[xds.Nacked] > 0:
+		return withHint(fmt.Errorf("revision %d was refused by %s; the last good one stays in force there", number, proxies(n[xds.Nacked])),
+			"look at that proxy's log: why it refuses a policy never reaches the control plane")
+	case n[xds.Unsent] > 0:
+		return withHint(fmt.Errorf("revision %d could not be sent to %s", number, proxies(n[xds.Unsent])), "see above")
+	case len(result.Missing) > 0:
+		return withHint(fmt.Errorf("revision %d: no answer from %s within %s", number, proxies(len(result.Missing)), r.wait),
+			"sluice status shows what each proxy runs; a large filter binary blocks Envoy for seconds")
+	case n[xds.Withheld] > 0:
+		return withHint(fmt.Errorf("revision %d was refused by a proxy and accepted by none", number), "sluice status shows which one")
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const (
+	// serverVariable is the environment's default for --server.
+	serverVariable = "SLUICE_SERVER"
+	defaultHTTP    = "127.0.0.1:18080"
+	defaultXDS     = "127.0.0.1:18000"
+
+	requestTimeout = 30 * time.Second
+
+	notOurs = "is this the HTTP address of sluice serve?"
+)
+
+// clientOptions say where the control plane is and who asks.
+type clientOptions struct {
+	server     string
+	tokenFile  string
+	caCert     string
+	clientCert string
+	clientKey  string
+}
+
+// AddFlags adds the flags of every command that talks to a server.
+func (o *clientOptions) AddFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.server, "server", cmp.Or(os.Getenv(serverVariable), "http://"+defaultHTTP),
+		"`URL` of sluice serve; "+serverVariable+" sets the default")
+	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the bearer token")
+	f.StringVar(&o.caCert, "ca-cert", "", "`FILE` with the certificates that vouch for the server; default: the system's")
+	f.StringVar(&o.clientCert, "client-cert", "", "`FILE` with the client certificate")
+	f.StringVar(&o.clientKey, "client-key", "", "`FILE` with its private key")
+}
+
+// client talks to the API.
+type client struct {
+	base  *url.URL
+	token string
+	http  *http.Client
+}
+
+func (o *clientOptions) client() (*client, error) {
+	base, err := url.Parse(o.server)
+	if err != nil || base.Host == "" || base.Scheme != "http" && base.Scheme != "https" {
+		return nil, usageError(fmt.Errorf("--server %q is not an http or https URL", o.server),
+			"give something like http://"+defaultHTTP)
+	}
+	c := &client{base: base}
+	if o.tokenFile != "" {
+		if c.token, err = readToken(o.tokenFile); err != nil {
+			return nil, err
+		}
+		if base.Scheme == "http" && !isLoopback(base.Hostname()) {
+			return nil, withHint(fmt.Errorf("refuse to send the token to %s without TLS", base.Host), "use an https URL")
+		}
+	}
+	config, err := o.tls()
+	if err != nil {
+		return nil, err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = config
+	transport.ResponseHeaderTimeout = requestTimeout
+	c.http = &http.Client{Transport: transport}
+	return c, nil
+}
+
+func (o *clientOptions) tls() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.caCert != "" {
+		pool, err := certPool(o.caCert)
+		if err != nil {
+			return nil, fmt.Errorf("read --ca-cert: %w", err)
+		}
+		config.RootCAs = pool
+	}
+	if (o.clientCert == "") != (o.clientKey == "") {
+		return nil, usageError(errors.New("--client-cert and --client-key belong together"), "give both or none")
+	}
+	if o.clientCert != "" {
+		pair, err := tls.LoadX509KeyPair(o.clientCert, o.clientKey)
+		if err != nil {
+			return nil, fmt.Errorf("read client certificate: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// readToken reads a bearer token without the line end editors leave.
+func readToken(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("read token: %s is empty", file)
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", fmt.Errorf("read token: %s must hold one line of printable ASCII without spaces", file)
+	}
+	return token, nil
+}
+
+func certPool(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s holds no PEM certificate", file)
+	}
+	return pool, nil
+}
+
+// call sends a request and reads the JSON answer into result.
+func (c *client) call(ctx context.Context, method, path string, query url.Values, body []byte, result any) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	answer, err := c.open(ctx, method, path, query, body)
+	if err != nil {
+		return err
+	}
+	defer answer.Close()
+	if err := json.NewDecoder(answer).Decode(result); err != nil {
+		return withHint(fmt.Errorf("read answer of %s: %w", c.base.Redacted(), err), notOurs)
+	}
+	return nil
+}
+
+// open sends a request and returns the body of an answer that is no error.
+func (c *client) open(ctx context.Context, method, path string, query url.Values, body []byte) (io.ReadCloser, error) {
+	u := c.base.JoinPath(path)
+	u.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	if method == http.MethodPost {
+		request.Header.Set("Content-Type", "application/yaml")
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, c.unreachable(err)
+	}
+	if response.StatusCode >= 300 {
+		defer response.Body.Close()
+		return nil, c.refused(response)
+	}
+	return response.Body, nil
+}
+
+func (c *client) unreachable(err error) error {
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err // without the method and URL once more
+	}
+	hint := "is sluice serve running there? --server or " + serverVariable + " says where it is"
+	var authority x509.UnknownAuthorityError
+	var network *net.OpError
+	switch {
+	case errors.As(err, &authority):
+		hint = "--ca-cert says which certificates vouch for the server"
+	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
+		hint = "the server speaks plain http: use an http URL"
+	// With TLS 1.3 the refusal comes after the handshake, and the request may
+	// meet the closed connection, in many words, before it meets the reason.
+	case c.base.Scheme == "https" && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) &&
+		(!errors.As(err, &network) || network.Op != "dial"):
+		hint = "the server may want a client certificate it trusts: --client-cert and --client-key"
+	}
+	return withHint(fmt.Errorf("reach server %s: %w", c.base.Redacted(), err), hint)
+}
+
+// refused makes an error of an answer that is one.
+func (c *client) refused(response *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(response.Body, 8<<20))
+	if err != nil {
+		return fmt.Errorf("read answer of %s: %w", c.base.Redacted(), err)
+	}
+	var body api.Error
+	if json.Unmarshal(text, &body) != nil || body.Error == "" {
+		line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+		line = line[:min(len(line), 200)]
+		return withHint(fmt.Errorf("server %s answered %s: %s", c.base.Redacted(), response.Status, plain(line)),
+			notOurs)
+	}
+	if len(body.Problems) > 0 {
+		problems := make(policy.Errors, 0, len(body.Problems))
+		for _, p := range body.Problems {
+			problems = append(problems, p.Policy())
+		}
+		return problems
+	}
+	err = fmt.Errorf("server %s: %s", c.base.Redacted(), body.Error)
+	if response.StatusCode == http.StatusUnauthorized {
+		return withHint(err, "--token-file names a file with the token that serve was given")
+	}
+	return err
+}

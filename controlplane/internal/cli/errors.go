@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Exit codes of the command.
+const (
+	ExitOK     = 0
+	ExitFailed = 1
+	ExitUsage  = 2
+)
+
+// hinted is an error with advice.
+type hinted struct {
+	err   error
+	hint  string
+	usage bool
+}
+
+func (h *hinted) Error() string { return h.err.Error() }
+func (h *hinted) Unwrap() error { return h.err }
+
+// withHint adds advice to an error: what to do about it.
+func withHint(err error, hint string) error { return &hinted{err: err, hint: hint} }
+
+// usageError is an error in how the command was called.
+func usageError(err error, hint string) error { return &hinted{err: err, hint: hint, usage: true} }
+
+// Hint returns the advice an error carries, empty if none.
+func Hint(err error) string {
+	var h *hinted
+	if errors.As(err, &h) {
+		return h.hint
+	}
+	return ""
+}
+
+// ExitCode returns what the process should exit with.
+func ExitCode(err error) int {
+	var h *hinted
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &h) && h.usage, strings.HasPrefix(err.Error(), "required flag(s)"):
+		return ExitUsage
+	default:
+		return ExitFailed
+	}
+}
+
+// Lines returns the error's text, one line for each thing that is wrong.
+func Lines(err error) []string {
+	var problems policy.Errors
+	if !errors.As(err, &problems) {
+		return []string{err.Error()}
+	}
+	lines := make([]string, 0, len(problems))
+	for i := range problems {
+		lines = append(lines, problems[i].String())
+	}
+	return lines
+}

@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+func TestIsLoopback(t *testing.T) {
+	for host, want := range map[string]bool{
+		"127.0.0.1": true, "127.1.2.3": true, "::1": true, "localhost": true, "::ffff:127.0.0.1": true,
+		"": false, "0.0.0.0": false, "::": false, "192.0.2.1": false, "example.com": false, "127.0.0.1.example.com": false,
+		"::ffff:192.0.2.1": false,
+	} {
+		require.Equal(t, want, isLoopback(host), host)
+	}
+}
+
+func TestExitCode(t *testing.T) {
+	require.Equal(t, 0, ExitCode(nil))
+	require.Equal(t, 1, ExitCode(errors.New("x")))
+	require.Equal(t, 1, ExitCode(withHint(errors.New("x"), "y")))
+	require.Equal(t, 2, ExitCode(usageError(errors.New("x"), "y")))
+	require.Equal(t, 2, ExitCode(fmt.Errorf("outside: %w", usageError(errors.New("x"), "y"))))
+	require.Equal(t, 2, ExitCode(errors.New(`required flag(s) "file" not set`)))
+}
+
+func TestLines(t *testing.T) {
+	require.Equal(t, []string{"x"}, Lines(errors.New("x")))
+	problems := policy.Errors{{File: "a", Line: 1, Column: 2, Path: "p", Message: "m"}, {Message: "n"}}
+	require.Equal(t, []string{"a:1:2: p: m", "n"}, Lines(fmt.Errorf("outside: %w", problems)))
+}
+
+func TestPlain(t *testing.T) {
+	require.Equal(t, "a b é·[31m··", plain("a b é\x1b[31m\n\t"))
+}
+
+// TestEveryCommandHasExamples keeps help useful as commands come.
+func TestEveryCommandHasExamples(t *testing.T) {
+	for _, cmd := range commands() {
+		if cmd.HasSubCommands() {
+			continue
+		}
+		require.NotEmpty(t, cmd.Example, cmd.Name())
+		require.NotEmpty(t, cmd.Short, cmd.Name())
+	}
+}

@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+)
+
+// output is how a command prints data.
+type output string
+
+const (
+	outputText output = "text"
+	outputJSON output = "json"
+)
+
+// AddFlags adds --output.
+func (o *output) AddFlags(cmd *cobra.Command) {
+	*o = outputText
+	cmd.Flags().VarP(o, "output", "o", "how to print: text or json")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(
+		[]string{string(outputText), string(outputJSON)}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// String, Set and Type make output a flag's value.
+func (o *output) String() string { return string(*o) }
+
+// Set takes the flag's text.
+func (o *output) Set(text string) error {
+	switch v := output(text); v {
+	case outputText, outputJSON:
+		*o = v
+		return nil
+	}
+	return fmt.Errorf("must be %s or %s", outputText, outputJSON)
+}
+
+// Type names the flag's value in help.
+func (o *output) Type() string { return "format" }
+
+// printJSON prints a value for programs.
+func printJSON(w io.Writer, value any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(value)
+}
+
+// printTable prints rows in aligned columns, an empty cell as "-".
+func printTable(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		for i, cell := range row {
+			if cell == "" {
+				cell = "-"
+			}
+			if i > 0 {
+				fmt.Fprint(t, "\t")
+			}
+			fmt.Fprint(t, plain(cell))
+		}
+		fmt.Fprintln(t)
+	}
+	return t.Flush()
+}
+
+// plain makes text from elsewhere safe for a terminal and for a table.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '·'
+		}
+		return r
+	}, text)
+}
+
+// number prints a revision, none as empty.
+func number(revision uint64) string {
+	if revision == 0 {
+		return ""
+	}
+	return strconv.FormatUint(revision, 10)
+}
+
+// moment prints an instant, none as empty.
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
+
+// count prints "1 proxy" or "2 proxies".
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
+}

@@ -1,0 +1,193 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/envoy/proc"
+)
+
+// dataPlane is the filter in front of the upstream, in either host.
+type dataPlane struct {
+	what  string
+	url   string
+	admin string
+	ready func(context.Context) error
+	stop  func()
+}
+
+// listenNear opens a listener at an address, or at another port if that is
+// taken.
+func listenNear(address string) (net.Listener, error) {
+	if l, err := net.Listen("tcp", address); err == nil {
+		return l, nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return l, nil
+}
+
+func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error, err error) {
+	policies, err := openStore(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	web, err := listenNear(defaultHTTP)
+	if err != nil {
+		return nil, nil, errors.Join(err, policies.Close())
+	}
+	stream, err := listenNear(defaultXDS)
+	if err != nil {
+		return nil, nil, errors.Join(err, web.Close(), policies.Close())
+	}
+	push, err := xds.New(d.cmd.Context(), xds.Options{Store: policies, Log: d.log})
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("start xDS server: %w", err), stream.Close(), web.Close(), policies.Close())
+	}
+	d.server, d.xds = "http://"+web.Addr().String(), stream.Addr().String()
+	s := servers{log: d.log, push: push, httpListener: web, xdsListener: stream,
+		handler: api.New(api.Options{Store: policies, XDS: push, Log: d.log})}
+	// It outlives the command's context: the data plane goes first.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
+	ended := make(chan error, 1)
+	gone := make(chan struct{})
+	go func() { defer close(gone); ended <- s.run(ctx) }()
+	d.client, err = (&clientOptions{server: d.server}).client()
+	return func() {
+		cancel()
+		<-gone
+		if err := policies.Close(); err != nil {
+			d.log.Error("close store", "error", err)
+		}
+	}, ended, err
+}
+
+func (d *demo) startUpstream() (stop func(), err error) {
+	l, err := listenNear("127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	d.echo = "http://" + l.Addr().String()
+	s := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(echo)}
+	go func() { _ = s.Serve(l) }() // ends with Close below
+	return func() { _ = s.Close() }, nil
+}
+
+// echo answers with the request it got.
+func echo(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	fmt.Fprintf(w, "%s %s %s\nHost: %s\n", r.Method, r.RequestURI, r.Proto, r.Host)
+	_ = r.Header.Write(w) // the caller has gone if this fails
+	_, _ = io.Copy(w, io.LimitReader(r.Body, 64<<10))
+}
+
+func (d *demo) startProxy(filter string) (dataPlane, error) {
+	wasm, err := readFilter(filter)
+	if err != nil {
+		return dataPlane{}, err
+	}
+	upstream, err := proxy.ParseUpstream(d.echo)
+	if err != nil {
+		return dataPlane{}, err
+	}
+	requests, err := listenNear(quickstartListen)
+	if err != nil {
+		return dataPlane{}, err
+	}
+	admin, err := listenNear(quickstartAdmin)
+	if err != nil {
+		return dataPlane{}, errors.Join(err, requests.Close())
+	}
+	p, err := proxy.New(d.cmd.Context(), proxy.Options{
+		Wasm: wasm, Workers: quickstartWorkers, Upstream: upstream, CacheDir: compiledFilters(), Log: d.log,
+	})
+	if err != nil {
+		return dataPlane{}, errors.Join(err, requests.Close(), admin.Close())
+	}
+	ctx, cancel := context.WithCancel(d.cmd.Context())
+	ended := make(chan error, 2)
+	go func() { ended <- p.Subscribe(ctx, proxy.Subscription{Address: d.xds, Node: quickstartNode}) }()
+	go func() { ended <- p.Serve(ctx, requests, admin) }()
+	return dataPlane{
+		what: fmt.Sprintf("the filter on wazero, %d workers", quickstartWorkers),
+		url:  "http://" + requests.Addr().String(), admin: "http://" + admin.Addr().String(),
+		ready: func(ctx context.Context) error {
+			select {
+			case <-p.Ready():
+				return nil
+			case <-ctx.Done():
+				return fmt.Errorf("wait for the policy: %w", ctx.Err())
+			}
+		},
+		stop: func() {
+			cancel()
+			if err := errors.Join(<-ended, <-ended); err != nil {
+				d.log.Error("stop the proxy", "error", err)
+			}
+			p.Close()
+		},
+	}, nil
+}
+
+func (d *demo) startEnvoy(binary, filter string) (dataPlane, error) {
+	wasm, err := filterFile(filter, d.cmd.ErrOrStderr())
+	if err != nil {
+		return dataPlane{}, err
+	}
+	version, err := proc.Version(d.cmd.Context(), binary)
+	if err != nil {
+		return dataPlane{}, withHint(err, "--envoy names an Envoy binary; make run ENVOY=1 brings one")
+	}
+	bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
+		Plugin: envoy.Plugin{Wasm: wasm}, Node: quickstartNode, XDS: d.xds, Upstream: strings.TrimPrefix(d.echo, "http://"),
+		Listen: freeNear(quickstartListen), Admin: freeNear(quickstartAdmin),
+	})
+	if err != nil {
+		return dataPlane{}, err
+	}
+	child, err := proc.Start(d.cmd.Context(), proc.Options{
+		Binary: binary, Bootstrap: bootstrap, Concurrency: quickstartWorkers, LogLevel: "error", LogTo: d.cmd.ErrOrStderr(),
+	})
+	if err != nil {
+		return dataPlane{}, err
+	}
+	plane := dataPlane{what: fmt.Sprintf("Envoy %s, %d workers", version, quickstartWorkers)}
+	plane.ready = func(ctx context.Context) error {
+		if err := child.WaitReady(ctx); err != nil {
+			return err
+		}
+		address, err := child.Listener(ctx, envoy.ListenerName)
+		d.plane.url, d.plane.admin = "http://"+address, child.Admin()
+		return err
+	}
+	plane.stop = func() {
+		if err := child.Stop(); err != nil {
+			d.log.Error("stop Envoy", "error", err)
+		}
+	}
+	return plane, nil
+}
+
+// freeNear returns an address that can be bound, or one with a port of the
+// system's choice.
+func freeNear(address string) string {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return "127.0.0.1:0"
+	}
+	_ = l.Close()
+	return address
+}

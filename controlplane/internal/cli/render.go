@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/build"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+func newRenderCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "render",
+		Short: "Write the configuration that puts the filter into a proxy",
+		Example: `  sluice render envoy -f policy.yaml --listen 127.0.0.1:10000 \
+    --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml`,
+		Args: cobra.NoArgs, // so that a wrong subcommand is an error
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newRenderEnvoyCommand())
+	return cmd
+}
+
+// renderEnvoyOptions are the flags of render envoy.
+type renderEnvoyOptions struct {
+	policyInput
+	wasm      string
+	bootstrap envoy.BootstrapOptions
+	tls       envoy.ClientTLS
+}
+
+// AddFlags adds the flags; here, unlike elsewhere, -f is optional.
+func (o *renderEnvoyOptions) AddFlags(cmd *cobra.Command) {
+	b, flags := &o.bootstrap, cmd.Flags()
+	flags.StringVar(&b.Listen, "listen", "", "`IP:PORT` on which the proxy accepts requests")
+	flags.StringVar(&b.Upstream, "upstream", "", "`HOST:PORT` of the server behind it")
+	flags.StringVar(&b.Admin, "admin", "", "`IP:PORT` of Envoy's admin interface")
+	flags.StringVar(&b.Node, "node", "", "node `ID` by which the control plane knows the proxy")
+	flags.StringVar(&b.Cluster, "cluster", "", "node cluster `NAME` (default \"sluice\")")
+	flags.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
+	flags.StringVar(&b.XDS, "xds", "", "`HOST:PORT` of the control plane; without it the policy is static")
+	flags.StringVar(&o.tls.CA, "xds-ca", "", "`FILE` with the certificate authority of the control plane: use TLS")
+	flags.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the proxy's client certificate")
+	flags.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
+	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, written to the user's cache folder)")
+	flags.StringVarP(&o.file, "file", "f", "", "policy `FILE` to bake in, - for standard input (default: one that limits nothing)")
+	for _, required := range []string{"listen", "upstream", "admin"} {
+		_ = cmd.MarkFlagRequired(required)
+	}
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
+	_ = cmd.MarkFlagFilename("wasm", "wasm")
+}
+
+func newRenderEnvoyCommand() *cobra.Command {
+	var o renderEnvoyOptions
+	cmd := &cobra.Command{
+		Use:   "envoy --listen IP:PORT --upstream HOST:PORT --admin IP:PORT [--xds HOST:PORT --node ID] [-f POLICY]",
+		Short: "Write an Envoy bootstrap to standard output",
+		Long: `Write an Envoy bootstrap to standard output: a listener with the filter, one
+upstream, and Envoy's admin interface.
+
+With --xds the policy comes from the control plane. Until it has answered once,
+for at most three seconds, the listener stays closed; if it does not answer, the
+policy given with -f is enforced until it does. Without --xds that policy is all
+there is.`,
+		Example: `  # A proxy that gets its policy from a control plane, and has one to start with
+  sluice render envoy --xds 127.0.0.1:18000 --node edge-1 -f policy.yaml \
+    --listen 0.0.0.0:10000 --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml
+  envoy -c envoy.yaml
+
+  # A fixed policy, no control plane
+  sluice render envoy -f policy.yaml --listen 127.0.0.1:10000 \
+    --upstream api.example.com:80 --admin 127.0.0.1:9901 > envoy.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return renderEnvoy(cmd, o)
+		},
+	}
+	o.AddFlags(cmd)
+	return cmd
+}
+
+func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
+	b := o.bootstrap
+	if o.tls != (envoy.ClientTLS{}) {
+		b.XDSTLS = &o.tls
+	}
+	if o.file != "" {
+		read, err := o.read(cmd)
+		warn(cmd, read.warnings)
+		if err != nil {
+			return err
+		}
+		tree, err := policyfile.Parse(read.name, read.text)
+		if err != nil {
+			return err
+		}
+		b.Plugin.Policy = policy.AppendJSON(nil, tree)
+	}
+	var err error
+	if b.Plugin.Wasm, err = filterFile(o.wasm, cmd.ErrOrStderr()); err != nil {
+		return err
+	}
+	bootstrap, err := envoy.Bootstrap(b)
+	if err != nil {
+		return usageError(err, "sluice render envoy --help shows examples")
+	}
+	_, err = cmd.OutOrStdout().Write(bootstrap)
+	return err
+}
+
+// filterFile returns the absolute path of the filter's binary: the one given,
+// or, for "", a file in the user's cache folder with the one inside this
+// program.
+func filterFile(given string, warnings io.Writer) (string, error) {
+	if given == "" {
+		wasm, err := build.Filter()
+		if err != nil {
+			return "", err
+		}
+		return writeFilter(wasm)
+	}
+	path, err := filepath.Abs(given)
+	if err != nil {
+		return "", fmt.Errorf("find filter: %w", err)
+	}
+	// The proxy may run elsewhere, where the file is.
+	if _, err := os.Stat(path); err != nil {
+		fmt.Fprintf(warnings, "warning: %s is not on this machine; it has to be on the proxy's\n", path)
+	}
+	return path, nil
+}
+
+// writeFilter puts a filter into the user's cache folder. The file's name
+// tells its content, so that an Envoy that still reads another one keeps it.
+func writeFilter(wasm []byte) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("write filter: %w: give --wasm FILE", err)
+	}
+	dir := filepath.Join(cache, "sluice")
+	path := filepath.Join(dir, fmt.Sprintf("sluice-%x.wasm", sha256.Sum256(wasm)))
+	if info, err := os.Stat(path); err == nil && info.Size() == int64(len(wasm)) {
+		return path, nil
+	}
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return "", fmt.Errorf("write filter: %w", err)
+	}
+	// Renamed into place, so that nobody ever sees half of it.
+	temporary, err := os.CreateTemp(dir, ".sluice-*.wasm")
+	if err != nil {
+		return "", fmt.Errorf("write filter: %w", err)
+	}
+	_, err = temporary.Write(wasm)
+	err = errors.Join(err, temporary.Chmod(0o640), temporary.Close())
+	if err == nil {
+		err = os.Rename(temporary.Name(), path)
+	}
+	if err != nil {
+		return "", fmt.Errorf("write filter: %w", errors.Join(err, os.Remove(temporary.Name())))
+	}
+	return path, nil
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/envoy"
+)
+
+func runRenderEnvoy(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, warnings bytes.Buffer
+	cmd := newRenderCommand()
+	cmd.SetArgs(append([]string{"envoy"}, args...))
+	cmd.SetOut(&out)
+	cmd.SetErr(&warnings)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	err = cmd.Execute()
+	return out.String(), warnings.String(), err
+}
+
+func TestRenderEnvoy(t *testing.T) {
+	dir := t.TempDir()
+	good, bad, wasm := filepath.Join(dir, "good.yaml"), filepath.Join(dir, "bad.yaml"), filepath.Join(dir, "filter.wasm")
+	require.NoError(t, os.WriteFile(good, []byte("version: 1\nrules: [{name: all, limits: [10/1s]}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(bad, []byte("version: 1\nrules: [{nam: all}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(wasm, nil, 0o600))
+	base := []string{"--listen", "127.0.0.1:10000", "--upstream", "127.0.0.1:8080", "--admin", "127.0.0.1:9901", "--wasm", wasm}
+	with := func(more ...string) []string { return append(base[:len(base):len(base)], more...) }
+
+	t.Run("everything", func(t *testing.T) {
+		stdout, stderr, err := runRenderEnvoy(t, with("-f", good, "--xds", "control:18000", "--node", "edge-1", "--manage", "127.0.0.1:9902",
+			"--xds-ca", "ca.pem", "--xds-cert", "cert.pem", "--xds-key", "key.pem", "--cluster", "edge")...)
+		require.NoError(t, err)
+		require.Empty(t, stderr)
+		want, err := envoy.Bootstrap(envoy.BootstrapOptions{
+			Plugin: envoy.Plugin{Wasm: wasm, Policy: []byte(`{"version":1,"rules":[{"name":"all","limits":["10/1s"]}]}`)},
+			Listen: "127.0.0.1:10000", Upstream: "127.0.0.1:8080", Admin: "127.0.0.1:9901", Manage: "127.0.0.1:9902",
+			XDS: "control:18000", Node: "edge-1", Cluster: "edge",
+			XDSTLS: &envoy.ClientTLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"},
+		})
+		require.NoError(t, err)
+		require.Equal(t, string(want), stdout)
+	})
+	t.Run("filter on another machine", func(t *testing.T) {
+		stdout, stderr, err := runRenderEnvoy(t, with("--wasm", "/nowhere/sluice.wasm")...)
+		require.NoError(t, err)
+		require.Contains(t, stdout, "filename: /nowhere/sluice.wasm")
+		require.Equal(t, "warning: /nowhere/sluice.wasm is not on this machine; it has to be on the proxy's\n", stderr)
+	})
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no upstream":  {[]string{"--listen", ":1", "--admin", ":2"}, `required flag(s) "upstream" not set`},
+		"bad address":  {with("--xds", "control", "--node", "n"), `xds address "control": has no port`},
+		"no node":      {with("--xds", "control:1"), "no node id"},
+		"no policy":    {with("-f", filepath.Join(dir, "none.yaml")), "read policy: open"},
+		"bad policy":   {with("-f", bad), bad + ":2:10: rules[0].nam"},
+		"an argument":  {with("policy.yaml"), `unknown command "policy.yaml"`},
+		"TLS, no xds":  {with("--xds-ca", "ca.pem"), "no control plane"},
+		"key, no cert": {with("--xds", "a:1", "--node", "n", "--xds-ca", "c", "--xds-key", "k"), "go together"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, _, err := runRenderEnvoy(t, tc.args...)
+			require.ErrorContains(t, err, tc.want)
+			require.Empty(t, stdout)
+		})
+	}
+}
+
+// TestEmptyPolicyIsValid: what render bakes in without -f is a policy.
+func TestEmptyPolicyIsValid(t *testing.T) {
+	_, _, _, err := policyfile.Read("empty", []byte(envoy.EmptyPolicy))
+	require.NoError(t, err)
+}
+
+func TestWriteFilter(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	t.Setenv("HOME", t.TempDir())
+	path, err := writeFilter([]byte("one"))
+	require.NoError(t, err)
+	again, err := writeFilter([]byte("one"))
+	require.NoError(t, err)
+	require.Equal(t, path, again)
+	other, err := writeFilter([]byte("two"))
+	require.NoError(t, err)
+	require.NotEqual(t, path, other)
+
+	require.NoError(t, os.WriteFile(path, nil, 0o600)) // a disk that was full
+	_, err = writeFilter([]byte("one"))
+	require.NoError(t, err)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "one", string(text))
+	files, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, files, 2, "no temporary files left")
+}

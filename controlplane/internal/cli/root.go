@@ -1,0 +1,88 @@
+// Package cli is the sluice command: one file a command, each made of
+// newXCommand, which names it and its flags, an options struct, and a function
+// that does it.
+//
+// Its invariant: a command returns errors and prints only what it was asked
+// for, so that main alone writes "error:" and "hint:" and picks the exit code.
+// It must never import the filter: it carries the compiled one.
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// NewRootCommand returns the whole command tree.
+func NewRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sluice",
+		Short: "Per-client rate limits inside Envoy",
+		Long: `sluice limits requests per client inside Envoy, without Redis and without a
+service beside it. A policy is a YAML file; this command checks it, serves it
+to proxies and tells what they made of it.`,
+		Example: `  sluice validate -f policy.yaml
+  sluice serve --data /var/lib/sluice
+  sluice apply -f policy.yaml
+  sluice status`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs, // so that the message below is ours
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			err := fmt.Errorf("unknown command %q", args[0])
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				return usageError(err, "did you mean "+strings.Join(near, " or ")+"?")
+			}
+			return usageError(err, "sluice --help lists the commands")
+		},
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError(err, cmd.CommandPath()+" --help lists the flags")
+	})
+	root.AddCommand(commands()...)
+	forEach(root, usageArgs)
+	return root
+}
+
+// commands lists the commands, in no particular order: help sorts them.
+func commands() []*cobra.Command {
+	return []*cobra.Command{
+		newApplyCommand(),
+		newGetCommand(),
+		newHistoryCommand(),
+		newRenderCommand(),
+		newRollbackCommand(),
+		newRunCommand(),
+		newServeCommand(),
+		newSimulateCommand(),
+		newStatusCommand(),
+		newValidateCommand(),
+	}
+}
+
+// usageArgs makes wrong arguments of a command a usage error.
+func usageArgs(cmd *cobra.Command) {
+	check := cmd.Args
+	if check == nil {
+		return
+	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError(err, "usage: "+cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+func forEach(cmd *cobra.Command, do func(*cobra.Command)) {
+	do(cmd)
+	for _, c := range slices.Clone(cmd.Commands()) {
+		forEach(c, do)
+	}
+}

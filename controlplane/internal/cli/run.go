@@ -1,0 +1,310 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
+	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// firstPolicyWithin is how long run waits for the control plane before it
+// serves without a policy: Envoy's initial_fetch_timeout in a rendered
+// bootstrap.
+const firstPolicyWithin = 3 * time.Second
+
+type runOptions struct {
+	file     string
+	xds      xdsOptions
+	listen   string
+	upstream string
+	admin    string
+	wasm     string
+	workers  int
+}
+
+// xdsOptions say which control plane gives the policy.
+type xdsOptions struct {
+	address       string
+	node          string
+	resource      string
+	ca, cert, key string
+}
+
+func newRunCommand() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run (-f POLICY | --xds ADDRESS) --upstream URL",
+		Short: "Run the filter as a reverse proxy, without Envoy",
+		Long: `Run the very filter that Envoy loads as a reverse proxy in front of one HTTP
+server: for a first try, for tests, and where there is no Envoy.
+
+The policy comes from a file, read again on SIGHUP, or from sluice serve. One
+that is refused changes nothing: the last good one stays in force, also while
+the control plane is away. With --xds it waits three seconds for the first
+policy and then serves without limits until there is one.
+
+The client's address is that of its connection, whatever x-forwarded-for says,
+and paths are normalized as in an Envoy that sluice render set up. It speaks
+HTTP/1.1; websockets and other upgrades do not pass. Logs go to standard error.`,
+		Example: `  sluice run -f policy.yaml --upstream http://127.0.0.1:8080
+  sluice run -f policy.yaml --upstream http://127.0.0.1:8080 --listen 127.0.0.1:0   # a port of the system's choice, see the log
+  sluice run --xds 127.0.0.1:18000 --node edge-1 --upstream http://127.0.0.1:8080 --admin 127.0.0.1:9901
+  sluice run --xds sluice.example:18000 --xds-ca ca.pem --xds-cert proxy.pem --xds-key proxy.key --upstream http://127.0.0.1:8080`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, o) },
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.file, "file", "f", "", "policy `FILE`, read again on SIGHUP")
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
+	o.xds.AddFlags(cmd)
+	f.StringVar(&o.listen, "listen", "127.0.0.1:10000", "`ADDRESS` on which to accept requests")
+	f.StringVar(&o.upstream, "upstream", "", "`URL` of the server behind, without a path (required)")
+	_ = cmd.MarkFlagRequired("upstream")
+	f.StringVar(&o.admin, "admin", "", "`ADDRESS` for /healthz and /stats/prometheus (default: none)")
+	f.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter (default: the one inside this program)")
+	_ = cmd.MarkFlagFilename("wasm", "wasm")
+	f.IntVar(&o.workers, "workers", 2, fmt.Sprintf("worker VMs, 1 to %d", maxWorkers))
+	return cmd
+}
+
+// AddFlags adds the flags of a proxy that gets its policy from a control plane.
+func (o *xdsOptions) AddFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.address, "xds", "", "`ADDRESS` of the control plane's xDS server")
+	f.StringVar(&o.node, "node", "", "node `ID` by which the control plane knows this proxy (default: sluice-run- and the host's name)")
+	f.StringVar(&o.resource, "resource", envoy.ResourceName, "`NAME` of the extension configuration to ask for")
+	f.StringVar(&o.ca, "xds-ca", "", "`FILE` with the certificate authority of the control plane: use TLS")
+	f.StringVar(&o.cert, "xds-cert", "", "`FILE` with this proxy's client certificate")
+	f.StringVar(&o.key, "xds-key", "", "`FILE` with its key")
+}
+
+func run(cmd *cobra.Command, o runOptions) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	upstream, err := proxy.ParseUpstream(o.upstream)
+	if err != nil {
+		return usageError(fmt.Errorf("--upstream: %w", err), "give something like http://127.0.0.1:8080")
+	}
+	var first []byte
+	if o.file != "" {
+		if first, err = readPolicyJSON(cmd, o.file); err != nil {
+			return err
+		}
+	}
+	subscription, err := o.xds.subscription()
+	if err != nil {
+		return err
+	}
+	wasm, err := readFilter(o.wasm)
+	if err != nil {
+		return withHint(err, "make build makes the filter, build/out/sluice.wasm")
+	}
+	listeners, err := o.open()
+	if err != nil {
+		return err
+	}
+	defer listeners.close()
+
+	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	options := proxy.Options{Wasm: wasm, Workers: o.workers, Upstream: upstream, CacheDir: compiledFilters(), Log: log}
+	if o.wasm != "" {
+		if options.WasmName, err = filepath.Abs(o.wasm); err != nil {
+			return fmt.Errorf("find the filter: %w", err)
+		}
+	}
+	p, err := proxy.New(cmd.Context(), options)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	r := runner{cmd: cmd, proxy: p, log: log}
+	if o.file != "" {
+		return r.fromFile(o.file, first, listeners)
+	}
+	return r.fromControlPlane(subscription, listeners)
+}
+
+func (o *runOptions) check() error {
+	const hint = "the policy comes from a file with -f, or from sluice serve with --xds"
+	switch {
+	case o.file == "" && o.xds.address == "":
+		return usageError(errors.New("no policy: give -f or --xds"), hint)
+	case o.file != "" && o.xds.address != "":
+		return usageError(errors.New("-f and --xds exclude each other"), hint)
+	case o.file == "-":
+		return usageError(errors.New("-f - is not possible here"), "the policy is read again on SIGHUP, so it has to be a file")
+	case o.workers < 1 || o.workers > maxWorkers:
+		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "as many as processors is a good choice")
+	}
+	for flag, address := range map[string]string{"--listen": o.listen, "--admin": o.admin, "--xds": o.xds.address} {
+		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
+			return usageError(fmt.Errorf("%s %q is not an address", flag, address), "give HOST:PORT, for example 127.0.0.1:10000")
+		}
+	}
+	if o.xds.address == "" && (o.xds.ca != "" || o.xds.cert != "" || o.xds.key != "") {
+		return usageError(errors.New("--xds-ca, --xds-cert and --xds-key need --xds"), hint)
+	}
+	return nil
+}
+
+// runListeners are what run accepts on.
+type runListeners struct{ requests, admin net.Listener }
+
+func (o *runOptions) open() (runListeners, error) {
+	var l runListeners
+	var err error
+	if l.requests, err = listen("--listen", o.listen); err != nil || o.admin == "" {
+		return l, err
+	}
+	if l.admin, err = listen("--admin", o.admin); err != nil {
+		l.close()
+	}
+	return l, err
+}
+
+func (l runListeners) close() {
+	for _, listener := range []net.Listener{l.requests, l.admin} {
+		if listener != nil {
+			_ = listener.Close() // closed already by who served on it
+		}
+	}
+}
+
+// readPolicyJSON reads, judges and prints warnings about a policy file, and
+// returns what the filter gets.
+func readPolicyJSON(cmd *cobra.Command, file string) ([]byte, error) {
+	input := policyInput{file: file}
+	read, err := input.read(cmd)
+	warn(cmd, read.warnings)
+	if err != nil {
+		return nil, err
+	}
+	tree, err := policyfile.Parse(file, read.text)
+	if err != nil {
+		return nil, err
+	}
+	return policy.AppendJSON(nil, tree), nil
+}
+
+func (o *xdsOptions) subscription() (proxy.Subscription, error) {
+	s := proxy.Subscription{Address: o.address, Node: o.node, Resource: o.resource}
+	if o.address == "" {
+		return s, nil
+	}
+	if s.Node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return s, withHint(fmt.Errorf("find a node id: %w", err), "give --node ID")
+		}
+		s.Node = "sluice-run-" + host
+	}
+	switch {
+	case o.ca == "" && o.cert == "" && o.key == "":
+		return s, nil
+	case o.ca == "":
+		return s, usageError(errors.New("--xds-cert and --xds-key need --xds-ca"), "TLS needs the certificate authority of the control plane")
+	case (o.cert == "") != (o.key == ""):
+		return s, usageError(errors.New("--xds-cert and --xds-key belong together"), "give both or none")
+	}
+	pool, err := certPool(o.ca)
+	if err != nil {
+		return s, fmt.Errorf("read --xds-ca: %w", err)
+	}
+	s.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
+	if o.cert != "" {
+		pair, err := tls.LoadX509KeyPair(o.cert, o.key)
+		if err != nil {
+			return s, fmt.Errorf("read --xds-cert and --xds-key: %w", err)
+		}
+		s.TLS.Certificates = []tls.Certificate{pair}
+	}
+	return s, nil
+}
+
+// runner serves with a policy from either source.
+type runner struct {
+	cmd   *cobra.Command
+	proxy *proxy.Proxy
+	log   *slog.Logger
+}
+
+func (r runner) fromFile(file string, first []byte, listeners runListeners) error {
+	if err := r.proxy.Configure(first); err != nil {
+		return err
+	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	ctx, stop := context.WithCancel(r.cmd.Context())
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangups:
+				r.reread(file)
+			}
+		}
+	}()
+	defer func() { stop(); <-watched }()
+	return r.serve(ctx, listeners)
+}
+
+// reread enforces the policy file as it is now, if it is any good.
+func (r runner) reread(file string) {
+	text, err := readPolicyJSON(r.cmd, file)
+	if err == nil {
+		err = r.proxy.Configure(text)
+	}
+	if err == nil {
+		r.log.Info("policy in force", "file", file)
+		return
+	}
+	for _, line := range Lines(err) {
+		r.log.Error("policy refused", "problem", line)
+	}
+	r.log.Error("the policy before stays in force", "file", file)
+}
+
+func (r runner) fromControlPlane(s proxy.Subscription, listeners runListeners) error {
+	ctx, stop := context.WithCancel(r.cmd.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.proxy.Subscribe(ctx, s) }()
+	defer stop()
+	select {
+	case <-r.proxy.Ready():
+	case err := <-ended:
+		return err
+	case <-time.After(firstPolicyWithin):
+		r.log.Warn("no policy from the control plane yet: nothing is limited until there is one", "xds", s.Address)
+	}
+	err := r.serve(ctx, listeners)
+	stop()
+	return errors.Join(err, <-ended)
+}
+
+func (r runner) serve(ctx context.Context, l runListeners) error {
+	attributes := []any{"listen", l.requests.Addr().String()}
+	if l.admin != nil {
+		attributes = append(attributes, "admin", l.admin.Addr().String())
+	}
+	r.log.Info("serving", attributes...)
+	return r.proxy.Serve(ctx, l.requests, l.admin)
+}

@@ -1,0 +1,239 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/examples"
+)
+
+// needFilter builds the filter and returns its file.
+func needFilter(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "sluice.wasm")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o", file,
+		"github.com/sluice-ratelimit/sluice/filter")
+	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
+	text, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", text)
+	return file
+}
+
+// command runs a command in the background until stop.
+type command struct {
+	out  shared
+	stop context.CancelFunc
+	done chan error
+}
+
+// shared is output that is read while it is written.
+type shared struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (s *shared) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(p)
+}
+
+func (s *shared) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+func start(t *testing.T, cmd *cobra.Command, args ...string) *command {
+	t.Helper()
+	c := &command{done: make(chan error, 1)}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	c.stop = stop
+	t.Cleanup(stop)
+	cmd.SetArgs(args)
+	cmd.SetOut(&c.out)
+	cmd.SetErr(&c.out)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	go func() { c.done <- cmd.ExecuteContext(ctx) }()
+	return c
+}
+
+// find waits for a line of output and returns what the pattern's group holds.
+func (c *command) find(t *testing.T, pattern string) string {
+	t.Helper()
+	var found []string
+	require.Eventually(t, func() bool {
+		found = regexp.MustCompile(pattern).FindStringSubmatch(c.out.String())
+		return found != nil
+	}, time.Minute, 10*time.Millisecond, "%s", &c.out)
+	return found[len(found)-1]
+}
+
+func (c *command) end(t *testing.T) error {
+	t.Helper()
+	c.stop()
+	select {
+	case err := <-c.done:
+		return err
+	case <-time.After(time.Minute):
+		return errors.New("it does not end")
+	}
+}
+
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func statusOf(t *testing.T, address string) int {
+	t.Helper()
+	response, err := http.Get("http://" + address)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, response.Body)
+	require.NoError(t, errors.Join(err, response.Body.Close()))
+	return response.StatusCode
+}
+
+func TestRunFromFile(t *testing.T) {
+	hangups := make(chan os.Signal, 1) // or the signal would end the test
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	hangup := func() { require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP)) }
+
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	const text = "version: 1\nrules: [{name: all, algorithm: fixed_window_per_key, limits: [%d/1h]}]\n"
+	policy := file(t, "policy.yaml", fmt.Sprintf(text, 1))
+	c := start(t, newRunCommand(), "-f", policy, "--upstream", upstream.URL, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--wasm", needFilter(t))
+	address, admin := c.find(t, `msg=serving listen=(\S+)`), c.find(t, `admin=(\S+)`)
+	require.Equal(t, []int{200, 429, 200}, []int{statusOf(t, address), statusOf(t, address), statusOf(t, admin+"/healthz")})
+
+	require.NoError(t, os.WriteFile(policy, []byte("version: 1\nrules: [{name: all, limits: [0/0s], colour: red}]\n"), 0o600))
+	hangup()
+	c.find(t, `the policy before stays in force`)
+	c.find(t, `policy.yaml:2:\d+: rules\[0\]\.limits`)
+	c.find(t, `policy.yaml:2:\d+: rules\[0\]\.colour`)
+	require.Equal(t, http.StatusTooManyRequests, statusOf(t, address))
+
+	require.NoError(t, os.WriteFile(policy, fmt.Appendf(nil, text, 2), 0o600))
+	hangup()
+	c.find(t, `policy in force`)
+	require.Equal(t, []int{200, 429}, []int{statusOf(t, address), statusOf(t, address)})
+	require.NoError(t, c.end(t))
+}
+
+func TestRunFromControlPlane(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	control := start(t, newServeCommand(), "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0")
+	web, xds := control.find(t, `msg=serving http=(\S+)`), control.find(t, `xds=(\S+)`)
+	c := start(t, newRunCommand(), "--xds", xds, "--node", "n", "--upstream", upstream.URL, "--listen", "127.0.0.1:0", "--wasm", needFilter(t))
+	address := c.find(t, `msg=serving listen=(\S+)`)
+	require.Equal(t, http.StatusOK, statusOf(t, address), "no policy yet")
+
+	policy := file(t, "policy.yaml", "version: 1\nrules: [{name: all, algorithm: fixed_window_per_key, limits: [1/1h]}]\n")
+	apply := start(t, newApplyCommand(), "-f", policy, "--server", "http://"+web)
+	require.NoError(t, <-apply.done, "%s", &apply.out)
+	require.Regexp(t, `(?m)^n +ACK$`, apply.out.String())
+	require.Equal(t, []int{200, 429}, []int{statusOf(t, address), statusOf(t, address)})
+
+	broken := start(t, newApplyCommand(), "-f", policy, "--server", "http://"+web, "--wasm", "/nowhere/sluice.wasm")
+	require.ErrorContains(t, <-broken.done, "refused by 1 proxy")
+	require.Contains(t, broken.out.String(), "NACK  Invalid path: /nowhere/sluice.wasm")
+	require.Equal(t, http.StatusTooManyRequests, statusOf(t, address))
+	require.NoError(t, c.end(t))
+	require.NoError(t, control.end(t))
+}
+
+func TestRunErrors(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	good := file(t, "good.yaml", "version: 1\nrules: []\n")
+	bad := file(t, "bad.yaml", "version: 1\nrules: [{nam: x}]\n")
+	noWasm := file(t, "text.wasm", "no wasm")
+	up := []string{"--upstream", "http://127.0.0.1:1"}
+	with := func(more ...string) []string { return append(up[:2:2], more...) }
+	for name, tc := range map[string]struct {
+		args []string
+		want string
+		code int
+	}{
+		"no upstream":       {[]string{"-f", good}, `required flag(s) "upstream" not set`, ExitUsage},
+		"no policy":         {with(), "no policy: give -f or --xds", ExitUsage},
+		"two policies":      {with("-f", good, "--xds", "127.0.0.1:1"), "-f and --xds exclude each other", ExitUsage},
+		"standard input":    {with("-f", "-"), "-f - is not possible here", ExitUsage},
+		"bad upstream":      {[]string{"-f", good, "--upstream", "localhost:80"}, `--upstream: upstream "localhost:80" is not an http or https URL`, ExitUsage},
+		"upstream path":     {[]string{"-f", good, "--upstream", "http://a/b"}, "has more than scheme, host and port", ExitUsage},
+		"workers":           {with("-f", good, "--workers", "0"), "--workers 0 is not from 1 to", ExitUsage},
+		"listen":            {with("-f", good, "--listen", "10000"), `--listen "10000" is not an address`, ExitUsage},
+		"TLS without xds":   {with("-f", good, "--xds-ca", "x"), "need --xds", ExitUsage},
+		"cert without ca":   {with("--xds", "127.0.0.1:1", "--xds-cert", "x"), "need --xds-ca", ExitUsage},
+		"cert without key":  {with("--xds", "127.0.0.1:1", "--xds-ca", "x", "--xds-cert", "x"), "belong together", ExitUsage},
+		"no ca":             {with("--xds", "127.0.0.1:1", "--xds-ca", "/nowhere/ca.pem"), "read --xds-ca: open /nowhere/ca.pem", ExitFailed},
+		"no policy file":    {with("-f", "/nowhere/policy.yaml"), "read policy: open /nowhere/policy.yaml", ExitFailed},
+		"bad policy":        {with("-f", bad), bad + ":2:10: rules[0].nam", ExitFailed},
+		"no wasm":           {with("-f", good, "--wasm", "/nowhere/sluice.wasm"), "open /nowhere/sluice.wasm", ExitFailed},
+		"not a wasm":        {with("-f", good, "--listen", "127.0.0.1:0", "--wasm", noWasm), "load filter: compile module", ExitFailed},
+		"port in use":       {with("-f", good, "--wasm", noWasm, "--listen", taken.Addr().String()), "the port is in use", ExitFailed},
+		"admin port in use": {with("-f", good, "--wasm", noWasm, "--listen", "127.0.0.1:0", "--admin", taken.Addr().String()), "the port is in use", ExitFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := start(t, newRunCommand(), tc.args...)
+			err := <-c.done
+			require.ErrorContains(t, err, tc.want)
+			require.Equal(t, tc.code, ExitCode(err))
+		})
+	}
+}
+
+func TestQuickstart(t *testing.T) {
+	data, wasm := t.TempDir(), needFilter(t)
+	c := start(t, newQuickstartCommand(), "--wasm", wasm, "--data", data)
+	address := c.find(t, `curl -i .* http://(\S+)/api/orders`)
+	var answers []string
+	for _, line := range strings.Split(c.out.String(), "\n") {
+		if fields := strings.Fields(line); len(fields) > 5 && fields[0] == "GET" {
+			answers = append(answers, fields[1]+" "+fields[3]+" "+fields[5])
+		}
+	}
+	require.Equal(t, []string{
+		"/api/orders alice 200", "/api/orders alice 200", "/api/orders alice 200", "/api/orders alice 429",
+		"/api/orders bob 200", "/ alice 200",
+		"/api/orders alice 200", "/api/orders alice 200", "/api/orders alice 429",
+	}, answers, "%s", &c.out)
+	require.Contains(t, c.out.String(), "Retry-After: ")
+	require.Equal(t, http.StatusOK, statusOf(t, address))
+
+	// Another one beside it finds other ports.
+	other := start(t, newQuickstartCommand(), "--wasm", wasm, "--exit", "--policy", file(t, "own.yaml", "version: 1\nrules: [{name: all, limits: [2/1d]}]\n"))
+	require.NoError(t, <-other.done, "%s", &other.out)
+	require.NoError(t, c.end(t))
+	require.Regexp(t, `GET / +no header +→ 200 allowed`, other.out.String())
+}
+
+// TestQuickstartPolicy: the embedded policy has the limit that is raised.
+func TestQuickstartPolicy(t *testing.T) {
+	require.Equal(t, 1, bytes.Count(examples.Quickstart, []byte(quickstartLimit)))
+}

@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+)
+
+// shutdownGrace is how long serve lets requests end once it is told to stop.
+const shutdownGrace = 10 * time.Second
+
+type serveOptions struct {
+	listenOptions
+	data string
+	wasm string
+}
+
+func newServeCommand() *cobra.Command {
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve --data DIR",
+		Short: "Run the control plane",
+		Long: `Run the control plane: a versioned policy store in a directory, the xDS server
+that pushes it to proxies, and the HTTP API that the other commands use, with
+/healthz and /metrics. It logs to standard error and ends on SIGINT or SIGTERM.
+
+Whatever protection is given is required of every caller: a token of every HTTP
+request but /healthz, a client certificate of every connection, HTTP and xDS.
+An address that is not loopback is refused without TLS and, for HTTP, a token or
+a client CA; for xDS, a client CA.`,
+		Example: `  sluice serve --data /var/lib/sluice
+  sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
+  sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \
+      --tls-cert server.pem --tls-key server.key --client-ca proxies.pem --token-file token`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, o) },
+	}
+	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of the store, created if need be (required)")
+	_ = cmd.MarkFlagRequired("data")
+	_ = cmd.MarkFlagDirname("data")
+	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, where neither apply nor the node names one")
+	o.listenOptions.AddFlags(cmd)
+	return cmd
+}
+
+func serve(cmd *cobra.Command, o serveOptions) error {
+	if err := api.CheckWasm(o.wasm); err != nil {
+		return usageError(err, "--wasm is read by Envoy, not by this command")
+	}
+	guard, err := o.guard()
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	policies, err := openStore(o.data)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := policies.Close(); err != nil {
+			log.Error("close store", "error", err)
+		}
+	}()
+	httpListener, err := listen("--http", o.http)
+	if err != nil {
+		return err
+	}
+	defer httpListener.Close()
+	xdsListener, err := listen("--xds", o.xds)
+	if err != nil {
+		return err
+	}
+	defer xdsListener.Close()
+
+	push, err := xds.New(cmd.Context(), xds.Options{Store: policies, Wasm: o.wasm, Log: log})
+	if err != nil {
+		return fmt.Errorf("start xDS server: %w", err)
+	}
+	defer push.Stop()
+	s := servers{
+		log: log, push: push, guard: guard, httpListener: httpListener, xdsListener: xdsListener,
+		handler: api.New(api.Options{Store: policies, XDS: push, Token: guard.token, Log: log}),
+	}
+	return s.run(cmd.Context())
+}
+
+func openStore(dir string) (*store.Bolt, error) {
+	s, err := store.Open(dir)
+	if errors.Is(err, store.ErrHeld) {
+		return nil, withHint(fmt.Errorf("data directory %s is held by another sluice serve", dir),
+			"stop that one, or give this one another --data")
+	}
+	return s, err
+}
+
+// servers are the two listeners of one serve.
+type servers struct {
+	log          *slog.Logger
+	push         *xds.Server
+	guard        guard
+	handler      http.Handler
+	httpListener net.Listener
+	xdsListener  net.Listener
+}
+
+// run serves until ctx ends, then lets what is under way finish.
+func (s servers) run(ctx context.Context) error {
+	// Waits for proxies' answers end at once when serve is told to stop.
+	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
+	defer endRequests()
+	web := &http.Server{
+		Handler:           s.handler,
+		TLSConfig:         s.guard.tls,
+		ReadHeaderTimeout: 10 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      time.Minute,
+		IdleTimeout:       2 * time.Minute,
+		BaseContext:       func(net.Listener) context.Context { return requests },
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+	options := xds.ServerOptions()
+	if s.guard.tls != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(s.guard.tls.Clone())))
+	}
+	stream := grpc.NewServer(options...)
+	s.push.Register(stream)
+
+	failed := make(chan error, 2)
+	go func() { failed <- s.serveHTTP(web) }()
+	go func() { failed <- stream.Serve(s.xdsListener) }()
+	s.log.Info("serving", "http", s.httpListener.Addr().String(), "xds", s.xdsListener.Addr().String(),
+		"tls", s.guard.tls != nil, "token", s.guard.token != "", "client_certificates", s.guard.clientCerts)
+
+	var err error
+	select {
+	case <-ctx.Done():
+		s.log.Info("stopping")
+	case err = <-failed:
+		err = fmt.Errorf("serve: %w", err)
+	}
+	s.push.Stop()
+	endRequests()
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	if e := web.Shutdown(grace); e != nil {
+		s.log.Warn("stop HTTP", "error", e)
+	}
+	stopGRPC(grace, stream)
+	return err
+}
+
+func (s servers) serveHTTP(web *http.Server) error {
+	if s.guard.tls != nil {
+		return web.ServeTLS(s.httpListener, "", "")
+	}
+	return web.Serve(s.httpListener)
+}
+
+func stopGRPC(ctx context.Context, s *grpc.Server) {
+	stopped := make(chan struct{})
+	go func() {
+		s.GracefulStop()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+	case <-ctx.Done():
+		s.Stop()
+	}
+}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-ratelimit/sluice/build"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
+)
+
+// simulateOptions are the flags of simulate.
+type simulateOptions struct {
+	policy   string
+	requests string
+	workers  int
+	seed     uint64
+	wasm     string
+}
+
+func (o *simulateOptions) AddFlags(flags *pflag.FlagSet) {
+	flags.StringVarP(&o.policy, "file", "f", "", "policy `FILE`")
+	flags.StringVarP(&o.requests, "requests", "r", "-", "`FILE` of requests, one JSON object a line; - = standard input")
+	flags.IntVar(&o.workers, "workers", 1, "`NUMBER` of workers that share the counters; requests go to them in turn")
+	flags.Uint64Var(&o.seed, "seed", 1, "`NUMBER` that seeds the hash of the counter tables, from 1")
+	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter (default: the one inside this program)")
+}
+
+func newSimulateCommand() *cobra.Command {
+	o := &simulateOptions{}
+	cmd := &cobra.Command{
+		Use:   "simulate -f POLICY [-r REQUESTS.jsonl]",
+		Short: "Show what the filter decides for requests at given times",
+		Long: `Run the compiled filter over requests with given times, without a proxy, and
+print its decision on each: one JSON object a line in, one a line out.
+
+A request needs only a time: at_ms or at_ns since the Unix epoch, or at in
+RFC 3339. It may have method, host, path, headers, client_ip, properties, the
+worker that serves it, and fail (get, set or cas:N) to make calls of the filter
+into the proxy fail. A line with op hit or peek acts on one key of a rule; one
+with op policy and file changes the policy. Times may step back.`,
+		Example: `  sluice simulate -f policy.yaml -r requests.jsonl
+
+  echo '{"at_ms":0,"headers":{"x-user-id":"alice"}}' | sluice simulate -f policy.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd)
+		},
+	}
+	o.AddFlags(cmd.Flags())
+	_ = cmd.MarkFlagRequired("file")
+	return cmd
+}
+
+func (o *simulateOptions) run(cmd *cobra.Command) error {
+	if o.workers < 1 || o.workers > maxWorkers {
+		return fmt.Errorf("--workers %d: it must be from 1 to %d", o.workers, maxWorkers)
+	}
+	if o.seed == 0 {
+		return fmt.Errorf("--seed 0: it must be at least 1")
+	}
+	wasm, err := readFilter(o.wasm)
+	if err != nil {
+		return err
+	}
+	requests, dir := io.Reader(cmd.InOrStdin()), "."
+	if o.requests != "-" {
+		file, err := os.Open(o.requests)
+		if err != nil {
+			return fmt.Errorf("read requests: %w", err)
+		}
+		defer file.Close()
+		requests, dir = file, filepath.Dir(o.requests)
+	}
+	return simulate.Run(cmd.Context(), simulate.Options{
+		Wasm: wasm, Policy: o.policy, Requests: requests, Dir: dir,
+		Workers: o.workers, Seed: o.seed, CacheDir: compiledFilters(),
+		Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
+	}, cmd.OutOrStdout())
+}
+
+// maxWorkers bounds the worker VMs of one process: each takes tens of MB.
+const maxWorkers = 64
+
+// readFilter returns the filter in file, or the one inside this program.
+func readFilter(file string) ([]byte, error) {
+	if file == "" {
+		return build.Filter()
+	}
+	wasm, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the filter: %w", err)
+	}
+	return wasm, nil
+}
+
+// compiledFilters is where compiled filters are kept between runs; "" where
+// there is no such place.
+func compiledFilters() string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return ""
+	}
+	dir := filepath.Join(cache, "sluice", "compiled")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return ""
+	}
+	return dir
+}

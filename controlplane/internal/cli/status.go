@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+)
+
+type statusOptions struct {
+	clientOptions
+	output output
+}
+
+func newStatusCommand() *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the current revision and what each proxy runs",
+		Long: `Show the current revision and, for each proxy, the revision its process
+accepted last (RUNS), the one sent to it last (SENT) and the
+one it refused last. Proxies that went away are shown for an hour.`,
+		Example: `  sluice status
+  sluice status --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return status(cmd, o) },
+	}
+	o.AddFlags(cmd)
+	o.output.AddFlags(cmd)
+	return cmd
+}
+
+func status(cmd *cobra.Command, o statusOptions) error {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	var st api.Status
+	if err := c.call(cmd.Context(), http.MethodGet, "/v1/status", nil, nil, &st); err != nil {
+		return err
+	}
+	w := cmd.OutOrStdout()
+	if o.output == outputJSON {
+		return printJSON(w, st)
+	}
+	if st.Current == nil {
+		fmt.Fprintln(w, "nothing has been applied yet")
+	} else {
+		fmt.Fprintf(w, "revision %d  %s  applied %s\n", st.Current.Number, plain(st.Current.File), moment(st.Current.Created))
+	}
+	if len(st.Proxies) == 0 {
+		fmt.Fprintln(w, "no proxy is connected")
+		return nil
+	}
+	rows := [][]string{{"PROXY", "STATE", "SINCE", "RUNS", "SENT", "ENVOY", "LAST NACK"}}
+	for _, p := range st.Proxies {
+		rows = append(rows, []string{
+			p.Node, state(p), moment(p.Since), number(p.Runs), number(p.Pushed), p.Envoy, lastNack(p),
+		})
+	}
+	return printTable(w, rows)
+}
+
+func state(p xds.ProxyStatus) string {
+	switch {
+	case !p.Connected:
+		return "disconnected"
+	case p.Problem != "":
+		return "not served: " + p.Problem
+	case p.Waiting:
+		return "waiting for its answer"
+	case p.Unsettled:
+		return "refused, nothing to fall back to"
+	case p.Streams > 1:
+		return fmt.Sprintf("connected, %d streams", p.Streams)
+	}
+	return "connected"
+}
+
+func lastNack(p xds.ProxyStatus) string {
+	if p.Nacked == 0 {
+		return ""
+	}
+	return fmt.Sprintf("revision %d at %s: %s", p.Nacked, moment(p.NackedAt), p.NackText)
+}

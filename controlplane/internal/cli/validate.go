@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+type validateOptions struct {
+	policyInput
+	output output
+}
+
+func newValidateCommand() *cobra.Command {
+	var o validateOptions
+	cmd := &cobra.Command{
+		Use:   "validate -f FILE",
+		Short: "Check a policy and print every problem with its place",
+		Long: `Check a policy exactly as the control plane and the filter do. Every problem is
+printed with file, line, column, path and what would be right.`,
+		Example: `  sluice validate -f policy.yaml
+  sluice validate -f - < policy.yaml
+  sluice validate -f policy.yaml --output json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return validate(cmd, o) },
+	}
+	o.AddFlags(cmd)
+	o.output.AddFlags(cmd)
+	return cmd
+}
+
+// validation is what validate prints as JSON.
+type validation struct {
+	Valid    bool          `json:"valid"`
+	Rules    int           `json:"rules,omitempty"`
+	Memory   *memory       `json:"memory,omitempty"`
+	Problems []api.Problem `json:"problems"`
+	Warnings []api.Problem `json:"warnings"`
+}
+
+func validate(cmd *cobra.Command, o validateOptions) error {
+	read, err := o.read(cmd)
+	var problems policy.Errors
+	if err != nil && !errors.As(err, &problems) {
+		return err
+	}
+	if o.output == outputJSON {
+		v := validation{
+			Valid: err == nil, Problems: api.Problems(problems), Warnings: api.Problems(read.warnings),
+		}
+		if read.policy != nil {
+			v.Rules = len(read.policy.Rules)
+			v.Memory = memoryOf(read.policy)
+		}
+		return errors.Join(printJSON(cmd.OutOrStdout(), v), err)
+	}
+	warn(cmd, read.warnings)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s\n", o.file, count(len(read.policy.Rules), "rule", "rules"))
+	return memoryOf(read.policy).print(cmd.OutOrStdout())
+}
+
+// memory is what a policy's counters take in one Envoy, as validate prints it.
+type memory struct {
+	Counters      int    `json:"counters"`
+	Keys          uint64 `json:"keys"`
+	Slots         uint64 `json:"slots"`
+	Bytes         uint64 `json:"bytes"`
+	VanishedBytes uint64 `json:"vanished_bytes"`
+}
+
+func memoryOf(p *policy.Policy) *memory {
+	m := memory(p.Memory())
+	return &m
+}
+
+func (m *memory) print(w io.Writer) error {
+	if m.Counters == 0 {
+		_, err := fmt.Fprintln(w, "it counts nothing")
+		return err
+	}
+	_, err := fmt.Fprintf(w, `%s for %d live keys in %d slots
+at most %s of memory in one Envoy, and up to %s more until the windows of renamed or removed counters have ended
+`, count(m.Counters, "counter", "counters"), m.Keys, m.Slots, mebibytes(m.Bytes), mebibytes(m.VanishedBytes))
+	return err
+}
+
+func mebibytes(bytes uint64) string {
+	return strconv.FormatFloat(float64(bytes)/(1<<20), 'f', 1, 64) + " MiB"
+}

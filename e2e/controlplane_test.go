@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// controlPlane is one `sluice serve`.
+type controlPlane struct {
+	data, xds, http string
+	log             *output
+	cmd             *exec.Cmd
+}
+
+// startControlPlane starts one for this test alone.
+func startControlPlane(t *testing.T) *controlPlane {
+	t.Helper()
+	c := newControlPlane(t, t.TempDir())
+	t.Cleanup(func() { c.kill(t) })
+	return c
+}
+
+func newControlPlane(t *testing.T, dir string) *controlPlane {
+	t.Helper()
+	c := &controlPlane{data: filepath.Join(dir, "data"), xds: freeAddress(t), http: freeAddress(t)}
+	c.start(t)
+	return c
+}
+
+// start starts it, anew after a kill: with the same data, on the same addresses.
+func (c *controlPlane) start(t *testing.T) {
+	t.Helper()
+	c.log = &output{}
+	c.cmd = exec.Command(built.sluice, "serve", "--data", c.data, "--xds", c.xds, "--http", c.http)
+	c.cmd.Stderr = c.log
+	require.NoError(t, c.cmd.Start())
+	eventually(t, 30*time.Second, "serve to answer", func() bool {
+		res, err := http.Get(c.url() + "/healthz")
+		if err != nil {
+			return false
+		}
+		res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	})
+}
+
+// kill ends it as kill -9 does.
+func (c *controlPlane) kill(t *testing.T) {
+	t.Helper()
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+	if t.Failed() {
+		t.Logf("log of serve:\n%s", c.log)
+	}
+}
+
+func (c *controlPlane) url() string { return "http://" + c.http }
+
+// apply applies a policy and requires every connected proxy to take it.
+func (c *controlPlane) apply(t *testing.T, policy string, flags ...string) {
+	t.Helper()
+	out, errs, exit := c.tryApply(t, policy, flags...)
+	require.Zero(t, exit, "%s%s", out, errs)
+}
+
+func (c *controlPlane) tryApply(t *testing.T, policy string, flags ...string) (stdout, stderr string, exit int) {
+	t.Helper()
+	args := append([]string{"apply", "-f", file(t, "policy.yaml", policy), "--server", c.url(), "--wait", "60s"}, flags...)
+	return sluice(t, args...)
+}
+
+// proxyStatus is what `sluice status` says of one proxy.
+type proxyStatus struct {
+	Node      string
+	Connected bool
+	Waiting   bool
+	Runs      uint64
+	Nacked    uint64
+}
+
+func (c *controlPlane) proxies(t *testing.T) map[string]proxyStatus {
+	t.Helper()
+	out, errs, exit := sluice(t, "status", "--server", c.url(), "--output", "json")
+	require.Zero(t, exit, errs)
+	var status struct{ Proxies []proxyStatus }
+	require.NoError(t, json.Unmarshal([]byte(out), &status))
+	byNode := map[string]proxyStatus{}
+	for _, p := range status.Proxies {
+		byNode[p.Node] = p
+	}
+	return byNode
+}
+
+// awaitConnected waits until the proxy has a stream to the control plane.
+func (c *controlPlane) awaitConnected(t *testing.T, node string) {
+	t.Helper()
+	eventually(t, time.Minute, node+" to connect", func() bool { return c.proxies(t)[node].Connected })
+}
+
+// push stores a revision over the HTTP API and waits until every proxy that is
+// connected has answered, without starting a process for it.
+func (c *controlPlane) push(t *testing.T, policy string) {
+	t.Helper()
+	res, err := http.Post(c.url()+"/v1/policies?file=policy.yaml", "application/yaml", strings.NewReader(policy))
+	require.NoError(t, err)
+	var stored struct{ Number uint64 }
+	require.NoError(t, json.NewDecoder(res.Body).Decode(&stored))
+	res.Body.Close()
+	require.Less(t, res.StatusCode, 300)
+	res, err = http.Get(fmt.Sprintf("%s/v1/revisions/%d/wait?timeout=30s", c.url(), stored.Number))
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, res.Body)
+	require.NoError(t, err)
+	res.Body.Close()
+}

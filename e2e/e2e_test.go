@@ -1,0 +1,155 @@
+// Package e2e holds one suite of scenarios and two drivers to run it on: the
+// simulator, as `sluice run`, and real Envoys.
+//
+// Its invariant: everything is the real thing. The policy goes from a file by
+// `sluice apply` through `sluice serve` to the proxy, the filter is the compiled
+// one, and a scenario sees what a client on a socket sees.
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/envoy/proc"
+)
+
+// workers is how many worker threads every proxy has.
+const workers = 4
+
+// far is a window that does not end during a test.
+const far = "366d"
+
+// built is what TestMain compiled.
+var built struct {
+	dir    string
+	sluice string // the command line
+	filter string // the filter
+}
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	built.dir = dir
+	built.sluice = filepath.Join(dir, "sluice")
+	built.filter = filepath.Join(dir, "sluice.wasm")
+	cmd := exec.Command("go", "build", "-o", built.sluice, "./controlplane/cmd/sluice")
+	cmd.Dir = buildtest.Root()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "compile sluice: %v\n%s", err, out)
+		return 1
+	}
+	if err := buildtest.Compile(buildtest.Root(), built.filter); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer stopSites()
+	return m.Run()
+}
+
+// driver starts one kind of proxy.
+type driver struct {
+	name  string
+	envoy string // path of its binary; empty: the simulator
+}
+
+// drivers returns the simulator and every Envoy that the environment names.
+func drivers(t *testing.T) []driver {
+	t.Helper()
+	return append([]driver{{name: "sim"}}, envoys(t)...)
+}
+
+func envoys(t *testing.T) (list []driver) {
+	t.Helper()
+	paths, err := proc.All()
+	require.NoError(t, err)
+	for _, path := range paths {
+		version, err := proc.Version(t.Context(), path)
+		require.NoError(t, err)
+		list = append(list, driver{name: "envoy-" + version, envoy: path})
+	}
+	return list
+}
+
+// newest returns the newest Envoy, for what is too long to run on each.
+func newest(t *testing.T) driver {
+	t.Helper()
+	all := envoys(t)
+	return all[len(all)-1]
+}
+
+// each runs a scenario on every driver.
+func each(t *testing.T, scenario func(t *testing.T, d driver)) {
+	t.Helper()
+	for _, d := range drivers(t) {
+		t.Run(d.name, func(t *testing.T) { scenario(t, d) })
+	}
+}
+
+// file writes text into a file of the test's own and returns its path.
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// freeAddress returns a loopback address that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// eventually waits until ok, at most limit.
+func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for !ok() {
+		require.Less(t, time.Now(), deadline, "waited %s for %s", limit, what)
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// sluice runs a command of the command line to its end.
+func sluice(t *testing.T, args ...string) (stdout, stderr string, exit int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, built.sluice, args...)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	_ = cmd.Run()
+	require.NotNil(t, cmd.ProcessState, "run sluice %s", strings.Join(args, " "))
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+// upstream is the server behind every proxy.
+var upstream = sync.OnceValue(func() *httptest.Server {
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("x-upstream", "yes")
+		_, _ = w.Write([]byte("hello\n"))
+	}))
+})

@@ -1,0 +1,76 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	allowed = http.StatusOK
+	denied  = http.StatusTooManyRequests
+)
+
+// perUser limits each value of x-user-id.
+func perUser(limits string) string {
+	return "version: 1\nrules: [{name: per-user, key: [{header: x-user-id}], limits: [" + limits + "]}]\n"
+}
+
+// user is a request of one user.
+func user(name string) func(int) request {
+	return func(int) request { return request{"/", "x-user-id", name} }
+}
+
+func TestOneHotKey(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, perUser("1000/"+far))
+		got := s.load(16).send(t, 3000, user("alice"))
+		require.Equal(t, 1000, count(got, allowed))
+		require.Equal(t, 2000, count(got, denied))
+	})
+}
+
+func TestFreshKeys(t *testing.T) {
+	const keys, times = 5000, 20
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, perUser("1/"+far))
+		// The requests for one key follow each other at once, over different
+		// connections, so that workers race to create its record.
+		key := func(i int) int { return i / times }
+		got := s.load(16).send(t, keys*times, func(i int) request {
+			return request{"/", "x-user-id", fmt.Sprint("user-", key(i))}
+		})
+		passed := make([]int, keys)
+		for i, status := range got {
+			switch status {
+			case allowed:
+				passed[key(i)]++
+			case denied:
+			default:
+				require.Failf(t, "unexpected status", "%d", status)
+			}
+		}
+		for k, n := range passed {
+			require.Equal(t, 1, n, "key %d", k)
+		}
+	})
+}
+
+// Both rules count a request or none does, whoever races.
+func TestSeveralRulesOnOneRequest(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+rules:
+  - {name: per-user, key: [{header: x-user-id}], algorithm: fixed_window_per_key, limits: [300/`+far+`, {requests: 250, per: 365d}]}
+  - {name: everybody, limits: [1000/`+far+`]}
+`)
+		got := s.load(16).send(t, 4000, func(i int) request {
+			return request{"/", "x-user-id", fmt.Sprint("user-", i%5)}
+		})
+		require.Equal(t, 1000, count(got, allowed))
+		require.Equal(t, 3000, count(got, denied))
+	})
+}

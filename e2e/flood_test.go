@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// withoutUpstream makes the proxy itself answer what the filter lets through,
+// so that a flood measures the filter.
+func withoutUpstream(bootstrap []byte) []byte {
+	const route = "route: {cluster: upstream}"
+	return bytes.Replace(bootstrap, []byte(route), []byte(`direct_response: {status: 200, body: {inline_string: "hello\n"}}`), 1)
+}
+
+// memoryOf returns what validate prints for the policy: bytes for its counters
+// and for those of vanished ones.
+func memoryOf(t *testing.T, policy string) (counters, vanished int64) {
+	t.Helper()
+	out, errs, exit := sluice(t, "validate", "-f", file(t, "policy.yaml", policy), "--output", "json")
+	require.Zero(t, exit, errs)
+	var v struct {
+		Memory struct {
+			Bytes    int64 `json:"bytes"`
+			Vanished int64 `json:"vanished_bytes"`
+		} `json:"memory"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(out), &v))
+	require.NotZero(t, v.Memory.Bytes, out)
+	return v.Memory.Bytes, v.Memory.Vanished
+}
+
+// settled is what Envoy has allocated once that no longer changes.
+func settled(t *testing.T, p *proxy) int64 {
+	t.Helper()
+	least := p.allocated(t)
+	for range 5 {
+		time.Sleep(300 * time.Millisecond)
+		least = min(least, p.allocated(t))
+	}
+	return least
+}
+
+// A million keys against a capacity of 65,536: memory stays what validate said,
+// and nobody gets quota back.
+func TestMillionKeys(t *testing.T) {
+	for _, c := range []struct {
+		name, limits string
+		keys         int
+	}{
+		{"aligned", "{requests: 5, per: 366d}", 1_000_000},
+		// All slots are long taken by then.
+		{"layered", "{requests: 5, per: 366d}, {requests: 9, per: 365d, algorithm: fixed_window_per_key}", 200_000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			policy := perUser(c.limits)
+			p := newest(t).start(t, proxyOptions{policy: policy, edit: withoutUpstream})
+			l := p.load(16)
+			l.send(t, 2000, user("one"))
+			before := settled(t, p)
+			l.send(t, c.keys, func(i int) request { return request{"/", "x-user-id", fmt.Sprint("k", i)} })
+			grown := settled(t, p) - before
+			printed, _ := memoryOf(t, policy)
+			t.Logf("%d keys: grown by %d bytes, validate printed %d: %.3f", c.keys, grown, printed, float64(grown)/float64(printed))
+			require.InDelta(t, 1, float64(grown)/float64(printed), 0.15)
+		})
+	}
+}
+
+// Clients that had used all but one unit before a flood get that one at most
+// afterwards, whichever kind of window counts them and in whatever phase it is.
+func TestFloodRefundsNothing(t *testing.T) {
+	const clients, flood, lim = 200, 60_000, 5
+	for name, rule := range map[string]string{
+		"aligned": "limits: [5/" + far + "]",
+		"per key": "algorithm: fixed_window_per_key, limits: [5/1h]",
+		"layered": "limits: [5/1h, {requests: 8, per: 366d}, {requests: 5, per: 2h, algorithm: fixed_window_per_key}]",
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, d driver) {
+				s := serve(t, d, "version: 1\nrules: [{name: r, key: [{header: x-user-id}], capacity: 2048, "+rule+"}]\n")
+				l := s.load(16)
+				honest := func(i int) request { return request{"/", "x-user-id", fmt.Sprint("client-", i%clients)} }
+				used := clients * (lim - 1)
+				require.Equal(t, used, count(l.send(t, used, honest), allowed))
+				l.send(t, flood, func(i int) request { return request{"/", "x-user-id", fmt.Sprint("flood-", i)} })
+				passed := make([]int, clients)
+				for i, status := range l.send(t, clients*lim, honest) {
+					if status == allowed {
+						passed[i%clients]++
+					}
+				}
+				for i, n := range passed {
+					require.LessOrEqual(t, n, 1, "client %d", i)
+				}
+			})
+		})
+	}
+}
+
+// A thousand revisions that rename the only rule, under traffic, take no more
+// than validate printed for tables in use and vanished ones.
+func TestThousandRenames(t *testing.T) {
+	const renames = 1000
+	d := newest(t)
+	c := startControlPlane(t)
+	p := d.start(t, proxyOptions{node: "edge", xds: c.xds, edit: withoutUpstream})
+	c.awaitConnected(t, "edge")
+	policy := func(i int) string {
+		return strings.Replace(perUser("5/"+far), "per-user", fmt.Sprint("rule-", i), 1)
+	}
+	c.apply(t, policy(0))
+	l := p.load(8)
+	l.send(t, 20_000, user("one"))
+	before := settled(t, p)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for n := 0; ; n += 2000 {
+			select {
+			case <-stop:
+				return
+			default:
+				l.send(t, 2000, func(i int) request { return request{"/", "x-user-id", fmt.Sprint("k", n+i)} })
+			}
+		}
+	}()
+	for i := 1; i <= renames; i++ {
+		c.push(t, policy(i))
+	}
+	eventually(t, time.Minute, "the last revision to run", func() bool { return c.proxies(t)["edge"].Runs == renames+1 })
+	close(stop)
+	<-stopped
+	grown := settled(t, p) - before
+	counters, vanished := memoryOf(t, policy(0))
+	t.Logf("%d renames: grown by %d bytes, validate printed %d and %d for vanished ones", renames, grown, counters, vanished)
+	require.LessOrEqual(t, grown, counters+vanished)
+}

@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// load sends requests as fast as they are answered. The client of net/http
+// takes more CPU than the proxy under test, so this one writes HTTP/1.1 by hand.
+type load struct {
+	address     string
+	connections int
+}
+
+// request is one request of a load: a GET with one header.
+type request struct {
+	path  string
+	name  string // of the header, may be empty
+	value string
+}
+
+// send sends n requests, of which nth gives the i-th, over all connections,
+// and returns the status of each.
+func (l load) send(t testing.TB, n int, nth func(i int) request) []int16 {
+	t.Helper()
+	statuses := make([]int16, n)
+	errs := make(chan error, l.connections)
+	var wg sync.WaitGroup
+	for c := range l.connections {
+		wg.Go(func() {
+			if err := l.one(statuses, c, nth); err != nil {
+				errs <- err
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		require.NoError(t, err)
+	}
+	return statuses
+}
+
+// one sends every request i with i mod connections = c.
+func (l load) one(statuses []int16, c int, nth func(i int) request) error {
+	conn, err := net.Dial("tcp", l.address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	in, out := bufio.NewReaderSize(conn, 64<<10), bufio.NewWriterSize(conn, 64<<10)
+	for i := c; i < len(statuses); i += l.connections {
+		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+			return err
+		}
+		r := nth(i)
+		fmt.Fprintf(out, "GET %s HTTP/1.1\r\nhost: api.example.com\r\n", r.path)
+		if r.name != "" {
+			fmt.Fprintf(out, "%s: %s\r\n", r.name, r.value)
+		}
+		_, _ = out.WriteString("\r\n")
+		if err := out.Flush(); err != nil {
+			return fmt.Errorf("write request %d: %w", i, err)
+		}
+		if statuses[i], err = readStatus(in); err != nil {
+			return fmt.Errorf("read the answer to request %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// readStatus reads one response and throws all but its status away.
+func readStatus(in *bufio.Reader) (int16, error) {
+	line, err := in.ReadString('\n')
+	if err != nil {
+		return 0, err
+	}
+	if len(line) < 12 {
+		return 0, fmt.Errorf("status line %q", line)
+	}
+	status, err := strconv.ParseInt(line[9:12], 10, 16)
+	if err != nil {
+		return 0, err
+	}
+	length := -1
+	for {
+		if line, err = in.ReadString('\n'); err != nil {
+			return 0, err
+		}
+		if line == "\r\n" {
+			break
+		}
+		name, value, _ := strings.Cut(line, ":")
+		switch {
+		case strings.EqualFold(name, "content-length"):
+			if length, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
+				return 0, err
+			}
+		case strings.EqualFold(name, "transfer-encoding"):
+			return 0, fmt.Errorf("a chunked response, which this client does not read")
+		}
+	}
+	if length < 0 {
+		return 0, fmt.Errorf("a response without content-length")
+	}
+	_, err = io.CopyN(io.Discard, in, int64(length))
+	return int16(status), err
+}
+
+// count returns how many statuses are this one.
+func count(statuses []int16, status int16) (n int) {
+	for _, s := range statuses {
+		if s == status {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,187 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/envoy/proc"
+)
+
+// proxy is one running proxy with the filter in it.
+type proxy struct {
+	address string
+	envoy   *proc.Process // nil: the simulator
+	log     func() string
+	kill    func()
+}
+
+// proxyOptions says how to start one. Without xds the policy is static.
+type proxyOptions struct {
+	node     string
+	xds      string
+	policy   string // YAML: baked in, or all there is
+	wasm     string // default: the filter under test
+	upstream string // URL
+	edit     func(bootstrap []byte) []byte
+}
+
+// start starts a proxy for this test alone and waits until it serves.
+func (d driver) start(t *testing.T, o proxyOptions) *proxy {
+	t.Helper()
+	p := d.launch(t.Context(), t, o)
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", d.name, p.log())
+		}
+	})
+	return p
+}
+
+// launch starts a proxy that runs until it is killed, or ctx ends.
+func (d driver) launch(ctx context.Context, t *testing.T, o proxyOptions) *proxy {
+	t.Helper()
+	if o.wasm == "" {
+		o.wasm = built.filter
+	}
+	if o.upstream == "" {
+		o.upstream = upstream().URL
+	}
+	if d.envoy == "" {
+		return startSim(t, o)
+	}
+	return d.startEnvoy(ctx, t, o)
+}
+
+func startSim(t *testing.T, o proxyOptions) *proxy {
+	t.Helper()
+	log := &output{}
+	p := &proxy{address: freeAddress(t), log: log.String}
+	args := []string{"run", "--listen", p.address, "--upstream", o.upstream, "--workers", strconv.Itoa(workers), "--wasm", o.wasm}
+	if o.xds != "" {
+		args = append(args, "--xds", o.xds, "--node", o.node)
+	} else {
+		args = append(args, "-f", file(t, "policy.yaml", o.policy))
+	}
+	cmd := exec.Command(built.sluice, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	require.NoError(t, cmd.Start())
+	p.kill = func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	p.await(t)
+	return p
+}
+
+func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *proxy {
+	t.Helper()
+	args := []string{
+		"render", "envoy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+		"--upstream", o.upstream[len("http://"):], "--wasm", o.wasm,
+	}
+	if o.xds != "" {
+		args = append(args, "--xds", o.xds, "--node", o.node)
+	}
+	if o.policy != "" {
+		args = append(args, "-f", file(t, "policy.yaml", o.policy))
+	}
+	bootstrap, errs, exit := sluice(t, args...)
+	require.Zero(t, exit, errs)
+	if o.edit != nil {
+		bootstrap = string(o.edit([]byte(bootstrap)))
+	}
+	e, err := proc.Start(ctx, proc.Options{
+		Binary: d.envoy, Bootstrap: []byte(bootstrap), Concurrency: workers, LogLevel: "info",
+	})
+	require.NoError(t, err)
+	require.NoError(t, e.WaitReady(t.Context()))
+	address, err := e.Listener(t.Context(), envoy.ListenerName)
+	require.NoError(t, err)
+	p := &proxy{address: address, envoy: e, log: e.Log, kill: func() { _ = e.Kill() }}
+	p.await(t)
+	return p
+}
+
+// await waits until requests are answered.
+func (p *proxy) await(t *testing.T) {
+	t.Helper()
+	eventually(t, time.Minute, "the proxy to serve", func() bool {
+		res, err := http.Get("http://" + p.address + "/ready")
+		if err != nil {
+			return false
+		}
+		res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	})
+}
+
+// load returns a load on the proxy.
+func (p *proxy) load(connections int) load { return load{p.address, connections} }
+
+// get sends one request with these headers, name and value in turn; ":host"
+// and ":method" stand for themselves.
+func (p *proxy) get(t *testing.T, path string, headers ...string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+path, nil)
+	require.NoError(t, err)
+	for i := 0; i < len(headers); i += 2 {
+		switch headers[i] {
+		case ":host":
+			r.Host = headers[i+1]
+		case ":method":
+			r.Method = headers[i+1]
+		default:
+			r.Header.Add(headers[i], headers[i+1])
+		}
+	}
+	res, err := http.DefaultTransport.RoundTrip(r)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return res, string(body)
+}
+
+// status sends one request and returns its status.
+func (p *proxy) status(t *testing.T, path string, headers ...string) int {
+	t.Helper()
+	res, _ := p.get(t, path, headers...)
+	return res.StatusCode
+}
+
+// allocated is what Envoy's allocator has given out.
+func (p *proxy) allocated(t *testing.T) int64 {
+	t.Helper()
+	bytes, err := p.envoy.Memory(t.Context())
+	require.NoError(t, err)
+	return int64(bytes)
+}
+
+// output collects what a process writes.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.String()
+}

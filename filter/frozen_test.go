@@ -1,0 +1,56 @@
+package main_test
+
+import (
+	"compress/gzip"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// frozen returns the filter of an earlier commit with the same format of
+// records. testdata/README.md says which.
+func frozen(t *testing.T) []byte {
+	t.Helper()
+	file, err := os.Open("testdata/format1.wasm.gz")
+	require.NoError(t, err)
+	defer file.Close()
+	unpacked, err := gzip.NewReader(file)
+	require.NoError(t, err)
+	b, err := io.ReadAll(unpacked)
+	require.NoError(t, err)
+	return b
+}
+
+// Two releases of the filter count in one store, as they do while a new binary
+// is rolled out, and neither loses what the other counted.
+func TestOlderModuleBesideThisOne(t *testing.T) {
+	for name, rule := range map[string]string{
+		"aligned": `"limits":["100/366d"]`,
+		"per key": `"limits":["100/366d"],"algorithm":"fixed_window_per_key"`,
+		"layered": `"limits":["100/366d",{"requests":120,"per":"365d","algorithm":"fixed_window_per_key"}]`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := sim.NewStore()
+			shared := func(o *sim.Options) { o.Store = store }
+			new, old := start(t, shared), start(t, shared, func(o *sim.Options) { o.Wasm = frozen(t) })
+			config := policy(`{"name":"r","key":[{"header":"x-user-id"}],` + rule + `}`)
+			require.NoError(t, new.Configure(config))
+			require.NoError(t, old.Configure(config))
+			passed := 0
+			for i := range 200 {
+				b := new
+				if i%3 == 0 {
+					b = old
+				}
+				if b.serve(t, 0, alice).Status == 200 {
+					passed++
+				}
+			}
+			require.Equal(t, 100, passed)
+		})
+	}
+}

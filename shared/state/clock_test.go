@@ -1,0 +1,103 @@
+package state
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A clock that was an hour ahead for one hit locks nobody out for an hour.
+func TestAWildClockIsMovedToThePresent(t *testing.T) {
+	for _, def := range []Definition{
+		definition("x", 1, aligned(3, second, 0)),
+		definition("x", 1, perKey(3, second)),
+	} {
+		table := configured(newMemory(), "o", 1, def)
+		key, now := []byte("k"), 100*second
+		require.True(t, hit(t, table, key, now+anHour, 3))
+
+		var e Entry
+		require.Equal(t, OK, table.Read(&e, key, now))
+		require.True(t, e.Rebased)
+		require.Equal(t, now, e.Now)
+		pass := table.Check(&e, def.Windows, 1)
+		require.Equal(t, now+second, pass, "what it counted is in the present window")
+		table.Persist(&e)
+		require.Equal(t, OK, table.Read(&e, key, pass))
+		require.False(t, e.Rebased, "the denied read wrote it down")
+		require.True(t, hit(t, table, key, pass, 1))
+
+		// The floor that a wild clock leaves is moved as well.
+		require.True(t, hit(t, table, []byte("a"), now+anHour, 3))
+		require.True(t, hit(t, table, []byte("b"), now+anHour+2*second, 2))
+		require.Equal(t, OK, table.Read(&e, []byte("c"), now+2*second))
+		require.True(t, e.Rebased)
+		require.Equal(t, now+2*second, e.Now)
+		require.Equal(t, OK, table.Commit(&e, def.Windows, 1, true))
+	}
+}
+
+// A clock that steps back by less than the horizon shortens no window.
+func TestAClockThatStepsBackCountsOn(t *testing.T) {
+	table := configured(newMemory(), "o", 1, definition("x", 4, aligned(3, second, 0)))
+	key, now := []byte("k"), 100*second
+	require.True(t, hit(t, table, key, now, 3))
+	require.False(t, hit(t, table, key, now-5*second, 1))
+	require.False(t, hit(t, table, key, now+second-1, 1))
+	require.True(t, hit(t, table, key, now+second, 1))
+}
+
+// Two rules on one counter: the read of the second may meet a new layout, on
+// which the entry of the first must not be written.
+func TestAnEntryOfAnOldLayoutIsReadAgain(t *testing.T) {
+	store := newMemory()
+	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
+	old := configured(store, "o", 1, definition("x", 4, hour))
+	next := configured(store, "o", 2, definition("x", 4, hour, day))
+	key, now := []byte("k"), 100*second
+	var e, f Entry
+	require.Equal(t, OK, old.Read(&e, key, now))
+	require.True(t, hit(t, next, key, now, 1))
+	require.Equal(t, OK, old.Read(&f, key, now))
+	require.Equal(t, Mismatch, old.Commit(&e, old.def.Windows, 1, true))
+	require.Equal(t, OK, old.Commit(&f, old.def.Windows, 1, true))
+	require.Equal(t, []uint32{2, 2}, used(t, next, key, now))
+}
+
+// A layout that changes carries the floor of every window that stays.
+func TestConvertKeepsRecordsAndFloor(t *testing.T) {
+	a, b, c := aligned(9, 10*second, 0), perKey(9, 20*second), aligned(9, 30*second, 7*second)
+	from := NewLayout(definition("x", 2, a, b).Windows, 2)
+	to := NewLayout(definition("x", 2, b, c).Windows, 2)
+	old := newBucket(&from, 3)
+	old.setFloorTime(77 * second)
+	le.PutUint16(old[offGeneration:], 5)
+	old.place(&from, 1, 0xfeedface)
+	old.setTime(&from, 1, 78*second)
+	for i, u := range []uint32{3, 4} {
+		v := a.Add(old.usage(&from, 1, i), 78*second, u)
+		if i == 1 {
+			v.EndNs, v.Slides = 98*second, true
+		}
+		old.setUsage(&from, 1, i, v)
+		v.Used += 2
+		old.setFloor(&from, i, v)
+	}
+	got := old.convert(&from, &to, 8)
+	require.True(t, got.readable())
+	require.EqualValues(t, 8, got.epoch())
+	require.EqualValues(t, 5, got.generation())
+	require.Equal(t, 77*second, got.floorTime())
+	require.True(t, got.free(&to, 0))
+	require.Equal(t, 1, got.find(&to, 0xfeedface))
+	require.Equal(t, 78*second, got.time(&to, 1))
+	require.EqualValues(t, 5, got.recordGeneration(&to, 1))
+	require.Equal(t, old.usage(&from, 1, 1), got.usage(&to, 1, 0), "kept, in another column")
+	require.Equal(t, old.floor(&from, 1), got.floor(&to, 0))
+	require.Zero(t, got.usage(&to, 1, 1), "new")
+	require.Zero(t, got.floor(&to, 1))
+
+	reversed := NewLayout(definition("x", 2, c, b).Windows, 2)
+	again := got.convert(&to, &reversed, 9).convert(&reversed, &to, 8)
+	require.Equal(t, got, again, "another order loses nothing")
+}

@@ -1,0 +1,196 @@
+package state
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+const anHour = 3600 * second
+
+// configured returns the table of one definition in a configuration of its own.
+func configured(store Store, owner string, configuredNs int64, def Definition) *Table {
+	return NewTables(store, seeded(1), OwnerID(owner), configuredNs).Table(def)
+}
+
+func TestTablesThatAreNeverReadWriteNothing(t *testing.T) {
+	store := newMemory()
+	tables := NewTables(store, seeded(1), 1, 1)
+	for n := range 10 {
+		tables.Table(definition(fmt.Sprint(n), 100, aligned(5, second, 0)))
+	}
+	require.Equal(t, OK, tables.Confirm(second))
+	require.Empty(t, store.values)
+}
+
+func TestOneTableForOneCounter(t *testing.T) {
+	tables := NewTables(newMemory(), seeded(1), 1, 1)
+	def := definition("x", 100, aligned(5, second, 0))
+	require.Same(t, tables.Table(def), tables.Table(def))
+}
+
+func TestAThousandRenamesStaySmall(t *testing.T) {
+	store := newMemory()
+	now := 1000 * second
+	highest := uint16(0)
+	for n := range 1000 {
+		now += 10 * ms
+		table := configured(store, "o", now, definition(fmt.Sprint("rule", n), 4, aligned(2, 3600*second, 0), perKey(2, 7200*second)))
+		require.True(t, hit(t, table, []byte("a"), now, 1))
+		require.True(t, hit(t, table, []byte("a"), now, 1), "rename %d", n)
+		require.False(t, hit(t, table, []byte("a"), now, 1))
+		for _, e := range store.directory(t).tables {
+			highest = max(highest, e.number)
+		}
+	}
+	require.LessOrEqual(t, highest, uint16(9))
+	require.LessOrEqual(t, len(store.directory(t).tables), 1+WaitingTables)
+	require.LessOrEqual(t, len(store.values), 2+10, "the seed, the directory, and a bucket for each number")
+}
+
+func TestOwnersShareWhatTheyDefineAlike(t *testing.T) {
+	store := newMemory()
+	def := definition("x", 100, aligned(3, anHour, 0))
+	a, b := configured(store, "a", 1, def), configured(store, "b", 2, def)
+	require.True(t, hit(t, a, []byte("k"), second, 1))
+	require.True(t, hit(t, b, []byte("k"), second, 1))
+	require.True(t, hit(t, a, []byte("k"), second, 1))
+	require.False(t, hit(t, b, []byte("k"), second, 1))
+	require.Len(t, store.directory(t).tables, 1)
+	require.Len(t, store.directory(t).tables[0].owners, 2)
+
+	other := configured(store, "c", 3, definition("x", 100, perKey(3, anHour)))
+	require.True(t, hit(t, other, []byte("k"), second, 3), "a definition of its own, a table of its own")
+	require.Len(t, store.directory(t).tables, 2)
+	require.False(t, hit(t, a, []byte("k"), second, 1))
+
+	larger := configured(store, "a", 4, definition("x", 101, aligned(3, anHour, 0)))
+	require.True(t, hit(t, larger, []byte("k"), second, 3), "another capacity restarts the counter")
+}
+
+func TestWindowsChangedByTheirOnlyOwnerKeepWhatRemains(t *testing.T) {
+	store := newMemory()
+	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
+	key, now := []byte("k"), 100*second
+	old := configured(store, "o", 1, definition("x", 100, hour))
+	require.True(t, hit(t, old, key, now, 4))
+
+	next := configured(store, "o", 2, definition("x", 100, hour, day))
+	require.Equal(t, []uint32{4, 0}, used(t, next, key, now), "the new window starts empty")
+	require.True(t, hit(t, next, key, now, 1))
+	require.False(t, hit(t, next, key, now, 1))
+	require.False(t, hit(t, old, key, now, 1), "the old worker sees what the new one counted")
+	require.Equal(t, []uint32{5}, used(t, old, key, now))
+	require.Equal(t, []uint32{5, 1}, used(t, next, key, now), "and dropped nothing")
+
+	require.True(t, hit(t, old, []byte("late"), now, 2))
+	require.Equal(t, []uint32{2, 2}, used(t, next, []byte("late"), now), "an old worker's hit counts in every window")
+
+	raised := configured(store, "o", 3, definition("x", 100, aligned(7, anHour, 0), day))
+	require.True(t, hit(t, raised, key, now, 2), "a raised limit admits the difference")
+	require.False(t, hit(t, raised, key, now, 1))
+
+	only := configured(store, "o", 4, definition("x", 100, day))
+	require.Equal(t, []uint32{3}, used(t, only, key, now))
+	require.True(t, hit(t, only, key, now, 1))
+	again := configured(store, "o", 5, definition("x", 100, hour, day))
+	require.Equal(t, []uint32{0, 4}, used(t, again, key, now), "a dropped window comes back empty")
+	require.Len(t, store.directory(t).tables, 1)
+}
+
+func TestALateWorkerDoesNotUndoANewerLayout(t *testing.T) {
+	store := newMemory()
+	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
+	old := configured(store, "o", 1, definition("x", 100, hour))
+	next := configured(store, "o", 2, definition("x", 100, hour, day))
+	late := configured(store, "o", 1, definition("x", 100, hour))
+	key, now := []byte("k"), 100*second
+	require.True(t, hit(t, old, key, now, 1))
+	require.True(t, hit(t, next, key, now, 1))
+	epoch := store.directory(t).tables[0].epoch
+	require.True(t, hit(t, late, key, now, 1))
+	require.Equal(t, OK, late.tables.Confirm(now))
+	require.Equal(t, OK, old.tables.Confirm(now))
+	require.Equal(t, epoch, store.directory(t).tables[0].epoch)
+	require.Equal(t, []uint32{3, 2}, used(t, next, key, now))
+}
+
+func TestAVanishedCounterComesBack(t *testing.T) {
+	store := newMemory()
+	def := definition("x", 100, aligned(5, anHour, 0))
+	key, now := []byte("k"), 100*second
+	x := configured(store, "o", 1, def)
+	require.True(t, hit(t, x, key, now, 4))
+	y := configured(store, "o", 2, definition("y", 100, aligned(5, anHour, 0)))
+	require.True(t, hit(t, y, key, now, 1))
+	require.Len(t, store.directory(t).tables, 2)
+
+	back := configured(store, "o", 3, def)
+	require.Equal(t, []uint32{4}, used(t, back, key, now), "soon enough it has kept everything")
+	for _, e := range store.directory(t).tables {
+		require.Equal(t, e.counter == def.Counter, e.vanishedNs == 0)
+	}
+}
+
+func TestAStaleWorkerCannotDisturbAReusedNumber(t *testing.T) {
+	hour := limit.Window{Algorithm: limit.FixedWindow, Limit: 5, PeriodNs: anHour}
+	for name, windows := range map[string][]limit.Window{
+		"the same windows": {hour}, "other windows": {hour, perKey(5, 2*anHour)},
+	} {
+		store := newMemory()
+		key, now := []byte("k"), 100*second
+		stale := configured(store, "o", 1, definition("x", 4, hour))
+		require.True(t, hit(t, stale, key, now, 5), name)
+		other := configured(store, "o", 2, definition("y", 4, hour))
+		require.True(t, hit(t, other, key, now, 1))
+		now += 2 * anHour
+		z := configured(store, "o", 3, definition("z", 4, windows...))
+		require.Equal(t, OK, z.Read(new(Entry), key, now))
+		require.Equal(t, stale.number, z.number, "%s: the number is used again", name)
+
+		require.True(t, hit(t, stale, key, now, 3), "%s: nobody has written there yet", name)
+		require.EqualValues(t, 0, used(t, z, key, now)[0], name)
+		require.True(t, hit(t, z, key, now, 4), name)
+		require.True(t, hit(t, stale, key, now, 1), name)
+		require.NotEqual(t, z.number, stale.number, "%s: the stale worker has a table of its own again", name)
+		require.EqualValues(t, 4, used(t, z, key, now)[0], name)
+
+		require.Equal(t, OK, z.tables.Confirm(now))
+		for _, e := range store.directory(t).tables {
+			require.Equal(t, e.counter == z.def.Counter, len(e.owners) > 0, "%s: only z is in use", name)
+		}
+	}
+}
+
+func TestAClockSetBackDoesNotFreezeLayouts(t *testing.T) {
+	store := newMemory()
+	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
+	key, now := []byte("k"), 10*anHour
+	ahead := configured(store, "o", now, definition("x", 100, hour))
+	require.True(t, hit(t, ahead, key, now, 1))
+
+	now -= anHour
+	next := configured(store, "o", now, definition("x", 100, hour, day))
+	require.True(t, hit(t, next, key, now, 1))
+	require.Equal(t, []int{0, 1}, next.columns[:2:2], "the newer configuration has its windows")
+
+	epoch := store.directory(t).tables[0].epoch
+	require.Equal(t, OK, ahead.tables.Confirm(now))
+	require.Equal(t, epoch, store.directory(t).tables[0].epoch, "the one from before the step does not undo it")
+	require.Equal(t, OK, next.tables.Confirm(now))
+	require.Equal(t, epoch, store.directory(t).tables[0].epoch)
+}
+
+func TestTheSeedIsShared(t *testing.T) {
+	store := newMemory()
+	def := definition("x", 100, aligned(5, second, 0))
+	a := NewTables(store, seeded(1), 1, 1).Table(def)
+	b := NewTables(store, seeded(2), 2, 1).Table(def)
+	require.Equal(t, OK, a.Read(new(Entry), []byte("k"), 1))
+	require.Equal(t, OK, b.Read(new(Entry), []byte("k"), 1))
+	require.Equal(t, a.tables.seed, b.tables.seed)
+	require.NotZero(t, a.tables.seed)
+}

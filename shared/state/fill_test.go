@@ -1,0 +1,121 @@
+package state
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+var (
+	oneWindow = []limit.Window{aligned(5, second, 0)}
+	// Wide enough that a bucket of 32 slots would not fit.
+	manyWindows = []limit.Window{
+		perKey(5, second), perKey(5, 2*second), perKey(5, 3*second), perKey(5, 4*second), perKey(5, 5*second),
+	}
+)
+
+func TestGeometry(t *testing.T) {
+	for _, c := range []struct {
+		windows  []limit.Window
+		capacity uint32
+		want     Geometry
+	}{
+		{oneWindow, 0, Geometry{1, 1}},
+		{oneWindow, 1, Geometry{1, 1}},
+		{oneWindow, 31, Geometry{1, 31}},
+		{oneWindow, 32, Geometry{1, 32}},
+		{oneWindow, 33, Geometry{2, 32}},
+		{oneWindow, 44, Geometry{2, 32}},
+		{oneWindow, 45, Geometry{3, 32}},
+		{oneWindow, 65536, Geometry{2926, 32}},
+		{oneWindow, 1 << 31, Geometry{95869806, 32}},
+		{oneWindow, 1<<32 - 1, Geometry{191739612, 32}},
+		{manyWindows, 16, Geometry{1, 16}},
+		{manyWindows, 17, Geometry{2, 16}},
+		{manyWindows, 65536, Geometry{6827, 16}},
+	} {
+		got := GeometryFor(c.windows, c.capacity)
+		require.Equal(t, c.want, got, "capacity %d", c.capacity)
+		require.GreaterOrEqual(t, got.TotalSlots(), uint64(c.capacity))
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for _, c := range []struct {
+		windows []limit.Window
+		slots   int
+		bytes   int
+	}{
+		{nil, 1, 20 + 14},
+		{oneWindow, 32, 20 + 20 + 4 + 32*(4+10+4)},
+		{[]limit.Window{perKey(5, second)}, 32, 20 + 20 + 12 + 32*(4+10+12)},
+		{append(oneWindow, perKey(5, second)), 32, 20 + 40 + 16 + 32*(4+10+16)},
+		{manyWindows, 16, 20 + 100 + 60 + 16*(4+10+60)},
+	} {
+		l := NewLayout(c.windows, c.slots)
+		require.Equal(t, c.bytes, l.ValueBytes())
+		require.Len(t, newBucket(&l, 1), c.bytes)
+	}
+	require.EqualValues(t, 2926*(96+620+103), HostBytes(oneWindow, 65536), "about 37 bytes a key")
+	require.EqualValues(t, 96+62+10, HostBytes(oneWindow, 1))
+}
+
+// fullShare returns the share of newcomers that meet a full bucket in a table
+// at capacity: while it fills, and with keys coming and going. Every key lives
+// for one window, so that with a newcomer each tick capacity keys are live.
+func fullShare(t *testing.T, windows int, capacity uint32) (filling, steady float64) {
+	var definitions []limit.Window
+	for range windows {
+		definitions = append(definitions, perKey(5, int64(capacity)*ms+int64(len(definitions))))
+	}
+	table := configured(newMemory(), "o", 1, definition("x", capacity, definitions...))
+	var e Entry
+	newcomers := func(from, to int) float64 {
+		full := 0
+		for n := from; n < to; n++ {
+			require.Equal(t, OK, table.Read(&e, numbered(n), int64(1+n)*ms))
+			switch status := table.Commit(&e, definitions, 1, false); status {
+			case Full:
+				full++
+			default:
+				require.Equal(t, OK, status)
+			}
+		}
+		return float64(full) / float64(to-from)
+	}
+	n := int(capacity)
+	filling = newcomers(0, n)
+	newcomers(n, 2*n)
+	return filling, newcomers(2*n, 8*n)
+}
+
+func TestFewNewcomersMeetAFullBucket(t *testing.T) {
+	for _, c := range []struct {
+		windows  int
+		capacity uint32
+	}{{1, 33}, {1, 44}, {1, 224}, {1, 2240}, {1, 20_000}, {5, 17}, {5, 200}, {5, 2000}, {5, 20_000}} {
+		filling, steady := fullShare(t, c.windows, c.capacity)
+		require.Less(t, filling, 0.02, "%+v", c)
+		require.Less(t, steady, 0.02, "%+v", c)
+		t.Logf("%d windows, capacity %d: %.2f %% while it fills, %.2f %% with keys coming and going",
+			c.windows, c.capacity, 100*filling, 100*steady)
+	}
+}
+
+func TestASmallCapacityIsExact(t *testing.T) {
+	for capacity := uint32(1); capacity <= 32; capacity++ {
+		table := configured(newMemory(), "o", 1, definition("x", capacity, aligned(1, anHour, 0)))
+		var e Entry
+		for n := range int(capacity) {
+			require.Equal(t, OK, table.Read(&e, numbered(n), second))
+			require.Equal(t, OK, table.Commit(&e, table.def.Windows, 1, false), "key %d of %d", n+1, capacity)
+		}
+		require.Equal(t, OK, table.Read(&e, numbered(100), second))
+		require.Equal(t, Full, table.Commit(&e, table.def.Windows, 1, false))
+		require.Equal(t, anHour, table.Earliest(&e))
+		require.Equal(t, OK, table.Read(&e, numbered(100), anHour))
+		require.Equal(t, OK, table.Commit(&e, table.def.Windows, 1, false), "an expired slot is free")
+	}
+}

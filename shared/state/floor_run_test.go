@@ -1,0 +1,262 @@
+package state
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// A run is a short random history of one counter with far more keys than
+// slots: workers whose clocks differ and step back, hits in several phases so
+// that others come between a read and its write, hits taken back, and
+// configurations that change or drop windows, or the counter itself. At its
+// end every key's admitted hits are given to limiters that do no more than
+// count.
+type run struct {
+	random  *rand.Rand
+	store   *shelf
+	clock   int64 // ticks
+	latest  int64 // the largest instant any worker has had, ns
+	keys    int
+	variant []Definition // the configurations, newest last
+	workers []*runWorker
+	hits    []admission
+	drops   map[tenure]int
+	present map[tenure]uint32 // epoch of the layout that brought the window in
+	found   string            // the first violation
+}
+
+// tick is 1 ms, the windows have 20 of them or a few more or less.
+const tick = ms
+
+type runWorker struct {
+	view    *shelfView
+	tables  *Tables
+	table   *Table
+	variant int
+	offset  int64 // ticks that its clock is off
+
+	phase    int // 0 idle, 1 has read, 2 has a hit to take back
+	key      []byte
+	keyIndex int
+	cost     uint32
+	entry    Entry
+	hit      int
+	since    int64 // tick of the read
+}
+
+// tenure is a window of a table as long as the directory keeps it there.
+type tenure struct {
+	number uint16
+	base   uint32
+	window limit.Window // without its limit
+}
+
+// admission is a hit that was let through.
+type admission struct {
+	key     int
+	now     int64
+	cost    uint32
+	back    bool // taken back,
+	stays   bool // which could not be done everywhere: evicted, or another layout
+	windows []admissionWindow
+}
+
+type admissionWindow struct {
+	tenure tenure
+	nth    int // how often the tenure's window had been dropped
+	units  uint32
+	checks bool // the hit's worker has this window in its definition
+}
+
+var floorShapes = [][]limit.Window{
+	{aligned(0, 20*tick, 0)},
+	{aligned(0, 20*tick, 13*tick)},
+	{perKey(0, 20*tick)},
+	{perKey(0, 20*tick), perKey(0, 31*tick)},
+	{aligned(0, 7*tick, 0), aligned(0, 20*tick, 3*tick)},
+	{perKey(0, 13*tick), aligned(0, 20*tick, 0)},
+	{aligned(0, 20*tick, 0), perKey(0, 20*tick)},
+	{aligned(0, 11*tick, 0), perKey(0, 20*tick), aligned(0, 43*tick, 5*tick)},
+}
+
+// newRun sets a run up. fault, if any, breaks what reaches the store.
+func newRun(seed uint64, fault fault) *run {
+	random := rand.New(rand.NewPCG(seed, 0x510ce))
+	r := &run{
+		random: random, store: newShelf(), clock: 1000 + random.Int64N(100), keys: 3 + random.IntN(6),
+		drops: make(map[tenure]int), present: make(map[tenure]uint32),
+	}
+	shape := random.IntN(len(floorShapes))
+	r.variant = []Definition{r.define(shape, "x", uint32(2+random.IntN(3)))}
+	for range 1 + random.IntN(3) {
+		w := &runWorker{view: &shelfView{shelf: r.store, fault: fault}, offset: random.Int64N(4)}
+		r.workers = append(r.workers, w)
+		r.configure(w, 0)
+	}
+	return r
+}
+
+func (r *run) define(shape int, counter string, capacity uint32) Definition {
+	windows := slices.Clone(floorShapes[shape])
+	for i := range windows {
+		windows[i].Limit = uint32(1 + r.random.IntN(5))
+	}
+	return definition(counter, capacity, windows...)
+}
+
+// configure gives a worker one of the configurations; their time is their
+// place in the list.
+func (r *run) configure(w *runWorker, variant int) {
+	def := r.variant[variant]
+	w.variant = variant
+	w.tables = NewTables(w.view, seeded(1), 1, 1000*tick+int64(variant))
+	w.table = w.tables.Table(def)
+	w.phase = 0
+}
+
+func (r *run) now(w *runWorker) int64 {
+	now := (r.clock + w.offset) * tick
+	r.latest = max(r.latest, now)
+	w.view.now = now
+	return now
+}
+
+// play runs the history and returns what it violated, "" if nothing.
+func (r *run) play() string {
+	changes := r.random.IntN(4) == 0
+	backs := r.random.IntN(2) == 0
+	for range 120 {
+		switch n := r.random.IntN(100); {
+		case n < 30:
+			r.clock += 1 + r.random.Int64N(3)
+		case n < 32:
+			r.finish(backs, 0)
+			r.clock -= 1 + r.random.Int64N(6)
+		case n < 34:
+			r.finish(backs, 0)
+			r.clock += 20
+		case n < 36:
+			r.workers[r.random.IntN(len(r.workers))].offset = r.random.Int64N(4)
+		case n < 40 && changes:
+			r.change()
+		}
+		r.finish(backs, 4)
+		r.advance(r.workers[r.random.IntN(len(r.workers))], backs)
+		r.observe()
+		if r.found != "" {
+			return r.found
+		}
+	}
+	return r.verdict()
+}
+
+// finish ends what workers began that many ticks ago: a request is over long
+// before the shortest window is.
+func (r *run) finish(backs bool, ticks int64) {
+	for _, w := range r.workers {
+		for w.phase != 0 && r.clock >= w.since+ticks && r.found == "" {
+			r.advance(w, backs)
+		}
+	}
+}
+
+// change makes a new configuration, or lets a worker catch up with the newest.
+func (r *run) change() {
+	w := r.workers[r.random.IntN(len(r.workers))]
+	if newest := len(r.variant) - 1; w.variant < newest && r.random.IntN(4) > 0 {
+		r.configure(w, newest)
+		return
+	}
+	if r.random.IntN(3) == 0 {
+		w.tables.Confirm(r.now(w))
+		return
+	}
+	counter := "x"
+	if r.random.IntN(4) == 0 {
+		counter = "y"
+	}
+	r.variant = append(r.variant, r.define(r.random.IntN(len(floorShapes)), counter, r.variant[0].Capacity))
+	r.configure(w, len(r.variant)-1)
+}
+
+// advance does the worker's next step.
+func (r *run) advance(w *runWorker, backs bool) {
+	switch now := r.now(w); w.phase {
+	case 0:
+		w.keyIndex = r.random.IntN(r.keys)
+		w.key, w.cost = append(w.key[:0], byte(w.keyIndex)), 1
+		if r.random.IntN(6) == 0 {
+			w.cost = 1 + uint32(r.random.IntN(3))
+		}
+		r.read(w, now)
+		if w.phase == 1 && r.random.IntN(4) > 0 { // mostly nobody comes between
+			r.commit(w, backs)
+		}
+	case 1:
+		r.commit(w, backs)
+	case 2:
+		h := &r.hits[w.hit]
+		h.back = true
+		h.stays = !w.table.TakeBack(&w.entry, w.key, now, w.cost)
+		w.phase = 0
+	}
+}
+
+func (r *run) read(w *runWorker, now int64) {
+	w.phase = 0
+	if status := w.table.Read(&w.entry, w.key, now); status != OK {
+		r.found = fmt.Sprintf("read: status %d", status)
+		return
+	}
+	if w.entry.Now < now || w.entry.Now > r.latest {
+		r.found = fmt.Sprintf("counted at %d, the worker's clock is %d, the latest %d", w.entry.Now, now, r.latest)
+	}
+	if w.table.Check(&w.entry, w.table.def.Windows, w.cost) == w.entry.Now {
+		w.phase, w.since = 1, r.clock
+	}
+}
+
+func (r *run) commit(w *runWorker, backs bool) {
+	switch status := w.table.Commit(&w.entry, w.table.def.Windows, w.cost, true); status {
+	case OK:
+		w.phase = 0
+		if backs && r.random.IntN(3) == 0 {
+			w.phase = 2
+		}
+		w.hit = len(r.hits)
+		r.hits = append(r.hits, admission{key: w.keyIndex, now: w.entry.Now, cost: w.cost, windows: r.tenures(w)})
+	case Mismatch:
+		r.read(w, r.now(w))
+	default:
+		r.found = fmt.Sprintf("commit: status %d", status)
+	}
+}
+
+// tenures returns in which windows the worker's hit must be counted: those
+// that its table has and the directory still names. A window that was dropped
+// and came back starts anew with those who have seen it come back; a bucket
+// that nobody wrote meanwhile may still know what it held before, so that a
+// per-key window may be older than the hits counted here, and is left out.
+func (r *run) tenures(w *runWorker) []admissionWindow {
+	r.observe()
+	windows := make([]admissionWindow, 0, len(w.table.layout.Windows))
+	for i, v := range w.table.layout.Windows {
+		v.Limit = 0
+		id := tenure{w.table.number, w.table.base, v}
+		if since, named := r.present[id]; !named || w.table.epoch < since ||
+			(r.drops[id] > 0 && v.Algorithm == limit.FixedWindowPerKey) {
+			continue
+		}
+		a := admissionWindow{tenure: id, nth: r.drops[id]}
+		for j, column := range w.table.columns[:len(w.table.def.Windows)] {
+			if column == i {
+				a.checks, a.units = true, w.table.def.Windows[j].Limit
+			}
+		}
+		windows = append(windows, a)
+	}
+	return windows
+}

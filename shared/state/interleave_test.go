@@ -1,0 +1,141 @@
+package state
+
+import (
+	"iter"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// stepStore lets its worker be stopped before each of its reads and writes.
+type stepStore struct {
+	Store
+	stop func()
+}
+
+func (s *stepStore) Get(key []byte) ([]byte, uint32, Status) {
+	s.stop()
+	return s.Store.Get(key)
+}
+
+func (s *stepStore) Set(key, value []byte, cas uint32) Status {
+	s.stop()
+	return s.Store.Set(key, value, cas)
+}
+
+// interleavings runs two workers in every order that their reads and writes
+// can have, each time from a fresh start, and returns how many there are.
+func interleavings(start func() (store Store, workers [2]func(Store), judge func())) int {
+	var order []int // for each step, which of the workers still running goes
+	for n := 1; ; n++ {
+		store, workers, judge := start()
+		type running struct {
+			next func() (struct{}, bool)
+			stop func()
+		}
+		var live []running
+		for _, work := range workers {
+			next, stop := iter.Pull(func(yield func(struct{}) bool) {
+				work(&stepStore{store, func() { yield(struct{}{}) }})
+			})
+			live = append(live, running{next, stop})
+			next() // up to its first access
+		}
+		var options []int
+		for at := 0; len(live) > 0; at++ {
+			if at == len(order) {
+				order = append(order, 0)
+			}
+			options = append(options, len(live))
+			if _, more := live[order[at]].next(); !more {
+				live = append(live[:order[at]:order[at]], live[order[at]+1:]...)
+			}
+		}
+		judge()
+		order = order[:len(options)]
+		for len(order) > 0 && order[len(order)-1] == options[len(order)-1]-1 {
+			order = order[:len(order)-1]
+		}
+		if len(order) == 0 {
+			return n
+		}
+		order[len(order)-1]++
+	}
+}
+
+func TestEveryOrderOfTwoFirstHits(t *testing.T) {
+	for name, known := range map[string]bool{"nothing exists": false, "the table exists": true} {
+		for _, w := range []limit.Window{aligned(1, anHour, 0), perKey(1, anHour)} {
+			def := definition("x", 4, w)
+			n := interleavings(func() (Store, [2]func(Store), func()) {
+				store := newMemory()
+				if known {
+					configured(store, "o", 1, def).enter(second)
+				}
+				admitted := 0
+				worker := func(s Store) {
+					if hit(t, configured(s, "o", 1, def), []byte("k"), second, 1) {
+						admitted++
+					}
+				}
+				return store, [2]func(Store){worker, worker}, func() {
+					require.Equal(t, 1, admitted)
+					require.Equal(t, []uint32{1}, used(t, configured(store, "o", 1, def), []byte("k"), second))
+					require.Len(t, store.directory(t).tables, 1)
+				}
+			})
+			t.Logf("%s, algorithm %d: %d orders", name, w.Algorithm, n)
+		}
+	}
+}
+
+// TestEveryOrderOfTwoTakeBacks: two requests with two rules, the second of
+// which has room for one. Whoever is denied late takes its hit on the first
+// rule back, also where it had opened the window, and the one admitted keeps a
+// window no shorter than its own.
+func TestEveryOrderOfTwoTakeBacks(t *testing.T) {
+	const period = 20 * ms
+	for _, w := range []limit.Window{aligned(2, period, 0), perKey(2, period)} {
+		def, total := definition("x", 4, w), definition("total", 4, aligned(1, anHour, 0))
+		n := interleavings(func() (Store, [2]func(Store), func()) {
+			store := newMemory()
+			configured(store, "o", 1, def) // never read: it leaves nothing behind
+			both := NewTables(store, seeded(1), 1, 1)
+			both.Table(def)
+			both.Table(total)
+			require.Equal(t, OK, both.Table(def).enter(second))
+			require.Equal(t, OK, both.Table(total).enter(second))
+			var admittedAt []int64
+			worker := func(now int64) func(Store) {
+				return func(s Store) {
+					tables := NewTables(s, seeded(1), 1, 1)
+					first, last := tables.Table(def), tables.Table(total)
+					for _, table := range []*Table{first, last} {
+						table.tables.seed, table.tables.seeded = both.seed, true
+						e := store.directory(t)
+						for i := range e.tables {
+							if e.tables[i].counter == table.def.Counter {
+								table.adopt(&e.tables[i])
+							}
+						}
+					}
+					if request(t, first, last, []byte("k"), nil, now) {
+						admittedAt = append(admittedAt, now)
+					}
+				}
+			}
+			return store, [2]func(Store){worker(second), worker(second + 10*ms)}, func() {
+				require.LessOrEqual(t, len(admittedAt), 1)
+				require.Equal(t, []uint32{uint32(len(admittedAt))}, used(t, both.Table(total), nil, second+11*ms))
+				require.Equal(t, []uint32{uint32(len(admittedAt))}, used(t, both.Table(def), []byte("k"), second+11*ms))
+				if len(admittedAt) == 1 && w.Algorithm == limit.FixedWindowPerKey {
+					last := admittedAt[0] + period - 1
+					require.Equal(t, []uint32{1}, used(t, both.Table(def), []byte("k"), last), "admitted at %d ms", admittedAt[0]/ms)
+				}
+			}
+		})
+		t.Logf("algorithm %d: %d orders", w.Algorithm, n)
+	}
+}

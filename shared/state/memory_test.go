@@ -1,0 +1,130 @@
+package state
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+const (
+	ms     = int64(1_000_000)
+	second = 1000 * ms
+)
+
+// memory is shared data with Envoy's rules: a missing key is created whatever
+// the cas, cas 0 overwrites, any other cas must match, and every write takes
+// the next value of one counter.
+type memory struct {
+	mu     sync.Mutex
+	values map[string]stored
+	cas    uint32
+	writes int
+}
+
+type stored struct {
+	value []byte
+	cas   uint32
+}
+
+func newMemory() *memory { return &memory{values: make(map[string]stored)} }
+
+func (m *memory) Get(key []byte) ([]byte, uint32, Status) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, ok := m.values[string(key)]
+	if !ok {
+		return nil, 0, NotFound
+	}
+	return append([]byte(nil), s.value...), s.cas, OK
+}
+
+func (m *memory) Set(key, value []byte, cas uint32) Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s, exists := m.values[string(key)]
+	if exists && cas != 0 && cas != s.cas {
+		return Mismatch
+	}
+	m.cas++
+	m.writes++
+	m.values[string(key)] = stored{append(s.value[:0], value...), m.cas}
+	return OK
+}
+
+// bytes returns the value of a key, nil if there is none.
+func (m *memory) bytes(key []byte) []byte {
+	value, _, _ := m.Get(key)
+	return value
+}
+
+func (m *memory) directory(t testing.TB) directory {
+	d, ok := readDirectory(m.bytes(directoryKey))
+	require.True(t, ok)
+	return d
+}
+
+// seeded fills bytes that are the same in every run.
+func seeded(seed uint64) func([]byte) {
+	return func(b []byte) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		for i := range b {
+			b[i] = byte(r.Uint32())
+		}
+	}
+}
+
+func aligned(units uint32, period, offset int64) limit.Window {
+	return limit.Window{Algorithm: limit.FixedWindow, Limit: units, PeriodNs: period, OffsetNs: offset}
+}
+
+func perKey(units uint32, period int64) limit.Window {
+	return limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: units, PeriodNs: period}
+}
+
+func definition(counter string, capacity uint32, windows ...limit.Window) Definition {
+	return Definition{Counter: NewCounterID("test", counter, "", capacity), Windows: windows, Capacity: capacity}
+}
+
+func numbered(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
+
+// hit reads, checks and commits until nobody interferes.
+func hit(t testing.TB, table *Table, key []byte, now int64, cost uint32) bool {
+	var e Entry
+	return hitInto(t, table, &e, key, now, cost)
+}
+
+func hitInto(t testing.TB, table *Table, e *Entry, key []byte, now int64, cost uint32) bool {
+	for {
+		if status := table.Read(e, key, now); status != OK {
+			t.Errorf("read: status %d", status)
+			return false
+		}
+		if table.Check(e, table.def.Windows, cost) != e.Now {
+			return false
+		}
+		switch status := table.Commit(e, table.def.Windows, cost, true); status {
+		case OK:
+			return true
+		case Mismatch:
+		default:
+			t.Errorf("commit: status %d", status)
+			return false
+		}
+	}
+}
+
+// used returns what a key has counted in each of the definition's windows.
+func used(t testing.TB, table *Table, key []byte, now int64) []uint32 {
+	var e Entry
+	require.Equal(t, OK, table.Read(&e, key, now))
+	var counts []uint32
+	for i := range table.def.Windows {
+		counts = append(counts, table.Usage(&e, i).Used)
+	}
+	return counts
+}

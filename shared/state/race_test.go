@@ -1,0 +1,114 @@
+package state
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const raceWorkers = 8
+
+// inParallel runs do once for each of a number of workers, each with tables of
+// its own over one store.
+func inParallel(store Store, do func(worker int, tables *Tables)) {
+	var wait sync.WaitGroup
+	for n := range raceWorkers {
+		wait.Go(func() { do(n, NewTables(store, seeded(uint64(n)), 1, 1)) })
+	}
+	wait.Wait()
+}
+
+func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
+	for _, def := range []Definition{
+		definition("x", 100, aligned(1000, anHour, 0)),
+		definition("x", 100, perKey(1000, anHour)),
+		definition("x", 100, perKey(1000, anHour), aligned(1500, 2*anHour, 0)),
+	} {
+		var admitted atomic.Int64
+		store := newMemory()
+		inParallel(store, func(worker int, tables *Tables) {
+			table := tables.Table(def)
+			for range 400 {
+				if hit(t, table, []byte("hot"), 100*second+int64(worker), 1) {
+					admitted.Add(1)
+				}
+			}
+		})
+		require.EqualValues(t, 1000, admitted.Load())
+		require.EqualValues(t, 1000, used(t, configured(store, "o", 1, def), []byte("hot"), 101*second)[0])
+	}
+}
+
+func TestFreshKeysGetOneHitEach(t *testing.T) {
+	const keys = 2000
+	def := definition("x", 4*keys, aligned(1, anHour, 0), perKey(1, 2*anHour))
+	var admitted [keys]atomic.Int64
+	inParallel(newMemory(), func(_ int, tables *Tables) {
+		table := tables.Table(def)
+		for n := range keys {
+			if hit(t, table, numbered(n), 100*second, 1) {
+				admitted[n].Add(1)
+			}
+		}
+	})
+	for n := range admitted {
+		require.EqualValues(t, 1, admitted[n].Load(), "key %d", n)
+	}
+}
+
+// request is two rules on one request: both are read and checked, then both
+// committed in order, and the first is taken back where the second denies late.
+func request(t *testing.T, first, last *Table, a, b []byte, now int64) bool {
+	var e, f Entry
+	if first.Read(&e, a, now) != OK || last.Read(&f, b, now) != OK {
+		t.Error("read")
+		return false
+	}
+	if first.Check(&e, first.def.Windows, 1) != e.Now || last.Check(&f, last.def.Windows, 1) != f.Now {
+		return false
+	}
+	if status := first.Commit(&e, first.def.Windows, 1, true); status != OK {
+		if status != Mismatch || !hitInto(t, first, &e, a, now, 1) {
+			return false
+		}
+	}
+	status := last.Commit(&f, last.def.Windows, 1, true)
+	if status == OK || (status == Mismatch && hitInto(t, last, &f, b, now, 1)) {
+		return true
+	}
+	if !first.TakeBack(&e, a, now, 1) {
+		t.Error("not taken back")
+	}
+	return false
+}
+
+func TestTakeBackRacesLeaveNoPhantomCounts(t *testing.T) {
+	store := newMemory()
+	const each, users = 40, 60
+	perUser := definition("user", 1000, aligned(each, anHour, 0), perKey(each, 2*anHour))
+	total := definition("total", 4, perKey(users*each/2, anHour))
+	var admitted [users]atomic.Int64
+	inParallel(store, func(worker int, tables *Tables) {
+		first, last := tables.Table(perUser), tables.Table(total)
+		r := rand.New(rand.NewPCG(uint64(worker), 1))
+		for range 4 * each * users / raceWorkers {
+			user := r.IntN(users)
+			if request(t, first, last, numbered(user), nil, 100*second+r.Int64N(5)) {
+				admitted[user].Add(1)
+			}
+		}
+	})
+	sum := int64(0)
+	table := configured(store, "o", 1, perUser)
+	for user := range admitted {
+		n := admitted[user].Load()
+		require.LessOrEqual(t, n, int64(each))
+		require.Equal(t, []uint32{uint32(n), uint32(n)}, used(t, table, numbered(user), 101*second), "user %d", user)
+		sum += n
+	}
+	require.EqualValues(t, users*each/2, sum)
+	require.Equal(t, []uint32{uint32(sum)}, used(t, configured(store, "o", 1, total), nil, 101*second))
+}
