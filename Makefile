@@ -28,9 +28,9 @@ newest := $(lastword $(ENVOY_VERSIONS))
 # What a target is made from: what the compiler reads, tests aside.
 go_files = $(shell find $(1) -name '*.go' ! -name '*_test.go' ! -path '*/testdata/*' 2>/dev/null)
 filter_sources := go.mod go.sum $(call go_files,filter shared)
-embedded_assets := $(shell find controlplane envoy ! -path '*/testdata/*' -type f \
+embedded_assets := $(shell find controlplane envoy examples ! -path '*/testdata/*' -type f \
 	\( -name '*.tmpl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' \) 2>/dev/null)
-cli_sources := go.mod go.sum $(call go_files,controlplane envoy shared build) $(embedded_assets)
+cli_sources := go.mod go.sum $(call go_files,controlplane envoy shared build examples) $(embedded_assets)
 
 .PHONY: help
 help: ## print this

@@ -146,13 +146,13 @@ func TestPeek(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
-			s := serve(t, d, perUser("3/"+far))
+			s := serve(t, d, strings.Replace(perUser("3/"+far), "per-user", "counted", 1))
 			s.load(4).send(t, 10, user("alice"))
 			eventually(t, 10*time.Second, "metrics to be flushed", func() bool {
 				text, err := s.envoy.Prometheus(t.Context())
 				require.NoError(t, err)
-				return strings.Contains(text, `rate_limit_allowed_total{rule="per-user"} 3`) &&
-					strings.Contains(text, `rate_limit_denied_total{rule="per-user"} 7`)
+				return strings.Contains(text, `rate_limit_allowed_total{rule="counted"} 3`) &&
+					strings.Contains(text, `rate_limit_denied_total{rule="counted"} 7`)
 			})
 		})
 	}

@@ -56,6 +56,7 @@ func commands() []*cobra.Command {
 		newApplyCommand(),
 		newGetCommand(),
 		newHistoryCommand(),
+		newQuickstartCommand(),
 		newRenderCommand(),
 		newRollbackCommand(),
 		newRunCommand(),

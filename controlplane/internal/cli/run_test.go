@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/envoy/proc"
 	"github.com/sluice-ratelimit/sluice/examples"
 )
 
@@ -231,6 +232,15 @@ func TestQuickstart(t *testing.T) {
 	require.NoError(t, <-other.done, "%s", &other.out)
 	require.NoError(t, c.end(t))
 	require.Regexp(t, `GET / +no header +→ 200 allowed`, other.out.String())
+}
+
+func TestQuickstartWithEnvoy(t *testing.T) {
+	binary, err := proc.Find()
+	require.NoError(t, err)
+	c := start(t, newQuickstartCommand(), "--wasm", needFilter(t), "--envoy", binary, "--exit")
+	require.NoError(t, <-c.done, "%s", &c.out)
+	require.Equal(t, 2, strings.Count(c.out.String(), "429 denied"), "%s", &c.out)
+	require.Equal(t, 7, strings.Count(c.out.String(), "200 allowed"), "%s", &c.out)
 }
 
 // TestQuickstartPolicy: the embedded policy has the limit that is raised.

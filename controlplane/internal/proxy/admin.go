@@ -1,0 +1,82 @@
+package proxy
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// counts are the proxy's own metrics.
+type counts struct {
+	requests       atomic.Uint64
+	refused        atomic.Uint64
+	answered       atomic.Uint64
+	upstreamErrors atomic.Uint64
+	filterFailures atomic.Uint64
+}
+
+// Admin answers /healthz, with 503 until there is a policy, and
+// /stats/prometheus, where the filter's metrics have the names and labels that
+// Envoy gives them.
+func (p *Proxy) Admin() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case <-p.ready:
+			fmt.Fprintln(w, "ok")
+		default:
+			http.Error(w, "no policy yet", http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("GET /stats/prometheus", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		_, _ = w.Write(p.prometheus()) // the caller has gone if this fails
+	})
+	return mux
+}
+
+func (p *Proxy) prometheus() []byte {
+	samples := map[string]uint64{
+		"sluice_proxy_requests_total":        p.counts.requests.Load(),
+		"sluice_proxy_refused_total":         p.counts.refused.Load(),
+		"sluice_proxy_local_replies_total":   p.counts.answered.Load(),
+		"sluice_proxy_upstream_errors_total": p.counts.upstreamErrors.Load(),
+		"sluice_proxy_filter_failures_total": p.counts.filterFailures.Load(),
+		"sluice_proxy_shared_data_bytes":     uint64(p.host.Shared().Bytes()),
+		"sluice_proxy_waiting_requests":      uint64(max(p.waiting.Load(), 0)),
+	}
+	for name, value := range p.host.Metrics() {
+		samples[sample(name)] = value
+	}
+	var out bytes.Buffer
+	last := ""
+	for _, name := range slices.Sorted(maps.Keys(samples)) {
+		family, _, _ := strings.Cut(name, "{")
+		if family != last {
+			last = family
+			kind := "gauge"
+			if strings.HasSuffix(family, "_total") {
+				kind = "counter"
+			}
+			fmt.Fprintf(&out, "# TYPE %s %s\n", family, kind)
+		}
+		fmt.Fprintf(&out, "%s %d\n", name, samples[name])
+	}
+	return out.Bytes()
+}
+
+// sample turns "rate_limit_allowed_total;rule=per-user;" into the metric
+// rate_limit_allowed_total with the label rule, as the stats_tags of a rendered
+// bootstrap do.
+func sample(name string) string {
+	family, rule, ok := strings.Cut(strings.TrimSuffix(name, ";"), ";rule=")
+	if !ok {
+		return name
+	}
+	escaped := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(rule)
+	return family + `{rule="` + escaped + `"}`
+}

@@ -1,0 +1,302 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+var (
+	errOverloaded = errors.New("too many requests wait for a worker")
+	errClosed     = errors.New("the filter closed the stream")
+)
+
+const statusClientGone = 499 // nobody gets to see it
+
+// exchange is one request on its way: through the filter, to the upstream and
+// back through the filter.
+type exchange struct {
+	path     string // normal, with query
+	client   netip.AddrPort
+	upstream *http.Response // what it answered, nil if the filter did
+}
+
+type exchangeKey struct{}
+
+// ServeHTTP is the way of a request.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.counts.requests.Add(1)
+	if r.Method == http.MethodConnect {
+		p.refuse(w, http.StatusMethodNotAllowed, "CONNECT is not supported")
+		return
+	}
+	path, redirect, err := normalize(target(r))
+	if err != nil {
+		p.refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if redirect {
+		w.Header().Set("Location", path)
+		w.WriteHeader(http.StatusTemporaryRedirect)
+		return
+	}
+	ex := &exchange{path: path}
+	if ex.client, err = netip.ParseAddrPort(r.RemoteAddr); err != nil {
+		p.refuse(w, http.StatusInternalServerError, "the connection has no address")
+		return
+	}
+	r.Header.Del("Upgrade") // see the package comment
+	// An upstream may answer before it has read all. HTTP/1.1 can always do so.
+	_ = http.NewResponseController(w).EnableFullDuplex()
+	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, ex)))
+}
+
+// target is the request target as sent, without the authority of an absolute
+// one.
+func target(r *http.Request) string {
+	if strings.HasPrefix(r.RequestURI, "/") {
+		return r.RequestURI
+	}
+	_, rest, ok := strings.Cut(r.RequestURI, "://")
+	if !ok {
+		return r.RequestURI
+	}
+	if i := strings.IndexAny(rest, "/?"); i >= 0 && rest[i] == '/' {
+		return rest[i:]
+	} else if i >= 0 {
+		return "/" + rest[i:]
+	}
+	return "/"
+}
+
+func (p *Proxy) refuse(w http.ResponseWriter, status int, text string) {
+	p.counts.refused.Add(1)
+	http.Error(w, text, status)
+}
+
+// newReverseProxy makes the part that knows HTTP: hop-by-hop headers,
+// streaming, trailers. Its transport is the filter.
+func (p *Proxy) newReverseProxy() *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Transport:     p,
+		FlushInterval: -1, // a response is passed on as it comes
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = p.options.Upstream.Scheme, p.options.Upstream.Host
+			ex := r.In.Context().Value(exchangeKey{}).(*exchange)
+			forward(r.Out.Header, r.In.Header, ex.client.Addr())
+		},
+		ErrorHandler: p.fail,
+	}
+}
+
+// forward writes the headers that tell of the client as Envoy does where
+// use_remote_address is set.
+func forward(out, in http.Header, client netip.Addr) {
+	for _, name := range []string{"Forwarded", "X-Forwarded-Host"} {
+		if values, ok := in[name]; ok {
+			out[name] = values
+		}
+	}
+	chain := append(slices.Clone(in["X-Forwarded-For"]), client.Unmap().String())
+	out.Set("X-Forwarded-For", strings.Join(chain, ","))
+	out.Set("X-Forwarded-Proto", "http")
+}
+
+// RoundTrip takes a request through the filter. It is called by the reverse
+// proxy and is of no use to others.
+func (p *Proxy) RoundTrip(out *http.Request) (*http.Response, error) {
+	ex := out.Context().Value(exchangeKey{}).(*exchange)
+	worker, err := p.take(out.Context())
+	if err != nil {
+		return nil, err
+	}
+	held := true
+	release := func() {
+		if held {
+			held = false
+			p.free <- worker
+		}
+	}
+	defer release()
+	request := seen(out, ex)
+	request.Upstream = func(left *sim.Request) (*sim.Response, error) {
+		release()
+		return p.ask(out, left, ex), nil
+	}
+	res, err := p.host.Serve(worker, request)
+	if err == nil && res.Reset {
+		err = errClosed
+	}
+	if err == nil && ex.upstream != nil && !res.Local {
+		return answer(ex.upstream, res), nil
+	}
+	if ex.upstream != nil { // the filter put something in its place
+		_ = ex.upstream.Body.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	p.note(res)
+	return local(out, res), nil
+}
+
+// take waits for a worker.
+func (p *Proxy) take(ctx context.Context) (int, error) {
+	if p.waiting.Add(1) > int64(p.options.Queue) {
+		p.waiting.Add(-1)
+		return 0, errOverloaded
+	}
+	defer p.waiting.Add(-1)
+	select {
+	case worker := <-p.free:
+		return worker, nil
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// seen is the request as the filter sees it.
+func seen(out *http.Request, ex *exchange) *sim.Request {
+	r := &sim.Request{
+		Method: out.Method, Scheme: "http", Host: out.Host, Path: ex.path,
+		HasBody:  out.Body != nil && out.Body != http.NoBody,
+		ClientIP: ex.client.Addr().Unmap().String(), ClientPort: ex.client.Port(),
+	}
+	if out.ContentLength > 0 {
+		r.Headers = append(r.Headers, [2]string{"content-length", strconv.FormatInt(out.ContentLength, 10)})
+	}
+	for _, name := range slices.Sorted(maps.Keys(out.Header)) {
+		if name == "Content-Length" || name == "User-Agent" && out.Header.Get(name) == "" {
+			continue // the one is there, the other the reverse proxy's word for none
+		}
+		for _, value := range out.Header[name] {
+			r.Headers = append(r.Headers, [2]string{strings.ToLower(name), value})
+		}
+	}
+	return r
+}
+
+// ask sends the request, as the filter left it, to the upstream.
+func (p *Proxy) ask(out *http.Request, left *sim.Request, ex *exchange) *sim.Response {
+	out.Method, out.Host = left.Method, left.Host
+	// Opaque goes out as it is; Path would be spelled anew.
+	out.URL.Opaque, out.URL.RawQuery, out.URL.ForceQuery = left.Path, "", false
+	out.Header = header(left.Headers)
+	out.Header.Del("Content-Length")
+	if _, ok := out.Header["User-Agent"]; !ok {
+		out.Header["User-Agent"] = []string{""} // none, not Go's own
+	}
+	began := time.Now()
+	answered, err := p.transport.RoundTrip(out)
+	if err != nil {
+		return p.noAnswer(out, err, time.Since(began))
+	}
+	ex.upstream = answered
+	res := &sim.Response{Status: answered.StatusCode}
+	for _, name := range slices.Sorted(maps.Keys(answered.Header)) {
+		for _, value := range answered.Header[name] {
+			res.Headers = append(res.Headers, [2]string{strings.ToLower(name), value})
+		}
+	}
+	return res
+}
+
+// noAnswer is what the client gets where the upstream gave nothing.
+func (p *Proxy) noAnswer(out *http.Request, err error, after time.Duration) *sim.Response {
+	status, text := http.StatusBadGateway, "the upstream cannot be reached"
+	var dial *net.OpError
+	var timeout net.Error
+	switch {
+	case out.Context().Err() != nil:
+		return &sim.Response{Status: statusClientGone}
+	case errors.As(err, &timeout) && timeout.Timeout():
+		status, text = http.StatusGatewayTimeout, "the upstream did not answer in time"
+	case !errors.As(err, &dial) || dial.Op != "dial":
+		text = "the upstream ended the connection without an answer"
+	}
+	p.counts.upstreamErrors.Add(1)
+	p.log.Warn("no answer from the upstream", "status", status, "after", after, "error", err)
+	return &sim.Response{
+		Status: status, Body: []byte(text + "\n"),
+		Headers: [][2]string{{"content-type", "text/plain"}, {"content-length", strconv.Itoa(len(text) + 1)}},
+	}
+}
+
+// answer is the upstream's response with the headers the filter left.
+func answer(upstream *http.Response, res *sim.Response) *http.Response {
+	passed := *upstream
+	passed.StatusCode, passed.Status = res.Status, fmt.Sprintf("%d %s", res.Status, http.StatusText(res.Status))
+	passed.Header = header(res.Headers)
+	return &passed
+}
+
+// local is a response that the upstream had no part in.
+func local(out *http.Request, res *sim.Response) *http.Response {
+	return &http.Response{
+		StatusCode: res.Status, Header: header(res.Headers), Request: out,
+		Body: io.NopCloser(bytes.NewReader(res.Body)), ContentLength: int64(len(res.Body)),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}
+}
+
+func header(fields [][2]string) http.Header {
+	h := make(http.Header, len(fields))
+	for _, f := range fields {
+		h.Add(f[0], f[1])
+	}
+	return h
+}
+
+// note counts a response that is not the upstream's.
+func (p *Proxy) note(res *sim.Response) {
+	switch {
+	case res.Details == "wasm_fail_stream":
+		p.counts.filterFailures.Add(1)
+		p.broken.Store(true)
+	case res.Local:
+		p.counts.answered.Add(1)
+	}
+}
+
+// fail answers where there is no response at all.
+func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
+	switch {
+	case r.Context().Err() != nil:
+		w.WriteHeader(statusClientGone)
+	case errors.Is(err, errClosed):
+		panic(http.ErrAbortHandler)
+	case errors.Is(err, errOverloaded):
+		p.refuse(w, http.StatusServiceUnavailable, err.Error())
+	default:
+		p.log.Error("answer a request", "error", err)
+		p.refuse(w, http.StatusBadGateway, "the request could not be answered")
+	}
+}
+
+// newTransport reaches the upstream. It adds nothing of its own: no proxy of
+// the environment, no compression.
+func newTransport(timeout time.Duration) *http.Transport {
+	return &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		ResponseHeaderTimeout: timeout,
+		TLSHandshakeTimeout:   5 * time.Second,
+		ExpectContinueTimeout: time.Second,
+		MaxIdleConnsPerHost:   256,
+		IdleConnTimeout:       time.Minute,
+		DisableCompression:    true,
+		ForceAttemptHTTP2:     true,
+	}
+}

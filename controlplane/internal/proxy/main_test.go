@@ -1,0 +1,169 @@
+package proxy_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const (
+	patience = 30 * time.Second
+	moment   = 5 * time.Millisecond
+)
+
+// filter is the compiled filter, in filterFile; refusing one of another code
+// that refuses every policy.
+var (
+	filter, refusing         []byte
+	filterFile, refusingFile string
+	cacheDir                 string
+)
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "proxy")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	cacheDir = filepath.Join(dir, "cache")
+	filterFile, refusingFile = filepath.Join(dir, "sluice.wasm"), filepath.Join(dir, "refusing.wasm")
+	for _, b := range []struct {
+		file, tags string
+		wasm       *[]byte
+	}{{filterFile, "", &filter}, {refusingFile, refuseTag, &refusing}} {
+		build := exec.Command("go", "build", "-tags", b.tags, "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o", b.file,
+			"github.com/sluice-ratelimit/sluice/filter")
+		build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
+		if text, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build filter: %v\n%s", err, text)
+			return 1
+		}
+		if *b.wasm, err = os.ReadFile(b.file); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return m.Run()
+}
+
+// inJSON is a policy file as the filter gets it.
+func inJSON(t *testing.T, text string) []byte {
+	t.Helper()
+	_, tree, _, err := policyfile.Read("policy.yaml", []byte(text))
+	require.NoError(t, err)
+	return policy.AppendJSON(nil, tree)
+}
+
+// perUser is a policy with windows that do not end during a test.
+func perUser(limit int) string {
+	return fmt.Sprintf(`
+version: 1
+headers: ietf
+rules:
+  - name: per-user
+    match: {paths: ["/api/*"]}
+    key: [header: x-user-id]
+    algorithm: fixed_window_per_key
+    limits: [%d/1h]
+`, limit)
+}
+
+// plane is a running proxy.
+type plane struct {
+	*proxy.Proxy
+	t     *testing.T
+	url   string
+	admin string
+	log   *syncBuffer
+	// end stops serving and returns what Serve did.
+	end func() error
+}
+
+// serve starts a proxy in front of a handler.
+func serve(t *testing.T, upstream http.Handler, change ...func(*proxy.Options)) *plane {
+	t.Helper()
+	behind := httptest.NewServer(upstream)
+	t.Cleanup(behind.Close)
+	p := &plane{t: t, log: &syncBuffer{}}
+	o := proxy.Options{Wasm: filter, Workers: 2, CacheDir: cacheDir, Log: p.log.logger()}
+	var err error
+	o.Upstream, err = url.Parse(behind.URL)
+	require.NoError(t, err)
+	for _, f := range change {
+		f(&o)
+	}
+	p.Proxy, err = proxy.New(t.Context(), o)
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	requests, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	admin, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	p.url, p.admin = "http://"+requests.Addr().String(), "http://"+admin.Addr().String()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- p.Serve(ctx, requests, admin) }()
+	p.end = sync.OnceValue(func() error { cancel(); return <-ended })
+	t.Cleanup(func() { _ = p.end() })
+	return p
+}
+
+func (p *plane) configure(text string) {
+	p.t.Helper()
+	require.NoError(p.t, p.Configure(inJSON(p.t, text)))
+}
+
+// do sends a request with headers given as pairs, reads the response and
+// returns it with its body.
+func (p *plane) do(method, path string, headers ...string) (*http.Response, string) {
+	p.t.Helper()
+	r, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, http.NoBody)
+	require.NoError(p.t, err)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	response, err := http.DefaultTransport.RoundTrip(r)
+	require.NoError(p.t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(p.t, err)
+	return response, string(body)
+}
+
+// status is that of a GET by a user.
+func (p *plane) status(user string) int {
+	p.t.Helper()
+	response, _ := p.do(http.MethodGet, "/api/x", "x-user-id", user)
+	return response.StatusCode
+}
+
+func (p *plane) ask(path string) (int, string) {
+	p.t.Helper()
+	response, err := http.Get(p.admin + path)
+	require.NoError(p.t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(p.t, err)
+	return response.StatusCode, string(body)
+}
+
+var hello = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })

@@ -1,0 +1,203 @@
+// Package proxy is the data plane without Envoy: the compiled filter on
+// wazero as an HTTP reverse proxy in front of one upstream, with its policy
+// given by the caller or by a control plane.
+//
+// Its invariant: no request reaches the upstream but through the filter, which
+// sees what Envoy would show it: the connection's address as the client's, one
+// spelling for each path, headers in lower case.
+//
+// It must never import the filter's source or a package of the control plane:
+// what it knows of policies is bytes. It serves HTTP/1.1 without upgrades; an
+// upgrade that a client offers, such as to a websocket, is not taken.
+package proxy
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+const (
+	// Embedded names a filter that is no file, where a control plane is told
+	// what this data plane runs.
+	Embedded = "embedded:sluice.wasm"
+
+	defaultQueue   = 1024
+	defaultTimeout = 15 * time.Second // that of a route in Envoy
+)
+
+// Options say what a Proxy is made of. Wasm and Upstream are required.
+type Options struct {
+	Wasm     []byte
+	WasmName string // absolute path of the file Wasm came from; default Embedded
+	Workers  int    // worker VMs; default 1
+	Upstream *url.URL
+
+	Queue    int           // requests that may wait for a worker; default 1024
+	Timeout  time.Duration // until the upstream begins to answer; default 15 s
+	CacheDir string        // keeps compiled filters; empty = compile anew
+	Log      *slog.Logger  // default: nothing
+}
+
+// Proxy is one data plane. It lets every request through until the first
+// policy is there.
+type Proxy struct {
+	options   Options
+	log       *slog.Logger
+	host      *sim.Host
+	transport *http.Transport
+	reverse   *httputil.ReverseProxy
+
+	free    chan int // workers that are
+	waiting atomic.Int64
+	broken  atomic.Bool // some worker's VM has failed
+
+	updates sync.Mutex
+	running [sha256.Size]byte // digest of the filter that runs
+
+	readyOnce sync.Once
+	ready     chan struct{}
+	counts    counts
+}
+
+// New compiles the filter and starts its workers with a policy that limits
+// nothing.
+func New(ctx context.Context, o Options) (*Proxy, error) {
+	if err := checkUpstream(o.Upstream); err != nil {
+		return nil, err
+	}
+	o = o.withDefaults()
+	p := &Proxy{
+		options: o, log: o.Log, free: make(chan int, o.Workers), ready: make(chan struct{}),
+		running: sha256.Sum256(o.Wasm), transport: newTransport(o.Timeout),
+	}
+	host, err := sim.New(context.WithoutCancel(ctx), sim.Options{
+		Wasm: o.Wasm, Workers: o.Workers, VMID: envoy.DefaultVMID, CacheDir: o.CacheDir,
+		PluginName: envoy.ResourceName, RootID: envoy.ResourceName,
+		LogLevel: sim.Info, Log: p.hear,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load filter: %w", err)
+	}
+	p.host = host
+	if err := host.Configure([]byte(envoy.EmptyPolicy)); err != nil {
+		host.Close()
+		return nil, fmt.Errorf("start filter: %w", err)
+	}
+	for worker := range o.Workers {
+		p.free <- worker
+	}
+	p.reverse = p.newReverseProxy()
+	return p, nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.WasmName == "" {
+		o.WasmName = Embedded
+	}
+	o.Workers = max(o.Workers, 1)
+	if o.Queue <= 0 {
+		o.Queue = defaultQueue
+	}
+	if o.Timeout <= 0 {
+		o.Timeout = defaultTimeout
+	}
+	return o
+}
+
+// ParseUpstream reads the URL of an upstream.
+func ParseUpstream(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("upstream %q is not a URL", text)
+	}
+	return u, checkUpstream(u)
+}
+
+func checkUpstream(u *url.URL) error {
+	switch {
+	case u == nil:
+		return errors.New("no upstream")
+	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
+		return fmt.Errorf("upstream %q is not an http or https URL with a host", u.Redacted())
+	case u.User != nil:
+		return errors.New("upstream URL holds a user: credentials pass through from the client")
+	case u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
+		return fmt.Errorf("upstream %q has more than scheme, host and port: paths pass through unchanged", u.Redacted())
+	}
+	return nil
+}
+
+// Configure enforces a policy, JSON, from now on. The error of one that the
+// filter refuses is a *sim.Refused, and the policy before stays.
+func (p *Proxy) Configure(policy []byte) error { return p.apply(p.options.Wasm, policy) }
+
+// apply enforces a policy with a filter, which may differ from the one that
+// runs; counters survive.
+func (p *Proxy) apply(wasm, policy []byte) error {
+	p.updates.Lock()
+	defer p.updates.Unlock()
+	digest := sha256.Sum256(wasm)
+	var err error
+	if digest == p.running {
+		err = p.host.Configure(policy)
+	} else {
+		err = p.host.Replace(wasm, policy)
+	}
+	if err != nil {
+		return err
+	}
+	p.running = digest
+	p.readyOnce.Do(func() { close(p.ready) })
+	return nil
+}
+
+// Ready is closed once a policy has been taken.
+func (p *Proxy) Ready() <-chan struct{} { return p.ready }
+
+// Metrics returns the filter's metrics by name. They lag behind by a tick.
+func (p *Proxy) Metrics() map[string]uint64 { return p.host.Metrics() }
+
+// Close ends the filter. Serve has to have returned.
+func (p *Proxy) Close() {
+	p.transport.CloseIdleConnections()
+	p.host.Close()
+}
+
+// hear passes on what the filter and its host log.
+func (p *Proxy) hear(level sim.Level, vm int, message string) {
+	to := slog.LevelInfo
+	switch {
+	case level >= sim.Error:
+		to = slog.LevelError
+	case level == sim.Warn:
+		to = slog.LevelWarn
+	case level < sim.Info:
+		to = slog.LevelDebug
+	}
+	p.log.Log(context.Background(), to, message, "vm", vmName(vm))
+}
+
+func vmName(vm int) string {
+	switch vm {
+	case sim.Canary:
+		return "canary"
+	case sim.Main:
+		return "main"
+	}
+	return fmt.Sprintf("worker %d", vm)
+}

@@ -1,0 +1,349 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// TestExactOverManyConnections: four workers, sixteen connections, one key.
+func TestExactOverManyConnections(t *testing.T) {
+	var reached atomic.Int64
+	p := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }),
+		func(o *proxy.Options) { o.Workers = 4 })
+	p.configure(perUser(1000))
+	const connections, each = 16, 3000 / 16
+	const rest = 3000 - connections*each
+	var ok, denied atomic.Int64
+	var clients sync.WaitGroup
+	for c := range connections {
+		clients.Go(func() {
+			client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+			defer client.CloseIdleConnections()
+			n := each
+			if c == 0 {
+				n += rest
+			}
+			for range n {
+				r, _ := http.NewRequest(http.MethodGet, p.url+"/api/x", http.NoBody)
+				r.Header.Set("x-user-id", "alice")
+				response, err := client.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+				switch response.StatusCode {
+				case http.StatusOK:
+					ok.Add(1)
+				case http.StatusTooManyRequests:
+					denied.Add(1)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	require.Equal(t, int64(1000), ok.Load())
+	require.Equal(t, int64(2000), denied.Load())
+	require.Equal(t, int64(1000), reached.Load(), "what is denied never reaches the upstream")
+	require.Equal(t, http.StatusOK, p.status("bob"))
+}
+
+func TestHeaders(t *testing.T) {
+	seen := make(chan *http.Request, 1)
+	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		seen <- r
+		w.Header().Add("Set-Cookie", "a=1")
+		w.Header().Add("Set-Cookie", "b=2")
+		w.Header().Set("Connection", "X-Hop")
+		w.Header().Set("X-Hop", "1")
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprint(w, "hello")
+	}))
+	p.configure(perUser(1))
+	response, body := p.do(http.MethodGet, "/api/%2e/a//b?q=1&q=%2F;x", "x-user-id", "alice", "Host", "ignored",
+		"X-Multi", "1", "X-Multi", "2", "X-Forwarded-For", "192.0.2.1", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "h",
+		"Connection", "x-private, upgrade", "X-Private", "1", "Upgrade", "websocket", "User-Agent", "test")
+	require.Equal(t, http.StatusCreated, response.StatusCode)
+	require.Equal(t, "hello", body)
+	require.Equal(t, `"per-user";q=1;w=3600`, response.Header.Get("RateLimit-Policy"))
+	require.Equal(t, `"per-user";r=0;t=3600`, response.Header.Get("RateLimit"))
+	require.Equal(t, []string{"a=1", "b=2"}, response.Header.Values("Set-Cookie"))
+	require.Empty(t, response.Header.Get("X-Hop"))
+
+	r := <-seen
+	require.Equal(t, "/api/a/b?q=1&q=%2F;x", r.RequestURI)
+	require.Equal(t, strings.TrimPrefix(p.url, "http://"), r.Host)
+	require.Equal(t, []string{"1", "2"}, r.Header.Values("X-Multi"))
+	require.Equal(t, "192.0.2.1,127.0.0.1", r.Header.Get("X-Forwarded-For"))
+	require.Equal(t, "http", r.Header.Get("X-Forwarded-Proto"))
+	require.Equal(t, "h", r.Header.Get("X-Forwarded-Host"))
+	require.Equal(t, "test", r.Header.Get("User-Agent"))
+	for _, hop := range []string{"Connection", "Upgrade", "X-Private", "Accept-Encoding"} {
+		if hop != "Accept-Encoding" { // the test's own client asks for gzip
+			require.Empty(t, r.Header.Get(hop), hop)
+		}
+	}
+
+	response, body = p.do(http.MethodGet, "/api/x", "x-user-id", "alice")
+	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
+	require.Equal(t, "rate limit exceeded\n", body)
+	require.Equal(t, "3600", response.Header.Get("Retry-After"))
+	require.Equal(t, `"per-user";r=0;t=3600`, response.Header.Get("RateLimit"))
+	require.Equal(t, "text/plain", response.Header.Get("Content-Type"))
+	require.Equal(t, int64(20), response.ContentLength)
+
+	response, body = p.do(http.MethodHead, "/api/x", "x-user-id", "alice")
+	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
+	require.Empty(t, body)
+
+	response, _ = p.do(http.MethodGet, "/api/a%2fb?c", "x-user-id", "alice")
+	require.Equal(t, http.StatusTemporaryRedirect, response.StatusCode)
+	require.Equal(t, "/api/a/b?c", response.Header.Get("Location"))
+	response, _ = p.do(http.MethodGet, "/api/a%00b")
+	require.Equal(t, http.StatusBadRequest, response.StatusCode)
+}
+
+// TestOneSpellingOfAPath: no other spelling slips past a rule.
+func TestOneSpellingOfAPath(t *testing.T) {
+	p := serve(t, hello)
+	p.configure(perUser(1))
+	require.Equal(t, http.StatusOK, p.status("alice"))
+	for _, path := range []string{"/%61pi/x", "//api/x", "/x/../api/x", "/x/%2e%2e/api//x", `/api\x`} {
+		connection, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+		require.NoError(t, err)
+		_, err = fmt.Fprintf(connection, "GET %s HTTP/1.1\r\nHost: a\r\nX-User-Id: alice\r\nConnection: close\r\n\r\n", path)
+		require.NoError(t, err)
+		answer, err := io.ReadAll(connection)
+		require.NoError(t, err)
+		require.True(t, strings.HasPrefix(string(answer), "HTTP/1.1 429 "), "%s: %s", path, answer)
+		require.NoError(t, connection.Close())
+	}
+}
+
+func TestRepeatedKeyHeader(t *testing.T) {
+	p := serve(t, hello)
+	p.configure(perUser(1))
+	first, _ := p.do(http.MethodGet, "/api/x", "x-user-id", "a", "x-user-id", "b")
+	again, _ := p.do(http.MethodGet, "/api/x", "x-user-id", "a", "x-user-id", "b")
+	require.Equal(t, []int{200, 429}, []int{first.StatusCode, again.StatusCode})
+}
+
+// TestStreaming: both bodies arrive while the other end still writes.
+func TestStreaming(t *testing.T) {
+	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		w.Header().Set("Trailer", "X-End")
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		lines := bufio.NewScanner(r.Body)
+		for lines.Scan() {
+			fmt.Fprintln(w, strings.ToUpper(lines.Text()))
+			_ = http.NewResponseController(w).Flush()
+		}
+		w.Header().Set("X-End", "yes")
+	}))
+	p.configure(perUser(10))
+	body, writer := io.Pipe()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+"/api/x", body)
+	require.NoError(t, err)
+	r.Header.Set("x-user-id", "alice")
+	go func() { fmt.Fprintln(writer, "one") }()
+	response, err := http.DefaultTransport.RoundTrip(r)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	lines := bufio.NewReader(response.Body)
+	line, err := lines.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "ONE\n", line)
+	_, err = fmt.Fprintln(writer, "two")
+	require.NoError(t, err)
+	line, err = lines.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "TWO\n", line)
+	require.NoError(t, writer.Close())
+	_, err = lines.ReadString('\n')
+	require.ErrorIs(t, err, io.EOF)
+	require.Equal(t, "yes", response.Trailer.Get("X-End"))
+}
+
+// TestSlowUpstreamHoldsNoWorker: one worker serves others while a request is
+// with the upstream.
+func TestSlowUpstreamHoldsNoWorker(t *testing.T) {
+	arrived, answer := make(chan struct{}), make(chan struct{})
+	p := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/api/slow" {
+			close(arrived)
+			<-answer
+		}
+	}), func(o *proxy.Options) { o.Workers = 1 })
+	p.configure(perUser(10))
+	var slow sync.WaitGroup
+	slow.Go(func() {
+		response, _ := p.do(http.MethodGet, "/api/slow", "x-user-id", "alice")
+		if response.Header.Get("RateLimit") == "" {
+			t.Error("no RateLimit field")
+		}
+	})
+	<-arrived
+	require.Equal(t, http.StatusOK, p.status("alice"))
+	close(answer)
+	slow.Wait()
+}
+
+func TestUpstreamFailures(t *testing.T) {
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, gone.Close())
+	release := make(chan struct{})
+	defer close(release)
+	for name, tc := range map[string]struct {
+		upstream http.HandlerFunc
+		change   func(*proxy.Options)
+		status   int
+		body     string
+	}{
+		"down": {hello, func(o *proxy.Options) { o.Upstream = &url.URL{Scheme: "http", Host: gone.Addr().String()} },
+			http.StatusBadGateway, "the upstream cannot be reached\n"},
+		"slow": {func(http.ResponseWriter, *http.Request) { <-release }, func(o *proxy.Options) { o.Timeout = 50 * time.Millisecond },
+			http.StatusGatewayTimeout, "the upstream did not answer in time\n"},
+		"hangs up": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, func(*proxy.Options) {},
+			http.StatusBadGateway, "the upstream ended the connection without an answer\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := serve(t, tc.upstream, tc.change)
+			p.configure(perUser(10))
+			response, body := p.do(http.MethodGet, "/api/x", "x-user-id", "alice")
+			require.Equal(t, tc.status, response.StatusCode)
+			require.Equal(t, tc.body, body)
+			require.Equal(t, `"per-user";r=9;t=3600`, response.Header.Get("RateLimit"), "it was counted")
+			_, stats := p.ask("/stats/prometheus")
+			require.Contains(t, stats, "sluice_proxy_upstream_errors_total 1\n")
+			if name == "slow" {
+				release <- struct{}{}
+			}
+		})
+	}
+}
+
+func TestClientThatLeaves(t *testing.T) {
+	arrived, left := make(chan struct{}), make(chan struct{})
+	p := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(arrived)
+		<-r.Context().Done()
+		close(left)
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-arrived; cancel() }()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, http.NoBody)
+	require.NoError(t, err)
+	_, err = http.DefaultTransport.RoundTrip(r)
+	require.ErrorIs(t, err, context.Canceled)
+	select {
+	case <-left:
+	case <-time.After(patience):
+		t.Fatal("the upstream was not told")
+	}
+}
+
+func TestPolicyChanges(t *testing.T) {
+	p := serve(t, hello)
+	code, text := p.ask("/healthz")
+	require.Equal(t, http.StatusServiceUnavailable, code, text)
+	require.Equal(t, http.StatusOK, p.status("alice"), "without a policy nothing is limited")
+
+	p.configure(perUser(2))
+	code, _ = p.ask("/healthz")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})
+
+	var refused *sim.Refused
+	err := p.Configure([]byte(`{"version":1,"rules":[{"name":"x","limits":["0/0s"],"colour":1}]}`))
+	require.True(t, errors.As(err, &refused), "%v", err)
+	require.ErrorContains(t, err, "rules[0].limits[0]")
+	require.ErrorContains(t, err, "rules[0].colour", "all problems at once")
+	require.Equal(t, http.StatusTooManyRequests, p.status("alice"), "the old policy stays")
+
+	p.configure(perUser(3))
+	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")}, "counters survive")
+}
+
+func TestStats(t *testing.T) {
+	p := serve(t, hello)
+	p.configure(perUser(2))
+	for range 3 {
+		p.status("alice")
+	}
+	require.Eventually(t, func() bool {
+		_, stats := p.ask("/stats/prometheus")
+		return strings.Contains(stats, "# TYPE rate_limit_allowed_total counter\nrate_limit_allowed_total{rule=\"per-user\"} 2\n") &&
+			strings.Contains(stats, "rate_limit_denied_total{rule=\"per-user\"} 1\n") &&
+			strings.Contains(stats, "sluice_proxy_requests_total 3\n") && strings.Contains(stats, "sluice_proxy_local_replies_total 1\n")
+	}, patience, 50*time.Millisecond)
+}
+
+func TestServeEndsWithItsContext(t *testing.T) {
+	arrived, answer := make(chan struct{}), make(chan struct{})
+	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(arrived)
+		<-answer
+		fmt.Fprint(w, "late")
+	}))
+	body := make(chan string)
+	go func() {
+		_, text := p.do(http.MethodGet, "/")
+		body <- text
+	}()
+	<-arrived
+	ended := make(chan error)
+	go func() { ended <- p.end() }()
+	close(answer)
+	require.Equal(t, "late", <-body, "a request under way ends")
+	require.NoError(t, <-ended)
+	_, err := http.Get(p.url)
+	require.Error(t, err)
+}
+
+func TestParseUpstream(t *testing.T) {
+	for _, good := range []string{"http://a", "https://a:1/", "http://[::1]:80"} {
+		_, err := proxy.ParseUpstream(good)
+		require.NoError(t, err, good)
+	}
+	for text, want := range map[string]string{
+		"":                "is not an http or https URL",
+		"127.0.0.1:80":    "is not a URL",
+		"localhost:80":    "is not an http or https URL",
+		"ftp://a":         "is not an http or https URL",
+		"http://":         "is not an http or https URL",
+		"http://a/b":      "paths pass through",
+		"http://a?b":      "paths pass through",
+		"http://u:p@a":    "holds a user",
+		"http://a:b c":    "is not a URL",
+		"http://[::1":     "is not a URL",
+		"http://a/#there": "paths pass through",
+	} {
+		_, err := proxy.ParseUpstream(text)
+		require.ErrorContains(t, err, want, text)
+	}
+}
+
+func TestBadFilter(t *testing.T) {
+	_, err := proxy.New(t.Context(), proxy.Options{Wasm: []byte("no wasm"), Upstream: &url.URL{Scheme: "http", Host: "a"}})
+	require.ErrorContains(t, err, "load filter: compile module")
+}

@@ -1,0 +1,92 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	tickEvery     = time.Second
+	shutdownGrace = 10 * time.Second
+
+	// maxHeaderBytes is Envoy's limit, 60 KiB.
+	maxHeaderBytes = 60 << 10
+)
+
+// Serve answers requests on a listener, and admin requests on another one
+// unless that is nil, until ctx ends; then it lets requests under way end.
+func (p *Proxy) Serve(ctx context.Context, listener, admin net.Listener) error {
+	ticking, stop := context.WithCancel(ctx)
+	defer stop()
+	ticked := make(chan struct{})
+	go func() {
+		defer close(ticked)
+		p.tick(ticking)
+	}()
+
+	var servers []*http.Server
+	failed := make(chan error, 2)
+	start := func(l net.Listener, handler http.Handler) {
+		s := p.server(handler)
+		servers = append(servers, s)
+		go func() { failed <- s.Serve(l) }()
+	}
+	start(listener, p)
+	if admin != nil {
+		start(admin, p.Admin())
+	}
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	stop()
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	for _, s := range servers {
+		if s.Shutdown(grace) != nil {
+			// Out of patience: what is still under way is cut off.
+			err = errors.Join(err, s.Close())
+		}
+	}
+	<-ticked
+	return err
+}
+
+func (p *Proxy) server(handler http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// tick gives the VMs their ticks and brings failed ones back, as Envoy's
+// FAIL_RELOAD does.
+func (p *Proxy) tick(ctx context.Context) {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		p.host.TickDue()
+		if !p.broken.Swap(false) {
+			continue
+		}
+		for worker := range p.host.Workers() {
+			if err := p.host.Reload(worker); err != nil {
+				p.broken.Store(true)
+				p.log.Error("restart a failed VM", "worker", worker, "error", err)
+			}
+		}
+	}
+}
