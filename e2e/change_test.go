@@ -1,8 +1,12 @@
 package e2e
 
 import (
+	"bytes"
+	"compress/gzip"
 	"fmt"
+	"io"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -33,29 +37,48 @@ rules: [{name: renamed, counter: per-user, key: [{header: x-user-id}], limits: [
 	})
 }
 
-// A binary whose code differs takes the counters over, and so does the one
-// before it.
+// A binary whose code differs takes the counters over, be it of this source or
+// of an earlier commit, and so does the one before it.
 func TestAnotherBinaryKeepsTheCounters(t *testing.T) {
-	other := buildtest.Filter(t, "sluice_other")
-	same(t, false, built.filter, other)
+	other, earlier := buildtest.Filter(t, "sluice_other"), earlierFilter(t)
+	differ(t, built.filter, other)
+	differ(t, built.filter, earlier)
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, perUser("100/"+far))
 		l := s.load(16)
 		require.Equal(t, 100, count(l.send(t, 200, user("alice")), allowed))
-		s.apply(t, perUser("150/"+far), "--wasm", other)
-		require.Equal(t, 50, count(l.send(t, 200, user("alice")), allowed))
-		s.apply(t, perUser("170/"+far), "--wasm", built.filter)
-		require.Equal(t, 20, count(l.send(t, 200, user("alice")), allowed))
+		for i, wasm := range []string{other, earlier, built.filter} {
+			s.apply(t, perUser(fmt.Sprint(150+50*i, "/", far)), "--wasm", wasm)
+			require.Equal(t, 50, count(l.send(t, 200, user("alice")), allowed))
+		}
 	})
 }
 
-func same(t *testing.T, want bool, a, b string) {
+// earlierFilter unpacks the filter of an earlier commit with the same format of
+// records.
+func earlierFilter(t *testing.T) string {
+	t.Helper()
+	packed, err := os.Open(filepath.Join(buildtest.Root(), "filter", "testdata", "format1.wasm.gz"))
+	require.NoError(t, err)
+	defer packed.Close()
+	unpacked, err := gzip.NewReader(packed)
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "earlier.wasm")
+	wasm, err := os.Create(path)
+	require.NoError(t, err)
+	_, err = io.Copy(wasm, unpacked)
+	require.NoError(t, err)
+	require.NoError(t, wasm.Close())
+	return path
+}
+
+func differ(t *testing.T, a, b string) {
 	t.Helper()
 	x, err := os.ReadFile(a)
 	require.NoError(t, err)
 	y, err := os.ReadFile(b)
 	require.NoError(t, err)
-	require.Equal(t, want, string(x) == string(y))
+	require.False(t, bytes.Equal(x, y), "%s and %s are the same", a, b)
 }
 
 // Pushing policies under load loses and invents nothing: all are the same
