@@ -97,6 +97,15 @@ func (t *Tables) Table(def Definition) *Table {
 	return table
 }
 
+// Part makes the tables those of another owner: what they held stays with the
+// one before.
+func (t *Tables) Part(ownerID uint64) {
+	t.self.id = ownerID
+	for _, table := range t.tables {
+		table.open = false
+	}
+}
+
 func (t *Tables) keeps(id CounterID) bool { return t.tables[id] != nil }
 
 // Confirm reads the directory and mends it where another configuration has

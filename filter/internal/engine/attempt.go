@@ -59,6 +59,7 @@ func (t *attempt) deny(why Reason, passNs int64) {
 
 // fail ends the attempt without a decision of its own.
 func (t *attempt) fail(why Reason, then policy.Failure, now int64) {
+	t.known = false // what the entry says may have a hit in it that was never stored
 	if then == policy.FailDeny {
 		t.deny(why, now+failureRetryNs)
 	} else {
@@ -82,9 +83,33 @@ func (t *attempt) check(now int64) {
 	if t.entry.Rebased {
 		r.metrics.ClockRebased++
 	}
-	if passNs := r.table.Check(&t.entry, r.windows, t.cost); passNs == limit.Never || passNs > t.entry.Now {
+	passNs := r.table.Check(&t.entry, r.windows, t.cost)
+	if passNs == limit.Never || passNs > t.entry.Now {
 		t.deny(ReasonLimit, passNs)
-		r.table.Persist(&t.entry)
+	}
+	if r.policy.OnFull == policy.FullDeny && t.cost > 0 && passNs != limit.Never && t.newcomer() {
+		if vacantNs := r.table.Earliest(&t.entry); vacantNs > max(passNs, t.entry.Now) {
+			t.deny(ReasonFull, vacantNs)
+		}
+	}
+}
+
+// newcomer reports whether the key may be without a record: one that has a
+// live record has used something, and not by the floor.
+func (t *attempt) newcomer() bool {
+	for i := range t.rule.windows {
+		if t.rule.table.Usage(&t.entry, i).Used > 0 {
+			return t.entry.FromFloor
+		}
+	}
+	return true
+}
+
+// persist writes what check had to move to the present for a hit that is
+// denied: a wild clock must not lock the key out.
+func (t *attempt) persist() {
+	if t.known && !t.allowed {
+		t.rule.table.Persist(&t.entry)
 	}
 }
 
@@ -104,11 +129,7 @@ func (t *attempt) commit(now int64) {
 			}
 			return
 		case state.Full:
-			if r.policy.OnFull == policy.FullDeny {
-				t.deny(ReasonFull, r.table.Earliest(&t.entry))
-			} else {
-				t.reason = ReasonFull
-			}
+			t.reason = ReasonFull // on_full allows: where it denies, check has
 		case state.Mismatch:
 			if retries == maxRetries {
 				r.metrics.Contention++
@@ -117,6 +138,7 @@ func (t *attempt) commit(now int64) {
 			}
 			r.metrics.CASRetries++
 			t.check(now)
+			t.persist()
 		default:
 			r.metrics.Errors++
 			t.fail(ReasonError, r.policy.OnError, now)

@@ -10,6 +10,7 @@ func (e *Engine) decide(tries []attempt, now int64) {
 	denied := false
 	for i := range tries {
 		tries[i].check(now)
+		tries[i].persist()
 		denied = denied || !tries[i].allowed
 	}
 	for i := 0; i < len(tries) && !denied; i++ {
@@ -49,6 +50,9 @@ func (v *Verdict) count() {
 	for i := range v.tries {
 		t := &v.tries[i]
 		m := &t.rule.metrics
+		if t.reason == ReasonFull {
+			m.Full++
+		}
 		switch {
 		case v.Allowed:
 			m.Allowed++

@@ -45,6 +45,7 @@ type Engine struct {
 	request request
 	verdict Verdict
 	tries   []attempt // one for each rule, in policy order
+	text    [2][]byte // where header values are put together
 }
 
 // New compiles a policy. It neither reads nor writes shared data.
@@ -71,6 +72,10 @@ func New(p *policy.Policy, host Host, id Identity) (*Engine, error) {
 
 // Confirm keeps the engine's tables registered; call it on a tick.
 func (e *Engine) Confirm() { e.tables.Confirm(e.host.Now()) }
+
+// Part makes the tables those of another owner, as if they had never been
+// registered.
+func (e *Engine) Part(owner uint64) { e.tables.Part(owner) }
 
 // Decide decides the request that the host is at. The verdict is valid until
 // the next call.

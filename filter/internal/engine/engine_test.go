@@ -238,6 +238,9 @@ func TestOnFull(t *testing.T) {
 		case "deny":
 			require.Equal(t, ReasonFull, v.tries[0].reason)
 			require.Equal(t, int64(60e9), v.RetryNs)
+			require.EqualValues(t, 1, e.rules[0].metrics.Full)
+		case "allow":
+			require.EqualValues(t, 1, e.rules[0].metrics.Full)
 		case "inherit":
 			require.EqualValues(t, 1, e.rules[0].metrics.Evicted)
 			p.with("u", "alice")
@@ -245,6 +248,63 @@ func TestOnFull(t *testing.T) {
 			require.Equal(t, [][]uint32{{2}}, used(v))
 		}
 	}
+}
+
+// A full bucket denies in the check, as a limit does: the other rules count
+// nothing, their wait is part of the answer, and a peek sees it too.
+func TestFullBucketDeniesBeforeAnythingCounts(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `
+		{"name":"all","limits":["2/10s"]},
+		{"name":"each","key":[{"header":"u"}],"capacity":1,"limits":["9/1m"],"on_full":"deny"}`)
+	p.with("u", "alice")
+	require.True(t, e.Decide().Allowed)
+	p.with("u", "bob")
+	before := maps.Clone(p.store)
+	v := e.Decide()
+	require.Equal(t, "each", v.DeniedBy().Name)
+	require.Equal(t, ReasonFull, v.tries[1].reason)
+	require.Equal(t, before, p.store)
+
+	v, err := e.Operate(Peek, "each", []string{"bob"}, 1)
+	require.NoError(t, err)
+	require.False(t, v.Allowed)
+	require.Equal(t, int64(60e9), v.RetryNs)
+
+	p.with("u", "alice")
+	require.True(t, e.Decide().Allowed)
+	p.with("u", "bob")
+	v = e.Decide()
+	require.Equal(t, "all", v.DeniedBy().Name)
+	require.Equal(t, int64(60e9), v.RetryNs, "when the limit of 10 s passes, the bucket is still full")
+}
+
+// A hit whose write failed is in no answer.
+func TestFailedWriteIsNotReported(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `{"name":"r","limits":["5/1h"],"on_contention":"allow"}`)
+	e.policy.Headers = policy.HeadersIETF
+	p.steal = maxRetries + 1
+	v := e.Decide()
+	require.Equal(t, ReasonContention, v.tries[0].reason)
+	require.Contains(t, string(v.AppendReport(nil)), `"windows":[]`)
+	require.Empty(t, e.AppendFields(nil, v))
+}
+
+// What a wild clock wrote is moved by a denied request, and by no peek.
+func TestPeekWritesNothing(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `{"name":"r","limits":["1/1m"]}`)
+	p.now = 1e18
+	require.True(t, e.Decide().Allowed)
+	p.now = 1e17
+	before := maps.Clone(p.store)
+	v, err := e.Operate(Peek, "r", nil, 1)
+	require.NoError(t, err)
+	require.False(t, v.Allowed)
+	require.Equal(t, before, p.store)
+	require.False(t, e.Decide().Allowed)
+	require.NotEqual(t, before, p.store)
 }
 
 func TestDenialsAndCostZeroWriteNothing(t *testing.T) {

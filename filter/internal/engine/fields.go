@@ -26,10 +26,10 @@ func (e *Engine) AppendFields(dst []Field, v *Verdict) []Field {
 		tries = tries[v.denied : v.denied+1]
 	}
 	if style == policy.HeadersIETF || style == policy.HeadersBoth {
-		dst = appendIETF(dst, tries, v.Now)
+		dst = e.appendIETF(dst, tries, v.Now)
 	}
 	if style == policy.HeadersXRateLimit || style == policy.HeadersBoth {
-		dst = appendXRateLimit(dst, tries, v.Now)
+		dst = e.appendXRateLimit(dst, tries, v.Now)
 	}
 	return dst
 }
@@ -38,8 +38,8 @@ func (e *Engine) AppendFields(dst []Field, v *Verdict) []Field {
 // draft-ietf-httpapi-ratelimit-headers-10: one item for each window, with quota
 // q and window w, remaining r and seconds to reset t. A window that is no whole
 // number of seconds has no w.
-func appendIETF(dst []Field, tries []attempt, now int64) []Field {
-	var policies, limits []byte
+func (e *Engine) appendIETF(dst []Field, tries []attempt, now int64) []Field {
+	policies, limits := e.text[0][:0], e.text[1][:0]
 	for i := range tries {
 		t := &tries[i]
 		if !t.known {
@@ -57,6 +57,7 @@ func appendIETF(dst []Field, tries []attempt, now int64) []Field {
 			limits = strconv.AppendInt(append(limits, ";t="...), t.resetSeconds(w, u, now), 10)
 		}
 	}
+	e.text = [2][]byte{policies, limits}
 	if len(policies) == 0 {
 		return dst
 	}
@@ -65,13 +66,13 @@ func appendIETF(dst []Field, tries []attempt, now int64) []Field {
 
 // appendXRateLimit writes the X-RateLimit fields of draft 03: the window with
 // least remaining, and behind its limit the quota policies of all windows.
-func appendXRateLimit(dst []Field, tries []attempt, now int64) []Field {
+func (e *Engine) appendXRateLimit(dst []Field, tries []attempt, now int64) []Field {
 	var (
-		least     uint32
-		limitText []byte
-		reset     int64
-		quotas    []byte
+		known       bool
+		quota, left uint32
+		reset       int64
 	)
+	quotas := e.text[0][:0]
 	for i := range tries {
 		t := &tries[i]
 		if !t.known {
@@ -79,20 +80,20 @@ func appendXRateLimit(dst []Field, tries []attempt, now int64) []Field {
 		}
 		for j := range t.rule.policy.Limits {
 			w, u := t.window(j)
-			if remaining := w.Remaining(u); limitText == nil || remaining < least {
-				least, reset = remaining, t.resetSeconds(w, u, now)
-				limitText = strconv.AppendUint(limitText[:0], uint64(w.Limit), 10)
+			if remaining := w.Remaining(u); !known || remaining < left {
+				known, quota, left, reset = true, w.Limit, remaining, t.resetSeconds(w, u, now)
 			}
 			quotas = strconv.AppendUint(append(quotas, ", "...), uint64(w.Limit), 10)
 			quotas = strconv.AppendInt(append(quotas, ";w="...), ceilDiv(w.PeriodNs, second), 10)
 		}
 	}
-	if limitText == nil {
+	e.text[0] = quotas
+	if !known {
 		return dst
 	}
 	return append(dst,
-		Field{"x-ratelimit-limit", string(append(limitText, quotas...))},
-		Field{"x-ratelimit-remaining", strconv.FormatUint(uint64(least), 10)},
+		Field{"x-ratelimit-limit", strconv.FormatUint(uint64(quota), 10) + string(quotas)},
+		Field{"x-ratelimit-remaining", strconv.FormatUint(uint64(left), 10)},
 		Field{"x-ratelimit-reset", strconv.FormatInt(reset, 10)})
 }
 

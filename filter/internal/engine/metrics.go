@@ -6,6 +6,7 @@ type Metrics struct {
 	Denied       uint64 // requests this rule denied
 	Evicted      uint64 // live records that made room for others
 	FloorDenied  uint64 // denials of keys that started from a bucket's floor
+	Full         uint64 // hits for which on_full decided: deny or allow
 	CASRetries   uint64 // compare-and-swaps that somebody else won
 	Contention   uint64 // hits whose retries ran out
 	Errors       uint64 // decisions that a failing host call prevented
@@ -25,6 +26,7 @@ func (e *Engine) EachMetric(f func(rule, name string, count uint64)) {
 		}{
 			{"allowed", m.Allowed}, {"denied", m.Denied},
 			{"evicted", m.Evicted}, {"floor_denied", m.FloorDenied},
+			{"full", m.Full},
 			{"cas_retries", m.CASRetries}, {"contention", m.Contention},
 			{"errors", m.Errors}, {"clock_rebased", m.ClockRebased},
 			{"not_taken_back", m.NotTakenBack},

@@ -2,51 +2,58 @@ package host
 
 import "unsafe"
 
-// chunkBytes is how much the arena holds before it needs another chunk: the
-// buckets of a dozen rules and their headers.
-const chunkBytes = 64 << 10
+const (
+	// chunkBytes is how much a chunk of the arena holds: the buckets of a dozen
+	// rules and their headers, or one header as long as Envoy lets it be.
+	chunkBytes = 64 << 10
+	// keptChunks are kept from callback to callback, so that a client with long
+	// headers does not keep the garbage collector busy.
+	keptChunks = 3
+)
 
 // arena is the memory for what the host returns to our own calls. It is emptied
 // at the start of every callback, so that a request allocates nothing.
 var arena bump
 
 type bump struct {
-	active bool // one of our own calls is running
-	first  []byte
-	chunk  []byte   // what is left of the chunk in use
-	base   uintptr  // where chunk began
-	whole  []byte   // all of the chunk in use
-	full   [][]byte // chunks used up in this callback
+	active bool     // one of our own calls is running
+	chunks [][]byte // the first next of them are in use, the last of those for what comes
+	next   int
+	whole  []byte  // the chunk in use
+	rest   []byte  // what is left of it
+	base   uintptr // where it begins
 }
 
 // reset empties the arena. What was taken from it is invalid from now on.
 func (a *bump) reset() {
-	if a.first == nil {
-		a.first = make([]byte, chunkBytes)
+	kept := 0
+	for kept < min(len(a.chunks), keptChunks) && len(a.chunks[kept]) == chunkBytes {
+		kept++
 	}
-	a.full = a.full[:0]
-	a.use(a.first)
+	clear(a.chunks[kept:])
+	a.chunks, a.next = a.chunks[:kept], 0
+	a.grow(0)
 }
 
-func (a *bump) use(chunk []byte) {
-	a.whole, a.chunk = chunk, chunk
-	a.base = uintptr(unsafe.Pointer(unsafe.SliceData(chunk)))
+// grow goes on to the next chunk, one with room for n bytes.
+func (a *bump) grow(n int) {
+	if a.next == len(a.chunks) || n > chunkBytes {
+		a.chunks = append(a.chunks[:a.next], make([]byte, max(n, chunkBytes)))
+	}
+	a.whole = a.chunks[a.next]
+	a.rest = a.whole
+	a.base = uintptr(unsafe.Pointer(unsafe.SliceData(a.whole)))
+	a.next++
 }
 
 // take returns size bytes.
 func (a *bump) take(size uint32) unsafe.Pointer {
 	n := (int(size) + 7) &^ 7
-	if n > len(a.chunk) {
-		if a.first == nil {
-			a.reset()
-		}
-		if n > len(a.chunk) {
-			a.full = append(a.full, a.whole)
-			a.use(make([]byte, max(n, chunkBytes)))
-		}
+	if n > len(a.rest) {
+		a.grow(n)
 	}
-	p := unsafe.Pointer(unsafe.SliceData(a.chunk))
-	a.chunk = a.chunk[n:]
+	p := unsafe.Pointer(unsafe.SliceData(a.rest))
+	a.rest = a.rest[n:]
 	return p
 }
 

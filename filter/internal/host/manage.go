@@ -43,6 +43,12 @@ func (p *plugin) managed() bool {
 }
 
 func (p *plugin) operate(op, query string) {
+	defer func() { // not stream's recovery: that may let the request, and its token, go upstream
+		if r := recover(); r != nil {
+			p.panicked("manage", r)
+			answer(500, problem("the operation failed: the proxy's log says why"))
+		}
+	}()
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		answer(400, problem("parse the query: "+err.Error()))
@@ -82,7 +88,7 @@ func (p *plugin) authorized() bool {
 
 func answer(status uint32, body []byte) {
 	theProxy.send(&reply{
-		status: status, details: "sluice_management", body: string(append(body, '\n')), grpc: grpcFromStatus,
+		status: status, details: []byte("sluice_management"), body: string(append(body, '\n')), grpc: grpcFromStatus,
 		headers: appendHeaders(nil, []engine.Field{{Name: "content-type", Value: "application/json"}}),
 	})
 }

@@ -6,8 +6,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 )
 
-// metrics brings what the engine has counted to the proxy. A metric is defined
-// when it first counts something: each definition takes memory in the proxy.
+// defined are the metrics that this VM has defined, by name. Each definition
+// takes memory in the proxy: a metric is defined when it first counts
+// something, and the configurations that follow go on with it.
+var defined = map[string]proxywasm.MetricCounter{}
+
+// metrics brings what the engine has counted to the proxy.
 type metrics struct {
 	flushed []counter // in the order of engine.EachMetric
 	panics  uint64
@@ -15,9 +19,8 @@ type metrics struct {
 }
 
 type counter struct {
-	metric  proxywasm.MetricCounter
-	defined bool
-	count   uint64
+	metric proxywasm.MetricCounter // valid where count is above 0
+	count  uint64
 }
 
 func (m *metrics) flush(e *engine.Engine) {
@@ -37,9 +40,18 @@ func (c *counter) raise(count uint64, name func() string) {
 	if count == c.count {
 		return
 	}
-	if !c.defined {
-		c.metric, c.defined = proxywasm.DefineCounterMetric(name()), true
+	if c.count == 0 {
+		c.metric = define(name())
 	}
 	c.metric.Increment(count - c.count)
 	c.count = count
+}
+
+func define(name string) proxywasm.MetricCounter {
+	metric, have := defined[name]
+	if !have {
+		metric = proxywasm.DefineCounterMetric(name)
+		defined[name] = metric
+	}
+	return metric
 }

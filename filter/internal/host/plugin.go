@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
@@ -30,7 +31,17 @@ type plugin struct {
 	trace   bool // report every verdict as a property of its stream
 	metrics metrics
 	idle    []*stream // streams to use again
+
+	details, headers []byte // where a denial is put together
+
+	name      string // of the filter; see identity
+	text      string // the configuration
+	outranked bool   // another configuration of this name was made after this one
+	parted    bool   // see part
 }
+
+// running are the configurations in this VM.
+var running []*plugin
 
 // OnPluginStart reads the policy. A refused one is logged with every problem,
 // because the reason reaches nobody else: Envoy's own answer never carries it.
@@ -51,7 +62,10 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	if !ok {
 		return
 	}
-	p.engine, err = engine.New(pol, &theProxy, identity())
+	p.name, p.text = filterName(), string(text)
+	p.engine, err = engine.New(pol, &theProxy, engine.Identity{
+		Owner: state.OwnerID(p.name), ConfiguredNs: theProxy.Now(), Random: fillRandom,
+	})
 	if err != nil {
 		proxywasm.LogCritical("sluice: policy refused: " + err.Error())
 		return
@@ -62,6 +76,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		proxywasm.LogCritical("sluice: set the tick period: " + err.Error())
 		return
 	}
+	p.enlist()
 	return types.OnPluginStartStatusOK
 }
 
@@ -81,17 +96,32 @@ func readPolicy(text []byte) (*policy.Policy, bool) {
 	return pol, len(problems) == 0 && takes(pol)
 }
 
-// identity says whose counters this configuration's are: every VM and every
+// filterName says whose counters this configuration's are: every VM and every
 // listener that runs the filter under one name shares them.
-func identity() engine.Identity {
+func filterName() string {
 	name, _ := theProxy.Property("plugin_name")
-	owner := name + "\x00"
+	name += "\x00"
 	root, _ := theProxy.Property("plugin_root_id")
-	return engine.Identity{
-		Owner:        state.OwnerID(owner + root),
-		ConfiguredNs: theProxy.Now(),
-		Random:       fillRandom,
+	return name + root
+}
+
+// enlist makes the configuration one of those that run.
+func (p *plugin) enlist() {
+	for _, other := range running {
+		if other.name == p.name && other.text != p.text {
+			other.outranked = true
+		}
 	}
+	running = append(running, p)
+}
+
+// part gives the configuration tables of its own. It is not the predecessor of
+// one made later, or no stream would still come to it: it is another filter of
+// the same name with another policy.
+func (p *plugin) part() {
+	p.parted = true
+	p.engine.Part(state.OwnerID(p.name + "\x00" + p.text))
+	proxywasm.LogWarn("sluice: two filters of one name have different policies: they count apart; give each its own name")
 }
 
 // OnTick flushes the metrics and keeps the tables registered.
@@ -107,6 +137,7 @@ func (p *plugin) OnTick() {
 // OnPluginDone ends the configuration.
 func (p *plugin) OnPluginDone() bool {
 	defer p.recovered("done")
+	running = slices.DeleteFunc(running, func(other *plugin) bool { return other == p })
 	if p.engine != nil {
 		p.metrics.flush(p.engine)
 	}
@@ -115,6 +146,9 @@ func (p *plugin) OnPluginDone() bool {
 
 // NewHttpContext returns the context of a new stream.
 func (p *plugin) NewHttpContext(uint32) types.HttpContext {
+	if p.outranked && !p.parted {
+		p.part()
+	}
 	if n := len(p.idle); n > 0 {
 		s := p.idle[n-1]
 		p.idle = p.idle[:n-1]

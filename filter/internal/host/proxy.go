@@ -3,7 +3,8 @@
 // imports of its own.
 //
 // Its invariant: no host call, pointer or SDK type gets past this package, no
-// callback lets a panic out, and a request allocates nothing. It decides
+// callback lets a panic out, and a request allocates nothing but the texts made
+// for it: a client's network, the numbers in response headers. It decides
 // nothing about limits.
 package host
 
@@ -124,14 +125,14 @@ func fillRandom(b []byte) {
 // reply is one local reply.
 type reply struct {
 	status  uint32
-	details string
+	details []byte
 	body    string
 	headers []byte // as appendHeader writes them behind a count
 	grpc    int32  // -1 = derived from status
 }
 
 func (p *proxy) send(r *reply) {
-	importSendLocalResponse(r.status, unsafe.Pointer(unsafe.StringData(r.details)), uint32(len(r.details)),
+	importSendLocalResponse(r.status, unsafe.Pointer(unsafe.SliceData(r.details)), uint32(len(r.details)),
 		unsafe.Pointer(unsafe.StringData(r.body)), uint32(len(r.body)),
 		unsafe.Pointer(unsafe.SliceData(r.headers)), uint32(len(r.headers)), r.grpc)
 }

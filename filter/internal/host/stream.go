@@ -2,7 +2,6 @@ package host
 
 import (
 	"encoding/binary"
-	"strings"
 
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
@@ -38,9 +37,9 @@ func (s *stream) OnHttpRequestHeaders(int, bool) (action types.Action) {
 		}
 		p.panicked("request", r)
 		action = types.ActionContinue
-		if p.engine.DenyOnError() {
-			theProxy.send(&reply{status: statusTooManyRequests, details: "rate_limited{}", body: denialBody, grpc: grpcResourceExhausted})
-			action = types.ActionPause
+		if p.engine != nil && p.engine.DenyOnError() {
+			s.fields = append(s.fields[:0], engine.Field{Name: "retry-after", Value: "1"})
+			action = s.deny("")
 		}
 	}()
 	arena.reset()
@@ -61,15 +60,19 @@ func (s *stream) decide() types.Action {
 	if v.Allowed {
 		return types.ActionContinue
 	}
-	r := reply{
-		status:  statusTooManyRequests,
-		details: "rate_limited{" + detail(v.DeniedBy().Name) + "}",
-		body:    denialBody,
-		headers: appendHeaders(nil, s.fields),
-		grpc:    grpcResourceExhausted,
-	}
+	return s.deny(v.DeniedBy().Name)
+}
+
+// deny answers in the upstream's place, with s.fields as headers.
+func (s *stream) deny(rule string) types.Action {
+	p := s.plugin
+	p.details = append(appendWord(append(p.details[:0], "rate_limited{"...), rule), '}')
+	p.headers = appendHeaders(p.headers[:0], s.fields)
 	s.fields = s.fields[:0]
-	theProxy.send(&r)
+	theProxy.send(&reply{
+		status: statusTooManyRequests, details: p.details, body: denialBody,
+		headers: p.headers, grpc: grpcResourceExhausted,
+	})
 	return types.ActionPause
 }
 
@@ -98,15 +101,16 @@ func (s *stream) OnHttpStreamDone() {
 	s.plugin.idle = append(s.plugin.idle, s)
 }
 
-// detail makes a rule's name fit for response code details, which access logs
-// take for one word.
-func detail(name string) string {
-	return strings.Map(func(r rune) rune {
+// appendWord appends a rule's name made fit for response code details, which
+// access logs take for one word.
+func appendWord(b []byte, name string) []byte {
+	for _, r := range name {
 		if r <= ' ' || r > '~' {
-			return '_'
+			r = '_'
 		}
-		return r
-	}, name)
+		b = append(b, byte(r))
+	}
+	return b
 }
 
 // appendHeaders writes headers in the ABI's form: a count, the sizes of names

@@ -1,0 +1,400 @@
+// Package docs_test holds what the documentation says against the product:
+// policies are read, commands exist, outputs and figures come out as printed.
+//
+// Its invariant: it knows no text of the documents, so that they can be
+// rewritten at will as long as they stay true.
+package docs_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+)
+
+// doc is one document, by its path from the root of the repository.
+type doc struct{ path, text string }
+
+// documents returns README.md and docs/*.md.
+func documents(t *testing.T) []doc {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(buildtest.Root(), "docs", "*.md"))
+	require.NoError(t, err)
+	var docs []doc
+	for _, file := range append(files, filepath.Join(buildtest.Root(), "README.md")) {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		path, err := filepath.Rel(buildtest.Root(), file)
+		require.NoError(t, err)
+		docs = append(docs, doc{path, string(text)})
+	}
+	return docs
+}
+
+func document(t *testing.T, path string) doc {
+	t.Helper()
+	for _, d := range documents(t) {
+		if d.path == path {
+			return d
+		}
+	}
+	t.Fatalf("there is no %s", path)
+	return doc{}
+}
+
+// fence is a fenced block: ```LANG FILE.
+type fence struct {
+	lang, file, text string
+	at               string // document and line
+}
+
+var fenceText = regexp.MustCompile("(?ms)^```(\\w*) ?(\\S*)\n(.*?)^```$")
+
+func (d doc) fences() []fence {
+	var list []fence
+	for _, m := range fenceText.FindAllStringSubmatchIndex(d.text, -1) {
+		line := 1 + strings.Count(d.text[:m[0]], "\n")
+		list = append(list, fence{d.text[m[2]:m[3]], d.text[m[4]:m[5]], d.text[m[6]:m[7]], d.path + ":" + strconv.Itoa(line)})
+	}
+	return list
+}
+
+// policyOf makes a policy of a block that is one, or a list of rules.
+func (f fence) policyOf() (text string, ok bool) {
+	switch {
+	case f.lang != "yaml" || strings.HasPrefix(f.file, "bad"):
+		return "", false
+	case strings.HasPrefix(f.text, "- "):
+		return "version: 1\nrules:\n" + f.text, true
+	}
+	return f.text, strings.HasPrefix(f.text, "version:")
+}
+
+// sluice is the command line of this tree and the filter it is to run.
+type sluice struct {
+	binary, filter string
+	helps          map[string]string
+}
+
+func build(t *testing.T) *sluice {
+	t.Helper()
+	s := &sluice{binary: filepath.Join(t.TempDir(), "sluice"), helps: map[string]string{}}
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", s.binary, "./controlplane/cmd/sluice")
+	cmd.Dir = buildtest.Root()
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	return s
+}
+
+// run returns what the command prints, errors included.
+func (s *sluice) run(dir, stdin string, args ...string) (output string, err error) {
+	cmd := exec.Command(s.binary, args...)
+	cmd.Dir, cmd.Stdin = dir, strings.NewReader(stdin)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	return out.String(), err
+}
+
+// help is the help of a command; "" where there is no such command.
+func (s *sluice) help(words ...string) string {
+	name := strings.Join(append([]string{"sluice"}, words...), " ")
+	if _, known := s.helps[name]; !known {
+		text, err := s.run("", "", slices.Concat(words, []string{"--help"})...)
+		if err != nil || !regexp.MustCompile(`(?m)^  `+name+`( \[| -|$| \()`).MatchString(usage(text)) {
+			text = ""
+		}
+		s.helps[name] = text
+	}
+	return s.helps[name]
+}
+
+func usage(help string) string {
+	_, after, _ := strings.Cut(help, "\nUsage:\n")
+	text, _, _ := strings.Cut(after, "\n\n")
+	return text
+}
+
+// badPolicies validates every policy of the documents.
+func (s *sluice) badPolicies(docs []doc) (problems []string, checked int) {
+	for _, d := range docs {
+		for _, f := range d.fences() {
+			text, ok := f.policyOf()
+			if !ok {
+				continue
+			}
+			checked++
+			if out, err := s.run("", text, "validate", "-f", "-"); err != nil {
+				problems = append(problems, f.at+": "+out)
+			}
+		}
+	}
+	return problems, checked
+}
+
+var (
+	continued   = regexp.MustCompile(`\\\n\s*`)
+	commandText = regexp.MustCompile("(?m)(?:^\\s*(?:\\$ )?|[|;&(] ?|`)sluice ([^`\n|<>;&]+)")
+	commandWord = regexp.MustCompile(`^[a-z][a-z-]*$`)
+	flagText    = regexp.MustCompile(`(?m)^ +(?:(-\w), )?(--[a-z-]+)`)
+)
+
+// badCommands checks the command lines in code, and their flags, against help.
+func (s *sluice) badCommands(docs []doc) (problems []string, checked int) {
+	for _, d := range docs {
+		for _, line := range code(continued.ReplaceAllString(d.text, " ")) {
+			for _, m := range commandText.FindAllStringSubmatch(line, -1) {
+				checked++
+				text, _, _ := strings.Cut(m[1], " #")
+				if problem := s.badCommand(strings.Fields(text)); problem != "" {
+					problems = append(problems, fmt.Sprintf("%s: sluice %s: %s", d.path, text, problem))
+				}
+			}
+		}
+	}
+	return problems, checked
+}
+
+func (s *sluice) badCommand(words []string) string {
+	n := 0
+	for n < len(words) && commandWord.MatchString(words[n]) && s.help(words[:n+1]...) != "" {
+		n++
+	}
+	help, flags, _ := strings.Cut(s.help(words[:n]...), "\nFlags:\n")
+	if n == 0 || n < len(words) && commandWord.MatchString(words[n]) && strings.Contains(help, "\nAvailable Commands:\n") {
+		return "there is no such command"
+	}
+	known := map[string]bool{}
+	for _, m := range flagText.FindAllStringSubmatch(flags, -1) {
+		known[m[1]], known[m[2]] = true, true
+	}
+	for _, word := range words[n:] {
+		flag, _, _ := strings.Cut(strings.Trim(word, "[]()"), "=")
+		if strings.HasPrefix(flag, "-") && flag != "-" && !known[flag] {
+			return "there is no flag " + flag
+		}
+	}
+	return ""
+}
+
+var spanText = regexp.MustCompile("`[^`\n]+`")
+
+// code lists the lines of a document's blocks and its spans of code.
+func code(text string) []string {
+	var lines []string
+	fenced := false
+	for _, line := range strings.Split(text, "\n") {
+		switch {
+		case strings.HasPrefix(line, "```"):
+			fenced = !fenced
+		case fenced, strings.HasPrefix(line, "    "):
+			lines = append(lines, line)
+		default:
+			lines = append(lines, spanText.FindAllString(line, -1)...)
+		}
+	}
+	return lines
+}
+
+// badTranscripts runs every "$ sluice …" of a ```console block among the files
+// of its document and compares what it prints, byte for byte.
+func (s *sluice) badTranscripts(t *testing.T, docs []doc) (problems []string, checked int) {
+	for _, d := range docs {
+		dir := t.TempDir()
+		for _, f := range d.fences() {
+			if f.file != "" {
+				require.NoError(t, os.WriteFile(filepath.Join(dir, f.file), []byte(f.text), 0o600))
+			}
+		}
+		for _, f := range d.fences() {
+			if f.lang != "console" {
+				continue
+			}
+			for _, part := range strings.Split("\n"+f.text, "\n$ sluice ")[1:] {
+				checked++
+				command, want, _ := strings.Cut(part, "\n")
+				args := strings.Fields(command)
+				if args[0] == "simulate" {
+					args = append(args, "--wasm", s.filter)
+				}
+				got, _ := s.run(dir, "", args...)
+				if strings.TrimSuffix(got, "\n") != strings.TrimSuffix(want, "\n") {
+					problems = append(problems, fmt.Sprintf("%s: sluice %s prints\n%s", f.at, command, got))
+				}
+			}
+		}
+	}
+	return problems, checked
+}
+
+var linkText = regexp.MustCompile(`\]\(([^)\s#:]+)(#[^)\s]*)?\)`)
+
+// badLinks checks that relative links lead to files.
+func badLinks(docs []doc) (problems []string, checked int) {
+	for _, d := range docs {
+		for _, m := range linkText.FindAllStringSubmatch(d.text, -1) {
+			checked++
+			if _, err := os.Stat(filepath.Join(buildtest.Root(), filepath.Dir(d.path), m[1])); err != nil {
+				problems = append(problems, d.path+": "+err.Error())
+			}
+		}
+	}
+	return problems, checked
+}
+
+var headingText = regexp.MustCompile(`(?m)^##+ (.+)$`)
+
+// section returns what stands under a heading, up to the next one.
+func (d doc) section(heading string) string {
+	_, after, _ := strings.Cut(d.text, "\n"+heading+"\n")
+	if end := headingText.FindStringIndex(after); end != nil {
+		after = after[:end[0]]
+	}
+	return after
+}
+
+// tableOf says under which heading of policy.md a table of fields stands.
+var tableOf = map[string]string{
+	"policyFields": "## The policy", "manageFields": "## manage", "ruleFields": "## A rule", "matchFields": "## match",
+	"keyFields": "## key", "clientIPFields": "## key", "keyPathFields": "## key", "limitFields": "## limits", "costFields": "## cost",
+}
+
+// missingFields compares policy.md with the tables that policies are read by:
+// each field has a row, with its default in code or the word required.
+func missingFields(t *testing.T, d doc) (problems []string, checked int) {
+	for name, elements := range composites(t, "*fields.go") {
+		heading, known := tableOf[name]
+		require.True(t, known, "where in policy.md is %s?", name)
+		for _, element := range elements {
+			row, def := map[string]string{}, ""
+			for _, e := range element.(*ast.CompositeLit).Elts {
+				pair := e.(*ast.KeyValueExpr)
+				if literal, ok := pair.Value.(*ast.BasicLit); ok {
+					row[pair.Key.(*ast.Ident).Name], _ = strconv.Unquote(literal.Value)
+				} else if word, ok := pair.Value.(*ast.Ident); ok {
+					row[pair.Key.(*ast.Ident).Name] = word.Name
+				}
+			}
+			checked++
+			if def = "`" + row["def"] + "`"; row["required"] == "true" {
+				def = "required"
+			} else if row["def"] == "" {
+				def = ""
+			}
+			of := regexp.MustCompile("(?m)^\\| `" + row["name"] + "` \\|.*" + regexp.QuoteMeta(def))
+			if !of.MatchString(d.section(heading)) {
+				problems = append(problems, fmt.Sprintf("%s has no row for %s, %s", heading, row["name"], def))
+			}
+		}
+	}
+	return problems, checked
+}
+
+// composites returns the elements of the variables that a file of shared/policy
+// gives as a slice.
+func composites(t *testing.T, pattern string) map[string][]ast.Expr {
+	files, err := filepath.Glob(filepath.Join(buildtest.Root(), "shared", "policy", pattern))
+	require.NoError(t, err)
+	found := map[string][]ast.Expr{}
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			if v, ok := n.(*ast.ValueSpec); ok && len(v.Values) == 1 {
+				list, _ := v.Values[0].(*ast.CompositeLit)
+				if list != nil && (pattern == "notbuilt.go" || strings.HasSuffix(v.Names[0].Name, "Fields")) {
+					found[v.Names[0].Name] = list.Elts
+				}
+			}
+			return true
+		})
+	}
+	return found
+}
+
+// notBuilt is what the reader refuses as not built yet, as "OBJECT NAME".
+func notBuilt(t *testing.T) (pairs []string) {
+	for _, elements := range composites(t, "notbuilt.go") {
+		for _, e := range elements {
+			pair := e.(*ast.CompositeLit).Elts
+			object, _ := strconv.Unquote(pair[0].(*ast.BasicLit).Value)
+			name, _ := strconv.Unquote(pair[1].(*ast.BasicLit).Value)
+			pairs = append(pairs, object+" "+name)
+		}
+	}
+	slices.Sort(pairs)
+	return pairs
+}
+
+func TestPoliciesAndCommands(t *testing.T) {
+	s, docs := build(t), documents(t)
+	s.filter = buildtest.Filter(t)
+	for name, check := range map[string]func([]doc) ([]string, int){
+		"policies": s.badPolicies, "commands": s.badCommands, "links": badLinks,
+		"transcripts": func(docs []doc) ([]string, int) { return s.badTranscripts(t, docs) },
+	} {
+		problems, checked := check(docs)
+		require.Empty(t, problems, name)
+		require.Positive(t, checked, name)
+		t.Log(checked, name)
+	}
+	// Each check finds a fault that is planted.
+	for text, check := range map[string]func([]doc) ([]string, int){
+		"```yaml\nversion: 2\n```\n":                      s.badPolicies,
+		"```yaml\n- {name: a, limits: [1/x]}\n```\n":      s.badPolicies,
+		"x\n\n    a | sluice frobnicate\n":                s.badCommands,
+		"`sluice render envoi --listen x`":                s.badCommands,
+		"    $ sluice apply \\\n        --fast # -f\n":    s.badCommands,
+		"[x](no-such.md#top)":                             badLinks,
+		"```console\n$ sluice validate -f -\nfine\n```\n": func(docs []doc) ([]string, int) { return s.badTranscripts(t, docs) },
+	} {
+		problems, checked := check([]doc{{"docs/planted.md", text}})
+		require.Equal(t, 1, checked, text)
+		require.Len(t, problems, 1, text)
+	}
+}
+
+func TestPolicyFields(t *testing.T) {
+	d := document(t, "docs/policy.md")
+	problems, checked := missingFields(t, d)
+	require.Empty(t, problems)
+	require.GreaterOrEqual(t, checked, 40)
+	for _, name := range []string{"`capacity` |", "`65536`", "required"} {
+		planted, _ := missingFields(t, doc{d.path, strings.ReplaceAll(d.text, name, "?")})
+		require.NotEmpty(t, planted, name)
+	}
+
+	var listed []string
+	for _, m := range regexp.MustCompile(`(?m)^\| `+"`(\\w+)` \\| (.+) \\|$").FindAllStringSubmatch(d.section("## Not built yet"), -1) {
+		for _, name := range spanText.FindAllString(m[2], -1) {
+			listed = append(listed, m[1]+" "+strings.Trim(name, "`"))
+		}
+	}
+	slices.Sort(listed)
+	require.NotEmpty(t, listed)
+	require.Equal(t, notBuilt(t), listed)
+}
+
+func TestMetricsAreListed(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "filter", "internal", "engine", "metrics.go"))
+	require.NoError(t, err)
+	names := regexp.MustCompile(`\{"(\w+)", m\.\w+\}`).FindAllStringSubmatch(string(text), -1)
+	require.GreaterOrEqual(t, len(names), 9)
+	metrics := document(t, "docs/counting.md").section("## Metrics")
+	for _, m := range names {
+		require.Contains(t, metrics, "`rate_limit_"+m[1]+"_total`")
+	}
+}

@@ -1,0 +1,101 @@
+package main_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// hostilePolicy reads everything of a request that a policy can.
+const hostilePolicy = `{"version":1,"headers":"both","manage":{"path":"/.sluice/","token_sha256":"` +
+	`9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},"rules":[
+	{"name":"alice","key":[{"header":"x-user-id"}],"limits":["2/1h"],"match":{"headers":{"x-user-id":"alice"}}},
+	{"name":"keyed","key":[{"header":"k"},"host","method",{"path":"full"},{"client_ip":{}}],"missing_key":"share",
+	 "match":{"paths":["/*","~.*"],"headers":{"h0":"~(a|b)*c?.*"}},"limits":["2/1h","3/1d"],"capacity":64,
+	 "cost":{"header":"x-cost","max":5}},
+	{"name":"segment","key":[{"path":{"segment":3}}],"missing_key":"deny","match":{"headers":{"deny":"*"}},"limits":["0/1h"]}]}`
+
+func hostileRequests() []*sim.Request {
+	long := strings.Repeat("k", 10_000)
+	many := make([][2]string, 100)
+	for i := range many {
+		many[i] = [2]string{fmt.Sprintf("h%d", i), strings.Repeat("ab", 300)}
+	}
+	requests := []*sim.Request{
+		{Headers: [][2]string{{"h0", strings.Repeat("ab", 30_000)}}},
+		{Headers: many},
+		{Headers: [][2]string{{"h0", ""}, {"k", long}, {"deny", long}}},
+		{Headers: [][2]string{{"h0", "\xff\xfe\x00"}, {"k", "\xff\x00\xf0"}}, Path: "/\xff/\x00/\xc3"},
+		{Headers: [][2]string{{"h0", "c"}, {"k", long}, {"k", long}}, Path: "no-slash"},
+		{Headers: [][2]string{{"h0", "c"}}, Path: "/" + strings.Repeat("/", 8000) + "?" + long},
+		{Headers: [][2]string{{"h0", "c"}}, Path: "*", Method: "OPTIONS", Host: ":"},
+		{Headers: [][2]string{{"h0", "c"}}, Host: "[::1", Method: "\xffGET", Path: "?"},
+		{Headers: [][2]string{{"h0", "c"}, {"deny", ""}}, Path: "#"},
+		{Headers: [][2]string{{"authorization", "Bearer " + long}}, Path: "/.sluice/counters/hit?%zz=%&n=-1"},
+		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/hit?%zz", Method: "POST"},
+		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/" + long, Method: "POST"},
+		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/hit?rule=keyed&key=\xff&n=9", Method: "POST"},
+	}
+	for _, cost := range []string{"", "-1", "-", "+", "0", "1e99", "0x7", strings.Repeat("9", 20_000), "١", "5,5", "NaN", "\x00"} {
+		requests = append(requests, &sim.Request{Headers: [][2]string{{"h0", "c"}, {"x-cost", cost}, {"k", cost}}})
+	}
+	return requests
+}
+
+// A hostile request changes nothing but its own verdict: the VM lives, logs no
+// panic, and what others have used stays as it is, byte for byte.
+func TestHostileRequestsChangeNothingElse(t *testing.T) {
+	b := start(t, func(o *sim.Options) { o.OnCall = nil })
+	require.NoError(t, b.Configure([]byte(hostilePolicy)))
+	require.Equal(t, 200, b.serve(t, 0, alice).Status)
+	honest := b.Shared().Snapshot() // the seed, the directory, alice's bucket
+	delete(honest, "sluice/tables") // which the first request of another rule enters that rule into
+	for round := range 20 {
+		for i, r := range hostileRequests() {
+			res := b.serve(t, 0, r)
+			require.Contains(t, []int{200, 400, 401, 405, 404, 429}, res.Status, "request %d", i)
+			require.NoError(t, b.Failed(0), "request %d", i)
+			for _, f := range res.Headers {
+				require.False(t, strings.ContainsAny(f[1], "\r\n\x00"), "request %d: %q", i, f)
+			}
+		}
+		if round == 0 {
+			require.NoError(t, b.Tick(0))
+		}
+	}
+	after := b.Shared().Snapshot()
+	for key, value := range honest {
+		require.Equal(t, value, after[key], "%q", key)
+	}
+	require.NotContains(t, strings.Join(b.log, "\n"), "panic")
+	require.Equal(t, 200, b.serve(t, 0, alice).Status)
+	require.Equal(t, 429, b.serve(t, 0, alice).Status)
+	require.LessOrEqual(t, b.Shared().Len(), 2+1+3, "the seed, the directory and the buckets of 1 + 64 keys")
+}
+
+// The least that a panic's denial says is when to come again.
+func TestPanicDenialHasRetryAfter(t *testing.T) {
+	b := start(t)
+	require.NoError(t, b.Configure(policy(`{"name":"r","limits":["2/1h"],"on_error":"deny"}`)))
+	res := b.serve(t, 0, &sim.Request{Faults: &sim.Faults{Clock: true}})
+	require.Equal(t, 429, res.Status)
+	require.Contains(t, res.Headers, [2]string{"retry-after", "1"})
+	require.Equal(t, 200, b.serve(t, 0, alice).Status)
+}
+
+// A management request that panics is answered here: let through, its token
+// would reach the upstream.
+func TestPanicOfAManagementRequest(t *testing.T) {
+	b := start(t)
+	require.NoError(t, b.Configure([]byte(hostilePolicy)))
+	res := b.serve(t, 0, &sim.Request{
+		Method: "POST", Path: "/.sluice/counters/peek?rule=alice&key=alice",
+		Headers: [][2]string{{"authorization", "Bearer test"}}, Faults: &sim.Faults{Clock: true},
+	})
+	require.Equal(t, 500, res.Status)
+	require.Contains(t, string(res.Body), `{"error":"the operation failed`)
+}

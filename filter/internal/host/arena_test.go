@@ -1,0 +1,50 @@
+package host
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What is taken stays apart until the arena is emptied, whatever the sizes; and
+// emptied, it holds on to no more than the chunks it keeps.
+func TestArena(t *testing.T) {
+	var a bump
+	for range 3 {
+		a.reset()
+		var taken [][]byte
+		for i, size := range []int{1, 8, 0, 60_000, 60_000, 100, 200_000, 3, chunkBytes, 60_000, 60_000, chunkBytes + 1, 7} {
+			p := a.take(uint32(size))
+			require.Zero(t, uintptr(p)%8)
+			b := unsafe.Slice((*byte)(p), size)
+			require.GreaterOrEqual(t, uintptr(p), a.base)
+			require.LessOrEqual(t, uintptr(p)+uintptr(size), a.base+uintptr(len(a.whole)))
+			for j := range b {
+				b[j] = byte(i)
+			}
+			taken = append(taken, b)
+		}
+		for i, b := range taken {
+			for j := range b {
+				require.Equal(t, byte(i), b[j])
+			}
+		}
+	}
+	a.reset()
+	require.LessOrEqual(t, len(a.chunks), keptChunks)
+	for _, c := range a.chunks[:cap(a.chunks)] {
+		require.Contains(t, []int{0, chunkBytes}, len(c))
+	}
+}
+
+func TestArenaKeepsItsChunks(t *testing.T) {
+	var a bump
+	a.reset()
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		a.reset()
+		for range keptChunks {
+			a.take(60_000)
+		}
+	}))
+}
