@@ -42,7 +42,7 @@ build: $(cli) $(filter) ## build/out/sluice, the command line, and build/out/slu
 
 .PHONY: run
 run: build $(if $(ENVOY),$(out)/envoy-$(ENVOY_VERSION)/envoy) ## push examples/quickstart.yaml, send requests, serve until Ctrl-C; ENVOY=1: in a real Envoy
-	$(cli) quickstart $(if $(ENVOY),--envoy $(out)/envoy-$(ENVOY_VERSION)/envoy)
+	@$(cli) quickstart $(if $(ENVOY),--envoy $(out)/envoy-$(ENVOY_VERSION)/envoy)
 
 .PHONY: test
 test: build ## everything, on the oldest and the newest supported Envoy (or on ENVOY_PATH alone)

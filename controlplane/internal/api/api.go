@@ -14,7 +14,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -56,7 +59,11 @@ func New(o Options) http.Handler {
 
 	open := http.NewServeMux()
 	open.HandleFunc("GET /healthz", s.healthy)
-	open.Handle("/", bearer(o.Token, guarded))
+	if o.Token != "" {
+		open.Handle("/", bearer(o.Token, guarded))
+	} else {
+		open.Handle("/", localNames(guarded))
+	}
 
 	// A page in a browser on the same machine must not be able to apply a
 	// policy to a server on loopback that asks for no token.
@@ -70,9 +77,6 @@ func New(o Options) http.Handler {
 // bearer lets only requests with the token through. Digests are compared, so
 // that the time taken tells neither content nor length.
 func bearer(token string, next http.Handler) http.Handler {
-	if token == "" {
-		return next
-	}
 	want := sha256.Sum256([]byte(token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -80,6 +84,23 @@ func bearer(token string, next http.Handler) http.Handler {
 		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="sluice"`)
 			fail(w, http.StatusUnauthorized, errors.New("bearer token missing or wrong"))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// localNames refuses requests that reach loopback in plain text under a name
+// from elsewhere. A page in a browser can have its own name resolve to this
+// machine, and would then not be of another origin.
+func localNames(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+		host := (&url.URL{Host: r.Host}).Hostname()
+		_, err := netip.ParseAddr(host)
+		named := err != nil && host != "" && host != "localhost"
+		if named && r.TLS == nil && local != nil && local.IP.IsLoopback() {
+			fail(w, http.StatusForbidden, fmt.Errorf("host %q is not a name of loopback: use localhost or an address, or give serve a token", host))
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -333,3 +333,25 @@ func TestWaitEndsInTime(t *testing.T) {
 	require.True(t, e.Done)
 	require.Equal(t, []xds.Verdict{{Node: "silent", Revision: 1, Outcome: xds.Waiting}}, e.Missing)
 }
+
+func TestLoopbackTakesNoForeignNames(t *testing.T) {
+	host := func(f *fixture, host string) int {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.url+"/v1/status", http.NoBody)
+		require.NoError(t, err)
+		request.Host = host
+		request.Header.Set("Authorization", "Bearer secret")
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		return response.StatusCode
+	}
+	open, guarded := newFixture(t, ""), newFixture(t, "secret")
+	for _, name := range []string{"localhost", "localhost:1", "127.0.0.1:18080", "[::1]:18080", "192.0.2.1"} {
+		require.Equal(t, http.StatusOK, host(open, name), name)
+	}
+	// A page may have its name resolve to loopback, but cannot know the token.
+	for _, name := range []string{"rebound.example", "rebound.example:18080", "127.0.0.1.example"} {
+		require.Equal(t, http.StatusForbidden, host(open, name), name)
+		require.Equal(t, http.StatusOK, host(guarded, name), name)
+	}
+}

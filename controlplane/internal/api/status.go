@@ -14,7 +14,8 @@ import (
 
 const (
 	defaultWait = 30 * time.Second
-	maxWait     = 10 * time.Minute
+	// MaxWait is the longest wait for the proxies' answers.
+	MaxWait = 10 * time.Minute
 )
 
 // Status answers GET /v1/status.
@@ -55,8 +56,8 @@ func (s *server) wait(w http.ResponseWriter, r *http.Request) {
 	}
 	timeout := defaultWait
 	if text := r.URL.Query().Get("timeout"); text != "" {
-		if timeout, err = time.ParseDuration(text); err != nil || timeout <= 0 || timeout > maxWait {
-			fail(w, http.StatusBadRequest, fmt.Errorf("timeout %q is not a duration above 0 and up to %s", text, maxWait))
+		if timeout, err = time.ParseDuration(text); err != nil || timeout <= 0 || timeout > MaxWait {
+			fail(w, http.StatusBadRequest, fmt.Errorf("timeout %q is not a duration above 0 and up to %s", text, MaxWait))
 			return
 		}
 	}

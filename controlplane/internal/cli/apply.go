@@ -49,12 +49,23 @@ last good policy) or does not answer in time.`,
 }
 
 func addWaitFlag(cmd *cobra.Command, wait *time.Duration) {
-	cmd.Flags().DurationVar(wait, "wait", 30*time.Second, "how long to wait for the proxies' answers, 0 for not at all")
+	cmd.Flags().DurationVar(wait, "wait", 30*time.Second,
+		fmt.Sprintf("how long to wait for the proxies' answers, 0 for not at all, at most %s", api.MaxWait))
+}
+
+func checkWait(wait time.Duration) error {
+	if wait < 0 || wait > api.MaxWait {
+		return usageError(fmt.Errorf("--wait %s is not from 0 to %s", wait, api.MaxWait), "0 is not to wait at all")
+	}
+	return nil
 }
 
 func apply(cmd *cobra.Command, o applyOptions) error {
 	if err := api.CheckWasm(o.wasm); err != nil {
 		return usageError(err, "--wasm is read by Envoy, not by this command")
+	}
+	if err := checkWait(o.wait); err != nil {
+		return err
 	}
 	c, err := o.client()
 	if err != nil {
@@ -114,10 +125,10 @@ func (r rollOut) run(cmd *cobra.Command) error {
 }
 
 // follow prints the proxies' answers as they come and judges them.
-func (r rollOut) follow(ctx context.Context, text io.Writer, result *rolledOut) error {
+func (r rollOut) follow(interrupt context.Context, text io.Writer, result *rolledOut) error {
 	number := r.applied.Number
 	query := url.Values{"timeout": {r.wait.String()}}
-	ctx, cancel := context.WithTimeout(ctx, r.wait+requestTimeout)
+	ctx, cancel := context.WithTimeout(interrupt, r.wait+requestTimeout)
 	defer cancel()
 	body, err := r.client.open(ctx, http.MethodGet, "/v1/revisions/"+strconv.FormatUint(number, 10)+"/wait", query, nil)
 	if err != nil {
@@ -128,7 +139,10 @@ func (r rollOut) follow(ctx context.Context, text io.Writer, result *rolledOut) 
 	for {
 		var e api.WaitEvent
 		if err := lines.Decode(&e); err != nil {
-			return withHint(fmt.Errorf("revision %d is stored, but the server ended the wait for the proxies: %w", number, err),
+			if interrupt.Err() != nil {
+				err = errInterrupted
+			}
+			return withHint(fmt.Errorf("revision %d is stored, but the wait for the proxies came to no end: %w", number, err),
 				"sluice status shows what they run")
 		}
 		if e.Verdict != nil {

@@ -31,6 +31,10 @@ const (
 
 	requestTimeout = 30 * time.Second
 
+	// maxAnswer is more than serve ever answers: ten thousand proxies, each with
+	// the longest refusal.
+	maxAnswer = 256 << 20
+
 	notOurs = "is this the HTTP address of sluice serve?"
 )
 
@@ -53,6 +57,9 @@ func (o *clientOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.clientCert, "client-cert", "", "`FILE` with the client certificate")
 	f.StringVar(&o.clientKey, "client-key", "", "`FILE` with its private key")
 }
+
+// errInterrupted says that a signal ended a command that waited.
+var errInterrupted = errors.New("interrupted")
 
 // client talks to the API.
 type client struct {
@@ -83,7 +90,11 @@ func (o *clientOptions) client() (*client, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = config
 	transport.ResponseHeaderTimeout = requestTimeout
-	c.http = &http.Client{Transport: transport}
+	c.http = &http.Client{
+		Transport: transport,
+		// serve redirects nobody, and the token is for it alone.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	return c, nil
 }
 
@@ -167,6 +178,9 @@ func (c *client) open(ctx context.Context, method, path string, query url.Values
 		request.Header.Set("Content-Type", "application/yaml")
 	}
 	response, err := c.http.Do(request)
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return nil, errInterrupted
+	}
 	if err != nil {
 		return nil, c.unreachable(err)
 	}
@@ -174,7 +188,10 @@ func (c *client) open(ctx context.Context, method, path string, query url.Values
 		defer response.Body.Close()
 		return nil, c.refused(response)
 	}
-	return response.Body, nil
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(response.Body, maxAnswer), response.Body}, nil
 }
 
 func (c *client) unreachable(err error) error {

@@ -52,15 +52,20 @@ func ExitCode(err error) int {
 	}
 }
 
-// Lines returns the error's text, one line for each thing that is wrong.
+// Lines returns the error's text, one line for each thing that is wrong. Parts
+// of it may come from a server, so it is made safe for a terminal.
 func Lines(err error) []string {
 	var problems policy.Errors
 	if !errors.As(err, &problems) {
-		return []string{err.Error()}
+		lines := strings.Split(err.Error(), "\n") // errors that were joined
+		for i := range lines {
+			lines[i] = plain(lines[i])
+		}
+		return lines
 	}
 	lines := make([]string, 0, len(problems))
 	for i := range problems {
-		lines = append(lines, problems[i].String())
+		lines = append(lines, plain(problems[i].String()))
 	}
 	return lines
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -67,6 +68,10 @@ func (o *listenOptions) guard() (guard, error) {
 	if err != nil {
 		return guard{}, fmt.Errorf("read server certificate: %w", err)
 	}
+	if now := time.Now(); now.After(pair.Leaf.NotAfter) || now.Before(pair.Leaf.NotBefore) {
+		return guard{}, fmt.Errorf("read server certificate: %s is valid only from %s to %s",
+			o.tlsCert, moment(pair.Leaf.NotBefore), moment(pair.Leaf.NotAfter))
+	}
 	g.tls = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
 	if o.clientCA != "" {
 		if g.tls.ClientCAs, err = certPool(o.clientCA); err != nil {
@@ -121,7 +126,12 @@ func listen(flag, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, withHint(fmt.Errorf("listen on %s: the port is in use", address),
-			"is another sluice serve running? choose another port with "+flag)
+			"something else listens there: choose another port with "+flag)
+	}
+	var invalid *net.AddrError
+	if errors.As(err, &invalid) {
+		return nil, usageError(fmt.Errorf("%s %q is not an address: %s", flag, address, invalid.Err),
+			"give HOST:PORT, for example "+defaultHTTP)
 	}
 	if err != nil {
 		return nil, withHint(fmt.Errorf("listen: %w", err), flag+" says where to listen")

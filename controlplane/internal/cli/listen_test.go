@@ -31,6 +31,7 @@ func TestExitCode(t *testing.T) {
 
 func TestLines(t *testing.T) {
 	require.Equal(t, []string{"x"}, Lines(errors.New("x")))
+	require.Equal(t, []string{"x", "y·[2J"}, Lines(errors.Join(errors.New("x"), errors.New("y\x1b[2J"))))
 	problems := policy.Errors{{File: "a", Line: 1, Column: 2, Path: "p", Message: "m"}, {Message: "n"}}
 	require.Equal(t, []string{"a:1:2: p: m", "n"}, Lines(fmt.Errorf("outside: %w", problems)))
 }

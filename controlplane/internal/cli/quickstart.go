@@ -123,7 +123,11 @@ func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
 		return err
 	}
 	defer d.plane.stop()
-	if err := d.show(name, text, o.policy == ""); err != nil || o.exit {
+	err = d.show(name, text, o.policy == "")
+	if err != nil && cmd.Context().Err() != nil {
+		return errInterrupted
+	}
+	if err != nil || o.exit {
 		return err
 	}
 	d.farewell()
@@ -220,7 +224,7 @@ func (d *demo) send(ctx context.Context, path, user string, times int) error {
 		if err = errors.Join(err, response.Body.Close()); err != nil {
 			return fmt.Errorf("read response: %w", err)
 		}
-		fmt.Fprintf(d.out, "  GET %-12s %-17s → %d %-8s %s\n", path, who, response.StatusCode, outcome(response.StatusCode), why(response.Header))
+		fmt.Fprintf(d.out, "  GET %-12s %-17s → %d %-8s %s\n", path, who, response.StatusCode, outcome(response.StatusCode), fields(response.Header))
 	}
 	return nil
 }
@@ -235,18 +239,18 @@ func outcome(status int) string {
 	return "failed"
 }
 
-// why shows the fields that explain a response.
-func why(h http.Header) string {
-	var fields []string
+// fields shows the fields that explain a response.
+func fields(h http.Header) string {
+	var shown []string
 	for _, name := range []string{"RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "Retry-After"} {
 		if value := h.Get(name); value != "" {
-			fields = append(fields, name+": "+value)
+			shown = append(shown, name+": "+value)
 		}
 	}
-	if len(fields) == 0 {
-		return "(no rule is for it)"
+	if len(shown) == 0 {
+		return "(no rate limit fields)"
 	}
-	return strings.Join(fields, "  ")
+	return strings.Join(shown, "  ")
 }
 
 // farewell tells what to try.

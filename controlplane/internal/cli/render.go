@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -40,10 +42,10 @@ type renderEnvoyOptions struct {
 // AddFlags adds the flags; here, unlike elsewhere, -f is optional.
 func (o *renderEnvoyOptions) AddFlags(cmd *cobra.Command) {
 	b, flags := &o.bootstrap, cmd.Flags()
-	flags.StringVar(&b.Listen, "listen", "", "`IP:PORT` on which the proxy accepts requests")
-	flags.StringVar(&b.Upstream, "upstream", "", "`HOST:PORT` of the server behind it")
-	flags.StringVar(&b.Admin, "admin", "", "`IP:PORT` of Envoy's admin interface")
-	flags.StringVar(&b.Node, "node", "", "node `ID` by which the control plane knows the proxy")
+	flags.StringVar(&b.Listen, "listen", "", "`IP:PORT` on which the proxy accepts requests (required)")
+	flags.StringVar(&b.Upstream, "upstream", "", "`HOST:PORT` of the server behind it (required)")
+	flags.StringVar(&b.Admin, "admin", "", "`IP:PORT` of Envoy's admin interface (required)")
+	flags.StringVar(&b.Node, "node", "", "node `ID` by which the control plane knows the proxy (required with --xds)")
 	flags.StringVar(&b.Cluster, "cluster", "", "node cluster `NAME` (default \"sluice\")")
 	flags.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
 	flags.StringVar(&b.XDS, "xds", "", "`HOST:PORT` of the control plane; without it the policy is static")
@@ -103,6 +105,9 @@ func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
 		if err != nil {
 			return err
 		}
+		if err := checkManage(read.policy.Manage, b.Manage); err != nil {
+			return err
+		}
 		b.Plugin.Policy = policy.AppendJSON(nil, tree)
 	}
 	var err error
@@ -115,6 +120,23 @@ func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
 	}
 	_, err = cmd.OutOrStdout().Write(bootstrap)
 	return err
+}
+
+// checkManage refuses a listener for management requests that the policy lets
+// none through.
+func checkManage(m *policy.Manage, listener string) error {
+	_, port, err := net.SplitHostPort(listener)
+	switch {
+	case err != nil: // none, or an address that Bootstrap has words for
+		return nil //nolint:nilerr // see above
+	case m == nil:
+		return usageError(fmt.Errorf("--manage %s, but the policy has no manage, without which no management request is answered", listener),
+			"add manage with path and token_sha256 to the policy")
+	case m.Port != 0 && strconv.Itoa(int(m.Port)) != port:
+		return usageError(fmt.Errorf("--manage %s, but the policy answers management requests on port %d alone", listener, m.Port),
+			"make the two ports the same")
+	}
+	return nil
 }
 
 // filterFile returns the absolute path of the filter's binary: the one given,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,18 +29,21 @@ func TestRenderEnvoy(t *testing.T) {
 	dir := t.TempDir()
 	good, bad, wasm := filepath.Join(dir, "good.yaml"), filepath.Join(dir, "bad.yaml"), filepath.Join(dir, "filter.wasm")
 	require.NoError(t, os.WriteFile(good, []byte("version: 1\nrules: [{name: all, limits: [10/1s]}]\n"), 0o600))
+	managed, token := filepath.Join(dir, "managed.yaml"), strings.Repeat("5a", 32)
+	require.NoError(t, os.WriteFile(managed, []byte(
+		"version: 1\nrules: [{name: all, limits: [10/1s]}]\nmanage: {path: /.sluice/, token_sha256: "+token+", port: 9902}\n"), 0o600))
 	require.NoError(t, os.WriteFile(bad, []byte("version: 1\nrules: [{nam: all}]\n"), 0o600))
 	require.NoError(t, os.WriteFile(wasm, nil, 0o600))
 	base := []string{"--listen", "127.0.0.1:10000", "--upstream", "127.0.0.1:8080", "--admin", "127.0.0.1:9901", "--wasm", wasm}
 	with := func(more ...string) []string { return append(base[:len(base):len(base)], more...) }
 
 	t.Run("everything", func(t *testing.T) {
-		stdout, stderr, err := runRenderEnvoy(t, with("-f", good, "--xds", "control:18000", "--node", "edge-1", "--manage", "127.0.0.1:9902",
+		stdout, stderr, err := runRenderEnvoy(t, with("-f", managed, "--xds", "control:18000", "--node", "edge-1", "--manage", "127.0.0.1:9902",
 			"--xds-ca", "ca.pem", "--xds-cert", "cert.pem", "--xds-key", "key.pem", "--cluster", "edge")...)
 		require.NoError(t, err)
 		require.Empty(t, stderr)
 		want, err := envoy.Bootstrap(envoy.BootstrapOptions{
-			Plugin: envoy.Plugin{Wasm: wasm, Policy: []byte(`{"version":1,"rules":[{"name":"all","limits":["10/1s"]}]}`)},
+			Plugin: envoy.Plugin{Wasm: wasm, Policy: []byte(`{"version":1,"rules":[{"name":"all","limits":["10/1s"]}],"manage":{"path":"/.sluice/","token_sha256":"` + token + `","port":9902}}`)},
 			Listen: "127.0.0.1:10000", Upstream: "127.0.0.1:8080", Admin: "127.0.0.1:9901", Manage: "127.0.0.1:9902",
 			XDS: "control:18000", Node: "edge-1", Cluster: "edge",
 			XDSTLS: &envoy.ClientTLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"},
@@ -57,14 +61,16 @@ func TestRenderEnvoy(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no upstream":  {[]string{"--listen", ":1", "--admin", ":2"}, `required flag(s) "upstream" not set`},
-		"bad address":  {with("--xds", "control", "--node", "n"), `xds address "control": has no port`},
-		"no node":      {with("--xds", "control:1"), "no node id"},
-		"no policy":    {with("-f", filepath.Join(dir, "none.yaml")), "read policy: open"},
-		"bad policy":   {with("-f", bad), bad + ":2:10: rules[0].nam"},
-		"an argument":  {with("policy.yaml"), `unknown command "policy.yaml"`},
-		"TLS, no xds":  {with("--xds-ca", "ca.pem"), "no control plane"},
-		"key, no cert": {with("--xds", "a:1", "--node", "n", "--xds-ca", "c", "--xds-key", "k"), "go together"},
+		"no upstream":                     {[]string{"--listen", ":1", "--admin", ":2"}, `required flag(s) "upstream" not set`},
+		"bad address":                     {with("--xds", "control", "--node", "n"), `xds address "control": has no port`},
+		"no node":                         {with("--xds", "control:1"), "no node id"},
+		"no policy":                       {with("-f", filepath.Join(dir, "none.yaml")), "read policy: open"},
+		"bad policy":                      {with("-f", bad), bad + ":2:10: rules[0].nam"},
+		"an argument":                     {with("policy.yaml"), `unknown command "policy.yaml"`},
+		"TLS, no xds":                     {with("--xds-ca", "ca.pem"), "no control plane"},
+		"manage, but the policy has none": {with("--manage", "127.0.0.1:9902", "-f", good), "the policy has no manage"},
+		"manage on another port":          {with("--manage", "127.0.0.1:9903", "-f", managed), "on port 9902 alone"},
+		"key, no cert":                    {with("--xds", "a:1", "--node", "n", "--xds-ca", "c", "--xds-key", "k"), "go together"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, _, err := runRenderEnvoy(t, tc.args...)

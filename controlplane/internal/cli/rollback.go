@@ -41,6 +41,9 @@ accepted. History stays as it is.`,
 }
 
 func rollback(cmd *cobra.Command, o rollbackOptions) error {
+	if err := checkWait(o.wait); err != nil {
+		return err
+	}
 	if o.revision != api.Previous {
 		if err := checkRevision(o.revision); err != nil {
 			return err

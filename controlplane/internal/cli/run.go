@@ -151,13 +151,15 @@ func (o *runOptions) check() error {
 	case o.workers < 1 || o.workers > maxWorkers:
 		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "as many as processors is a good choice")
 	}
-	for flag, address := range map[string]string{"--listen": o.listen, "--admin": o.admin, "--xds": o.xds.address} {
-		if _, _, err := net.SplitHostPort(address); address != "" && err != nil {
-			return usageError(fmt.Errorf("%s %q is not an address", flag, address), "give HOST:PORT, for example 127.0.0.1:10000")
+	for _, f := range []struct{ flag, address string }{
+		{"--listen", o.listen}, {"--admin", o.admin}, {"--xds", o.xds.address},
+	} {
+		if _, _, err := net.SplitHostPort(f.address); f.address != "" && err != nil {
+			return usageError(fmt.Errorf("%s %q is not an address", f.flag, f.address), "give HOST:PORT, for example 127.0.0.1:10000")
 		}
 	}
-	if o.xds.address == "" && (o.xds.ca != "" || o.xds.cert != "" || o.xds.key != "") {
-		return usageError(errors.New("--xds-ca, --xds-cert and --xds-key need --xds"), hint)
+	if o.xds.address == "" && (o.xds.node != "" || o.xds.ca != "" || o.xds.cert != "" || o.xds.key != "") {
+		return usageError(errors.New("--node, --xds-ca, --xds-cert and --xds-key need --xds"), hint)
 	}
 	return nil
 }

@@ -130,11 +130,11 @@ func TestRunFromFile(t *testing.T) {
 	address, admin := c.find(t, `msg=serving listen=(\S+)`), c.find(t, `admin=(\S+)`)
 	require.Equal(t, []int{200, 429, 200}, []int{statusOf(t, address), statusOf(t, address), statusOf(t, admin+"/healthz")})
 
-	require.NoError(t, os.WriteFile(policy, []byte("version: 1\nrules: [{name: all, limits: [0/0s], colour: red}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(policy, []byte("version: 1\nrules: [{name: all, limits: [0/0s], color: red}]\n"), 0o600))
 	hangup()
 	c.find(t, `the policy before stays in force`)
 	c.find(t, `policy.yaml:2:\d+: rules\[0\]\.limits`)
-	c.find(t, `policy.yaml:2:\d+: rules\[0\]\.colour`)
+	c.find(t, `policy.yaml:2:\d+: rules\[0\]\.color`)
 	require.Equal(t, http.StatusTooManyRequests, statusOf(t, address))
 
 	require.NoError(t, os.WriteFile(policy, fmt.Appendf(nil, text, 2), 0o600))

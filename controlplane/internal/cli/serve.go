@@ -39,7 +39,8 @@ that pushes it to proxies, and the HTTP API that the other commands use, with
 Whatever protection is given is required of every caller: a token of every HTTP
 request but /healthz, a client certificate of every connection, HTTP and xDS.
 An address that is not loopback is refused without TLS and, for HTTP, a token or
-a client CA; for xDS, a client CA.`,
+a client CA; for xDS, a client CA. On loopback without a token, HTTP requests
+must name localhost or an address as their host, which a web page cannot.`,
 		Example: `  sluice serve --data /var/lib/sluice
   sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \
@@ -51,7 +52,7 @@ a client CA; for xDS, a client CA.`,
 	_ = cmd.MarkFlagRequired("data")
 	_ = cmd.MarkFlagDirname("data")
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, where neither apply nor the node names one")
-	o.listenOptions.AddFlags(cmd)
+	o.AddFlags(cmd)
 	return cmd
 }
 
@@ -98,9 +99,12 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 
 func openStore(dir string) (*store.Bolt, error) {
 	s, err := store.Open(dir)
-	if errors.Is(err, store.ErrHeld) {
+	switch {
+	case errors.Is(err, store.ErrHeld):
 		return nil, withHint(fmt.Errorf("data directory %s is held by another sluice serve", dir),
 			"stop that one, or give this one another --data")
+	case errors.Is(err, store.ErrDamaged):
+		return nil, withHint(err, "put a good copy of the file there, or move it away to start without revisions")
 	}
 	return s, err
 }

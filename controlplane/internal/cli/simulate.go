@@ -1,8 +1,8 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -23,7 +23,7 @@ type simulateOptions struct {
 }
 
 func (o *simulateOptions) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVarP(&o.policy, "file", "f", "", "policy `FILE`")
+	flags.StringVarP(&o.policy, "file", "f", "", "policy `FILE` (required)")
 	flags.StringVarP(&o.requests, "requests", "r", "-", "`FILE` of requests, one JSON object a line; - = standard input")
 	flags.IntVar(&o.workers, "workers", 1, "`NUMBER` of workers that share the counters; requests go to them in turn")
 	flags.Uint64Var(&o.seed, "seed", 1, "`NUMBER` that seeds the hash of the counter tables, from 1")
@@ -58,16 +58,19 @@ with op policy and file changes the policy. Times may step back.`,
 
 func (o *simulateOptions) run(cmd *cobra.Command) error {
 	if o.workers < 1 || o.workers > maxWorkers {
-		return fmt.Errorf("--workers %d: it must be from 1 to %d", o.workers, maxWorkers)
+		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "the default is 1")
 	}
 	if o.seed == 0 {
-		return fmt.Errorf("--seed 0: it must be at least 1")
+		return usageError(errors.New("--seed 0 is no seed"), "give a number from 1")
+	}
+	if o.policy == "-" {
+		return usageError(errors.New("-f - is not possible here"), "give the policy as a file; requests come from standard input without -r")
 	}
 	wasm, err := readFilter(o.wasm)
 	if err != nil {
 		return err
 	}
-	requests, dir := io.Reader(cmd.InOrStdin()), "."
+	requests, dir := cmd.InOrStdin(), "."
 	if o.requests != "-" {
 		file, err := os.Open(o.requests)
 		if err != nil {

@@ -200,7 +200,7 @@ func (p *Proxy) ask(out *http.Request, left *sim.Request, ex *exchange) *sim.Res
 		out.Header["User-Agent"] = []string{""} // none, not Go's own
 	}
 	began := time.Now()
-	answered, err := p.transport.RoundTrip(out)
+	answered, err := p.transport.RoundTrip(out) //nolint:bodyclose // passed on, or closed by RoundTrip
 	if err != nil {
 		return p.noAnswer(out, err, time.Since(began))
 	}

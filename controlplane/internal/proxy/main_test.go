@@ -132,9 +132,16 @@ func (p *plane) configure(text string) {
 	require.NoError(p.t, p.Configure(inJSON(p.t, text)))
 }
 
+// head is a response without its body.
+type head struct {
+	StatusCode    int
+	Header        http.Header
+	ContentLength int64
+}
+
 // do sends a request with headers given as pairs, reads the response and
 // returns it with its body.
-func (p *plane) do(method, path string, headers ...string) (*http.Response, string) {
+func (p *plane) do(method, path string, headers ...string) (head, string) {
 	p.t.Helper()
 	r, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, http.NoBody)
 	require.NoError(p.t, err)
@@ -146,7 +153,7 @@ func (p *plane) do(method, path string, headers ...string) (*http.Response, stri
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	require.NoError(p.t, err)
-	return response, string(body)
+	return head{response.StatusCode, response.Header, response.ContentLength}, string(body)
 }
 
 // status is that of a GET by a user.

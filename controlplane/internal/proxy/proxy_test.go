@@ -3,7 +3,6 @@ package proxy_test
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -253,7 +252,7 @@ func TestClientThatLeaves(t *testing.T) {
 	go func() { <-arrived; cancel() }()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, http.NoBody)
 	require.NoError(t, err)
-	_, err = http.DefaultTransport.RoundTrip(r)
+	_, err = http.DefaultTransport.RoundTrip(r) //nolint:bodyclose // there is no response
 	require.ErrorIs(t, err, context.Canceled)
 	select {
 	case <-left:
@@ -274,10 +273,10 @@ func TestPolicyChanges(t *testing.T) {
 	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})
 
 	var refused *sim.Refused
-	err := p.Configure([]byte(`{"version":1,"rules":[{"name":"x","limits":["0/0s"],"colour":1}]}`))
-	require.True(t, errors.As(err, &refused), "%v", err)
+	err := p.Configure([]byte(`{"version":1,"rules":[{"name":"x","limits":["0/0s"],"color":1}]}`))
+	require.ErrorAs(t, err, &refused)
 	require.ErrorContains(t, err, "rules[0].limits[0]")
-	require.ErrorContains(t, err, "rules[0].colour", "all problems at once")
+	require.ErrorContains(t, err, "rules[0].color", "all problems at once")
 	require.Equal(t, http.StatusTooManyRequests, p.status("alice"), "the old policy stays")
 
 	p.configure(perUser(3))
@@ -316,7 +315,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	close(answer)
 	require.Equal(t, "late", <-body, "a request under way ends")
 	require.NoError(t, <-ended)
-	_, err := http.Get(p.url)
+	_, err := http.Get(p.url) //nolint:bodyclose // there is no response
 	require.Error(t, err)
 }
 

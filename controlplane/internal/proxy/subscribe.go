@@ -95,14 +95,14 @@ func (c *subscriber) run(ctx context.Context) {
 		}
 		if !c.quiet {
 			c.quiet = true
-			c.proxy.log.Warn("control plane is away, the last policy stays in force", "xds", c.Address, "error", err)
+			c.proxy.log.Warn("control plane is away, nothing changes until it is back", "xds", c.Address, "error", err)
 		}
 		wait := min(retryBase<<min(c.streams, 8), retryMost)
 		c.streams++
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait/2 + rand.N(wait/2)):
+		case <-time.After(wait/2 + rand.N(wait/2)): //nolint:gosec // jitter, no secret
 		}
 	}
 }

@@ -3,16 +3,20 @@ package simulate
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -106,7 +110,8 @@ func (r *reader) readAll(in io.Reader) ([]line, error) {
 	buffered := bufio.NewReader(in)
 	for number := 1; ; number++ {
 		text, err := buffered.ReadBytes('\n')
-		if err != nil && !errors.Is(err, io.EOF) {
+		ended := errors.Is(err, io.EOF)
+		if err != nil && !ended {
 			return nil, fmt.Errorf("read requests: %w", err)
 		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
@@ -117,7 +122,7 @@ func (r *reader) readAll(in io.Reader) ([]line, error) {
 			l.number = number
 			lines = append(lines, l)
 		}
-		if err != nil {
+		if ended {
 			return lines, nil
 		}
 	}
@@ -153,7 +158,10 @@ func (r *reader) read(text []byte) (line, error) {
 	}
 	switch in.Op {
 	case "":
-		return l, in.only("a request", "")
+		if err := in.only("a request", ""); err != nil {
+			return line{}, err
+		}
+		return l, in.check()
 	case "policy":
 		if err := in.only("op policy", "file"); err != nil {
 			return line{}, err
@@ -187,6 +195,31 @@ func (in *input) only(kind, has string) error {
 		return fmt.Errorf("%s has no worker or fail", kind)
 	}
 	return nil
+}
+
+// check refuses a request that no proxy would ever show to the filter.
+func (in *input) check() error {
+	if _, err := netip.ParseAddr(in.ClientIP); in.ClientIP != "" && err != nil {
+		return fmt.Errorf("client_ip: %q is no IP address", in.ClientIP)
+	}
+	if strings.ContainsFunc(in.Method, notInToken) {
+		return fmt.Errorf("method: %q is none", in.Method)
+	}
+	if in.Path != "" && (in.Path[0] != '/' || strings.ContainsFunc(in.Path, unicode.IsControl)) {
+		return fmt.Errorf("path: %q is none: it begins with / and holds no control characters", in.Path)
+	}
+	for name := range in.Headers {
+		if name == "" || strings.ContainsFunc(name, notInToken) {
+			return fmt.Errorf("headers: %q is no header name", name)
+		}
+	}
+	return nil
+}
+
+// notInToken is true for what HTTP's tokens do not hold: methods and header
+// names.
+func notInToken(r rune) bool {
+	return r <= ' ' || r >= 0x7F || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
 }
 
 func (r *reader) readPolicyLine(l line) (line, error) {
@@ -260,7 +293,13 @@ const maxYear = 2200
 func plain(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
-		return fmt.Errorf("%s: %s is not what it takes, %s", wrong.Field, wrong.Value, wrong.Type)
+		what := map[reflect.Kind]string{
+			reflect.String: "text", reflect.Slice: "text or a list of texts", reflect.Map: "an object",
+		}[wrong.Type.Kind()]
+		if wrong.Field == "" && wrong.Type.Kind() == reflect.Struct {
+			return fmt.Errorf("it must be a JSON object, not %s", wrong.Value)
+		}
+		return fmt.Errorf("%s: must be %s, not %s", wrong.Field, cmp.Or(what, "a whole number from 0"), wrong.Value)
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if errors.Is(err, io.ErrUnexpectedEOF) {

@@ -9,7 +9,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -39,6 +42,8 @@ var (
 	nackedBucket    = []byte("nacked")
 	proxiesBucket   = []byte("proxies")
 
+	buckets = [][]byte{metaBucket, revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket, proxiesBucket}
+
 	formatKey = []byte("format")
 )
 
@@ -57,26 +62,79 @@ type Bolt struct {
 var _ Store = (*Bolt)(nil)
 
 // Open opens the store in a directory, which it creates if need be. It
-// returns ErrHeld when another process has it open.
+// returns ErrHeld when another process has it open, and ErrDamaged when the
+// file there is not a whole database.
 func Open(dir string) (*Bolt, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create data directory: %w", err)
 	}
-	db, err := bbolt.Open(filepath.Join(dir, FileName), 0o600, &bbolt.Options{Timeout: lockTimeout})
+	file := filepath.Join(dir, FileName)
+	db, err := openFile(file)
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("open %s: %w", dir, ErrHeld)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", filepath.Join(dir, FileName), err)
-	}
-	if err := prepare(db); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", filepath.Join(dir, FileName), err), db.Close())
+		return nil, fmt.Errorf("open %s: %w", file, err)
 	}
 	// bbolt syncs the file; a new file's name is safe once its directory is.
 	if err := syncDir(dir); err != nil {
 		return nil, errors.Join(fmt.Errorf("sync data directory: %w", err), db.Close())
 	}
 	return &Bolt{db: db, watchers: map[chan struct{}]struct{}{}}, nil
+}
+
+// openFile opens the database and finds out whether it is whole. bbolt panics
+// at what it cannot make sense of, and reading memory mapped beyond the end of
+// a truncated file is a fault; both become errors here, where the files of
+// interrupted copies turn up.
+func openFile(file string) (db *bbolt.DB, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch found := recover().(type) {
+		case nil:
+		case runtime.Error:
+			err = fmt.Errorf("%w: it is cut short or overwritten", ErrDamaged)
+		default:
+			err = fmt.Errorf("%w: %v", ErrDamaged, found)
+		}
+		if err != nil && db != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}()
+	db, err = bbolt.Open(file, 0o600, &bbolt.Options{Timeout: lockTimeout})
+	var system syscall.Errno
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout) || errors.As(err, &system):
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if err = prepare(db); err == nil {
+		err = db.View(walk)
+	}
+	return db, err
+}
+
+// walk visits every page that tells what there is, and sees that the file is
+// as long as it says.
+func walk(tx *bbolt.Tx) error {
+	info, err := os.Stat(tx.DB().Path())
+	if err != nil {
+		return err
+	}
+	if info.Size() < tx.Size() {
+		return fmt.Errorf("%w: %d bytes are left of at least %d", ErrDamaged, info.Size(), tx.Size())
+	}
+	for _, name := range buckets {
+		bucket := tx.Bucket(name)
+		if bucket == nil {
+			return fmt.Errorf("%w: it has no %s", ErrDamaged, name)
+		}
+		if err := bucket.ForEach(func(_, _ []byte) error { return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func prepare(db *bbolt.DB) error {
@@ -87,9 +145,7 @@ func prepare(db *bbolt.DB) error {
 			}
 			return nil
 		}
-		for _, name := range [][]byte{
-			metaBucket, revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket, proxiesBucket,
-		} {
+		for _, name := range buckets {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}

@@ -1,10 +1,13 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -47,7 +50,7 @@ func TestAppendNumbersAndKeeps(t *testing.T) {
 	r, err := b.Get(ctx, 2)
 	require.NoError(t, err)
 	require.Equal(t, "b", string(r.YAML))
-	require.Equal(t, `{"of":"b"}`, string(r.JSON))
+	require.JSONEq(t, `{"of":"b"}`, string(r.JSON))
 	require.Equal(t, "/lib/b.wasm", r.Wasm)
 	require.Equal(t, "policy.yaml", r.File)
 	require.Equal(t, 1, r.Bytes)
@@ -243,4 +246,38 @@ func TestWatch(t *testing.T) {
 		defer b.mu.Unlock()
 		return len(b.watchers) == 0
 	}, 5*time.Second, time.Millisecond)
+}
+
+// A copy that was interrupted, or a file that something else wrote to, is an
+// error and never a crash.
+func TestDamagedFile(t *testing.T) {
+	dir := t.TempDir()
+	b, err := Open(dir)
+	require.NoError(t, err)
+	for i := range 50 {
+		_, err := b.Append(t.Context(), draft(strings.Repeat("x", 1000*i)))
+		require.NoError(t, err)
+	}
+	require.NoError(t, b.Close())
+	whole, err := os.ReadFile(filepath.Join(dir, FileName))
+	require.NoError(t, err)
+
+	page := os.Getpagesize()
+	for name, damaged := range map[string][]byte{
+		"text":        []byte("this is no database"),
+		"a page":      whole[:page],
+		"both metas":  whole[:2*page],
+		"three pages": whole[:3*page],
+		"half":        whole[:len(whole)/2],
+		"overwritten": append(slices.Clone(whole[:2*page]), bytes.Repeat([]byte{0xA5}, len(whole)-2*page)...),
+		"zeroed":      append(slices.Clone(whole[:2*page]), make([]byte, len(whole)-2*page)...),
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, FileName), damaged, 0o600))
+			_, err := Open(dir)
+			require.ErrorIs(t, err, ErrDamaged)
+			require.ErrorContains(t, err, filepath.Join(dir, FileName))
+		})
+	}
 }

@@ -21,6 +21,8 @@ var (
 	ErrNotFound = errors.New("no such revision")
 	// ErrHeld says that another process has the store open.
 	ErrHeld = errors.New("data directory is held by another process")
+	// ErrDamaged says that what is stored cannot be read.
+	ErrDamaged = errors.New("the database is damaged")
 )
 
 // Store is a versioned policy store. The methods are what several control

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -15,8 +16,14 @@ import (
 // forgetAfter is how long a proxy that is gone stays in the ledger.
 const forgetAfter = time.Hour
 
+// maxProxies bounds the sessions, and the proxies that are remembered here and
+// in the store: whoever may connect can make up node ids.
+const maxProxies = 10_000
+
 // maxAnswers bounds what a session remembers of its own answers.
 const maxAnswers = 64
+
+var errFull = fmt.Errorf("%d proxies are connected, no more are served", maxProxies)
 
 // Ledger knows which proxies are connected, what was pushed to them and what
 // they answered.
@@ -26,6 +33,8 @@ type Ledger struct {
 	mu        sync.Mutex
 	revisions []mark // ascending
 	proxies   map[string]*proxy
+	sessions  int           // of all proxies
+	most      int           // maxProxies
 	changed   chan struct{} // closed and replaced at every change
 	moved     chan struct{} // the same, where other sessions' offers may change
 }
@@ -57,7 +66,9 @@ type session struct {
 }
 
 func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
-	l := &Ledger{store: s, proxies: map[string]*proxy{}, changed: make(chan struct{}), moved: make(chan struct{})}
+	l := &Ledger{
+		store: s, proxies: map[string]*proxy{}, most: maxProxies, changed: make(chan struct{}), moved: make(chan struct{}),
+	}
 	known, err := s.Proxies(ctx)
 	if err != nil {
 		return nil, err
@@ -124,20 +135,41 @@ func (l *Ledger) changes() <-chan struct{} {
 	return l.changed
 }
 
-// open adds a session.
-func (l *Ledger) open(id uint64, n node, peer string) *session {
+// open adds a session. Where there are as many proxies as may be, it returns
+// those that it had to drop, for the caller to forget.
+func (l *Ledger) open(id uint64, n node, peer string) (s *session, dropped []string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.sessions >= l.most {
+		return nil, nil, errFull
+	}
 	p := l.proxies[n.id]
 	if p == nil {
+		for len(l.proxies) >= l.most {
+			dropped = append(dropped, l.dropLongestGone())
+		}
 		p = &proxy{known: store.Proxy{Node: n.id}, sessions: map[uint64]*session{}}
 		l.proxies[n.id] = p
 	}
-	s := &session{id: id, node: n, peer: peer, connected: time.Now(), answers: map[uint64]bool{}}
+	s = &session{id: id, node: n, peer: peer, connected: time.Now(), answers: map[uint64]bool{}}
 	p.sessions[id] = s
 	p.gone = time.Time{}
+	l.sessions++
 	l.broadcast()
-	return s
+	return s, dropped, nil
+}
+
+// dropLongestGone makes room for a proxy. There is one that is gone: fewer are
+// connected than may be known.
+func (l *Ledger) dropLongestGone() string {
+	longest := ""
+	for id, p := range l.proxies {
+		if len(p.sessions) == 0 && (longest == "" || p.gone.Before(l.proxies[longest].gone)) {
+			longest = id
+		}
+	}
+	delete(l.proxies, longest)
+	return longest
 }
 
 // close removes a session.
@@ -146,6 +178,7 @@ func (l *Ledger) close(s *session) {
 	defer l.mu.Unlock()
 	p := l.proxies[s.node.id]
 	delete(p.sessions, s.id)
+	l.sessions--
 	p.last = *s
 	if len(p.sessions) == 0 {
 		p.gone = time.Now()
@@ -291,8 +324,13 @@ func (l *Ledger) forget(ctx context.Context, now time.Time) error {
 		}
 	}
 	l.mu.Unlock()
+	return l.forgetStored(ctx, gone)
+}
+
+// forgetStored drops proxies from the store that the ledger has dropped.
+func (l *Ledger) forgetStored(ctx context.Context, ids []string) error {
 	var errs []error
-	for _, id := range gone {
+	for _, id := range ids {
 		errs = append(errs, l.store.Forget(ctx, id))
 	}
 	return errors.Join(errs...)

@@ -105,6 +105,43 @@ func TestForget(t *testing.T) {
 	require.Len(t, known, 1)
 }
 
+// Node ids are the proxies' to make up: neither the ledger nor the store grows
+// with them.
+func TestMemoryIsBounded(t *testing.T) {
+	f := newFixture(t)
+	f.apply("one")
+	l := f.server.Ledger()
+	l.mu.Lock()
+	l.most = 3
+	l.mu.Unlock()
+	stays := f.proxy("stays")
+	stays.accept("one")
+	for i := range 10 {
+		id := fmt.Sprint("passing-", i)
+		e := f.proxy(id)
+		e.accept("one")
+		f.eventually("booked", func() bool { return f.status(id).Acked == 1 })
+		e.hangUpAndWait()
+	}
+	ids := func() (ids []string) {
+		for _, p := range l.Proxies() {
+			ids = append(ids, p.Node)
+		}
+		return ids
+	}
+	require.Equal(t, []string{"passing-8", "passing-9", "stays"}, ids())
+	known, err := f.store.Proxies(t.Context())
+	require.NoError(t, err)
+	require.Len(t, known, 3)
+
+	f.proxy("second")
+	f.proxy("third")
+	f.eventually("as many as may be", func() bool { return l.Connected() == 3 })
+	require.Equal(t, []string{"second", "stays", "third"}, ids())
+	_, _, err = l.open(99, node{id: "fourth"}, "")
+	require.ErrorIs(t, err, errFull)
+}
+
 func TestFleet(t *testing.T) {
 	f := newFixture(t)
 	const proxies, revisions = 20, 10

@@ -127,8 +127,12 @@ type node struct {
 	runtime string // metadata sluice.runtime
 }
 
-// maxNodeID is longer than any id in use and short enough for a store's key.
-const maxNodeID = 1024
+const (
+	// maxNodeID is longer than any id in use and short enough for a store's key.
+	maxNodeID = 1024
+	// maxMetadata is the longest path there is on Linux.
+	maxMetadata = 4096
+)
 
 func nodeOf(n *corev3.Node) (node, error) {
 	if n.GetId() == "" {
@@ -143,6 +147,9 @@ func nodeOf(n *corev3.Node) (node, error) {
 		wasm:    metadata["wasm"].GetStringValue(),
 		vmID:    metadata["vm_id"].GetStringValue(),
 		runtime: metadata["runtime"].GetStringValue(),
+	}
+	if longest := max(len(d.wasm), len(d.vmID), len(d.runtime)); longest > maxMetadata {
+		return node{}, fmt.Errorf("a field of the node's metadata has %d bytes, at most %d are allowed", longest, maxMetadata)
 	}
 	if v := n.GetUserAgentBuildVersion().GetVersion(); v != nil {
 		d.version = fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())

@@ -153,11 +153,15 @@ func (s *Server) Stop() {
 	})
 }
 
+// maxStreams bounds the streams of one connection. Envoy needs one or two.
+const maxStreams = 100
+
 // ServerOptions returns what the gRPC server needs to notice a proxy that is
-// gone without a word. A large binary blocks Envoy's main thread for seconds,
-// so the ping may take its time.
+// gone without a word, and not to let one take all there is. A large binary
+// blocks Envoy's main thread for seconds, so the ping may take its time.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: 5 * time.Second, PermitWithoutStream: true,

@@ -109,16 +109,21 @@ func (c *conversation) handle(r *discoveryv3.DeltaDiscoveryRequest) error {
 	if slices.Contains(r.GetResourceNamesUnsubscribe(), envoy.ResourceName) {
 		c.ledger.unsubscribe(c.session)
 	}
-	for _, name := range r.GetResourceNamesSubscribe() {
-		if name == envoy.ResourceName || name == "*" {
-			c.subscribe(r.GetInitialResourceVersions()[envoy.ResourceName])
-			continue
-		}
-		c.log.Warn("proxy asks for a resource that is not served", "proxy", c.session.node.id,
-			"resource", name, "served", envoy.ResourceName)
+	served := func(name string) bool { return name == envoy.ResourceName || name == "*" }
+	names := r.GetResourceNamesSubscribe()
+	if slices.ContainsFunc(names, served) {
+		c.subscribe(r.GetInitialResourceVersions()[envoy.ResourceName])
+	}
+	// One line for all: how many there are is up to the proxy.
+	if others := slices.DeleteFunc(slices.Clone(names), served); len(others) > 0 {
+		c.log.Warn("proxy asks for resources that are not served", "proxy", c.session.node.id,
+			"count", len(others), "first", brief(others[0]), "served", envoy.ResourceName)
 	}
 	return nil
 }
+
+// brief cuts what a proxy made up to what a log line can bear.
+func brief(text string) string { return strings.ToValidUTF8(text[:min(len(text), 100)], "") }
 
 func (c *conversation) begin(n *corev3.Node) error {
 	d, err := nodeOf(n)
@@ -129,7 +134,15 @@ func (c *conversation) begin(n *corev3.Node) error {
 	if p, ok := peer.FromContext(c.stream.Context()); ok {
 		address = p.Addr.String()
 	}
-	c.session = c.ledger.open(c.streamIDs.Add(1), d, address)
+	session, dropped, err := c.ledger.open(c.streamIDs.Add(1), d, address)
+	if err != nil {
+		c.log.Warn("proxy turned away", "proxy", d.id, "address", address, "error", err)
+		return status.Error(codes.ResourceExhausted, err.Error())
+	}
+	c.session = session
+	if err := c.ledger.forgetStored(c.stream.Context(), dropped); err != nil {
+		c.log.Error("forget proxies", "error", err)
+	}
 	c.log.Info("proxy connected", "proxy", d.id, "address", address, "envoy", d.version)
 	return nil
 }
@@ -166,7 +179,7 @@ func (c *conversation) subscribe(reported string) {
 func (c *conversation) answer(r *discoveryv3.DeltaDiscoveryRequest, nonce string) {
 	p, id := c.inFlight, c.session.node.id
 	if nonce != p.nonce {
-		c.log.Warn("answer to an unknown push ignored", "proxy", id, "nonce", nonce)
+		c.log.Warn("answer to an unknown push ignored", "proxy", id, "nonce", brief(nonce))
 		return
 	}
 	c.inFlight = push{}

@@ -13,6 +13,7 @@ import (
 // Outcome is what became of a revision at a proxy.
 type Outcome string
 
+// What may have become of it.
 const (
 	Waiting      Outcome = "waiting"      // no answer yet
 	Disconnected Outcome = "disconnected" // gone before it answered
@@ -95,6 +96,7 @@ func (l *Ledger) verdicts(number uint64) map[string]Verdict {
 				}
 			case Unsent:
 				v.Text = s.problem
+			default: // the outcome says it all
 			}
 			if severity[v.Outcome] > severity[all[id].Outcome] {
 				all[id] = v
