@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
@@ -20,12 +21,12 @@ func TestFiltersOfOneName(t *testing.T) {
 			address, err := p.envoy.Listener(t.Context(), "second")
 			require.NoError(t, err)
 			other := load{address, 4}
-			// Each has been asked once by each worker, which is how the filter
-			// finds out.
-			p.load(16).send(t, 32, user("early"))
-			other.send(t, 32, user("early"))
-			for range 2 {
-				p.load(16).send(t, 32, user("early"))
+			// Streams that still come to the older one after the hand-over are how
+			// the filter finds out.
+			time.Sleep(5500 * time.Millisecond)
+			for range 3 {
+				p.load(32).send(t, 64, user("early"))
+				other.send(t, 64, user("early"))
 			}
 			passed, otherPassed := 0, 0
 			for range 10 {

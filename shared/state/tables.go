@@ -106,6 +106,19 @@ func (t *Tables) Part(ownerID uint64) {
 	}
 }
 
+// Release takes the owner off all tables: they wait for their windows to end.
+// It does nothing before the first hit.
+func (t *Tables) Release(now int64) Status {
+	for _, table := range t.tables {
+		if table.open {
+			return t.update(func(d *directory) {
+				d.release(t.self, func(CounterID) bool { return false }, now)
+			})
+		}
+	}
+	return OK
+}
+
 func (t *Tables) keeps(id CounterID) bool { return t.tables[id] != nil }
 
 // Confirm reads the directory and mends it where another configuration has

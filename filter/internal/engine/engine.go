@@ -77,6 +77,9 @@ func (e *Engine) Confirm() { e.tables.Confirm(e.host.Now()) }
 // registered.
 func (e *Engine) Part(owner uint64) { e.tables.Part(owner) }
 
+// Release gives the tables up; call it when nobody takes them over.
+func (e *Engine) Release() { e.tables.Release(e.host.Now()) }
+
 // Decide decides the request that the host is at. The verdict is valid until
 // the next call.
 func (e *Engine) Decide() *Verdict {

@@ -34,11 +34,15 @@ type plugin struct {
 
 	details, headers []byte // where a denial is put together
 
-	name      string // of the filter; see identity
-	text      string // the configuration
-	outranked bool   // another configuration of this name was made after this one
-	parted    bool   // see part
+	name        string // of the filter; see filterName
+	text        string // the configuration
+	outrankedNs int64  // when another configuration of this name was made; 0 = none was
+	parted      bool   // see part
 }
+
+// handOverNs is how long streams may still come to a configuration that has a
+// successor: Envoy makes the new one known to its workers in two steps.
+const handOverNs = 5_000_000_000
 
 // running are the configurations in this VM.
 var running []*plugin
@@ -109,15 +113,24 @@ func filterName() string {
 func (p *plugin) enlist() {
 	for _, other := range running {
 		if other.name == p.name && other.text != p.text {
-			other.outranked = true
+			other.outrankedNs = theProxy.Now()
 		}
 	}
 	running = append(running, p)
 }
 
+// handOver ends the time in which a stream may come to a configuration that has
+// a successor.
+func (p *plugin) handOver() {
+	defer p.recovered("hand-over")
+	if theProxy.Now()-p.outrankedNs > handOverNs {
+		p.part()
+	}
+}
+
 // part gives the configuration tables of its own. It is not the predecessor of
-// one made later, or no stream would still come to it: it is another filter of
-// the same name with another policy.
+// one made long ago, or no stream would still come to it: it is another filter
+// of the same name with another policy.
 func (p *plugin) part() {
 	p.parted = true
 	p.engine.Part(state.OwnerID(p.name + "\x00" + p.text))
@@ -140,14 +153,17 @@ func (p *plugin) OnPluginDone() bool {
 	running = slices.DeleteFunc(running, func(other *plugin) bool { return other == p })
 	if p.engine != nil {
 		p.metrics.flush(p.engine)
+		if p.parted { // no successor takes these tables over
+			p.engine.Release()
+		}
 	}
 	return true
 }
 
 // NewHttpContext returns the context of a new stream.
 func (p *plugin) NewHttpContext(uint32) types.HttpContext {
-	if p.outranked && !p.parted {
-		p.part()
+	if p.outrankedNs != 0 && !p.parted {
+		p.handOver()
 	}
 	if n := len(p.idle); n > 0 {
 		s := p.idle[n-1]
