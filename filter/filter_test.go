@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -93,6 +94,40 @@ func TestHostCallsOfARequest(t *testing.T) {
 	require.Equal(t, []string{"get_header_map_value", "get_current_time_nanoseconds", "get_shared_data", "send_local_response"}, b.calls)
 	require.Equal(t, 200, b.serve(t, 0, &sim.Request{}).Status)
 	require.Equal(t, []string{"get_header_map_value"}, b.calls)
+}
+
+// Windows of all algorithms on one rule are one record: one get, one set.
+func TestHostCallsOfSeveralAlgorithms(t *testing.T) {
+	const layered = `"key":[{"header":"x-user-id"}],"limits":["2/1h",{"requests":9,"per":"1d","offset":"4h","jitter":20},
+		{"requests":9,"per":"1m","algorithm":"fixed_window_per_key"},{"requests":9,"per":"2m","algorithm":"sliding_window_log"},
+		{"requests":9,"per":"3m","algorithm":"sliding_window_counter"}`
+	const bucket = `,{"requests":9,"per":"4m","algorithm":"token_bucket","burst":20}`
+	before := []string{"get_header_map_value", "get_current_time_nanoseconds", "get_shared_data"}
+	for _, c := range []struct {
+		name, rule string
+		denied     []string // calls after the first get
+		status     int
+	}{
+		{"enforced", layered + bucket + `]`, []string{"send_local_response"}, 429},
+		{"overridden", layered + bucket + `],"overrides":[{"key":["~a.*"],"limits":["2/1h"]}]`, []string{"send_local_response"}, 429},
+		{"denials counted", layered + `],"count_denied":true`, []string{"set_shared_data", "send_local_response"}, 429},
+		{"shadow", layered + bucket + `],"mode":"shadow"`, nil, 200},
+		{"outside the share", layered + bucket + `],"enforce_percent":0`, nil, 200},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := start(t)
+			require.NoError(t, b.Configure(policy(`{"name":"r",`+c.rule+`}`)))
+			require.Equal(t, 200, b.serve(t, 0, alice).Status)
+			require.Equal(t, 200, b.serve(t, 0, alice).Status)
+			require.Equal(t, append(slices.Clone(before), "set_shared_data"), b.calls)
+			require.Equal(t, c.status, b.serve(t, 0, alice).Status)
+			require.Equal(t, append(slices.Clone(before), c.denied...), b.calls)
+		})
+	}
+	b := start(t)
+	require.NoError(t, b.Configure(policy(`{"name":"r","key":[{"header":"x-user-id"}],"limits":["0/1h"],"overrides":[{"key":["alice"],"unlimited":true}]}`)))
+	require.Equal(t, 200, b.serve(t, 0, alice).Status)
+	require.Equal(t, []string{"get_header_map_value", "get_current_time_nanoseconds"}, b.calls, "an unlimited key has no record")
 }
 
 func TestRefusedPolicyWritesNothing(t *testing.T) {

@@ -15,8 +15,10 @@ const hostilePolicy = `{"version":1,"headers":"both","manage":{"path":"/.sluice/
 	`9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},"rules":[
 	{"name":"alice","key":[{"header":"x-user-id"}],"limits":["2/1h"],"match":{"headers":{"x-user-id":"alice"}}},
 	{"name":"keyed","key":[{"header":"k"},"host","method",{"path":"full"},{"client_ip":{}}],"missing_key":"share",
-	 "match":{"paths":["/*","~.*"],"headers":{"h0":"~(a|b)*c?.*"}},"limits":["2/1h","3/1d"],"capacity":64,
-	 "cost":{"header":"x-cost","max":5}},
+	 "match":{"paths":["/*","~.*"],"headers":{"h0":"~(a|b)*c?.*"}},"capacity":64,"count_denied":true,"enforce_percent":90,
+	 "limits":["2/1h",{"requests":3,"per":"1d","jitter":9},{"requests":4,"per":"1m","algorithm":"sliding_window_log"},
+	  {"requests":5,"per":"1m","algorithm":"sliding_window_counter"}],"cost":{"header":"x-cost","max":5},
+	 "overrides":[{"key":["*k","*","*","*","*"],"unlimited":true},{"key":["~(a|b|[^a-z])*","*","*","/*","*"],"limits":["9/1h"]}]},
 	{"name":"segment","key":[{"path":{"segment":3}}],"missing_key":"deny","match":{"headers":{"deny":"*"}},"limits":["0/1h"]}]}`
 
 func hostileRequests() []*sim.Request {
@@ -39,6 +41,9 @@ func hostileRequests() []*sim.Request {
 		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/hit?%zz", Method: "POST"},
 		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/" + long, Method: "POST"},
 		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/hit?rule=keyed&key=\xff&n=9", Method: "POST"},
+		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/set?rule=keyed&key=\xff&key=&key=&key=&key=" + long + "&n=4294967295&window=2", Method: "POST"},
+		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/inc?rule=alice&key=alice&n=1&window=" + long, Method: "POST"},
+		{Headers: [][2]string{{"authorization", "Bearer test"}}, Path: "/.sluice/counters/stats?rule=\x00&key=1", Method: "POST"},
 	}
 	for _, cost := range []string{"", "-1", "-", "+", "0", "1e99", "0x7", strings.Repeat("9", 20_000), "١", "5,5", "NaN", "\x00"} {
 		requests = append(requests, &sim.Request{Headers: [][2]string{{"h0", "c"}, {"x-cost", cost}, {"k", cost}}})
@@ -74,7 +79,7 @@ func TestHostileRequestsChangeNothingElse(t *testing.T) {
 	require.NotContains(t, strings.Join(b.log, "\n"), "panic")
 	require.Equal(t, 200, b.serve(t, 0, alice).Status)
 	require.Equal(t, 429, b.serve(t, 0, alice).Status)
-	require.LessOrEqual(t, b.Shared().Len(), 2+1+3, "the seed, the directory and the buckets of 1 + 64 keys")
+	require.LessOrEqual(t, b.Shared().Len(), 2+1+7, "the seed, the directory and the buckets of 1 + 64 keys, 16 slots in each of the latter")
 }
 
 // The least that a panic's denial says is when to come again.

@@ -88,9 +88,9 @@ func (m *model) check(now int64, cost uint32) int64 {
 
 func (m *model) add(now int64, cost uint32) (opened bool) {
 	m.last = now
-	if m.window.Algorithm == FixedWindowPerKey && (!m.open || m.slides) {
+	if m.window.Algorithm == FixedWindowPerKey && (!m.open || m.slides || m.window.Elastic) {
 		opened = !m.open
-		m.open, m.openNs = true, now
+		m.open, m.openNs, m.slides = true, now, m.slides || m.window.Elastic
 	}
 	m.events = append(m.events, event{now, cost})
 	return opened
@@ -120,9 +120,13 @@ func randomWindow(r *rand.Rand) Window {
 	}
 	switch r.IntN(4) {
 	case 0, 1:
-		w.Algorithm = FixedWindowPerKey
+		w.Algorithm, w.Elastic = FixedWindowPerKey, r.IntN(3) == 0
 	case 2:
 		w.OffsetNs = r.Int64N(w.PeriodNs)
+		if r.IntN(2) == 0 {
+			w.Jitter = uint8(1 + r.IntN(100))
+			w = w.Shifted(w.KeyShift(r.Uint64()))
+		}
 	}
 	return w
 }
@@ -186,7 +190,7 @@ func TestAgainstTheModel(t *testing.T) {
 			require.Equal(t, at, m.advance(now))
 			compared++
 			used := m.used()
-			if v.Used != used || w.Remaining(v) != uint32(max(int64(w.Limit)-int64(used), 0)) {
+			if v.Used != used || w.Remaining(v, at) != uint32(max(int64(w.Limit)-int64(used), 0)) {
 				t.Fatalf("%+v at %d: %+v, the model has used %d", w, at, v, used)
 			}
 			pass := w.Check(v, at, cost)
@@ -268,7 +272,7 @@ func FuzzStart(f *testing.F) {
 			return
 		}
 		w := aligned(1, period, offset)
-		require.Equal(t, gridStart(w, now).Int64(), w.Start(now))
-		require.True(t, w.Start(now) <= now && now < w.End(now))
+		require.Equal(t, gridStart(w, now).Int64(), w.start(now))
+		require.True(t, w.start(now) <= now && now < w.End(now))
 	})
 }

@@ -5,28 +5,39 @@ import "math/bits"
 // Usage is what one window has counted for one key, as of the instant at which
 // its record was last written. The zero value has counted nothing.
 type Usage struct {
-	Used   uint32
-	EndNs  int64 // FixedWindowPerKey: the open window ends here; 0 = none is open
-	Slides bool  // FixedWindowPerKey: every counted hit moves the end to now+W
+	Used uint32 // units; SlidingWindowCounter: of the current bucket
+	Prev uint32 // SlidingWindowCounter: units of the bucket before
+
+	// EndNs is when an open FixedWindowPerKey ends, 0 = none is open; when a
+	// jittered FixedWindow ends; when a TokenBucket was to be full as it was last
+	// written.
+	EndNs  int64
+	Slides bool // FixedWindowPerKey: every counted hit moves the end to now+W
+
+	Tokens Tokens  // TokenBucket, where EndNs is not 0
+	Log    []int64 // SlidingWindowLog: when each unit was counted, oldest first
+	Cut    bool    // SlidingWindowLog: there was no room for units older than these
 }
 
-// Start returns the start of the aligned window that holds now.
-func (w Window) Start(now int64) int64 {
-	since := now - w.OffsetNs
-	in := since % w.PeriodNs
-	if in < 0 {
-		in += w.PeriodNs
-	}
-	return now - in
+// IsZero reports whether u has counted nothing.
+func (u *Usage) IsZero() bool {
+	return u.Used == 0 && u.Prev == 0 && u.EndNs == 0 && len(u.Log) == 0
 }
 
-// End returns the end of the aligned window that holds now. That instant
-// itself belongs to the next window.
-func (w Window) End(now int64) int64 { return w.Start(now) + w.PeriodNs }
-
-// Roll returns u, written at last, as it stands at now: what lay in a window
-// that has ended counts no more. now must not be before last.
+// Roll returns u, written at last, as it stands at now: what lies outside the
+// window counts no more. now must not be before last.
 func (w Window) Roll(u Usage, last, now int64) Usage {
+	switch w.Algorithm {
+	case SlidingWindowLog:
+		live := w.live(u.Log, now)
+		u.Cut = u.Cut && len(live) > 0 && len(live) == len(u.Log)
+		u.Log = live
+		return u
+	case SlidingWindowCounter:
+		return w.rollCounter(u, last, now)
+	case TokenBucket:
+		return w.refill(u, last, now)
+	}
 	if w.endOf(u, last) <= now {
 		return Usage{}
 	}
@@ -35,59 +46,136 @@ func (w Window) Roll(u Usage, last, now int64) Usage {
 
 // Expiry returns the instant from which u, written at last, counts nothing.
 func (w Window) Expiry(u Usage, last int64) int64 {
-	if u.Used == 0 && u.EndNs == 0 {
+	if u.IsZero() {
 		return 0
 	}
-	return w.endOf(u, last)
-}
-
-func (w Window) endOf(u Usage, last int64) int64 {
-	if w.Algorithm == FixedWindowPerKey {
-		return u.EndNs
+	switch w.Algorithm {
+	case SlidingWindowLog:
+		return u.Log[len(u.Log)-1] + w.PeriodNs
+	case SlidingWindowCounter:
+		return w.counterExpiry(u, last)
+	case TokenBucket:
+		if w.Burst == 0 { // whoever asks does not know the bucket's size
+			return u.EndNs
+		}
+		return max(u.EndNs, w.fullAt(u, last))
 	}
-	return w.End(last)
+	return w.endOf(u, last)
 }
 
 // Check returns the earliest instant at which a hit of cost units would pass
 // if nobody else came: now itself when it passes at once, Never when it cannot.
 // u must have been rolled to now.
 func (w Window) Check(u Usage, now int64, cost uint32) int64 {
-	switch {
-	case w.Limit == 0 || cost > w.Limit:
-		return Never
-	case u.Used <= w.Limit-cost:
+	if w.Unlimited {
 		return now
-	default:
-		return w.endOf(u, now)
 	}
+	if w.Limit == 0 || cost > w.Most() {
+		return Never
+	}
+	switch w.Algorithm {
+	case SlidingWindowLog:
+		return w.checkLog(u, now, cost)
+	case SlidingWindowCounter:
+		return w.checkCounter(u, now, cost)
+	case TokenBucket:
+		return w.checkTokens(u, now, cost)
+	}
+	if u.Used <= w.Limit-cost {
+		return now
+	}
+	return w.endOf(u, now)
 }
 
 // Add returns u with cost more units counted at now, saturating. u must have
 // been rolled to now. It does not check the limit.
 func (w Window) Add(u Usage, now int64, cost uint32) Usage {
+	switch w.Algorithm {
+	case SlidingWindowLog:
+		return w.addLog(u, now, cost)
+	case TokenBucket:
+		return w.take(u, now, cost)
+	}
 	u.Used = addSaturating(u.Used, cost)
-	if w.Algorithm == FixedWindowPerKey && (u.EndNs == 0 || u.Slides) {
-		u.EndNs = now + w.PeriodNs
+	return w.opened(u, now)
+}
+
+// opened returns u with its window's end where it has one of its own.
+func (w Window) opened(u Usage, now int64) Usage {
+	switch {
+	case w.Algorithm == FixedWindowPerKey && (u.EndNs == 0 || u.Slides || w.Elastic):
+		u.EndNs, u.Slides = now+w.PeriodNs, u.Slides || w.Elastic
+	case w.Algorithm == FixedWindow && w.Jitter > 0:
+		u.EndNs = w.End(now)
 	}
 	return u
 }
 
-// Remaining returns how many units still fit, at least 0.
-func (w Window) Remaining(u Usage) uint32 {
-	if u.Used >= w.Limit {
+// Set returns the usage of a key that is said to have used n units at now.
+func (w Window) Set(now int64, n uint32) Usage {
+	switch w.Algorithm {
+	case SlidingWindowLog:
+		return w.addLog(Usage{}, now, n)
+	case TokenBucket:
+		return w.take(Usage{}, now, n)
+	}
+	return w.opened(Usage{Used: n}, now)
+}
+
+// Count returns how much of the limit u uses: units, or the tokens that are
+// missing from a full bucket. u must have been rolled to now.
+func (w Window) Count(u Usage, now int64) uint32 {
+	switch w.Algorithm {
+	case SlidingWindowLog:
+		return uint32(len(u.Log))
+	case SlidingWindowCounter:
+		return addSaturating(w.weighted(u.Prev, now), u.Used)
+	case TokenBucket:
+		return w.missing(u)
+	}
+	return u.Used
+}
+
+// Most returns the most units the window admits at once. A log that remembers
+// fewer units than its limit, as a configuration that is on its way out may
+// find it, admits no more than it can count.
+func (w Window) Most() uint32 {
+	switch w.Algorithm {
+	case TokenBucket:
+		return w.Burst
+	case SlidingWindowLog:
+		return min(w.Limit, uint32(w.Units))
+	}
+	return w.Limit
+}
+
+// Remaining returns how many units still fit, at least 0. u must have been
+// rolled to now.
+func (w Window) Remaining(u Usage, now int64) uint32 {
+	used, most := w.Count(u, now), w.Most()
+	if w.Limit == 0 || used >= most {
 		return 0
 	}
-	return w.Limit - u.Used
+	return most - used
 }
 
 // Reset returns when the window's count starts anew: the end of the aligned
-// window, or of the key's open one (now when none is open). u must have been
-// rolled to now.
+// window, or of the key's open one; for a sliding counter the end of the bucket
+// in which nothing counted so far counts any more; when the newest unit leaves a
+// log; when a bucket is full. It is now for a window that has counted nothing
+// and is not aligned. u must have been rolled to now.
 func (w Window) Reset(u Usage, now int64) int64 {
-	if w.Algorithm == FixedWindowPerKey && u.EndNs == 0 {
+	switch {
+	case w.Algorithm == FixedWindow:
+		return w.End(now)
+	case w.Algorithm == SlidingWindowCounter:
+		return max(w.counterExpiry(u, now), w.End(now))
+	case u.IsZero():
 		return now
+	case w.Algorithm == TokenBucket:
+		return w.fullAt(u, now)
 	}
-	return w.endOf(u, now)
+	return w.Expiry(u, now)
 }
 
 // TakeBack returns u without a hit of cost units that had left the window as
@@ -98,6 +186,14 @@ func (w Window) Reset(u Usage, now int64) int64 {
 // more: any hit counted so far may be the first one left, so it ends a whole
 // period from now. u must have been rolled to now.
 func (w Window) TakeBack(u, after Usage, at, now int64, cost uint32, opened bool) (Usage, bool) {
+	switch w.Algorithm {
+	case SlidingWindowLog:
+		return w.takeBackLog(u, at, now, cost)
+	case SlidingWindowCounter:
+		return w.takeBackCounter(u, at, now, cost)
+	case TokenBucket:
+		return w.giveBack(u, at, now, cost), true
+	}
 	if w.endOf(after, at) <= now {
 		return u, !u.Slides // a window that slid on still counts the hit
 	}
@@ -117,27 +213,13 @@ func (w Window) TakeBack(u, after Usage, at, now int64, cost uint32, opened bool
 	return u, true
 }
 
-// Join returns the floor f after a record that held v was removed: no key that
-// starts from the result gets more than the removed one had left. Both must
-// have been rolled to the same instant.
-func (w Window) Join(f, v Usage) Usage {
-	return Usage{Used: max(f.Used, v.Used), EndNs: max(f.EndNs, v.EndNs)}
-}
-
-// Inherit returns the usage with which a key without a record starts at now
-// when its bucket's floor is f, rolled to now. A window whose true opening is
-// not known slides.
-func (w Window) Inherit(f Usage, now int64) Usage {
-	if w.Algorithm == FixedWindowPerKey && f.EndNs != 0 {
-		return Usage{Used: f.Used, EndNs: now + w.PeriodNs, Slides: true}
-	}
-	return f
-}
-
 // Shift returns u with its instants moved by delta nanoseconds.
 func (w Window) Shift(u Usage, delta int64) Usage {
 	if u.EndNs != 0 {
 		u.EndNs += delta
+	}
+	for i := range u.Log {
+		u.Log[i] += delta
 	}
 	return u
 }
@@ -145,8 +227,8 @@ func (w Window) Shift(u Usage, delta int64) Usage {
 // Load is the part of a limit that is used, as a fraction to compare.
 type Load struct{ Used, Limit uint32 }
 
-// Load returns how much of the limit u uses.
-func (w Window) Load(u Usage) Load { return Load{u.Used, max(w.Limit, 1)} }
+// Load returns how much of the limit u uses. u must have been rolled to now.
+func (w Window) Load(u Usage, now int64) Load { return Load{w.Count(u, now), max(w.Most(), 1)} }
 
 // Less reports whether l is the smaller fraction.
 func (l Load) Less(m Load) bool {

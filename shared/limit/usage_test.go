@@ -50,7 +50,7 @@ func TestRemainingResetExpiry(t *testing.T) {
 		"per key, open, empty": {k, Usage{EndNs: 47 * ms, Slides: true}, 5, 47 * ms, 47 * ms},
 		"limit 0":              {aligned(0, 10*ms, 0), Usage{}, 0, 50 * ms, 0},
 	} {
-		require.Equal(t, c.remaining, c.w.Remaining(c.u), name)
+		require.Equal(t, c.remaining, c.w.Remaining(c.u, now), name)
 		require.Equal(t, c.reset, c.w.Reset(c.u, now), name)
 		require.Equal(t, c.expiry, c.w.Expiry(c.u, now), name)
 	}
@@ -167,5 +167,5 @@ func TestLoad(t *testing.T) {
 	} {
 		require.Equal(t, c.less, c.l.Less(c.m), "%v %v", c.l, c.m)
 	}
-	require.Equal(t, Load{Used: 3, Limit: 1}, aligned(0, ms, 0).Load(Usage{Used: 3}), "a limit of 0 divides nothing by it")
+	require.Equal(t, Load{Used: 3, Limit: 1}, aligned(0, ms, 0).Load(Usage{Used: 3}, 0), "a limit of 0 divides nothing by it")
 }

@@ -32,7 +32,7 @@ func TestSame(t *testing.T) {
 		"another limit": {aligned(6, second, 3), true},
 		"another W":     {aligned(5, 2*second, 3), false},
 		"another shift": {aligned(5, second, 4), false},
-		"another kind":  {Window{FixedWindowPerKey, 5, second, 3}, false},
+		"another kind":  {Window{Algorithm: FixedWindowPerKey, Limit: 5, PeriodNs: second, OffsetNs: 3}, false},
 	} {
 		require.Equal(t, c.same, w.Same(c.other), name)
 	}
@@ -73,7 +73,7 @@ func TestStartEnd(t *testing.T) {
 		"longest, largest offset": {MaxPeriodNs, MaxPeriodNs - 1, 0, -1},
 	} {
 		w := aligned(1, c.period, c.offset)
-		require.Equal(t, c.start, w.Start(c.now), name)
+		require.Equal(t, c.start, w.start(c.now), name)
 		require.Equal(t, c.start+c.period, w.End(c.now), name)
 	}
 }

@@ -1,6 +1,17 @@
 package policy
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// maxBucketBytes is the most that the host copies at a time for one request.
+const maxBucketBytes = 16 << 10
+
+// leastSlots is how many keys share a bucket at least.
+const leastSlots = 4
 
 // checkRules checks what no rule can say alone.
 func (r *reader) checkRules(v value, p *Policy) {
@@ -25,6 +36,21 @@ func (r *reader) checkRules(v value, p *Policy) {
 			byCounter[rule.Counter] = i
 		}
 	}
+	if len(r.errs)+r.dropped > 0 {
+		return
+	}
+	for i := range p.Rules {
+		if first := byCounter[p.Rules[i].Counter]; first != i {
+			p.Rules[first].joinUnits(&p.Rules[i])
+		}
+	}
+	for i := range p.Rules {
+		if first := byCounter[p.Rules[i].Counter]; first != i {
+			p.Rules[i].joinUnits(&p.Rules[first])
+		} else {
+			r.fitsBucket(r.rules[i].value, &p.Rules[i])
+		}
+	}
 	if len(r.errs) > 0 {
 		return
 	}
@@ -42,10 +68,61 @@ func (r *reader) sameCounter(v value, rule *Rule, firstPath string, first *Rule)
 		r.fail(fieldAt(v, "key"), shares+"their keys must be the same")
 	}
 	if !sameWindows(rule.Limits, first.Limits) {
-		r.fail(fieldAt(v, "limits"), shares+"their windows (algorithm, per, offset) must be the same")
+		r.fail(fieldAt(v, "limits"), shares+"their windows (algorithm, per, offset, jitter, elastic) must be the same")
 	}
 	if rule.Capacity != first.Capacity {
 		r.fail(fieldAt(v, "capacity"), shares+"their capacities must be the same, not "+itoa(int64(rule.Capacity))+" and "+itoa(int64(first.Capacity)))
+	}
+}
+
+// setUnits makes each log of the rule remember as much as any key may use.
+func (r *Rule) setUnits() {
+	for i := range r.Limits {
+		if r.Limits[i].Algorithm != limit.SlidingWindowLog {
+			continue
+		}
+		most := r.Limits[i].Limit
+		for j := range r.Overrides {
+			if l := r.Overrides[j].Limits; i < len(l) && !l[i].Unlimited {
+				most = max(most, l[i].Limit)
+			}
+		}
+		r.remember(i, uint16(min(most, limit.MaxLog)))
+	}
+}
+
+// joinUnits makes the logs of r remember at least as much as those of another
+// rule of its counter, whose records they share.
+func (r *Rule) joinUnits(other *Rule) {
+	for i := range r.Limits {
+		for _, l := range other.Limits {
+			if l.Same(r.Limits[i].Window) && l.Units > r.Limits[i].Units {
+				r.remember(i, l.Units)
+			}
+		}
+	}
+}
+
+func (r *Rule) remember(i int, units uint16) {
+	r.Limits[i].Units = units
+	for j := range r.Overrides {
+		if l := r.Overrides[j].Limits; i < len(l) {
+			l[i].Units = units
+		}
+	}
+}
+
+// fitsBucket bounds what one request makes the host copy: a single log fits,
+// several long ones do not.
+func (r *reader) fitsBucket(v value, rule *Rule) {
+	layout := state.NewLayout(rule.Windows(), leastSlots)
+	if size := layout.ValueBytes(); size > maxBucketBytes {
+		units := 0
+		for i := range rule.Limits {
+			units += int(rule.Limits[i].Units)
+		}
+		r.fail(fieldAt(v, "limits"), "the logs remember "+itoa(int64(units))+" requests a key together (overrides and rules of the same counter included), more than a counter has room for: one log of "+
+			itoa(limit.MaxLog)+" fits; use sliding_window_counter for the larger")
 	}
 }
 
@@ -55,12 +132,17 @@ func sameWindows(a, b []Limit) bool {
 		return false
 	}
 	for i := range a {
-		same := func(l Limit) bool { return sameWindow(l.Window, a[i].Window) }
+		same := func(l Limit) bool { return l.Same(a[i].Window) }
 		if !slices.ContainsFunc(b, same) {
 			return false
 		}
 	}
 	return true
+}
+
+// has reports whether the object names the field.
+func has(v value, name string) bool {
+	return slices.ContainsFunc(v.node.Fields, func(f Field) bool { return f.Name == name })
 }
 
 // fieldAt is the place of a field, or of its object where the field is absent.

@@ -20,6 +20,7 @@ const (
 	formName
 	formWord
 	formInteger
+	formBool
 	formDuration
 	formList
 	formObject
@@ -37,6 +38,7 @@ type shape struct {
 }
 
 func word(words ...string) shape      { return shape{form: formWord, words: words} }
+func boolean() shape                  { return shape{form: formBool} }
 func integer(low, high int64) shape   { return shape{form: formInteger, min: low, max: high} }
 func listOf(item string) shape        { return shape{form: formList, of: item} }
 func objectOf(name string) shape      { return shape{form: formObject, of: name} }
@@ -44,9 +46,21 @@ func choice(of, inWords string) shape { return shape{form: formChoice, of: of, o
 func (s shape) isOneWord() bool       { return s.form == formWord && len(s.words) == 1 }
 func (s shape) accepts(w string) bool { return indexOf(s.words, w) >= 0 }
 
+// readsUnquoted reports whether text would be of the shape without its quotes.
+func (s shape) readsUnquoted(text string) bool {
+	if s.form == formBool {
+		return text == "true" || text == "false"
+	}
+	_, fault := integerOf(text)
+	return s.form == formInteger && fault == nil
+}
+
 func defaultNode(def string) *Node {
-	if isNumber(def) {
+	switch {
+	case isNumber(def):
 		return &Node{Kind: Number, Text: def}
+	case def == "true", def == "false":
+		return &Node{Kind: Bool, Text: def}
 	}
 	return &Node{Kind: String, Text: def}
 }
@@ -66,6 +80,8 @@ func (s shape) String() string {
 			return itoa(s.min)
 		}
 		return "a whole number from " + itoa(s.min) + " to " + itoa(s.max)
+	case formBool:
+		return "true or false"
 	case formDuration:
 		return `a duration such as "10s", "1h30m" or "7d"`
 	case formList:

@@ -17,6 +17,7 @@ func TestFieldTables(t *testing.T) {
 	checkTable(t, "client_ip", clientIPFields)
 	checkTable(t, "path", keyPathFields)
 	checkTable(t, "limit", limitFields)
+	checkTable(t, "override", overrideFields)
 	checkTable(t, "cost", costFields)
 }
 

@@ -87,10 +87,12 @@ func readKeyPath(r *reader, v value, k *KeyPart) {
 
 func readKey(r *reader, v value, rule *Rule) {
 	if v.node.Kind != List {
+		r.rule.anyKey = true
 		r.mismatch(v)
 		return
 	}
 	if count := len(v.node.Items); count > MaxKeyParts {
+		r.rule.anyKey = true
 		r.fail(v, "has "+itoa(int64(count))+" parts, the most is "+itoa(MaxKeyParts))
 		return
 	}

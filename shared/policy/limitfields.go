@@ -11,7 +11,7 @@ import (
 var limitFields = []field[Limit]{
 	{
 		name: "requests", shape: integer(0, math.MaxUint32), required: true,
-		doc: "Units allowed in the window; 0 always denies.",
+		doc: "Units allowed in the window, or that a token_bucket gains in it; 0 always denies.",
 		read: func(r *reader, v value, l *Limit) {
 			n, _ := r.integer(v)
 			l.Limit = uint32(n)
@@ -37,9 +37,27 @@ var limitFields = []field[Limit]{
 		read: func(r *reader, v value, l *Limit) { l.Algorithm = readAlgorithm(r, v) },
 	},
 	{
+		name: "burst", shape: integer(0, math.MaxUint32),
+		doc: "The most tokens a token_bucket holds; default is its requests.",
+		read: func(r *reader, v value, l *Limit) {
+			n, _ := r.integer(v)
+			l.Burst = uint32(n)
+		},
+	},
+	{
 		name: "offset", shape: shape{form: formDuration},
 		doc:  "Shifts the windows of fixed_window on the clock: 7d with offset 4d starts on Mondays UTC. Less than per.",
 		read: func(r *reader, v value, l *Limit) { l.OffsetNs, _ = r.duration(v) },
+	},
+	{
+		name: "jitter", shape: choice("percent", `a percentage from 1 to 100 such as 25 or "25%"`),
+		doc:  "Shifts the windows of fixed_window by up to that percentage of per, each key's by its own constant, so that not all keys start anew at once.",
+		read: func(r *reader, v value, l *Limit) { l.Jitter = readPercent(r, v) },
+	},
+	{
+		name: "elastic", shape: boolean(), def: "false",
+		doc:  "Deprecated: every counted hit moves the end of a fixed_window_per_key to per from now.",
+		read: func(r *reader, v value, l *Limit) { l.Elastic = r.boolean(v) },
 	},
 }
 
@@ -50,6 +68,17 @@ func readWindowName(r *reader, v value, l *Limit) {
 		return
 	}
 	l.Name = s
+}
+
+func readPercent(r *reader, v value) uint8 {
+	text, isText := strings.CutSuffix(v.node.Text, "%")
+	if v.node.Kind == Number && !isText || v.node.Kind == String && isText {
+		if n, fault := integerOf(text); fault == nil && n >= 1 && n <= 100 {
+			return uint8(n)
+		}
+	}
+	r.mismatch(v)
+	return 0
 }
 
 // period reports whether ns is a length a window may have.
@@ -70,6 +99,7 @@ func readLimits(r *reader, v value, rule *Rule) {
 		r.fail(v, "has "+itoa(int64(count))+" windows, the most is "+itoa(MaxWindows))
 		return
 	}
+	start := len(r.errs) + r.dropped
 	for i := range v.node.Items {
 		at := v.item(i, objectOf("limit"))
 		before := len(r.errs) + r.dropped
@@ -80,12 +110,17 @@ func readLimits(r *reader, v value, rule *Rule) {
 		} else {
 			l = Limit{} // keeps the indexes of the others
 		}
+		if l.Elastic {
+			r.warn(fieldAt(at, "elastic"), "is deprecated, and here for policies of Python limits: a client that never pauses for "+FormatDuration(l.PeriodNs)+" gets no new window; leave it out, or use sliding_window_log")
+		}
 		rule.Limits = append(rule.Limits, l)
 	}
+	r.rule.limits = r.rule.algorithm != 0 && len(r.errs)+r.dropped == start
 }
 
 func readLimit(r *reader, v value, l *Limit) {
-	l.Algorithm = r.algorithm
+	l.Algorithm = r.rule.algorithm
+	before := len(r.errs) + r.dropped
 	switch v.node.Kind {
 	case String:
 		requests, ns, loose, err := parseLimit(v.node.Text)
@@ -101,23 +136,16 @@ func readLimit(r *reader, v value, l *Limit) {
 			l.Limit, l.PeriodNs = requests, ns
 		}
 	case Object:
-		readObject(r, v, limitFields, l)
-		r.offset(v, l)
+		if !readObject(r, v, limitFields, l) {
+			return
+		}
 	default:
 		r.fail(v, "must be a limit, not "+describe(v.node)+`: write one such as "10/minute" or {requests: 10, per: 1m}`)
-	}
-}
-
-func (r *reader) offset(v value, l *Limit) {
-	if l.OffsetNs == 0 || l.PeriodNs == 0 {
 		return
 	}
-	at := fieldAt(v, "offset")
-	switch {
-	case l.Algorithm == limit.FixedWindowPerKey:
-		r.fail(at, "only fixed_window has an offset: a window of fixed_window_per_key starts with its key's first hit")
-	case l.OffsetNs >= l.PeriodNs:
-		r.fail(at, "must be less than per, which is "+FormatDuration(l.PeriodNs)+", not "+FormatDuration(l.OffsetNs))
+	r.fitsAlgorithm(v, l)
+	if len(r.errs)+r.dropped == before {
+		r.cautions(v, l)
 	}
 }
 
@@ -126,7 +154,7 @@ func (r *reader) distinct(v value, list string, before []Limit, l *Limit) {
 	for i := range before {
 		other := &before[i]
 		at := list + "[" + itoa(int64(i)) + "]"
-		if other.PeriodNs != 0 && sameWindow(other.Window, l.Window) {
+		if other.PeriodNs != 0 && other.Same(l.Window) {
 			r.fail(v, "is the same window as "+at+" ("+windowName(l.Window)+"): keep the one with the smaller limit")
 		}
 		if l.Name != "" && other.Name == l.Name {
@@ -135,24 +163,13 @@ func (r *reader) distinct(v value, list string, before []Limit, l *Limit) {
 	}
 }
 
-// sameWindow compares what a window's usage belongs to, so not its limit.
-func sameWindow(a, b limit.Window) bool {
-	return a.Algorithm == b.Algorithm && a.PeriodNs == b.PeriodNs && a.OffsetNs == b.OffsetNs
-}
-
-func windowName(w limit.Window) string {
-	s := algorithmName(w.Algorithm) + " of " + FormatDuration(w.PeriodNs)
-	if w.OffsetNs > 0 {
-		s += " with offset " + FormatDuration(w.OffsetNs)
-	}
-	return s
-}
-
 // Windows are the windows of the rule's limits, in their order.
-func (r *Rule) Windows() []limit.Window {
-	list := make([]limit.Window, len(r.Limits))
-	for i := range r.Limits {
-		list[i] = r.Limits[i].Window
+func (r *Rule) Windows() []limit.Window { return windowsOf(r.Limits) }
+
+func windowsOf(limits []Limit) []limit.Window {
+	list := make([]limit.Window, len(limits))
+	for i := range limits {
+		list[i] = limits[i].Window
 	}
 	return list
 }

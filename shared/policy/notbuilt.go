@@ -5,9 +5,6 @@ package policy
 // typing error. Whoever builds one takes its line out.
 var notBuilt = []struct{ object, name string }{
 	{"rule", "exempt"},
-	{"rule", "overrides"},
-	{"rule", "count_denied"},
-	{"rule", "enforce_percent"},
 	{"rule", "lease"},
 	{"rule", "response"},
 	{"match", "client_ips"},
@@ -17,19 +14,12 @@ var notBuilt = []struct{ object, name string }{
 	{"key", "jwt"},
 	{"key", "property"},
 	{"key", "first_of"},
-	{"limit", "burst"},
-	{"limit", "jitter"},
-	{"limit", "elastic"},
 	{"cost", "query"},
 }
 
 // notBuiltWords is notBuilt for the words a field may hold.
 var notBuiltWords = []struct{ field, word string }{
 	{"scope", "cluster"},
-	{"algorithm", "sliding_window_log"},
-	{"algorithm", "sliding_window_counter"},
-	{"algorithm", "token_bucket"},
-	{"mode", "shadow"},
 }
 
 func isNotBuilt(object, name string) bool {

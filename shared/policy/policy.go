@@ -36,18 +36,23 @@ const (
 
 // Rule limits the requests it matches, a counter for each key.
 type Rule struct {
-	Name         string
-	Counter      string // identity of the counters; default Name
-	Match        Match
-	Key          []KeyPart // none = one counter for all
-	MissingKey   MissingKey
-	Limits       []Limit // none = always allowed
-	Cost         Cost
-	Mode         Mode
-	Capacity     uint32 // live keys
-	OnFull       OnFull
-	OnError      Failure
-	OnContention Failure
+	Name        string
+	Counter     string // identity of the counters; default Name
+	Match       Match
+	Key         []KeyPart // none = one counter for all
+	MissingKey  MissingKey
+	Limits      []Limit // none = always allowed
+	Overrides   []Override
+	Cost        Cost
+	CountDenied bool // a hit that this rule denies is counted all the same
+	Mode        Mode
+	// EnforcePercent is the share of keys on which denials are enforced; the
+	// other keys act as in shadow mode.
+	EnforcePercent uint8
+	Capacity       uint32 // live keys
+	OnFull         OnFull
+	OnError        Failure
+	OnContention   Failure
 }
 
 // Match holds when every list that is not empty has an entry that holds.
@@ -70,10 +75,11 @@ type PatternKind uint8
 const (
 	Exact   PatternKind = 1 + iota
 	Prefix              // "abc*"
-	Suffix              // "*abc", headers only
+	Suffix              // "*abc", headers and overrides only
 	Regexp              // "~re", RE2, matched in full
 	Present             // "*", headers only
 	Absent              // "!", headers only
+	Any                 // "*", overrides only: also a part that a request lacks
 )
 
 // Pattern is one string predicate. Text is what is compared, without the
@@ -109,6 +115,17 @@ type Limit struct {
 	limit.Window
 }
 
+// Override gives the keys it matches other limits than the rule's. The first
+// that matches a key is the one that holds.
+type Override struct {
+	Key       []Pattern // one for each part of the rule's key
+	Unlimited bool      // these keys are not counted at all
+	// Limits are the rule's, in the same order and with the same names and
+	// identities. One that the override leaves out is Unlimited. Empty with
+	// Unlimited.
+	Limits []Limit
+}
+
 // Cost is how many units a request takes. With Header empty it is Fixed.
 type Cost struct {
 	Fixed   uint32
@@ -123,6 +140,7 @@ type Mode string
 
 const (
 	ModeEnforce Mode = "enforce"
+	ModeShadow  Mode = "shadow" // decides, counts and reports, never denies
 	ModeOff     Mode = "off"
 )
 

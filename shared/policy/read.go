@@ -64,12 +64,20 @@ func read(doc *Node, pushed bool) (*Policy, []Problem, []Problem) {
 
 // reader collects what is wrong while the tables are walked.
 type reader struct {
-	pushed    bool
-	algorithm limit.Algorithm // of the rule being read: what its limits default to
-	rules     []ruleAt        // each rule's place
-	errs      []Problem
-	warnings  []Problem
-	dropped   int
+	pushed   bool
+	rule     ruleState // of the rule being read
+	rules    []ruleAt  // each rule's place
+	errs     []Problem
+	warnings []Problem
+	dropped  int
+}
+
+// ruleState is what a rule's later fields need to know of its earlier ones.
+type ruleState struct {
+	*Rule
+	algorithm limit.Algorithm // what its limits default to
+	anyKey    bool            // the key could not be read, so nothing can be held against it
+	limits    bool            // the limits are sound
 }
 
 // ruleAt is where a rule stands and whether it can be compared with others.
@@ -101,10 +109,8 @@ func (r *reader) mismatch(v value) {
 		return
 	}
 	message := "must be " + v.shape.String() + ", not " + describe(v.node)
-	if v.node.Kind == String && v.shape.form == formInteger {
-		if _, fault := integerOf(v.node.Text); fault == nil {
-			message += ": remove the quotes"
-		}
+	if v.node.Kind == String && v.shape.readsUnquoted(v.node.Text) {
+		message += ": remove the quotes"
 	}
 	r.fail(v, message)
 }

@@ -91,8 +91,8 @@ func TestReadFull(t *testing.T) {
 				{Name: "daily", Window: window(fixed, 1000, day, 4*hour)},
 				{Window: window(perKey, 1000, day, 0)},
 			},
-			Cost:         policy.Cost{Header: "x-cost", Default: 2, Min: 0, Max: 100},
-			Mode:         policy.ModeEnforce,
+			Cost: policy.Cost{Header: "x-cost", Default: 2, Min: 0, Max: 100},
+			Mode: policy.ModeEnforce, EnforcePercent: 100,
 			Capacity:     1000,
 			OnFull:       policy.FullDeny,
 			OnError:      policy.FailDeny,
@@ -102,11 +102,16 @@ func TestReadFull(t *testing.T) {
 			Counter:    "log-in",
 			Match:      policy.Match{Paths: []policy.Pattern{{Kind: policy.Exact, Text: "/login"}}},
 			MissingKey: policy.MissingSkip, Limits: []policy.Limit{{Window: window(perKey, 5, minute, 0)}},
-			Cost: policy.Cost{Fixed: 3}, Mode: policy.ModeOff, Capacity: 65536,
+			Cost: policy.Cost{Fixed: 3}, Mode: policy.ModeOff, EnforcePercent: 100, Capacity: 65536,
 			OnFull: policy.FullAllow, OnError: policy.FailAllow, OnContention: policy.FailDeny,
 		}, {
 			Name: "open", Counter: "open", MissingKey: policy.MissingShare,
-			Cost: one, Mode: policy.ModeEnforce, Capacity: 65536,
+			Cost: one, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
+			OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny,
+		}, layers(), more(), {
+			Name: "denials", Counter: "denials", MissingKey: policy.MissingSkip,
+			Limits: []policy.Limit{{Window: window(fixed, 10, second, 0)}},
+			Cost:   one, CountDenied: true, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
 			OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny,
 		}},
 		Manage: &policy.Manage{Path: "/.sluice/", Port: 9902, TokenSHA256: [32]byte{
@@ -118,6 +123,8 @@ func TestReadFull(t *testing.T) {
 	require.Equal(t, "", p.Rules[1].KeyDefinition())
 	require.Equal(t, []limit.Window{window(perKey, 5, minute, 0)}, p.Rules[1].Windows())
 	require.Empty(t, p.Rules[2].Windows())
+	require.Empty(t, p.Rules[3].Overrides[0].Windows())
+	require.Equal(t, p.Rules[3].Overrides[1].Limits[1].Window, p.Rules[3].Overrides[1].Windows()[1])
 }
 
 // rule is a policy of one rule with these fields beside its name and limits.
@@ -235,6 +242,21 @@ func TestReadWarnings(t *testing.T) {
 		{"header and address", rule(`,"key":[{"header":"x-a"},"client_ip"]`), nil},
 		{"no key", rule(``), nil},
 		{"month", limits(`"5/2 Months"`), []string{`rules[0].limits[0]: a month has no one length: this counts as 60 days; write "5/60d" to be plain`}},
+		{"elastic", limits(`{"requests":5,"per":"1m","algorithm":"fixed_window_per_key","elastic":true}`), []string{
+			`rules[0].limits[0].elastic: is deprecated, and here for policies of Python limits: a client that never pauses for 1m gets no new window; leave it out, or use sliding_window_log`,
+		}},
+		{"sliding counter of 1", limits(`{"requests":1,"per":"1m","algorithm":"sliding_window_counter"}`), []string{
+			`rules[0].limits[0]: a sliding_window_counter of 1 lets two requests through across a boundary, one late in a window and one early in the next: use sliding_window_log, which is exact`,
+		}},
+		{"sliding counter of 1 in an override", `{"version":1,"rules":[{"name":"a","key":["host"],"algorithm":"sliding_window_counter","limits":["9/1s","0/1m"],"overrides":[{"key":["a"],"limits":["1/1s","0/1m"]}]}]}`, []string{
+			`rules[0].overrides[0].limits[0]: a sliding_window_counter of 1 lets two requests through across a boundary, one late in a window and one early in the next: use sliding_window_log, which is exact`,
+		}},
+		{"elastic in an override, once", `{"version":1,"rules":[{"name":"a","key":["host"],"algorithm":"fixed_window_per_key","limits":[{"requests":5,"per":"1m","elastic":true}],"overrides":[{"key":["a"],"limits":[{"requests":6,"per":"1m","elastic":true}]}]}]}`, []string{
+			`rules[0].limits[0].elastic: is deprecated, and here for policies of Python limits: a client that never pauses for 1m gets no new window; leave it out, or use sliding_window_log`,
+		}},
+		{"shadow and a header key", rule(`,"key":[{"header":"x-a"}],"mode":"shadow"`), []string{
+			"rules[0].missing_key: a client that leaves out x-a escapes this rule: set missing_key to deny or share, or add client_ip to the key",
+		}},
 		{"year", limits(`"5 per year"`), []string{`rules[0].limits[0]: a year has no one length: this counts as 360 days; write "5/360d" to be plain`}},
 	}
 	for _, tt := range tests {
@@ -310,6 +332,8 @@ func FuzzRead(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(full)
 	f.Add([]byte(rule(`,"key":[{"header":"x"},"host",{"path":{"segment":1}}]`)))
+	f.Add([]byte(`{"version":1,"rules":[{"name":"a","key":["host"],"algorithm":"sliding_window_log","limits":["5/1s",{"requests":1,"per":"1d","algorithm":"fixed_window","offset":"4h","jitter":"5%"}],"overrides":[{"key":["a*"],"unlimited":true},{"key":["*"],"limits":["9/1s"]}]},{"name":"b","counter":"a","key":["host"],"mode":"shadow","limits":[{"requests":1,"per":"1d","offset":"4h","jitter":5},{"requests":512,"per":"1s","algorithm":"sliding_window_log"}]}]}`))
+	f.Add([]byte(limits(`{"requests":1,"per":"1s","burst":3,"algorithm":"token_bucket"},{"requests":1,"per":"2s","elastic":true,"algorithm":"fixed_window_per_key"}`)))
 	f.Add([]byte(limits(`"1/s; 2/m",{"requests":1e3,"per":"1d","offset":"0"}`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n, err := policy.ParseJSON(data)
@@ -321,6 +345,9 @@ func FuzzRead(f *testing.F) {
 		for i := range errs {
 			require.NotEmpty(t, errs[i].Message)
 			require.True(t, json.Valid(data))
+		}
+		if p != nil {
+			wellFormed(t, p)
 		}
 	})
 }

@@ -1,6 +1,10 @@
 package policy
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
 
 const (
 	// MaxCapacity is the most live keys of a counter, 2²⁴: some 600 MB at three
@@ -51,7 +55,7 @@ var ruleFields = []field[Rule]{
 	{
 		name: "algorithm", shape: algorithmShape, def: "fixed_window",
 		doc:  "How the windows count, unless a limit says otherwise.",
-		read: func(r *reader, v value, _ *Rule) { r.algorithm = readAlgorithm(r, v) },
+		read: func(r *reader, v value, _ *Rule) { r.rule.algorithm = readAlgorithm(r, v) },
 	},
 	{
 		name: "limits", shape: listOf("limit"), required: true,
@@ -59,16 +63,34 @@ var ruleFields = []field[Rule]{
 		read: readLimits,
 	},
 	{
+		name: "overrides", shape: listOf("override"),
+		doc:  "Other limits for some keys; the first override that matches a key holds.",
+		read: readOverrides,
+	},
+	{
 		name: "cost", shape: choice("cost", `a whole number from 1 to 4294967295 or an object such as {header: x-cost}`), def: "1",
 		doc:  "How many units a request takes: a number, or read from a header.",
 		read: readCost,
 	},
 	{
-		name: "mode", shape: word(string(ModeEnforce), string(ModeOff)), def: string(ModeEnforce),
-		doc: "off: the rule does nothing.",
+		name: "count_denied", shape: boolean(), def: "false",
+		doc:  "Whether a request that this rule denies is counted all the same; not for token_bucket.",
+		read: func(r *reader, v value, rule *Rule) { rule.CountDenied = r.boolean(v) },
+	},
+	{
+		name: "mode", shape: word(string(ModeEnforce), string(ModeShadow), string(ModeOff)), def: string(ModeEnforce),
+		doc: "shadow: the rule decides, counts and reports, and never denies. off: it does nothing.",
 		read: func(r *reader, v value, rule *Rule) {
 			w, _ := r.word(v)
 			rule.Mode = Mode(w)
+		},
+	},
+	{
+		name: "enforce_percent", shape: integer(0, 100), def: "100",
+		doc: "Share of the keys on which denials are enforced: the same keys on every Envoy. The others act as in mode shadow, with which this does not go.",
+		read: func(r *reader, v value, rule *Rule) {
+			n, _ := r.integer(v)
+			rule.EnforcePercent = uint8(n)
 		},
 	},
 	{
@@ -106,16 +128,29 @@ var ruleFields = []field[Rule]{
 }
 
 func readRule(r *reader, v value, rule *Rule) {
-	r.algorithm = limit.FixedWindow
+	r.rule = ruleState{Rule: rule, algorithm: limit.FixedWindow}
 	if !readObject(r, v, ruleFields, rule) {
 		return
 	}
+	r.fitsRule(v, rule)
+	rule.setUnits()
 	if rule.Counter == "" {
 		rule.Counter = rule.Name
 	}
 	if rule.MissingKey == MissingSkip && rule.Mode != ModeOff && leavable(rule.Key) {
 		r.warn(value{node: v.node, path: member(v.path, "missing_key")},
 			"a client that leaves out "+join(headerNames(rule.Key))+" escapes this rule: set missing_key to deny or share, or add client_ip to the key")
+	}
+}
+
+// fitsRule checks what does not go together.
+func (r *reader) fitsRule(v value, rule *Rule) {
+	hasBucket := func(l Limit) bool { return l.Algorithm == limit.TokenBucket }
+	if rule.CountDenied && slices.ContainsFunc(rule.Limits, hasBucket) {
+		r.fail(fieldAt(v, "count_denied"), "does not go with token_bucket, where a denied request takes nothing: remove it, or use another algorithm")
+	}
+	if rule.Mode == ModeShadow && has(v, "enforce_percent") {
+		r.fail(fieldAt(v, "enforce_percent"), "does not go with mode shadow, which enforces nothing: remove it, or set mode to enforce")
 	}
 }
 
@@ -135,35 +170,4 @@ func headerNames(key []KeyPart) []string {
 		list = append(list, part.Name)
 	}
 	return list
-}
-
-// algorithms are the built ones by their names in a policy.
-var algorithms = []struct {
-	name string
-	is   limit.Algorithm
-}{
-	{"fixed_window", limit.FixedWindow},
-	{"fixed_window_per_key", limit.FixedWindowPerKey},
-}
-
-var algorithmShape = word(algorithms[0].name, algorithms[1].name)
-
-// readAlgorithm answers 0 for what it has refused.
-func readAlgorithm(r *reader, v value) limit.Algorithm {
-	w, _ := r.word(v)
-	for _, a := range algorithms {
-		if a.name == w {
-			return a.is
-		}
-	}
-	return 0
-}
-
-func algorithmName(a limit.Algorithm) string {
-	for _, known := range algorithms {
-		if known.is == a {
-			return known.name
-		}
-	}
-	return ""
 }

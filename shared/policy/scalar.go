@@ -79,6 +79,14 @@ func (r *reader) integer(v value) (int64, bool) {
 	return n, true
 }
 
+func (r *reader) boolean(v value) bool {
+	if v.node.Kind != Bool {
+		r.mismatch(v)
+		return false
+	}
+	return v.node.Text == "true"
+}
+
 func (r *reader) duration(v value) (int64, bool) {
 	if v.node.Kind != String {
 		r.mismatch(v)

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 // arena is a store that does not allocate for a key it has: its reads reuse
@@ -37,48 +39,108 @@ func (a *arena) Set(key, value []byte, cas uint32) Status {
 	return OK
 }
 
-func hotPath(t testing.TB, units uint32) (table *Table, key []byte, decide func() Status) {
+func hotPath(t testing.TB, windows ...limit.Window) (decide func() Status) {
 	store := &arena{values: make(map[string]*stored)}
-	windows := definition("x", 65536, aligned(units, anHour, 0), perKey(units, 2*anHour))
-	table, key = configured(store, "o", 1, windows), []byte("user-17")
+	table := configured(store, "o", 1, definition("x", 4096, windows...))
 	e := new(Entry)
-	for n := range 20_000 {
+	for n := range 2_000 {
 		require.True(t, hitInto(t, table, e, numbered(n), 100*second, 1))
 	}
-	require.True(t, hitInto(t, table, e, key, 100*second, 1))
-	return table, key, func() Status {
-		if status := table.Read(e, key, 101*second); status != OK {
+	require.True(t, hitInto(t, table, e, []byte("user-17"), 100*second, 1))
+	key := keyed(table, []byte("user-17"))
+	now := 100 * second
+	return func() Status {
+		now += ms
+		if status := table.Read(e, key, now); status != OK {
 			return status
 		}
-		if table.Check(e, windows.Windows, 1) != e.Now {
+		if table.Check(e, 1) != e.Now {
 			return Full
 		}
-		return table.Commit(e, windows.Windows, 1, true)
+		return table.Commit(e, 1, true)
+	}
+}
+
+// windowsOf are a window of each algorithm and a mix, for units hits an hour.
+func windowsOf(units uint32) map[string][]limit.Window {
+	logged := slidingLog(min(units, limit.MaxLog), anHour)
+	if units > limit.MaxLog {
+		logged = slidingLog(limit.MaxLog, 100*ms) // one unit leaves for each that comes
+	}
+	sliding, grid := elastic(anHour), jittered(anHour, 50)
+	sliding.Limit, grid.Limit = units, units
+	bucket := tokenBucket(units, 1, anHour)
+	return map[string][]limit.Window{
+		"fixed window":           {aligned(units, anHour, 0)},
+		"fixed window per key":   {perKey(units, 2*anHour)},
+		"fixed window, jittered": {grid},
+		"fixed window, elastic":  {sliding},
+		"sliding window log":     {logged},
+		"sliding window counter": {slidingCounter(units, anHour)},
+		"token bucket":           {bucket},
+		"a fixed and a per-key":  {aligned(units, anHour, 0), perKey(units, 2*anHour)},
+		"all of them":            {aligned(units, anHour, 0), grid, perKey(units, 2*anHour), logged, slidingCounter(units, anHour), bucket},
 	}
 }
 
 func TestTheHotPathDoesNotAllocate(t *testing.T) {
-	_, _, admitted := hotPath(t, 1<<31)
-	var status Status
-	require.Zero(t, testing.AllocsPerRun(1000, func() { status = admitted() }))
-	require.Equal(t, OK, status)
-	_, _, denied := hotPath(t, 1)
-	require.Zero(t, testing.AllocsPerRun(1000, func() { status = denied() }))
-	require.Equal(t, Full, status)
+	for name, windows := range windowsOf(1 << 31) {
+		admitted := hotPath(t, windows...)
+		var status Status
+		require.Zero(t, testing.AllocsPerRun(1000, func() { status = admitted() }), name)
+		require.Equal(t, OK, status, name)
+	}
+	for name, windows := range windowsOf(1) {
+		denied := hotPath(t, windows...)
+		var status Status
+		require.Zero(t, testing.AllocsPerRun(1000, func() { status = denied() }), name)
+		require.Equal(t, Full, status, name)
+	}
+}
+
+// A newcomer to a full bucket reads every record of it.
+func TestEvictionDoesNotAllocate(t *testing.T) {
+	for name, windows := range windowsOf(1 << 31) {
+		store := &arena{values: make(map[string]*stored)}
+		table := configured(store, "o", 1, definition("x", 4, windows...))
+		e, keys := new(Entry), make([]Key, 64)
+		for n := range keys {
+			keys[n] = keyed(table, numbered(n))
+		}
+		n := 0
+		newcomer := func() {
+			n++
+			require.Equal(t, OK, table.Read(e, keys[n%len(keys)], 100*second))
+			require.Equal(t, OK, table.Commit(e, 1, true))
+		}
+		for range 2 * len(keys) {
+			newcomer()
+		}
+		require.True(t, e.Evicted, name)
+		require.Zero(t, testing.AllocsPerRun(200, newcomer), name)
+	}
 }
 
 func BenchmarkHit(b *testing.B) {
-	_, _, decide := hotPath(b, 1<<31)
-	b.ReportAllocs()
-	for b.Loop() {
-		decide()
+	for name, windows := range windowsOf(1 << 31) {
+		b.Run(name, func(b *testing.B) {
+			decide := hotPath(b, windows...)
+			b.ReportAllocs()
+			for b.Loop() {
+				decide()
+			}
+		})
 	}
 }
 
 func BenchmarkDenied(b *testing.B) {
-	_, _, decide := hotPath(b, 1)
-	b.ReportAllocs()
-	for b.Loop() {
-		decide()
+	for name, windows := range windowsOf(1) {
+		b.Run(name, func(b *testing.B) {
+			decide := hotPath(b, windows...)
+			b.ReportAllocs()
+			for b.Loop() {
+				decide()
+			}
+		})
 	}
 }

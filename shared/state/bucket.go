@@ -25,7 +25,14 @@ func newBucket(l *Layout, epoch uint32) bucket {
 
 func putWindow(b []byte, w limit.Window) {
 	b[0], b[1] = byte(w.Algorithm), 0
-	le.PutUint16(b[2:], 0)
+	if w.Elastic {
+		b[1] = elasticBit
+	}
+	extra := uint16(w.Jitter)
+	if w.Algorithm == limit.SlidingWindowLog {
+		extra = w.Units
+	}
+	le.PutUint16(b[2:], extra)
 	le.PutUint64(b[4:], uint64(w.PeriodNs))
 	le.PutUint64(b[12:], uint64(w.OffsetNs))
 }
@@ -36,8 +43,18 @@ func readWindow(b []byte) (limit.Window, bool) {
 		Algorithm: limit.Algorithm(b[0]),
 		PeriodNs:  int64(le.Uint64(b[4:])),
 		OffsetNs:  int64(le.Uint64(b[12:])),
+		Elastic:   b[1] == elasticBit,
 	}
-	known := partBytes(w.Algorithm) != 0 && b[1] == 0 && le.Uint16(b[2:]) == 0 &&
+	extra, most := le.Uint16(b[2:]), uint16(0)
+	switch w.Algorithm {
+	case limit.FixedWindow:
+		w.Jitter, most = uint8(extra), 100
+	case limit.SlidingWindowLog:
+		w.Units, most = extra, limit.MaxLog
+	}
+	part, _ := partBytes(w)
+	known := part != 0 && extra <= most &&
+		(b[1] == 0 || w.Elastic && w.Algorithm == limit.FixedWindowPerKey) &&
 		w.PeriodNs >= limit.MinPeriodNs && w.PeriodNs <= limit.MaxPeriodNs &&
 		w.OffsetNs >= 0 && w.OffsetNs < w.PeriodNs
 	return w, known
@@ -56,16 +73,18 @@ func (b bucket) readable() bool {
 	if le.Uint16(b[offSpare:]) != 0 || int64(le.Uint64(b[offFloorTime:])) < 0 {
 		return false
 	}
-	parts := 0
+	size := headBytes + n*windowBytes
+	record := fingerprintBytes + recordHeadBytes
 	for i := range n {
 		w, known := readWindow(b[headBytes+i*windowBytes:])
 		if !known {
 			return false
 		}
-		parts += partBytes(w.Algorithm)
+		part, floor := partBytes(w)
+		size += floor
+		record += part
 	}
-	slots := int(b[offSlots])
-	return len(b) == headBytes+n*windowBytes+parts+slots*(fingerprintBytes+recordHeadBytes+parts)
+	return len(b) == size+int(b[offSlots])*record
 }
 
 // layout reads b's own layout; b must be readable.
@@ -113,15 +132,6 @@ func (b bucket) recordGeneration(l *Layout, slot int) uint16 {
 	return le.Uint16(b.record(l, slot)[8:]) & generationMask
 }
 
-// usage returns what the slot's record holds of window i.
-func (b bucket) usage(l *Layout, slot, i int) limit.Usage {
-	return readPart(l.Windows[i].Algorithm, b.record(l, slot)[recordHeadBytes+l.parts[i]:])
-}
-
-func (b bucket) setUsage(l *Layout, slot, i int, u limit.Usage) {
-	putPart(l.Windows[i].Algorithm, b.record(l, slot)[recordHeadBytes+l.parts[i]:], u)
-}
-
 // place gives the slot to a key.
 func (b bucket) place(l *Layout, slot int, fingerprint uint32) {
 	clear(b.record(l, slot))
@@ -133,33 +143,136 @@ func (b bucket) setTime(l *Layout, slot int, t int64) {
 	le.PutUint64(b.record(l, slot), uint64(t)+1)
 }
 
-// floor returns what the bucket's floor holds of window i.
+// wasReset reports whether the slot's record says that the key was reset.
+func (b bucket) wasReset(l *Layout, slot int) bool {
+	return le.Uint16(b.record(l, slot)[8:])&resetBit != 0
+}
+
+// mark sets the generation of the slot's record, and whether it was reset.
+func (b bucket) mark(l *Layout, slot int, generation uint16, reset bool) {
+	if reset {
+		generation |= resetBit
+	}
+	le.PutUint16(b.record(l, slot)[8:], generation)
+}
+
+// nextGeneration bumps the bucket's generation and returns it.
+func (b bucket) nextGeneration() uint16 {
+	le.PutUint16(b[offGeneration:], (b.generation()+1)&generationMask)
+	return b.generation()
+}
+
+// usage returns what the slot's record holds of window i. A log is decoded into
+// log.
+func (b bucket) usage(l *Layout, slot, i int, log []int64) limit.Usage {
+	w, part := &l.Windows[i], b.record(l, slot)[recordHeadBytes+l.parts[i]:]
+	switch {
+	case w.Algorithm == limit.SlidingWindowLog:
+		return limit.Usage{
+			Log: readLog(part, b.time(l, slot), int(w.Units), log),
+			Cut: le.Uint16(part)&cutBit != 0,
+		}
+	case w.Algorithm == limit.TokenBucket:
+		return limit.Usage{
+			Tokens: limit.Tokens{Lo: le.Uint64(part), Hi: int64(int32(le.Uint32(part[8:])))},
+			EndNs:  int64(le.Uint64(part[12:])),
+		}
+	default:
+		return readCounts(w, part)
+	}
+}
+
+func (b bucket) setUsage(l *Layout, slot, i int, u limit.Usage) {
+	w, part := &l.Windows[i], b.record(l, slot)[recordHeadBytes+l.parts[i]:]
+	switch {
+	case w.Algorithm == limit.SlidingWindowLog:
+		putLog(part, u)
+	case w.Algorithm == limit.TokenBucket:
+		le.PutUint64(part, u.Tokens.Lo)
+		le.PutUint32(part[8:], uint32(u.Tokens.Hi))
+		le.PutUint64(part[12:], uint64(u.EndNs))
+	default:
+		putCounts(w, part, u)
+	}
+}
+
+// floor returns what the bucket's floor holds of window i; see limit.Floor.
 func (b bucket) floor(l *Layout, i int) limit.Usage {
-	return readPart(l.Windows[i].Algorithm, b[l.floor+l.parts[i]:])
+	w, part := &l.Windows[i], b[l.floors[i]:]
+	switch w.Algorithm {
+	case limit.SlidingWindowLog:
+		return limit.Usage{Used: le.Uint32(part), EndNs: int64(le.Uint64(part[4:]))}
+	case limit.TokenBucket:
+		return limit.Usage{Used: le.Uint32(part), Prev: le.Uint32(part[4:]), EndNs: int64(le.Uint64(part[8:]))}
+	}
+	return readCounts(w, part)
 }
 
-func (b bucket) setFloor(l *Layout, i int, u limit.Usage) {
-	u.Slides = false
-	putPart(l.Windows[i].Algorithm, b[l.floor+l.parts[i]:], u)
+func (b bucket) setFloor(l *Layout, i int, f limit.Usage) {
+	w, part := &l.Windows[i], b[l.floors[i]:]
+	switch w.Algorithm {
+	case limit.SlidingWindowLog:
+		le.PutUint32(part, f.Used)
+		le.PutUint64(part[4:], uint64(f.EndNs))
+	case limit.TokenBucket:
+		le.PutUint32(part, f.Used)
+		le.PutUint32(part[4:], f.Prev)
+		le.PutUint64(part[8:], uint64(f.EndNs))
+	default:
+		putCounts(w, part, f)
+	}
 }
 
-func readPart(a limit.Algorithm, p []byte) limit.Usage {
+// readCounts reads the parts that are alike in records and floors.
+func readCounts(w *limit.Window, p []byte) limit.Usage {
 	u := limit.Usage{Used: le.Uint32(p)}
-	if a == limit.FixedWindowPerKey {
+	switch {
+	case w.Algorithm == limit.SlidingWindowCounter:
+		u.Prev = le.Uint32(p[4:])
+	case w.Algorithm == limit.FixedWindowPerKey || w.Jitter > 0:
 		end := le.Uint64(p[4:])
 		u.EndNs, u.Slides = int64(end&^slidesBit), end&slidesBit != 0
 	}
 	return u
 }
 
-func putPart(a limit.Algorithm, p []byte, u limit.Usage) {
+func putCounts(w *limit.Window, p []byte, u limit.Usage) {
 	le.PutUint32(p, u.Used)
-	if a == limit.FixedWindowPerKey {
+	switch {
+	case w.Algorithm == limit.SlidingWindowCounter:
+		le.PutUint32(p[4:], u.Prev)
+	case w.Algorithm == limit.FixedWindowPerKey || w.Jitter > 0:
 		end := uint64(u.EndNs)
 		if u.Slides {
 			end |= slidesBit
 		}
 		le.PutUint64(p[4:], end)
+	}
+}
+
+// readLog decodes a log written at last into log: no unit is younger than that,
+// nor older than 2⁵⁶ ns, so that the low bits of its time say it all.
+func readLog(p []byte, last int64, most int, log []int64) []int64 {
+	log = log[:0]
+	for i := range min(int(le.Uint16(p)&^cutBit), most) {
+		at := 2 + i*unitBytes
+		low := uint64(le.Uint32(p[at:])) | uint64(le.Uint16(p[at+4:]))<<32 | uint64(p[at+6])<<48
+		log = append(log, last-int64((uint64(last)-low)&unitMask))
+	}
+	return log
+}
+
+func putLog(p []byte, u limit.Usage) {
+	units := uint16(len(u.Log))
+	if u.Cut {
+		units |= cutBit
+	}
+	le.PutUint16(p, units)
+	for i, t := range u.Log {
+		at := 2 + i*unitBytes
+		le.PutUint32(p[at:], uint32(t))
+		le.PutUint16(p[at+4:], uint16(t>>32))
+		p[at+6] = byte(t >> 48)
 	}
 }
 
@@ -186,10 +299,23 @@ func (b bucket) convert(from, to *Layout, epoch uint32) bucket {
 		for i, w := range to.Windows {
 			for j, v := range from.Windows {
 				if w.Same(v) {
-					out.setUsage(to, slot, i, b.usage(from, slot, j))
+					u := b.usage(from, slot, j, nil)
+					out.setUsage(to, slot, i, refit(u, int(w.Units)))
 				}
 			}
 		}
 	}
 	return out
+}
+
+// refit returns u with a log of at most that many units. One that misses units
+// gets the oldest it has in their place, so that more room is not more quota.
+func refit(u limit.Usage, units int) limit.Usage {
+	if drop := len(u.Log) - units; drop > 0 {
+		u.Log, u.Cut = u.Log[drop:], true
+	}
+	for u.Cut && len(u.Log) > 0 && len(u.Log) < units {
+		u.Log = append(u.Log[:1:1], u.Log...)
+	}
+	return u
 }

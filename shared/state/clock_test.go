@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 // A clock that was an hour ahead for one hit locks nobody out for an hour.
@@ -11,29 +13,31 @@ func TestAWildClockIsMovedToThePresent(t *testing.T) {
 	for _, def := range []Definition{
 		definition("x", 1, aligned(3, second, 0)),
 		definition("x", 1, perKey(3, second)),
+		definition("x", 1, slidingLog(3, second)),
+		definition("x", 1, limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 3, PeriodNs: second, Elastic: true}),
 	} {
 		table := configured(newMemory(), "o", 1, def)
 		key, now := []byte("k"), 100*second
 		require.True(t, hit(t, table, key, now+anHour, 3))
 
 		var e Entry
-		require.Equal(t, OK, table.Read(&e, key, now))
+		require.Equal(t, OK, table.Read(&e, keyed(table, key), now))
 		require.True(t, e.Rebased)
 		require.Equal(t, now, e.Now)
-		pass := table.Check(&e, def.Windows, 1)
+		pass := table.Check(&e, 1)
 		require.Equal(t, now+second, pass, "what it counted is in the present window")
 		table.Persist(&e)
-		require.Equal(t, OK, table.Read(&e, key, pass))
+		require.Equal(t, OK, table.Read(&e, keyed(table, key), pass))
 		require.False(t, e.Rebased, "the denied read wrote it down")
 		require.True(t, hit(t, table, key, pass, 1))
 
 		// The floor that a wild clock leaves is moved as well.
 		require.True(t, hit(t, table, []byte("a"), now+anHour, 3))
 		require.True(t, hit(t, table, []byte("b"), now+anHour+2*second, 2))
-		require.Equal(t, OK, table.Read(&e, []byte("c"), now+2*second))
+		require.Equal(t, OK, table.Read(&e, keyed(table, []byte("c")), now+2*second))
 		require.True(t, e.Rebased)
 		require.Equal(t, now+2*second, e.Now)
-		require.Equal(t, OK, table.Commit(&e, def.Windows, 1, true))
+		require.Equal(t, OK, table.Commit(&e, 1, true))
 	}
 }
 
@@ -56,11 +60,11 @@ func TestAnEntryOfAnOldLayoutIsReadAgain(t *testing.T) {
 	next := configured(store, "o", 2, definition("x", 4, hour, day))
 	key, now := []byte("k"), 100*second
 	var e, f Entry
-	require.Equal(t, OK, old.Read(&e, key, now))
+	require.Equal(t, OK, old.Read(&e, keyed(old, key), now))
 	require.True(t, hit(t, next, key, now, 1))
-	require.Equal(t, OK, old.Read(&f, key, now))
-	require.Equal(t, Mismatch, old.Commit(&e, old.def.Windows, 1, true))
-	require.Equal(t, OK, old.Commit(&f, old.def.Windows, 1, true))
+	require.Equal(t, OK, old.Read(&f, keyed(old, key), now))
+	require.Equal(t, Mismatch, old.Commit(&e, 1, true))
+	require.Equal(t, OK, old.Commit(&f, 1, true))
 	require.Equal(t, []uint32{2, 2}, used(t, next, key, now))
 }
 
@@ -75,7 +79,7 @@ func TestConvertKeepsRecordsAndFloor(t *testing.T) {
 	old.place(&from, 1, 0xfeedface)
 	old.setTime(&from, 1, 78*second)
 	for i, u := range []uint32{3, 4} {
-		v := a.Add(old.usage(&from, 1, i), 78*second, u)
+		v := a.Add(old.usage(&from, 1, i, nil), 78*second, u)
 		if i == 1 {
 			v.EndNs, v.Slides = 98*second, true
 		}
@@ -92,12 +96,48 @@ func TestConvertKeepsRecordsAndFloor(t *testing.T) {
 	require.Equal(t, 1, got.find(&to, 0xfeedface))
 	require.Equal(t, 78*second, got.time(&to, 1))
 	require.EqualValues(t, 5, got.recordGeneration(&to, 1))
-	require.Equal(t, old.usage(&from, 1, 1), got.usage(&to, 1, 0), "kept, in another column")
+	require.Equal(t, old.usage(&from, 1, 1, nil), got.usage(&to, 1, 0, nil), "kept, in another column")
 	require.Equal(t, old.floor(&from, 1), got.floor(&to, 0))
-	require.Zero(t, got.usage(&to, 1, 1), "new")
+	require.Zero(t, got.usage(&to, 1, 1, nil), "new")
 	require.Zero(t, got.floor(&to, 1))
 
 	reversed := NewLayout(definition("x", 2, c, b).Windows, 2)
 	again := got.convert(&to, &reversed, 9).convert(&reversed, &to, 8)
 	require.Equal(t, got, again, "another order loses nothing")
+}
+
+// What a wild clock wrote of a counter or a bucket counts as of now.
+func TestAWildClockLocksNobodyOut(t *testing.T) {
+	grid := jittered(second, 100)
+	grid.Limit = 3
+	now := 100 * second
+	for name, c := range map[string]struct {
+		window limit.Window
+		wait   int64
+	}{
+		"counter":  {slidingCounter(3, second), second + second/3 + 1},
+		"bucket":   {tokenBucket(3, 3, second), second/3 + 1},
+		"jittered": {grid, second},
+	} {
+		table := configured(newMemory(), "o", 1, definition("x", 1, c.window))
+		require.True(t, hit(t, table, []byte("k"), now+anHour, 3))
+		var e Entry
+		require.Equal(t, OK, table.Read(&e, keyed(table, []byte("k")), now))
+		require.True(t, e.Rebased, name)
+		pass := table.Check(&e, 1)
+		require.Greater(t, pass, now, name)
+		require.LessOrEqual(t, pass, now+c.wait, name)
+		table.Persist(&e)
+		require.True(t, hit(t, table, []byte("k"), pass, 1), name)
+
+		// So is the floor: of a victim that had used all, until then.
+		require.True(t, hit(t, table, []byte("a"), now+anHour, 3))
+		require.Equal(t, OK, table.Read(&e, keyed(table, []byte("b")), now+anHour))
+		require.Equal(t, OK, table.Inc(&e, AllWindows, 1, true))
+		require.Equal(t, OK, table.Read(&e, keyed(table, []byte("c")), now))
+		require.True(t, e.Rebased, name)
+		pass = table.Check(&e, 1)
+		require.Greater(t, pass, now, name)
+		require.LessOrEqual(t, pass, now+c.wait, name)
+	}
 }

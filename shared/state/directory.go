@@ -60,6 +60,7 @@ type tableEntry struct {
 	vanishedNs   int64
 	windows      []limit.Window
 	owners       []owner
+	foreign      []byte // definitions of windows that this build does not know
 }
 
 type owner struct {
@@ -67,7 +68,9 @@ type owner struct {
 	configuredNs int64
 }
 
-// readDirectory decodes a directory; ok is false where this build cannot.
+// readDirectory decodes a directory; ok is false where this build cannot. A
+// table with windows that only a newer build knows is kept as it is: the others
+// must go on when a filter is rolled back.
 func readDirectory(b []byte) (d directory, ok bool) {
 	if len(b) < directoryHeadBytes || b[0] != formatVersion || b[1] != kindDirectory {
 		return d, false
@@ -99,10 +102,12 @@ func (e *tableEntry) read(b []byte) (rest []byte, ok bool) {
 		len(b) < windows*windowBytes+owners*ownerBytes {
 		return nil, false
 	}
+	definitions := b[:windows*windowBytes]
 	e.windows = make([]limit.Window, windows)
 	for i := range e.windows {
-		if e.windows[i], ok = readWindow(b); !ok {
-			return nil, false
+		var known bool
+		if e.windows[i], known = readWindow(b); !known {
+			e.foreign = definitions
 		}
 		b = b[windowBytes:]
 	}
@@ -129,10 +134,14 @@ func (d *directory) append(b []byte) []byte {
 		b = le.AppendUint64(b, uint64(e.configuredNs))
 		b = le.AppendUint64(b, uint64(e.vanishedNs))
 		b = le.AppendUint16(b, uint16(len(e.owners)))
-		for _, w := range e.windows {
-			var def [windowBytes]byte
-			putWindow(def[:], w)
-			b = append(b, def[:]...)
+		if e.foreign != nil {
+			b = append(b, e.foreign...)
+		} else {
+			for _, w := range e.windows {
+				var def [windowBytes]byte
+				putWindow(def[:], w)
+				b = append(b, def[:]...)
+			}
 		}
 		for _, o := range e.owners {
 			b = le.AppendUint64(b, o.id)
@@ -226,7 +235,7 @@ func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
 	found := -1
 	for i := range d.tables {
 		e := &d.tables[i]
-		if e.counter != def.Counter || (e.others(o) && !sameWindows(e.windows, def.Windows)) {
+		if e.counter != def.Counter || e.foreign != nil || (e.others(o) && !sameWindows(e.windows, def.Windows)) {
 			continue
 		}
 		if found < 0 || sameWindows(e.windows, def.Windows) {
@@ -249,9 +258,9 @@ func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
 	}
 	e := &d.tables[found]
 	e.join(o)
-	if !sameWindows(e.windows, def.Windows) && e.configuredNs <= o.configuredNs {
+	if want := longestLogs(def.Windows, e.windows); !sameWindows(e.windows, want) && e.configuredNs <= o.configuredNs {
 		d.epoch++
-		e.epoch, e.windows = d.epoch, def.Windows
+		e.epoch, e.windows = d.epoch, want
 	}
 	e.configuredNs = max(e.configuredNs, o.configuredNs)
 	return e
@@ -269,8 +278,23 @@ func (d *directory) freeNumber() uint16 {
 	return n
 }
 
+// sameWindows reports whether records of windows a and b look the same.
 func sameWindows(a, b []limit.Window) bool {
-	return slices.EqualFunc(a, b, limit.Window.Same)
+	return slices.EqualFunc(a, b, func(v, w limit.Window) bool { return v.Same(w) && v.Units == w.Units })
+}
+
+// longestLogs returns want with logs that are no shorter than those in have: a
+// lowered limit that is raised again must find every unit.
+func longestLogs(want, have []limit.Window) []limit.Window {
+	out := slices.Clone(want)
+	for i := range out {
+		for _, w := range have {
+			if w.Same(out[i]) {
+				out[i].Units = max(out[i].Units, w.Units)
+			}
+		}
+	}
+	return out
 }
 
 func longest(windows []limit.Window) int64 {

@@ -148,7 +148,7 @@ func TestAStaleWorkerCannotDisturbAReusedNumber(t *testing.T) {
 		require.True(t, hit(t, other, key, now, 1))
 		now += 2 * anHour
 		z := configured(store, "o", 3, definition("z", 4, windows...))
-		require.Equal(t, OK, z.Read(new(Entry), key, now))
+		require.Equal(t, OK, z.Read(new(Entry), keyed(z, key), now))
 		require.Equal(t, stale.number, z.number, "%s: the number is used again", name)
 
 		require.True(t, hit(t, stale, key, now, 3), "%s: nobody has written there yet", name)
@@ -189,8 +189,8 @@ func TestTheSeedIsShared(t *testing.T) {
 	def := definition("x", 100, aligned(5, second, 0))
 	a := NewTables(store, seeded(1), 1, 1).Table(def)
 	b := NewTables(store, seeded(2), 2, 1).Table(def)
-	require.Equal(t, OK, a.Read(new(Entry), []byte("k"), 1))
-	require.Equal(t, OK, b.Read(new(Entry), []byte("k"), 1))
+	require.Equal(t, OK, a.Read(new(Entry), keyed(a, []byte("k")), 1))
+	require.Equal(t, OK, b.Read(new(Entry), keyed(b, []byte("k")), 1))
 	require.Equal(t, a.tables.seed, b.tables.seed)
 	require.NotZero(t, a.tables.seed)
 }

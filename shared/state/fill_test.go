@@ -35,6 +35,10 @@ func TestGeometry(t *testing.T) {
 		{manyWindows, 16, Geometry{1, 16}},
 		{manyWindows, 17, Geometry{2, 16}},
 		{manyWindows, 65536, Geometry{6827, 16}},
+		{[]limit.Window{slidingLog(60, second)}, 8, Geometry{1, 8}},
+		{[]limit.Window{slidingLog(60, second)}, 65536, Geometry{18619, 8}},
+		{[]limit.Window{slidingLog(limit.MaxLog, second)}, 4, Geometry{1, 4}},
+		{[]limit.Window{slidingLog(limit.MaxLog, second)}, 65536, Geometry{68267, 4}},
 	} {
 		got := GeometryFor(c.windows, c.capacity)
 		require.Equal(t, c.want, got, "capacity %d", c.capacity)
@@ -53,30 +57,39 @@ func TestSizes(t *testing.T) {
 		{[]limit.Window{perKey(5, second)}, 32, 20 + 20 + 12 + 32*(4+10+12)},
 		{append(oneWindow, perKey(5, second)), 32, 20 + 40 + 16 + 32*(4+10+16)},
 		{manyWindows, 16, 20 + 100 + 60 + 16*(4+10+60)},
+		{[]limit.Window{slidingLog(limit.MaxLog, second)}, 4, 20 + 20 + 12 + 4*(4+10+2+7*512)},
+		{[]limit.Window{slidingCounter(5, second)}, 32, 20 + 20 + 8 + 32*(4+10+8)},
+		{[]limit.Window{tokenBucket(5, 5, second)}, 32, 20 + 20 + 16 + 32*(4+10+20)},
+		{[]limit.Window{jittered(second, 1)}, 32, 20 + 20 + 12 + 32*(4+10+12)},
+		{[]limit.Window{elastic(second)}, 32, 20 + 20 + 12 + 32*(4+10+12)},
 	} {
 		l := NewLayout(c.windows, c.slots)
 		require.Equal(t, c.bytes, l.ValueBytes())
 		require.Len(t, newBucket(&l, 1), c.bytes)
 	}
-	require.EqualValues(t, 2926*(96+620+103), HostBytes(oneWindow, 65536), "about 37 bytes a key")
-	require.EqualValues(t, 96+62+10, HostBytes(oneWindow, 1))
+	require.EqualValues(t, 2926*(96+620+124), HostBytes(oneWindow, 65536), "about 38 bytes a key")
+	require.EqualValues(t, 96+62+12, HostBytes(oneWindow, 1))
 }
 
 // fullShare returns the share of newcomers that meet a full bucket in a table
 // at capacity: while it fills, and with keys coming and going. Every key lives
 // for one window, so that with a newcomer each tick capacity keys are live.
-func fullShare(t *testing.T, windows int, capacity uint32) (filling, steady float64) {
-	var definitions []limit.Window
-	for range windows {
-		definitions = append(definitions, perKey(5, int64(capacity)*ms+int64(len(definitions))))
-	}
-	table := configured(newMemory(), "o", 1, definition("x", capacity, definitions...))
+func fullShare(t *testing.T, slots uint8, capacity uint32) (filling, steady float64) {
+	life := int64(capacity) * ms
+	windows := map[uint8][]limit.Window{
+		32: {perKey(5, life)},
+		16: {perKey(5, life), perKey(5, life+1), perKey(5, life+2), perKey(5, life+3), perKey(5, life+4)},
+		8:  {slidingLog(60, life)},
+		4:  {slidingLog(150, life)},
+	}[slots]
+	table := configured(newMemory(), "o", 1, definition("x", capacity, windows...))
+	require.Equal(t, slots, GeometryFor(windows, capacity).Slots)
 	var e Entry
 	newcomers := func(from, to int) float64 {
 		full := 0
 		for n := from; n < to; n++ {
-			require.Equal(t, OK, table.Read(&e, numbered(n), int64(1+n)*ms))
-			switch status := table.Commit(&e, definitions, 1, false); status {
+			require.Equal(t, OK, table.Read(&e, keyed(table, numbered(n)), int64(1+n)*ms))
+			switch status := table.Commit(&e, 1, false); status {
 			case Full:
 				full++
 			default:
@@ -88,19 +101,22 @@ func fullShare(t *testing.T, windows int, capacity uint32) (filling, steady floa
 	n := int(capacity)
 	filling = newcomers(0, n)
 	newcomers(n, 2*n)
-	return filling, newcomers(2*n, 8*n)
+	return filling, newcomers(2*n, max(8*n, 10_000))
 }
 
 func TestFewNewcomersMeetAFullBucket(t *testing.T) {
 	for _, c := range []struct {
-		windows  int
+		slots    uint8
 		capacity uint32
-	}{{1, 33}, {1, 44}, {1, 224}, {1, 2240}, {1, 20_000}, {5, 17}, {5, 200}, {5, 2000}, {5, 20_000}} {
-		filling, steady := fullShare(t, c.windows, c.capacity)
+	}{
+		{32, 33}, {32, 44}, {32, 224}, {32, 2240}, {32, 20_000}, {16, 17}, {16, 200}, {16, 2000}, {16, 20_000},
+		{8, 9}, {8, 100}, {8, 1000}, {8, 5000}, {4, 5}, {4, 50}, {4, 500}, {4, 5000},
+	} {
+		filling, steady := fullShare(t, c.slots, c.capacity)
 		require.Less(t, filling, 0.02, "%+v", c)
 		require.Less(t, steady, 0.02, "%+v", c)
-		t.Logf("%d windows, capacity %d: %.2f %% while it fills, %.2f %% with keys coming and going",
-			c.windows, c.capacity, 100*filling, 100*steady)
+		t.Logf("%d slots, capacity %d: %.2f %% while it fills, %.2f %% with keys coming and going",
+			c.slots, c.capacity, 100*filling, 100*steady)
 	}
 }
 
@@ -109,13 +125,13 @@ func TestASmallCapacityIsExact(t *testing.T) {
 		table := configured(newMemory(), "o", 1, definition("x", capacity, aligned(1, anHour, 0)))
 		var e Entry
 		for n := range int(capacity) {
-			require.Equal(t, OK, table.Read(&e, numbered(n), second))
-			require.Equal(t, OK, table.Commit(&e, table.def.Windows, 1, false), "key %d of %d", n+1, capacity)
+			require.Equal(t, OK, table.Read(&e, keyed(table, numbered(n)), second))
+			require.Equal(t, OK, table.Commit(&e, 1, false), "key %d of %d", n+1, capacity)
 		}
-		require.Equal(t, OK, table.Read(&e, numbered(100), second))
-		require.Equal(t, Full, table.Commit(&e, table.def.Windows, 1, false))
+		require.Equal(t, OK, table.Read(&e, keyed(table, numbered(100)), second))
+		require.Equal(t, Full, table.Commit(&e, 1, false))
 		require.Equal(t, anHour, table.Earliest(&e))
-		require.Equal(t, OK, table.Read(&e, numbered(100), anHour))
-		require.Equal(t, OK, table.Commit(&e, table.def.Windows, 1, false), "an expired slot is free")
+		require.Equal(t, OK, table.Read(&e, keyed(table, numbered(100)), anHour))
+		require.Equal(t, OK, table.Commit(&e, 1, false), "an expired slot is free")
 	}
 }

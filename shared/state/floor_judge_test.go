@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
@@ -20,8 +21,7 @@ func (r *run) observe() {
 	named := make(map[tenure]uint32)
 	for _, e := range d.tables {
 		for _, w := range e.windows {
-			w.Limit = 0
-			id := tenure{e.number, e.base, w}
+			id := tenure{e.number, e.base, identity(w)}
 			named[id] = e.epoch
 			if since, before := r.present[id]; before {
 				named[id] = since
@@ -36,56 +36,122 @@ func (r *run) observe() {
 	r.present = named
 }
 
-// exact is the plainest limiter of one window and one key.
+// exact is the plainest limiter of one window and one key. units and burst are
+// the largest limits that the key had in the run, low is its smallest burst: a
+// bucket that is full under one configuration is full under all.
 type exact struct {
-	window limit.Window
-	start  int64
-	used   uint64
-	open   bool
+	window            limit.Window // the key's own grid
+	units, burst, low int64
+	last              int64
+	open              bool
+
+	start, used, prev int64   // of the fixed window, or of the counter's bucket
+	level             int64   // of the token bucket, in tokens · ns
+	log               []int64 // when each unit was counted
 }
 
 // count counts a hit and reports whether no more than units are in its window.
-func (x *exact) count(now int64, cost, units uint32) bool {
-	start := now
-	if x.window.Algorithm == limit.FixedWindow {
-		start = now - ((now-x.window.OffsetNs)%x.window.PeriodNs+x.window.PeriodNs)%x.window.PeriodNs
+func (x *exact) count(now, cost, units int64) bool {
+	if x.open && now < x.last {
+		return false // time never goes back for a key
+	}
+	switch x.window.Algorithm {
+	case limit.SlidingWindowLog:
+		x.log = slices.DeleteFunc(x.log, func(at int64) bool { return at <= now-x.window.PeriodNs })
+		for range cost {
+			x.log = append(x.log, now)
+		}
+		x.used = int64(len(x.log))
+	case limit.TokenBucket:
+		full := x.burst * x.window.PeriodNs
+		if x.level += (now - x.last) * x.units; !x.open || x.level >= x.low*x.window.PeriodNs {
+			x.level = full
+		}
+		x.level -= cost * x.window.PeriodNs
+		x.open, x.last, x.used = true, now, x.burst-x.level/x.window.PeriodNs
+		return x.level >= 0
+	default:
+		x.countFixed(now, cost)
+	}
+	x.open, x.last = true, now
+	weighted := x.prev * (x.start + x.window.PeriodNs - now) / x.window.PeriodNs
+	return weighted+x.used <= units
+}
+
+// countFixed counts in a fixed window, or in a bucket of a counter.
+func (x *exact) countFixed(now, cost int64) {
+	period, start := x.window.PeriodNs, now
+	perKey := x.window.Algorithm == limit.FixedWindowPerKey
+	if !perKey {
+		start = now - ((now-x.window.OffsetNs)%period+period)%period
 	}
 	switch {
-	case x.window.Algorithm == limit.FixedWindow && x.open && start < x.start:
-		return false // an instant of a window that was over
-	case !x.open, x.window.Algorithm == limit.FixedWindow && start != x.start,
-		x.window.Algorithm == limit.FixedWindowPerKey && now >= x.start+x.window.PeriodNs:
-		x.open, x.start, x.used = true, start, 0
+	case x.open && perKey && now < x.start+period:
+		if x.window.Elastic {
+			x.start = now
+		}
+	case !x.open, perKey, start != x.start:
+		x.prev = 0
+		if x.window.Algorithm == limit.SlidingWindowCounter && x.open && start == x.start+period {
+			x.prev = x.used
+		}
+		x.start, x.used = start, 0
 	}
-	x.used += uint64(cost)
-	return x.used <= uint64(units)
+	x.used += cost
 }
 
 type exactKey struct {
 	key    int
 	window tenure
 	nth    int
+	resets int
+}
+
+// counts reports whether the hit counts in the window for good: it was not
+// taken back, or it opened a per-key window that it could not be taken out of.
+// A bucket whose size the hit's worker does not know counts nothing.
+func (h *admission) counts(w *admissionWindow) bool {
+	switch w.tenure.window.Algorithm {
+	case limit.TokenBucket:
+		return w.checks && !h.back
+	case limit.FixedWindowPerKey:
+		return !h.back || w.stays
+	}
+	return !h.back
 }
 
 // verdict gives the admitted hits that were not taken back, in the order of
-// their writes, to an exact limiter for each key and window. A hit that could
-// not be taken back has opened its per-key window all the same.
+// their writes, to an exact limiter for each key and window.
 func (r *run) verdict() string {
 	limiters := make(map[exactKey]*exact)
-	for i, h := range r.hits {
+	for i := range r.hits {
+		h := &r.hits[i]
 		for _, w := range h.windows {
-			if h.back && !(h.stays && w.tenure.window.Algorithm == limit.FixedWindowPerKey) {
-				continue
-			}
-			id := exactKey{h.key, w.tenure, w.nth}
+			id := exactKey{h.key, w.tenure, w.nth, w.resets}
 			x := limiters[id]
 			if x == nil {
-				x = &exact{window: w.tenure.window}
+				window := w.tenure.window
+				x = &exact{window: window.Shifted(window.KeyShift(shiftHash([]byte{byte(h.key)})))}
 				limiters[id] = x
 			}
-			if !x.count(h.now, h.cost, w.units) && w.checks {
-				return fmt.Sprintf("hit %d: key %d has %d units at tick %d, the limit is %d: %+v",
-					i, h.key, x.used, h.now/tick, w.units, w.tenure.window)
+			if w.checks {
+				if x.low = min(x.low, int64(w.burst)); x.burst == 0 {
+					x.low = int64(w.burst)
+				}
+				x.units, x.burst = max(x.units, int64(w.units)), max(x.burst, int64(w.burst))
+			}
+		}
+	}
+	for i := range r.hits {
+		h := &r.hits[i]
+		for _, w := range h.windows {
+			if !h.counts(&w) {
+				continue
+			}
+			x := limiters[exactKey{h.key, w.tenure, w.nth, w.resets}]
+			if !x.count(h.now, int64(h.cost), int64(w.units)) && w.checks {
+				return fmt.Sprintf("hit %d: key %d has %d units at tick %d, the limit is %d, burst %d: %+v",
+					i, h.key, x.used, h.now/tick, w.units, w.burst, w.tenure.window)
 			}
 		}
 	}

@@ -20,12 +20,26 @@ type run struct {
 	clock   int64 // ticks
 	latest  int64 // the largest instant any worker has had, ns
 	keys    int
-	variant []Definition // the configurations, newest last
+	variant []runVariant // the configurations, newest last
 	workers []*runWorker
 	hits    []admission
 	drops   map[tenure]int
+	resets  map[resetKey]int
 	present map[tenure]uint32 // epoch of the layout that brought the window in
+	shape   int               // the only one, or all
 	found   string            // the first violation
+}
+
+// runVariant is a configuration, in which one key may have limits of its own.
+type runVariant struct {
+	Definition
+	override []limit.Window // key 0's
+}
+
+type resetKey struct {
+	key    int
+	number uint16
+	base   uint32
 }
 
 // tick is 1 ms, the windows have 20 of them or a few more or less.
@@ -51,7 +65,13 @@ type runWorker struct {
 type tenure struct {
 	number uint16
 	base   uint32
-	window limit.Window // without its limit
+	window limit.Window // without its limits
+}
+
+// identity is a window without what a new configuration may change.
+func identity(w limit.Window) limit.Window {
+	w.Limit, w.Burst, w.Units = 0, 0, 0
+	return w
 }
 
 // admission is a hit that was let through.
@@ -59,38 +79,30 @@ type admission struct {
 	key     int
 	now     int64
 	cost    uint32
-	back    bool // taken back,
-	stays   bool // which could not be done everywhere: evicted, or another layout
+	back    bool // taken back
 	windows []admissionWindow
 }
 
 type admissionWindow struct {
 	tenure tenure
-	nth    int // how often the tenure's window had been dropped
+	nth    int // how often the tenure's window had been dropped,
+	resets int // and the key been reset
 	units  uint32
+	burst  uint32
 	checks bool // the hit's worker has this window in its definition
-}
-
-var floorShapes = [][]limit.Window{
-	{aligned(0, 20*tick, 0)},
-	{aligned(0, 20*tick, 13*tick)},
-	{perKey(0, 20*tick)},
-	{perKey(0, 20*tick), perKey(0, 31*tick)},
-	{aligned(0, 7*tick, 0), aligned(0, 20*tick, 3*tick)},
-	{perKey(0, 13*tick), aligned(0, 20*tick, 0)},
-	{aligned(0, 20*tick, 0), perKey(0, 20*tick)},
-	{aligned(0, 11*tick, 0), perKey(0, 20*tick), aligned(0, 43*tick, 5*tick)},
+	column int
+	stays  bool // the hit could not be taken back from this window
 }
 
 // newRun sets a run up. fault, if any, breaks what reaches the store.
-func newRun(seed uint64, fault fault) *run {
+// Only one shape, or all where it is negative.
+func newRun(seed uint64, fault fault, shape int) *run {
 	random := rand.New(rand.NewPCG(seed, 0x510ce))
 	r := &run{
 		random: random, store: newShelf(), clock: 1000 + random.Int64N(100), keys: 3 + random.IntN(6),
-		drops: make(map[tenure]int), present: make(map[tenure]uint32),
+		drops: make(map[tenure]int), present: make(map[tenure]uint32), resets: make(map[resetKey]int), shape: shape,
 	}
-	shape := random.IntN(len(floorShapes))
-	r.variant = []Definition{r.define(shape, "x", uint32(2+random.IntN(3)))}
+	r.variant = []runVariant{r.define("x", uint32(2+random.IntN(3)))}
 	for range 1 + random.IntN(3) {
 		w := &runWorker{view: &shelfView{shelf: r.store, fault: fault}, offset: random.Int64N(4)}
 		r.workers = append(r.workers, w)
@@ -99,12 +111,43 @@ func newRun(seed uint64, fault fault) *run {
 	return r
 }
 
-func (r *run) define(shape int, counter string, capacity uint32) Definition {
-	windows := slices.Clone(floorShapes[shape])
-	for i := range windows {
-		windows[i].Limit = uint32(1 + r.random.IntN(5))
+// define returns a configuration with a shape and limits of its own; a log
+// remembers as many units as any key may have.
+func (r *run) define(counter string, capacity uint32) runVariant {
+	shape := r.shape
+	if shape < 0 {
+		shape = r.random.IntN(len(floorShapes))
 	}
-	return definition(counter, capacity, windows...)
+	windows := slices.Clone(floorShapes[shape])
+	slices.SortFunc(windows, limit.Window.Compare)
+	override := slices.Clone(windows)
+	for _, list := range [][]limit.Window{windows, override} {
+		for i := range list {
+			list[i].Limit = uint32(1 + r.random.IntN(5))
+			if list[i].Algorithm == limit.TokenBucket {
+				list[i].Burst = uint32(1 + r.random.IntN(5))
+			}
+		}
+	}
+	if r.random.IntN(3) > 0 {
+		override = windows
+	}
+	for i := range windows {
+		if windows[i].Algorithm == limit.SlidingWindowLog {
+			windows[i].Units = uint16(max(windows[i].Limit, override[i].Limit))
+		}
+	}
+	return runVariant{definition(counter, capacity, windows...), override}
+}
+
+// keyOf is a worker's key with the limits that its configuration gives it.
+func (r *run) keyOf(w *runWorker) Key {
+	v := &r.variant[w.variant]
+	windows := v.Windows
+	if w.keyIndex == 0 {
+		windows = v.override
+	}
+	return Key{Bytes: w.key, Windows: shifted(windows, w.key), Rule: v.Windows}
 }
 
 // configure gives a worker one of the configurations; their time is their
@@ -113,7 +156,7 @@ func (r *run) configure(w *runWorker, variant int) {
 	def := r.variant[variant]
 	w.variant = variant
 	w.tables = NewTables(w.view, seeded(1), 1, 1000*tick+int64(variant))
-	w.table = w.tables.Table(def)
+	w.table = w.tables.Table(def.Definition)
 	w.phase = 0
 }
 
@@ -128,6 +171,7 @@ func (r *run) now(w *runWorker) int64 {
 func (r *run) play() string {
 	changes := r.random.IntN(4) == 0
 	backs := r.random.IntN(2) == 0
+	resets := r.random.IntN(6) == 0
 	for range 120 {
 		switch n := r.random.IntN(100); {
 		case n < 30:
@@ -142,6 +186,10 @@ func (r *run) play() string {
 			r.workers[r.random.IntN(len(r.workers))].offset = r.random.Int64N(4)
 		case n < 40 && changes:
 			r.change()
+		case n < 42:
+			r.clean(r.workers[r.random.IntN(len(r.workers))])
+		case n < 44 && resets:
+			r.reset(r.workers[r.random.IntN(len(r.workers))])
 		}
 		r.finish(backs, 4)
 		r.advance(r.workers[r.random.IntN(len(r.workers))], backs)
@@ -178,8 +226,35 @@ func (r *run) change() {
 	if r.random.IntN(4) == 0 {
 		counter = "y"
 	}
-	r.variant = append(r.variant, r.define(r.random.IntN(len(floorShapes)), counter, r.variant[0].Capacity))
+	r.variant = append(r.variant, r.define(counter, r.variant[0].Capacity))
 	r.configure(w, len(r.variant)-1)
+}
+
+// clean frees what has expired, which must change no decision.
+func (r *run) clean(w *runWorker) {
+	var e Entry
+	if _, status := w.table.Clean(&e, r.variant[w.variant].Windows, r.now(w)); status != OK {
+		r.found = fmt.Sprintf("clean: status %d", status)
+	}
+}
+
+// reset forgets what a key has used: it starts anew.
+func (r *run) reset(w *runWorker) {
+	if w.phase != 0 {
+		return
+	}
+	var e Entry
+	w.keyIndex = r.random.IntN(r.keys)
+	w.key = append(w.key[:0], byte(w.keyIndex))
+	if status := w.table.Read(&e, r.keyOf(w), r.now(w)); status != OK {
+		r.found = fmt.Sprintf("read: status %d", status)
+		return
+	}
+	if _, status := w.table.Reset(&e, true); status != OK {
+		r.found = fmt.Sprintf("reset: status %d", status)
+		return
+	}
+	r.resets[resetKey{w.keyIndex, w.table.number, w.table.base}]++
 }
 
 // advance does the worker's next step.
@@ -198,29 +273,45 @@ func (r *run) advance(w *runWorker, backs bool) {
 	case 1:
 		r.commit(w, backs)
 	case 2:
-		h := &r.hits[w.hit]
-		h.back = true
-		h.stays = !w.table.TakeBack(&w.entry, w.key, now, w.cost)
+		r.takeBack(w, now)
 		w.phase = 0
+	}
+}
+
+// takeBack notes in which windows the hit stays: in all where nothing could be
+// taken back, else in those that count no less than before.
+func (r *run) takeBack(w *runWorker, now int64) {
+	var before Entry
+	if status := w.table.Read(&before, r.keyOf(w), now); status != OK {
+		r.found = fmt.Sprintf("read: status %d", status)
+		return
+	}
+	h := &r.hits[w.hit]
+	h.back = true
+	written := r.store.cas
+	all := w.table.TakeBack(&w.entry, r.keyOf(w), now, w.cost)
+	for i := range h.windows {
+		a := &h.windows[i]
+		a.stays = !all && (r.store.cas == written || w.entry.usage[a.column].Used >= before.usage[a.column].Used && before.usage[a.column].Used > 0)
 	}
 }
 
 func (r *run) read(w *runWorker, now int64) {
 	w.phase = 0
-	if status := w.table.Read(&w.entry, w.key, now); status != OK {
+	if status := w.table.Read(&w.entry, r.keyOf(w), now); status != OK {
 		r.found = fmt.Sprintf("read: status %d", status)
 		return
 	}
 	if w.entry.Now < now || w.entry.Now > r.latest {
 		r.found = fmt.Sprintf("counted at %d, the worker's clock is %d, the latest %d", w.entry.Now, now, r.latest)
 	}
-	if w.table.Check(&w.entry, w.table.def.Windows, w.cost) == w.entry.Now {
+	if w.table.Check(&w.entry, w.cost) == w.entry.Now {
 		w.phase, w.since = 1, r.clock
 	}
 }
 
 func (r *run) commit(w *runWorker, backs bool) {
-	switch status := w.table.Commit(&w.entry, w.table.def.Windows, w.cost, true); status {
+	switch status := w.table.Commit(&w.entry, w.cost, true); status {
 	case OK:
 		w.phase = 0
 		if backs && r.random.IntN(3) == 0 {
@@ -244,16 +335,16 @@ func (r *run) tenures(w *runWorker) []admissionWindow {
 	r.observe()
 	windows := make([]admissionWindow, 0, len(w.table.layout.Windows))
 	for i, v := range w.table.layout.Windows {
-		v.Limit = 0
-		id := tenure{w.table.number, w.table.base, v}
+		id := tenure{w.table.number, w.table.base, identity(v)}
 		if since, named := r.present[id]; !named || w.table.epoch < since ||
 			(r.drops[id] > 0 && v.Algorithm == limit.FixedWindowPerKey) {
 			continue
 		}
-		a := admissionWindow{tenure: id, nth: r.drops[id]}
+		a := admissionWindow{tenure: id, column: i, nth: r.drops[id], resets: r.resets[resetKey{w.keyIndex, id.number, id.base}]}
 		for j, column := range w.table.columns[:len(w.table.def.Windows)] {
 			if column == i {
-				a.checks, a.units = true, w.table.def.Windows[j].Limit
+				own := r.keyOf(w).Windows[j]
+				a.checks, a.units, a.burst = true, own.Limit, own.Burst
 			}
 		}
 		windows = append(windows, a)

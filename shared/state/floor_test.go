@@ -8,16 +8,18 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 var (
-	floorRuns = flag.Int("floor-runs", 300_000, "random histories against exact limiters")
+	floorRuns = flag.Int("floor-runs", 240_000, "random histories against exact limiters")
 	floorSeed = flag.Uint64("floor-seed", 1, "seed of the first of them; a violation prints the seed of its own")
 )
 
 // violations plays runs with consecutive seeds and returns how many violated
 // a limit, with the first one's seed and what it found.
-func violations(first uint64, runs int, fault fault) (count int64, seed uint64, found string) {
+func violations(first uint64, runs int, fault fault, shape int) (count int64, seed uint64, found string) {
 	var next, bad atomic.Int64
 	var once sync.Mutex
 	var wait sync.WaitGroup
@@ -28,7 +30,7 @@ func violations(first uint64, runs int, fault fault) (count int64, seed uint64, 
 				if n >= int64(runs) {
 					return
 				}
-				message := newRun(first+uint64(n), fault).play()
+				message := newRun(first+uint64(n), fault, shape).play()
 				if message == "" {
 					continue
 				}
@@ -48,7 +50,7 @@ func violations(first uint64, runs int, fault fault) (count int64, seed uint64, 
 // TestEvictionNeverRefunds: whatever is evicted, taken back or reconfigured,
 // no key gets more than its limit in any window.
 func TestEvictionNeverRefunds(t *testing.T) {
-	count, seed, found := violations(*floorSeed, *floorRuns, nil)
+	count, seed, found := violations(*floorSeed, *floorRuns, nil, allShapes)
 	require.Zero(t, count, "replay the first with -run %s -floor-runs 1 -floor-seed %d: %s", t.Name(), seed, found)
 	t.Logf("%d runs, seeds from %d", *floorRuns, *floorSeed)
 }
@@ -60,6 +62,24 @@ func parsed(key, value []byte) (bucket, Layout, bool) {
 		return nil, Layout{}, false
 	}
 	return b, b.layout(), true
+}
+
+// eachUsage changes what the records of a bucket that is about to be written
+// hold of windows of one algorithm.
+func eachUsage(key, value []byte, algorithm limit.Algorithm, change func(*limit.Usage)) {
+	b, l, ok := parsed(key, value)
+	if !ok {
+		return
+	}
+	for slot := range l.Slots {
+		for i, w := range l.Windows {
+			if w.Algorithm == algorithm && !b.free(&l, slot) {
+				u := b.usage(&l, slot, i, nil)
+				change(&u)
+				b.setUsage(&l, slot, i, u)
+			}
+		}
+	}
 }
 
 // plantedFaults are ways to get it wrong that the runs must notice.
@@ -90,9 +110,85 @@ var plantedFaults = map[string]fault{
 		if b, l, ok := parsed(key, value); ok {
 			for slot := range l.Slots {
 				for i := range l.Windows {
-					u := b.usage(&l, slot, i)
+					u := b.usage(&l, slot, i, nil)
 					u.Slides = false
 					b.setUsage(&l, slot, i, u)
+				}
+			}
+		}
+		return cas
+	},
+	"a counter's floor forgets the bucket before": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+		if b, l, ok := parsed(key, value); ok {
+			for i, w := range l.Windows {
+				if w.Algorithm == limit.SlidingWindowCounter {
+					f := b.floor(&l, i)
+					f.Prev = 0
+					b.setFloor(&l, i, f)
+				}
+			}
+		}
+		return cas
+	},
+	"a log's floor has the oldest time": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+		if b, l, ok := parsed(key, value); ok {
+			for i, w := range l.Windows {
+				if f := b.floor(&l, i); w.Algorithm == limit.SlidingWindowLog && f.EndNs > 0 {
+					f.EndNs -= w.PeriodNs / 2
+					b.setFloor(&l, i, f)
+				}
+			}
+		}
+		return cas
+	},
+	"a bucket's floor is full too early": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+		if b, l, ok := parsed(key, value); ok {
+			for i, w := range l.Windows {
+				if f := b.floor(&l, i); w.Algorithm == limit.TokenBucket && f.EndNs > 0 {
+					f.EndNs -= 5 * tick
+					b.setFloor(&l, i, f)
+				}
+			}
+		}
+		return cas
+	},
+	"a log forgets its oldest unit": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+		eachUsage(key, value, limit.SlidingWindowLog, func(u *limit.Usage) {
+			if len(u.Log) > 1 {
+				u.Log = u.Log[1:]
+			}
+		})
+		return cas
+	},
+	"a bucket gains a token with each write": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+		eachUsage(key, value, limit.TokenBucket, func(u *limit.Usage) { u.Tokens.Lo += 10 * uint64(tick) })
+		return cas
+	},
+	"a counter rolls too far": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+		eachUsage(key, value, limit.SlidingWindowCounter, func(u *limit.Usage) { u.Prev = 0 })
+		return cas
+	},
+	"an elastic window does not slide": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+		if b, l, ok := parsed(key, value); ok {
+			for slot := range l.Slots {
+				for i, w := range l.Windows {
+					if u := b.usage(&l, slot, i, nil); w.Elastic && !b.free(&l, slot) && u.Used > 1 {
+						u.EndNs -= 3 * tick
+						b.setUsage(&l, slot, i, u)
+					}
+				}
+			}
+		}
+		return cas
+	},
+	"a jittered window ends early": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+		if b, l, ok := parsed(key, value); ok {
+			for slot := range l.Slots {
+				for i, w := range l.Windows {
+					if u := b.usage(&l, slot, i, nil); w.Jitter > 0 && u.EndNs > 0 {
+						u.EndNs -= tick
+						b.setUsage(&l, slot, i, u)
+					}
 				}
 			}
 		}
@@ -115,10 +211,24 @@ var plantedFaults = map[string]fault{
 func TestTheRunsNoticePlantedFaults(t *testing.T) {
 	for name, fault := range plantedFaults {
 		t.Run(name, func(t *testing.T) {
-			const runs = 20_000
-			count, seed, found := violations(1, runs, fault)
+			const runs = 3000
+			count, seed, found := violations(1, runs, fault, allShapes)
 			require.Positive(t, count, "nothing noticed in %d runs", runs)
 			t.Logf("%d violations in %d runs, the first with seed %d: %s", count, runs, seed, found)
 		})
+	}
+}
+
+// TestEveryShapeNeedsTheFloor: the runs of each mix of windows see it when an
+// eviction leaves nothing behind.
+func TestEveryShapeNeedsTheFloor(t *testing.T) {
+	for shape, windows := range floorShapes {
+		const runs = 900
+		count, _, found := violations(1, runs, plantedFaults["eviction leaves no floor"], shape)
+		if len(windows) == 1 && windows[0].Algorithm == limit.FixedWindow && windows[0].Jitter == 0 {
+			continue // what is used least of an aligned window is what nobody misses
+		}
+		require.Positive(t, count, "shape %d: nothing noticed in %d runs", shape, runs)
+		t.Logf("shape %d: %d violations in %d runs: %s", shape, count, runs, found)
 	}
 }

@@ -66,8 +66,13 @@ func interleavings(start func() (store Store, workers [2]func(Store), judge func
 }
 
 func TestEveryOrderOfTwoFirstHits(t *testing.T) {
+	sliding, grid := elastic(anHour), jittered(anHour, 50)
+	sliding.Limit, grid.Limit = 1, 1
 	for name, known := range map[string]bool{"nothing exists": false, "the table exists": true} {
-		for _, w := range []limit.Window{aligned(1, anHour, 0), perKey(1, anHour)} {
+		for _, w := range []limit.Window{
+			aligned(1, anHour, 0), perKey(1, anHour), sliding, grid,
+			slidingLog(1, anHour), slidingCounter(1, anHour), tokenBucket(1, 1, anHour),
+		} {
 			def := definition("x", 4, w)
 			n := interleavings(func() (Store, [2]func(Store), func()) {
 				store := newMemory()
@@ -97,7 +102,9 @@ func TestEveryOrderOfTwoFirstHits(t *testing.T) {
 // window no shorter than its own.
 func TestEveryOrderOfTwoTakeBacks(t *testing.T) {
 	const period = 20 * ms
-	for _, w := range []limit.Window{aligned(2, period, 0), perKey(2, period)} {
+	for _, w := range []limit.Window{
+		aligned(2, period, 0), perKey(2, period), slidingLog(2, period), slidingCounter(2, period), tokenBucket(2, 1, anHour),
+	} {
 		def, total := definition("x", 4, w), definition("total", 4, aligned(1, anHour, 0))
 		n := interleavings(func() (Store, [2]func(Store), func()) {
 			store := newMemory()

@@ -16,19 +16,31 @@ const MaxWindows = 16
 //	10  u16  spare, 0
 //	12  i64  floor time: newest instant at which a record or floor part was removed, 0 = never
 //	20       n × window definition
-//	         u8 algorithm, u8 flags (0), u16 spare (0), i64 period, i64 offset
-//	         n × floor part, each as in a record
+//	         u8 algorithm, u8 flags (bit 0: elastic), u16 jitter percent of a
+//	         fixed_window or units of a log, i64 period, i64 offset
+//	         n × floor part
 //	         s × u32 fingerprint
 //	         s × record
 //
 // A record:
 //
 //	 0  u64  time of the last write + 1 ns, 0 = the slot is free
-//	 8  u16  low 12 bits generation, high 4 bits flags (spare, 0)
+//	 8  u16  low 12 bits generation; bit 12: reset, which keeps the floor away
+//	         from the key while the record is empty; the other bits spare, 0
 //	10       n × part
 //
-// A part: fixed_window u32 used; fixed_window_per_key u32 used, u64 with the
-// end in the low 63 bits and, in the top bit, whether the window slides.
+// A part, and what differs in a floor:
+//
+//	fixed_window             u32 used; with jitter also u64 end
+//	fixed_window_per_key     u32 used, u64 end in the low 63 bits and, in the top
+//	                         bit, whether the window slides
+//	sliding_window_log       u16 units, in the top bit whether older ones are
+//	                         missing (see limit.Usage.Cut), then each unit as the
+//	                         low 56 bits of its time, oldest first;
+//	                         floor: u32 units, u64 newest time
+//	sliding_window_counter   u32 of the current bucket, u32 of the one before
+//	token_bucket             i96 tokens (see limit.Tokens), u64 when full;
+//	                         floor: u32 requests, u32 burst, u64 when full
 const (
 	formatVersion = 1
 	kindCounters  = 1
@@ -46,11 +58,14 @@ const (
 
 	fingerprintBytes = 4
 	recordHeadBytes  = 10
-	alignedBytes     = 4
-	perKeyBytes      = 12
+	unitBytes        = 7
 
+	elasticBit     = 1
 	slidesBit      = 1 << 63
-	generationMask = 1<<12 - 1
+	cutBit         = 1 << 15
+	resetBit       = 1 << 12
+	generationMask = resetBit - 1
+	unitMask       = 1<<56 - 1
 )
 
 // Layout says where things lie in a bucket that holds the given windows.
@@ -59,7 +74,8 @@ type Layout struct {
 	Windows []limit.Window // their limits are not part of it
 
 	parts        [MaxWindows]int // offset of each window's part in a record
-	floor        int             // offset of the floor's parts
+	floors       [MaxWindows]int // offset of its floor part in the bucket
+	floor        int             // where the floor parts begin
 	fingerprints int
 	records      int
 	recordBytes  int
@@ -69,13 +85,15 @@ type Layout struct {
 // NewLayout returns the layout of buckets with that many slots.
 func NewLayout(windows []limit.Window, slots int) Layout {
 	l := Layout{Slots: slots, Windows: windows}
-	parts := 0
-	for i, w := range windows {
-		l.parts[i] = parts
-		parts += partBytes(w.Algorithm)
-	}
 	l.floor = headBytes + len(windows)*windowBytes
-	l.fingerprints = l.floor + parts
+	parts, floors := 0, l.floor
+	for i, w := range windows {
+		part, floor := partBytes(w)
+		l.parts[i], l.floors[i] = parts, floors
+		parts += part
+		floors += floor
+	}
+	l.fingerprints = floors
 	l.records = l.fingerprints + slots*fingerprintBytes
 	l.recordBytes = recordHeadBytes + parts
 	l.size = l.records + slots*l.recordBytes
@@ -85,15 +103,25 @@ func NewLayout(windows []limit.Window, slots int) Layout {
 // ValueBytes is the size of a bucket's value.
 func (l *Layout) ValueBytes() int { return l.size }
 
-func partBytes(a limit.Algorithm) int {
-	switch a {
+// partBytes is the size of a window's part in a record and in the floor; 0 for
+// an algorithm that this build does not know.
+func partBytes(w limit.Window) (part, floor int) {
+	switch w.Algorithm {
 	case limit.FixedWindow:
-		return alignedBytes
+		if w.Jitter > 0 {
+			return 12, 12
+		}
+		return 4, 4
 	case limit.FixedWindowPerKey:
-		return perKeyBytes
-	default:
-		return 0
+		return 12, 12
+	case limit.SlidingWindowLog:
+		return 2 + int(w.Units)*unitBytes, 12
+	case limit.SlidingWindowCounter:
+		return 8, 8
+	case limit.TokenBucket:
+		return 20, 16
 	}
+	return 0, 0
 }
 
 // Geometry is how many buckets of how many slots a table has. It is chosen
@@ -104,29 +132,29 @@ type Geometry struct {
 	Slots   uint8
 }
 
-const (
-	wideSlots   = 32
-	narrowSlots = 16
-	wideBytes   = 2048 // a bucket of 32 slots may be this large, else it has 16
-
-	// At these shares of its slots fewer than 2 in 100 newcomers meet a full
-	// bucket, with keys coming and going.
-	wideFillPercent   = 70
-	narrowFillPercent = 60
-)
+// fills are the slots a bucket may have, the largest first, the size up to
+// which it has them, and how much of them capacity may take so that fewer than
+// 2 in 100 newcomers meet a full bucket, with keys coming and going. A bucket
+// is copied at each read and write, so only logs are worth more than 2 KiB.
+var fills = [...]struct{ slots, bytes, percent uint64 }{
+	{32, 2 << 10, 70}, {16, 4 << 10, 60}, {8, 8 << 10, 44}, {4, 1 << 63, 24},
+}
 
 // GeometryFor returns the geometry of a table of capacity live keys. A table
 // that fits into one bucket has exactly capacity slots.
 func GeometryFor(windows []limit.Window, capacity uint32) Geometry {
-	slots, fill := uint64(wideSlots), uint64(wideFillPercent)
-	if wide := NewLayout(windows, wideSlots); wide.size > wideBytes {
-		slots, fill = narrowSlots, narrowFillPercent
+	i := 0
+	for {
+		if l := NewLayout(windows, int(fills[i].slots)); uint64(l.size) <= fills[i].bytes {
+			break
+		}
+		i++
 	}
-	if uint64(capacity) <= slots {
+	if uint64(capacity) <= fills[i].slots {
 		return Geometry{Buckets: 1, Slots: uint8(max(capacity, 1))}
 	}
-	perBucket := slots * fill
-	return Geometry{Buckets: uint32((uint64(capacity)*100 + perBucket - 1) / perBucket), Slots: uint8(slots)}
+	perBucket := fills[i].slots * fills[i].percent
+	return Geometry{Buckets: uint32((uint64(capacity)*100 + perBucket - 1) / perBucket), Slots: uint8(fills[i].slots)}
 }
 
 // TotalSlots is the most keys the table can hold.
@@ -137,10 +165,10 @@ func (g Geometry) TotalSlots() uint64 { return uint64(g.Buckets) * uint64(g.Slot
 const entryBytes = 96
 
 // HostBytes is the most memory a table takes in Envoy. The allocator rounds a
-// value up to one of its size classes; a sixth more is what it took at most in
-// Envoy 1.40 for 1 to 6 windows, 620 to 1,380 bytes.
+// value up to one of its size classes: in Envoy 1.40, 1 to 8 windows, 620 to
+// 1,684 bytes, took a sixth more at the most. The rest is for metrics.
 func HostBytes(windows []limit.Window, capacity uint32) uint64 {
 	g := GeometryFor(windows, capacity)
 	l := NewLayout(windows, int(g.Slots))
-	return uint64(g.Buckets) * uint64(entryBytes+l.size+l.size/6)
+	return uint64(g.Buckets) * uint64(entryBytes+l.size+l.size/5)
 }

@@ -3,9 +3,11 @@ package state
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
+	"github.com/dchest/siphash"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -90,6 +92,28 @@ func definition(counter string, capacity uint32, windows ...limit.Window) Defini
 	return Definition{Counter: NewCounterID("test", counter, "", capacity), Windows: windows, Capacity: capacity}
 }
 
+// keyed returns a key with the limits of the table's definition and the grids
+// that its jitter gives it.
+func keyed(table *Table, key []byte) Key {
+	return Key{Bytes: key, Windows: shifted(table.def.Windows, key), Rule: table.def.Windows}
+}
+
+func shiftHash(key []byte) uint64 { return siphash.Hash(2, 3, key) }
+
+func shifted(windows []limit.Window, key []byte) []limit.Window {
+	for i := range windows {
+		if windows[i].Jitter == 0 {
+			continue
+		}
+		own := slices.Clone(windows)
+		for j, w := range own {
+			own[j] = w.Shifted(w.KeyShift(shiftHash(key)))
+		}
+		return own
+	}
+	return windows
+}
+
 func numbered(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 
 // hit reads, checks and commits until nobody interferes.
@@ -100,14 +124,14 @@ func hit(t testing.TB, table *Table, key []byte, now int64, cost uint32) bool {
 
 func hitInto(t testing.TB, table *Table, e *Entry, key []byte, now int64, cost uint32) bool {
 	for {
-		if status := table.Read(e, key, now); status != OK {
+		if status := table.Read(e, keyed(table, key), now); status != OK {
 			t.Errorf("read: status %d", status)
 			return false
 		}
-		if table.Check(e, table.def.Windows, cost) != e.Now {
+		if table.Check(e, cost) != e.Now {
 			return false
 		}
-		switch status := table.Commit(e, table.def.Windows, cost, true); status {
+		switch status := table.Commit(e, cost, true); status {
 		case OK:
 			return true
 		case Mismatch:
@@ -121,10 +145,10 @@ func hitInto(t testing.TB, table *Table, e *Entry, key []byte, now int64, cost u
 // used returns what a key has counted in each of the definition's windows.
 func used(t testing.TB, table *Table, key []byte, now int64) []uint32 {
 	var e Entry
-	require.Equal(t, OK, table.Read(&e, key, now))
+	require.Equal(t, OK, table.Read(&e, keyed(table, key), now))
 	var counts []uint32
 	for i := range table.def.Windows {
-		counts = append(counts, table.Usage(&e, i).Used)
+		counts = append(counts, table.def.Windows[i].Count(table.Usage(&e, i), e.Now))
 	}
 	return counts
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 const raceWorkers = 8
@@ -26,7 +28,15 @@ func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
 		definition("x", 100, aligned(1000, anHour, 0)),
 		definition("x", 100, perKey(1000, anHour)),
 		definition("x", 100, perKey(1000, anHour), aligned(1500, 2*anHour, 0)),
+		definition("x", 100, slidingCounter(1000, anHour)),
+		definition("x", 100, tokenBucket(1000, 1, anHour)),
+		definition("x", 100, slidingLog(limit.MaxLog, anHour)),
+		definition("x", 100, slidingLog(limit.MaxLog, anHour), slidingCounter(1000, anHour), tokenBucket(1000, 1, anHour)),
 	} {
+		most := 1000
+		for _, w := range def.Windows {
+			most = min(most, int(w.Most()))
+		}
 		var admitted atomic.Int64
 		store := newMemory()
 		inParallel(store, func(worker int, tables *Tables) {
@@ -37,8 +47,8 @@ func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
 				}
 			}
 		})
-		require.EqualValues(t, 1000, admitted.Load())
-		require.EqualValues(t, 1000, used(t, configured(store, "o", 1, def), []byte("hot"), 101*second)[0])
+		require.EqualValues(t, most, admitted.Load())
+		require.EqualValues(t, most, used(t, configured(store, "o", 1, def), []byte("hot"), 101*second)[0])
 	}
 }
 
@@ -63,23 +73,23 @@ func TestFreshKeysGetOneHitEach(t *testing.T) {
 // committed in order, and the first is taken back where the second denies late.
 func request(t *testing.T, first, last *Table, a, b []byte, now int64) bool {
 	var e, f Entry
-	if first.Read(&e, a, now) != OK || last.Read(&f, b, now) != OK {
+	if first.Read(&e, keyed(first, a), now) != OK || last.Read(&f, keyed(last, b), now) != OK {
 		t.Error("read")
 		return false
 	}
-	if first.Check(&e, first.def.Windows, 1) != e.Now || last.Check(&f, last.def.Windows, 1) != f.Now {
+	if first.Check(&e, 1) != e.Now || last.Check(&f, 1) != f.Now {
 		return false
 	}
-	if status := first.Commit(&e, first.def.Windows, 1, true); status != OK {
+	if status := first.Commit(&e, 1, true); status != OK {
 		if status != Mismatch || !hitInto(t, first, &e, a, now, 1) {
 			return false
 		}
 	}
-	status := last.Commit(&f, last.def.Windows, 1, true)
+	status := last.Commit(&f, 1, true)
 	if status == OK || (status == Mismatch && hitInto(t, last, &f, b, now, 1)) {
 		return true
 	}
-	if !first.TakeBack(&e, a, now, 1) {
+	if !first.TakeBack(&e, keyed(first, a), now, 1) {
 		t.Error("not taken back")
 	}
 	return false
@@ -88,7 +98,8 @@ func request(t *testing.T, first, last *Table, a, b []byte, now int64) bool {
 func TestTakeBackRacesLeaveNoPhantomCounts(t *testing.T) {
 	store := newMemory()
 	const each, users = 40, 60
-	perUser := definition("user", 1000, aligned(each, anHour, 0), perKey(each, 2*anHour))
+	perUser := definition("user", 1000, aligned(each, anHour, 0), perKey(each, 2*anHour),
+		slidingLog(each, anHour), slidingCounter(each, anHour), tokenBucket(each, 1, anHour))
 	total := definition("total", 4, perKey(users*each/2, anHour))
 	var admitted [users]atomic.Int64
 	inParallel(store, func(worker int, tables *Tables) {
@@ -106,7 +117,8 @@ func TestTakeBackRacesLeaveNoPhantomCounts(t *testing.T) {
 	for user := range admitted {
 		n := admitted[user].Load()
 		require.LessOrEqual(t, n, int64(each))
-		require.Equal(t, []uint32{uint32(n), uint32(n)}, used(t, table, numbered(user), 101*second), "user %d", user)
+		left := uint32(n)
+		require.Equal(t, []uint32{left, left, left, left, left}, used(t, table, numbered(user), 101*second), "user %d", user)
 		sum += n
 	}
 	require.EqualValues(t, users*each/2, sum)

@@ -53,11 +53,15 @@ func (t *Table) enter(now int64) Status {
 // data and the fingerprint within it.
 func (t *Table) locate(key []byte) (at [15]byte, fingerprint uint32) {
 	hash := siphash.Hash(t.tables.seed[0], t.tables.seed[1], key)
-	index := uint32(hash >> 32 * uint64(t.buckets) >> 32)
+	return t.bucketKey(uint32(hash >> 32 * uint64(t.buckets) >> 32)), uint32(hash)
+}
+
+// bucketKey returns the key in shared data of the bucket with that index.
+func (t *Table) bucketKey(index uint32) (at [15]byte) {
 	n := copy(at[:], bucketPrefix)
 	n = putHex(at[:], n, uint32(t.number), 4)
 	putHex(at[:], n, index, 8)
-	return at, uint32(hash)
+	return at
 }
 
 func putHex(b []byte, at int, v uint32, digits int) int {
@@ -141,14 +145,14 @@ func (t *Table) horizonNs() int64 { return max(t.longest, 10_000_000_000) }
 // Read finds key's record, or the floor from which a key without one starts,
 // as it stands at now. A worker whose clock is behind the last write counts at
 // that write's time.
-func (t *Table) Read(e *Entry, key []byte, now int64) Status {
-	if status := t.load(e, key, now); status != OK {
+func (t *Table) Read(e *Entry, key Key, now int64) Status {
+	if status := t.load(e, key.Bytes, now); status != OK {
 		return status
 	}
 	e.callerNs = now
-	e.Evicted, e.Rebased, e.opened = false, false, 0
+	e.Evicted, e.Rebased, e.FromFloor, e.opened, e.Resets = false, false, false, 0, 0
+	t.define(e, key)
 	e.slot = e.bucket.find(&t.layout, e.fingerprint)
-	e.FromFloor = false
 	last := e.bucket.floorTime()
 	if e.slot >= 0 {
 		last = e.bucket.time(&t.layout, e.slot)
@@ -158,17 +162,42 @@ func (t *Table) Read(e *Entry, key []byte, now int64) Status {
 		last = now
 	}
 	e.Now = max(now, last)
-	for i, w := range t.layout.Windows {
+	for i := range t.layout.Windows {
+		w := &e.windows[i]
 		if e.slot >= 0 {
-			e.usage[i] = w.Roll(e.bucket.usage(&t.layout, e.slot, i), last, e.Now)
+			before := e.bucket.usage(&t.layout, e.slot, i, e.log(i))
+			e.usage[i] = w.Roll(before, last, e.Now)
+			if !before.IsZero() && e.usage[i].IsZero() {
+				e.Resets++
+			}
 			continue
 		}
-		e.usage[i] = w.Roll(e.bucket.floor(&t.layout, i), last, e.Now)
-		if e.usage[i] != (limit.Usage{}) {
-			e.FromFloor = true
-		}
+		floor := e.rule[i].RollFloor(e.bucket.floor(&t.layout, i), last, e.Now)
+		e.usage[i] = w.Start(floor, e.Now, e.log(i)[:0])
+		e.FromFloor = e.FromFloor || !floor.IsZero()
 	}
 	return OK
+}
+
+// define gives each column of the layout its definition: with the key's limits
+// and with the rule's, and without any where this configuration lacks it. Such
+// a one has no grid of the key's either: a hit counts in it for a whole period.
+func (t *Table) define(e *Entry, key Key) {
+	copy(e.windows[:], t.layout.Windows)
+	copy(e.rule[:], t.layout.Windows)
+	for i := range t.layout.Windows {
+		if w := &e.windows[i]; w.Jitter > 0 {
+			w.Algorithm, w.Elastic = limit.FixedWindowPerKey, true
+		}
+	}
+	for i, column := range t.columns[:len(t.def.Windows)] {
+		if column < 0 {
+			continue
+		}
+		units := t.layout.Windows[column].Units
+		e.windows[column], e.rule[column] = key.Windows[i], key.Rule[i]
+		e.windows[column].Units, e.rule[column].Units = units, units
+	}
 }
 
 // rebase moves what a wild clock wrote, at last, to the present.
@@ -177,7 +206,11 @@ func (t *Table) rebase(e *Entry, last int64) {
 	delta := e.callerNs - last
 	for i, w := range t.layout.Windows {
 		if e.slot >= 0 {
-			e.bucket.setUsage(&t.layout, e.slot, i, w.Shift(e.bucket.usage(&t.layout, e.slot, i), delta))
+			u := w.Shift(e.bucket.usage(&t.layout, e.slot, i, e.log(i)), delta)
+			if w.Jitter > 0 && u.EndNs != 0 {
+				u.EndNs = e.windows[i].End(e.callerNs) // on the key's own grid
+			}
+			e.bucket.setUsage(&t.layout, e.slot, i, u)
 		} else {
 			e.bucket.setFloor(&t.layout, i, w.Shift(e.bucket.floor(&t.layout, i), delta))
 		}

@@ -43,6 +43,10 @@ func NewCounterID(domain, counter, keyParts string, capacity uint32) CounterID {
 	return id
 }
 
+// StableHash returns two halves of a hash that is the same in every process:
+// for what must not change when Envoy restarts, never for where a record lies.
+func StableHash(key []byte) (lo, hi uint64) { return siphash.Hash128(0, 0, key) }
+
 // OwnerID names who holds tables: one filter of one configuration source.
 func OwnerID(name string) uint64 { return siphash.Hash(0, 1, []byte(name)) }
 

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // asSluice makes the test binary behave as the command itself.
@@ -44,6 +46,8 @@ func TestScripts(t *testing.T) {
 			"certs":    certs,
 			"pad":      pad,
 			"stranger": stranger,
+			"filter":   filter,
+			"silent":   silent,
 		},
 	})
 }
@@ -70,6 +74,19 @@ func stranger(ts *testscript.TestScript, _ bool, args []string) {
 	}))
 	ts.Defer(s.Close)
 	ts.Setenv(args[0], s.URL)
+}
+
+// silent NAME sets the variable to an address that accepts and never answers.
+func silent(ts *testscript.TestScript, _ bool, args []string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	ts.Defer(func() { _ = l.Close() })
+	ts.Setenv(args[0], l.Addr().String())
+}
+
+// filter FILE compiles the filter.
+func filter(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(buildtest.Compile(buildtest.Root(), ts.MkAbs(args[0])))
 }
 
 // healthy ADDRESS… waits until serve listens there.

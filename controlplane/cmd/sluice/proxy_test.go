@@ -17,16 +17,24 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
-// proxy ADDRESS ID accepts|refuses|refuses=N|silent [CERT KEY CA] connects to
-// the xDS server and answers what it pushes until the script ends.
+// proxy ADDRESS ID accepts|refuses|refuses=N|silent [manage=ADDRESS] [CERT KEY CA]
+// connects to the xDS server and answers what it pushes until the script ends.
 // It returns once the server has the stream.
 func proxyCommand(ts *testscript.TestScript, neg bool, args []string) {
 	address, id, manner := args[0], args[1], args[2]
+	sluice := map[string]any{}
+	if len(args) > 3 && strings.HasPrefix(args[3], "manage=") {
+		sluice["manage"] = strings.TrimPrefix(args[3], "manage=")
+		args = append(args[:3:3], args[4:]...)
+	}
+	metadata, err := structpb.NewStruct(map[string]any{"sluice": sluice})
+	ts.Check(err)
 	creds := insecure.NewCredentials()
 	if len(args) > 3 {
 		creds = clientTLS(ts, args[3], args[4], args[5])
@@ -40,7 +48,7 @@ func proxyCommand(ts *testscript.TestScript, neg bool, args []string) {
 	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
 	if err == nil {
 		err = stream.Send(&discoveryv3.DeltaDiscoveryRequest{
-			Node: &corev3.Node{Id: id}, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
+			Node: &corev3.Node{Id: id, Metadata: metadata}, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
 		})
 	}
 	if neg {

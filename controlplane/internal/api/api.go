@@ -52,6 +52,7 @@ func New(o Options) http.Handler {
 	guarded.HandleFunc("POST /v1/rollback/{revision}", s.rollback)
 	guarded.HandleFunc("GET /v1/revisions/{revision}/wait", s.wait)
 	guarded.HandleFunc("GET /v1/status", s.status)
+	guarded.HandleFunc("GET /v1/manage", s.manage)
 	guarded.Handle("GET /metrics", metrics(o.XDS))
 	guarded.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, fmt.Errorf("no %s %s in this API", r.Method, r.URL.Path))

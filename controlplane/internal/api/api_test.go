@@ -20,6 +20,7 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
@@ -89,8 +90,16 @@ func (f *fixture) json(method, path, body string, code int, into any) {
 
 // proxy connects and answers every push with the verdict.
 func (f *fixture) proxy(id string, accept func(number int) bool) {
+	f.t.Helper()
+	f.proxyWith(id, nil, accept)
+}
+
+// proxyWith is proxy with fields of sluice's in the node's metadata.
+func (f *fixture) proxyWith(id string, fields map[string]any, accept func(number int) bool) {
 	t := f.t
 	t.Helper()
+	metadata, err := structpb.NewStruct(map[string]any{"sluice": fields})
+	require.NoError(t, err)
 	conn, err := grpc.NewClient(f.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -98,7 +107,7 @@ func (f *fixture) proxy(id string, accept func(number int) bool) {
 	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
 	require.NoError(t, err)
 	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{
-		Node: &corev3.Node{Id: id}, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
+		Node: &corev3.Node{Id: id, Metadata: metadata}, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
 	}))
 	go func() {
 		for {
@@ -200,7 +209,7 @@ func TestBadRequests(t *testing.T) {
 		{"GET", "/v1/policies/7", "", 404, "no such revision"},
 		{"GET", "/v1/policies/0", "", 400, `"0" is not a revision`},
 		{"GET", "/v1/policies/x", "", 400, `"x" is not a revision`},
-		{"GET", "/v1/policies/previous", "", 400, `"previous" is not a revision`},
+		{"GET", "/v1/policies/previous", "", 404, "none before the current one"},
 		{"GET", "/v1/policies?limit=-1", "", 400, "limit"},
 		{"POST", "/v1/rollback/7", "", 404, "no such revision"},
 		{"GET", "/v1/revisions/7/wait", "", 404, "no such revision"},
@@ -238,7 +247,7 @@ func TestToken(t *testing.T) {
 		nil, {"Authorization", "Bearer wrong"}, {"Authorization", "s3cret"}, {"Authorization", "Basic s3cret"},
 		{"Authorization", "Bearer "}, {"Authorization", "Bearer s3cre"},
 	} {
-		for _, path := range []string{"/v1/policies", "/v1/status", "/metrics", "/nowhere"} {
+		for _, path := range []string{"/v1/policies", "/v1/status", "/v1/manage", "/metrics", "/nowhere"} {
 			code, text := f.do("GET", path, "", header...)
 			require.Equal(t, 401, code, "%v", header)
 			require.NotContains(t, text, "s3cret")

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"path"
 	"strconv"
-	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -18,8 +17,9 @@ import (
 const (
 	// Current names the newest revision in a path.
 	Current = "current"
-	// Previous names, in a rollback, the newest revision before the current
-	// one that some proxy accepted, or else the one before the current one.
+	// Previous names the revision that a rollback goes to: the newest before the
+	// current one that some proxy accepted, or else the one before the current
+	// one.
 	Previous = "previous"
 
 	// defaultFile names a policy that came without a file name.
@@ -32,6 +32,9 @@ type Applied struct {
 	store.Summary
 	Warnings []Problem `json:"warnings"`
 	Proxies  int       `json:"proxies"` // connected now
+	// Changes is what becomes of each counter and of those that vanish, against
+	// the revision before; null where there is none, or none that can be read.
+	Changes []Change `json:"changes"`
 }
 
 // History answers GET /v1/policies.
@@ -85,7 +88,7 @@ func CheckWasm(wasm string) error {
 
 // append judges a draft and makes it a revision.
 func (s *server) append(w http.ResponseWriter, r *http.Request, d store.Draft) {
-	_, doc, warnings, err := policyfile.Read(d.File, d.YAML)
+	p, doc, warnings, err := policyfile.Read(d.File, d.YAML)
 	if err != nil {
 		fail(w, http.StatusUnprocessableEntity, err)
 		return
@@ -99,7 +102,10 @@ func (s *server) append(w http.ResponseWriter, r *http.Request, d store.Draft) {
 	proxies := s.xds.Ledger().Connected()
 	s.log.Info("revision applied", "revision", revision.Number, "rollback_of", revision.RollbackOf,
 		"file", revision.File, "sha256", revision.SHA256, "wasm", revision.Wasm, "proxies", proxies)
-	answer(w, http.StatusCreated, Applied{Summary: revision.Summary, Warnings: Problems(warnings), Proxies: proxies})
+	answer(w, http.StatusCreated, Applied{
+		Summary: revision.Summary, Warnings: Problems(warnings), Proxies: proxies,
+		Changes: s.changes(r.Context(), revision.Number, p),
+	})
 }
 
 // rollback handles POST /v1/rollback/{revision}: a new revision with the
@@ -166,8 +172,8 @@ func (s *server) failNumber(w http.ResponseWriter, r *http.Request, err error) {
 // number reads the revision in a path.
 func (s *server) number(r *http.Request) (uint64, error) {
 	text := r.PathValue("revision")
-	switch {
-	case text == Current:
+	switch text {
+	case Current:
 		last, err := s.store.History(r.Context(), 1)
 		if err != nil {
 			return 0, err
@@ -176,12 +182,12 @@ func (s *server) number(r *http.Request) (uint64, error) {
 			return 0, fmt.Errorf("%w: nothing has been applied yet", store.ErrNotFound)
 		}
 		return last[0].Number, nil
-	case text == Previous && strings.HasPrefix(r.URL.Path, "/v1/rollback/"):
+	case Previous:
 		return s.previous(r)
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%q %w, or %q", text, errNumber, Current)
+		return 0, fmt.Errorf("%q %w, %q or %q", text, errNumber, Current, Previous)
 	}
 	return n, nil
 }

@@ -31,8 +31,9 @@ func newApplyCommand() *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Store a policy as a new revision and push it to every proxy",
 		Long: `Check a policy, store it as a new revision and push it to every connected proxy.
-Prints what each proxy answers. Exits 1 if one refuses it (it then keeps the
-last good policy) or does not answer in time.`,
+Says first which counters restart, are new or vanish, then what each proxy
+answers. Exits 1 if one refuses it (it then keeps the last good policy) or does
+not answer in time.`,
 		Example: `  sluice apply -f policy.yaml
   sluice apply -f policy.yaml --server https://sluice.example:18080 --token-file token
   sluice apply -f policy.yaml --wasm /opt/sluice/sluice-2.wasm   # also change the filter's binary
@@ -75,6 +76,11 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 	warn(cmd, read.warnings)
 	if err != nil {
 		return err
+	}
+	if o.output != outputJSON { // the answer carries them
+		if err := c.announce(cmd, read.policy); err != nil {
+			return err
+		}
 	}
 	query := url.Values{"file": {read.name}}
 	if o.wasm != "" {

@@ -52,9 +52,13 @@ func ExitCode(err error) int {
 	}
 }
 
-// Lines returns the error's text, one line for each thing that is wrong. Parts
-// of it may come from a server, so it is made safe for a terminal.
+// Lines returns the error's text, one line for each thing that is wrong; none
+// for one that is only an exit code. Parts of it may come from a server, so it
+// is made safe for a terminal.
 func Lines(err error) []string {
+	if errors.Is(err, errDiffers) {
+		return nil
+	}
 	var problems policy.Errors
 	if !errors.As(err, &problems) {
 		lines := strings.Split(err.Error(), "\n") // errors that were joined

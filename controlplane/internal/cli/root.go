@@ -54,6 +54,8 @@ to proxies and tells what they made of it.`,
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		newApplyCommand(),
+		newCountersCommand(),
+		newDiffCommand(),
 		newGetCommand(),
 		newHistoryCommand(),
 		newQuickstartCommand(),

@@ -41,11 +41,14 @@ print its decision on each: one JSON object a line in, one a line out.
 A request needs only a time: at_ms or at_ns since the Unix epoch, or at in
 RFC 3339. It may have method, host, path, headers, client_ip, properties, the
 worker that serves it, and fail (get, set or cas:N) to make calls of the filter
-into the proxy fail. A line with op hit or peek acts on one key of a rule; one
-with op policy and file changes the policy. Times may step back.`,
+into the proxy fail. A line with op acts on counters: hit, peek, get, inc, set,
+reset and expires_at on one key of a rule (rule, key, n, window), clean and stats
+on a rule or on all; op policy with file changes the policy. Times may step back.`,
 		Example: `  sluice simulate -f policy.yaml -r requests.jsonl
 
-  echo '{"at_ms":0,"headers":{"x-user-id":"alice"}}' | sluice simulate -f policy.yaml`,
+  echo '{"at_ms":0,"headers":{"x-user-id":"alice"}}' | sluice simulate -f policy.yaml
+
+  echo '{"at_ms":0,"op":"set","rule":"per-user","key":["alice"],"n":5}' | sluice simulate -f policy.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd)

@@ -21,15 +21,22 @@ type verdict struct {
 		Allowed   bool              `json:"allowed"`
 		Reason    string            `json:"reason"`
 		Remaining *uint32           `json:"remaining"`
-		Windows   []struct {
-			Name      string `json:"name"`
-			Limit     uint32 `json:"limit"`
-			PerNs     int64  `json:"per_ns"`
-			Used      uint32 `json:"used"`
-			Remaining uint32 `json:"remaining"`
-			ResetNs   int64  `json:"reset_ns"`
-		} `json:"windows"`
+		Windows   []window          `json:"windows"`
 	} `json:"rules"`
+
+	// Of operations that are no decision.
+	Value   *int64   `json:"value"`
+	Windows []window `json:"windows"`
+}
+
+type window struct {
+	Name      string `json:"name"`
+	Unlimited bool   `json:"unlimited"`
+	Limit     uint32 `json:"limit"`
+	PerNs     int64  `json:"per_ns"`
+	Used      uint32 `json:"used"`
+	Remaining uint32 `json:"remaining"`
+	ResetNs   int64  `json:"reset_ns"`
 }
 
 // answer is one line of output.
@@ -38,6 +45,7 @@ type answer struct {
 	verdict verdict
 	status  int
 	headers [][2]string
+	stats   []byte // the filter's answer to op stats, as it is
 }
 
 func (a *answer) append(b []byte) []byte {
@@ -50,6 +58,12 @@ func (a *answer) append(b []byte) []byte {
 		return append(b, `,"ok":true}`...)
 	}
 	v := &a.verdict
+	switch {
+	case a.stats != nil:
+		return append(append(b, ','), a.stats[1:]...)
+	case v.Value != nil:
+		return a.appendValue(b)
+	}
 	b = strconv.AppendBool(append(b, `,"allowed":`...), v.Allowed)
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(a.statusCode()), 10)
 	if !v.Allowed {
@@ -97,23 +111,52 @@ func (a *answer) appendRule(b []byte, i int) []byte {
 	if r.Remaining != nil {
 		b = strconv.AppendUint(append(b, `,"remaining":`...), uint64(*r.Remaining), 10)
 	}
+	b = a.appendWindows(b, r.Windows)
+	return append(b, '}')
+}
+
+// appendValue writes the answer to an operation that is no decision.
+func (a *answer) appendValue(b []byte) []byte {
+	const perMs = 1_000_000
+	value := *a.verdict.Value
+	if a.line.op == "expires_at" {
+		b = strconv.AppendInt(append(b, `,"value":`...), (value+perMs-1)/perMs, 10)
+		if a.line.unit == "at_ns" {
+			b = strconv.AppendInt(append(b, `,"value_ns":`...), value, 10)
+		}
+	} else {
+		b = strconv.AppendInt(append(b, `,"value":`...), value, 10)
+	}
+	if a.line.op != "clean" {
+		b = a.appendWindows(b, a.verdict.Windows)
+	}
+	return append(b, '}')
+}
+
+func (a *answer) appendWindows(b []byte, windows []window) []byte {
 	b = append(b, `,"windows":[`...)
-	for j := range r.Windows {
-		w := &r.Windows[j]
-		if j > 0 {
+	for i := range windows {
+		w := &windows[i]
+		if i > 0 {
 			b = append(b, ',')
 		}
 		b = append(b, '{')
 		if w.Name != "" {
 			b = append(policy.AppendString(append(b, `"name":`...), w.Name), ',')
 		}
-		b = strconv.AppendUint(append(b, `"limit":`...), uint64(w.Limit), 10)
+		if w.Unlimited {
+			b = append(b, `"unlimited":true`...)
+		} else {
+			b = strconv.AppendUint(append(b, `"limit":`...), uint64(w.Limit), 10)
+		}
 		b = a.appendTime(b, `,"per`, w.PerNs)
 		b = strconv.AppendUint(append(b, `,"used":`...), uint64(w.Used), 10)
-		b = strconv.AppendUint(append(b, `,"remaining":`...), uint64(w.Remaining), 10)
+		if !w.Unlimited {
+			b = strconv.AppendUint(append(b, `,"remaining":`...), uint64(w.Remaining), 10)
+		}
 		b = append(a.appendTime(b, `,"reset`, w.ResetNs), '}')
 	}
-	return append(b, "]}"...)
+	return append(b, ']')
 }
 
 // appendTime writes a duration as name_ms, rounded up, and for input in ns also

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -49,15 +50,15 @@ type input struct {
 	Worker     *int              `json:"worker"`
 	Fail       string            `json:"fail"`
 
-	Op   string   `json:"op"`
-	Rule string   `json:"rule"`
-	Key  []string `json:"key"`
-	N    *uint32  `json:"n"`
-	File string   `json:"file"`
+	Op     string   `json:"op"`
+	Rule   string   `json:"rule"`
+	Key    []string `json:"key"`
+	N      *uint32  `json:"n"`
+	Window string   `json:"window"`
+	File   string   `json:"file"`
 
 	Route    json.RawMessage `json:"route"`
 	Metadata json.RawMessage `json:"metadata"`
-	Window   json.RawMessage `json:"window"`
 }
 
 // values is a header's value or a list of them.
@@ -142,7 +143,7 @@ func (r *reader) read(text []byte) (line, error) {
 	if err := l.readTime(in); err != nil {
 		return line{}, err
 	}
-	for name, given := range map[string]json.RawMessage{"route": in.Route, "metadata": in.Metadata, "window": in.Window} {
+	for name, given := range map[string]json.RawMessage{"route": in.Route, "metadata": in.Metadata} {
 		if given != nil {
 			return line{}, fmt.Errorf("%s: is not built yet", name)
 		}
@@ -167,28 +168,38 @@ func (r *reader) read(text []byte) (line, error) {
 			return line{}, err
 		}
 		return r.readPolicyLine(l)
-	case "hit", "peek":
-		if err := in.only("op "+in.Op, "rule"); err != nil {
-			return line{}, err
-		}
-		return l, r.checkOperation(in)
-	case "get", "inc", "set", "reset", "expires_at", "clean", "stats":
-		return line{}, fmt.Errorf("op: %q is not built yet; hit, peek and policy are", in.Op)
-	default:
-		return line{}, fmt.Errorf("op: unknown operation %q: it must be hit, peek or policy", in.Op)
 	}
+	kind, known := operations[in.Op]
+	if !known {
+		return line{}, fmt.Errorf("op: unknown operation %q: it must be policy, %s", in.Op, strings.Join(slices.Sorted(maps.Keys(operations)), ", "))
+	}
+	if err := in.only("op "+in.Op, "rule"); err != nil {
+		return line{}, err
+	}
+	return l, r.checkOperation(in, kind)
 }
+
+// operations are the operations and what each takes.
+var operations = map[string]takes{
+	"hit": {key: true, n: true}, "peek": {key: true, n: true},
+	"get": {key: true}, "reset": {key: true}, "expires_at": {key: true},
+	"inc": {key: true, n: true, window: true}, "set": {key: true, n: true, window: true},
+	"clean": {}, "stats": {},
+}
+
+// takes says which fields an operation has beside rule.
+type takes struct{ key, n, window bool }
 
 // only refuses fields that a line of this kind would ignore.
 func (in *input) only(kind, has string) error {
 	request := in.Method != "" || in.Host != "" || in.Path != "" || in.Headers != nil ||
 		in.ClientIP != "" || in.Properties != nil
-	operation := in.Rule != "" || in.Key != nil || in.N != nil
+	operation := in.Rule != "" || in.Key != nil || in.N != nil || in.Window != ""
 	switch {
 	case request && has != "":
 		return fmt.Errorf("%s has no method, host, path, headers, client_ip or properties", kind)
 	case operation && has != "rule":
-		return fmt.Errorf("%s has no rule, key or n", kind)
+		return fmt.Errorf("%s has no rule, key, n or window", kind)
 	case in.File != "" && has != "file":
 		return fmt.Errorf("%s has no file", kind)
 	case has == "file" && (in.Worker != nil || in.Fail != ""):
@@ -238,20 +249,44 @@ func (r *reader) readPolicyLine(l line) (line, error) {
 	return l, nil
 }
 
-func (r *reader) checkOperation(in *input) error {
+func (r *reader) checkOperation(in *input, kind takes) error {
+	switch {
+	case !kind.key && in.Key != nil:
+		return fmt.Errorf("key: op %s acts on whole rules", in.Op)
+	case !kind.n && in.N != nil:
+		return fmt.Errorf("n: op %s takes none", in.Op)
+	case in.Op == "set" && in.N == nil:
+		return errors.New("n: op set needs the units to set")
+	case !kind.window && in.Window != "":
+		return fmt.Errorf("window: op %s takes none", in.Op)
+	case in.Rule == "" && !kind.key:
+		return nil // all rules
+	case in.Rule == "":
+		return errors.New("rule: an operation needs the name of a rule")
+	}
 	rules := r.current.policy.Rules
 	i := slices.IndexFunc(rules, func(rule policy.Rule) bool { return rule.Name == in.Rule })
 	switch {
-	case in.Rule == "":
-		return errors.New("rule: an operation needs the name of a rule")
 	case i < 0:
 		return fmt.Errorf("rule: the policy has no rule %q", in.Rule)
 	case rules[i].Mode == policy.ModeOff:
 		return fmt.Errorf("rule: %q is off", in.Rule)
-	case len(in.Key) != len(rules[i].Key):
+	case kind.key && len(in.Key) != len(rules[i].Key):
 		return fmt.Errorf("key: rule %q has a key of %d parts, not %d", in.Rule, len(rules[i].Key), len(in.Key))
+	case in.Window != "" && !hasWindow(&rules[i], in.Window):
+		return fmt.Errorf("window: rule %q has no window %q", in.Rule, in.Window)
 	}
 	return nil
+}
+
+// hasWindow reports whether a window of the rule has that name or index.
+func hasWindow(rule *policy.Rule, name string) bool {
+	for i, l := range rule.Limits {
+		if l.Name == name || strconv.Itoa(i) == name {
+			return true
+		}
+	}
+	return false
 }
 
 func (l *line) readTime(in *input) error {

@@ -8,12 +8,14 @@ package simulate
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"path"
 	"slices"
@@ -131,12 +133,18 @@ func (s *simulation) serve(l *line, a *answer) error {
 	report := []byte(response.State[verdictState])
 	if l.op != "" {
 		report = response.Body
+		if response.Status != http.StatusOK {
+			return fmt.Errorf("op %s: %s", l.op, strings.TrimSpace(string(report)))
+		}
 	}
 	if err := json.Unmarshal(report, &a.verdict); err != nil {
 		return fmt.Errorf("the filter gave no verdict, status %d: %s", response.Status, response.Details)
 	}
 	if l.op == "" {
 		a.status, a.headers = response.Status, response.Headers
+	}
+	if l.op == "stats" {
+		a.stats = bytes.TrimSpace(report)
 	}
 	return nil
 }
@@ -150,6 +158,9 @@ func (l *line) toRequest() *sim.Request {
 		query := url.Values{"rule": {in.Rule}, "key": in.Key}
 		if in.N != nil {
 			query.Set("n", strconv.FormatUint(uint64(*in.N), 10))
+		}
+		if in.Window != "" {
+			query.Set("window", in.Window)
 		}
 		return &sim.Request{
 			Method: "POST", Path: path.Join(managePath, "counters", l.op) + "?" + query.Encode(),

@@ -67,6 +67,52 @@ rules:
 	require.Equal(t, strings.Split(want, "\n"), strings.Split(out, "\n"))
 }
 
+// Every operation answers as the command-line reference says, in ms rounded up
+// and for at_ns in both units.
+func TestOperationsExactly(t *testing.T) {
+	out, err := run(t, `
+version: 1
+rules:
+  - name: r
+    key: [{header: u}]
+    capacity: 8
+    limits: [4/10s, {requests: 9, per: 1h, name: hourly, algorithm: sliding_window_log}, {requests: 3, per: 1m, burst: 6, algorithm: token_bucket}]
+  - {name: none, limits: []}
+`, `{"at_ms":1500,"op":"get","rule":"r","key":["a"]}
+{"at_ms":1500,"op":"expires_at","rule":"r","key":["a"]}
+{"at_ms":1500,"op":"reset","rule":"r","key":["a"]}
+{"at_ms":1500,"op":"inc","rule":"r","key":["a"],"n":2}
+{"at_ns":1500000001,"op":"set","rule":"r","key":["a"],"n":5,"window":"hourly"}
+{"at_ns":1500000001,"op":"expires_at","rule":"r","key":["a"]}
+{"at":"1970-01-01T00:00:01.6Z","op":"inc","rule":"r","key":["a"]}
+{"at_ms":1600,"op":"set","rule":"r","key":["a"],"n":0,"window":"2"}
+{"at_ms":1600,"op":"reset","rule":"r","key":["a"]}
+{"at_ms":1600,"op":"hit","rule":"r","key":["a"],"n":4}
+{"at_ms":1600,"op":"clean","rule":"r"}
+{"at_ms":3700000,"op":"clean"}
+{"at_ms":3700000,"op":"hit","rule":"r","key":["b"]}
+{"at_ms":3700000,"op":"stats","rule":"r"}
+{"at_ms":3700000,"op":"stats"}
+`, 1)
+	require.NoError(t, err)
+	require.Equal(t, `{"at_ms":1500,"op":"get","value":0,"windows":[{"limit":4,"per_ms":10000,"used":0,"remaining":4,"reset_ms":8500},{"name":"hourly","limit":9,"per_ms":3600000,"used":0,"remaining":9,"reset_ms":0},{"limit":6,"per_ms":60000,"used":0,"remaining":6,"reset_ms":0}]}
+{"at_ms":1500,"op":"expires_at","value":10000,"windows":[{"limit":4,"per_ms":10000,"used":0,"remaining":4,"reset_ms":8500},{"name":"hourly","limit":9,"per_ms":3600000,"used":0,"remaining":9,"reset_ms":0},{"limit":6,"per_ms":60000,"used":0,"remaining":6,"reset_ms":0}]}
+{"at_ms":1500,"op":"reset","value":0,"windows":[{"limit":4,"per_ms":10000,"used":0,"remaining":4,"reset_ms":8500},{"name":"hourly","limit":9,"per_ms":3600000,"used":0,"remaining":9,"reset_ms":0},{"limit":6,"per_ms":60000,"used":0,"remaining":6,"reset_ms":0}]}
+{"at_ms":1500,"op":"inc","value":2,"windows":[{"limit":4,"per_ms":10000,"used":2,"remaining":2,"reset_ms":8500},{"name":"hourly","limit":9,"per_ms":3600000,"used":2,"remaining":7,"reset_ms":3600000},{"limit":6,"per_ms":60000,"used":2,"remaining":4,"reset_ms":40000}]}
+{"at_ns":1500000001,"op":"set","value":2,"windows":[{"limit":4,"per_ms":10000,"per_ns":10000000000,"used":2,"remaining":2,"reset_ms":8500,"reset_ns":8499999999},{"name":"hourly","limit":9,"per_ms":3600000,"per_ns":3600000000000,"used":5,"remaining":4,"reset_ms":3600000,"reset_ns":3600000000000},{"limit":6,"per_ms":60000,"per_ns":60000000000,"used":2,"remaining":4,"reset_ms":40000,"reset_ns":39999999999}]}
+{"at_ns":1500000001,"op":"expires_at","value":10000,"value_ns":10000000000,"windows":[{"limit":4,"per_ms":10000,"per_ns":10000000000,"used":2,"remaining":2,"reset_ms":8500,"reset_ns":8499999999},{"name":"hourly","limit":9,"per_ms":3600000,"per_ns":3600000000000,"used":5,"remaining":4,"reset_ms":3600000,"reset_ns":3600000000000},{"limit":6,"per_ms":60000,"per_ns":60000000000,"used":2,"remaining":4,"reset_ms":40000,"reset_ns":39999999999}]}
+{"at":"1970-01-01T00:00:01.6Z","op":"inc","value":3,"windows":[{"limit":4,"per_ms":10000,"used":3,"remaining":1,"reset_ms":8400},{"name":"hourly","limit":9,"per_ms":3600000,"used":6,"remaining":3,"reset_ms":3600000},{"limit":6,"per_ms":60000,"used":3,"remaining":3,"reset_ms":59900}]}
+{"at_ms":1600,"op":"set","value":3,"windows":[{"limit":4,"per_ms":10000,"used":3,"remaining":1,"reset_ms":8400},{"name":"hourly","limit":9,"per_ms":3600000,"used":6,"remaining":3,"reset_ms":3600000},{"limit":6,"per_ms":60000,"used":0,"remaining":6,"reset_ms":0}]}
+{"at_ms":1600,"op":"reset","value":1,"windows":[{"limit":4,"per_ms":10000,"used":0,"remaining":4,"reset_ms":8400},{"name":"hourly","limit":9,"per_ms":3600000,"used":0,"remaining":9,"reset_ms":0},{"limit":6,"per_ms":60000,"used":0,"remaining":6,"reset_ms":0}]}
+{"at_ms":1600,"op":"hit","allowed":true,"status":200,"rules":[{"rule":"r","key":["a"],"mode":"enforced","allowed":true,"remaining":0,"windows":[{"limit":4,"per_ms":10000,"used":4,"remaining":0,"reset_ms":8400},{"name":"hourly","limit":9,"per_ms":3600000,"used":4,"remaining":5,"reset_ms":3600000},{"limit":6,"per_ms":60000,"used":4,"remaining":2,"reset_ms":80000}]}],"headers":{}}
+{"at_ms":1600,"op":"clean","value":0}
+{"at_ms":3700000,"op":"clean","value":1}
+{"at_ms":3700000,"op":"hit","allowed":true,"status":200,"rules":[{"rule":"r","key":["b"],"mode":"enforced","allowed":true,"remaining":3,"windows":[{"limit":4,"per_ms":10000,"used":1,"remaining":3,"reset_ms":10000},{"name":"hourly","limit":9,"per_ms":3600000,"used":1,"remaining":8,"reset_ms":3600000},{"limit":6,"per_ms":60000,"used":1,"remaining":5,"reset_ms":20000}]}],"headers":{}}
+{"at_ms":3700000,"op":"stats","rules":[{"rule":"r","keys":1,"capacity":8,"slots":8,"buckets":1,"bytes":936,"metrics":{"allowed":2,"denied":0,"shadow_denied":0,"evicted":0,"floor_denied":0,"full":0,"cas_retries":0,"contention":0,"errors":0,"clock_rebased":0,"not_taken_back":0,"window_resets":0,"boundary_spikes":0}}]}
+{"at_ms":3700000,"op":"stats","rules":[{"rule":"r","keys":1,"capacity":8,"slots":8,"buckets":1,"bytes":936,"metrics":{"allowed":2,"denied":0,"shadow_denied":0,"evicted":0,"floor_denied":0,"full":0,"cas_retries":0,"contention":0,"errors":0,"clock_rebased":0,"not_taken_back":0,"window_resets":0,"boundary_spikes":0}},{"rule":"none","keys":0,"capacity":65536,"slots":0,"buckets":0,"bytes":0,"metrics":{"allowed":0,"denied":0,"shadow_denied":0,"evicted":0,"floor_denied":0,"full":0,"cas_retries":0,"contention":0,"errors":0,"clock_rebased":0,"not_taken_back":0,"window_resets":0,"boundary_spikes":0}}]}
+`, out)
+}
+
 func TestPolicyLineKeepsCounters(t *testing.T) {
 	dir := t.TempDir()
 	policy := func(limit string) string {
@@ -121,12 +167,21 @@ func TestBadInputWritesNothing(t *testing.T) {
 		{`{"at_ms":1,"worker":2}`, "line 2: worker: 2 is none of the 2 workers, which count from 0"},
 		{`{"at_ms":1,"fail":"sometimes"}`, `line 2: fail: "sometimes" must be get, set or cas:N`},
 		{`{"at_ms":1,"op":"steal"}`, `line 2: op: unknown operation "steal"`},
-		{`{"at_ms":1,"op":"reset","rule":"r","key":["GET"]}`, `line 2: op: "reset" is not built yet`},
+		{`{"at_ms":1,"op":"reset","rule":"r","key":["GET"],"n":1}`, `line 2: n: op reset takes none`},
+		{`{"at_ms":1,"op":"get","rule":"r","key":["GET"],"n":1}`, `line 2: n: op get takes none`},
+		{`{"at_ms":1,"op":"set","rule":"r","key":["GET"],"n":-1}`, `line 2: n: must be a whole number from 0`},
+		{`{"at_ms":1,"op":"inc","rule":"r","key":["GET"],"n":4294967296}`, `line 2: n: must be a whole number from 0`},
+		{`{"at_ms":1,"op":"get","rule":"r","key":["GET"],"window":"0"}`, `line 2: window: op get takes none`},
+		{`{"at_ms":1,"op":"set","rule":"r","key":["GET"],"n":1,"window":"1"}`, `line 2: window: rule "r" has no window "1"`},
+		{`{"at_ms":1,"op":"set","rule":"r","n":1}`, `line 2: key: rule "r" has a key of 1 parts, not 0`},
+		{`{"at_ms":1,"op":"clean","rule":"r","key":["GET"]}`, `line 2: key: op clean acts on whole rules`},
+		{`{"at_ms":1,"op":"stats","rule":"s"}`, `line 2: rule: the policy has no rule "s"`},
+		{`{"at_ms":1,"op":"stats","path":"/"}`, `line 2: op stats has no method, host, path`},
 		{`{"at_ms":1,"op":"peek"}`, "line 2: rule: an operation needs the name of a rule"},
 		{`{"at_ms":1,"op":"peek","rule":"s"}`, `line 2: rule: the policy has no rule "s"`},
 		{`{"at_ms":1,"op":"peek","rule":"r"}`, `line 2: key: rule "r" has a key of 1 parts, not 0`},
 		{`{"at_ms":1,"op":"peek","rule":"r","key":["GET"],"path":"/x"}`, "line 2: op peek has no method, host, path"},
-		{`{"at_ms":1,"rule":"r"}`, "line 2: a request has no rule, key or n"},
+		{`{"at_ms":1,"rule":"r"}`, "line 2: a request has no rule, key, n or window"},
 		{`{"at_ms":1,"op":"policy"}`, "line 2: file: op policy needs the file"},
 		{`{"at_ms":1,"op":"policy","file":"none.yaml"}`, "line 2: read policy: "},
 		{`{"at_ms":1,"metadata":{}}`, "line 2: metadata: is not built yet"},

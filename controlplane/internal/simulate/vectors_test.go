@@ -1,6 +1,7 @@
 package simulate_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -18,6 +19,7 @@ type vector struct {
 	ID      string          `json:"id"`
 	Algo    string          `json:"algo"`
 	Profile string          `json:"profile"`
+	Source  string          `json:"src"`
 	Cfg     json.RawMessage `json:"cfg"`
 	Steps   []vectorStep    `json:"steps"`
 }
@@ -31,49 +33,80 @@ type vectorStep struct {
 	Remaining *uint32         `json:"remaining"`
 	Retry     json.RawMessage `json:"retry"`
 	Expires   *int64          `json:"expires"`
+	Reset     *int64          `json:"reset"`
+	Level     *uint32         `json:"level"`
+	Weighted  *float64        `json:"weighted"`
 
 	Kind    string `json:"kind"`
 	N, Step int
 	Miss    int `json:"miss"`
+	// words for the reader
+	Note, Why, Every, Repeat string
 }
 
+// vectorWindow has the fields of all algorithms.
 type vectorWindow struct {
-	Limit  uint32 `json:"limit"`
-	Window int64  `json:"window"`
+	Limit          uint32
+	Window, Offset int64
+
+	Capacity, Refill, Leak, Burst uint32
+	Per, Period                   int64
+	Initial                       *uint32
+	Start                         int64
+
+	Prev, Cur uint32
+	Bucket    *int64
+	Unit      string
 }
 
-// algorithms are the ones the filter has; the cases of others wait for them.
+// algorithms by their names in the cases.
 var algorithms = map[string]string{
-	"fixed_aligned": "fixed_window", "fixed_perkey": "fixed_window_per_key", "layered_aligned": "fixed_window",
+	"fixed_aligned": "fixed_window", "layered_aligned": "fixed_window", "fixed_perkey": "fixed_window_per_key",
+	"sliding_log": "sliding_window_log", "sliding_counter": "sliding_window_counter",
+	"token_bucket": "token_bucket", "layered_token": "token_bucket", "gcra": "token_bucket", "leaky_meter": "token_bucket",
 }
 
+// Every case of the core rules runs in the compiled filter; a state that it
+// starts from is set by operations. Times that count in nanoseconds are taken
+// for milliseconds, the shortest window: only token buckets have them, and a
+// bucket does not change when all its times are a million times as long.
 func TestVectors(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(buildtest.Root(), "shared", "limit", "testdata", "vectors.json"))
 	require.NoError(t, err)
 	var vectors []vector
-	require.NoError(t, json.Unmarshal(data, &vectors))
-	ran := 0
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	require.NoError(t, decoder.Decode(&vectors), "a field that nobody checks")
+	ran := map[string]int{}
 	for _, v := range vectors {
-		if algorithms[v.Algo] == "" || v.Profile != "core" {
+		if v.Profile != "core" {
 			continue
 		}
-		ran++
+		require.NotEmpty(t, algorithms[v.Algo], v.ID)
+		ran[v.Algo]++
 		t.Run(v.ID, func(t *testing.T) { v.run(t) })
 	}
-	require.Equal(t, 21, ran, "cases of the algorithms that the filter has")
+	require.Equal(t, map[string]int{
+		"fixed_aligned": 7, "fixed_perkey": 10, "layered_aligned": 4, "sliding_log": 4, "sliding_counter": 6,
+		"token_bucket": 15, "layered_token": 2, "gcra": 2, "leaky_meter": 3,
+	}, ran)
+}
+
+func (v *vector) windows(t *testing.T) (windows []vectorWindow) {
+	text := v.Cfg
+	if text[0] != '[' {
+		text = []byte("[" + string(text) + "]")
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	require.NoError(t, decoder.Decode(&windows), v.ID)
+	return windows
 }
 
 func (v *vector) policy(t *testing.T) string {
-	var windows []vectorWindow
-	if v.Cfg[0] == '[' {
-		require.NoError(t, json.Unmarshal(v.Cfg, &windows))
-	} else {
-		windows = make([]vectorWindow, 1)
-		require.NoError(t, json.Unmarshal(v.Cfg, &windows[0]))
-	}
 	var limits []string
-	for _, w := range windows {
-		limits = append(limits, fmt.Sprintf("{requests: %d, per: %dms}", w.Limit, w.Window))
+	for _, w := range v.windows(t) {
+		limits = append(limits, w.limit(v.Algo))
 	}
 	return fmt.Sprintf(`
 version: 1
@@ -85,22 +118,60 @@ rules:
 `, algorithms[v.Algo], strings.Join(limits, ", "))
 }
 
+func (w *vectorWindow) limit(algo string) string {
+	bucket := func(requests uint32, per int64, burst uint32) string {
+		return fmt.Sprintf("{requests: %d, per: %dms, burst: %d}", requests, per, burst)
+	}
+	switch algo {
+	case "token_bucket", "layered_token":
+		return bucket(w.Refill, w.Per, w.Capacity)
+	case "gcra": // one token each period
+		return bucket(1, w.Period, w.Burst)
+	case "leaky_meter": // what leaks out is what a bucket of tokens gains
+		return bucket(w.Leak, w.Per, w.Capacity)
+	}
+	offset := ""
+	if w.Offset != 0 {
+		offset = fmt.Sprintf(", offset: %dms", w.Offset)
+	}
+	return fmt.Sprintf("{requests: %d, per: %dms%s}", w.Limit, w.Window, offset)
+}
+
+// initial returns the lines that make the state which the case starts from, and
+// by how much its times move: the bucket before a sliding counter's first one
+// must not lie before the epoch.
+func (v *vector) initial(t *testing.T) (lines string, shift int64) {
+	for i, w := range v.windows(t) {
+		switch {
+		case w.Initial != nil:
+			lines += fmt.Sprintf(`{"at_ms":%d,"op":"set","rule":"r","n":%d,"window":"%d"}`+"\n", w.Start, w.Capacity-*w.Initial, i)
+		case w.Bucket != nil:
+			shift = w.Window
+			lines += fmt.Sprintf(`{"at_ms":%d,"op":"set","rule":"r","n":%d}`+"\n", *w.Bucket, w.Prev) +
+				fmt.Sprintf(`{"at_ms":%d,"op":"inc","rule":"r","n":%d}`+"\n", *w.Bucket+shift, w.Cur)
+		}
+	}
+	return lines, shift
+}
+
 func (v *vector) run(t *testing.T) {
 	if v.Steps[0].Kind == "seq" {
 		v.runSequence(t)
 		return
 	}
 	var in strings.Builder
+	initial, shift := v.initial(t)
+	in.WriteString(initial)
 	for _, s := range v.Steps {
 		if s.Op == "peek" {
-			fmt.Fprintf(&in, `{"at_ms":%d,"op":"peek","rule":"r"}`+"\n", s.T)
+			fmt.Fprintf(&in, `{"at_ms":%d,"op":"peek","rule":"r"}`+"\n", s.T+shift)
 		} else {
-			fmt.Fprintf(&in, `{"at_ms":%d,"headers":{"x-cost":"%d"}}`+"\n", s.T, *s.Cost)
+			fmt.Fprintf(&in, `{"at_ms":%d,"headers":{"x-cost":"%d"}}`+"\n", s.T+shift, *s.Cost)
 		}
 	}
 	out, err := run(t, v.policy(t), in.String(), 1)
 	require.NoError(t, err)
-	lines := strings.Split(strings.TrimSpace(out), "\n")
+	lines := strings.Split(strings.TrimSpace(out), "\n")[strings.Count(initial, "\n"):]
 	require.Len(t, lines, len(v.Steps))
 	for i, s := range v.Steps {
 		s.check(t, lines[i])
@@ -128,6 +199,15 @@ func (s *vectorStep) check(t *testing.T, line string) {
 	}
 	if s.Expires != nil {
 		require.Equal(t, *s.Expires, s.T+got.Rules[0].Windows[0].ResetMs, line)
+	}
+	if s.Reset != nil {
+		require.Equal(t, *s.Reset, got.Rules[0].Windows[0].ResetMs, line)
+	}
+	if s.Level != nil {
+		require.Equal(t, *s.Level, got.Rules[0].Windows[0].Used, line)
+	}
+	if s.Weighted != nil { // what is left of the bucket before, without its fraction
+		require.EqualValues(t, *s.Weighted-0.5, got.Rules[0].Windows[0].Used, line)
 	}
 	switch retry := string(s.Retry); retry {
 	case "", "null":

@@ -125,6 +125,7 @@ type node struct {
 	wasm    string // metadata sluice.wasm
 	vmID    string // metadata sluice.vm_id
 	runtime string // metadata sluice.runtime
+	manage  string // metadata sluice.manage: where it answers management requests, as it says
 }
 
 const (
@@ -147,8 +148,9 @@ func nodeOf(n *corev3.Node) (node, error) {
 		wasm:    metadata["wasm"].GetStringValue(),
 		vmID:    metadata["vm_id"].GetStringValue(),
 		runtime: metadata["runtime"].GetStringValue(),
+		manage:  metadata["manage"].GetStringValue(),
 	}
-	if longest := max(len(d.wasm), len(d.vmID), len(d.runtime)); longest > maxMetadata {
+	if longest := max(len(d.wasm), len(d.vmID), len(d.runtime), len(d.manage)); longest > maxMetadata {
 		return node{}, fmt.Errorf("a field of the node's metadata has %d bytes, at most %d are allowed", longest, maxMetadata)
 	}
 	if v := n.GetUserAgentBuildVersion().GetVersion(); v != nil {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,6 +43,52 @@ func (s *steady) Set(key, value []byte, cas uint32) state.Status {
 	}
 	copy(c.value, value)
 	return state.OK
+}
+
+// Every algorithm decides, counts, denies and takes back without allocating.
+func TestNoAlgorithmAllocates(t *testing.T) {
+	for _, window := range []string{
+		`"algorithm":"fixed_window"`, `"algorithm":"fixed_window","jitter":30`, `"algorithm":"fixed_window_per_key"`,
+		`"algorithm":"fixed_window_per_key","elastic":true`, `"algorithm":"sliding_window_log"`,
+		`"algorithm":"sliding_window_counter"`, `"algorithm":"token_bucket","burst":300`,
+	} {
+		for _, more := range []string{
+			``, `,"mode":"shadow"`, `,"enforce_percent":40`, `,"count_denied":true`,
+			`,"overrides":[{"key":["x"],"limits":[{"requests":9,"per":"1h",` + window + `}]},{"key":["~a.*"],"limits":[{"requests":400,"per":"1h",` + window + `}]}]`,
+		} {
+			if strings.Contains(window, "token_bucket") && strings.Contains(more, "count_denied") {
+				continue
+			}
+			// The last rule denies some: then the first has checked and counts nothing.
+			s := &quietProxy{proxy: newProxy(), cells: map[string]*cell{}}
+			s.with("u", "alice")
+			e := compileJSON(t, s, `{"name":"r","key":[{"header":"u"}],"limits":[{"requests":300,"per":"1h",`+window+`},"4000000000/1d"]`+more+`},
+				{"name":"last","limits":["2/2s"],"algorithm":"fixed_window_per_key"}`)
+			passed, denied := 0, 0
+			decide := func() {
+				if s.now += 700_000_000; e.Decide().Allowed {
+					passed++
+				} else {
+					denied++
+				}
+			}
+			for range 400 {
+				decide()
+			}
+			require.Zero(t, testing.AllocsPerRun(400, decide), "%s%s", window, more)
+			require.NotZero(t, passed)
+			require.NotZero(t, denied)
+			try := &e.tries[0]
+			require.Zero(t, testing.AllocsPerRun(100, func() {
+				s.now += 100_000_000_000 // a token and more for each
+				try.check(s.now)
+				try.commit(s.now)
+				require.True(t, try.counted || !try.allowed)
+				try.takeBack(s.now)
+			}), "taking back: %s%s", window, more)
+			require.Zero(t, try.rule.metrics.NotTakenBack)
+		}
+	}
 }
 
 // Garbage collection would stop a worker: what a request needs is there before

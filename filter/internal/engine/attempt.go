@@ -26,31 +26,67 @@ const (
 
 // attempt is one rule's part in one request.
 type attempt struct {
-	rule    *rule
-	key     key
-	cost    uint32
+	rule   *rule
+	key    key
+	limits state.Key // the key with the limits that hold for it
+	cost   uint32
+	shadow bool // denials are reported, not enforced
+	free   bool // nothing is counted: no limits, or an unlimited key
+
 	entry   state.Entry
 	known   bool   // entry holds what the key has used
 	counted bool   // the hit is in the store
 	allowed bool   //
 	reason  Reason // of a denial, or of a pass without a count
 	passNs  int64  // of a denial: when the hit would pass, or limit.Never
+
+	hashed  []byte         // what the key's stable hash is taken of
+	shifted []limit.Window // windows with the key's jitter
 }
 
 // begin takes key and cost from the request; false: the rule does not apply.
 func (t *attempt) begin(r *rule, req *request) bool {
-	t.rule, t.known, t.counted, t.allowed, t.reason = r, false, false, true, ""
-	if !t.key.read(r.key, req) {
-		switch r.policy.MissingKey {
-		case policy.MissingSkip:
-			return false
-		case policy.MissingDeny:
-			t.deny(ReasonMissingKey, limit.Never)
-			return true
-		}
+	t.start(r)
+	complete := t.key.read(r.key, req)
+	if !complete && r.policy.MissingKey == policy.MissingSkip {
+		return false
 	}
 	t.cost = r.cost.read(req)
+	t.subject()
+	if !complete && r.policy.MissingKey == policy.MissingDeny {
+		t.deny(ReasonMissingKey, limit.Never)
+	}
 	return true
+}
+
+func (t *attempt) start(r *rule) {
+	t.rule, t.known, t.counted, t.allowed, t.reason = r, false, false, true, ""
+}
+
+// subject finds out which limits hold for the key, and whether they are
+// enforced on it.
+func (t *attempt) subject() {
+	r := t.rule
+	t.limits = state.Key{Bytes: t.key.bytes, Windows: r.windows, Rule: r.windows}
+	t.free = r.table == nil
+	if o := r.override(&t.key); o != nil {
+		t.free = t.free || o.unlimited
+		t.limits.Windows = o.windows
+	}
+	t.shadow = r.policy.Mode == policy.ModeShadow
+	if !r.jitters && r.policy.EnforcePercent >= 100 {
+		return
+	}
+	t.hashed = append(append(t.hashed[:0], r.identity...), t.key.bytes...)
+	jitter, percent := state.StableHash(t.hashed)
+	t.shadow = t.shadow || percent%100 >= uint64(r.policy.EnforcePercent)
+	if r.jitters && !t.free {
+		t.shifted = t.shifted[:0]
+		for _, w := range t.limits.Windows {
+			t.shifted = append(t.shifted, w.Shifted(w.KeyShift(jitter)))
+		}
+		t.limits.Windows = t.shifted
+	}
 }
 
 func (t *attempt) deny(why Reason, passNs int64) {
@@ -70,11 +106,11 @@ func (t *attempt) fail(why Reason, then policy.Failure, now int64) {
 // check reads what the key has used and decides, writing nothing.
 func (t *attempt) check(now int64) {
 	r := t.rule
-	if r.table == nil || t.reason == ReasonMissingKey {
+	if t.free || t.reason == ReasonMissingKey {
 		return
 	}
 	t.allowed, t.reason, t.known = true, "", false
-	if r.table.Read(&t.entry, t.key.bytes, now) != state.OK {
+	if r.table.Read(&t.entry, t.limits, now) != state.OK {
 		r.metrics.Errors++
 		t.fail(ReasonError, r.policy.OnError, now)
 		return
@@ -83,50 +119,40 @@ func (t *attempt) check(now int64) {
 	if t.entry.Rebased {
 		r.metrics.ClockRebased++
 	}
-	passNs := r.table.Check(&t.entry, r.windows, t.cost)
+	passNs := r.table.Check(&t.entry, t.cost)
 	if passNs == limit.Never || passNs > t.entry.Now {
 		t.deny(ReasonLimit, passNs)
 	}
-	if r.policy.OnFull == policy.FullDeny && t.cost > 0 && passNs != limit.Never && t.newcomer() {
-		if vacantNs := r.table.Earliest(&t.entry); vacantNs > max(passNs, t.entry.Now) {
+	if r.policy.OnFull == policy.FullDeny && t.cost > 0 && passNs != limit.Never && !t.entry.HasRecord() {
+		if vacantNs := r.table.Earliest(&t.entry); vacantNs == limit.Never || vacantNs > max(passNs, t.entry.Now) {
 			t.deny(ReasonFull, vacantNs)
 		}
 	}
 }
 
-// newcomer reports whether the key may be without a record: one that has a
-// live record has used something, and not by the floor.
-func (t *attempt) newcomer() bool {
-	for i := range t.rule.windows {
-		if t.rule.table.Usage(&t.entry, i).Used > 0 {
-			return t.entry.FromFloor
-		}
-	}
-	return true
-}
-
-// persist writes what check had to move to the present for a hit that is
-// denied: a wild clock must not lock the key out.
+// persist writes what check had to move to the present for a request that is
+// denied, by this rule or another: a wild clock must not lock the key out, and
+// the wait that was named begins now.
 func (t *attempt) persist() {
-	if t.known && !t.allowed {
+	if t.known {
 		t.rule.table.Persist(&t.entry)
 	}
 }
+
+func (t *attempt) evicts() bool { return t.rule.policy.OnFull == policy.FullInherit }
 
 // commit counts the hit that check has passed. Where somebody else wrote first
 // it checks again, and may deny after all.
 func (t *attempt) commit(now int64) {
 	r := t.rule
-	if r.table == nil || t.reason != "" || t.cost == 0 {
+	if t.free || t.reason != "" || t.cost == 0 {
 		return
 	}
 	for retries := 0; t.allowed && t.reason == ""; retries++ {
-		switch r.table.Commit(&t.entry, r.windows, t.cost, r.policy.OnFull == policy.FullInherit) {
+		switch r.table.Commit(&t.entry, t.cost, t.evicts()) {
 		case state.OK:
 			t.counted = true
-			if t.entry.Evicted {
-				r.metrics.Evicted++
-			}
+			t.stored()
 			return
 		case state.Full:
 			t.reason = ReasonFull // on_full allows: where it denies, check has
@@ -138,12 +164,53 @@ func (t *attempt) commit(now int64) {
 			}
 			r.metrics.CASRetries++
 			t.check(now)
-			t.persist()
 		default:
 			r.metrics.Errors++
 			t.fail(ReasonError, r.policy.OnError, now)
 		}
 	}
+}
+
+// stored notes what a commit did beside counting.
+func (t *attempt) stored() {
+	m := &t.rule.metrics
+	if t.entry.Evicted {
+		m.Evicted++
+	}
+	m.WindowResets += uint64(t.entry.Resets)
+}
+
+// countDenied counts a hit that the rule has denied by its limits, where the
+// rule asks for that; the wait then is the one from the new count. A hit that
+// cannot be stored stays uncounted: it was denied.
+func (t *attempt) countDenied(now int64) (counted bool) {
+	r := t.rule
+	if !r.policy.CountDenied || t.reason != ReasonLimit || t.cost == 0 {
+		return false
+	}
+	for range maxRetries {
+		status := r.table.Commit(&t.entry, t.cost, t.evicts())
+		if status == state.OK {
+			t.stored()
+			if passNs := r.table.Check(&t.entry, t.cost); passNs > t.entry.Now {
+				t.passNs = passNs
+			}
+			return true
+		}
+		if status == state.Full { // a newcomer that no room is made for, and still denied
+			r.metrics.Full++
+			return false
+		}
+		if status != state.Mismatch || r.table.Read(&t.entry, t.limits, now) != state.OK {
+			r.metrics.Errors++
+			t.known = false
+			return false
+		}
+		r.metrics.CASRetries++
+	}
+	r.metrics.Contention++
+	t.known = false
+	return false
 }
 
 // takeBack undoes commit.
@@ -152,13 +219,14 @@ func (t *attempt) takeBack(now int64) {
 		return
 	}
 	t.counted = false
-	if !t.rule.table.TakeBack(&t.entry, t.key.bytes, now, t.cost) {
+	if !t.rule.table.TakeBack(&t.entry, t.limits, now, t.cost) {
 		t.rule.metrics.NotTakenBack++
 	}
 }
 
-// window returns the policy's limit i of the rule and what it has counted.
+// window returns the policy's limit i of the rule as it holds for the key, and
+// what it has counted.
 func (t *attempt) window(i int) (limit.Window, limit.Usage) {
 	at := t.rule.order[i]
-	return t.rule.windows[at], t.rule.table.Usage(&t.entry, at)
+	return t.limits.Windows[at], t.rule.table.Usage(&t.entry, at)
 }

@@ -2,23 +2,41 @@ package engine
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// decide checks all rules, then counts the hit in all of them in policy order.
-// A denial after the first count takes back what was counted.
+// decide checks all enforced rules, then counts the hit in all of them in
+// policy order; a denial after the first count takes back what was counted.
+// Shadow rules see what the enforced ones allow, and count last.
 func (e *Engine) decide(tries []attempt, now int64) {
 	v := &e.verdict
 	v.Now, v.tries = now, tries
 	denied := false
 	for i := range tries {
-		tries[i].check(now)
-		tries[i].persist()
-		denied = denied || !tries[i].allowed
+		if t := &tries[i]; !t.shadow {
+			t.check(now)
+			denied = denied || !t.allowed
+		}
 	}
 	for i := 0; i < len(tries) && !denied; i++ {
+		if tries[i].shadow {
+			continue
+		}
 		tries[i].commit(now)
 		if denied = !tries[i].allowed; denied {
 			for i--; i >= 0; i-- {
 				tries[i].takeBack(now)
 			}
+		}
+	}
+	for i := range tries {
+		t := &tries[i]
+		if t.shadow {
+			if denied {
+				continue
+			}
+			t.check(now)
+			t.commit(now)
+		}
+		if counted := t.countDenied(now); !counted && (denied || !t.allowed) {
+			t.persist()
 		}
 	}
 	v.settle()
@@ -29,7 +47,7 @@ func (e *Engine) decide(tries []attempt, now int64) {
 func (v *Verdict) settle() {
 	for i := range v.tries {
 		t := &v.tries[i]
-		if t.allowed {
+		if t.allowed || t.shadow {
 			continue
 		}
 		if v.Allowed {
@@ -54,13 +72,18 @@ func (v *Verdict) count() {
 			m.Full++
 		}
 		switch {
-		case v.Allowed:
+		case v.Allowed && (t.allowed || !t.shadow):
 			m.Allowed++
-		case !t.allowed:
+		case t.shadow && v.Allowed:
+			m.ShadowDenied++
+		case !t.allowed && !t.shadow:
 			m.Denied++
 			if t.reason == ReasonLimit && t.entry.FromFloor {
 				m.FloorDenied++
 			}
+		}
+		if t.counted {
+			t.rule.spikes.count(t, m)
 		}
 	}
 }

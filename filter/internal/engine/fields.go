@@ -37,23 +37,27 @@ func (e *Engine) AppendFields(dst []Field, v *Verdict) []Field {
 // appendIETF writes RateLimit-Policy and RateLimit of
 // draft-ietf-httpapi-ratelimit-headers-10: one item for each window, with quota
 // q and window w, remaining r and seconds to reset t. A window that is no whole
-// number of seconds has no w.
+// number of seconds has no w, nor has a token bucket whose burst is not what it
+// gains in a period. Shadow rules tell clients nothing.
 func (e *Engine) appendIETF(dst []Field, tries []attempt, now int64) []Field {
 	policies, limits := e.text[0][:0], e.text[1][:0]
 	for i := range tries {
 		t := &tries[i]
-		if !t.known {
+		if !t.known || t.shadow {
 			continue
 		}
-		for j, l := range t.rule.policy.Limits {
+		for j := range t.rule.policy.Limits {
 			w, u := t.window(j)
+			if w.Unlimited {
+				continue
+			}
 			policies = appendPolicyName(separate(policies), t.rule.policy, j)
-			policies = strconv.AppendUint(append(policies, ";q="...), uint64(w.Limit), 10)
-			if l.PeriodNs%second == 0 {
-				policies = strconv.AppendInt(append(policies, ";w="...), l.PeriodNs/second, 10)
+			policies = strconv.AppendUint(append(policies, ";q="...), uint64(w.Most()), 10)
+			if w.PeriodNs%second == 0 && w.Most() == w.Limit {
+				policies = strconv.AppendInt(append(policies, ";w="...), w.PeriodNs/second, 10)
 			}
 			limits = appendPolicyName(separate(limits), t.rule.policy, j)
-			limits = strconv.AppendUint(append(limits, ";r="...), uint64(w.Remaining(u)), 10)
+			limits = strconv.AppendUint(append(limits, ";r="...), uint64(w.Remaining(u, t.entry.Now)), 10)
 			limits = strconv.AppendInt(append(limits, ";t="...), t.resetSeconds(w, u, now), 10)
 		}
 	}
@@ -75,16 +79,21 @@ func (e *Engine) appendXRateLimit(dst []Field, tries []attempt, now int64) []Fie
 	quotas := e.text[0][:0]
 	for i := range tries {
 		t := &tries[i]
-		if !t.known {
+		if !t.known || t.shadow {
 			continue
 		}
 		for j := range t.rule.policy.Limits {
 			w, u := t.window(j)
-			if remaining := w.Remaining(u); !known || remaining < left {
-				known, quota, left, reset = true, w.Limit, remaining, t.resetSeconds(w, u, now)
+			if w.Unlimited {
+				continue
 			}
-			quotas = strconv.AppendUint(append(quotas, ", "...), uint64(w.Limit), 10)
-			quotas = strconv.AppendInt(append(quotas, ";w="...), ceilDiv(w.PeriodNs, second), 10)
+			if remaining := w.Remaining(u, t.entry.Now); !known || remaining < left {
+				known, quota, left, reset = true, w.Most(), remaining, t.resetSeconds(w, u, now)
+			}
+			quotas = strconv.AppendUint(append(quotas, ", "...), uint64(w.Most()), 10)
+			if w.Most() == w.Limit {
+				quotas = strconv.AppendInt(append(quotas, ";w="...), ceilDiv(w.PeriodNs, second), 10)
+			}
 		}
 	}
 	e.text[0] = quotas

@@ -100,8 +100,11 @@ func (m *match) headersHold(r *request) bool {
 }
 
 func (p *pattern) holds(value string, present bool) bool {
-	if p.kind == policy.Absent {
+	switch p.kind {
+	case policy.Absent:
 		return !present
+	case policy.Any:
+		return true
 	}
 	if !present {
 		return false

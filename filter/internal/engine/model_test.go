@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math/big"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -19,16 +20,21 @@ type modelRecord struct {
 }
 
 type modelWindow struct {
-	start, end int64 // half open; both 0 = none yet
-	used       uint32
+	start, end   int64 // half open; both 0 = none yet
+	used, before int64 // before: of the sliding counter's bucket before
+	log          []int64
+	missing      *big.Int // of a full token bucket, a token being as much as its period has nanoseconds
 }
 
 // record returns a copy of what the key has used, as it stands at the instant
 // it is counted at.
 func (m model) record(t *attempt, now int64) modelRecord {
-	r, windows := modelRecord{last: now, windows: make([]modelWindow, len(t.rule.windows))}, t.rule.windows
+	r, windows := modelRecord{last: now, windows: make([]modelWindow, len(t.rule.windows))}, t.limits.Windows
 	if have := m[modelKey{t.rule.policy.Name, string(t.key.bytes)}]; have != nil {
 		r = modelRecord{last: have.last, windows: slices.Clone(have.windows)}
+		for i := range r.windows {
+			r.windows[i].log = slices.Clone(r.windows[i].log)
+		}
 	}
 	horizon := int64(10_000_000_000)
 	for _, w := range windows {
@@ -37,20 +43,57 @@ func (m model) record(t *attempt, now int64) modelRecord {
 	if ahead := r.last - now; ahead > horizon {
 		r.last, r.rebased = now, true
 		for i, w := range windows {
-			r.windows[i].start -= ahead
-			r.windows[i].end -= ahead
-			if w.Algorithm == limit.FixedWindow && r.windows[i].end != -ahead {
-				r.windows[i].start, r.windows[i].end = grid(w, now)
-			}
+			r.windows[i].move(w, ahead, now)
 		}
 	}
+	before := r.last
 	r.last = max(r.last, now)
-	for i := range r.windows {
-		if r.windows[i].end <= r.last {
-			r.windows[i] = modelWindow{}
-		}
+	for i, w := range windows {
+		r.windows[i].roll(w, before, r.last)
 	}
 	return r
+}
+
+// move brings what was written so far ahead of now to now.
+func (m *modelWindow) move(w limit.Window, ahead, now int64) {
+	for i := range m.log {
+		m.log[i] -= ahead
+	}
+	switch {
+	case m.end == 0:
+	case w.Algorithm == limit.SlidingWindowCounter, w.Algorithm == limit.FixedWindow && w.Jitter == 0:
+		m.start, m.end = grid(w, now)
+	default:
+		m.start, m.end = m.start-ahead, m.end-ahead
+	}
+}
+
+// roll lets time pass from before to now.
+func (m *modelWindow) roll(w limit.Window, before, now int64) {
+	switch w.Algorithm {
+	case limit.SlidingWindowLog:
+		m.log = slices.DeleteFunc(m.log, func(at int64) bool { return at+w.PeriodNs <= now })
+	case limit.TokenBucket:
+		if m.missing != nil {
+			gained := new(big.Int).Mul(big.NewInt(now-before), big.NewInt(int64(w.Limit)))
+			m.missing = gained.Sub(m.missing, gained)
+			if m.missing.Sign() <= 0 {
+				m.missing = nil
+			}
+		}
+	case limit.SlidingWindowCounter:
+		switch {
+		case m.end == 0 || now < m.end:
+		case now < m.end+w.PeriodNs:
+			*m = modelWindow{start: m.end, end: m.end + w.PeriodNs, before: m.used}
+		default:
+			*m = modelWindow{}
+		}
+	default:
+		if m.end <= now {
+			*m = modelWindow{}
+		}
+	}
 }
 
 // grid returns the aligned window that holds now.
@@ -62,56 +105,146 @@ func grid(w limit.Window, now int64) (start, end int64) {
 // check returns when a hit passes, limit.Never, or a time not after the record's.
 func (r *modelRecord) check(t *attempt) int64 {
 	at := r.last
-	for i, w := range t.rule.windows {
-		switch used := uint64(r.windows[i].used) + uint64(t.cost); {
-		case w.Limit == 0 || t.cost > w.Limit:
+	if t.free {
+		return at
+	}
+	for i, w := range t.limits.Windows {
+		most := w.Limit
+		if w.Algorithm == limit.TokenBucket {
+			most = w.Burst
+		}
+		switch {
+		case w.Unlimited:
+		case w.Limit == 0 || t.cost > most:
 			return limit.Never
-		case used > uint64(w.Limit):
-			at = max(at, r.windows[i].end)
+		default:
+			at = max(at, r.windows[i].check(w, r.last, int64(t.cost)))
 		}
 	}
 	return at
 }
 
-// add counts a hit.
-func (m model) add(t *attempt, r modelRecord) {
-	if t.cost == 0 || t.rule.table == nil {
-		return
-	}
-	for i, w := range t.rule.windows {
-		m := &r.windows[i]
-		if m.end == 0 {
-			m.start, m.end = r.last, r.last+w.PeriodNs
-			if w.Algorithm == limit.FixedWindow {
-				m.start, m.end = grid(w, r.last)
+func (m *modelWindow) check(w limit.Window, now, cost int64) int64 {
+	switch most := int64(w.Limit); w.Algorithm {
+	case limit.SlidingWindowLog:
+		if over := int64(len(m.log)) + cost - most; over > 0 {
+			return m.log[over-1] + w.PeriodNs
+		}
+	case limit.TokenBucket:
+		if m.missing == nil {
+			break
+		}
+		// missing + cost·P − burst·P is to be gained, Limit of it a nanosecond
+		lacks := new(big.Int).Mul(big.NewInt(cost-int64(w.Burst)), big.NewInt(w.PeriodNs))
+		lacks.Add(lacks, m.missing)
+		wait, rest := new(big.Int).DivMod(lacks, big.NewInt(most), new(big.Int))
+		if rest.Sign() > 0 {
+			wait.Add(wait, big.NewInt(1))
+		}
+		return now + wait.Int64()
+	case limit.SlidingWindowCounter:
+		low, high := now, now+2*w.PeriodNs // it passes at high, where nothing counts any more
+		for low < high {
+			if at := low + (high-low)/2; m.counter(w, at)+cost <= most {
+				high = at
+			} else {
+				low = at + 1
 			}
 		}
-		m.used += t.cost
+		return low
+	default:
+		if m.used+cost > most {
+			return m.end
+		}
+	}
+	return now
+}
+
+// counter is what a sliding counter says at an instant.
+func (m modelWindow) counter(w limit.Window, at int64) int64 {
+	m.roll(w, 0, at)
+	if m.end == 0 {
+		return 0
+	}
+	return m.before*(m.end-at)/w.PeriodNs + m.used
+}
+
+// add counts a hit.
+func (m model) add(t *attempt, r modelRecord) {
+	if t.cost == 0 || t.free {
+		return
+	}
+	for i, w := range t.limits.Windows {
+		r.windows[i].add(w, r.last, int64(t.cost))
+		log := &r.windows[i].log
+		*log = (*log)[max(0, len(*log)-int(t.rule.windows[i].Units)):]
 	}
 	m.keep(t, r)
+}
+
+func (m *modelWindow) add(w limit.Window, now, cost int64) {
+	switch w.Algorithm {
+	case limit.SlidingWindowLog:
+		for range min(cost, limit.MaxLog) {
+			m.log = append(m.log, now)
+		}
+		return
+	case limit.TokenBucket:
+		charge := new(big.Int).Mul(big.NewInt(cost), big.NewInt(w.PeriodNs))
+		if m.missing != nil {
+			charge.Add(charge, m.missing)
+		}
+		m.missing = charge
+		return
+	case limit.FixedWindowPerKey:
+		if m.end == 0 || w.Elastic {
+			m.start, m.end = now, now+w.PeriodNs
+		}
+	default:
+		m.start, m.end = grid(w, now)
+	}
+	m.used += cost
 }
 
 func (m model) keep(t *attempt, r modelRecord) {
 	m[modelKey{t.rule.policy.Name, string(t.key.bytes)}] = &r
 }
 
+// denies does what a rule does that denies, and reports when the hit passes.
+func (m model) denies(t *attempt, r modelRecord, passNs int64) int64 {
+	if t.reason == ReasonMissingKey {
+		return limit.Never
+	}
+	if t.rule.policy.CountDenied && t.cost > 0 {
+		m.add(t, r)
+		return r.check(t)
+	}
+	if r.rebased {
+		m.keep(t, r) // or the clock would lock the key out
+	}
+	return passNs
+}
+
 // decide returns whether a request that made these tries passes, the first rule
 // that denies it, and how long it has to wait.
 func (m model) decide(tries []attempt, now int64) (allowed bool, deniedBy string, retryNs int64) {
 	records := make([]modelRecord, len(tries))
-	for i := range tries {
-		t := &tries[i]
-		records[i] = m.record(t, now)
-		passNs := records[i].check(t)
-		if t.reason == ReasonMissingKey {
-			passNs = limit.Never
+	each := func(shadow bool, f func(t *attempt, r modelRecord, passNs int64)) {
+		for i := range tries {
+			if t := &tries[i]; t.shadow == shadow {
+				records[i] = m.record(t, now)
+				f(t, records[i], records[i].check(t))
+			}
 		}
-		if passNs != limit.Never && passNs <= records[i].last {
-			continue
+	}
+	passes := func(t *attempt, r modelRecord, passNs int64) bool {
+		return t.reason != ReasonMissingKey && passNs != limit.Never && passNs <= r.last
+	}
+	each(false, func(t *attempt, r modelRecord, passNs int64) {
+		if passes(t, r, passNs) {
+			return
 		}
-		if records[i].rebased && t.reason != ReasonMissingKey {
-			m.keep(t, records[i]) // or the clock would lock the key out
-		}
+		passNs = m.denies(t, r, passNs)
 		if deniedBy == "" {
 			deniedBy = t.rule.policy.Name
 		}
@@ -120,12 +253,23 @@ func (m model) decide(tries []attempt, now int64) (allowed bool, deniedBy string
 		} else {
 			retryNs = max(retryNs, passNs-now)
 		}
-	}
+	})
 	if deniedBy != "" {
+		each(false, func(t *attempt, r modelRecord, passNs int64) {
+			if r.rebased && t.reason != ReasonMissingKey {
+				m.keep(t, r)
+			}
+		})
 		return false, deniedBy, retryNs
 	}
-	for i := range tries {
-		m.add(&tries[i], records[i])
+	for _, shadow := range []bool{false, true} {
+		each(shadow, func(t *attempt, r modelRecord, passNs int64) {
+			if passes(t, r, passNs) {
+				m.add(t, r)
+			} else {
+				m.denies(t, r, passNs)
+			}
+		})
 	}
 	return true, "", 0
 }

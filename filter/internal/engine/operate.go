@@ -1,44 +1,91 @@
 package engine
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
 
-// Operation is what can be done to one key of one rule from outside.
-type Operation string
-
-const (
-	Hit  Operation = "hit"  // decide and count, as a request would
-	Peek Operation = "peek" // decide without counting
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Operate carries out an operation on one key of a rule; parts are the key's
-// parts as text. The verdict is valid until the next call.
-func (e *Engine) Operate(op Operation, ruleName string, parts []string, cost uint32) (*Verdict, error) {
-	r := e.rule(ruleName)
-	if r == nil {
-		return nil, fmt.Errorf("there is no rule %q", ruleName)
+// Operation is what can be done to counters from outside.
+type Operation struct {
+	Name   string   // one of Operations
+	Rule   string   // clean and stats: empty = all rules
+	Key    []string // the key's parts as text; not for clean and stats
+	N      uint32   // units: of hit, peek, inc and set
+	Window string   // name or index of one window for inc and set; empty = all
+}
+
+// Operations are the names of all operations.
+var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_at", "clean", "stats"}
+
+// ErrStore says that a call into the proxy failed, or that others kept writing.
+var ErrStore = errors.New("the counters could not be read or written")
+
+// Operate carries out an operation and appends its answer as JSON to b: a
+// verdict for hit and peek; rules with their metrics for stats; otherwise
+//
+//	{"value":5,"windows":[…]}
+//
+// with windows as in a verdict for get, inc and set, value in nanoseconds since
+// the epoch for expires_at, 1 for the reset of a key that had a record and 0
+// for another, and how many records clean freed.
+func (e *Engine) Operate(b []byte, op Operation) ([]byte, error) {
+	if !slices.Contains(Operations, op.Name) {
+		return b, fmt.Errorf("unknown operation %q", op.Name)
 	}
-	if len(parts) != len(r.key) {
-		return nil, fmt.Errorf("the key of rule %q has %d parts, not %d", ruleName, len(r.key), len(parts))
+	if op.Name == "clean" || op.Name == "stats" {
+		return e.operateOnRules(b, op)
 	}
+	t, err := e.subject(op)
+	if err != nil {
+		return b, err
+	}
+	now := e.host.Now()
 	v := &e.verdict
 	v.begin()
-	v.tries, v.Now = e.tries[:1], e.host.Now()
-	t := &v.tries[0]
-	t.rule, t.cost, t.known, t.counted, t.allowed, t.reason = r, cost, false, false, true, ""
+	v.tries, v.Now = e.tries[:1], now
+	switch op.Name {
+	case "peek":
+		t.check(now)
+		v.settle()
+		return v.AppendReport(b), nil
+	case "hit":
+		e.decide(v.tries, now)
+		return v.AppendReport(b), nil
+	}
+	if t.free {
+		return b, fmt.Errorf("rule %q counts nothing for this key", op.Rule)
+	}
+	value, err := t.operate(op, now)
+	if err != nil {
+		return b, err
+	}
+	b = strconv.AppendInt(append(b, `{"value":`...), value, 10)
+	return append(t.appendWindows(append(b, `,"windows":`...), now), '}'), nil
+}
+
+// subject makes the first try that of the operation's rule and key.
+func (e *Engine) subject(op Operation) (*attempt, error) {
+	r := e.rule(op.Rule)
+	if r == nil {
+		return nil, fmt.Errorf("there is no rule %q", op.Rule)
+	}
+	if len(op.Key) != len(r.key) {
+		return nil, fmt.Errorf("the key of rule %q has %d parts, not %d", op.Rule, len(r.key), len(op.Key))
+	}
+	t := &e.tries[0]
+	t.start(r)
+	t.cost = op.N
 	t.key.begin()
-	for _, text := range parts {
+	for _, text := range op.Key {
 		t.key.add(part{text, true})
 	}
-	switch op {
-	case Peek:
-		t.check(v.Now)
-		v.settle()
-	case Hit:
-		e.decide(v.tries, v.Now)
-	default:
-		return nil, fmt.Errorf("unknown operation %q: it must be hit or peek", op)
-	}
-	return v, nil
+	t.subject()
+	return t, nil
 }
 
 func (e *Engine) rule(name string) *rule {
@@ -48,4 +95,152 @@ func (e *Engine) rule(name string) *rule {
 		}
 	}
 	return nil
+}
+
+// operate reads the key's usage and changes it, until nobody writes in between.
+func (t *attempt) operate(op Operation, now int64) (value int64, err error) {
+	window, err := t.rule.window(op.Window)
+	if err != nil {
+		return 0, err
+	}
+	table := t.rule.table
+	for range maxRetries {
+		if table.Read(&t.entry, t.limits, now) != state.OK {
+			break
+		}
+		t.known = true
+		status, had := state.OK, false
+		switch op.Name {
+		case "inc":
+			status = table.Inc(&t.entry, window, op.N, t.evicts())
+		case "set":
+			status = table.Set(&t.entry, window, op.N, t.evicts())
+		case "reset":
+			had, status = table.Reset(&t.entry, t.evicts())
+		}
+		switch {
+		case status == state.Full:
+			return 0, errors.New("the bucket of this key is full, and on_full does not evict")
+		case status == state.Mismatch:
+			continue
+		case status != state.OK:
+			return 0, ErrStore
+		case op.Name == "reset":
+			t.known = table.Read(&t.entry, t.limits, now) == state.OK // the windows are what they are now
+			return one(had), nil
+		case op.Name == "inc" || op.Name == "set":
+			t.stored()
+		case op.Name == "expires_at":
+			return t.expiresAt(), nil
+		}
+		w, u := t.window(t.tightest())
+		return int64(w.Count(u, t.entry.Now)), nil
+	}
+	return 0, ErrStore
+}
+
+func one(yes bool) int64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// expiresAt is when the tightest window starts anew; 0 for one of the key's own
+// that has not begun.
+func (t *attempt) expiresAt() int64 {
+	w, u := t.window(t.tightest())
+	if at := w.Reset(u, t.entry.Now); at > t.entry.Now {
+		return at
+	}
+	return 0
+}
+
+// window returns the index in r.windows of the window with that name or index
+// in the policy, state.AllWindows for none.
+func (r *rule) window(name string) (int, error) {
+	if name == "" {
+		return state.AllWindows, nil
+	}
+	for i, l := range r.policy.Limits {
+		if l.Name == name || strconv.Itoa(i) == name {
+			return r.order[i], nil
+		}
+	}
+	return 0, fmt.Errorf("rule %q has no window %q", r.policy.Name, name)
+}
+
+// operateOnRules cleans, or describes, the rule or all rules.
+func (e *Engine) operateOnRules(b []byte, op Operation) ([]byte, error) {
+	if op.Rule != "" && e.rule(op.Rule) == nil {
+		return b, fmt.Errorf("there is no rule %q", op.Rule)
+	}
+	now, freed, first := e.host.Now(), uint64(0), true
+	if op.Name == "stats" {
+		b = append(b, `{"rules":[`...)
+	}
+	for i := range e.rules {
+		r := &e.rules[i]
+		if op.Rule != "" && op.Rule != r.policy.Name {
+			continue
+		}
+		if op.Name == "clean" {
+			n, err := e.clean(r, now)
+			if err != nil {
+				return b, err
+			}
+			freed += n
+			continue
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		var err error
+		if b, err = e.appendStats(b, r, now); err != nil {
+			return b, err
+		}
+	}
+	if op.Name == "stats" {
+		return append(b, "]}"...), nil
+	}
+	return append(strconv.AppendUint(append(b, `{"value":`...), freed, 10), '}'), nil
+}
+
+func (e *Engine) clean(r *rule, now int64) (uint64, error) {
+	if r.table == nil {
+		return 0, nil
+	}
+	freed, status := r.table.Clean(&e.tries[0].entry, r.windows, now)
+	if status != state.OK {
+		return 0, ErrStore
+	}
+	return freed, nil
+}
+
+func (e *Engine) appendStats(b []byte, r *rule, now int64) ([]byte, error) {
+	var s state.Stats
+	if r.table != nil {
+		var status state.Status
+		if s, status = r.table.Stats(&e.tries[0].entry, r.windows, now); status != state.OK {
+			return b, ErrStore
+		}
+	}
+	b = policy.AppendString(append(b, `{"rule":`...), r.policy.Name)
+	for _, c := range [...]struct {
+		name  string
+		count uint64
+	}{{"keys", s.Keys}, {"capacity", uint64(r.policy.Capacity)}, {"slots", s.Slots}, {"buckets", s.Buckets}, {"bytes", s.Bytes}} {
+		b = strconv.AppendUint(append(append(append(b, `,"`...), c.name...), `":`...), c.count, 10)
+	}
+	b = append(b, `,"metrics":{`...)
+	first := true
+	r.metrics.each(func(name string, count uint64) {
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = strconv.AppendUint(append(policy.AppendString(b, name), ':'), count, 10)
+	})
+	return append(b, "}}"...), nil
 }

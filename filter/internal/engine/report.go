@@ -45,15 +45,26 @@ func (t *attempt) appendReport(b []byte, now int64) []byte {
 			b = append(b, "null"...)
 		}
 	}
-	b = append(b, `],"mode":"enforced","allowed":`...)
+	if t.shadow {
+		b = append(b, `],"mode":"shadow","allowed":`...)
+	} else {
+		b = append(b, `],"mode":"enforced","allowed":`...)
+	}
 	b = strconv.AppendBool(b, t.allowed)
 	if t.reason != "" {
 		b = policy.AppendString(append(b, `,"reason":`...), string(t.reason))
 	}
 	if t.known && len(t.rule.order) > 0 {
-		b = strconv.AppendUint(append(b, `,"remaining":`...), uint64(t.remaining()), 10)
+		if left, limited := t.remaining(); limited {
+			b = strconv.AppendUint(append(b, `,"remaining":`...), uint64(left), 10)
+		}
 	}
-	b = append(b, `,"windows":[`...)
+	b = append(b, `,"windows":`...)
+	return append(t.appendWindows(b, now), '}')
+}
+
+func (t *attempt) appendWindows(b []byte, now int64) []byte {
+	b = append(b, '[')
 	if t.known {
 		for i := range t.rule.order {
 			if i > 0 {
@@ -62,32 +73,47 @@ func (t *attempt) appendReport(b []byte, now int64) []byte {
 			b = t.appendWindow(b, i, now)
 		}
 	}
-	return append(b, "]}"...)
+	return append(b, ']')
 }
 
 func (t *attempt) appendWindow(b []byte, i int, now int64) []byte {
 	w, u := t.window(i)
+	b = append(b, '{')
 	if name := t.rule.policy.Limits[i].Name; name != "" {
-		b = append(policy.AppendString(append(b, `{"name":`...), name), ',')
-	} else {
-		b = append(b, '{')
+		b = append(policy.AppendString(append(b, `"name":`...), name), ',')
 	}
-	b = strconv.AppendUint(append(b, `"limit":`...), uint64(w.Limit), 10)
+	if w.Unlimited {
+		b = append(b, `"unlimited":true`...)
+	} else {
+		b = strconv.AppendUint(append(b, `"limit":`...), uint64(w.Most()), 10)
+	}
 	b = strconv.AppendInt(append(b, `,"per_ns":`...), w.PeriodNs, 10)
-	b = strconv.AppendUint(append(b, `,"used":`...), uint64(u.Used), 10)
-	b = strconv.AppendUint(append(b, `,"remaining":`...), uint64(w.Remaining(u)), 10)
+	b = strconv.AppendUint(append(b, `,"used":`...), uint64(w.Count(u, t.entry.Now)), 10)
+	if !w.Unlimited {
+		b = strconv.AppendUint(append(b, `,"remaining":`...), uint64(w.Remaining(u, t.entry.Now)), 10)
+	}
 	b = strconv.AppendInt(append(b, `,"reset_ns":`...), max(0, w.Reset(u, t.entry.Now)-now), 10)
 	return append(b, '}')
 }
 
-// remaining is what the rule's tightest window has left.
-func (t *attempt) remaining() uint32 {
-	var least uint32
+// tightest returns the index of the rule's limit that has least left.
+func (t *attempt) tightest() int {
+	best, least := 0, uint32(0)
+	limited := false
 	for i := range t.rule.order {
 		w, u := t.window(i)
-		if left := w.Remaining(u); i == 0 || left < least {
-			least = left
+		if w.Unlimited {
+			continue
+		}
+		if left := w.Remaining(u, t.entry.Now); !limited || left < least {
+			best, least, limited = i, left, true
 		}
 	}
-	return least
+	return best
+}
+
+// remaining is what the rule's tightest window has left.
+func (t *attempt) remaining() (left uint32, limited bool) {
+	w, u := t.window(t.tightest())
+	return w.Remaining(u, t.entry.Now), !w.Unlimited
 }

@@ -10,14 +10,25 @@ import (
 
 // rule is a compiled policy.Rule.
 type rule struct {
-	policy  *policy.Rule
-	match   match
-	key     []keyPart
-	cost    cost
-	windows []limit.Window // in the order of limit.Window.Compare, as its table has them
-	order   []int          // windows[order[i]] is the policy's limit i
-	table   *state.Table   // nil without limits
-	metrics Metrics
+	policy    *policy.Rule
+	match     match
+	key       []keyPart
+	cost      cost
+	windows   []limit.Window // in the order of limit.Window.Compare, as its table has them
+	order     []int          // windows[order[i]] is the policy's limit i
+	overrides []override
+	table     *state.Table // nil without limits
+	jitters   bool         // some window's grid is shifted by the key
+	identity  []byte       // what goes before a key in its stable hash
+	metrics   Metrics
+	spikes    spikes
+}
+
+// override is a compiled policy.Override.
+type override struct {
+	key       []pattern
+	unlimited bool
+	windows   []limit.Window // in the order of rule.windows
 }
 
 func (e *Engine) compile(p *policy.Rule) (rule, error) {
@@ -26,6 +37,7 @@ func (e *Engine) compile(p *policy.Rule) (rule, error) {
 		return rule{}, err
 	}
 	r := rule{policy: p, match: m, cost: cost{Cost: p.Cost}}
+	r.identity = state.AppendPart(state.AppendPart(nil, e.policy.Domain), p.Counter)
 	if p.Cost.Header != "" {
 		r.cost.number = e.request.number(p.Cost.Header)
 	}
@@ -44,10 +56,51 @@ func (e *Engine) compile(p *policy.Rule) (rule, error) {
 	for _, l := range p.Limits {
 		r.order = append(r.order, slices.IndexFunc(r.windows, l.Window.Same))
 	}
+	r.jitters = slices.ContainsFunc(r.windows, func(w limit.Window) bool { return w.Jitter > 0 })
+	for i := range p.Overrides {
+		o, err := compileOverride(&p.Overrides[i])
+		if err != nil {
+			return rule{}, err
+		}
+		r.overrides = append(r.overrides, o)
+	}
 	r.table = e.tables.Table(state.Definition{
 		Counter:  state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition(), p.Capacity),
 		Windows:  r.windows,
 		Capacity: p.Capacity,
 	})
 	return r, nil
+}
+
+func compileOverride(p *policy.Override) (override, error) {
+	o := override{unlimited: p.Unlimited, windows: p.Windows()}
+	slices.SortFunc(o.windows, limit.Window.Compare)
+	for _, text := range p.Key {
+		compiled, err := compilePattern(text)
+		if err != nil {
+			return o, err
+		}
+		o.key = append(o.key, compiled)
+	}
+	return o, nil
+}
+
+// override returns the first override that holds for the key, or nil.
+func (r *rule) override(k *key) *override {
+	for i := range r.overrides {
+		o := &r.overrides[i]
+		if o.holds(k) {
+			return o
+		}
+	}
+	return nil
+}
+
+func (o *override) holds(k *key) bool {
+	for i := range o.key {
+		if p := k.parts[i]; !o.key[i].holds(p.text, p.present) {
+			return false
+		}
+	}
+	return true
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
+	"errors"
 	"net/url"
 	"strconv"
 	"strings"
@@ -13,16 +14,20 @@ import (
 )
 
 // managed answers the request if it is a management request: one on the
-// policy's path and, if given, on its local port. It reports whether it was.
+// policy's path. It reports whether it was.
 //
-//	POST {path}counters/{peek|hit}?rule=NAME&key=PART&key=PART&n=COST
+//	POST {path}counters/OPERATION?rule=NAME&key=PART&key=PART&n=UNITS&window=NAME
 //
-// answers 200 with the verdict as engine.Verdict.AppendReport writes it.
+// carries out an operation and answers 200 with what engine.Operate says.
 func (p *plugin) managed() bool {
 	target, _ := theProxy.Header(":path")
 	rest, under := strings.CutPrefix(target, p.manage.Path)
-	if !under || !p.onManagePort() {
+	if !under {
 		return false
+	}
+	if !p.onManagePort() { // nor may the token go upstream
+		answer(404, problem("management requests are answered on another port"))
+		return true
 	}
 	if !p.authorized() {
 		answer(401, problem("a bearer token that the policy's manage.token_sha256 knows is required"))
@@ -54,19 +59,24 @@ func (p *plugin) operate(op, query string) {
 		answer(400, problem("parse the query: "+err.Error()))
 		return
 	}
-	cost := uint64(1)
-	if text := values.Get("n"); text != "" {
-		if cost, err = strconv.ParseUint(text, 10, 32); err != nil {
+	n := uint64(1)
+	if text := values.Get("n"); text != "" || op == "set" {
+		if n, err = strconv.ParseUint(text, 10, 32); err != nil {
 			answer(400, problem("n must be a whole number from 0 to 4294967295"))
 			return
 		}
 	}
-	v, err := p.engine.Operate(engine.Operation(op), values.Get("rule"), values["key"], uint32(cost))
-	if err != nil {
+	body, err := p.engine.Operate(nil, engine.Operation{
+		Name: op, Rule: values.Get("rule"), Key: values["key"], N: uint32(n), Window: values.Get("window"),
+	})
+	switch {
+	case errors.Is(err, engine.ErrStore):
+		answer(500, problem(err.Error()))
+	case err != nil:
 		answer(400, problem(err.Error()))
-		return
+	default:
+		answer(200, body)
 	}
-	answer(200, v.AppendReport(nil))
 }
 
 // onManagePort reports whether the request came in on the port that the policy

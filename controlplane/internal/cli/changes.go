@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// current returns the newest revision, nil before the first.
+func (c *client) current(ctx context.Context) (*api.Revision, error) {
+	var h api.History
+	if err := c.call(ctx, http.MethodGet, "/v1/policies", url.Values{"limit": {"1"}}, nil, &h); err != nil {
+		return nil, err
+	}
+	if len(h.Revisions) == 0 {
+		return nil, nil //nolint:nilnil // there is none, which is no error
+	}
+	return c.revision(ctx, strconv.FormatUint(h.Revisions[0].Number, 10))
+}
+
+func (c *client) revision(ctx context.Context, number string) (*api.Revision, error) {
+	var r api.Revision
+	if err := c.call(ctx, http.MethodGet, "/v1/policies/"+number, nil, nil, &r); err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// counterChanges compares a policy with the revision it is to replace, nil for
+// none. A revision of another version of sluice may be beyond this one.
+func counterChanges(cmd *cobra.Command, before *api.Revision, after *policy.Policy) []api.Change {
+	if before == nil {
+		return api.Changes(nil, after)
+	}
+	old, _, _, err := policyfile.Read(before.File, []byte(before.YAML))
+	if err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: this sluice cannot read revision %d, so which counters restart is not told: %s\n",
+			before.Number, plain(Lines(err)[0]))
+		return nil
+	}
+	return api.Changes(old, after)
+}
+
+// announce prints what becomes of counters, before it does, where not all of
+// them stay as they are.
+func (c *client) announce(cmd *cobra.Command, after *policy.Policy) error {
+	before, err := c.current(cmd.Context())
+	if err != nil || before == nil { // the first policy restarts nothing
+		return err
+	}
+	printChanges(cmd, counterChanges(cmd, before, after))
+	return nil
+}
+
+func printChanges(cmd *cobra.Command, changes []api.Change) {
+	for _, change := range changes {
+		if !change.Keeps {
+			fmt.Fprintln(cmd.OutOrStdout(), plain(change.Text))
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package docs_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+)
+
+// The pictures and figures of algorithms.md are what the product says today.
+func TestPlots(t *testing.T) {
+	s, out := build(t), t.TempDir()
+	plot := func() {
+		cmd := exec.CommandContext(t.Context(), "go", "run", "./docs/plot", "--out", out, "--sluice", s.binary, "--wasm", buildtest.Filter(t))
+		cmd.Dir = buildtest.Root()
+		text, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(text))
+	}
+	plot()
+	docs := filepath.Join(buildtest.Root(), "docs")
+	made, err := filepath.Glob(filepath.Join(out, "img", "*.svg"))
+	require.NoError(t, err)
+	kept, err := filepath.Glob(filepath.Join(docs, "img", "*.svg"))
+	require.NoError(t, err)
+	require.Len(t, kept, 6, "a picture for each algorithm, and one of layered windows")
+	require.Len(t, made, len(kept))
+	for _, file := range append(made, filepath.Join(out, "algorithms.md")) {
+		name, err := filepath.Rel(out, file)
+		require.NoError(t, err)
+		want, err := os.ReadFile(file)
+		require.NoError(t, err)
+		got, err := os.ReadFile(filepath.Join(docs, name))
+		require.NoError(t, err)
+		if line := firstDifference(string(got), string(want)); line != "" {
+			t.Errorf("docs/%s is out of date, %s: go run ./docs/plot", name, line)
+		}
+	}
+}
+
+// firstDifference is where two texts part; empty where they do not.
+func firstDifference(got, want string) string {
+	if got == want {
+		return ""
+	}
+	a, b := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("line %d: has %q, should be %q", i+1, a[i], b[i])
+		}
+	}
+	return fmt.Sprintf("has %d lines, should have %d", len(a), len(b))
+}
+
+// Every algorithm that a policy may name has a section with a policy, a picture
+// and what it is to be chosen for.
+func TestAlgorithmsAreDescribed(t *testing.T) {
+	d := document(t, "docs/algorithms.md")
+	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "shared", "policy", "algorithm.go"))
+	require.NoError(t, err)
+	names := regexp.MustCompile(`\{"(\w+)", limit\.`).FindAllStringSubmatch(string(text), -1)
+	require.Len(t, names, 5)
+	for _, m := range append(names, []string{"", "layered"}) {
+		section := d.section("## " + m[1])
+		for _, part := range []string{"```yaml " + m[1] + ".yaml\n", "(img/" + m[1] + ".svg)", "**Bound**", "**Choose it**", "**Source**"} {
+			require.Contains(t, section, part, m[1])
+		}
+	}
+}
+
+// The bounds that algorithms.md states hold for what its tables say.
+func TestAlgorithmsKeepTheirBounds(t *testing.T) {
+	most := map[string]int{"fixed_window": 20, "fixed_window_per_key": 20, "sliding_window_log": 10, "sliding_window_counter": 21, "token_bucket": 20, "layered": 14}
+	rows := regexp.MustCompile("(?m)^\\| `(\\w+)` \\| \\d+ of \\d+ \\| (\\d+) \\|$").FindAllStringSubmatch(document(t, "docs/algorithms.md").text, -1)
+	require.Len(t, rows, len(most))
+	for _, row := range rows {
+		n, err := strconv.Atoi(row[2])
+		require.NoError(t, err)
+		require.LessOrEqual(t, n, most[row[1]], row[1])
+	}
+}
+
+// comingFrom is what users of other limiters know, by the section that must
+// speak of it.
+var comingFrom = map[string]string{
+	"## Hammer: fix_window":         "algorithm: :fix_window|key|scale|limit|increment|hit/5|get/3|inc/4|set/4|clean/1|clean_period|start_link|count_denied",
+	"## Hammer: fix_window_per_key": "algorithm: :fix_window_per_key|hit/5|expires_at/3|get/3|inc/4|set/4|clean/1|clean_period|count_denied",
+	"## ADR-003: FIXED_WINDOW": "algorithm=FIXED_WINDOW|capacity|windowDurationMs|refillRate|tryConsume(tokens)|rate_limit_window_resets_total|" +
+		"rate_limit_boundary_spikes_total|rate_limit_memory_usage_bytes|Hierarchical token bucket|Sliding window with sampling|" +
+		"Fixed window with burst allowance|Burst buffer|Window jitter|Multi-tier windows|Adaptive windows",
+	"## glimit: layered windows": "new()|per_second|burst_limit|new_window()|window(seconds:, max:)|window_seconds:, max_count:|identifier(fn)|on_limit_exceeded(fn)|" +
+		"build()|hit()|apply()|apply_built()|RateLimited(retry_after)|Denied(retry_after)|get_count()|remove()|cleanup()|store()|check(",
+	"## Python limits": "FixedWindowRateLimiter|FixedWindowElasticExpiryRateLimiter|MovingWindowRateLimiter|SlidingWindowCounterRateLimiter|" +
+		"parse_many|hit(item|test(item|get_window_stats|clear(item|storage|cost=1|floats",
+}
+
+func TestComingFrom(t *testing.T) {
+	s, d := build(t), document(t, "docs/coming-from.md")
+	problems, checked := s.badPolicies([]doc{d})
+	require.Empty(t, problems)
+	require.GreaterOrEqual(t, checked, 7)
+	for heading, words := range comingFrom {
+		section := d.section(heading)
+		for _, word := range strings.Split(words, "|") {
+			require.Contains(t, section, word, heading)
+		}
+	}
+	problems, checked = badPrograms(t, []doc{d})
+	require.Empty(t, problems)
+	require.Positive(t, checked)
+	problems, _ = badPrograms(t, []doc{{"docs/planted.md", "```go\npackage main\n\nfunc main() { nothing() }\n```\n"}})
+	require.Len(t, problems, 1)
+
+	missing, checked := badMethods(t, d)
+	require.Empty(t, missing)
+	require.GreaterOrEqual(t, checked, 20)
+	missing, _ = badMethods(t, doc{d.path, d.text + "| `their()` | `HitTwice` |\n"})
+	require.Equal(t, []string{"HitTwice"}, missing)
+}
+
+var (
+	lastCell = regexp.MustCompile(`(?m)^\|.*\| ([^|]+) \|$`)
+	exported = regexp.MustCompile("`([A-Z]\\w+)(?:\\.([A-Z]\\w+))?")
+)
+
+// badMethods checks the Go names that the last columns of the tables speak of
+// against what shared/keyed exports.
+func badMethods(t *testing.T, d doc) (missing []string, checked int) {
+	known := map[string]bool{}
+	files, err := filepath.Glob(filepath.Join(buildtest.Root(), "shared", "keyed", "*.go"))
+	require.NoError(t, err)
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				known[n.Name.Name] = true
+			case *ast.TypeSpec:
+				known[n.Name.Name] = true
+			case *ast.Field:
+				for _, name := range n.Names {
+					known[name.Name] = true
+				}
+			}
+			return true
+		})
+	}
+	for _, heading := range []string{"## Operations", "## glimit: layered windows", "## Python limits"} {
+		for _, cell := range lastCell.FindAllStringSubmatch(d.section(heading), -1) {
+			for _, m := range exported.FindAllStringSubmatch(cell[1], -1) {
+				for _, name := range m[1:] {
+					checked++
+					if name != "" && !known[name] {
+						missing = append(missing, name)
+					}
+				}
+			}
+		}
+	}
+	return missing, checked
+}
+
+// badPrograms compiles the Go programs of the documents.
+func badPrograms(t *testing.T, docs []doc) (problems []string, checked int) {
+	for _, d := range docs {
+		for _, f := range d.fences() {
+			if f.lang != "go" {
+				continue
+			}
+			checked++
+			file := filepath.Join(t.TempDir(), "main.go")
+			require.NoError(t, os.WriteFile(file, []byte(f.text), 0o600))
+			cmd := exec.CommandContext(t.Context(), "go", "vet", file)
+			cmd.Dir = buildtest.Root()
+			if out, err := cmd.CombinedOutput(); err != nil {
+				problems = append(problems, f.at+": "+string(out))
+			}
+		}
+	}
+	return problems, checked
+}

@@ -1,0 +1,251 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// managed lets the token "test" operate on the counters of a policy.
+const managed = "manage: {path: /.sluice/, token_sha256: " + tokenSHA256 + "}\n"
+
+// oneRule is a policy of one rule that limits each value of x-user-id.
+func oneRule(fields string) string {
+	return "version: 1\nrules: [{name: per-user, key: [{header: x-user-id}], " + fields + "}]\n" + managed
+}
+
+// apart is each, on proxies that only these tests share: a filter of an earlier
+// commit, which others run, can read no directory with an algorithm in it that
+// it does not know.
+func apart(t *testing.T, scenario func(t *testing.T, d driver)) {
+	t.Helper()
+	each(t, func(t *testing.T, d driver) {
+		d.name += "-algorithms"
+		scenario(t, d)
+	})
+}
+
+// Each algorithm admits exactly as many of a burst as it is to, whichever of
+// four workers a request comes to. The windows do not end in a test's time, and
+// the buckets gain nothing.
+func TestAlgorithms(t *testing.T) {
+	const sent = 1600
+	for _, tc := range []struct {
+		name   string
+		fields string
+		want   int // of one key's burst
+		used   int // afterwards; 0 = want
+	}{
+		{name: "fixed window", fields: "limits: [700/" + far + "]", want: 700},
+		{name: "fixed window, offset", fields: "limits: [{requests: 700, per: " + far + ", offset: 4d}]", want: 700},
+		{name: "fixed window, jitter", fields: "limits: [{requests: 700, per: " + far + ", jitter: 50%}]", want: 700},
+		{name: "fixed window, count_denied", fields: "count_denied: true, limits: [700/" + far + "]", want: 700, used: sent},
+		{name: "per key", fields: "algorithm: fixed_window_per_key, limits: [700/" + far + "]", want: 700},
+		{name: "per key, elastic", fields: "algorithm: fixed_window_per_key, limits: [{requests: 700, per: 1h, elastic: true}]", want: 700},
+		{
+			name:   "per key, elastic, count_denied",
+			fields: "count_denied: true, algorithm: fixed_window_per_key, limits: [{requests: 700, per: 1h, elastic: true}]", want: 700, used: sent,
+		},
+		{name: "sliding log", fields: "algorithm: sliding_window_log, limits: [512/" + far + "]", want: 512},
+		{name: "sliding log, count_denied", fields: "count_denied: true, algorithm: sliding_window_log, limits: [300/" + far + "]", want: 300},
+		{name: "sliding counter", fields: "algorithm: sliding_window_counter, limits: [700/" + far + "]", want: 700},
+		{name: "sliding counter, count_denied", fields: "count_denied: true, algorithm: sliding_window_counter, limits: [700/" + far + "]", want: 700, used: sent},
+		{name: "token bucket", fields: "algorithm: token_bucket, limits: [{requests: 1, per: " + far + ", burst: 700}]", want: 700},
+		{name: "token bucket of its requests", fields: "algorithm: token_bucket, limits: [7/" + far + "]", want: 7},
+		{name: "cost", fields: "cost: 3, algorithm: sliding_window_log, limits: [500/" + far + "]", want: 166, used: 498},
+		{name: "limit 0", fields: "algorithm: token_bucket, limits: [0/1h]", want: 0},
+		{name: "layered", fields: `limits: [
+			900/` + far + `, {requests: 800, per: 1h, algorithm: fixed_window_per_key},
+			{requests: 400, per: 1h, algorithm: sliding_window_log}, {requests: 700, per: ` + far + `, algorithm: sliding_window_counter},
+			{requests: 1, per: ` + far + `, burst: 600, algorithm: token_bucket}]`, want: 400},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			apart(t, func(t *testing.T, d driver) {
+				s := serve(t, d, oneRule(tc.fields))
+				got := s.load(16).send(t, sent, user("alice"))
+				require.Equal(t, tc.want, count(got, allowed))
+				require.Equal(t, sent-tc.want, count(got, denied))
+				used := tc.used
+				if used == 0 {
+					used = tc.want
+				}
+				answer := s.operate(t, "get", "rule=per-user&key=alice")
+				require.EqualValues(t, used, answer.Value)
+				for _, w := range answer.Windows {
+					require.EqualValues(t, used, w.Used, "no window has a phantom count")
+				}
+			})
+		})
+	}
+}
+
+// Many keys at once, each with windows of its own.
+func TestAlgorithmsManyKeys(t *testing.T) {
+	const keys, limit, sent = 100, 13, 4000
+	apart(t, func(t *testing.T, d driver) {
+		for name, window := range map[string]string{
+			"jitter":          "{requests: 13, per: " + far + ", jitter: 100%}",
+			"per key":         "{requests: 13, per: " + far + ", algorithm: fixed_window_per_key}",
+			"sliding log":     "{requests: 13, per: " + far + ", algorithm: sliding_window_log}",
+			"sliding counter": "{requests: 13, per: " + far + ", algorithm: sliding_window_counter}",
+			"token bucket":    "{requests: 1, per: " + far + ", burst: 13, algorithm: token_bucket}",
+		} {
+			s := serve(t, d, oneRule("limits: ["+window+"]"))
+			got := s.load(16).send(t, sent, func(i int) request {
+				return request{"/", "x-user-id", fmt.Sprint("user-", i%keys)}
+			})
+			passed := make([]int, keys)
+			for i, status := range got {
+				if status == allowed {
+					passed[i%keys]++
+				}
+			}
+			for k, n := range passed {
+				require.Equal(t, limit, n, "%s, key %d", name, k)
+			}
+		}
+	})
+}
+
+// What was denied and counted is still there when the limit is raised.
+func TestAlgorithmsCountDenied(t *testing.T) {
+	apart(t, func(t *testing.T, d driver) {
+		policy := func(limit int) string {
+			return oneRule(fmt.Sprintf("count_denied: true, limits: [%d/%s]", limit, far))
+		}
+		s := serve(t, d, policy(100))
+		require.Equal(t, 100, count(s.load(16).send(t, 300, user("alice")), allowed))
+		s.apply(t, policy(350))
+		require.Equal(t, 50, count(s.load(16).send(t, 300, user("alice")), allowed))
+		require.EqualValues(t, 600, s.operate(t, "get", "rule=per-user&key=alice").Value)
+
+		// A log keeps the newest up to its limit, and a higher one still knows
+		// that there were more.
+		log := func(limit int) string {
+			return oneRule(fmt.Sprintf("algorithm: sliding_window_log, count_denied: true, limits: [%d/%s]", limit, far))
+		}
+		s = serve(t, d, log(100))
+		require.Equal(t, 100, count(s.load(16).send(t, 300, user("alice")), allowed))
+		s.apply(t, log(350))
+		require.Zero(t, count(s.load(16).send(t, 300, user("alice")), allowed))
+	})
+}
+
+// An elastic window ends a period after the last hit, and with count_denied
+// denied hits are hits; without it they are not.
+func TestAlgorithmsElastic(t *testing.T) {
+	apart(t, func(t *testing.T, d driver) {
+		for _, tc := range []struct {
+			fields string
+			moves  bool
+		}{
+			{"count_denied: true, limits: [{requests: 5, per: 1h, elastic: true}]", true},
+			{"limits: [{requests: 5, per: 1h, elastic: true}]", false},
+			{"count_denied: true, limits: [5/1h]", false},
+		} {
+			s := serve(t, d, oneRule("algorithm: fixed_window_per_key, "+tc.fields))
+			end := func() int64 { return s.operate(t, "expires_at", "rule=per-user&key=alice").Value }
+			require.Zero(t, end(), "no window is open")
+			require.Equal(t, 5, count(s.load(16).send(t, 100, user("alice")), allowed))
+			before := end()
+			require.Zero(t, count(s.load(16).send(t, 100, user("alice")), allowed))
+			if tc.moves {
+				require.Greater(t, end(), before, tc.fields)
+			} else {
+				require.Equal(t, before, end(), tc.fields)
+			}
+		}
+	})
+}
+
+func TestAlgorithmsOverrides(t *testing.T) {
+	apart(t, func(t *testing.T, d driver) {
+		s := serve(t, d, oneRule(`
+  algorithm: fixed_window_per_key,
+  limits: [10/1h, {requests: 25, per: 1d, name: daily, algorithm: sliding_window_log}],
+  overrides: [
+    {key: [gold-1], limits: [200/1h]},
+    {key: ["gold-*"], limits: [100/1h, {requests: 90, per: 1d, algorithm: sliding_window_log}]},
+    {key: [probe], unlimited: true},
+    {key: ["~b[a-d]+"], limits: [0/1h]}]`))
+		l := s.load(16)
+		for _, tc := range []struct {
+			key  string
+			want int
+		}{{"alice", 10}, {"gold-1", 200}, {"gold-2", 90}, {"golden", 10}, {"probe", 600}, {"bad", 0}, {"bade", 10}} {
+			require.Equal(t, tc.want, count(l.send(t, 600, user(tc.key)), allowed), tc.key)
+		}
+		// The log remembers as much as the largest of all limits, 90.
+		answer := s.operate(t, "get", "rule=per-user&key=gold-1")
+		require.EqualValues(t, 200, answer.Value)
+		require.EqualValues(t, 90, answer.Windows[1].Used)
+		stats := s.operate(t, "stats", "rule=per-user")
+		require.EqualValues(t, 5, stats.Rules[0].Keys, "an unlimited key and one of limit 0 take no slot")
+	})
+}
+
+// A shadow rule denies nothing, and counts what the enforced rules let through.
+func TestAlgorithmsShadow(t *testing.T) {
+	apart(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+rules:
+  - {name: dark, key: [{header: x-user-id}], mode: shadow, algorithm: sliding_window_log, limits: [10/`+far+`]}
+  - {name: all, mode: shadow, limits: [100000/`+far+`]}
+  - {name: real, key: [{header: x-user-id}], limits: [400/`+far+`]}
+`+managed)
+		got := s.load(16).send(t, 1000, user("alice"))
+		require.Equal(t, 400, count(got, allowed))
+		require.Equal(t, 600, count(got, denied))
+		require.EqualValues(t, 10, s.operate(t, "get", "rule=dark&key=alice").Value)
+		require.EqualValues(t, 400, s.operate(t, "get", "rule=all").Value)
+		res, _ := s.get(t, "/", "x-user-id", "alice")
+		require.Equal(t, denied, res.StatusCode)
+		require.NotEmpty(t, res.Header.Get("retry-after"))
+		if s.envoy != nil {
+			s.awaitMetric(t, `rate_limit_shadow_denied_total{rule="dark"} 390`)
+		}
+	})
+}
+
+// enforce_percent chooses keys by nothing but their identity: the same ones in
+// every proxy.
+func TestAlgorithmsEnforcePercent(t *testing.T) {
+	const keys = 200
+	var everywhere []bool
+	apart(t, func(t *testing.T, d driver) {
+		s := serve(t, d, perUser("1/"+far))
+		enforced := func(percent int) []bool {
+			s.control.apply(t, fmt.Sprintf(`
+version: 1
+domain: percent
+rules: [{name: share, key: [{header: x-user-id}], enforce_percent: %d, limits: [1/%s]}]
+`, percent, far))
+			got := s.load(16).send(t, 2*keys, func(i int) request {
+				return request{"/", "x-user-id", fmt.Sprint("user-", i/2)}
+			})
+			list := make([]bool, keys)
+			for i, status := range got {
+				list[i/2] = list[i/2] || status == denied
+			}
+			return list
+		}
+		number := func(list []bool) (n int) {
+			for _, is := range list {
+				if is {
+					n++
+				}
+			}
+			return n
+		}
+		require.Equal(t, 0, number(enforced(0)))
+		half := enforced(50)
+		require.InDelta(t, keys/2, number(half), keys/5)
+		require.Equal(t, keys, number(enforced(100)))
+		if everywhere == nil {
+			everywhere = half
+		}
+		require.Equal(t, everywhere, half)
+	})
+}

@@ -1,0 +1,251 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// operation is the answer to a management request.
+type operation struct {
+	Allowed bool  `json:"allowed"`
+	Value   int64 `json:"value"`
+	Windows []struct {
+		Name      string `json:"name"`
+		Limit     uint32 `json:"limit"`
+		Used      uint32 `json:"used"`
+		Remaining uint32 `json:"remaining"`
+		ResetNs   int64  `json:"reset_ns"`
+	} `json:"windows"`
+	Rules []struct {
+		Rule     string            `json:"rule"`
+		Keys     uint64            `json:"keys"`
+		Capacity uint64            `json:"capacity"`
+		Bytes    uint64            `json:"bytes"`
+		Metrics  map[string]uint64 `json:"metrics"`
+	} `json:"rules"`
+}
+
+// operate carries out an operation over a connection of its own, so that it
+// comes to any of the workers.
+func (p *proxy) operate(t *testing.T, op, query string) operation {
+	t.Helper()
+	answer, err := p.tryOperate(op, query)
+	require.NoError(t, err)
+	return answer
+}
+
+func (p *proxy) tryOperate(op, query string) (answer operation, err error) {
+	r, err := http.NewRequest(http.MethodPost, "http://"+p.address+"/.sluice/counters/"+op+"?"+query, nil)
+	if err != nil {
+		return answer, err
+	}
+	r.Close = true
+	r.Header.Set("authorization", "Bearer test")
+	res, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		return answer, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: %d %s", op, query, res.StatusCode, body)
+	}
+	if err != nil {
+		return answer, err
+	}
+	return answer, json.Unmarshal(body, &answer)
+}
+
+// awaitMetric waits until Envoy's metrics hold the line.
+func (p *proxy) awaitMetric(t *testing.T, line string) {
+	t.Helper()
+	eventually(t, 10*time.Second, line, func() bool {
+		text, err := p.envoy.Prometheus(t.Context())
+		require.NoError(t, err)
+		return strings.Contains(text, line)
+	})
+}
+
+// Operations act on what requests of all workers count, and the other way.
+func TestOperations(t *testing.T) {
+	apart(t, func(t *testing.T, d driver) {
+		s := serve(t, d, oneRule("limits: [100/"+far+"]"))
+		const alice = "rule=per-user&key=alice"
+		admitted := func() int { return count(s.load(16).send(t, 320, user("alice")), allowed) }
+
+		require.Zero(t, s.operate(t, "get", alice).Value)
+		require.Zero(t, s.operate(t, "reset", alice).Value, "there was no record")
+		s.load(16).send(t, 60, user("alice"))
+		for range 3 * workers {
+			require.EqualValues(t, 60, s.operate(t, "get", alice).Value, "every worker sees the same")
+		}
+		require.EqualValues(t, 75, s.operate(t, "inc", alice+"&n=15").Value)
+		require.Equal(t, 25, admitted())
+
+		set := s.operate(t, "set", alice+"&n=90")
+		require.EqualValues(t, 90, set.Value)
+		require.EqualValues(t, 10, set.Windows[0].Remaining)
+		require.Equal(t, 10, admitted())
+		require.EqualValues(t, 1000, s.operate(t, "set", alice+"&n=1000").Value, "beyond the limit")
+		require.Zero(t, admitted())
+
+		require.EqualValues(t, 1, s.operate(t, "reset", alice).Value)
+		require.Zero(t, s.operate(t, "get", alice).Value)
+		require.Equal(t, 100, admitted())
+		require.EqualValues(t, 105, s.operate(t, "inc", alice+"&n=5").Value, "inc asks no limit")
+		require.Zero(t, admitted())
+
+		const per = 366 * 24 * int64(time.Hour)
+		require.Equal(t, (time.Now().UnixNano()/per+1)*per, s.operate(t, "expires_at", alice).Value)
+		require.Zero(t, s.operate(t, "get", "rule=per-user&key=bob").Value, "another key")
+		require.True(t, s.operate(t, "hit", "rule=per-user&key=bob&n=30").Allowed)
+		require.False(t, s.operate(t, "hit", "rule=per-user&key=bob&n=71").Allowed)
+		require.True(t, s.operate(t, "peek", "rule=per-user&key=bob&n=70").Allowed)
+		require.EqualValues(t, 30, s.operate(t, "get", "rule=per-user&key=bob").Value)
+	})
+}
+
+// Increments and hits that race for one record are each counted once.
+func TestOperationsRace(t *testing.T) {
+	apart(t, func(t *testing.T, d driver) {
+		for _, window := range []string{
+			"{requests: 500, per: " + far + "}",
+			"{requests: 500, per: " + far + ", algorithm: fixed_window_per_key}",
+			"{requests: 500, per: " + far + ", algorithm: sliding_window_log}",
+			"{requests: 500, per: " + far + ", algorithm: sliding_window_counter}",
+			"{requests: 1, per: " + far + ", burst: 500, algorithm: token_bucket}",
+		} {
+			s := serve(t, d, oneRule("limits: ["+window+"]"))
+			errs := make(chan error, 4*50)
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() {
+					for range 50 {
+						_, err := s.tryOperate("inc", "rule=per-user&key=alice&n=1")
+						errs <- err
+					}
+				})
+			}
+			passed := count(s.load(12).send(t, 300, user("alice")), allowed)
+			wg.Wait()
+			close(errs)
+			for err := range errs {
+				require.NoError(t, err)
+			}
+			require.Equal(t, 300, passed, window)
+			require.EqualValues(t, 500, s.operate(t, "get", "rule=per-user&key=alice").Value, window)
+			require.Zero(t, count(s.load(16).send(t, 50, user("alice")), allowed), window)
+		}
+	})
+}
+
+// What set, inc and expires_at mean is each algorithm's own.
+func TestOperationsOfAlgorithms(t *testing.T) {
+	apart(t, func(t *testing.T, d driver) {
+		s := serve(t, d, oneRule(`limits: [
+			{requests: 300, per: 1h, name: own, algorithm: fixed_window_per_key},
+			{requests: 200, per: 1h, name: log, algorithm: sliding_window_log},
+			{requests: 1, per: `+far+`, burst: 100, name: bucket, algorithm: token_bucket}]`))
+		const alice = "rule=per-user&key=alice"
+		admitted := func() int { return count(s.load(16).send(t, 400, user("alice")), allowed) }
+
+		// The bucket has least remaining; its 100 hits are in every window.
+		require.Equal(t, 100, admitted())
+		require.EqualValues(t, 100, s.operate(t, "get", alice).Value)
+		require.EqualValues(t, 20, s.operate(t, "set", alice+"&n=20&window=bucket").Value)
+		require.Equal(t, 80, admitted())
+
+		// With the bucket full again the log is the tightest: 180 of its 200.
+		require.EqualValues(t, 180, s.operate(t, "set", alice+"&n=0&window=bucket").Value)
+		require.Equal(t, 20, admitted())
+
+		// And with the log empty, the window of its own: 200 of 300.
+		s.operate(t, "set", alice+"&n=0&window=1")
+		s.operate(t, "set", alice+"&n=0&window=bucket")
+		require.EqualValues(t, 295, s.operate(t, "inc", alice+"&n=95&window=own").Value)
+		require.Equal(t, 5, admitted())
+
+		// A set per-key window starts anew; one that is not open ends at 0.
+		s.operate(t, "reset", alice)
+		require.Zero(t, s.operate(t, "expires_at", alice).Value, "a full bucket")
+		before := time.Now().UnixNano()
+		s.operate(t, "set", alice+"&n=299&window=own")
+		end := s.operate(t, "expires_at", alice).Value
+		require.GreaterOrEqual(t, end, before+int64(time.Hour)-int64(time.Second))
+		require.LessOrEqual(t, end, time.Now().UnixNano()+int64(time.Hour))
+		require.Equal(t, 1, admitted())
+
+		// inc takes a bucket into debt: 100 in it, 150 taken, 50 given back.
+		s.operate(t, "reset", alice)
+		require.EqualValues(t, 150, s.operate(t, "inc", alice+"&n=150&window=bucket").Value)
+		require.Zero(t, admitted())
+		require.EqualValues(t, 99, s.operate(t, "set", alice+"&n=99&window=2").Value)
+		require.Equal(t, 1, admitted())
+	})
+}
+
+func TestOperationsCleanAndStats(t *testing.T) {
+	const keys = 50
+	apart(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+rules:
+  - {name: short, key: [{header: x-user-id}], algorithm: fixed_window_per_key, limits: [3/2s], capacity: 1000}
+  - {name: long, key: [{header: x-user-id}], limits: [2/`+far+`], capacity: 2000}
+`+managed)
+		hit := func(i int) request { return request{"/", "x-user-id", fmt.Sprint("user-", i%keys)} }
+		require.Equal(t, keys, count(s.load(16).send(t, keys, hit), allowed))
+		stats := s.operate(t, "stats", "")
+		require.Len(t, stats.Rules, 2)
+		for i, capacity := range []uint64{1000, 2000} {
+			require.EqualValues(t, keys, stats.Rules[i].Keys)
+			require.Equal(t, capacity, stats.Rules[i].Capacity)
+			require.Positive(t, stats.Rules[i].Bytes)
+			require.Contains(t, stats.Rules[i].Metrics, "allowed")
+		}
+		require.Zero(t, s.operate(t, "clean", "rule=long").Value, "all are live")
+
+		eventually(t, 20*time.Second, "the short windows to end", func() bool {
+			return s.operate(t, "stats", "rule=short").Rules[0].Keys == 0
+		})
+		require.EqualValues(t, keys, s.operate(t, "clean", "").Value)
+		require.Zero(t, s.operate(t, "clean", "").Value)
+		require.EqualValues(t, keys, s.operate(t, "stats", "rule=long").Rules[0].Keys)
+
+		// Clean let go of nothing that still counts: one more each, of two.
+		require.Equal(t, keys, count(s.load(16).send(t, 4*keys, hit), allowed))
+	})
+}
+
+// A bad operation is refused with what would be right, and does nothing.
+func TestOperationsRefused(t *testing.T) {
+	apart(t, func(t *testing.T, d driver) {
+		s := serve(t, d, oneRule("limits: [{requests: 5, per: "+far+", name: year}], overrides: [{key: [probe], unlimited: true}]"))
+		for query, want := range map[string]string{
+			"set?rule=per-user&key=alice&n=2&window=month": "has no window",
+			"set?rule=per-user&key=alice&n=-2":             "n must be",
+			"inc?rule=per-user&key=alice&n=4294967296":     "n must be",
+			"get?rule=per-user":                            "1 parts, not 0",
+			"get?rule=per-user&key=a&key=b":                "1 parts, not 2",
+			"reset?key=alice":                              "there is no rule",
+			"get?rule=per-user&key=probe":                  "counts nothing for this key",
+			"clean?rule=nobody":                            "there is no rule",
+			"forget?rule=per-user&key=alice":               "unknown operation",
+		} {
+			op, query, _ := strings.Cut(query, "?")
+			_, err := s.tryOperate(op, query)
+			require.ErrorContains(t, err, want)
+			require.ErrorContains(t, err, "400")
+		}
+		require.EqualValues(t, 2, s.operate(t, "set", "rule=per-user&key=alice&n=2&window=year").Value)
+		require.EqualValues(t, 3, s.operate(t, "inc", "rule=per-user&key=alice&window=0").Value, "n is 1 by default")
+	})
+}

@@ -1,0 +1,46 @@
+package engine
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+// spikes watches for bursts around the boundary of a rule's shortest aligned
+// window: hits in its first tenth that, with those in the last tenth of the
+// window before, exceed the limit. It adds up all keys that one worker has seen,
+// so it is exact for a rule without a key on one worker and an approximation
+// otherwise; no byte of it is in a record.
+type spikes struct {
+	start      int64  // of the window that holds the counts below
+	head, tail uint64 // units in its first and last tenth
+	before     uint64 // units in the last tenth of the window before
+}
+
+// count takes in a hit that was counted.
+func (s *spikes) count(t *attempt, m *Metrics) {
+	for _, w := range t.rule.windows {
+		if w.Algorithm == limit.FixedWindow {
+			s.add(w, t.entry.Now, uint64(t.cost), m)
+			return
+		}
+	}
+}
+
+func (s *spikes) add(w limit.Window, now int64, units uint64, m *Metrics) {
+	end := w.End(now)
+	if start := end - w.PeriodNs; start != s.start {
+		before := uint64(0)
+		if start == s.start+w.PeriodNs {
+			before = s.tail
+		}
+		*s = spikes{start: start, before: before}
+	}
+	if now-s.start < w.PeriodNs/10 {
+		over := func() uint64 { return max(s.before+s.head, uint64(w.Limit)) - uint64(w.Limit) }
+		already := over()
+		s.head += units
+		if s.before > 0 {
+			m.BoundarySpikes += over() - already
+		}
+	}
+	if end-now <= w.PeriodNs/10 {
+		s.tail += units
+	}
+}

@@ -1,0 +1,120 @@
+package keyed
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// maxCapacity is the most live keys a limiter can be asked for.
+const maxCapacity = 1 << 24
+
+// problems is what is wrong with a builder.
+type problems []string
+
+func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Sprintf(format, args...)) }
+
+// check says what is wrong with what was asked for, all of it.
+func (b *Builder) check() error {
+	var p problems
+	switch n := len(b.windows); {
+	case n == 0:
+		p.add("there is no window: add one, such as Window(time.Minute, 10)")
+	case n > state.MaxWindows:
+		p.add("there are %d windows: the most is %d", n, state.MaxWindows)
+	}
+	for i := range b.windows {
+		b.checkWindow(&p, i)
+	}
+	if b.capacity < 1 || b.capacity > maxCapacity {
+		p.add("a capacity of %d keys: it must be 1 to %d", b.capacity, maxCapacity)
+	}
+	if b.onFull > Allow {
+		p.add("OnFull(%d): it must be Inherit, Deny or Allow", b.onFull)
+	}
+	if b.clock != nil {
+		if now := b.clock(); now.Before(earliest) || now.After(latest) {
+			p.add("the clock says %s: it must tell times from 1970 to 2249, so start a test's at time.Unix(0, 0) or later", now.Format(time.RFC3339))
+		}
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	return errors.New("build limiter: " + strings.Join(p, "; "))
+}
+
+func (b *Builder) checkWindow(p *problems, i int) {
+	w := &b.windows[i]
+	at := fmt.Sprintf("window %d (%s)", i, w.describe())
+	if w.PeriodNs < limit.MinPeriodNs || w.PeriodNs > limit.MaxPeriodNs {
+		p.add("%s: its length must be 1ms to 366 days", at)
+	}
+	if w.Algorithm == limit.SlidingWindowLog && w.Limit > limit.MaxLog {
+		p.add("%s: a sliding log of %d units: it remembers at most %d, so use SlidingCounter for more", at, w.Limit, limit.MaxLog)
+	}
+	if w.Algorithm == limit.TokenBucket && b.countDenied {
+		p.add("%s: CountDenied does not go with a token bucket, which denied hits leave alone: drop CountDenied or the bucket", at)
+	}
+	w.checkOptions(p, at)
+	for j := range b.windows[:i] {
+		other := &b.windows[j]
+		if w.Same(other.Window) {
+			p.add("%s: is the same window as window %d: keep the one with the smaller limit", at, j)
+		}
+		if w.name != "" && w.name == other.name {
+			p.add("%s: has the name of window %d, %q: names must differ", at, j, w.name)
+		}
+	}
+}
+
+// checkOptions says which of a window's options do not fit it.
+func (w *window) checkOptions(p *problems, at string) {
+	for _, o := range [...]struct {
+		kind  optionKind
+		name  string
+		owner limit.Algorithm
+		where string
+	}{
+		{offsetOption, "Offset", limit.FixedWindow, "an aligned window: use Window"},
+		{jitterOption, "Jitter", limit.FixedWindow, "an aligned window: use Window"},
+		{elasticOption, "Elastic", limit.FixedWindowPerKey, "a window per key: use WindowPerKey"},
+		{burstOption, "Burst", limit.TokenBucket, "a token bucket: use TokenBucket"},
+	} {
+		if w.options[o.kind] && w.Algorithm != o.owner {
+			p.add("%s: %s belongs to %s or drop it", at, o.name, o.where)
+		}
+	}
+	if w.options[offsetOption] && (w.offset < 0 || w.offset >= w.period) {
+		p.add("%s: an offset of %s: it must be at least 0 and less than the window's length", at, w.offset)
+	}
+	if w.options[jitterOption] && (w.jitter < 1 || w.jitter > 100) {
+		p.add("%s: a jitter of %d percent: it must be 1 to 100", at, w.jitter)
+	}
+	if w.options[burstOption] && w.burst == 0 {
+		p.add("%s: a burst of 0 tokens: it must be at least 1", at)
+	}
+	if w.options[nameOption] && strings.Trim(w.name, "0123456789") == "" {
+		p.add("%s: the name %q: it needs a character that is no digit, so that it is no index", at, w.name)
+	}
+}
+
+// describe says what was asked for.
+func (w *window) describe() string {
+	method := "Window"
+	switch w.Algorithm {
+	case limit.FixedWindow:
+	case limit.FixedWindowPerKey:
+		method = "WindowPerKey"
+	case limit.SlidingWindowLog:
+		method = "SlidingLog"
+	case limit.SlidingWindowCounter:
+		method = "SlidingCounter"
+	case limit.TokenBucket:
+		method = "TokenBucket"
+	}
+	return fmt.Sprintf("%s of %s", method, w.period)
+}

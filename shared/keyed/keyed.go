@@ -1,0 +1,108 @@
+// Package keyed limits how often something may happen per key, in this
+// process: requests of a user, logins from an address, mails to an account.
+//
+//	l, err := keyed.New().Window(time.Minute, 3).Window(15*time.Minute, 10).Build()
+//	...
+//	if r := l.Hit(user); !r.Allowed {
+//		// come back in r.RetryAfter
+//	}
+//
+// A limiter has one or several windows, of the same or of different
+// algorithms. A hit counts only if every window has room for it, and then in
+// all of them: a denied hit burns nothing.
+//
+// Its invariant: memory never grows beyond [Limiter.MaxBytes], whatever keys
+// come, and making room for a new key never gives anybody their quota back.
+// Keys are hashed, not kept: for each new key there is a chance of at most 1 in
+// 130 million that it shares its count with another one, and is denied early.
+// Decisions are those of package limit, kept in the tables of package state,
+// by whole numbers of nanoseconds and units. It is safe for any number of
+// goroutines. Nothing runs in the background: there is nothing to close.
+//
+// It must never be linked into the filter, which shares its arithmetic and its
+// tables but not its locks, its clock or net/http.
+package keyed
+
+import (
+	"hash/maphash"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// Limiter counts hits per key. [New] builds one.
+type Limiter struct {
+	windows []limit.Window // in the order of limit.Window.Compare
+	named   []named        // in the order in which they were given
+	capacity,
+	slots uint64
+	evict       bool // OnFull is Inherit
+	passFull    bool // OnFull is Allow
+	countDenied bool
+	jittered    bool
+	clock       func() time.Time
+	maxBytes    int64
+
+	seed   maphash.Seed
+	bits   uint // a key belongs to the shard with the number in the top bits of its hash
+	shards []shard
+}
+
+// named is one of the user's windows.
+type named struct {
+	name   string
+	column int // its place in Limiter.windows
+}
+
+// earliest and latest are the times a limiter counts at; a clock that tells
+// another is held at the nearer one. 366 days must still fit behind the latest,
+// in 2⁶³ nanoseconds.
+var (
+	earliest = time.Unix(0, 0)
+	latest   = time.Date(2250, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
+// now returns the time in nanoseconds since the Unix epoch.
+func (l *Limiter) now() int64 {
+	if l.clock == nil {
+		return max(time.Now().UnixNano(), 0)
+	}
+	switch t := l.clock(); {
+	case t.Before(earliest):
+		return earliest.UnixNano()
+	case t.After(latest):
+		return latest.UnixNano()
+	default:
+		return t.UnixNano()
+	}
+}
+
+// lock returns the shard of the key, locked and ready for it. Whoever calls it
+// unlocks it.
+func (l *Limiter) lock(key string) *shard {
+	hash := maphash.String(l.seed, key)
+	s := &l.shards[hash>>1>>(63-l.bits)]
+	if !l.jittered {
+		s.mu.Lock()
+		le.PutUint64(s.key.Bytes, hash)
+		return s
+	}
+	stable := stableHash(key)
+	s.mu.Lock()
+	le.PutUint64(s.key.Bytes, hash)
+	for i, w := range l.windows {
+		s.key.Windows[i] = w.Shifted(w.KeyShift(stable))
+	}
+	return s
+}
+
+// stableHash is a hash of the key that is the same on every machine and after
+// every restart: FNV-1a, its bits mixed once more. Jitter alone depends on it.
+func stableHash(key string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(key) {
+		h = (h ^ uint64(key[i])) * 1099511628211
+	}
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	return h ^ h>>33
+}

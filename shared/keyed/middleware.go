@@ -1,0 +1,191 @@
+package keyed
+
+import (
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// KeyFunc takes the key from a request; ok is false where the request has none.
+type KeyFunc func(*http.Request) (key string, ok bool)
+
+// ByHeader makes the value of a request header the key; several lines of it are
+// joined by commas, as proxies do. A header that is there and empty is a key
+// too. Use it for what somebody in front of this server has checked: a client
+// that chooses the value chooses its own counter.
+func ByHeader(name string) KeyFunc {
+	name = http.CanonicalHeaderKey(name)
+	return func(r *http.Request) (string, bool) {
+		switch values := r.Header[name]; len(values) {
+		case 0:
+			return "", false
+		case 1:
+			return values[0], true
+		default:
+			return strings.Join(values, ","), true
+		}
+	}
+}
+
+// ByIP makes the address of the connection's other end the key: the whole
+// address of IPv4, the /64 network of IPv6, all of which one client may have. It
+// does not read X-Forwarded-For, which any client can write; behind a proxy, use
+// a KeyFunc that reads what that proxy sets.
+func ByIP(r *http.Request) (key string, ok bool) {
+	address, err := netip.ParseAddrPort(r.RemoteAddr)
+	ip := address.Addr()
+	if err != nil {
+		if ip, err = netip.ParseAddr(r.RemoteAddr); err != nil {
+			return "", false // such as a Unix socket
+		}
+	}
+	ip = ip.Unmap().WithZone("")
+	if ip.Is4() {
+		return ip.String(), true
+	}
+	network, err := ip.Prefix(64)
+	return network.String(), err == nil
+}
+
+// MiddlewareOption changes what [Limiter.Middleware] makes.
+type MiddlewareOption func(*middleware)
+
+// Cost makes cost say how many units a request takes; a request that takes 0
+// passes and is not counted. Every request takes one without it.
+func Cost(cost func(*http.Request) uint32) MiddlewareOption {
+	return func(m *middleware) { m.cost = cost }
+}
+
+// Denied makes denied answer requests that are denied. Retry-After and the
+// RateLimit fields are set by then. Without it they are answered 429 with a line
+// of text.
+func Denied(denied func(http.ResponseWriter, *http.Request, Result)) MiddlewareOption {
+	return func(m *middleware) { m.denied = denied }
+}
+
+// RateLimitFields adds the response fields RateLimit and RateLimit-Policy of
+// draft-ietf-httpapi-ratelimit-headers-10 to every response to a request that
+// has a key. name is what they call the limit; with several windows each is
+// called name/ and its own name or index.
+func RateLimitFields(name string) MiddlewareOption {
+	return func(m *middleware) { m.fields, m.name = true, name }
+}
+
+type middleware struct {
+	limiter *Limiter
+	key     KeyFunc
+	cost    func(*http.Request) uint32
+	denied  func(http.ResponseWriter, *http.Request, Result)
+	fields  bool
+	name    string
+	next    http.Handler
+}
+
+// Middleware wraps a handler so that it serves what the limiter allows. Denied
+// requests are answered 429 with Retry-After in whole seconds, rounded up, at
+// least 1; there is none where waiting does not help. Requests without a key
+// pass uncounted.
+func (l *Limiter) Middleware(key KeyFunc, options ...MiddlewareOption) func(http.Handler) http.Handler {
+	m := middleware{
+		limiter: l, key: key,
+		cost:   func(*http.Request) uint32 { return 1 },
+		denied: tooManyRequests,
+	}
+	for _, o := range options {
+		o(&m)
+	}
+	return func(next http.Handler) http.Handler {
+		served := m
+		served.next = next
+		return &served
+	}
+}
+
+func tooManyRequests(w http.ResponseWriter, _ *http.Request, _ Result) {
+	http.Error(w, "rate limit exceeded", http.StatusTooManyRequests)
+}
+
+// ServeHTTP serves the request if the limiter allows it.
+func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	key, ok := m.key(r)
+	if !ok {
+		m.next.ServeHTTP(w, r)
+		return
+	}
+	var result Result
+	if cost := m.cost(r); m.fields {
+		var space [4]Usage
+		var windows []Usage
+		result, windows = m.limiter.HitDetail(key, cost, space[:0])
+		m.setFields(w.Header(), windows, m.limiter.now())
+	} else {
+		result = m.limiter.HitN(key, cost)
+	}
+	if result.Allowed {
+		m.next.ServeHTTP(w, r)
+		return
+	}
+	if result.RetryAfter != Never {
+		seconds := max(1, ceilSeconds(result.RetryAfter))
+		w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
+	}
+	m.denied(w, r, result)
+}
+
+// setFields sets the RateLimit fields: one item for each window, with quota q
+// and window w, remaining r and seconds to reset t. A window that is no whole
+// number of seconds has no w, nor has a token bucket whose burst is not what it
+// gains in its period.
+func (m *middleware) setFields(header http.Header, windows []Usage, now int64) {
+	var policies, limits []byte
+	for i := range windows {
+		u := &windows[i]
+		policies = m.appendName(policies, i, u.Name)
+		policies = strconv.AppendUint(append(policies, ";q="...), uint64(u.Limit), 10)
+		w := m.limiter.windows[m.limiter.named[i].column]
+		if u.Period%time.Second == 0 && w.Limit == u.Limit {
+			policies = strconv.AppendInt(append(policies, ";w="...), int64(u.Period/time.Second), 10)
+		}
+		limits = m.appendName(limits, i, u.Name)
+		limits = strconv.AppendUint(append(limits, ";r="...), uint64(u.Remaining), 10)
+		reset := max(0, ceilSeconds(time.Duration(u.ResetAt.UnixNano()-now)))
+		limits = strconv.AppendInt(append(limits, ";t="...), reset, 10)
+	}
+	header.Set("RateLimit-Policy", string(policies))
+	header.Set("RateLimit", string(limits))
+}
+
+// appendName appends the name of window i as a structured-field string, behind
+// a comma where it is not the first. Characters that such a string cannot hold
+// become "?".
+func (m *middleware) appendName(b []byte, i int, window string) []byte {
+	if i > 0 {
+		b = append(b, ", "...)
+	}
+	b = appendText(append(b, '"'), m.name)
+	if len(m.limiter.named) > 1 {
+		if window == "" {
+			window = strconv.Itoa(i)
+		}
+		b = appendText(append(b, '/'), window)
+	}
+	return append(b, '"')
+}
+
+func appendText(b []byte, s string) []byte {
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r < ' ' || r > '~':
+			b = append(b, '?')
+		default:
+			b = append(b, byte(r))
+		}
+	}
+	return b
+}
+
+func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

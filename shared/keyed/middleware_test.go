@@ -1,0 +1,127 @@
+package keyed
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// serve sends a request through the middleware.
+func serve(l *Limiter, r *http.Request, key KeyFunc, options ...MiddlewareOption) *http.Response {
+	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	w := httptest.NewRecorder()
+	l.Middleware(key, options...)(ok).ServeHTTP(w, r)
+	return w.Result()
+}
+
+func request(header ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	return r
+}
+
+func TestMiddlewareDenies(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		b     *Builder
+		after time.Duration // the second request comes so late
+		want  string        // Retry-After
+	}{
+		{"whole seconds", New().WindowPerKey(5*time.Second, 1), 0, "5"},
+		{"rounded up", New().WindowPerKey(5*time.Second, 1), time.Millisecond, "5"},
+		{"at least one", New().WindowPerKey(5*time.Second, 1), 5*time.Second - 1, "1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, clock := build(t, c.b)
+			require.Equal(t, http.StatusNoContent, serve(l, request("X-User-Id", "a"), ByHeader("x-user-id")).StatusCode)
+			clock.Duration += c.after
+			got := serve(l, request("x-user-id", "a"), ByHeader("X-USER-ID"))
+			require.Equal(t, http.StatusTooManyRequests, got.StatusCode)
+			require.Equal(t, c.want, got.Header.Get("Retry-After"))
+			require.Empty(t, got.Header.Values("RateLimit"))
+			require.Equal(t, http.StatusNoContent, serve(l, request("x-user-id", "b"), ByHeader("x-user-id")).StatusCode)
+		})
+	}
+	l, _ := build(t, New().Window(time.Second, 0))
+	never := serve(l, request("x-user-id", "a"), ByHeader("x-user-id"))
+	require.Equal(t, http.StatusTooManyRequests, never.StatusCode)
+	require.NotContains(t, never.Header, "Retry-After", "waiting does not help")
+	require.Equal(t, http.StatusNoContent, serve(l, request(), ByHeader("x-user-id")).StatusCode, "no key")
+}
+
+func TestMiddlewareOptions(t *testing.T) {
+	l, _ := build(t, New().Window(time.Minute, 10))
+	cost := Cost(func(r *http.Request) uint32 {
+		n, _ := strconv.ParseUint(r.Header.Get("x-cost"), 10, 32)
+		return uint32(n)
+	})
+	teapot := Denied(func(w http.ResponseWriter, _ *http.Request, r Result) {
+		require.False(t, r.Allowed)
+		w.WriteHeader(http.StatusTeapot)
+	})
+	user := ByHeader("x-user-id")
+	require.Equal(t, http.StatusNoContent, serve(l, request("x-user-id", "a", "x-cost", "9"), user, cost, teapot).StatusCode)
+	denied := serve(l, request("x-user-id", "a", "x-cost", "2"), user, cost, teapot)
+	require.Equal(t, http.StatusTeapot, denied.StatusCode)
+	require.Equal(t, "20", denied.Header.Get("Retry-After"))
+	require.Equal(t, http.StatusNoContent, serve(l, request("x-user-id", "a"), user, cost, teapot).StatusCode, "a cost of 0")
+	require.EqualValues(t, 9, l.Get("a"))
+}
+
+func TestRateLimitFields(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		b             *Builder
+		limit         string
+		policy, state string
+	}{
+		{"one", New().Window(time.Minute, 10), "per-user", `"per-user";q=10;w=60`, `"per-user";r=9;t=20`},
+		{"layered", New().Window(time.Minute, 10, Name("minute")).SlidingLog(1500*time.Millisecond, 5), `a"b`,
+			`"a\"b/minute";q=10;w=60, "a\"b/1";q=5`, `"a\"b/minute";r=9;t=20, "a\"b/1";r=4;t=2`},
+		{"burst", New().TokenBucket(time.Minute, 60, Burst(5)), "ü", `"?";q=5`, `"?";r=4;t=1`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, _ := build(t, c.b)
+			got := serve(l, request("k", "a"), ByHeader("k"), RateLimitFields(c.limit))
+			require.Equal(t, http.StatusNoContent, got.StatusCode)
+			require.Equal(t, c.policy, got.Header.Get("RateLimit-Policy"))
+			require.Equal(t, c.state, got.Header.Get("RateLimit"))
+			require.Empty(t, serve(l, request(), ByHeader("k"), RateLimitFields(c.limit)).Header)
+		})
+	}
+}
+
+func TestKeys(t *testing.T) {
+	for _, c := range []struct {
+		remote, want string
+		ok           bool
+	}{
+		{"192.0.2.7:1234", "192.0.2.7", true},
+		{"[::ffff:192.0.2.7]:1234", "192.0.2.7", true},
+		{"[2001:db8:1:2:3::4]:1234", "2001:db8:1:2::/64", true},
+		{"[fe80::1%eth0]:1234", "fe80::/64", true},
+		{"192.0.2.7", "192.0.2.7", true},
+		{"@", "", false},
+		{"", "", false},
+	} {
+		r := request()
+		r.RemoteAddr = c.remote
+		got, ok := ByIP(r)
+		require.Equal(t, c.ok, ok, c.remote)
+		if ok {
+			require.Equal(t, c.want, got)
+		}
+	}
+	key, ok := ByHeader("k")(request("k", "a", "k", "b"))
+	require.True(t, ok)
+	require.Equal(t, "a,b", key)
+	key, ok = ByHeader("k")(request("k", ""))
+	require.True(t, ok, "empty is not missing")
+	require.Empty(t, key)
+}

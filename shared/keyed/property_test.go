@@ -1,0 +1,191 @@
+package keyed
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// plain is a limiter over the bare arithmetic: a map without bounds.
+type plain struct {
+	windows     []limit.Window // in the builder's order
+	countDenied bool
+	keys        map[string]*plainKey
+	floor       int64 // the newest time at which a key was forgotten, from which others start
+}
+
+type plainKey struct {
+	usage []limit.Usage
+	last  int64
+}
+
+// at rolls the key to now, or to its last write if that is later.
+func (p *plain) at(key string, now int64) (k plainKey) {
+	k = plainKey{make([]limit.Usage, len(p.windows)), max(now, p.floor)}
+	if have := p.keys[key]; have != nil {
+		k.last = max(now, have.last)
+		for i, w := range p.windows {
+			k.usage[i] = w.Roll(have.usage[i], have.last, k.last)
+			k.usage[i].Log = slices.Clone(k.usage[i].Log)
+		}
+	}
+	return k
+}
+
+func (p *plain) check(k plainKey, cost uint32) int64 {
+	pass := k.last
+	for i, w := range p.windows {
+		at := w.Check(k.usage[i], k.last, cost)
+		if at == limit.Never {
+			return limit.Never
+		}
+		pass = max(pass, at)
+	}
+	return pass
+}
+
+func (p *plain) change(key string, k plainKey, f func(limit.Window, limit.Usage) limit.Usage) {
+	for i, w := range p.windows {
+		k.usage[i] = f(w, k.usage[i])
+	}
+	p.keys[key] = &k
+}
+
+func (p *plain) hit(key string, now int64, cost uint32) (allowed bool, retry time.Duration) {
+	k := p.at(key, now)
+	pass := int64(0)
+	if cost > 0 {
+		pass = p.check(k, cost)
+	}
+	allowed = pass != limit.Never && pass <= k.last
+	if cost > 0 && (allowed || p.countDenied) {
+		p.change(key, k, func(w limit.Window, u limit.Usage) limit.Usage { return w.Add(u, k.last, cost) })
+		if !allowed {
+			pass = p.check(p.at(key, now), cost)
+		}
+	}
+	switch {
+	case allowed:
+		return true, 0
+	case pass == limit.Never:
+		return false, Never
+	}
+	return false, time.Duration(pass - now)
+}
+
+// same compares what both hold for the key.
+func (p *plain) same(t *testing.T, l *Limiter, key string, now int64, at string) {
+	t.Helper()
+	k := p.at(key, now)
+	least := uint32(1<<32 - 1)
+	for i, u := range l.Detail(key, nil) {
+		w := p.windows[i]
+		want := Usage{
+			Period: time.Duration(w.PeriodNs), Limit: w.Most(), Used: w.Count(k.usage[i], k.last),
+			Remaining: w.Remaining(k.usage[i], k.last), ResetAt: time.Unix(0, w.Reset(k.usage[i], k.last)),
+		}
+		require.Equal(t, want, u, "%s: window %d, key %s", at, i, key)
+		least = min(least, u.Remaining)
+	}
+	require.Equal(t, least, l.Peek(key).Remaining)
+}
+
+// randomWindows adds one to three windows to b.
+func randomWindows(r *rand.Rand, b *Builder) {
+	for i := range 1 + r.IntN(3) {
+		per := time.Duration(1+r.IntN(50))*time.Millisecond + time.Duration(i) // all differ
+		most := uint32(r.IntN(12))
+		switch r.IntN(6) {
+		case 0:
+			b.Window(per, most)
+		case 1:
+			b.Window(per, most, Offset(time.Duration(r.Int64N(int64(per)))))
+		case 2:
+			b.WindowPerKey(per, most)
+		case 3:
+			b.SlidingLog(per, most)
+		case 4:
+			b.SlidingCounter(per, most)
+		case 5:
+			if r.IntN(2) == 0 {
+				b.WindowPerKey(per, most, Elastic())
+			} else {
+				b.TokenBucket(per, most, Burst(1+uint32(r.IntN(12))))
+			}
+		}
+	}
+}
+
+func TestLimiterIsTheArithmetic(t *testing.T) {
+	const seed, limiters, steps = 1, 300, 400
+	r := rand.New(rand.NewPCG(seed, 0))
+	allowed, denied := 0, 0
+	for n := range limiters {
+		b := New().Capacity(4) // all keys have room, in one bucket
+		randomWindows(r, b)
+		p := &plain{keys: map[string]*plainKey{}}
+		buckets := false
+		for _, w := range b.windows {
+			p.windows = append(p.windows, w.Window)
+			buckets = buckets || w.Algorithm == limit.TokenBucket
+		}
+		if !buckets && r.IntN(2) == 0 {
+			b.CountDenied()
+			p.countDenied = true
+		}
+		l, clock := build(t, b)
+		for i := range steps {
+			clock.Duration += time.Duration(r.Int64N(int64(8 * time.Millisecond)))
+			if r.IntN(20) == 0 {
+				clock.Duration -= time.Duration(r.Int64N(int64(20 * time.Millisecond)))
+			}
+			now := int64(clock.Duration)
+			key := fmt.Sprint(r.IntN(4))
+			at := fmt.Sprintf("seed %d, limiter %d, step %d, %+v", seed, n, i, p.windows)
+			units := uint32(r.IntN(4))
+			switch r.IntN(12) {
+			case 0:
+				k := p.at(key, now)
+				p.change(key, k, func(w limit.Window, u limit.Usage) limit.Usage { return w.Add(u, k.last, units) })
+				_, err := l.Inc(key, units)
+				require.NoError(t, err)
+			case 1:
+				k := p.at(key, now)
+				p.change(key, k, func(w limit.Window, _ limit.Usage) limit.Usage { return w.Set(k.last, units) })
+				_, err := l.Set(key, units)
+				require.NoError(t, err)
+			case 2:
+				have := p.keys[key]
+				if have != nil {
+					p.floor = max(p.floor, now, have.last)
+					delete(p.keys, key)
+				}
+				had, err := l.Reset(key)
+				require.NoError(t, err)
+				require.Equal(t, have != nil, had, at)
+			case 3:
+				require.LessOrEqual(t, l.Stats().Keys, uint64(len(p.keys)))
+			default:
+				ok, retry := p.hit(key, now, units)
+				got := l.HitN(key, units)
+				require.Equal(t, ok, got.Allowed, at)
+				require.Equal(t, retry, got.RetryAfter, at)
+				if ok {
+					allowed++
+				} else {
+					denied++
+				}
+			}
+			p.same(t, l, key, now, at)
+		}
+	}
+	t.Logf("%d hits allowed, %d denied", allowed, denied)
+	require.Greater(t, allowed, 10_000)
+	require.Greater(t, denied, 10_000)
+}

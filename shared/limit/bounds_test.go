@@ -1,0 +1,97 @@
+package limit
+
+import (
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// admitted returns the hits that a window lets through in a short random
+// history whose clock also steps back, oldest first.
+func admitted(r *rand.Rand, w Window) []event {
+	var hits []event
+	var u Usage
+	last, now := int64(0), r.Int64N(60*365*day)
+	for range 60 {
+		switch r.IntN(12) {
+		case 0:
+			now -= r.Int64N(w.PeriodNs/2 + 1)
+		case 1:
+			now = w.End(now) - int64(r.IntN(2))
+		case 2, 3:
+			now += r.Int64N(w.PeriodNs)
+		case 4, 5:
+			now += r.Int64N(w.PeriodNs/20 + 1)
+		default:
+			now += r.Int64N(w.PeriodNs/200 + 1)
+		}
+		now = max(now, 0)
+		at := max(now, last)
+		u = w.Roll(u, last, at)
+		last = at
+		cost := uint32(1)
+		if r.IntN(4) == 0 {
+			cost = 1 + uint32(r.IntN(int(w.Most())+1))
+		}
+		pass := w.Check(u, at, cost)
+		if pass != at && pass != Never && r.IntN(2) == 0 {
+			at, now = pass, pass // whoever waits as told gets in
+			u, last = w.Roll(u, last, at), at
+		}
+		if w.Check(u, at, cost) == at {
+			u = w.Add(u, at, cost)
+			hits = append(hits, event{at, cost})
+		}
+	}
+	return hits
+}
+
+// TestWhatAnIntervalAdmits: in any interval a log admits at most its limit if
+// the interval is no longer than W, a counter at most limit·(1+x/W)+1 in an
+// interval of length x ≤ W, and a bucket burst + requests·x/W in any.
+func TestWhatAnIntervalAdmits(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 26))
+	tight := map[Algorithm]int{}
+	for range 15_000 {
+		w := Window{
+			Algorithm: []Algorithm{SlidingWindowLog, SlidingWindowCounter, TokenBucket}[r.IntN(3)],
+			Limit:     uint32(1 + r.IntN(12)), PeriodNs: randomPeriod(r), Units: 12, Burst: uint32(1 + r.IntN(12)),
+		}
+		hits := admitted(r, w)
+		for i := range hits {
+			sum := int64(0)
+			for _, h := range slices.Backward(hits[:i+1]) {
+				sum += int64(h.cost)
+				x := hits[i].at - h.at // the shortest interval that holds both
+				if w.Algorithm == SlidingWindowLog && x >= w.PeriodNs || w.Algorithm == SlidingWindowCounter && x > w.PeriodNs {
+					break
+				}
+				switch most := w.mostWithin(x); number(sum).Cmp(most) {
+				case 1:
+					t.Fatalf("%+v: %d units within %d ns, from %d on; at most %d", w, sum, x, h.at, most)
+				case 0:
+					tight[w.Algorithm]++
+				}
+			}
+		}
+	}
+	for _, a := range []Algorithm{SlidingWindowLog, TokenBucket} {
+		if tight[a] < 1000 {
+			t.Errorf("algorithm %d reached its bound only %d times", a, tight[a])
+		}
+	}
+	t.Logf("bounds reached: %v", tight)
+}
+
+// mostWithin is the most units that fit in an interval of length x.
+func (w Window) mostWithin(x int64) *big.Int {
+	gained := new(big.Int).Div(times(int64(w.Limit), x), number(w.PeriodNs))
+	switch w.Algorithm {
+	case SlidingWindowCounter:
+		return plus(gained, number(int64(w.Limit)+1))
+	case TokenBucket:
+		return plus(gained, number(int64(w.Burst)))
+	}
+	return number(int64(w.Limit))
+}

@@ -1,0 +1,129 @@
+package limit
+
+// A floor is what a bucket of records remembers of those it has removed, so
+// that no key that starts from it gets more than a removed one had left. It is
+// a Usage too, with other fields for two algorithms:
+//
+//	SlidingWindowLog  Used units at the newest instant EndNs
+//	TokenBucket       full at EndNs, gaining Used tokens a period, holding Prev
+
+// Floor returns what u, written at last, leaves behind at now. w has the rule's
+// own limits, the key that wrote u may have had others: a bucket is full when
+// the later of the two says so.
+func (w Window) Floor(u Usage, last, now int64) Usage {
+	if w.Algorithm == TokenBucket {
+		full := w.Expiry(u, last)
+		if full <= now {
+			return Usage{}
+		}
+		return Usage{Used: w.Limit, Prev: w.Burst, EndNs: full}
+	}
+	u = w.Roll(u, last, now)
+	if u.IsZero() {
+		return Usage{}
+	}
+	if w.Algorithm == SlidingWindowLog {
+		used := uint32(len(u.Log))
+		if u.Cut {
+			used = 1<<32 - 1
+		}
+		return Usage{Used: used, EndNs: u.Log[len(u.Log)-1]}
+	}
+	u.Slides = false
+	return u
+}
+
+// ByRule returns u, written at last by a key that may have limits of its own,
+// as it stands at now when measured by the rule's, which w has.
+func (w Window) ByRule(u Usage, last, now int64) Usage {
+	if w.Algorithm == TokenBucket {
+		return w.Start(w.Floor(u, last, now), now, nil)
+	}
+	return w.Roll(u, last, now)
+}
+
+// RollFloor returns the floor f, written at last, as it stands at now.
+func (w Window) RollFloor(f Usage, last, now int64) Usage {
+	switch w.Algorithm {
+	case SlidingWindowLog:
+		if f.EndNs <= now-w.PeriodNs {
+			return Usage{}
+		}
+		return f
+	case TokenBucket:
+		if w.Burst != 0 && (f.Used != w.Limit || f.Prev != w.Burst) {
+			f = w.refloor(f, last)
+		}
+		if f.EndNs <= now {
+			return Usage{}
+		}
+		return f
+	}
+	return w.Roll(f, last, now)
+}
+
+// refloor returns the floor of a bucket, written at last under another rate or
+// burst: nobody knows what was left, so it counts as empty at that time, or as
+// deep in debt as it was. It must not count as empty whenever somebody looks:
+// a key that starts from it would wait forever.
+func (w Window) refloor(f Usage, last int64) Usage {
+	if f.EndNs <= last {
+		return Usage{}
+	}
+	old := Window{PeriodNs: w.PeriodNs, Burst: f.Prev}
+	level := old.full().sub(tokens(uint64(f.EndNs-last), int64(f.Used)))
+	if level.positive() {
+		level = Tokens{}
+	}
+	full := int64(1)
+	if f.Prev == 0 { // written by who did not know the rule, from what records say
+		full = f.EndNs
+	}
+	return w.Floor(Usage{Tokens: level, EndNs: full}, last, last)
+}
+
+// Join returns the floor f after a record with the floor g was removed. Both
+// must have been rolled to the same instant.
+func (w Window) Join(f, g Usage) Usage {
+	if w.Algorithm == TokenBucket && g.EndNs > f.EndNs {
+		return g
+	}
+	if w.Algorithm == TokenBucket {
+		return f
+	}
+	return Usage{Used: max(f.Used, g.Used), Prev: max(f.Prev, g.Prev), EndNs: max(f.EndNs, g.EndNs)}
+}
+
+// Start returns the usage with which a key without a record is checked at now,
+// given the floor f rolled to now. log is where a SlidingWindowLog's is put.
+func (w Window) Start(f Usage, now int64, log []int64) Usage {
+	switch {
+	case f.IsZero():
+		return Usage{}
+	case w.Algorithm == SlidingWindowLog:
+		for range min(f.Used, uint32(w.Units)) {
+			log = append(log, f.EndNs)
+		}
+		return Usage{Log: log}
+	case w.Algorithm == TokenBucket:
+		if w.Burst == 0 { // whoever asks does not know the bucket's size
+			return Usage{EndNs: f.EndNs}
+		}
+		return w.holding(w.full().sub(tokens(uint64(f.EndNs-now), int64(w.Limit))), now)
+	}
+	return f
+}
+
+// Inherit returns the usage from which such a key counts on, given what it was
+// checked with. A window whose true opening is not known slides; a jittered one
+// is the key's own.
+func (w Window) Inherit(u Usage, now int64) Usage {
+	switch {
+	case u.IsZero():
+	case w.Algorithm == FixedWindowPerKey:
+		return Usage{Used: u.Used, EndNs: now + w.PeriodNs, Slides: true}
+	case w.Algorithm == FixedWindow && w.Jitter > 0:
+		u.EndNs = w.End(now)
+	}
+	return u
+}

@@ -1,0 +1,107 @@
+package limit
+
+import (
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFloorAndStart(t *testing.T) {
+	now := 100 * second
+	log := Window{Algorithm: SlidingWindowLog, Limit: 3, PeriodNs: 10 * second, Units: 4}
+	counter := Window{Algorithm: SlidingWindowCounter, Limit: 9, PeriodNs: 10 * second}
+	bucket := Window{Algorithm: TokenBucket, Limit: 2, Burst: 10, PeriodNs: second}
+	grid := Window{Algorithm: FixedWindow, Limit: 9, PeriodNs: 10 * second, Jitter: 10}
+	for name, c := range map[string]struct {
+		w            Window
+		u            Usage
+		floor, start Usage
+	}{
+		"a log":                  {log, Usage{Log: []int64{90 * second, 95 * second, 97 * second}}, Usage{Used: 2, EndNs: 97 * second}, Usage{Log: []int64{97 * second, 97 * second}}},
+		"a log that misses some": {log, Usage{Log: []int64{95 * second}, Cut: true}, Usage{Used: math.MaxUint32, EndNs: 95 * second}, Usage{Log: []int64{95 * second, 95 * second, 95 * second, 95 * second}}},
+		"an old log":             {log, Usage{Log: []int64{90 * second}}, Usage{}, Usage{}},
+		"a counter":              {counter, Usage{Used: 4, Prev: 2}, Usage{Prev: 4}, Usage{Prev: 4}},
+		"a bucket":               {bucket, bucket.Set(99*second, 7), Usage{Used: 2, Prev: 10, EndNs: 102*second + 500*ms}, bucket.Set(now, 5)},
+		"a full bucket":          {bucket, bucket.Set(99*second, 2), Usage{}, Usage{}},
+		"a jittered window":      {grid, Usage{Used: 4, EndNs: 103 * second}, Usage{Used: 4, EndNs: 103 * second}, Usage{Used: 4, EndNs: 103 * second}},
+	} {
+		floor := c.w.Floor(c.u, 99*second, now)
+		require.Equal(t, c.floor, floor, name)
+		require.Equal(t, c.start, c.w.Start(floor, now, nil), name)
+	}
+}
+
+// A key with a larger bucket than the rule's leaves behind when that is full.
+func TestTheFloorOfAKeyWithLimitsOfItsOwn(t *testing.T) {
+	rule := Window{Algorithm: TokenBucket, Limit: 2, Burst: 10, PeriodNs: second}
+	own := Window{Algorithm: TokenBucket, Limit: 1, Burst: 100, PeriodNs: second}
+	now := 100 * second
+	u := own.Set(now, 60)
+	floor := rule.Floor(u, now, now)
+	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: 160 * second}, floor)
+	require.Equal(t, u, own.Start(rule.RollFloor(floor, now, now), now, nil), "who comes back has what it had")
+	require.EqualValues(t, 120, rule.Count(rule.ByRule(u, now, now), now), "and is not what is used least")
+	require.Zero(t, rule.Count(rule.Roll(u, now, now), now))
+}
+
+// Under another rate the floor is empty when it was written, not whenever
+// somebody looks: who is told to wait gets in.
+func TestTheFloorOfAnotherRate(t *testing.T) {
+	written := 100 * second
+	old := Window{Algorithm: TokenBucket, Limit: 1, Burst: 10, PeriodNs: second}
+	floor := old.Floor(old.Set(written, 5), written, written)
+	for name, c := range map[string]struct {
+		w      Window
+		filled int64
+	}{
+		"faster":  {Window{Algorithm: TokenBucket, Limit: 5, Burst: 10, PeriodNs: second}, 2 * second},
+		"smaller": {Window{Algorithm: TokenBucket, Limit: 1, Burst: 4, PeriodNs: second}, 4 * second},
+		"larger":  {Window{Algorithm: TokenBucket, Limit: 1, Burst: 40, PeriodNs: second}, 40 * second},
+	} {
+		rolled := c.w.RollFloor(floor, written, written)
+		require.Equal(t, Usage{Used: c.w.Limit, Prev: c.w.Burst, EndNs: written + c.filled}, rolled, name)
+		u := c.w.Start(rolled, written, nil)
+		pass := c.w.Check(u, written, 1)
+		require.Equal(t, written+second/int64(c.w.Limit), pass, name)
+		later := c.w.Start(c.w.RollFloor(floor, written, pass), pass, nil)
+		require.Equal(t, pass, c.w.Check(later, pass, 1), name)
+		require.Zero(t, c.w.RollFloor(floor, written, written+c.filled), name)
+	}
+	require.Zero(t, Window{Algorithm: TokenBucket, Limit: 7, Burst: 9, PeriodNs: second}.RollFloor(floor, 200*second, 200*second),
+		"nobody is full less than full")
+
+	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
+	debt := old.Set(written, 30)
+	blind := unknown.Floor(debt, written, written)
+	require.Equal(t, Usage{EndNs: written + 30*second}, blind, "what the record says")
+	require.Equal(t, Usage{Used: 1, Prev: 10, EndNs: written + 30*second}, old.RollFloor(blind, written, written))
+	require.Equal(t, Usage{EndNs: blind.EndNs}, unknown.Start(blind, written, nil))
+}
+
+// What has no room in a log is not forgotten before it would have left.
+func TestALogWithoutRoom(t *testing.T) {
+	w := Window{Algorithm: SlidingWindowLog, Limit: 9, PeriodNs: 10 * second, Units: 2}
+	u := w.Add(w.Add(Usage{}, second, 2), 2*second, 1)
+	require.Equal(t, Usage{Log: []int64{second, 2 * second}, Cut: true}, u)
+	require.Equal(t, Usage{Log: []int64{second, second}, Cut: true}, w.Add(Usage{}, second, 3))
+	got, taken := w.TakeBack(u, u, 2*second, 3*second, 1, false)
+	require.False(t, taken, "a unit is missing in its place")
+	require.Equal(t, u, got)
+	require.Equal(t, 11*second, w.Check(u, 3*second, 1), "it admits no more than it can count")
+	require.Equal(t, Never, w.Check(u, 3*second, 3))
+	require.Zero(t, w.Remaining(u, 3*second))
+	require.Equal(t, Usage{Log: []int64{2 * second}}, w.Roll(u, 2*second, 11*second))
+}
+
+func TestKeyShift(t *testing.T) {
+	w := Window{Algorithm: FixedWindow, Limit: 1, PeriodNs: 10 * second, OffsetNs: 9 * second, Jitter: 30}
+	for hash, want := range map[uint64]int64{0: 0, 5: 5, uint64(3 * second): 0, uint64(3*second) - 1: 3*second - 1, math.MaxUint64: int64(uint64(math.MaxUint64) % uint64(3*second))} {
+		require.Equal(t, want, w.KeyShift(hash))
+		shifted := w.Shifted(want)
+		require.Equal(t, (9*second+want)%(10*second), shifted.OffsetNs)
+	}
+	w.Jitter = 0
+	require.Zero(t, w.KeyShift(77))
+	require.Zero(t, Window{PeriodNs: 1, Jitter: 1}.KeyShift(77))
+}

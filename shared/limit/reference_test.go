@@ -1,0 +1,191 @@
+package limit
+
+import (
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// reference is the plainest limiter of one algorithm: what was counted and
+// when, in numbers without bounds. It shares no code with Window, and it can be
+// asked about any instant from the last write on.
+type reference interface {
+	define(w Window) // other limits hold from now on
+	used(at int64) *big.Int
+	passes(at int64, cost uint32) bool
+	reset(at int64) *big.Int
+	expiry() *big.Int // 0 where nothing counts
+	add(at int64, cost uint32)
+	set(at int64, n uint32)
+	takeBack(hit, at int64, cost uint32) (complete bool)
+}
+
+func number(n int64) *big.Int     { return big.NewInt(n) }
+func times(a, b int64) *big.Int   { return new(big.Int).Mul(number(a), number(b)) }
+func plus(a, b *big.Int) *big.Int { return new(big.Int).Add(a, b) }
+
+func minus(a, b *big.Int) *big.Int { return new(big.Int).Sub(a, b) }
+
+func ceil(a, b *big.Int) *big.Int {
+	return new(big.Int).Neg(new(big.Int).Div(new(big.Int).Neg(a), b)) // Div rounds down: b is positive
+}
+
+func atMost(a *big.Int, most int64) int64 {
+	if a.Cmp(number(most)) > 0 {
+		return most
+	}
+	return a.Int64()
+}
+
+// course drives a Window the way a record is driven and compares every answer
+// with the reference's.
+type course struct {
+	*testing.T
+	random    *rand.Rand
+	window    Window
+	reference reference
+	usage     Usage
+	last, now int64
+	compared  int
+}
+
+// rolled returns the usage as it stands at an instant, in memory of its own.
+func (c *course) rolled(at int64) Usage {
+	u := c.usage
+	u.Log = slices.Clone(u.Log)
+	return c.window.Roll(u, c.last, at)
+}
+
+// look compares everything that can be asked at one instant, and returns when
+// a hit of that cost passes.
+func (c *course) look(at int64, cost uint32) (Usage, int64) {
+	c.compared++
+	w, u := c.window, c.rolled(at)
+	used := atMost(c.reference.used(at), math.MaxUint32)
+	left := max(int64(w.Most())-used, 0)
+	if w.Limit == 0 {
+		left = 0
+	}
+	if got := w.Count(u, at); int64(got) != used || int64(w.Remaining(u, at)) != left {
+		c.Fatalf("%+v at %d: %+v: used %d and %d left, in the reference %d and %d", w, at, u, got, w.Remaining(u, at), used, left)
+	}
+	if got, want := w.Reset(u, at), atMost(c.reference.reset(at), at+far); got != want {
+		c.Fatalf("%+v at %d: %+v: resets at %d, in the reference at %d", w, at, u, got, want)
+	}
+	pass := w.Check(u, at, cost)
+	switch {
+	case w.Limit == 0 || cost > w.Most():
+		if pass != Never {
+			c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d", w, at, u, cost, pass)
+		}
+	case pass < at || (pass == at) != c.reference.passes(at, cost):
+		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference now: %v", w, at, u, cost, pass, c.reference.passes(at, cost))
+	case pass > at:
+		c.exact(at, pass, cost)
+	}
+	return u, pass
+}
+
+// exact requires that the hit passes at that instant and not 1 ns earlier.
+func (c *course) exact(at, pass int64, cost uint32) {
+	if c.reference.passes(pass-1, cost) {
+		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference 1 ns earlier", c.window, at, c.usage, cost, pass)
+	}
+	if pass >= at+far {
+		return // further away than instants go
+	}
+	if !c.reference.passes(pass, cost) {
+		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference later", c.window, at, c.usage, cost, pass)
+	}
+	if got := c.window.Check(c.rolled(pass), pass, cost); got != pass {
+		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, and then at %d", c.window, at, c.usage, cost, pass, got)
+	}
+	if got := c.window.Check(c.rolled(pass-1), pass-1, cost); got != pass {
+		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, but 1 ns earlier at %d", c.window, at, c.usage, cost, pass, got)
+	}
+}
+
+// wrote takes over what was written at an instant.
+func (c *course) wrote(u Usage, at int64) {
+	c.usage, c.last = u, at
+	if c.window.Limit == 0 && c.window.Algorithm == TokenBucket {
+		return
+	}
+	if got, want := c.window.Expiry(u, at), atMost(c.reference.expiry(), at+far); got != want {
+		c.Fatalf("%+v at %d: %+v expires at %d, in the reference at %d", c.window, at, u, got, want)
+	}
+}
+
+func (c *course) hit(unchecked bool) {
+	at := max(c.now, c.last)
+	cost := randomCost(c.random, c.window.Most())
+	u, pass := c.look(at, cost)
+	if (pass != at && !unchecked) || cost == 0 {
+		return
+	}
+	c.reference.add(at, cost)
+	c.wrote(c.window.Add(u, at, cost), at)
+	if unchecked || c.random.IntN(4) > 0 {
+		return
+	}
+	after := c.usage
+	if c.random.IntN(2) == 0 { // somebody comes between
+		c.now = max(c.now, c.last) + c.random.Int64N(c.window.PeriodNs)/int64(1+c.random.IntN(5))
+		between := max(c.now, c.last)
+		if u, pass := c.look(between, 1); pass == between {
+			c.reference.add(between, 1)
+			c.wrote(c.window.Add(u, between, 1), between)
+		}
+	}
+	c.now = max(c.now, c.last) + c.random.Int64N(c.window.PeriodNs)/int64(1+c.random.IntN(5))
+	back := max(c.now, c.last)
+	u, taken := c.window.TakeBack(c.rolled(back), after, at, back, cost, false)
+	if want := c.reference.takeBack(at, back, cost); taken != want {
+		c.Fatalf("%+v at %d: take back of %d counted at %d: %v, in the reference %v", c.window, back, cost, at, taken, want)
+	}
+	c.wrote(u, back)
+	c.look(back, 1)
+}
+
+// run drives sequences of steps from random windows and returns how many
+// instants it compared. relimit gives a window other limits.
+func runCourses(t *testing.T, sequences, steps int, seed uint64, start func(r *rand.Rand) Window, relimit func(r *rand.Rand, w *Window), fresh func(w Window) reference) int {
+	r := rand.New(rand.NewPCG(seed, 15))
+	compared := 0
+	for range sequences {
+		w := start(r)
+		c := &course{T: t, random: r, window: w, reference: fresh(w), now: r.Int64N(60 * 365 * day)}
+		unchecked := r.IntN(8) == 0 // counts without a check
+		for range steps {
+			c.now = step(r, w, c.now)
+			if r.IntN(12) == 0 {
+				relimit(r, &c.window)
+				c.reference.define(c.window)
+			}
+			if r.IntN(25) == 0 {
+				at, n := max(c.now, c.last), randomCost(r, c.window.Most())
+				c.reference.set(at, n)
+				c.wrote(c.window.Set(at, n), at)
+			}
+			c.hit(unchecked)
+		}
+		compared += c.compared
+	}
+	return compared
+}
+
+func randomPeriod(r *rand.Rand) int64 {
+	if r.IntN(3) == 0 {
+		return MinPeriodNs + r.Int64N(MaxPeriodNs-MinPeriodNs+1)
+	}
+	return periods[r.IntN(len(periods))]
+}
+
+func requireCompared(t *testing.T, least, compared int) {
+	require.GreaterOrEqual(t, compared, least)
+	t.Logf("%d instants compared", compared)
+}

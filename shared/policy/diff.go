@@ -1,0 +1,205 @@
+package policy
+
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// Fate is what becomes of a counter, or of a window in it, when one policy
+// takes the place of another.
+type Fate string
+
+const (
+	Kept      Fate = "kept"
+	Restarted Fate = "restarted" // counters only: there before and after, and yet another
+	New       Fate = "new"
+	Vanished  Fate = "vanished" // counters only: no rule has it any more
+	Dropped   Fate = "dropped"  // windows only: in a counter that is kept
+)
+
+// Change is what becomes of one counter.
+type Change struct {
+	Counter string
+	Fate    Fate
+	Why     string         // of Restarted: what of its identity changed
+	Renamed string         // of New: the vanished counter that it may be under another name, if any
+	Windows []WindowChange // of Kept: the new policy's windows, then the dropped ones
+}
+
+// WindowChange is what becomes of one window of a counter that is kept: Kept
+// with its usage, New and empty, or Dropped.
+type WindowChange struct {
+	Window limit.Window
+	Fate   Fate
+}
+
+// Keeps reports whether all that was counted stays and nothing starts empty.
+func (c *Change) Keeps() bool {
+	isOther := func(w WindowChange) bool { return w.Fate != Kept }
+	return c.Fate == Kept && !slices.ContainsFunc(c.Windows, isOther)
+}
+
+// String is the change in a line: `counter "a": capacity 9 → 8: its counters
+// restart`.
+func (c *Change) String() string {
+	s := "counter " + quote(c.Counter) + ": "
+	switch c.Fate {
+	case Restarted:
+		return s + c.Why + ": its counters restart"
+	case Vanished:
+		return s + "no rule has it any more: its counters vanish"
+	case New:
+		s += "is new and starts empty"
+		if c.Renamed != "" {
+			s += "; if it is " + quote(c.Renamed) + " renamed, give the rule counter: " + quote(c.Renamed) + " to keep its counters"
+		}
+		return s
+	}
+	s += "kept"
+	for _, w := range c.Windows {
+		switch w.Fate {
+		case New:
+			s += "; " + windowName(w.Window) + " is new and starts empty"
+		case Dropped:
+			s += "; " + windowName(w.Window) + " is dropped"
+		}
+	}
+	return s
+}
+
+// Restarts compares what two policies count: the counters of the new one in
+// its order, then those that vanish in the old one's. A counter is kept as long
+// as its domain, name, key parts and capacity stay; a window in it, as long as
+// limit.Window.Same holds. Rules that are off keep their counters. An old
+// policy of nil had none.
+func Restarts(before, after *Policy) []Change {
+	was := map[string]*Rule{}
+	var old []*Rule
+	if before != nil {
+		old = before.counters()
+	}
+	for _, r := range old {
+		was[r.Counter] = r
+	}
+	var changes []Change
+	is := map[string]bool{}
+	for _, r := range after.counters() {
+		is[r.Counter] = true
+		c := Change{Counter: r.Counter, Fate: New}
+		if other := was[r.Counter]; other != nil {
+			c.Fate, c.Why = Kept, identityChange(before, other, after, r)
+			if c.Why != "" {
+				c.Fate = Restarted
+			} else {
+				c.Windows = windowChanges(other, r)
+			}
+		}
+		changes = append(changes, c)
+	}
+	for _, r := range old {
+		if !is[r.Counter] {
+			changes = append(changes, Change{Counter: r.Counter, Fate: Vanished})
+		}
+	}
+	if before != nil && before.Domain == after.Domain {
+		findRenamed(changes, was, after)
+	}
+	return changes
+}
+
+// counters gives one rule for each counter: all that share it agree in what it
+// is. A rule without limits counts nothing.
+func (p *Policy) counters() []*Rule {
+	var list []*Rule
+	seen := map[string]bool{}
+	for i := range p.Rules {
+		if r := &p.Rules[i]; len(r.Limits) > 0 && !seen[r.Counter] {
+			seen[r.Counter] = true
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// identityChange says in words why a counter is not the one it was, or nothing.
+func identityChange(before *Policy, old *Rule, after *Policy, r *Rule) string {
+	why := ""
+	add := func(s string) {
+		if why != "" {
+			why += ", "
+		}
+		why += s
+	}
+	if before.Domain != after.Domain {
+		add("domain " + quote(before.Domain) + " → " + quote(after.Domain))
+	}
+	if old.KeyDefinition() != r.KeyDefinition() {
+		add("its key has other parts")
+	}
+	if old.Capacity != r.Capacity {
+		add("capacity " + itoa(int64(old.Capacity)) + " → " + itoa(int64(r.Capacity)))
+	}
+	return why
+}
+
+func windowChanges(old, r *Rule) []WindowChange {
+	var list []WindowChange
+	for _, w := range r.Windows() {
+		fate := New
+		if slices.ContainsFunc(old.Windows(), w.Same) {
+			fate = Kept
+		}
+		list = append(list, WindowChange{Window: w, Fate: fate})
+	}
+	for _, w := range old.Windows() {
+		if !slices.ContainsFunc(r.Windows(), w.Same) {
+			list = append(list, WindowChange{Window: w, Fate: Dropped})
+		}
+	}
+	return list
+}
+
+// findRenamed pairs a new counter with a vanished one that is the same but for
+// its name, where there is no other choice.
+func findRenamed(changes []Change, was map[string]*Rule, after *Policy) {
+	type pair struct{ news, vanished []int }
+	like := map[string]*pair{}
+	is := map[string]*Rule{}
+	for _, r := range after.counters() {
+		is[r.Counter] = r
+	}
+	of := func(r *Rule) *pair {
+		text := counterText(r)
+		if like[text] == nil {
+			like[text] = &pair{}
+		}
+		return like[text]
+	}
+	for i := range changes {
+		switch c := &changes[i]; c.Fate {
+		case New:
+			p := of(is[c.Counter])
+			p.news = append(p.news, i)
+		case Vanished:
+			p := of(was[c.Counter])
+			p.vanished = append(p.vanished, i)
+		}
+	}
+	for _, p := range like {
+		if len(p.news) == 1 && len(p.vanished) == 1 {
+			changes[p.news[0]].Renamed = changes[p.vanished[0]].Counter
+		}
+	}
+}
+
+// counterText is the same for counters that differ in nothing but their name.
+func counterText(r *Rule) string {
+	windows := r.Windows()
+	slices.SortFunc(windows, limit.Window.Compare)
+	s := r.KeyDefinition() + " " + itoa(int64(r.Capacity))
+	for _, w := range windows {
+		s += " " + windowName(w)
+	}
+	return s
+}

@@ -1,0 +1,146 @@
+package state
+
+import (
+	"math"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// settle gives e a slot, and leaves in the floor what whoever had it used.
+func (t *Table) settle(e *Entry, evict bool) Status {
+	slot, expired := t.vacant(e)
+	if slot < 0 {
+		if !evict {
+			return Full
+		}
+		slot = t.leastLoaded(e)
+		e.Evicted = true
+	}
+	at := max(e.Now, e.bucket.floorTime())
+	last := int64(0)
+	if e.Evicted || expired {
+		last = t.recordTime(e, slot)
+		at = max(at, last)
+	}
+	t.rollFloor(e, at, e.Evicted || expired)
+	if e.Evicted {
+		t.join(e, slot, last, at)
+	}
+	e.bucket.place(&t.layout, slot, e.fingerprint)
+	e.slot = slot
+	return OK
+}
+
+// join leaves in the floor, rolled to at, what the slot's record has used.
+func (t *Table) join(e *Entry, slot int, last, at int64) {
+	for i := range t.layout.Windows {
+		w := &e.rule[i]
+		victim := w.Floor(t.recordUsage(e, slot, i), last, at)
+		e.bucket.setFloor(&t.layout, i, w.Join(e.bucket.floor(&t.layout, i), victim))
+	}
+}
+
+// rollFloor brings the floor to at. Its time moves only when something was
+// removed: a record, or a part of the floor that died with its window.
+func (t *Table) rollFloor(e *Entry, at int64, removed bool) {
+	last := e.bucket.floorTime()
+	for i := range t.layout.Windows {
+		before := e.bucket.floor(&t.layout, i)
+		after := e.rule[i].RollFloor(before, last, at)
+		if after.Used != before.Used || after.Prev != before.Prev || after.EndNs != before.EndNs {
+			e.bucket.setFloor(&t.layout, i, after)
+			removed = true
+		}
+	}
+	if removed {
+		e.bucket.setFloorTime(at)
+	}
+}
+
+// floorLives reports whether the floor counts anything at the instant at.
+func (t *Table) floorLives(e *Entry, at int64) bool {
+	last := e.bucket.floorTime()
+	for i := range t.layout.Windows {
+		if f := e.rule[i].RollFloor(e.bucket.floor(&t.layout, i), last, max(at, last)); !f.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// vacant returns a free slot, else one whose record has expired, else -1.
+func (t *Table) vacant(e *Entry) (slot int, expired bool) {
+	slot = -1
+	for i := range t.layout.Slots {
+		if e.bucket.free(&t.layout, i) {
+			return i, false
+		}
+		if slot < 0 && t.expiry(e, i) <= e.Now {
+			slot, expired = i, true
+		}
+	}
+	return slot, expired
+}
+
+// expiry returns when the slot's record stops counting in every window. The
+// record of a key that was reset stays while there is a floor to keep away.
+func (t *Table) expiry(e *Entry, slot int) int64 {
+	if e.bucket.wasReset(&t.layout, slot) && t.floorLives(e, e.Now) {
+		return math.MaxInt64
+	}
+	at := int64(0)
+	last := t.recordTime(e, slot)
+	for i := range t.layout.Windows {
+		at = max(at, e.rule[i].Expiry(t.recordUsage(e, slot, i), last))
+	}
+	return at
+}
+
+// recordTime is when the slot's record was last written, taking what a wild
+// clock wrote for written now.
+func (t *Table) recordTime(e *Entry, slot int) int64 {
+	last := e.bucket.time(&t.layout, slot)
+	if last > e.callerNs+t.horizonNs() {
+		return e.callerNs
+	}
+	return last
+}
+
+// recordUsage is what the slot's record holds of column i, as of recordTime. It
+// is valid until the next call.
+func (t *Table) recordUsage(e *Entry, slot, i int) limit.Usage {
+	u := e.bucket.usage(&t.layout, slot, i, e.other)
+	if u.Log != nil {
+		e.other = u.Log
+	}
+	if last := e.bucket.time(&t.layout, slot); last > e.callerNs+t.horizonNs() {
+		return t.layout.Windows[i].Shift(u, e.callerNs-last)
+	}
+	return u
+}
+
+// leastLoaded returns the slot whose record uses least of the rule's limits,
+// counting the window it uses most of; of equals the one that expires first.
+func (t *Table) leastLoaded(e *Entry) int {
+	best, bestLoad, bestExpiry := -1, limit.Load{}, int64(0)
+	for slot := range t.layout.Slots {
+		last := t.recordTime(e, slot)
+		at := max(e.Now, last)
+		load := limit.Load{Limit: 1}
+		for _, column := range t.columns[:len(t.def.Windows)] {
+			if column < 0 {
+				continue
+			}
+			w := &e.rule[column]
+			u := w.ByRule(t.recordUsage(e, slot, column), last, at)
+			if l := w.Load(u, at); load.Less(l) {
+				load = l
+			}
+		}
+		expiry := t.expiry(e, slot)
+		if best < 0 || load.Less(bestLoad) || (!bestLoad.Less(load) && expiry < bestExpiry) {
+			best, bestLoad, bestExpiry = slot, load, expiry
+		}
+	}
+	return best
+}

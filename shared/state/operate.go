@@ -1,0 +1,161 @@
+package state
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+// AllWindows makes an operation act on every window of the definition.
+const AllWindows = -1
+
+// Inc counts n units in the window, or in all, whatever the limits are.
+func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
+	return t.change(e, evict, false, func(i int, u limit.Usage) limit.Usage {
+		if !t.acts(window, i) {
+			return u
+		}
+		return e.windows[i].Add(u, e.Now, n)
+	})
+}
+
+// Set makes the window, or all, say that the key has used n units by now.
+func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
+	return t.change(e, evict, true, func(i int, u limit.Usage) limit.Usage {
+		if !t.acts(window, i) {
+			return u
+		}
+		return e.windows[i].Set(e.Now, n)
+	})
+}
+
+// acts reports whether an operation on that window acts on the column.
+func (t *Table) acts(window, column int) bool {
+	for i := range t.def.Windows {
+		if t.columns[i] == column {
+			return window == AllWindows || window == i
+		}
+	}
+	return false
+}
+
+// Reset forgets the key, also what the floor says of it, and reports whether it
+// had a record.
+func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
+	if e.epoch != t.epoch {
+		return false, Mismatch
+	}
+	had = e.slot >= 0 && !e.bucket.wasReset(&t.layout, e.slot)
+	placed := e.slot >= 0
+	if t.floorLives(e, e.Now) {
+		if !placed {
+			if status := t.settle(e, evict); status != OK {
+				return false, status
+			}
+		}
+		e.bucket.place(&t.layout, e.slot, e.fingerprint)
+		e.bucket.setTime(&t.layout, e.slot, e.Now)
+		e.bucket.mark(&t.layout, e.slot, e.bucket.nextGeneration(), true)
+		return had, t.write(e)
+	}
+	if !placed {
+		return false, OK
+	}
+	t.remove(e, e.slot)
+	e.bucket.nextGeneration()
+	return had, t.write(e)
+}
+
+// remove frees the slot and leaves the time of that in the floor.
+func (t *Table) remove(e *Entry, slot int) {
+	at := max(e.Now, e.bucket.floorTime(), t.recordTime(e, slot))
+	t.rollFloor(e, at, true)
+	clear(e.bucket.record(&t.layout, slot))
+}
+
+// Stats is what a table holds.
+type Stats struct {
+	Keys    uint64 // that count something
+	Slots   uint64 // keys that fit
+	Buckets uint64 // that exist in shared data
+	Bytes   uint64 // of their values
+}
+
+// Stats counts the table's live keys. It reads every bucket.
+func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status Status) {
+	_, status = t.each(e, rule, now, func() (changes uint64) {
+		s.Buckets++
+		s.Bytes += uint64(len(e.bucket))
+		for slot := range t.layout.Slots {
+			if !e.bucket.free(&t.layout, slot) && t.expiry(e, slot) > e.Now {
+				s.Keys++
+			}
+		}
+		return 0
+	})
+	s.Slots = uint64(t.buckets) * uint64(t.layout.Slots)
+	return s, status
+}
+
+// Clean frees the slots of expired records and returns how many. It reads every
+// bucket.
+func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, status Status) {
+	return t.each(e, rule, now, func() (changes uint64) {
+		for slot := range t.layout.Slots {
+			if !e.bucket.free(&t.layout, slot) && t.expiry(e, slot) <= e.Now {
+				t.remove(e, slot)
+				changes++
+			}
+		}
+		return changes
+	})
+}
+
+// each shows visit every bucket that exists, writes those it has changed, and
+// returns the sum of the changes. A bucket that somebody else has written
+// meanwhile is shown again.
+func (t *Table) each(e *Entry, rule []limit.Window, now int64, visit func() (changes uint64)) (sum uint64, status Status) {
+	if !t.open {
+		if status := t.enter(now); status != OK {
+			return 0, status
+		}
+	}
+	e.callerNs = now
+	for index := uint32(0); index < t.buckets; index++ {
+		changes, status := uint64(0), Mismatch
+		for tries := 0; status == Mismatch && tries < maxTries; tries++ {
+			changes, status = t.visit(e, rule, index, visit)
+		}
+		if status != OK {
+			return sum, Failed
+		}
+		sum += changes
+	}
+	return sum, OK
+}
+
+func (t *Table) visit(e *Entry, rule []limit.Window, index uint32, visit func() (changes uint64)) (uint64, Status) {
+	e.key = t.bucketKey(index)
+	value, cas, status := t.tables.store.Get(e.key[:])
+	switch status {
+	case OK:
+	case NotFound:
+		return 0, OK
+	default:
+		return 0, Failed
+	}
+	b, status := t.read(value)
+	if status == Mismatch { // a layout newer than ours
+		if status := t.enter(e.callerNs); status != OK {
+			return 0, status
+		}
+		return 0, Mismatch
+	}
+	if status != OK {
+		return 0, status
+	}
+	e.bucket, e.cas, e.epoch, e.slot = b, cas, t.epoch, -1
+	t.define(e, Key{Windows: rule, Rule: rule})
+	e.Now = max(e.callerNs, b.floorTime())
+	changes := visit()
+	if changes == 0 {
+		return 0, OK
+	}
+	return changes, t.write(e)
+}

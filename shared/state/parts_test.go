@@ -1,0 +1,193 @@
+package state
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// partsTable fills a bucket of two slots with three keys, so that a record and a
+// floor part of every kind is in it, and a key that was reset.
+func partsTable(t *testing.T, store Store) *Table {
+	table := configured(store, "o", 90*second, partsDefinition())
+	for i, key := range []string{"a", "b", "c"} {
+		require.True(t, hit(t, table, []byte(key), 100*second+int64(i)*300*ms, uint32(1+i)))
+	}
+	require.True(t, hit(t, table, []byte("c"), 101*second+500*ms, 1))
+	var e Entry
+	require.Equal(t, OK, table.Read(&e, keyed(table, []byte("b")), 101*second+600*ms))
+	had, status := table.Reset(&e, true)
+	require.True(t, had)
+	require.Equal(t, OK, status)
+	return table
+}
+
+func partsDefinition() Definition {
+	elastic := elastic(7 * second)
+	elastic.Limit = 9
+	jittered := jittered(10*second, 30)
+	jittered.Limit, jittered.OffsetNs = 9, 3*second
+	return definition("x", 2, slidingCounter(9, second), slidingLog(5, 2*second), tokenBucket(20, 3, 5*second), elastic, jittered)
+}
+
+// TestGoldenParts: the bytes of every kind of part, of its floor and of a reset
+// record are read as what they were written for.
+func TestGoldenParts(t *testing.T) {
+	store := newMemory()
+	table := partsTable(t, store)
+	at, _ := table.locate([]byte("a"))
+	requireGolden(t, "parts", store.bytes(at[:]))
+	requireGolden(t, "parts-directory", store.bytes(directoryKey))
+
+	released := newMemory()
+	released.Set(seedKey, golden(t, "seed"), 0)
+	released.Set(directoryKey, golden(t, "parts-directory"), 0)
+	released.Set(at[:], golden(t, "parts"), 0)
+	table = configured(released, "o", 90*second, partsDefinition())
+	now := 101*second + 700*ms
+	counts := func(key string) (list []uint32) {
+		var e Entry
+		require.Equal(t, OK, table.Read(&e, keyed(table, []byte(key)), now))
+		for i, w := range table.def.Windows {
+			list = append(list, w.Count(table.Usage(&e, i), now))
+		}
+		return list
+	}
+	require.Equal(t, []uint32{0, 0, 0, 0, 0}, counts("b"), "reset")
+	// c came into a full bucket and has 3 + 1 units, on the floor of nobody.
+	require.Equal(t, []uint32{1, 4, 4, 4, 4}, counts("c"))
+	require.Equal(t, []uint32{0, 1, 0, 1, 1}, counts("a"), "from the floor; its token is back")
+}
+
+func TestDamagedDefinitions(t *testing.T) {
+	const flags, extra = 1, 2
+	for name, c := range map[string]struct {
+		window, offset int
+		value          byte
+	}{
+		"a counter that is elastic":       {0, flags, elasticBit},
+		"a log that is elastic":           {1, flags, elasticBit},
+		"a bucket that is elastic":        {2, flags, elasticBit},
+		"an unknown flag":                 {3, flags, 2},
+		"an unknown flag beside a known":  {3, flags, 3},
+		"a fixed window that is elastic":  {4, flags, elasticBit},
+		"a counter with jitter":           {0, extra, 1},
+		"a bucket with units":             {2, extra, 1},
+		"a per-key window with jitter":    {3, extra, 1},
+		"a jitter above 100":              {4, extra, 101},
+		"a jitter that only a byte holds": {4, extra + 1, 1},
+		"a log of more than 512 units":    {1, extra + 1, 3},
+		"a log of other units":            {1, extra, 6},
+		"no jitter, the size of one":      {4, extra, 0},
+		"a newer algorithm":               {4, 0, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := newMemory()
+			table := partsTable(t, store)
+			at, _ := table.locate([]byte("a"))
+			damaged := store.bytes(at[:])
+			damaged[headBytes+c.window*windowBytes+c.offset] = c.value
+			store.Set(at[:], damaged, 0)
+			writes := store.writes
+			require.Equal(t, Failed, table.Read(new(Entry), keyed(table, []byte("a")), 102*second))
+			require.Equal(t, writes, store.writes)
+		})
+	}
+}
+
+// TestPartsRoundTrip: what a record or a floor holds is what was put there.
+func TestPartsRoundTrip(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	windows := []limit.Window{
+		aligned(5, second, 0), jittered(second, 50), perKey(5, second), elastic(second),
+		slidingLog(limit.MaxLog, limit.MaxPeriodNs), slidingCounter(5, second), tokenBucket(5, 5, second),
+	}
+	l := NewLayout(windows, 4)
+	b := newBucket(&l, 1)
+	// The low 56 bits of the last of these times begin anew within a period.
+	for _, last := range []int64{1, second, 1_700_000_000 * second, 1<<56 - 1, 1 << 56, 1<<56 + 7, 24<<56 + limit.MaxPeriodNs/2, 25 << 56} {
+		for range 200 {
+			slot := r.IntN(4)
+			b.place(&l, slot, r.Uint32())
+			b.setTime(&l, slot, last)
+			want := make([]limit.Usage, len(windows))
+			for i, w := range windows {
+				u := limit.Usage{Used: r.Uint32()}
+				switch {
+				case w.Algorithm == limit.SlidingWindowLog:
+					u = limit.Usage{Log: make([]int64, r.IntN(limit.MaxLog+1)), Cut: r.IntN(2) == 0}
+					at := last
+					for i := range u.Log {
+						u.Log[len(u.Log)-1-i] = at
+						at -= min(r.Int64N(2*w.PeriodNs/int64(len(u.Log))+1), max(at-last+w.PeriodNs-1, 0))
+					}
+				case w.Algorithm == limit.SlidingWindowCounter:
+					u.Prev = r.Uint32()
+				case w.Algorithm == limit.TokenBucket:
+					u = limit.Usage{Tokens: limit.Tokens{Hi: int64(int32(r.Uint32())), Lo: r.Uint64()}, EndNs: r.Int64()}
+				case w.Algorithm == limit.FixedWindowPerKey || w.Jitter > 0:
+					u.EndNs, u.Slides = r.Int64(), r.IntN(2) == 0
+				}
+				want[i] = u
+				b.setUsage(&l, slot, i, u)
+			}
+			for i := range windows {
+				require.Equal(t, want[i], b.usage(&l, slot, i, make([]int64, 0, 8)), "time %d, window %d", last, i)
+			}
+		}
+	}
+	for i, w := range windows {
+		f := limit.Usage{Used: math.MaxUint32}
+		switch {
+		case w.Algorithm == limit.SlidingWindowLog:
+			f.EndNs = math.MaxInt64
+		case w.Algorithm == limit.SlidingWindowCounter:
+			f.Prev = math.MaxUint32
+		case w.Algorithm == limit.TokenBucket:
+			f.Prev, f.EndNs = 77, 1<<62
+		case w.Algorithm == limit.FixedWindowPerKey || w.Jitter > 0:
+			f.EndNs = math.MaxInt64
+		}
+		b.setFloor(&l, i, f)
+		require.Equal(t, f, b.floor(&l, i))
+	}
+}
+
+// TestLogsGrowAndShrink: a raised limit finds every unit, and neither a layout
+// with less room nor one with more than before gives quota back.
+func TestLogsGrowAndShrink(t *testing.T) {
+	store := newMemory()
+	key, now := []byte("k"), 100*second
+	small := configured(store, "o", 1, definition("x", 4, slidingLog(3, anHour)))
+	require.True(t, hit(t, small, key, now, 2))
+	large := configured(store, "o", 2, definition("x", 4, slidingLog(6, anHour)))
+	require.True(t, hit(t, large, key, now+1, 4), "a raised limit admits at once")
+	require.False(t, hit(t, large, key, now+2, 1))
+	require.False(t, hit(t, small, key, now+2, 1), "the old worker sees them all")
+	lowered := configured(store, "o", 3, definition("x", 4, slidingLog(2, anHour)))
+	require.False(t, hit(t, lowered, key, now+3, 1), "a lowered limit denies at once")
+	require.EqualValues(t, 6, store.directory(t).tables[0].windows[0].Units, "and forgets nothing")
+	again := configured(store, "o", 4, definition("x", 4, slidingLog(6, anHour)))
+	require.False(t, hit(t, again, key, now+anHour-1, 1))
+	require.True(t, hit(t, again, key, now+anHour, 2))
+	require.False(t, hit(t, again, key, now+anHour, 1))
+
+	counted := limit.Usage{Log: []int64{1, 2, 3}}
+	require.Equal(t, limit.Usage{Log: []int64{2, 3}, Cut: true}, refit(counted, 2))
+	require.Equal(t, counted, refit(counted, 5))
+	require.Equal(t, limit.Usage{Log: []int64{2, 2, 2, 3}, Cut: true}, refit(limit.Usage{Log: []int64{2, 3}, Cut: true}, 4))
+}
+
+func TestABucketOfLogsStaysSmall(t *testing.T) {
+	for units := uint32(1); units <= limit.MaxLog; units++ {
+		windows := []limit.Window{slidingLog(units, anHour)}
+		g := GeometryFor(windows, 1_000_000)
+		l := NewLayout(windows, int(g.Slots))
+		require.LessOrEqual(t, l.ValueBytes(), 16<<10, "%d units, %d slots", units, g.Slots)
+		require.GreaterOrEqual(t, g.Slots, uint8(4))
+	}
+}
