@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/shared/field"
 )
 
 // KeyFunc takes the key from a request; ok is false where the request has none.
@@ -164,28 +166,14 @@ func (m *middleware) appendName(b []byte, i int, window string) []byte {
 	if i > 0 {
 		b = append(b, ", "...)
 	}
-	b = appendText(append(b, '"'), m.name)
+	b = field.AppendText(append(b, '"'), m.name)
 	if len(m.limiter.named) > 1 {
 		if window == "" {
 			window = strconv.Itoa(i)
 		}
-		b = appendText(append(b, '/'), window)
+		b = field.AppendText(append(b, '/'), window)
 	}
 	return append(b, '"')
-}
-
-func appendText(b []byte, s string) []byte {
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b = append(b, '\\', byte(r))
-		case r < ' ' || r > '~':
-			b = append(b, '?')
-		default:
-			b = append(b, byte(r))
-		}
-	}
-	return b
 }
 
 func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

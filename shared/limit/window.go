@@ -72,10 +72,9 @@ func (w Window) identity() Window {
 // Compare orders windows by identity, so that the order in which a policy lists
 // them decides nothing.
 func (w Window) Compare(v Window) int {
-	elastic := map[bool]int64{true: 1}
 	for _, d := range [...]int64{
 		w.PeriodNs - v.PeriodNs, int64(w.Algorithm) - int64(v.Algorithm), w.OffsetNs - v.OffsetNs,
-		int64(w.Jitter) - int64(v.Jitter), elastic[w.Elastic] - elastic[v.Elastic],
+		int64(w.Jitter) - int64(v.Jitter), one(w.Elastic) - one(v.Elastic),
 	} {
 		switch {
 		case d < 0:
@@ -83,6 +82,13 @@ func (w Window) Compare(v Window) int {
 		case d > 0:
 			return 1
 		}
+	}
+	return 0
+}
+
+func one(yes bool) int64 {
+	if yes {
+		return 1
 	}
 	return 0
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"strconv"
 
+	"github.com/sluice-ratelimit/sluice/shared/field"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -122,28 +123,14 @@ func separate(b []byte) []byte {
 // rule's name, and behind a slash the limit's own or its index where the rule
 // has several. Characters that such a string cannot hold become "?".
 func appendPolicyName(b []byte, r *policy.Rule, i int) []byte {
-	b = appendStringText(append(b, '"'), r.Name)
+	b = field.AppendText(append(b, '"'), r.Name)
 	if len(r.Limits) > 1 {
 		b = append(b, '/')
 		if name := r.Limits[i].Name; name != "" {
-			b = appendStringText(b, name)
+			b = field.AppendText(b, name)
 		} else {
 			b = strconv.AppendInt(b, int64(i), 10)
 		}
 	}
 	return append(b, '"')
-}
-
-func appendStringText(b []byte, s string) []byte {
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b = append(b, '\\', byte(r))
-		case r < ' ' || r > '~':
-			b = append(b, '?')
-		default:
-			b = append(b, byte(r))
-		}
-	}
-	return b
 }
