@@ -149,7 +149,7 @@ var (
 	continued   = regexp.MustCompile(`\\\n\s*`)
 	commandText = regexp.MustCompile("(?m)(?:^\\s*(?:\\$ )?|[|;&(] ?|`)sluice ([^`\n|<>;&]+)")
 	commandWord = regexp.MustCompile(`^[a-z][a-z-]*$`)
-	flagText    = regexp.MustCompile(`(?m)^ +(?:(-\w), )?(--[a-z-]+)`)
+	flagText    = regexp.MustCompile(`(?m)^ +(?:(-\w), )?(--[a-z][a-z0-9-]*)`)
 )
 
 // badCommands checks the command lines in code, and their flags, against help.

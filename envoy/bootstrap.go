@@ -186,9 +186,12 @@ func filterYAML(p Plugin) (string, error) {
 }
 
 // restyle turns JSON's braces and quotes into YAML's blocks. Empty collections
-// keep their braces and texts of many lines become literal blocks.
+// keep their braces, an object of nothing else stays on one line, and texts of
+// many lines become literal blocks.
 func restyle(node *yaml.Node) {
 	switch {
+	case node.Kind == yaml.MappingNode && isSet(node):
+		node.Style = yaml.FlowStyle
 	case node.Kind == yaml.ScalarNode && strings.Contains(node.Value, "\n"):
 		node.Style = yaml.LiteralStyle
 	case len(node.Content) > 0 || node.Kind == yaml.ScalarNode:
@@ -197,6 +200,16 @@ func restyle(node *yaml.Node) {
 	for _, child := range node.Content {
 		restyle(child)
 	}
+}
+
+// isSet reports whether the values of an object are all empty objects.
+func isSet(node *yaml.Node) bool {
+	for i := 1; i < len(node.Content); i += 2 {
+		if value := node.Content[i]; value.Kind != yaml.MappingNode || len(value.Content) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // plain is what needs no quotes wherever it stands, unless it is a word that

@@ -1,6 +1,7 @@
 package envoy_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -15,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -123,6 +125,11 @@ func start(t *testing.T, ctx context.Context, binary string, o envoy.BootstrapOp
 	t.Helper()
 	bootstrap, err := envoy.Bootstrap(o)
 	require.NoError(t, err)
+	return startBootstrap(t, ctx, binary, bootstrap)
+}
+
+func startBootstrap(t *testing.T, ctx context.Context, binary string, bootstrap []byte) *proc.Process {
+	t.Helper()
 	p, err := proc.Start(ctx, proc.Options{Binary: binary, Bootstrap: bootstrap, Concurrency: 2})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Kill()) })
@@ -166,15 +173,24 @@ func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	})
 }
 
-// TestMetricLabels: a rule's name becomes a label, dots and all.
+// TestMetricLabels: a rule's name becomes a label, dots and all, by the tags of
+// a rendered bootstrap and by those that Istio's extraStatTags: [rule] makes.
 func TestMetricLabels(t *testing.T) {
+	const istio = `(rule=\.=(.*?);\.;)`
 	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
-		p := start(t, ctx, binary, envoy.BootstrapOptions{
+		bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
 			Plugin: envoy.Plugin{Wasm: probe}, Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0",
 		})
-		require.JSONEq(t, envoy.EmptyPolicy, get(t, ctx, listener(t, ctx, p, envoy.ListenerName)))
-		prometheus, err := p.Prometheus(ctx)
 		require.NoError(t, err)
-		require.Contains(t, prometheus, "\nrate_limit_allowed_total{rule=\"per.user-1\"} 1\n")
+		ours := regexp.MustCompile(`(?m)^    regex: '(.*)'$`).FindSubmatch(bootstrap)
+		require.Len(t, ours, 2)
+		for _, tags := range []string{string(ours[1]), istio} {
+			p := startBootstrap(t, ctx, binary, bytes.Replace(bootstrap, ours[1], []byte(tags), 1))
+			require.JSONEq(t, envoy.EmptyPolicy, get(t, ctx, listener(t, ctx, p, envoy.ListenerName)))
+			prometheus, err := p.Prometheus(ctx)
+			require.NoError(t, err)
+			require.Contains(t, prometheus, "\nrate_limit_allowed_total{rule=\"per.user-1\"} 1\n")
+			require.NoError(t, p.Kill())
+		}
 	})
 }

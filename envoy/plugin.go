@@ -48,8 +48,8 @@ type Plugin struct {
 	Policy  []byte // JSON
 
 	// Capabilities is an allow-list of the host functions the module may call
-	// and of the callbacks Envoy calls; empty allows all. It must name every
-	// import of the module, WASI's too.
+	// and of the callbacks Envoy calls; nil is DefaultCapabilities, an empty
+	// list allows all. It must name every import of the module, WASI's too.
 	Capabilities []string
 }
 
@@ -88,11 +88,15 @@ func (p Plugin) Filter() (*wasmfilterv3.Wasm, error) {
 			}},
 		}},
 	}
-	if len(p.Capabilities) > 0 {
+	capabilities := p.Capabilities
+	if capabilities == nil {
+		capabilities = DefaultCapabilities()
+	}
+	if len(capabilities) > 0 {
 		// The field of the VM's configuration that replaces this one is not
 		// known to the oldest supported Envoy, which would ignore the list.
 		//nolint:staticcheck // deprecated since 1.40, read by every release
-		config.CapabilityRestrictionConfig = allow(p.Capabilities)
+		config.CapabilityRestrictionConfig = allow(capabilities)
 	}
 	return &wasmfilterv3.Wasm{Config: config}, nil
 }

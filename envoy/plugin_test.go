@@ -27,6 +27,8 @@ func TestPluginDefaults(t *testing.T) {
 	require.Equal(t, "envoy.wasm.runtime.v8", config.GetVmConfig().GetRuntime())
 	require.Equal(t, "/lib/sluice.wasm", config.GetVmConfig().GetCode().GetLocal().GetFilename())
 	require.JSONEq(t, `{"version":1}`, policyOf(t, config))
+	//nolint:staticcheck // the field every supported Envoy reads
+	require.Len(t, config.GetCapabilityRestrictionConfig().GetAllowedCapabilities(), len(DefaultCapabilities()))
 }
 
 func TestPluginFields(t *testing.T) {

@@ -188,7 +188,7 @@ func TestMetricsAreFlushed(t *testing.T) {
 			require.NoError(t, b.Tick(w))
 		}
 		require.Equal(t, map[string]uint64{
-			"rate_limit_allowed_total;rule=per-user;": 2, "rate_limit_denied_total;rule=per-user;": 3,
+			"rule=.=per-user;.;rate_limit_allowed_total": 2, "rule=.=per-user;.;rate_limit_denied_total": 3,
 		}, b.Metrics())
 	}
 }

@@ -161,6 +161,7 @@ func TestReadErrors(t *testing.T) {
 		{"null rule", `{"version":1,"rules":[null]}`, []string{`rules[0]: is empty: give an object, or remove the field`}},
 		{"control character", `{"version":1,"domain":"a\u0000b"}`, []string{`domain: must not hold the control character '\x00'`}},
 		{"capacity", rule(`,"capacity":16777217`), []string{`rules[0].capacity: must be a whole number from 1 to 16777216, not 16777217`}},
+		{"beyond a double", rule(`,"capacity":9007199254740993`), []string{`rules[0].capacity: must be a whole number from 1 to 16777216, not 9007199254740993`}},
 		{"huge exponent", rule(`,"capacity":1e999999999999`), []string{`rules[0].capacity: must be a whole number from 1 to 16777216, not 1e999999999999`}},
 		{"fraction", rule(`,"capacity":10.01`), []string{`rules[0].capacity: must be a whole number from 1 to 16777216, not 10.01`}},
 		{"negative limit", limits(`"-5/minute"`), []string{`rules[0].limits[0]: requests must be a whole number from 0 to 4294967295, not -5`}},

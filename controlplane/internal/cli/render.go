@@ -23,11 +23,13 @@ func newRenderCommand() *cobra.Command {
 		Use:   "render",
 		Short: "Write the configuration that puts the filter into a proxy",
 		Example: `  sluice render envoy -f policy.yaml --listen 127.0.0.1:10000 \
-    --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml`,
+    --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml
+  sluice render istio -f policy.yaml --url oci://registry.example/sluice:1.0.0
+  sluice render envoy-gateway -f policy.yaml --url oci://registry.example/sluice:1.0.0 --target Gateway/edge`,
 		Args: cobra.NoArgs, // so that a wrong subcommand is an error
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newRenderEnvoyCommand())
+	cmd.AddCommand(newRenderEnvoyCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand())
 	return cmd
 }
 

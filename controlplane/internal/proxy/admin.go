@@ -69,14 +69,16 @@ func (p *Proxy) prometheus() []byte {
 	return out.Bytes()
 }
 
-// sample turns "rate_limit_allowed_total;rule=per-user;" into the metric
+// sample turns "rule=.=per-user;.;rate_limit_allowed_total" into the metric
 // rate_limit_allowed_total with the label rule, as the stats_tags of a rendered
 // bootstrap do.
 func sample(name string) string {
-	family, rule, ok := strings.Cut(strings.TrimSuffix(name, ";"), ";rule=")
-	if !ok {
+	rule, ok := strings.CutPrefix(name, "rule=.=")
+	end := strings.LastIndex(rule, ";.;")
+	if !ok || end < 0 {
 		return name
 	}
+	rule, family := rule[:end], rule[end+len(";.;"):]
 	escaped := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(rule)
 	return family + `{rule="` + escaped + `"}`
 }

@@ -28,7 +28,7 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 		return types.OnPluginStartStatusFailed
 	}
 	p.configuration = configuration
-	p.allowed = proxywasm.DefineCounterMetric("rate_limit_allowed_total;rule=per.user-1;")
+	p.allowed = proxywasm.DefineCounterMetric("rule=.=per.user-1;.;rate_limit_allowed_total")
 	return types.OnPluginStartStatusOK
 }
 

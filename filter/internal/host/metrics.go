@@ -11,7 +11,8 @@ import (
 // something, and the configurations that follow go on with it.
 var defined = map[string]proxywasm.MetricCounter{}
 
-// metrics brings what the engine has counted to the proxy.
+// metrics brings what the engine has counted to the proxy. A label stands in
+// front of the name in the way that Istio's extraStatTags take it for one.
 type metrics struct {
 	flushed []counter // in the order of engine.EachMetric
 	panics  uint64
@@ -29,7 +30,7 @@ func (m *metrics) flush(e *engine.Engine) {
 		if i == len(m.flushed) {
 			m.flushed = append(m.flushed, counter{})
 		}
-		m.flushed[i].raise(count, func() string { return "rate_limit_" + name + "_total;rule=" + rule + ";" })
+		m.flushed[i].raise(count, func() string { return "rule=.=" + rule + ";.;rate_limit_" + name + "_total" })
 		i++
 	})
 	m.panic.raise(m.panics, func() string { return "rate_limit_panics_total" })

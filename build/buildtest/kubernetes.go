@@ -1,0 +1,59 @@
+package buildtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Resource is a custom resource as its product decodes it, and what Envoy gets
+// to see of it.
+type Resource struct {
+	Kind          string
+	Namespace     string
+	Name          string // of Envoy's plugin
+	RootID        string `json:"root_id"`
+	VMID          string `json:"vm_id"`
+	FailurePolicy string `json:"failure_policy"`
+	Code          string
+	Configuration string // what the filter reads
+	Spec          json.RawMessage
+}
+
+// Kubernetes compiles the reader of custom resources in
+// envoy/testdata/kubernetes, which has the published types of Istio and Envoy
+// Gateway and a module of its own, and returns it. It refuses what they do not
+// know.
+func Kubernetes(tb testing.TB) func(resources []byte) ([]Resource, error) {
+	tb.Helper()
+	binary := filepath.Join(tb.TempDir(), "kubernetes")
+	cmd := exec.CommandContext(tb.Context(), "go", "build", "-o", binary, ".")
+	cmd.Dir = filepath.Join(Root(), "envoy", "testdata", "kubernetes")
+	out, err := cmd.CombinedOutput()
+	require.NoError(tb, err, string(out))
+	return func(resources []byte) ([]Resource, error) {
+		read := exec.CommandContext(tb.Context(), binary)
+		var out, errs bytes.Buffer
+		read.Stdin, read.Stdout, read.Stderr = bytes.NewReader(resources), &out, &errs
+		if err := read.Run(); err != nil {
+			return nil, errors.New(strings.TrimSpace(errs.String()))
+		}
+		var list []Resource
+		for lines := json.NewDecoder(&out); ; {
+			var r Resource
+			if err := lines.Decode(&r); errors.Is(err, io.EOF) {
+				return list, nil
+			} else if err != nil {
+				return nil, err
+			}
+			list = append(list, r)
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package envoy_test
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy"
+)
+
+// TestCapabilitiesRestrict: Envoy keeps to the list. With the default the filter
+// gets the request; with one callback less it does not, and the upstream is asked.
+func TestCapabilitiesRestrict(t *testing.T) {
+	without := slices.DeleteFunc(envoy.DefaultCapabilities(), func(name string) bool { return name == "proxy_on_request_headers" })
+	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
+		for _, tc := range []struct {
+			name         string
+			capabilities []string
+			want         int
+		}{
+			{"default", nil, http.StatusOK},
+			{"all", []string{}, http.StatusOK},
+			{"one less", without, http.StatusServiceUnavailable}, // from the upstream that is not there
+		} {
+			p := start(t, ctx, binary, envoy.BootstrapOptions{
+				Plugin: envoy.Plugin{Wasm: probe, Capabilities: tc.capabilities},
+				Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0",
+			})
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, listener(t, ctx, p, envoy.ListenerName), http.NoBody)
+			require.NoError(t, err)
+			response, err := http.DefaultTransport.RoundTrip(request)
+			require.NoError(t, err)
+			require.NoError(t, response.Body.Close())
+			require.Equal(t, tc.want, response.StatusCode, tc.name)
+			require.NoError(t, p.Kill())
+		}
+	})
+}

@@ -1,0 +1,147 @@
+package envoy
+
+import (
+	"bytes"
+	"cmp"
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"text/template"
+)
+
+// Kinds of resources that bring a filter into Istio's proxies.
+const (
+	WasmPluginKind       = "WasmPlugin"
+	TrafficExtensionKind = "TrafficExtension" // its successor, since Istio 1.30
+)
+
+// IstioOptions say what an Istio resource holds. URL and Policy are required.
+//
+// Environment variables (vmConfig) are left out on purpose: the filter reads
+// none, and different ones would give each plugin VMs of its own. So is
+// pluginName, the root id: the module has only one root context.
+type IstioOptions struct {
+	Object
+	Fetch
+	Kind   string // default WasmPluginKind
+	Policy []byte // the text of a policy file, valid
+
+	Phase    string // AUTHN, AUTHZ or STATS; empty = after all of Istio's filters
+	Priority *int32 // order within the phase, highest first
+	Mode     string // CLIENT, SERVER or CLIENT_AND_SERVER; empty = both
+	Ports    []int  // empty = all
+
+	Selector map[string]string // labels of the workloads
+	Targets  []string          // KIND/NAME; not with Selector
+
+	FailStrategy string // default FAIL_RELOAD
+}
+
+var (
+	istioPhases         = []string{"AUTHN", "AUTHZ", "STATS"}
+	istioModes          = []string{"CLIENT", "SERVER", "CLIENT_AND_SERVER"}
+	istioFailStrategies = []string{"FAIL_RELOAD", "FAIL_CLOSE", "FAIL_OPEN"}
+	istioTargets        = map[string]string{
+		"Gateway": "gateway.networking.k8s.io", "GatewayClass": "gateway.networking.k8s.io",
+		"Service": "", "ServiceEntry": "networking.istio.io",
+	}
+
+	labelKey   = regexp.MustCompile(`^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
+)
+
+//go:embed istio.yaml.tmpl
+var istioText string
+
+var resourceTemplates = template.Must(template.New("istio").Funcs(template.FuncMap{
+	"scalar": scalar,
+	"indent": indent,
+}).Parse(istioText))
+
+// Istio writes a WasmPlugin or a TrafficExtension as YAML for kubectl, with the
+// policy as plain YAML inside.
+func Istio(o IstioOptions) ([]byte, error) {
+	o.Kind, o.Name = cmp.Or(o.Kind, WasmPluginKind), cmp.Or(o.Name, ResourceName)
+	o.FailStrategy = cmp.Or(o.FailStrategy, istioFailStrategies[0])
+	view, err := o.view()
+	var out bytes.Buffer
+	if err == nil {
+		err = resourceTemplates.Execute(&out, view)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("render %s: %w", o.Kind, err)
+	}
+	return out.Bytes(), nil
+}
+
+func (o IstioOptions) view() (view istioView, err error) {
+	view = istioView{IstioOptions: o}
+	if err := o.check(); err != nil {
+		return view, err
+	}
+	view.TargetRefs, err = parseTargets(o.Targets, istioTargets, "Gateway, GatewayClass, Service or ServiceEntry", false)
+	if err != nil {
+		return view, err
+	}
+	view.PolicyYAML, err = policyYAML(o.Policy)
+	return view, err
+}
+
+func (o IstioOptions) check() error {
+	if err := o.Object.check(); err != nil {
+		return err
+	}
+	if err := o.Fetch.check("oci://REGISTRY/IMAGE", "https://HOST/PATH", "http://HOST/PATH", "file:///PATH"); err != nil {
+		return err
+	}
+	for _, choice := range []struct {
+		what, given string
+		among       []string
+	}{
+		{"kind", o.Kind, []string{WasmPluginKind, TrafficExtensionKind}},
+		{"phase", o.Phase, append([]string{""}, istioPhases...)},
+		{"mode", o.Mode, append([]string{""}, istioModes...)},
+		{"fail strategy", o.FailStrategy, istioFailStrategies},
+	} {
+		if !slices.Contains(choice.among, choice.given) {
+			return fmt.Errorf("%s %q: want one of %s", choice.what, choice.given, strings.TrimPrefix(strings.Join(choice.among, ", "), ", "))
+		}
+	}
+	for i, port := range o.Ports {
+		if port < 1 || port > 65535 {
+			return fmt.Errorf("port %d: want 1 to 65535", port)
+		}
+		if slices.Contains(o.Ports[:i], port) {
+			return fmt.Errorf("port %d is given twice", port)
+		}
+	}
+	if len(o.Selector) > 0 && len(o.Targets) > 0 {
+		return errors.New("a selector and targets: Istio takes one of the two")
+	}
+	for _, key := range slices.Sorted(maps.Keys(o.Selector)) {
+		if !labelKey.MatchString(key) || !labelValue.MatchString(o.Selector[key]) {
+			return fmt.Errorf("selector %q: want a label and its value, such as app=shop", key+"="+o.Selector[key])
+		}
+	}
+	return nil
+}
+
+// istioView is what the template sees.
+type istioView struct {
+	IstioOptions
+
+	TargetRefs []Target
+	PolicyYAML string
+}
+
+// Wasm is the part that is at the top of a WasmPlugin's spec and under wasm in
+// that of a TrafficExtension.
+func (v istioView) Wasm() (string, error) {
+	var out strings.Builder
+	err := resourceTemplates.ExecuteTemplate(&out, "wasm", v)
+	return strings.TrimPrefix(out.String(), "\n"), err
+}

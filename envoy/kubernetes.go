@@ -1,0 +1,189 @@
+package envoy
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// Object names a custom resource.
+type Object struct {
+	Name      string // default ResourceName
+	Namespace string // empty: that of whoever applies it
+}
+
+// Fetch says where a controller fetches the filter's binary from.
+type Fetch struct {
+	URL        string // oci://IMAGE, https://…, http://… or, for Istio, file:///PATH
+	SHA256     string // of the image's manifest, or of the file behind http; empty = not checked
+	PullPolicy string // IfNotPresent or Always; empty = the product's default
+	PullSecret string // a Secret with registry credentials, in the resource's namespace
+}
+
+// Pull policies.
+const (
+	PullIfNotPresent = "IfNotPresent"
+	PullAlways       = "Always"
+)
+
+const (
+	maxObjectName    = 253 // an RFC 1123 subdomain
+	maxNamespaceName = 63  // an RFC 1123 label
+	maxTargets       = 16
+)
+
+var (
+	objectName    = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	sha256Text    = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	// An image as the Docker registry writes it: host and path, then a tag, a
+	// digest or both.
+	imageName = regexp.MustCompile(`^[a-zA-Z0-9.-]+(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)+(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+)
+
+func checkName(what, name string) error {
+	if len(name) > maxObjectName || !objectName.MatchString(name) {
+		return fmt.Errorf("%s %q: want lower-case letters, digits, - and ., at most %d, such as %s", what, name, maxObjectName, ResourceName)
+	}
+	return nil
+}
+
+func (o Object) check() error {
+	if err := checkName("name", o.Name); err != nil {
+		return err
+	}
+	if o.Namespace != "" && (len(o.Namespace) > maxNamespaceName || !namespaceName.MatchString(o.Namespace)) {
+		return fmt.Errorf("namespace %q: want lower-case letters, digits and -, at most %d", o.Namespace, maxNamespaceName)
+	}
+	return nil
+}
+
+// Scheme is the URL's: oci, https, http or file.
+func (f Fetch) Scheme() string {
+	scheme, _, _ := strings.Cut(f.URL, "://")
+	return scheme
+}
+
+// Image is the image's name, without its scheme; empty if it is none.
+func (f Fetch) Image() string {
+	image, isImage := strings.CutPrefix(f.URL, "oci://")
+	if !isImage {
+		return ""
+	}
+	return image
+}
+
+// check refuses what the product would refuse or ignore.
+func (f Fetch) check(schemes ...string) error {
+	want := strings.Join(schemes, ", ")
+	if f.URL == "" {
+		return fmt.Errorf("no URL of the filter's wasm binary: want one of %s", want)
+	}
+	known := false
+	for _, s := range schemes {
+		known = known || strings.HasPrefix(s, f.Scheme()+"://")
+	}
+	if !known || !strings.Contains(f.URL, "://") {
+		return fmt.Errorf("url %q: want one of %s", f.URL, want)
+	}
+	if err := f.checkPlace(); err != nil {
+		return err
+	}
+	switch {
+	case f.SHA256 != "" && f.Scheme() == "file":
+		return errors.New("sha256 with a file:// URL: Istio does not check files, so it would promise nothing")
+	case f.SHA256 != "" && !sha256Text.MatchString(f.SHA256):
+		return fmt.Errorf("sha256 %q: want 64 digits 0-9a-f", f.SHA256)
+	case f.PullPolicy != "" && f.PullPolicy != PullIfNotPresent && f.PullPolicy != PullAlways:
+		return fmt.Errorf("pull policy %q: want %s or %s", f.PullPolicy, PullIfNotPresent, PullAlways)
+	case f.PullPolicy != "" && f.Scheme() == "file":
+		return errors.New("a pull policy with a file:// URL: nothing is pulled")
+	case f.PullSecret != "" && f.Scheme() != "oci":
+		return errors.New("a pull secret without an oci:// URL: it is for image registries")
+	}
+	if f.PullSecret != "" {
+		return checkName("pull secret", f.PullSecret)
+	}
+	return nil
+}
+
+// checkPlace checks what follows the scheme.
+func (f Fetch) checkPlace() error {
+	switch f.Scheme() {
+	case "oci":
+		if !imageName.MatchString(f.Image()) {
+			return fmt.Errorf("url %q: want oci://REGISTRY/IMAGE:TAG, the tag or @sha256:DIGEST optional", f.URL)
+		}
+		_, digest, pinned := strings.Cut(f.Image(), "@sha256:")
+		if pinned && f.SHA256 != "" && f.SHA256 != digest {
+			return errors.New("sha256 is not the digest in the url: give one of the two")
+		}
+	case "file":
+		path := strings.TrimPrefix(f.URL, "file://")
+		if !strings.HasPrefix(path, "/") || strings.HasSuffix(path, "/") || strings.ContainsAny(path, "?#% \t\r\n") {
+			return fmt.Errorf("url %q: want file:///PATH, the path absolute and in the proxy's container", f.URL)
+		}
+	default:
+		u, err := url.Parse(f.URL)
+		if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
+			return fmt.Errorf("url %q: want %s://HOST/PATH, without user or fragment", f.URL, f.Scheme())
+		}
+	}
+	return nil
+}
+
+// Target is a resource that a policy attaches to, in its own namespace.
+type Target struct {
+	Group, Kind, Name string
+	Section           string // of a Gateway or route; empty = all of it
+}
+
+// parseTarget reads KIND/NAME or, where sections are known, KIND/NAME/SECTION.
+// Groups are by kind.
+func parseTarget(text string, groups map[string]string, kinds string, sections bool) (Target, error) {
+	form := "KIND/NAME"
+	if sections {
+		form += " or KIND/NAME/SECTION"
+	}
+	parts := strings.Split(text, "/")
+	if len(parts) != 2 && (len(parts) != 3 || !sections) {
+		return Target{}, fmt.Errorf("target %q: want %s, such as Gateway/edge", text, form)
+	}
+	group, known := groups[parts[0]]
+	if !known {
+		return Target{}, fmt.Errorf("target %q: the kind must be %s", text, kinds)
+	}
+	t := Target{Group: group, Kind: parts[0], Name: parts[1]}
+	if err := checkName(fmt.Sprintf("target %q: name", text), t.Name); err != nil {
+		return Target{}, err
+	}
+	if len(parts) == 3 {
+		t.Section = parts[2]
+		if err := checkName(fmt.Sprintf("target %q: section", text), t.Section); err != nil {
+			return Target{}, err
+		}
+	}
+	return t, nil
+}
+
+func parseTargets(texts []string, groups map[string]string, kinds string, sections bool) ([]Target, error) {
+	if len(texts) > maxTargets {
+		return nil, fmt.Errorf("%d targets: the most is %d", len(texts), maxTargets)
+	}
+	var targets []Target
+	for _, text := range texts {
+		t, err := parseTarget(text, groups, kinds, sections)
+		if err != nil {
+			return nil, err
+		}
+		for _, other := range targets {
+			if t == other {
+				return nil, fmt.Errorf("target %q is given twice", text)
+			}
+		}
+		targets = append(targets, t)
+	}
+	return targets, nil
+}

@@ -1,0 +1,231 @@
+package envoy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+)
+
+const commentedPolicy = `# Limits of the shop.
+version: 1
+rules:
+  # Each user.
+  - name: per-user
+    key: [{header: x-user-id}]
+    limits: [10/1m] # generous
+    mode: off
+`
+
+const commentedJSON = `{"version":1,"rules":[{"key":[{"header":"x-user-id"}],"limits":["10/1m"],"mode":"off","name":"per-user"}]}`
+
+var (
+	digest   = strings.Repeat("0123456789abcdef", 4)
+	priority = int32(-5)
+)
+
+// resource is one shape of a custom resource, by golden file.
+type resource struct {
+	render func() ([]byte, error)
+	want   buildtest.Resource
+	spec   string // what the product's types hold, without the policy
+}
+
+var resources = map[string]resource{
+	"istio/wasmplugin": {
+		func() ([]byte, error) {
+			return Istio(IstioOptions{
+				Object: Object{Namespace: "edge"}, Fetch: Fetch{URL: "oci://registry.example:5000/shop/sluice:1.0.0"}, Policy: []byte(commentedPolicy),
+				Targets: []string{"Gateway/edge", "Service/shop", "ServiceEntry/partner.example", "GatewayClass/istio"},
+			})
+		},
+		buildtest.Resource{Kind: "WasmPlugin", Namespace: "edge", Name: "edge.sluice", FailurePolicy: "FAIL_RELOAD", Code: "oci://registry.example:5000/shop/sluice:1.0.0"},
+		`{"url":"oci://registry.example:5000/shop/sluice:1.0.0","type":"HTTP","failStrategy":"FAIL_RELOAD","targetRefs":[
+			{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"edge"},{"kind":"Service","name":"shop"},
+			{"group":"networking.istio.io","kind":"ServiceEntry","name":"partner.example"},
+			{"group":"gateway.networking.k8s.io","kind":"GatewayClass","name":"istio"}],"pluginConfig":POLICY}`,
+	},
+	"istio/wasmplugin-all": {
+		func() ([]byte, error) {
+			return Istio(IstioOptions{
+				Object: Object{Name: "1e3", Namespace: "010"}, Policy: []byte(commentedPolicy), Phase: "AUTHZ", Priority: &priority, Mode: "SERVER", Ports: []int{80, 8080},
+				Fetch:    Fetch{URL: "oci://r.example/sluice@sha256:" + digest, SHA256: digest, PullPolicy: PullAlways, PullSecret: "0x1f"},
+				Selector: map[string]string{"app": "on", "shop.example/tier": "1_0", "y": ""}, FailStrategy: "FAIL_CLOSE",
+			})
+		},
+		buildtest.Resource{Kind: "WasmPlugin", Namespace: "010", Name: "010.1e3", FailurePolicy: "FAIL_CLOSED", Code: "oci://r.example/sluice@sha256:" + digest},
+		`{"url":"oci://r.example/sluice@sha256:` + digest + `","sha256":"` + digest + `","type":"HTTP","imagePullPolicy":"Always","imagePullSecret":"0x1f",
+			"selector":{"matchLabels":{"app":"on","shop.example/tier":"1_0","y":""}},"phase":"AUTHZ","priority":-5,
+			"match":[{"mode":"SERVER","ports":[{"number":80},{"number":8080}]}],"pluginConfig":POLICY}`,
+	},
+	"istio/trafficextension": {
+		func() ([]byte, error) {
+			return Istio(IstioOptions{
+				Object: Object{Name: "limits", Namespace: "shop"}, Kind: TrafficExtensionKind, Policy: []byte(commentedPolicy), Phase: "STATS", Priority: &priority,
+				Fetch: Fetch{URL: "https://files.example/sluice.wasm?v=1", SHA256: digest, PullPolicy: PullIfNotPresent},
+				Mode:  "CLIENT_AND_SERVER", Targets: []string{"Gateway/edge"}, FailStrategy: "FAIL_OPEN",
+			})
+		},
+		buildtest.Resource{Kind: "TrafficExtension", Namespace: "shop", Name: "shop.limits", FailurePolicy: "FAIL_OPEN", Code: "https://files.example/sluice.wasm?v=1"},
+		`{"targetRefs":[{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"edge"}],"phase":"STATS","priority":-5,"match":[{"mode":"CLIENT_AND_SERVER"}],
+			"wasm":{"url":"https://files.example/sluice.wasm?v=1","sha256":"` + digest + `","imagePullPolicy":"IfNotPresent","type":"HTTP","failStrategy":"FAIL_OPEN","pluginConfig":POLICY}}`,
+	},
+	"istio/trafficextension-file": {
+		func() ([]byte, error) {
+			return Istio(IstioOptions{Kind: TrafficExtensionKind, Policy: []byte(commentedPolicy), Ports: []int{1}, Fetch: Fetch{URL: "file:///opt/sluice.wasm"}})
+		},
+		buildtest.Resource{Kind: "TrafficExtension", Name: ".sluice", FailurePolicy: "FAIL_RELOAD", Code: "file:///opt/sluice.wasm"},
+		`{"match":[{"ports":[{"number":1}]}],"wasm":{"url":"file:///opt/sluice.wasm","type":"HTTP","failStrategy":"FAIL_RELOAD","pluginConfig":POLICY}}`,
+	},
+	"envoygateway/image": {
+		func() ([]byte, error) {
+			return EnvoyGateway(EnvoyGatewayOptions{
+				Object: Object{Namespace: "edge"}, Policy: []byte(commentedPolicy), Targets: []string{"Gateway/edge/http", "HTTPRoute/shop", "GRPCRoute/shop"},
+				Fetch: Fetch{URL: "oci://r.example/sluice:1.0.0", SHA256: digest, PullPolicy: PullAlways, PullSecret: "registry"},
+			})
+		},
+		buildtest.Resource{
+			Kind: "EnvoyExtensionPolicy", Namespace: "edge", Name: "sluice", RootID: "sluice", VMID: "envoyextensionpolicy/edge/sluice/wasm/0",
+			FailurePolicy: "FAIL_CLOSED", Code: "r.example/sluice:1.0.0",
+		},
+		`{"targetRefs":[{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"edge","sectionName":"http"},
+			{"group":"gateway.networking.k8s.io","kind":"HTTPRoute","name":"shop"},{"group":"gateway.networking.k8s.io","kind":"GRPCRoute","name":"shop"}],
+			"wasm":[{"name":"sluice","rootID":"sluice","failOpen":false,"config":POLICY,"code":{"type":"Image","pullPolicy":"Always",
+			"image":{"url":"r.example/sluice:1.0.0","sha256":"` + digest + `","pullSecretRef":{"kind":"Secret","name":"registry"}}}}]}`,
+	},
+	"envoygateway/http": {
+		func() ([]byte, error) {
+			return EnvoyGateway(EnvoyGatewayOptions{
+				Object: Object{Name: "limits"}, Policy: []byte(commentedPolicy), Targets: []string{"Gateway/edge"}, FailOpen: true, Fetch: Fetch{URL: "http://files.shop/sluice.wasm"},
+			})
+		},
+		buildtest.Resource{
+			Kind: "EnvoyExtensionPolicy", Name: "sluice", RootID: "sluice", VMID: "envoyextensionpolicy//limits/wasm/0", FailurePolicy: "FAIL_OPEN", Code: "http://files.shop/sluice.wasm",
+		},
+		`{"targetRefs":[{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"edge"}],"wasm":[{"name":"sluice","rootID":"sluice","failOpen":true,
+			"config":POLICY,"code":{"type":"HTTP","http":{"url":"http://files.shop/sluice.wasm","sha256":null}}}]}`,
+	},
+}
+
+// TestResources: every shape is written as expected, and the published types
+// know each field and hold each value.
+func TestResources(t *testing.T) {
+	read := buildtest.Kubernetes(t)
+	for name, tc := range resources {
+		t.Run(name, func(t *testing.T) {
+			got, err := tc.render()
+			require.NoError(t, err)
+			golden := filepath.Join("testdata", name+".yaml")
+			if *update {
+				require.NoError(t, os.MkdirAll(filepath.Dir(golden), 0o750))
+				require.NoError(t, os.WriteFile(golden, got, 0o600))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), string(got), "if the change is meant: go test ./envoy -update")
+			require.Contains(t, string(got), "# Limits of the shop.")
+
+			list, err := read(got)
+			require.NoError(t, err)
+			require.Len(t, list, 1)
+			require.JSONEq(t, strings.ReplaceAll(tc.spec, "POLICY", commentedJSON), string(list[0].Spec))
+			require.JSONEq(t, commentedJSON, list[0].Configuration)
+			list[0].Spec, list[0].Configuration = nil, ""
+			require.Equal(t, tc.want, list[0])
+		})
+	}
+	for name, planted := range map[string]string{
+		"unknown field":     "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nspec: {url: 'oci://a/b', policy: {}}",
+		"unknown word":      "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nspec: {url: 'oci://a/b', failStrategy: FAIL_FAST}",
+		"wrong type":        "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nspec: {wasm: {url: 1}}",
+		"another's field":   "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nspec: {url: 'oci://a/b'}",
+		"metadata":          "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: {nam: a}\nspec: {url: 'oci://a/b'}",
+		"twice":             "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nspec: {url: 'oci://a/b', url: 'oci://a/b'}",
+		"envoy gateway":     "apiVersion: gateway.envoyproxy.io/v1alpha1\nkind: EnvoyExtensionPolicy\nspec: {wasm: [{code: {type: HTTP, http: {url: a}}, root: a}]}",
+		"code of no type":   "apiVersion: gateway.envoyproxy.io/v1alpha1\nkind: EnvoyExtensionPolicy\nspec: {wasm: [{code: {http: {url: a}}, config: {}}]}",
+		"version of theirs": "apiVersion: extensions.istio.io/v1\nkind: WasmPlugin\nspec: {url: 'oci://a/b'}",
+	} {
+		_, err := read([]byte(planted))
+		require.Error(t, err, name)
+	}
+}
+
+func TestIstioRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*IstioOptions)
+		want   string
+	}{
+		"name":               {func(o *IstioOptions) { o.Name = "A" }, `name "A": want lower-case`},
+		"long name":          {func(o *IstioOptions) { o.Name = strings.Repeat("a", 254) }, "at most 253"},
+		"namespace":          {func(o *IstioOptions) { o.Namespace = "a.b" }, `namespace "a.b": want`},
+		"no URL":             {func(o *IstioOptions) { o.URL = "" }, "no URL of the filter's wasm binary: want one of oci://"},
+		"no scheme":          {func(o *IstioOptions) { o.URL = "registry.example/sluice" }, "want one of oci://REGISTRY/IMAGE, https://HOST/PATH, http://HOST/PATH, file:///PATH"},
+		"scheme":             {func(o *IstioOptions) { o.URL = "ftp://a/b" }, `url "ftp://a/b": want one of`},
+		"half a scheme":      {func(o *IstioOptions) { o.URL = "oci" }, `url "oci": want one of`},
+		"image":              {func(o *IstioOptions) { o.URL = "oci://sluice" }, "want oci://REGISTRY/IMAGE:TAG"},
+		"digest":             {func(o *IstioOptions) { o.URL = "oci://a/b@sha256:12" }, "want oci://REGISTRY/IMAGE:TAG"},
+		"two digests":        {func(o *IstioOptions) { o.URL, o.SHA256 = "oci://a/b@sha256:"+digest, strings.Repeat("0", 64) }, "sha256 is not the digest in the url"},
+		"web address":        {func(o *IstioOptions) { o.URL = "https:///sluice.wasm" }, "want https://HOST/PATH"},
+		"web user":           {func(o *IstioOptions) { o.URL = "https://u:p@a/b" }, "without user or fragment"},
+		"file":               {func(o *IstioOptions) { o.URL = "file://opt/sluice.wasm" }, "want file:///PATH"},
+		"file folder":        {func(o *IstioOptions) { o.URL = "file:///opt/" }, "want file:///PATH"},
+		"sha256 of a file":   {func(o *IstioOptions) { o.URL, o.SHA256 = "file:///a", digest }, "Istio does not check files"},
+		"sha256":             {func(o *IstioOptions) { o.SHA256 = strings.ToUpper(digest) }, "want 64 digits 0-9a-f"},
+		"pull policy":        {func(o *IstioOptions) { o.PullPolicy = "Never" }, `pull policy "Never": want IfNotPresent or Always`},
+		"file pulled":        {func(o *IstioOptions) { o.URL, o.PullPolicy = "file:///a", PullAlways }, "nothing is pulled"},
+		"secret of the web":  {func(o *IstioOptions) { o.URL, o.PullSecret = "https://a/b", "s" }, "a pull secret without an oci:// URL"},
+		"secret":             {func(o *IstioOptions) { o.PullSecret = "a b" }, `pull secret "a b": want`},
+		"kind":               {func(o *IstioOptions) { o.Kind = "EnvoyFilter" }, `kind "EnvoyFilter": want one of WasmPlugin, TrafficExtension`},
+		"phase":              {func(o *IstioOptions) { o.Phase = "FIRST" }, `phase "FIRST": want one of AUTHN, AUTHZ, STATS`},
+		"mode":               {func(o *IstioOptions) { o.Mode = "BOTH" }, `mode "BOTH": want one of CLIENT, SERVER`},
+		"fail strategy":      {func(o *IstioOptions) { o.FailStrategy = "OPEN" }, `fail strategy "OPEN": want one of FAIL_RELOAD`},
+		"port":               {func(o *IstioOptions) { o.Ports = []int{0} }, "port 0: want 1 to 65535"},
+		"port twice":         {func(o *IstioOptions) { o.Ports = []int{80, 80} }, "port 80 is given twice"},
+		"selector, targets":  {func(o *IstioOptions) { o.Selector, o.Targets = map[string]string{"a": "b"}, []string{"Gateway/a"} }, "one of the two"},
+		"label":              {func(o *IstioOptions) { o.Selector = map[string]string{"a b": "c"} }, `selector "a b=c": want a label`},
+		"label wildcard":     {func(o *IstioOptions) { o.Selector = map[string]string{"a": "*"} }, `selector "a=*": want a label`},
+		"target":             {func(o *IstioOptions) { o.Targets = []string{"edge"} }, `target "edge": want KIND/NAME, such as Gateway/edge`},
+		"section":            {func(o *IstioOptions) { o.Targets = []string{"Gateway/edge/http"} }, "want KIND/NAME, such"},
+		"target kind":        {func(o *IstioOptions) { o.Targets = []string{"HTTPRoute/a"} }, "the kind must be Gateway, GatewayClass, Service or ServiceEntry"},
+		"target name":        {func(o *IstioOptions) { o.Targets = []string{"Gateway/A"} }, `target "Gateway/A": name "A": want`},
+		"target twice":       {func(o *IstioOptions) { o.Targets = []string{"Gateway/a", "Gateway/a"} }, "is given twice"},
+		"too many":           {func(o *IstioOptions) { o.Targets = make([]string, 17) }, "17 targets: the most is 16"},
+		"policy is no YAML":  {func(o *IstioOptions) { o.Policy = []byte("a: [") }, "read policy: yaml:"},
+		"policy is a number": {func(o *IstioOptions) { o.Policy = []byte("1") }, "read policy: not an object"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := IstioOptions{Fetch: Fetch{URL: "oci://a/b"}, Policy: []byte(commentedPolicy)}
+			tc.change(&o)
+			_, err := Istio(o)
+			require.ErrorContains(t, err, "render ")
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+}
+
+func TestEnvoyGatewayRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*EnvoyGatewayOptions)
+		want   string
+	}{
+		"name":      {func(o *EnvoyGatewayOptions) { o.Name = "a_b" }, `name "a_b": want lower-case`},
+		"file":      {func(o *EnvoyGatewayOptions) { o.URL = "file:///a" }, "want one of oci://REGISTRY/IMAGE, https://HOST/PATH, http://HOST/PATH"},
+		"no target": {func(o *EnvoyGatewayOptions) { o.Targets = nil }, "no target: want a Gateway"},
+		"target":    {func(o *EnvoyGatewayOptions) { o.Targets = []string{"TCPRoute/a"} }, "the kind must be Gateway, HTTPRoute or GRPCRoute"},
+		"section":   {func(o *EnvoyGatewayOptions) { o.Targets = []string{"Gateway/a/b/c"} }, "want KIND/NAME or KIND/NAME/SECTION"},
+		"its name":  {func(o *EnvoyGatewayOptions) { o.Targets = []string{"Gateway/a/"} }, `section "": want`},
+		"policy":    {func(o *EnvoyGatewayOptions) { o.Policy = nil }, "read policy: not an object"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := EnvoyGatewayOptions{Fetch: Fetch{URL: "oci://a/b"}, Policy: []byte(commentedPolicy), Targets: []string{"Gateway/a"}}
+			tc.change(&o)
+			_, err := EnvoyGateway(o)
+			require.ErrorContains(t, err, "render EnvoyExtensionPolicy: ")
+			require.ErrorContains(t, err, tc.want)
+		})
+	}
+}
