@@ -58,6 +58,7 @@ func commands() []*cobra.Command {
 		newDiffCommand(),
 		newGetCommand(),
 		newHistoryCommand(),
+		newImportCommand(),
 		newQuickstartCommand(),
 		newRenderCommand(),
 		newRollbackCommand(),

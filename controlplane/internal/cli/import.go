@@ -1,0 +1,163 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
+)
+
+func newImportCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "import",
+		Short: "Make a policy of another rate limiter's configuration",
+		Long: `Make a policy of another rate limiter's configuration, on standard output.
+
+What has no equal is told on standard error and in comments of the policy, where
+it can be read again. Read them before the policy goes out: some rules may be off
+because the configuration does not say for which requests they are.`,
+		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
+  sluice import local-ratelimit envoy.yaml > policy.yaml
+  sluice validate -f policy.yaml`,
+		Args: cobra.NoArgs, // so that a wrong subcommand is an error
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newImportEnvoyRatelimitCommand(), newImportLocalRatelimitCommand())
+	return cmd
+}
+
+// importOptions are the flags of both imports.
+type importOptions struct {
+	routes   string
+	listener string
+	keys     []string
+}
+
+// AddFlags adds the flags.
+func (o *importOptions) AddFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.routes, "routes", "", "`FILE` of Envoy with the rate_limits of its routes")
+	flags.StringVar(&o.listener, "listener", "", "`NAME` or IP:PORT of the listener, where several have limits")
+	flags.StringArrayVar(&o.keys, "key", nil, "`KEY=PART` that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or host; may be given again")
+	_ = cmd.MarkFlagFilename("routes", "yaml", "yml", "json")
+}
+
+func newImportEnvoyRatelimitCommand() *cobra.Command {
+	var o importOptions
+	cmd := &cobra.Command{
+		Use:   "envoy-ratelimit (FILE|-)...",
+		Short: "Make a policy of a configuration of envoyproxy/ratelimit",
+		Long: `Make a policy of the files of one domain of the envoyproxy/ratelimit service; - is
+standard input.
+
+The service knows keys, such as remote_address; which part of a request they are
+is in the rate_limits of Envoy's routes. Give the file with them as --routes.
+Without it, well-known keys are what Envoy makes of them, those given with --key
+what is said there, and all others are taken for headers: x_user for x-user. Such a
+guess is noted. A rule for a key that Envoy's routes choose, such as generic_key,
+is off until it has a match.`,
+		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
+
+  sluice import envoy-ratelimit config.yaml --key user=header:x-user-id --key tenant=query:tenant`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return importFrom(cmd, o, args, importer.EnvoyRatelimit)
+		},
+	}
+	o.AddFlags(cmd)
+	return cmd
+}
+
+func newImportLocalRatelimitCommand() *cobra.Command {
+	var o importOptions
+	cmd := &cobra.Command{
+		Use:   "local-ratelimit (FILE|-)",
+		Short: "Make a policy of Envoy's local rate limit filter",
+		Long: `Make a policy of the configuration of Envoy's local rate limit filter; - is standard
+input. The file is a configuration of Envoy, a listener or route of it, or only
+the filter's: then --routes and --key say what the keys of its descriptors are, as
+in import envoy-ratelimit.`,
+		Example: `  sluice import local-ratelimit envoy.yaml > policy.yaml
+
+  sluice import local-ratelimit envoy.yaml --listener 0.0.0.0:10000
+
+  sluice import local-ratelimit filter.yaml --key client_id=header:x-client-id`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return importFrom(cmd, o, args, func(files []importer.File, o importer.Options) (importer.Imported, error) {
+				return importer.LocalRatelimit(files[0], o)
+			})
+		},
+	}
+	o.AddFlags(cmd)
+	return cmd
+}
+
+// importFrom reads the files, and prints the policy and the notes.
+func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]importer.File, importer.Options) (importer.Imported, error)) error {
+	options := importer.Options{Listener: o.listener, Keys: map[string]string{}}
+	for _, k := range o.keys {
+		key, part, ok := strings.Cut(k, "=")
+		if !ok || key == "" {
+			return usageError(fmt.Errorf("--key %s is not KEY=PART", k), "write one such as --key user=header:x-user-id")
+		}
+		options.Keys[key] = part
+	}
+	var files []importer.File
+	for _, name := range names {
+		f, err := readImport(cmd, name)
+		if err != nil {
+			return err
+		}
+		files = append(files, f)
+	}
+	if o.routes != "" {
+		f, err := readImport(cmd, o.routes)
+		if err != nil {
+			return err
+		}
+		options.Routes = &f
+	}
+	made, err := run(files, options)
+	for i := range made.Notes {
+		fmt.Fprintln(cmd.ErrOrStderr(), "note:", plain(made.Notes[i].String()))
+	}
+	var choices *importer.Choices
+	var key *importer.KeyError
+	switch {
+	case errors.As(err, &choices):
+		return usageError(err, "choose one with --listener: "+strings.Join(choices.Names, ", "))
+	case errors.As(err, &key):
+		return usageError(err, "write one such as --key user=header:x-user-id")
+	case errors.Is(err, importer.ErrNothing):
+		return fmt.Errorf("import %s: %w", strings.Join(names, ", "), err)
+	case err != nil && len(made.Policy) > 0:
+		return withHint(err, "the policy that was made is not valid, which is a fault of this command, not of the file")
+	case err != nil:
+		return err
+	}
+	_, err = cmd.OutOrStdout().Write(made.Policy)
+	return err
+}
+
+func readImport(cmd *cobra.Command, name string) (importer.File, error) {
+	from, shown := cmd.InOrStdin(), "standard input"
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return importer.File{}, fmt.Errorf("read configuration: %w", err)
+		}
+		defer f.Close()
+		from, shown = f, name
+	}
+	text, err := io.ReadAll(io.LimitReader(from, maxRead))
+	if err != nil {
+		return importer.File{}, fmt.Errorf("read configuration: %w", err)
+	}
+	return importer.File{Name: shown, Text: text}, nil
+}

@@ -1,0 +1,350 @@
+package importer
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// descriptor is what Envoy sends for a request: keys with values that are
+// fixed or taken from the request.
+type descriptor struct {
+	entries []entry
+	match   match   // requests for which it is sent
+	exempt  []match // and those among them for which it is not
+	unknown []string
+	notes   []string
+	cost    string
+	place   place
+}
+
+// entry is one key with its value: a part of the request, or fixed.
+type entry struct {
+	key   string
+	part  *part
+	value string
+}
+
+func (d descriptor) clone() descriptor {
+	d.entries, d.exempt = slices.Clone(d.entries), slices.Clone(d.exempt)
+	d.unknown, d.notes = slices.Clone(d.unknown), slices.Clone(d.notes)
+	d.match = d.match.clone()
+	return d
+}
+
+// parts are the parts of the request in the entries.
+func (d *descriptor) parts() []part {
+	var list []part
+	for _, e := range d.entries {
+		if e.part != nil {
+			list = append(list, *e.part)
+		}
+	}
+	return list
+}
+
+// keys names the descriptor.
+func (d *descriptor) keys() string {
+	names := make([]string, len(d.entries))
+	for i, e := range d.entries {
+		names[i] = tree{key: e.key, value: e.value}.name()
+	}
+	return strings.Join(names, ".")
+}
+
+// in limits the descriptor to a scope.
+func (d descriptor) in(s scope) descriptor {
+	d = d.clone()
+	if !d.match.and(s.match) {
+		d.unknown = append(d.unknown, "its route and its actions ask for the same part of the request twice, which a match cannot")
+	}
+	d.exempt = append(d.exempt, s.exempt...)
+	d.unknown = append(d.unknown, s.unknown...)
+	d.notes = append(d.notes, s.notes...)
+	return d
+}
+
+// cell is one case of a descriptor: a pattern for each part of the request in
+// it, and the quota then, nil where there is none. A request is in the first of
+// a list of cells whose patterns fit.
+type cell struct {
+	name     string
+	patterns []pattern
+	shared   []bool // values of this part count together
+	quota    *quota
+	place    place
+}
+
+// holds reports whether a cell's values are all among those of c, and can be
+// an override of its rule. Of parts that are free any value can.
+func (c *cell) holds(other *cell, free []bool) bool {
+	if other.quota == nil || other.quota.class() != c.quota.class() || len(other.quota.notes) > 0 {
+		return false
+	}
+	for i := range c.patterns {
+		if c.shared[i] || other.shared[i] || !free[i] && !other.patterns[i].within(c.patterns[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// unmatched says which parts of a cell no match can restrict: those that are
+// left to the overrides of its rule.
+func (d *descriptor) unmatched(c *cell) []bool {
+	list, m := make([]bool, len(c.patterns)), d.match.clone()
+	for i, p := range d.parts() {
+		list[i] = !p.restrict(&m, c.patterns[i])
+	}
+	return list
+}
+
+// apart reports whether no request is in both, as far as is easily known and
+// the parts that are free do not count.
+func (c *cell) apart(other *cell, free []bool) bool {
+	for i := range c.patterns {
+		if !free[i] && c.patterns[i].apart(other.patterns[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// rules makes rules that give every request the quota of its cell. A cell that
+// lies in a later one of the same window becomes an override of its rule.
+func (d *descriptor) rules(cells []cell, n *notes) []rule {
+	var list []rule
+	done := make([]bool, len(cells))
+	for at := len(cells) - 1; at >= 0; at-- {
+		if cells[at].quota == nil || done[at] {
+			continue
+		}
+		inside, free := make([]bool, len(cells)), d.unmatched(&cells[at])
+		for i := range at {
+			inside[i] = !done[i] && cells[at].holds(&cells[i], free)
+			done[i] = done[i] || inside[i]
+		}
+		if !slices.Contains(inside, true) {
+			clear(free) // the rule is for its own values alone
+		}
+		if r, ok := d.rule(cells[:at+1], inside, free, n); ok {
+			list = append(list, r)
+			continue
+		}
+		for i := range inside { // they have rules of their own then
+			done[i] = done[i] && !inside[i]
+		}
+	}
+	slices.Reverse(list)
+	if len(list) == 0 {
+		for _, why := range d.unknown {
+			n.add(d.place, why+" No limit is for it.")
+		}
+	}
+	return list
+}
+
+// rule makes the rule of the last of the cells. Those before it go first: with
+// their own limits where they are inside, else without any here.
+func (d *descriptor) rule(cells []cell, inside, free []bool, n *notes) (rule, bool) {
+	c := &cells[len(cells)-1]
+	m := &maker{descriptor: d, cell: c, notes: n, parts: d.parts()}
+	m.rule = rule{name: clip(c.name, 100), quota: c.quota, match: d.match.clone(), exempt: slices.Clone(d.exempt), cost: d.cost, countDenied: d.cost != "" && c.quota.algorithm == ""}
+	m.place()
+	for _, i := range m.listed {
+		if _, ok := m.parts[i].override(c.patterns[i]); !ok {
+			n.add(c.place, noPath(c.patterns[i]))
+			return rule{}, false
+		}
+	}
+	m.notesOf()
+	for i := range cells[:len(cells)-1] {
+		if !cells[i].apart(c, free) && !m.except(&cells[i], inside[i]) {
+			n.add(c.place, c.name+" can never apply: what stands before it takes all its requests")
+			return rule{}, false
+		}
+	}
+	if len(m.listed) > 0 {
+		m.only()
+		if slices.Contains(inside, true) {
+			m.rule.name = clip(d.keys(), 100) // it is for several values
+		}
+	}
+	if len(m.rule.overrides) > 0 && len(m.rule.key) == 0 {
+		m.rule.overrides = nil
+	}
+	return m.rule, true
+}
+
+// maker makes one rule.
+type maker struct {
+	descriptor *descriptor
+	cell       *cell
+	rule       rule
+	notes      *notes
+	parts      []part
+	kept       []int // parts that are in the rule's key
+	listed     []int // of those, the ones whose pattern only overrides can say
+}
+
+// note tells something in a comment of the rule and in the notes.
+func (m *maker) note(text string) {
+	if !slices.Contains(m.rule.comments, text) {
+		m.rule.comments = append(m.rule.comments, text)
+	}
+	m.notes.add(m.cell.place, text)
+}
+
+func (m *maker) notesOf() {
+	for _, text := range slices.Concat(m.descriptor.unknown, m.descriptor.notes, m.cell.quota.notes) {
+		m.note(text)
+	}
+	if len(m.descriptor.unknown) > 0 {
+		m.off()
+	}
+}
+
+// off switches the rule off, for the requests it is for are not known.
+func (m *maker) off() {
+	m.rule.off = true
+	m.note("It is off until someone has seen to that: then remove mode.")
+}
+
+// place finds for every part its place: in the match, in the key, or in both.
+func (m *maker) place() {
+	for i, p := range m.parts {
+		v := m.cell.patterns[i]
+		matched := p.restrict(&m.rule.match, v)
+		if v.kind == exactly && matched {
+			continue
+		}
+		if m.cell.shared[i] {
+			if !matched {
+				m.note("Values of " + p.write() + " that fit " + v.text + " share one counter there; nothing here can say that.")
+				m.off()
+			}
+			continue
+		}
+		m.kept = append(m.kept, i)
+		m.rule.key = append(m.rule.key, p)
+		if !matched {
+			m.listed = append(m.listed, i)
+		}
+	}
+}
+
+// except takes a cell before the rule's own out of it; not done if that leaves
+// nothing.
+func (m *maker) except(c *cell, inside bool) bool {
+	patterns, all := make([]string, len(m.kept)), true
+	for at, i := range m.kept {
+		v := c.patterns[i]
+		if m.cell.patterns[i].within(v) && !slices.Contains(m.listed, i) {
+			v = pattern{}
+		}
+		text, ok := m.parts[i].override(v)
+		if !ok { // no request has this value here
+			if inside {
+				m.notes.add(c.place, noPath(v))
+			}
+			return true
+		}
+		patterns[at] = text
+		all = all && v.kind == anyValue
+	}
+	var beyond match // what the key does not see
+	for i, p := range m.parts {
+		if !slices.Contains(m.kept, i) && !m.cell.patterns[i].within(c.patterns[i]) {
+			if !p.restrict(&beyond, c.patterns[i]) {
+				m.note("Requests of " + c.name + " should be left out of this rule; nothing here can say that.")
+			}
+		}
+	}
+	switch {
+	case !beyond.empty():
+		for at, i := range m.kept {
+			if patterns[at] != "*" && !m.parts[i].restrict(&beyond, c.patterns[i]) {
+				m.note("Requests of " + c.name + " should be left out of this rule; more are.")
+			}
+		}
+		m.rule.exempt = append(m.rule.exempt, beyond)
+	case all:
+		return false
+	case inside:
+		m.rule.overrides = append(m.rule.overrides, override{patterns, c.quota})
+	default:
+		m.rule.overrides = append(m.rule.overrides, override{patterns, nil})
+	}
+	return true
+}
+
+// only makes the limits hold for no other keys than those of the cell, where
+// the match could not.
+func (m *maker) only() {
+	patterns, others := make([]string, len(m.kept)), make([]string, len(m.kept))
+	for at, i := range m.kept {
+		patterns[at], others[at] = "*", "*"
+		if slices.Contains(m.listed, i) {
+			patterns[at], _ = m.parts[i].override(m.cell.patterns[i])
+		}
+	}
+	m.rule.overrides = append(m.rule.overrides, override{patterns, m.cell.quota})
+	m.rule.capacity = m.rule.named()
+	m.rule.overrides = append(m.rule.overrides, override{others, nil})
+}
+
+// named is how many keys the overrides with limits name, one each; 0 where one
+// fits many.
+func (r *rule) named() (count uint64) {
+	for _, o := range r.overrides {
+		for _, text := range o.patterns {
+			if o.quota != nil && text != "" && text[0] != '=' && (text[0] == '~' || strings.Contains(text, "*")) {
+				return 0
+			}
+		}
+		if o.quota != nil {
+			count++
+		}
+	}
+	return count
+}
+
+func noPath(v pattern) string {
+	return "No path is " + v.text + ": paths begin with / and are compared without the query, so this never applies."
+}
+
+// guess is the part of a request that a key of a descriptor commonly stands
+// for, where no actions say it. Not ok for keys whose values are the proxy's
+// own choice.
+func guess(key string) (p part, note string, ok bool) {
+	switch key {
+	case "remote_address":
+		return clientIP, "", true
+	case "masked_remote_address":
+		return clientIP, "masked_remote_address counts whole addresses here, as Envoy does unless its action has prefix lengths.", true
+	case "destination_cluster":
+		return part{kind: "property", path: []string{"xds", "cluster_name"}}, "", true
+	case "source_cluster":
+		return part{kind: "property", path: []string{"node", "cluster"}}, "", true
+	case "path":
+		return fullPath, pathNote, true
+	case "method":
+		return method, "", true
+	case "host", "authority":
+		return host, "", true
+	case "generic_key", "header_match", "query_match", "remote_address_match":
+		return part{}, "Envoy sends the key " + key + " from routes and conditions that are not in this file: --routes FILE would tell which.", false
+	}
+	name := strings.ToLower(strings.ReplaceAll(key, "_", "-"))
+	if !isHeaderName(name) {
+		return part{}, "What the key " + key + " stands for is not known: --routes FILE or --key '" + key + "=header:NAME' would tell.", false
+	}
+	return part{kind: "header", name: name}, "A guess: the key " + key + " is the header " + name + ", without which a rule does not apply. --routes FILE or --key " + key + "=header:NAME would tell.", true
+}
+
+const pathNote = "Paths are counted without the query here; Envoy sends :path with it."
+
+func isHeaderName(name string) bool {
+	return name != "" && len(name) <= policy.MaxNameBytes && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~") == ""
+}

@@ -1,0 +1,200 @@
+package importer
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// part is what the key of a rule is made of, and what a match may be about.
+type part struct {
+	kind   string // as the policy names it
+	name   string // of a header or query parameter
+	v4, v6 int    // of client_ip
+	path   []string
+}
+
+var (
+	clientIP = part{kind: "client_ip", v4: 32, v6: 128}
+	fullPath = part{kind: "path"}
+	method   = part{kind: "method"}
+	host     = part{kind: "host"}
+)
+
+// headerPart is the part for a header, Envoy's pseudo headers among them.
+func headerPart(name string) part {
+	switch name = strings.ToLower(name); name {
+	case ":path":
+		return fullPath
+	case ":method":
+		return method
+	case ":authority", "host":
+		return host
+	}
+	return part{kind: "header", name: name}
+}
+
+// is reports whether two parts are the same part of a request.
+func (p part) is(q part) bool {
+	return p.kind == q.kind && p.name == q.name && p.v4 == q.v4 && p.v6 == q.v6 && slices.Equal(p.path, q.path)
+}
+
+// write writes the part as an item of a rule's key.
+func (p part) write() string {
+	switch p.kind {
+	case "client_ip":
+		return fmt.Sprintf("{client_ip: {v4_prefix: %d, v6_prefix: %d}}", p.v4, p.v6)
+	case "path":
+		return "{path: full}"
+	case "property":
+		quoted := make([]string, len(p.path))
+		for i := range quoted {
+			quoted[i] = scalar(p.path[i])
+		}
+		return "{property: [" + strings.Join(quoted, ", ") + "]}"
+	case "header", "query":
+		return "{" + p.kind + ": " + scalar(p.name) + "}"
+	}
+	return p.kind
+}
+
+// spell is how a value of the part is spelt in our keys.
+func (p part) spell(v pattern) pattern {
+	if p.kind != "client_ip" || v.kind != exactly {
+		return v
+	}
+	if ip, err := netip.ParseAddr(v.text); err == nil {
+		v.text = ip.Unmap().WithZone("").String()
+	} else if network, err := netip.ParsePrefix(v.text); err == nil {
+		v.text = network.Masked().String()
+		if network.IsSingleIP() {
+			v.text = network.Addr().String()
+		}
+	}
+	return v
+}
+
+// override writes a pattern over the part as overrides have it; not ok for one
+// that it never fits.
+func (p part) override(v pattern) (text string, ok bool) {
+	if p.kind == "path" {
+		if _, ok := v.path(); !ok {
+			return "", false
+		}
+	}
+	if p.kind == "host" && v.kind == exactly {
+		v.text = withoutPort(v.text)
+	}
+	return p.spell(v).value(), true
+}
+
+// restrict adds to a match that the part fits a pattern; not done where the
+// match has no words for it.
+func (p part) restrict(m *match, v pattern) (done bool) {
+	if v.kind == anyValue {
+		return true
+	}
+	switch p.kind {
+	case "header":
+		if m.header(p.name) {
+			return false
+		}
+		m.headers = append(m.headers, headerMatch{p.name, v.value()})
+	case "path":
+		text, ok := v.path()
+		if !ok || len(m.paths) > 0 {
+			return false
+		}
+		m.paths = []string{text}
+	case "method":
+		if v.kind != exactly || len(m.methods) > 0 || v.text == "" || strings.Trim(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_") != "" {
+			return false
+		}
+		m.methods = []string{v.text}
+	case "host":
+		if v.kind != exactly || len(m.hosts) > 0 || !isHost(withoutPort(v.text)) {
+			return false
+		}
+		m.hosts = []string{withoutPort(v.text)}
+	case "client_ip":
+		if v.kind != exactly || len(m.clientIPs) > 0 {
+			return false
+		}
+		text := p.spell(v).text
+		if !isNetwork(text) {
+			return false
+		}
+		m.clientIPs = []string{text}
+	default:
+		return false
+	}
+	return true
+}
+
+// isNetwork reports whether text is an address or a network.
+func isNetwork(text string) bool {
+	_, err := netip.ParseAddr(text)
+	_, bad := netip.ParsePrefix(text)
+	return err == nil || bad == nil
+}
+
+// isHost reports whether text is a plain name that hosts of a match may be.
+func isHost(text string) bool {
+	return text != "" && strings.Trim(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") == "" && text[0] != '.'
+}
+
+// withoutPort cuts ":8080" from a host.
+func withoutPort(text string) string {
+	if at := strings.LastIndexByte(text, ':'); at >= 0 && !strings.HasSuffix(text, "]") {
+		if _, err := strconv.ParseUint(text[at+1:], 10, 16); err == nil {
+			return text[:at]
+		}
+	}
+	return text
+}
+
+// match is a rule's match, or one exemption.
+type match struct {
+	hosts, methods, paths []string
+	headers               []headerMatch
+	clientIPs             []string
+}
+
+type headerMatch struct{ name, value string }
+
+func (m *match) header(name string) bool {
+	return slices.ContainsFunc(m.headers, func(h headerMatch) bool { return h.name == name })
+}
+
+func (m *match) empty() bool {
+	return len(m.hosts)+len(m.methods)+len(m.paths)+len(m.headers)+len(m.clientIPs) == 0
+}
+
+func (m *match) clone() match {
+	return match{slices.Clone(m.hosts), slices.Clone(m.methods), slices.Clone(m.paths), slices.Clone(m.headers), slices.Clone(m.clientIPs)}
+}
+
+// and adds the conditions of another match; not done where both have
+// conditions about one thing, as a match has one list for each.
+func (m *match) and(other match) (done bool) {
+	if len(m.hosts) > 0 && len(other.hosts) > 0 || len(m.methods) > 0 && len(other.methods) > 0 ||
+		len(m.paths) > 0 && len(other.paths) > 0 || len(m.clientIPs) > 0 && len(other.clientIPs) > 0 {
+		return false
+	}
+	for _, h := range other.headers {
+		if m.header(h.name) {
+			if slices.Contains(m.headers, h) {
+				continue
+			}
+			return false
+		}
+		m.headers = append(m.headers, h)
+	}
+	m.hosts = append(m.hosts, other.hosts...)
+	m.methods = append(m.methods, other.methods...)
+	m.paths = append(m.paths, other.paths...)
+	m.clientIPs = append(m.clientIPs, other.clientIPs...)
+	return true
+}

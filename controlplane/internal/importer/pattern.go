@@ -1,0 +1,124 @@
+package importer
+
+import (
+	"regexp"
+	"strings"
+)
+
+// pattern is what a value of a descriptor's entry may be: exactly a text, a
+// text with wildcards, or any.
+type pattern struct {
+	kind patternKind
+	text string // as the configuration has it; of a regexp the expression
+}
+
+type patternKind uint8
+
+const (
+	anyValue patternKind = iota
+	exactly
+	wildcard // each * stands for any text, as in envoyproxy/ratelimit
+	expression
+)
+
+// regexp is an expression of RE2 that matches in full.
+func (p pattern) regexp() string {
+	switch p.kind {
+	case anyValue:
+		return ".*"
+	case wildcard:
+		parts := strings.Split(p.text, "*")
+		for i := range parts {
+			parts[i] = regexp.QuoteMeta(parts[i])
+		}
+		return strings.Join(parts, ".*")
+	case expression:
+		return p.text
+	case exactly:
+	}
+	return regexp.QuoteMeta(p.text)
+}
+
+// matches reports whether a text fits.
+func (p pattern) matches(text string) bool {
+	switch p.kind {
+	case anyValue:
+		return true
+	case exactly:
+		return p.text == text
+	case wildcard, expression:
+	}
+	re, err := regexp.Compile("^(?s:" + p.regexp() + ")$")
+	return err == nil && re.MatchString(text)
+}
+
+// within reports whether every text of p is one of q, as far as is easily
+// known.
+func (p pattern) within(q pattern) bool {
+	return q.kind == anyValue || p == q || p.kind == exactly && q.matches(p.text)
+}
+
+// apart reports whether no text is one of both, as far as is easily known.
+func (p pattern) apart(q pattern) bool {
+	switch {
+	case p.kind == exactly:
+		return !q.matches(p.text)
+	case q.kind == exactly:
+		return !p.matches(q.text)
+	case p.kind == wildcard && q.kind == wildcard:
+		a, _, _ := strings.Cut(p.text, "*")
+		b, _, _ := strings.Cut(q.text, "*")
+		return !strings.HasPrefix(a, b) && !strings.HasPrefix(b, a)
+	}
+	return false
+}
+
+// value writes the pattern in the notation of headers and overrides.
+func (p pattern) value() string {
+	switch p.kind {
+	case anyValue:
+		return "*"
+	case exactly:
+		if p.text == "" || strings.Contains(p.text, "*") || strings.ContainsRune("!=~", rune(p.text[0])) {
+			return "=" + p.text
+		}
+		return p.text
+	case wildcard:
+		plain := strings.Trim(p.text, "*")
+		switch {
+		case p.text == "*":
+			return "*"
+		case strings.Contains(plain, "*"), plain != "" && strings.ContainsRune("!=~", rune(plain[0])):
+		case p.text == plain+"*", p.text == "*"+plain:
+			return p.text
+		}
+	case expression:
+	}
+	return "~" + p.regexp()
+}
+
+// path writes the pattern in the notation of paths; not ok for one that no
+// path has, as they begin with a / and come without the query.
+func (p pattern) path() (text string, ok bool) {
+	switch p.kind {
+	case anyValue:
+		return "*", true
+	case exactly:
+		if !strings.HasPrefix(p.text, "/") || strings.Contains(p.text, "?") {
+			return "", false
+		}
+		if strings.Contains(p.text, "*") {
+			return "=" + p.text, true
+		}
+		return p.text, true
+	case wildcard:
+		if before, _, _ := strings.Cut(p.text, "*"); before != "" && before[0] != '/' || strings.Contains(p.text, "?") {
+			return "", false
+		}
+		if plain, found := strings.CutSuffix(p.text, "*"); found && !strings.Contains(plain, "*") && strings.HasPrefix(plain, "/") {
+			return p.text, true
+		}
+	case expression:
+	}
+	return "~" + p.regexp(), true
+}
