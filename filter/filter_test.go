@@ -91,7 +91,7 @@ func TestHostCallsOfARequest(t *testing.T) {
 	require.Equal(t, 200, b.serve(t, 0, alice).Status)
 	require.Equal(t, []string{"get_header_map_value", "get_current_time_nanoseconds", "get_shared_data", "set_shared_data"}, b.calls)
 	require.Equal(t, 429, b.serve(t, 0, alice).Status)
-	require.Equal(t, []string{"get_header_map_value", "get_current_time_nanoseconds", "get_shared_data", "send_local_response"}, b.calls)
+	require.Equal(t, []string{"get_header_map_value", "get_current_time_nanoseconds", "get_shared_data", "set_property", "send_local_response"}, b.calls)
 	require.Equal(t, 200, b.serve(t, 0, &sim.Request{}).Status)
 	require.Equal(t, []string{"get_header_map_value"}, b.calls)
 }
@@ -108,11 +108,11 @@ func TestHostCallsOfSeveralAlgorithms(t *testing.T) {
 		denied     []string // calls after the first get
 		status     int
 	}{
-		{"enforced", layered + bucket + `]`, []string{"send_local_response"}, 429},
-		{"overridden", layered + bucket + `],"overrides":[{"key":["~a.*"],"limits":["2/1h"]}]`, []string{"send_local_response"}, 429},
-		{"denials counted", layered + `],"count_denied":true`, []string{"set_shared_data", "send_local_response"}, 429},
-		{"shadow", layered + bucket + `],"mode":"shadow"`, nil, 200},
-		{"outside the share", layered + bucket + `],"enforce_percent":0`, nil, 200},
+		{"enforced", layered + bucket + `]`, []string{"set_property", "send_local_response"}, 429},
+		{"overridden", layered + bucket + `],"overrides":[{"key":["~a.*"],"limits":["2/1h"]}]`, []string{"set_property", "send_local_response"}, 429},
+		{"denials counted", layered + `],"count_denied":true`, []string{"set_shared_data", "set_property", "send_local_response"}, 429},
+		{"shadow", layered + bucket + `],"mode":"shadow"`, []string{"set_property"}, 200},
+		{"outside the share", layered + bucket + `],"enforce_percent":0`, []string{"set_property"}, 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := start(t)

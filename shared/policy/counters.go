@@ -54,8 +54,9 @@ func (r *reader) checkRules(v value, p *Policy) {
 	if len(r.errs) > 0 {
 		return
 	}
+	r.managed(p)
 	if m := p.Memory(); m.Bytes > warnBytes {
-		r.warn(value{node: v.node, path: "rules"}, "counters for "+itoa(int64(m.Keys))+" live keys take up to "+
+		r.warn(fieldAt(v, "rules"), "counters for "+itoa(int64(m.Keys))+" live keys take up to "+
 			itoa(int64(m.Bytes>>20))+" MiB in each Envoy: lower capacity if fewer keys are live at a time")
 	}
 }

@@ -19,6 +19,7 @@ func TestFieldTables(t *testing.T) {
 	checkTable(t, "limit", limitFields)
 	checkTable(t, "override", overrideFields)
 	checkTable(t, "cost", costFields)
+	checkTable(t, "response", responseFields)
 }
 
 func checkTable[T any](t *testing.T, object string, fields []field[T]) {

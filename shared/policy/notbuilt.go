@@ -6,7 +6,6 @@ package policy
 var notBuilt = []struct{ object, name string }{
 	{"rule", "exempt"},
 	{"rule", "lease"},
-	{"rule", "response"},
 	{"match", "client_ips"},
 	{"key", "query"},
 	{"key", "cookie"},

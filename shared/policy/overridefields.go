@@ -93,8 +93,8 @@ func readOverrideKey(r *reader, v value, o *Override) {
 		if i < len(parts) && parts[i].Kind == KeyHost && p.Kind != Regexp {
 			p.Text = strings.ToLower(p.Text) // as hosts are in keys
 		}
-		if i < len(parts) && parts[i].Kind == KeyClientIP && p.Kind == Exact {
-			r.address(at, p.Text, parts[i])
+		if i < len(parts) {
+			r.matchable(at, p, parts[i])
 		}
 		o.Key = append(o.Key, p)
 	}

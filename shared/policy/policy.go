@@ -53,6 +53,7 @@ type Rule struct {
 	OnFull         OnFull
 	OnError        Failure
 	OnContention   Failure
+	Response       Response // what a denied client gets
 }
 
 // Match holds when every list that is not empty has an entry that holds.

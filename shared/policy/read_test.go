@@ -46,6 +46,10 @@ func TestReadFull(t *testing.T) {
 	}
 	fixed, perKey := limit.FixedWindow, limit.FixedWindowPerKey
 	one := policy.Cost{Fixed: 1}
+	for i := range p.Rules { // which has tests of its own
+		require.Equal(t, policy.DefaultResponse(), p.Rules[i].Response)
+		p.Rules[i].Response = policy.Response{}
+	}
 	require.Equal(t, &policy.Policy{
 		Domain:  "shop",
 		Headers: policy.HeadersIETF,

@@ -125,10 +125,17 @@ var ruleFields = []field[Rule]{
 			rule.OnContention = Failure(w)
 		},
 	},
+	{
+		name: "response", shape: objectOf("response"),
+		doc:  "What a denied client gets: status, body and headers.",
+		read: readResponse,
+	},
 }
 
 func readRule(r *reader, v value, rule *Rule) {
+	before := len(r.errs) + r.dropped
 	r.rule = ruleState{Rule: rule, algorithm: limit.FixedWindow}
+	rule.Response = DefaultResponse()
 	if !readObject(r, v, ruleFields, rule) {
 		return
 	}
@@ -140,6 +147,9 @@ func readRule(r *reader, v value, rule *Rule) {
 	if rule.MissingKey == MissingSkip && rule.Mode != ModeOff && leavable(rule.Key) {
 		r.warn(value{node: v.node, path: member(v.path, "missing_key")},
 			"a client that leaves out "+join(headerNames(rule.Key))+" escapes this rule: set missing_key to deny or share, or add client_ip to the key")
+	}
+	if len(r.errs)+r.dropped == before {
+		r.unreachable(v, rule)
 	}
 }
 

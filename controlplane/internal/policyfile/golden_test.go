@@ -31,13 +31,36 @@ func TestBadPolicies(t *testing.T) {
 			var errs policy.Errors
 			require.ErrorAs(t, err, &errs)
 
-			golden := strings.TrimSuffix(file, ".yaml") + ".txt"
-			if *update {
-				require.NoError(t, os.WriteFile(golden, []byte(err.Error()+"\n"), 0o644))
-			}
-			want, err2 := os.ReadFile(golden)
-			require.NoError(t, err2)
-			require.Equal(t, string(want), err.Error()+"\n")
+			requireGolden(t, file, err.Error()+"\n")
 		})
 	}
+}
+
+// Every valid policy that is worth a warning gets exactly those beside it.
+func TestWarnedPolicies(t *testing.T) {
+	files, err := filepath.Glob("testdata/warned/*.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			require.NoError(t, err)
+			_, _, warnings, err := policyfile.Read(filepath.Base(file), data)
+			require.NoError(t, err)
+			require.NotEmpty(t, warnings)
+			requireGolden(t, file, policy.Errors(warnings).Error()+"\n")
+		})
+	}
+}
+
+// requireGolden compares with the .txt file beside the .yaml file.
+func requireGolden(t *testing.T, file, got string) {
+	t.Helper()
+	golden := strings.TrimSuffix(file, ".yaml") + ".txt"
+	if *update {
+		require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
 }

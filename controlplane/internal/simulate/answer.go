@@ -42,6 +42,7 @@ type window struct {
 // answer is one line of output.
 type answer struct {
 	line    *line
+	policy  *policy.Policy // in force
 	verdict verdict
 	status  int
 	headers [][2]string
@@ -88,9 +89,13 @@ func (a *answer) statusCode() int {
 		return a.status
 	case a.verdict.Allowed:
 		return http.StatusOK
-	default:
-		return http.StatusTooManyRequests
 	}
+	for i := range a.policy.Rules {
+		if r := &a.policy.Rules[i]; r.Name == a.verdict.DeniedBy {
+			return int(r.Response.Status)
+		}
+	}
+	return int(policy.DefaultResponse().Status)
 }
 
 func (a *answer) appendRule(b []byte, i int) []byte {
@@ -174,11 +179,12 @@ func (a *answer) appendTime(b []byte, name string, ns int64) []byte {
 	return b
 }
 
-// appendHeaders writes the response headers that speak of limits.
+// appendHeaders writes the response headers that speak of limits: of a denial
+// all that its response gives.
 func (a *answer) appendHeaders(b []byte) []byte {
 	first := true
 	for _, h := range a.headers {
-		if h[0] != "retry-after" && !strings.HasPrefix(h[0], "ratelimit") && !strings.HasPrefix(h[0], "x-ratelimit") {
+		if !a.speaksOfLimits(h[0], h[1]) {
 			continue
 		}
 		if !first {
@@ -188,4 +194,14 @@ func (a *answer) appendHeaders(b []byte) []byte {
 		b = policy.AppendString(append(policy.AppendString(b, h[0]), ':'), h[1])
 	}
 	return b
+}
+
+func (a *answer) speaksOfLimits(name, value string) bool {
+	switch {
+	case name == "retry-after", strings.HasPrefix(name, "ratelimit"), strings.HasPrefix(name, "x-ratelimit"):
+		return true
+	case name == "content-length", name == "x-envoy-ratelimited", name == "content-type" && value == "text/plain":
+		return false // the same on every denial
+	}
+	return !a.verdict.Allowed
 }

@@ -23,6 +23,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Options say what to simulate.
@@ -37,10 +38,10 @@ type Options struct {
 	Log      func(string)
 }
 
-// verdictState is the property in which the filter reports verdicts, asked to
+// reportState is the property in which the filter reports verdicts, asked to
 // by the property traceProperty.
 const (
-	verdictState  = "sluice.verdict"
+	reportState   = "sluice.report"
 	traceProperty = "sluice.trace"
 )
 
@@ -66,7 +67,7 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := &simulation{}
+	s := &simulation{policy: first.policy}
 	if len(lines) > 0 {
 		s.now = lines[0].ns
 	}
@@ -98,19 +99,21 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 }
 
 type simulation struct {
-	host *sim.Host
-	now  int64
-	turn int // of the workers, for lines that name none
-	buf  []byte
+	host   *sim.Host
+	policy *policy.Policy // in force
+	now    int64
+	turn   int // of the workers, for lines that name none
+	buf    []byte
 }
 
 func (s *simulation) step(l *line, w *bufio.Writer) error {
 	s.now = l.ns
-	a := answer{line: l}
+	a := answer{line: l, policy: s.policy}
 	if l.policy != nil {
 		if err := s.host.Configure(l.policy.json); err != nil {
 			return err
 		}
+		s.policy = l.policy.policy
 	} else if err := s.serve(l, &a); err != nil {
 		return err
 	}
@@ -130,7 +133,7 @@ func (s *simulation) serve(l *line, a *answer) error {
 	if err != nil {
 		return err
 	}
-	report := []byte(response.State[verdictState])
+	report := []byte(response.State[reportState])
 	if l.op != "" {
 		report = response.Body
 		if response.Status != http.StatusOK {

@@ -11,12 +11,16 @@ import (
 // Field is one response header.
 type Field struct{ Name, Value string }
 
-// AppendFields appends the response headers of the verdict: Retry-After on a
-// denial, and what the policy's headers setting asks for. A denial speaks of
-// the rule it is attributed to, an allowed request of every rule that matched.
+// AppendFields appends the response headers of the verdict: on a denial
+// Retry-After and those of its response, and what the policy's headers setting
+// asks for. A denial speaks of the rule it is attributed to, an allowed request
+// of every rule that matched.
 func (e *Engine) AppendFields(dst []Field, v *Verdict) []Field {
 	if seconds, ok := v.RetryAfter(); ok {
 		dst = append(dst, Field{"retry-after", strconv.FormatInt(seconds, 10)})
+	}
+	if !v.Allowed {
+		dst = e.appendResponse(dst, v)
 	}
 	style := e.policy.Headers
 	if style == policy.HeadersNone || !v.Matched() {
@@ -70,7 +74,8 @@ func (e *Engine) appendIETF(dst []Field, tries []attempt, now int64) []Field {
 }
 
 // appendXRateLimit writes the X-RateLimit fields of draft 03: the window with
-// least remaining, and behind its limit the quota policies of all windows.
+// least remaining, and behind its limit the quota policies of all windows, each
+// with the w that the draft requires.
 func (e *Engine) appendXRateLimit(dst []Field, tries []attempt, now int64) []Field {
 	var (
 		known       bool
@@ -91,9 +96,10 @@ func (e *Engine) appendXRateLimit(dst []Field, tries []attempt, now int64) []Fie
 			if remaining := w.Remaining(u, t.entry.Now); !known || remaining < left {
 				known, quota, left, reset = true, w.Most(), remaining, t.resetSeconds(w, u, now)
 			}
-			quotas = strconv.AppendUint(append(quotas, ", "...), uint64(w.Most()), 10)
-			if w.Most() == w.Limit {
-				quotas = strconv.AppendInt(append(quotas, ";w="...), ceilDiv(w.PeriodNs, second), 10)
+			quotas = strconv.AppendUint(append(quotas, ", "...), uint64(w.Limit), 10)
+			quotas = strconv.AppendInt(append(quotas, ";w="...), ceilDiv(w.PeriodNs, second), 10)
+			if w.Most() != w.Limit { // a bucket, in the words of the draft's own example
+				quotas = strconv.AppendUint(append(quotas, ";burst="...), uint64(w.Most()), 10)
 			}
 		}
 	}

@@ -62,7 +62,7 @@ func TestOverrideLeavesAWindowOut(t *testing.T) {
 			`{"name":"hourly","limit":7,"per_ns":3600000000000,"used":7,"remaining":0,"reset_ns":3600000000000}]`)
 	e.policy.Headers = "both"
 	require.Equal(t, []Field{
-		{"retry-after", "3600"},
+		{"retry-after", "3600"}, {"x-envoy-ratelimited", "true"},
 		{"ratelimit-policy", `"r/hourly";q=7;w=3600`}, {"ratelimit", `"r/hourly";r=0;t=3600`},
 		{"x-ratelimit-limit", "7, 7;w=3600"}, {"x-ratelimit-remaining", "0"}, {"x-ratelimit-reset", "3600"},
 	}, e.AppendFields(nil, v))

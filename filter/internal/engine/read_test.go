@@ -127,6 +127,7 @@ func TestFields(t *testing.T) {
 	}, fields("x-ratelimit"))
 	require.Equal(t, []Field{
 		{"retry-after", "1"},
+		{"x-envoy-ratelimited", "true"},
 		{"ratelimit-policy", `"b\"";q=3`},
 		{"ratelimit", `"b\"";r=0;t=1`},
 		{"x-ratelimit-limit", "3, 3;w=1"},

@@ -17,6 +17,8 @@ func importHeader(uint32, unsafe.Pointer, uint32, unsafe.Pointer, unsafe.Pointer
 
 func importProperty(unsafe.Pointer, uint32, unsafe.Pointer, unsafe.Pointer) uint32 { panic(noProxy) }
 
+func importSetProperty(unsafe.Pointer, uint32, unsafe.Pointer, uint32) uint32 { panic(noProxy) }
+
 func importGetShared(unsafe.Pointer, uint32, unsafe.Pointer, unsafe.Pointer, unsafe.Pointer) uint32 {
 	panic(noProxy)
 }

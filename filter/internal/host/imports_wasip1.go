@@ -15,6 +15,9 @@ func importHeader(mapType uint32, name unsafe.Pointer, nameSize uint32, value, v
 //go:wasmimport env proxy_get_property
 func importProperty(path unsafe.Pointer, pathSize uint32, value, valueSize unsafe.Pointer) uint32
 
+//go:wasmimport env proxy_set_property
+func importSetProperty(path unsafe.Pointer, pathSize uint32, value unsafe.Pointer, valueSize uint32) uint32
+
 //go:wasmimport env proxy_get_shared_data
 func importGetShared(key unsafe.Pointer, keySize uint32, value, valueSize, cas unsafe.Pointer) uint32
 

@@ -98,7 +98,7 @@ func (p *plugin) authorized() bool {
 
 func answer(status uint32, body []byte) {
 	theProxy.send(&reply{
-		status: status, details: []byte("sluice_management"), body: string(append(body, '\n')), grpc: grpcFromStatus,
+		status: status, details: []byte("sluice_management"), body: append(body, '\n'), grpc: grpcFromStatus,
 		headers: appendHeaders(nil, []engine.Field{{Name: "content-type", Value: "application/json"}}),
 	})
 }

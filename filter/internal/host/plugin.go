@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
@@ -26,13 +27,17 @@ func (*vm) NewPluginContext(uint32) types.PluginContext { return &plugin{} }
 // side while a configuration changes, so everything it owns hangs on it.
 type plugin struct {
 	types.DefaultPluginContext
-	engine  *engine.Engine
-	manage  *policy.Manage
-	trace   bool // report every verdict as a property of its stream
-	metrics metrics
-	idle    []*stream // streams to use again
+	engine   *engine.Engine
+	manage   *policy.Manage
+	trace    bool // report the whole of every verdict
+	verdicts bool // tell access logs of every verdict
+	metrics  metrics
+	idle     []*stream // streams to use again
 
-	details, headers []byte // where a denial is put together
+	details, headers, body []byte // where a denial is put together
+	word                   []byte // and a verdict for access logs
+	sent                   []engine.Sent
+	keep                   []bool
 
 	name        string // of the filter; see filterName
 	text        string // the configuration
@@ -76,6 +81,8 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	}
 	p.manage = pol.Manage
 	_, p.trace = theProxy.Property("sluice", "trace")
+	asked, _ := theProxy.Property("xds", "node", "metadata", "sluice", "verdicts")
+	p.verdicts = asked == "all"
 	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {
 		proxywasm.LogCritical("sluice: set the tick period: " + err.Error())
 		return
@@ -91,13 +98,23 @@ func readPolicy(text []byte) (*policy.Policy, bool) {
 		return nil, false
 	}
 	pol, problems, warnings := policy.ReadPushed(doc)
-	for i := range problems {
-		proxywasm.LogCritical("sluice: policy refused: " + problems[i].String())
-	}
-	for i := range warnings {
-		proxywasm.LogDebug("sluice: policy: " + warnings[i].String())
-	}
+	logProblems(proxywasm.LogCritical, "sluice: policy refused: ", problems)
+	logProblems(proxywasm.LogDebug, "sluice: policy: ", warnings)
 	return pol, len(problems) == 0 && takes(pol)
+}
+
+// maxLogged is how many problems of one policy are logged: validate has them
+// all, and every VM that is made the policy of says the same.
+const maxLogged = 50
+
+func logProblems(log func(string), before string, problems []policy.Problem) {
+	for i := range problems {
+		if rest := len(problems) - i; i == maxLogged && rest > 1 {
+			log(before + "and " + strconv.Itoa(rest) + " more problems: sluice validate prints them")
+			return
+		}
+		log(before + problems[i].String())
+	}
 }
 
 // filterName says whose counters this configuration's are: every VM and every

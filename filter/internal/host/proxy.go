@@ -19,7 +19,8 @@ const (
 	statusNotFound    = 1
 	statusCASMismatch = 8
 
-	mapRequestHeaders = 0
+	mapRequestHeaders  = 0
+	mapResponseHeaders = 2
 )
 
 // proxy implements engine.Host by host calls. Its answers lie in the arena.
@@ -56,6 +57,21 @@ func (p *proxy) JoinedHeader(name string) (string, bool) {
 	return p.property()
 }
 
+// HasResponseHeader reports whether the response has the header.
+func (p *proxy) HasResponseHeader(name string) bool {
+	arena.active = true
+	status := importHeader(mapResponseHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
+		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
+	arena.active = false
+	return status == statusOK
+}
+
+// JoinedResponseHeader returns all values of a response header, joined with ",".
+func (p *proxy) JoinedResponseHeader(name string) (string, bool) {
+	p.path = append(append(p.path[:0], "response\x00headers\x00"...), name...)
+	return p.property()
+}
+
 func (p *proxy) ClientAddress() (string, bool) {
 	p.path = append(p.path[:0], "source\x00address"...)
 	return p.property()
@@ -71,6 +87,13 @@ func (p *proxy) Property(segments ...string) (string, bool) {
 		p.path = append(p.path, s...)
 	}
 	return p.property()
+}
+
+// SetState keeps a value with the request, as filter state "wasm."+name. It
+// reports whether the proxy took it.
+func (p *proxy) SetState(name string, value []byte) bool {
+	return importSetProperty(unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
+		unsafe.Pointer(unsafe.SliceData(value)), uint32(len(value))) == statusOK
 }
 
 func (p *proxy) property() (string, bool) {
@@ -126,13 +149,13 @@ func fillRandom(b []byte) {
 type reply struct {
 	status  uint32
 	details []byte
-	body    string
+	body    []byte
 	headers []byte // as appendHeader writes them behind a count
 	grpc    int32  // -1 = derived from status
 }
 
 func (p *proxy) send(r *reply) {
 	importSendLocalResponse(r.status, unsafe.Pointer(unsafe.SliceData(r.details)), uint32(len(r.details)),
-		unsafe.Pointer(unsafe.StringData(r.body)), uint32(len(r.body)),
+		unsafe.Pointer(unsafe.SliceData(r.body)), uint32(len(r.body)),
 		unsafe.Pointer(unsafe.SliceData(r.headers)), uint32(len(r.headers)), r.grpc)
 }

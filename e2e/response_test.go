@@ -1,0 +1,266 @@
+package e2e
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+const responses = `
+version: 1
+rules:
+  - name: slow down
+    match: {paths: [/slow]}
+    algorithm: fixed_window_per_key
+    limits: [5/1h, 0/1d]
+    response:
+      status: 503
+      body: "<p>%RULE%: %LIMIT% is 100%%\n"
+      content_type: text/html; charset=utf-8
+      headers: {X-Reason: "%RULE%", x-left: "%REMAINING%/%LIMIT%", x-wait: "in %RETRY_AFTER% s", x-plain: "yes"}
+      grpc_status: unavailable
+  - name: waits
+    match: {paths: [/waits]}
+    algorithm: fixed_window_per_key
+    limits: [1/1h]
+    response: {status: 400, body: "", headers: {x-wait: "%RETRY_AFTER%"}, grpc_status: 9}
+  - name: plain
+    match: {paths: [/plain]}
+    limits: [0/1h]
+  - name: late
+    match: {paths: [/slow]}
+    limits: [0/1h]
+    response: {status: 599}
+`
+
+// A denied client gets the response of the rule that denied it.
+func TestResponse(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, responses)
+		for _, method := range []string{"GET", "POST", "HEAD"} {
+			res, body := s.get(t, "/slow", ":method", method)
+			require.Equal(t, 503, res.StatusCode)
+			require.Equal(t, "text/html; charset=utf-8", res.Header.Get("content-type"))
+			require.EqualValues(t, len("<p>slow down: 0 is 100%\n"), res.ContentLength)
+			if method != "HEAD" {
+				require.Equal(t, "<p>slow down: 0 is 100%\n", body)
+			}
+			require.Equal(t, []string{"slow down"}, res.Header.Values("x-reason"))
+			require.Equal(t, "0/0", res.Header.Get("x-left"))
+			require.Equal(t, "yes", res.Header.Get("x-plain"))
+			require.Equal(t, []string{"true"}, res.Header.Values("x-envoy-ratelimited"))
+			require.NotContains(t, res.Header, "X-Wait", "no wait would help")
+			require.NotContains(t, res.Header, "Retry-After")
+			require.NotContains(t, res.Header, "X-Upstream")
+		}
+		res, _ := s.get(t, "/waits")
+		require.Equal(t, allowed, res.StatusCode)
+		require.NotContains(t, res.Header, "X-Envoy-Ratelimited")
+		res, body := s.get(t, "/waits")
+		require.Equal(t, 400, res.StatusCode)
+		require.Empty(t, body)
+		require.NotContains(t, res.Header, "Content-Type")
+		require.Equal(t, res.Header.Get("retry-after"), res.Header.Get("x-wait"))
+		require.Regexp(t, `^3(600|59\d)$`, res.Header.Get("x-wait"))
+		res, body = s.get(t, "/plain")
+		require.Equal(t, denied, res.StatusCode)
+		require.Equal(t, "rate limit exceeded\n", body)
+		require.Equal(t, "text/plain", res.Header.Get("content-type"))
+		require.Equal(t, "true", res.Header.Get("x-envoy-ratelimited"))
+	})
+}
+
+// A gRPC client gets a trailers-only answer: 200, the status and the body as
+// message among the headers, nothing behind them.
+func TestGRPCResponse(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, responses)
+		clients := map[string]*http.Transport{"HTTP/1.1": {}}
+		if d.envoy != "" { // the simulator's proxy speaks HTTP/1.1 alone
+			h2 := &http.Transport{Protocols: new(http.Protocols)}
+			h2.Protocols.SetUnencryptedHTTP2(true)
+			clients["HTTP/2.0"] = h2
+		}
+		for protocol, client := range clients {
+			for _, c := range []struct{ path, contentType, status, message string }{
+				{"/slow", "application/grpc", "14", "<p>slow down: 0 is 100%25%0A"},
+				{"/slow", "application/grpc+proto", "14", "<p>slow down: 0 is 100%25%0A"},
+				{"/plain", "application/grpc", "8", "rate limit exceeded%0A"},
+			} {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.address+c.path, http.NoBody)
+				require.NoError(t, err)
+				r.Header.Set("content-type", c.contentType)
+				r.Header.Set("te", "trailers")
+				res, err := client.RoundTrip(r)
+				require.NoError(t, err)
+				body := make([]byte, 1)
+				n, _ := res.Body.Read(body)
+				res.Body.Close()
+				require.Zero(t, n)
+				require.Equal(t, protocol, res.Proto)
+				require.Equal(t, 200, res.StatusCode)
+				require.Equal(t, "application/grpc", res.Header.Get("content-type"))
+				require.Equal(t, c.status, res.Header.Get("grpc-status"))
+				require.Equal(t, c.message, res.Header.Get("grpc-message"))
+				require.Equal(t, "true", res.Header.Get("x-envoy-ratelimited"))
+				require.Empty(t, res.Trailer)
+			}
+			client.CloseIdleConnections()
+		}
+		res, _ := s.get(t, "/slow", "content-type", "application/grpc-web")
+		require.Equal(t, 503, res.StatusCode, "that is not gRPC")
+		if d.envoy == "" {
+			return
+		}
+		conn, err := grpc.NewClient("passthrough:///"+s.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		defer conn.Close()
+		for path, want := range map[string]struct {
+			code    codes.Code
+			message string
+			left    []string
+		}{
+			"/slow":  {codes.Unavailable, "<p>slow down: 0 is 100%\n", []string{"0/0"}},
+			"/plain": {codes.ResourceExhausted, "rate limit exceeded\n", nil},
+		} {
+			var header metadata.MD
+			err := conn.Invoke(t.Context(), path, &emptypb.Empty{}, &emptypb.Empty{}, grpc.Header(&header), grpc.Trailer(&header))
+			require.Equal(t, want.code, status.Code(err), "%v", err)
+			require.Equal(t, want.message, status.Convert(err).Message())
+			require.Equal(t, want.left, header.Get("x-left"))
+		}
+	})
+}
+
+// What an upstream says of limits of its own stays; the client reads the
+// tighter of both.
+func TestUpstreamFields(t *testing.T) {
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, line := range r.Header.Values("x-send") {
+			name, value, _ := strings.Cut(line, ": ")
+			w.Header().Add(name, value)
+		}
+	}))
+	t.Cleanup(up.Close)
+	each(t, func(t *testing.T, d driver) {
+		p := d.start(t, proxyOptions{upstream: up.URL, policy: `
+version: 1
+headers: both
+rules: [{name: r, match: {paths: [/limited]}, algorithm: fixed_window_per_key, limits: [1000/366d]}]
+`})
+		const policy, ours, tail = `"r";q=1000;w=31622400`, `"r";r=99\d;t=31622\d\d\d`, `, 1000;w=31622400`
+		for _, c := range []struct {
+			name string
+			send []string
+			want map[string]string // regular expressions, one a line
+		}{
+			{"nothing", nil, map[string]string{
+				"ratelimit-policy": policy, "ratelimit": ours, "x-ratelimit-limit": "1000" + tail,
+				"x-ratelimit-remaining": `99\d`, "x-ratelimit-reset": `31622\d\d\d`, "retry-after": "",
+			}},
+			{"tighter", []string{
+				`RateLimit: "up";r=1;t=5`, `RateLimit: "day";r=2`, `RateLimit-Policy: "up";q=2;w=5`, "Retry-After: 5",
+				"X-RateLimit-Limit: 2", "X-RateLimit-Remaining: 1", "X-RateLimit-Reset: 5",
+			}, map[string]string{
+				"ratelimit-policy": `"up";q=2;w=5, ` + policy, "ratelimit": `"up";r=1;t=5, ?"day";r=2, ` + ours, "x-ratelimit-limit": "2" + tail,
+				"x-ratelimit-remaining": "1", "x-ratelimit-reset": "5", "retry-after": "5",
+			}},
+			{"looser", []string{"X-RateLimit-Limit: 5000", "X-RateLimit-Remaining: 4999", "X-RateLimit-Reset: 5"}, map[string]string{
+				"ratelimit": ours, "x-ratelimit-limit": "1000" + tail + ", 5000", "x-ratelimit-remaining": `99\d`, "x-ratelimit-reset": `31622\d\d\d`,
+			}},
+			{"looser, and a moment", []string{"X-RateLimit-Remaining: 4999", "X-RateLimit-Reset: 1700000000"}, map[string]string{
+				"x-ratelimit-remaining": `99\d`, "x-ratelimit-reset": `\d{10}`,
+			}},
+			{"twice", []string{"X-RateLimit-Remaining: 9", "X-RateLimit-Remaining: 2", "X-RateLimit-Reset: 5"}, map[string]string{
+				"x-ratelimit-remaining": "2", "x-ratelimit-reset": "5",
+			}},
+			{"not comparable", []string{"X-RateLimit-Remaining: plenty"}, map[string]string{
+				"x-ratelimit-limit": "1000" + tail, "x-ratelimit-remaining": "plenty\n99\\d", "x-ratelimit-reset": `31622\d\d\d`,
+			}},
+		} {
+			var headers []string
+			for _, line := range c.send {
+				headers = append(headers, "x-send", line)
+			}
+			res, _ := p.get(t, "/limited", headers...)
+			for name, want := range c.want {
+				require.Regexp(t, "^"+want+"$", strings.Join(res.Header.Values(name), "\n"), "%s: %s", c.name, name)
+			}
+			res, _ = p.get(t, "/", headers...)
+			for _, line := range c.send {
+				name, value, _ := strings.Cut(line, ": ")
+				require.Contains(t, res.Header.Values(name), value, "%s: no rule, so untouched", c.name)
+			}
+		}
+	})
+}
+
+// An access log prints the verdict of every rule as one word.
+func TestAccessLog(t *testing.T) {
+	for _, d := range envoys(t) {
+		t.Run(d.name, func(t *testing.T) {
+			log := filepath.Join(t.TempDir(), "access.log")
+			for _, all := range []bool{false, true} {
+				require.NoError(t, os.WriteFile(log, nil, 0o600))
+				p := d.start(t, proxyOptions{policy: `
+version: 1
+rules:
+  - {name: "per user, ü", match: {paths: ["/l/*"]}, key: [{header: x-user-id}], limits: [2/366d]}
+  - {name: trial, match: {paths: ["/l/*"]}, mode: shadow, limits: [1/366d]}
+`, edit: func(bootstrap []byte) []byte {
+					text := strings.Replace(string(bootstrap), "          stat_prefix: ingress\n", `          stat_prefix: ingress
+          access_log:
+          - name: envoy.access_loggers.file
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
+              path: `+log+`
+              log_format: {text_format_source: {inline_string: "%REQ(:PATH)% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %FILTER_STATE(wasm.sluice.verdict:PLAIN)%\n"}}
+`, 1)
+					if all {
+						text = strings.Replace(text, "    sluice: #", "    sluice:\n      verdicts: all #", 1)
+					}
+					return []byte(text)
+				}})
+				for _, path := range []string{"/l/1", "/l/2", "/l/3", "/other"} {
+					p.status(t, path, "x-user-id", "alice")
+				}
+				first := "-"
+				if all {
+					first = "per%20user%2C%20%C3%BC=allowed,trial=shadow_allowed"
+				}
+				want := []string{
+					"/l/1 200 via_upstream " + first,
+					"/l/2 200 via_upstream per%20user%2C%20%C3%BC=allowed,trial=shadow_denied:limit",
+					"/l/3 429 rate_limited{per_user,__} per%20user%2C%20%C3%BC=denied:limit,trial=shadow_skipped",
+					"/other 200 via_upstream -",
+				}
+				eventually(t, 20*time.Second, "the access log", func() bool {
+					text, err := os.ReadFile(log)
+					require.NoError(t, err)
+					return strings.Contains(string(text), "/other ")
+				})
+				text, err := os.ReadFile(log)
+				require.NoError(t, err)
+				var got []string
+				for line := range strings.Lines(string(text)) {
+					if !strings.HasPrefix(line, "/ready ") {
+						got = append(got, strings.TrimSpace(line))
+					}
+				}
+				require.Equal(t, want, got)
+			}
+		})
+	}
+}

@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A policy with a fault of every kind that is only warned of.
+const warned = `
+version: 1
+manage: {path: /.sluice/, token_sha256: ` + tokenSHA256 + `}
+rules:
+  - {name: leavable, key: [{header: x-user-id}], limits: [1/1h]}
+  - {name: sliding, algorithm: sliding_window_counter, limits: [1/1h]}
+  - {name: elastic, limits: [{requests: 1, per: 1h, algorithm: fixed_window_per_key, elastic: true}]}
+  - {name: large, key: [client_ip], capacity: 9000000, limits: [9/1h], overrides: [{key: ["192.0.2.*"], unlimited: true}, {key: ["192.0.2.7"], unlimited: true}]}
+  - {name: unreachable, match: {paths: ["/.sluice/*"]}, limits: [1/1h]}
+  - {name: contradiction, match: {headers: {x-user-id: "!"}}, key: [client_ip, {header: x-user-id}], limits: [1/1h]}
+  - {name: too-dear, match: {paths: [/dear]}, cost: 5, limits: [4/1h]}
+`
+
+// Warnings are the same from validate, apply and the HTTP API, with their
+// places, and the proxy takes the policy all the same.
+func TestWarnings(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, warned)
+		path := file(t, "warned.yaml", strings.Replace(warned, "version: 1", "version: 1\ndomain: "+s.domain, 1))
+		_, validated, exit := sluice(t, "validate", "-f", path)
+		require.Zero(t, exit, validated)
+		lines := strings.Split(strings.TrimSpace(validated), "\n")
+		for i, want := range []string{
+			"6:3: rules: counters for 9393216 live keys take up to 337 MiB in each Envoy",
+			"6:5: rules[0].missing_key: a client that leaves out x-user-id escapes this rule",
+			"7:65: rules[1].limits[0]: a sliding_window_counter of 1 lets two requests through",
+			"8:95: rules[2].limits[0].elastic: is deprecated",
+			"9:123: rules[3].overrides[1]: can never match: rules[3].overrides[0] comes first",
+			"10:40: rules[4].match.paths: the rule applies to no request",
+			"11:56: rules[5].match.headers.x-user-id: the rule applies to no request",
+			"12:65: rules[6].limits[0]: denies every request",
+		} {
+			require.True(t, strings.HasPrefix(lines[i], "warning: "+path+":"+want), lines[i])
+		}
+		require.Len(t, lines, 8)
+
+		_, applied, exit := sluice(t, "apply", "-f", path, "--server", s.control.url(), "--wait", "60s")
+		require.Zero(t, exit, applied)
+		require.Equal(t, validated, applied)
+
+		text := strings.Replace(warned, "version: 1", "version: 1\ndomain: "+s.domain+"-2", 1)
+		res, err := http.Post(s.control.url()+"/v1/policies?file=warned.yaml", "application/yaml", strings.NewReader(text))
+		require.NoError(t, err)
+		defer res.Body.Close()
+		var stored struct {
+			Warnings []struct{ Path, Message string }
+		}
+		require.NoError(t, json.NewDecoder(res.Body).Decode(&stored))
+		require.Len(t, stored.Warnings, 8)
+		for _, w := range stored.Warnings {
+			require.Contains(t, validated, w.Path+": "+w.Message+"\n")
+		}
+	})
+}

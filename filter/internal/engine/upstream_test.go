@@ -1,0 +1,117 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whichever of two sources' fields a client reads, it learns of no more than
+// both grant.
+func TestReconcile(t *testing.T) {
+	const epoch = 1_800_000_000
+	for _, c := range []struct {
+		name   string
+		ours   []Field // after a call: what is sent
+		theirs map[string]string
+		want   []string
+		keep   bool
+	}{
+		{
+			"lists follow theirs",
+			[]Field{{"ratelimit-policy", `"r";q=9;w=60`}, {"ratelimit", `"r";r=3;t=7`}},
+			map[string]string{"ratelimit": `"up";r=90`, "ratelimit-policy": `"up";q=100,"day";q=5`},
+			[]string{`"up";q=100,"day";q=5, "r";q=9;w=60`, `"up";r=90, "r";r=3;t=7`},
+			false,
+		},
+		{
+			"only one of them",
+			[]Field{{"ratelimit-policy", `"r";q=9;w=60`}, {"ratelimit", `"r";r=3;t=7`}},
+			map[string]string{"ratelimit": `"up";r=90`},
+			[]string{`"r";q=9;w=60`, `"up";r=90, "r";r=3;t=7`},
+			false,
+		},
+		{
+			"ours is tighter", xFields("9, 9;w=60", "3"),
+			map[string]string{"x-ratelimit-limit": "100", "x-ratelimit-remaining": "90", "x-ratelimit-reset": "3000"},
+			[]string{"9, 9;w=60, 100", "3", "7"},
+			false,
+		},
+		{
+			"theirs is tighter", xFields("9, 9;w=60, 50;w=3600", "3"),
+			map[string]string{"x-ratelimit-limit": "5, 5;w=10", "x-ratelimit-remaining": "2", "x-ratelimit-reset": "1"},
+			[]string{"5, 5;w=10, 9;w=60, 50;w=3600", "2", "1"},
+			false,
+		},
+		{
+			"the later of equals: theirs", xFields("9, 9;w=60", "0"),
+			map[string]string{"x-ratelimit-limit": "5", "x-ratelimit-remaining": "0", "x-ratelimit-reset": "80"},
+			[]string{"5, 9;w=60", "0", "80"},
+			false,
+		},
+		{
+			"the later of equals: ours", xFields("9, 9;w=60", "0"),
+			map[string]string{"x-ratelimit-limit": "5", "x-ratelimit-remaining": "0", "x-ratelimit-reset": "6"},
+			[]string{"9, 9;w=60, 5", "0", "7"},
+			false,
+		},
+		{
+			"several lines of theirs", xFields("9, 9;w=60", "3"),
+			map[string]string{"x-ratelimit-remaining": "90,2", "x-ratelimit-reset": "10, 20"},
+			[]string{"9;w=60", "2", "20"},
+			false,
+		},
+		{
+			"nothing but their limit", xFields("9, 9;w=60", "3"),
+			map[string]string{"x-ratelimit-limit": "2"},
+			[]string{"9, 9;w=60, 2", "3", "7"},
+			false,
+		},
+		{
+			"nothing but their rest", xFields("9, 9;w=60", "3"),
+			map[string]string{"x-ratelimit-remaining": "1"},
+			[]string{"9;w=60", "1", "7"},
+			false,
+		},
+		{
+			"their reset is a moment, ours is tighter", xFields("9, 9;w=60", "3"),
+			map[string]string{"x-ratelimit-remaining": "90", "x-ratelimit-reset": "1800000100"},
+			[]string{"9, 9;w=60", "3", "1800000007"},
+			false,
+		},
+		{
+			"their reset is a moment, and later", xFields("9, 9;w=60", "3"),
+			map[string]string{"x-ratelimit-remaining": "3", "x-ratelimit-reset": "1800000100"},
+			[]string{"9;w=60", "3", "1800000100"},
+			false,
+		},
+		{
+			"no number", xFields("9, 9;w=60", "3"),
+			map[string]string{"x-ratelimit-remaining": "unlimited", "x-ratelimit-reset": "5"},
+			[]string{"9, 9;w=60", "3", "7"},
+			true,
+		},
+		{
+			"a date", xFields("9, 9;w=60", "3"),
+			map[string]string{"x-ratelimit-remaining": "5", "x-ratelimit-reset": "Fri, 15 Jan 2027 08:00:00 GMT"},
+			[]string{"9, 9;w=60", "3", "7"},
+			true,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			theirs, keep := make([]Sent, len(c.ours)), make([]bool, len(c.ours))
+			for i, f := range c.ours {
+				theirs[i].Value, theirs[i].Present = c.theirs[f.Name]
+			}
+			Reconcile(c.ours, theirs, keep, epoch*second)
+			for i, f := range c.ours {
+				require.Equal(t, c.want[i], f.Value, f.Name)
+				require.Equal(t, c.keep, keep[i], f.Name)
+			}
+		})
+	}
+}
+
+func xFields(limit, remaining string) []Field {
+	return []Field{{"x-ratelimit-limit", limit}, {"x-ratelimit-remaining", remaining}, {"x-ratelimit-reset", "7"}}
+}

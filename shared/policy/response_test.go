@@ -1,0 +1,88 @@
+package policy_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+func responseOf(t *testing.T, text string) (policy.Response, []policy.Problem) {
+	t.Helper()
+	p, errs, _ := policy.Read(parse(t, rule(`,"response":`+text)))
+	if p == nil {
+		return policy.Response{}, errs
+	}
+	return p.Rules[0].Response, nil
+}
+
+func TestResponse(t *testing.T) {
+	for text, want := range map[string]policy.Response{
+		`{}`: policy.DefaultResponse(),
+		`{"status":429,"content_type":"text/plain","grpc_status":"resource_exhausted"}`: policy.DefaultResponse(),
+		`{"status":503,"body":"","grpc_status":14}`:                                     {Status: 503, GRPCStatus: 14},
+		`{"status":599.0,"body":"a\tb\r\n","grpc_status":"unauthenticated"}`: {
+			Status: 599, Body: policy.Template{{Text: "a\tb\r\n"}}, GRPCStatus: 16,
+		},
+		`{"status":400,"body":"%%RULE%%: %RULE%%RETRY_AFTER% s %%","content_type":"application/json; charset=utf-8","grpc_status":1,
+		  "headers":{"X-Reason":"%RULE%","x-left":"%REMAINING%/%LIMIT% 100%%","x-fixed":"a,b"}}`: {
+			Status: 400, GRPCStatus: 1, ContentType: "application/json; charset=utf-8",
+			Body: policy.Template{{Text: "%RULE%: "}, {Value: policy.ValueRule}, {Value: policy.ValueRetryAfter}, {Text: " s %"}},
+			Headers: []policy.ResponseHeader{
+				{Name: "x-reason", Value: policy.Template{{Value: policy.ValueRule}}},
+				{Name: "x-left", Value: policy.Template{{Value: policy.ValueRemaining}, {Text: "/"}, {Value: policy.ValueLimit}, {Text: " 100%"}}},
+				{Name: "x-fixed", Value: policy.Template{{Text: "a,b"}}},
+			},
+		},
+	} {
+		got, errs := responseOf(t, text)
+		require.Empty(t, messages(errs), text)
+		require.Equal(t, want, got, text)
+	}
+}
+
+func TestResponseIsBounded(t *testing.T) {
+	headers := func(n int) string {
+		return `{"headers":{` + strings.TrimSuffix(strings.Repeat(`"x-N":"1",`, n), ",") + `}}`
+	}
+	for text, want := range map[string]string{
+		`{"body":"` + strings.Repeat("a", policy.MaxBodyBytes+1) + `"}`:              "rules[0].response.body: must be at most 4096 bytes, not 4097",
+		`{"headers":{"x-a":"` + strings.Repeat("a", policy.MaxHeaderBytes+1) + `"}}`: "rules[0].response.headers.x-a: must be at most 1024 bytes, not 1025",
+		headers(policy.MaxResponseHeaders + 1):                                       "rules[0].response.headers: has 33 headers, the most is 32",
+	} {
+		_, errs := responseOf(t, text)
+		require.Equal(t, []string{want}, messages(errs))
+	}
+	for _, text := range []string{
+		`{"body":"` + strings.Repeat("a", policy.MaxBodyBytes) + `"}`,
+		`{"headers":{"x-a":"` + strings.Repeat("a", policy.MaxHeaderBytes) + `"}}`,
+	} {
+		_, errs := responseOf(t, text)
+		require.Empty(t, errs)
+	}
+}
+
+// A template that is taken says what its text does, sign for sign.
+func FuzzResponseBody(f *testing.F) {
+	for _, text := range []string{"", "plain", "%RULE%", "%%RULE%%", "a%RETRY_AFTER%b%%%LIMIT%", "100%", "%REMAINING", "%rule%"} {
+		f.Add(text)
+	}
+	names := map[policy.Placeholder]string{
+		policy.ValueRule: "%RULE%", policy.ValueRetryAfter: "%RETRY_AFTER%", policy.ValueLimit: "%LIMIT%", policy.ValueRemaining: "%REMAINING%",
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		text = strings.ToValidUTF8(text, "?")
+		response, errs := responseOf(t, `{"body":`+string(policy.AppendString(nil, text))+`}`)
+		if len(errs) > 0 {
+			return
+		}
+		var again strings.Builder
+		for _, part := range response.Body {
+			again.WriteString(strings.ReplaceAll(part.Text, "%", "%%"))
+			again.WriteString(names[part.Value])
+		}
+		require.Equal(t, text, again.String())
+	})
+}
