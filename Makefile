@@ -21,6 +21,7 @@ out := build/out
 cli := $(out)/sluice
 filter := $(out)/sluice.wasm
 embedded := $(out)/embed/sluice.wasm
+figures := $(out)/figures
 
 oldest := $(firstword $(ENVOY_VERSIONS))
 newest := $(lastword $(ENVOY_VERSIONS))
@@ -46,7 +47,9 @@ run: build $(if $(ENVOY),$(out)/envoy-$(ENVOY_VERSION)/envoy) ## push examples/q
 
 .PHONY: test
 test: build ## everything, on the oldest and the newest supported Envoy (or on ENVOY_PATH alone)
+	@rm -rf $(figures)
 	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages=./... timeout=14m
+	@echo; echo 'explored and compared:'; cat $(figures)/*.txt
 
 .PHONY: e2e-all
 e2e-all: build ## the end-to-end scenarios on every supported Envoy

@@ -32,8 +32,11 @@ func Filter(tb testing.TB, tags ...string) string {
 
 // Compile compiles the filter of the source tree at root into file.
 func Compile(root, file string, tags ...string) error {
-	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w",
-		"-tags="+strings.Join(tags, ","), "-o", file, "./filter")
+	return compile(root, file, "-tags="+strings.Join(tags, ","))
+}
+
+func compile(root, file, flag string) error {
+	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", flag, "-o", file, "./filter")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -39,6 +39,23 @@ func (h *Host) Configure(configuration []byte) error {
 	return h.update(h.filter, configuration)
 }
 
+// ConfigureWorker gives one worker another configuration of the running filter,
+// tried by no canary: what a thread does when an update has come to it and not
+// yet to the others. The next Configure makes all threads alike again.
+func (h *Host) ConfigureWorker(worker int, configuration []byte) error {
+	t, err := h.worker(worker)
+	if err != nil {
+		return err
+	}
+	h.updates.Lock()
+	f, configured := h.filter, h.configured != nil
+	h.updates.Unlock()
+	if !configured {
+		return errors.New("configure worker: nothing is configured")
+	}
+	return h.apply(t, f, append([]byte{}, configuration...))
+}
+
 // Replace gives all threads a new filter, in new VMs. The shared data stays.
 // With the bytes of the running filter it is Configure.
 func (h *Host) Replace(wasm []byte, configuration []byte) error {

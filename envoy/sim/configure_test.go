@@ -285,3 +285,22 @@ func TestModulesThatEnvoyCouldNotLoad(t *testing.T) {
 		})
 	}
 }
+
+func TestConfigureWorkerReachesOneThread(t *testing.T) {
+	b := setUp(t, workers(2))
+	b.heard()
+	require.NoError(t, b.ConfigureWorker(1, []byte("second")))
+	require.Equal(t, []string{"1 info configure second", "1 info done first"}, b.heard(), "no canary, and no other thread")
+	require.Equal(t, []string{"first"}, b.do(0, "config"))
+	require.Equal(t, []string{"second"}, b.do(1, "config"))
+	require.NoError(t, b.ConfigureWorker(1, []byte("second")))
+	require.Empty(t, b.heard())
+	require.NoError(t, b.Configure([]byte("first")))
+	require.Equal(t, []string{"first"}, b.do(1, "config"), "the update that all have brings the one back in line")
+	require.EqualError(t, b.ConfigureWorker(2, nil), "find worker 2: there are workers 0 to 1")
+
+	h, err := sim.New(context.Background(), sim.Options{Wasm: guest, CacheDir: cacheDir})
+	require.NoError(t, err)
+	defer h.Close()
+	require.EqualError(t, h.ConfigureWorker(0, nil), "configure worker: nothing is configured")
+}

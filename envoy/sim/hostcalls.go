@@ -46,11 +46,25 @@ func (v *vm) currentTime(s []uint64) status {
 	return v.writeU64(s[0], uint64(v.host.now()))
 }
 
+// Access is one read or write of shared data that a VM is about to make.
+type Access struct {
+	Key   []byte // valid during the call
+	Write bool
+	CAS   uint32 // of a write
+}
+
+func (v *vm) access(a Access) {
+	if v.host.onShared != nil {
+		v.host.onShared(v.id, a)
+	}
+}
+
 func (v *vm) getSharedData(s []uint64) status {
 	key, ok := v.read(s[0], s[1])
 	if !ok {
 		return invalidMemory
 	}
+	v.access(Access{Key: key})
 	if st := v.scope().stream; st != nil && st.faults.Get {
 		return internalFailure
 	}
@@ -71,6 +85,7 @@ func (v *vm) setSharedData(s []uint64) status {
 		return invalidMemory
 	}
 	cas := uint32(s[4])
+	v.access(Access{Key: key, Write: true, CAS: cas})
 	if st := v.scope().stream; st != nil {
 		if st.faults.Set {
 			return internalFailure

@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -176,4 +177,19 @@ func TestServeNeedsAConfigurationAndAWorker(t *testing.T) {
 	require.EqualError(t, err, "find worker 1: there are workers 0 to 0")
 	_, err = b.Serve(sim.Main, &sim.Request{})
 	require.Error(t, err)
+}
+
+func TestAccessesAreAnnounced(t *testing.T) {
+	var b *bench
+	var seen []string
+	b = setUp(t, func(o *sim.Options) {
+		o.OnShared = func(vm int, a sim.Access) {
+			seen = append(seen, fmt.Sprint(vm, " ", string(a.Key), " ", a.Write, " ", a.CAS))
+			if !a.Write && len(seen) == 1 {
+				b.Shared().Set("k", []byte("meanwhile"), 0)
+			}
+		}
+	})
+	require.Equal(t, []string{"meanwhile 1", "ok"}, b.do(0, "get k;set k v 1"))
+	require.Equal(t, []string{"0 k false 0", "0 k true 1"}, seen, "before they are made")
 }

@@ -79,6 +79,11 @@ type Options struct {
 	// clocks when it collects garbage.
 	OnCall func(vm int, call string)
 
+	// OnShared is called before each read and write of shared data, on the
+	// goroutine of the VM: it may block, and whatever others do to the store
+	// meanwhile comes first.
+	OnShared func(vm int, a Access)
+
 	// Seed makes the random numbers of each VM repeat. 0 = true random.
 	Seed uint64
 
@@ -104,6 +109,7 @@ type Host struct {
 	logTo           func(Level, int, string)
 	logLevel        Level
 	onCall          func(int, string)
+	onShared        func(int, Access)
 	seed            uint64
 
 	clock struct {
@@ -132,7 +138,8 @@ type thread struct {
 func New(ctx context.Context, o Options) (*Host, error) {
 	h := &Host{
 		ctx: ctx, vmID: o.VMID, vmConfiguration: o.VMConfiguration, pluginName: o.PluginName, rootID: o.RootID,
-		properties: o.Properties, now: o.Now, logTo: o.Log, logLevel: o.LogLevel, onCall: o.OnCall, seed: o.Seed,
+		properties: o.Properties, now: o.Now, logTo: o.Log, logLevel: o.LogLevel, onCall: o.OnCall,
+		onShared: o.OnShared, seed: o.Seed,
 	}
 	if o.Workers < 0 {
 		return nil, fmt.Errorf("start simulator: %d workers, want at least 1", o.Workers)

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"sync"
 )
 
@@ -146,4 +147,28 @@ func (n *Namespace) Snapshot() map[string][]byte {
 		return true
 	})
 	return all
+}
+
+// Saved is what a namespace held at an instant, and which number its store's
+// next write got.
+type Saved struct {
+	data map[string]entry
+	next uint32
+}
+
+// Save returns what the namespace holds.
+func (n *Namespace) Save() *Saved {
+	n.store.mu.Lock()
+	defer n.store.mu.Unlock()
+	return &Saved{maps.Clone(n.data), n.store.next}
+}
+
+// Restore brings back what Save has returned, write numbers included. No VM of
+// another namespace of the store may be running.
+func (n *Namespace) Restore(s *Saved) {
+	n.store.mu.Lock()
+	defer n.store.mu.Unlock()
+	clear(n.data)
+	maps.Copy(n.data, s.data)
+	n.store.next = s.next
 }

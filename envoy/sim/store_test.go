@@ -100,3 +100,21 @@ func TestStoreKeepsItsOwnCopy(t *testing.T) {
 	ns.Set("k", []byte("new"), 0)
 	require.Equal(t, "old", string(got), "a value that was read stays as it was")
 }
+
+func TestRestoreBringsEverythingBack(t *testing.T) {
+	ns := NewStore().Namespace("")
+	ns.Set("kept", []byte("1"), 0)
+	ns.Set("changed", []byte("2"), 0)
+	saved := ns.Save()
+	for range 2 {
+		require.True(t, ns.Set("changed", []byte("3"), 2))
+		ns.Set("new", nil, 0)
+		ns.Restore(saved)
+		require.Equal(t, map[string][]byte{"kept": []byte("1"), "changed": []byte("2")}, ns.Snapshot())
+		require.False(t, ns.Set("changed", nil, 3), "the write number is the old one")
+		require.True(t, ns.Set("new", nil, 0))
+		_, cas, _ := ns.Get("new")
+		require.Equal(t, uint32(3), cas, "and so is the next")
+		ns.Restore(saved)
+	}
+}

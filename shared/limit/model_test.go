@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // event is one counted hit of the model.
@@ -218,7 +220,7 @@ func TestAgainstTheModel(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, compared, 2_000_000)
-	t.Logf("%d steps compared", compared)
+	buildtest.Figure(t, "%d random steps of fixed windows compared with a plain model", compared)
 }
 
 // takeBackBoth takes the hit just counted back, at once or after another hit.

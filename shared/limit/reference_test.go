@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // reference is the plainest limiter of one algorithm: what was counted and
@@ -185,7 +187,7 @@ func randomPeriod(r *rand.Rand) int64 {
 	return periods[r.IntN(len(periods))]
 }
 
-func requireCompared(t *testing.T, least, compared int) {
+func requireCompared(t *testing.T, least, compared int, what string) {
 	require.GreaterOrEqual(t, compared, least)
-	t.Logf("%d instants compared", compared)
+	buildtest.Figure(t, "%d random steps of %s compared with a plain reference", compared, what)
 }

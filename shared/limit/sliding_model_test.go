@@ -95,7 +95,7 @@ func relimitLog(r *rand.Rand, w *Window) { w.Limit = uint32(r.IntN(int(w.Units) 
 
 func TestTheLogAgainstTheReference(t *testing.T) {
 	n := runCourses(t, 9000, 45, 31, randomLog, relimitLog, func(w Window) reference { return &logReference{window: w} })
-	requireCompared(t, 400_000, n)
+	requireCompared(t, 400_000, n, "sliding_window_log")
 }
 
 // counterReference weighs the events of the bucket before.
@@ -188,5 +188,5 @@ func relimitAny(r *rand.Rand, w *Window) {
 
 func TestTheCounterAgainstTheReference(t *testing.T) {
 	n := runCourses(t, 9000, 45, 32, randomCounter, relimitAny, func(w Window) reference { return &counterReference{window: w} })
-	requireCompared(t, 400_000, n)
+	requireCompared(t, 400_000, n, "sliding_window_counter")
 }

@@ -128,7 +128,7 @@ func relimitBucket(r *rand.Rand, w *Window) {
 
 func TestTheBucketAgainstTheReference(t *testing.T) {
 	n := runCourses(t, 9000, 45, 33, randomBucket, relimitBucket, func(w Window) reference { return &bucketReference{window: w} })
-	requireCompared(t, 400_000, n)
+	requireCompared(t, 400_000, n, "token_bucket")
 }
 
 // A worker of a configuration that does not know the bucket's size hands out

@@ -167,12 +167,15 @@ func (r *run) now(w *runWorker) int64 {
 	return now
 }
 
+// runSteps is how long a history is.
+const runSteps = 120
+
 // play runs the history and returns what it violated, "" if nothing.
 func (r *run) play() string {
 	changes := r.random.IntN(4) == 0
 	backs := r.random.IntN(2) == 0
 	resets := r.random.IntN(6) == 0
-	for range 120 {
+	for range runSteps {
 		switch n := r.random.IntN(100); {
 		case n < 30:
 			r.clock += 1 + r.random.Int64N(3)

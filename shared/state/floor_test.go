@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
@@ -52,7 +53,8 @@ func violations(first uint64, runs int, fault fault, shape int) (count int64, se
 func TestEvictionNeverRefunds(t *testing.T) {
 	count, seed, found := violations(*floorSeed, *floorRuns, nil, allShapes)
 	require.Zero(t, count, "replay the first with -run %s -floor-runs 1 -floor-seed %d: %s", t.Name(), seed, found)
-	t.Logf("%d runs, seeds from %d", *floorRuns, *floorSeed)
+	buildtest.Figure(t, "%d random steps of evictions, take-backs and policy changes in %d histories from seed %d, each judged by exact limiters",
+		*floorRuns*runSteps, *floorRuns, *floorSeed)
 }
 
 // parsed returns the bucket that is about to be written, if it is one.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -131,10 +132,14 @@ func FuzzDecide(f *testing.F) {
 		dice.Read(data)
 		f.Add(data)
 	}
-	f.Fuzz(func(t *testing.T, data []byte) { decideAll(t, tape(data)) })
+	requests := 0
+	f.Fuzz(func(t *testing.T, data []byte) { requests += decideAll(t, tape(data)) })
+	if requests > 0 { // none where other processes do the fuzzing
+		buildtest.Figure(f, "%d random requests under random policies, each verdict judged", requests)
+	}
 }
 
-func decideAll(t *testing.T, in tape) {
+func decideAll(t *testing.T, in tape) (requests int) {
 	small := in.next()%2 == 1
 	backwards := !small && in.next()%2 == 1
 	rules := in.rules(small)
@@ -180,7 +185,9 @@ func decideAll(t *testing.T, in tape) {
 		if !small && !races && !w.operated {
 			w.agrees(v)
 		}
+		requests++
 	}
+	return requests
 }
 
 type watch struct {

@@ -1,0 +1,311 @@
+package interleave_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/envoy/sim/interleave"
+)
+
+const (
+	hour = int64(3_600_000_000_000)
+	ms   = int64(1_000_000)
+	base = 277_778 * hour // the beginning of an hour
+
+	most     = 3    // workers of a scenario
+	observer = most // reads the counters afterwards
+)
+
+// step is one thing a worker does, at a time by its own clock.
+type step struct {
+	at  int64
+	run func(b *bench, worker int) string
+}
+
+// hit is a request of a user to a tenant; either may be empty.
+func hit(at int64, user, tenant string) step {
+	r := &sim.Request{}
+	if user != "" {
+		r.Headers = append(r.Headers, [2]string{"x-user", user})
+	}
+	if tenant != "" {
+		r.Headers = append(r.Headers, [2]string{"x-tenant", tenant})
+	}
+	return step{at, func(b *bench, worker int) string {
+		res, err := b.Serve(worker, r)
+		if err != nil {
+			return err.Error()
+		}
+		return strconv.Itoa(res.Status)
+	}}
+}
+
+// operate is a management request. Its answer is the value, or what it says if
+// that is no operation with one.
+func operate(at int64, operation, query string) step {
+	r := &sim.Request{
+		Method: "POST", Path: "/m/counters/" + operation + "?" + query,
+		Headers: [][2]string{{"authorization", "Bearer test"}},
+	}
+	return step{at, func(b *bench, worker int) string {
+		res, err := b.Serve(worker, r)
+		if err != nil {
+			return err.Error()
+		}
+		text := string(res.Body)
+		if value, ok := strings.CutPrefix(text, `{"value":`); ok {
+			text = value[:len(value)-len(strings.TrimLeft(value, "0123456789"))]
+		}
+		return text
+	}}
+}
+
+// tick has the worker flush its metrics and look after its tables.
+func tick() step {
+	return step{now, func(b *bench, worker int) string { return fmt.Sprint(b.Tick(worker)) }}
+}
+
+// change brings the scenario's next policy to the worker.
+func change(at int64) step {
+	return step{at, func(b *bench, worker int) string { return fmt.Sprint(b.ConfigureWorker(worker, b.next)) }}
+}
+
+// scenario is a small race and what must hold at its end.
+type scenario struct {
+	name     string
+	policy   string // rules
+	next     string // rules that change brings
+	anew     bool   // every execution begins with configurations that have not been used
+	setUp    []step // worker 0, before
+	scripts  [][]step
+	observed []step // the observer, after
+	judge    func(o *outcome) error
+
+	// apart: a request may see what another is about to take back, so that no
+	// order of whole requests explains every outcome.
+	apart bool
+}
+
+// outcome is what the steps and the observer were answered.
+type outcome struct {
+	steps    [most][]string
+	observed []string
+	keys     int // in shared data
+}
+
+func (o *outcome) String() string { return fmt.Sprint(o.steps, o.observed, o.keys) }
+
+// count returns how many of the steps were answered so.
+func (o *outcome) count(answer string) (n int) {
+	for _, steps := range o.steps {
+		for _, have := range steps {
+			if have == answer {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// passed is how many of a worker's requests were let through.
+func (o *outcome) passed(worker int) (n int) {
+	for _, have := range o.steps[worker] {
+		if have == "200" {
+			n++
+		}
+	}
+	return n
+}
+
+func (o *outcome) admitted() int { return o.count("200") }
+
+// value is the observed value with that index.
+func (o *outcome) value(i int) int {
+	n, err := strconv.Atoi(o.observed[i])
+	if err != nil {
+		return -1
+	}
+	return n
+}
+
+// bench is a simulated proxy with the compiled filter, whose workers a
+// scheduler controls. Each worker has a clock of its own.
+type bench struct {
+	*sim.Host
+	*interleave.Scheduler
+	empty    *sim.Saved
+	policies [2][]byte // the scenario's policy, written in two ways
+	next     []byte
+	starts   int
+
+	clocks  [most]int64
+	outside int64 // the clock of who is none of the workers
+	log     []string
+	outcome outcome
+}
+
+func newBench(t *testing.T, wasm []byte) *bench {
+	t.Helper()
+	b := &bench{}
+	b.Scheduler = interleave.New(func() *sim.Namespace { return b.Shared() })
+	h, err := sim.New(context.Background(), sim.Options{
+		Wasm: wasm, Workers: most + 1, VMID: "sluice", PluginName: "sluice", RootID: "sluice", Seed: 1,
+		CacheDir: buildtest.CacheDir(), OnShared: b.Park, LogLevel: sim.Error,
+		Now: func() int64 {
+			if worker := b.Running(); worker != interleave.Nobody {
+				return b.clocks[worker]
+			}
+			return b.outside
+		},
+		Log: func(level sim.Level, vm int, message string) {
+			b.log = append(b.log, fmt.Sprintf("vm %d: %s: %s", vm, level, message))
+		},
+	})
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	b.Host, b.empty = h, h.Shared().Save()
+	return b
+}
+
+// manageable is a policy with those rules and a management path; the token is
+// "test".
+func manageable(rules string) []byte {
+	return []byte(`{"version":1,"manage":{"path":"/m/","token_sha256":"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},"rules":[` + rules + `]}`)
+}
+
+// space makes the scenario one for the scheduler. judge is called at the end of
+// each execution.
+func (b *bench) space(t *testing.T, c *scenario, judge func() error) interleave.Space {
+	t.Helper()
+	b.Shared().Restore(b.empty)
+	b.next = manageable(c.next)
+	for i := range b.policies {
+		b.policies[i] = append(manageable(c.policy), strings.Repeat(" ", i)...)
+	}
+	b.outside = base - 2*hour                       // before anything happens
+	require.NoError(t, b.Configure(manageable(""))) // nobody stays as the scenario before has left it
+	require.NoError(t, b.Configure(b.policies[b.starts%2]))
+	b.warm(c)
+	saved := b.Shared().Save()
+	space := interleave.Space{
+		Start: func() { b.start(c, saved) },
+		Judge: func() error {
+			b.observe(c)
+			return judge()
+		},
+	}
+	for worker, script := range c.scripts {
+		var steps []func()
+		for _, s := range script {
+			steps = append(steps, func() {
+				b.clocks[worker] = s.at
+				b.outcome.steps[worker] = append(b.outcome.steps[worker], s.run(b, worker))
+			})
+		}
+		space.Scripts = append(space.Scripts, steps)
+	}
+	return space
+}
+
+// warm has worker 0 do the set-up and, unless the scenario begins anew, every
+// worker enter its tables.
+func (b *bench) warm(c *scenario) {
+	for _, s := range c.setUp {
+		b.outside = s.at
+		s.run(b, 0)
+	}
+	b.outside = base - 2*hour
+	if c.anew {
+		return
+	}
+	for worker := range observer + 1 {
+		operate(0, "stats", "").run(b, worker)
+	}
+}
+
+// start brings proxy and store to where each execution begins.
+func (b *bench) start(c *scenario, saved *sim.Saved) {
+	b.outside = base - 2*hour
+	b.log = b.log[:0]
+	for worker := range b.outcome.steps {
+		b.outcome.steps[worker] = b.outcome.steps[worker][:0]
+	}
+	b.Shared().Restore(saved)
+	if !c.anew && c.next == "" {
+		return
+	}
+	b.starts++
+	for worker := range observer + 1 {
+		if worker < len(c.scripts) || worker == observer {
+			if err := b.ConfigureWorker(worker, b.policies[b.starts%2]); err != nil {
+				b.log = append(b.log, err.Error())
+			}
+			if !c.anew {
+				operate(0, "stats", "").run(b, worker)
+			}
+		}
+	}
+	b.Shared().Restore(saved)
+}
+
+// observe reads what is left, as time goes on after the last step.
+func (b *bench) observe(c *scenario) {
+	b.outcome.keys = b.Shared().Len()
+	b.outcome.observed = b.outcome.observed[:0]
+	for _, s := range c.observed {
+		b.outside = s.at
+		b.outcome.observed = append(b.outcome.observed, s.run(b, observer))
+	}
+}
+
+// explore runs a scenario in all its orders: what the scenario's own judge
+// says must hold, and, unless it sets itself apart, each outcome must be one
+// that whole steps have in some order without a race.
+func (b *bench) explore(t *testing.T, c *scenario, bounds interleave.Bounds, choices []int) interleave.Result {
+	t.Helper()
+	var serial []string
+	judged := func() error {
+		if len(b.log) > 0 {
+			return fmt.Errorf("the filter says: %s", strings.Join(b.log, "\n"))
+		}
+		if err := c.judge(&b.outcome); err != nil {
+			return fmt.Errorf("%w: %s", err, b.outcome.String())
+		}
+		return nil
+	}
+	space := b.space(t, c, func() error {
+		if err := judged(); err != nil {
+			return err
+		}
+		if have := b.outcome.String(); !c.apart && !slices.Contains(serial, have) {
+			return fmt.Errorf("no order of whole requests ends so: %s; they end so:\n%s", have, strings.Join(serial, "\n"))
+		}
+		return nil
+	})
+	var wrong *interleave.Failure
+	b.Serial(space, func() {
+		b.observe(c)
+		if err := judged(); err != nil && wrong == nil {
+			wrong = &interleave.Failure{Err: fmt.Errorf("without any race: %w", err)}
+		}
+		if have := b.outcome.String(); !slices.Contains(serial, have) {
+			serial = append(serial, have)
+		}
+	})
+	if choices != nil {
+		return interleave.Result{Failure: b.Replay(space, choices)}
+	}
+	r := b.Explore(space, bounds)
+	if r.Failure == nil && wrong != nil { // the search did not come so far
+		r.Failure, r.Exhaustive = wrong, false
+	}
+	return r
+}

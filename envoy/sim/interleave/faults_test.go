@@ -1,0 +1,80 @@
+package interleave_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/envoy/sim/interleave"
+)
+
+// faults are what every limiter of this kind can get wrong, each planted where
+// this one gets it right.
+var faults = []struct {
+	buildtest.Fault
+	want string // part of what is to be said of it
+}{
+	{buildtest.Fault{
+		Name: "what is missing is created with cas 0", File: "shared/state/store.go",
+		Old: "const CreateOnly uint32 = 0xFFFFFFFE", New: "const CreateOnly uint32 = 0",
+	}, "are admitted, not"},
+	{buildtest.Fault{
+		Name: "taking back asks for no generation", File: "shared/state/entry.go",
+		Old: "if e.slot < 0 || e.bucket.recordGeneration(&t.layout, e.slot) != committed.generation {", New: "if e.slot < 0 {",
+	}, "taking back took the hit of another"},
+	{buildtest.Fault{
+		Name: "eviction leaves no floor", File: "shared/state/evict.go",
+		Old: "t.join(e, slot, last, at)", New: "",
+	}, "eviction has refunded"},
+	{buildtest.Fault{
+		Name: "clean overwrites hits that came meanwhile", File: "shared/state/operate.go",
+		Old: "return changes, t.write(e)", New: "return changes, t.tables.store.Set(e.key[:], e.bucket, 0)",
+	}, "are admitted, not"},
+	{buildtest.Fault{
+		Name: "a window goes back with a worker's clock", File: "shared/state/table.go",
+		Old: "e.Now = max(now, last)", New: "e.Now = now",
+	}, "are admitted in the new window"},
+	{buildtest.Fault{
+		Name: "a lost compare-and-swap counts as won", File: "filter/internal/engine/attempt.go",
+		Old: "case state.Mismatch:\n\t\t\tif retries == maxRetries {", New: "case state.Mismatch:\n\t\t\tif t.counted = true; t.counted {\n\t\t\t\treturn\n\t\t\t}\n\t\t\tif retries == maxRetries {",
+	}, "are admitted, not"},
+	{buildtest.Fault{
+		Name: "a late denial takes nothing back", File: "filter/internal/engine/decide.go",
+		Old: "tries[i].takeBack(now)", New: "_ = tries[i]",
+	}, "counted"},
+	{buildtest.Fault{
+		Name: "the directory is written with cas 0", File: "shared/state/directory.go",
+		Old: "t.store.Set(directoryKey, next, cas)", New: "t.store.Set(directoryKey, next, 0*cas)",
+	}, "counted"},
+	{buildtest.Fault{
+		Name: "a changed list of windows starts anew", File: "shared/state/bucket.go",
+		Old: "copy(out.record(to, slot), b.record(from, slot)[:recordHeadBytes])", New: "continue",
+	}, "are admitted, not"},
+}
+
+// TestPlantedFaults: each faulty filter is found out.
+func TestPlantedFaults(t *testing.T) {
+	found := 0
+	for _, f := range faults {
+		t.Run(f.Name, func(t *testing.T) {
+			b := newBench(t, buildtest.Plant(t, f.Fault))
+			searched := 0
+			for _, c := range scenarios() {
+				r := b.explore(t, &c, interleave.Bounds{Most: 300}, nil)
+				searched += r.Executions
+				if r.Failure == nil {
+					continue
+				}
+				first, _, _ := strings.Cut(r.Failure.Error(), "\n")
+				t.Logf("found by %q, number %d of its interleavings, after %d in all: %s", c.name, r.Executions, searched, first)
+				require.Contains(t, first, f.want)
+				found++
+				return
+			}
+			t.Fatalf("not found in %d interleavings", searched)
+		})
+	}
+	buildtest.Figure(t, "%d of %d filters with a planted fault found out", found, len(faults))
+}

@@ -1,0 +1,72 @@
+package interleave_test
+
+import (
+	"flag"
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/envoy/sim/interleave"
+)
+
+var (
+	flagMost    = flag.Int("interleave-max", 100_000, "interleavings of a scenario that are searched before the rest is left to chance; 0 = all")
+	flagRandom  = flag.Int("interleave-random", 1000, "interleavings at random of a scenario that has more than that")
+	flagSeed    = flag.Uint64("interleave-seed", 1, "seed of those")
+	flagCase    = flag.String("interleave-case", "", "scenarios to run, a regular expression")
+	flagChoices = flag.String("interleave-choices", "", "replay this interleaving of the scenario: who went at each access, a digit each")
+)
+
+func TestInterleavings(t *testing.T) {
+	b := newBench(t, buildtest.Wasm(t))
+	choices, err := interleave.Parse(*flagChoices)
+	require.NoError(t, err)
+	chosen, err := regexp.Compile(*flagCase)
+	require.NoError(t, err)
+	require.True(t, choices == nil || *flagCase != "", "-interleave-choices belongs to one scenario: name it with -interleave-case")
+	var sum interleave.Result
+	cases, exhaustive := 0, 0
+	for _, c := range scenarios() {
+		if !chosen.MatchString(c.name) {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			began := time.Now()
+			r := b.explore(t, &c, interleave.Bounds{Most: *flagMost, Random: *flagRandom, Seed: *flagSeed}, choices)
+			took := time.Since(began)
+			if r.Failure != nil {
+				t.Fatalf("%v\nto replay: go test ./envoy/sim/interleave -run TestInterleavings -interleave-case '^%s$' -interleave-choices %s\nfound after %d interleavings, %d at random from seed %d",
+					r.Failure, regexp.QuoteMeta(c.name), interleave.Text(r.Failure.Choices), r.Executions, r.Random, *flagSeed)
+			}
+			if choices != nil {
+				t.Logf("replayed %s: nothing is wrong with %s", *flagChoices, b.outcome.String())
+				cases++
+				return
+			}
+			t.Logf("%s; %.2f ms each", describe(r), took.Seconds()*1000/float64(max(r.Executions+r.Random, 1)))
+			cases++
+			if r.Exhaustive {
+				exhaustive++
+			}
+			sum.Executions += r.Executions
+			sum.Random += r.Random
+			sum.Accesses += r.Accesses
+		})
+	}
+	require.Positive(t, cases, "no scenario is called like %q", *flagCase)
+	if *flagCase == "" && !t.Failed() {
+		buildtest.Figure(t, "%d interleavings of %d races searched, %d races to the end, and %d at random from seed %d: %d accesses of the compiled filter",
+			sum.Executions, cases, exhaustive, sum.Random, *flagSeed, sum.Accesses)
+	}
+}
+
+func describe(r interleave.Result) string {
+	if r.Exhaustive {
+		return fmt.Sprintf("all %d interleavings, up to %d accesses", r.Executions, r.Longest)
+	}
+	return fmt.Sprintf("%d interleavings and %d at random, up to %d accesses", r.Executions, r.Random, r.Longest)
+}

@@ -1,0 +1,261 @@
+// Package interleave runs scripts on the workers of a simulated Envoy in every
+// order that their reads and writes of shared data can have.
+//
+// Its invariant: an execution is a function of its choices alone. Every worker
+// is stopped before each of its accesses to shared data, one worker runs at a
+// time, and between two accesses a worker touches nothing that others see; so
+// the list of who went when is all there is to know, and it replays.
+//
+// It must never import the filter, the engine or a policy: what an outcome
+// ought to be, its caller knows.
+package interleave
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// MaxWorkers is how many scripts can run side by side.
+const MaxWorkers = 8
+
+// Nobody is who runs while no script does: when a space is started and judged.
+const Nobody = -1
+
+// Space is what can happen: the workers' scripts from one beginning. Worker i
+// is VM i of the host.
+type Space struct {
+	// Start brings everything to where each execution begins.
+	Start func()
+	// Scripts are what each worker does, step by step. A step may make any
+	// number of accesses, and must not wait for another worker.
+	Scripts [][]func()
+	// Judge says what is wrong with the state at the end of an execution.
+	Judge func() error
+}
+
+// Scheduler decides who goes next. Its Park is the host's OnShared.
+type Scheduler struct {
+	store   func() *sim.Namespace
+	running int
+	parking bool // scripts stop before accesses
+
+	keys    map[string]int
+	pending [MaxWorkers]access
+	yields  [MaxWorkers]func(struct{}) bool
+	resumes [MaxWorkers]func() (struct{}, bool)
+	alive   set
+
+	events []event // what this execution has done
+}
+
+// access is one read or write that a worker is stopped before.
+type access struct {
+	key   int
+	name  string
+	write bool
+	cas   uint32
+}
+
+// set is a set of workers.
+type set uint16
+
+func only(worker int) set            { return 1 << worker }
+func (s set) has(worker int) bool    { return s&only(worker) != 0 }
+func (s set) first() (worker int)    { return s.nth(0) }
+func (s set) without(worker int) set { return s &^ only(worker) }
+
+func (s set) len() (n int) {
+	for ; s != 0; s &= s - 1 {
+		n++
+	}
+	return n
+}
+
+// nth returns the worker that has n smaller ones in the set.
+func (s set) nth(n int) int {
+	for worker := range MaxWorkers {
+		if s.has(worker) {
+			if n == 0 {
+				return worker
+			}
+			n--
+		}
+	}
+	return Nobody
+}
+
+// New returns a scheduler. store is what its workers share; it is asked for
+// when an execution begins, so that the host can be made after the scheduler.
+func New(store func() *sim.Namespace) *Scheduler {
+	return &Scheduler{store: store, running: Nobody, keys: map[string]int{}}
+}
+
+// Running is the worker whose script runs, or Nobody.
+func (s *Scheduler) Running() int { return s.running }
+
+// Park stops the running worker before its access until it is its turn. It
+// does nothing outside an execution.
+func (s *Scheduler) Park(vm int, a sim.Access) {
+	if !s.parking || vm != s.running {
+		return
+	}
+	id, known := s.keys[string(a.Key)]
+	if !known {
+		id = len(s.keys)
+		s.keys[string(a.Key)] = id
+	}
+	s.pending[vm] = access{id, string(a.Key), a.Write, a.CAS}
+	s.yields[vm](struct{}{})
+}
+
+// begin starts an execution: every script runs up to its first access.
+func (s *Scheduler) begin(space *Space) {
+	s.running, s.parking = Nobody, false
+	space.Start()
+	s.events, s.alive, s.parking = s.events[:0], 0, true
+	for worker, script := range space.Scripts {
+		s.resumes[worker], _ = iter.Pull(func(yield func(struct{}) bool) {
+			s.yields[worker] = yield
+			for _, step := range script {
+				step()
+			}
+		})
+		s.alive |= only(worker)
+		s.resume(worker)
+	}
+}
+
+// resume lets a worker run up to its next access.
+func (s *Scheduler) resume(worker int) {
+	s.running = worker
+	if _, more := s.resumes[worker](); !more {
+		s.alive = s.alive.without(worker)
+	}
+	s.running = Nobody
+}
+
+// step has a worker make the access it is stopped before.
+func (s *Scheduler) step(worker int) {
+	e := event{worker: worker, access: s.pending[worker]}
+	e.write = s.writes(worker)
+	s.events = append(s.events, e)
+	s.resume(worker)
+}
+
+// writes reports whether the access that the worker is stopped before would
+// change the store: a compare-and-swap that somebody else has overtaken only
+// reads, and always will.
+func (s *Scheduler) writes(worker int) bool {
+	a := &s.pending[worker]
+	if !a.write || a.cas == 0 {
+		return a.write
+	}
+	_, cas, exists := s.store().Get(a.name)
+	return !exists || cas == a.cas
+}
+
+// judge ends an execution.
+func (s *Scheduler) judge(space *Space) *Failure {
+	s.parking = false
+	err := space.Judge()
+	if err == nil {
+		return nil
+	}
+	f := &Failure{Err: err}
+	for _, e := range s.events {
+		f.Choices = append(f.Choices, e.worker)
+		f.Trace = append(f.Trace, e.String())
+	}
+	return f
+}
+
+// Failure is an execution that was judged wrong.
+type Failure struct {
+	Choices []int    // who went, at each access; Replay takes it
+	Trace   []string // the accesses
+	Err     error
+}
+
+func (f *Failure) Error() string {
+	return fmt.Sprintf("%v\nchoices %s\n%s", f.Err, Text(f.Choices), strings.Join(f.Trace, "\n"))
+}
+
+func (f *Failure) Unwrap() error { return f.Err }
+
+// Text writes choices as one digit each.
+func Text(choices []int) string {
+	b := make([]byte, len(choices))
+	for i, c := range choices {
+		b[i] = '0' + byte(c)
+	}
+	return string(b)
+}
+
+// Parse reads what Text has written.
+func Parse(text string) (choices []int, err error) {
+	for i, c := range []byte(text) {
+		if c < '0' || c >= '0'+MaxWorkers {
+			return nil, fmt.Errorf("parse choices: %q at %d is no worker, want a digit from 0 to %d", c, i, MaxWorkers-1)
+		}
+		choices = append(choices, int(c-'0'))
+	}
+	return choices, nil
+}
+
+// Replay runs the execution with those choices; where they end, or name a
+// worker that is done, the first one left goes.
+func (s *Scheduler) Replay(space Space, choices []int) *Failure {
+	s.begin(&space)
+	for at := 0; s.alive != 0; at++ {
+		worker := s.alive.first()
+		if at < len(choices) && s.alive.has(choices[at]) {
+			worker = choices[at]
+		}
+		s.step(worker)
+	}
+	return s.judge(&space)
+}
+
+// Serial runs the scripts in every order in which whole steps can follow each
+// other, and calls visit at the end of each: what happens without any race.
+func (s *Scheduler) Serial(space Space, visit func()) (orders int) {
+	at := make([]int, len(space.Scripts))
+	var order []int
+	var extend func()
+	extend = func() {
+		last := true
+		for worker, script := range space.Scripts {
+			if at[worker] < len(script) {
+				last = false
+				at[worker]++
+				order = append(order, worker)
+				extend()
+				order = order[:len(order)-1]
+				at[worker]--
+			}
+		}
+		if last {
+			orders++
+			s.serial(&space, slices.Clone(order))
+			visit()
+		}
+	}
+	extend()
+	return orders
+}
+
+func (s *Scheduler) serial(space *Space, order []int) {
+	s.running, s.parking = Nobody, false
+	space.Start()
+	var at [MaxWorkers]int
+	for _, worker := range order {
+		s.running = worker
+		space.Scripts[worker][at[worker]]()
+		at[worker]++
+	}
+	s.running = Nobody
+}
