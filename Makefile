@@ -6,6 +6,7 @@ include build/versions.mk
 GO ?= go
 PYTHON ?= python3
 ENVOY_VERSION ?= $(lastword $(ENVOY_VERSIONS))
+MINUTES ?= 30
 
 # A pipeline fails with its first failing command; a target that failed is not
 # left behind half-written.
@@ -54,6 +55,11 @@ test: build ## everything, on the oldest and the newest supported Envoy (or on E
 .PHONY: e2e-all
 e2e-all: build ## the end-to-end scenarios on every supported Envoy
 	@$(MAKE) --no-print-directory envoy-test versions='$(ENVOY_VERSIONS)' packages=./e2e/... timeout=40m
+
+.PHONY: soak
+soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) ## the long forms of the tests, on the newest Envoy: MINUTES=30, PARTS=REGEXP, SEED=N
+	SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(newest)=$(CURDIR)/$(out)/envoy-$(newest)/envoy)' \
+		$(GO) run ./build/soak -minutes $(MINUTES) $(if $(PARTS),-only '$(PARTS)') $(if $(SEED),-seed $(SEED))
 
 .PHONY: size
 size: build $(out)/envoy-$(ENVOY_VERSION)/envoy ## what the filter imports and exports, its size, how long loading it blocks Envoy

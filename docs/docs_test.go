@@ -387,14 +387,3 @@ func TestPolicyFields(t *testing.T) {
 	require.NotEmpty(t, listed)
 	require.Equal(t, notBuilt(t), listed)
 }
-
-func TestMetricsAreListed(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "filter", "internal", "engine", "metrics.go"))
-	require.NoError(t, err)
-	names := regexp.MustCompile(`\{"(\w+)", m\.\w+\}`).FindAllStringSubmatch(string(text), -1)
-	require.GreaterOrEqual(t, len(names), 9)
-	metrics := document(t, "docs/counting.md").section("## Metrics")
-	for _, m := range names {
-		require.Contains(t, metrics, "`rate_limit_"+m[1]+"_total`")
-	}
-}

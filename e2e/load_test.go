@@ -32,6 +32,13 @@ type request struct {
 // and returns the status of each.
 func (l load) send(t testing.TB, n int, nth func(i int) request) []int16 {
 	t.Helper()
+	statuses, err := l.try(n, nth)
+	require.NoError(t, err)
+	return statuses
+}
+
+// try is send for a goroutine that is not the test's.
+func (l load) try(n int, nth func(i int) request) ([]int16, error) {
 	statuses := make([]int16, n)
 	errs := make(chan error, l.connections)
 	var wg sync.WaitGroup
@@ -44,10 +51,7 @@ func (l load) send(t testing.TB, n int, nth func(i int) request) []int16 {
 	}
 	wg.Wait()
 	close(errs)
-	for err := range errs {
-		require.NoError(t, err)
-	}
-	return statuses
+	return statuses, <-errs // nil of a closed channel that holds none
 }
 
 // one sends every request i with i mod connections = c.

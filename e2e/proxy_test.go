@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +21,7 @@ import (
 // proxy is one running proxy with the filter in it.
 type proxy struct {
 	address string
+	admin   string        // URL
 	envoy   *proc.Process // nil: the simulator
 	log     func() string
 	kill    func()
@@ -32,6 +34,7 @@ type proxyOptions struct {
 	policy   string // YAML: baked in, or all there is
 	wasm     string // default: the filter under test
 	upstream string // URL
+	workers  int    // default: the constant
 	edit     func(bootstrap []byte) []byte
 }
 
@@ -57,6 +60,9 @@ func (d driver) launch(ctx context.Context, t *testing.T, o proxyOptions) *proxy
 	if o.upstream == "" {
 		o.upstream = upstream().URL
 	}
+	if o.workers == 0 {
+		o.workers = workers
+	}
 	if d.envoy == "" {
 		return startSim(t, o)
 	}
@@ -66,8 +72,9 @@ func (d driver) launch(ctx context.Context, t *testing.T, o proxyOptions) *proxy
 func startSim(t *testing.T, o proxyOptions) *proxy {
 	t.Helper()
 	log := &output{}
-	p := &proxy{address: freeAddress(t), log: log.String}
-	args := []string{"run", "--listen", p.address, "--upstream", o.upstream, "--workers", strconv.Itoa(workers), "--wasm", o.wasm}
+	admin := freeAddress(t)
+	p := &proxy{address: freeAddress(t), admin: "http://" + admin, log: log.String}
+	args := []string{"run", "--listen", p.address, "--admin", admin, "--upstream", o.upstream, "--workers", strconv.Itoa(o.workers), "--wasm", o.wasm}
 	if o.xds != "" {
 		args = append(args, "--xds", o.xds, "--node", o.node)
 	} else {
@@ -102,13 +109,13 @@ func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *p
 		bootstrap = string(o.edit([]byte(bootstrap)))
 	}
 	e, err := proc.Start(ctx, proc.Options{
-		Binary: d.envoy, Bootstrap: []byte(bootstrap), Concurrency: workers, LogLevel: "info",
+		Binary: d.envoy, Bootstrap: []byte(bootstrap), Concurrency: o.workers, LogLevel: "info",
 	})
 	require.NoError(t, err)
 	require.NoError(t, e.WaitReady(t.Context()))
 	address, err := e.Listener(t.Context(), envoy.ListenerName)
 	require.NoError(t, err)
-	p := &proxy{address: address, envoy: e, log: e.Log, kill: func() { _ = e.Kill() }}
+	p := &proxy{address: address, admin: e.Admin(), envoy: e, log: e.Log, kill: func() { _ = e.Kill() }}
 	p.await(t)
 	return p
 }
@@ -158,6 +165,25 @@ func (p *proxy) status(t *testing.T, path string, headers ...string) int {
 	t.Helper()
 	res, _ := p.get(t, path, headers...)
 	return res.StatusCode
+}
+
+// metric returns a sample of /stats/prometheus, and whether there is one.
+func (p *proxy) metric(t *testing.T, name, rule string) (uint64, bool) {
+	t.Helper()
+	res, err := http.Get(p.admin + "/stats/prometheus")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	sample := name + `{rule="` + rule + `"} `
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(line, sample); found {
+			n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+			require.NoError(t, err, line)
+			return n, true
+		}
+	}
+	return 0, false
 }
 
 // allocated is what Envoy's allocator has given out.

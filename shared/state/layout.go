@@ -170,5 +170,8 @@ const entryBytes = 96
 func HostBytes(windows []limit.Window, capacity uint32) uint64 {
 	g := GeometryFor(windows, capacity)
 	l := NewLayout(windows, int(g.Slots))
-	return uint64(g.Buckets) * uint64(entryBytes+l.size+l.size/5)
+	return uint64(g.Buckets) * valueBytes(l.size)
 }
+
+// valueBytes is the most memory a bucket of that size takes.
+func valueBytes(size int) uint64 { return uint64(entryBytes + size + size/5) }

@@ -128,6 +128,13 @@ func (s *simulation) serve(l *line, a *answer) error {
 		worker = s.turn
 		s.turn = (s.turn + 1) % s.host.Workers()
 	}
+	if l.op == "stats" { // what the other workers have counted is told on a tick
+		for other := range s.host.Workers() {
+			if err := s.host.Tick(other); err != nil {
+				return err
+			}
+		}
+	}
 	request := l.toRequest()
 	response, err := s.host.Serve(worker, request)
 	if err != nil {

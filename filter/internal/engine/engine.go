@@ -26,6 +26,9 @@ type Host interface {
 	JoinedHeader(name string) (value string, present bool)
 	// ClientAddress returns the trusted address of the client, with port.
 	ClientAddress() (address string, present bool)
+	// Counted returns what all workers have counted of a rule's metric, by the
+	// last time each told.
+	Counted(rule, metric string) uint64
 }
 
 // Identity is what a configuration's counters hang on beside the policy.
@@ -46,6 +49,9 @@ type Engine struct {
 	verdict Verdict
 	tries   []attempt // one for each rule, in policy order
 	text    [2][]byte // where header values are put together
+
+	surveyed int // rules[surveyed] is the one whose memory is being added up
+	survey   state.Survey
 }
 
 // New compiles a policy. It neither reads nor writes shared data.
@@ -65,6 +71,7 @@ func New(p *policy.Policy, host Host, id Identity) (*Engine, error) {
 			return nil, err
 		}
 		e.rules = append(e.rules, r)
+		e.assignMemory()
 	}
 	e.tries = make([]attempt, len(e.rules))
 	return e, nil

@@ -22,7 +22,12 @@ type proxy struct {
 	fail    string // "get" or "set"
 	steal   int    // so many writes find that somebody else wrote first
 	after   func(key string)
+
+	counters map[string]uint64 // of all workers
 }
+
+// Counted is what counters says, by "RULE METRIC".
+func (p *proxy) Counted(rule, metric string) uint64 { return p.counters[rule+" "+metric] }
 
 type cell struct {
 	value []byte

@@ -26,7 +26,8 @@ var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_
 var ErrStore = errors.New("the counters could not be read or written")
 
 // Operate carries out an operation and appends its answer as JSON to b: a
-// verdict for hit and peek; rules with their metrics for stats; otherwise
+// verdict for hit and peek; rules with their metrics, of all workers, for stats;
+// otherwise
 //
 //	{"value":5,"windows":[…]}
 //
@@ -235,12 +236,12 @@ func (e *Engine) appendStats(b []byte, r *rule, now int64) ([]byte, error) {
 	}
 	b = append(b, `,"metrics":{`...)
 	first := true
-	r.metrics.each(func(name string, count uint64) {
+	r.metrics.each(func(name string, _ uint64) {
 		if !first {
 			b = append(b, ',')
 		}
 		first = false
-		b = strconv.AppendUint(append(policy.AppendString(b, name), ':'), count, 10)
+		b = strconv.AppendUint(append(policy.AppendString(b, name), ':'), e.host.Counted(r.policy.Name, name), 10)
 	})
 	return append(b, "}}"...), nil
 }

@@ -22,6 +22,7 @@ type rule struct {
 	identity  []byte       // what goes before a key in its stable hash
 	metrics   Metrics
 	spikes    spikes
+	memory    memory
 }
 
 // override is a compiled policy.Override.

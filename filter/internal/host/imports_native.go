@@ -29,4 +29,6 @@ func importSendLocalResponse(uint32, unsafe.Pointer, uint32, unsafe.Pointer, uin
 	panic(noProxy)
 }
 
+func importRecordMetric(uint32, uint64) uint32 { panic(noProxy) }
+
 func importRandom(unsafe.Pointer, uint32) uint32 { panic(noProxy) }

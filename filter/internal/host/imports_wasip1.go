@@ -28,6 +28,11 @@ func importSetShared(key unsafe.Pointer, keySize uint32, value unsafe.Pointer, v
 func importSendLocalResponse(status uint32, details unsafe.Pointer, detailsSize uint32,
 	body unsafe.Pointer, bodySize uint32, headers unsafe.Pointer, headersSize uint32, grpcStatus int32) uint32
 
+// The SDK can only add to a gauge, and every VM has but its own part to add.
+//
+//go:wasmimport env proxy_record_metric
+func importRecordMetric(id uint32, value uint64) uint32
+
 //go:wasmimport wasi_snapshot_preview1 random_get
 func importRandom(buf unsafe.Pointer, size uint32) uint32
 

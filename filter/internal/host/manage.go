@@ -66,6 +66,9 @@ func (p *plugin) operate(op, query string) {
 			return
 		}
 	}
+	if op == "stats" {
+		p.metrics.flush(p.engine) // the other workers' counts are up to a tick old
+	}
 	body, err := p.engine.Operate(nil, engine.Operation{
 		Name: op, Rule: values.Get("rule"), Key: values["key"], N: uint32(n), Window: values.Get("window"),
 	})

@@ -159,6 +159,7 @@ func (p *plugin) OnTick() {
 	defer p.recovered("tick")
 	arena.reset()
 	if p.engine != nil {
+		p.engine.Survey()
 		p.metrics.flush(p.engine)
 		p.engine.Confirm()
 	}
@@ -170,6 +171,7 @@ func (p *plugin) OnPluginDone() bool {
 	running = slices.DeleteFunc(running, func(other *plugin) bool { return other == p })
 	if p.engine != nil {
 		p.metrics.flush(p.engine)
+		p.forget()
 		if p.parted { // no successor takes these tables over
 			p.engine.Release()
 		}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"strconv"
+	"time"
+)
+
+// part is one long form of a test: go test with more of everything.
+type part struct {
+	name string
+	args []string
+}
+
+// fuzzed are the fuzz targets, each in the package it is in.
+var fuzzed = []struct{ target, dir string }{
+	{"FuzzDecide", "./filter/internal/engine"},
+	{"FuzzRead", "./shared/policy"},
+	{"FuzzJSON", "./shared/policy"},
+	{"FuzzLimitText", "./shared/policy"},
+	{"FuzzResponseBody", "./shared/policy"},
+	{"FuzzStart", "./shared/limit"},
+	{"FuzzYAML", "./controlplane/internal/policyfile"},
+	{"FuzzImport", "./controlplane/internal/importer"},
+	{"FuzzNormalize", "./controlplane/internal/proxy"},
+	{"FuzzPairs", "./envoy/sim"},
+}
+
+// parts are what about so many minutes suffice for, on two processors that do
+// nothing else: 30 are the full forms. What fails of the random tests prints the
+// seed it failed at.
+func parts(minutes int, seed uint64) []part {
+	n := func(perMinute int) string { return strconv.Itoa(perMinute * minutes) }
+	from := strconv.FormatUint(seed, 10)
+	list := []part{
+		{"floor", []string{"./shared/state", "-run", "^TestEvictionNeverRefunds$", "-floor-runs", n(20_000), "-floor-seed", from}},
+		{"model", []string{"./shared/limit", "-run", "^TestAgainstTheModel$", "-model-sequences", n(20_000), "-model-seed", from}},
+		{"keyed", []string{"./shared/keyed", "-run", "^TestLimiterIsTheArithmetic$", "-property-limiters", n(300), "-property-seed", from}},
+		{"interleavings", []string{"./envoy/sim/interleave", "-run", "^TestInterleavings$", "-interleave-max", n(20_000), "-interleave-random", n(5_000), "-interleave-seed", from}},
+		{"attack-sim", []string{"./filter", "-run", "^TestCardinalityAttack", "-attack-keys", n(333_334)}},
+		{"attack-envoy", []string{"./e2e", "-run", "^TestCardinalityAttack$", "-attack-capacity", strconv.Itoa(min(16_384, 547*minutes))}},
+		{"traffic", []string{"./e2e", "-run", "^TestSoak$", "-soak-traffic", (time.Duration(minutes) * 8 * time.Second).String()}},
+	}
+	for _, f := range fuzzed {
+		// An input that is interesting is made smaller by five tries, not for a minute.
+		list = append(list, part{f.target, []string{
+			f.dir, "-run", "^$", "-fuzz", "^" + f.target + "$", "-fuzzminimizetime", "5x",
+			"-fuzztime", (time.Duration(minutes) * 2 * time.Second).String(),
+		}})
+	}
+	return list
+}

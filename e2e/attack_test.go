@@ -1,0 +1,178 @@
+package e2e
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"net"
+	"testing"
+	"text/template"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/e2e/attack"
+	"github.com/sluice-ratelimit/sluice/envoy/proc"
+)
+
+var attackCapacity = flag.Int("attack-capacity", 200, "capacity of the limiters under attack on Envoy, by up to 100 times as many keys")
+
+const (
+	attackLimit = 20
+	// weighed is the capacity from which a table is more than what Envoy's
+	// allocations waver by.
+	weighed = 4096
+)
+
+// The same attack on this filter and on Envoy's own local rate limit with
+// dynamic descriptors: a flood of invented keys, asked for once each, honest
+// clients who use half their limit, and cheaters who come back in bursts. No
+// client of ours gets more than its limit in the window, and memory stays what
+// validate printed. What Envoy's forgets when it is full, it gives again.
+func TestCardinalityAttack(t *testing.T) {
+	d := newest(t)
+	control := startControlPlane(t)
+	p := d.start(t, proxyOptions{node: "edge", xds: control.xds, edit: withoutUpstream})
+	control.awaitConnected(t, "edge")
+	for _, c := range []struct{ name, limits string }{
+		{"aligned", "limits: [20/" + far + "]"},
+		{"per-key", "algorithm: fixed_window_per_key, limits: [20/" + far + "]"},
+		{"log", "algorithm: sliding_window_log, limits: [20/" + far + "]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, times := range []int{1, 10, 100} {
+				rule := fmt.Sprintf("%s-%d", c.name, times)
+				policy := fmt.Sprintf("version: 1\nrules: [{name: %s, key: [{header: x-user-id}], capacity: %d, %s}]\n", rule, *attackCapacity, c.limits)
+				control.apply(t, policy)
+				printed, _ := memoryOf(t, policy)
+				o, grown := p.attack(t, times, *attackCapacity)
+				refused := uint64(0)
+				eventually(t, 10*time.Second, "the metrics to be flushed", func() bool {
+					passed, _ := p.metric(t, "rate_limit_allowed_total", rule)
+					refused, _ = p.metric(t, "rate_limit_denied_total", rule)
+					return int(passed+refused) == o.Sent
+				})
+				floor, _ := p.metric(t, "rate_limit_floor_denied_total", rule)
+				t.Logf("floor_denied %d of %d denials, %d of them of invented keys", floor, refused, o.FloodDenied)
+				require.Zero(t, o.OverLimit)
+				require.GreaterOrEqual(t, floor, uint64(o.FloodDenied))
+				if times < 100 {
+					require.Less(t, o.FalselyDenied(), 1.0)
+				}
+				if *attackCapacity >= weighed {
+					t.Logf("validate printed %d bytes", printed)
+					require.Less(t, float64(grown), 1.15*float64(printed))
+				}
+			}
+		})
+	}
+	t.Run("native", func(t *testing.T) {
+		for _, times := range []int{1, 10, 100} {
+			o, _ := d.startNative(t, *attackCapacity).attack(t, times, *attackCapacity)
+			require.Zero(t, o.HonestDenied)
+			if times == 100 {
+				require.Greater(t, o.CheaterMost, 2*attackLimit, "the very fault that the floor is there against")
+			}
+		}
+	})
+}
+
+// attack attacks the proxy by so many times the capacity, and returns what
+// Envoy's allocations grew by where that says something.
+func (p *proxy) attack(t *testing.T, times, capacity int) (o attack.Outcome, grown int64) {
+	t.Helper()
+	list := attack.NewList(attack.Plan{Flood: times * capacity, Limit: attackLimit, Honest: 100, Cheaters: 20, Bursts: 10})
+	l := p.load(16)
+	l.send(t, 2000, func(int) request { return request{path: "/"} }) // without a key, until buffers are made
+	before := int64(0)
+	if capacity >= weighed {
+		before = settled(t, p)
+	}
+	began := time.Now()
+	got := l.send(t, list.Len(), func(i int) request { return request{"/", "x-user-id", list.Key(i)} })
+	took := time.Since(began)
+	require.Equal(t, len(got), count(got, allowed)+count(got, denied))
+	o = list.Judge(func(i int) bool { return got[i] == allowed })
+	if capacity >= weighed {
+		grown = settled(t, p) - before
+		t.Logf("grown by %d bytes", grown)
+	}
+	t.Logf("%d x capacity %d, %d requests in %.1f s: %.1f %% of honest requests denied, a cheater let through %d of %d, %d clients over the limit",
+		times, capacity, len(got), took.Seconds(), o.FalselyDenied(), o.CheaterMost, attackLimit, o.OverLimit)
+	return o, grown
+}
+
+// nativeBootstrap is Envoy's own limiter before an upstream, which is a listener
+// of the same Envoy: the limiter does nothing on a route without an upstream.
+var nativeBootstrap = template.Must(template.New("").Parse(`
+admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
+static_resources:
+  listeners:
+  - name: ingress
+    address: {socket_address: {address: 127.0.0.1, port_value: 0}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: ingress
+          route_config:
+            virtual_hosts:
+            - {name: all, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: upstream}}]}
+          http_filters:
+          - name: envoy.filters.http.local_ratelimit
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit
+              stat_prefix: native
+              max_dynamic_descriptors: {{.Capacity}}
+              always_consume_default_token_bucket: false
+              token_bucket: {max_tokens: 4000000000, tokens_per_fill: 4000000000, fill_interval: 86400s}
+              filter_enabled: {default_value: {numerator: 100, denominator: HUNDRED}}
+              filter_enforced: {default_value: {numerator: 100, denominator: HUNDRED}}
+              rate_limits: [{actions: [{request_headers: {header_name: x-user-id, descriptor_key: user}}]}]
+              descriptors:
+              - entries: [{key: user}]
+                token_bucket: {max_tokens: {{.Limit}}, tokens_per_fill: {{.Limit}}, fill_interval: 86400s}
+          - name: envoy.filters.http.router
+            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+  - name: upstream
+    address: {socket_address: {address: 127.0.0.1, port_value: {{.Port}}}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: upstream
+          route_config:
+            virtual_hosts:
+            - {name: all, domains: ["*"], routes: [{match: {prefix: /}, direct_response: {status: 200, body: {inline_string: "hello\n"}}}]}
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+  clusters:
+  - name: upstream
+    load_assignment:
+      cluster_name: upstream
+      endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: {{.Port}}}}}}]}]
+`))
+
+// startNative starts an Envoy with its own limiter.
+func (d driver) startNative(t *testing.T, capacity int) *proxy {
+	t.Helper()
+	var bootstrap bytes.Buffer
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	require.NoError(t, err)
+	require.NoError(t, nativeBootstrap.Execute(&bootstrap, struct {
+		Capacity, Limit int
+		Port            string
+	}{capacity, attackLimit, port}))
+	e, err := proc.Start(t.Context(), proc.Options{Binary: d.envoy, Bootstrap: bootstrap.Bytes(), Concurrency: workers})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = e.Kill() })
+	require.NoError(t, e.WaitReady(t.Context()), e.Log())
+	address, err := e.Listener(t.Context(), "ingress")
+	require.NoError(t, err)
+	p := &proxy{address: address, admin: e.Admin(), envoy: e, log: e.Log, kill: func() { _ = e.Kill() }}
+	p.await(t)
+	return p
+}

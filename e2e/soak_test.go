@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+)
+
+var soakTraffic = flag.Duration("soak-traffic", 6*time.Second, "how long to send traffic to one Envoy that is reconfigured all the time")
+
+const (
+	soakRaise = 20 // units that each round adds to the limits
+	soakKeys  = 40 // of each rule
+	soakFlood = 3000
+)
+
+// soakRules are limits that a round can raise as far as it likes.
+var soakRules = []struct{ name, algorithm string }{
+	{"aligned", "fixed_window"}, {"per-key", "fixed_window_per_key"}, {"counter", "sliding_window_counter"},
+}
+
+// soakPolicy is the policy of a round: limits raised, one rule renamed, and a
+// table that is flooded.
+func soakPolicy(round int) string {
+	var b strings.Builder
+	b.WriteString("version: 1\nrules:\n")
+	for _, r := range soakRules {
+		fmt.Fprintf(&b, "  - {name: %s, match: {paths: [/%s]}, key: [{header: x-user-id}], algorithm: %s, limits: [%d/%s]}\n",
+			r.name, r.name, r.algorithm, soakRaise*(round+1), far)
+	}
+	fmt.Fprintf(&b, "  - {name: flooded, match: {paths: [/flooded]}, key: [{header: x-user-id}], capacity: 1024, limits: [%d/%s]}\n", attackLimit, far)
+	fmt.Fprintf(&b, "  - {name: renamed-%d, match: {paths: [/flooded]}, key: [{header: x-user-id}], capacity: 1024, limits: [1000/%s]}\n", round, far)
+	return b.String()
+}
+
+// Round after round limits are raised, a rule is renamed and a table is flooded;
+// now and then the control plane dies, or another binary takes over: every key is let through exactly
+// what the round added, no cheater in the flood more than its limit in all, and
+// Envoy stops growing.
+func TestSoak(t *testing.T) {
+	control := startControlPlane(t)
+	p := newest(t).start(t, proxyOptions{node: "edge", xds: control.xds, edit: withoutUpstream})
+	control.awaitConnected(t, "edge")
+	other := sync.OnceValue(func() string { return buildtest.Filter(t, "sluice_other") })
+	l := p.load(16)
+	var cheated [soakKeys]int
+	var memory, resident []int64
+	round, flooded, hits := 0, 0, 0
+	// Envoy's metrics go with a binary: another one counts from 0, and what came
+	// to the one before in its last moments is lost.
+	running, counted, surely := built.filter, 0, 0 // hits since another binary came, and after that round
+	for deadline := time.Now().Add(*soakTraffic); round < 3 || time.Now().Before(deadline); round++ {
+		wasm := built.filter
+		if round%25 >= 20 { // another binary takes over for five rounds
+			wasm = other()
+		}
+		swap := wasm != running
+		if swap {
+			running, counted, surely = wasm, 0, 0
+		}
+		control.apply(t, soakPolicy(round), "--wasm", wasm)
+		// The flood and the exact traffic come at once.
+		var attacked []int16
+		var attackErr error
+		var attacking sync.WaitGroup
+		attacking.Go(func() {
+			attacked, attackErr = l.try(soakFlood+10*soakKeys, func(i int) request {
+				if i < soakFlood {
+					return request{"/flooded", "x-user-id", fmt.Sprint("flood-", flooded+i)}
+				}
+				return request{"/flooded", "x-user-id", fmt.Sprint("cheater-", i%soakKeys)}
+			})
+		})
+		for _, r := range soakRules {
+			n := 3 * soakRaise * soakKeys
+			got := l.send(t, n, func(i int) request { return request{"/" + r.name, "x-user-id", fmt.Sprint(i % soakKeys)} })
+			hits, counted = hits+n, counted+n
+			if !swap {
+				surely += n
+			}
+			var passed [soakKeys]int
+			for i, status := range got {
+				if status == allowed {
+					passed[i%soakKeys]++
+				}
+			}
+			for key, admitted := range passed {
+				require.Equal(t, soakRaise, admitted, "round %d, %s, key %d", round, r.name, key)
+			}
+		}
+		attacking.Wait()
+		require.NoError(t, attackErr)
+		for i, status := range attacked {
+			if i >= soakFlood && status == allowed {
+				cheated[i%soakKeys]++
+			}
+		}
+		flooded += soakFlood
+		memory = append(memory, p.allocated(t))
+		resident = append(resident, p.resident(t))
+		if round%20 == 19 {
+			control.kill(t)
+			control.start(t)
+			control.awaitConnected(t, "edge")
+		}
+	}
+	for key, admitted := range cheated {
+		require.LessOrEqual(t, admitted, attackLimit, "cheater %d", key)
+	}
+	eventually(t, 10*time.Second, "the metrics to be flushed", func() bool {
+		sum := uint64(0)
+		for _, r := range soakRules {
+			passed, _ := p.metric(t, "rate_limit_allowed_total", r.name)
+			refused, _ := p.metric(t, "rate_limit_denied_total", r.name)
+			sum += passed + refused
+		}
+		require.LessOrEqual(t, sum, uint64(counted))
+		return sum >= uint64(surely)
+	})
+	for _, r := range soakRules {
+		failed, some := p.metric(t, "rate_limit_errors_total", r.name)
+		require.False(t, some, "%d errors", failed)
+	}
+	late := len(memory) / 2
+	t.Logf("%d rounds, %d requests to keep exact, %d keys of floods: allocated %d KiB after the first round, %d after half of them, %d at the end; resident %d, %d, %d KiB",
+		round, hits, flooded, memory[0]>>10, memory[late]>>10, memory[round-1]>>10, resident[0]>>10, resident[late]>>10, resident[round-1]>>10)
+	require.Less(t, memory[round-1]-memory[late], int64(2<<20), "Envoy goes on growing")
+	require.Less(t, resident[round-1]-resident[late], int64(32<<20), "Envoy goes on growing")
+}
+
+// resident is how much memory the kernel has given Envoy.
+func (p *proxy) resident(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.envoy.Pid()))
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(text), "VmRSS:")
+	require.True(t, found)
+	kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+	require.NoError(t, err)
+	return kib << 10
+}

@@ -1,0 +1,124 @@
+package main_test
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/e2e/attack"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+var attackKeys = flag.Int("attack-keys", 30_000, "invented keys of the largest attack on the simulator")
+
+const (
+	attackLimit  = 20
+	attackWindow = time.Hour
+)
+
+// attacked are the limits under attack.
+var attacked = []struct{ name, rule string }{
+	{"aligned", `"limits":["20/1h"]`},
+	{"per key", `"limits":["20/1h"],"algorithm":"fixed_window_per_key"`},
+	{"log", `"limits":["20/1h"],"algorithm":"sliding_window_log"`},
+	{"sliding counter", `"limits":["20/1h"],"algorithm":"sliding_window_counter"`},
+	{"token bucket", `"limits":["20/1000h"],"algorithm":"token_bucket"`},
+}
+
+// A flood of invented keys, each asked for once, in a hundredth of a window:
+// memory stays what the table had, nobody is let through beyond the limit, and
+// when the window has ended everybody has all of it.
+func TestCardinalityAttack(t *testing.T) {
+	capacity := min(*attackKeys/100, 16_384)
+	for _, c := range attacked {
+		t.Run(c.name, func(t *testing.T) {
+			floods := []int{capacity, 10 * capacity, 100 * capacity}
+			if c.name == "aligned" && *attackKeys > 100*capacity {
+				floods = append(floods, *attackKeys)
+			}
+			for _, flood := range floods {
+				b := attackedBench(t, capacity, c.rule)
+				l := attack.NewList(attack.Plan{Flood: flood, Limit: attackLimit, Honest: 100, Cheaters: 20, Bursts: 10})
+				o, full, most := b.under(t, l, int64(attackWindow)/100/int64(l.Len()))
+				denied := b.Metrics()["rule=.=r;.;rate_limit_floor_denied_total"]
+				t.Logf("%d keys, capacity %d: shared data %d bytes after a tenth and at most %d, %.1f %% of honest requests denied, a cheater let through %d of %d, floor_denied %d of %d denials, %d of them of invented keys and %d of honest clients, evicted %d",
+					flood, capacity, full, most, o.FalselyDenied(), o.CheaterMost, attackLimit, denied, b.Metrics()["rule=.=r;.;rate_limit_denied_total"], o.FloodDenied, o.HonestDenied, b.Metrics()["rule=.=r;.;rate_limit_evicted_total"])
+				require.Zero(t, o.OverLimit)
+				require.GreaterOrEqual(t, denied, uint64(o.FloodDenied))
+				if flood >= 100*capacity {
+					require.Equal(t, full, most, "every bucket has been there since the first tenth")
+				}
+				for name, n := range b.Metrics() {
+					require.False(t, strings.HasPrefix(name, "rate_limit_errors") || strings.HasPrefix(name, "rate_limit_panics"), "%s %d", name, n)
+				}
+
+				b.now += 1001 * int64(attackWindow)
+				for i := range 100 {
+					for range attackLimit {
+						require.Equal(t, 200, b.serve(t, i%2, asks(fmt.Sprint("honest-", i))).Status)
+					}
+				}
+				b.Close()
+			}
+		})
+	}
+}
+
+// What an attack of three windows costs the honest: where windows are a key's
+// own, or slide, what was inherited lives longer.
+func TestCardinalityAttackOfThreeWindows(t *testing.T) {
+	const windows = 3
+	capacity := min(max(*attackKeys/1000, 150), 2000)
+	for _, c := range attacked[:3] {
+		t.Run(c.name, func(t *testing.T) {
+			for _, times := range []int{1, 10, 100} {
+				b := attackedBench(t, capacity, c.rule)
+				l := attack.NewList(attack.Plan{Flood: windows * times * capacity, Windows: windows, Limit: attackLimit, Honest: capacity / 4})
+				o, _, _ := b.under(t, l, windows*int64(attackWindow)/int64(l.Len()))
+				t.Logf("%d x capacity %d a window: %.1f %% of honest requests denied", times, capacity, o.FalselyDenied())
+				if times == 1 {
+					require.Less(t, o.FalselyDenied(), 1.0)
+				}
+				b.Close()
+			}
+		})
+	}
+}
+
+// attackedBench is a proxy at the beginning of a window.
+func attackedBench(t *testing.T, capacity int, rule string) *bench {
+	t.Helper()
+	b := start(t, func(o *sim.Options) { o.Workers, o.OnCall = 2, nil })
+	b.now -= b.now % int64(attackWindow)
+	require.NoError(t, b.Configure(policy(fmt.Sprintf(`{"name":"r","key":[{"header":"x-user-id"}],"capacity":%d,%s}`, capacity, rule))))
+	return b
+}
+
+// under serves an attack, a request every stepNs, and returns its outcome and
+// the bytes of shared data after a tenth of it and at most.
+func (b *bench) under(t *testing.T, l *attack.List, stepNs int64) (o attack.Outcome, full, most int) {
+	t.Helper()
+	o = l.Judge(func(i int) bool {
+		b.now += stepNs
+		res, err := b.Serve(i%b.Workers(), asks(l.Key(i)))
+		if err != nil || (res.Status != 200 && res.Status != 429) {
+			t.Fatalf("request %d: %v %v", i, res, err)
+		}
+		if i%(1+l.Len()/100) == 0 || i == l.Len()-1 {
+			if most = max(most, b.Shared().Bytes()); i <= l.Len()/10 {
+				full = most
+			}
+		}
+		return res.Status == 200
+	})
+	b.tick(t)
+	return o, full, most
+}
+
+func asks(user string) *sim.Request {
+	return &sim.Request{Headers: [][2]string{{"x-user-id", user}}}
+}

@@ -1,0 +1,116 @@
+package main_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// tick gives every worker one tick.
+func (b *bench) tick(t *testing.T) {
+	t.Helper()
+	for w := range b.Workers() {
+		require.NoError(t, b.Tick(w))
+	}
+}
+
+// stats asks a worker for what all have counted.
+func (b *bench) stats(t *testing.T, worker int) (allowed, denied uint64) {
+	t.Helper()
+	res := b.serve(t, worker, &sim.Request{
+		Method: "POST", Path: "/.sluice/counters/stats", Headers: [][2]string{{"authorization", "Bearer test"}},
+	})
+	require.Equal(t, 200, res.Status, string(res.Body))
+	var answer struct {
+		Rules []struct {
+			Metrics map[string]uint64 `json:"metrics"`
+		} `json:"rules"`
+	}
+	require.NoError(t, json.Unmarshal(res.Body, &answer))
+	require.Len(t, answer.Rules, 1)
+	return answer.Rules[0].Metrics["allowed"], answer.Rules[0].Metrics["denied"]
+}
+
+// Whichever worker is asked, stats has the sum over all: its own counts as of
+// now, the others' as of their last tick. A new policy goes on counting.
+func TestStatsOfAllWorkers(t *testing.T) {
+	b := start(t, func(o *sim.Options) { o.Workers = 3 })
+	sum := sha256.Sum256([]byte("test"))
+	managed := func(rule string) []byte {
+		return []byte(`{"version":1,"rules":[` + rule + `],"manage":{"path":"/.sluice/","token_sha256":"` + hex.EncodeToString(sum[:]) + `"}}`)
+	}
+	require.NoError(t, b.Configure(managed(`{"name":"r","limits":["5/1h"]}`)))
+	for i := range 9 {
+		b.serve(t, i%3, alice)
+	}
+	allowed, denied := b.stats(t, 0)
+	require.EqualValues(t, 2, allowed, "its own")
+	require.EqualValues(t, 1, denied)
+	b.tick(t)
+	for w := range 3 {
+		allowed, denied = b.stats(t, w)
+		require.EqualValues(t, 5, allowed)
+		require.EqualValues(t, 4, denied)
+	}
+	require.NoError(t, b.Configure(managed(`{"name":"r","limits":["6/1h"]}`)))
+	b.serve(t, 1, alice)
+	b.tick(t)
+	allowed, denied = b.stats(t, 2)
+	require.EqualValues(t, 6, allowed)
+	require.EqualValues(t, 4, denied)
+}
+
+// The memory gauge follows the buckets that exist up to what validate prints,
+// and goes with its rule.
+func TestMemoryUsage(t *testing.T) {
+	const gauge = "rule=.=r;.;rate_limit_memory_usage_bytes"
+	b := start(t, func(o *sim.Options) { o.Workers = 2 })
+	require.NoError(t, b.Configure(policy(`{"name":"idle","key":[{"header":"x-user-id"}],"limits":["1/1h"],"match":{"paths":["/no"]}},
+		{"name":"r","counter":"c","key":[{"header":"x-user-id"}],"limits":["5/1h"],"capacity":1000},
+		{"name":"twin","counter":"c","key":[{"header":"x-user-id"}],"limits":["5/1h"],"capacity":1000}`)))
+	b.tick(t)
+	require.NotContains(t, b.Metrics(), gauge, "nothing is stored yet")
+	b.serve(t, 0, alice)
+	b.serve(t, 1, alice)
+	b.tick(t)
+	one := b.Metrics()[gauge]
+	require.Positive(t, one)
+	for i := range 2000 {
+		b.serve(t, i%2, &sim.Request{Headers: [][2]string{{"x-user-id", fmt.Sprint(i)}}})
+	}
+	b.tick(t)
+	// 45 buckets of 22.4 keys each.
+	require.Equal(t, 45*one, b.Metrics()[gauge])
+	require.NotContains(t, b.Metrics(), "rule=.=twin;.;rate_limit_memory_usage_bytes", "the table is counted once")
+	require.NotContains(t, b.Metrics(), "rule=.=idle;.;rate_limit_memory_usage_bytes")
+
+	require.NoError(t, b.Configure(policy(`{"name":"other","limits":["5/1h"],"capacity":1}`)))
+	b.serve(t, 0, alice)
+	b.tick(t)
+	require.Zero(t, b.Metrics()[gauge])
+	require.Positive(t, b.Metrics()["rule=.=other;.;rate_limit_memory_usage_bytes"])
+}
+
+// A survey of a large table takes many ticks, each of few reads.
+func TestMemoryUsageOfALargeTable(t *testing.T) {
+	b := start(t)
+	require.NoError(t, b.Configure(policy(perUser)))
+	b.serve(t, 0, alice)
+	const gauge = "rule=.=per-user;.;rate_limit_memory_usage_bytes"
+	for ticks := 1; ; ticks++ {
+		b.calls = nil
+		require.NoError(t, b.Tick(0))
+		require.Less(t, len(b.calls), 80)
+		if _, have := b.Metrics()[gauge]; have {
+			require.Equal(t, 46, ticks, "2926 buckets, 64 a tick")
+			return
+		}
+		require.Less(t, ticks, 100)
+	}
+}

@@ -1,0 +1,48 @@
+package state
+
+// Survey adds up the memory of a table, a few buckets at a time, so that no
+// tick holds a worker up. The zero value is ready.
+type Survey struct {
+	next  uint32
+	bytes uint64
+}
+
+// A step of a survey ends after so many buckets or so many bytes read.
+const (
+	surveyBuckets = 64
+	surveyBytes   = 48 << 10
+)
+
+// Step goes on with the survey of a table. At its end it returns what the
+// table's buckets that exist take in Envoy, counted as HostBytes counts, and
+// begins anew. A table that this worker has not used yet is not surveyed.
+func (s *Survey) Step(t *Table) (bytes uint64, done bool, status Status) {
+	if !t.open {
+		*s = Survey{}
+		return 0, false, OK
+	}
+	read := 0
+	for i := 0; i < surveyBuckets && read < surveyBytes && s.next < t.buckets; i++ {
+		at := t.bucketKey(s.next)
+		value, _, status := t.tables.store.Get(at[:])
+		switch status {
+		case OK:
+			s.bytes += valueBytes(len(value))
+			read += len(value)
+		case NotFound:
+		default:
+			*s = Survey{}
+			return 0, false, Failed
+		}
+		s.next++
+	}
+	if s.next < t.buckets {
+		return 0, false, OK
+	}
+	bytes = s.bytes
+	*s = Survey{}
+	return bytes, true, OK
+}
+
+// Begun reports whether a survey is under way.
+func (s *Survey) Begun() bool { return s.next > 0 }
