@@ -48,7 +48,8 @@ type Usage struct {
 func (l *Limiter) Hit(key string) Result { return l.HitN(key, 1) }
 
 // HitN asks whether the key may use cost units at once, and counts them if so:
-// all of them or none. A cost of 0 always passes and counts nothing.
+// all of them or none. A cost of 0 counts nothing, and passes unless a window
+// is used beyond its limit or its limit is 0.
 func (l *Limiter) HitN(key string, cost uint32) (r Result) {
 	now := l.now()
 	s := l.lock(key)
@@ -68,13 +69,6 @@ func (l *Limiter) HitDetail(key string, cost uint32, dst []Usage) (r Result, win
 }
 
 func (l *Limiter) hit(s *shard, cost uint32, now int64, r *Result) {
-	if cost == 0 {
-		s.look(now)
-		s.counts.allowed++
-		r.Allowed = true
-		l.report(s, r)
-		return
-	}
 	s.read(now)
 	if pass := s.hit(l, cost, r); !r.Allowed {
 		r.RetryAfter = wait(pass, now)
@@ -93,10 +87,7 @@ func (l *Limiter) PeekN(key string, cost uint32) (r Result) {
 	s := l.lock(key)
 	defer s.mu.Unlock()
 	s.look(now)
-	pass := int64(0)
-	if cost > 0 {
-		pass = s.table.Check(&s.entry, cost)
-	}
+	pass := s.table.Check(&s.entry, cost)
 	if r.Allowed = passes(pass, s.entry.Now); !r.Allowed {
 		r.RetryAfter = wait(pass, now)
 	}

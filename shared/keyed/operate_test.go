@@ -208,7 +208,7 @@ func TestOperations(t *testing.T) {
 		}},
 		{"limit 0", New().Window(10*second, 0), []step{
 			{1000_000, "hit", 1, "never, 0 left, reset in 10s"},
-			{1000_000, "hit", 0, "yes, 0 left, reset in 10s"},
+			{1000_000, "hit", 0, "never, 0 left, reset in 10s"},
 		}},
 		{"a clock that steps back", New().Window(10*second, 2), []step{
 			{1010_000, "hit", 2, "yes, 0 left, reset in 10s"},

@@ -61,10 +61,7 @@ func (p *plain) change(key string, k plainKey, f func(limit.Window, limit.Usage)
 
 func (p *plain) hit(key string, now int64, cost uint32) (allowed bool, retry time.Duration) {
 	k := p.at(key, now)
-	pass := int64(0)
-	if cost > 0 {
-		pass = p.check(k, cost)
-	}
+	pass := p.check(k, cost)
 	allowed = pass != limit.Never && pass <= k.last
 	if cost > 0 && (allowed || p.countDenied) {
 		p.change(key, k, func(w limit.Window, u limit.Usage) limit.Usage { return w.Add(u, k.last, cost) })

@@ -73,13 +73,18 @@ func (s *shard) hit(l *Limiter, cost uint32, r *Result) (pass int64) {
 	}
 	pass = s.table.Check(e, cost)
 	if passes(pass, e.Now) {
+		if cost == 0 {
+			s.counts.allowed++
+			r.Allowed = true
+			return 0
+		}
 		return s.count(l, cost, r)
 	}
 	s.counts.denied++
 	if e.FromFloor {
 		s.counts.floorDenied++
 	}
-	if !l.countDenied {
+	if !l.countDenied || cost == 0 {
 		s.table.Persist(e)
 		return pass
 	}

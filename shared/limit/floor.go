@@ -5,18 +5,15 @@ package limit
 // a Usage too, with other fields for two algorithms:
 //
 //	SlidingWindowLog  Used units at the newest instant EndNs
-//	TokenBucket       full at EndNs, gaining Used tokens a period, holding Prev
+//	TokenBucket       full at EndNs, with a stamp, gaining Used tokens a period,
+//	                  holding Prev
 
 // Floor returns what u, written at last, leaves behind at now. w has the rule's
 // own limits, the key that wrote u may have had others: a bucket is full when
 // the later of the two says so.
 func (w Window) Floor(u Usage, last, now int64) Usage {
 	if w.Algorithm == TokenBucket {
-		full := w.Expiry(u, last)
-		if full <= now {
-			return Usage{}
-		}
-		return Usage{Used: w.Limit, Prev: w.Burst, EndNs: full}
+		return w.fullFrom(w.Expiry(u, last), now)
 	}
 	u = w.Roll(u, last, now)
 	if u.IsZero() {
@@ -33,11 +30,19 @@ func (w Window) Floor(u Usage, last, now int64) Usage {
 	return u
 }
 
+// fullFrom is the floor, at now, of a TokenBucket that is full from that instant.
+func (w Window) fullFrom(full, now int64) Usage {
+	if full <= now {
+		return Usage{}
+	}
+	return Usage{Used: w.Limit, Prev: w.Burst, EndNs: w.stamped(full)}
+}
+
 // ByRule returns u, written at last by a key that may have limits of its own,
 // as it stands at now when measured by the rule's, which w has.
 func (w Window) ByRule(u Usage, last, now int64) Usage {
 	if w.Algorithm == TokenBucket {
-		return w.Start(w.Floor(u, last, now), now, nil)
+		return w.Start(w.fullFrom(w.fullBy(u, last), now), now, nil)
 	}
 	return w.Roll(u, last, now)
 }
@@ -51,8 +56,12 @@ func (w Window) RollFloor(f Usage, last, now int64) Usage {
 		}
 		return f
 	case TokenBucket:
-		if w.Burst != 0 && (f.Used != w.Limit || f.Prev != w.Burst) {
+		switch {
+		case w.Burst == 0: // whoever asks does not know the bucket's size
+		case f.Used != w.Limit || f.Prev != w.Burst:
 			f = w.refloor(f, last)
+		case f.EndNs > last && w.stale(f.EndNs):
+			f.EndNs = w.stamped(max(f.EndNs, last+w.FillNs))
 		}
 		if f.EndNs <= now {
 			return Usage{}
@@ -70,25 +79,34 @@ func (w Window) refloor(f Usage, last int64) Usage {
 	if f.EndNs <= last {
 		return Usage{}
 	}
-	old := Window{PeriodNs: w.PeriodNs, Burst: f.Prev}
-	level := old.full().sub(tokens(uint64(f.EndNs-last), int64(f.Used)))
-	if level.positive() {
-		level = Tokens{}
+	level := Tokens{}
+	if stampOf(f.EndNs) == 0 { // with a stamp it may be the time of a slower key
+		old := Window{PeriodNs: w.PeriodNs, Burst: f.Prev}
+		if debt := old.full().sub(tokens(uint64(f.EndNs-last), int64(f.Used))); !debt.positive() {
+			level = debt
+		}
 	}
-	full := int64(1)
+	full := int64(0)
 	if f.Prev == 0 { // written by who did not know the rule, from what records say
 		full = f.EndNs
 	}
-	return w.Floor(Usage{Tokens: level, EndNs: full}, last, last)
+	full = max(full, w.fullAt(Usage{Tokens: level, EndNs: 1}, last))
+	if w.Stamp != 0 {
+		full = max(full, last+w.FillNs)
+	}
+	return w.fullFrom(full, last)
 }
 
 // Join returns the floor f after a record with the floor g was removed. Both
 // must have been rolled to the same instant.
 func (w Window) Join(f, g Usage) Usage {
-	if w.Algorithm == TokenBucket && g.EndNs > f.EndNs {
+	switch {
+	case w.Algorithm != TokenBucket:
+	case w.Burst == 0 && !f.IsZero() && !g.IsZero(): // f's limits say nothing about g
+		return Usage{EndNs: w.stamped(max(f.EndNs, g.EndNs))}
+	case g.EndNs > f.EndNs:
 		return g
-	}
-	if w.Algorithm == TokenBucket {
+	default:
 		return f
 	}
 	return Usage{Used: max(f.Used, g.Used), Prev: max(f.Prev, g.Prev), EndNs: max(f.EndNs, g.EndNs)}

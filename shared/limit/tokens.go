@@ -107,7 +107,7 @@ func (w Window) holding(level Tokens, now int64) Usage {
 		return Usage{}
 	}
 	u := Usage{Tokens: level, EndNs: 1}
-	u.EndNs = w.fullAt(u, now)
+	u.EndNs = w.stamped(w.fullAt(u, now))
 	return u
 }
 
@@ -124,6 +124,15 @@ func (w Window) fullAt(u Usage, last int64) int64 {
 		return last + far
 	}
 	return last + lacks.ceilDiv(uint64(w.Limit))
+}
+
+// fullBy is when the bucket of u, written at last, is full, by w and by whoever
+// wrote it.
+func (w Window) fullBy(u Usage, last int64) int64 {
+	if w.Burst == 0 { // whoever asks does not know the bucket's size
+		return u.EndNs
+	}
+	return max(u.EndNs, w.fullAt(u, last))
 }
 
 // missing is how many whole tokens the bucket of u lacks, counting one begun

@@ -10,7 +10,7 @@ type Usage struct {
 
 	// EndNs is when an open FixedWindowPerKey ends, 0 = none is open; when a
 	// jittered FixedWindow ends; when a TokenBucket was to be full as it was last
-	// written.
+	// written, with its Stamp in the low bits.
 	EndNs  int64
 	Slides bool // FixedWindowPerKey: every counted hit moves the end to now+W
 
@@ -55,10 +55,10 @@ func (w Window) Expiry(u Usage, last int64) int64 {
 	case SlidingWindowCounter:
 		return w.counterExpiry(u, last)
 	case TokenBucket:
-		if w.Burst == 0 { // whoever asks does not know the bucket's size
-			return u.EndNs
+		if w.stale(u.EndNs) {
+			return max(w.fullBy(u, last), last+w.FillNs)
 		}
-		return max(u.EndNs, w.fullAt(u, last))
+		return w.fullBy(u, last)
 	}
 	return w.endOf(u, last)
 }
@@ -215,7 +215,11 @@ func (w Window) TakeBack(u, after Usage, at, now int64, cost uint32, opened bool
 
 // Shift returns u with its instants moved by delta nanoseconds.
 func (w Window) Shift(u Usage, delta int64) Usage {
-	if u.EndNs != 0 {
+	switch {
+	case u.EndNs == 0:
+	case w.Algorithm == TokenBucket:
+		u.EndNs = withStamp(u.EndNs+delta, stampOf(u.EndNs))
+	default:
 		u.EndNs += delta
 	}
 	for i := range u.Log {

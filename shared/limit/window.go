@@ -58,6 +58,11 @@ type Window struct {
 	Units uint16
 	// Unlimited lets every hit pass and still counts it.
 	Unlimited bool
+	// Stamp and FillNs are a TokenBucket's where keys have limits of their own:
+	// which set of such limits that is, see NewStamp, and how long the slowest of
+	// those buckets takes to fill. FillNs is needed of the rule's window alone.
+	Stamp  uint16
+	FillNs int64
 }
 
 // Same reports whether v counts what w counts: the two agree in everything but

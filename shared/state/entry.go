@@ -1,6 +1,7 @@
 package state
 
 import (
+	"bytes"
 	"math"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -11,7 +12,7 @@ import (
 type Key struct {
 	Bytes   []byte
 	Windows []limit.Window // with this key's limits, grids shifted by its jitter
-	Rule    []limit.Window // with the rule's own limits, by which the least used key is found
+	Rule    []limit.Window // with the rule's own limits, by which the least used key is found; see Overridden
 }
 
 // Entry is one key's place in its bucket, as Table.Read found it. The zero
@@ -23,9 +24,11 @@ type Entry struct {
 	Rebased   bool  // Read moved what a wild clock had written to the present
 	Resets    int   // windows in which the key had used something that has ended
 
+	hash        uint64 // of the key, under the tables' seed
 	key         [15]byte
 	fingerprint uint32
 	bucket      bucket
+	fresh       bool // the bucket does not exist yet, and must be copied before it is changed
 	cas         uint32
 	epoch       uint32
 	slot        int // -1 without a record
@@ -103,6 +106,9 @@ func (t *Table) change(e *Entry, evict, replaced bool, f func(column int, u limi
 	if e.epoch != t.epoch {
 		return Mismatch
 	}
+	if e.fresh {
+		e.bucket, e.fresh = bytes.Clone(e.bucket), false
+	}
 	if e.slot < 0 {
 		if status := t.settle(e, evict); status != OK {
 			return status
@@ -151,14 +157,14 @@ func (t *Table) Earliest(e *Entry) int64 {
 	return first
 }
 
-// TakeBack undoes a Commit whose request was denied by another rule: key is what
-// it was read with, cost what it counted. It reports whether every window gave
+// TakeBack undoes a Commit whose request was denied by another rule: cost is
+// what it counted. It reports whether every window gave
 // the hit back; one that could not keeps it until the window ends, which is
 // never too loose. e must be as Commit left it.
-func (t *Table) TakeBack(e *Entry, key Key, now int64, cost uint32) bool {
+func (t *Table) TakeBack(e *Entry, now int64, cost uint32) bool {
 	committed := *e
 	for range maxTries {
-		if t.load(e, key.Bytes, now) != OK || e.epoch != committed.epoch {
+		if t.load(e, now) != OK || e.epoch != committed.epoch {
 			return false
 		}
 		e.callerNs = now

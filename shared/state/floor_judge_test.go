@@ -38,7 +38,9 @@ func (r *run) observe() {
 
 // exact is the plainest limiter of one window and one key. units and burst are
 // the largest limits that the key had in the run, low is its smallest burst: a
-// bucket that is full under one configuration is full under all.
+// bucket that is full under one configuration is full under all. Those of
+// configurations that let none of the key's hits through count as well: their
+// workers have seen its bucket fill when they evicted others.
 type exact struct {
 	window            limit.Window // the key's own grid
 	units, burst, low int64
@@ -120,6 +122,26 @@ func (h *admission) counts(w *admissionWindow) bool {
 	return !h.back
 }
 
+// limits takes the limits that the hit's key has in the configurations of its
+// counter.
+func (r *run) limits(x *exact, h *admission) {
+	for i := range r.variant {
+		v := &r.variant[i]
+		if v.Counter != r.variant[h.variant].Counter {
+			continue
+		}
+		for j, w := range v.limitsOf(h.key) {
+			if identity(v.Windows[j]) != x.window {
+				continue
+			}
+			if x.low = min(x.low, int64(w.Burst)); x.burst == 0 {
+				x.low = int64(w.Burst)
+			}
+			x.units, x.burst = max(x.units, int64(w.Limit)), max(x.burst, int64(w.Burst))
+		}
+	}
+}
+
 // verdict gives the admitted hits that were not taken back, in the order of
 // their writes, to an exact limiter for each key and window.
 func (r *run) verdict() string {
@@ -130,15 +152,10 @@ func (r *run) verdict() string {
 			id := exactKey{h.key, w.tenure, w.nth, w.resets}
 			x := limiters[id]
 			if x == nil {
-				window := w.tenure.window
-				x = &exact{window: window.Shifted(window.KeyShift(shiftHash([]byte{byte(h.key)})))}
+				x = &exact{window: w.tenure.window}
+				r.limits(x, h)
+				x.window = x.window.Shifted(x.window.KeyShift(shiftHash([]byte{byte(h.key)})))
 				limiters[id] = x
-			}
-			if w.checks {
-				if x.low = min(x.low, int64(w.burst)); x.burst == 0 {
-					x.low = int64(w.burst)
-				}
-				x.units, x.burst = max(x.units, int64(w.units)), max(x.burst, int64(w.burst))
 			}
 		}
 	}

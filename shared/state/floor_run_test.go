@@ -34,6 +34,7 @@ type run struct {
 type runVariant struct {
 	Definition
 	override []limit.Window // key 0's
+	rule     []limit.Window // what the table is told of the rule
 }
 
 type resetKey struct {
@@ -77,6 +78,7 @@ func identity(w limit.Window) limit.Window {
 // admission is a hit that was let through.
 type admission struct {
 	key     int
+	variant int // the configuration of its worker
 	now     int64
 	cost    uint32
 	back    bool // taken back
@@ -137,17 +139,22 @@ func (r *run) define(counter string, capacity uint32) runVariant {
 			windows[i].Units = uint16(max(windows[i].Limit, override[i].Limit))
 		}
 	}
-	return runVariant{definition(counter, capacity, windows...), override}
+	rule := Overridden(windows, []Override{{"key 0", override}})
+	return runVariant{definition(counter, capacity, windows...), override, rule}
 }
 
 // keyOf is a worker's key with the limits that its configuration gives it.
 func (r *run) keyOf(w *runWorker) Key {
 	v := &r.variant[w.variant]
-	windows := v.Windows
-	if w.keyIndex == 0 {
-		windows = v.override
+	return Key{Bytes: w.key, Windows: shifted(v.limitsOf(w.keyIndex), w.key), Rule: v.rule}
+}
+
+// limitsOf are the limits of a key.
+func (v *runVariant) limitsOf(key int) []limit.Window {
+	if key == 0 {
+		return v.override
 	}
-	return Key{Bytes: w.key, Windows: shifted(windows, w.key), Rule: v.Windows}
+	return v.Windows
 }
 
 // configure gives a worker one of the configurations; their time is their
@@ -236,7 +243,7 @@ func (r *run) change() {
 // clean frees what has expired, which must change no decision.
 func (r *run) clean(w *runWorker) {
 	var e Entry
-	if _, status := w.table.Clean(&e, r.variant[w.variant].Windows, r.now(w)); status != OK {
+	if _, status := w.table.Clean(&e, r.variant[w.variant].rule, r.now(w)); status != OK {
 		r.found = fmt.Sprintf("clean: status %d", status)
 	}
 }
@@ -292,7 +299,7 @@ func (r *run) takeBack(w *runWorker, now int64) {
 	h := &r.hits[w.hit]
 	h.back = true
 	written := r.store.cas
-	all := w.table.TakeBack(&w.entry, r.keyOf(w), now, w.cost)
+	all := w.table.TakeBack(&w.entry, now, w.cost)
 	for i := range h.windows {
 		a := &h.windows[i]
 		a.stays = !all && (r.store.cas == written || w.entry.usage[a.column].Used >= before.usage[a.column].Used && before.usage[a.column].Used > 0)
@@ -321,7 +328,7 @@ func (r *run) commit(w *runWorker, backs bool) {
 			w.phase = 2
 		}
 		w.hit = len(r.hits)
-		r.hits = append(r.hits, admission{key: w.keyIndex, now: w.entry.Now, cost: w.cost, windows: r.tenures(w)})
+		r.hits = append(r.hits, admission{key: w.keyIndex, variant: w.variant, now: w.entry.Now, cost: w.cost, windows: r.tenures(w)})
 	case Mismatch:
 		r.read(w, r.now(w))
 	default:

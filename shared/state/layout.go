@@ -39,8 +39,9 @@ const MaxWindows = 16
 //	                         low 56 bits of its time, oldest first;
 //	                         floor: u32 units, u64 newest time
 //	sliding_window_counter   u32 of the current bucket, u32 of the one before
-//	token_bucket             i96 tokens (see limit.Tokens), u64 when full;
-//	                         floor: u32 requests, u32 burst, u64 when full
+//	token_bucket             i96 tokens (see limit.Tokens), u64 when full with a
+//	                         stamp in its low bits (see limit.NewStamp);
+//	                         floor: u32 requests, u32 burst, u64 when full, stamped
 const (
 	formatVersion = 1
 	kindCounters  = 1

@@ -113,7 +113,7 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 		require.Equal(t, OK, status)
 		require.Equal(t, []uint32{0}, used(t, table, []byte("b"), now))
 		require.True(t, table.floorLives(&e, now))
-		require.False(t, table.TakeBack(&old, keyed(table, []byte("b")), now, 1), "counted before the reset")
+		require.False(t, table.TakeBack(&old, now, 1), "counted before the reset")
 		freed, status := table.Clean(&e, table.def.Windows, now)
 		require.Equal(t, OK, status)
 		require.Zero(t, freed, "the empty record is not an expired one")

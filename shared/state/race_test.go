@@ -89,7 +89,7 @@ func request(t *testing.T, first, last *Table, a, b []byte, now int64) bool {
 	if status == OK || (status == Mismatch && hitInto(t, last, &f, b, now, 1)) {
 		return true
 	}
-	if !first.TakeBack(&e, keyed(first, a), now, 1) {
+	if !first.TakeBack(&e, now, 1) {
 		t.Error("not taken back")
 	}
 	return false

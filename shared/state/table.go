@@ -19,7 +19,7 @@ type Table struct {
 	base    uint32
 	epoch   uint32
 	layout  Layout
-	header  bucket          // an empty bucket, to compare definitions with
+	header  bucket          // an empty bucket, to compare with and to copy: never written
 	columns [MaxWindows]int // definition's window i is the layout's column, or -1
 	longest int64
 }
@@ -52,7 +52,14 @@ func (t *Table) enter(now int64) Status {
 // locate returns where the key's record belongs: the bucket's key in shared
 // data and the fingerprint within it.
 func (t *Table) locate(key []byte) (at [15]byte, fingerprint uint32) {
-	hash := siphash.Hash(t.tables.seed[0], t.tables.seed[1], key)
+	return t.place(t.hash(key))
+}
+
+func (t *Table) hash(key []byte) uint64 {
+	return siphash.Hash(t.tables.seed[0], t.tables.seed[1], key)
+}
+
+func (t *Table) place(hash uint64) (at [15]byte, fingerprint uint32) {
 	return t.bucketKey(uint32(hash >> 32 * uint64(t.buckets) >> 32)), uint32(hash)
 }
 
@@ -72,20 +79,20 @@ func putHex(b []byte, at int, v uint32, digits int) int {
 	return at + digits
 }
 
-// load reads the key's bucket in the table's layout.
-func (t *Table) load(e *Entry, key []byte, now int64) Status {
+// load reads the bucket of the key with e's hash in the table's layout.
+func (t *Table) load(e *Entry, now int64) Status {
 	if !t.open {
 		if status := t.enter(now); status != OK {
 			return status
 		}
 	}
 	for range maxTries {
-		e.key, e.fingerprint = t.locate(key)
+		e.key, e.fingerprint = t.place(e.hash)
 		value, cas, status := t.tables.store.Get(e.key[:])
 		switch status {
 		case OK:
 		case NotFound:
-			e.bucket, e.cas, e.epoch = newBucket(&t.layout, t.epoch), CreateOnly, t.epoch
+			e.bucket, e.cas, e.epoch, e.fresh = t.header, CreateOnly, t.epoch, true
 			return OK
 		default:
 			return Failed
@@ -101,7 +108,7 @@ func (t *Table) load(e *Entry, key []byte, now int64) Status {
 			}
 			continue
 		}
-		e.bucket, e.cas, e.epoch = b, cas, t.epoch
+		e.bucket, e.cas, e.epoch, e.fresh = b, cas, t.epoch, false
 		return status
 	}
 	return Failed
@@ -146,7 +153,19 @@ func (t *Table) horizonNs() int64 { return max(t.longest, 10_000_000_000) }
 // as it stands at now. A worker whose clock is behind the last write counts at
 // that write's time.
 func (t *Table) Read(e *Entry, key Key, now int64) Status {
-	if status := t.load(e, key.Bytes, now); status != OK {
+	if !t.open {
+		if status := t.enter(now); status != OK {
+			return status
+		}
+	}
+	e.hash = t.hash(key.Bytes)
+	return t.Reread(e, key, now)
+}
+
+// Reread is Read of the key that e was read with last, whose hash it does not
+// take again: for who has lost a race.
+func (t *Table) Reread(e *Entry, key Key, now int64) Status {
+	if status := t.load(e, now); status != OK {
 		return status
 	}
 	e.callerNs = now
@@ -197,6 +216,7 @@ func (t *Table) define(e *Entry, key Key) {
 		units := t.layout.Windows[column].Units
 		e.windows[column], e.rule[column] = key.Windows[i], key.Rule[i]
 		e.windows[column].Units, e.rule[column].Units = units, units
+		e.windows[column].Stamp = e.rule[column].Stamp
 	}
 }
 

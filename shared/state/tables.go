@@ -125,9 +125,10 @@ func (t *Tables) Release(now int64) Status {
 
 func (t *Tables) keeps(id CounterID) bool { return t.tables[id] != nil }
 
-// Confirm reads the directory and mends it where another configuration has
-// taken these tables off it, or left some of ours behind. Call it now and then;
-// it does nothing before the first hit.
+// Confirm shows that the owner is still there, reads the directory and mends it
+// where another configuration has taken these tables off it, or left some of
+// ours behind. Call it several times in each RoundNs; it does nothing before the
+// first hit.
 func (t *Tables) Confirm(now int64) Status {
 	var open []*Table
 	for _, table := range t.tables {
@@ -135,10 +136,11 @@ func (t *Tables) Confirm(now int64) Status {
 			open = append(open, table)
 		}
 	}
+	status := t.attend(now, len(open) > 0)
 	if len(open) == 0 {
-		return OK
+		return status
 	}
-	return t.enter(now, open)
+	return max(status, t.enter(now, open))
 }
 
 // enter registers tables and adopts what the directory says about them.

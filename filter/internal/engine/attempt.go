@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"math"
+
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -22,6 +24,7 @@ const (
 	ReasonFull       Reason = "on_full"       // the key's bucket is full
 	ReasonError      Reason = "on_error"      // a call into the proxy failed
 	ReasonContention Reason = "on_contention" // compare-and-swap retries ran out
+	ReasonNotAsked   Reason = "not_asked"     // a shadow rule of a request that another rule denied
 )
 
 // attempt is one rule's part in one request.
@@ -30,8 +33,9 @@ type attempt struct {
 	key    key
 	limits state.Key // the key with the limits that hold for it
 	cost   uint32
-	shadow bool // denials are reported, not enforced
-	free   bool // nothing is counted: no limits, or an unlimited key
+	ahead  uint32 // units that enforced rules before this one count in the same record
+	shadow bool   // denials are reported, not enforced
+	free   bool   // nothing is counted: no limits, or an unlimited key
 
 	entry   state.Entry
 	known   bool   // entry holds what the key has used
@@ -60,7 +64,7 @@ func (t *attempt) begin(r *rule, req *request) bool {
 }
 
 func (t *attempt) start(r *rule) {
-	t.rule, t.known, t.counted, t.allowed, t.reason = r, false, false, true, ""
+	t.rule, t.known, t.counted, t.allowed, t.reason, t.ahead = r, false, false, true, "", 0
 }
 
 // subject finds out which limits hold for the key, and whether they are
@@ -105,12 +109,23 @@ func (t *attempt) fail(why Reason, then policy.Failure, now int64) {
 
 // check reads what the key has used and decides, writing nothing.
 func (t *attempt) check(now int64) {
-	r := t.rule
-	if t.free || t.reason == ReasonMissingKey {
-		return
+	if !t.free && t.reason != ReasonMissingKey {
+		t.judge(t.rule.table.Read(&t.entry, t.limits, now), now)
 	}
+}
+
+// recheck is check after somebody else wrote first. By then the rules before
+// this one have counted.
+func (t *attempt) recheck(now int64) {
+	t.ahead = 0
+	t.judge(t.rule.table.Reread(&t.entry, t.limits, now), now)
+}
+
+// judge decides by what was read.
+func (t *attempt) judge(read state.Status, now int64) {
+	r := t.rule
 	t.allowed, t.reason, t.known = true, "", false
-	if r.table.Read(&t.entry, t.limits, now) != state.OK {
+	if read != state.OK {
 		r.metrics.Errors++
 		t.fail(ReasonError, r.policy.OnError, now)
 		return
@@ -119,7 +134,7 @@ func (t *attempt) check(now int64) {
 	if t.entry.Rebased {
 		r.metrics.ClockRebased++
 	}
-	passNs := r.table.Check(&t.entry, t.cost)
+	passNs := t.passes()
 	if passNs == limit.Never || passNs > t.entry.Now {
 		t.deny(ReasonLimit, passNs)
 	}
@@ -128,6 +143,11 @@ func (t *attempt) check(now int64) {
 			t.deny(ReasonFull, vacantNs)
 		}
 	}
+}
+
+// passes is when the hit passes with those that go before it.
+func (t *attempt) passes() int64 {
+	return t.rule.table.Check(&t.entry, min(t.cost, math.MaxUint32-t.ahead)+t.ahead)
 }
 
 // persist writes what check had to move to the present for a request that is
@@ -163,7 +183,7 @@ func (t *attempt) commit(now int64) {
 				return
 			}
 			r.metrics.CASRetries++
-			t.check(now)
+			t.recheck(now)
 		default:
 			r.metrics.Errors++
 			t.fail(ReasonError, r.policy.OnError, now)
@@ -192,7 +212,7 @@ func (t *attempt) countDenied(now int64) (counted bool) {
 		status := r.table.Commit(&t.entry, t.cost, t.evicts())
 		if status == state.OK {
 			t.stored()
-			if passNs := r.table.Check(&t.entry, t.cost); passNs > t.entry.Now {
+			if passNs := t.passes(); passNs > t.entry.Now {
 				t.passNs = passNs
 			}
 			return true
@@ -201,7 +221,7 @@ func (t *attempt) countDenied(now int64) (counted bool) {
 			r.metrics.Full++
 			return false
 		}
-		if status != state.Mismatch || r.table.Read(&t.entry, t.limits, now) != state.OK {
+		if status != state.Mismatch || r.table.Reread(&t.entry, t.limits, now) != state.OK {
 			r.metrics.Errors++
 			t.known = false
 			return false
@@ -219,7 +239,7 @@ func (t *attempt) takeBack(now int64) {
 		return
 	}
 	t.counted = false
-	if !t.rule.table.TakeBack(&t.entry, t.limits, now, t.cost) {
+	if !t.rule.table.TakeBack(&t.entry, now, t.cost) {
 		t.rule.metrics.NotTakenBack++
 	}
 }

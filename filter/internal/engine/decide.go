@@ -1,6 +1,11 @@
 package engine
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"bytes"
+	"math"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
 
 // decide checks all enforced rules, then counts the hit in all of them in
 // policy order; a denial after the first count takes back what was counted.
@@ -11,6 +16,7 @@ func (e *Engine) decide(tries []attempt, now int64) {
 	denied := false
 	for i := range tries {
 		if t := &tries[i]; !t.shadow {
+			t.ahead = ahead(tries[:i], t)
 			t.check(now)
 			denied = denied || !t.allowed
 		}
@@ -30,6 +36,9 @@ func (e *Engine) decide(tries []attempt, now int64) {
 		t := &tries[i]
 		if t.shadow {
 			if denied {
+				if t.reason == "" {
+					t.reason = ReasonNotAsked
+				}
 				continue
 			}
 			t.check(now)
@@ -41,6 +50,18 @@ func (e *Engine) decide(tries []attempt, now int64) {
 	}
 	v.settle()
 	v.count()
+}
+
+// ahead is how many units the enforced ones of the tries before t will count in
+// t's record: rules that share a counter count a request once each.
+func ahead(before []attempt, t *attempt) (units uint32) {
+	for i := range before {
+		b := &before[i]
+		if b.rule.table == t.rule.table && !b.shadow && !b.free && !t.free && t.cost > 0 && bytes.Equal(b.key.bytes, t.key.bytes) {
+			units += min(b.cost, math.MaxUint32-units)
+		}
+	}
+	return units
 }
 
 // settle makes the verdict out of what the rules have said.

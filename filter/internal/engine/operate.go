@@ -31,9 +31,10 @@ var ErrStore = errors.New("the counters could not be read or written")
 //
 //	{"value":5,"windows":[…]}
 //
-// with windows as in a verdict for get, inc and set, value in nanoseconds since
-// the epoch for expires_at, 1 for the reset of a key that had a record and 0
-// for another, and how many records clean freed.
+// with windows as in a verdict. The value is what the window named by the
+// operation has used, else the tightest one; for expires_at it is in nanoseconds
+// since the epoch, for reset 1 if the key had a record and 0 if not, and for
+// clean how many records it freed.
 func (e *Engine) Operate(b []byte, op Operation) ([]byte, error) {
 	if !slices.Contains(Operations, op.Name) {
 		return b, fmt.Errorf("unknown operation %q", op.Name)
@@ -134,8 +135,10 @@ func (t *attempt) operate(op Operation, now int64) (value int64, err error) {
 		case op.Name == "expires_at":
 			return t.expiresAt(), nil
 		}
-		w, u := t.window(t.tightest())
-		return int64(w.Count(u, t.entry.Now)), nil
+		if window == state.AllWindows {
+			window = t.rule.order[t.tightest()]
+		}
+		return int64(t.limits.Windows[window].Count(table.Usage(&t.entry, window), t.entry.Now)), nil
 	}
 	return 0, ErrStore
 }

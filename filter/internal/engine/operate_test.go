@@ -106,6 +106,8 @@ func TestOperationsOnLayeredRules(t *testing.T) {
 		{"inc", 6, "hourly", "8 [2 8 2]"},
 		{"inc", 6, "1", "8 [2 8 2]"},
 		{"inc", 1, "0", "3 [3 2 2]"},
+		{"set", 1, "hourly", "1 [2 1 2]"}, // which is not the tightest
+		{"inc", 1, "bucket", "3 [2 2 3]"},
 		{"inc", 4, "bucket", "6 [2 2 6]"},
 		{"set", 5, "2", "5 [2 2 5]"},
 		{"set", 1, "", "1 [1 1 1]"},

@@ -98,3 +98,36 @@ func TestUnlimitedKeysTakeNoSlot(t *testing.T) {
 	require.Equal(t, `{"allowed":true,"rules":[{"rule":"r","key":["probe"],"mode":"enforced","allowed":true,"windows":[]}]}`,
 		operate(t, e, Operation{Name: "peek", Rule: "r", Key: []string{"probe"}, N: 9}))
 }
+
+// A token bucket's key that loses its slot gets no tokens back when it is then
+// given limits of its own.
+func TestAnOverrideGivenToAnEvictedKey(t *testing.T) {
+	p := newProxy()
+	rule := `{"name":"r","key":[{"header":"u"}],"capacity":1,"algorithm":"token_bucket","limits":["4/1s"]`
+	old := compileJSON(t, p, rule+`}`)
+	require.Equal(t, 4, admits(p, old, 9, "u", "alice"))
+	require.Equal(t, 4, admits(p, old, 9, "u", "bob"), "alice goes")
+	next := compileJSON(t, p, rule+`,"overrides":[{"key":["alice"],"limits":[{"requests":2,"per":"1s","burst":40}]}]}`)
+	require.Zero(t, admits(p, next, 9, "u", "alice"))
+	p.now += 499_000_000
+	require.Zero(t, admits(p, next, 9, "u", "alice"))
+	p.now += 10_000_000_000
+	require.Equal(t, 20, admits(p, next, 41, "u", "alice"), "what it gains at the new rate")
+}
+
+// Cost 0 takes no units, and is denied where the key has used too many.
+func TestCost0(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"limits":["2/1h"],"count_denied":true,
+		"cost":{"header":"x-cost","min":0},"overrides":[{"key":["shut"],"limits":["0/1h"]}]}`)
+	require.Equal(t, 9, admits(p, e, 9, "u", "a", "x-cost", "0"))
+	for key := range p.store {
+		require.NotContains(t, key, "sl/", "nothing is counted")
+	}
+	require.Equal(t, 2, admits(p, e, 2, "u", "a", "x-cost", "1"))
+	require.Equal(t, 9, admits(p, e, 9, "u", "a", "x-cost", "0"), "used up")
+	require.Zero(t, admits(p, e, 1, "u", "a", "x-cost", "1"))
+	require.Zero(t, admits(p, e, 9, "u", "a", "x-cost", "0"), "used beyond the limit")
+	require.Equal(t, [][]uint32{{3}}, used(e.Decide()), "denied, it is not counted either")
+	require.Zero(t, admits(p, e, 9, "u", "shut", "x-cost", "0"))
+}

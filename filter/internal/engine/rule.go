@@ -65,12 +65,26 @@ func (e *Engine) compile(p *policy.Rule) (rule, error) {
 		}
 		r.overrides = append(r.overrides, o)
 	}
+	r.windows = state.Overridden(r.windows, r.limitsOfTheirOwn())
 	r.table = e.tables.Table(state.Definition{
 		Counter:  state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition(), p.Capacity),
 		Windows:  r.windows,
 		Capacity: p.Capacity,
 	})
 	return r, nil
+}
+
+// limitsOfTheirOwn says which keys have which limits instead of the rule's.
+func (r *rule) limitsOfTheirOwn() []state.Override {
+	overrides := make([]state.Override, len(r.overrides))
+	for i := range r.overrides {
+		var keys []byte
+		for _, p := range r.policy.Overrides[i].Key {
+			keys = state.AppendPart(append(keys, byte(p.Kind)), p.Text)
+		}
+		overrides[i] = state.Override{Keys: string(keys), Windows: r.overrides[i].windows}
+	}
+	return overrides
 }
 
 func compileOverride(p *policy.Override) (override, error) {

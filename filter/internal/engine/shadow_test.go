@@ -26,7 +26,7 @@ func TestShadow(t *testing.T) {
 	v := e.Decide()
 	require.False(t, v.Allowed)
 	require.Equal(t, "r", v.DeniedBy().Name)
-	require.Contains(t, string(v.AppendReport(nil)), `{"rule":"s","key":[],"mode":"shadow","allowed":true,"windows":[]}`,
+	require.Contains(t, string(v.AppendReport(nil)), `{"rule":"s","key":[],"mode":"shadow","allowed":true,"reason":"not_asked","windows":[]}`,
 		"a request that an enforced rule denies is not shown to it")
 	m := e.rules[0].metrics
 	require.EqualValues(t, []uint64{2, 2, 0}, []uint64{m.Allowed, m.ShadowDenied, m.Denied})

@@ -1,0 +1,76 @@
+package limit
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestStamps(t *testing.T) {
+	for _, hash := range []uint64{0, 1, 2046, 2047, 1<<64 - 1} {
+		stamp := NewStamp(hash)
+		require.EqualValues(t, 1, stamp&1)
+		require.Greater(t, stamp, uint16(1), "1 ns is a time without a stamp of its own")
+		require.LessOrEqual(t, stamp, uint16(stampMask))
+		w := Window{Algorithm: TokenBucket, Limit: 1, Burst: 9, PeriodNs: second, Stamp: stamp}
+		for _, ns := range []int64{1, 4095, 4096, 4097, 1_700_000_000*second + 1} {
+			got := w.stamped(ns)
+			require.EqualValues(t, stamp, stampOf(got))
+			require.GreaterOrEqual(t, got, ns)
+			require.Less(t, got, ns+stampMask+1)
+			require.Equal(t, got, w.stamped(got), "a stamp costs once")
+			require.False(t, w.stale(got))
+			shifted := w.Shift(Usage{EndNs: got}, -12345)
+			require.False(t, w.stale(shifted.EndNs), "a clock that is set back changes no limits")
+			require.GreaterOrEqual(t, shifted.EndNs, got-12345)
+		}
+	}
+	plain := Window{Algorithm: TokenBucket, Limit: 1, Burst: 9, PeriodNs: second}
+	for _, ns := range []int64{2, 3, 77 * second} {
+		require.Zero(t, stampOf(plain.stamped(ns)))
+		require.False(t, plain.stale(ns), "without overrides every time tells what it must")
+	}
+}
+
+func TestFill(t *testing.T) {
+	w := Window{Algorithm: TokenBucket, Limit: 3, Burst: 10, PeriodNs: second}
+	require.Equal(t, 10*second/3+1, w.Fill())
+	unlimited, never := w, w
+	unlimited.Unlimited, never.Limit = true, 0
+	require.Zero(t, unlimited.Fill())
+	require.Zero(t, never.Fill())
+	require.Zero(t, Window{Algorithm: FixedWindow, Limit: 3, PeriodNs: second}.Fill())
+}
+
+// A floor made under other overrides is empty when it was written for whoever
+// has the slowest bucket, in every order in which configurations see it.
+func TestAFloorOfOtherOverrides(t *testing.T) {
+	written, now := 100*second, 101*second
+	rule := Window{Algorithm: TokenBucket, Limit: 2, Burst: 10, PeriodNs: second}
+	old, next := rule, rule
+	old.Stamp, old.FillNs = 5, 10*second
+	next.Stamp, next.FillNs = 7, 20*second
+	slow := Window{Algorithm: TokenBucket, Limit: 1, Burst: 20, PeriodNs: second, Stamp: 7}
+
+	floor := old.Floor(rule.Set(written, 4), written, written)
+	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: old.stamped(written + old.FillNs)}, floor, "a record without a stamp")
+	fresh := old.Floor(old.Set(written, 4), written, written)
+	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: old.stamped(written + 2*second)}, fresh, "one of the same overrides")
+	require.Equal(t, fresh, rule.RollFloor(fresh, written, now), "who has none needs no more")
+
+	rolled := next.RollFloor(fresh, written, now)
+	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: next.stamped(written + next.FillNs)}, rolled)
+	start := slow.Start(rolled, written, nil)
+	require.Zero(t, slow.Remaining(start, written), "empty when it was written")
+	require.LessOrEqual(t, slow.Check(start, written, 1), written+second+stampMask, "and not in debt")
+	require.Equal(t, rolled, next.RollFloor(rolled, now, now))
+	for range 5 { // both see it in turn
+		rolled = next.RollFloor(old.RollFloor(rolled, written, written), written, written)
+	}
+	require.Less(t, rolled.EndNs, written+next.FillNs+10*stampMask, "it does not grow")
+
+	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
+	joined := unknown.Join(fresh, Usage{EndNs: written + second})
+	require.Equal(t, Usage{EndNs: (fresh.EndNs + 1) &^ 1}, joined)
+	require.Zero(t, stampOf(joined.EndNs), "who does not know the limits vouches for none")
+}

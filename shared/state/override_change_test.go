@@ -1,0 +1,137 @@
+package state
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// inConfig is a table of a configuration in which one key may have limits of
+// its own, and that key in it.
+func inConfig(store Store, configuredNs int64, rule limit.Window, own *limit.Window) (*Table, Key) {
+	windows := []limit.Window{rule}
+	key := Key{Bytes: []byte("k"), Windows: windows, Rule: windows}
+	if own != nil {
+		key.Windows = []limit.Window{*own}
+		key.Rule = Overridden(windows, []Override{{Keys: "k", Windows: key.Windows}})
+	}
+	return configured(store, "o", configuredNs, definition("x", 1, windows...)), key
+}
+
+// admit counts what the key is let do, one unit at a time, and returns how many
+// there were; most is where it stops asking.
+func admit(t *testing.T, table *Table, key Key, now int64, most int) (admitted int) {
+	var e Entry
+	for ; admitted < most; admitted++ {
+		require.Equal(t, OK, table.Read(&e, key, now))
+		if table.Check(&e, 1) != e.Now {
+			return admitted
+		}
+		require.Equal(t, OK, table.Commit(&e, 1, true))
+	}
+	return admitted
+}
+
+// evict makes another key take the only slot.
+func evict(t *testing.T, table *Table, rule []limit.Window, other string, now int64) {
+	var e Entry
+	require.Equal(t, OK, table.Read(&e, Key{Bytes: []byte(other), Windows: rule, Rule: rule}, now))
+	require.Equal(t, OK, table.Inc(&e, AllWindows, 1, true))
+}
+
+// A key whose tokens are gone has none whatever limits a configuration gives
+// it, also where it lost its slot in between: its bucket is full later under a
+// slower rate than when it was evicted.
+func TestAChangedOverrideRefundsNoTokens(t *testing.T) {
+	bucket := func(burst, requests uint32) *limit.Window {
+		w := tokenBucket(burst, requests, second)
+		return &w
+	}
+	rule := *bucket(4, 2)
+	for name, c := range map[string]struct{ before, evictor, after *limit.Window }{
+		"a key slowed":                     {nil, nil, bucket(4, 1)},
+		"a key given a larger bucket":      {nil, nil, bucket(40, 1)},
+		"another override":                 {bucket(4, 3), bucket(4, 3), bucket(4, 1)},
+		"one that the evictor has changed": {bucket(4, 3), bucket(4, 1), bucket(4, 1)},
+		"one that the evictor lacks":       {bucket(4, 3), nil, bucket(4, 1)},
+		"one given up and given back":      {nil, bucket(4, 1), bucket(4, 1)},
+		"an override taken away":           {bucket(4, 4), bucket(4, 4), nil},
+		"an override no more":              {bucket(4, 1), nil, nil},
+	} {
+		store, now := newMemory(), 1000*second
+		table, key := inConfig(store, 1, rule, c.before)
+		require.Equal(t, 4, admit(t, table, key, now, 4), name)
+		table, key = inConfig(store, 2, rule, c.evictor)
+		evict(t, table, key.Rule, "other", now)
+		table, key = inConfig(store, 3, rule, c.after)
+		require.Zero(t, admit(t, table, key, now, 1), name)
+
+		var e Entry
+		require.Equal(t, OK, table.Read(&e, key, now))
+		require.True(t, e.FromFloor, name)
+		pass := table.Check(&e, 1)
+		require.LessOrEqual(t, pass, now+45*second, name)
+		require.Zero(t, admit(t, table, key, pass-1, 1), name)
+		require.Equal(t, 1, admit(t, table, key, pass, 1), "%s: it waits no longer than it was told", name)
+	}
+}
+
+// A record does not expire at the time at which its bucket was to be full under
+// limits that its key no longer has.
+func TestASlowedOverrideExpiresLater(t *testing.T) {
+	rule, fast, slow := tokenBucket(10, 10, second), tokenBucket(10, 10, second), tokenBucket(10, 1, second)
+	fast.Burst = 20
+	store, now := newMemory(), 1000*second
+	table, key := inConfig(store, 1, rule, &fast)
+	require.Equal(t, 20, admit(t, table, key, now, 20))
+	table, key = inConfig(store, 2, rule, &slow)
+	evict(t, table, key.Rule, "other", now+3*second)
+	require.Equal(t, 2, admit(t, table, key, now+3*second, 10), "what it gained at its new rate, a few µs less")
+}
+
+// While its overrides stay as they are, a key gets back exactly what it had.
+func TestAnOverrideThatStaysIsExact(t *testing.T) {
+	rule, own := tokenBucket(10, 10, second), tokenBucket(100, 1, second)
+	store, now := newMemory(), 1000*second
+	table, key := inConfig(store, 1, rule, &own)
+	require.Equal(t, 60, admit(t, table, key, now, 60))
+	evict(t, table, key.Rule, "other", now)
+	table, key = inConfig(store, 2, rule, &own)
+	require.Equal(t, 39, admit(t, table, key, now, 100), "its bucket is full up to 4 µs later than it was")
+	var e Entry
+	require.Equal(t, OK, table.Read(&e, key, now))
+	require.Less(t, table.Check(&e, 1), now+10_000)
+}
+
+// What tells two sets of overrides apart.
+func TestOverriddenTellsSetsOfOverridesApart(t *testing.T) {
+	rule := []limit.Window{aligned(5, second, 0), tokenBucket(4, 2, second)}
+	own := func(burst, requests uint32) []limit.Window {
+		return []limit.Window{aligned(9, second, 0), tokenBucket(burst, requests, second)}
+	}
+	seen := make(map[uint16]string)
+	for name, overrides := range map[string][]Override{
+		"none":         nil,
+		"one":          {{"a", own(4, 1)}},
+		"another key":  {{"b", own(4, 1)}},
+		"another rate": {{"a", own(4, 3)}},
+		"two":          {{"a", own(4, 1)}, {"b", own(4, 3)}},
+		"turned":       {{"b", own(4, 3)}, {"a", own(4, 1)}},
+		"unlimited":    {{"a", nil}, {"b", own(4, 3)}},
+	} {
+		windows := Overridden(rule, overrides)
+		require.Zero(t, windows[0].Stamp, name)
+		stamp := windows[1].Stamp
+		require.NotContains(t, seen, stamp, name)
+		seen[stamp] = name
+		require.Equal(t, Overridden(rule, overrides), windows, fmt.Sprint(name, " again"))
+		require.Equal(t, len(overrides) == 0, stamp == 0, name)
+		require.Zero(t, rule[1].Stamp, "the rule's own windows stay as they are")
+	}
+	require.Equal(t, 40*second, Overridden(rule, []Override{{"a", own(4, 1)}, {"b", own(40, 1)}, {"c", own(4, 0)}})[1].FillNs)
+	require.Zero(t, Overridden(rule, []Override{{"a", rule}})[1].Stamp, "the rule's own limits")
+	require.Zero(t, Overridden(rule, []Override{{"a", nil}})[1].Stamp, "no limits")
+}

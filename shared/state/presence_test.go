@@ -1,0 +1,197 @@
+package state
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// confirm confirms the tables of some owners once a second from now on for so
+// long, and returns the time after that.
+func confirm(t *testing.T, now, forNs int64, tables ...*Table) int64 {
+	for end := now + forNs; now < end; now += second {
+		for _, table := range tables {
+			require.Equal(t, OK, table.tables.Confirm(now))
+		}
+	}
+	return now
+}
+
+func (m *memory) owners(t *testing.T) presence {
+	p, ok := readPresence(m.bytes(presenceKey))
+	require.True(t, ok)
+	return p
+}
+
+// total is the size of all values and keys.
+func (m *memory) total() (bytes int) {
+	for key, s := range m.values {
+		bytes += len(key) + len(s.value)
+	}
+	return bytes
+}
+
+// Names that come and go leave no more behind than came in the last minutes.
+func TestAThousandOwnersStaySmall(t *testing.T) {
+	store := newMemory()
+	now := 1000 * second
+	stays := configured(store, "stays", now, definition("rule", 4, aligned(2, 366*24*anHour, 0)))
+	require.True(t, hit(t, stays, []byte("a"), now, 1))
+	const livesNs = 10 * second
+	const most = int((MissedRounds+2)*RoundNs/livesNs) + 1 + WaitingTables + 1
+	half, peak := 0, 0
+	for n := range 1000 {
+		name := fmt.Sprint("filter", n)
+		comes := configured(store, name, now, definition(name, 4, aligned(2, 3600*second, 0)))
+		require.True(t, hit(t, comes, []byte("a"), now, 2), name)
+		require.False(t, hit(t, comes, []byte("a"), now, 1), name)
+		now = confirm(t, now, livesNs, stays, comes)
+		peak = max(peak, len(store.directory(t).tables))
+		require.LessOrEqual(t, peak, most, name)
+		require.LessOrEqual(t, len(store.owners(t).owners), most, name)
+		if n == 499 {
+			half = store.total()
+		}
+	}
+	require.LessOrEqual(t, store.total(), half+half/10, "as much after a thousand as after five hundred")
+	require.LessOrEqual(t, len(store.values), 3+most, "the seed, the directory, the owners, and a bucket for each number")
+	t.Logf("%d tables at most", peak)
+	confirm(t, now, (MissedRounds+2)*RoundNs, stays)
+	require.LessOrEqual(t, len(store.directory(t).tables), 1+WaitingTables)
+	require.Len(t, store.owners(t).owners, 1)
+	require.Equal(t, []uint32{1}, used(t, stays, []byte("a"), now))
+}
+
+// An owner that nobody asks anything still ticks, and keeps its tables; one
+// whose policy has changed since its last hit does too.
+func TestAnIdleOwnerStays(t *testing.T) {
+	store := newMemory()
+	now := 1000 * second
+	def := definition("idle", 4, aligned(2, 24*anHour, 0))
+	idle := configured(store, "idle", 1, def)
+	gone := configured(store, "gone", 1, definition("gone", 4, aligned(2, 24*anHour, 0)))
+	require.True(t, hit(t, idle, []byte("a"), now, 1))
+	require.True(t, hit(t, gone, []byte("a"), now, 1))
+	now = confirm(t, now, 2*second, idle, gone)
+	now = confirm(t, now, anHour, idle)
+	next := configured(store, "idle", 2, def)
+	now = confirm(t, now, anHour, next)
+	for _, e := range store.directory(t).tables {
+		require.Equal(t, e.counter == def.Counter, len(e.owners) > 0)
+		require.Equal(t, e.counter == def.Counter, e.vanishedNs == 0)
+	}
+	require.Equal(t, []uint32{1}, used(t, next, []byte("a"), now))
+}
+
+// A step of the clock ends one round: owners that tick have missed none.
+func TestAClockThatStepsLosesNoTables(t *testing.T) {
+	store := newMemory()
+	now := 100 * anHour
+	var tables []*Table
+	for _, name := range []string{"a", "b", "c"} {
+		table := configured(store, name, 1, definition(name, 4, aligned(2, 366*24*anHour, 0)))
+		require.True(t, hit(t, table, []byte("k"), now, 1))
+		tables = append(tables, table)
+	}
+	now = confirm(t, now, 10*second, tables...)
+	for _, step := range []int64{50 * anHour, -70 * anHour, second, -second, 3 * RoundNs, -3 * RoundNs} {
+		now += step
+		before := store.owners(t).round
+		for n := range tables { // whoever ticks first
+			require.Equal(t, OK, tables[n].tables.Confirm(now))
+			now += 100 * ms
+		}
+		require.LessOrEqual(t, store.owners(t).round, before+1)
+		now = confirm(t, now, 7*second, tables...)
+	}
+	for _, e := range store.directory(t).tables {
+		require.Len(t, e.owners, 1)
+		require.Zero(t, e.vanishedNs)
+	}
+	now = confirm(t, now, 10*RoundNs, tables[0])
+	require.Len(t, store.owners(t).owners, 1, "rounds go on after steps")
+	require.Equal(t, []uint32{1}, used(t, tables[0], []byte("k"), now))
+}
+
+// Sixteen VMs of each owner write once in a round, not with each tick.
+func TestPresenceIsWrittenRarely(t *testing.T) {
+	store := newMemory()
+	now := 1000 * second
+	var vms []*Table
+	for n := range 16 {
+		for _, name := range []string{"a", "b", "c"} {
+			table := configured(store, name, 1, definition(name, 4, aligned(2, anHour, 0)))
+			require.True(t, n > 1 || hit(t, table, []byte("k"), now, 1))
+			vms = append(vms, table)
+		}
+	}
+	now = confirm(t, now, second, vms...)
+	writes := store.writes
+	confirm(t, now, 10*RoundNs, vms...)
+	require.LessOrEqual(t, store.writes-writes, 3*(10+1))
+	require.Greater(t, store.writes, writes)
+}
+
+// Who comes late finds its tables as they were, also a filter that does not
+// know of rounds: it is awaited from when it is noticed.
+func TestALateOwnerFindsItsTables(t *testing.T) {
+	store := newMemory()
+	now := 1000 * second
+	def := definition("late", 4, aligned(2, 24*anHour, 0))
+	stays := configured(store, "stays", 1, definition("x", 4, aligned(2, anHour, 0)))
+	late := configured(store, "late", 1, def)
+	require.True(t, hit(t, late, []byte("a"), now, 1))
+	require.True(t, hit(t, stays, []byte("a"), now, 1))
+	owned := func() (owners int) {
+		for _, e := range store.directory(t).tables {
+			if e.counter == def.Counter {
+				owners = len(e.owners)
+			}
+		}
+		return owners
+	}
+	now = confirm(t, now, MissedRounds*RoundNs, stays)
+	require.Equal(t, 1, owned(), "not long ago it was there")
+	now = confirm(t, now, 3*RoundNs, stays)
+	require.Zero(t, owned())
+	require.Equal(t, OK, late.tables.enter(now, []*Table{late}), "the tick of a filter without rounds")
+	require.Equal(t, 1, owned())
+	now = confirm(t, now, (MissedRounds-1)*RoundNs, stays)
+	require.Equal(t, 1, owned())
+	require.Equal(t, []uint32{1}, used(t, late, []byte("a"), now))
+	require.Equal(t, OK, late.tables.Confirm(now))
+	confirm(t, now, 30*RoundNs, stays, late)
+	require.Equal(t, 1, owned())
+}
+
+// A value that this build does not read is left alone, and counting goes on.
+func TestDamagedPresence(t *testing.T) {
+	for name, damage := range map[string]func(b []byte) []byte{
+		"empty":       func(b []byte) []byte { return nil },
+		"version":     func(b []byte) []byte { b[0] = 2; return b },
+		"kind":        func(b []byte) []byte { b[1] = 2; return b },
+		"cut":         func(b []byte) []byte { return b[:len(b)-1] },
+		"more owners": func(b []byte) []byte { b[2]++; return b },
+	} {
+		store := newMemory()
+		now := 1000 * second
+		table := configured(store, "o", 1, definition("x", 4, aligned(2, anHour, 0)))
+		require.True(t, hit(t, table, []byte("a"), now, 1), name)
+		require.Equal(t, OK, table.tables.Confirm(now), name)
+		damaged := damage(store.bytes(presenceKey))
+		store.Set(presenceKey, damaged, 0)
+		require.Equal(t, Failed, table.tables.Confirm(now+2*RoundNs), name)
+		require.Equal(t, string(damaged), string(store.bytes(presenceKey)), name)
+		require.True(t, hit(t, table, []byte("a"), now, 1), name)
+	}
+}
+
+// The bytes of presence are part of the format.
+func TestGoldenPresence(t *testing.T) {
+	p := presence{round: 7, beganNs: 100 * second, owners: []present{{OwnerID("a"), 7}, {OwnerID("b"), 3}}}
+	requireGolden(t, "presence", p.append(nil))
+	got, ok := readPresence(golden(t, "presence"))
+	require.True(t, ok)
+	require.Equal(t, p, got)
+}
