@@ -269,7 +269,7 @@ func (d doc) section(heading string) string {
 // tableOf says under which heading of policy.md a table of fields stands.
 var tableOf = map[string]string{
 	"policyFields": "## The policy", "manageFields": "## manage", "ruleFields": "## A rule", "matchFields": "## match",
-	"keyFields": "## key", "clientIPFields": "## key", "keyPathFields": "## key", "limitFields": "## limits", "costFields": "## cost", "overrideFields": "## overrides", "responseFields": "## response",
+	"keyFields": "## key", "clientIPFields": "## key", "keyPathFields": "## key", "jwtFields": "## key", "limitFields": "## limits", "costFields": "## cost", "overrideFields": "## overrides", "responseFields": "## response",
 }
 
 // missingFields compares policy.md with the tables that policies are read by:

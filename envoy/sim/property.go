@@ -73,7 +73,7 @@ func (v *vm) property(sc *scope, path []byte) (string, status) {
 		return "", notFound
 	}
 	switch string(name) {
-	case "request", "response", "source", "filter_state":
+	case "request", "response", "source", "filter_state", "xds":
 		if !more {
 			return "", serializationFailed // its parts are of many types
 		}
@@ -85,6 +85,15 @@ func (v *vm) property(sc *scope, path []byte) (string, status) {
 		return responseProperty(st, rest)
 	case "source":
 		return sourceProperty(st.in, rest)
+	case "metadata":
+		return metadataProperty(st.in.Metadata, rest, more)
+	case "route_name":
+		return whole("", more) // the router names it, after the filter
+	case "xds":
+		if string(rest) == "route_name" {
+			return st.in.Route, statusOK
+		}
+		return "", notFound
 	case "filter_state":
 		if key, ok := bytes.CutPrefix(rest, []byte("wasm.")); ok {
 			value, ok := st.state[string(key)]

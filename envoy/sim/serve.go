@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"google.golang.org/protobuf/types/known/structpb"
 )
 
 // Request is one request as the connection manager hands it to the filter:
@@ -23,6 +25,12 @@ type Request struct {
 
 	ClientIP   string // 127.0.0.1
 	ClientPort uint16
+
+	Route string // name of the route, empty if it has none
+
+	// Metadata is dynamic metadata that filters before this one have set, by
+	// namespace.
+	Metadata map[string]*structpb.Struct
 
 	// Properties are what else Envoy would know. Paths are joined with dots
 	// or zero bytes. They go before those derived from the request.

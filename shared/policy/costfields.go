@@ -5,13 +5,18 @@ import "math"
 // costFields is "cost" where it is an object.
 var costFields = []field[Cost]{
 	{
-		name: "header", shape: shape{form: formText}, required: true,
-		doc:  "Request header that holds the cost.",
+		name: "header", shape: shape{form: formText},
+		doc:  "Request header that holds the cost; this or query.",
 		read: func(r *reader, v value, c *Cost) { c.Header = r.headerNameAt(v) },
 	},
 	{
+		name: "query", shape: shape{form: formText},
+		doc:  "Query parameter that holds the cost; this or header.",
+		read: func(r *reader, v value, c *Cost) { c.Query = r.shortText(v) },
+	},
+	{
 		name: "default", shape: integer(0, math.MaxUint32), def: "1",
-		doc: "Cost where the header is missing, repeated or no number.",
+		doc: "Cost where the header or parameter is missing, repeated or no whole number.",
 		read: func(r *reader, v value, c *Cost) {
 			n, _ := r.integer(v)
 			c.Default = uint32(n)
@@ -52,6 +57,12 @@ func readCost(r *reader, v value, rule *Rule) {
 	readObject(r, v, costFields, c)
 	if len(r.errs)+r.dropped > before {
 		return
+	}
+	switch {
+	case !has(v, "header") && !has(v, "query"):
+		r.fail(v, "must name where the cost is: write {header: x-cost} or {query: cost}")
+	case has(v, "header") && has(v, "query"):
+		r.fail(v, "has a header and a query parameter: keep one")
 	}
 	if c.Min > c.Max {
 		r.fail(v, "min is "+itoa(int64(c.Min))+" and max "+itoa(int64(c.Max))+": min must not be above max")

@@ -1,10 +1,5 @@
 package policy
 
-import (
-	"strconv"
-	"strings"
-)
-
 // keyFields is one item of "key", of which it has exactly one.
 var keyFields = []field[KeyPart]{
 	{
@@ -42,6 +37,48 @@ var keyFields = []field[KeyPart]{
 		name: "path", shape: choice("path", `"full" or an object such as {segment: 1}`),
 		doc:  `The path without query: "full", or {segment: n} for its n-th segment from 1.`,
 		read: readKeyPath,
+	},
+	{
+		name: "query", shape: shape{form: formText},
+		doc: "Value of this query parameter, the first if it is repeated, with escapes and + resolved.",
+		read: func(r *reader, v value, k *KeyPart) {
+			*k = KeyPart{Kind: KeyQuery, Name: r.shortText(v)}
+		},
+	},
+	{
+		name: "cookie", shape: shape{form: formText},
+		doc: "Value of this cookie, the first if it is repeated, without quotes around it.",
+		read: func(r *reader, v value, k *KeyPart) {
+			*k = KeyPart{Kind: KeyCookie, Name: r.cookieName(v)}
+		},
+	},
+	{
+		name: "route", shape: objectOf("route"),
+		doc: "The name of the route that Envoy chose.",
+		read: func(r *reader, v value, k *KeyPart) {
+			*k = KeyPart{Kind: KeyRoute}
+			readObject(r, v, nil, k)
+		},
+	},
+	{
+		name: "jwt", shape: objectOf("jwt"),
+		doc: "A claim of the token that Envoy's jwt_authn filter has verified: a text, a number, true or false.",
+		read: func(r *reader, v value, k *KeyPart) {
+			*k = KeyPart{Kind: KeyJWT}
+			readObject(r, v, jwtFields, k)
+		},
+	},
+	{
+		name: "property", shape: listOf("segment"),
+		doc: `An attribute of Envoy, by the segments of its path: ["connection", "uri_san_peer_certificate"].`,
+		read: func(r *reader, v value, k *KeyPart) {
+			*k = KeyPart{Kind: KeyProperty, Path: r.property(v)}
+		},
+	},
+	{
+		name: "first_of", shape: listOf("key"),
+		doc:  "The first of these parts that the request has. It is a key of its own: a header never counts as an address of the same text.",
+		read: readFirstOf,
 	},
 }
 
@@ -103,7 +140,7 @@ func readKey(r *reader, v value, rule *Rule) {
 	}
 }
 
-const keyHint = "write one such as {header: x-user-id}, client_ip, host, method or path"
+const keyHint = "write one such as {header: x-user-id}, client_ip, host, method, path or route"
 
 func readKeyPart(r *reader, v value, part *KeyPart) {
 	switch v.node.Kind {
@@ -123,17 +160,24 @@ func readKeyPart(r *reader, v value, part *KeyPart) {
 	}
 }
 
+// bareHints are the kinds that do not stand alone.
+var bareHints = map[string]string{
+	"header": "{header: x-user-id}", "query": "{query: user}", "cookie": "{cookie: session}",
+	"jwt": "{jwt: {provider: p, claim: sub}}", "property": `{property: ["connection", "mtls"]}`,
+	"first_of": "{first_of: [{header: x-api-key}, client_ip]}",
+}
+
 // readBareKeyPart reads a part that needs nothing but its kind: "- host".
 func readBareKeyPart(r *reader, v value, part *KeyPart) {
 	switch s := v.node.Text; {
-	case s == "client_ip", s == "host", s == "method":
+	case s == "client_ip", s == "host", s == "method", s == "route":
 		empty := &Node{Kind: Object, Line: v.node.Line, Column: v.node.Column}
 		fields := []Field{{Name: s, Value: empty}}
 		readObject(r, value{node: &Node{Kind: Object, Fields: fields}, path: v.path, shape: v.shape}, keyFields, part)
 	case s == "path":
 		*part = KeyPart{Kind: KeyPath}
-	case s == "header":
-		r.fail(v, "a header needs its name: write {header: x-user-id}")
+	case bareHints[s] != "":
+		r.fail(v, "needs more than the word "+quote(s)+": write "+bareHints[s])
 	case isNotBuilt("key", s):
 		r.fail(v, quote(s)+" is not built yet: remove it")
 	default:
@@ -144,29 +188,4 @@ func readBareKeyPart(r *reader, v value, part *KeyPart) {
 		}
 		r.fail(v, message+": "+keyHint)
 	}
-}
-
-// KeyDefinition is the canonical text of what the rule's key is made of, the
-// same for every way to write it. Names carry their length, so that no two
-// definitions share a text. Counters are found by it: a change here loses them.
-func (r *Rule) KeyDefinition() string {
-	var b strings.Builder
-	for i, part := range r.Key {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		switch part.Kind {
-		case KeyHeader:
-			b.WriteString("header:" + strconv.Itoa(len(part.Name)) + ":" + part.Name)
-		case KeyClientIP:
-			b.WriteString("client_ip:" + strconv.Itoa(part.V4Prefix) + ":" + strconv.Itoa(part.V6Prefix))
-		case KeyHost:
-			b.WriteString("host")
-		case KeyMethod:
-			b.WriteString("method")
-		case KeyPath:
-			b.WriteString("path:" + strconv.Itoa(part.Segment))
-		}
-	}
-	return b.String()
 }

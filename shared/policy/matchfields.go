@@ -16,7 +16,7 @@ var matchFields = []field[Match]{
 	},
 	{
 		name: "paths", shape: listOf("path"),
-		doc:  `Paths without query: prefix*, exact ("=" before it takes a * literally), or "~" and an RE2 expression that matches in full.`,
+		doc:  `Paths without query, escapes such as %20 resolved: prefix*, exact ("=" before it takes a * literally), or "~" and an RE2 expression that matches in full.`,
 		read: readPaths,
 	},
 	{
@@ -24,6 +24,34 @@ var matchFields = []field[Match]{
 		doc:  `From header names to values: exact ("=" before it takes signs literally), prefix*, *suffix, "~" and an RE2 expression, "*" for present, "!" for absent.`,
 		read: readHeaderMatches,
 	},
+	{
+		name: "client_ips", shape: listOf("network"),
+		doc:  "Addresses and networks (10.0.0.0/8) of the client, as Envoy trusts it.",
+		read: readClientIPs,
+	},
+}
+
+// readExempt reads a list of matches. One without conditions would exempt every
+// request, which no one means.
+func readExempt(r *reader, v value, rule *Rule) {
+	if v.node.Kind != List {
+		r.mismatch(v)
+		return
+	}
+	if count := len(v.node.Items); count > MaxExempt {
+		r.fail(v, "has "+itoa(int64(count))+" exemptions, the most is "+itoa(MaxExempt))
+		return
+	}
+	for i := range v.node.Items {
+		at := v.item(i, objectOf("match"))
+		if at.node.Kind == Object && len(at.node.Fields) == 0 {
+			r.fail(at, "would exempt every request: give it a condition, or set mode to off")
+			continue
+		}
+		var m Match
+		readObject(r, at, matchFields, &m)
+		rule.Exempt = append(rule.Exempt, m)
+	}
 }
 
 // eachText calls use with every text of a list. An empty list is refused: it

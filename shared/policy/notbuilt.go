@@ -4,16 +4,7 @@ package policy
 // do. Naming one of them is refused, never ignored, and is told apart from a
 // typing error. Whoever builds one takes its line out.
 var notBuilt = []struct{ object, name string }{
-	{"rule", "exempt"},
 	{"rule", "lease"},
-	{"match", "client_ips"},
-	{"key", "query"},
-	{"key", "cookie"},
-	{"key", "route"},
-	{"key", "jwt"},
-	{"key", "property"},
-	{"key", "first_of"},
-	{"cost", "query"},
 }
 
 // notBuiltWords is notBuilt for the words a field may hold.

@@ -90,18 +90,59 @@ func readOverrideKey(r *reader, v value, o *Override) {
 			r.fail(at, err.Error())
 			continue
 		}
-		if i < len(parts) && parts[i].Kind == KeyHost && p.Kind != Regexp {
-			p.Text = strings.ToLower(p.Text) // as hosts are in keys
-		}
 		if i < len(parts) {
-			r.matchable(at, p, parts[i])
+			p.Text = r.asInKeys(at, "", p, &parts[i])
 		}
 		o.Key = append(o.Key, p)
 	}
 }
 
+// asInKeys spells the text of a pattern as keys have that part, and warns of
+// one that none has. The label is what stands before the part in keys.
+func (r *reader) asInKeys(v value, label string, p Pattern, part *KeyPart) string {
+	if p.Kind != Exact && p.Kind != Prefix && p.Kind != Suffix {
+		return p.Text
+	}
+	if part.Kind == KeyFirstOf {
+		return r.choice(v, p, part)
+	}
+	r.matchable(v, label, p, part)
+	switch {
+	case part.Kind == KeyHost && p.Kind == Exact:
+		return CanonicalHost(p.Text)
+	case part.Kind == KeyHost:
+		return strings.ToLower(p.Text)
+	case part.Kind == KeyPath:
+		return Unescape(p.Text)
+	}
+	return p.Text
+}
+
+// choice is asInKeys for the parts of a first_of, whose texts say which part
+// they are.
+func (r *reader) choice(v value, p Pattern, part *KeyPart) string {
+	if p.Kind == Suffix {
+		return p.Text
+	}
+	var labels []string
+	for i := range part.Of {
+		of := &part.Of[i]
+		label := of.Label() + "="
+		text, found := strings.CutPrefix(p.Text, label)
+		switch {
+		case found:
+			return label + r.asInKeys(v, label, Pattern{Kind: p.Kind, Text: text}, of)
+		case p.Kind == Prefix && strings.HasPrefix(label, p.Text):
+			return p.Text
+		}
+		labels = append(labels, quote(label))
+	}
+	r.warn(v, "never matches: a first_of is in keys with what it is, and begins with "+strings.Join(labels, " or "))
+	return p.Text
+}
+
 // address warns of a text that is not how keys have an address.
-func (r *reader) address(v value, text string, part KeyPart) {
+func (r *reader) address(v value, label, text string, part *KeyPart) {
 	ip, err := netip.ParseAddr(text)
 	if network, bad := netip.ParsePrefix(text); bad == nil {
 		ip, err = network.Addr(), nil
@@ -120,7 +161,7 @@ func (r *reader) address(v value, text string, part KeyPart) {
 		want = network.String()
 	}
 	if want != text {
-		r.warn(v, "never matches: the address is in keys as "+quote(want))
+		r.warn(v, "never matches: the address is in keys as "+quote(label+want))
 	}
 }
 

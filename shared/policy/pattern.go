@@ -48,6 +48,7 @@ func parsePath(s string) (Pattern, error) {
 	case strings.Contains(p.Text, "?"):
 		return p, errors.New("paths are compared without the query: leave out what follows the ?")
 	case strings.HasPrefix(p.Text, "/"), p.Kind == Prefix && p.Text == "", p.Kind == Exact && s == "=*":
+		p.Text = Unescape(p.Text)
 		return p, nil
 	}
 	return p, errors.New(`a path starts with "/": write ` + quote("/"+p.Text))
@@ -90,12 +91,18 @@ func parseRegexp(re string) (Pattern, error) {
 
 // parseHost reads the notation of match.hosts; the result is lower case.
 func parseHost(s string) (string, error) {
-	host := strings.ToLower(s)
+	host := CanonicalHost(s)
 	name := strings.TrimPrefix(host, "*.")
 	if strings.HasPrefix(name, "[") {
-		if inside, found := strings.CutSuffix(name[1:], "]"); found && name == host && isAddress(inside) {
+		if inside, found := strings.CutSuffix(name[1:], "]"); found && name == host && isIPv6(inside) {
 			return host, nil
 		}
+		if !strings.Contains(name, "]:") {
+			return "", errors.New("invalid host " + quote(s) + `: write an IPv6 address such as "[2001:db8::1]"`)
+		}
+	}
+	if isIPv6(host) {
+		return "", errors.New("an IPv6 address is in brackets here: write " + quote("["+host+"]"))
 	}
 	if at := strings.LastIndexByte(name, ':'); at >= 0 {
 		return "", errors.New("hosts are compared without their port: write " + quote(host[:len(host)-len(name)+at]))
@@ -119,16 +126,6 @@ func parseHost(s string) (string, error) {
 		return "", errors.New("invalid host " + quote(s) + `: write one such as "api.example.com" or "*.example.com"`)
 	}
 	return host, nil
-}
-
-// isAddress is a loose check of an IPv6 address in brackets.
-func isAddress(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c != ':' && c != '.' && !isDigit(c) && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return strings.Contains(s, ":")
 }
 
 // isToken reports whether s is a token of RFC 9110, which header names and

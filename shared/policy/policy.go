@@ -6,7 +6,11 @@
 // It must build for wasm: no net, no net/http, no encoding/json, no reflection.
 package policy
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"net/netip"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
 
 // Version is the policy version this build reads.
 const Version = 1
@@ -39,6 +43,7 @@ type Rule struct {
 	Name        string
 	Counter     string // identity of the counters; default Name
 	Match       Match
+	Exempt      []Match   // a request for which one of them holds is none of the rule's
 	Key         []KeyPart // none = one counter for all
 	MissingKey  MissingKey
 	Limits      []Limit // none = always allowed
@@ -58,10 +63,11 @@ type Rule struct {
 
 // Match holds when every list that is not empty has an entry that holds.
 type Match struct {
-	Hosts   []string // exact or "*.suffix", lower case, without port
-	Methods []string
-	Paths   []Pattern
-	Headers []HeaderMatch
+	Hosts     []string // exact or "*.suffix", as CanonicalHost has them
+	Methods   []string
+	Paths     []Pattern // of a path that is Unescaped; so are their texts, but of Regexp
+	Headers   []HeaderMatch
+	ClientIPs []netip.Prefix // masked, no IPv4-mapped ones
 }
 
 // HeaderMatch is a predicate on one request header; Name is lower case.
@@ -98,7 +104,13 @@ const (
 	KeyClientIP                    // V4Prefix, V6Prefix
 	KeyHost                        // authority, lower case, without port
 	KeyMethod
-	KeyPath // Segment: 0 = the full path without query, n = its n-th segment from 1
+	KeyPath     // Segment: 0 = the full path without query, n = its n-th segment from 1
+	KeyQuery    // Name = parameter
+	KeyCookie   // Name = cookie
+	KeyRoute    // the name of Envoy's route
+	KeyJWT      // Name = provider, Path = claim
+	KeyProperty // Path = the attribute's segments
+	KeyFirstOf  // Of = parts; the first present one is it
 )
 
 // KeyPart is one part of a key.
@@ -108,6 +120,8 @@ type KeyPart struct {
 	V4Prefix int
 	V6Prefix int
 	Segment  int
+	Path     []string
+	Of       []KeyPart
 }
 
 // Limit is one window of a rule.
@@ -127,10 +141,12 @@ type Override struct {
 	Limits []Limit
 }
 
-// Cost is how many units a request takes. With Header empty it is Fixed.
+// Cost is how many units a request takes. With Header and Query empty it is
+// Fixed.
 type Cost struct {
 	Fixed   uint32
 	Header  string // lower case
+	Query   string // parameter
 	Default uint32
 	Min     uint32
 	Max     uint32

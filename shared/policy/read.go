@@ -31,7 +31,7 @@ func ReadPushed(doc *Node) (policy *Policy, errs, warnings []Problem) {
 }
 
 func read(doc *Node, pushed bool) (*Policy, []Problem, []Problem) {
-	r := &reader{pushed: pushed}
+	r := &reader{pushed: pushed, keyPart: readKeyPart}
 	v := value{node: doc, shape: objectOf("policy")}
 	p := &Policy{}
 	if doc == nil {
@@ -65,8 +65,9 @@ func read(doc *Node, pushed bool) (*Policy, []Problem, []Problem) {
 // reader collects what is wrong while the tables are walked.
 type reader struct {
 	pushed   bool
-	rule     ruleState // of the rule being read
-	rules    []ruleAt  // each rule's place
+	keyPart  func(*reader, value, *KeyPart) // for first_of: Go allows no table that leads back to itself
+	rule     ruleState                      // of the rule being read
+	rules    []ruleAt                       // each rule's place
 	errs     []Problem
 	warnings []Problem
 	dropped  int

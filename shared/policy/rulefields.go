@@ -12,8 +12,10 @@ const (
 	MaxCapacity = 1 << 24
 	// MaxWindows is how many windows a rule may have.
 	MaxWindows = 16
-	// MaxKeyParts is how many parts a key may have.
+	// MaxKeyParts is how many parts a key, and a first_of in it, may have.
 	MaxKeyParts = 16
+	// MaxExempt is how many exemptions a rule may have.
+	MaxExempt = 100
 )
 
 // ruleFields is one item of "rules". The algorithm comes before the limits,
@@ -38,6 +40,11 @@ var ruleFields = []field[Rule]{
 		name: "match", shape: objectOf("match"),
 		doc:  "Which requests the rule is for: all given conditions must hold; absent is every request.",
 		read: func(r *reader, v value, rule *Rule) { readObject(r, v, matchFields, &rule.Match) },
+	},
+	{
+		name: "exempt", shape: listOf("match"),
+		doc:  "Requests that the rule is not for, although they match: a list of objects like match; one that holds is enough.",
+		read: readExempt,
 	},
 	{
 		name: "key", shape: listOf("key"),
@@ -69,7 +76,7 @@ var ruleFields = []field[Rule]{
 	},
 	{
 		name: "cost", shape: choice("cost", `a whole number from 1 to 4294967295 or an object such as {header: x-cost}`), def: "1",
-		doc:  "How many units a request takes: a number, or read from a header.",
+		doc:  "How many units a request takes: a number, or read from a header or a query parameter.",
 		read: readCost,
 	},
 	{
@@ -144,9 +151,8 @@ func readRule(r *reader, v value, rule *Rule) {
 	if rule.Counter == "" {
 		rule.Counter = rule.Name
 	}
-	if rule.MissingKey == MissingSkip && rule.Mode != ModeOff && leavable(rule.Key) {
-		r.warn(value{node: v.node, path: member(v.path, "missing_key")},
-			"a client that leaves out "+join(headerNames(rule.Key))+" escapes this rule: set missing_key to deny or share, or add client_ip to the key")
+	if len(r.errs)+r.dropped == before {
+		r.escapable(v, rule)
 	}
 	if len(r.errs)+r.dropped == before {
 		r.unreachable(v, rule)
@@ -162,22 +168,4 @@ func (r *reader) fitsRule(v value, rule *Rule) {
 	if rule.Mode == ModeShadow && has(v, "enforce_percent") {
 		r.fail(fieldAt(v, "enforce_percent"), "does not go with mode shadow, which enforces nothing: remove it, or set mode to enforce")
 	}
-}
-
-// leavable reports whether a client can leave out every part of the key.
-func leavable(key []KeyPart) bool {
-	for _, part := range key {
-		if part.Kind != KeyHeader {
-			return false
-		}
-	}
-	return len(key) > 0
-}
-
-func headerNames(key []KeyPart) []string {
-	var list []string
-	for _, part := range key {
-		list = append(list, part.Name)
-	}
-	return list
 }

@@ -93,16 +93,14 @@ func neverPath(text string) bool {
 	return false
 }
 
-// matchable warns of a pattern of an override that no key has.
-func (r *reader) matchable(v value, p Pattern, part KeyPart) {
-	if p.Kind != Exact && p.Kind != Prefix && p.Kind != Suffix {
-		return
-	}
+// matchable warns of an exact text, prefix or suffix in an override that no key
+// has.
+func (r *reader) matchable(v value, label string, p Pattern, part *KeyPart) {
 	why := ""
 	switch part.Kind {
 	case KeyClientIP:
 		if p.Kind == Exact {
-			r.address(v, p.Text, part)
+			r.address(v, label, p.Text, part)
 		} else if !fitsAddress(p, "0123456789.", part.V4Prefix, 32) && !fitsAddress(p, "0123456789abcdef:", part.V6Prefix, 128) {
 			why = "addresses are in keys as " + keyAddress("192.0.2.7", part.V4Prefix) + " and " + keyAddress("2001:db8::7", part.V6Prefix) + " are"
 		}

@@ -109,6 +109,9 @@ func FuzzYAML(f *testing.F) {
 	full, err := os.ReadFile("testdata/good/full.yaml")
 	require.NoError(f, err)
 	f.Add(string(full))
+	keys, err := os.ReadFile("testdata/good/keys.yaml")
+	require.NoError(f, err)
+	f.Add(string(keys))
 	for _, seed := range []string{
 		"a: &x [1, *x]", "a: &x {b: 1}\nc: *x", "<<: {a: b}", "? [a]\n: b", "a: 0x10", "- 1e400\n- .5\n- +1\n- 1_0", "!!binary aGk=",
 		"{\"a\":\"\\ud83d\\ude00\"}", "a: |\n\tx", "%YAML 1.2\n---\na", "- !<tag:x> y", "'': ~", "a: 2024-01-01", "--- >\n x", "\"\\x00\\u2028\\_\"",

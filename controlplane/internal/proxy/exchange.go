@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -31,6 +32,7 @@ const statusClientGone = 499 // nobody gets to see it
 type exchange struct {
 	path     string // normal, with query
 	client   netip.AddrPort
+	local    netip.AddrPort // where it came in
 	upstream *http.Response // what it answered, nil if the filter did
 }
 
@@ -57,6 +59,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if ex.client, err = netip.ParseAddrPort(r.RemoteAddr); err != nil {
 		p.refuse(w, http.StatusInternalServerError, "the connection has no address")
 		return
+	}
+	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		ex.local, _ = netip.ParseAddrPort(local.String()) // none on a Unix socket
 	}
 	r.Header.Del("Upgrade") // see the package comment
 	// An upstream may answer before it has read all. HTTP/1.1 can always do so.
@@ -174,6 +179,12 @@ func seen(out *http.Request, ex *exchange) *sim.Request {
 		Method: out.Method, Scheme: "http", Host: out.Host, Path: ex.path,
 		HasBody:  out.Body != nil && out.Body != http.NoBody,
 		ClientIP: ex.client.Addr().Unmap().String(), ClientPort: ex.client.Port(),
+	}
+	if ex.local.IsValid() {
+		r.Properties = map[string][]byte{
+			"destination.address": []byte(ex.local.String()),
+			"destination.port":    binary.LittleEndian.AppendUint64(nil, uint64(ex.local.Port())),
+		}
 	}
 	if out.ContentLength > 0 {
 		r.Headers = append(r.Headers, [2]string{"content-length", strconv.FormatInt(out.ContentLength, 10)})

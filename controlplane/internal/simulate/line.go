@@ -57,8 +57,8 @@ type input struct {
 	Window string   `json:"window"`
 	File   string   `json:"file"`
 
-	Route    json.RawMessage `json:"route"`
-	Metadata json.RawMessage `json:"metadata"`
+	Route    string                    `json:"route"`
+	Metadata map[string]map[string]any `json:"metadata"`
 }
 
 // values is a header's value or a list of them.
@@ -143,11 +143,6 @@ func (r *reader) read(text []byte) (line, error) {
 	if err := l.readTime(in); err != nil {
 		return line{}, err
 	}
-	for name, given := range map[string]json.RawMessage{"route": in.Route, "metadata": in.Metadata} {
-		if given != nil {
-			return line{}, fmt.Errorf("%s: is not built yet", name)
-		}
-	}
 	if in.Worker != nil {
 		l.worker = *in.Worker
 		if l.worker < 0 || l.worker >= r.workers {
@@ -193,11 +188,11 @@ type takes struct{ key, n, window bool }
 // only refuses fields that a line of this kind would ignore.
 func (in *input) only(kind, has string) error {
 	request := in.Method != "" || in.Host != "" || in.Path != "" || in.Headers != nil ||
-		in.ClientIP != "" || in.Properties != nil
+		in.ClientIP != "" || in.Properties != nil || in.Route != "" || in.Metadata != nil
 	operation := in.Rule != "" || in.Key != nil || in.N != nil || in.Window != ""
 	switch {
 	case request && has != "":
-		return fmt.Errorf("%s has no method, host, path, headers, client_ip or properties", kind)
+		return fmt.Errorf("%s has no method, host, path, headers, client_ip, properties, route or metadata", kind)
 	case operation && has != "rule":
 		return fmt.Errorf("%s has no rule, key, n or window", kind)
 	case in.File != "" && has != "file":

@@ -22,6 +22,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -178,8 +180,11 @@ func (l *line) toRequest() *sim.Request {
 		}
 	}
 	r := &sim.Request{
-		Method: in.Method, Host: in.Host, Path: in.Path, ClientIP: in.ClientIP, Faults: f,
-		Properties: make(map[string][]byte, len(in.Properties)),
+		Method: in.Method, Host: in.Host, Path: in.Path, ClientIP: in.ClientIP, Route: in.Route, Faults: f,
+		Properties: make(map[string][]byte, len(in.Properties)), Metadata: make(map[string]*structpb.Struct, len(in.Metadata)),
+	}
+	for namespace, values := range in.Metadata {
+		r.Metadata[namespace], _ = structpb.NewStruct(values) // JSON always is one
 	}
 	for name, value := range in.Properties {
 		r.Properties[name] = []byte(value)

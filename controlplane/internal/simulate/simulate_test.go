@@ -184,7 +184,10 @@ func TestBadInputWritesNothing(t *testing.T) {
 		{`{"at_ms":1,"rule":"r"}`, "line 2: a request has no rule, key, n or window"},
 		{`{"at_ms":1,"op":"policy"}`, "line 2: file: op policy needs the file"},
 		{`{"at_ms":1,"op":"policy","file":"none.yaml"}`, "line 2: read policy: "},
-		{`{"at_ms":1,"metadata":{}}`, "line 2: metadata: is not built yet"},
+		{`{"at_ms":1,"metadata":{"ns":7}}`, "line 2: metadata: must be an object, not number"},
+		{`{"at_ms":1,"route":7}`, "line 2: route: must be text, not number"},
+		{`{"at_ms":1,"op":"stats","route":"r"}`, `line 2: op stats has no method, host, path`},
+		{`{"at_ms":1,"op":"stats","metadata":{}}`, `line 2: op stats has no method, host, path`},
 		{`{"at_ms":1,"headers":{"a":1}}`, "line 2: headers"},
 	} {
 		out, err := run(t, policy, `{"at_ms":0}`+"\n"+c.line+"\n", 2)
@@ -215,4 +218,32 @@ rules:
 	require.Equal(t, []string{"200", "200", "200", "200", "429", "200", "200", "429", "429", "200"}, statuses(t, out))
 	require.Contains(t, out, `"reason":"on_contention"`)
 	require.Contains(t, out, `"headers":{"retry-after":"1"}`)
+}
+
+// What a line says of the request beside its headers is in the keys.
+func TestWhatTheProxyKnows(t *testing.T) {
+	out, err := run(t, `
+version: 1
+rules:
+  - {name: route, key: [route], limits: [9/1h]}
+  - {name: claims, key: [{jwt: {provider: p, claim: sub}}, {jwt: {provider: p, claim: [org, id]}}], limits: [9/1h]}
+  - {name: properties, key: [{property: [source, port]}, {property: [connection, mtls]}, {property: [filter_state, k]}], limits: [9/1h]}
+  - {name: text, key: [{query: q}, {cookie: c}], cost: {query: n}, limits: [9/1h]}
+  - {name: first, key: [{first_of: [{query: q}, {cookie: c}, client_ip]}], limits: [9/1h]}
+`, `{"at_ms":0,"route":"main"}
+{"at_ms":0,"metadata":{"envoy.filters.http.jwt_authn":{"p":{"sub":"alice","org":{"id":42}}}}}
+{"at_ms":0,"properties":{"source.port":"443","connection.mtls":"\u0001","filter_state.k":"v"}}
+{"at_ms":0,"path":"/?q=a+b&n=3","headers":{"cookie":["x=1","c=2"]}}
+{"at_ms":0,"client_ip":"192.0.2.7"}
+{"at_ms":0,"op":"get","rule":"first","key":["client_ip=192.0.2.7"]}
+`, 1)
+	require.NoError(t, err)
+	lines := strings.Split(out, "\n")
+	require.Contains(t, lines[0], `{"rule":"route","key":["main"],`)
+	require.Contains(t, lines[1], `{"rule":"claims","key":["alice","42"],`)
+	require.Contains(t, lines[2], `{"rule":"properties","key":["443","true","v"],`)
+	require.Contains(t, lines[3], `{"rule":"text","key":["a b","2"],"mode":"enforced","allowed":true,"remaining":6,`)
+	require.Contains(t, lines[3], `{"rule":"first","key":["query:q=a b"],`)
+	require.Contains(t, lines[4], `{"rule":"first","key":["client_ip=192.0.2.7"],`)
+	require.Contains(t, lines[5], `"value":1,`)
 }

@@ -13,6 +13,12 @@ import (
 type steady struct {
 	*proxy
 	buffer []byte
+	values map[string]string // attributes by path
+}
+
+func (s *steady) Attribute(path string) (string, bool) {
+	v, ok := s.values[path]
+	return v, ok
 }
 
 func (s *steady) Header(name string) (string, bool) {
@@ -104,9 +110,14 @@ func TestDecidingAllocatesNothing(t *testing.T) {
 		{"denied", `{"name":"r","key":[{"header":"u"}],"limits":["1/1h","4000000000/1d"]},{"name":"s","limits":["4000000000/1h"]}`, false, 1},
 		{"missing key", `{"name":"r","key":[{"header":"none"}],"missing_key":"deny","limits":["1/1h"]}`, false, 0},
 		{"client", `{"name":"r","key":[{"client_ip":{}}],"limits":["4000000000/1h"]}`, true, 1},
+		{"all that is matched", `{"name":"r","limits":["4000000000/1h"],"match":{"client_ips":["10.0.0.0/8","192.0.2.0/24"],"headers":{"u":"~a.*"}},
+			"exempt":[{"methods":["POST"]},{"paths":["/v2*","/v3"]},{"hosts":["a","*.b"]}]}`, true, 0},
+		{"all that is text", `{"name":"r","key":[{"query":"q"},{"cookie":"c"},"route",{"jwt":{"provider":"p","claim":"sub"}},{"property":["request","protocol"]},
+			{"first_of":[{"header":"none"},{"query":"q"}]}],"cost":{"query":"n"},"limits":["4000000000/1h"]}`, true, 0},
 	} {
 		s := &steady{proxy: newProxy()}
-		s.with("u", "alice", ":path", "/v1/x/y", "c", "3")
+		s.with("u", "alice", ":path", "/v1/x/y?q=a&n=2", "c", "3", "cookie", "b=1; c=2")
+		s.values = map[string]string{"xds\x00route_name": "main", "request\x00protocol": "HTTP/2", "metadata": metadata(t, `{"envoy.filters.http.jwt_authn":{"p":{"sub":"alice"}}}`)}
 		e := compileJSON(t, s, c.rules)
 		e.Decide()
 		var (

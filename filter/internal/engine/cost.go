@@ -5,22 +5,27 @@ import "github.com/sluice-ratelimit/sluice/shared/policy"
 // cost is a compiled policy.Cost.
 type cost struct {
 	policy.Cost
-	number int // of the header; see request.number
+	number int // of the header or the parameter; see request
 }
 
-// read returns how many units the request takes. A header that is missing, is
-// no number or came more than once counts as the default, so that a client
+// read returns how many units the request takes. A header or parameter that is
+// missing, is no number or came more than once counts as the default, so that a client
 // cannot choose by repeating it; a number is kept between the rule's bounds.
 func (c *cost) read(r *request) uint32 {
-	if c.Header == "" {
+	var (
+		text              string
+		present, repeated bool
+	)
+	switch {
+	case c.Header != "":
+		text, present = r.joinedHeader(c.number)
+	case c.Query != "":
+		text, present, repeated = r.parameter(c.number)
+	default:
 		return c.Fixed
 	}
-	text, present := r.joinedHeader(c.number)
-	if !present {
-		return c.Default
-	}
 	n, ok := parseCost(text)
-	if !ok {
+	if !ok || !present || repeated {
 		return c.Default
 	}
 	return max(c.Min, min(n, c.Max))

@@ -8,6 +8,8 @@
 package engine
 
 import (
+	"math/bits"
+
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -26,6 +28,9 @@ type Host interface {
 	JoinedHeader(name string) (value string, present bool)
 	// ClientAddress returns the trusted address of the client, with port.
 	ClientAddress() (address string, present bool)
+	// Attribute returns an attribute of the request, as bytes whose type is the
+	// attribute's own; the segments of its path are joined by zero bytes.
+	Attribute(path string) (value string, present bool)
 	// Counted returns what all workers have counted of a rule's metric, by the
 	// last time each told.
 	Counted(rule, metric string) uint64
@@ -44,6 +49,7 @@ type Engine struct {
 	host    Host
 	policy  *policy.Policy
 	rules   []rule
+	index   index
 	tables  *state.Tables
 	request request
 	verdict Verdict
@@ -73,6 +79,7 @@ func New(p *policy.Policy, host Host, id Identity) (*Engine, error) {
 		e.rules = append(e.rules, r)
 		e.assignMemory()
 	}
+	e.index = newIndex(e.rules)
 	e.tries = make([]attempt, len(e.rules))
 	return e, nil
 }
@@ -94,21 +101,40 @@ func (e *Engine) Decide() *Verdict {
 	v.begin()
 	e.request.begin()
 	tries := e.tries[:0]
-	for i := range e.rules {
-		r := &e.rules[i]
-		if !r.match.holds(&e.request) {
-			continue
+	if set := e.index.find(&e.request); set == nil {
+		for i := range e.rules {
+			tries = e.try(tries, i)
 		}
-		tries = tries[:len(tries)+1]
-		t := &tries[len(tries)-1]
-		if !t.begin(r, &e.request) {
-			tries = tries[:len(tries)-1]
+	} else {
+		for w, word := range set {
+			for ; word != 0; word &= word - 1 {
+				tries = e.try(tries, w*64+bits.TrailingZeros64(word))
+			}
 		}
 	}
 	if len(tries) > 0 {
 		e.decide(tries, e.host.Now())
 	}
 	return v
+}
+
+// try appends the i-th rule to those that the request is for, if it is.
+func (e *Engine) try(tries []attempt, i int) []attempt {
+	r := &e.rules[i]
+	if !r.match.holds(&e.request) {
+		return tries
+	}
+	for j := range r.exempt {
+		if r.exempt[j].holds(&e.request) {
+			return tries
+		}
+	}
+	n := len(tries)
+	tries = tries[:n+1]
+	if !tries[n].begin(r, &e.request) {
+		return tries[:n]
+	}
+	return tries
 }
 
 // DenyOnError reports whether some rule asks to deny when a decision could not

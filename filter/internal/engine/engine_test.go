@@ -13,17 +13,18 @@ import (
 
 // proxy is a Host of one request at a time over a store with Envoy's rules.
 type proxy struct {
-	now     int64
-	headers map[string][]string
-	client  string
-	store   map[string]cell
-	cas     uint32
-	calls   []string
-	fail    string // "get" or "set"
-	steal   int    // so many writes find that somebody else wrote first
-	after   func(key string)
+	now        int64
+	headers    map[string][]string
+	client     string
+	attributes map[string]string // by path, its segments joined by dots
+	store      map[string]cell
+	cas        uint32
+	calls      []string
+	fail       string // "get" or "set"
+	steal      int    // so many writes find that somebody else wrote first
+	after      func(key string)
 
-	counters map[string]uint64 // of all workers
+	counters map[string]uint64 // of all workers, by "RULE METRIC"
 }
 
 // Counted is what counters says, by "RULE METRIC".
@@ -53,6 +54,13 @@ func (p *proxy) JoinedHeader(name string) (string, bool) {
 func (p *proxy) ClientAddress() (string, bool) {
 	p.calls = append(p.calls, "client")
 	return p.client, p.client != ""
+}
+
+func (p *proxy) Attribute(path string) (string, bool) {
+	dotted := strings.ReplaceAll(path, "\x00", ".")
+	p.calls = append(p.calls, "attribute "+dotted)
+	v, ok := p.attributes[dotted]
+	return v, ok
 }
 
 func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {
@@ -105,7 +113,7 @@ func (p *proxy) with(pairs ...string) {
 	}
 }
 
-func compileJSON(t *testing.T, host Host, rules string) *Engine {
+func compileJSON(t testing.TB, host Host, rules string) *Engine {
 	t.Helper()
 	doc, err := policy.ParseJSON([]byte(`{"version":1,"rules":[` + rules + `]}`))
 	require.NoError(t, err)

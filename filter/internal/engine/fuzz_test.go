@@ -33,6 +33,7 @@ func pick[T any](t *tape, from ...T) T { return from[t.next()%len(from)] }
 var hostile = []string{
 	"a", "b", "", "c", "\xff\xfe", "a\x00b", "é", strings.Repeat("k", 10_000), strings.Repeat("\xf0", 300),
 	"/", "//", "/v1", "/v1/x?y=1", "v1", "/v1/a#b?c", "?", "*", "%2f..%2f", "api.example.com", "API.Example.Com:443",
+	"/?q=1", "/?q=%ff&q&u=+", "/?u=%&y=1&y=2&=&&", "u=a; a=b", `u="a", u=b;;=`, "\x0a\x04\x0a\x00\x12\x00", "12345678",
 	":", "[::1]:80", "[::1", ".example.com", "0", "1", "2", "-1", "99999999999999999999", "1,1", " 1", "1e9", "0x1", "-",
 }
 
@@ -46,12 +47,15 @@ func (t *tape) rules(small bool) string {
 			capacity = 1 + t.next()%40
 		}
 		windows := t.windows()
-		key := pick(t, `{"header":"u"}`, `{"header":"u"}`, ``, `{"header":"u"},"method"`, `"host"`, `{"path":"full"},{"header":"u"}`, `{"path":{"segment":2}}`, `{"client_ip":{}}`)
+		key := pick(t, `{"header":"u"}`, `{"header":"u"}`, ``, `{"header":"u"},"method"`, `"host"`, `{"path":"full"},{"header":"u"}`, `{"path":{"segment":2}}`, `{"client_ip":{}}`,
+			`{"query":"q"}`, `{"cookie":"u"}`, `{"first_of":[{"header":"u"},{"query":"u"},{"cookie":"a"}]}`, `{"jwt":{"provider":"p","claim":["u","a"]}},"route"`,
+			`{"property":["source","port"]},{"first_of":[{"property":["filter_state","k"]},"client_ip"]}`)
 		rules = append(rules, fmt.Sprintf(
 			`{"name":"r%d","key":[%s],"match":%s,"missing_key":%q,"limits":[%s],"cost":%s,"capacity":%d,"on_full":%q,"on_contention":"deny"%s}`,
-			i, key, pick(t, `{}`, `{}`, `{"methods":["GET"]}`, `{"hosts":["*.example.com"]}`, `{"paths":["/v1*","~/[a-z]*"]}`, `{"headers":{"u":"!"}}`, `{"headers":{"u":"*a"}}`),
+			i, key, pick(t, `{}`, `{}`, `{"methods":["GET"]}`, `{"hosts":["*.example.com"]}`, `{"paths":["/v1*","~/[a-z]*"]}`, `{"headers":{"u":"!"}}`, `{"headers":{"u":"*a"}}`,
+				`{"client_ips":["192.0.2.7","2001:db8::/32"]}`, `{},"exempt":[{"paths":["/v1/*"]},{"methods":["POST"],"headers":{"c":"*"}}]`),
 			pick(t, "skip", "share", "deny"), windows.limits(t, true),
-			pick(t, `1`, `2`, `{"header":"c"}`, `{"header":"c","min":0,"max":3}`, `{"header":"c","min":2,"default":3,"max":4}`),
+			pick(t, `1`, `2`, `{"header":"c"}`, `{"header":"c","min":0,"max":3}`, `{"header":"c","min":2,"default":3,"max":4}`, `{"query":"y","max":2}`),
 			capacity, pick(t, "inherit", "inherit", "allow", "deny"), t.extras(key, windows)))
 	}
 	return strings.Join(rules, ",")
@@ -103,7 +107,7 @@ func (t *tape) extras(key string, w windows) string {
 // request makes the next request and the instant at which it comes.
 func (t *tape) request(p *proxy, backwards bool) {
 	p.with(":method", pick(t, "GET", "GET", "POST", "\x00"))
-	for _, name := range []string{"u", "c", ":path", ":authority"} {
+	for _, name := range []string{"u", "c", ":path", ":authority", "cookie"} {
 		choice := t.next()
 		switch {
 		case choice < 100:
@@ -113,6 +117,12 @@ func (t *tape) request(p *proxy, backwards bool) {
 			delete(p.headers, name)
 		default:
 			p.headers[name] = []string{hostile[choice%len(hostile)]}
+		}
+	}
+	p.attributes = map[string]string{}
+	for _, path := range []string{"metadata", "xds.route_name", "source.port", "filter_state.k"} {
+		if t.next() > 128 {
+			p.attributes[path] = pick(t, hostile...)
 		}
 	}
 	p.client = pick(t, "192.0.2.7:1", "192.0.2.8:1", "[2001:db8::1]:9", "/run/x", "", "x:y:z", "192.0.2.7")

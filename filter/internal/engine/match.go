@@ -14,6 +14,7 @@ type match struct {
 	methods []string
 	hosts   []pattern
 	paths   []pattern
+	clients addresses
 	headers []headerMatch
 }
 
@@ -29,7 +30,7 @@ type pattern struct {
 }
 
 func (r *request) compileMatch(m *policy.Match) (match, error) {
-	out := match{methods: m.Methods}
+	out := match{methods: m.Methods, clients: newAddresses(m.ClientIPs)}
 	for _, host := range m.Hosts {
 		if suffix, ok := strings.CutPrefix(host, "*"); ok {
 			out.hosts = append(out.hosts, pattern{kind: policy.Suffix, text: suffix})
@@ -65,21 +66,44 @@ func compilePattern(p policy.Pattern) (pattern, error) {
 	return out, nil
 }
 
+// holds asks first what needs no call into the proxy, because it has been read
+// for this request: often that is enough to say no.
 func (m *match) holds(r *request) bool {
-	if len(m.methods) > 0 {
+	return m.holdsOf(r, true) && m.holdsOf(r, false)
+}
+
+// holdsOf asks the predicates on what has been read, or those on what has not.
+func (m *match) holdsOf(r *request, read bool) bool {
+	if len(m.methods) > 0 && r.knows(&r.method) == read {
 		if method, _ := r.Method(); !slices.Contains(m.methods, method) {
 			return false
 		}
 	}
-	return anyHolds(m.hosts, r.Host) && anyHolds(m.paths, r.Path) && m.headersHold(r)
+	if len(m.hosts) > 0 && r.knows(&r.name) == read && !anyHolds(m.hosts, r.Host) {
+		return false
+	}
+	if len(m.paths) > 0 && r.knows(&r.target) == read && !anyHolds(m.paths, r.Path) {
+		return false
+	}
+	if len(m.clients) > 0 && r.knows(&r.client) == read {
+		if ip, present := r.Client(); !present || !m.clients.hold(ip) {
+			return false
+		}
+	}
+	for i := range m.headers {
+		h := &m.headers[i]
+		if r.knows(&r.joined[h.number].lazy) != read {
+			continue
+		}
+		if value, present := r.joinedHeader(h.number); !h.value.holds(value, present) {
+			return false
+		}
+	}
+	return true
 }
 
-// anyHolds reports whether one of the patterns holds for what read returns; no
-// patterns hold for everything, unread.
+// anyHolds reports whether one of the patterns holds for what read returns.
 func anyHolds(patterns []pattern, read func() (string, bool)) bool {
-	if len(patterns) == 0 {
-		return true
-	}
 	value, present := read()
 	for i := range patterns {
 		if patterns[i].holds(value, present) {
@@ -87,16 +111,6 @@ func anyHolds(patterns []pattern, read func() (string, bool)) bool {
 		}
 	}
 	return false
-}
-
-func (m *match) headersHold(r *request) bool {
-	for i := range m.headers {
-		h := &m.headers[i]
-		if value, present := r.joinedHeader(h.number); !h.value.holds(value, present) {
-			return false
-		}
-	}
-	return true
 }
 
 func (p *pattern) holds(value string, present bool) bool {

@@ -83,8 +83,12 @@ func (e *Engine) subject(op Operation) (*attempt, error) {
 	t.start(r)
 	t.cost = op.N
 	t.key.begin()
-	for _, text := range op.Key {
-		t.key.add(part{text, true})
+	for i, text := range op.Key {
+		p, err := r.key[i].parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("part %d of the key of rule %q: %w", i, op.Rule, err)
+		}
+		t.key.add(p)
 	}
 	t.subject()
 	return t, nil

@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,6 +38,19 @@ func TestMatch(t *testing.T) {
 		{`"headers":{"x-tenant":"!"}`, nil, true},
 		{`"headers":{"x-tenant":"!"}`, []string{"x-tenant", "x"}, false},
 		{`"methods":["GET"],"paths":["/other"]`, nil, false},
+		{`"hosts":["api.example.com."]`, []string{":authority", "API.example.com.:80"}, true},
+		{`"hosts":["[2001:DB8:0::1]"]`, []string{":authority", "[2001:0db8::1]:80"}, true},
+		{`"hosts":["[2001:db8::1]"]`, []string{":authority", "[2001:db8::1"}, false},
+		{`"hosts":["*.example.com"]`, []string{":authority", "a.b.EXAMPLE.com."}, true},
+		{`"paths":["/v1/users:batch"]`, []string{":path", "/v1/users%3abatch"}, true},
+		{`"paths":["/caf%c3%a9/*"]`, []string{":path", "/caf%C3%A9/x"}, true},
+		{`"paths":["/100%"]`, []string{":path", "/100%25"}, true},
+		{`"paths":["/a"]`, []string{":path", "/%2561"}, false},
+		{`"paths":["/a"]`, []string{":path", "/a%3Fb"}, false},
+		{`"paths":["~/[ab]"]`, []string{":path", "/%61"}, true},
+		{`"client_ips":["192.0.2.0/24"]`, nil, true},
+		{`"client_ips":["10.0.0.0/8","192.0.2.7"]`, nil, true},
+		{`"client_ips":["10.0.0.0/8","192.0.2.8","::/0"]`, nil, false},
 	} {
 		p := newProxy()
 		p.with(c.headers...)
@@ -63,9 +79,44 @@ func TestKey(t *testing.T) {
 		{`{"client_ip":{}}`, "[::ffff:192.0.2.7]:80", nil, `"192.0.2.7"`},
 		{`{"client_ip":{}}`, "/run/app.sock", nil, ""},
 		{`{"header":"a"},{"header":"b"}`, "", []string{"a", "1", "b", ""}, `"1",""`},
+		{`"host"`, "", []string{":authority", "[2001:DB8::0:1]:80"}, `"[2001:db8::1]"`},
+		{`{"path":{"segment":1}}`, "", []string{":path", "/a%2fb/c%20"}, `"a"`},
+		{`{"path":{"segment":1}}`, "", []string{":path", "/caf%c3%a9"}, `"café"`},
+		{`{"query":"q"}`, "", []string{":path", "/?x=1&q=a+b%26&q=2#q=3"}, `"a b&"`},
+		{`{"query":"q"}`, "", []string{":path", "/?q"}, `""`},
+		{`{"query":"q"}`, "", []string{":path", "/q=1"}, ""},
+		{`{"query":"q"}`, "", []string{":path", "/#?q=1"}, ""},
+		{`{"cookie":"c"}`, "", []string{"cookie", `b=1; c="x"`}, `"x"`},
+		{`{"cookie":"c"}`, "", []string{"cookie", "a=1,2", "cookie", "b=2", "cookie", "d=4; c=3"}, `"3"`},
+		{`{"cookie":"c"}`, "", []string{"cookie", "c=1,2"}, `"1,2"`},
+		{`{"cookie":"c"}`, "", []string{"cookie", "a=1", "cookie", "c=1,2"}, `"1"`},
+		{`{"cookie":"c"}`, "", []string{"cookie", "a=1"}, ""},
+		{`"route"`, "", nil, `"main"`},
+		{`{"property":["source","port"]}`, "", nil, `"80"`},
+		{`{"property":["connection","mtls"]}`, "", nil, `"true"`},
+		{`{"property":["connection","requested_server_name"]}`, "", nil, ""},
+		{`{"property":["request","query"]}`, "", nil, `""`},
+		{`{"property":["request","size"]}`, "", nil, `"text"`},
+		{`{"property":["unknown"]}`, "", nil, ""},
+		{`{"jwt":{"provider":"p","claim":"sub"}}`, "", nil, `"alice123"`},
+		{`{"jwt":{"provider":"p","claim":["org","id"]}}`, "", nil, `"42"`},
+		{`{"jwt":{"provider":"p","claim":"org"}}`, "", nil, ""},
+		{`{"jwt":{"provider":"q","claim":"sub"}}`, "", nil, ""},
+		{`{"property":["metadata","filter_metadata","envoy.filters.http.jwt_authn","p","sub"]}`, "", nil, `"alice123"`},
+		{`{"property":["xds","route_metadata","filter_metadata","ns","k"]}`, "", nil, `"v"`},
+		{`{"first_of":[{"header":"a"},{"query":"q"},"host"]}`, "", []string{"a", ""}, `"header:a="`},
+		{`{"first_of":[{"header":"a"},{"query":"q"},"host"]}`, "", []string{":path", "/?q=1"}, `"query:q=1"`},
+		{`{"first_of":[{"header":"a"},{"query":"q"},"host"]}`, "", nil, `"host=api.example.com"`},
+		{`{"first_of":[{"header":"a"},{"query":"q"}]}`, "", nil, ""},
 	} {
 		p := newProxy()
 		p.client = c.client
+		p.attributes = map[string]string{
+			"xds.route_name": "main", "source.port": "\x50\x00\x00\x00\x00\x00\x00\x00", "connection.mtls": "\x01",
+			"connection.requested_server_name": "", "request.query": "", "request.size": "text",
+			"metadata":           metadata(t, `{"envoy.filters.http.jwt_authn":{"p":{"sub":"alice123","org":{"id":42}}}}`),
+			"xds.route_metadata": metadata(t, `{"ns":{"k":"v"}}`),
+		}
 		p.with(c.headers...)
 		e := compileJSON(t, p, `{"name":"r","limits":["9/1h"],"key":[`+c.key+`]}`)
 		report := string(e.Decide().AppendReport(nil))
@@ -103,6 +154,120 @@ func TestCost(t *testing.T) {
 		}
 		e := compileJSON(t, p, `{"name":"r","limits":["1000/1h"],"cost":{"header":"c","default":3,"min":2,"max":100}}`)
 		require.Equal(t, [][]uint32{{c.want}}, used(e.Decide()), "%q", c.values)
+	}
+}
+
+func TestCostByQuery(t *testing.T) {
+	for query, want := range map[string]uint32{
+		"": 3, "?c=7": 7, "?c=0": 2, "?c=-5": 2, "?c=1000": 100, "?c=99999999999999999999999999": 100, "?c=4294967296": 100,
+		"?c=7&c=7": 3, "?c=7&C=8": 7, "?c=7.5": 3, "?c": 3, "?c=": 3, "?c=-": 3, "?c=+7": 3, "?c=%37": 7, "?%63=7": 7, "?c=0x10": 3, "?c=1e9": 3, "?c=٣": 3,
+	} {
+		p := newProxy()
+		p.with(":path", "/"+query)
+		e := compileJSON(t, p, `{"name":"r","limits":["1000/1h"],"cost":{"query":"c","default":3,"min":2,"max":100}}`)
+		require.Equal(t, [][]uint32{{want}}, used(e.Decide()), "%q", query)
+	}
+}
+
+// What a rule of each kind asks of the proxy, call by call: each value once,
+// and none that an earlier answer has made needless.
+func TestReadsOfEachRule(t *testing.T) {
+	const first, after = `"limits":[]`, `{"name":"second","limits":[],`
+	for _, c := range []struct {
+		rules   string
+		headers []string
+		want    []string
+	}{
+		{`{"name":"r",` + first + `}`, nil, nil},
+		{`{"name":"r","mode":"off","key":["host"],` + first + `}`, nil, nil},
+		{`{"name":"r","key":[{"header":"a"},{"header":"A"}],` + first + `}`, nil, []string{"header a"}},
+		{`{"name":"r","key":["client_ip",{"client_ip":{"v4_prefix":8}}],"match":{"client_ips":["192.0.2.7"]},` + first + `}`, nil, []string{"client"}},
+		{`{"name":"r","key":[{"query":"a"},{"query":"b"},"path",{"path":{"segment":1}}],"cost":{"query":"c"},"missing_key":"share","match":{"paths":["*"]},` + first + `}`, nil, []string{"header :path"}},
+		{`{"name":"r","key":["host","method","route"],"match":{"methods":["GET"],"hosts":["*.example.com"]},` + first + `}`, nil, []string{"header :method", "header :authority", "attribute xds.route_name"}},
+		{`{"name":"r","key":[{"cookie":"a"},{"cookie":"b"}],` + first + `}`, []string{"cookie", "a=1; b=2"}, []string{"joined cookie"}},
+		{`{"name":"r","key":[{"cookie":"a"},{"cookie":"b"}],` + first + `}`, []string{"cookie", "a=1,3; b=2"}, []string{"joined cookie", "header cookie"}},
+		{`{"name":"r","key":[{"jwt":{"provider":"p","claim":"a"}},{"jwt":{"provider":"q","claim":["b","c"]}}],"missing_key":"share",` + first + `}`, nil, []string{"attribute metadata"}},
+		{`{"name":"r","key":[{"property":["source","port"]},{"property":["source","port"]}],"missing_key":"share",` + first + `}`, nil, []string{"attribute source.port"}},
+		{`{"name":"r","key":[{"first_of":[{"header":"a"},{"header":"b"},"client_ip"]}],` + first + `}`, []string{"b", "1"}, []string{"header a", "header b"}},
+		{`{"name":"r","key":[{"header":"a"}],"cost":{"header":"c"},` + first + `}`, nil, []string{"header a"}},
+		// The cheapest predicate first, and the key only where all hold.
+		{`{"name":"r","key":[{"header":"a"}],"match":{"headers":{"h":"*"},"client_ips":["10.0.0.0/8"],"methods":["POST"],"hosts":["a"],"paths":["/a"]},` + first + `}`, nil, []string{"header :method"}},
+		{`{"name":"r","key":[{"header":"a"}],"match":{"headers":{"h":"*"},"client_ips":["10.0.0.0/8"],"hosts":["a"],"paths":["/a"]},` + first + `}`, nil, []string{"header :authority"}},
+		{`{"name":"r","key":[{"header":"a"}],"match":{"headers":{"h":"*"},"client_ips":["10.0.0.0/8"],"paths":["/a"]},` + first + `}`, nil, []string{"header :path"}},
+		{`{"name":"r","key":[{"header":"a"}],"match":{"headers":{"h":"*"},"client_ips":["10.0.0.0/8"]},` + first + `}`, nil, []string{"client"}},
+		{`{"name":"r","key":[{"header":"a"}],"match":{"headers":{"h":"*"}},` + first + `}`, nil, []string{"joined h"}},
+		// What an earlier rule has read is asked before what would have to be.
+		{`{"name":"r","match":{"paths":["/a"]},` + first + `},` + after + `"match":{"methods":["GET"],"paths":["/b"]}}`, nil, []string{"header :path"}},
+		{`{"name":"r","match":{"headers":{"h":"!"}},` + first + `},` + after + `"match":{"hosts":["api.example.com"],"headers":{"h":"*"}}}`, nil, []string{"joined h"}},
+		// Exemptions are asked of what matches, before its key is read.
+		{`{"name":"r","match":{"paths":["/a"]},"exempt":[{"methods":["GET"]}],"key":[{"header":"a"}],` + first + `}`, nil, []string{"header :path"}},
+		{`{"name":"r","exempt":[{"methods":["POST"]},{"hosts":["api.example.com"]},{"headers":{"h":"*"}}],"key":[{"header":"a"}],` + first + `}`, nil, []string{"header :method", "header :authority"}},
+		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"],"headers":{"h":"*"}}],"key":["client_ip"],` + first + `}`, nil, []string{"client"}},
+	} {
+		p := newProxy()
+		p.with(c.headers...)
+		e := compileJSON(t, p, c.rules)
+		for range 2 { // nothing is kept from one request to the next
+			p.calls = nil
+			e.Decide()
+			require.Equal(t, c.want, p.calls, c.rules)
+		}
+	}
+}
+
+// Every form of exemption, and which of several rules it is for.
+func TestExempt(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],"match":{"paths":["/v1/*"]},"exempt":[
+		{"paths":["/v1/health"]},{"methods":["OPTIONS","HEAD"]},{"hosts":["internal.example"],"client_ips":["10.0.0.0/8"]},{"headers":{"x-probe":"!","x-internal":"~[0-9]+"}}]}`)
+	for _, c := range []struct {
+		want    bool
+		client  string
+		headers []string
+	}{
+		{true, "192.0.2.7:1", []string{":path", "/v2"}},
+		{false, "192.0.2.7:1", []string{":path", "/v1/x"}},
+		{true, "192.0.2.7:1", []string{":path", "/v1/health?x"}},
+		{true, "192.0.2.7:1", []string{":path", "/v1/x", ":method", "HEAD"}},
+		{false, "192.0.2.7:1", []string{":path", "/v1/x", ":authority", "internal.example"}},
+		{true, "[::ffff:10.1.2.3]:1", []string{":path", "/v1/x", ":authority", "internal.example"}},
+		{false, "/run/pipe", []string{":path", "/v1/x", ":authority", "internal.example"}},
+		{true, "192.0.2.7:1", []string{":path", "/v1/x", "x-internal", "7"}},
+		{false, "192.0.2.7:1", []string{":path", "/v1/x", "x-internal", "7", "x-internal", "8"}},
+		{false, "192.0.2.7:1", []string{":path", "/v1/x", "x-internal", "7", "x-probe", ""}},
+	} {
+		p.with(c.headers...)
+		p.client = c.client
+		require.Equal(t, c.want, e.Decide().Allowed, "%s %v", c.client, c.headers)
+	}
+}
+
+// A list of networks holds what any of them does.
+func TestAddresses(t *testing.T) {
+	dice := rand.New(rand.NewPCG(3, 4))
+	for range 300 {
+		var networks []netip.Prefix
+		for range dice.IntN(12) {
+			ip := netip.AddrFrom4([4]byte{byte(dice.IntN(3)), byte(dice.IntN(3) * 127), byte(dice.IntN(256)), byte(dice.IntN(256))})
+			if dice.IntN(3) == 0 {
+				ip = netip.AddrFrom16([16]byte{0: byte(dice.IntN(2)), 14: byte(dice.IntN(256)), 15: byte(dice.IntN(256))})
+			}
+			networks = append(networks, netip.PrefixFrom(ip, dice.IntN(ip.BitLen()+1)).Masked())
+		}
+		a := newAddresses(networks)
+		for range 60 {
+			ip := netip.AddrFrom4([4]byte{byte(dice.IntN(3)), byte(dice.IntN(256)), byte(dice.IntN(256)), byte(dice.IntN(256))})
+			if dice.IntN(3) == 0 {
+				ip = netip.AddrFrom16([16]byte{0: byte(dice.IntN(2)), 14: byte(dice.IntN(256)), 15: byte(dice.IntN(256))})
+			} else if len(networks) > 0 && dice.IntN(2) == 0 {
+				ip = lastOf(networks[dice.IntN(len(networks))])
+				if dice.IntN(2) == 0 && ip.Next().IsValid() {
+					ip = ip.Next()
+				}
+			}
+			want := slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(ip) })
+			require.Equal(t, want, a.hold(ip), "%s in %s", ip, networks)
+		}
 	}
 }
 

@@ -40,7 +40,7 @@ func (t *attempt) appendReport(b []byte, now int64) []byte {
 			b = append(b, ',')
 		}
 		if p.present {
-			b = policy.AppendString(b, p.text)
+			b = policy.AppendString(b, p.whole())
 		} else {
 			b = append(b, "null"...)
 		}

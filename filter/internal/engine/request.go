@@ -1,90 +1,183 @@
 package engine
 
-import "strings"
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
 
 // request reads the request under decision, each part at most once and only
 // when a rule asks for it: every value costs a call into the proxy.
 type request struct {
-	host   Host
-	method lazy
-	path   lazy
-	name   lazy
-	client lazy
-	// first and joined cache headers by their number, which rules are given when
-	// they are compiled.
-	names  []string
-	first  []lazy
-	joined []lazy
+	host    Host
+	turn    uint64 // counts requests; what was read in another turn is not known
+	method  lazy
+	target  lazy
+	name    lazy
+	client  lazy
+	address netip.Addr // of client
+
+	path, query string // of target
+
+	// What rules ask for by name is cached by a number, which they are given
+	// when they are compiled.
+	first      []named
+	joined     []named
+	parameters []parameter
+	cookies    []named
+	attributes []named
+
+	cookieHeader int // the number of the header "cookie", where a rule asks for one
 }
 
 type lazy struct {
-	read    bool
+	turn    uint64
 	present bool
 	value   string
 }
 
-func (r *request) begin() {
-	r.method, r.path, r.name, r.client = lazy{}, lazy{}, lazy{}, lazy{}
-	clear(r.first)
-	clear(r.joined)
+type named struct {
+	name string
+	lazy
+}
+
+type parameter struct {
+	named
+	repeated bool
+}
+
+func (r *request) begin() { r.turn++ }
+
+// knows reports whether l has been read.
+func (r *request) knows(l *lazy) bool { return l.turn == r.turn }
+
+func (r *request) set(l *lazy, value string, present bool) {
+	l.turn, l.value, l.present = r.turn, value, present
 }
 
 // number returns the number of a header, giving it one.
 func (r *request) number(header string) int {
-	for i, have := range r.names {
-		if have == header {
+	n := numberIn(&r.first, header)
+	numberIn(&r.joined, header)
+	return n
+}
+
+func (r *request) cookieNumber(name string) int { return numberIn(&r.cookies, name) }
+
+func (r *request) attributeNumber(path string) int { return numberIn(&r.attributes, path) }
+
+func numberIn(list *[]named, name string) int {
+	for i := range *list {
+		if (*list)[i].name == name {
 			return i
 		}
 	}
-	r.names = append(r.names, header)
-	r.first = append(r.first, lazy{})
-	r.joined = append(r.joined, lazy{})
-	return len(r.names) - 1
+	*list = append(*list, named{name: name})
+	return len(*list) - 1
+}
+
+func (r *request) parameterNumber(name string) int {
+	for i := range r.parameters {
+		if r.parameters[i].name == name {
+			return i
+		}
+	}
+	r.parameters = append(r.parameters, parameter{named: named{name: name}})
+	return len(r.parameters) - 1
 }
 
 func (r *request) header(number int) (string, bool) {
 	l := &r.first[number]
-	if !l.read {
-		l.value, l.present = r.host.Header(r.names[number])
-		l.read = true
+	if !r.knows(&l.lazy) {
+		value, present := r.host.Header(l.name)
+		r.set(&l.lazy, value, present)
 	}
 	return l.value, l.present
 }
 
 func (r *request) joinedHeader(number int) (string, bool) {
 	l := &r.joined[number]
-	if !l.read {
-		l.value, l.present = r.host.JoinedHeader(r.names[number])
-		l.read = true
+	if !r.knows(&l.lazy) {
+		value, present := r.host.JoinedHeader(l.name)
+		r.set(&l.lazy, value, present)
+	}
+	return l.value, l.present
+}
+
+func (r *request) attribute(number int) (string, bool) {
+	l := &r.attributes[number]
+	if !r.knows(&l.lazy) {
+		value, present := r.host.Attribute(l.name)
+		r.set(&l.lazy, value, present)
 	}
 	return l.value, l.present
 }
 
 func (r *request) Method() (string, bool) {
-	if !r.method.read {
-		r.method.value, r.method.present = r.host.Header(":method")
-		r.method.read = true
+	if !r.knows(&r.method) {
+		value, present := r.host.Header(":method")
+		r.set(&r.method, value, present)
 	}
 	return r.method.value, r.method.present
 }
 
-// Path is the path as the proxy normalised it, without query and fragment.
-func (r *request) Path() (string, bool) {
-	if !r.path.read {
-		r.path.value, r.path.present = r.host.Header(":path")
-		if end := strings.IndexAny(r.path.value, "?#"); end >= 0 {
-			r.path.value = r.path.value[:end]
-		}
-		r.path.read = true
+// readTarget splits the request's target, as the proxy normalised it, into
+// path and query. Escapes in the path are resolved, so that a path has one
+// spelling: the proxy leaves those of characters that need none in a path,
+// such as %3A.
+func (r *request) readTarget() {
+	if r.knows(&r.target) {
+		return
 	}
-	return r.path.value, r.path.present
+	value, present := r.host.Header(":path")
+	r.set(&r.target, value, present)
+	value, _, _ = strings.Cut(value, "#")
+	value, r.query, _ = strings.Cut(value, "?")
+	r.path = policy.Unescape(value)
 }
 
-// Host is the authority in lower case, without port.
+// Path is the path without query and fragment.
+func (r *request) Path() (string, bool) {
+	r.readTarget()
+	return r.path, r.target.present
+}
+
+// parameter returns the first value of a query parameter, and whether there
+// are more.
+func (r *request) parameter(number int) (value string, present, repeated bool) {
+	p := &r.parameters[number]
+	if !r.knows(&p.lazy) {
+		r.readTarget()
+		value, count := lookUp(r.query, p.name)
+		r.set(&p.lazy, value, count > 0)
+		p.repeated = count > 1
+	}
+	return p.value, p.present, p.repeated
+}
+
+// lookUp returns the first value of a query's parameter and how often it is
+// there. Without "=" it is there and empty.
+func lookUp(query, name string) (first string, count int) {
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		key, value, _ := strings.Cut(pair, "=")
+		if policy.UnescapeQuery(key) != name {
+			continue
+		}
+		if count++; count == 1 {
+			first = policy.UnescapeQuery(value)
+		}
+	}
+	return first, count
+}
+
+// Host is the authority without port, as policy.CanonicalHost spells it.
 func (r *request) Host() (string, bool) {
-	if !r.name.read {
+	if !r.knows(&r.name) {
 		value, present := r.host.Header(":authority")
-		r.name = lazy{true, present, strings.ToLower(withoutPort(value))}
+		r.set(&r.name, policy.CanonicalHost(withoutPort(value)), present)
 	}
 	return r.name.value, r.name.present
 }
@@ -103,11 +196,28 @@ func withoutPort(authority string) string {
 	return authority[:colon]
 }
 
-// Client is the trusted address of the client, with port.
-func (r *request) Client() (string, bool) {
-	if !r.client.read {
-		r.client.value, r.client.present = r.host.ClientAddress()
-		r.client.read = true
+// Client is the trusted address of the client; absent on a Unix socket.
+func (r *request) Client() (netip.Addr, bool) {
+	if !r.knows(&r.client) {
+		value, present := r.host.ClientAddress()
+		r.address = netip.Addr{}
+		if present {
+			r.address = addressOf(value)
+		}
+		r.set(&r.client, value, r.address.IsValid())
 	}
-	return r.client.value, r.client.present
+	return r.address, r.client.present
+}
+
+// addressOf reads an address with or without port; one mapped into IPv6 is an
+// IPv4 address.
+func addressOf(text string) netip.Addr {
+	end, err := netip.ParseAddrPort(text)
+	ip := end.Addr()
+	if err != nil {
+		if ip, err = netip.ParseAddr(text); err != nil {
+			return netip.Addr{} // a pipe: it has no address
+		}
+	}
+	return ip.Unmap().WithZone("")
 }

@@ -12,6 +12,7 @@ import (
 type rule struct {
 	policy    *policy.Rule
 	match     match
+	exempt    []match
 	key       []keyPart
 	cost      cost
 	windows   []limit.Window // in the order of limit.Window.Compare, as its table has them
@@ -38,17 +39,20 @@ func (e *Engine) compile(p *policy.Rule) (rule, error) {
 		return rule{}, err
 	}
 	r := rule{policy: p, match: m, cost: cost{Cost: p.Cost}}
-	r.identity = state.AppendPart(state.AppendPart(nil, e.policy.Domain), p.Counter)
-	if p.Cost.Header != "" {
-		r.cost.number = e.request.number(p.Cost.Header)
-	}
-	for _, part := range p.Key {
-		k := keyPart{KeyPart: part}
-		if part.Kind == policy.KeyHeader {
-			k.number = e.request.number(part.Name)
+	for i := range p.Exempt {
+		if m, err = e.request.compileMatch(&p.Exempt[i]); err != nil {
+			return rule{}, err
 		}
-		r.key = append(r.key, k)
+		r.exempt = append(r.exempt, m)
 	}
+	r.identity = state.AppendPart(state.AppendPart(nil, e.policy.Domain), p.Counter)
+	switch {
+	case p.Cost.Header != "":
+		r.cost.number = e.request.number(p.Cost.Header)
+	case p.Cost.Query != "":
+		r.cost.number = e.request.parameterNumber(p.Cost.Query)
+	}
+	r.key = e.request.compileKey(p.Key)
 	if len(p.Limits) == 0 {
 		return r, nil
 	}
@@ -113,7 +117,7 @@ func (r *rule) override(k *key) *override {
 
 func (o *override) holds(k *key) bool {
 	for i := range o.key {
-		if p := k.parts[i]; !o.key[i].holds(p.text, p.present) {
+		if p := &k.parts[i]; !o.key[i].holds(p.whole(), p.present) {
 			return false
 		}
 	}

@@ -77,6 +77,11 @@ func (p *proxy) ClientAddress() (string, bool) {
 	return p.property()
 }
 
+func (p *proxy) Attribute(path string) (string, bool) {
+	p.path = append(p.path[:0], path...)
+	return p.property()
+}
+
 // Property returns an attribute of the proxy by the segments of its path.
 func (p *proxy) Property(segments ...string) (string, bool) {
 	p.path = p.path[:0]

@@ -1,0 +1,348 @@
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestKeyQuery(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+rules:
+  - {name: query, match: {paths: ["/q"]}, key: [{query: user}], limits: [1/`+far+`]}
+  - {name: odd, match: {paths: ["/odd"]}, key: [{query: "a b&"}], missing_key: deny, limits: [1/`+far+`]}
+  - {name: cost, match: {paths: ["/cost"]}, key: [{query: k}], cost: {query: n, default: 3, min: 2, max: 5}, limits: [7/`+far+`]}
+`)
+		s.walk(t, []step{
+			{allowed, "/q?user=alice", nil},
+			{denied, "/q?user=alice", nil},
+			{denied, "/q?x=1&user=alice&user=bob", nil},
+			{denied, "/q?%75ser=%61lice", nil},
+			{allowed, "/q?user=a+b", nil},
+			{denied, "/q?user=a%20b", nil},
+			{allowed, "/q?user=a%2Bb", nil},
+			{allowed, "/q?user=", nil},
+			{denied, "/q?user", nil},
+			{denied, "/q?&&user&x", nil},
+			{allowed, "/q", nil}, // missing: not counted
+			{allowed, "/q?User=alice", nil},
+			{allowed, "/q?users=alice", nil},
+			{allowed, "/q?user=100%", nil},
+			{denied, "/q?user=100%25", nil},
+			{denied, "/odd", nil},
+			{allowed, "/odd?a+b%26=1", nil},
+			{denied, "/odd?a%20b%26=1", nil},
+			{allowed, "/cost?k=a&n=5", nil},
+			{denied, "/cost?k=a&n=3", nil},
+			{allowed, "/cost?k=a&n=0", nil}, // 2: seven in all
+			{denied, "/cost?k=a&n=-5", nil},
+			{allowed, "/cost?k=b&n=99999999999999999999999999", nil}, // 5
+			{denied, "/cost?k=b&n=1e9", nil},                         // 3
+			{allowed, "/cost?k=b&n=1", nil},                          // 2
+			{allowed, "/cost?k=c&n=2&n=1", nil},                      // 3: repeated
+			{allowed, "/cost?k=c", nil},                              // 3
+			{denied, "/cost?k=c&n=%32", nil},                         // 2, and one is left
+		})
+	})
+}
+
+func TestKeyCookie(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+rules: [{name: cookie, key: [{cookie: sid}], limits: [1/`+far+`]}]
+`)
+		s.walk(t, []step{
+			{allowed, "/", []string{"cookie", "sid=alice"}},
+			{denied, "/", []string{"cookie", "sid=alice"}},
+			{denied, "/", []string{"cookie", `theme=dark; sid="alice"; sid=bob`}},
+			{denied, "/", []string{"cookie", "theme=dark;sid=alice"}},
+			{denied, "/", []string{"cookie", "theme=dark", "cookie", "sid=alice"}},
+			{denied, "/", []string{"cookie", "a=b,c", "cookie", "d=e", "cookie", "x=y; sid=alice"}},
+			{allowed, "/", []string{"cookie", "SID=alice"}},
+			{allowed, "/", []string{"cookie", "xsid=alice"}},
+			{allowed, "/", []string{"cookie", "x=sid=alice"}},
+			{allowed, "/", []string{"cookie", "sid"}},
+			{allowed, "/", []string{"cookie", "sid="}},
+			{denied, "/", []string{"cookie", `sid=""`}},
+			{allowed, "/", []string{"cookie", "sid=a,b"}},
+			{denied, "/", []string{"cookie", "sid=a,b"}},
+			{allowed, "/", []string{"cookie", "sid=a"}},
+			{allowed, "/", nil},
+		})
+	})
+}
+
+// A part of a first_of is not taken for another, whatever its value.
+func TestKeyFirstOf(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+manage: {path: /.sluice/, token_sha256: `+tokenSHA256+`}
+rules:
+  - name: first
+    match: {paths: [/first]}
+    key: [{first_of: [{header: x-api-key}, {query: key}, client_ip]}]
+    limits: [1/`+far+`]
+    overrides:
+      - {key: ["header:x-api-key=gold-*"], limits: [2/`+far+`]}
+      - {key: ["client_ip=192.0.2.7"], unlimited: true}
+  - name: missing
+    match: {paths: [/missing]}
+    key: [{first_of: [{header: a}, {cookie: b}]}, method]
+    missing_key: share
+    limits: [1/`+far+`]
+`)
+		s.walk(t, []step{
+			{allowed, "/first", nil},
+			{denied, "/first", nil},
+			{allowed, "/first", []string{"x-api-key", "127.0.0.1"}},
+			{denied, "/first", []string{"x-api-key", "127.0.0.1"}},
+			{allowed, "/first?key=127.0.0.1", nil},
+			{denied, "/first?key=127.0.0.1", nil},
+			{denied, "/first?key=new", []string{"x-api-key", "127.0.0.1"}},
+			{allowed, "/first", []string{"x-api-key", "client_ip=192.0.2.7"}},
+			{denied, "/first", []string{"x-api-key", "client_ip=192.0.2.7"}},
+			{allowed, "/first", []string{"x-api-key", "192.0.2.7"}},
+			{denied, "/first", []string{"x-api-key", "192.0.2.7"}},
+			{allowed, "/first", []string{"x-api-key", "gold-1"}},
+			{allowed, "/first", []string{"x-api-key", "gold-1"}},
+			{denied, "/first", []string{"x-api-key", "gold-1"}},
+			{allowed, "/first?key=gold-1", nil},
+			{denied, "/first?key=gold-1", nil},
+			{allowed, "/missing", nil},
+			{denied, "/missing", nil},
+			{allowed, "/missing", []string{"a", ""}},
+			{denied, "/missing", []string{"a", "", "cookie", "b=1"}},
+			{allowed, "/missing", []string{"cookie", "b=1"}},
+		})
+		get := func(key string) (int, string) {
+			res, body := s.get(t, "/.sluice/counters/get?rule=first&key="+key, ":method", "POST", "authorization", "Bearer test")
+			return res.StatusCode, body
+		}
+		status, body := get("header:x-api-key%3Dgold-1")
+		require.Equal(t, 200, status)
+		require.Contains(t, body, `{"value":2,`)
+		status, body = get("gold-1")
+		require.Equal(t, 400, status)
+		require.Contains(t, body, `begins with what it is`)
+	})
+}
+
+// Keys made of what Envoy knows. The simulator gives what it knows itself.
+func TestKeyProperty(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+manage: {path: /.sluice/, token_sha256: `+tokenSHA256+`}
+rules:
+  - {name: header, match: {paths: [/header]}, key: [{property: [request, headers, x-h]}], missing_key: deny, limits: [1/`+far+`]}
+  - {name: size, match: {paths: [/size]}, key: [{property: [request, size]}], missing_key: deny, limits: [1/`+far+`]}
+  - {name: none, match: {paths: [/none]}, key: [{property: [filter_state, nothing]}], missing_key: deny, limits: [9/`+far+`]}
+  - {name: certificate, match: {paths: [/certificate]}, key: [{property: [connection, uri_san_peer_certificate]}], missing_key: deny, limits: [9/`+far+`]}
+  - {name: port, match: {paths: [/port]}, key: [{property: [destination, port]}], missing_key: deny, limits: [1/`+far+`]}
+  - {name: metadata, match: {paths: [/metadata]}, key: [{property: [metadata, filter_metadata, ns, k]}], missing_key: deny, limits: [9/`+far+`]}
+`)
+		s.walk(t, []step{
+			{allowed, "/header", []string{"x-h", "a"}},
+			{denied, "/header", []string{"x-h", "a"}},
+			{allowed, "/header", []string{"x-h", "a", "x-h", "b"}},
+			{denied, "/header", []string{"x-h", "a,b"}},
+			{denied, "/header", nil},
+			{allowed, "/header", []string{"x-h", ""}},
+			{allowed, "/size", nil},
+			{denied, "/size", nil},
+			{denied, "/none", nil},
+			{denied, "/certificate", nil},
+			{denied, "/metadata", nil},
+			{allowed, "/port", nil},
+			{denied, "/port", nil},
+		})
+		_, port, err := net.SplitHostPort(s.address)
+		require.NoError(t, err)
+		for rule, key := range map[string]string{"size": "0", "port": port} {
+			_, body := s.get(t, "/.sluice/counters/get?rule="+rule+"&key="+key, ":method", "POST", "authorization", "Bearer test")
+			require.Contains(t, body, `{"value":1,`, "a number is text in a key: %s", rule)
+		}
+	})
+}
+
+// tokens signs tokens with a key of its own.
+type tokens struct{ key *ecdsa.PrivateKey }
+
+func newTokens(t *testing.T) tokens {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	return tokens{key}
+}
+
+func base64URL(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
+
+// keys is the JSON Web Key Set that verifies them.
+func (k tokens) keys(t *testing.T) string {
+	t.Helper()
+	public, err := k.key.PublicKey.ECDH()
+	require.NoError(t, err)
+	point := public.Bytes() // 4, x, y
+	return fmt.Sprintf(`{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","kid":"k","x":"%s","y":"%s"}]}`, base64URL(point[1:33]), base64URL(point[33:]))
+}
+
+func (k tokens) sign(t *testing.T, claims string) string {
+	t.Helper()
+	text := base64URL([]byte(`{"alg":"ES256","kid":"k"}`)) + "." + base64URL([]byte(claims))
+	sum := sha256.Sum256([]byte(text))
+	r, s, err := ecdsa.Sign(rand.Reader, k.key, sum[:])
+	require.NoError(t, err)
+	signature := make([]byte, 64)
+	r.FillBytes(signature[:32])
+	s.FillBytes(signature[32:])
+	return "Bearer " + text + "." + base64URL(signature)
+}
+
+// The claims that a token may have, and the texts they are in a key.
+const jwtPolicy = `
+version: 1
+headers: ietf
+rules:
+  - {name: sub, key: [{jwt: {provider: payload, claim: sub}}], limits: [1/` + far + `]}
+  - {name: number, key: [{jwt: {provider: payload, claim: number}}], limits: [1/` + far + `]}
+  - {name: flag, key: [{jwt: {provider: payload, claim: flag}}], limits: [1/` + far + `]}
+  - {name: nested, key: [{jwt: {provider: payload, claim: [org, "a.b", id]}}], limits: [1/` + far + `]}
+  - {name: item, key: [{jwt: {provider: payload, claim: [groups, "1"]}}], limits: [1/` + far + `]}
+  - {name: route, match: {paths: [/route]}, key: [route], limits: [1/` + far + `]}
+  - {name: route by attribute, match: {paths: [/attribute]}, key: [{property: [xds, route_name]}], limits: [1/` + far + `]}
+`
+
+// jwtSteps are the claims of a request and the rules that count it, by their
+// names; one is enough to deny a second.
+var jwtSteps = []struct {
+	want   int
+	claims string
+}{
+	{allowed, `{"iss":"me","sub":"alice123"}`},
+	{denied, `{"iss":"me","sub":"alice123"}`},
+	{allowed, `{"iss":"me","sub":"42"}`},
+	{allowed, `{"iss":"me","number":42}`},
+	{denied, `{"iss":"me","number":42.0}`},
+	{denied, `{"iss":"me","number":"42"}`},
+	{allowed, `{"iss":"me","number":9007199254740993}`},
+	{denied, `{"iss":"me","number":9007199254740992}`}, // as near as a double is
+	{allowed, `{"iss":"me","number":-0.5}`},
+	{allowed, `{"iss":"me","flag":true}`},
+	{denied, `{"iss":"me","flag":true}`},
+	{allowed, `{"iss":"me","flag":false}`},
+	{allowed, `{"iss":"me","flag":null}`},
+	{allowed, `{"iss":"me","flag":null}`},
+	{allowed, `{"iss":"me","sub":""}`},
+	{denied, `{"iss":"me","sub":""}`},
+	{allowed, `{"iss":"me","org":{"a.b":{"id":"x"}}}`},
+	{denied, `{"iss":"me","org":{"a.b":{"id":"x"}},"sub":"new"}`},
+	{allowed, `{"iss":"me","org":{"a":{"b":{"id":"x"}}}}`},
+	{allowed, `{"iss":"me","org":{"a.b":{"id":["x"]}}}`},
+	{allowed, `{"iss":"me","org":{"a.b":{"id":["x"]}}}`},
+	{allowed, `{"iss":"me","groups":["a","b"]}`},
+	{denied, `{"iss":"me","groups":["c","b"]}`},
+	{allowed, `{"iss":"me","groups":["b"]}`},
+	{allowed, `{"iss":"me","number":{"x":1}}`},
+	{allowed, `{"iss":"me"}`},
+}
+
+func TestKeyJWTAndRoute(t *testing.T) {
+	for _, d := range envoys(t) {
+		t.Run(d.name, func(t *testing.T) {
+			k := newTokens(t)
+			filter := fmt.Sprintf(`          http_filters:
+          - name: envoy.filters.http.jwt_authn
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication
+              providers:
+                p: {issuer: me, payload_in_metadata: payload, local_jwks: {inline_string: %q}}
+              rules:
+              - match: {prefix: /}
+                requires: {requires_any: {requirements: [{provider_name: p}, {allow_missing: {}}]}}`, k.keys(t))
+			p := d.start(t, proxyOptions{policy: jwtPolicy, edit: func(b []byte) []byte {
+				text := strings.Replace(string(b), "          http_filters:", filter, 1)
+				text = strings.Replace(text, "- match: {prefix: /}\n                route:", "- {match: {path: /named}, route: {cluster: upstream}, name: named}\n"+
+					"              - {match: {path: /attribute}, route: {cluster: upstream}, name: by attribute}\n"+
+					"              - {match: {path: /route, headers: [{name: named, present_match: true}]}, route: {cluster: upstream}, name: everything}\n"+
+					"              - match: {prefix: /}\n                route:", 1)
+				return []byte(text)
+			}})
+			for i, s := range jwtSteps {
+				require.Equal(t, s.want, p.status(t, "/", "authorization", k.sign(t, s.claims)), "step %d: %s", i, s.claims)
+			}
+			require.Equal(t, 401, p.status(t, "/", "authorization", newTokens(t).sign(t, `{"iss":"me","sub":"forged"}`)))
+			p.walk(t, []step{
+				{allowed, "/", nil},
+				{allowed, "/", nil},
+				{allowed, "/route", []string{"named", "1"}},
+				{denied, "/route", []string{"named", "1"}},
+				{allowed, "/route", nil},
+				{allowed, "/route", nil},
+				{allowed, "/attribute", nil},
+				{denied, "/attribute", nil},
+			})
+		})
+	}
+	t.Run("sim", func(t *testing.T) {
+		var in strings.Builder
+		for _, s := range jwtSteps {
+			fmt.Fprintf(&in, `{"at_ms":1,"metadata":{"envoy.filters.http.jwt_authn":{"payload":%s}}}`+"\n", s.claims)
+		}
+		for _, route := range []string{"everything", "everything", ""} {
+			fmt.Fprintf(&in, `{"at_ms":1,"path":"/route","route":%q}`+"\n", route)
+		}
+		out, errs, exit := sluice(t, "simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", jwtPolicy), "-r", file(t, "requests.jsonl", in.String()))
+		require.Zero(t, exit, errs)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		want := make([]int, 0, len(lines))
+		for _, s := range jwtSteps {
+			want = append(want, s.want)
+		}
+		want = append(want, allowed, denied, allowed)
+		require.Len(t, lines, len(want))
+		for i, line := range lines {
+			var answer struct{ Status int }
+			require.NoError(t, json.Unmarshal([]byte(line), &answer))
+			require.Equal(t, want[i], answer.Status, "step %d: %s", i, line)
+		}
+	})
+}
+
+// A thousand rules are pushed, taken, and the last of them holds.
+func TestThousandRules(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, "version: 1\n"+manyRules(1000))
+		s.walk(t, []step{
+			{allowed, "/v1/r999/x", []string{":host", "h999.example"}},
+			{denied, "/v1/r999/y", []string{":host", "H999.example:80"}},
+			{allowed, "/v1/r999/x", []string{":host", "h998.example"}},
+			{allowed, "/v1/r998/x", []string{":host", "h998.example"}},
+			{denied, "/v1/r998/x", []string{":host", "h998.example"}},
+			{allowed, "/v1/r0/x", []string{":host", "h0.example"}},
+			{denied, "/v1/r0/x", []string{":host", "h0.example"}},
+			{allowed, "/v1/r1000/x", []string{":host", "h0.example"}},
+		})
+	})
+}
+
+func manyRules(n int) string {
+	var b strings.Builder
+	b.WriteString("rules:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "  - {name: r%d, match: {hosts: [h%d.example], paths: [/v1/r%d/*]}, limits: [1/%s], capacity: 16}\n", i, i, i, far)
+	}
+	return b.String()
+}

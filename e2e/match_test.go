@@ -1,0 +1,205 @@
+package e2e
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// step is one request and the status it gets.
+type step struct {
+	want    int
+	path    string
+	headers []string
+}
+
+func (p *proxy) walk(t *testing.T, steps []step) {
+	t.Helper()
+	for i, s := range steps {
+		require.Equal(t, s.want, p.status(t, s.path, s.headers...), "step %d: %s %q", i, s.path, s.headers)
+	}
+}
+
+// raw sends one request with this target, as it is, and these header lines.
+func (p *proxy) raw(t *testing.T, target string, lines ...string) *http.Response {
+	t.Helper()
+	c, err := net.Dial("tcp", p.address)
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	text := "GET " + target + " HTTP/1.1\r\nconnection: close\r\n"
+	if len(lines) == 0 || !strings.HasPrefix(lines[0], "host:") {
+		text += "host: a\r\n"
+	}
+	_, err = c.Write([]byte(text + strings.Join(append(lines, "", ""), "\r\n")))
+	require.NoError(t, err)
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	require.NoError(t, err)
+	res.Body.Close()
+	return res
+}
+
+func TestMatchHosts(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+rules:
+  - {name: exact, match: {hosts: [Api.Example.com.]}, limits: [0/`+far+`]}
+  - {name: below, match: {hosts: ["*.shop.example"]}, limits: [0/`+far+`]}
+  - {name: address, match: {hosts: ["[2001:DB8:0::1]", 192.0.2.1]}, limits: [0/`+far+`]}
+`)
+		for host, want := range map[string]int{
+			"api.example.com": denied, "API.EXAMPLE.COM:8443": denied, "api.example.com.": denied, "api.example.com.:80": denied,
+			"api.example.com.evil": allowed, "xapi.example.com": allowed, "api.example.com:": denied,
+			"a.shop.example": denied, "a.b.Shop.Example.": denied, "shop.example": allowed, ".shop.example": denied,
+			"[2001:db8::1]": denied, "[2001:db8::1]:443": denied, "[2001:0DB8::0001]": denied, "[2001:db8::2]": allowed, "192.0.2.1:80": denied,
+		} {
+			require.Equal(t, want, s.raw(t, "/", "host: "+host).StatusCode, host)
+		}
+	})
+}
+
+// Whatever spelling of a path a client chooses, the rule for it holds.
+func TestMatchPaths(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+rules:
+  - {name: login, match: {paths: [/login]}, limits: [0/`+far+`]}
+  - {name: batch, match: {paths: ["/v1/users:batch", "/cafe/*", "/caf%C3%A9", "/a b*"]}, limits: [0/`+far+`]}
+  - {name: literal, match: {paths: ["=/x*"]}, limits: [0/`+far+`]}
+  - {name: expression, match: {paths: ["~/u/[a-z ]+"]}, limits: [0/`+far+`]}
+`)
+		for target, want := range map[string]int{
+			"/login": denied, "/login?x": denied, "/%6cogin": denied, "/%6Cog%69n": denied, "//login": denied, "/./login": denied,
+			"/x/../login": denied, "/x/%2e%2e/login": denied, "/x/..//login": denied, `\login`: 400, `/x\..\login`: denied,
+			"/login/": allowed, "/Login": allowed, "/loginx": allowed,
+			"/x%2f..%2flogin": 307, "/%2flogin": 307, "/x%5c..%5clogin": 307,
+			"/v1/users:batch": denied, "/v1/users%3Abatch": denied, "/v1/users%3abatch": denied, "/v1/users%253Abatch": allowed,
+			"/cafe/": denied, "/cafe": allowed, "/caf%C3%A9": denied, "/caf%c3%a9": denied, "/a%20b/c": denied,
+			"/x*": denied, "/x%2A": denied, "/xy": allowed,
+			"/u/bob": denied, "/u/bo%20b": denied, "/u/%62ob": denied, "/u/": allowed,
+		} {
+			require.Equal(t, want, s.raw(t, target).StatusCode, target)
+		}
+		res := s.raw(t, "/x%2f..%2flogin?a=%2f")
+		require.Equal(t, "/login?a=%2f", res.Header.Get("location"))
+	})
+}
+
+// Every form of a header's pattern, and no way around one by a second header.
+func TestMatchHeaders(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+rules:
+  - {name: exact, match: {paths: [/exact], headers: {X-H: acme}}, limits: [0/`+far+`]}
+  - {name: literal, match: {paths: [/literal], headers: {x-h: "=*a"}}, limits: [0/`+far+`]}
+  - {name: prefix, match: {paths: [/prefix], headers: {x-h: "acme-*"}}, limits: [0/`+far+`]}
+  - {name: suffix, match: {paths: [/suffix], headers: {x-h: "*-bot"}}, limits: [0/`+far+`]}
+  - {name: expression, match: {paths: [/expression], headers: {x-h: "~a[0-9]+"}}, limits: [0/`+far+`]}
+  - {name: present, match: {paths: [/present], headers: {x-h: "*"}}, limits: [0/`+far+`]}
+  - {name: absent, match: {paths: [/absent], headers: {x-h: "!"}}, limits: [0/`+far+`]}
+  - {name: both, match: {paths: [/both], headers: {x-h: a, x-i: b}}, limits: [0/`+far+`]}
+  - {name: unless, match: {paths: [/unless]}, exempt: [{headers: {x-h: trusted}}], limits: [0/`+far+`]}
+`)
+		s.walk(t, []step{
+			{denied, "/exact", []string{"x-H", "acme"}},
+			{allowed, "/exact", []string{"x-h", "Acme"}},
+			{allowed, "/exact", []string{"x-h", "acme", "x-h", "other"}},
+			{denied, "/literal", []string{"x-h", "*a"}},
+			{allowed, "/literal", []string{"x-h", "ba"}},
+			{denied, "/prefix", []string{"x-h", "acme-7"}},
+			{allowed, "/prefix", []string{"x-h", "x, acme-7"}},
+			{denied, "/suffix", []string{"x-h", "good-bot"}},
+			{denied, "/suffix", []string{"x-h", "x", "x-h", "good-bot"}},
+			{denied, "/expression", []string{"x-h", "a17"}},
+			{allowed, "/expression", []string{"x-h", "a17b"}},
+			{denied, "/present", []string{"x-h", ""}},
+			{allowed, "/present", nil},
+			{denied, "/absent", nil},
+			{allowed, "/absent", []string{"x-h", ""}},
+			{denied, "/both", []string{"x-h", "a", "x-i", "b"}},
+			{allowed, "/both", []string{"x-h", "a", "x-i", "c"}},
+			{denied, "/unless", nil},
+			{allowed, "/unless", []string{"x-h", "trusted"}},
+			{denied, "/unless", []string{"x-h", "trusted", "x-h", "evil"}},
+		})
+	})
+}
+
+func TestExemptAndClientIPs(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+rules:
+  - {name: loopback, match: {paths: [/loopback], client_ips: [10.0.0.0/8, 127.0.0.0/8]}, limits: [0/`+far+`]}
+  - {name: address, match: {paths: [/address], client_ips: ["::ffff:127.0.0.1"]}, limits: [0/`+far+`]}
+  - {name: others, match: {paths: [/others], client_ips: [10.0.0.0/8, "::/0"]}, limits: [0/`+far+`]}
+  - name: exempt
+    match: {paths: ["/exempt/*"]}
+    exempt:
+      - {methods: [DELETE]}
+      - {hosts: [internal.example], headers: {x-probe: "*"}}
+      - {paths: ["/exempt/health"]}
+      - {client_ips: [192.0.2.0/24]}
+    limits: [0/`+far+`]
+  - {name: own, match: {paths: [/own]}, exempt: [{client_ips: [127.0.0.1]}], limits: [0/`+far+`]}
+`)
+		s.walk(t, []step{
+			{denied, "/loopback", nil},
+			{denied, "/loopback", []string{"x-forwarded-for", "192.0.2.1"}},
+			{denied, "/address", nil},
+			{allowed, "/others", nil},
+			{allowed, "/others", []string{"x-forwarded-for", "10.0.0.1"}},
+			{denied, "/exempt/x", nil},
+			{allowed, "/exempt/x", []string{":method", "DELETE"}},
+			{allowed, "/exempt/x", []string{":host", "internal.example", "x-probe", "1"}},
+			{denied, "/exempt/x", []string{":host", "internal.example"}},
+			{allowed, "/exempt/health", nil},
+			{denied, "/exempt/x", []string{"x-forwarded-for", "192.0.2.7"}},
+			{allowed, "/own", nil},
+		})
+	})
+}
+
+// What a client says of its address is not believed beyond the hops that are
+// trusted.
+func TestForwardedForIsNotBelieved(t *testing.T) {
+	const policy = `
+version: 1
+rules: [{name: r, key: [client_ip], limits: [1/` + far + `]}]
+`
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, policy)
+		for i, forwarded := range []string{"", "203.0.113.9", "203.0.113.10, 127.0.0.1", "127.0.0.2", "[::1]:80", "unknown", ","} {
+			var headers []string
+			if forwarded != "" {
+				headers = []string{"x-forwarded-for", forwarded, "x-real-ip", forwarded, "forwarded", "for=" + forwarded}
+			}
+			want := denied
+			if i == 0 {
+				want = allowed
+			}
+			require.Equal(t, want, s.status(t, "/", headers...), forwarded)
+		}
+	})
+	for _, d := range envoys(t) {
+		t.Run(d.name+" behind a proxy", func(t *testing.T) {
+			p := d.start(t, proxyOptions{policy: strings.Replace(policy, "key:", "match: {hosts: [behind.example]}, key:", 1), edit: func(b []byte) []byte {
+				return []byte(strings.Replace(string(b), "use_remote_address: true", "use_remote_address: true\n          xff_num_trusted_hops: 1", 1))
+			}})
+			p.walk(t, []step{
+				{allowed, "/", []string{":host", "behind.example", "x-forwarded-for", "203.0.113.9"}},
+				{denied, "/", []string{":host", "behind.example", "x-forwarded-for", "198.51.100.1, 203.0.113.9"}},
+				{denied, "/", []string{":host", "behind.example", "x-forwarded-for", "198.51.100.1", "x-forwarded-for", "203.0.113.9"}},
+				{allowed, "/", []string{":host", "behind.example", "x-forwarded-for", "203.0.113.9, 198.51.100.1"}},
+			})
+		})
+	}
+}

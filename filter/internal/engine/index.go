@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// leastIndexed is how many rules must ask for a host, or for a path, before an
+// index of them pays: below, holding them one after the other against the
+// request reads less of it and takes no longer.
+const leastIndexed = 8
+
+// index finds the rules that a request may match by its host and path, so that
+// a thousand rules cost little more than ten. It leaves out only rules that
+// cannot match; those it leaves in are held against the request as ever. A set
+// of rules has a bit for each, in policy order.
+type index struct {
+	dimensions []dimension // the one that more rules ask for first
+	candidates []uint64
+	scratch    []uint64
+}
+
+// dimension is the index by one of the two.
+type dimension struct {
+	read   func(*request) (string, bool)
+	asking []uint64 // the rules that ask for it
+	open   []uint64 // rules to leave in, whatever it is: they do not ask, or by an expression
+
+	exact    map[string][]uint32
+	suffixes map[string][]uint32 // ".example.com"
+	prefixes []prefix            // sorted
+}
+
+// prefix is the start of a text and the rules that ask for it.
+type prefix struct {
+	text   string
+	parent int // the longest other prefix that is one of text, -1 for none
+	rules  []uint32
+}
+
+func newIndex(rules []rule) index {
+	size := (len(rules) + 63) / 64
+	x := index{candidates: make([]uint64, size), scratch: make([]uint64, size)}
+	for _, d := range []struct {
+		patterns func(*match) []pattern
+		read     func(*request) (string, bool)
+	}{
+		{func(m *match) []pattern { return m.hosts }, (*request).Host},
+		{func(m *match) []pattern { return m.paths }, (*request).Path},
+	} {
+		if made := newDimension(rules, d.patterns, d.read); count(made.asking) >= leastIndexed {
+			x.dimensions = append(x.dimensions, made)
+		}
+	}
+	slices.SortStableFunc(x.dimensions, func(a, b dimension) int { return count(b.asking) - count(a.asking) })
+	return x
+}
+
+func newDimension(rules []rule, patterns func(*match) []pattern, read func(*request) (string, bool)) dimension {
+	size := (len(rules) + 63) / 64
+	d := dimension{
+		read: read, asking: make([]uint64, size), open: make([]uint64, size),
+		exact: map[string][]uint32{}, suffixes: map[string][]uint32{},
+	}
+	starts := map[string][]uint32{}
+	for i := range rules {
+		list := patterns(&rules[i].match)
+		if len(list) > 0 {
+			add(d.asking, uint32(i))
+		}
+		isExpression := func(p pattern) bool { return p.kind == policy.Regexp }
+		if len(list) == 0 || slices.ContainsFunc(list, isExpression) {
+			add(d.open, uint32(i))
+			continue
+		}
+		for _, p := range list {
+			into := d.exact
+			switch p.kind {
+			case policy.Suffix:
+				into = d.suffixes
+			case policy.Prefix:
+				into = starts
+			}
+			into[p.text] = append(into[p.text], uint32(i))
+		}
+	}
+	for text, rules := range starts {
+		d.prefixes = append(d.prefixes, prefix{text: text, rules: rules})
+	}
+	d.nest()
+	return d
+}
+
+// nest sorts the prefixes and links each to the one around it.
+func (d *dimension) nest() {
+	slices.SortFunc(d.prefixes, func(a, b prefix) int { return strings.Compare(a.text, b.text) })
+	for i := range d.prefixes {
+		at := i - 1
+		for at >= 0 && !strings.HasPrefix(d.prefixes[i].text, d.prefixes[at].text) {
+			at = d.prefixes[at].parent
+		}
+		d.prefixes[i].parent = at
+	}
+}
+
+// find returns the rules that the request may match; nil for all of them. It
+// reads the second of host and path only where a rule is left that asks for it.
+func (x *index) find(r *request) []uint64 {
+	if len(x.dimensions) == 0 {
+		return nil
+	}
+	x.dimensions[0].find(r, x.candidates)
+	for i := range x.dimensions[1:] {
+		d := &x.dimensions[i+1]
+		if !meet(x.candidates, d.asking) {
+			continue
+		}
+		d.find(r, x.scratch)
+		for w := range x.candidates {
+			x.candidates[w] &= x.scratch[w]
+		}
+	}
+	return x.candidates
+}
+
+func (d *dimension) find(r *request, out []uint64) {
+	copy(out, d.open)
+	text, present := d.read(r)
+	if !present {
+		return
+	}
+	for _, i := range d.exact[text] {
+		add(out, i)
+	}
+	if len(d.suffixes) > 0 {
+		for at := strings.IndexByte(text, '.'); at >= 0; {
+			for _, i := range d.suffixes[text[at:]] {
+				add(out, i)
+			}
+			next := strings.IndexByte(text[at+1:], '.')
+			if next < 0 {
+				break
+			}
+			at += 1 + next
+		}
+	}
+	d.findPrefixes(text, out)
+}
+
+// findPrefixes goes from the greatest prefix that is not above the text, which
+// every prefix of the text is around, outwards.
+func (d *dimension) findPrefixes(text string, out []uint64) {
+	at, exact := slices.BinarySearchFunc(d.prefixes, text, func(p prefix, text string) int { return strings.Compare(p.text, text) })
+	if !exact {
+		at--
+	}
+	for at >= 0 {
+		p := &d.prefixes[at]
+		if strings.HasPrefix(text, p.text) {
+			for _, i := range p.rules {
+				add(out, i)
+			}
+		}
+		at = p.parent
+	}
+}
+
+func add(set []uint64, i uint32) { set[i/64] |= 1 << (i % 64) }
+
+func meet(a, b []uint64) bool {
+	for w := range a {
+		if a[w]&b[w] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func count(set []uint64) (n int) {
+	for _, word := range set {
+		n += bits.OnesCount64(word)
+	}
+	return n
+}

@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// matched are the names of the rules that the verdict is of.
+func matched(v *Verdict) (names []string) {
+	for i := range v.tries {
+		names = append(names, v.tries[i].rule.policy.Name)
+	}
+	return names
+}
+
+// The index changes nothing but the time it takes: the same rules match, in
+// policy order.
+func TestIndexLeavesNoRuleOut(t *testing.T) {
+	dice := rand.New(rand.NewPCG(1, 2))
+	hosts := []string{"a", "b.a", "c.b.a", "*.a", "*.b.a", "*.x", "[::1]", "b.a.", "xa"}
+	paths := []string{"/*", "/v1", "/v1*", "/v1/*", "/v1/a*", "/v1/a/b", "/v2/*", "*", "=*", "~/v[0-9]+.*", "/v1/ab*", "/v1/a%20b", "/v", "/v*"}
+	for round := range 60 {
+		var rules []string
+		for i := range 1 + dice.IntN(150) {
+			var match []string
+			for field, list := range map[string][]string{"hosts": hosts, "paths": paths} {
+				if n := dice.IntN(4); n > 0 && round%4 > 0 {
+					var texts []string
+					for range n {
+						texts = append(texts, fmt.Sprintf("%q", list[dice.IntN(len(list))]))
+					}
+					match = append(match, fmt.Sprintf("%q:[%s]", field, strings.Join(texts, ",")))
+				}
+			}
+			if dice.IntN(5) == 0 {
+				match = append(match, `"methods":["POST"]`)
+			}
+			rules = append(rules, fmt.Sprintf(`{"name":"r%d","limits":[],"match":{%s}}`, i, strings.Join(match, ",")))
+		}
+		p := newProxy()
+		e := compileJSON(t, p, strings.Join(rules, ","))
+		for range 60 {
+			host := strings.Replace(hosts[dice.IntN(len(hosts))], "*", "q", 1)
+			path := strings.NewReplacer("*", "x", "~", "", "=", "").Replace(paths[dice.IntN(len(paths))])
+			p.with(":authority", host, ":path", path+[]string{"", "/", "/b", "?q=/v1"}[dice.IntN(4)], ":method", []string{"GET", "POST"}[dice.IntN(2)])
+			switch dice.IntN(20) {
+			case 0:
+				delete(p.headers, ":authority")
+			case 1:
+				delete(p.headers, ":path")
+			}
+			var want []string
+			e.request.begin()
+			for i := range e.rules {
+				if e.rules[i].match.holds(&e.request) {
+					want = append(want, e.rules[i].policy.Name)
+				}
+			}
+			require.Equal(t, want, matched(e.Decide()), "%v", p.headers)
+		}
+	}
+}
+
+// Below a few rules the index would only read more than the rules need.
+func TestIndexReadsNoMoreThanRulesNeed(t *testing.T) {
+	rule := func(i int, match string) string {
+		return fmt.Sprintf(`{"name":"r%d","limits":[],"match":{%s}}`, i, match)
+	}
+	var few, many, mixed []string
+	for i := range 20 {
+		match := fmt.Sprintf(`"paths":["/p%d"],"hosts":["h%d"]`, i, i)
+		if i < 7 {
+			few = append(few, rule(i, `"methods":["POST"],`+match))
+		}
+		many = append(many, rule(i, match))
+		mixed = append(mixed, rule(i, fmt.Sprintf(`"paths":["/p%d"]`, i)))
+	}
+	mixed = append(mixed, rule(20, `"paths":["/other"],"hosts":["a"]`))
+	for _, c := range []struct {
+		rules []string
+		path  string
+		calls []string
+	}{
+		{few, "/p1", []string{"header :method"}},
+		{many, "/p1", []string{"header :authority"}}, // nothing is left
+		{mixed, "/none", []string{"header :path"}},
+		{mixed, "/p1", []string{"header :path"}},
+		{mixed, "/other", []string{"header :path", "header :authority"}},
+	} {
+		p := newProxy()
+		p.with(":path", c.path)
+		e := compileJSON(t, p, strings.Join(c.rules, ","))
+		p.calls = nil
+		e.Decide()
+		calls := slices.DeleteFunc(p.calls, func(c string) bool { return !strings.HasPrefix(c, "header") })
+		require.Equal(t, c.calls, calls, c.path)
+	}
+}
+
+func manyRules(n int) string {
+	var rules []string
+	for i := range n {
+		rules = append(rules, fmt.Sprintf(`{"name":"r%d","match":{"hosts":["h%d.example"],"paths":["/v1/r%d/*"]},"limits":["4000000000/1h"],"capacity":16}`, i, i, i))
+	}
+	return strings.Join(rules, ",")
+}
+
+// BenchmarkRules is what finding and deciding the last of so many rules takes.
+func BenchmarkRules(b *testing.B) {
+	for _, n := range []int{10, 100, 1000, 8000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := &steady{proxy: newProxy()}
+			s.with(":authority", fmt.Sprintf("h%d.example", n-1), ":path", fmt.Sprintf("/v1/r%d/x", n-1))
+			e := compileJSON(b, s, manyRules(n))
+			if !e.Decide().Matched() {
+				b.Fatal("the last rule does not match")
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				e.Decide()
+			}
+		})
+	}
+}
