@@ -2,7 +2,6 @@ package host
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 
@@ -89,10 +88,6 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		return
 	}
 	p.enlist()
-	// A collection that reading the policy has begun would go on beside the
-	// requests, for as long as nothing in this VM yields to it, and every pointer
-	// they write would cost more.
-	runtime.GC()
 	return types.OnPluginStartStatusOK
 }
 

@@ -1,0 +1,26 @@
+package main_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// Reading policies of a thousand rules, one after the other, begins one garbage
+// collection after the other. None may call poll_oneoff, which ends the VM on
+// the oldest supported Envoy, as it does here.
+func TestGarbageIsCollectedWithoutWaiting(t *testing.T) {
+	b := start(t, func(o *sim.Options) { o.OnCall = nil })
+	for i := range 8 {
+		require.NoError(t, b.Configure(manyRules(900+i)))
+		for j := range 50 {
+			res := b.serve(t, 0, &sim.Request{Host: fmt.Sprintf("h%d.example", j), Path: fmt.Sprintf("/v1/r%d/x", j), Headers: alice.Headers})
+			require.Equal(t, 200, res.Status)
+		}
+		require.NoError(t, b.Tick(0))
+		require.NoError(t, b.Failed(0))
+	}
+}
