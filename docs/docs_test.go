@@ -158,7 +158,7 @@ func (s *sluice) badCommands(docs []doc) (problems []string, checked int) {
 		for _, line := range code(continued.ReplaceAllString(d.text, " ")) {
 			for _, m := range commandText.FindAllStringSubmatch(line, -1) {
 				checked++
-				text, _, _ := strings.Cut(m[1], " #")
+				text, _, _ := strings.Cut(strings.ReplaceAll(m[1], " -- ", " # "), " #") // another program's
 				if problem := s.badCommand(strings.Fields(text)); problem != "" {
 					problems = append(problems, fmt.Sprintf("%s: sluice %s: %s", d.path, text, problem))
 				}
@@ -227,7 +227,7 @@ func (s *sluice) badTranscripts(t *testing.T, docs []doc) (problems []string, ch
 				checked++
 				command, want, _ := strings.Cut(part, "\n")
 				args := strings.Fields(command)
-				if args[0] == "simulate" {
+				if args[0] == "simulate" || args[0] == "explain" {
 					args = append(args, "--wasm", s.filter)
 				}
 				got, _ := s.run(dir, "", args...)

@@ -35,7 +35,7 @@ func ParseDuration(s string) (int64, error) {
 	for rest := s; rest != "" || s == ""; {
 		n, after, ok := cutTerm(rest)
 		if !ok {
-			return 0, errors.New("invalid duration " + quote(s) + `: write one such as "10s", "1h30m" or "7d", with the units ns, us, ms, s, m, h, d, w`)
+			return 0, durationFault(s)
 		}
 		var carry uint64
 		total, carry = bits.Add64(total, n, 0)
@@ -45,6 +45,13 @@ func ParseDuration(s string) (int64, error) {
 		rest = after
 	}
 	return int64(total), nil
+}
+
+func durationFault(s string) error {
+	if near := durationMeant(s); near != "" {
+		return errors.New("invalid duration " + quote(s) + ": did you mean " + quote(near) + "?")
+	}
+	return errors.New("invalid duration " + quote(s) + `: write one such as "10s", "1h30m" or "7d", with the units ns, us, ms, s, m, h, d, w`)
 }
 
 // cutTerm cuts a number and its unit from s, saturating. What is finer than a

@@ -1,5 +1,7 @@
 package policy
 
+import "strings"
+
 // field is one row of an object's table: all there is to know about a field of
 // the policy file. Reading, the words of an error and the written reference
 // come from the same row, so they cannot drift apart.
@@ -46,13 +48,52 @@ func choice(of, inWords string) shape { return shape{form: formChoice, of: of, o
 func (s shape) isOneWord() bool       { return s.form == formWord && len(s.words) == 1 }
 func (s shape) accepts(w string) bool { return indexOf(s.words, w) >= 0 }
 
+// advice says what to do with a value that is not of the shape, behind a colon;
+// "" where there is nothing to say.
+func (s shape) advice(n *Node) string {
+	if n.Kind == String && s.readsUnquoted(n.Text) {
+		return ": remove the quotes"
+	}
+	scalar := n.Kind == Number || n.Kind == Bool
+	switch s.form {
+	case formText, formName:
+		if scalar {
+			return ": put it in quotes"
+		}
+	case formInteger:
+		if text, percent := strings.CutSuffix(n.Text, "%"); percent && s.readsUnquoted(text) {
+			return ": write " + text
+		}
+	case formBool:
+		switch strings.ToLower(n.Text) {
+		case "yes", "y", "on":
+			return ": write true"
+		case "no", "n", "off":
+			return ": write false"
+		}
+	case formDuration:
+		if near := durationMeant(n.Text); n.Kind == Number && near != "" {
+			return ": did you mean " + quote(near) + "?"
+		}
+	case formList:
+		if n.Kind == Object {
+			return `: make it an item, with "- " before it`
+		}
+		if scalar || n.Kind == String {
+			return ": put it in brackets, [" + describe(n) + "]"
+		}
+	default: // objects and choices
+	}
+	return ""
+}
+
 // readsUnquoted reports whether text would be of the shape without its quotes.
 func (s shape) readsUnquoted(text string) bool {
 	if s.form == formBool {
 		return text == "true" || text == "false"
 	}
 	_, fault := integerOf(text)
-	return s.form == formInteger && fault == nil
+	return (s.form == formInteger || s.form == formChoice && s.of == "cost") && fault == nil
 }
 
 func defaultNode(def string) *Node {
@@ -97,9 +138,10 @@ func (s shape) String() string {
 
 // value is a place in the document and the shape expected there.
 type value struct {
-	node  *Node
-	path  string
-	shape shape
+	node     *Node
+	path     string
+	shape    shape
+	required bool // the object must have it
 }
 
 // item is the i-th item of a list.

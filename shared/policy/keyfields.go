@@ -182,7 +182,7 @@ func readBareKeyPart(r *reader, v value, part *KeyPart) {
 		r.fail(v, quote(s)+" is not built yet: remove it")
 	default:
 		message := "must be a part of a key, not " + quote(s)
-		if near := nearest(s, names(keyFields)); near != "" {
+		if near := likely(s, names(keyFields)); near != "" {
 			r.fail(v, message+": did you mean "+quote(near)+"?")
 			return
 		}

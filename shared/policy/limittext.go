@@ -47,11 +47,11 @@ func parseLimit(s string) (requests uint32, periodNs int64, loose string, err er
 	} else {
 		count = ""
 	}
-	if strings.ContainsAny(rest, ",;|/") {
+	if count != "" && strings.ContainsAny(rest, ",;|/") {
 		return 0, 0, "", errors.New("invalid limit " + quote(s) + ": write each limit as an item of its own")
 	}
 	if count == "" {
-		return 0, 0, "", errors.New("invalid limit " + quote(s) + ": " + limitTextHint)
+		return 0, 0, "", limitFault("invalid limit ", s)
 	}
 	n := decimal(count)
 	if n > math.MaxUint32 {
@@ -71,9 +71,17 @@ func parseLimit(s string) (requests uint32, periodNs int64, loose string, err er
 	}
 	ns, err := ParseDuration(rest)
 	if err != nil {
-		return 0, 0, "", errors.New("invalid period in limit " + quote(s) + ": " + limitTextHint)
+		return 0, 0, "", limitFault("invalid period in limit ", s)
 	}
 	return uint32(n), ns, "", nil
+}
+
+// limitFault says what is wrong with a limit, and what is meant if that is plain.
+func limitFault(what, s string) error {
+	if near := limitMeant(s); near != "" {
+		return errors.New(what + quote(s) + ": did you mean " + quote(near) + "?")
+	}
+	return errors.New(what + quote(s) + ": " + limitTextHint)
 }
 
 // periodWord finds a period by its name in any case, in singular or plural.

@@ -51,6 +51,9 @@ func parsePath(s string) (Pattern, error) {
 		p.Text = Unescape(p.Text)
 		return p, nil
 	}
+	if strings.HasPrefix(s, "^") || strings.HasSuffix(s, "$") {
+		return p, errors.New(`a regular expression goes after "~": write ` + quote("~"+s))
+	}
 	return p, errors.New(`a path starts with "/": write ` + quote("/"+p.Text))
 }
 
@@ -104,6 +107,10 @@ func parseHost(s string) (string, error) {
 	if isIPv6(host) {
 		return "", errors.New("an IPv6 address is in brackets here: write " + quote("["+host+"]"))
 	}
+	if _, rest, found := strings.Cut(host, "://"); found {
+		rest, _, _ = strings.Cut(rest, "/")
+		return "", errors.New("a host stands alone, without scheme and path: write " + quote(withoutPort(rest)))
+	}
 	if at := strings.LastIndexByte(name, ':'); at >= 0 {
 		return "", errors.New("hosts are compared without their port: write " + quote(host[:len(host)-len(name)+at]))
 	}
@@ -126,6 +133,13 @@ func parseHost(s string) (string, error) {
 		return "", errors.New("invalid host " + quote(s) + `: write one such as "api.example.com" or "*.example.com"`)
 	}
 	return host, nil
+}
+
+func withoutPort(host string) string {
+	if at := strings.LastIndexByte(host, ':'); at > strings.LastIndexByte(host, ']') {
+		return host[:at]
+	}
+	return host
 }
 
 // isToken reports whether s is a token of RFC 9110, which header names and

@@ -31,7 +31,7 @@ func ReadPushed(doc *Node) (policy *Policy, errs, warnings []Problem) {
 }
 
 func read(doc *Node, pushed bool) (*Policy, []Problem, []Problem) {
-	r := &reader{pushed: pushed, keyPart: readKeyPart}
+	r := &reader{pushed: pushed, keyPart: readKeyPart, homes: homes()}
 	v := value{node: doc, shape: objectOf("policy")}
 	p := &Policy{}
 	if doc == nil {
@@ -65,6 +65,7 @@ func read(doc *Node, pushed bool) (*Policy, []Problem, []Problem) {
 // reader collects what is wrong while the tables are walked.
 type reader struct {
 	pushed   bool
+	homes    []home
 	keyPart  func(*reader, value, *KeyPart) // for first_of: Go allows no table that leads back to itself
 	rule     ruleState                      // of the rule being read
 	rules    []ruleAt                       // each rule's place
@@ -106,14 +107,18 @@ func (r *reader) warn(v value, message string) {
 // mismatch reports that a value is not of its shape.
 func (r *reader) mismatch(v value) {
 	if v.node.Kind == Null {
-		r.fail(v, "is empty: give "+v.shape.String()+", or remove the field")
+		message := "is empty: give " + v.shape.String()
+		switch {
+		case v.required:
+		case strings.HasSuffix(v.path, "]"):
+			message += ", or remove the item"
+		default:
+			message += ", or remove the field"
+		}
+		r.fail(v, message)
 		return
 	}
-	message := "must be " + v.shape.String() + ", not " + describe(v.node)
-	if v.node.Kind == String && v.shape.readsUnquoted(v.node.Text) {
-		message += ": remove the quotes"
-	}
-	r.fail(v, message)
+	r.fail(v, "must be "+v.shape.String()+", not "+describe(v.node)+v.shape.advice(v.node))
 }
 
 // readObject reads the fields of v by their table. It reports whether v is an
@@ -140,7 +145,7 @@ func readObject[T any](r *reader, v value, fields []field[T], out *T) bool {
 	}
 	for i := range fields {
 		row := &fields[i]
-		child := value{shape: row.shape}
+		child := value{shape: row.shape, required: row.required}
 		switch {
 		case first[i] > 0:
 			child.node = v.node.Fields[first[i]-1].Value
@@ -163,14 +168,25 @@ func readObject[T any](r *reader, v value, fields []field[T], out *T) bool {
 // unknownField reports f and answers the field it seems to stand for, if any.
 func (r *reader) unknownField(v value, f *Field, known []string) string {
 	message, near := "unknown field", nearest(f.Name, known)
-	if isNotBuilt(v.shape.of, f.Name) {
+	if near == "" {
+		if place := r.misplaced(f.Name); place != "" {
+			known, message = nil, message+": "+place
+		} else {
+			near = likely(f.Name, known)
+		}
+	}
+	switch {
+	case isNotBuilt(v.shape.of, f.Name):
 		message = "is not built yet: remove it"
 		near = ""
-	} else if near != "" {
+	case near != "":
 		message += ": did you mean " + quote(near) + "?"
-	} else if len(known) > 0 {
+	case message != "unknown field":
+	case v.path == "" && foreign(f.Name) != "":
+		message += ": " + foreign(f.Name)
+	case len(known) > 0:
 		message += ": the fields here are " + join(known)
-	} else {
+	default:
 		message += ": there is none here"
 	}
 	r.failAt(f.Line, f.Column, member(v.path, f.Name), message)

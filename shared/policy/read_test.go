@@ -162,7 +162,7 @@ func TestReadErrors(t *testing.T) {
 		{"very long field name", `{"version":1,"` + strings.Repeat("é", 500_000) + `":1}`, []string{`["` + strings.Repeat("é", 30) + `…"]: unknown field: the fields here are version, revision, domain, headers, rules, manage`}},
 		{"swapped letters", rule(`,"mdoe":"off"`), []string{`rules[0].mdoe: unknown field: did you mean "mode"?`}},
 		{"null field", rule(`,"key":null`), []string{`rules[0].key: is empty: give a list, or remove the field`}},
-		{"null rule", `{"version":1,"rules":[null]}`, []string{`rules[0]: is empty: give an object, or remove the field`}},
+		{"null rule", `{"version":1,"rules":[null]}`, []string{`rules[0]: is empty: give an object, or remove the item`}},
 		{"control character", `{"version":1,"domain":"a\u0000b"}`, []string{`domain: must not hold the control character '\x00'`}},
 		{"capacity", rule(`,"capacity":16777217`), []string{`rules[0].capacity: must be a whole number from 1 to 16777216, not 16777217`}},
 		{"beyond a double", rule(`,"capacity":9007199254740993`), []string{`rules[0].capacity: must be a whole number from 1 to 16777216, not 9007199254740993`}},
@@ -175,7 +175,7 @@ func TestReadErrors(t *testing.T) {
 		{"unclosed literal", rule(`,"match":{"paths":["~\\Qa"]}`), []string{"rules[0].match.paths[0]: invalid regular expression \"\\\\Qa\": missing closing ) (the syntax is RE2)"}},
 		{"token not told", `{"version":1,"manage":{"path":"/m/","token_sha256":"hunter2"}}`, []string{`manage.token_sha256: must be the SHA-256 of the token in quotes, 64 hexadecimal digits: printf %s "$TOKEN" | sha256sum`}},
 		{"all at once", `{"version":1,"domain":7,"rules":[{"name":"a","limits":[7,8]}]}`, []string{
-			`domain: must be text, not 7`,
+			`domain: must be text, not 7: put it in quotes`,
 			`rules[0].limits[0]: must be a limit, not 7: write one such as "10/minute" or {requests: 10, per: 1m}`,
 			`rules[0].limits[1]: must be a limit, not 8: write one such as "10/minute" or {requests: 10, per: 1m}`,
 		}},

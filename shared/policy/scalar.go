@@ -58,7 +58,7 @@ func (r *reader) word(v value) (string, bool) {
 		r.fail(v, quote(s)+" is not built yet: must be "+v.shape.String())
 	default:
 		message := "must be " + v.shape.String() + ", not " + quote(s)
-		if near := nearest(s, v.shape.words); near != "" && !v.shape.isOneWord() {
+		if near := likely(s, v.shape.words); near != "" && !v.shape.isOneWord() {
 			message += ": did you mean " + quote(near) + "?"
 		}
 		r.fail(v, message)

@@ -138,6 +138,7 @@ func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.proxy, "proxy", "", "`URL` of one proxy's management path, instead of --server")
 	o.clientOptions.AddFlags(cmd)
 	o.manageOptions.AddFlags(cmd)
+	_ = cmd.MarkFlagRequired("manage-token-file")
 	o.output.AddFlags(cmd)
 }
 
@@ -221,7 +222,7 @@ func counterOfOne(cmd *cobra.Command, o countersOptions, m *manageClient, query 
 }
 
 // targets asks the control plane which proxies there are.
-func (o *countersOptions) targets(ctx context.Context) ([]target, error) {
+func (o *clientOptions) targets(ctx context.Context) ([]target, error) {
 	c, err := o.client()
 	if err != nil {
 		return nil, err
@@ -255,30 +256,38 @@ func targetOf(p api.ManagedProxy, server string) target {
 	return t
 }
 
-// askAll asks every proxy, some at a time.
+// askAll asks every proxy.
 func askAll(ctx context.Context, m *manageClient, targets []target, op operation, query url.Values) []counterRow {
 	rows := make([]counterRow, len(targets))
+	askEach(targets, func(i int, t target) {
+		rows[i] = counterRow{Proxy: t.node, Revision: t.revision}
+		if t.err == nil {
+			rows[i].URL = t.url.String()
+			rows[i].counterAnswer, t.err = m.ask(ctx, t.url, op, query)
+		}
+		if t.err != nil {
+			rows[i].fail(t.err)
+		}
+	})
+	return rows
+}
+
+// askEach asks the targets, some at a time. One with an err is only told of.
+func askEach(targets []target, ask func(i int, t target)) {
 	slots := make(chan struct{}, maxAsked)
 	var asked sync.WaitGroup
 	for i, t := range targets {
-		rows[i] = counterRow{Proxy: t.node, Revision: t.revision}
 		if t.err != nil {
-			rows[i].fail(t.err)
+			ask(i, t)
 			continue
 		}
-		rows[i].URL = t.url.String()
 		asked.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			a, err := m.ask(ctx, t.url, op, query)
-			rows[i].counterAnswer = a
-			if err != nil {
-				rows[i].fail(err)
-			}
+			ask(i, t)
 		})
 	}
 	asked.Wait()
-	return rows
 }
 
 // failures makes an error of the proxies that did not do it, with the first

@@ -33,8 +33,7 @@ type manageOptions struct {
 // AddFlags adds the flags of commands that ask proxies themselves.
 func (o *manageOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.manageToken, "manage-token-file", "", "`FILE` with the bearer token that the policy's manage.token_sha256 knows (required)")
-	_ = cmd.MarkFlagRequired("manage-token-file")
+	f.StringVar(&o.manageToken, "manage-token-file", "", "`FILE` with the bearer token that the policy's manage.token_sha256 knows (required to ask a proxy)")
 	_ = cmd.MarkFlagFilename("manage-token-file")
 	f.BoolVar(&o.insecure, "insecure", false, "send that token without TLS to addresses that are not loopback, too")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Second, "how long each proxy may take")
@@ -88,18 +87,34 @@ func parseManageURL(text string) (*url.URL, error) {
 
 // ask has one proxy do the operation.
 func (m *manageClient) ask(ctx context.Context, base *url.URL, op operation, query url.Values) (counterAnswer, error) {
+	text, err := m.post(ctx, base, "counters/"+op.wire, query, nil)
+	if err != nil {
+		return counterAnswer{}, err
+	}
+	a, ok := readCounterAnswer(op, text)
+	if !ok {
+		return counterAnswer{}, withHint(fmt.Errorf("%s answers, but not as a management path does", base.Host), noManageHint)
+	}
+	return a, nil
+}
+
+// post makes one management request and returns the body of its answer.
+func (m *manageClient) post(ctx context.Context, base *url.URL, path string, query url.Values, header http.Header) ([]byte, error) {
 	if base.Scheme == "http" && !isLoopback(base.Hostname()) && !m.insecure {
-		return counterAnswer{}, withHint(fmt.Errorf("refuse to send the token to %s without TLS", base.Host),
+		return nil, withHint(fmt.Errorf("refuse to send the token to %s without TLS", base.Host),
 			"use https, ask on the proxy's own machine, or trust the network with --insecure")
 	}
 	limited, cancel := context.WithTimeout(ctx, m.timeout)
 	defer cancel()
 	u := *base
-	u.Path += "counters/" + op.wire
+	u.Path += path
 	u.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(limited, http.MethodPost, u.String(), http.NoBody)
 	if err != nil {
-		return counterAnswer{}, fmt.Errorf("make request: %w", err)
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	for name, values := range header {
+		request.Header[name] = values
 	}
 	request.Header.Set("Authorization", "Bearer "+m.token)
 	response, err := m.http.Do(request)
@@ -110,19 +125,15 @@ func (m *manageClient) ask(ctx context.Context, base *url.URL, op operation, que
 	}
 	switch {
 	case ctx.Err() != nil:
-		return counterAnswer{}, errInterrupted
+		return nil, errInterrupted
 	case limited.Err() != nil:
-		return counterAnswer{}, withHint(fmt.Errorf("no answer from %s within %s", base.Host, m.timeout), "--timeout says how long a proxy may take")
+		return nil, withHint(fmt.Errorf("no answer from %s within %s", base.Host, m.timeout), "--timeout says how long a proxy may take")
 	case err != nil:
-		return counterAnswer{}, manageUnreachable(base, err)
+		return nil, manageUnreachable(base, err)
 	case response.StatusCode != http.StatusOK:
-		return counterAnswer{}, manageRefused(base, response, text)
+		return nil, manageRefused(base, response, text)
 	}
-	a, ok := readCounterAnswer(op, text)
-	if !ok {
-		return counterAnswer{}, withHint(fmt.Errorf("%s answers, but not as a management path does", base.Host), noManageHint)
-	}
-	return a, nil
+	return text, nil
 }
 
 // manageUnreachable leaves out the URL, in which the key stands.

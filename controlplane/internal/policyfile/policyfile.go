@@ -84,7 +84,7 @@ func parse(data []byte) (*policy.Node, policy.Errors) {
 	}
 	data = bytes.TrimPrefix(data, byteOrderMark)
 	if at := invalidUTF8(data); at >= 0 {
-		return nil, problemAt(data, at, "text that is not UTF-8: byte 0x"+strconv.FormatUint(uint64(data[at]), 16))
+		return nil, problemAt(data, at, "text that is not UTF-8: byte 0x"+strconv.FormatUint(uint64(data[at]), 16)+": save the file as UTF-8")
 	}
 	n, errs := parseText(data)
 	if len(errs) > 0 {

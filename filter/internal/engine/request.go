@@ -49,6 +49,31 @@ type parameter struct {
 
 func (r *request) begin() { r.turn++ }
 
+// apart returns a request of another host that shares nothing with r.
+func (r *request) apart(host Host) request {
+	return request{
+		host: host, turn: 1, cookieHeader: r.cookieHeader,
+		first: unread(r.first), joined: unread(r.joined), cookies: unread(r.cookies), attributes: unread(r.attributes),
+		parameters: unreadParameters(r.parameters),
+	}
+}
+
+func unread(list []named) []named {
+	fresh := make([]named, len(list))
+	for i := range list {
+		fresh[i].name = list[i].name
+	}
+	return fresh
+}
+
+func unreadParameters(list []parameter) []parameter {
+	fresh := make([]parameter, len(list))
+	for i := range list {
+		fresh[i].name = list[i].name
+	}
+	return fresh
+}
+
 // knows reports whether l has been read.
 func (r *request) knows(l *lazy) bool { return l.turn == r.turn }
 

@@ -18,7 +18,11 @@ import (
 //
 //	POST {path}counters/OPERATION?rule=NAME&key=PART&key=PART&n=UNITS&window=NAME
 //
-// carries out an operation and answers 200 with what engine.Operate says.
+// carries out an operation and answers 200 with what engine.Operate says; for
+//
+//	POST {path}explain
+//
+// see explain.
 func (p *plugin) managed() bool {
 	target, _ := theProxy.Header(":path")
 	rest, under := strings.CutPrefix(target, p.manage.Path)
@@ -35,25 +39,35 @@ func (p *plugin) managed() bool {
 	}
 	path, query, _ := strings.Cut(rest, "?")
 	op, known := strings.CutPrefix(path, "counters/")
-	if method, _ := theProxy.Header(":method"); known && method != "POST" {
-		answer(405, problem("counters are operated on by POST"))
+	explain := path == "explain"
+	if method, _ := theProxy.Header(":method"); (known || explain) && method != "POST" {
+		answer(405, problem("management requests are made by POST"))
 		return true
 	}
-	if !known {
+	switch {
+	case explain:
+		p.guard(p.explain)
+	case known:
+		p.guard(func() { p.operate(op, query) })
+	default:
 		answer(404, problem("there is nothing here: try "+p.manage.Path+"counters/peek"))
-		return true
 	}
-	p.operate(op, query)
 	return true
 }
 
-func (p *plugin) operate(op, query string) {
-	defer func() { // not stream's recovery: that may let the request, and its token, go upstream
+// guard answers where do panics. Stream's own recovery may let the request, and
+// its token, go upstream.
+func (p *plugin) guard(do func()) {
+	defer func() {
 		if r := recover(); r != nil {
 			p.panicked("manage", r)
 			answer(500, problem("the operation failed: the proxy's log says why"))
 		}
 	}()
+	do()
+}
+
+func (p *plugin) operate(op, query string) {
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		answer(400, problem("parse the query: "+err.Error()))

@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/schema"
+)
+
+func newSchemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of the policy file, for editors",
+		Long: `Print the JSON Schema (draft 2020-12) of the policy file, by which editors complete
+and check it. An editor with the YAML language server takes it from a line at the
+top of the policy:
+
+  # yaml-language-server: $schema=policy.schema.json
+
+The schema accepts every valid policy. It cannot tell all that sluice validate
+does: names that must differ, say, or windows that an override does not know.`,
+		Example: `  sluice schema > policy.schema.json`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			text, err := schema.JSON()
+			if err != nil {
+				return err
+			}
+			if _, err := cmd.OutOrStdout().Write(text); err != nil {
+				return fmt.Errorf("write schema: %w", err)
+			}
+			return nil
+		},
+	}
+}

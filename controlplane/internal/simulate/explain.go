@@ -1,0 +1,142 @@
+package simulate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// RequestHeader is the header in which the filter gets a request to explain.
+const RequestHeader = "x-sluice-request"
+
+// Request is a request that the filter is asked about. Method and path have the
+// filter's defaults.
+type Request struct {
+	Method     string              `json:"method,omitempty"`
+	Host       string              `json:"host,omitempty"`
+	Path       string              `json:"path,omitempty"`
+	Headers    map[string][]string `json:"headers,omitempty"`
+	ClientIP   string              `json:"client_ip,omitempty"`
+	Route      string              `json:"route,omitempty"`
+	Properties map[string]string   `json:"properties,omitempty"` // text alone: by path, segments joined by dots
+
+	AtNs *int64 `json:"-"` // when, if that was told
+}
+
+// ReadRequest reads a request as a line of simulate has it; it needs no time.
+func ReadRequest(text []byte) (*Request, error) {
+	in := &input{}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(in); err != nil {
+		return nil, plain(err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("there is more than one JSON object")
+	}
+	if in.Op != "" || in.Worker != nil || in.Fail != "" || in.Metadata != nil {
+		return nil, errors.New("a request to explain has method, host, path, headers, client_ip, route, properties and a time, nothing else")
+	}
+	if err := in.only("a request", ""); err != nil {
+		return nil, err
+	}
+	r := &Request{Method: in.Method, Host: in.Host, Path: in.Path, ClientIP: in.ClientIP, Headers: map[string][]string{}, Route: in.Route, Properties: in.Properties}
+	for name, v := range in.Headers {
+		lower := strings.ToLower(name)
+		r.Headers[lower] = append(r.Headers[lower], v...)
+	}
+	if in.AtMs != nil || in.AtNs != nil || in.At != nil {
+		l := line{request: in}
+		if err := l.readTime(in); err != nil {
+			return nil, err
+		}
+		r.AtNs = &l.ns
+	}
+	return r, r.Check()
+}
+
+// Check refuses a request that no proxy would ever show to the filter. No error
+// repeats a header's value.
+func (r *Request) Check() error {
+	in := &input{Method: r.Method, Path: r.Path, ClientIP: r.ClientIP, Headers: map[string]values{}}
+	for name, list := range r.Headers {
+		in.Headers[name] = list
+		for _, v := range list {
+			if !utf8.ValidString(v) {
+				return fmt.Errorf("headers: %s is not UTF-8", name)
+			}
+		}
+	}
+	return in.check()
+}
+
+// Header is the request as the value of RequestHeader: JSON in ASCII.
+func (r *Request) Header() string {
+	text, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // texts and lists of texts
+	}
+	var b strings.Builder
+	for _, c := range string(text) {
+		switch {
+		case c < utf8.RuneSelf:
+			b.WriteRune(c)
+		case c > 0xffff:
+			c -= 0x10000
+			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+c>>10, 0xdc00+c&0x3ff)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, c)
+		}
+	}
+	return b.String()
+}
+
+// Explain asks the compiled filter what a policy makes of a request. Nothing has
+// been counted before it. The answer is the filter's, as engine.Explain writes it.
+func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
+	p, err := readPolicy(o.Policy, manageJSON())
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now().UnixNano()
+	if r.AtNs != nil {
+		now = *r.AtNs
+	}
+	host, err := sim.New(ctx, sim.Options{
+		Wasm: o.Wasm, Workers: 1, VMID: "sluice", PluginName: "sluice", Seed: 1, CacheDir: o.CacheDir,
+		Now: func() int64 { return now }, LogLevel: sim.Warn,
+		Log: func(_ sim.Level, vm int, message string) {
+			if vm != sim.Canary {
+				o.Log(message)
+			}
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	if err := host.Configure(p.json); err != nil {
+		return nil, err
+	}
+	response, err := host.Serve(0, &sim.Request{
+		Method: http.MethodPost, Path: path.Join(managePath, "explain"),
+		Headers: [][2]string{{"authorization", "Bearer " + manageToken}, {RequestHeader, r.Header()}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if response.Status != http.StatusOK {
+		return nil, fmt.Errorf("explain: %s", bytes.TrimSpace(response.Body))
+	}
+	return response.Body, nil
+}
