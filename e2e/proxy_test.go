@@ -35,6 +35,7 @@ type proxyOptions struct {
 	wasm     string // default: the filter under test
 	upstream string // URL
 	workers  int    // default: the constant
+	manage   string // address of a listener for management requests, of an Envoy
 	edit     func(bootstrap []byte) []byte
 }
 
@@ -102,6 +103,9 @@ func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *p
 	}
 	if o.policy != "" {
 		args = append(args, "-f", file(t, "policy.yaml", o.policy))
+	}
+	if o.manage != "" {
+		args = append(args, "--manage", o.manage)
 	}
 	bootstrap, errs, exit := sluice(t, args...)
 	require.Zero(t, exit, errs)

@@ -97,6 +97,29 @@ func TestMemoryUsage(t *testing.T) {
 	require.Positive(t, b.Metrics()["rule=.=other;.;rate_limit_memory_usage_bytes"])
 }
 
+// Where another of the rules that share a table comes first, the table is that
+// one's to report, and no longer the other's.
+func TestMemoryUsageMovesWithItsTable(t *testing.T) {
+	gauge := func(rule string) string { return "rule=.=" + rule + ";.;rate_limit_memory_usage_bytes" }
+	rule := func(name string) string {
+		return `{"name":"` + name + `","counter":"c","limits":["5/1h"],"capacity":1}`
+	}
+	b := start(t, func(o *sim.Options) { o.Workers = 2 })
+	require.NoError(t, b.Configure(policy(rule("a")+","+rule("b"))))
+	b.serve(t, 0, alice)
+	b.serve(t, 1, alice)
+	b.tick(t)
+	table := b.Metrics()[gauge("a")]
+	require.Positive(t, table)
+	require.Zero(t, b.Metrics()[gauge("b")])
+	require.NoError(t, b.Configure(policy(rule("b")+","+rule("a"))))
+	b.serve(t, 0, alice)
+	b.serve(t, 1, alice)
+	b.tick(t)
+	require.Equal(t, table, b.Metrics()[gauge("b")])
+	require.Zero(t, b.Metrics()[gauge("a")])
+}
+
 // A survey of a large table takes many ticks, each of few reads.
 func TestMemoryUsageOfALargeTable(t *testing.T) {
 	b := start(t)

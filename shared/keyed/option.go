@@ -34,7 +34,9 @@ func Jitter(percent int) WindowOption {
 	return WindowOption{kind: jitterOption, value: int64(percent)}
 }
 
-// Burst is the most tokens that a token bucket holds, at least 1.
+// Burst is the most tokens that a token bucket holds, at least 1. What an evicted
+// key had used is remembered for 73 years, which is less than a bucket of a very
+// large burst and few tokens takes to fill.
 func Burst(tokens uint32) WindowOption {
 	return WindowOption{kind: burstOption, value: int64(tokens)}
 }

@@ -13,7 +13,7 @@ package limit
 // the later of the two says so.
 func (w Window) Floor(u Usage, last, now int64) Usage {
 	if w.Algorithm == TokenBucket {
-		return w.fullFrom(w.Expiry(u, last), now)
+		return w.fullFrom(w.Expiry(u, last), w.fullAt(u, last), now)
 	}
 	u = w.Roll(u, last, now)
 	if u.IsZero() {
@@ -30,19 +30,26 @@ func (w Window) Floor(u Usage, last, now int64) Usage {
 	return u
 }
 
-// fullFrom is the floor, at now, of a TokenBucket that is full from that instant.
-func (w Window) fullFrom(full, now int64) Usage {
+// fullFrom is the floor, at now, of a TokenBucket that is full from that instant
+// on, and by the limits of w alone from the instant own on. What lies between is
+// no debt, but the time of other limits.
+func (w Window) fullFrom(full, own, now int64) Usage {
 	if full <= now {
 		return Usage{}
 	}
-	return Usage{Used: w.Limit, Prev: w.Burst, EndNs: w.stamped(full)}
+	f := Usage{Used: w.Limit, Prev: w.Burst, EndNs: w.stamped(full)}
+	if w.Stamp == 0 && w.Burst > 0 && full > own+stampMask {
+		f.EndNs = withStamp(full, foreignStamp)
+	}
+	return f
 }
 
 // ByRule returns u, written at last by a key that may have limits of its own,
 // as it stands at now when measured by the rule's, which w has.
 func (w Window) ByRule(u Usage, last, now int64) Usage {
 	if w.Algorithm == TokenBucket {
-		return w.Start(w.fullFrom(w.fullBy(u, last), now), now, nil)
+		full := w.fullBy(u, last)
+		return w.Start(w.fullFrom(full, full, now), now, nil)
 	}
 	return w.Roll(u, last, now)
 }
@@ -57,11 +64,11 @@ func (w Window) RollFloor(f Usage, last, now int64) Usage {
 		return f
 	case TokenBucket:
 		switch {
-		case w.Burst == 0: // whoever asks does not know the bucket's size
-		case f.Used != w.Limit || f.Prev != w.Burst:
+		case w.Burst == 0 && w.Stamp == 0: // whoever asks does not know the bucket's size
+		case w.Burst > 0 && (f.Used != w.Limit || f.Prev != w.Burst):
 			f = w.refloor(f, last)
 		case f.EndNs > last && w.stale(f.EndNs):
-			f.EndNs = w.stamped(max(f.EndNs, last+w.FillNs))
+			f.EndNs = w.stamped(max(f.EndNs, after(last, w.FillNs)))
 		}
 		if f.EndNs <= now {
 			return Usage{}
@@ -86,15 +93,18 @@ func (w Window) refloor(f Usage, last int64) Usage {
 			level = debt
 		}
 	}
-	full := int64(0)
+	own := last
+	if w.Limit > 0 {
+		own = w.fullAt(Usage{Tokens: level, EndNs: 1}, last)
+	}
+	full := own
 	if f.Prev == 0 { // written by who did not know the rule, from what records say
-		full = f.EndNs
+		full = max(full, f.EndNs)
 	}
-	full = max(full, w.fullAt(Usage{Tokens: level, EndNs: 1}, last))
 	if w.Stamp != 0 {
-		full = max(full, last+w.FillNs)
+		full = max(full, after(last, w.FillNs))
 	}
-	return w.fullFrom(full, last)
+	return w.fullFrom(full, own, last)
 }
 
 // Join returns the floor f after a record with the floor g was removed. Both

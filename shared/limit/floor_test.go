@@ -39,8 +39,9 @@ func TestTheFloorOfAKeyWithLimitsOfItsOwn(t *testing.T) {
 	now := 100 * second
 	u := own.Set(now, 60)
 	floor := rule.Floor(u, now, now)
-	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: 160 * second}, floor)
-	require.Equal(t, u, own.Start(rule.RollFloor(floor, now, now), now, nil), "who comes back has what it had")
+	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: withStamp(160*second, foreignStamp)}, floor)
+	back := own.Start(rule.RollFloor(floor, now, now), now, nil)
+	require.Equal(t, now+1, own.Check(back, now, 40), "who comes back has what it had, less a nanosecond")
 	require.EqualValues(t, 120, rule.Count(rule.ByRule(u, now, now), now), "and is not what is used least")
 	require.Zero(t, rule.Count(rule.Roll(u, now, now), now))
 }
@@ -75,8 +76,60 @@ func TestTheFloorOfAnotherRate(t *testing.T) {
 	debt := old.Set(written, 30)
 	blind := unknown.Floor(debt, written, written)
 	require.Equal(t, Usage{EndNs: written + 30*second}, blind, "what the record says")
-	require.Equal(t, Usage{Used: 1, Prev: 10, EndNs: written + 30*second}, old.RollFloor(blind, written, written))
+	require.Equal(t, Usage{Used: 1, Prev: 10, EndNs: withStamp(written+30*second, foreignStamp)}, old.RollFloor(blind, written, written))
 	require.Equal(t, Usage{EndNs: blind.EndNs}, unknown.Start(blind, written, nil))
+}
+
+// The time of limits that are gone is no debt to be paid at a slower rate: a
+// bucket of 40 hours, floored under a thousand tokens a second, has then nothing
+// in it under a token a second, and does not lack 144 million.
+func TestTheTimeOfLimitsThatAreGoneIsNoDebt(t *testing.T) {
+	written := 1000 * second
+	slow := Window{Algorithm: TokenBucket, Limit: 40, Burst: 40, PeriodNs: 40 * 3600 * second}
+	fast, next := slow, slow
+	fast.Limit, fast.Burst = 144_000_000, 1000
+	next.Limit, next.Burst = 144_000, 10
+	emptied := slow.Set(written, 40)
+	floor := fast.Floor(emptied, written, written)
+	rolled := next.RollFloor(floor, written, written)
+	require.Equal(t, Usage{Used: 144_000, Prev: 10, EndNs: written + 10*second}, rolled)
+
+	stamped := slow
+	stamped.Stamp = NewStamp(7)
+	floor = fast.Floor(stamped.Set(written, 40), written, written)
+	require.Equal(t, rolled, next.RollFloor(floor, written, written), "the same of an override that is gone")
+	blind := Window{Algorithm: TokenBucket, PeriodNs: slow.PeriodNs}.Floor(emptied, written, written)
+	require.Equal(t, rolled, next.RollFloor(fast.RollFloor(blind, written, written), written, written), "the same by way of who knows no limits")
+
+	indebted := fast.Floor(fast.Set(written, 31_000), written, written)
+	require.Equal(t, written+30_010*second, next.RollFloor(indebted, written, written).EndNs, "debt stays debt")
+}
+
+// Limits of 0 keep no key waiting that has others: they fill no bucket, and so
+// say nothing about when one is full.
+func TestLimitsOfZeroHoldNobodyUp(t *testing.T) {
+	now := 1000 * second
+	for _, burst := range []uint32{0, 4} {
+		rule := Window{Algorithm: TokenBucket, Burst: burst, PeriodNs: second, Stamp: 5, FillNs: 10 * second}
+		own := Window{Algorithm: TokenBucket, Limit: 1, Burst: 10, PeriodNs: second, Stamp: 5}
+		floor := rule.Floor(own.Set(now, 7), now, now)
+		require.Equal(t, rule.stamped(now+7*second), floor.EndNs)
+		floor = rule.RollFloor(floor, now, now)
+		require.Equal(t, now, own.Check(own.Start(floor, now, nil), now, 2), "what is left to it")
+		require.LessOrEqual(t, own.Check(own.Start(floor, now, nil), now, 3), now+stampMask)
+		require.Greater(t, own.Check(own.Start(floor, now, nil), now, 4), now+second-1)
+
+		rule.Stamp, rule.FillNs = 7, 40*second
+		slower := Window{Algorithm: TokenBucket, Limit: 1, Burst: 40, PeriodNs: second, Stamp: 7}
+		floor = rule.RollFloor(floor, now, now)
+		require.Equal(t, rule.stamped(now+40*second), floor.EndNs, "nothing is left under other overrides")
+		require.Zero(t, slower.Remaining(slower.Start(floor, now, nil), now))
+	}
+	rule := Window{Algorithm: TokenBucket, Limit: 10, Burst: 10, PeriodNs: second}
+	none := Window{Algorithm: TokenBucket, Burst: 10, PeriodNs: second}
+	floor := rule.Floor(none.Set(now, 3), now, now)
+	require.LessOrEqual(t, floor.EndNs, now+2*second, "one that was told to have used something")
+	require.LessOrEqual(t, rule.RollFloor(none.Floor(rule.Set(now, 10), now, now), now, now).EndNs, now+2*second, "a rule that was 0 for a while")
 }
 
 // What has no room in a log is not forgotten before it would have left.

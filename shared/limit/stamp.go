@@ -12,6 +12,10 @@ package limit
 // A time with a stamp is odd, one without is even; it is up to 4095 ns late.
 const stampMask = 1<<12 - 1
 
+// foreignStamp is of no set: the time is that of limits which the rule no longer
+// has, so how far off it is says nothing about debt.
+const foreignStamp = 1
+
 // NewStamp returns the stamp of a set of limits with that hash: one of 2,047.
 func NewStamp(hash uint64) uint16 { return 3 + 2*uint16(hash%(stampMask/2)) }
 

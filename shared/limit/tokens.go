@@ -54,8 +54,15 @@ func (a Tokens) ceilDiv(b uint64) int64 {
 	return int64(min(q, uint64(far)))
 }
 
-// far is a wait longer than any clock counts.
-const far int64 = 1 << 61
+// far is a wait longer than any clock counts, and end the last instant, short of
+// what int64 has by a stamp.
+const (
+	far int64 = MaxFillNs
+	end int64 = 1<<63 - 1 - 2*stampMask
+)
+
+// after is the instant that is so long after now, at most end.
+func after(now, wait int64) int64 { return now + max(min(wait, end-now), 0) }
 
 // full is a bucket with all its tokens.
 func (w Window) full() Tokens { return tokens(uint64(w.Burst), w.PeriodNs) }
@@ -90,7 +97,7 @@ func (w Window) checkTokens(u Usage, now int64, cost uint32) int64 {
 	if !level.less(need) {
 		return now
 	}
-	return now + need.sub(level).ceilDiv(uint64(w.Limit))
+	return after(now, need.sub(level).ceilDiv(uint64(w.Limit)))
 }
 
 // take returns u after cost tokens were taken, into debt if need be.
@@ -107,7 +114,11 @@ func (w Window) holding(level Tokens, now int64) Usage {
 		return Usage{}
 	}
 	u := Usage{Tokens: level, EndNs: 1}
-	u.EndNs = w.stamped(w.fullAt(u, now))
+	if w.Limit == 0 { // never full, but others must not wait for that: see Start
+		u.EndNs = w.stamped(after(now, w.PeriodNs))
+	} else {
+		u.EndNs = w.stamped(w.fullAt(u, now))
+	}
 	return u
 }
 
@@ -121,15 +132,15 @@ func (w Window) fullAt(u Usage, last int64) int64 {
 	case !lacks.positive():
 		return last
 	case w.Limit == 0:
-		return last + far
+		return after(last, far)
 	}
-	return last + lacks.ceilDiv(uint64(w.Limit))
+	return after(last, lacks.ceilDiv(uint64(w.Limit)))
 }
 
 // fullBy is when the bucket of u, written at last, is full, by w and by whoever
 // wrote it.
 func (w Window) fullBy(u Usage, last int64) int64 {
-	if w.Burst == 0 { // whoever asks does not know the bucket's size
+	if w.Burst == 0 || w.Limit == 0 { // who asks does not know the bucket's size, or fills none
 		return u.EndNs
 	}
 	return max(u.EndNs, w.fullAt(u, last))

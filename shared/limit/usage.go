@@ -56,7 +56,7 @@ func (w Window) Expiry(u Usage, last int64) int64 {
 		return w.counterExpiry(u, last)
 	case TokenBucket:
 		if w.stale(u.EndNs) {
-			return max(w.fullBy(u, last), last+w.FillNs)
+			return max(w.fullBy(u, last), after(last, w.FillNs))
 		}
 		return w.fullBy(u, last)
 	}

@@ -38,6 +38,9 @@ const (
 	MaxPeriodNs int64 = 366 * 86_400 * 1_000_000_000
 	// MaxLog is the most units a SlidingWindowLog can be asked to remember.
 	MaxLog = 512
+	// MaxFillNs is the longest that a TokenBucket's fill is told to be, 73 years:
+	// one that takes longer is forgotten after that where its record is evicted.
+	MaxFillNs int64 = 1 << 61
 	// Never is the wait of a hit that can never pass.
 	Never int64 = -1
 )

@@ -113,6 +113,9 @@ func (r *reader) cautions(v value, l *Limit) {
 	if l.Algorithm == limit.SlidingWindowCounter && l.Limit == 1 {
 		r.warn(v, "a sliding_window_counter of 1 lets two requests through across a boundary, one late in a window and one early in the next: use sliding_window_log, which is exact")
 	}
+	if l.Fill() >= limit.MaxFillNs {
+		r.warn(v, "a bucket that takes more than 73 years to fill is remembered for 73 of a client that lost its place to others: lower burst")
+	}
 }
 
 // windowName is all that makes a window what it is, in words.

@@ -141,3 +141,27 @@ func TestAWildClockLocksNobodyOut(t *testing.T) {
 		require.LessOrEqual(t, pass, now+c.wait, name)
 	}
 }
+
+// The time at which a wild clock removed a record ends none of those that are
+// written since: they are counted, and not cleaned away.
+func TestCleanIsNotLedByAWildClock(t *testing.T) {
+	now := 1000 * second
+	for name, w := range map[string]limit.Window{
+		"per key": perKey(3, second), "log": slidingLog(3, second), "counter": slidingCounter(3, second),
+		"bucket": tokenBucket(3, 3, second), "aligned": aligned(3, second, 0),
+	} {
+		table := configured(newMemory(), "o", 1, definition("x", 2, w))
+		require.True(t, hit(t, table, []byte("a"), now, 3))
+		require.True(t, hit(t, table, []byte("b"), now, 1))
+		require.True(t, hit(t, table, []byte("w"), now+anHour, 1), "it has the place of one that has ended by then")
+		require.True(t, hit(t, table, []byte("b"), now, 2), "%s: that was not b", name)
+		var e Entry
+		stats, status := table.Stats(&e, table.def.Windows, now)
+		require.Equal(t, OK, status)
+		require.EqualValues(t, 2, stats.Keys, name)
+		freed, status := table.Clean(&e, table.def.Windows, now)
+		require.Equal(t, OK, status)
+		require.Zero(t, freed, name)
+		require.False(t, hit(t, table, []byte("b"), now, 3), name)
+	}
+}

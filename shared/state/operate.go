@@ -152,6 +152,9 @@ func (t *Table) visit(e *Entry, rule []limit.Window, index uint32, visit func() 
 	}
 	e.bucket, e.cas, e.epoch, e.slot = b, cas, t.epoch, -1
 	t.define(e, Key{Windows: rule, Rule: rule})
+	if last := b.floorTime(); last > e.callerNs+t.horizonNs() {
+		t.rebase(e, last)
+	}
 	e.Now = max(e.callerNs, b.floorTime())
 	changes := visit()
 	if changes == 0 {

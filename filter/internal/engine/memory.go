@@ -54,8 +54,12 @@ func (e *Engine) EachMemory(f func(rule string, bytes uint64)) {
 	}
 }
 
-// HasRule reports whether the policy has a rule of that name that is not off.
-func (e *Engine) HasRule(name string) bool { return e.rule(name) != nil }
+// ReportsMemory reports whether the policy has a rule of that name, and the
+// rule's table is its own to report.
+func (e *Engine) ReportsMemory(name string) bool {
+	r := e.rule(name)
+	return r != nil && r.memory.own
+}
 
 // EachRule calls f for the name of every rule that is not off.
 func (e *Engine) EachRule(f func(name string)) {

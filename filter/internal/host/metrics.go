@@ -55,7 +55,7 @@ func ruleMetric(rule, name string) string {
 func memoryMetric(rule string) string { return "rule=.=" + rule + ";.;rate_limit_memory_usage_bytes" }
 
 // forget sets the gauges of an ended configuration's rules to 0 where the
-// configurations that go on in this VM do not have them. Without any that goes
+// configurations that go on in this VM do not report them. Without any that goes
 // on the VM ends too, and another one knows better.
 func (p *plugin) forget() {
 	if len(running) == 0 {
@@ -63,7 +63,7 @@ func (p *plugin) forget() {
 	}
 	p.engine.EachRule(func(rule string) {
 		for _, other := range running {
-			if other.engine.HasRule(rule) {
+			if other.engine.ReportsMemory(rule) {
 				return
 			}
 		}

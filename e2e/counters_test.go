@@ -1,0 +1,104 @@
+package e2e
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// counters is what `sluice counters` prints as JSON.
+type counters struct {
+	Proxies []struct {
+		Proxy, Error string
+		Value        *int64
+		Windows      []struct{ Used, Remaining uint32 }
+		Allowed      *bool
+		Stats        []struct {
+			Rule    string
+			Keys    uint64
+			Metrics map[string]uint64
+		}
+	}
+	Failed int
+	Sum    *int64
+}
+
+// counters runs the command of that name on all proxies of the control plane.
+func (c *controlPlane) counters(t *testing.T, args ...string) (report counters) {
+	t.Helper()
+	args = append([]string{"counters"}, args...)
+	args = append(args, "--server", c.url(), "--manage-token-file", file(t, "token", "test\n"), "--output", "json")
+	text, errs, exit := sluice(t, args...)
+	require.NoError(t, json.Unmarshal([]byte(text), &report), "%s%s", text, errs)
+	require.Equal(t, report.Failed > 0, exit != 0, errs)
+	return report
+}
+
+// Every command of `sluice counters` acts on two Envoys of four workers, which
+// the control plane knows by the listener that `render envoy --manage` gives
+// them, and what it does is seen by the requests that follow.
+func TestCountersCommand(t *testing.T) {
+	d, control := newest(t), startControlPlane(t)
+	var envoys []*proxy
+	for _, node := range []string{"edge-1", "edge-2"} {
+		envoys = append(envoys, d.start(t, proxyOptions{node: node, xds: control.xds, manage: freeAddress(t)}))
+		control.awaitConnected(t, node)
+	}
+	control.apply(t, oneRule("algorithm: fixed_window_per_key, limits: [100/1h], capacity: 1000"))
+	admitted := func() (both [2]int) {
+		for i, p := range envoys {
+			both[i] = count(p.load(16).send(t, 160, user("alice")), allowed)
+		}
+		return both
+	}
+	alice := func(op string, more ...string) counters {
+		t.Helper()
+		r := control.counters(t, append([]string{op, "--rule", "per-user", "--key", "alice"}, more...)...)
+		require.Zero(t, r.Failed)
+		require.Len(t, r.Proxies, len(envoys))
+		return r
+	}
+
+	require.EqualValues(t, 0, *alice("get").Sum)
+	require.EqualValues(t, 80, *alice("inc", "--n", "40").Sum)
+	require.Equal(t, [2]int{60, 60}, admitted())
+	require.EqualValues(t, 200, *alice("get").Sum)
+	for _, p := range alice("set", "--n", "90").Proxies {
+		require.EqualValues(t, 10, p.Windows[0].Remaining)
+	}
+	for _, p := range alice("peek", "--n", "11").Proxies {
+		require.False(t, *p.Allowed)
+	}
+	for _, p := range alice("hit", "--n", "3").Proxies {
+		require.True(t, *p.Allowed)
+	}
+	require.Equal(t, [2]int{7, 7}, admitted())
+	for _, p := range alice("expires-at").Proxies {
+		require.InDelta(t, time.Now().Add(time.Hour).UnixMilli(), *p.Value, float64(time.Minute.Milliseconds()))
+	}
+	for _, p := range control.counters(t, "stats", "--rule", "per-user").Proxies {
+		require.EqualValues(t, 1, p.Stats[0].Keys)
+		require.Contains(t, p.Stats[0].Metrics, "floor_denied")
+	}
+	require.Zero(t, *control.counters(t, "clean").Sum, "alice's window has not ended")
+	for _, p := range alice("reset").Proxies {
+		require.EqualValues(t, 1, *p.Value, "there was a record")
+	}
+	require.Equal(t, [2]int{100, 100}, admitted())
+
+	// A key whose window has ended is cleaned away; a proxy that is gone is told.
+	control.apply(t, oneRule("algorithm: fixed_window_per_key, limits: [2/1s], capacity: 1000"))
+	alice("inc", "--n", "1")
+	eventually(t, 20*time.Second, "the windows to end", func() bool {
+		return *alice("expires-at").Proxies[0].Value == 0 && *alice("get").Sum == 0
+	})
+	require.EqualValues(t, 2, *control.counters(t, "clean").Sum)
+	envoys[1].kill()
+	eventually(t, time.Minute, "the control plane to miss one", func() bool {
+		r := control.counters(t, "inc", "--rule", "per-user", "--key", "bob", "--timeout", "5s")
+		require.Positive(t, *r.Sum, "the other one has counted")
+		return len(r.Proxies)-r.Failed == 1
+	})
+}
