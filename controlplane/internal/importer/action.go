@@ -75,8 +75,8 @@ func readAction(list []descriptor, o *object) []descriptor {
 		{"dynamic_metadata", readMetadata},
 		{"source_cluster", func(*object) []descriptor { return one(guessed("source_cluster")) }},
 		{"destination_cluster", func(*object) []descriptor { return one(guessed("destination_cluster")) }},
-		{"query_parameter_value_match", readUnknownMatch("query_match", "Whether a query parameter has a value is no condition of a match here.")},
-		{"remote_address_match", readUnknownMatch("remote_address_match", "Envoy's address matcher was not translated: client_ips of a match can say the same.")},
+		{"query_parameter_value_match", readQueryMatch},
+		{"remote_address_match", readRemoteAddressMatch},
 	} {
 		if !o.has(kind.name) {
 			continue
@@ -224,15 +224,13 @@ func readHeaderValueMatch(a *object) []descriptor {
 	return []descriptor{d}
 }
 
-func readUnknownMatch(key, why string) func(a *object) []descriptor {
-	return func(a *object) []descriptor {
-		e := entry{key: a.text("descriptor_key"), value: a.text("descriptor_value")}
-		if e.key == "" {
-			e.key = key
-		}
-		a.ignore("default_value", "expect_match", "query_parameters", "address_matcher")
-		return []descriptor{{entries: []entry{e}, unknown: []string{why}}}
+func readQueryMatch(a *object) []descriptor {
+	e := entry{key: a.text("descriptor_key"), value: a.text("descriptor_value")}
+	if e.key == "" {
+		e.key = "query_match"
 	}
+	a.ignore("default_value", "expect_match", "query_parameters")
+	return []descriptor{{entries: []entry{e}, unknown: []string{"Whether a query parameter has a value is no condition of a match here."}}}
 }
 
 func readMetadata(a *object) []descriptor {
