@@ -109,7 +109,7 @@ func newOperationCommand(op operation) *cobra.Command {
 		cmd.Aliases = []string{op.wire}
 	}
 	if op.name == "stats" {
-		cmd.Long = op.short + ".\n\nKeys and bytes are the proxy's; metrics (all of them with --output json) those of\nthe worker that answered: see the proxy's own metrics for their sum."
+		cmd.Long = op.short + ".\n\nKeys and bytes are the proxy's; metrics (all of them with --output json) are\nwhat all its workers have counted, those that did not answer up to a second ago."
 	}
 	o.AddFlags(cmd)
 	return cmd

@@ -87,6 +87,9 @@ func parseCurl(args []string) (*simulate.Request, error) {
 	if len(args) > 0 && args[0] == "curl" {
 		args = args[1:]
 	}
+	if len(args) > 0 && (args[0] == "wget" || args[0] == "http" || args[0] == "https" || args[0] == "grpcurl") {
+		return nil, usageError(fmt.Errorf("%s is not curl", args[0]), "describe the request by a curl command line, or by --method, --host, --path and --header")
+	}
 	c := &curl{dataKnown: true, implied: map[string]string{"accept": "*/*", "user-agent": assumedCurl}}
 	for len(args) > 0 {
 		arg := args[0]

@@ -63,6 +63,7 @@ func TestParseCurl(t *testing.T) {
 
 func TestParseCurlRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
+		"wget is not curl":                                                               {"wget", "http://a/?s3cret"},
 		"unknown curl option --frobnicate":                                               {"--frobnicate=s3cret", "http://a/"},
 		"unknown curl option -y":                                                         {"-sy", "s3cret", "http://a/"},
 		"curl option -H lacks its value":                                                 {"http://a/", "-H"},

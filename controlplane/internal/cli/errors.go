@@ -33,11 +33,18 @@ func usageError(err error, hint string) error { return &hinted{err: err, hint: h
 // Hint returns the advice an error carries, empty if none.
 func Hint(err error) string {
 	var h *hinted
-	if errors.As(err, &h) {
+	switch {
+	case errors.As(err, &h):
 		return h.hint
+	case isMissingFlag(err):
+		return "the command's --help shows examples"
 	}
 	return ""
 }
+
+// isMissingFlag reports whether cobra missed a required flag, which it has no
+// error of its own for.
+func isMissingFlag(err error) bool { return strings.HasPrefix(err.Error(), "required flag(s)") }
 
 // ExitCode returns what the process should exit with.
 func ExitCode(err error) int {
@@ -45,7 +52,7 @@ func ExitCode(err error) int {
 	switch {
 	case err == nil:
 		return ExitOK
-	case errors.As(err, &h) && h.usage, strings.HasPrefix(err.Error(), "required flag(s)"):
+	case errors.As(err, &h) && h.usage, isMissingFlag(err):
 		return ExitUsage
 	default:
 		return ExitFailed

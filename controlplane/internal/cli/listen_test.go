@@ -39,14 +39,3 @@ func TestLines(t *testing.T) {
 func TestPlain(t *testing.T) {
 	require.Equal(t, "a b é·[31m··", plain("a b é\x1b[31m\n\t"))
 }
-
-// TestEveryCommandHasExamples keeps help useful as commands come.
-func TestEveryCommandHasExamples(t *testing.T) {
-	for _, cmd := range commands() {
-		if cmd.HasSubCommands() {
-			continue
-		}
-		require.NotEmpty(t, cmd.Example, cmd.Name())
-		require.NotEmpty(t, cmd.Short, cmd.Name())
-	}
-}

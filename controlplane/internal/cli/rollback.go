@@ -24,7 +24,7 @@ func newRollbackCommand() *cobra.Command {
 		Short: "Apply an earlier revision again",
 		Long: `Store an earlier revision's policy and binary as a new revision and push it.
 Without REVISION it takes the newest one before the current that some proxy
-accepted. History stays as it is.`,
+accepted, or the one before if none was. History stays as it is.`,
 		Example: `  sluice rollback        # to what was good before
   sluice rollback 3`,
 		Args: cobra.MaximumNArgs(1),

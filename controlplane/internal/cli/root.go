@@ -8,6 +8,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 // NewRootCommand returns the whole command tree.
 func NewRootCommand() *cobra.Command {
+	var version bool
 	root := &cobra.Command{
 		Use:   "sluice",
 		Short: "Per-client rate limits inside Envoy",
@@ -26,13 +28,19 @@ to proxies and tells what they made of it.`,
 		Example: `  sluice validate -f policy.yaml
   sluice serve --data /var/lib/sluice
   sluice apply -f policy.yaml
-  sluice status`,
+  sluice status
+  sluice --version`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs, // so that the message below is ours
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			switch {
+			case len(args) == 0 && version:
+				return printVersion(cmd.OutOrStdout())
+			case len(args) == 0:
 				return cmd.Help()
+			case args[0] == "version":
+				return usageError(errors.New(`unknown command "version"`), "did you mean --version?")
 			}
 			err := fmt.Errorf("unknown command %q", args[0])
 			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
@@ -41,6 +49,7 @@ to proxies and tells what they made of it.`,
 			return usageError(err, "sluice --help lists the commands")
 		},
 	}
+	root.Flags().BoolVar(&version, "version", false, "print the version, and the digest of the filter inside")
 	root.SuggestionsMinimumDistance = 2
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError(err, cmd.CommandPath()+" --help lists the flags")
@@ -79,10 +88,18 @@ func usageArgs(cmd *cobra.Command) {
 		return
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usageError(err, "usage: "+cmd.UseLine())
+		err := check(cmd, args)
+		if err == nil {
+			return nil
 		}
-		return nil
+		hint := "usage: " + cmd.UseLine()
+		if !cmd.HasSubCommands() && check(cmd, nil) == nil { // cobra takes it for a command
+			err = fmt.Errorf("unexpected argument %q", args[len(args)-1])
+			if f := cmd.Flags().Lookup("file"); f != nil && !f.Changed {
+				hint = fmt.Sprintf("the policy is given with -f: %s -f %s", cmd.CommandPath(), args[0])
+			}
+		}
+		return usageError(err, hint)
 	}
 }
 

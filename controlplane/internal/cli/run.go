@@ -158,8 +158,9 @@ func (o *runOptions) check() error {
 			return usageError(fmt.Errorf("%s %q is not an address", f.flag, f.address), "give HOST:PORT, for example 127.0.0.1:10000")
 		}
 	}
-	if o.xds.address == "" && (o.xds.node != "" || o.xds.ca != "" || o.xds.cert != "" || o.xds.key != "") {
-		return usageError(errors.New("--node, --xds-ca, --xds-cert and --xds-key need --xds"), hint)
+	x := &o.xds
+	if x.address == "" && (x.node != "" || x.resource != envoy.ResourceName || x.ca != "" || x.cert != "" || x.key != "") {
+		return usageError(errors.New("--node, --resource, --xds-ca, --xds-cert and --xds-key need --xds"), hint)
 	}
 	return nil
 }

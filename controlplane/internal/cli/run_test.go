@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
@@ -23,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 	"github.com/sluice-ratelimit/sluice/examples"
 )
@@ -30,13 +30,7 @@ import (
 // needFilter builds the filter and returns its file.
 func needFilter(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "sluice.wasm")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o", file,
-		"github.com/sluice-ratelimit/sluice/filter")
-	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
-	text, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", text)
-	return file
+	return buildtest.Filter(t)
 }
 
 // command runs a command in the background until stop.
@@ -173,7 +167,7 @@ func TestRunErrors(t *testing.T) {
 	defer taken.Close()
 	good := file(t, "good.yaml", "version: 1\nrules: []\n")
 	bad := file(t, "bad.yaml", "version: 1\nrules: [{nam: x}]\n")
-	noWasm := file(t, "text.wasm", "no wasm")
+	noWasm := file(t, "text.wasm", "\x00asm, and no more")
 	up := []string{"--upstream", "http://127.0.0.1:1"}
 	with := func(more ...string) []string { return append(up[:2:2], more...) }
 	for name, tc := range map[string]struct {
@@ -189,6 +183,7 @@ func TestRunErrors(t *testing.T) {
 		"upstream path":     {[]string{"-f", good, "--upstream", "http://a/b"}, "has more than scheme, host and port", ExitUsage},
 		"workers":           {with("-f", good, "--workers", "0"), "--workers 0 is not from 1 to", ExitUsage},
 		"listen":            {with("-f", good, "--listen", "10000"), `--listen "10000" is not an address`, ExitUsage},
+		"name without xds":  {with("-f", good, "--resource", "x"), "need --xds", ExitUsage},
 		"TLS without xds":   {with("-f", good, "--xds-ca", "x"), "need --xds", ExitUsage},
 		"cert without ca":   {with("--xds", "127.0.0.1:1", "--xds-cert", "x"), "need --xds-ca", ExitUsage},
 		"cert without key":  {with("--xds", "127.0.0.1:1", "--xds-ca", "x", "--xds-cert", "x"), "belong together", ExitUsage},

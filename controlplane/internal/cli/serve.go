@@ -24,6 +24,7 @@ const shutdownGrace = 10 * time.Second
 type serveOptions struct {
 	listenOptions
 	data string
+	keep int
 	wasm string
 }
 
@@ -52,13 +53,27 @@ must name localhost or an address as their host, which a web page cannot.`,
 	_ = cmd.MarkFlagRequired("data")
 	_ = cmd.MarkFlagDirname("data")
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, where neither apply nor the node names one")
+	cmd.Flags().IntVar(&o.keep, "keep", defaultKeep, "how many revisions to keep, from 2; older ones are dropped once no proxy runs them or may fall back on them; 0 keeps all")
 	o.AddFlags(cmd)
 	return cmd
+}
+
+// defaultKeep is years of changes for most, and two GiB at the very most.
+const defaultKeep = 1000
+
+func checkKeep(keep int) error {
+	if keep < 0 || keep == 1 {
+		return usageError(fmt.Errorf("--keep %d is not 0 or from 2", keep), "2 are the current revision and the one before; 0 keeps all")
+	}
+	return nil
 }
 
 func serve(cmd *cobra.Command, o serveOptions) error {
 	if err := api.CheckWasm(o.wasm); err != nil {
 		return usageError(err, "--wasm is read by Envoy, not by this command")
+	}
+	if err := checkKeep(o.keep); err != nil {
+		return err
 	}
 	guard, err := o.guard()
 	if err != nil {
@@ -85,7 +100,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	}
 	defer xdsListener.Close()
 
-	push, err := xds.New(cmd.Context(), xds.Options{Store: policies, Wasm: o.wasm, Log: log})
+	push, err := xds.New(cmd.Context(), xds.Options{Store: policies, Keep: o.keep, Wasm: o.wasm, Log: log})
 	if err != nil {
 		return fmt.Errorf("start xDS server: %w", err)
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -39,9 +40,9 @@ func newSimulateCommand() *cobra.Command {
 print its decision on each: one JSON object a line in, one a line out.
 
 A request needs only a time: at_ms or at_ns since the Unix epoch, or at in
-RFC 3339. It may have method, host, path, headers, client_ip, properties, the
-worker that serves it, and fail (get, set or cas:N) to make calls of the filter
-into the proxy fail. A line with op acts on counters: hit, peek, get, inc, set,
+RFC 3339. It may have method, host, path, headers, client_ip, route, metadata,
+properties, the worker that serves it, and fail (get, set or cas:N) to make calls
+of the filter into the proxy fail. A line with op acts on counters: hit, peek, get, inc, set,
 reset and expires_at on one key of a rule (rule, key, n, window), clean and stats
 on a rule or on all; op policy with file changes the policy. Times may step back.`,
 		Example: `  sluice simulate -f policy.yaml -r requests.jsonl
@@ -100,6 +101,9 @@ func readFilter(file string) ([]byte, error) {
 	wasm, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("read the filter: %w", err)
+	}
+	if !bytes.HasPrefix(wasm, []byte("\x00asm")) {
+		return nil, withHint(fmt.Errorf("%s is no WebAssembly module", file), "--wasm is the filter, build/out/sluice.wasm; without it the one inside this program runs")
 	}
 	return wasm, nil
 }

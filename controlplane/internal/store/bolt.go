@@ -44,6 +44,9 @@ var (
 
 	buckets = [][]byte{metaBucket, revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket, proxiesBucket}
 
+	// revisionBuckets have a revision's number as their key.
+	revisionBuckets = [][]byte{revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket}
+
 	formatKey = []byte("format")
 )
 
@@ -246,6 +249,33 @@ func (b *Bolt) History(_ context.Context, limit int) ([]Summary, error) {
 		return nil, fmt.Errorf("list revisions: %w", err)
 	}
 	return list, nil
+}
+
+// Drop implements Store. The file does not shrink: what comes next uses the
+// pages again.
+func (b *Bolt) Drop(ctx context.Context, numbers []uint64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := b.db.Update(func(tx *bbolt.Tx) error {
+		newest, _ := tx.Bucket(revisionsBucket).Cursor().Last()
+		for _, number := range numbers {
+			k := key(number)
+			if bytes.Equal(k, newest) {
+				return fmt.Errorf("revision %d is the newest", number)
+			}
+			for _, name := range revisionBuckets {
+				if err := tx.Bucket(name).Delete(k); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("drop revisions: %w", err)
+	}
+	return nil
 }
 
 // Book implements Store. Answers that come at once share a write: a fleet

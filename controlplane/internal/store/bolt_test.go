@@ -281,3 +281,63 @@ func TestDamagedFile(t *testing.T) {
 		})
 	}
 }
+
+func TestDrop(t *testing.T) {
+	dir, ctx := t.TempDir(), t.Context()
+	b, err := Open(dir)
+	require.NoError(t, err)
+	for _, text := range []string{"a", "b", "c", "d"} {
+		_, err := b.Append(ctx, draft(text))
+		require.NoError(t, err)
+	}
+	require.NoError(t, b.Book(ctx, Answer{Node: "e1", Revision: 2, Accepted: true}))
+	require.ErrorContains(t, b.Drop(ctx, []uint64{1, 4}), "revision 4 is the newest")
+	_, err = b.Get(ctx, 1)
+	require.NoError(t, err, "all or none")
+	require.NoError(t, b.Drop(ctx, []uint64{2, 1, 77}))
+	require.NoError(t, b.Drop(ctx, []uint64{2, 1}), "again")
+	require.NoError(t, b.Close())
+
+	b = open(t, dir)
+	for number, text := range map[uint64]string{3: "c", 4: "d"} {
+		r, err := b.Get(ctx, number)
+		require.NoError(t, err)
+		require.Equal(t, text, string(r.YAML))
+	}
+	for _, number := range []uint64{1, 2} {
+		_, err := b.Get(ctx, number)
+		require.ErrorIs(t, err, ErrNotFound)
+	}
+	require.NoError(t, b.db.View(func(tx *bbolt.Tx) error {
+		for _, name := range revisionBuckets {
+			require.Nil(t, tx.Bucket(name).Get(key(2)), string(name))
+		}
+		return nil
+	}))
+	r, err := b.Append(ctx, draft("e"))
+	require.NoError(t, err)
+	require.Equal(t, uint64(5), r.Number, "no number is given twice")
+}
+
+// Dropping as many as come keeps the file from growing.
+func TestDroppedPagesAreUsedAgain(t *testing.T) {
+	dir, ctx := t.TempDir(), t.Context()
+	b := open(t, dir)
+	size := func() int64 {
+		info, err := os.Stat(filepath.Join(dir, FileName))
+		require.NoError(t, err)
+		return info.Size()
+	}
+	grown := int64(0)
+	for n := uint64(1); n <= 100; n++ {
+		_, err := b.Append(ctx, draft(strings.Repeat("x", 100_000)))
+		require.NoError(t, err)
+		if n > 10 {
+			require.NoError(t, b.Drop(ctx, []uint64{n - 10}))
+		}
+		if n == 30 {
+			grown = size()
+		}
+	}
+	require.Equal(t, grown, size())
+}

@@ -1,10 +1,10 @@
-// Package store keeps every policy revision that was ever accepted, and what
-// each proxy answered to it.
+// Package store keeps the policy revisions that were accepted, until they are
+// dropped, and what each proxy answered to them.
 //
 // Its invariant: what Append and Book have returned survives a crash, and a
-// revision never changes once it has a number. Numbers are 1, 2, 3, … without
-// gaps. The package gives policies no meaning: it must never import
-// shared/policy, the xDS server or the API.
+// revision never changes once it has a number. Numbers are 1, 2, 3, … in order
+// of appending, and none is given twice. The package gives policies no meaning:
+// it must never import shared/policy, the xDS server or the API.
 package store
 
 import (
@@ -39,6 +39,9 @@ type Store interface {
 	// History returns the newest revisions first, at most limit of them; 0
 	// returns all.
 	History(ctx context.Context, limit int) ([]Summary, error)
+	// Drop forgets revisions and their marks; those that are not there are
+	// dropped already. It refuses to drop the newest one.
+	Drop(ctx context.Context, numbers []uint64) error
 	// Book records a proxy's answer: a mark on the revision, Proxy.After on the
 	// proxy.
 	Book(ctx context.Context, a Answer) error

@@ -31,6 +31,7 @@ type fixture struct {
 	t      *testing.T
 	dir    string
 	wasm   string // of the server
+	keep   int
 	store  *store.Bolt
 	server *Server
 	grpc   *grpc.Server
@@ -49,7 +50,7 @@ func (f *fixture) start() {
 	var err error
 	f.store, err = store.Open(f.dir)
 	require.NoError(f.t, err)
-	f.server, err = New(f.t.Context(), Options{Store: f.store, Wasm: f.wasm, Log: slog.New(slog.DiscardHandler)})
+	f.server, err = New(f.t.Context(), Options{Store: f.store, Keep: f.keep, Wasm: f.wasm, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(f.t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(f.t, err)
@@ -91,6 +92,19 @@ func (f *fixture) status(node string) ProxyStatus {
 	}
 	require.Failf(f.t, "no such proxy", "%s", node)
 	return ProxyStatus{}
+}
+
+// subscribed says whether any stream of the node wants the policy.
+func (f *fixture) subscribed(node string) bool {
+	l := f.server.Ledger()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.proxies[node].sessions {
+		if s.subscribed {
+			return true
+		}
+	}
+	return false
 }
 
 func (f *fixture) eventually(what string, check func() bool) {

@@ -35,6 +35,7 @@ type Ledger struct {
 	proxies   map[string]*proxy
 	sessions  int           // of all proxies
 	most      int           // maxProxies
+	era       uint64        // how often proxies were forgotten; see edition
 	changed   chan struct{} // closed and replaced at every change
 	moved     chan struct{} // the same, where other sessions' offers may change
 }
@@ -43,8 +44,11 @@ type Ledger struct {
 type proxy struct {
 	known    store.Proxy
 	sessions map[uint64]*session
-	gone     time.Time // since when it has no session
-	last     session   // the latest session, for what is shown once it is gone
+	gone     time.Time         // since when it has no session
+	pushes   map[uint64]uint64 // by revision, how often this process has pushed it; see edition
+	dropped  uint64            // the newest revision that is not among pushes any more
+	most     uint64            // how often one of those was pushed at most
+	last     session           // the latest session, for what is shown once it is gone
 }
 
 // session is one stream. Only its stream's goroutine pushes on it.
@@ -75,7 +79,9 @@ func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
 	}
 	now := time.Now()
 	for _, k := range known {
-		l.proxies[k.Node] = &proxy{known: k, sessions: map[uint64]*session{}, gone: now}
+		p := newProxy(k)
+		p.gone = now
+		l.proxies[k.Node] = p
 	}
 	return l, l.refresh(ctx)
 }
@@ -148,7 +154,7 @@ func (l *Ledger) open(id uint64, n node, peer string) (s *session, dropped []str
 		for len(l.proxies) >= l.most {
 			dropped = append(dropped, l.dropLongestGone())
 		}
-		p = &proxy{known: store.Proxy{Node: n.id}, sessions: map[uint64]*session{}}
+		p = newProxy(store.Proxy{Node: n.id})
 		l.proxies[n.id] = p
 	}
 	s = &session{id: id, node: n, peer: peer, connected: time.Now(), answers: map[uint64]bool{}}
@@ -169,6 +175,7 @@ func (l *Ledger) dropLongestGone() string {
 		}
 	}
 	delete(l.proxies, longest)
+	l.era++
 	return longest
 }
 
@@ -222,19 +229,28 @@ func (l *Ledger) unsubscribe(s *session) {
 	l.broadcast()
 }
 
-// due says which revision to push to the session now, if any, and whether
-// that takes back a refused one.
-func (l *Ledger) due(s *session) (number uint64, withdrawal, ok bool) {
+// due is a push to make.
+type due struct {
+	number     uint64
+	withdrawal bool   // it takes back a refused revision
+	era, times uint64 // which edition of the revision it is
+}
+
+// due says which revision to push to the session now, if any.
+func (l *Ledger) due(s *session) (d due, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !s.subscribed || s.inFlight {
-		return 0, false, false
+		return d, false
 	}
-	number = offer(l.revisions, s.stance)
+	number := offer(l.revisions, s.stance)
 	if number == 0 || number == s.holds || number == s.unsendable {
-		return 0, false, false
+		return d, false
 	}
-	return number, s.stance.hasRefused(l.newest()) && s.stance.misses > 0, true
+	return due{
+		number: number, withdrawal: s.stance.hasRefused(l.newest()) && s.stance.misses > 0,
+		era: l.era, times: l.proxies[s.node.id].count(number),
+	}, true
 }
 
 // sent notes a push; until it is answered there is no other one.
@@ -305,6 +321,26 @@ func (l *Ledger) take(s *session, a store.Answer) {
 	l.broadcast()
 }
 
+func newProxy(known store.Proxy) *proxy {
+	return &proxy{known: known, sessions: map[uint64]*session{}, pushes: map[uint64]uint64{}}
+}
+
+// count counts a push of the revision and returns how many there were, or more
+// where the revision is so old that its pushes are counted no longer.
+func (p *proxy) count(number uint64) uint64 {
+	if _, counted := p.pushes[number]; !counted && number <= p.dropped {
+		p.pushes[number] = p.most
+	}
+	p.pushes[number]++
+	times := p.pushes[number]
+	if len(p.pushes) > maxAnswers {
+		oldest := slices.Min(slices.Collect(maps.Keys(p.pushes)))
+		p.dropped, p.most = max(p.dropped, oldest), max(p.most, p.pushes[oldest])
+		delete(p.pushes, oldest)
+	}
+	return times
+}
+
 // note keeps the session's answer to a revision.
 func (s *session) note(number uint64, accepted bool) {
 	s.answers[number] = accepted
@@ -321,6 +357,7 @@ func (l *Ledger) forget(ctx context.Context, now time.Time) error {
 		if len(p.sessions) == 0 && now.Sub(p.gone) >= forgetAfter {
 			gone = append(gone, id)
 			delete(l.proxies, id)
+			l.era++
 		}
 	}
 	l.mu.Unlock()

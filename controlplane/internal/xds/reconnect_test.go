@@ -174,6 +174,7 @@ func TestResubscribingGetsItAgain(t *testing.T) {
 		require.NoError(t, e.stream.Send(r))
 	}
 	send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesUnsubscribe: []string{envoy.ResourceName}})
+	f.eventually("unsubscribed", func() bool { return !f.subscribed("e1") })
 	f.apply("two")
 	e.nothingMore()
 	send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{envoy.ResourceName}})

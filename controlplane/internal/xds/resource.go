@@ -41,6 +41,11 @@ func newNonces() (nonces, error) {
 
 func (n nonces) next() string { return fmt.Sprintf("%08x%06x", n.process, n.last.Add(1)) }
 
+// stamp tells an edition of this process from all others of the revision.
+func (n nonces) stamp(era, times uint64) string {
+	return fmt.Sprintf("%08x.%x.%x", n.process, era, times)
+}
+
 // plugin is the filter as a node runs it: the revision's binary goes before
 // the node's, which goes before the server's.
 func (s *Server) plugin(r store.Revision, n node) envoy.Plugin {
@@ -54,10 +59,10 @@ func (s *Server) plugin(r store.Revision, n node) envoy.Plugin {
 	return p
 }
 
-// resource is the revision as a node gets it, unlike any other push of it.
-func resource(p envoy.Plugin, number uint64, nonce string) (*discoveryv3.Resource, error) {
-	version := version(number, nonce, p)
-	stamped, err := stamp(p.Policy, strconv.FormatUint(number, 10)+"-"+nonce)
+// resource is the revision as a node gets it, unlike one with another stamp.
+func resource(p envoy.Plugin, number uint64, mark string) (*discoveryv3.Resource, error) {
+	version := version(number, mark, p)
+	stamped, err := stamp(p.Policy, strconv.FormatUint(number, 10)+"-"+mark)
 	if err != nil {
 		return nil, err
 	}
@@ -86,11 +91,11 @@ func stamp(policy []byte, revision string) ([]byte, error) {
 	return append([]byte(head), rest...), nil
 }
 
-// version is what Envoy reports when it connects again: "12-<nonce>-<digest>".
+// version is what Envoy reports when it connects again: "12-<stamp>-<digest>".
 // The digest tells whether it still is what this server would push, even if
 // the revisions were numbered anew in another data directory.
-func version(number uint64, nonce string, p envoy.Plugin) string {
-	return strconv.FormatUint(number, 10) + "-" + nonce + "-" + digest(p)
+func version(number uint64, stamp string, p envoy.Plugin) string {
+	return strconv.FormatUint(number, 10) + "-" + stamp + "-" + digest(p)
 }
 
 // heldRevision reads the number in a version Envoy reports, 0 if it is not ours.
@@ -103,11 +108,14 @@ func heldRevision(version string) uint64 {
 	return n
 }
 
-// sameContent says whether a version Envoy reports is this revision as it
-// would be pushed now.
-func sameContent(version string, number uint64, p envoy.Plugin) bool {
-	return heldRevision(version) == number && strings.HasSuffix(version, "-"+digest(p))
+// sameContent says whether two versions differ in nothing but the stamp.
+func sameContent(a, b string) bool {
+	number := heldRevision(a)
+	return number > 0 && number == heldRevision(b) && digestIn(a) != "" && digestIn(a) == digestIn(b)
 }
+
+// digestIn is what stands behind the last dash.
+func digestIn(version string) string { return version[strings.LastIndexByte(version, '-')+1:] }
 
 func digest(p envoy.Plugin) string {
 	h := sha256.New()

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -33,7 +34,7 @@ func TestStamp(t *testing.T) {
 func TestStampIsWhatTheFilterReads(t *testing.T) {
 	n, err := newNonces()
 	require.NoError(t, err)
-	revision := "18446744073709551615-" + n.next()
+	revision := "18446744073709551615-" + n.stamp(math.MaxUint64, math.MaxUint64)
 	require.LessOrEqual(t, len(revision), policy.MaxRevisionBytes)
 	stamped, err := stamp([]byte(`{"version":1,"rules":[]}`), revision)
 	require.NoError(t, err)
@@ -62,16 +63,16 @@ func TestVersion(t *testing.T) {
 	v := version(12, "abc", p)
 	require.True(t, strings.HasPrefix(v, "12-abc-"))
 	require.Equal(t, uint64(12), heldRevision(v))
-	require.True(t, sameContent(v, 12, p))
-	require.False(t, sameContent(v, 13, p))
+	require.True(t, sameContent(v, version(12, "", p)))
+	require.False(t, sameContent(v, version(13, "abc", p)))
 	other := p
 	other.Wasm = "/b.wasm"
-	require.False(t, sameContent(v, 12, other), "another binary")
+	require.False(t, sameContent(v, version(12, "abc", other)), "another binary")
 	other = p
 	other.Policy = []byte(`{"version":1,"domain":"x"}`)
-	require.False(t, sameContent(v, 12, other), "another policy under the same number")
+	require.False(t, sameContent(v, version(12, "abc", other)), "another policy under the same number")
 	for _, foreign := range []string{"", "v1", "-", "12", "12-abc", "99999999999999999999-a-b"} {
-		require.False(t, sameContent(foreign, heldRevision(foreign), p), foreign)
+		require.False(t, sameContent(foreign, version(heldRevision(foreign), "abc", p)), foreign)
 	}
 }
 

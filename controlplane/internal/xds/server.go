@@ -39,11 +39,11 @@
 //
 // After a refusal Envoy has already noted the hash of the refused bytes and
 // acknowledges the same bytes unseen, so every push carries a revision stamp
-// ("12-<nonce>") inside the policy, a last good one pushed again too. Where
-// there is no revision yet, the server stays silent: an answer "no such
-// resource" would make Envoy drop the policy that was baked into its
-// bootstrap, and would end its wait for the first one without ever letting its
-// listener go ready.
+// ("12-<stamp>") inside the policy that no push to this proxy has carried
+// before, a last good one pushed again too. Where there is no revision yet, the
+// server stays silent: an answer "no such resource" would make Envoy drop the
+// policy that was baked into its bootstrap, and would end its wait for the first
+// one without ever letting its listener go ready.
 //
 // The package must never import the API or the command line, and knows
 // policies only as bytes.
@@ -68,6 +68,7 @@ import (
 // Options of a Server. Store is required.
 type Options struct {
 	Store store.Store
+	Keep  int          // revisions to keep beside those in use, from 2; 0 = all
 	Wasm  string       // path of the filter's binary where neither revision nor node names one
 	Log   *slog.Logger // default: nothing
 }
@@ -75,10 +76,13 @@ type Options struct {
 // Server is the xDS server. Make one with New.
 type Server struct {
 	store  store.Store
+	keep   int
 	wasm   string
 	log    *slog.Logger
 	ledger *Ledger
 	nonces nonces
+
+	editions editions
 
 	streamIDs atomic.Uint64
 	pushes    atomic.Uint64
@@ -107,8 +111,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("load ledger: %w", err)
 	}
 	s := &Server{
-		store: o.Store, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n,
-		stop: make(chan struct{}), cancel: cancel,
+		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n,
+		editions: editions{kept: map[editionID]edition{}},
+		stop:     make(chan struct{}), cancel: cancel,
 	}
 	go s.follow(watching, changed)
 	return s, nil
@@ -119,6 +124,9 @@ func (s *Server) follow(ctx context.Context, changed <-chan struct{}) {
 	housekeeping := time.NewTicker(forgetAfter / 10)
 	defer housekeeping.Stop()
 	for {
+		if err := s.prune(ctx); err != nil && ctx.Err() == nil {
+			s.log.Error("drop old revisions", "error", err)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -156,11 +164,14 @@ func (s *Server) Stop() {
 // maxStreams bounds the streams of one connection. Envoy needs one or two.
 const maxStreams = 100
 
-// ServerOptions returns what the gRPC server needs to notice a proxy that is
-// gone without a word, and not to let one take all there is. A large binary
-// blocks Envoy's main thread for seconds, so the ping may take its time.
+// ServerOptions returns what the gRPC server needs to write the server's
+// messages, to notice a proxy that is gone without a word, and not to let one
+// take all there is. A large binary blocks Envoy's main thread for seconds, so
+// the ping may take its time.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(newCodec()),
+		grpc.SharedWriteBuffer(true), // a connection that says nothing holds none
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{

@@ -124,6 +124,7 @@ func TestProxyThatRefusesEverythingIsLeftAlone(t *testing.T) {
 	require.Equal(t, uint64(0), f.status("broken").Acked)
 	f.apply("r4")
 	ok.accept("r4")
+	f.eventually("accepted by one", func() bool { return f.status("ok").Acked == 5 })
 	broken.refuse("r4")
 	broken.receive()
 	late := f.proxy("late")
@@ -143,7 +144,6 @@ func TestNodeMetadataAndRevisionChooseTheBinary(t *testing.T) {
 	require.Equal(t, "/lib/sluice.wasm", wasmIn(t, plain.expect("one")))
 }
 
-// drainTo accepts pushes until the proxy runs the revision.
 func TestNodeWithoutIDIsRefused(t *testing.T) {
 	f := newFixture(t)
 	conn, err := grpc.NewClient(f.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))

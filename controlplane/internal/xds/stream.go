@@ -20,7 +20,7 @@ import (
 
 // deltaStream is a stream of ECDS and of ADS alike.
 type deltaStream interface {
-	Send(*discoveryv3.DeltaDiscoveryResponse) error
+	SendMsg(any) error // of a response
 	Recv() (*discoveryv3.DeltaDiscoveryRequest, error)
 	Context() context.Context
 }
@@ -160,8 +160,8 @@ func (c *conversation) end() {
 func (c *conversation) subscribe(reported string) {
 	held := uint64(0)
 	if number := heldRevision(reported); number > 0 {
-		r, err := c.store.Get(c.stream.Context(), number)
-		if err == nil && sameContent(reported, number, c.plugin(r, c.session.node)) {
+		now, err := c.versionNow(c.stream.Context(), c.session.node, number)
+		if err == nil && sameContent(reported, now) {
 			held = number
 		}
 	}
@@ -204,35 +204,30 @@ func (c *conversation) pushDue() error {
 	if c.session == nil {
 		return nil
 	}
-	number, withdrawal, ok := c.ledger.due(c.session)
+	due, ok := c.ledger.due(c.session)
 	if !ok {
 		return nil
 	}
-	id, nonce := c.session.node.id, c.nonces.next()
-	r, err := c.store.Get(c.stream.Context(), number)
+	id, number, nonce := c.session.node.id, due.number, c.nonces.next()
+	e, err := c.edition(c.stream.Context(), c.session.node, number, c.nonces.stamp(due.era, due.times))
 	if err != nil {
 		c.unsent(number, err)
 		return nil
 	}
-	built, err := resource(c.plugin(r, c.session.node), number, nonce)
+	message, err := newResponse(e, nonce)
 	if err != nil {
 		c.unsent(number, err)
 		return nil
 	}
-	c.inFlight = push{nonce: nonce, number: number, withdrawal: withdrawal}
+	c.inFlight = push{nonce: nonce, number: number, withdrawal: due.withdrawal}
 	c.ledger.sent(c.session, number)
 	c.pushes.Add(1)
 	text := "pushed"
-	if withdrawal {
+	if due.withdrawal {
 		text = "refused revision withdrawn, pushed the last good one"
 	}
-	c.log.Info(text, "proxy", id, "revision", number, "nonce", nonce)
-	return c.stream.Send(&discoveryv3.DeltaDiscoveryResponse{
-		SystemVersionInfo: built.GetVersion(),
-		TypeUrl:           TypeURL,
-		Nonce:             nonce,
-		Resources:         []*discoveryv3.Resource{built},
-	})
+	c.log.Info(text, "proxy", id, "revision", number, "version", e.version, "nonce", nonce)
+	return c.stream.SendMsg(message)
 }
 
 func (c *conversation) unsent(number uint64, why error) {

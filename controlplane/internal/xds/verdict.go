@@ -72,7 +72,19 @@ func (l *Ledger) Follow(ctx context.Context, number uint64, report func(Verdict)
 		case <-ctx.Done():
 			return slices.SortedFunc(maps.Values(expected), func(a, b Verdict) int { return cmp.Compare(a.Node, b.Node) })
 		case <-changed:
+			pause(ctx)
 		}
+	}
+}
+
+// lookEvery is how often Follow looks at all proxies: a look for each answer of
+// a fleet would be quadratic.
+const lookEvery = 10 * time.Millisecond
+
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(lookEvery):
 	}
 }
 

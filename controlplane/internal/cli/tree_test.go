@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+)
+
+// printsNoData are the commands without --output, and why.
+var printsNoData = map[string]string{
+	"sluice import envoy-ratelimit": "prints a policy",
+	"sluice import local-ratelimit": "prints a policy",
+	"sluice quickstart":             "prints a transcript",
+	"sluice render envoy":           "prints a configuration",
+	"sluice render envoy-gateway":   "prints a resource",
+	"sluice render istio":           "prints a resource",
+	"sluice run":                    "serves",
+	"sluice schema":                 "prints JSON in any case",
+	"sluice serve":                  "serves",
+	"sluice simulate":               "prints JSON in any case",
+}
+
+// failing is, for each command, a correct call that cannot succeed: nobody
+// listens at the server, and there is no such file.
+var failing = map[string]string{
+	"sluice apply":                  "-f POLICY --server http://127.0.0.1:1",
+	"sluice counters clean":         "--rule r --manage-token-file NONE",
+	"sluice counters expires-at":    "--rule r --manage-token-file NONE",
+	"sluice counters get":           "--rule r --manage-token-file NONE",
+	"sluice counters hit":           "--rule r --manage-token-file NONE",
+	"sluice counters inc":           "--rule r --n 1 --manage-token-file NONE",
+	"sluice counters peek":          "--rule r --manage-token-file NONE",
+	"sluice counters reset":         "--rule r --manage-token-file NONE",
+	"sluice counters set":           "--rule r --n 1 --manage-token-file NONE",
+	"sluice counters stats":         "--manage-token-file NONE",
+	"sluice diff":                   "-f POLICY --server http://127.0.0.1:1",
+	"sluice explain":                "-f NONE --path /",
+	"sluice get":                    "--server http://127.0.0.1:1",
+	"sluice history":                "--server http://127.0.0.1:1",
+	"sluice import envoy-ratelimit": "NONE",
+	"sluice import local-ratelimit": "NONE",
+	"sluice quickstart":             "--policy NONE",
+	"sluice render envoy":           "-f NONE --listen 127.0.0.1:1 --upstream 127.0.0.1:2 --admin 127.0.0.1:3",
+	"sluice render envoy-gateway":   "-f NONE --url oci://a/b --target Gateway/a",
+	"sluice render istio":           "-f NONE --url oci://a/b",
+	"sluice rollback":               "--server http://127.0.0.1:1",
+	"sluice run":                    "-f NONE --upstream http://127.0.0.1:1",
+	"sluice schema":                 "", // never fails but where it cannot write
+	"sluice serve":                  "--data POLICY/data",
+	"sluice simulate":               "-f NONE",
+	"sluice status":                 "--server http://127.0.0.1:1",
+	"sluice validate":               "-f NONE",
+}
+
+// leaves are the commands that do something, but for those of cobra's own.
+func leaves() (list []*cobra.Command) {
+	forEach(NewRootCommand(), func(cmd *cobra.Command) {
+		if !cmd.HasSubCommands() {
+			list = append(list, cmd)
+		}
+	})
+	return list
+}
+
+// runCommand runs a command as main does and returns its exit code.
+func runCommand(t *testing.T, path string, args ...string) (exit int, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	root := NewRootCommand()
+	root.SetArgs(append(strings.Fields(path)[1:], args...))
+	root.SetOut(io.Discard)
+	root.SetErr(io.Discard)
+	root.SetIn(strings.NewReader(""))
+	err = root.ExecuteContext(ctx)
+	require.NoError(t, ctx.Err(), path)
+	return ExitCode(err), err
+}
+
+// Every command explains itself, prints its data as JSON if asked to, and tells
+// by its exit code whether it was called wrongly or failed.
+func TestEveryCommand(t *testing.T) {
+	policy := file(t, "policy.yaml", "version: 1\nrules: []\n")
+	none := filepath.Join(t.TempDir(), "none")
+	place := strings.NewReplacer("POLICY", policy, "NONE", none)
+	asked := 0
+	for _, cmd := range leaves() {
+		path := cmd.CommandPath()
+		t.Run(path, func(t *testing.T) {
+			asked++
+			require.NotEmpty(t, cmd.Short)
+			require.Contains(t, cmd.Example, path)
+			require.False(t, strings.HasSuffix(cmd.Short, "."))
+			cmd.Flags().VisitAll(func(f *pflag.Flag) { require.NotEmpty(t, f.Usage, f.Name) })
+			why, without := printsNoData[path]
+			require.Equal(t, without, cmd.Flags().Lookup("output") == nil, why)
+
+			exit, err := runCommand(t, path, "--no-such-flag")
+			require.Equal(t, ExitUsage, exit, "%v", err)
+			require.NotEmpty(t, Hint(err), "%v", err)
+			if !strings.Contains(path, " import ") && !strings.Contains(path, " explain") {
+				exit, err = runCommand(t, path, "1", "surplus")
+				require.Equal(t, ExitUsage, exit, "%v", err)
+			}
+
+			args, known := failing[path]
+			require.True(t, known, "no call that fails is known")
+			exit, err = runCommand(t, path, strings.Fields(place.Replace(args))...)
+			if args == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.Equal(t, ExitFailed, exit, "%v", err)
+			require.NotEmpty(t, Lines(err))
+		})
+	}
+	require.Len(t, failing, asked, "a command that is gone")
+}
+
+// A group without a command is help; with a wrong one, an error.
+func TestEveryGroup(t *testing.T) {
+	groups := 0
+	forEach(NewRootCommand(), func(cmd *cobra.Command) {
+		if !cmd.HasSubCommands() {
+			return
+		}
+		groups++
+		require.NotEmpty(t, cmd.Example, cmd.CommandPath())
+		exit, err := runCommand(t, cmd.CommandPath())
+		require.Equal(t, ExitOK, exit, "%v", err)
+		exit, err = runCommand(t, cmd.CommandPath(), "no-such-command")
+		require.Equal(t, ExitUsage, exit, "%v", err)
+		require.NotEmpty(t, Hint(err))
+	})
+	require.Greater(t, groups, 3)
+}
+
+// Shells are told the words a flag takes.
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		exit, err := runCommand(t, "sluice completion", shell)
+		require.Equal(t, ExitOK, exit, "%v", err)
+	}
+	words := map[string]string{
+		"output": "text json", "kind": "wasm-plugin traffic-extension", "fail-strategy": "reload close open",
+		"mode": "client server client-and-server", "phase": "authn authz stats", "pull-policy": "IfNotPresent Always",
+	}
+	seen := map[string]bool{}
+	for _, cmd := range leaves() {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			want, has := words[f.Name]
+			if !has {
+				return
+			}
+			seen[f.Name] = true
+			root := NewRootCommand()
+			var out bytes.Buffer
+			root.SetOut(&out)
+			root.SetErr(io.Discard)
+			root.SetArgs(append(append([]string{cobra.ShellCompNoDescRequestCmd}, strings.Fields(cmd.CommandPath())[1:]...), "--"+f.Name, ""))
+			require.NoError(t, root.Execute())
+			for _, word := range strings.Fields(want) {
+				require.Contains(t, strings.Fields(out.String()), word, "%s --%s", cmd.CommandPath(), f.Name)
+			}
+		})
+	}
+	require.Len(t, seen, len(words))
+}

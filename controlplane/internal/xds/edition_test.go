@@ -1,0 +1,103 @@
+package xds
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
+
+// A fleet gets the same bytes in its first push of a revision, whoever refuses
+// it gets other bytes in each further push.
+func TestFleetSharesEditions(t *testing.T) {
+	f := newFixture(t)
+	f.apply("one")
+	a, b := f.proxy("a"), f.proxy("b")
+	same := func(x, y *discoveryv3.DeltaDiscoveryResponse) bool {
+		return proto.Equal(x.GetResources()[0], y.GetResources()[0])
+	}
+	ones := []*discoveryv3.DeltaDiscoveryResponse{a.expect("one"), b.expect("one")}
+	require.True(t, same(ones[0], ones[1]))
+	require.NotEqual(t, ones[0].GetNonce(), ones[1].GetNonce(), "answers are told apart")
+	a.ack(ones[0])
+	b.ack(ones[1])
+
+	f.apply("two")
+	a.refuse("two")
+	b.refuse("two")
+	again := []*discoveryv3.DeltaDiscoveryResponse{a.expect("one"), b.expect("one")}
+	require.True(t, same(again[0], again[1]))
+	require.False(t, same(again[0], ones[0]))
+	a.ack(again[0])
+	b.ack(again[1])
+}
+
+// What a proxy was pushed before it was forgotten is not pushed to it again.
+func TestForgettingBeginsAnEra(t *testing.T) {
+	f := newFixture(t)
+	f.apply("one")
+	e := f.proxy("e1")
+	before := e.expect("one") // refused, and never said so
+	e.hangUpAndWait()
+	require.NoError(t, f.server.Ledger().forget(t.Context(), time.Now().Add(2*forgetAfter)))
+	e.connect()
+	after := e.expect("one")
+	require.NotEqual(t, revisionStamp(t, before), revisionStamp(t, after))
+	e.ack(after)
+}
+
+// However many revisions a proxy is pushed, no push is of an edition that it had:
+// neither of a new revision nor of the old one that it falls back on each time.
+func TestNoProxyGetsAnEditionTwice(t *testing.T) {
+	p := newProxy(store.Proxy{Node: "a"})
+	const good = 1
+	had := map[uint64]bool{p.count(good): true}
+	for number := uint64(good + 1); number < 5*maxAnswers; number++ {
+		require.Equal(t, uint64(1), p.count(number), "of a new revision all proxies get the same")
+		again := p.count(good)
+		require.False(t, had[again], "pushed again after revision %d", number)
+		had[again] = true
+		require.LessOrEqual(t, len(p.pushes), maxAnswers)
+	}
+}
+
+func TestResponseIsAResponse(t *testing.T) {
+	resource := &discoveryv3.Resource{Name: "sluice", Version: "1-a-b"}
+	text, err := proto.Marshal(resource)
+	require.NoError(t, err)
+	r, err := newResponse(edition{resource.GetVersion(), text}, "n")
+	require.NoError(t, err)
+	parts, err := newCodec().Marshal(r)
+	require.NoError(t, err)
+	var got discoveryv3.DeltaDiscoveryResponse
+	require.NoError(t, proto.Unmarshal(parts.Materialize(), &got))
+	require.True(t, proto.Equal(&discoveryv3.DeltaDiscoveryResponse{
+		SystemVersionInfo: "1-a-b", TypeUrl: TypeURL, Nonce: "n", Resources: []*discoveryv3.Resource{resource},
+	}, &got))
+}
+
+func TestEditionsAreBounded(t *testing.T) {
+	e := editions{kept: map[editionID]edition{}}
+	made := 0
+	get := func(number uint64, err error) error {
+		_, got := e.get(node{}.edition(number, ""), func() (edition, error) {
+			made++
+			return edition{}, err
+		})
+		return got
+	}
+	refused := errors.New("no")
+	require.ErrorIs(t, get(1, refused), refused)
+	require.NoError(t, get(1, nil), "a failure is not kept")
+	require.NoError(t, get(1, nil))
+	require.Equal(t, 2, made)
+	for number := range uint64(1000) {
+		require.NoError(t, get(number, nil))
+		require.LessOrEqual(t, len(e.kept), maxEditions)
+	}
+}

@@ -1,0 +1,55 @@
+package xds
+
+import "context"
+
+// prune drops the revisions that are neither among the newest nor in use.
+func (s *Server) prune(ctx context.Context) error {
+	numbers := s.ledger.outdated(s.keep)
+	if len(numbers) == 0 {
+		return nil
+	}
+	if err := s.store.Drop(ctx, numbers); err != nil {
+		return err
+	}
+	s.log.Info("old revisions dropped", "count", len(numbers), "oldest", numbers[0], "newest", numbers[len(numbers)-1])
+	return nil
+}
+
+// outdated takes out of the list what lies before the newest so many revisions
+// and is not in use, and returns it: from then on it is offered to nobody. One
+// that is not dropped from the store after all comes back with the next refresh.
+func (l *Ledger) outdated(keep int) (numbers []uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := len(l.revisions) - keep
+	if keep == 0 || old <= 0 {
+		return nil
+	}
+	used := l.inUse()
+	kept := l.revisions[:0:0]
+	for i, m := range l.revisions {
+		if i < old && !used[m.number] {
+			numbers = append(numbers, m.number)
+		} else {
+			kept = append(kept, m)
+		}
+	}
+	l.revisions = kept
+	return numbers
+}
+
+// inUse returns the revisions that proxies run, are about to run, or fall back
+// on, and the one that a proxy which nobody knows yet would fall back on. The
+// caller holds mu.
+func (l *Ledger) inUse() map[uint64]bool {
+	used := map[uint64]bool{lastGood(l.revisions, stance{}): true}
+	for _, p := range l.proxies {
+		used[p.known.Acked] = true
+		for _, s := range p.sessions {
+			for _, number := range []uint64{s.runs, s.stance.acked, s.pushed, offer(l.revisions, s.stance), lastGood(l.revisions, s.stance)} {
+				used[number] = true
+			}
+		}
+	}
+	return used
+}
