@@ -29,7 +29,7 @@ newest := $(lastword $(ENVOY_VERSIONS))
 
 # What a target is made from: what the compiler reads, tests aside.
 go_files = $(shell find $(1) -name '*.go' ! -name '*_test.go' ! -path '*/testdata/*' 2>/dev/null)
-filter_sources := go.mod go.sum $(call go_files,filter shared)
+filter_sources := go.mod go.sum $(call go_files,filter shared build/filter build/graft)
 embedded_assets := $(shell find controlplane envoy examples ! -path '*/testdata/*' -type f \
 	\( -name '*.tmpl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' \) 2>/dev/null)
 cli_sources := go.mod go.sum $(call go_files,controlplane envoy shared build examples) $(embedded_assets)
@@ -37,7 +37,7 @@ cli_sources := go.mod go.sum $(call go_files,controlplane envoy shared build exa
 .PHONY: help
 help: ## print this
 	@echo 'usage: make TARGET'
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: build
 build: $(cli) $(filter) ## build/out/sluice, the command line, and build/out/sluice.wasm, the filter
@@ -47,14 +47,14 @@ run: build $(if $(ENVOY),$(out)/envoy-$(ENVOY_VERSION)/envoy) ## push examples/q
 	@$(cli) quickstart $(if $(ENVOY),--envoy $(out)/envoy-$(ENVOY_VERSION)/envoy)
 
 .PHONY: test
-test: build ## everything, on the oldest and the newest supported Envoy (or on ENVOY_PATH alone)
+test: build ## everything, on the newest supported Envoy and where it matters on the oldest (or on ENVOY_PATH alone)
 	@rm -rf $(figures)
-	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages=./... timeout=14m
+	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages=./... timeout=25m
 	@echo; echo 'explored and compared:'; cat $(figures)/*.txt
 
 .PHONY: e2e-all
 e2e-all: build ## the end-to-end scenarios on every supported Envoy
-	@$(MAKE) --no-print-directory envoy-test versions='$(ENVOY_VERSIONS)' packages=./e2e/... timeout=40m
+	@SLUICE_EVERY_ENVOY=1 $(MAKE) --no-print-directory envoy-test versions='$(ENVOY_VERSIONS)' packages=./e2e/... timeout=60m
 
 .PHONY: soak
 soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) ## the long forms of the tests, on the newest Envoy: MINUTES=30, PARTS=REGEXP, SEED=N
@@ -64,6 +64,12 @@ soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) ## the long fo
 .PHONY: size
 size: build $(out)/envoy-$(ENVOY_VERSION)/envoy ## what the filter imports and exports, its size, how long loading it blocks Envoy
 	$(GO) run ./build/size --envoy $(out)/envoy-$(ENVOY_VERSION)/envoy $(filter)
+
+.PHONY: bench-keyed
+bench-keyed: ## measure the Go library beside others and write docs/keyed-performance.md: ROUNDS=7
+	@mkdir -p $(out)
+	cd build/peers/measure && $(GO) build -o $(CURDIR)/$(out)/measure .
+	$(out)/measure $(if $(ROUNDS),-rounds $(ROUNDS)) -json docs/keyed-performance.json -page docs/keyed-performance.md
 
 .PHONY: lint
 lint: $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint ## golangci-lint, with the reasons in .golangci.yml
@@ -75,10 +81,9 @@ clean: ## remove everything built or installed
 
 # --- what the targets above are made of ---
 
-# A reactor: the host calls its exports, nothing ever calls main.
 $(filter): $(filter_sources)
 	@mkdir -p $(@D)
-	GOOS=wasip1 GOARCH=wasm $(GO) build -buildmode=c-shared -trimpath -ldflags='-s -w' -o $@ ./filter
+	$(GO) run ./build/filter -o $@
 
 $(embedded): $(filter)
 	@mkdir -p $(@D)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/tetratelabs/wazero"
+
+	"github.com/sluice-ratelimit/sluice/build/graft"
 )
 
 // offered is what the oldest supported Envoy, 1.36, offers a module of ABI
@@ -55,11 +56,7 @@ func notOffered(ctx context.Context, wasm []byte) ([]string, error) {
 
 func TestFilterImportsOnlyWhatOldestEnvoyOffers(t *testing.T) {
 	wasm := filepath.Join(t.TempDir(), "filter.wasm")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o", wasm, "./filter")
-	cmd.Dir = ".."
-	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	require.NoError(t, graft.Compile("..", wasm))
 	module, err := os.ReadFile(wasm)
 	require.NoError(t, err)
 	missing, err := notOffered(t.Context(), module)

@@ -21,12 +21,10 @@ const hostFunctions = `
 	environ_get environ_sizes_get args_get args_sizes_get clock_time_get random_get sched_yield
 	poll_oneoff proc_exit path_open fd_prestat_get fd_prestat_dir_name`
 
-// callbacks are those that the filter has something to do in. The SDK exports
-// every callback there is; each one left out, such as those for bodies and
-// trailers, is a way into the VM that no request takes any more.
+// callbacks are those that the filter has something to do in.
 const callbacks = `
-	proxy_on_memory_allocate proxy_on_context_create proxy_on_vm_start proxy_on_configure proxy_on_tick
-	proxy_on_request_headers proxy_on_response_headers proxy_on_log proxy_on_done proxy_on_delete`
+	proxy_on_context_create proxy_on_vm_start proxy_on_configure proxy_on_tick
+	proxy_on_request_headers proxy_on_response_headers proxy_on_delete`
 
 // DefaultCapabilities is the allow-list of the filter. A VM keeps the list it
 // was made with: a changed one takes effect with the next binary or vm_id.

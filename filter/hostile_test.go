@@ -74,15 +74,18 @@ func hostileRequests() []*sim.Request {
 }
 
 // A hostile request changes nothing but its own verdict: the VM lives, logs no
-// panic, and what others have used stays as it is, byte for byte.
+// panic, keeps nothing of it, and what others have used stays as it is, byte for
+// byte.
 func TestHostileRequestsChangeNothingElse(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.OnCall = nil })
 	require.NoError(t, b.Configure([]byte(hostilePolicy)))
 	require.Equal(t, 200, b.serve(t, 0, alice).Status)
 	honest := b.Shared().Snapshot() // the seed, the directory, alice's bucket
 	delete(honest, "sluice/tables") // which the first request of another rule enters that rule into
-	for round := range 20 {
+	configured, sent := b.Memory(0), uint64(0)
+	for round := range 40 {
 		for i, r := range hostileRequests() {
+			sent += uint64(len(fmt.Sprint(r.Headers, r.Path)))
 			res := b.serve(t, 0, r)
 			require.Contains(t, []int{200, 400, 401, 405, 404, 429}, res.Status, "request %d", i)
 			require.NoError(t, b.Failed(0), "request %d", i)
@@ -94,6 +97,9 @@ func TestHostileRequestsChangeNothingElse(t *testing.T) {
 			require.NoError(t, b.Tick(0))
 		}
 	}
+	t.Logf("the VM has %d bytes, %d when it was configured, and was sent %d", b.Memory(0), configured, sent)
+	require.Less(t, b.Memory(0), configured+8<<20, "the collector's slack")
+	require.Greater(t, sent, uint64(16<<20))
 	after := b.Shared().Snapshot()
 	for key, value := range honest {
 		require.Equal(t, value, after[key], "%q", key)

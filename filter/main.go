@@ -1,5 +1,5 @@
-// Command filter is the data plane: built with GOOS=wasip1 GOARCH=wasm and
-// -buildmode=c-shared it is the module that Envoy loads.
+// Command filter is the data plane: what build/graft makes of it is the module
+// that Envoy loads.
 package main
 
 import "github.com/sluice-ratelimit/sluice/filter/internal/host"

@@ -56,3 +56,46 @@ func TestNamesThatComeAndGo(t *testing.T) {
 		})
 	}
 }
+
+// Filters of one name that live in two VMs, with another binary or another
+// configuration of the VM, and whose policies differ, count apart after a few
+// seconds: the older one's limit holds again.
+func TestFiltersOfOneNameInTwoVMs(t *testing.T) {
+	store := sim.NewStore()
+	older := start(t, func(o *sim.Options) { o.Store, o.Workers = store, 2 })
+	newer := start(t, func(o *sim.Options) { o.Store, o.Workers = store, 2 })
+	newer.now += 1000
+	require.NoError(t, older.Configure(policy(`{"name":"r","limits":["5/366d"]},{"name":"mine","limits":["7/366d"]}`)))
+	require.NoError(t, newer.Configure(policy(`{"name":"r","limits":["50/365d"]}`)))
+	second := func() {
+		for _, b := range []*bench{newer, older} {
+			b.now += 1_000_000_000
+			for w := range 2 {
+				require.NoError(t, b.Tick(w))
+			}
+		}
+	}
+	for range 8 {
+		newer.serve(t, 0, alice)
+		older.serve(t, 1, alice)
+		second()
+	}
+	passed := 0
+	for i := range 20 {
+		if older.serve(t, i%2, alice).Status == 200 {
+			passed++
+		}
+		second()
+	}
+	require.LessOrEqual(t, passed, 5)
+	require.Contains(t, strings.Join(older.log, "\n"), "another filter of this name")
+	require.NotContains(t, strings.Join(newer.log, "\n"), "another filter of this name")
+	passed = 0
+	for i := range 60 {
+		if newer.serve(t, i%2, alice).Status == 200 {
+			passed++
+		}
+	}
+	require.LessOrEqual(t, passed, 50-8)
+	require.GreaterOrEqual(t, passed, 50-2*8, "the older one's count in it until they part")
+}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/graft"
 )
 
 // Fault is a mistake that a test plants in a copy of the filter's source, to
@@ -36,7 +38,7 @@ func Plant(tb testing.TB, f Fault) []byte {
 	list := filepath.Join(dir, "overlay.json")
 	require.NoError(tb, os.WriteFile(list, overlay, 0o600))
 	file := filepath.Join(dir, "faulty.wasm")
-	require.NoError(tb, compile(Root(), file, "-overlay="+list), "%s: it does not compile", f.Name)
+	require.NoError(tb, graft.Compile(Root(), file, "-overlay="+list), "%s: it does not compile", f.Name)
 	wasm, err := os.ReadFile(file)
 	require.NoError(tb, err)
 	return wasm

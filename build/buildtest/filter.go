@@ -5,15 +5,15 @@
 package buildtest
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/graft"
 )
 
 // Root returns the root folder of this repository.
@@ -32,17 +32,7 @@ func Filter(tb testing.TB, tags ...string) string {
 
 // Compile compiles the filter of the source tree at root into file.
 func Compile(root, file string, tags ...string) error {
-	return compile(root, file, "-tags="+strings.Join(tags, ","))
-}
-
-func compile(root, file, flag string) error {
-	cmd := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", flag, "-o", file, "./filter")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("compile the filter: %w\n%s", err, out)
-	}
-	return nil
+	return graft.Compile(root, file, "-tags="+strings.Join(tags, ","))
 }
 
 // Wasm compiles the filter and returns its bytes.

@@ -17,6 +17,8 @@ import (
 
 	"github.com/tetratelabs/wazero"
 
+	"github.com/sluice-ratelimit/sluice/build/loading"
+	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -62,11 +64,11 @@ func report(ctx context.Context, out io.Writer, binary, wasm string) error {
 	}
 	var blocked []time.Duration
 	for range runs {
-		gap, err := measureLoad(ctx, binary, wasm)
+		got, err := loading.Measure(ctx, binary, 1, envoy.Plugin{Wasm: wasm, Policy: []byte(envoy.EmptyPolicy)}, nil, nil)
 		if err != nil {
 			return err
 		}
-		blocked = append(blocked, gap.Round(time.Millisecond))
+		blocked = append(blocked, got.Blocked.Round(time.Millisecond))
 	}
 	slices.Sort(blocked)
 	fmt.Fprintf(out, "loading it blocks the main thread of Envoy %s for %v (median of %v)\n", version, blocked[runs/2], blocked)

@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -30,7 +31,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: soak [-minutes N] [-seed N] [-only REGEXP]; N is 1 or more")
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	var list []part
 	for _, p := range parts(*minutes, *seed) {
 		if which.MatchString(p.name) {
@@ -72,12 +73,21 @@ func run(ctx context.Context, out io.Writer, list []part) error {
 
 func runPart(ctx context.Context, out io.Writer, p part) outcome {
 	var text bytes.Buffer
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout=2h", "-v"}, p.args...)...)
+	cmd := command(ctx, "go", append([]string{"test", "-count=1", "-timeout=2h", "-v"}, p.args...)...)
 	cmd.Stdout = io.MultiWriter(out, &text)
 	cmd.Stderr = cmd.Stdout
 	began := time.Now()
 	err := cmd.Run()
 	return outcome{p, time.Since(began), said(text.String()), err}
+}
+
+// command is a command that ends with ctx, and with it all that it has started:
+// go test leaves its tests behind where it is killed, and they their proxies.
+func command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	return cmd
 }
 
 var (

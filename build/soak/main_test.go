@@ -1,12 +1,18 @@
 package main
 
 import (
+	"bufio"
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -63,6 +69,26 @@ func TestSummaryTellsFailures(t *testing.T) {
 	require.Contains(t, out.String(), "FAILED bad")
 	require.Contains(t, out.String(), "2 of 2 parts")
 	require.Error(t, run(t.Context(), &out, nil))
+}
+
+// What is interrupted leaves no process behind.
+func TestInterruptedPartsLeaveNothing(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	cmd := command(ctx, "sh", "-c", "sleep 600 & echo $!; wait")
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	grandchild, err := strconv.Atoi(strings.TrimSpace(line))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(grandchild, 0))
+	interrupt()
+	require.Error(t, cmd.Wait())
+	require.Eventually(t, func() bool {
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", grandchild))
+		return err != nil || strings.Contains(string(state), ") Z ") // nobody reaps it in a container
+	}, 10*time.Second, 10*time.Millisecond)
 }
 
 func TestSaid(t *testing.T) {

@@ -179,6 +179,18 @@ func TestServeNeedsAConfigurationAndAWorker(t *testing.T) {
 	require.Error(t, err)
 }
 
+func TestAskNeedsAnExportAndAWorker(t *testing.T) {
+	b := setUp(t)
+	_, err := b.Ask(0, "no_such")
+	require.EqualError(t, err, "ask worker 0: the filter exports no no_such")
+	_, err = b.Ask(1, "no_such")
+	require.EqualError(t, err, "find worker 1: there are workers 0 to 0")
+	_, err = b.Serve(0, &sim.Request{Headers: [][2]string{{"x-do", "panic"}}})
+	require.NoError(t, err)
+	_, err = b.Ask(0, "no_such")
+	require.EqualError(t, err, "ask worker 0: no configuration runs")
+}
+
 func TestAccessesAreAnnounced(t *testing.T) {
 	var b *bench
 	var seen []string

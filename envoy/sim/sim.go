@@ -197,6 +197,44 @@ func (h *Host) Failed(worker int) error {
 	return t.root.vm.failed
 }
 
+// Memory returns how many bytes a worker's VM has, which never become fewer; 0
+// where none runs.
+func (h *Host) Memory(worker int) uint64 {
+	t, err := h.worker(worker)
+	if err != nil {
+		return 0
+	}
+	t.Lock()
+	defer t.Unlock()
+	if t.root == nil {
+		return 0
+	}
+	return uint64(t.root.vm.mem.Size())
+}
+
+// Ask calls an export of a worker's VM that is no part of the ABI, takes nothing
+// and returns a number: a module may be built to tell a test something.
+func (h *Host) Ask(worker int, export string) (uint64, error) {
+	t, err := h.worker(worker)
+	if err != nil {
+		return 0, err
+	}
+	t.Lock()
+	defer t.Unlock()
+	if t.root == nil || t.root.vm.failed != nil {
+		return 0, fmt.Errorf("ask worker %d: no configuration runs", worker)
+	}
+	f := t.root.vm.module.ExportedFunction(export)
+	if f == nil {
+		return 0, fmt.Errorf("ask worker %d: the filter exports no %s", worker, export)
+	}
+	answer, err := f.Call(t.root.vm.ctx)
+	if err != nil {
+		return 0, fmt.Errorf("ask worker %d: %w", worker, err)
+	}
+	return answer[0], nil
+}
+
 // Shared returns the shared data the filter sees.
 func (h *Host) Shared() *Namespace { return h.shared }
 

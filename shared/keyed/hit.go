@@ -107,21 +107,19 @@ func (l *Limiter) Detail(key string, dst []Usage) []Usage {
 
 // report fills in what the windows hold.
 func (l *Limiter) report(s *shard, r *Result) {
-	now := s.entry.Now
 	for i := range l.named {
-		column := l.named[i].column
-		w := &s.key.Windows[column]
-		u := s.table.Usage(&s.entry, column)
-		if left := w.Remaining(u, now); i == 0 || left < r.Remaining {
-			r.Window, r.Limit, r.Remaining = i, w.Most(), left
-			r.ResetAt = instant(w.Reset(u, now))
+		w, u := l.window(s, i)
+		if left := w.Remaining(u, s.entry.Now); i == 0 || left < r.Remaining {
+			r.Window, r.Remaining = i, left
 		}
 	}
+	w, u := l.window(s, r.Window)
+	r.Limit, r.ResetAt = w.Most(), instant(w.Reset(u, s.entry.Now))
 }
 
 // window returns the user's window i with the key's limits and what it has
 // counted.
-func (l *Limiter) window(s *shard, i int) (*limit.Window, limit.Usage) {
+func (l *Limiter) window(s *shard, i int) (*limit.Window, *limit.Usage) {
 	column := l.named[i].column
 	return &s.key.Windows[column], s.table.Usage(&s.entry, column)
 }

@@ -3,6 +3,7 @@ package keyed
 import (
 	"reflect"
 	"runtime"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
@@ -18,13 +19,13 @@ const (
 	tableBytes = 3 << 10
 )
 
-// shardBits is the logarithm of how many shards there are: four for each
+// shardBits is the logarithm of how many shards there are: eight for each
 // processor, as long as each has enough keys. Keys go to shards and to the
 // buckets in them by the same even chance, so that more shards make no bucket
 // fuller; but a capacity of a few keys is exact only in one.
 func shardBits(capacity uint32) uint {
 	bits := uint(0)
-	for bits < maxShardBits && 1<<bits < 4*runtime.GOMAXPROCS(0) && capacity>>(bits+1) >= perShard {
+	for bits < maxShardBits && 1<<bits < 8*runtime.GOMAXPROCS(0) && capacity>>(bits+1) >= perShard {
 		bits++
 	}
 	return bits
@@ -38,13 +39,16 @@ func (l *Limiter) MaxBytes() int64 { return l.maxBytes }
 // bytes is what the store's buckets take now.
 func (s *store) bytes() uint64 { return s.made * s.chunkSize }
 
+// allocated is what the allocator takes for so many bytes.
+func allocated(bytes int) int { return cap(slices.Grow([]byte(nil), bytes)) }
+
 // mostBytes is what a shard takes with all its buckets. Three empty ones serve
 // as patterns and scratch; whoever decodes a log needs room for it in the
 // shard's entry, and for another key's.
 func (s *shard) mostBytes(windows []limit.Window) int64 {
 	size := int64(reflect.TypeFor[shard]().Size()) + tableBytes
 	size += int64(len(s.store.chunks)) * (int64(reflect.TypeFor[[]byte]().Size()) + int64(s.store.chunkSize))
-	size += 3*int64(len(s.store.empty)) + 8*int64(len(windows))*int64(reflect.TypeFor[limit.Window]().Size())
+	size += 3*int64(allocated(len(s.store.empty))) + 8*int64(len(windows))*int64(reflect.TypeFor[limit.Window]().Size())
 	for _, w := range windows {
 		if w.Algorithm == limit.SlidingWindowLog {
 			size += 3 * limit.MaxLog * 8

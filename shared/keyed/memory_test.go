@@ -25,6 +25,8 @@ func TestMemoryIsBounded(t *testing.T) {
 		{"three fixed windows", New().Window(time.Second, 9).Window(time.Hour, 9).Window(time.Minute, 9), 65536, 60},
 		{"sliding log of 10", New().SlidingLog(time.Hour, 10), 65536, 200},
 		{"sliding log of 512", New().SlidingLog(time.Hour, 512), 1000, 22_000},
+		{"sliding log of 512, ten keys", New().SlidingLog(time.Hour, 512), 10, 27_000},
+		{"sliding log of 512, a hundred", New().SlidingLog(time.Hour, 512), 100, 19_000},
 		{"ten keys", New().Window(time.Hour, 9), 10, 2000},
 	} {
 		t.Run(c.name, func(t *testing.T) {

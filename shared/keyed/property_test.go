@@ -33,7 +33,8 @@ func (p *plain) at(key string, now int64) (k plainKey) {
 	if have := p.keys[key]; have != nil {
 		k.last = max(now, have.last)
 		for i, w := range p.windows {
-			k.usage[i] = w.Roll(have.usage[i], have.last, k.last)
+			k.usage[i] = have.usage[i]
+			w.Roll(&k.usage[i], have.last, k.last)
 			k.usage[i].Log = slices.Clone(k.usage[i].Log)
 		}
 	}
@@ -43,7 +44,7 @@ func (p *plain) at(key string, now int64) (k plainKey) {
 func (p *plain) check(k plainKey, cost uint32) int64 {
 	pass := k.last
 	for i, w := range p.windows {
-		at := w.Check(k.usage[i], k.last, cost)
+		at := w.Check(&k.usage[i], k.last, cost)
 		if at == limit.Never {
 			return limit.Never
 		}
@@ -52,9 +53,9 @@ func (p *plain) check(k plainKey, cost uint32) int64 {
 	return pass
 }
 
-func (p *plain) change(key string, k plainKey, f func(limit.Window, limit.Usage) limit.Usage) {
+func (p *plain) change(key string, k plainKey, f func(limit.Window, *limit.Usage)) {
 	for i, w := range p.windows {
-		k.usage[i] = f(w, k.usage[i])
+		f(w, &k.usage[i])
 	}
 	p.keys[key] = &k
 }
@@ -64,7 +65,7 @@ func (p *plain) hit(key string, now int64, cost uint32) (allowed bool, retry tim
 	pass := p.check(k, cost)
 	allowed = pass != limit.Never && pass <= k.last
 	if cost > 0 && (allowed || p.countDenied) {
-		p.change(key, k, func(w limit.Window, u limit.Usage) limit.Usage { return w.Add(u, k.last, cost) })
+		p.change(key, k, func(w limit.Window, u *limit.Usage) { w.Add(u, k.last, cost) })
 		if !allowed {
 			pass = p.check(p.at(key, now), cost)
 		}
@@ -86,8 +87,8 @@ func (p *plain) same(t *testing.T, l *Limiter, key string, now int64, at string)
 	for i, u := range l.Detail(key, nil) {
 		w := p.windows[i]
 		want := Usage{
-			Period: time.Duration(w.PeriodNs), Limit: w.Most(), Used: w.Count(k.usage[i], k.last),
-			Remaining: w.Remaining(k.usage[i], k.last), ResetAt: time.Unix(0, w.Reset(k.usage[i], k.last)),
+			Period: time.Duration(w.PeriodNs), Limit: w.Most(), Used: w.Count(&k.usage[i], k.last),
+			Remaining: w.Remaining(&k.usage[i], k.last), ResetAt: time.Unix(0, w.Reset(&k.usage[i], k.last)),
 		}
 		require.Equal(t, want, u, "%s: window %d, key %s", at, i, key)
 		least = min(least, u.Remaining)
@@ -157,12 +158,12 @@ func TestLimiterIsTheArithmetic(t *testing.T) {
 			switch r.IntN(12) {
 			case 0:
 				k := p.at(key, now)
-				p.change(key, k, func(w limit.Window, u limit.Usage) limit.Usage { return w.Add(u, k.last, units) })
+				p.change(key, k, func(w limit.Window, u *limit.Usage) { w.Add(u, k.last, units) })
 				_, err := l.Inc(key, units)
 				require.NoError(t, err)
 			case 1:
 				k := p.at(key, now)
-				p.change(key, k, func(w limit.Window, _ limit.Usage) limit.Usage { return w.Set(k.last, units) })
+				p.change(key, k, func(w limit.Window, u *limit.Usage) { *u = w.Set(k.last, units) })
 				_, err := l.Set(key, units)
 				require.NoError(t, err)
 			case 2:

@@ -43,7 +43,7 @@ func (s *store) prepare(empty []byte, buckets int) {
 	for s.chunkBits = 0; len(empty)<<(s.chunkBits+1) <= chunkBytes && 1<<s.chunkBits < buckets; s.chunkBits++ {
 	}
 	s.chunks = make([][]byte, (buckets-1)>>s.chunkBits+1)
-	s.chunkSize = uint64(cap(slices.Grow([]byte(nil), len(empty)<<s.chunkBits)))
+	s.chunkSize = uint64(allocated(len(empty) << s.chunkBits))
 }
 
 // bucket returns the bytes of a bucket, nil before its chunk exists.

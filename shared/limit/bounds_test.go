@@ -28,19 +28,19 @@ func admitted(r *rand.Rand, w Window) []event {
 		}
 		now = max(now, 0)
 		at := max(now, last)
-		u = w.Roll(u, last, at)
+		u = rolled(w, u, last, at)
 		last = at
 		cost := uint32(1)
 		if r.IntN(4) == 0 {
 			cost = 1 + uint32(r.IntN(int(w.Most())+1))
 		}
-		pass := w.Check(u, at, cost)
+		pass := w.Check(&u, at, cost)
 		if pass != at && pass != Never && r.IntN(2) == 0 {
 			at, now = pass, pass // whoever waits as told gets in
-			u, last = w.Roll(u, last, at), at
+			u, last = rolled(w, u, last, at), at
 		}
-		if w.Check(u, at, cost) == at {
-			u = w.Add(u, at, cost)
+		if w.Check(&u, at, cost) == at {
+			u = added(w, u, at, cost)
 			hits = append(hits, event{at, cost})
 		}
 	}

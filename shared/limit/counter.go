@@ -3,20 +3,22 @@ package limit
 import "math/bits"
 
 // rollCounter moves u from the bucket of last to that of now.
-func (w Window) rollCounter(u Usage, last, now int64) Usage {
+func (w *Window) rollCounter(u *Usage, last, now int64) {
 	switch (w.start(now) - w.start(last)) / w.PeriodNs {
 	case 0:
-		return u
 	case 1:
-		return Usage{Prev: u.Used}
+		*u = Usage{Prev: u.Used}
 	default:
-		return Usage{}
+		*u = Usage{}
 	}
 }
 
 // weighted is the part of the bucket before that still counts at now:
 // ⌊prev·(W−e)/W⌋, e into the current bucket.
-func (w Window) weighted(prev uint32, now int64) uint32 {
+func (w *Window) weighted(prev uint32, now int64) uint32 {
+	if prev == 0 {
+		return 0
+	}
 	return uint32(mulDiv(w.End(now)-now, prev, w.PeriodNs))
 }
 
@@ -24,12 +26,12 @@ func (w Window) weighted(prev uint32, now int64) uint32 {
 // exact. With A = limit−cost−cur it is ⌊W·(prev−A−1)/prev⌋+1−e where A ≥ 0, and
 // otherwise, with B = limit−cost, what is left of this bucket and
 // ⌊W·(cur−B−1)/cur⌋+1 of the next.
-func (w Window) checkCounter(u Usage, now int64, cost uint32) int64 {
+func (w *Window) checkCounter(u *Usage, now int64, cost uint32) int64 {
 	room := w.Limit - cost
 	if u.Used > room {
 		return w.End(now) + mulDiv(w.PeriodNs, u.Used-room-1, int64(u.Used)) + 1
 	}
-	if a := room - u.Used; w.weighted(u.Prev, now) > a {
+	if a := room - u.Used; u.Prev > a && w.weighted(u.Prev, now) > a {
 		return w.start(now) + mulDiv(w.PeriodNs, u.Prev-a-1, int64(u.Prev)) + 1
 	}
 	return now
@@ -37,7 +39,7 @@ func (w Window) checkCounter(u Usage, now int64, cost uint32) int64 {
 
 // counterExpiry is the end of the bucket in which u, written at last, counts
 // for the last time.
-func (w Window) counterExpiry(u Usage, last int64) int64 {
+func (w *Window) counterExpiry(u *Usage, last int64) int64 {
 	switch {
 	case u.Used > 0:
 		return w.End(last) + w.PeriodNs
@@ -49,20 +51,20 @@ func (w Window) counterExpiry(u Usage, last int64) int64 {
 
 // takeBackCounter takes the hit out of the current bucket, or out of the one
 // before if the window has moved on by one.
-func (w Window) takeBackCounter(u Usage, at, now int64, cost uint32) (Usage, bool) {
+func (w *Window) takeBackCounter(u *Usage, at, now int64, cost uint32) bool {
 	from := &u.Used
 	switch (w.start(now) - w.start(at)) / w.PeriodNs {
 	case 0:
 	case 1:
 		from = &u.Prev
 	default:
-		return u, true
+		return true
 	}
 	if *from < cost {
-		return u, false
+		return false
 	}
 	*from -= cost
-	return u, true
+	return true
 }
 
 // mulDiv is ⌊a·b/c⌋, which must fit; a ≥ 0, c > 0.

@@ -11,11 +11,11 @@ package limit
 // Floor returns what u, written at last, leaves behind at now. w has the rule's
 // own limits, the key that wrote u may have had others: a bucket is full when
 // the later of the two says so.
-func (w Window) Floor(u Usage, last, now int64) Usage {
+func (w *Window) Floor(u Usage, last, now int64) Usage {
 	if w.Algorithm == TokenBucket {
-		return w.fullFrom(w.Expiry(u, last), w.fullAt(u, last), now)
+		return w.fullFrom(w.Expiry(&u, last), w.fullAt(&u, last), now)
 	}
-	u = w.Roll(u, last, now)
+	w.Roll(&u, last, now)
 	if u.IsZero() {
 		return Usage{}
 	}
@@ -33,7 +33,7 @@ func (w Window) Floor(u Usage, last, now int64) Usage {
 // fullFrom is the floor, at now, of a TokenBucket that is full from that instant
 // on, and by the limits of w alone from the instant own on. What lies between is
 // no debt, but the time of other limits.
-func (w Window) fullFrom(full, own, now int64) Usage {
+func (w *Window) fullFrom(full, own, now int64) Usage {
 	if full <= now {
 		return Usage{}
 	}
@@ -46,16 +46,17 @@ func (w Window) fullFrom(full, own, now int64) Usage {
 
 // ByRule returns u, written at last by a key that may have limits of its own,
 // as it stands at now when measured by the rule's, which w has.
-func (w Window) ByRule(u Usage, last, now int64) Usage {
+func (w *Window) ByRule(u Usage, last, now int64) Usage {
 	if w.Algorithm == TokenBucket {
-		full := w.fullBy(u, last)
+		full := w.fullBy(&u, last)
 		return w.Start(w.fullFrom(full, full, now), now, nil)
 	}
-	return w.Roll(u, last, now)
+	w.Roll(&u, last, now)
+	return u
 }
 
 // RollFloor returns the floor f, written at last, as it stands at now.
-func (w Window) RollFloor(f Usage, last, now int64) Usage {
+func (w *Window) RollFloor(f Usage, last, now int64) Usage {
 	switch w.Algorithm {
 	case SlidingWindowLog:
 		if f.EndNs <= now-w.PeriodNs {
@@ -75,14 +76,15 @@ func (w Window) RollFloor(f Usage, last, now int64) Usage {
 		}
 		return f
 	}
-	return w.Roll(f, last, now)
+	w.Roll(&f, last, now)
+	return f
 }
 
 // refloor returns the floor of a bucket, written at last under another rate or
 // burst: nobody knows what was left, so it counts as empty at that time, or as
 // deep in debt as it was. It must not count as empty whenever somebody looks:
 // a key that starts from it would wait forever.
-func (w Window) refloor(f Usage, last int64) Usage {
+func (w *Window) refloor(f Usage, last int64) Usage {
 	if f.EndNs <= last {
 		return Usage{}
 	}
@@ -95,7 +97,7 @@ func (w Window) refloor(f Usage, last int64) Usage {
 	}
 	own := last
 	if w.Limit > 0 {
-		own = w.fullAt(Usage{Tokens: level, EndNs: 1}, last)
+		own = w.fullAt(&Usage{Tokens: level, EndNs: 1}, last)
 	}
 	full := own
 	if f.Prev == 0 { // written by who did not know the rule, from what records say
@@ -109,7 +111,7 @@ func (w Window) refloor(f Usage, last int64) Usage {
 
 // Join returns the floor f after a record with the floor g was removed. Both
 // must have been rolled to the same instant.
-func (w Window) Join(f, g Usage) Usage {
+func (w *Window) Join(f, g Usage) Usage {
 	switch {
 	case w.Algorithm != TokenBucket:
 	case w.Burst == 0 && !f.IsZero() && !g.IsZero(): // f's limits say nothing about g
@@ -124,7 +126,7 @@ func (w Window) Join(f, g Usage) Usage {
 
 // Start returns the usage with which a key without a record is checked at now,
 // given the floor f rolled to now. log is where a SlidingWindowLog's is put.
-func (w Window) Start(f Usage, now int64, log []int64) Usage {
+func (w *Window) Start(f Usage, now int64, log []int64) Usage {
 	switch {
 	case f.IsZero():
 		return Usage{}
@@ -145,7 +147,7 @@ func (w Window) Start(f Usage, now int64, log []int64) Usage {
 // Inherit returns the usage from which such a key counts on, given what it was
 // checked with. A window whose true opening is not known slides; a jittered one
 // is the key's own.
-func (w Window) Inherit(u Usage, now int64) Usage {
+func (w *Window) Inherit(u Usage, now int64) Usage {
 	switch {
 	case u.IsZero():
 	case w.Algorithm == FixedWindowPerKey:

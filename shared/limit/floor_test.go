@@ -41,9 +41,9 @@ func TestTheFloorOfAKeyWithLimitsOfItsOwn(t *testing.T) {
 	floor := rule.Floor(u, now, now)
 	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: withStamp(160*second, foreignStamp)}, floor)
 	back := own.Start(rule.RollFloor(floor, now, now), now, nil)
-	require.Equal(t, now+1, own.Check(back, now, 40), "who comes back has what it had, less a nanosecond")
-	require.EqualValues(t, 120, rule.Count(rule.ByRule(u, now, now), now), "and is not what is used least")
-	require.Zero(t, rule.Count(rule.Roll(u, now, now), now))
+	require.Equal(t, now+1, own.Check(&back, now, 40), "who comes back has what it had, less a nanosecond")
+	require.EqualValues(t, 120, rule.Count(new(rule.ByRule(u, now, now)), now), "and is not what is used least")
+	require.Zero(t, rule.Count(new(rolled(rule, u, now, now)), now))
 }
 
 // Under another rate the floor is empty when it was written, not whenever
@@ -63,13 +63,13 @@ func TestTheFloorOfAnotherRate(t *testing.T) {
 		rolled := c.w.RollFloor(floor, written, written)
 		require.Equal(t, Usage{Used: c.w.Limit, Prev: c.w.Burst, EndNs: written + c.filled}, rolled, name)
 		u := c.w.Start(rolled, written, nil)
-		pass := c.w.Check(u, written, 1)
+		pass := c.w.Check(&u, written, 1)
 		require.Equal(t, written+second/int64(c.w.Limit), pass, name)
 		later := c.w.Start(c.w.RollFloor(floor, written, pass), pass, nil)
-		require.Equal(t, pass, c.w.Check(later, pass, 1), name)
+		require.Equal(t, pass, c.w.Check(&later, pass, 1), name)
 		require.Zero(t, c.w.RollFloor(floor, written, written+c.filled), name)
 	}
-	require.Zero(t, Window{Algorithm: TokenBucket, Limit: 7, Burst: 9, PeriodNs: second}.RollFloor(floor, 200*second, 200*second),
+	require.Zero(t, (&Window{Algorithm: TokenBucket, Limit: 7, Burst: 9, PeriodNs: second}).RollFloor(floor, 200*second, 200*second),
 		"nobody is full less than full")
 
 	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
@@ -98,7 +98,7 @@ func TestTheTimeOfLimitsThatAreGoneIsNoDebt(t *testing.T) {
 	stamped.Stamp = NewStamp(7)
 	floor = fast.Floor(stamped.Set(written, 40), written, written)
 	require.Equal(t, rolled, next.RollFloor(floor, written, written), "the same of an override that is gone")
-	blind := Window{Algorithm: TokenBucket, PeriodNs: slow.PeriodNs}.Floor(emptied, written, written)
+	blind := (&Window{Algorithm: TokenBucket, PeriodNs: slow.PeriodNs}).Floor(emptied, written, written)
 	require.Equal(t, rolled, next.RollFloor(fast.RollFloor(blind, written, written), written, written), "the same by way of who knows no limits")
 
 	indebted := fast.Floor(fast.Set(written, 31_000), written, written)
@@ -115,15 +115,15 @@ func TestLimitsOfZeroHoldNobodyUp(t *testing.T) {
 		floor := rule.Floor(own.Set(now, 7), now, now)
 		require.Equal(t, rule.stamped(now+7*second), floor.EndNs)
 		floor = rule.RollFloor(floor, now, now)
-		require.Equal(t, now, own.Check(own.Start(floor, now, nil), now, 2), "what is left to it")
-		require.LessOrEqual(t, own.Check(own.Start(floor, now, nil), now, 3), now+stampMask)
-		require.Greater(t, own.Check(own.Start(floor, now, nil), now, 4), now+second-1)
+		require.Equal(t, now, own.Check(new(own.Start(floor, now, nil)), now, 2), "what is left to it")
+		require.LessOrEqual(t, own.Check(new(own.Start(floor, now, nil)), now, 3), now+stampMask)
+		require.Greater(t, own.Check(new(own.Start(floor, now, nil)), now, 4), now+second-1)
 
 		rule.Stamp, rule.FillNs = 7, 40*second
 		slower := Window{Algorithm: TokenBucket, Limit: 1, Burst: 40, PeriodNs: second, Stamp: 7}
 		floor = rule.RollFloor(floor, now, now)
 		require.Equal(t, rule.stamped(now+40*second), floor.EndNs, "nothing is left under other overrides")
-		require.Zero(t, slower.Remaining(slower.Start(floor, now, nil), now))
+		require.Zero(t, slower.Remaining(new(slower.Start(floor, now, nil)), now))
 	}
 	rule := Window{Algorithm: TokenBucket, Limit: 10, Burst: 10, PeriodNs: second}
 	none := Window{Algorithm: TokenBucket, Burst: 10, PeriodNs: second}
@@ -135,16 +135,16 @@ func TestLimitsOfZeroHoldNobodyUp(t *testing.T) {
 // What has no room in a log is not forgotten before it would have left.
 func TestALogWithoutRoom(t *testing.T) {
 	w := Window{Algorithm: SlidingWindowLog, Limit: 9, PeriodNs: 10 * second, Units: 2}
-	u := w.Add(w.Add(Usage{}, second, 2), 2*second, 1)
+	u := added(w, added(w, Usage{}, second, 2), 2*second, 1)
 	require.Equal(t, Usage{Log: []int64{second, 2 * second}, Cut: true}, u)
-	require.Equal(t, Usage{Log: []int64{second, second}, Cut: true}, w.Add(Usage{}, second, 3))
-	got, taken := w.TakeBack(u, u, 2*second, 3*second, 1, false)
+	require.Equal(t, Usage{Log: []int64{second, second}, Cut: true}, added(w, Usage{}, second, 3))
+	got, taken := takenBack(w, u, u, 2*second, 3*second, 1, false)
 	require.False(t, taken, "a unit is missing in its place")
 	require.Equal(t, u, got)
-	require.Equal(t, 11*second, w.Check(u, 3*second, 1), "it admits no more than it can count")
-	require.Equal(t, Never, w.Check(u, 3*second, 3))
-	require.Zero(t, w.Remaining(u, 3*second))
-	require.Equal(t, Usage{Log: []int64{2 * second}}, w.Roll(u, 2*second, 11*second))
+	require.Equal(t, 11*second, w.Check(&u, 3*second, 1), "it admits no more than it can count")
+	require.Equal(t, Never, w.Check(&u, 3*second, 3))
+	require.Zero(t, w.Remaining(&u, 3*second))
+	require.Equal(t, Usage{Log: []int64{2 * second}}, rolled(w, u, 2*second, 11*second))
 }
 
 func TestKeyShift(t *testing.T) {

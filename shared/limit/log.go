@@ -1,7 +1,7 @@
 package limit
 
 // live returns the units of a log that are within the window at now.
-func (w Window) live(log []int64, now int64) []int64 {
+func (w *Window) live(log []int64, now int64) []int64 {
 	low, high := 0, len(log)
 	for low < high {
 		if middle := (low + high) / 2; log[middle] <= now-w.PeriodNs {
@@ -15,7 +15,7 @@ func (w Window) live(log []int64, now int64) []int64 {
 
 // checkLog: the hit passes once so many of the oldest units have left that it
 // fits.
-func (w Window) checkLog(u Usage, now int64, cost uint32) int64 {
+func (w *Window) checkLog(u *Usage, now int64, cost uint32) int64 {
 	over := int64(len(u.Log)) + int64(cost) - int64(w.Most())
 	if over <= 0 {
 		return now
@@ -26,7 +26,7 @@ func (w Window) checkLog(u Usage, now int64, cost uint32) int64 {
 // addLog appends cost units of now and keeps the newest that the log can hold.
 // What it has no room for is older than what it keeps, so once one of those has
 // left the window nothing is missing any more.
-func (w Window) addLog(u Usage, now int64, cost uint32) Usage {
+func (w *Window) addLog(u *Usage, now int64, cost uint32) {
 	room := int(w.Units)
 	n := min(int(cost), room)
 	u.Cut = u.Cut || len(u.Log)+int(cost) > room
@@ -36,17 +36,16 @@ func (w Window) addLog(u Usage, now int64, cost uint32) Usage {
 	for range n {
 		u.Log = append(u.Log, now)
 	}
-	return u
 }
 
 // takeBackLog takes cost units of that instant out of the log, unless older
 // ones are missing in their place.
-func (w Window) takeBackLog(u Usage, at, now int64, cost uint32) (Usage, bool) {
+func (w *Window) takeBackLog(u *Usage, at, now int64, cost uint32) bool {
 	if at+w.PeriodNs <= now {
-		return u, true
+		return true
 	}
 	if u.Cut {
-		return u, false
+		return false
 	}
 	kept, taken := u.Log[:0], uint32(0)
 	for _, t := range u.Log {
@@ -57,5 +56,5 @@ func (w Window) takeBackLog(u Usage, at, now int64, cost uint32) (Usage, bool) {
 		kept = append(kept, t)
 	}
 	u.Log = kept
-	return u, taken == cost
+	return taken == cost
 }

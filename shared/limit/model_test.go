@@ -193,15 +193,15 @@ func TestAgainstTheModel(t *testing.T) {
 			}
 			cost := randomCost(r, w.Limit)
 			at := max(now, last)
-			v := w.Roll(u, last, at)
+			v := rolled(w, u, last, at)
 			written := *m
 			require.Equal(t, at, m.advance(now))
 			compared++
 			used := m.used()
-			if v.Used != used || w.Remaining(v, at) != uint32(max(int64(w.Limit)-int64(used), 0)) {
+			if v.Used != used || w.Remaining(&v, at) != uint32(max(int64(w.Limit)-int64(used), 0)) {
 				t.Fatalf("%+v at %d: %+v, the model has used %d", w, at, v, used)
 			}
-			pass := w.Check(v, at, cost)
+			pass := w.Check(&v, at, cost)
 			if want := m.check(at, cost); pass != want {
 				t.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the model at %d", w, at, v, cost, pass, want)
 			}
@@ -213,11 +213,11 @@ func TestAgainstTheModel(t *testing.T) {
 				continue
 			}
 			wasOpen := v.EndNs != 0
-			u, last = w.Add(v, at, cost), at
+			u, last = added(w, v, at, cost), at
 			if opened := m.add(at, cost); opened != (w.Algorithm == FixedWindowPerKey && !wasOpen) {
 				t.Fatalf("%+v at %d: opened %v", w, at, opened)
 			}
-			if end := w.Reset(u, at); end != m.end(at) || w.Expiry(u, at) != end {
+			if end := w.Reset(&u, at); end != m.end(at) || w.Expiry(&u, at) != end {
 				t.Fatalf("%+v at %d: %+v ends at %d, in the model at %d", w, at, u, end, m.end(at))
 			}
 			if !unchecked && r.IntN(4) == 0 {
@@ -235,32 +235,32 @@ func takeBackBoth(t *testing.T, r *rand.Rand, w Window, m *model, after Usage, a
 	index := len(m.events) - 1
 	now := at + r.Int64N(w.PeriodNs)/int64(1+r.IntN(4))
 	if r.IntN(2) == 0 {
-		v := w.Roll(u, last, now)
+		v := rolled(w, u, last, now)
 		written := *m
 		m.advance(now)
-		if w.Check(v, now, 1) == now {
+		if w.Check(&v, now, 1) == now {
 			if len(m.events) == 0 {
 				index = -1
 			}
-			u, last = w.Add(v, now, 1), now
+			u, last = added(w, v, now, 1), now
 			m.add(now, 1)
 		} else {
 			*m = written
 		}
 		now += r.Int64N(w.PeriodNs)
 	}
-	v := w.Roll(u, last, now)
+	v := rolled(w, u, last, now)
 	if m.advance(now); len(m.events) == 0 {
 		index = -1
 	}
-	gone := index < 0 || w.endOf(after, at) <= now
+	gone := index < 0 || w.endOf(&after, at) <= now
 	stays := gone && index >= 0 && v.Slides
 	if gone {
 		m.last = now
 	} else {
 		m.takeBack(now, index, opened)
 	}
-	u, taken := w.TakeBack(v, after, at, now, cost, opened && w.Algorithm == FixedWindowPerKey)
+	u, taken := takenBack(w, v, after, at, now, cost, opened && w.Algorithm == FixedWindowPerKey)
 	if taken == stays {
 		t.Fatalf("%+v at %d: take back of %d counted at %d from %+v: taken %v, in the model %v", w, now, cost, at, v, taken, !stays)
 	}

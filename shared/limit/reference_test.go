@@ -59,7 +59,7 @@ type course struct {
 func (c *course) rolled(at int64) Usage {
 	u := c.usage
 	u.Log = slices.Clone(u.Log)
-	return c.window.Roll(u, c.last, at)
+	return rolled(c.window, u, c.last, at)
 }
 
 // look compares everything that can be asked at one instant, and returns when
@@ -72,13 +72,13 @@ func (c *course) look(at int64, cost uint32) (Usage, int64) {
 	if w.Limit == 0 {
 		left = 0
 	}
-	if got := w.Count(u, at); int64(got) != used || int64(w.Remaining(u, at)) != left {
-		c.Fatalf("%+v at %d: %+v: used %d and %d left, in the reference %d and %d", w, at, u, got, w.Remaining(u, at), used, left)
+	if got := w.Count(&u, at); int64(got) != used || int64(w.Remaining(&u, at)) != left {
+		c.Fatalf("%+v at %d: %+v: used %d and %d left, in the reference %d and %d", w, at, u, got, w.Remaining(&u, at), used, left)
 	}
-	if got, want := w.Reset(u, at), atMost(c.reference.reset(at), at+far); got != want {
+	if got, want := w.Reset(&u, at), atMost(c.reference.reset(at), at+far); got != want {
 		c.Fatalf("%+v at %d: %+v: resets at %d, in the reference at %d", w, at, u, got, want)
 	}
-	pass := w.Check(u, at, cost)
+	pass := w.Check(&u, at, cost)
 	switch {
 	case w.Limit == 0 || cost > w.Most():
 		if pass != Never {
@@ -103,10 +103,10 @@ func (c *course) exact(at, pass int64, cost uint32) {
 	if !c.reference.passes(pass, cost) {
 		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference later", c.window, at, c.usage, cost, pass)
 	}
-	if got := c.window.Check(c.rolled(pass), pass, cost); got != pass {
+	if got := c.window.Check(new(c.rolled(pass)), pass, cost); got != pass {
 		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, and then at %d", c.window, at, c.usage, cost, pass, got)
 	}
-	if got := c.window.Check(c.rolled(pass-1), pass-1, cost); got != pass {
+	if got := c.window.Check(new(c.rolled(pass-1)), pass-1, cost); got != pass {
 		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, but 1 ns earlier at %d", c.window, at, c.usage, cost, pass, got)
 	}
 }
@@ -121,7 +121,7 @@ func (c *course) wrote(u Usage, at int64) {
 	if c.window.Algorithm == TokenBucket {
 		late = want & 1 // a time without a stamp is even
 	}
-	if got := c.window.Expiry(u, at); got != want && got != want+late {
+	if got := c.window.Expiry(&u, at); got != want && got != want+late {
 		c.Fatalf("%+v at %d: %+v expires at %d, in the reference at %d", c.window, at, u, got, want)
 	}
 }
@@ -134,7 +134,7 @@ func (c *course) hit(unchecked bool) {
 		return
 	}
 	c.reference.add(at, cost)
-	c.wrote(c.window.Add(u, at, cost), at)
+	c.wrote(added(c.window, u, at, cost), at)
 	if unchecked || c.random.IntN(4) > 0 {
 		return
 	}
@@ -144,12 +144,12 @@ func (c *course) hit(unchecked bool) {
 		between := max(c.now, c.last)
 		if u, pass := c.look(between, 1); pass == between {
 			c.reference.add(between, 1)
-			c.wrote(c.window.Add(u, between, 1), between)
+			c.wrote(added(c.window, u, between, 1), between)
 		}
 	}
 	c.now = max(c.now, c.last) + c.random.Int64N(c.window.PeriodNs)/int64(1+c.random.IntN(5))
 	back := max(c.now, c.last)
-	u, taken := c.window.TakeBack(c.rolled(back), after, at, back, cost, false)
+	u, taken := takenBack(c.window, c.rolled(back), after, at, back, cost, false)
 	if want := c.reference.takeBack(at, back, cost); taken != want {
 		c.Fatalf("%+v at %d: take back of %d counted at %d: %v, in the reference %v", c.window, back, cost, at, taken, want)
 	}

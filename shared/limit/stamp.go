@@ -21,7 +21,7 @@ func NewStamp(hash uint64) uint16 { return 3 + 2*uint16(hash%(stampMask/2)) }
 
 // Fill is how long an empty TokenBucket takes to be full; 0 for one that never
 // lets a hit pass, or every one.
-func (w Window) Fill() int64 {
+func (w *Window) Fill() int64 {
 	if w.Algorithm != TokenBucket || w.Limit == 0 || w.Unlimited {
 		return 0
 	}
@@ -29,7 +29,7 @@ func (w Window) Fill() int64 {
 }
 
 // stamped returns the first instant from ns on with w's stamp.
-func (w Window) stamped(ns int64) int64 { return withStamp(ns, int64(w.Stamp)) }
+func (w *Window) stamped(ns int64) int64 { return withStamp(ns, int64(w.Stamp)) }
 
 func withStamp(ns, stamp int64) int64 {
 	if stamp == 0 {
@@ -48,4 +48,4 @@ func stampOf(ns int64) int64 {
 
 // stale reports whether the instant says nothing about the keys of w that have
 // limits of their own.
-func (w Window) stale(ns int64) bool { return w.Stamp != 0 && stampOf(ns) != int64(w.Stamp) }
+func (w *Window) stale(ns int64) bool { return w.Stamp != 0 && stampOf(ns) != int64(w.Stamp) }

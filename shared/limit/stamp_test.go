@@ -20,7 +20,7 @@ func TestStamps(t *testing.T) {
 			require.Less(t, got, ns+stampMask+1)
 			require.Equal(t, got, w.stamped(got), "a stamp costs once")
 			require.False(t, w.stale(got))
-			shifted := w.Shift(Usage{EndNs: got}, -12345)
+			shifted := shifted(w, Usage{EndNs: got}, -12345)
 			require.False(t, w.stale(shifted.EndNs), "a clock that is set back changes no limits")
 			require.GreaterOrEqual(t, shifted.EndNs, got-12345)
 		}
@@ -39,7 +39,7 @@ func TestFill(t *testing.T) {
 	unlimited.Unlimited, never.Limit = true, 0
 	require.Zero(t, unlimited.Fill())
 	require.Zero(t, never.Fill())
-	require.Zero(t, Window{Algorithm: FixedWindow, Limit: 3, PeriodNs: second}.Fill())
+	require.Zero(t, (&Window{Algorithm: FixedWindow, Limit: 3, PeriodNs: second}).Fill())
 }
 
 // A floor made under other overrides is empty when it was written for whoever
@@ -61,8 +61,8 @@ func TestAFloorOfOtherOverrides(t *testing.T) {
 	rolled := next.RollFloor(fresh, written, now)
 	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: next.stamped(written + next.FillNs)}, rolled)
 	start := slow.Start(rolled, written, nil)
-	require.Zero(t, slow.Remaining(start, written), "empty when it was written")
-	require.LessOrEqual(t, slow.Check(start, written, 1), written+second+stampMask, "and not in debt")
+	require.Zero(t, slow.Remaining(&start, written), "empty when it was written")
+	require.LessOrEqual(t, slow.Check(&start, written, 1), written+second+stampMask, "and not in debt")
 	require.Equal(t, rolled, next.RollFloor(rolled, now, now))
 	for range 5 { // both see it in turn
 		rolled = next.RollFloor(old.RollFloor(rolled, written, written), written, written)

@@ -65,34 +65,35 @@ const (
 func after(now, wait int64) int64 { return now + max(min(wait, end-now), 0) }
 
 // full is a bucket with all its tokens.
-func (w Window) full() Tokens { return tokens(uint64(w.Burst), w.PeriodNs) }
+func (w *Window) full() Tokens { return tokens(uint64(w.Burst), w.PeriodNs) }
 
 // level returns what the bucket of u holds.
-func (w Window) level(u Usage) Tokens {
+func (w *Window) level(u *Usage) Tokens {
 	if u.EndNs == 0 {
 		return w.full()
 	}
 	return u.Tokens
 }
 
-// refill returns u, written at last, with what the bucket has gained since.
-func (w Window) refill(u Usage, last, now int64) Usage {
+// refill adds to u, written at last, what the bucket has gained since.
+func (w *Window) refill(u *Usage, last, now int64) {
 	switch {
 	case u.EndNs == 0:
-		return Usage{}
+		*u = Usage{}
+		return
 	case w.Burst == 0: // whoever asks does not know the bucket's size
-		return u
+		return
 	}
 	level := u.Tokens.add(tokens(uint64(now-last), int64(w.Limit)))
 	if full := w.full(); !level.less(full) {
-		return Usage{}
+		*u = Usage{}
+		return
 	}
 	u.Tokens = level
-	return u
 }
 
 // checkTokens: the hit passes once the bucket holds cost tokens.
-func (w Window) checkTokens(u Usage, now int64, cost uint32) int64 {
+func (w *Window) checkTokens(u *Usage, now int64, cost uint32) int64 {
 	need, level := tokens(uint64(cost), w.PeriodNs), w.level(u)
 	if !level.less(need) {
 		return now
@@ -100,16 +101,15 @@ func (w Window) checkTokens(u Usage, now int64, cost uint32) int64 {
 	return after(now, need.sub(level).ceilDiv(uint64(w.Limit)))
 }
 
-// take returns u after cost tokens were taken, into debt if need be.
-func (w Window) take(u Usage, now int64, cost uint32) Usage {
-	if w.Burst == 0 {
-		return u
+// take takes cost tokens out of u, into debt if need be.
+func (w *Window) take(u *Usage, now int64, cost uint32) {
+	if w.Burst != 0 {
+		*u = w.holding(w.level(u).sub(tokens(uint64(cost), w.PeriodNs)), now)
 	}
-	return w.holding(w.level(u).sub(tokens(uint64(cost), w.PeriodNs)), now)
 }
 
 // holding is the usage of a bucket with that level.
-func (w Window) holding(level Tokens, now int64) Usage {
+func (w *Window) holding(level Tokens, now int64) Usage {
 	if !level.less(w.full()) {
 		return Usage{}
 	}
@@ -117,13 +117,13 @@ func (w Window) holding(level Tokens, now int64) Usage {
 	if w.Limit == 0 { // never full, but others must not wait for that: see Start
 		u.EndNs = w.stamped(after(now, w.PeriodNs))
 	} else {
-		u.EndNs = w.stamped(w.fullAt(u, now))
+		u.EndNs = w.stamped(w.fullAt(&u, now))
 	}
 	return u
 }
 
 // fullAt is when the bucket of u, written at last, is full.
-func (w Window) fullAt(u Usage, last int64) int64 {
+func (w *Window) fullAt(u *Usage, last int64) int64 {
 	if u.EndNs == 0 {
 		return 0
 	}
@@ -139,7 +139,7 @@ func (w Window) fullAt(u Usage, last int64) int64 {
 
 // fullBy is when the bucket of u, written at last, is full, by w and by whoever
 // wrote it.
-func (w Window) fullBy(u Usage, last int64) int64 {
+func (w *Window) fullBy(u *Usage, last int64) int64 {
 	if w.Burst == 0 || w.Limit == 0 { // who asks does not know the bucket's size, or fills none
 		return u.EndNs
 	}
@@ -148,7 +148,7 @@ func (w Window) fullBy(u Usage, last int64) int64 {
 
 // missing is how many whole tokens the bucket of u lacks, counting one begun
 // as missing.
-func (w Window) missing(u Usage) uint32 {
+func (w *Window) missing(u *Usage) uint32 {
 	lacks := w.full().sub(w.level(u))
 	if !lacks.positive() {
 		return 0
@@ -156,12 +156,11 @@ func (w Window) missing(u Usage) uint32 {
 	return uint32(min(lacks.ceilDiv(uint64(w.PeriodNs)), 1<<32-1))
 }
 
-// giveBack returns u with what is not yet refilled of a charge made at the
+// giveBack puts back into u what is not yet refilled of a charge made at the
 // instant at.
-func (w Window) giveBack(u Usage, at, now int64, cost uint32) Usage {
+func (w *Window) giveBack(u *Usage, at, now int64, cost uint32) {
 	charge := tokens(uint64(cost), w.PeriodNs).sub(tokens(uint64(max(now-at, 0)), int64(w.Limit)))
-	if !charge.positive() || u.EndNs == 0 || w.Burst == 0 {
-		return u
+	if charge.positive() && u.EndNs != 0 && w.Burst != 0 {
+		*u = w.holding(u.Tokens.add(charge), now)
 	}
-	return w.holding(u.Tokens.add(charge), now)
 }

@@ -136,11 +136,11 @@ func TestTheBucketAgainstTheReference(t *testing.T) {
 func TestABucketOfUnknownSizeGainsNothing(t *testing.T) {
 	w := Window{Algorithm: TokenBucket, Limit: 5, Burst: 10, PeriodNs: second}
 	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
-	u := w.Add(Usage{}, day, 7)
-	require.Equal(t, u, unknown.Roll(u, day, day+ms))
-	require.Equal(t, u, unknown.Add(u, day+ms, 2))
-	got, taken := unknown.TakeBack(u, u, day, day+ms, 2, false)
+	u := added(w, Usage{}, day, 7)
+	require.Equal(t, u, rolled(unknown, u, day, day+ms))
+	require.Equal(t, u, added(unknown, u, day+ms, 2))
+	got, taken := takenBack(unknown, u, u, day, day+ms, 2, false)
 	require.Equal(t, u, got)
 	require.True(t, taken)
-	require.Equal(t, Usage{}, unknown.Add(Usage{}, day, 3))
+	require.Equal(t, Usage{}, added(unknown, Usage{}, day, 3))
 }

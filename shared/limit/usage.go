@@ -24,28 +24,27 @@ func (u *Usage) IsZero() bool {
 	return u.Used == 0 && u.Prev == 0 && u.EndNs == 0 && len(u.Log) == 0
 }
 
-// Roll returns u, written at last, as it stands at now: what lies outside the
-// window counts no more. now must not be before last.
-func (w Window) Roll(u Usage, last, now int64) Usage {
+// Roll brings u, written at last, to now: what lies outside the window counts no
+// more. now must not be before last.
+func (w *Window) Roll(u *Usage, last, now int64) {
 	switch w.Algorithm {
 	case SlidingWindowLog:
 		live := w.live(u.Log, now)
 		u.Cut = u.Cut && len(live) > 0 && len(live) == len(u.Log)
 		u.Log = live
-		return u
 	case SlidingWindowCounter:
-		return w.rollCounter(u, last, now)
+		w.rollCounter(u, last, now)
 	case TokenBucket:
-		return w.refill(u, last, now)
+		w.refill(u, last, now)
+	default:
+		if w.endOf(u, last) <= now {
+			*u = Usage{}
+		}
 	}
-	if w.endOf(u, last) <= now {
-		return Usage{}
-	}
-	return u
 }
 
 // Expiry returns the instant from which u, written at last, counts nothing.
-func (w Window) Expiry(u Usage, last int64) int64 {
+func (w *Window) Expiry(u *Usage, last int64) int64 {
 	if u.IsZero() {
 		return 0
 	}
@@ -66,7 +65,7 @@ func (w Window) Expiry(u Usage, last int64) int64 {
 // Check returns the earliest instant at which a hit of cost units would pass
 // if nobody else came: now itself when it passes at once, Never when it cannot.
 // u must have been rolled to now.
-func (w Window) Check(u Usage, now int64, cost uint32) int64 {
+func (w *Window) Check(u *Usage, now int64, cost uint32) int64 {
 	if w.Unlimited {
 		return now
 	}
@@ -87,44 +86,39 @@ func (w Window) Check(u Usage, now int64, cost uint32) int64 {
 	return w.endOf(u, now)
 }
 
-// Add returns u with cost more units counted at now, saturating. u must have
-// been rolled to now. It does not check the limit.
-func (w Window) Add(u Usage, now int64, cost uint32) Usage {
+// Add counts cost more units at now, saturating. u must have been rolled to
+// now. It does not check the limit.
+func (w *Window) Add(u *Usage, now int64, cost uint32) {
 	switch w.Algorithm {
 	case SlidingWindowLog:
-		return w.addLog(u, now, cost)
+		w.addLog(u, now, cost)
 	case TokenBucket:
-		return w.take(u, now, cost)
+		w.take(u, now, cost)
+	default:
+		u.Used = addSaturating(u.Used, cost)
+		w.open(u, now)
 	}
-	u.Used = addSaturating(u.Used, cost)
-	return w.opened(u, now)
 }
 
-// opened returns u with its window's end where it has one of its own.
-func (w Window) opened(u Usage, now int64) Usage {
+// open gives u its window's end where it has one of its own.
+func (w *Window) open(u *Usage, now int64) {
 	switch {
 	case w.Algorithm == FixedWindowPerKey && (u.EndNs == 0 || u.Slides || w.Elastic):
 		u.EndNs, u.Slides = now+w.PeriodNs, u.Slides || w.Elastic
 	case w.Algorithm == FixedWindow && w.Jitter > 0:
 		u.EndNs = w.End(now)
 	}
-	return u
 }
 
 // Set returns the usage of a key that is said to have used n units at now.
-func (w Window) Set(now int64, n uint32) Usage {
-	switch w.Algorithm {
-	case SlidingWindowLog:
-		return w.addLog(Usage{}, now, n)
-	case TokenBucket:
-		return w.take(Usage{}, now, n)
-	}
-	return w.opened(Usage{Used: n}, now)
+func (w *Window) Set(now int64, n uint32) (u Usage) {
+	w.Add(&u, now, n)
+	return u
 }
 
 // Count returns how much of the limit u uses: units, or the tokens that are
 // missing from a full bucket. u must have been rolled to now.
-func (w Window) Count(u Usage, now int64) uint32 {
+func (w *Window) Count(u *Usage, now int64) uint32 {
 	switch w.Algorithm {
 	case SlidingWindowLog:
 		return uint32(len(u.Log))
@@ -139,7 +133,7 @@ func (w Window) Count(u Usage, now int64) uint32 {
 // Most returns the most units the window admits at once. A log that remembers
 // fewer units than its limit, as a configuration that is on its way out may
 // find it, admits no more than it can count.
-func (w Window) Most() uint32 {
+func (w *Window) Most() uint32 {
 	switch w.Algorithm {
 	case TokenBucket:
 		return w.Burst
@@ -151,7 +145,7 @@ func (w Window) Most() uint32 {
 
 // Remaining returns how many units still fit, at least 0. u must have been
 // rolled to now.
-func (w Window) Remaining(u Usage, now int64) uint32 {
+func (w *Window) Remaining(u *Usage, now int64) uint32 {
 	used, most := w.Count(u, now), w.Most()
 	if w.Limit == 0 || used >= most {
 		return 0
@@ -164,12 +158,14 @@ func (w Window) Remaining(u Usage, now int64) uint32 {
 // in which nothing counted so far counts any more; when the newest unit leaves a
 // log; when a bucket is full. It is now for a window that has counted nothing
 // and is not aligned. u must have been rolled to now.
-func (w Window) Reset(u Usage, now int64) int64 {
+func (w *Window) Reset(u *Usage, now int64) int64 {
 	switch {
 	case w.Algorithm == FixedWindow:
 		return w.End(now)
+	case w.Algorithm == SlidingWindowCounter && u.Used > 0:
+		return w.End(now) + w.PeriodNs
 	case w.Algorithm == SlidingWindowCounter:
-		return max(w.counterExpiry(u, now), w.End(now))
+		return w.End(now)
 	case u.IsZero():
 		return now
 	case w.Algorithm == TokenBucket:
@@ -178,43 +174,44 @@ func (w Window) Reset(u Usage, now int64) int64 {
 	return w.Expiry(u, now)
 }
 
-// TakeBack returns u without a hit of cost units that had left the window as
-// after at the instant at, and whether none of its charge is left behind: it
-// was taken back, or went with its window. opened says that the hit had opened
+// TakeBack takes a hit of cost units out of u that had left the window as after
+// at the instant at. It reports whether none of its charge is left behind: it was
+// taken back, or went with its window. opened says that the hit had opened
 // the key's window. A window in which nothing is left closes; one that lost
 // its opener slides from now on, because its true opening is not known any
 // more: any hit counted so far may be the first one left, so it ends a whole
 // period from now. u must have been rolled to now.
-func (w Window) TakeBack(u, after Usage, at, now int64, cost uint32, opened bool) (Usage, bool) {
+func (w *Window) TakeBack(u, after *Usage, at, now int64, cost uint32, opened bool) bool {
 	switch w.Algorithm {
 	case SlidingWindowLog:
 		return w.takeBackLog(u, at, now, cost)
 	case SlidingWindowCounter:
 		return w.takeBackCounter(u, at, now, cost)
 	case TokenBucket:
-		return w.giveBack(u, at, now, cost), true
+		w.giveBack(u, at, now, cost)
+		return true
 	}
 	if w.endOf(after, at) <= now {
-		return u, !u.Slides // a window that slid on still counts the hit
+		return !u.Slides // a window that slid on still counts the hit
 	}
 	if w.Algorithm == FixedWindowPerKey && u.EndNs != after.EndNs && !u.Slides {
-		return u, false
+		return false
 	}
 	if u.Used < cost {
-		return u, false
+		return false
 	}
 	u.Used -= cost
 	switch {
 	case u.Used == 0:
-		return Usage{}, true
+		*u = Usage{}
 	case opened:
 		u.EndNs, u.Slides = now+w.PeriodNs, true
 	}
-	return u, true
+	return true
 }
 
-// Shift returns u with its instants moved by delta nanoseconds.
-func (w Window) Shift(u Usage, delta int64) Usage {
+// Shift moves u's instants by delta nanoseconds.
+func (w *Window) Shift(u *Usage, delta int64) {
 	switch {
 	case u.EndNs == 0:
 	case w.Algorithm == TokenBucket:
@@ -225,14 +222,13 @@ func (w Window) Shift(u Usage, delta int64) Usage {
 	for i := range u.Log {
 		u.Log[i] += delta
 	}
-	return u
 }
 
 // Load is the part of a limit that is used, as a fraction to compare.
 type Load struct{ Used, Limit uint32 }
 
 // Load returns how much of the limit u uses. u must have been rolled to now.
-func (w Window) Load(u Usage, now int64) Load { return Load{w.Count(u, now), max(w.Most(), 1)} }
+func (w *Window) Load(u *Usage, now int64) Load { return Load{w.Count(u, now), max(w.Most(), 1)} }
 
 // Less reports whether l is the smaller fraction.
 func (l Load) Less(m Load) bool {

@@ -27,7 +27,7 @@ func TestAdd(t *testing.T) {
 		"per key, saturates":      {k, Usage{Used: math.MaxUint32, EndNs: 47 * ms}, 1, Usage{Used: math.MaxUint32, EndNs: 47 * ms}},
 		"aligned, nothing counts": {a, Usage{Used: 2}, 0, Usage{Used: 2}},
 	} {
-		require.Equal(t, c.want, c.w.Add(c.u, now, c.cost), name)
+		require.Equal(t, c.want, added(c.w, c.u, now, c.cost), name)
 	}
 }
 
@@ -50,9 +50,9 @@ func TestRemainingResetExpiry(t *testing.T) {
 		"per key, open, empty": {k, Usage{EndNs: 47 * ms, Slides: true}, 5, 47 * ms, 47 * ms},
 		"limit 0":              {aligned(0, 10*ms, 0), Usage{}, 0, 50 * ms, 0},
 	} {
-		require.Equal(t, c.remaining, c.w.Remaining(c.u, now), name)
-		require.Equal(t, c.reset, c.w.Reset(c.u, now), name)
-		require.Equal(t, c.expiry, c.w.Expiry(c.u, now), name)
+		require.Equal(t, c.remaining, c.w.Remaining(&c.u, now), name)
+		require.Equal(t, c.reset, c.w.Reset(&c.u, now), name)
+		require.Equal(t, c.expiry, c.w.Expiry(&c.u, now), name)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestTakeBackAligned(t *testing.T) {
 		"before the grid's offset":  {Usage{Used: 2}, Usage{Used: 1}, 0, 3*ms - 1, 1, Usage{Used: 1}, true},
 		"ended at the grid's start": {Usage{Used: 2}, Usage{Used: 1}, 0, 3 * ms, 1, Usage{Used: 2}, true},
 	} {
-		got, taken := w.TakeBack(c.u, c.after, c.at, c.now, c.cost, false)
+		got, taken := takenBack(w, c.u, c.after, c.at, c.now, c.cost, false)
 		require.Equal(t, c.want, got, name)
 		require.Equal(t, c.taken, taken, name)
 	}
@@ -110,7 +110,7 @@ func TestTakeBackPerKey(t *testing.T) {
 		"closed in between, nothing left to do":  {Usage{}, open(1, 50), 41, 1, false, Usage{}, false},
 		"a cost above what is left does nothing": {slides(1, 56), slides(3, 50), 41, 3, false, slides(1, 56), false},
 	} {
-		got, taken := w.TakeBack(c.u, c.after, 40*ms, c.now*ms, c.cost, c.opened)
+		got, taken := takenBack(w, c.u, c.after, 40*ms, c.now*ms, c.cost, c.opened)
 		require.Equal(t, c.want, got, name)
 		require.Equal(t, c.taken, taken, name)
 	}
@@ -120,12 +120,12 @@ func TestTakeBackPerKey(t *testing.T) {
 // second, which is all that is left in it.
 func TestTakeBackOfTheOpenerRefundsNobody(t *testing.T) {
 	w := perKey(2, 20*ms)
-	first := w.Add(Usage{}, 0, 1)
-	both := w.Add(w.Roll(first, 0, 10*ms), 10*ms, 1)
-	left, taken := w.TakeBack(w.Roll(both, 10*ms, 11*ms), first, 0, 11*ms, 1, true)
+	first := added(w, Usage{}, 0, 1)
+	both := added(w, rolled(w, first, 0, 10*ms), 10*ms, 1)
+	left, taken := takenBack(w, rolled(w, both, 10*ms, 11*ms), first, 0, 11*ms, 1, true)
 	require.True(t, taken)
 	for now := 11 * ms; now < 30*ms; now += ms {
-		require.EqualValues(t, 1, w.Roll(left, 11*ms, now).Used, "the hit at 10 ms still counts at %d ms", now/ms)
+		require.EqualValues(t, 1, rolled(w, left, 11*ms, now).Used, "the hit at 10 ms still counts at %d ms", now/ms)
 	}
 }
 
@@ -147,9 +147,9 @@ func TestInherit(t *testing.T) {
 
 func TestShift(t *testing.T) {
 	k := perKey(5, 10*ms)
-	require.Equal(t, Usage{Used: 3, EndNs: 7, Slides: true}, k.Shift(Usage{Used: 3, EndNs: 10, Slides: true}, -3))
-	require.Equal(t, Usage{Used: 3}, aligned(5, 10*ms, 0).Shift(Usage{Used: 3}, -3))
-	require.Equal(t, Usage{}, k.Shift(Usage{}, 3), "no window is opened by a shift")
+	require.Equal(t, Usage{Used: 3, EndNs: 7, Slides: true}, shifted(k, Usage{Used: 3, EndNs: 10, Slides: true}, -3))
+	require.Equal(t, Usage{Used: 3}, shifted(aligned(5, 10*ms, 0), Usage{Used: 3}, -3))
+	require.Equal(t, Usage{}, shifted(k, Usage{}, 3), "no window is opened by a shift")
 }
 
 func TestLoad(t *testing.T) {
@@ -167,5 +167,5 @@ func TestLoad(t *testing.T) {
 	} {
 		require.Equal(t, c.less, c.l.Less(c.m), "%v %v", c.l, c.m)
 	}
-	require.Equal(t, Load{Used: 3, Limit: 1}, aligned(0, ms, 0).Load(Usage{Used: 3}, 0), "a limit of 0 divides nothing by it")
+	require.Equal(t, Load{Used: 3, Limit: 1}, new(aligned(0, ms, 0)).Load(&Usage{Used: 3}, 0), "a limit of 0 divides nothing by it")
 }

@@ -136,8 +136,8 @@ func (r *record) step(t *testing.T, id string, s vectorStep) (allowed bool) {
 	now := max(s.T*r.unit, r.last)
 	pass := now
 	for i, w := range r.windows {
-		r.usage[i] = w.Roll(r.usage[i], r.last, now)
-		if at := w.Check(r.usage[i], now, s.Cost); at == Never || pass == Never {
+		r.usage[i] = rolled(w, r.usage[i], r.last, now)
+		if at := w.Check(&r.usage[i], now, s.Cost); at == Never || pass == Never {
 			pass = Never
 		} else {
 			pass = max(pass, at)
@@ -146,7 +146,7 @@ func (r *record) step(t *testing.T, id string, s vectorStep) (allowed bool) {
 	r.last = now
 	if s.Op == "hit" && pass == now && s.Cost > 0 {
 		for i, w := range r.windows {
-			r.usage[i] = w.Add(r.usage[i], now, s.Cost)
+			r.usage[i] = added(w, r.usage[i], now, s.Cost)
 		}
 	}
 	if s.Allow != nil {
@@ -168,19 +168,19 @@ func (r *record) require(t *testing.T, name string, s vectorStep, now int64) {
 	used, remaining := make([]any, len(r.windows)), uint32(1<<32-1)
 	for i, w := range r.windows {
 		u := r.usage[i]
-		used[i] = float64(w.Count(u, now))
-		remaining = min(remaining, w.Remaining(u, now))
+		used[i] = float64(w.Count(&u, now))
+		remaining = min(remaining, w.Remaining(&u, now))
 		if s.Expires != nil {
-			require.Equal(t, *s.Expires*r.unit, w.Expiry(u, now), name)
+			require.Equal(t, *s.Expires*r.unit, w.Expiry(&u, now), name)
 		}
 		if s.Reset != nil {
-			require.Equal(t, *s.Reset*r.unit, w.Reset(u, now)-now, name)
+			require.Equal(t, *s.Reset*r.unit, w.Reset(&u, now)-now, name)
 		}
 		if s.Level != nil {
-			require.Equal(t, *s.Level, w.Count(u, now), name)
+			require.Equal(t, *s.Level, w.Count(&u, now), name)
 		}
 		if s.Weighted != nil {
-			require.EqualValues(t, *s.Weighted-0.5, w.Count(u, now), name)
+			require.EqualValues(t, *s.Weighted-0.5, w.Count(&u, now), name)
 		}
 	}
 	if s.Remaining != nil {

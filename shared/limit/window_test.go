@@ -102,7 +102,7 @@ func TestRoll(t *testing.T) {
 		"per key, none open":           {k, Usage{}, 40 * ms, 40 * ms, Usage{}},
 		"aligned, nothing, same place": {a, Usage{}, 40 * ms, 40 * ms, Usage{}},
 	} {
-		require.Equal(t, c.want, c.w.Roll(c.u, c.last, c.now), name)
+		require.Equal(t, c.want, rolled(c.w, c.u, c.last, c.now), name)
 	}
 }
 
@@ -135,6 +135,6 @@ func TestCheck(t *testing.T) {
 		"per key, never":              {k(5), Usage{Used: 5, EndNs: 47 * ms}, 6, Never},
 		"per key, limit 0":            {k(0), Usage{}, 1, Never},
 	} {
-		require.Equal(t, c.want, c.w.Check(c.u, now, c.cost), name)
+		require.Equal(t, c.want, c.w.Check(&c.u, now, c.cost), name)
 	}
 }

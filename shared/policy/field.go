@@ -79,6 +79,9 @@ func (s shape) advice(n *Node) string {
 		if n.Kind == Object {
 			return `: make it an item, with "- " before it`
 		}
+		if s.of == "key" && strings.Contains(n.Text, "-") { // a header, by its looks
+			return ": write one such as [{header: " + n.Text + "}]"
+		}
 		if scalar || n.Kind == String {
 			return ": put it in brackets, [" + describe(n) + "]"
 		}
@@ -93,7 +96,21 @@ func (s shape) readsUnquoted(text string) bool {
 		return text == "true" || text == "false"
 	}
 	_, fault := integerOf(text)
-	return (s.form == formInteger || s.form == formChoice && s.of == "cost") && fault == nil
+	return (s.form == formInteger || s.form == formChoice && (s.of == "cost" || s.of == "lease")) && fault == nil
+}
+
+// defaultNode returns what the document would have for a default. Nobody may
+// change it.
+func (r *reader) defaultNode(def string) *Node {
+	n := r.defaults[def]
+	if n == nil {
+		if r.defaults == nil {
+			r.defaults = map[string]*Node{}
+		}
+		n = defaultNode(def)
+		r.defaults[def] = n
+	}
+	return n
 }
 
 func defaultNode(def string) *Node {

@@ -4,8 +4,6 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/valyala/fastjson"
 )
 
 // ParseJSON reads one JSON document of RFC 8259, strictly. It is stricter than
@@ -14,26 +12,26 @@ import (
 // most MaxBytes. Duplicate names and the text of numbers are kept for Read.
 //
 // The nodes have no positions: the JSON of a plugin's configuration was made
-// by a program, on one line. An error has one where it is known.
+// by a program, on one line. An error has one.
 func ParseJSON(data []byte) (*Node, error) {
 	if len(data) > MaxBytes {
 		return nil, Errors{TooLarge(len(data))}
 	}
-	text := string(data)
-	if err := precheck(text); err != nil {
+	j := &jsonText{text: string(data)}
+	if j.space(); j.rest() == "" {
+		return nil, Errors{{Message: "the policy is empty"}}
+	}
+	if strings.HasPrefix(j.text, "\uFEFF") {
+		return nil, j.fail("a byte order mark is no part of JSON")
+	}
+	n, err := j.value(0)
+	if err != nil {
 		return nil, err
 	}
-	// The parser takes more than JSON (NaN, Inf, +1, 01, bad escapes); its
-	// validator does not.
-	if err := fastjson.Validate(text); err != nil {
-		return nil, Errors{{Message: "invalid JSON: " + plainMessage(err)}}
+	if j.space(); j.rest() != "" {
+		return nil, j.fail("unexpected " + j.word() + " after the document")
 	}
-	var parser fastjson.Parser
-	v, err := parser.Parse(text)
-	if err != nil {
-		return nil, Errors{{Message: "invalid JSON: " + plainMessage(err)}}
-	}
-	return nodeOf(v), nil
+	return n, nil
 }
 
 // TooLarge is the problem of a policy of so many bytes.
@@ -41,106 +39,260 @@ func TooLarge(bytes int) Problem {
 	return Problem{Message: "the policy is " + itoa(int64(bytes)) + " bytes, the most is " + itoa(MaxBytes)}
 }
 
-func nodeOf(v *fastjson.Value) *Node {
-	n := &Node{}
-	switch v.Type() {
-	case fastjson.TypeTrue:
-		n.Kind, n.Text = Bool, "true"
-	case fastjson.TypeFalse:
-		n.Kind, n.Text = Bool, "false"
-	case fastjson.TypeNumber:
-		n.Kind, n.Text = Number, string(v.MarshalTo(nil))
-	case fastjson.TypeString:
-		n.Kind, n.Text = String, string(v.GetStringBytes())
-	case fastjson.TypeArray:
-		n.Kind = List
-		for _, item := range v.GetArray() {
-			n.Items = append(n.Items, nodeOf(item))
-		}
-	case fastjson.TypeObject:
-		n.Kind = Object
-		v.GetObject().Visit(func(name []byte, v *fastjson.Value) {
-			n.Fields = append(n.Fields, Field{Name: string(name), Value: nodeOf(v)})
-		})
-	default: // null, which the zero Node is
-	}
-	return n
+// jsonText is a document and how far it has been read.
+type jsonText struct {
+	text string
+	at   int
 }
 
-// precheck refuses what the parser would let pass or be harmed by: it nests
-// without end, and takes broken text for text.
-func precheck(text string) error {
-	if strings.Trim(text, " \t\r\n") == "" {
-		return Errors{{Message: "the policy is empty"}}
-	}
-	if strings.HasPrefix(text, "\uFEFF") {
-		return syntaxError(text, 0, "a byte order mark is no part of JSON")
-	}
-	depth := 0
-	for i := 0; i < len(text); {
-		switch text[i] {
-		case '{', '[':
-			if depth++; depth > MaxDepth {
-				return syntaxError(text, i, "lists and objects nest more than "+itoa(MaxDepth)+" deep")
-			}
-		case '}', ']':
-			depth--
-		case '"':
-			end, fault := scanString(text, i+1)
-			if fault != "" {
-				return syntaxError(text, end, fault)
-			}
-			i = end
+func (j *jsonText) rest() string { return j.text[j.at:] }
+
+func (j *jsonText) space() {
+	for j.at < len(j.text) {
+		switch j.text[j.at] {
+		case ' ', '\t', '\r', '\n':
+			j.at++
+		default:
+			return
 		}
-		i++
 	}
-	return nil
 }
 
-// scanString finds the closing quote of the string that begins at i, or the
-// place of a fault.
-func scanString(text string, i int) (at int, fault string) {
-	for i < len(text) {
-		c := text[i]
+// take goes over c if it comes next.
+func (j *jsonText) take(c byte) bool {
+	if j.at == len(j.text) || j.text[j.at] != c {
+		return false
+	}
+	j.at++
+	return true
+}
+
+// word is what comes next, for a message.
+func (j *jsonText) word() string {
+	rest := j.rest()
+	if rest == "" {
+		return "end"
+	}
+	end := strings.IndexAny(rest, " \t\r\n,:[]{}\"")
+	switch {
+	case end < 0:
+		end = len(rest)
+	case end == 0:
+		end = 1
+	}
+	return quote(rest[:end])
+}
+
+func (j *jsonText) fail(message string) error {
+	line := 1 + strings.Count(j.text[:j.at], "\n")
+	start := strings.LastIndexByte(j.text[:j.at], '\n') + 1
+	return Errors{{Line: line, Column: 1 + utf8.RuneCountInString(j.text[start:j.at]), Message: "invalid JSON: " + message}}
+}
+
+// value reads a value inside so many lists and objects.
+func (j *jsonText) value(depth int) (*Node, error) {
+	rest := j.rest()
+	c := byte(0) // of the end
+	if rest != "" {
+		c = rest[0]
+	}
+	switch {
+	case c == '{' || c == '[':
+		if depth == MaxDepth {
+			return nil, j.fail("lists and objects nest more than " + itoa(MaxDepth) + " deep")
+		}
+		if c == '{' {
+			return j.object(depth + 1)
+		}
+		return j.list(depth + 1)
+	case c == '"':
+		s, err := j.string()
+		return &Node{Kind: String, Text: s}, err
+	case c == '-' || isDigit(c):
+		return j.number()
+	}
+	for _, word := range [...]string{"true", "false", "null"} {
+		if !strings.HasPrefix(rest, word) {
+			continue
+		}
+		j.at += len(word)
+		if word == "null" {
+			return &Node{}, nil
+		}
+		return &Node{Kind: Bool, Text: word}, nil
+	}
+	return nil, j.fail("unexpected " + j.word() + " where a value belongs")
+}
+
+func (j *jsonText) list(depth int) (*Node, error) {
+	n := &Node{Kind: List}
+	j.at++
+	if j.space(); j.take(']') {
+		return n, nil
+	}
+	for {
+		j.space()
+		item, err := j.value(depth)
+		if err != nil {
+			return nil, err
+		}
+		n.Items = append(n.Items, item)
+		j.space()
+		switch {
+		case j.take(']'):
+			return n, nil
+		case !j.take(','):
+			return nil, j.fail(`unexpected ` + j.word() + ` in a list: "," or "]" belongs here`)
+		}
+	}
+}
+
+func (j *jsonText) object(depth int) (*Node, error) {
+	n := &Node{Kind: Object}
+	j.at++
+	if j.space(); j.take('}') {
+		return n, nil
+	}
+	for {
+		j.space()
+		if !strings.HasPrefix(j.rest(), `"`) {
+			return nil, j.fail("unexpected " + j.word() + " where a field's name in double quotes belongs")
+		}
+		name, err := j.string()
+		if err != nil {
+			return nil, err
+		}
+		if j.space(); !j.take(':') {
+			return nil, j.fail("unexpected " + j.word() + ` behind a field's name: ":" belongs here`)
+		}
+		j.space()
+		v, err := j.value(depth)
+		if err != nil {
+			return nil, err
+		}
+		n.Fields = append(n.Fields, Field{Name: name, Value: v})
+		j.space()
+		switch {
+		case j.take('}'):
+			return n, nil
+		case !j.take(','):
+			return nil, j.fail(`unexpected ` + j.word() + ` in an object: "," or "}" belongs here`)
+		}
+	}
+}
+
+// number keeps a number's text: -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
+func (j *jsonText) number() (*Node, error) {
+	start := j.at
+	j.take('-')
+	if j.take('0') {
+		if rest := j.rest(); rest != "" && isDigit(rest[0]) {
+			j.at--
+			return nil, j.fail("a number does not begin with 0")
+		}
+	} else if !j.digits() {
+		return nil, j.fail("a number lacks its digits")
+	}
+	if j.take('.') && !j.digits() {
+		return nil, j.fail(`a number lacks the digits behind its "."`)
+	}
+	if j.take('e') || j.take('E') {
+		if !j.take('+') {
+			j.take('-')
+		}
+		if !j.digits() {
+			return nil, j.fail("a number lacks the digits of its exponent")
+		}
+	}
+	return &Node{Kind: Number, Text: j.text[start:j.at]}, nil
+}
+
+func (j *jsonText) digits() (some bool) {
+	for j.at < len(j.text) && isDigit(j.text[j.at]) {
+		j.at++
+		some = true
+	}
+	return some
+}
+
+// string reads the string that begins here.
+func (j *jsonText) string() (string, error) {
+	j.at++
+	start := j.at
+	var text []byte // what came before start, where an escape parts the two
+	for j.at < len(j.text) {
+		c := j.text[j.at]
 		switch {
 		case c == '"':
-			return i, ""
+			part := j.text[start:j.at]
+			j.at++
+			if text == nil {
+				return part, nil
+			}
+			return string(append(text, part...)), nil
 		case c < ' ':
-			return i, "a control character in a string must be escaped"
+			return "", j.fail("a control character in a string must be escaped")
 		case c == '\\':
-			size := escapeSize(text[i:])
+			text = append(text, j.text[start:j.at]...)
+			r, size := unescape(j.rest())
 			if size == 0 {
-				return i, `a \u escape that is half of a surrogate pair`
+				return "", j.fail(escapeFault(j.rest()))
 			}
-			i += size
+			text = utf8.AppendRune(text, r)
+			j.at += size
+			start = j.at
 		case c < utf8.RuneSelf:
-			i++
+			j.at++
 		default:
-			r, size := utf8.DecodeRuneInString(text[i:])
+			r, size := utf8.DecodeRuneInString(j.rest())
 			if r == utf8.RuneError && size == 1 {
-				return i, "text that is not UTF-8"
+				return "", j.fail("text that is not UTF-8")
 			}
-			i += size
+			j.at += size
 		}
 	}
-	return len(text), "a string without closing quote"
+	return "", j.fail("a string without closing quote")
 }
 
-// escapeSize is how many bytes the escape at the start of s takes, 0 for a
-// surrogate without its other half. Whether it is valid JSON comes later.
-func escapeSize(s string) int {
+// unescape decodes the escape at the start of s, which takes size bytes; 0: it
+// is none.
+func unescape(s string) (r rune, size int) {
+	if len(s) < 2 {
+		return 0, 0
+	}
+	if s[1] != 'u' {
+		at := strings.IndexByte(`"\/bfnrt`, s[1])
+		if at < 0 {
+			return 0, 0
+		}
+		return rune("\"\\/\b\f\n\r\t"[at]), 2
+	}
 	r, ok := escapedUnit(s)
 	if !ok {
-		return min(2, len(s))
+		return 0, 0
 	}
 	if !utf16.IsSurrogate(r) {
-		return 6
+		return r, 6
 	}
 	low, ok := escapedUnit(s[6:])
-	if !ok || utf16.DecodeRune(r, low) == utf8.RuneError {
-		return 0
+	if !ok {
+		return 0, 0
 	}
-	return 12
+	if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
+		return 0, 0
+	}
+	return r, 12
+}
+
+func escapeFault(s string) string {
+	if _, ok := escapedUnit(s); ok {
+		return `a \u escape that is half of a surrogate pair`
+	}
+	if strings.HasPrefix(s, `\u`) {
+		return `a \u escape needs four hexadecimal digits`
+	}
+	_, size := utf8.DecodeRuneInString(s[1:])
+	return "unknown escape " + quote(s[:1+size]) + ` in a string: a backslash is written "\\"`
 }
 
 // escapedUnit decodes \uXXXX at the start of s.
@@ -160,33 +312,6 @@ func escapedUnit(s string) (rune, bool) {
 		}
 	}
 	return r, true
-}
-
-func syntaxError(text string, at int, message string) error {
-	line := 1 + strings.Count(text[:at], "\n")
-	start := strings.LastIndexByte(text[:at], '\n') + 1
-	return Errors{{Line: line, Column: 1 + utf8.RuneCountInString(text[start:at]), Message: "invalid JSON: " + message}}
-}
-
-// plainMessage takes the innermost cause out of the parser's nested message
-// and keeps it short: it may quote the whole document.
-func plainMessage(err error) string {
-	const most = 200
-	message, tail, hasTail := strings.Cut(err.Error(), "; unparsed tail: ")
-	for {
-		_, inner, nested := strings.Cut(message, ": ")
-		if !nested || !strings.HasPrefix(message, "cannot parse ") {
-			break
-		}
-		message = inner
-	}
-	if hasTail && tail != `""` && !strings.HasSuffix(message, tail) {
-		message += " near " + tail
-	}
-	if len(message) > most {
-		message = strings.ToValidUTF8(message[:most], "") + "…"
-	}
-	return message
 }
 
 // AppendJSON writes n as compact JSON that ParseJSON reads back as the same
@@ -222,8 +347,9 @@ func AppendJSON(dst []byte, n *Node) []byte {
 	}
 }
 
-// AppendString appends s as a JSON string. It escapes what JSON demands and U+2028 and U+2029, which some
-// readers take for line ends. Bytes that are not UTF-8 become U+FFFD.
+// AppendString appends s as a JSON string. It escapes what JSON demands and
+// U+2028 and U+2029, which some readers take for line ends. Bytes that are not
+// UTF-8 become U+FFFD.
 func AppendString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')

@@ -39,7 +39,7 @@ func read(doc *Node, pushed bool) (*Policy, []Problem, []Problem) {
 	}
 	if r.readable(v.node) && r.versionKnown(v) {
 		if v.node.Kind != Object {
-			r.fail(v, "a policy must be an object with the fields "+join(names(policyFields))+", not "+describe(v.node))
+			r.fail(v, "a policy must be an object with the fields version, domain, headers, rules and manage, not "+describe(v.node))
 		} else {
 			readObject(r, v, policyFields, p)
 			r.checkRules(v, p)
@@ -66,6 +66,7 @@ func read(doc *Node, pushed bool) (*Policy, []Problem, []Problem) {
 type reader struct {
 	pushed   bool
 	homes    []home
+	defaults map[string]*Node               // of fields, by their text: few, and asked for in every rule
 	keyPart  func(*reader, value, *KeyPart) // for first_of: Go allows no table that leads back to itself
 	rule     ruleState                      // of the rule being read
 	rules    []ruleAt                       // each rule's place
@@ -124,17 +125,25 @@ func (r *reader) mismatch(v value) {
 // readObject reads the fields of v by their table. It reports whether v is an
 // object at all.
 func readObject[T any](r *reader, v value, fields []field[T], out *T) bool {
+	return r.object(v, names(fields), func(i int) (value, string) {
+		return value{shape: fields[i].shape, required: fields[i].required}, fields[i].def
+	}, func(i int, child value) { fields[i].read(r, child, out) })
+}
+
+// object is readObject for every type: known are the names of the fields, row
+// says of the i-th what it must be and its default, read reads it.
+func (r *reader) object(v value, known []string, row func(i int) (child value, def string), read func(i int, child value)) bool {
 	if v.node.Kind != Object {
 		r.mismatch(v)
 		return false
 	}
-	first := make([]int, len(fields)) // index+1 of a field's first appearance
-	meant := make([]string, 0, 4)     // fields that unknown ones stand for
+	first := make([]int, len(known)) // index+1 of a field's first appearance
+	meant := make([]string, 0, 4)    // fields that unknown ones stand for
 	for i := range v.node.Fields {
 		f := &v.node.Fields[i]
-		at := slices.IndexFunc(fields, func(row field[T]) bool { return row.name == f.Name })
+		at := indexOf(known, f.Name)
 		if at < 0 {
-			meant = append(meant, r.unknownField(v, f, names(fields)))
+			meant = append(meant, r.unknownField(v, f, known))
 			continue
 		}
 		if first[at] > 0 {
@@ -143,24 +152,23 @@ func readObject[T any](r *reader, v value, fields []field[T], out *T) bool {
 		}
 		first[at] = i + 1
 	}
-	for i := range fields {
-		row := &fields[i]
-		child := value{shape: row.shape, required: row.required}
+	for i, name := range known {
+		child, def := row(i)
 		switch {
 		case first[i] > 0:
 			child.node = v.node.Fields[first[i]-1].Value
-			child.path = member(v.path, row.name)
-		case row.required && indexOf(meant, row.name) >= 0:
+			child.path = member(v.path, name)
+		case child.required && indexOf(meant, name) >= 0:
 			continue
-		case row.required:
-			r.failAt(v.node.Line, v.node.Column, member(v.path, row.name), "is missing: it must be "+row.shape.String())
+		case child.required:
+			r.failAt(v.node.Line, v.node.Column, member(v.path, name), "is missing: it must be "+child.shape.String())
 			continue
-		case row.def != "":
-			child.node = defaultNode(row.def) // valid, so it needs no path
+		case def != "":
+			child.node = r.defaultNode(def) // valid, so it needs no path
 		default:
 			continue
 		}
-		row.read(r, child, out)
+		read(i, child)
 	}
 	return true
 }

@@ -112,7 +112,7 @@ func TestReadFull(t *testing.T) {
 			Name: "open", Counter: "open", MissingKey: policy.MissingShare,
 			Cost: one, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
 			OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny,
-		}, layers(), more(), {
+		}, layers(), more(), leased(), {
 			Name: "denials", Counter: "denials", MissingKey: policy.MissingSkip,
 			Limits: []policy.Limit{{Window: window(fixed, 10, second, 0)}},
 			Cost:   one, CountDenied: true, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
@@ -131,6 +131,22 @@ func TestReadFull(t *testing.T) {
 	require.Equal(t, p.Rules[3].Overrides[1].Limits[1].Window, p.Rules[3].Overrides[1].Windows()[1])
 }
 
+// leased is full.json's rule with a lease.
+func leased() policy.Rule {
+	const second = int64(1_000_000_000)
+	return policy.Rule{
+		Name: "leased", Counter: "leased", MissingKey: policy.MissingSkip,
+		Key: []policy.KeyPart{{Kind: policy.KeyClientIP, V4Prefix: 32, V6Prefix: 64}},
+		Limits: []policy.Limit{
+			{Window: limit.Window{Algorithm: limit.FixedWindow, Limit: 1000, PeriodNs: second}},
+			{Window: limit.Window{Algorithm: limit.FixedWindow, Limit: 9000, PeriodNs: 86_400 * second, OffsetNs: 4 * 3600 * second, Jitter: 5}},
+			{Window: limit.Window{Algorithm: limit.SlidingWindowCounter, Limit: 8000, PeriodNs: 3600 * second}},
+		},
+		Cost: policy.Cost{Fixed: 1}, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
+		OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny, Lease: 100,
+	}
+}
+
 // rule is a policy of one rule with these fields beside its name and limits.
 func rule(fields string) string {
 	return `{"version":1,"rules":[{"name":"a","limits":[]` + fields + `}]}`
@@ -145,8 +161,8 @@ func TestReadErrors(t *testing.T) {
 		name, doc string
 		want      []string
 	}{
-		{"null", `null`, []string{"a policy must be an object with the fields version, revision, domain, headers, rules, manage, not nothing"}},
-		{"list", `[]`, []string{"a policy must be an object with the fields version, revision, domain, headers, rules, manage, not a list"}},
+		{"null", `null`, []string{"a policy must be an object with the fields version, domain, headers, rules and manage, not nothing"}},
+		{"list", `[]`, []string{"a policy must be an object with the fields version, domain, headers, rules and manage, not a list"}},
 		{"no version", `{}`, []string{"version: is missing: it must be 1"}},
 		{"version as text", `{"version":"1"}`, []string{`version: must be 1, not "1": remove the quotes`}},
 		{"next version alone", `{"version":2,"rulez":1}`, []string{"version: 2 is not known to this build, which reads version 1"}},

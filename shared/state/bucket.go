@@ -102,15 +102,22 @@ func (b bucket) floorTime() int64   { return int64(le.Uint64(b[offFloorTime:])) 
 
 func (b bucket) setFloorTime(t int64) { le.PutUint64(b[offFloorTime:], uint64(t)) }
 
-// find returns the slot of the key with that fingerprint, or -1.
+// find returns the slot of the key with that fingerprint, or -1. It looks at two
+// slots at once.
 func (b bucket) find(l *Layout, fingerprint uint32) int {
-	prints := b[l.fingerprints:l.records]
-	for i := 0; i+fingerprintBytes <= len(prints); i += fingerprintBytes {
-		if le.Uint32(prints[i:]) == fingerprint {
-			if slot := i / fingerprintBytes; !b.free(l, slot) {
-				return slot
-			}
+	prints, wanted := b[l.fingerprints:l.records], uint64(fingerprint)<<32|uint64(fingerprint)
+	for i := 0; len(prints) >= 2*fingerprintBytes; i += 2 {
+		differs := le.Uint64(prints) ^ wanted
+		if uint32(differs) == 0 && !b.free(l, i) {
+			return i
 		}
+		if differs>>32 == 0 && !b.free(l, i+1) {
+			return i + 1
+		}
+		prints = prints[2*fingerprintBytes:]
+	}
+	if last := l.Slots - 1; len(prints) > 0 && le.Uint32(prints) == fingerprint && !b.free(l, last) {
+		return last
 	}
 	return -1
 }
@@ -164,30 +171,36 @@ func (b bucket) nextGeneration() uint16 {
 
 // usage returns what the slot's record holds of window i. A log is decoded into
 // log.
-func (b bucket) usage(l *Layout, slot, i int, log []int64) limit.Usage {
+func (b bucket) usage(l *Layout, slot, i int, log []int64) (u limit.Usage) {
+	b.read(l, slot, i, log, &u)
+	return u
+}
+
+// read is usage into u.
+func (b bucket) read(l *Layout, slot, i int, log []int64, u *limit.Usage) {
 	w, part := &l.Windows[i], b.record(l, slot)[recordHeadBytes+l.parts[i]:]
-	switch {
-	case w.Algorithm == limit.SlidingWindowLog:
-		return limit.Usage{
+	switch w.Algorithm {
+	case limit.SlidingWindowLog:
+		*u = limit.Usage{
 			Log: readLog(part, b.time(l, slot), int(w.Units), log),
 			Cut: le.Uint16(part)&cutBit != 0,
 		}
-	case w.Algorithm == limit.TokenBucket:
-		return limit.Usage{
+	case limit.TokenBucket:
+		*u = limit.Usage{
 			Tokens: limit.Tokens{Lo: le.Uint64(part), Hi: int64(int32(le.Uint32(part[8:])))},
 			EndNs:  int64(le.Uint64(part[12:])),
 		}
 	default:
-		return readCounts(w, part)
+		readCounts(w, part, u)
 	}
 }
 
-func (b bucket) setUsage(l *Layout, slot, i int, u limit.Usage) {
+func (b bucket) setUsage(l *Layout, slot, i int, u *limit.Usage) {
 	w, part := &l.Windows[i], b.record(l, slot)[recordHeadBytes+l.parts[i]:]
-	switch {
-	case w.Algorithm == limit.SlidingWindowLog:
+	switch w.Algorithm {
+	case limit.SlidingWindowLog:
 		putLog(part, u)
-	case w.Algorithm == limit.TokenBucket:
+	case limit.TokenBucket:
 		le.PutUint64(part, u.Tokens.Lo)
 		le.PutUint32(part[8:], uint32(u.Tokens.Hi))
 		le.PutUint64(part[12:], uint64(u.EndNs))
@@ -197,7 +210,7 @@ func (b bucket) setUsage(l *Layout, slot, i int, u limit.Usage) {
 }
 
 // floor returns what the bucket's floor holds of window i; see limit.Floor.
-func (b bucket) floor(l *Layout, i int) limit.Usage {
+func (b bucket) floor(l *Layout, i int) (f limit.Usage) {
 	w, part := &l.Windows[i], b[l.floors[i]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
@@ -205,7 +218,8 @@ func (b bucket) floor(l *Layout, i int) limit.Usage {
 	case limit.TokenBucket:
 		return limit.Usage{Used: le.Uint32(part), Prev: le.Uint32(part[4:]), EndNs: int64(le.Uint64(part[8:]))}
 	}
-	return readCounts(w, part)
+	readCounts(w, part, &f)
+	return f
 }
 
 func (b bucket) setFloor(l *Layout, i int, f limit.Usage) {
@@ -219,13 +233,13 @@ func (b bucket) setFloor(l *Layout, i int, f limit.Usage) {
 		le.PutUint32(part[4:], f.Prev)
 		le.PutUint64(part[8:], uint64(f.EndNs))
 	default:
-		putCounts(w, part, f)
+		putCounts(w, part, &f)
 	}
 }
 
 // readCounts reads the parts that are alike in records and floors.
-func readCounts(w *limit.Window, p []byte) limit.Usage {
-	u := limit.Usage{Used: le.Uint32(p)}
+func readCounts(w *limit.Window, p []byte, u *limit.Usage) {
+	*u = limit.Usage{Used: le.Uint32(p)}
 	switch {
 	case w.Algorithm == limit.SlidingWindowCounter:
 		u.Prev = le.Uint32(p[4:])
@@ -233,10 +247,9 @@ func readCounts(w *limit.Window, p []byte) limit.Usage {
 		end := le.Uint64(p[4:])
 		u.EndNs, u.Slides = int64(end&^slidesBit), end&slidesBit != 0
 	}
-	return u
 }
 
-func putCounts(w *limit.Window, p []byte, u limit.Usage) {
+func putCounts(w *limit.Window, p []byte, u *limit.Usage) {
 	le.PutUint32(p, u.Used)
 	switch {
 	case w.Algorithm == limit.SlidingWindowCounter:
@@ -262,7 +275,7 @@ func readLog(p []byte, last int64, most int, log []int64) []int64 {
 	return log
 }
 
-func putLog(p []byte, u limit.Usage) {
+func putLog(p []byte, u *limit.Usage) {
 	units := uint16(len(u.Log))
 	if u.Cut {
 		units |= cutBit
@@ -299,8 +312,8 @@ func (b bucket) convert(from, to *Layout, epoch uint32) bucket {
 		for i, w := range to.Windows {
 			for j, v := range from.Windows {
 				if w.Same(v) {
-					u := b.usage(from, slot, j, nil)
-					out.setUsage(to, slot, i, refit(u, int(w.Units)))
+					u := refit(b.usage(from, slot, j, nil), int(w.Units))
+					out.setUsage(to, slot, i, &u)
 				}
 			}
 		}

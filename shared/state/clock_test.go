@@ -79,11 +79,12 @@ func TestConvertKeepsRecordsAndFloor(t *testing.T) {
 	old.place(&from, 1, 0xfeedface)
 	old.setTime(&from, 1, 78*second)
 	for i, u := range []uint32{3, 4} {
-		v := a.Add(old.usage(&from, 1, i, nil), 78*second, u)
+		v := old.usage(&from, 1, i, nil)
+		a.Add(&v, 78*second, u)
 		if i == 1 {
 			v.EndNs, v.Slides = 98*second, true
 		}
-		old.setUsage(&from, 1, i, v)
+		old.setUsage(&from, 1, i, &v)
 		v.Used += 2
 		old.setFloor(&from, i, v)
 	}

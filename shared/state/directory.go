@@ -49,6 +49,7 @@ const WaitingTables = maxWaiting
 type directory struct {
 	epoch  uint32
 	tables []tableEntry
+	found  *lookup // nil = none was made
 }
 
 type tableEntry struct {
@@ -228,33 +229,42 @@ func (e *tableEntry) others(o owner) bool {
 	return slices.ContainsFunc(e.owners, func(p owner) bool { return p.id != o.id })
 }
 
+func (e *tableEntry) owned(id uint64) bool {
+	return slices.ContainsFunc(e.owners, func(p owner) bool { return p.id == id })
+}
+
+// knows reports whether some table is that owner's.
+func (d *directory) knows(id uint64) bool {
+	return slices.ContainsFunc(d.tables, func(e tableEntry) bool { return e.owned(id) })
+}
+
 // register returns the table for o's counter: the one with these windows; else
 // the one that is o's alone, changed to these windows unless a configuration
 // made later chose others; else a new one.
 func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
 	found := -1
-	for i := range d.tables {
+	places := d.of(def.Counter)
+	for _, i := range places {
 		e := &d.tables[i]
-		if e.counter != def.Counter || e.foreign != nil || (e.others(o) && !sameWindows(e.windows, def.Windows)) {
+		if e.foreign != nil || (e.others(o) && !sameWindows(e.windows, def.Windows)) {
 			continue
 		}
 		if found < 0 || sameWindows(e.windows, def.Windows) {
 			found = i
 		}
 	}
-	for i := range d.tables {
-		if e := &d.tables[i]; i != found && e.counter == def.Counter {
-			e.leave(o, now)
+	for _, i := range places {
+		if i != found {
+			d.tables[i].leave(o, now)
 		}
 	}
 	if found < 0 {
 		d.epoch++
-		d.tables = append(d.tables, tableEntry{
+		return d.add(tableEntry{
 			counter: def.Counter, number: d.freeNumber(), geometry: GeometryFor(def.Windows, def.Capacity),
 			base: d.epoch, epoch: d.epoch, configuredNs: o.configuredNs,
 			windows: def.Windows, owners: []owner{o},
 		})
-		return &d.tables[len(d.tables)-1]
 	}
 	e := &d.tables[found]
 	e.join(o)
@@ -264,18 +274,6 @@ func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
 	}
 	e.configuredNs = max(e.configuredNs, o.configuredNs)
 	return e
-}
-
-func (d *directory) freeNumber() uint16 {
-	used := make(map[uint16]bool, len(d.tables))
-	for _, e := range d.tables {
-		used[e.number] = true
-	}
-	n := uint16(0)
-	for used[n] {
-		n++
-	}
-	return n
 }
 
 // sameWindows reports whether records of windows a and b look the same.

@@ -35,11 +35,14 @@ type Entry struct {
 	callerNs    int64
 
 	// A column of the layout each.
-	windows [MaxWindows]limit.Window
-	rule    [MaxWindows]limit.Window
-	usage   [MaxWindows]limit.Usage // as of Now
-	logs    [MaxWindows][]int64     // memory for what logs are decoded into
-	other   []int64                 // the same for other keys' records
+	windows []limit.Window              // with the key's limits
+	rule    []limit.Window              // with the rule's
+	own     [2][MaxWindows]limit.Window // memory for both
+	shifted []limit.Window              // memory for GiveBack, of windows with a charge's jitter
+	usage   [MaxWindows]limit.Usage     // as of Now
+	logs    [MaxWindows][]int64         // memory for what logs are decoded into
+	other   []int64                     // the same for other keys' records
+	nothing limit.Usage                 // counted by a window that has no column
 
 	// What TakeBack needs to know of the Commit.
 	generation uint16
@@ -58,11 +61,12 @@ func (e *Entry) log(i int) []int64 {
 func (e *Entry) HasRecord() bool { return e.slot >= 0 }
 
 // Usage returns what window i of the table's definition has counted, as of e.Now.
-func (t *Table) Usage(e *Entry, i int) limit.Usage {
+// It is valid until e is read into again.
+func (t *Table) Usage(e *Entry, i int) *limit.Usage {
 	if column := t.columns[i]; column >= 0 {
-		return e.usage[column]
+		return &e.usage[column]
 	}
-	return limit.Usage{} // a configuration made later has dropped this window
+	return &e.nothing // a configuration made later has dropped this window
 }
 
 // Check returns the earliest instant at which a hit of cost units passes every
@@ -74,7 +78,7 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 		if column < 0 {
 			continue
 		}
-		pass := e.windows[column].Check(e.usage[column], e.Now, cost)
+		pass := e.windows[column].Check(&e.usage[column], e.Now, cost)
 		if pass == limit.Never {
 			return limit.Never
 		}
@@ -91,36 +95,46 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 // used. Mismatch: somebody wrote first, or the windows have changed since Read,
 // so Read and Check again.
 func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
-	return t.change(e, evict, false, func(i int, u limit.Usage) limit.Usage {
-		w := &e.windows[i]
+	if status := t.begin(e, evict); status != OK {
+		return status
+	}
+	for i := range e.windows {
+		w, u := &e.windows[i], &e.usage[i]
 		if w.Algorithm == limit.FixedWindowPerKey && u.EndNs == 0 {
 			e.opened |= 1 << i
 		}
-		return w.Add(u, e.Now, cost)
-	})
+		w.Add(u, e.Now, cost)
+	}
+	return t.finish(e, false)
 }
 
-// change writes what f makes of the usage of each column. With replaced the
-// record starts a new past: hits counted before are not taken back from it.
-func (t *Table) change(e *Entry, evict, replaced bool, f func(column int, u limit.Usage) limit.Usage) Status {
+// begin makes e's bucket ready for a change of the key's usage, which has its
+// record from then on.
+func (t *Table) begin(e *Entry, evict bool) Status {
 	if e.epoch != t.epoch {
 		return Mismatch
 	}
 	if e.fresh {
 		e.bucket, e.fresh = bytes.Clone(e.bucket), false
 	}
-	if e.slot < 0 {
-		if status := t.settle(e, evict); status != OK {
-			return status
-		}
-		for i := range t.layout.Windows {
-			e.usage[i] = e.windows[i].Inherit(e.usage[i], e.Now)
-		}
+	if e.slot >= 0 {
+		return OK
 	}
+	if status := t.settle(e, evict); status != OK {
+		return status
+	}
+	for i := range e.windows {
+		e.usage[i] = e.windows[i].Inherit(e.usage[i], e.Now)
+	}
+	return OK
+}
+
+// finish writes the key's usage. With replaced the record starts a new past: hits
+// counted before are not taken back from it.
+func (t *Table) finish(e *Entry, replaced bool) Status {
 	e.bucket.setTime(&t.layout, e.slot, e.Now)
-	for i := range t.layout.Windows {
-		e.usage[i] = f(i, e.usage[i])
-		e.bucket.setUsage(&t.layout, e.slot, i, e.usage[i])
+	for i := range e.windows {
+		e.bucket.setUsage(&t.layout, e.slot, i, &e.usage[i])
 	}
 	e.generation = e.bucket.recordGeneration(&t.layout, e.slot)
 	if replaced {
@@ -189,16 +203,16 @@ func (t *Table) takeBack(e, committed *Entry, cost uint32) bool {
 	at := max(e.callerNs, last)
 	complete := true
 	for i := range t.layout.Windows {
-		w := &e.windows[i]
-		u := w.Roll(e.bucket.usage(&t.layout, e.slot, i, e.log(i)), last, at)
+		w, u := &e.windows[i], &e.usage[i]
+		e.bucket.read(&t.layout, e.slot, i, e.log(i), u)
+		w.Roll(u, last, at)
 		opened := committed.opened&(1<<i) != 0
-		u, taken := w.TakeBack(u, committed.usage[i], committed.Now, at, cost, opened)
+		taken := w.TakeBack(u, &committed.usage[i], committed.Now, at, cost, opened)
 		complete = complete && taken
-		e.usage[i] = u
 	}
 	e.bucket.setTime(&t.layout, e.slot, at)
 	for i := range t.layout.Windows {
-		e.bucket.setUsage(&t.layout, e.slot, i, e.usage[i])
+		e.bucket.setUsage(&t.layout, e.slot, i, &e.usage[i])
 	}
 	e.Now = at
 	return complete

@@ -91,7 +91,8 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 	at := int64(0)
 	last := t.recordTime(e, slot)
 	for i := range t.layout.Windows {
-		at = max(at, e.rule[i].Expiry(t.recordUsage(e, slot, i), last))
+		u := t.recordUsage(e, slot, i)
+		at = max(at, e.rule[i].Expiry(&u, last))
 	}
 	return at
 }
@@ -114,7 +115,7 @@ func (t *Table) recordUsage(e *Entry, slot, i int) limit.Usage {
 		e.other = u.Log
 	}
 	if last := e.bucket.time(&t.layout, slot); last > e.callerNs+t.horizonNs() {
-		return t.layout.Windows[i].Shift(u, e.callerNs-last)
+		t.layout.Windows[i].Shift(&u, e.callerNs-last)
 	}
 	return u
 }
@@ -133,7 +134,7 @@ func (t *Table) leastLoaded(e *Entry) int {
 			}
 			w := &e.rule[column]
 			u := w.ByRule(t.recordUsage(e, slot, column), last, at)
-			if l := w.Load(u, at); load.Less(l) {
+			if l := w.Load(&u, at); load.Less(l) {
 				load = l
 			}
 		}

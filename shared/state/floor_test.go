@@ -78,7 +78,7 @@ func eachUsage(key, value []byte, algorithm limit.Algorithm, change func(*limit.
 			if w.Algorithm == algorithm && !b.free(&l, slot) {
 				u := b.usage(&l, slot, i, nil)
 				change(&u)
-				b.setUsage(&l, slot, i, u)
+				b.setUsage(&l, slot, i, &u)
 			}
 		}
 	}
@@ -114,7 +114,7 @@ var plantedFaults = map[string]fault{
 				for i := range l.Windows {
 					u := b.usage(&l, slot, i, nil)
 					u.Slides = false
-					b.setUsage(&l, slot, i, u)
+					b.setUsage(&l, slot, i, &u)
 				}
 			}
 		}
@@ -176,7 +176,7 @@ var plantedFaults = map[string]fault{
 				for i, w := range l.Windows {
 					if u := b.usage(&l, slot, i, nil); w.Elastic && !b.free(&l, slot) && u.Used > 1 {
 						u.EndNs -= 3 * tick
-						b.setUsage(&l, slot, i, u)
+						b.setUsage(&l, slot, i, &u)
 					}
 				}
 			}
@@ -189,7 +189,7 @@ var plantedFaults = map[string]fault{
 				for i, w := range l.Windows {
 					if u := b.usage(&l, slot, i, nil); w.Jitter > 0 && u.EndNs > 0 {
 						u.EndNs -= tick
-						b.setUsage(&l, slot, i, u)
+						b.setUsage(&l, slot, i, &u)
 					}
 				}
 			}

@@ -7,22 +7,28 @@ const AllWindows = -1
 
 // Inc counts n units in the window, or in all, whatever the limits are.
 func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
-	return t.change(e, evict, false, func(i int, u limit.Usage) limit.Usage {
-		if !t.acts(window, i) {
-			return u
+	if status := t.begin(e, evict); status != OK {
+		return status
+	}
+	for i := range e.windows {
+		if t.acts(window, i) {
+			e.windows[i].Add(&e.usage[i], e.Now, n)
 		}
-		return e.windows[i].Add(u, e.Now, n)
-	})
+	}
+	return t.finish(e, false)
 }
 
 // Set makes the window, or all, say that the key has used n units by now.
 func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
-	return t.change(e, evict, true, func(i int, u limit.Usage) limit.Usage {
-		if !t.acts(window, i) {
-			return u
+	if status := t.begin(e, evict); status != OK {
+		return status
+	}
+	for i := range e.windows {
+		if t.acts(window, i) {
+			e.usage[i] = e.windows[i].Set(e.Now, n)
 		}
-		return e.windows[i].Set(e.Now, n)
-	})
+	}
+	return t.finish(e, true)
 }
 
 // acts reports whether an operation on that window acts on the column.
@@ -151,7 +157,7 @@ func (t *Table) visit(e *Entry, rule []limit.Window, index uint32, visit func() 
 		return 0, status
 	}
 	e.bucket, e.cas, e.epoch, e.slot = b, cas, t.epoch, -1
-	t.define(e, Key{Windows: rule, Rule: rule})
+	t.define(e, &Key{Windows: rule, Rule: rule})
 	if last := b.floorTime(); last > e.callerNs+t.horizonNs() {
 		t.rebase(e, last)
 	}

@@ -80,7 +80,8 @@ func randomOverrides(t *testing.T, seed uint64) {
 		windows = Overridden([]limit.Window{rule}, overrides)
 		table = configured(store, "o", version, definition("x", capacity, rule))
 		for k := range keys {
-			slowest = max(slowest, limits(fmt.Sprint(k)).Fill())
+			own := limits(fmt.Sprint(k))
+			slowest = max(slowest, own.Fill())
 		}
 		slowest = max(slowest, rule.Fill())
 	}

@@ -133,7 +133,7 @@ func TestPartsRoundTrip(t *testing.T) {
 					u.EndNs, u.Slides = r.Int64(), r.IntN(2) == 0
 				}
 				want[i] = u
-				b.setUsage(&l, slot, i, u)
+				b.setUsage(&l, slot, i, &u)
 			}
 			for i := range windows {
 				require.Equal(t, want[i], b.usage(&l, slot, i, make([]int64, 0, 8)), "time %d, window %d", last, i)

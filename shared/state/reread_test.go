@@ -25,7 +25,8 @@ func TestRereadTakesNoHash(t *testing.T) {
 
 	key := keyed(table, numbered(7))
 	require.Equal(t, OK, table.Read(&e, key, second))
-	table.tables.Part(OwnerID("another"))
+	table.tables.Apart(OwnerID("another"))
+	table.tables.Part()
 	require.Equal(t, OK, table.Reread(&e, key, second))
 	at, _ := table.locate(numbered(7))
 	require.Equal(t, at, e.key)

@@ -2,6 +2,8 @@ package state
 
 import (
 	"bytes"
+	"math/bits"
+	"slices"
 
 	"github.com/dchest/siphash"
 
@@ -21,16 +23,25 @@ type Table struct {
 	layout  Layout
 	header  bucket          // an empty bucket, to compare with and to copy: never written
 	columns [MaxWindows]int // definition's window i is the layout's column, or -1
+	direct  bool            // a key's windows can be used as they are: see define
 	longest int64
+	spans   [MaxWindows]span // by column, where the last hit fell
 }
+
+// span is a window of a grid that all keys share, [start, end).
+type span struct{ start, end int64 }
 
 // adopt makes the table what the directory says it is.
 func (t *Table) adopt(e *tableEntry) {
+	if t.open && t.number == e.number && t.base == e.base && t.epoch == e.epoch {
+		return // an epoch has one layout
+	}
 	t.open = true
 	t.number, t.buckets, t.base, t.epoch = e.number, e.geometry.Buckets, e.base, e.epoch
 	t.layout = NewLayout(e.windows, int(e.geometry.Slots))
 	t.header = newBucket(&t.layout, t.epoch)
 	t.longest = longest(e.windows)
+	t.direct = len(e.windows) == len(t.def.Windows)
 	for i, w := range t.def.Windows {
 		t.columns[i] = -1
 		for j, v := range e.windows {
@@ -38,7 +49,14 @@ func (t *Table) adopt(e *tableEntry) {
 				t.columns[i] = j
 			}
 		}
+		t.direct = t.direct && t.columns[i] == i && w.Algorithm != limit.SlidingWindowLog && w.Algorithm != limit.TokenBucket
 	}
+	t.spans = [MaxWindows]span{}
+}
+
+// lacks reports whether the layout has lost one of the definition's windows.
+func (t *Table) lacks() bool {
+	return t.open && slices.Contains(t.columns[:len(t.def.Windows)], -1)
 }
 
 // enter registers the table in the directory, and loads the seed.
@@ -46,7 +64,10 @@ func (t *Table) enter(now int64) Status {
 	if status := t.tables.loadSeed(); status != OK {
 		return status
 	}
-	return t.tables.enter(now, []*Table{t})
+	if t.open { // it has moved: see what became of it
+		return t.tables.enter(now, []*Table{t})
+	}
+	return t.tables.enter(now, t.tables.ahead(t))
 }
 
 // locate returns where the key's record belongs: the bucket's key in shared
@@ -65,18 +86,22 @@ func (t *Table) place(hash uint64) (at [15]byte, fingerprint uint32) {
 
 // bucketKey returns the key in shared data of the bucket with that index.
 func (t *Table) bucketKey(index uint32) (at [15]byte) {
-	n := copy(at[:], bucketPrefix)
-	n = putHex(at[:], n, uint32(t.number), 4)
-	putHex(at[:], n, index, 8)
+	copy(at[:], bucketPrefix)
+	le.PutUint32(at[len(bucketPrefix):], uint32(hexadecimal(uint32(t.number)<<16)))
+	le.PutUint64(at[len(bucketPrefix)+4:], hexadecimal(index))
 	return at
 }
 
-func putHex(b []byte, at int, v uint32, digits int) int {
-	for i := digits - 1; i >= 0; i-- {
-		b[at+i] = "0123456789abcdef"[v&15]
-		v >>= 4
-	}
-	return at + digits
+// hexadecimal returns the eight lower-case hexadecimal digits of v, the first one in the
+// lowest byte.
+func hexadecimal(v uint32) uint64 {
+	const each = 0x0101010101010101
+	d := uint64(v)
+	d = (d | d<<16) & 0x0000ffff0000ffff
+	d = (d | d<<8) & 0x00ff00ff00ff00ff
+	d = (d | d<<4) & (0x0f * each)
+	letters := (d + 6*each) >> 4 & each
+	return bits.ReverseBytes64(d + '0'*each + letters*('a'-'0'-10))
 }
 
 // load reads the bucket of the key with e's hash in the table's layout.
@@ -139,9 +164,8 @@ func (t *Table) read(value []byte) (bucket, Status) {
 
 // fits reports whether b has the table's layout and is readable.
 func (t *Table) fits(b bucket) bool {
-	return len(b) == len(t.header) && b.epoch() == t.epoch &&
+	return len(b) == len(t.header) && le.Uint64(b) == le.Uint64(t.header) && // to the end of the epoch
 		le.Uint16(b[offSpare:]) == 0 && b.floorTime() >= 0 &&
-		bytes.Equal(b[:offEpoch], t.header[:offEpoch]) &&
 		bytes.Equal(b[headBytes:t.layout.floor], t.header[headBytes:t.layout.floor])
 }
 
@@ -170,7 +194,7 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	}
 	e.callerNs = now
 	e.Evicted, e.Rebased, e.FromFloor, e.opened, e.Resets = false, false, false, 0, 0
-	t.define(e, key)
+	t.define(e, &key)
 	e.slot = e.bucket.find(&t.layout, e.fingerprint)
 	last := e.bucket.floorTime()
 	if e.slot >= 0 {
@@ -181,30 +205,58 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 		last = now
 	}
 	e.Now = max(now, last)
-	for i := range t.layout.Windows {
-		w := &e.windows[i]
-		if e.slot >= 0 {
-			before := e.bucket.usage(&t.layout, e.slot, i, e.log(i))
-			e.usage[i] = w.Roll(before, last, e.Now)
-			if !before.IsZero() && e.usage[i].IsZero() {
-				e.Resets++
-			}
-			continue
-		}
-		floor := e.rule[i].RollFloor(e.bucket.floor(&t.layout, i), last, e.Now)
-		e.usage[i] = w.Start(floor, e.Now, e.log(i)[:0])
-		e.FromFloor = e.FromFloor || !floor.IsZero()
+	if e.slot >= 0 {
+		t.roll(e, last)
+	} else {
+		t.start(e, last)
 	}
 	return OK
+}
+
+// roll reads what the record, written at last, says of e.Now.
+func (t *Table) roll(e *Entry, last int64) {
+	for i := range e.windows {
+		u := &e.usage[i]
+		e.bucket.read(&t.layout, e.slot, i, e.log(i), u)
+		if s := &t.spans[i]; s.start <= last && e.Now < s.end {
+			continue // in one window of the grid nothing lapses
+		}
+		w := &e.windows[i]
+		used := !u.IsZero()
+		w.Roll(u, last, e.Now)
+		if used && u.IsZero() {
+			e.Resets++
+		}
+		if w.OnGrid() {
+			end := w.End(e.Now)
+			t.spans[i] = span{end - w.PeriodNs, end}
+		}
+	}
+}
+
+// start reads the floor, written at last, from which a key without a record
+// starts at e.Now.
+func (t *Table) start(e *Entry, last int64) {
+	for i := range e.windows {
+		floor := e.rule[i].RollFloor(e.bucket.floor(&t.layout, i), last, e.Now)
+		e.usage[i] = e.windows[i].Start(floor, e.Now, e.log(i)[:0])
+		e.FromFloor = e.FromFloor || !floor.IsZero()
+	}
 }
 
 // define gives each column of the layout its definition: with the key's limits
 // and with the rule's, and without any where this configuration lacks it. Such
 // a one has no grid of the key's either: a hit counts in it for a whole period.
-func (t *Table) define(e *Entry, key Key) {
-	copy(e.windows[:], t.layout.Windows)
-	copy(e.rule[:], t.layout.Windows)
-	for i := range t.layout.Windows {
+func (t *Table) define(e *Entry, key *Key) {
+	if t.direct {
+		e.windows, e.rule = key.Windows, key.Rule
+		return
+	}
+	n := len(t.layout.Windows)
+	e.windows, e.rule = e.own[0][:n], e.own[1][:n]
+	copy(e.windows, t.layout.Windows)
+	copy(e.rule, t.layout.Windows)
+	for i := range e.windows {
 		if w := &e.windows[i]; w.Jitter > 0 {
 			w.Algorithm, w.Elastic = limit.FixedWindowPerKey, true
 		}
@@ -224,15 +276,19 @@ func (t *Table) define(e *Entry, key Key) {
 func (t *Table) rebase(e *Entry, last int64) {
 	e.Rebased = true
 	delta := e.callerNs - last
-	for i, w := range t.layout.Windows {
+	for i := range t.layout.Windows {
+		w := &t.layout.Windows[i]
 		if e.slot >= 0 {
-			u := w.Shift(e.bucket.usage(&t.layout, e.slot, i, e.log(i)), delta)
+			u := e.bucket.usage(&t.layout, e.slot, i, e.log(i))
+			w.Shift(&u, delta)
 			if w.Jitter > 0 && u.EndNs != 0 {
 				u.EndNs = e.windows[i].End(e.callerNs) // on the key's own grid
 			}
-			e.bucket.setUsage(&t.layout, e.slot, i, u)
+			e.bucket.setUsage(&t.layout, e.slot, i, &u)
 		} else {
-			e.bucket.setFloor(&t.layout, i, w.Shift(e.bucket.floor(&t.layout, i), delta))
+			f := e.bucket.floor(&t.layout, i)
+			w.Shift(&f, delta)
+			e.bucket.setFloor(&t.layout, i, f)
 		}
 	}
 	if e.slot >= 0 {

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"slices"
+
 	"github.com/dchest/siphash"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -75,6 +77,9 @@ type Tables struct {
 	store  Store
 	random func([]byte)
 	self   owner
+	apart  uint64 // see Apart; 0 = never
+	parts  bool   // apart is the owner
+	rivals bool   // see Rivals
 	tables map[CounterID]*Table
 
 	seeded bool
@@ -101,20 +106,35 @@ func (t *Tables) Table(def Definition) *Table {
 	return table
 }
 
-// Part makes the tables those of another owner: what they held stays with the
-// one before.
-func (t *Tables) Part(ownerID uint64) {
-	t.self.id = ownerID
+// Apart names the owner that the tables have after Part. All workers that run
+// one configuration name the same: where one of them has parted, the others
+// follow when they are driven out themselves.
+func (t *Tables) Apart(ownerID uint64) { t.apart = ownerID }
+
+// Rivals reports whether, by the last Confirm or since, another configuration of
+// the owner has taken away what this one has counted in: a counter, or one of
+// its windows. A successor does so with its first hit, and so does a sibling,
+// which runs beside this one.
+func (t *Tables) Rivals() bool { return t.rivals }
+
+// Part makes the tables those of the owner that Apart has named: what they held
+// stays with the one before, unless both define it alike.
+func (t *Tables) Part() {
+	t.parts, t.rivals, t.self.id = true, false, t.apart
 	for _, table := range t.tables {
 		table.open = false
 	}
 }
 
-// Release takes the owner off all tables: they wait for their windows to end.
-// It does nothing before the first hit.
+// Parted reports whether the tables are those of the owner that Apart has named.
+func (t *Tables) Parted() bool { return t.parts }
+
+// Release takes an owner that has parted off all tables, which nobody takes
+// over: they wait for their windows to end. It does nothing before the first
+// hit.
 func (t *Tables) Release(now int64) Status {
 	for _, table := range t.tables {
-		if table.open {
+		if t.parts && table.open {
 			return t.update(func(d *directory) {
 				d.release(t.self, func(CounterID) bool { return false }, now)
 			})
@@ -140,16 +160,24 @@ func (t *Tables) Confirm(now int64) Status {
 	if len(open) == 0 {
 		return status
 	}
+	t.rivals = false
 	return max(status, t.enter(now, open))
 }
 
 // enter registers tables and adopts what the directory says about them.
 func (t *Tables) enter(now int64, tables []*Table) Status {
 	entries := make([]tableEntry, len(tables))
+	rivals, parted := false, false
 	status := t.update(func(d *directory) {
 		d.forgetFuture(now)
 		self := owner{t.self.id, pastOrOldest(t.self.configuredNs, now)}
 		d.release(self, t.keeps, now)
+		d.prepare(len(tables))
+		rivals = t.drivenOut(d, tables)
+		parted = (rivals || slices.ContainsFunc(tables, (*Table).lacks)) && !t.parts && d.knows(t.apart)
+		if parted {
+			self.id = t.apart
+		}
 		for i, table := range tables {
 			entries[i] = *d.register(self, &table.def, now)
 		}
@@ -157,10 +185,24 @@ func (t *Tables) enter(now int64, tables []*Table) Status {
 	if status != OK {
 		return status
 	}
+	if parted {
+		t.Part()
+	}
 	for i, table := range tables {
 		table.adopt(&entries[i])
+		rivals = rivals || table.lacks()
 	}
+	t.rivals = (t.rivals || rivals) && !t.parts
 	return OK
+}
+
+// drivenOut reports whether the owner was taken off one of its tables.
+func (t *Tables) drivenOut(d *directory, tables []*Table) bool {
+	return slices.ContainsFunc(tables, func(table *Table) bool {
+		return table.open && !slices.ContainsFunc(d.of(table.def.Counter), func(i int) bool {
+			return d.tables[i].base == table.base && d.tables[i].owned(t.self.id)
+		})
+	})
 }
 
 // loadSeed reads the seed that all workers share, or makes it.

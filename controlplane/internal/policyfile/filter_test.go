@@ -103,16 +103,33 @@ func (w writer) rule(i int) string {
 		"match", w.match(0), "exempt", w.list(0, 2, func() string { return w.match(least) }), "key", key, "overrides", overrides,
 		"missing_key", w.oneOf(`"skip"`, `"deny"`, `"share"`, "!", `"allow"`),
 		"cost", w.oneOf(`3`, `{"header":"X-Cost"}`, `{"query":"n","min":0,"default":0,"max":9}`, "!", `0`, `{"query":"n","header":"n"}`, `{}`, `{"query":"n","min":7,"max":6}`),
+		"algorithm", w.oneOf(`"fixed_window"`, `"sliding_window_counter"`, `"fixed_window_per_key"`, "!", `"token_bucket"`, `"sliding"`),
+		"response", w.response(), "scope", w.oneOf(`"proxy"`, "!", `"cluster"`, `"node"`),
+		"on_error", w.oneOf(`"allow"`, `"deny"`, "!", `"inherit"`), "on_contention", w.oneOf(`"allow"`, `"deny"`, "!", `true`),
 		"mode", w.oneOf(`"enforce"`, `"shadow"`, `"off"`, "!", `"on"`),
 		"enforce_percent", w.oneOf(`100`, `0`, `1e1`, "!", `101`), "capacity", w.oneOf(`1`, `65536`, `10.0`, "!", `0`, `1e99`),
 		"counter", w.oneOf(`"c1"`, `"c2"`, `"c3"`), "count_denied", w.oneOf(`true`, `false`, "!", `"true"`),
-		w.oneOf("on_full", "!", "onfull", "lease"), w.oneOf(`"inherit"`, `"deny"`, `"allow"`))
+		"lease", w.oneOf(`"off"`, `10`, `1e2`, "!", `0`, `false`),
+		w.oneOf("on_full", "!", "onfull", "on_fill"), w.oneOf(`"inherit"`, `"deny"`, `"allow"`))
+}
+
+func (w writer) response() string {
+	return w.object(0,
+		"status", w.oneOf(`429`, `503`, "!", `200`, `600`, `"429"`), "body", w.oneOf(`""`, `"%RULE% %LIMIT% %%"`, "!", `"%NO%"`, `"100%"`, `7`),
+		"content_type", w.oneOf(`"text/plain"`, `"application/json; charset=utf-8"`, "!", `"plain"`, `"a/b\r\nc: d"`),
+		"headers", w.oneOf(`{}`, `{"x-a":"%REMAINING%","X-B":""}`, "!", `{"retry-after":"1"}`, `{"x-a":"1","X-A":"2"}`, `{"a b":"1"}`, `{"x":"\n"}`),
+		"grpc_status", w.oneOf(`"unavailable"`, `8`, "!", `"ok"`, `0`, `17`, `"8"`))
+}
+
+func (w writer) manage() string {
+	return w.object(2, "path", w.oneOf(`"/.sluice/"`, "!", `"/"`, `"x/"`, `"/a?b/"`, `"/a"`),
+		"token_sha256", w.oneOf(`"`+strings.Repeat("0aF9", 16)+`"`, "!", `"abc"`, `""`), "port", w.oneOf(`1`, `65535`, "!", `0`, `65536`))
 }
 
 func (w writer) policy() string {
 	i := 0
 	return w.object(2, "version", w.oneOf("1", "1.0", "!", "2", `"1"`),
-		"rules", w.list(0, 3, func() string { i++; return w.rule(i - 1) }),
+		"rules", w.list(0, 3, func() string { i++; return w.rule(i - 1) }), "manage", w.manage(),
 		"domain", w.oneOf(`"shop"`, `"é"`, "!", `""`, `"\u0001"`), "headers", w.oneOf(`"ietf"`, `"none"`, "!", `"draft"`))
 }
 

@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -50,11 +50,8 @@ func runTests(m *testing.M) int {
 		file, tags string
 		wasm       *[]byte
 	}{{filterFile, "", &filter}, {refusingFile, refuseTag, &refusing}} {
-		build := exec.Command("go", "build", "-tags", b.tags, "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o", b.file,
-			"github.com/sluice-ratelimit/sluice/filter")
-		build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
-		if text, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build filter: %v\n%s", err, text)
+		if err := buildtest.Compile(buildtest.Root(), b.file, b.tags); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		if *b.wasm, err = os.ReadFile(b.file); err != nil {

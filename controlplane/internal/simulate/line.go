@@ -267,7 +267,11 @@ func (r *reader) checkOperation(in *input, kind takes) error {
 	case rules[i].Mode == policy.ModeOff:
 		return fmt.Errorf("rule: %q is off", in.Rule)
 	case kind.key && len(in.Key) != len(rules[i].Key):
-		return fmt.Errorf("key: rule %q has a key of %d parts, not %d", in.Rule, len(rules[i].Key), len(in.Key))
+		parts := "parts"
+		if len(rules[i].Key) == 1 {
+			parts = "part"
+		}
+		return fmt.Errorf("key: rule %q has a key of %d %s, not %d", in.Rule, len(rules[i].Key), parts, len(in.Key))
 	case in.Window != "" && !hasWindow(&rules[i], in.Window):
 		return fmt.Errorf("window: rule %q has no window %q", in.Rule, in.Window)
 	}
@@ -325,7 +329,11 @@ func plain(err error) error {
 	if errors.As(err, &wrong) {
 		what := map[reflect.Kind]string{
 			reflect.String: "text", reflect.Slice: "text or a list of texts", reflect.Map: "an object",
+			reflect.Uint32: "a whole number from 0 to 4294967295",
 		}[wrong.Type.Kind()]
+		if wrong.Field == "key" && wrong.Type.Kind() == reflect.Slice {
+			what = "a list of texts"
+		}
 		if wrong.Field == "" && wrong.Type.Kind() == reflect.Struct {
 			return fmt.Errorf("it must be a JSON object, not %s", wrong.Value)
 		}

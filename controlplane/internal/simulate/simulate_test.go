@@ -108,8 +108,8 @@ rules:
 {"at_ms":1600,"op":"clean","value":0}
 {"at_ms":3700000,"op":"clean","value":1}
 {"at_ms":3700000,"op":"hit","allowed":true,"status":200,"rules":[{"rule":"r","key":["b"],"mode":"enforced","allowed":true,"remaining":3,"windows":[{"limit":4,"per_ms":10000,"used":1,"remaining":3,"reset_ms":10000},{"name":"hourly","limit":9,"per_ms":3600000,"used":1,"remaining":8,"reset_ms":3600000},{"limit":6,"per_ms":60000,"used":1,"remaining":5,"reset_ms":20000}]}],"headers":{}}
-{"at_ms":3700000,"op":"stats","rules":[{"rule":"r","keys":1,"capacity":8,"slots":8,"buckets":1,"bytes":936,"metrics":{"allowed":2,"denied":0,"shadow_denied":0,"evicted":0,"floor_denied":0,"full":0,"cas_retries":0,"contention":0,"errors":0,"clock_rebased":0,"not_taken_back":0,"window_resets":0,"boundary_spikes":0}}]}
-{"at_ms":3700000,"op":"stats","rules":[{"rule":"r","keys":1,"capacity":8,"slots":8,"buckets":1,"bytes":936,"metrics":{"allowed":2,"denied":0,"shadow_denied":0,"evicted":0,"floor_denied":0,"full":0,"cas_retries":0,"contention":0,"errors":0,"clock_rebased":0,"not_taken_back":0,"window_resets":0,"boundary_spikes":0}},{"rule":"none","keys":0,"capacity":65536,"slots":0,"buckets":0,"bytes":0,"metrics":{"allowed":0,"denied":0,"shadow_denied":0,"evicted":0,"floor_denied":0,"full":0,"cas_retries":0,"contention":0,"errors":0,"clock_rebased":0,"not_taken_back":0,"window_resets":0,"boundary_spikes":0}}]}
+{"at_ms":3700000,"op":"stats","rules":[{"rule":"r","keys":1,"capacity":8,"slots":8,"buckets":1,"bytes":936,"metrics":{"allowed":2,"denied":0,"shadow_denied":0,"evicted":0,"floor_denied":0,"full":0,"cas_retries":0,"contention":0,"errors":0,"clock_rebased":0,"not_taken_back":0,"window_resets":0,"boundary_spikes":0,"leased":0,"lease_returned":0,"lease_lost":0}}]}
+{"at_ms":3700000,"op":"stats","rules":[{"rule":"r","keys":1,"capacity":8,"slots":8,"buckets":1,"bytes":936,"metrics":{"allowed":2,"denied":0,"shadow_denied":0,"evicted":0,"floor_denied":0,"full":0,"cas_retries":0,"contention":0,"errors":0,"clock_rebased":0,"not_taken_back":0,"window_resets":0,"boundary_spikes":0,"leased":0,"lease_returned":0,"lease_lost":0}},{"rule":"none","keys":0,"capacity":65536,"slots":0,"buckets":0,"bytes":0,"metrics":{"allowed":0,"denied":0,"shadow_denied":0,"evicted":0,"floor_denied":0,"full":0,"cas_retries":0,"contention":0,"errors":0,"clock_rebased":0,"not_taken_back":0,"window_resets":0,"boundary_spikes":0,"leased":0,"lease_returned":0,"lease_lost":0}}]}
 `, out)
 }
 
@@ -170,16 +170,17 @@ func TestBadInputWritesNothing(t *testing.T) {
 		{`{"at_ms":1,"op":"reset","rule":"r","key":["GET"],"n":1}`, `line 2: n: op reset takes none`},
 		{`{"at_ms":1,"op":"get","rule":"r","key":["GET"],"n":1}`, `line 2: n: op get takes none`},
 		{`{"at_ms":1,"op":"set","rule":"r","key":["GET"],"n":-1}`, `line 2: n: must be a whole number from 0`},
-		{`{"at_ms":1,"op":"inc","rule":"r","key":["GET"],"n":4294967296}`, `line 2: n: must be a whole number from 0`},
+		{`{"at_ms":1,"op":"inc","rule":"r","key":["GET"],"n":4294967296}`, `line 2: n: must be a whole number from 0 to 4294967295, not`},
 		{`{"at_ms":1,"op":"get","rule":"r","key":["GET"],"window":"0"}`, `line 2: window: op get takes none`},
 		{`{"at_ms":1,"op":"set","rule":"r","key":["GET"],"n":1,"window":"1"}`, `line 2: window: rule "r" has no window "1"`},
-		{`{"at_ms":1,"op":"set","rule":"r","n":1}`, `line 2: key: rule "r" has a key of 1 parts, not 0`},
+		{`{"at_ms":1,"op":"get","rule":"r","key":"a"}`, `line 2: key: must be a list of texts, not string`},
+		{`{"at_ms":1,"op":"set","rule":"r","n":1}`, `line 2: key: rule "r" has a key of 1 part, not 0`},
 		{`{"at_ms":1,"op":"clean","rule":"r","key":["GET"]}`, `line 2: key: op clean acts on whole rules`},
 		{`{"at_ms":1,"op":"stats","rule":"s"}`, `line 2: rule: the policy has no rule "s"`},
 		{`{"at_ms":1,"op":"stats","path":"/"}`, `line 2: op stats has no method, host, path`},
 		{`{"at_ms":1,"op":"peek"}`, "line 2: rule: an operation needs the name of a rule"},
 		{`{"at_ms":1,"op":"peek","rule":"s"}`, `line 2: rule: the policy has no rule "s"`},
-		{`{"at_ms":1,"op":"peek","rule":"r"}`, `line 2: key: rule "r" has a key of 1 parts, not 0`},
+		{`{"at_ms":1,"op":"peek","rule":"r"}`, `line 2: key: rule "r" has a key of 1 part, not 0`},
 		{`{"at_ms":1,"op":"peek","rule":"r","key":["GET"],"path":"/x"}`, "line 2: op peek has no method, host, path"},
 		{`{"at_ms":1,"rule":"r"}`, "line 2: a request has no rule, key, n or window"},
 		{`{"at_ms":1,"op":"policy"}`, "line 2: file: op policy needs the file"},

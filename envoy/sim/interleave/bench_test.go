@@ -99,6 +99,14 @@ type outcome struct {
 	steps    [most][]string
 	observed []string
 	keys     int // in shared data
+
+	began, ended [most][]int // of each step, in the order of all of them; no part of String
+	clock        int
+}
+
+func (o *outcome) next() int {
+	o.clock++
+	return o.clock
 }
 
 func (o *outcome) String() string { return fmt.Sprint(o.steps, o.observed, o.keys) }
@@ -207,7 +215,9 @@ func (b *bench) space(t *testing.T, c *scenario, judge func() error) interleave.
 		for _, s := range script {
 			steps = append(steps, func() {
 				b.clocks[worker] = s.at
+				b.outcome.began[worker] = append(b.outcome.began[worker], b.outcome.next())
 				b.outcome.steps[worker] = append(b.outcome.steps[worker], s.run(b, worker))
+				b.outcome.ended[worker] = append(b.outcome.ended[worker], b.outcome.next())
 			})
 		}
 		space.Scripts = append(space.Scripts, steps)
@@ -237,6 +247,7 @@ func (b *bench) start(c *scenario, saved *sim.Saved) {
 	b.log = b.log[:0]
 	for worker := range b.outcome.steps {
 		b.outcome.steps[worker] = b.outcome.steps[worker][:0]
+		b.outcome.began[worker], b.outcome.ended[worker] = b.outcome.began[worker][:0], b.outcome.ended[worker][:0]
 	}
 	b.Shared().Restore(saved)
 	if !c.anew && c.next == "" {

@@ -2,6 +2,7 @@ package interleave_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -53,7 +54,7 @@ func scenarios() (list []scenario) {
 		list = append(list, createBucket(algorithm), hotKey(algorithm), roll(algorithm), takeBack(algorithm),
 			takeBackAndReset(algorithm), fullBucket(algorithm), clean(algorithm), reset(algorithm), setAndIncrement(algorithm))
 	}
-	return append(append(list, changes()...), special()...)
+	return slices.Concat(list, changes(), special(), leases())
 }
 
 const now = base + 10*ms

@@ -45,7 +45,7 @@ func (e *Engine) decide(tries []attempt, now int64) {
 			t.commit(now)
 		}
 		if counted := t.countDenied(now); !counted && (denied || !t.allowed) {
-			t.persist()
+			t.persist(now)
 		}
 	}
 	v.settle()
@@ -104,6 +104,9 @@ func (v *Verdict) count() {
 			}
 		}
 		if t.counted {
+			if t.loan.served {
+				m.Leased++
+			}
 			t.rule.spikes.count(t, m)
 		}
 	}

@@ -39,6 +39,7 @@ type Host interface {
 // Identity is what a configuration's counters hang on beside the policy.
 type Identity struct {
 	Owner        uint64       // who holds the tables; see state.OwnerID
+	Apart        uint64       // who holds them after Part
 	ConfiguredNs int64        // when the configuration was made
 	Random       func([]byte) // fills bytes nobody can guess
 }
@@ -54,6 +55,8 @@ type Engine struct {
 	request request
 	verdict Verdict
 	tries   []attempt // one for each rule, in policy order
+	leases  []*leases // one for each table whose rules lease
+	parted  bool      // see Confirm
 	text    [2][]byte // where header values are put together
 
 	surveyed int // rules[surveyed] is the one whose memory is being added up
@@ -67,7 +70,9 @@ func New(p *policy.Policy, host Host, id Identity) (*Engine, error) {
 		policy: p,
 		tables: state.NewTables(host, id.Random, id.Owner, id.ConfiguredNs),
 	}
+	e.tables.Apart(id.Apart)
 	e.request.host = host
+	e.rules = make([]rule, 0, len(p.Rules))
 	for i := range p.Rules {
 		if p.Rules[i].Mode == policy.ModeOff {
 			continue
@@ -77,21 +82,37 @@ func New(p *policy.Policy, host Host, id Identity) (*Engine, error) {
 			return nil, err
 		}
 		e.rules = append(e.rules, r)
-		e.assignMemory()
 	}
+	e.assignMemory()
 	e.index = newIndex(e.rules)
 	e.tries = make([]attempt, len(e.rules))
+	e.lend()
 	return e, nil
 }
 
-// Confirm keeps the engine's tables registered; call it on a tick.
-func (e *Engine) Confirm() { e.tables.Confirm(e.host.Now()) }
+// Confirm keeps the engine's tables registered; call it on a tick. It ends what
+// StopLeases began where the tables have parted since the last one, by Part or
+// because another worker has: nobody else reads what is counted in them.
+func (e *Engine) Confirm() {
+	e.tables.Confirm(e.host.Now())
+	if e.tables.Parted() && !e.parted {
+		e.parted = true
+		e.resumeLeases()
+	}
+}
 
-// Part makes the tables those of another owner, as if they had never been
-// registered.
-func (e *Engine) Part(owner uint64) { e.tables.Part(owner) }
+// Rivals reports whether another configuration of the owner has taken a counter
+// or a window away from this one, by the last Confirm.
+func (e *Engine) Rivals() bool { return e.tables.Rivals() }
 
-// Release gives the tables up; call it when nobody takes them over.
+// Part gives back what is left of leases and makes the tables those of the owner
+// Identity.Apart.
+func (e *Engine) Part() {
+	e.StopLeases()
+	e.tables.Part()
+}
+
+// Release gives up what is the engine's own after Part.
 func (e *Engine) Release() { e.tables.Release(e.host.Now()) }
 
 // Decide decides the request that the host is at. The verdict is valid until

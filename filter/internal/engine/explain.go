@@ -77,6 +77,7 @@ func (e *Engine) apart(host Host) *Engine {
 			r.table = x.tables.Like(r.table)
 		}
 	}
+	x.lendApart()
 	x.tries = make([]attempt, len(x.rules))
 	return &x
 }

@@ -114,7 +114,7 @@ func (e *Engine) appendXRateLimit(dst []Field, tries []attempt, now int64) []Fie
 }
 
 // resetSeconds is how long it is from now, rounded up, until the window starts anew.
-func (t *attempt) resetSeconds(w limit.Window, u limit.Usage, now int64) int64 {
+func (t *attempt) resetSeconds(w *limit.Window, u *limit.Usage, now int64) int64 {
 	return ceilDiv(w.Reset(u, t.entry.Now)-now, second)
 }
 

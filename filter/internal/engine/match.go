@@ -1,9 +1,10 @@
 package engine
 
 import (
-	"fmt"
+	"errors"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -60,7 +61,7 @@ func compilePattern(p policy.Pattern) (pattern, error) {
 	if p.Kind == policy.Regexp {
 		var err error
 		if out.regexp, err = p.Regexp(); err != nil {
-			return out, fmt.Errorf("compile pattern %q: %w", p.Text, err)
+			return out, errors.New("compile pattern " + strconv.Quote(p.Text) + ": " + err.Error())
 		}
 	}
 	return out, nil

@@ -1,5 +1,7 @@
 package engine
 
+import "github.com/sluice-ratelimit/sluice/shared/state"
+
 // memory is what a rule's table takes in Envoy, as this worker has last added
 // it up. Of rules that share a table the first has it, so that the sum over
 // rules is right.
@@ -9,15 +11,13 @@ type memory struct {
 	fresh bool   // a survey has ended since EachMemory
 }
 
-// assignMemory says whether the rule compiled last reports its table.
+// assignMemory says which rules report their tables.
 func (e *Engine) assignMemory() {
-	last := len(e.rules) - 1
-	r := &e.rules[last]
-	r.memory.own = r.table != nil
-	for i := range e.rules[:last] {
-		if e.rules[i].table == r.table {
-			r.memory.own = false
-		}
+	reported := map[*state.Table]bool{nil: true}
+	for i := range e.rules {
+		r := &e.rules[i]
+		r.memory.own = !reported[r.table]
+		reported[r.table] = true
 	}
 }
 
@@ -54,16 +54,12 @@ func (e *Engine) EachMemory(f func(rule string, bytes uint64)) {
 	}
 }
 
-// ReportsMemory reports whether the policy has a rule of that name, and the
-// rule's table is its own to report.
-func (e *Engine) ReportsMemory(name string) bool {
-	r := e.rule(name)
-	return r != nil && r.memory.own
-}
-
-// EachRule calls f for the name of every rule that is not off.
-func (e *Engine) EachRule(f func(name string)) {
+// EachReported calls f for the name of every rule whose memory EachMemory
+// reports, sooner or later.
+func (e *Engine) EachReported(f func(rule string)) {
 	for i := range e.rules {
-		f(e.rules[i].policy.Name)
+		if e.rules[i].memory.own {
+			f(e.rules[i].policy.Name)
+		}
 	}
 }

@@ -61,7 +61,7 @@ func (m *modelWindow) move(w limit.Window, ahead, now int64) {
 	}
 	switch {
 	case m.end == 0:
-	case w.Algorithm == limit.SlidingWindowCounter, w.Algorithm == limit.FixedWindow && w.Jitter == 0:
+	case w.Algorithm == limit.SlidingWindowCounter, w.Algorithm == limit.FixedWindow: // also the key's own grid, of a jittered one
 		m.start, m.end = grid(w, now)
 	default:
 		m.start, m.end = m.start-ahead, m.end-ahead

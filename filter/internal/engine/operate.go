@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -37,7 +36,7 @@ var ErrStore = errors.New("the counters could not be read or written")
 // clean how many records it freed.
 func (e *Engine) Operate(b []byte, op Operation) ([]byte, error) {
 	if !slices.Contains(Operations, op.Name) {
-		return b, fmt.Errorf("unknown operation %q", op.Name)
+		return b, errors.New("unknown operation " + strconv.Quote(op.Name))
 	}
 	if op.Name == "clean" || op.Name == "stats" {
 		return e.operateOnRules(b, op)
@@ -60,7 +59,7 @@ func (e *Engine) Operate(b []byte, op Operation) ([]byte, error) {
 		return v.AppendReport(b), nil
 	}
 	if t.free {
-		return b, fmt.Errorf("rule %q counts nothing for this key", op.Rule)
+		return b, errors.New("rule " + strconv.Quote(op.Rule) + " counts nothing for this key")
 	}
 	value, err := t.operate(op, now)
 	if err != nil {
@@ -74,10 +73,14 @@ func (e *Engine) Operate(b []byte, op Operation) ([]byte, error) {
 func (e *Engine) subject(op Operation) (*attempt, error) {
 	r := e.rule(op.Rule)
 	if r == nil {
-		return nil, fmt.Errorf("there is no rule %q", op.Rule)
+		return nil, errors.New("there is no rule " + strconv.Quote(op.Rule))
 	}
 	if len(op.Key) != len(r.key) {
-		return nil, fmt.Errorf("the key of rule %q has %d parts, not %d", op.Rule, len(r.key), len(op.Key))
+		parts := " parts, not "
+		if len(r.key) == 1 {
+			parts = " part, not "
+		}
+		return nil, errors.New("the key of rule " + strconv.Quote(op.Rule) + " has " + strconv.Itoa(len(r.key)) + parts + strconv.Itoa(len(op.Key)))
 	}
 	t := &e.tries[0]
 	t.start(r)
@@ -86,7 +89,7 @@ func (e *Engine) subject(op Operation) (*attempt, error) {
 	for i, text := range op.Key {
 		p, err := r.key[i].parse(text)
 		if err != nil {
-			return nil, fmt.Errorf("part %d of the key of rule %q: %w", i, op.Rule, err)
+			return nil, errors.New("part " + strconv.Itoa(i) + " of the key of rule " + strconv.Quote(op.Rule) + ": " + err.Error())
 		}
 		t.key.add(p)
 	}
@@ -110,11 +113,16 @@ func (t *attempt) operate(op Operation, now int64) (value int64, err error) {
 		return 0, err
 	}
 	table := t.rule.table
+	changes := op.Name == "inc" || op.Name == "set" || op.Name == "reset"
 	for range maxRetries {
 		if table.Read(&t.entry, t.limits, now) != state.OK {
 			break
 		}
+		if changes && t.surrender(now) {
+			continue
+		}
 		t.known = true
+		t.forgo()
 		status, had := state.OK, false
 		switch op.Name {
 		case "inc":
@@ -175,13 +183,13 @@ func (r *rule) window(name string) (int, error) {
 			return r.order[i], nil
 		}
 	}
-	return 0, fmt.Errorf("rule %q has no window %q", r.policy.Name, name)
+	return 0, errors.New("rule " + strconv.Quote(r.policy.Name) + " has no window " + strconv.Quote(name))
 }
 
 // operateOnRules cleans, or describes, the rule or all rules.
 func (e *Engine) operateOnRules(b []byte, op Operation) ([]byte, error) {
 	if op.Rule != "" && e.rule(op.Rule) == nil {
-		return b, fmt.Errorf("there is no rule %q", op.Rule)
+		return b, errors.New("there is no rule " + strconv.Quote(op.Rule))
 	}
 	now, freed, first := e.host.Now(), uint64(0), true
 	if op.Name == "stats" {

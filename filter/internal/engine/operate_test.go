@@ -242,7 +242,7 @@ func TestOperationsRefused(t *testing.T) {
 		{Operation{Name: "get", Rule: "off", Key: []string{}}, `there is no rule "off"`},
 		{Operation{Name: "clean", Rule: "s"}, `there is no rule "s"`},
 		{Operation{Name: "stats", Rule: "s"}, `there is no rule "s"`},
-		{Operation{Name: "get", Rule: "r"}, `the key of rule "r" has 1 parts, not 0`},
+		{Operation{Name: "get", Rule: "r"}, `the key of rule "r" has 1 part, not 0`},
 	} {
 		_, err := e.Operate(nil, c.op)
 		require.EqualError(t, err, c.want)

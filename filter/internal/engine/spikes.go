@@ -15,15 +15,15 @@ type spikes struct {
 
 // count takes in a hit that was counted.
 func (s *spikes) count(t *attempt, m *Metrics) {
-	for _, w := range t.rule.windows {
-		if w.Algorithm == limit.FixedWindow {
+	for i := range t.rule.windows {
+		if w := &t.rule.windows[i]; w.Algorithm == limit.FixedWindow {
 			s.add(w, t.entry.Now, uint64(t.cost), m)
 			return
 		}
 	}
 }
 
-func (s *spikes) add(w limit.Window, now int64, units uint64, m *Metrics) {
+func (s *spikes) add(w *limit.Window, now int64, units uint64, m *Metrics) {
 	end := w.End(now)
 	if start := end - w.PeriodNs; start != s.start {
 		before := uint64(0)

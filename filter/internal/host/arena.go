@@ -15,12 +15,11 @@ const (
 // at the start of every callback, so that a request allocates nothing.
 var arena bump
 
+// What is left of the chunk in use is in front.
 type bump struct {
-	active bool     // one of our own calls is running
 	chunks [][]byte // the first next of them are in use, the last of those for what comes
 	next   int
 	whole  []byte  // the chunk in use
-	rest   []byte  // what is left of it
 	base   uintptr // where it begins
 }
 
@@ -41,20 +40,20 @@ func (a *bump) grow(n int) {
 		a.chunks = append(a.chunks[:a.next], make([]byte, max(n, chunkBytes)))
 	}
 	a.whole = a.chunks[a.next]
-	a.rest = a.whole
 	a.base = uintptr(unsafe.Pointer(unsafe.SliceData(a.whole)))
+	front.next, front.end = uint64(a.base), uint64(a.base)+uint64(len(a.whole))
 	a.next++
 }
 
 // take returns size bytes.
 func (a *bump) take(size uint32) unsafe.Pointer {
-	n := (int(size) + 7) &^ 7
-	if n > len(a.rest) {
-		a.grow(n)
+	n := (uint64(size) + 7) &^ 7
+	if n > front.end-front.next {
+		a.grow(int(n))
 	}
-	p := unsafe.Pointer(unsafe.SliceData(a.rest))
-	a.rest = a.rest[n:]
-	return p
+	at := front.next - uint64(a.base)
+	front.next += n
+	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(a.whole)), at)
 }
 
 // bytes returns the size bytes at the address that the host has reported: the

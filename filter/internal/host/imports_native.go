@@ -29,6 +29,12 @@ func importSendLocalResponse(uint32, unsafe.Pointer, uint32, unsafe.Pointer, uin
 	panic(noProxy)
 }
 
+func importDefineMetric(uint32, unsafe.Pointer, uint32, unsafe.Pointer) uint32 { panic(noProxy) }
+
+func importGetMetric(uint32, unsafe.Pointer) uint32 { panic(noProxy) }
+
+func importIncrementMetric(uint32, int64) uint32 { panic(noProxy) }
+
 func importRecordMetric(uint32, uint64) uint32 { panic(noProxy) }
 
 func importRandom(unsafe.Pointer, uint32) uint32 { panic(noProxy) }

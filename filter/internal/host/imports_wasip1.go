@@ -28,8 +28,18 @@ func importSetShared(key unsafe.Pointer, keySize uint32, value unsafe.Pointer, v
 func importSendLocalResponse(status uint32, details unsafe.Pointer, detailsSize uint32,
 	body unsafe.Pointer, bodySize uint32, headers unsafe.Pointer, headersSize uint32, grpcStatus int32) uint32
 
-// The SDK can only add to a gauge, and every VM has but its own part to add.
+// Of metrics the SDK's own calls link package fmt, a twelfth of the module, for
+// what they panic with.
 //
+//go:wasmimport env proxy_define_metric
+func importDefineMetric(kind uint32, name unsafe.Pointer, nameSize uint32, id unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_get_metric
+func importGetMetric(id uint32, value unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_increment_metric
+func importIncrementMetric(id uint32, by int64) uint32
+
 //go:wasmimport env proxy_record_metric
 func importRecordMetric(id uint32, value uint64) uint32
 
@@ -38,11 +48,12 @@ func importRandom(buf unsafe.Pointer, size uint32) uint32
 
 // malloc is where the host puts what it returns; it prefers this export to the
 // SDK's. While one of our own calls runs, that is the arena; at any other time
-// the SDK is the caller, and keeps what it gets.
+// the SDK is the caller, and keeps what it gets. The graft in front of it takes
+// what fits from the arena's chunk itself.
 //
 //go:wasmexport malloc
 func malloc(size uint32) unsafe.Pointer {
-	if arena.active {
+	if front.active != 0 {
 		return arena.take(size)
 	}
 	return unsafe.Pointer(unsafe.SliceData(make([]byte, max(size, 1))))

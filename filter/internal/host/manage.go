@@ -1,11 +1,9 @@
 package host
 
 import (
-	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
 	"errors"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -68,24 +66,39 @@ func (p *plugin) guard(do func()) {
 }
 
 func (p *plugin) operate(op, query string) {
-	values, err := url.ParseQuery(query)
-	if err != nil {
-		answer(400, problem("parse the query: "+err.Error()))
+	if fault := queryFault(query); fault != "" {
+		answer(400, problem("parse the query: "+fault))
 		return
 	}
-	n := uint64(1)
-	if text := values.Get("n"); text != "" || op == "set" {
-		if n, err = strconv.ParseUint(text, 10, 32); err != nil {
+	asked := engine.Operation{Name: op, N: 1}
+	n := ""
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		name, value, _ := strings.Cut(pair, "=")
+		switch value = policy.UnescapeQuery(value); policy.UnescapeQuery(name) {
+		case "rule":
+			asked.Rule = value
+		case "key":
+			asked.Key = append(asked.Key, value)
+		case "window":
+			asked.Window = value
+		case "n":
+			n = value
+		}
+	}
+	if n != "" || op == "set" {
+		units, err := strconv.ParseUint(n, 10, 32)
+		if err != nil {
 			answer(400, problem("n must be a whole number from 0 to 4294967295"))
 			return
 		}
+		asked.N = uint32(units)
 	}
 	if op == "stats" {
 		p.metrics.flush(p.engine) // the other workers' counts are up to a tick old
 	}
-	body, err := p.engine.Operate(nil, engine.Operation{
-		Name: op, Rule: values.Get("rule"), Key: values["key"], N: uint32(n), Window: values.Get("window"),
-	})
+	body, err := p.engine.Operate(nil, asked)
 	switch {
 	case errors.Is(err, engine.ErrStore):
 		answer(500, problem(err.Error()))
@@ -94,6 +107,26 @@ func (p *plugin) operate(op, query string) {
 	default:
 		answer(200, body)
 	}
+}
+
+// queryFault says what is wrong with a query: an escape that is none would name
+// another key than was meant.
+func queryFault(query string) string {
+	if strings.Contains(query, ";") {
+		return `parameters are separated by "&"; a ";" in one is written %3B`
+	}
+	for at := strings.IndexByte(query, '%'); at >= 0; {
+		escape := query[at:min(at+3, len(query))]
+		if _, err := strconv.ParseUint(escape[1:], 16, 8); err != nil || len(escape) < 3 {
+			return "invalid escape " + strconv.Quote(escape) + `: a "%" is written %25`
+		}
+		next := strings.IndexByte(query[at+1:], '%')
+		if next < 0 {
+			break
+		}
+		at += 1 + next
+	}
+	return ""
 }
 
 // onManagePort reports whether the request came in on the port that the policy
@@ -109,7 +142,7 @@ func (p *plugin) onManagePort() bool {
 func (p *plugin) authorized() bool {
 	header, _ := theProxy.JoinedHeader("authorization")
 	scheme, token, _ := strings.Cut(header, " ")
-	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
+	sum := sha256([]byte(strings.TrimSpace(token)))
 	return strings.EqualFold(scheme, "bearer") && subtle.ConstantTimeCompare(sum[:], p.manage.TokenSHA256[:]) == 1
 }
 

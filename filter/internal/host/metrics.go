@@ -1,18 +1,51 @@
 package host
 
 import (
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
+	"unsafe"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 )
 
-// defined and gauges are the metrics that this VM has defined, by name. Each
-// definition takes memory in the proxy: a metric is defined when it first has
-// something to say, and the configurations that follow go on with it.
-var (
-	defined = map[string]proxywasm.MetricCounter{}
-	gauges  = map[string]proxywasm.MetricGauge{}
+// metric is the proxy's number of a metric.
+type metric uint32
+
+const (
+	kindCounter uint32 = 0
+	kindGauge   uint32 = 1
 )
+
+// defined are the metrics that this VM has defined, by name. Each definition
+// takes memory in the proxy: a metric is defined when it first has something to
+// say, and the configurations that follow go on with it.
+var defined = map[string]metric{}
+
+func define(kind uint32, name string) metric {
+	m, have := defined[name]
+	if !have {
+		id := new(uint32)
+		must(importDefineMetric(kind, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)), unsafe.Pointer(id)))
+		m = metric(*id)
+		defined[name] = m
+	}
+	return m
+}
+
+func (m metric) value() uint64 {
+	value := new(uint64)
+	must(importGetMetric(uint32(m), unsafe.Pointer(value)))
+	return *value
+}
+
+func (m metric) increment(by uint64) { must(importIncrementMetric(uint32(m), int64(by))) }
+
+// set sets a gauge of the process: the last VM to do so is right.
+func (m metric) set(value uint64) { must(importRecordMetric(uint32(m), value)) }
+
+func must(status uint32) {
+	if status != statusOK {
+		panic("the proxy does not know a metric that it has defined")
+	}
+}
 
 // metrics brings what the engine has counted to the proxy. A label stands in
 // front of the name in the way that Istio's extraStatTags take it for one.
@@ -23,7 +56,7 @@ type metrics struct {
 }
 
 type counter struct {
-	metric proxywasm.MetricCounter // valid where count is above 0
+	metric metric // valid where count is above 0
 	count  uint64
 }
 
@@ -38,13 +71,7 @@ func (m *metrics) flush(e *engine.Engine) {
 	})
 	m.panic.raise(m.panics, func() string { return "rate_limit_panics_total" })
 	e.EachMemory(func(rule string, bytes uint64) {
-		name := memoryMetric(rule)
-		gauge, have := gauges[name]
-		if !have {
-			gauge = proxywasm.DefineGaugeMetric(name)
-			gauges[name] = gauge
-		}
-		setGauge(gauge, bytes)
+		define(kindGauge, memoryMetric(rule)).set(bytes)
 	})
 }
 
@@ -61,28 +88,22 @@ func (p *plugin) forget() {
 	if len(running) == 0 {
 		return
 	}
-	p.engine.EachRule(func(rule string) {
-		for _, other := range running {
-			if other.engine.ReportsMemory(rule) {
-				return
-			}
-		}
-		if gauge, have := gauges[memoryMetric(rule)]; have {
-			setGauge(gauge, 0)
+	goesOn := map[string]bool{}
+	for _, other := range running {
+		other.engine.EachReported(func(rule string) { goesOn[rule] = true })
+	}
+	p.engine.EachReported(func(rule string) {
+		if gauge, have := defined[memoryMetric(rule)]; have && !goesOn[rule] {
+			gauge.set(0)
 		}
 	})
 }
 
-// setGauge sets a gauge of the process: the last VM to do so is right.
-func setGauge(gauge proxywasm.MetricGauge, value uint64) {
-	if status := importRecordMetric(uint32(gauge), value); status != statusOK {
-		panic("the proxy does not know a metric that it has defined")
-	}
-}
-
 // Counted asks the proxy, which has one counter for all workers. It defines
 // counters that have counted nothing yet: few, and only once somebody asks.
-func (p *proxy) Counted(rule, metric string) uint64 { return define(ruleMetric(rule, metric)).Value() }
+func (p *proxy) Counted(rule, metric string) uint64 {
+	return define(kindCounter, ruleMetric(rule, metric)).value()
+}
 
 // raise brings the proxy's counter to count.
 func (c *counter) raise(count uint64, name func() string) {
@@ -90,17 +111,8 @@ func (c *counter) raise(count uint64, name func() string) {
 		return
 	}
 	if c.count == 0 {
-		c.metric = define(name())
+		c.metric = define(kindCounter, name())
 	}
-	c.metric.Increment(count - c.count)
+	c.metric.increment(count - c.count)
 	c.count = count
-}
-
-func define(name string) proxywasm.MetricCounter {
-	metric, have := defined[name]
-	if !have {
-		metric = proxywasm.DefineCounterMetric(name)
-		defined[name] = metric
-	}
-	return metric
 }

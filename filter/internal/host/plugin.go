@@ -1,7 +1,6 @@
 package host
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -21,36 +20,50 @@ func Register() { proxywasm.SetVMContext(&vm{}) }
 
 type vm struct{ types.DefaultVMContext }
 
-func (*vm) NewPluginContext(uint32) types.PluginContext { return &plugin{} }
+func (*vm) NewPluginContext(context uint32) types.PluginContext {
+	p := &plugin{context: context}
+	plugins[context] = p
+	return p
+}
+
+// plugins are the configurations, those that failed included, by their contexts.
+var plugins = map[uint32]*plugin{}
 
 // plugin is one configuration of the filter in one VM. Several live side by
 // side while a configuration changes, so everything it owns hangs on it.
 type plugin struct {
 	types.DefaultPluginContext
+	identity engine.Identity
 	engine   *engine.Engine
 	manage   *policy.Manage
 	trace    bool // report the whole of every verdict
 	verdicts bool // tell access logs of every verdict
 	metrics  metrics
-	idle     []*stream // streams to use again
+	context  uint32
+	fields   []engine.Field // of the request that is decided
+	idle     []*stream      // streams to use again
 
 	details, headers, body []byte // where a denial is put together
 	word                   []byte // and a verdict for access logs
 	sent                   []engine.Sent
 	keep                   []bool
 
-	name        string // of the filter; see filterName
-	text        string // the configuration
-	outrankedNs int64  // when another configuration of this name was made; 0 = none was
-	parted      bool   // see part
+	rivalry int  // see watch
+	parted  bool // see part
 }
-
-// handOverNs is how long streams may still come to a configuration that has a
-// successor: Envoy makes the new one known to its workers in two steps.
-const handOverNs = 5_000_000_000
 
 // running are the configurations in this VM.
 var running []*plugin
+
+// A configuration parts with a stream that comes after this many ticks that
+// found a rival. A predecessor gets none by then: Envoy makes a new configuration
+// known to its workers in two steps, which take milliseconds. rivalFades is how
+// many ticks without a rival undo one with it: of two siblings not every tick
+// finds the other, while an owner that was late once is no sibling.
+const (
+	rivalTicks = 5
+	rivalFades = 10
+)
 
 // OnPluginStart reads the policy. A refused one is logged with every problem,
 // because the reason reaches nobody else: Envoy's own answer never carries it.
@@ -58,7 +71,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	status = types.OnPluginStartStatusFailed
 	defer func() {
 		if r := recover(); r != nil {
-			proxywasm.LogCritical(fmt.Sprintf("sluice: configure: %v", r))
+			proxywasm.LogCritical("sluice: configure: " + reason(r))
 		}
 	}()
 	arena.reset()
@@ -71,10 +84,12 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	if !ok {
 		return
 	}
-	p.name, p.text = filterName(), string(text)
-	p.engine, err = engine.New(pol, &theProxy, engine.Identity{
-		Owner: state.OwnerID(p.name), ConfiguredNs: theProxy.Now(), Random: fillRandom,
-	})
+	name := filterName()
+	p.identity = engine.Identity{
+		Owner: state.OwnerID(name), Apart: state.OwnerID(name + "\x00" + string(text)),
+		ConfiguredNs: theProxy.Now(), Random: fillRandom,
+	}
+	p.engine, err = engine.New(pol, &theProxy, p.identity)
 	if err != nil {
 		proxywasm.LogCritical("sluice: policy refused: " + err.Error())
 		return
@@ -126,32 +141,27 @@ func filterName() string {
 	return name + root
 }
 
-// enlist makes the configuration one of those that run.
+// enlist makes the configuration one of those that run. From then on others of
+// its name take no leases: what they count must be seen at once.
 func (p *plugin) enlist() {
 	for _, other := range running {
-		if other.name == p.name && other.text != p.text {
-			other.outrankedNs = theProxy.Now()
+		if other.identity.Owner == p.identity.Owner && other.identity.Apart != p.identity.Apart {
+			other.engine.StopLeases()
 		}
 	}
 	running = append(running, p)
 }
 
-// handOver ends the time in which a stream may come to a configuration that has
-// a successor.
-func (p *plugin) handOver() {
-	defer p.recovered("hand-over")
-	if theProxy.Now()-p.outrankedNs > handOverNs {
-		p.part()
-	}
-}
-
-// part gives the configuration tables of its own. It is not the predecessor of
-// one made long ago, or no stream would still come to it: it is another filter
-// of the same name with another policy.
+// part gives the configuration tables of its own. It is taken for another
+// filter of the same name with another policy: a predecessor would have lost no
+// window before its successor counted, and got no more streams for long after
+// that. Of a listener that is being drained that is not true, and nothing tells
+// it from a sibling; it counts apart too.
 func (p *plugin) part() {
+	defer p.recovered("part")
 	p.parted = true
-	p.engine.Part(state.OwnerID(p.name + "\x00" + p.text))
-	proxywasm.LogWarn("sluice: two filters of one name have different policies: they count apart; give each its own name")
+	p.engine.Part()
+	proxywasm.LogWarn("sluice: another filter of this name has another policy, or this one's listener is being drained: they count apart; give each filter its own name")
 }
 
 // OnTick flushes the metrics and keeps the tables registered.
@@ -159,37 +169,35 @@ func (p *plugin) OnTick() {
 	defer p.recovered("tick")
 	arena.reset()
 	if p.engine != nil {
+		p.engine.EndLeases()
 		p.engine.Survey()
 		p.metrics.flush(p.engine)
 		p.engine.Confirm()
+		p.watch()
+	}
+}
+
+// watch looks whether the configuration has a rival.
+func (p *plugin) watch() {
+	if p.engine.Rivals() {
+		p.rivalry += rivalFades
+	} else if p.rivalry > 0 {
+		p.rivalry--
 	}
 }
 
 // OnPluginDone ends the configuration.
 func (p *plugin) OnPluginDone() bool {
 	defer p.recovered("done")
+	delete(plugins, p.context)
 	running = slices.DeleteFunc(running, func(other *plugin) bool { return other == p })
 	if p.engine != nil {
+		p.engine.StopLeases()
 		p.metrics.flush(p.engine)
 		p.forget()
-		if p.parted { // no successor takes these tables over
-			p.engine.Release()
-		}
+		p.engine.Release()
 	}
 	return true
-}
-
-// NewHttpContext returns the context of a new stream.
-func (p *plugin) NewHttpContext(uint32) types.HttpContext {
-	if p.outrankedNs != 0 && !p.parted {
-		p.handOver()
-	}
-	if n := len(p.idle); n > 0 {
-		s := p.idle[n-1]
-		p.idle = p.idle[:n-1]
-		return s
-	}
-	return &stream{plugin: p}
 }
 
 // recovered keeps a panic inside the callback: let out, it would kill the VM
@@ -202,5 +210,17 @@ func (p *plugin) recovered(callback string) {
 
 func (p *plugin) panicked(callback string, r any) {
 	p.metrics.panics++
-	proxywasm.LogCritical(fmt.Sprintf("sluice: %s: panic: %v", callback, r))
+	proxywasm.LogCritical("sluice: " + callback + ": panic: " + reason(r))
+}
+
+// reason is what somebody panicked with; package fmt, which knows all there is,
+// would be a twelfth of the module.
+func reason(r any) string {
+	switch r := r.(type) {
+	case error:
+		return r.Error()
+	case string:
+		return r
+	}
+	return "a value of another type"
 }

@@ -45,10 +45,10 @@ func (p *proxy) Now() int64 {
 }
 
 func (p *proxy) Header(name string) (string, bool) {
-	arena.active = true
+	front.active = 1
 	status := importHeader(mapRequestHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
 		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
-	arena.active = false
+	front.active = 0
 	return p.text(status)
 }
 
@@ -59,10 +59,10 @@ func (p *proxy) JoinedHeader(name string) (string, bool) {
 
 // HasResponseHeader reports whether the response has the header.
 func (p *proxy) HasResponseHeader(name string) bool {
-	arena.active = true
+	front.active = 1
 	status := importHeader(mapResponseHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
 		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
-	arena.active = false
+	front.active = 0
 	return status == statusOK
 }
 
@@ -102,10 +102,10 @@ func (p *proxy) SetState(name string, value []byte) bool {
 }
 
 func (p *proxy) property() (string, bool) {
-	arena.active = true
+	front.active = 1
 	status := importProperty(unsafe.Pointer(unsafe.SliceData(p.path)), uint32(len(p.path)),
 		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
-	arena.active = false
+	front.active = 0
 	return p.text(status)
 }
 
@@ -118,10 +118,10 @@ func (p *proxy) text(status uint32) (string, bool) {
 }
 
 func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {
-	arena.active = true
+	front.active = 1
 	status := importGetShared(unsafe.Pointer(unsafe.SliceData(key)), uint32(len(key)),
 		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size), unsafe.Pointer(&p.cas))
-	arena.active = false
+	front.active = 0
 	switch status {
 	case statusOK:
 		return arena.bytes(p.address, p.size), p.cas, state.OK

@@ -13,22 +13,35 @@ import (
 // grpcFromStatus leaves the gRPC status of a reply to the proxy.
 const grpcFromStatus = -1
 
-// stream is one request and its response.
+// stream is a request whose response still has fields to carry: a denial's went
+// with its reply.
 type stream struct {
-	types.DefaultHttpContext
 	plugin *plugin
-	// fields are what the response headers still have to carry; a denial's went
-	// with its reply.
 	fields []engine.Field
 }
+
+// streams are those that wait for their response.
+var streams = map[uint32]*stream{}
 
 // defaultResponse is for a denial that no rule is the cause of.
 var defaultResponse = policy.DefaultResponse()
 
-// OnHttpRequestHeaders decides the request. Where that panics, the strictest
+// onRequestHeaders is the request of the stream made last: Envoy makes one when
+// its request arrives, and hands that over at once.
+//
+//go:wasmexport sluice_on_request_headers
+func onRequestHeaders(context, _, _ uint32) uint32 {
+	p := plugins[front.root]
+	if p == nil || context != front.created {
+		proxywasm.LogCritical("sluice: a request of a stream that nobody made")
+		return uint32(types.ActionContinue)
+	}
+	return uint32(p.request(context))
+}
+
+// request decides the request of a stream. Where that panics, the strictest
 // on_error of the policy decides instead.
-func (s *stream) OnHttpRequestHeaders(int, bool) (action types.Action) {
-	p := s.plugin
+func (p *plugin) request(context uint32) (action types.Action) {
 	defer func() {
 		r := recover() // only this function can: see the language specification
 		if r == nil {
@@ -37,36 +50,50 @@ func (s *stream) OnHttpRequestHeaders(int, bool) (action types.Action) {
 		p.panicked("request", r)
 		action = types.ActionContinue
 		if p.engine != nil && p.engine.DenyOnError() {
-			s.fields = append(s.fields[:0], engine.Field{Name: "retry-after", Value: "1"}, engine.Field{Name: "x-envoy-ratelimited", Value: "true"})
-			action = s.deny("", &defaultResponse, append(p.body[:0], defaultResponse.Body[0].Text...))
+			p.fields = append(p.fields[:0], engine.Field{Name: "retry-after", Value: "1"}, engine.Field{Name: "x-envoy-ratelimited", Value: "true"})
+			action = p.deny("", &defaultResponse, append(p.body[:0], defaultResponse.Body[0].Text...))
 		}
 	}()
 	arena.reset()
-	return s.decide()
+	if p.rivalry > rivalTicks*rivalFades && !p.parted {
+		p.part()
+	}
+	return p.decide(context)
 }
 
-func (s *stream) decide() types.Action {
-	p := s.plugin
-	s.fields = s.fields[:0]
+func (p *plugin) decide(context uint32) types.Action {
 	if p.manage != nil && p.managed() {
 		return types.ActionPause
 	}
 	v := p.engine.Decide()
 	p.tell(v)
-	s.fields = p.engine.AppendFields(s.fields, v)
-	if v.Allowed {
-		return types.ActionContinue
+	p.fields = p.engine.AppendFields(p.fields[:0], v)
+	if !v.Allowed {
+		return p.deny(v.DeniedBy().Name, v.Response(), v.AppendBody(p.body[:0]))
 	}
-	return s.deny(v.DeniedBy().Name, v.Response(), v.AppendBody(p.body[:0]))
+	if len(p.fields) > 0 {
+		p.await(context)
+	}
+	return types.ActionContinue
 }
 
-// deny answers in the upstream's place, with s.fields as headers.
-func (s *stream) deny(rule string, response *policy.Response, body []byte) types.Action {
-	p := s.plugin
+// await keeps the fields for the stream's response.
+func (p *plugin) await(context uint32) {
+	s := &stream{plugin: p}
+	if n := len(p.idle); n > 0 {
+		s = p.idle[n-1]
+		p.idle = p.idle[:n-1]
+	}
+	s.fields, p.fields = p.fields, s.fields
+	streams[context] = s
+	hold(context)
+}
+
+// deny answers in the upstream's place, with p.fields as headers.
+func (p *plugin) deny(rule string, response *policy.Response, body []byte) types.Action {
 	p.body = body
 	p.details = append(appendWord(append(p.details[:0], "rate_limited{"...), rule), '}')
-	p.headers = appendHeaders(p.headers[:0], s.fields)
-	s.fields = s.fields[:0]
+	p.headers = appendHeaders(p.headers[:0], p.fields)
 	theProxy.send(&reply{
 		status: uint32(response.Status), details: p.details, body: body,
 		headers: p.headers, grpc: int32(response.GRPCStatus),
@@ -99,12 +126,19 @@ func setState(name string, value []byte) {
 	}
 }
 
-// OnHttpResponseHeaders adds what the policy's headers setting asks for.
-func (s *stream) OnHttpResponseHeaders(int, bool) types.Action {
-	defer s.plugin.recovered("response")
-	if len(s.fields) == 0 {
-		return types.ActionContinue
+// onResponseHeaders adds what the policy's headers setting asks for. It is only
+// called for a context of a number that is held.
+//
+//go:wasmexport sluice_on_response_headers
+func onResponseHeaders(context uint32) uint32 {
+	if s := streams[context]; s != nil {
+		s.respond()
 	}
+	return uint32(types.ActionContinue)
+}
+
+func (s *stream) respond() {
+	defer s.plugin.recovered("response")
 	arena.reset()
 	p := s.plugin
 	if p.readUpstream(s.fields) {
@@ -118,7 +152,6 @@ func (s *stream) OnHttpResponseHeaders(int, bool) types.Action {
 	for _, f := range s.fields {
 		changeHeader("add", proxywasm.AddHttpResponseHeader(f.Name, f.Value))
 	}
-	return types.ActionContinue
 }
 
 // readUpstream finds out what the upstream sent under the names of the fields,
@@ -142,10 +175,16 @@ func changeHeader(what string, err error) {
 	}
 }
 
-// OnHttpStreamDone makes the stream's memory ready for the next one.
-func (s *stream) OnHttpStreamDone() {
-	s.fields = s.fields[:0]
-	s.plugin.idle = append(s.plugin.idle, s)
+// onDelete forgets a context, and reports whether it is a configuration's.
+//
+//go:wasmexport sluice_on_delete
+func onDelete(context uint32) bool {
+	if s := streams[context]; s != nil {
+		delete(streams, context)
+		drop(context)
+		s.plugin.idle = append(s.plugin.idle, s)
+	}
+	return plugins[context] != nil
 }
 
 // appendWord appends a rule's name made fit for response code details, which

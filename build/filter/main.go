@@ -1,0 +1,28 @@
+// The filter command compiles the filter: what go build makes of ./filter, with
+// its grafts.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/sluice-ratelimit/sluice/build/graft"
+)
+
+func main() {
+	out := flag.String("o", "", "`file` to write the module to")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: filter -o FILE, in the root of the repository")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if *out == "" || flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	if err := graft.Compile(".", *out); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}

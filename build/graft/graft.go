@@ -1,0 +1,226 @@
+// Package graft puts a few functions written in WebAssembly by hand in front of
+// those that the Go compiler exports from the filter. Envoy calls into a module
+// six times for each request, and into its allocator for each value; most of
+// these calls have nothing to decide, and the way through the SDK's maps and
+// Go's calling convention costs more than they do.
+//
+// Its invariant: a graft decides nothing about a request. It keeps a number,
+// takes memory that Go has laid out, or finds that there is nothing to do;
+// whatever else comes up, it calls the Go function behind it. What it shares
+// with Go is one struct, drawn here and in filter/internal/host, and both sides
+// check that they mean the same. It must never import another package of this
+// module.
+package graft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Layout is the version of the struct that Go and the grafts share. The exported
+// Go function LayoutExport+Layout answers with the struct's address:
+//
+//	0   u32  arena active: a host call of the filter's own is running
+//	4   u32  the stream made last …
+//	8   u32  … and its root context
+//	16  u64  arena: address of what is left of the chunk in use
+//	24  u64  arena: its end
+//	32  u32  × Slots: contexts with that number modulo Slots that Go wants to hear of
+const (
+	Layout       = "1"
+	LayoutExport = "sluice_front_"
+	Slots        = 1024
+)
+
+const (
+	offActive  = 0
+	offCreated = 4
+	offRoot    = 8
+	offNext    = 16
+	offEnd     = 24
+	offHeld    = 32
+)
+
+// The filter's own callbacks, which stand in the place of the SDK's for streams.
+const (
+	goRequest  = "sluice_on_request_headers"
+	goResponse = "sluice_on_response_headers"
+	goDelete   = "sluice_on_delete"
+)
+
+// Callbacks are those that a grafted filter exports.
+var Callbacks = []string{
+	"proxy_on_context_create", "proxy_on_vm_start", "proxy_on_configure", "proxy_on_tick",
+	"proxy_on_request_headers", "proxy_on_response_headers", "proxy_on_delete",
+}
+
+// Apply returns the module with its grafts.
+func Apply(wasm []byte) ([]byte, error) {
+	m, err := parse(wasm)
+	if err != nil {
+		return nil, fmt.Errorf("read module: %w", err)
+	}
+	exports, err := m.exports()
+	if err != nil {
+		return nil, fmt.Errorf("read module: %w", err)
+	}
+	number := map[string]uint32{}
+	for _, e := range exports {
+		if e.kind == kindFunction {
+			number[e.name] = e.index
+		}
+	}
+	g := &grafter{module: m, number: number, instead: map[string]uint32{}}
+	if err := g.graft(); err != nil {
+		return nil, fmt.Errorf("graft module: %w", err)
+	}
+	m.setExports(g.exports(exports))
+	return m.bytes(), nil
+}
+
+type grafter struct {
+	*module
+	number  map[string]uint32 // of Go's exported functions
+	instead map[string]uint32 // of the functions to export under these names
+	front   uint32            // the global that holds the shared struct's address
+}
+
+func (g *grafter) graft() error {
+	for _, name := range []string{
+		"_initialize", "malloc", LayoutExport + Layout, goRequest, goResponse, goDelete,
+		"proxy_on_context_create", "proxy_on_vm_start", "proxy_on_configure", "proxy_on_tick", "proxy_on_done", "proxy_on_delete",
+	} {
+		if _, exported := g.number[name]; !exported {
+			return fmt.Errorf("it does not export %s", name)
+		}
+	}
+	g.front = g.add(globalSection, []byte{typeI32, 1, opI32Const, 0, opEnd})
+	g.instead["proxy_on_request_headers"] = g.number[goRequest]
+	g.function("_initialize", 0, false, 0, g.initialize)
+	g.function("malloc", 1, true, 2, g.malloc)
+	g.function("proxy_on_context_create", 2, false, 0, g.contextCreate)
+	g.function("proxy_on_response_headers", 3, true, 0, g.responseHeaders)
+	g.function("proxy_on_delete", 1, false, 0, g.contextDelete)
+	return nil
+}
+
+// exports is the module's new list: without what only grafts call and without
+// the callbacks that nothing is done in.
+func (g *grafter) exports(list []export) []export {
+	list = slices.DeleteFunc(list, func(e export) bool {
+		_, replaced := g.instead[e.name]
+		callback := strings.HasPrefix(e.name, "proxy_on_") && !slices.Contains(Callbacks, e.name)
+		own := e.name == goRequest || e.name == goResponse || e.name == goDelete || strings.HasPrefix(e.name, LayoutExport)
+		return e.kind == kindFunction && (replaced || callback || own)
+	})
+	for _, name := range append([]string{"_initialize", "malloc"}, Callbacks...) {
+		if index, ok := g.instead[name]; ok {
+			list = append(list, export{name, kindFunction, index})
+		}
+	}
+	return list
+}
+
+// function adds one of so many i32 parameters and locals that answers with an
+// i32 or nothing, to be exported under that name.
+func (g *grafter) function(name string, parameters int, answers bool, locals int, write func(*body)) {
+	signature := append([]byte{0x60, byte(parameters)}, slices.Repeat([]byte{typeI32}, parameters)...)
+	if answers {
+		signature = append(signature, 1, typeI32)
+	} else {
+		signature = append(signature, 0)
+	}
+	b := &body{}
+	if locals > 0 {
+		b.code = append(b.code, 1, byte(locals), typeI32)
+	} else {
+		b.code = append(b.code, 0)
+	}
+	write(b)
+	b.code = append(b.code, opEnd)
+	kind := binary.AppendUvarint(nil, uint64(g.add(typeSection, signature)))
+	g.instead[name] = g.imported + g.add(functionSection, kind)
+	g.add(codeSection, append(binary.AppendUvarint(nil, uint64(len(b.code))), b.code...))
+}
+
+// initialize starts Go's runtime and asks it where the shared struct is.
+func (g *grafter) initialize(b *body) {
+	b.call(g.number["_initialize"])
+	b.call(g.number[LayoutExport+Layout])
+	b.setGlobal(g.front)
+}
+
+// malloc takes memory from the arena while it is active and what is left of its
+// chunk suffices; Go knows what to do otherwise.
+func (g *grafter) malloc(b *body) {
+	const size, at, next = 0, 1, 2
+	b.global(g.front).load(offActive)
+	b.when(func() {
+		b.global(g.front).load(offNext).tee(at)
+		b.local(size).i32(7).op(opI32Add).i32(-8).op(opI32And)
+		b.op(opI32Add).tee(next)
+		b.local(at).op(opI32GeU)
+		b.local(next).global(g.front).load(offEnd).op(opI32LeU)
+		b.op(opI32And)
+		b.when(func() {
+			b.global(g.front).local(next).store(offNext)
+			b.local(at).op(opReturn)
+		})
+	})
+	b.local(size).call(g.number["malloc"])
+}
+
+// contextCreate notes a new stream and its root: the callback that follows is
+// its request. Of a root context Go must hear, and also when it ends.
+func (g *grafter) contextCreate(b *body) {
+	const id, root = 0, 1
+	b.local(root)
+	b.when(func() {
+		b.global(g.front).local(id).store(offCreated)
+		b.global(g.front).local(root).store(offRoot)
+		b.op(opReturn)
+	})
+	g.hold(b, id, 1)
+	b.local(id).local(root).call(g.number["proxy_on_context_create"])
+}
+
+// responseHeaders goes on (0) with a response that Go has nothing to add to.
+func (g *grafter) responseHeaders(b *body) {
+	const id = 0
+	g.held(b, id)
+	b.when(func() { b.local(id).call(g.number[goResponse]).op(opReturn) })
+	b.i32(0)
+}
+
+// contextDelete forgets a context. A root's end is two callbacks of the SDK.
+func (g *grafter) contextDelete(b *body) {
+	const id = 0
+	g.held(b, id)
+	b.when(func() {
+		b.local(id).call(g.number[goDelete])
+		b.when(func() {
+			b.local(id).call(g.number["proxy_on_done"]).op(opDrop)
+			b.local(id).call(g.number["proxy_on_delete"])
+			g.hold(b, id, -1)
+		})
+	})
+}
+
+// slot leaves the address of the counter of a context's number on the stack, but
+// for offHeld.
+func (g *grafter) slot(b *body, id uint32) {
+	b.global(g.front).local(id).i32(Slots - 1).op(opI32And).i32(2).op(opI32Shl).op(opI32Add)
+}
+
+func (g *grafter) held(b *body, id uint32) {
+	g.slot(b, id)
+	b.load(offHeld)
+}
+
+func (g *grafter) hold(b *body, id uint32, by int32) {
+	g.slot(b, id)
+	g.held(b, id)
+	b.i32(by).op(opI32Add).store(offHeld)
+}

@@ -1,0 +1,138 @@
+package main_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// kinds are rules of each kind, the host calls of a request under them, and how
+// many texts the filter makes for it: a client's address, a Retry-After.
+var kinds = []struct {
+	name, rules, calls string
+	texts              int
+}{
+	{"no rule matches", `{"name":"r","match":{"hosts":["elsewhere"]},"limits":["1000000/1h"]}`, "header", 0},
+	{"one window", keyedBy(`"limits":["1000000/1h"]`), "header time get set", 0},
+	{"three windows", keyedBy(`"limits":["1000000/1m","1000000/1h","1000000/1d"]`), "header time get set", 0},
+	{"fixed window per key", keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"fixed_window_per_key"}]`), "header time get set", 0},
+	{"sliding counter", keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"sliding_window_counter"}]`), "header time get set", 0},
+	{"sliding log", keyedBy(`"limits":[{"requests":100,"per":"1m","algorithm":"sliding_window_log"}]`), "header time get set", 0},
+	{"token bucket", keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"token_bucket"}]`), "header time get set", 0},
+	{"client address", `{"name":"r","key":["client_ip"],"limits":["1000000/1h"]}`, "property time get set", 1},
+	{"denied", keyedBy(`"limits":["1/366d"]`), "header time get tell reply", 1},
+	{"three rules", `{"name":"a","key":[{"header":"x-user-id"}],"limits":["1000000/1h"]},` +
+		`{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}`, "header property time get get get set set set", 1},
+}
+
+func keyedBy(rest string) string { return `{"name":"r","key":[{"header":"x-user-id"}],` + rest + `}` }
+
+// short are the host calls' names in kinds.
+var short = strings.NewReplacer("get_header_map_value", "header", "get_current_time_nanoseconds", "time",
+	"get_shared_data", "get", "set_shared_data", "set", "get_property", "property", "set_property", "tell", "send_local_response", "reply")
+
+// A request makes these calls to the host, and once a VM has seen one like it, it
+// allocates nothing but those texts.
+func TestWhatARequestCosts(t *testing.T) {
+	counting := buildtest.Wasm(t, "sluice_mallocs")
+	for _, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			var calls []string
+			l := newLoad(t, kind.rules, func(o *sim.Options) {
+				o.Wasm = counting
+				o.OnCall = func(vm int, call string) {
+					if call, ours := strings.CutPrefix(call, "proxy_"); ours && vm >= 0 {
+						calls = append(calls, short.Replace(call))
+					}
+				}
+			})
+			calls = nil
+			l.serve(t, 1)
+			require.Equal(t, kind.calls, strings.Join(calls, " "))
+
+			before, err := l.host.Ask(0, "sluice_mallocs")
+			require.NoError(t, err)
+			l.serve(t, manyKeys)
+			after, err := l.host.Ask(0, "sluice_mallocs")
+			require.NoError(t, err)
+			require.EqualValues(t, kind.texts*manyKeys, after-before)
+		})
+	}
+}
+
+const manyKeys = 1000
+
+// load is a simulated proxy with one of these policies, and requests for it.
+type load struct {
+	host     *sim.Host
+	requests []*sim.Request
+	now      int64
+	served   int
+}
+
+// newLoad has each of its keys counted once, in a table with room for 65,536.
+func newLoad(tb testing.TB, rules string, change ...func(*sim.Options)) *load {
+	l := &load{now: 1_000_000_000_000_000_000}
+	o := sim.Options{Wasm: wasm(), Workers: 1, CacheDir: buildtest.CacheDir(), Seed: 1, Now: func() int64 { return l.now }}
+	for _, c := range change {
+		c(&o)
+	}
+	h, err := sim.New(context.Background(), o)
+	require.NoError(tb, err)
+	tb.Cleanup(h.Close)
+	require.NoError(tb, h.Configure(policy(rules)))
+	l.host = h
+	for i := range manyKeys {
+		l.requests = append(l.requests, &sim.Request{
+			ClientIP: fmt.Sprintf("192.0.%d.%d", 2+i/250, 1+i%250), Headers: [][2]string{{"x-user-id", fmt.Sprint("user-", i)}},
+		})
+	}
+	l.serve(tb, manyKeys)
+	return l
+}
+
+// serve serves n requests, one every 5 ms, and returns how long each took.
+func (l *load) serve(tb testing.TB, n int) (ns float64) {
+	begin := time.Now()
+	for range n {
+		l.now += 5_000_000
+		if _, err := l.host.Serve(0, l.requests[l.served%manyKeys]); err != nil {
+			tb.Fatal(err)
+		}
+		l.served++
+	}
+	return float64(time.Since(begin).Nanoseconds()) / float64(n)
+}
+
+// BenchmarkRequest is a request through the compiled filter on wazero, by turns
+// with one under a rule with one window: "of-one" is the median of what it took
+// of that one's time.
+func BenchmarkRequest(b *testing.B) {
+	const batch = 100
+	for _, kind := range kinds {
+		b.Run(kind.name, func(b *testing.B) {
+			it, one := newLoad(b, kind.rules), newLoad(b, keyedBy(`"limits":["1000000/1h"]`))
+			var took, ratios []float64
+			for b.Loop() {
+				base, ns := one.serve(b, batch), it.serve(b, batch)
+				took, ratios = append(took, ns), append(ratios, ns/base)
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(median(took), "ns/request")
+			b.ReportMetric(median(ratios), "of-one")
+		})
+	}
+}
+
+func median(list []float64) float64 {
+	slices.Sort(list)
+	return list[len(list)/2]
+}

@@ -1,0 +1,15 @@
+//go:build sluice_mallocs && wasip1
+
+package host
+
+import "runtime"
+
+var memory runtime.MemStats
+
+// mallocs tells how often this VM has allocated memory. It is for tests.
+//
+//go:wasmexport sluice_mallocs
+func mallocs() uint64 {
+	runtime.ReadMemStats(&memory)
+	return memory.Mallocs
+}

@@ -1,0 +1,23 @@
+package limit
+
+// Usages as values: what a method makes of one, beside the one it was given.
+
+func rolled(w Window, u Usage, last, now int64) Usage {
+	w.Roll(&u, last, now)
+	return u
+}
+
+func added(w Window, u Usage, now int64, cost uint32) Usage {
+	w.Add(&u, now, cost)
+	return u
+}
+
+func takenBack(w Window, u, after Usage, at, now int64, cost uint32, opened bool) (Usage, bool) {
+	taken := w.TakeBack(&u, &after, at, now, cost, opened)
+	return u, taken
+}
+
+func shifted(w Window, u Usage, delta int64) Usage {
+	w.Shift(&u, delta)
+	return u
+}

@@ -1,0 +1,75 @@
+package policy
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+const (
+	// MaxLease is the most units a lease may hold.
+	MaxLease = 1_000_000
+	// LeaseShare is the part of what a key has left that one lease takes at
+	// most: a sixteenth.
+	LeaseShare = 16
+)
+
+// leaseOff is the word for no leases.
+const leaseOff = "off"
+
+var leaseShape = choice("lease", `off or a whole number from 1 to 1000000 of units that a worker may take at once`)
+
+func readLease(r *reader, v value, rule *Rule) {
+	switch v.node.Kind {
+	case Number:
+		v.shape = integer(1, MaxLease)
+		n, _ := r.integer(v)
+		rule.Lease = uint32(n)
+	case Bool:
+		r.fail(v, "must be "+leaseShape.String()+", not "+describe(v.node)+": write off, in quotes where YAML takes it for false")
+	default:
+		if v.node.Kind != String || v.node.Text != leaseOff {
+			r.mismatch(v)
+		}
+	}
+}
+
+// fitsLease refuses leases where a hit that is served later than it was counted
+// would be a hit too many, and warns where there will never be one.
+func (r *reader) fitsLease(v value, rule *Rule) {
+	if rule.Lease == 0 {
+		return
+	}
+	at := fieldAt(v, "lease")
+	if rule.CountDenied {
+		r.fail(at, "does not go with count_denied, which must see every request: remove one of the two")
+	}
+	least := uint32(0)
+	for i := range rule.Limits {
+		l := &rule.Limits[i]
+		switch l.Algorithm {
+		case limit.FixedWindow, limit.SlidingWindowCounter, 0: // 0 is refused already
+		default:
+			r.fail(at, "goes with fixed_window and sliding_window_counter alone, and limits["+itoa(int64(i))+"] is a "+algorithmName(l.Algorithm)+
+				", which counts each request at its own time: remove lease, or use sliding_window_counter")
+			return
+		}
+		if i == 0 || l.Limit < least {
+			least = l.Limit
+		}
+	}
+	if smallest := uint32(2 * LeaseShare); len(rule.Limits) > 0 && least < smallest && len(rule.Overrides) == 0 {
+		r.warn(at, "does nothing: a lease is at most a sixteenth of what a key has left, so with a limit below "+itoa(int64(smallest))+" there is none of 2; remove it")
+	}
+}
+
+// sameLease refuses rules of one counter that lease differently: a worker has
+// one lease for a key, whichever of the rules is served from it.
+func (r *reader) sameLease(v value, shares string, rule, first *Rule) {
+	if rule.Lease != first.Lease {
+		r.fail(fieldAt(v, "lease"), shares+"their leases must be the same, not "+leaseText(rule.Lease)+" and "+leaseText(first.Lease))
+	}
+}
+
+func leaseText(n uint32) string {
+	if n == 0 {
+		return leaseOff
+	}
+	return itoa(int64(n))
+}

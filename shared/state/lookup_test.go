@@ -1,0 +1,69 @@
+package state
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Registering by a lookup is registering without one.
+func TestLookupChangesNothing(t *testing.T) {
+	for seed := range uint64(200) {
+		dice := rand.New(rand.NewPCG(seed, 0))
+		var plain, found directory
+		now := int64(1)
+		for range 5 {
+			now += int64(dice.IntN(10)) * second
+			self := owner{uint64(dice.IntN(3)), now}
+			var defs []Definition
+			for n := range 1 + dice.IntN(20) {
+				defs = append(defs, definition(fmt.Sprint(n%15), uint32(100+dice.IntN(2)), aligned(5, int64(1+dice.IntN(3))*second, 0)))
+			}
+			for _, d := range []*directory{&plain, &found} {
+				d.release(self, func(CounterID) bool { return seed%2 == 0 }, now)
+			}
+			plain.prepare(0)
+			found.prepare(leastLookedUp)
+			require.Nil(t, plain.found)
+			require.NotNil(t, found.found)
+			for i := range defs {
+				require.Equal(t, *plain.register(self, &defs[i], now), *found.register(self, &defs[i], now), "seed %d", seed)
+			}
+			require.Equal(t, plain.append(nil), found.append(nil), "seed %d", seed)
+		}
+	}
+}
+
+// The first hits of many tables read and write the directory a few times, and
+// those of another worker find them all there.
+func TestFirstHitsOfManyTables(t *testing.T) {
+	const many = 1000
+	store := newMemory()
+	worker := func() []*Table {
+		tables := NewTables(store, seeded(1), 1, 1)
+		list := make([]*Table, many)
+		for n := range list {
+			list[n] = tables.Table(definition(fmt.Sprint(n), 100, aligned(1, anHour, 0)))
+		}
+		return list
+	}
+	registered, writes := 0, 0
+	for n, table := range worker() {
+		require.True(t, hit(t, table, []byte("k"), second, 1))
+		if now := len(store.directory(t).tables); now != registered {
+			require.Truef(t, now == registered+1 || registered >= leastAhead && now <= 2*registered+1, "%d after %d", now, registered)
+			registered = now
+			writes++
+		}
+		require.GreaterOrEqual(t, registered, n+1)
+	}
+	require.Equal(t, many, registered)
+	require.Equal(t, 22, writes, "16 one by one, then 33, 67, 135, 271, 543 and the rest")
+	written := store.values[string(directoryKey)].cas
+	for _, table := range worker() {
+		require.False(t, hit(t, table, []byte("k"), second, 1), "what the first worker counted")
+	}
+	require.Equal(t, written, store.values[string(directoryKey)].cas, "nothing was left to write")
+}

@@ -1,0 +1,150 @@
+package state
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A configuration has a rival when another one of its owner counts, and only
+// where that one has taken something away.
+func TestRivals(t *testing.T) {
+	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
+	raised := aligned(50, anHour, 0)
+	for name, c := range map[string]struct {
+		next   Definition
+		owner  string
+		counts bool
+		want   bool
+	}{
+		"a successor that does not count yet": {definition("x", 100, day), "o", false, false},
+		"one with other limits":               {definition("x", 100, raised, day), "o", true, false},
+		"one with a window more":              {definition("x", 100, hour, day, perKey(5, anHour)), "o", true, false},
+		"one with a window less":              {definition("x", 100, day), "o", true, true},
+		"one without the counter":             {definition("y", 100, hour, day), "o", true, true},
+		"one of another name":                 {definition("x", 100, day), "p", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, now := newMemory(), 100*second
+			old := configured(store, "o", 1, definition("x", 100, hour, day))
+			old.tables.Apart(OwnerID("apart"))
+			require.True(t, hit(t, old, []byte("k"), now, 3))
+			next := configured(store, c.owner, 2, c.next)
+			if c.counts {
+				require.True(t, hit(t, next, []byte("k"), now, 1))
+			}
+			for range 3 {
+				require.Equal(t, OK, next.tables.Confirm(now))
+				require.Equal(t, OK, old.tables.Confirm(now))
+				require.Equal(t, c.want, old.tables.Rivals())
+				require.False(t, next.tables.Rivals())
+			}
+		})
+	}
+}
+
+// A window that comes back ends the rivalry, and an owner that was taken off its
+// tables for being late has none for longer than a tick.
+func TestRivalsThatGo(t *testing.T) {
+	store, now := newMemory(), 100*second
+	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
+	old := configured(store, "o", 1, definition("x", 100, hour, day))
+	require.True(t, hit(t, old, []byte("k"), now, 1))
+	require.True(t, hit(t, configured(store, "o", 2, definition("x", 100, day)), []byte("k"), now, 1))
+	require.Equal(t, OK, old.tables.Confirm(now))
+	require.True(t, old.tables.Rivals())
+	require.True(t, hit(t, configured(store, "o", 3, definition("x", 100, hour, day)), []byte("k"), now, 1))
+	require.Equal(t, OK, old.tables.Confirm(now))
+	require.False(t, old.tables.Rivals())
+
+	require.Equal(t, OK, old.tables.dismiss([]uint64{OwnerID("o")}, now))
+	require.Equal(t, OK, old.tables.Confirm(now))
+	require.True(t, old.tables.Rivals())
+	require.Equal(t, OK, old.tables.Confirm(now))
+	require.False(t, old.tables.Rivals())
+}
+
+// Where one worker parts, the others that have the rival too follow with their
+// next Confirm, and count with it.
+func TestWorkersPartTogether(t *testing.T) {
+	for name, sibling := range map[string]Definition{
+		"another window":  definition("x", 100, aligned(9, 24*anHour, 0)),
+		"another counter": definition("y", 100, aligned(5, anHour, 0)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, now, key := newMemory(), 100*second, []byte("k")
+			def := definition("x", 100, aligned(5, anHour, 0))
+			var workers []*Table
+			for range 3 {
+				w := configured(store, "o", 1, def)
+				w.tables.Apart(OwnerID("apart"))
+				require.True(t, hit(t, w, key, now, 1))
+				workers = append(workers, w)
+			}
+			other := configured(store, "o", 2, sibling)
+			require.True(t, hit(t, other, key, now, 1))
+			confirm := func() {
+				for _, w := range append([]*Table{other}, workers...) {
+					require.Equal(t, OK, w.tables.Confirm(now))
+				}
+			}
+			confirm()
+			require.True(t, workers[0].tables.Rivals())
+			workers[0].tables.Part()
+			require.True(t, hit(t, workers[0], key, now, 1))
+			confirm()
+			before := used(t, workers[0], key, now)
+			for i, w := range workers {
+				require.True(t, w.tables.parts, "worker %d", i)
+				require.False(t, w.tables.Rivals(), "worker %d", i)
+				require.Equal(t, before, used(t, w, key, now), "worker %d", i)
+			}
+			passed := 0
+			for i := range 9 {
+				if hit(t, workers[i%3], key, now, 1) {
+					passed++
+				}
+				confirm()
+			}
+			require.EqualValues(t, 5, before[0]+uint32(passed), "they count together")
+		})
+	}
+}
+
+// Siblings without a counter in common, and with more of them than tables may
+// wait: once the older one has parted, nothing is forgotten.
+func TestSiblingsOfManyCounters(t *testing.T) {
+	store, now, key := newMemory(), 100*second, []byte("k")
+	of := func(ns int64, first int) *Tables {
+		tables := NewTables(store, seeded(1), OwnerID("o"), ns)
+		tables.Apart(OwnerID(fmt.Sprint("apart", ns)))
+		for n := range 2 * WaitingTables {
+			tables.Table(definition(fmt.Sprint(first+n), 4, aligned(3, anHour, 0)))
+		}
+		return tables
+	}
+	older, newer := of(1, 0), of(2, 1000)
+	serve := func(tables *Tables) (passed int) {
+		for _, table := range tables.tables {
+			if hit(t, table, key, now, 1) {
+				passed++
+			}
+		}
+		return passed
+	}
+	serve(older)
+	serve(newer)
+	require.Equal(t, OK, older.Confirm(now))
+	require.True(t, older.Rivals())
+	older.Part()
+	passed := map[*Tables]int{}
+	for range 10 {
+		for _, tables := range []*Tables{older, newer} {
+			passed[tables] += serve(tables)
+			require.Equal(t, OK, tables.Confirm(now))
+		}
+	}
+	require.LessOrEqual(t, passed[older], 3*2*WaitingTables)
+	require.Equal(t, 2*2*WaitingTables, passed[newer], "the first was counted before")
+}
