@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -73,7 +74,17 @@ type driver struct {
 	envoy string // path of its binary; empty: the simulator
 }
 
-// drivers returns the simulator and every Envoy that the environment names.
+// ofEveryVersion are the scenarios in which Envoys of different versions have
+// differed or are most likely to. Others run on the newest of those that the
+// environment names, unless it sets SLUICE_EVERY_ENVOY: two versions of everything
+// take more than a quarter of an hour.
+var ofEveryVersion = []string{
+	"TestOneHotKey", "TestFreshKeys", "TestRaisedLimitLetsTheDifferenceThrough", "TestAnotherBinaryKeepsTheCounters",
+	"TestRefusedRevision", "TestListenerThatIsNotReadyForLong", "TestMatchPaths", "TestForwardedForIsNotBelieved",
+	"TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestQuickstartInKubernetes", "TestAccessLogOfTheReadme",
+}
+
+// drivers returns the simulator and the Envoys that the test runs on.
 func drivers(t *testing.T) []driver {
 	t.Helper()
 	return append([]driver{{name: "sim"}}, envoys(t)...)
@@ -83,6 +94,9 @@ func envoys(t *testing.T) (list []driver) {
 	t.Helper()
 	paths, err := proc.All()
 	require.NoError(t, err)
+	if name, _, _ := strings.Cut(t.Name(), "/"); os.Getenv("SLUICE_EVERY_ENVOY") == "" && !slices.Contains(ofEveryVersion, name) {
+		paths = paths[len(paths)-1:]
+	}
 	for _, path := range paths {
 		version, err := proc.Version(t.Context(), path)
 		require.NoError(t, err)
@@ -153,3 +167,18 @@ var upstream = sync.OnceValue(func() *httptest.Server {
 		_, _ = w.Write([]byte("hello\n"))
 	}))
 })
+
+// A scenario that is renamed keeps its place in the list.
+func TestScenariosOfEveryVersionExist(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	require.NoError(t, err)
+	var all []byte
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		all = append(all, text...)
+	}
+	for _, name := range ofEveryVersion {
+		require.Contains(t, string(all), "func "+name+"(t *testing.T)")
+	}
+}

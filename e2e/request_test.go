@@ -132,7 +132,7 @@ func TestPeek(t *testing.T) {
 			{405, "GET", "counters/peek?rule=per-user&key=alice", "Bearer test", "POST"},
 			{400, "POST", "counters/steal?rule=per-user&key=alice", "Bearer test", "unknown operation"},
 			{400, "POST", "counters/peek?rule=nobody&key=alice", "Bearer test", "no rule"},
-			{400, "POST", "counters/peek?rule=per-user", "Bearer test", "1 parts, not 0"},
+			{400, "POST", "counters/peek?rule=per-user", "Bearer test", "1 part, not 0"},
 			{400, "POST", "counters/peek?rule=per-user&key=alice&n=-1", "Bearer test", "n must be"},
 			{400, "POST", "counters/peek?rule=%zz", "Bearer test", "parse the query"},
 		} {

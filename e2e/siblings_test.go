@@ -21,9 +21,11 @@ func TestFiltersOfOneName(t *testing.T) {
 			address, err := p.envoy.Listener(t.Context(), "second")
 			require.NoError(t, err)
 			other := load{address, 4}
-			// Streams that still come to the older one after the hand-over are how
-			// the filter finds out.
-			time.Sleep(5500 * time.Millisecond)
+			// Both count, and streams that still come to the older one some seconds
+			// after the newer one has begun to are how the filter finds out.
+			other.send(t, 64, user("early"))
+			p.load(32).send(t, 64, user("early"))
+			time.Sleep(8 * time.Second)
 			for range 3 {
 				p.load(32).send(t, 64, user("early"))
 				other.send(t, 64, user("early"))
@@ -43,22 +45,17 @@ func TestFiltersOfOneName(t *testing.T) {
 // policy.
 func withSecondListener(t *testing.T, bootstrap []byte, policy string) []byte {
 	t.Helper()
-	rendered, errs, exit := sluice(t, "render", "envoy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-		"--upstream", "127.0.0.1:9", "--wasm", built.filter, "-f", file(t, "second.yaml", policy))
-	require.Zero(t, exit, errs)
 	type document struct {
 		Static struct {
 			Listeners []map[string]any `yaml:"listeners"`
 		} `yaml:"static_resources"`
 	}
 	var from document
-	require.NoError(t, yaml.Unmarshal([]byte(rendered), &from))
+	require.NoError(t, yaml.Unmarshal(bootstrapOf(t, policy), &from))
 	from.Static.Listeners[0]["name"] = "second"
 	var into map[string]any
 	require.NoError(t, yaml.Unmarshal(bootstrap, &into))
 	static := into["static_resources"].(map[string]any)
 	static["listeners"] = append(static["listeners"].([]any), from.Static.Listeners[0])
-	out, err := yaml.Marshal(into)
-	require.NoError(t, err)
-	return out
+	return marshaled(t, into)
 }

@@ -1,0 +1,58 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+)
+
+// readmeLog is the access log of the README: a format, and two lines of it.
+var readmeLog = regexp.MustCompile(`(?s)\n    log_format:\n(.*?)\n\n    (429 [^\n]*)\n    (200 [^\n]*)\n`)
+
+// The README's format for an access log, put into an Envoy as it stands there,
+// writes the README's lines.
+func TestAccessLogOfTheReadme(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "README.md"))
+	require.NoError(t, err)
+	readme := readmeLog.FindStringSubmatch(string(text))
+	require.NotNil(t, readme, "where is it?")
+	for _, d := range envoys(t) {
+		t.Run(d.name, func(t *testing.T) {
+			log := filepath.Join(t.TempDir(), "access.log")
+			p := d.start(t, proxyOptions{policy: `
+version: 1
+rules:
+  - {name: per-user, match: {paths: ["/a*"]}, key: [{header: x-user-id}], limits: [1/366d]}
+  - {name: per-address, match: {paths: [/a]}, key: [client_ip], limits: [9/366d]}
+  - {name: trial, match: {paths: [/a/b]}, mode: shadow, limits: [0/366d]}
+`, edit: func(bootstrap []byte) []byte {
+				return []byte(strings.Replace(string(bootstrap), "          stat_prefix: ingress\n", `          stat_prefix: ingress
+          access_log:
+          - name: envoy.access_loggers.file
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
+              path: `+log+`
+              log_format:
+`+strings.ReplaceAll("\n"+readme[1], "\n    ", "\n              ")[1:]+"\n", 1))
+			}})
+			for _, path := range []string{"/a x-user-id=alice", "/a x-user-id=alice", "/a/b x-user-id=bob"} {
+				p.see(t, "http://"+p.address, path, "h", "")
+			}
+			var lines []string
+			eventually(t, 20*time.Second, "the access log", func() bool {
+				text, err := os.ReadFile(log)
+				require.NoError(t, err)
+				lines = strings.Split(strings.TrimSpace(string(text)), "\n")
+				return strings.Contains(string(text), "trial")
+			})
+			require.Subset(t, lines, readme[2:])
+		})
+	}
+}

@@ -1,0 +1,284 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+)
+
+// fieldScenarios are the fields that take more than two policies of rules.
+var fieldScenarios = map[string]func(t *testing.T){
+	"policy.version":      TestFieldVersionAndRevision,
+	"policy.revision":     TestFieldVersionAndRevision,
+	"policy.domain":       TestFieldDomain,
+	"policy.headers":      TestFieldHeaders,
+	"policy.rules":        TestFieldRulesAndMatch,
+	"policy.manage":       TestFieldManage,
+	"manage.path":         TestFieldManage,
+	"manage.token_sha256": TestFieldManage,
+	"manage.port":         TestFieldManage,
+	"rule.match":          TestFieldRulesAndMatch,
+	"rule.scope":          TestFieldScope,
+	"rule.lease":          TestOneHotKeyWithLeases,
+	"rule.on_error":       TestFieldOnErrorAndContention,
+	"rule.on_contention":  TestFieldOnErrorAndContention,
+	"limit.offset":        TestFieldOffsetAndJitter,
+	"limit.jitter":        TestFieldOffsetAndJitter,
+	"client_ip.v6_prefix": TestFieldV6Prefix,
+	"key.route":           TestKeyJWTAndRoute,
+	"key.jwt":             TestKeyJWTAndRoute,
+	"jwt.provider":        TestKeyJWTAndRoute,
+	"jwt.claim":           TestKeyJWTAndRoute,
+}
+
+// refused applies a policy that the control plane must not take; the proxy keeps
+// what it has.
+func (s site) refused(t *testing.T, policy, message string) {
+	t.Helper()
+	before := s.runs(t)
+	_, errs, exit := s.control.tryApply(t, policy)
+	require.Equal(t, 1, exit, policy)
+	require.Contains(t, errs, message)
+	require.Equal(t, before, s.runs(t))
+}
+
+func TestFieldVersionAndRevision(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, "version: 1\nrules: [{name: r, limits: [0/1h]}]\n")
+		require.Equal(t, denied, s.status(t, "/"))
+		s.refused(t, "version: 2\nrules: []\n", ":1:10: version: 2 is not known")
+		s.refused(t, "rules: []\n", "version: is missing")
+		s.refused(t, "version: 1\nrevision: mine\nrules: []\n", ":2:11: revision: is reserved")
+		require.Equal(t, denied, s.status(t, "/"), "the last good policy stays")
+	})
+}
+
+// Another domain has other counters.
+func TestFieldDomain(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, "version: 1\n")
+		for _, step := range []struct {
+			domain string
+			want   int
+		}{{"x", allowed}, {"y", allowed}, {"x", denied}, {"y", denied}} {
+			s.control.apply(t, "version: 1\ndomain: "+s.domain+step.domain+"\nrules: [{name: r, limits: [1/"+far+"]}]\n")
+			require.Equal(t, step.want, s.status(t, "/"), step.domain)
+		}
+	})
+}
+
+func TestFieldHeaders(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, "version: 1\n")
+		for headers, want := range map[string][2]bool{ // ratelimit, x-ratelimit-limit
+			"": {}, "headers: none\n": {}, "headers: ietf\n": {true, false}, "headers: x-ratelimit\n": {false, true}, "headers: both\n": {true, true},
+		} {
+			s.apply(t, "version: 1\n"+headers+"rules: [{name: r, algorithm: fixed_window_per_key, limits: [1/"+far+"]}]\n")
+			for range 2 { // an allowed and a denied answer
+				res, _ := s.get(t, "/")
+				require.Equal(t, want, [2]bool{res.Header.Get("ratelimit") != "", res.Header.Get("x-ratelimit-limit") != ""}, headers)
+				require.Equal(t, want[0], res.Header.Get("ratelimit-policy") != "")
+				require.Equal(t, want[1], res.Header.Get("x-ratelimit-remaining") != "" && res.Header.Get("x-ratelimit-reset") != "")
+			}
+		}
+	})
+}
+
+func TestFieldRulesAndMatch(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, "version: 1\nrules: [{name: r, match: {paths: [/r]}, limits: [0/1h]}]\n")
+		require.Equal(t, denied, s.status(t, "/r"))
+		require.Equal(t, allowed, s.status(t, "/"))
+		s.apply(t, "version: 1\nrules: [{name: r, limits: [0/1h]}]\n")
+		require.Equal(t, denied, s.status(t, "/r"))
+		require.Equal(t, denied, s.status(t, "/"))
+		for _, empty := range []string{"version: 1\nrules: []\n", "version: 1\n"} {
+			s.apply(t, empty)
+			require.Equal(t, allowed, s.status(t, "/r"))
+		}
+	})
+}
+
+func TestFieldManage(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, "version: 1\n")
+		_, port, err := net.SplitHostPort(s.address)
+		require.NoError(t, err)
+		const sha = ", token_sha256: "
+		upstreams := allowed // that of any path
+		for _, c := range []struct {
+			manage        string
+			test, another int // with the token "test", at the paths /test/ and /another/
+		}{
+			{"", upstreams, upstreams},
+			{"manage: {path: /test/" + sha + tokenSHA256 + "}\n", 200, upstreams},
+			{"manage: {path: /another/" + sha + tokenSHA256 + "}\n", upstreams, 200},
+			{"manage: {path: /test/" + sha + strings.Repeat("a", 64) + "}\n", 401, upstreams},
+			{"manage: {path: /test/, port: " + port + sha + tokenSHA256 + "}\n", 200, upstreams},
+			{"manage: {path: /test/, port: 1" + sha + tokenSHA256 + "}\n", 404, upstreams},
+		} {
+			s.apply(t, "version: 1\n"+c.manage+"rules: [{name: r, limits: [1000/"+far+"]}]\n")
+			for path, want := range map[string]int{"/test/": c.test, "/another/": c.another} {
+				res, body := s.get(t, path+"counters/stats", ":method", "POST", "authorization", "Bearer test")
+				require.Equal(t, want, res.StatusCode, "%s%s", c.manage, path)
+				if want == allowed {
+					require.Equal(t, body == "hello\n", res.Header.Get("x-upstream") != "")
+				}
+			}
+		}
+	})
+}
+
+// There is one scope so far; the other one is refused and not ignored.
+func TestFieldScope(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		rule := "version: 1\nrules: [{name: r, scope: proxy, limits: [1/" + far + "]}]\n"
+		s := serve(t, d, rule)
+		require.Equal(t, allowed, s.status(t, "/"))
+		s.apply(t, strings.Replace(rule, "scope: proxy, ", "", 1))
+		require.Equal(t, denied, s.status(t, "/"), "it is the default: the same counters")
+		s.refused(t, strings.Replace(rule, "proxy", "cluster", 1), "rules[0].scope: ")
+	})
+}
+
+// Two filters, one whose reads of counters fail, and one that never wins a race
+// for them.
+func TestFieldOnErrorAndContention(t *testing.T) {
+	const policy = `
+version: 1
+rules:
+  - {name: default, match: {paths: [/default]}, limits: [9/` + far + `]}
+  - {name: allow, match: {paths: [/allow]}, limits: [9/` + far + `], on_error: allow, on_contention: allow}
+  - {name: deny, match: {paths: [/deny]}, limits: [9/` + far + `], on_error: deny, on_contention: deny}
+`
+	const getHead = "func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {\n"
+	for name, c := range map[string]struct {
+		fault        buildtest.Fault
+		defaultValue int
+		metric       string
+	}{
+		"on_error": {buildtest.Fault{
+			Name: "reads fail", File: "filter/internal/host/proxy.go", Old: getHead,
+			New: getHead + "	if len(key) > 3 && string(key[:3]) == \"sl/\" {\n\t\treturn nil, 0, state.Failed\n\t}\n",
+		}, allowed, "rate_limit_errors_total"},
+		"on_contention": {buildtest.Fault{
+			Name: "writes lose", File: "filter/internal/host/proxy.go", Old: "	switch importSetShared(",
+			New: "	if len(key) > 3 && string(key[:3]) == \"sl/\" {\n\t\treturn state.Mismatch\n\t}\n\tswitch importSetShared(",
+		}, denied, "rate_limit_contention_total"},
+	} {
+		wasm := filepath.Join(t.TempDir(), "faulty.wasm")
+		require.NoError(t, os.WriteFile(wasm, buildtest.Plant(t, c.fault), 0o600))
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, d driver) {
+				p := d.start(t, proxyOptions{wasm: wasm, policy: policy})
+				require.Equal(t, c.defaultValue, p.status(t, "/default"))
+				require.Equal(t, allowed, p.status(t, "/allow"))
+				res, _ := p.get(t, "/deny")
+				require.Equal(t, denied, res.StatusCode)
+				require.Equal(t, "1", res.Header.Get("retry-after"))
+				eventually(t, 10*time.Second, "the metric", func() bool {
+					n, _ := p.metric(t, c.metric, "deny")
+					return n == 1
+				})
+			})
+		})
+	}
+}
+
+var resetText = regexp.MustCompile(`;t=(\d+)`)
+
+// reset is how many seconds an answer says are left of the window.
+func (p *proxy) reset(t *testing.T, path string, headers ...string) int64 {
+	t.Helper()
+	res, _ := p.get(t, path, headers...)
+	m := resetText.FindStringSubmatch(res.Header.Get("ratelimit"))
+	require.NotNil(t, m, res.Header)
+	seconds, err := strconv.ParseInt(m[1], 10, 64)
+	require.NoError(t, err)
+	return seconds
+}
+
+func TestFieldOffsetAndJitter(t *testing.T) {
+	const year, day = 366 * 86400, 86400
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, `
+version: 1
+headers: ietf
+rules:
+  - {name: plain, match: {paths: [/plain]}, limits: [{requests: 9, per: 366d}]}
+  - {name: offset, match: {paths: [/offset]}, limits: [{requests: 9, per: 366d, offset: 100d}]}
+  - {name: jitter, match: {paths: [/jitter]}, key: [{header: u}], limits: [{requests: 9, per: 366d, jitter: 50%}]}
+`)
+		now := time.Now().Unix()
+		left := func(offset int64) int64 { return year - (now-offset)%year }
+		require.InDelta(t, left(0), s.reset(t, "/plain"), 10)
+		require.InDelta(t, left(100*day), s.reset(t, "/offset"), 10)
+		resets := map[int64]bool{}
+		for i := range 8 {
+			key := fmt.Sprint("key", i)
+			seconds := s.reset(t, "/jitter", "u", key)
+			require.InDelta(t, seconds, s.reset(t, "/jitter", "u", key), 10, "constant for a key")
+			require.Less(t, (seconds-left(0)+2*year)%year, int64(year/2+10), "at most half a window")
+			resets[seconds/day] = true
+		}
+		require.Greater(t, len(resets), 4, "not all keys at once")
+	})
+}
+
+// Addresses of version 6 take an Envoy behind another proxy, and the simulator
+// told of them.
+func TestFieldV6Prefix(t *testing.T) {
+	steps := []struct {
+		address      string
+		with, normal int
+	}{
+		{"2001:db8:0:1::1", allowed, allowed},
+		{"2001:db8:0:1::2", denied, denied},
+		{"2001:db8:0:1:ffff::2", denied, denied},
+		{"2001:db8:0:2::1", denied, allowed},
+		{"2001:db8:1:1::1", allowed, allowed},
+	}
+	for _, prefix := range []string{"", "v6_prefix: 48"} {
+		policy := "version: 1\nrules: [{name: r, match: {paths: [/r]}, key: [{client_ip: {" + prefix + "}}], limits: [1/" + far + "]}]\n"
+		var in strings.Builder
+		want := make([]int, len(steps))
+		for i, s := range steps {
+			if want[i] = s.normal; prefix != "" {
+				want[i] = s.with
+			}
+			fmt.Fprintf(&in, `{"at_ms":1,"path":"/r","client_ip":%q}`+"\n", s.address)
+		}
+		for _, d := range envoys(t) {
+			t.Run(d.name+" "+prefix, func(t *testing.T) {
+				p := d.start(t, proxyOptions{policy: policy, edit: func(b []byte) []byte {
+					return []byte(strings.Replace(string(b), "use_remote_address: true", "use_remote_address: true\n          xff_num_trusted_hops: 1", 1))
+				}})
+				for i, s := range steps {
+					require.Equal(t, want[i], p.status(t, "/r", "x-forwarded-for", s.address), s.address)
+				}
+			})
+		}
+		t.Run("sim "+prefix, func(t *testing.T) {
+			out, errs, exit := sluice(t, "simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r", file(t, "requests.jsonl", in.String()))
+			require.Zero(t, exit, errs)
+			lines := strings.Split(strings.TrimSpace(out), "\n")
+			require.Len(t, lines, len(steps))
+			for i, line := range lines {
+				var answer struct{ Status int }
+				require.NoError(t, json.Unmarshal([]byte(line), &answer))
+				require.Equal(t, want[i], answer.Status, steps[i].address)
+			}
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const hostileLimits = `
+version: 1
+headers: both
+manage: {path: /.sluice/, token_sha256: ` + tokenSHA256 + `}
+rules:
+  - {name: alice, match: {headers: {x-user-id: alice}}, key: [{header: x-user-id}], algorithm: sliding_window_log, limits: [5/` + far + `]}
+  - name: everything
+    match: {headers: {x-user-id: "!"}}
+    key: [{header: k}, {query: q}, {cookie: c}, client_ip, host, method, {path: full}, {path: {segment: 2}}]
+    missing_key: share
+    capacity: 64
+    cost: {header: x-cost, max: 5}
+    limits: [9/` + far + `, {requests: 9, per: 1d, algorithm: sliding_window_counter}]
+    overrides: [{key: ["~(a|b|[^a-z])*", "*", "*", "*", "*", "*", "*", "*"], limits: [1000/` + far + `]}]
+    response: {headers: {x-left: "%REMAINING% of %LIMIT%"}}
+`
+
+// hostileHeads are heads of requests as no client of good will sends them.
+func hostileHeads() (heads []string) {
+	head := func(target string, lines ...string) {
+		heads = append(heads, "GET "+target+" HTTP/1.1\r\nhost: h\r\n"+strings.Join(append(lines, "", ""), "\r\n"))
+	}
+	many := make([]string, 97)
+	for i := range many {
+		many[i] = fmt.Sprintf("h%d: %s", i, strings.Repeat("ab", 200))
+	}
+	long := strings.Repeat("k", 10_000)
+	head("/", "big: "+strings.Repeat("ab", 29_500))
+	head("/", "big: "+strings.Repeat("ab", 40_000))
+	head("/", many...)
+	head("/", append(many, many...)...)
+	head("/", "k: "+long)
+	head("/", "k: "+long, "k: "+long)
+	head("/?q="+long, "cookie: c="+long)
+	head("/" + strings.Repeat("/x", 4000))
+	head("/" + strings.Repeat("%ff", 3000))
+	head("/\xff\xfe", "k: \xff\xfe\xf0")
+	head("/", "k: \xff\xfe\xc3(", "cookie: c=\xff")
+	head("/", "k: a\x00b")
+	head("/", "k: a\x01b\x7f")
+	head("*")
+	head("no-slash")
+	head("/", "cookie: "+strings.Repeat("c;", 20_000))
+	head("/?" + strings.Repeat("q=%zz&%71=%&", 2000))
+	head("/.sluice/counters/set?rule=alice&key=alice&n=0", "authorization: Bearer "+long)
+	head("/.sluice/counters/%2e%2e/stats?%zz", "authorization: Bearer test")
+	for _, cost := range []string{"", "-1", "+1", "0", "1e99", "0x7", strings.Repeat("9", 20_000), "١", "5,5", "NaN", "4294967296", "18446744073709551617"} {
+		head("/", "x-cost: "+cost, "k: cost")
+	}
+	heads = append(heads, "GET / HTTP/1.1\r\nhost: \xff[::\r\n\r\n", "G\x00T / HTTP/1.1\r\nhost: h\r\n\r\n", "OPTIONS * HTTP/1.1\r\nhost: :\r\n\r\n")
+	return heads
+}
+
+// answer sends a head on a connection of its own and returns the status, 0 for
+// a connection that was closed without one.
+func (p *proxy) answer(t *testing.T, head string) int {
+	t.Helper()
+	c, err := net.Dial("tcp", p.address)
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	_, _ = c.Write([]byte(head)) // which may end before all is read
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "no answer: %.80q", head)
+		return 0
+	}
+	res.Body.Close()
+	return res.StatusCode
+}
+
+// A hostile request changes nothing but its own verdict: what an honest client
+// has used, when it has used it, and what it may do stay as they were, and the
+// proxy takes no more memory.
+func TestHostileRequests(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		p := d.start(t, proxyOptions{policy: hostileLimits})
+		for range 2 {
+			require.Equal(t, allowed, p.status(t, "/", "x-user-id", "alice"))
+		}
+		mine := func() operation {
+			o := p.operate(t, "get", "rule=alice&key=alice")
+			for i := range o.Windows {
+				o.Windows[i].ResetNs = 0 // which goes down by itself
+			}
+			return o
+		}
+		expires := p.operate(t, "expires_at", "rule=alice&key=alice").Value
+		before := mine()
+		require.EqualValues(t, 2, before.Value)
+		stats := p.operate(t, "stats", "rule=alice").Rules[0]
+
+		statuses := map[int]int{}
+		attack := func(rounds int) {
+			for range rounds {
+				for _, head := range hostileHeads() {
+					statuses[p.answer(t, head)]++
+				}
+			}
+		}
+		attack(5) // buffers, VMs and the table have what they need
+		warm := int64(0)
+		if p.envoy != nil {
+			rss, err := p.envoy.RSS()
+			require.NoError(t, err)
+			warm = int64(rss)
+		}
+		attack(20)
+		t.Log("answers by status:", statuses)
+		for status := range statuses {
+			require.Contains(t, []int{0, 200, 307, 400, 401, 404, 405, 414, 429, 431}, status)
+		}
+		require.Greater(t, statuses[allowed]+statuses[denied], 200, "the filter saw some of it")
+
+		require.Equal(t, before, mine())
+		require.Equal(t, expires, p.operate(t, "expires_at", "rule=alice&key=alice").Value, "the log's entries are the same")
+		after := p.operate(t, "stats", "rule=alice").Rules[0]
+		require.Equal(t, []uint64{stats.Keys, stats.Bytes}, []uint64{after.Keys, after.Bytes})
+		require.LessOrEqual(t, p.operate(t, "stats", "rule=everything").Rules[0].Keys, uint64(128))
+		for i, want := range []int{allowed, allowed, allowed, denied} {
+			require.Equal(t, want, p.status(t, "/", "x-user-id", "alice"), "honest request %d", i)
+		}
+		require.False(t, slices.ContainsFunc(strings.Split(p.log(), "\n"), func(line string) bool {
+			return strings.Contains(line, "panic") || strings.Contains(line, "Function: proxy_on")
+		}), p.log())
+		if p.envoy != nil {
+			rss, err := p.envoy.RSS()
+			require.NoError(t, err)
+			t.Logf("%d KiB of memory in use, %d KiB more than after the first rounds", rss>>10, (int64(rss)-warm)>>10)
+			require.Less(t, int64(rss)-warm, int64(8<<20))
+		}
+	})
+}
