@@ -24,6 +24,12 @@ filter := $(out)/sluice.wasm
 embedded := $(out)/embed/sluice.wasm
 figures := $(out)/figures
 
+ratelimit := $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd
+redis := $(out)/redis/usr/bin/redis-server
+
+# Cases that do not name the rate limit service do without it.
+neighbours := $(if $(A)$(and $(CASES),$(if $(findstring ratelimit,$(CASES)),,without)),,$(ratelimit) $(redis))
+
 oldest := $(firstword $(ENVOY_VERSIONS))
 newest := $(lastword $(ENVOY_VERSIONS))
 
@@ -65,11 +71,24 @@ soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) ## the long fo
 size: build $(out)/envoy-$(ENVOY_VERSION)/envoy ## what the filter imports and exports, its size, how long loading it blocks Envoy
 	$(GO) run ./build/size --envoy $(out)/envoy-$(ENVOY_VERSION)/envoy $(filter)
 
+.PHONY: bench-scale
+bench-scale: build $(out)/envoy-$(ENVOY_VERSION)/envoy ## the largest policy, serve with 1,000 proxies, simulate, a change in Envoy: writes docs/scale.md; PARTS=REGEXP, ROUNDS=3
+	$(GO) build -o $(out)/scale ./build/scale
+	exec $(out)/scale -sluice $(cli) -wasm $(filter) -envoy $(out)/envoy-$(ENVOY_VERSION)/envoy \
+		$(if $(PARTS),-only '$(PARTS)') $(if $(ROUNDS),-rounds $(ROUNDS))
+
 .PHONY: bench-keyed
 bench-keyed: ## measure the Go library beside others and write docs/keyed-performance.md: ROUNDS=7
 	@mkdir -p $(out)
 	cd build/peers/measure && $(GO) build -o $(CURDIR)/$(out)/measure .
 	$(out)/measure $(if $(ROUNDS),-rounds $(ROUNDS)) -json docs/keyed-performance.json -page docs/keyed-performance.md
+
+.PHONY: bench
+bench: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(neighbours) ## what a decision costs, into docs/performance.md; CASES=REGEXP, ROUNDS=N or A=WASM B=WASM: a part, printed only
+	@$(GO) build -trimpath -o $(out)/bench ./build/bench
+	$(out)/bench -envoy $(if $(ENVOY_PATH),$(ENVOY_PATH),$(out)/envoy-$(newest)/envoy) -wasm $(if $(B),$(B),$(filter)) $(if $(A),-against $(A)) \
+		-ratelimit $(ratelimit) -redis $(redis) $(if $(CASES),-cases '$(CASES)') $(if $(ROUNDS),-rounds $(ROUNDS)) \
+		$(if $(CASES)$(ROUNDS)$(A)$(B),,-docs docs)
 
 .PHONY: lint
 lint: $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint ## golangci-lint, with the reasons in .golangci.yml
@@ -126,3 +145,21 @@ $(out)/envoy-%/envoy:
 # Built from source at the pinned version, in a module of its own.
 $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint:
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+# The neighbours that `make bench` measures beside the filter: envoyproxy's rate
+# limit service, in a module of its own, and the Redis of this Debian, unpacked
+# with the libraries that a bare system lacks.
+$(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd:
+	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/envoyproxy/ratelimit/src/service_cmd@$(RATELIMIT_VERSION)
+
+$(redis):
+	@mkdir -p $(out)
+	@tmp=$$(mktemp -d $(out)/.redis.XXXXXX); \
+	trap 'rm -rf "$$tmp"' EXIT; \
+	echo "redis: unpacking $(REDIS_PACKAGES)"; \
+	(cd "$$tmp" && apt-get download $(REDIS_PACKAGES) >/dev/null 2>&1) || { \
+		echo "measuring beside Redis takes Debian's packages: run apt-get update" >&2; exit 1; }; \
+	for package in "$$tmp"/*.deb; do dpkg-deb --extract "$$package" "$$tmp/redis"; done; \
+	LD_LIBRARY_PATH=$$(echo "$$tmp"/redis/usr/lib/*-linux-gnu) "$$tmp/redis/usr/bin/redis-server" --version >/dev/null; \
+	rm -rf $(out)/redis; \
+	mv "$$tmp/redis" $(out)/redis

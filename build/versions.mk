@@ -5,3 +5,8 @@
 ENVOY_VERSIONS := 1.36.4 1.37.0 1.39.3 1.40.0
 
 GOLANGCI_LINT_VERSION := v2.5.0
+
+# What the filter is measured beside. The service is not released: its versions
+# are those of its commits.
+RATELIMIT_VERSION := v1.4.1-0.20260122083618-3fb702589d36
+REDIS_PACKAGES := redis-server redis-tools libjemalloc2 liblzf1 libatomic1

@@ -1,0 +1,167 @@
+package figures_test
+
+import (
+	"encoding/xml"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/bench/figures"
+)
+
+func TestQuantile(t *testing.T) {
+	for _, c := range []struct {
+		list  []float64
+		share float64
+		want  float64
+	}{
+		{[]float64{5}, 0.99, 5},
+		{[]float64{3, 1, 2}, 0.5, 2},
+		{[]float64{4, 1, 3, 2}, 0.5, 2.5},
+		{[]float64{0, 10}, 0.25, 2.5},
+		{[]float64{0, 10}, 1, 10},
+		{[]float64{0, 10}, 0, 0},
+	} {
+		require.InDelta(t, c.want, figures.Quantile(c.list, c.share), 1e-12, "%v", c)
+	}
+	require.True(t, math.IsNaN(figures.Median(nil)))
+	require.Equal(t, figures.Spread{Median: 2, Least: 1, Most: 3}, figures.SpreadOf([]float64{3, 1, 2}))
+}
+
+// ratio is a case whose rounds have these ratios.
+func ratio(name string, list ...float64) figures.Case {
+	c := figures.Case{Name: name, Title: name, Workers: 1}
+	for _, r := range list {
+		c.Visits = append(c.Visits, figures.Visit{BaseUs: 40, TestUs: 40 * r, Ratio: r, BytesPerKey: 39})
+	}
+	return c
+}
+
+func good() figures.Run {
+	return figures.Run{
+		Cases: []figures.Case{
+			ratio(figures.None, 1, 1.01, 0.99), ratio(figures.Floor, 1.25), ratio(figures.Header, 1.3, 1.33, 1.9),
+			ratio(figures.Leased, 1.2), ratio(figures.Denied, 0.8), ratio(figures.DirectAllowed, 1.5), ratio(figures.DirectDenied, 1.5),
+			ratio(figures.ManyKeys, 1.4),
+		},
+		Loads: []figures.Load{{Name: figures.Ours, BlockedMs: []float64{1300}, ChangedMs: []float64{30}, Grown: []uint64{95_000_000}}},
+	}
+}
+
+func TestTargets(t *testing.T) {
+	// missed counts the targets that are not met, and those not known.
+	missed := func(change func(*figures.Run)) (missed, unknown int) {
+		r := good()
+		change(&r)
+		for _, target := range r.Targets() {
+			if !target.Met() {
+				missed++
+			}
+			if !target.Known {
+				unknown++
+			}
+		}
+		return missed, unknown
+	}
+	set := func(name string, to figures.Case) func(*figures.Run) {
+		return func(r *figures.Run) {
+			for i, c := range r.Cases {
+				if c.Name == name {
+					r.Cases[i] = to
+				}
+			}
+		}
+	}
+	for _, c := range []struct {
+		what            string
+		change          func(*figures.Run)
+		missed, unknown int
+	}{
+		{"all met, each at its bound", func(*figures.Run) {}, 0, 0},
+		{"the median decides", set(figures.Header, ratio(figures.Header, 1.4, 1.34, 1)), 1, 0},
+		{"leased above its bound", set(figures.Leased, ratio(figures.Leased, 1.23)), 1, 0},
+		{"leased above the floor", set(figures.Floor, ratio(figures.Floor, 1.19)), 1, 0},
+		{"denied dearer than allowed", set(figures.Denied, ratio(figures.Denied, 1.34)), 1, 0},
+		{"the same without an upstream", set(figures.DirectDenied, ratio(figures.DirectDenied, 1.51)), 1, 0},
+		{"leased was left out", set(figures.Leased, ratio(figures.Leased)), 2, 2},
+		{"a key too large", func(r *figures.Run) { r.Cases[7].Visits[0].BytesPerKey = 40.1 }, 1, 0},
+		{"one admitted over a limit", func(r *figures.Run) { r.Cases[2].Visits[1].Over = 1 }, 1, 0},
+		{"blocked too long", func(r *figures.Run) { r.Loads[0].BlockedMs = []float64{1301} }, 1, 0},
+		{"changed too slowly", func(r *figures.Run) { r.Loads[0].ChangedMs = []float64{29, 31, 31} }, 1, 0},
+		{"too much memory", func(r *figures.Run) { r.Loads[0].Grown = []uint64{95_000_001} }, 1, 0},
+		{"no loads", func(r *figures.Run) { r.Loads = nil }, 3, 3},
+		{"nothing", func(r *figures.Run) { *r = figures.Run{} }, 10, 10},
+	} {
+		got, unknown := missed(c.change)
+		require.Equal(t, c.missed, got, c.what)
+		require.Equal(t, c.unknown, unknown, c.what)
+	}
+	require.NotContains(t, good().TargetTable(), "missed")
+	bad := good()
+	bad.Loads[0].BlockedMs = []float64{2000}
+	require.Contains(t, bad.TargetTable(), "| main thread blocked by a new binary | 1300 ms | 2000 ms | **missed** |")
+}
+
+func TestTables(t *testing.T) {
+	r := good()
+	require.Contains(t, r.CaseTable(), "| header | +0.33 (+0.30 … +0.90) | 13.2 |")
+	r.Cases[2].Visits, r.Cases[2].Why = nil, "is not built yet"
+	require.Contains(t, r.CaseTable(), "| header | is not built yet | | | | |")
+	require.Empty(t, r.Others())
+	r.Cases[0].Visits[0].ServiceUs, r.Cases[0].Visits[0].RedisUs = 100, 20
+	require.Contains(t, r.Others(), "the service 0 µs") // the median of three rounds
+
+	text, err := r.Write()
+	require.NoError(t, err)
+	back, err := figures.Read(text)
+	require.NoError(t, err)
+	require.Equal(t, r, back)
+	_, err = figures.Read([]byte("{"))
+	require.ErrorContains(t, err, "read figures")
+}
+
+func TestFill(t *testing.T) {
+	r, page := good(), "top\n"
+	for name := range r.Sections() {
+		page += "<!-- bench: " + name + " -->\nold\n<!-- end -->\nbetween\n"
+	}
+	filled, err := r.Fill(page)
+	require.NoError(t, err)
+	require.NotContains(t, filled, "old")
+	require.Equal(t, len(r.Sections()), strings.Count(filled, "between\n"))
+	again, err := r.Fill(filled)
+	require.NoError(t, err)
+	require.Equal(t, filled, again)
+	_, err = r.Fill(strings.Replace(page, "bench: cases", "bench: none", 1))
+	require.ErrorContains(t, err, "no place for cases")
+}
+
+// TestPicture checks that what is drawn is XML and stays within its edges, as
+// far as that can be told without a font: 6.6 pixels a letter is a wide one.
+func TestPicture(t *testing.T) {
+	r := good()
+	r.Cases[1] = ratio(figures.Floor, 3.5)
+	r.Cases[1].Title = "a <title> & more"
+	picture := r.Picture()
+	var svg struct {
+		Width float64 `xml:"width,attr"`
+		Texts []struct {
+			X      float64 `xml:"x,attr"`
+			Anchor string  `xml:"text-anchor,attr"`
+			Text   string  `xml:",chardata"`
+		} `xml:"text"`
+	}
+	require.NoError(t, xml.Unmarshal(picture, &svg))
+	require.Contains(t, string(picture), "beyond the edge")
+	for _, text := range svg.Texts {
+		long := 6.6 * float64(len(text.Text))
+		from, to := text.X, text.X+long
+		if text.Anchor == "end" {
+			from, to = text.X-long, text.X
+		}
+		require.GreaterOrEqual(t, from, 0.0, text.Text)
+		require.LessOrEqual(t, to, svg.Width, text.Text)
+	}
+}

@@ -1,0 +1,112 @@
+package figures
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Machine says what was measured on, and how often.
+func (r Run) Machine() string {
+	var foreign []float64
+	for _, c := range r.Cases {
+		for _, v := range c.Visits {
+			foreign = append(foreign, v.Foreign)
+		}
+	}
+	return fmt.Sprintf("Envoy %s on %d cores of an %s; %d rounds of %d pairs of turns of %.0f ms. A request without a\nfilter took %.1f µs of Envoy's CPU. Others took %.0f %% of the machine meanwhile, %.0f %% at worst.\n",
+		r.Envoy, r.Cores, r.Processor, r.Rounds, r.Pairs, r.TurnMs, r.plainUs(), 100*Median(foreign), 100*Quantile(foreign, 1))
+}
+
+// CaseTable is the table of all cases.
+func (r Run) CaseTable() string {
+	var b strings.Builder
+	b.WriteString("| case | CPU added, of no filter's | µs | p50, µs | p99, µs | RSS, MiB |\n|---|---|---|---|---|---|\n")
+	for _, c := range r.Cases {
+		if len(c.Visits) == 0 {
+			fmt.Fprintf(&b, "| %s | %s | | | | |\n", c.Title, c.Why)
+			continue
+		}
+		added := c.added()
+		// Microseconds at the run's own speed; several workers, or Envoy's
+		// answer in the place of an upstream, have a base of their own.
+		base := r.plainUs()
+		if c.Workers > 1 || c.Direct {
+			base = c.spread(func(v Visit) float64 { return v.BaseUs }).Median
+		}
+		pair := func(test, base func(Visit) float64) string {
+			return fmt.Sprintf("%.0f (%.0f)", c.spread(test).Median, c.spread(base).Median)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %.1f | %s | %s | %.0f |\n", c.Title, shares(added), added.Median*base,
+			pair(func(v Visit) float64 { return v.TestP50Us }, func(v Visit) float64 { return v.BaseP50Us }),
+			pair(func(v Visit) float64 { return v.TestP99Us }, func(v Visit) float64 { return v.BaseP99Us }),
+			c.spread(func(v Visit) float64 { return float64(v.RSS) / (1 << 20) }).Median)
+	}
+	return b.String()
+}
+
+// shares writes a spread of shares: the median, and the least and the most of
+// the rounds.
+func shares(s Spread) string {
+	return fmt.Sprintf("%+.2f (%+.2f … %+.2f)", s.Median, s.Least, s.Most)
+}
+
+// Others says what the processes beside Envoy took, where there were some.
+func (r Run) Others() string {
+	var b strings.Builder
+	for _, c := range r.Cases {
+		if len(c.Visits) == 0 || c.Visits[0].ServiceUs == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "%s: Envoy %.0f µs a request, the service %.0f µs, Redis %.0f µs.\n", c.Title,
+			c.spread(func(v Visit) float64 { return v.TestUs }).Median,
+			c.spread(func(v Visit) float64 { return v.ServiceUs }).Median,
+			c.spread(func(v Visit) float64 { return v.RedisUs }).Median)
+	}
+	return b.String()
+}
+
+// LoadTable is the table of what loading takes.
+func (r Run) LoadTable() string {
+	var b strings.Builder
+	b.WriteString("| loaded | main thread blocked, ms | by a change of policy, ms | resident memory added, MiB |\n|---|---|---|---|\n")
+	for _, l := range r.Loads {
+		changed := ""
+		if len(l.ChangedMs) > 0 {
+			changed = milliseconds(l.ChangedMs)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %.1f |\n", l.Title, milliseconds(l.BlockedMs), changed, mebibytes(l.Grown))
+	}
+	return b.String()
+}
+
+func milliseconds(list []float64) string {
+	s := SpreadOf(list)
+	return fmt.Sprintf("%.0f (%.0f … %.0f)", s.Median, s.Least, s.Most)
+}
+
+// Sections are the generated parts of the document, by the names of their
+// markers.
+func (r Run) Sections() map[string]string {
+	return map[string]string{
+		"machine": r.Machine(),
+		"targets": r.TargetTable(),
+		"cases":   r.CaseTable(),
+		"others":  r.Others(),
+		"loads":   r.LoadTable(),
+	}
+}
+
+// Fill puts the sections between their markers, "<!-- bench: NAME -->" and
+// "<!-- end -->".
+func (r Run) Fill(document string) (string, error) {
+	for name, text := range r.Sections() {
+		open := "<!-- bench: " + name + " -->\n"
+		before, rest, found := strings.Cut(document, open)
+		_, after, closed := strings.Cut(rest, "<!-- end -->")
+		if !found || !closed {
+			return "", fmt.Errorf("fill document: it has no place for %s", name)
+		}
+		document = before + open + text + "<!-- end -->" + after
+	}
+	return document, nil
+}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// policyOf writes a policy of so many rules as short as they come: 10,000 of
+// them stay below the one MiB that a policy may have. The limit tells one
+// revision from another. Warnings aside, each rule is for a path of its own.
+func policyOf(rules, limit int) []byte {
+	var b bytes.Buffer
+	b.WriteString("version: 1\nrules:\n")
+	for i := range rules {
+		fmt.Fprintf(&b, `- {name: r%d, match: {paths: ["/v%d/*"]}, key: [client_ip], limits: [%d/1s], capacity: 64}`+"\n", i, i, limit)
+	}
+	return b.Bytes()
+}
+
+// policyJSON is the same policy as proxies get it.
+func policyJSON(rules, limit int) []byte {
+	var b bytes.Buffer
+	b.WriteString(`{"version":1,"rules":[`)
+	for i := range rules {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"name":"r%d","match":{"paths":["/v%d/*"]},"key":["client_ip"],"limits":["%d/1s"],"capacity":64}`, i, i, limit)
+	}
+	b.WriteString("]}")
+	return b.Bytes()
+}
+
+// requestsFor writes requests of 1,000 clients in turn, each for one of the
+// rules, 1 ms apart.
+func requestsFor(rules, n int) []byte {
+	var b bytes.Buffer
+	lines := json.NewEncoder(&b)
+	for i := range n {
+		_ = lines.Encode(map[string]any{
+			"at_ms": 1_700_000_000_000 + i, "path": fmt.Sprintf("/v%d/orders", i*7%rules), "client_ip": fmt.Sprintf("10.0.%d.%d", i%1000/250, i%250),
+		})
+	}
+	return b.Bytes()
+}
