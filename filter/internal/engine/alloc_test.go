@@ -84,7 +84,7 @@ func TestNoAlgorithmAllocates(t *testing.T) {
 			require.Zero(t, testing.AllocsPerRun(400, decide), "%s%s", window, more)
 			require.NotZero(t, passed)
 			require.NotZero(t, denied)
-			try := &e.tries[0]
+			try := e.tries[0]
 			require.Zero(t, testing.AllocsPerRun(100, func() {
 				s.now += 100_000_000_000 // a token and more for each
 				try.check(s.now)

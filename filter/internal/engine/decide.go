@@ -10,12 +10,12 @@ import (
 // decide checks all enforced rules, then counts the hit in all of them in
 // policy order; a denial after the first count takes back what was counted.
 // Shadow rules see what the enforced ones allow, and count last.
-func (e *Engine) decide(tries []attempt, now int64) {
+func (e *Engine) decide(tries []*attempt, now int64) {
 	v := &e.verdict
 	v.Now, v.tries = now, tries
 	denied := false
 	for i := range tries {
-		if t := &tries[i]; !t.shadow {
+		if t := tries[i]; !t.shadow {
 			t.ahead = ahead(tries[:i], t)
 			t.check(now)
 			denied = denied || !t.allowed
@@ -32,8 +32,7 @@ func (e *Engine) decide(tries []attempt, now int64) {
 			}
 		}
 	}
-	for i := range tries {
-		t := &tries[i]
+	for _, t := range tries {
 		if t.shadow {
 			if denied {
 				if t.reason == "" {
@@ -54,9 +53,8 @@ func (e *Engine) decide(tries []attempt, now int64) {
 
 // ahead is how many units the enforced ones of the tries before t will count in
 // t's record: rules that share a counter count a request once each.
-func ahead(before []attempt, t *attempt) (units uint32) {
-	for i := range before {
-		b := &before[i]
+func ahead(before []*attempt, t *attempt) (units uint32) {
+	for _, b := range before {
 		if b.rule.table == t.rule.table && !b.shadow && !b.free && !t.free && t.cost > 0 && bytes.Equal(b.key.bytes, t.key.bytes) {
 			units += min(b.cost, math.MaxUint32-units)
 		}
@@ -67,7 +65,7 @@ func ahead(before []attempt, t *attempt) (units uint32) {
 // settle makes the verdict out of what the rules have said.
 func (v *Verdict) settle() {
 	for i := range v.tries {
-		t := &v.tries[i]
+		t := v.tries[i]
 		if t.allowed || t.shadow {
 			continue
 		}
@@ -86,8 +84,7 @@ func (v *Verdict) settle() {
 
 // count adds the verdict to the rules' metrics.
 func (v *Verdict) count() {
-	for i := range v.tries {
-		t := &v.tries[i]
+	for _, t := range v.tries {
 		m := &t.rule.metrics
 		if t.reason == ReasonFull {
 			m.Full++

@@ -54,10 +54,10 @@ type Engine struct {
 	tables  *state.Tables
 	request request
 	verdict Verdict
-	tries   []attempt // one for each rule, in policy order
-	leases  []*leases // one for each table whose rules lease
-	parted  bool      // see Confirm
-	text    [2][]byte // where header values are put together
+	tries   []*attempt // as many as a request has needed: most policies have far more rules than a request matches
+	leases  []*leases  // one for each table whose rules lease
+	parted  bool       // see Confirm
+	text    [2][]byte  // where header values are put together
 
 	surveyed int // rules[surveyed] is the one whose memory is being added up
 	survey   state.Survey
@@ -85,7 +85,6 @@ func New(p *policy.Policy, host Host, id Identity) (*Engine, error) {
 	}
 	e.assignMemory()
 	e.index = newIndex(e.rules)
-	e.tries = make([]attempt, len(e.rules))
 	e.lend()
 	return e, nil
 }
@@ -140,7 +139,7 @@ func (e *Engine) Decide() *Verdict {
 }
 
 // try appends the i-th rule to those that the request is for, if it is.
-func (e *Engine) try(tries []attempt, i int) []attempt {
+func (e *Engine) try(tries []*attempt, i int) []*attempt {
 	r := &e.rules[i]
 	if !r.match.holds(&e.request) {
 		return tries
@@ -151,11 +150,19 @@ func (e *Engine) try(tries []attempt, i int) []attempt {
 		}
 	}
 	n := len(tries)
-	tries = tries[:n+1]
-	if !tries[n].begin(r, &e.request) {
-		return tries[:n]
+	if !e.attempt(n).begin(r, &e.request) {
+		return tries
 	}
-	return tries
+	return e.tries[:n+1]
+}
+
+// attempt returns the i-th try of a request, i being at most how many were needed
+// so far.
+func (e *Engine) attempt(i int) *attempt {
+	if i == len(e.tries) {
+		e.tries = append(e.tries, new(attempt))
+	}
+	return e.tries[i]
 }
 
 // DenyOnError reports whether some rule asks to deny when a decision could not

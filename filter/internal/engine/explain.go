@@ -42,7 +42,7 @@ func (e *Engine) Explain(b []byte, d *Described) []byte {
 		case len(rules) == 0 || rules[0].policy != p:
 			b = appendUnmatched(b, outcomeOff, "mode: the rule is off")
 		case len(matched) > 0 && matched[0].rule.policy == p:
-			b = before.appendMatched(b, &rules[0], &matched[0], v.Now)
+			b = before.appendMatched(b, &rules[0], matched[0], v.Now)
 			rules, matched = rules[1:], matched[1:]
 		default:
 			outcome, why := before.unmatched(&rules[0])
@@ -78,7 +78,7 @@ func (e *Engine) apart(host Host) *Engine {
 		}
 	}
 	x.lendApart()
-	x.tries = make([]attempt, len(x.rules))
+	x.tries = nil
 	return &x
 }
 

@@ -44,10 +44,9 @@ func (e *Engine) AppendFields(dst []Field, v *Verdict) []Field {
 // q and window w, remaining r and seconds to reset t. A window that is no whole
 // number of seconds has no w, nor has a token bucket whose burst is not what it
 // gains in a period. Shadow rules tell clients nothing.
-func (e *Engine) appendIETF(dst []Field, tries []attempt, now int64) []Field {
+func (e *Engine) appendIETF(dst []Field, tries []*attempt, now int64) []Field {
 	policies, limits := e.text[0][:0], e.text[1][:0]
-	for i := range tries {
-		t := &tries[i]
+	for _, t := range tries {
 		if !t.known || t.shadow {
 			continue
 		}
@@ -76,15 +75,14 @@ func (e *Engine) appendIETF(dst []Field, tries []attempt, now int64) []Field {
 // appendXRateLimit writes the X-RateLimit fields of draft 03: the window with
 // least remaining, and behind its limit the quota policies of all windows, each
 // with the w that the draft requires.
-func (e *Engine) appendXRateLimit(dst []Field, tries []attempt, now int64) []Field {
+func (e *Engine) appendXRateLimit(dst []Field, tries []*attempt, now int64) []Field {
 	var (
 		known       bool
 		quota, left uint32
 		reset       int64
 	)
 	quotas := e.text[0][:0]
-	for i := range tries {
-		t := &tries[i]
+	for _, t := range tries {
 		if !t.known || t.shadow {
 			continue
 		}

@@ -266,7 +266,7 @@ func (w *watch) changes(before map[string]cell) (n int) {
 // countedDenials is how many rules count the request although they deny it.
 func countedDenials(v *Verdict) (n int) {
 	for i := range v.tries {
-		if t := &v.tries[i]; !t.shadow && t.reason == ReasonLimit && t.rule.policy.CountDenied {
+		if t := v.tries[i]; !t.shadow && t.reason == ReasonLimit && t.rule.policy.CountDenied {
 			n++
 		}
 	}
@@ -279,7 +279,7 @@ func (w *watch) admit(v *Verdict) {
 		return
 	}
 	for i := range v.tries {
-		t := &v.tries[i]
+		t := v.tries[i]
 		require.False(w.t, !t.shadow && t.reason == ReasonFull && t.rule.policy.OnFull == policy.FullDeny, w.rules)
 		if t.cost == 0 || t.reason != "" || t.free {
 			continue

@@ -79,7 +79,7 @@ func (r *race) hit(key string) {
 	r.at(r.IntN(len(r.workers)), func(e *Engine) {
 		v := e.Decide()
 		for i := range v.tries {
-			if t := &v.tries[i]; v.Allowed && t.counted && t.rule.leases != nil {
+			if t := v.tries[i]; v.Allowed && t.counted && t.rule.leases != nil {
 				for j, w := range raceWindows {
 					r.admitted[admittedIn{key, j, w.End(t.entry.Now)}] += t.cost
 				}

@@ -227,11 +227,11 @@ func (m model) denies(t *attempt, r modelRecord, passNs int64) int64 {
 
 // decide returns whether a request that made these tries passes, the first rule
 // that denies it, and how long it has to wait.
-func (m model) decide(tries []attempt, now int64) (allowed bool, deniedBy string, retryNs int64) {
+func (m model) decide(tries []*attempt, now int64) (allowed bool, deniedBy string, retryNs int64) {
 	records := make([]modelRecord, len(tries))
 	each := func(shadow bool, f func(t *attempt, r modelRecord, passNs int64)) {
 		for i := range tries {
-			if t := &tries[i]; t.shadow == shadow {
+			if t := tries[i]; t.shadow == shadow {
 				records[i] = m.record(t, now)
 				f(t, records[i], records[i].check(t))
 			}

@@ -82,7 +82,7 @@ func (e *Engine) subject(op Operation) (*attempt, error) {
 		}
 		return nil, errors.New("the key of rule " + strconv.Quote(op.Rule) + " has " + strconv.Itoa(len(r.key)) + parts + strconv.Itoa(len(op.Key)))
 	}
-	t := &e.tries[0]
+	t := e.attempt(0)
 	t.start(r)
 	t.cost = op.N
 	t.key.begin()
@@ -227,7 +227,7 @@ func (e *Engine) clean(r *rule, now int64) (uint64, error) {
 	if r.table == nil {
 		return 0, nil
 	}
-	freed, status := r.table.Clean(&e.tries[0].entry, r.windows, now)
+	freed, status := r.table.Clean(&e.attempt(0).entry, r.windows, now)
 	if status != state.OK {
 		return 0, ErrStore
 	}
@@ -238,7 +238,7 @@ func (e *Engine) appendStats(b []byte, r *rule, now int64) ([]byte, error) {
 	var s state.Stats
 	if r.table != nil {
 		var status state.Status
-		if s, status = r.table.Stats(&e.tries[0].entry, r.windows, now); status != state.OK {
+		if s, status = r.table.Stats(&e.attempt(0).entry, r.windows, now); status != state.OK {
 			return b, ErrStore
 		}
 	}

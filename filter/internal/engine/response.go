@@ -93,7 +93,7 @@ func (v *Verdict) figure(p policy.Placeholder) (n int64, known bool) {
 	if p == policy.ValueRetryAfter {
 		return v.RetryAfter()
 	}
-	t := &v.tries[v.denied]
+	t := v.tries[v.denied]
 	if !t.known || len(t.rule.order) == 0 {
 		return 0, false
 	}

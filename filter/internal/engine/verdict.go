@@ -11,8 +11,8 @@ type Verdict struct {
 	Now     int64 // when the request was decided, ns since the epoch; 0 when no rule matched
 	RetryNs int64 // of a denial: the wait until the same request would pass; limit.Never
 
-	denied int       // the first denying try, which names the denial
-	tries  []attempt // the rules that matched, in policy order
+	denied int        // the first denying try, which names the denial
+	tries  []*attempt // the rules that matched, in policy order
 }
 
 func (v *Verdict) begin() { *v = Verdict{Allowed: true} }

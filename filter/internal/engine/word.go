@@ -9,8 +9,8 @@ const maxWordBytes = 4 << 10
 // Notable reports whether the verdict is worth a word in an access log: some
 // rule denied, shadow rules too, or let the request through undecided.
 func (v *Verdict) Notable() bool {
-	for i := range v.tries {
-		if t := &v.tries[i]; !t.allowed || t.reason != "" {
+	for _, t := range v.tries {
+		if !t.allowed || t.reason != "" {
 			return true
 		}
 	}
@@ -29,12 +29,12 @@ func (v *Verdict) Notable() bool {
 // it longer than 4 KiB are left out, and "+3" at the end says how many.
 func (v *Verdict) AppendWord(b []byte) []byte {
 	start := len(b)
-	for i := range v.tries {
+	for i, t := range v.tries {
 		before := len(b)
 		if i > 0 {
 			b = append(b, ',')
 		}
-		if b = v.appendRuleWord(b, &v.tries[i]); len(b)-start > maxWordBytes {
+		if b = v.appendRuleWord(b, t); len(b)-start > maxWordBytes {
 			b = append(b[:before], ",+"...)
 			return strconv.AppendInt(b, int64(len(v.tries)-i), 10)
 		}
