@@ -16,14 +16,14 @@ const leastSlots = 4
 // checkRules checks what no rule can say alone.
 func (r *reader) checkRules(v value, p *Policy) {
 	if len(p.Rules) == 0 && len(r.errs) == 0 {
-		r.warn(value{node: v.node, path: "rules"}, "there is none: every request is allowed")
+		r.warn(value{node: v.node, at: v.at.field("rules")}, "there is none: every request is allowed")
 	}
 	byName := make(map[string]int, len(p.Rules))
 	byCounter := make(map[string]int, len(p.Rules))
 	for i := range p.Rules {
 		rule, at := &p.Rules[i], r.rules[i]
 		if first, found := byName[rule.Name]; found && rule.Name != "" {
-			r.fail(fieldAt(at.value, "name"), quote(rule.Name)+" is the name of "+r.rules[first].path+" too: names of rules must differ")
+			r.fail(fieldAt(at.value, "name"), quote(rule.Name)+" is the name of "+r.rules[first].at.String()+" too: names of rules must differ")
 		} else {
 			byName[rule.Name] = i
 		}
@@ -31,7 +31,7 @@ func (r *reader) checkRules(v value, p *Policy) {
 			continue
 		}
 		if first, found := byCounter[rule.Counter]; found {
-			r.sameCounter(at.value, rule, r.rules[first].path, &p.Rules[first])
+			r.sameCounter(at.value, rule, r.rules[first].at.String(), &p.Rules[first])
 		} else {
 			byCounter[rule.Counter] = i
 		}
@@ -149,7 +149,7 @@ func has(v value, name string) bool {
 
 // fieldAt is the place of a field, or of its object where the field is absent.
 func fieldAt(v value, name string) value {
-	at := value{node: v.node, path: member(v.path, name)}
+	at := value{node: v.node, at: v.at.field(name)}
 	for _, f := range v.node.Fields {
 		if f.Name == name {
 			at.node = f.Value

@@ -153,15 +153,46 @@ func (s shape) String() string {
 	}
 }
 
-// value is a place in the document and the shape expected there.
+// value is a value of the document and the shape expected there.
 type value struct {
 	node     *Node
-	path     string
+	at       place
 	shape    shape
 	required bool // the object must have it
 }
 
+// place is where a value stands. Its text is put together where a message needs it.
+type place struct {
+	is     kindOfPlace
+	around string // the text of the place of the object or list that it is in
+	name   string // of a field
+	index  int    // of an item
+}
+
+type kindOfPlace uint8
+
+const (
+	isDocument kindOfPlace = iota
+	isField
+	isItem
+)
+
+// field is the place of the object's field, item that of the list's item.
+func (p place) field(name string) place { return place{is: isField, around: p.String(), name: name} }
+func (p place) item(i int) place        { return place{is: isItem, around: p.String(), index: i} }
+
+func (p place) String() string {
+	switch p.is {
+	case isField:
+		return member(p.around, p.name)
+	case isItem:
+		return p.around + "[" + itoa(int64(p.index)) + "]"
+	default:
+		return ""
+	}
+}
+
 // item is the i-th item of a list.
 func (v value) item(i int, s shape) value {
-	return value{node: v.node.Items[i], path: v.path + "[" + itoa(int64(i)) + "]", shape: s}
+	return value{node: v.node.Items[i], at: v.at.item(i), shape: s}
 }

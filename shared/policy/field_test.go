@@ -40,7 +40,7 @@ func checkTable[T any](t *testing.T, object string, fields []field[T]) {
 		}
 		if row.def != "" {
 			r := &reader{}
-			row.read(r, value{node: defaultNode(row.def), path: at, shape: row.shape}, new(T))
+			row.read(r, value{node: defaultNode(row.def), at: place{}.field(at), shape: row.shape}, new(T))
 			require.Empty(t, r.errs, at)
 		}
 	}

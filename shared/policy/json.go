@@ -43,6 +43,46 @@ func TooLarge(bytes int) Problem {
 type jsonText struct {
 	text string
 	at   int
+
+	// What the lists and objects around here have so far, the innermost one's last.
+	items  []*Node
+	fields []Field
+
+	nodes   slab[Node]
+	lists   slab[*Node]
+	objects slab[Field]
+}
+
+// slab hands out pieces of larger allocations: a policy has a hundred thousand
+// small parts, and every worker allocates each of them.
+type slab[T any] struct {
+	free []T
+	size int // of the last allocation
+}
+
+// take returns n zero values.
+func (s *slab[T]) take(n int) []T {
+	const least, most = 8, 256
+	if n > len(s.free) {
+		s.size = min(max(2*s.size, least), most)
+		s.free = make([]T, max(n, s.size))
+	}
+	taken := s.free[:n:n]
+	s.free = s.free[n:]
+	return taken
+}
+
+// copied returns a copy of values.
+func (s *slab[T]) copied(values []T) []T {
+	c := s.take(len(values))
+	copy(c, values)
+	return c
+}
+
+func (j *jsonText) node(kind Kind, text string) *Node {
+	n := &j.nodes.take(1)[0]
+	n.Kind, n.Text = kind, text
+	return n
 }
 
 func (j *jsonText) rest() string { return j.text[j.at:] }
@@ -102,12 +142,12 @@ func (j *jsonText) value(depth int) (*Node, error) {
 			return nil, j.fail("lists and objects nest more than " + itoa(MaxDepth) + " deep")
 		}
 		if c == '{' {
-			return j.object(depth + 1)
+			return j.readObject(depth + 1)
 		}
-		return j.list(depth + 1)
+		return j.readList(depth + 1)
 	case c == '"':
 		s, err := j.string()
-		return &Node{Kind: String, Text: s}, err
+		return j.node(String, s), err
 	case c == '-' || isDigit(c):
 		return j.number()
 	}
@@ -117,29 +157,32 @@ func (j *jsonText) value(depth int) (*Node, error) {
 		}
 		j.at += len(word)
 		if word == "null" {
-			return &Node{}, nil
+			return j.node(Null, ""), nil
 		}
-		return &Node{Kind: Bool, Text: word}, nil
+		return j.node(Bool, word), nil
 	}
 	return nil, j.fail("unexpected " + j.word() + " where a value belongs")
 }
 
-func (j *jsonText) list(depth int) (*Node, error) {
-	n := &Node{Kind: List}
+func (j *jsonText) readList(depth int) (*Node, error) {
+	n := j.node(List, "")
 	j.at++
 	if j.space(); j.take(']') {
 		return n, nil
 	}
+	begin := len(j.items)
 	for {
 		j.space()
 		item, err := j.value(depth)
 		if err != nil {
 			return nil, err
 		}
-		n.Items = append(n.Items, item)
+		j.items = append(j.items, item)
 		j.space()
 		switch {
 		case j.take(']'):
+			n.Items = j.lists.copied(j.items[begin:])
+			j.items = j.items[:begin]
 			return n, nil
 		case !j.take(','):
 			return nil, j.fail(`unexpected ` + j.word() + ` in a list: "," or "]" belongs here`)
@@ -147,12 +190,13 @@ func (j *jsonText) list(depth int) (*Node, error) {
 	}
 }
 
-func (j *jsonText) object(depth int) (*Node, error) {
-	n := &Node{Kind: Object}
+func (j *jsonText) readObject(depth int) (*Node, error) {
+	n := j.node(Object, "")
 	j.at++
 	if j.space(); j.take('}') {
 		return n, nil
 	}
+	begin := len(j.fields)
 	for {
 		j.space()
 		if !strings.HasPrefix(j.rest(), `"`) {
@@ -170,10 +214,12 @@ func (j *jsonText) object(depth int) (*Node, error) {
 		if err != nil {
 			return nil, err
 		}
-		n.Fields = append(n.Fields, Field{Name: name, Value: v})
+		j.fields = append(j.fields, Field{Name: name, Value: v})
 		j.space()
 		switch {
 		case j.take('}'):
+			n.Fields = j.objects.copied(j.fields[begin:])
+			j.fields = j.fields[:begin]
 			return n, nil
 		case !j.take(','):
 			return nil, j.fail(`unexpected ` + j.word() + ` in an object: "," or "}" belongs here`)
@@ -204,7 +250,7 @@ func (j *jsonText) number() (*Node, error) {
 			return nil, j.fail("a number lacks the digits of its exponent")
 		}
 	}
-	return &Node{Kind: Number, Text: j.text[start:j.at]}, nil
+	return j.node(Number, j.text[start:j.at]), nil
 }
 
 func (j *jsonText) digits() (some bool) {

@@ -133,10 +133,11 @@ func readKey(r *reader, v value, rule *Rule) {
 		r.fail(v, "has "+itoa(int64(count))+" parts, the most is "+itoa(MaxKeyParts))
 		return
 	}
-	for i := range v.node.Items {
-		var part KeyPart
-		readKeyPart(r, v.item(i, objectOf("key")), &part)
-		rule.Key = append(rule.Key, part)
+	if len(v.node.Items) > 0 {
+		rule.Key = make([]KeyPart, len(v.node.Items))
+	}
+	for i := range rule.Key {
+		readKeyPart(r, v.item(i, objectOf("key")), &rule.Key[i])
 	}
 }
 
@@ -171,9 +172,13 @@ var bareHints = map[string]string{
 func readBareKeyPart(r *reader, v value, part *KeyPart) {
 	switch s := v.node.Text; {
 	case s == "client_ip", s == "host", s == "method", s == "route":
-		empty := &Node{Kind: Object, Line: v.node.Line, Column: v.node.Column}
-		fields := []Field{{Name: s, Value: empty}}
-		readObject(r, value{node: &Node{Kind: Object, Fields: fields}, path: v.path, shape: v.shape}, keyFields, part)
+		written := &struct { // the part as if it were {client_ip: {}}
+			object, empty Node
+			fields        [1]Field
+		}{empty: Node{Kind: Object, Line: v.node.Line, Column: v.node.Column}}
+		written.fields[0] = Field{Name: s, Value: &written.empty}
+		written.object = Node{Kind: Object, Fields: written.fields[:]}
+		readObject(r, value{node: &written.object, at: v.at, shape: v.shape}, keyFields, part)
 	case s == "path":
 		*part = KeyPart{Kind: KeyPath}
 	case bareHints[s] != "":

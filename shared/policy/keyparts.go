@@ -154,7 +154,7 @@ func readFirstOf(r *reader, v value, k *KeyPart) {
 		case always != "":
 			r.warn(at, "is never chosen: every request has "+always+", which comes first")
 		}
-		seen[label] = at.path
+		seen[label] = at.at.String()
 		if always == "" && (part.Kind == KeyHost || part.Kind == KeyMethod || part.Kind == KeyPath && part.Segment == 0) {
 			always = label
 		}

@@ -7,15 +7,16 @@ func (r *reader) escapable(v value, rule *Rule) {
 	if rule.MissingKey != MissingSkip || rule.Mode == ModeOff || len(rule.Key) == 0 {
 		return
 	}
-	var list []string
 	for i := range rule.Key {
-		part := &rule.Key[i]
-		if !part.leavable() {
+		if !rule.Key[i].leavable() {
 			return
 		}
-		list = append(list, part.leftOut()...)
 	}
-	r.warn(value{node: v.node, path: member(v.path, "missing_key")},
+	var list []string
+	for i := range rule.Key {
+		list = append(list, rule.Key[i].leftOut()...)
+	}
+	r.warn(value{node: v.node, at: v.at.field("missing_key")},
 		"a client that leaves out "+join(list)+" escapes this rule: set missing_key to deny or share, or add client_ip to the key")
 }
 

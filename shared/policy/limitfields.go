@@ -100,20 +100,21 @@ func readLimits(r *reader, v value, rule *Rule) {
 		return
 	}
 	start := len(r.errs) + r.dropped
-	for i := range v.node.Items {
-		at := v.item(i, objectOf("limit"))
+	if len(v.node.Items) > 0 {
+		rule.Limits = make([]Limit, len(v.node.Items))
+	}
+	for i := range rule.Limits {
+		at, l := v.item(i, objectOf("limit")), &rule.Limits[i]
 		before := len(r.errs) + r.dropped
-		var l Limit
-		readLimit(r, at, &l)
+		readLimit(r, at, l)
 		if len(r.errs)+r.dropped == before {
-			r.distinct(at, v.path, rule.Limits, &l)
+			r.distinct(at, v.at, rule.Limits[:i], l)
 		} else {
-			l = Limit{} // keeps the indexes of the others
+			*l = Limit{} // keeps the indexes of the others
 		}
 		if l.Elastic {
 			r.warn(fieldAt(at, "elastic"), "is deprecated, and here for policies of Python limits: a client that never pauses for "+FormatDuration(l.PeriodNs)+" gets no new window; leave it out, or use sliding_window_log")
 		}
-		rule.Limits = append(rule.Limits, l)
 	}
 	r.rule.limits = r.rule.algorithm != 0 && len(r.errs)+r.dropped == start
 }
@@ -150,15 +151,14 @@ func readLimit(r *reader, v value, l *Limit) {
 }
 
 // distinct refuses a window that is, or is named, like one before it.
-func (r *reader) distinct(v value, list string, before []Limit, l *Limit) {
+func (r *reader) distinct(v value, list place, before []Limit, l *Limit) {
 	for i := range before {
 		other := &before[i]
-		at := list + "[" + itoa(int64(i)) + "]"
 		if other.PeriodNs != 0 && other.Same(l.Window) {
-			r.fail(v, "is the same window as "+at+" ("+windowName(l.Window)+"): keep the one with the smaller limit")
+			r.fail(v, "is the same window as "+list.item(i).String()+" ("+windowName(l.Window)+"): keep the one with the smaller limit")
 		}
 		if l.Name != "" && other.Name == l.Name {
-			r.fail(v, "has the name of "+at+", "+quote(l.Name)+": names of windows must differ")
+			r.fail(v, "has the name of "+list.item(i).String()+", "+quote(l.Name)+": names of windows must differ")
 		}
 	}
 }

@@ -121,10 +121,10 @@ func readHeaderMatches(r *reader, v value, m *Match) {
 	first := make(map[string]*Field, len(v.node.Fields))
 	for i := range v.node.Fields {
 		f := &v.node.Fields[i]
-		at := value{node: f.Value, path: member(v.path, f.Name), shape: shape{form: formText}}
+		at := value{node: f.Value, at: v.at.field(f.Name), shape: shape{form: formText}}
 		name, fault := headerName(f.Name)
 		if fault != "" {
-			r.failAt(f.Line, f.Column, at.path, fault)
+			r.failAt(f.Line, f.Column, at.at, fault)
 			continue
 		}
 		if first[name] != nil {

@@ -233,7 +233,7 @@ func (r *reader) reachable(v value, overrides []Override) {
 	for i := range overrides {
 		for j := range i {
 			if covers(overrides[j].Key, overrides[i].Key) {
-				r.warn(v.item(i, shape{}), "can never match: "+v.path+"["+itoa(int64(j))+"] comes first and matches every key that it does")
+				r.warn(v.item(i, shape{}), "can never match: "+v.item(j, shape{}).at.String()+" comes first and matches every key that it does")
 				break
 			}
 		}

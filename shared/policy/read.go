@@ -16,6 +16,8 @@ const (
 	MaxRules = 10_000
 	// maxProblems bounds the answer to a document that is wrong everywhere.
 	maxProblems = 1_000
+	// maxRows is how many fields a table may have.
+	maxRows = 32
 )
 
 // Read makes the policy of a file. It reports every problem, not only the
@@ -67,6 +69,7 @@ type reader struct {
 	pushed   bool
 	homes    []home
 	defaults map[string]*Node               // of fields, by their text: few, and asked for in every rule
+	names    map[any][]string               // of the fields of each table, by its first row
 	keyPart  func(*reader, value, *KeyPart) // for first_of: Go allows no table that leads back to itself
 	rule     ruleState                      // of the rule being read
 	rules    []ruleAt                       // each rule's place
@@ -89,19 +92,19 @@ type ruleAt struct {
 	sound bool
 }
 
-func (r *reader) fail(v value, message string) { r.failAt(v.node.Line, v.node.Column, v.path, message) }
+func (r *reader) fail(v value, message string) { r.failAt(v.node.Line, v.node.Column, v.at, message) }
 
-func (r *reader) failAt(line, column int, path, message string) {
+func (r *reader) failAt(line, column int, at place, message string) {
 	if len(r.errs) == maxProblems {
 		r.dropped++
 		return
 	}
-	r.errs = append(r.errs, Problem{Line: line, Column: column, Path: path, Message: message})
+	r.errs = append(r.errs, Problem{Line: line, Column: column, Path: at.String(), Message: message})
 }
 
 func (r *reader) warn(v value, message string) {
 	if len(r.warnings) < maxProblems {
-		r.warnings = append(r.warnings, Problem{Line: v.node.Line, Column: v.node.Column, Path: v.path, Message: message})
+		r.warnings = append(r.warnings, Problem{Line: v.node.Line, Column: v.node.Column, Path: v.at.String(), Message: message})
 	}
 }
 
@@ -111,7 +114,7 @@ func (r *reader) mismatch(v value) {
 		message := "is empty: give " + v.shape.String()
 		switch {
 		case v.required:
-		case strings.HasSuffix(v.path, "]"):
+		case v.at.is == isItem:
 			message += ", or remove the item"
 		default:
 			message += ", or remove the field"
@@ -125,7 +128,7 @@ func (r *reader) mismatch(v value) {
 // readObject reads the fields of v by their table. It reports whether v is an
 // object at all.
 func readObject[T any](r *reader, v value, fields []field[T], out *T) bool {
-	return r.object(v, names(fields), func(i int) (value, string) {
+	return r.object(v, namesOf(r, fields), func(i int) (value, string) {
 		return value{shape: fields[i].shape, required: fields[i].required}, fields[i].def
 	}, func(i int, child value) { fields[i].read(r, child, out) })
 }
@@ -137,8 +140,9 @@ func (r *reader) object(v value, known []string, row func(i int) (child value, d
 		r.mismatch(v)
 		return false
 	}
-	first := make([]int, len(known)) // index+1 of a field's first appearance
-	meant := make([]string, 0, 4)    // fields that unknown ones stand for
+	var appeared [maxRows]int
+	first := appeared[:len(known)] // index+1 of a field's first appearance
+	meant := make([]string, 0, 4)  // fields that unknown ones stand for
 	for i := range v.node.Fields {
 		f := &v.node.Fields[i]
 		at := indexOf(known, f.Name)
@@ -152,16 +156,20 @@ func (r *reader) object(v value, known []string, row func(i int) (child value, d
 		}
 		first[at] = i + 1
 	}
+	around := ""
+	if len(v.node.Fields) > 0 {
+		around = v.at.String()
+	}
 	for i, name := range known {
 		child, def := row(i)
 		switch {
 		case first[i] > 0:
 			child.node = v.node.Fields[first[i]-1].Value
-			child.path = member(v.path, name)
+			child.at = place{is: isField, around: around, name: name}
 		case child.required && indexOf(meant, name) >= 0:
 			continue
 		case child.required:
-			r.failAt(v.node.Line, v.node.Column, member(v.path, name), "is missing: it must be "+child.shape.String())
+			r.failAt(v.node.Line, v.node.Column, v.at.field(name), "is missing: it must be "+child.shape.String())
 			continue
 		case def != "":
 			child.node = r.defaultNode(def) // valid, so it needs no path
@@ -190,14 +198,14 @@ func (r *reader) unknownField(v value, f *Field, known []string) string {
 	case near != "":
 		message += ": did you mean " + quote(near) + "?"
 	case message != "unknown field":
-	case v.path == "" && foreign(f.Name) != "":
+	case v.at.is == isDocument && foreign(f.Name) != "":
 		message += ": " + foreign(f.Name)
 	case len(known) > 0:
 		message += ": the fields here are " + join(known)
 	default:
 		message += ": there is none here"
 	}
-	r.failAt(f.Line, f.Column, member(v.path, f.Name), message)
+	r.failAt(f.Line, f.Column, v.at.field(f.Name), message)
 	return near
 }
 
@@ -206,7 +214,7 @@ func (r *reader) duplicateField(v value, f, first *Field) {
 	if first.Line > 0 {
 		message += ", first in line " + itoa(int64(first.Line))
 	}
-	r.failAt(f.Line, f.Column, member(v.path, f.Name), message+": keep one")
+	r.failAt(f.Line, f.Column, v.at.field(f.Name), message+": keep one")
 }
 
 // versionKnown holds back the other problems of a document in another version:
@@ -217,7 +225,7 @@ func (r *reader) versionKnown(v value) bool {
 			continue
 		}
 		if n, fault := integerOf(f.Value.Text); fault != nil || n != Version {
-			r.fail(value{node: f.Value, path: f.Name},
+			r.fail(value{node: f.Value, at: v.at.field(f.Name)},
 				clip(f.Value.Text)+" is not known to this build, which reads version "+itoa(Version))
 			return false
 		}
@@ -265,11 +273,11 @@ func (r *reader) unsound(v value, depth int) {
 	}
 	for i := range v.node.Fields {
 		f := &v.node.Fields[i]
-		path := member(v.path, f.Name)
+		at := v.at.field(f.Name)
 		if !utf8.ValidString(f.Name) {
-			r.failAt(f.Line, f.Column, path, "field name is not UTF-8")
+			r.failAt(f.Line, f.Column, at, "field name is not UTF-8")
 		}
-		r.unsound(value{node: f.Value, path: path}, depth-1)
+		r.unsound(value{node: f.Value, at: at}, depth-1)
 	}
 }
 
@@ -287,6 +295,22 @@ func member(path, name string) string {
 		return name
 	}
 	return path + "." + name
+}
+
+// namesOf is names, which it makes once.
+func namesOf[T any](r *reader, fields []field[T]) []string {
+	if len(fields) == 0 {
+		return nil
+	}
+	list, made := r.names[&fields[0]]
+	if !made {
+		if r.names == nil {
+			r.names = map[any][]string{}
+		}
+		list = names(fields)
+		r.names[&fields[0]] = list
+	}
+	return list
 }
 
 func names[T any](fields []field[T]) []string {

@@ -128,10 +128,10 @@ func readResponseHeaders(r *reader, v value, res *Response) {
 	first := make(map[string]*Field, len(v.node.Fields))
 	for i := range v.node.Fields {
 		f := &v.node.Fields[i]
-		at := value{node: f.Value, path: member(v.path, f.Name), shape: shape{form: formText}}
+		at := value{node: f.Value, at: v.at.field(f.Name), shape: shape{form: formText}}
 		name, fault := responseHeaderName(f.Name)
 		if fault != "" {
-			r.failAt(f.Line, f.Column, at.path, fault)
+			r.failAt(f.Line, f.Column, at.at, fault)
 			continue
 		}
 		if first[name] != nil {

@@ -54,7 +54,7 @@ func (r *reader) word(v value) (string, bool) {
 		r.mismatch(v)
 	case v.shape.accepts(s):
 		return s, true
-	case isNotBuiltWord(v.path, s):
+	case isNotBuiltWord(v.at.String(), s):
 		r.fail(v, quote(s)+" is not built yet: must be "+v.shape.String())
 	default:
 		message := "must be " + v.shape.String() + ", not " + quote(s)

@@ -70,7 +70,7 @@ func headerAt(match value, name string) value {
 	at := fieldAt(match, "headers")
 	for _, f := range at.node.Fields {
 		if strings.EqualFold(f.Name, name) {
-			return value{node: f.Value, path: member(at.path, f.Name)}
+			return value{node: f.Value, at: at.at.field(f.Name)}
 		}
 	}
 	return at
