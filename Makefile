@@ -28,7 +28,7 @@ ratelimit := $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd
 redis := $(out)/redis/usr/bin/redis-server
 
 # Cases that do not name the rate limit service do without it.
-neighbours := $(if $(A)$(and $(CASES),$(if $(findstring ratelimit,$(CASES)),,without)),,$(ratelimit) $(redis))
+service := $(if $(A)$(and $(CASES),$(if $(findstring ratelimit,$(CASES)),,without)),,$(ratelimit) $(redis))
 
 oldest := $(firstword $(ENVOY_VERSIONS))
 newest := $(lastword $(ENVOY_VERSIONS))
@@ -80,11 +80,11 @@ bench-scale: build $(out)/envoy-$(ENVOY_VERSION)/envoy ## the largest policy, se
 .PHONY: bench-keyed
 bench-keyed: ## measure the Go library beside others and write docs/keyed-performance.md: ROUNDS=7
 	@mkdir -p $(out)
-	cd build/peers/measure && $(GO) build -o $(CURDIR)/$(out)/measure .
+	cd build/libraries/measure && $(GO) build -o $(CURDIR)/$(out)/measure .
 	$(out)/measure $(if $(ROUNDS),-rounds $(ROUNDS)) -json docs/keyed-performance.json -page docs/keyed-performance.md
 
 .PHONY: bench
-bench: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(neighbours) ## what a decision costs, into docs/performance.md; CASES=REGEXP, ROUNDS=N or A=WASM B=WASM: a part, printed only
+bench: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(service) ## what a decision costs, into docs/performance.md; CASES=REGEXP, ROUNDS=N or A=WASM B=WASM: a part, printed only
 	@$(GO) build -trimpath -o $(out)/bench ./build/bench
 	$(out)/bench -envoy $(if $(ENVOY_PATH),$(ENVOY_PATH),$(out)/envoy-$(newest)/envoy) -wasm $(if $(B),$(B),$(filter)) $(if $(A),-against $(A)) \
 		-ratelimit $(ratelimit) -redis $(redis) $(if $(CASES),-cases '$(CASES)') $(if $(ROUNDS),-rounds $(ROUNDS)) \
@@ -146,7 +146,7 @@ $(out)/envoy-%/envoy:
 $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint:
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 
-# The neighbours that `make bench` measures beside the filter: envoyproxy's rate
+# What `make bench` measures beside the filter: envoyproxy's rate
 # limit service, in a module of its own, and the Redis of this Debian, unpacked
 # with the libraries that a bare system lacks.
 $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd:

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/bench/figures"
+	"github.com/sluice-ratelimit/sluice/build/bench/performance"
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
@@ -20,7 +20,7 @@ func TestPerformance(t *testing.T) {
 		require.NoError(t, err)
 		return string(text)
 	}
-	run, err := figures.Read([]byte(read("performance.json")))
+	run, err := performance.Read([]byte(read("performance.json")))
 	require.NoError(t, err)
 	page := read("performance.md")
 	filled, err := run.Fill(page)

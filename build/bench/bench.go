@@ -11,7 +11,7 @@ import (
 
 	"fortio.org/log"
 
-	"github.com/sluice-ratelimit/sluice/build/bench/figures"
+	"github.com/sluice-ratelimit/sluice/build/bench/performance"
 	"github.com/sluice-ratelimit/sluice/build/loading"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
@@ -24,7 +24,7 @@ type bench struct {
 	dir                  string // for files that go with the run
 	upstream             int    // port
 	stop                 func()
-	peers                *peers // while a case with them is measured
+	service              *service // while a case with it is measured
 	allCores, envoyCores []int
 }
 
@@ -64,8 +64,8 @@ func (b *bench) close() {
 }
 
 // run visits every case in every round, so that what changes slowly meets all.
-func (b *bench) run(ctx context.Context) (figures.Run, error) {
-	result := figures.Run{
+func (b *bench) run(ctx context.Context) (performance.Run, error) {
+	result := performance.Run{
 		Cores: len(b.allCores), Rounds: b.rounds, Pairs: b.pairs,
 		TurnMs: float64(b.turn.Microseconds()) / 1e3, Rate: slowRate,
 	}
@@ -81,10 +81,10 @@ func (b *bench) run(ctx context.Context) (figures.Run, error) {
 		return result, errors.New("no case has such a name")
 	}
 	for _, s := range list {
-		result.Cases = append(result.Cases, figures.Case{Name: s.name, Title: s.title, Workers: max(s.workers, 1), Direct: s.direct, Why: refused(s.policy)})
+		result.Cases = append(result.Cases, performance.Case{Name: s.name, Title: s.title, Workers: max(s.workers, 1), Direct: s.direct, Why: refused(s.policy)})
 	}
 	for _, l := range loads {
-		result.Loads = append(result.Loads, figures.Load{Name: l.name, Title: l.title})
+		result.Loads = append(result.Loads, performance.Load{Name: l.name, Title: l.title})
 	}
 	for round := range b.rounds {
 		for i := range list {
@@ -111,7 +111,7 @@ func (b *bench) chosen() (list []subject) {
 	for _, s := range subjects() {
 		switch {
 		case !b.which.MatchString(s.name):
-		case b.against != "" && s.policy == "" && s.name != figures.None:
+		case b.against != "" && s.policy == "" && s.name != performance.None:
 		default:
 			list = append(list, s)
 		}
@@ -136,16 +136,16 @@ func refused(text string) string {
 	return ""
 }
 
-func (b *bench) visitCase(ctx context.Context, s subject, into *figures.Case) (err error) {
+func (b *bench) visitCase(ctx context.Context, s subject, into *performance.Case) (err error) {
 	if into.Why != "" {
 		fmt.Printf("%s: left out: %s\n", s.name, into.Why)
 		return nil
 	}
-	if s.peers {
-		if b.peers, err = b.startPeers(ctx); err != nil {
+	if s.service {
+		if b.service, err = b.startService(ctx); err != nil {
 			return err
 		}
-		defer b.peers.stop()
+		defer b.service.stop()
 	}
 	got, err := b.visit(ctx, s)
 	if err == nil {
@@ -169,7 +169,7 @@ func (b *bench) loads() (list []loaded) {
 	for _, l := range []loaded{
 		{name: "floor", title: "the floor's module", plugin: b.floorPlugin},
 		{name: "bare", title: "bare Go module", plugin: b.barePlugin},
-		{name: figures.Ours, title: "the filter with a policy of 10 rules", changed: after, plugin: func() (envoy.Plugin, error) {
+		{name: performance.Ours, title: "the filter with a policy of 10 rules", changed: after, plugin: func() (envoy.Plugin, error) {
 			return envoy.Plugin{Wasm: b.wasm, Policy: []byte(before)}, nil
 		}},
 	} {
@@ -184,7 +184,7 @@ func (b *bench) loads() (list []loaded) {
 // has a machine of its own.
 const loadWorkers = 4
 
-func (b *bench) load(ctx context.Context, l loaded, into *figures.Load) error {
+func (b *bench) load(ctx context.Context, l loaded, into *performance.Load) error {
 	plugin, err := l.plugin()
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/bench/figures"
+	"github.com/sluice-ratelimit/sluice/build/bench/performance"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -16,7 +16,7 @@ import (
 func TestBootstraps(t *testing.T) {
 	binary, err := proc.Find()
 	require.NoError(t, err)
-	b := &bench{options: options{envoy: binary}, dir: t.TempDir(), upstream: 1, peers: &peers{port: 1}}
+	b := &bench{options: options{envoy: binary}, dir: t.TempDir(), upstream: 1, service: &service{port: 1}}
 	require.NoError(t, os.WriteFile(filepath.Join(b.dir, "bare.wasm"), floor(), 0o600)) // quicker to load
 	b.wasm = filepath.Join(b.dir, "bare.wasm")
 	seen := map[string]bool{}
@@ -32,8 +32,8 @@ func TestBootstraps(t *testing.T) {
 		require.NoError(t, err, s.name)
 		require.NoError(t, proc.Validate(t.Context(), binary, bootstrap), s.name)
 	}
-	for _, name := range []string{figures.None, figures.Floor, figures.Header, figures.Denied, figures.DirectAllowed, figures.DirectDenied, figures.Leased, figures.ManyKeys} {
+	for _, name := range []string{performance.None, performance.Floor, performance.Header, performance.Denied, performance.DirectAllowed, performance.DirectDenied, performance.Leased, performance.ManyKeys} {
 		require.True(t, seen[name], "a target is about %s", name)
 	}
-	require.Equal(t, "rules[0].colour: unknown field", refused(`{"version":1,"rules":[{"name":"a","limits":[],"colour":1}]}`)[:30])
+	require.Equal(t, "rules[0].tenant: unknown field", refused(`{"version":1,"rules":[{"name":"a","limits":[],"tenant":1}]}`)[:30])
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/build/bench/figures"
+	"github.com/sluice-ratelimit/sluice/build/bench/performance"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
@@ -17,7 +17,7 @@ type subject struct {
 	keys        int                            // that requests carry in turn; 0 = one
 	direct      bool                           // Envoy answers what is let through, no upstream
 	limit       int                            // most that one key may be admitted; 0 = more than is ever sent
-	peers       bool                           // starts the rate limit service and its store
+	service     bool                           // starts the rate limit service and its store
 	proof       string                         // counter of Envoy that says how many requests the filter saw to; "" = none
 }
 
@@ -54,21 +54,21 @@ func paths(n int) string {
 	return policyOf("", append(rules, byHeader("last", `"match":{"paths":["/v1/*"]},`+limits(plenty)))...)
 }
 
-// subjects are all cases. The names are what CASES matches; figures knows those
+// subjects are all cases. The names are what CASES matches; performance knows those
 // that the targets are about.
 func subjects() []subject {
 	simple := one(limits(plenty))
 	reached := one(limits(fmt.Sprintf("%d/%s", few, far)))
 	return []subject{
-		{name: figures.None, title: "no filter (twice the same: noise)"},
+		{name: performance.None, title: "no filter (twice the same: noise)"},
 		{name: "local", title: "local_ratelimit, one bucket", filter: localOneBucket, proof: "local.http_local_rate_limit.ok"},
 		{name: "local-keys", title: "local_ratelimit, dynamic descriptor", filter: localDynamic, proof: "local.http_local_rate_limit.ok"},
 		{name: "lua", title: "Lua that reads a header", filter: luaHeader},
-		{name: "ratelimit", title: "envoyproxy/ratelimit and Redis", filter: rateLimit, peers: true, proof: "cluster.upstream.ratelimit.ok"},
-		{name: figures.Floor, title: "floor: the same four host calls, nothing else", filter: (*bench).floorFilter},
+		{name: "ratelimit", title: "envoyproxy/ratelimit and Redis", filter: rateLimit, service: true, proof: "cluster.upstream.ratelimit.ok"},
+		{name: performance.Floor, title: "floor: the same four host calls, nothing else", filter: (*bench).floorFilter},
 		{name: "go", title: "bare Go module", filter: (*bench).bareFilter},
 		{name: "empty", title: "empty policy", policy: envoy.EmptyPolicy},
-		{name: figures.Header, title: "key: a header, one window", policy: simple},
+		{name: performance.Header, title: "key: a header, one window", policy: simple},
 		{name: "client-ip", title: "key: client_ip", policy: policyOf("", `{"name":"per-address","key":["client_ip"],`+limits(plenty)+`}`)},
 		{name: "three-windows", title: "three windows", policy: one(limits(plenty, "100000000/30d", "10000000/1d"))},
 		{name: "per-key", title: "fixed_window_per_key", policy: one(`"algorithm":"fixed_window_per_key",` + limits(plenty))},
@@ -78,15 +78,15 @@ func subjects() []subject {
 		{name: "bucket", title: "token_bucket", policy: one(`"algorithm":"token_bucket",` + limits("1000000/1s"))},
 		{name: "three-rules", title: "three rules", policy: policyOf("", byHeader("a", limits(plenty)), byHeader("b", limits(plenty)), byHeader("c", limits(plenty)))},
 		{name: "fields", title: "key: a header, response headers", policy: policyOf(`"headers":"both",`, byHeader("per-user", limits(plenty)))},
-		{name: figures.Denied, title: "denied", policy: reached, limit: few},
+		{name: performance.Denied, title: "denied", policy: reached, limit: few},
 		{name: "denied-fields", title: "denied, response headers", limit: few,
 			policy: policyOf(`"headers":"both",`, byHeader("per-user", limits(fmt.Sprintf("%d/%s", few, far))))},
-		{name: figures.DirectAllowed, title: "allowed, no upstream", direct: true, policy: simple},
-		{name: figures.DirectDenied, title: "denied, no upstream", direct: true, policy: reached, limit: few},
+		{name: performance.DirectAllowed, title: "allowed, no upstream", direct: true, policy: simple},
+		{name: performance.DirectDenied, title: "denied, no upstream", direct: true, policy: reached, limit: few},
 		{name: "rules-10", title: "10 rules, one matches", policy: paths(10)},
 		{name: "rules-1000", title: "1,000 rules, one matches", policy: paths(1000)},
-		{name: figures.Leased, title: "leased, lease: 100", policy: one(`"lease":100,` + limits(plenty))},
-		{name: figures.ManyKeys, title: "key: a header, 100,000 keys", keys: manyKeys, policy: one(fmt.Sprintf(`"capacity":%d,`, manyKeys) + limits(plenty))},
+		{name: performance.Leased, title: "leased, lease: 100", policy: one(`"lease":100,` + limits(plenty))},
+		{name: performance.ManyKeys, title: "key: a header, 100,000 keys", keys: manyKeys, policy: one(fmt.Sprintf(`"capacity":%d,`, manyKeys) + limits(plenty))},
 		{name: "workers-2", title: "key: a header, 2 workers", workers: 2, policy: simple},
 		{name: "workers-4", title: "key: a header, 4 workers", workers: 4, policy: simple},
 		{name: "denied-4", title: "denied, 4 workers", workers: 4, policy: reached, limit: few},

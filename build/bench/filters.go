@@ -113,8 +113,8 @@ func wasmFilter(p envoy.Plugin) (string, error) {
 // site is where a case is measured.
 func (b *bench) site(s subject) (site, error) {
 	at := site{Direct: s.direct, Balanced: s.workers > 1, Upstream: b.upstream}
-	if s.peers {
-		at.Clusters, at.Route = rateLimitCluster(b.peers.port), ", "+perHeader
+	if s.service {
+		at.Clusters, at.Route = rateLimitCluster(b.service.port), ", "+perHeader
 	}
 	var err error
 	switch {

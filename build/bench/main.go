@@ -1,6 +1,6 @@
 // The bench command measures what one decision costs in a real Envoy: the CPU
 // time of the process for a request, latency at a fixed rate, memory and load
-// time, of the filter, of its neighbours and of the floors below it.
+// time, of the filter, of other limiters and of the floors below it.
 //
 // Its invariant: a figure is a difference between two listeners of one process,
 // alike but for the filters in question, that were loaded in short turns one
@@ -19,7 +19,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sluice-ratelimit/sluice/build/bench/figures"
+	"github.com/sluice-ratelimit/sluice/build/bench/performance"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -28,7 +28,7 @@ func main() {
 	flag.StringVar(&o.envoy, "envoy", "", "`path` of the Envoy to measure on; default: what ENVOY_PATH, PATH or build/out offer")
 	flag.StringVar(&o.wasm, "wasm", "build/out/sluice.wasm", "`path` of the filter")
 	flag.StringVar(&o.against, "against", "", "`path` of another build of the filter: measure -wasm against it instead of against no filter")
-	flag.StringVar(&o.service, "ratelimit", "", "`path` of envoyproxy/ratelimit")
+	flag.StringVar(&o.ratelimit, "ratelimit", "", "`path` of envoyproxy/ratelimit")
 	flag.StringVar(&o.redis, "redis", "", "`path` of redis-server")
 	flag.StringVar(&o.docs, "docs", "", "`folder` whose performance.md, performance.json and img/performance.svg are to be written; empty = none")
 	cases := flag.String("cases", ".", "regular `expression` for the names of the cases")
@@ -54,7 +54,7 @@ func main() {
 
 type options struct {
 	envoy, wasm, against string
-	service, redis       string // of the rate limit service; needed by its case
+	ratelimit, redis     string // paths of the rate limit service and its store; needed by their case
 	docs                 string
 	which                *regexp.Regexp
 	rounds, pairs        int
@@ -92,7 +92,7 @@ func run(ctx context.Context, o options) (err error) {
 }
 
 // write puts what was found where it is read.
-func write(docs string, found figures.Run) error {
+func write(docs string, found performance.Run) error {
 	raw, err := found.Write()
 	if err != nil {
 		return err

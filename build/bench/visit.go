@@ -8,7 +8,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/sluice-ratelimit/sluice/build/bench/figures"
+	"github.com/sluice-ratelimit/sluice/build/bench/performance"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -27,13 +27,13 @@ type visit struct {
 	base, test clients
 	perTurn    int // requests
 
-	bases, tests, busy []float64 // of each turn; turns of one index were neighbours
+	bases, tests, busy []float64 // of each turn; turns of one index followed on each other
 	service, redis     []float64
-	result             figures.Visit
+	result             performance.Visit
 }
 
 // visit starts an Envoy and measures a case in it.
-func (b *bench) visit(ctx context.Context, s subject) (result figures.Visit, err error) {
+func (b *bench) visit(ctx context.Context, s subject) (result performance.Visit, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	at, err := b.site(s)
@@ -150,7 +150,7 @@ func (v *visit) warmUp(ctx context.Context) error {
 }
 
 // turns loads the listeners by turns, each pair in the other order, so that what
-// drifts favours neither.
+// drifts tells on both alike.
 func (v *visit) turns(ctx context.Context) error {
 	began, before, err := v.elsewhere()
 	if err != nil {
@@ -188,8 +188,8 @@ func (v *visit) elsewhere() (now time.Time, used time.Duration, err error) {
 // processes are those that a request costs: Envoy first.
 func (v *visit) processes() []int {
 	list := []int{v.process.Pid()}
-	if v.subject.peers {
-		list = append(list, v.bench.peers.service.pid(), v.bench.peers.redis.pid())
+	if v.subject.service {
+		list = append(list, v.bench.service.ratelimit.pid(), v.bench.service.redis.pid())
 	}
 	return list
 }
@@ -219,7 +219,7 @@ func (v *visit) turn(side clients) error {
 	v.count(got)
 	v.tests = append(v.tests, perRequest(0))
 	v.busy = append(v.busy, float64(after[0]-before[0])/float64(got.took))
-	if v.subject.peers {
+	if v.subject.service {
 		v.service, v.redis = append(v.service, perRequest(1)), append(v.redis, perRequest(2))
 	}
 	return nil
@@ -252,7 +252,7 @@ func (v *visit) latency(context.Context) error {
 	return nil
 }
 
-// prove makes sure that a neighbour did its work: on a route that it has nothing
+// prove makes sure that another limiter did its work: on a route that it has nothing
 // to say to, it would cost nothing.
 func (v *visit) prove(ctx context.Context) error {
 	if v.subject.proof == "" {
@@ -279,9 +279,9 @@ func (v *visit) summarize() {
 		ratios = append(ratios, v.tests[i]/v.bases[i])
 	}
 	r := &v.result
-	r.BaseUs, r.TestUs, r.Busy = round(figures.Median(v.bases)), round(figures.Median(v.tests)), round(figures.Median(v.busy))
-	r.Ratio, r.RatioLow, r.RatioHigh = round(figures.Median(ratios)), round(figures.Quantile(ratios, 0.25)), round(figures.Quantile(ratios, 0.75))
-	if v.subject.peers {
-		r.ServiceUs, r.RedisUs = round(figures.Median(v.service)), round(figures.Median(v.redis))
+	r.BaseUs, r.TestUs, r.Busy = round(performance.Median(v.bases)), round(performance.Median(v.tests)), round(performance.Median(v.busy))
+	r.Ratio, r.RatioLow, r.RatioHigh = round(performance.Median(ratios)), round(performance.Quantile(ratios, 0.25)), round(performance.Quantile(ratios, 0.75))
+	if v.subject.service {
+		r.ServiceUs, r.RedisUs = round(performance.Median(v.service)), round(performance.Median(v.redis))
 	}
 }

@@ -1,10 +1,10 @@
-// Package peers is what the keyed library and other libraries for Go took for
+// Package libraries is what the keyed library and other libraries for Go took for
 // the same work: as it is kept in a file, and as the table of a document.
 //
 // Its invariant: it measures nothing and rounds only what it prints; the
 // figures come from the program in measure, which is a module of its own so that
-// nobody else needs the peers. It must never import a limiter.
-package peers
+// nobody else needs the others. It must never import a limiter.
+package libraries
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-// Command measure asks the keyed library and its peers the same questions, and
+// Command measure asks the keyed library and others the same questions, and
 // writes what they took to a file and into a document; `make bench-keyed` runs
 // it.
 //
@@ -18,7 +18,7 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/build/peers"
+	"github.com/sluice-ratelimit/sluice/build/libraries"
 )
 
 func main() {
@@ -50,7 +50,7 @@ func run(rounds, keys int, only, file, page string, one int) error {
 	if only != "" {
 		for _, row := range r.Rows {
 			fmt.Printf("%s: %s: %.0f ns, %.0f by two, %.0f of one key, %d bytes, %d allocations\n", row.Limiter, row.Counts,
-				peers.Median(row.Many), peers.Median(row.ManyShared), peers.Median(row.One), row.Bytes, row.Allocs)
+				libraries.Median(row.Many), libraries.Median(row.ManyShared), libraries.Median(row.One), row.Bytes, row.Allocs)
 		}
 		return nil
 	}
@@ -71,7 +71,7 @@ func run(rounds, keys int, only, file, page string, one int) error {
 	if err != nil {
 		return err
 	}
-	updated, err := peers.Update(string(text), table)
+	updated, err := libraries.Update(string(text), table)
 	if err != nil {
 		return fmt.Errorf("update %s: %w", page, err)
 	}
@@ -79,8 +79,8 @@ func run(rounds, keys int, only, file, page string, one int) error {
 }
 
 // measureAll runs this program once for each limiter and round.
-func measureAll(rounds, keys int, only string) (peers.Results, error) {
-	r := peers.Results{CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(), Keys: keys, Rounds: rounds}
+func measureAll(rounds, keys int, only string) (libraries.Results, error) {
+	r := libraries.Results{CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(), Keys: keys, Rounds: rounds}
 	var chosen []int
 	for i, l := range limiters {
 		name, err := versioned(l.module)
@@ -91,7 +91,7 @@ func measureAll(rounds, keys int, only string) (peers.Results, error) {
 			continue
 		}
 		chosen = append(chosen, i)
-		r.Rows = append(r.Rows, peers.Result{Limiter: name, Counts: l.counts})
+		r.Rows = append(r.Rows, libraries.Result{Limiter: name, Counts: l.counts})
 	}
 	for range rounds {
 		for i, limiter := range chosen {

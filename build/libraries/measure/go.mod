@@ -1,4 +1,4 @@
-module github.com/sluice-ratelimit/sluice/build/peers/measure
+module github.com/sluice-ratelimit/sluice/build/libraries/measure
 
 go 1.26.0
 

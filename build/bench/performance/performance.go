@@ -1,10 +1,10 @@
-// Package figures is what the benchmark found, and how it is told: the raw
+// Package performance is what the benchmark found, and how it is told: the raw
 // figures as JSON, and the tables and the picture of docs/performance.md.
 //
 // Its invariant: what the document says is computed from the JSON beside it by
 // this package and nothing else, so that a test can do it again. It must not
 // import a package of the product.
-package figures
+package performance
 
 import (
 	"encoding/json"
@@ -54,7 +54,7 @@ type Case struct {
 type Visit struct {
 	BaseUs    float64 `json:"base_us"` // CPU of Envoy for a request, median of the turns
 	TestUs    float64 `json:"test_us"`
-	Ratio     float64 `json:"ratio"`      // median of test / base over pairs of neighbouring turns
+	Ratio     float64 `json:"ratio"`      // median of test / base over pairs of successive turns
 	RatioLow  float64 `json:"ratio_low"`  // quartiles of the same
 	RatioHigh float64 `json:"ratio_high"` //
 	Busy      float64 `json:"busy"`       // of a core, by Envoy, while the test side was loaded

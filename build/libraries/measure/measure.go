@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// measured is what one limiter took in one round; see peers.Result.
+// measured is what one limiter took in one round; see libraries.Result.
 type measured struct {
 	Bytes, Allocs         int
 	Many, ManyShared, One float64

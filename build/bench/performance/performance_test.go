@@ -1,4 +1,4 @@
-package figures_test
+package performance_test
 
 import (
 	"encoding/xml"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/bench/figures"
+	"github.com/sluice-ratelimit/sluice/build/bench/performance"
 )
 
 func TestQuantile(t *testing.T) {
@@ -24,35 +24,35 @@ func TestQuantile(t *testing.T) {
 		{[]float64{0, 10}, 1, 10},
 		{[]float64{0, 10}, 0, 0},
 	} {
-		require.InDelta(t, c.want, figures.Quantile(c.list, c.share), 1e-12, "%v", c)
+		require.InDelta(t, c.want, performance.Quantile(c.list, c.share), 1e-12, "%v", c)
 	}
-	require.True(t, math.IsNaN(figures.Median(nil)))
-	require.Equal(t, figures.Spread{Median: 2, Least: 1, Most: 3}, figures.SpreadOf([]float64{3, 1, 2}))
+	require.True(t, math.IsNaN(performance.Median(nil)))
+	require.Equal(t, performance.Spread{Median: 2, Least: 1, Most: 3}, performance.SpreadOf([]float64{3, 1, 2}))
 }
 
 // ratio is a case whose rounds have these ratios.
-func ratio(name string, list ...float64) figures.Case {
-	c := figures.Case{Name: name, Title: name, Workers: 1}
+func ratio(name string, list ...float64) performance.Case {
+	c := performance.Case{Name: name, Title: name, Workers: 1}
 	for _, r := range list {
-		c.Visits = append(c.Visits, figures.Visit{BaseUs: 40, TestUs: 40 * r, Ratio: r, BytesPerKey: 39})
+		c.Visits = append(c.Visits, performance.Visit{BaseUs: 40, TestUs: 40 * r, Ratio: r, BytesPerKey: 39})
 	}
 	return c
 }
 
-func good() figures.Run {
-	return figures.Run{
-		Cases: []figures.Case{
-			ratio(figures.None, 1, 1.01, 0.99), ratio(figures.Floor, 1.25), ratio(figures.Header, 1.3, 1.33, 1.9),
-			ratio(figures.Leased, 1.2), ratio(figures.Denied, 0.8), ratio(figures.DirectAllowed, 1.5), ratio(figures.DirectDenied, 1.5),
-			ratio(figures.ManyKeys, 1.4),
+func good() performance.Run {
+	return performance.Run{
+		Cases: []performance.Case{
+			ratio(performance.None, 1, 1.01, 0.99), ratio(performance.Floor, 1.25), ratio(performance.Header, 1.3, 1.33, 1.9),
+			ratio(performance.Leased, 1.2), ratio(performance.Denied, 0.8), ratio(performance.DirectAllowed, 1.5), ratio(performance.DirectDenied, 1.5),
+			ratio(performance.ManyKeys, 1.4),
 		},
-		Loads: []figures.Load{{Name: figures.Ours, BlockedMs: []float64{1300}, ChangedMs: []float64{30}, Grown: []uint64{95_000_000}}},
+		Loads: []performance.Load{{Name: performance.Ours, BlockedMs: []float64{1300}, ChangedMs: []float64{30}, Grown: []uint64{95_000_000}}},
 	}
 }
 
 func TestTargets(t *testing.T) {
 	// missed counts the targets that are not met, and those not known.
-	missed := func(change func(*figures.Run)) (missed, unknown int) {
+	missed := func(change func(*performance.Run)) (missed, unknown int) {
 		r := good()
 		change(&r)
 		for _, target := range r.Targets() {
@@ -65,8 +65,8 @@ func TestTargets(t *testing.T) {
 		}
 		return missed, unknown
 	}
-	set := func(name string, to figures.Case) func(*figures.Run) {
-		return func(r *figures.Run) {
+	set := func(name string, to performance.Case) func(*performance.Run) {
+		return func(r *performance.Run) {
 			for i, c := range r.Cases {
 				if c.Name == name {
 					r.Cases[i] = to
@@ -76,23 +76,23 @@ func TestTargets(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what            string
-		change          func(*figures.Run)
+		change          func(*performance.Run)
 		missed, unknown int
 	}{
-		{"all met, each at its bound", func(*figures.Run) {}, 0, 0},
-		{"the median decides", set(figures.Header, ratio(figures.Header, 1.4, 1.34, 1)), 1, 0},
-		{"leased above its bound", set(figures.Leased, ratio(figures.Leased, 1.23)), 1, 0},
-		{"leased above the floor", set(figures.Floor, ratio(figures.Floor, 1.19)), 1, 0},
-		{"denied dearer than allowed", set(figures.Denied, ratio(figures.Denied, 1.34)), 1, 0},
-		{"the same without an upstream", set(figures.DirectDenied, ratio(figures.DirectDenied, 1.51)), 1, 0},
-		{"leased was left out", set(figures.Leased, ratio(figures.Leased)), 2, 2},
-		{"a key too large", func(r *figures.Run) { r.Cases[7].Visits[0].BytesPerKey = 40.1 }, 1, 0},
-		{"one admitted over a limit", func(r *figures.Run) { r.Cases[2].Visits[1].Over = 1 }, 1, 0},
-		{"blocked too long", func(r *figures.Run) { r.Loads[0].BlockedMs = []float64{1301} }, 1, 0},
-		{"changed too slowly", func(r *figures.Run) { r.Loads[0].ChangedMs = []float64{29, 31, 31} }, 1, 0},
-		{"too much memory", func(r *figures.Run) { r.Loads[0].Grown = []uint64{95_000_001} }, 1, 0},
-		{"no loads", func(r *figures.Run) { r.Loads = nil }, 3, 3},
-		{"nothing", func(r *figures.Run) { *r = figures.Run{} }, 10, 10},
+		{"all met, each at its bound", func(*performance.Run) {}, 0, 0},
+		{"the median decides", set(performance.Header, ratio(performance.Header, 1.4, 1.34, 1)), 1, 0},
+		{"leased above its bound", set(performance.Leased, ratio(performance.Leased, 1.23)), 1, 0},
+		{"leased above the floor", set(performance.Floor, ratio(performance.Floor, 1.19)), 1, 0},
+		{"denied dearer than allowed", set(performance.Denied, ratio(performance.Denied, 1.34)), 1, 0},
+		{"the same without an upstream", set(performance.DirectDenied, ratio(performance.DirectDenied, 1.51)), 1, 0},
+		{"leased was left out", set(performance.Leased, ratio(performance.Leased)), 2, 2},
+		{"a key too large", func(r *performance.Run) { r.Cases[7].Visits[0].BytesPerKey = 40.1 }, 1, 0},
+		{"one admitted over a limit", func(r *performance.Run) { r.Cases[2].Visits[1].Over = 1 }, 1, 0},
+		{"blocked too long", func(r *performance.Run) { r.Loads[0].BlockedMs = []float64{1301} }, 1, 0},
+		{"changed too slowly", func(r *performance.Run) { r.Loads[0].ChangedMs = []float64{29, 31, 31} }, 1, 0},
+		{"too much memory", func(r *performance.Run) { r.Loads[0].Grown = []uint64{95_000_001} }, 1, 0},
+		{"no loads", func(r *performance.Run) { r.Loads = nil }, 3, 3},
+		{"nothing", func(r *performance.Run) { *r = performance.Run{} }, 10, 10},
 	} {
 		got, unknown := missed(c.change)
 		require.Equal(t, c.missed, got, c.what)
@@ -115,10 +115,10 @@ func TestTables(t *testing.T) {
 
 	text, err := r.Write()
 	require.NoError(t, err)
-	back, err := figures.Read(text)
+	back, err := performance.Read(text)
 	require.NoError(t, err)
 	require.Equal(t, r, back)
-	_, err = figures.Read([]byte("{"))
+	_, err = performance.Read([]byte("{"))
 	require.ErrorContains(t, err, "read figures")
 }
 
@@ -142,7 +142,7 @@ func TestFill(t *testing.T) {
 // far as that can be told without a font: 6.6 pixels a letter is a wide one.
 func TestPicture(t *testing.T) {
 	r := good()
-	r.Cases[1] = ratio(figures.Floor, 3.5)
+	r.Cases[1] = ratio(performance.Floor, 3.5)
 	r.Cases[1].Title = "a <title> & more"
 	picture := r.Picture()
 	var svg struct {
