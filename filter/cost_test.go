@@ -3,7 +3,6 @@ package main_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/sample"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
@@ -126,13 +126,8 @@ func BenchmarkRequest(b *testing.B) {
 				took, ratios = append(took, ns), append(ratios, ns/base)
 			}
 			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(median(took), "ns/request")
-			b.ReportMetric(median(ratios), "of-one")
+			b.ReportMetric(sample.Median(took), "ns/request")
+			b.ReportMetric(sample.Median(ratios), "of-one")
 		})
 	}
-}
-
-func median(list []float64) float64 {
-	slices.Sort(list)
-	return list[len(list)/2]
 }

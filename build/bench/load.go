@@ -12,7 +12,7 @@ import (
 	"fortio.org/fortio/periodic"
 	"github.com/valyala/fasthttp"
 
-	"github.com/sluice-ratelimit/sluice/build/bench/performance"
+	"github.com/sluice-ratelimit/sluice/build/sample"
 )
 
 // connections is how many requests are in flight at most. Envoy then always
@@ -167,7 +167,7 @@ func (o outcome) percentile(share float64) float64 {
 	for _, d := range o.latencies {
 		list = append(list, float64(d.Nanoseconds())/1e3)
 	}
-	return round(performance.Quantile(list, share))
+	return round(sample.Quantile(list, share))
 }
 
 // startUpstream serves what every listener leads to: a small answer, as cheap

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/build/bench/performance"
+	"github.com/sluice-ratelimit/sluice/build/report"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -97,23 +98,11 @@ func write(docs string, found performance.Run) error {
 	if err != nil {
 		return err
 	}
-	page := filepath.Join(docs, "performance.md")
-	before, err := os.ReadFile(page)
-	if err != nil {
-		return fmt.Errorf("write figures: %w", err)
+	if err := report.Update(filepath.Join(docs, "performance.md"), found.Fill); err != nil {
+		return err
 	}
-	after, err := found.Fill(string(before))
-	if err != nil {
-		return fmt.Errorf("write figures: %w", err)
+	if err := report.Write(filepath.Join(docs, "performance.json"), raw); err != nil {
+		return err
 	}
-	for path, text := range map[string][]byte{
-		page: []byte(after), filepath.Join(docs, "performance.json"): raw,
-		filepath.Join(docs, "img", "performance.svg"): found.Picture(),
-	} {
-		//nolint:gosec // documents are for everybody to read
-		if err := os.WriteFile(path, text, 0o644); err != nil {
-			return fmt.Errorf("write figures: %w", err)
-		}
-	}
-	return nil
+	return report.Write(filepath.Join(docs, "img", "performance.svg"), found.Picture())
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/build/bench/performance"
+	"github.com/sluice-ratelimit/sluice/build/sample"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -274,14 +275,11 @@ func (v *visit) count(got outcome) {
 }
 
 func (v *visit) summarize() {
-	var ratios []float64
-	for i := range v.bases {
-		ratios = append(ratios, v.tests[i]/v.bases[i])
-	}
+	ratios := sample.Ratios(v.tests, v.bases)
 	r := &v.result
-	r.BaseUs, r.TestUs, r.Busy = round(performance.Median(v.bases)), round(performance.Median(v.tests)), round(performance.Median(v.busy))
-	r.Ratio, r.RatioLow, r.RatioHigh = round(performance.Median(ratios)), round(performance.Quantile(ratios, 0.25)), round(performance.Quantile(ratios, 0.75))
+	r.BaseUs, r.TestUs, r.Busy = round(sample.Median(v.bases)), round(sample.Median(v.tests)), round(sample.Median(v.busy))
+	r.Ratio, r.RatioLow, r.RatioHigh = round(sample.Median(ratios)), round(sample.Quantile(ratios, 0.25)), round(sample.Quantile(ratios, 0.75))
 	if v.subject.service {
-		r.ServiceUs, r.RedisUs = round(performance.Median(v.service)), round(performance.Median(v.redis))
+		r.ServiceUs, r.RedisUs = round(sample.Median(v.service)), round(sample.Median(v.redis))
 	}
 }

@@ -12,6 +12,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/build/report"
+	"github.com/sluice-ratelimit/sluice/build/sample"
 )
 
 // Results are the figures of one run.
@@ -55,24 +58,7 @@ func (r Results) Write(file string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, append(text, '\n'), 0o600)
-}
-
-// Median returns the one in the middle, the lower of two.
-func Median(list []float64) float64 {
-	sorted := slices.Sorted(slices.Values(list))
-	return sorted[(len(sorted)-1)/2]
-}
-
-// Ratio returns the median over the rounds of how much one took of what the
-// other took in the same round, so that a slow minute of the machine is one of
-// both.
-func Ratio(of, to []float64) float64 {
-	ratios := make([]float64, len(of))
-	for i := range of {
-		ratios[i] = of[i] / to[i]
-	}
-	return Median(ratios)
+	return report.Write(file, append(text, '\n'))
 }
 
 // baseline is the row of the limiter that the others are compared with.
@@ -85,31 +71,27 @@ func (r Results) Table() (string, error) {
 		return "", fmt.Errorf("there is no row of %s to compare with", baseline)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %d cores, %s, %d keys, medians of %d rounds (lowest to highest).\n\n", r.CPU, r.Cores, r.Go, r.Keys, r.Rounds)
+	fmt.Fprintf(&b, "%s, %s, %s, %s, medians of %s (lowest to highest).\n\n",
+		r.CPU, report.Count(r.Cores, "core"), r.Go, report.Count(r.Keys, "key"), report.Count(r.Rounds, "round"))
 	b.WriteString("| limiter | counts | ns, one goroutine | of go-limiter | ns, two goroutines | ns, one key | bytes a key | allocations |\n")
 	b.WriteString("|---|---|---|---|---|---|---|---|\n")
 	for _, row := range r.Rows {
 		fmt.Fprintf(&b, "| %s | %s | %s | %.2f | %s | %s | %d | %d |\n", row.Limiter, row.Counts,
-			spread(row.Many), Ratio(row.Many, r.Rows[base].Many), spread(row.ManyShared), spread(row.One), row.Bytes, row.Allocs)
+			spread(row.Many), sample.MedianRatio(row.Many, r.Rows[base].Many), spread(row.ManyShared), spread(row.One), row.Bytes, row.Allocs)
 	}
 	return b.String(), nil
 }
 
 func spread(ns []float64) string {
-	return fmt.Sprintf("%.0f (%.0f to %.0f)", Median(ns), slices.Min(ns), slices.Max(ns))
+	s := sample.SpreadOf(ns)
+	return fmt.Sprintf("%.0f (%.0f to %.0f)", s.Median, s.Least, s.Most)
 }
 
-const (
-	mark = "<!-- peers -->\n"
-	end  = "<!-- end -->"
-)
-
-// Update returns the page with that table between its marks.
-func Update(page, table string) (string, error) {
-	before, after, found := strings.Cut(page, mark)
-	_, rest, ended := strings.Cut(after, end)
-	if !found || !ended {
-		return "", fmt.Errorf("the page has no place for a table, from %q to %q", strings.TrimSpace(mark), end)
+// Fill puts that table into the document.
+func (r Results) Fill(document string) (string, error) {
+	table, err := r.Table()
+	if err != nil {
+		return "", err
 	}
-	return before + mark + table + end + rest, nil
+	return report.Fill(document, "bench-keyed", map[string]string{"limiters": table})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/sample"
 )
 
 func docs(name string) string { return filepath.Join(buildtest.Root(), "docs", name) }
@@ -21,11 +22,9 @@ func TestTheDocumentSaysWhatWasMeasured(t *testing.T) {
 			require.Len(t, rounds, r.Rounds, row.Limiter)
 		}
 	}
-	table, err := r.Table()
-	require.NoError(t, err)
 	page, err := os.ReadFile(docs("keyed-performance.md"))
 	require.NoError(t, err)
-	updated, err := Update(string(page), table)
+	updated, err := r.Fill(string(page))
 	require.NoError(t, err)
 	require.Equal(t, string(page), updated, "make bench-keyed writes the table")
 }
@@ -38,29 +37,13 @@ func TestTheLibraryKeepsItsTargets(t *testing.T) {
 	ours, base := r.Rows[0], r.Rows[1]
 	require.Contains(t, ours.Limiter, "shared/keyed")
 	require.Contains(t, base.Limiter, baseline)
-	require.Less(t, Ratio(ours.Many, base.Many), 1.0)
+	require.Less(t, sample.MedianRatio(ours.Many, base.Many), 1.0)
 	require.LessOrEqual(t, ours.Bytes, 40)
 	require.Zero(t, ours.Allocs)
 	require.Equal(t, 100_000, r.Keys)
 }
 
-func TestRatio(t *testing.T) {
-	require.InDelta(t, 2, Median([]float64{3, 1, 2}), 0)
-	require.InDelta(t, 2, Median([]float64{4, 1, 3, 2}), 0, "the lower of two")
-	require.InDelta(t, 0.5, Ratio([]float64{1, 50, 2}, []float64{2, 100, 5}), 0, "round by round")
-}
-
 func TestATableNeedsABaseline(t *testing.T) {
 	_, err := Results{Rows: []Result{{Limiter: "x"}}}.Table()
 	require.ErrorContains(t, err, "go-limiter")
-}
-
-func TestUpdate(t *testing.T) {
-	got, err := Update("a\n<!-- peers -->\nold\n<!-- end -->\nb\n", "new\n")
-	require.NoError(t, err)
-	require.Equal(t, "a\n<!-- peers -->\nnew\n<!-- end -->\nb\n", got)
-	for _, page := range []string{"", "<!-- peers -->\n", "<!-- end -->"} {
-		_, err := Update(page, "new\n")
-		require.Error(t, err, page)
-	}
 }

@@ -23,6 +23,7 @@ func main() {
 	flag.StringVar(&b.sluice, "sluice", "", "`path` of the command line")
 	flag.StringVar(&b.wasm, "wasm", "", "`path` of the filter")
 	flag.StringVar(&b.envoy, "envoy", "", "`path` of the Envoy")
+	flag.StringVar(&b.docs, "docs", "docs", "`folder` whose scale.md and scale.json are written")
 	flag.IntVar(&b.rounds, "rounds", 3, "how often each figure is taken")
 	only := flag.String("only", ".", "regular `expression` for the parts to measure; figures of the others stay")
 	flag.Parse()
@@ -43,6 +44,7 @@ func main() {
 // bench is one run.
 type bench struct {
 	sluice, wasm, envoy string // paths
+	docs                string // folder
 	rounds              int
 	dir                 string // of this run's files
 
@@ -87,11 +89,11 @@ func (b *bench) run(ctx context.Context, which *regexp.Regexp) (err error) {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	before, err := former()
+	before, err := former(b.docs)
 	if err != nil {
 		return err
 	}
-	return b.result.join(before, b.parts()).write()
+	return b.result.join(before, b.parts()).write(b.docs)
 }
 
 // row adds a figure to the result and says so. A target is the most it may be,

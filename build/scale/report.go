@@ -12,7 +12,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/report"
+	"github.com/sluice-ratelimit/sluice/build/sample"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -32,17 +33,11 @@ type row struct {
 	Target float64   `json:"target,omitempty"` // the most that the median may be; 0 = none
 }
 
-func (r row) median() float64 {
-	sorted := slices.Sorted(slices.Values(r.Values))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
-}
-
 func (r row) verdict() string {
 	switch {
 	case r.Target == 0:
 		return ""
-	case r.median() <= r.Target:
+	case sample.Median(r.Values) <= r.Target:
 		return "≤ " + number(r.Target) + ": met"
 	}
 	return "≤ " + number(r.Target) + ": missed"
@@ -50,8 +45,8 @@ func (r row) verdict() string {
 
 // line is the row of the table.
 func (r row) line() string {
-	return fmt.Sprintf("| %s | %s %s | %s – %s | %s |", r.What, number(r.median()), r.Unit,
-		number(slices.Min(r.Values)), number(slices.Max(r.Values)), r.verdict())
+	s := sample.SpreadOf(r.Values)
+	return fmt.Sprintf("| %s | %s %s | %s – %s | %s |", r.What, number(s.Median), r.Unit, number(s.Least), number(s.Most), r.verdict())
 }
 
 // number writes three digits, and all of those before the point.
@@ -88,12 +83,10 @@ func (r result) table() string {
 	return b.String()
 }
 
-const (
-	beginMarker = "<!-- figures: make bench-scale -->\n"
-	endMarker   = "<!-- end of figures -->\n"
-)
-
-func docs(name string) string { return filepath.Join(buildtest.Root(), "docs", name) }
+// fill puts the table into the document.
+func (r result) fill(document string) (string, error) {
+	return report.Fill(document, "bench-scale", map[string]string{"parts": r.table()})
+}
 
 // join puts the figures of the parts that were measured in place of the former
 // ones, in the order of the parts.
@@ -115,9 +108,9 @@ func (r result) join(former result, parts []part) result {
 	return r
 }
 
-// former reads the figures there are; none is no error.
-func former() (r result, err error) {
-	text, err := os.ReadFile(docs("scale.json"))
+// former reads the figures there are in a folder of documents; none is no error.
+func former(docs string) (r result, err error) {
+	text, err := os.ReadFile(filepath.Join(docs, "scale.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}
@@ -127,25 +120,16 @@ func former() (r result, err error) {
 	return r, json.Unmarshal(text, &r)
 }
 
-// write stores the figures and puts the table into the document.
-func (r result) write() error {
+// write stores the figures there and puts the table into the document.
+func (r result) write(docs string) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	page, err := os.ReadFile(docs("scale.md"))
-	if err != nil {
+	if err := report.Update(filepath.Join(docs, "scale.md"), r.fill); err != nil {
 		return err
 	}
-	before, rest, begun := strings.Cut(string(page), beginMarker)
-	_, after, ended := strings.Cut(rest, endMarker)
-	if !begun || !ended {
-		return fmt.Errorf("docs/scale.md has no place for the figures: %q … %q", beginMarker, endMarker)
-	}
-	if err := os.WriteFile(docs("scale.json"), append(text, '\n'), 0o644); err != nil { //nolint:gosec // for everybody to read
-		return err
-	}
-	return os.WriteFile(docs("scale.md"), []byte(before+beginMarker+r.table()+endMarker+after), 0o644) //nolint:gosec // for everybody to read
+	return report.Write(filepath.Join(docs, "scale.json"), append(text, '\n'))
 }
 
 // describe notes where this run is.

@@ -18,6 +18,7 @@ import (
 	"github.com/tetratelabs/wazero"
 
 	"github.com/sluice-ratelimit/sluice/build/loading"
+	"github.com/sluice-ratelimit/sluice/build/sample"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
@@ -62,16 +63,16 @@ func report(ctx context.Context, out io.Writer, binary, wasm string) error {
 	if err != nil {
 		return err
 	}
-	var blocked []time.Duration
+	var blocked []float64 // ms
 	for range runs {
 		got, err := loading.Measure(ctx, binary, 1, envoy.Plugin{Wasm: wasm, Policy: []byte(envoy.EmptyPolicy)}, nil, nil)
 		if err != nil {
 			return err
 		}
-		blocked = append(blocked, got.Blocked.Round(time.Millisecond))
+		blocked = append(blocked, float64(got.Blocked)/float64(time.Millisecond))
 	}
-	slices.Sort(blocked)
-	fmt.Fprintf(out, "loading it blocks the main thread of Envoy %s for %v (median of %v)\n", version, blocked[runs/2], blocked)
+	s := sample.SpreadOf(blocked)
+	fmt.Fprintf(out, "loading it blocks the main thread of Envoy %s for %.0f ms (%.0f … %.0f in %d loads)\n", version, s.Median, s.Least, s.Most, runs)
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/report"
 )
 
 // document is the page whose policies are drawn and whose figures are written.
@@ -71,15 +72,15 @@ func plot(c command, docs, out string) error {
 			return err
 		}
 		drawn = append(drawn, r)
-		if err := os.WriteFile(filepath.Join(out, "img", p.name+".svg"), r.svg(), 0o644); err != nil {
+		if err := report.Write(filepath.Join(out, "img", p.name+".svg"), r.svg()); err != nil {
 			return err
 		}
 	}
-	text, err := withTables(string(page), map[string]string{"admitted": admittedTable(drawn), "memory": memoryTable(sizes)})
+	text, err := report.Fill(string(page), "plot", map[string]string{"admitted": admittedTable(drawn), "memory": memoryTable(sizes)})
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(out, document), []byte(text), 0o644)
+	return report.Write(filepath.Join(out, document), []byte(text))
 }
 
 // command is the command line and the filter that are run.

@@ -23,22 +23,6 @@ func policiesOf(page string) (list []policy) {
 	return list
 }
 
-// withTables puts each table between its marks, <!-- plot: NAME --> and
-// <!-- end -->.
-func withTables(page string, tables map[string]string) (string, error) {
-	const end = "<!-- end -->"
-	for name, table := range tables {
-		mark := "<!-- plot: " + name + " -->\n"
-		before, after, found := strings.Cut(page, mark)
-		_, rest, ended := strings.Cut(after, end)
-		if !found || !ended {
-			return "", fmt.Errorf("%s has no place for the table %q", document, name)
-		}
-		page = before + mark + table + end + rest
-	}
-	return page, nil
-}
-
 func admittedTable(runs []run) string {
 	var b strings.Builder
 	b.WriteString("| policy | admitted | most in any 10 s |\n|---|---|---|\n")

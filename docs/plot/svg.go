@@ -19,7 +19,7 @@ const (
 )
 
 // style has a palette for each background, and never tells things apart by
-// colour alone.
+// color alone.
 const style = `
 text{font:12px ui-sans-serif,system-ui,sans-serif;fill:#24292f}
 .title{font-size:13px;font-weight:600}

@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/sluice-ratelimit/sluice/build/sample"
 )
 
 // Cases that targets are about, by name.
@@ -116,42 +118,18 @@ func (r Run) load(name string) (Load, bool) {
 	return r.Loads[i], true
 }
 
-// Spread is a median with what lies around it.
-type Spread struct{ Median, Least, Most float64 }
-
 // spread is over the visits of a case.
-func (c Case) spread(of func(Visit) float64) Spread {
+func (c Case) spread(of func(Visit) float64) sample.Spread {
 	var list []float64
 	for _, v := range c.Visits {
 		list = append(list, of(v))
 	}
-	return SpreadOf(list)
-}
-
-// SpreadOf is over a list that is not empty.
-func SpreadOf(list []float64) Spread {
-	return Spread{Median(list), slices.Min(list), slices.Max(list)}
-}
-
-// Median is the middle of a list, or between its two middles; NaN of none.
-func Median(list []float64) float64 { return Quantile(list, 0.5) }
-
-// Quantile is the value below which a share of the list lies, interpolated;
-// NaN of an empty list.
-func Quantile(list []float64, share float64) float64 {
-	if len(list) == 0 {
-		return math.NaN()
-	}
-	sorted := slices.Sorted(slices.Values(list))
-	at := share * float64(len(sorted)-1)
-	below := int(at)
-	above := min(below+1, len(sorted)-1)
-	return sorted[below] + (sorted[above]-sorted[below])*(at-float64(below))
+	return sample.SpreadOf(list)
 }
 
 // added is the share of the CPU of no filter that a case adds to it, to the
 // three places that ratios are given with.
-func (c Case) added() Spread {
+func (c Case) added() sample.Spread {
 	return c.spread(func(v Visit) float64 { return math.Round((v.Ratio-1)*1e3) / 1e3 })
 }
 
@@ -167,5 +145,5 @@ func (r Run) plainUs() float64 {
 			}
 		}
 	}
-	return Median(list)
+	return sample.Median(list)
 }

@@ -2,33 +2,12 @@ package performance_test
 
 import (
 	"encoding/xml"
-	"math"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/bench/performance"
 )
-
-func TestQuantile(t *testing.T) {
-	for _, c := range []struct {
-		list  []float64
-		share float64
-		want  float64
-	}{
-		{[]float64{5}, 0.99, 5},
-		{[]float64{3, 1, 2}, 0.5, 2},
-		{[]float64{4, 1, 3, 2}, 0.5, 2.5},
-		{[]float64{0, 10}, 0.25, 2.5},
-		{[]float64{0, 10}, 1, 10},
-		{[]float64{0, 10}, 0, 0},
-	} {
-		require.InDelta(t, c.want, performance.Quantile(c.list, c.share), 1e-12, "%v", c)
-	}
-	require.True(t, math.IsNaN(performance.Median(nil)))
-	require.Equal(t, performance.Spread{Median: 2, Least: 1, Most: 3}, performance.SpreadOf([]float64{3, 1, 2}))
-}
 
 // ratio is a case whose rounds have these ratios.
 func ratio(name string, list ...float64) performance.Case {
@@ -122,20 +101,12 @@ func TestTables(t *testing.T) {
 	require.ErrorContains(t, err, "read figures")
 }
 
-func TestFill(t *testing.T) {
-	r, page := good(), "top\n"
-	for name := range r.Sections() {
-		page += "<!-- bench: " + name + " -->\nold\n<!-- end -->\nbetween\n"
-	}
-	filled, err := r.Fill(page)
-	require.NoError(t, err)
-	require.NotContains(t, filled, "old")
-	require.Equal(t, len(r.Sections()), strings.Count(filled, "between\n"))
-	again, err := r.Fill(filled)
-	require.NoError(t, err)
-	require.Equal(t, filled, again)
-	_, err = r.Fill(strings.Replace(page, "bench: cases", "bench: none", 1))
-	require.ErrorContains(t, err, "no place for cases")
+func TestMachine(t *testing.T) {
+	r := good()
+	r.Envoy, r.Processor, r.Cores, r.Rounds, r.Pairs, r.TurnMs = "1.40.0", "AMD EPYC", 2, 3, 50, 25
+	require.Contains(t, r.Machine(), "Envoy 1.40.0 on 2 cores of an AMD EPYC; 3 rounds of 50 pairs of turns of 25 ms.")
+	r.Rounds, r.Pairs = 1, 1
+	require.Contains(t, r.Machine(), "; 1 round of 1 pair of turns of 25 ms.")
 }
 
 // TestPicture checks that what is drawn is XML and stays within its edges, as

@@ -3,6 +3,9 @@ package performance
 import (
 	"fmt"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/build/report"
+	"github.com/sluice-ratelimit/sluice/build/sample"
 )
 
 // Machine says what was measured on, and how often.
@@ -13,8 +16,9 @@ func (r Run) Machine() string {
 			foreign = append(foreign, v.Foreign)
 		}
 	}
-	return fmt.Sprintf("Envoy %s on %d cores of an %s; %d rounds of %d pairs of turns of %.0f ms. A request without a\nfilter took %.1f µs of Envoy's CPU. Others took %.0f %% of the machine meanwhile, %.0f %% at worst.\n",
-		r.Envoy, r.Cores, r.Processor, r.Rounds, r.Pairs, r.TurnMs, r.plainUs(), 100*Median(foreign), 100*Quantile(foreign, 1))
+	return fmt.Sprintf("Envoy %s on %s of an %s; %s of %s of turns of %.0f ms. A request without a\nfilter took %.1f µs of Envoy's CPU. Others took %.0f %% of the machine meanwhile, %.0f %% at worst.\n",
+		r.Envoy, report.Count(r.Cores, "core"), r.Processor, report.Count(r.Rounds, "round"), report.Count(r.Pairs, "pair"), r.TurnMs,
+		r.plainUs(), 100*sample.Median(foreign), 100*sample.Quantile(foreign, 1))
 }
 
 // CaseTable is the table of all cases.
@@ -46,7 +50,7 @@ func (r Run) CaseTable() string {
 
 // shares writes a spread of shares: the median, and the least and the most of
 // the rounds.
-func shares(s Spread) string {
+func shares(s sample.Spread) string {
 	return fmt.Sprintf("%+.2f (%+.2f … %+.2f)", s.Median, s.Least, s.Most)
 }
 
@@ -80,7 +84,7 @@ func (r Run) LoadTable() string {
 }
 
 func milliseconds(list []float64) string {
-	s := SpreadOf(list)
+	s := sample.SpreadOf(list)
 	return fmt.Sprintf("%.0f (%.0f … %.0f)", s.Median, s.Least, s.Most)
 }
 
@@ -96,17 +100,7 @@ func (r Run) Sections() map[string]string {
 	}
 }
 
-// Fill puts the sections between their markers, "<!-- bench: NAME -->" and
-// "<!-- end -->".
+// Fill puts the sections into the document.
 func (r Run) Fill(document string) (string, error) {
-	for name, text := range r.Sections() {
-		open := "<!-- bench: " + name + " -->\n"
-		before, rest, found := strings.Cut(document, open)
-		_, after, closed := strings.Cut(rest, "<!-- end -->")
-		if !found || !closed {
-			return "", fmt.Errorf("fill document: it has no place for %s", name)
-		}
-		document = before + open + text + "<!-- end -->" + after
-	}
-	return document, nil
+	return report.Fill(document, "bench", r.Sections())
 }

@@ -3,6 +3,8 @@ package performance
 import (
 	"fmt"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/build/sample"
 )
 
 // Target is a bound that the filter is held to, and what the run has to say to
@@ -56,8 +58,8 @@ func (r Run) Targets() []Target {
 	ours, oursOK := r.load(Ours)
 	list = append(list,
 		of("memory added, four workers, empty table", 95, "MB", mebibytes(ours.Grown)*(1<<20)/1e6, oursOK),
-		of("main thread blocked by a new binary", 1300, "ms", Median(ours.BlockedMs), oursOK),
-		of("main thread blocked by a change of a policy of 10 rules", 30, "ms", Median(ours.ChangedMs), oursOK && len(ours.ChangedMs) > 0))
+		of("main thread blocked by a new binary", 1300, "ms", sample.Median(ours.BlockedMs), oursOK),
+		of("main thread blocked by a change of a policy of 10 rules", 30, "ms", sample.Median(ours.ChangedMs), oursOK && len(ours.ChangedMs) > 0))
 	keys, keysOK := r.find(ManyKeys)
 	perKey := 0.0
 	if keysOK {
@@ -107,5 +109,5 @@ func mebibytes(list []uint64) float64 {
 	for _, n := range list {
 		all = append(all, float64(n)/(1<<20))
 	}
-	return Median(all)
+	return sample.Median(all)
 }

@@ -19,6 +19,8 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/build/libraries"
+	"github.com/sluice-ratelimit/sluice/build/report"
+	"github.com/sluice-ratelimit/sluice/build/sample"
 )
 
 func main() {
@@ -50,7 +52,7 @@ func run(rounds, keys int, only, file, page string, one int) error {
 	if only != "" {
 		for _, row := range r.Rows {
 			fmt.Printf("%s: %s: %.0f ns, %.0f by two, %.0f of one key, %d bytes, %d allocations\n", row.Limiter, row.Counts,
-				libraries.Median(row.Many), libraries.Median(row.ManyShared), libraries.Median(row.One), row.Bytes, row.Allocs)
+				sample.Median(row.Many), sample.Median(row.ManyShared), sample.Median(row.One), row.Bytes, row.Allocs)
 		}
 		return nil
 	}
@@ -67,15 +69,7 @@ func run(rounds, keys int, only, file, page string, one int) error {
 	if page == "" {
 		return nil
 	}
-	text, err := os.ReadFile(page)
-	if err != nil {
-		return err
-	}
-	updated, err := libraries.Update(string(text), table)
-	if err != nil {
-		return fmt.Errorf("update %s: %w", page, err)
-	}
-	return os.WriteFile(page, []byte(updated), 0o600)
+	return report.Update(page, r.Fill)
 }
 
 // measureAll runs this program once for each limiter and round.
