@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/bench/performance"
 	"github.com/sluice-ratelimit/sluice/build/loading"
+	"github.com/sluice-ratelimit/sluice/build/machine"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -34,14 +35,14 @@ func newBench(o options) (*bench, error) {
 	log.SetLogLevelQuiet(log.Error)
 	b := &bench{options: o}
 	var err error
-	if b.allCores, err = cores(); err != nil {
+	if b.allCores, err = machine.Cores(); err != nil {
 		return nil, err
 	}
 	if len(b.allCores) < 2 {
 		return nil, errors.New("measure: it takes two processors, one of them for Envoy alone")
 	}
 	b.envoyCores = b.allCores[:1]
-	if err := pin(os.Getpid(), b.allCores[1]); err != nil {
+	if err := machine.Pin(os.Getpid(), b.allCores[1]); err != nil {
 		return nil, err
 	}
 	// More threads than cores would only take turns.
@@ -70,7 +71,7 @@ func (b *bench) run(ctx context.Context) (performance.Run, error) {
 		TurnMs: float64(b.turn.Microseconds()) / 1e3, Rate: slowRate,
 	}
 	var err error
-	if result.Processor, err = processor(); err != nil {
+	if result.Processor, err = machine.Processor(); err != nil {
 		return result, err
 	}
 	if result.Envoy, err = proc.Version(ctx, b.envoy); err != nil {
@@ -193,7 +194,7 @@ func (b *bench) load(ctx context.Context, l loaded, into *performance.Load) erro
 	if l.changed != "" {
 		changed = []byte(l.changed)
 	}
-	got, err := loading.Measure(ctx, b.envoy, loadWorkers, plugin, changed, func(pid int) error { return pin(pid, b.allCores...) })
+	got, err := loading.Measure(ctx, b.envoy, loadWorkers, plugin, changed, func(pid int) error { return machine.Pin(pid, b.allCores...) })
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/build/machine"
 )
 
 // child is a process that does not outlive this one.
@@ -21,7 +23,7 @@ type child struct {
 
 func startChild(cmd *exec.Cmd) (*child, error) {
 	c := &child{cmd: cmd, done: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr, cmd.WaitDelay = &c.out, &c.out, dieWithParent(), time.Second
+	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr, cmd.WaitDelay = &c.out, &c.out, machine.DieWithParent(), time.Second
 	started := make(chan error)
 	go func() {
 		// The kernel takes the end of the thread that started a child for the

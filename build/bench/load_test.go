@@ -3,7 +3,6 @@ package main
 import (
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -64,14 +63,7 @@ func TestUpstream(t *testing.T) {
 	list, err := dial(address, makeKeys(1))
 	require.NoError(t, err)
 	defer list.close()
-	before, err := cpuTime(os.Getpid())
-	require.NoError(t, err)
 	got, err := list.full(1000)
 	require.NoError(t, err)
 	require.Equal(t, 1000, got.admitted)
-	after, err := cpuTime(os.Getpid())
-	require.NoError(t, err)
-	require.Greater(t, after-before, time.Millisecond)
-	_, err = cpuTime(1 << 22) // beyond the last process id there can be
-	require.Error(t, err)
 }

@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/build/machine"
 )
 
 // service is the rate limit service that a case measures beside the filter, and
@@ -27,7 +29,7 @@ descriptors:
 
 // startService starts both, confined to the cores of this program.
 func (b *bench) startService(ctx context.Context) (*service, error) {
-	ports, err := freePorts(4)
+	ports, err := machine.FreePorts(4)
 	if err != nil {
 		return nil, err
 	}
@@ -94,18 +96,4 @@ func healthy(port int) bool {
 	}
 	_ = response.Body.Close()
 	return response.StatusCode == http.StatusOK
-}
-
-// freePorts are some that nobody listens on.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = listener.Close() }()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }

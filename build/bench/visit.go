@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/build/bench/performance"
+	"github.com/sluice-ratelimit/sluice/build/machine"
 	"github.com/sluice-ratelimit/sluice/build/sample"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
@@ -51,7 +52,7 @@ func (b *bench) visit(ctx context.Context, s subject) (result performance.Visit,
 	}
 	defer func() { err = errors.Join(err, p.Kill()) }()
 	// Until it serves, modules are compiled, which both cores may do.
-	if err := pin(p.Pid(), b.allCores...); err != nil {
+	if err := machine.Pin(p.Pid(), b.allCores...); err != nil {
 		return result, err
 	}
 	if err := p.WaitReady(ctx); err != nil {
@@ -61,7 +62,7 @@ func (b *bench) visit(ctx context.Context, s subject) (result performance.Visit,
 	if s.workers > 1 {
 		to = b.allCores // a race between workers takes more than one
 	}
-	if err := pin(p.Pid(), to...); err != nil {
+	if err := machine.Pin(p.Pid(), to...); err != nil {
 		return result, err
 	}
 	v := visit{bench: b, process: p, subject: s}
@@ -176,7 +177,7 @@ func (v *visit) turns(ctx context.Context) error {
 // elsewhere is the processor time used so far by all that this run did not
 // start.
 func (v *visit) elsewhere() (now time.Time, used time.Duration, err error) {
-	if used, err = machineTime(); err != nil {
+	if used, err = machine.UsedTime(); err != nil {
 		return now, 0, err
 	}
 	ours, err := cpuTimes(append(v.processes(), os.Getpid()))
@@ -228,7 +229,7 @@ func (v *visit) turn(side clients) error {
 
 func cpuTimes(pids []int) (list []time.Duration, err error) {
 	for _, pid := range pids {
-		used, err := cpuTime(pid)
+		used, err := machine.CPUTime(pid)
 		if err != nil {
 			return nil, err
 		}

@@ -46,7 +46,7 @@ func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 
 // readPolicy reads the largest policy as the filter does, outside wasm.
 func readPolicy() (ms, allocations, megabytes float64, err error) {
-	text := policyJSON(most, 10)
+	text := policyJSON(most)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -88,11 +88,11 @@ func (b *bench) configure(ctx context.Context) error {
 }
 
 func configured(host *sim.Host) ([]float64, error) {
-	if err := host.Configure(policyJSON(1, 10)); err != nil {
+	if err := host.Configure(policyJSON(1)); err != nil {
 		return nil, err
 	}
 	began := time.Now()
-	if err := host.ConfigureWorker(0, policyJSON(most, 10)); err != nil {
+	if err := host.ConfigureWorker(0, policyJSON(most)); err != nil {
 		return nil, err
 	}
 	configure := time.Since(began)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +65,7 @@ func TestJoin(t *testing.T) {
 
 // What is measured is a policy, and the largest one there may be.
 func TestPolicies(t *testing.T) {
-	n, err := policy.ParseJSON(policyJSON(most, 10))
+	n, err := policy.ParseJSON(policyJSON(most))
 	require.NoError(t, err)
 	p, problems, warnings := policy.Read(n)
 	require.Empty(t, problems)
@@ -106,17 +105,9 @@ func fake(t *testing.T, script string) string {
 	return file
 }
 
-func TestCPUAndMemoryOfAProcess(t *testing.T) {
-	for deadline := time.Now().Add(50 * time.Millisecond); time.Now().Before(deadline); { //nolint:revive // spends CPU time
-	}
-	cpu, err := cpuOf(os.Getpid())
-	require.NoError(t, err)
-	require.Greater(t, cpu, 20*time.Millisecond)
+func TestMemoryOfAProcess(t *testing.T) {
 	now, most, err := memoryOf(os.Getpid())
 	require.NoError(t, err)
 	require.Greater(t, now, 1.0)
 	require.GreaterOrEqual(t, most, now)
-	at, err := machine()
-	require.NoError(t, err)
-	require.Regexp(t, regexp.MustCompile(`^\d+ cores of .`), at)
 }

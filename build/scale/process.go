@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -12,31 +11,11 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/build/machine"
 )
-
-// ticksPerSecond is the unit of a process's CPU time in /proc on every Linux.
-const ticksPerSecond = 100
-
-// cpuOf returns the CPU time that a process has used, all threads.
-func cpuOf(pid int) (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	// The name in parentheses may hold anything; utime and stime are the
-	// twelfth and thirteenth of the numbers behind it.
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	ticks := 0
-	for _, field := range fields[11:13] {
-		n, err := strconv.Atoi(field)
-		if err != nil {
-			return 0, fmt.Errorf("read CPU time: %w", err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * time.Second / ticksPerSecond, nil
-}
 
 // mainThread returns the CPU time of a process's first thread, to the
 // nanosecond.
@@ -73,11 +52,20 @@ func memoryOf(pid int) (now, most float64, err error) {
 	return now, most, nil
 }
 
+// mostMiB is the most resident memory of a process that has ended.
+func mostMiB(s *os.ProcessState) float64 {
+	usage, ok := s.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return 0
+	}
+	return float64(usage.Maxrss) / 1024 // of kB
+}
+
 // ran is what a command took from start to end.
 type ran struct {
-	wall, cpu time.Duration
-	mostMiB   float64
-	output    string // standard output
+	wall    time.Duration
+	mostMiB float64
+	output  string // standard output
 }
 
 // command runs the command line under test to its end.
@@ -90,7 +78,7 @@ func (b *bench) command(ctx context.Context, args ...string) (ran, error) {
 	if err := cmd.Run(); err != nil {
 		return ran{}, fmt.Errorf("run sluice %s: %w: %.2000s", args[0], err, errs.String())
 	}
-	r := ran{wall: time.Since(began), cpu: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), output: out.String()}
+	r := ran{wall: time.Since(began), output: out.String()}
 	r.mostMiB = mostMiB(cmd.ProcessState)
 	return r, nil
 }
@@ -106,7 +94,6 @@ type server struct {
 	cmd       *exec.Cmd
 	http, xds string
 	data      string
-	args      []string
 	bench     *bench
 }
 
@@ -114,12 +101,11 @@ type server struct {
 // it again there.
 func (b *bench) serve(ctx context.Context, data string) (*server, error) {
 	s := &server{bench: b, data: filepath.Join(b.dir, data)}
-	for _, address := range []*string{&s.http, &s.xds} {
-		var err error
-		if *address, err = freeAddress(); err != nil {
-			return nil, err
-		}
+	ports, err := machine.FreePorts(2)
+	if err != nil {
+		return nil, err
 	}
+	s.http, s.xds = fmt.Sprint("127.0.0.1:", ports[0]), fmt.Sprint("127.0.0.1:", ports[1])
 	return s, s.start(ctx)
 }
 

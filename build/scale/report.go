@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/build/machine"
 	"github.com/sluice-ratelimit/sluice/build/report"
 	"github.com/sluice-ratelimit/sluice/build/sample"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
@@ -134,9 +136,11 @@ func (r result) write(docs string) error {
 
 // describe notes where this run is.
 func (b *bench) describe(ctx context.Context) (err error) {
-	if b.result.Machine, err = machine(); err != nil {
+	processor, err := machine.Processor()
+	if err != nil {
 		return err
 	}
+	b.result.Machine = report.Count(runtime.NumCPU(), "core") + " of " + processor
 	b.result.Envoy, err = proc.Version(ctx, b.envoy)
 	return err
 }

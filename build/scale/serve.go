@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/build/machine"
 )
 
 // proxies is how many proxies the control plane is measured with.
@@ -82,7 +84,7 @@ func (b *bench) applyToFleet(ctx context.Context, s *server, f *fleet, rules int
 	if err != nil {
 		return nil, err
 	}
-	before, err := cpuOf(s.cmd.Process.Pid)
+	before, err := machine.CPUTime(s.cmd.Process.Pid)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +103,7 @@ func (b *bench) applyToFleet(ctx context.Context, s *server, f *fleet, rules int
 	if err != nil {
 		return nil, err
 	}
-	after, err := cpuOf(s.cmd.Process.Pid)
+	after, err := machine.CPUTime(s.cmd.Process.Pid)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +127,7 @@ func (b *bench) comeBack(ctx context.Context, s *server) ([]float64, error) {
 	if err := until(ctx, "no proxy to be behind", func() bool { return s.gauge(ctx, "sluice_proxies_behind") == 0 }); err != nil {
 		return nil, err
 	}
-	used, err := cpuOf(s.cmd.Process.Pid)
+	used, err := machine.CPUTime(s.cmd.Process.Pid)
 	if err != nil {
 		return nil, err
 	}

@@ -16,4 +16,5 @@ require (
 	github.com/dchest/siphash v1.2.3 // indirect
 	github.com/hashicorp/golang-lru v0.5.4 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
+	golang.org/x/sys v0.48.0 // indirect
 )

@@ -9,7 +9,6 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/build/libraries"
+	"github.com/sluice-ratelimit/sluice/build/machine"
 	"github.com/sluice-ratelimit/sluice/build/report"
 	"github.com/sluice-ratelimit/sluice/build/sample"
 )
@@ -74,7 +74,11 @@ func run(rounds, keys int, only, file, page string, one int) error {
 
 // measureAll runs this program once for each limiter and round.
 func measureAll(rounds, keys int, only string) (libraries.Results, error) {
-	r := libraries.Results{CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(), Keys: keys, Rounds: rounds}
+	cpu, err := machine.Processor()
+	if err != nil {
+		return libraries.Results{}, err
+	}
+	r := libraries.Results{CPU: cpu, Cores: runtime.NumCPU(), Go: runtime.Version(), Keys: keys, Rounds: rounds}
 	var chosen []int
 	for i, l := range limiters {
 		name, err := versioned(l.module)
@@ -103,19 +107,4 @@ func measureAll(rounds, keys int, only string) (libraries.Results, error) {
 		}
 	}
 	return r, nil
-}
-
-// cpu names the processor.
-func cpu() string {
-	file, err := os.Open("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
-	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		if name, found := strings.CutPrefix(lines.Text(), "model name"); found {
-			return strings.Trim(name, "\t :")
-		}
-	}
-	return runtime.GOARCH
 }

@@ -1,10 +1,11 @@
-package main
+package machine
 
 import (
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuTime is the processor time that a process has used so far, all its
+// CPUTime is the processor time that a process has used so far, all its
 // threads together, by the kernel's clock of it: nanoseconds, not ticks.
-func cpuTime(pid int) (time.Duration, error) {
+func CPUTime(pid int) (time.Duration, error) {
 	// clock_getcpuclockid(3): the complement of the process id above three
 	// bits, of which 2 asks for what the scheduler counts.
 	clock := int32(^pid<<3 | 2)
@@ -26,9 +27,9 @@ func cpuTime(pid int) (time.Duration, error) {
 	return time.Duration(now.Nano()), nil
 }
 
-// machineTime is the processor time that everything on this machine has used so
+// UsedTime is the processor time that everything on this machine has used so
 // far, and what its host took from it, in steps of 10 ms.
-func machineTime() (time.Duration, error) {
+func UsedTime() (time.Duration, error) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return 0, fmt.Errorf("read the clock of the machine: %w", err)
@@ -48,21 +49,22 @@ func machineTime() (time.Duration, error) {
 	return time.Duration(ticks) * (time.Second / 100), nil // USER_HZ
 }
 
-// processor is the model of the first core.
-func processor() (string, error) {
+// Processor is the model of the first core, or the architecture where the kernel
+// does not tell.
+func Processor() (string, error) {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		return "", fmt.Errorf("ask for the processor: %w", err)
 	}
 	model := regexp.MustCompile(`(?m)^model name\s*: (.*)$`).FindSubmatch(text)
 	if model == nil {
-		return "unknown processor", nil
+		return runtime.GOARCH, nil
 	}
 	return string(model[1]), nil
 }
 
-// cores are the processors that this program may use.
-func cores() ([]int, error) {
+// Cores are the processors that this program may use.
+func Cores() ([]int, error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return nil, fmt.Errorf("ask for processors: %w", err)
@@ -76,9 +78,9 @@ func cores() ([]int, error) {
 	return list, nil
 }
 
-// pin confines every thread of a process, and those they will start, to the
+// Pin confines every thread of a process, and those they will start, to the
 // cores.
-func pin(pid int, to ...int) error {
+func Pin(pid int, to ...int) error {
 	var set unix.CPUSet
 	for _, core := range to {
 		set.Set(core)
@@ -99,8 +101,8 @@ func pin(pid int, to ...int) error {
 	return nil
 }
 
-// dieWithParent has the kernel kill a child when its parent ends, however.
-func dieWithParent() *syscall.SysProcAttr {
+// DieWithParent has the kernel kill a child when its parent ends, however.
+func DieWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 

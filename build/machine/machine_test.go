@@ -1,0 +1,70 @@
+package machine_test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/machine"
+)
+
+func TestTimes(t *testing.T) {
+	all, err := machine.UsedTime()
+	require.NoError(t, err)
+	before, err := machine.CPUTime(os.Getpid())
+	require.NoError(t, err)
+	for deadline := time.Now().Add(50 * time.Millisecond); time.Now().Before(deadline); { // spends CPU time
+	}
+	after, err := machine.CPUTime(os.Getpid())
+	require.NoError(t, err)
+	require.Greater(t, after-before, 20*time.Millisecond)
+	require.Less(t, after-before, 10*time.Second)
+	now, err := machine.UsedTime()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, now, all) // steps of 10 ms
+
+	_, err = machine.CPUTime(1 << 22) // beyond the last process id there can be
+	require.Error(t, err)
+}
+
+func TestProcessorAndCores(t *testing.T) {
+	name, err := machine.Processor()
+	require.NoError(t, err)
+	require.NotEmpty(t, name)
+	cores, err := machine.Cores()
+	require.NoError(t, err)
+	require.NotEmpty(t, cores)
+	require.True(t, slices.IsSorted(cores))
+}
+
+func TestPin(t *testing.T) {
+	cores, err := machine.Cores()
+	require.NoError(t, err)
+	child := exec.CommandContext(t.Context(), "sleep", "60")
+	child.SysProcAttr = machine.DieWithParent()
+	require.NoError(t, child.Start())
+	require.NoError(t, machine.Pin(child.Process.Pid, cores[0]))
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(child.Process.Pid) + "/status")
+	require.NoError(t, err)
+	require.Contains(t, string(text), "\nCpus_allowed_list:\t"+strconv.Itoa(cores[0])+"\n")
+	require.NoError(t, child.Process.Kill())
+	_ = child.Wait()
+	require.ErrorContains(t, machine.Pin(child.Process.Pid, cores[0]), "it has no threads")
+}
+
+func TestFreePorts(t *testing.T) {
+	ports, err := machine.FreePorts(3)
+	require.NoError(t, err)
+	require.Len(t, slices.Compact(slices.Sorted(slices.Values(ports))), 3)
+	for _, port := range ports {
+		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		require.NoError(t, err)
+		require.NoError(t, listener.Close())
+	}
+}
