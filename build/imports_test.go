@@ -100,6 +100,8 @@ func anyOf(names ...string) func(string) bool {
 const sdk = "github.com/proxy-wasm/proxy-wasm-go-sdk"
 
 var importLaws = []importLaw{
+	{who: ".", what: "imports no helper of tests", forbidden: inFolders("build/buildtest"),
+		reason: "a program that needs it needs a package whose name says what it does"},
 	{who: "filter", what: "must not reach controlplane, envoy, e2e or build", forbidden: inFolders("controlplane", "envoy", "e2e", "build"),
 		reason: "the halves meet in shared/ alone, so that either can change without the other"},
 	{who: "controlplane", what: "must not reach filter", forbidden: inFolders("filter"),
@@ -164,6 +166,7 @@ func TestImportLaws(t *testing.T) {
 func TestImportLawsBite(t *testing.T) {
 	in := func(folder string) string { return path.Join(module, folder) }
 	crimes := map[string]graph{
+		"imports no helper of tests":                       {in("docs/plot"): {in("build/buildtest")}},
 		"must not reach controlplane, envoy, e2e or build": {in("filter"): {in("shared/x")}, in("shared/x"): {in("envoy")}},
 		"must not reach filter":                            {in("controlplane/cmd"): {in("filter/internal/engine")}},
 		"must not reach filter or controlplane":            {in("envoy/sim"): {in("controlplane/internal/store")}},

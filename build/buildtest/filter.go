@@ -1,7 +1,8 @@
-// Package buildtest compiles the filter for tests.
+// Package buildtest compiles for tests: the filter, as it is and with faults, and
+// the reader of custom resources. It also keeps what tests have measured.
 //
 // Its invariant: what a test gets was compiled from the tree under test, never
-// an older file that happened to lie around.
+// an older file that happened to lie around. No program may import it.
 package buildtest
 
 import (

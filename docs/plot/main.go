@@ -2,7 +2,7 @@
 // requests, from what `sluice simulate` prints, and writes the figures of
 // docs/algorithms.md.
 //
-//	go run ./docs/plot
+//	go run ./docs/plot        (in the root of the repository)
 //
 // Its invariant: it decides nothing itself. The policies are the blocks of the
 // document, the verdicts are the compiled filter's, and the same tree gives the
@@ -16,7 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/graft"
 	"github.com/sluice-ratelimit/sluice/build/report"
 )
 
@@ -24,19 +24,18 @@ import (
 const document = "algorithms.md"
 
 func main() {
-	docs := filepath.Join(buildtest.Root(), "docs")
 	var c command
-	out := flag.String("out", docs, "folder to write to")
+	out := flag.String("out", "docs", "folder to write to")
 	flag.StringVar(&c.sluice, "sluice", "", "the command line; default: built from this tree")
 	flag.StringVar(&c.wasm, "wasm", "", "the filter; default: built from this tree")
 	flag.Parse()
-	if err := plot(c, docs, *out); err != nil {
+	if err := plot(c, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-func plot(c command, docs, out string) error {
+func plot(c command, out string) error {
 	dir, err := os.MkdirTemp("", "plot-")
 	if err != nil {
 		return err
@@ -45,11 +44,11 @@ func plot(c command, docs, out string) error {
 	if err := c.build(dir); err != nil {
 		return err
 	}
-	page, err := os.ReadFile(filepath.Join(docs, document))
+	page, err := os.ReadFile(filepath.Join("docs", document))
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Join(out, "img"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(out, "img"), 0o750); err != nil {
 		return err
 	}
 	var drawn []run
@@ -91,14 +90,13 @@ func (c *command) build(dir string) error {
 	if c.sluice == "" {
 		c.sluice = filepath.Join(dir, "sluice")
 		cmd := exec.Command("go", "build", "-o", c.sluice, "./controlplane/cmd/sluice")
-		cmd.Dir = buildtest.Root()
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("compile sluice: %w\n%s", err, out)
 		}
 	}
 	if c.wasm == "" {
 		c.wasm = filepath.Join(dir, "sluice.wasm")
-		return buildtest.Compile(buildtest.Root(), c.wasm)
+		return graft.Compile(".", c.wasm)
 	}
 	return nil
 }

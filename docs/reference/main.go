@@ -1,7 +1,7 @@
 // Command reference writes docs/reference.md, a line for every field of a
 // policy, from the tables by which policies are read.
 //
-//	go run ./docs/reference
+//	go run ./docs/reference        (in the root of the repository)
 //
 // It says nothing of its own about a field: what is missing in the page is
 // missing in its row.
@@ -10,22 +10,22 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/report"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 func main() {
-	if err := os.WriteFile(file(), []byte(page(policy.Model())), 0o644); err != nil { //nolint:gosec // a page of the documentation
+	if err := report.Write(file, []byte(page(policy.Model()))); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-func file() string { return filepath.Join(buildtest.Root(), "docs", "reference.md") }
+// file is what is written.
+const file = "docs/reference.md"
 
 const head = `# Policy reference
 

@@ -2,16 +2,18 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 func TestPageIsUpToDate(t *testing.T) {
-	have, err := os.ReadFile(file())
+	have, err := os.ReadFile(filepath.Join(buildtest.Root(), file))
 	require.NoError(t, err)
 	require.Equal(t, page(policy.Model()), string(have), "go run ./docs/reference")
 }
