@@ -27,8 +27,9 @@ figures := $(out)/figures
 ratelimit := $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd
 redis := $(out)/redis/usr/bin/redis-server
 
-# Cases that do not name the rate limit service do without it.
-service := $(if $(A)$(and $(CASES),$(if $(findstring ratelimit,$(CASES)),,without)),,$(ratelimit) $(redis))
+# What the case named ratelimit takes: two builds of the filter (A, B) are
+# compared without it, and so are CASES that do not match its name.
+service := $(if $(A)$(and $(CASES),$(if $(shell echo ratelimit | grep -E -e '$(CASES)'),,without)),,$(ratelimit) $(redis))
 
 oldest := $(firstword $(ENVOY_VERSIONS))
 newest := $(lastword $(ENVOY_VERSIONS))

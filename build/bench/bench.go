@@ -81,6 +81,9 @@ func (b *bench) run(ctx context.Context) (performance.Run, error) {
 	if len(list)+len(loads) == 0 {
 		return result, errors.New("no case has such a name")
 	}
+	if err := b.complete(list); err != nil {
+		return result, err
+	}
 	for _, s := range list {
 		result.Cases = append(result.Cases, performance.Case{Name: s.name, Title: s.title, Workers: max(s.workers, 1), Direct: s.direct, Why: refused(s.policy)})
 	}
@@ -118,6 +121,21 @@ func (b *bench) chosen() (list []subject) {
 		}
 	}
 	return list
+}
+
+// complete says what a case lacks, before any of them is measured.
+func (b *bench) complete(list []subject) error {
+	for _, s := range list {
+		if !s.service {
+			continue
+		}
+		for _, program := range []struct{ flag, path string }{{"ratelimit", b.ratelimit}, {"redis", b.redis}} {
+			if _, err := os.Stat(program.path); err != nil {
+				return fmt.Errorf("measure %s: its program is missing: give -%s FILE, or have `make bench` install it: %w", s.name, program.flag, err)
+			}
+		}
+	}
+	return nil
 }
 
 // refused says why this tree's policies cannot be like that: a case may be
