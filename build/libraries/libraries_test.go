@@ -2,6 +2,7 @@ package libraries
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -41,6 +42,15 @@ func TestTheLibraryKeepsItsTargets(t *testing.T) {
 	require.LessOrEqual(t, ours.Bytes, 40)
 	require.Zero(t, ours.Allocs)
 	require.Equal(t, 100_000, r.Keys)
+}
+
+// The program that measures is a module of its own, which nothing else compiles.
+func TestMeasureCompiles(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "vet", ".")
+	cmd.Dir = filepath.Join(buildtest.Root(), "build", "libraries", "measure")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s\nIts module imports other limiters, which go downloads once: where there is no network, "+
+		"`cd build/libraries/measure && go mod download` beforehand.", out)
 }
 
 func TestATableNeedsABaseline(t *testing.T) {
