@@ -126,6 +126,7 @@ func (b *Builder) add(a limit.Algorithm, per time.Duration, most uint32, options
 			w.Elastic = true
 		case nameOption:
 			w.name = o.text
+		default: // there is none
 		}
 	}
 	switch {

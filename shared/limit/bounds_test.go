@@ -92,6 +92,7 @@ func (w Window) mostWithin(x int64) *big.Int {
 		return plus(gained, number(int64(w.Limit)+1))
 	case TokenBucket:
 		return plus(gained, number(int64(w.Burst)))
+	default:
+		return number(int64(w.Limit))
 	}
-	return number(int64(w.Limit))
 }

@@ -75,9 +75,10 @@ func (w *Window) RollFloor(f Usage, last, now int64) Usage {
 			return Usage{}
 		}
 		return f
+	default:
+		w.Roll(&f, last, now)
+		return f
 	}
-	w.Roll(&f, last, now)
-	return f
 }
 
 // refloor returns the floor of a bucket, written at last under another rate or

@@ -58,8 +58,9 @@ func (w *Window) Expiry(u *Usage, last int64) int64 {
 			return max(w.fullBy(u, last), after(last, w.FillNs))
 		}
 		return w.fullBy(u, last)
+	default:
+		return w.endOf(u, last)
 	}
-	return w.endOf(u, last)
 }
 
 // Check returns the earliest instant at which a hit of cost units would pass
@@ -79,11 +80,12 @@ func (w *Window) Check(u *Usage, now int64, cost uint32) int64 {
 		return w.checkCounter(u, now, cost)
 	case TokenBucket:
 		return w.checkTokens(u, now, cost)
+	default:
+		if u.Used <= w.Limit-cost {
+			return now
+		}
+		return w.endOf(u, now)
 	}
-	if u.Used <= w.Limit-cost {
-		return now
-	}
-	return w.endOf(u, now)
 }
 
 // Add counts cost more units at now, saturating. u must have been rolled to
@@ -126,8 +128,9 @@ func (w *Window) Count(u *Usage, now int64) uint32 {
 		return addSaturating(w.weighted(u.Prev, now), u.Used)
 	case TokenBucket:
 		return w.missing(u)
+	default:
+		return u.Used
 	}
-	return u.Used
 }
 
 // Most returns the most units the window admits at once. A log that remembers
@@ -139,8 +142,9 @@ func (w *Window) Most() uint32 {
 		return w.Burst
 	case SlidingWindowLog:
 		return min(w.Limit, uint32(w.Units))
+	default:
+		return w.Limit
 	}
-	return w.Limit
 }
 
 // Remaining returns how many units still fit, at least 0. u must have been
@@ -190,6 +194,7 @@ func (w *Window) TakeBack(u, after *Usage, at, now int64, cost uint32, opened bo
 	case TokenBucket:
 		w.giveBack(u, at, now, cost)
 		return true
+	default: // a window as a whole
 	}
 	if w.endOf(after, at) <= now {
 		return !u.Slides // a window that slid on still counts the hit

@@ -10,6 +10,7 @@ import (
 // takes the place of another.
 type Fate string
 
+// What may become of a counter or a window.
 const (
 	Kept      Fate = "kept"
 	Restarted Fate = "restarted" // counters only: there before and after, and yet another
@@ -55,14 +56,20 @@ func (c *Change) String() string {
 			s += "; if it is " + quote(c.Renamed) + " renamed, give the rule counter: " + quote(c.Renamed) + " to keep its counters"
 		}
 		return s
+	default:
+		return s + "kept" + c.windows()
 	}
-	s += "kept"
+}
+
+// windows are those of a kept counter that are not kept, behind semicolons.
+func (c *Change) windows() (s string) {
 	for _, w := range c.Windows {
 		switch w.Fate {
 		case New:
 			s += "; " + windowName(w.Window) + " is new and starts empty"
 		case Dropped:
 			s += "; " + windowName(w.Window) + " is dropped"
+		default: // goes without saying
 		}
 	}
 	return s
@@ -184,6 +191,7 @@ func findRenamed(changes []Change, was map[string]*Rule, after *Policy) {
 		case Vanished:
 			p := of(was[c.Counter])
 			p.vanished = append(p.vanished, i)
+		default: // under the name it had
 		}
 	}
 	for _, p := range like {

@@ -45,9 +45,10 @@ func (r *reader) claim(v value) []string {
 		return []string{r.shortText(v)}
 	case List:
 		return r.segments(v)
+	default:
+		r.mismatch(v)
+		return nil
 	}
-	r.mismatch(v)
-	return nil
 }
 
 // segments reads a list of texts that is not empty.

@@ -31,8 +31,9 @@ func (p *KeyPart) leavable() bool {
 		return p.isOfClient()
 	case KeyFirstOf:
 		return !slices.ContainsFunc(p.Of, func(of KeyPart) bool { return !of.leavable() })
+	default: // every request has it
+		return false
 	}
-	return false
 }
 
 // isOfClient reports whether an attribute is there only if the client sent it:
@@ -67,6 +68,7 @@ func (p *KeyPart) leftOut() []string {
 			list = append(list, p.Of[i].leftOut()...)
 		}
 		return list
+	default:
+		return []string{p.Label()}
 	}
-	return []string{p.Label()}
 }

@@ -110,6 +110,7 @@ func (r *reader) matchable(v value, label string, p Pattern, part *KeyPart) {
 		}
 	case KeyPath:
 		why = neverInPath(p, part.Segment)
+	default: // may be anything
 	}
 	if why != "" {
 		r.warn(v, "never matches: "+why)

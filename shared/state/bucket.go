@@ -51,6 +51,7 @@ func readWindow(b []byte) (limit.Window, bool) {
 		w.Jitter, most = uint8(extra), 100
 	case limit.SlidingWindowLog:
 		w.Units, most = extra, limit.MaxLog
+	default: // has nothing more
 	}
 	part, _ := partBytes(w)
 	known := part != 0 && extra <= most &&
@@ -217,9 +218,10 @@ func (b bucket) floor(l *Layout, i int) (f limit.Usage) {
 		return limit.Usage{Used: le.Uint32(part), EndNs: int64(le.Uint64(part[4:]))}
 	case limit.TokenBucket:
 		return limit.Usage{Used: le.Uint32(part), Prev: le.Uint32(part[4:]), EndNs: int64(le.Uint64(part[8:]))}
+	default:
+		readCounts(w, part, &f)
+		return f
 	}
-	readCounts(w, part, &f)
-	return f
 }
 
 func (b bucket) setFloor(l *Layout, i int, f limit.Usage) {

@@ -118,8 +118,9 @@ func (h *admission) counts(w *admissionWindow) bool {
 		return w.checks && !h.back
 	case limit.FixedWindowPerKey:
 		return !h.back || w.stays
+	default:
+		return !h.back
 	}
-	return !h.back
 }
 
 // limits takes the limits that the hit's key has in the configurations of its

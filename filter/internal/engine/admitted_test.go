@@ -59,8 +59,9 @@ func (a *admitted) within(w limit.Window) bool {
 			}
 		}
 		return true
+	default: // a window as a whole
+		return a.used <= uint64(w.Limit)
 	}
-	return a.used <= uint64(w.Limit)
 }
 
 func (a *admitted) since(at int64) (units uint64) {

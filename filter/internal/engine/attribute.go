@@ -44,6 +44,7 @@ func (r *request) compileAttribute(p *policy.KeyPart) attribute {
 		path = []string{"xds", "route_name"}
 	case policy.KeyJWT:
 		path = append([]string{"metadata", "filter_metadata", jwtNamespace, p.Name}, p.Path...)
+	default: // a property: the path is its own
 	}
 	a := attribute{kind: attrKinds[strings.Join(path, ".")]}
 	for i := range path {

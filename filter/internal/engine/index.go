@@ -77,12 +77,14 @@ func newDimension(rules []rule, patterns func(*match) []pattern, read func(*requ
 			continue
 		}
 		for _, p := range list {
-			into := d.exact
+			var into map[string][]uint32
 			switch p.kind {
 			case policy.Suffix:
 				into = d.suffixes
 			case policy.Prefix:
 				into = starts
+			default: // the only other kind that is indexed
+				into = d.exact
 			}
 			into[p.text] = append(into[p.text], uint32(i))
 		}

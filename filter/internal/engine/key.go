@@ -38,6 +38,7 @@ func (r *request) compileKey(parts []policy.KeyPart) []keyPart {
 			for j := range k.of {
 				k.of[j].label = k.of[j].Label()
 			}
+		default: // nothing to look up by number
 		}
 		key = append(key, k)
 	}

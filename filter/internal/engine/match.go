@@ -120,6 +120,7 @@ func (p *pattern) holds(value string, present bool) bool {
 		return !present
 	case policy.Any:
 		return true
+	default: // needs a value
 	}
 	if !present {
 		return false
