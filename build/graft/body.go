@@ -38,15 +38,15 @@ func (b *body) numbered(op byte, n uint32) *body {
 }
 
 func (b *body) local(n uint32) *body     { return b.numbered(opLocal, n) }
-func (b *body) tee(n uint32) *body       { return b.numbered(opTee, n) }
+func (b *body) tee(n uint32)             { b.numbered(opTee, n) }
 func (b *body) global(n uint32) *body    { return b.numbered(opGlobal, n) }
 func (b *body) setGlobal(n uint32) *body { return b.numbered(opSetGlobal, n) }
 func (b *body) call(n uint32) *body      { return b.numbered(opCall, n) }
 
 // load and store are of the address on the stack and an offset; 2 says that the
 // address is a multiple of 4.
-func (b *body) load(offset uint32) *body  { return b.numbered(opLoad, 2).offset(offset) }
-func (b *body) store(offset uint32) *body { return b.numbered(opStore, 2).offset(offset) }
+func (b *body) load(offset uint32) *body { return b.numbered(opLoad, 2).offset(offset) }
+func (b *body) store(offset uint32)      { b.numbered(opStore, 2).offset(offset) }
 
 func (b *body) offset(n uint32) *body {
 	b.code = binary.AppendUvarint(b.code, uint64(n))

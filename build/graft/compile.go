@@ -39,7 +39,7 @@ func Compile(root, file string, flags ...string) error {
 		return fmt.Errorf("compile the filter: %w", err)
 	}
 	ready := filepath.Join(dir, "ready.wasm")
-	if err := os.WriteFile(ready, wasm, 0o644); err != nil {
+	if err := os.WriteFile(ready, wasm, 0o644); err != nil { //nolint:gosec // Envoy reads it, as whoever it runs as
 		return fmt.Errorf("compile the filter: %w", err)
 	}
 	if err := os.Rename(ready, file); err != nil {

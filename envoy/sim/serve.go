@@ -141,12 +141,12 @@ func (v *vm) requestHeaders(sc *scope) (*Response, error) {
 	st := sc.stream
 	st.fill()
 	st.showRequest = true
-	if v.failed != nil {
+	if v.dead() {
 		return st.failed(), nil
 	}
 	action := v.enter(sc, callRequestHeaders, uint64(sc.id), uint64(len(st.request)), boolean(!st.in.HasBody))
 	switch {
-	case v.failed != nil:
+	case v.dead():
 		return st.failed(), nil
 	case st.reply != nil:
 		return v.sendReply(sc)
@@ -228,7 +228,7 @@ func (st *stream) outgoing() *Request {
 
 func (v *vm) responseHeaders(sc *scope, h headers, res *Response) (*Response, error) {
 	st := sc.stream
-	if v.failed != nil {
+	if v.dead() {
 		return st.failed(), nil
 	}
 	st.response, st.showResponse = h, true
@@ -238,7 +238,7 @@ func (v *vm) responseHeaders(sc *scope, h headers, res *Response) (*Response, er
 	action := v.enter(sc, callResponseHeaders, uint64(sc.id), uint64(len(st.response)), boolean(len(res.Body) == 0))
 	st.showResponse = false
 	switch {
-	case v.failed != nil:
+	case v.dead():
 		return st.failed(), nil
 	case st.reply != nil:
 		// A reply in place of a response goes out as it is.

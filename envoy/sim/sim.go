@@ -23,6 +23,7 @@ import (
 // Level is the level of a log line, numbered as in the proxy-wasm ABI.
 type Level uint32
 
+// The levels, the least urgent first.
 const (
 	Trace Level = iota
 	Debug

@@ -174,6 +174,10 @@ func (v *vm) enter(sc *scope, callback int, args ...uint64) uint64 {
 	return uint64(uint32(result))
 }
 
+// dead reports whether the VM has failed, which no host tells a client more of
+// than that it did.
+func (v *vm) dead() bool { return v.failed != nil }
+
 // fail ends the VM: nothing calls into it again.
 func (v *vm) fail(call string, err error) {
 	v.flush()

@@ -28,7 +28,7 @@ type counts struct{ allowed, denied, floorDenied, evicted, full, rebased uint64 
 func (s *shard) open(windows []limit.Window, capacity uint32, now int64) {
 	s.store.few = make(map[string][]byte)
 	s.key = state.Key{Bytes: make([]byte, 8), Windows: slices.Clone(windows), Rule: windows}
-	random := func(b []byte) { rand.Read(b) }
+	random := func(b []byte) { _, _ = rand.Read(b) } // never fails
 	tables := state.NewTables(&s.store, random, 0, 0)
 	s.table = tables.Table(state.Definition{Windows: windows, Capacity: capacity})
 

@@ -30,7 +30,7 @@ var algorithmShape = func() shape {
 
 // readAlgorithm answers 0 for what it has refused.
 func readAlgorithm(r *reader, v value) limit.Algorithm {
-	w, _ := r.word(v)
+	w := r.word(v)
 	for _, a := range algorithms {
 		if a.name == w {
 			return a.is
@@ -74,6 +74,7 @@ func (r *reader) fitsAlgorithm(v value, l *Limit) {
 			r.fail(at, "must be at least 1, not 0: a bucket that holds nothing always denies")
 		}
 		return
+	default: // nothing of their own
 	}
 	if has(v, "burst") {
 		r.fail(fieldAt(v, "burst"), "only token_bucket has a burst: remove it, or set algorithm to token_bucket")

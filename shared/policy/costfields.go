@@ -18,7 +18,7 @@ var costFields = []field[Cost]{
 		name: "default", shape: integer(0, math.MaxUint32), def: "1",
 		doc: "Cost where the header or parameter is missing, repeated or no whole number.",
 		read: func(r *reader, v value, c *Cost) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			c.Default = uint32(n)
 		},
 	},
@@ -26,7 +26,7 @@ var costFields = []field[Cost]{
 		name: "min", shape: integer(0, math.MaxUint32), def: "1",
 		doc: "Smallest cost; with 0 a client can switch its limit off.",
 		read: func(r *reader, v value, c *Cost) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			c.Min = uint32(n)
 		},
 	},
@@ -34,7 +34,7 @@ var costFields = []field[Cost]{
 		name: "max", shape: integer(1, math.MaxUint32), def: "1000000",
 		doc: "Largest cost.",
 		read: func(r *reader, v value, c *Cost) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			c.Max = uint32(n)
 		},
 	},
@@ -44,7 +44,7 @@ func readCost(r *reader, v value, rule *Rule) {
 	switch v.node.Kind {
 	case Number:
 		v.shape = integer(1, math.MaxUint32)
-		n, _ := r.integer(v)
+		n := r.integer(v)
 		rule.Cost.Fixed = uint32(n)
 		return
 	case Object:

@@ -76,16 +76,20 @@ func (s shape) advice(n *Node) string {
 			return ": did you mean " + quote(near) + "?"
 		}
 	case formList:
-		if n.Kind == Object {
-			return `: make it an item, with "- " before it`
-		}
-		if s.of == "key" && strings.Contains(n.Text, "-") { // a header, by its looks
-			return ": write one such as [{header: " + n.Text + "}]"
-		}
-		if scalar || n.Kind == String {
-			return ": put it in brackets, [" + describe(n) + "]"
-		}
+		return s.adviceOnList(n)
 	default: // objects and choices
+	}
+	return ""
+}
+
+func (s shape) adviceOnList(n *Node) string {
+	switch {
+	case n.Kind == Object:
+		return `: make it an item, with "- " before it`
+	case s.of == "key" && strings.Contains(n.Text, "-"): // a header, by its looks
+		return ": write one such as [{header: " + n.Text + "}]"
+	case n.Kind == Number, n.Kind == Bool, n.Kind == String:
+		return ": put it in brackets, [" + describe(n) + "]"
 	}
 	return ""
 }

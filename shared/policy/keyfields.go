@@ -87,7 +87,7 @@ var clientIPFields = []field[KeyPart]{
 		name: "v4_prefix", shape: integer(0, 32), def: "32",
 		doc: "Bits of an IPv4 address that count.",
 		read: func(r *reader, v value, k *KeyPart) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			k.V4Prefix = int(n)
 		},
 	},
@@ -95,7 +95,7 @@ var clientIPFields = []field[KeyPart]{
 		name: "v6_prefix", shape: integer(0, 128), def: "64",
 		doc: "Bits of an IPv6 address that count; one subscriber usually has 64.",
 		read: func(r *reader, v value, k *KeyPart) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			k.V6Prefix = int(n)
 		},
 	},
@@ -106,7 +106,7 @@ var keyPathFields = []field[KeyPart]{
 		name: "segment", shape: integer(1, 64), required: true,
 		doc: "Which segment of the path, from 1.",
 		read: func(r *reader, v value, k *KeyPart) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			k.Segment = int(n)
 		},
 	},

@@ -19,7 +19,7 @@ func readLease(r *reader, v value, rule *Rule) {
 	switch v.node.Kind {
 	case Number:
 		v.shape = integer(1, MaxLease)
-		n, _ := r.integer(v)
+		n := r.integer(v)
 		rule.Lease = uint32(n)
 	case Bool:
 		r.fail(v, "must be "+leaseShape.String()+", not "+describe(v.node)+": write off, in quotes where YAML takes it for false")

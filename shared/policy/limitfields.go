@@ -13,7 +13,7 @@ var limitFields = []field[Limit]{
 		name: "requests", shape: integer(0, math.MaxUint32), required: true,
 		doc: "Units allowed in the window, or that a token_bucket gains in it; 0 always denies.",
 		read: func(r *reader, v value, l *Limit) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			l.Limit = uint32(n)
 		},
 	},
@@ -40,7 +40,7 @@ var limitFields = []field[Limit]{
 		name: "burst", shape: integer(0, math.MaxUint32),
 		doc: "The most tokens a token_bucket holds; default is its requests.",
 		read: func(r *reader, v value, l *Limit) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			l.Burst = uint32(n)
 		},
 	},

@@ -20,8 +20,8 @@ func nearest(s string, words []string) string {
 	return best
 }
 
-// distance counts the insertions, deletions, substitutions and swaps of
-// neighbours that turn a into b (optimal string alignment).
+// distance counts the insertions, deletions, substitutions and swaps
+// of two side by side that turn a into b (optimal string alignment).
 func distance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

@@ -3,6 +3,7 @@ package policy
 // Kind is the kind of a Node.
 type Kind uint8
 
+// The kinds that JSON has.
 const (
 	Null Kind = iota
 	Bool

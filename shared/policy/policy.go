@@ -31,6 +31,7 @@ type Policy struct {
 // denial is independent of it.
 type Headers string
 
+// The choices of headers.
 const (
 	HeadersNone       Headers = "none"
 	HeadersIETF       Headers = "ietf"        // RateLimit and RateLimit-Policy, draft 10
@@ -80,6 +81,7 @@ type HeaderMatch struct {
 // PatternKind says how a Pattern compares.
 type PatternKind uint8
 
+// The notations of a pattern.
 const (
 	Exact   PatternKind = 1 + iota
 	Prefix              // "abc*"
@@ -100,6 +102,7 @@ type Pattern struct {
 // KeyKind says where a part of a key comes from.
 type KeyKind uint8
 
+// The parts that a key may have.
 const (
 	KeyHeader   KeyKind = 1 + iota // Name = header, lower case
 	KeyClientIP                    // V4Prefix, V6Prefix
@@ -156,6 +159,7 @@ type Cost struct {
 // Mode says what a rule's denial does.
 type Mode string
 
+// The choices of mode.
 const (
 	ModeEnforce Mode = "enforce"
 	ModeShadow  Mode = "shadow" // decides, counts and reports, never denies
@@ -165,6 +169,7 @@ const (
 // MissingKey says what happens to a request that lacks a part of the key.
 type MissingKey string
 
+// The choices of missing_key.
 const (
 	MissingSkip  MissingKey = "skip"  // the rule does not apply
 	MissingDeny  MissingKey = "deny"  // denied, without Retry-After
@@ -174,6 +179,7 @@ const (
 // OnFull says what happens to a new key whose bucket is full.
 type OnFull string
 
+// The choices of on_full.
 const (
 	FullInherit OnFull = "inherit" // evict the key that uses least; the newcomer starts from the floor
 	FullDeny    OnFull = "deny"
@@ -183,6 +189,7 @@ const (
 // Failure is the verdict where none could be reached.
 type Failure string
 
+// The choices of on_error and on_contention.
 const (
 	FailAllow Failure = "allow"
 	FailDeny  Failure = "deny"

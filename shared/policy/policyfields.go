@@ -26,7 +26,7 @@ var policyFields = []field[Policy]{
 		name: "headers", shape: word(string(HeadersNone), string(HeadersIETF), string(HeadersXRateLimit), string(HeadersBoth)), def: string(HeadersNone),
 		doc: "Rate-limit fields on responses: ietf is RateLimit and RateLimit-Policy (draft 10), x-ratelimit the older X-RateLimit-* (draft 03). Retry-After on a denial is separate.",
 		read: func(r *reader, v value, p *Policy) {
-			w, _ := r.word(v)
+			w := r.word(v)
 			p.Headers = Headers(w)
 		},
 	},
@@ -61,7 +61,7 @@ var manageFields = []field[Manage]{
 		name: "port", shape: integer(1, math.MaxUint16),
 		doc: "Answer only on this local port; absent means on any.",
 		read: func(r *reader, v value, m *Manage) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			m.Port = uint16(n)
 		},
 	},

@@ -29,6 +29,7 @@ type TemplatePart struct {
 // Placeholder is what the filter writes in the place of %NAME%.
 type Placeholder uint8
 
+// What a response may tell of the denial.
 const (
 	NoValue         Placeholder = iota // literal text
 	ValueRule                          // the rule's name

@@ -21,7 +21,7 @@ var responseFields = []field[Response]{
 		name: "status", shape: integer(400, 599), def: "429",
 		doc: "HTTP status of a denial, 400 to 599: anything less would pass for a success or send the client elsewhere. gRPC requests get 200 and grpc_status.",
 		read: func(r *reader, v value, res *Response) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			res.Status = uint16(n)
 		},
 	},

@@ -55,7 +55,7 @@ var ruleFields = []field[Rule]{
 		name: "missing_key", shape: word(string(MissingSkip), string(MissingDeny), string(MissingShare)), def: string(MissingSkip),
 		doc: "What happens to a request that lacks a part of the key: the rule does not apply to it, it is denied, or all such requests share a counter.",
 		read: func(r *reader, v value, rule *Rule) {
-			w, _ := r.word(v)
+			w := r.word(v)
 			rule.MissingKey = MissingKey(w)
 		},
 	},
@@ -88,7 +88,7 @@ var ruleFields = []field[Rule]{
 		name: "mode", shape: word(string(ModeEnforce), string(ModeShadow), string(ModeOff)), def: string(ModeEnforce),
 		doc: "shadow: the rule decides, counts and reports, and never denies. off: it does nothing.",
 		read: func(r *reader, v value, rule *Rule) {
-			w, _ := r.word(v)
+			w := r.word(v)
 			rule.Mode = Mode(w)
 		},
 	},
@@ -96,7 +96,7 @@ var ruleFields = []field[Rule]{
 		name: "enforce_percent", shape: integer(0, 100), def: "100",
 		doc: "Share of the keys on which denials are enforced: the same keys on every Envoy. The others act as in mode shadow, with which this does not go.",
 		read: func(r *reader, v value, rule *Rule) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			rule.EnforcePercent = uint8(n)
 		},
 	},
@@ -104,7 +104,7 @@ var ruleFields = []field[Rule]{
 		name: "capacity", shape: integer(1, MaxCapacity), def: "65536",
 		doc: "Live keys the counter has room for.",
 		read: func(r *reader, v value, rule *Rule) {
-			n, _ := r.integer(v)
+			n := r.integer(v)
 			rule.Capacity = uint32(n)
 		},
 	},
@@ -112,7 +112,7 @@ var ruleFields = []field[Rule]{
 		name: "on_full", shape: word(string(FullInherit), string(FullDeny), string(FullAllow)), def: string(FullInherit),
 		doc: "What happens to a new key where there is no room: it takes the place of the key that uses least, without anyone gaining quota; it is denied; or it is allowed.",
 		read: func(r *reader, v value, rule *Rule) {
-			w, _ := r.word(v)
+			w := r.word(v)
 			rule.OnFull = OnFull(w)
 		},
 	},
@@ -120,7 +120,7 @@ var ruleFields = []field[Rule]{
 		name: "on_error", shape: word(string(FailAllow), string(FailDeny)), def: string(FailAllow),
 		doc: "The verdict when a call to the host fails.",
 		read: func(r *reader, v value, rule *Rule) {
-			w, _ := r.word(v)
+			w := r.word(v)
 			rule.OnError = Failure(w)
 		},
 	},
@@ -128,7 +128,7 @@ var ruleFields = []field[Rule]{
 		name: "on_contention", shape: word(string(FailDeny), string(FailAllow)), def: string(FailDeny),
 		doc: "The verdict when the compare-and-swap retries run out.",
 		read: func(r *reader, v value, rule *Rule) {
-			w, _ := r.word(v)
+			w := r.word(v)
 			rule.OnContention = Failure(w)
 		},
 	},

@@ -47,13 +47,14 @@ func (r *reader) name(v value) (string, bool) {
 	return "", false
 }
 
-func (r *reader) word(v value) (string, bool) {
+// word reads one of the words that the shape has; "" of what it has refused.
+func (r *reader) word(v value) string {
 	s := v.node.Text
 	switch {
 	case v.node.Kind != String:
 		r.mismatch(v)
 	case v.shape.accepts(s):
-		return s, true
+		return s
 	case isNotBuiltWord(v.at.String(), s):
 		r.fail(v, quote(s)+" is not built yet: must be "+v.shape.String())
 	default:
@@ -63,20 +64,21 @@ func (r *reader) word(v value) (string, bool) {
 		}
 		r.fail(v, message)
 	}
-	return "", false
+	return ""
 }
 
-func (r *reader) integer(v value) (int64, bool) {
+// integer reads a number within the bounds of the shape; 0 of what it has refused.
+func (r *reader) integer(v value) int64 {
 	if v.node.Kind != Number {
 		r.mismatch(v)
-		return 0, false
+		return 0
 	}
 	n, fault := integerOf(v.node.Text)
 	if fault != nil || n < v.shape.min || n > v.shape.max {
 		r.mismatch(v)
-		return 0, false
+		return 0
 	}
-	return n, true
+	return n
 }
 
 func (r *reader) boolean(v value) bool {

@@ -14,6 +14,7 @@ package state
 // Status is the answer of a Store or of an operation on it.
 type Status uint8
 
+// The answers there are.
 const (
 	OK       Status = iota
 	NotFound        // the store has no such key

@@ -48,22 +48,22 @@ type editions struct {
 	kept map[editionID]edition
 }
 
-// get returns an edition, made by make if it is not there.
-func (e *editions) get(id editionID, make func() (edition, error)) (edition, error) {
+// get returns an edition, built if it is not there.
+func (e *editions) get(id editionID, build func() (edition, error)) (edition, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if kept, ok := e.kept[id]; ok {
 		return kept, nil
 	}
-	made, err := make()
+	built, err := build()
 	if err != nil {
 		return edition{}, err
 	}
 	if len(e.kept) >= maxEditions {
 		clear(e.kept)
 	}
-	e.kept[id] = made
-	return made, nil
+	e.kept[id] = built
+	return built, nil
 }
 
 // edition returns the revision as the node gets it, with that stamp.

@@ -18,6 +18,7 @@ const failureRetryNs = 1_000_000_000
 // Reason says why a rule did not decide by its limits alone.
 type Reason string
 
+// Why a rule denied, or let through what it could not decide.
 const (
 	ReasonLimit      Reason = "limit"         // a window has no room
 	ReasonMissingKey Reason = "missing_key"   // the request lacks a part of the key

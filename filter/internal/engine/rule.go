@@ -60,7 +60,7 @@ func (e *Engine) compile(p *policy.Rule) (rule, error) {
 	r.windows = p.Windows()
 	slices.SortFunc(r.windows, limit.Window.Compare)
 	for _, l := range p.Limits {
-		r.order = append(r.order, slices.IndexFunc(r.windows, l.Window.Same))
+		r.order = append(r.order, slices.IndexFunc(r.windows, l.Same))
 	}
 	r.jitters = slices.ContainsFunc(r.windows, func(w limit.Window) bool { return w.Jitter > 0 })
 	for i := range p.Overrides {
