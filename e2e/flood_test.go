@@ -118,24 +118,26 @@ func TestThousandRenames(t *testing.T) {
 	l := p.load(8)
 	l.send(t, 20_000, user("one"))
 	before := settled(t, p)
-	stop, stopped := make(chan struct{}), make(chan struct{})
+	stop, stopped := make(chan struct{}), make(chan error)
 	go func() {
-		defer close(stopped)
-		for n := 0; ; n += 2000 {
+		var err error
+		for n := 0; err == nil; n += 2000 {
 			select {
 			case <-stop:
+				stopped <- nil
 				return
 			default:
-				l.send(t, 2000, func(i int) request { return request{"/", "x-user-id", fmt.Sprint("k", n+i)} })
+				_, err = l.try(2000, func(i int) request { return request{"/", "x-user-id", fmt.Sprint("k", n+i)} })
 			}
 		}
+		stopped <- err
 	}()
 	for i := 1; i <= renames; i++ {
 		c.push(t, policy(i))
 	}
 	eventually(t, time.Minute, "the last revision to run", func() bool { return c.proxies(t)["edge"].Runs == renames+1 })
 	close(stop)
-	<-stopped
+	require.NoError(t, <-stopped)
 	grown := settled(t, p) - before
 	counters, vanished := memoryOf(t, policy(0))
 	t.Logf("%d renames: grown by %d bytes, validate printed %d and %d for vanished ones", renames, grown, counters, vanished)

@@ -44,7 +44,7 @@ func hostileHeads() (heads []string) {
 	head("/", "big: "+strings.Repeat("ab", 29_500))
 	head("/", "big: "+strings.Repeat("ab", 40_000))
 	head("/", many...)
-	head("/", append(many, many...)...)
+	head("/", slices.Concat(many, many)...)
 	head("/", "k: "+long)
 	head("/", "k: "+long, "k: "+long)
 	head("/?q="+long, "cookie: c="+long)

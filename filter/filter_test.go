@@ -132,7 +132,7 @@ func TestHostCallsOfSeveralAlgorithms(t *testing.T) {
 
 func TestRefusedPolicyWritesNothing(t *testing.T) {
 	for _, bad := range []string{
-		``, `{`, `[]`, `{"version":2,"rules":[]}`, `{"version":1,"rules":[],"colour":"red"}`,
+		``, `{`, `[]`, `{"version":2,"rules":[]}`, `{"version":1,"rules":[],"flavor":"red"}`,
 		`{"version":1,"rules":[{"name":"r","limits":["-1/1h"]}]}`,
 		`{"version":1,"rules":[{"name":"r","limits":["1/0s"]}]}`,
 		`{"version":1,"rules":[{"name":"r","limits":["1/1h"],"match":{"paths":["~("]}}]}`,

@@ -36,13 +36,13 @@ func TestOlderModuleBesideThisOne(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := sim.NewStore()
 			shared := func(o *sim.Options) { o.Store = store }
-			new, old := start(t, shared), start(t, shared, func(o *sim.Options) { o.Wasm = frozen(t) })
+			fresh, old := start(t, shared), start(t, shared, func(o *sim.Options) { o.Wasm = frozen(t) })
 			config := policy(`{"name":"r","key":[{"header":"x-user-id"}],` + rule + `}`)
-			require.NoError(t, new.Configure(config))
+			require.NoError(t, fresh.Configure(config))
 			require.NoError(t, old.Configure(config))
 			passed := 0
 			for i := range 200 {
-				b := new
+				b := fresh
 				if i%3 == 0 {
 					b = old
 				}

@@ -40,7 +40,7 @@ func installLimits(t *testing.T, python string) string {
 		return site
 	}
 	require.NoError(t, os.MkdirAll(out, 0o755))
-	tmp, err := os.MkdirTemp(out, ".limits-")
+	tmp, err := os.MkdirTemp(out, ".limits-") //nolint:usetesting // what is in it moves to out: one file system
 	require.NoError(t, err)
 	defer os.RemoveAll(tmp)
 	run := func(name string, args ...string) {

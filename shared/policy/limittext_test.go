@@ -93,8 +93,8 @@ func TestParseDuration(t *testing.T) {
 func TestNearest(t *testing.T) {
 	words := []string{"name", "limits", "missing_key", "on_error", "key"}
 	for text, want := range map[string]string{
-		"nmae": "name", "Limits": "limits", "limit": "limits", "missingkey": "missing_key", "missing-key": "missing_key",
-		"onerror": "on_error", "keys": "key", "k": "", "kye": "key", "colour": "", "": "", strings.Repeat("name", 20): "",
+		"naem": "name", "Limits": "limits", "limit": "limits", "missingkey": "missing_key", "missing-key": "missing_key",
+		"onerror": "on_error", "keys": "key", "k": "", "kye": "key", "flavor": "", "": "", strings.Repeat("name", 20): "",
 	} {
 		require.Equal(t, want, nearest(text, words), text)
 	}

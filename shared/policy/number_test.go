@@ -19,7 +19,7 @@ func TestNumbersOfAStruct(t *testing.T) {
 		doc := parse(t, fmt.Sprintf(`{"version":1.0,"rules":[{"name":"a","limits":[{"requests":%s,"per":"1m"}]}]}`, text))
 		p, problems, _ := policy.ReadPushed(doc)
 		require.Empty(t, problems, text)
-		require.Equal(t, want, p.Rules[0].Limits[0].Window.Limit, text)
+		require.Equal(t, want, p.Rules[0].Limits[0].Limit, text)
 	}
 	// The largest number there may be is far below 2^53, where doubles stop
 	// being exact: one that was rounded is refused.

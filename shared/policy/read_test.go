@@ -124,7 +124,7 @@ func TestReadFull(t *testing.T) {
 		}},
 	}, p)
 	require.Equal(t, "header:9:x-user-id,client_ip:24:56,client_ip:32:64,client_ip:32:64,host,method,path:0,path:0,path:2", p.Rules[0].KeyDefinition())
-	require.Equal(t, "", p.Rules[1].KeyDefinition())
+	require.Empty(t, p.Rules[1].KeyDefinition())
 	require.Equal(t, []limit.Window{window(perKey, 5, minute, 0)}, p.Rules[1].Windows())
 	require.Empty(t, p.Rules[2].Windows())
 	require.Empty(t, p.Rules[3].Overrides[0].Windows())
@@ -244,7 +244,7 @@ func TestReadPushed(t *testing.T) {
 	require.Equal(t, "42", p.Revision)
 	p, errs, _ = policy.ReadPushed(parse(t, `{"version":1,"rules":[]}`))
 	require.Empty(t, messages(errs))
-	require.Equal(t, "", p.Revision)
+	require.Empty(t, p.Revision)
 	_, errs, _ = policy.ReadPushed(parse(t, `{"version":1,"revision":"`+strings.Repeat("9", 65)+`"}`))
 	require.Equal(t, []string{"revision: must be at most 64 bytes, not 65"}, messages(errs))
 }

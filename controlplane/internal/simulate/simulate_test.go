@@ -95,6 +95,7 @@ rules:
 {"at_ms":3700000,"op":"stats"}
 `, 1)
 	require.NoError(t, err)
+	//nolint:testifylint // lines of JSON, whose bytes are what matters
 	require.Equal(t, `{"at_ms":1500,"op":"get","value":0,"windows":[{"limit":4,"per_ms":10000,"used":0,"remaining":4,"reset_ms":8500},{"name":"hourly","limit":9,"per_ms":3600000,"used":0,"remaining":9,"reset_ms":0},{"limit":6,"per_ms":60000,"used":0,"remaining":6,"reset_ms":0}]}
 {"at_ms":1500,"op":"expires_at","value":10000,"windows":[{"limit":4,"per_ms":10000,"used":0,"remaining":4,"reset_ms":8500},{"name":"hourly","limit":9,"per_ms":3600000,"used":0,"remaining":9,"reset_ms":0},{"limit":6,"per_ms":60000,"used":0,"remaining":6,"reset_ms":0}]}
 {"at_ms":1500,"op":"reset","value":0,"windows":[{"limit":4,"per_ms":10000,"used":0,"remaining":4,"reset_ms":8500},{"name":"hourly","limit":9,"per_ms":3600000,"used":0,"remaining":9,"reset_ms":0},{"limit":6,"per_ms":60000,"used":0,"remaining":6,"reset_ms":0}]}

@@ -8,16 +8,16 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// leased is a rule by the header x-NAME that leases up to eight units, whose
+// leased is a rule by the header x-user that leases up to eight units, whose
 // hits may have a cost.
-func leased(name string, windows ...string) string {
-	return fmt.Sprintf(`{"name":%q,"key":[{"header":"x-%s"}],"missing_key":"skip","capacity":4,"lease":8,"cost":{"header":"x-cost"},"limits":[%s]}`,
-		name, name, strings.Join(windows, ","))
+func leased(windows ...string) string {
+	return fmt.Sprintf(`{"name":"user","key":[{"header":"x-user"}],"missing_key":"skip","capacity":4,"lease":8,"cost":{"header":"x-cost"},"limits":[%s]}`,
+		strings.Join(windows, ","))
 }
 
-// costly is a hit of a user that takes so many units.
-func costly(at int64, user string, units int) step {
-	r := &sim.Request{Headers: [][2]string{{"x-user", user}, {"x-cost", strconv.Itoa(units)}}}
+// costly is a hit of the user a that takes so many units.
+func costly(at int64, units int) step {
+	r := &sim.Request{Headers: [][2]string{{"x-user", "a"}, {"x-cost", strconv.Itoa(units)}}}
 	return step{at, func(b *bench, worker int) string {
 		res, err := b.Serve(worker, r)
 		if err != nil {
@@ -31,7 +31,7 @@ func costly(at int64, user string, units int) step {
 // is more than a lease has beside it, then gives back what is left of one.
 const over = now + 200*ms
 
-func last(user string) step { return costly(over, user, 8) }
+func last() step { return costly(over, 8) }
 
 // tickAt gives back what is left as well.
 func tickAt(at int64) step {
@@ -79,10 +79,10 @@ func leases() (list []scenario) {
 // rest.
 func hotLease(algorithm string) scenario {
 	return scenario{
-		name: "leases on a hot key, " + algorithm, policy: leased("user", window(algorithm, 100)),
+		name: "leases on a hot key, " + algorithm, policy: leased(window(algorithm, 100)),
 		scripts: [][]step{
-			{hit(now, "a", ""), hit(now+ms, "a", ""), hit(now+2*ms, "a", ""), hit(now+3*ms, "a", ""), last("a")},
-			{hit(now, "a", ""), hit(now+ms, "a", ""), last("a")},
+			{hit(now, "a", ""), hit(now+ms, "a", ""), hit(now+2*ms, "a", ""), hit(now+3*ms, "a", ""), last()},
+			{hit(now, "a", ""), hit(now+ms, "a", ""), last()},
 		},
 		observed: []step{operate(over, "get", of("user", "a"))},
 		judge:    counted(100, []int{1, 1, 1, 1, 8}, []int{1, 1, 8}),
@@ -93,7 +93,7 @@ func hotLease(algorithm string) scenario {
 // request.
 func tickOfALease(algorithm string) scenario {
 	return scenario{
-		name: "a tick ends a lease, " + algorithm, policy: leased("user", window(algorithm, 100)),
+		name: "a tick ends a lease, " + algorithm, policy: leased(window(algorithm, 100)),
 		scripts: [][]step{
 			{hit(now, "a", ""), hit(now+ms, "a", ""), tickAt(over), tickAt(over + ms)}, {hit(now, "a", ""), operate(now, "inc", of("user", "a")+"&n=3")},
 		},
@@ -105,9 +105,9 @@ func tickOfALease(algorithm string) scenario {
 // lastUnits: what one worker holds when the others take all that is left.
 func lastUnits(algorithm string) scenario {
 	return scenario{
-		name: "the last units beside a lease, " + algorithm, policy: leased("user", window(algorithm, 36)),
+		name: "the last units beside a lease, " + algorithm, policy: leased(window(algorithm, 36)),
 		scripts: [][]step{
-			{hit(now, "a", ""), hit(now+ms, "a", ""), hit(now+2*ms, "a", ""), costly(over, "a", 2)}, {costly(now, "a", 32)}, {costly(now, "a", 2)},
+			{hit(now, "a", ""), hit(now+ms, "a", ""), hit(now+2*ms, "a", ""), costly(over, 2)}, {costly(now, 32)}, {costly(now, 2)},
 		},
 		observed: []step{operate(over, "get", of("user", "a"))},
 		apart:    true, // what is held and given back later is denied in between
@@ -119,10 +119,10 @@ func lastUnits(algorithm string) scenario {
 func rollOfALease(algorithm string) scenario {
 	const next = base + hour
 	return scenario{
-		name: "a window with a lease rolls, " + algorithm, policy: leased("user", window(algorithm, 100)),
+		name: "a window with a lease rolls, " + algorithm, policy: leased(window(algorithm, 100)),
 		setUp: []step{hit(next-300*ms, "b", "")},
 		scripts: [][]step{
-			{hit(next-4*ms, "a", ""), hit(next-3*ms, "a", ""), hit(next, "a", ""), costly(next+200*ms, "a", 8)}, {hit(next, "a", ""), hit(next+ms, "a", ""), costly(next+200*ms, "a", 8)},
+			{hit(next-4*ms, "a", ""), hit(next-3*ms, "a", ""), hit(next, "a", ""), costly(next+200*ms, 8)}, {hit(next, "a", ""), hit(next+ms, "a", ""), costly(next+200*ms, 8)},
 		},
 		observed: []step{operate(next+200*ms, "get", of("user", "a"))},
 		judge: func(o *outcome) error {
@@ -142,10 +142,10 @@ func rollOfALease(algorithm string) scenario {
 // that worker may serve them; then it must count.
 func resetOfALease(algorithm string) scenario {
 	return scenario{
-		name: "reset beside a lease, " + algorithm, policy: leased("user", window(algorithm, 64)),
+		name: "reset beside a lease, " + algorithm, policy: leased(window(algorithm, 64)),
 		scripts: [][]step{
 			{hit(now, "a", ""), hit(now+ms, "a", ""), hit(now+2*ms, "a", ""), hit(now+3*ms, "a", ""), hit(now+150*ms, "a", "")},
-			{operate(now, "reset", of("user", "a")), costly(now, "a", 64)},
+			{operate(now, "reset", of("user", "a")), costly(now, 64)},
 		},
 		observed: []step{operate(over, "get", of("user", "a"))},
 		apart:    true, // what is held may be served after a reset
@@ -166,9 +166,9 @@ func resetOfALease(algorithm string) scenario {
 // lease, or took one.
 func takeBackOfALease(algorithm string) scenario {
 	return scenario{
-		name: "take-back with leases, " + algorithm, policy: leased("user", window(algorithm, 100)) + "," + rule("tenant", window("fixed_window", 1)),
+		name: "take-back with leases, " + algorithm, policy: leased(window(algorithm, 100)) + "," + rule("tenant", window("fixed_window", 1)),
 		scripts: [][]step{
-			{hit(now, "a", ""), hit(now+ms, "a", "t"), hit(now+2*ms, "a", "t"), last("a")}, {hit(now, "a", "t")},
+			{hit(now, "a", ""), hit(now+ms, "a", "t"), hit(now+2*ms, "a", "t"), last()}, {hit(now, "a", "t")},
 		},
 		observed: []step{operate(over, "get", of("user", "a")), operate(over, "get", of("tenant", "t"))},
 		apart:    true,
@@ -180,11 +180,11 @@ func takeBackOfALease(algorithm string) scenario {
 
 // sharedLease: two rules of one counter are served from one lease.
 func sharedLease(algorithm string) scenario {
-	second := strings.Replace(leased("user", window(algorithm, 50)), `"name":"user"`, `"name":"tenth","match":{"headers":{"x-tenant":"*"}},"counter":"user"`, 1)
+	second := strings.Replace(leased(window(algorithm, 50)), `"name":"user"`, `"name":"tenth","match":{"headers":{"x-tenant":"*"}},"counter":"user"`, 1)
 	return scenario{
-		name: "a lease of two rules, " + algorithm, policy: leased("user", window(algorithm, 100)) + "," + second,
+		name: "a lease of two rules, " + algorithm, policy: leased(window(algorithm, 100)) + "," + second,
 		scripts: [][]step{
-			{hit(now, "a", ""), hit(now+ms, "a", "t"), hit(now+2*ms, "a", "t"), last("a")}, {hit(now, "a", "t"), last("a")},
+			{hit(now, "a", ""), hit(now+ms, "a", "t"), hit(now+2*ms, "a", "t"), last()}, {hit(now, "a", "t"), last()},
 		},
 		observed: []step{operate(over, "get", of("user", "a"))},
 		judge: func(o *outcome) error {
@@ -198,7 +198,7 @@ func sharedLease(algorithm string) scenario {
 func changeOfALease(algorithm string) scenario {
 	two := `{"requests":60,"per":"2h"}`
 	return scenario{
-		name: "config change beside a lease, " + algorithm, policy: leased("user", window(algorithm, 40)), next: leased("user", window(algorithm, 40), two),
+		name: "config change beside a lease, " + algorithm, policy: leased(window(algorithm, 40)), next: leased(window(algorithm, 40), two),
 		scripts: [][]step{
 			{hit(now, "a", ""), hit(now+ms, "a", ""), change(now + 2*ms), hit(now+2*ms, "a", "")},
 			{hit(now, "a", ""), hit(now+ms, "a", ""), change(now + ms)},
@@ -212,11 +212,11 @@ func changeOfALease(algorithm string) scenario {
 
 // evictedLease: a key is evicted while a worker holds units of it.
 func evictedLease(algorithm string) scenario {
-	policy := strings.Replace(leased("user", window(algorithm, 40)), `"capacity":4`, `"capacity":1`, 1)
+	policy := strings.Replace(leased(window(algorithm, 40)), `"capacity":4`, `"capacity":1`, 1)
 	return scenario{
 		name: "eviction beside a lease, " + algorithm, policy: policy,
 		scripts: [][]step{
-			{hit(now, "a", ""), hit(now+ms, "a", ""), hit(now+2*ms, "a", ""), costly(over, "a", 8)}, {hit(now, "b", "")},
+			{hit(now, "a", ""), hit(now+ms, "a", ""), hit(now+2*ms, "a", ""), costly(over, 8)}, {hit(now, "b", "")},
 		},
 		observed: []step{operate(over, "get", of("user", "a"))},
 		apart:    true,

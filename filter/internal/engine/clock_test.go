@@ -26,7 +26,7 @@ func TestWildClockBesideADenial(t *testing.T) {
 		v := e.Decide()
 		require.False(t, v.Allowed, algorithm)
 		require.Equal(t, "often", v.DeniedBy().Name, algorithm)
-		require.EqualValues(t, 1e9, v.RetryNs)
+		require.Equal(t, int64(1e9), v.RetryNs)
 		p.now += 1e9 - 1
 		again := e.Decide()
 		require.EqualValues(t, 1, again.RetryNs, algorithm)

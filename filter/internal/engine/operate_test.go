@@ -120,7 +120,7 @@ func TestOperationsOnLayeredRules(t *testing.T) {
 		require.Equal(t, 2, admits(p, e, 2))
 		answer := operate(t, e, Operation{Name: c.op, Rule: "r", N: c.n, Window: c.window})
 		var value, a, b, d int64
-		words := strings.FieldsFunc(answer, func(r rune) bool { return !(r >= '0' && r <= '9' || r == '-') })
+		words := strings.FieldsFunc(answer, func(r rune) bool { return (r < '0' || r > '9') && r != '-' })
 		require.NotEmpty(t, words)
 		_, err := fmt.Sscan(words[0], &value)
 		require.NoError(t, err)

@@ -95,7 +95,7 @@ func TestUnlimitedKeysTakeNoSlot(t *testing.T) {
 	require.Contains(t, string(e.Decide().AppendReport(nil)), `"allowed":true,"windows":[]`)
 	_, err := e.Operate(nil, Operation{Name: "get", Rule: "r", Key: []string{"probe"}})
 	require.ErrorContains(t, err, `rule "r" counts nothing for this key`)
-	require.Equal(t, `{"allowed":true,"rules":[{"rule":"r","key":["probe"],"mode":"enforced","allowed":true,"windows":[]}]}`,
+	require.Equal(t, `{"allowed":true,"rules":[{"rule":"r","key":["probe"],"mode":"enforced","allowed":true,"windows":[]}]}`, //nolint:testifylint // its bytes are what matters
 		operate(t, e, Operation{Name: "peek", Rule: "r", Key: []string{"probe"}, N: 9}))
 }
 

@@ -29,9 +29,9 @@ func TestShadow(t *testing.T) {
 	require.Contains(t, string(v.AppendReport(nil)), `{"rule":"s","key":[],"mode":"shadow","allowed":true,"reason":"not_asked","windows":[]}`,
 		"a request that an enforced rule denies is not shown to it")
 	m := e.rules[0].metrics
-	require.EqualValues(t, []uint64{2, 2, 0}, []uint64{m.Allowed, m.ShadowDenied, m.Denied})
+	require.Equal(t, []uint64{2, 2, 0}, []uint64{m.Allowed, m.ShadowDenied, m.Denied})
 	m = e.rules[1].metrics
-	require.EqualValues(t, []uint64{4, 0, 1}, []uint64{m.Allowed, m.ShadowDenied, m.Denied})
+	require.Equal(t, []uint64{4, 0, 1}, []uint64{m.Allowed, m.ShadowDenied, m.Denied})
 }
 
 // Shadow rules commit last: nothing of theirs is ever taken back, and their
