@@ -12,9 +12,7 @@ import (
 	"fortio.org/log"
 
 	"github.com/sluice-ratelimit/sluice/build/bench/performance"
-	"github.com/sluice-ratelimit/sluice/build/loading"
 	"github.com/sluice-ratelimit/sluice/build/machine"
-	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -77,8 +75,8 @@ func (b *bench) run(ctx context.Context) (performance.Run, error) {
 	if result.Envoy, err = proc.Version(ctx, b.envoy); err != nil {
 		return result, err
 	}
-	list, loads := b.chosen(), b.loads()
-	if len(list)+len(loads) == 0 {
+	list, modules := b.chosen(), b.modules()
+	if len(list)+len(modules) == 0 {
 		return result, errors.New("no case has such a name")
 	}
 	if err := b.complete(list); err != nil {
@@ -87,8 +85,8 @@ func (b *bench) run(ctx context.Context) (performance.Run, error) {
 	for _, s := range list {
 		result.Cases = append(result.Cases, performance.Case{Name: s.name, Title: s.title, Workers: max(s.workers, 1), Direct: s.direct, Why: refused(s.policy)})
 	}
-	for _, l := range loads {
-		result.Loads = append(result.Loads, performance.Load{Name: l.name, Title: l.title})
+	for _, m := range modules {
+		result.Loads = append(result.Loads, performance.Load{Name: m.name, Title: m.title})
 	}
 	for round := range b.rounds {
 		for i := range list {
@@ -101,9 +99,9 @@ func (b *bench) run(ctx context.Context) (performance.Run, error) {
 					round+1, b.rounds, list[i].name, v.BaseUs, v.TestUs, v.Ratio, v.RatioLow, v.RatioHigh, v.Busy, v.Foreign)
 			}
 		}
-		for i := range loads {
-			if err := b.load(ctx, loads[i], &result.Loads[i]); err != nil {
-				return result, fmt.Errorf("load %s: %w", loads[i].name, err)
+		for i := range modules {
+			if err := b.visitModule(ctx, modules[i], &result.Loads[i]); err != nil {
+				return result, fmt.Errorf("load %s: %w", modules[i].name, err)
 			}
 		}
 	}
@@ -171,58 +169,6 @@ func (b *bench) visitCase(ctx context.Context, s subject, into *performance.Case
 		into.Visits = append(into.Visits, got)
 	}
 	return err
-}
-
-// loaded is something that an Envoy loads while it runs.
-type loaded struct {
-	name, title string
-	plugin      func() (envoy.Plugin, error)
-	changed     string // policy
-}
-
-func (b *bench) loads() (list []loaded) {
-	if b.against != "" {
-		return nil
-	}
-	before, after := paths(10), policyOf("", byHeader("another", limits("5/1h")))
-	for _, l := range []loaded{
-		{name: "floor", title: "the floor's module", plugin: b.floorPlugin},
-		{name: "bare", title: "bare Go module", plugin: b.barePlugin},
-		{name: performance.Ours, title: "the filter with a policy of 10 rules", changed: after, plugin: func() (envoy.Plugin, error) {
-			return envoy.Plugin{Wasm: b.wasm, Policy: []byte(before)}, nil
-		}},
-	} {
-		if b.which.MatchString("load-" + l.name) {
-			list = append(list, l)
-		}
-	}
-	return list
-}
-
-// loadWorkers is how many threads of Envoy the loads are measured with: each
-// has a machine of its own.
-const loadWorkers = 4
-
-func (b *bench) load(ctx context.Context, l loaded, into *performance.Load) error {
-	plugin, err := l.plugin()
-	if err != nil {
-		return err
-	}
-	var changed []byte
-	if l.changed != "" {
-		changed = []byte(l.changed)
-	}
-	got, err := loading.Measure(ctx, b.envoy, loadWorkers, plugin, changed, func(pid int) error { return machine.Pin(pid, b.allCores...) })
-	if err != nil {
-		return err
-	}
-	into.BlockedMs = append(into.BlockedMs, milliseconds(got.Blocked))
-	into.Grown = append(into.Grown, got.Grown)
-	if changed != nil {
-		into.ChangedMs = append(into.ChangedMs, milliseconds(got.Changed))
-	}
-	fmt.Printf("load %s: blocked for %v, grown by %.1f MiB\n", l.name, got.Blocked.Round(time.Millisecond), float64(got.Grown)/(1<<20))
-	return nil
 }
 
 func milliseconds(d time.Duration) float64 { return round(float64(d.Microseconds()) / 1e3) }

@@ -1,14 +1,8 @@
-// Package buildtest compiles for tests: the filter, as it is and with faults, and
-// the reader of custom resources. It also keeps what tests have measured.
-//
-// Its invariant: what a test gets was compiled from the tree under test, never
-// an older file that happened to lie around. No program may import it.
 package buildtest
 
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -16,12 +10,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/graft"
 )
-
-// Root returns the root folder of this repository.
-func Root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Dir(filepath.Dir(filepath.Dir(file)))
-}
 
 // Filter compiles the filter with the given build tags and returns the file.
 func Filter(tb testing.TB, tags ...string) string {
@@ -43,7 +31,3 @@ func Wasm(tb testing.TB, tags ...string) []byte {
 	require.NoError(tb, err)
 	return wasm
 }
-
-// CacheDir is where tests keep modules compiled for the simulator, which takes
-// seconds for each otherwise.
-func CacheDir() string { return filepath.Join(Root(), "build", "out", "compiled") }
