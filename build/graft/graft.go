@@ -13,7 +13,9 @@
 package graft
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -96,6 +98,9 @@ func (g *grafter) graft() error {
 			return fmt.Errorf("it does not export %s", name)
 		}
 	}
+	if err := g.stayAwake(); err != nil {
+		return err
+	}
 	g.front = g.add(globalSection, []byte{typeI32, 1, opI32Const, 0, opEnd})
 	g.instead["proxy_on_request_headers"] = g.number[goRequest]
 	g.function("_initialize", 0, false, 0, g.initialize)
@@ -141,8 +146,37 @@ func (g *grafter) function(name string, parameters int, answers bool, locals int
 	write(b)
 	b.code = append(b.code, opEnd)
 	kind := binary.AppendUvarint(nil, uint64(g.add(typeSection, signature)))
-	g.instead[name] = g.imported + g.add(functionSection, kind)
+	g.instead[name] = uint32(len(g.imported)) + g.add(functionSection, kind)
 	g.add(codeSection, append(binary.AppendUvarint(nil, uint64(len(b.code))), b.code...))
+}
+
+// maxWrapper is more bytes than the function has that Go's linker puts around an
+// import, and too few for one with a table of jumps.
+const maxWrapper = 100
+
+// stayAwake answers Go's runtime that the time it would wait is over, in the place
+// of poll_oneoff, which the oldest proxies do not have. The runtime asks it what
+// there is to wake up for at each garbage collection once one of its goroutines
+// has slept, and to give others time before it prints why it ends.
+func (g *grafter) stayAwake() error {
+	poll := slices.Index(g.imported, imported{"wasi_snapshot_preview1", "poll_oneoff"})
+	if poll < 0 {
+		return errors.New("it does not import poll_oneoff")
+	}
+	wait := (&body{}).call(uint32(poll)).code
+	over := (&body{}).op(opDrop).op(opDrop).op(opDrop).op(opDrop).i32(0).code // no error, and no event
+	found := 0
+	err := g.editBodies(func(code []byte) []byte {
+		if len(code) > maxWrapper || !bytes.Contains(code, wait) {
+			return code
+		}
+		found++
+		return bytes.Replace(code, wait, over, 1)
+	})
+	if err == nil && found != 1 {
+		err = fmt.Errorf("%d functions look like the one around poll_oneoff, not 1", found)
+	}
+	return err
 }
 
 // initialize starts Go's runtime and asks it where the shared struct is.

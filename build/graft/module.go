@@ -27,8 +27,11 @@ const preamble = "\x00asm\x01\x00\x00\x00"
 // module is a module's sections, in their order.
 type module struct {
 	sections []section
-	imported uint32 // how many functions are imported; the module's own have the numbers behind
+	imported []imported // functions; the module's own have the numbers behind
 }
+
+// imported is a function that the host has.
+type imported struct{ module, name string }
 
 type section struct {
 	id   byte
@@ -60,7 +63,7 @@ func parse(wasm []byte) (*module, error) {
 			return nil, fmt.Errorf("it has no section %d", id)
 		}
 	}
-	return m, m.countImports()
+	return m, m.readImports()
 }
 
 func (m *module) section(id byte) *section {
@@ -72,20 +75,19 @@ func (m *module) section(id byte) *section {
 	return nil
 }
 
-func (m *module) countImports() error {
+func (m *module) readImports() error {
 	s := m.section(importSection)
 	if s == nil {
 		return nil
 	}
 	r := reader{rest: s.body}
 	for range r.number() {
-		r.bytes(r.number())
-		r.bytes(r.number())
+		f := imported{string(r.bytes(r.number())), string(r.bytes(r.number()))}
 		if kind := r.byte(); kind != kindFunction {
 			return fmt.Errorf("it imports something of kind %d, not only functions", kind)
 		}
 		r.number()
-		m.imported++
+		m.imported = append(m.imported, f)
 	}
 	if r.short {
 		return errors.New("its import section ends early")
@@ -104,6 +106,23 @@ func (m *module) add(id byte, items ...[]byte) (first uint32) {
 		s.body = append(s.body, item...)
 	}
 	return first
+}
+
+// editBodies replaces the code of every function by what edit makes of it.
+func (m *module) editBodies(edit func(code []byte) []byte) error {
+	s := m.section(codeSection)
+	r := reader{rest: s.body}
+	count := r.number()
+	body := binary.AppendUvarint(make([]byte, 0, len(s.body)), uint64(count))
+	for range count {
+		code := edit(r.bytes(r.number()))
+		body = append(binary.AppendUvarint(body, uint64(len(code))), code...)
+	}
+	if r.short {
+		return errors.New("its code section ends early")
+	}
+	s.body = body
+	return nil
 }
 
 func (m *module) exports() ([]export, error) {

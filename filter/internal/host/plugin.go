@@ -1,6 +1,7 @@
 package host
 
 import (
+	"runtime"
 	"slices"
 	"strconv"
 
@@ -80,6 +81,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		proxywasm.LogCritical("sluice: read the plugin configuration: " + err.Error())
 		return
 	}
+	policyBytes += len(text)
 	pol, ok := readPolicy(text)
 	if !ok {
 		return
@@ -196,8 +198,27 @@ func (p *plugin) OnPluginDone() bool {
 		p.metrics.flush(p.engine)
 		p.forget()
 		p.engine.Release()
+		p.engine = nil
 	}
+	collect()
 	return true
+}
+
+// policyBytes is how much was read into policies since the last collection,
+// collectAfter how much leaves enough behind to be worth one: a collection takes
+// milliseconds, or a tenth of what it takes to read that much.
+var policyBytes int
+
+const collectAfter = 64 << 10
+
+// collect frees what configurations that ended have left behind. Left to itself
+// Go's runtime would hardly come to the end of a collection: its own goroutines
+// have no time in a filter, which only ever answers calls.
+func collect() {
+	if policyBytes >= collectAfter {
+		policyBytes = 0
+		runtime.GC()
+	}
 }
 
 // recovered keeps a panic inside the callback: let out, it would kill the VM
