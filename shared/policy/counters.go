@@ -55,9 +55,8 @@ func (r *reader) checkRules(v value, p *Policy) {
 		return
 	}
 	r.managed(p)
-	if m := p.Memory(); m.Bytes > warnBytes {
-		r.warn(fieldAt(v, "rules"), "counters for "+itoa(int64(m.Keys))+" live keys take up to "+
-			itoa(int64(m.Bytes>>20))+" MiB in each Envoy: lower capacity if fewer keys are live at a time")
+	if m := p.Memory(); m.Bytes+m.LeaseBytes > warnBytes {
+		r.warn(fieldAt(v, "rules"), m.warning())
 	}
 }
 

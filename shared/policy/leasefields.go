@@ -8,7 +8,19 @@ const (
 	// LeaseShare is the part of what a key has left that one lease takes at
 	// most: a sixteenth.
 	LeaseShare = 16
+	// LeaseKeys is how many keys of a counter a worker leases at a time.
+	LeaseKeys = 256
+
+	// A worker remembers this much of each of those keys, and of each window.
+	leaseKeyBytes    = 64
+	leaseWindowBytes = 8
 )
+
+// LeaseBytes is the memory that a counter's leases take in a worker, once there
+// was one.
+func LeaseBytes(windows int) uint64 {
+	return LeaseKeys * (leaseKeyBytes + leaseWindowBytes*uint64(windows))
+}
 
 // leaseOff is the word for no leases.
 const leaseOff = "off"

@@ -55,7 +55,7 @@ type Engine struct {
 	request request
 	verdict Verdict
 	tries   []*attempt // as many as a request has needed: most policies have far more rules than a request matches
-	leases  []*leases  // one for each table whose rules lease
+	lending *lending   // nil where no rule leases
 	parted  bool       // see Confirm
 	text    [2][]byte  // where header values are put together
 

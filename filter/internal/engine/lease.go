@@ -14,8 +14,6 @@ const (
 	leaseNs = 100_000_000
 	// leaseRestNs is how long a key remembers how much it needed.
 	leaseRestNs = 1_000_000_000
-	// leaseSlots is how many keys of a table have a lease in one worker at a time.
-	leaseSlots = 256
 )
 
 // lease is units of one key that this worker has counted and not yet served.
@@ -27,18 +25,6 @@ type lease struct {
 	left   uint32 // of those, not served
 }
 
-// leases are those of one table. Keys find theirs by their hash; a key whose
-// slot another has is counted hit by hit, until that one's lease is over.
-type leases struct {
-	table   *state.Table
-	most    uint32   // units of a lease
-	metrics *Metrics // of the first rule of the table
-	stopped bool
-	slots   [leaseSlots]lease
-	counted []state.Counted // what the windows of each slot's key have used, all units of its lease included
-	entry   *state.Entry    // for giving back
-}
-
 // loan is what an attempt has to do with its key's lease.
 type loan struct {
 	lease   *lease
@@ -46,90 +32,16 @@ type loan struct {
 	left    uint32       //
 	aimed   bool         // the entry has the key's hash
 	served  bool         // the lease has what the hit needs: the record is not read
-	forgone uint32       // units that the next write of the entry gives back
 	lent    bool         // the hit came out of a lease, or with one
 	charge  state.Charge // in which it was counted, then
 	jitter  uint64       // the key's stable hash
-}
-
-// lend gives every rule that leases the leases of its table.
-func (e *Engine) lend() {
-	entry := &state.Entry{}
-	for i := range e.rules {
-		r := &e.rules[i]
-		if r.policy.Lease < 2 || r.table == nil {
-			continue
-		}
-		for j := range e.rules[:i] {
-			if e.rules[j].table == r.table {
-				r.leases = e.rules[j].leases
-			}
-		}
-		if r.leases == nil {
-			r.leases = &leases{
-				table: r.table, most: r.policy.Lease, metrics: &r.metrics, entry: entry,
-				counted: make([]state.Counted, leaseSlots*len(r.windows)),
-			}
-			e.leases = append(e.leases, r.leases)
-		}
-	}
-}
-
-// lendApart gives the engine's rules copies of the leases that they have. Call
-// it where they are copies of rules with tables of their own.
-func (e *Engine) lendApart() {
-	e.leases = nil
-	entry := &state.Entry{}
-	copies := map[*leases]*leases{}
-	for i := range e.rules {
-		r := &e.rules[i]
-		if r.leases == nil {
-			continue
-		}
-		if copies[r.leases] == nil {
-			b := *r.leases
-			b.table, b.metrics, b.entry = r.table, &r.metrics, entry
-			b.counted = append([]state.Counted(nil), b.counted...)
-			copies[r.leases] = &b
-			e.leases = append(e.leases, &b)
-		}
-		r.leases = copies[r.leases]
-	}
-}
-
-// EndLeases gives back what is left of leases that are over; call it on a tick.
-func (e *Engine) EndLeases() { e.endLeases(false) }
-
-// StopLeases gives back what is left of all leases, and takes none any more.
-func (e *Engine) StopLeases() { e.endLeases(true) }
-
-// resumeLeases ends what StopLeases began.
-func (e *Engine) resumeLeases() {
-	for _, b := range e.leases {
-		b.stopped = false
-	}
-}
-
-func (e *Engine) endLeases(all bool) {
-	if len(e.leases) == 0 {
-		return
-	}
-	now := e.host.Now()
-	for _, b := range e.leases {
-		for i := range b.slots {
-			if l := &b.slots[i]; l.left > 0 && (all || !b.live(l, now)) {
-				b.end(l, now)
-			}
-		}
-		b.stopped = b.stopped || all
-	}
 }
 
 // end gives back what is left of a lease.
 func (b *leases) end(l *lease, now int64) {
 	units := l.drop()
 	if units > 0 {
-		b.gave(units, b.table.GiveBack(b.entry, &l.charge, now, units))
+		b.gave(units, b.table.GiveBack(&b.worker.entry, &l.charge, now, units))
 	}
 }
 
@@ -156,7 +68,10 @@ func (b *leases) live(l *lease, now int64) bool {
 	return l.serial != 0 && now >= c.CalledNs && now-c.CalledNs < leaseNs && max(now, c.Now) < c.EndNs && b.table.Holds(c)
 }
 
-func (b *leases) slot(hash uint64) *lease { return &b.slots[hash%leaseSlots] }
+func (b *leases) slot(hash uint64) *lease { return &b.slots[b.at(hash)] }
+
+// at is the index of the slot. Both numbers of slots are powers of two.
+func (b *leases) at(hash uint64) int { return int(hash & uint64(len(b.slots)-1)) }
 
 // of returns the lease of the key with that hash, or nil.
 func (b *leases) of(hash uint64) *lease {
@@ -168,8 +83,8 @@ func (b *leases) of(hash uint64) *lease {
 
 // countedAt is what the windows of the slot's key have used.
 func (b *leases) countedAt(hash uint64) []state.Counted {
-	windows := len(b.counted) / leaseSlots
-	at := int(hash%leaseSlots) * windows
+	windows := b.windows()
+	at := b.at(hash) * windows
 	return b.counted[at : at+windows]
 }
 
@@ -192,7 +107,7 @@ func (b *leases) next(l *lease, now int64) uint32 {
 func (t *attempt) borrow(now int64) bool {
 	t.loan = loan{jitter: t.loan.jitter}
 	b := t.rule.leases
-	if b == nil || b.stopped {
+	if b == nil || b.worker.stopped {
 		return false
 	}
 	hash, ok := b.table.Aim(&t.entry, t.limits.Bytes)
@@ -229,16 +144,12 @@ func (t *attempt) forgo() {
 		return
 	}
 	l := b.of(b.table.Hash(&t.entry))
-	t.loan.lease, t.loan.forgone = l, 0
+	t.loan.lease = l
 	if l == nil {
 		return
 	}
-	if l.left > 0 {
-		if b.table.Forgo(&t.entry, &l.charge, l.left) {
-			t.loan.forgone = l.left
-		} else {
-			b.gave(l.drop(), false)
-		}
+	if l.left > 0 && !b.table.Forgo(&t.entry, &l.charge, l.left) {
+		b.gave(l.drop(), false)
 	}
 	t.loan.serial, t.loan.left = l.serial, l.left
 }
@@ -273,7 +184,7 @@ func (t *attempt) tell(l *lease) {
 // last units are nobody's alone.
 func (t *attempt) extra(now int64) uint32 {
 	b, l := t.rule.leases, t.loan.lease
-	if b == nil || l == nil || b.stopped || t.cost >= b.most || t.entry.Rebased {
+	if b == nil || l == nil || b.worker.stopped || t.cost >= b.most || t.entry.Rebased {
 		return 0
 	}
 	size := b.next(l, now)
@@ -294,14 +205,22 @@ func (t *attempt) extra(now int64) uint32 {
 // that the key was here.
 func (t *attempt) hold(extra uint32, now int64) {
 	b := t.rule.leases
-	if b == nil || b.stopped {
+	if b == nil {
+		return
+	}
+	l := t.loan.lease
+	if l != nil {
+		b.gave(l.drop(), true) // with the commit
+	}
+	if b.worker.stopped {
 		return
 	}
 	charge := b.table.Charged(&t.entry, t.loan.jitter)
-	l := t.loan.lease
-	if l != nil {
-		b.metrics.LeaseReturned += uint64(t.loan.forgone)
-	} else {
+	switch {
+	case extra > 0 && !b.opened():
+		b.open()
+		l = b.slot(charge.Hash)
+	case l == nil:
 		if l = b.slot(charge.Hash); b.live(l, now) {
 			return
 		}
@@ -325,7 +244,7 @@ func (t *attempt) refund(now int64) bool {
 	if l.serial == t.loan.serial {
 		l.left += t.cost
 		t.tell(l)
-	} else if !b.table.GiveBack(b.entry, &t.loan.charge, now, t.cost) {
+	} else if !b.table.GiveBack(&b.worker.entry, &t.loan.charge, now, t.cost) {
 		t.rule.metrics.NotTakenBack++
 	}
 	return true

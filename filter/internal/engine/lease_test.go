@@ -269,7 +269,7 @@ func TestALeaseIsDisplacedWhenItIsOver(t *testing.T) {
 	p.now = aligned
 	e := compileJSON(t, p, leased)
 	hits(e, p, "a", 1+2+4+3)
-	b := e.leases[0]
+	b := e.rules[0].leases
 	slot := e.tries[0].loan.lease
 	other := ""
 	for i := 0; other == ""; i++ {

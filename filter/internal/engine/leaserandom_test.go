@@ -91,9 +91,9 @@ func (r *race) hit(key string) {
 
 // held is how many units of a key the workers hold that are not this one.
 func (r *race) held(e *Engine, key string) (units uint32) {
-	hash := e.leases[0].table.Hash(&e.tries[0].entry)
+	hash := e.rules[0].leases.table.Hash(&e.tries[0].entry)
 	for _, other := range r.workers {
-		if l := other.leases[0].of(hash); other != e && l != nil {
+		if l := other.rules[0].leases.of(hash); other != e && l != nil {
 			units += l.left
 		}
 	}
@@ -179,7 +179,7 @@ func TestRandomRacesOfLeases(t *testing.T) {
 				for j, w := range raceWindows {
 					answer := operate(t, e, Operation{Name: "get", Rule: "r", Key: []string{key}})
 					u := e.tries[0].entry
-					have := e.leases[0].table.Usage(&u, e.rules[0].order[j]).Used
+					have := e.rules[0].leases.table.Usage(&u, e.rules[0].order[j]).Used
 					want := r.admitted[admittedIn{key, j, w.End(u.Now)}]
 					require.GreaterOrEqual(t, have+r.grace[admittedIn{key, j, w.End(u.Now)}], want, "%s of %s, seed %d: %s", fmt.Sprint(w.PeriodNs), key, seed, answer)
 					if !r.lost {

@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+const (
+	// leaseSlots is how many keys of a table have a lease in one worker at a time.
+	leaseSlots = policy.LeaseKeys
+	// watchSlots is how many keys of a table are watched for their need of a
+	// lease at a time, before the first one has.
+	watchSlots = 4
+)
+
+// lending is what the leases of all tables of a worker have in common.
+type lending struct {
+	entry   state.Entry // for giving back
+	stopped bool        // nothing is served or taken
+	books   []*leases   // of the tables that have had a lease
+}
+
+// leases are those of one table. Keys find theirs by their hash; a key whose
+// slot another has is counted hit by hit, until that one's lease is over. There
+// are watchSlots until the first lease, so that a table whose keys are all rare
+// takes no memory for what it never has, and leaseSlots from then on.
+type leases struct {
+	table   *state.Table
+	most    uint32   // units of a lease
+	metrics *Metrics // of the first rule of the table
+	worker  *lending
+	slots   []lease
+	counted []state.Counted // what the windows of each slot's key have used, all units of its lease included
+}
+
+// lend gives every rule that leases the leases of its table.
+func (e *Engine) lend() {
+	var byTable map[*state.Table]*leases
+	for i := range e.rules {
+		r := &e.rules[i]
+		if r.policy.Lease < 2 || r.table == nil {
+			continue
+		}
+		if e.lending == nil {
+			e.lending, byTable = &lending{}, map[*state.Table]*leases{}
+		}
+		b := byTable[r.table]
+		if b == nil {
+			b = &leases{
+				table: r.table, most: r.policy.Lease, metrics: &r.metrics, worker: e.lending,
+				slots: make([]lease, watchSlots), counted: make([]state.Counted, watchSlots*len(r.windows)),
+			}
+			byTable[r.table] = b
+		}
+		r.leases = b
+	}
+}
+
+// lendApart gives the engine's rules copies of the leases that they have. Call
+// it where they are copies of rules with tables of their own.
+func (e *Engine) lendApart() {
+	if e.lending == nil {
+		return
+	}
+	e.lending = &lending{stopped: e.lending.stopped}
+	copies := map[*leases]*leases{}
+	for i := range e.rules {
+		r := &e.rules[i]
+		if r.leases == nil {
+			continue
+		}
+		if copies[r.leases] == nil {
+			b := *r.leases
+			b.table, b.metrics, b.worker = r.table, &r.metrics, e.lending
+			b.slots, b.counted = slices.Clone(b.slots), slices.Clone(b.counted)
+			copies[r.leases] = &b
+		}
+		r.leases = copies[r.leases]
+	}
+}
+
+// open makes room for leases, where there was some to watch keys alone. Who has
+// looked at a watched one finds that it was overtaken.
+func (b *leases) open() {
+	windows := b.windows()
+	clear(b.slots)
+	b.slots = make([]lease, leaseSlots)
+	b.counted = make([]state.Counted, leaseSlots*windows)
+	b.worker.books = append(b.worker.books, b)
+}
+
+func (b *leases) opened() bool { return len(b.slots) == leaseSlots }
+
+func (b *leases) windows() int { return len(b.counted) / len(b.slots) }
+
+// EndLeases gives back what is left of leases that are over; call it on a tick.
+func (e *Engine) EndLeases() { e.endLeases() }
+
+// StopLeases gives back what is left of all leases, and takes none any more.
+func (e *Engine) StopLeases() {
+	if e.lending != nil {
+		e.lending.stopped = true
+		e.endLeases()
+	}
+}
+
+// resumeLeases ends what StopLeases began.
+func (e *Engine) resumeLeases() {
+	if e.lending != nil {
+		e.lending.stopped = false
+	}
+}
+
+func (e *Engine) endLeases() {
+	w := e.lending
+	if w == nil || len(w.books) == 0 {
+		return
+	}
+	now := e.host.Now()
+	for _, b := range w.books {
+		for i := range b.slots {
+			if l := &b.slots[i]; l.left > 0 && (w.stopped || !b.live(l, now)) {
+				b.end(l, now)
+			}
+		}
+	}
+}
