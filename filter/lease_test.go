@@ -1,7 +1,9 @@
 package main_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -113,4 +115,66 @@ func TestALeaseCostsLess(t *testing.T) {
 	none, exact, leased := slices.Min(times[0]), slices.Min(times[1]), slices.Min(times[2])
 	require.Less(t, leased-none, (exact-none)*3/4)
 	buildtest.Figure(t, "a rule adds %s to a request on wazero, with a lease %s", exact-none, leased-none)
+}
+
+// A tick gives back a bounded number of leases, whatever clients have made the
+// worker take, so that requests wait no longer than that takes; the next ticks go
+// on. Meanwhile nothing is served from them.
+func TestATickGivesBackSoManyLeases(t *testing.T) {
+	const counters, users, most = 6, 200, 256
+	b := start(t)
+	var rules []string
+	for i := range counters {
+		rules = append(rules, fmt.Sprintf(`{"name":"r%d","key":[{"header":"x-user-id"}],"limits":["900000/1d"],"lease":8}`, i))
+	}
+	require.NoError(t, b.Configure(policy(strings.Join(rules, ","))))
+	total := func(metric string) (sum uint64) {
+		for i := range counters {
+			sum += b.Metrics()[fmt.Sprintf("rule=.=r%d;.;rate_limit_%s_total", i, metric)]
+		}
+		return sum
+	}
+	calls := func(name string) (n int) {
+		for _, c := range b.calls {
+			if c == name {
+				n++
+			}
+		}
+		return n
+	}
+	user := func(i int) *sim.Request {
+		return &sim.Request{Headers: [][2]string{{"x-user-id", fmt.Sprint("user-", i)}}}
+	}
+	for i := range users {
+		for range 4 { // the last one takes four, and three of them stay
+			require.Equal(t, 200, b.serve(t, 0, user(i)).Status)
+		}
+	}
+	require.NoError(t, b.Tick(0))
+	require.Zero(t, total("lease_returned"), "none is over")
+	leased := total("leased")
+	b.now += 100_000_000
+	ticks, took := 0, []time.Duration(nil)
+	for before := total("lease_returned"); ; ticks++ {
+		b.now, b.calls = b.now+1_000_000_000, nil
+		began := time.Now()
+		require.NoError(t, b.Tick(0))
+		spent := time.Since(began)
+		require.LessOrEqual(t, calls("set_shared_data"), most+1, "and the owner that shows itself")
+		returned := total("lease_returned")
+		if returned == before {
+			break
+		}
+		if returned-before == 3*most {
+			took = append(took, spent)
+		}
+		before = returned
+	}
+	require.EqualValues(t, 3*leased, total("lease_returned"), "one served of each lease of two")
+	require.Zero(t, total("lease_lost"))
+	require.EqualValues(t, (leased+most-1)/most, ticks)
+	require.Greater(t, ticks, 2)
+	b.serve(t, 0, user(0))
+	require.Equal(t, counters, calls("set_shared_data"))
+	buildtest.Figure(t, "a tick that gives back %d leases takes %s on wazero", most, slices.Min(took))
 }

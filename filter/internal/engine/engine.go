@@ -107,7 +107,7 @@ func (e *Engine) Rivals() bool { return e.tables.Rivals() }
 // Part gives back what is left of leases and makes the tables those of the owner
 // Identity.Apart.
 func (e *Engine) Part() {
-	e.StopLeases()
+	e.CloseLeases()
 	e.tables.Part()
 }
 

@@ -23,18 +23,19 @@ type lease struct {
 	serial uint32 // of the charge among those of this slot; 0 = none yet
 	size   uint32 // units that were counted, the hit's own among them
 	left   uint32 // of those, not served
+	tick   uint32 // in which it was taken
 }
 
 // loan is what an attempt has to do with its key's lease.
 type loan struct {
-	lease   *lease
-	serial  uint32       // of the lease as check found it
-	left    uint32       //
-	aimed   bool         // the entry has the key's hash
-	served  bool         // the lease has what the hit needs: the record is not read
-	lent    bool         // the hit came out of a lease, or with one
-	charge  state.Charge // in which it was counted, then
-	jitter  uint64       // the key's stable hash
+	lease  *lease
+	serial uint32       // of the lease as check found it
+	left   uint32       //
+	aimed  bool         // the entry has the key's hash
+	served bool         // the lease has what the hit needs: the record is not read
+	lent   bool         // the hit came out of a lease, or with one
+	charge state.Charge // in which it was counted, then
+	jitter uint64       // the key's stable hash
 }
 
 // end gives back what is left of a lease.
@@ -61,11 +62,12 @@ func (b *leases) gave(units uint32, back bool) {
 }
 
 // live reports whether the lease may be served at now: not longer than leaseNs
-// after it was taken, by the clock that took it, nor in other windows, nor under
-// another layout of the table.
+// after it was taken, by the clock that took it, nor beyond the second tick,
+// whatever that clock does, nor in other windows, nor under another layout of
+// the table.
 func (b *leases) live(l *lease, now int64) bool {
 	c := &l.charge
-	return l.serial != 0 && now >= c.CalledNs && now-c.CalledNs < leaseNs && max(now, c.Now) < c.EndNs && b.table.Holds(c)
+	return l.serial != 0 && b.worker.ticks-l.tick < 2 && now >= c.CalledNs && now-c.CalledNs < leaseNs && max(now, c.Now) < c.EndNs && b.table.Holds(c)
 }
 
 func (b *leases) slot(hash uint64) *lease { return &b.slots[b.at(hash)] }
@@ -226,7 +228,7 @@ func (t *attempt) hold(extra uint32, now int64) {
 		}
 		b.end(l, now)
 	}
-	*l = lease{charge: charge, serial: max(l.serial+1, 1), size: t.cost + extra, left: extra}
+	*l = lease{charge: charge, serial: max(l.serial+1, 1), size: t.cost + extra, left: extra, tick: b.worker.ticks}
 	b.table.Tally(&t.entry, b.countedAt(charge.Hash))
 	t.loan = loan{lease: l, serial: l.serial, left: extra, jitter: t.loan.jitter, lent: extra > 0, charge: charge}
 	if extra > 0 {

@@ -10,6 +10,13 @@ import (
 const (
 	// leaseSlots is how many keys of a table have a lease in one worker at a time.
 	leaseSlots = policy.LeaseKeys
+	// leaseReturns is how many leases a tick gives back, by a read and a write of
+	// shared data each, and leaseBooks how many tables it looks through for them:
+	// for no longer than that a request waits.
+	leaseReturns = 256
+	leaseBooks   = 64
+	// lastReturns is how many leases are given back where a policy ends.
+	lastReturns = 1024
 	// watchSlots is how many keys of a table are watched for their need of a
 	// lease at a time, before the first one has.
 	watchSlots = 4
@@ -19,7 +26,10 @@ const (
 type lending struct {
 	entry   state.Entry // for giving back
 	stopped bool        // nothing is served or taken
+	ticks   uint32      // calls of EndLeases
 	books   []*leases   // of the tables that have had a lease
+
+	book, slot int // where giveBack goes on
 }
 
 // leases are those of one table. Keys find theirs by their hash; a key whose
@@ -64,7 +74,7 @@ func (e *Engine) lendApart() {
 	if e.lending == nil {
 		return
 	}
-	e.lending = &lending{stopped: e.lending.stopped}
+	e.lending = &lending{stopped: e.lending.stopped, ticks: e.lending.ticks}
 	copies := map[*leases]*leases{}
 	for i := range e.rules {
 		r := &e.rules[i]
@@ -95,14 +105,37 @@ func (b *leases) opened() bool { return len(b.slots) == leaseSlots }
 
 func (b *leases) windows() int { return len(b.counted) / len(b.slots) }
 
-// EndLeases gives back what is left of leases that are over; call it on a tick.
-func (e *Engine) EndLeases() { e.endLeases() }
+// EndLeases gives back what is left of leases that are over: of leaseReturns at
+// most, the next call goes on. Call it on a tick.
+func (e *Engine) EndLeases() {
+	if w := e.lending; w != nil {
+		w.ticks++
+		w.giveBack(e.host, leaseReturns, leaseBooks)
+	}
+}
 
-// StopLeases gives back what is left of all leases, and takes none any more.
+// StopLeases serves nothing from leases any more and takes none. What is left of
+// them goes back, now or with the calls of EndLeases that follow.
 func (e *Engine) StopLeases() {
-	if e.lending != nil {
-		e.lending.stopped = true
-		e.endLeases()
+	if w := e.lending; w != nil {
+		w.stopped = true
+		w.giveBack(e.host, leaseReturns, leaseBooks)
+	}
+}
+
+// CloseLeases is StopLeases where no call of EndLeases will follow: units of more
+// than lastReturns leases stay counted.
+func (e *Engine) CloseLeases() {
+	w := e.lending
+	if w == nil {
+		return
+	}
+	w.stopped = true
+	w.giveBack(e.host, lastReturns, len(w.books))
+	for _, b := range w.books {
+		for i := range b.slots {
+			b.gave(b.slots[i].drop(), false)
+		}
 	}
 }
 
@@ -113,17 +146,24 @@ func (e *Engine) resumeLeases() {
 	}
 }
 
-func (e *Engine) endLeases() {
-	w := e.lending
-	if w == nil || len(w.books) == 0 {
+// giveBack gives back what is left of so many leases that are over, and looks
+// through so many books for them, from where it stopped the last time.
+func (w *lending) giveBack(host Host, most, books int) {
+	if len(w.books) == 0 {
 		return
 	}
-	now := e.host.Now()
-	for _, b := range w.books {
-		for i := range b.slots {
-			if l := &b.slots[i]; l.left > 0 && (w.stopped || !b.live(l, now)) {
-				b.end(l, now)
+	now := host.Now()
+	for range leaseSlots * min(books, len(w.books)) {
+		b := w.books[w.book]
+		if l := &b.slots[w.slot]; l.left > 0 && (w.stopped || !b.live(l, now)) {
+			if most == 0 {
+				return
 			}
+			most--
+			b.end(l, now)
+		}
+		if w.slot++; w.slot == leaseSlots {
+			w.book, w.slot = (w.book+1)%len(w.books), 0
 		}
 	}
 }

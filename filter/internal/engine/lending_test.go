@@ -87,3 +87,141 @@ func TestABusyKeyIsFoundAmongManyRareOnes(t *testing.T) {
 	}
 	require.Greater(t, e.rules[0].metrics.Leased, uint64(50))
 }
+
+// crowd is an engine with leases of one unit left for many keys of a few
+// counters, more than go back at once.
+func crowd(t *testing.T, p *proxy, counters int) (e *Engine, leases uint64) {
+	var rules []string
+	for i := range counters {
+		rules = append(rules, fmt.Sprintf(`{"name":"r%d","key":[{"header":"u"}],"limits":["900000/1h"],"lease":2}`, i))
+	}
+	p.now = aligned
+	e = compileJSON(t, p, strings.Join(rules, ","))
+	for i := range 600 {
+		p.with("u", fmt.Sprint(i))
+		for range 2 { // the first is counted by itself, the second takes two
+			require.True(t, e.Decide().Allowed)
+		}
+	}
+	return e, outstanding(e)
+}
+
+// outstanding is how many leases have units left.
+func outstanding(e *Engine) (leases uint64) {
+	for _, b := range e.lending.books {
+		for i := range b.slots {
+			if b.slots[i].left > 0 {
+				leases++
+			}
+		}
+	}
+	return leases
+}
+
+// sum adds up what all rules have counted.
+func sum(e *Engine, of func(m *Metrics) uint64) (n uint64) {
+	for i := range e.rules {
+		n += of(&e.rules[i].metrics)
+	}
+	return n
+}
+
+func returned(m *Metrics) uint64 { return m.LeaseReturned }
+func lost(m *Metrics) uint64     { return m.LeaseLost }
+
+// What has to go back goes back a bounded number of leases at a time, and all of
+// it with the ticks that follow; where none will follow, the rest stays counted.
+func TestLeasesGoBackInTurn(t *testing.T) {
+	for name, c := range map[string]struct {
+		begin func(p *proxy, e *Engine)
+		first int
+		final bool
+	}{
+		"ticks": {func(p *proxy, e *Engine) { p.now += leaseNs; e.EndLeases() }, leaseReturns, false},
+		"stop":  {func(_ *proxy, e *Engine) { e.StopLeases() }, leaseReturns, false},
+		"close": {func(_ *proxy, e *Engine) { e.CloseLeases() }, lastReturns, true},
+		"part":  {func(_ *proxy, e *Engine) { e.Part() }, lastReturns, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newProxy()
+			e, leases := crowd(t, p, 6)
+			require.Greater(t, leases, uint64(lastReturns))
+			before := p.cas
+			c.begin(p, e)
+			require.EqualValues(t, c.first, sum(e, returned))
+			require.EqualValues(t, c.first, p.cas-before, "writes")
+			if c.final {
+				require.Zero(t, outstanding(e))
+				require.EqualValues(t, leases-lastReturns, sum(e, lost))
+				return
+			}
+			for ticks := 1; outstanding(e) > 0; ticks++ {
+				require.LessOrEqual(t, ticks, int(leases)/leaseReturns)
+				e.EndLeases()
+			}
+			require.EqualValues(t, leases, sum(e, returned))
+			require.Zero(t, sum(e, lost))
+		})
+	}
+}
+
+// Units of a lease that is over and did not get its turn are not served, and go
+// back once: with the key's next write, also where leases have been stopped, or
+// on a later tick. In the end exactly what was admitted is counted.
+func TestALeaseThatAwaitsItsTurn(t *testing.T) {
+	for name, stop := range map[string]bool{"over": false, "stopped": true} {
+		t.Run(name, func(t *testing.T) {
+			p := newProxy()
+			e, _ := crowd(t, p, 4)
+			if stop {
+				e.StopLeases()
+			} else {
+				p.now += leaseNs
+				e.EndLeases()
+			}
+			require.Greater(t, outstanding(e), uint64(leaseReturns))
+			served := sum(e, func(m *Metrics) uint64 { return m.Leased })
+			for i := range 300 {
+				p.with("u", fmt.Sprint(i))
+				require.True(t, e.Decide().Allowed)
+			}
+			require.Equal(t, served, sum(e, func(m *Metrics) uint64 { return m.Leased }))
+			for outstanding(e) > 0 {
+				p.now += leaseNs
+				e.EndLeases()
+			}
+			for i := range 600 {
+				for _, r := range e.rules {
+					answer := operate(t, e, Operation{Name: "get", Rule: r.policy.Name, Key: []string{fmt.Sprint(i)}})
+					want := `{"value":2,`
+					if i < 300 {
+						want = `{"value":3,`
+					}
+					require.True(t, strings.HasPrefix(answer, want), "%s of user %d: %s", r.policy.Name, i, answer)
+				}
+			}
+		})
+	}
+}
+
+// A clock that steps back does not bring a lease to life again that is long
+// over: a set or reset of its key is exact by then.
+func TestAClockThatStepsBackRevivesNoLease(t *testing.T) {
+	p := newProxy()
+	e, _ := crowd(t, p, 4)
+	at := p.now
+	for range 2 {
+		p.now += 1000 * msNs
+		e.EndLeases()
+	}
+	require.Greater(t, outstanding(e), uint64(leaseSlots/4), "they await their turn")
+	p.now = at + msNs
+	for i := range 600 {
+		p.with("u", fmt.Sprint(i))
+		v := e.Decide()
+		require.True(t, v.Allowed)
+		for j := range v.tries {
+			require.False(t, v.tries[j].loan.served, "user %d, rule %d", i, j)
+		}
+	}
+}

@@ -194,7 +194,7 @@ func (p *plugin) OnPluginDone() bool {
 	delete(plugins, p.context)
 	running = slices.DeleteFunc(running, func(other *plugin) bool { return other == p })
 	if p.engine != nil {
-		p.engine.StopLeases()
+		p.engine.CloseLeases()
 		p.metrics.flush(p.engine)
 		p.forget()
 		p.engine.Release()
