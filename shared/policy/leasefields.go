@@ -8,6 +8,9 @@ const (
 	// LeaseShare is the part of what a key has left that one lease takes at
 	// most: a sixteenth.
 	LeaseShare = 16
+	// LeastLeased is the lowest limit with room for a lease of two units: what a
+	// key has left is what it has beside the first of its hits.
+	LeastLeased = 2*LeaseShare + 1
 	// LeaseKeys is how many keys of a counter a worker leases at a time.
 	LeaseKeys = 256
 
@@ -66,8 +69,9 @@ func (r *reader) fitsLease(v value, rule *Rule) {
 			least = l.Limit
 		}
 	}
-	if smallest := uint32(2 * LeaseShare); len(rule.Limits) > 0 && least < smallest && len(rule.Overrides) == 0 {
-		r.warn(at, "does nothing: a lease is at most a sixteenth of what a key has left, so with a limit below "+itoa(int64(smallest))+" there is none of 2; remove it")
+	if len(rule.Limits) > 0 && least < LeastLeased && len(rule.Overrides) == 0 {
+		r.warn(at, "does nothing: a lease is at most a sixteenth of what a key has left beside its first request, so with a limit below "+
+			itoa(LeastLeased)+" there is none of 2; remove it")
 	}
 }
 

@@ -182,8 +182,8 @@ func (t *attempt) tell(l *lease) {
 }
 
 // extra is how many units beyond the hit's own the commit may count: what the
-// key has shown to need, and at most a share of what it has left, so that the
-// last units are nobody's alone.
+// key has shown to need, and at most a share of what it has left beside its
+// first hit, so that the last units are nobody's alone.
 func (t *attempt) extra(now int64) uint32 {
 	b, l := t.rule.leases, t.loan.lease
 	if b == nil || l == nil || b.worker.stopped || t.cost >= b.most || t.entry.Rebased {
@@ -196,7 +196,7 @@ func (t *attempt) extra(now int64) uint32 {
 	left := uint32(math.MaxUint32)
 	for i, w := range t.limits.Windows {
 		if !w.Unlimited {
-			left = min(left, w.Remaining(b.table.Usage(&t.entry, i), t.entry.Now))
+			left = min(left, w.Remaining(b.table.Usage(&t.entry, i), t.entry.Now), max(w.Limit, 1)-1)
 		}
 	}
 	size = min(size, left/policy.LeaseShare)
