@@ -96,7 +96,7 @@ func (e *Engine) Confirm() {
 	e.tables.Confirm(e.host.Now())
 	if e.tables.Parted() && !e.parted {
 		e.parted = true
-		e.resumeLeases()
+		e.ResumeLeases()
 	}
 }
 
@@ -110,6 +110,10 @@ func (e *Engine) Part() {
 	e.CloseLeases()
 	e.tables.Part()
 }
+
+// Parted reports whether the tables have parted, by Part or because another
+// worker has.
+func (e *Engine) Parted() bool { return e.tables.Parted() }
 
 // Release gives up what is the engine's own after Part.
 func (e *Engine) Release() { e.tables.Release(e.host.Now()) }

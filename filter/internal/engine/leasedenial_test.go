@@ -76,7 +76,7 @@ func TestRulesOfOneCounterShareALease(t *testing.T) {
 	e.StopLeases()
 	require.Equal(t, "16", recorded(t, p, rules, "a"))
 
-	e.resumeLeases()
+	e.ResumeLeases()
 	operate(t, e, Operation{Name: "set", Rule: "r", Key: []string{"a"}, N: 492})
 	hits(e, p, "a", 3) // counted 492, 1, 2
 	hits(e, p, "a", 1)

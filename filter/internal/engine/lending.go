@@ -139,8 +139,8 @@ func (e *Engine) CloseLeases() {
 	}
 }
 
-// resumeLeases ends what StopLeases began.
-func (e *Engine) resumeLeases() {
+// ResumeLeases ends what StopLeases began.
+func (e *Engine) ResumeLeases() {
 	if e.lending != nil {
 		e.lending.stopped = false
 	}

@@ -143,15 +143,35 @@ func filterName() string {
 	return name + root
 }
 
-// enlist makes the configuration one of those that run. From then on others of
-// its name take no leases: what they count must be seen at once.
+// enlist makes the configuration one of those that run.
 func (p *plugin) enlist() {
-	for _, other := range running {
-		if other.identity.Owner == p.identity.Owner && other.identity.Apart != p.identity.Apart {
-			other.engine.StopLeases()
+	running = append(running, p)
+	allotLeases(p.identity.Owner)
+}
+
+// delist undoes enlist.
+func (p *plugin) delist() {
+	running = slices.DeleteFunc(running, func(other *plugin) bool { return other == p })
+	allotLeases(p.identity.Owner)
+}
+
+// allotLeases has those of an owner's configurations take no leases that another
+// policy has come after, until that has ended: what they count in tables that
+// both use must be seen at once.
+func allotLeases(owner uint64) {
+	for i, p := range running {
+		if p.identity.Owner != owner {
+			continue
+		}
+		succeeded := slices.ContainsFunc(running[i+1:], func(later *plugin) bool {
+			return later.identity.Owner == owner && later.identity.Apart != p.identity.Apart
+		})
+		if succeeded && !p.engine.Parted() {
+			p.engine.StopLeases()
+		} else {
+			p.engine.ResumeLeases()
 		}
 	}
-	running = append(running, p)
 }
 
 // part gives the configuration tables of its own. It is taken for another
@@ -192,7 +212,7 @@ func (p *plugin) watch() {
 func (p *plugin) OnPluginDone() bool {
 	defer p.recovered("done")
 	delete(plugins, p.context)
-	running = slices.DeleteFunc(running, func(other *plugin) bool { return other == p })
+	p.delist()
 	if p.engine != nil {
 		p.engine.CloseLeases()
 		p.metrics.flush(p.engine)
