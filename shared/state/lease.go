@@ -1,6 +1,10 @@
 package state
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"math"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
 
 // Charge is what a Commit has counted of one key, as it must be known to give
 // units of it back when the request that counted them is long over. Unlike an
@@ -91,6 +95,10 @@ func (t *Table) forgo(e *Entry, c *Charge, units uint32) (changed, complete bool
 		}
 		u := &e.usage[i]
 		used, prev := u.Used, u.Prev
+		if used == math.MaxUint32 || prev == math.MaxUint32 { // others may have counted more than it says
+			complete = false
+			continue
+		}
 		taken := w.TakeBack(u, &after, c.Now, e.Now, units, false)
 		changed = changed || u.Used != used || u.Prev != prev
 		complete = complete && taken

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"runtime"
 	"strings"
@@ -223,5 +224,32 @@ func TestAClockThatStepsBackRevivesNoLease(t *testing.T) {
 		for j := range v.tries {
 			require.False(t, v.tries[j].loan.served, "user %d, rule %d", i, j)
 		}
+	}
+}
+
+// A count that has reached the most there is may stand for more: units that go
+// back to it are not taken off, or it would admit as many again.
+func TestLeasesOfTheLargestLimit(t *testing.T) {
+	for _, algorithm := range []string{"fixed_window", "sliding_window_counter"} {
+		rules := `{"name":"r","key":[{"header":"u"}],"limits":[{"requests":4294967295,"per":"1h","algorithm":"` + algorithm + `"}],"lease":8}`
+		p := newProxy()
+		p.now = aligned
+		e, other := compileJSON(t, p, rules), compileJSON(t, p, rules)
+		operate(t, other, Operation{Name: "set", Rule: "r", Key: []string{"a"}, N: math.MaxUint32 - 100})
+		allowed, _ := hits(e, p, "a", 1+2+4+1)
+		require.Equal(t, 8, allowed)
+		require.Positive(t, outstanding(e))
+		operate(t, other, Operation{Name: "inc", Rule: "r", Key: []string{"a"}, N: 200})
+		p.now += leaseNs
+		e.EndLeases()
+		require.Equal(t, "4294967295", recorded(t, p, rules, "a"), algorithm)
+		allowed, _ = hits(e, p, "a", 10)
+		require.Zero(t, allowed, algorithm)
+		require.Positive(t, sum(e, lost))
+
+		// As long as nothing is cut off, all of the limit can be used.
+		operate(t, other, Operation{Name: "set", Rule: "r", Key: []string{"b"}, N: math.MaxUint32 - 100})
+		allowed, _ = hits(e, p, "b", 150)
+		require.Equal(t, 100, allowed, algorithm)
 	}
 }
