@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -108,37 +107,6 @@ func TestALeaseShrinks(t *testing.T) {
 	require.Equal(t, 100, allowed)
 	require.EqualValues(t, 5, largest)
 	require.Equal(t, "100", recorded(t, p, rules, "a"))
-}
-
-// A limit of 33 is the lowest that has room for a lease of two. That validate
-// warns of a lower one, is true also of a key that has come and has used nothing:
-// it was reset elsewhere, or its window has ended.
-func TestTheLowestLimitThatLeases(t *testing.T) {
-	for _, c := range []struct {
-		limit  int
-		leases bool
-	}{{31, false}, {32, false}, {33, true}, {34, true}} {
-		rules := fmt.Sprintf(`{"name":"r","key":[{"header":"u"}],"limits":["%d/1h"],"lease":8,"cost":{"header":"c"}}`, c.limit)
-		for name, meanwhile := range map[string]func(p *proxy){
-			"at once": func(*proxy) {},
-			"after a reset": func(p *proxy) {
-				operate(t, compileJSON(t, p, rules), Operation{Name: "reset", Rule: "r", Key: []string{"a"}})
-			},
-			"in the next window": func(p *proxy) { p.now = aligned + 3600_000*msNs },
-		} {
-			p := newProxy()
-			p.now = aligned + 3600_000*msNs - 50*msNs
-			e := compileJSON(t, p, rules)
-			p.with("u", "a", "c", "2")
-			if name == "at once" {
-				p.with("u", "a")
-			}
-			require.True(t, e.Decide().Allowed)
-			meanwhile(p)
-			hits(e, p, "a", 1)
-			require.Equal(t, c.leases, e.tries[0].loan.lease.left > 0, "%d %s", c.limit, name)
-		}
-	}
 }
 
 // What ends a lease: its time, its window, a clock that steps back, another
