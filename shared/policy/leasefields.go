@@ -69,10 +69,29 @@ func (r *reader) fitsLease(v value, rule *Rule) {
 			least = l.Limit
 		}
 	}
+	if cost := rule.Cost.least(); rule.Lease <= cost {
+		r.warn(at, "does nothing: a request takes "+inUnits(cost)+" at least, and a lease of "+inUnits(rule.Lease)+" has nothing left for the next one: write more, or remove it")
+		return
+	}
 	if len(rule.Limits) > 0 && least < LeastLeased && len(rule.Overrides) == 0 {
 		r.warn(at, "does nothing: a lease is at most a sixteenth of what a key has left beside its first request, so with a limit below "+
 			itoa(LeastLeased)+" there is none of 2; remove it")
 	}
+}
+
+// least is the lowest cost of a request.
+func (c *Cost) least() uint32 {
+	if c.Header == "" && c.Query == "" {
+		return c.Fixed
+	}
+	return c.Min
+}
+
+func inUnits(n uint32) string {
+	if n == 1 {
+		return "1 unit"
+	}
+	return itoa(int64(n)) + " units"
 }
 
 // sameLease refuses rules of one counter that lease differently: a worker has
