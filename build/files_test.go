@@ -89,10 +89,10 @@ func goProblems(name string, text []byte, report func(name string, line int, for
 	ast.Inspect(file, func(node ast.Node) bool {
 		switch node := node.(type) {
 		case *ast.GoStmt:
-			report(name, files.Position(node.Pos()).Line, "a goroutine: in the filter it can end in poll_oneoff, which kills the VM on older hosts")
+			report(name, files.Position(node.Pos()).Line, "a goroutine: in the filter nobody gives it time to run")
 		case *ast.SelectorExpr:
 			if from, ok := node.X.(*ast.Ident); ok && from.Name == "time" && waits[node.Sel.Name] {
-				report(name, files.Position(node.Pos()).Line, "time.%s: in the filter waiting ends in poll_oneoff, which kills the VM on older hosts", node.Sel.Name)
+				report(name, files.Position(node.Pos()).Line, "time.%s: the filter cannot wait, for nobody would wake it", node.Sel.Name)
 			}
 		}
 		return true

@@ -10,6 +10,7 @@ const (
 	opCall      = 0x10
 	opDrop      = 0x1a
 	opLocal     = 0x20
+	opSetLocal  = 0x21
 	opTee       = 0x22
 	opGlobal    = 0x23
 	opSetGlobal = 0x24

@@ -163,11 +163,12 @@ func (g *grafter) stayAwake() error {
 	if poll < 0 {
 		return errors.New("it does not import poll_oneoff")
 	}
-	wait := (&body{}).call(uint32(poll)).code
-	over := (&body{}).op(opDrop).op(opDrop).op(opDrop).op(opDrop).i32(0).code // no error, and no event
+	// Go's stack pointer is global 0, which the wrapper reads again after the call.
+	wait := (&body{}).call(uint32(poll)).global(0).op(opSetLocal).code
+	over := (&body{}).op(opDrop).op(opDrop).op(opDrop).op(opDrop).i32(0).global(0).op(opSetLocal).code // no error, and no event
 	found := 0
 	err := g.editBodies(func(code []byte) []byte {
-		if len(code) > maxWrapper || !bytes.Contains(code, wait) {
+		if len(code) > maxWrapper || bytes.Count(code, wait) != 1 {
 			return code
 		}
 		found++

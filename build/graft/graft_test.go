@@ -44,6 +44,8 @@ func TestApplyRefuses(t *testing.T) {
 		"nothing":         {"", "read module: it does not begin as a module does"},
 		"another version": {"\x00asm\x02\x00\x00\x00", "read module: it does not begin as a module does"},
 		"no sections":     {"\x00asm\x01\x00\x00\x00", "read module: it has no section 1"},
+		"a long list":     {"\x00asm\x01\x00\x00\x00\x01\x01\x00\x02\x05\xff\xff\xff\xff\x0f\x03\x01\x00\x06\x01\x00\x07\x01\x00\x0a\x01\x00", "read module: its import section ends early"},
+		"long exports":    {"\x00asm\x01\x00\x00\x00\x01\x01\x00\x03\x01\x00\x06\x01\x00\x07\x05\xff\xff\xff\xff\x0f\x0a\x01\x00", "read module: its export section ends early"},
 		"a short section": {"\x00asm\x01\x00\x00\x00\x01\x05\x01", "read module: section 1 ends early"},
 		"nothing in it":   {"\x00asm\x01\x00\x00\x00\x01\x01\x00\x03\x01\x00\x06\x01\x00\x07\x01\x00\x0a\x01\x00", "graft module: it does not export _initialize"},
 	} {

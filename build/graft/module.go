@@ -81,7 +81,7 @@ func (m *module) readImports() error {
 		return nil
 	}
 	r := reader{rest: s.body}
-	for range r.number() {
+	for n := r.number(); n > 0 && !r.short; n-- {
 		f := imported{string(r.bytes(r.number())), string(r.bytes(r.number()))}
 		if kind := r.byte(); kind != kindFunction {
 			return fmt.Errorf("it imports something of kind %d, not only functions", kind)
@@ -114,7 +114,7 @@ func (m *module) editBodies(edit func(code []byte) []byte) error {
 	r := reader{rest: s.body}
 	count := r.number()
 	body := binary.AppendUvarint(make([]byte, 0, len(s.body)), uint64(count))
-	for range count {
+	for n := count; n > 0 && !r.short; n-- {
 		code := edit(r.bytes(r.number()))
 		body = append(binary.AppendUvarint(body, uint64(len(code))), code...)
 	}
@@ -128,7 +128,7 @@ func (m *module) editBodies(edit func(code []byte) []byte) error {
 func (m *module) exports() ([]export, error) {
 	r := reader{rest: m.section(exportSection).body}
 	var list []export
-	for range r.number() {
+	for n := r.number(); n > 0 && !r.short; n-- {
 		list = append(list, export{string(r.bytes(r.number())), r.byte(), r.number()})
 	}
 	if r.short {

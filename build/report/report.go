@@ -23,7 +23,12 @@ func Fill(page, tool string, sections map[string]string) (string, error) {
 		open := "<!-- " + tool + ": " + name + " -->\n"
 		before, rest, opened := strings.Cut(page, open)
 		old, after, closed := strings.Cut(rest, end)
-		if !opened || !closed || strings.Contains(old, "<!--") { // the end of another
+		switch {
+		case strings.Contains(sections[name], "<!--"):
+			return "", fmt.Errorf("fill page: the text of section %s has a mark in it", name)
+		case strings.Contains(after, open):
+			return "", fmt.Errorf("fill page: it has section %s twice", name)
+		case !opened, !closed, strings.Contains(old, "<!--"): // the end of another
 			return "", fmt.Errorf("fill page: it has no section %s: %s", name, strings.TrimSpace(open)+" … "+end)
 		}
 		page = before + open + sections[name] + end + after

@@ -27,10 +27,13 @@ func TestFill(t *testing.T) {
 		"<!-- end -->":    "it has no section a",
 		"<!-- x: a -->\n<!-- y: b -->\n<!-- end -->\n":                  "it has no section a",
 		"<!-- x: a -->\n<!-- end -->\n<!-- x: gone -->\n<!-- end -->\n": "nothing is to go into its section gone",
+		"<!-- x: a -->\n<!-- end -->\n<!-- x: a -->\n<!-- end -->\n":    "it has section a twice",
 	} {
 		_, err := report.Fill(page, "x", map[string]string{"a": ""})
 		require.ErrorContains(t, err, want, page)
 	}
+	_, err = report.Fill(page, "x", map[string]string{"a": "<!-- end -->", "b": ""})
+	require.ErrorContains(t, err, "the text of section a has a mark in it")
 }
 
 func TestUpdate(t *testing.T) {
