@@ -23,6 +23,7 @@ func TestFieldTables(t *testing.T) {
 }
 
 func checkTable[T any](t *testing.T, object string, fields []field[T]) {
+	require.LessOrEqual(t, len(fields), maxRows, object)
 	seen := map[string]bool{}
 	for _, row := range fields {
 		at := object + "." + row.name
