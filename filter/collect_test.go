@@ -20,7 +20,7 @@ func TestMemoryOfLargePoliciesIsBounded(t *testing.T) {
 		used = append(used, b.Memory(0)>>20)
 	}
 	t.Logf("MiB after each: %d", used)
-	require.LessOrEqual(t, used[9], used[1]*5/4)
+	require.LessOrEqual(t, used[9], used[4]*5/4)
 }
 
 // Policies of a thousand rules, one after the other, make for one garbage

@@ -8,8 +8,8 @@ const (
 	// LeaseShare is the part of what a key has left that one lease takes at
 	// most: a sixteenth.
 	LeaseShare = 16
-	// LeastLeased is the lowest limit with room for a lease of two units: what a
-	// key has left is what it has beside the first of its hits.
+	// LeastLeased is the lowest limit with room for a lease of two requests of one
+	// unit: what a key has left is what it has beside the first of its hits.
 	LeastLeased = 2*LeaseShare + 1
 	// LeaseKeys is how many keys of a counter a worker leases at a time.
 	LeaseKeys = 256
@@ -69,25 +69,28 @@ func (r *reader) fitsLease(v value, rule *Rule) {
 			least = l.Limit
 		}
 	}
-	if cost := rule.Cost.least(); rule.Lease <= cost {
-		r.warn(at, "does nothing: a request takes "+inUnits(cost)+" at least, and a lease of "+inUnits(rule.Lease)+" has nothing left for the next one: write more, or remove it")
+	if has(v, "counter") { // another rule of the counter may have cheaper requests
 		return
 	}
-	if len(rule.Limits) > 0 && least < LeastLeased && len(rule.Overrides) == 0 {
+	cost := uint64(max(rule.Cost.Least(), 1))
+	switch lowest := LeastLeased * cost; {
+	case uint64(rule.Lease) < 2*cost:
+		r.warn(at, "does nothing: a lease is for two requests at least, and one takes "+inUnits(cost)+" or more: write "+itoa(int64(2*cost))+" or more, or remove it")
+	case len(rule.Limits) > 0 && uint64(least) < lowest && len(rule.Overrides) == 0:
 		r.warn(at, "does nothing: a lease is at most a sixteenth of what a key has left beside its first request, so with a limit below "+
-			itoa(LeastLeased)+" there is none of 2; remove it")
+			itoa(int64(lowest))+" there is none of "+itoa(int64(2*cost))+", for two requests; remove it")
 	}
 }
 
-// least is the lowest cost of a request.
-func (c *Cost) least() uint32 {
+// Least is the lowest cost of a request.
+func (c *Cost) Least() uint32 {
 	if c.Header == "" && c.Query == "" {
 		return c.Fixed
 	}
 	return c.Min
 }
 
-func inUnits(n uint32) string {
+func inUnits(n uint64) string {
 	if n == 1 {
 		return "1 unit"
 	}

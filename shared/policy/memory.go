@@ -23,7 +23,7 @@ const warnBytes = 64 << 20
 func (m *Memory) warning() string {
 	takes := "counters for " + itoa(int64(m.Keys)) + " live keys take up to " + itoa(int64(m.Bytes>>20)) + " MiB in each Envoy"
 	remedy := ": lower capacity if fewer keys are live at a time"
-	if m.LeaseBytes > 0 {
+	if m.LeaseBytes > m.Bytes/16 {
 		takes += ", and their leases " + itoa(int64((m.LeaseBytes+1<<20-1)>>20)) + " MiB more in each worker"
 		remedy += ", and lease only where some are busy"
 	}

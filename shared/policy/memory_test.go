@@ -42,8 +42,7 @@ func TestTheWarningOfMemory(t *testing.T) {
 	}{
 		{"little", rules(2, `,"lease":9`), ""},
 		{"without leases", rules(1, "") + large + `}`, "rules: counters for 2000009 live keys take up to 71 MiB in each Envoy: lower capacity if fewer keys are live at a time"},
-		{"one lease", rules(1, "") + large + `,"lease":9}`, "rules: counters for 2000009 live keys take up to 71 MiB in each Envoy, and their leases 1 MiB more in each worker: " +
-			"lower capacity if fewer keys are live at a time, and lease only where some are busy"},
+		{"one lease, which matters little", rules(1, "") + large + `,"lease":9}`, "rules: counters for 2000009 live keys take up to 71 MiB in each Envoy: lower capacity if fewer keys are live at a time"},
 		{"leases alone", rules(4000, `,"lease":9`), "rules: counters for 36000 live keys take up to 1 MiB in each Envoy, and their leases 71 MiB more in each worker: " +
 			"lower capacity if fewer keys are live at a time, and lease only where some are busy"},
 	} {

@@ -91,13 +91,16 @@ func New(p *policy.Policy, host Host, id Identity) (*Engine, error) {
 
 // Confirm keeps the engine's tables registered; call it on a tick. It ends what
 // StopLeases began where the tables have parted since the last one, by Part or
-// because another worker has: nobody else reads what is counted in them.
-func (e *Engine) Confirm() {
+// because another worker has: nobody else reads what is counted in them. It
+// reports whether they have.
+func (e *Engine) Confirm() (parted bool) {
 	e.tables.Confirm(e.host.Now())
-	if e.tables.Parted() && !e.parted {
-		e.parted = true
-		e.ResumeLeases()
+	if e.parted || !e.tables.Parted() {
+		return false
 	}
+	e.parted = true
+	e.ResumeLeases()
+	return true
 }
 
 // Rivals reports whether another configuration of the owner has taken a counter

@@ -183,7 +183,8 @@ func (t *attempt) tell(l *lease) {
 
 // extra is how many units beyond the hit's own the commit may count: what the
 // key has shown to need, and at most a share of what it has left beside its
-// first hit, so that the last units are nobody's alone.
+// first hit, so that the last units are nobody's alone; and none that are too few
+// for a request.
 func (t *attempt) extra(now int64) uint32 {
 	b, l := t.rule.leases, t.loan.lease
 	if b == nil || l == nil || b.worker.stopped || t.cost >= b.most || t.entry.Rebased {
@@ -200,7 +201,8 @@ func (t *attempt) extra(now int64) uint32 {
 		}
 	}
 	size = min(size, left/policy.LeaseShare)
-	return max(size, t.cost) - t.cost
+	beyond := max(size, t.cost) - t.cost
+	return beyond - beyond%b.least
 }
 
 // hold keeps the units that the commit has counted beyond the hit's own, and

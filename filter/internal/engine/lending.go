@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -39,6 +40,7 @@ type lending struct {
 type leases struct {
 	table   *state.Table
 	most    uint32   // units of a lease
+	least   uint32   // units of the cheapest request that counts
 	metrics *Metrics // of the first rule of the table
 	worker  *lending
 	slots   []lease
@@ -59,11 +61,12 @@ func (e *Engine) lend() {
 		b := byTable[r.table]
 		if b == nil {
 			b = &leases{
-				table: r.table, most: r.policy.Lease, metrics: &r.metrics, worker: e.lending,
+				table: r.table, most: r.policy.Lease, least: math.MaxUint32, metrics: &r.metrics, worker: e.lending,
 				slots: make([]lease, watchSlots), counted: make([]state.Counted, watchSlots*len(r.windows)),
 			}
 			byTable[r.table] = b
 		}
+		b.least = min(b.least, max(r.policy.Cost.Least(), 1))
 		r.leases = b
 	}
 }

@@ -284,3 +284,43 @@ func TestTheLowestLimitThatLeases(t *testing.T) {
 		}
 	}
 }
+
+// No units are taken that no request could use: whatever its cost, a lease is for
+// two of them at least, and as validate says from which lease and limit on.
+func TestALeaseIsForWholeRequests(t *testing.T) {
+	for _, c := range []struct {
+		cost, limit, lease int
+		leases             bool
+	}{
+		{5, 9000, 8, false}, {5, 9000, 9, false}, {5, 9000, 10, true}, {5, 9000, 19, true},
+		{50, 9000, 99, false}, {50, 9000, 100, true}, {5, 164, 10, false}, {5, 165, 10, true},
+	} {
+		p := newProxy()
+		p.now = aligned
+		e := compileJSON(t, p, fmt.Sprintf(`{"name":"r","key":[{"header":"u"}],"limits":["%d/1h"],"lease":%d,"cost":%d}`, c.limit, c.lease, c.cost))
+		leased := 0
+		p.with("u", "a")
+		for range 40 {
+			e.Decide()
+			if !e.verdict.Allowed {
+				break
+			}
+			left := e.tries[0].loan.left
+			require.Zero(t, int(left)%c.cost, "%+v", c)
+			leased += int(left)
+			p.now += 10 * msNs
+		}
+		require.Equal(t, c.leases, leased > 0, "%+v", c)
+	}
+	// The cheapest rule of a counter says what is of use.
+	p := newProxy()
+	e := compileJSON(t, p, `{"name":"r","match":{"paths":["/r"]},"key":[{"header":"u"}],"counter":"c","limits":["9000/1h"],"lease":30,"cost":20},`+
+		`{"name":"s","match":{"paths":["/s"]},"key":[{"header":"u"}],"counter":"c","limits":["9000/1h"],"lease":30}`)
+	p.with("u", "a", ":path", "/r")
+	require.True(t, e.Decide().Allowed)
+	require.True(t, e.Decide().Allowed)
+	require.EqualValues(t, 10, e.tries[0].loan.left)
+	p.with("u", "a", ":path", "/s")
+	require.True(t, e.Decide().Allowed)
+	require.True(t, e.tries[0].loan.served)
+}

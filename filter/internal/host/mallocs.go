@@ -4,12 +4,10 @@ package host
 
 import "runtime"
 
-var memory runtime.MemStats
-
-// mallocs tells how often this VM has allocated memory. It is for tests.
+// mallocs tells how often this VM has allocated memStats. It is for tests.
 //
 //go:wasmexport sluice_mallocs
 func mallocs() uint64 {
-	runtime.ReadMemStats(&memory)
-	return memory.Mallocs
+	runtime.ReadMemStats(&memStats)
+	return memStats.Mallocs
 }

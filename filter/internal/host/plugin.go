@@ -81,7 +81,6 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		proxywasm.LogCritical("sluice: read the plugin configuration: " + err.Error())
 		return
 	}
-	policyBytes += len(text)
 	pol, ok := readPolicy(text)
 	if !ok {
 		return
@@ -91,11 +90,12 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		Owner: state.OwnerID(name), Apart: state.OwnerID(name + "\x00" + string(text)),
 		ConfiguredNs: theProxy.Now(), Random: fillRandom,
 	}
-	p.engine, err = engine.New(pol, &theProxy, p.identity)
+	e, err := engine.New(pol, &theProxy, p.identity)
 	if err != nil {
 		proxywasm.LogCritical("sluice: policy refused: " + err.Error())
 		return
 	}
+	p.engine = e
 	p.manage = pol.Manage
 	_, p.trace = theProxy.Property("sluice", "trace")
 	asked, _ := theProxy.Property("xds", "node", "metadata", "sluice", "verdicts")
@@ -105,6 +105,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		return
 	}
 	p.enlist()
+	collect()
 	return types.OnPluginStartStatusOK
 }
 
@@ -156,15 +157,15 @@ func (p *plugin) delist() {
 }
 
 // allotLeases has those of an owner's configurations take no leases that another
-// policy has come after, until that has ended: what they count in tables that
-// both use must be seen at once.
+// policy has come after, until that has ended or counts apart: what they count in
+// tables that both use must be seen at once.
 func allotLeases(owner uint64) {
 	for i, p := range running {
 		if p.identity.Owner != owner {
 			continue
 		}
 		succeeded := slices.ContainsFunc(running[i+1:], func(later *plugin) bool {
-			return later.identity.Owner == owner && later.identity.Apart != p.identity.Apart
+			return later.identity.Owner == owner && later.identity.Apart != p.identity.Apart && !later.engine.Parted()
 		})
 		if succeeded && !p.engine.Parted() {
 			p.engine.StopLeases()
@@ -194,9 +195,12 @@ func (p *plugin) OnTick() {
 		p.engine.EndLeases()
 		p.engine.Survey()
 		p.metrics.flush(p.engine)
-		p.engine.Confirm()
+		if p.engine.Confirm() {
+			allotLeases(p.identity.Owner)
+		}
 		p.watch()
 	}
+	collect()
 }
 
 // watch looks whether the configuration has a rival.
@@ -224,22 +228,21 @@ func (p *plugin) OnPluginDone() bool {
 	return true
 }
 
-// policyBytes is how much was read into policies since the last collection,
-// collectAfter how much leaves enough behind to be worth one: a collection takes
-// milliseconds, or a tenth of what it takes to read that much.
-var policyBytes int
-
-const collectAfter = 64 << 10
-
-// collect frees what configurations that ended have left behind. Left to itself
-// Go's runtime would hardly come to the end of a collection: its own goroutines
-// have no time in a filter, which only ever answers calls.
+// collect ends a collection of garbage that has begun, or is about to. Left to
+// itself Go's runtime would hardly come to its end: its own goroutines have no time
+// in a filter, which only ever answers calls. Until then nothing is freed, and each
+// pointer that is written costs more.
 func collect() {
-	if policyBytes >= collectAfter {
-		policyBytes = 0
+	if len(running) == 0 {
+		return // the VM ends too
+	}
+	// The runtime begins when seven tenths of what it means to use are in use, or later.
+	if runtime.ReadMemStats(&memStats); memStats.HeapAlloc/7 >= memStats.NextGC/10 {
 		runtime.GC()
 	}
 }
+
+var memStats runtime.MemStats
 
 // recovered keeps a panic inside the callback: let out, it would kill the VM
 // and with it every stream of the worker. It must be deferred itself.

@@ -79,8 +79,16 @@ func TestLeasesOfSiblings(t *testing.T) {
 	running = nil
 	t.Cleanup(func() { running = nil })
 	m := &memory{map[string][]byte{}, map[string]uint32{}}
-	first, stranger := configured(t, m, 1, 1, 1), configured(t, m, 2, 9, 1)
-	second, third, again := configured(t, m, 1, 2, 2), configured(t, m, 1, 3, 3), configured(t, m, 1, 1, 4)
+	first, stranger := configured(t, m, 1, 11, 1), configured(t, m, 2, 19, 1)
+	second, third, again := configured(t, m, 1, 12, 2), configured(t, m, 1, 13, 3), configured(t, m, 1, 11, 4)
+	apart := func(p *plugin) func() {
+		return func() {
+			p.engine.Part()
+			if p.engine.Confirm() {
+				allotLeases(p.identity.Owner)
+			}
+		}
+	}
 	stranger.enlist()
 	for _, step := range []struct {
 		name   string
@@ -95,8 +103,9 @@ func TestLeasesOfSiblings(t *testing.T) {
 		{"a third again", third.enlist, []*plugin{third}},
 		{"the first one's policy again", again.enlist, []*plugin{again}},
 		{"that ends", again.delist, []*plugin{third}},
-		{"the first one counts apart", func() { first.engine.Part(); first.engine.Confirm() }, []*plugin{first, third}},
+		{"the first one counts apart", apart(first), []*plugin{first, third}},
 		{"another one comes", second.enlist, []*plugin{first, second}},
+		{"that one counts apart", apart(second), []*plugin{first, second, third}},
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			step.do()
