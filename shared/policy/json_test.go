@@ -107,6 +107,7 @@ func isStricter(data []byte) bool {
 	}
 	var depth int
 	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber() // or one that no float64 holds is an error
 	for {
 		token, err := decoder.Token()
 		if err != nil {
