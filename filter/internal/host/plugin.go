@@ -105,7 +105,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		return
 	}
 	p.enlist()
-	collect()
+	collect(begun)
 	return types.OnPluginStartStatusOK
 }
 
@@ -200,7 +200,7 @@ func (p *plugin) OnTick() {
 		}
 		p.watch()
 	}
-	collect()
+	collect(begun)
 }
 
 // watch looks whether the configuration has a rival.
@@ -224,23 +224,27 @@ func (p *plugin) OnPluginDone() bool {
 		p.engine.Release()
 		p.engine = nil
 	}
-	collect()
+	collect(behind)
 	return true
 }
 
-// collect ends a collection of garbage that has begun, or is about to. Left to
-// itself Go's runtime would hardly come to its end: its own goroutines have no time
-// in a filter, which only ever answers calls. Until then nothing is freed, and each
-// pointer that is written costs more.
-func collect() {
+// collect frees what is not in use any more, if so many tenths of what Go's runtime
+// means to use are in use. Left to itself the runtime would begin, and hardly come
+// to the end: its own goroutines have no time in a filter, which only ever answers
+// calls. Until then nothing is freed, and each pointer that is written costs more.
+func collect(tenths uint64) {
 	if len(running) == 0 {
 		return // the VM ends too
 	}
-	// The runtime begins when seven tenths of what it means to use are in use, or later.
-	if runtime.ReadMemStats(&memStats); memStats.HeapAlloc/7 >= memStats.NextGC/10 {
+	if runtime.ReadMemStats(&memStats); memStats.HeapAlloc/tenths >= memStats.NextGC/10 {
 		runtime.GC()
 	}
 }
+
+const (
+	begun  = 7 // the runtime begins no earlier
+	behind = 4 // a configuration that has ended is most of it, or there is little
+)
 
 var memStats runtime.MemStats
 
