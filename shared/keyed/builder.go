@@ -167,7 +167,9 @@ func (b *Builder) CountDenied() *Builder {
 
 // Clock makes now tell the limiter the time, for tests. It must be safe for
 // concurrent use where the limiter is used so, and tell times of 1970 to 2249,
-// else the nearest one counts. A clock that steps back re-opens no window.
+// else the nearest one counts. A clock that steps back re-opens no window. Without
+// it the limiter has the system's time of day, whose steps it notices within a tenth
+// of a second.
 func (b *Builder) Clock(now func() time.Time) *Builder {
 	b.clock = now
 	return b

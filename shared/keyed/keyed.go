@@ -65,7 +65,7 @@ var (
 // now returns the time in nanoseconds since the Unix epoch.
 func (l *Limiter) now() int64 {
 	if l.clock == nil {
-		return max(time.Now().UnixNano(), 0)
+		return max(systemNow(), 0)
 	}
 	switch t := l.clock(); {
 	case t.Before(earliest):

@@ -70,16 +70,17 @@ func (t *Table) floorLives(e *Entry, at int64) bool {
 
 // vacant returns a free slot, else one whose record has expired, else -1.
 func (t *Table) vacant(e *Entry) (slot int, expired bool) {
-	slot = -1
 	for i := range t.layout.Slots {
 		if e.bucket.free(&t.layout, i) {
 			return i, false
 		}
-		if slot < 0 && t.expiry(e, i) <= e.Now {
-			slot, expired = i, true
+	}
+	for i := range t.layout.Slots {
+		if t.expiry(e, i) <= e.Now {
+			return i, true
 		}
 	}
-	return slot, expired
+	return -1, false
 }
 
 // expiry returns when the slot's record stops counting in every window. The
