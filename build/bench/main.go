@@ -85,7 +85,10 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("\n%s\n%s\n%s\n%s\n%s", found.Machine(), found.CaseTable(), found.Others(), found.LoadTable(), found.TargetTable())
+	fmt.Printf("\n%s\n%s", found.Machine(), found.CaseTable())
+	if o.against == "" { // the bounds are of what is added to no filter
+		fmt.Printf("\n%s\n%s\n%s", found.Others(), found.LoadTable(), found.TargetTable())
+	}
 	if o.docs == "" {
 		return nil
 	}

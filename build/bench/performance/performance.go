@@ -134,8 +134,7 @@ func (c Case) added() sample.Spread {
 }
 
 // plainUs is the CPU of a request that no filter sees, over all visits of one
-// worker with an upstream: what shares are made microseconds with. A visit's own
-// is the speed that the processor happened to have.
+// worker with an upstream.
 func (r Run) plainUs() float64 {
 	var list []float64
 	for _, c := range r.Cases {

@@ -31,16 +31,11 @@ func (r Run) CaseTable() string {
 			continue
 		}
 		added := c.added()
-		// Microseconds at the run's own speed; several workers, or Envoy's
-		// answer in the place of an upstream, have a base of their own.
-		base := r.plainUs()
-		if c.Workers > 1 || c.Direct {
-			base = c.spread(func(v Visit) float64 { return v.BaseUs }).Median
-		}
+		us := c.spread(func(v Visit) float64 { return (v.Ratio - 1) * v.BaseUs }).Median
 		pair := func(test, base func(Visit) float64) string {
 			return fmt.Sprintf("%.0f (%.0f)", c.spread(test).Median, c.spread(base).Median)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %.1f | %s | %s | %.0f |\n", c.Title, shares(added), added.Median*base,
+		fmt.Fprintf(&b, "| %s | %s | %.1f | %s | %s | %.0f |\n", c.Title, shares(added), us,
 			pair(func(v Visit) float64 { return v.TestP50Us }, func(v Visit) float64 { return v.BaseP50Us }),
 			pair(func(v Visit) float64 { return v.TestP99Us }, func(v Visit) float64 { return v.BaseP99Us }),
 			c.spread(func(v Visit) float64 { return float64(v.RSS) / (1 << 20) }).Median)
