@@ -79,7 +79,21 @@ func (r Results) Table() (string, error) {
 		fmt.Fprintf(&b, "| %s | %s | %s | %.2f | %s | %s | %d | %d |\n", row.Limiter, row.Counts,
 			spread(row.Many), sample.MedianRatio(row.Many, r.Rows[base].Many), spread(row.ManyShared), spread(row.One), row.Bytes, row.Allocs)
 	}
+	ours := r.Rows[0]
+	ratio := sample.MedianRatio(ours.Many, r.Rows[base].Many)
+	fmt.Fprintf(&b, "\nHeld against what `shared/keyed` is to reach, in its first row: less time than %s over all keys, %.2f of it, %s; at most %d bytes a key, %s.\n",
+		baseline, ratio, verdict(ratio < 1), mostBytes, verdict(ours.Bytes <= mostBytes))
 	return b.String(), nil
+}
+
+// mostBytes is what a key may take of shared/keyed.
+const mostBytes = 40
+
+func verdict(met bool) string {
+	if met {
+		return "met"
+	}
+	return "**missed**"
 }
 
 func spread(ns []float64) string {
