@@ -188,25 +188,32 @@ func readMasked(a *object) []descriptor {
 }
 
 func readGenericKey(a *object) []descriptor {
+	return []descriptor{fixedOrMade(a, "generic_key")}
+}
+
+// fixed is the entry of an action that sends the same value for each request,
+// under that key if it names none.
+func fixed(a *object, key string) entry {
 	e := entry{key: a.text("descriptor_key"), value: a.text("descriptor_value")}
 	if e.key == "" {
-		e.key = "generic_key"
+		e.key = key
 	}
 	a.ignore("default_value")
+	return e
+}
+
+// fixedOrMade is the descriptor of fixed where Envoy's formatter may make the value.
+func fixedOrMade(a *object, key string) descriptor {
+	e := fixed(a, key)
 	d := descriptor{entries: []entry{e}}
 	if strings.Contains(e.value, "%") {
 		d.unknown = append(d.unknown, "The value "+e.value+" is made of the request by Envoy's formatter, which was not translated.")
 	}
-	return []descriptor{d}
+	return d
 }
 
 func readHeaderValueMatch(a *object) []descriptor {
-	e := entry{key: a.text("descriptor_key"), value: a.text("descriptor_value")}
-	if e.key == "" {
-		e.key = "header_match"
-	}
-	a.ignore("default_value")
-	d := descriptor{entries: []entry{e}}
+	d := descriptor{entries: []entry{fixed(a, "header_match")}}
 	var c conditions
 	for _, h := range a.children("headers") {
 		c.header(h)
@@ -225,11 +232,8 @@ func readHeaderValueMatch(a *object) []descriptor {
 }
 
 func readQueryMatch(a *object) []descriptor {
-	e := entry{key: a.text("descriptor_key"), value: a.text("descriptor_value")}
-	if e.key == "" {
-		e.key = "query_match"
-	}
-	a.ignore("default_value", "expect_match", "query_parameters")
+	e := fixed(a, "query_match")
+	a.ignore("expect_match", "query_parameters")
 	return []descriptor{{entries: []entry{e}, unknown: []string{"Whether a query parameter has a value is no condition of a match here."}}}
 }
 

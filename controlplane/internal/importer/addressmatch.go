@@ -1,22 +1,11 @@
 package importer
 
-import (
-	"net/netip"
-	"strings"
-)
+import "net/netip"
 
 // readRemoteAddressMatch reads an action that sends a fixed entry for clients
 // of some networks, or for all but them.
 func readRemoteAddressMatch(a *object) []descriptor {
-	e := entry{key: a.text("descriptor_key"), value: a.text("descriptor_value")}
-	if e.key == "" {
-		e.key = "remote_address_match"
-	}
-	a.ignore("default_value")
-	d := descriptor{entries: []entry{e}}
-	if strings.Contains(e.value, "%") {
-		d.unknown = append(d.unknown, "The value "+e.value+" is made of the request by Envoy's formatter, which was not translated.")
-	}
+	d := fixedOrMade(a, "remote_address_match")
 	matcher := a.child("address_matcher")
 	var m match
 	for _, r := range matcher.children("ranges") {
