@@ -107,9 +107,12 @@ func (b *leases) next(l *lease, now int64) uint32 {
 // of this rule, which may be lower than those the units were counted under, must
 // have had room for all of them.
 func (t *attempt) borrow(now int64) bool {
-	t.loan = loan{jitter: t.loan.jitter}
 	b := t.rule.leases
-	if b == nil || b.worker.stopped {
+	if b == nil {
+		return false
+	}
+	t.loan = loan{jitter: t.loan.jitter}
+	if b.worker.stopped {
 		return false
 	}
 	hash, ok := b.table.Aim(&t.entry, t.limits.Bytes)
