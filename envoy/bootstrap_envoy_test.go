@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
@@ -46,18 +47,6 @@ func TestMain(m *testing.M) {
 		return m.Run()
 	}())
 }
-
-// smallest is a module that does nothing, in as few bytes as Envoy accepts: it
-// loads in no time where its answers do not matter.
-const smallest = "\x00asm\x01\x00\x00\x00" +
-	"\x01\x09\x02\x60\x00\x00\x60\x01\x7f\x01\x7f" + // types: func(), func(i32) i32
-	"\x03\x03\x02\x00\x01" + // one function of each
-	"\x05\x03\x01\x00\x01" + // a page of memory
-	"\x07\x3f\x03" + // three exports
-	"\x06memory\x02\x00" +
-	"\x17proxy_abi_version_0_2_0\x00\x00" +
-	"\x18proxy_on_memory_allocate\x00\x01" +
-	"\x0a\x09\x02\x02\x00\x0b\x04\x00\x41\x00\x0b" // return; return 0
 
 // unusedAddress is one that nobody listens on.
 func unusedAddress(t *testing.T) string {
@@ -147,7 +136,7 @@ func listener(t *testing.T, ctx context.Context, p *proc.Process, name string) s
 // TestEnvoyAcceptsBootstrap has Envoy judge every shape with every option.
 func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	wasm := filepath.Join(t.TempDir(), "smallest.wasm")
-	require.NoError(t, os.WriteFile(wasm, []byte(smallest), 0o600))
+	require.NoError(t, os.WriteFile(wasm, []byte(buildtest.Smallest), 0o600))
 	plugin := envoy.Plugin{Wasm: wasm, Policy: []byte(`{"version":1}`)}
 	certificate, key := selfSigned(t)
 	tls := &envoy.ClientTLS{CA: certificate}
