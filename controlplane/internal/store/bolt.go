@@ -31,7 +31,8 @@ const FileName = "sluice.db"
 //	acked      number → "", some proxy accepted it
 //	nacked     number → "", some proxy refused it
 //	proxies    node id → Proxy as JSON
-const format = "1"
+//	audit      id, 8 bytes big-endian → Entry as JSON
+const format = "2"
 
 var (
 	metaBucket      = []byte("meta")
@@ -41,8 +42,9 @@ var (
 	ackedBucket     = []byte("acked")
 	nackedBucket    = []byte("nacked")
 	proxiesBucket   = []byte("proxies")
+	auditBucket     = []byte("audit")
 
-	buckets = [][]byte{metaBucket, revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket, proxiesBucket}
+	buckets = [][]byte{metaBucket, revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket, proxiesBucket, auditBucket}
 
 	// revisionBuckets have a revision's number as their key.
 	revisionBuckets = [][]byte{revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket}
@@ -192,6 +194,7 @@ func (b *Bolt) Append(ctx context.Context, d Draft) (Revision, error) {
 			tx.Bucket(revisionsBucket).Put(key(number), text),
 			tx.Bucket(yamlBucket).Put(key(number), r.YAML),
 			tx.Bucket(jsonBucket).Put(key(number), r.JSON),
+			appendEntry(tx, d.Audit, number),
 		)
 	})
 	if err != nil {

@@ -49,6 +49,14 @@ type Store interface {
 	Proxies(ctx context.Context) ([]Proxy, error)
 	// Forget drops what is known of a proxy. Revisions keep their marks.
 	Forget(ctx context.Context, node string) error
+	// Record appends to the audit log and returns the entry's id.
+	Record(ctx context.Context, e Entry) (uint64, error)
+	// Settle sets the outcome of an entry. One that has been dropped since stays
+	// dropped.
+	Settle(ctx context.Context, id uint64, outcome string) error
+	// Audit returns the newest entries first, at most limit of them and only
+	// those with an id below before; 0 means no bound.
+	Audit(ctx context.Context, limit int, before uint64) ([]Entry, error)
 	// Watch returns a channel that gets a value after an Append, until ctx
 	// ends. Appends in quick succession may share one value.
 	Watch(ctx context.Context) <-chan struct{}
@@ -62,7 +70,24 @@ type Draft struct {
 	RollbackOf uint64 // the revision whose content this is, 0 if it is new
 	YAML       []byte // the text as given
 	JSON       []byte // what proxies get, without the revision stamp
+	Audit      Entry  // who appends it and why; stored in the same transaction
 }
+
+// Entry is one line of the audit log. The store sets ID and At, and Revision
+// where the entry is about one that it appends.
+type Entry struct {
+	ID       uint64    `json:"id"`
+	At       time.Time `json:"at"`
+	Who      string    `json:"who"`            // token or certificate, "" where anyone may call
+	From     string    `json:"from,omitempty"` // address of the caller
+	Action   string    `json:"action"`         // apply, rollback, counters set, …
+	Revision uint64    `json:"revision,omitempty"`
+	Text     string    `json:"text,omitempty"`    // what changes, in short
+	Outcome  string    `json:"outcome,omitempty"` // once it is known
+}
+
+// maxEntries bounds the audit log: the oldest entries go first.
+const maxEntries = 10_000
 
 // Summary is a revision without its texts.
 type Summary struct {
