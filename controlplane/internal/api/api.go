@@ -19,6 +19,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
@@ -37,6 +38,8 @@ type server struct {
 	store store.Store
 	xds   *xds.Server
 	log   *slog.Logger
+
+	backups sync.Mutex // held while one is sent
 }
 
 // New returns the API's handler.
@@ -53,6 +56,7 @@ func New(o Options) http.Handler {
 	guarded.HandleFunc("GET /v1/revisions/{revision}/wait", s.wait)
 	guarded.HandleFunc("GET /v1/status", s.status)
 	guarded.HandleFunc("GET /v1/manage", s.manage)
+	guarded.HandleFunc("GET /v1/backup", s.backup) // needs the role admin: it holds every policy and the audit log
 	guarded.Handle("GET /metrics", metrics(o.XDS))
 	guarded.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, fmt.Errorf("no %s %s in this API", r.Method, r.URL.Path))
@@ -152,6 +156,9 @@ func (s *server) failStore(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, store.ErrNotFound) {
 		fail(w, http.StatusNotFound, err)
 		return
+	}
+	if errors.Is(err, store.ErrDamaged) {
+		err = fmt.Errorf("%w: apply the policy again, or restore a backup", err)
 	}
 	s.log.Error("store", "path", r.URL.Path, "error", err)
 	fail(w, http.StatusInternalServerError, err)

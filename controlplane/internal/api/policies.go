@@ -7,7 +7,11 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -25,6 +29,7 @@ const (
 	// defaultFile names a policy that came without a file name.
 	defaultFile = "policy.yaml"
 	maxFileName = 255
+	maxPath     = 4096 // of a path on Linux
 )
 
 // Applied answers POST /v1/policies and POST /v1/rollback/{revision}.
@@ -71,8 +76,8 @@ func (s *server) apply(w http.ResponseWriter, r *http.Request) {
 	if d.File == "" {
 		d.File = defaultFile
 	}
-	if len(d.File) > maxFileName {
-		fail(w, http.StatusBadRequest, fmt.Errorf("file name has %d bytes, at most %d are allowed", len(d.File), maxFileName))
+	if len(d.File) > maxFileName || !utf8.ValidString(d.File) {
+		fail(w, http.StatusBadRequest, fmt.Errorf("file name %.20q… has %d bytes: at most %d of UTF-8 are allowed", d.File, len(d.File), maxFileName))
 		return
 	}
 	s.append(w, r, d)
@@ -80,6 +85,12 @@ func (s *server) apply(w http.ResponseWriter, r *http.Request) {
 
 // CheckWasm refuses what cannot be a path on another machine.
 func CheckWasm(wasm string) error {
+	if len(wasm) > maxPath {
+		return fmt.Errorf("wasm path has %d bytes, at most %d are allowed", len(wasm), maxPath)
+	}
+	if strings.ContainsFunc(wasm, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return fmt.Errorf("wasm path %q has characters that cannot be printed", wasm)
+	}
 	if wasm != "" && !path.IsAbs(wasm) {
 		return fmt.Errorf("wasm path %q is relative: it must be an absolute path on the proxies' machines", wasm)
 	}
@@ -135,12 +146,23 @@ func (s *server) history(w http.ResponseWriter, r *http.Request) {
 		}
 		limit = n
 	}
-	list, err := s.store.History(r.Context(), limit)
+	list, err := s.list(r, limit)
 	if err != nil {
 		s.failStore(w, r, err)
 		return
 	}
 	answer(w, http.StatusOK, History{Revisions: list})
+}
+
+// list returns the newest revisions first, with what is known of damage to their
+// texts.
+func (s *server) list(r *http.Request, limit int) ([]store.Summary, error) {
+	list, err := s.store.History(r.Context(), limit)
+	damaged := s.xds.Ledger().Damaged()
+	for i := range list {
+		list[i].Damaged = list[i].Damaged || slices.Contains(damaged, list[i].Number)
+	}
+	return list, err
 }
 
 // get handles GET /v1/policies/{revision}.
@@ -193,17 +215,21 @@ func (s *server) number(r *http.Request) (uint64, error) {
 }
 
 func (s *server) previous(r *http.Request) (uint64, error) {
-	list, err := s.store.History(r.Context(), 0)
+	list, err := s.list(r, 0)
 	if err != nil {
 		return 0, err
 	}
 	if len(list) < 2 {
 		return 0, fmt.Errorf("%w: there is none before the current one", store.ErrNotFound)
 	}
-	for _, revision := range list[1:] {
+	whole := slices.DeleteFunc(slices.Clone(list[1:]), func(s store.Summary) bool { return s.Damaged })
+	for _, revision := range whole {
 		if revision.Acked {
 			return revision.Number, nil
 		}
 	}
-	return list[1].Number, nil
+	if len(whole) == 0 {
+		return 0, fmt.Errorf("%w: all before the current one are damaged", store.ErrNotFound)
+	}
+	return whole[0].Number, nil
 }
