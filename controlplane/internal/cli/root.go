@@ -77,6 +77,7 @@ func commands() []*cobra.Command {
 		newServeCommand(),
 		newSimulateCommand(),
 		newStatusCommand(),
+		newStoreCommand(),
 		newValidateCommand(),
 	}
 }
