@@ -73,7 +73,9 @@ type server struct {
 	process *os.Process
 }
 
-func startServe(t *testing.T, dir string) server {
+// startServe starts serve on a directory, by a command that runs another one if
+// one is given.
+func startServe(t *testing.T, dir string, wrapper ...string) server {
 	t.Helper()
 	var addresses [2]string
 	for i := range addresses {
@@ -83,7 +85,8 @@ func startServe(t *testing.T, dir string) server {
 		addresses[i] = l.Addr().String()
 		require.NoError(t, l.Close())
 	}
-	cmd := exec.Command(os.Args[0], "serve", "--data", dir, "--http", addresses[0], "--xds", addresses[1])
+	args := append(wrapper, os.Args[0], "serve", "--data", dir, "--http", addresses[0], "--xds", addresses[1])
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), asSluice+"=1")
 	var log bytes.Buffer
 	cmd.Stderr = &log

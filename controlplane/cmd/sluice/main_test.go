@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -45,6 +46,7 @@ func TestScripts(t *testing.T) {
 			"proxy":    proxyCommand,
 			"certs":    certs,
 			"pad":      pad,
+			"spoil":    spoil,
 			"stranger": stranger,
 			"filter":   filter,
 			"silent":   silent,
@@ -123,6 +125,16 @@ func pad(ts *testscript.TestScript, _ bool, args []string) {
 	_, err = f.WriteString("\n" + strings.Repeat("# padding\n", n/10))
 	ts.Check(err)
 	ts.Check(f.Close())
+}
+
+// spoil FILE TEXT changes a byte wherever the text is in the file.
+func spoil(ts *testscript.TestScript, _ bool, args []string) {
+	content := []byte(ts.ReadFile(args[0]))
+	if !bytes.Contains(content, []byte(args[1])) {
+		ts.Fatalf("%s does not have %q", args[0], args[1])
+	}
+	changed := bytes.ReplaceAll(content, []byte(args[1]), []byte("?"+args[1][1:]))
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), changed, 0o600))
 }
 
 // certs writes ca.pem, and server, client and edge .pem and .key that it

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -38,6 +39,8 @@ type server struct {
 	memory   *memory
 	judging  turn
 	log      *slog.Logger
+
+	backups sync.Mutex // held while one is sent
 }
 
 // New returns the API's handler.
@@ -110,6 +113,9 @@ func (s *server) failStore(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	case r.Context().Err() != nil:
 		return // the caller has gone
+	}
+	if errors.Is(err, store.ErrDamaged) {
+		err = fmt.Errorf("%w: apply the policy again, or restore a backup", err)
 	}
 	s.log.Error("store", "path", r.URL.Path, "error", err)
 	fail(w, http.StatusInternalServerError, err)

@@ -146,7 +146,11 @@ func (s *server) current(ctx context.Context) (current, error) {
 		return current{}, err
 	}
 	c := current{}
-	if c.revision, err = s.store.Get(ctx, list[0].Number); err != nil {
+	switch c.revision, err = s.store.Get(ctx, list[0].Number); {
+	case errors.Is(err, store.ErrDamaged): // a new one is the cure
+		c.revision.Summary = list[0]
+		return c, nil
+	case err != nil:
 		return current{}, err
 	}
 	if c.policy, _, _, err = policyfile.Read(c.revision.File, c.revision.YAML); err != nil {

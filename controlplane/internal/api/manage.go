@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
@@ -42,7 +43,13 @@ func (s *server) manage(w http.ResponseWriter, r *http.Request) {
 		path, known := paths[proxy.Runs]
 		if !known && proxy.Runs > 0 {
 			var err error
-			if path, err = s.managePath(r.Context(), proxy.Runs); err != nil {
+			path, err = s.managePath(r.Context(), proxy.Runs)
+			if errors.Is(err, store.ErrDamaged) { // it gets another one by and by
+				p.fail(err)
+				m.Proxies = append(m.Proxies, p)
+				continue
+			}
+			if err != nil {
 				s.failStore(w, r, err)
 				return
 			}

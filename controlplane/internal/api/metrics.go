@@ -29,6 +29,7 @@ func (s *server) metrics() http.Handler {
 		counter("xds_nacks_total", "Pushes that proxies refused.", func(c xds.Counts) uint64 { return c.Nacks }),
 		gauge("proxies_connected", "Proxies with an xDS stream.", func() float64 { return float64(s.xds.Ledger().Connected()) }),
 		gauge("proxies_behind", "Connected proxies that do not run the newest revision.", func() float64 { return float64(s.xds.Ledger().Behind()) }),
+		gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.", func() float64 { return float64(len(s.xds.Ledger().Damaged())) }),
 		gauge("revision", "The newest revision, 0 before the first.", func() float64 { return float64(s.xds.Ledger().Newest()) }),
 	)
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -54,12 +55,23 @@ func (s *server) history(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, err)
 		return
 	}
-	list, err := s.store.History(r.Context(), int(limit))
+	list, err := s.list(r, int(limit))
 	if err != nil {
 		s.failStore(w, r, err)
 		return
 	}
 	s.answerLarge(w, len(list)*512, History{Revisions: list})
+}
+
+// list returns the newest revisions first, with what is known of damage to their
+// texts.
+func (s *server) list(r *http.Request, limit int) ([]store.Summary, error) {
+	list, err := s.store.History(r.Context(), limit)
+	damaged := s.xds.Ledger().Damaged()
+	for i := range list {
+		list[i].Damaged = list[i].Damaged || slices.Contains(damaged, list[i].Number)
+	}
+	return list, err
 }
 
 // get handles GET /v1/policies/{revision}.
@@ -113,17 +125,21 @@ func (s *server) number(r *http.Request) (uint64, error) {
 }
 
 func (s *server) previous(r *http.Request) (uint64, error) {
-	list, err := s.store.History(r.Context(), 0)
+	list, err := s.list(r, 0)
 	if err != nil {
 		return 0, err
 	}
 	if len(list) < 2 {
 		return 0, fmt.Errorf("%w: there is none before the current one", store.ErrNotFound)
 	}
-	for _, revision := range list[1:] {
+	whole := slices.DeleteFunc(slices.Clone(list[1:]), func(s store.Summary) bool { return s.Damaged })
+	for _, revision := range whole {
 		if revision.Acked {
 			return revision.Number, nil
 		}
 	}
-	return list[1].Number, nil
+	if len(whole) == 0 {
+		return 0, fmt.Errorf("%w: all before the current one are damaged", store.ErrNotFound)
+	}
+	return whole[0].Number, nil
 }

@@ -31,6 +31,7 @@ func (s *server) routes() []route {
 		{"GET /v1/status", access.Read, s.status},
 		{"GET /v1/manage", access.Read, s.manage},
 		{"GET /v1/audit", access.Read, s.audit},
+		{"GET /v1/backup", access.Admin, s.backup}, // every policy and the audit log
 		{"GET /metrics", access.Read, s.metrics().ServeHTTP},
 		{"/", access.Read, s.unknown},
 	}

@@ -20,7 +20,8 @@ const (
 
 // Status answers GET /v1/status.
 type Status struct {
-	Current *store.Summary    `json:"current"` // null before the first apply
+	Current *store.Summary    `json:"current"`           // null before the first apply
+	Damaged []uint64          `json:"damaged,omitempty"` // revisions in the store, which are not pushed
 	Proxies []xds.ProxyStatus `json:"proxies"`
 }
 
@@ -31,7 +32,7 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) {
 		s.failStore(w, r, err)
 		return
 	}
-	st := Status{Proxies: s.xds.Ledger().Proxies()}
+	st := Status{Damaged: s.xds.Ledger().Damaged(), Proxies: s.xds.Ledger().Proxies()}
 	if len(list) > 0 {
 		st.Current = &list[0]
 	}

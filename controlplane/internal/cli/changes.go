@@ -6,25 +6,29 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// current returns the newest revision, nil before the first.
+// current returns the newest revision, nil before the first. One that is damaged
+// is passed over, as it is for proxies.
 func (c *client) current(ctx context.Context) (*api.Revision, error) {
 	var h api.History
-	if err := c.call(ctx, http.MethodGet, "/v1/policies", url.Values{"limit": {"1"}}, nil, &h); err != nil {
+	if err := c.call(ctx, http.MethodGet, "/v1/policies", url.Values{"limit": {"10"}}, nil, &h); err != nil {
 		return nil, err
 	}
-	if len(h.Revisions) == 0 {
+	whole := slices.IndexFunc(h.Revisions, func(r store.Summary) bool { return !r.Damaged })
+	if whole < 0 {
 		return nil, nil //nolint:nilnil // there is none, which is no error
 	}
-	return c.revision(ctx, strconv.FormatUint(h.Revisions[0].Number, 10))
+	return c.revision(ctx, strconv.FormatUint(h.Revisions[whole].Number, 10))
 }
 
 func (c *client) revision(ctx context.Context, number string) (*api.Revision, error) {

@@ -163,6 +163,18 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 
 // open sends a request and returns the body of an answer that is no error.
 func (c *client) open(ctx context.Context, method, path string, query url.Values, body []byte) (io.ReadCloser, error) {
+	answer, err := c.stream(ctx, method, path, query, body)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.LimitReader(answer, maxAnswer), answer}, nil
+}
+
+// stream is open without a bound on the body.
+func (c *client) stream(ctx context.Context, method, path string, query url.Values, body []byte) (io.ReadCloser, error) {
 	u := c.base.JoinPath(path)
 	u.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
@@ -186,10 +198,7 @@ func (c *client) open(ctx context.Context, method, path string, query url.Values
 		defer response.Body.Close()
 		return nil, c.refused(response)
 	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(response.Body, maxAnswer), response.Body}, nil
+	return response.Body, nil
 }
 
 func (c *client) unreachable(err error) error {

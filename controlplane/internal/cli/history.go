@@ -70,6 +70,8 @@ func history(cmd *cobra.Command, o historyOptions) error {
 // reception says what proxies made of a revision.
 func reception(r store.Summary) string {
 	switch {
+	case r.Damaged:
+		return "damaged"
 	case r.Acked && r.Nacked:
 		return "mixed"
 	case r.Acked:

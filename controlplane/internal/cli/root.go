@@ -78,6 +78,7 @@ func commands() []*cobra.Command {
 		newServeCommand(),
 		newSimulateCommand(),
 		newStatusCommand(),
+		newStoreCommand(),
 		newValidateCommand(),
 	}
 }

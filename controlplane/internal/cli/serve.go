@@ -103,6 +103,9 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 			log.Error("close store", "error", err)
 		}
 	}()
+	if name, mode := store.Exposed(o.data); name != "" {
+		log.Warn("everybody on this machine may change the store: chmod o-w", "name", name, "mode", mode.String())
+	}
 	httpListener, err := listen("--http", o.http)
 	if err != nil {
 		return err
@@ -133,7 +136,7 @@ func openStore(dir string) (*store.Bolt, error) {
 		return nil, withHint(fmt.Errorf("data directory %s is held by another sluice serve", dir),
 			"stop that one, or give this one another --data")
 	case errors.Is(err, store.ErrDamaged):
-		return nil, withHint(err, "put a good copy of the file there, or move it away to start without revisions")
+		return nil, storeHint(err, dir)
 	}
 	return s, err
 }

@@ -46,10 +46,14 @@ func status(cmd *cobra.Command, o statusOptions) error {
 	if o.output == outputJSON {
 		return printJSON(w, st)
 	}
-	if st.Current == nil {
+	switch {
+	case st.Current == nil:
 		fmt.Fprintln(w, "nothing has been applied yet")
-	} else {
+	case !st.Current.Damaged:
 		fmt.Fprintf(w, "revision %d  %s  applied %s\n", st.Current.Number, plain(st.Current.File), moment(st.Current.Created))
+	}
+	for _, number := range st.Damaged {
+		fmt.Fprintf(w, "revision %d is damaged in the store and is not pushed: apply the policy again, or restore a backup\n", number)
 	}
 	if len(st.Proxies) == 0 {
 		fmt.Fprintln(w, "no proxy is connected")

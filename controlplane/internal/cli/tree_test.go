@@ -26,6 +26,8 @@ var printsNoData = map[string]string{
 	"sluice schema":                 "prints JSON in any case",
 	"sluice serve":                  "serves",
 	"sluice simulate":               "prints JSON in any case",
+	"sluice store backup":           "writes a file",
+	"sluice store restore":          "writes a file",
 }
 
 // failing is, for each command, a correct call that cannot succeed: nobody
@@ -58,6 +60,8 @@ var failing = map[string]string{
 	"sluice serve":                  "--data POLICY/data",
 	"sluice simulate":               "-f NONE",
 	"sluice status":                 "--server http://127.0.0.1:1",
+	"sluice store backup":           "-o NONE --server http://127.0.0.1:1",
+	"sluice store restore":          "NONE --data NONE",
 	"sluice validate":               "-f NONE",
 }
 

@@ -6,72 +6,98 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.etcd.io/bbolt"
 )
 
-// appendEntry appends to the audit log within a transaction.
-func appendEntry(tx *bbolt.Tx, e Entry, revision uint64) error {
-	_, err := putEntry(tx, e, revision)
-	return err
+// Bounds of an entry's texts in bytes.
+const (
+	maxName = 256  // Who, From and Action
+	maxText = 4096 // Text and Outcome
+)
+
+// cutMark stands at the end of a text that was cut.
+const cutMark = "…"
+
+// cut bounds a text, between two characters. What is not UTF-8 JSON would not
+// keep.
+func cut(text string, most int) string {
+	if len(text) <= most && utf8.ValidString(text) {
+		return text
+	}
+	text = strings.ToValidUTF8(text[:min(len(text), most+utf8.UTFMax)], "\uFFFD")
+	if len(text) <= most {
+		return text
+	}
+	end := most - len(cutMark)
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + cutMark
 }
 
-func putEntry(tx *bbolt.Tx, e Entry, revision uint64) (uint64, error) {
+// bounded returns the entry with its texts cut.
+func (e Entry) bounded() Entry {
+	e.Who, e.From, e.Action = cut(e.Who, maxName), cut(e.From, maxName), cut(e.Action, maxName)
+	e.Text, e.Outcome = cut(e.Text, maxText), cut(e.Outcome, maxText)
+	return e
+}
+
+// appendEntry appends to the audit log within a transaction, and sets the
+// entry's ID and At.
+func appendEntry(tx *bbolt.Tx, e *Entry) error {
 	bucket := tx.Bucket(auditBucket)
-	id := uint64(1)
-	if last, _ := bucket.Cursor().Last(); last != nil {
-		id = binary.BigEndian.Uint64(last) + 1
-	}
-	e.ID, e.At = id, time.Now().UTC()
-	if revision > 0 {
-		e.Revision = revision
-	}
-	text, err := json.Marshal(e)
+	id, k, err := next(bucket)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	if id > maxEntries {
-		if err := bucket.Delete(key(id - maxEntries)); err != nil {
-			return 0, err
+	*e = e.bounded()
+	e.ID, e.At = id, time.Now().UTC()
+	c := bucket.Cursor()
+	for first, _ := c.First(); first != nil && binary.BigEndian.Uint64(first)+maxEntries <= id; first, _ = c.First() {
+		if err := c.Delete(); err != nil {
+			return err
 		}
 	}
-	return id, bucket.Put(key(id), text)
+	return putEntry(tx, k, *e)
+}
+
+func putEntry(tx *bbolt.Tx, k []byte, e Entry) error {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	return put(tx, auditBucket, k, text)
 }
 
 // Record implements Store.
-func (b *Bolt) Record(ctx context.Context, e Entry) (id uint64, err error) {
+func (b *Bolt) Record(ctx context.Context, e Entry) (uint64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	err = b.db.Update(func(tx *bbolt.Tx) (err error) {
-		id, err = putEntry(tx, e, 0)
-		return err
-	})
+	err := b.commit(b.db.Update, func(tx *bbolt.Tx) error { return appendEntry(tx, &e) })
 	if err != nil {
 		return 0, fmt.Errorf("record %s: %w", e.Action, err)
 	}
-	return id, nil
+	return e.ID, nil
 }
 
 // Settle implements Store.
 func (b *Bolt) Settle(_ context.Context, id uint64, outcome string) error {
-	err := b.db.Update(func(tx *bbolt.Tx) error {
-		bucket := tx.Bucket(auditBucket)
-		text := bucket.Get(key(id))
-		if text == nil {
-			return nil
+	err := b.commit(b.db.Update, func(tx *bbolt.Tx) error {
+		text, err := get(tx, auditBucket, key(id))
+		if text == nil || err != nil {
+			return err
 		}
 		var e Entry
 		if err := json.Unmarshal(text, &e); err != nil {
 			return fmt.Errorf("read audit entry: %w", err)
 		}
 		e.Outcome = outcome
-		text, err := json.Marshal(e)
-		if err != nil {
-			return err
-		}
-		return bucket.Put(key(id), text)
+		return putEntry(tx, key(id), e.bounded())
 	})
 	if err != nil {
 		return fmt.Errorf("settle audit entry %d: %w", id, err)
@@ -79,13 +105,13 @@ func (b *Bolt) Settle(_ context.Context, id uint64, outcome string) error {
 	return nil
 }
 
-// Audit implements Store.
+// Audit implements Store. An entry that is damaged is there, and says so.
 func (b *Bolt) Audit(_ context.Context, limit int, before uint64) ([]Entry, error) {
 	list := []Entry{}
 	if before == 0 {
 		before = math.MaxUint64
 	}
-	err := b.db.View(func(tx *bbolt.Tx) error {
+	err := b.view(func(tx *bbolt.Tx) error {
 		c := tx.Bucket(auditBucket).Cursor()
 		k, v := c.Seek(key(before))
 		if k == nil {
@@ -94,8 +120,10 @@ func (b *Bolt) Audit(_ context.Context, limit int, before uint64) ([]Entry, erro
 			k, v = c.Prev()
 		}
 		for ; k != nil && (limit <= 0 || len(list) < limit); k, v = c.Prev() {
-			var e Entry
-			if err := json.Unmarshal(v, &e); err != nil {
+			e := Entry{ID: binary.BigEndian.Uint64(k)}
+			if text, err := unseal(auditBucket, k, v); err != nil {
+				e.Outcome = err.Error()
+			} else if err := json.Unmarshal(text, &e); err != nil {
 				return fmt.Errorf("read audit entry: %w", err)
 			}
 			list = append(list, e)

@@ -8,23 +8,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // FileName is the database's name in the data directory.
 const FileName = "sluice.db"
 
-// format is the layout below; a store written in another one is refused.
+// format is the layout below; a store written in another one is refused. All
+// values but this one are sealed; see seal.
 //
-//	meta       "format" → "1"
+//	meta       "format" → "3"
 //	revisions  number, 8 bytes big-endian → Summary as JSON, without marks
 //	yaml       number → the text as given
 //	json       number → what proxies get
@@ -32,7 +28,7 @@ const FileName = "sluice.db"
 //	nacked     number → "", some proxy refused it
 //	proxies    node id → Proxy as JSON
 //	audit      id, 8 bytes big-endian → Entry as JSON
-const format = "2"
+const format = "3"
 
 var (
 	metaBucket      = []byte("meta")
@@ -52,13 +48,10 @@ var (
 	formatKey = []byte("format")
 )
 
-// lockTimeout is how long Open tries to lock the database: long enough for a
-// predecessor that is just closing it, short enough to be an answer.
-const lockTimeout = 500 * time.Millisecond
-
-// Bolt is the embedded store, one file.
+// Bolt is the embedded store, one file, and a small one beside it; see LastName.
 type Bolt struct {
-	db *bbolt.DB
+	db   *bbolt.DB
+	last *last
 
 	mu       sync.Mutex
 	watchers map[chan struct{}]struct{}
@@ -66,109 +59,38 @@ type Bolt struct {
 
 var _ Store = (*Bolt)(nil)
 
-// Open opens the store in a directory, which it creates if need be. It
-// returns ErrHeld when another process has it open, and ErrDamaged when the
-// file there is not a whole database.
-func Open(dir string) (*Bolt, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("create data directory: %w", err)
+// Close closes the database and gives up its lock. Closing again does nothing.
+func (b *Bolt) Close() error {
+	err := b.last.f.Close()
+	if errors.Is(err, os.ErrClosed) {
+		err = nil
 	}
-	file := filepath.Join(dir, FileName)
-	db, err := openFile(file)
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, fmt.Errorf("open %s: %w", dir, ErrHeld)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", file, err)
-	}
-	// bbolt syncs the file; a new file's name is safe once its directory is.
-	if err := syncDir(dir); err != nil {
-		return nil, errors.Join(fmt.Errorf("sync data directory: %w", err), db.Close())
-	}
-	return &Bolt{db: db, watchers: map[chan struct{}]struct{}{}}, nil
+	return errors.Join(b.db.Close(), err)
 }
 
-// openFile opens the database and finds out whether it is whole. bbolt panics
-// at what it cannot make sense of, and reading memory mapped beyond the end of
-// a truncated file is a fault; both become errors here, where the files of
-// interrupted copies turn up.
-func openFile(file string) (db *bbolt.DB, err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		switch found := recover().(type) {
-		case nil:
-		case runtime.Error:
-			err = fmt.Errorf("%w: it is cut short or overwritten", ErrDamaged)
-		default:
-			err = fmt.Errorf("%w: %v", ErrDamaged, found)
-		}
-		if err != nil && db != nil {
-			err = errors.Join(err, db.Close())
-		}
-	}()
-	db, err = bbolt.Open(file, 0o600, &bbolt.Options{Timeout: lockTimeout})
-	var system syscall.Errno
-	switch {
-	case errors.Is(err, bolterrors.ErrTimeout) || errors.As(err, &system):
-		return nil, err
-	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
-	}
-	if err = prepare(db); err == nil {
-		err = db.View(walk)
-	}
-	return db, err
-}
-
-// walk visits every page that tells what there is, and sees that the file is
-// as long as it says.
-func walk(tx *bbolt.Tx) error {
-	info, err := os.Stat(tx.DB().Path())
-	if err != nil {
-		return err
-	}
-	if info.Size() < tx.Size() {
-		return fmt.Errorf("%w: %d bytes are left of at least %d", ErrDamaged, info.Size(), tx.Size())
-	}
-	for _, name := range buckets {
-		bucket := tx.Bucket(name)
-		if bucket == nil {
-			return fmt.Errorf("%w: it has no %s", ErrDamaged, name)
-		}
-		if err := bucket.ForEach(func(_, _ []byte) error { return nil }); err != nil {
+// commit makes a change durable, and the record that it was. run is the
+// database's Update or Batch.
+func (b *Bolt) commit(run func(func(*bbolt.Tx) error) error, change func(*bbolt.Tx) error) error {
+	var reached position
+	err := run(func(tx *bbolt.Tx) error {
+		if err := change(tx); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-func prepare(db *bbolt.DB) error {
-	return db.Update(func(tx *bbolt.Tx) error {
-		if meta := tx.Bucket(metaBucket); meta != nil {
-			if found := meta.Get(formatKey); string(found) != format {
-				return fmt.Errorf("store format %q is not %s: it was written by another release", found, format)
-			}
-			return nil
-		}
-		for _, name := range buckets {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-				return err
-			}
-		}
-		return tx.Bucket(metaBucket).Put(formatKey, []byte(format))
+		reached = positionOf(tx)
+		return nil
 	})
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return b.last.advance(reached)
 }
 
-// Close closes the database and gives up its lock.
-func (b *Bolt) Close() error { return b.db.Close() }
+// next gives the next number of a bucket. bbolt's sequence is stored with the
+// bucket, and Restore may have set it above the last key.
+func next(bucket *bbolt.Bucket) (number uint64, k []byte, err error) {
+	number, err = bucket.NextSequence()
+	return number, key(number), err
+}
 
 // Append implements Store.
 func (b *Bolt) Append(ctx context.Context, d Draft) (Revision, error) {
@@ -176,10 +98,10 @@ func (b *Bolt) Append(ctx context.Context, d Draft) (Revision, error) {
 		return Revision{}, err
 	}
 	var r Revision
-	err := b.db.Update(func(tx *bbolt.Tx) error {
-		number := uint64(1)
-		if last, _ := tx.Bucket(revisionsBucket).Cursor().Last(); last != nil {
-			number = binary.BigEndian.Uint64(last) + 1
+	err := b.commit(b.db.Update, func(tx *bbolt.Tx) error {
+		number, k, err := next(tx.Bucket(revisionsBucket))
+		if err != nil {
+			return err
 		}
 		r = Revision{
 			Summary: d.summary(number, time.Now()),
@@ -190,11 +112,13 @@ func (b *Bolt) Append(ctx context.Context, d Draft) (Revision, error) {
 		if err != nil {
 			return err
 		}
+		entry := d.Audit
+		entry.Revision = number
 		return errors.Join(
-			tx.Bucket(revisionsBucket).Put(key(number), text),
-			tx.Bucket(yamlBucket).Put(key(number), r.YAML),
-			tx.Bucket(jsonBucket).Put(key(number), r.JSON),
-			appendEntry(tx, d.Audit, number),
+			put(tx, revisionsBucket, k, text),
+			put(tx, yamlBucket, k, r.YAML),
+			put(tx, jsonBucket, k, r.JSON),
+			appendEntry(tx, &entry),
 		)
 	})
 	if err != nil {
@@ -207,7 +131,7 @@ func (b *Bolt) Append(ctx context.Context, d Draft) (Revision, error) {
 // Get implements Store.
 func (b *Bolt) Get(_ context.Context, number uint64) (Revision, error) {
 	var r Revision
-	err := b.db.View(func(tx *bbolt.Tx) (err error) {
+	err := b.view(func(tx *bbolt.Tx) (err error) {
 		r, err = read(tx, key(number))
 		return err
 	})
@@ -220,7 +144,7 @@ func (b *Bolt) Get(_ context.Context, number uint64) (Revision, error) {
 // Last implements Store.
 func (b *Bolt) Last(context.Context) (Revision, error) {
 	var r Revision
-	err := b.db.View(func(tx *bbolt.Tx) (err error) {
+	err := b.view(func(tx *bbolt.Tx) (err error) {
 		last, _ := tx.Bucket(revisionsBucket).Cursor().Last()
 		if last == nil {
 			return ErrNotFound
@@ -237,14 +161,10 @@ func (b *Bolt) Last(context.Context) (Revision, error) {
 // History implements Store.
 func (b *Bolt) History(_ context.Context, limit int) ([]Summary, error) {
 	list := []Summary{}
-	err := b.db.View(func(tx *bbolt.Tx) error {
+	err := b.view(func(tx *bbolt.Tx) error {
 		c := tx.Bucket(revisionsBucket).Cursor()
 		for k, v := c.Last(); k != nil && (limit <= 0 || len(list) < limit); k, v = c.Prev() {
-			s, err := summarize(tx, k, v)
-			if err != nil {
-				return err
-			}
-			list = append(list, s)
+			list = append(list, summarize(tx, k, v))
 		}
 		return nil
 	})
@@ -260,7 +180,7 @@ func (b *Bolt) Drop(ctx context.Context, numbers []uint64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := b.db.Update(func(tx *bbolt.Tx) error {
+	err := b.commit(b.db.Update, func(tx *bbolt.Tx) error {
 		newest, _ := tx.Bucket(revisionsBucket).Cursor().Last()
 		for _, number := range numbers {
 			k := key(number)
@@ -287,14 +207,13 @@ func (b *Bolt) Book(ctx context.Context, a Answer) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	err := b.db.Batch(func(tx *bbolt.Tx) error {
-		marks := tx.Bucket(nackedBucket)
+	err := b.commit(b.db.Batch, func(tx *bbolt.Tx) error {
+		marks := nackedBucket
 		if a.Accepted {
-			marks = tx.Bucket(ackedBucket)
+			marks = ackedBucket
 		}
-		proxies := tx.Bucket(proxiesBucket)
-		known := Proxy{}
-		if text := proxies.Get([]byte(a.Node)); text != nil {
+		known := Proxy{} // one that is damaged is as good as unknown
+		if text, _ := get(tx, proxiesBucket, []byte(a.Node)); text != nil {
 			if err := json.Unmarshal(text, &known); err != nil {
 				return fmt.Errorf("read proxy: %w", err)
 			}
@@ -303,7 +222,7 @@ func (b *Bolt) Book(ctx context.Context, a Answer) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(marks.Put(key(a.Revision), nil), proxies.Put([]byte(a.Node), text))
+		return errors.Join(put(tx, marks, key(a.Revision), nil), put(tx, proxiesBucket, []byte(a.Node), text))
 	})
 	if err != nil {
 		return fmt.Errorf("book answer to revision %d: %w", a.Revision, err)
@@ -314,10 +233,14 @@ func (b *Bolt) Book(ctx context.Context, a Answer) error {
 // Proxies implements Store.
 func (b *Bolt) Proxies(context.Context) ([]Proxy, error) {
 	list := []Proxy{}
-	err := b.db.View(func(tx *bbolt.Tx) error {
-		return tx.Bucket(proxiesBucket).ForEach(func(_, v []byte) error {
+	err := b.view(func(tx *bbolt.Tx) error {
+		return tx.Bucket(proxiesBucket).ForEach(func(k, v []byte) error {
+			text, err := unseal(proxiesBucket, k, v)
+			if err != nil {
+				return nil //nolint:nilerr // it is as good as unknown, and is asked afresh
+			}
 			var p Proxy
-			if err := json.Unmarshal(v, &p); err != nil {
+			if err := json.Unmarshal(text, &p); err != nil {
 				return fmt.Errorf("read proxy: %w", err)
 			}
 			list = append(list, p)
@@ -332,7 +255,7 @@ func (b *Bolt) Proxies(context.Context) ([]Proxy, error) {
 
 // Forget implements Store.
 func (b *Bolt) Forget(_ context.Context, node string) error {
-	err := b.db.Batch(func(tx *bbolt.Tx) error { return tx.Bucket(proxiesBucket).Delete([]byte(node)) })
+	err := b.commit(b.db.Batch, func(tx *bbolt.Tx) error { return tx.Bucket(proxiesBucket).Delete([]byte(node)) })
 	if err != nil {
 		return fmt.Errorf("forget proxy: %w", err)
 	}
@@ -365,30 +288,42 @@ func (b *Bolt) notify() {
 }
 
 func read(tx *bbolt.Tx, k []byte) (Revision, error) {
-	text := tx.Bucket(revisionsBucket).Get(k)
-	if text == nil {
+	value := tx.Bucket(revisionsBucket).Get(k)
+	if value == nil {
 		return Revision{}, ErrNotFound
 	}
-	s, err := summarize(tx, k, text)
-	if err != nil {
+	r := Revision{Summary: summarize(tx, k, value)}
+	if r.Damaged {
+		_, err := unseal(revisionsBucket, k, value)
 		return Revision{}, err
 	}
-	// bbolt's bytes are only valid within the transaction.
-	return Revision{
-		Summary: s,
-		YAML:    bytes.Clone(tx.Bucket(yamlBucket).Get(k)),
-		JSON:    bytes.Clone(tx.Bucket(jsonBucket).Get(k)),
-	}, nil
+	for _, part := range []struct {
+		bucket []byte
+		text   *[]byte
+	}{{yamlBucket, &r.YAML}, {jsonBucket, &r.JSON}} {
+		text, err := get(tx, part.bucket, k)
+		if err != nil {
+			return Revision{}, err
+		}
+		*part.text = bytes.Clone(text) // bbolt's bytes are only valid within the transaction
+	}
+	return r, nil
 }
 
-func summarize(tx *bbolt.Tx, k, text []byte) (Summary, error) {
+func summarize(tx *bbolt.Tx, k, value []byte) Summary {
 	var s Summary
-	if err := json.Unmarshal(text, &s); err != nil {
-		return Summary{}, fmt.Errorf("read revision: %w", err)
+	text, err := unseal(revisionsBucket, k, value)
+	if err != nil || json.Unmarshal(text, &s) != nil {
+		return Summary{Number: binary.BigEndian.Uint64(k), Damaged: true}
 	}
-	s.Acked = tx.Bucket(ackedBucket).Get(k) != nil
-	s.Nacked = tx.Bucket(nackedBucket).Get(k) != nil
-	return s, nil
+	s.Acked, s.Nacked = marked(tx, ackedBucket, k), marked(tx, nackedBucket, k)
+	return s
+}
+
+// marked says whether a revision has a mark; one that is damaged is none.
+func marked(tx *bbolt.Tx, marks, k []byte) bool {
+	_, err := get(tx, marks, k)
+	return err == nil && tx.Bucket(marks).Get(k) != nil
 }
 
 func key(number uint64) []byte { return binary.BigEndian.AppendUint64(nil, number) }

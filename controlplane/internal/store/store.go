@@ -1,9 +1,10 @@
 // Package store keeps the policy revisions that were accepted, until they are
 // dropped, and what each proxy answered to them.
 //
-// Its invariant: what Append and Book have returned survives a crash, and a
-// revision never changes once it has a number. Numbers are 1, 2, 3, … in order
-// of appending, and none is given twice. The package gives policies no meaning:
+// Its invariant: what a method has acknowledged survives a crash, or opening the
+// store fails and says what is lost; and a revision that has changed since it
+// was stored is never returned. Numbers are 1, 2, 3, … in order of appending, and
+// none is given twice: where Restore loses some, they are left out. The package gives policies no meaning:
 // it must never import shared/policy, the xDS server or the API.
 package store
 
@@ -12,6 +13,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"io"
 	"slices"
 	"time"
 )
@@ -21,7 +23,7 @@ var (
 	ErrNotFound = errors.New("no such revision")
 	// ErrHeld says that another process has the store open.
 	ErrHeld = errors.New("data directory is held by another process")
-	// ErrDamaged says that what is stored cannot be read.
+	// ErrDamaged says that what is stored is not what was written, or lacks some.
 	ErrDamaged = errors.New("the database is damaged")
 )
 
@@ -32,7 +34,8 @@ type Store interface {
 	// Append gives the draft the next number. When it returns, the revision
 	// is durable.
 	Append(ctx context.Context, d Draft) (Revision, error)
-	// Get returns a revision, or ErrNotFound.
+	// Get returns a revision, ErrNotFound, or ErrDamaged where it is not what
+	// was stored.
 	Get(ctx context.Context, number uint64) (Revision, error)
 	// Last returns the newest revision, or ErrNotFound when there is none.
 	Last(ctx context.Context) (Revision, error)
@@ -60,6 +63,8 @@ type Store interface {
 	// Watch returns a channel that gets a value after an Append, until ctx
 	// ends. Appends in quick succession may share one value.
 	Watch(ctx context.Context) <-chan struct{}
+	// Backup returns a copy of everything as of now, for Restore, and its length.
+	Backup(ctx context.Context) (io.ReadCloser, int64, error)
 	Close() error
 }
 
@@ -101,6 +106,10 @@ type Summary struct {
 
 	Acked  bool `json:"acked"`  // some proxy has accepted it
 	Nacked bool `json:"nacked"` // some proxy has refused it
+
+	// Damaged says that the summary itself is not what was stored; nothing but
+	// Number is set then. Get finds out about the texts.
+	Damaged bool `json:"damaged,omitempty"`
 }
 
 // Revision is one version of the policy.

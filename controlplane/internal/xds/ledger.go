@@ -31,7 +31,8 @@ type Ledger struct {
 	store store.Store
 
 	mu        sync.Mutex
-	revisions []mark // ascending
+	revisions []mark   // ascending, without those that are damaged
+	damaged   []uint64 // revisions that are not what was stored, ascending
 	proxies   map[string]*proxy
 	sessions  int           // of all proxies
 	most      int           // maxProxies
@@ -98,8 +99,14 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	for _, m := range l.revisions {
 		before[m.number] = m
 	}
-	l.revisions = l.revisions[:0]
+	damaged := l.damaged
+	l.revisions, l.damaged = l.revisions[:0], nil
 	for _, s := range slices.Backward(list) {
+		_, known := before[s.Number]
+		if s.Damaged || slices.Contains(damaged, s.Number) || !known && l.isDamaged(ctx, s.Number) {
+			l.damaged = append(l.damaged, s.Number)
+			continue
+		}
 		// Marks only ever come; one that the store failed to keep stays here.
 		b := before[s.Number]
 		l.revisions = append(l.revisions, mark{

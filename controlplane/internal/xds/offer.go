@@ -44,7 +44,7 @@ func offer(revisions []mark, p stance) uint64 {
 func lastGood(revisions []mark, p stance) uint64 {
 	// A proxy that refused something newer than what it runs keeps that: what
 	// others accepted meanwhile is not proven on it.
-	if p.acked > 0 && !p.hasRefused(p.acked) && slices.ContainsFunc(p.refused, func(r uint64) bool { return r > p.acked }) {
+	if has(revisions, p.acked) && !p.hasRefused(p.acked) && slices.ContainsFunc(p.refused, func(r uint64) bool { return r > p.acked }) {
 		return p.acked
 	}
 	for _, m := range slices.Backward(revisions) {
@@ -58,6 +58,11 @@ func lastGood(revisions []mark, p stance) uint64 {
 		}
 	}
 	return 0
+}
+
+// has says whether a revision is there, and not damaged.
+func has(revisions []mark, number uint64) bool {
+	return slices.ContainsFunc(revisions, func(m mark) bool { return m.number == number })
 }
 
 func (p stance) hasRefused(number uint64) bool { return slices.Contains(p.refused, number) }

@@ -1,6 +1,9 @@
 package xds
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // prune drops the revisions that are neither among the newest nor in use.
 func (s *Server) prune(ctx context.Context) error {
@@ -22,7 +25,7 @@ func (l *Ledger) outdated(keep int) (numbers []uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := len(l.revisions) - keep
-	if keep == 0 || old <= 0 {
+	if keep == 0 || len(l.revisions) == 0 {
 		return nil
 	}
 	used := l.inUse()
@@ -35,6 +38,11 @@ func (l *Ledger) outdated(keep int) (numbers []uint64) {
 		}
 	}
 	l.revisions = kept
+	// What is damaged goes once it would have gone by its age.
+	for len(l.damaged) > 0 && l.damaged[0] < kept[0].number { // the newest is always kept
+		numbers, l.damaged = append(numbers, l.damaged[0]), l.damaged[1:]
+	}
+	slices.Sort(numbers)
 	return numbers
 }
 

@@ -53,6 +53,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -115,6 +116,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		editions: editions{kept: map[editionID]edition{}},
 		stop:     make(chan struct{}), cancel: cancel,
 	}
+	s.logDamage(ledger.Damaged()...)
 	go s.follow(watching, changed)
 	return s, nil
 }
@@ -131,9 +133,11 @@ func (s *Server) follow(ctx context.Context, changed <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		case <-changed:
+			known := s.ledger.Damaged()
 			if err := s.ledger.refresh(ctx); err != nil {
 				s.log.Error("read revisions", "error", err)
 			}
+			s.logDamage(slices.DeleteFunc(s.ledger.Damaged(), func(n uint64) bool { return slices.Contains(known, n) })...)
 		case now := <-housekeeping.C:
 			if err := s.ledger.forget(ctx, now); err != nil {
 				s.log.Error("forget proxies", "error", err)

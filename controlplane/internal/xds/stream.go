@@ -210,6 +210,12 @@ func (c *conversation) pushDue() error {
 	}
 	id, number, nonce := c.session.node.id, due.number, c.nonces.next()
 	e, err := c.edition(c.stream.Context(), c.session.node, number, c.nonces.stamp(due.era, due.times))
+	if errors.Is(err, store.ErrDamaged) {
+		if c.ledger.withdraw(number) {
+			c.logDamage(number)
+		}
+		return nil
+	}
 	if err != nil {
 		c.unsent(number, err)
 		return nil

@@ -1,0 +1,41 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// maxBackupTime is how long a caller may take to receive a backup.
+const maxBackupTime = 30 * time.Minute
+
+// backup handles GET /v1/backup: a copy of the store as of now, for sluice store
+// restore. One is sent at a time: each takes its own room on the disk.
+func (s *server) backup(w http.ResponseWriter, r *http.Request) {
+	if !s.backups.TryLock() {
+		w.Header().Set("Retry-After", "30")
+		fail(w, http.StatusServiceUnavailable, errors.New("another backup is being sent: try again once that has ended"))
+		return
+	}
+	defer s.backups.Unlock()
+	from, size, err := s.store.Backup(r.Context())
+	if err != nil {
+		s.failStore(w, r, err)
+		return
+	}
+	defer from.Close()
+	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxBackupTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		fail(w, http.StatusInternalServerError, fmt.Errorf("set write deadline: %w", err))
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+	if _, err := io.Copy(w, from); err != nil {
+		s.log.Warn("backup not sent in whole", "bytes", size, "error", err)
+		return
+	}
+	s.log.Info("backup sent", "bytes", size)
+}

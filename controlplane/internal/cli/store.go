@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
+
+func newStoreCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "store",
+		Short: "Back up and restore what serve stores",
+		Example: `  sluice store backup -o sluice.backup
+  sluice store restore sluice.backup --data /var/lib/sluice`,
+		Args: cobra.NoArgs, // so that a wrong subcommand is an error
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newBackupCommand(), newRestoreCommand())
+	return cmd
+}
+
+type backupOptions struct {
+	clientOptions
+	data string
+	file string
+}
+
+func newBackupCommand() *cobra.Command {
+	var o backupOptions
+	cmd := &cobra.Command{
+		Use:   "backup -o FILE",
+		Short: "Copy the store to a file, while serve runs or where it does not",
+		Long: `Copy all revisions, what proxies answered to them and the audit log to a file.
+The copy is of one moment, and serve goes on meanwhile. It is checked and made
+durable before it gets its name, which it takes from an older backup.
+
+With --data the directory of a serve that does not run is copied instead.`,
+		Example: `  sluice store backup -o sluice.backup
+  sluice store backup -o sluice.backup --server https://10.0.0.5:18080 --token-file token
+  sluice store backup -o sluice.backup --data /var/lib/sluice`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return backup(cmd, o) },
+	}
+	o.AddFlags(cmd)
+	cmd.Flags().StringVarP(&o.file, "out", "o", "", "`FILE` to write (required)")
+	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of a serve that does not run, instead of --server")
+	_ = cmd.MarkFlagRequired("out")
+	_ = cmd.MarkFlagDirname("data")
+	return cmd
+}
+
+func backup(cmd *cobra.Command, o backupOptions) error {
+	contents, err := store.Contents{}, error(nil)
+	if o.data != "" {
+		contents, err = store.BackupDir(o.data, o.file)
+		if errors.Is(err, store.ErrHeld) {
+			return withHint(err, "sluice serve runs there: leave out --data to copy from it")
+		}
+	} else {
+		contents, err = backupServer(cmd, o)
+	}
+	if err != nil {
+		return storeHint(err, o.data)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, the newest is %d\n", plain(o.file), count(contents.Revisions, "revision", "revisions"), contents.Newest)
+	return nil
+}
+
+func backupServer(cmd *cobra.Command, o backupOptions) (store.Contents, error) {
+	c, err := o.client()
+	if err != nil {
+		return store.Contents{}, err
+	}
+	from, err := c.stream(cmd.Context(), http.MethodGet, "/v1/backup", nil, nil)
+	if err != nil {
+		return store.Contents{}, err
+	}
+	defer from.Close()
+	return store.Save(o.file, func(w io.Writer) error {
+		_, err := io.Copy(w, from)
+		if cmd.Context().Err() != nil {
+			return errInterrupted
+		}
+		return err
+	})
+}
+
+type restoreOptions struct {
+	data        string
+	dropDamaged bool
+}
+
+func newRestoreCommand() *cobra.Command {
+	var o restoreOptions
+	cmd := &cobra.Command{
+		Use:   "restore --data DIR FILE",
+		Short: "Put a backup in place of the store",
+		Long: `Check a backup and put it in place of the store in a directory, where serve must
+not run. What was there stays, under a name that is printed. Revisions that were
+acknowledged there and are not in the backup are lost, and their numbers are not
+given again.
+
+FILE may be the database in the directory itself, sluice.db, to go on with what
+is left of it: of one that lacks its latest change, or, with --drop-damaged, of
+one with damaged revisions.`,
+		Example: `  sluice store restore sluice.backup --data /var/lib/sluice
+  sluice store restore /var/lib/sluice/sluice.db --data /var/lib/sluice --drop-damaged`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return restore(cmd, args[0], o) },
+	}
+	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of the store, created if need be (required)")
+	cmd.Flags().BoolVar(&o.dropDamaged, "drop-damaged", false, "leave out what is damaged instead of refusing the backup")
+	_ = cmd.MarkFlagRequired("data")
+	_ = cmd.MarkFlagDirname("data")
+	return cmd
+}
+
+func restore(cmd *cobra.Command, file string, o restoreOptions) error {
+	r, err := store.Restore(file, o.data, o.dropDamaged)
+	if errors.Is(err, store.ErrHeld) {
+		return withHint(err, "stop sluice serve first")
+	}
+	if errors.Is(err, store.ErrDamaged) && !o.dropDamaged {
+		return withHint(err, "take another backup, or leave out what is damaged with --drop-damaged")
+	}
+	if err != nil {
+		return err
+	}
+	w := cmd.OutOrStdout()
+	fmt.Fprintf(w, "restored %s, the newest is %d\n", count(r.Revisions, "revision", "revisions"), r.Newest)
+	for _, name := range r.Dropped {
+		fmt.Fprintf(w, "left out, damaged: %s\n", plain(name))
+	}
+	if r.Given > r.Newest {
+		fmt.Fprintf(w, "lost: numbers up to %d were given before, so the next revision is %d\n", r.Given, r.Given+1)
+	}
+	if r.Unknown {
+		fmt.Fprintln(w, "which numbers were given here before could not be read: they may be given again")
+	}
+	if r.Kept != "" {
+		fmt.Fprintf(w, "what was there before: %s\n", plain(r.Kept))
+	}
+	return nil
+}
+
+// storeHint says what to do about a store that is damaged.
+func storeHint(err error, dir string) error {
+	if !errors.Is(err, store.ErrDamaged) || dir == "" {
+		return err
+	}
+	return withHint(err, fmt.Sprintf("sluice store restore BACKUP --data %s puts a backup there; where what is left is good enough, "+
+		"BACKUP may be the file %s there, with --drop-damaged to leave out what is not", dir, store.FileName))
+}

@@ -1,0 +1,49 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
+
+// A revision that is damaged in the store is as good as not there: it is offered
+// to nobody, and who runs it gets the last good one.
+
+// Damaged returns the revisions that are damaged, in ascending order.
+func (l *Ledger) Damaged() []uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.damaged)
+}
+
+// isDamaged reads a revision once, so that damage is known before a proxy needs
+// what is damaged. Other errors show when it is pushed.
+func (l *Ledger) isDamaged(ctx context.Context, number uint64) bool {
+	_, err := l.store.Get(ctx, number)
+	return errors.Is(err, store.ErrDamaged)
+}
+
+// withdraw takes a revision away that was found damaged; ok is false if that is
+// known.
+func (l *Ledger) withdraw(number uint64) (ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if slices.Contains(l.damaged, number) {
+		return false
+	}
+	l.revisions = slices.DeleteFunc(slices.Clone(l.revisions), func(m mark) bool { return m.number == number })
+	l.damaged = append(l.damaged, number)
+	slices.Sort(l.damaged)
+	l.broadcastOffers()
+	return true
+}
+
+// logDamage says once of each revision that it is damaged.
+func (s *Server) logDamage(numbers ...uint64) {
+	for _, number := range numbers {
+		s.log.Error("a stored revision is damaged and is not pushed, proxies get the last good one: apply the policy again, or restore a backup",
+			"revision", number)
+	}
+}
