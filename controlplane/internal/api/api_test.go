@@ -54,7 +54,7 @@ func newFixture(t *testing.T, token string) *fixture {
 	web := httptest.NewServer(New(Options{Store: s, XDS: x, Token: token}))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	stream := grpc.NewServer(xds.ServerOptions()...)
+	stream := grpc.NewServer(xds.ServerOptions(nil)...)
 	x.Register(stream)
 	go func() { _ = stream.Serve(listener) }()
 	t.Cleanup(func() {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -149,11 +148,7 @@ func (s servers) run(ctx context.Context) error {
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
-	options := xds.ServerOptions()
-	if s.guard.tls != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(s.guard.tls.Clone())))
-	}
-	stream := grpc.NewServer(options...)
+	stream := grpc.NewServer(xds.ServerOptions(s.guard.tls.Clone())...)
 	s.push.Register(stream)
 
 	failed := make(chan error, 2)

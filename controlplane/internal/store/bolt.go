@@ -30,7 +30,7 @@ const FileName = "sluice.db"
 //	json       number → what proxies get
 //	acked      number → "", some proxy accepted it
 //	nacked     number → "", some proxy refused it
-//	proxies    node id → Proxy as JSON
+//	proxies    Identity.key → Proxy as JSON
 //	audit      id, 8 bytes big-endian → Entry as JSON
 const format = "2"
 
@@ -294,7 +294,7 @@ func (b *Bolt) Book(ctx context.Context, a Answer) error {
 		}
 		proxies := tx.Bucket(proxiesBucket)
 		known := Proxy{}
-		if text := proxies.Get([]byte(a.Node)); text != nil {
+		if text := proxies.Get(a.ID().key()); text != nil {
 			if err := json.Unmarshal(text, &known); err != nil {
 				return fmt.Errorf("read proxy: %w", err)
 			}
@@ -303,7 +303,7 @@ func (b *Bolt) Book(ctx context.Context, a Answer) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(marks.Put(key(a.Revision), nil), proxies.Put([]byte(a.Node), text))
+		return errors.Join(marks.Put(key(a.Revision), nil), proxies.Put(a.ID().key(), text))
 	})
 	if err != nil {
 		return fmt.Errorf("book answer to revision %d: %w", a.Revision, err)
@@ -331,8 +331,8 @@ func (b *Bolt) Proxies(context.Context) ([]Proxy, error) {
 }
 
 // Forget implements Store.
-func (b *Bolt) Forget(_ context.Context, node string) error {
-	err := b.db.Batch(func(tx *bbolt.Tx) error { return tx.Bucket(proxiesBucket).Delete([]byte(node)) })
+func (b *Bolt) Forget(_ context.Context, id Identity) error {
+	err := b.db.Batch(func(tx *bbolt.Tx) error { return tx.Bucket(proxiesBucket).Delete(id.key()) })
 	if err != nil {
 		return fmt.Errorf("forget proxy: %w", err)
 	}

@@ -70,7 +70,7 @@ func TestResponseIsAResponse(t *testing.T) {
 	resource := &discoveryv3.Resource{Name: "sluice", Version: "1-a-b"}
 	text, err := proto.Marshal(resource)
 	require.NoError(t, err)
-	r, err := newResponse(edition{resource.GetVersion(), text}, "n")
+	r, err := newResponse(edition{resource.GetVersion(), [3][]byte{text}}, "n")
 	require.NoError(t, err)
 	parts, err := newCodec().Marshal(r)
 	require.NoError(t, err)
@@ -82,7 +82,7 @@ func TestResponseIsAResponse(t *testing.T) {
 }
 
 func TestEditionsAreBounded(t *testing.T) {
-	e := editions{kept: map[editionID]edition{}}
+	e := newEditions()
 	made := 0
 	get := func(number uint64, err error) error {
 		_, got := e.get(node{}.edition(number, ""), func() (edition, error) {

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -124,45 +123,4 @@ func digest(p envoy.Plugin) string {
 		h.Write(part)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
-}
-
-// node is what a proxy says of itself.
-type node struct {
-	id      string
-	version string // of Envoy, may be empty
-	wasm    string // metadata sluice.wasm
-	vmID    string // metadata sluice.vm_id
-	runtime string // metadata sluice.runtime
-	manage  string // metadata sluice.manage: where it answers management requests, as it says
-}
-
-const (
-	// maxNodeID is longer than any id in use and short enough for a store's key.
-	maxNodeID = 1024
-	// maxMetadata is the longest path there is on Linux.
-	maxMetadata = 4096
-)
-
-func nodeOf(n *corev3.Node) (node, error) {
-	if n.GetId() == "" {
-		return node{}, errors.New("node id is empty: set node.id in the bootstrap or start Envoy with --service-node")
-	}
-	if len(n.GetId()) > maxNodeID {
-		return node{}, fmt.Errorf("node id has %d bytes, at most %d are allowed", len(n.GetId()), maxNodeID)
-	}
-	metadata := n.GetMetadata().GetFields()["sluice"].GetStructValue().GetFields()
-	d := node{
-		id:      n.GetId(),
-		wasm:    metadata["wasm"].GetStringValue(),
-		vmID:    metadata["vm_id"].GetStringValue(),
-		runtime: metadata["runtime"].GetStringValue(),
-		manage:  metadata["manage"].GetStringValue(),
-	}
-	if longest := max(len(d.wasm), len(d.vmID), len(d.runtime), len(d.manage)); longest > maxMetadata {
-		return node{}, fmt.Errorf("a field of the node's metadata has %d bytes, at most %d are allowed", longest, maxMetadata)
-	}
-	if v := n.GetUserAgentBuildVersion().GetVersion(); v != nil {
-		d.version = fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())
-	}
-	return d, nil
 }

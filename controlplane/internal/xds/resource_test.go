@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -82,20 +81,4 @@ func TestBinaryPrecedence(t *testing.T) {
 	require.Equal(t, "/revision", s.plugin(revision("/revision"), node{wasm: "/node"}).Wasm)
 	require.Equal(t, "/node", s.plugin(revision(""), node{wasm: "/node"}).Wasm)
 	require.Equal(t, "/server", s.plugin(revision(""), node{}).Wasm)
-}
-
-func TestNodeOf(t *testing.T) {
-	_, err := nodeOf(nil)
-	require.ErrorContains(t, err, "node id is empty")
-	_, err = nodeOf(&corev3.Node{Id: strings.Repeat("x", maxNodeID+1)})
-	require.ErrorContains(t, err, "at most")
-	n, err := nodeOf(&corev3.Node{
-		Id:       "e1",
-		Metadata: metadata(t, map[string]any{"wasm": "/n.wasm", "vm_id": "v", "runtime": "r", "other": 1}),
-	})
-	require.NoError(t, err)
-	require.Equal(t, node{id: "e1", wasm: "/n.wasm", vmID: "v", runtime: "r"}, n)
-	n, err = nodeOf(&corev3.Node{Id: "e1", Metadata: metadata(t, map[string]any{"wasm": 7})})
-	require.NoError(t, err)
-	require.Equal(t, node{id: "e1"}, n)
 }
