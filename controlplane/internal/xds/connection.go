@@ -29,30 +29,37 @@ const (
 // theirs alone, the next stream would begin with all of it again.
 type connection struct {
 	security credentials.AuthInfo // nil where there was no handshake
-	place    place                // nil where the listener does not bound connections
+	place    place
 
 	requests *rate.Limiter // their bytes
 	again    *rate.Limiter
 	lines    *rate.Limiter
 	dropped  atomic.Uint64 // lines since the last one that was written
 
-	mu       sync.Mutex
-	pushed   uint64 // the newest revision that was pushed
-	sessions int
+	mu     sync.Mutex
+	pushed uint64 // the newest revision that was pushed
 }
 
-// place is a connection's place among those that a listener bounds.
-type place interface{ Keep(bool) }
+// place is a connection's place at a listener that bounds connections: it closes
+// those that are of no use first.
+type place interface{ Keep(uses int) }
+
+// unbounded is the place of all connections at a listener that does not.
+type unbounded struct{}
+
+func (unbounded) Keep(int) {}
 
 func newConnection(security credentials.AuthInfo, raw net.Conn) *connection {
-	c := &connection{
-		security: security,
+	at, ok := raw.(place)
+	if !ok {
+		at = unbounded{}
+	}
+	return &connection{
+		security: security, place: at,
 		requests: rate.NewLimiter(bytesPerSecond, burstBytes),
 		again:    rate.NewLimiter(1, burstAgain),
 		lines:    rate.NewLimiter(1, burstLines),
 	}
-	c.place, _ = raw.(place)
-	return c
 }
 
 // AuthType makes a connection what a handshake returns to gRPC, which hands it
@@ -100,17 +107,6 @@ func (c *connection) mayPush(number uint64) (wait time.Duration) {
 // read waits as long as the proxy has to after a request of that many bytes.
 func (c *connection) read(ctx context.Context, size int) error {
 	return c.requests.WaitN(ctx, max(size, leastRequest))
-}
-
-// keep tells the listener whether the connection has sessions: it closes others
-// first.
-func (c *connection) keep(sessions int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sessions += sessions
-	if c.place != nil {
-		c.place.Keep(c.sessions > 0)
-	}
 }
 
 // logger writes as many lines as the connection may, and in the next one how

@@ -170,7 +170,7 @@ func (c *conversation) begin(n node) error {
 	}
 	session, dropped := c.ledger.open(c.streamIDs.Add(1), who, n, address)
 	c.session = session
-	c.connection.keep(1)
+	c.connection.place.Keep(1)
 	if err := c.ledger.forgetStored(c.stream.Context(), dropped); err != nil {
 		c.log.Error("forget proxies", "error", err)
 	}
@@ -180,7 +180,7 @@ func (c *conversation) begin(n node) error {
 
 func (c *conversation) end() {
 	if c.session != nil {
-		c.connection.keep(-1)
+		c.connection.place.Keep(-1)
 		c.ledger.close(c.session)
 		c.log.Info("proxy disconnected", "proxy", c.session.who.Node, "san", c.session.who.SAN, "address", c.session.peer)
 	}
