@@ -8,18 +8,12 @@
 package api
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
-	"net/netip"
-	"net/url"
-	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -29,14 +23,18 @@ import (
 type Options struct {
 	Store store.Store
 	XDS   *xds.Server
-	Token string       // callers must bear it; empty = anyone may call
-	Log   *slog.Logger // default: nothing
+	// Identify tells who makes a request, false if nobody known does. Without
+	// it anyone may call and is an admin.
+	Identify func(*http.Request) (access.Caller, bool)
+	Log      *slog.Logger // default: nothing
 }
 
 type server struct {
-	store store.Store
-	xds   *xds.Server
-	log   *slog.Logger
+	store    store.Store
+	xds      *xds.Server
+	identify func(*http.Request) (access.Caller, bool)
+	refusals *refusals
+	log      *slog.Logger
 }
 
 // New returns the API's handler.
@@ -44,68 +42,8 @@ func New(o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{store: o.Store, xds: o.XDS, log: o.Log}
-	guarded := http.NewServeMux()
-	guarded.HandleFunc("POST /v1/policies", s.apply)
-	guarded.HandleFunc("GET /v1/policies", s.history)
-	guarded.HandleFunc("GET /v1/policies/{revision}", s.get)
-	guarded.HandleFunc("POST /v1/rollback/{revision}", s.rollback)
-	guarded.HandleFunc("GET /v1/revisions/{revision}/wait", s.wait)
-	guarded.HandleFunc("GET /v1/status", s.status)
-	guarded.HandleFunc("GET /v1/manage", s.manage)
-	guarded.Handle("GET /metrics", metrics(o.XDS))
-	guarded.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		fail(w, http.StatusNotFound, fmt.Errorf("no %s %s in this API", r.Method, r.URL.Path))
-	})
-
-	open := http.NewServeMux()
-	open.HandleFunc("GET /healthz", s.healthy)
-	if o.Token != "" {
-		open.Handle("/", bearer(o.Token, guarded))
-	} else {
-		open.Handle("/", localNames(guarded))
-	}
-
-	// A page in a browser on the same machine must not be able to apply a
-	// policy to a server on loopback that asks for no token.
-	origin := http.NewCrossOriginProtection()
-	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, http.StatusForbidden, errors.New("cross-origin request refused"))
-	}))
-	return origin.Handler(open)
-}
-
-// bearer lets only requests with the token through. Digests are compared, so
-// that the time taken tells neither content nor length.
-func bearer(token string, next http.Handler) http.Handler {
-	want := sha256.Sum256([]byte(token))
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		got := sha256.Sum256([]byte(strings.TrimSpace(given)))
-		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="sluice"`)
-			fail(w, http.StatusUnauthorized, errors.New("bearer token missing or wrong"))
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// localNames refuses requests that reach loopback in plain text under a name
-// from elsewhere. A page in a browser can have its own name resolve to this
-// machine, and would then not be of another origin.
-func localNames(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-		host := (&url.URL{Host: r.Host}).Hostname()
-		_, err := netip.ParseAddr(host)
-		named := err != nil && host != "" && host != "localhost"
-		if named && r.TLS == nil && local != nil && local.IP.IsLoopback() {
-			fail(w, http.StatusForbidden, fmt.Errorf("host %q is not a name of loopback: use localhost or an address, or give serve a token", host))
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+	s := &server{store: o.Store, xds: o.XDS, identify: o.Identify, refusals: newRefusals(o.Log), log: o.Log}
+	return s.handler()
 }
 
 // Problem is a policy.Problem as JSON.

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/envoy"
@@ -51,7 +52,14 @@ func newFixture(t *testing.T, token string) *fixture {
 	require.NoError(t, err)
 	x, err := xds.New(t.Context(), xds.Options{Store: s, Wasm: "/lib/sluice.wasm"})
 	require.NoError(t, err)
-	web := httptest.NewServer(New(Options{Store: s, XDS: x, Token: token}))
+	o := Options{Store: s, XDS: x}
+	if token != "" {
+		o.Identify = func(r *http.Request) (access.Caller, bool) {
+			known := strings.EqualFold(r.Header.Get("Authorization"), "Bearer "+token)
+			return access.Caller{Name: "token test", Role: access.Admin}, known
+		}
+	}
+	web := httptest.NewServer(New(o))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	stream := grpc.NewServer(xds.ServerOptions(nil)...)

@@ -11,24 +11,25 @@ import (
 )
 
 // metrics serves a registry of its own: the default one is global.
-func metrics(s *xds.Server) http.Handler {
+func (s *server) metrics() http.Handler {
 	counter := func(name, help string, read func(xds.Counts) uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help},
-			func() float64 { return float64(read(s.Counts())) })
+			func() float64 { return float64(read(s.xds.Counts())) })
 	}
 	gauge := func(name, help string, read func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sluice", Name: name, Help: help}, read)
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
+		s.refusals.total,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		counter("xds_pushes_total", "Revisions pushed to proxies.", func(c xds.Counts) uint64 { return c.Pushes }),
 		counter("xds_acks_total", "Pushes that proxies accepted.", func(c xds.Counts) uint64 { return c.Acks }),
 		counter("xds_nacks_total", "Pushes that proxies refused.", func(c xds.Counts) uint64 { return c.Nacks }),
-		gauge("proxies_connected", "Proxies with an xDS stream.", func() float64 { return float64(s.Ledger().Connected()) }),
-		gauge("proxies_behind", "Connected proxies that do not run the newest revision.", func() float64 { return float64(s.Ledger().Behind()) }),
-		gauge("revision", "The newest revision, 0 before the first.", func() float64 { return float64(s.Ledger().Newest()) }),
+		gauge("proxies_connected", "Proxies with an xDS stream.", func() float64 { return float64(s.xds.Ledger().Connected()) }),
+		gauge("proxies_behind", "Connected proxies that do not run the newest revision.", func() float64 { return float64(s.xds.Ledger().Behind()) }),
+		gauge("revision", "The newest revision, 0 before the first.", func() float64 { return float64(s.xds.Ledger().Newest()) }),
 	)
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

@@ -106,7 +106,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	defer push.Stop()
 	s := servers{
 		log: log, push: push, guard: guard, httpListener: httpListener, xdsListener: xdsListener,
-		handler: api.New(api.Options{Store: policies, XDS: push, Token: guard.token, Log: log}),
+		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify(), Log: log}),
 	}
 	return s.run(cmd.Context())
 }

@@ -1,0 +1,71 @@
+// Package access says who calls the control plane and what they may do: roles,
+// callers, and the file that gives tokens and certificates their roles.
+//
+// Its invariant: a caller without a role may do nothing, so a request that
+// nobody has identified is refused. The package holds digests, never tokens. It
+// must never import the API, the store or the command line.
+package access
+
+import (
+	"context"
+	"fmt"
+)
+
+// Role is what a caller may do. A role includes those below it; the zero Role
+// may do nothing.
+type Role int
+
+// The roles. Read sees everything but backups. Apply changes the policy. Admin
+// also changes what the policy hands to others: its manage section, the path of
+// the filter's binary, counters; and takes backups.
+const (
+	Read Role = iota + 1
+	Apply
+	Admin
+)
+
+var roleNames = map[Role]string{Read: "read", Apply: "apply", Admin: "admin"}
+
+func (r Role) String() string {
+	if name, ok := roleNames[r]; ok {
+		return name
+	}
+	return "none"
+}
+
+// ParseRole reads a role's name.
+func ParseRole(text string) (Role, error) {
+	for role, name := range roleNames {
+		if name == text {
+			return role, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is not a role: give read, apply or admin", text)
+}
+
+// MarshalText makes a role its name in JSON.
+func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// Caller is who makes a request.
+type Caller struct {
+	Name    string // "token ci", "certificate spiffe://corp/ns/ops/sa/ci"; "" where anyone may call
+	Role    Role
+	Address string // the peer's IP address
+}
+
+// Anyone is the caller where no access file is given.
+func Anyone(address string) Caller { return Caller{Role: Admin, Address: address} }
+
+type callerKey struct{}
+
+// NewContext returns a context that carries the caller.
+func NewContext(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, c)
+}
+
+// FromContext returns the caller of a request, one without a role if there is
+// none.
+func FromContext(ctx context.Context) Caller {
+	c, _ := ctx.Value(callerKey{}).(Caller)
+	return c
+}

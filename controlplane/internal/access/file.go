@@ -1,0 +1,143 @@
+package access
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/weaktoken"
+)
+
+// List is what an access file says. The zero List knows nobody.
+type List struct {
+	tokens       map[[sha256.Size]byte]Caller
+	certificates []certificate
+}
+
+// certificate gives a role to the certificates with a matching SAN.
+type certificate struct {
+	san  pattern
+	role Role
+}
+
+const (
+	// maxName bounds names and SANs, for they go into every audit entry.
+	maxName = 256
+	// maxToken bounds the tokens that are hashed.
+	maxToken = 1024
+
+	wantLine = "give token NAME ROLE SHA256HEX or certificate SAN ROLE"
+)
+
+// Parse reads an access file: a token or a certificate a line, blank lines, and
+// comments that start with #.
+//
+//	token NAME ROLE SHA256HEX
+//	certificate SAN ROLE
+//
+// An error joins every problem, each with its line. It never repeats what may
+// be a token.
+func Parse(file string, text []byte) (*List, error) {
+	r := reader{
+		list:  List{tokens: map[[sha256.Size]byte]Caller{}},
+		names: map[string]int{}, digests: map[[sha256.Size]byte]int{}, sans: map[string]int{},
+	}
+	var problems []error
+	for i, line := range bytes.Split(text, []byte("\n")) {
+		r.line = i + 1
+		fields := strings.Fields(string(line))
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		if err := r.read(fields); err != nil {
+			problems = append(problems, fmt.Errorf("%s:%d: %w", file, r.line, err))
+		}
+	}
+	if err := errors.Join(problems...); err != nil {
+		return nil, err
+	}
+	return &r.list, nil
+}
+
+// reader is an access file being read; the maps have the line of each.
+type reader struct {
+	list    List
+	line    int
+	names   map[string]int
+	digests map[[sha256.Size]byte]int
+	sans    map[string]int
+}
+
+func (r *reader) read(fields []string) error {
+	switch {
+	case fields[0] == "token" && len(fields) == 4:
+		return r.token(fields[1], fields[2], fields[3])
+	case fields[0] == "certificate" && len(fields) == 3:
+		return r.certificate(fields[1], fields[2])
+	case fields[0] == "token" || fields[0] == "certificate":
+		return fmt.Errorf("a %s with %d fields: %s", fields[0], len(fields)-1, wantLine)
+	}
+	return errors.New("neither token nor certificate: " + wantLine)
+}
+
+func (r *reader) token(name, roleName, sum string) error {
+	role, err := ParseRole(roleName)
+	if err != nil {
+		return err
+	}
+	if len(name) > maxName || strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' }) {
+		return fmt.Errorf("a name that is not of up to %d printable ASCII characters", maxName)
+	}
+	if first, taken := r.names[name]; taken {
+		return fmt.Errorf("token %s is on line %d already: give each a name of its own", name, first)
+	}
+	r.names[name] = r.line
+	var digest [sha256.Size]byte
+	if text, err := hex.DecodeString(sum); err != nil || copy(digest[:], text) != len(digest) || len(text) != len(digest) {
+		return fmt.Errorf("token %s: SHA256HEX is not 64 hexadecimal digits: give what printf %%s TOKEN | sha256sum prints", name)
+	}
+	if why, weak := weaktoken.Weak(sum); weak {
+		return fmt.Errorf("token %s: anyone would guess it, %s: make one with openssl rand -hex 32", name, why)
+	}
+	if first, taken := r.digests[digest]; taken {
+		return fmt.Errorf("token %s has the digest of line %d: give each a token of its own", name, first)
+	}
+	r.digests[digest] = r.line
+	r.list.tokens[digest] = Caller{Name: "token " + name, Role: role}
+	return nil
+}
+
+func (r *reader) certificate(san, roleName string) error {
+	role, err := ParseRole(roleName)
+	if err != nil {
+		return err
+	}
+	p, err := parsePattern(san)
+	if err != nil {
+		return fmt.Errorf("certificate %q: %w", san[:min(len(san), maxName)], err)
+	}
+	if first, taken := r.sans[p.text]; taken {
+		return fmt.Errorf("certificate %s is on line %d already", san, first)
+	}
+	r.sans[p.text] = cmp.Or(r.sans[p.text], r.line)
+	r.list.certificates = append(r.list.certificates, certificate{p, role})
+	return nil
+}
+
+// MapsCertificates says whether any certificate has a role.
+func (l *List) MapsCertificates() bool { return len(l.certificates) > 0 }
+
+// Token returns the caller that bears a token.
+func (l *List) Token(token string) (Caller, bool) {
+	if len(token) > maxToken {
+		return Caller{}, false
+	}
+	// The time of the search depends on the digest, which tells nothing about
+	// the token.
+	c, known := l.tokens[sha256.Sum256([]byte(token))]
+	return c, known
+}

@@ -1,0 +1,134 @@
+package reload
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+type fixture struct {
+	t     *testing.T
+	file  string
+	value *Value[string]
+	log   bytes.Buffer
+	clock time.Time
+}
+
+func newFixture(t *testing.T) *fixture {
+	f := &fixture{t: t, file: filepath.Join(t.TempDir(), "f"), clock: time.Now()}
+	f.write("one")
+	v, err := Open(slog.New(slog.NewTextHandler(&f.log, nil)), func(contents [][]byte) (string, error) {
+		text := string(contents[0])
+		if strings.HasPrefix(text, "bad") {
+			return "", errors.New(text)
+		}
+		return text, nil
+	}, f.file)
+	require.NoError(t, err)
+	v.now = func() time.Time { return f.clock }
+	v.looked = f.clock
+	f.value = v
+	return f
+}
+
+func (f *fixture) write(text string) {
+	require.NoError(f.t, os.WriteFile(f.file, []byte(text), 0o600))
+}
+
+// later returns the value after so long.
+func (f *fixture) later(d time.Duration) string {
+	f.clock = f.clock.Add(d)
+	return f.value.Get()
+}
+
+func TestChangedFileIsReadAgain(t *testing.T) {
+	f := newFixture(t)
+	f.write("two")
+	require.Equal(t, "one", f.later(interval/2), "at most once a second")
+	require.Equal(t, "two", f.later(interval/2))
+	require.Equal(t, 1, strings.Count(f.log.String(), "file read again"))
+
+	// A new file in its place, as secrets are rotated.
+	require.NoError(t, os.WriteFile(f.file+".new", []byte("six"), 0o600))
+	require.NoError(t, os.Rename(f.file+".new", f.file))
+	require.Equal(t, "six", f.later(interval))
+}
+
+// Two writes within one tick of the file system's clock leave one time of
+// modification.
+func TestSecondWriteOfTheSameInstantIsSeen(t *testing.T) {
+	f := newFixture(t)
+	info, err := os.Stat(f.file)
+	require.NoError(t, err)
+	f.clock = info.ModTime().Add(time.Millisecond)
+	f.value.looked = f.clock
+	f.write("two")
+	require.NoError(t, os.Chtimes(f.file, time.Time{}, info.ModTime()))
+	require.Equal(t, "two", f.later(interval))
+}
+
+func TestBadFileChangesNothing(t *testing.T) {
+	f := newFixture(t)
+	f.write("bad\x1b")
+	for range 5 {
+		require.Equal(t, "one", f.later(interval))
+	}
+	require.Equal(t, 1, strings.Count(f.log.String(), "refused"), "%s", &f.log)
+	require.NoError(t, os.Remove(f.file))
+	for range 5 {
+		require.Equal(t, "one", f.later(interval))
+	}
+	require.Equal(t, 2, strings.Count(f.log.String(), "refused"), "%s", &f.log)
+	f.write("one")
+	require.Equal(t, "one", f.later(interval))
+	require.NoError(t, os.Remove(f.file))
+	require.Equal(t, "one", f.later(interval))
+	require.Equal(t, 3, strings.Count(f.log.String(), "refused"), "gone again: %s", &f.log)
+	f.write("two")
+	require.Equal(t, "two", f.later(interval))
+	f.write(strings.Repeat("x", MaxBytes+1))
+	require.Equal(t, "two", f.later(interval))
+	require.Contains(t, f.log.String(), "more than")
+}
+
+func TestOpenRefuses(t *testing.T) {
+	dir := t.TempDir()
+	parse := func(contents [][]byte) (string, error) { return string(contents[0]), nil }
+	_, err := Open(nil, parse, filepath.Join(dir, "none"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+	pipe := filepath.Join(dir, "pipe")
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	for _, odd := range []string{dir, pipe, "/dev/zero"} {
+		_, err = Open(nil, parse, odd)
+		require.ErrorContains(t, err, "not a regular file")
+	}
+}
+
+func TestConcurrentUse(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	require.NoError(t, os.WriteFile(file, []byte("same"), 0o600))
+	v, err := Open(nil, func(contents [][]byte) (string, error) { return string(contents[0]), nil }, file)
+	require.NoError(t, err)
+	v.now = func() time.Time { return time.Now().Add(time.Hour) } // look each time
+	v.looked = time.Time{}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				if got := v.Get(); got != "same" {
+					t.Errorf("got %q", got)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
