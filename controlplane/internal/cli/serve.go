@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
@@ -22,9 +23,10 @@ const shutdownGrace = 10 * time.Second
 
 type serveOptions struct {
 	listenOptions
-	data string
-	keep int
-	wasm string
+	names nodeNameOptions
+	data  string
+	keep  int
+	wasm  string
 }
 
 func newServeCommand() *cobra.Command {
@@ -40,7 +42,17 @@ Whatever protection is given is required of every caller: a token of every HTTP
 request but /healthz, a client certificate of every connection, HTTP and xDS.
 An address that is not loopback is refused without TLS and, for HTTP, a token or
 a client CA; for xDS, a client CA. On loopback without a token, HTTP requests
-must name localhost or an address as their host, which a web page cannot.`,
+must name localhost or an address as their host, which a web page cannot.
+
+Where proxies need a certificate, a proxy's node id must be a DNS or URI name in
+its own. --node-names grants further ids, one line each:
+
+  SAN ID                    # a name in a certificate, and an id that goes with it
+  {id}.edge.corp {id}       # edge-1.edge.corp may call itself edge-1
+  spiffe://corp/edge edge-* # all edges share a certificate
+
+* and {id} stand for one or more characters other than "." and "/", {id} for the
+same on both sides. Proxies that share a certificate can pose as each other.`,
 		Example: `  sluice serve --data /var/lib/sluice
   sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \
@@ -54,6 +66,7 @@ must name localhost or an address as their host, which a web page cannot.`,
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, where neither apply nor the node names one")
 	cmd.Flags().IntVar(&o.keep, "keep", defaultKeep, "how many revisions to keep, from 2; older ones are dropped once no proxy runs them or may fall back on them; 0 keeps all")
 	o.AddFlags(cmd)
+	o.names.AddFlags(cmd)
 	return cmd
 }
 
@@ -79,6 +92,10 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	identify, err := o.names.identify(log)
+	if err != nil {
+		return err
+	}
 	policies, err := openStore(o.data)
 	if err != nil {
 		return err
@@ -98,14 +115,19 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return err
 	}
 	defer xdsListener.Close()
+	share, err := conns.Share()
+	if err != nil {
+		return err
+	}
 
-	push, err := xds.New(cmd.Context(), xds.Options{Store: policies, Keep: o.keep, Wasm: o.wasm, Log: log})
+	push, err := xds.New(cmd.Context(), xds.Options{Store: policies, Keep: o.keep, Wasm: o.wasm, Log: log, Identify: identify})
 	if err != nil {
 		return fmt.Errorf("start xDS server: %w", err)
 	}
 	defer push.Stop()
 	s := servers{
-		log: log, push: push, guard: guard, httpListener: httpListener, xdsListener: xdsListener,
+		log: log, push: push, guard: guard,
+		httpListener: conns.Bound(httpListener, share.HTTP), xdsListener: conns.Bound(xdsListener, share.XDS),
 		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify(), Log: log}),
 	}
 	return s.run(cmd.Context())
@@ -139,7 +161,8 @@ func (s servers) run(ctx context.Context) error {
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	web := &http.Server{
-		Handler:           s.handler,
+		Handler:           conns.Keep(s.handler),
+		ConnContext:       conns.Context,
 		TLSConfig:         s.guard.tls,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       30 * time.Second,

@@ -20,7 +20,7 @@ import (
 // request when it connects, and a few small ones for each revision.
 const (
 	burstBytes, bytesPerSecond = 2 << 20, 128 << 10 // of requests
-	leastRequest               = 1 << 10            // what a request counts at least
+	leastRequest               = 4 << 10            // what a request counts at least
 	burstAgain                 = 16                 // pushes of what was pushed before, then one a second
 	burstLines                 = 100                // of the log, then one a second
 )

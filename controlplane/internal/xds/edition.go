@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -15,10 +14,9 @@ import (
 )
 
 // An edition is a revision as it goes over the wire, with one stamp in it. All
-// proxies of one kind share it: a fleet of a thousand would otherwise take a
-// thousand times a policy of up to one MiB, in memory and in time. The editions
-// of one revision share the text of its policy, so that proxies of a thousand
-// kinds do not take that either.
+// proxies of one kind share it, and all editions of a revision share the text of
+// its policy: up to one MiB, which a fleet of a thousand, or a thousand streams
+// of an attacker, would otherwise take a thousand times.
 //
 // What Envoy must never get is the bytes it got before. So a proxy's second
 // push of a revision is of the second edition, and so on; and whenever the
@@ -44,103 +42,63 @@ const (
 	// maxEditions bounds the editions that are kept; a fleet with more kinds of
 	// nodes than that takes longer.
 	maxEditions = 16
-	// maxTexts bounds the policies that are kept.
+	// maxTexts bounds the policies that are kept: the newest revision, and what
+	// some proxies fall back on.
 	maxTexts = 4
 )
 
-// editions keeps those in use.
-type editions struct {
+// cache keeps what was made last. Its lock is held while something is made: when
+// a fleet asks, it asks for the same.
+type cache[K comparable, V any] struct {
 	mu   sync.Mutex
-	kept map[editionID]edition
-
-	building sync.Mutex // held while one is made: when a fleet asks, it asks for the same one
-	texts    map[uint64][]byte
+	most int
+	kept map[K]V
 }
 
-func newEditions() *editions {
-	return &editions{kept: map[editionID]edition{}, texts: map[uint64][]byte{}}
+func newCache[K comparable, V any](most int) *cache[K, V] {
+	return &cache[K, V]{most: most, kept: map[K]V{}}
 }
 
-func (e *editions) find(id editionID) (edition, bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	kept, ok := e.kept[id]
-	return kept, ok
-}
-
-// get returns an edition, built if it is not there.
-func (e *editions) get(id editionID, build func() (edition, error)) (edition, error) {
-	if kept, ok := e.find(id); ok {
-		return kept, nil
-	}
-	e.building.Lock()
-	defer e.building.Unlock()
-	if kept, ok := e.find(id); ok {
+// get returns a value, built if it is not there.
+func (c *cache[K, V]) get(key K, build func() (V, error)) (V, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if kept, ok := c.kept[key]; ok {
 		return kept, nil
 	}
 	built, err := build()
 	if err != nil {
-		return edition{}, err
+		return built, err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for old := range e.kept {
-		if len(e.kept) < maxEditions {
+	for old := range c.kept {
+		if len(c.kept) < c.most {
 			break
 		}
-		delete(e.kept, old)
+		delete(c.kept, old)
 	}
-	e.kept[id] = built
+	c.kept[key] = built
 	return built, nil
-}
-
-// share cuts the policy's text out of a marshaled resource, for the one that all
-// editions of the revision share. The caller holds building.
-func (e *editions) share(number uint64, resource, text []byte) [3][]byte {
-	text = text[1:] // behind the stamp, which goes behind the brace
-	at := bytes.LastIndex(resource, text)
-	if at < 0 {
-		return [3][]byte{resource}
-	}
-	if shared := e.texts[number]; !bytes.Equal(shared, text) {
-		if len(e.texts) >= maxTexts {
-			clear(e.texts)
-		}
-		e.texts[number] = bytes.Clone(text)
-	}
-	return [3][]byte{bytes.Clone(resource[:at]), e.texts[number], bytes.Clone(resource[at+len(text):])}
 }
 
 // edition returns the revision as the node gets it, with that stamp.
 func (s *Server) edition(ctx context.Context, n node, number uint64, stamp string) (edition, error) {
 	return s.editions.get(n.edition(number, stamp), func() (edition, error) {
-		r, err := s.store.Get(ctx, number)
+		r, err := s.revision(ctx, number)
 		if err != nil {
 			return edition{}, err
 		}
-		built, err := resource(s.plugin(r, n), number, stamp)
-		if err != nil {
-			return edition{}, err
-		}
-		text, err := proto.MarshalOptions{Deterministic: true}.Marshal(built)
-		if err != nil {
-			return edition{}, fmt.Errorf("marshal resource: %w", err)
-		}
-		return edition{built.GetVersion(), s.editions.share(number, text, bytes.TrimSpace(r.JSON))}, nil
+		return newEdition(s.plugin(r, n), r, stamp)
 	})
 }
 
 // versionNow is the version that an edition of the revision would have for the
 // node, without a stamp.
 func (s *Server) versionNow(ctx context.Context, n node, number uint64) (string, error) {
-	e, err := s.editions.get(n.edition(number, ""), func() (edition, error) {
-		r, err := s.store.Get(ctx, number)
-		if err != nil {
-			return edition{}, err
-		}
-		return edition{version: version(number, "", s.plugin(r, n))}, nil
-	})
-	return e.version, err
+	r, err := s.revision(ctx, number)
+	if err != nil {
+		return "", err
+	}
+	return version(r, "", s.plugin(r, n)), nil
 }
 
 // response is a DeltaDiscoveryResponse in parts: what is this push's alone, and

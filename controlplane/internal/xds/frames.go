@@ -1,13 +1,11 @@
 package xds
 
 import (
-	"errors"
 	"net"
+	"time"
 
 	"golang.org/x/time/rate"
 )
-
-var errFrames = errors.New("too many small HTTP/2 frames")
 
 const (
 	preface     = 24 // bytes that open a connection
@@ -16,12 +14,16 @@ const (
 	// smallFrame is what a frame must have not to count; the acknowledgement of
 	// a ping or of a push counts.
 	smallFrame                   = 512
-	burstFrames, framesPerSecond = 2000, 100
+	burstFrames, framesPerSecond = 500, 100
 )
 
-// frames reads HTTP/2 from a proxy and ends at a flood of small frames. gRPC
+// longestWait leaves the answer to a ping its time.
+const longestWait = 10 * time.Second
+
+// frames reads HTTP/2 from a proxy and slows a flood of small frames down. gRPC
 // keeps each DATA frame in a buffer of its own until the message is complete: a
-// message in frames of one byte takes many times its size.
+// message in frames of one byte takes many times its size. Slowed down, a proxy
+// has no reason to connect again, which would cost more.
 type frames struct {
 	net.Conn
 	small  *rate.Limiter
@@ -37,6 +39,7 @@ func newFrames(conn net.Conn) *frames {
 // Read implements net.Conn.
 func (f *frames) Read(b []byte) (int, error) {
 	n, err := f.Conn.Read(b)
+	var wait time.Duration // after the last of its frames
 	for rest := b[:n]; len(rest) > 0; {
 		if f.left > 0 {
 			passed := min(f.left, len(rest))
@@ -52,9 +55,10 @@ func (f *frames) Read(b []byte) (int, error) {
 		}
 		f.have = 0
 		f.left = int(f.header[0])<<16 | int(f.header[1])<<8 | int(f.header[2])
-		if f.left < smallFrame && !f.small.Allow() {
-			return 0, errFrames
+		if f.left < smallFrame {
+			wait = f.small.Reserve().Delay()
 		}
 	}
+	time.Sleep(min(wait, longestWait))
 	return n, err
 }

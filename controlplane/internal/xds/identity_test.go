@@ -159,8 +159,8 @@ func TestOneIDOfTwoCertificates(t *testing.T) {
 	var got []Verdict
 	require.Empty(t, f.server.Ledger().Follow(t.Context(), two, func(v Verdict) { got = append(got, v) }))
 	require.Equal(t, []Verdict{
-		{SAN: "a.corp", Node: "edge-1", Revision: 2, Outcome: Acked},
-		{SAN: "b.corp", Node: "edge-1", Revision: 2, Outcome: Nacked, Text: "Unable to create Wasm plugin sluice", Fallback: 1},
+		{SAN: "a.corp", Node: "edge-1", Shared: true, Revision: 2, Outcome: Acked},
+		{SAN: "b.corp", Node: "edge-1", Shared: true, Revision: 2, Outcome: Nacked, Text: "Unable to create Wasm plugin sluice", Fallback: 1},
 	}, got)
 	f.restart()
 	var runs []uint64

@@ -93,7 +93,8 @@ type Server struct {
 	identify    func(*x509.Certificate, string) (string, error)
 	firstWithin time.Duration // deadline of a stream's first request
 
-	editions *editions
+	editions *cache[editionID, edition]
+	texts    *cache[uint64, revision]
 
 	streamIDs atomic.Uint64
 	pushes    atomic.Uint64
@@ -128,7 +129,8 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n,
-		identify: o.Identify, firstWithin: firstWithin, editions: newEditions(),
+		identify: o.Identify, firstWithin: firstWithin,
+		editions: newCache[editionID, edition](maxEditions), texts: newCache[uint64, revision](maxTexts),
 		stop: make(chan struct{}), cancel: cancel,
 	}
 	go s.follow(watching, changed)

@@ -33,6 +33,7 @@ func (o Outcome) settled() bool { return o != Waiting && o != Disconnected }
 type Verdict struct {
 	SAN      string  `json:"san,omitempty"` // name in its certificate that the node id goes with
 	Node     string  `json:"node"`
+	Shared   bool    `json:"shared,omitempty"` // another connected proxy has the same node id
 	Revision uint64  `json:"revision"`
 	Outcome  Outcome `json:"outcome"`
 	Text     string  `json:"text,omitempty"` // the proxy's words, or why nothing was sent
@@ -54,7 +55,7 @@ func (l *Ledger) Follow(ctx context.Context, number uint64, report func(Verdict)
 		current := l.verdicts(number)
 		for id := range expected {
 			if _, ok := current[id]; !ok {
-				expected[id] = Verdict{SAN: id.SAN, Node: id.Node, Revision: number, Outcome: Disconnected}
+				expected[id] = Verdict{SAN: id.SAN, Node: id.Node, Shared: expected[id].Shared, Revision: number, Outcome: Disconnected}
 			}
 		}
 		for _, id := range slices.SortedFunc(maps.Keys(current), store.Identity.Compare) {
@@ -97,12 +98,18 @@ func (l *Ledger) verdicts(number uint64) map[store.Identity]Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := map[store.Identity]Verdict{}
+	of := map[string]int{} // connected proxies, by node id
+	for id, p := range l.proxies {
+		if len(p.sessions) > 0 {
+			of[id.Node]++
+		}
+	}
 	for id, p := range l.proxies {
 		for _, s := range p.sessions {
 			if !s.subscribed {
 				continue
 			}
-			v := Verdict{SAN: id.SAN, Node: id.Node, Revision: number, Outcome: l.outcome(s, number)}
+			v := Verdict{SAN: id.SAN, Node: id.Node, Shared: of[id.Node] > 1, Revision: number, Outcome: l.outcome(s, number)}
 			switch v.Outcome {
 			case Nacked:
 				v.Text = p.known.NackText
