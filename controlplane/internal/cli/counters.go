@@ -136,6 +136,7 @@ func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 		f.StringVar(&o.window, "window", "", "`NAME` or index of the window (default: all)")
 	}
 	f.StringVar(&o.proxy, "proxy", "", "`URL` of one proxy's management path, instead of --server")
+	o.keyFlag = "cert-key" // --key is a counter's
 	o.clientOptions.AddFlags(cmd)
 	o.manageOptions.AddFlags(cmd)
 	_ = cmd.MarkFlagRequired("manage-token-file")
