@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -71,6 +72,7 @@ func padding(i int) string { return strings.Repeat("# padding\n", i%7*1000) }
 type server struct {
 	url     string
 	xds     string // its address
+	tls     *tls.Config
 	process *os.Process
 }
 

@@ -112,7 +112,7 @@ func TestPushingAgainIsPaced(t *testing.T) {
 			}
 			most := 1 + burstAgain + 1 + int(time.Since(start).Seconds())
 			require.LessOrEqual(t, pushes, most)
-			require.GreaterOrEqual(t, pushes, burstAgain)
+			require.GreaterOrEqual(t, pushes, 2, "again at once")
 
 			// The next revision comes at once all the same.
 			f.apply("two")
