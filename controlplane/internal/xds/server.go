@@ -45,6 +45,25 @@
 // policy that was baked into its bootstrap, and would end its wait for the first
 // one without ever letting its listener go ready.
 //
+// # Who a proxy is
+//
+// A proxy is its node id together with the name in its client certificate that
+// the id goes with (store.Identity). Ledger and store know it by both, so that
+// nobody's answer counts for another. Where no certificate is asked for, the
+// name is empty, and whoever connects may claim any id. What a proxy reports to
+// hold outranks what it is remembered to have refused: it is booked as accepted.
+//
+// # What a proxy can take
+//
+// Nothing that a proxy sends is kept beyond a bound. A request is at most
+// maxRequest, and only what is needed of it is read. One address has a fifth of
+// the streams, counted from their opening; a stream that sends no request ends
+// after ten seconds. What streams of one connection share in requests, small
+// frames, repeated pushes and lines of the log slows down after a burst, without
+// an end: a proxy that is cut off connects again, which costs more. A push to a
+// proxy that does not read holds no memory of its own but a few KB, for all
+// editions of a revision share its text, and there is one push in flight.
+//
 // The package must never import the API or the command line, and knows
 // policies only as bytes.
 package xds
