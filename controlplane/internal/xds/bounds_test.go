@@ -222,8 +222,8 @@ func TestProcessesThatDisagree(t *testing.T) {
 	a.hangUpAndWait()
 	f.restart()
 	a.connect()
+	f.eventually("its report is taken", func() bool { return f.status("e1").Runs == 3 })
 	a.nothingMore()
-	require.Equal(t, uint64(3), f.status("e1").Runs)
 	// The other one is asked again: of one identity one history is remembered.
 	b.connect()
 	b.refuse("three")
