@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -70,6 +71,8 @@ func padding(i int) string { return strings.Repeat("# padding\n", i%7*1000) }
 // server is a real process.
 type server struct {
 	url     string
+	xds     string // its address
+	tls     *tls.Config
 	process *os.Process
 }
 
@@ -92,7 +95,7 @@ func startServe(t *testing.T, dir string, wrapper ...string) server {
 	cmd.Stderr = &log
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	s := server{url: "http://" + addresses[0], process: cmd.Process}
+	s := server{url: "http://" + addresses[0], xds: addresses[1], process: cmd.Process}
 	require.Eventually(t, func() bool { return answers(addresses[0]) }, patience, 5*time.Millisecond)
 	return s
 }

@@ -138,8 +138,9 @@ func spoil(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // certs writes ca.pem, and server, client and edge .pem and .key that it
-// vouches for, and stranger.pem and .key that vouch for themselves.
-func certs(ts *testscript.TestScript, _ bool, _ []string) {
+// vouches for, one more for each name given, and stranger.pem and .key that
+// vouch for themselves.
+func certs(ts *testscript.TestScript, _ bool, names []string) {
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	ts.Check(err)
 	ca := template("ca", 1)
@@ -149,6 +150,13 @@ func certs(ts *testscript.TestScript, _ bool, _ []string) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		ts.Check(err)
 		issue(ts, name, template(name, int64(i+2)), ca, key, caKey)
+	}
+	for i, name := range names {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		ts.Check(err)
+		cert := template(name, int64(i+100))
+		cert.DNSNames = []string{name}
+		issue(ts, name, cert, ca, key, caKey)
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	ts.Check(err)

@@ -35,9 +35,9 @@ func proxyCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	metadata, err := structpb.NewStruct(map[string]any{"sluice": sluice})
 	ts.Check(err)
-	creds := insecure.NewCredentials()
+	creds, san := insecure.NewCredentials(), ""
 	if len(args) > 3 {
-		creds = clientTLS(ts, args[3], args[4], args[5])
+		creds, san = clientTLS(ts, args[3], args[4], args[5])
 	}
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds))
 	ts.Check(err)
@@ -62,7 +62,7 @@ func proxyCommand(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	ts.Check(err)
 	go answer(stream, manner)
-	for !connected(ts, id) {
+	for !connected(ts, id, san) {
 		if established.Err() != nil {
 			ts.Fatalf("%s is not connected", id)
 		}
@@ -89,20 +89,24 @@ func answer(stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionCon
 }
 
 // connected asks the command's own status, with the script's server and flags.
-func connected(ts *testscript.TestScript, id string) bool {
+func connected(ts *testscript.TestScript, id, san string) bool {
 	args := append([]string{"status", "--output", "json"}, strings.Fields(ts.Getenv("CLIENT_FLAGS"))...)
 	if err := ts.Exec("sluice", args...); err != nil {
 		return false
 	}
-	return strings.Contains(ts.ReadFile("stdout"), fmt.Sprintf("%q: %q", "node", id))
+	text := ts.ReadFile("stdout")
+	named := san == "" || strings.Contains(text, fmt.Sprintf("%q: %q", "san", san)) || !strings.Contains(text, `"san"`)
+	return named && strings.Contains(text, fmt.Sprintf("%q: %q", "node", id))
 }
 
-func clientTLS(ts *testscript.TestScript, cert, key, ca string) credentials.TransportCredentials {
+// clientTLS also returns the certificate's name.
+func clientTLS(ts *testscript.TestScript, cert, key, ca string) (security credentials.TransportCredentials, san string) {
 	pool := x509.NewCertPool()
 	text, err := os.ReadFile(ts.MkAbs(ca))
 	ts.Check(err)
 	pool.AppendCertsFromPEM(text)
 	pair, err := tls.LoadX509KeyPair(ts.MkAbs(cert), ts.MkAbs(key))
 	ts.Check(err)
-	return credentials.NewTLS(&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
+	security = credentials.NewTLS(&tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
+	return security, pair.Leaf.DNSNames[0]
 }

@@ -72,7 +72,7 @@ func newFixtureWith(t *testing.T, with func(*Options)) *fixture {
 	web := httptest.NewServer(made.handler())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	stream := grpc.NewServer(xds.ServerOptions()...)
+	stream := grpc.NewServer(xds.ServerOptions(nil)...)
 	x.Register(stream)
 	go func() { _ = stream.Serve(listener) }()
 	t.Cleanup(func() {

@@ -27,6 +27,8 @@ func (s *server) metrics() http.Handler {
 		counter("xds_pushes_total", "Revisions pushed to proxies.", func(c xds.Counts) uint64 { return c.Pushes }),
 		counter("xds_acks_total", "Pushes that proxies accepted.", func(c xds.Counts) uint64 { return c.Acks }),
 		counter("xds_nacks_total", "Pushes that proxies refused.", func(c xds.Counts) uint64 { return c.Nacks }),
+		counter("xds_turned_away_total", "Streams refused because too many were open.", func(c xds.Counts) uint64 { return c.TurnedAway }),
+		counter("xds_foreign_node_ids_total", "Streams refused because their node id is not their certificate's.", func(c xds.Counts) uint64 { return c.Foreign }),
 		gauge("proxies_connected", "Proxies with an xDS stream.", func() float64 { return float64(s.xds.Ledger().Connected()) }),
 		gauge("proxies_behind", "Connected proxies that do not run the newest revision.", func() float64 { return float64(s.xds.Ledger().Behind()) }),
 		gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.", func() float64 { return float64(len(s.xds.Ledger().Damaged())) }),

@@ -167,6 +167,15 @@ func (r rollOut) follow(interrupt context.Context, text io.Writer, result *rolle
 	return r.judge(result)
 }
 
+// proxyName names a proxy for people: by its certificate too where another has
+// the same node id.
+func proxyName(node, san string, shared bool) string {
+	if !shared || san == "" {
+		return node
+	}
+	return node + " (" + san + ")"
+}
+
 func printVerdict(w io.Writer, v xds.Verdict) {
 	words := map[xds.Outcome]string{
 		xds.Acked:        "ACK",
@@ -184,7 +193,7 @@ func printVerdict(w io.Writer, v xds.Verdict) {
 	if v.Fallback != 0 {
 		line += fmt.Sprintf("  (withdrawn; gets revision %d again)", v.Fallback)
 	}
-	fmt.Fprintf(w, "%-24s %s\n", plain(v.Node), line)
+	fmt.Fprintf(w, "%-24s %s\n", plain(proxyName(v.Node, v.SAN, v.Shared)), line)
 }
 
 func (r rollOut) judge(result *rolledOut) error {

@@ -52,7 +52,7 @@ func (o *renderEnvoyOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
 	flags.StringVar(&b.XDS, "xds", "", "`HOST:PORT` of the control plane; without it the policy is static")
 	flags.StringVar(&o.tls.CA, "xds-ca", "", "`FILE` with the certificate authority of the control plane: use TLS")
-	flags.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the proxy's client certificate")
+	flags.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the proxy's client certificate; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
 	flags.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
 	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, written to the user's cache folder)")
 	flags.StringVarP(&o.file, "file", "f", "", "policy `FILE` to bake in, - for standard input (default: one that limits nothing)")

@@ -88,7 +88,7 @@ func (o *xdsOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.node, "node", "", "node `ID` by which the control plane knows this proxy (default: sluice-run- and the host's name)")
 	f.StringVar(&o.resource, "resource", envoy.ResourceName, "`NAME` of the extension configuration to ask for")
 	f.StringVar(&o.ca, "xds-ca", "", "`FILE` with the certificate authority of the control plane: use TLS")
-	f.StringVar(&o.cert, "xds-cert", "", "`FILE` with this proxy's client certificate")
+	f.StringVar(&o.cert, "xds-cert", "", "`FILE` with this proxy's client certificate; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
 	f.StringVar(&o.key, "xds-key", "", "`FILE` with its key")
 }
 

@@ -47,7 +47,7 @@ func TestRunWithTLS(t *testing.T) {
 	require.NoError(t, <-apply.done)
 
 	common := []string{"--xds", xds, "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--wasm", needFilter(t)}
-	trusted := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--xds-cert", cert, "--xds-key", key)...)
+	trusted := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--xds-cert", cert, "--xds-key", key, "--node", "ci.test")...)
 	require.Equal(t, http.StatusTooManyRequests, statusOf(t, trusted.find(t, `msg=serving listen=(\S+)`)))
 	stranger := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--node", "stranger")...)
 	stranger.find(t, `control plane is away.*certificate required|no policy from the control plane yet`)

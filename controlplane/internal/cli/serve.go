@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
@@ -27,9 +27,10 @@ const maxHeaderBytes = 32 << 10
 
 type serveOptions struct {
 	listenOptions
-	data string
-	keep int
-	wasm string
+	names nodeNameOptions
+	data  string
+	keep  int
+	wasm  string
 }
 
 func newServeCommand() *cobra.Command {
@@ -55,7 +56,17 @@ access file are read again when they change.
 An address that is not loopback is refused without TLS and, for HTTP, --access;
 for xDS, --xds-client-ca. On loopback without --access anyone may call as an
 admin, and HTTP requests must name localhost or an address as their host, which
-a web page cannot.`,
+a web page cannot.
+
+Where proxies need a certificate, a proxy's node id must be a DNS or URI name in
+its own. --node-names grants further ids, one line each:
+
+  SAN ID                    # a name in a certificate, and an id that goes with it
+  {id}.edge.corp {id}       # edge-1.edge.corp may call itself edge-1
+  spiffe://corp/edge edge-* # all edges share a certificate
+
+* and {id} stand for one or more characters other than "." and "/", {id} for the
+same on both sides. Proxies that share a certificate can pose as each other.`,
 		Example: `  sluice serve --data /var/lib/sluice
   sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \
@@ -69,6 +80,7 @@ a web page cannot.`,
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, where neither apply nor the node names one")
 	cmd.Flags().IntVar(&o.keep, "keep", defaultKeep, "how many revisions to keep, from 2; older ones are dropped once no proxy runs them or may fall back on them; 0 keeps all")
 	o.AddFlags(cmd)
+	o.names.AddFlags(cmd)
 	return cmd
 }
 
@@ -94,6 +106,10 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	if err != nil {
 		return err
 	}
+	identify, err := o.names.identify(log)
+	if err != nil {
+		return err
+	}
 	policies, err := openStore(o.data)
 	if err != nil {
 		return err
@@ -116,14 +132,19 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return err
 	}
 	defer xdsListener.Close()
+	share, err := conns.Share()
+	if err != nil {
+		return err
+	}
 
-	push, err := xds.New(cmd.Context(), xds.Options{Store: policies, Keep: o.keep, Wasm: o.wasm, Log: log})
+	push, err := xds.New(cmd.Context(), xds.Options{Store: policies, Keep: o.keep, Wasm: o.wasm, Log: log, Identify: identify})
 	if err != nil {
 		return fmt.Errorf("start xDS server: %w", err)
 	}
 	defer push.Stop()
 	s := servers{
-		log: log, push: push, guard: guard, httpListener: httpListener, xdsListener: xdsListener,
+		log: log, push: push, guard: guard,
+		httpListener: conns.Bound(httpListener, share.HTTP), xdsListener: conns.Bound(xdsListener, share.XDS),
 		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify, Log: log}),
 	}
 	return s.run(cmd.Context())
@@ -157,7 +178,8 @@ func (s servers) run(ctx context.Context) error {
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	web := &http.Server{
-		Handler:           s.handler,
+		Handler:           conns.Keep(s.handler),
+		ConnContext:       conns.Context,
 		TLSConfig:         s.guard.http,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -167,11 +189,7 @@ func (s servers) run(ctx context.Context) error {
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ErrorLog:          lograte.NewLogger(s.log),
 	}
-	options := xds.ServerOptions()
-	if s.guard.xds != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(s.guard.xds)))
-	}
-	stream := grpc.NewServer(options...)
+	stream := grpc.NewServer(xds.ServerOptions(s.guard.xds)...)
 	s.push.Register(stream)
 
 	failed := make(chan error, 2)

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +23,9 @@ func newStatusCommand() *cobra.Command {
 		Short: "Show the current revision and what each proxy runs",
 		Long: `Show the current revision and, for each proxy, the revision its process
 accepted last (RUNS), the one sent to it last (SENT) and the
-one it refused last. Proxies that went away are shown for an hour.`,
+one it refused last. Proxies that went away are shown for an hour. A node id that
+several processes use is shown with their addresses, or with their certificates
+where these differ.`,
 		Example: `  sluice status
   sluice status --output json`,
 		Args: cobra.NoArgs,
@@ -60,9 +63,13 @@ func status(cmd *cobra.Command, o statusOptions) error {
 		return nil
 	}
 	rows := [][]string{{"PROXY", "STATE", "SINCE", "RUNS", "SENT", "ENVOY", "LAST NACK"}}
+	of := map[string]int{}
+	for _, p := range st.Proxies {
+		of[p.Node]++
+	}
 	for _, p := range st.Proxies {
 		rows = append(rows, []string{
-			p.Node, state(p), moment(p.Since), number(p.Runs), number(p.Pushed), p.Envoy, lastNack(p),
+			proxyName(p.Node, p.SAN, of[p.Node] > 1), state(p), moment(p.Since), number(p.Runs), number(p.Pushed), p.Envoy, lastNack(p),
 		})
 	}
 	return printTable(w, rows)
@@ -74,6 +81,8 @@ func state(p xds.ProxyStatus) string {
 		return "disconnected"
 	case p.Problem != "":
 		return "not served: " + p.Problem
+	case len(p.Processes) > 0:
+		return fmt.Sprintf("%d processes: %s", len(p.Processes), strings.Join(p.Processes, ", "))
 	case p.Waiting:
 		return "waiting for its answer"
 	case p.Unsettled:

@@ -47,7 +47,7 @@ func (c *control) start() {
 	c.address = listener.Addr().String()
 	c.server, err = xds.New(c.t.Context(), xds.Options{Store: c.store})
 	require.NoError(c.t, err)
-	c.grpc = grpc.NewServer(xds.ServerOptions()...)
+	c.grpc = grpc.NewServer(xds.ServerOptions(nil)...)
 	c.server.Register(c.grpc)
 	go func(s *grpc.Server) { _ = s.Serve(listener) }(c.grpc)
 }

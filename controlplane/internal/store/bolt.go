@@ -26,7 +26,7 @@ const FileName = "sluice.db"
 //	json       number → what proxies get
 //	acked      number → "", some proxy accepted it
 //	nacked     number → "", some proxy refused it
-//	proxies    node id → Proxy as JSON
+//	proxies    Identity.key → Proxy as JSON
 //	audit      id, 8 bytes big-endian → Entry as JSON
 const format = "3"
 
@@ -213,7 +213,7 @@ func (b *Bolt) Book(ctx context.Context, a Answer) error {
 			marks = ackedBucket
 		}
 		known := Proxy{} // one that is damaged is as good as unknown
-		if text, _ := get(tx, proxiesBucket, []byte(a.Node)); text != nil {
+		if text, _ := get(tx, proxiesBucket, a.ID().key()); text != nil {
 			if err := json.Unmarshal(text, &known); err != nil {
 				return fmt.Errorf("read proxy: %w", err)
 			}
@@ -222,7 +222,7 @@ func (b *Bolt) Book(ctx context.Context, a Answer) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(put(tx, marks, key(a.Revision), nil), put(tx, proxiesBucket, []byte(a.Node), text))
+		return errors.Join(put(tx, marks, key(a.Revision), nil), put(tx, proxiesBucket, a.ID().key(), text))
 	})
 	if err != nil {
 		return fmt.Errorf("book answer to revision %d: %w", a.Revision, err)
@@ -254,8 +254,8 @@ func (b *Bolt) Proxies(context.Context) ([]Proxy, error) {
 }
 
 // Forget implements Store.
-func (b *Bolt) Forget(_ context.Context, node string) error {
-	err := b.commit(b.db.Batch, func(tx *bbolt.Tx) error { return tx.Bucket(proxiesBucket).Delete([]byte(node)) })
+func (b *Bolt) Forget(_ context.Context, id Identity) error {
+	err := b.commit(b.db.Batch, func(tx *bbolt.Tx) error { return tx.Bucket(proxiesBucket).Delete(id.key()) })
 	if err != nil {
 		return fmt.Errorf("forget proxy: %w", err)
 	}

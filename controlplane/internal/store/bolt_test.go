@@ -116,7 +116,7 @@ func TestBookMarksRevisionAndProxy(t *testing.T) {
 	require.Equal(t, []bool{false, true}, []bool{list[0].Acked, list[0].Nacked})
 	require.Equal(t, []bool{true, false}, []bool{list[1].Acked, list[1].Nacked})
 
-	require.NoError(t, b.Forget(ctx, "e1"))
+	require.NoError(t, b.Forget(ctx, Identity{Node: "e1"}))
 	proxies, err = b.Proxies(ctx)
 	require.NoError(t, err)
 	require.Empty(t, proxies)

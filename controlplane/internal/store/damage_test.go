@@ -136,7 +136,7 @@ func TestLostTransactionIsRefused(t *testing.T) {
 		"book": func(b *Bolt) error {
 			return b.Book(t.Context(), Answer{Node: "edge-1", Revision: 3})
 		},
-		"forget": func(b *Bolt) error { return b.Forget(t.Context(), "edge-1") },
+		"forget": func(b *Bolt) error { return b.Forget(t.Context(), Identity{Node: "edge-1"}) },
 		"record": func(b *Bolt) error { _, err := b.Record(t.Context(), Entry{Action: "x"}); return err },
 		"settle": func(b *Bolt) error { return b.Settle(t.Context(), 1, "done") },
 	} {

@@ -9,6 +9,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -48,10 +49,10 @@ type Store interface {
 	// Book records a proxy's answer: a mark on the revision, Proxy.After on the
 	// proxy.
 	Book(ctx context.Context, a Answer) error
-	// Proxies returns every proxy with a booked answer, by node id.
+	// Proxies returns every proxy with a booked answer.
 	Proxies(ctx context.Context) ([]Proxy, error)
 	// Forget drops what is known of a proxy. Revisions keep their marks.
-	Forget(ctx context.Context, node string) error
+	Forget(ctx context.Context, id Identity) error
 	// Record appends to the audit log and returns the entry's id.
 	Record(ctx context.Context, e Entry) (uint64, error)
 	// Settle sets the outcome of an entry. One that has been dropped since stays
@@ -119,8 +120,29 @@ type Revision struct {
 	JSON []byte
 }
 
+// Identity tells a proxy from all others: where two proxies give themselves one
+// node id, their certificates differ.
+type Identity struct {
+	SAN  string // name in its certificate, empty where none is asked for
+	Node string // id that it gives itself
+}
+
+// Compare orders identities by node id.
+func (i Identity) Compare(j Identity) int {
+	return cmp.Or(cmp.Compare(i.Node, j.Node), cmp.Compare(i.SAN, j.SAN))
+}
+
+// key is the identity in a database. A node id has no NUL byte.
+func (i Identity) key() []byte {
+	if i.SAN == "" {
+		return []byte(i.Node)
+	}
+	return []byte(i.SAN + "\x00" + i.Node)
+}
+
 // Answer is what a proxy said to a revision.
 type Answer struct {
+	SAN      string // with Node, the proxy's Identity
 	Node     string
 	Revision uint64
 	Accepted bool
@@ -128,8 +150,12 @@ type Answer struct {
 	At       time.Time
 }
 
+// ID is the identity of the proxy that answered.
+func (a Answer) ID() Identity { return Identity{a.SAN, a.Node} }
+
 // Proxy is what is known of a proxy from its answers.
 type Proxy struct {
+	SAN      string    `json:"san,omitempty"` // with Node, its Identity
 	Node     string    `json:"node"`
 	Acked    uint64    `json:"acked,omitempty"` // the revision it accepted last: what it runs
 	AckedAt  time.Time `json:"acked_at,omitzero"`
@@ -145,12 +171,15 @@ type Proxy struct {
 	Unsettled bool `json:"unsettled,omitempty"`
 }
 
+// ID is the proxy's identity.
+func (p Proxy) ID() Identity { return Identity{p.SAN, p.Node} }
+
 // maxRefused bounds Proxy.Refused for a proxy that refuses everything.
 const maxRefused = 32
 
 // After returns what is known of the proxy once it has given the answer.
 func (p Proxy) After(a Answer) Proxy {
-	p.Node = a.Node
+	p.SAN, p.Node = a.SAN, a.Node
 	if a.Accepted {
 		p.Acked, p.AckedAt = a.Revision, a.At
 		p.Refused = slices.DeleteFunc(slices.Clone(p.Refused), func(r uint64) bool { return r <= a.Revision })

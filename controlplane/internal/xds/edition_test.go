@@ -1,15 +1,19 @@
 package xds
 
 import (
+	"bytes"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 // A fleet gets the same bytes in its first push of a revision, whoever refuses
@@ -70,7 +74,7 @@ func TestResponseIsAResponse(t *testing.T) {
 	resource := &discoveryv3.Resource{Name: "sluice", Version: "1-a-b"}
 	text, err := proto.Marshal(resource)
 	require.NoError(t, err)
-	r, err := newResponse(edition{resource.GetVersion(), text}, "n")
+	r, err := newResponse(edition{resource.GetVersion(), [3][]byte{text}}, "n")
 	require.NoError(t, err)
 	parts, err := newCodec().Marshal(r)
 	require.NoError(t, err)
@@ -81,13 +85,13 @@ func TestResponseIsAResponse(t *testing.T) {
 	}, &got))
 }
 
-func TestEditionsAreBounded(t *testing.T) {
-	e := editions{kept: map[editionID]edition{}}
+func TestCacheIsBounded(t *testing.T) {
+	c := newCache[uint64, int](16)
 	made := 0
 	get := func(number uint64, err error) error {
-		_, got := e.get(node{}.edition(number, ""), func() (edition, error) {
+		_, got := c.get(number, func() (int, error) {
 			made++
-			return edition{}, err
+			return 0, err
 		})
 		return got
 	}
@@ -98,6 +102,29 @@ func TestEditionsAreBounded(t *testing.T) {
 	require.Equal(t, 2, made)
 	for number := range uint64(1000) {
 		require.NoError(t, get(number, nil))
-		require.LessOrEqual(t, len(e.kept), maxEditions)
+		require.LessOrEqual(t, len(c.kept), 16)
 	}
+}
+
+// The policy is put into a resource that was marshaled without it.
+func TestEditionIsAResource(t *testing.T) {
+	for _, policy := range []string{"{}", `{"version":1}`, `{"a":"` + strings.Repeat("x", 1<<20) + `"}`} {
+		r, err := newRevision(store.Revision{Summary: store.Summary{Number: 7}, JSON: []byte(policy)})
+		require.NoError(t, err)
+		plugin := envoy.Plugin{Name: envoy.ResourceName, Wasm: "/w", VMID: "{", Runtime: "r"}
+		e, err := newEdition(plugin, r, "a")
+		require.NoError(t, err)
+		got := new(discoveryv3.Resource)
+		require.NoError(t, proto.Unmarshal(bytes.Join(e.resource[:], nil), got))
+
+		plugin.Policy = append(r.head("a"), r.policy...)
+		want, err := plugin.ExtensionConfig()
+		require.NoError(t, err)
+		config := new(corev3.TypedExtensionConfig)
+		require.NoError(t, got.GetResource().UnmarshalTo(config))
+		require.True(t, proto.Equal(want, config))
+		require.Equal(t, e.version, got.GetVersion())
+	}
+	_, _, err := insert([]byte{10, 1, 'a'}, []byte("b"), 1)
+	require.Error(t, err)
 }

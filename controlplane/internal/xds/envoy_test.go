@@ -2,6 +2,7 @@ package xds
 
 import (
 	"context"
+	"crypto/tls"
 	"log/slog"
 	"net"
 	"strings"
@@ -15,10 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nodeid"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
@@ -32,6 +35,9 @@ type fixture struct {
 	dir    string
 	wasm   string // of the server
 	keep   int
+	tls    *tls.Config
+	names  string // node names, as in the file
+	log    *slog.Logger
 	store  *store.Bolt
 	server *Server
 	grpc   *grpc.Server
@@ -39,7 +45,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	f := &fixture{t: t, dir: t.TempDir(), wasm: "/lib/sluice.wasm"}
+	f := &fixture{t: t, dir: t.TempDir(), wasm: "/lib/sluice.wasm", log: slog.New(slog.DiscardHandler)}
 	f.start()
 	t.Cleanup(f.stop)
 	return f
@@ -47,15 +53,18 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) start() {
 	f.t.Helper()
-	var err error
+	names, err := nodeid.Parse("names", []byte(f.names))
+	require.NoError(f.t, err)
 	f.store, err = store.Open(f.dir)
 	require.NoError(f.t, err)
-	f.server, err = New(f.t.Context(), Options{Store: f.store, Keep: f.keep, Wasm: f.wasm, Log: slog.New(slog.DiscardHandler)})
+	f.server, err = New(f.t.Context(), Options{
+		Store: f.store, Keep: f.keep, Wasm: f.wasm, Log: f.log, Identify: names.SAN,
+	})
 	require.NoError(f.t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(f.t, err)
 	f.addr = listener.Addr().String()
-	server := grpc.NewServer(ServerOptions()...)
+	server := grpc.NewServer(ServerOptions(f.tls)...)
 	f.server.Register(server)
 	f.grpc = server
 	go func() { _ = server.Serve(listener) }()
@@ -99,7 +108,7 @@ func (f *fixture) subscribed(node string) bool {
 	l := f.server.Ledger()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, s := range l.proxies[node].sessions {
+	for _, s := range l.proxies[store.Identity{Node: node}].sessions {
 		if s.subscribed {
 			return true
 		}
@@ -116,6 +125,8 @@ func (f *fixture) eventually(what string, check func() bool) {
 // what it holds likewise, every response answered by its nonce.
 type proxyClient struct {
 	f       *fixture
+	tls     *tls.Config // nil = plain text
+	from    string      // IP address, if it matters
 	node    *corev3.Node
 	version string // of what it accepted last
 	stream  extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsClient
@@ -133,11 +144,22 @@ func (f *fixture) proxy(id string) *proxyClient {
 	return p
 }
 
-// connect opens a stream. A process that lives on reports what it holds.
-func (p *proxyClient) connect() {
+// dial opens a stream.
+func (p *proxyClient) dial() {
 	t := p.f.t
 	t.Helper()
-	conn, err := grpc.NewClient(p.f.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	security := insecure.NewCredentials()
+	if p.tls != nil {
+		security = credentials.NewTLS(p.tls)
+	}
+	dialer := &net.Dialer{}
+	if p.from != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(p.from)}
+	}
+	conn, err := grpc.NewClient(p.f.addr, grpc.WithTransportCredentials(security),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", address)
+		}))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
@@ -155,13 +177,26 @@ func (p *proxyClient) connect() {
 			got <- r
 		}
 	}()
+}
+
+// subscribe sends the first request. A process that lives on reports what it
+// holds.
+func (p *proxyClient) subscribe() {
+	p.f.t.Helper()
 	first := &discoveryv3.DeltaDiscoveryRequest{
 		Node: p.node, TypeUrl: TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
 	}
 	if p.version != "" {
 		first.InitialResourceVersions = map[string]string{envoy.ResourceName: p.version}
 	}
-	require.NoError(t, stream.Send(first))
+	require.NoError(p.f.t, p.stream.Send(first))
+}
+
+// connect opens a stream that the server lets in.
+func (p *proxyClient) connect() {
+	p.f.t.Helper()
+	p.dial()
+	p.subscribe()
 	p.f.eventually("session opened", func() bool {
 		for _, st := range p.f.server.Ledger().Proxies() {
 			if st.Node == p.node.GetId() && st.Connected {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -16,14 +15,8 @@ import (
 // forgetAfter is how long a proxy that is gone stays in the ledger.
 const forgetAfter = time.Hour
 
-// maxProxies bounds the sessions, and the proxies that are remembered here and
-// in the store: whoever may connect can make up node ids.
-const maxProxies = 10_000
-
 // maxAnswers bounds what a session remembers of its own answers.
 const maxAnswers = 64
-
-var errFull = fmt.Errorf("%d proxies are connected, no more are served", maxProxies)
 
 // Ledger knows which proxies are connected, what was pushed to them and what
 // they answered.
@@ -33,15 +26,18 @@ type Ledger struct {
 	mu        sync.Mutex
 	revisions []mark   // ascending, without those that are damaged
 	damaged   []uint64 // revisions that are not what was stored, ascending
-	proxies   map[string]*proxy
-	sessions  int           // of all proxies
-	most      int           // maxProxies
+	proxies   map[store.Identity]*proxy
+	streams   int            // open ones, with a session or still without
+	streamsOf map[string]int // the same by origin
+	most      int            // maxProxies
+	each      int            // streams of one origin
+	now       func() time.Time
 	era       uint64        // how often proxies were forgotten; see edition
 	changed   chan struct{} // closed and replaced at every change
 	moved     chan struct{} // the same, where other sessions' offers may change
 }
 
-// proxy is one node id: usually one process, two during a hot restart.
+// proxy is one identity: usually one process, two during a hot restart.
 type proxy struct {
 	known    store.Proxy
 	sessions map[uint64]*session
@@ -55,6 +51,7 @@ type proxy struct {
 // session is one stream. Only its stream's goroutine pushes on it.
 type session struct {
 	id        uint64
+	who       store.Identity
 	node      node
 	peer      string
 	connected time.Time
@@ -72,17 +69,18 @@ type session struct {
 
 func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
 	l := &Ledger{
-		store: s, proxies: map[string]*proxy{}, most: maxProxies, changed: make(chan struct{}), moved: make(chan struct{}),
+		store: s, proxies: map[store.Identity]*proxy{}, streamsOf: map[string]int{}, most: maxProxies, each: maxProxies / share, now: time.Now,
+		changed: make(chan struct{}), moved: make(chan struct{}),
 	}
 	known, err := s.Proxies(ctx)
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now()
+	now := l.now()
 	for _, k := range known {
 		p := newProxy(k)
 		p.gone = now
-		l.proxies[k.Node] = p
+		l.proxies[k.ID()] = p
 	}
 	return l, l.refresh(ctx)
 }
@@ -148,36 +146,33 @@ func (l *Ledger) changes() <-chan struct{} {
 	return l.changed
 }
 
-// open adds a session. Where there are as many proxies as may be, it returns
-// those that it had to drop, for the caller to forget.
-func (l *Ledger) open(id uint64, n node, peer string) (s *session, dropped []string, err error) {
+// open adds a session for a stream that admit has let in. Where as many proxies
+// are known as may be, it returns those that it had to drop, for the caller to
+// forget.
+func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *session, dropped []store.Identity) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.sessions >= l.most {
-		return nil, nil, errFull
-	}
-	p := l.proxies[n.id]
+	p := l.proxies[who]
 	if p == nil {
 		for len(l.proxies) >= l.most {
 			dropped = append(dropped, l.dropLongestGone())
 		}
-		p = newProxy(store.Proxy{Node: n.id})
-		l.proxies[n.id] = p
+		p = newProxy(store.Proxy{SAN: who.SAN, Node: who.Node})
+		l.proxies[who] = p
 	}
-	s = &session{id: id, node: n, peer: peer, connected: time.Now(), answers: map[uint64]bool{}}
+	s = &session{id: id, who: who, node: n, peer: peer, connected: l.now(), answers: map[uint64]bool{}}
 	p.sessions[id] = s
 	p.gone = time.Time{}
-	l.sessions++
 	l.broadcast()
-	return s, dropped, nil
+	return s, dropped
 }
 
 // dropLongestGone makes room for a proxy. There is one that is gone: fewer are
 // connected than may be known.
-func (l *Ledger) dropLongestGone() string {
-	longest := ""
+func (l *Ledger) dropLongestGone() store.Identity {
+	var longest store.Identity
 	for id, p := range l.proxies {
-		if len(p.sessions) == 0 && (longest == "" || p.gone.Before(l.proxies[longest].gone)) {
+		if len(p.sessions) == 0 && (longest.Node == "" || p.gone.Before(l.proxies[longest].gone)) {
 			longest = id
 		}
 	}
@@ -190,12 +185,11 @@ func (l *Ledger) dropLongestGone() string {
 func (l *Ledger) close(s *session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := l.proxies[s.node.id]
+	p := l.proxies[s.who]
 	delete(p.sessions, s.id)
-	l.sessions--
 	p.last = *s
 	if len(p.sessions) == 0 {
-		p.gone = time.Now()
+		p.gone = l.now()
 	}
 	l.broadcast()
 }
@@ -204,7 +198,7 @@ func (l *Ledger) close(s *session) {
 func (l *Ledger) knownOf(s *session) store.Proxy {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.proxies[s.node.id].known
+	return l.proxies[s.who].known
 }
 
 // subscribe notes that the session wants the policy and holds a revision, 0
@@ -212,7 +206,7 @@ func (l *Ledger) knownOf(s *session) store.Proxy {
 func (l *Ledger) subscribe(s *session, holds uint64, fresh bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	known := l.proxies[s.node.id].known
+	known := l.proxies[s.who].known
 	s.subscribed = true
 	s.stance = stance{acked: known.Acked, since: l.newest()}
 	s.runs = holds
@@ -236,6 +230,22 @@ func (l *Ledger) unsubscribe(s *session) {
 	l.broadcast()
 }
 
+// wanted says which revision to push to the session now, if any.
+func (l *Ledger) wanted(s *session) (number uint64, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.want(s)
+}
+
+// want is wanted for callers that hold mu.
+func (l *Ledger) want(s *session) (number uint64, ok bool) {
+	if !s.subscribed || s.inFlight {
+		return 0, false
+	}
+	number = offer(l.revisions, s.stance)
+	return number, number != 0 && number != s.holds && number != s.unsendable
+}
+
 // due is a push to make.
 type due struct {
 	number     uint64
@@ -243,20 +253,18 @@ type due struct {
 	era, times uint64 // which edition of the revision it is
 }
 
-// due says which revision to push to the session now, if any.
+// due says which revision to push to the session now, if any, and counts the
+// push.
 func (l *Ledger) due(s *session) (d due, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !s.subscribed || s.inFlight {
-		return d, false
-	}
-	number := offer(l.revisions, s.stance)
-	if number == 0 || number == s.holds || number == s.unsendable {
+	number, ok := l.want(s)
+	if !ok {
 		return d, false
 	}
 	return due{
 		number: number, withdrawal: s.stance.hasRefused(l.newest()) && s.stance.misses > 0,
-		era: l.era, times: l.proxies[s.node.id].count(number),
+		era: l.era, times: l.proxies[s.who].count(number),
 	}, true
 }
 
@@ -292,7 +300,7 @@ func (l *Ledger) answered(ctx context.Context, s *session, a store.Answer) error
 // reported books that a proxy which connects again holds a revision it was
 // not known to have accepted: its answer was lost with the old connection.
 func (l *Ledger) reported(ctx context.Context, s *session, number uint64) error {
-	a := store.Answer{Node: s.node.id, Revision: number, Accepted: true, At: time.Now().UTC()}
+	a := store.Answer{SAN: s.who.SAN, Node: s.who.Node, Revision: number, Accepted: true, At: l.now().UTC()}
 	err := l.store.Book(ctx, a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -301,7 +309,7 @@ func (l *Ledger) reported(ctx context.Context, s *session, number uint64) error 
 }
 
 func (l *Ledger) take(s *session, a store.Answer) {
-	p := l.proxies[s.node.id]
+	p := l.proxies[s.who]
 	p.known = p.known.After(a)
 	if i, ok := slices.BinarySearchFunc(l.revisions, a.Revision, func(m mark, n uint64) int {
 		return cmp.Compare(m.number, n)
@@ -359,7 +367,7 @@ func (s *session) note(number uint64, accepted bool) {
 // forget drops proxies that have been gone for long.
 func (l *Ledger) forget(ctx context.Context, now time.Time) error {
 	l.mu.Lock()
-	var gone []string
+	var gone []store.Identity
 	for id, p := range l.proxies {
 		if len(p.sessions) == 0 && now.Sub(p.gone) >= forgetAfter {
 			gone = append(gone, id)
@@ -372,7 +380,7 @@ func (l *Ledger) forget(ctx context.Context, now time.Time) error {
 }
 
 // forgetStored drops proxies from the store that the ledger has dropped.
-func (l *Ledger) forgetStored(ctx context.Context, ids []string) error {
+func (l *Ledger) forgetStored(ctx context.Context, ids []store.Identity) error {
 	var errs []error
 	for _, id := range ids {
 		errs = append(errs, l.store.Forget(ctx, id))

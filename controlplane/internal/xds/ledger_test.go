@@ -112,7 +112,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	f.apply("one")
 	l := f.server.Ledger()
 	l.mu.Lock()
-	l.most = 3
+	l.most, l.each = 3, 3
 	l.mu.Unlock()
 	stays := f.proxy("stays")
 	stays.accept("one")
@@ -138,8 +138,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	f.proxy("third")
 	f.eventually("as many as may be", func() bool { return l.Connected() == 3 })
 	require.Equal(t, []string{"second", "stays", "third"}, ids())
-	_, _, err = l.open(99, node{id: "fourth"}, "")
-	require.ErrorIs(t, err, errFull)
+	require.ErrorContains(t, l.admit("elsewhere"), "3 streams are open, no more are served")
 }
 
 func TestFleet(t *testing.T) {

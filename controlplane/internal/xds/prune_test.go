@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 // numbers lists the revisions in the store, newest first.
@@ -96,7 +98,7 @@ func TestLastGoodRevisionIsKept(t *testing.T) {
 		f.eventually("settled", func() bool { s := f.status("e1"); return s.Nacked == uint64(i+2) && !s.Waiting })
 	}
 	e.hangUpAndWait()
-	require.NoError(t, f.store.Forget(t.Context(), "e1"))
+	require.NoError(t, f.store.Forget(t.Context(), store.Identity{Node: "e1"}))
 	f.restart() // nobody remembers the proxy
 	f.apply("worse")
 	f.eventuallyKept(7, 6, 1)

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -12,8 +13,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -46,56 +47,112 @@ func (n nonces) stamp(era, times uint64) string {
 	return fmt.Sprintf("%08x.%x.%x", n.process, era, times)
 }
 
-// plugin is the filter as a node runs it: the revision's binary goes before
-// the node's, which goes before the server's.
-func (s *Server) plugin(r store.Revision, n node) envoy.Plugin {
-	p := envoy.Plugin{Name: envoy.ResourceName, VMID: n.vmID, Runtime: n.runtime, Wasm: s.wasm, Policy: r.JSON}
+// revision is what proxies get of one.
+type revision struct {
+	number uint64
+	wasm   string
+	policy []byte // JSON, behind its opening brace
+	digest [sha256.Size]byte
+}
+
+func newRevision(r store.Revision) (revision, error) {
+	policy, ok := bytes.CutPrefix(bytes.TrimSpace(r.JSON), []byte("{"))
+	if !ok {
+		return revision{}, errors.New("stamp policy: not a JSON object")
+	}
+	return revision{number: r.Number, wasm: r.Wasm, policy: policy, digest: sha256.Sum256(r.JSON)}, nil
+}
+
+// revision reads a revision from the store.
+func (s *Server) revision(ctx context.Context, number uint64) (revision, error) {
+	return s.texts.get(number, func() (revision, error) {
+		r, err := s.store.Get(ctx, number)
+		if err != nil {
+			return revision{}, err
+		}
+		return newRevision(r)
+	})
+}
+
+// plugin is the filter as a node runs it, without a policy: the revision's
+// binary goes before the node's, which goes before the server's.
+func (s *Server) plugin(r revision, n node) envoy.Plugin {
+	p := envoy.Plugin{Name: envoy.ResourceName, VMID: n.vmID, Runtime: n.runtime, Wasm: s.wasm}
 	if n.wasm != "" {
 		p.Wasm = n.wasm
 	}
-	if r.Wasm != "" {
-		p.Wasm = r.Wasm
+	if r.wasm != "" {
+		p.Wasm = r.wasm
 	}
 	return p
 }
 
-// resource is the revision as a node gets it, unlike one with another stamp.
-func resource(p envoy.Plugin, number uint64, mark string) (*discoveryv3.Resource, error) {
-	version := version(number, mark, p)
-	stamped, err := stamp(p.Policy, strconv.FormatUint(number, 10)+"-"+mark)
-	if err != nil {
-		return nil, err
-	}
-	p.Policy = stamped
+// newEdition is the revision as a node gets it, unlike one with another stamp.
+func newEdition(p envoy.Plugin, r revision, stamp string) (edition, error) {
+	version := version(r, stamp, p)
+	p.Policy = r.head(stamp)
 	config, err := p.ExtensionConfig()
 	if err != nil {
-		return nil, err
+		return edition{}, err
 	}
 	packed := new(anypb.Any)
 	if err := anypb.MarshalFrom(packed, config, proto.MarshalOptions{Deterministic: true}); err != nil {
-		return nil, fmt.Errorf("marshal resource: %w", err)
+		return edition{}, fmt.Errorf("marshal resource: %w", err)
 	}
-	return &discoveryv3.Resource{Name: config.GetName(), Version: version, Resource: packed}, nil
+	short, err := proto.Marshal(&discoveryv3.Resource{Name: config.GetName(), Version: version, Resource: packed})
+	if err != nil {
+		return edition{}, fmt.Errorf("marshal resource: %w", err)
+	}
+	before, after, err := insert(short, p.Policy, len(r.policy))
+	if err != nil {
+		return edition{}, fmt.Errorf("marshal resource: %w", err)
+	}
+	return edition{version, [3][]byte{before, r.policy, after}}, nil
 }
 
-// stamp puts the field "revision" into a JSON object.
-func stamp(policy []byte, revision string) ([]byte, error) {
-	rest, ok := bytes.CutPrefix(bytes.TrimSpace(policy), []byte("{"))
-	if !ok {
-		return nil, errors.New("stamp policy: not a JSON object")
-	}
-	head := `{"revision":` + strconv.Quote(revision)
-	if !bytes.HasPrefix(bytes.TrimSpace(rest), []byte("}")) {
+// head is a JSON object up to the place where the policy goes on, with the
+// field "revision".
+func (r revision) head(stamp string) []byte {
+	head := `{"revision":` + strconv.Quote(strconv.FormatUint(r.number, 10)+"-"+stamp)
+	if !bytes.HasPrefix(bytes.TrimSpace(r.policy), []byte("}")) {
 		head += ","
 	}
-	return append([]byte(head), rest...), nil
+	return []byte(head)
+}
+
+// insert makes room for more bytes behind a string that is nested in a message:
+// it returns what goes before and behind them, with the lengths on the way.
+func insert(message, text []byte, more int) (before, after []byte, err error) {
+	if bytes.Equal(message, text) {
+		return text, nil, nil
+	}
+	rest := message
+	for len(rest) > 0 {
+		number, kind, n := protowire.ConsumeTag(rest)
+		size := protowire.ConsumeFieldValue(number, kind, rest[max(n, 0):])
+		if n < 0 || size < 0 {
+			break
+		}
+		if value := rest[n : n+size]; kind == protowire.BytesType && bytes.Contains(value, text) {
+			inner, _ := protowire.ConsumeBytes(value)
+			left, right, err := insert(inner, text, more)
+			if err != nil {
+				return nil, nil, err
+			}
+			before = bytes.Clone(message[:len(message)-len(rest)+n])
+			before = protowire.AppendVarint(before, uint64(len(left)+more+len(right))) //nolint:gosec // a length
+			return append(before, left...), append(right, rest[n+size:]...), nil
+		}
+		rest = rest[n+size:]
+	}
+	return nil, nil, errors.New("the policy is not in the resource")
 }
 
 // version is what Envoy reports when it connects again: "12-<stamp>-<digest>".
 // The digest tells whether it still is what this server would push, even if
 // the revisions were numbered anew in another data directory.
-func version(number uint64, stamp string, p envoy.Plugin) string {
-	return strconv.FormatUint(number, 10) + "-" + stamp + "-" + digest(p)
+func version(r revision, stamp string, p envoy.Plugin) string {
+	return strconv.FormatUint(r.number, 10) + "-" + stamp + "-" + digest(r, p)
 }
 
 // heldRevision reads the number in a version Envoy reports, 0 if it is not ours.
@@ -117,52 +174,11 @@ func sameContent(a, b string) bool {
 // digestIn is what stands behind the last dash.
 func digestIn(version string) string { return version[strings.LastIndexByte(version, '-')+1:] }
 
-func digest(p envoy.Plugin) string {
+func digest(r revision, p envoy.Plugin) string {
 	h := sha256.New()
-	for _, part := range [][]byte{[]byte(p.Wasm), []byte(p.VMID), []byte(p.Runtime), p.Policy} {
+	for _, part := range [][]byte{[]byte(p.Wasm), []byte(p.VMID), []byte(p.Runtime), r.digest[:]} {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		h.Write(part)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
-}
-
-// node is what a proxy says of itself.
-type node struct {
-	id      string
-	version string // of Envoy, may be empty
-	wasm    string // metadata sluice.wasm
-	vmID    string // metadata sluice.vm_id
-	runtime string // metadata sluice.runtime
-	manage  string // metadata sluice.manage: where it answers management requests, as it says
-}
-
-const (
-	// maxNodeID is longer than any id in use and short enough for a store's key.
-	maxNodeID = 1024
-	// maxMetadata is the longest path there is on Linux.
-	maxMetadata = 4096
-)
-
-func nodeOf(n *corev3.Node) (node, error) {
-	if n.GetId() == "" {
-		return node{}, errors.New("node id is empty: set node.id in the bootstrap or start Envoy with --service-node")
-	}
-	if len(n.GetId()) > maxNodeID {
-		return node{}, fmt.Errorf("node id has %d bytes, at most %d are allowed", len(n.GetId()), maxNodeID)
-	}
-	metadata := n.GetMetadata().GetFields()["sluice"].GetStructValue().GetFields()
-	d := node{
-		id:      n.GetId(),
-		wasm:    metadata["wasm"].GetStringValue(),
-		vmID:    metadata["vm_id"].GetStringValue(),
-		runtime: metadata["runtime"].GetStringValue(),
-		manage:  metadata["manage"].GetStringValue(),
-	}
-	if longest := max(len(d.wasm), len(d.vmID), len(d.runtime), len(d.manage)); longest > maxMetadata {
-		return node{}, fmt.Errorf("a field of the node's metadata has %d bytes, at most %d are allowed", longest, maxMetadata)
-	}
-	if v := n.GetUserAgentBuildVersion().GetVersion(); v != nil {
-		d.version = fmt.Sprintf("%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())
-	}
-	return d, nil
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -13,19 +12,31 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
+func revisionOf(t *testing.T, number uint64, policy string) revision {
+	t.Helper()
+	r, err := newRevision(store.Revision{Summary: store.Summary{Number: number}, JSON: []byte(policy)})
+	require.NoError(t, err)
+	return r
+}
+
+func stamped(t *testing.T, number uint64, policy, stamp string) []byte {
+	t.Helper()
+	r := revisionOf(t, number, policy)
+	return append(r.head(stamp), r.policy...)
+}
+
 func TestStamp(t *testing.T) {
 	for _, tc := range []struct{ in, want string }{
 		{`{"version":1}`, `{"revision":"7-a","version":1}`},
 		{"{}", `{"revision":"7-a"}`},
 		{" { } ", `{"revision":"7-a" }`},
 	} {
-		got, err := stamp([]byte(tc.in), "7-a")
-		require.NoError(t, err)
-		require.Equal(t, tc.want, string(got))
-		require.JSONEq(t, tc.want, string(got))
+		got := string(stamped(t, 7, tc.in, "a"))
+		require.Equal(t, tc.want, got)
+		require.JSONEq(t, tc.want, got)
 	}
 	for _, in := range []string{"", "[]", "1"} {
-		_, err := stamp([]byte(in), "7-a")
+		_, err := newRevision(store.Revision{JSON: []byte(in)})
 		require.Error(t, err, in)
 	}
 }
@@ -34,11 +45,10 @@ func TestStamp(t *testing.T) {
 func TestStampIsWhatTheFilterReads(t *testing.T) {
 	n, err := newNonces()
 	require.NoError(t, err)
-	revision := "18446744073709551615-" + n.stamp(math.MaxUint64, math.MaxUint64)
+	stamp := n.stamp(math.MaxUint64, math.MaxUint64)
+	revision := "18446744073709551615-" + stamp
 	require.LessOrEqual(t, len(revision), policy.MaxRevisionBytes)
-	stamped, err := stamp([]byte(`{"version":1,"rules":[]}`), revision)
-	require.NoError(t, err)
-	doc, err := policy.ParseJSON(stamped)
+	doc, err := policy.ParseJSON(stamped(t, math.MaxUint64, `{"version":1,"rules":[]}`, stamp))
 	require.NoError(t, err)
 	p, problems, _ := policy.ReadPushed(doc)
 	require.Empty(t, problems)
@@ -59,43 +69,25 @@ func TestNoncesDiffer(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	p := envoy.Plugin{Wasm: "/a.wasm", Policy: []byte(`{"version":1}`)}
-	v := version(12, "abc", p)
+	p := envoy.Plugin{Wasm: "/a.wasm"}
+	r := revisionOf(t, 12, `{"version":1}`)
+	v := version(r, "abc", p)
 	require.True(t, strings.HasPrefix(v, "12-abc-"))
 	require.Equal(t, uint64(12), heldRevision(v))
-	require.True(t, sameContent(v, version(12, "", p)))
-	require.False(t, sameContent(v, version(13, "abc", p)))
-	other := p
-	other.Wasm = "/b.wasm"
-	require.False(t, sameContent(v, version(12, "abc", other)), "another binary")
-	other = p
-	other.Policy = []byte(`{"version":1,"domain":"x"}`)
-	require.False(t, sameContent(v, version(12, "abc", other)), "another policy under the same number")
+	require.True(t, sameContent(v, version(r, "", p)))
+	require.False(t, sameContent(v, version(revisionOf(t, 13, `{"version":1}`), "abc", p)))
+	require.False(t, sameContent(v, version(r, "abc", envoy.Plugin{Wasm: "/b.wasm"})), "another binary")
+	require.False(t, sameContent(v, version(revisionOf(t, 12, `{"version":1,"domain":"x"}`), "abc", p)),
+		"another policy under the same number")
 	for _, foreign := range []string{"", "v1", "-", "12", "12-abc", "99999999999999999999-a-b"} {
-		require.False(t, sameContent(foreign, version(heldRevision(foreign), "abc", p)), foreign)
+		r := revisionOf(t, heldRevision(foreign), `{"version":1}`)
+		require.False(t, sameContent(foreign, version(r, "abc", p)), foreign)
 	}
 }
 
 func TestBinaryPrecedence(t *testing.T) {
-	revision := func(wasm string) store.Revision { return store.Revision{Summary: store.Summary{Wasm: wasm}} }
 	s := &Server{wasm: "/server"}
-	require.Equal(t, "/revision", s.plugin(revision("/revision"), node{wasm: "/node"}).Wasm)
-	require.Equal(t, "/node", s.plugin(revision(""), node{wasm: "/node"}).Wasm)
-	require.Equal(t, "/server", s.plugin(revision(""), node{}).Wasm)
-}
-
-func TestNodeOf(t *testing.T) {
-	_, err := nodeOf(nil)
-	require.ErrorContains(t, err, "node id is empty")
-	_, err = nodeOf(&corev3.Node{Id: strings.Repeat("x", maxNodeID+1)})
-	require.ErrorContains(t, err, "at most")
-	n, err := nodeOf(&corev3.Node{
-		Id:       "e1",
-		Metadata: metadata(t, map[string]any{"wasm": "/n.wasm", "vm_id": "v", "runtime": "r", "other": 1}),
-	})
-	require.NoError(t, err)
-	require.Equal(t, node{id: "e1", wasm: "/n.wasm", vmID: "v", runtime: "r"}, n)
-	n, err = nodeOf(&corev3.Node{Id: "e1", Metadata: metadata(t, map[string]any{"wasm": 7})})
-	require.NoError(t, err)
-	require.Equal(t, node{id: "e1"}, n)
+	require.Equal(t, "/revision", s.plugin(revision{wasm: "/revision"}, node{wasm: "/node"}).Wasm)
+	require.Equal(t, "/node", s.plugin(revision{}, node{wasm: "/node"}).Wasm)
+	require.Equal(t, "/server", s.plugin(revision{}, node{}).Wasm)
 }

@@ -45,12 +45,33 @@
 // policy that was baked into its bootstrap, and would end its wait for the first
 // one without ever letting its listener go ready.
 //
+// # Who a proxy is
+//
+// A proxy is its node id together with the name in its client certificate that
+// the id goes with (store.Identity). Ledger and store know it by both, so that
+// nobody's answer counts for another. Where no certificate is asked for, the
+// name is empty, and whoever connects may claim any id. What a proxy reports to
+// hold outranks what it is remembered to have refused: it is booked as accepted.
+//
+// # What a proxy can take
+//
+// Nothing that a proxy sends is kept beyond a bound. A request is at most
+// maxRequest, and only what is needed of it is read. One address has a fifth of
+// the streams, counted from their opening; a stream that sends no request ends
+// after ten seconds. What streams of one connection share in requests, small
+// frames, repeated pushes and lines of the log slows down after a burst, without
+// an end: a proxy that is cut off connects again, which costs more. A push to a
+// proxy that does not read holds no memory of its own but a few KB, for all
+// editions of a revision share its text, and there is one push in flight.
+//
 // The package must never import the API or the command line, and knows
 // policies only as bytes.
 package xds
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -63,6 +84,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nodeid"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -72,6 +94,11 @@ type Options struct {
 	Keep  int          // revisions to keep beside those in use, from 2; 0 = all
 	Wasm  string       // path of the filter's binary where neither revision nor node names one
 	Log   *slog.Logger // default: nothing
+
+	// Identify returns the name in a client certificate that the node id goes
+	// with, or why it goes with none. It is not asked where proxies need no
+	// certificate. By default the id must be a name in the certificate.
+	Identify func(cert *x509.Certificate, node string) (string, error)
 }
 
 // Server is the xDS server. Make one with New.
@@ -83,12 +110,18 @@ type Server struct {
 	ledger *Ledger
 	nonces nonces
 
-	editions editions
+	identify    func(*x509.Certificate, string) (string, error)
+	firstWithin time.Duration // deadline of a stream's first request
+
+	editions *cache[editionID, edition]
+	texts    *cache[uint64, revision]
 
 	streamIDs atomic.Uint64
 	pushes    atomic.Uint64
 	acks      atomic.Uint64
 	nacks     atomic.Uint64
+	turned    atomic.Uint64
+	foreign   atomic.Uint64
 
 	stop     chan struct{}
 	stopOnce sync.Once
@@ -99,6 +132,9 @@ type Server struct {
 func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Identify == nil {
+		o.Identify = new(nodeid.Rules).SAN
 	}
 	n, err := newNonces()
 	if err != nil {
@@ -113,8 +149,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n,
-		editions: editions{kept: map[editionID]edition{}},
-		stop:     make(chan struct{}), cancel: cancel,
+		identify: o.Identify, firstWithin: firstWithin,
+		editions: newCache[editionID, edition](maxEditions), texts: newCache[uint64, revision](maxTexts),
+		stop: make(chan struct{}), cancel: cancel,
 	}
 	s.logDamage(ledger.Damaged()...)
 	go s.follow(watching, changed)
@@ -150,11 +187,18 @@ func (s *Server) follow(ctx context.Context, changed <-chan struct{}) {
 func (s *Server) Ledger() *Ledger { return s.ledger }
 
 // Counts are totals since the server started.
-type Counts struct{ Pushes, Acks, Nacks uint64 }
+type Counts struct {
+	Pushes, Acks, Nacks uint64
+	TurnedAway          uint64 // streams that were one too many
+	Foreign             uint64 // streams whose node id is not their certificate's
+}
 
 // Counts returns the totals so far.
 func (s *Server) Counts() Counts {
-	return Counts{Pushes: s.pushes.Load(), Acks: s.acks.Load(), Nacks: s.nacks.Load()}
+	return Counts{
+		Pushes: s.pushes.Load(), Acks: s.acks.Load(), Nacks: s.nacks.Load(),
+		TurnedAway: s.turned.Load(), Foreign: s.foreign.Load(),
+	}
 }
 
 // Stop ends all streams, so that a graceful stop of the gRPC server can end.
@@ -165,18 +209,35 @@ func (s *Server) Stop() {
 	})
 }
 
-// maxStreams bounds the streams of one connection. Envoy needs one or two.
-const maxStreams = 100
+const (
+	// maxStreams bounds the streams of one connection. Envoy needs one or two.
+	maxStreams = 16
+	// firstWithin is the deadline of a stream's first request, of a connection's
+	// handshake, and of the first stream of a connection.
+	firstWithin = 10 * time.Second
 
-// ServerOptions returns what the gRPC server needs to write the server's
-// messages, to notice a proxy that is gone without a word, and not to let one
-// take all there is. A large binary blocks Envoy's main thread for seconds, so
-// the ping may take its time.
-func ServerOptions() []grpc.ServerOption {
+	maxHeaders   = 16 << 10 // bytes of a stream's headers
+	streamWindow = 64 << 10 // bytes that gRPC takes before the server reads
+)
+
+// ServerOptions returns what the gRPC server needs to read and write the
+// server's messages, to notice a proxy that is gone without a word, and not to
+// let one take all there is; with TLS if the configuration is not nil. A large
+// binary blocks Envoy's main thread for seconds, so the ping may take its time.
+func ServerOptions(config *tls.Config) []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.Creds(newHandshake(config)),
 		grpc.ForceServerCodecV2(newCodec()),
+		grpc.MaxRecvMsgSize(maxRequest),
+		grpc.MaxHeaderListSize(maxHeaders),
 		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
+		// Windows that do not grow with the speed of the connection.
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(4 * streamWindow),
+		grpc.ConnectionTimeout(firstWithin),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: 3 * firstWithin, Time: 30 * time.Second, Timeout: 20 * time.Second,
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: 5 * time.Second, PermitWithoutStream: true,
 		}),

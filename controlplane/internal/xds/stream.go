@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -21,7 +21,7 @@ import (
 // deltaStream is a stream of ECDS and of ADS alike.
 type deltaStream interface {
 	SendMsg(any) error // of a response
-	Recv() (*discoveryv3.DeltaDiscoveryRequest, error)
+	RecvMsg(any) error // of a request
 	Context() context.Context
 }
 
@@ -32,92 +32,121 @@ type push struct {
 	withdrawal bool
 }
 
-// maxNackText bounds what is kept of a proxy's words; Envoy cuts them there too.
-const maxNackText = 4096
-
 // conversation is one stream: what serve's loop knows besides the session.
 type conversation struct {
 	*Server
-	stream   deltaStream
-	session  *session // nil until the first request, which alone must carry the node
-	inFlight push
+	log        *slog.Logger
+	stream     deltaStream
+	connection *connection
+	address    net.Addr
+	session    *session // nil until the first request, which alone must carry the node
+	inFlight   push
+	again      <-chan time.Time // when a push that came too soon may be made
 }
 
 // serve talks to one proxy until either side ends.
 func (s *Server) serve(stream deltaStream) error {
-	c := &conversation{Server: s, stream: stream}
+	p, ok := peer.FromContext(stream.Context())
+	if !ok {
+		return status.Error(codes.Internal, "no peer")
+	}
+	shared := connectionOf(p)
+	c := &conversation{Server: s, log: shared.logger(s.log), stream: stream, connection: shared, address: p.Addr}
+	from := origin(p.Addr)
+	if err := s.ledger.admit(from); err != nil {
+		s.turned.Add(1)
+		c.log.Warn("proxy turned away", "address", p.Addr.String(), "error", err)
+		return status.Error(codes.ResourceExhausted, err.Error())
+	}
+	defer s.ledger.leave(from)
 	defer c.end()
-	requests, failed := receive(stream)
+	return c.run()
+}
+
+func (c *conversation) run() error {
+	requests, failed := c.receive()
+	late := time.NewTimer(c.firstWithin)
+	defer late.Stop()
 	for {
 		// Taken before looking what is due, so that no change falls in between.
-		moved := s.ledger.moves()
+		moved := c.ledger.moves()
 		if err := c.pushDue(); err != nil {
 			return err
 		}
 		select {
-		case <-s.stop:
+		case <-c.stop:
 			return status.Error(codes.Unavailable, "control plane is shutting down")
-		case <-stream.Context().Done():
+		case <-c.stream.Context().Done():
 			return nil
 		case err := <-failed:
-			if errors.Is(err, io.EOF) || stream.Context().Err() != nil {
+			if errors.Is(err, io.EOF) || c.stream.Context().Err() != nil {
 				return nil
 			}
 			return err
 		case r := <-requests:
+			late.Stop()
 			if err := c.handle(r); err != nil {
 				return err
 			}
+		case <-late.C:
+			return status.Errorf(codes.DeadlineExceeded, "no request within %s", c.firstWithin)
 		case <-moved:
+		case <-c.again:
 		}
 	}
 }
 
-// receive reads requests until the stream ends.
-func receive(stream deltaStream) (<-chan *discoveryv3.DeltaDiscoveryRequest, <-chan error) {
-	requests := make(chan *discoveryv3.DeltaDiscoveryRequest)
+// receive reads requests until the stream ends, as fast as the connection may
+// send them.
+func (c *conversation) receive() (<-chan request, <-chan error) {
+	requests := make(chan request)
 	failed := make(chan error, 1)
+	ctx := c.stream.Context()
 	go func() {
 		for {
-			r, err := stream.Recv()
-			if err != nil {
+			var r request
+			if err := c.stream.RecvMsg(&r); err != nil {
 				failed <- err
 				return
 			}
 			select {
 			case requests <- r:
-			case <-stream.Context().Done():
+			case <-ctx.Done():
 				return
+			}
+			if c.connection.read(ctx, r.size) != nil {
+				return // the stream has ended
 			}
 		}
 	}()
 	return requests, failed
 }
 
-func (c *conversation) handle(r *discoveryv3.DeltaDiscoveryRequest) error {
-	if c.session == nil {
-		if err := c.begin(r.GetNode()); err != nil {
+func (c *conversation) handle(r request) error {
+	switch {
+	case c.session == nil:
+		if err := c.begin(r.node); err != nil {
 			return err
 		}
+	case r.hasNode && r.node.id != c.session.who.Node:
+		return status.Error(codes.InvalidArgument, "the node id has changed: a stream is for one node")
 	}
-	if t := r.GetTypeUrl(); t != "" && t != TypeURL {
+	if r.typeURL != "" && r.typeURL != TypeURL {
 		return nil // an aggregated stream also asks for what is not served here
 	}
-	if nonce := r.GetResponseNonce(); nonce != "" {
-		c.answer(r, nonce)
+	if r.nonce != "" {
+		c.answer(r)
 	}
-	if slices.Contains(r.GetResourceNamesUnsubscribe(), envoy.ResourceName) {
+	if r.unsubscribes {
 		c.ledger.unsubscribe(c.session)
 	}
-	served := func(name string) bool { return name == envoy.ResourceName || name == "*" }
-	names := r.GetResourceNamesSubscribe()
-	if slices.ContainsFunc(names, served) {
-		c.subscribe(r.GetInitialResourceVersions()[envoy.ResourceName])
+	if r.subscribes {
+		c.subscribe(r.held)
 	}
 	// One line for all: how many there are is up to the proxy.
-	if others := slices.DeleteFunc(slices.Clone(names), served); len(others) > 0 {
-		c.log.Warn("proxy asks for resources that are not served", "proxy", c.session.node.id,
-			"count", len(others), "first", brief(others[0]), "served", envoy.ResourceName)
+	if r.others > 0 {
+		c.log.Warn("proxy asks for resources that are not served", "proxy", c.session.who.Node,
+			"count", r.others, "first", r.other, "served", envoy.ResourceName)
 	}
 	return nil
 }
@@ -125,32 +154,35 @@ func (c *conversation) handle(r *discoveryv3.DeltaDiscoveryRequest) error {
 // brief cuts what a proxy made up to what a log line can bear.
 func brief(text string) string { return strings.ToValidUTF8(text[:min(len(text), 100)], "") }
 
-func (c *conversation) begin(n *corev3.Node) error {
-	d, err := nodeOf(n)
-	if err != nil {
+func (c *conversation) begin(n node) error {
+	if err := n.check(); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	address := ""
-	if p, ok := peer.FromContext(c.stream.Context()); ok {
-		address = p.Addr.String()
+	who := store.Identity{Node: n.id}
+	address := c.address.String()
+	if cert := c.connection.certificate(); cert != nil {
+		var err error
+		if who.SAN, err = c.identify(cert, n.id); err != nil {
+			c.foreign.Add(1)
+			c.log.Warn("proxy refused", "address", address, "error", err)
+			return status.Error(codes.PermissionDenied, err.Error())
+		}
 	}
-	session, dropped, err := c.ledger.open(c.streamIDs.Add(1), d, address)
-	if err != nil {
-		c.log.Warn("proxy turned away", "proxy", d.id, "address", address, "error", err)
-		return status.Error(codes.ResourceExhausted, err.Error())
-	}
+	session, dropped := c.ledger.open(c.streamIDs.Add(1), who, n, address)
 	c.session = session
+	c.connection.place.Keep(1)
 	if err := c.ledger.forgetStored(c.stream.Context(), dropped); err != nil {
 		c.log.Error("forget proxies", "error", err)
 	}
-	c.log.Info("proxy connected", "proxy", d.id, "address", address, "envoy", d.version)
+	c.log.Info("proxy connected", "proxy", who.Node, "san", who.SAN, "address", address, "envoy", n.version)
 	return nil
 }
 
 func (c *conversation) end() {
 	if c.session != nil {
+		c.connection.place.Keep(-1)
 		c.ledger.close(c.session)
-		c.log.Info("proxy disconnected", "proxy", c.session.node.id, "address", c.session.peer)
+		c.log.Info("proxy disconnected", "proxy", c.session.who.Node, "san", c.session.who.SAN, "address", c.session.peer)
 	}
 }
 
@@ -165,10 +197,11 @@ func (c *conversation) subscribe(reported string) {
 			held = number
 		}
 	}
+	// What it holds now outranks what it is remembered to have refused.
 	known := c.ledger.knownOf(c.session)
-	if held > 0 && !known.Unsettled && known.Acked != held {
+	if held > 0 && (known.Acked != held || slices.Contains(known.Refused, held)) {
 		if err := c.ledger.reported(c.stream.Context(), c.session, held); err != nil {
-			c.log.Error("book answer", "proxy", c.session.node.id, "revision", held, "error", err)
+			c.log.Error("book answer", "proxy", c.session.who.Node, "revision", held, "error", err)
 		}
 	}
 	c.ledger.subscribe(c.session, held, reported == "")
@@ -176,22 +209,22 @@ func (c *conversation) subscribe(reported string) {
 
 // answer books an ACK or NACK against the push with its nonce. Any other nonce
 // is of another stream or made up, and proves nothing.
-func (c *conversation) answer(r *discoveryv3.DeltaDiscoveryRequest, nonce string) {
-	p, id := c.inFlight, c.session.node.id
-	if nonce != p.nonce {
-		c.log.Warn("answer to an unknown push ignored", "proxy", id, "nonce", brief(nonce))
+func (c *conversation) answer(r request) {
+	p, id := c.inFlight, c.session.who.Node
+	if r.nonce != p.nonce {
+		c.log.Warn("answer to an unknown push ignored", "proxy", id, "nonce", brief(r.nonce))
 		return
 	}
 	c.inFlight = push{}
-	a := store.Answer{Node: id, Revision: p.number, Accepted: r.GetErrorDetail() == nil, At: time.Now().UTC()}
+	a := store.Answer{
+		SAN: c.session.who.SAN, Node: id, Revision: p.number, Accepted: !r.refused, Text: r.text, At: time.Now().UTC(),
+	}
 	if a.Accepted {
 		c.acks.Add(1)
-		c.log.Info("ACK", "proxy", id, "revision", p.number, "withdrawal", p.withdrawal, "nonce", nonce)
+		c.log.Info("ACK", "proxy", id, "revision", p.number, "withdrawal", p.withdrawal, "nonce", r.nonce)
 	} else {
-		a.Text = r.GetErrorDetail().GetMessage()
-		a.Text = strings.ToValidUTF8(a.Text[:min(len(a.Text), maxNackText)], "")
 		c.nacks.Add(1)
-		c.log.Warn("NACK", "proxy", id, "revision", p.number, "withdrawal", p.withdrawal, "nonce", nonce,
+		c.log.Warn("NACK", "proxy", id, "revision", p.number, "withdrawal", p.withdrawal, "nonce", r.nonce,
 			"text", a.Text)
 	}
 	if err := c.ledger.answered(c.stream.Context(), c.session, a); err != nil {
@@ -204,11 +237,20 @@ func (c *conversation) pushDue() error {
 	if c.session == nil {
 		return nil
 	}
+	number, ok := c.ledger.wanted(c.session)
+	if !ok {
+		return nil
+	}
+	if wait := c.connection.mayPush(number); wait > 0 {
+		c.again = time.After(wait)
+		return nil
+	}
 	due, ok := c.ledger.due(c.session)
 	if !ok {
 		return nil
 	}
-	id, number, nonce := c.session.node.id, due.number, c.nonces.next()
+	number = due.number
+	id, nonce := c.session.who.Node, c.nonces.next()
 	e, err := c.edition(c.stream.Context(), c.session.node, number, c.nonces.stamp(due.era, due.times))
 	if errors.Is(err, store.ErrDamaged) {
 		if c.ledger.withdraw(number) {
@@ -240,6 +282,6 @@ func (c *conversation) unsent(number uint64, why error) {
 	if errors.Is(why, envoy.ErrNoWasm) {
 		why = errors.New("no path of the filter's wasm binary: give serve --wasm, apply --wasm, or sluice.wasm in the node's metadata")
 	}
-	c.log.Error("cannot push", "proxy", c.session.node.id, "revision", number, "error", why)
+	c.log.Error("cannot push", "proxy", c.session.who.Node, "revision", number, "error", why)
 	c.ledger.unsent(c.session, number, why)
 }

@@ -1,9 +1,9 @@
 package xds
 
 import (
-	"cmp"
 	"context"
 	"maps"
+	"net"
 	"slices"
 	"time"
 
@@ -31,7 +31,9 @@ func (o Outcome) settled() bool { return o != Waiting && o != Disconnected }
 
 // Verdict is the outcome of one revision at one proxy.
 type Verdict struct {
+	SAN      string  `json:"san,omitempty"` // name in its certificate that the node id goes with
 	Node     string  `json:"node"`
+	Shared   bool    `json:"shared,omitempty"` // another connected proxy has the same node id
 	Revision uint64  `json:"revision"`
 	Outcome  Outcome `json:"outcome"`
 	Text     string  `json:"text,omitempty"` // the proxy's words, or why nothing was sent
@@ -40,21 +42,23 @@ type Verdict struct {
 	Fallback uint64 `json:"fallback,omitempty"`
 }
 
+func (v Verdict) id() store.Identity { return store.Identity{SAN: v.SAN, Node: v.Node} }
+
 // Follow reports the verdict of every connected proxy on a revision as it
 // comes, until all are in or ctx ends. It returns those still missing; a proxy
 // that went away without an answer is one of them.
 func (l *Ledger) Follow(ctx context.Context, number uint64, report func(Verdict)) []Verdict {
-	expected := map[string]Verdict{} // not yet reported
-	reported := map[string]bool{}
+	expected := map[store.Identity]Verdict{} // not yet reported
+	reported := map[store.Identity]bool{}
 	for {
 		changed := l.changes()
 		current := l.verdicts(number)
 		for id := range expected {
 			if _, ok := current[id]; !ok {
-				expected[id] = Verdict{Node: id, Revision: number, Outcome: Disconnected}
+				expected[id] = Verdict{SAN: id.SAN, Node: id.Node, Shared: expected[id].Shared, Revision: number, Outcome: Disconnected}
 			}
 		}
-		for _, id := range slices.Sorted(maps.Keys(current)) {
+		for _, id := range slices.SortedFunc(maps.Keys(current), store.Identity.Compare) {
 			switch v := current[id]; {
 			case reported[id]:
 			case v.Outcome.settled():
@@ -70,7 +74,7 @@ func (l *Ledger) Follow(ctx context.Context, number uint64, report func(Verdict)
 		}
 		select {
 		case <-ctx.Done():
-			return slices.SortedFunc(maps.Values(expected), func(a, b Verdict) int { return cmp.Compare(a.Node, b.Node) })
+			return slices.SortedFunc(maps.Values(expected), func(a, b Verdict) int { return a.id().Compare(b.id()) })
 		case <-changed:
 			pause(ctx)
 		}
@@ -90,16 +94,22 @@ func pause(ctx context.Context) {
 
 // verdicts returns the outcome at every proxy that is connected and asks for
 // the policy.
-func (l *Ledger) verdicts(number uint64) map[string]Verdict {
+func (l *Ledger) verdicts(number uint64) map[store.Identity]Verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := map[string]Verdict{}
+	all := map[store.Identity]Verdict{}
+	of := map[string]int{} // connected proxies, by node id
+	for id, p := range l.proxies {
+		if len(p.sessions) > 0 {
+			of[id.Node]++
+		}
+	}
 	for id, p := range l.proxies {
 		for _, s := range p.sessions {
 			if !s.subscribed {
 				continue
 			}
-			v := Verdict{Node: id, Revision: number, Outcome: l.outcome(s, number)}
+			v := Verdict{SAN: id.SAN, Node: id.Node, Shared: of[id.Node] > 1, Revision: number, Outcome: l.outcome(s, number)}
 			switch v.Outcome {
 			case Nacked:
 				v.Text = p.known.NackText
@@ -147,7 +157,8 @@ type ProxyStatus struct {
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since"` // connected, or gone
 	Streams   int       `json:"streams"`
-	Envoy     string    `json:"envoy,omitempty"` // its version
+	Processes []string  `json:"processes,omitempty"` // IP addresses, where several use the identity at once
+	Envoy     string    `json:"envoy,omitempty"`     // its version
 	Address   string    `json:"address,omitempty"`
 	Runs      uint64    `json:"runs,omitempty"`    // what this process accepted last
 	Pushed    uint64    `json:"pushed,omitempty"`  // the revision sent last
@@ -162,7 +173,7 @@ func (l *Ledger) Proxies() []ProxyStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := make([]ProxyStatus, 0, len(l.proxies))
-	for _, id := range slices.Sorted(maps.Keys(l.proxies)) {
+	for _, id := range slices.SortedFunc(maps.Keys(l.proxies), store.Identity.Compare) {
 		list = append(list, l.status(l.proxies[id]))
 	}
 	return list
@@ -200,7 +211,29 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 		st.Offered = offer(l.revisions, shown.stance)
 	}
 	st.Since = st.Since.UTC()
+	st.Processes = l.processes(p)
 	return st
+}
+
+// overlap is how long a process and its successor may be connected at once, in a
+// hot restart or while a machine takes over from another.
+const overlap = time.Minute
+
+// processes returns the addresses from which the identity has been connected at
+// once for longer than one process would be, nil if that is so for one at most.
+func (l *Ledger) processes(p *proxy) []string {
+	var addresses []string
+	for _, s := range p.sessions {
+		host, _, err := net.SplitHostPort(s.peer)
+		if err == nil && l.now().Sub(s.connected) >= overlap && !slices.Contains(addresses, host) {
+			addresses = append(addresses, host)
+		}
+	}
+	if len(addresses) < 2 {
+		return nil
+	}
+	slices.Sort(addresses)
+	return addresses
 }
 
 // Newest returns the number of the newest revision, 0 if there is none.

@@ -1,0 +1,335 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+	"github.com/sluice-ratelimit/sluice/envoy"
+)
+
+const (
+	// honestWithin is how long an honest caller waits at most, whatever others do.
+	honestWithin = 2 * time.Second
+	// mostMemory bounds what serve may take, whatever proxies send.
+	mostMemory = 200 << 20
+	// largest is a request just below what serve takes.
+	largest = 256<<10 - 64
+
+	honestIP, hostileIP = "127.0.0.1", "127.0.0.2"
+)
+
+// connection opens one from an address of this machine.
+func (s server) connection(t *testing.T, from string) *grpc.ClientConn {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	security := insecure.NewCredentials()
+	if s.tls != nil {
+		security = credentials.NewTLS(s.tls)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+s.xds, grpc.WithTransportCredentials(security),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", address)
+		}))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// honest is a new proxy that gets its policy in time, and a look at /healthz.
+func (s server) honest(t *testing.T, what string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), honestWithin)
+	defer cancel()
+	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(s.connection(t, honestIP)).DeltaExtensionConfigs(ctx)
+	require.NoError(t, err, what)
+	require.NoError(t, stream.Send(first("edge.test", nil)), what)
+	r, err := stream.Recv()
+	require.NoError(t, err, what)
+	require.Len(t, r.GetResources(), 1)
+	s.healthz(t, what)
+}
+
+func (s server) healthz(t *testing.T, what string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), honestWithin)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/healthz", nil)
+	require.NoError(t, err)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: s.tls}}
+	response, err := client.Do(request)
+	require.NoError(t, err, what)
+	defer response.Body.Close()
+	require.Equal(t, http.StatusOK, response.StatusCode, what)
+}
+
+func first(id string, sluice map[string]any) *discoveryv3.DeltaDiscoveryRequest {
+	metadata, err := structpb.NewStruct(map[string]any{"sluice": sluice})
+	if err != nil {
+		panic(err)
+	}
+	return &discoveryv3.DeltaDiscoveryRequest{
+		Node: &corev3.Node{Id: id, Metadata: metadata}, TypeUrl: xds.TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
+	}
+}
+
+// bytesCodec sends bytes as they are.
+type bytesCodec struct{}
+
+func (bytesCodec) Marshal(v any) ([]byte, error)      { return v.([]byte), nil }
+func (bytesCodec) Unmarshal(text []byte, v any) error { *v.(*[]byte) = text; return nil }
+func (bytesCodec) Name() string                       { return "proto" }
+
+const method = "/envoy.service.extension.v3.ExtensionConfigDiscoveryService/DeltaExtensionConfigs"
+
+// attack opens 200 streams that each send what next returns until it is nil, and
+// read nothing.
+func (s server) attack(t *testing.T, next func(stream, request int) []byte) (stop func()) {
+	t.Helper()
+	const connections, streams = 20, 10
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for c := range connections {
+		conn := s.connection(t, hostileIP)
+		for i := range streams {
+			wg.Go(func() {
+				for ctx.Err() == nil { // a stream that was ended is opened again
+					stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method,
+						grpc.ForceCodec(bytesCodec{}))
+					for n := 0; err == nil; n++ {
+						message := next(c*streams+i, n)
+						if message == nil {
+							<-ctx.Done()
+							return
+						}
+						err = stream.SendMsg(message)
+					}
+					select {
+					case <-ctx.Done():
+					case <-time.After(20 * time.Millisecond):
+					}
+				}
+			})
+		}
+	}
+	return func() { cancel(); wg.Wait() }
+}
+
+// repeat fills a request with one field.
+func repeat(field protowire.Number, text string, size int) []byte {
+	var message []byte
+	one := protowire.AppendString(protowire.AppendTag(nil, field, protowire.BytesType), text)
+	for len(message)+len(one) <= size {
+		message = append(message, one...)
+	}
+	return message
+}
+
+func nested(depth int) []byte {
+	value := structpb.NewStringValue("x")
+	for range depth {
+		value = structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{value}})
+	}
+	r := first("deep", nil)
+	r.Node.Metadata.Fields["sluice"] = value
+	message, err := proto.Marshal(r)
+	if err != nil {
+		panic(err)
+	}
+	return message
+}
+
+func opening(stream int) []byte {
+	message, err := proto.Marshal(first(fmt.Sprint("hostile-", stream), map[string]any{"vm_id": fmt.Sprint(stream)}))
+	if err != nil {
+		panic(err)
+	}
+	return message
+}
+
+// large is a policy of nearly the largest size.
+func large() string {
+	var b strings.Builder
+	b.WriteString("version: 1\nrules:\n")
+	for i := range 6000 {
+		fmt.Fprintf(&b, "- {name: rule-%d, match: {paths: [\"/some/longer/path/%d/*\"]}, limits: [\"10/1s\"], capacity: 16}\n", i, i)
+	}
+	return b.String()
+}
+
+func TestHostileStreams(t *testing.T) {
+	s := startLimited(t, 0)
+	_, err := s.apply(large())
+	require.NoError(t, err)
+	s.honest(t, "before")
+
+	names, versions, empty := repeat(3, "n", largest), repeat(5, "\n\x01a\x12\x01b", largest), repeat(1, "", largest)
+	oversized, deep := repeat(3, strings.Repeat("n", 100), 3_900_000), nested(5000)
+	after := func(message []byte) func(int, int) []byte {
+		return func(stream, n int) []byte {
+			if n == 0 {
+				return opening(stream)
+			}
+			return message
+		}
+	}
+	for _, a := range []struct {
+		name string
+		next func(stream, n int) []byte
+	}{
+		{"streams that never read", after(nil)},
+		{"many names", after(names)},
+		{"many versions", after(versions)},
+		{"many empty nodes", after(empty)},
+		{"deep nesting", after(deep)},
+		{"too large", after(oversized)},
+		{"large before the node is named", func(int, int) []byte { return names }},
+		{"nothing", func(int, int) []byte { return nil }},
+	} {
+		t.Run(a.name, func(t *testing.T) {
+			stop := s.attack(t, a.next)
+			defer stop()
+			for range 3 {
+				s.honest(t, a.name)
+				time.Sleep(300 * time.Millisecond) // lets the attack go on
+			}
+			t.Logf("%d MiB now, %d at most", resident(t, s.process.Pid, "VmRSS")>>20, resident(t, s.process.Pid, "VmHWM")>>20)
+			require.Less(t, resident(t, s.process.Pid, "VmHWM"), mostMemory)
+		})
+	}
+	t.Run("subscribing again and again", func(t *testing.T) {
+		stop := s.attack(t, func(stream, n int) []byte {
+			if n == 0 {
+				return opening(stream)
+			}
+			time.Sleep(5 * time.Millisecond) // leaves this process time to be honest too
+			return append(repeat(4, envoy.ResourceName, 10), repeat(3, envoy.ResourceName, 10)...)
+		})
+		defer stop()
+		for range 3 {
+			s.honest(t, "subscribing")
+		}
+		require.Less(t, resident(t, s.process.Pid, "VmHWM"), mostMemory)
+	})
+	for name, frames := range map[string]func(*http2.Framer, uint32) error{
+		"frames of one byte":   oneByOne,
+		"messages without end": allButOne,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			for range 20 {
+				c := s.dial(t, s.xds, hostileIP)
+				wg.Go(func() { flood(c, 10, frames) })
+				defer c.Close()
+			}
+			for range 3 {
+				s.honest(t, name)
+				time.Sleep(300 * time.Millisecond) // lets the attack go on
+			}
+			t.Logf("%d MiB now, %d at most", resident(t, s.process.Pid, "VmRSS")>>20, resident(t, s.process.Pid, "VmHWM")>>20)
+			require.Less(t, resident(t, s.process.Pid, "VmHWM"), mostMemory)
+		})
+	}
+	t.Run("101 connections of one address", func(t *testing.T) {
+		for range 101 {
+			c := s.dial(t, s.xds, hostileIP)
+			defer c.Close()
+			flood(c, 20, func(*http2.Framer, uint32) error { return nil })
+		}
+		s.honest(t, "beside 101 connections")
+	})
+}
+
+// dial opens a plain connection.
+func (s server) dial(t *testing.T, address, from string) net.Conn {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c, err := dialer.DialContext(t.Context(), "tcp", address)
+	require.NoError(t, err)
+	return c
+}
+
+// flood speaks HTTP/2 with so many streams, each of which sends something.
+func flood(c net.Conn, streams int, send func(*http2.Framer, uint32) error) {
+	go func() { _, _ = io.Copy(io.Discard, c) }()
+	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
+		return
+	}
+	buffer := bufio.NewWriterSize(c, 64<<10) // not a system call for each byte
+	defer buffer.Flush()
+	framer := http2.NewFramer(buffer, nil)
+	if framer.WriteSettings() != nil || framer.WriteWindowUpdate(0, 1<<30) != nil {
+		return
+	}
+	var headers bytes.Buffer
+	encoder := hpack.NewEncoder(&headers)
+	for i := range streams {
+		headers.Reset()
+		for _, h := range [][2]string{
+			{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"},
+			{"content-type", "application/grpc"}, {"te", "trailers"},
+		} {
+			_ = encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
+		}
+		id := uint32(2*i + 1)
+		if framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: headers.Bytes(), EndHeaders: true}) != nil {
+			return
+		}
+		if send(framer, id) != nil {
+			return
+		}
+	}
+}
+
+// prefix begins a message of a length.
+func prefix(length int) []byte { return binary.BigEndian.AppendUint32([]byte{0}, uint32(length)) }
+
+func oneByOne(f *http2.Framer, id uint32) error {
+	if err := f.WriteData(id, false, prefix(largest)); err != nil {
+		return err
+	}
+	for range 60_000 { // less than the window of a stream
+		if err := f.WriteData(id, false, []byte{0}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func allButOne(f *http2.Framer, id uint32) error {
+	if err := f.WriteData(id, false, prefix(largest)); err != nil {
+		return err
+	}
+	for sent := 0; sent < largest-1; {
+		n := min(16<<10, largest-1-sent)
+		if err := f.WriteData(id, false, make([]byte, n)); err != nil {
+			return err
+		}
+		sent += n
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
+)
+
+// startLimited starts serve with a limit of open files, 0 for none of its own.
+func startLimited(t *testing.T, files int, flags ...string) server {
+	t.Helper()
+	var addresses [2]string
+	for i := range addresses {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		addresses[i] = l.Addr().String()
+		require.NoError(t, l.Close())
+	}
+	script := `exec "$0" "$@"`
+	if files > 0 {
+		script = fmt.Sprintf("ulimit -n %d; ", files) + script
+	}
+	cmd := exec.Command("sh", append([]string{"-c", script, os.Args[0], "serve", "--data", t.TempDir(),
+		"--http", addresses[0], "--xds", addresses[1], "--wasm", "/f.wasm"}, flags...)...)
+	cmd.Env = append(os.Environ(), asSluice+"=1")
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		require.Less(t, log.Len(), 4<<20, "lines of the log are bounded")
+	})
+	require.Eventually(t, func() bool { return answers(addresses[0]) }, patience, 5*time.Millisecond)
+	return server{url: "http://" + addresses[0], xds: addresses[1], process: cmd.Process}
+}
+
+// Connections that do nothing keep nobody out, however few files serve may open.
+func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
+	s := startLimited(t, 64)
+	_, err := s.apply("version: 1\nrules: []\n")
+	require.NoError(t, err)
+	s.idle(t)
+}
+
+// The same with TLS, which none of the idle ones ever finishes.
+func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
+	file, config := selfSigned(t)
+	s := startLimited(t, 64, "--tls-cert", file, "--tls-key", file, "--xds-client-ca", file)
+	s.url, s.tls = "https"+strings.TrimPrefix(s.url, "http"), config
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: config}}
+	response, err := client.Post(s.url+"/v1/policies", "application/yaml", strings.NewReader("version: 1\nrules: []\n"))
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	s.idle(t)
+}
+
+// selfSigned makes one certificate for all: the authority, serve and the proxy.
+// The file holds it and its key.
+func selfSigned(t *testing.T) (file string, config *tls.Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	cert := template("edge", 1)
+	cert.IsCA, cert.BasicConstraintsValid, cert.KeyUsage = true, true, x509.KeyUsageCertSign|x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	require.NoError(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	both := append(bytes.Clone(public), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
+	file = filepath.Join(t.TempDir(), "both.pem")
+	require.NoError(t, os.WriteFile(file, both, 0o600))
+	pool := x509.NewCertPool()
+	require.True(t, pool.AppendCertsFromPEM(public))
+	pair, err := tls.X509KeyPair(both, both)
+	require.NoError(t, err)
+	return file, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, Certificates: []tls.Certificate{pair}}
+}
+
+// idle has 80 connections do nothing in each way there is, beside honest callers.
+func (s server) idle(t *testing.T) {
+	t.Helper()
+	_, address, _ := strings.Cut(s.url, "://")
+	clientHello := append([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3}, make([]byte, 100)...)
+	for _, a := range []struct {
+		name, address string
+		begin         func(net.Conn)
+	}{
+		{"silent to xDS", s.xds, func(net.Conn) {}},
+		{"silent to HTTP", address, func(net.Conn) {}},
+		{"idle HTTP/2 to xDS", s.xds, func(c net.Conn) { flood(c, 0, nil) }},
+		{"HTTP/2 to HTTP", address, func(c net.Conn) { flood(c, 0, nil) }},
+		{"streams without a request", s.xds, func(c net.Conn) { flood(c, 10, func(*http2.Framer, uint32) error { return nil }) }},
+		{"unfinished requests", address, func(c net.Conn) { _, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\n") }},
+		{"unfinished bodies", address, func(c net.Conn) {
+			_, _ = io.WriteString(c, "POST /v1/policies HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nx")
+		}},
+		{"idle after a request", address, func(c net.Conn) {
+			_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		}},
+		{"handshakes without end", s.xds, func(c net.Conn) { _, _ = c.Write(clientHello) }},
+	} {
+		t.Run(a.name, func(t *testing.T) {
+			for i := range 80 {
+				c := s.dial(t, a.address, []string{honestIP, hostileIP}[i%2])
+				defer c.Close()
+				a.begin(c)
+			}
+			for range 3 {
+				s.honest(t, a.name)
+			}
+		})
+	}
+}

@@ -1,0 +1,182 @@
+// Package conns bounds the connections of a listener, so that a server neither
+// runs out of file descriptors nor can be shut by connections that do nothing.
+//
+// Its invariant: a listener never has more connections open than its bound, and
+// it accepts the next one at once: where there is no room, it closes one. First
+// it closes what nobody would miss: connections that were not said to be kept,
+// those of the address that has most, and of these the one that has been silent
+// for longest. One that is kept gives way only to an address that has none of
+// the room yet, and only where its own address has more than a fifth of it.
+// Otherwise it is the newcomer that is closed.
+//
+// It must never import a server, and knows no protocol.
+package conns
+
+import (
+	"cmp"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Listener bounds another listener. Make one with Bound.
+type Listener struct {
+	net.Listener
+	most int
+
+	mu     sync.Mutex
+	open   map[*Conn]struct{}
+	of     map[netip.Addr]int // how many are open, by address
+	kept   map[netip.Addr]int // how many of these are kept
+	closed uint64
+}
+
+// Bound returns a listener that has at most so many connections open.
+func Bound(l net.Listener, most int) *Listener {
+	return &Listener{Listener: l, most: most, open: map[*Conn]struct{}{}, of: map[netip.Addr]int{}, kept: map[netip.Addr]int{}}
+}
+
+// Closed returns how many connections were closed for want of room.
+func (l *Listener) Closed() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	for {
+		accepted, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &Conn{Conn: accepted, listener: l, address: addressOf(accepted)}
+		c.heard.Store(time.Now().UnixNano())
+		if l.admit(c) {
+			return c, nil
+		}
+		_ = accepted.Close()
+	}
+}
+
+func addressOf(c net.Conn) netip.Addr {
+	a, _ := netip.ParseAddrPort(c.RemoteAddr().String()) // the zero address for what is not TCP
+	return a.Addr().Unmap()
+}
+
+// admit makes room for a connection, unless there is none to be made.
+func (l *Listener) admit(c *Conn) bool {
+	l.mu.Lock()
+	if len(l.open) < l.most {
+		l.add(c)
+		l.mu.Unlock()
+		return true
+	}
+	l.closed++
+	v := l.victim(c)
+	if v == nil {
+		l.mu.Unlock()
+		return false
+	}
+	l.remove(v)
+	l.add(c)
+	l.mu.Unlock()
+	_ = v.Conn.Close() // its server finds out when it reads or writes
+	return true
+}
+
+func (l *Listener) add(c *Conn) {
+	l.open[c] = struct{}{}
+	l.of[c.address]++
+}
+
+func (l *Listener) remove(c *Conn) {
+	if _, ok := l.open[c]; !ok {
+		return
+	}
+	delete(l.open, c)
+	take(l.of, c.address)
+	if c.kept() {
+		take(l.kept, c.address)
+	}
+}
+
+func take(counts map[netip.Addr]int, address netip.Addr) {
+	if counts[address]--; counts[address] == 0 {
+		delete(counts, address)
+	}
+}
+
+// victim chooses the connection that gives way, if one should.
+func (l *Listener) victim(c *Conn) *Conn {
+	var v *Conn
+	for o := range l.open {
+		if v == nil || l.before(o, v) < 0 {
+			v = o
+		}
+	}
+	if v != nil && v.kept() && (l.kept[c.address] > 0 || l.kept[v.address] <= l.most/5) {
+		return nil
+	}
+	return v
+}
+
+// before orders connections by how little they would be missed.
+func (l *Listener) before(a, b *Conn) int {
+	if a.kept() != b.kept() {
+		if b.kept() {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(l.of[b.address], l.of[a.address]), cmp.Compare(a.heard.Load(), b.heard.Load()))
+}
+
+// Conn is a connection of a Listener.
+type Conn struct {
+	net.Conn
+	listener *Listener
+	address  netip.Addr
+	heard    atomic.Int64 // when something was read last, Unix time in nanoseconds
+	uses     int          // guarded by the listener's mu
+}
+
+// Keep adds to what the connection is of use for. While that is more than
+// nothing, it gives way only to one of another address.
+func (c *Conn) Keep(uses int) {
+	l := c.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := c.kept()
+	c.uses += uses
+	if _, open := l.open[c]; !open || c.kept() == before {
+		return
+	}
+	if before {
+		take(l.kept, c.address)
+	} else {
+		l.kept[c.address]++
+	}
+}
+
+func (c *Conn) kept() bool { return c.uses > 0 }
+
+// Read implements net.Conn.
+func (c *Conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.heard.Store(time.Now().UnixNano())
+	}
+	return n, err
+}
+
+// Close implements net.Conn.
+func (c *Conn) Close() error {
+	err := c.Conn.Close()
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	c.listener.remove(c)
+	return err
+}

@@ -1,0 +1,183 @@
+package conns
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pair is both ends of a connection.
+type pair struct {
+	client net.Conn
+	server *Conn
+}
+
+type fixture struct {
+	t *testing.T
+	*Listener
+}
+
+func newFixture(t *testing.T, most int) fixture {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return fixture{t, Bound(l, most)}
+}
+
+func (f fixture) dial(from string) net.Conn {
+	f.t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	c, err := d.DialContext(f.t.Context(), "tcp", f.Addr().String())
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func (f fixture) connect(from string) pair {
+	f.t.Helper()
+	client := f.dial(from)
+	server, err := f.Accept()
+	require.NoError(f.t, err)
+	require.Equal(f.t, client.LocalAddr().String(), server.RemoteAddr().String())
+	return pair{client, server.(*Conn)}
+}
+
+// closed says whether the server has closed the connection.
+func (p pair) closed(t *testing.T) bool {
+	t.Helper()
+	require.NoError(t, p.client.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	_, err := p.client.Read(make([]byte, 1))
+	return !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+func (p pair) says(t *testing.T, text string) {
+	t.Helper()
+	_, err := io.WriteString(p.client, text)
+	require.NoError(t, err)
+	_, err = io.ReadFull(p.server, make([]byte, len(text)))
+	require.NoError(t, err)
+}
+
+func TestLongestSilentGivesWay(t *testing.T) {
+	f := newFixture(t, 3)
+	a, b, c := f.connect("127.0.0.1"), f.connect("127.0.0.1"), f.connect("127.0.0.1")
+	a.says(t, "x")
+	d := f.connect("127.0.0.1")
+	require.True(t, b.closed(t))
+	for _, p := range []pair{a, c, d} {
+		require.False(t, p.closed(t))
+	}
+	require.NoError(t, a.server.Close())
+	f.connect("127.0.0.1")
+	require.False(t, c.closed(t), "there was room")
+	require.Equal(t, uint64(1), f.Closed())
+	require.Len(t, f.open, 3)
+}
+
+func TestAddressWithMostGivesWay(t *testing.T) {
+	f := newFixture(t, 3)
+	alone := f.connect("127.0.0.2")
+	one, two := f.connect("127.0.0.1"), f.connect("127.0.0.1")
+	f.connect("127.0.0.1")
+	require.True(t, one.closed(t))
+	require.False(t, alone.closed(t))
+	require.False(t, two.closed(t))
+}
+
+func TestKeptGivesWayToAnotherAddressOnly(t *testing.T) {
+	f := newFixture(t, 10)
+	var kept []pair
+	for range 10 {
+		p := f.connect("127.0.0.1")
+		p.server.Keep(1)
+		kept = append(kept, p)
+	}
+	refused := f.dial("127.0.0.1")
+	newcomer := f.connect("127.0.0.2") // accepts both
+	require.True(t, pair{client: refused}.closed(t))
+	require.True(t, kept[0].closed(t))
+	require.False(t, newcomer.closed(t))
+
+	// What is not kept gives way first, whoever has it.
+	f.connect("127.0.0.1")
+	require.True(t, newcomer.closed(t))
+	require.False(t, kept[1].closed(t))
+}
+
+func TestFairShareIsKept(t *testing.T) {
+	f := newFixture(t, 5)
+	for _, from := range []string{"127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"} {
+		f.connect(from).server.Keep(1)
+	}
+	refused := pair{client: f.dial("127.0.0.6")}
+	go func() { _, _ = f.Accept() }() // ends with the listener
+	require.Eventually(t, func() bool { return f.Closed() == 1 }, 5*time.Second, time.Millisecond)
+	require.True(t, refused.closed(t))
+}
+
+func TestKeepCounts(t *testing.T) {
+	f := newFixture(t, 2)
+	p := f.connect("127.0.0.1")
+	for range 3 {
+		p.server.Keep(1)
+	}
+	p.server.Keep(-1)
+	p.server.Keep(-1)
+	require.True(t, p.server.kept())
+	p.server.Keep(-1)
+	require.Empty(t, f.kept)
+	p.server.Keep(1)
+	require.NoError(t, p.server.Close())
+	require.Error(t, p.server.Close(), "closed twice")
+	p.server.Keep(-1)
+	require.Empty(t, f.kept)
+	require.Equal(t, map[netip.Addr]int{}, f.of)
+}
+
+func TestRequestKeepsItsConnection(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		f := newFixture(t, 3)
+		kept := make(chan int, 1)
+		s := httptest.NewUnstartedServer(Keep(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			kept <- len(f.kept)
+		})))
+		require.NoError(t, s.Listener.Close())
+		s.Listener, s.Config.ConnContext, s.EnableHTTP2 = f, Context, true
+		if secure {
+			s.StartTLS()
+		} else {
+			s.Start()
+		}
+		r, err := s.Client().Get(s.URL)
+		require.NoError(t, err)
+		require.NoError(t, r.Body.Close())
+		require.Equal(t, 1, <-kept)
+		s.Close()
+		require.Empty(t, f.kept)
+	}
+}
+
+func TestShare(t *testing.T) {
+	for files, want := range map[uint64]Shares{
+		64: {30, 10}, 1024: {750, 250}, 20_000: {mostXDS, mostHTTP}, 1 << 63: {mostXDS, mostHTTP},
+	} {
+		got, err := share(files)
+		require.NoError(t, err)
+		require.Equal(t, want, got, "%d", files)
+		require.LessOrEqual(t, uint64(got.XDS+got.HTTP+reserve), files)
+	}
+	_, err := share(55)
+	require.EqualError(t, err, "this process may open 55 files, it needs 56: raise ulimit -n")
+	_, err = Share()
+	require.NoError(t, err)
+}

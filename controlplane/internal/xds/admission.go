@@ -1,0 +1,59 @@
+package xds
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// maxProxies bounds the streams, and the proxies that are remembered here and
+// in the store.
+const maxProxies = 10_000
+
+// One address may have a fifth of all streams.
+const share = 5
+
+// fullError says why a stream is turned away.
+type fullError struct{ text string }
+
+func (e fullError) Error() string { return e.text }
+
+// admit counts a stream from the moment it is opened, and refuses it where
+// there are too many. The caller calls leave for each one that it lets in.
+func (l *Ledger) admit(origin string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.streams >= l.most:
+		return fullError{fmt.Sprintf("%d streams are open, no more are served", l.streams)}
+	case l.streamsOf[origin] >= l.each:
+		return fullError{fmt.Sprintf("%d streams are open from %s, no more are served from one address", l.streamsOf[origin], origin)}
+	}
+	l.streams++
+	l.streamsOf[origin]++
+	return nil
+}
+
+func (l *Ledger) leave(origin string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.streams--
+	if l.streamsOf[origin]--; l.streamsOf[origin] == 0 {
+		delete(l.streamsOf, origin)
+	}
+}
+
+// origin is what counts as one address: of IPv6, where anyone has billions of
+// addresses, the network of 64 bits.
+func origin(peer net.Addr) string {
+	address, err := netip.ParseAddrPort(peer.String())
+	if err != nil {
+		return peer.String()
+	}
+	ip := address.Addr().Unmap().WithZone("")
+	if ip.Is4() {
+		return ip.String()
+	}
+	network, _ := ip.Prefix(64) // of an IPv6 address there is always one
+	return network.String()
+}

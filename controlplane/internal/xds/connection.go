@@ -1,0 +1,160 @@
+package xds
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+)
+
+// What one connection may do before it is slowed down. An Envoy sends one large
+// request when it connects, and a few small ones for each revision.
+const (
+	burstBytes, bytesPerSecond = 2 << 20, 128 << 10 // of requests
+	leastRequest               = 4 << 10            // what a request counts at least
+	burstAgain                 = 16                 // pushes of what was pushed before, then one a second
+	burstLines                 = 100                // of the log, then one a second
+)
+
+// connection is what the streams of one connection have in common: were it
+// theirs alone, the next stream would begin with all of it again.
+type connection struct {
+	security credentials.AuthInfo // nil where there was no handshake
+	place    place
+
+	requests *rate.Limiter // their bytes
+	again    *rate.Limiter
+	lines    *rate.Limiter
+	dropped  atomic.Uint64 // lines since the last one that was written
+
+	mu     sync.Mutex
+	pushed uint64 // the newest revision that was pushed
+}
+
+// place is a connection's place at a listener that bounds connections: it closes
+// those that are of no use first.
+type place interface{ Keep(uses int) }
+
+// unbounded is the place of all connections at a listener that does not.
+type unbounded struct{}
+
+func (unbounded) Keep(int) {}
+
+func newConnection(security credentials.AuthInfo, raw net.Conn) *connection {
+	at, ok := raw.(place)
+	if !ok {
+		at = unbounded{}
+	}
+	return &connection{
+		security: security, place: at,
+		requests: rate.NewLimiter(bytesPerSecond, burstBytes),
+		again:    rate.NewLimiter(1, burstAgain),
+		lines:    rate.NewLimiter(1, burstLines),
+	}
+}
+
+// AuthType makes a connection what a handshake returns to gRPC, which hands it
+// to every stream.
+func (c *connection) AuthType() string {
+	if c.security == nil {
+		return "none"
+	}
+	return c.security.AuthType()
+}
+
+// connectionOf finds the stream's connection.
+func connectionOf(p *peer.Peer) *connection {
+	if c, ok := p.AuthInfo.(*connection); ok {
+		return c
+	}
+	return newConnection(p.AuthInfo, nil)
+}
+
+// certificate is what the proxy has proven to have, nil if nothing was asked for.
+func (c *connection) certificate() *x509.Certificate {
+	info, ok := c.security.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 {
+		return nil
+	}
+	return info.State.VerifiedChains[0][0]
+}
+
+// mayPush says whether the revision may be pushed now, or when. One that is
+// newer than all before may always.
+func (c *connection) mayPush(number uint64) (wait time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if number > c.pushed {
+		c.pushed = number
+		return 0
+	}
+	r := c.again.Reserve()
+	if wait = r.Delay(); wait > 0 {
+		r.Cancel()
+	}
+	return wait
+}
+
+// read waits as long as the proxy has to after a request of that many bytes.
+func (c *connection) read(ctx context.Context, size int) error {
+	return c.requests.WaitN(ctx, max(size, leastRequest))
+}
+
+// logger writes as many lines as the connection may, and in the next one how
+// many were left out.
+func (c *connection) logger(log *slog.Logger) *slog.Logger {
+	return slog.New(boundedHandler{log.Handler(), c.lines, &c.dropped})
+}
+
+type boundedHandler struct {
+	slog.Handler
+	limit   *rate.Limiter
+	dropped *atomic.Uint64
+}
+
+// Handle implements slog.Handler.
+func (h boundedHandler) Handle(ctx context.Context, line slog.Record) error {
+	if !h.limit.Allow() {
+		h.dropped.Add(1)
+		return nil
+	}
+	if n := h.dropped.Swap(0); n > 0 {
+		line.Add("lines_left_out_before", n)
+	}
+	return h.Handler.Handle(ctx, line)
+}
+
+// handshake makes the connection that streams find in their context.
+type handshake struct {
+	credentials.TransportCredentials
+}
+
+func newHandshake(config *tls.Config) handshake {
+	if config == nil {
+		return handshake{insecure.NewCredentials()}
+	}
+	return handshake{credentials.NewTLS(config)}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (h handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, security, err := h.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	return newFrames(conn), newConnection(security, raw), nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (h handshake) Clone() credentials.TransportCredentials {
+	return handshake{h.TransportCredentials.Clone()}
+}

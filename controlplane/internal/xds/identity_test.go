@@ -1,0 +1,281 @@
+package xds
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"log/slog"
+	"math/big"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-ratelimit/sluice/envoy"
+)
+
+// authority issues certificates for a test.
+type authority struct {
+	t    *testing.T
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	a := &authority{t: t, key: key, cert: &x509.Certificate{
+		SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}}
+	der, err := x509.CreateCertificate(rand.Reader, a.cert, a.cert, key.Public(), key)
+	require.NoError(t, err)
+	a.cert, err = x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return a
+}
+
+func (a *authority) pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(a.cert)
+	return pool
+}
+
+// issue makes a certificate for these DNS names.
+func (a *authority) issue(names ...string) tls.Certificate {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(a.t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "common"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	require.NoError(a.t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// client is the TLS configuration of a proxy with a certificate for these names.
+func (a *authority) client(names ...string) *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: a.pool(), Certificates: []tls.Certificate{a.issue(names...)}}
+}
+
+// secure makes a fixture ask for certificates.
+func secure(t *testing.T, names string) (*fixture, *authority) {
+	t.Helper()
+	a := newAuthority(t)
+	f := newFixture(t)
+	f.names = names
+	f.tls = &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{a.issue("control")},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: a.pool(),
+	}
+	f.restart()
+	return f, a
+}
+
+// named makes a proxy that claims an id.
+func (f *fixture) named(id string, security *tls.Config) *proxyClient {
+	p := &proxyClient{f: f, node: &corev3.Node{Id: id}, tls: security}
+	f.t.Cleanup(func() { p.hangUp() })
+	return p
+}
+
+// refusal opens a stream and returns how the server ended it.
+func (p *proxyClient) refusal() error {
+	p.f.t.Helper()
+	p.dial()
+	p.subscribe()
+	select {
+	case err := <-p.ended:
+		return err
+	case <-time.After(patience):
+		require.Fail(p.f.t, "let in")
+		return nil
+	}
+}
+
+// One proxy cannot speak for another: neither does its refusal withdraw the
+// other's revision, nor is it remembered as the other's.
+func TestNobodyRefusesForAnother(t *testing.T) {
+	f, a := secure(t, "")
+	var lines lockedBuffer
+	f.log = slog.New(slog.NewTextHandler(&lines, nil))
+	f.restart()
+	f.apply("one")
+	victim := f.named("edge-1", a.client("edge-1"))
+	victim.connect()
+	victim.accept("one")
+	f.apply("two")
+	victim.accept("two")
+	f.eventually("runs two", func() bool { return f.status("edge-1").Acked == 2 })
+
+	err := f.named("edge-1", a.client("edge-9")).refusal()
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	require.ErrorContains(t, err, `node id "edge-1" is not its certificate's, with which it may be edge-9: `+
+		`set node.id to that, or write "edge-9 edge-1" into the file of serve --node-names`)
+	require.Equal(t, uint64(1), f.server.Counts().Foreign)
+	require.Contains(t, lines.String(), "proxy refused")
+
+	victim.hangUpAndWait()
+	f.restart()
+	victim.connect()
+	f.eventually("its report is taken", func() bool { return f.status("edge-1").Runs == 2 })
+	victim.nothingMore()
+	st := f.status("edge-1")
+	require.Equal(t, "edge-1", st.SAN)
+	require.Empty(t, st.Refused)
+}
+
+// Two proxies with one node id and certificates of their own are two.
+func TestOneIDOfTwoCertificates(t *testing.T) {
+	f, a := secure(t, "*.corp edge-*")
+	f.apply("one")
+	good, bad := f.named("edge-1", a.client("a.corp")), f.named("edge-1", a.client("b.corp"))
+	for _, p := range []*proxyClient{good, bad} {
+		p.connect()
+		p.accept("one")
+	}
+	f.eventually("both run it", func() bool { return f.server.Counts().Acks == 2 })
+	two := f.apply("two")
+	good.accept("two")
+	bad.refuse("two")
+	bad.accept("one")
+	f.eventually("settled", func() bool { return f.server.Counts().Acks == 4 })
+	var got []Verdict
+	require.Empty(t, f.server.Ledger().Follow(t.Context(), two, func(v Verdict) { got = append(got, v) }))
+	require.Equal(t, []Verdict{
+		{SAN: "a.corp", Node: "edge-1", Shared: true, Revision: 2, Outcome: Acked},
+		{SAN: "b.corp", Node: "edge-1", Shared: true, Revision: 2, Outcome: Nacked, Text: "Unable to create Wasm plugin sluice", Fallback: 1},
+	}, got)
+	f.restart()
+	var runs []uint64
+	for _, p := range f.server.Ledger().Proxies() {
+		runs = append(runs, p.Acked)
+	}
+	require.Equal(t, []uint64{2, 1}, runs)
+	for _, m := range f.server.Ledger().Managed() {
+		require.NotEmpty(t, m.SAN)
+	}
+}
+
+func TestNoNameWithoutWildcard(t *testing.T) {
+	f, a := secure(t, "{id}.corp {id}")
+	err := f.named("common", a.client("*.corp")).refusal()
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	require.ErrorContains(t, err, `which has no DNS or URI name without a wildcard: issue one with the SAN "common"`)
+}
+
+// What a proxy holds outranks what it is remembered to have refused.
+func TestReportOutranksRefusal(t *testing.T) {
+	f := newFixture(t)
+	f.apply("one")
+	parent, child := f.proxy("e1"), f.proxy("e1")
+	parent.accept("one")
+	child.accept("one")
+	f.apply("two")
+	parent.accept("two")
+	f.eventually("accepted by one", func() bool { return f.status("e1").Acked == 2 })
+	child.refuse("two")
+	child.expect("one") // and is gone before it says so
+	f.eventually("refused by the other", func() bool { s := f.status("e1"); return s.Nacked == 2 && s.Unsettled })
+	child.hangUp()
+	parent.hangUpAndWait()
+	for range 2 {
+		f.restart()
+		parent.connect()
+		f.eventually("its report is taken", func() bool { return f.status("e1").Runs == 2 })
+		parent.nothingMore()
+		st := f.status("e1")
+		require.Equal(t, uint64(2), st.Acked)
+		require.Equal(t, uint64(2), st.Offered)
+		require.Empty(t, st.Refused)
+		require.False(t, st.Unsettled)
+		parent.hangUpAndWait()
+	}
+}
+
+func TestTwoProcessesOfOneIdentity(t *testing.T) {
+	f := newFixture(t)
+	l := f.server.Ledger()
+	now := time.Now()
+	l.mu.Lock()
+	l.now = func() time.Time { return now }
+	l.mu.Unlock()
+	passes := func(d time.Duration) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		now = now.Add(d)
+	}
+	here, child := f.proxy("e1"), f.proxy("e1")
+	there := &proxyClient{f: f, node: &corev3.Node{Id: "e1"}, from: "127.0.0.2"}
+	passes(time.Hour)
+	require.Empty(t, f.status("e1").Processes, "one process with two streams")
+	there.connect()
+	t.Cleanup(func() { there.hangUp() })
+	f.eventually("three streams", func() bool { return f.status("e1").Streams == 3 })
+	passes(overlap - time.Second)
+	require.Empty(t, f.status("e1").Processes, "one takes over from the other")
+	passes(time.Second)
+	require.Equal(t, []string{"127.0.0.1", "127.0.0.2"}, f.status("e1").Processes)
+	here.hangUp()
+	child.hangUp()
+	f.eventually("one stream", func() bool { return f.status("e1").Streams == 1 })
+	require.Empty(t, f.status("e1").Processes)
+}
+
+func TestNodeStays(t *testing.T) {
+	f := newFixture(t)
+	e := f.proxy("e1")
+	send := func(r *discoveryv3.DeltaDiscoveryRequest) {
+		r.TypeUrl = TypeURL
+		require.NoError(t, e.stream.Send(r))
+	}
+	send(&discoveryv3.DeltaDiscoveryRequest{Node: e.node, ResourceNamesSubscribe: []string{envoy.ResourceName}})
+	f.apply("one")
+	e.accept("one")
+	send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "e2"}})
+	require.Equal(t, codes.InvalidArgument, status.Code(<-e.ended))
+}
+
+func TestNodeIDsThatLookAlike(t *testing.T) {
+	f := newFixture(t)
+	for _, id := range []string{"", "a\x1b[31m", "edge 1", "\u0435dge-1", "a\x00b", strings.Repeat("x", 2000)} {
+		err := f.named(id, nil).refusal()
+		require.Equal(t, codes.InvalidArgument, status.Code(err))
+		require.ErrorContains(t, err, "node id")
+	}
+	require.Empty(t, f.server.Ledger().Proxies())
+}
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}

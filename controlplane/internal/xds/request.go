@@ -1,0 +1,253 @@
+package xds
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nodeid"
+	"github.com/sluice-ratelimit/sluice/envoy"
+)
+
+// maxRequest bounds a request. The first one of an Envoy has 100 KB, most of it
+// the list of its extensions; Istio adds the labels and annotations of a pod.
+const maxRequest = 256 << 10
+
+// request is what the server needs of a discoveryv3.DeltaDiscoveryRequest. It
+// is read from the wire without the rest: a generated message would take up to
+// fifty times the bytes that a proxy sends.
+type request struct {
+	size         int
+	hasNode      bool
+	node         node
+	typeURL      string
+	subscribes   bool   // to the resource that is served
+	unsubscribes bool   // from it
+	others       int    // resources that are not served
+	other        string // the first of them, cut
+	held         string // version of the resource that the proxy reports to hold, cut
+	nonce        string
+	refused      bool
+	text         string // why, cut
+}
+
+// node is what a proxy says of itself.
+type node struct {
+	id      string
+	version string // of Envoy, may be empty
+	wasm    string // metadata sluice.wasm
+	vmID    string // metadata sluice.vm_id
+	runtime string // metadata sluice.runtime
+	manage  string // metadata sluice.manage: where it answers management requests, as it says
+}
+
+const (
+	// maxMetadata is the longest path there is on Linux.
+	maxMetadata = 4096
+	// maxName bounds what is kept of names and versions; those of this server
+	// are shorter.
+	maxName = 256
+	// maxNackText bounds what is kept of a proxy's words; Envoy cuts them there too.
+	maxNackText = 4096
+)
+
+// check says whether the node can be served.
+func (n node) check() error {
+	if err := nodeid.Check(n.id); err != nil {
+		return err
+	}
+	for name, value := range map[string]string{"wasm": n.wasm, "vm_id": n.vmID, "runtime": n.runtime, "manage": n.manage} {
+		switch {
+		case len(value) > maxMetadata:
+			return fmt.Errorf("metadata sluice.%s has more than %d bytes", name, maxMetadata)
+		case !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl):
+			return fmt.Errorf("metadata sluice.%s is not plain text in UTF-8", name)
+		}
+	}
+	return nil
+}
+
+// fields calls visit for each field of a message, with its bytes where it has
+// any and its number otherwise. Groups, which xDS does not use, are refused:
+// they nest.
+func fields(message []byte, visit func(number protowire.Number, text []byte, value uint64) error) error {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		message = message[n:]
+		var text []byte
+		var value uint64
+		switch kind {
+		case protowire.BytesType:
+			text, n = protowire.ConsumeBytes(message)
+		case protowire.VarintType:
+			value, n = protowire.ConsumeVarint(message)
+		case protowire.Fixed32Type, protowire.Fixed64Type:
+			n = protowire.ConsumeFieldValue(number, kind, message)
+		default:
+			return errors.New("a group in a discovery request")
+		}
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		message = message[n:]
+		if err := visit(number, text, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cut copies text as far as a bound, and one byte more to show that there was more.
+func cut(text []byte, most int) string { return string(text[:min(len(text), most+1)]) }
+
+// unmarshal reads a DeltaDiscoveryRequest.
+func (r *request) unmarshal(message []byte) error {
+	*r = request{size: len(message)}
+	return fields(message, func(number protowire.Number, text []byte, _ uint64) error {
+		switch number {
+		case 1:
+			r.hasNode = true
+			return r.node.unmarshal(text)
+		case 2:
+			r.typeURL = cut(text, maxName)
+		case 3:
+			r.subscribe(text)
+		case 4:
+			r.unsubscribes = r.unsubscribes || string(text) == envoy.ResourceName
+		case 5:
+			return r.version(text)
+		case 6:
+			r.nonce = cut(text, maxName)
+		case 7:
+			r.refused = true
+			return fields(text, func(number protowire.Number, text []byte, _ uint64) error {
+				if number == 2 {
+					r.text = strings.ToValidUTF8(string(text[:min(len(text), maxNackText)]), "")
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+}
+
+func (r *request) subscribe(name []byte) {
+	if string(name) == envoy.ResourceName || string(name) == "*" {
+		r.subscribes = true
+		return
+	}
+	if r.others == 0 {
+		r.other = brief(cut(name, maxName))
+	}
+	r.others++
+}
+
+// version reads an entry of initial_resource_versions.
+func (r *request) version(entry []byte) error {
+	var name, version []byte
+	err := fields(entry, func(number protowire.Number, text []byte, _ uint64) error {
+		switch number {
+		case 1:
+			name = text
+		case 2:
+			version = text
+		}
+		return nil
+	})
+	if string(name) == envoy.ResourceName {
+		r.held = cut(version, maxName)
+	}
+	return err
+}
+
+// unmarshal reads a corev3.Node.
+func (n *node) unmarshal(message []byte) error {
+	return fields(message, func(number protowire.Number, text []byte, _ uint64) error {
+		switch number {
+		case 1:
+			n.id = cut(text, nodeid.MaxBytes)
+		case 3:
+			return n.metadata(text)
+		case 8:
+			return n.build(text)
+		}
+		return nil
+	})
+}
+
+// metadata reads the struct "sluice" within the struct that metadata is.
+func (n *node) metadata(message []byte) error {
+	return entries(message, func(name string, value []byte) error {
+		if name != "sluice" {
+			return nil
+		}
+		return fields(value, func(number protowire.Number, text []byte, _ uint64) error {
+			if number != 5 { // struct_value
+				return nil
+			}
+			return entries(text, n.own)
+		})
+	})
+}
+
+// own takes a field of the struct "sluice".
+func (n *node) own(name string, value []byte) error {
+	into, ok := map[string]*string{"wasm": &n.wasm, "vm_id": &n.vmID, "runtime": &n.runtime, "manage": &n.manage}[name]
+	if !ok {
+		return nil
+	}
+	return fields(value, func(number protowire.Number, text []byte, _ uint64) error {
+		if number == 3 { // string_value
+			*into = cut(text, maxMetadata)
+		}
+		return nil
+	})
+}
+
+// entries visits the fields of a google.protobuf.Struct.
+func entries(message []byte, visit func(name string, value []byte) error) error {
+	return fields(message, func(number protowire.Number, entry []byte, _ uint64) error {
+		if number != 1 {
+			return nil
+		}
+		var name, value []byte
+		err := fields(entry, func(number protowire.Number, text []byte, _ uint64) error {
+			switch number {
+			case 1:
+				name = text
+			case 2:
+				value = text
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return visit(cut(name, maxName), value)
+	})
+}
+
+// build reads a corev3.BuildVersion.
+func (n *node) build(message []byte) error {
+	return fields(message, func(number protowire.Number, text []byte, _ uint64) error {
+		if number != 1 {
+			return nil
+		}
+		var version [4]uint32 // by field number
+		err := fields(text, func(number protowire.Number, _ []byte, value uint64) error {
+			if number < 4 {
+				version[number] = uint32(value) //nolint:gosec // a uint32 on the wire too
+			}
+			return nil
+		})
+		n.version = fmt.Sprintf("%d.%d.%d", version[1], version[2], version[3])
+		return err
+	})
+}
