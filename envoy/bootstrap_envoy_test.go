@@ -145,6 +145,8 @@ func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	shapes := map[string]envoy.BootstrapOptions{"static": base}
 	base.Manage = "127.0.0.1:0"
 	shapes["manage"] = base
+	base.ManageTLS = &envoy.ServerTLS{Cert: certificate, Key: key}
+	shapes["manage with TLS"] = base
 	base.XDS, base.Upstream = "127.0.0.1:18000", "[::1]:8080"
 	shapes["xds"] = base
 	base.XDSTLS = tls
