@@ -14,6 +14,7 @@ import (
 	"net/http"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -26,13 +27,15 @@ type Options struct {
 	// Identify tells who makes a request, false if nobody known does. Without
 	// it anyone may call and is an admin.
 	Identify func(*http.Request) (access.Caller, bool)
-	Log      *slog.Logger // default: nothing
+	Fleet    *manage.Fleet // how proxies are asked about counters; nil: they are not
+	Log      *slog.Logger  // default: nothing
 }
 
 type server struct {
 	store    store.Store
 	xds      *xds.Server
 	identify func(*http.Request) (access.Caller, bool)
+	fleet    *manage.Fleet
 	refusals *refusals
 	log      *slog.Logger
 }
@@ -42,7 +45,7 @@ func New(o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{store: o.Store, xds: o.XDS, identify: o.Identify, refusals: newRefusals(o.Log), log: o.Log}
+	s := &server{store: o.Store, xds: o.XDS, identify: o.Identify, fleet: o.Fleet, refusals: newRefusals(o.Log), log: o.Log}
 	return s.handler()
 }
 

@@ -46,7 +46,7 @@ type fixture struct {
 	grpc  string
 }
 
-func newFixture(t *testing.T, token string) *fixture {
+func newFixture(t *testing.T, token string, change ...func(*Options)) *fixture {
 	t.Helper()
 	s, err := store.Open(t.TempDir())
 	require.NoError(t, err)
@@ -58,6 +58,9 @@ func newFixture(t *testing.T, token string) *fixture {
 			known := strings.EqualFold(r.Header.Get("Authorization"), "Bearer "+token)
 			return access.Caller{Name: "token test", Role: access.Admin}, known
 		}
+	}
+	for _, c := range change {
+		c(&o)
 	}
 	web := httptest.NewServer(New(o))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -371,4 +374,9 @@ func TestLoopbackTakesNoForeignNames(t *testing.T) {
 		require.Equal(t, http.StatusForbidden, host(open, name), name)
 		require.Equal(t, http.StatusOK, host(guarded, name), name)
 	}
+}
+
+func decode(t *testing.T, text string, into any) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(text), into), text)
 }

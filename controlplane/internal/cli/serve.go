@@ -23,6 +23,8 @@ const shutdownGrace = 10 * time.Second
 
 type serveOptions struct {
 	listenOptions
+	manage serveManageOptions
+
 	data string
 	keep int
 	wasm string
@@ -55,6 +57,7 @@ must name localhost or an address as their host, which a web page cannot.`,
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, where neither apply nor the node names one")
 	cmd.Flags().IntVar(&o.keep, "keep", defaultKeep, "how many revisions to keep, from 2; older ones are dropped once no proxy runs them or may fall back on them; 0 keeps all")
 	o.AddFlags(cmd)
+	o.manage.AddFlags(cmd)
 	return cmd
 }
 
@@ -100,6 +103,10 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	}
 	defer xdsListener.Close()
 
+	fleet, err := o.manage.fleet(cmd, log, httpListener.Addr(), xdsListener.Addr())
+	if err != nil {
+		return err
+	}
 	push, err := xds.New(cmd.Context(), xds.Options{Store: policies, Keep: o.keep, Wasm: o.wasm, Log: log})
 	if err != nil {
 		return fmt.Errorf("start xDS server: %w", err)
@@ -107,7 +114,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	defer push.Stop()
 	s := servers{
 		log: log, push: push, guard: guard, httpListener: httpListener, xdsListener: xdsListener,
-		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify(), Log: log}),
+		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify(), Fleet: fleet, Log: log}),
 	}
 	return s.run(cmd.Context())
 }

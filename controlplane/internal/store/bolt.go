@@ -24,7 +24,7 @@ const FileName = "sluice.db"
 
 // format is the layout below; a store written in another one is refused.
 //
-//	meta       "format" → "1"
+//	meta       "format" → "1", "audit_secret" → 32 bytes
 //	revisions  number, 8 bytes big-endian → Summary as JSON, without marks
 //	yaml       number → the text as given
 //	json       number → what proxies get
