@@ -28,6 +28,7 @@ func TestKillLosesNoAcknowledgedRevision(t *testing.T) {
 	for round := range 6 {
 		s := startServe(t, dir)
 		s.check(t, acknowledged)
+		s.checkAudit(t, acknowledged)
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		for applier := range 3 {
@@ -56,6 +57,7 @@ func TestKillLosesNoAcknowledgedRevision(t *testing.T) {
 	}
 	s := startServe(t, dir)
 	s.check(t, acknowledged)
+	s.checkAudit(t, acknowledged)
 	require.NoError(t, s.process.Signal(syscall.SIGTERM))
 	state, err := s.process.Wait()
 	require.NoError(t, err)
@@ -108,6 +110,56 @@ func (s server) apply(text string) (int, error) {
 		return 0, fmt.Errorf("answered %s", response.Status)
 	}
 	return a.Revision, nil
+}
+
+// checkAudit compares the audit log with the revisions: each has its entry, and
+// there is no entry of one that was never stored.
+func (s server) checkAudit(t *testing.T, acknowledged map[int]string) {
+	t.Helper()
+	var history struct {
+		Revisions []struct {
+			Revision int `json:"revision"`
+		} `json:"revisions"`
+	}
+	s.get(t, "/v1/policies", &history)
+	var stored, told []int
+	for _, r := range history.Revisions {
+		stored = append(stored, r.Revision)
+	}
+	for before := ""; ; {
+		var page struct {
+			Entries []struct {
+				ID       int    `json:"id"`
+				Action   string `json:"action"`
+				From     string `json:"from"`
+				Revision int    `json:"revision"`
+			} `json:"entries"`
+		}
+		s.get(t, "/v1/audit?limit=100"+before, &page)
+		if len(page.Entries) == 0 {
+			break
+		}
+		for _, e := range page.Entries {
+			require.Equal(t, "apply", e.Action)
+			require.Equal(t, "127.0.0.1", e.From)
+			told = append(told, e.Revision)
+			before = fmt.Sprintf("&before=%d", e.ID)
+		}
+	}
+	require.Equal(t, stored, told)
+	for revision := range acknowledged {
+		require.Contains(t, told, revision)
+	}
+}
+
+// get reads a JSON answer.
+func (s server) get(t *testing.T, path string, into any) {
+	t.Helper()
+	response, err := http.Get(s.url + path)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.NoError(t, json.NewDecoder(response.Body).Decode(into))
 }
 
 func (s server) check(t *testing.T, acknowledged map[int]string) {

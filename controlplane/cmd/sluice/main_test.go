@@ -125,15 +125,15 @@ func pad(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(f.Close())
 }
 
-// certs writes ca.pem, and server and client .pem and .key that it vouches for,
-// and stranger.pem and .key that vouch for themselves.
+// certs writes ca.pem, and server, client and edge .pem and .key that it
+// vouches for, and stranger.pem and .key that vouch for themselves.
 func certs(ts *testscript.TestScript, _ bool, _ []string) {
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	ts.Check(err)
 	ca := template("ca", 1)
 	ca.IsCA, ca.BasicConstraintsValid, ca.KeyUsage = true, true, x509.KeyUsageCertSign
 	issue(ts, "ca", ca, ca, caKey, caKey)
-	for i, name := range []string{"server", "client"} {
+	for i, name := range []string{"server", "client", "edge"} {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		ts.Check(err)
 		issue(ts, name, template(name, int64(i+2)), ca, key, caKey)
@@ -148,6 +148,7 @@ func template(name string, serial int64) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(serial),
 		Subject:      pkix.Name{CommonName: name},
+		DNSNames:     []string{name + ".test"},
 		NotBefore:    time.Now().Add(-time.Hour),
 		NotAfter:     time.Now().Add(time.Hour),
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},

@@ -58,7 +58,7 @@ func parsePattern(text string) (pattern, error) {
 	if len(text) > maxName {
 		return pattern{}, fmt.Errorf("it has %d bytes, at most %d are allowed", len(text), maxName)
 	}
-	if !strings.Contains(text, "://") {
+	if !isURI(text) {
 		text = strings.ToLower(text)
 		for label := range strings.SplitSeq(text, ".") {
 			if label == "" || strings.Count(label, "*") > 1 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_*") != "" {
@@ -82,10 +82,12 @@ func parsePattern(text string) (pattern, error) {
 	return pattern{text, "/"}, nil
 }
 
+func isURI(name string) bool { return strings.Contains(name, "://") }
+
 // matches compares segment by segment, so that * never reaches beyond one.
 func (p pattern) matches(name string) bool {
 	segments, patterns := strings.Split(name, p.separator), strings.Split(p.text, p.separator)
-	if len(segments) != len(patterns) {
+	if len(segments) != len(patterns) || isURI(name) != isURI(p.text) {
 		return false
 	}
 	for i := range patterns {

@@ -10,6 +10,7 @@ package api
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 
@@ -37,16 +38,22 @@ type server struct {
 	identify func(*http.Request) (access.Caller, bool)
 	fleet    *manage.Fleet
 	refusals *refusals
+	memory   *memory
+	judging  turn
 	log      *slog.Logger
 }
 
 // New returns the API's handler.
-func New(o Options) http.Handler {
+func New(o Options) http.Handler { return newServer(o).handler() }
+
+func newServer(o Options) *server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{store: o.Store, xds: o.XDS, identify: o.Identify, fleet: o.Fleet, refusals: newRefusals(o.Log), log: o.Log}
-	return s.handler()
+	return &server{
+		store: o.Store, xds: o.XDS, identify: o.Identify, fleet: o.Fleet, refusals: newRefusals(o.Log),
+		memory: newMemory(), judging: newTurn(), log: o.Log,
+	}
 }
 
 // Problem is a policy.Problem as JSON.
@@ -58,8 +65,15 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// Problems turns problems into JSON's form, never nil.
+// maxProblems is more than anybody mends at a time.
+const maxProblems = 100
+
+// Problems turns problems into JSON's form, never nil. It keeps the first ones
+// and counts the rest.
 func Problems(list []policy.Problem) []Problem {
+	if more := len(list) - maxProblems; more > 0 {
+		list = append(list[:maxProblems:maxProblems], policy.Problem{Message: fmt.Sprintf("and %d more", more)})
+	}
 	problems := make([]Problem, 0, len(list))
 	for _, p := range list {
 		problems = append(problems, Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message})
@@ -90,9 +104,15 @@ func fail(w http.ResponseWriter, code int, err error) {
 
 // failStore answers with what the store said.
 func (s *server) failStore(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, store.ErrNotFound) {
+	switch {
+	case errors.Is(err, store.ErrNotFound):
 		fail(w, http.StatusNotFound, err)
 		return
+	case errors.Is(err, errBusy):
+		busy(w, err)
+		return
+	case r.Context().Err() != nil:
+		return // the caller has gone
 	}
 	s.log.Error("store", "path", r.URL.Path, "error", err)
 	fail(w, http.StatusInternalServerError, err)

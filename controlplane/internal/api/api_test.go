@@ -39,30 +39,37 @@ rules:
 `
 
 type fixture struct {
-	t     *testing.T
-	store *store.Bolt
-	xds   *xds.Server
-	url   string
-	grpc  string
+	t      *testing.T
+	server *server
+	store  *store.Bolt
+	xds    *xds.Server
+	url    string
+	grpc   string
 }
 
-func newFixture(t *testing.T, token string, change ...func(*Options)) *fixture {
+// newFixture starts a server, one that wants the token if there is one.
+func newFixture(t *testing.T, token string) *fixture {
+	t.Helper()
+	return newFixtureWith(t, func(o *Options) {
+		if token != "" {
+			o.Identify = func(r *http.Request) (access.Caller, bool) {
+				known := strings.EqualFold(r.Header.Get("Authorization"), "Bearer "+token)
+				return access.Caller{Name: "token test", Role: access.Admin}, known
+			}
+		}
+	})
+}
+
+func newFixtureWith(t *testing.T, with func(*Options)) *fixture {
 	t.Helper()
 	s, err := store.Open(t.TempDir())
 	require.NoError(t, err)
 	x, err := xds.New(t.Context(), xds.Options{Store: s, Wasm: "/lib/sluice.wasm"})
 	require.NoError(t, err)
 	o := Options{Store: s, XDS: x}
-	if token != "" {
-		o.Identify = func(r *http.Request) (access.Caller, bool) {
-			known := strings.EqualFold(r.Header.Get("Authorization"), "Bearer "+token)
-			return access.Caller{Name: "token test", Role: access.Admin}, known
-		}
-	}
-	for _, c := range change {
-		c(&o)
-	}
-	web := httptest.NewServer(New(o))
+	with(&o)
+	made := newServer(o)
+	web := httptest.NewServer(made.handler())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	stream := grpc.NewServer(xds.ServerOptions()...)
@@ -74,7 +81,7 @@ func newFixture(t *testing.T, token string, change ...func(*Options)) *fixture {
 		stream.GracefulStop()
 		require.NoError(t, s.Close())
 	})
-	return &fixture{t: t, store: s, xds: x, url: web.URL, grpc: listener.Addr().String()}
+	return &fixture{t: t, server: made, store: s, xds: x, url: web.URL, grpc: listener.Addr().String()}
 }
 
 func (f *fixture) do(method, path, body string, header ...string) (int, string) {
@@ -96,6 +103,11 @@ func (f *fixture) json(method, path, body string, code int, into any) {
 	f.t.Helper()
 	got, text := f.do(method, path, body)
 	require.Equal(f.t, code, got, text)
+	f.decode(text, into)
+}
+
+func (f *fixture) decode(text string, into any) {
+	f.t.Helper()
 	require.NoError(f.t, json.Unmarshal([]byte(text), into), text)
 }
 

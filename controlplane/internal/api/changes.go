@@ -1,13 +1,6 @@
 package api
 
-import (
-	"context"
-	"errors"
-
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
-)
+import "github.com/sluice-ratelimit/sluice/shared/policy"
 
 // Change is what becomes of one counter, as policy.Restarts finds it.
 type Change struct {
@@ -39,23 +32,4 @@ func Changes(before, after *policy.Policy) []Change {
 		changes = append(changes, change)
 	}
 	return changes
-}
-
-// changes compares a revision with the one before it, which this one replaced
-// whatever else was applied at the same time. The revision is stored already:
-// what cannot be told is no reason to fail.
-func (s *server) changes(ctx context.Context, number uint64, after *policy.Policy) []Change {
-	old, err := s.store.Get(ctx, number-1)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
-	}
-	var before *policy.Policy
-	if err == nil {
-		before, _, _, err = policyfile.Read(old.File, old.YAML)
-	}
-	if err != nil {
-		s.log.Warn("compare with the revision before", "revision", number, "error", err)
-		return nil
-	}
-	return Changes(before, after)
 }

@@ -203,6 +203,11 @@ func (s *server) managePath(ctx context.Context, number uint64) (string, error) 
 	if err != nil {
 		return "", err
 	}
+	free, err := s.judging.take(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer free()
 	p, _, _, err := policyfile.Read(revision.File, revision.YAML)
 	if err != nil || p.Manage == nil {
 		return "", nil //nolint:nilerr // a policy that is no longer valid here has nothing to tell

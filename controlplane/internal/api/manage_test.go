@@ -56,7 +56,7 @@ func newManagedFixture(t *testing.T) *managedFixture {
 	m := &managedFixture{caller: access.Caller{Name: "token ops", Role: access.Admin}}
 	allow, err := manage.ParseAllow(manage.DefaultAllow)
 	require.NoError(t, err)
-	m.fixture = newFixture(t, "", func(o *Options) {
+	m.fixture = newFixtureWith(t, func(o *Options) {
 		o.Store = recorder{o.Store, m}
 		o.Fleet = manage.NewFleet(manage.Rules{Allow: &allow}, func() manage.Credentials { return manage.Credentials{Token: managementToken} })
 		o.Log = slog.New(slog.NewTextHandler(&m.log, nil))

@@ -4,14 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"math"
 	"net/http"
-	"path"
 	"strconv"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 const (
@@ -21,10 +18,6 @@ const (
 	// current one that some proxy accepted, or else the one before the current
 	// one.
 	Previous = "previous"
-
-	// defaultFile names a policy that came without a file name.
-	defaultFile = "policy.yaml"
-	maxFileName = 255
 )
 
 // Applied answers POST /v1/policies and POST /v1/rollback/{revision}.
@@ -49,98 +42,24 @@ type Revision struct {
 	Policy json.RawMessage `json:"policy"` // as proxies get it
 }
 
-// apply handles POST /v1/policies?file=NAME&wasm=PATH with the YAML as body.
-func (s *server) apply(w http.ResponseWriter, r *http.Request) {
-	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, policy.MaxBytes))
+// history handles GET /v1/policies?limit=N.
+func (s *server) history(w http.ResponseWriter, r *http.Request) {
+	query, err := readQuery(r, "limit")
 	if err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
-			fail(w, http.StatusRequestEntityTooLarge,
-				fmt.Errorf("policy is larger than %d bytes (1 MiB), the most a policy may have", policy.MaxBytes))
-			return
-		}
-		fail(w, http.StatusBadRequest, fmt.Errorf("read policy: %w", err))
-		return
-	}
-	query := r.URL.Query()
-	d := store.Draft{File: query.Get("file"), Wasm: query.Get("wasm"), YAML: text}
-	if err := CheckWasm(d.Wasm); err != nil {
 		fail(w, http.StatusBadRequest, err)
 		return
 	}
-	if d.File == "" {
-		d.File = defaultFile
-	}
-	if len(d.File) > maxFileName {
-		fail(w, http.StatusBadRequest, fmt.Errorf("file name has %d bytes, at most %d are allowed", len(d.File), maxFileName))
-		return
-	}
-	s.append(w, r, d)
-}
-
-// CheckWasm refuses what cannot be a path on another machine.
-func CheckWasm(wasm string) error {
-	if wasm != "" && !path.IsAbs(wasm) {
-		return fmt.Errorf("wasm path %q is relative: it must be an absolute path on the proxies' machines", wasm)
-	}
-	return nil
-}
-
-// append judges a draft and makes it a revision.
-func (s *server) append(w http.ResponseWriter, r *http.Request, d store.Draft) {
-	p, doc, warnings, err := policyfile.Read(d.File, d.YAML)
+	limit, err := query.number("limit", math.MaxInt32)
 	if err != nil {
-		fail(w, http.StatusUnprocessableEntity, err)
+		fail(w, http.StatusBadRequest, err)
 		return
 	}
-	d.JSON = policy.AppendJSON(nil, doc)
-	revision, err := s.store.Append(r.Context(), d)
+	list, err := s.store.History(r.Context(), int(limit))
 	if err != nil {
 		s.failStore(w, r, err)
 		return
 	}
-	proxies := s.xds.Ledger().Connected()
-	s.log.Info("revision applied", "revision", revision.Number, "rollback_of", revision.RollbackOf,
-		"file", revision.File, "sha256", revision.SHA256, "wasm", revision.Wasm, "proxies", proxies)
-	answer(w, http.StatusCreated, Applied{
-		Summary: revision.Summary, Warnings: Problems(warnings), Proxies: proxies,
-		Changes: s.changes(r.Context(), revision.Number, p),
-	})
-}
-
-// rollback handles POST /v1/rollback/{revision}: a new revision with the
-// content and the binary of an old one.
-func (s *server) rollback(w http.ResponseWriter, r *http.Request) {
-	number, err := s.number(r)
-	if err != nil {
-		s.failNumber(w, r, err)
-		return
-	}
-	old, err := s.store.Get(r.Context(), number)
-	if err != nil {
-		s.failStore(w, r, err)
-		return
-	}
-	s.append(w, r, store.Draft{File: old.File, Wasm: old.Wasm, RollbackOf: old.Number, YAML: old.YAML})
-}
-
-// history handles GET /v1/policies?limit=N.
-func (s *server) history(w http.ResponseWriter, r *http.Request) {
-	limit := 0
-	if text := r.URL.Query().Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			fail(w, http.StatusBadRequest, fmt.Errorf("limit %q is not a number from 1", text))
-			return
-		}
-		limit = n
-	}
-	list, err := s.store.History(r.Context(), limit)
-	if err != nil {
-		s.failStore(w, r, err)
-		return
-	}
-	answer(w, http.StatusOK, History{Revisions: list})
+	s.answerLarge(w, len(list)*512, History{Revisions: list})
 }
 
 // get handles GET /v1/policies/{revision}.
@@ -155,7 +74,8 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) {
 		s.failStore(w, r, err)
 		return
 	}
-	answer(w, http.StatusOK, Revision{Summary: revision.Summary, YAML: string(revision.YAML), Policy: revision.JSON})
+	s.answerLarge(w, 3*(len(revision.YAML)+len(revision.JSON)),
+		Revision{Summary: revision.Summary, YAML: string(revision.YAML), Policy: revision.JSON})
 }
 
 // errNumber says that a path names no revision at all.
@@ -187,7 +107,7 @@ func (s *server) number(r *http.Request) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%q %w, %q or %q", text, errNumber, Current, Previous)
+		return 0, fmt.Errorf("%s %w, %q or %q", shown(text), errNumber, Current, Previous)
 	}
 	return n, nil
 }

@@ -3,23 +3,20 @@ package api
 import (
 	"log/slog"
 	"net/http"
-	"sync"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 )
 
-// refusals counts the requests that were refused for who made them, and logs
-// at most one of them a second, so that a flood does not fill the log.
+// refusals counts and logs the requests that were refused for who made them.
 type refusals struct {
 	log   *slog.Logger
+	limit lograte.Limit
 	total *prometheus.CounterVec
-
-	mu       sync.Mutex
-	next     time.Time // when the next may be logged
-	unlogged int       // since the last line
 }
 
 func newRefusals(log *slog.Logger) *refusals {
@@ -37,14 +34,9 @@ func (s *server) refuse(w http.ResponseWriter, r *http.Request, code int, err er
 
 // note never sees the credential: neither header nor URL are logged.
 func (f *refusals) note(r *http.Request, code int, err error, now time.Time) {
-	f.total.WithLabelValues(map[int]string{http.StatusUnauthorized: "401", http.StatusForbidden: "403"}[code]).Inc()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if now.Before(f.next) {
-		f.unlogged++
-		return
+	f.total.WithLabelValues(strconv.Itoa(code)).Inc()
+	if omitted, ok := f.limit.Take(now); ok {
+		f.log.Warn("request refused", "code", code, "from", peer(r), "who", access.FromContext(r.Context()).Name,
+			"reason", err, "omitted", omitted)
 	}
-	f.log.Warn("request refused", "code", code, "from", peer(r), "who", access.FromContext(r.Context()).Name,
-		"reason", err, "others_since_last", f.unlogged)
-	f.next, f.unlogged = now.Add(time.Second), 0
 }

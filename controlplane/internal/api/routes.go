@@ -31,6 +31,7 @@ func (s *server) routes() []route {
 		{"GET /v1/revisions/{revision}/wait", access.Read, s.wait},
 		{"GET /v1/status", access.Read, s.status},
 		{"POST /v1/explain", access.Read, s.explain},
+		{"GET /v1/audit", access.Read, s.audit},
 		{"GET /metrics", access.Read, s.metrics().ServeHTTP},
 		{"/", access.Read, s.unknown},
 	}
@@ -87,7 +88,7 @@ func (s *server) identified(next http.Handler) http.Handler {
 // needs lets only callers with the role through.
 func (s *server) needs(role access.Role, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if err := missing(r.Context(), role, r.Method+" "+r.URL.Path); err != nil {
+		if err := missing(r.Context(), role, r.Pattern); err != nil {
 			s.refuse(w, r, http.StatusForbidden, err)
 			return
 		}
@@ -101,8 +102,13 @@ func missing(ctx context.Context, role access.Role, what string) error {
 	if caller.Role >= role {
 		return nil
 	}
-	return fmt.Errorf("%s needs the role %s: %s has the role %s", what, role, caller.Name, caller.Role)
+	return &forbiddenError{fmt.Sprintf("%s needs the role %s: %s has the role %s", what, role, caller.Name, caller.Role)}
 }
+
+// forbiddenError says which role a caller lacks.
+type forbiddenError struct{ text string }
+
+func (e *forbiddenError) Error() string { return e.text }
 
 // peer returns the address of the connection's other end, without the port.
 func peer(r *http.Request) string {
@@ -122,11 +128,11 @@ func checkLocalName(r *http.Request) error {
 	_, err := netip.ParseAddr(host)
 	named := err != nil && host != "" && host != "localhost"
 	if named && r.TLS == nil && local != nil && local.IP.IsLoopback() {
-		return fmt.Errorf("host %q is not a name of loopback: use localhost or an address, or give serve an access file", host)
+		return fmt.Errorf("host %s is not a name of loopback: use localhost or an address, or give serve an access file", shown(host))
 	}
 	return nil
 }
 
 func (s *server) unknown(w http.ResponseWriter, r *http.Request) {
-	fail(w, http.StatusNotFound, fmt.Errorf("no %s %s in this API", r.Method, r.URL.Path))
+	fail(w, http.StatusNotFound, fmt.Errorf("no %s in this API", cut(r.Method+" "+r.URL.Path)))
 }

@@ -35,7 +35,7 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) {
 	if len(list) > 0 {
 		st.Current = &list[0]
 	}
-	answer(w, http.StatusOK, st)
+	s.answerLarge(w, len(st.Proxies)*1024, st)
 }
 
 // WaitEvent is one line of GET /v1/revisions/{revision}/wait: a proxy's
@@ -54,10 +54,15 @@ func (s *server) wait(w http.ResponseWriter, r *http.Request) {
 		s.failNumber(w, r, err)
 		return
 	}
+	query, err := readQuery(r, "timeout")
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
 	timeout := defaultWait
-	if text := r.URL.Query().Get("timeout"); text != "" {
+	if text := query.get("timeout"); text != "" {
 		if timeout, err = time.ParseDuration(text); err != nil || timeout <= 0 || timeout > MaxWait {
-			fail(w, http.StatusBadRequest, fmt.Errorf("timeout %q is not a duration above 0 and up to %s", text, MaxWait))
+			fail(w, http.StatusBadRequest, fmt.Errorf("timeout %s is not a duration above 0 and up to %s", shown(text), MaxWait))
 			return
 		}
 	}

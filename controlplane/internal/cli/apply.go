@@ -31,8 +31,7 @@ func newApplyCommand() *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Store a policy as a new revision and push it to every proxy",
 		Long: `Check a policy, store it as a new revision and push it to every connected proxy.
-Says first which counters restart, are new or vanish, then what each proxy
-answers. Exits 1 if one refuses it (it then keeps the last good policy) or does
+Says which counters restart, are new or vanish, and what each proxy answers. Exits 1 if one refuses it (it then keeps the last good policy) or does
 not answer in time.`,
 		Example: `  sluice apply -f policy.yaml
   sluice apply -f policy.yaml --server https://sluice.example:18080 --token-file token
@@ -77,11 +76,6 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 	if err != nil {
 		return err
 	}
-	if o.output != outputJSON { // the answer carries them
-		if err := c.announce(cmd, read.policy); err != nil {
-			return err
-		}
-	}
 	query := url.Values{"file": {read.name}}
 	if o.wasm != "" {
 		query.Set("wasm", o.wasm)
@@ -112,6 +106,10 @@ func (r rollOut) run(cmd *cobra.Command) error {
 	text := cmd.OutOrStdout()
 	if r.output == outputJSON {
 		text = io.Discard
+	}
+	printChanges(text, r.applied.Changes)
+	if r.applied.Changes == nil && r.applied.Number > 1 {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning: which counters restart is not known: the server cannot read the revision before")
 	}
 	fmt.Fprintf(text, "revision %d applied", r.applied.Number)
 	if r.applied.RollbackOf != 0 {

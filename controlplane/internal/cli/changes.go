@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -49,21 +50,11 @@ func counterChanges(cmd *cobra.Command, before *api.Revision, after *policy.Poli
 	return api.Changes(old, after)
 }
 
-// announce prints what becomes of counters, before it does, where not all of
-// them stay as they are.
-func (c *client) announce(cmd *cobra.Command, after *policy.Policy) error {
-	before, err := c.current(cmd.Context())
-	if err != nil || before == nil { // the first policy restarts nothing
-		return err
-	}
-	printChanges(cmd, counterChanges(cmd, before, after))
-	return nil
-}
-
-func printChanges(cmd *cobra.Command, changes []api.Change) {
+// printChanges prints what becomes of the counters that do not stay as they are.
+func printChanges(w io.Writer, changes []api.Change) {
 	for _, change := range changes {
 		if !change.Keeps {
-			fmt.Fprintln(cmd.OutOrStdout(), plain(change.Text))
+			fmt.Fprintln(w, plain(change.Text))
 		}
 	}
 }

@@ -40,11 +40,12 @@ const (
 
 // clientOptions say where the control plane is and who asks.
 type clientOptions struct {
-	server     string
-	tokenFile  string
-	caCert     string
-	clientCert string
-	clientKey  string
+	server    string
+	tokenFile string
+	ca        string
+	cert      string
+	key       string
+	keyFlag   string // name of the flag, "" for key
 }
 
 // AddFlags adds the flags of every command that talks to a server.
@@ -53,9 +54,10 @@ func (o *clientOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.server, "server", cmp.Or(os.Getenv(serverVariable), "http://"+defaultHTTP),
 		"`URL` of sluice serve; "+serverVariable+" sets the default")
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the bearer token")
-	f.StringVar(&o.caCert, "ca-cert", "", "`FILE` with the certificates that vouch for the server; default: the system's")
-	f.StringVar(&o.clientCert, "client-cert", "", "`FILE` with the client certificate")
-	f.StringVar(&o.clientKey, "client-key", "", "`FILE` with its private key")
+	f.StringVar(&o.ca, "ca", "", "`FILE` with the certificates that vouch for the server; default: the system's")
+	f.StringVar(&o.cert, "cert", "", "`FILE` with the caller's certificate")
+	o.keyFlag = cmp.Or(o.keyFlag, "key")
+	f.StringVar(&o.key, o.keyFlag, "", "`FILE` with its private key")
 }
 
 // errInterrupted says that a signal ended a command that waited.
@@ -100,18 +102,18 @@ func (o *clientOptions) client() (*client, error) {
 
 func (o *clientOptions) tls() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if o.caCert != "" {
-		pool, err := certPool(o.caCert)
+	if o.ca != "" {
+		pool, err := certPool(o.ca)
 		if err != nil {
-			return nil, fmt.Errorf("read --ca-cert: %w", err)
+			return nil, fmt.Errorf("read --ca: %w", err)
 		}
 		config.RootCAs = pool
 	}
-	if (o.clientCert == "") != (o.clientKey == "") {
-		return nil, usageError(errors.New("--client-cert and --client-key belong together"), "give both or none")
+	if (o.cert == "") != (o.key == "") {
+		return nil, usageError(fmt.Errorf("--cert and --%s belong together", o.keyFlag), "give both or none")
 	}
-	if o.clientCert != "" {
-		pair, err := tls.LoadX509KeyPair(o.clientCert, o.clientKey)
+	if o.cert != "" {
+		pair, err := tls.LoadX509KeyPair(o.cert, o.key)
 		if err != nil {
 			return nil, fmt.Errorf("read client certificate: %w", err)
 		}
@@ -157,11 +159,7 @@ func certPool(file string) (*x509.CertPool, error) {
 	if err != nil {
 		return nil, err
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s holds no PEM certificate", file)
-	}
-	return pool, nil
+	return parsePool(file, text)
 }
 
 // call sends a request and reads the JSON answer into result.
@@ -246,14 +244,14 @@ func (c *client) unreachable(err error) error {
 	var network *net.OpError
 	switch {
 	case errors.As(err, &authority):
-		hint = "--ca-cert says which certificates vouch for the server"
+		hint = "--ca says which certificates vouch for the server"
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		hint = "the server speaks plain http: use an http URL"
 	// With TLS 1.3 the refusal comes after the handshake, and the request may
 	// meet the closed connection, in many words, before it meets the reason.
 	case c.base.Scheme == "https" && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) &&
 		(!errors.As(err, &network) || network.Op != "dial"):
-		hint = "the server may want a client certificate it trusts: --client-cert and --client-key"
+		hint = "the server may want a client certificate it trusts: --cert and --key"
 	}
 	return withHint(fmt.Errorf("reach server %s: %w", c.base.Redacted(), err), hint)
 }
@@ -280,7 +278,7 @@ func (c *client) refused(response *http.Response) error {
 	}
 	err = fmt.Errorf("server %s: %s", c.base.Redacted(), body.Error)
 	if response.StatusCode == http.StatusUnauthorized {
-		return withHint(err, "--token-file names a file with the token that serve was given")
+		return withHint(err, "--token-file names a file with a token, --cert and --key a certificate, that the server's --access file knows")
 	}
 	return err
 }

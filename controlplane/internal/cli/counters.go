@@ -110,6 +110,7 @@ func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 	if o.op.Window {
 		f.StringVar(&s.Window, "window", "", "`NAME` or index of the window (default: all)")
 	}
+	o.keyFlag = "cert-key" // --key is a counter's
 	o.clientOptions.AddFlags(cmd)
 	o.manageOptions.AddFlags(cmd)
 	o.output.AddFlags(cmd)

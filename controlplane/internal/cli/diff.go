@@ -100,7 +100,7 @@ func (d *difference) print(cmd *cobra.Command, as output, name string) error {
 	}
 	for _, change := range d.Changes {
 		if !change.Keeps {
-			printChanges(cmd, d.Changes)
+			printChanges(w, d.Changes)
 			return nil
 		}
 	}

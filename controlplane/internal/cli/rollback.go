@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
 type rollbackOptions struct {
@@ -54,27 +53,9 @@ func rollback(cmd *cobra.Command, o rollbackOptions) error {
 	if err != nil {
 		return err
 	}
-	// Settled once, so that what is announced is what is done.
-	target, err := c.revision(cmd.Context(), o.revision)
-	if err != nil {
-		return err
-	}
-	if err := announceRevision(cmd, c, o.output, target); err != nil {
-		return err
-	}
 	var applied api.Applied
-	if err := c.call(cmd.Context(), http.MethodPost, "/v1/rollback/"+number(target.Number), nil, nil, &applied); err != nil {
+	if err := c.call(cmd.Context(), http.MethodPost, "/v1/rollback/"+o.revision, nil, nil, &applied); err != nil {
 		return err
 	}
 	return rollOut{client: c, output: o.output, wait: o.wait, applied: applied}.run(cmd)
-}
-
-// announceRevision announces a revision that is about to be applied again. One
-// that is no policy any more is for the server to refuse.
-func announceRevision(cmd *cobra.Command, c *client, as output, r *api.Revision) error {
-	p, _, _, err := policyfile.Read(r.File, []byte(r.YAML))
-	if err != nil || as == outputJSON { // the answer carries them
-		return nil //nolint:nilerr // see above
-	}
-	return c.announce(cmd, p)
 }

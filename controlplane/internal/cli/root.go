@@ -63,6 +63,7 @@ to proxies and tells what they made of it.`,
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		newApplyCommand(),
+		newAuditCommand(),
 		newCountersCommand(),
 		newDiffCommand(),
 		newExplainCommand(),

@@ -22,6 +22,7 @@ func selfSigned(t *testing.T) (cert, key string) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{
+		DNSNames:     []string{"ci.test"},
 		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
@@ -38,10 +39,11 @@ func selfSigned(t *testing.T) (cert, key string) {
 func TestRunWithTLS(t *testing.T) {
 	cert, key := selfSigned(t)
 	control := start(t, newServeCommand(), "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0",
-		"--tls-cert", cert, "--tls-key", key, "--client-ca", cert)
+		"--tls-cert", cert, "--tls-key", key, "--xds-client-ca", cert, "--http-client-ca", cert,
+		"--access", file(t, "access", "certificate ci.test apply\n"))
 	web, xds := control.find(t, `msg=serving http=(\S+)`), control.find(t, `xds=(\S+)`)
 	apply := start(t, newApplyCommand(), "-f", file(t, "policy.yaml", "version: 1\nrules: [{name: all, limits: [0/1s]}]\n"),
-		"--server", "https://"+web, "--ca-cert", cert, "--client-cert", cert, "--client-key", key)
+		"--server", "https://"+web, "--ca", cert, "--cert", cert, "--key", key)
 	require.NoError(t, <-apply.done)
 
 	common := []string{"--xds", xds, "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--wasm", needFilter(t)}

@@ -14,12 +14,16 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
 // shutdownGrace is how long serve lets requests end once it is told to stop.
 const shutdownGrace = 10 * time.Second
+
+// maxHeaderBytes is far more than any client of the API sends.
+const maxHeaderBytes = 32 << 10
 
 type serveOptions struct {
 	listenOptions
@@ -39,15 +43,25 @@ func newServeCommand() *cobra.Command {
 that pushes it to proxies, and the HTTP API that the other commands use, with
 /healthz and /metrics. It logs to standard error and ends on SIGINT or SIGTERM.
 
-Whatever protection is given is required of every caller: a token of every HTTP
-request but /healthz, a client certificate of every connection, HTTP and xDS.
-An address that is not loopback is refused without TLS and, for HTTP, a token or
-a client CA; for xDS, a client CA. On loopback without a token, HTTP requests
-must name localhost or an address as their host, which a web page cannot.`,
+With --access every HTTP request but /healthz needs a bearer token or a client
+certificate that the file gives a role:
+
+  token NAME ROLE SHA256HEX      # printf %s TOKEN | sha256sum
+  certificate SAN ROLE           # a DNS name or a URI, * within one segment
+
+The roles are read, apply (also apply and roll back) and admin (also change the
+manage section and the wasm path). With --xds-client-ca every proxy needs a
+certificate; it opens nothing but xDS. The certificate, the authorities and the
+access file are read again when they change.
+
+An address that is not loopback is refused without TLS and, for HTTP, --access;
+for xDS, --xds-client-ca. On loopback without --access anyone may call as an
+admin, and HTTP requests must name localhost or an address as their host, which
+a web page cannot.`,
 		Example: `  sluice serve --data /var/lib/sluice
   sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \
-      --tls-cert server.pem --tls-key server.key --client-ca proxies.pem --token-file token`,
+      --tls-cert server.pem --tls-key server.key --xds-client-ca proxies.pem --access access`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, o) },
 	}
@@ -78,11 +92,11 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	if err := checkKeep(o.keep); err != nil {
 		return err
 	}
-	guard, err := o.guard()
+	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	guard, err := o.guard(log)
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 	policies, err := openStore(o.data)
 	if err != nil {
 		return err
@@ -114,7 +128,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	defer push.Stop()
 	s := servers{
 		log: log, push: push, guard: guard, httpListener: httpListener, xdsListener: xdsListener,
-		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify(), Fleet: fleet, Log: log}),
+		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify, Fleet: fleet, Log: log}),
 	}
 	return s.run(cmd.Context())
 }
@@ -148,17 +162,18 @@ func (s servers) run(ctx context.Context) error {
 	defer endRequests()
 	web := &http.Server{
 		Handler:           s.handler,
-		TLSConfig:         s.guard.tls,
+		TLSConfig:         s.guard.http,
+		MaxHeaderBytes:    maxHeaderBytes,
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		BaseContext:       func(net.Listener) context.Context { return requests },
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ErrorLog:          lograte.NewLogger(s.log),
 	}
 	options := xds.ServerOptions()
-	if s.guard.tls != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(s.guard.tls.Clone())))
+	if s.guard.xds != nil {
+		options = append(options, grpc.Creds(credentials.NewTLS(s.guard.xds)))
 	}
 	stream := grpc.NewServer(options...)
 	s.push.Register(stream)
@@ -167,7 +182,7 @@ func (s servers) run(ctx context.Context) error {
 	go func() { failed <- s.serveHTTP(web) }()
 	go func() { failed <- stream.Serve(s.xdsListener) }()
 	s.log.Info("serving", "http", s.httpListener.Addr().String(), "xds", s.xdsListener.Addr().String(),
-		"tls", s.guard.tls != nil, "token", s.guard.token != "", "client_certificates", s.guard.clientCerts)
+		"tls", s.guard.http != nil, "access", s.guard.identify != nil)
 
 	var err error
 	select {
@@ -188,7 +203,7 @@ func (s servers) run(ctx context.Context) error {
 }
 
 func (s servers) serveHTTP(web *http.Server) error {
-	if s.guard.tls != nil {
+	if s.guard.http != nil {
 		return web.ServeTLS(s.httpListener, "", "")
 	}
 	return web.Serve(s.httpListener)

@@ -32,6 +32,7 @@ var printsNoData = map[string]string{
 // listens at the server, and there is no such file.
 var failing = map[string]string{
 	"sluice apply":                  "-f POLICY --server http://127.0.0.1:1",
+	"sluice audit":                  "--server http://127.0.0.1:1",
 	"sluice counters clean":         "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
 	"sluice counters expires-at":    "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
 	"sluice counters get":           "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",

@@ -170,7 +170,7 @@ func unreachable(at *url.URL, err error) error {
 	var unverified *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &unverified):
-		hint = "the certificate of the management listener must be for that name or address and from a CA that is trusted: --manage-ca of serve, --ca-cert with --proxy"
+		hint = "the certificate of the management listener must be for that name or address and from a CA that is trusted: --manage-ca of serve, --ca with --proxy"
 	case errors.As(err, new(tls.RecordHeaderError)):
 		hint = "the proxy speaks plain http there: use an http URL"
 	case strings.HasPrefix(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "EOF"):

@@ -22,10 +22,10 @@ import (
 )
 
 const (
-	// interval is the least time between two looks at the files.
-	interval = time.Second
-	// MaxBytes is the most that one file may hold.
-	MaxBytes = 4 << 20
+	// Interval is the least time between two looks at the files.
+	Interval = time.Second
+	// maxBytes is the most that one file may hold.
+	maxBytes = 4 << 20
 )
 
 // Value is made of files. Make one with Open; it is safe for concurrent use.
@@ -83,7 +83,7 @@ func Open[T any](log *slog.Logger, parse func(contents [][]byte) (T, error), fil
 // at most once a second.
 func (v *Value[T]) Get() T {
 	if v.mu.TryLock() {
-		if now := v.now(); now.Sub(v.looked) >= interval {
+		if now := v.now(); now.Sub(v.looked) >= Interval {
 			v.look(now)
 			v.looked = now
 		}
@@ -101,7 +101,7 @@ func (v *Value[T]) look(now time.Time) {
 	}
 	// A file that was written just before it was read may be written again
 	// without a new time of modification.
-	recent := func(s stamp) bool { return v.looked.Sub(s.modified) < interval }
+	recent := func(s stamp) bool { return v.looked.Sub(s.modified) < Interval }
 	if v.problem == "" && slices.EqualFunc(state, v.state, stamp.same) && !slices.ContainsFunc(state, recent) {
 		return
 	}
@@ -174,9 +174,9 @@ func readFile(file string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, MaxBytes+1))
-	if err == nil && len(text) > MaxBytes {
-		err = fmt.Errorf("read %s: it has more than %d bytes", file, MaxBytes)
+	text, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err == nil && len(text) > maxBytes {
+		err = fmt.Errorf("read %s: it has more than %d bytes", file, maxBytes)
 	}
 	return text, err
 }

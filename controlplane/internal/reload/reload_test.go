@@ -53,14 +53,14 @@ func (f *fixture) later(d time.Duration) string {
 func TestChangedFileIsReadAgain(t *testing.T) {
 	f := newFixture(t)
 	f.write("two")
-	require.Equal(t, "one", f.later(interval/2), "at most once a second")
-	require.Equal(t, "two", f.later(interval/2))
+	require.Equal(t, "one", f.later(Interval/2), "at most once a second")
+	require.Equal(t, "two", f.later(Interval/2))
 	require.Equal(t, 1, strings.Count(f.log.String(), "file read again"))
 
 	// A new file in its place, as secrets are rotated.
 	require.NoError(t, os.WriteFile(f.file+".new", []byte("six"), 0o600))
 	require.NoError(t, os.Rename(f.file+".new", f.file))
-	require.Equal(t, "six", f.later(interval))
+	require.Equal(t, "six", f.later(Interval))
 }
 
 // Two writes within one tick of the file system's clock leave one time of
@@ -73,30 +73,30 @@ func TestSecondWriteOfTheSameInstantIsSeen(t *testing.T) {
 	f.value.looked = f.clock
 	f.write("two")
 	require.NoError(t, os.Chtimes(f.file, time.Time{}, info.ModTime()))
-	require.Equal(t, "two", f.later(interval))
+	require.Equal(t, "two", f.later(Interval))
 }
 
 func TestBadFileChangesNothing(t *testing.T) {
 	f := newFixture(t)
 	f.write("bad\x1b")
 	for range 5 {
-		require.Equal(t, "one", f.later(interval))
+		require.Equal(t, "one", f.later(Interval))
 	}
 	require.Equal(t, 1, strings.Count(f.log.String(), "refused"), "%s", &f.log)
 	require.NoError(t, os.Remove(f.file))
 	for range 5 {
-		require.Equal(t, "one", f.later(interval))
+		require.Equal(t, "one", f.later(Interval))
 	}
 	require.Equal(t, 2, strings.Count(f.log.String(), "refused"), "%s", &f.log)
 	f.write("one")
-	require.Equal(t, "one", f.later(interval))
+	require.Equal(t, "one", f.later(Interval))
 	require.NoError(t, os.Remove(f.file))
-	require.Equal(t, "one", f.later(interval))
+	require.Equal(t, "one", f.later(Interval))
 	require.Equal(t, 3, strings.Count(f.log.String(), "refused"), "gone again: %s", &f.log)
 	f.write("two")
-	require.Equal(t, "two", f.later(interval))
-	f.write(strings.Repeat("x", MaxBytes+1))
-	require.Equal(t, "two", f.later(interval))
+	require.Equal(t, "two", f.later(Interval))
+	f.write(strings.Repeat("x", maxBytes+1))
+	require.Equal(t, "two", f.later(Interval))
 	require.Contains(t, f.log.String(), "more than")
 }
 

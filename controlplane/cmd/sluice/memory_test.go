@@ -1,0 +1,81 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const mostResident = 500 << 20
+
+// hostile are policies of nearly 1 MiB that are dear to read.
+func hostile() []string {
+	const size = 1<<20 - 1000
+	fill := func(begin, item, end string) string {
+		return begin + strings.Repeat(item, (size-len(begin)-len(end))/len(item)) + end
+	}
+	valid := "version: 1\nrules:\n"
+	for i := range 10000 {
+		valid += fmt.Sprintf("  - {name: rule-%d, key: [{header: x-user-%d}, client_ip], limits: [%d/1s, %d/1m]}\n", i, i, i, i)
+	}
+	return []string{
+		valid, strings.ReplaceAll(valid, "rule-", "other-"),
+		fill("version: 1\nrules: [", "1,", "1]\n"),
+		fill("version: 1\nrules: [", "{},", "{}]\n"),
+		fill("version: 1\nrules: [{", "a: 1,", "b: 1}]\n"),
+		fill("version: 1\nrules: [{name: a, limits: [", "1/1s,", "1/1s]}]\n"),
+		fill(`{"version":1,"rules":[`, `{"name":"a","limits":[]},`, `{"name":"a","limits":[]}]}`),
+		fill("version: 1\ndomain: \"", "\\u0041", "\"\nrules: []\n"),
+	}
+}
+
+// 100 callers at once, each with 1 MiB.
+func TestParallelPoliciesAreBoundedInMemory(t *testing.T) {
+	s := startServe(t, t.TempDir())
+	texts := hostile()
+	codes, retries := make([]int, 100), make([]string, 100)
+	var wg sync.WaitGroup
+	for i := range codes {
+		wg.Go(func() {
+			response, err := http.Post(s.url+"/v1/policies", "application/yaml", strings.NewReader(texts[i%len(texts)]))
+			if err != nil {
+				return // refused before it had sent all
+			}
+			_, _ = io.Copy(io.Discard, response.Body)
+			_ = response.Body.Close()
+			codes[i], retries[i] = response.StatusCode, response.Header.Get("Retry-After")
+		})
+	}
+	wg.Wait()
+	for i, code := range codes {
+		require.Contains(t, []int{0, http.StatusCreated, http.StatusUnprocessableEntity, http.StatusServiceUnavailable}, code)
+		require.Equal(t, code == http.StatusServiceUnavailable, retries[i] != "")
+	}
+	require.Contains(t, codes, http.StatusUnprocessableEntity)
+	require.Contains(t, codes, http.StatusServiceUnavailable)
+	peak := resident(t, s.process.Pid, "VmHWM")
+	t.Logf("at most %d MiB, %d MiB afterwards", peak>>20, resident(t, s.process.Pid, "VmRSS")>>20)
+	require.Less(t, peak, mostResident)
+	_, err := s.apply("version: 1\nrules: []\n")
+	require.NoError(t, err, "it goes on serving")
+}
+
+// resident reads a process's memory.
+func resident(t *testing.T, pid int, field string) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(t, err)
+	m := regexp.MustCompile(field + `:\s+(\d+) kB`).FindSubmatch(text)
+	require.NotNil(t, m)
+	kb, err := strconv.Atoi(string(m[1]))
+	require.NoError(t, err)
+	return kb << 10
+}

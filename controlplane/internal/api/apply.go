@@ -1,0 +1,199 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const (
+	// defaultFile names a policy that came without a file name.
+	defaultFile = "policy.yaml"
+	// largePolicy is the size from which the memory of reading one is worth
+	// giving back to the system at once.
+	largePolicy = 128 << 10
+)
+
+// apply handles POST /v1/policies?file=NAME&wasm=PATH with the YAML as body.
+func (s *server) apply(w http.ResponseWriter, r *http.Request) {
+	d, err := draft(r)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	text, free, err := s.memory.read(w, r)
+	defer free()
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.Is(err, errBusy):
+		busy(w, err)
+		return
+	case errors.As(err, &tooLarge):
+		fail(w, http.StatusRequestEntityTooLarge,
+			fmt.Errorf("policy is larger than %d bytes (1 MiB), the most a policy may have", policy.MaxBytes))
+		return
+	case err != nil:
+		fail(w, http.StatusBadRequest, fmt.Errorf("read policy: %w", err))
+		return
+	}
+	d.YAML = text
+	s.change(w, r, func() (store.Draft, error) { return d, nil })
+}
+
+// draft reads what the URL says about a policy.
+func draft(r *http.Request) (store.Draft, error) {
+	query, err := readQuery(r, "file", "wasm")
+	if err != nil {
+		return store.Draft{}, err
+	}
+	d := store.Draft{File: cmp.Or(query.get("file"), defaultFile), Wasm: query.get("wasm")}
+	return d, errors.Join(checkFileName(d.File), CheckWasm(d.Wasm))
+}
+
+// rollback handles POST /v1/rollback/{revision}: a new revision with the
+// content and the binary of an old one.
+func (s *server) rollback(w http.ResponseWriter, r *http.Request) {
+	s.change(w, r, func() (store.Draft, error) {
+		number, err := s.number(r)
+		if err != nil {
+			return store.Draft{}, err
+		}
+		old, err := s.store.Get(r.Context(), number)
+		return store.Draft{File: old.File, Wasm: old.Wasm, RollbackOf: old.Number, YAML: old.YAML}, err
+	})
+}
+
+// change makes a draft the next revision and answers.
+func (s *server) change(w http.ResponseWriter, r *http.Request, draft func() (store.Draft, error)) {
+	applied, err := s.inTurn(r.Context(), draft)
+	var problems policy.Errors
+	var forbidden *forbiddenError
+	switch {
+	case err == nil:
+		answer(w, http.StatusCreated, applied)
+	case errors.As(err, &problems):
+		fail(w, http.StatusUnprocessableEntity, err)
+	case errors.As(err, &forbidden):
+		s.refuse(w, r, http.StatusForbidden, err)
+	default:
+		s.failNumber(w, r, err)
+	}
+}
+
+// inTurn judges, compares and appends drafts one at a time, so that the
+// revision that one is compared with is the one that it replaces, and so that
+// only one takes the memory of reading a policy, up to 200 times its size. The
+// answer is written afterwards: a caller that reads slowly holds nobody up.
+func (s *server) inTurn(ctx context.Context, draft func() (store.Draft, error)) (Applied, error) {
+	done, err := s.judging.take(ctx)
+	if err != nil {
+		return Applied{}, err
+	}
+	defer done()
+	d, err := draft()
+	if err != nil {
+		return Applied{}, err
+	}
+	if len(d.YAML) > largePolicy {
+		defer debug.FreeOSMemory()
+	}
+	return s.append(ctx, d)
+}
+
+func (s *server) append(ctx context.Context, d store.Draft) (Applied, error) {
+	p, doc, warnings, err := policyfile.Read(d.File, d.YAML)
+	if err != nil {
+		return Applied{}, err
+	}
+	d.JSON = policy.AppendJSON(nil, doc)
+	doc = nil // reading the current one needs the room
+	before, err := s.current(ctx)
+	if err != nil {
+		return Applied{}, err
+	}
+	if err := before.mayBecome(ctx, d, p); err != nil {
+		return Applied{}, err
+	}
+	changes := before.changes(p)
+	d.Audit = entry(ctx, before, d, p, changes)
+	revision, err := s.store.Append(ctx, d)
+	if err != nil {
+		return Applied{}, err
+	}
+	proxies := s.xds.Ledger().Connected()
+	s.log.Info("revision applied", "revision", revision.Number, "rollback_of", revision.RollbackOf, "who", d.Audit.Who,
+		"file", revision.File, "sha256", revision.SHA256, "wasm", revision.Wasm, "proxies", proxies)
+	return Applied{Summary: revision.Summary, Warnings: Problems(warnings), Proxies: proxies, Changes: changes}, nil
+}
+
+// current is the newest revision, as what replaces it is compared with it.
+type current struct {
+	revision store.Revision // Number 0 before the first
+	policy   *policy.Policy // nil where there is none, or none that this release reads
+}
+
+func (s *server) current(ctx context.Context) (current, error) {
+	list, err := s.store.History(ctx, 1)
+	if err != nil || len(list) == 0 {
+		return current{}, err
+	}
+	c := current{}
+	if c.revision, err = s.store.Get(ctx, list[0].Number); err != nil {
+		return current{}, err
+	}
+	if c.policy, _, _, err = policyfile.Read(c.revision.File, c.revision.YAML); err != nil {
+		s.log.Warn("compare with the revision before", "revision", c.revision.Number, "error", err)
+	}
+	return c, nil
+}
+
+// changes says what becomes of counters, nil where there is nothing to compare
+// with.
+func (c current) changes(after *policy.Policy) []Change {
+	if c.policy == nil {
+		return nil
+	}
+	return Changes(c.policy, after)
+}
+
+// mayBecome refuses a change of what the policy hands to others, unless an
+// admin makes it.
+func (c current) mayBecome(ctx context.Context, d store.Draft, after *policy.Policy) error {
+	switch {
+	case d.Wasm == "" && c.revision.Wasm != "":
+		return missing(ctx, access.Admin, fmt.Sprintf("to leave out the wasm path %s of revision %d", shown(c.revision.Wasm), c.revision.Number))
+	case d.Wasm != c.revision.Wasm:
+		return missing(ctx, access.Admin, fmt.Sprintf("to change the wasm path from %s to %s", orNone(c.revision.Wasm), shown(d.Wasm)))
+	case c.revision.Number > 0 && c.policy == nil:
+		return missing(ctx, access.Admin, fmt.Sprintf("to replace revision %d, whose manage section this release cannot read,", c.revision.Number))
+	case !sameManage(c.policy, after):
+		return missing(ctx, access.Admin, "to change the manage section")
+	}
+	return nil
+}
+
+func orNone(path string) string {
+	if path == "" {
+		return "none"
+	}
+	return shown(path)
+}
+
+func sameManage(before, after *policy.Policy) bool {
+	var old policy.Manage
+	if before != nil && before.Manage != nil {
+		old = *before.Manage
+	}
+	if after.Manage == nil {
+		return old == policy.Manage{}
+	}
+	return old == *after.Manage
+}

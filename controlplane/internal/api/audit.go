@@ -1,0 +1,121 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const (
+	// maxSummary bounds the text of an audit entry about a revision.
+	maxSummary = 1024
+
+	defaultAudit = 100
+	// MaxAudit is the most entries that one answer holds.
+	MaxAudit = 1000
+)
+
+// Audit answers GET /v1/audit.
+type Audit struct {
+	Entries []store.Entry `json:"entries"` // newest first
+}
+
+// audit handles GET /v1/audit?limit=N&before=ID.
+func (s *server) audit(w http.ResponseWriter, r *http.Request) {
+	query, err := readQuery(r, "limit", "before")
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	limit, err := query.number("limit", MaxAudit)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	before, err := query.number("before", math.MaxUint64)
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	if limit == 0 {
+		limit = defaultAudit
+	}
+	list, err := s.store.Audit(r.Context(), int(limit), before)
+	if err != nil {
+		s.failStore(w, r, err)
+		return
+	}
+	s.answerLarge(w, len(list)*2*maxSummary, Audit{Entries: list})
+}
+
+// entry says who makes a draft the next revision, and in short what changes.
+func entry(ctx context.Context, before current, d store.Draft, after *policy.Policy, changes []Change) store.Entry {
+	caller := access.FromContext(ctx)
+	e := store.Entry{Who: caller.Name, From: caller.Address, Action: "apply"}
+	var parts []string
+	if d.RollbackOf > 0 {
+		e.Action = "rollback"
+		parts = append(parts, fmt.Sprintf("to revision %d", d.RollbackOf))
+	}
+	parts = append(parts, lines(before.revision.YAML, d.YAML))
+	if before.revision.Wasm != d.Wasm {
+		parts = append(parts, fmt.Sprintf("wasm %s → %s", orNone(before.revision.Wasm), orNone(d.Wasm)))
+	}
+	if !sameManage(before.policy, after) {
+		parts = append(parts, "manage changed")
+	}
+	for _, change := range changes {
+		if !change.Keeps {
+			parts = append(parts, change.Text)
+		}
+	}
+	e.Text = shorten(parts)
+	return e
+}
+
+// lines counts the lines that only one of two texts has. Their order it does not
+// compare: that takes seconds where somebody means it to.
+func lines(before, after []byte) string {
+	if bytes.Equal(before, after) {
+		return "the same text"
+	}
+	surplus := map[string]int{}
+	for line := range bytes.Lines(after) {
+		surplus[string(line)]++
+	}
+	for line := range bytes.Lines(before) {
+		surplus[string(line)]--
+	}
+	added, removed := 0, 0
+	for _, n := range surplus {
+		added += max(n, 0)
+		removed += max(-n, 0)
+	}
+	if added+removed == 0 {
+		return "lines moved"
+	}
+	return fmt.Sprintf("%d lines added, %d removed", added, removed)
+}
+
+// shorten joins what fits and counts the rest.
+func shorten(parts []string) string {
+	var text strings.Builder
+	for i, part := range parts {
+		if text.Len()+len(part) > maxSummary {
+			fmt.Fprintf(&text, "; and %d more", len(parts)-i)
+			break
+		}
+		if i > 0 {
+			text.WriteString("; ")
+		}
+		text.WriteString(part)
+	}
+	return text.String()
+}

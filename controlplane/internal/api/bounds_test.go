@@ -1,0 +1,214 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+func TestTextFromOutsideIsChecked(t *testing.T) {
+	f := newFixture(t, "")
+	code, _ := f.do("POST", "/v1/policies", good)
+	require.Equal(t, http.StatusCreated, code)
+	wasm := func(path string) string { return "/v1/policies?wasm=" + url.QueryEscape(path) }
+	file := func(name string) string { return "/v1/policies?file=" + url.QueryEscape(name) }
+	long := strings.Repeat("x", 20000)
+	for _, tc := range []struct{ method, path, want string }{
+		{"POST", wasm("f.wasm"), `wasm path "f.wasm" is relative`},
+		{"POST", wasm("/" + strings.Repeat("x", maxWasm)), "wasm path has 4097 bytes, at most 4096 are allowed"},
+		{"POST", wasm("/a\n.wasm"), "bytes that cannot be printed"},
+		{"POST", wasm("/a\x1b[31m.wasm"), "bytes that cannot be printed"},
+		{"POST", wasm("/a\u202e.wasm"), "bytes that cannot be printed"},
+		{"POST", wasm("/a\xff.wasm"), "bytes that cannot be printed"},
+		{"POST", wasm("/a/../b.wasm"), `wasm path "/a/../b.wasm" is not clean: "/b.wasm" is the file it names`},
+		{"POST", wasm("//a.wasm"), "is not clean"},
+		{"POST", wasm("/a/"), "is not clean"},
+		{"POST", wasm("/"), "is not clean"},
+		{"POST", file("a\nb"), "file name has bytes that cannot be printed"},
+		{"POST", file("a\xff"), "file name has bytes that cannot be printed"},
+		{"POST", file(strings.Repeat("x", 256)), "file name has 256 bytes, at most 255 are allowed"},
+		{"POST", "/v1/policies?wasm=/a&wasm=/b", "parameter wasm is given 2 times"},
+		{"POST", "/v1/policies?wsam=/a", `no parameter "wsam" here`},
+		{"POST", "/v1/policies?wasm=%zz", "the query of the URL is malformed"},
+		{"POST", "/v1/policies?a;b", "the query of the URL is malformed"},
+		{"GET", "/v1/policies?limit=0", `limit "0" is not a number from 1`},
+		{"GET", "/v1/policies?limit=99999999999999999999", "is not a number from 1"},
+		{"GET", "/v1/policies?limit=+1", "is not a number from 1"},
+		{"GET", "/v1/audit?limit=1001", `limit "1001" is not a number from 1 to 1000`},
+		{"GET", "/v1/audit?before=x", `before "x" is not a number from 1`},
+		{"GET", "/v1/policies/99999999999999999999", "is not a revision"},
+		{"GET", "/v1/policies/" + long, "is not a revision"},
+		{"GET", "/v1/revisions/1/wait?timeout=" + long, "is not a duration"},
+		{"GET", "/v1/policies?" + long + "=1", "no parameter"},
+	} {
+		code, text := f.do(tc.method, tc.path, good)
+		require.Equal(t, http.StatusBadRequest, code, "%s: %s", tc.path, text)
+		var e Error
+		f.decode(text, &e)
+		require.Contains(t, e.Error, tc.want, tc.path)
+		require.Less(t, len(text), 400, "an answer does not repeat all it was sent")
+	}
+	code, text := f.do("GET", "/"+long, "")
+	require.Equal(t, http.StatusNotFound, code)
+	require.Less(t, len(text), 400)
+	list, err := f.store.History(t.Context(), 0)
+	require.NoError(t, err)
+	require.Len(t, list, 1, "nothing that was refused is stored")
+	require.NoError(t, CheckWasm("/"+strings.Repeat("x", maxWasm-1)))
+	require.NoError(t, CheckWasm("/opt/filter é 2.wasm"))
+}
+
+// A caller holds room for what it has sent and gives it back in any case.
+func TestBodiesHoldRoomForWhatTheyHave(t *testing.T) {
+	m := newMemory()
+	read := func(body io.Reader) (int, error) {
+		text, free, err := m.read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", body))
+		free()
+		return len(text), err
+	}
+	for _, size := range []int{0, 1, uncounted - 1, uncounted, uncounted + 1, policy.MaxBytes - 1, policy.MaxBytes} {
+		n, err := read(bytes.NewReader(make([]byte, size)))
+		require.NoError(t, err, "%d", size)
+		require.Equal(t, size, n)
+	}
+	var tooLarge *http.MaxBytesError
+	_, err := read(bytes.NewReader(make([]byte, policy.MaxBytes+1)))
+	require.ErrorAs(t, err, &tooLarge)
+	_, err = read(io.MultiReader(strings.NewReader("x"), brokenReader{}))
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+
+	free, err := m.take(maxHeld - 2*uncounted)
+	require.NoError(t, err)
+	n, err := read(bytes.NewReader(make([]byte, 2*uncounted-1)))
+	require.NoError(t, err)
+	require.Equal(t, 2*uncounted-1, n)
+	full, err := m.take(2 * uncounted)
+	require.NoError(t, err)
+	n, err = read(bytes.NewReader(make([]byte, uncounted-1)))
+	require.NoError(t, err, "a small one is always read")
+	require.Equal(t, uncounted-1, n)
+	full()
+	_, err = read(bytes.NewReader(make([]byte, 2*uncounted+1)))
+	require.ErrorIs(t, err, errBusy)
+	free()
+	_, err = m.take(maxHeld)
+	require.NoError(t, err, "all is given back")
+}
+
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func TestTurn(t *testing.T) {
+	judging := newTurn()
+	done, err := judging.take(t.Context())
+	require.NoError(t, err)
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	for range 10 { // either case of the select may come first
+		_, err = judging.take(gone)
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	done()
+	for range 10 {
+		_, err = judging.take(gone)
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	done, err = judging.take(t.Context())
+	require.NoError(t, err, "no turn is lost")
+	done()
+}
+
+// Where there is no room, callers are told when to come again.
+func TestNoRoom(t *testing.T) {
+	f := newFixture(t, "")
+	code, _ := f.do("POST", "/v1/policies", good)
+	require.Equal(t, http.StatusCreated, code)
+	f.proxy("e1", func(int) bool { return true })
+	free, err := f.server.memory.take(maxHeld)
+	require.NoError(t, err)
+	large := good + strings.Repeat("# padding\n", uncounted/10)
+	all := map[string]string{"/v1/policies": "POST", "/v1/policies?limit=1": "GET", "/v1/policies/1": "GET", "/v1/status": "GET", "/v1/audit": "GET"}
+	for path, method := range all {
+		request, err := http.NewRequestWithContext(t.Context(), method, f.url+path, strings.NewReader(large))
+		require.NoError(t, err)
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, http.StatusServiceUnavailable, response.StatusCode, path)
+		require.Equal(t, retryAfter, response.Header.Get("Retry-After"))
+	}
+	code, _ = f.do("GET", "/healthz", "")
+	require.Equal(t, http.StatusOK, code)
+	code, _ = f.do("POST", "/v1/policies", good)
+	require.Equal(t, http.StatusCreated, code, "a policy of common size still gets in")
+	free()
+	for path, method := range all {
+		code, text := f.do(method, path, large)
+		require.Less(t, code, 300, text)
+	}
+}
+
+// A caller that has gone while it waited for its turn changes nothing.
+func TestWorkForACallerThatHasGoneStops(t *testing.T) {
+	f := newFixture(t, "")
+	s := f.server
+	holds := func() bool {
+		free, err := s.memory.take(maxHeld)
+		if err == nil {
+			free()
+		}
+		return err != nil
+	}
+	done, err := s.judging.take(t.Context())
+	require.NoError(t, err)
+	ctx, leave := context.WithCancel(t.Context())
+	sent := make(chan struct{})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) }})
+	large := good + strings.Repeat("# padding\n", uncounted/10)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/policies", strings.NewReader(large))
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		response, err := http.DefaultClient.Do(request)
+		if err == nil {
+			err = response.Body.Close()
+		}
+		ended <- err
+	}()
+	<-sent
+	leave()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.Eventually(t, func() bool { return !holds() }, 20*time.Second, time.Millisecond, "its room is free again")
+	done()
+	list, err := f.store.History(t.Context(), 0)
+	require.NoError(t, err)
+	require.Empty(t, list)
+}
+
+// Callers that send slowly do not keep others from their turn.
+func TestSlowSendersHoldNobodyUp(t *testing.T) {
+	f := newFixture(t, "")
+	address := strings.TrimPrefix(f.url, "http://")
+	for range 50 {
+		c, err := net.Dial("tcp", address)
+		require.NoError(t, err)
+		defer c.Close()
+		_, err = io.WriteString(c, "POST /v1/policies HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nversion: 1\n")
+		require.NoError(t, err)
+	}
+	code, text := f.do("POST", "/v1/policies", good)
+	require.Equal(t, http.StatusCreated, code, text)
+}

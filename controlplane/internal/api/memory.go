@@ -1,0 +1,112 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const (
+	// maxHeld bounds the policies that are held for callers: bodies that come
+	// in or wait to be judged, and answers that go out.
+	maxHeld = 64 << 20
+	// maxTurnWait is how long a request waits to be judged.
+	maxTurnWait = 10 * time.Second
+	// retryAfter is what a caller is told that finds no room, in seconds.
+	retryAfter = "2"
+
+	// uncounted is what each body may have without counting, so that senders of
+	// large ones do not keep out a policy of common size.
+	uncounted = 16 << 10
+)
+
+// errBusy says that there is no room or no time for a request now.
+var errBusy = errors.New("the server is busy with other policies")
+
+// busy answers 503.
+func busy(w http.ResponseWriter, err error) {
+	w.Header().Set("Retry-After", retryAfter)
+	fail(w, http.StatusServiceUnavailable, fmt.Errorf("%w: try again in %s s", err, retryAfter))
+}
+
+// memory counts the bytes held for callers.
+type memory struct{ held *semaphore.Weighted }
+
+func newMemory() *memory { return &memory{semaphore.NewWeighted(maxHeld)} }
+
+// take sets bytes apart until free is called, or returns errBusy.
+func (m *memory) take(bytes int) (free func(), err error) {
+	if !m.held.TryAcquire(int64(bytes)) {
+		return nil, errBusy
+	}
+	return func() { m.held.Release(int64(bytes)) }, nil
+}
+
+// answerLarge answers with a body of about so many bytes as JSON. A caller that
+// reads slowly keeps all of it waiting, so it counts until it is written.
+func (s *server) answerLarge(w http.ResponseWriter, bytes int, body any) {
+	free, err := s.memory.take(min(bytes, maxHeld))
+	if err != nil {
+		busy(w, err)
+		return
+	}
+	defer free()
+	answer(w, http.StatusOK, body)
+}
+
+// read reads a body of at most policy.MaxBytes. A slow caller holds room for
+// about what it has sent, never for what it could send. Call free in any case.
+func (m *memory) read(w http.ResponseWriter, r *http.Request) (text []byte, free func(), err error) {
+	body := http.MaxBytesReader(w, r.Body, policy.MaxBytes)
+	text = make([]byte, 0, uncounted)
+	taken := 0
+	free = func() { m.held.Release(int64(taken)) }
+	for {
+		if len(text) == cap(text) {
+			size := min(2*cap(text), policy.MaxBytes+1)
+			if !m.held.TryAcquire(int64(size - taken)) {
+				return nil, free, errBusy
+			}
+			taken = size
+			text = append(make([]byte, 0, size), text...)
+		}
+		n, err := body.Read(text[len(text):cap(text)])
+		text = text[:len(text)+n]
+		if errors.Is(err, io.EOF) {
+			return text, free, nil
+		}
+		if err != nil {
+			return nil, free, err
+		}
+	}
+}
+
+// turn lets one caller at a time go on.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+// take waits for the turn until the caller has gone or too long.
+func (t turn) take(ctx context.Context) (free func(), err error) {
+	timeout := time.NewTimer(maxTurnWait)
+	defer timeout.Stop()
+	select {
+	case t <- struct{}{}:
+		if err := ctx.Err(); err != nil {
+			<-t
+			return nil, err
+		}
+		return func() { <-t }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-timeout.C:
+		return nil, errBusy
+	}
+}

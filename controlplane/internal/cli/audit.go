@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
+
+type auditOptions struct {
+	clientOptions
+	output output
+	limit  int
+}
+
+func newAuditCommand() *cobra.Command {
+	var o auditOptions
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "List who changed what, the newest first",
+		Long: `List the changes that the control plane has stored: who made each, from which
+address, when, and in short what changed. It keeps 10,000 entries.`,
+		Example: `  sluice audit
+  sluice audit --limit 5
+  sluice audit --limit 0 --output json   # all of them`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return audit(cmd, o) },
+	}
+	o.AddFlags(cmd)
+	o.output.AddFlags(cmd)
+	cmd.Flags().IntVar(&o.limit, "limit", 20, "how many to list at most, 0 for all")
+	return cmd
+}
+
+func audit(cmd *cobra.Command, o auditOptions) error {
+	if o.limit < 0 {
+		return usageError(fmt.Errorf("--limit %d is negative", o.limit), "give 0 for all")
+	}
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	a, err := c.audit(cmd, o.limit)
+	if err != nil {
+		return err
+	}
+	if o.output == outputJSON {
+		return printJSON(cmd.OutOrStdout(), a)
+	}
+	if len(a.Entries) == 0 {
+		fmt.Fprintln(cmd.OutOrStdout(), "nothing has been changed yet")
+		return nil
+	}
+	rows := [][]string{{"ID", "AT", "WHO", "FROM", "ACTION", "REVISION", "WHAT", "OUTCOME"}}
+	for _, e := range a.Entries {
+		rows = append(rows, []string{
+			number(e.ID), moment(e.At), cmp.Or(e.Who, "anyone"), e.From, e.Action, number(e.Revision), e.Text, e.Outcome,
+		})
+	}
+	return printTable(cmd.OutOrStdout(), rows)
+}
+
+// audit reads the newest entries, all of them if limit is 0, page by page.
+func (c *client) audit(cmd *cobra.Command, limit int) (api.Audit, error) {
+	all := api.Audit{Entries: []store.Entry{}}
+	query := url.Values{}
+	for {
+		size := api.MaxAudit
+		if limit > 0 {
+			size = min(size, limit-len(all.Entries))
+		}
+		query.Set("limit", strconv.Itoa(size))
+		var page api.Audit
+		if err := c.call(cmd.Context(), http.MethodGet, "/v1/audit", query, nil, &page); err != nil {
+			return all, err
+		}
+		all.Entries = append(all.Entries, page.Entries...)
+		if len(page.Entries) < size || len(all.Entries) == limit {
+			return all, nil
+		}
+		query.Set("before", strconv.FormatUint(page.Entries[len(page.Entries)-1].ID, 10))
+	}
+}

@@ -1,0 +1,148 @@
+package cli
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/reload"
+)
+
+// guard is what callers of serve's two listeners must bring. Its files are
+// read again when they change.
+type guard struct {
+	http     *tls.Config                               // nil = plain text
+	xds      *tls.Config                               // nil = plain text
+	identify func(*http.Request) (access.Caller, bool) // nil = anyone may call
+}
+
+// guard reads the files that the flags name and warns of what is open.
+func (o *listenOptions) guard(log *slog.Logger) (guard, error) {
+	if err := o.check(); err != nil {
+		return guard{}, err
+	}
+	open, err := o.open()
+	if err != nil {
+		return guard{}, err
+	}
+	for _, a := range open {
+		log.Warn("INSECURE: "+a.flag+" "+a.address+" is open: "+a.danger, "hint", a.hint)
+	}
+	var g guard
+	var gate access.Gate
+	if o.httpClientCA != "" {
+		pool, err := openAuthorities(log, "--http-client-ca", o.httpClientCA)
+		if err != nil {
+			return guard{}, err
+		}
+		gate.ClientCAs = pool.Get
+	}
+	if o.access != "" {
+		list, err := o.openAccess(log)
+		if err != nil {
+			return guard{}, err
+		}
+		gate.List = list.Get
+		g.identify = gate.Identify
+	}
+	if o.tlsCert == "" {
+		return g, nil
+	}
+	pair, err := openCertificate(log, o.tlsCert, o.tlsKey)
+	if err != nil {
+		return guard{}, err
+	}
+	g.http = serverTLS(pair, gate.ClientCAs, tls.VerifyClientCertIfGiven, "h2", "http/1.1")
+	g.xds = serverTLS(pair, nil, tls.NoClientCert, "h2")
+	if o.xdsClientCA != "" {
+		pool, err := openAuthorities(log, "--xds-client-ca", o.xdsClientCA)
+		if err != nil {
+			return guard{}, err
+		}
+		g.xds = serverTLS(pair, pool.Get, tls.RequireAndVerifyClientCert, "h2")
+	}
+	return g, nil
+}
+
+func (o *listenOptions) openAccess(log *slog.Logger) (*reload.Value[*access.List], error) {
+	list, err := reload.Open(log, func(contents [][]byte) (*access.List, error) {
+		list, err := access.Parse(o.access, contents[0])
+		if err == nil && list.MapsCertificates() && o.httpClientCA == "" {
+			err = fmt.Errorf("%s gives roles to certificates, and without --http-client-ca none is asked for", o.access)
+		}
+		return list, err
+	}, o.access)
+	if err != nil {
+		return nil, fmt.Errorf("read --access: %w", err)
+	}
+	return list, nil
+}
+
+// openCertificate reads the server's certificate. It refuses one that is not
+// valid now, at the start and when it is read again.
+func openCertificate(log *slog.Logger, cert, key string) (*reload.Value[*tls.Certificate], error) {
+	pair, err := reload.Open(log, func(contents [][]byte) (*tls.Certificate, error) {
+		pair, err := tls.X509KeyPair(contents[0], contents[1])
+		if err != nil {
+			return nil, err
+		}
+		if now := time.Now(); now.After(pair.Leaf.NotAfter) || now.Before(pair.Leaf.NotBefore) {
+			return nil, fmt.Errorf("%s is valid only from %s to %s", cert, moment(pair.Leaf.NotBefore), moment(pair.Leaf.NotAfter))
+		}
+		return &pair, nil
+	}, cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("read server certificate: %w", err)
+	}
+	return pair, nil
+}
+
+func openAuthorities(log *slog.Logger, flag, file string) (*reload.Value[*x509.CertPool], error) {
+	pool, err := reload.Open(log, func(contents [][]byte) (*x509.CertPool, error) {
+		return parsePool(file, contents[0])
+	}, file)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", flag, err)
+	}
+	return pool, nil
+}
+
+// parsePool reads certificates in PEM.
+func parsePool(file string, text []byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, errors.New(file + " holds no PEM certificate")
+	}
+	return pool, nil
+}
+
+// serverTLS makes the configuration of a listener, with the certificate and
+// the authorities as they are at each handshake. Sessions are not resumed: each
+// connection shows its certificate anew.
+func serverTLS(pair *reload.Value[*tls.Certificate], clientCAs func() *x509.CertPool, auth tls.ClientAuthType, protocols ...string) *tls.Config {
+	config := &tls.Config{
+		MinVersion:             tls.VersionTLS12,
+		NextProtos:             protocols,
+		SessionTicketsDisabled: true,
+		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.Get(), nil },
+	}
+	if clientCAs == nil {
+		return config
+	}
+	config.ClientAuth = auth
+	return &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		NextProtos:     protocols,
+		GetCertificate: config.GetCertificate,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			now := config.Clone()
+			now.ClientCAs = clientCAs()
+			return now, nil
+		},
+	}
+}
