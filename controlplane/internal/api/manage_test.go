@@ -252,38 +252,6 @@ func form2(form url.Values, without string) url.Values {
 	return f
 }
 
-func TestCountersNeedRoles(t *testing.T) {
-	m := newManagedFixture(t)
-	for _, op := range manage.Operations {
-		for _, role := range []access.Role{access.Read, access.Apply, access.Admin} {
-			m.caller.Role = role
-			form := url.Values{"rule": {"r"}}
-			if op.Name == "set" {
-				form.Set("n", "0")
-			}
-			code := 200
-			if op.Changes && role < access.Admin {
-				code = 403
-			}
-			var c Counters
-			m.counters(op.Name, form, code, &c)
-		}
-	}
-	for _, name := range []string{"hit", "inc", "set", "reset", "clean"} {
-		require.True(t, func() bool {
-			for _, op := range manage.Operations {
-				if op.Name == name {
-					return op.Changes
-				}
-			}
-			return false
-		}(), name)
-	}
-	m.caller.Role = 0
-	got, _ := m.do("POST", "/v1/explain", `{}`)
-	require.Equal(t, 403, got)
-}
-
 // Each bad request has one clear error, which has no key in it.
 func TestBadCounters(t *testing.T) {
 	m := newManagedFixture(t)

@@ -92,7 +92,7 @@ func (r *Rules) check(u *url.URL) error {
 		return outside(u.Host)
 	}
 	if u.Scheme == "http" && !r.Insecure && !isLoopback(host) {
-		return &Failure{"refuse to send the token to " + u.Host + " without TLS", tlsHint}
+		return &Failure{"refuse to send the token to " + u.Host + " without TLS", r.tlsHint()}
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (r *Rules) checkDialled(u *url.URL, at netip.AddrPort) error {
 	case r.Allow != nil && !r.Allow.holds(u.Hostname(), ip):
 		return outside(what)
 	case u.Scheme == "http" && !r.Insecure && !ip.IsLoopback():
-		return &Failure{"refuse to send the token without TLS: " + what, tlsHint}
+		return &Failure{"refuse to send the token without TLS: " + what, r.tlsHint()}
 	case slices.ContainsFunc(r.Own, func(own netip.AddrPort) bool { return own.Port() == at.Port() && isAt(own.Addr().Unmap(), ip) }):
 		return &Failure{what + " is where sluice serve itself listens", addressHint}
 	}
@@ -121,10 +121,14 @@ func outside(what string) error {
 	return &Failure{what + " is outside what serve may ask", "serve --manage-allow lists the networks and names of management listeners"}
 }
 
-const (
-	addressHint = "sluice.manage in the node's metadata names the management listener: IP:PORT, or https://HOST:PORT"
-	tlsHint     = "render envoy --manage-cert and --manage-key give the management listener TLS"
-)
+const addressHint = "sluice.manage in the node's metadata names the management listener: IP:PORT, or https://HOST:PORT"
+
+func (r *Rules) tlsHint() string {
+	if r.Allow == nil {
+		return "use https, ask on the proxy's own machine, or trust the network with --insecure"
+	}
+	return "render envoy --manage-cert and --manage-key give the management listener TLS"
+}
 
 // isAt reports whether a listener takes connections to the address.
 func isAt(listener, ip netip.Addr) bool {
