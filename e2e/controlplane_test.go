@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 // controlPlane is one `sluice serve`.
 type controlPlane struct {
 	data, xds, http string
+	flags           []string // more of serve's
 	log             *output
 	cmd             *exec.Cmd
 }
@@ -40,7 +42,10 @@ func newControlPlane(t *testing.T, dir string) *controlPlane {
 func (c *controlPlane) start(t *testing.T) {
 	t.Helper()
 	c.log = &output{}
-	c.cmd = exec.Command(built.sluice, "serve", "--data", c.data, "--xds", c.xds, "--http", c.http)
+	tokenFile := filepath.Join(filepath.Dir(c.data), "token")
+	require.NoError(t, os.WriteFile(tokenFile, []byte(token+"\n"), 0o600))
+	args := []string{"serve", "--data", c.data, "--xds", c.xds, "--http", c.http, "--manage-token-file", tokenFile}
+	c.cmd = exec.Command(built.sluice, append(args, c.flags...)...)
 	c.cmd.Stderr = c.log
 	require.NoError(t, c.cmd.Start())
 	eventually(t, 30*time.Second, "serve to answer", func() bool {

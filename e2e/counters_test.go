@@ -29,7 +29,7 @@ type counters struct {
 func (c *controlPlane) counters(t *testing.T, args ...string) (report counters) {
 	t.Helper()
 	args = append([]string{"counters"}, args...)
-	args = append(args, "--server", c.url(), "--manage-token-file", file(t, "token", "test\n"), "--output", "json")
+	args = append(args, "--server", c.url(), "--output", "json")
 	text, errs, exit := sluice(t, args...)
 	require.NoError(t, json.Unmarshal([]byte(text), &report), "%s%s", text, errs)
 	require.Equal(t, report.Failed > 0, exit != 0, errs)

@@ -18,7 +18,7 @@ func (p *proxy) explain(t *testing.T, args ...string) (answer struct {
 	}
 }) {
 	t.Helper()
-	token := file(t, "token", "test\n")
+	token := file(t, "token", token+"\n")
 	text, errs, exit := sluice(t, append([]string{"explain", "--output", "json", "--manage-token-file", token, "--proxy", "http://" + p.address + "/.sluice/"}, args...)...)
 	require.Zero(t, exit, errs)
 	var report struct{ Proxies []json.RawMessage }

@@ -130,7 +130,7 @@ func TestFieldManage(t *testing.T) {
 		} {
 			s.apply(t, "version: 1\n"+c.manage+"rules: [{name: r, limits: [1000/"+far+"]}]\n")
 			for path, want := range map[string]int{"/test/": c.test, "/another/": c.another} {
-				res, body := s.get(t, path+"counters/stats", ":method", "POST", "authorization", "Bearer test")
+				res, body := s.get(t, path+"counters/stats", ":method", "POST", "authorization", bearer)
 				require.Equal(t, want, res.StatusCode, "%s%s", c.manage, path)
 				if want == allowed {
 					require.Equal(t, body == "hello\n", res.Header.Get("x-upstream") != "")

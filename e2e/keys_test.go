@@ -128,7 +128,7 @@ rules:
 			{allowed, "/missing", []string{"cookie", "b=1"}},
 		})
 		get := func(key string) (int, string) {
-			res, body := s.get(t, "/.sluice/counters/get?rule=first&key="+key, ":method", "POST", "authorization", "Bearer test")
+			res, body := s.get(t, "/.sluice/counters/get?rule=first&key="+key, ":method", "POST", "authorization", bearer)
 			return res.StatusCode, body
 		}
 		status, body := get("header:x-api-key%3Dgold-1")
@@ -172,7 +172,7 @@ rules:
 		_, port, err := net.SplitHostPort(s.address)
 		require.NoError(t, err)
 		for rule, key := range map[string]string{"size": "0", "port": port} {
-			_, body := s.get(t, "/.sluice/counters/get?rule="+rule+"&key="+key, ":method", "POST", "authorization", "Bearer test")
+			_, body := s.get(t, "/.sluice/counters/get?rule="+rule+"&key="+key, ":method", "POST", "authorization", bearer)
 			require.Contains(t, body, `{"value":1,`, "a number is text in a key: %s", rule)
 		}
 	})

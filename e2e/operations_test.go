@@ -48,7 +48,7 @@ func (p *proxy) tryOperate(op, query string) (answer operation, err error) {
 		return answer, err
 	}
 	r.Close = true
-	r.Header.Set("authorization", "Bearer test")
+	r.Header.Set("authorization", bearer)
 	res, err := http.DefaultTransport.RoundTrip(r)
 	if err != nil {
 		return answer, err

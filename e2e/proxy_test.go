@@ -37,6 +37,8 @@ type proxyOptions struct {
 	workers  int    // default: the constant
 	manage   string // address of a listener for management requests, of an Envoy
 	edit     func(bootstrap []byte) []byte
+
+	manageCert, manageKey string // of that listener; default: plain text
 }
 
 // start starts a proxy for this test alone and waits until it serves.
@@ -106,6 +108,9 @@ func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *p
 	}
 	if o.manage != "" {
 		args = append(args, "--manage", o.manage)
+	}
+	if o.manageCert != "" {
+		args = append(args, "--manage-cert", o.manageCert, "--manage-key", o.manageKey)
 	}
 	bootstrap, errs, exit := sluice(t, args...)
 	require.Zero(t, exit, errs)

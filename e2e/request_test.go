@@ -104,15 +104,18 @@ rules:
 	})
 }
 
-// token is "test", and this its SHA-256.
-const tokenSHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+const (
+	token       = "operator-token-of-the-tests"
+	tokenSHA256 = "11371aff22562e1c8540b6417a2429007fbbdb4ae0ffda050503b3d77632e972"
+	bearer      = "Bearer " + token
+)
 
 func TestPeek(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, perUser("3/"+far)+"manage: {path: /.sluice/, token_sha256: "+tokenSHA256+"}\n")
 		s.get(t, "/", "x-user-id", "alice")
 		for range 2 {
-			res, body := s.get(t, "/.sluice/counters/peek?rule=per-user&key=alice&n=3", ":method", "POST", "authorization", "Bearer test")
+			res, body := s.get(t, "/.sluice/counters/peek?rule=per-user&key=alice&n=3", ":method", "POST", "authorization", bearer)
 			require.Equal(t, 200, res.StatusCode)
 			require.Equal(t, "application/json", res.Header.Get("content-type"))
 			require.Contains(t, body, `{"allowed":false,"denied_by":"per-user","retry_after_ns":`)
@@ -128,13 +131,13 @@ func TestPeek(t *testing.T) {
 			{401, "POST", "counters/peek?rule=per-user&key=alice", "Bearer nonsense", "bearer token"},
 			{401, "POST", "counters/peek?rule=per-user&key=alice", "Basic test", "bearer token"},
 			{401, "GET", "", "", "bearer token"},
-			{404, "POST", "", "Bearer test", "counters/peek"},
-			{405, "GET", "counters/peek?rule=per-user&key=alice", "Bearer test", "POST"},
-			{400, "POST", "counters/steal?rule=per-user&key=alice", "Bearer test", "unknown operation"},
-			{400, "POST", "counters/peek?rule=nobody&key=alice", "Bearer test", "no rule"},
-			{400, "POST", "counters/peek?rule=per-user", "Bearer test", "1 part, not 0"},
-			{400, "POST", "counters/peek?rule=per-user&key=alice&n=-1", "Bearer test", "n must be"},
-			{400, "POST", "counters/peek?rule=%zz", "Bearer test", "parse the query"},
+			{404, "POST", "", bearer, "counters/peek"},
+			{405, "GET", "counters/peek?rule=per-user&key=alice", bearer, "POST"},
+			{400, "POST", "counters/steal?rule=per-user&key=alice", bearer, "unknown operation"},
+			{400, "POST", "counters/peek?rule=nobody&key=alice", bearer, "no rule"},
+			{400, "POST", "counters/peek?rule=per-user", bearer, "1 part, not 0"},
+			{400, "POST", "counters/peek?rule=per-user&key=alice&n=-1", bearer, "n must be"},
+			{400, "POST", "counters/peek?rule=%zz", bearer, "parse the query"},
 		} {
 			res, body := s.get(t, "/.sluice/"+bad.path, ":method", bad.method, "authorization", bad.token)
 			require.Equal(t, bad.status, res.StatusCode, bad.path)

@@ -35,6 +35,8 @@ type BootstrapOptions struct {
 	Node     string // node id
 	Cluster  string // the node's cluster; default "sluice"
 	Manage   string // a listener of its own for management requests; empty = none
+	// ManageTLS is the certificate of that listener; nil = plain text.
+	ManageTLS *ServerTLS
 
 	XDS    string // the control plane; empty = the plugin is static
 	XDSTLS *ClientTLS
@@ -46,6 +48,10 @@ type ClientTLS struct {
 	CA        string
 	Cert, Key string // both or none
 }
+
+// ServerTLS is a listener's certificate: paths of PEM files on the proxy's
+// machine.
+type ServerTLS struct{ Cert, Key string }
 
 //go:embed bootstrap.yaml.tmpl
 var bootstrapText string
@@ -70,6 +76,14 @@ func Bootstrap(o BootstrapOptions) ([]byte, error) {
 			return nil, errors.New("render bootstrap: TLS needs the certificate authority of the control plane")
 		case (tls.Cert == "") != (tls.Key == ""):
 			return nil, errors.New("render bootstrap: a client certificate and its key go together")
+		}
+	}
+	if tls := o.ManageTLS; tls != nil {
+		switch {
+		case o.Manage == "":
+			return nil, errors.New("render bootstrap: a certificate for management requests, but no listener for them")
+		case tls.Cert == "" || tls.Key == "":
+			return nil, errors.New("render bootstrap: the management listener's certificate and its key go together")
 		}
 	}
 	view := bootstrapView{BootstrapOptions: o}
@@ -113,6 +127,14 @@ type bootstrapView struct {
 	ListenAt, UpstreamAt, AdminAt *address
 	ManageAt, XDSAt               *address // nil where there is none
 	Filter                        string   // typed_config of the plugin, YAML
+}
+
+// Announced is the management address as the control plane gets it.
+func (v bootstrapView) Announced() string {
+	if v.ManageTLS != nil {
+		return "https://" + v.Manage
+	}
+	return v.Manage
 }
 
 // FilterName is the HTTP filter's name, which is also that of the resource it

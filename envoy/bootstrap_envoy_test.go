@@ -77,7 +77,7 @@ func selfSigned(t *testing.T) (certificateFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	certificate := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	certificate := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
 	signed, err := x509.CreateCertificate(rand.Reader, certificate, certificate, key.Public(), key)
 	require.NoError(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
@@ -145,6 +145,8 @@ func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	shapes := map[string]envoy.BootstrapOptions{"static": base}
 	base.Manage = "127.0.0.1:0"
 	shapes["manage"] = base
+	base.ManageTLS = &envoy.ServerTLS{Cert: certificate, Key: key}
+	shapes["manage with TLS"] = base
 	base.XDS, base.Upstream = "127.0.0.1:18000", "[::1]:8080"
 	shapes["xds"] = base
 	base.XDSTLS = tls

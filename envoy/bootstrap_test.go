@@ -29,8 +29,9 @@ var bootstraps = map[string]BootstrapOptions{
 	"xds-manage-tls": {
 		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm", VMID: "shop", Policy: []byte(somePolicy)},
 		Listen: "127.0.0.1:10000", Upstream: "[::1]:8080", Admin: "127.0.0.1:9901",
-		XDS: "control.example.com:18000", Node: "edge: 1", Cluster: "edge", Manage: "127.0.0.1:9902",
-		XDSTLS: &ClientTLS{CA: "/etc/sluice/ca.pem", Cert: "/etc/sluice/edge, 1.pem", Key: "/etc/sluice/edge.key"},
+		XDS: "control.example.com:18000", Node: "edge: 1", Cluster: "edge", Manage: "10.0.0.1:9902",
+		ManageTLS: &ServerTLS{Cert: "/etc/sluice/manage.pem", Key: "/etc/sluice/manage.key"},
+		XDSTLS:    &ClientTLS{CA: "/etc/sluice/ca.pem", Cert: "/etc/sluice/edge, 1.pem", Key: "/etc/sluice/edge.key"},
 	},
 }
 
@@ -57,7 +58,15 @@ func TestBootstrap(t *testing.T) {
 			require.NoError(t, yaml.Unmarshal(got, &document))
 			require.Equal(t, o.Node, document.Node.ID)
 			require.Equal(t, o.Plugin.Wasm, document.Node.Metadata["sluice"]["wasm"])
-			require.Equal(t, o.Manage, document.Node.Metadata["sluice"]["manage"])
+			announced, port := o.Manage, ""
+			if o.Manage != "" {
+				port = "9902"
+			}
+			if o.ManageTLS != nil {
+				announced = "https://" + o.Manage
+			}
+			require.Equal(t, announced, document.Node.Metadata["sluice"]["manage"])
+			require.Equal(t, port, document.Node.Metadata["sluice"]["manage_port"])
 			require.Equal(t, o.Plugin.VMID, document.Node.Metadata["sluice"]["vm_id"])
 		})
 	}
@@ -80,6 +89,10 @@ func TestBootstrapRefuses(t *testing.T) {
 		"TLS without xds": {func(o *BootstrapOptions) { o.XDS, o.XDSTLS = "", &ClientTLS{CA: "a"} },
 			"TLS for the control plane, but no control plane"},
 		"TLS without CA": {func(o *BootstrapOptions) { o.XDSTLS = &ClientTLS{} }, "needs the certificate authority"},
+		"certificate without a listener": {func(o *BootstrapOptions) { o.ManageTLS = &ServerTLS{"a", "b"} },
+			"a certificate for management requests, but no listener for them"},
+		"half a certificate": {func(o *BootstrapOptions) { o.Manage, o.ManageTLS = "[::1]:1", &ServerTLS{Cert: "a"} },
+			"certificate and its key go together"},
 		"half a client certificate": {func(o *BootstrapOptions) { o.XDSTLS = &ClientTLS{CA: "a", Key: "b"} },
 			"a client certificate and its key go together"},
 	} {

@@ -119,8 +119,8 @@ func TestReadFull(t *testing.T) {
 			OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny,
 		}},
 		Manage: &policy.Manage{Path: "/.sluice/", Port: 9902, TokenSHA256: [32]byte{
-			0x9f, 0x86, 0xd0, 0x81, 0x88, 0x4c, 0x7d, 0x65, 0x9a, 0x2f, 0xea, 0xa0, 0xc5, 0x5a, 0xd0, 0x15,
-			0xa3, 0xbf, 0x4f, 0x1b, 0x2b, 0x0b, 0x82, 0x2c, 0xd1, 0x5d, 0x6c, 0x15, 0xb0, 0xf0, 0x0a, 0x08,
+			0x11, 0x37, 0x1a, 0xff, 0x22, 0x56, 0x2e, 0x1c, 0x85, 0x40, 0xb6, 0x41, 0x7a, 0x24, 0x29, 0x00,
+			0x7f, 0xbb, 0xdb, 0x4a, 0xe0, 0xff, 0xda, 0x05, 0x05, 0x03, 0xb3, 0xd7, 0x76, 0x32, 0xe9, 0x72,
 		}},
 	}, p)
 	require.Equal(t, "header:9:x-user-id,client_ip:24:56,client_ip:32:64,client_ip:32:64,host,method,path:0,path:0,path:2", p.Rules[0].KeyDefinition())
@@ -189,6 +189,7 @@ func TestReadErrors(t *testing.T) {
 		{"too long by a nanosecond", limits(`"1/366d1ns"`), []string{`rules[0].limits[0]: a window must be 1ms to 366d long, not 366d1ns`}},
 		{"negative period", limits(`"1/-5s"`), []string{`rules[0].limits[0]: invalid period in limit "1/-5s": write one such as "10/minute", "3 per 15 minutes" or "100/1h30m"`}},
 		{"unclosed literal", rule(`,"match":{"paths":["~\\Qa"]}`), []string{"rules[0].match.paths[0]: invalid regular expression \"\\\\Qa\": missing closing ) (the syntax is RE2)"}},
+		{"empty token", `{"version":1,"manage":{"path":"/m/","token_sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}`, []string{`manage.token_sha256: is the SHA-256 of an empty token: set TOKEN first`}},
 		{"token not told", `{"version":1,"manage":{"path":"/m/","token_sha256":"hunter2"}}`, []string{`manage.token_sha256: must be the SHA-256 of the token in quotes, 64 hexadecimal digits: printf %s "$TOKEN" | sha256sum`}},
 		{"all at once", `{"version":1,"domain":7,"rules":[{"name":"a","limits":[7,8]}]}`, []string{
 			`domain: must be text, not 7: put it in quotes`,

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -43,8 +45,15 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 	least := map[string]access.Role{
 		"POST /v1/policies": access.Apply, "GET /v1/policies": access.Read, "GET /v1/policies/{revision}": access.Read,
 		"POST /v1/rollback/{revision}": access.Apply, "GET /v1/revisions/{revision}/wait": access.Read,
-		"GET /v1/status": access.Read, "GET /v1/manage": access.Read, "GET /v1/audit": access.Read, "GET /metrics": access.Read, "GET /v1/backup": access.Admin,
+		"GET /v1/status": access.Read, "POST /v1/explain": access.Read, "GET /v1/audit": access.Read, "GET /metrics": access.Read, "GET /v1/backup": access.Admin,
 		"/": access.Read,
+	}
+	for _, op := range manage.Operations {
+		role := access.Admin
+		if slices.Contains([]string{"get", "peek", "stats", "expires-at"}, op.Name) {
+			role = access.Read
+		}
+		least["POST /v1/counters/"+op.Name] = role
 	}
 	for _, route := range f.server.routes() {
 		want, known := least[route.pattern]

@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -28,13 +29,15 @@ type Options struct {
 	// Identify tells who makes a request, false if nobody known does. Without
 	// it anyone may call and is an admin.
 	Identify func(*http.Request) (access.Caller, bool)
-	Log      *slog.Logger // default: nothing
+	Fleet    *manage.Fleet // how proxies are asked about counters; nil: they are not
+	Log      *slog.Logger  // default: nothing
 }
 
 type server struct {
 	store    store.Store
 	xds      *xds.Server
 	identify func(*http.Request) (access.Caller, bool)
+	fleet    *manage.Fleet
 	refusals *refusals
 	memory   *memory
 	judging  turn
@@ -51,7 +54,7 @@ func newServer(o Options) *server {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &server{
-		store: o.Store, xds: o.XDS, identify: o.Identify, refusals: newRefusals(o.Log),
+		store: o.Store, xds: o.XDS, identify: o.Identify, fleet: o.Fleet, refusals: newRefusals(o.Log),
 		memory: newMemory(), judging: newTurn(), log: o.Log,
 	}
 }

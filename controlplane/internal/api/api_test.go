@@ -390,3 +390,8 @@ func TestLoopbackTakesNoForeignNames(t *testing.T) {
 		require.Equal(t, http.StatusOK, host(guarded, name), name)
 	}
 }
+
+func decode(t *testing.T, text string, into any) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(text), into), text)
+}

@@ -47,6 +47,4 @@ func TestApplyOverAPolicyThatCannotBeRead(t *testing.T) {
 	f.json("POST", "/v1/policies", good, 201, &a)
 	require.Equal(t, uint64(2), a.Number)
 	require.Nil(t, a.Changes)
-	var m Management
-	f.json("GET", "/v1/manage", "", 200, &m)
 }

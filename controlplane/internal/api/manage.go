@@ -1,138 +1,203 @@
 package api
 
 import (
-	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
-// Management answers GET /v1/manage: where the connected proxies answer
-// management requests. The control plane never makes one: it knows the digest
-// of the token and not the token.
-type Management struct {
-	Proxies []ManagedProxy `json:"proxies"`
+// Counters answers POST /v1/counters/{operation}.
+type Counters struct {
+	Op      string       `json:"op"`
+	Proxies []manage.Row `json:"proxies"`
+	Failed  int          `json:"failed"`
+	Sum     *int64       `json:"sum,omitempty"` // of the values there are
 }
 
-// ManagedProxy has either a URL or a Problem.
-type ManagedProxy struct {
-	Node     string `json:"node"`
-	Revision uint64 `json:"revision,omitempty"` // what it runs
-	URL      string `json:"url,omitempty"`      // with the path of the policy it runs
-	Problem  string `json:"problem,omitempty"`  // why it cannot be asked
-	Hint     string `json:"hint,omitempty"`     // what to do about that
+// Explanations answers POST /v1/explain.
+type Explanations struct {
+	Proxies []manage.ExplainRow `json:"proxies"`
 }
 
-// manage handles GET /v1/manage.
-func (s *server) manage(w http.ResponseWriter, r *http.Request) {
-	m := Management{Proxies: []ManagedProxy{}}
-	paths := map[uint64]string{} // of the revisions that are run
-	owners := map[string]string{}
-	for _, proxy := range s.xds.Ledger().Managed() {
-		p := ManagedProxy{Node: proxy.Node, Revision: proxy.Runs}
-		path, known := paths[proxy.Runs]
-		if !known && proxy.Runs > 0 {
-			var err error
-			path, err = s.managePath(r.Context(), proxy.Runs)
-			if errors.Is(err, store.ErrDamaged) { // it gets another one by and by
-				p.fail(err)
-				m.Proxies = append(m.Proxies, p)
-				continue
-			}
-			if err != nil {
+// maxForm is room for keys as long as a request's header may be, escaped.
+const maxForm = 256 << 10
+
+// counters handles POST /v1/counters/{operation}: what it is done to is a form in
+// the body, for keys do not belong in a URL, which is logged by many.
+func (s *server) counters(op manage.Operation) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		form, timeout, err := countersForm(w, r)
+		if err != nil {
+			fail(w, http.StatusBadRequest, err)
+			return
+		}
+		query, err := op.Query(manage.Subject{
+			Rule: form.Get("rule"), Key: form["key"], N: form.Get("n"), Window: form.Get("window"),
+		})
+		if err != nil {
+			fail(w, http.StatusBadRequest, err)
+			return
+		}
+		call, targets, ok := s.call(w, r, timeout)
+		if !ok {
+			return
+		}
+		defer call.End()
+		settle := func([]manage.Row) {}
+		if op.Changes {
+			if settle, err = s.record(r.Context(), op, query); err != nil {
 				s.failStore(w, r, err)
 				return
 			}
-			paths[proxy.Runs] = path
 		}
-		scheme, host, err := manageHost(proxy)
-		switch owner := owners[host]; {
-		case err != nil:
-			p.fail(err)
-		case proxy.Runs == 0:
-			p.fail(errNothingRun)
-		case path == "":
-			p.fail(errNoManage)
-		case owner != "":
-			// Two on one machine cannot both listen there, and asking one of them
-			// twice would count twice.
-			p.Problem = fmt.Sprintf("its management address %s is also that of %s", proxy.Address, owner)
-			p.Hint = "give each proxy a management address of its own, one that can be reached from here"
-		default:
-			owners[host] = p.Node
-			p.URL = (&url.URL{Scheme: scheme, Host: host, Path: path}).String()
-		}
-		m.Proxies = append(m.Proxies, p)
-	}
-	answer(w, http.StatusOK, m)
-}
-
-// advice is an error with what to do about it.
-type advice struct{ text, hint string }
-
-func (a *advice) Error() string { return a.text }
-
-var (
-	errNoAddress = &advice{
-		"it has told no management address",
-		"sluice render envoy --manage IP:PORT gives it a listener and tells the address; else set sluice: {manage: IP:PORT} in the node's metadata",
-	}
-	errNothingRun = &advice{"it has not accepted a policy from here yet", "sluice status shows what it runs"}
-	errNoManage   = &advice{
-		"the policy it runs has no manage, so it answers no management requests",
-		`add manage: {path: /.sluice/, token_sha256: "…"} to the policy and apply it`,
-	}
-)
-
-func (p *ManagedProxy) fail(err error) {
-	p.Problem = err.Error()
-	var a *advice
-	if errors.As(err, &a) {
-		p.Hint = a.hint
+		begin(w)
+		rows := call.Counters(r.Context(), targets, op, query)
+		settle(rows)
+		_ = json.NewEncoder(w).Encode(NewCounters(op, rows)) // the caller has gone if this fails
 	}
 }
 
-// manageHost returns the scheme and the address with which to ask a proxy. One
-// that listens on all addresses is asked at the one it is connected from.
-func manageHost(p xds.Managed) (scheme, address string, err error) {
-	if p.Address == "" {
-		return "", "", errNoAddress
-	}
-	scheme, address = "http", p.Address
-	if rest, secure := strings.CutPrefix(address, "https://"); secure {
-		scheme, address = "https", rest
-	}
-	host, port, err := net.SplitHostPort(address)
-	number, portErr := strconv.ParseUint(port, 10, 16)
-	if err != nil || portErr != nil || number == 0 || strings.ContainsAny(host, "/?#@ ") {
-		return "", "", &advice{
-			fmt.Sprintf("its management address %q is not IP:PORT", p.Address),
-			"sluice.manage in the node's metadata names it: IP:PORT, or https://HOST:PORT where TLS ends in front of it",
+// NewCounters sums up rows.
+func NewCounters(op manage.Operation, rows []manage.Row) Counters {
+	c := Counters{Op: op.Wire, Proxies: rows}
+	var sum int64
+	for _, r := range rows {
+		if r.Error != "" {
+			c.Failed++
+		}
+		if r.Value != nil {
+			sum += *r.Value
 		}
 	}
-	from, _, _ := net.SplitHostPort(p.Peer)
-	peer, _ := netip.ParseAddr(from)
-	listens, _ := netip.ParseAddr(host) // a name is for whoever asks to resolve
-	switch {
-	case host == "" || listens.IsUnspecified():
-		return scheme, net.JoinHostPort(cmp.Or(from, host), port), nil
-	case (host == "localhost" || listens.Unmap().IsLoopback()) && peer.IsValid() && !peer.Unmap().IsLoopback():
-		return "", "", &advice{
-			fmt.Sprintf("its management address %s is of loopback on its own machine", p.Address),
-			"ask it there, with --proxy, or give it a management address that can be reached",
+	if op.Sums {
+		c.Sum = &sum
+	}
+	return c
+}
+
+// countersForm reads the body. The error never repeats a value.
+func countersForm(w http.ResponseWriter, r *http.Request) (form url.Values, timeout time.Duration, err error) {
+	if r.URL.RawQuery != "" {
+		return nil, 0, errors.New("the query is not read: give rule, key, n, window and timeout as a form in the body")
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	var tooLarge *http.MaxBytesError
+	switch err := r.ParseForm(); {
+	case errors.As(err, &tooLarge):
+		return nil, 0, fmt.Errorf("the form is larger than %d bytes", maxForm)
+	case err != nil:
+		return nil, 0, errors.New("the body is not a form: rule=NAME&key=PART&key=PART, escaped as in a URL")
+	}
+	for name, values := range r.PostForm {
+		switch {
+		case !strings.Contains(" rule key n window timeout ", " "+name+" ") || name == "":
+			return nil, 0, fmt.Errorf("unknown parameter %.40q: there are rule, key, n, window and timeout", name)
+		case len(values) > 1 && name != "key":
+			return nil, 0, fmt.Errorf("%s is given twice", name)
 		}
 	}
-	return scheme, address, nil
+	timeout, err = readTimeout(r.PostForm.Get("timeout"))
+	return r.PostForm, timeout, err
+}
+
+func readTimeout(text string) (time.Duration, error) {
+	if text == "" {
+		return manage.DefaultTimeout, nil
+	}
+	timeout, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("timeout %.40q is not a duration such as 5s", text)
+	}
+	return timeout, manage.CheckTimeout(timeout)
+}
+
+// explain handles POST /v1/explain?timeout=5s with the described request, a JSON
+// object, as body.
+func (s *server) explain(w http.ResponseWriter, r *http.Request) {
+	timeout, err := readTimeout(r.URL.Query().Get("timeout"))
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, manage.MaxDescribed))
+	if err != nil || strings.ContainsFunc(string(text), func(c rune) bool { return c < ' ' || c > '~' }) {
+		fail(w, http.StatusBadRequest, fmt.Errorf("the description must be one line of at most %d bytes of JSON in ASCII", manage.MaxDescribed))
+		return
+	}
+	call, targets, ok := s.call(w, r, timeout)
+	if !ok {
+		return
+	}
+	defer call.End()
+	begin(w)
+	_ = json.NewEncoder(w).Encode(Explanations{Proxies: call.Explain(r.Context(), targets, string(text))})
+}
+
+// call finds out whom to ask; if that fails it answers.
+func (s *server) call(w http.ResponseWriter, r *http.Request, timeout time.Duration) (*manage.Call, []manage.Target, bool) {
+	if s.fleet == nil {
+		fail(w, http.StatusNotImplemented, errors.New("serve has no management token: start it with --manage-token-file"))
+		return nil, nil, false
+	}
+	targets, err := s.targets(r.Context())
+	if err != nil {
+		s.failStore(w, r, err)
+		return nil, nil, false
+	}
+	call, err := s.fleet.Begin(timeout)
+	if err != nil {
+		w.Header().Set("Retry-After", "5")
+		fail(w, http.StatusServiceUnavailable, err)
+		return nil, nil, false
+	}
+	return call, targets, true
+}
+
+// begin sends the header, for the answers may take a while.
+func begin(w http.ResponseWriter) {
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Now().Add(manage.MaxCall + time.Minute)) // not supported is none
+	w.Header().Set("Content-Type", "application/json")
+	_ = control.Flush()
+}
+
+// targets are the connected proxies. The path is that of the policy each runs.
+func (s *server) targets(ctx context.Context) ([]manage.Target, error) {
+	paths := map[uint64]string{0: ""} // by revision
+	managed := s.xds.Ledger().Managed()
+	proxies := make([]manage.Proxy, len(managed))
+	for i, m := range managed {
+		path, known := paths[m.Runs]
+		if !known {
+			var err error
+			switch path, err = s.managePath(ctx, m.Runs); {
+			case errors.Is(err, store.ErrDamaged): // it gets another revision by and by
+				proxies[i].Err = err
+			case err != nil:
+				return nil, err
+			default:
+				paths[m.Runs] = path
+			}
+		}
+		proxies[i] = manage.Proxy{Node: m.Node, Revision: m.Runs, Path: path, Err: proxies[i].Err, Address: m.Address, Peer: m.Peer}
+	}
+	return manage.Targets(proxies), nil
 }
 
 // managePath returns the path of a revision, empty if it answers no management
@@ -152,4 +217,67 @@ func (s *server) managePath(ctx context.Context, number uint64) (string, error) 
 		return "", nil //nolint:nilerr // a policy that is no longer valid here has nothing to tell
 	}
 	return p.Manage.Path, nil
+}
+
+// record writes down what is about to be done, and returns how to write down
+// what has become of it.
+func (s *server) record(ctx context.Context, op manage.Operation, query url.Values) (settle func([]manage.Row), err error) {
+	text, err := s.describe(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	caller := access.FromContext(ctx)
+	entry := store.Entry{Who: caller.Name, From: caller.Address, Action: "counters " + op.Name, Text: text}
+	id, err := s.store.Record(ctx, entry)
+	if err != nil {
+		return nil, err
+	}
+	s.log.Info("counters", "op", op.Name, "who", caller.Name, "from", caller.Address, "audit", id)
+	return func(rows []manage.Row) {
+		done := 0
+		for _, r := range rows {
+			if r.Error == "" {
+				done++
+			}
+		}
+		outcome := fmt.Sprintf("%d of %d proxies", done, len(rows))
+		if ctx.Err() != nil {
+			outcome += ", until the caller had gone"
+		}
+		if err := s.store.Settle(context.WithoutCancel(ctx), id, outcome); err != nil {
+			s.log.Error("settle audit entry", "audit", id, "error", err)
+		}
+	}, nil
+}
+
+// describe is what an operation is done to. Keys are hashed: equal ones can be
+// recognised, and none can be guessed without the store's secret.
+func (s *server) describe(ctx context.Context, query url.Values) (string, error) {
+	var parts []string
+	for _, name := range []string{"rule", "key", "n", "window"} {
+		value := strconv.Quote(query.Get(name))
+		switch {
+		case len(query[name]) == 0:
+			continue
+		case name == "key":
+			secret, err := s.store.Secret(ctx)
+			if err != nil {
+				return "", err
+			}
+			value = hashKey(secret, query[name])
+		case name == "n":
+			value = query.Get(name)
+		}
+		parts = append(parts, name+"="+value)
+	}
+	return strings.Join(parts, " "), nil
+}
+
+func hashKey(secret []byte, key []string) string {
+	h := hmac.New(sha256.New, secret)
+	for _, part := range key {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write([]byte(part))
+	}
+	return "hmac:" + hex.EncodeToString(h.Sum(nil)[:16])
 }

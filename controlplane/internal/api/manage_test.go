@@ -1,83 +1,295 @@
 package api
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 var managed = good + "manage: {path: /.sluice/, token_sha256: \"" + strings.Repeat("5a", 32) + "\"}\n"
 
-func TestManageAddresses(t *testing.T) {
-	const peer = "192.0.2.7:4711"
-	for _, tc := range []struct{ address, peer, want, problem string }{
-		{"127.0.0.1:9902", "127.0.0.1:4711", "http://127.0.0.1:9902", ""},
-		{"192.0.2.7:9902", peer, "http://192.0.2.7:9902", ""},
-		{"edge.example:9902", peer, "http://edge.example:9902", ""},
-		{"https://edge.example:9902", peer, "https://edge.example:9902", ""},
-		{"0.0.0.0:9902", peer, "http://192.0.2.7:9902", ""},
-		{"[::]:9902", "[2001:db8::1]:4711", "http://[2001:db8::1]:9902", ""},
-		{":9902", peer, "http://192.0.2.7:9902", ""},
-		{"127.0.0.1:9902", peer, "", "of loopback on its own machine"},
-		{"localhost:9902", peer, "", "of loopback on its own machine"},
-		{"[::1]:9902", peer, "", "of loopback on its own machine"},
-		{"", peer, "", "it has told no management address"},
-		{"9902", peer, "", `"9902" is not IP:PORT`},
-		{"edge.example:http", peer, "", "is not IP:PORT"},
-		{"edge.example:0", peer, "", "is not IP:PORT"},
-		{"http://edge.example:9902", peer, "", "is not IP:PORT"},
-		{"u:p@edge.example:1", peer, "", "is not IP:PORT"},
-		{"https://a/b?x:1", peer, "", "is not IP:PORT"},
-	} {
-		scheme, host, err := manageHost(xds.Managed{Address: tc.address, Peer: tc.peer})
-		if tc.problem != "" {
-			require.ErrorContains(t, err, tc.problem, tc.address)
-			continue
-		}
-		require.NoError(t, err, tc.address)
-		require.Equal(t, tc.want, scheme+"://"+host)
-	}
+const managementToken = "s3cret-of-the-fleet"
+
+// managedFixture is one with a fleet, a log and a caller.
+type managedFixture struct {
+	*fixture
+	log    bytes.Buffer
+	caller access.Caller
+	broken bool // the store records nothing
 }
 
-func TestManageTellsWhereProxiesAnswer(t *testing.T) {
-	f := newFixture(t, "")
-	var m Management
-	f.json("GET", "/v1/manage", "", 200, &m)
-	require.NotNil(t, m.Proxies)
-	require.Empty(t, m.Proxies)
-
-	yes := func(int) bool { return true }
-	f.proxyWith("a", map[string]any{"manage": "127.0.0.1:9902"}, yes)
-	f.proxyWith("b", nil, yes)
-	f.proxyWith("c", map[string]any{"manage": "127.0.0.1:9902"}, yes)
-	f.proxyWith("d", map[string]any{"manage": "127.0.0.1:9903"}, func(number int) bool { return number == 1 })
-	problems := func(want ...string) {
-		t.Helper()
-		require.Eventually(t, func() bool {
-			m = Management{}
-			f.json("GET", "/v1/manage", "", 200, &m)
-			for i, p := range m.Proxies {
-				if p.URL == "" && p.Hint == "" || !strings.Contains(p.URL+p.Problem, want[i]) {
-					return false
-				}
-			}
-			return len(m.Proxies) == len(want)
-		}, 20*time.Second, 5*time.Millisecond, "%v", &m)
+func (m *managedFixture) Record(ctx context.Context, e store.Entry) (uint64, error) {
+	if m.broken {
+		return 0, errors.New("disk is full")
 	}
-	problems("not accepted a policy", "no management address", "not accepted a policy", "not accepted a policy")
+	return m.store.Record(ctx, e)
+}
+
+// recorder is the store with the fixture's Record.
+type recorder struct {
+	store.Store
+	m *managedFixture
+}
+
+func (r recorder) Record(ctx context.Context, e store.Entry) (uint64, error) {
+	return r.m.Record(ctx, e)
+}
+
+func newManagedFixture(t *testing.T) *managedFixture {
+	t.Helper()
+	m := &managedFixture{caller: access.Caller{Name: "token ops", Role: access.Admin}}
+	allow, err := manage.ParseAllow(manage.DefaultAllow)
+	require.NoError(t, err)
+	m.fixture = newFixtureWith(t, func(o *Options) {
+		o.Store = recorder{o.Store, m}
+		o.Fleet = manage.NewFleet(manage.Rules{Allow: &allow}, func() manage.Credentials { return manage.Credentials{Token: managementToken} })
+		o.Log = slog.New(slog.NewTextHandler(&m.log, nil))
+		o.Identify = func(*http.Request) (access.Caller, bool) { return m.caller, true }
+	})
+	return m
+}
+
+// proxyAt connects a proxy that announces the address, and waits until it runs
+// the current revision.
+func (m *managedFixture) proxyAt(id, address string, runs uint64) {
+	m.t.Helper()
+	m.proxyWith(id, map[string]any{"manage": address}, func(int) bool { return true })
+	require.Eventually(m.t, func() bool {
+		for _, p := range m.xds.Ledger().Managed() {
+			if p.Node == id {
+				return p.Runs == runs
+			}
+		}
+		return false
+	}, 20*time.Second, time.Millisecond)
+}
+
+func (m *managedFixture) counters(op string, form url.Values, code int, into any) {
+	m.t.Helper()
+	got, text := m.do("POST", "/v1/counters/"+op, form.Encode(), "Content-Type", "application/x-www-form-urlencoded")
+	require.Equal(m.t, code, got, text)
+	decode(m.t, text, into)
+}
+
+// listener is where a proxy answers management requests.
+func listener(t *testing.T, answer http.HandlerFunc) string {
+	t.Helper()
+	s := httptest.NewServer(answer)
+	t.Cleanup(s.Close)
+	return strings.TrimPrefix(s.URL, "http://")
+}
+
+func TestCounters(t *testing.T) {
+	m := newManagedFixture(t)
+	var mu sync.Mutex
+	var asked []string
+	ok := func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, r.Method+" "+r.URL.String()+" "+r.Header.Get("Authorization"))
+		if strings.HasSuffix(r.URL.Path, "explain") {
+			_, _ = w.Write([]byte(`{"allowed":true,"rules":[]}`))
+			return
+		}
+		_, _ = w.Write([]byte(`{"value":3,"windows":[]}`))
+	}
+	var none Counters
+	m.counters("get", url.Values{"rule": {"r"}}, 200, &none)
+	require.NotNil(t, none.Proxies)
+	require.Empty(t, none.Proxies)
 
 	var a Applied
-	f.json("POST", "/v1/policies", managed, 201, &a)
-	problems("http://127.0.0.1:9902/.sluice/", "no management address", "127.0.0.1:9902 is also that of a", "http://127.0.0.1:9903/.sluice/")
-	require.Equal(t, ManagedProxy{Node: "a", Revision: 1, URL: "http://127.0.0.1:9902/.sluice/"}, m.Proxies[0])
+	m.json("POST", "/v1/policies", managed, 201, &a)
+	one := listener(t, ok)
+	m.proxyAt("edge-1", one, 1)
+	m.proxyAt("edge-2", listener(t, ok), 1)
+	m.proxyAt("edge-3", one, 1)
+	m.proxyAt("edge-4", "", 1)
+	m.proxyAt("edge-5", "https://169.254.169.254:80", 1)
+	m.proxyAt("edge-6", "192.0.2.1:80", 1)
+	key := []string{"alice", "192.0.2.7"}
+	form := url.Values{"rule": {"per-user"}, "key": key, "n": {"0005"}, "window": {"daily"}}
 
-	// The path is that of the policy each proxy runs, not of the newest.
-	f.json("POST", "/v1/policies", strings.Replace(managed, "/.sluice/", "/other/", 1), 201, &a)
-	problems("http://127.0.0.1:9902/other/", "no management address", "also that of a", "http://127.0.0.1:9903/.sluice/")
-	f.json("POST", "/v1/policies", good, 201, &a)
-	problems("has no manage", "no management address", "has no manage", "http://127.0.0.1:9903/.sluice/")
+	var c Counters
+	m.counters("inc", form, 200, &c)
+	require.Equal(t, "inc", c.Op)
+	require.Equal(t, 4, c.Failed)
+	require.EqualValues(t, 6, *c.Sum)
+	for i, want := range []string{"", "", "also that of edge-1", "told no management address", "outside what serve may ask", "outside what serve may ask"} {
+		require.Equal(t, fmt.Sprint("edge-", i+1), c.Proxies[i].Proxy)
+		require.Contains(t, c.Proxies[i].Error, want)
+		require.Equal(t, want != "", c.Proxies[i].Hint != "")
+	}
+	query := "key=alice&key=192.0.2.7&n=5&rule=per-user&window=daily"
+	require.Equal(t, []string{asked[0], asked[0]}, asked)
+	require.Equal(t, "POST /.sluice/counters/inc?"+query+" Bearer "+managementToken, asked[0])
+
+	// The path is that of the policy each proxy runs, and one without is not asked.
+	m.json("POST", "/v1/policies", good, 201, &a)
+	m.proxyAt("edge-7", listener(t, ok), 2)
+	m.counters("get", url.Values{"rule": {"per-user"}, "key": key}, 200, &c)
+	require.Contains(t, c.Proxies[6].Error, "has no manage")
+
+	var x Explanations
+	got, text := m.do("POST", "/v1/explain?timeout=5s", `{"path":"/"}`)
+	require.Equal(t, 200, got, text)
+	decode(t, text, &x)
+	require.Len(t, x.Proxies, 7)
+
+	// Nothing tells a key or the token.
+	entries, err := m.store.Audit(t.Context(), 0, 0)
+	require.NoError(t, err)
+	require.NotContains(t, fmt.Sprint(entries)+m.log.String()+text, "alice")
+	require.NotContains(t, fmt.Sprint(entries)+m.log.String()+text, managementToken)
+}
+
+// Who asked, what and what came of it: the entry is there before the first proxy
+// is asked, and its outcome also when the caller has gone.
+func TestCountersAreAudited(t *testing.T) {
+	m := newManagedFixture(t)
+	newest := func() store.Entry {
+		list, err := m.store.Audit(context.Background(), 1, 0)
+		require.NoError(t, err)
+		if len(list) == 0 {
+			return store.Entry{}
+		}
+		return list[0]
+	}
+	asked, stuck := make(chan store.Entry, 10), make(chan struct{})
+	t.Cleanup(func() { close(stuck) })
+	wait := false
+	at := listener(t, func(w http.ResponseWriter, r *http.Request) {
+		asked <- newest()
+		if wait {
+			select {
+			case <-stuck:
+			case <-r.Context().Done():
+			}
+		}
+		_, _ = w.Write([]byte(`{"value":1,"windows":[]}`))
+	})
+	var a Applied
+	m.json("POST", "/v1/policies", managed, 201, &a)
+	m.proxyAt("edge-1", at, 1)
+	m.proxyAt("edge-2", "", 1)
+
+	var c Counters
+	form := url.Values{"rule": {"per-user"}, "key": {"alice", "x"}, "n": {"2"}}
+	m.counters("set", form, 200, &c)
+	before, after := <-asked, newest()
+	require.Equal(t, "counters set", before.Action)
+	require.Empty(t, before.Outcome)
+	require.Equal(t, "token ops", before.Who)
+	require.Equal(t, "127.0.0.1", before.From)
+	require.Regexp(t, `^rule="per-user" key=hmac:[0-9a-f]{32} n=2$`, before.Text)
+	require.Equal(t, before.ID, after.ID)
+	require.Equal(t, "1 of 2 proxies", after.Outcome)
+
+	// Equal keys have equal hashes, others not, however they are cut.
+	m.counters("set", form, 200, &c)
+	require.Equal(t, before.Text, (<-asked).Text)
+	m.counters("set", url.Values{"rule": {"per-user"}, "key": {"alicex", ""}, "n": {"2"}}, 200, &c)
+	require.NotEqual(t, before.Text, (<-asked).Text)
+
+	// What changes nothing is not written down.
+	last := newest().ID
+	m.counters("get", form2(form, "n"), 200, &c)
+	<-asked
+	require.Equal(t, last, newest().ID)
+
+	// A caller who goes.
+	wait = true
+	ctx, cancel := context.WithCancel(t.Context())
+	request, err := http.NewRequestWithContext(ctx, "POST", m.url+"/v1/counters/reset", strings.NewReader(form2(form, "n").Encode()))
+	require.NoError(t, err)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	gone := make(chan struct{})
+	go func() {
+		if res, err := http.DefaultClient.Do(request); err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			_ = res.Body.Close()
+		}
+		close(gone)
+	}()
+	require.Equal(t, "counters reset", (<-asked).Action)
+	cancel()
+	<-gone
+	require.Eventually(t, func() bool { return newest().Outcome != "" }, 20*time.Second, time.Millisecond)
+	require.Equal(t, "0 of 2 proxies, until the caller had gone", newest().Outcome)
+
+	// What cannot be written down is not done.
+	wait, m.broken = false, true
+	var e Error
+	m.counters("reset", form2(form, "n"), 500, &e)
+	require.Contains(t, e.Error, "disk is full")
+	require.Empty(t, asked)
+}
+
+// form2 is a form without a field.
+func form2(form url.Values, without string) url.Values {
+	f := url.Values{}
+	for name, values := range form {
+		if name != without {
+			f[name] = values
+		}
+	}
+	return f
+}
+
+// Each bad request has one clear error, which has no key in it.
+func TestBadCounters(t *testing.T) {
+	m := newManagedFixture(t)
+	const form = "application/x-www-form-urlencoded"
+	for _, tc := range []struct {
+		path, kind, body string
+		code             int
+		want             string
+	}{
+		{"/v1/counters/get?rule=r&key=alice", form, "", 400, "the query is not read: give rule, key, n, window and timeout as a form in the body"},
+		{"/v1/counters/get", form, "key=alice", 400, "rule is missing"},
+		{"/v1/counters/get", "application/json", `{"rule":"alice"}`, 400, "rule is missing"},
+		{"/v1/counters/get", form, "rule=r&key=alice%zz", 400, "the body is not a form"},
+		{"/v1/counters/get", form, "rule=r&rule=s", 400, "rule is given twice"},
+		{"/v1/counters/get", form, "rule=r&keys=alice", 400, `unknown parameter \"keys\"`},
+		{"/v1/counters/get", form, "rule=r&n=1", 400, "n does not go with get"},
+		{"/v1/counters/get", form, "rule=r" + strings.Repeat("&key=a", 17), 400, "at most 16 parts, not 17"},
+		{"/v1/counters/get", form, "rule=" + strings.Repeat("r", 129), 400, "at most 128 bytes"},
+		{"/v1/counters/get", form, "rule=r&key=" + strings.Repeat("alice", 60_000), 400, "larger than"},
+		{"/v1/counters/get", form, "rule=r&timeout=soon", 400, "is not a duration"},
+		{"/v1/counters/get", form, "rule=r&timeout=1h", 400, "up to 5m0s"},
+		{"/v1/counters/set", form, "rule=r&key=alice", 400, "n is missing"},
+		{"/v1/counters/inc", form, "rule=r&n=-1", 400, "is not a whole number"},
+		{"/v1/counters/stats", form, "rule=r&key=alice", 400, "key does not go with stats"},
+		{"/v1/counters/clean", form, "window=w", 400, "window does not go with clean"},
+		{"/v1/counters/steal", form, "", 404, "no POST"},
+		{"/v1/explain", "", strings.Repeat(" ", manage.MaxDescribed+1), 400, "at most 49152 bytes"},
+		{"/v1/explain", "", "{\r\nx-evil: 1}", 400, "one line"},
+		{"/v1/explain?timeout=0", "", "{}", 400, "above 0"},
+	} {
+		got, text := m.do("POST", tc.path, tc.body, "Content-Type", tc.kind)
+		require.Equal(t, tc.code, got, text)
+		require.Contains(t, text, tc.want)
+		require.NotContains(t, text, "alice")
+	}
+	require.NotContains(t, m.log.String(), "alice")
+	plain := newFixture(t, "")
+	got, text := plain.do("POST", "/v1/counters/stats", "", "Content-Type", form)
+	require.Equal(t, 501, got)
+	require.Contains(t, text, "start it with --manage-token-file")
 }

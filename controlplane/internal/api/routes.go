@@ -10,6 +10,7 @@ import (
 	"net/url"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 )
 
 // route is one request of the API and the role that it needs.
@@ -22,19 +23,27 @@ type route struct {
 // routes lists every request but /healthz, which anyone may make. What a
 // handler changes beyond its role's reach, it checks itself.
 func (s *server) routes() []route {
-	return []route{
+	routes := []route{
 		{"POST /v1/policies", access.Apply, s.apply},
 		{"GET /v1/policies", access.Read, s.history},
 		{"GET /v1/policies/{revision}", access.Read, s.get},
 		{"POST /v1/rollback/{revision}", access.Apply, s.rollback},
 		{"GET /v1/revisions/{revision}/wait", access.Read, s.wait},
 		{"GET /v1/status", access.Read, s.status},
-		{"GET /v1/manage", access.Read, s.manage},
+		{"POST /v1/explain", access.Read, s.explain},
 		{"GET /v1/audit", access.Read, s.audit},
 		{"GET /v1/backup", access.Admin, s.backup}, // every policy and the audit log
 		{"GET /metrics", access.Read, s.metrics().ServeHTTP},
 		{"/", access.Read, s.unknown},
 	}
+	for _, op := range manage.Operations {
+		role := access.Read
+		if op.Changes {
+			role = access.Admin
+		}
+		routes = append(routes, route{"POST /v1/counters/" + op.Name, role, s.counters(op)})
+	}
+	return routes
 }
 
 func (s *server) handler() http.Handler {

@@ -122,21 +122,37 @@ func (o *clientOptions) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// readToken reads a bearer token without the line end editors leave.
+// readToken reads a file with a bearer token.
 func readToken(file string) (string, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", fmt.Errorf("read token: %w", err)
 	}
-	token := strings.TrimSpace(string(text))
-	if token == "" {
-		return "", fmt.Errorf("read token: %s is empty", file)
-	}
-	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("read token: %s must hold one line of printable ASCII without spaces", file)
+	token, err := parseToken(text)
+	if err != nil {
+		return "", fmt.Errorf("read token: %s %w", file, err)
 	}
 	return token, nil
 }
+
+// parseToken reads a bearer token without the line end that editors leave. The
+// error says nothing of it.
+func parseToken(text []byte) (string, error) {
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", errors.New("is empty")
+	}
+	if len(token) > maxToken {
+		return "", fmt.Errorf("has %d bytes, at most %d are allowed", len(token), maxToken)
+	}
+	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", errors.New("must hold one line of printable ASCII without spaces")
+	}
+	return token, nil
+}
+
+// maxToken is the longest token that the filter hashes.
+const maxToken = 1 << 10
 
 func certPool(file string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(file)
@@ -161,9 +177,35 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	return nil
 }
 
+// ask has the server ask proxies, which may take longer than its own answers do.
+func (c *client) ask(ctx context.Context, path string, query url.Values, kind, body string, result any) error {
+	answer, err := c.send(ctx, http.MethodPost, path, query, kind, []byte(body))
+	if err != nil {
+		return err
+	}
+	defer answer.Close()
+	switch err := json.NewDecoder(answer).Decode(result); {
+	case ctx.Err() != nil:
+		return errInterrupted
+	case err != nil:
+		return c.notOurs()
+	}
+	return nil
+}
+
+// notOurs says that an answer is not what sluice serve answers.
+func (c *client) notOurs() error {
+	return withHint(fmt.Errorf("read answer of %s: it is not whole, or not of sluice serve", c.base.Redacted()), notOurs)
+}
+
 // open sends a request and returns the body of an answer that is no error.
 func (c *client) open(ctx context.Context, method, path string, query url.Values, body []byte) (io.ReadCloser, error) {
-	answer, err := c.stream(ctx, method, path, query, body)
+	return c.send(ctx, method, path, query, "application/yaml", body)
+}
+
+// send is open with a body of another kind.
+func (c *client) send(ctx context.Context, method, path string, query url.Values, kind string, body []byte) (io.ReadCloser, error) {
+	answer, err := c.stream(ctx, method, path, query, kind, body)
 	if err != nil {
 		return nil, err
 	}
@@ -173,8 +215,8 @@ func (c *client) open(ctx context.Context, method, path string, query url.Values
 	}{io.LimitReader(answer, maxAnswer), answer}, nil
 }
 
-// stream is open without a bound on the body.
-func (c *client) stream(ctx context.Context, method, path string, query url.Values, body []byte) (io.ReadCloser, error) {
+// stream is send without a bound on the answer's body.
+func (c *client) stream(ctx context.Context, method, path string, query url.Values, kind string, body []byte) (io.ReadCloser, error) {
 	u := c.base.JoinPath(path)
 	u.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
@@ -185,7 +227,7 @@ func (c *client) stream(ctx context.Context, method, path string, query url.Valu
 		request.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	if method == http.MethodPost {
-		request.Header.Set("Content-Type", "application/yaml")
+		request.Header.Set("Content-Type", kind)
 	}
 	response, err := c.http.Do(request)
 	if errors.Is(ctx.Err(), context.Canceled) {

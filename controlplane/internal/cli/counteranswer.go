@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -10,170 +9,32 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// counterRow is one proxy and its answer, or what went wrong.
-type counterRow struct {
-	Proxy    string `json:"proxy"`
-	Revision uint64 `json:"revision,omitempty"` // it runs, as far as the server knows
-	URL      string `json:"url,omitempty"`
-	Error    string `json:"error,omitempty"`
-	Hint     string `json:"hint,omitempty"`
-	counterAnswer
-}
-
-func (r *counterRow) fail(err error) { r.Error, r.Hint = err.Error(), Hint(err) }
-
-// counterAnswer is a proxy's answer with times as simulate has them: in
-// milliseconds, rounded up.
-type counterAnswer struct {
-	Value   *int64           `json:"value,omitempty"`
-	Windows []counterWindow  `json:"windows,omitempty"`
-	Allowed *bool            `json:"allowed,omitempty"`
-	Denied  string           `json:"denied_by,omitempty"`
-	RetryMs *int64           `json:"retry_after_ms,omitempty"` // of a denial; -1 = never
-	Rules   []counterVerdict `json:"rules,omitempty"`          // of hit and peek
-	Stats   []counterStats   `json:"stats,omitempty"`
-}
-
-type counterVerdict struct {
-	Rule      string          `json:"rule"`
-	Key       []string        `json:"key"`
-	Mode      string          `json:"mode"`
-	Allowed   bool            `json:"allowed"`
-	Reason    string          `json:"reason,omitempty"`
-	Remaining *uint32         `json:"remaining,omitempty"`
-	Windows   []counterWindow `json:"windows"`
-}
-
-type counterWindow struct {
-	Name      string  `json:"name,omitempty"`
-	Unlimited bool    `json:"unlimited,omitempty"`
-	Limit     *uint32 `json:"limit,omitempty"`
-	PerMs     int64   `json:"per_ms"`
-	Used      uint32  `json:"used"`
-	Remaining *uint32 `json:"remaining,omitempty"`
-	ResetMs   int64   `json:"reset_ms"`
-}
-
-type counterStats struct {
-	Rule     string            `json:"rule"`
-	Keys     uint64            `json:"keys"`
-	Capacity uint64            `json:"capacity"`
-	Slots    uint64            `json:"slots"`
-	Buckets  uint64            `json:"buckets"`
-	Bytes    uint64            `json:"bytes"`
-	Metrics  map[string]uint64 `json:"metrics"`
-}
-
-// UnmarshalJSON reads a window as the filter writes it, in nanoseconds.
-func (w *counterWindow) UnmarshalJSON(text []byte) error {
-	type plainWindow counterWindow // without this method
-	var ns struct {
-		plainWindow
-		PerNs   int64 `json:"per_ns"`
-		ResetNs int64 `json:"reset_ns"`
-	}
-	if err := json.Unmarshal(text, &ns); err != nil {
-		return fmt.Errorf("read window: %w", err)
-	}
-	*w = counterWindow(ns.plainWindow)
-	w.PerMs, w.ResetMs = milliseconds(ns.PerNs), milliseconds(ns.ResetNs)
-	return nil
-}
-
-// milliseconds rounds up.
-func milliseconds(ns int64) int64 {
-	ms := ns / 1e6
-	if ns%1e6 > 0 {
-		ms++
-	}
-	return ms
-}
-
-// readCounterAnswer reads an answer; it reports whether it is one.
-func readCounterAnswer(op operation, text []byte) (counterAnswer, bool) {
-	var raw struct {
-		Value   *int64          `json:"value"`
-		Windows []counterWindow `json:"windows"`
-		Allowed *bool           `json:"allowed"`
-		Denied  string          `json:"denied_by"`
-		RetryNs int64           `json:"retry_after_ns"`
-		Rules   json.RawMessage `json:"rules"`
-	}
-	if json.Unmarshal(text, &raw) != nil {
-		return counterAnswer{}, false
-	}
-	switch op.name {
-	case "stats":
-		var a counterAnswer
-		return a, json.Unmarshal(raw.Rules, &a.Stats) == nil
-	case "hit", "peek":
-		a := counterAnswer{Allowed: raw.Allowed, Denied: raw.Denied}
-		if raw.Allowed == nil || json.Unmarshal(raw.Rules, &a.Rules) != nil {
-			return counterAnswer{}, false
-		}
-		if !*raw.Allowed {
-			ms := raw.RetryNs
-			if ms > 0 {
-				ms = milliseconds(ms)
-			}
-			a.RetryMs = &ms
-		}
-		return a, true
-	case "expires-at":
-		if raw.Value != nil {
-			*raw.Value = milliseconds(*raw.Value)
-		}
-	default: // values are what they are
-	}
-	return counterAnswer{Value: raw.Value, Windows: raw.Windows}, raw.Value != nil
-}
-
-// counterReport is what counters prints as JSON.
-type counterReport struct {
-	Op      string       `json:"op"`
-	Proxies []counterRow `json:"proxies"`
-	Failed  int          `json:"failed"`
-	Sum     *int64       `json:"sum,omitempty"` // of the values there are
-}
-
 // print prints what the proxies answered, and the sum where there is one.
-func (o *countersOptions) print(w io.Writer, rows []counterRow, sum bool) error {
-	report := counterReport{Op: o.op.wire, Proxies: rows}
-	total := int64(0)
-	for _, r := range rows {
-		if r.Value != nil {
-			total += *r.Value
-		}
-		if r.Error != "" {
-			report.Failed++
-		}
-	}
-	sum = sum && o.op.sums
-	if sum {
-		report.Sum = &total
-	}
+func (o *countersOptions) print(w io.Writer, report api.Counters) error {
 	if o.output == outputJSON {
 		return printJSON(w, report)
 	}
 	table := [][]string{counterHeads(o.op)}
-	for _, r := range rows {
+	for _, r := range report.Proxies {
 		if r.Error != "" {
 			table = append(table, []string{r.Proxy, "failed: " + r.Error})
 			continue
 		}
 		table = append(table, counterCells(o.op, r)...)
 	}
-	if sum {
-		table = append(table, []string{"sum", strconv.FormatInt(total, 10)})
+	if report.Sum != nil {
+		table = append(table, []string{"sum", strconv.FormatInt(*report.Sum, 10)})
 	}
 	return printTable(w, table)
 }
 
-func counterHeads(op operation) []string {
-	switch op.name {
+func counterHeads(op manage.Operation) []string {
+	switch op.Name {
 	case "hit", "peek":
 		return []string{"PROXY", "ANSWER", "WINDOWS"}
 	case "expires-at":
@@ -189,8 +50,8 @@ func counterHeads(op operation) []string {
 }
 
 // counterCells are the lines of one proxy: one, but for stats.
-func counterCells(op operation, r counterRow) [][]string {
-	switch op.name {
+func counterCells(op manage.Operation, r manage.Row) [][]string {
+	switch op.Name {
 	case "stats":
 		rows := make([][]string, 0, len(r.Stats))
 		for _, s := range r.Stats {
@@ -225,10 +86,10 @@ func counterCells(op operation, r counterRow) [][]string {
 	return [][]string{{r.Proxy, strconv.FormatInt(*r.Value, 10), windowsText(r.Windows)}}
 }
 
-func verdictCells(r counterRow) []string {
+func verdictCells(r manage.Row) []string {
 	answer := "allowed"
 	reasons := map[string]bool{}
-	var windows []counterWindow
+	var windows []manage.Window
 	for _, v := range r.Rules {
 		windows = append(windows, v.Windows...)
 		switch {
@@ -254,7 +115,7 @@ func verdictCells(r counterRow) []string {
 }
 
 // windowsText is windows in a cell: "3 of 10 per 1m; daily 12 of 1000 per 1d".
-func windowsText(windows []counterWindow) string {
+func windowsText(windows []manage.Window) string {
 	texts := make([]string, 0, len(windows))
 	for _, w := range windows {
 		of := "any number"

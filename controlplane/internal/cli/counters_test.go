@@ -7,76 +7,58 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 )
 
-// TestCountersAsksNobodyElse: what is no management path is told as such, and
-// where it points to never sees the token.
-func TestCountersAsksNobodyElse(t *testing.T) {
-	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		t.Errorf("%s was asked with %q", r.URL, r.Header)
-	}))
-	defer elsewhere.Close()
-	t.Setenv("HTTP_PROXY", elsewhere.URL)
-	body := ""
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if body == "" {
-			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
-			return
+func operation(name string) manage.Operation {
+	for _, op := range manage.Operations {
+		if op.Name == name {
+			return op
 		}
-		_, _ = w.Write([]byte(body))
-	}))
-	defer proxy.Close()
-	token := file(t, "token", "t0ken\n")
-	run := func(args ...string) (string, error) {
-		c := start(t, newCountersCommand(), append(args, "--manage-token-file", token, "--proxy", proxy.URL+"/.sluice")...)
-		err := <-c.done
-		return c.out.String(), err
 	}
-	_, err := run("get", "--rule", "r")
-	require.ErrorContains(t, err, "answers 307 Temporary Redirect, not as a management path does")
-	for _, tc := range []struct{ op, body string }{
-		{"get", "hello"}, {"get", `{}`}, {"get", `{"value":"5"}`}, {"get", `[1]`}, {"peek", `{"value":5}`},
-		{"peek", `{"allowed":true}`}, {"peek", `{"allowed":true,"rules":5}`}, {"expires-at", `{"windows":[]}`},
-		{"get", `{"value":1,"windows":[{"per_ns":"x"}]}`},
-	} {
-		body = tc.body
-		text, err := run(tc.op, "--rule", "r")
-		require.ErrorContains(t, err, "answers, but not as a management path does", tc.body)
-		require.Empty(t, text)
-	}
-	body = `{"value":5}`
-	_, err = run("stats")
-	require.ErrorContains(t, err, "not as a management path does")
+	panic(name)
 }
 
-func TestCountersRoundUp(t *testing.T) {
-	for ns, ms := range map[int64]int64{0: 0, 1: 1, 999_999: 1, 1_000_000: 1, 1_000_001: 2} {
-		require.Equal(t, ms, milliseconds(ns))
+// Every operation has a help text and no help text is without its operation.
+func TestOperationHelp(t *testing.T) {
+	for _, op := range manage.Operations {
+		require.NotEmpty(t, operationHelp[op.Name].short, op.Name)
 	}
-	a, ok := readCounterAnswer(operation{name: "peek"}, []byte(`{"allowed":false,"denied_by":"r","retry_after_ns":1000001,"rules":[`+
+	require.Len(t, operationHelp, len(manage.Operations))
+}
+
+func TestVerdictCells(t *testing.T) {
+	a, ok := manage.ReadAnswer(operation("peek"), []byte(`{"allowed":false,"denied_by":"r","retry_after_ns":1000001,"rules":[`+
 		`{"rule":"r","key":["a"],"mode":"enforced","allowed":false,"reason":"on_full","windows":[]},`+
 		`{"rule":"s","key":[],"mode":"shadow","allowed":false,"windows":[{"unlimited":true,"per_ns":1000000,"used":3,"reset_ns":1}]}]}`))
 	require.True(t, ok)
 	require.Equal(t, int64(2), *a.RetryMs)
-	row := counterRow{Proxy: "p", counterAnswer: a}
+	row := manage.Row{Asked: manage.Asked{Proxy: "p"}, Answer: a}
 	require.Equal(t, []string{"p", "denied, retry after 2ms (on_full)", "3 of any number per 1ms"}, verdictCells(row))
 }
 
-// TestTargets: what the control plane tells is checked before it is used.
-func TestTargets(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(`{"proxies":[{"node":"a","url":"http://127.0.0.1:9902/.sluice/"},{"node":"b","url":"nonsense"},{"node":"c","problem":"p","hint":"h"}]}`))
-	}))
+// What a server answers is looked at before it is printed, and nothing of it is
+// obeyed by a terminal.
+func TestAnswersOfTheServer(t *testing.T) {
+	body := ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
 	defer server.Close()
-	o := countersOptions{clientOptions: clientOptions{server: server.URL}}
-	targets, err := o.targets(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, "127.0.0.1:9902", targets[0].url.Host)
-	require.ErrorContains(t, targets[1].err, `"nonsense", which is none`)
-	require.Equal(t, "h", Hint(targets[2].err))
-	far := targetOf(api.ManagedProxy{Node: "a", URL: "http://127.0.0.1:9902/.sluice/"}, "sluice.example")
-	require.ErrorContains(t, far.err, "of loopback on the server's machine")
+	for _, bad := range []string{"hello", `{"proxies":[{"proxy":"a"}]}`, `{"proxies":5}`, `{"proxies":[{"proxy":"a","value":"5"}]}`} {
+		body = bad
+		for _, cmd := range []*command{
+			start(t, newCountersCommand(), "get", "--rule", "r", "--server", server.URL),
+			start(t, newExplainCommand(), "--path", "/", "--server", server.URL),
+		} {
+			require.ErrorContains(t, <-cmd.done, "it is not whole, or not of sluice serve", bad)
+		}
+	}
+	body = `{"proxies":[{"proxy":"a\u001b[2J","value":1},{"proxy":"b","error":"\u009b2J","hint":"h"}]}`
+	for _, output := range []string{"text", "json"} {
+		c := start(t, newCountersCommand(), "get", "--rule", "r", "--server", server.URL, "--output", output)
+		require.ErrorContains(t, <-c.done, "it failed on 1 of 2 proxies")
+		require.NotContains(t, c.out.String(), "\x1b")
+		require.NotContains(t, c.out.String(), "\u009b")
+	}
 }
 
 // TestDiffWithWhatCannotBeRead: the text is compared all the same.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -33,9 +34,12 @@ func usageError(err error, hint string) error { return &hinted{err: err, hint: h
 // Hint returns the advice an error carries, empty if none.
 func Hint(err error) string {
 	var h *hinted
+	var f *manage.Failure
 	switch {
 	case errors.As(err, &h):
 		return h.hint
+	case errors.As(err, &f):
+		return f.Hint
 	case isMissingFlag(err):
 		return "the command's --help shows examples"
 	}

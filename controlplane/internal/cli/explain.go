@@ -1,21 +1,16 @@
 package cli
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
-
-// maxDescribed is the longest description that a proxy gets: Envoy refuses
-// headers of 60 KiB, of which some are its own.
-const maxDescribed = 48 << 10
 
 type explainOptions struct {
 	requestOptions
@@ -23,7 +18,6 @@ type explainOptions struct {
 	manageOptions
 	output output
 	policy string
-	proxy  string
 	wasm   string
 }
 
@@ -57,7 +51,6 @@ them.`,
 	f := cmd.Flags()
 	f.StringVarP(&o.policy, "file", "f", "", "policy `FILE` to ask, with empty counters")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
-	f.StringVar(&o.proxy, "proxy", "", "`URL` of one proxy's management path to ask")
 	f.StringVar(&o.wasm, "wasm", "", "with -f: `FILE` of the filter (default: the one inside this program)")
 	o.requestOptions.AddFlags(cmd)
 	o.clientOptions.AddFlags(cmd)
@@ -90,8 +83,8 @@ func (o *explainOptions) whom(cmd *cobra.Command) error {
 		}
 	case given("wasm"):
 		return usageError(errors.New("--wasm goes with -f only: a proxy has its filter"), "remove it")
-	case !given("manage-token-file"):
-		return usageError(errors.New("--manage-token-file is required to ask a proxy"), "it holds the token that the policy's manage.token_sha256 knows")
+	default:
+		return o.check(cmd)
 	}
 	return nil
 }
@@ -110,42 +103,37 @@ func explain(cmd *cobra.Command, o explainOptions, pasted []string) error {
 	if r.AtNs != nil {
 		return usageError(errors.New("--request has a time: a running proxy explains what holds now"), "remove the time, or ask a file with -f")
 	}
-	if len(r.Header()) > maxDescribed {
-		return usageError(fmt.Errorf("the request takes %d bytes to describe, more than the %d that a proxy takes", len(r.Header()), maxDescribed), "leave out headers that no rule looks at")
-	}
-	config, err := o.tls()
-	if err != nil {
-		return err
-	}
-	m, err := o.managed(config)
-	if err != nil {
-		return err
+	described := r.Header()
+	if len(described) > manage.MaxDescribed {
+		return usageError(fmt.Errorf("the request takes %d bytes to describe, more than the %d that a proxy takes", len(described), manage.MaxDescribed), "leave out headers that no rule looks at")
 	}
 	if o.proxy != "" {
-		return explainOne(cmd, o, m, r)
+		return explainOne(cmd, o, described)
 	}
-	targets, err := o.targets(cmd.Context())
+	c, err := o.client()
 	if err != nil {
 		return err
 	}
-	rows := make([]explainRow, len(targets))
-	askEach(targets, func(i int, t target) {
-		rows[i] = explainRow{Proxy: t.node, Revision: t.revision}
-		if t.err == nil {
-			rows[i].URL = t.url.String()
-			rows[i].explained, t.err = m.explain(cmd.Context(), t.url, r)
-		}
-		if t.err != nil {
-			rows[i].Error, rows[i].Hint = t.err.Error(), Hint(t.err)
-		}
-	})
-	if cmd.Context().Err() != nil {
-		return errInterrupted
-	}
-	if err := o.print(cmd, explainReport{Proxies: rows}); err != nil {
+	var report api.Explanations
+	query := url.Values{"timeout": {o.timeout.String()}}
+	if err := c.ask(cmd.Context(), "/v1/explain", query, "application/json", described, &report); err != nil {
 		return err
 	}
-	return explainFailures(rows)
+	asked := make([]manage.Asked, len(report.Proxies))
+	for i := range report.Proxies {
+		row := &report.Proxies[i]
+		if row.Error == "" && !row.Answers() {
+			return c.notOurs()
+		}
+		asked[i] = row.Asked
+	}
+	if len(asked) == 0 {
+		return errNoProxy
+	}
+	if err := o.print(cmd, explainReport{Proxies: report.Proxies}); err != nil {
+		return err
+	}
+	return failures(asked)
 }
 
 func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) error {
@@ -160,65 +148,21 @@ func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) erro
 	if err != nil {
 		return err
 	}
-	x, ok := readExplained(text)
+	x, ok := manage.ReadExplained(text)
 	if !ok {
 		return errors.New("the filter cannot explain: is it older than this program?")
 	}
-	return o.print(cmd, explainReport{File: o.policy, explained: x})
+	return o.print(cmd, explainReport{File: o.policy, Explained: x})
 }
 
-func explainOne(cmd *cobra.Command, o explainOptions, m *manageClient, r *simulate.Request) error {
-	u, err := parseManageURL(o.proxy)
+func explainOne(cmd *cobra.Command, o explainOptions, described string) error {
+	m, u, err := o.direct(cmd, &o.clientOptions)
 	if err != nil {
 		return err
 	}
-	x, err := m.explain(cmd.Context(), u, r)
+	x, err := m.Explain(cmd.Context(), u, described)
 	if err != nil {
-		return err
+		return interrupted(err)
 	}
-	return o.print(cmd, explainReport{Proxies: []explainRow{{Proxy: u.Host, URL: u.String(), explained: x}}})
-}
-
-// explain asks one proxy.
-func (m *manageClient) explain(ctx context.Context, base *url.URL, r *simulate.Request) (explained, error) {
-	text, err := m.post(ctx, base, "explain", nil, http.Header{simulate.RequestHeader: {r.Header()}})
-	if err != nil {
-		return explained{}, err
-	}
-	x, ok := readExplained(text)
-	if !ok {
-		return explained{}, withHint(fmt.Errorf("%s answers, but not as a management path does", base.Host), noManageHint)
-	}
-	return x, nil
-}
-
-func readExplained(text []byte) (x explained, ok bool) {
-	var raw struct {
-		explained
-		RetryNs *int64 `json:"retry_after_ns"`
-	}
-	if json.Unmarshal(text, &raw) != nil || raw.Allowed == nil || raw.Rules == nil {
-		return x, false
-	}
-	x = raw.explained
-	if raw.RetryNs != nil {
-		ms := *raw.RetryNs
-		if ms > 0 {
-			ms = milliseconds(ms)
-		}
-		x.RetryMs = &ms
-	}
-	return x, true
-}
-
-// explainFailures makes an error of the proxies that did not answer.
-func explainFailures(rows []explainRow) error {
-	if len(rows) == 0 {
-		return withHint(errors.New("no proxy is connected"), "sluice status shows those that were; --proxy asks one that the server does not know")
-	}
-	list := make([]counterRow, len(rows))
-	for i, r := range rows {
-		list[i] = counterRow{Error: r.Error, Hint: r.Hint}
-	}
-	return failures(list)
+	return o.print(cmd, explainReport{Proxies: []manage.ExplainRow{{Asked: manage.Asked{Proxy: u.Host, URL: u.String()}, Explained: x}}})
 }

@@ -9,61 +9,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
-
-// explained is the filter's answer, with times in milliseconds, rounded up.
-type explained struct {
-	Allowed  *bool           `json:"allowed,omitempty"`
-	DeniedBy string          `json:"denied_by,omitempty"`
-	RetryMs  *int64          `json:"retry_after_ms,omitempty"` // of a denial; -1 = never
-	Rules    []explainedRule `json:"rules,omitempty"`
-}
-
-// explainedRule is what one rule has to do with the request. All from Key on is
-// of a rule that matches.
-type explainedRule struct {
-	Rule      string             `json:"rule"`
-	Outcome   string             `json:"outcome"`
-	Why       string             `json:"why,omitempty"`
-	Key       []explainedPart    `json:"key,omitempty"`
-	Cost      *uint32            `json:"cost,omitempty"`
-	Override  *explainedOverride `json:"override,omitempty"`
-	Unlimited bool               `json:"unlimited,omitempty"`
-	Mode      string             `json:"mode,omitempty"`
-	Allowed   *bool              `json:"allowed,omitempty"`
-	Reason    string             `json:"reason,omitempty"`
-	Windows   []counterWindow    `json:"windows,omitempty"` // before the request
-}
-
-type explainedPart struct {
-	Part    string  `json:"part"`
-	Value   *string `json:"value,omitempty"`
-	Missing bool    `json:"missing,omitempty"`
-	Hidden  bool    `json:"hidden,omitempty"`
-}
-
-type explainedOverride struct {
-	Index int      `json:"index"`
-	Key   []string `json:"key"`
-}
-
-// explainRow is one proxy and its answer, or what went wrong.
-type explainRow struct {
-	Proxy    string `json:"proxy"`
-	Revision uint64 `json:"revision,omitempty"`
-	URL      string `json:"url,omitempty"`
-	Error    string `json:"error,omitempty"`
-	Hint     string `json:"hint,omitempty"`
-	explained
-}
 
 // explainReport is what explain prints as JSON: of a file, whose counters are
 // empty, or of proxies.
 type explainReport struct {
 	File string `json:"file,omitempty"`
-	explained
-	Proxies []explainRow `json:"proxies,omitempty"`
+	manage.Explained
+	Proxies []manage.ExplainRow `json:"proxies,omitempty"`
 }
 
 func (o *explainOptions) print(cmd *cobra.Command, r explainReport) error {
@@ -73,7 +28,7 @@ func (o *explainOptions) print(cmd *cobra.Command, r explainReport) error {
 	}
 	var b strings.Builder
 	if r.File != "" {
-		r.print(&b, "")
+		printExplained(&b, "", &r.Explained)
 		b.WriteString("The counters are empty: -f asks no proxy.\n")
 	}
 	for i, row := range r.Proxies {
@@ -88,13 +43,13 @@ func (o *explainOptions) print(cmd *cobra.Command, r explainReport) error {
 			fmt.Fprintf(&b, "%s: failed: %s\n", name, plain(row.Error))
 			continue
 		}
-		row.print(&b, name+": ")
+		printExplained(&b, name+": ", &row.Explained)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func (x *explained) print(b *strings.Builder, who string) {
+func printExplained(b *strings.Builder, who string, x *manage.Explained) {
 	switch {
 	case *x.Allowed:
 		fmt.Fprintf(b, "%sallowed\n", who)
@@ -104,18 +59,18 @@ func (x *explained) print(b *strings.Builder, who string) {
 		fmt.Fprintf(b, "%sdenied by %s, and waiting does not help\n", who, plain(x.DeniedBy))
 	}
 	for i := range x.Rules {
-		x.Rules[i].print(b)
+		printExplainedRule(b, &x.Rules[i])
 	}
 }
 
-func (r *explainedRule) print(b *strings.Builder) {
+func printExplainedRule(b *strings.Builder, r *manage.ExplainedRule) {
 	if r.Outcome != "matches" {
 		fmt.Fprintf(b, "  %s: does not apply: %s\n", plain(r.Rule), plain(r.Why))
 		return
 	}
-	fmt.Fprintf(b, "  %s: matches, %s%s\n", plain(r.Rule), r.verdict(), map[string]string{"shadow": " (shadow: never enforced)"}[r.Mode])
+	fmt.Fprintf(b, "  %s: matches, %s%s\n", plain(r.Rule), verdictText(r), map[string]string{"shadow": " (shadow: never enforced)"}[r.Mode])
 	for _, p := range r.Key {
-		fmt.Fprintf(b, "    key       %s = %s\n", plain(p.Part), p.text())
+		fmt.Fprintf(b, "    key       %s = %s\n", plain(p.Part), partText(p))
 	}
 	if len(r.Key) == 0 {
 		b.WriteString("    key       none: one counter for all\n")
@@ -129,11 +84,11 @@ func (r *explainedRule) print(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "    cost      %d\n", *r.Cost)
 	for _, w := range r.Windows {
-		fmt.Fprintf(b, "    limit     %s\n", w.sentence())
+		fmt.Fprintf(b, "    limit     %s\n", windowSentence(w))
 	}
 }
 
-func (r *explainedRule) verdict() string {
+func verdictText(r *manage.ExplainedRule) string {
 	switch {
 	case !*r.Allowed:
 		return "denies (" + plain(r.Reason) + ")"
@@ -143,7 +98,7 @@ func (r *explainedRule) verdict() string {
 	return "allows"
 }
 
-func (p explainedPart) text() string {
+func partText(p manage.ExplainedPart) string {
 	switch {
 	case p.Missing:
 		return "missing"
@@ -153,7 +108,7 @@ func (p explainedPart) text() string {
 	return strconv.Quote(*p.Value)
 }
 
-func (w counterWindow) sentence() string {
+func windowSentence(w manage.Window) string {
 	name := ""
 	if w.Name != "" {
 		name = plain(w.Name) + ": "

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 )
@@ -45,13 +47,41 @@ func (o *output) Set(text string) error {
 // Type names the flag's value in help.
 func (o *output) Type() string { return "format" }
 
-// printJSON prints a value for programs.
+// printJSON prints a value for programs. What is not printable is escaped, for
+// it may be printed to a terminal: JSON itself lets C1 controls through.
 func printJSON(w io.Writer, value any) error {
-	e := json.NewEncoder(w)
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(value)
+	if err := e.Encode(value); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, escapeUnprintable(text.String()))
+	return err
 }
+
+func escapeUnprintable(text string) string {
+	if !strings.ContainsFunc(text, unprintable) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case !unprintable(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
+
+// unprintable is what stands in JSON's strings alone, line ends apart.
+func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 // printTable prints rows in aligned columns, an empty cell as "-".
 func printTable(w io.Writer, rows [][]string) error {

@@ -39,6 +39,7 @@ type renderEnvoyOptions struct {
 	wasm      string
 	bootstrap envoy.BootstrapOptions
 	tls       envoy.ClientTLS
+	manageTLS envoy.ServerTLS
 }
 
 // AddFlags adds the flags; here, unlike elsewhere, -f is optional.
@@ -50,6 +51,8 @@ func (o *renderEnvoyOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&b.Node, "node", "", "node `ID` by which the control plane knows the proxy (required with --xds)")
 	flags.StringVar(&b.Cluster, "cluster", "", "node cluster `NAME` (default \"sluice\")")
 	flags.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
+	flags.StringVar(&o.manageTLS.Cert, "manage-cert", "", "`FILE` on the proxy's machine with the certificate chain of that listener: use TLS")
+	flags.StringVar(&o.manageTLS.Key, "manage-key", "", "`FILE` on the proxy's machine with its private key")
 	flags.StringVar(&b.XDS, "xds", "", "`HOST:PORT` of the control plane; without it the policy is static")
 	flags.StringVar(&o.tls.CA, "xds-ca", "", "`FILE` with the certificate authority of the control plane: use TLS")
 	flags.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the proxy's client certificate; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
@@ -97,6 +100,9 @@ func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
 	if o.tls != (envoy.ClientTLS{}) {
 		b.XDSTLS = &o.tls
 	}
+	if o.manageTLS != (envoy.ServerTLS{}) {
+		b.ManageTLS = &o.manageTLS
+	}
 	if o.file != "" {
 		read, err := o.read(cmd)
 		warn(cmd, read.warnings)
@@ -120,12 +126,30 @@ func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
 	if err != nil {
 		return usageError(err, "sluice render envoy --help shows examples")
 	}
+	warnOfAddresses(cmd.ErrOrStderr(), b)
 	_, err = cmd.OutOrStdout().Write(bootstrap)
 	return err
 }
 
-// checkManage refuses a listener for management requests that the policy lets
-// none through.
+// warnOfAddresses warns of what others can reach and nothing protects.
+func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
+	for _, a := range []struct {
+		flag, address, danger string
+		safe                  bool
+	}{
+		{"--admin", b.Admin, "anyone who reaches it can read the configuration and stop Envoy", false},
+		{"--manage", b.Manage, "the management token and clients' keys cross the network in plain text: give --manage-cert and --manage-key", b.ManageTLS != nil},
+		{"--xds", b.XDS, "anyone on the way can read the policy and replace it: give --xds-ca", b.XDSTLS != nil},
+	} {
+		host, _, err := net.SplitHostPort(a.address)
+		if err == nil && !a.safe && !isLoopback(host) {
+			fmt.Fprintf(w, "warning: %s %s is not a loopback address: %s\n", a.flag, a.address, a.danger)
+		}
+	}
+}
+
+// checkManage refuses a policy that answers management requests elsewhere than
+// on their listener, or nowhere.
 func checkManage(m *policy.Manage, listener string) error {
 	_, port, err := net.SplitHostPort(listener)
 	switch {
@@ -133,8 +157,11 @@ func checkManage(m *policy.Manage, listener string) error {
 		return nil //nolint:nilerr // see above
 	case m == nil:
 		return usageError(fmt.Errorf("--manage %s, but the policy has no manage, without which no management request is answered", listener),
-			"add manage with path and token_sha256 to the policy")
-	case m.Port != 0 && strconv.Itoa(int(m.Port)) != port:
+			"add manage with path, port and token_sha256 to the policy")
+	case m.Port == 0:
+		return usageError(fmt.Errorf("--manage %s, but the policy's manage has no port, so that listeners of clients would answer management requests too", listener),
+			"add port: "+port+" to manage in the policy")
+	case strconv.Itoa(int(m.Port)) != port:
 		return usageError(fmt.Errorf("--manage %s, but the policy answers management requests on port %d alone", listener, m.Port),
 			"make the two ports the same")
 	}

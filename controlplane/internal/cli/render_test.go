@@ -32,6 +32,9 @@ func TestRenderEnvoy(t *testing.T) {
 	managed, token := filepath.Join(dir, "managed.yaml"), strings.Repeat("5a", 32)
 	require.NoError(t, os.WriteFile(managed, []byte(
 		"version: 1\nrules: [{name: all, limits: [10/1s]}]\nmanage: {path: /.sluice/, token_sha256: "+token+", port: 9902}\n"), 0o600))
+	open := filepath.Join(dir, "open.yaml")
+	require.NoError(t, os.WriteFile(open, []byte(
+		"version: 1\nrules: [{name: all, limits: [10/1s]}]\nmanage: {path: /.sluice/, token_sha256: "+token+"}\n"), 0o600))
 	require.NoError(t, os.WriteFile(bad, []byte("version: 1\nrules: [{nam: all}]\n"), 0o600))
 	require.NoError(t, os.WriteFile(wasm, nil, 0o600))
 	base := []string{"--listen", "127.0.0.1:10000", "--upstream", "127.0.0.1:8080", "--admin", "127.0.0.1:9901", "--wasm", wasm}
@@ -39,14 +42,15 @@ func TestRenderEnvoy(t *testing.T) {
 
 	t.Run("everything", func(t *testing.T) {
 		stdout, stderr, err := runRenderEnvoy(t, with("-f", managed, "--xds", "control:18000", "--node", "edge-1", "--manage", "127.0.0.1:9902",
-			"--xds-ca", "ca.pem", "--xds-cert", "cert.pem", "--xds-key", "key.pem", "--cluster", "edge")...)
+			"--xds-ca", "ca.pem", "--xds-cert", "cert.pem", "--xds-key", "key.pem", "--cluster", "edge", "--manage-cert", "m.pem", "--manage-key", "m.key")...)
 		require.NoError(t, err)
 		require.Empty(t, stderr)
 		want, err := envoy.Bootstrap(envoy.BootstrapOptions{
 			Plugin: envoy.Plugin{Wasm: wasm, Policy: []byte(`{"version":1,"rules":[{"name":"all","limits":["10/1s"]}],"manage":{"path":"/.sluice/","token_sha256":"` + token + `","port":9902}}`)},
 			Listen: "127.0.0.1:10000", Upstream: "127.0.0.1:8080", Admin: "127.0.0.1:9901", Manage: "127.0.0.1:9902",
 			XDS: "control:18000", Node: "edge-1", Cluster: "edge",
-			XDSTLS: &envoy.ClientTLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"},
+			XDSTLS:    &envoy.ClientTLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"},
+			ManageTLS: &envoy.ServerTLS{Cert: "m.pem", Key: "m.key"},
 		})
 		require.NoError(t, err)
 		require.Equal(t, string(want), stdout)
@@ -56,6 +60,18 @@ func TestRenderEnvoy(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, stdout, "filename: /nowhere/sluice.wasm")
 		require.Equal(t, "warning: /nowhere/sluice.wasm is not on this machine; it has to be on the proxy's\n", stderr)
+	})
+	t.Run("addresses that others reach", func(t *testing.T) {
+		_, stderr, err := runRenderEnvoy(t, with("--admin", "0.0.0.0:9901", "--manage", "10.0.0.1:9902", "--xds", "control:18000", "--node", "n")...)
+		require.NoError(t, err)
+		require.Equal(t, 3, strings.Count(stderr, "warning: "), stderr)
+		for _, want := range []string{"--admin 0.0.0.0:9901 is not", "--manage 10.0.0.1:9902 is not", "--xds control:18000 is not"} {
+			require.Contains(t, stderr, want)
+		}
+	})
+	t.Run("the port that manage needs", func(t *testing.T) {
+		_, _, err := runRenderEnvoy(t, with("--manage", "127.0.0.1:9907", "-f", open)...)
+		require.Equal(t, "add port: 9907 to manage in the policy", Hint(err))
 	})
 	for name, tc := range map[string]struct {
 		args []string
@@ -69,6 +85,9 @@ func TestRenderEnvoy(t *testing.T) {
 		"an argument":                     {with("policy.yaml"), `unknown command "policy.yaml"`},
 		"TLS, no xds":                     {with("--xds-ca", "ca.pem"), "no control plane"},
 		"manage, but the policy has none": {with("--manage", "127.0.0.1:9902", "-f", good), "the policy has no manage"},
+		"manage on every port":            {with("--manage", "127.0.0.1:9902", "-f", open), "the policy's manage has no port"},
+		"manage cert, no key":             {with("--manage", "127.0.0.1:9902", "--manage-cert", "c"), "go together"},
+		"manage cert, no listener":        {with("--manage-cert", "c", "--manage-key", "k"), "no listener for them"},
 		"manage on another port":          {with("--manage", "127.0.0.1:9903", "-f", managed), "on port 9902 alone"},
 		"key, no cert":                    {with("--xds", "a:1", "--node", "n", "--xds-ca", "c", "--xds-key", "k"), "go together"},
 	} {

@@ -27,10 +27,11 @@ const maxHeaderBytes = 32 << 10
 
 type serveOptions struct {
 	listenOptions
-	names nodeNameOptions
-	data  string
-	keep  int
-	wasm  string
+	names  nodeNameOptions
+	manage serveManageOptions
+	data   string
+	keep   int
+	wasm   string
 }
 
 func newServeCommand() *cobra.Command {
@@ -81,6 +82,7 @@ same on both sides. Proxies that share a certificate can pose as each other.`,
 	cmd.Flags().IntVar(&o.keep, "keep", defaultKeep, "how many revisions to keep, from 2; older ones are dropped once no proxy runs them or may fall back on them; 0 keeps all")
 	o.AddFlags(cmd)
 	o.names.AddFlags(cmd)
+	o.manage.AddFlags(cmd)
 	return cmd
 }
 
@@ -137,6 +139,10 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return err
 	}
 
+	fleet, err := o.manage.fleet(cmd, log, httpListener.Addr(), xdsListener.Addr())
+	if err != nil {
+		return err
+	}
 	push, err := xds.New(cmd.Context(), xds.Options{Store: policies, Keep: o.keep, Wasm: o.wasm, Log: log, Identify: identify})
 	if err != nil {
 		return fmt.Errorf("start xDS server: %w", err)
@@ -145,7 +151,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	s := servers{
 		log: log, push: push, guard: guard,
 		httpListener: conns.Bound(httpListener, share.HTTP), xdsListener: conns.Bound(xdsListener, share.XDS),
-		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify, Log: log}),
+		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify, Fleet: fleet, Log: log}),
 	}
 	return s.run(cmd.Context())
 }

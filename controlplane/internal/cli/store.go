@@ -76,7 +76,7 @@ func backupServer(cmd *cobra.Command, o backupOptions) (store.Contents, error) {
 	if err != nil {
 		return store.Contents{}, err
 	}
-	from, err := c.stream(cmd.Context(), http.MethodGet, "/v1/backup", nil, nil)
+	from, err := c.stream(cmd.Context(), http.MethodGet, "/v1/backup", nil, "", nil)
 	if err != nil {
 		return store.Contents{}, err
 	}

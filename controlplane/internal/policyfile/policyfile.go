@@ -42,6 +42,10 @@ func Read(name string, data []byte) (*policy.Policy, *policy.Node, []policy.Prob
 		return nil, nil, nil, inFile(name, errs)
 	}
 	p, more, warnings := policy.Read(n)
+	if len(more) == 0 {
+		weak, open := judgeManage(n)
+		more, warnings = append(more, weak...), merge(warnings, open)
+	}
 	errs = merge(errs, more)
 	warnings = inFile(name, warnings)
 	if len(errs) > 0 {

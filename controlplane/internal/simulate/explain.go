@@ -13,11 +13,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
-
-// RequestHeader is the header in which the filter gets a request to explain.
-const RequestHeader = "x-sluice-request"
 
 // Request is a request that the filter is asked about. Method and path have the
 // filter's defaults.
@@ -80,7 +78,7 @@ func (r *Request) Check() error {
 	return in.check()
 }
 
-// Header is the request as the value of RequestHeader: JSON in ASCII.
+// Header is the request as the value of manage.RequestHeader: JSON in ASCII.
 func (r *Request) Header() string {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -130,7 +128,7 @@ func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
 	}
 	response, err := host.Serve(0, &sim.Request{
 		Method: http.MethodPost, Path: path.Join(managePath, "explain"),
-		Headers: [][2]string{{"authorization", "Bearer " + manageToken}, {RequestHeader, r.Header()}},
+		Headers: [][2]string{{"authorization", "Bearer " + manageToken}, {manage.RequestHeader, r.Header()}},
 	})
 	if err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ const FileName = "sluice.db"
 // format is the layout below; a store written in another one is refused. All
 // values but this one are sealed; see seal.
 //
-//	meta       "format" → "3"
+//	meta       "format" → "3", "audit_secret" → 32 bytes
 //	revisions  number, 8 bytes big-endian → Summary as JSON, without marks
 //	yaml       number → the text as given
 //	json       number → what proxies get

@@ -61,6 +61,9 @@ type Store interface {
 	// Audit returns the newest entries first, at most limit of them and only
 	// those with an id below before; 0 means no bound.
 	Audit(ctx context.Context, limit int, before uint64) ([]Entry, error)
+	// Secret returns the secret with which the audit log hashes keys, made when
+	// it is first asked for.
+	Secret(ctx context.Context) ([]byte, error)
 	// Watch returns a channel that gets a value after an Append, until ctx
 	// ends. Appends in quick succession may share one value.
 	Watch(ctx context.Context) <-chan struct{}

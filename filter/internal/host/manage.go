@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"crypto/subtle"
 	"encoding/binary"
 	"errors"
@@ -31,8 +32,12 @@ func (p *plugin) managed() bool {
 		answer(404, problem("management requests are answered on another port"))
 		return true
 	}
-	if !p.authorized() {
+	switch p.authorize() {
+	case 401:
 		answer(401, problem("a bearer token that the policy's manage.token_sha256 knows is required"))
+		return true
+	case 429:
+		answer(429, problem("too many wrong tokens from this address: wait a second"), engine.Field{Name: "retry-after", Value: "1"})
 		return true
 	}
 	path, query, _ := strings.Cut(rest, "?")
@@ -129,27 +134,60 @@ func queryFault(query string) string {
 	return ""
 }
 
-// onManagePort reports whether the request came in on the port that the policy
-// confines management to.
+// onManagePort reports whether the request came in on the port that the policy,
+// or else the node's metadata, confines management to.
 func (p *plugin) onManagePort() bool {
-	if p.manage.Port == 0 {
+	if p.managePort == 0 {
 		return true
 	}
 	port, ok := theProxy.Property("destination", "port")
-	return ok && len(port) == 8 && binary.LittleEndian.Uint64([]byte(port)) == uint64(p.manage.Port)
+	return ok && len(port) == 8 && binary.LittleEndian.Uint64([]byte(port)) == uint64(p.managePort)
 }
 
-func (p *plugin) authorized() bool {
+// confine reads where management requests are answered. A rendered bootstrap
+// names the port of its management listener, so that a policy which names none
+// does not open the other listeners.
+func (p *plugin) confine() {
+	if p.manage == nil {
+		return
+	}
+	text, _ := theProxy.Property("xds", "node", "metadata", "sluice", "manage_port")
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		port = 0
+	}
+	p.managePort = cmp.Or(p.manage.Port, uint16(port))
+}
+
+// maxBearer is the longest token that is hashed.
+const maxBearer = 1 << 10
+
+// authorize returns the status that the request's token deserves: 200, 401, or
+// 429 where its address has brought too many wrong ones.
+func (p *plugin) authorize() int {
 	header, _ := theProxy.JoinedHeader("authorization")
 	scheme, token, _ := strings.Cut(header, " ")
-	sum := sha256([]byte(strings.TrimSpace(token)))
-	return strings.EqualFold(scheme, "bearer") && subtle.ConstantTimeCompare(sum[:], p.manage.TokenSHA256[:]) == 1
+	token = strings.TrimSpace(token)
+	if !strings.EqualFold(scheme, "bearer") || token == "" || len(token) > maxBearer {
+		return 401
+	}
+	address, _ := theProxy.ClientAddress()
+	mistakes, now := p.mistakes.of(address), theProxy.Now()
+	if mistakes.tooMany(now) {
+		return 429
+	}
+	if sum := sha256([]byte(token)); subtle.ConstantTimeCompare(sum[:], p.manage.TokenSHA256[:]) == 1 {
+		return 200
+	}
+	mistakes.n++
+	return 401
 }
 
-func answer(status uint32, body []byte) {
+func answer(status uint32, body []byte, fields ...engine.Field) {
+	fields = append(fields, engine.Field{Name: "content-type", Value: "application/json"})
 	theProxy.send(&reply{
 		status: status, details: []byte("sluice_management"), body: append(body, '\n'), grpc: grpcFromStatus,
-		headers: appendHeaders(nil, []engine.Field{{Name: "content-type", Value: "application/json"}}),
+		headers: appendHeaders(nil, fields),
 	})
 }
 

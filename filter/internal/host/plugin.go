@@ -37,8 +37,9 @@ type plugin struct {
 	identity engine.Identity
 	engine   *engine.Engine
 	manage   *policy.Manage
-	trace    bool // report the whole of every verdict
-	verdicts bool // tell access logs of every verdict
+	mistakes mistakes // wrong tokens of management requests
+	trace    bool     // report the whole of every verdict
+	verdicts bool     // tell access logs of every verdict
 	metrics  metrics
 	context  uint32
 	fields   []engine.Field // of the request that is decided
@@ -48,6 +49,8 @@ type plugin struct {
 	word                   []byte // and a verdict for access logs
 	sent                   []engine.Sent
 	keep                   []bool
+
+	managePort uint16 // that management requests must come in on, 0 = any
 
 	rivalry int  // see watch
 	parted  bool // see part
@@ -97,6 +100,8 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	}
 	p.engine = e
 	p.manage = pol.Manage
+	p.confine()
+	p.mistakes.seed = randomSeed()
 	_, p.trace = theProxy.Property("sluice", "trace")
 	asked, _ := theProxy.Property("xds", "node", "metadata", "sluice", "verdicts")
 	p.verdicts = asked == "all"

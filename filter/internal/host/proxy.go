@@ -9,6 +9,7 @@
 package host
 
 import (
+	"encoding/binary"
 	"unsafe"
 
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -148,6 +149,12 @@ func fillRandom(b []byte) {
 	if importRandom(unsafe.Pointer(unsafe.SliceData(b)), uint32(len(b))) != statusOK {
 		panic("the proxy gives no random bytes")
 	}
+}
+
+func randomSeed() uint64 {
+	var b [8]byte
+	fillRandom(b[:])
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 // reply is one local reply.

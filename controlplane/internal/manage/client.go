@@ -1,0 +1,207 @@
+package manage
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+)
+
+const (
+	// smallAnswer is more than the answer about one key ever is.
+	smallAnswer = 8 << 10
+	// maxAnswer is more than the statistics of the largest policy.
+	maxAnswer = 16 << 20
+	// maxHeaders is what of an answer's header is read.
+	maxHeaders = 64 << 10
+)
+
+// Client asks one proxy at a time.
+type Client struct {
+	Token   string
+	TLS     *tls.Config // nil: the system's roots
+	Rules   Rules
+	Timeout time.Duration // for each proxy
+
+	resolver *net.Resolver // nil: the system's
+
+	large chan struct{}              // a place for an answer that is not small; nil: as many as come
+	keep  func(answer any) error     // whether there is room for it; nil: there is
+	claim func(netip.AddrPort) error // whether this address may be dialled; nil: it may
+}
+
+// Counters has the proxy do the operation.
+func (c *Client) Counters(ctx context.Context, at *url.URL, op Operation, query url.Values) (a Answer, err error) {
+	err = c.post(ctx, at, "counters/"+op.Wire, query, nil, func(text []byte) error {
+		var ok bool
+		a, ok = ReadAnswer(op, text)
+		return c.take(at, &a, ok)
+	})
+	return a, err
+}
+
+// Explain has the proxy explain the described request.
+func (c *Client) Explain(ctx context.Context, at *url.URL, described string) (x Explained, err error) {
+	header := http.Header{RequestHeader: {described}}
+	err = c.post(ctx, at, "explain", nil, header, func(text []byte) error {
+		var ok bool
+		x, ok = ReadExplained(text)
+		return c.take(at, &x, ok)
+	})
+	return x, err
+}
+
+// take judges an answer that was read.
+func (c *Client) take(at *url.URL, answer any, ok bool) error {
+	switch {
+	case !ok:
+		return &Failure{at.Host + " answers, but not as a management path does", noManageHint}
+	case c.keep != nil:
+		return c.keep(answer)
+	}
+	return nil
+}
+
+// post makes one management request and has the body of its answer read.
+func (c *Client) post(ctx context.Context, at *url.URL, path string, query url.Values, header http.Header, read func([]byte) error) error {
+	if err := c.Rules.check(at); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, c.Timeout)
+	defer cancel()
+	u := *at
+	u.Path += path
+	u.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(limited, http.MethodPost, u.String(), http.NoBody)
+	if err != nil {
+		return fmt.Errorf("make request to %s", at.Host) // the cause has the key in it
+	}
+	for name, values := range header {
+		request.Header[http.CanonicalHeaderKey(name)] = values
+	}
+	request.Header.Set("Authorization", "Bearer "+c.Token)
+	transport := c.transport(at)
+	defer transport.CloseIdleConnections()
+	response, err := transport.RoundTrip(request) // which follows no redirect
+	if err == nil {
+		defer response.Body.Close()
+		err = c.readAnswer(limited, at, response, read)
+	}
+	var failure *Failure
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &failure):
+		return failure
+	case limited.Err() != nil:
+		return &Failure{fmt.Sprintf("no answer from %s within %s", at.Host, c.Timeout), "--timeout says how long a proxy may take"}
+	case err != nil:
+		return unreachable(at, err)
+	}
+	return nil
+}
+
+// transport reaches one proxy, by no HTTP proxy of the environment.
+func (c *Client) transport(at *url.URL) *http.Transport {
+	dialer := net.Dialer{Resolver: c.resolver, Control: func(_, address string, _ syscall.RawConn) error {
+		dialled, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return err
+		}
+		if err := c.Rules.checkDialled(at, dialled); err != nil || c.claim == nil {
+			return err
+		}
+		return c.claim(dialled)
+	}}
+	return &http.Transport{
+		DialContext:            dialer.DialContext,
+		TLSClientConfig:        c.TLS,
+		DisableKeepAlives:      true,
+		DisableCompression:     true, // what is read is what was sent
+		MaxResponseHeaderBytes: maxHeaders,
+	}
+}
+
+func (c *Client) readAnswer(ctx context.Context, at *url.URL, response *http.Response, read func([]byte) error) error {
+	text, err := io.ReadAll(io.LimitReader(response.Body, smallAnswer+1))
+	if err != nil {
+		return err
+	}
+	if len(text) > smallAnswer {
+		if c.large != nil {
+			select {
+			case c.large <- struct{}{}:
+				defer func() { <-c.large }()
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if text, err = io.ReadAll(io.MultiReader(bytes.NewReader(text), io.LimitReader(response.Body, maxAnswer))); err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(text) > maxAnswer:
+		return &Failure{fmt.Sprintf("%s answers more than %d MiB", at.Host, maxAnswer>>20), noManageHint}
+	case c.Token != "" && bytes.Contains(text, []byte(c.Token)):
+		return &Failure{at.Host + " answers with the token in it, as no management path does", noManageHint}
+	case response.StatusCode != http.StatusOK:
+		return refused(at, response, text)
+	}
+	return read(text)
+}
+
+const noManageHint = "the policy it runs needs manage: {path, port, token_sha256}, and its management address must be the listener on that port"
+
+// unreachable says why there was no answer.
+func unreachable(at *url.URL, err error) error {
+	hint := "is the proxy running, and does it listen there for management requests? sluice render envoy --manage gives it a listener"
+	var unverified *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &unverified):
+		hint = "the certificate of the management listener must be for that name or address and from a CA that is trusted: --manage-ca of serve, --ca with --proxy"
+	case errors.As(err, new(tls.RecordHeaderError)):
+		hint = "the proxy speaks plain http there: use an http URL"
+	case strings.HasPrefix(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "EOF"):
+		hint = "does the proxy speak TLS there? then https:// belongs before its address"
+	}
+	return &Failure{fmt.Sprintf("reach proxy %s: %s", at.Host, printable(err.Error())), hint}
+}
+
+func refused(at *url.URL, response *http.Response, text []byte) error {
+	var body struct {
+		Error string `json:"error"`
+	}
+	ours := json.Unmarshal(text, &body) == nil && body.Error != ""
+	switch {
+	case ours && response.StatusCode == http.StatusUnauthorized:
+		return &Failure{
+			fmt.Sprintf("proxy %s does not know the token", at.Host),
+			"--manage-token-file must hold the token whose SHA-256 is manage.token_sha256 in the policy it runs",
+		}
+	case ours:
+		return &Failure{Text: fmt.Sprintf("proxy %s: %s", at.Host, printable(body.Error))}
+	}
+	return &Failure{fmt.Sprintf("%s answers %d, not as a management path does", at.Host, response.StatusCode), noManageHint}
+}
+
+// printable makes a text that a proxy has sent short and fit for a terminal.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '·'
+		}
+		return r
+	}, short(text))
+}

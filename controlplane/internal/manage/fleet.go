@@ -1,0 +1,210 @@
+package manage
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"sync"
+	"time"
+)
+
+const (
+	// maxAsked is how many proxies are asked at the same time, by all callers.
+	maxAsked = 32
+	// maxCalls is how many callers are served at the same time.
+	maxCalls = 4
+	// maxKept is what the large answers of one call may take together.
+	maxKept = 16 << 20
+	// MaxCall is how long a call may take. Proxies that have not been asked by
+	// then are not.
+	MaxCall = 5 * time.Minute
+)
+
+// ErrBusy says that as many callers as there may be are being served.
+var ErrBusy = fmt.Errorf("%d callers are asking all proxies already", maxCalls)
+
+// Row is a proxy and its answer to an operation, or what went wrong.
+type Row struct {
+	Asked
+	Answer
+}
+
+// ExplainRow is a proxy and its explanation, or what went wrong.
+type ExplainRow struct {
+	Asked
+	Explained
+}
+
+// Asked is a proxy that was asked, or was to be.
+type Asked struct {
+	Proxy    string `json:"proxy"`
+	Revision uint64 `json:"revision,omitempty"` // it runs, as far as serve knows
+	URL      string `json:"url,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Hint     string `json:"hint,omitempty"`
+}
+
+func (t *Target) asked() Asked {
+	a := Asked{Proxy: t.Node, Revision: t.Revision}
+	if t.URL != nil {
+		a.URL = t.URL.String()
+	}
+	return a
+}
+
+func (a *Asked) fail(err error) {
+	a.Error = err.Error()
+	var f *Failure
+	if errors.As(err, &f) {
+		a.Hint = f.Hint
+	}
+}
+
+// Fleet asks many proxies, within bounds that hold for all callers together.
+type Fleet struct {
+	rules       Rules
+	credentials func() Credentials
+	asked       chan struct{}
+	calls       chan struct{}
+	large       chan struct{}
+}
+
+// Credentials are what proxies are asked with.
+type Credentials struct {
+	Token string
+	TLS   *tls.Config // nil: the system's roots
+}
+
+// NewFleet returns a fleet. The credentials are asked for at every call.
+func NewFleet(rules Rules, credentials func() Credentials) *Fleet {
+	return &Fleet{
+		rules: rules, credentials: credentials, asked: make(chan struct{}, maxAsked), calls: make(chan struct{}, maxCalls),
+		large: make(chan struct{}, 1),
+	}
+}
+
+// Begin starts a call, or fails with ErrBusy. The caller ends it once it has no
+// more use for the answers.
+func (f *Fleet) Begin(timeout time.Duration) (*Call, error) {
+	select {
+	case f.calls <- struct{}{}:
+	default:
+		return nil, ErrBusy
+	}
+	c := &Call{fleet: f, owners: map[netip.AddrPort]string{}}
+	with := f.credentials()
+	c.client = Client{Token: with.Token, TLS: with.TLS, Rules: f.rules, Timeout: timeout, large: f.large, keep: c.keep}
+	return c, nil
+}
+
+// Call is one caller's.
+type Call struct {
+	fleet  *Fleet
+	client Client
+
+	mu     sync.Mutex
+	kept   int                       // bytes of large answers
+	owners map[netip.AddrPort]string // nodes by the address that was dialled for them
+}
+
+// End ends the call.
+func (c *Call) End() { <-c.fleet.calls }
+
+// Counters has every proxy do the operation and returns a row for each.
+func (c *Call) Counters(ctx context.Context, targets []Target, op Operation, query url.Values) []Row {
+	rows := make([]Row, len(targets))
+	c.each(ctx, targets, func(ctx context.Context, i int, err error) {
+		row := &rows[i]
+		row.Asked = targets[i].asked()
+		if err == nil {
+			row.Answer, err = c.of(&targets[i]).Counters(ctx, targets[i].URL, op, query)
+		}
+		if err != nil {
+			row.Answer = Answer{}
+			row.fail(err)
+		}
+	})
+	return rows
+}
+
+// Explain has every proxy explain the described request.
+func (c *Call) Explain(ctx context.Context, targets []Target, described string) []ExplainRow {
+	rows := make([]ExplainRow, len(targets))
+	c.each(ctx, targets, func(ctx context.Context, i int, err error) {
+		row := &rows[i]
+		row.Asked = targets[i].asked()
+		if err == nil {
+			row.Explained, err = c.of(&targets[i]).Explain(ctx, targets[i].URL, described)
+		}
+		if err != nil {
+			row.Explained = Explained{}
+			row.fail(err)
+		}
+	})
+	return rows
+}
+
+// each calls do for every target, some at a time, with an error for one that is
+// not to be asked. It returns when all have returned.
+func (c *Call) each(ctx context.Context, targets []Target, do func(ctx context.Context, i int, err error)) {
+	limited, cancel := context.WithTimeoutCause(ctx, MaxCall, &Failure{
+		"not asked: the others took " + MaxCall.String(), "--timeout says how long each may take",
+	})
+	defer cancel()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for i, t := range targets {
+		if t.Err != nil {
+			do(limited, i, t.Err)
+			continue
+		}
+		select {
+		case c.fleet.asked <- struct{}{}:
+			all.Go(func() {
+				defer func() { <-c.fleet.asked }()
+				do(limited, i, context.Cause(limited))
+			})
+		case <-limited.Done():
+			do(limited, i, context.Cause(limited))
+		}
+	}
+}
+
+// of returns the client for one target. It refuses to dial an address that has
+// been dialled for another: two names may be one listener.
+func (c *Call) of(t *Target) *Client {
+	client := c.client
+	client.claim = func(at netip.AddrPort) error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if owner, taken := c.owners[at]; taken && owner != t.Node {
+			return alsoThatOf(t.URL.Host, owner)
+		}
+		c.owners[at] = t.Node
+		return nil
+	}
+	return &client
+}
+
+// keep reports whether there is room for an answer. Small ones are always kept,
+// so that no proxy takes the room of another's.
+func (c *Call) keep(answer any) error {
+	text, err := json.Marshal(answer)
+	if err != nil || len(text) <= smallAnswer {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.kept+len(text) > maxKept {
+		return &Failure{
+			fmt.Sprintf("left out: the proxies' answers are more than %d MiB", maxKept>>20),
+			"ask for one rule, or ask a proxy by itself with --proxy",
+		}
+	}
+	c.kept += len(text)
+	return nil
+}

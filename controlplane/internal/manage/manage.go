@@ -1,0 +1,117 @@
+// Package manage asks running proxies about their counters, on the management
+// path of the filter, and reads what they answer.
+//
+// Its invariant: the management token goes to no address that Rules forbid, and
+// into no error. What a proxy answers is bounded in size and time, is read into
+// the types below, and takes memory only within the bounds of a Fleet. The
+// package must never import the store, the xDS server, the API or the command
+// line.
+package manage
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const (
+	// DefaultTimeout is how long a proxy may take unless told otherwise, and
+	// MaxTimeout the longest it may be told.
+	DefaultTimeout = 5 * time.Second
+	MaxTimeout     = MaxCall
+
+	// RequestHeader holds the request that a proxy is to explain.
+	RequestHeader = "x-sluice-request"
+	// MaxDescribed is the longest description that a proxy gets: Envoy refuses
+	// headers of 60 KiB, and some of those are its own.
+	MaxDescribed = 48 << 10
+)
+
+// Operation is one of the operations on counters.
+type Operation struct {
+	Name    string // of the command and in the API
+	Wire    string // as the filter has it
+	Keyed   bool   // on one key of one rule
+	Units   bool   // takes a number of units
+	Window  bool   // takes a window
+	Sums    bool   // values of several proxies add up
+	Changes bool   // counters are not what they were
+}
+
+// Operations lists them as help does.
+var Operations = []Operation{
+	{Name: "hit", Wire: "hit", Keyed: true, Units: true, Changes: true},
+	{Name: "peek", Wire: "peek", Keyed: true, Units: true},
+	{Name: "get", Wire: "get", Keyed: true, Sums: true},
+	{Name: "inc", Wire: "inc", Keyed: true, Units: true, Window: true, Sums: true, Changes: true},
+	{Name: "set", Wire: "set", Keyed: true, Units: true, Window: true, Changes: true},
+	{Name: "reset", Wire: "reset", Keyed: true, Changes: true},
+	{Name: "expires-at", Wire: "expires_at", Keyed: true},
+	{Name: "clean", Wire: "clean", Sums: true, Changes: true},
+	{Name: "stats", Wire: "stats"},
+}
+
+// Subject is what an operation is done to.
+type Subject struct {
+	Rule   string   // empty: all rules, where the operation takes no key
+	Key    []string // its parts
+	N      string   // units, as given
+	Window string   // name or index; empty: all
+}
+
+// Query checks the subject and returns it as proxies, and the API, get it.
+func (op Operation) Query(s Subject) (url.Values, error) {
+	q := url.Values{}
+	switch {
+	case len(s.Rule) > policy.MaxNameBytes || len(s.Window) > policy.MaxNameBytes:
+		return nil, fmt.Errorf("names of rules and windows have at most %d bytes", policy.MaxNameBytes)
+	case len(s.Key) > policy.MaxKeyParts:
+		return nil, fmt.Errorf("a key has at most %d parts, not %d", policy.MaxKeyParts, len(s.Key))
+	case s.Rule != "":
+		q.Set("rule", s.Rule)
+	case op.Keyed:
+		return nil, errors.New("rule is missing: give the name of a rule of the policy")
+	}
+	switch {
+	case op.Keyed:
+		q["key"] = s.Key
+	case len(s.Key) > 0:
+		return nil, errors.New("key does not go with " + op.Name + ", which is about whole rules")
+	}
+	switch {
+	case !op.Units && s.N != "":
+		return nil, errors.New("n does not go with " + op.Name)
+	case s.N != "":
+		n, err := strconv.ParseUint(s.N, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("n %.40q is not a whole number from 0 to 4294967295", s.N)
+		}
+		q.Set("n", strconv.FormatUint(n, 10))
+	case op.Name == "set":
+		return nil, errors.New("n is missing: give the number of units to set")
+	}
+	switch {
+	case !op.Window && s.Window != "":
+		return nil, errors.New("window does not go with " + op.Name)
+	case s.Window != "":
+		q.Set("window", s.Window)
+	}
+	return q, nil
+}
+
+// CheckTimeout says whether a proxy may be given so long.
+func CheckTimeout(timeout time.Duration) error {
+	if timeout <= 0 || timeout > MaxTimeout {
+		return fmt.Errorf("timeout %s is not above 0 and up to %s", timeout, MaxTimeout)
+	}
+	return nil
+}
+
+// Failure says why a proxy was not asked, or did not do what it was asked to.
+type Failure struct{ Text, Hint string }
+
+func (f *Failure) Error() string { return f.Text }

@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// manageCertificate writes a certificate for 127.0.0.1, its own CA, and its key.
+func manageCertificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	require.NoError(t, err)
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	cert, key = filepath.Join(dir, "manage.pem"), filepath.Join(dir, "manage.key")
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), 0o600))
+	return cert, key
+}
+
+// The control plane asks a proxy's management listener over TLS, once it trusts
+// the certificate. That listener alone answers, also where the policy names no
+// port, and the entry of the audit log says what came of it.
+func TestManagementOverTLS(t *testing.T) {
+	d := newest(t)
+	cert, key := manageCertificate(t)
+	control := &controlPlane{data: filepath.Join(t.TempDir(), "data"), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--manage-ca", cert}}
+	control.start(t)
+	t.Cleanup(func() { control.kill(t) })
+	p := d.start(t, proxyOptions{node: "edge-1", xds: control.xds, manage: freeAddress(t), manageCert: cert, manageKey: key})
+	control.awaitConnected(t, "edge-1")
+	_, errs, exit := control.tryApply(t, perUser("3/"+far)+managed)
+	require.Zero(t, exit, errs)
+	require.Contains(t, errs, "manage: without port")
+
+	r := control.counters(t, "inc", "--rule", "per-user", "--key", "alice", "--n", "2")
+	require.Zero(t, r.Failed, "%v", r)
+	require.EqualValues(t, 2, *r.Sum)
+	require.Equal(t, 404, p.status(t, "/.sluice/counters/get?rule=per-user&key=alice", ":method", "POST", "authorization", bearer))
+	text, errs, exit := sluice(t, "explain", "--server", control.url(), "--header", "x-user-id: alice", "--output", "json")
+	require.Zero(t, exit, errs)
+	require.True(t, json.Valid([]byte(text)))
+	require.Contains(t, text, `"used": 2`)
+
+	// Without the CA nothing is asked.
+	control.kill(t)
+	control.flags = nil
+	control.start(t)
+	control.awaitConnected(t, "edge-1")
+	r = control.counters(t, "get", "--rule", "per-user", "--key", "alice")
+	require.Equal(t, 1, r.Failed)
+	require.Contains(t, r.Proxies[0].Error, "certificate")
+}
+
+// On a real Envoy, too, an address gets no more than ten wrong tokens looked at
+// in a second by a worker, and an operator elsewhere gets through.
+func TestWrongTokens(t *testing.T) {
+	p := newest(t).start(t, proxyOptions{policy: perUser("3/"+far) + managed, workers: 1})
+	client := func(address string) *http.Client {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+		return &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
+	}
+	ask := func(c *http.Client, authorization string) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+p.address+"/.sluice/counters/stats", http.NoBody)
+		require.NoError(t, err)
+		r.Header.Set("Authorization", authorization)
+		res, err := c.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		return res
+	}
+	attacker := client("127.0.0.66")
+	began, statuses := time.Now(), map[int]int{}
+	limited := false
+	for i := range 500 {
+		res := ask(attacker, fmt.Sprint("Bearer wrong-", i))
+		statuses[res.StatusCode]++
+		limited = limited || res.StatusCode == 429 && res.Header.Get("Retry-After") == "1"
+	}
+	seconds := int(time.Since(began)/time.Second) + 2
+	require.True(t, limited, "%v", statuses)
+	require.LessOrEqual(t, statuses[401], 10*seconds, "%v", statuses)
+	require.Equal(t, 500, statuses[401]+statuses[429])
+	through := 0
+	for i := range 20 { // one address in 64 shares the attacker's place
+		if ask(client(fmt.Sprint("127.0.1.", i+1)), bearer).StatusCode == 200 {
+			through++
+		}
+	}
+	require.GreaterOrEqual(t, through, 15)
+	require.Equal(t, 401, ask(client("127.0.2.1"), "Bearer "+strings.Repeat("k", 1025)).StatusCode)
+}
+
+// Whatever a path is written like, it is a management request or an ordinary one
+// by what it is once the proxy has normalised it; only on the management port is
+// one answered.
+func TestHiddenManagementPaths(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		p := d.start(t, proxyOptions{policy: "version: 1\nmanage: {path: /.sluice/, port: 1, token_sha256: " + tokenSHA256 + "}\nrules: [{name: all, limits: [1000/" + far + "]}]\n"})
+		paths := map[string]int{
+			"/.sluice/counters/stats":          404,
+			"//.sluice/counters/stats":         404,
+			"/x/../.sluice/counters/stats":     404,
+			"/x/%2e%2e/.sluice/counters/stats": 404,
+			"/%2esluice/counters/stats":        404,
+			"/.sluice/%2e%2e/x":                200,
+			"/.sluice/../x":                    200,
+			"/.sluice":                         200,
+			"/.sluice;a=1/counters/stats":      200,
+			"/.SLUICE/counters/stats":          200,
+			"/x/.sluice/counters/stats":        200,
+			"/x?/.sluice/counters/stats":       200,
+		}
+		if p.envoy != nil { // which takes "..;" for ".."
+			paths["/.sluice/..;/x"], paths["/x/..;/.sluice/counters/stats"] = 200, 404
+		}
+		for path, want := range paths {
+			status := p.answer(t, "POST "+path+" HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\nauthorization: "+bearer+"\r\n\r\n")
+			require.Equal(t, want, status, path)
+		}
+	})
+}
