@@ -47,7 +47,7 @@ func besideEnvoy(t *testing.T, test func(t *testing.T, here, there string)) {
 	p := serve(t, hello, func(o *proxy.Options) {
 		o.Wasm, o.Upstream = code, &url.URL{Scheme: "http", Host: upstream}
 	})
-	require.NoError(t, p.Configure([]byte(envoy.EmptyPolicy)))
+	p.configure(envoy.EmptyPolicy)
 	bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
 		Plugin: envoy.Plugin{Wasm: mirror}, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Node: "n", Upstream: upstream,
 	})

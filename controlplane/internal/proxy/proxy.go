@@ -77,6 +77,8 @@ type Proxy struct {
 
 	updates sync.Mutex
 	running [sha256.Size]byte // digest of the filter that runs
+	given   bool              // the policy in force is the control plane's
+	without []byte            // the one in force while it gives none
 
 	readyOnce sync.Once
 	ready     chan struct{}
@@ -92,6 +94,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	o = o.withDefaults()
 	p := &Proxy{
 		options: o, log: o.Log, free: make(chan int, o.Workers), ready: make(chan struct{}),
+		without: []byte(envoy.EmptyPolicy),
 		running: sha256.Sum256(o.Wasm), transport: newTransport(o),
 	}
 	host, err := sim.New(context.WithoutCancel(ctx), sim.Options{
@@ -154,15 +157,42 @@ func checkUpstream(u *url.URL) error {
 	return nil
 }
 
-// Configure enforces a policy, JSON, from now on. The error of one that the
-// filter refuses is a *sim.Refused, and the policy before stays.
-func (p *Proxy) Configure(policy []byte) error { return p.apply(p.options.Wasm, policy) }
+// Configure enforces a policy, JSON, while no control plane gives one, and
+// reports whether that is now. The error of one that the filter refuses is a
+// *sim.Refused, and the policy before stays.
+func (p *Proxy) Configure(policy []byte) (inForce bool, err error) {
+	p.updates.Lock()
+	defer p.updates.Unlock()
+	if !p.given {
+		if err := p.apply(p.options.Wasm, policy); err != nil {
+			return false, err
+		}
+	}
+	p.without = policy
+	return !p.given, nil
+}
+
+// adopt enforces the policy of the control plane with the filter it names.
+func (p *Proxy) adopt(wasm, policy []byte) error {
+	p.updates.Lock()
+	defer p.updates.Unlock()
+	err := p.apply(wasm, policy)
+	p.given = p.given || err == nil
+	return err
+}
+
+// fallBack returns to the policy that Configure was given last.
+func (p *Proxy) fallBack() error {
+	p.updates.Lock()
+	defer p.updates.Unlock()
+	err := p.apply(p.options.Wasm, p.without)
+	p.given = p.given && err != nil
+	return err
+}
 
 // apply enforces a policy with a filter, which may differ from the one that
 // runs; counters survive.
 func (p *Proxy) apply(wasm, policy []byte) error {
-	p.updates.Lock()
-	defer p.updates.Unlock()
 	digest := sha256.Sum256(wasm)
 	var err error
 	if digest == p.running {
