@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -122,9 +123,12 @@ func (o *clientOptions) tls() (*tls.Config, error) {
 	return config, nil
 }
 
+// maxSecretBytes bounds a file with a token or certificates.
+const maxSecretBytes = 1 << 20
+
 // readToken reads a file with a bearer token.
 func readToken(file string) (string, error) {
-	text, err := os.ReadFile(file)
+	text, err := input.File(file, maxSecretBytes)
 	if err != nil {
 		return "", fmt.Errorf("read token: %w", err)
 	}
@@ -155,7 +159,7 @@ func parseToken(text []byte) (string, error) {
 const maxToken = 1 << 10
 
 func certPool(file string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(file)
+	text, err := input.File(file, maxSecretBytes)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -146,18 +144,6 @@ func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]
 }
 
 func readImport(cmd *cobra.Command, name string) (importer.File, error) {
-	from, shown := cmd.InOrStdin(), "standard input"
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return importer.File{}, fmt.Errorf("read configuration: %w", err)
-		}
-		defer f.Close()
-		from, shown = f, name
-	}
-	text, err := io.ReadAll(io.LimitReader(from, maxRead))
-	if err != nil {
-		return importer.File{}, fmt.Errorf("read configuration: %w", err)
-	}
-	return importer.File{Name: shown, Text: text}, nil
+	text, shown, err := readText(cmd, "configuration", name)
+	return importer.File{Name: shown, Text: text}, err
 }

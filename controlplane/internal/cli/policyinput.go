@@ -1,20 +1,16 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
-
-// maxRead is how much of a policy file is read: more than a policy may have,
-// so that the message can tell its size, and not all that a device may give.
-const maxRead = 64 << 20
 
 // policyInput is a policy a command is given.
 type policyInput struct {
@@ -38,25 +34,41 @@ type policyText struct {
 
 // read reads and judges the policy. An error may be a policy.Errors.
 func (i *policyInput) read(cmd *cobra.Command) (policyText, error) {
-	from, shown := cmd.InOrStdin(), "standard input"
+	text, shown, err := readText(cmd, "policy", i.file)
+	if err != nil {
+		return policyText{}, err
+	}
 	name := "stdin.yaml"
 	if i.file != "-" {
-		f, err := os.Open(i.file)
-		if err != nil {
-			return policyText{}, fmt.Errorf("read policy: %w", err)
-		}
-		defer f.Close()
-		from, shown, name = f, i.file, filepath.Base(i.file)
-	}
-	text, err := io.ReadAll(io.LimitReader(from, maxRead))
-	if err != nil {
-		return policyText{}, fmt.Errorf("read policy: %w", err)
+		name = filepath.Base(i.file)
 	}
 	p, _, warnings, err := policyfile.Read(shown, text)
 	if err != nil {
 		return policyText{warnings: warnings}, err
 	}
 	return policyText{name: name, text: text, policy: p, warnings: warnings}, nil
+}
+
+// readText reads a file, - for standard input, that is at most as large as a
+// policy, and what messages call it.
+func readText(cmd *cobra.Command, what, file string) (text []byte, shown string, err error) {
+	if file == "-" {
+		shown = "standard input"
+		text, err = input.All(cmd.Context(), cmd.InOrStdin(), shown, policy.MaxBytes)
+	} else {
+		shown = file
+		text, err = input.File(file, policy.MaxBytes)
+	}
+	var irregular *input.Irregular
+	switch {
+	case errors.Is(err, input.ErrInterrupted):
+		return nil, "", err
+	case errors.As(err, &irregular):
+		return nil, "", withHint(fmt.Errorf("read %s: %w", what, err), "- reads standard input, also from a pipe")
+	case err != nil:
+		return nil, "", fmt.Errorf("read %s: %w", what, err)
+	}
+	return text, shown, nil
 }
 
 // warn prints warnings beside what a command prints.

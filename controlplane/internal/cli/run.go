@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -34,6 +35,7 @@ type runOptions struct {
 	admin    string
 	wasm     string
 	workers  int
+	insecure bool
 }
 
 // xdsOptions say which control plane gives the policy.
@@ -47,28 +49,35 @@ type xdsOptions struct {
 func newRunCommand() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
-		Use:   "run (-f POLICY | --xds ADDRESS) --upstream URL",
+		Use:   "run [-f POLICY] [--xds ADDRESS] --upstream URL",
 		Short: "Run the filter as a reverse proxy, without Envoy",
 		Long: `Run the very filter that Envoy loads as a reverse proxy in front of one HTTP
 server: for a first try, for tests, and where there is no Envoy.
 
 The policy comes from a file, read again on SIGHUP, or from sluice serve. One
 that is refused changes nothing: the last good one stays in force, also while
-the control plane is away. With --xds it waits three seconds for the first
-policy and then serves without limits until there is one.
+the control plane is away. With both, the file's policy is in force at once and
+until the control plane has given one, and again if it takes that away. With
+--xds alone it waits three seconds for the first policy and then SERVES WITHOUT
+LIMITS until there is one, with a warning: give -f as well where that may not be.
 
 The client's address is that of its connection, whatever x-forwarded-for says,
 and paths are normalized as in an Envoy that sluice render set up. It speaks
-HTTP/1.1; websockets and other upgrades do not pass. Logs go to standard error.`,
+HTTP/1.1; websockets and other upgrades do not pass. The head of a request has
+60 KiB, 100 headers and 10 seconds. A request body of which no byte comes for 60
+seconds ends with 408; a client or upstream that takes none for as long is cut,
+and so is a response that is silent for five minutes. It serves 4,096 connections:
+one more takes the place of the longest idle one, or is closed if none is idle.
+Logs go to standard error.`,
 		Example: `  sluice run -f policy.yaml --upstream http://127.0.0.1:8080
   sluice run -f policy.yaml --upstream http://127.0.0.1:8080 --listen 127.0.0.1:0   # a port of the system's choice, see the log
-  sluice run --xds 127.0.0.1:18000 --node edge-1 --upstream http://127.0.0.1:8080 --admin 127.0.0.1:9901
+  sluice run --xds 127.0.0.1:18000 -f policy.yaml --node edge-1 --upstream http://127.0.0.1:8080 --admin 127.0.0.1:9901
   sluice run --xds sluice.example:18000 --xds-ca ca.pem --xds-cert proxy.pem --xds-key proxy.key --upstream http://127.0.0.1:8080`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, o) },
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.file, "file", "f", "", "policy `FILE`, read again on SIGHUP")
+	f.StringVarP(&o.file, "file", "f", "", "policy `FILE`, read again on SIGHUP; with --xds, until the control plane gives one")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
 	o.xds.AddFlags(cmd)
 	f.StringVar(&o.listen, "listen", "127.0.0.1:10000", "`ADDRESS` on which to accept requests")
@@ -78,6 +87,7 @@ HTTP/1.1; websockets and other upgrades do not pass. Logs go to standard error.`
 	f.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter (default: the one inside this program)")
 	_ = cmd.MarkFlagFilename("wasm", "wasm")
 	f.IntVar(&o.workers, "workers", 2, fmt.Sprintf("worker VMs, 1 to %d", maxWorkers))
+	f.BoolVar(&o.insecure, "insecure", false, "allow a control plane on another machine without TLS")
 	return cmd
 }
 
@@ -132,20 +142,24 @@ func run(cmd *cobra.Command, o runOptions) error {
 		return err
 	}
 	defer p.Close()
-	r := runner{cmd: cmd, proxy: p, log: log}
-	if o.file != "" {
-		return r.fromFile(o.file, first, listeners)
+	if host, _, _ := net.SplitHostPort(o.admin); o.admin != "" && !isLoopback(host) {
+		log.Warn("anyone who reaches --admin can read the names of rules and how often they deny", "admin", o.admin)
 	}
-	return r.fromControlPlane(subscription, listeners)
+	r := runner{cmd: cmd, proxy: p, log: log, file: o.file}
+	if o.file != "" {
+		if _, err := p.Configure(first); err != nil {
+			return err
+		}
+		subscription.Without = "the policy of " + o.file
+	}
+	return r.run(subscription, listeners)
 }
 
 func (o *runOptions) check() error {
-	const hint = "the policy comes from a file with -f, or from sluice serve with --xds"
+	const hint = "the policy comes from a file with -f, from sluice serve with --xds, or from both"
 	switch {
 	case o.file == "" && o.xds.address == "":
 		return usageError(errors.New("no policy: give -f or --xds"), hint)
-	case o.file != "" && o.xds.address != "":
-		return usageError(errors.New("-f and --xds exclude each other"), hint)
 	case o.file == "-":
 		return usageError(errors.New("-f - is not possible here"), "the policy is read again on SIGHUP, so it has to be a file")
 	case o.workers < 1 || o.workers > maxWorkers:
@@ -161,6 +175,10 @@ func (o *runOptions) check() error {
 	x := &o.xds
 	if x.address == "" && (x.node != "" || x.resource != envoy.ResourceName || x.ca != "" || x.cert != "" || x.key != "") {
 		return usageError(errors.New("--node, --resource, --xds-ca, --xds-cert and --xds-key need --xds"), hint)
+	}
+	if host, _, _ := net.SplitHostPort(x.address); x.address != "" && x.ca == "" && !isLoopback(host) && !o.insecure {
+		return usageError(fmt.Errorf("--xds %s is not a loopback address: anyone on the way could read and change the policy", x.address),
+			"give --xds-ca, and --xds-cert and --xds-key where sluice serve asks for them; --insecure allows it nevertheless")
 	}
 	return nil
 }
@@ -239,68 +257,72 @@ func (o *xdsOptions) subscription() (proxy.Subscription, error) {
 	return s, nil
 }
 
-// runner serves with a policy from either source.
+// runner serves with a policy from either source, or both.
 type runner struct {
 	cmd   *cobra.Command
 	proxy *proxy.Proxy
 	log   *slog.Logger
+	file  string // empty if there is none
 }
 
-func (r runner) fromFile(file string, first []byte, listeners runListeners) error {
-	if err := r.proxy.Configure(first); err != nil {
-		return err
-	}
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
+// run serves until the command's context ends.
+func (r runner) run(s proxy.Subscription, listeners runListeners) error {
 	ctx, stop := context.WithCancel(r.cmd.Context())
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-hangups:
-				r.reread(file)
-			}
-		}
-	}()
-	defer func() { stop(); <-watched }()
-	return r.serve(ctx, listeners)
-}
-
-// reread enforces the policy file as it is now, if it is any good.
-func (r runner) reread(file string) {
-	text, err := readPolicyJSON(r.cmd, file)
-	if err == nil {
-		err = r.proxy.Configure(text)
+	var background sync.WaitGroup
+	defer func() { stop(); background.Wait() }()
+	if r.file != "" {
+		hangups := make(chan os.Signal, 1)
+		signal.Notify(hangups, syscall.SIGHUP)
+		defer signal.Stop(hangups)
+		background.Go(func() { r.watch(ctx, hangups) })
 	}
-	if err == nil {
-		r.log.Info("policy in force", "file", file)
-		return
+	if s.Address == "" {
+		return r.serve(ctx, listeners)
 	}
-	for _, line := range Lines(err) {
-		r.log.Error("policy refused", "problem", line)
-	}
-	r.log.Error("the policy before stays in force", "file", file)
-}
-
-func (r runner) fromControlPlane(s proxy.Subscription, listeners runListeners) error {
-	ctx, stop := context.WithCancel(r.cmd.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- r.proxy.Subscribe(ctx, s) }()
-	defer stop()
 	select {
 	case <-r.proxy.Ready():
 	case err := <-ended:
 		return err
 	case <-time.After(firstPolicyWithin):
-		r.log.Warn("no policy from the control plane yet: nothing is limited until there is one", "xds", s.Address)
+		r.log.Warn("no policy from the control plane yet: NOTHING IS LIMITED until there is one; -f would give one for the meantime", "xds", s.Address)
 	}
 	err := r.serve(ctx, listeners)
 	stop()
 	return errors.Join(err, <-ended)
+}
+
+func (r runner) watch(ctx context.Context, hangups <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangups:
+			r.reread()
+		}
+	}
+}
+
+// reread takes the policy file as it is now, if it is any good.
+func (r runner) reread() {
+	var inForce bool
+	text, err := readPolicyJSON(r.cmd, r.file)
+	if err == nil {
+		inForce, err = r.proxy.Configure(text)
+	}
+	switch {
+	case err == nil && inForce:
+		r.log.Info("policy in force", "file", r.file)
+		return
+	case err == nil:
+		r.log.Info("policy read; that of the control plane stays in force", "file", r.file)
+		return
+	}
+	for _, line := range Lines(err) {
+		r.log.Error("policy refused", "problem", line)
+	}
+	r.log.Error("the policy before stays in force", "file", r.file)
 }
 
 func (r runner) serve(ctx context.Context, l runListeners) error {

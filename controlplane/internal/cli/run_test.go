@@ -161,6 +161,49 @@ func TestRunFromControlPlane(t *testing.T) {
 	require.NoError(t, control.end(t))
 }
 
+// TestRunFromBoth: the file's policy is in force until the control plane has
+// given one.
+func TestRunFromBoth(t *testing.T) {
+	hangups := make(chan os.Signal, 1) // or the signal would end the test
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	hangup := func() { require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP)) }
+
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	later, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	xds := later.Addr().String()
+	require.NoError(t, later.Close())
+	const text = "version: 1\nrules: [{name: all, algorithm: fixed_window_per_key, limits: [%d/1h]}]\n"
+	policy := file(t, "policy.yaml", fmt.Sprintf(text, 1))
+	c := start(t, newRunCommand(), "-f", policy, "--xds", xds, "--node", "n", "--upstream", upstream.URL,
+		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--wasm", needFilter(t))
+	address, admin := c.find(t, `msg=serving listen=(\S+)`), c.find(t, `admin=(\S+)`)
+	require.Equal(t, []int{200, 429, 200}, []int{statusOf(t, address), statusOf(t, address), statusOf(t, admin+"/healthz")},
+		"no control plane, and never without limits")
+	require.NoError(t, os.WriteFile(policy, fmt.Appendf(nil, text, 2), 0o600))
+	hangup()
+	c.find(t, `policy in force.* file=`)
+	require.Equal(t, []int{200, 429}, []int{statusOf(t, address), statusOf(t, address)})
+
+	control := start(t, newServeCommand(), "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", xds)
+	web := control.find(t, `msg=serving http=(\S+)`)
+	c.find(t, `msg=(subscribed)`)
+	require.Equal(t, http.StatusTooManyRequests, statusOf(t, address), "it has no policy, so the file's stays")
+	apply := start(t, newApplyCommand(), "-f", file(t, "given.yaml", fmt.Sprintf(text, 4)), "--server", "http://"+web)
+	require.NoError(t, <-apply.done, "%s", &apply.out)
+	require.Equal(t, []int{200, 200, 429}, []int{statusOf(t, address), statusOf(t, address), statusOf(t, address)})
+
+	require.NoError(t, os.WriteFile(policy, fmt.Appendf(nil, text, 100), 0o600))
+	hangup()
+	c.find(t, `that of the control plane stays in force`)
+	require.Equal(t, http.StatusTooManyRequests, statusOf(t, address))
+	require.NoError(t, control.end(t))
+	require.Equal(t, http.StatusTooManyRequests, statusOf(t, address), "what it gave outlives it")
+	require.NoError(t, c.end(t))
+}
+
 func TestRunErrors(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -177,7 +220,8 @@ func TestRunErrors(t *testing.T) {
 	}{
 		"no upstream":       {[]string{"-f", good}, `required flag(s) "upstream" not set`, ExitUsage},
 		"no policy":         {with(), "no policy: give -f or --xds", ExitUsage},
-		"two policies":      {with("-f", good, "--xds", "127.0.0.1:1"), "-f and --xds exclude each other", ExitUsage},
+		"plain text":        {with("-f", good, "--xds", "192.0.2.1:1"), "--xds 192.0.2.1:1 is not a loopback address", ExitUsage},
+		"plain text, name":  {with("--xds", "sluice.example:1"), "--xds sluice.example:1 is not a loopback address", ExitUsage},
 		"standard input":    {with("-f", "-"), "-f - is not possible here", ExitUsage},
 		"bad upstream":      {[]string{"-f", good, "--upstream", "localhost:80"}, `--upstream: upstream "localhost:80" is not an http or https URL`, ExitUsage},
 		"upstream path":     {[]string{"-f", good, "--upstream", "http://a/b"}, "has more than scheme, host and port", ExitUsage},

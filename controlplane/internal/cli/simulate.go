@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-ratelimit/sluice/build"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
@@ -44,7 +46,10 @@ RFC 3339. It may have method, host, path, headers, client_ip, route, metadata,
 properties, the worker that serves it, and fail (get, set or cas:N) to make calls
 of the filter into the proxy fail. A line with op acts on counters: hit, peek, get, inc, set,
 reset and expires_at on one key of a rule (rule, key, n, window), clean and stats
-on a rule or on all; op policy with file changes the policy. Times may step back.`,
+on a rule or on all; op policy with file changes the policy, of which the file is
+in the folder of the requests or below it. Times may step back.
+
+A line has at most 1 MiB, all lines together 128 MiB and a million requests.`,
 		Example: `  sluice simulate -f policy.yaml -r requests.jsonl
 
   echo '{"at_ms":0,"headers":{"x-user-id":"alice"}}' | sluice simulate -f policy.yaml
@@ -76,7 +81,10 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 	}
 	requests, dir := cmd.InOrStdin(), "."
 	if o.requests != "-" {
-		file, err := os.Open(o.requests)
+		file, err := input.Open(cmd.Context(), o.requests)
+		if errors.Is(err, input.ErrInterrupted) {
+			return err
+		}
 		if err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}
@@ -98,7 +106,7 @@ func readFilter(file string) ([]byte, error) {
 	if file == "" {
 		return build.Filter()
 	}
-	wasm, err := os.ReadFile(file)
+	wasm, err := input.File(file, proxy.MaxWasmBytes)
 	if err != nil {
 		return nil, fmt.Errorf("read the filter: %w", err)
 	}

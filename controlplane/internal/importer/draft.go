@@ -54,8 +54,14 @@ type quota struct {
 }
 
 // class is what rules and their overrides have in common: a window, and a mode.
-func (q *quota) class() [4]string {
-	return [4]string{q.algorithm, q.per, strconv.FormatBool(q.shadow), strconv.FormatUint(q.percent, 10)}
+func (q *quota) class() class {
+	return class{q.algorithm, q.per, q.shadow, q.percent}
+}
+
+type class struct {
+	algorithm, per string
+	shadow         bool
+	percent        uint64
 }
 
 func (q *quota) write() string {
@@ -72,15 +78,16 @@ func (q *quota) write() string {
 // nameRules makes the names unique. Rules of one name that can count together
 // do: their requests had one counter.
 func (d *draft) nameRules() {
-	taken, first := map[string]bool{}, map[string]*rule{}
+	taken, first, next := map[string]bool{}, map[string]*rule{}, map[string]int{}
 	for i := range d.rules {
 		r := &d.rules[i]
 		if r.name == "" {
 			r.name = "rule"
 		}
 		base := r.name
-		for n := 2; taken[r.name]; n++ {
-			r.name = clip(base, policy.MaxNameBytes-5) + "-" + strconv.Itoa(n)
+		for taken[r.name] {
+			next[base] = max(next[base]+1, 2)
+			r.name = clip(base, policy.MaxNameBytes-5) + "-" + strconv.Itoa(next[base])
 		}
 		taken[r.name] = true
 		switch other := first[base]; {

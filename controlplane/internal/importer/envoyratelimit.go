@@ -149,10 +149,15 @@ func (t *tree) reach(entries []entry, reached map[*tree]bool, made bool) {
 		reached[t] = reached[t] || made || t.quota != nil && !t.quota.unlimited
 		return
 	}
-	for _, c := range t.children {
-		if c.key == entries[0].key && (entries[0].part != nil || c == t.child(c.key, entries[0].value)) {
-			c.reach(entries[1:], reached, made)
+	first, rest := entries[0], entries[1:]
+	if first.part == nil {
+		if c := t.child(first.key, first.value); c != nil {
+			c.reach(rest, reached, made)
 		}
+		return
+	}
+	for _, c := range t.withKey(first.key).all {
+		c.reach(rest, reached, made)
 	}
 }
 

@@ -48,14 +48,20 @@ func (c *Choices) Error() string {
 // notes collects what is told once, in the order of the sources.
 type notes struct {
 	list []policy.Problem
+	told map[policy.Problem]bool
 }
 
 // add notes something about a place; without one it is about the whole.
 func (n *notes) add(at place, message string) {
 	p := policy.Problem{File: at.file, Line: at.line, Column: at.column, Message: message}
-	if !slices.Contains(n.list, p) {
-		n.list = append(n.list, p)
+	if n.told[p] {
+		return
 	}
+	if n.told == nil {
+		n.told = map[policy.Problem]bool{}
+	}
+	n.told[p] = true
+	n.list = append(n.list, p)
 }
 
 // place is where something stands in a source.

@@ -280,10 +280,8 @@ func localTree(o *object) *tree {
 		at := root
 		for _, e := range d.children("entries") {
 			c := &tree{key: e.text("key"), value: e.text("value")}
-			if i := slices.IndexFunc(at.children, func(t *tree) bool { return t.key == c.key && t.value == c.value }); i >= 0 {
-				c = at.children[i]
-			} else {
-				at.children = append(at.children, c)
+			if !at.add(c) {
+				c = at.of[c.key].byValue[c.value]
 			}
 			at = c
 		}

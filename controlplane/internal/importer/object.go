@@ -2,7 +2,6 @@ package importer
 
 import (
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -16,6 +15,7 @@ import (
 type source struct {
 	file     string
 	problems policy.Errors
+	failed   map[policy.Problem]bool
 	notes    *notes
 	objects  []*object
 	byNode   map[*policy.Node]*object
@@ -33,7 +33,7 @@ func open(f File, n *notes) (*source, *policy.Node, error) {
 	if root.Kind != policy.Object {
 		return nil, nil, policy.Errors{{File: f.Name, Line: root.Line, Column: root.Column, Message: "must be an object, not " + kindNames[root.Kind]}}
 	}
-	return &source{file: f.Name, notes: n, byNode: map[*policy.Node]*object{}}, root, nil
+	return &source{file: f.Name, notes: n, byNode: map[*policy.Node]*object{}, failed: map[policy.Problem]bool{}}, root, nil
 }
 
 // close notes all fields that nobody asked for and returns the problems.
@@ -63,6 +63,7 @@ type object struct {
 	in    *source
 	path  string // "descriptors[0]." or empty
 	used  map[string]bool
+	index map[string]*policy.Field // by name as written, and in snake case
 	place place
 
 	heeded bool
@@ -115,7 +116,8 @@ func (s *source) quiet(n *policy.Node, path string) *object {
 
 func (s *source) fail(n *policy.Node, path, message string) {
 	p := policy.Problem{File: s.file, Line: n.Line, Column: n.Column, Path: path, Message: message}
-	if !slices.Contains(s.problems, p) {
+	if !s.failed[p] {
+		s.failed[p] = true
 		s.problems = append(s.problems, p)
 	}
 }
@@ -138,16 +140,31 @@ func (o *object) get(name string) *policy.Node {
 	if o == nil {
 		return nil
 	}
-	for _, f := range o.node.Fields {
-		if f.Name == name || snake(f.Name) == name {
-			o.used[f.Name] = true
-			if f.Value.Kind == policy.Null {
-				return nil
+	f := o.field(name)
+	if f == nil {
+		return nil
+	}
+	o.used[f.Name] = true
+	if f.Value.Kind == policy.Null {
+		return nil
+	}
+	return f.Value
+}
+
+// field finds the first field of a name. An object is asked for many.
+func (o *object) field(name string) *policy.Field {
+	if o.index == nil {
+		o.index = make(map[string]*policy.Field, len(o.node.Fields))
+		for i := range o.node.Fields {
+			f := &o.node.Fields[i]
+			for _, key := range []string{f.Name, snake(f.Name)} {
+				if o.index[key] == nil {
+					o.index[key] = f
+				}
 			}
-			return f.Value
 		}
 	}
-	return nil
+	return o.index[name]
 }
 
 // at is the place of a field's value, or of the object.

@@ -46,10 +46,30 @@ func (p pattern) matches(text string) bool {
 		return true
 	case exactly:
 		return p.text == text
-	case wildcard, expression:
+	case wildcard:
+		return fitsWildcards(strings.Split(p.text, "*"), text)
+	case expression:
 	}
 	re, err := regexp.Compile("^(?s:" + p.regexp() + ")$")
 	return err == nil && re.MatchString(text)
+}
+
+// fitsWildcards reports whether a text is the parts in their order, with
+// anything between them.
+func fitsWildcards(parts []string, text string) bool {
+	first, last := parts[0], parts[len(parts)-1]
+	if len(text) < len(first)+len(last) || !strings.HasPrefix(text, first) || !strings.HasSuffix(text, last) {
+		return false
+	}
+	text = text[len(first) : len(text)-len(last)]
+	for _, part := range parts[1 : len(parts)-1] {
+		_, after, found := strings.Cut(text, part)
+		if !found {
+			return false
+		}
+		text = after
+	}
+	return true
 }
 
 // within reports whether every text of p is one of q, as far as is easily

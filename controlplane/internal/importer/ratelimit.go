@@ -14,6 +14,42 @@ type tree struct {
 	share      bool
 	place      place
 	children   []*tree
+	of         map[string]*siblings // the children by key
+}
+
+// siblings are the levels of one key below another.
+type siblings struct {
+	all       []*tree
+	byValue   map[string]*tree
+	wildcards []*tree
+}
+
+// add adds a child, unless there is one of its key and value.
+func (t *tree) add(c *tree) bool {
+	s := t.of[c.key]
+	if s == nil {
+		s = &siblings{byValue: map[string]*tree{}}
+		if t.of == nil {
+			t.of = map[string]*siblings{}
+		}
+		t.of[c.key] = s
+	}
+	if s.byValue[c.value] != nil {
+		return false
+	}
+	t.children, s.all, s.byValue[c.value] = append(t.children, c), append(s.all, c), c
+	if c.isWildcard() {
+		s.wildcards = append(s.wildcards, c)
+	}
+	return true
+}
+
+// withKey are the children of a key.
+func (t *tree) withKey(key string) *siblings {
+	if s := t.of[key]; s != nil {
+		return s
+	}
+	return &siblings{}
 }
 
 func (t *tree) isWildcard() bool { return strings.Contains(t.value, "*") }
@@ -30,22 +66,16 @@ func (t tree) name() string {
 // whose wildcard fits, else the one for every value. There is no way back from
 // it: if its levels below have no match, there is none.
 func (t *tree) child(key, value string) *tree {
-	var fits, every *tree
-	for _, c := range t.children {
-		switch {
-		case c.key != key:
-		case c.value == "":
-			every = c
-		case c.value == value:
+	s := t.withKey(key)
+	if c := s.byValue[value]; c != nil && value != "" {
+		return c
+	}
+	for _, c := range s.wildcards {
+		if (pattern{wildcard, c.value}).matches(value) {
 			return c
-		case fits == nil && c.isWildcard() && (pattern{wildcard, c.value}).matches(value):
-			fits = c
 		}
 	}
-	if fits != nil {
-		return fits
-	}
-	return every
+	return s.byValue[""]
 }
 
 // cells lists the cases of a descriptor, so that the first that fits is the
@@ -73,18 +103,16 @@ func (t *tree) cells(entries []entry) []cell {
 			list = append(list, below)
 		}
 	}
-	var every *tree
-	for _, kind := range []patternKind{exactly, wildcard} {
-		for _, c := range t.children {
-			switch {
-			case c.key != e.key:
-			case c.value == "":
-				every = c
-			case (kind == wildcard) == c.isWildcard():
-				add(c, pattern{kind, c.value})
-			}
+	s := t.withKey(e.key)
+	for _, c := range s.all {
+		if c.value != "" && !c.isWildcard() {
+			add(c, pattern{exactly, c.value})
 		}
 	}
+	for _, c := range s.wildcards {
+		add(c, pattern{wildcard, c.value})
+	}
+	every := s.byValue[""]
 	if every == nil {
 		return append(list, nothing(entries))
 	}
@@ -107,6 +135,7 @@ func nothing(entries []entry) cell {
 // of the file.
 func (t *tree) sequences() [][]string {
 	var list [][]string
+	known := map[string]bool{}
 	for _, c := range t.children {
 		var own [][]string
 		if c.quota != nil && !c.quota.unlimited {
@@ -116,7 +145,8 @@ func (t *tree) sequences() [][]string {
 			own = append(own, append([]string{c.key}, below...))
 		}
 		for _, s := range own {
-			if !slices.ContainsFunc(list, func(other []string) bool { return slices.Equal(s, other) }) {
+			if name := strings.Join(s, "\x00"); !known[name] { // no key holds a control character
+				known[name] = true
 				list = append(list, s)
 			}
 		}
@@ -128,16 +158,15 @@ func (t *tree) sequences() [][]string {
 // where the keys before have any.
 func (t *tree) values(keys []string) []string {
 	var list []string
-	for _, c := range t.children {
-		if c.key != keys[0] {
-			continue
-		}
+	known := map[string]bool{}
+	for _, c := range t.withKey(keys[0]).all {
 		more := []string{c.value}
 		if len(keys) > 1 {
 			more = c.values(keys[1:])
 		}
 		for _, v := range more {
-			if !slices.Contains(list, v) {
+			if !known[v] {
+				known[v] = true
 				list = append(list, v)
 			}
 		}
@@ -161,7 +190,7 @@ func (t *tree) readTree(list []*object) {
 		if strings.Contains(c.key, "*") {
 			o.note("key", "the key "+c.key+" is taken literally: only values have wildcards")
 		}
-		if slices.ContainsFunc(t.children, func(other *tree) bool { return other.key == c.key && other.value == c.value }) {
+		if !t.add(c) {
 			o.in.fail(o.node, strings.TrimSuffix(o.path, "."), "the descriptor "+c.path+" is given twice, which envoyproxy/ratelimit refuses: keep one")
 			continue
 		}
@@ -172,7 +201,6 @@ func (t *tree) readTree(list []*object) {
 		o.without("nothing here takes metadata of a limit along", "metadata")
 		c.readQuota(o)
 		c.readTree(o.children("descriptors"))
-		t.children = append(t.children, c)
 	}
 }
 

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +35,7 @@ type exchange struct {
 	path     string // normal, with query
 	client   netip.AddrPort
 	local    netip.AddrPort // where it came in
+	body     *upload        // nil if the request has none
 	upstream *http.Response // what it answered, nil if the filter did
 }
 
@@ -41,13 +44,17 @@ type exchangeKey struct{}
 // ServeHTTP is the way of a request.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.counts.requests.Add(1)
-	if r.Method == http.MethodConnect {
-		p.refuse(w, http.StatusMethodNotAllowed, "CONNECT is not supported")
-		return
+	client, ex := http.NewResponseController(w), &exchange{}
+	// An upstream may answer before it has read all. HTTP/1.1 can always do so.
+	_ = client.EnableFullDuplex()
+	if r.Body != http.NoBody {
+		ex.body = &upload{ReadCloser: r.Body, client: client, patience: p.options.BodyIdle}
+		r.Body = ex.body
+		defer p.finish(w, ex.body)
 	}
-	path, redirect, err := normalize(target(r))
-	if err != nil {
-		p.refuse(w, http.StatusBadRequest, err.Error())
+	path, redirect, why := admit(r)
+	if why != nil {
+		p.turnAway(w, why)
 		return
 	}
 	if redirect {
@@ -55,7 +62,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusTemporaryRedirect)
 		return
 	}
-	ex := &exchange{path: path}
+	ex.path = path
+	var err error
 	if ex.client, err = netip.ParseAddrPort(r.RemoteAddr); err != nil {
 		p.refuse(w, http.StatusInternalServerError, "the connection has no address")
 		return
@@ -64,27 +72,24 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		ex.local, _ = netip.ParseAddrPort(local.String()) // none on a Unix socket
 	}
 	r.Header.Del("Upgrade") // see the package comment
-	// An upstream may answer before it has read all. HTTP/1.1 can always do so.
-	_ = http.NewResponseController(w).EnableFullDuplex()
+	r.Header.Del("Expect")  // answered here, by the first read of the body
 	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, ex)))
 }
 
-// target is the request target as sent, without the authority of an absolute
-// one.
-func target(r *http.Request) string {
-	if strings.HasPrefix(r.RequestURI, "/") {
-		return r.RequestURI
+// finish ends the connection of a request whose body has no end: where the next
+// request begins is not known.
+func (p *Proxy) finish(w http.ResponseWriter, body *upload) {
+	_ = body.Close() // it knows what has failed
+	if body.refusal() != nil && w.Header().Get("Connection") != "close" {
+		_ = body.client.Flush()
+		panic(http.ErrAbortHandler)
 	}
-	_, rest, ok := strings.Cut(r.RequestURI, "://")
-	if !ok {
-		return r.RequestURI
-	}
-	if i := strings.IndexAny(rest, "/?"); i >= 0 && rest[i] == '/' {
-		return rest[i:]
-	} else if i >= 0 {
-		return "/" + rest[i:]
-	}
-	return "/"
+}
+
+// turnAway answers a request that the filter does not get to see.
+func (p *Proxy) turnAway(w http.ResponseWriter, why *refusal) {
+	w.Header().Set("Connection", "close")
+	p.refuse(w, why.status, why.text)
 }
 
 func (p *Proxy) refuse(w http.ResponseWriter, status int, text string) {
@@ -104,6 +109,7 @@ func (p *Proxy) newReverseProxy() *httputil.ReverseProxy {
 			forward(r.Out.Header, r.In.Header, ex.client.Addr())
 		},
 		ErrorHandler: p.fail,
+		ErrorLog:     slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
 	}
 }
 
@@ -144,6 +150,9 @@ func (p *Proxy) RoundTrip(out *http.Request) (*http.Response, error) {
 	res, err := p.host.Serve(worker, request)
 	if err == nil && res.Reset {
 		err = errClosed
+	}
+	if why := ex.body.refusal(); why != nil && ex.upstream == nil {
+		return nil, why
 	}
 	if err == nil && ex.upstream != nil && !res.Local {
 		return answer(ex.upstream, res), nil
@@ -203,8 +212,7 @@ func seen(out *http.Request, ex *exchange) *sim.Request {
 // ask sends the request, as the filter left it, to the upstream.
 func (p *Proxy) ask(out *http.Request, left *sim.Request, ex *exchange) *sim.Response {
 	out.Method, out.Host = left.Method, left.Host
-	// Opaque goes out as it is; Path would be spelled anew.
-	out.URL.Opaque, out.URL.RawQuery, out.URL.ForceQuery = left.Path, "", false
+	setTarget(out.URL, left.Path)
 	out.Header = header(left.Headers)
 	out.Header.Del("Content-Length")
 	if _, ok := out.Header["User-Agent"]; !ok {
@@ -213,8 +221,9 @@ func (p *Proxy) ask(out *http.Request, left *sim.Request, ex *exchange) *sim.Res
 	began := time.Now()
 	answered, err := p.transport.RoundTrip(out) //nolint:bodyclose // passed on, or closed by RoundTrip
 	if err != nil {
-		return p.noAnswer(out, err, time.Since(began))
+		return p.noAnswer(out, ex, err, time.Since(began))
 	}
+	answered.Body = newDownload(answered.Body, p.options.StreamIdle)
 	ex.upstream = answered
 	res := &sim.Response{Status: answered.StatusCode}
 	for _, name := range slices.Sorted(maps.Keys(answered.Header)) {
@@ -225,24 +234,39 @@ func (p *Proxy) ask(out *http.Request, left *sim.Request, ex *exchange) *sim.Res
 	return res
 }
 
+// setTarget makes a URL whose request target is that path with its query.
+func setTarget(u *url.URL, target string) {
+	// Opaque goes out as it is; Path would be spelled anew.
+	u.Opaque, u.RawQuery, u.ForceQuery = target, "", false
+	if path, query, _ := strings.Cut(target, "?"); path == "//" { // of an Opaque, that would be an authority
+		u.Opaque, u.Path, u.RawPath, u.RawQuery, u.ForceQuery = "", path, "", query, path != target
+	}
+}
+
 // noAnswer is what the client gets where the upstream gave nothing.
-func (p *Proxy) noAnswer(out *http.Request, err error, after time.Duration) *sim.Response {
-	status, text := http.StatusBadGateway, "the upstream cannot be reached"
+func (p *Proxy) noAnswer(out *http.Request, ex *exchange, err error, after time.Duration) *sim.Response {
+	if out.Context().Err() != nil || ex.body.refusal() != nil {
+		return &sim.Response{Status: statusClientGone}
+	}
+	why := &refusal{http.StatusBadGateway, "the upstream cannot be reached"}
 	var dial *net.OpError
 	var timeout net.Error
 	switch {
-	case out.Context().Err() != nil:
-		return &sim.Response{Status: statusClientGone}
 	case errors.As(err, &timeout) && timeout.Timeout():
-		status, text = http.StatusGatewayTimeout, "the upstream did not answer in time"
+		why = &refusal{http.StatusGatewayTimeout, "the upstream did not answer in time"}
 	case !errors.As(err, &dial) || dial.Op != "dial":
-		text = "the upstream ended the connection without an answer"
+		why.text = "the upstream ended the connection without an answer"
 	}
 	p.counts.upstreamErrors.Add(1)
-	p.log.Warn("no answer from the upstream", "status", status, "after", after, "error", err)
+	p.log.Warn("no answer from the upstream", "status", why.status, "after", after, "error", err)
+	return plain(why)
+}
+
+// plain is a response that says why there is no other.
+func plain(why *refusal) *sim.Response {
 	return &sim.Response{
-		Status: status, Body: []byte(text + "\n"),
-		Headers: [][2]string{{"content-type", "text/plain"}, {"content-length", strconv.Itoa(len(text) + 1)}},
+		Status: why.status, Body: []byte(why.text + "\n"),
+		Headers: [][2]string{{"content-type", "text/plain"}, {"content-length", strconv.Itoa(len(why.text) + 1)}},
 	}
 }
 
@@ -284,7 +308,10 @@ func (p *Proxy) note(res *sim.Response) {
 
 // fail answers where there is no response at all.
 func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var why *refusal
 	switch {
+	case errors.As(err, &why):
+		p.turnAway(w, why)
 	case r.Context().Err() != nil:
 		w.WriteHeader(statusClientGone)
 	case errors.Is(err, errClosed):
@@ -299,15 +326,23 @@ func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 // newTransport reaches the upstream. It adds nothing of its own: no proxy of
 // the environment, no compression.
-func newTransport(timeout time.Duration) *http.Transport {
+func newTransport(o Options) *http.Transport {
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	return &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
-		ResponseHeaderTimeout: timeout,
-		TLSHandshakeTimeout:   5 * time.Second,
-		ExpectContinueTimeout: time.Second,
-		MaxIdleConnsPerHost:   256,
-		IdleConnTimeout:       time.Minute,
-		DisableCompression:    true,
-		ForceAttemptHTTP2:     true,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &stalling{Conn: c, patience: o.BodyIdle}, nil
+		},
+		ResponseHeaderTimeout:  o.Timeout,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		TLSHandshakeTimeout:    5 * time.Second,
+		ExpectContinueTimeout:  time.Second,
+		MaxIdleConnsPerHost:    256,
+		IdleConnTimeout:        time.Minute,
+		DisableCompression:     true,
+		ForceAttemptHTTP2:      true,
 	}
 }

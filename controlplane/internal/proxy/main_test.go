@@ -126,7 +126,8 @@ func serve(t *testing.T, upstream http.Handler, change ...func(*proxy.Options)) 
 
 func (p *plane) configure(text string) {
 	p.t.Helper()
-	require.NoError(p.t, p.Configure(inJSON(p.t, text)))
+	_, err := p.Configure(inJSON(p.t, text))
+	require.NoError(p.t, err)
 }
 
 // head is a response without its body.

@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
@@ -12,7 +11,12 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 )
+
+// MaxWasmBytes bounds a filter's binary. Ours is 5 MB.
+const MaxWasmBytes = 64 << 20
 
 // nack is a refusal in Envoy's words, with what Envoy does not tell.
 type nack struct {
@@ -86,7 +90,7 @@ func (p *Proxy) code(source *corev3.DataSource) ([]byte, error) {
 		if source.Filename == Embedded {
 			return p.options.Wasm, nil
 		}
-		wasm, err := os.ReadFile(source.Filename)
+		wasm, err := input.File(source.Filename, MaxWasmBytes)
 		if err != nil {
 			return nil, &nack{text: "Invalid path: " + source.Filename, cause: err}
 		}

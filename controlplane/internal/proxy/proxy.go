@@ -12,6 +12,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -35,6 +36,11 @@ const (
 
 	defaultQueue   = 1024
 	defaultTimeout = 15 * time.Second // that of a route in Envoy
+
+	defaultConnections   = 4096
+	defaultHeaderTimeout = 10 * time.Second
+	defaultBodyIdle      = time.Minute
+	defaultStreamIdle    = 5 * time.Minute // stream_idle_timeout
 )
 
 // Options say what a Proxy is made of. Wasm and Upstream are required.
@@ -44,10 +50,16 @@ type Options struct {
 	Workers  int    // worker VMs; default 1
 	Upstream *url.URL
 
-	Queue    int           // requests that may wait for a worker; default 1024
-	Timeout  time.Duration // until the upstream begins to answer; default 15 s
-	CacheDir string        // keeps compiled filters; empty = compile anew
-	Log      *slog.Logger  // default: nothing
+	Queue   int           // requests that may wait for a worker; default 1024
+	Timeout time.Duration // until the upstream begins to answer; default 15 s
+
+	Connections   int           // from clients at a time; default 4096
+	HeaderTimeout time.Duration // for the head of a request; default 10 s
+	BodyIdle      time.Duration // without a byte of a request's body, or of what either end is to read; default 60 s
+	StreamIdle    time.Duration // without a byte of a response's body; default 5 min, as in Envoy
+
+	CacheDir string       // keeps compiled filters; empty = compile anew
+	Log      *slog.Logger // default: nothing
 }
 
 // Proxy is one data plane. It lets every request through until the first
@@ -65,6 +77,8 @@ type Proxy struct {
 
 	updates sync.Mutex
 	running [sha256.Size]byte // digest of the filter that runs
+	given   bool              // the policy in force is the control plane's
+	without []byte            // the one in force while it gives none
 
 	readyOnce sync.Once
 	ready     chan struct{}
@@ -80,7 +94,8 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	o = o.withDefaults()
 	p := &Proxy{
 		options: o, log: o.Log, free: make(chan int, o.Workers), ready: make(chan struct{}),
-		running: sha256.Sum256(o.Wasm), transport: newTransport(o.Timeout),
+		without: []byte(envoy.EmptyPolicy),
+		running: sha256.Sum256(o.Wasm), transport: newTransport(o),
 	}
 	host, err := sim.New(context.WithoutCancel(ctx), sim.Options{
 		Wasm: o.Wasm, Workers: o.Workers, VMID: envoy.DefaultVMID, CacheDir: o.CacheDir,
@@ -110,12 +125,12 @@ func (o Options) withDefaults() Options {
 		o.WasmName = Embedded
 	}
 	o.Workers = max(o.Workers, 1)
-	if o.Queue <= 0 {
-		o.Queue = defaultQueue
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = defaultTimeout
-	}
+	o.Queue = cmp.Or(o.Queue, defaultQueue)
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
+	o.Connections = cmp.Or(o.Connections, defaultConnections)
+	o.HeaderTimeout = cmp.Or(o.HeaderTimeout, defaultHeaderTimeout)
+	o.BodyIdle = cmp.Or(o.BodyIdle, defaultBodyIdle)
+	o.StreamIdle = cmp.Or(o.StreamIdle, defaultStreamIdle)
 	return o
 }
 
@@ -142,15 +157,42 @@ func checkUpstream(u *url.URL) error {
 	return nil
 }
 
-// Configure enforces a policy, JSON, from now on. The error of one that the
-// filter refuses is a *sim.Refused, and the policy before stays.
-func (p *Proxy) Configure(policy []byte) error { return p.apply(p.options.Wasm, policy) }
+// Configure enforces a policy, JSON, while no control plane gives one, and
+// reports whether that is now. The error of one that the filter refuses is a
+// *sim.Refused, and the policy before stays.
+func (p *Proxy) Configure(policy []byte) (inForce bool, err error) {
+	p.updates.Lock()
+	defer p.updates.Unlock()
+	if !p.given {
+		if err := p.apply(p.options.Wasm, policy); err != nil {
+			return false, err
+		}
+	}
+	p.without = policy
+	return !p.given, nil
+}
+
+// adopt enforces the policy of the control plane with the filter it names.
+func (p *Proxy) adopt(wasm, policy []byte) error {
+	p.updates.Lock()
+	defer p.updates.Unlock()
+	err := p.apply(wasm, policy)
+	p.given = p.given || err == nil
+	return err
+}
+
+// fallBack returns to the policy that Configure was given last.
+func (p *Proxy) fallBack() error {
+	p.updates.Lock()
+	defer p.updates.Unlock()
+	err := p.apply(p.options.Wasm, p.without)
+	p.given = p.given && err != nil
+	return err
+}
 
 // apply enforces a policy with a filter, which may differ from the one that
 // runs; counters survive.
 func (p *Proxy) apply(wasm, policy []byte) error {
-	p.updates.Lock()
-	defer p.updates.Unlock()
 	digest := sha256.Sum256(wasm)
 	var err error
 	if digest == p.running {

@@ -273,7 +273,7 @@ func TestPolicyChanges(t *testing.T) {
 	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})
 
 	var refused *sim.Refused
-	err := p.Configure([]byte(`{"version":1,"rules":[{"name":"x","limits":["0/0s"],"color":1}]}`))
+	_, err := p.Configure([]byte(`{"version":1,"rules":[{"name":"x","limits":["0/0s"],"color":1}]}`))
 	require.ErrorAs(t, err, &refused)
 	require.ErrorContains(t, err, "rules[0].limits[0]")
 	require.ErrorContains(t, err, "rules[0].color", "all problems at once")

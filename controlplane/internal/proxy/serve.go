@@ -13,8 +13,11 @@ const (
 	tickEvery     = time.Second
 	shutdownGrace = 10 * time.Second
 
-	// maxHeaderBytes is Envoy's limit, 60 KiB.
+	// What Envoy allows the head of a request and of a response.
 	maxHeaderBytes = 60 << 10
+	maxHeaders     = 100
+
+	maxAdminConnections = 64
 )
 
 // Serve answers requests on a listener, and admin requests on another one
@@ -30,14 +33,16 @@ func (p *Proxy) Serve(ctx context.Context, listener, admin net.Listener) error {
 
 	var servers []*http.Server
 	failed := make(chan error, 2)
-	start := func(l net.Listener, handler http.Handler) {
+	start := func(l net.Listener, handler http.Handler, most int) {
+		c := newCrowd(l, most, p.options.BodyIdle, func() { p.counts.crowdedOut.Add(1) })
 		s := p.server(handler)
+		s.ConnState = c.follow
 		servers = append(servers, s)
-		go func() { failed <- s.Serve(l) }()
+		go func() { failed <- s.Serve(c) }()
 	}
-	start(listener, p)
+	start(listener, p, p.options.Connections)
 	if admin != nil {
-		start(admin, p.Admin())
+		start(admin, p.Admin(), maxAdminConnections)
 	}
 	var err error
 	select {
@@ -60,10 +65,12 @@ func (p *Proxy) Serve(ctx context.Context, listener, admin net.Listener) error {
 func (p *Proxy) server(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: 10 * time.Second,
+		ReadHeaderTimeout: p.options.HeaderTimeout,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
+		// OPTIONS * is for the filter to see like all else.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(p.log.Handler(), slog.LevelDebug),
 	}
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -40,6 +41,7 @@ type Subscription struct {
 	TLS      *tls.Config // nil = plain text
 	Node     string      // id by which the control plane knows this proxy
 	Resource string      // default envoy.ResourceName
+	Without  string      // what is in force while the control plane has no policy, for the log
 }
 
 // Subscribe takes policies from a control plane by Delta ECDS until ctx ends.
@@ -49,9 +51,8 @@ func (p *Proxy) Subscribe(ctx context.Context, s Subscription) error {
 	if s.Node == "" {
 		return errors.New("subscribe: no node id: the control plane tells proxies apart by it")
 	}
-	if s.Resource == "" {
-		s.Resource = envoy.ResourceName
-	}
+	s.Resource = cmp.Or(s.Resource, envoy.ResourceName)
+	s.Without = cmp.Or(s.Without, "nothing is limited")
 	security := insecure.NewCredentials()
 	if s.TLS != nil {
 		security = credentials.NewTLS(s.TLS)
@@ -172,11 +173,11 @@ func (c *subscriber) take(response *discoveryv3.DeltaDiscoveryResponse) error {
 			continue
 		}
 		// As in Envoy, where the default_config takes over.
-		if err := c.proxy.Configure([]byte(envoy.EmptyPolicy)); err != nil {
+		if err := c.proxy.fallBack(); err != nil {
 			return err
 		}
 		c.version = ""
-		log.Warn("control plane removed the policy: nothing is limited")
+		log.Warn("control plane has no policy for this proxy", "in_force", c.Without)
 	}
 	for _, resource := range response.GetResources() {
 		if resource.GetName() != c.Resource {
@@ -205,7 +206,7 @@ func (c *subscriber) enforce(resource *discoveryv3.Resource) error {
 	if err != nil {
 		return err
 	}
-	if err := c.proxy.apply(wasm, config.policy); err != nil {
+	if err := c.proxy.adopt(wasm, config.policy); err != nil {
 		return &nack{text: "Unable to create Wasm plugin " + config.name, cause: err}
 	}
 	return nil

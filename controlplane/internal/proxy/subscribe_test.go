@@ -6,15 +6,20 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 // refuseTag builds a filter that refuses every policy.
@@ -229,4 +234,56 @@ func TestPushesUnderTraffic(t *testing.T) {
 func TestSubscribeWithoutNode(t *testing.T) {
 	p := serve(t, hello)
 	require.ErrorContains(t, p.Subscribe(t.Context(), proxy.Subscription{Address: "127.0.0.1:1"}), "no node id")
+}
+
+// fickle is a control plane that gives a policy and takes it away.
+type fickle struct {
+	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
+	policy *discoveryv3.Resource
+}
+
+func (f *fickle) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
+	if _, err := stream.Recv(); err != nil {
+		return err
+	}
+	for _, response := range []*discoveryv3.DeltaDiscoveryResponse{
+		{Nonce: "1", Resources: []*discoveryv3.Resource{f.policy}},
+		{Nonce: "2", RemovedResources: []string{envoy.ResourceName}},
+	} {
+		if err := stream.Send(response); err != nil {
+			return err
+		}
+		if _, err := stream.Recv(); err != nil {
+			return err
+		}
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+// TestPolicyTakenAway: what Configure was given is in force again.
+func TestPolicyTakenAway(t *testing.T) {
+	extension, err := envoy.Plugin{Wasm: proxy.Embedded, Policy: inJSON(t, perUser(1))}.ExtensionConfig()
+	require.NoError(t, err)
+	packed, err := anypb.New(extension)
+	require.NoError(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer()
+	extensionv3.RegisterExtensionConfigDiscoveryServiceServer(server, &fickle{
+		policy: &discoveryv3.Resource{Name: envoy.ResourceName, Version: "1", Resource: packed},
+	})
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+
+	p := serve(t, hello)
+	p.configure(perUser(2))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		_ = p.Subscribe(ctx, proxy.Subscription{Address: listener.Addr().String(), Node: "n", Without: "the file"})
+	}()
+	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `in_force="the file"`) }, patience, moment, p.log)
+	require.Contains(t, p.log.String(), "policy in force")
+	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})
 }

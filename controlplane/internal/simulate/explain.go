@@ -33,7 +33,7 @@ type Request struct {
 
 // ReadRequest reads a request as a line of simulate has it; it needs no time.
 func ReadRequest(text []byte) (*Request, error) {
-	in := &input{}
+	in := &fields{}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(in); err != nil {
@@ -66,7 +66,7 @@ func ReadRequest(text []byte) (*Request, error) {
 // Check refuses a request that no proxy would ever show to the filter. No error
 // repeats a header's value.
 func (r *Request) Check() error {
-	in := &input{Method: r.Method, Path: r.Path, ClientIP: r.ClientIP, Headers: map[string]values{}}
+	in := &fields{Method: r.Method, Path: r.Path, ClientIP: r.ClientIP, Headers: map[string]values{}}
 	for name, list := range r.Headers {
 		in.Headers[name] = list
 		for _, v := range list {
@@ -102,7 +102,7 @@ func (r *Request) Header() string {
 // Explain asks the compiled filter what a policy makes of a request. Nothing has
 // been counted before it. The answer is the filter's, as engine.Explain writes it.
 func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
-	p, err := readPolicy(o.Policy, manageJSON())
+	p, err := o.readPolicy()
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -31,12 +32,12 @@ type line struct {
 	unit    string          // the field it was given in: at_ms, at_ns or at
 	op      string          // empty for a request
 	worker  int             // -1 = whoever's turn it is
-	request *input
+	request *fields
 	policy  *policyFile // of op policy
 }
 
-// input is a line as JSON has it.
-type input struct {
+// fields are a line as JSON has it.
+type fields struct {
 	AtMs json.RawMessage `json:"at_ms"`
 	AtNs json.RawMessage `json:"at_ns"`
 	At   json.RawMessage `json:"at"`
@@ -79,13 +80,9 @@ type policyFile struct {
 	json   []byte
 }
 
-// readPolicy reads a policy file and puts the management path that operations
+// readPolicy judges a policy file and puts the management path that operations
 // take into its JSON.
-func readPolicy(file, manage string) (*policyFile, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read policy: %w", err)
-	}
+func readPolicy(file string, data []byte) (*policyFile, error) {
 	p, node, _, err := policyfile.Read(file, data)
 	if err != nil {
 		return nil, err
@@ -93,27 +90,45 @@ func readPolicy(file, manage string) (*policyFile, error) {
 	doc := *node
 	doc.Fields = slices.DeleteFunc(slices.Clone(node.Fields), func(f policy.Field) bool { return f.Name == "manage" })
 	text := policy.AppendJSON(nil, &doc)
-	text = append(text[:len(text)-1], `,"manage":`+manage+`}`...)
+	text = append(text[:len(text)-1], `,"manage":`+manageJSON()+`}`...)
 	return &policyFile{p, text}, nil
 }
 
+// All lines are in memory before the first is simulated, so they are bounded,
+// and so are the policies that they name.
+const (
+	maxLineBytes   = 1 << 20
+	maxInputBytes  = 128 << 20
+	maxLines       = 1_000_000
+	maxPolicyBytes = 16 << 20
+)
+
 // reader checks the whole input before anything is simulated.
 type reader struct {
-	dir     string // what policy files in the input are relative to
-	manage  string
-	workers int
-	current *policyFile // in force at the line being read
+	dir      string // what policy files in the input are relative to, and do not leave
+	workers  int
+	current  *policyFile            // in force at the line being read
+	policies map[string]*policyFile // read so far, by what lines call them
+	bytes    int                    // of those policies
 }
 
 // readAll returns all lines, or the first problem with its line number.
 func (r *reader) readAll(in io.Reader) ([]line, error) {
 	var lines []line
-	buffered := bufio.NewReader(in)
+	buffered, total := bufio.NewReaderSize(in, maxLineBytes), 0
 	for number := 1; ; number++ {
-		text, err := buffered.ReadBytes('\n')
+		text, err := buffered.ReadSlice('\n')
 		ended := errors.Is(err, io.EOF)
-		if err != nil && !ended {
+		total += len(text)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			return nil, fmt.Errorf("line %d: it has more than %d bytes, the most there may be", number, maxLineBytes)
+		case errors.Is(err, input.ErrInterrupted):
+			return nil, err
+		case err != nil && !ended:
 			return nil, fmt.Errorf("read requests: %w", err)
+		case total > maxInputBytes || len(lines) == maxLines && len(text) > 0:
+			return nil, fmt.Errorf("line %d: the requests are more than %d lines or %d bytes: simulate them in parts", number, maxLines, maxInputBytes)
 		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
 			l, err := r.read(text)
@@ -130,7 +145,7 @@ func (r *reader) readAll(in io.Reader) ([]line, error) {
 }
 
 func (r *reader) read(text []byte) (line, error) {
-	in := &input{}
+	in := &fields{}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(in); err != nil {
@@ -186,7 +201,7 @@ var operations = map[string]takes{
 type takes struct{ key, n, window bool }
 
 // only refuses fields that a line of this kind would ignore.
-func (in *input) only(kind, has string) error {
+func (in *fields) only(kind, has string) error {
 	request := in.Method != "" || in.Host != "" || in.Path != "" || in.Headers != nil ||
 		in.ClientIP != "" || in.Properties != nil || in.Route != "" || in.Metadata != nil
 	operation := in.Rule != "" || in.Key != nil || in.N != nil || in.Window != ""
@@ -204,7 +219,7 @@ func (in *input) only(kind, has string) error {
 }
 
 // check refuses a request that no proxy would ever show to the filter.
-func (in *input) check() error {
+func (in *fields) check() error {
 	if _, err := netip.ParseAddr(in.ClientIP); in.ClientIP != "" && err != nil {
 		return fmt.Errorf("client_ip: %q is no IP address", in.ClientIP)
 	}
@@ -232,11 +247,7 @@ func (r *reader) readPolicyLine(l line) (line, error) {
 	if l.request.File == "" {
 		return line{}, errors.New("file: op policy needs the file of the new policy")
 	}
-	file := l.request.File
-	if !filepath.IsAbs(file) {
-		file = filepath.Join(r.dir, file)
-	}
-	p, err := readPolicy(file, r.manage)
+	p, err := r.policyIn(l.request.File)
 	if err != nil {
 		return line{}, err
 	}
@@ -244,7 +255,34 @@ func (r *reader) readPolicyLine(l line) (line, error) {
 	return l, nil
 }
 
-func (r *reader) checkOperation(in *input, kind takes) error {
+// policyIn reads a policy beside the requests or below, once.
+func (r *reader) policyIn(file string) (*policyFile, error) {
+	if p := r.policies[file]; p != nil {
+		return p, nil
+	}
+	if !filepath.IsLocal(file) {
+		return nil, fmt.Errorf("file: %q is not in the folder of the requests or below it", file)
+	}
+	root, err := os.OpenRoot(r.dir)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	defer root.Close()
+	text, err := input.FileIn(root, file, policy.MaxBytes)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	if r.bytes += len(text); r.bytes > maxPolicyBytes {
+		return nil, fmt.Errorf("file: the policies are more than %d bytes, the most there may be in one run", maxPolicyBytes)
+	}
+	p, err := readPolicy(filepath.Join(r.dir, file), text)
+	if err == nil {
+		r.policies[file] = p
+	}
+	return p, err
+}
+
+func (r *reader) checkOperation(in *fields, kind takes) error {
 	switch {
 	case !kind.key && in.Key != nil:
 		return fmt.Errorf("key: op %s acts on whole rules", in.Op)
@@ -288,7 +326,7 @@ func hasWindow(rule *policy.Rule, name string) bool {
 	return false
 }
 
-func (l *line) readTime(in *input) error {
+func (l *line) readTime(in *fields) error {
 	given := 0
 	for unit, raw := range map[string]json.RawMessage{"at_ms": in.AtMs, "at_ns": in.AtNs, "at": in.At} {
 		if raw != nil {

@@ -24,6 +24,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -33,7 +34,7 @@ type Options struct {
 	Wasm     []byte
 	Policy   string // file
 	Requests io.Reader
-	Dir      string // what policy files named in the requests are relative to
+	Dir      string // holds the policy files that the requests name, itself or below
 	Workers  int
 	Seed     uint64 // of the table's hash
 	CacheDir string // keeps the compiled filter; empty = compile anew
@@ -60,12 +61,12 @@ func manageJSON() string {
 
 // Run simulates and writes to out.
 func Run(ctx context.Context, o Options, out io.Writer) error {
-	first, err := readPolicy(o.Policy, manageJSON())
+	first, err := o.readPolicy()
 	if err != nil {
 		return err
 	}
-	r := &reader{dir: o.Dir, manage: manageJSON(), workers: o.Workers, current: first}
-	lines, err := r.readAll(o.Requests)
+	r := &reader{dir: o.Dir, workers: o.Workers, current: first, policies: map[string]*policyFile{}}
+	lines, err := r.readAll(input.Until(ctx, o.Requests))
 	if err != nil {
 		return err
 	}
@@ -94,11 +95,22 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 	}
 	w := bufio.NewWriter(out)
 	for i := range lines {
+		if ctx.Err() != nil {
+			return input.ErrInterrupted
+		}
 		if err := s.step(&lines[i], w); err != nil {
 			return fmt.Errorf("line %d: %w", lines[i].number, err)
 		}
 	}
 	return w.Flush()
+}
+
+func (o Options) readPolicy() (*policyFile, error) {
+	text, err := input.File(o.Policy, policy.MaxBytes)
+	if err != nil {
+		return nil, fmt.Errorf("read policy: %w", err)
+	}
+	return readPolicy(o.Policy, text)
 }
 
 type simulation struct {

@@ -1,0 +1,61 @@
+package importer_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
+)
+
+// TestTimeIsLinear: four times the configuration takes about four times as long.
+// Where each thing is compared with each other it is sixteen.
+func TestTimeIsLinear(t *testing.T) {
+	const few, many = 5_000, 20_000
+	const head = "domain: d\ndescriptors:\n- {key: user, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+	for name, line := range map[string]string{
+		"unknown fields": "f%d: 1\n",
+		"unknown keys":   "- {key: k%d}\n",
+		"values":         "- {key: generic_key, value: v%d}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			took := func(n int) time.Duration {
+				var text strings.Builder
+				text.WriteString(head)
+				for i := range n {
+					fmt.Fprintf(&text, line, i)
+				}
+				shortest := time.Hour
+				for range 3 {
+					began := time.Now()
+					_, _ = importer.EnvoyRatelimit([]importer.File{{Name: "f", Text: []byte(text.String())}}, importer.Options{})
+					shortest = min(shortest, time.Since(began))
+				}
+				return shortest
+			}
+			small, large := took(few), took(many)
+			require.Less(t, large, 10*small, "%v for %d, %v for %d", small, few, large, many)
+		})
+	}
+}
+
+// TestBombs: what grows when it is read is refused in a moment.
+func TestBombs(t *testing.T) {
+	var laughs strings.Builder
+	laughs.WriteString("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n")
+	for i := 1; i < 9; i++ {
+		fmt.Fprintf(&laughs, "a%d: &a%d [%s]\n", i, i, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i-1), 10), ", "))
+	}
+	for name, tc := range map[string]struct{ text, want string }{
+		"aliases": {laughs.String() + "domain: d\n", "an alias counts each time it is used"},
+		"depth":   {"domain: d\ndescriptors: " + strings.Repeat("[{key: a, descriptors: ", 5000) + strings.Repeat("}]", 5000), "deep"},
+		"integer": {"domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1" + strings.Repeat("0", 100_000) + "}}]", "whole number from 0"},
+		"size":    {"domain: d\n" + strings.Repeat("#\n", 1<<20), "the most is 1048576"},
+	} {
+		_, err := importer.EnvoyRatelimit([]importer.File{{Name: "f", Text: []byte(tc.text)}}, importer.Options{})
+		require.ErrorContains(t, err, tc.want, name)
+	}
+}

@@ -1,0 +1,153 @@
+// Package input reads what a person gives a command: files and standard input.
+//
+// Its invariant: no read takes more memory than its caller said or waits for
+// ever. A file is a regular one, and what may never come is given up when the
+// context ends. It knows nothing of what it reads and must never import another
+// package of this module.
+package input
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// ErrInterrupted is returned by reads whose context has ended.
+var ErrInterrupted = errors.New("interrupted")
+
+// Irregular is the error of a file that is not a regular one.
+type Irregular struct {
+	Name string
+	Mode fs.FileMode
+}
+
+func (i *Irregular) Error() string {
+	kind := "no file"
+	switch {
+	case i.Mode.IsDir():
+		kind = "a directory"
+	case i.Mode&fs.ModeNamedPipe != 0:
+		kind = "a pipe"
+	case i.Mode&fs.ModeDevice != 0:
+		kind = "a device"
+	case i.Mode&fs.ModeSocket != 0:
+		kind = "a socket"
+	}
+	return i.Name + " is " + kind + ", not a regular file"
+}
+
+// File reads a regular file of at most so many bytes.
+func File(name string, most int64) ([]byte, error) {
+	return read(os.OpenFile, name, most)
+}
+
+// FileIn reads a regular file in a folder or below it. No .. and no symbolic
+// link leads out.
+func FileIn(root *os.Root, name string, most int64) ([]byte, error) {
+	return read(root.OpenFile, name, most)
+}
+
+func read(open func(string, int, fs.FileMode) (*os.File, error), name string, most int64) ([]byte, error) {
+	// Without O_NONBLOCK, opening a pipe waits for its writer.
+	f, err := open(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat() // of what is open, whatever the name stands for by now
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, &Irregular{Name: name, Mode: info.Mode()}
+	case info.Size() > most:
+		return nil, fmt.Errorf("%s is %d bytes, the most is %d", name, info.Size(), most)
+	}
+	return bounded(f, name, most)
+}
+
+// bounded holds also for files that grow, and for those of /proc, whose size
+// is 0.
+func bounded(r io.Reader, name string, most int64) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, most+1))
+	if err == nil && int64(len(text)) > most {
+		return nil, fmt.Errorf("%s is more than %d bytes, the most there may be", name, most)
+	}
+	return text, err
+}
+
+// All reads at most so many bytes from what may be a terminal or a pipe. The
+// name is for messages.
+func All(ctx context.Context, r io.Reader, name string, most int64) ([]byte, error) {
+	return bounded(Until(ctx, r), name, most)
+}
+
+// Open opens a file or a pipe for reading with Until. It waits for the writer of
+// a pipe.
+func Open(ctx context.Context, name string) (*os.File, error) {
+	type opened struct {
+		file *os.File
+		err  error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		f, err := os.Open(name)
+		done <- opened{f, err}
+	}()
+	select {
+	case o := <-done:
+		return o.file, o.err
+	case <-ctx.Done():
+		return nil, ErrInterrupted
+	}
+}
+
+// Until reads from r until ctx ends. A read under way is left behind then, so
+// the command has to end too.
+func Until(ctx context.Context, r io.Reader) io.Reader {
+	return &until{ctx: ctx, from: r, came: make(chan came, 1)}
+}
+
+type until struct {
+	ctx  context.Context
+	from io.Reader
+	came chan came
+	text []byte // came, not yet read
+	err  error
+}
+
+type came struct {
+	text []byte
+	err  error
+}
+
+const blockBytes = 64 << 10
+
+func (u *until) Read(p []byte) (int, error) {
+	if len(u.text) == 0 && u.err == nil {
+		go func() {
+			block := make([]byte, blockBytes)
+			n, err := u.from.Read(block)
+			u.came <- came{block[:n], err}
+		}()
+		select {
+		case c := <-u.came:
+			u.text, u.err = c.text, c.err
+		case <-u.ctx.Done():
+			u.err = ErrInterrupted
+		}
+	}
+	if u.ctx.Err() != nil {
+		u.text, u.err = nil, ErrInterrupted
+	}
+	n := copy(p, u.text)
+	u.text = u.text[n:]
+	if len(u.text) > 0 {
+		return n, nil
+	}
+	return n, u.err
+}
