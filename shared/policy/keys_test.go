@@ -28,7 +28,7 @@ func TestReadKeys(t *testing.T) {
 		Hosts: []string{"api.example", "*.shop.example", "[2001:db8::1]", "192.0.2.1"},
 		Paths: []policy.Pattern{
 			{Kind: policy.Prefix, Text: "/café/"}, {Kind: policy.Exact, Text: "/a b"}, {Kind: policy.Exact, Text: "/x*"},
-			{Kind: policy.Regexp, Text: "/%20+"}, {Kind: policy.Exact, Text: "/100%"},
+			expression("/%20+"), {Kind: policy.Exact, Text: "/100%"},
 		},
 		ClientIPs: networks,
 	}, r.Match)

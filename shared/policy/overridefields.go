@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
@@ -85,7 +86,7 @@ func readOverrideKey(r *reader, v value, o *Override) {
 		if !ok {
 			continue
 		}
-		p, err := parseKeyPattern(s)
+		p, err := parseKeyPattern(s, &r.expressions)
 		if err != nil {
 			r.fail(at, err.Error())
 			continue
@@ -114,6 +115,8 @@ func (r *reader) asInKeys(v value, label string, p Pattern, part *KeyPart) strin
 		return strings.ToLower(p.Text)
 	case part.Kind == KeyPath:
 		return Unescape(p.Text)
+	case part.Kind == KeyMethod:
+		return strings.ToUpper(p.Text)
 	}
 	return p.Text
 }
@@ -167,11 +170,11 @@ func (r *reader) address(v value, label, text string, part *KeyPart) {
 
 // parseKeyPattern reads the notation of overrides: that of match.headers with
 // "*" for any. "!" is kept for parts that are missing.
-func parseKeyPattern(s string) (Pattern, error) {
+func parseKeyPattern(s string, set *automaton.Set) (Pattern, error) {
 	if strings.HasPrefix(s, "!") {
 		return Pattern{}, errors.New(`"!" means nothing here: write "=" before a value to take it literally`)
 	}
-	p, err := parseHeaderValue(s)
+	p, err := parseHeaderValue(s, set)
 	if p.Kind == Present {
 		p.Kind = Any
 	}

@@ -90,12 +90,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		Owner: state.OwnerID(name), Apart: state.OwnerID(name + "\x00" + string(text)),
 		ConfiguredNs: theProxy.Now(), Random: fillRandom,
 	}
-	e, err := engine.New(pol, &theProxy, p.identity)
-	if err != nil {
-		proxywasm.LogCritical("sluice: policy refused: " + err.Error())
-		return
-	}
-	p.engine = e
+	p.engine = engine.New(pol, &theProxy, p.identity)
 	p.manage = pol.Manage
 	_, p.trace = theProxy.Property("sluice", "trace")
 	asked, _ := theProxy.Property("xds", "node", "metadata", "sluice", "verdicts")
