@@ -8,10 +8,7 @@
 // regexp.
 package automaton
 
-import (
-	"slices"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 // MaxValueBytes is the longest text that an expression should be run on: in the
 // compiled filter that takes well below a millisecond. What a longer one means
@@ -55,9 +52,13 @@ func (a *Automaton) Begins(c byte) bool { return a.next[a.width+int(a.ascii[c])]
 
 // class is the class of a character beyond ASCII.
 func (a *Automaton) class(r rune) uint16 {
-	at, exact := slices.BinarySearch(a.starts, r)
-	if !exact {
-		at--
+	at := 0
+	for end := len(a.starts); end-at > 1; {
+		if middle := (at + end) / 2; a.starts[middle] <= r {
+			at = middle
+		} else {
+			end = middle
+		}
 	}
 	return a.of[at]
 }

@@ -105,7 +105,7 @@ func TestErrors(t *testing.T) {
 		{"(?:(?:(?:a{10}){10}){10}){2}", "invalid repeat count"},
 		{"(?:a{100}b){10}", "takes 1031 instructions"},
 		{"(?:(?:a{0,10}b?){0,10}c){0,10}", "takes 2"},
-		{".*a.{15}", "needs more than 10922 states: write fewer counted repeats, and none after a .*"},
+		{".*a.{15}", "needs more than 8192 states: write fewer counted repeats, and none after a .*"},
 		{strings.Repeat("a", MaxBytes+1), "has 1025 bytes, the most is 1024"},
 		{`(?i)[B-\x{1e942}][B-\x{1e942}][B-\x{1e942}]`, "has too many classes"},
 		{strings.Repeat(`\pL|`, 256), "has too many classes"},

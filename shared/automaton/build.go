@@ -20,9 +20,9 @@ type builder struct {
 	leads     []set // where each instruction leads to, see closure; nil = not known yet
 	match     uint32
 
-	states map[string]int // the numbers of the states, by their keys
-	sets   []set          // by number
-	before []kind         // by number: what stands before the text that is left
+	sets   set      // those of all states, one behind the other
+	before []kind   // by state: what stands before the text that is left
+	slots  []uint32 // a hash table of the states, each as its number and one; 0 = free
 	key    []byte
 	table  []uint16
 }
@@ -32,7 +32,6 @@ type builder struct {
 func (b *builder) build(prog *syntax.Prog) *Automaton {
 	b.prog, b.words = prog, (len(prog.Inst)+63)/64
 	b.asserts, b.leads = b.newSet(), make([]set, len(prog.Inst))
-	b.states = map[string]int{}
 	for i := range prog.Inst {
 		switch prog.Inst[i].Op {
 		case syntax.InstEmptyWidth:
@@ -52,10 +51,10 @@ func (b *builder) build(prog *syntax.Prog) *Automaton {
 	b.state(b.newSet(), other)
 	b.state(b.closure(uint32(prog.Start)), none)
 	next := b.newSet()
-	for row := 0; row < len(b.sets); row++ {
+	for row := 0; row < b.count(); row++ {
 		full := b.passed(row)
 		for c := range b.classes {
-			if len(b.sets)*b.width > maxEntries || b.work < 0 {
+			if b.count()*b.width > maxEntries || b.work < 0 {
 				return nil
 			}
 			class := &b.classes[c]
@@ -79,16 +78,47 @@ func (b *builder) state(s set, before kind) int {
 	if !b.asserting || !s.meets(b.asserts) {
 		before = other
 	}
-	b.key = append(s.appendTo(b.key[:0]), byte(before))
 	b.work -= 32 + 8*b.words
-	n, found := b.states[string(b.key)]
-	if !found {
-		b.work -= 256
-		n = len(b.sets)
-		b.states[string(b.key)] = n
-		b.sets, b.before = append(b.sets, slices.Clone(s)), append(b.before, before)
+	if 2*b.count() >= len(b.slots) {
+		b.rehash()
 	}
-	return n
+	at := b.slot(s, before)
+	for ; b.slots[at] != 0; at = (at + 1) % len(b.slots) {
+		if n := int(b.slots[at]) - 1; b.before[n] == before && slices.Equal(b.set(n), s) {
+			return n
+		}
+	}
+	b.work -= 256
+	b.sets, b.before = append(b.sets, s...), append(b.before, before)
+	b.slots[at] = uint32(b.count())
+	return b.count() - 1
+}
+
+func (b *builder) count() int { return len(b.before) }
+
+// set is that of a state.
+func (b *builder) set(n int) set { return b.sets[n*b.words : (n+1)*b.words] }
+
+// slot is where the search for a state begins.
+func (b *builder) slot(s set, before kind) int {
+	h := uint64(before)
+	for _, w := range s {
+		h = (h ^ w) * 0x9e3779b97f4a7c15
+		h ^= h >> 32
+	}
+	return int(h % uint64(len(b.slots)))
+}
+
+// rehash makes room for as many states again.
+func (b *builder) rehash() {
+	b.slots = make([]uint32, max(64, 4*len(b.slots)))
+	for n := range b.count() {
+		at := b.slot(b.set(n), b.before[n])
+		for b.slots[at] != 0 {
+			at = (at + 1) % len(b.slots)
+		}
+		b.slots[at] = uint32(n + 1)
+	}
 }
 
 // step adds to next where those instructions of a set lead that take a class.
@@ -136,7 +166,7 @@ func (b *builder) closure(from uint32) set {
 // passed is the set of a state with where its assertions lead that hold before
 // each kind of character.
 func (b *builder) passed(row int) (full [kinds]set) {
-	s := b.sets[row]
+	s := slices.Clone(b.set(row)) // the others move as they grow in number
 	for after := range full {
 		full[after] = s
 		if b.asserting && s.meets(b.asserts) {

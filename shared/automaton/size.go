@@ -36,7 +36,8 @@ const tooMany = 1 << 20
 // What the parser spends on parts of an expression, in units of work. One is
 // about a nanosecond.
 const (
-	perExpression = 8 << 10
+	perExpression = 4 << 10
+	perByte       = 128
 	perClass      = 64 << 10 // a class of Unicode such as \pL: hundreds of ranges
 	perFolded     = 64       // a character of a range in which case does not count
 )
@@ -44,7 +45,7 @@ const (
 // parsing is at most how much work it takes to parse the text: the parser has
 // no bound of its own on classes.
 func parsing(text string) int {
-	work := perExpression + perClass*(strings.Count(text, `\p`)+strings.Count(text, `\P`))
+	work := perExpression + perByte*len(text) + perClass*(strings.Count(text, `\p`)+strings.Count(text, `\P`))
 	if !folds(text) {
 		return work
 	}

@@ -11,7 +11,7 @@ var matchFields = []field[Match]{
 	},
 	{
 		name: "methods", shape: listOf("method"),
-		doc:  "Methods, such as GET.",
+		doc:  "Methods, such as GET; in any case, but for exempt.",
 		read: readMethods,
 	},
 	{

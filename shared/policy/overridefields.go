@@ -231,11 +231,18 @@ func (r *reader) override(v value, limits []Limit, l Limit) {
 	}
 }
 
+// maxCompared is how many patterns are compared to find overrides that can
+// never match: those of some forty rules with MaxOverrides each.
+const maxCompared = 20 << 20
+
 // reachable warns of overrides that an earlier one always stands before.
 func (r *reader) reachable(v value, overrides []Override) {
 	for i := range overrides {
 		for j := range i {
-			if covers(overrides[j].Key, overrides[i].Key) {
+			if r.compared > maxCompared {
+				return
+			}
+			if r.covers(overrides[j].Key, overrides[i].Key) {
 				r.warn(v.item(i, shape{}), "can never match: "+v.item(j, shape{}).at.String()+" comes first and matches every key that it does")
 				break
 			}
@@ -243,8 +250,9 @@ func (r *reader) reachable(v value, overrides []Override) {
 	}
 }
 
-func covers(wide, narrow []Pattern) bool {
+func (r *reader) covers(wide, narrow []Pattern) bool {
 	for i := range wide {
+		r.compared++
 		if !wide[i].covers(narrow[i]) {
 			return false
 		}

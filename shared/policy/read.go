@@ -75,6 +75,7 @@ type reader struct {
 	rule        ruleState                      // of the rule being read
 	rules       []ruleAt                       // each rule's place
 	expressions automaton.Set                  // of the whole policy
+	compared    int                            // patterns of overrides, with others
 	errs        []Problem
 	warnings    []Problem
 	dropped     int
@@ -185,6 +186,10 @@ func (r *reader) object(v value, known []string, row func(i int) (child value, d
 
 // unknownField reports f and answers the field it seems to stand for, if any.
 func (r *reader) unknownField(v value, f *Field, known []string) string {
+	if len(r.errs) == maxProblems {
+		r.dropped++ // to find what it stands for would take longer than all other reading
+		return ""
+	}
 	message, near := "unknown field", nearest(f.Name, known)
 	if near == "" {
 		if place := r.misplaced(f.Name); place != "" {

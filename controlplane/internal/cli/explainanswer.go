@@ -28,6 +28,7 @@ type explainedRule struct {
 	Why       string             `json:"why,omitempty"`
 	Key       []explainedPart    `json:"key,omitempty"`
 	Cost      *uint32            `json:"cost,omitempty"`
+	TooLong   bool               `json:"too_long,omitempty"`
 	Override  *explainedOverride `json:"override,omitempty"`
 	Unlimited bool               `json:"unlimited,omitempty"`
 	Mode      string             `json:"mode,omitempty"`
@@ -119,6 +120,9 @@ func (r *explainedRule) print(b *strings.Builder) {
 	}
 	if len(r.Key) == 0 {
 		b.WriteString("    key       none: one counter for all\n")
+	}
+	if r.TooLong {
+		b.WriteString("    note      a value is longer than 8 KiB: no regular expression was run on it, and it counts against the client\n")
 	}
 	if r.Override != nil {
 		fmt.Fprintf(b, "    override  overrides[%d], %s\n", r.Override.Index, plain(strings.Join(r.Override.Key, ", ")))
