@@ -101,20 +101,23 @@ func (m *match) method(r *request) bool {
 }
 
 // header asks about all values of a header. The proxy joins them with a comma,
-// which a value may hold too; only where there is one are they told apart.
+// which a value may hold too; only where there is one are they told apart. For a
+// match the joined values may hold as well: an upstream may read them as one.
 func (m *match) header(h *headerMatch, r *request) bool {
 	joined, present := r.joinedHeader(h.number)
-	if !present || h.value.kind == policy.Present || h.value.kind == policy.Absent || strings.IndexByte(joined, ',') < 0 {
-		return h.value.holds(joined, present, r)
+	whole := !m.exempt && len(joined) <= automaton.MaxValueBytes
+	if whole && h.value.holds(joined, present, r) {
+		return true
 	}
-	values := r.values(h.number)
-	for _, value := range values {
+	if !present || strings.IndexByte(joined, ',') < 0 {
+		return !whole && h.value.holds(joined, present, r)
+	}
+	for _, value := range r.values(h.number) {
 		if h.value.holds(value, true, r) != m.exempt {
 			return !m.exempt
 		}
 	}
-	// An upstream may read several values as the one that they are together.
-	return m.exempt || len(values) > 1 && len(joined) <= automaton.MaxValueBytes && h.value.holds(joined, true, r)
+	return m.exempt
 }
 
 // anyHolds reports whether one of the patterns holds for what read returns.
