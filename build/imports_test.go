@@ -180,6 +180,7 @@ func TestImportLawsBite(t *testing.T) {
 		"imports neither unsafe nor time":                  {in("filter/internal/engine"): {"time"}},
 		"must not link net":                                {in("filter"): {"a"}, "a": {"net"}},
 		"must not link a decoder that works by reflection": {in("filter"): {"a"}, "a": {"encoding/json"}},
+		"must not link regexp":                             {in("filter"): {"regexp/syntax", "a"}, "a": {"regexp"}},
 	}
 	for _, law := range slices.Concat(importLaws, wasmLaws) {
 		crime, ok := crimes[law.what]
