@@ -128,6 +128,8 @@ var wasmLaws = []importLaw{
 		reason: "it imports WASI functions that the oldest supported Envoy lacks (net/netip and net/url do not)"},
 	{who: "filter", what: "must not link a decoder that works by reflection", reason: "encoding/json alone costs 1 MB, half a second of Envoy's main thread at load, and 30 MB",
 		forbidden: anyOf("encoding/json", "encoding/gob", "encoding/xml", "encoding/asn1", "google.golang.org/protobuf", "go.yaml.in/yaml")},
+	{who: "filter", what: "must not link regexp", forbidden: func(name string) bool { return name == "regexp" },
+		reason: "its time and memory on a client's text are bounded by nothing that a policy says; shared/automaton's are"},
 }
 
 // harmless are packages beside or under forbidden ones that add no WASI import.
@@ -178,6 +180,7 @@ func TestImportLawsBite(t *testing.T) {
 		"imports neither unsafe nor time":                  {in("filter/internal/engine"): {"time"}},
 		"must not link net":                                {in("filter"): {"a"}, "a": {"net"}},
 		"must not link a decoder that works by reflection": {in("filter"): {"a"}, "a": {"encoding/json"}},
+		"must not link regexp":                             {in("filter"): {"regexp/syntax", "a"}, "a": {"regexp"}},
 	}
 	for _, law := range slices.Concat(importLaws, wasmLaws) {
 		crime, ok := crimes[law.what]

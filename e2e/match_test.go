@@ -111,7 +111,8 @@ rules:
 		s.walk(t, []step{
 			{denied, "/exact", []string{"x-H", "acme"}},
 			{allowed, "/exact", []string{"x-h", "Acme"}},
-			{allowed, "/exact", []string{"x-h", "acme", "x-h", "other"}},
+			{denied, "/exact", []string{"x-h", "acme", "x-h", "other"}},
+			{allowed, "/exact", []string{"x-h", "acme,other"}},
 			{denied, "/literal", []string{"x-h", "*a"}},
 			{allowed, "/literal", []string{"x-h", "ba"}},
 			{denied, "/prefix", []string{"x-h", "acme-7"}},

@@ -16,6 +16,7 @@ var fuzzed = []struct{ target, dir string }{
 	{"FuzzDecide", "./filter/internal/engine"},
 	{"FuzzHeaders", "./filter/internal/engine"},
 	{"FuzzMetadata", "./filter/internal/engine"},
+	{"FuzzMatch", "./shared/automaton"},
 	{"FuzzRead", "./shared/policy"},
 	{"FuzzJSON", "./shared/policy"},
 	{"FuzzLimitText", "./shared/policy"},

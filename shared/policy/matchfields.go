@@ -11,7 +11,7 @@ var matchFields = []field[Match]{
 	},
 	{
 		name: "methods", shape: listOf("method"),
-		doc:  "Methods, such as GET.",
+		doc:  "Methods, such as GET; in any case, but for exempt.",
 		read: readMethods,
 	},
 	{
@@ -101,7 +101,7 @@ func readMethods(r *reader, v value, m *Match) {
 
 func readPaths(r *reader, v value, m *Match) {
 	eachText(r, v, func(at value, s string) {
-		p, err := parsePath(s)
+		p, err := parsePath(s, &r.expressions)
 		if err != nil {
 			r.fail(at, err.Error())
 			return
@@ -133,7 +133,7 @@ func readHeaderMatches(r *reader, v value, m *Match) {
 		}
 		first[name] = f
 		if s, ok := r.text(at); ok {
-			p, err := parseHeaderValue(s)
+			p, err := parseHeaderValue(s, &r.expressions)
 			if err != nil {
 				r.fail(at, err.Error())
 				continue

@@ -1,6 +1,9 @@
 package policy
 
-import "github.com/sluice-ratelimit/sluice/shared/state"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
 
 // Memory is how many keys a policy counts at a time, and the most memory that
 // takes in one Envoy.
@@ -14,11 +17,45 @@ type Memory struct {
 	VanishedBytes uint64
 	// LeaseBytes is what the leases of all counters take in each worker, beside.
 	LeaseBytes uint64
+	// ExpressionBytes is what the tables of regular expressions take in each
+	// worker, beside.
+	ExpressionBytes uint64
 }
 
 // warnBytes is how much memory a policy may use, in an Envoy of one worker,
 // before Read warns.
 const warnBytes = 64 << 20
+
+// expressionBytes is the most that a worker's memory grows by for the regular
+// expressions: their tables as often as the garbage collector lets memory outgrow
+// what is used, and what it takes to make them, until that is collected.
+func (p *Policy) expressionBytes() uint64 {
+	seen, tables := map[*automaton.Automaton]bool{nil: true}, 0
+	add := func(p Pattern) {
+		if !seen[p.Automaton] {
+			seen[p.Automaton] = true
+			tables += p.Automaton.Bytes()
+		}
+	}
+	for i := range p.Rules {
+		r := &p.Rules[i]
+		for _, m := range append([]Match{r.Match}, r.Exempt...) {
+			for _, path := range m.Paths {
+				add(path)
+			}
+			for _, h := range m.Headers {
+				add(h.Value)
+			}
+		}
+		for _, o := range r.Overrides {
+			for _, part := range o.Key {
+				add(part)
+			}
+		}
+	}
+	const making, collected = 256 << 10, 8 << 20
+	return uint64(3*tables + min((len(seen)-1)*making, collected))
+}
 
 func (m *Memory) warning() string {
 	takes := "counters for " + itoa(int64(m.Keys)) + " live keys take up to " + itoa(int64(m.Bytes>>20)) + " MiB in each Envoy"
@@ -52,6 +89,7 @@ func (p *Policy) Memory() Memory {
 			m.LeaseBytes += LeaseBytes(len(windows))
 		}
 	}
+	m.ExpressionBytes = p.expressionBytes()
 	m.VanishedBytes = state.WaitingTables * largest
 	return m
 }

@@ -32,11 +32,11 @@ func TestTheWarningOfMemory(t *testing.T) {
 	rules := func(n int, rest string) string {
 		var list []string
 		for i := range n {
-			list = append(list, fmt.Sprintf(`{"name":"r%d","match":{"paths":["/%d"]},"capacity":9,"limits":["99/1s"]%s}`, i, i, rest))
+			list = append(list, fmt.Sprintf(`{"name":"r%d","match":{"paths":["/%d/"]},"capacity":9,"limits":["99/1s"]%s}`, i, i, rest))
 		}
 		return strings.Join(list, ",")
 	}
-	const large = `,{"name":"large","match":{"paths":["/large"]},"limits":["99/1s"],"capacity":2000000`
+	const large = `,{"name":"large","match":{"paths":["/large/"]},"limits":["99/1s"],"capacity":2000000`
 	for _, c := range []struct {
 		name, rules, want string
 	}{

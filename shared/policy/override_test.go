@@ -48,7 +48,7 @@ func layers() policy.Rule {
 		Overrides: []policy.Override{
 			{Key: []policy.Pattern{{Kind: policy.Suffix, Text: ".gold.example"}, {Kind: policy.Any}}, Unlimited: true},
 			{
-				Key: []policy.Pattern{{Kind: policy.Exact, Text: "*"}, {Kind: policy.Regexp, Text: "Pro|team"}},
+				Key: []policy.Pattern{{Kind: policy.Exact, Text: "*"}, expression("Pro|team")},
 				Limits: overridden(layeredLimits(), map[int]limit.Window{
 					1: {Algorithm: limit.TokenBucket, Limit: 8, PeriodNs: minute, Burst: 8},
 					3: {Algorithm: limit.SlidingWindowLog, Limit: 6, PeriodNs: second, Units: 7},

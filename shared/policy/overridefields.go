@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
@@ -85,7 +86,7 @@ func readOverrideKey(r *reader, v value, o *Override) {
 		if !ok {
 			continue
 		}
-		p, err := parseKeyPattern(s)
+		p, err := parseKeyPattern(s, &r.expressions)
 		if err != nil {
 			r.fail(at, err.Error())
 			continue
@@ -114,6 +115,8 @@ func (r *reader) asInKeys(v value, label string, p Pattern, part *KeyPart) strin
 		return strings.ToLower(p.Text)
 	case part.Kind == KeyPath:
 		return Unescape(p.Text)
+	case part.Kind == KeyMethod:
+		return strings.ToUpper(p.Text)
 	}
 	return p.Text
 }
@@ -167,11 +170,11 @@ func (r *reader) address(v value, label, text string, part *KeyPart) {
 
 // parseKeyPattern reads the notation of overrides: that of match.headers with
 // "*" for any. "!" is kept for parts that are missing.
-func parseKeyPattern(s string) (Pattern, error) {
+func parseKeyPattern(s string, set *automaton.Set) (Pattern, error) {
 	if strings.HasPrefix(s, "!") {
 		return Pattern{}, errors.New(`"!" means nothing here: write "=" before a value to take it literally`)
 	}
-	p, err := parseHeaderValue(s)
+	p, err := parseHeaderValue(s, set)
 	if p.Kind == Present {
 		p.Kind = Any
 	}
@@ -228,11 +231,18 @@ func (r *reader) override(v value, limits []Limit, l Limit) {
 	}
 }
 
+// maxCompared is how many patterns are compared to find overrides that can
+// never match: those of some forty rules with MaxOverrides each.
+const maxCompared = 20 << 20
+
 // reachable warns of overrides that an earlier one always stands before.
 func (r *reader) reachable(v value, overrides []Override) {
 	for i := range overrides {
 		for j := range i {
-			if covers(overrides[j].Key, overrides[i].Key) {
+			if r.compared > maxCompared {
+				return
+			}
+			if r.covers(overrides[j].Key, overrides[i].Key) {
 				r.warn(v.item(i, shape{}), "can never match: "+v.item(j, shape{}).at.String()+" comes first and matches every key that it does")
 				break
 			}
@@ -240,8 +250,9 @@ func (r *reader) reachable(v value, overrides []Override) {
 	}
 }
 
-func covers(wide, narrow []Pattern) bool {
+func (r *reader) covers(wide, narrow []Pattern) bool {
 	for i := range wide {
+		r.compared++
 		if !wide[i].covers(narrow[i]) {
 			return false
 		}

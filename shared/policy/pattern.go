@@ -2,36 +2,38 @@ package policy
 
 import (
 	"errors"
-	"regexp"
 	"regexp/syntax"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
 )
 
-// Regexp compiles a Pattern of kind Regexp for matching in full. Everyone who
-// matches uses it: an expression that compiles alone need not inside (?:…).
-func (p Pattern) Regexp() (*regexp.Regexp, error) {
-	re, err := regexp.Compile("^(?:" + p.Text + ")$")
-	if err == nil {
-		return re, nil
+// parseRegexp compiles an expression.
+func parseRegexp(re string, set *automaton.Set) (Pattern, error) {
+	p := Pattern{Kind: Regexp, Text: re}
+	if re == "" {
+		return p, errors.New(`a regular expression must follow the "~"`)
 	}
-	// The expression alone gives the error in the words of its writer.
-	if _, alone := syntax.Parse(p.Text, syntax.Perl); alone != nil {
-		err = alone
+	var err error
+	if p.Automaton, err = set.Compile(re); err == nil {
+		return p, nil
 	}
-	message := "invalid regular expression " + quote(p.Text)
-	if e := (*syntax.Error)(nil); errors.As(err, &e) {
-		message += ": " + e.Code.String()
-		if at := strings.Index(p.Text, e.Expr); at >= 0 && e.Expr != "" {
-			message += " at character " + itoa(int64(len([]rune(p.Text[:at]))+1)) + ": " + quote(e.Expr)
-		}
+	e := (*syntax.Error)(nil)
+	if !errors.As(err, &e) {
+		return p, errors.New("the regular expression " + quote(re) + " " + err.Error())
 	}
-	return nil, errors.New(message + ` (the syntax is RE2)`)
+	message := "invalid regular expression " + quote(re) + ": " + e.Code.String()
+	if at := strings.Index(re, e.Expr); at >= 0 && e.Expr != "" {
+		message += " at character " + itoa(int64(utf8.RuneCountInString(re[:at])+1)) + ": " + quote(e.Expr)
+	}
+	return p, errors.New(message + ` (the syntax is RE2)`)
 }
 
 // parsePath reads the notation of match.paths.
-func parsePath(s string) (Pattern, error) {
+func parsePath(s string, set *automaton.Set) (Pattern, error) {
 	if re, found := strings.CutPrefix(s, "~"); found {
-		return parseRegexp(re)
+		return parseRegexp(re, set)
 	}
 	p := Pattern{Kind: Exact, Text: s}
 	if text, found := strings.CutPrefix(s, "="); found {
@@ -58,7 +60,7 @@ func parsePath(s string) (Pattern, error) {
 }
 
 // parseHeaderValue reads the notation of match.headers.
-func parseHeaderValue(s string) (Pattern, error) {
+func parseHeaderValue(s string, set *automaton.Set) (Pattern, error) {
 	switch {
 	case s == "*":
 		return Pattern{Kind: Present}, nil
@@ -67,7 +69,7 @@ func parseHeaderValue(s string) (Pattern, error) {
 	case strings.HasPrefix(s, "="):
 		return Pattern{Kind: Exact, Text: s[1:]}, nil
 	case strings.HasPrefix(s, "~"):
-		return parseRegexp(s[1:])
+		return parseRegexp(s[1:], set)
 	case strings.HasPrefix(s, "!"):
 		return Pattern{}, errors.New(`"!" stands alone and means absent: write "=" before a value to take it literally`)
 	}
@@ -81,15 +83,6 @@ func parseHeaderValue(s string) (Pattern, error) {
 		return p, errors.New(`a * stands only at one end of a value: write a regular expression after "~", or "=" before a value to take it literally`)
 	}
 	return p, nil
-}
-
-func parseRegexp(re string) (Pattern, error) {
-	p := Pattern{Kind: Regexp, Text: re}
-	if re == "" {
-		return p, errors.New(`a regular expression must follow the "~"`)
-	}
-	_, err := p.Regexp()
-	return p, err
 }
 
 // parseHost reads the notation of match.hosts; the result is lower case.

@@ -9,6 +9,7 @@ package policy
 import (
 	"net/netip"
 
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
@@ -95,8 +96,9 @@ const (
 // Pattern is one string predicate. Text is what is compared, without the
 // notation's own signs ("=", "~", "*", "!").
 type Pattern struct {
-	Kind PatternKind
-	Text string
+	Kind      PatternKind
+	Text      string
+	Automaton *automaton.Automaton // of Regexp; equal expressions of a policy share it
 }
 
 // KeyKind says where a part of a key comes from.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
@@ -66,16 +67,18 @@ func read(doc *Node, pushed bool) (*Policy, []Problem, []Problem) {
 
 // reader collects what is wrong while the tables are walked.
 type reader struct {
-	pushed   bool
-	homes    []home
-	defaults map[string]*Node               // of fields, by their text: few, and asked for in every rule
-	names    map[any][]string               // of the fields of each table, by its first row
-	keyPart  func(*reader, value, *KeyPart) // for first_of: Go allows no table that leads back to itself
-	rule     ruleState                      // of the rule being read
-	rules    []ruleAt                       // each rule's place
-	errs     []Problem
-	warnings []Problem
-	dropped  int
+	pushed      bool
+	homes       []home
+	defaults    map[string]*Node               // of fields, by their text: few, and asked for in every rule
+	names       map[any][]string               // of the fields of each table, by its first row
+	keyPart     func(*reader, value, *KeyPart) // for first_of: Go allows no table that leads back to itself
+	rule        ruleState                      // of the rule being read
+	rules       []ruleAt                       // each rule's place
+	expressions automaton.Set                  // of the whole policy
+	compared    int                            // patterns of overrides, with others
+	errs        []Problem
+	warnings    []Problem
+	dropped     int
 }
 
 // ruleState is what a rule's later fields need to know of its earlier ones.
@@ -183,6 +186,10 @@ func (r *reader) object(v value, known []string, row func(i int) (child value, d
 
 // unknownField reports f and answers the field it seems to stand for, if any.
 func (r *reader) unknownField(v value, f *Field, known []string) string {
+	if len(r.errs) == maxProblems {
+		r.dropped++ // to find what it stands for would take longer than all other reading
+		return ""
+	}
 	message, near := "unknown field", nearest(f.Name, known)
 	if near == "" {
 		if place := r.misplaced(f.Name); place != "" {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -24,6 +25,15 @@ func parse(t *testing.T, text string) *policy.Node {
 	n, err := policy.ParseJSON([]byte(text))
 	require.NoError(t, err)
 	return n
+}
+
+// expression is the pattern of a regular expression.
+func expression(text string) policy.Pattern {
+	a, err := new(automaton.Set).Compile(text)
+	if err != nil {
+		panic(err)
+	}
+	return policy.Pattern{Kind: policy.Regexp, Text: text, Automaton: a}
 }
 
 func messages(problems []policy.Problem) []string {
@@ -62,14 +72,14 @@ func TestReadFull(t *testing.T) {
 				Paths: []policy.Pattern{
 					{Kind: policy.Prefix, Text: "/v1/"},
 					{Kind: policy.Exact, Text: "/login*"},
-					{Kind: policy.Regexp, Text: "^/u/[0-9]+$"},
+					expression("^/u/[0-9]+$"),
 					{Kind: policy.Exact, Text: "/health"},
 					{Kind: policy.Prefix, Text: ""},
 				},
 				Headers: []policy.HeaderMatch{
 					{Name: "x-tenant", Value: policy.Pattern{Kind: policy.Prefix, Text: "acme-"}},
 					{Name: "x-agent", Value: policy.Pattern{Kind: policy.Suffix, Text: "bot"}},
-					{Name: "x-kind", Value: policy.Pattern{Kind: policy.Regexp, Text: "a|b"}},
+					{Name: "x-kind", Value: expression("a|b")},
 					{Name: "x-plan", Value: policy.Pattern{Kind: policy.Exact, Text: "gold"}},
 					{Name: "x-star", Value: policy.Pattern{Kind: policy.Exact, Text: "*"}},
 					{Name: "x-here", Value: policy.Pattern{Kind: policy.Present}},
@@ -188,8 +198,10 @@ func TestReadErrors(t *testing.T) {
 		{"zero window", limits(`{"requests":1,"per":"0s"}`), []string{`rules[0].limits[0].per: a window must be 1ms to 366d long, not 0s`}},
 		{"too long by a nanosecond", limits(`"1/366d1ns"`), []string{`rules[0].limits[0]: a window must be 1ms to 366d long, not 366d1ns`}},
 		{"negative period", limits(`"1/-5s"`), []string{`rules[0].limits[0]: invalid period in limit "1/-5s": write one such as "10/minute", "3 per 15 minutes" or "100/1h30m"`}},
-		{"unclosed literal", rule(`,"match":{"paths":["~\\Qa"]}`), []string{"rules[0].match.paths[0]: invalid regular expression \"\\\\Qa\": missing closing ) (the syntax is RE2)"}},
 		{"empty token", `{"version":1,"manage":{"path":"/m/","token_sha256":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}}`, []string{`manage.token_sha256: is the SHA-256 of an empty token: set TOKEN first`}},
+		{"expression that ends the one around it", rule(`,"match":{"paths":["~a)|(?:b"]}`), []string{"rules[0].match.paths[0]: invalid regular expression \"a)|(?:b\": unexpected ) at character 1: \"a)|(?:b\" (the syntax is RE2)"}},
+		{"large expression", rule(`,"match":{"headers":{"h":"~(?:/[a-z]{9}){100}"}}`), []string{"rules[0].match.headers.h: the regular expression \"(?:/[a-z]{9}){100}\" takes 1201 instructions, the most is 1000: write fewer or smaller counted repeats"}},
+		{"large table", rule(`,"exempt":[{"paths":["~.*a.{30}"]}]`), []string{"rules[0].exempt[0].paths[0]: the regular expression \".*a.{30}\" needs more than 8192 states: write fewer counted repeats, and none after a .*"}},
 		{"token not told", `{"version":1,"manage":{"path":"/m/","token_sha256":"hunter2"}}`, []string{`manage.token_sha256: must be the SHA-256 of the token in quotes, 64 hexadecimal digits: printf %s "$TOKEN" | sha256sum`}},
 		{"all at once", `{"version":1,"domain":7,"rules":[{"name":"a","limits":[7,8]}]}`, []string{
 			`domain: must be text, not 7: put it in quotes`,
@@ -301,10 +313,11 @@ func TestIntegersInAnyForm(t *testing.T) {
 }
 
 func TestPatternRegexpMatchesInFull(t *testing.T) {
-	re, err := policy.Pattern{Kind: policy.Regexp, Text: "a|bc"}.Regexp()
-	require.NoError(t, err)
+	p, errs, _ := policy.Read(parse(t, rule(`,"match":{"headers":{"h":"~a|bc"}}`)))
+	require.Empty(t, messages(errs))
+	re := p.Rules[0].Match.Headers[0].Value.Automaton
 	for s, want := range map[string]bool{"a": true, "bc": true, "ac": false, "ab": false, "a\n": false, "": false} {
-		require.Equal(t, want, re.MatchString(s), s)
+		require.Equal(t, want, re.Match(s), s)
 	}
 }
 

@@ -161,6 +161,7 @@ func readRule(r *reader, v value, rule *Rule) {
 	}
 	if len(r.errs)+r.dropped == before {
 		r.unreachable(v, rule)
+		r.spellings(v, rule)
 	}
 }
 

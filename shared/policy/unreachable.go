@@ -2,7 +2,6 @@ package policy
 
 import (
 	"net/netip"
-	"regexp/syntax"
 	"strings"
 )
 
@@ -16,7 +15,8 @@ func (r *reader) unreachable(v value, rule *Rule) {
 	match := fieldAt(v, "match")
 	if paths := fieldAt(match, "paths"); has(match, "paths") {
 		for i, p := range rule.Match.Paths {
-			if p.Kind == Regexp && neverPath(p.Text) {
+			// "*" is the path of OPTIONS.
+			if p.Kind == Regexp && !p.Automaton.Begins('/') && !p.Automaton.Begins('*') {
 				r.warn(paths.item(i, shape{}), `never matches: every path starts with "/"`)
 			}
 		}
@@ -74,23 +74,6 @@ func headerAt(match value, name string) value {
 		}
 	}
 	return at
-}
-
-// neverPath reports whether a regular expression begins with a character that
-// no path does.
-func neverPath(text string) bool {
-	re, err := syntax.Parse(text, syntax.Perl)
-	for err == nil {
-		switch {
-		case re.Op == syntax.OpConcat && re.Sub[0].Op == syntax.OpBeginText && len(re.Sub) > 1:
-			re = re.Sub[1]
-		case re.Op == syntax.OpConcat || re.Op == syntax.OpCapture || re.Op == syntax.OpPlus:
-			re = re.Sub[0]
-		default:
-			return re.Op == syntax.OpLiteral && re.Rune[0] != '/' && re.Rune[0] != '*' // of OPTIONS *
-		}
-	}
-	return false
 }
 
 // matchable warns of an exact text, prefix or suffix in an override that no key

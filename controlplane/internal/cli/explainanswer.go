@@ -75,6 +75,9 @@ func printExplainedRule(b *strings.Builder, r *manage.ExplainedRule) {
 	if len(r.Key) == 0 {
 		b.WriteString("    key       none: one counter for all\n")
 	}
+	if r.TooLong {
+		b.WriteString("    note      a value is longer than 8 KiB: no regular expression was run on it, and it counts against the client\n")
+	}
 	if r.Override != nil {
 		fmt.Fprintf(b, "    override  overrides[%d], %s\n", r.Override.Index, plain(strings.Join(r.Override.Key, ", ")))
 	}

@@ -70,6 +70,7 @@ type ExplainedRule struct {
 	Why       string              `json:"why,omitempty"`
 	Key       list[ExplainedPart] `json:"key,omitempty"`
 	Cost      *uint32             `json:"cost,omitempty"`
+	TooLong   bool                `json:"too_long,omitempty"`
 	Override  *ExplainedOverride  `json:"override,omitempty"`
 	Unlimited bool                `json:"unlimited,omitempty"`
 	Mode      string              `json:"mode,omitempty"`

@@ -30,13 +30,14 @@ const (
 
 // attempt is one rule's part in one request.
 type attempt struct {
-	rule   *rule
-	key    key
-	limits state.Key // the key with the limits that hold for it
-	cost   uint32
-	ahead  uint32 // units that enforced rules before this one count in the same record
-	shadow bool   // denials are reported, not enforced
-	free   bool   // nothing is counted: no limits, or an unlimited key
+	rule    *rule
+	key     key
+	limits  state.Key // the key with the limits that hold for it
+	cost    uint32
+	ahead   uint32 // units that enforced rules before this one count in the same record
+	shadow  bool   // denials are reported, not enforced
+	free    bool   // nothing is counted: no limits, or an unlimited key
+	tooLong bool   // a value was too long for an expression
 
 	entry   state.Entry
 	known   bool   // entry holds what the key has used
@@ -58,7 +59,7 @@ func (t *attempt) begin(r *rule, req *request) bool {
 		return false
 	}
 	t.cost = r.cost.read(req)
-	t.subject()
+	t.subject(req)
 	if !complete && r.policy.MissingKey == policy.MissingDeny {
 		t.deny(ReasonMissingKey, limit.Never)
 	}
@@ -72,11 +73,11 @@ func (t *attempt) start(r *rule) {
 
 // subject finds out which limits hold for the key, and whether they are
 // enforced on it.
-func (t *attempt) subject() {
+func (t *attempt) subject(req *request) {
 	r := t.rule
 	t.limits = state.Key{Bytes: t.key.bytes, Windows: r.windows, Rule: r.windows}
 	t.free = r.table == nil
-	if o := r.override(&t.key); o != nil {
+	if o := r.override(&t.key, req); o != nil {
 		t.free = t.free || o.unlimited
 		t.limits.Windows = o.windows
 	}

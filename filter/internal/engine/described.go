@@ -57,6 +57,10 @@ func (t *told) JoinedHeader(name string) (string, bool) {
 	return strings.Join(values, ","), present
 }
 
+func (t *told) AppendHeader(values []string, name string) []string {
+	return append(values, t.Headers[name]...)
+}
+
 func (t *told) ClientAddress() (string, bool) {
 	return t.Described.ClientAddress, t.Described.ClientAddress != ""
 }

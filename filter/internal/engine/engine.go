@@ -26,6 +26,8 @@ type Host interface {
 	Header(name string) (value string, present bool)
 	// JoinedHeader returns all values of a request header, joined with ",".
 	JoinedHeader(name string) (value string, present bool)
+	// AppendHeader appends each value of a request header.
+	AppendHeader(values []string, name string) []string
 	// ClientAddress returns the trusted address of the client, with port.
 	ClientAddress() (address string, present bool)
 	// Attribute returns an attribute of the request, as bytes whose type is the
@@ -64,7 +66,7 @@ type Engine struct {
 }
 
 // New compiles a policy. It neither reads nor writes shared data.
-func New(p *policy.Policy, host Host, id Identity) (*Engine, error) {
+func New(p *policy.Policy, host Host, id Identity) *Engine {
 	e := &Engine{
 		host:   host,
 		policy: p,
@@ -77,16 +79,12 @@ func New(p *policy.Policy, host Host, id Identity) (*Engine, error) {
 		if p.Rules[i].Mode == policy.ModeOff {
 			continue
 		}
-		r, err := e.compile(&p.Rules[i])
-		if err != nil {
-			return nil, err
-		}
-		e.rules = append(e.rules, r)
+		e.rules = append(e.rules, e.compile(&p.Rules[i]))
 	}
 	e.assignMemory()
 	e.index = newIndex(e.rules)
 	e.lend()
-	return e, nil
+	return e
 }
 
 // Confirm keeps the engine's tables registered; call it on a tick. It ends what
@@ -148,19 +146,30 @@ func (e *Engine) Decide() *Verdict {
 // try appends the i-th rule to those that the request is for, if it is.
 func (e *Engine) try(tries []*attempt, i int) []*attempt {
 	r := &e.rules[i]
-	if !r.match.holds(&e.request) {
+	n := len(tries)
+	e.request.tooLong = false
+	applies := r.concerns(&e.request) && e.attempt(n).begin(r, &e.request)
+	if e.request.tooLong {
+		r.metrics.TooLong++
+	}
+	if !applies {
 		return tries
 	}
-	for j := range r.exempt {
-		if r.exempt[j].holds(&e.request) {
-			return tries
+	e.tries[n].tooLong = e.request.tooLong
+	return e.tries[:n+1]
+}
+
+// concerns reports whether the request matches and is not exempt.
+func (r *rule) concerns(req *request) bool {
+	if !r.match.holds(req) {
+		return false
+	}
+	for i := range r.exempt {
+		if r.exempt[i].holds(req) {
+			return false
 		}
 	}
-	n := len(tries)
-	if !e.attempt(n).begin(r, &e.request) {
-		return tries
-	}
-	return e.tries[:n+1]
+	return true
 }
 
 // attempt returns the i-th try of a request, i being at most how many were needed

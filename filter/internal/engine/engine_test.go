@@ -51,6 +51,11 @@ func (p *proxy) JoinedHeader(name string) (string, bool) {
 	return strings.Join(v, ","), ok
 }
 
+func (p *proxy) AppendHeader(values []string, name string) []string {
+	p.calls = append(p.calls, "headers")
+	return append(values, p.headers[name]...)
+}
+
 func (p *proxy) ClientAddress() (string, bool) {
 	p.calls = append(p.calls, "client")
 	return p.client, p.client != ""
@@ -119,9 +124,7 @@ func compileJSON(t testing.TB, host Host, rules string) *Engine {
 	require.NoError(t, err)
 	p, problems, _ := policy.Read(doc)
 	require.Empty(t, problems)
-	e, err := New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-	require.NoError(t, err)
-	return e
+	return New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 }
 
 // operate returns the answer to an operation.

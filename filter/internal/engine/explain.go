@@ -20,7 +20,8 @@ import (
 //
 // Every rule of the policy is there, in its order. windows are what is used
 // before the request; a part of the key that it lacks has "missing" in place of
-// a value, and one that is a credential "hidden".
+// a value, and one that is a credential "hidden". "too_long":true says that a
+// value was too long for a regular expression, and counted against the client.
 func (e *Engine) Explain(b []byte, d *Described) []byte {
 	x := e.apart(tell(d, e.host))
 	v := x.Decide()
@@ -94,7 +95,10 @@ func (e *Engine) appendMatched(b []byte, r *rule, t *attempt, now int64) []byte 
 		b = appendPart(b, &p.Key[i], t.key.parts[i])
 	}
 	b = strconv.AppendUint(append(b, `],"cost":`...), uint64(t.cost), 10)
-	if i := r.overrideIndex(&t.key); i >= 0 {
+	if t.tooLong {
+		b = append(b, `,"too_long":true`...)
+	}
+	if i := r.overrideIndex(&t.key, &e.request); i >= 0 {
 		b = strconv.AppendInt(append(b, `,"override":{"index":`...), int64(i), 10)
 		b = append(b, `,"key":[`...)
 		for j, pattern := range p.Overrides[i].Key {
@@ -124,8 +128,8 @@ func (e *Engine) appendMatched(b []byte, r *rule, t *attempt, now int64) []byte 
 }
 
 // overrideIndex is override by its place in the policy, -1 for none.
-func (r *rule) overrideIndex(k *key) int {
-	return slices.IndexFunc(r.overrides, func(o override) bool { return o.holds(k) })
+func (r *rule) overrideIndex(k *key, req *request) int {
+	return slices.IndexFunc(r.overrides, func(o override) bool { return o.holds(k, req) })
 }
 
 // appendUnmatched tells why a rule has nothing to do with the request.

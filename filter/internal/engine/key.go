@@ -137,7 +137,8 @@ func (p *keyPart) read(r *request) (string, bool) {
 	case policy.KeyHost:
 		return r.Host()
 	case policy.KeyMethod:
-		return r.Method()
+		method, present := r.Method()
+		return strings.ToUpper(method), present
 	case policy.KeyQuery:
 		value, present, _ := r.parameter(p.number)
 		return value, present

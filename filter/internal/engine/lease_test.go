@@ -149,8 +149,7 @@ func TestWhatEndsALease(t *testing.T) {
 		{"another layout, once it is known", func(p *proxy, e *Engine) {
 			q := compileJSON(t, p, more)
 			q.tables = nil
-			later, err := New(q.policy, p, Identity{Owner: 1, ConfiguredNs: p.now, Random: func(b []byte) { clear(b) }})
-			require.NoError(t, err)
+			later := New(q.policy, p, Identity{Owner: 1, ConfiguredNs: p.now, Random: func(b []byte) { clear(b) }})
 			hits(later, p, "b", 1)
 			e.Confirm()
 		}, 0, 5, "", "16"},
@@ -180,9 +179,7 @@ func TestLeasesAfterParting(t *testing.T) {
 	p.now = aligned
 	configure := func(apart uint64, rules string) *Engine {
 		p.now += msNs
-		e, err := New(compileJSON(t, p, rules).policy, p, Identity{Owner: 1, Apart: apart, ConfiguredNs: p.now, Random: func(b []byte) { clear(b) }})
-		require.NoError(t, err)
-		return e
+		return New(compileJSON(t, p, rules).policy, p, Identity{Owner: 1, Apart: apart, ConfiguredNs: p.now, Random: func(b []byte) { clear(b) }})
 	}
 	workers := []*Engine{configure(2, leased), configure(2, leased)}
 	for _, e := range workers {

@@ -1,17 +1,18 @@
 package engine
 
 import (
-	"errors"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// match is a compiled policy.Match: predicates in the order of their cost.
+// match is a compiled policy.Match: predicates in the order of their cost. What
+// a client may spell in several ways counts against it: under "match" one
+// spelling that holds is enough, under "exempt" all must hold.
 type match struct {
+	exempt  bool
 	methods []string
 	hosts   []pattern
 	paths   []pattern
@@ -25,13 +26,14 @@ type headerMatch struct {
 }
 
 type pattern struct {
-	kind   policy.PatternKind
-	text   string
-	regexp *regexp.Regexp
+	kind      policy.PatternKind
+	text      string
+	automaton *automaton.Automaton // of an expression
+	long      bool                 // what an expression says of a value that is too long to be read
 }
 
-func (r *request) compileMatch(m *policy.Match) (match, error) {
-	out := match{methods: m.Methods, clients: newAddresses(m.ClientIPs)}
+func (r *request) compileMatch(m *policy.Match, exempt bool) match {
+	out := match{exempt: exempt, methods: m.Methods, clients: newAddresses(m.ClientIPs)}
 	for _, host := range m.Hosts {
 		if suffix, ok := strings.CutPrefix(host, "*"); ok {
 			out.hosts = append(out.hosts, pattern{kind: policy.Suffix, text: suffix})
@@ -40,31 +42,16 @@ func (r *request) compileMatch(m *policy.Match) (match, error) {
 		}
 	}
 	for _, path := range m.Paths {
-		p, err := compilePattern(path)
-		if err != nil {
-			return out, err
-		}
-		out.paths = append(out.paths, p)
+		out.paths = append(out.paths, compilePattern(path, !exempt))
 	}
 	for _, h := range m.Headers {
-		p, err := compilePattern(h.Value)
-		if err != nil {
-			return out, err
-		}
-		out.headers = append(out.headers, headerMatch{r.number(h.Name), p})
+		out.headers = append(out.headers, headerMatch{r.number(h.Name), compilePattern(h.Value, !exempt)})
 	}
-	return out, nil
+	return out
 }
 
-func compilePattern(p policy.Pattern) (pattern, error) {
-	out := pattern{kind: p.Kind, text: p.Text}
-	if p.Kind == policy.Regexp {
-		var err error
-		if out.regexp, err = p.Regexp(); err != nil {
-			return out, errors.New("compile pattern " + strconv.Quote(p.Text) + ": " + err.Error())
-		}
-	}
-	return out, nil
+func compilePattern(p policy.Pattern, long bool) pattern {
+	return pattern{kind: p.Kind, text: p.Text, automaton: p.Automaton, long: long}
 }
 
 // holds asks first what needs no call into the proxy, because it has been read
@@ -75,15 +62,13 @@ func (m *match) holds(r *request) bool {
 
 // holdsOf asks the predicates on what has been read, or those on what has not.
 func (m *match) holdsOf(r *request, read bool) bool {
-	if len(m.methods) > 0 && r.knows(&r.method) == read {
-		if method, _ := r.Method(); !slices.Contains(m.methods, method) {
-			return false
-		}
-	}
-	if len(m.hosts) > 0 && r.knows(&r.name) == read && !anyHolds(m.hosts, r.Host) {
+	if len(m.methods) > 0 && r.knows(&r.method) == read && !m.method(r) {
 		return false
 	}
-	if len(m.paths) > 0 && r.knows(&r.target) == read && !anyHolds(m.paths, r.Path) {
+	if len(m.hosts) > 0 && r.knows(&r.name) == read && !anyHolds(m.hosts, r, r.Host) {
+		return false
+	}
+	if len(m.paths) > 0 && r.knows(&r.target) == read && !anyHolds(m.paths, r, r.Path) {
 		return false
 	}
 	if len(m.clients) > 0 && r.knows(&r.client) == read {
@@ -93,28 +78,61 @@ func (m *match) holdsOf(r *request, read bool) bool {
 	}
 	for i := range m.headers {
 		h := &m.headers[i]
-		if r.knows(&r.joined[h.number].lazy) != read {
-			continue
-		}
-		if value, present := r.joinedHeader(h.number); !h.value.holds(value, present) {
+		if r.knows(&r.joined[h.number].lazy) == read && !m.header(h, r) {
 			return false
 		}
 	}
 	return true
 }
 
-// anyHolds reports whether one of the patterns holds for what read returns.
-func anyHolds(patterns []pattern, read func() (string, bool)) bool {
-	value, present := read()
-	for i := range patterns {
-		if patterns[i].holds(value, present) {
+// method compares as upstreams do that take "get" for GET, unless that would
+// exempt the request.
+func (m *match) method(r *request) bool {
+	method, _ := r.Method()
+	if slices.Contains(m.methods, method) {
+		return true
+	}
+	for i := 0; i < len(m.methods) && !m.exempt; i++ {
+		if strings.EqualFold(m.methods[i], method) {
 			return true
 		}
 	}
 	return false
 }
 
-func (p *pattern) holds(value string, present bool) bool {
+// header asks about all values of a header. The proxy joins them with a comma,
+// which a value may hold too; only where there is one are they told apart. For a
+// match the joined values may hold as well: an upstream may read them as one.
+func (m *match) header(h *headerMatch, r *request) bool {
+	joined, present := r.joinedHeader(h.number)
+	whole := !m.exempt && len(joined) <= automaton.MaxValueBytes
+	if whole && h.value.holds(joined, present, r) {
+		return true
+	}
+	if !present || strings.IndexByte(joined, ',') < 0 {
+		return !whole && h.value.holds(joined, present, r)
+	}
+	for _, value := range r.values(h.number) {
+		if h.value.holds(value, true, r) != m.exempt {
+			return !m.exempt
+		}
+	}
+	return m.exempt
+}
+
+// anyHolds reports whether one of the patterns holds for what read returns.
+func anyHolds(patterns []pattern, r *request, read func() (string, bool)) bool {
+	value, present := read()
+	for i := range patterns {
+		if patterns[i].holds(value, present, r) {
+			return true
+		}
+	}
+	return false
+}
+
+// holds notes in the request that a value was too long to be read.
+func (p *pattern) holds(value string, present bool, r *request) bool {
 	switch p.kind {
 	case policy.Absent:
 		return !present
@@ -134,7 +152,10 @@ func (p *pattern) holds(value string, present bool) bool {
 		return strings.HasPrefix(value, p.text)
 	case policy.Suffix:
 		return strings.HasSuffix(value, p.text)
-	default:
-		return p.regexp.MatchString(value)
 	}
+	if len(value) > automaton.MaxValueBytes {
+		r.tooLong = true
+		return p.long
+	}
+	return p.automaton.Match(value)
 }

@@ -18,6 +18,7 @@ type Metrics struct {
 	Leased         uint64 // requests served from a lease
 	LeaseReturned  uint64 // units of leases given back, or gone with their window
 	LeaseLost      uint64 // units of leases that had to stay counted
+	TooLong        uint64 // requests with a value too long for a regular expression
 }
 
 // each calls f for every metric in a stable order: the name without prefix and
@@ -34,6 +35,7 @@ func (m *Metrics) each(f func(name string, count uint64)) {
 		{"not_taken_back", m.NotTakenBack}, {"window_resets", m.WindowResets},
 		{"boundary_spikes", m.BoundarySpikes},
 		{"leased", m.Leased}, {"lease_returned", m.LeaseReturned}, {"lease_lost", m.LeaseLost},
+		{"too_long", m.TooLong},
 	} {
 		f(c.name, c.count)
 	}

@@ -93,7 +93,7 @@ func (e *Engine) subject(op Operation) (*attempt, error) {
 		}
 		t.key.add(p)
 	}
-	t.subject()
+	t.subject(&e.request)
 	return t, nil
 }
 

@@ -95,7 +95,7 @@ func (r *request) fails(m *policy.Match) string {
 	for i := range predicates {
 		p := &predicates[i]
 		for _, one := range p.each(m) {
-			if compiled, err := r.compileMatch(&one); err == nil && !compiled.holds(r) {
+			if compiled := r.compileMatch(&one, false); !compiled.holds(r) {
 				return p.why(&one, r)
 			}
 		}

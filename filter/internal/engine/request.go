@@ -23,12 +23,13 @@ type request struct {
 	// What rules ask for by name is cached by a number, which they are given
 	// when they are compiled.
 	first      []named
-	joined     []named
+	joined     []joined
 	parameters []parameter
 	cookies    []named
 	attributes []named
 
-	cookieHeader int // the number of the header "cookie", where a rule asks for one
+	cookieHeader int  // the number of the header "cookie", where a rule asks for one
+	tooLong      bool // a value was too long for an expression of the rule that is asked
 }
 
 type lazy struct {
@@ -42,6 +43,13 @@ type named struct {
 	lazy
 }
 
+// joined is all values of a header.
+type joined struct {
+	named
+	turn   uint64   // in which they were told apart
+	values []string //
+}
+
 type parameter struct {
 	named
 	repeated bool
@@ -53,13 +61,21 @@ func (r *request) begin() { r.turn++ }
 func (r *request) apart(host Host) request {
 	return request{
 		host: host, turn: 1, cookieHeader: r.cookieHeader,
-		first: unread(r.first), joined: unread(r.joined), cookies: unread(r.cookies), attributes: unread(r.attributes),
+		first: unread(r.first), joined: unreadJoined(r.joined), cookies: unread(r.cookies), attributes: unread(r.attributes),
 		parameters: unreadParameters(r.parameters),
 	}
 }
 
 func unread(list []named) []named {
 	fresh := make([]named, len(list))
+	for i := range list {
+		fresh[i].name = list[i].name
+	}
+	return fresh
+}
+
+func unreadJoined(list []joined) []joined {
+	fresh := make([]joined, len(list))
 	for i := range list {
 		fresh[i].name = list[i].name
 	}
@@ -84,7 +100,9 @@ func (r *request) set(l *lazy, value string, present bool) {
 // number returns the number of a header, giving it one.
 func (r *request) number(header string) int {
 	n := numberIn(&r.first, header)
-	numberIn(&r.joined, header)
+	if n == len(r.joined) {
+		r.joined = append(r.joined, joined{named: named{name: header}})
+	}
 	return n
 }
 
@@ -128,6 +146,23 @@ func (r *request) joinedHeader(number int) (string, bool) {
 		r.set(&l.lazy, value, present)
 	}
 	return l.value, l.present
+}
+
+// values are those of a header that is there, told apart. It takes no call more
+// than that for the first of them where there is no other.
+func (r *request) values(number int) []string {
+	l := &r.joined[number]
+	if l.turn == r.turn {
+		return l.values
+	}
+	l.turn, l.values = r.turn, l.values[:0]
+	all, _ := r.joinedHeader(number)
+	if first, _ := r.header(number); len(first) == len(all) {
+		l.values = append(l.values, all)
+	} else {
+		l.values = r.host.AppendHeader(l.values, l.name)
+	}
+	return l.values
 }
 
 func (r *request) attribute(number int) (string, bool) {
@@ -198,11 +233,12 @@ func lookUp(query, name string) (first string, count int) {
 	return first, count
 }
 
-// Host is the authority without port, as policy.CanonicalHost spells it.
+// Host is the authority without port and user, as policy.CanonicalHost spells it.
 func (r *request) Host() (string, bool) {
 	if !r.knows(&r.name) {
 		value, present := r.host.Header(":authority")
-		r.set(&r.name, policy.CanonicalHost(withoutPort(value)), present)
+		host := value[strings.LastIndexByte(value, '@')+1:]
+		r.set(&r.name, policy.CanonicalHost(withoutPort(host)), present)
 	}
 	return r.name.value, r.name.present
 }

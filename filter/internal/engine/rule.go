@@ -34,17 +34,10 @@ type override struct {
 	windows   []limit.Window // in the order of rule.windows
 }
 
-func (e *Engine) compile(p *policy.Rule) (rule, error) {
-	m, err := e.request.compileMatch(&p.Match)
-	if err != nil {
-		return rule{}, err
-	}
-	r := rule{policy: p, match: m, cost: cost{Cost: p.Cost}}
+func (e *Engine) compile(p *policy.Rule) rule {
+	r := rule{policy: p, match: e.request.compileMatch(&p.Match, false), cost: cost{Cost: p.Cost}}
 	for i := range p.Exempt {
-		if m, err = e.request.compileMatch(&p.Exempt[i]); err != nil {
-			return rule{}, err
-		}
-		r.exempt = append(r.exempt, m)
+		r.exempt = append(r.exempt, e.request.compileMatch(&p.Exempt[i], true))
 	}
 	r.identity = state.AppendPart(state.AppendPart(nil, e.policy.Domain), p.Counter)
 	switch {
@@ -55,7 +48,7 @@ func (e *Engine) compile(p *policy.Rule) (rule, error) {
 	}
 	r.key = e.request.compileKey(p.Key)
 	if len(p.Limits) == 0 {
-		return r, nil
+		return r
 	}
 	r.windows = p.Windows()
 	slices.SortFunc(r.windows, limit.Window.Compare)
@@ -64,11 +57,7 @@ func (e *Engine) compile(p *policy.Rule) (rule, error) {
 	}
 	r.jitters = slices.ContainsFunc(r.windows, func(w limit.Window) bool { return w.Jitter > 0 })
 	for i := range p.Overrides {
-		o, err := compileOverride(&p.Overrides[i])
-		if err != nil {
-			return rule{}, err
-		}
-		r.overrides = append(r.overrides, o)
+		r.overrides = append(r.overrides, compileOverride(&p.Overrides[i], r.windows))
 	}
 	r.windows = state.Overridden(r.windows, r.limitsOfTheirOwn())
 	r.table = e.tables.Table(state.Definition{
@@ -76,7 +65,7 @@ func (e *Engine) compile(p *policy.Rule) (rule, error) {
 		Windows:  r.windows,
 		Capacity: p.Capacity,
 	})
-	return r, nil
+	return r
 }
 
 // limitsOfTheirOwn says which keys have which limits instead of the rule's.
@@ -92,33 +81,41 @@ func (r *rule) limitsOfTheirOwn() []state.Override {
 	return overrides
 }
 
-func compileOverride(p *policy.Override) (override, error) {
+// compileOverride takes the rule's windows in their order.
+func compileOverride(p *policy.Override, of []limit.Window) override {
 	o := override{unlimited: p.Unlimited, windows: p.Windows()}
 	slices.SortFunc(o.windows, limit.Window.Compare)
+	raises := o.raises(of)
 	for _, text := range p.Key {
-		compiled, err := compilePattern(text)
-		if err != nil {
-			return o, err
-		}
-		o.key = append(o.key, compiled)
+		o.key = append(o.key, compilePattern(text, !raises))
 	}
-	return o, nil
+	return o
+}
+
+// raises reports whether the override allows more than the rule in some window.
+func (o *override) raises(of []limit.Window) bool {
+	for i := range o.windows {
+		if w := &o.windows[i]; w.Unlimited || w.Limit > of[i].Limit || w.Burst > of[i].Burst {
+			return true
+		}
+	}
+	return o.unlimited
 }
 
 // override returns the first override that holds for the key, or nil.
-func (r *rule) override(k *key) *override {
+func (r *rule) override(k *key, req *request) *override {
 	for i := range r.overrides {
 		o := &r.overrides[i]
-		if o.holds(k) {
+		if o.holds(k, req) {
 			return o
 		}
 	}
 	return nil
 }
 
-func (o *override) holds(k *key) bool {
+func (o *override) holds(k *key, req *request) bool {
 	for i := range o.key {
-		if p := &k.parts[i]; !o.key[i].holds(p.whole(), p.present) {
+		if p := &k.parts[i]; !o.key[i].holds(p.whole(), p.present, req) {
 			return false
 		}
 	}

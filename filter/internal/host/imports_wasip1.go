@@ -12,6 +12,9 @@ func importNow(ns unsafe.Pointer) uint32
 //go:wasmimport env proxy_get_header_map_value
 func importHeader(mapType uint32, name unsafe.Pointer, nameSize uint32, value, valueSize unsafe.Pointer) uint32
 
+//go:wasmimport env proxy_get_header_map_pairs
+func importHeaders(mapType uint32, pairs, size unsafe.Pointer) uint32
+
 //go:wasmimport env proxy_get_property
 func importProperty(path unsafe.Pointer, pathSize uint32, value, valueSize unsafe.Pointer) uint32
 

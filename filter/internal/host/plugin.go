@@ -93,12 +93,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		Owner: state.OwnerID(name), Apart: state.OwnerID(name + "\x00" + string(text)),
 		ConfiguredNs: theProxy.Now(), Random: fillRandom,
 	}
-	e, err := engine.New(pol, &theProxy, p.identity)
-	if err != nil {
-		proxywasm.LogCritical("sluice: policy refused: " + err.Error())
-		return
-	}
-	p.engine = e
+	p.engine = engine.New(pol, &theProxy, p.identity)
 	p.manage = pol.Manage
 	p.confine()
 	p.mistakes.seed = randomSeed()

@@ -36,12 +36,13 @@ func (m *memory) Set(key, value []byte, cas uint32) state.Status {
 	return state.OK
 }
 
-func (*memory) Now() int64                         { return 1_000_000_000_000_000_000 }
-func (*memory) Header(string) (string, bool)       { return "", false }
-func (*memory) JoinedHeader(string) (string, bool) { return "", false }
-func (*memory) ClientAddress() (string, bool)      { return "", false }
-func (*memory) Attribute(string) (string, bool)    { return "", false }
-func (*memory) Counted(string, string) uint64      { return 0 }
+func (*memory) Now() int64                                 { return 1_000_000_000_000_000_000 }
+func (*memory) Header(string) (string, bool)               { return "", false }
+func (*memory) JoinedHeader(string) (string, bool)         { return "", false }
+func (*memory) AppendHeader(v []string, _ string) []string { return v }
+func (*memory) ClientAddress() (string, bool)              { return "", false }
+func (*memory) Attribute(string) (string, bool)            { return "", false }
+func (*memory) Counted(string, string) uint64              { return 0 }
 
 // configured is a configuration of the owner with a policy of its own, made at
 // that time.
@@ -51,8 +52,7 @@ func configured(t *testing.T, m *memory, owner, text uint64, madeNs int64) *plug
 	pol, problems, _ := policy.Read(doc)
 	require.Empty(t, problems)
 	p := &plugin{identity: engine.Identity{Owner: owner, Apart: text, ConfiguredNs: madeNs, Random: func(b []byte) { clear(b) }}}
-	p.engine, err = engine.New(pol, m, p.identity)
-	require.NoError(t, err)
+	p.engine = engine.New(pol, m, p.identity)
 	return p
 }
 

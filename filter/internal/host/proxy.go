@@ -58,6 +58,15 @@ func (p *proxy) JoinedHeader(name string) (string, bool) {
 	return p.property()
 }
 
+// AppendHeader reads all headers: the proxy has no call for the values of one.
+func (p *proxy) AppendHeader(values []string, name string) []string {
+	front.active = 1
+	status := importHeaders(mapRequestHeaders, unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
+	front.active = 0
+	pairs, _ := p.text(status)
+	return appendValues(values, pairs, name)
+}
+
 // HasResponseHeader reports whether the response has the header.
 func (p *proxy) HasResponseHeader(name string) bool {
 	front.active = 1

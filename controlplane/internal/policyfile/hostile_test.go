@@ -1,0 +1,152 @@
+package policyfile_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// asReader makes the test binary a program that reads the policy on its standard
+// input, and prints the most memory it had and then what is wrong.
+const asReader = "SLUICE_TEST_READS_POLICY"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asReader) == "" {
+		os.Exit(m.Run())
+	}
+	text, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		panic(err)
+	}
+	_, _, _, err = policyfile.Read("policy.yaml", text)
+	status, _ := os.ReadFile("/proc/self/status")
+	_, most, _ := strings.Cut(string(status), "VmHWM:")
+	most, _, _ = strings.Cut(strings.TrimSpace(most), " kB")
+	fmt.Println(most)
+	if err != nil {
+		fmt.Println(err.Error()[:min(200, len(err.Error()))])
+	}
+}
+
+// filled is a list of nearly as many items as fit into a policy, between before
+// and after.
+func filled(before, after string, item func(i int) string) string {
+	var b strings.Builder
+	b.WriteString(before)
+	for i := 0; ; i++ {
+		next := item(i)
+		if b.Len()+len(next)+len(after)+80 > policy.MaxBytes {
+			return b.String() + after
+		}
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(next)
+	}
+}
+
+func filledf(before, after, item string) string {
+	return filled(before, after, func(i int) string {
+		if strings.Contains(item, "%") {
+			return fmt.Sprintf(item, i)
+		}
+		return item
+	})
+}
+
+func paths(item string) string {
+	return filledf(`{"version":1,"rules":[{"name":"r","limits":["1/1s"],"match":{"paths":[`, `]}}]}`, item)
+}
+
+func rules(item string) string { return filledf(`{"version":1,"rules":[`, `]}`, item) }
+
+func overrides(key, pattern string) string {
+	return filled(`{"version":1,"rules":[`, `]}`, func(i int) string {
+		var list []string
+		for j := range policy.MaxOverrides / 2 {
+			list = append(list, fmt.Sprintf(`{"key":[`+pattern+`],"unlimited":true}`, j))
+		}
+		return fmt.Sprintf(`{"name":"r%d","key":[`+key+`],"limits":["1/1s"],"capacity":1,"overrides":[`, i) + strings.Join(list, ",") + `]}`
+	})
+}
+
+// hostileTexts are policies that try to be expensive to read.
+func hostileTexts() map[string]string {
+	return map[string]string{
+		"rules with an expression each":     rules(`{"name":"r%[1]d","match":{"paths":["~/u%[1]d/[0-9]+"]},"limits":["1/1s"],"capacity":1}`),
+		"short expressions":                 paths(`"~/%d*"`),
+		"ranges in which case counts not":   paths(`"~(?i)[B-\\x{1e942}]%d"`),
+		"the same such range":               paths(`"~(?i)[B-\\x{1e942}]"`),
+		"too many states":                   paths(`"~.*a.{30}%d"`),
+		"large tables":                      paths(`"~.*a.{10}%d"`),
+		"many classes":                      paths(`"~` + strings.Repeat(`\\pL\\PL`, 7) + `%d"`),
+		"too many classes":                  paths(`"~` + strings.Repeat(`\\pL|`, 200) + `%d"`),
+		"one class, often":                  paths(`"~\\pL{490}%d"`),
+		"a large class":                     paths(`"~[%d` + strings.Repeat(`a-zé-ü`, 100) + `]"`),
+		"optional repeats":                  paths(`"~(?:a?){330}%d"`),
+		"repeats of a long text":            paths(`"~/(?:` + strings.Repeat("x", 900) + `){1000}%d"`),
+		"repeats of repeats":                paths(`"~(?:(?:(?:a{10}){10}){10})%d"`),
+		"nothing, often":                    paths(`"~(?:(?:)*){900}%d"`),
+		"assertions":                        paths(`"~(?:\\b.|\\B.|$|^){0,60}%d"`),
+		"nested":                            paths(`"~` + strings.Repeat("(", 300) + "a" + strings.Repeat(")*", 200) + strings.Repeat(")", 100) + `%d"`),
+		"alternations":                      paths(`"~%d|` + strings.Repeat("ab|cd|[e-g]", 80) + `"`),
+		"broken expressions":                paths(`"~(%d"`),
+		"one expression":                    paths(`"~` + strings.Repeat(`[a-z]`, 200_000) + `"`),
+		"exact paths":                       paths(`"/%d"`),
+		"expressions of overrides":          overrides(`{"header":"a"}`, `"~x%d"`),
+		"overrides with parts that differ":  overrides(strings.TrimSuffix(strings.Repeat(`"host",`, 16), ","), strings.Repeat(`"*",`, 15)+`"%dx*"`),
+		"unknown fields":                    filledf(`{"version":1,`, `}`, `"f%d":1`),
+		"long unknown fields":               filledf(`{"version":1,`, `}`, `"%064d":1`),
+		"unknown fields of a rule":          filledf(`{"version":1,"rules":[{`, `}]}`, `"on_%d":1`),
+		"unknown words":                     rules(`{"name":"a","mode":"abcdef"}`),
+		"one name":                          rules(`{"name":"a","limits":["1/1s"]}`),
+		"one counter":                       rules(`{"name":"r%d","counter":"c","limits":["1/1s"]}`),
+		"rules that clients escape":         rules(`{"name":"r%d","limits":["1/1s"],"key":[{"header":"h"}]}`),
+		"headers":                           filledf(`{"version":1,"rules":[{"name":"r","limits":["1/1s"],"match":{"headers":{`, `}}}]}`, `"h%d":"!"`),
+		"networks":                          filledf(`{"version":1,"rules":[{"name":"r","limits":["1/1s"],"match":{"client_ips":[`, `]}}]}`, `"::%x"`),
+		"choices":                           rules(`{"name":"r%d","key":[{"first_of":[` + strings.TrimSuffix(strings.Repeat(`{"header":"h"},`, 16), ",") + `]}],"limits":["1/1s"]}`),
+		"objects":                           rules(`{}`),
+		"nothings":                          rules(`null`),
+		"brackets":                          strings.Repeat("[", policy.MaxBytes),
+		"a long name":                       `{"version":1,"rules":[{"name":"` + strings.Repeat("a", policy.MaxBytes-100) + `"}]}`,
+		"a policy above all that it may be": strings.Repeat("a", 64<<20),
+	}
+}
+
+// Whatever the text, it is refused or taken at the expense of at most a second
+// of a processor and 200 MB.
+func TestReadingIsBounded(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	slowest, largest := time.Duration(0), int64(0)
+	for name, text := range hostileTexts() {
+		cmd := exec.CommandContext(t.Context(), self)
+		cmd.Env = append(os.Environ(), asReader+"=1")
+		cmd.Stdin = strings.NewReader(text)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		require.NoError(t, cmd.Run(), "%s: %s", name, out.String())
+		cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+		first, rest, _ := strings.Cut(out.String(), "\n")
+		kilobytes, err := strconv.ParseInt(first, 10, 64)
+		require.NoError(t, err, "the kernel's word of the memory that a process has had")
+		memory := kilobytes << 10
+		t.Logf("%-34s %4d ms %4d MB: %.100s", name, cpu.Milliseconds(), memory>>20, rest)
+		slowest, largest = max(slowest, cpu), max(largest, memory)
+	}
+	buildtest.Figure(t, "%d hostile policies: at most %d ms of a processor and %d MB each", len(hostileTexts()), slowest.Milliseconds(), largest>>20)
+	require.Less(t, slowest, time.Second)
+	require.Less(t, largest, int64(200<<20))
+}

@@ -1,0 +1,125 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
+)
+
+// What a client can spell in several ways exempts it only if every one of them
+// would.
+func TestExemptSpellings(t *testing.T) {
+	for _, c := range []struct {
+		exempt  string
+		headers []string
+		want    bool
+	}{
+		{`"headers":{"x-t":"good"}`, []string{"x-t", "good"}, true},
+		{`"headers":{"x-t":"good"}`, []string{"x-t", "good", "x-t", "good"}, true},
+		{`"headers":{"x-t":"good"}`, []string{"x-t", "good", "x-t", "evil"}, false},
+		{`"headers":{"x-t":"good"}`, []string{"x-t", "evil", "x-t", "good"}, false},
+		{`"headers":{"x-t":"good,evil"}`, []string{"x-t", "good", "x-t", "evil"}, false},
+		{`"headers":{"x-t":"good,evil"}`, []string{"x-t", "good,evil"}, true},
+		{`"headers":{"x-t":"good*"}`, []string{"x-t", "good,", "x-t", "evil"}, false},
+		{`"headers":{"x-t":"~good|evil"}`, []string{"x-t", "good", "x-t", "evil"}, true},
+		{`"headers":{"x-t":"*"}`, []string{"x-t", "a", "x-t", "b"}, true},
+		{`"headers":{"x-t":"!"}`, []string{"x-t", "a", "x-t", "b"}, false},
+		{`"methods":["GET"]`, nil, true},
+		{`"methods":["GET"]`, []string{":method", "get"}, false},
+	} {
+		p := newProxy()
+		p.with(c.headers...)
+		e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],"exempt":[{`+c.exempt+`}]}`)
+		require.Equal(t, c.want, e.Decide().Allowed, "%s %v", c.exempt, c.headers)
+	}
+}
+
+// A header costs one call; only one with a comma in it costs a second, and only
+// one that is repeated a third.
+func TestCallsForARepeatedHeader(t *testing.T) {
+	const rules = `{"name":"r","limits":["0/1h"],"match":{"headers":{"h":"a"}}},{"name":"s","limits":["0/1h"],"match":{"headers":{"h":"b"}}}`
+	for _, c := range []struct {
+		headers []string
+		want    []string
+	}{
+		{nil, []string{"joined h"}},
+		{[]string{"h", "x"}, []string{"joined h"}},
+		{[]string{"h", "x,y"}, []string{"joined h", "header h"}},
+		{[]string{"h", "x", "h", "y"}, []string{"joined h", "header h", "headers"}},
+	} {
+		p := newProxy()
+		e := compileJSON(t, p, rules)
+		for range 2 {
+			p.with(c.headers...)
+			p.calls = nil
+			e.Decide()
+			require.Equal(t, c.want, p.calls, "%v", c.headers)
+		}
+	}
+}
+
+// A value that is too long for an expression counts against the client: it is
+// taken to match, not to exempt, and to have no higher limit.
+func TestTooLongForAnExpression(t *testing.T) {
+	fits, long := strings.Repeat("x", automaton.MaxValueBytes), strings.Repeat("x", automaton.MaxValueBytes+1)
+	const key = `"name":"r","key":[{"header":"h"}],"limits":["2/1h",{"requests":9,"per":"1d"}]`
+	for _, c := range []struct {
+		name, rule string
+		headers    []string
+		allowed    int // of five requests
+		noted      bool
+	}{
+		{"match", `"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}`, []string{"h", fits}, 5, false},
+		{"match", `"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}`, []string{"h", long}, 0, true},
+		{"one of two", `"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}`, []string{"h", "x", "h", long}, 0, true},
+		{"together", `"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}`, []string{"h", "x", "h", fits}, 5, false},
+		{"path", `"name":"r","limits":["0/1h"],"match":{"paths":["~/y"]}`, []string{":path", "/" + fits}, 0, true},
+		{"exempt", `"name":"r","limits":["0/1h"],"exempt":[{"headers":{"h":"~x*"}}]`, []string{"h", fits}, 5, false},
+		{"exempt", `"name":"r","limits":["0/1h"],"exempt":[{"headers":{"h":"~x*"}}]`, []string{"h", long}, 0, true},
+		{"without an expression", `"name":"r","limits":["0/1h"],"exempt":[{"headers":{"h":"x*"}}]`, []string{"h", long}, 5, false},
+		{"unlimited", key + `,"overrides":[{"key":["~x*"],"unlimited":true}]`, []string{"h", fits}, 5, false},
+		{"unlimited", key + `,"overrides":[{"key":["~x*"],"unlimited":true}]`, []string{"h", long}, 2, true},
+		{"raised", key + `,"overrides":[{"key":["~x*"],"limits":["4/1h",{"requests":9,"per":"1d"}]}]`, []string{"h", fits}, 4, false},
+		{"raised", key + `,"overrides":[{"key":["~x*"],"limits":["4/1h",{"requests":9,"per":"1d"}]}]`, []string{"h", long}, 2, true},
+		{"one raised", key + `,"overrides":[{"key":["~x*"],"limits":["1/1h",{"requests":10,"per":"1d"}]}]`, []string{"h", long}, 2, true},
+		{"one left out", key + `,"overrides":[{"key":["~x*"],"limits":["1/1h"]}]`, []string{"h", long}, 2, true},
+		{"lowered", key + `,"overrides":[{"key":["~y"],"limits":["1/1h",{"requests":9,"per":"1d"}]}]`, []string{"h", long}, 1, true},
+		{"the lowered after the raised", key + `,"overrides":[{"key":["~x*"],"unlimited":true},{"key":["~y"],"limits":["1/1h",{"requests":9,"per":"1d"}]}]`, []string{"h", long}, 1, true},
+	} {
+		p := newProxy()
+		p.with(c.headers...)
+		e := compileJSON(t, p, `{`+c.rule+`}`)
+		allowed := 0
+		for range 5 {
+			if e.Decide().Allowed {
+				allowed++
+			}
+		}
+		require.Equal(t, c.allowed, allowed, c.name)
+		noted := uint64(0)
+		if c.noted {
+			noted = 5
+		}
+		require.Equal(t, noted, e.rules[0].metrics.TooLong, c.name)
+		headers := map[string][]string{"h": p.headers["h"]}
+		x := string(e.Explain(nil, &Described{Method: "GET", Path: p.headers[":path"][0], Headers: headers}))
+		require.Equal(t, c.noted, strings.Contains(x, `"too_long":true`), "%s: %.200s", c.name, x)
+	}
+}
+
+// The request that an expression has not been run on does not taint the next.
+func TestTooLongIsOfOneRuleAndRequest(t *testing.T) {
+	p := newProxy()
+	e := compileJSON(t, p, `{"name":"r","limits":["9/1h"],"match":{"headers":{"h":"~x"}}},{"name":"s","limits":["9/1h"]}`)
+	p.with("h", strings.Repeat("x", automaton.MaxValueBytes+1))
+	e.Decide()
+	p.with("h", "x")
+	e.Decide()
+	require.EqualValues(t, 1, e.rules[0].metrics.TooLong)
+	require.Zero(t, e.rules[1].metrics.TooLong)
+	require.False(t, slices.ContainsFunc(e.verdict.tries, func(t *attempt) bool { return t.tooLong }))
+}

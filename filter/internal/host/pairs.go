@@ -1,0 +1,38 @@
+package host
+
+import "encoding/binary"
+
+// appendValues appends the values of a name in the proxy's form of headers: how
+// many there are, the sizes of each name and value, and then all of these, each
+// with a zero byte behind it. Numbers take four bytes. What is not of this form
+// has none.
+func appendValues(values []string, pairs, name string) []string {
+	count, rest := number(pairs)
+	if count > len(rest)/8 {
+		return values
+	}
+	sizes, rest := rest[:8*count], rest[8*count:]
+	for sizes != "" {
+		var field [2]string
+		for i := range field {
+			var size int
+			size, sizes = number(sizes)
+			if size >= len(rest) {
+				return values
+			}
+			field[i], rest = rest[:size], rest[size+1:]
+		}
+		if field[0] == name {
+			values = append(values, field[1])
+		}
+	}
+	return values
+}
+
+// number cuts off a number.
+func number(s string) (n int, rest string) {
+	if len(s) < 4 {
+		return 0, ""
+	}
+	return int(binary.LittleEndian.Uint32([]byte(s[:4]))), s[4:]
+}

@@ -1,0 +1,172 @@
+package automaton
+
+import (
+	"regexp/syntax"
+	"slices"
+	"unicode"
+	"unicode/utf8"
+)
+
+// kind is what assertions such as \b and $ ask of the characters around them.
+type kind uint8
+
+const (
+	other   kind = iota
+	word         // as \w: of ASCII
+	newline      //
+	none         // before the text, or behind it
+	kinds
+)
+
+// like is a character of the kind, as syntax.EmptyOpContext takes it.
+func (k kind) like() rune { return [kinds]rune{other: ' ', word: 'a', newline: '\n', none: -1}[k] }
+
+func kindOf(r rune) kind {
+	switch {
+	case r == '\n':
+		return newline
+	case syntax.IsWordChar(r):
+		return word
+	}
+	return other
+}
+
+// class is characters that the program does not tell apart.
+type class struct {
+	kind  kind
+	takes set // the instructions that take them
+}
+
+// leaf is a character or class of the expression, with the instructions that
+// take it: one for each copy that counted repeats have made.
+type leaf struct {
+	ranges []rune // pairs, sorted; those that end before the last character asked for are gone
+	copies []uint32
+}
+
+// takes is asked of one character after the other, in their order.
+func (l *leaf) takes(r rune) bool {
+	for len(l.ranges) > 0 && l.ranges[1] < r {
+		l.ranges = l.ranges[2:]
+	}
+	return len(l.ranges) > 0 && l.ranges[0] <= r
+}
+
+// classify finds the classes of all characters. Between two edges every
+// instruction takes all characters or none.
+func (b *builder) classify(a *Automaton) {
+	leaves := b.leaves()
+	edges := b.edges(leaves)
+	known := map[string]uint16{}
+	members := make(set, (len(leaves)+63)/64) // the leaves that take the characters behind an edge
+	for at, r := range edges[:len(edges)-1] {
+		if b.work -= 4*len(leaves) + 64; b.work < 0 {
+			return
+		}
+		clear(members)
+		for i := range leaves {
+			if leaves[i].takes(r) {
+				members.add(uint32(i))
+			}
+		}
+		k := other
+		if b.asserting {
+			k = kindOf(r)
+		}
+		b.key = append(members.appendTo(b.key[:0]), byte(k))
+		n, found := known[string(b.key)]
+		if !found {
+			n = uint16(len(b.classes))
+			known[string(b.key)] = n
+			b.classes = append(b.classes, b.newClass(leaves, members, k))
+		}
+		a.assign(r, edges[at+1], n)
+	}
+}
+
+// edges are the characters at which the class may change, up to the one behind
+// the last there is.
+func (b *builder) edges(leaves []leaf) []rune {
+	edges := []rune{0, utf8.RuneSelf, unicode.MaxRune + 1}
+	if b.asserting {
+		edges = append(edges, '\n', '\n'+1, '0', '9'+1, 'A', 'Z'+1, '_', '_'+1, 'a', 'z'+1)
+	}
+	for _, l := range leaves {
+		for i := 0; i < len(l.ranges); i += 2 {
+			edges = append(edges, l.ranges[i], l.ranges[i+1]+1)
+		}
+	}
+	b.work -= 64 * len(edges)
+	slices.Sort(edges)
+	return slices.Compact(edges)
+}
+
+// leaves are those of the program. Copies share the memory of their characters.
+func (b *builder) leaves() []leaf {
+	var leaves []leaf
+	known := map[*rune]int{}
+	for i := range b.prog.Inst {
+		inst := &b.prog.Inst[i]
+		switch inst.Op {
+		case syntax.InstRune, syntax.InstRune1, syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
+		default:
+			continue
+		}
+		if len(inst.Rune) == 0 {
+			continue // takes no character
+		}
+		n, found := known[&inst.Rune[0]]
+		if !found {
+			n = len(leaves)
+			known[&inst.Rune[0]] = n
+			leaves = append(leaves, leaf{ranges: rangesOf(inst)})
+		}
+		leaves[n].copies = append(leaves[n].copies, uint32(i))
+	}
+	return leaves
+}
+
+func rangesOf(inst *syntax.Inst) []rune {
+	if len(inst.Rune) > 1 {
+		return inst.Rune
+	}
+	orbit := []rune{inst.Rune[0]}
+	if syntax.Flags(inst.Arg)&syntax.FoldCase != 0 {
+		for r := unicode.SimpleFold(orbit[0]); r != orbit[0]; r = unicode.SimpleFold(r) {
+			orbit = append(orbit, r)
+		}
+	}
+	slices.Sort(orbit)
+	var ranges []rune
+	for _, r := range orbit {
+		ranges = append(ranges, r, r)
+	}
+	return ranges
+}
+
+func (b *builder) newClass(leaves []leaf, members set, k kind) class {
+	c := class{kind: k, takes: b.newSet()}
+	for i := range leaves {
+		if members.has(uint32(i)) {
+			for _, inst := range leaves[i].copies {
+				c.takes.add(inst)
+			}
+			b.work -= 2 * len(leaves[i].copies)
+		}
+	}
+	b.work -= 8 * b.words
+	return c
+}
+
+// assign puts the characters from r up to end into a class.
+func (a *Automaton) assign(r, end rune, class uint16) {
+	if r < utf8.RuneSelf {
+		for ; r < end; r++ {
+			a.ascii[r] = class
+		}
+		return
+	}
+	if n := len(a.of); n == 0 || a.of[n-1] != class {
+		a.starts, a.of = append(a.starts, r), append(a.of, class)
+	}
+}

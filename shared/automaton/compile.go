@@ -1,0 +1,121 @@
+package automaton
+
+import (
+	"errors"
+	"regexp/syntax"
+	"strconv"
+)
+
+// What an expression may be.
+const (
+	// MaxBytes is how long its text may be.
+	MaxBytes = 1 << 10
+	// MaxInstructions is how large its program may be, counted repeats written
+	// out; Envoy's own default, for programs that it walks, is 100.
+	MaxInstructions = 1000
+	// maxEntries is how many entries its table may have.
+	maxEntries = 32 << 10
+	// maxWork is how much work may be spent on it: some 20 ms.
+	maxWork = 16 << 20
+)
+
+// What the expressions of a Set may be together.
+const (
+	// MaxSetBytes is how much memory their tables may take.
+	MaxSetBytes = 4 << 20
+	maxSetWork  = 96 << 20
+)
+
+// Set compiles the expressions of one policy: equal ones share a table, and all
+// of them the bounds on memory and work. The zero Set is ready for use.
+type Set struct {
+	compiled map[string]result
+	bytes    int
+	work     int
+	full     bool
+}
+
+type result struct {
+	automaton *Automaton
+	err       error
+}
+
+// ErrFull is what a Set says of each expression after the one that it had no
+// room for.
+var ErrFull = errors.New("not read: the expressions before it are too large together")
+
+// Compile compiles an expression of Go's syntax. An error of the syntax is a
+// *syntax.Error; others say, after the words "the regular expression", what is
+// too large and what may be done.
+func (s *Set) Compile(text string) (*Automaton, error) {
+	if len(text) > MaxBytes {
+		return nil, errors.New("has " + strconv.Itoa(len(text)) + " bytes, the most is " + strconv.Itoa(MaxBytes))
+	}
+	if known, found := s.compiled[text]; found {
+		return known.automaton, known.err
+	}
+	if s.full {
+		return nil, ErrFull
+	}
+	a, err := s.compile(text)
+	if s.compiled == nil {
+		s.compiled = map[string]result{}
+	}
+	s.compiled[text] = result{a, err}
+	return a, err
+}
+
+// Bytes is the memory of all tables.
+func (s *Set) Bytes() int { return s.bytes }
+
+func (s *Set) compile(text string) (*Automaton, error) {
+	b := builder{work: min(maxWork, maxSetWork-s.work)}
+	left := b.work
+	defer func() { s.work += left - max(b.work, 0) }()
+	if b.work -= parsing(text); b.work < 0 {
+		return nil, s.tooMuch(left, "has too many classes such as \\pL, or ranges in which case does not count: "+simpler)
+	}
+	re, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return nil, err
+	}
+	if n := instructions(re); n > MaxInstructions {
+		size := strconv.Itoa(n)
+		if n == tooMany {
+			size += " or more"
+		}
+		return nil, errors.New("takes " + size + " instructions, the most is " + strconv.Itoa(MaxInstructions) + ": write fewer or smaller counted repeats")
+	}
+	prog, err := syntax.Compile(re.Simplify())
+	if err != nil {
+		return nil, err
+	}
+	a := b.build(prog)
+	switch {
+	case a == nil && b.work < 0:
+		return nil, s.tooMuch(left, "takes too much work to turn into a table: "+simpler)
+	case a == nil:
+		return nil, errors.New("needs more than " + strconv.Itoa(maxEntries/b.width) + " states: " + simpler)
+	case s.bytes+a.Bytes() > MaxSetBytes:
+		return nil, s.overflow()
+	}
+	s.bytes += a.Bytes()
+	return a, nil
+}
+
+const simpler = "write fewer counted repeats, and none after a .*"
+
+// tooMuch says that an expression takes more than its work: its own fault, or
+// that of those before it, who have left it less.
+func (s *Set) tooMuch(left int, why string) error {
+	if left < maxWork {
+		return s.overflow()
+	}
+	return errors.New(why)
+}
+
+func (s *Set) overflow() error {
+	s.full = true
+	return errors.New("is one too many: with those before it the policy's expressions take more than " + strconv.Itoa(MaxSetBytes>>20) +
+		" MiB, or too long to compile: write fewer or simpler ones")
+}
