@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/machine"
 )
 
 // TestKillLosesNoAcknowledgedRevision kills serve in the middle of a stream of
@@ -28,6 +29,7 @@ func TestKillLosesNoAcknowledgedRevision(t *testing.T) {
 	for round := range 6 {
 		s := startServe(t, dir)
 		s.check(t, acknowledged)
+		enough := len(acknowledged) + 5 + rand.IntN(20)
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		for applier := range 3 {
@@ -44,11 +46,10 @@ func TestKillLosesNoAcknowledgedRevision(t *testing.T) {
 				}
 			})
 		}
-		before := len(acknowledged)
 		require.Eventually(t, func() bool {
 			mu.Lock()
 			defer mu.Unlock()
-			return len(acknowledged) >= before+5+rand.IntN(20)
+			return len(acknowledged) >= enough
 		}, patience, time.Millisecond)
 		require.NoError(t, s.process.Kill())
 		_, _ = s.process.Wait()
@@ -73,22 +74,17 @@ type server struct {
 
 func startServe(t *testing.T, dir string) server {
 	t.Helper()
-	var addresses [2]string
-	for i := range addresses {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close()
-		addresses[i] = l.Addr().String()
-		require.NoError(t, l.Close())
-	}
-	cmd := exec.Command(os.Args[0], "serve", "--data", dir, "--http", addresses[0], "--xds", addresses[1])
+	ports, err := machine.FreePorts(2)
+	require.NoError(t, err)
+	web, xds := fmt.Sprint("127.0.0.1:", ports[0]), fmt.Sprint("127.0.0.1:", ports[1])
+	cmd := exec.Command(os.Args[0], "serve", "--data", dir, "--http", web, "--xds", xds)
 	cmd.Env = append(os.Environ(), asSluice+"=1")
 	var log bytes.Buffer
 	cmd.Stderr = &log
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	s := server{url: "http://" + addresses[0], process: cmd.Process}
-	require.Eventually(t, func() bool { return answers(addresses[0]) }, patience, 5*time.Millisecond)
+	s := server{url: "http://" + web, process: cmd.Process}
+	require.Eventually(t, func() bool { return answers(web) }, patience, 5*time.Millisecond)
 	return s
 }
 

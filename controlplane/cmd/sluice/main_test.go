@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/machine"
 )
 
 // asSluice makes the test binary behave as the command itself.
@@ -54,11 +56,10 @@ func TestScripts(t *testing.T) {
 
 // freeport NAME… sets each variable to an address nobody listens on.
 func freeport(ts *testscript.TestScript, _ bool, names []string) {
-	for _, name := range names {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		ts.Check(err)
-		defer l.Close() // after all are chosen, so that they differ
-		ts.Setenv(name, l.Addr().String())
+	ports, err := machine.FreePorts(len(names))
+	ts.Check(err)
+	for i, name := range names {
+		ts.Setenv(name, fmt.Sprint("127.0.0.1:", ports[i]))
 	}
 }
 
