@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -121,7 +122,7 @@ func TestOperatingPage(t *testing.T) {
 	var script strings.Builder
 	script.WriteString("set -euo pipefail\ntrap 'kill $(jobs -p) $(cat \"$ROOT/serve.pid\")' EXIT\n")
 	for i, step := range steps {
-		fmt.Fprintf(&script, "exec >\"$ROOT/%d.txt\" 2>&1\n%s", i, p.rewrite.Replace(step.text))
+		fmt.Fprintf(&script, "exec >\"$ROOT/%d.txt\" 2>&1\necho %d >\"$ROOT/step\"\n%s", i, i, p.rewrite.Replace(step.text))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
@@ -136,13 +137,15 @@ func TestOperatingPage(t *testing.T) {
 		text, _ := os.ReadFile(filepath.Join(p.root, name))
 		return string(text)
 	}
+	if failed != nil {
+		last, err := strconv.Atoi(strings.TrimSpace(log("step")))
+		require.NoError(t, err)
+		t.Fatalf("%s: %v:\n%s\nserve: %s\nenvoy: %s", steps[last].at, failed, log(fmt.Sprint(last, ".txt")), log("serve.log"), log("envoy.log"))
+	}
 	for i, step := range steps {
 		said := blanks.ReplaceAllString(log(fmt.Sprint(i, ".txt")), " ")
-		if i+1 == len(steps) || log(fmt.Sprint(i+1, ".txt")) == "" {
-			require.NoError(t, failed, "%s:\n%s\nserve: %s\nenvoy: %s", step.at, said, log("serve.log"), log("envoy.log"))
-		}
 		for _, line := range step.shows {
-			require.Contains(t, said, line, "%s:\n%s", step.at, said)
+			require.Contains(t, said, line, step.at)
 		}
 	}
 	for _, token := range []string{"ci.token", "dashboard.token", "ci-2.token"} {
