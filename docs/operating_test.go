@@ -144,8 +144,9 @@ func TestOperatingPage(t *testing.T) {
 	}
 	for i, step := range steps {
 		said := blanks.ReplaceAllString(log(fmt.Sprint(i, ".txt")), " ")
+		t.Logf("%s:\n%s", step.at, said)
 		for _, line := range step.shows {
-			require.Contains(t, said, line, step.at)
+			require.Contains(t, said, line, "%s", step.at)
 		}
 	}
 	for _, token := range []string{"ci.token", "dashboard.token", "ci-2.token"} {

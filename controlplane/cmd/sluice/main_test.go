@@ -27,7 +27,7 @@ import (
 const asSluice = "SLUICE_TEST_AS_COMMAND"
 
 // patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asSluice) != "" {

@@ -66,7 +66,7 @@ func TestManageTellsWhereProxiesAnswer(t *testing.T) {
 				}
 			}
 			return len(m.Proxies) == len(want)
-		}, 20*time.Second, 5*time.Millisecond, "%v", &m)
+		}, 2*time.Minute, 5*time.Millisecond, "%v", &m)
 	}
 	problems("not accepted a policy", "no management address", "not accepted a policy", "not accepted a policy")
 
