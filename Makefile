@@ -1,5 +1,6 @@
 # `make` alone prints what there is. Go is all that building takes; tests and
-# `run ENVOY=1` also want Python 3 with venv and pip, which bring Envoy.
+# `run ENVOY=1` also want Python 3 with venv and pip, which bring Envoy; tests want
+# openssl and curl.
 
 include build/versions.mk
 

@@ -95,8 +95,8 @@ func (p page) steps(t *testing.T, d doc) (list []step) {
 			list = append(list, step{fence: f})
 		case f.lang == "text":
 			list[len(list)-1].shows = strings.Split(strings.TrimSpace(f.text), "\n")
-		case strings.HasPrefix(f.file, "/"):
-			p.write(t, f.file, p.rewrite.Replace(f.text), 0o644)
+		case strings.HasSuffix(f.file, ".service"):
+			p.write(t, filepath.Join("etc/systemd/system", f.file), p.rewrite.Replace(f.text), 0o644)
 		case f.file != "":
 			p.write(t, filepath.Join("etc/sluice", f.file), f.text, 0o644)
 		}
