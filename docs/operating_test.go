@@ -29,7 +29,9 @@ unit="$ROOT/etc/systemd/system/${*: -1}.service"
 if [ -e "$ROOT/serve.pid" ]; then
 	kill "$(cat "$ROOT/serve.pid")"
 	while [ -e "/proc/$(cat "$ROOT/serve.pid")" ]; do sleep 0.1; done
+	rm "$ROOT/serve.pid"
 fi
+[ "$1" = stop ] && exit
 command=$(sed -e ':join' -e '/\\$/{N;s/\\\n//;b join' -e '}' "$unit" | sed -n 's/^ExecStart=//p')
 $command >>"$ROOT/serve.log" 2>&1 &
 echo $! >"$ROOT/serve.pid"
@@ -93,11 +95,11 @@ func (p page) steps(t *testing.T, d doc) (list []step) {
 		switch {
 		case f.lang == "sh":
 			list = append(list, step{fence: f})
-		case f.lang == "text":
+		case f.lang == "text" && f.file == "":
 			list[len(list)-1].shows = strings.Split(strings.TrimSpace(f.text), "\n")
 		case strings.HasSuffix(f.file, ".service"):
 			p.write(t, filepath.Join("etc/systemd/system", f.file), p.rewrite.Replace(f.text), 0o644)
-		case f.file != "":
+		case f.lang == "yaml" && f.file != "":
 			p.write(t, filepath.Join("etc/sluice", f.file), f.text, 0o644)
 		}
 	}
