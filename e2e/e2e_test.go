@@ -9,7 +9,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -24,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/machine"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -131,15 +131,16 @@ func file(t *testing.T, name, text string) string {
 // freeAddress returns a loopback address that nobody listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := machine.FreePorts(1)
 	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprint("127.0.0.1:", ports[0])
 }
 
-// eventually waits until ok, at most limit.
+// eventually waits until ok. That comes within limit where nothing else runs; a busy
+// machine is given two minutes more.
 func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
+	limit += 2 * time.Minute
 	deadline := time.Now().Add(limit)
 	for !ok() {
 		require.Less(t, time.Now(), deadline, "waited %s for %s", limit, what)

@@ -29,8 +29,8 @@ func TestListenerThatIsNotReadyForLong(t *testing.T) {
 				return lds.take(t, bootstrap, freeAddress(t))
 			}})
 			require.Equal(t, 5, count(p.load(4).send(t, 20, user("alice")), allowed))
-			lds.update(t, perUser("5/"+far+", 50/365d"), waits)
 			began := time.Now()
+			lds.update(t, perUser("5/"+far+", 50/365d"), waits)
 			eventually(t, time.Minute, "the new listener", func() bool {
 				require.Zero(t, count(p.load(4).send(t, 8, user("alice")), allowed))
 				return updated(t, p)

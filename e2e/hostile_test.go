@@ -74,7 +74,7 @@ func (p *proxy) answer(t *testing.T, head string) int {
 	c, err := net.Dial("tcp", p.address)
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	_, _ = c.Write([]byte(head)) // which may end before all is read
 	res, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {

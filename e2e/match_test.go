@@ -31,7 +31,7 @@ func (p *proxy) raw(t *testing.T, target string, lines ...string) *http.Response
 	c, err := net.Dial("tcp", p.address)
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	text := "GET " + target + " HTTP/1.1\r\nconnection: close\r\n"
 	if len(lines) == 0 || !strings.HasPrefix(lines[0], "host:") {
 		text += "host: a\r\n"

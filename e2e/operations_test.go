@@ -208,11 +208,12 @@ rules:
 		stats := s.operate(t, "stats", "")
 		require.Len(t, stats.Rules, 2)
 		for i, capacity := range []uint64{1000, 2000} {
-			require.EqualValues(t, keys, stats.Rules[i].Keys)
 			require.Equal(t, capacity, stats.Rules[i].Capacity)
 			require.Positive(t, stats.Rules[i].Bytes)
 			require.Contains(t, stats.Rules[i].Metrics, "allowed")
 		}
+		require.LessOrEqual(t, stats.Rules[0].Keys, uint64(keys), "on a busy machine their windows have ended already")
+		require.EqualValues(t, keys, stats.Rules[1].Keys)
 		require.Zero(t, s.operate(t, "clean", "rule=long").Value, "all are live")
 
 		eventually(t, 20*time.Second, "the short windows to end", func() bool {

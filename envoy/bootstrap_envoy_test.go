@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/machine"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
@@ -51,10 +51,9 @@ func TestMain(m *testing.M) {
 // unusedAddress is one that nobody listens on.
 func unusedAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := machine.FreePorts(1)
 	require.NoError(t, err)
-	require.NoError(t, listener.Close())
-	return listener.Addr().String()
+	return fmt.Sprint("127.0.0.1:", ports[0])
 }
 
 // get asks on a connection of its own, so on any worker, for a body.

@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/machine"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
@@ -20,6 +22,22 @@ func manyRules(n int) []byte {
 			"key":[{"header":"x-user-id"}],"limits":["4000000000/1h"],"capacity":16}`, i, i, i))
 	}
 	return policy(strings.Join(rules, ","))
+}
+
+// spent is the processor time that f takes, one of n times. Others that run on the
+// machine do not count, apart from what their use of the caches costs.
+func spent(t *testing.T, n int, f func()) time.Duration {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, err := machine.ThreadTime()
+	require.NoError(t, err)
+	for range n {
+		f()
+	}
+	after, err := machine.ThreadTime()
+	require.NoError(t, err)
+	return (after - before) / time.Duration(n)
 }
 
 // What the filter adds to a request that matches the last rule is less than
@@ -39,33 +57,21 @@ func TestThousandRulesCostLessThanTwiceTen(t *testing.T) {
 			Host: fmt.Sprintf("h%d.example", n-1), Path: fmt.Sprintf("/v1/r%d/x", n-1), Headers: alice.Headers,
 		}})
 	}
-	batch := func(s *subject) time.Duration {
-		began := time.Now()
-		for range 100 {
-			res, err := s.Serve(0, s.request)
-			require.NoError(t, err)
-			require.Equal(t, 200, res.Status)
-		}
-		return time.Since(began) / 100
-	}
-	const most, rounds = 2, 41
-	var ratio float64
-	for range 5 { // a machine busy all the while gets another chance; a slow index has none
-		for range rounds {
-			for _, s := range subjects { // in turn, so that a quiet moment is everybody's
-				s.times = append(s.times, batch(s))
-			}
-		}
-		var quiet []time.Duration // what others on the machine take is only ever added
-		for _, s := range subjects {
-			quiet = append(quiet, slices.Min(s.times))
-		}
-		ratio = float64(quiet[2]-quiet[0]) / float64(quiet[1]-quiet[0])
-		t.Logf("a request takes %v without rules, %v with 10, %v with 1,000: %.2f times as much added", quiet[0], quiet[1], quiet[2], ratio)
-		if ratio < most {
-			break
+	for range 101 {
+		for _, s := range subjects { // in turn, so that a quiet moment is everybody's
+			s.times = append(s.times, spent(t, 20, func() {
+				res, err := s.Serve(0, s.request)
+				require.NoError(t, err)
+				require.Equal(t, 200, res.Status)
+			}))
 		}
 	}
-	require.Less(t, ratio, float64(most))
+	var quiet []time.Duration // what others on the machine take is only ever added
+	for _, s := range subjects {
+		quiet = append(quiet, slices.Min(s.times))
+	}
+	ratio := float64(quiet[2]-quiet[0]) / float64(quiet[1]-quiet[0])
+	t.Logf("a request takes %v without rules, %v with 10, %v with 1,000: %.2f times as much added", quiet[0], quiet[1], quiet[2], ratio)
+	require.Less(t, ratio, 2.0)
 	require.Positive(t, subjects[2].Shared().Len(), "the last rule counted")
 }

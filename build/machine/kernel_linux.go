@@ -27,6 +27,35 @@ func CPUTime(pid int) (time.Duration, error) {
 	return time.Duration(now.Nano()), nil
 }
 
+// ThreadTime is the processor time that the calling thread has used so far. What
+// else runs on the machine does not count. Call runtime.LockOSThread before.
+func ThreadTime() (time.Duration, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {
+		return 0, fmt.Errorf("read the clock of a thread: %w", err)
+	}
+	return time.Duration(now.Nano()), nil
+}
+
+// reserve binds a socket to a port of the loopback address and keeps it.
+func reserve() (port int, err error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open a socket: %w", err)
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return 0, fmt.Errorf("let a port be reused: %w", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return 0, fmt.Errorf("bind a socket: %w", err)
+	}
+	address, err := unix.Getsockname(fd)
+	if err != nil {
+		return 0, fmt.Errorf("ask for a socket's port: %w", err)
+	}
+	return address.(*unix.SockaddrInet4).Port, nil
+}
+
 // UsedTime is the processor time that everything on this machine has used so
 // far, and what its host took from it, in steps of 10 ms.
 func UsedTime() (time.Duration, error) {

@@ -4,6 +4,7 @@ package machine
 
 import (
 	"errors"
+	"net"
 	"runtime"
 	"syscall"
 	"time"
@@ -13,6 +14,18 @@ var errNotLinux = errors.New("measure: only on Linux")
 
 // CPUTime is known on Linux only.
 func CPUTime(int) (time.Duration, error) { return 0, errNotLinux }
+
+// ThreadTime is known on Linux only.
+func ThreadTime() (time.Duration, error) { return 0, errNotLinux }
+
+// reserve finds a port and does not keep it.
+func reserve() (port int, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
 
 // UsedTime is known on Linux only.
 func UsedTime() (time.Duration, error) { return 0, errNotLinux }

@@ -6,21 +6,21 @@
 // package of this module: whatever measures stands on it.
 package machine
 
-import (
-	"fmt"
-	"net"
-)
+import "fmt"
 
-// FreePorts are some of the loopback address that nobody listens on.
+// FreePorts are ports of the loopback address that nobody listens on. On Linux they
+// stay free until this process ends: a socket that does not listen is bound to each,
+// so that the system gives the port to nobody who asks for any port, and uses it for
+// no connection. A program that names the port can listen on it, as long as it lets
+// the address be reused, as Go's listeners and Envoy's do.
 func FreePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := reserve()
 		if err != nil {
 			return nil, fmt.Errorf("find a free port: %w", err)
 		}
-		defer func() { _ = listener.Close() }() // in the end, so that each is another
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
 	}
 	return ports, nil
 }

@@ -59,13 +59,24 @@ func TestPin(t *testing.T) {
 	require.ErrorContains(t, machine.Pin(child.Process.Pid, cores[0]), "it has no threads")
 }
 
+// A free port can be listened on, also again, by whoever names it; who asks for any
+// port, or connects from any, is given another one.
 func TestFreePorts(t *testing.T) {
-	ports, err := machine.FreePorts(3)
+	const n = 3
+	ports, err := machine.FreePorts(n)
 	require.NoError(t, err)
-	require.Len(t, slices.Compact(slices.Sorted(slices.Values(ports))), 3)
+	require.Len(t, slices.Compact(slices.Sorted(slices.Values(ports))), n)
 	for _, port := range ports {
-		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		for range 2 {
+			listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+			require.NoError(t, err)
+			require.NoError(t, listener.Close())
+		}
+	}
+	for range 30_000 { // more than there are
+		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
-		require.NoError(t, listener.Close())
+		require.NotContains(t, ports, l.Addr().(*net.TCPAddr).Port)
+		require.NoError(t, l.Close())
 	}
 }

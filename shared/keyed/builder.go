@@ -199,6 +199,7 @@ func (b *Builder) Build() (*Limiter, error) {
 	l.shards = make([]shard, 1<<l.bits)
 	each := (b.capacity-1)>>l.bits + 1
 	now := l.now()
+	l.maxBytes = allocatedSlice[shard](len(l.shards))
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.open(l.windows, each, now)

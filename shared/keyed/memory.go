@@ -42,12 +42,18 @@ func (s *store) bytes() uint64 { return s.made * s.chunkSize }
 // allocated is what the allocator takes for so many bytes.
 func allocated(bytes int) int { return cap(slices.Grow([]byte(nil), bytes)) }
 
-// mostBytes is what a shard takes with all its buckets. Three empty ones serve
+// allocatedSlice is the same for a slice of n values that hold pointers, before
+// which the allocator may put a word.
+func allocatedSlice[T any](n int) int64 {
+	return int64(allocated(n*int(reflect.TypeFor[T]().Size()) + 8))
+}
+
+// mostBytes is what a shard refers to with all its buckets. Three empty ones serve
 // as patterns and scratch; whoever decodes a log needs room for it in the
 // shard's entry, and for another key's.
 func (s *shard) mostBytes(windows []limit.Window) int64 {
-	size := int64(reflect.TypeFor[shard]().Size()) + tableBytes
-	size += int64(len(s.store.chunks)) * (int64(reflect.TypeFor[[]byte]().Size()) + int64(s.store.chunkSize))
+	size := tableBytes + allocatedSlice[[]byte](len(s.store.chunks))
+	size += int64(len(s.store.chunks)) * int64(s.store.chunkSize)
 	size += 3*int64(allocated(len(s.store.empty))) + 8*int64(len(windows))*int64(reflect.TypeFor[limit.Window]().Size())
 	for _, w := range windows {
 		if w.Algorithm == limit.SlidingWindowLog {

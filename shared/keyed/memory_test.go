@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,14 +30,15 @@ func TestMemoryIsBounded(t *testing.T) {
 		{"sliding log of 512, ten keys", New().SlidingLog(time.Hour, 512), 10, 27_000},
 		{"sliding log of 512, a hundred", New().SlidingLog(time.Hour, 512), 100, 19_000},
 		{"ten keys", New().Window(time.Hour, 9), 10, 2000},
+		{"sixteen sliding logs of 512", many((*Builder).SlidingLog, 512), 20, 330_000},
+		{"sixteen jittered windows", many((*Builder).Window, 9, Jitter(10)), 4096, 500},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var l *Limiter
+			crowd := keys(2 * int(c.capacity))
 			used := heapOf(func() any {
 				l, _ = build(t, c.b.Capacity(c.capacity))
-				for i := range 2 * int(c.capacity) {
-					l.Hit(fmt.Sprint(i))
-				}
+				use(l, crowd)
 				return l
 			})
 			each := used / int64(c.capacity)
@@ -116,16 +119,88 @@ func TestParseHex(t *testing.T) {
 	}
 }
 
-// heapOf returns how much more memory is live after f than before.
+// many is as many windows as a limiter can have.
+func many(add func(*Builder, time.Duration, uint32, ...WindowOption) *Builder, n uint32, options ...WindowOption) *Builder {
+	b := New()
+	for i := range 16 {
+		add(b, time.Duration(i+1)*time.Hour, n, options...)
+	}
+	return b
+}
+
+// use makes the limiter as large as it gets. Some keys are hit until they are
+// denied, which fills their logs. Then come all the keys, and more until each
+// chunk of the tables is in use: which chunk a key falls into depends on the
+// limiter's seed, so that no fixed set of keys reaches all.
+func use(l *Limiter, crowd []string) {
+	for _, key := range crowd[:min(len(crowd)/2, 50)] {
+		for l.Hit(key).Allowed {
+		}
+		l.Get(key)
+	}
+	for _, key := range crowd {
+		l.Hit(key)
+	}
+	for i := 0; !l.whole(); i++ {
+		l.Hit(fmt.Sprint(i))
+	}
+}
+
+// whole tells whether each chunk of the limiter's tables is in use.
+func (l *Limiter) whole() bool {
+	for i := range l.shards {
+		if s := &l.shards[i].store; s.made < uint64(len(s.chunks)) {
+			return false
+		}
+	}
+	return true
+}
+
+// heapOf returns how much more of the memory allocated by f is live after f than
+// before. It asks the heap's profile and not its size, which grows by 5 kB each
+// time the runtime starts a thread.
 func heapOf(f func() any) (bytes int64) {
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&before)
+	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
+	runtime.MemProfileRate = 1
+	before := live()
 	kept := f()
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&after)
+	bytes = live() - before
 	runtime.KeepAlive(kept)
-	return int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	return bytes
+}
+
+// live is the memory in use that this package has allocated, as far as it was
+// allocated while each allocation was profiled.
+func live() (bytes int64) {
+	runtime.GC() // what is freed shows
+	runtime.GC() // in the profile after the second collection
+	var records []runtime.MemProfileRecord
+	for n, ok := runtime.MemProfile(nil, false); !ok; {
+		records = make([]runtime.MemProfileRecord, n+100)
+		if n, ok = runtime.MemProfile(records, false); ok {
+			records = records[:n]
+		}
+	}
+	for _, r := range records {
+		if ours(r.Stack()) {
+			bytes += r.InUseBytes()
+		}
+	}
+	return bytes
+}
+
+// ours tells whether this package allocates there. What the runtime needs for a
+// thread or a goroutine of its own is not ours, even if we happened to wake it.
+func ours(stack []uintptr) bool {
+	for frames, more := runtime.CallersFrames(stack), true; more; {
+		var frame runtime.Frame
+		frame, more = frames.Next()
+		switch {
+		case slices.Contains([]string{"runtime.newm", "runtime.newproc1", "runtime.gcStart"}, frame.Function):
+			return false
+		case strings.Contains(frame.Function, "/shared/keyed.(*"): // Builder, Limiter, shard, store
+			return true
+		}
+	}
+	return false
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -19,6 +18,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/machine"
 )
 
 // TestKillLosesNoAcknowledgedRevision kills serve in the middle of a stream of
@@ -30,6 +31,7 @@ func TestKillLosesNoAcknowledgedRevision(t *testing.T) {
 		s := startServe(t, dir)
 		s.check(t, acknowledged)
 		s.checkAudit(t, acknowledged)
+		enough := len(acknowledged) + 5 + rand.IntN(20)
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		for applier := range 3 {
@@ -46,11 +48,10 @@ func TestKillLosesNoAcknowledgedRevision(t *testing.T) {
 				}
 			})
 		}
-		before := len(acknowledged)
 		require.Eventually(t, func() bool {
 			mu.Lock()
 			defer mu.Unlock()
-			return len(acknowledged) >= before+5+rand.IntN(20)
+			return len(acknowledged) >= enough
 		}, patience, time.Millisecond)
 		require.NoError(t, s.process.Kill())
 		_, _ = s.process.Wait()
@@ -80,23 +81,18 @@ type server struct {
 // one is given.
 func startServe(t *testing.T, dir string, wrapper ...string) server {
 	t.Helper()
-	var addresses [2]string
-	for i := range addresses {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close()
-		addresses[i] = l.Addr().String()
-		require.NoError(t, l.Close())
-	}
-	args := append(wrapper, os.Args[0], "serve", "--data", dir, "--http", addresses[0], "--xds", addresses[1])
+	ports, err := machine.FreePorts(2)
+	require.NoError(t, err)
+	web, xds := fmt.Sprint("127.0.0.1:", ports[0]), fmt.Sprint("127.0.0.1:", ports[1])
+	args := append(wrapper, os.Args[0], "serve", "--data", dir, "--http", web, "--xds", xds)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), asSluice+"=1")
 	var log bytes.Buffer
 	cmd.Stderr = &log
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	s := server{url: "http://" + addresses[0], xds: addresses[1], process: cmd.Process}
-	require.Eventually(t, func() bool { return answers(addresses[0]) }, patience, 5*time.Millisecond)
+	s := server{url: "http://" + web, xds: xds, process: cmd.Process}
+	require.Eventually(t, func() bool { return answers(web) }, patience, 5*time.Millisecond)
 	return s
 }
 

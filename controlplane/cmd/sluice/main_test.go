@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net"
 	"net/http"
@@ -20,13 +21,14 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/machine"
 )
 
 // asSluice makes the test binary behave as the command itself.
 const asSluice = "SLUICE_TEST_AS_COMMAND"
 
 // patience is how long a test waits for what must come.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asSluice) != "" {
@@ -56,11 +58,10 @@ func TestScripts(t *testing.T) {
 
 // freeport NAME… sets each variable to an address nobody listens on.
 func freeport(ts *testscript.TestScript, _ bool, names []string) {
-	for _, name := range names {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		ts.Check(err)
-		defer l.Close() // after all are chosen, so that they differ
-		ts.Setenv(name, l.Addr().String())
+	ports, err := machine.FreePorts(len(names))
+	ts.Check(err)
+	for i, name := range names {
+		ts.Setenv(name, fmt.Sprint("127.0.0.1:", ports[i]))
 	}
 }
 

@@ -156,7 +156,7 @@ func (f *fixture) proxyWith(id string, fields map[string]any, accept func(number
 			}
 		}
 		return false
-	}, 20*time.Second, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 }
 
 func TestPolicies(t *testing.T) {
@@ -311,7 +311,7 @@ func TestStatusAndMetrics(t *testing.T) {
 			f.json("GET", "/v1/status", "", 200, &st)
 			p := st.Proxies[0]
 			return p.Acked == acked && p.Nacked == nacked && !p.Waiting && !p.Unsettled
-		}, 20*time.Second, 5*time.Millisecond)
+		}, 2*time.Minute, 5*time.Millisecond)
 	}
 	settled(1, 0)
 	f.json("POST", "/v1/policies", good, 201, &a)

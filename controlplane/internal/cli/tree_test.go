@@ -78,7 +78,7 @@ func leaves() (list []*cobra.Command) {
 // runCommand runs a command as main does and returns its exit code.
 func runCommand(t *testing.T, path string, args ...string) (exit int, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	root := NewRootCommand()
 	root.SetArgs(append(strings.Fields(path)[1:], args...))

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	moment   = 5 * time.Millisecond
 )
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/machine"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
@@ -207,9 +208,8 @@ func TestSlowUpstreamHoldsNoWorker(t *testing.T) {
 }
 
 func TestUpstreamFailures(t *testing.T) {
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := machine.FreePorts(1)
 	require.NoError(t, err)
-	require.NoError(t, gone.Close())
 	release := make(chan struct{})
 	defer close(release)
 	for name, tc := range map[string]struct {
@@ -218,7 +218,9 @@ func TestUpstreamFailures(t *testing.T) {
 		status   int
 		body     string
 	}{
-		"down": {hello, func(o *proxy.Options) { o.Upstream = &url.URL{Scheme: "http", Host: gone.Addr().String()} },
+		"down": {hello, func(o *proxy.Options) {
+			o.Upstream = &url.URL{Scheme: "http", Host: fmt.Sprint("127.0.0.1:", ports[0])}
+		},
 			http.StatusBadGateway, "the upstream cannot be reached\n"},
 		"slow": {func(http.ResponseWriter, *http.Request) { <-release }, func(o *proxy.Options) { o.Timeout = 50 * time.Millisecond },
 			http.StatusGatewayTimeout, "the upstream did not answer in time\n"},

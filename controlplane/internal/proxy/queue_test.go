@@ -18,7 +18,7 @@ func TestQueueIsBounded(t *testing.T) {
 		_, err := p.take(ctx)
 		left <- err
 	}()
-	require.Eventually(t, func() bool { return p.waiting.Load() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return p.waiting.Load() == 1 }, time.Minute, time.Millisecond)
 	_, err := p.take(t.Context())
 	require.ErrorIs(t, err, errOverloaded)
 	leave()

@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/sluice-ratelimit/sluice/build/machine"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
@@ -39,7 +41,9 @@ func newControl(t *testing.T) *control {
 	t.Helper()
 	policies, err := store.Open(t.TempDir())
 	require.NoError(t, err)
-	c := &control{t: t, store: policies, address: "127.0.0.1:0"}
+	ports, err := machine.FreePorts(1) // it listens there again and again
+	require.NoError(t, err)
+	c := &control{t: t, store: policies, address: fmt.Sprint("127.0.0.1:", ports[0])}
 	c.start()
 	t.Cleanup(func() { c.kill(); _ = policies.Close() })
 	return c
@@ -49,7 +53,6 @@ func (c *control) start() {
 	c.t.Helper()
 	listener, err := net.Listen("tcp", c.address)
 	require.NoError(c.t, err)
-	c.address = listener.Addr().String()
 	c.server, err = xds.New(c.t.Context(), xds.Options{Store: c.store})
 	require.NoError(c.t, err)
 	c.grpc = grpc.NewServer(xds.ServerOptions(nil)...)

@@ -27,7 +27,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // fixture is a control plane on a real store and a real socket.
 type fixture struct {

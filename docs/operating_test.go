@@ -1,0 +1,157 @@
+package docs_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/machine"
+	"github.com/sluice-ratelimit/sluice/envoy/proc"
+)
+
+// systemctl does what the page asks systemd for: it runs the unit's ExecStart.
+const systemctl = `#!/bin/bash
+set -eu
+unit="$ROOT/etc/systemd/system/${*: -1}.service"
+if [ -e "$ROOT/serve.pid" ]; then
+	kill "$(cat "$ROOT/serve.pid")"
+	while [ -e "/proc/$(cat "$ROOT/serve.pid")" ]; do sleep 0.1; done
+	rm "$ROOT/serve.pid"
+fi
+[ "$1" = stop ] && exit
+command=$(sed -e ':join' -e '/\\$/{N;s/\\\n//;b join' -e '}' "$unit" | sed -n 's/^ExecStart=//p')
+$command >>"$ROOT/serve.log" 2>&1 &
+echo $! >"$ROOT/serve.pid"
+`
+
+// anyEnvoy runs the real Envoy beside others on this machine.
+const anyEnvoy = `#!/bin/bash
+exec %s --use-dynamic-base-id --concurrency 2 "$@" >>"$ROOT/envoy.log" 2>&1
+`
+
+// page is a machine for the commands of a page: a folder for its root, addresses
+// that are free for those of the page.
+type page struct {
+	root    string
+	rewrite *strings.Replacer
+}
+
+func newPage(t *testing.T) page {
+	t.Helper()
+	root := t.TempDir()
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(upstream.Close)
+	pairs := []string{
+		"127.0.0.1:8080", upstream.Listener.Addr().String(), "control.example.com", "localhost",
+		" /etc/", " " + root + "/etc/", "> /etc/", "> " + root + "/etc/",
+		" /usr/", " " + root + "/usr/", "=/usr/", "=" + root + "/usr/", " /var/", " " + root + "/var/",
+	}
+	ports, err := machine.FreePorts(4)
+	require.NoError(t, err)
+	for i, port := range []string{"18080", "18000", "10000", "9901"} {
+		mine := fmt.Sprint(ports[i])
+		pairs = append(pairs, "0.0.0.0:"+port, "0.0.0.0:"+mine, "127.0.0.1:"+port, "127.0.0.1:"+mine, "control.example.com:"+port, "localhost:"+mine)
+	}
+	// The longest of several texts at one place counts, which is the one that is
+	// listed first.
+	p := page{root, strings.NewReplacer(append(pairs[len(pairs)-24:], pairs[:len(pairs)-24]...)...)}
+	p.write(t, "usr/local/bin/systemctl", systemctl, 0o755)
+	envoy, err := proc.Find()
+	require.NoError(t, err)
+	p.write(t, "usr/local/bin/envoy", fmt.Sprintf(anyEnvoy, envoy), 0o755)
+	return p
+}
+
+func (p page) write(t *testing.T, name, text string, mode os.FileMode) {
+	t.Helper()
+	path := filepath.Join(p.root, name)
+	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	require.NoError(t, os.WriteFile(path, []byte(text), mode))
+}
+
+// step is a block of commands, and what the page shows of their output.
+type step struct {
+	fence
+	shows []string
+}
+
+// steps writes the page's files and returns its commands.
+func (p page) steps(t *testing.T, d doc) (list []step) {
+	t.Helper()
+	for _, f := range d.fences() {
+		switch {
+		case f.lang == "sh":
+			list = append(list, step{fence: f})
+		case f.lang == "text" && f.file == "":
+			list[len(list)-1].shows = strings.Split(strings.TrimSpace(f.text), "\n")
+		case strings.HasSuffix(f.file, ".service"):
+			p.write(t, filepath.Join("etc/systemd/system", f.file), p.rewrite.Replace(f.text), 0o644)
+		case f.lang == "yaml" && f.file != "":
+			p.write(t, filepath.Join("etc/sluice", f.file), f.text, 0o644)
+		}
+	}
+	return list
+}
+
+var blanks = regexp.MustCompile(`[ \t]+`)
+
+// TestOperatingPage runs every command of the page, in one shell, with a real serve
+// and a real Envoy. Each must succeed and print what the page shows.
+func TestOperatingPage(t *testing.T) {
+	p := newPage(t)
+	steps := p.steps(t, document(t, "docs/operating.md"))
+	require.NotEmpty(t, steps)
+	s := build(t)
+	for name, file := range map[string]string{"sluice": s.binary, "sluice.wasm": buildtest.Filter(t)} {
+		binary, err := os.ReadFile(file)
+		require.NoError(t, err)
+		p.write(t, "build/out/"+name, string(binary), 0o755)
+	}
+
+	var script strings.Builder
+	script.WriteString("set -euo pipefail\ntrap 'kill $(jobs -p) $(cat \"$ROOT/serve.pid\")' EXIT\n")
+	for i, step := range steps {
+		fmt.Fprintf(&script, "exec >\"$ROOT/%d.txt\" 2>&1\necho %d >\"$ROOT/step\"\n%s", i, i, p.rewrite.Replace(step.text))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	shell := exec.CommandContext(ctx, "bash", "-c", script.String())
+	shell.Dir = p.root
+	shell.Env = append(os.Environ(), "ROOT="+p.root, "PATH="+filepath.Join(p.root, "usr/local/bin")+":"+os.Getenv("PATH"))
+	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	shell.Cancel = func() error { return syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) } // and what it has started
+	failed := shell.Run()
+
+	log := func(name string) string {
+		text, _ := os.ReadFile(filepath.Join(p.root, name))
+		return string(text)
+	}
+	if failed != nil {
+		last, err := strconv.Atoi(strings.TrimSpace(log("step")))
+		require.NoError(t, err)
+		t.Fatalf("%s: %v:\n%s\nserve: %s\nenvoy: %s", steps[last].at, failed, log(fmt.Sprint(last, ".txt")), log("serve.log"), log("envoy.log"))
+	}
+	for i, step := range steps {
+		said := blanks.ReplaceAllString(log(fmt.Sprint(i, ".txt")), " ")
+		t.Logf("%s:\n%s", step.at, said)
+		for _, line := range step.shows {
+			require.Contains(t, said, line, "%s", step.at)
+		}
+	}
+	for _, token := range []string{"ci.token", "dashboard.token", "ci-2.token"} {
+		require.NotContains(t, log("serve.log"), strings.TrimSpace(log("etc/sluice/"+token)))
+	}
+}
