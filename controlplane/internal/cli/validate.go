@@ -75,7 +75,6 @@ type memory struct {
 	Slots         uint64 `json:"slots"`
 	Bytes         uint64 `json:"bytes"`
 	VanishedBytes uint64 `json:"vanished_bytes"`
-	LeaseBytes    uint64 `json:"lease_bytes,omitempty"` // in each worker
 }
 
 func memoryOf(p *policy.Policy) *memory {
@@ -91,18 +90,7 @@ func (m *memory) print(w io.Writer) error {
 	_, err := fmt.Fprintf(w, `%s for %d live keys in %d slots
 at most %s of memory in one Envoy, and up to %s more until the windows of renamed or removed counters have ended
 `, count(m.Counters, "counter", "counters"), m.Keys, m.Slots, mebibytes(m.Bytes), mebibytes(m.VanishedBytes))
-	if m.LeaseBytes > 0 && err == nil {
-		_, err = fmt.Fprintf(w, "and at most %s for leases in each of its workers\n", kibibytes(m.LeaseBytes))
-	}
 	return err
-}
-
-// kibibytes is mebibytes where that would say 0.0.
-func kibibytes(bytes uint64) string {
-	if bytes >= 1<<20 {
-		return mebibytes(bytes)
-	}
-	return strconv.FormatUint((bytes+1<<10-1)>>10, 10) + " KiB"
 }
 
 func mebibytes(bytes uint64) string {
