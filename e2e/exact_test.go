@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -73,28 +72,5 @@ rules:
 		})
 		require.Equal(t, 1000, count(got, allowed))
 		require.Equal(t, 3000, count(got, denied))
-	})
-}
-
-// Workers that lease units of one hot key admit exactly its limit: what they
-// hold when the rest is used up is denied to the others for a moment, goes back,
-// and is admitted then.
-func TestOneHotKeyWithLeases(t *testing.T) {
-	const limit, lease, workers = 5000, 100, 4
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, fmt.Sprintf("version: 1\nrules: [{name: leased, key: [{header: x-user-id}], limits: [%d/%s], lease: %d}]\n", limit, far, lease))
-		first := count(s.load(16).send(t, 2*limit, user("alice")), allowed)
-		require.LessOrEqual(t, first, limit)
-		require.GreaterOrEqual(t, first, limit-workers*lease)
-		eventually(t, 10*time.Second, "what is held to be admitted", func() bool {
-			first += count(s.load(4).send(t, 50, user("alice")), allowed)
-			require.LessOrEqual(t, first, limit)
-			return first == limit
-		})
-		require.Zero(t, count(s.load(16).send(t, 2000, user("alice")), allowed))
-		eventually(t, 5*time.Second, "the metric", func() bool {
-			served, _ := s.metric(t, "rate_limit_leased_total", "leased")
-			return served > limit/2
-		})
 	})
 }

@@ -30,7 +30,6 @@ var fieldScenarios = map[string]func(t *testing.T){
 	"manage.port":         TestFieldManage,
 	"rule.match":          TestFieldRulesAndMatch,
 	"rule.scope":          TestFieldScope,
-	"rule.lease":          TestOneHotKeyWithLeases,
 	"rule.on_error":       TestFieldOnErrorAndContention,
 	"rule.on_contention":  TestFieldOnErrorAndContention,
 	"limit.offset":        TestFieldOffsetAndJitter,

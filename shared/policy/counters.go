@@ -55,7 +55,7 @@ func (r *reader) checkRules(v value, p *Policy) {
 		return
 	}
 	r.managed(p)
-	if m := p.Memory(); m.Bytes+m.LeaseBytes > warnBytes {
+	if m := p.Memory(); m.Bytes > warnBytes {
 		r.warn(fieldAt(v, "rules"), m.warning())
 	}
 }
@@ -73,7 +73,6 @@ func (r *reader) sameCounter(v value, rule *Rule, firstPath string, first *Rule)
 	if rule.Capacity != first.Capacity {
 		r.fail(fieldAt(v, "capacity"), shares+"their capacities must be the same, not "+itoa(int64(rule.Capacity))+" and "+itoa(int64(first.Capacity)))
 	}
-	r.sameLease(v, shares, rule, first)
 }
 
 // setUnits makes each log of the rule remember as much as any key may use.

@@ -100,7 +100,7 @@ func (s shape) readsUnquoted(text string) bool {
 		return text == "true" || text == "false"
 	}
 	_, fault := integerOf(text)
-	return (s.form == formInteger || s.form == formChoice && (s.of == "cost" || s.of == "lease")) && fault == nil
+	return (s.form == formInteger || s.form == formChoice && s.of == "cost") && fault == nil
 }
 
 // defaultNode returns what the document would have for a default. Nobody may

@@ -15,15 +15,12 @@ type Memory struct {
 	// VanishedBytes is what tables of counters that no policy has any more may
 	// take beside them until their windows have ended, after renames.
 	VanishedBytes uint64
-	// LeaseBytes is what the leases of all counters take in each worker, beside.
-	LeaseBytes uint64
 	// ExpressionBytes is what the tables of regular expressions take in each
 	// worker, beside.
 	ExpressionBytes uint64
 }
 
-// warnBytes is how much memory a policy may use, in an Envoy of one worker,
-// before Read warns.
+// warnBytes is how much memory a policy may use in one Envoy before Read warns.
 const warnBytes = 64 << 20
 
 // expressionBytes is the most that a worker's memory grows by for the regular
@@ -58,13 +55,8 @@ func (p *Policy) expressionBytes() uint64 {
 }
 
 func (m *Memory) warning() string {
-	takes := "counters for " + itoa(int64(m.Keys)) + " live keys take up to " + itoa(int64(m.Bytes>>20)) + " MiB in each Envoy"
-	remedy := ": lower capacity if fewer keys are live at a time"
-	if m.LeaseBytes > m.Bytes/16 {
-		takes += ", and their leases " + itoa(int64((m.LeaseBytes+1<<20-1)>>20)) + " MiB more in each worker"
-		remedy += ", and lease only where some are busy"
-	}
-	return takes + remedy
+	return "counters for " + itoa(int64(m.Keys)) + " live keys take up to " + itoa(int64(m.Bytes>>20)) +
+		" MiB in each Envoy: lower capacity if fewer keys are live at a time"
 }
 
 // Memory returns what the policy's counters take.
@@ -85,9 +77,6 @@ func (p *Policy) Memory() Memory {
 		m.Slots += state.GeometryFor(windows, r.Capacity).TotalSlots()
 		m.Bytes += bytes
 		largest = max(largest, bytes)
-		if r.Lease > 1 {
-			m.LeaseBytes += LeaseBytes(len(windows))
-		}
 	}
 	m.ExpressionBytes = p.expressionBytes()
 	m.VanishedBytes = state.WaitingTables * largest

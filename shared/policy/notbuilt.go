@@ -3,7 +3,9 @@ package policy
 // notBuilt lists what the policy file has words for and this build does not
 // do. Naming one of them is refused, never ignored, and is told apart from a
 // typing error. Whoever builds one takes its line out.
-var notBuilt = []struct{ object, name string }{}
+var notBuilt = []struct{ object, name string }{
+	{"rule", "lease"}, // goes with scope cluster
+}
 
 // notBuiltWords is notBuilt for the words a field may hold.
 var notBuiltWords = []struct{ field, word string }{

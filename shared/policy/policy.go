@@ -60,7 +60,6 @@ type Rule struct {
 	OnFull         OnFull
 	OnError        Failure
 	OnContention   Failure
-	Lease          uint32   // units a worker may take at once; 0 = each is counted by itself
 	Response       Response // what a denied client gets
 }
 

@@ -122,7 +122,7 @@ func TestReadFull(t *testing.T) {
 			Name: "open", Counter: "open", MissingKey: policy.MissingShare,
 			Cost: one, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
 			OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny,
-		}, layers(), more(), leased(), {
+		}, layers(), more(), {
 			Name: "denials", Counter: "denials", MissingKey: policy.MissingSkip,
 			Limits: []policy.Limit{{Window: window(fixed, 10, second, 0)}},
 			Cost:   one, CountDenied: true, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
@@ -139,22 +139,6 @@ func TestReadFull(t *testing.T) {
 	require.Empty(t, p.Rules[2].Windows())
 	require.Empty(t, p.Rules[3].Overrides[0].Windows())
 	require.Equal(t, p.Rules[3].Overrides[1].Limits[1].Window, p.Rules[3].Overrides[1].Windows()[1])
-}
-
-// leased is full.json's rule with a lease.
-func leased() policy.Rule {
-	const second = int64(1_000_000_000)
-	return policy.Rule{
-		Name: "leased", Counter: "leased", MissingKey: policy.MissingSkip,
-		Key: []policy.KeyPart{{Kind: policy.KeyClientIP, V4Prefix: 32, V6Prefix: 64}},
-		Limits: []policy.Limit{
-			{Window: limit.Window{Algorithm: limit.FixedWindow, Limit: 1000, PeriodNs: second}},
-			{Window: limit.Window{Algorithm: limit.FixedWindow, Limit: 9000, PeriodNs: 86_400 * second, OffsetNs: 4 * 3600 * second, Jitter: 5}},
-			{Window: limit.Window{Algorithm: limit.SlidingWindowCounter, Limit: 8000, PeriodNs: 3600 * second}},
-		},
-		Cost: policy.Cost{Fixed: 1}, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
-		OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny, Lease: 100,
-	}
 }
 
 // rule is a policy of one rule with these fields beside its name and limits.

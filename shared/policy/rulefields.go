@@ -133,11 +133,6 @@ var ruleFields = []field[Rule]{
 		},
 	},
 	{
-		name: "lease", shape: leaseShape, def: "off",
-		doc:  "How many units a worker may take at once and serve from its own memory, for keys that are busy; only with fixed_window and sliding_window_counter, and not with count_denied.",
-		read: readLease,
-	},
-	{
 		name: "response", shape: objectOf("response"),
 		doc:  "What a denied client gets: status, body and headers.",
 		read: readResponse,
@@ -174,5 +169,4 @@ func (r *reader) fitsRule(v value, rule *Rule) {
 	if rule.Mode == ModeShadow && has(v, "enforce_percent") {
 		r.fail(fieldAt(v, "enforce_percent"), "does not go with mode shadow, which enforces nothing: remove it, or set mode to enforce")
 	}
-	r.fitsLease(v, rule)
 }

@@ -92,8 +92,6 @@ func writtenChoice(of string) ([]TypeDoc, bool) {
 		return []TypeDoc{{Kind: TypeWord, Words: grpcStatuses[1:]}, {Kind: TypeInteger, Min: 1, Max: 16}}, true
 	case "claim":
 		return []TypeDoc{{Kind: TypeText, Text: "text"}, {Kind: TypeList, Item: &TypeDoc{Kind: TypeText, Text: "text"}, Min: 1}}, true
-	case "lease":
-		return []TypeDoc{{Kind: TypeWord, Words: []string{leaseOff}}, {Kind: TypeInteger, Min: 1, Max: MaxLease}}, true
 	case "percent":
 		return []TypeDoc{{Kind: TypeInteger, Min: 1, Max: 100}, {Kind: TypeText, Pattern: `^[0-9]+(?:\.[0-9]+)?(?:[Ee][+-]?[0-9]+)?%$`, Text: `text such as "25%"`}}, true
 	}

@@ -38,7 +38,6 @@ type Entry struct {
 	windows []limit.Window              // with the key's limits
 	rule    []limit.Window              // with the rule's
 	own     [2][MaxWindows]limit.Window // memory for both
-	shifted []limit.Window              // memory for GiveBack, of windows with a charge's jitter
 	usage   [MaxWindows]limit.Usage     // as of Now
 	logs    [MaxWindows][]int64         // memory for what logs are decoded into
 	other   []int64                     // the same for other keys' records

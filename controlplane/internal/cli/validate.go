@@ -75,7 +75,6 @@ type memory struct {
 	Slots         uint64 `json:"slots"`
 	Bytes         uint64 `json:"bytes"`
 	VanishedBytes uint64 `json:"vanished_bytes"`
-	LeaseBytes    uint64 `json:"lease_bytes,omitempty"` // in each worker
 	// in each worker
 	ExpressionBytes uint64 `json:"expression_bytes,omitempty"`
 }
@@ -95,9 +94,6 @@ at most %s of memory in one Envoy, and up to %s more until the windows of rename
 `, count(m.Counters, "counter", "counters"), m.Keys, m.Slots, mebibytes(m.Bytes), mebibytes(m.VanishedBytes))
 	if m.ExpressionBytes > 0 && err == nil {
 		_, err = fmt.Fprintf(w, "and at most %s for regular expressions in each of its workers\n", kibibytes(m.ExpressionBytes))
-	}
-	if m.LeaseBytes > 0 && err == nil {
-		_, err = fmt.Fprintf(w, "and at most %s for leases in each of its workers\n", kibibytes(m.LeaseBytes))
 	}
 	return err
 }

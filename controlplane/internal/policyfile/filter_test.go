@@ -109,7 +109,6 @@ func (w writer) rule(i int) string {
 		"mode", w.oneOf(`"enforce"`, `"shadow"`, `"off"`, "!", `"on"`),
 		"enforce_percent", w.oneOf(`100`, `0`, `1e1`, "!", `101`), "capacity", w.oneOf(`1`, `65536`, `10.0`, "!", `0`, `1e99`),
 		"counter", w.oneOf(`"c1"`, `"c2"`, `"c3"`), "count_denied", w.oneOf(`true`, `false`, "!", `"true"`),
-		"lease", w.oneOf(`"off"`, `10`, `1e2`, "!", `0`, `false`),
 		w.oneOf("on_full", "!", "onfull", "on_fill"), w.oneOf(`"inherit"`, `"deny"`, `"allow"`))
 }
 

@@ -71,7 +71,7 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 		return err
 	}
 	s := &simulation{}
-	s.adopt(first.policy)
+	s.policy = first.policy
 	if len(lines) > 0 {
 		s.now = lines[0].ns
 	}
@@ -116,29 +116,19 @@ func (o Options) readPolicy() (*policyFile, error) {
 type simulation struct {
 	host   *sim.Host
 	policy *policy.Policy // in force
-	leases bool           // a rule leases, or has leased
 	now    int64
 	turn   int // of the workers, for lines that name none
 	buf    []byte
 }
 
-// adopt makes p the policy in force.
-func (s *simulation) adopt(p *policy.Policy) {
-	s.policy = p
-	s.leases = s.leases || slices.ContainsFunc(p.Rules, func(r policy.Rule) bool { return r.Lease > 0 })
-}
-
 func (s *simulation) step(l *line, w *bufio.Writer) error {
 	s.now = l.ns
-	if s.leases { // what a worker holds goes back on its tick
-		s.host.TickDue()
-	}
 	a := answer{line: l, policy: s.policy}
 	if l.policy != nil {
 		if err := s.host.Configure(l.policy.json); err != nil {
 			return err
 		}
-		s.adopt(l.policy.policy)
+		s.policy = l.policy.policy
 	} else if err := s.serve(l, &a); err != nil {
 		return err
 	}

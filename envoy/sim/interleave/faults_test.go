@@ -52,30 +52,6 @@ var faults = []struct {
 		Name: "a changed list of windows starts anew", File: "shared/state/bucket.go",
 		Old: "copy(out.record(to, slot), b.record(from, slot)[:recordHeadBytes])", New: "continue",
 	}, "are admitted, not"},
-	{buildtest.Fault{
-		Name: "a lease is served past its window", File: "filter/internal/engine/lease.go",
-		Old: "max(now, c.Now) < c.EndNs && ", New: "",
-	}, "admitted in the new window"},
-	{buildtest.Fault{
-		Name: "a lease is served until it is used up", File: "filter/internal/engine/lease.go",
-		Old: "t.cost < t.ahead || !b.live(l, now)", New: "t.cost < t.ahead || l.serial == 0",
-	}, "a lease is served 150 ms after it was taken"},
-	{buildtest.Fault{
-		Name: "a lease is given back twice", File: "filter/internal/engine/lease.go",
-		Old: "l.size, l.left = l.size-units, 0", New: "l.size -= 0",
-	}, "counted"},
-	{buildtest.Fault{
-		Name: "a lease is given back to a record that was reset", File: "shared/state/lease.go",
-		Old: "e.bucket.recordGeneration(&t.layout, e.slot) != c.generation,", New: "",
-	}, "64 admitted after the reset, "},
-	{buildtest.Fault{
-		Name: "leased units are not counted", File: "filter/internal/engine/attempt.go",
-		Old: "r.table.Commit(&t.entry, t.cost+extra, t.evicts())", New: "r.table.Commit(&t.entry, t.cost, t.evicts())",
-	}, "counted"},
-	{buildtest.Fault{
-		Name: "a late denial does not return to the lease", File: "filter/internal/engine/lease.go",
-		Old: "		l.left += t.cost\n", New: "",
-	}, "counted"},
 }
 
 // TestPlantedFaults: each faulty filter is found out.

@@ -54,7 +54,7 @@ func scenarios() (list []scenario) {
 		list = append(list, createBucket(algorithm), hotKey(algorithm), roll(algorithm), takeBack(algorithm),
 			takeBackAndReset(algorithm), fullBucket(algorithm), clean(algorithm), reset(algorithm), setAndIncrement(algorithm))
 	}
-	return slices.Concat(list, changes(), special(), leases())
+	return slices.Concat(list, changes(), special())
 }
 
 const now = base + 10*ms

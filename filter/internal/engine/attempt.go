@@ -45,7 +45,6 @@ type attempt struct {
 	allowed bool   //
 	reason  Reason // of a denial, or of a pass without a count
 	passNs  int64  // of a denial: when the hit would pass, or limit.Never
-	loan    loan
 
 	hashed  []byte         // what the key's stable hash is taken of
 	shifted []limit.Window // windows with the key's jitter
@@ -68,7 +67,6 @@ func (t *attempt) begin(r *rule, req *request) bool {
 
 func (t *attempt) start(r *rule) {
 	t.rule, t.known, t.counted, t.allowed, t.reason, t.ahead = r, false, false, true, "", 0
-	t.loan = loan{}
 }
 
 // subject finds out which limits hold for the key, and whether they are
@@ -87,7 +85,6 @@ func (t *attempt) subject(req *request) {
 	}
 	t.hashed = append(append(t.hashed[:0], r.identity...), t.key.bytes...)
 	jitter, percent := state.StableHash(t.hashed)
-	t.loan.jitter = jitter
 	t.shadow = t.shadow || percent%100 >= uint64(r.policy.EnforcePercent)
 	if r.jitters && !t.free {
 		t.shifted = t.shifted[:0]
@@ -114,12 +111,8 @@ func (t *attempt) fail(why Reason, then policy.Failure, now int64) {
 
 // check reads what the key has used and decides, writing nothing.
 func (t *attempt) check(now int64) {
-	if !t.free && t.reason != ReasonMissingKey && !t.borrow(now) {
-		if t.loan.aimed {
-			t.judge(t.rule.table.Reread(&t.entry, t.limits, now), now)
-		} else {
-			t.judge(t.rule.table.Read(&t.entry, t.limits, now), now)
-		}
+	if !t.free && t.reason != ReasonMissingKey {
+		t.judge(t.rule.table.Read(&t.entry, t.limits, now), now)
 	}
 }
 
@@ -127,9 +120,7 @@ func (t *attempt) check(now int64) {
 // this one have counted.
 func (t *attempt) recheck(now int64) {
 	t.ahead = 0
-	if !t.borrow(now) {
-		t.judge(t.rule.table.Reread(&t.entry, t.limits, now), now)
-	}
+	t.judge(t.rule.table.Reread(&t.entry, t.limits, now), now)
 }
 
 // judge decides by what was read.
@@ -145,7 +136,6 @@ func (t *attempt) judge(read state.Status, now int64) {
 	if t.entry.Rebased {
 		r.metrics.ClockRebased++
 	}
-	t.forgo()
 	passNs := t.passes()
 	if passNs == limit.Never || passNs > t.entry.Now {
 		t.deny(ReasonLimit, passNs)
@@ -165,11 +155,10 @@ func (t *attempt) passes() int64 {
 // persist writes what check had to move to the present for a request that is
 // denied, by this rule or another: a wild clock must not lock the key out, and
 // the wait that was named begins now.
-func (t *attempt) persist(now int64) {
+func (t *attempt) persist() {
 	if t.known {
 		t.rule.table.Persist(&t.entry)
 	}
-	t.settleLease(now)
 }
 
 func (t *attempt) evicts() bool { return t.rule.policy.OnFull == policy.FullInherit }
@@ -182,19 +171,10 @@ func (t *attempt) commit(now int64) {
 		return
 	}
 	for retries := 0; t.allowed && t.reason == ""; retries++ {
-		if t.overtaken() {
-			t.recheck(now)
-			continue
-		}
-		if t.serve() {
-			return
-		}
-		extra := t.extra(now)
-		switch r.table.Commit(&t.entry, t.cost+extra, t.evicts()) {
+		switch r.table.Commit(&t.entry, t.cost, t.evicts()) {
 		case state.OK:
 			t.counted = true
 			t.stored()
-			t.hold(extra, now)
 			return
 		case state.Full:
 			t.reason = ReasonFull // on_full allows: where it denies, check has
@@ -261,9 +241,6 @@ func (t *attempt) takeBack(now int64) {
 		return
 	}
 	t.counted = false
-	if t.refund(now) {
-		return
-	}
 	if !t.rule.table.TakeBack(&t.entry, now, t.cost) {
 		t.rule.metrics.NotTakenBack++
 	}

@@ -44,7 +44,7 @@ func (e *Engine) decide(tries []*attempt, now int64) {
 			t.commit(now)
 		}
 		if counted := t.countDenied(now); !counted && (denied || !t.allowed) {
-			t.persist(now)
+			t.persist()
 		}
 	}
 	v.settle()
@@ -101,9 +101,6 @@ func (v *Verdict) count() {
 			}
 		}
 		if t.counted {
-			if t.loan.served {
-				m.Leased++
-			}
 			t.rule.spikes.count(t, m)
 		}
 	}

@@ -57,8 +57,6 @@ type Engine struct {
 	request request
 	verdict Verdict
 	tries   []*attempt // as many as a request has needed: most policies have far more rules than a request matches
-	lending *lending   // nil where no rule leases
-	parted  bool       // see Confirm
 	text    [2][]byte  // where header values are put together
 
 	surveyed int // rules[surveyed] is the one whose memory is being added up
@@ -83,38 +81,18 @@ func New(p *policy.Policy, host Host, id Identity) *Engine {
 	}
 	e.assignMemory()
 	e.index = newIndex(e.rules)
-	e.lend()
 	return e
 }
 
-// Confirm keeps the engine's tables registered; call it on a tick. It ends what
-// StopLeases began where the tables have parted since the last one, by Part or
-// because another worker has: nobody else reads what is counted in them. It
-// reports whether they have.
-func (e *Engine) Confirm() (parted bool) {
-	e.tables.Confirm(e.host.Now())
-	if e.parted || !e.tables.Parted() {
-		return false
-	}
-	e.parted = true
-	e.ResumeLeases()
-	return true
-}
+// Confirm keeps the engine's tables registered; call it on a tick.
+func (e *Engine) Confirm() { e.tables.Confirm(e.host.Now()) }
 
 // Rivals reports whether another configuration of the owner has taken a counter
 // or a window away from this one, by the last Confirm.
 func (e *Engine) Rivals() bool { return e.tables.Rivals() }
 
-// Part gives back what is left of leases and makes the tables those of the owner
-// Identity.Apart.
-func (e *Engine) Part() {
-	e.CloseLeases()
-	e.tables.Part()
-}
-
-// Parted reports whether the tables have parted, by Part or because another
-// worker has.
-func (e *Engine) Parted() bool { return e.tables.Parted() }
+// Part makes the tables those of the owner Identity.Apart.
+func (e *Engine) Part() { e.tables.Part() }
 
 // Release gives up what is the engine's own after Part.
 func (e *Engine) Release() { e.tables.Release(e.host.Now()) }

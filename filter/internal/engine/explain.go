@@ -78,7 +78,6 @@ func (e *Engine) apart(host Host) *Engine {
 			r.table = x.tables.Like(r.table)
 		}
 	}
-	x.lendApart()
 	x.tries = nil
 	return &x
 }

@@ -15,9 +15,6 @@ type Metrics struct {
 	NotTakenBack   uint64 // charges of denied requests that had to stay
 	WindowResets   uint64 // windows that had ended when their key was counted again
 	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
-	Leased         uint64 // requests served from a lease
-	LeaseReturned  uint64 // units of leases given back, or gone with their window
-	LeaseLost      uint64 // units of leases that had to stay counted
 	TooLong        uint64 // requests with a value too long for a regular expression
 }
 
@@ -34,7 +31,6 @@ func (m *Metrics) each(f func(name string, count uint64)) {
 		{"errors", m.Errors}, {"clock_rebased", m.ClockRebased},
 		{"not_taken_back", m.NotTakenBack}, {"window_resets", m.WindowResets},
 		{"boundary_spikes", m.BoundarySpikes},
-		{"leased", m.Leased}, {"lease_returned", m.LeaseReturned}, {"lease_lost", m.LeaseLost},
 		{"too_long", m.TooLong},
 	} {
 		f(c.name, c.count)

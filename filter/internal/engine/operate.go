@@ -113,16 +113,11 @@ func (t *attempt) operate(op Operation, now int64) (value int64, err error) {
 		return 0, err
 	}
 	table := t.rule.table
-	changes := op.Name == "inc" || op.Name == "set" || op.Name == "reset"
 	for range maxRetries {
 		if table.Read(&t.entry, t.limits, now) != state.OK {
 			break
 		}
-		if changes && t.surrender(now) {
-			continue
-		}
 		t.known = true
-		t.forgo()
 		status, had := state.OK, false
 		switch op.Name {
 		case "inc":

@@ -19,7 +19,6 @@ type rule struct {
 	order     []int          // windows[order[i]] is the policy's limit i
 	overrides []override
 	table     *state.Table // nil without limits
-	leases    *leases      // nil where nothing is leased
 	jitters   bool         // some window's grid is shifted by the key
 	identity  []byte       // what goes before a key in its stable hash
 	metrics   Metrics

@@ -147,32 +147,11 @@ func filterName() string {
 // enlist makes the configuration one of those that run.
 func (p *plugin) enlist() {
 	running = append(running, p)
-	allotLeases(p.identity.Owner)
 }
 
 // delist undoes enlist.
 func (p *plugin) delist() {
 	running = slices.DeleteFunc(running, func(other *plugin) bool { return other == p })
-	allotLeases(p.identity.Owner)
-}
-
-// allotLeases has those of an owner's configurations take no leases that another
-// policy has come after, until that has ended or counts apart: what they count in
-// tables that both use must be seen at once.
-func allotLeases(owner uint64) {
-	for i, p := range running {
-		if p.identity.Owner != owner {
-			continue
-		}
-		succeeded := slices.ContainsFunc(running[i+1:], func(later *plugin) bool {
-			return later.identity.Owner == owner && later.identity.Apart != p.identity.Apart && !later.engine.Parted()
-		})
-		if succeeded && !p.engine.Parted() {
-			p.engine.StopLeases()
-		} else {
-			p.engine.ResumeLeases()
-		}
-	}
 }
 
 // part gives the configuration tables of its own. It is taken for another
@@ -192,12 +171,9 @@ func (p *plugin) OnTick() {
 	defer p.recovered("tick")
 	arena.reset()
 	if p.engine != nil {
-		p.engine.EndLeases()
 		p.engine.Survey()
 		p.metrics.flush(p.engine)
-		if p.engine.Confirm() {
-			allotLeases(p.identity.Owner)
-		}
+		p.engine.Confirm()
 		p.watch()
 	}
 	collect(begun)
@@ -218,7 +194,6 @@ func (p *plugin) OnPluginDone() bool {
 	delete(plugins, p.context)
 	p.delist()
 	if p.engine != nil {
-		p.engine.CloseLeases()
 		p.metrics.flush(p.engine)
 		p.forget()
 		p.engine.Release()
