@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -30,6 +31,12 @@ func main() {
 	root := &cobra.Command{
 		Use: "measure", Short: "Measure the product, from the root of its repository",
 		SilenceErrors: true, SilenceUsage: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if rounds, err := cmd.Flags().GetInt("rounds"); err == nil && rounds < 1 {
+				return errors.New("--rounds is 1 or more")
+			}
+			return nil
+		},
 	}
 	root.AddCommand(decision.Command(), scale.Command(), libraries.Command(), loading.SizeCommand(), plots.Command(), pagesCommand(), linesCommand())
 	err := root.ExecuteContext(ctx)
