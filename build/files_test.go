@@ -45,7 +45,7 @@ func fileProblems(tree fs.FS) ([]string, error) {
 			return err
 		case entry.IsDir() && (name == ".git" || name == "build/out"):
 			return fs.SkipDir
-		case !entry.Type().IsRegular() || name == "go.sum" || name == ".git": // a file in a work tree of git's
+		case !entry.Type().IsRegular() || path.Base(name) == "go.sum" || name == ".git": // a file in a work tree of git's
 			return nil
 		}
 		text, err := fs.ReadFile(tree, name)

@@ -21,11 +21,12 @@ const module = "github.com/sluice-ratelimit/sluice"
 type graph map[string][]string
 
 // loadGraph asks the compiler, for this machine or for the filter's (goos
-// wasip1), what the packages of a pattern and everything under them import.
-func loadGraph(t *testing.T, goos, goarch, pattern string) graph {
+// wasip1), what the packages of a pattern in a folder and everything under them
+// import.
+func loadGraph(t *testing.T, goos, goarch, dir, pattern string) graph {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, pattern)
-	cmd.Dir = ".."
+	cmd.Dir = dir
 	cmd.Env = os.Environ()
 	if goos != "" {
 		cmd.Env = append(cmd.Env, "GOOS="+goos, "GOARCH="+goarch)
@@ -106,6 +107,8 @@ var importLaws = []importLaw{
 		reason: "the halves meet in shared/ alone, so that either can change without the other"},
 	{who: "controlplane", what: "must not reach filter", forbidden: inFolders("filter"),
 		reason: "the control plane runs the compiled filter, the one users run, never its source"},
+	{who: "build/measure", what: "must not reach the filter's or the control plane's source", forbidden: inFolders("filter", "controlplane"),
+		reason: "what is measured is what users run, from outside"},
 	{who: "envoy", what: "must not reach filter or controlplane", forbidden: inFolders("filter", "controlplane"),
 		reason: "both use it; the simulator must run the compiled filter, never its source"},
 	{who: "envoy/proc", what: "must not reach another package of the module", forbidden: func(name string) bool {
@@ -152,8 +155,9 @@ func (l importLaw) broken(g graph) []string {
 }
 
 func TestImportLaws(t *testing.T) {
-	native := loadGraph(t, "", "", "./...")
-	linked := loadGraph(t, "wasip1", "wasm", "./filter/...")
+	native := loadGraph(t, "", "", "..", "./...")
+	maps.Copy(native, loadGraph(t, "", "", "measure", "./..."))
+	linked := loadGraph(t, "wasip1", "wasm", "..", "./filter/...")
 	for _, law := range importLaws {
 		require.NotEmpty(t, native.under(law.who), "a law about nobody: %s", law.who)
 		require.Empty(t, law.broken(native))
@@ -168,11 +172,12 @@ func TestImportLaws(t *testing.T) {
 func TestImportLawsBite(t *testing.T) {
 	in := func(folder string) string { return path.Join(module, folder) }
 	crimes := map[string]graph{
-		"imports no helper of tests":                       {in("docs/plot"): {in("build/buildtest")}},
-		"must not reach controlplane, envoy, e2e or build": {in("filter"): {in("shared/x")}, in("shared/x"): {in("envoy")}},
-		"must not reach filter":                            {in("controlplane/cmd"): {in("filter/internal/engine")}},
-		"must not reach filter or controlplane":            {in("envoy/sim"): {in("controlplane/internal/store")}},
-		"must not reach another package of the module":     {in("envoy/proc"): {in("shared/policy")}},
+		"imports no helper of tests":                                {in("build/measure/plots"): {in("build/buildtest")}},
+		"must not reach controlplane, envoy, e2e or build":          {in("filter"): {in("shared/x")}, in("shared/x"): {in("envoy")}},
+		"must not reach filter":                                     {in("controlplane/cmd"): {in("filter/internal/engine")}},
+		"must not reach the filter's or the control plane's source": {in("build/measure/scale"): {in("controlplane/cmd")}},
+		"must not reach filter or controlplane":                     {in("envoy/sim"): {in("controlplane/internal/store")}},
+		"must not reach another package of the module":              {in("envoy/proc"): {in("shared/policy")}},
 		"must not reach anything of the module outside shared": {
 			in("shared/state"): {in("shared/limit"), in("build")}, in("shared/limit"): nil},
 		"imports nothing but math/bits":                    {in("shared/limit"): {"math/bits", "math"}},

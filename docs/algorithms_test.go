@@ -1,7 +1,6 @@
 package docs_test
 
 import (
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -9,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,51 +16,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
-
-// The pictures and figures of algorithms.md are what the product says today.
-func TestPlots(t *testing.T) {
-	s, out := build(t), t.TempDir()
-	plot := func() {
-		cmd := exec.CommandContext(t.Context(), "go", "run", "./docs/plot", "--out", out, "--sluice", s.binary, "--wasm", buildtest.Filter(t))
-		cmd.Dir = buildtest.Root()
-		text, err := cmd.CombinedOutput()
-		require.NoError(t, err, string(text))
-	}
-	plot()
-	docs := filepath.Join(buildtest.Root(), "docs")
-	made, err := filepath.Glob(filepath.Join(out, "img", "*.svg"))
-	require.NoError(t, err)
-	kept, err := filepath.Glob(filepath.Join(docs, "img", "*.svg"))
-	require.NoError(t, err)
-	kept = slices.DeleteFunc(kept, func(file string) bool { return filepath.Base(file) == "performance.svg" }) // see TestPerformance
-	require.Len(t, kept, 6, "a picture for each algorithm, and one of layered windows")
-	require.Len(t, made, len(kept))
-	for _, file := range append(made, filepath.Join(out, "algorithms.md")) {
-		name, err := filepath.Rel(out, file)
-		require.NoError(t, err)
-		want, err := os.ReadFile(file)
-		require.NoError(t, err)
-		got, err := os.ReadFile(filepath.Join(docs, name))
-		require.NoError(t, err)
-		if line := firstDifference(string(got), string(want)); line != "" {
-			t.Errorf("docs/%s is out of date, %s: go run ./docs/plot", name, line)
-		}
-	}
-}
-
-// firstDifference is where two texts part; empty where they do not.
-func firstDifference(got, want string) string {
-	if got == want {
-		return ""
-	}
-	a, b := strings.Split(got, "\n"), strings.Split(want, "\n")
-	for i := range min(len(a), len(b)) {
-		if a[i] != b[i] {
-			return fmt.Sprintf("line %d: has %q, should be %q", i+1, a[i], b[i])
-		}
-	}
-	return fmt.Sprintf("has %d lines, should have %d", len(a), len(b))
-}
 
 // Every algorithm that a policy may name has a section with a policy, a picture
 // and what it is to be chosen for.

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/machine"
+	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -59,10 +59,10 @@ func newPage(t *testing.T) page {
 		" /etc/", " " + root + "/etc/", "> /etc/", "> " + root + "/etc/",
 		" /usr/", " " + root + "/usr/", "=/usr/", "=" + root + "/usr/", " /var/", " " + root + "/var/",
 	}
-	ports, err := machine.FreePorts(4)
+	free, err := ports.Free(4)
 	require.NoError(t, err)
 	for i, port := range []string{"18080", "18000", "10000", "9901"} {
-		mine := fmt.Sprint(ports[i])
+		mine := fmt.Sprint(free[i])
 		pairs = append(pairs, "0.0.0.0:"+port, "0.0.0.0:"+mine, "127.0.0.1:"+port, "127.0.0.1:"+mine, "control.example.com:"+port, "localhost:"+mine)
 	}
 	// The longest of several texts at one place counts, which is the one that is

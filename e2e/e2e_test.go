@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/machine"
+	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -131,9 +131,9 @@ func file(t *testing.T, name, text string) string {
 // freeAddress returns a loopback address that nobody listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	ports, err := machine.FreePorts(1)
+	free, err := ports.Free(1)
 	require.NoError(t, err)
-	return fmt.Sprint("127.0.0.1:", ports[0])
+	return fmt.Sprint("127.0.0.1:", free[0])
 }
 
 // eventually waits until ok. That comes within limit where nothing else runs; a busy

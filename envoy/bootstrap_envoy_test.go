@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/machine"
+	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
@@ -51,9 +51,9 @@ func TestMain(m *testing.M) {
 // unusedAddress is one that nobody listens on.
 func unusedAddress(t *testing.T) string {
 	t.Helper()
-	ports, err := machine.FreePorts(1)
+	free, err := ports.Free(1)
 	require.NoError(t, err)
-	return fmt.Sprint("127.0.0.1:", ports[0])
+	return fmt.Sprint("127.0.0.1:", free[0])
 }
 
 // get asks on a connection of its own, so on any worker, for a body.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/machine"
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
@@ -30,12 +30,12 @@ func spent(t *testing.T, n int, f func()) time.Duration {
 	t.Helper()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	before, err := machine.ThreadTime()
+	before, err := buildtest.ThreadTime()
 	require.NoError(t, err)
 	for range n {
 		f()
 	}
-	after, err := machine.ThreadTime()
+	after, err := buildtest.ThreadTime()
 	require.NoError(t, err)
 	return (after - before) / time.Duration(n)
 }

@@ -19,7 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/machine"
+	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
 // TestKillLosesNoAcknowledgedRevision kills serve in the middle of a stream of
@@ -81,9 +81,9 @@ type server struct {
 // one is given.
 func startServe(t *testing.T, dir string, wrapper ...string) server {
 	t.Helper()
-	ports, err := machine.FreePorts(2)
+	free, err := ports.Free(2)
 	require.NoError(t, err)
-	web, xds := fmt.Sprint("127.0.0.1:", ports[0]), fmt.Sprint("127.0.0.1:", ports[1])
+	web, xds := fmt.Sprint("127.0.0.1:", free[0]), fmt.Sprint("127.0.0.1:", free[1])
 	args := append(wrapper, os.Args[0], "serve", "--data", dir, "--http", web, "--xds", xds)
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), asSluice+"=1")

@@ -21,7 +21,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/machine"
+	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
 // asSluice makes the test binary behave as the command itself.
@@ -58,10 +58,10 @@ func TestScripts(t *testing.T) {
 
 // freeport NAME… sets each variable to an address nobody listens on.
 func freeport(ts *testscript.TestScript, _ bool, names []string) {
-	ports, err := machine.FreePorts(len(names))
+	free, err := ports.Free(len(names))
 	ts.Check(err)
 	for i, name := range names {
-		ts.Setenv(name, fmt.Sprint("127.0.0.1:", ports[i]))
+		ts.Setenv(name, fmt.Sprint("127.0.0.1:", free[i]))
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/machine"
+	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
@@ -208,7 +208,7 @@ func TestSlowUpstreamHoldsNoWorker(t *testing.T) {
 }
 
 func TestUpstreamFailures(t *testing.T) {
-	ports, err := machine.FreePorts(1)
+	free, err := ports.Free(1)
 	require.NoError(t, err)
 	release := make(chan struct{})
 	defer close(release)
@@ -219,7 +219,7 @@ func TestUpstreamFailures(t *testing.T) {
 		body     string
 	}{
 		"down": {hello, func(o *proxy.Options) {
-			o.Upstream = &url.URL{Scheme: "http", Host: fmt.Sprint("127.0.0.1:", ports[0])}
+			o.Upstream = &url.URL{Scheme: "http", Host: fmt.Sprint("127.0.0.1:", free[0])}
 		},
 			http.StatusBadGateway, "the upstream cannot be reached\n"},
 		"slow": {func(http.ResponseWriter, *http.Request) { <-release }, func(o *proxy.Options) { o.Timeout = 50 * time.Millisecond },

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/sluice-ratelimit/sluice/build/machine"
+	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
@@ -41,9 +41,9 @@ func newControl(t *testing.T) *control {
 	t.Helper()
 	policies, err := store.Open(t.TempDir())
 	require.NoError(t, err)
-	ports, err := machine.FreePorts(1) // it listens there again and again
+	free, err := ports.Free(1) // it listens there again and again
 	require.NoError(t, err)
-	c := &control{t: t, store: policies, address: fmt.Sprint("127.0.0.1:", ports[0])}
+	c := &control{t: t, store: policies, address: fmt.Sprint("127.0.0.1:", free[0])}
 	c.start()
 	t.Cleanup(func() { c.kill(); _ = policies.Close() })
 	return c

@@ -1,0 +1,126 @@
+package decision
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/envoy"
+)
+
+// subject is a case before it is measured: what stands before the router, and how
+// it is asked.
+type subject struct {
+	name, title string
+	filter      string // JSON objects of filters, each followed by a comma; "" = no filter
+	module      string // of modules, where it is the filter
+	policy      string // of our filter, where it is the filter
+	workers     int    // threads of Envoy; 0 = one
+	keys        int    // that requests carry in turn; 0 = one
+	direct      bool   // Envoy itself answers what is let through, no upstream
+	limit       int    // most that one key may be admitted; 0 = more than is ever sent
+	service     bool   // starts the rate limit service and its store
+	proof       string // counter of Envoy that says how many requests the filter saw; "" = none
+}
+
+// The names that tables and targets speak of.
+const (
+	caseNone          = "none"
+	caseFloor         = "floor"
+	caseHeader        = "header"
+	caseService       = "ratelimit"
+	caseDenied        = "denied"
+	caseDirectAllowed = "direct-allowed"
+	caseDirectDenied  = "direct-denied"
+	caseLeased        = "leased"
+	caseManyKeys      = "keys-100000"
+	loadOurs          = "sluice"
+)
+
+// A window that no run sees the end of, and two limits: one that no key reaches,
+// and one that every key reaches soon.
+const (
+	far    = "366d"
+	plenty = "1000000000/" + far
+	few    = 1000
+	// manyKeys is a table at its capacity.
+	manyKeys = 100_000
+)
+
+// one is a policy with one rule, keyed by the header.
+func one(fields string) string { return policyOf("", byHeader("per-user", fields)) }
+
+func byHeader(name, fields string) string {
+	return fmt.Sprintf(`{"name":%q,"key":[{"header":%q}],%s}`, name, keyHeader, fields)
+}
+
+func policyOf(fields string, rules ...string) string {
+	return `{"version":1,` + fields + `"rules":[` + strings.Join(rules, ",") + `]}`
+}
+
+func limits(list ...string) string { return `"limits":["` + strings.Join(list, `","`) + `"]` }
+
+// paths is a policy of n rules, each for a path of its own. Requests ask for the
+// path of the last one.
+func paths(n int) string {
+	var rules []string
+	for i := range n - 1 {
+		rules = append(rules, byHeader(fmt.Sprint("r", i), fmt.Sprintf(`"match":{"paths":["/r%d/*"]},`, i)+limits(plenty)))
+	}
+	return policyOf("", append(rules, byHeader("last", `"match":{"paths":["/v1/*"]},`+limits(plenty)))...)
+}
+
+// subjects are all cases. CASES matches their names.
+func subjects() []subject {
+	simple := one(limits(plenty))
+	soon := limits(fmt.Sprintf("%d/%s", few, far))
+	const localOK = "local.http_local_rate_limit.ok"
+	return []subject{
+		{name: caseNone, title: "no filter (twice the same: noise)"},
+		{name: "local", title: "local_ratelimit, one bucket", filter: localOneBucket, proof: localOK},
+		{name: "local-keys", title: "local_ratelimit, dynamic descriptor", filter: localDynamic, proof: localOK},
+		{name: "lua", title: "Lua that reads a header", filter: luaHeader},
+		{name: caseService, title: "envoyproxy/ratelimit and Redis", filter: rateLimit, service: true, proof: "cluster.upstream.ratelimit.ok"},
+		{name: caseFloor, title: "floor: the same four host calls, nothing else", module: "floor"},
+		{name: "go", title: "bare Go module", module: "bare"},
+		{name: "empty", title: "empty policy", policy: envoy.EmptyPolicy},
+		{name: caseHeader, title: "key: a header, one window", policy: simple},
+		{name: "client-ip", title: "key: client_ip", policy: policyOf("", `{"name":"per-address","key":["client_ip"],`+limits(plenty)+`}`)},
+		{name: "three-windows", title: "three windows", policy: one(limits(plenty, "100000000/30d", "10000000/1d"))},
+		{name: "per-key", title: "fixed_window_per_key", policy: one(`"algorithm":"fixed_window_per_key",` + limits(plenty))},
+		// One client's log would be full. So many clients ask, each below its limit.
+		{name: "log", title: "sliding_window_log, 2,000 keys", keys: 2000, policy: one(`"algorithm":"sliding_window_log",` + limits("20/1s"))},
+		{name: "counter", title: "sliding_window_counter", policy: one(`"algorithm":"sliding_window_counter",` + limits("1000000000/1h"))},
+		{name: "bucket", title: "token_bucket", policy: one(`"algorithm":"token_bucket",` + limits("1000000/1s"))},
+		{name: "three-rules", title: "three rules", policy: policyOf("", byHeader("a", limits(plenty)), byHeader("b", limits(plenty)), byHeader("c", limits(plenty)))},
+		{name: "fields", title: "key: a header, response headers", policy: policyOf(`"headers":"both",`, byHeader("per-user", limits(plenty)))},
+		{name: caseDenied, title: "denied", policy: one(soon), limit: few},
+		{name: "denied-fields", title: "denied, response headers", limit: few, policy: policyOf(`"headers":"both",`, byHeader("per-user", soon))},
+		{name: caseDirectAllowed, title: "allowed, no upstream", direct: true, policy: simple},
+		{name: caseDirectDenied, title: "denied, no upstream", direct: true, policy: one(soon), limit: few},
+		{name: "rules-10", title: "10 rules, one matches", policy: paths(10)},
+		{name: "rules-1000", title: "1,000 rules, one matches", policy: paths(1000)},
+		{name: caseLeased, title: "leased, lease: 100", policy: one(`"lease":100,` + limits(plenty))},
+		{name: caseManyKeys, title: "key: a header, 100,000 keys", keys: manyKeys, policy: one(fmt.Sprintf(`"capacity":%d,`, manyKeys) + limits(plenty))},
+		{name: "workers-2", title: "key: a header, 2 workers", workers: 2, policy: simple},
+		{name: "workers-4", title: "key: a header, 4 workers", workers: 4, policy: simple},
+		{name: "denied-4", title: "denied, 4 workers", workers: 4, policy: one(soon), limit: few},
+		{name: "leased-4", title: "leased, 4 workers", workers: 4, policy: one(`"lease":100,` + limits(plenty))},
+		{name: "leased-denied-4", title: "leased, denied, 4 workers", workers: 4, limit: few, policy: one(`"lease":100,` + soon)},
+	}
+}
+
+// load is a module that an Envoy loads while it serves.
+type load struct {
+	name, title string
+	module      string // of modules; "" = our filter
+	policy      string
+	changed     string // another policy for it; "" = none
+}
+
+func allLoads() []load {
+	return []load{
+		{name: "floor", title: "the floor's module", module: "floor"},
+		{name: "bare", title: "bare Go module", module: "bare"},
+		{name: loadOurs, title: "the filter with a policy of 10 rules", policy: paths(10), changed: policyOf("", byHeader("another", limits("5/1h")))},
+	}
+}

@@ -1,0 +1,77 @@
+package machine_test
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/measure/machine"
+)
+
+func TestTimes(t *testing.T) {
+	all, err := machine.UsedTime()
+	require.NoError(t, err)
+	before, err := machine.CPUTime(os.Getpid())
+	require.NoError(t, err)
+	after := before
+	for deadline := time.Now().Add(time.Minute); after-before < 20*time.Millisecond; { // spends CPU time, while it gets some
+		require.True(t, time.Now().Before(deadline), "in a minute this process took %v", after-before)
+		after, err = machine.CPUTime(os.Getpid())
+		require.NoError(t, err)
+	}
+	now, err := machine.UsedTime()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, now, all) // steps of 10 ms
+	_, err = machine.MainThreadTime(os.Getpid())
+	require.NoError(t, err)
+
+	_, err = machine.CPUTime(1 << 22) // beyond the last process id there can be
+	require.Error(t, err)
+}
+
+func TestMemory(t *testing.T) {
+	now, highest, err := machine.Memory(os.Getpid())
+	require.NoError(t, err)
+	require.Greater(t, now, 1.0)
+	require.Less(t, now, 10_000.0)
+	require.GreaterOrEqual(t, highest, now)
+}
+
+func TestProcessorAndCores(t *testing.T) {
+	name, err := machine.Processor()
+	require.NoError(t, err)
+	require.NotEmpty(t, name)
+	cores, err := machine.Cores()
+	require.NoError(t, err)
+	require.NotEmpty(t, cores)
+	require.True(t, slices.IsSorted(cores))
+}
+
+func TestChild(t *testing.T) {
+	cores, err := machine.Cores()
+	require.NoError(t, err)
+	child, err := machine.Start(exec.CommandContext(t.Context(), "sleep", "60"))
+	require.NoError(t, err)
+	require.NoError(t, machine.Pin(child.Pid(), cores[0]))
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(child.Pid()) + "/status")
+	require.NoError(t, err)
+	require.Contains(t, string(text), "\nCpus_allowed_list:\t"+strconv.Itoa(cores[0])+"\n")
+	child.Kill()
+	require.ErrorContains(t, machine.Pin(child.Pid(), cores[0]), "it has no threads")
+
+	failing, err := machine.Start(exec.CommandContext(t.Context(), "sh", "-c", "echo why; exit 3"))
+	require.NoError(t, err)
+	err = failing.Until(t.Context(), "serve", func() bool { return false })
+	require.ErrorContains(t, err, "wait for sh to serve: it ended: exit status 3\nwhy")
+
+	ran, err := machine.Run(exec.CommandContext(t.Context(), "echo", "hello"))
+	require.NoError(t, err)
+	require.Equal(t, "hello\n", string(ran.Out))
+	require.Positive(t, ran.Wall)
+	require.Positive(t, ran.MaxMiB)
+}
