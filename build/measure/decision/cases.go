@@ -31,7 +31,6 @@ const (
 	caseDenied        = "denied"
 	caseDirectAllowed = "direct-allowed"
 	caseDirectDenied  = "direct-denied"
-	caseLeased        = "leased"
 	caseManyKeys      = "keys-100000"
 	loadOurs          = "sluice"
 )
@@ -99,13 +98,10 @@ func subjects() []subject {
 		{name: caseDirectDenied, title: "denied, no upstream", direct: true, policy: one(soon), limit: few},
 		{name: "rules-10", title: "10 rules, one matches", policy: paths(10)},
 		{name: "rules-1000", title: "1,000 rules, one matches", policy: paths(1000)},
-		{name: caseLeased, title: "leased, lease: 100", policy: one(`"lease":100,` + limits(plenty))},
 		{name: caseManyKeys, title: "key: a header, 100,000 keys", keys: manyKeys, policy: one(fmt.Sprintf(`"capacity":%d,`, manyKeys) + limits(plenty))},
 		{name: "workers-2", title: "key: a header, 2 workers", workers: 2, policy: simple},
 		{name: "workers-4", title: "key: a header, 4 workers", workers: 4, policy: simple},
 		{name: "denied-4", title: "denied, 4 workers", workers: 4, policy: one(soon), limit: few},
-		{name: "leased-4", title: "leased, 4 workers", workers: 4, policy: one(`"lease":100,` + limits(plenty))},
-		{name: "leased-denied-4", title: "leased, denied, 4 workers", workers: 4, limit: few, policy: one(`"lease":100,` + soon)},
 	}
 }
 

@@ -50,8 +50,6 @@ func (f figures) targets() string {
 	var rows []string
 	for _, t := range []target{
 		{"CPU added by a rule keyed by a header with one window, of no filter's", 0.33, "%.3f", added(caseHeader)},
-		{"the same, leased, on a hot key", 0.22, "%.3f", added(caseLeased)},
-		{"leased on a hot key, of what the floor adds", 1, "%.3f", added(caseLeased) / added(caseFloor)},
 		{"a denied request, of an allowed one, with an upstream", 1, "%.3f", (1 + added(caseDenied)) / (1 + added(caseHeader))},
 		{"a denied request, of an allowed one, Envoy answering both", 1, "%.3f", (1 + added(caseDirectDenied)) / (1 + added(caseDirectAllowed))},
 		{"memory added, four workers, empty table", 95, "%.0f MB", sample.Median(ours.grownMiB()) * (1 << 20) / 1e6},
