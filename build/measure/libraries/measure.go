@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,7 +36,7 @@ func measure(l limiter, n int) (m round, err error) {
 
 	keys := shuffled(n)
 	half := len(keys) / 2
-	rest := append(keys[half:len(keys):len(keys)], keys[:half]...)
+	rest := slices.Concat(keys[half:], keys[:half])
 	m.Many = timed(allow, keys)
 	m.ManyShared = timed(allow, keys, rest)
 	m.One = timed(allow, []string{strings.Clone(keys[0])})

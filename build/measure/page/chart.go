@@ -36,7 +36,7 @@ func NewChart(title string, x, y plot.ConstantTicks) *plot.Plot {
 	p.Legend.TextStyle.Font.Size = FontSize
 	p.X.Tick.Marker, p.Y.Tick.Marker = x, y
 	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
-		axis.Tick.Label.Font.Size, axis.LineStyle.Width, axis.Tick.Length = FontSize, 0, 0
+		axis.Tick.Label.Font.Size, axis.Width, axis.Tick.Length = FontSize, 0, 0
 	}
 	grid := plotter.NewGrid()
 	grid.Vertical.Color, grid.Horizontal.Color = Gray, Gray
