@@ -71,7 +71,13 @@ func TestParallelPoliciesAreBoundedInMemory(t *testing.T) {
 // resident reads a process's memory.
 func resident(t *testing.T, pid int, field string) int {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return statusBytes(t, fmt.Sprintf("/proc/%d/status", pid), field)
+}
+
+// statusBytes is a field of a process' status as it is in a file.
+func statusBytes(t *testing.T, file, field string) int {
+	t.Helper()
+	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	m := regexp.MustCompile(field + `:\s+(\d+) kB`).FindSubmatch(text)
 	require.NotNil(t, m)

@@ -39,6 +39,9 @@ func TestFilterLogsTheSameProblems(t *testing.T) {
 		if err != nil {
 			continue // there is no JSON of it
 		}
+		if filepath.Base(file) == "weak_token.yaml" {
+			continue // the list of common words is the control plane's alone
+		}
 		_, errs, _ := policy.Read(n)
 		var want []string
 		for _, p := range errs {

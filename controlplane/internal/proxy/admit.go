@@ -15,15 +15,16 @@ type refusal struct {
 func (r *refusal) Error() string { return r.text }
 
 var (
-	errVersion   = &refusal{http.StatusUpgradeRequired, "this proxy speaks HTTP/1.1"}
-	errHead      = &refusal{http.StatusRequestHeaderFieldsTooLarge, "the head of a request has at most 100 headers and 60 KiB"}
-	errMethod    = &refusal{http.StatusBadRequest, "unknown method"}
-	errConnect   = &refusal{http.StatusMethodNotAllowed, "CONNECT is not supported"}
-	errHost      = &refusal{http.StatusBadRequest, "no host"}
-	errPath      = &refusal{http.StatusBadRequest, "malformed request path"}
-	errAuthority = &refusal{http.StatusBadRequest, "malformed authority"}
-	errScheme    = &refusal{http.StatusForbidden, "the connection has no TLS, so the scheme is http"}
-	errNoPath    = &refusal{http.StatusNotFound, "no path"}
+	errVersion    = &refusal{http.StatusUpgradeRequired, "this proxy speaks HTTP/1.1"}
+	errHead       = &refusal{http.StatusRequestHeaderFieldsTooLarge, "the head of a request has at most 100 headers and 60 KiB"}
+	errUnderscore = &refusal{http.StatusBadRequest, "a header's name has an underscore"}
+	errMethod     = &refusal{http.StatusBadRequest, "unknown method"}
+	errConnect    = &refusal{http.StatusMethodNotAllowed, "CONNECT is not supported"}
+	errHost       = &refusal{http.StatusBadRequest, "no host"}
+	errPath       = &refusal{http.StatusBadRequest, "malformed request path"}
+	errAuthority  = &refusal{http.StatusBadRequest, "malformed authority"}
+	errScheme     = &refusal{http.StatusForbidden, "the connection has no TLS, so the scheme is http"}
+	errNoPath     = &refusal{http.StatusNotFound, "no path"}
 )
 
 // methods are those that Envoy takes. They are in capitals, so that get is no
@@ -40,6 +41,8 @@ func admit(r *http.Request) (path string, redirect bool, why *refusal) {
 		return "", false, errVersion
 	case headTooLarge(r):
 		return "", false, errHead
+	case underscored(r.Header):
+		return "", false, errUnderscore
 	case r.Method == http.MethodConnect:
 		return "", false, errConnect
 	case !slices.Contains(methods, r.Method):
@@ -52,6 +55,17 @@ func admit(r *http.Request) (path string, redirect bool, why *refusal) {
 		return "", false, errHost
 	}
 	return normalize(path)
+}
+
+// underscored finds what some servers read as a hyphen: x_user_id would be a
+// second spelling of a key.
+func underscored(h http.Header) bool {
+	for name := range h {
+		if strings.Contains(name, "_") {
+			return true
+		}
+	}
+	return false
 }
 
 // headTooLarge counts exactly where net/http allows some more.
