@@ -54,20 +54,21 @@ func newPage(t *testing.T) page {
 	root := t.TempDir()
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(upstream.Close)
-	pairs := []string{
-		"127.0.0.1:8080", upstream.Listener.Addr().String(), "control.example.com", "localhost",
-		" /etc/", " " + root + "/etc/", "> /etc/", "> " + root + "/etc/",
-		" /usr/", " " + root + "/usr/", "=/usr/", "=" + root + "/usr/", " /var/", " " + root + "/var/",
-	}
-	free, err := ports.Free(4)
+	free, err := ports.Free(5)
 	require.NoError(t, err)
-	for i, port := range []string{"18080", "18000", "10000", "9901"} {
-		mine := fmt.Sprint(free[i])
-		pairs = append(pairs, "0.0.0.0:"+port, "0.0.0.0:"+mine, "127.0.0.1:"+port, "127.0.0.1:"+mine, "control.example.com:"+port, "localhost:"+mine)
-	}
-	// The longest of several texts at one place counts, which is the one that is
-	// listed first.
-	p := page{root, strings.NewReplacer(append(pairs[len(pairs)-24:], pairs[:len(pairs)-24]...)...)}
+	port := func(i int) string { return fmt.Sprint(free[i]) }
+	// At each place the first text that fits is replaced.
+	p := page{root, strings.NewReplacer(
+		"control.example.com:18080", "localhost:"+port(0), "0.0.0.0:18080", "127.0.0.1:"+port(0),
+		"control.example.com:18000", "localhost:"+port(1), "0.0.0.0:18000", "127.0.0.1:"+port(1),
+		"0.0.0.0:10000", "127.0.0.1:"+port(2), "127.0.0.1:10000", "127.0.0.1:"+port(2),
+		"127.0.0.1:9901", "127.0.0.1:"+port(3),
+		"10.0.0.7:9902", "127.0.0.1:"+port(4), "port: 9902", "port: "+port(4),
+		"127.0.0.1:8080", upstream.Listener.Addr().String(),
+		"control.example.com", "localhost", "10.0.0.0/24", "127.0.0.0/8", "10.0.0.7", "127.0.0.1",
+		" /etc/", " "+root+"/etc/", " /usr/", " "+root+"/usr/", "=/usr/", "="+root+"/usr/",
+		" /var/", " "+root+"/var/", "=/var/", "="+root+"/var/",
+	)}
 	p.write(t, "usr/local/bin/systemctl", systemctl, 0o755)
 	envoy, err := proc.Find()
 	require.NoError(t, err)
@@ -99,7 +100,7 @@ func (p page) steps(t *testing.T, d doc) (list []step) {
 			list[len(list)-1].shows = strings.Split(strings.TrimSpace(f.text), "\n")
 		case strings.HasSuffix(f.file, ".service"):
 			p.write(t, filepath.Join("etc/systemd/system", f.file), p.rewrite.Replace(f.text), 0o644)
-		case f.lang == "yaml" && f.file != "":
+		case f.file != "":
 			p.write(t, filepath.Join("etc/sluice", f.file), f.text, 0o644)
 		}
 	}
@@ -122,7 +123,7 @@ func TestOperatingPage(t *testing.T) {
 	}
 
 	var script strings.Builder
-	script.WriteString("set -euo pipefail\ntrap 'kill $(jobs -p) $(cat \"$ROOT/serve.pid\")' EXIT\n")
+	script.WriteString("set -euo pipefail\ntrap 'kill $(jobs -p) $(cat \"$ROOT/serve.pid\"); wait' EXIT\n")
 	for i, step := range steps {
 		fmt.Fprintf(&script, "exec >\"$ROOT/%d.txt\" 2>&1\necho %d >\"$ROOT/step\"\n%s", i, i, p.rewrite.Replace(step.text))
 	}
@@ -151,7 +152,7 @@ func TestOperatingPage(t *testing.T) {
 			require.Contains(t, said, line, "%s", step.at)
 		}
 	}
-	for _, token := range []string{"ci.token", "dashboard.token", "ci-2.token"} {
-		require.NotContains(t, log("serve.log"), strings.TrimSpace(log("etc/sluice/"+token)))
+	for _, token := range []string{"ci.token", "dashboard.token", "ci-2.token", "management.token"} {
+		require.NotContains(t, log("serve.log")+log("envoy.log"), strings.TrimSpace(log("etc/sluice/"+token)))
 	}
 }

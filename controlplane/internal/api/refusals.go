@@ -20,10 +20,14 @@ type refusals struct {
 }
 
 func newRefusals(log *slog.Logger) *refusals {
-	return &refusals{log: log, total: prometheus.NewCounterVec(prometheus.CounterOpts{
+	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "sluice", Name: "http_refused_total",
 		Help: "HTTP requests refused for who made them: 401 unknown callers, 403 callers without the role and pages of other origins.",
-	}, []string{"code"})}
+	}, []string{"code"})
+	// An alert can only see a counter rise that was there before.
+	total.WithLabelValues("401")
+	total.WithLabelValues("403")
+	return &refusals{log: log, total: total}
 }
 
 // refuse answers 401 or 403.
