@@ -33,6 +33,7 @@ func TestWarnings(t *testing.T) {
 		require.Zero(t, exit, validated)
 		lines := strings.Split(strings.TrimSpace(validated), "\n")
 		for i, want := range []string{
+			"4:9: manage: without port, management requests are answered on every listener",
 			"6:3: rules: counters for 9393216 live keys take up to 337 MiB in each Envoy",
 			"6:5: rules[0].missing_key: a client that leaves out x-user-id escapes this rule",
 			"7:65: rules[1].limits[0]: a sliding_window_counter of 1 lets two requests through",
@@ -40,11 +41,12 @@ func TestWarnings(t *testing.T) {
 			"9:123: rules[3].overrides[1]: can never match: rules[3].overrides[0] comes first",
 			"10:40: rules[4].match.paths: the rule applies to no request",
 			"11:56: rules[5].match.headers.x-user-id: the rule applies to no request",
+			`12:38: rules[6].match.paths[0]: many an upstream takes "/dear/" and "/dear;a=1" for this path`,
 			"12:65: rules[6].limits[0]: denies every request",
 		} {
 			require.True(t, strings.HasPrefix(lines[i], "warning: "+path+":"+want), lines[i])
 		}
-		require.Len(t, lines, 8)
+		require.Len(t, lines, 10)
 
 		_, applied, exit := sluice(t, "apply", "-f", path, "--server", s.control.url(), "--wait", "60s")
 		require.Zero(t, exit, applied)
@@ -58,7 +60,7 @@ func TestWarnings(t *testing.T) {
 			Warnings []struct{ Path, Message string }
 		}
 		require.NoError(t, json.NewDecoder(res.Body).Decode(&stored))
-		require.Len(t, stored.Warnings, 8)
+		require.Len(t, stored.Warnings, 10)
 		for _, w := range stored.Warnings {
 			require.Contains(t, validated, w.Path+": "+w.Message+"\n")
 		}

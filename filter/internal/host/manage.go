@@ -28,34 +28,40 @@ func (p *plugin) managed() bool {
 	if !under {
 		return false
 	}
-	if !p.onManagePort() { // nor may the token go upstream
+	p.guard(func() { p.answerManagement(rest) })
+	return true
+}
+
+// answerManagement always answers: the request carries the token, which may not
+// go upstream.
+func (p *plugin) answerManagement(rest string) {
+	if !p.onManagePort() {
 		answer(404, problem("management requests are answered on another port"))
-		return true
+		return
 	}
 	switch p.authorize() {
 	case 401:
 		answer(401, problem("a bearer token that the policy's manage.token_sha256 knows is required"))
-		return true
+		return
 	case 429:
 		answer(429, problem("too many wrong tokens from this address: wait a second"), engine.Field{Name: "retry-after", Value: "1"})
-		return true
+		return
 	}
 	path, query, _ := strings.Cut(rest, "?")
 	op, known := strings.CutPrefix(path, "counters/")
 	explain := path == "explain"
 	if method, _ := theProxy.Header(":method"); (known || explain) && method != "POST" {
 		answer(405, problem("management requests are made by POST"))
-		return true
+		return
 	}
 	switch {
 	case explain:
-		p.guard(p.explain)
+		p.explain()
 	case known:
-		p.guard(func() { p.operate(op, query) })
+		p.operate(op, query)
 	default:
 		answer(404, problem("there is nothing here: try "+p.manage.Path+"counters/peek"))
 	}
-	return true
 }
 
 // guard answers where do panics. Stream's own recovery may let the request, and
