@@ -172,6 +172,8 @@ certificate spiffe://corp/ns/*/sa/watch-* read
 		"URI with a user":       {spiffe("spiffe://u@corp/ns/ops/sa/deployer"), Caller{}},
 		"URI of another domain": {spiffe("spiffe://evil/ns/ops/sa/deployer"), Caller{}},
 		"DNS name like a URI":   {spiffe("https://eve.ops.corp"), Caller{}},
+		"URI as a DNS name":     {dns("spiffe://corp/ns/ops/sa/deployer"), Caller{}},
+		"space in a DNS name":   {dns("a b.ops.corp"), Caller{}},
 		"long":                  {dns(strings.Repeat("x", maxName) + ".ops.corp"), Caller{}},
 		"none":                  {func(*x509.Certificate) {}, Caller{}},
 	} {

@@ -68,6 +68,17 @@ func TestSAN(t *testing.T) {
 	}
 }
 
+// An authority that signs DNS names without looking has signed no URI.
+func TestURIAsDNSName(t *testing.T) {
+	const spiffe = "spiffe://corp/ns/edge/sa/envoy"
+	r, err := Parse("names", []byte(spiffe+" edge-*"))
+	require.NoError(t, err)
+	for _, id := range []string{spiffe, "edge-1"} {
+		_, err = r.SAN(&x509.Certificate{DNSNames: []string{spiffe}}, id)
+		require.Error(t, err, id)
+	}
+}
+
 // The error lists what the certificate may use.
 func TestRefusal(t *testing.T) {
 	r, err := Parse("names", []byte("{id}.edge.corp {id}\n*.edge.corp spare-*\n"))
