@@ -213,6 +213,10 @@ func TestGate(t *testing.T) {
 	require.Zero(t, role("Bearer wrong", good), "a wrong token is not made good by a certificate")
 	require.Zero(t, role("Basic token of ci", good))
 	require.Zero(t, role(""))
+	twice := httptest.NewRequest(http.MethodGet, "https://localhost/", http.NoBody)
+	twice.Header["Authorization"] = []string{"Bearer token of ci", "Bearer wrong"}
+	_, known := gate.Identify(twice)
+	require.False(t, known, "whoever looks at the other one judges otherwise")
 	require.Zero(t, role("", issue(t, named, other)))
 	require.Zero(t, role("", issue(t, func(c *x509.Certificate) { named(c); c.NotAfter = time.Now().Add(-time.Minute) }, ca)),
 		"a connection may outlive its certificate")
