@@ -27,9 +27,9 @@ func digest(token string) string {
 }
 
 func TestParse(t *testing.T) {
-	l, err := Parse("access", []byte("# who may call\n\n token  ci apply "+digest("token of ci")+"\r\n"+
+	l, err := Parse("access", []byte("\ufeff# who may call\n\n token  ci apply "+digest("token of ci")+"\r\n"+
 		"\ttoken watch read "+strings.ToUpper(digest("token of watch"))+"\n  # more\n"+
-		"certificate ops.corp admin\ncertificate spiffe://corp/ns/*/sa/ci apply"))
+		"certificate ops.corp admin # a person\ncertificate spiffe://corp/ns/*/sa/ci apply"))
 	require.NoError(t, err)
 	c, known := l.Token("token of ci")
 	require.True(t, known)
