@@ -130,7 +130,12 @@ func readTimeout(text string) (time.Duration, error) {
 // explain handles POST /v1/explain?timeout=5s with the described request, a JSON
 // object, as body.
 func (s *server) explain(w http.ResponseWriter, r *http.Request) {
-	timeout, err := readTimeout(r.URL.Query().Get("timeout"))
+	query, err := readQuery(r, "timeout")
+	if err != nil {
+		fail(w, http.StatusBadRequest, err)
+		return
+	}
+	timeout, err := readTimeout(query.get("timeout"))
 	if err != nil {
 		fail(w, http.StatusBadRequest, err)
 		return

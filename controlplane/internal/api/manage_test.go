@@ -281,6 +281,7 @@ func TestBadCounters(t *testing.T) {
 		{"/v1/explain", "", strings.Repeat(" ", manage.MaxDescribed+1), 400, "at most 49152 bytes"},
 		{"/v1/explain", "", "{\r\nx-evil: 1}", 400, "one line"},
 		{"/v1/explain?timeout=0", "", "{}", 400, "above 0"},
+		{"/v1/explain?timeuot=9s", "", "{}", 400, `no parameter \"timeuot\" here: known are [`},
 	} {
 		got, text := m.do("POST", tc.path, tc.body, "Content-Type", tc.kind)
 		require.Equal(t, tc.code, got, text)
