@@ -73,7 +73,7 @@ func (s *Set) compile(text string) (*Automaton, error) {
 	left := b.work
 	defer func() { s.work += left - max(b.work, 0) }()
 	if b.work -= parsing(text); b.work < 0 {
-		return nil, s.tooMuch(left, "has too many classes such as \\pL, or ranges in which case does not count: "+simpler)
+		return nil, s.tooMuch(left, "has too many classes such as \\pL, or ranges in which case does not count: write fewer of them")
 	}
 	re, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {

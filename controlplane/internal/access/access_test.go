@@ -27,9 +27,9 @@ func digest(token string) string {
 }
 
 func TestParse(t *testing.T) {
-	l, err := Parse("access", []byte("# who may call\n\n token  ci apply "+digest("token of ci")+"\r\n"+
+	l, err := Parse("access", []byte("\ufeff# who may call\n\n token  ci apply "+digest("token of ci")+"\r\n"+
 		"\ttoken watch read "+strings.ToUpper(digest("token of watch"))+"\n  # more\n"+
-		"certificate ops.corp admin\ncertificate spiffe://corp/ns/*/sa/ci apply"))
+		"certificate ops.corp admin # a person\ncertificate spiffe://corp/ns/*/sa/ci apply"))
 	require.NoError(t, err)
 	c, known := l.Token("token of ci")
 	require.True(t, known)
@@ -172,6 +172,8 @@ certificate spiffe://corp/ns/*/sa/watch-* read
 		"URI with a user":       {spiffe("spiffe://u@corp/ns/ops/sa/deployer"), Caller{}},
 		"URI of another domain": {spiffe("spiffe://evil/ns/ops/sa/deployer"), Caller{}},
 		"DNS name like a URI":   {spiffe("https://eve.ops.corp"), Caller{}},
+		"URI as a DNS name":     {dns("spiffe://corp/ns/ops/sa/deployer"), Caller{}},
+		"space in a DNS name":   {dns("a b.ops.corp"), Caller{}},
 		"long":                  {dns(strings.Repeat("x", maxName) + ".ops.corp"), Caller{}},
 		"none":                  {func(*x509.Certificate) {}, Caller{}},
 	} {
@@ -211,6 +213,10 @@ func TestGate(t *testing.T) {
 	require.Zero(t, role("Bearer wrong", good), "a wrong token is not made good by a certificate")
 	require.Zero(t, role("Basic token of ci", good))
 	require.Zero(t, role(""))
+	twice := httptest.NewRequest(http.MethodGet, "https://localhost/", http.NoBody)
+	twice.Header["Authorization"] = []string{"Bearer token of ci", "Bearer wrong"}
+	_, known := gate.Identify(twice)
+	require.False(t, known, "whoever looks at the other one judges otherwise")
 	require.Zero(t, role("", issue(t, named, other)))
 	require.Zero(t, role("", issue(t, func(c *x509.Certificate) { named(c); c.NotAfter = time.Now().Add(-time.Minute) }, ca)),
 		"a connection may outlive its certificate")

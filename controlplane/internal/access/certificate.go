@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/san"
 )
 
 // SANs returns the names by which a certificate is known: its DNS and URI
@@ -14,8 +16,8 @@ import (
 // a host and a path.
 func SANs(c *x509.Certificate) []string {
 	var names []string
-	for _, name := range c.DNSNames {
-		if len(name) <= maxName && !strings.Contains(name, "*") {
+	for _, name := range san.DNS(c) {
+		if len(name) <= maxName {
 			names = append(names, strings.ToLower(name))
 		}
 	}

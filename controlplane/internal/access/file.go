@@ -1,8 +1,6 @@
 package access
 
 import (
-	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -10,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/weaktoken"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/wordfile"
 )
 
 // List is what an access file says. The zero List knows nobody.
@@ -34,7 +33,7 @@ const (
 )
 
 // Parse reads an access file: a token or a certificate a line, blank lines, and
-// comments that start with #.
+// comments that start with # (see wordfile).
 //
 //	token NAME ROLE SHA256HEX
 //	certificate SAN ROLE
@@ -47,12 +46,8 @@ func Parse(file string, text []byte) (*List, error) {
 		names: map[string]int{}, digests: map[[sha256.Size]byte]int{}, sans: map[string]int{},
 	}
 	var problems []error
-	for i, line := range bytes.Split(text, []byte("\n")) {
-		r.line = i + 1
-		fields := strings.Fields(string(line))
-		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
-			continue
-		}
+	for line, fields := range wordfile.Lines(text) {
+		r.line = line
 		if err := r.read(fields); err != nil {
 			problems = append(problems, fmt.Errorf("%s:%d: %w", file, r.line, err))
 		}
@@ -123,7 +118,7 @@ func (r *reader) certificate(san, roleName string) error {
 	if first, taken := r.sans[p.text]; taken {
 		return fmt.Errorf("certificate %s is on line %d already", san, first)
 	}
-	r.sans[p.text] = cmp.Or(r.sans[p.text], r.line)
+	r.sans[p.text] = r.line
 	r.list.certificates = append(r.list.certificates, certificate{p, role})
 	return nil
 }

@@ -18,9 +18,9 @@ type Gate struct {
 
 // Identify returns the caller of a request, false if it is nobody known.
 func (g Gate) Identify(r *http.Request) (Caller, bool) {
-	if given := r.Header.Get("Authorization"); given != "" {
-		scheme, token, _ := strings.Cut(given, " ")
-		if !strings.EqualFold(scheme, "Bearer") {
+	if given := r.Header.Values("Authorization"); len(given) > 0 {
+		scheme, token, _ := strings.Cut(given[0], " ")
+		if len(given) > 1 || !strings.EqualFold(scheme, "Bearer") {
 			return Caller{}, false
 		}
 		return g.List().Token(strings.TrimSpace(token))

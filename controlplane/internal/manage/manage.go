@@ -29,6 +29,8 @@ const (
 	// MaxDescribed is the longest description that a proxy gets: Envoy refuses
 	// headers of 60 KiB, and some of those are its own.
 	MaxDescribed = 48 << 10
+	// maxQuery is the longest query of a URL, for the same reason.
+	maxQuery = 56 << 10
 )
 
 // Operation is one of the operations on counters.
@@ -99,6 +101,9 @@ func (op Operation) Query(s Subject) (url.Values, error) {
 		return nil, errors.New("window does not go with " + op.Name)
 	case s.Window != "":
 		q.Set("window", s.Window)
+	}
+	if len(q.Encode()) > maxQuery {
+		return nil, fmt.Errorf("key has more than %d bytes, escaped as in a URL: no proxy takes a request as long", maxQuery)
 	}
 	return q, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/wordfile"
 )
 
 // capture stands for text that is the same in the SAN and in the id.
@@ -18,18 +20,18 @@ const maxLines = 10_000
 //	SAN ID
 //
 // where * and {id} stand for one or more characters other than "." and "/", and
-// {id} for the same ones on both sides. Empty lines and what follows a "#" at
-// the beginning of a word are passed over. The name of the file is for errors.
+// {id} for the same ones on both sides; see wordfile for what else a line may
+// have. The name of the file is for errors.
 func Parse(file string, text []byte) (*Rules, error) {
 	r := &Rules{}
 	var errs []error
-	for i, line := range strings.Split(string(text), "\n") {
-		g, ok, err := parseLine(line)
+	for line, words := range wordfile.Lines(text) {
+		g, err := parseLine(words)
 		switch {
-		case err != nil && len(errs) < maxListed:
-			errs = append(errs, fmt.Errorf("%s:%d: %w", file, i+1, err))
-		case ok:
+		case err == nil:
 			r.grants = append(r.grants, g)
+		case len(errs) < maxListed:
+			errs = append(errs, fmt.Errorf("%s:%d: %w", file, line, err))
 		}
 	}
 	if len(r.grants) > maxLines {
@@ -41,30 +43,20 @@ func Parse(file string, text []byte) (*Rules, error) {
 	return r, nil
 }
 
-func parseLine(line string) (g grant, ok bool, err error) {
-	words := strings.Fields(line)
-	for i, word := range words {
-		if strings.HasPrefix(word, "#") {
-			words = words[:i]
-			break
-		}
-	}
-	if len(words) == 0 {
-		return grant{}, false, nil
-	}
+func parseLine(words []string) (g grant, err error) {
 	if len(words) != 2 {
-		return grant{}, false, fmt.Errorf("%d words instead of 2: write SAN ID, for example {id}.edge.corp {id}", len(words))
+		return grant{}, fmt.Errorf("%d words instead of 2: write SAN ID, for example {id}.edge.corp {id}", len(words))
 	}
 	if g.san, err = parsePattern(words[0]); err != nil {
-		return grant{}, false, fmt.Errorf("SAN %q: %w", words[0], err)
+		return grant{}, fmt.Errorf("SAN %q: %w", words[0], err)
 	}
 	if g.id, err = parsePattern(words[1]); err != nil {
-		return grant{}, false, fmt.Errorf("id %q: %w", words[1], err)
+		return grant{}, fmt.Errorf("id %q: %w", words[1], err)
 	}
 	if g.san.captures != g.id.captures {
-		return grant{}, false, errors.New("{id} is on one side only: write it on both, or * where any text will do")
+		return grant{}, errors.New("{id} is on one side only: write it on both, or * where any text will do")
 	}
-	return g, true, nil
+	return g, nil
 }
 
 // pattern is one side of a line.

@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/san"
 )
 
 // MaxBytes is longer than any id in use and short enough for a store's key. A
@@ -64,7 +66,7 @@ func (r *Rules) SAN(cert *x509.Certificate, id string) (string, error) {
 
 // names are the certificate's names that count.
 func names(cert *x509.Certificate) []string {
-	sans := slices.Clone(cert.DNSNames)
+	sans := san.DNS(cert)
 	for _, uri := range cert.URIs {
 		sans = append(sans, uri.String())
 	}

@@ -56,6 +56,7 @@ func TestSAN(t *testing.T) {
 		{"prefix and suffix", "node-{id}-x.corp {id}", []string{"node-7-x.corp"}, "7", "node-7-x.corp"},
 		{"beside a star in another segment", "{id}.*.corp sidecar~{id}.*", []string{"a.eu.corp"}, "sidecar~a.us", "a.eu.corp"},
 		{"second line, second name", "x y\n{id}.b {id}", []string{"n", "e.b"}, "e", "e.b"},
+		{"byte order mark, line end of Windows", "\ufeff{id}.corp {id}\r\n", []string{"edge-1.corp"}, "edge-1", "edge-1.corp"},
 		{"longer than any", "", []string{strings.Repeat("a", MaxBytes+1)}, strings.Repeat("a", MaxBytes+1), ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -65,6 +66,17 @@ func TestSAN(t *testing.T) {
 			require.Equal(t, tc.want, got)
 			require.Equal(t, tc.want == "", err != nil)
 		})
+	}
+}
+
+// An authority that signs DNS names without looking has signed no URI.
+func TestURIAsDNSName(t *testing.T) {
+	const spiffe = "spiffe://corp/ns/edge/sa/envoy"
+	r, err := Parse("names", []byte(spiffe+" edge-*"))
+	require.NoError(t, err)
+	for _, id := range []string{spiffe, "edge-1"} {
+		_, err = r.SAN(&x509.Certificate{DNSNames: []string{spiffe}}, id)
+		require.Error(t, err, id)
 	}
 }
 

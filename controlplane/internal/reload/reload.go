@@ -40,7 +40,6 @@ type Value[T any] struct {
 	looked  time.Time
 	state   []stamp
 	good    [sha256.Size]byte // digest of what the value was made of
-	bad     [sha256.Size]byte // of the contents refused last
 	problem string            // logged last, "" while all is well
 }
 
@@ -112,16 +111,13 @@ func (v *Value[T]) look(now time.Time) {
 	}
 	v.state = state
 	digest := sum(contents)
-	switch digest {
-	case v.good:
+	if digest == v.good {
 		v.problem = ""
 		return
-	case v.bad:
-		return
 	}
+	// What was refused may be good by now: a certificate that was not yet valid.
 	value, err := v.parse(contents)
 	if err != nil {
-		v.bad = digest
 		v.keep(err)
 		return
 	}

@@ -100,6 +100,29 @@ func TestBadFileChangesNothing(t *testing.T) {
 	require.Contains(t, f.log.String(), "more than")
 }
 
+// A certificate is refused until the moment from which it is valid, and a file
+// that was good in between is no reason to say nothing of a bad one.
+func TestRefusedFileIsTriedAgain(t *testing.T) {
+	f := newFixture(t)
+	refused := errors.New("not yet valid")
+	parse := f.value.parse
+	f.value.parse = func(contents [][]byte) (string, error) {
+		if string(contents[0]) == "two" && refused != nil {
+			return "", refused
+		}
+		return parse(contents)
+	}
+	f.write("two")
+	require.Equal(t, "one", f.later(Interval))
+	f.write("one")
+	require.Equal(t, "one", f.later(Interval))
+	f.write("two")
+	require.Equal(t, "one", f.later(Interval))
+	require.Equal(t, 2, strings.Count(f.log.String(), "refused"), "%s", &f.log)
+	refused = nil
+	require.Equal(t, "two", f.later(Interval))
+}
+
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	parse := func(contents [][]byte) (string, error) { return string(contents[0]), nil }

@@ -50,8 +50,9 @@ var (
 
 // Bolt is the embedded store, one file, and a small one beside it; see LastName.
 type Bolt struct {
-	db   *bbolt.DB
-	last *last
+	db    *bbolt.DB
+	last  *last
+	files map[string]os.FileInfo // both, by name, as they were opened
 
 	mu       sync.Mutex
 	watchers map[chan struct{}]struct{}
@@ -71,6 +72,9 @@ func (b *Bolt) Close() error {
 // commit makes a change durable, and the record that it was. run is the
 // database's Update or Batch.
 func (b *Bolt) commit(run func(func(*bbolt.Tx) error) error, change func(*bbolt.Tx) error) error {
+	if err := b.inPlace(); err != nil {
+		return err
+	}
 	var reached position
 	err := run(func(tx *bbolt.Tx) error {
 		if err := change(tx); err != nil {

@@ -236,6 +236,36 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	require.Equal(t, uint64(5), r.Number, "the one that was not acknowledged has its number all the same")
 }
 
+// A database that is no longer at its place would take changes until the process
+// ends, and have none of them afterwards.
+func TestFilesThatAreTakenAway(t *testing.T) {
+	for name, take := range map[string]func(dir string) error{
+		"directory removed": os.RemoveAll,
+		"directory moved":   func(dir string) error { return os.Rename(dir, dir+".old") },
+		"database removed":  func(dir string) error { return os.Remove(filepath.Join(dir, FileName)) },
+		"record removed":    func(dir string) error { return os.Remove(filepath.Join(dir, LastName)) },
+		"database replaced": func(dir string) error {
+			file := filepath.Join(dir, FileName)
+			content, err := os.ReadFile(file)
+			return errors.Join(err, os.Remove(file), os.WriteFile(file, content, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, ctx := filled(t), t.Context()
+			b := open(t, dir)
+			require.NoError(t, take(dir))
+			_, err := b.Append(ctx, draft("x"))
+			require.ErrorContains(t, err, "has been taken away or replaced")
+			_, err = b.Record(ctx, Entry{Action: "x"})
+			require.Error(t, err)
+			r, err := b.Get(ctx, 3)
+			require.NoError(t, err, "reading goes on")
+			require.Equal(t, uint64(3), r.Number)
+			require.NoError(t, b.Close())
+		})
+	}
+}
+
 // What another program made of the file is refused at once, whatever it says
 // there is.
 func TestAbsurdPages(t *testing.T) {

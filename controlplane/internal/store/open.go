@@ -74,11 +74,27 @@ func openDir(dir string, flag int) (*Bolt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", file, err)
 	}
-	b := &Bolt{db: db, watchers: map[chan struct{}]struct{}{}}
+	b := &Bolt{db: db, files: map[string]os.FileInfo{}, watchers: map[chan struct{}]struct{}{}}
 	if b.last, err = catchUp(db, dir, flag); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", file, err), db.Close())
 	}
+	for _, name := range []string{file, lastFile} {
+		if b.files[name], err = os.Stat(name); err != nil {
+			return nil, errors.Join(fmt.Errorf("open store: %w", err), b.Close())
+		}
+	}
 	return b, nil
+}
+
+// inPlace refuses to go on where the next Open would not find what is stored
+// now: a file that is removed can be written to as long as it is open.
+func (b *Bolt) inPlace() error {
+	for name, opened := range b.files {
+		if now, err := os.Stat(name); err != nil || !os.SameFile(now, opened) {
+			return fmt.Errorf("%s has been taken away or replaced, so nothing more is stored: put it back and start sluice serve anew", name)
+		}
+	}
+	return nil
 }
 
 // checkRegular refuses links, which may lead to a device or to what another serve
