@@ -98,7 +98,7 @@ func TestWrongTokens(t *testing.T) {
 	for i := range 500 {
 		res := ask(attacker, fmt.Sprint("Bearer wrong-", i))
 		statuses[res.StatusCode]++
-		limited = limited || res.StatusCode == 429 && res.Header.Get("Retry-After") == "1"
+		limited = limited || res.StatusCode == http.StatusTooManyRequests && res.Header.Get("Retry-After") == "1"
 	}
 	seconds := int(time.Since(began)/time.Second) + 2
 	require.True(t, limited, "%v", statuses)
@@ -106,7 +106,7 @@ func TestWrongTokens(t *testing.T) {
 	require.Equal(t, 500, statuses[401]+statuses[429])
 	through := 0
 	for i := range 20 { // one address in 64 shares the attacker's place
-		if ask(client(fmt.Sprint("127.0.1.", i+1)), bearer).StatusCode == 200 {
+		if ask(client(fmt.Sprint("127.0.1.", i+1)), bearer).StatusCode == http.StatusOK {
 			through++
 		}
 	}

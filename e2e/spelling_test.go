@@ -70,7 +70,7 @@ func TestUnderscores(t *testing.T) {
 			require.Equal(t, 200, s.raw(t, "/", "host: a", "x-tenant: acme").StatusCode)
 			client := &http.Client{Transport: transport("HTTP/2")}
 			defer client.CloseIdleConnections()
-			r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+s.address+"/", http.NoBody)
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.address+"/", http.NoBody)
 			require.NoError(t, err)
 			r.Header["x_tenant"] = []string{"acme"}
 			res, err := client.Do(r)

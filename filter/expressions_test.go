@@ -79,7 +79,7 @@ func TestMemoryOfExpressions(t *testing.T) {
 		took := time.Since(begin)
 		grown := b.Memory(0) - before
 		t.Logf("%s: %d expressions, validate says %d KiB, a worker grew by %d KiB, configured in %v", name, len(list), p.Memory().ExpressionBytes>>10, grown>>10, took)
-		require.LessOrEqual(t, uint64(grown), p.Memory().ExpressionBytes)
+		require.LessOrEqual(t, grown, p.Memory().ExpressionBytes)
 	}
 }
 

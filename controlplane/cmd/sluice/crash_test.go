@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -84,7 +85,7 @@ func startServe(t *testing.T, dir string, wrapper ...string) server {
 	free, err := ports.Free(2)
 	require.NoError(t, err)
 	web, xds := fmt.Sprint("127.0.0.1:", free[0]), fmt.Sprint("127.0.0.1:", free[1])
-	args := append(wrapper, os.Args[0], "serve", "--data", dir, "--http", web, "--xds", xds)
+	args := slices.Concat(wrapper, []string{os.Args[0], "serve", "--data", dir, "--http", web, "--xds", xds})
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), asSluice+"=1")
 	var log bytes.Buffer

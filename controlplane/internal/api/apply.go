@@ -114,7 +114,6 @@ func (s *server) append(ctx context.Context, d store.Draft) (Applied, error) {
 		return Applied{}, err
 	}
 	d.JSON = policy.AppendJSON(nil, doc)
-	doc = nil // reading the current one needs the room
 	before, err := s.current(ctx)
 	if err != nil {
 		return Applied{}, err

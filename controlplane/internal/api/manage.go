@@ -13,6 +13,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -118,7 +119,7 @@ func (s *server) countersForm(w http.ResponseWriter, r *http.Request) (form url.
 	}
 	for name, values := range r.PostForm {
 		switch {
-		case !strings.Contains(" rule key n window timeout ", " "+name+" ") || name == "":
+		case !slices.Contains([]string{"rule", "key", "n", "window", "timeout"}, name):
 			return nil, 0, fmt.Errorf("unknown parameter %.40q: there are rule, key, n, window and timeout", name)
 		case len(values) > 1 && name != "key":
 			return nil, 0, fmt.Errorf("%s is given twice", name)
@@ -236,7 +237,7 @@ func (s *server) managePath(ctx context.Context, number uint64) (string, error) 
 	defer free()
 	p, _, _, err := policyfile.Read(revision.File, revision.YAML)
 	if err != nil || p.Manage == nil {
-		return "", nil //nolint:nilerr // a policy that is no longer valid here has nothing to tell
+		return "", nil // a policy that is no longer valid here has nothing to tell
 	}
 	return p.Manage.Path, nil
 }
@@ -273,7 +274,7 @@ func (s *server) record(ctx context.Context, op manage.Operation, query url.Valu
 }
 
 // describe is what an operation is done to. Keys are hashed: equal ones can be
-// recognised, and none can be guessed without the store's secret.
+// recognized, and none can be guessed without the store's secret.
 func (s *server) describe(ctx context.Context, query url.Values) (string, error) {
 	var parts []string
 	for _, name := range []string{"rule", "key", "n", "window"} {

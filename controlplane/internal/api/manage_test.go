@@ -216,7 +216,7 @@ func TestCountersAreAudited(t *testing.T) {
 	// A caller who goes.
 	wait = true
 	ctx, cancel := context.WithCancel(t.Context())
-	request, err := http.NewRequestWithContext(ctx, "POST", m.url+"/v1/counters/reset", strings.NewReader(form2(form, "n").Encode()))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, m.url+"/v1/counters/reset", strings.NewReader(form2(form, "n").Encode()))
 	require.NoError(t, err)
 	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	gone := make(chan struct{})

@@ -42,7 +42,7 @@ func TestWhatServeAllows(t *testing.T) {
 		if xdsOpen {
 			o.xds = "192.0.2.1:2"
 		}
-		together := !(httpCA && !secure) && !(xdsCA && !secure) && !(httpCA && !access)
+		together := (!httpCA || secure && access) && (!xdsCA || secure)
 		httpSafe, xdsSafe := !httpOpen || secure && access, !xdsOpen || secure && xdsCA
 		err := o.check()
 		require.Equal(t, together && (httpSafe && xdsSafe || insecure), err == nil, "%+v: %v", o, err)

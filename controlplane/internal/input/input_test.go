@@ -101,9 +101,9 @@ func TestInterrupted(t *testing.T) {
 	require.ErrorIs(t, err, input.ErrInterrupted)
 	require.NoError(t, silent.Close())
 
-	cancelled, cancel := context.WithCancel(t.Context())
+	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = io.ReadAll(input.Until(cancelled, endless{}))
+	_, err = io.ReadAll(input.Until(canceled, endless{}))
 	require.ErrorIs(t, err, input.ErrInterrupted)
 }
 

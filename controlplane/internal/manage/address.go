@@ -22,7 +22,7 @@ type Allow struct {
 const DefaultAllow = "127.0.0.0/8,::1"
 
 // ParseAllow reads networks, addresses and host names, separated by commas. A
-// network holds what is dialled in the end, also under a name. A name is that
+// network holds what is dialed in the end, also under a name. A name is that
 // very name, whatever address DNS gives for it.
 func ParseAllow(text string) (Allow, error) {
 	var a Allow
@@ -246,7 +246,7 @@ func (p Proxy) listener() (scheme, address string, err error) {
 	}
 	from, _, _ := net.SplitHostPort(p.Peer)
 	peer, _ := netip.ParseAddr(from)
-	listens, _ := netip.ParseAddr(host) // a name is looked up when it is dialled
+	listens, _ := netip.ParseAddr(host) // a name is looked up when it is dialed
 	switch {
 	case host == "" || listens.Unmap().IsUnspecified():
 		host = cmp.Or(from, host)

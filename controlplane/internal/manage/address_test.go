@@ -94,7 +94,7 @@ func TestRules(t *testing.T) {
 	networks, err := ParseAllow("127.0.0.0/8,::1,10.0.0.0/8,edge.example")
 	require.NoError(t, err)
 	r := Rules{Allow: &networks, Own: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:18080"), netip.MustParseAddrPort("[::]:18000")}}
-	for _, tc := range []struct{ url, dialled, want string }{
+	for _, tc := range []struct{ url, dialed, want string }{
 		{"http://127.0.0.1:9902/m/", "127.0.0.1:9902", ""},
 		{"http://localhost:9902/m/", "[::1]:9902", ""},
 		{"http://localhost:9902/m/", "10.0.0.1:9902", "without TLS"},
@@ -124,9 +124,9 @@ func TestRules(t *testing.T) {
 		u, err := url.Parse(tc.url)
 		require.NoError(t, err, tc.url)
 		err = r.check(u)
-		if tc.dialled != "" {
+		if tc.dialed != "" {
 			require.NoError(t, err, tc.url)
-			err = r.checkDialled(u, netip.MustParseAddrPort(tc.dialled))
+			err = r.checkDialled(u, netip.MustParseAddrPort(tc.dialed))
 		}
 		if tc.want == "" {
 			require.NoError(t, err, "%v", tc)

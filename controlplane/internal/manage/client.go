@@ -38,7 +38,7 @@ type Client struct {
 
 	large chan struct{}              // a place for an answer that is not small; nil: as many as come
 	keep  func(answer any) error     // whether there is room for it; nil: there is
-	claim func(netip.AddrPort) error // whether this address may be dialled; nil: it may
+	claim func(netip.AddrPort) error // whether this address may be dialed; nil: it may
 }
 
 // Counters has the proxy do the operation.
@@ -115,14 +115,14 @@ func (c *Client) post(ctx context.Context, at *url.URL, path string, query url.V
 // transport reaches one proxy, by no HTTP proxy of the environment.
 func (c *Client) transport(at *url.URL) *http.Transport {
 	dialer := net.Dialer{Resolver: c.resolver, Control: func(_, address string, _ syscall.RawConn) error {
-		dialled, err := netip.ParseAddrPort(address)
+		dialed, err := netip.ParseAddrPort(address)
 		if err != nil {
 			return err
 		}
-		if err := c.Rules.checkDialled(at, dialled); err != nil || c.claim == nil {
+		if err := c.Rules.checkDialled(at, dialed); err != nil || c.claim == nil {
 			return err
 		}
-		return c.claim(dialled)
+		return c.claim(dialed)
 	}}
 	return &http.Transport{
 		DialContext:            dialer.DialContext,

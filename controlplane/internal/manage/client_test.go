@@ -98,20 +98,23 @@ func TestErrors(t *testing.T) {
 	c, query := newClient(), url.Values{"rule": {"r"}, "key": {"alice"}}
 	for want, answer := range map[string]http.HandlerFunc{
 		"does not know the token": func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(401)
+			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = w.Write([]byte(`{"error":"x"}`))
 		},
 		"proxy 127.0.0.1:PORT: no·[2J": func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(400)
+			w.WriteHeader(http.StatusBadRequest)
 			_, _ = w.Write([]byte(`{"error":"no\u001b[2J"}`))
 		},
-		"answers 418, not as": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(418); _, _ = w.Write([]byte("\x1b[2J")) },
+		"answers 418, not as": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusTeapot)
+			_, _ = w.Write([]byte("\x1b[2J"))
+		},
 		"answers with the token": func(w http.ResponseWriter, r *http.Request) {
-			w.WriteHeader(400)
+			w.WriteHeader(http.StatusBadRequest)
 			fmt.Fprintf(w, `{"error":%q}`, r.Header.Get("Authorization"))
 		},
 		"…": func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(400)
+			w.WriteHeader(http.StatusBadRequest)
 			fmt.Fprintf(w, `{"error":%q}`, strings.Repeat("é", 5000))
 		},
 		"malformed HTTP": func(w http.ResponseWriter, _ *http.Request) {
@@ -173,7 +176,7 @@ func TestSlowProxies(t *testing.T) {
 func TestTLS(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer "+secret {
-			w.WriteHeader(401)
+			w.WriteHeader(http.StatusUnauthorized)
 		}
 		_, _ = w.Write([]byte(`{"value":7,"windows":[]}`))
 	}))
@@ -182,7 +185,9 @@ func TestTLS(t *testing.T) {
 	c := newClient()
 	_, err := c.Counters(t.Context(), at(t, s), operation("get"), nil)
 	require.ErrorContains(t, err, "certificate")
-	require.Contains(t, err.(*Failure).Hint, "--manage-ca")
+	var failure *Failure
+	require.ErrorAs(t, err, &failure)
+	require.Contains(t, failure.Hint, "--manage-ca")
 	roots := x509.NewCertPool()
 	roots.AddCert(s.Certificate())
 	c.TLS = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
@@ -194,7 +199,7 @@ func TestTLS(t *testing.T) {
 	require.ErrorContains(t, err, "not localhost", "the certificate is for example.com and 127.0.0.1")
 }
 
-// What a name leads to is judged when it is dialled, whatever DNS said before.
+// What a name leads to is judged when it is dialed, whatever DNS said before.
 func TestRebinding(t *testing.T) {
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"value":7}`)) }))
 	t.Cleanup(s.Close)

@@ -108,7 +108,7 @@ type Call struct {
 
 	mu     sync.Mutex
 	kept   int                       // bytes of large answers
-	owners map[netip.AddrPort]string // nodes by the address that was dialled for them
+	owners map[netip.AddrPort]string // nodes by the address that was dialed for them
 }
 
 // End ends the call.
@@ -175,7 +175,7 @@ func (c *Call) each(ctx context.Context, targets []Target, do func(ctx context.C
 }
 
 // of returns the client for one target. It refuses to dial an address that has
-// been dialled for another: two names may be one listener.
+// been dialed for another: two names may be one listener.
 func (c *Call) of(t *Target) *Client {
 	client := c.client
 	client.claim = func(at netip.AddrPort) error {

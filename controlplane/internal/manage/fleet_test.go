@@ -72,8 +72,9 @@ func TestFewAreAskedAtOnce(t *testing.T) {
 	f := newFleet()
 	done := make(chan []Row, 2)
 	for range 2 {
+		call := begin(t, f, 20*time.Second)
 		go func() {
-			done <- begin(t, f, 20*time.Second).Counters(t.Context(), addresses(port, 200), operation("get"), nil)
+			done <- call.Counters(t.Context(), addresses(port, 200), operation("get"), nil)
 		}()
 	}
 	for range 2 {

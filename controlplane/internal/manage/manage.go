@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// DefaultTimeout is how long a proxy may take unless told otherwise, and
-	// MaxTimeout the longest it may be told.
+	// DefaultTimeout is how long a proxy may take unless told otherwise.
 	DefaultTimeout = 5 * time.Second
-	MaxTimeout     = MaxCall
+	// MaxTimeout is the longest it may be told.
+	MaxTimeout = MaxCall
 
 	// RequestHeader holds the request that a proxy is to explain.
 	RequestHeader = "x-sluice-request"

@@ -83,7 +83,7 @@ func Open[T any](log *slog.Logger, parse func(contents [][]byte) (T, error), fil
 func (v *Value[T]) Get() T {
 	if v.mu.TryLock() {
 		if now := v.now(); now.Sub(v.looked) >= Interval {
-			v.look(now)
+			v.look()
 			v.looked = now
 		}
 		v.mu.Unlock()
@@ -92,7 +92,7 @@ func (v *Value[T]) Get() T {
 }
 
 // look makes the value anew if the files have changed. The caller holds mu.
-func (v *Value[T]) look(now time.Time) {
+func (v *Value[T]) look() {
 	state, err := v.stat()
 	if err != nil {
 		v.keep(err)

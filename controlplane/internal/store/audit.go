@@ -113,13 +113,11 @@ func (b *Bolt) Audit(_ context.Context, limit int, before uint64) ([]Entry, erro
 	}
 	err := b.view(func(tx *bbolt.Tx) error {
 		c := tx.Bucket(auditBucket).Cursor()
-		k, v := c.Seek(key(before))
-		if k == nil {
-			k, v = c.Last()
-		} else {
-			k, v = c.Prev()
+		newest := c.Last
+		if at, _ := c.Seek(key(before)); at != nil {
+			newest = c.Prev
 		}
-		for ; k != nil && (limit <= 0 || len(list) < limit); k, v = c.Prev() {
+		for k, v := newest(); k != nil && (limit <= 0 || len(list) < limit); k, v = c.Prev() {
 			e := Entry{ID: binary.BigEndian.Uint64(k)}
 			if text, err := unseal(auditBucket, k, v); err != nil {
 				e.Outcome = err.Error()

@@ -323,7 +323,7 @@ func TestDrop(t *testing.T) {
 // not the same in every run: bbolt writes the buckets of a transaction in no
 // order, so the texts lie in another order on the free pages each time. The
 // bound is what is kept, twice, since a page that is written again takes its
-// neighbour along before the old pages are free, and half of that for the holes
+// neighbor along before the old pages are free, and half of that for the holes
 // in between. The file itself grows by doubling.
 func TestDroppedPagesAreUsedAgain(t *testing.T) {
 	const kept, text = 10, 100_000

@@ -47,7 +47,9 @@ func TestChangedByteIsFoundOnRead(t *testing.T) {
 			dir, ctx := filled(t), t.Context()
 			rewrite(t, filepath.Join(dir, FileName), func(content []byte) {
 				if text == `"sha256":"8e` { // the second revision's, whatever it is
-					text = string(content[bytes.Index(content, []byte(`"file":"second.yaml"`)):][:120])
+					_, after, found := bytes.Cut(content, []byte(`"file":"second.yaml"`))
+					require.True(t, found)
+					text = string(after[:100])
 				}
 				for at := 0; ; at++ {
 					next := bytes.Index(content[at:], []byte(text))

@@ -47,7 +47,7 @@ var short = sync.OnceValue(func() []uint64 {
 // appendShort appends the digests of every text that continues the given one.
 func appendShort(table []uint64, begin []byte) []uint64 {
 	for i := range len(characters) {
-		text := append(begin, characters[i])
+		text := append(slices.Clip(begin), characters[i])
 		digest := sha256.Sum256(text)
 		table = append(table, binary.BigEndian.Uint64(digest[:]))
 		if len(text) < maxTried {

@@ -121,7 +121,7 @@ func newResponse(e edition, nonce string) (response, error) {
 		size += len(part)
 	}
 	own = protowire.AppendTag(own, resources, protowire.BytesType)
-	own = protowire.AppendVarint(own, uint64(size)) //nolint:gosec // a length
+	own = protowire.AppendVarint(own, uint64(size))
 	return response{own, e.resource}, nil
 }
 

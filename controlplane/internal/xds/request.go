@@ -133,6 +133,7 @@ func (r *request) unmarshal(message []byte) error {
 				}
 				return nil
 			})
+		default: // nothing here needs it
 		}
 		return nil
 	})
@@ -158,6 +159,7 @@ func (r *request) version(entry []byte) error {
 			name = text
 		case 2:
 			version = text
+		default: // not of a map's entry
 		}
 		return nil
 	})
@@ -177,6 +179,7 @@ func (n *node) unmarshal(message []byte) error {
 			return n.metadata(text)
 		case 8:
 			return n.build(text)
+		default: // nothing here needs it
 		}
 		return nil
 	})
@@ -224,6 +227,7 @@ func entries(message []byte, visit func(name string, value []byte) error) error 
 				name = text
 			case 2:
 				value = text
+			default: // not of a map's entry
 			}
 			return nil
 		})
@@ -243,7 +247,7 @@ func (n *node) build(message []byte) error {
 		var version [4]uint32 // by field number
 		err := fields(text, func(number protowire.Number, _ []byte, value uint64) error {
 			if number < 4 {
-				version[number] = uint32(value) //nolint:gosec // a uint32 on the wire too
+				version[number] = uint32(value)
 			}
 			return nil
 		})

@@ -140,7 +140,7 @@ func insert(message, text []byte, more int) (before, after []byte, err error) {
 				return nil, nil, err
 			}
 			before = bytes.Clone(message[:len(message)-len(rest)+n])
-			before = protowire.AppendVarint(before, uint64(len(left)+more+len(right))) //nolint:gosec // a length
+			before = protowire.AppendVarint(before, uint64(len(left)+more+len(right)))
 			return append(before, left...), append(right, rest[n+size:]...), nil
 		}
 		rest = rest[n+size:]

@@ -152,6 +152,7 @@ func (p *pattern) holds(value string, present bool, r *request) bool {
 		return strings.HasPrefix(value, p.text)
 	case policy.Suffix:
 		return strings.HasSuffix(value, p.text)
+	default: // a regular expression
 	}
 	if len(value) > automaton.MaxValueBytes {
 		r.tooLong = true

@@ -82,19 +82,19 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	text, err := proxywasm.GetPluginConfiguration()
 	if err != nil {
 		proxywasm.LogCritical("sluice: read the plugin configuration: " + err.Error())
-		return
+		return types.OnPluginStartStatusFailed
 	}
 	pol, ok := readPolicy(text)
 	if !ok {
-		return
+		return types.OnPluginStartStatusFailed
 	}
+	p.manage = pol.Manage
 	name := filterName()
 	p.identity = engine.Identity{
 		Owner: state.OwnerID(name), Apart: state.OwnerID(name + "\x00" + string(text)),
 		ConfiguredNs: theProxy.Now(), Random: fillRandom,
 	}
 	p.engine = engine.New(pol, &theProxy, p.identity)
-	p.manage = pol.Manage
 	p.confine()
 	p.mistakes.seed = randomSeed()
 	_, p.trace = theProxy.Property("sluice", "trace")
@@ -102,7 +102,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	p.verdicts = asked == "all"
 	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {
 		proxywasm.LogCritical("sluice: set the tick period: " + err.Error())
-		return
+		return types.OnPluginStartStatusFailed
 	}
 	p.enlist()
 	collect(begun)
