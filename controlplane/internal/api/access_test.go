@@ -169,10 +169,10 @@ func TestAuditTellsWhoChangedWhat(t *testing.T) {
 	require.Len(t, a.Entries, 3, "what was refused changed nothing")
 	for i, want := range []store.Entry{
 		{ID: 3, Who: "token admin", Action: "rollback", Revision: 3,
-			Text: `to revision 1; 0 lines added, 1 removed; wasm "/a.wasm" → none; counter "per-user": capacity 8 → 65536: its counters restart`},
+			Text: `to revision 1; lines: 0 added, 1 removed; wasm "/a.wasm" → none; counter "per-user": capacity 8 → 65536: its counters restart`},
 		{ID: 2, Who: "token admin", Action: "apply", Revision: 2,
-			Text: `1 lines added, 0 removed; wasm none → "/a.wasm"; counter "per-user": capacity 65536 → 8: its counters restart`},
-		{ID: 1, Who: "token apply", Action: "apply", Revision: 1, Text: "7 lines added, 0 removed"},
+			Text: `lines: 1 added, 0 removed; wasm none → "/a.wasm"; counter "per-user": capacity 65536 → 8: its counters restart`},
+		{ID: 1, Who: "token apply", Action: "apply", Revision: 1, Text: "lines: 7 added, 0 removed"},
 	} {
 		want.From, want.At = "127.0.0.1", a.Entries[i].At
 		require.Equal(t, want, a.Entries[i])
@@ -186,9 +186,9 @@ func TestAuditTellsWhoChangedWhat(t *testing.T) {
 
 func TestLines(t *testing.T) {
 	for _, tc := range []struct{ before, after, want string }{
-		{"", "a\nb\n", "2 lines added, 0 removed"},
-		{"a\nb\n", "a\nc\nb\n", "1 lines added, 0 removed"},
-		{"a\na\nb\n", "a\nx\n", "1 lines added, 2 removed"},
+		{"", "a\nb\n", "lines: 2 added, 0 removed"},
+		{"a\nb\n", "a\nc\nb\n", "lines: 1 added, 0 removed"},
+		{"a\na\nb\n", "a\nx\n", "lines: 1 added, 2 removed"},
 		{"a\nb\n", "b\na\n", "lines moved"},
 		{"a\n", "a\n", "the same text"},
 	} {

@@ -101,7 +101,7 @@ func lines(before, after []byte) string {
 	if added+removed == 0 {
 		return "lines moved"
 	}
-	return fmt.Sprintf("%d lines added, %d removed", added, removed)
+	return fmt.Sprintf("lines: %d added, %d removed", added, removed)
 }
 
 // shorten joins what fits and counts the rest.
