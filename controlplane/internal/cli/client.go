@@ -114,7 +114,7 @@ func (o *clientOptions) tls() (*tls.Config, error) {
 		return nil, usageError(fmt.Errorf("--cert and --%s belong together", o.keyFlag), "give both or none")
 	}
 	if o.cert != "" {
-		pair, err := tls.LoadX509KeyPair(o.cert, o.key)
+		pair, err := keyPair(o.cert, o.key)
 		if err != nil {
 			return nil, fmt.Errorf("read client certificate: %w", err)
 		}
@@ -164,6 +164,19 @@ func certPool(file string) (*x509.CertPool, error) {
 		return nil, err
 	}
 	return parsePool(file, text)
+}
+
+// keyPair reads a certificate and its private key.
+func keyPair(cert, key string) (tls.Certificate, error) {
+	certText, err := input.File(cert, maxSecretBytes)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	keyText, err := input.File(key, maxSecretBytes)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(certText, keyText)
 }
 
 // call sends a request and reads the JSON answer into result.

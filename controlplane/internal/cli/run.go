@@ -248,7 +248,7 @@ func (o *xdsOptions) subscription() (proxy.Subscription, error) {
 	}
 	s.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
 	if o.cert != "" {
-		pair, err := tls.LoadX509KeyPair(o.cert, o.key)
+		pair, err := keyPair(o.cert, o.key)
 		if err != nil {
 			return s, fmt.Errorf("read --xds-cert and --xds-key: %w", err)
 		}
