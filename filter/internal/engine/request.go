@@ -46,8 +46,8 @@ type named struct {
 // joined is all values of a header.
 type joined struct {
 	named
-	turn   uint64   // in which they were told apart
-	values []string //
+	apart  uint64 // the turn in which values were read
+	values []string
 }
 
 type parameter struct {
@@ -152,10 +152,10 @@ func (r *request) joinedHeader(number int) (string, bool) {
 // than that for the first of them where there is no other.
 func (r *request) values(number int) []string {
 	l := &r.joined[number]
-	if l.turn == r.turn {
+	if l.apart == r.turn {
 		return l.values
 	}
-	l.turn, l.values = r.turn, l.values[:0]
+	l.apart, l.values = r.turn, l.values[:0]
 	all, _ := r.joinedHeader(number)
 	if first, _ := r.header(number); len(first) == len(all) {
 		l.values = append(l.values, all)
