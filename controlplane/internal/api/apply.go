@@ -29,7 +29,7 @@ func (s *server) apply(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, err)
 		return
 	}
-	text, free, err := s.memory.read(w, r)
+	text, free, err := s.memory.read(w, r, policy.MaxBytes)
 	defer free()
 	var tooLarge *http.MaxBytesError
 	switch {

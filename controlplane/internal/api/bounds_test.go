@@ -74,7 +74,7 @@ func TestTextFromOutsideIsChecked(t *testing.T) {
 func TestBodiesHoldRoomForWhatTheyHave(t *testing.T) {
 	m := newMemory()
 	read := func(body io.Reader) (int, error) {
-		text, free, err := m.read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", body))
+		text, free, err := m.read(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/", body), policy.MaxBytes)
 		free()
 		return len(text), err
 	}

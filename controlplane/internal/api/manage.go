@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -42,7 +43,11 @@ const maxForm = 256 << 10
 // the body, for keys do not belong in a URL, which is logged by many.
 func (s *server) counters(op manage.Operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		form, timeout, err := countersForm(w, r)
+		form, timeout, err := s.countersForm(w, r)
+		if errors.Is(err, errBusy) {
+			busy(w, err)
+			return
+		}
 		if err != nil {
 			fail(w, http.StatusBadRequest, err)
 			return
@@ -92,16 +97,23 @@ func NewCounters(op manage.Operation, rows []manage.Row) Counters {
 }
 
 // countersForm reads the body. The error never repeats a value.
-func countersForm(w http.ResponseWriter, r *http.Request) (form url.Values, timeout time.Duration, err error) {
+func (s *server) countersForm(w http.ResponseWriter, r *http.Request) (form url.Values, timeout time.Duration, err error) {
 	if r.URL.RawQuery != "" {
 		return nil, 0, errors.New("the query is not read: give rule, key, n, window and timeout as a form in the body")
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	text, free, err := s.memory.read(w, r, maxForm)
+	defer free()
 	var tooLarge *http.MaxBytesError
-	switch err := r.ParseForm(); {
+	switch {
+	case errors.Is(err, errBusy):
+		return nil, 0, err
 	case errors.As(err, &tooLarge):
 		return nil, 0, fmt.Errorf("the form is larger than %d bytes", maxForm)
 	case err != nil:
+		return nil, 0, fmt.Errorf("read the form: %w", err)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(text))
+	if r.ParseForm() != nil {
 		return nil, 0, errors.New("the body is not a form: rule=NAME&key=PART&key=PART, escaped as in a URL")
 	}
 	for name, values := range r.PostForm {
@@ -140,7 +152,12 @@ func (s *server) explain(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, err)
 		return
 	}
-	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, manage.MaxDescribed))
+	text, free, err := s.memory.read(w, r, manage.MaxDescribed)
+	defer free()
+	if errors.Is(err, errBusy) {
+		busy(w, err)
+		return
+	}
 	if err != nil || strings.ContainsFunc(string(text), func(c rune) bool { return c < ' ' || c > '~' }) {
 		fail(w, http.StatusBadRequest, fmt.Errorf("the description must be one line of at most %d bytes of JSON in ASCII", manage.MaxDescribed))
 		return

@@ -252,6 +252,27 @@ func form2(form url.Values, without string) url.Values {
 	return f
 }
 
+// Forms and descriptions count like policies, but for small ones.
+func TestNoRoomForForms(t *testing.T) {
+	m := newManagedFixture(t)
+	free, err := m.server.memory.take(maxHeld)
+	require.NoError(t, err)
+	large := strings.Repeat("x", 2*uncounted)
+	for path, body := range map[string]string{"/v1/counters/get": "rule=r&key=" + large, "/v1/explain": `{"path":"/` + large + `"}`} {
+		code, text := m.do("POST", path, body, "Content-Type", "application/x-www-form-urlencoded")
+		require.Equal(t, 503, code, text)
+		require.Contains(t, text, "busy")
+	}
+	code, text := m.do("POST", "/v1/counters/get", "rule=r&key=alice", "Content-Type", "application/x-www-form-urlencoded")
+	require.Equal(t, 200, code, text)
+	free()
+	code, text = m.do("POST", "/v1/counters/get", "rule=r&key="+large, "Content-Type", "application/x-www-form-urlencoded")
+	require.Equal(t, 200, code, text)
+	free, err = m.server.memory.take(maxHeld)
+	require.NoError(t, err, "all is given back")
+	free()
+}
+
 // Each bad request has one clear error, which has no key in it.
 func TestBadCounters(t *testing.T) {
 	m := newManagedFixture(t)

@@ -9,13 +9,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
-
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 const (
-	// maxHeld bounds the policies that are held for callers: bodies that come
-	// in or wait to be judged, and answers that go out.
+	// maxHeld bounds what is held for callers: bodies that come in or wait to be
+	// judged, and answers that go out.
 	maxHeld = 64 << 20
 	// maxTurnWait is how long a request waits to be judged.
 	maxTurnWait = 10 * time.Second
@@ -28,7 +26,7 @@ const (
 )
 
 // errBusy says that there is no room or no time for a request now.
-var errBusy = errors.New("the server is busy with other policies")
+var errBusy = errors.New("the server is busy with other requests")
 
 // busy answers 503.
 func busy(w http.ResponseWriter, err error) {
@@ -61,16 +59,16 @@ func (s *server) answerLarge(w http.ResponseWriter, bytes int, body any) {
 	answer(w, http.StatusOK, body)
 }
 
-// read reads a body of at most policy.MaxBytes. A slow caller holds room for
-// about what it has sent, never for what it could send. Call free in any case.
-func (m *memory) read(w http.ResponseWriter, r *http.Request) (text []byte, free func(), err error) {
-	body := http.MaxBytesReader(w, r.Body, policy.MaxBytes)
+// read reads a body of at most so many bytes. A slow caller holds room for about
+// what it has sent, never for what it could send. Call free in any case.
+func (m *memory) read(w http.ResponseWriter, r *http.Request, most int) (text []byte, free func(), err error) {
+	body := http.MaxBytesReader(w, r.Body, int64(most))
 	text = make([]byte, 0, uncounted)
 	taken := 0
 	free = func() { m.held.Release(int64(taken)) }
 	for {
 		if len(text) == cap(text) {
-			size := min(2*cap(text), policy.MaxBytes+1)
+			size := min(2*cap(text), most+1)
 			if !m.held.TryAcquire(int64(size - taken)) {
 				return nil, free, errBusy
 			}
