@@ -25,6 +25,9 @@ const shutdownGrace = 10 * time.Second
 // maxHeaderBytes is far more than any client of the API sends.
 const maxHeaderBytes = 32 << 10
 
+// maxRequests is how many requests of one HTTP/2 connection are served at a time.
+const maxRequests = 16
+
 type serveOptions struct {
 	listenOptions
 	names  nodeNameOptions
@@ -188,6 +191,7 @@ func (s servers) run(ctx context.Context) error {
 		ConnContext:       conns.Context,
 		TLSConfig:         s.guard.http,
 		MaxHeaderBytes:    maxHeaderBytes,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxRequests},
 		ReadHeaderTimeout: 10 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      time.Minute,
