@@ -4,8 +4,8 @@
 // Its invariant: a listener never has more connections open than its bound, and
 // it accepts the next one at once: where there is no room, it closes one. First
 // it closes what nobody would miss: connections that were not said to be kept,
-// those of the address that has most, and of these the one that has been silent
-// for longest. One that is kept gives way only to an address that has none of
+// those of the address that has most (see Origin), and of these the one that has
+// been silent for longest. One that is kept gives way only to an address that has none of
 // the room yet, and only where its own address has more than a fifth of it.
 // Otherwise it is the newcomer that is closed.
 //
@@ -28,14 +28,14 @@ type Listener struct {
 
 	mu     sync.Mutex
 	open   map[*Conn]struct{}
-	of     map[netip.Addr]int // how many are open, by address
-	kept   map[netip.Addr]int // how many of these are kept
+	of     map[string]int // how many are open, by address
+	kept   map[string]int // how many of these are kept
 	closed uint64
 }
 
 // Bound returns a listener that has at most so many connections open.
 func Bound(l net.Listener, most int) *Listener {
-	return &Listener{Listener: l, most: most, open: map[*Conn]struct{}{}, of: map[netip.Addr]int{}, kept: map[netip.Addr]int{}}
+	return &Listener{Listener: l, most: most, open: map[*Conn]struct{}{}, of: map[string]int{}, kept: map[string]int{}}
 }
 
 // Closed returns how many connections were closed for want of room.
@@ -52,7 +52,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &Conn{Conn: accepted, listener: l, address: addressOf(accepted)}
+		c := &Conn{Conn: accepted, listener: l, address: Origin(accepted.RemoteAddr())}
 		c.heard.Store(time.Now().UnixNano())
 		if l.admit(c) {
 			return c, nil
@@ -61,9 +61,19 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-func addressOf(c net.Conn) netip.Addr {
-	a, _ := netip.ParseAddrPort(c.RemoteAddr().String()) // the zero address for what is not TCP
-	return a.Addr().Unmap()
+// Origin is what counts as one address: of IPv6, where anyone has billions of
+// addresses, the network of 64 bits.
+func Origin(peer net.Addr) string {
+	address, err := netip.ParseAddrPort(peer.String())
+	if err != nil {
+		return peer.String()
+	}
+	ip := address.Addr().Unmap().WithZone("")
+	if ip.Is4() {
+		return ip.String()
+	}
+	network, _ := ip.Prefix(64) // of an IPv6 address there is always one
+	return network.String()
 }
 
 // admit makes room for a connection, unless there is none to be made.
@@ -103,7 +113,7 @@ func (l *Listener) remove(c *Conn) {
 	}
 }
 
-func take(counts map[netip.Addr]int, address netip.Addr) {
+func take(counts map[string]int, address string) {
 	if counts[address]--; counts[address] == 0 {
 		delete(counts, address)
 	}
@@ -138,7 +148,7 @@ func (l *Listener) before(a, b *Conn) int {
 type Conn struct {
 	net.Conn
 	listener *Listener
-	address  netip.Addr
+	address  string
 	heard    atomic.Int64 // when something was read last, Unix time in nanoseconds
 	uses     int          // guarded by the listener's mu
 }

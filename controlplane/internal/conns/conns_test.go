@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -92,6 +91,55 @@ func TestAddressWithMostGivesWay(t *testing.T) {
 	require.False(t, two.closed(t))
 }
 
+// dispersed lets each connection seem to come from another address of one
+// IPv6 network.
+type dispersed struct {
+	net.Listener
+	last byte
+}
+
+type dispersedConn struct {
+	net.Conn
+	from net.Addr
+}
+
+func (c dispersedConn) RemoteAddr() net.Addr { return c.from }
+
+func (d *dispersed) Accept() (net.Conn, error) {
+	c, err := d.Listener.Accept()
+	d.last++
+	return dispersedConn{c, &net.TCPAddr{IP: append(net.ParseIP("2001:db8::")[:15:15], d.last), Port: 1}}, err
+}
+
+func TestNetworkOfIPv6IsOneAddress(t *testing.T) {
+	f := newFixture(t, 3)
+	alone := f.connect("127.0.0.2")
+	f.Listener.Listener = &dispersed{Listener: f.Listener.Listener}
+	var clients []pair
+	for range 3 {
+		client := f.dial("127.0.0.1")
+		server, err := f.Accept()
+		require.NoError(t, err)
+		clients = append(clients, pair{client, server.(*Conn)})
+	}
+	require.True(t, clients[0].closed(t))
+	require.False(t, alone.closed(t))
+}
+
+func TestOrigin(t *testing.T) {
+	for peer, want := range map[string]string{
+		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1",
+		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "@": "@",
+	} {
+		require.Equal(t, want, Origin(address(peer)))
+	}
+}
+
+type address string
+
+func (address) Network() string  { return "tcp" }
+func (a address) String() string { return string(a) }
+
 func TestKeptGivesWayToAnotherAddressOnly(t *testing.T) {
 	f := newFixture(t, 10)
 	var kept []pair
@@ -139,7 +187,7 @@ func TestKeepCounts(t *testing.T) {
 	require.Error(t, p.server.Close(), "closed twice")
 	p.server.Keep(-1)
 	require.Empty(t, f.kept)
-	require.Equal(t, map[netip.Addr]int{}, f.of)
+	require.Equal(t, map[string]int{}, f.of)
 }
 
 func TestRequestKeepsItsConnection(t *testing.T) {

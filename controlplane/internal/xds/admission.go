@@ -1,10 +1,6 @@
 package xds
 
-import (
-	"fmt"
-	"net"
-	"net/netip"
-)
+import "fmt"
 
 // maxProxies bounds the streams, and the proxies that are remembered here and
 // in the store.
@@ -41,19 +37,4 @@ func (l *Ledger) leave(origin string) {
 	if l.streamsOf[origin]--; l.streamsOf[origin] == 0 {
 		delete(l.streamsOf, origin)
 	}
-}
-
-// origin is what counts as one address: of IPv6, where anyone has billions of
-// addresses, the network of 64 bits.
-func origin(peer net.Addr) string {
-	address, err := netip.ParseAddrPort(peer.String())
-	if err != nil {
-		return peer.String()
-	}
-	ip := address.Addr().Unmap().WithZone("")
-	if ip.Is4() {
-		return ip.String()
-	}
-	network, _ := ip.Prefix(64) // of an IPv6 address there is always one
-	return network.String()
 }

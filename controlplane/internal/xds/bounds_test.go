@@ -68,20 +68,6 @@ func TestOneAddressHasAFifth(t *testing.T) {
 	})
 }
 
-func TestOrigin(t *testing.T) {
-	for peer, want := range map[string]string{
-		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1",
-		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "@": "@",
-	} {
-		require.Equal(t, want, origin(address(peer)))
-	}
-}
-
-type address string
-
-func (address) Network() string  { return "tcp" }
-func (a address) String() string { return string(a) }
-
 // Subscribing again and again, with or without a refusal, gets the policy as
 // often as an honest proxy needs it and then once a second.
 func TestPushingAgainIsPaced(t *testing.T) {

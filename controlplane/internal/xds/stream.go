@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
@@ -52,7 +53,7 @@ func (s *Server) serve(stream deltaStream) error {
 	}
 	shared := connectionOf(p)
 	c := &conversation{Server: s, log: shared.logger(s.log), stream: stream, connection: shared, address: p.Addr}
-	from := origin(p.Addr)
+	from := conns.Origin(p.Addr)
 	if err := s.ledger.admit(from); err != nil {
 		s.turned.Add(1)
 		c.log.Warn("proxy turned away", "address", p.Addr.String(), "error", err)
