@@ -21,6 +21,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -82,7 +83,7 @@ func (o *clientOptions) client() (*client, error) {
 		if c.token, err = readToken(o.tokenFile); err != nil {
 			return nil, err
 		}
-		if base.Scheme == "http" && !isLoopback(base.Hostname()) {
+		if base.Scheme == "http" && !manage.IsLoopback(base.Hostname()) {
 			return nil, withHint(fmt.Errorf("refuse to send the token to %s without TLS", base.Host), "use an https URL")
 		}
 	}

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 )
 
 // listenOptions say where serve listens and who may call.
@@ -79,21 +80,11 @@ func (o *listenOptions) open() ([]openAddress, error) {
 			return nil, usageError(fmt.Errorf("%s %q is not an address", a.flag, a.address),
 				"give HOST:PORT, for example "+defaultHTTP)
 		}
-		if a.danger != "" && !isLoopback(host) {
+		if a.danger != "" && !manage.IsLoopback(host) {
 			open = append(open, a)
 		}
 	}
 	return open, nil
-}
-
-// isLoopback says whether only this machine can mean the host. A name other
-// than localhost could be anyone's.
-func isLoopback(host string) bool {
-	if host == "localhost" {
-		return true
-	}
-	address, err := netip.ParseAddr(host)
-	return err == nil && address.Unmap().IsLoopback()
 }
 
 // listen opens a listener for a flag's address.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/build"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -142,7 +143,7 @@ func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
 		{"--xds", b.XDS, "anyone on the way can read the policy and replace it: give --xds-ca", b.XDSTLS != nil},
 	} {
 		host, _, err := net.SplitHostPort(a.address)
-		if err == nil && !a.safe && !isLoopback(host) {
+		if err == nil && !a.safe && !manage.IsLoopback(host) {
 			fmt.Fprintf(w, "warning: %s %s is not a loopback address: %s\n", a.flag, a.address, a.danger)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/envoy"
@@ -142,7 +143,7 @@ func run(cmd *cobra.Command, o runOptions) error {
 		return err
 	}
 	defer p.Close()
-	if host, _, _ := net.SplitHostPort(o.admin); o.admin != "" && !isLoopback(host) {
+	if host, _, _ := net.SplitHostPort(o.admin); o.admin != "" && !manage.IsLoopback(host) {
 		log.Warn("anyone who reaches --admin can read the names of rules and how often they deny", "admin", o.admin)
 	}
 	r := runner{cmd: cmd, proxy: p, log: log, file: o.file}
@@ -176,7 +177,7 @@ func (o *runOptions) check() error {
 	if x.address == "" && (x.node != "" || x.resource != envoy.ResourceName || x.ca != "" || x.cert != "" || x.key != "") {
 		return usageError(errors.New("--node, --resource, --xds-ca, --xds-cert and --xds-key need --xds"), hint)
 	}
-	if host, _, _ := net.SplitHostPort(x.address); x.address != "" && x.ca == "" && !isLoopback(host) && !o.insecure {
+	if host, _, _ := net.SplitHostPort(x.address); x.address != "" && x.ca == "" && !manage.IsLoopback(host) && !o.insecure {
 		return usageError(fmt.Errorf("--xds %s is not a loopback address: anyone on the way could read and change the policy", x.address),
 			"give --xds-ca, and --xds-cert and --xds-key where sluice serve asks for them; --insecure allows it nevertheless")
 	}

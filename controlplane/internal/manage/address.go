@@ -91,7 +91,7 @@ func (r *Rules) check(u *url.URL) error {
 	if err == nil && r.Allow != nil && !r.Allow.holds(host, ip.Unmap()) {
 		return outside(u.Host)
 	}
-	if u.Scheme == "http" && !r.Insecure && !isLoopback(host) {
+	if u.Scheme == "http" && !r.Insecure && !IsLoopback(host) {
 		return &Failure{"refuse to send the token to " + u.Host + " without TLS", r.tlsHint()}
 	}
 	return nil
@@ -145,8 +145,9 @@ func isAt(listener, ip netip.Addr) bool {
 	})
 }
 
-// isLoopback reports whether only this machine can mean the host.
-func isLoopback(host string) bool {
+// IsLoopback reports whether only this machine can mean the host. A name other
+// than localhost could be anyone's.
+func IsLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return canonical(host) == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
@@ -250,7 +251,7 @@ func (p Proxy) listener() (scheme, address string, err error) {
 	switch {
 	case host == "" || listens.Unmap().IsUnspecified():
 		host = cmp.Or(from, host)
-	case isLoopback(host) && peer.IsValid() && !peer.Unmap().IsLoopback():
+	case IsLoopback(host) && peer.IsValid() && !peer.Unmap().IsLoopback():
 		return "", "", &Failure{
 			fmt.Sprintf("its management address %s is of loopback on its own machine", p.Address),
 			"ask it there, with --proxy, or give it a management address that can be reached",
