@@ -8,10 +8,6 @@ package reload
 
 import (
 	"crypto/sha256"
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -19,6 +15,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 )
 
 const (
@@ -144,9 +142,6 @@ func (v *Value[T]) stat() ([]stamp, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !info.Mode().IsRegular() {
-			return nil, &fs.PathError{Op: "read", Path: file, Err: errors.New("not a regular file, so it cannot be read again when it changes")}
-		}
 		state = append(state, stamp{info.ModTime(), info.Size(), info})
 	}
 	return state, nil
@@ -155,26 +150,13 @@ func (v *Value[T]) stat() ([]stamp, error) {
 func (v *Value[T]) read() ([][]byte, error) {
 	contents := make([][]byte, 0, len(v.files))
 	for _, file := range v.files {
-		text, err := readFile(file)
+		text, err := input.File(file, maxBytes)
 		if err != nil {
 			return nil, err
 		}
 		contents = append(contents, text)
 	}
 	return contents, nil
-}
-
-func readFile(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
-	if err == nil && len(text) > maxBytes {
-		err = fmt.Errorf("read %s: it has more than %d bytes", file, maxBytes)
-	}
-	return text, err
 }
 
 // sum is one digest of all contents, each with its length.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 )
 
 type fixture struct {
@@ -97,7 +99,7 @@ func TestBadFileChangesNothing(t *testing.T) {
 	require.Equal(t, "two", f.later(Interval))
 	f.write(strings.Repeat("x", maxBytes+1))
 	require.Equal(t, "two", f.later(Interval))
-	require.Contains(t, f.log.String(), "more than")
+	require.Contains(t, f.log.String(), "the most is")
 }
 
 // A certificate is refused until the moment from which it is valid, and a file
@@ -134,6 +136,27 @@ func TestOpenRefuses(t *testing.T) {
 		_, err = Open(nil, parse, odd)
 		require.ErrorContains(t, err, "not a regular file")
 	}
+}
+
+// The file may be replaced after it was looked at and before it is opened: a
+// pipe must not make the reader wait for its writer.
+func TestPipeInstead(t *testing.T) {
+	f := newFixture(t)
+	require.NoError(t, os.Remove(f.file))
+	require.NoError(t, syscall.Mkfifo(f.file, 0o600))
+	read := make(chan error, 1)
+	go func() {
+		_, err := f.value.read()
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		require.ErrorAs(t, err, new(*input.Irregular))
+	case <-time.After(5 * time.Second):
+		require.Fail(t, "still reading")
+	}
+	require.Equal(t, "one", f.later(Interval))
+	require.Contains(t, f.log.String(), "is a pipe, not a regular file")
 }
 
 func TestConcurrentUse(t *testing.T) {
