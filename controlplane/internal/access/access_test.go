@@ -37,7 +37,7 @@ func TestParse(t *testing.T) {
 	c, known = l.Token("token of watch")
 	require.True(t, known)
 	require.Equal(t, Read, c.Role)
-	for _, wrong := range []string{"", "token of c", "token of ci ", digest("token of ci"), strings.Repeat("x", maxToken+1)} {
+	for _, wrong := range []string{"", "token of c", "token of ci ", digest("token of ci"), strings.Repeat("x", MaxToken+1)} {
 		c, known = l.Token(wrong)
 		require.False(t, known)
 		require.Zero(t, c.Role)

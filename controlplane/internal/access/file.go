@@ -26,8 +26,8 @@ type certificate struct {
 const (
 	// maxName bounds names and SANs, for they go into every audit entry.
 	maxName = 256
-	// maxToken bounds the tokens that are hashed.
-	maxToken = 1024
+	// MaxToken bounds the tokens that are hashed, here and in the filter.
+	MaxToken = 1 << 10
 
 	wantLine = "give token NAME ROLE SHA256HEX or certificate SAN ROLE"
 )
@@ -128,7 +128,7 @@ func (l *List) MapsCertificates() bool { return len(l.certificates) > 0 }
 
 // Token returns the caller that bears a token.
 func (l *List) Token(token string) (Caller, bool) {
-	if len(token) > maxToken {
+	if len(token) > MaxToken {
 		return Caller{}, false
 	}
 	// The time of the search depends on the digest, which tells nothing about

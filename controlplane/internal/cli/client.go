@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -147,17 +148,14 @@ func parseToken(text []byte) (string, error) {
 	if token == "" {
 		return "", errors.New("is empty")
 	}
-	if len(token) > maxToken {
-		return "", fmt.Errorf("has %d bytes, at most %d are allowed", len(token), maxToken)
+	if len(token) > access.MaxToken {
+		return "", fmt.Errorf("has %d bytes, at most %d are allowed", len(token), access.MaxToken)
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return "", errors.New("must hold one line of printable ASCII without spaces")
 	}
 	return token, nil
 }
-
-// maxToken is the longest token that the filter hashes.
-const maxToken = 1 << 10
 
 func certPool(file string) (*x509.CertPool, error) {
 	text, err := input.File(file, maxSecretBytes)
