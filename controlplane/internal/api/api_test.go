@@ -381,7 +381,7 @@ func TestLoopbackTakesNoForeignNames(t *testing.T) {
 		return response.StatusCode
 	}
 	open, guarded := newFixture(t, ""), newFixture(t, "secret")
-	for _, name := range []string{"localhost", "localhost:1", "127.0.0.1:18080", "[::1]:18080", "192.0.2.1"} {
+	for _, name := range []string{"localhost", "localhost:1", "LOCALHOST", "localhost.:1", "127.0.0.1:18080", "[::1]:18080", "192.0.2.1"} {
 		require.Equal(t, http.StatusOK, host(open, name), name)
 	}
 	// A page may have its name resolve to loopback, but cannot know the token.

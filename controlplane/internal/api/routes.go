@@ -127,7 +127,7 @@ func checkLocalName(r *http.Request) error {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	host := (&url.URL{Host: r.Host}).Hostname()
 	_, err := netip.ParseAddr(host)
-	named := err != nil && host != "" && host != "localhost"
+	named := err != nil && host != "" && !manage.IsLoopback(host)
 	if named && r.TLS == nil && local != nil && local.IP.IsLoopback() {
 		return fmt.Errorf("host %s is not a name of loopback: use localhost or an address, or give serve an access file", shown(host))
 	}
