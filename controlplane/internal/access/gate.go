@@ -4,15 +4,15 @@ import (
 	"crypto/x509"
 	"net/http"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/san"
 )
 
 // Gate tells who makes a request: by its bearer token if it has one, else by
 // the client certificate of its connection.
 type Gate struct {
 	List func() *List
-	// ClientCAs vouch for certificates; nil where none counts. The handshake has
-	// verified the certificate. It is verified again here, because a connection
-	// may outlive the certificate and the trust in its authority.
+	// ClientCAs vouch for certificates, at each request anew; nil where none counts.
 	ClientCAs func() *x509.CertPool
 }
 
@@ -28,14 +28,8 @@ func (g Gate) Identify(r *http.Request) (Caller, bool) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || g.ClientCAs == nil {
 		return Caller{}, false
 	}
-	leaf, intermediates := r.TLS.PeerCertificates[0], x509.NewCertPool()
-	for _, c := range r.TLS.PeerCertificates[1:] {
-		intermediates.AddCert(c)
-	}
-	if _, err := leaf.Verify(x509.VerifyOptions{
-		Roots: g.ClientCAs(), Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}); err != nil {
+	if san.Verify(r.TLS.PeerCertificates, g.ClientCAs()) != nil {
 		return Caller{}, false
 	}
-	return g.List().Certificate(leaf)
+	return g.List().Certificate(r.TLS.PeerCertificates[0])
 }

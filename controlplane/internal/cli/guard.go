@@ -19,6 +19,7 @@ type guard struct {
 	http     *tls.Config                               // nil = plain text
 	xds      *tls.Config                               // nil = plain text
 	identify func(*http.Request) (access.Caller, bool) // nil = anyone may call
+	proxyCAs func() *x509.CertPool                     // nil = proxies need no certificate
 }
 
 // guard reads the files that the flags name and warns of what is open.
@@ -64,7 +65,8 @@ func (o *listenOptions) guard(log *slog.Logger) (guard, error) {
 		if err != nil {
 			return guard{}, err
 		}
-		g.xds = serverTLS(pair, pool.Get, tls.RequireAndVerifyClientCert, "h2")
+		g.proxyCAs = pool.Get
+		g.xds = serverTLS(pair, g.proxyCAs, tls.RequireAndVerifyClientCert, "h2")
 	}
 	return g, nil
 }

@@ -29,6 +29,7 @@ const (
 // theirs alone, the next stream would begin with all of it again.
 type connection struct {
 	security credentials.AuthInfo // nil where there was no handshake
+	raw      net.Conn             // nil likewise
 	place    place
 
 	requests *rate.Limiter // their bytes
@@ -55,7 +56,7 @@ func newConnection(security credentials.AuthInfo, raw net.Conn) *connection {
 		at = unbounded{}
 	}
 	return &connection{
-		security: security, place: at,
+		security: security, raw: raw, place: at,
 		requests: rate.NewLimiter(bytesPerSecond, burstBytes),
 		again:    rate.NewLimiter(1, burstAgain),
 		lines:    rate.NewLimiter(1, burstLines),
@@ -79,13 +80,22 @@ func connectionOf(p *peer.Peer) *connection {
 	return newConnection(p.AuthInfo, nil)
 }
 
-// certificate is what the proxy has proven to have, nil if nothing was asked for.
-func (c *connection) certificate() *x509.Certificate {
+// certificates are the chain that the proxy has shown when it connected, with
+// the one first whose key it has; none if nothing was asked for.
+func (c *connection) certificates() []*x509.Certificate {
 	info, ok := c.security.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
 		return nil
 	}
-	return info.State.VerifiedChains[0][0]
+	return info.State.PeerCertificates
+}
+
+// closeSoon closes the connection with all its streams, once the proxy has had
+// the time to read why.
+func (c *connection) closeSoon() {
+	if c.raw != nil {
+		time.AfterFunc(time.Second, func() { _ = c.raw.Close() })
+	}
 }
 
 // mayPush says whether the revision may be pushed now, or when. One that is

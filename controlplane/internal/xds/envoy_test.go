@@ -3,6 +3,7 @@ package xds
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
 	"net"
 	"strings"
@@ -31,12 +32,15 @@ const patience = 2 * time.Minute
 
 // fixture is a control plane on a real store and a real socket.
 type fixture struct {
-	t      *testing.T
-	dir    string
-	wasm   string // of the server
-	keep   int
-	tls    *tls.Config
-	names  string // node names, as in the file
+	t     *testing.T
+	dir   string
+	wasm  string // of the server
+	keep  int
+	tls   *tls.Config
+	names string // node names, as in the file
+
+	clientCAs func() *x509.CertPool
+
 	log    *slog.Logger
 	store  *store.Bolt
 	server *Server
@@ -58,7 +62,7 @@ func (f *fixture) start() {
 	f.store, err = store.Open(f.dir)
 	require.NoError(f.t, err)
 	f.server, err = New(f.t.Context(), Options{
-		Store: f.store, Keep: f.keep, Wasm: f.wasm, Log: f.log, Identify: names.SAN,
+		Store: f.store, Keep: f.keep, Wasm: f.wasm, Log: f.log, Identify: names.SAN, ClientCAs: f.clientCAs,
 	})
 	require.NoError(f.t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -156,15 +160,23 @@ func (p *proxyClient) dial() {
 	if p.from != "" {
 		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(p.from)}
 	}
-	conn, err := grpc.NewClient(p.f.addr, grpc.WithTransportCredentials(security),
+	var err error
+	p.conn, err = grpc.NewClient(p.f.addr, grpc.WithTransportCredentials(security),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", address)
 		}))
 	require.NoError(t, err)
+	p.open()
+}
+
+// open opens a stream on the connection there is.
+func (p *proxyClient) open() {
+	t := p.f.t
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx)
+	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(p.conn).DeltaExtensionConfigs(ctx)
 	require.NoError(t, err)
-	p.conn, p.cancel, p.stream = conn, cancel, stream
+	p.cancel, p.stream = cancel, stream
 	got, ended := make(chan *discoveryv3.DeltaDiscoveryResponse, 100), make(chan error, 1)
 	p.got, p.ended = got, ended
 	go func() {

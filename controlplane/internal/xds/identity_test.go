@@ -13,6 +13,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,11 +57,16 @@ func (a *authority) pool() *x509.CertPool {
 // issue makes a certificate for these DNS names.
 func (a *authority) issue(names ...string) tls.Certificate {
 	a.t.Helper()
+	return a.issueUntil(time.Now().Add(time.Hour), names...)
+}
+
+func (a *authority) issueUntil(end time.Time, names ...string) tls.Certificate {
+	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(a.t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "common"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: end,
 		DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
@@ -79,7 +85,7 @@ func secure(t *testing.T, names string) (*fixture, *authority) {
 	t.Helper()
 	a := newAuthority(t)
 	f := newFixture(t)
-	f.names = names
+	f.names, f.clientCAs = names, a.pool
 	f.tls = &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{a.issue("control")},
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: a.pool(),
@@ -99,6 +105,11 @@ func (f *fixture) named(id string, security *tls.Config) *proxyClient {
 func (p *proxyClient) refusal() error {
 	p.f.t.Helper()
 	p.dial()
+	return p.refused()
+}
+
+func (p *proxyClient) refused() error {
+	p.f.t.Helper()
 	p.subscribe()
 	select {
 	case err := <-p.ended:
@@ -139,6 +150,38 @@ func TestNobodyRefusesForAnother(t *testing.T) {
 	st := f.status("edge-1")
 	require.Equal(t, "edge-1", st.SAN)
 	require.Empty(t, st.Refused)
+}
+
+// A connection may outlive its certificate and the trust in its authority: each
+// stream is judged anew, and the proxy has to connect again.
+func TestTrustEndsWhileConnected(t *testing.T) {
+	for name, why := range map[string]string{"expiry": "expired", "authority gone": "unknown authority"} {
+		t.Run(name, func(t *testing.T) {
+			f, a := secure(t, "")
+			var pool atomic.Pointer[x509.CertPool]
+			pool.Store(a.pool())
+			f.clientCAs = pool.Load
+			f.restart()
+			f.apply("one")
+			config, end := a.client(), time.Now().Add(4*time.Second).Truncate(time.Second)
+			config.Certificates[0] = a.issueUntil(end, "edge-1")
+			p := f.named("edge-1", config)
+			p.connect()
+			p.accept("one")
+			first := p.ended
+			if name == "expiry" {
+				time.Sleep(time.Until(end.Add(time.Second)))
+			} else {
+				pool.Store(x509.NewCertPool())
+			}
+			p.open()
+			err := p.refused()
+			require.Equal(t, codes.Unauthenticated, status.Code(err))
+			require.ErrorContains(t, err, why)
+			require.Equal(t, codes.Unavailable, status.Code(<-first), "the connection is closed")
+			require.Zero(t, f.server.Counts().Foreign)
+		})
+	}
 }
 
 // Two proxies with one node id and certificates of their own are two.

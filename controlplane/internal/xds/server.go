@@ -50,8 +50,11 @@
 // A proxy is its node id together with the name in its client certificate that
 // the id goes with (store.Identity). Ledger and store know it by both, so that
 // nobody's answer counts for another. Where no certificate is asked for, the
-// name is empty, and whoever connects may claim any id. What a proxy reports to
-// hold outranks what it is remembered to have refused: it is booked as accepted.
+// name is empty, and whoever connects may claim any id. Where one is, it is
+// verified at each stream, for a connection may outlive the trust in it; it is
+// closed then, so that the proxy shows the certificate it has by now. What a
+// proxy reports to hold outranks what it is remembered to have refused: it is
+// booked as accepted.
 //
 // # What a proxy can take
 //
@@ -99,6 +102,10 @@ type Options struct {
 	// with, or why it goes with none. It is not asked where proxies need no
 	// certificate. By default the id must be a name in the certificate.
 	Identify func(cert *x509.Certificate, node string) (string, error)
+
+	// ClientCAs vouch for proxies' certificates, at each stream anew. By default
+	// nobody does. They are not asked for where proxies need no certificate.
+	ClientCAs func() *x509.CertPool
 }
 
 // Server is the xDS server. Make one with New.
@@ -111,6 +118,7 @@ type Server struct {
 	nonces nonces
 
 	identify    func(*x509.Certificate, string) (string, error)
+	clientCAs   func() *x509.CertPool
 	firstWithin time.Duration // deadline of a stream's first request
 
 	editions *cache[editionID, edition]
@@ -136,6 +144,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Identify == nil {
 		o.Identify = new(nodeid.Rules).SAN
 	}
+	if o.ClientCAs == nil {
+		o.ClientCAs = x509.NewCertPool
+	}
 	n, err := newNonces()
 	if err != nil {
 		return nil, err
@@ -149,7 +160,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n,
-		identify: o.Identify, firstWithin: firstWithin,
+		identify: o.Identify, clientCAs: o.ClientCAs, firstWithin: firstWithin,
 		editions: newCache[editionID, edition](maxEditions), texts: newCache[uint64, revision](maxTexts),
 		stop: make(chan struct{}), cancel: cancel,
 	}

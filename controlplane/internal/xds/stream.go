@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/san"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
@@ -155,19 +156,33 @@ func (c *conversation) handle(r request) error {
 // brief cuts what a proxy made up to what a log line can bear.
 func brief(text string) string { return strings.ToValidUTF8(text[:min(len(text), 100)], "") }
 
+// identity is who the proxy is, if its certificate says so.
+func (c *conversation) identity(node string) (store.Identity, error) {
+	chain := c.connection.certificates()
+	if chain == nil {
+		return store.Identity{Node: node}, nil
+	}
+	if err := san.Verify(chain, c.clientCAs()); err != nil {
+		c.connection.closeSoon()
+		return store.Identity{}, status.Errorf(codes.Unauthenticated, "certificate is not trusted any more: %s", err)
+	}
+	name, err := c.identify(chain[0], node)
+	if err != nil {
+		c.foreign.Add(1)
+		return store.Identity{}, status.Error(codes.PermissionDenied, err.Error())
+	}
+	return store.Identity{Node: node, SAN: name}, nil
+}
+
 func (c *conversation) begin(n node) error {
 	if err := n.check(); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	who := store.Identity{Node: n.id}
 	address := c.address.String()
-	if cert := c.connection.certificate(); cert != nil {
-		var err error
-		if who.SAN, err = c.identify(cert, n.id); err != nil {
-			c.foreign.Add(1)
-			c.log.Warn("proxy refused", "address", address, "error", err)
-			return status.Error(codes.PermissionDenied, err.Error())
-		}
+	who, err := c.identity(n.id)
+	if err != nil {
+		c.log.Warn("proxy refused", "address", address, "error", status.Convert(err).Message())
+		return err
 	}
 	session, dropped := c.ledger.open(c.streamIDs.Add(1), who, n, address)
 	c.session = session
