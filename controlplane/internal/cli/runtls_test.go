@@ -52,6 +52,9 @@ func TestRunWithTLS(t *testing.T) {
 	stranger := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--node", "stranger")...)
 	stranger.find(t, `control plane is away.*certificate required|no policy from the control plane yet`)
 	require.NoError(t, stranger.end(t))
+	other := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--xds-cert", cert, "--xds-key", key, "--node", "other")...)
+	other.find(t, `control plane refuses this proxy.*reason="node id .*ci.test other.* into the file of serve --node-names`)
+	require.NoError(t, other.end(t))
 	require.NoError(t, trusted.end(t))
 	require.NoError(t, control.end(t))
 }

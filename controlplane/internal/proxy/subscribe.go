@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/envoy"
@@ -31,6 +32,10 @@ const (
 	retryMost      = 5 * time.Second
 	keepaliveEvery = 10 * time.Second
 )
+
+// refusedMost is the longest wait of a proxy that was refused: somebody has to
+// mend that. The first one is retryMost.
+const refusedMost = 30 * time.Second
 
 // extensionConfigType is the type of the resource and of its discovery.
 const extensionConfigType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
@@ -86,6 +91,7 @@ type subscriber struct {
 	version string // of the resource that is enforced, empty for none
 	streams int    // in a row that brought nothing
 	quiet   bool   // the log knows that the control plane is away
+	refusal string // that the log knows, empty once the control plane has let the proxy in
 }
 
 func (c *subscriber) run(ctx context.Context) {
@@ -94,11 +100,12 @@ func (c *subscriber) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if !c.quiet {
-			c.quiet = true
-			c.proxy.log.Warn("control plane is away, nothing changes until it is back", "xds", c.Address, "error", err)
+		base, most := retryBase, retryMost
+		if refused(err) {
+			base, most = retryMost, refusedMost
 		}
-		wait := min(retryBase<<min(c.streams, 8), retryMost)
+		c.report(err)
+		wait := min(base<<min(c.streams, 8), most)
 		c.streams++
 		select {
 		case <-ctx.Done():
@@ -106,6 +113,34 @@ func (c *subscriber) run(ctx context.Context) {
 		case <-time.After(wait/2 + rand.N(wait/2)): //nolint:gosec // jitter, no secret
 		}
 	}
+}
+
+// refused says whether the control plane is there and does not let the proxy in.
+func refused(err error) bool {
+	switch status.Code(err) {
+	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument:
+		return true
+	}
+	return false
+}
+
+// report writes why a stream has ended, unless the log knows it.
+func (c *subscriber) report(err error) {
+	reason := fmt.Sprintf("%.1000s", status.Convert(err).Message())
+	switch {
+	case refused(err) && c.refusal != reason:
+		c.refusal = reason
+		c.proxy.log.Error("control plane refuses this proxy, nothing changes until it lets it in", "xds", c.Address, "node", c.Node, "reason", reason)
+	case !refused(err) && !c.quiet:
+		c.quiet, c.refusal = true, ""
+		c.proxy.log.Warn("control plane is away, nothing changes until it is back", "xds", c.Address, "error", reason)
+	}
+}
+
+// subscribed notes that the control plane listens.
+func (c *subscriber) subscribed() {
+	c.quiet, c.refusal = false, ""
+	c.proxy.log.Info("subscribed", "xds", c.Address, "node", c.Node, "resource", c.Resource)
 }
 
 // stream subscribes once and takes what comes until the stream ends.
@@ -119,14 +154,18 @@ func (c *subscriber) stream(ctx context.Context) error {
 	if err := stream.Send(c.first()); err != nil && !errors.Is(err, io.EOF) { // at io.EOF Recv tells why
 		return err
 	}
-	c.proxy.log.Info("subscribed", "xds", c.Address, "node", c.Node, "resource", c.Resource)
-	c.quiet = false
+	if c.refusal == "" { // else the request is no sign yet
+		c.subscribed()
+	}
 	for {
 		response, err := stream.Recv()
 		if err != nil {
 			return err
 		}
 		c.streams = 0
+		if c.refusal != "" {
+			c.subscribed()
+		}
 		if err := stream.Send(c.answer(response)); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}

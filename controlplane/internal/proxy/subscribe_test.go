@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/sluice-ratelimit/sluice/build/ports"
@@ -262,6 +265,37 @@ func (f *fickle) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDiscove
 	}
 	<-stream.Context().Done()
 	return nil
+}
+
+// closed is a control plane that lets nobody in.
+type closed struct {
+	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
+	streams atomic.Int64
+}
+
+func (c *closed) DeltaExtensionConfigs(extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
+	c.streams.Add(1)
+	return status.Error(codes.PermissionDenied, "write \x1b[31mn\" into the file"+strings.Repeat("x", 2000))
+}
+
+// TestRefusedByTheControlPlane: the log says why, once, and the control plane
+// is not asked twice a second.
+func TestRefusedByTheControlPlane(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server, refusing := grpc.NewServer(), new(closed)
+	extensionv3.RegisterExtensionConfigDiscoveryServiceServer(server, refusing)
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(server.Stop)
+
+	p := serve(t, hello)
+	subscribe(t, p, &control{address: listener.Addr().String()})
+	require.Eventually(t, func() bool { return p.log.count("control plane refuses this proxy") == 1 }, patience, moment)
+	require.Never(t, func() bool { return refusing.streams.Load() > 1 }, 2*time.Second, moment)
+	log := p.log.String()
+	require.Contains(t, log, `reason="write \x1b[31mn\" into the file`)
+	require.Less(t, len(log), 3000)
+	require.NotContains(t, log, "is away")
 }
 
 // TestPolicyTakenAway: what Configure was given is in force again.
