@@ -117,11 +117,8 @@ func (c *subscriber) run(ctx context.Context) {
 
 // refused says whether the control plane is there and does not let the proxy in.
 func refused(err error) bool {
-	switch status.Code(err) {
-	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument:
-		return true
-	}
-	return false
+	code := status.Code(err)
+	return code == codes.PermissionDenied || code == codes.Unauthenticated || code == codes.InvalidArgument
 }
 
 // report writes why a stream has ended, unless the log knows it.
