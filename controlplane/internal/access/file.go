@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/san"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/weaktoken"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/wordfile"
 )
@@ -19,7 +20,7 @@ type List struct {
 
 // certificate gives a role to the certificates with a matching SAN.
 type certificate struct {
-	san  pattern
+	san  san.Pattern
 	role Role
 }
 
@@ -106,19 +107,19 @@ func (r *reader) token(name, roleName, sum string) error {
 	return nil
 }
 
-func (r *reader) certificate(san, roleName string) error {
+func (r *reader) certificate(name, roleName string) error {
 	role, err := ParseRole(roleName)
 	if err != nil {
 		return err
 	}
-	p, err := parsePattern(san)
+	p, err := parsePattern(name)
 	if err != nil {
-		return fmt.Errorf("certificate %q: %w", san[:min(len(san), maxName)], err)
+		return fmt.Errorf("certificate %q: %w", name[:min(len(name), maxName)], err)
 	}
-	if first, taken := r.sans[p.text]; taken {
-		return fmt.Errorf("certificate %s is on line %d already", san, first)
+	if first, taken := r.sans[p.Text]; taken {
+		return fmt.Errorf("certificate %s is on line %d already", name, first)
 	}
-	r.sans[p.text] = r.line
+	r.sans[p.Text] = r.line
 	r.list.certificates = append(r.list.certificates, certificate{p, role})
 	return nil
 }

@@ -50,7 +50,7 @@ With --access every HTTP request but /healthz needs a bearer token or a client
 certificate that the file gives a role:
 
   token NAME ROLE SHA256HEX      # printf %s TOKEN | sha256sum
-  certificate SAN ROLE           # a DNS name or a URI, * within one segment
+  certificate SAN ROLE           # a DNS name or a URI, * as below
 
 The roles are read, apply (also apply and roll back) and admin (also change the
 manage section and the wasm path). With --xds-client-ca every proxy needs a
@@ -69,8 +69,9 @@ its own. --node-names grants further ids, one line each:
   {id}.edge.corp {id}       # edge-1.edge.corp may call itself edge-1
   spiffe://corp/edge edge-* # all edges share a certificate
 
-* and {id} stand for one or more characters other than "." and "/", {id} for the
-same on both sides. Proxies that share a certificate can pose as each other.`,
+* and {id} stand for one or more characters: in a DNS name other than ".", in the
+path of a URI other than "/", in an id other than both; {id} for the same on both
+sides. Proxies that share a certificate can pose as each other.`,
 		Example: `  sluice serve --data /var/lib/sluice
   sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \

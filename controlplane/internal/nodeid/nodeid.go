@@ -43,7 +43,7 @@ func visible(text string) bool {
 type Rules struct{ grants []grant }
 
 // grant is a line of the file.
-type grant struct{ san, id pattern }
+type grant struct{ san, id san.Pattern }
 
 // SAN returns the name in the certificate for which it may use the node id. The
 // error says which ids it may use.
@@ -53,10 +53,10 @@ func (r *Rules) SAN(cert *x509.Certificate, id string) (string, error) {
 		return id, nil
 	}
 	for _, g := range r.grants {
-		for _, san := range sans {
-			if caught, ok := g.san.match(san); ok {
-				if same, ok := g.id.match(id); ok && same == caught {
-					return san, nil
+		for _, name := range sans {
+			if caught, ok := g.san.Match(name); ok {
+				if same, ok := g.id.Match(id); ok && same == caught {
+					return name, nil
 				}
 			}
 		}
@@ -66,12 +66,9 @@ func (r *Rules) SAN(cert *x509.Certificate, id string) (string, error) {
 
 // names are the certificate's names that count.
 func names(cert *x509.Certificate) []string {
-	sans := san.DNS(cert)
-	for _, uri := range cert.URIs {
-		sans = append(sans, uri.String())
-	}
-	return slices.DeleteFunc(sans, func(san string) bool {
-		return san == "" || len(san) > MaxBytes || strings.Contains(san, "*") || !visible(san)
+	sans := append(san.DNS(cert), san.URIs(cert)...)
+	return slices.DeleteFunc(sans, func(name string) bool {
+		return len(name) > MaxBytes || !visible(name)
 	})
 }
 
@@ -84,9 +81,9 @@ func (r *Rules) refusal(sans []string, id string) error {
 	}
 	allowed := slices.Clone(sans)
 	for _, g := range r.grants {
-		for _, san := range sans {
-			if caught, ok := g.san.match(san); ok {
-				allowed = append(allowed, strings.ReplaceAll(g.id.text, capture, caught))
+		for _, name := range sans {
+			if caught, ok := g.san.Match(name); ok {
+				allowed = append(allowed, strings.ReplaceAll(g.id.Text, san.Capture, caught))
 			}
 		}
 	}
