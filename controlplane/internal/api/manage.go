@@ -267,10 +267,16 @@ func (s *server) record(ctx context.Context, op manage.Operation, query url.Valu
 		if ctx.Err() != nil {
 			outcome += ", until the caller had gone"
 		}
-		if err := s.store.Settle(context.WithoutCancel(ctx), id, outcome); err != nil {
-			s.log.Error("settle audit entry", "audit", id, "error", err)
-		}
+		s.settle(ctx, id, outcome)
 	}, nil
+}
+
+// settle writes down what has become of a recorded request, also where its
+// caller has gone.
+func (s *server) settle(ctx context.Context, id uint64, outcome string) {
+	if err := s.store.Settle(context.WithoutCancel(ctx), id, outcome); err != nil {
+		s.log.Error("settle audit entry", "audit", id, "error", err)
+	}
 }
 
 // describe is what an operation is done to. Keys are hashed: equal ones can be

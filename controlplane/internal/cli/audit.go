@@ -24,8 +24,9 @@ func newAuditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List who changed what, the newest first",
-		Long: `List the changes that the control plane has stored: who made each, from which
-address, when, and in short what changed. It keeps 10,000 entries.`,
+		Long: `List the changes that the control plane has stored, and the backups that it sent:
+who asked for each, from which address, when, and in short what it was. It keeps
+10,000 entries.`,
 		Example: `  sluice audit
   sluice audit --limit 5
   sluice audit --limit 0 --output json   # all of them`,
