@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -112,6 +113,10 @@ func (s *server) countersForm(w http.ResponseWriter, r *http.Request) (form url.
 		return nil, 0, fmt.Errorf("the form is larger than %d bytes", maxForm)
 	case err != nil:
 		return nil, 0, fmt.Errorf("read the form: %w", err)
+	}
+	const urlencoded = "application/x-www-form-urlencoded"
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != urlencoded && len(text) > 0 {
+		return nil, 0, errors.New("send the form as " + urlencoded)
 	}
 	r.Body = io.NopCloser(bytes.NewReader(text))
 	if r.ParseForm() != nil {
