@@ -52,5 +52,5 @@ func (s *server) backup(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	outcome = fmt.Sprintf("sent %d bytes", size)
-	s.log.Info("backup sent", "who", caller.Name, "from", caller.Address, "audit", id, "bytes", size)
+	s.log.Info("backup sent", "who", access.Who(caller.Name), "from", caller.Address, "audit", id, "bytes", size)
 }

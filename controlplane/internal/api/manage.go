@@ -260,20 +260,28 @@ func (s *server) record(ctx context.Context, op manage.Operation, query url.Valu
 	if err != nil {
 		return nil, err
 	}
-	s.log.Info("counters", "op", op.Name, "who", caller.Name, "from", caller.Address, "audit", id)
+	s.log.Info("counters", "op", op.Name, "who", access.Who(caller.Name), "from", caller.Address, "audit", id)
 	return func(rows []manage.Row) {
-		done := 0
-		for _, r := range rows {
-			if r.Error == "" {
-				done++
-			}
-		}
-		outcome := fmt.Sprintf("%d of %d proxies", done, len(rows))
+		outcome := done(rows)
 		if ctx.Err() != nil {
 			outcome += ", until the caller had gone"
 		}
 		s.settle(ctx, id, outcome)
 	}, nil
+}
+
+// done counts the proxies that did it.
+func done(rows []manage.Row) string {
+	n := 0
+	for _, r := range rows {
+		if r.Error == "" {
+			n++
+		}
+	}
+	if len(rows) == 1 {
+		return fmt.Sprintf("%d of 1 proxy", n)
+	}
+	return fmt.Sprintf("%d of %d proxies", n, len(rows))
 }
 
 // settle writes down what has become of a recorded request, also where its
