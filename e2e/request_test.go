@@ -138,6 +138,8 @@ func TestPeek(t *testing.T) {
 			{400, "POST", "counters/peek?rule=per-user", bearer, "1 part, not 0"},
 			{400, "POST", "counters/peek?rule=per-user&key=alice&n=-1", bearer, "n must be"},
 			{400, "POST", "counters/peek?rule=%zz", bearer, "parse the query"},
+			{400, "POST", "counters/peek?rule=per-user&key=alice&rule=per-user", bearer, "rule is given twice"},
+			{400, "POST", "counters/peek?rule=per-user&key=alice&units=1", bearer, `unknown parameter \"units\"`},
 		} {
 			res, body := s.get(t, "/.sluice/"+bad.path, ":method", bad.method, "authorization", bad.token)
 			require.Equal(t, bad.status, res.StatusCode, bad.path)

@@ -113,6 +113,7 @@ func TestFullDisk(t *testing.T) {
 		}
 	}
 	require.ErrorContains(t, err, "500")
+	require.Equal(t, http.StatusInternalServerError, s.healthCode(t))
 	s.check(t, acknowledged)
 	out, err := sluice(t, "store", "backup", "-o", filepath.Join(t.TempDir(), "b"), "--server", s.url)
 	require.NoError(t, err, out)
@@ -123,6 +124,17 @@ func TestFullDisk(t *testing.T) {
 	revision, err := s.apply("version: 1\nrules: []\n")
 	require.NoError(t, err)
 	require.Greater(t, revision, len(acknowledged))
+	require.Equal(t, http.StatusOK, s.healthCode(t))
+}
+
+func (s server) healthCode(t *testing.T) int {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/healthz", nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	return response.StatusCode
 }
 
 // TestBackupThatIsCutOff has a server that goes away in the middle.

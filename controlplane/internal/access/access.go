@@ -7,6 +7,7 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 )
@@ -55,6 +56,9 @@ type Caller struct {
 
 // Anyone is the caller where no access file is given.
 func Anyone(address string) Caller { return Caller{Role: Admin, Address: address} }
+
+// Who is a caller's name as people read it: "anyone" where no access file is given.
+func Who(name string) string { return cmp.Or(name, "anyone") }
 
 type callerKey struct{}
 

@@ -131,7 +131,7 @@ func answer(w http.ResponseWriter, code int, body any) {
 }
 
 func (s *server) healthy(w http.ResponseWriter, r *http.Request) {
-	if _, err := s.store.History(r.Context(), 1); err != nil {
+	if err := s.store.Healthy(r.Context()); err != nil {
 		s.failStore(w, r, err)
 		return
 	}

@@ -128,7 +128,7 @@ func (s *server) append(ctx context.Context, d store.Draft) (Applied, error) {
 		return Applied{}, err
 	}
 	proxies := s.xds.Ledger().Connected()
-	s.log.Info("revision applied", "revision", revision.Number, "rollback_of", revision.RollbackOf, "who", d.Audit.Who,
+	s.log.Info("revision applied", "revision", revision.Number, "rollback_of", revision.RollbackOf, "who", access.Who(d.Audit.Who),
 		"file", revision.File, "sha256", revision.SHA256, "wasm", revision.Wasm, "proxies", proxies)
 	return Applied{Summary: revision.Summary, Warnings: Problems(warnings), Proxies: proxies, Changes: changes}, nil
 }

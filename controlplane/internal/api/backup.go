@@ -7,6 +7,9 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 // maxBackupTime is how long a caller may take to receive a backup.
@@ -21,6 +24,15 @@ func (s *server) backup(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.backups.Unlock()
+	// A backup holds every policy, and the secret that hashes keys in the audit log.
+	caller := access.FromContext(r.Context())
+	id, err := s.store.Record(r.Context(), store.Entry{Who: caller.Name, From: caller.Address, Action: "backup"})
+	if err != nil {
+		s.failStore(w, r, err)
+		return
+	}
+	outcome := "none sent"
+	defer func() { s.settle(r.Context(), id, outcome) }()
 	from, size, err := s.store.Backup(r.Context())
 	if err != nil {
 		s.failStore(w, r, err)
@@ -33,9 +45,12 @@ func (s *server) backup(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
-	if _, err := io.Copy(w, from); err != nil {
-		s.log.Warn("backup not sent in whole", "bytes", size, "error", err)
+	sent, err := io.Copy(w, from)
+	if err != nil {
+		outcome = fmt.Sprintf("sent %d of %d bytes", sent, size)
+		s.log.Warn("backup not sent in whole", "audit", id, "bytes", sent, "of", size, "error", err)
 		return
 	}
-	s.log.Info("backup sent", "bytes", size)
+	outcome = fmt.Sprintf("sent %d bytes", size)
+	s.log.Info("backup sent", "who", access.Who(caller.Name), "from", caller.Address, "audit", id, "bytes", size)
 }

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -18,9 +21,11 @@ func TestBackup(t *testing.T) {
 	f := newFixture(t, "")
 	f.json(http.MethodPost, "/v1/policies", good, http.StatusCreated, &Applied{})
 	s := &server{store: f.store, xds: f.xds, log: slog.New(slog.DiscardHandler)}
+	ctx := access.NewContext(t.Context(), access.Caller{Name: "alice", Address: "192.0.2.7", Role: access.Admin})
+	request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/backup", nil)
 	get := func() *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
-		s.backup(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/backup", nil))
+		s.backup(w, request)
 		return w
 	}
 	s.backups.Lock()
@@ -28,6 +33,13 @@ func TestBackup(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, busy.Code)
 	require.NotEmpty(t, busy.Header().Get("Retry-After"))
 	s.backups.Unlock()
+
+	newest := func() store.Entry {
+		list, err := f.store.Audit(t.Context(), 1, 0)
+		require.NoError(t, err)
+		return list[0]
+	}
+	require.Equal(t, "apply", newest().Action, "none was taken")
 
 	whole := get()
 	require.Equal(t, http.StatusOK, whole.Code)
@@ -37,4 +49,30 @@ func TestBackup(t *testing.T) {
 	c, err := store.Check(file)
 	require.NoError(t, err)
 	require.Equal(t, store.Contents{Revisions: 1, Newest: 1, Given: 1}, c)
+	require.Equal(t, "backup", newest().Action)
+	require.Equal(t, "alice", newest().Who)
+	require.Equal(t, "192.0.2.7", newest().From)
+	require.Equal(t, fmt.Sprintf("sent %d bytes", whole.Body.Len()), newest().Outcome)
+
+	s.backup(&cutOff{ResponseRecorder: httptest.NewRecorder(), entry: newest}, request)
+	require.Equal(t, "sent 1000 of "+strconv.Itoa(whole.Body.Len())+" bytes", newest().Outcome)
+
+	// What cannot be written down is not handed out.
+	s.store = recorder{f.store, &managedFixture{fixture: f, broken: true}}
+	refused := get()
+	require.Equal(t, http.StatusInternalServerError, refused.Code)
+	require.Contains(t, refused.Body.String(), "disk is full")
+}
+
+// cutOff is a caller that goes away after a thousand bytes.
+type cutOff struct {
+	*httptest.ResponseRecorder
+	entry func() store.Entry
+}
+
+func (c *cutOff) Write(text []byte) (int, error) {
+	if e := c.entry(); e.Action != "backup" || e.Outcome != "" {
+		return 0, fmt.Errorf("not recorded before the first byte: %+v", e)
+	}
+	return min(len(text), 1000), io.ErrClosedPipe
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"net/url"
 	"slices"
@@ -112,6 +113,10 @@ func (s *server) countersForm(w http.ResponseWriter, r *http.Request) (form url.
 		return nil, 0, fmt.Errorf("the form is larger than %d bytes", maxForm)
 	case err != nil:
 		return nil, 0, fmt.Errorf("read the form: %w", err)
+	}
+	const urlencoded = "application/x-www-form-urlencoded"
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != urlencoded && len(text) > 0 {
+		return nil, 0, errors.New("send the form as " + urlencoded)
 	}
 	r.Body = io.NopCloser(bytes.NewReader(text))
 	if r.ParseForm() != nil {
@@ -255,22 +260,36 @@ func (s *server) record(ctx context.Context, op manage.Operation, query url.Valu
 	if err != nil {
 		return nil, err
 	}
-	s.log.Info("counters", "op", op.Name, "who", caller.Name, "from", caller.Address, "audit", id)
+	s.log.Info("counters", "op", op.Name, "who", access.Who(caller.Name), "from", caller.Address, "audit", id)
 	return func(rows []manage.Row) {
-		done := 0
-		for _, r := range rows {
-			if r.Error == "" {
-				done++
-			}
-		}
-		outcome := fmt.Sprintf("%d of %d proxies", done, len(rows))
+		outcome := done(rows)
 		if ctx.Err() != nil {
 			outcome += ", until the caller had gone"
 		}
-		if err := s.store.Settle(context.WithoutCancel(ctx), id, outcome); err != nil {
-			s.log.Error("settle audit entry", "audit", id, "error", err)
-		}
+		s.settle(ctx, id, outcome)
 	}, nil
+}
+
+// done counts the proxies that did it.
+func done(rows []manage.Row) string {
+	n := 0
+	for _, r := range rows {
+		if r.Error == "" {
+			n++
+		}
+	}
+	if len(rows) == 1 {
+		return fmt.Sprintf("%d of 1 proxy", n)
+	}
+	return fmt.Sprintf("%d of %d proxies", n, len(rows))
+}
+
+// settle writes down what has become of a recorded request, also where its
+// caller has gone.
+func (s *server) settle(ctx context.Context, id uint64, outcome string) {
+	if err := s.store.Settle(context.WithoutCancel(ctx), id, outcome); err != nil {
+		s.log.Error("settle audit entry", "audit", id, "error", err)
+	}
 }
 
 // describe is what an operation is done to. Keys are hashed: equal ones can be

@@ -233,6 +233,9 @@ func TestCountersAreAudited(t *testing.T) {
 	require.Eventually(t, func() bool { return newest().Outcome != "" }, 20*time.Second, time.Millisecond)
 	require.Equal(t, "0 of 2 proxies, until the caller had gone", newest().Outcome)
 
+	require.Equal(t, "1 of 1 proxy", done([]manage.Row{{}}))
+	require.Equal(t, "0 of 0 proxies", done(nil))
+
 	// What cannot be written down is not done.
 	wait, m.broken = false, true
 	var e Error
@@ -284,7 +287,9 @@ func TestBadCounters(t *testing.T) {
 	}{
 		{"/v1/counters/get?rule=r&key=alice", form, "", 400, "the query is not read: give rule, key, n, window and timeout as a form in the body"},
 		{"/v1/counters/get", form, "key=alice", 400, "rule is missing"},
-		{"/v1/counters/get", "application/json", `{"rule":"alice"}`, 400, "rule is missing"},
+		{"/v1/counters/get", "application/json", `{"rule":"alice"}`, 400, "send the form as application/x-www-form-urlencoded"},
+		{"/v1/counters/get", "multipart/form-data; boundary=b", "--b--\r\n", 400, "send the form as application/x-www-form-urlencoded"},
+		{"/v1/counters/get", "", "rule=r&key=alice", 400, "send the form as application/x-www-form-urlencoded"},
 		{"/v1/counters/get", form, "rule=r&key=alice%zz", 400, "the body is not a form"},
 		{"/v1/counters/get", form, "rule=r&rule=s", 400, "rule is given twice"},
 		{"/v1/counters/get", form, "rule=r&keys=alice", 400, `unknown parameter \"keys\"`},

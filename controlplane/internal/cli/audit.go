@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
@@ -24,8 +24,9 @@ func newAuditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List who changed what, the newest first",
-		Long: `List the changes that the control plane has stored: who made each, from which
-address, when, and in short what changed. It keeps 10,000 entries.`,
+		Long: `List the changes that the control plane has stored, and the backups that it sent:
+who asked for each, from which address, when, and in short what it was. It keeps
+10,000 entries.`,
 		Example: `  sluice audit
   sluice audit --limit 5
   sluice audit --limit 0 --output json   # all of them`,
@@ -60,7 +61,7 @@ func audit(cmd *cobra.Command, o auditOptions) error {
 	rows := [][]string{{"ID", "AT", "WHO", "FROM", "ACTION", "REVISION", "WHAT", "OUTCOME"}}
 	for _, e := range a.Entries {
 		rows = append(rows, []string{
-			number(e.ID), moment(e.At), cmp.Or(e.Who, "anyone"), e.From, e.Action, number(e.Revision), e.Text, e.Outcome,
+			number(e.ID), moment(e.At), access.Who(e.Who), e.From, e.Action, number(e.Revision), e.Text, e.Outcome,
 		})
 	}
 	return printTable(cmd.OutOrStdout(), rows)

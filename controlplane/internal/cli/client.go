@@ -88,7 +88,7 @@ func (o *clientOptions) client() (*client, error) {
 			return nil, withHint(fmt.Errorf("refuse to send the token to %s without TLS", base.Host), "use an https URL")
 		}
 	}
-	config, err := o.tls()
+	config, err := o.tls(base)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,8 @@ func (o *clientOptions) client() (*client, error) {
 	return c, nil
 }
 
-func (o *clientOptions) tls() (*tls.Config, error) {
+// tls is how to connect to an URL.
+func (o *clientOptions) tls(to *url.URL) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.ca != "" {
 		pool, err := certPool(o.ca)
@@ -114,6 +115,9 @@ func (o *clientOptions) tls() (*tls.Config, error) {
 	}
 	if (o.cert == "") != (o.key == "") {
 		return nil, usageError(fmt.Errorf("--cert and --%s belong together", o.keyFlag), "give both or none")
+	}
+	if o.cert != "" && to.Scheme == "http" {
+		return nil, usageError(fmt.Errorf("--cert is of no use: %s is without TLS", to.Redacted()), "use an https URL")
 	}
 	if o.cert != "" {
 		pair, err := keyPair(o.cert, o.key)

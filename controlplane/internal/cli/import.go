@@ -144,6 +144,6 @@ func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]
 }
 
 func readImport(cmd *cobra.Command, name string) (importer.File, error) {
-	text, shown, err := readText(cmd, "configuration", name)
+	text, shown, err := readText(cmd, "configuration", name, true)
 	return importer.File{Name: shown, Text: text}, err
 }

@@ -61,7 +61,7 @@ func (o *manageOptions) direct(cmd *cobra.Command, c *clientOptions) (*manage.Cl
 	if err != nil {
 		return nil, nil, err
 	}
-	config, err := c.tls()
+	config, err := c.tls(u)
 	if err != nil {
 		return nil, nil, err
 	}

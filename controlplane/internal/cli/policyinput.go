@@ -14,7 +14,8 @@ import (
 
 // policyInput is a policy a command is given.
 type policyInput struct {
-	file string
+	file   string
+	noDash bool // - does not stand for standard input
 }
 
 // AddFlags adds -f.
@@ -34,7 +35,7 @@ type policyText struct {
 
 // read reads and judges the policy. An error may be a policy.Errors.
 func (i *policyInput) read(cmd *cobra.Command) (policyText, error) {
-	text, shown, err := readText(cmd, "policy", i.file)
+	text, shown, err := readText(cmd, "policy", i.file, !i.noDash)
 	if err != nil {
 		return policyText{}, err
 	}
@@ -49,10 +50,10 @@ func (i *policyInput) read(cmd *cobra.Command) (policyText, error) {
 	return policyText{name: name, text: text, policy: p, warnings: warnings}, nil
 }
 
-// readText reads a file, - for standard input, that is at most as large as a
-// policy, and what messages call it.
-func readText(cmd *cobra.Command, what, file string) (text []byte, shown string, err error) {
-	if file == "-" {
+// readText reads a file that is at most as large as a policy, and what messages
+// call it. With dash, - is standard input.
+func readText(cmd *cobra.Command, what, file string, dash bool) (text []byte, shown string, err error) {
+	if dash && file == "-" {
 		shown = "standard input"
 		text, err = input.All(cmd.Context(), cmd.InOrStdin(), shown, policy.MaxBytes)
 	} else {
@@ -63,7 +64,7 @@ func readText(cmd *cobra.Command, what, file string) (text []byte, shown string,
 	switch {
 	case errors.Is(err, input.ErrInterrupted):
 		return nil, "", err
-	case errors.As(err, &irregular):
+	case dash && errors.As(err, &irregular):
 		return nil, "", withHint(fmt.Errorf("read %s: %w", what, err), "- reads standard input, also from a pipe")
 	case err != nil:
 		return nil, "", fmt.Errorf("read %s: %w", what, err)

@@ -210,7 +210,7 @@ func (l runListeners) close() {
 // readPolicyJSON reads, judges and prints warnings about a policy file, and
 // returns what the filter gets.
 func readPolicyJSON(cmd *cobra.Command, file string) ([]byte, error) {
-	input := policyInput{file: file}
+	input := policyInput{file: file, noDash: true}
 	read, err := input.read(cmd)
 	warn(cmd, read.warnings)
 	if err != nil {

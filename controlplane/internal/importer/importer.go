@@ -92,6 +92,10 @@ func finish(d *draft, n *notes) (Imported, error) {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	text := d.write(n.list)
+	if len(text) > policy.MaxBytes {
+		return Imported{Notes: n.list}, fmt.Errorf(
+			"the policy made of it would have %d bytes, and a policy has at most %d (1 MiB): split the file by domain or descriptor, and import the parts", len(text), policy.MaxBytes)
+	}
 	if problems := check(text); len(problems) > 0 {
 		return Imported{Policy: text, Notes: n.list},
 			fmt.Errorf("the policy made of it is not valid, which is a fault of this import, not of the file: %w", problems)

@@ -42,6 +42,19 @@ func TestTimeIsLinear(t *testing.T) {
 	}
 }
 
+// TestTooLargeForOnePolicy: the configuration is at fault, not the importer.
+func TestTooLargeForOnePolicy(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("domain: d\ndescriptors:\n")
+	for i := range 12_000 {
+		fmt.Fprintf(&text, "- {key: k%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
+	}
+	made, err := importer.EnvoyRatelimit([]importer.File{{Name: "f", Text: []byte(text.String())}}, importer.Options{})
+	require.ErrorContains(t, err, "bytes, and a policy has at most 1048576 (1 MiB): split the file by domain or descriptor")
+	require.NotContains(t, err.Error(), "fault of this import")
+	require.Empty(t, made.Policy)
+}
+
 // TestBombs: what grows when it is read is refused in a moment.
 func TestBombs(t *testing.T) {
 	var laughs strings.Builder

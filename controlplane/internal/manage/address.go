@@ -32,11 +32,15 @@ func ParseAllow(text string) (Allow, error) {
 			entry += "/" + strconv.Itoa(ip.BitLen())
 		}
 		network, err := netip.ParsePrefix(entry)
+		address, _, sliced := strings.Cut(entry, "/")
+		ip, notIP := netip.ParseAddr(address)
 		switch {
 		case err == nil && network.Addr().Is4In6():
 			return Allow{}, fmt.Errorf("%q is an IPv4 network written as IPv6: write it as IPv4", entry)
 		case err == nil:
 			a.networks = append(a.networks, network.Masked())
+		case sliced && notIP == nil && ip.Zone() == "":
+			return Allow{}, fmt.Errorf("%q is not a network: prefix lengths end at %d", entry, ip.BitLen())
 		case isName(entry):
 			a.names = append(a.names, canonical(entry))
 		default:

@@ -42,6 +42,18 @@ func TestParseAllow(t *testing.T) {
 	}
 }
 
+func TestNetworksThatAreNone(t *testing.T) {
+	for list, want := range map[string]string{
+		"10.0.0.0/33":             `"10.0.0.0/33" is not a network: prefix lengths end at 32`,
+		"edge.example,fd00::/129": `"fd00::/129" is not a network: prefix lengths end at 128`,
+		"10.0.0.0/":               `"10.0.0.0/" is not a network: prefix lengths end at 32`,
+		"10.0.0/8":                `"10.0.0/8" is neither a network such as 10.0.0.0/8 nor a host name`,
+	} {
+		_, err := ParseAllow(list)
+		require.EqualError(t, err, want)
+	}
+}
+
 // What a proxy may announce, and where that leads.
 func TestAnnouncedAddresses(t *testing.T) {
 	const peer = "192.0.2.7:4711"

@@ -56,6 +56,7 @@ type Bolt struct {
 
 	mu       sync.Mutex
 	watchers map[chan struct{}]struct{}
+	failed   error // of the last commit, nil if that was durable
 }
 
 var _ Store = (*Bolt)(nil)
@@ -76,17 +77,39 @@ func (b *Bolt) commit(run func(func(*bbolt.Tx) error) error, change func(*bbolt.
 		return err
 	}
 	var reached position
+	var refused error // by change itself, which says nothing about the disk
 	err := run(func(tx *bbolt.Tx) error {
-		if err := change(tx); err != nil {
-			return err
+		if refused = change(tx); refused != nil {
+			return refused
 		}
 		reached = positionOf(tx)
 		return nil
 	})
-	if err != nil {
+	if refused != nil {
 		return err
 	}
-	return b.last.advance(reached)
+	if err == nil {
+		err = b.last.advance(reached)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failed = err
+	return err
+}
+
+// Healthy implements Store.
+func (b *Bolt) Healthy(ctx context.Context) error {
+	if err := b.inPlace(); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	failed := b.failed
+	b.mu.Unlock()
+	if failed != nil {
+		return fmt.Errorf("the last change could not be stored: %w", failed)
+	}
+	_, err := b.History(ctx, 1)
+	return err
 }
 
 // next gives the next number of a bucket. bbolt's sequence is stored with the

@@ -292,6 +292,7 @@ func TestDrop(t *testing.T) {
 	}
 	require.NoError(t, b.Book(ctx, Answer{Node: "e1", Revision: 2, Accepted: true}))
 	require.ErrorContains(t, b.Drop(ctx, []uint64{1, 4}), "revision 4 is the newest")
+	require.NoError(t, b.Healthy(ctx), "what is refused says nothing about the disk")
 	_, err = b.Get(ctx, 1)
 	require.NoError(t, err, "all or none")
 	require.NoError(t, b.Drop(ctx, []uint64{2, 1, 77}))

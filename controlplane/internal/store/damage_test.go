@@ -226,6 +226,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	require.NoError(t, b.last.f.Close())
 	_, err := b.Append(ctx, draft("x"))
 	require.ErrorContains(t, err, "record acknowledged change")
+	require.ErrorContains(t, b.Healthy(ctx), "the last change could not be stored")
 	require.Error(t, b.Book(ctx, Answer{Node: "edge-1", Revision: 3}))
 	_, err = b.Record(ctx, Entry{Action: "x"})
 	require.Error(t, err)
@@ -255,7 +256,9 @@ func TestFilesThatAreTakenAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir, ctx := filled(t), t.Context()
 			b := open(t, dir)
+			require.NoError(t, b.Healthy(ctx))
 			require.NoError(t, take(dir))
+			require.ErrorContains(t, b.Healthy(ctx), "has been taken away or replaced")
 			_, err := b.Append(ctx, draft("x"))
 			require.ErrorContains(t, err, "has been taken away or replaced")
 			_, err = b.Record(ctx, Entry{Action: "x"})

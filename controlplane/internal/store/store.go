@@ -67,6 +67,9 @@ type Store interface {
 	// Watch returns a channel that gets a value after an Append, until ctx
 	// ends. Appends in quick succession may share one value.
 	Watch(ctx context.Context) <-chan struct{}
+	// Healthy returns why no change can be stored, as far as that is known: what
+	// is stored is not in place, or the last change could not be written.
+	Healthy(ctx context.Context) error
 	// Backup returns a copy of everything as of now, for Restore, and its length.
 	Backup(ctx context.Context) (io.ReadCloser, int64, error)
 	Close() error

@@ -77,34 +77,10 @@ func (p *plugin) guard(do func()) {
 }
 
 func (p *plugin) operate(op, query string) {
-	if fault := queryFault(query); fault != "" {
-		answer(400, problem("parse the query: "+fault))
+	asked, fault := readOperation(op, query)
+	if fault != "" {
+		answer(400, problem(fault))
 		return
-	}
-	asked := engine.Operation{Name: op, N: 1}
-	n := ""
-	for query != "" {
-		var pair string
-		pair, query, _ = strings.Cut(query, "&")
-		name, value, _ := strings.Cut(pair, "=")
-		switch value = policy.UnescapeQuery(value); policy.UnescapeQuery(name) {
-		case "rule":
-			asked.Rule = value
-		case "key":
-			asked.Key = append(asked.Key, value)
-		case "window":
-			asked.Window = value
-		case "n":
-			n = value
-		}
-	}
-	if n != "" || op == "set" {
-		units, err := strconv.ParseUint(n, 10, 32)
-		if err != nil {
-			answer(400, problem("n must be a whole number from 0 to 4294967295"))
-			return
-		}
-		asked.N = uint32(units)
 	}
 	if op == "stats" {
 		p.metrics.flush(p.engine) // the other workers' counts are up to a tick old
@@ -118,6 +94,45 @@ func (p *plugin) operate(op, query string) {
 	default:
 		answer(200, body)
 	}
+}
+
+// readOperation reads what an operation is done to. The fault says what is wrong
+// with the query, "" if nothing is.
+func readOperation(op, query string) (asked engine.Operation, fault string) {
+	if fault := queryFault(query); fault != "" {
+		return asked, "parse the query: " + fault
+	}
+	asked = engine.Operation{Name: op, N: 1}
+	n := ""
+	once := map[string]*string{"rule": &asked.Rule, "n": &n, "window": &asked.Window}
+	given := map[string]bool{}
+	for pair := range strings.SplitSeq(query, "&") {
+		if pair == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(pair, "=")
+		name, value = policy.UnescapeQuery(name), policy.UnescapeQuery(value)
+		into, known := once[name]
+		switch {
+		case name == "key":
+			asked.Key = append(asked.Key, value)
+		case !known:
+			return asked, "unknown parameter " + strconv.Quote(name[:min(len(name), 40)]) + ": there are rule, key, n and window"
+		case given[name]:
+			return asked, name + " is given twice"
+		default:
+			*into, given[name] = value, true
+		}
+	}
+	if n == "" && op != "set" {
+		return asked, ""
+	}
+	units, err := strconv.ParseUint(n, 10, 32)
+	if err != nil {
+		return asked, "n must be a whole number from 0 to 4294967295"
+	}
+	asked.N = uint32(units)
+	return asked, ""
 }
 
 // queryFault says what is wrong with a query: an escape that is none would name
