@@ -59,8 +59,8 @@ run: build $(if $(ENVOY),$(out)/envoy-$(ENVOY_VERSION)/envoy) ## push examples/q
 .PHONY: test
 test: build ## everything, on the newest supported Envoy and where it matters on the oldest (or on ENVOY_PATH alone)
 	@rm -rf $(figures)
-	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages=./... timeout=25m
-	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./... timeout=25m in=build/measure
+	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages=./... timeout=45m
+	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./... timeout=45m in=build/measure
 	@echo; echo 'explored and compared:'; cat $(figures)/*.txt
 
 .PHONY: e2e-all
