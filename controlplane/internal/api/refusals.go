@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 )
 
-// refusals counts and logs the requests that were refused for who made them.
+// refusals counts and logs the requests that were refused because of their caller.
 type refusals struct {
 	log   *slog.Logger
 	limit lograte.Limit
@@ -22,7 +22,7 @@ type refusals struct {
 func newRefusals(log *slog.Logger) *refusals {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "sluice", Name: "http_refused_total",
-		Help: "HTTP requests refused for who made them: 401 unknown callers, 403 callers without the role and pages of other origins.",
+		Help: "HTTP requests refused because of their caller: 401 unknown callers, 403 callers without the role and pages of other origins.",
 	}, []string{"code"})
 	// An alert can only see a counter rise that was there before.
 	total.WithLabelValues("401")

@@ -52,7 +52,7 @@ func serve(t *testing.T, answer http.HandlerFunc) *url.URL {
 	return at(t, s)
 }
 
-// Who is no management path is told as such, and where it points to never sees
+// What is not a management path is named as such, and where it points to never sees
 // the token.
 func TestNobodyElseIsAsked(t *testing.T) {
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

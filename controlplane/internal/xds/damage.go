@@ -9,7 +9,7 @@ import (
 )
 
 // A revision that is damaged in the store is as good as not there: it is offered
-// to nobody, and who runs it gets the last good one.
+// to nobody, and a proxy that runs it gets the last good one.
 
 // Damaged returns the revisions that are damaged, in ascending order.
 func (l *Ledger) Damaged() []uint64 {
