@@ -152,21 +152,26 @@ func (r *request) subscribe(name []byte) {
 
 // version reads an entry of initial_resource_versions.
 func (r *request) version(entry []byte) error {
-	var name, version []byte
-	err := fields(entry, func(number protowire.Number, text []byte, _ uint64) error {
-		switch number {
-		case 1:
-			name = text
-		case 2:
-			version = text
-		default: // not of a map's entry
-		}
-		return nil
-	})
+	name, version, err := mapEntry(entry)
 	if string(name) == envoy.ResourceName {
 		r.held = cut(version, maxName)
 	}
 	return err
+}
+
+// mapEntry reads an entry of a map.
+func mapEntry(message []byte) (name, value []byte, err error) {
+	err = fields(message, func(number protowire.Number, text []byte, _ uint64) error {
+		switch number {
+		case 1:
+			name = text
+		case 2:
+			value = text
+		default: // nothing else is in one
+		}
+		return nil
+	})
+	return name, value, err
 }
 
 // unmarshal reads a corev3.Node.
@@ -220,17 +225,7 @@ func entries(message []byte, visit func(name string, value []byte) error) error 
 		if number != 1 {
 			return nil
 		}
-		var name, value []byte
-		err := fields(entry, func(number protowire.Number, text []byte, _ uint64) error {
-			switch number {
-			case 1:
-				name = text
-			case 2:
-				value = text
-			default: // not of a map's entry
-			}
-			return nil
-		})
+		name, value, err := mapEntry(entry)
 		if err != nil {
 			return err
 		}
