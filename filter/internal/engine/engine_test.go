@@ -13,6 +13,7 @@ import (
 
 // proxy is a Host of one request at a time over a store with Envoy's rules.
 type proxy struct {
+	mute       bool // it does not tell the values of a header apart
 	now        int64
 	headers    map[string][]string
 	client     string
@@ -53,6 +54,9 @@ func (p *proxy) JoinedHeader(name string) (string, bool) {
 
 func (p *proxy) AppendHeader(values []string, name string) []string {
 	p.calls = append(p.calls, "headers")
+	if p.mute {
+		return values
+	}
 	return append(values, p.headers[name]...)
 }
 

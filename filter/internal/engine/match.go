@@ -112,7 +112,11 @@ func (m *match) header(h *headerMatch, r *request) bool {
 	if !present || strings.IndexByte(joined, ',') < 0 {
 		return !whole && h.value.holds(joined, present, r)
 	}
-	for _, value := range r.values(h.number) {
+	values := r.values(h.number)
+	if len(values) == 0 { // the call failed
+		return !m.exempt
+	}
+	for _, value := range values {
 		if h.value.holds(value, true, r) != m.exempt {
 			return !m.exempt
 		}

@@ -38,6 +38,21 @@ func TestExemptSpellings(t *testing.T) {
 	}
 }
 
+// Where the proxy does not say what the values of a repeated header are, the header
+// counts against the client.
+func TestValuesThatTheProxyDoesNotTell(t *testing.T) {
+	for rule, want := range map[string]bool{
+		`"exempt":[{"headers":{"x-t":"good*"}}]`: false,
+		`"match":{"headers":{"x-t":"evil*"}}`:    false,
+	} {
+		p := newProxy()
+		p.mute = true
+		p.with("x-t", "good", "x-t", "evil")
+		e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],`+rule+`}`)
+		require.Equal(t, want, e.Decide().Allowed, rule)
+	}
+}
+
 // A header costs one call; only one with a comma in it costs a second, and only
 // one that is repeated a third.
 func TestCallsForARepeatedHeader(t *testing.T) {
