@@ -26,7 +26,7 @@ var attacked = []struct{ name, rule string }{
 	{"per key", `"limits":["20/1h"],"algorithm":"fixed_window_per_key"`},
 	{"log", `"limits":["20/1h"],"algorithm":"sliding_window_log"`},
 	{"sliding counter", `"limits":["20/1h"],"algorithm":"sliding_window_counter"`},
-	{"token bucket", `"limits":["20/1000h"],"algorithm":"token_bucket"`},
+	{"token page", `"limits":["20/1000h"],"algorithm":"token_bucket"`},
 }
 
 // A flood of invented keys, each asked for once, in a hundredth of a window:
@@ -50,7 +50,7 @@ func TestCardinalityAttack(t *testing.T) {
 				require.Zero(t, o.OverLimit)
 				require.GreaterOrEqual(t, denied, uint64(o.FloodDenied))
 				if flood >= 100*capacity {
-					require.Equal(t, full, most, "every bucket has been there since the first tenth")
+					require.Equal(t, full, most, "every page has been there since the first tenth")
 				}
 				for name, n := range b.Metrics() {
 					require.False(t, strings.HasPrefix(name, "rate_limit_errors") || strings.HasPrefix(name, "rate_limit_panics"), "%s %d", name, n)

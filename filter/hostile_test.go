@@ -80,7 +80,7 @@ func TestHostileRequestsChangeNothingElse(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.OnCall = nil })
 	require.NoError(t, b.Configure([]byte(hostilePolicy)))
 	require.Equal(t, 200, b.serve(t, 0, alice).Status)
-	honest := b.Shared().Snapshot() // the seed, the directory, alice's bucket
+	honest := b.Shared().Snapshot() // the seed, the directory, alice's page
 	delete(honest, "sluice/tables") // which the first request of another rule enters that rule into
 	configured, sent := b.Memory(0), uint64(0)
 	for round := range 40 {
@@ -107,7 +107,7 @@ func TestHostileRequestsChangeNothingElse(t *testing.T) {
 	require.NotContains(t, strings.Join(b.log, "\n"), "panic")
 	require.Equal(t, 200, b.serve(t, 0, alice).Status)
 	require.Equal(t, 429, b.serve(t, 0, alice).Status)
-	require.LessOrEqual(t, b.Shared().Len(), 3+1+7+7, "the seed, the directory, the owners and the buckets of 1 + 64 + 64 keys, 16 slots in each of the latter")
+	require.LessOrEqual(t, b.Shared().Len(), 3+1+7+7, "the seed, the directory, the owners and the pages of 1 + 64 + 64 keys, 16 slots in each of the latter")
 }
 
 // The least that a panic's denial says is when to come again.

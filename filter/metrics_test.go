@@ -66,7 +66,7 @@ func TestStatsOfAllWorkers(t *testing.T) {
 	require.EqualValues(t, 4, denied)
 }
 
-// The memory gauge follows the buckets that exist up to what validate prints,
+// The memory gauge follows the pages that exist up to what validate prints,
 // and goes with its rule.
 func TestMemoryUsage(t *testing.T) {
 	const gauge = "rule=.=r;.;rate_limit_memory_usage_bytes"
@@ -85,7 +85,7 @@ func TestMemoryUsage(t *testing.T) {
 		b.serve(t, i%2, &sim.Request{Headers: [][2]string{{"x-user-id", fmt.Sprint(i)}}})
 	}
 	b.tick(t)
-	// 45 buckets of 22.4 keys each.
+	// 45 pages of 22.4 keys each.
 	require.Equal(t, 45*one, b.Metrics()[gauge])
 	require.NotContains(t, b.Metrics(), "rule=.=twin;.;rate_limit_memory_usage_bytes", "the table is counted once")
 	require.NotContains(t, b.Metrics(), "rule=.=idle;.;rate_limit_memory_usage_bytes")
@@ -131,7 +131,7 @@ func TestMemoryUsageOfALargeTable(t *testing.T) {
 		require.NoError(t, b.Tick(0))
 		require.Less(t, len(b.calls), 80)
 		if _, have := b.Metrics()[gauge]; have {
-			require.Equal(t, 46, ticks, "2926 buckets, 64 a tick")
+			require.Equal(t, 46, ticks, "2926 pages, 64 a tick")
 			return
 		}
 		require.Less(t, ticks, 100)

@@ -42,15 +42,15 @@ func TestNamesThatComeAndGo(t *testing.T) {
 				}
 				c.Close()
 			}
-			buckets := 0
+			pages := 0
 			for key := range b.Shared().Snapshot() {
 				if strings.HasPrefix(key, "sl/") {
-					buckets++
+					pages++
 				}
 			}
 			most := 1 + (state.MissedRounds+2)/2 + 1 + state.WaitingTables
 			require.Less(t, most, names/2)
-			require.LessOrEqual(t, buckets, most)
+			require.LessOrEqual(t, pages, most)
 			require.Equal(t, 200, b.serve(t, 0, alice).Status)
 			require.Equal(t, 429, b.serve(t, 0, alice).Status, "it counts on")
 		})

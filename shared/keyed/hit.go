@@ -114,7 +114,7 @@ func (l *Limiter) report(s *shard, r *Result) {
 		}
 	}
 	w, u := l.window(s, r.Window)
-	r.Limit, r.ResetAt = w.Most(), instant(w.Reset(u, s.entry.Now))
+	r.Limit, r.ResetAt = w.Max(), instant(w.Reset(u, s.entry.Now))
 }
 
 // window returns the user's window i with the key's limits and what it has
@@ -136,7 +136,7 @@ func (l *Limiter) appendUsage(dst []Usage, s *shard) []Usage {
 		w, u := l.window(s, i)
 		dst = append(dst, Usage{
 			Name: l.named[i].name, Period: time.Duration(w.PeriodNs),
-			Limit: w.Most(), Used: w.Count(u, s.entry.Now),
+			Limit: w.Max(), Used: w.Count(u, s.entry.Now),
 			Remaining: w.Remaining(u, s.entry.Now), ResetAt: instant(w.Reset(u, s.entry.Now)),
 		})
 	}

@@ -14,7 +14,7 @@ const (
 	perShard = 2048
 	// maxShardBits bounds the shards to 64.
 	maxShardBits = 6
-	// tableBytes is what a shard's table takes beside its buckets, at most:
+	// tableBytes is what a shard's table takes beside its pages, at most:
 	// directory, seed and the maps that hold them.
 	tableBytes = 3 << 10
 )
@@ -36,7 +36,7 @@ func shardBits(capacity uint32) uint {
 // part of it before.
 func (l *Limiter) MaxBytes() int64 { return l.maxBytes }
 
-// bytes is what the store's buckets take now.
+// bytes is what the store's pages take now.
 func (s *store) bytes() uint64 { return s.made * s.chunkSize }
 
 // allocated is what the allocator takes for so many bytes.
@@ -48,7 +48,7 @@ func allocatedSlice[T any](n int) int64 {
 	return int64(allocated(n*int(reflect.TypeFor[T]().Size()) + 8))
 }
 
-// mostBytes is what a shard refers to with all its buckets. Three empty ones serve
+// mostBytes is what a shard refers to with all its pages. Three empty ones serve
 // as patterns and scratch; whoever decodes a log needs room for it in the
 // shard's entry, and for another key's.
 func (s *shard) mostBytes(windows []limit.Window) int64 {

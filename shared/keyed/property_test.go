@@ -87,7 +87,7 @@ func (p *plain) same(t *testing.T, l *Limiter, key string, now int64, at string)
 	for i, u := range l.Detail(key, nil) {
 		w := p.windows[i]
 		want := Usage{
-			Period: time.Duration(w.PeriodNs), Limit: w.Most(), Used: w.Count(&k.usage[i], k.last),
+			Period: time.Duration(w.PeriodNs), Limit: w.Max(), Used: w.Count(&k.usage[i], k.last),
 			Remaining: w.Remaining(&k.usage[i], k.last), ResetAt: time.Unix(0, w.Reset(&k.usage[i], k.last)),
 		}
 		require.Equal(t, want, u, "%s: window %d, key %s", at, i, key)

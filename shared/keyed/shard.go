@@ -32,12 +32,12 @@ func (s *shard) open(windows []limit.Window, capacity uint32, now int64) {
 	tables := state.NewTables(&s.store, random, 0, 0)
 	s.table = tables.Table(state.Definition{Windows: windows, Capacity: capacity})
 
-	// All buckets look alike before they are written. Persist shows what that is,
+	// All pages look alike before they are written. Persist shows what that is,
 	// so that reading one needs no memory later.
 	s.read(now)
 	s.entry.Rebased = true
 	s.table.Persist(&s.entry)
-	s.store.prepare(s.store.empty, int(state.GeometryFor(windows, capacity).Buckets))
+	s.store.prepare(s.store.empty, int(state.GeometryFor(windows, capacity).Pages))
 }
 
 // read finds the key's entry.

@@ -10,9 +10,9 @@ import (
 var le = binary.LittleEndian
 
 const (
-	// bucketKeyBytes is the length of a bucket's key, which no other key has;
-	// its last eight bytes are the bucket's index in hexadecimal.
-	bucketKeyBytes = 15
+	// pageKeyBytes is the length of a page's key, which no other key has;
+	// its last eight bytes are the page's index in hexadecimal.
+	pageKeyBytes = 15
 	// chunkBytes is about how much memory a store takes at once.
 	chunkBytes = 32 << 10
 	// written is the cas of every value: under the shard's lock nobody else
@@ -21,34 +21,34 @@ const (
 )
 
 // store is a shard's shared data. It hands out its own bytes and takes them
-// back as written, which its shard's lock makes safe. Buckets lie in chunks
+// back as written, which its shard's lock makes safe. Pages lie in chunks
 // that come into being with the first write to one of theirs.
 type store struct {
 	few map[string][]byte // the directory and the seed
 
-	empty     []byte // what a bucket holds before it is written
+	empty     []byte // what a page holds before it is written
 	chunks    [][]byte
 	chunkBits int
 	chunkSize uint64 // bytes of a chunk, as the allocator rounds it up
 	made      uint64 // chunks that exist
 
-	scratch  []byte // what a bucket is changed in that is not written yet, or not at all
+	scratch  []byte // what a page is changed in that is not written yet, or not at all
 	readOnly bool   // Get hands out a copy
-	walking  bool   // Get hands out only buckets that were written
+	walking  bool   // Get hands out only pages that were written
 }
 
-// prepare makes room for that many buckets that look like empty.
-func (s *store) prepare(empty []byte, buckets int) {
+// prepare makes room for that many pages that look like empty.
+func (s *store) prepare(empty []byte, pages int) {
 	s.empty, s.scratch = empty, make([]byte, len(empty))
-	for s.chunkBits = 0; len(empty)<<(s.chunkBits+1) <= chunkBytes && 1<<s.chunkBits < buckets; s.chunkBits++ {
+	for s.chunkBits = 0; len(empty)<<(s.chunkBits+1) <= chunkBytes && 1<<s.chunkBits < pages; s.chunkBits++ {
 	}
-	s.chunks = make([][]byte, (buckets-1)>>s.chunkBits+1)
+	s.chunks = make([][]byte, (pages-1)>>s.chunkBits+1)
 	s.chunkSize = uint64(allocated(len(empty) << s.chunkBits))
 }
 
-// bucket returns the bytes of a bucket, nil before its chunk exists.
-func (s *store) bucket(key []byte) []byte {
-	index := parseHex(le.Uint64(key[bucketKeyBytes-8:]))
+// page returns the bytes of a page, nil before its chunk exists.
+func (s *store) page(key []byte) []byte {
+	index := parseHex(le.Uint64(key[pageKeyBytes-8:]))
 	chunk := s.chunks[index>>s.chunkBits]
 	if chunk == nil {
 		return nil
@@ -69,7 +69,7 @@ func parseHex(digits uint64) uint32 {
 
 // Get returns the value of the key.
 func (s *store) Get(key []byte) (value []byte, cas uint32, status state.Status) {
-	if len(key) != bucketKeyBytes {
+	if len(key) != pageKeyBytes {
 		value, found := s.few[string(key)]
 		if !found {
 			return nil, 0, state.NotFound
@@ -79,9 +79,9 @@ func (s *store) Get(key []byte) (value []byte, cas uint32, status state.Status) 
 	if s.empty == nil {
 		return nil, 0, state.NotFound
 	}
-	b := s.bucket(key)
+	b := s.page(key)
 	switch {
-	case b != nil && b[0] != 0: // a written bucket begins with its format's version
+	case b != nil && b[0] != 0: // a written page begins with its format's version
 		if !s.readOnly {
 			return b, written, state.OK
 		}
@@ -97,7 +97,7 @@ func (s *store) Get(key []byte) (value []byte, cas uint32, status state.Status) 
 // Set makes value the key's. The bytes that Get has handed out are there
 // already.
 func (s *store) Set(key, value []byte, _ uint32) state.Status {
-	if len(key) != bucketKeyBytes {
+	if len(key) != pageKeyBytes {
 		s.few[string(key)] = slices.Clone(value)
 		return state.OK
 	}
@@ -105,12 +105,12 @@ func (s *store) Set(key, value []byte, _ uint32) state.Status {
 		s.empty = slices.Clone(value)
 		return state.OK
 	}
-	b := s.bucket(key)
+	b := s.page(key)
 	if b == nil {
-		index := parseHex(le.Uint64(key[bucketKeyBytes-8:]))
+		index := parseHex(le.Uint64(key[pageKeyBytes-8:]))
 		s.chunks[index>>s.chunkBits] = make([]byte, len(s.empty)<<s.chunkBits)
 		s.made++
-		b = s.bucket(key)
+		b = s.page(key)
 	}
 	if &b[0] != &value[0] {
 		copy(b, value)

@@ -32,7 +32,7 @@ func admitted(r *rand.Rand, w Window) []event {
 		last = at
 		cost := uint32(1)
 		if r.IntN(4) == 0 {
-			cost = 1 + uint32(r.IntN(int(w.Most())+1))
+			cost = 1 + uint32(r.IntN(int(w.Max())+1))
 		}
 		pass := w.Check(&u, at, cost)
 		if pass != at && pass != Never && r.IntN(2) == 0 {

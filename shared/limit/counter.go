@@ -49,9 +49,9 @@ func (w *Window) counterExpiry(u *Usage, last int64) int64 {
 	return 0
 }
 
-// takeBackCounter takes the hit out of the current bucket, or out of the one
+// refundCounter takes the hit out of the current bucket, or out of the one
 // before if the window has moved on by one.
-func (w *Window) takeBackCounter(u *Usage, at, now int64, cost uint32) bool {
+func (w *Window) refundCounter(u *Usage, at, now int64, cost uint32) bool {
 	from := &u.Used
 	switch (w.start(now) - w.start(at)) / w.PeriodNs {
 	case 0:

@@ -112,7 +112,7 @@ func (w *Window) refloor(f Usage, last int64) Usage {
 
 // Join returns the floor f after a record with the floor g was removed. Both
 // must have been rolled to the same instant.
-func (w *Window) Join(f, g Usage) Usage {
+func (w *Window) MergeFloors(f, g Usage) Usage {
 	switch {
 	case w.Algorithm != TokenBucket:
 	case w.Burst == 0 && !f.IsZero() && !g.IsZero(): // f's limits say nothing about g

@@ -138,7 +138,7 @@ func TestALogWithoutRoom(t *testing.T) {
 	u := added(w, added(w, Usage{}, second, 2), 2*second, 1)
 	require.Equal(t, Usage{Log: []int64{second, 2 * second}, Cut: true}, u)
 	require.Equal(t, Usage{Log: []int64{second, second}, Cut: true}, added(w, Usage{}, second, 3))
-	got, taken := takenBack(w, u, u, 2*second, 3*second, 1, false)
+	got, taken := refunded(w, u, u, 2*second, 3*second, 1, false)
 	require.False(t, taken, "a unit is missing in its place")
 	require.Equal(t, u, got)
 	require.Equal(t, 11*second, w.Check(&u, 3*second, 1), "it admits no more than it can count")

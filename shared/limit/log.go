@@ -16,7 +16,7 @@ func (w *Window) live(log []int64, now int64) []int64 {
 // checkLog: the hit passes once so many of the oldest units have left that it
 // fits.
 func (w *Window) checkLog(u *Usage, now int64, cost uint32) int64 {
-	over := int64(len(u.Log)) + int64(cost) - int64(w.Most())
+	over := int64(len(u.Log)) + int64(cost) - int64(w.Max())
 	if over <= 0 {
 		return now
 	}
@@ -38,9 +38,9 @@ func (w *Window) addLog(u *Usage, now int64, cost uint32) {
 	}
 }
 
-// takeBackLog takes cost units of that instant out of the log, unless older
+// refundLog takes cost units of that instant out of the log, unless older
 // ones are missing in their place.
-func (w *Window) takeBackLog(u *Usage, at, now int64, cost uint32) bool {
+func (w *Window) refundLog(u *Usage, at, now int64, cost uint32) bool {
 	if at+w.PeriodNs <= now {
 		return true
 	}

@@ -99,9 +99,9 @@ func (m *model) add(now int64, cost uint32) (opened bool) {
 	return opened
 }
 
-// takeBack drops the newest hit; the model's caller does it at once or after
+// refund drops the newest hit; the model's caller does it at once or after
 // one more hit, so that it is the last or the last but one.
-func (m *model) takeBack(now int64, index int, opened bool) {
+func (m *model) refund(now int64, index int, opened bool) {
 	m.last = now
 	m.events = slices.Delete(slices.Clone(m.events), index, index+1)
 	switch {
@@ -258,9 +258,9 @@ func takeBackBoth(t *testing.T, r *rand.Rand, w Window, m *model, after Usage, a
 	if gone {
 		m.last = now
 	} else {
-		m.takeBack(now, index, opened)
+		m.refund(now, index, opened)
 	}
-	u, taken := takenBack(w, v, after, at, now, cost, opened && w.Algorithm == FixedWindowPerKey)
+	u, taken := refunded(w, v, after, at, now, cost, opened && w.Algorithm == FixedWindowPerKey)
 	if taken == stays {
 		t.Fatalf("%+v at %d: take back of %d counted at %d from %+v: taken %v, in the model %v", w, now, cost, at, v, taken, !stays)
 	}

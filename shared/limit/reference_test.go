@@ -23,7 +23,7 @@ type reference interface {
 	expiry() *big.Int // 0 where nothing counts
 	add(at int64, cost uint32)
 	set(at int64, n uint32)
-	takeBack(hit, at int64, cost uint32) (complete bool)
+	refund(hit, at int64, cost uint32) (complete bool)
 }
 
 func number(n int64) *big.Int     { return big.NewInt(n) }
@@ -68,7 +68,7 @@ func (c *course) look(at int64, cost uint32) (Usage, int64) {
 	c.compared++
 	w, u := c.window, c.rolled(at)
 	used := atMost(c.reference.used(at), math.MaxUint32)
-	left := max(int64(w.Most())-used, 0)
+	left := max(int64(w.Max())-used, 0)
 	if w.Limit == 0 {
 		left = 0
 	}
@@ -80,7 +80,7 @@ func (c *course) look(at int64, cost uint32) (Usage, int64) {
 	}
 	pass := w.Check(&u, at, cost)
 	switch {
-	case w.Limit == 0 || cost > w.Most():
+	case w.Limit == 0 || cost > w.Max():
 		if pass != Never {
 			c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d", w, at, u, cost, pass)
 		}
@@ -128,7 +128,7 @@ func (c *course) wrote(u Usage, at int64) {
 
 func (c *course) hit(unchecked bool) {
 	at := max(c.now, c.last)
-	cost := randomCost(c.random, c.window.Most())
+	cost := randomCost(c.random, c.window.Max())
 	u, pass := c.look(at, cost)
 	if (pass != at && !unchecked) || cost == 0 {
 		return
@@ -149,8 +149,8 @@ func (c *course) hit(unchecked bool) {
 	}
 	c.now = max(c.now, c.last) + c.random.Int64N(c.window.PeriodNs)/int64(1+c.random.IntN(5))
 	back := max(c.now, c.last)
-	u, taken := takenBack(c.window, c.rolled(back), after, at, back, cost, false)
-	if want := c.reference.takeBack(at, back, cost); taken != want {
+	u, taken := refunded(c.window, c.rolled(back), after, at, back, cost, false)
+	if want := c.reference.refund(at, back, cost); taken != want {
 		c.Fatalf("%+v at %d: take back of %d counted at %d: %v, in the reference %v", c.window, back, cost, at, taken, want)
 	}
 	c.wrote(u, back)
@@ -173,7 +173,7 @@ func runCourses(t *testing.T, sequences, steps int, seed uint64, start func(r *r
 				c.reference.define(c.window)
 			}
 			if r.IntN(25) == 0 {
-				at, n := max(c.now, c.last), randomCost(r, c.window.Most())
+				at, n := max(c.now, c.last), randomCost(r, c.window.Max())
 				c.reference.set(at, n)
 				c.wrote(c.window.Set(at, n), at)
 			}

@@ -70,7 +70,7 @@ func TestAFloorOfOtherOverrides(t *testing.T) {
 	require.Less(t, rolled.EndNs, written+next.FillNs+10*stampMask, "it does not grow")
 
 	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
-	joined := unknown.Join(fresh, Usage{EndNs: written + second})
+	joined := unknown.MergeFloors(fresh, Usage{EndNs: written + second})
 	require.Equal(t, Usage{EndNs: (fresh.EndNs + 1) &^ 1}, joined)
 	require.Zero(t, stampOf(joined.EndNs), "who does not know the limits vouches for none")
 }

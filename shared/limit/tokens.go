@@ -156,9 +156,9 @@ func (w *Window) missing(u *Usage) uint32 {
 	return uint32(min(lacks.ceilDiv(uint64(w.PeriodNs)), 1<<32-1))
 }
 
-// giveBack puts back into u what is not yet refilled of a charge made at the
+// refundTokens puts back into u what is not yet refilled of a charge made at the
 // instant at.
-func (w *Window) giveBack(u *Usage, at, now int64, cost uint32) {
+func (w *Window) refundTokens(u *Usage, at, now int64, cost uint32) {
 	charge := tokens(uint64(cost), w.PeriodNs).sub(tokens(uint64(max(now-at, 0)), int64(w.Limit)))
 	if charge.positive() && u.EndNs != 0 && w.Burst != 0 {
 		*u = w.holding(u.Tokens.add(charge), now)

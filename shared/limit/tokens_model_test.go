@@ -99,8 +99,8 @@ func (m *bucketReference) set(at int64, n uint32) {
 	m.add(at, n)
 }
 
-// takeBack gives back what of the charge has not been gained again since.
-func (m *bucketReference) takeBack(hit, at int64, cost uint32) bool {
+// refund gives back what of the charge has not been gained again since.
+func (m *bucketReference) refund(hit, at int64, cost uint32) bool {
 	level := m.level(at)
 	m.last = at
 	if back := minus(times(int64(cost), m.window.PeriodNs), times(int64(m.window.Limit), at-hit)); back.Sign() > 0 {
@@ -139,7 +139,7 @@ func TestABucketOfUnknownSizeGainsNothing(t *testing.T) {
 	u := added(w, Usage{}, day, 7)
 	require.Equal(t, u, rolled(unknown, u, day, day+ms))
 	require.Equal(t, u, added(unknown, u, day+ms, 2))
-	got, taken := takenBack(unknown, u, u, day, day+ms, 2, false)
+	got, taken := refunded(unknown, u, u, day, day+ms, 2, false)
 	require.Equal(t, u, got)
 	require.True(t, taken)
 	require.Equal(t, Usage{}, added(unknown, Usage{}, day, 3))

@@ -70,7 +70,7 @@ func (w *Window) Check(u *Usage, now int64, cost uint32) int64 {
 	if w.Unlimited {
 		return now
 	}
-	if w.Limit == 0 || cost > w.Most() {
+	if w.Limit == 0 || cost > w.Max() {
 		return Never
 	}
 	switch w.Algorithm {
@@ -136,7 +136,7 @@ func (w *Window) Count(u *Usage, now int64) uint32 {
 // Most returns the most units the window admits at once. A log that remembers
 // fewer units than its limit, as a configuration that is on its way out may
 // find it, admits no more than it can count.
-func (w *Window) Most() uint32 {
+func (w *Window) Max() uint32 {
 	switch w.Algorithm {
 	case TokenBucket:
 		return w.Burst
@@ -150,7 +150,7 @@ func (w *Window) Most() uint32 {
 // Remaining returns how many units still fit, at least 0. u must have been
 // rolled to now.
 func (w *Window) Remaining(u *Usage, now int64) uint32 {
-	used, most := w.Count(u, now), w.Most()
+	used, most := w.Count(u, now), w.Max()
 	if w.Limit == 0 || used >= most {
 		return 0
 	}
@@ -178,21 +178,21 @@ func (w *Window) Reset(u *Usage, now int64) int64 {
 	return w.Expiry(u, now)
 }
 
-// TakeBack takes a hit of cost units out of u that had left the window as after
+// Refund takes a hit of cost units out of u that had left the window as after
 // at the instant at. It reports whether none of its charge is left behind: it was
 // taken back, or went with its window. opened says that the hit had opened
 // the key's window. A window in which nothing is left closes; one that lost
 // its opener slides from now on, because its true opening is not known any
 // more: any hit counted so far may be the first one left, so it ends a whole
 // period from now. u must have been rolled to now.
-func (w *Window) TakeBack(u, after *Usage, at, now int64, cost uint32, opened bool) bool {
+func (w *Window) Refund(u, after *Usage, at, now int64, cost uint32, opened bool) bool {
 	switch w.Algorithm {
 	case SlidingWindowLog:
-		return w.takeBackLog(u, at, now, cost)
+		return w.refundLog(u, at, now, cost)
 	case SlidingWindowCounter:
-		return w.takeBackCounter(u, at, now, cost)
+		return w.refundCounter(u, at, now, cost)
 	case TokenBucket:
-		w.giveBack(u, at, now, cost)
+		w.refundTokens(u, at, now, cost)
 		return true
 	default: // a window as a whole
 	}
@@ -233,7 +233,7 @@ func (w *Window) Shift(u *Usage, delta int64) {
 type Load struct{ Used, Limit uint32 }
 
 // Load returns how much of the limit u uses. u must have been rolled to now.
-func (w *Window) Load(u *Usage, now int64) Load { return Load{w.Count(u, now), max(w.Most(), 1)} }
+func (w *Window) Load(u *Usage, now int64) Load { return Load{w.Count(u, now), max(w.Max(), 1)} }
 
 // Less reports whether l is the smaller fraction.
 func (l Load) Less(m Load) bool {

@@ -56,7 +56,7 @@ func TestRemainingResetExpiry(t *testing.T) {
 	}
 }
 
-func TestTakeBackAligned(t *testing.T) {
+func TestRefundAligned(t *testing.T) {
 	w := aligned(5, 10*ms, 3*ms)
 	for name, c := range map[string]struct {
 		u, after Usage
@@ -75,13 +75,13 @@ func TestTakeBackAligned(t *testing.T) {
 		"before the grid's offset":  {Usage{Used: 2}, Usage{Used: 1}, 0, 3*ms - 1, 1, Usage{Used: 1}, true},
 		"ended at the grid's start": {Usage{Used: 2}, Usage{Used: 1}, 0, 3 * ms, 1, Usage{Used: 2}, true},
 	} {
-		got, taken := takenBack(w, c.u, c.after, c.at, c.now, c.cost, false)
+		got, taken := refunded(w, c.u, c.after, c.at, c.now, c.cost, false)
 		require.Equal(t, c.want, got, name)
 		require.Equal(t, c.taken, taken, name)
 	}
 }
 
-func TestTakeBackPerKey(t *testing.T) {
+func TestRefundPerKey(t *testing.T) {
 	w := perKey(5, 10*ms)
 	open := func(used uint32, endMs int64) Usage { return Usage{Used: used, EndNs: endMs * ms} }
 	slides := func(used uint32, endMs int64) Usage { return Usage{Used: used, EndNs: endMs * ms, Slides: true} }
@@ -110,7 +110,7 @@ func TestTakeBackPerKey(t *testing.T) {
 		"closed in between, nothing left to do":  {Usage{}, open(1, 50), 41, 1, false, Usage{}, false},
 		"a cost above what is left does nothing": {slides(1, 56), slides(3, 50), 41, 3, false, slides(1, 56), false},
 	} {
-		got, taken := takenBack(w, c.u, c.after, 40*ms, c.now*ms, c.cost, c.opened)
+		got, taken := refunded(w, c.u, c.after, 40*ms, c.now*ms, c.cost, c.opened)
 		require.Equal(t, c.want, got, name)
 		require.Equal(t, c.taken, taken, name)
 	}
@@ -118,11 +118,11 @@ func TestTakeBackPerKey(t *testing.T) {
 
 // The window that the first of two hits opened ends no sooner than W after the
 // second, which is all that is left in it.
-func TestTakeBackOfTheOpenerRefundsNobody(t *testing.T) {
+func TestRefundOfTheOpenerRefundsNobody(t *testing.T) {
 	w := perKey(2, 20*ms)
 	first := added(w, Usage{}, 0, 1)
 	both := added(w, rolled(w, first, 0, 10*ms), 10*ms, 1)
-	left, taken := takenBack(w, rolled(w, both, 10*ms, 11*ms), first, 0, 11*ms, 1, true)
+	left, taken := refunded(w, rolled(w, both, 10*ms, 11*ms), first, 0, 11*ms, 1, true)
 	require.True(t, taken)
 	for now := 11 * ms; now < 30*ms; now += ms {
 		require.EqualValues(t, 1, rolled(w, left, 11*ms, now).Used, "the hit at 10 ms still counts at %d ms", now/ms)
@@ -131,11 +131,11 @@ func TestTakeBackOfTheOpenerRefundsNobody(t *testing.T) {
 
 func TestJoin(t *testing.T) {
 	a, k := aligned(5, 10*ms, 0), perKey(5, 10*ms)
-	require.Equal(t, Usage{Used: 3}, a.Join(Usage{Used: 3}, Usage{Used: 2}))
-	require.Equal(t, Usage{Used: 3}, a.Join(Usage{Used: 2}, Usage{Used: 3}))
-	require.Equal(t, Usage{Used: 3}, a.Join(Usage{}, Usage{Used: 3}))
-	require.Equal(t, Usage{Used: 3, EndNs: 50}, k.Join(Usage{Used: 3, EndNs: 40}, Usage{Used: 2, EndNs: 50}), "the worst of both")
-	require.Equal(t, Usage{Used: 3, EndNs: 50}, k.Join(Usage{}, Usage{Used: 3, EndNs: 50, Slides: true}), "a floor does not say that it slides")
+	require.Equal(t, Usage{Used: 3}, a.MergeFloors(Usage{Used: 3}, Usage{Used: 2}))
+	require.Equal(t, Usage{Used: 3}, a.MergeFloors(Usage{Used: 2}, Usage{Used: 3}))
+	require.Equal(t, Usage{Used: 3}, a.MergeFloors(Usage{}, Usage{Used: 3}))
+	require.Equal(t, Usage{Used: 3, EndNs: 50}, k.MergeFloors(Usage{Used: 3, EndNs: 40}, Usage{Used: 2, EndNs: 50}), "the worst of both")
+	require.Equal(t, Usage{Used: 3, EndNs: 50}, k.MergeFloors(Usage{}, Usage{Used: 3, EndNs: 50, Slides: true}), "a floor does not say that it slides")
 }
 
 func TestInherit(t *testing.T) {

@@ -12,8 +12,8 @@ func added(w Window, u Usage, now int64, cost uint32) Usage {
 	return u
 }
 
-func takenBack(w Window, u, after Usage, at, now int64, cost uint32, opened bool) (Usage, bool) {
-	taken := w.TakeBack(&u, &after, at, now, cost, opened)
+func refunded(w Window, u, after Usage, at, now int64, cost uint32, opened bool) (Usage, bool) {
+	taken := w.Refund(&u, &after, at, now, cost, opened)
 	return u, taken
 }
 

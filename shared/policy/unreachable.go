@@ -31,7 +31,7 @@ func (r *reader) unreachable(v value, rule *Rule) {
 	}
 	cost := max(rule.Cost.Fixed, rule.Cost.Min)
 	for i, l := range rule.Limits {
-		if most := l.Most(); most > 0 && cost > most {
+		if most := l.Max(); most > 0 && cost > most {
 			r.warn(fieldAt(v, "limits").item(i, shape{}), "denies every request: each costs at least "+itoa(int64(cost))+", and "+itoa(int64(most))+" is the most that fits")
 		}
 	}

@@ -98,7 +98,7 @@ func TestTheHotPathDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// A newcomer to a full bucket reads every record of it.
+// A newcomer to a full page reads every record of it.
 func TestEvictionDoesNotAllocate(t *testing.T) {
 	for name, windows := range windowsOf(1 << 31) {
 		store := &arena{values: make(map[string]*stored)}

@@ -73,7 +73,7 @@ func TestConvertKeepsRecordsAndFloor(t *testing.T) {
 	a, b, c := aligned(9, 10*second, 0), perKey(9, 20*second), aligned(9, 30*second, 7*second)
 	from := NewLayout(definition("x", 2, a, b).Windows, 2)
 	to := NewLayout(definition("x", 2, b, c).Windows, 2)
-	old := newBucket(&from, 3)
+	old := newPage(&from, 3)
 	old.setFloorTime(77 * second)
 	le.PutUint16(old[offGeneration:], 5)
 	old.place(&from, 1, 0xfeedface)
@@ -107,7 +107,7 @@ func TestConvertKeepsRecordsAndFloor(t *testing.T) {
 	require.Equal(t, got, again, "another order loses nothing")
 }
 
-// What a wild clock wrote of a counter or a bucket counts as of now.
+// What a wild clock wrote of a counter or a page counts as of now.
 func TestAWildClockLocksNobodyOut(t *testing.T) {
 	grid := jittered(second, 100)
 	grid.Limit = 3

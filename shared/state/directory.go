@@ -20,15 +20,15 @@ import (
 //
 //	 0  16   counter id
 //	16  u16  number
-//	18  u8   slots of a bucket
+//	18  u8   slots of a page
 //	19  u8   windows n
-//	20  u32  buckets
-//	24  u32  base: buckets of an older epoch belong to a counter that is gone
+//	20  u32  pages
+//	24  u32  base: pages of an older epoch belong to a counter that is gone
 //	28  u32  epoch of the windows below
 //	32  i64  when the configuration that chose them was made
 //	40  i64  since when nobody uses it, 0 = in use
 //	48  u16  owners m
-//	50       n × window definition, as in a bucket
+//	50       n × window definition, as in a page
 //	         m × u64 owner, i64 when its configuration was made
 const (
 	kindDirectory      = 2
@@ -94,12 +94,12 @@ func (e *tableEntry) read(b []byte) (rest []byte, ok bool) {
 	}
 	copy(e.counter[:], b)
 	e.number = le.Uint16(b[16:])
-	e.geometry = Geometry{Slots: b[18], Buckets: le.Uint32(b[20:])}
+	e.geometry = Geometry{Slots: b[18], Pages: le.Uint32(b[20:])}
 	windows, owners := int(b[19]), int(le.Uint16(b[48:]))
 	e.base, e.epoch = le.Uint32(b[24:]), le.Uint32(b[28:])
 	e.configuredNs, e.vanishedNs = int64(le.Uint64(b[32:])), int64(le.Uint64(b[40:]))
 	b = b[tableHeadBytes:]
-	if e.geometry.Slots == 0 || e.geometry.Buckets == 0 || windows > MaxWindows || e.base > e.epoch ||
+	if e.geometry.Slots == 0 || e.geometry.Pages == 0 || windows > MaxWindows || e.base > e.epoch ||
 		len(b) < windows*windowBytes+owners*ownerBytes {
 		return nil, false
 	}
@@ -129,7 +129,7 @@ func (d *directory) append(b []byte) []byte {
 		b = append(b, e.counter[:]...)
 		b = le.AppendUint16(b, e.number)
 		b = append(b, e.geometry.Slots, byte(len(e.windows)))
-		b = le.AppendUint32(b, e.geometry.Buckets)
+		b = le.AppendUint32(b, e.geometry.Pages)
 		b = le.AppendUint32(b, e.base)
 		b = le.AppendUint32(b, e.epoch)
 		b = le.AppendUint64(b, uint64(e.configuredNs))
@@ -306,7 +306,7 @@ func longest(windows []limit.Window) int64 {
 // update reads the directory, applies change and writes it back where that
 // changed it, until nobody has written in between.
 func (t *Tables) update(change func(*directory)) Status {
-	for range maxTries {
+	for range maxRetries {
 		value, cas, status := t.store.Get(directoryKey)
 		d, ok := directory{}, true
 		switch status {

@@ -22,7 +22,7 @@ func TestTablesThatAreNeverReadWriteNothing(t *testing.T) {
 	for n := range 10 {
 		tables.Table(definition(fmt.Sprint(n), 100, aligned(5, second, 0)))
 	}
-	require.Equal(t, OK, tables.Confirm(second))
+	require.Equal(t, OK, tables.Heartbeat(second))
 	require.Empty(t, store.values)
 }
 
@@ -49,7 +49,7 @@ func TestAThousandRenamesStaySmall(t *testing.T) {
 	}
 	require.LessOrEqual(t, highest, uint16(9))
 	require.LessOrEqual(t, len(store.directory(t).tables), 1+WaitingTables)
-	require.LessOrEqual(t, len(store.values), 2+10, "the seed, the directory, and a bucket for each number")
+	require.LessOrEqual(t, len(store.values), 2+10, "the seed, the directory, and a page for each number")
 }
 
 func TestOwnersShareWhatTheyDefineAlike(t *testing.T) {
@@ -113,8 +113,8 @@ func TestALateWorkerDoesNotUndoANewerLayout(t *testing.T) {
 	require.True(t, hit(t, next, key, now, 1))
 	epoch := store.directory(t).tables[0].epoch
 	require.True(t, hit(t, late, key, now, 1))
-	require.Equal(t, OK, late.tables.Confirm(now))
-	require.Equal(t, OK, old.tables.Confirm(now))
+	require.Equal(t, OK, late.tables.Heartbeat(now))
+	require.Equal(t, OK, old.tables.Heartbeat(now))
 	require.Equal(t, epoch, store.directory(t).tables[0].epoch)
 	require.Equal(t, []uint32{3, 2}, used(t, next, key, now))
 }
@@ -159,7 +159,7 @@ func TestAStaleWorkerCannotDisturbAReusedNumber(t *testing.T) {
 		require.NotEqual(t, z.number, stale.number, "%s: the stale worker has a table of its own again", name)
 		require.EqualValues(t, 4, used(t, z, key, now)[0], name)
 
-		require.Equal(t, OK, z.tables.Confirm(now))
+		require.Equal(t, OK, z.tables.Heartbeat(now))
 		for _, e := range store.directory(t).tables {
 			require.Equal(t, e.counter == z.def.Counter, len(e.owners) > 0, "%s: only z is in use", name)
 		}
@@ -179,9 +179,9 @@ func TestAClockSetBackDoesNotFreezeLayouts(t *testing.T) {
 	require.Equal(t, []int{0, 1}, next.columns[:2:2], "the newer configuration has its windows")
 
 	epoch := store.directory(t).tables[0].epoch
-	require.Equal(t, OK, ahead.tables.Confirm(now))
+	require.Equal(t, OK, ahead.tables.Heartbeat(now))
 	require.Equal(t, epoch, store.directory(t).tables[0].epoch, "the one from before the step does not undo it")
-	require.Equal(t, OK, next.tables.Confirm(now))
+	require.Equal(t, OK, next.tables.Heartbeat(now))
 	require.Equal(t, epoch, store.directory(t).tables[0].epoch)
 }
 

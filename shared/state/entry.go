@@ -15,11 +15,11 @@ type Key struct {
 	Rule    []limit.Window // with the rule's own limits, by which the least used key is found; see Overridden
 }
 
-// Entry is one key's place in its bucket, as Table.Read found it. The zero
+// Entry is one key's place in its page, as Table.Read found it. The zero
 // value is ready to be read into; it is re-used from request to request.
 type Entry struct {
 	Now       int64 // the instant at which the key is counted
-	FromFloor bool  // the key has no record and starts from the bucket's floor
+	FromFloor bool  // the key has no record and starts from the page's floor
 	Evicted   bool  // Commit evicted a live record
 	Rebased   bool  // Read moved what a wild clock had written to the present
 	Resets    int   // windows in which the key had used something that has ended
@@ -27,8 +27,8 @@ type Entry struct {
 	hash        uint64 // of the key, under the tables' seed
 	key         [15]byte
 	fingerprint uint32
-	bucket      bucket
-	fresh       bool // the bucket does not exist yet, and must be copied before it is changed
+	page        page
+	fresh       bool // the page does not exist yet, and must be copied before it is changed
 	cas         uint32
 	epoch       uint32
 	slot        int // -1 without a record
@@ -43,7 +43,7 @@ type Entry struct {
 	other   []int64                     // the same for other keys' records
 	nothing limit.Usage                 // counted by a window that has no column
 
-	// What TakeBack needs to know of the Commit.
+	// What Refund needs to know of the Commit.
 	generation uint16
 	opened     uint16 // bit i: the hit opened the window of column i
 }
@@ -89,8 +89,8 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 // Commit counts a hit, which Check need not have passed, by compare-and-swap.
 // It counts in every window of the record, also in one that only a newer
 // configuration has. A key without a record takes a free slot, else an expired
-// one; where the bucket is full of live records and evict is set, the one that
-// uses least of the rule's limits goes, and the bucket's floor remembers what it
+// one; where the page is full of live records and evict is set, the one that
+// uses least of the rule's limits goes, and the page's floor remembers what it
 // used. Mismatch: somebody wrote first, or the windows have changed since Read,
 // so Read and Check again.
 func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
@@ -107,14 +107,14 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 	return t.finish(e, false)
 }
 
-// begin makes e's bucket ready for a change of the key's usage, which has its
+// begin makes e's page ready for a change of the key's usage, which has its
 // record from then on.
 func (t *Table) begin(e *Entry, evict bool) Status {
 	if e.epoch != t.epoch {
 		return Mismatch
 	}
 	if e.fresh {
-		e.bucket, e.fresh = bytes.Clone(e.bucket), false
+		e.page, e.fresh = bytes.Clone(e.page), false
 	}
 	if e.slot >= 0 {
 		return OK
@@ -131,15 +131,15 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 // finish writes the key's usage. With replaced the record starts a new past: hits
 // counted before are not taken back from it.
 func (t *Table) finish(e *Entry, replaced bool) Status {
-	e.bucket.setTime(&t.layout, e.slot, e.Now)
+	e.page.setTime(&t.layout, e.slot, e.Now)
 	for i := range e.windows {
-		e.bucket.setUsage(&t.layout, e.slot, i, &e.usage[i])
+		e.page.setUsage(&t.layout, e.slot, i, &e.usage[i])
 	}
-	e.generation = e.bucket.recordGeneration(&t.layout, e.slot)
+	e.generation = e.page.recordGeneration(&t.layout, e.slot)
 	if replaced {
-		e.generation = e.bucket.nextGeneration()
+		e.generation = e.page.nextGeneration()
 	}
-	e.bucket.mark(&t.layout, e.slot, e.generation, false)
+	e.page.mark(&t.layout, e.slot, e.generation, false)
 	return t.write(e)
 }
 
@@ -153,11 +153,11 @@ func (t *Table) Persist(e *Entry) {
 }
 
 func (t *Table) write(e *Entry) Status {
-	return t.tables.store.Set(e.key[:], e.bucket, e.cas)
+	return t.tables.store.Set(e.key[:], e.page, e.cas)
 }
 
-// Earliest returns when the first record of e's bucket expires, which is how
-// long a newcomer to a full bucket waits where the rule does not evict;
+// Earliest returns when the first record of e's page expires, which is how
+// long a newcomer to a full page waits where the rule does not evict;
 // limit.Never where none does by itself.
 func (t *Table) Earliest(e *Entry) int64 {
 	first := int64(math.MaxInt64)
@@ -170,22 +170,22 @@ func (t *Table) Earliest(e *Entry) int64 {
 	return first
 }
 
-// TakeBack undoes a Commit whose request was denied by another rule: cost is
+// Refund undoes a Commit whose request was denied by another rule: cost is
 // what it counted. It reports whether every window gave
 // the hit back; one that could not keeps it until the window ends, which is
 // never too loose. e must be as Commit left it.
-func (t *Table) TakeBack(e *Entry, now int64, cost uint32) bool {
+func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 	committed := *e
-	for range maxTries {
+	for range maxRetries {
 		if t.load(e, now) != OK || e.epoch != committed.epoch {
 			return false
 		}
 		e.callerNs = now
-		e.slot = e.bucket.find(&t.layout, e.fingerprint)
-		if e.slot < 0 || e.bucket.recordGeneration(&t.layout, e.slot) != committed.generation {
+		e.slot = e.page.find(&t.layout, e.fingerprint)
+		if e.slot < 0 || e.page.recordGeneration(&t.layout, e.slot) != committed.generation {
 			return false
 		}
-		complete := t.takeBack(e, &committed, cost)
+		complete := t.refund(e, &committed, cost)
 		switch t.write(e) {
 		case OK:
 			return complete
@@ -197,21 +197,21 @@ func (t *Table) TakeBack(e *Entry, now int64, cost uint32) bool {
 	return false
 }
 
-func (t *Table) takeBack(e, committed *Entry, cost uint32) bool {
-	last := e.bucket.time(&t.layout, e.slot)
+func (t *Table) refund(e, committed *Entry, cost uint32) bool {
+	last := e.page.time(&t.layout, e.slot)
 	at := max(e.callerNs, last)
 	complete := true
 	for i := range t.layout.Windows {
 		w, u := &e.windows[i], &e.usage[i]
-		e.bucket.read(&t.layout, e.slot, i, e.log(i), u)
+		e.page.read(&t.layout, e.slot, i, e.log(i), u)
 		w.Roll(u, last, at)
 		opened := committed.opened&(1<<i) != 0
-		taken := w.TakeBack(u, &committed.usage[i], committed.Now, at, cost, opened)
+		taken := w.Refund(u, &committed.usage[i], committed.Now, at, cost, opened)
 		complete = complete && taken
 	}
-	e.bucket.setTime(&t.layout, e.slot, at)
+	e.page.setTime(&t.layout, e.slot, at)
 	for i := range t.layout.Windows {
-		e.bucket.setUsage(&t.layout, e.slot, i, &e.usage[i])
+		e.page.setUsage(&t.layout, e.slot, i, &e.usage[i])
 	}
 	e.Now = at
 	return complete

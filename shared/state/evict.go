@@ -16,7 +16,7 @@ func (t *Table) settle(e *Entry, evict bool) Status {
 		slot = t.leastLoaded(e)
 		e.Evicted = true
 	}
-	at := max(e.Now, e.bucket.floorTime())
+	at := max(e.Now, e.page.floorTime())
 	last := int64(0)
 	if e.Evicted || expired {
 		last = t.recordTime(e, slot)
@@ -26,7 +26,7 @@ func (t *Table) settle(e *Entry, evict bool) Status {
 	if e.Evicted {
 		t.join(e, slot, last, at)
 	}
-	e.bucket.place(&t.layout, slot, e.fingerprint)
+	e.page.place(&t.layout, slot, e.fingerprint)
 	e.slot = slot
 	return OK
 }
@@ -36,32 +36,32 @@ func (t *Table) join(e *Entry, slot int, last, at int64) {
 	for i := range t.layout.Windows {
 		w := &e.rule[i]
 		victim := w.Floor(t.recordUsage(e, slot, i), last, at)
-		e.bucket.setFloor(&t.layout, i, w.Join(e.bucket.floor(&t.layout, i), victim))
+		e.page.setFloor(&t.layout, i, w.MergeFloors(e.page.floor(&t.layout, i), victim))
 	}
 }
 
 // rollFloor brings the floor to at. Its time moves only when something was
 // removed: a record, or a part of the floor that died with its window.
 func (t *Table) rollFloor(e *Entry, at int64, removed bool) {
-	last := e.bucket.floorTime()
+	last := e.page.floorTime()
 	for i := range t.layout.Windows {
-		before := e.bucket.floor(&t.layout, i)
+		before := e.page.floor(&t.layout, i)
 		after := e.rule[i].RollFloor(before, last, at)
 		if after.Used != before.Used || after.Prev != before.Prev || after.EndNs != before.EndNs {
-			e.bucket.setFloor(&t.layout, i, after)
+			e.page.setFloor(&t.layout, i, after)
 			removed = true
 		}
 	}
 	if removed {
-		e.bucket.setFloorTime(at)
+		e.page.setFloorTime(at)
 	}
 }
 
 // floorLives reports whether the floor counts anything at the instant at.
 func (t *Table) floorLives(e *Entry, at int64) bool {
-	last := e.bucket.floorTime()
+	last := e.page.floorTime()
 	for i := range t.layout.Windows {
-		if f := e.rule[i].RollFloor(e.bucket.floor(&t.layout, i), last, max(at, last)); !f.IsZero() {
+		if f := e.rule[i].RollFloor(e.page.floor(&t.layout, i), last, max(at, last)); !f.IsZero() {
 			return true
 		}
 	}
@@ -71,7 +71,7 @@ func (t *Table) floorLives(e *Entry, at int64) bool {
 // vacant returns a free slot, else one whose record has expired, else -1.
 func (t *Table) vacant(e *Entry) (slot int, expired bool) {
 	for i := range t.layout.Slots {
-		if e.bucket.free(&t.layout, i) {
+		if e.page.free(&t.layout, i) {
 			return i, false
 		}
 	}
@@ -86,7 +86,7 @@ func (t *Table) vacant(e *Entry) (slot int, expired bool) {
 // expiry returns when the slot's record stops counting in every window. The
 // record of a key that was reset stays while there is a floor to keep away.
 func (t *Table) expiry(e *Entry, slot int) int64 {
-	if e.bucket.wasReset(&t.layout, slot) && t.floorLives(e, e.Now) {
+	if e.page.wasReset(&t.layout, slot) && t.floorLives(e, e.Now) {
 		return math.MaxInt64
 	}
 	at := int64(0)
@@ -101,7 +101,7 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 // recordTime is when the slot's record was last written, taking what a wild
 // clock wrote for written now.
 func (t *Table) recordTime(e *Entry, slot int) int64 {
-	last := e.bucket.time(&t.layout, slot)
+	last := e.page.time(&t.layout, slot)
 	if last > e.callerNs+t.horizonNs() {
 		return e.callerNs
 	}
@@ -111,11 +111,11 @@ func (t *Table) recordTime(e *Entry, slot int) int64 {
 // recordUsage is what the slot's record holds of column i, as of recordTime. It
 // is valid until the next call.
 func (t *Table) recordUsage(e *Entry, slot, i int) limit.Usage {
-	u := e.bucket.usage(&t.layout, slot, i, e.other)
+	u := e.page.usage(&t.layout, slot, i, e.other)
 	if u.Log != nil {
 		e.other = u.Log
 	}
-	if last := e.bucket.time(&t.layout, slot); last > e.callerNs+t.horizonNs() {
+	if last := e.page.time(&t.layout, slot); last > e.callerNs+t.horizonNs() {
 		t.layout.Windows[i].Shift(&u, e.callerNs-last)
 	}
 	return u

@@ -10,7 +10,7 @@ import (
 
 var (
 	oneWindow = []limit.Window{aligned(5, second, 0)}
-	// Wide enough that a bucket of 32 slots would not fit.
+	// Wide enough that a page of 32 slots would not fit.
 	manyWindows = []limit.Window{
 		perKey(5, second), perKey(5, 2*second), perKey(5, 3*second), perKey(5, 4*second), perKey(5, 5*second),
 	}
@@ -65,13 +65,13 @@ func TestSizes(t *testing.T) {
 	} {
 		l := NewLayout(c.windows, c.slots)
 		require.Equal(t, c.bytes, l.ValueBytes())
-		require.Len(t, newBucket(&l, 1), c.bytes)
+		require.Len(t, newPage(&l, 1), c.bytes)
 	}
 	require.EqualValues(t, 2926*(96+620+124), HostBytes(oneWindow, 65536), "about 38 bytes a key")
 	require.EqualValues(t, 96+62+12, HostBytes(oneWindow, 1))
 }
 
-// fullShare returns the share of newcomers that meet a full bucket in a table
+// fullShare returns the share of newcomers that meet a full page in a table
 // at capacity: while it fills, and with keys coming and going. Every key lives
 // for one window, so that with a newcomer each tick capacity keys are live.
 func fullShare(t *testing.T, slots uint8, capacity uint32) (filling, steady float64) {
@@ -104,7 +104,7 @@ func fullShare(t *testing.T, slots uint8, capacity uint32) (filling, steady floa
 	return filling, newcomers(2*n, max(8*n, 10_000))
 }
 
-func TestFewNewcomersMeetAFullBucket(t *testing.T) {
+func TestFewNewcomersMeetAFullPage(t *testing.T) {
 	for _, c := range []struct {
 		slots    uint8
 		capacity uint32

@@ -38,16 +38,16 @@ func (r *run) observe() {
 
 // exact is the plainest limiter of one window and one key. units and burst are
 // the largest limits that the key had in the run, low is its smallest burst: a
-// bucket that is full under one configuration is full under all. Those of
+// page that is full under one configuration is full under all. Those of
 // configurations that let none of the key's hits through count as well: their
-// workers have seen its bucket fill when they evicted others.
+// workers have seen its page fill when they evicted others.
 type exact struct {
 	window            limit.Window // the key's own grid
 	units, burst, low int64
 	last              int64
 	open              bool
 
-	start, used, prev int64   // of the fixed window, or of the counter's bucket
+	start, used, prev int64   // of the fixed window, or of the counter's page
 	level             int64   // of the token bucket, in tokens · ns
 	log               []int64 // when each unit was counted
 }
@@ -80,7 +80,7 @@ func (x *exact) count(now, cost, units int64) bool {
 	return weighted+x.used <= units
 }
 
-// countFixed counts in a fixed window, or in a bucket of a counter.
+// countFixed counts in a fixed window, or in a page of a counter.
 func (x *exact) countFixed(now, cost int64) {
 	period, start := x.window.PeriodNs, now
 	perKey := x.window.Algorithm == limit.FixedWindowPerKey
@@ -111,7 +111,7 @@ type exactKey struct {
 
 // counts reports whether the hit counts in the window for good: it was not
 // taken back, or it opened a per-key window that it could not be taken out of.
-// A bucket whose size the hit's worker does not know counts nothing.
+// A page whose size the hit's worker does not know counts nothing.
 func (h *admission) counts(w *admissionWindow) bool {
 	switch w.tenure.window.Algorithm {
 	case limit.TokenBucket:

@@ -229,7 +229,7 @@ func (r *run) change() {
 		return
 	}
 	if r.random.IntN(3) == 0 {
-		w.tables.Confirm(r.now(w))
+		w.tables.Heartbeat(r.now(w))
 		return
 	}
 	counter := "x"
@@ -283,14 +283,14 @@ func (r *run) advance(w *runWorker, backs bool) {
 	case 1:
 		r.commit(w, backs)
 	case 2:
-		r.takeBack(w, now)
+		r.refund(w, now)
 		w.phase = 0
 	}
 }
 
-// takeBack notes in which windows the hit stays: in all where nothing could be
+// refund notes in which windows the hit stays: in all where nothing could be
 // taken back, else in those that count no less than before.
-func (r *run) takeBack(w *runWorker, now int64) {
+func (r *run) refund(w *runWorker, now int64) {
 	var before Entry
 	if status := w.table.Read(&before, r.keyOf(w), now); status != OK {
 		r.found = fmt.Sprintf("read: status %d", status)
@@ -299,7 +299,7 @@ func (r *run) takeBack(w *runWorker, now int64) {
 	h := &r.hits[w.hit]
 	h.back = true
 	written := r.store.cas
-	all := w.table.TakeBack(&w.entry, now, w.cost)
+	all := w.table.Refund(&w.entry, now, w.cost)
 	for i := range h.windows {
 		a := &h.windows[i]
 		a.stays = !all && (r.store.cas == written || w.entry.usage[a.column].Used >= before.usage[a.column].Used && before.usage[a.column].Used > 0)
@@ -338,7 +338,7 @@ func (r *run) commit(w *runWorker, backs bool) {
 
 // tenures returns in which windows the worker's hit must be counted: those
 // that its table has and the directory still names. A window that was dropped
-// and came back starts anew with those who have seen it come back; a bucket
+// and came back starts anew with those who have seen it come back; a page
 // that nobody wrote meanwhile may still know what it held before, so that a
 // per-key window may be older than the hits counted here, and is left out.
 func (r *run) tenures(w *runWorker) []admissionWindow {

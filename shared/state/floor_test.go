@@ -57,16 +57,16 @@ func TestEvictionNeverRefunds(t *testing.T) {
 		*floorRuns*runSteps, *floorRuns, *floorSeed)
 }
 
-// parsed returns the bucket that is about to be written, if it is one.
-func parsed(key, value []byte) (bucket, Layout, bool) {
-	b := bucket(value)
-	if string(key[:len(bucketPrefix)]) != bucketPrefix || !b.readable() {
+// parsed returns the page that is about to be written, if it is one.
+func parsed(key, value []byte) (page, Layout, bool) {
+	b := page(value)
+	if string(key[:len(pagePrefix)]) != pagePrefix || !b.readable() {
 		return nil, Layout{}, false
 	}
 	return b, b.layout(), true
 }
 
-// eachUsage changes what the records of a bucket that is about to be written
+// eachUsage changes what the records of a page that is about to be written
 // hold of windows of one algorithm.
 func eachUsage(key, value []byte, algorithm limit.Algorithm, change func(*limit.Usage)) {
 	b, l, ok := parsed(key, value)
@@ -120,7 +120,7 @@ var plantedFaults = map[string]fault{
 		}
 		return cas
 	},
-	"a counter's floor forgets the bucket before": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+	"a counter's floor forgets the page before": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
 		if b, l, ok := parsed(key, value); ok {
 			for i, w := range l.Windows {
 				if w.Algorithm == limit.SlidingWindowCounter {
@@ -143,7 +143,7 @@ var plantedFaults = map[string]fault{
 		}
 		return cas
 	},
-	"a bucket's floor is full too early": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+	"a page's floor is full too early": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
 		if b, l, ok := parsed(key, value); ok {
 			for i, w := range l.Windows {
 				if f := b.floor(&l, i); w.Algorithm == limit.TokenBucket && f.EndNs > 0 {
@@ -203,7 +203,7 @@ var plantedFaults = map[string]fault{
 		return cas
 	},
 	"writers overwrite each other": func(_ *shelfView, key, _ []byte, cas uint32) uint32 {
-		if string(key[:len(bucketPrefix)]) == bucketPrefix {
+		if string(key[:len(pagePrefix)]) == pagePrefix {
 			return 0
 		}
 		return cas

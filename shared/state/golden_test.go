@@ -37,7 +37,7 @@ func golden(t *testing.T, name string) []byte {
 	return b
 }
 
-// goldenTable fills a bucket of three slots with four keys, so that a floor and
+// goldenTable fills a page of three slots with four keys, so that a floor and
 // a window that slides are in it, beside a counter of another owner.
 func goldenTable(t *testing.T, store Store) *Table {
 	def := definition("x", 3, aligned(9, second, 0), perKey(5, 2*second), aligned(20, 60*second, 7*second))
@@ -55,7 +55,7 @@ func TestGoldenBytes(t *testing.T) {
 	table := goldenTable(t, store)
 	at, _ := table.locate([]byte("a"))
 	require.Equal(t, "sl/000100000000", string(at[:]))
-	requireGolden(t, "bucket", store.bytes(at[:]))
+	requireGolden(t, "page", store.bytes(at[:]))
 	requireGolden(t, "directory", store.bytes(directoryKey))
 	requireGolden(t, "seed", store.bytes(seedKey))
 	for key := range store.values {
@@ -69,7 +69,7 @@ func TestGoldenBytesAreRead(t *testing.T) {
 	store := newMemory()
 	store.Set(seedKey, golden(t, "seed"), 0)
 	store.Set(directoryKey, golden(t, "directory"), 0)
-	store.Set([]byte("sl/000100000000"), golden(t, "bucket"), 0)
+	store.Set([]byte("sl/000100000000"), golden(t, "page"), 0)
 	table := configured(store, "o", 90*second, definition("x", 3, aligned(9, second, 0), perKey(5, 2*second), aligned(20, 60*second, 7*second)))
 	now := 100*second + 4*ms
 	require.Equal(t, []uint32{2, 2, 2}, used(t, table, []byte("b"), now))
@@ -82,8 +82,8 @@ func TestGoldenBytesAreRead(t *testing.T) {
 	require.Equal(t, 102*second, e.usage[1].EndNs)
 }
 
-// TestDamagedBuckets: what this build cannot read it refuses and leaves alone.
-func TestDamagedBuckets(t *testing.T) {
+// TestDamagedPages: what this build cannot read it refuses and leaves alone.
+func TestDamagedPages(t *testing.T) {
 	definitionAt := func(i, offset int) int { return headBytes + i*windowBytes + offset }
 	for name, damage := range map[string]func(b []byte) []byte{
 		"empty":                  func(b []byte) []byte { return nil },
@@ -146,7 +146,7 @@ func TestDamagedDirectoryAndSeed(t *testing.T) {
 		"directory: too long":         {directoryKey, func(b []byte) []byte { return append(b, 0) }},
 		"directory: no slots":         {directoryKey, func(b []byte) []byte { b[directoryHeadBytes+18] = 0; return b }},
 		"directory: too many windows": {directoryKey, func(b []byte) []byte { b[directoryHeadBytes+19] = 17; return b }},
-		"directory: no buckets":       {directoryKey, func(b []byte) []byte { le.PutUint32(b[directoryHeadBytes+20:], 0); return b }},
+		"directory: no pages":         {directoryKey, func(b []byte) []byte { le.PutUint32(b[directoryHeadBytes+20:], 0); return b }},
 		"directory: base past epoch":  {directoryKey, func(b []byte) []byte { le.PutUint32(b[directoryHeadBytes+24:], 99); return b }},
 		"directory: more owners":      {directoryKey, func(b []byte) []byte { b[directoryHeadBytes+49] = 1; return b }},
 		"seed: version":               {seedKey, func(b []byte) []byte { b[0] = 2; return b }},

@@ -96,11 +96,11 @@ func TestEveryOrderOfTwoFirstHits(t *testing.T) {
 	}
 }
 
-// TestEveryOrderOfTwoTakeBacks: two requests with two rules, the second of
+// TestEveryOrderOfTwoRefunds: two requests with two rules, the second of
 // which has room for one. Whoever is denied late takes its hit on the first
 // rule back, also where it had opened the window, and the one admitted keeps a
 // window no shorter than its own.
-func TestEveryOrderOfTwoTakeBacks(t *testing.T) {
+func TestEveryOrderOfTwoRefunds(t *testing.T) {
 	const period = 20 * ms
 	for _, w := range []limit.Window{
 		aligned(2, period, 0), perKey(2, period), slidingLog(2, period), slidingCounter(2, period), tokenBucket(2, 1, anHour),

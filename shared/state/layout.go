@@ -5,7 +5,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // MaxWindows is how many windows a record holds at most.
 const MaxWindows = 16
 
-// A bucket, all integers little endian:
+// A page, all integers little endian:
 //
 //	 0  u8   format version, 1
 //	 1  u8   kind of the records, 1 = counters of one proxy
@@ -38,7 +38,7 @@ const MaxWindows = 16
 //	                         missing (see limit.Usage.Cut), then each unit as the
 //	                         low 56 bits of its time, oldest first;
 //	                         floor: u32 units, u64 newest time
-//	sliding_window_counter   u32 of the current bucket, u32 of the one before
+//	sliding_window_counter   u32 of the current page, u32 of the one before
 //	token_bucket             i96 tokens (see limit.Tokens), u64 when full with a
 //	                         stamp in its low bits (see limit.NewStamp);
 //	                         floor: u32 requests, u32 burst, u64 when full, stamped
@@ -69,13 +69,13 @@ const (
 	unitMask       = 1<<56 - 1
 )
 
-// Layout says where things lie in a bucket that holds the given windows.
+// Layout says where things lie in a page that holds the given windows.
 type Layout struct {
 	Slots   int
 	Windows []limit.Window // their limits are not part of it
 
 	parts        [MaxWindows]int // offset of each window's part in a record
-	floors       [MaxWindows]int // offset of its floor part in the bucket
+	floors       [MaxWindows]int // offset of its floor part in the page
 	floor        int             // where the floor parts begin
 	fingerprints int
 	records      int
@@ -83,13 +83,13 @@ type Layout struct {
 	size         int
 }
 
-// NewLayout returns the layout of buckets with that many slots.
+// NewLayout returns the layout of pages with that many slots.
 func NewLayout(windows []limit.Window, slots int) Layout {
 	l := Layout{Slots: slots, Windows: windows}
 	l.floor = headBytes + len(windows)*windowBytes
 	parts, floors := 0, l.floor
 	for i, w := range windows {
-		part, floor := partBytes(w)
+		part, floor := usageBytes(w)
 		l.parts[i], l.floors[i] = parts, floors
 		parts += part
 		floors += floor
@@ -101,12 +101,12 @@ func NewLayout(windows []limit.Window, slots int) Layout {
 	return l
 }
 
-// ValueBytes is the size of a bucket's value.
+// ValueBytes is the size of a page's value.
 func (l *Layout) ValueBytes() int { return l.size }
 
-// partBytes is the size of a window's part in a record and in the floor; 0 for
+// usageBytes is the size of a window's part in a record and in the floor; 0 for
 // an algorithm that this build does not know.
-func partBytes(w limit.Window) (part, floor int) {
+func usageBytes(w limit.Window) (part, floor int) {
 	switch w.Algorithm {
 	case limit.FixedWindow:
 		if w.Jitter > 0 {
@@ -125,24 +125,24 @@ func partBytes(w limit.Window) (part, floor int) {
 	return 0, 0
 }
 
-// Geometry is how many buckets of how many slots a table has. It is chosen
+// Geometry is how many pages of how many slots a table has. It is chosen
 // when a table comes into being and stays with it, so that a changed list of
 // windows still finds every key.
 type Geometry struct {
-	Buckets uint32
-	Slots   uint8
+	Pages uint32
+	Slots uint8
 }
 
-// fills are the slots a bucket may have, the largest first, the size up to
+// fills are the slots a page may have, the largest first, the size up to
 // which it has them, and how much of them capacity may take so that fewer than
-// 2 in 100 newcomers meet a full bucket, with keys coming and going. A bucket
+// 2 in 100 newcomers meet a full page, with keys coming and going. A page
 // is copied at each read and write, so only logs are worth more than 2 KiB.
 var fills = [...]struct{ slots, bytes, percent uint64 }{
 	{32, 2 << 10, 70}, {16, 4 << 10, 60}, {8, 8 << 10, 44}, {4, 1 << 63, 24},
 }
 
 // GeometryFor returns the geometry of a table of capacity live keys. A table
-// that fits into one bucket has exactly capacity slots.
+// that fits into one page has exactly capacity slots.
 func GeometryFor(windows []limit.Window, capacity uint32) Geometry {
 	i := 0
 	for {
@@ -152,14 +152,14 @@ func GeometryFor(windows []limit.Window, capacity uint32) Geometry {
 		i++
 	}
 	if uint64(capacity) <= fills[i].slots {
-		return Geometry{Buckets: 1, Slots: uint8(max(capacity, 1))}
+		return Geometry{Pages: 1, Slots: uint8(max(capacity, 1))}
 	}
-	perBucket := fills[i].slots * fills[i].percent
-	return Geometry{Buckets: uint32((uint64(capacity)*100 + perBucket - 1) / perBucket), Slots: uint8(fills[i].slots)}
+	perPage := fills[i].slots * fills[i].percent
+	return Geometry{Pages: uint32((uint64(capacity)*100 + perPage - 1) / perPage), Slots: uint8(fills[i].slots)}
 }
 
 // TotalSlots is the most keys the table can hold.
-func (g Geometry) TotalSlots() uint64 { return uint64(g.Buckets) * uint64(g.Slots) }
+func (g Geometry) TotalSlots() uint64 { return uint64(g.Pages) * uint64(g.Slots) }
 
 // entryBytes is what one entry of Envoy's shared data takes beside its value:
 // the map's node with key and cas, and its share of the hash table.
@@ -171,8 +171,8 @@ const entryBytes = 96
 func HostBytes(windows []limit.Window, capacity uint32) uint64 {
 	g := GeometryFor(windows, capacity)
 	l := NewLayout(windows, int(g.Slots))
-	return uint64(g.Buckets) * valueBytes(l.size)
+	return uint64(g.Pages) * valueBytes(l.size)
 }
 
-// valueBytes is the most memory a bucket of that size takes.
+// valueBytes is the most memory a page of that size takes.
 func valueBytes(size int) uint64 { return uint64(entryBytes + size + size/5) }

@@ -47,7 +47,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	if e.epoch != t.epoch {
 		return false, Mismatch
 	}
-	had = e.slot >= 0 && !e.bucket.wasReset(&t.layout, e.slot)
+	had = e.slot >= 0 && !e.page.wasReset(&t.layout, e.slot)
 	placed := e.slot >= 0
 	if t.floorLives(e, e.Now) {
 		if !placed {
@@ -55,56 +55,56 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 				return false, status
 			}
 		}
-		e.bucket.place(&t.layout, e.slot, e.fingerprint)
-		e.bucket.setTime(&t.layout, e.slot, e.Now)
-		e.bucket.mark(&t.layout, e.slot, e.bucket.nextGeneration(), true)
+		e.page.place(&t.layout, e.slot, e.fingerprint)
+		e.page.setTime(&t.layout, e.slot, e.Now)
+		e.page.mark(&t.layout, e.slot, e.page.nextGeneration(), true)
 		return had, t.write(e)
 	}
 	if !placed {
 		return false, OK
 	}
 	t.remove(e, e.slot)
-	e.bucket.nextGeneration()
+	e.page.nextGeneration()
 	return had, t.write(e)
 }
 
 // remove frees the slot and leaves the time of that in the floor.
 func (t *Table) remove(e *Entry, slot int) {
-	at := max(e.Now, e.bucket.floorTime(), t.recordTime(e, slot))
+	at := max(e.Now, e.page.floorTime(), t.recordTime(e, slot))
 	t.rollFloor(e, at, true)
-	clear(e.bucket.record(&t.layout, slot))
+	clear(e.page.record(&t.layout, slot))
 }
 
 // Stats is what a table holds.
 type Stats struct {
-	Keys    uint64 // that count something
-	Slots   uint64 // keys that fit
-	Buckets uint64 // that exist in shared data
-	Bytes   uint64 // of their values
+	Keys  uint64 // that count something
+	Slots uint64 // keys that fit
+	Pages uint64 // that exist in shared data
+	Bytes uint64 // of their values
 }
 
-// Stats counts the table's live keys. It reads every bucket.
+// Stats counts the table's live keys. It reads every page.
 func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status Status) {
 	_, status = t.each(e, rule, now, func() (changes uint64) {
-		s.Buckets++
-		s.Bytes += uint64(len(e.bucket))
+		s.Pages++
+		s.Bytes += uint64(len(e.page))
 		for slot := range t.layout.Slots {
-			if !e.bucket.free(&t.layout, slot) && t.expiry(e, slot) > e.Now {
+			if !e.page.free(&t.layout, slot) && t.expiry(e, slot) > e.Now {
 				s.Keys++
 			}
 		}
 		return 0
 	})
-	s.Slots = uint64(t.buckets) * uint64(t.layout.Slots)
+	s.Slots = uint64(t.pages) * uint64(t.layout.Slots)
 	return s, status
 }
 
 // Clean frees the slots of expired records and returns how many. It reads every
-// bucket.
+// page.
 func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, status Status) {
 	return t.each(e, rule, now, func() (changes uint64) {
 		for slot := range t.layout.Slots {
-			if !e.bucket.free(&t.layout, slot) && t.expiry(e, slot) <= e.Now {
+			if !e.page.free(&t.layout, slot) && t.expiry(e, slot) <= e.Now {
 				t.remove(e, slot)
 				changes++
 			}
@@ -113,8 +113,8 @@ func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, s
 	})
 }
 
-// each shows visit every bucket that exists, writes those it has changed, and
-// returns the sum of the changes. A bucket that somebody else has written
+// each shows visit every page that exists, writes those it has changed, and
+// returns the sum of the changes. A page that somebody else has written
 // meanwhile is shown again.
 func (t *Table) each(e *Entry, rule []limit.Window, now int64, visit func() (changes uint64)) (sum uint64, status Status) {
 	if !t.open {
@@ -123,9 +123,9 @@ func (t *Table) each(e *Entry, rule []limit.Window, now int64, visit func() (cha
 		}
 	}
 	e.callerNs = now
-	for index := uint32(0); index < t.buckets; index++ {
+	for index := uint32(0); index < t.pages; index++ {
 		changes, status := uint64(0), Mismatch
-		for tries := 0; status == Mismatch && tries < maxTries; tries++ {
+		for tries := 0; status == Mismatch && tries < maxRetries; tries++ {
 			changes, status = t.visit(e, rule, index, visit)
 		}
 		if status != OK {
@@ -137,7 +137,7 @@ func (t *Table) each(e *Entry, rule []limit.Window, now int64, visit func() (cha
 }
 
 func (t *Table) visit(e *Entry, rule []limit.Window, index uint32, visit func() (changes uint64)) (uint64, Status) {
-	e.key = t.bucketKey(index)
+	e.key = t.pageKey(index)
 	value, cas, status := t.tables.store.Get(e.key[:])
 	switch status {
 	case OK:
@@ -156,7 +156,7 @@ func (t *Table) visit(e *Entry, rule []limit.Window, index uint32, visit func() 
 	if status != OK {
 		return 0, status
 	}
-	e.bucket, e.cas, e.epoch, e.slot = b, cas, t.epoch, -1
+	e.page, e.cas, e.epoch, e.slot = b, cas, t.epoch, -1
 	t.define(e, &Key{Windows: rule, Rule: rule})
 	if last := b.floorTime(); last > e.callerNs+t.horizonNs() {
 		t.rebase(e, last)

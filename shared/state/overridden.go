@@ -15,7 +15,7 @@ type Override struct {
 }
 
 // Overridden returns a rule's windows, to be Key.Rule, with what its token
-// buckets must know of the keys that have limits of their own. The order of
+// pages must know of the keys that have limits of their own. The order of
 // overrides counts, as the first that holds for a key does.
 func Overridden(rule []limit.Window, overrides []Override) []limit.Window {
 	rule = slices.Clone(rule)

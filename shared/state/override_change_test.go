@@ -43,7 +43,7 @@ func evict(t *testing.T, table *Table, rule []limit.Window, other string, now in
 }
 
 // A key whose tokens are gone has none whatever limits a configuration gives
-// it, also where it lost its slot in between: its bucket is full later under a
+// it, also where it lost its slot in between: its page is full later under a
 // slower rate than when it was evicted.
 func TestAChangedOverrideRefundsNoTokens(t *testing.T) {
 	bucket := func(burst, requests uint32) *limit.Window {
@@ -53,7 +53,7 @@ func TestAChangedOverrideRefundsNoTokens(t *testing.T) {
 	rule := *bucket(4, 2)
 	for name, c := range map[string]struct{ before, evictor, after *limit.Window }{
 		"a key slowed":                     {nil, nil, bucket(4, 1)},
-		"a key given a larger bucket":      {nil, nil, bucket(40, 1)},
+		"a key given a larger bucket":        {nil, nil, bucket(40, 1)},
 		"another override":                 {bucket(4, 3), bucket(4, 3), bucket(4, 1)},
 		"one that the evictor has changed": {bucket(4, 3), bucket(4, 1), bucket(4, 1)},
 		"one that the evictor lacks":       {bucket(4, 3), nil, bucket(4, 1)},
@@ -79,7 +79,7 @@ func TestAChangedOverrideRefundsNoTokens(t *testing.T) {
 	}
 }
 
-// A record does not expire at the time at which its bucket was to be full under
+// A record does not expire at the time at which its page was to be full under
 // limits that its key no longer has.
 func TestASlowedOverrideExpiresLater(t *testing.T) {
 	rule, fast, slow := tokenBucket(10, 10, second), tokenBucket(10, 10, second), tokenBucket(10, 1, second)
@@ -100,7 +100,7 @@ func TestAnOverrideThatStaysIsExact(t *testing.T) {
 	require.Equal(t, 60, admit(t, table, key, now, 60))
 	evict(t, table, key.Rule, "other", now)
 	table, key = inConfig(store, 2, rule, &own)
-	require.Equal(t, 39, admit(t, table, key, now, 100), "its bucket is full up to 4 µs later than it was")
+	require.Equal(t, 39, admit(t, table, key, now, 100), "its page is full up to 4 µs later than it was")
 	var e Entry
 	require.Equal(t, OK, table.Read(&e, key, now))
 	require.Less(t, table.Check(&e, 1), now+10_000)

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// most is the most that a key's bucket may hold, by the loosest reading of the
+// most is the most that a key's page may hold, by the loosest reading of the
 // configurations it has lived under: since its last hit it gains at the fastest
 // of their rates, and once full it is full whatever its size becomes.
 type most struct {
@@ -20,7 +20,7 @@ type most struct {
 	at     int64
 }
 
-// look returns what the bucket may hold at now, under the limits w.
+// look returns what the page may hold at now, under the limits w.
 func (m *most) look(w limit.Window, now int64) float64 {
 	m.rate = max(m.rate, float64(w.Limit)/float64(w.PeriodNs))
 	now += 5000 // a stamp's
@@ -34,10 +34,10 @@ func (m *most) look(w limit.Window, now int64) float64 {
 	return tokens
 }
 
-// Random histories of a bucket of one or two slots and three keys, whose limits
+// Random histories of a page of one or two slots and three keys, whose limits
 // and the rule's change at random, to 0 too: nobody is given more than the
 // loosest reading of the limits has, and nobody waits for longer than the slowest
-// bucket of the history takes to fill, twice.
+// page of the history takes to fill, twice.
 func TestRandomOverridesRefundNothingAndLockNobodyOut(t *testing.T) {
 	for seed := range uint64(5000) {
 		randomOverrides(t, seed)

@@ -13,7 +13,7 @@ func withLimits(table *Table, key string, windows ...limit.Window) Key {
 	return Key{Bytes: []byte(key), Windows: windows, Rule: table.def.Windows}
 }
 
-// A bucket larger than the rule's is not what is used least because the rule's
+// A page larger than the rule's is not what is used least because the rule's
 // would be full, and its key gets nothing back by being evicted.
 func TestALargerTokenBucketIsNotRefunded(t *testing.T) {
 	table := configured(newMemory(), "o", 1, definition("x", 2, tokenBucket(10, 10, second)))
@@ -84,7 +84,7 @@ func TestAnUnknownGridCountsForAWholePeriod(t *testing.T) {
 	require.True(t, hit(t, next, key, now+3*anHour/2, 1))
 }
 
-// A key that was reset starts anew although the bucket has a floor, its empty
+// A key that was reset starts anew although the page has a floor, its empty
 // record is not taken for an expired one, and hits from before the reset are
 // not taken back from it.
 func TestAResetKeepsTheFloorAway(t *testing.T) {
@@ -113,7 +113,7 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 		require.Equal(t, OK, status)
 		require.Equal(t, []uint32{0}, used(t, table, []byte("b"), now))
 		require.True(t, table.floorLives(&e, now))
-		require.False(t, table.TakeBack(&old, now, 1), "counted before the reset")
+		require.False(t, table.Refund(&old, now, 1), "counted before the reset")
 		freed, status := table.Clean(&e, table.def.Windows, now)
 		require.Equal(t, OK, status)
 		require.Zero(t, freed, "the empty record is not an expired one")

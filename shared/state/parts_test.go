@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// partsTable fills a bucket of two slots with three keys, so that a record and a
+// partsTable fills a page of two slots with three keys, so that a record and a
 // floor part of every kind is in it, and a key that was reset.
 func partsTable(t *testing.T, store Store) *Table {
 	table := configured(store, "o", 90*second, partsDefinition())
@@ -58,7 +58,7 @@ func TestGoldenParts(t *testing.T) {
 		return list
 	}
 	require.Equal(t, []uint32{0, 0, 0, 0, 0}, counts("b"), "reset")
-	// c came into a full bucket and has 3 + 1 units, on the floor of nobody.
+	// c came into a full page and has 3 + 1 units, on the floor of nobody.
 	require.Equal(t, []uint32{1, 4, 4, 4, 4}, counts("c"))
 	require.Equal(t, []uint32{0, 1, 0, 1, 1}, counts("a"), "from the floor; its token is back")
 }
@@ -71,12 +71,12 @@ func TestDamagedDefinitions(t *testing.T) {
 	}{
 		"a counter that is elastic":       {0, flags, elasticBit},
 		"a log that is elastic":           {1, flags, elasticBit},
-		"a bucket that is elastic":        {2, flags, elasticBit},
+		"a page that is elastic":          {2, flags, elasticBit},
 		"an unknown flag":                 {3, flags, 2},
 		"an unknown flag beside a known":  {3, flags, 3},
 		"a fixed window that is elastic":  {4, flags, elasticBit},
 		"a counter with jitter":           {0, extra, 1},
-		"a bucket with units":             {2, extra, 1},
+		"a page with units":               {2, extra, 1},
 		"a per-key window with jitter":    {3, extra, 1},
 		"a jitter above 100":              {4, extra, 101},
 		"a jitter that only a byte holds": {4, extra + 1, 1},
@@ -107,7 +107,7 @@ func TestPartsRoundTrip(t *testing.T) {
 		slidingLog(limit.MaxLog, limit.MaxPeriodNs), slidingCounter(5, second), tokenBucket(5, 5, second),
 	}
 	l := NewLayout(windows, 4)
-	b := newBucket(&l, 1)
+	b := newPage(&l, 1)
 	// The low 56 bits of the last of these times begin anew within a period.
 	for _, last := range []int64{1, second, 1_700_000_000 * second, 1<<56 - 1, 1 << 56, 1<<56 + 7, 24<<56 + limit.MaxPeriodNs/2, 25 << 56} {
 		for range 200 {
@@ -182,7 +182,7 @@ func TestLogsGrowAndShrink(t *testing.T) {
 	require.Equal(t, limit.Usage{Log: []int64{2, 2, 2, 3}, Cut: true}, refit(limit.Usage{Log: []int64{2, 3}, Cut: true}, 4))
 }
 
-func TestABucketOfLogsStaysSmall(t *testing.T) {
+func TestAPageOfLogsStaysSmall(t *testing.T) {
 	for units := uint32(1); units <= limit.MaxLog; units++ {
 		windows := []limit.Window{slidingLog(units, anHour)}
 		g := GeometryFor(windows, 1_000_000)

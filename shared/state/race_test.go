@@ -35,7 +35,7 @@ func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
 	} {
 		most := 1000
 		for _, w := range def.Windows {
-			most = min(most, int(w.Most()))
+			most = min(most, int(w.Max()))
 		}
 		var admitted atomic.Int64
 		store := newMemory()
@@ -89,13 +89,13 @@ func request(t *testing.T, first, last *Table, a, b []byte, now int64) bool {
 	if status == OK || (status == Mismatch && hitInto(t, last, &f, b, now, 1)) {
 		return true
 	}
-	if !first.TakeBack(&e, now, 1) {
+	if !first.Refund(&e, now, 1) {
 		t.Error("not taken back")
 	}
 	return false
 }
 
-func TestTakeBackRacesLeaveNoPhantomCounts(t *testing.T) {
+func TestRefundRacesLeaveNoPhantomCounts(t *testing.T) {
 	store := newMemory()
 	const each, users = 40, 60
 	perUser := definition("user", 1000, aligned(each, anHour, 0), perKey(each, 2*anHour),

@@ -25,16 +25,16 @@ func TestRereadTakesNoHash(t *testing.T) {
 
 	key := keyed(table, numbered(7))
 	require.Equal(t, OK, table.Read(&e, key, second))
-	table.tables.Apart(OwnerID("another"))
-	table.tables.Part()
+	table.tables.SetSplitOwner(OwnerID("another"))
+	table.tables.Split()
 	require.Equal(t, OK, table.Reread(&e, key, second))
 	at, _ := table.locate(numbered(7))
 	require.Equal(t, at, e.key)
 }
 
-// A key in a bucket that does not exist yet is read and denied without one
+// A key in a page that does not exist yet is read and denied without one
 // being made, and what is read then stays empty for whoever comes next.
-func TestAMissingBucketIsNotMade(t *testing.T) {
+func TestAMissingPageIsNotMade(t *testing.T) {
 	store := &arena{values: make(map[string]*stored)}
 	table := configured(store, "o", 1, definition("x", 1<<20, aligned(5, second, 0), perKey(7, 9*second)))
 	key := keyed(table, []byte("k"))
@@ -49,7 +49,7 @@ func TestAMissingBucketIsNotMade(t *testing.T) {
 	require.Len(t, store.values, values, "nothing is written")
 
 	require.Equal(t, OK, table.Commit(e, 2, true))
-	require.True(t, hit(t, table, []byte("other"), second, 3), "in another bucket")
+	require.True(t, hit(t, table, []byte("other"), second, 3), "in another page")
 	require.Equal(t, []uint32{2, 2}, used(t, table, []byte("k"), second))
 	require.Equal(t, []uint32{3, 3}, used(t, table, []byte("other"), second))
 	require.Equal(t, []uint32{0, 0}, used(t, table, []byte("third"), second))

@@ -3,9 +3,9 @@
 //
 // Its invariant: no interleaving of workers, evictions, policy changes or clock
 // steps makes a later decision looser than the records say. Memory is bounded
-// by construction: a table has a fixed number of buckets, a bucket a fixed
+// by construction: a table has a fixed number of pages, a page a fixed
 // number of slots, and a key that loses its slot leaves what it used behind in
-// the bucket's floor.
+// the page's floor.
 //
 // It builds for wasm and natively and must never read a clock, hold a key's
 // text, or import anything that does I/O.

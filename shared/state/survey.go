@@ -1,20 +1,20 @@
 package state
 
-// Survey adds up the memory of a table, a few buckets at a time, so that no
+// Survey adds up the memory of a table, a few pages at a time, so that no
 // tick holds a worker up. The zero value is ready.
 type Survey struct {
 	next  uint32
 	bytes uint64
 }
 
-// A step of a survey ends after so many buckets or so many bytes read.
+// A step of a survey ends after so many pages or so many bytes read.
 const (
-	surveyBuckets = 64
-	surveyBytes   = 48 << 10
+	surveyPages = 64
+	surveyBytes = 48 << 10
 )
 
 // Step goes on with the survey of a table. At its end it returns what the
-// table's buckets that exist take in Envoy, counted as HostBytes counts, and
+// table's pages that exist take in Envoy, counted as HostBytes counts, and
 // begins anew. A table that this worker has not used yet is not surveyed.
 func (s *Survey) Step(t *Table) (bytes uint64, done bool, status Status) {
 	if !t.open {
@@ -22,8 +22,8 @@ func (s *Survey) Step(t *Table) (bytes uint64, done bool, status Status) {
 		return 0, false, OK
 	}
 	read := 0
-	for i := 0; i < surveyBuckets && read < surveyBytes && s.next < t.buckets; i++ {
-		at := t.bucketKey(s.next)
+	for i := 0; i < surveyPages && read < surveyBytes && s.next < t.pages; i++ {
+		at := t.pageKey(s.next)
 		value, _, status := t.tables.store.Get(at[:])
 		switch status {
 		case OK:
@@ -36,7 +36,7 @@ func (s *Survey) Step(t *Table) (bytes uint64, done bool, status Status) {
 		}
 		s.next++
 	}
-	if s.next < t.buckets {
+	if s.next < t.pages {
 		return 0, false, OK
 	}
 	bytes = s.bytes

@@ -17,11 +17,11 @@ type Table struct {
 
 	open    bool // the fields below are valid
 	number  uint16
-	buckets uint32
+	pages   uint32
 	base    uint32
 	epoch   uint32
 	layout  Layout
-	header  bucket          // an empty bucket, to compare with and to copy: never written
+	header  page            // an empty page, to compare with and to copy: never written
 	columns [MaxWindows]int // definition's window i is the layout's column, or -1
 	direct  bool            // a key's windows can be used as they are: see define
 	longest int64
@@ -37,9 +37,9 @@ func (t *Table) adopt(e *tableEntry) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.number, t.buckets, t.base, t.epoch = e.number, e.geometry.Buckets, e.base, e.epoch
+	t.number, t.pages, t.base, t.epoch = e.number, e.geometry.Pages, e.base, e.epoch
 	t.layout = NewLayout(e.windows, int(e.geometry.Slots))
-	t.header = newBucket(&t.layout, t.epoch)
+	t.header = newPage(&t.layout, t.epoch)
 	t.longest = longest(e.windows)
 	t.direct = len(e.windows) == len(t.def.Windows)
 	for i, w := range t.def.Windows {
@@ -70,7 +70,7 @@ func (t *Table) enter(now int64) Status {
 	return t.tables.enter(now, t.tables.ahead(t))
 }
 
-// locate returns where the key's record belongs: the bucket's key in shared
+// locate returns where the key's record belongs: the page's key in shared
 // data and the fingerprint within it.
 func (t *Table) locate(key []byte) (at [15]byte, fingerprint uint32) {
 	return t.place(t.hash(key))
@@ -81,14 +81,14 @@ func (t *Table) hash(key []byte) uint64 {
 }
 
 func (t *Table) place(hash uint64) (at [15]byte, fingerprint uint32) {
-	return t.bucketKey(uint32(hash >> 32 * uint64(t.buckets) >> 32)), uint32(hash)
+	return t.pageKey(uint32(hash >> 32 * uint64(t.pages) >> 32)), uint32(hash)
 }
 
-// bucketKey returns the key in shared data of the bucket with that index.
-func (t *Table) bucketKey(index uint32) (at [15]byte) {
-	copy(at[:], bucketPrefix)
-	le.PutUint32(at[len(bucketPrefix):], uint32(hexadecimal(uint32(t.number)<<16)))
-	le.PutUint64(at[len(bucketPrefix)+4:], hexadecimal(index))
+// pageKey returns the key in shared data of the page with that index.
+func (t *Table) pageKey(index uint32) (at [15]byte) {
+	copy(at[:], pagePrefix)
+	le.PutUint32(at[len(pagePrefix):], uint32(hexadecimal(uint32(t.number)<<16)))
+	le.PutUint64(at[len(pagePrefix)+4:], hexadecimal(index))
 	return at
 }
 
@@ -104,20 +104,20 @@ func hexadecimal(v uint32) uint64 {
 	return bits.ReverseBytes64(d + '0'*each + letters*('a'-'0'-10))
 }
 
-// load reads the bucket of the key with e's hash in the table's layout.
+// load reads the page of the key with e's hash in the table's layout.
 func (t *Table) load(e *Entry, now int64) Status {
 	if !t.open {
 		if status := t.enter(now); status != OK {
 			return status
 		}
 	}
-	for range maxTries {
+	for range maxRetries {
 		e.key, e.fingerprint = t.place(e.hash)
 		value, cas, status := t.tables.store.Get(e.key[:])
 		switch status {
 		case OK:
 		case NotFound:
-			e.bucket, e.cas, e.epoch, e.fresh = t.header, CreateOnly, t.epoch, true
+			e.page, e.cas, e.epoch, e.fresh = t.header, CreateOnly, t.epoch, true
 			return OK
 		default:
 			return Failed
@@ -133,16 +133,16 @@ func (t *Table) load(e *Entry, now int64) Status {
 			}
 			continue
 		}
-		e.bucket, e.cas, e.epoch, e.fresh = b, cas, t.epoch, false
+		e.page, e.cas, e.epoch, e.fresh = b, cas, t.epoch, false
 		return status
 	}
 	return Failed
 }
 
-// read brings a bucket into the table's layout; Mismatch means that the
+// read brings a page into the table's layout; Mismatch means that the
 // directory has changed since the table adopted it.
-func (t *Table) read(value []byte) (bucket, Status) {
-	b := bucket(value)
+func (t *Table) read(value []byte) (page, Status) {
+	b := page(value)
 	if t.fits(b) {
 		return b, OK
 	}
@@ -153,7 +153,7 @@ func (t *Table) read(value []byte) (bucket, Status) {
 	case epoch > t.epoch:
 		return nil, Mismatch
 	case epoch < t.base: // left behind by a counter that is gone
-		return newBucket(&t.layout, t.epoch), OK
+		return newPage(&t.layout, t.epoch), OK
 	case epoch == t.epoch:
 		return nil, Failed
 	default:
@@ -163,7 +163,7 @@ func (t *Table) read(value []byte) (bucket, Status) {
 }
 
 // fits reports whether b has the table's layout and is readable.
-func (t *Table) fits(b bucket) bool {
+func (t *Table) fits(b page) bool {
 	return len(b) == len(t.header) && le.Uint64(b) == le.Uint64(t.header) && // to the end of the epoch
 		le.Uint16(b[offSpare:]) == 0 && b.floorTime() >= 0 &&
 		bytes.Equal(b[headBytes:t.layout.floor], t.header[headBytes:t.layout.floor])
@@ -195,10 +195,10 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	e.callerNs = now
 	e.Evicted, e.Rebased, e.FromFloor, e.opened, e.Resets = false, false, false, 0, 0
 	t.define(e, &key)
-	e.slot = e.bucket.find(&t.layout, e.fingerprint)
-	last := e.bucket.floorTime()
+	e.slot = e.page.find(&t.layout, e.fingerprint)
+	last := e.page.floorTime()
 	if e.slot >= 0 {
-		last = e.bucket.time(&t.layout, e.slot)
+		last = e.page.time(&t.layout, e.slot)
 	}
 	if last > now+t.horizonNs() {
 		t.rebase(e, last)
@@ -217,7 +217,7 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 func (t *Table) roll(e *Entry, last int64) {
 	for i := range e.windows {
 		u := &e.usage[i]
-		e.bucket.read(&t.layout, e.slot, i, e.log(i), u)
+		e.page.read(&t.layout, e.slot, i, e.log(i), u)
 		if s := &t.spans[i]; s.start <= last && e.Now < s.end {
 			continue // in one window of the grid nothing lapses
 		}
@@ -238,7 +238,7 @@ func (t *Table) roll(e *Entry, last int64) {
 // starts at e.Now.
 func (t *Table) start(e *Entry, last int64) {
 	for i := range e.windows {
-		floor := e.rule[i].RollFloor(e.bucket.floor(&t.layout, i), last, e.Now)
+		floor := e.rule[i].RollFloor(e.page.floor(&t.layout, i), last, e.Now)
 		e.usage[i] = e.windows[i].Start(floor, e.Now, e.log(i)[:0])
 		e.FromFloor = e.FromFloor || !floor.IsZero()
 	}
@@ -279,21 +279,21 @@ func (t *Table) rebase(e *Entry, last int64) {
 	for i := range t.layout.Windows {
 		w := &t.layout.Windows[i]
 		if e.slot >= 0 {
-			u := e.bucket.usage(&t.layout, e.slot, i, e.log(i))
+			u := e.page.usage(&t.layout, e.slot, i, e.log(i))
 			w.Shift(&u, delta)
 			if w.Jitter > 0 && u.EndNs != 0 {
 				u.EndNs = e.windows[i].End(e.callerNs) // on the key's own grid
 			}
-			e.bucket.setUsage(&t.layout, e.slot, i, &u)
+			e.page.setUsage(&t.layout, e.slot, i, &u)
 		} else {
-			f := e.bucket.floor(&t.layout, i)
+			f := e.page.floor(&t.layout, i)
 			w.Shift(&f, delta)
-			e.bucket.setFloor(&t.layout, i, f)
+			e.page.setFloor(&t.layout, i, f)
 		}
 	}
 	if e.slot >= 0 {
-		e.bucket.setTime(&t.layout, e.slot, e.callerNs)
+		e.page.setTime(&t.layout, e.slot, e.callerNs)
 	} else {
-		e.bucket.setFloorTime(e.callerNs)
+		e.page.setFloorTime(e.callerNs)
 	}
 }

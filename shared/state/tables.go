@@ -16,7 +16,7 @@ var (
 	seedKey      = []byte("sluice/seed")
 )
 
-const bucketPrefix = "sl/"
+const pagePrefix = "sl/"
 
 // The seed is one value: u8 format version, u8 kind 3, u16 spare, 16 bytes.
 const (
@@ -24,9 +24,9 @@ const (
 	seedBytes = 20
 )
 
-// maxTries bounds every loop of compare-and-swap: a hot key under 16 workers
+// maxRetries bounds every loop of compare-and-swap: a hot key under 16 workers
 // needs about 200 for a chance of 10⁻⁹ to run out.
-const maxTries = 256
+const maxRetries = 256
 
 // CounterID names a counter: a stable, unkeyed hash of its identity.
 type CounterID [16]byte
@@ -74,13 +74,13 @@ type Definition struct {
 // store when they are first read, so that a configuration that is refused
 // leaves no trace.
 type Tables struct {
-	store  Store
-	random func([]byte)
-	self   owner
-	apart  uint64 // see Apart; 0 = never
-	parts  bool   // apart is the owner
-	rivals bool   // see Rivals
-	tables map[CounterID]*Table
+	store      Store
+	random     func([]byte)
+	self       owner
+	splitOwner uint64 // that Split gives them to; 0 = never
+	split      bool   // they are the split owner.s
+	conflict   bool   // see HasConflict
+	tables     map[CounterID]*Table
 
 	seeded bool
 	seed   [2]uint64
@@ -106,35 +106,35 @@ func (t *Tables) Table(def Definition) *Table {
 	return table
 }
 
-// Apart names the owner that the tables have after Part. All workers that run
-// one configuration name the same: where one of them has parted, the others
+// SetSplitOwner names the owner that the tables have after Split. All workers that run
+// one configuration name the same: where one of them has split, the others
 // follow when they are driven out themselves.
-func (t *Tables) Apart(ownerID uint64) { t.apart = ownerID }
+func (t *Tables) SetSplitOwner(ownerID uint64) { t.splitOwner = ownerID }
 
-// Rivals reports whether, by the last Confirm or since, another configuration of
+// HasConflict reports whether, by the last Heartbeat or since, another configuration of
 // the owner has taken away what this one has counted in: a counter, or one of
 // its windows. A successor does so with its first hit, and so does a sibling,
 // which runs beside this one.
-func (t *Tables) Rivals() bool { return t.rivals }
+func (t *Tables) HasConflict() bool { return t.conflict }
 
-// Part makes the tables those of the owner that Apart has named: what they held
+// Split gives the tables to the owner that SetSplitOwner named: what they held
 // stays with the one before, unless both define it alike.
-func (t *Tables) Part() {
-	t.parts, t.rivals, t.self.id = true, false, t.apart
+func (t *Tables) Split() {
+	t.split, t.conflict, t.self.id = true, false, t.splitOwner
 	for _, table := range t.tables {
 		table.open = false
 	}
 }
 
-// Parted reports whether the tables are those of the owner that Apart has named.
-func (t *Tables) Parted() bool { return t.parts }
+// IsSplit reports whether the tables are those of the split owner.
+func (t *Tables) IsSplit() bool { return t.split }
 
-// Release takes an owner that has parted off all tables, which nobody takes
+// Release takes an owner that has split off all tables, which nobody takes
 // over: they wait for their windows to end. It does nothing before the first
 // hit.
 func (t *Tables) Release(now int64) Status {
 	for _, table := range t.tables {
-		if t.parts && table.open {
+		if t.split && table.open {
 			return t.update(func(d *directory) {
 				d.release(t.self, func(CounterID) bool { return false }, now)
 			})
@@ -145,38 +145,38 @@ func (t *Tables) Release(now int64) Status {
 
 func (t *Tables) keeps(id CounterID) bool { return t.tables[id] != nil }
 
-// Confirm shows that the owner is still there, reads the directory and mends it
+// Heartbeat shows that the owner is still there, reads the directory and mends it
 // where another configuration has taken these tables off it, or left some of
 // ours behind. Call it several times in each RoundNs; it does nothing before the
 // first hit.
-func (t *Tables) Confirm(now int64) Status {
+func (t *Tables) Heartbeat(now int64) Status {
 	var open []*Table
 	for _, table := range t.tables {
 		if table.open {
 			open = append(open, table)
 		}
 	}
-	status := t.attend(now, len(open) > 0)
+	status := t.renewHeartbeat(now, len(open) > 0)
 	if len(open) == 0 {
 		return status
 	}
-	t.rivals = false
+	t.conflict = false
 	return max(status, t.enter(now, open))
 }
 
 // enter registers tables and adopts what the directory says about them.
 func (t *Tables) enter(now int64, tables []*Table) Status {
 	entries := make([]tableEntry, len(tables))
-	rivals, parted := false, false
+	conflict, split := false, false
 	status := t.update(func(d *directory) {
 		d.forgetFuture(now)
 		self := owner{t.self.id, pastOrOldest(t.self.configuredNs, now)}
 		d.release(self, t.keeps, now)
 		d.prepare(len(tables))
-		rivals = t.drivenOut(d, tables)
-		parted = (rivals || slices.ContainsFunc(tables, (*Table).lacks)) && !t.parts && d.knows(t.apart)
-		if parted {
-			self.id = t.apart
+		conflict = t.wasDropped(d, tables)
+		split = (conflict || slices.ContainsFunc(tables, (*Table).lacks)) && !t.split && d.knows(t.splitOwner)
+		if split {
+			self.id = t.splitOwner
 		}
 		for i, table := range tables {
 			entries[i] = *d.register(self, &table.def, now)
@@ -185,19 +185,19 @@ func (t *Tables) enter(now int64, tables []*Table) Status {
 	if status != OK {
 		return status
 	}
-	if parted {
-		t.Part()
+	if split {
+		t.Split()
 	}
 	for i, table := range tables {
 		table.adopt(&entries[i])
-		rivals = rivals || table.lacks()
+		conflict = conflict || table.lacks()
 	}
-	t.rivals = (t.rivals || rivals) && !t.parts
+	t.conflict = (t.conflict || conflict) && !t.split
 	return OK
 }
 
-// drivenOut reports whether the owner was taken off one of its tables.
-func (t *Tables) drivenOut(d *directory, tables []*Table) bool {
+// wasDropped reports whether the owner was taken off one of its tables.
+func (t *Tables) wasDropped(d *directory, tables []*Table) bool {
 	return slices.ContainsFunc(tables, func(table *Table) bool {
 		return table.open && !slices.ContainsFunc(d.of(table.def.Counter), func(i int) bool {
 			return d.tables[i].base == table.base && d.tables[i].owned(t.self.id)
@@ -210,7 +210,7 @@ func (t *Tables) loadSeed() Status {
 	if t.seeded {
 		return OK
 	}
-	for range maxTries {
+	for range maxRetries {
 		value, _, status := t.store.Get(seedKey)
 		switch {
 		case status == NotFound:

@@ -22,7 +22,7 @@ var faults = []struct {
 	}, "are admitted, not"},
 	{buildtest.Fault{
 		Name: "taking back asks for no generation", File: "shared/state/entry.go",
-		Old: "if e.slot < 0 || e.bucket.recordGeneration(&t.layout, e.slot) != committed.generation {", New: "if e.slot < 0 {",
+		Old: "if e.slot < 0 || e.page.recordGeneration(&t.layout, e.slot) != committed.generation {", New: "if e.slot < 0 {",
 	}, "taking back took the hit of another"},
 	{buildtest.Fault{
 		Name: "eviction leaves no floor", File: "shared/state/evict.go",
@@ -30,7 +30,7 @@ var faults = []struct {
 	}, "eviction has refunded"},
 	{buildtest.Fault{
 		Name: "clean overwrites hits that came meanwhile", File: "shared/state/operate.go",
-		Old: "return changes, t.write(e)", New: "return changes, t.tables.store.Set(e.key[:], e.bucket, 0)",
+		Old: "return changes, t.write(e)", New: "return changes, t.tables.store.Set(e.key[:], e.page, 0)",
 	}, "are admitted, not"},
 	{buildtest.Fault{
 		Name: "a window goes back with a worker's clock", File: "shared/state/table.go",
@@ -42,14 +42,14 @@ var faults = []struct {
 	}, "are admitted, not"},
 	{buildtest.Fault{
 		Name: "a late denial takes nothing back", File: "filter/internal/engine/decide.go",
-		Old: "tries[i].takeBack(now)", New: "_ = tries[i]",
+		Old: "tries[i].refund(now)", New: "_ = tries[i]",
 	}, "counted"},
 	{buildtest.Fault{
 		Name: "the directory is written with cas 0", File: "shared/state/directory.go",
 		Old: "t.store.Set(directoryKey, next, cas)", New: "t.store.Set(directoryKey, next, 0*cas)",
 	}, "counted"},
 	{buildtest.Fault{
-		Name: "a changed list of windows starts anew", File: "shared/state/bucket.go",
+		Name: "a changed list of windows starts anew", File: "shared/state/page.go",
 		Old: "copy(out.record(to, slot), b.record(from, slot)[:recordHeadBytes])", New: "continue",
 	}, "are admitted, not"},
 }

@@ -8,7 +8,7 @@ import (
 
 var algorithms = []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"}
 
-// window is one of an hour that admits n at once. A bucket of tokens gains too
+// window is one of an hour that admits n at once. A page of tokens gains too
 // few of them for another hit in the time of a scenario.
 func window(algorithm string, n int) string {
 	if algorithm == "token_bucket" {
@@ -51,18 +51,18 @@ func exactly(admitted, before int) func(*outcome) error {
 // scenarios are all of them, the small ones first.
 func scenarios() (list []scenario) {
 	for _, algorithm := range algorithms {
-		list = append(list, createBucket(algorithm), hotKey(algorithm), roll(algorithm), takeBack(algorithm),
-			takeBackAndReset(algorithm), fullBucket(algorithm), clean(algorithm), reset(algorithm), setAndIncrement(algorithm))
+		list = append(list, createPage(algorithm), hotKey(algorithm), roll(algorithm), refund(algorithm),
+			refundAndReset(algorithm), fullPage(algorithm), clean(algorithm), reset(algorithm), setAndIncrement(algorithm))
 	}
 	return slices.Concat(list, changes(), special())
 }
 
 const now = base + 10*ms
 
-// createBucket: three first hits where no bucket is yet.
-func createBucket(algorithm string) scenario {
+// createPage: three first hits where no page is yet.
+func createPage(algorithm string) scenario {
 	return scenario{
-		name: "create race of a bucket, " + algorithm, policy: rule("user", window(algorithm, 2)),
+		name: "create race of a page, " + algorithm, policy: rule("user", window(algorithm, 2)),
 		scripts:  [][]step{{hit(now, "a", "")}, {hit(now+ms, "a", "")}, {hit(now+2*ms, "a", "")}},
 		observed: []step{operate(now+5*ms, "get", of("user", "a"))},
 		judge:    exactly(2, 0),
@@ -98,9 +98,9 @@ func roll(algorithm string) scenario {
 	}
 }
 
-// takeBack: three requests with two rules, the second of which has room for
+// refund: three requests with two rules, the second of which has room for
 // one. Who is denied late takes back what it counted on the first.
-func takeBack(algorithm string) scenario {
+func refund(algorithm string) scenario {
 	return scenario{
 		name: "take-back, " + algorithm, policy: rule("user", window(algorithm, 3)) + "," + rule("tenant", window("fixed_window", 1)),
 		scripts:  [][]step{{hit(now, "a", "t")}, {hit(now+ms, "a", "t")}, {hit(now-ms, "a", "t")}},
@@ -113,9 +113,9 @@ func takeBack(algorithm string) scenario {
 	}
 }
 
-// takeBackAndReset: while worker 0 may have to take its hit back, the key is
+// refundAndReset: while worker 0 may have to take its hit back, the key is
 // reset and hit by another.
-func takeBackAndReset(algorithm string) scenario {
+func refundAndReset(algorithm string) scenario {
 	return scenario{
 		name: "take-back and reset, " + algorithm, policy: rule("user", window(algorithm, 3)) + "," + rule("tenant", window("fixed_window", 1)),
 		scripts:  [][]step{{hit(now, "a", "t")}, {hit(now, "b", "t")}, {operate(now, "reset", of("user", "a")), hit(now, "a", "s")}},
@@ -133,10 +133,10 @@ func takeBackAndReset(algorithm string) scenario {
 	}
 }
 
-// fullBucket: three keys in two slots, and a client that comes back.
-func fullBucket(algorithm string) scenario {
+// fullPage: three keys in two slots, and a client that comes back.
+func fullPage(algorithm string) scenario {
 	return scenario{
-		name: "full bucket, " + algorithm, policy: ruleOf("user", 2, window(algorithm, 2)),
+		name: "full page, " + algorithm, policy: ruleOf("user", 2, window(algorithm, 2)),
 		setUp:    []step{hit(base, "a", ""), hit(base+ms, "b", ""), hit(base+2*ms, "b", "")},
 		scripts:  [][]step{{hit(now, "c", "")}, {hit(now+ms, "a", ""), hit(now+2*ms, "a", "")}, {hit(now-ms, "b", "")}},
 		observed: []step{operate(now+5*ms, "stats", of("user", ""))},
@@ -147,7 +147,7 @@ func fullBucket(algorithm string) scenario {
 	}
 }
 
-// clean: expired records are cleaned away beside hits in the same bucket.
+// clean: expired records are cleaned away beside hits in the same page.
 func clean(algorithm string) scenario {
 	const later = base + 3*hour + 100*ms
 	return scenario{

@@ -79,7 +79,7 @@ func special() []scenario {
 			},
 		},
 		{
-			name:     "full bucket without eviction",
+			name:     "full page without eviction",
 			policy:   `{"name":"user","key":[{"header":"x-user"}],"capacity":1,"on_full":"deny","limits":[` + window("fixed_window", 2) + `]}`,
 			scripts:  [][]step{{hit(now, "a", "")}, {hit(now, "b", "")}, {hit(now, "c", ""), hit(now, "c", "")}},
 			observed: []step{operate(now+5*ms, "stats", "")},

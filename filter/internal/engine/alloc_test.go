@@ -90,9 +90,9 @@ func TestNoAlgorithmAllocates(t *testing.T) {
 				try.check(s.now)
 				try.commit(s.now)
 				require.True(t, try.counted || !try.allowed)
-				try.takeBack(s.now)
+				try.refund(s.now)
 			}), "taking back: %s%s", window, more)
-			require.Zero(t, try.rule.metrics.NotTakenBack)
+			require.Zero(t, try.rule.metrics.NotRefunded)
 		}
 	}
 }

@@ -22,7 +22,7 @@ type Reason string
 const (
 	ReasonLimit      Reason = "limit"         // a window has no room
 	ReasonMissingKey Reason = "missing_key"   // the request lacks a part of the key
-	ReasonFull       Reason = "on_full"       // the key's bucket is full
+	ReasonFull       Reason = "on_full"       // the key's page is full
 	ReasonError      Reason = "on_error"      // a call into the proxy failed
 	ReasonContention Reason = "on_contention" // compare-and-swap retries ran out
 	ReasonNotAsked   Reason = "not_asked"     // a shadow rule of a request that another rule denied
@@ -235,14 +235,14 @@ func (t *attempt) countDenied(now int64) (counted bool) {
 	return false
 }
 
-// takeBack undoes commit.
-func (t *attempt) takeBack(now int64) {
+// refund undoes commit.
+func (t *attempt) refund(now int64) {
 	if !t.counted {
 		return
 	}
 	t.counted = false
-	if !t.rule.table.TakeBack(&t.entry, now, t.cost) {
-		t.rule.metrics.NotTakenBack++
+	if !t.rule.table.Refund(&t.entry, now, t.cost) {
+		t.rule.metrics.NotRefunded++
 	}
 }
 

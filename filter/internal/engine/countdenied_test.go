@@ -142,7 +142,7 @@ func TestLateDenialIsCounted(t *testing.T) {
 	require.Equal(t, [][]uint32{{1}, {3}}, used(v))
 }
 
-// Only limits are counted against: not a missing key, a full bucket, a failing
+// Only limits are counted against: not a missing key, a full page, a failing
 // proxy. Where the count cannot be stored the denial stays what it was.
 func TestWhatCountDeniedDoesNotCount(t *testing.T) {
 	p := newProxy()
@@ -162,7 +162,7 @@ func TestWhatCountDeniedDoesNotCount(t *testing.T) {
 	require.Contains(t, string(v.AppendReport(nil)), `"used":0`)
 	require.Equal(t, before, p.store)
 	require.EqualValues(t, 2, e.rules[0].metrics.Full)
-	require.Zero(t, e.rules[0].metrics.Errors, "a full bucket is no error")
+	require.Zero(t, e.rules[0].metrics.Errors, "a full page is no error")
 
 	p.with("u", "first", "c", "3")
 	p.fail = "set"

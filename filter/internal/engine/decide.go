@@ -28,7 +28,7 @@ func (e *Engine) decide(tries []*attempt, now int64) {
 		tries[i].commit(now)
 		if denied = !tries[i].allowed; denied {
 			for i--; i >= 0; i-- {
-				tries[i].takeBack(now)
+				tries[i].refund(now)
 			}
 		}
 	}

@@ -41,7 +41,7 @@ type Host interface {
 // Identity is what a configuration's counters hang on beside the policy.
 type Identity struct {
 	Owner        uint64       // who holds the tables; see state.OwnerID
-	Apart        uint64       // who holds them after Part
+	SplitOwner   uint64       // who holds them after Split
 	ConfiguredNs int64        // when the configuration was made
 	Random       func([]byte) // fills bytes nobody can guess
 }
@@ -70,7 +70,7 @@ func New(p *policy.Policy, host Host, id Identity) *Engine {
 		policy: p,
 		tables: state.NewTables(host, id.Random, id.Owner, id.ConfiguredNs),
 	}
-	e.tables.Apart(id.Apart)
+	e.tables.SetSplitOwner(id.SplitOwner)
 	e.request.host = host
 	e.rules = make([]rule, 0, len(p.Rules))
 	for i := range p.Rules {
@@ -84,17 +84,17 @@ func New(p *policy.Policy, host Host, id Identity) *Engine {
 	return e
 }
 
-// Confirm keeps the engine's tables registered; call it on a tick.
-func (e *Engine) Confirm() { e.tables.Confirm(e.host.Now()) }
+// Heartbeat keeps the engine's tables registered; call it on a tick.
+func (e *Engine) Heartbeat() { e.tables.Heartbeat(e.host.Now()) }
 
-// Rivals reports whether another configuration of the owner has taken a counter
-// or a window away from this one, by the last Confirm.
-func (e *Engine) Rivals() bool { return e.tables.Rivals() }
+// HasConflict reports whether another configuration of the owner has taken a counter
+// or a window away from this one, by the last Heartbeat.
+func (e *Engine) HasConflict() bool { return e.tables.HasConflict() }
 
-// Part makes the tables those of the owner Identity.Apart.
-func (e *Engine) Part() { e.tables.Part() }
+// Split gives the tables to the owner Identity.SplitOwner.
+func (e *Engine) Split() { e.tables.Split() }
 
-// Release gives up what is the engine's own after Part.
+// Release gives up what the engine holds after Split.
 func (e *Engine) Release() { e.tables.Release(e.host.Now()) }
 
 // Decide decides the request that the host is at. The verdict is valid until

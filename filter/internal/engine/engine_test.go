@@ -187,7 +187,7 @@ func TestLateDenialTakesBack(t *testing.T) {
 	require.False(t, v.Allowed)
 	require.Equal(t, "third", v.DeniedBy().Name)
 	require.Equal(t, [][]uint32{{1}, {1}, {2}}, used(v))
-	require.Zero(t, e.rules[0].metrics.NotTakenBack)
+	require.Zero(t, e.rules[0].metrics.NotRefunded)
 }
 
 func TestRulesThatShareACounterCountOnceEach(t *testing.T) {
@@ -278,9 +278,9 @@ func TestOnFull(t *testing.T) {
 	}
 }
 
-// A full bucket denies in the check, as a limit does: the other rules count
+// A full page denies in the check, as a limit does: the other rules count
 // nothing, their wait is part of the answer, and a peek sees it too.
-func TestFullBucketDeniesBeforeAnythingCounts(t *testing.T) {
+func TestFullPageDeniesBeforeAnythingCounts(t *testing.T) {
 	p := newProxy()
 	e := compileJSON(t, p, `
 		{"name":"all","limits":["2/10s"]},
@@ -302,7 +302,7 @@ func TestFullBucketDeniesBeforeAnythingCounts(t *testing.T) {
 	p.with("u", "bob")
 	v = e.Decide()
 	require.Equal(t, "all", v.DeniedBy().Name)
-	require.Equal(t, int64(60e9), v.RetryNs, "when the limit of 10 s passes, the bucket is still full")
+	require.Equal(t, int64(60e9), v.RetryNs, "when the limit of 10 s passes, the page is still full")
 }
 
 // A hit whose write failed is in no answer.
@@ -373,6 +373,6 @@ func TestHostCalls(t *testing.T) {
 func TestRefusedPolicyWritesNothing(t *testing.T) {
 	p := newProxy()
 	e := compileJSON(t, p, `{"name":"r","limits":["2/1h"]}`)
-	e.Confirm()
+	e.Heartbeat()
 	require.Empty(t, p.store)
 }

@@ -56,8 +56,8 @@ func (e *Engine) appendIETF(dst []Field, tries []*attempt, now int64) []Field {
 				continue
 			}
 			policies = appendPolicyName(separate(policies), t.rule.policy, j)
-			policies = strconv.AppendUint(append(policies, ";q="...), uint64(w.Most()), 10)
-			if w.PeriodNs%second == 0 && w.Most() == w.Limit {
+			policies = strconv.AppendUint(append(policies, ";q="...), uint64(w.Max()), 10)
+			if w.PeriodNs%second == 0 && w.Max() == w.Limit {
 				policies = strconv.AppendInt(append(policies, ";w="...), w.PeriodNs/second, 10)
 			}
 			limits = appendPolicyName(separate(limits), t.rule.policy, j)
@@ -92,12 +92,12 @@ func (e *Engine) appendXRateLimit(dst []Field, tries []*attempt, now int64) []Fi
 				continue
 			}
 			if remaining := w.Remaining(u, t.entry.Now); !known || remaining < left {
-				known, quota, left, reset = true, w.Most(), remaining, t.resetSeconds(w, u, now)
+				known, quota, left, reset = true, w.Max(), remaining, t.resetSeconds(w, u, now)
 			}
 			quotas = strconv.AppendUint(append(quotas, ", "...), uint64(w.Limit), 10)
 			quotas = strconv.AppendInt(append(quotas, ";w="...), ceilDiv(w.PeriodNs, second), 10)
-			if w.Most() != w.Limit { // a bucket, in the words of the draft's own example
-				quotas = strconv.AppendUint(append(quotas, ";burst="...), uint64(w.Most()), 10)
+			if w.Max() != w.Limit { // a bucket, in the words of the draft's own example
+				quotas = strconv.AppendUint(append(quotas, ";burst="...), uint64(w.Max()), 10)
 			}
 		}
 	}

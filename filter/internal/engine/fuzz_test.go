@@ -231,8 +231,8 @@ func (w *watch) rebased() (n uint64) {
 	return n
 }
 
-// buckets are the counters in a store, without the directory and the seed.
-func buckets(store map[string]cell) map[string]cell {
+// pages are the counters in a store, without the directory and the seed.
+func pages(store map[string]cell) map[string]cell {
 	out := map[string]cell{}
 	for k, c := range store {
 		if strings.HasPrefix(k, "sl/") {
@@ -253,9 +253,9 @@ func (w *watch) said(v *Verdict) {
 	}
 }
 
-// changes is how many buckets are not what they were.
+// changes is how many pages are not what they were.
 func (w *watch) changes(before map[string]cell) (n int) {
-	for k, c := range buckets(w.p.store) {
+	for k, c := range pages(w.p.store) {
 		if string(before[k].value) != string(c.value) {
 			n++
 		}

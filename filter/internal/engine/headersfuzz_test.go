@@ -40,7 +40,7 @@ func FuzzHeaders(f *testing.F) {
 		p.with("honest", "yes", "u", "-", "c", "-")
 		require.True(t, e.Decide().Allowed)
 		honest := map[string]string{}
-		for key, value := range buckets(p.store) {
+		for key, value := range pages(p.store) {
 			honest[key] = string(value.value)
 		}
 		require.Len(t, honest, 1)
@@ -56,7 +56,7 @@ func FuzzHeaders(f *testing.F) {
 			for key, value := range honest {
 				require.Equal(t, value, string(p.store[key].value))
 			}
-			require.LessOrEqual(t, len(buckets(p.store)), 4, "one more for each other rule")
+			require.LessOrEqual(t, len(pages(p.store)), 4, "one more for each other rule")
 		}
 		p.with("honest", "yes", "u", "-", "c", "-")
 		p.client = "192.0.2.7:4711"

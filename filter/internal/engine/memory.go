@@ -22,7 +22,7 @@ func (e *Engine) assignMemory() {
 }
 
 // Survey goes on adding up the memory of the tables, one rule after the other.
-// Call it on a tick: a call reads a few buckets only.
+// Call it on a tick: a call reads a few pages only.
 func (e *Engine) Survey() {
 	for range e.rules {
 		r := &e.rules[e.surveyed]

@@ -6,13 +6,13 @@ type Metrics struct {
 	Denied         uint64 // requests this rule denied
 	ShadowDenied   uint64 // requests it would have denied, were it enforced
 	Evicted        uint64 // live records that made room for others
-	FloorDenied    uint64 // denials of keys that started from a bucket's floor
+	FloorDenied    uint64 // denials of keys that started from a page's floor
 	Full           uint64 // hits for which on_full decided: deny or allow
 	CASRetries     uint64 // compare-and-swaps that somebody else won
 	Contention     uint64 // hits whose retries ran out
 	Errors         uint64 // decisions that a failing host call prevented
 	ClockRebased   uint64 // records of a wild clock, moved to the present
-	NotTakenBack   uint64 // charges of denied requests that had to stay
+	NotRefunded    uint64 // charges of denied requests that had to stay
 	WindowResets   uint64 // windows that had ended when their key was counted again
 	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
 	TooLong        uint64 // requests with a value too long for a regular expression
@@ -29,7 +29,7 @@ func (m *Metrics) each(f func(name string, count uint64)) {
 		{"evicted", m.Evicted}, {"floor_denied", m.FloorDenied}, {"full", m.Full},
 		{"cas_retries", m.CASRetries}, {"contention", m.Contention},
 		{"errors", m.Errors}, {"clock_rebased", m.ClockRebased},
-		{"not_taken_back", m.NotTakenBack}, {"window_resets", m.WindowResets},
+		{"not_taken_back", m.NotRefunded}, {"window_resets", m.WindowResets},
 		{"boundary_spikes", m.BoundarySpikes},
 		{"too_long", m.TooLong},
 	} {

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// model decides as the engine must where no bucket is ever full: one record a
+// model decides as the engine must where no page is ever full: one record a
 // key in a plain map, every window on its own, in the simplest words.
 type model map[modelKey]*modelRecord
 

@@ -129,7 +129,7 @@ func (t *attempt) operate(op Operation, now int64) (value int64, err error) {
 		}
 		switch {
 		case status == state.Full:
-			return 0, errors.New("the bucket of this key is full, and on_full does not evict")
+			return 0, errors.New("the page of this key is full, and on_full does not evict")
 		case status == state.Mismatch:
 			continue
 		case status != state.OK:
@@ -241,7 +241,7 @@ func (e *Engine) appendStats(b []byte, r *rule, now int64) ([]byte, error) {
 	for _, c := range [...]struct {
 		name  string
 		count uint64
-	}{{"keys", s.Keys}, {"capacity", uint64(r.policy.Capacity)}, {"slots", s.Slots}, {"buckets", s.Buckets}, {"bytes", s.Bytes}} {
+	}{{"keys", s.Keys}, {"capacity", uint64(r.policy.Capacity)}, {"slots", s.Slots}, {"buckets", s.Pages}, {"bytes", s.Bytes}} {
 		b = strconv.AppendUint(append(append(append(b, `,"`...), c.name...), `":`...), c.count, 10)
 	}
 	b = append(b, `,"metrics":{`...)

@@ -140,7 +140,7 @@ func TestOperationsOnLayeredRules(t *testing.T) {
 	}
 }
 
-// reset forgets a key also where the bucket's floor would not.
+// reset forgets a key also where the page's floor would not.
 func TestResetWithAndWithoutAFloor(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"} {
 		p := newProxy()
@@ -196,7 +196,7 @@ func TestTakingBackAfterSetAndReset(t *testing.T) {
 			v := e.Decide()
 			require.Equal(t, "second", v.DeniedBy().Name)
 			require.Equal(t, [][]uint32{{c.used}, {2}}, used(e.Decide()), "%s %s", algorithm, c.op.Name)
-			require.Equal(t, c.left, e.rules[0].metrics.NotTakenBack, "%s %s", algorithm, c.op.Name)
+			require.Equal(t, c.left, e.rules[0].metrics.NotRefunded, "%s %s", algorithm, c.op.Name)
 		}
 	}
 }
@@ -250,7 +250,7 @@ func TestOperationsRefused(t *testing.T) {
 	require.Equal(t, 1, admits(p, e, 1, "u", "a"))
 	for _, name := range []string{"inc", "set"} {
 		_, err := e.Operate(nil, Operation{Name: name, Rule: "r", Key: []string{"b"}, N: 1})
-		require.EqualError(t, err, "the bucket of this key is full, and on_full does not evict")
+		require.EqualError(t, err, "the page of this key is full, and on_full does not evict")
 	}
 	for _, fail := range []string{"get", "set"} {
 		p.fail = fail

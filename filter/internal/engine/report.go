@@ -85,7 +85,7 @@ func (t *attempt) appendWindow(b []byte, i int, now int64) []byte {
 	if w.Unlimited {
 		b = append(b, `"unlimited":true`...)
 	} else {
-		b = strconv.AppendUint(append(b, `"limit":`...), uint64(w.Most()), 10)
+		b = strconv.AppendUint(append(b, `"limit":`...), uint64(w.Max()), 10)
 	}
 	b = strconv.AppendInt(append(b, `,"per_ns":`...), w.PeriodNs, 10)
 	b = strconv.AppendUint(append(b, `,"used":`...), uint64(w.Count(u, t.entry.Now)), 10)

@@ -102,7 +102,7 @@ func (v *Verdict) figure(p policy.Placeholder) (n int64, known bool) {
 		return 0, false
 	}
 	if p == policy.ValueLimit {
-		return int64(w.Most()), true
+		return int64(w.Max()), true
 	}
 	return int64(w.Remaining(u, t.entry.Now)), true
 }

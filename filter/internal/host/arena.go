@@ -3,7 +3,7 @@ package host
 import "unsafe"
 
 const (
-	// chunkBytes is how much a chunk of the arena holds: the buckets of a dozen
+	// chunkBytes is how much a chunk of the arena holds: the pages of a dozen
 	// rules and their headers, or one header as long as Envoy lets it be.
 	chunkBytes = 64 << 10
 	// keptChunks are kept from callback to callback, so that a client with long

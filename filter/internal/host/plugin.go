@@ -52,21 +52,21 @@ type plugin struct {
 
 	managePort uint16 // that management requests must come in on, 0 = any
 
-	rivalry int  // see watch
-	parted  bool // see part
+	conflicts int  // see watch
+	isSplit   bool // see split
 }
 
 // running are the configurations in this VM.
 var running []*plugin
 
-// A configuration parts with a stream that comes after this many ticks that
-// found a rival. A predecessor gets none by then: Envoy makes a new configuration
-// known to its workers in two steps, which take milliseconds. rivalFades is how
-// many ticks without a rival undo one with it: of two siblings not every tick
+// A configuration splits off with a stream that comes after this many ticks that
+// found a conflict. A predecessor gets none by then: Envoy makes a new configuration
+// known to its workers in two steps, which take milliseconds. conflictFades is how
+// many ticks without a conflict undo one with it: of two siblings not every tick
 // finds the other, while an owner that was late once is no sibling.
 const (
-	rivalTicks = 5
-	rivalFades = 10
+	conflictTicks = 5
+	conflictFades = 10
 )
 
 // OnPluginStart reads the policy. A refused one is logged with every problem,
@@ -91,7 +91,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	p.manage = pol.Manage
 	name := filterName()
 	p.identity = engine.Identity{
-		Owner: state.OwnerID(name), Apart: state.OwnerID(name + "\x00" + string(text)),
+		Owner: state.OwnerID(name), SplitOwner: state.OwnerID(name + "\x00" + string(text)),
 		ConfiguredNs: theProxy.Now(), Random: fillRandom,
 	}
 	p.engine = engine.New(pol, &theProxy, p.identity)
@@ -154,15 +154,15 @@ func (p *plugin) delist() {
 	running = slices.DeleteFunc(running, func(other *plugin) bool { return other == p })
 }
 
-// part gives the configuration tables of its own. It is taken for another
+// split gives the configuration tables of its own. It is taken for another
 // filter of the same name with another policy: a predecessor would have lost no
 // window before its successor counted, and got no more streams for long after
 // that. Of a listener that is being drained that is not true, and nothing tells
 // it from a sibling; it counts apart too.
-func (p *plugin) part() {
-	defer p.recovered("part")
-	p.parted = true
-	p.engine.Part()
+func (p *plugin) split() {
+	defer p.recovered("split")
+	p.isSplit = true
+	p.engine.Split()
 	proxywasm.LogWarn("sluice: another filter of this name has another policy, or this one's listener is being drained: they count apart; give each filter its own name")
 }
 
@@ -173,18 +173,18 @@ func (p *plugin) OnTick() {
 	if p.engine != nil {
 		p.engine.Survey()
 		p.metrics.flush(p.engine)
-		p.engine.Confirm()
+		p.engine.Heartbeat()
 		p.watch()
 	}
 	collect(begun)
 }
 
-// watch looks whether the configuration has a rival.
+// watch looks whether the configuration has a conflict.
 func (p *plugin) watch() {
-	if p.engine.Rivals() {
-		p.rivalry += rivalFades
-	} else if p.rivalry > 0 {
-		p.rivalry--
+	if p.engine.HasConflict() {
+		p.conflicts += conflictFades
+	} else if p.conflicts > 0 {
+		p.conflicts--
 	}
 }
 

@@ -55,8 +55,8 @@ func (p *plugin) request(context uint32) (action types.Action) {
 		}
 	}()
 	arena.reset()
-	if p.rivalry > rivalTicks*rivalFades && !p.parted {
-		p.part()
+	if p.conflicts > conflictTicks*conflictFades && !p.isSplit {
+		p.split()
 	}
 	return p.decide(context)
 }

@@ -12,14 +12,14 @@ import (
 func confirm(t *testing.T, now, forNs int64, tables ...*Table) int64 {
 	for end := now + forNs; now < end; now += second {
 		for _, table := range tables {
-			require.Equal(t, OK, table.tables.Confirm(now))
+			require.Equal(t, OK, table.tables.Heartbeat(now))
 		}
 	}
 	return now
 }
 
-func (m *memory) owners(t *testing.T) presence {
-	p, ok := readPresence(m.bytes(presenceKey))
+func (m *memory) owners(t *testing.T) heartbeats {
+	p, ok := readHeartbeats(m.bytes(heartbeatsKey))
 	require.True(t, ok)
 	return p
 }
@@ -55,7 +55,7 @@ func TestAThousandOwnersStaySmall(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, store.total(), half+half/10, "as much after a thousand as after five hundred")
-	require.LessOrEqual(t, len(store.values), 3+most, "the seed, the directory, the owners, and a bucket for each number")
+	require.LessOrEqual(t, len(store.values), 3+most, "the seed, the directory, the owners, and a page for each number")
 	t.Logf("%d tables at most", peak)
 	confirm(t, now, (MissedRounds+2)*RoundNs, stays)
 	require.LessOrEqual(t, len(store.directory(t).tables), 1+WaitingTables)
@@ -99,7 +99,7 @@ func TestAClockThatStepsLosesNoTables(t *testing.T) {
 		now += step
 		before := store.owners(t).round
 		for n := range tables { // whoever ticks first
-			require.Equal(t, OK, tables[n].tables.Confirm(now))
+			require.Equal(t, OK, tables[n].tables.Heartbeat(now))
 			now += 100 * ms
 		}
 		require.LessOrEqual(t, store.owners(t).round, before+1)
@@ -160,7 +160,7 @@ func TestALateOwnerFindsItsTables(t *testing.T) {
 	now = confirm(t, now, (MissedRounds-1)*RoundNs, stays)
 	require.Equal(t, 1, owned())
 	require.Equal(t, []uint32{1}, used(t, late, []byte("a"), now))
-	require.Equal(t, OK, late.tables.Confirm(now))
+	require.Equal(t, OK, late.tables.Heartbeat(now))
 	confirm(t, now, 30*RoundNs, stays, late)
 	require.Equal(t, 1, owned())
 }
@@ -178,20 +178,20 @@ func TestDamagedPresence(t *testing.T) {
 		now := 1000 * second
 		table := configured(store, "o", 1, definition("x", 4, aligned(2, anHour, 0)))
 		require.True(t, hit(t, table, []byte("a"), now, 1), name)
-		require.Equal(t, OK, table.tables.Confirm(now), name)
-		damaged := damage(store.bytes(presenceKey))
-		store.Set(presenceKey, damaged, 0)
-		require.Equal(t, Failed, table.tables.Confirm(now+2*RoundNs), name)
-		require.Equal(t, string(damaged), string(store.bytes(presenceKey)), name)
+		require.Equal(t, OK, table.tables.Heartbeat(now), name)
+		damaged := damage(store.bytes(heartbeatsKey))
+		store.Set(heartbeatsKey, damaged, 0)
+		require.Equal(t, Failed, table.tables.Heartbeat(now+2*RoundNs), name)
+		require.Equal(t, string(damaged), string(store.bytes(heartbeatsKey)), name)
 		require.True(t, hit(t, table, []byte("a"), now, 1), name)
 	}
 }
 
-// The bytes of presence are part of the format.
+// The bytes of heartbeats are part of the format.
 func TestGoldenPresence(t *testing.T) {
-	p := presence{round: 7, beganNs: 100 * second, owners: []present{{OwnerID("a"), 7}, {OwnerID("b"), 3}}}
-	requireGolden(t, "presence", p.append(nil))
-	got, ok := readPresence(golden(t, "presence"))
+	p := heartbeats{round: 7, beganNs: 100 * second, owners: []heartbeat{{OwnerID("a"), 7}, {OwnerID("b"), 3}}}
+	requireGolden(t, "heartbeats", p.append(nil))
+	got, ok := readHeartbeats(golden(t, "heartbeats"))
 	require.True(t, ok)
 	require.Equal(t, p, got)
 }

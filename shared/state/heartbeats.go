@@ -20,9 +20,9 @@ import (
 //	8  i64  when it began
 //	16      m × u64 owner, u32 round in which it showed up last
 const (
-	kindPresence      = 4
-	presenceHeadBytes = 16
-	presentBytes      = 12
+	kindHeartbeats      = 4
+	heartbeatsHeadBytes = 16
+	heartbeatBytes      = 12
 
 	// RoundNs is how long a round lasts: how often each owner writes.
 	RoundNs int64 = 60_000_000_000
@@ -31,33 +31,33 @@ const (
 	MissedRounds = 5
 )
 
-var presenceKey = []byte("sluice/owners")
+var heartbeatsKey = []byte("sluice/owners")
 
-type presence struct {
+type heartbeats struct {
 	round   uint32
 	beganNs int64
-	owners  []present
+	owners  []heartbeat
 }
 
-type present struct {
+type heartbeat struct {
 	id    uint64
 	round uint32
 }
 
-func readPresence(b []byte) (p presence, ok bool) {
-	if len(b) < presenceHeadBytes || b[0] != formatVersion || b[1] != kindPresence ||
-		len(b) != presenceHeadBytes+int(le.Uint16(b[2:]))*presentBytes {
+func readHeartbeats(b []byte) (p heartbeats, ok bool) {
+	if len(b) < heartbeatsHeadBytes || b[0] != formatVersion || b[1] != kindHeartbeats ||
+		len(b) != heartbeatsHeadBytes+int(le.Uint16(b[2:]))*heartbeatBytes {
 		return p, false
 	}
 	p.round, p.beganNs = le.Uint32(b[4:]), int64(le.Uint64(b[8:]))
-	for b = b[presenceHeadBytes:]; len(b) > 0; b = b[presentBytes:] {
-		p.owners = append(p.owners, present{le.Uint64(b), le.Uint32(b[8:])})
+	for b = b[heartbeatsHeadBytes:]; len(b) > 0; b = b[heartbeatBytes:] {
+		p.owners = append(p.owners, heartbeat{le.Uint64(b), le.Uint32(b[8:])})
 	}
 	return p, true
 }
 
-func (p *presence) append(b []byte) []byte {
-	b = append(b, formatVersion, kindPresence)
+func (p *heartbeats) append(b []byte) []byte {
+	b = append(b, formatVersion, kindHeartbeats)
 	b = le.AppendUint16(b, uint16(len(p.owners)))
 	b = le.AppendUint32(b, p.round)
 	b = le.AppendUint64(b, uint64(p.beganNs))
@@ -68,29 +68,29 @@ func (p *presence) append(b []byte) []byte {
 	return b
 }
 
-func (p *presence) find(id uint64) int {
-	return slices.IndexFunc(p.owners, func(o present) bool { return o.id == id })
+func (p *heartbeats) find(id uint64) int {
+	return slices.IndexFunc(p.owners, func(o heartbeat) bool { return o.id == id })
 }
 
 // over reports whether the round has ended; one of a clock that was set back
 // has.
-func (p *presence) over(now int64) bool {
+func (p *heartbeats) over(now int64) bool {
 	return now-p.beganNs >= RoundNs || now < p.beganNs-RoundNs
 }
 
 // show notes that the owner is there.
-func (p *presence) show(id uint64) {
+func (p *heartbeats) renew(id uint64) {
 	if i := p.find(id); i >= 0 {
 		p.owners[i].round = p.round
 	} else {
-		p.owners = append(p.owners, present{id, p.round})
+		p.owners = append(p.owners, heartbeat{id, p.round})
 	}
 }
 
 // begin begins a round at now: owners of tables that have not shown up yet are
 // awaited from now on, those without tables are forgotten. It returns the ones
 // that have missed too many rounds.
-func (p *presence) begin(now int64, d *directory) (gone []uint64) {
+func (p *heartbeats) begin(now int64, d *directory) (gone []uint64) {
 	p.round++
 	p.beganNs = now
 	holds := make(map[uint64]bool)
@@ -98,11 +98,11 @@ func (p *presence) begin(now int64, d *directory) (gone []uint64) {
 		for _, o := range d.tables[i].owners {
 			holds[o.id] = true
 			if p.find(o.id) < 0 {
-				p.show(o.id)
+				p.renew(o.id)
 			}
 		}
 	}
-	p.owners = slices.DeleteFunc(p.owners, func(o present) bool {
+	p.owners = slices.DeleteFunc(p.owners, func(o heartbeat) bool {
 		missed := p.round-o.round > MissedRounds
 		if missed && holds[o.id] {
 			gone = append(gone, o.id)
@@ -112,16 +112,16 @@ func (p *presence) begin(now int64, d *directory) (gone []uint64) {
 	return gone
 }
 
-// attend shows that the owner is there, once in a round, and takes those who
+// renewHeartbeat shows that the owner is there, once in a round, and takes those who
 // are not off their tables. An owner that nobody has counted for is not
 // mentioned, so that a configuration that is refused leaves no trace.
-func (t *Tables) attend(now int64, holds bool) Status {
-	for range maxTries {
-		value, cas, status := t.store.Get(presenceKey)
-		p, ok := presence{beganNs: now}, true
+func (t *Tables) renewHeartbeat(now int64, holds bool) Status {
+	for range maxRetries {
+		value, cas, status := t.store.Get(heartbeatsKey)
+		p, ok := heartbeats{beganNs: now}, true
 		switch status {
 		case OK:
-			p, ok = readPresence(value)
+			p, ok = readHeartbeats(value)
 		case NotFound:
 			cas = CreateOnly
 		default:
@@ -133,7 +133,7 @@ func (t *Tables) attend(now int64, holds bool) Status {
 		if i := p.find(t.self.id); i < 0 && !holds || i >= 0 && p.owners[i].round == p.round && !p.over(now) {
 			return OK
 		}
-		p.show(t.self.id)
+		p.renew(t.self.id)
 		var gone []uint64
 		if p.over(now) {
 			d, status := t.directory()
@@ -142,12 +142,12 @@ func (t *Tables) attend(now int64, holds bool) Status {
 			}
 			gone = p.begin(now, &d)
 			if p.find(t.self.id) >= 0 { // it has tables
-				p.show(t.self.id)
+				p.renew(t.self.id)
 			}
 		}
-		switch t.store.Set(presenceKey, p.append(nil), cas) {
+		switch t.store.Set(heartbeatsKey, p.append(nil), cas) {
 		case OK:
-			return t.dismiss(gone, now)
+			return t.dropOwners(gone, now)
 		case Mismatch:
 		default:
 			return Failed
@@ -169,9 +169,9 @@ func (t *Tables) directory() (d directory, status Status) {
 	return d, OK
 }
 
-// dismiss takes owners off their tables. One that was only late comes back with
+// dropOwners takes owners off their tables. One that was only late comes back with
 // its next tick and finds them as they were.
-func (t *Tables) dismiss(gone []uint64, now int64) Status {
+func (t *Tables) dropOwners(gone []uint64, now int64) Status {
 	if len(gone) == 0 {
 		return OK
 	}

@@ -8,12 +8,12 @@ import (
 
 var le = binary.LittleEndian
 
-// bucket is a bucket's value, read and patched in place.
-type bucket []byte
+// page is a page's value, read and patched in place.
+type page []byte
 
-// newBucket returns an empty bucket.
-func newBucket(l *Layout, epoch uint32) bucket {
-	b := bucket(make([]byte, l.size))
+// newPage returns an empty page.
+func newPage(l *Layout, epoch uint32) page {
+	b := page(make([]byte, l.size))
 	b[offVersion], b[offKind] = formatVersion, kindCounters
 	b[offSlots], b[offWindows] = byte(l.Slots), byte(len(l.Windows))
 	le.PutUint32(b[offEpoch:], epoch)
@@ -53,7 +53,7 @@ func readWindow(b []byte) (limit.Window, bool) {
 		w.Units, most = extra, limit.MaxLog
 	default: // has nothing more
 	}
-	part, _ := partBytes(w)
+	part, _ := usageBytes(w)
 	known := part != 0 && extra <= most &&
 		(b[1] == 0 || w.Elastic && w.Algorithm == limit.FixedWindowPerKey) &&
 		w.PeriodNs >= limit.MinPeriodNs && w.PeriodNs <= limit.MaxPeriodNs &&
@@ -63,7 +63,7 @@ func readWindow(b []byte) (limit.Window, bool) {
 
 // readable reports whether this build can work on b: a format it knows, and a
 // size that agrees with what the header says.
-func (b bucket) readable() bool {
+func (b page) readable() bool {
 	if len(b) < headBytes || b[offVersion] != formatVersion || b[offKind] != kindCounters {
 		return false
 	}
@@ -81,7 +81,7 @@ func (b bucket) readable() bool {
 		if !known {
 			return false
 		}
-		part, floor := partBytes(w)
+		part, floor := usageBytes(w)
 		size += floor
 		record += part
 	}
@@ -89,7 +89,7 @@ func (b bucket) readable() bool {
 }
 
 // layout reads b's own layout; b must be readable.
-func (b bucket) layout() Layout {
+func (b page) layout() Layout {
 	windows := make([]limit.Window, b[offWindows])
 	for i := range windows {
 		windows[i], _ = readWindow(b[headBytes+i*windowBytes:])
@@ -97,15 +97,15 @@ func (b bucket) layout() Layout {
 	return NewLayout(windows, int(b[offSlots]))
 }
 
-func (b bucket) epoch() uint32      { return le.Uint32(b[offEpoch:]) }
-func (b bucket) generation() uint16 { return le.Uint16(b[offGeneration:]) & generationMask }
-func (b bucket) floorTime() int64   { return int64(le.Uint64(b[offFloorTime:])) }
+func (b page) epoch() uint32      { return le.Uint32(b[offEpoch:]) }
+func (b page) generation() uint16 { return le.Uint16(b[offGeneration:]) & generationMask }
+func (b page) floorTime() int64   { return int64(le.Uint64(b[offFloorTime:])) }
 
-func (b bucket) setFloorTime(t int64) { le.PutUint64(b[offFloorTime:], uint64(t)) }
+func (b page) setFloorTime(t int64) { le.PutUint64(b[offFloorTime:], uint64(t)) }
 
 // find returns the slot of the key with that fingerprint, or -1. It looks at two
 // slots at once.
-func (b bucket) find(l *Layout, fingerprint uint32) int {
+func (b page) find(l *Layout, fingerprint uint32) int {
 	prints, wanted := b[l.fingerprints:l.records], uint64(fingerprint)<<32|uint64(fingerprint)
 	for i := 0; len(prints) >= 2*fingerprintBytes; i += 2 {
 		differs := le.Uint64(prints) ^ wanted
@@ -123,62 +123,62 @@ func (b bucket) find(l *Layout, fingerprint uint32) int {
 	return -1
 }
 
-func (b bucket) record(l *Layout, slot int) []byte {
+func (b page) record(l *Layout, slot int) []byte {
 	at := l.records + slot*l.recordBytes
 	return b[at : at+l.recordBytes]
 }
 
 // free reports whether the slot has no record.
-func (b bucket) free(l *Layout, slot int) bool { return le.Uint64(b.record(l, slot)) == 0 }
+func (b page) free(l *Layout, slot int) bool { return le.Uint64(b.record(l, slot)) == 0 }
 
 // time returns when the slot's record was last written.
-func (b bucket) time(l *Layout, slot int) int64 {
+func (b page) time(l *Layout, slot int) int64 {
 	return int64(le.Uint64(b.record(l, slot)) - 1)
 }
 
-func (b bucket) recordGeneration(l *Layout, slot int) uint16 {
+func (b page) recordGeneration(l *Layout, slot int) uint16 {
 	return le.Uint16(b.record(l, slot)[8:]) & generationMask
 }
 
 // place gives the slot to a key.
-func (b bucket) place(l *Layout, slot int, fingerprint uint32) {
+func (b page) place(l *Layout, slot int, fingerprint uint32) {
 	clear(b.record(l, slot))
 	le.PutUint32(b[l.fingerprints+slot*fingerprintBytes:], fingerprint)
 	le.PutUint16(b.record(l, slot)[8:], b.generation())
 }
 
-func (b bucket) setTime(l *Layout, slot int, t int64) {
+func (b page) setTime(l *Layout, slot int, t int64) {
 	le.PutUint64(b.record(l, slot), uint64(t)+1)
 }
 
 // wasReset reports whether the slot's record says that the key was reset.
-func (b bucket) wasReset(l *Layout, slot int) bool {
+func (b page) wasReset(l *Layout, slot int) bool {
 	return le.Uint16(b.record(l, slot)[8:])&resetBit != 0
 }
 
 // mark sets the generation of the slot's record, and whether it was reset.
-func (b bucket) mark(l *Layout, slot int, generation uint16, reset bool) {
+func (b page) mark(l *Layout, slot int, generation uint16, reset bool) {
 	if reset {
 		generation |= resetBit
 	}
 	le.PutUint16(b.record(l, slot)[8:], generation)
 }
 
-// nextGeneration bumps the bucket's generation and returns it.
-func (b bucket) nextGeneration() uint16 {
+// nextGeneration bumps the page's generation and returns it.
+func (b page) nextGeneration() uint16 {
 	le.PutUint16(b[offGeneration:], (b.generation()+1)&generationMask)
 	return b.generation()
 }
 
 // usage returns what the slot's record holds of window i. A log is decoded into
 // log.
-func (b bucket) usage(l *Layout, slot, i int, log []int64) (u limit.Usage) {
+func (b page) usage(l *Layout, slot, i int, log []int64) (u limit.Usage) {
 	b.read(l, slot, i, log, &u)
 	return u
 }
 
 // read is usage into u.
-func (b bucket) read(l *Layout, slot, i int, log []int64, u *limit.Usage) {
+func (b page) read(l *Layout, slot, i int, log []int64, u *limit.Usage) {
 	w, part := &l.Windows[i], b.record(l, slot)[recordHeadBytes+l.parts[i]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
@@ -196,7 +196,7 @@ func (b bucket) read(l *Layout, slot, i int, log []int64, u *limit.Usage) {
 	}
 }
 
-func (b bucket) setUsage(l *Layout, slot, i int, u *limit.Usage) {
+func (b page) setUsage(l *Layout, slot, i int, u *limit.Usage) {
 	w, part := &l.Windows[i], b.record(l, slot)[recordHeadBytes+l.parts[i]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
@@ -210,8 +210,8 @@ func (b bucket) setUsage(l *Layout, slot, i int, u *limit.Usage) {
 	}
 }
 
-// floor returns what the bucket's floor holds of window i; see limit.Floor.
-func (b bucket) floor(l *Layout, i int) (f limit.Usage) {
+// floor returns what the page's floor holds of window i; see limit.Floor.
+func (b page) floor(l *Layout, i int) (f limit.Usage) {
 	w, part := &l.Windows[i], b[l.floors[i]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
@@ -224,7 +224,7 @@ func (b bucket) floor(l *Layout, i int) (f limit.Usage) {
 	}
 }
 
-func (b bucket) setFloor(l *Layout, i int, f limit.Usage) {
+func (b page) setFloor(l *Layout, i int, f limit.Usage) {
 	w, part := &l.Windows[i], b[l.floors[i]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
@@ -293,8 +293,8 @@ func putLog(p []byte, u *limit.Usage) {
 
 // convert returns b, which has layout from, in layout to: windows that both
 // have keep their usage, new ones start empty, vanished ones are dropped.
-func (b bucket) convert(from, to *Layout, epoch uint32) bucket {
-	out := newBucket(to, epoch)
+func (b page) convert(from, to *Layout, epoch uint32) page {
+	out := newPage(to, epoch)
 	le.PutUint16(out[offGeneration:], b.generation())
 	out.setFloorTime(b.floorTime())
 	for i, w := range to.Windows {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A configuration has a rival when another one of its owner counts, and only
+// A configuration has a conflict when another one of its owner counts, and only
 // where that one has taken something away.
 func TestRivals(t *testing.T) {
 	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
@@ -28,23 +28,23 @@ func TestRivals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store, now := newMemory(), 100*second
 			old := configured(store, "o", 1, definition("x", 100, hour, day))
-			old.tables.Apart(OwnerID("apart"))
+			old.tables.SetSplitOwner(OwnerID("apart"))
 			require.True(t, hit(t, old, []byte("k"), now, 3))
 			next := configured(store, c.owner, 2, c.next)
 			if c.counts {
 				require.True(t, hit(t, next, []byte("k"), now, 1))
 			}
 			for range 3 {
-				require.Equal(t, OK, next.tables.Confirm(now))
-				require.Equal(t, OK, old.tables.Confirm(now))
-				require.Equal(t, c.want, old.tables.Rivals())
-				require.False(t, next.tables.Rivals())
+				require.Equal(t, OK, next.tables.Heartbeat(now))
+				require.Equal(t, OK, old.tables.Heartbeat(now))
+				require.Equal(t, c.want, old.tables.HasConflict())
+				require.False(t, next.tables.HasConflict())
 			}
 		})
 	}
 }
 
-// A window that comes back ends the rivalry, and an owner that was taken off its
+// A window that comes back ends the conflicts, and an owner that was taken off its
 // tables for being late has none for longer than a tick.
 func TestRivalsThatGo(t *testing.T) {
 	store, now := newMemory(), 100*second
@@ -52,21 +52,21 @@ func TestRivalsThatGo(t *testing.T) {
 	old := configured(store, "o", 1, definition("x", 100, hour, day))
 	require.True(t, hit(t, old, []byte("k"), now, 1))
 	require.True(t, hit(t, configured(store, "o", 2, definition("x", 100, day)), []byte("k"), now, 1))
-	require.Equal(t, OK, old.tables.Confirm(now))
-	require.True(t, old.tables.Rivals())
+	require.Equal(t, OK, old.tables.Heartbeat(now))
+	require.True(t, old.tables.HasConflict())
 	require.True(t, hit(t, configured(store, "o", 3, definition("x", 100, hour, day)), []byte("k"), now, 1))
-	require.Equal(t, OK, old.tables.Confirm(now))
-	require.False(t, old.tables.Rivals())
+	require.Equal(t, OK, old.tables.Heartbeat(now))
+	require.False(t, old.tables.HasConflict())
 
-	require.Equal(t, OK, old.tables.dismiss([]uint64{OwnerID("o")}, now))
-	require.Equal(t, OK, old.tables.Confirm(now))
-	require.True(t, old.tables.Rivals())
-	require.Equal(t, OK, old.tables.Confirm(now))
-	require.False(t, old.tables.Rivals())
+	require.Equal(t, OK, old.tables.dropOwners([]uint64{OwnerID("o")}, now))
+	require.Equal(t, OK, old.tables.Heartbeat(now))
+	require.True(t, old.tables.HasConflict())
+	require.Equal(t, OK, old.tables.Heartbeat(now))
+	require.False(t, old.tables.HasConflict())
 }
 
-// Where one worker parts, the others that have the rival too follow with their
-// next Confirm, and count with it.
+// Where one worker splits, the others that have the conflict too follow with their
+// next Heartbeat, and count with it.
 func TestWorkersPartTogether(t *testing.T) {
 	for name, sibling := range map[string]Definition{
 		"another window":  definition("x", 100, aligned(9, 24*anHour, 0)),
@@ -78,7 +78,7 @@ func TestWorkersPartTogether(t *testing.T) {
 			var workers []*Table
 			for range 3 {
 				w := configured(store, "o", 1, def)
-				w.tables.Apart(OwnerID("apart"))
+				w.tables.SetSplitOwner(OwnerID("apart"))
 				require.True(t, hit(t, w, key, now, 1))
 				workers = append(workers, w)
 			}
@@ -86,18 +86,18 @@ func TestWorkersPartTogether(t *testing.T) {
 			require.True(t, hit(t, other, key, now, 1))
 			confirm := func() {
 				for _, w := range append([]*Table{other}, workers...) {
-					require.Equal(t, OK, w.tables.Confirm(now))
+					require.Equal(t, OK, w.tables.Heartbeat(now))
 				}
 			}
 			confirm()
-			require.True(t, workers[0].tables.Rivals())
-			workers[0].tables.Part()
+			require.True(t, workers[0].tables.HasConflict())
+			workers[0].tables.Split()
 			require.True(t, hit(t, workers[0], key, now, 1))
 			confirm()
 			before := used(t, workers[0], key, now)
 			for i, w := range workers {
-				require.True(t, w.tables.parts, "worker %d", i)
-				require.False(t, w.tables.Rivals(), "worker %d", i)
+				require.True(t, w.tables.split, "worker %d", i)
+				require.False(t, w.tables.HasConflict(), "worker %d", i)
 				require.Equal(t, before, used(t, w, key, now), "worker %d", i)
 			}
 			passed := 0
@@ -113,12 +113,12 @@ func TestWorkersPartTogether(t *testing.T) {
 }
 
 // Siblings without a counter in common, and with more of them than tables may
-// wait: once the older one has parted, nothing is forgotten.
+// wait: once the older one has split, nothing is forgotten.
 func TestSiblingsOfManyCounters(t *testing.T) {
 	store, now, key := newMemory(), 100*second, []byte("k")
 	of := func(ns int64, first int) *Tables {
 		tables := NewTables(store, seeded(1), OwnerID("o"), ns)
-		tables.Apart(OwnerID(fmt.Sprint("apart", ns)))
+		tables.SetSplitOwner(OwnerID(fmt.Sprint("apart", ns)))
 		for n := range 2 * WaitingTables {
 			tables.Table(definition(fmt.Sprint(first+n), 4, aligned(3, anHour, 0)))
 		}
@@ -135,14 +135,14 @@ func TestSiblingsOfManyCounters(t *testing.T) {
 	}
 	serve(older)
 	serve(newer)
-	require.Equal(t, OK, older.Confirm(now))
-	require.True(t, older.Rivals())
-	older.Part()
+	require.Equal(t, OK, older.Heartbeat(now))
+	require.True(t, older.HasConflict())
+	older.Split()
 	passed := map[*Tables]int{}
 	for range 10 {
 		for _, tables := range []*Tables{older, newer} {
 			passed[tables] += serve(tables)
-			require.Equal(t, OK, tables.Confirm(now))
+			require.Equal(t, OK, tables.Heartbeat(now))
 		}
 	}
 	require.LessOrEqual(t, passed[older], 3*2*WaitingTables)
