@@ -143,7 +143,7 @@ var plantedFaults = map[string]fault{
 		}
 		return cas
 	},
-	"a page's floor is full too early": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+	"a bucket's floor is full too early": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
 		if b, l, ok := parsed(key, value); ok {
 			for i, w := range l.Windows {
 				if f := b.floor(&l, i); w.Algorithm == limit.TokenBucket && f.EndNs > 0 {

@@ -53,7 +53,7 @@ func TestAChangedOverrideRefundsNoTokens(t *testing.T) {
 	rule := *bucket(4, 2)
 	for name, c := range map[string]struct{ before, evictor, after *limit.Window }{
 		"a key slowed":                     {nil, nil, bucket(4, 1)},
-		"a key given a larger bucket":        {nil, nil, bucket(40, 1)},
+		"a key given a larger bucket":      {nil, nil, bucket(40, 1)},
 		"another override":                 {bucket(4, 3), bucket(4, 3), bucket(4, 1)},
 		"one that the evictor has changed": {bucket(4, 3), bucket(4, 1), bucket(4, 1)},
 		"one that the evictor lacks":       {bucket(4, 3), nil, bucket(4, 1)},
@@ -100,7 +100,7 @@ func TestAnOverrideThatStaysIsExact(t *testing.T) {
 	require.Equal(t, 60, admit(t, table, key, now, 60))
 	evict(t, table, key.Rule, "other", now)
 	table, key = inConfig(store, 2, rule, &own)
-	require.Equal(t, 39, admit(t, table, key, now, 100), "its page is full up to 4 µs later than it was")
+	require.Equal(t, 39, admit(t, table, key, now, 100), "its bucket is full up to 4 µs later than it was")
 	var e Entry
 	require.Equal(t, OK, table.Read(&e, key, now))
 	require.Less(t, table.Check(&e, 1), now+10_000)

@@ -11,7 +11,7 @@ import (
 )
 
 // vectorWindow has the fields of all algorithms. Every time here is taken for
-// milliseconds, which is the shortest period a page may name; none of the
+// milliseconds, which is the shortest period a bucket may name; none of the
 // rules knows a unit, so a case in nanoseconds decides the same.
 type vectorWindow struct {
 	Limit          uint32
@@ -23,7 +23,7 @@ type vectorWindow struct {
 	Start                         int64
 
 	Prev, Cur uint32
-	Page      *int64
+	Bucket    *int64
 }
 
 type vectorStep struct {
@@ -114,15 +114,15 @@ func runVector(t *testing.T, v *vector) {
 	}
 	p := &played{table: configured(newMemory(), "o", 0, definition(v.ID, 4, windows...))}
 	if v.Algo == "sliding_counter" {
-		p.base = 2 * windows[0].PeriodNs // there must be a page before
+		p.base = 2 * windows[0].PeriodNs // there must be a window before
 	}
 	for i, c := range list {
 		switch {
 		case c.Initial != nil:
 			require.Equal(t, OK, p.table.Set(p.read(t, c.Start), i, c.Capacity-*c.Initial, true))
-		case c.Page != nil:
-			require.Equal(t, OK, p.table.Inc(p.read(t, *c.Page-c.Window), i, c.Prev, true))
-			require.Equal(t, OK, p.table.Inc(p.read(t, *c.Page), i, c.Cur, true))
+		case c.Bucket != nil:
+			require.Equal(t, OK, p.table.Inc(p.read(t, *c.Bucket-c.Window), i, c.Prev, true))
+			require.Equal(t, OK, p.table.Inc(p.read(t, *c.Bucket), i, c.Cur, true))
 		}
 	}
 	for _, s := range v.Steps {
