@@ -13,7 +13,7 @@ import (
 func (f figures) machine() string {
 	foreign := f.all(anyCase, func(v visit) float64 { return 100 * v.Foreign })
 	return fmt.Sprintf(`Envoy %s on %s of an %s; %s of %s of turns of %.0f ms. A request without a
-filter took %.1f µs of Envoy's CPU. Others took %.0f %% of the machine meanwhile, %.0f %% at worst.
+filter took %.1f µs of Envoy's CPU. Other processes took %.0f %% of the machine, %.0f %% at worst.
 `, f.Envoy, page.Count(f.Cores, "core"), f.Processor, page.Count(f.Rounds, "round"), page.Count(f.Pairs, "pair"), f.TurnMs,
 		sample.Median(f.all(measured.plain, func(v visit) float64 { return v.BaseUs })), sample.Median(foreign), sample.Quantile(foreign, 1))
 }
