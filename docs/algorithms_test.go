@@ -76,12 +76,16 @@ func TestComingFrom(t *testing.T) {
 	problems, _ = badPrograms(t, []doc{{"docs/planted.md", "```go\npackage main\n\nfunc main() { nothing() }\n```\n"}})
 	require.Len(t, problems, 1)
 
-	missing, checked := badMethods(t, d)
+	operations := "\n" + operationsHeading + "\n" + document(t, "docs/algorithms.md").section(operationsHeading)
+	missing, checked := badMethods(t, doc{d.path, d.text + operations})
 	require.Empty(t, missing)
 	require.GreaterOrEqual(t, checked, 20)
-	missing, _ = badMethods(t, doc{d.path, d.text + "| `their()` | `HitTwice` |\n"})
+	missing, _ = badMethods(t, doc{d.path, d.text + operations + "| `their()` | `HitTwice` |\n"})
 	require.Equal(t, []string{"HitTwice"}, missing)
 }
+
+// operationsHeading is where algorithms.md has the methods of a keyed.Limiter.
+const operationsHeading = "## Operations"
 
 var (
 	lastCell = regexp.MustCompile(`(?m)^\|.*\| ([^|]+) \|$`)
@@ -114,7 +118,7 @@ func badMethods(t *testing.T, d doc) (missing []string, checked int) {
 			return true
 		})
 	}
-	for _, heading := range []string{"## Operations", "## glimit: layered windows", "## Python limits"} {
+	for _, heading := range []string{operationsHeading, "## glimit: layered windows", "## Python limits"} {
 		for _, cell := range lastCell.FindAllStringSubmatch(d.section(heading), -1) {
 			for _, m := range exported.FindAllStringSubmatch(cell[1], -1) {
 				for _, name := range m[1:] {

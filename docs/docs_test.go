@@ -8,9 +8,6 @@ package docs_test
 import (
 	"bytes"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -251,77 +248,39 @@ func (d doc) section(heading string) string {
 	return after
 }
 
-// tableOf says under which heading of policy.md a table of fields stands.
-var tableOf = map[string]string{
-	"policyFields": "## The policy", "manageFields": "## manage", "ruleFields": "## A rule", "matchFields": "## match",
-	"keyFields": "## key", "clientIPFields": "## key", "keyPathFields": "## key", "jwtFields": "## key", "limitFields": "## limits", "costFields": "## cost", "overrideFields": "## overrides", "responseFields": "## response",
+// explainedIn says under which heading of policy.md the fields of an object of
+// reference.md are explained.
+var explainedIn = map[string]string{
+	"policy": "## The policy", "rule": "## A rule", "match": "## match", "key": "## key", "client_ip": "## key", "path": "## key",
+	"jwt": "## key", "limit": "## limits", "cost": "## cost", "override": "## overrides", "response": "## response", "manage": "## manage",
 }
 
-// missingFields compares policy.md with the tables that policies are read by:
-// each field has a row, with its default in code or the word required.
-func missingFields(t *testing.T, d doc) (problems []string, checked int) {
-	for name, elements := range composites(t, "*fields.go") {
-		heading, known := tableOf[name]
-		require.True(t, known, "where in policy.md is %s?", name)
-		for _, element := range elements {
-			row, def := map[string]string{}, ""
-			for _, e := range element.(*ast.CompositeLit).Elts {
-				pair := e.(*ast.KeyValueExpr)
-				if literal, ok := pair.Value.(*ast.BasicLit); ok {
-					row[pair.Key.(*ast.Ident).Name], _ = strconv.Unquote(literal.Value)
-				} else if word, ok := pair.Value.(*ast.Ident); ok {
-					row[pair.Key.(*ast.Ident).Name] = word.Name
-				}
-			}
+var (
+	objectText = regexp.MustCompile(`(?m)^## (\w+)\n((?s:.*?))(?:\z|^## )`)
+	fieldText  = regexp.MustCompile("(?m)^\\| `(?:\\S*\\.)?(\\w+)` \\| ([^|\n]+) \\|")
+)
+
+// unexplained lists the fields of reference.md, which is made of the tables that
+// policies are read by, that policy.md does not name in code where it explains
+// their object. Those that are not built yet have no type, and need no word.
+func unexplained(t *testing.T, d, reference doc) (problems []string, checked int) {
+	for text := reference.text; ; {
+		at := objectText.FindStringSubmatchIndex(text)
+		if at == nil {
+			return problems, checked
+		}
+		object, fields := text[at[2]:at[3]], text[at[4]:at[5]]
+		text = text[at[5]:]
+		heading, known := explainedIn[object]
+		require.True(t, known, "where in policy.md is %s?", object)
+		named := strings.Join(code(d.section(heading)), "\n")
+		for _, f := range fieldText.FindAllStringSubmatch(fields, -1) {
 			checked++
-			if def = "`" + row["def"] + "`"; row["required"] == "true" {
-				def = "required"
-			} else if row["def"] == "" {
-				def = ""
-			}
-			of := regexp.MustCompile("(?m)^\\| `" + row["name"] + "` \\|.*" + regexp.QuoteMeta(def))
-			if !of.MatchString(d.section(heading)) {
-				problems = append(problems, fmt.Sprintf("%s has no row for %s, %s", heading, row["name"], def))
+			if !regexp.MustCompile(`\b` + f[1] + `\b`).MatchString(named) {
+				problems = append(problems, heading+" does not name "+object+"."+f[1])
 			}
 		}
 	}
-	return problems, checked
-}
-
-// composites returns the elements of the variables that a file of shared/policy
-// gives as a slice.
-func composites(t *testing.T, pattern string) map[string][]ast.Expr {
-	files, err := filepath.Glob(filepath.Join(buildtest.Root(), "shared", "policy", pattern))
-	require.NoError(t, err)
-	found := map[string][]ast.Expr{}
-	for _, name := range files {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		ast.Inspect(file, func(n ast.Node) bool {
-			if v, ok := n.(*ast.ValueSpec); ok && len(v.Values) == 1 {
-				list, _ := v.Values[0].(*ast.CompositeLit)
-				if list != nil && (pattern == "notbuilt.go" || strings.HasSuffix(v.Names[0].Name, "Fields")) {
-					found[v.Names[0].Name] = list.Elts
-				}
-			}
-			return true
-		})
-	}
-	return found
-}
-
-// notBuilt is what the reader refuses as not built yet, as "OBJECT NAME".
-func notBuilt(t *testing.T) (pairs []string) {
-	for _, elements := range composites(t, "notbuilt.go") {
-		for _, e := range elements {
-			pair := e.(*ast.CompositeLit).Elts
-			object, _ := strconv.Unquote(pair[0].(*ast.BasicLit).Value)
-			name, _ := strconv.Unquote(pair[1].(*ast.BasicLit).Value)
-			pairs = append(pairs, object+" "+name)
-		}
-	}
-	slices.Sort(pairs)
-	return pairs
 }
 
 func TestPoliciesAndCommands(t *testing.T) {
@@ -355,22 +314,46 @@ func TestPoliciesAndCommands(t *testing.T) {
 }
 
 func TestPolicyFields(t *testing.T) {
-	d := document(t, "docs/policy.md")
-	problems, checked := missingFields(t, d)
+	d, reference := document(t, "docs/policy.md"), document(t, "docs/reference.md")
+	problems, checked := unexplained(t, d, reference)
 	require.Empty(t, problems)
-	require.GreaterOrEqual(t, checked, 40)
-	for _, name := range []string{"`capacity` |", "`65536`", "required"} {
-		planted, _ := missingFields(t, doc{d.path, strings.ReplaceAll(d.text, name, "?")})
-		require.NotEmpty(t, planted, name)
+	require.GreaterOrEqual(t, checked, 50)
+	for object := range explainedIn {
+		require.Contains(t, reference.text, "\n## "+object+"\n")
 	}
-
-	var listed []string
-	for _, m := range regexp.MustCompile(`(?m)^\| `+"`(\\w+)` \\| (.+) \\|$").FindAllStringSubmatch(d.section("## Not built yet"), -1) {
-		for _, name := range spanText.FindAllString(m[2], -1) {
-			listed = append(listed, m[1]+" "+strings.Trim(name, "`"))
-		}
+	for _, name := range []string{"capacity", "token_sha256", "v6_prefix"} {
+		planted, _ := unexplained(t, doc{d.path, strings.ReplaceAll(d.text, name, "?")}, reference)
+		require.Len(t, planted, strings.Count(reference.text, "."+name+"` |"), name)
 	}
-	slices.Sort(listed)
-	require.NotEmpty(t, listed)
-	require.Equal(t, notBuilt(t), listed)
 }
+
+// Every test that a page names as the source of a figure exists.
+func TestNamedTestsExist(t *testing.T) {
+	var tests []byte
+	require.NoError(t, filepath.WalkDir(buildtest.Root(), func(path string, _ os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		tests = append(tests, text...)
+		return err
+	}))
+	check := func(docs []doc) (problems []string, checked int) {
+		for _, d := range docs {
+			for _, m := range testText.FindAllStringSubmatch(d.text, -1) {
+				checked++
+				if !bytes.Contains(tests, []byte("\nfunc "+m[1]+"(")) {
+					problems = append(problems, d.path+": there is no "+m[1])
+				}
+			}
+		}
+		return problems, checked
+	}
+	problems, checked := check(documents(t))
+	require.Empty(t, problems)
+	require.Positive(t, checked)
+	problems, _ = check([]doc{{"docs/planted.md", "`TestOfNothing`"}})
+	require.Len(t, problems, 1)
+}
+
+var testText = regexp.MustCompile("\\b((?:Test|Fuzz)[A-Z]\\w+)")
