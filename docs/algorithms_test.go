@@ -17,17 +17,19 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// Every algorithm that a policy may name has a section with a policy, a picture
-// and what it is to be chosen for.
+// Every algorithm that a policy may name has a section with a policy and a picture,
+// and the first table says what it is to be chosen for.
 func TestAlgorithmsAreDescribed(t *testing.T) {
 	d := document(t, "docs/algorithms.md")
 	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "shared", "policy", "algorithm.go"))
 	require.NoError(t, err)
 	names := regexp.MustCompile(`\{"(\w+)", limit\.`).FindAllStringSubmatch(string(text), -1)
 	require.Len(t, names, 5)
+	choose := d.section("## The algorithms")
 	for _, m := range append(names, []string{"", "layered"}) {
+		require.Contains(t, choose, "\n| [`"+m[1]+"`](#"+m[1]+") | ")
 		section := d.section("## " + m[1])
-		for _, part := range []string{"```yaml " + m[1] + ".yaml\n", "(img/" + m[1] + ".svg)", "**Bound**", "**Choose it**", "**Source**"} {
+		for _, part := range []string{"```yaml " + m[1] + ".yaml\n", "(img/" + m[1] + ".svg)", "**Bound**", "**Source**"} {
 			require.Contains(t, section, part, m[1])
 		}
 	}
