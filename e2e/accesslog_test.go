@@ -13,16 +13,16 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// readmeLog is the access log of the README: a format, and two lines of it.
-var readmeLog = regexp.MustCompile(`(?s)\n    log_format:\n(.*?)\n\n    (429 [^\n]*)\n    (200 [^\n]*)\n`)
+// pageLog is the access log of docs/envoy.md: a format, and two lines of it.
+var pageLog = regexp.MustCompile(`(?s)\n    log_format:\n(.*?)\n\n    (429 [^\n]*)\n    (200 [^\n]*)\n`)
 
-// The README's format for an access log, put into an Envoy as it stands there,
-// writes the README's lines.
-func TestAccessLogOfTheReadme(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "README.md"))
+// The page's format for an access log, put into an Envoy as it stands there,
+// writes the page's lines.
+func TestAccessLogOfThePage(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "docs", "envoy.md"))
 	require.NoError(t, err)
-	readme := readmeLog.FindStringSubmatch(string(text))
-	require.NotNil(t, readme, "where is it?")
+	page := pageLog.FindStringSubmatch(string(text))
+	require.NotNil(t, page, "where is it?")
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
 			log := filepath.Join(t.TempDir(), "access.log")
@@ -40,7 +40,7 @@ rules:
               "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
               path: `+log+`
               log_format:
-`+strings.ReplaceAll("\n"+readme[1], "\n    ", "\n              ")[1:]+"\n", 1))
+`+strings.ReplaceAll("\n"+page[1], "\n    ", "\n              ")[1:]+"\n", 1))
 			}})
 			for _, path := range []string{"/a x-user-id=alice", "/a x-user-id=alice", "/a/b x-user-id=bob"} {
 				p.see(t, "http://"+p.address, path, "h", "")
@@ -52,7 +52,7 @@ rules:
 				lines = strings.Split(strings.TrimSpace(string(text)), "\n")
 				return strings.Contains(string(text), "trial")
 			})
-			require.Subset(t, lines, readme[2:])
+			require.Subset(t, lines, page[2:])
 		})
 	}
 }

@@ -81,7 +81,7 @@ type driver struct {
 var ofEveryVersion = []string{
 	"TestOneHotKey", "TestFreshKeys", "TestRaisedLimitLetsTheDifferenceThrough", "TestAnotherBinaryKeepsTheCounters",
 	"TestRefusedRevision", "TestListenerThatIsNotReadyForLong", "TestMatchPaths", "TestForwardedForIsNotBelieved",
-	"TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestQuickstartInKubernetes", "TestAccessLogOfTheReadme",
+	"TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestQuickstartInKubernetes", "TestAccessLogOfThePage",
 }
 
 // drivers returns the simulator and the Envoys that the test runs on.
