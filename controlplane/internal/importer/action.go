@@ -1,117 +1,115 @@
 package importer
 
 import (
+	"cmp"
+	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	corev3 "github.com/cncf/xds/go/xds/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	metadatav3 "github.com/envoyproxy/go-control-plane/envoy/type/metadata/v3"
 )
 
 // maxVariants bounds the descriptors of one list of actions: each entry that
-// may be left out doubles them, and each that is not known has its values.
+// may be absent doubles them, and an entry whose value is unknown multiplies them.
 const maxVariants = 1_000
 
-// readRateLimit reads one item of rate_limits: the descriptors that Envoy
-// makes of its actions. There are several where an entry may be left out.
-func readRateLimit(o *object, stage uint64) []descriptor {
-	if at := o.integer("stage", 0); at != stage {
-		o.note("stage", "this rate_limit is of stage "+strconv.FormatUint(at, 10)+", the filter of stage "+strconv.FormatUint(stage, 10)+": it is for another filter, and nothing was made of it")
-		o.ignore("actions", "disable_key", "limit", "hits_addend", "apply_on_stream_done", "x_ratelimit_option")
+// readRateLimit reads one of rate_limits: the descriptors that Envoy makes of
+// its actions. There are several where an entry may be absent.
+func (in *source) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor {
+	if at := o.GetStage().GetValue(); at != stage {
+		in.notes.add(in.atField(o, "stage"), "this rate_limit is of stage "+strconv.Itoa(int(at))+", the filter of stage "+strconv.Itoa(int(stage))+": it is for another filter, and nothing was made of it")
 		return nil
 	}
-	d := descriptor{place: o.place}
-	o.without("no runtime key switches a rule off here: use mode", "disable_key")
-	o.without("all rules that match are in the fields of a response", "x_ratelimit_option")
-	if o.has("limit") {
-		o.ignore("limit")
+	d := descriptor{place: in.at(o)}
+	if o.GetLimit() != nil {
 		d.notes = append(d.notes, "Envoy may send a limit from metadata along, which goes before the one here; nothing here can say that.")
 	}
-	if o.boolean("apply_on_stream_done", false) {
+	if o.GetApplyOnStreamDone() {
 		d.unknown = append(d.unknown, "It counts when the response is complete, and denies nothing; nothing here counts then.")
 	}
-	readHits(&d, o.child("hits_addend"))
+	in.readHits(&d, o.GetHitsAddend())
 	list := []descriptor{d}
-	for _, a := range o.children("actions") {
-		list = readAction(list, a)
+	for _, a := range o.GetActions() {
+		list = product(list, in.readAction(a))
 	}
-	var made []descriptor
-	for _, d := range list {
-		if len(d.entries) > 0 {
-			made = append(made, d)
-		}
-	}
-	return made
+	return slices.DeleteFunc(list, func(d descriptor) bool { return len(d.entries) == 0 })
 }
 
-func readHits(d *descriptor, o *object) {
-	if o == nil {
-		return
-	}
-	if o.boolean("is_negative_hits", false) {
+func (in *source) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend) {
+	if o.GetIsNegativeHits() {
 		d.unknown = append(d.unknown, "It gives tokens back; nothing here does that.")
 	}
-	switch n := o.integer("number", 1); {
-	case o.has("format"):
-		d.notes = append(d.notes, "Envoy counts "+o.text("format")+" for a request; here it is 1. A header or query parameter can be a rule's cost.")
-	case n == 0:
+	n := o.GetNumber()
+	switch {
+	case o.GetFormat() != "":
+		d.notes = append(d.notes, "Envoy counts "+o.GetFormat()+" for a request; here it is 1. A header or query parameter can be a rule's cost.")
+	case n == nil:
+	case n.GetValue() == 0:
 		d.unknown = append(d.unknown, "It counts no hits (hits_addend 0): it only asks, and nothing here asks without counting.")
-	case n > 1:
-		d.cost = strconv.FormatUint(n, 10)
+	case n.GetValue() > math.MaxUint32:
+		in.failField(o, "number", "must be a whole number from 0 to 4294967295")
+	case n.GetValue() > 1:
+		d.cost = strconv.FormatUint(n.GetValue(), 10)
 	}
 }
 
-// readAction adds what an action does to each of the descriptors.
-func readAction(list []descriptor, o *object) []descriptor {
-	for _, kind := range []struct {
-		name string
-		read func(a *object) (with []descriptor)
-	}{
-		{"request_headers", readRequestHeaders},
-		{"query_parameters", readQueryParameters},
-		{"remote_address", func(*object) []descriptor { return one(entry{key: "remote_address", part: &clientIP}) }},
-		{"masked_remote_address", readMasked},
-		{"generic_key", readGenericKey},
-		{"header_value_match", readHeaderValueMatch},
-		{"metadata", readMetadata},
-		{"dynamic_metadata", readMetadata},
-		{"source_cluster", func(*object) []descriptor { return one(guessed("source_cluster")) }},
-		{"destination_cluster", func(*object) []descriptor { return one(guessed("destination_cluster")) }},
-		{"query_parameter_value_match", readQueryMatch},
-		{"remote_address_match", readRemoteAddressMatch},
-	} {
-		if !o.has(kind.name) {
-			continue
-		}
-		n := o.get(kind.name)
-		var a *object
-		if n != nil {
-			a = o.in.object(n, o.path+kind.name)
-		}
-		return product(list, kind.read(a))
+// readAction reads the ways in which an action may add to a descriptor.
+func (in *source) readAction(o *routev3.RateLimit_Action) []descriptor {
+	switch a := o.GetActionSpecifier().(type) {
+	case *routev3.RateLimit_Action_RequestHeaders_:
+		return in.readRequestHeaders(a.RequestHeaders)
+	case *routev3.RateLimit_Action_QueryParameters_:
+		return in.readQueryParameters(a.QueryParameters)
+	case *routev3.RateLimit_Action_RemoteAddress_:
+		return one(entry{key: "remote_address", part: &clientIP})
+	case *routev3.RateLimit_Action_MaskedRemoteAddress_:
+		return in.readMasked(a.MaskedRemoteAddress)
+	case *routev3.RateLimit_Action_GenericKey_:
+		return []descriptor{fixed("generic_key", a.GenericKey)}
+	case *routev3.RateLimit_Action_HeaderValueMatch_:
+		return in.readHeaderValueMatch(a.HeaderValueMatch)
+	case *routev3.RateLimit_Action_Metadata:
+		m := a.Metadata
+		return in.readMetadata(m, m.GetDescriptorKey(), m.GetMetadataKey(), m.GetDefaultValue(), m.GetSource() == routev3.RateLimit_Action_MetaData_ROUTE_ENTRY, m.GetSkipIfAbsent())
+	case *routev3.RateLimit_Action_DynamicMetadata:
+		m := a.DynamicMetadata //nolint:staticcheck // deprecated, and still in use
+		return in.readMetadata(m, m.GetDescriptorKey(), m.GetMetadataKey(), m.GetDefaultValue(), false, false)
+	case *routev3.RateLimit_Action_SourceCluster_:
+		return guessed("source_cluster")
+	case *routev3.RateLimit_Action_DestinationCluster_:
+		return guessed("destination_cluster")
+	case *routev3.RateLimit_Action_QueryParameterValueMatch_:
+		d := fixed("query_match", a.QueryParameterValueMatch)
+		d.unknown = append(d.unknown, "Whether a query parameter has a value is no condition of a match here.")
+		return []descriptor{d}
+	case *routev3.RateLimit_Action_RemoteAddressMatch_:
+		return in.readRemoteAddressMatch(a.RemoteAddressMatch)
+	case *routev3.RateLimit_Action_Extension:
+		name := a.Extension.GetName()
+		return untranslated(name, "The extension "+name+" makes this descriptor; it was not translated.")
 	}
-	if o.has("extension") {
-		name := o.in.look(o.get("extension")).text("name")
-		return product(list, []descriptor{{
-			entries: []entry{{key: name}},
-			unknown: []string{"The extension " + name + " makes this descriptor; it was not translated."},
-		}})
+	for _, f := range in.origins[o].node.Fields {
+		return untranslated(f.Name, "The action "+f.Name+" is not known to this import.")
 	}
-	d := descriptor{unknown: []string{"An action of it is not known to this import."}}
-	for _, f := range o.node.Fields {
-		o.ignore(f.Name)
-		d.entries = append(d.entries, entry{key: f.Name})
-		d.unknown = []string{"The action " + f.Name + " is not known to this import."}
-	}
-	return product(list, []descriptor{d})
+	return untranslated("", "An action of it is not known to this import.")
 }
 
 // one is what an action adds that always adds the same.
 func one(e entry, notes ...string) []descriptor {
-	return []descriptor{{entries: []entry{e}, notes: notes}}
+	return []descriptor{{entries: []entry{e}, scope: scope{notes: notes}}}
 }
 
-func guessed(key string) entry {
+func guessed(key string) []descriptor {
 	p, _, _ := guess(key)
-	return entry{key: key, part: &p}
+	return one(entry{key: key, part: &p})
+}
+
+func untranslated(key, why string) []descriptor {
+	return []descriptor{{entries: []entry{{key: key}}, scope: scope{unknown: []string{why}}}}
 }
 
 // product adds every way an action may go to every descriptor.
@@ -119,14 +117,8 @@ func product(list, ways []descriptor) []descriptor {
 	var all []descriptor
 	for _, way := range ways {
 		for _, d := range list {
-			d = d.clone()
-			d.entries = append(d.entries, way.entries...)
-			if !d.match.and(way.match) {
-				d.unknown = append(d.unknown, "Its actions ask for one header twice, which a match cannot.")
-			}
-			d.exempt = append(d.exempt, way.exempt...)
-			d.unknown = append(d.unknown, way.unknown...)
-			d.notes = append(d.notes, way.notes...)
+			d.entries = slices.Concat(d.entries, way.entries)
+			d.scope = d.scope.and(way.scope, "Its actions ask for one header twice, which a match cannot.")
 			all = append(all, d)
 		}
 	}
@@ -137,74 +129,61 @@ func product(list, ways []descriptor) []descriptor {
 	return all
 }
 
-func readRequestHeaders(a *object) []descriptor {
-	name := strings.ToLower(a.text("header_name"))
+func (in *source) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders) []descriptor {
+	name := strings.ToLower(a.GetHeaderName())
 	if name == "" {
-		a.fail("header_name", "request_headers needs a header_name")
+		in.failField(a, "header_name", "request_headers needs a header_name")
 		return nil
 	}
 	p := headerPart(name)
 	if p.kind == "header" && !isHeaderName(name) {
-		a.fail("header_name", "must be the name of a header, not "+strconv.Quote(name))
+		in.failField(a, "header_name", "must be the name of a header, not "+strconv.Quote(name))
 		return nil
 	}
-	e := entry{key: a.text("descriptor_key"), part: &p}
 	switch p.kind {
 	case "path":
-		a.in.notes.add(place{}, pathNote)
+		in.notes.add(place{}, pathNote)
 	case "host":
-		a.in.notes.add(place{}, "Hosts are counted in lower case and without port here; Envoy sends them as they come.")
+		in.notes.add(place{}, "Hosts are counted in lower case and without port here; Envoy sends them as they come.")
 	}
-	ways := one(e)
-	if a.boolean("skip_if_absent", false) && p.kind == "header" {
-		ways = append(ways, descriptor{match: match{headers: []headerMatch{{name, "!"}}}})
+	ways := one(entry{key: a.GetDescriptorKey(), part: &p})
+	if a.GetSkipIfAbsent() && p.kind == "header" {
+		ways = append(ways, descriptor{scope: scope{match: match{headers: []headerMatch{{name, "!"}}}}})
 	}
 	return ways
 }
 
-func readQueryParameters(a *object) []descriptor {
-	p := part{kind: "query", name: a.text("query_parameter_name")}
+func (in *source) readQueryParameters(a *routev3.RateLimit_Action_QueryParameters) []descriptor {
+	p := part{kind: "query", name: a.GetQueryParameterName()}
 	if p.name == "" {
-		a.fail("query_parameter_name", "query_parameters needs a query_parameter_name")
+		in.failField(a, "query_parameter_name", "query_parameters needs a query_parameter_name")
 		return nil
 	}
-	e := entry{key: a.text("descriptor_key"), part: &p}
-	if e.key == "" {
-		e.key = "query_param"
-	}
-	if a.boolean("skip_if_absent", false) {
+	e := entry{key: cmp.Or(a.GetDescriptorKey(), "query_param"), part: &p}
+	if a.GetSkipIfAbsent() {
 		return one(e, "Envoy sends the descriptor also without the query parameter "+p.name+", less this entry; here the rule needs it.")
 	}
 	return one(e)
 }
 
-func readMasked(a *object) []descriptor {
-	p := part{kind: "client_ip", v4: int(a.integer("v4_prefix_mask_len", 32)), v6: int(a.integer("v6_prefix_mask_len", 128))}
+func (in *source) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress) []descriptor {
+	p := clientIP
+	if n := a.GetV4PrefixMaskLen(); n != nil {
+		p.v4 = int(n.GetValue())
+	}
+	if n := a.GetV6PrefixMaskLen(); n != nil {
+		p.v6 = int(n.GetValue())
+	}
 	if p.v4 > 32 || p.v6 > 128 {
-		a.fail("v4_prefix_mask_len", "prefixes are at most 32 and 128 bits")
-		p = clientIP
+		in.failField(a, "v4_prefix_mask_len", "prefixes are at most 32 and 128 bits")
 	}
 	return one(entry{key: "masked_remote_address", part: &p})
 }
 
-func readGenericKey(a *object) []descriptor {
-	return []descriptor{fixedOrMade(a, "generic_key")}
-}
-
-// fixed is the entry of an action that sends the same value for each request,
-// under that key if it names none.
-func fixed(a *object, key string) entry {
-	e := entry{key: a.text("descriptor_key"), value: a.text("descriptor_value")}
-	if e.key == "" {
-		e.key = key
-	}
-	a.ignore("default_value")
-	return e
-}
-
-// fixedOrMade is the descriptor of fixed where Envoy's formatter may make the value.
-func fixedOrMade(a *object, key string) descriptor {
-	e := fixed(a, key)
+// fixed is what an action adds that sends the same value for each request,
+// under a key of its own if it has none.
+func fixed(key string, a valueAction) descriptor {
+	e := entry{key: cmp.Or(a.GetDescriptorKey(), key), value: a.GetDescriptorValue()}
 	d := descriptor{entries: []entry{e}}
 	if strings.Contains(e.value, "%") {
 		d.unknown = append(d.unknown, "The value "+e.value+" is made of the request by Envoy's formatter, which was not translated.")
@@ -212,51 +191,83 @@ func fixedOrMade(a *object, key string) descriptor {
 	return d
 }
 
-func readHeaderValueMatch(a *object) []descriptor {
-	d := descriptor{entries: []entry{fixed(a, "header_match")}}
-	var c conditions
-	for _, h := range a.children("headers") {
-		c.header(h)
+func (in *source) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMatch) []descriptor {
+	d := fixed("header_match", a)
+	var s scope
+	for _, h := range a.GetHeaders() {
+		in.readHeaderMatcher(&s, h)
 	}
-	d.unknown = append(d.unknown, c.unknown...)
-	d.notes = append(d.notes, c.notes...)
+	d.unknown, d.notes = append(d.unknown, s.unknown...), s.notes
 	switch {
-	case a.boolean("expect_match", true):
-		d.match, d.exempt = c.match, c.exempt
-	case len(c.exempt) > 0 || c.match.empty():
+	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
+		d.match, d.exempt = s.match, s.exempt
+	case len(s.exempt) > 0 || s.match.empty():
 		d.unknown = append(d.unknown, "It is sent where its headers do not match, and some of them are inverted; nothing here can say that.")
 	default:
-		d.exempt = []match{c.match}
+		d.exempt = []match{s.match}
 	}
 	return []descriptor{d}
 }
 
-func readQueryMatch(a *object) []descriptor {
-	e := fixed(a, "query_match")
-	a.ignore("expect_match", "query_parameters")
-	return []descriptor{{entries: []entry{e}, unknown: []string{"Whether a query parameter has a value is no condition of a match here."}}}
-}
-
-func readMetadata(a *object) []descriptor {
+// readMetadata reads an action that sends a value of metadata.
+func (in *source) readMetadata(a any, descriptorKey string, key *metadatav3.MetadataKey, otherwise string, ofRoute, skip bool) []descriptor {
 	path := []string{"metadata", "filter_metadata"}
-	if strings.EqualFold(a.text("source"), "ROUTE_ENTRY") || a.text("source") == "1" {
+	if ofRoute {
 		path = []string{"xds", "route_metadata", "filter_metadata"}
 	}
-	key := a.child("metadata_key")
-	path = append(path, key.text("key"))
-	for _, s := range key.children("path") {
-		path = append(path, s.text("key"))
+	path = append(path, key.GetKey())
+	for _, s := range key.GetPath() {
+		path = append(path, s.GetKey())
 	}
 	if slices.Contains(path, "") {
-		a.fail("metadata_key", "must have a key, and each of its path too")
+		in.failField(a, "metadata_key", "must have a key, and each of its path too")
 	}
-	p := part{kind: "property", path: path}
 	var notes []string
-	if v := a.text("default_value"); v != "" {
-		notes = append(notes, "Where the metadata is missing Envoy sends "+v+"; here the rule does not apply then. missing_key: share would count such requests together.")
+	if otherwise != "" {
+		notes = append(notes, "Where the metadata is missing Envoy sends "+otherwise+"; here the rule does not apply then. missing_key: share would count such requests together.")
 	}
-	if a.boolean("skip_if_absent", false) {
+	if skip {
 		notes = append(notes, "Envoy sends the descriptor also without the metadata, less this entry; here the rule needs it.")
 	}
-	return one(entry{key: a.text("descriptor_key"), part: &p}, notes...)
+	return one(entry{key: descriptorKey, part: &part{kind: "property", path: path}}, notes...)
+}
+
+// readRemoteAddressMatch reads an action that sends a fixed entry for clients
+// of some networks, or for all others.
+func (in *source) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddressMatch) []descriptor {
+	d := fixed("remote_address_match", a)
+	var m match
+	for _, r := range a.GetAddressMatcher().GetRanges() {
+		m.clientIPs = append(m.clientIPs, in.readCIDRRange(r)...)
+	}
+	switch {
+	case m.empty():
+		d.unknown = append(d.unknown, "Its address_matcher has no ranges.")
+	case a.GetAddressMatcher().GetInvertMatch():
+		d.exempt = []match{m}
+	default:
+		d.match = m
+	}
+	return []descriptor{d}
+}
+
+// readCIDRRange reads a network. Bits behind the prefix do not count.
+func (in *source) readCIDRRange(o *corev3.CidrRange) (network []string) {
+	address, err := netip.ParseAddr(o.GetAddressPrefix())
+	if err != nil {
+		in.failField(o, "address_prefix", "must be an address, such as 10.0.0.0")
+		return nil
+	}
+	prefix, err := address.WithZone("").Prefix(int(o.GetPrefixLen().GetValue()))
+	if err != nil {
+		in.failField(o, "prefix_len", "must be at most the bits of the address, 32 or 128")
+		return nil
+	}
+	return []string{prefix.String()}
+}
+
+// valueAction is an action that sends a fixed value.
+type valueAction interface {
+	GetDescriptorKey() string
+	GetDescriptorValue() string
 }

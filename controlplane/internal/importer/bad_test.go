@@ -37,7 +37,7 @@ func TestBadConfigurationOfTheService(t *testing.T) {
 		"field twice":      {"domain: d\ndomain: e\ndescriptors: []", "c.yaml:2:1: domain: is given twice: keep one"},
 		"not a list":       {"domain: d\ndescriptors: {key: a}", "c.yaml:2:14: descriptors: must be a list, not an object"},
 		"not objects":      {"domain: d\ndescriptors: [a]", "c.yaml:2:15: descriptors[0]: must be an object, not text"},
-		"not a truth":      {"domain: d\ndescriptors: [{key: a, shadow_mode: maybe}]", "c.yaml:2:37: descriptors[0].shadow_mode: must be true or false, not text"},
+		"not a truth":      {"domain: d\ndescriptors: [{key: a, shadow_mode: maybe}]", "c.yaml:2:37: descriptors[0].shadow_mode: must be true or false, not \"maybe\""},
 		"replaces itself":  {"domain: d\ndescriptors:\n  - key: a\n    rate_limit: {name: n, unit: day, requests_per_unit: 1, replaces: [{name: n}]}", "c.yaml:4:78: descriptors[0].rate_limit.replaces[0].name: a limit cannot replace itself"},
 		"share, no *":      {"domain: d\ndescriptors: [{key: a, share_threshold: true}]", "c.yaml:2:41: descriptors[0].share_threshold: needs a value with a *"},
 		"control":          {"domain: d\ndescriptors: [{key: a, value: \"a\\nb\"}]", "c.yaml:2:31: descriptors[0].value: holds a control character, which nothing in a policy may"},
@@ -64,10 +64,10 @@ func manyValues() string {
 
 func TestBadConfigurationOfTheFilter(t *testing.T) {
 	for name, tt := range map[string]struct{ text, want string }{
-		"bad interval":   {"token_bucket: {max_tokens: 1, fill_interval: 10}", `f.yaml:1:46: token_bucket.fill_interval: must be a duration in seconds from 0.05s, such as 60s, not "10"`},
-		"short interval": {"token_bucket: {max_tokens: 1, fill_interval: 0.01s}", `f.yaml:1:46: token_bucket.fill_interval: must be a duration in seconds from 0.05s, such as 60s, not "0.01s"`},
+		"bad interval":   {"token_bucket: {max_tokens: 1, fill_interval: 10}", `f.yaml:1:46: token_bucket.fill_interval: must be a duration in seconds, such as 60s, not "10"`},
+		"short interval": {"token_bucket: {max_tokens: 1, fill_interval: 0.01s}", `f.yaml:1:46: token_bucket.fill_interval: must be a duration in seconds from 0.05s to 366d, such as 60s`},
 		"bad number":     {"token_bucket: {max_tokens: many}", `f.yaml:1:28: token_bucket.max_tokens: must be a whole number from 0 to 4294967295, not "many"`},
-		"bad fraction":   {"token_bucket: {max_tokens: 0}\nfilter_enabled: {default_value: {denominator: TEN}}", "f.yaml:2:47: filter_enabled.default_value.denominator: must be HUNDRED, TEN_THOUSAND or MILLION"},
+		"bad fraction":   {"token_bucket: {max_tokens: 0}\nfilter_enabled: {default_value: {denominator: TEN}}", "f.yaml:2:47: filter_enabled.default_value.denominator: must be HUNDRED, TEN_THOUSAND or MILLION, not \"TEN\""},
 		"no header":      {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{request_headers: {descriptor_key: a}}]}]", "f.yaml:2:44: rate_limits[0].actions[0].request_headers.header_name: request_headers needs a header_name"},
 		"bad header":     {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{request_headers: {header_name: a b}}]}]", `f.yaml:2:58: rate_limits[0].actions[0].request_headers.header_name: must be the name of a header, not "a b"`},
 		"bad regex":      {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{header_value_match: {headers: [{name: a, safe_regex_match: {regex: '('}}]}}]}]", `f.yaml:2:94: rate_limits[0].actions[0].header_value_match.headers[0].safe_regex_match.regex: must be an expression of RE2, not "("`},

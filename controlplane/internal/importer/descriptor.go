@@ -11,10 +11,7 @@ import (
 // fixed or taken from the request.
 type descriptor struct {
 	entries []entry
-	match   match   // requests for which it is sent
-	exempt  []match // and those among them for which it is not
-	unknown []string
-	notes   []string
+	scope   // the requests for which Envoy sends it
 	cost    string
 	place   place
 }
@@ -24,13 +21,6 @@ type entry struct {
 	key   string
 	part  *part
 	value string
-}
-
-func (d descriptor) clone() descriptor {
-	d.entries, d.exempt = slices.Clone(d.entries), slices.Clone(d.exempt)
-	d.unknown, d.notes = slices.Clone(d.unknown), slices.Clone(d.notes)
-	d.match = d.match.clone()
-	return d
 }
 
 // parts are the parts of the request in the entries.
@@ -55,13 +45,7 @@ func (d *descriptor) keys() string {
 
 // in limits the descriptor to a scope.
 func (d descriptor) in(s scope) descriptor {
-	d = d.clone()
-	if !d.match.and(s.match) {
-		d.unknown = append(d.unknown, "its route and its actions ask for the same part of the request twice, which a match cannot")
-	}
-	d.exempt = append(d.exempt, s.exempt...)
-	d.unknown = append(d.unknown, s.unknown...)
-	d.notes = append(d.notes, s.notes...)
+	d.scope = d.scope.and(s, "its route and its actions ask for the same part of the request twice, which a match cannot")
 	return d
 }
 
@@ -115,25 +99,29 @@ func (c *cell) apart(other *cell, free []bool) bool {
 // lies in a later one of the same window becomes an override of its rule.
 func (d *descriptor) rules(cells []cell, n *notes) []rule {
 	var list []rule
-	done := make([]bool, len(cells))
+	index, done := indexCells(cells), make([]bool, len(cells))
 	for at := len(cells) - 1; at >= 0; at-- {
 		if cells[at].quota == nil || done[at] {
 			continue
 		}
-		inside, free := make([]bool, len(cells)), d.unmatched(&cells[at])
-		for i := range at {
-			inside[i] = !done[i] && cells[at].holds(&cells[i], free)
-			done[i] = done[i] || inside[i]
+		free := d.unmatched(&cells[at])
+		before, inside := index.before(at, free), map[int]bool{}
+		for _, i := range before {
+			if !done[i] && cells[at].holds(&cells[i], free) {
+				done[i], inside[i] = true, true
+			}
 		}
-		if !slices.Contains(inside, true) {
+		if len(inside) == 0 {
 			clear(free) // the rule is for its own values alone
+			before = index.before(at, free)
 		}
-		if r, ok := d.rule(cells[:at+1], inside, free, n); ok {
+		before = slices.DeleteFunc(before, func(i int) bool { return cells[i].apart(&cells[at], free) })
+		if r, ok := d.rule(cells, at, before, inside, n); ok {
 			list = append(list, r)
 			continue
 		}
 		for i := range inside { // they have rules of their own then
-			done[i] = done[i] && !inside[i]
+			done[i] = false
 		}
 	}
 	slices.Reverse(list)
@@ -145,10 +133,10 @@ func (d *descriptor) rules(cells []cell, n *notes) []rule {
 	return list
 }
 
-// rule makes the rule of the last of the cells. Those before it go first: with
+// rule makes the rule of the cell at an index. Those of before go first: with
 // their own limits where they are inside, else without any here.
-func (d *descriptor) rule(cells []cell, inside, free []bool, n *notes) (rule, bool) {
-	c := &cells[len(cells)-1]
+func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]bool, n *notes) (rule, bool) {
+	c := &cells[at]
 	m := &maker{descriptor: d, cell: c, notes: n, parts: d.parts()}
 	m.rule = rule{name: clip(c.name, 100), quota: c.quota, match: d.match.clone(), exempt: slices.Clone(d.exempt), cost: d.cost, countDenied: d.cost != "" && c.quota.algorithm == ""}
 	m.place()
@@ -159,15 +147,15 @@ func (d *descriptor) rule(cells []cell, inside, free []bool, n *notes) (rule, bo
 		}
 	}
 	m.notesOf()
-	for i := range cells[:len(cells)-1] {
-		if !cells[i].apart(c, free) && !m.except(&cells[i], inside[i]) {
+	for _, i := range before {
+		if !m.except(&cells[i], inside[i]) {
 			n.add(c.place, c.name+" can never apply: what stands before it takes all its requests")
 			return rule{}, false
 		}
 	}
 	if len(m.listed) > 0 {
 		m.only()
-		if slices.Contains(inside, true) {
+		if len(inside) > 0 {
 			m.rule.name = clip(d.keys(), 100) // it is for several values
 		}
 	}

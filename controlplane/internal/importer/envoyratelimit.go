@@ -2,9 +2,13 @@ package importer
 
 import (
 	"errors"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -63,24 +67,26 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 	return finish(d, n)
 }
 
+// readDomain adds the descriptors of a file to those of its domain.
 func readDomain(f File, n *notes, root *tree, domain *string) error {
 	in, node, err := open(f, n)
 	if err != nil {
 		return err
 	}
-	o := in.object(node, "")
-	switch name := o.text("domain"); {
+	o := &theirFile{}
+	in.structure(node, "", reflect.ValueOf(o).Elem())
+	switch name := o.Domain; {
 	case name == "":
-		o.fail("domain", "the file needs a domain")
+		in.failField(o, "domain", "the file needs a domain")
 	case *domain != "" && *domain != name:
-		o.fail("domain", "is "+name+", and that of the file before is "+*domain+": a policy has one domain, so import them one by one")
+		in.failField(o, "domain", "is "+name+", and that of the file before is "+*domain+": a policy has one domain, so import them one by one")
 	case len(name) > policy.MaxNameBytes || strings.TrimSpace(printable(name)) != name:
-		o.fail("domain", "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control characters and spaces at its ends")
+		in.failField(o, "domain", "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control characters and spaces at its ends")
 	default:
 		*domain = name
 	}
-	root.readTree(o.children("descriptors"))
-	return in.close()
+	root.addAll(in, o.Descriptors)
+	return in.err()
 }
 
 // KeyError is returned for an entry of Options.Keys that names no part.
@@ -135,7 +141,7 @@ func guessDescriptors(root *tree, keysOf []string, known map[string]part, n *not
 			if value == "" {
 				why = "It is for requests with which Envoy sends " + key + ", one counter for each value. " + note
 			}
-			ways = append(ways, descriptor{entries: []entry{{key: key, value: value}}, unknown: []string{why}})
+			ways = append(ways, descriptor{entries: []entry{{key: key, value: value}}, scope: scope{unknown: []string{why}}})
 		}
 		list = product(list, ways)
 	}
@@ -183,10 +189,11 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 	if err != nil {
 		return nil, err
 	}
-	var filter *object
+	ofDomain := func(c *policy.Node) bool { return textOf(c, "domain") == d.domain }
 	at, err := choose(in.sites(node), o.Listener, func(s *site) bool {
-		f := s.filter("RateLimit", func(f *object) bool { return f.text("domain") == d.domain })
-		return f != nil || s.filter("RateLimit", nil) == nil && s.limited()
+		isFilter := func(c filterConfig) bool { return isOf[*ratelimitv3.RateLimit](c) }
+		return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isFilter(c) && ofDomain(c.node) }) ||
+			!slices.ContainsFunc(s.filters, isFilter) && s.limited()
 	})
 	if err != nil {
 		return nil, err
@@ -194,41 +201,37 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 	if at == nil {
 		return nil, policy.Errors{{File: in.file, Message: "there are no rate_limits, or no filter envoy.filters.http.ratelimit with the domain " + d.domain}}
 	}
-	stage := uint64(0)
-	if filter = at.filter("RateLimit", func(f *object) bool { return f.text("domain") == d.domain }); filter != nil {
-		filter.heed()
-		stage = filter.integer("stage", 0)
-		readServiceFilter(d, e, filter)
+	filter := config[*ratelimitv3.RateLimit](in, at.filters, ofDomain)
+	if filter != nil {
+		if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
+			n.add(in.atField(filter, "request_type"), "request_type: rules are for requests from inside and outside; a match on a header such as x-envoy-internal tells them apart")
+		}
+		*e = *in.readEnforcement(filter, 100, filter.GetRateLimitedStatus())
+		d.headers = headersField(filter.GetEnableXRatelimitHeaders())
 	}
 	var all []descriptor
-	if list := filter.children("rate_limits"); len(list) > 0 {
-		for _, limit := range list {
-			all = append(all, readRateLimit(limit, stage)...)
-		}
-	} else {
-		for _, a := range at.applied("RateLimitPerRoute", nil) {
-			if a.own.text("domain") != "" && a.own.text("domain") != d.domain {
-				n.add(a.own.place, "this route asks for the domain "+a.own.text("domain")+": nothing was made of its rate_limits")
+	for _, limit := range filter.GetRateLimits() {
+		all = append(all, in.readRateLimit(limit, filter.GetStage())...)
+	}
+	if len(filter.GetRateLimits()) > 0 {
+		return all, in.err()
+	}
+	ownOf := func(r *hostRoute) *ratelimitv3.RateLimitPerRoute {
+		return config[*ratelimitv3.RateLimitPerRoute](in, r.own, nil)
+	}
+	every := func(*hostRoute) bool { return true }
+	for _, a := range applyLimits(in.hosts(at), every, func(r *hostRoute) ([]*routev3.RateLimit, int32) {
+		return ownOf(r).GetRateLimits(), int32(ownOf(r).GetVhRateLimits())
+	}) {
+		if a.route != nil {
+			if own := ownOf(a.route); own.GetDomain() != "" && own.GetDomain() != d.domain {
+				n.add(in.at(own), "this route asks for the domain "+own.GetDomain()+": nothing was made of its rate_limits")
 				continue
 			}
-			for _, made := range readRateLimit(in.object(a.limit, "rate_limits"), stage) {
-				all = append(all, made.in(a.scope))
-			}
+		}
+		for _, made := range in.readRateLimit(a.limit, filter.GetStage()) {
+			all = append(all, made.in(a.scope))
 		}
 	}
-	return all, in.close()
-}
-
-// readServiceFilter reads Envoy's filter for the rate limit service.
-func readServiceFilter(d *draft, e *enforcement, f *object) {
-	f.ignore("domain", "stage", "rate_limit_service", "timeout", "stat_prefix")
-	if f.text("request_type") != "both" {
-		f.without("rules are for requests from inside and outside; a match on a header such as x-envoy-internal tells them apart", "request_type")
-	}
-	f.without("there is no service that could fail; on_error of a rule says what happens when a call into Envoy fails", "failure_mode_deny", "failure_mode_deny_percent", "status_on_error")
-	f.without("nothing here takes metadata of a limit along", "metadata_namespace")
-	f.without("a denial has x-envoy-ratelimited", "disable_x_envoy_ratelimited_header")
-	e.read(f)
-	e.response(f, "rate_limited_status")
-	d.headers = headersOf(f)
+	return all, in.err()
 }

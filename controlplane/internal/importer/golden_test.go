@@ -40,7 +40,7 @@ func exists(path string) bool {
 }
 
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*/*.yaml")
+	files, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, file := range files {

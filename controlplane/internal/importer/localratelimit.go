@@ -1,11 +1,17 @@
 package importer
 
 import (
+	"cmp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	localv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -21,33 +27,30 @@ func LocalRatelimit(f File, o Options) (Imported, error) {
 	if err != nil {
 		return Imported{}, err
 	}
-	d := &draft{from: "Envoy's local rate limit filter"}
-	at, err := choose(in.sites(node), o.Listener, func(s *site) bool { return s.limitedLocally() })
+	l := &localImport{in: in, routes: in, draft: &draft{from: "Envoy's local rate limit filter"}, notes: n, keys: keys}
+	at, err := choose(in.sites(node), o.Listener, limitedLocally)
 	if err != nil {
 		return Imported{}, err
 	}
-	routes := in
-	if at == nil {
-		at = &site{in: in}
-		if bare := in.bare(node); bare != nil {
-			at.filters = []*object{bare}
-		}
+	var filter *localv3.LocalRateLimit
+	if at != nil {
+		l.hosts = in.hosts(at)
+		filter = config[*localv3.LocalRateLimit](in, at.filters, hasBucket)
+	} else {
+		filter = in.bareFilter(node)
 		if o.Routes != nil {
-			if at.hosts, routes, err = routesOf(*o.Routes, o.Listener, n); err != nil {
+			if l.hosts, l.routes, err = routesOf(*o.Routes, o.Listener, n); err != nil {
 				return Imported{}, err
 			}
-			at.in = routes
 		}
 	}
-	l := &local{site: at, draft: d, notes: n, keys: keys, guess: len(at.hosts) == 0}
-	l.all()
-	if err := routes.close(); err != nil {
-		return Imported{}, err
+	l.all(filter)
+	for _, in := range []*source{l.routes, in} {
+		if err := in.err(); err != nil {
+			return Imported{}, err
+		}
 	}
-	if err := in.close(); err != nil {
-		return Imported{}, err
-	}
-	return finish(d, n)
+	return finish(l.draft, n)
 }
 
 // routesOf reads the routes of another file.
@@ -57,145 +60,116 @@ func routesOf(f File, listener string, n *notes) ([]virtualHost, *source, error)
 		return nil, nil, err
 	}
 	at, err := choose(in.sites(node), listener, (*site).limited)
-	if err != nil || at == nil {
-		return nil, in, err
-	}
-	return at.hosts, in, nil
+	return in.hosts(at), in, err
 }
 
-// bare opens a configuration that stands alone: the filter, its typed_config
-// or what is in it.
-func (s *source) bare(n *policy.Node) *object {
-	o := s.look(n)
-	if c := s.filterConfig(o.get("typed_config")); c != nil {
-		return c
+// bareFilter decodes a configuration that stands alone: the filter, its
+// typed_config or what is in it.
+func (in *source) bareFilter(n *policy.Node) *localv3.LocalRateLimit {
+	alone := []filterConfig{configOf(fieldOf(n, "typed_config")), configOf(n)}
+	if filter := config[*localv3.LocalRateLimit](in, alone, nil); filter != nil {
+		return filter
 	}
-	if c := s.filterConfig(n); c != nil {
-		return c
-	}
-	if o.has("token_bucket") || o.has("descriptors") || o.has("filter_enabled") {
-		return s.object(n, "")
+	if hasBucket(n) || fieldOf(n, "filter_enabled") != nil {
+		return decodeOnce[*localv3.LocalRateLimit](in, n, "")
 	}
 	return nil
 }
 
-func (s *site) limitedLocally() bool {
-	fits := func(o *object) bool { return o.has("token_bucket") || o.has("descriptors") }
-	if s.filter("LocalRateLimit", fits) != nil {
-		return true
-	}
-	for _, h := range s.hosts {
-		for i := range h.routes {
-			if h.routes[i].config("LocalRateLimit") != nil {
-				return true
-			}
-		}
-	}
-	return false
+// hasBucket reports whether a configuration limits anything. Otherwise it is
+// there for the configurations of its routes.
+func hasBucket(n *policy.Node) bool {
+	return fieldOf(n, "token_bucket") != nil || fieldOf(n, "descriptors") != nil
 }
 
-// local makes rules of the configurations of one listener.
-type local struct {
-	site  *site
-	draft *draft
-	notes *notes
-	keys  map[string]part
-	guess bool // there are no routes to ask
+func limitedLocally(s *site) bool {
+	isLocal := func(c filterConfig) bool { return isOf[*localv3.LocalRateLimit](c) }
+	return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isLocal(c) && hasBucket(c.node) }) ||
+		contains(s.routing, func(n *policy.Node) bool { return isLocal(configOf(n)) })
 }
 
-func (l *local) all() {
+// localImport makes rules of the configurations of one listener.
+type localImport struct {
+	in     *source // of the filter
+	routes *source // of the routes
+	hosts  []virtualHost
+	draft  *draft
+	notes  *notes
+	keys   map[string]part
+}
+
+// all makes the rules of the filter's configuration, and of those of routes.
+func (l *localImport) all(filter *localv3.LocalRateLimit) {
+	own := func(r *hostRoute) *localv3.LocalRateLimit {
+		return config[*localv3.LocalRateLimit](l.routes, r.own, nil)
+	}
 	var rest scope // requests of no route with a configuration of its own
-	type own struct {
-		config *object
-		scope  scope
-	}
-	var owns []own
-	for _, h := range l.site.hosts {
-		for i := range h.routes {
-			r := &h.routes[i]
-			c := r.config("LocalRateLimit")
-			if c == nil {
+	var routes []*hostRoute
+	for _, h := range l.hosts {
+		for _, r := range h.routes {
+			switch {
+			case own(r) == nil:
 				continue
-			}
-			owns = append(owns, own{c, r.scope})
-			if r.scope.match.empty() {
+			case r.scope.match.empty():
 				rest.notes = append(rest.notes, "Routes with a configuration of their own take the requests that no other route has; this rule should leave them out.")
-			} else {
+			default:
 				rest.exempt = append(rest.exempt, r.scope.match)
 			}
+			routes = append(routes, r)
 		}
 	}
-	for _, f := range l.site.filters {
-		if f.path != "" && f.kind() != "LocalRateLimit" {
-			continue
-		}
-		l.config(f, rest, func(r *route) bool { return r.config("LocalRateLimit") == nil })
+	if filter != nil {
+		l.config(filter, l.in, rest, func(r *hostRoute) bool { return own(r) == nil })
 	}
-	for _, o := range owns {
-		l.config(o.config, o.scope, func(r *route) bool { return r.config("LocalRateLimit") == o.config })
+	for _, route := range routes {
+		l.config(own(route), l.routes, route.scope, func(r *hostRoute) bool { return r == route })
 	}
 }
 
-// config makes the rules of one configuration.
-func (l *local) config(o *object, in scope, use func(*route) bool) {
-	if !o.has("token_bucket") && !o.has("descriptors") {
+// config makes the rules of one configuration, for the requests of a scope and
+// the routes that use accepts.
+func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests scope, use func(*hostRoute) bool) {
+	if !hasBucket(in.origins[o].node) {
 		return // it is there for its routes
 	}
-	o.heed()
-	name := o.text("stat_prefix")
-	if name == "" {
-		name = "local"
-	}
-	o.ignore("vh_rate_limits", "descriptors", "rate_limits", "max_dynamic_descriptors")
-	o.without("each Envoy counts for itself; the limit is not divided by their number", "local_cluster_rate_limit")
-	o.without("nothing here marks requests that only a shadow rule denies", "request_headers_to_add_when_not_enforced")
-	e := &enforcement{}
-	e.readLocal(o)
-	e.response(o, "status")
-	if h := headersOf(o); h != "" {
-		l.draft.headers = h
-	}
-	always := o.boolean("always_consume_default_token_bucket", true)
+	e := in.readEnforcement(o, 0, o.GetStatus())
+	l.draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.draft.headers)
 	var rules []rule
-	descriptors := l.descriptors(o, in, use)
 	var limited []match
-	for i := range descriptors {
-		d := &descriptors[i]
-		cells := localCells(o, d.entries)
-		made := d.rules(cells, l.notes)
-		for k := range made {
-			made[k].capacity = capacity(o, &made[k])
-			limited = append(limited, limits(&made[k]))
+	byKeys, made := descriptorsByKeys(o), map[*commonv3.LocalRateLimitDescriptor]bool{}
+	for _, d := range l.descriptors(o, in, requests, use) {
+		of := d.rules(in.localCells(byKeys, d.entries, made), l.notes)
+		for k := range of {
+			of[k].capacity = in.capacity(o, &of[k])
+			limited = append(limited, limits(&of[k]))
 		}
-		rules = append(rules, made...)
+		rules = append(rules, of...)
 	}
-	if q := readBucket(o.child("token_bucket")); q != nil {
-		d := descriptor{}
-		d = d.in(in)
-		if !always {
-			d.exempt = slices.Concat(in.exempt, limited)
+	if q := in.readBucket(o.GetTokenBucket()); q != nil {
+		d := descriptor{scope: requests}
+		if all := o.GetAlwaysConsumeDefaultTokenBucket(); all != nil && !all.GetValue() {
 			if slices.ContainsFunc(limited, func(m match) bool { return m.empty() }) {
-				d.exempt = in.exempt
-				d.notes = append(d.notes, "Envoy takes this bucket only for requests without a descriptor; which those are, no exempt here can say.")
+				d.notes = append(slices.Clone(d.notes), "Envoy takes this bucket only for requests without a descriptor; which those are, no exempt here can say.")
+			} else {
+				d.exempt = slices.Concat(d.exempt, limited)
 			}
 		}
-		made := d.rules([]cell{{name: name, quota: q, place: q.place}}, l.notes)
-		rules = append(made, rules...)
-	} else if o.has("token_bucket") {
-		l.notes.add(o.at("token_bucket"), "the token bucket has no fill_interval: Envoy ignores it, and there is no rule for it")
+		name := cmp.Or(o.GetStatPrefix(), "local")
+		rules = append(d.rules([]cell{{name: name, quota: q, place: q.place}}, l.notes), rules...)
+	} else if o.GetTokenBucket() != nil {
+		l.notes.add(in.atField(o, "token_bucket"), "the token bucket has no fill_interval: Envoy ignores it, and there is no rule for it")
 	}
 	for i := range rules {
-		rules[i].identity = o.place.String()
+		rules[i].identity = in.at(o).String()
 	}
-	if o.boolean("local_rate_limit_per_downstream_connection", false) {
-		perConnection(o, rules)
+	if o.GetLocalRateLimitPerDownstreamConnection() {
+		l.perConnection(in.atField(o, "local_rate_limit_per_downstream_connection"), rules)
 	}
 	e.apply(rules, l.notes)
 	l.draft.rules = append(l.draft.rules, rules...)
-	for _, d := range o.children("descriptors") {
-		if !slices.ContainsFunc(descriptors, func(made descriptor) bool { return fits(d, made.entries) }) {
-			d.ignoreAll()
-			l.notes.add(d.place, "no rate_limits make this descriptor, so there is no rule for it")
+	for _, d := range o.GetDescriptors() {
+		if !made[d] {
+			l.notes.add(in.at(d), "no rate_limits make this descriptor, so there is no rule for it")
 		}
 	}
 }
@@ -219,9 +193,9 @@ func limits(r *rule) match {
 }
 
 // perConnection counts each connection for itself.
-func perConnection(o *object, rules []rule) {
+func (l *localImport) perConnection(at place, rules []rule) {
 	text := "Envoy has a bucket for each connection; here the key is the id of the connection, and a record stays until its bucket is full again."
-	o.note("local_rate_limit_per_downstream_connection", text)
+	l.notes.add(at, text)
 	for i := range rules {
 		r := &rules[i]
 		r.key = append([]part{{kind: "property", path: []string{"connection", "id"}}}, r.key...)
@@ -234,38 +208,38 @@ func perConnection(o *object, rules []rule) {
 
 // capacity is what max_dynamic_descriptors says for rules whose keys come from
 // requests.
-func capacity(o *object, r *rule) uint64 {
+func (in *source) capacity(o *localv3.LocalRateLimit, r *rule) uint64 {
 	if len(r.key) == 0 || r.capacity > 0 {
 		return r.capacity
 	}
-	n := o.integer("max_dynamic_descriptors", 0)
+	n := o.GetMaxDynamicDescriptors().GetValue()
 	if n == 0 {
-		o.in.notes.add(place{}, "Envoy keeps 20 values of a descriptor whose value is empty, and forgets the one not used for longest, which then starts anew. Here is room for 65536 keys, and none starts anew.")
+		in.notes.add(place{}, "Envoy keeps 20 values of a descriptor whose value is empty, and forgets the one not used for longest, which then starts anew. Here is room for 65536 keys, and none starts anew.")
 	} else {
-		o.note("max_dynamic_descriptors", "max_dynamic_descriptors: beyond it Envoy forgets a value, which then starts anew; here a new one starts from what others have used")
+		in.notes.add(in.atField(o, "max_dynamic_descriptors"), "max_dynamic_descriptors: beyond it Envoy forgets a value, which then starts anew; here a new one starts from what others have used")
 	}
-	return min(n, policy.MaxCapacity)
+	return min(uint64(n), policy.MaxCapacity)
 }
 
-// descriptors are the descriptors of requests, by the filter's own
-// rate_limits, by those of its routes, or by guess.
-func (l *local) descriptors(o *object, in scope, use func(*route) bool) []descriptor {
+// descriptors are the descriptors of requests, by the filter's own rate_limits
+// or those of its routes; without either it guesses them.
+func (l *localImport) descriptors(o *localv3.LocalRateLimit, in *source, requests scope, use func(*hostRoute) bool) []descriptor {
 	var list []descriptor
-	switch own := o.children("rate_limits"); {
-	case len(own) > 0:
-		for _, limit := range own {
-			for _, d := range readRateLimit(limit, 0) {
-				list = append(list, d.in(in))
+	switch {
+	case len(o.GetRateLimits()) > 0:
+		for _, own := range o.GetRateLimits() {
+			for _, d := range in.readRateLimit(own, 0) {
+				list = append(list, d.in(requests))
 			}
 		}
-	case l.guess:
+	case len(l.hosts) == 0:
 		root := localTree(o)
 		for _, keys := range root.sequences() {
 			list = append(list, guessDescriptors(root, keys, l.keys, l.notes)...)
 		}
 	default:
-		for _, a := range l.site.applied("LocalRateLimit", use) {
-			for _, d := range readRateLimit(l.site.in.object(a.limit, "rate_limits"), o.integer("stage", 0)) {
+		for _, a := range applyLimits(l.hosts, use, func(*hostRoute) ([]*routev3.RateLimit, int32) { return nil, int32(o.GetVhRateLimits()) }) {
+			for _, d := range l.routes.readRateLimit(a.limit, o.GetStage()) {
 				list = append(list, d.in(a.scope))
 			}
 		}
@@ -274,12 +248,12 @@ func (l *local) descriptors(o *object, in scope, use func(*route) bool) []descri
 }
 
 // localTree has the keys and values of the descriptors.
-func localTree(o *object) *tree {
+func localTree(o *localv3.LocalRateLimit) *tree {
 	root := &tree{}
-	for _, d := range o.children("descriptors") {
+	for _, d := range o.GetDescriptors() {
 		at := root
-		for _, e := range d.children("entries") {
-			c := &tree{key: e.text("key"), value: e.text("value")}
+		for _, e := range d.GetEntries() {
+			c := &tree{key: e.GetKey(), value: e.GetValue()}
 			if !at.add(c) {
 				c = at.of[c.key].byValue[c.value]
 			}
@@ -290,33 +264,53 @@ func localTree(o *object) *tree {
 	return root
 }
 
+// descriptorsByKeys finds the filter's descriptors by the keys of their entries.
+func descriptorsByKeys(o *localv3.LocalRateLimit) map[string][]*commonv3.LocalRateLimitDescriptor {
+	list := map[string][]*commonv3.LocalRateLimitDescriptor{}
+	for _, d := range o.GetDescriptors() {
+		name := joinKeys(d.GetEntries(), (*commonv3.RateLimitDescriptor_Entry).GetKey)
+		list[name] = append(list[name], d)
+	}
+	return list
+}
+
+// joinKeys is one text for a list of keys. No key holds a control character.
+func joinKeys[E any](entries []E, key func(E) string) string {
+	var b strings.Builder
+	for _, e := range entries {
+		b.WriteString(key(e) + "\x00")
+	}
+	return b.String()
+}
+
 // localCells lists the cases of a descriptor: the filter's descriptors without
-// an empty value first, then the others, each as a whole.
-func localCells(o *object, entries []entry) []cell {
+// an empty value first, then the others, each as a whole. It marks those that a
+// request may be of as made.
+func (in *source) localCells(byKeys map[string][]*commonv3.LocalRateLimitDescriptor, entries []entry, made map[*commonv3.LocalRateLimitDescriptor]bool) []cell {
 	var exact, dynamic []cell
-	for _, d := range o.children("descriptors") {
+	for _, d := range byKeys[joinKeys(entries, func(e entry) string { return e.key })] {
 		if !fits(d, entries) {
 			continue
 		}
-		c := cell{place: d.place, quota: readBucket(d.child("token_bucket"))}
+		made[d] = true
+		c := cell{place: in.at(d), quota: in.readBucket(d.GetTokenBucket())}
 		open := false
 		var names []string
-		for i, e := range d.children("entries") {
-			t := tree{key: e.text("key"), value: e.text("value")}
-			names = append(names, t.name())
-			open = open || t.value == ""
+		for i, e := range d.GetEntries() {
+			names = append(names, tree{key: e.GetKey(), value: e.GetValue()}.name())
+			open = open || e.GetValue() == ""
 			switch {
 			case entries[i].part == nil:
-			case t.value == "":
+			case e.GetValue() == "":
 				c.patterns = append(c.patterns, pattern{})
 			default:
-				c.patterns = append(c.patterns, pattern{exactly, t.value})
+				c.patterns = append(c.patterns, pattern{exactly, e.GetValue()})
 			}
 		}
 		c.shared = make([]bool, len(c.patterns))
 		c.name = strings.Join(names, ".")
-		if shadow := d.boolean("shadow_mode", false); c.quota != nil {
-			c.quota.shadow = shadow
+		if c.quota != nil {
+			c.quota.shadow = d.GetShadowMode()
 		}
 		if open {
 			dynamic = append(dynamic, c)
@@ -327,49 +321,37 @@ func localCells(o *object, entries []entry) []cell {
 	return append(append(exact, dynamic...), nothing(entries))
 }
 
-// fits reports whether a request with these entries may be of a descriptor of
-// the filter: they are as many, with the same keys, and with its values.
-func fits(d *object, entries []entry) bool {
-	list := d.children("entries")
-	if len(list) != len(entries) {
-		return false
-	}
-	for i, e := range list {
-		value := e.text("value")
-		if e.text("key") != entries[i].key || entries[i].part == nil && value != "" && value != entries[i].value {
+// fits reports whether a request whose entries have the keys of a descriptor
+// may have its values too.
+func fits(d *commonv3.LocalRateLimitDescriptor, entries []entry) bool {
+	for i, e := range d.GetEntries() {
+		if entries[i].part == nil && e.GetValue() != "" && e.GetValue() != entries[i].value {
 			return false
 		}
 	}
 	return true
 }
 
-// readBucket reads a TokenBucket; nil where there is none.
-func readBucket(o *object) *quota {
+// readBucket reads a token bucket; nil where there is none.
+func (in *source) readBucket(o *typev3.TokenBucket) *quota {
 	if o == nil {
 		return nil
 	}
-	q := &quota{algorithm: "token_bucket", requests: o.integer("tokens_per_fill", 1), burst: o.integer("max_tokens", 0), place: o.place}
-	if q.burst == 0 {
-		o.ignore("fill_interval")
-		return &quota{per: "1s", place: o.place} // always denies, as there
+	q := &quota{place: in.at(o), algorithm: "token_bucket", requests: 1, burst: uint64(o.GetMaxTokens())}
+	if n := o.GetTokensPerFill(); n != nil {
+		q.requests = uint64(n.GetValue())
 	}
-	text := o.text("fill_interval")
-	if text == "" {
+	if q.burst == 0 {
+		return &quota{per: "1s", place: q.place} // always denies, as there
+	}
+	if o.GetFillInterval() == nil {
 		return nil
 	}
-	ns, err := readDuration(text)
-	if err != nil || ns < int64(50*time.Millisecond) {
-		o.fail("fill_interval", "must be a duration in seconds from 0.05s, such as 60s, not "+strconv.Quote(text))
+	ns := int64(o.GetFillInterval().AsDuration())
+	if ns < int64(50*time.Millisecond) || ns > limit.MaxPeriodNs {
+		in.failField(o, "fill_interval", "must be a duration in seconds from 0.05s to "+policy.FormatDuration(limit.MaxPeriodNs)+", such as 60s")
 		return nil
 	}
 	q.per = policy.FormatDuration(ns)
 	return q
-}
-
-// readDuration reads a duration of protocol buffers: seconds with an s.
-func readDuration(text string) (int64, error) {
-	if _, err := strconv.ParseFloat(strings.TrimSuffix(text, "s"), 64); err != nil || !strings.HasSuffix(text, "s") {
-		return 0, strconv.ErrSyntax
-	}
-	return policy.ParseDuration(text)
 }

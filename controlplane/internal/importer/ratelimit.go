@@ -174,76 +174,98 @@ func (t *tree) values(keys []string) []string {
 	return list
 }
 
+// theirFile is a file of envoyproxy/ratelimit.
+type theirFile struct {
+	Domain      string             `yaml:"domain"`
+	Descriptors []*theirDescriptor `yaml:"descriptors"`
+}
+
+type theirDescriptor struct {
+	Key            string             `yaml:"key"`
+	Value          string             `yaml:"value"`
+	RateLimit      *theirLimit        `yaml:"rate_limit"`
+	Descriptors    []*theirDescriptor `yaml:"descriptors"`
+	ShadowMode     bool               `yaml:"shadow_mode"`
+	QuotaMode      bool               `yaml:"quota_mode"`
+	ShareThreshold bool               `yaml:"share_threshold"`
+	DetailedMetric any                `yaml:"detailed_metric" note:"metrics here have the rule's name, and no values of keys"`
+	ValueToMetric  any                `yaml:"value_to_metric" note:"metrics here have the rule's name, and no values of keys"`
+	Metadata       any                `yaml:"metadata" note:"nothing here takes metadata of a limit along"`
+}
+
+type theirLimit struct {
+	Unit            string           `yaml:"unit"`
+	RequestsPerUnit uint32           `yaml:"requests_per_unit"`
+	Unlimited       bool             `yaml:"unlimited"`
+	Name            string           `yaml:"name"`
+	Replaces        []*theirReplaced `yaml:"replaces"`
+}
+
+type theirReplaced struct {
+	Name string `yaml:"name"`
+}
+
 var unitPeriods = map[string]string{
 	"second": "second", "minute": "minute", "hour": "hour", "day": "day", "week": "week",
 	"month": "30d", "year": "365d", // fixed lengths there too
 }
 
-// readTree reads descriptors; those of several files of a domain come together.
-func (t *tree) readTree(list []*object) {
-	for _, o := range list {
-		c := &tree{key: o.text("key"), value: o.text("value"), share: o.boolean("share_threshold", false), place: o.place}
+// addAll adds descriptors; those of several files of a domain come together.
+func (t *tree) addAll(in *source, list []*theirDescriptor) {
+	for _, d := range list {
+		c := &tree{key: d.Key, value: d.Value, share: d.ShareThreshold, place: in.at(d)}
 		c.path = strings.TrimPrefix(t.path+"."+c.name(), ".")
 		if c.key == "" {
-			o.fail("key", "a descriptor needs a key")
+			in.failField(d, "key", "a descriptor needs a key")
 		}
 		if strings.Contains(c.key, "*") {
-			o.note("key", "the key "+c.key+" is taken literally: only values have wildcards")
+			in.notes.add(in.atField(d, "key"), "the key "+c.key+" is taken literally: only values have wildcards")
 		}
 		if !t.add(c) {
-			o.in.fail(o.node, strings.TrimSuffix(o.path, "."), "the descriptor "+c.path+" is given twice, which envoyproxy/ratelimit refuses: keep one")
+			o := in.origins[d]
+			in.fail(o.node, o.path, "the descriptor "+c.path+" is given twice, which envoyproxy/ratelimit refuses: keep one")
 			continue
 		}
 		if c.share && !c.isWildcard() {
-			o.fail("share_threshold", "needs a value with a *")
+			in.failField(d, "share_threshold", "needs a value with a *")
 		}
-		o.without("metrics here have the rule's name, and no values of keys", "detailed_metric", "value_to_metric")
-		o.without("nothing here takes metadata of a limit along", "metadata")
-		c.readQuota(o)
-		c.readTree(o.children("descriptors"))
+		c.addQuota(in, d)
+		c.addAll(in, d.Descriptors)
 	}
 }
 
-func (t *tree) readQuota(o *object) {
-	shadow, quotaMode := o.boolean("shadow_mode", false), o.boolean("quota_mode", false)
-	limit := o.child("rate_limit")
+func (t *tree) addQuota(in *source, d *theirDescriptor) {
+	limit := d.RateLimit
 	if limit == nil {
-		if shadow || quotaMode {
-			o.in.notes.add(o.place, t.path+" has a mode and no rate_limit: nothing was made of the mode")
+		if d.ShadowMode || d.QuotaMode {
+			in.notes.add(in.at(d), t.path+" has a mode and no rate_limit: nothing was made of the mode")
 		}
 		return
 	}
-	unit := strings.ToLower(limit.text("unit"))
-	requests := limit.integer("requests_per_unit", 0)
+	t.place = in.at(limit)
+	unit := strings.ToLower(limit.Unit)
 	per, known := unitPeriods[unit]
-	name := limit.text("name")
-	t.place = limit.place
-	switch unlimited := limit.boolean("unlimited", false); {
-	case unlimited && known:
-		limit.fail("unit", "does not go with unlimited: keep one of the two")
-	case unlimited:
-		t.quota = &quota{unlimited: true, place: limit.place}
+	switch {
+	case limit.Unlimited && known:
+		in.failField(limit, "unit", "does not go with unlimited: keep one of the two")
+	case limit.Unlimited:
+		t.quota = &quota{unlimited: true, place: t.place}
 	case !known:
-		limit.fail("unit", fmt.Sprintf("must be second, minute, hour, day, week, month or year, not %q", unit))
+		in.failField(limit, "unit", fmt.Sprintf("must be second, minute, hour, day, week, month or year, not %q", unit))
 	default:
-		t.quota = &quota{requests: requests, per: per, shadow: shadow || quotaMode, place: limit.place}
-		if quotaMode {
+		t.quota = &quota{requests: uint64(limit.RequestsPerUnit), per: per, shadow: d.ShadowMode || d.QuotaMode, place: t.place}
+		if d.QuotaMode {
 			t.quota.notes = append(t.quota.notes, "quota_mode denies a request only when all its descriptors in that mode are over their limits. A rule denies alone, so it is shadow: if a request has but one such descriptor, remove mode.")
 		}
 	}
-	t.readReplaces(limit, name)
-}
-
-func (t *tree) readReplaces(limit *object, name string) {
-	for _, r := range limit.children("replaces") {
-		replaced := r.text("name")
-		switch replaced {
+	for _, r := range limit.Replaces {
+		switch r.Name {
 		case "":
-			r.fail("name", "must name a limit")
-		case name:
-			r.fail("name", "a limit cannot replace itself")
+			in.failField(r, "name", "must name a limit")
+		case limit.Name:
+			in.failField(r, "name", "a limit cannot replace itself")
 		default:
-			limit.note("replaces", t.path+" replaces the limit named "+replaced+": a request with both would count only in "+t.path+". Here it counts in both: give the rule of "+replaced+" an exempt with what makes "+t.path+" apply.")
+			in.notes.add(in.atField(limit, "replaces"), t.path+" replaces the limit named "+r.Name+": a request with both would count only in "+t.path+". Here it counts in both: give the rule of "+r.Name+" an exempt with what makes "+t.path+" apply.")
 		}
 	}
 }

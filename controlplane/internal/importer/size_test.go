@@ -20,6 +20,7 @@ func TestTimeIsLinear(t *testing.T) {
 		"unknown fields": "f%d: 1\n",
 		"unknown keys":   "- {key: k%d}\n",
 		"values":         "- {key: generic_key, value: v%d}\n",
+		"limited values": "- {key: tenant, value: v%d, rate_limit: {unit: day, requests_per_unit: 1}}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			took := func(n int) time.Duration {

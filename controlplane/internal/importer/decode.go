@@ -1,0 +1,291 @@
+package importer
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// source is one file while it is decoded. Its problems make the import fail;
+// what the policy cannot hold goes to the notes.
+type source struct {
+	file     string
+	notes    *notes
+	problems policy.Errors
+	failed   map[*policy.Node]bool
+	origins  map[any]origin                 // of each decoded message, by its pointer
+	decoded  map[*policy.Node]proto.Message // what decodeOnce made
+}
+
+// origin is the object that a message was decoded from.
+type origin struct {
+	node *policy.Node
+	path string // "descriptors[0]", or empty
+}
+
+// open parses a file.
+func open(f File, n *notes) (*source, *policy.Node, error) {
+	if isBlank(f.Text) {
+		return nil, nil, policy.Errors{{File: f.Name, Message: "the file is empty"}}
+	}
+	root, err := policyfile.Parse(f.Name, f.Text)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &source{file: f.Name, notes: n, failed: map[*policy.Node]bool{}, origins: map[any]origin{}, decoded: map[*policy.Node]proto.Message{}}
+	if root.Kind != policy.Object {
+		s.fail(root, "", "must be an object, not "+kindNames[root.Kind])
+	}
+	return s, root, s.err()
+}
+
+// err returns the problems.
+func (s *source) err() error {
+	if len(s.problems) > 0 {
+		return s.problems
+	}
+	return nil
+}
+
+// fail adds a problem, one for each node: the first is the cause of the others.
+func (s *source) fail(n *policy.Node, path, message string) {
+	if !s.failed[n] {
+		s.failed[n] = true
+		s.problems = append(s.problems, policy.Problem{File: s.file, Line: n.Line, Column: n.Column, Path: path, Message: message})
+	}
+}
+
+// failField makes a field of a decoded message a problem.
+func (s *source) failField(m any, field, message string) {
+	o := s.origins[m]
+	n := fieldOf(o.node, field)
+	if n == nil {
+		n = o.node
+	}
+	s.fail(n, join(o.path, field), message)
+}
+
+// at is the place of a decoded message.
+func (s *source) at(m any) place { return s.placeOf(s.origins[m].node) }
+
+// atField is the place of a message's field, or of the message that lacks it.
+func (s *source) atField(m any, field string) place {
+	if n := fieldOf(s.origins[m].node, field); n != nil {
+		return s.placeOf(n)
+	}
+	return s.at(m)
+}
+
+func (s *source) placeOf(n *policy.Node) place { return place{s.file, n.Line, n.Column} }
+
+// message decodes an object by a type of Envoy, each scalar with protojson, so
+// that every problem has its place.
+func (s *source) message(n *policy.Node, path string, m protoreflect.Message) {
+	s.origins[m.Interface()] = origin{n, path}
+	fields := m.Descriptor().Fields()
+	find := func(name string) (protoreflect.FieldDescriptor, bool) {
+		fd := fields.ByJSONName(name)
+		if fd == nil {
+			fd = fields.ByTextName(name)
+		}
+		return fd, fd != nil
+	}
+	eachField(s, n, path, find, func(fd protoreflect.FieldDescriptor, v *policy.Node, path string) {
+		one := fd.ContainingOneof()
+		switch note, skip := skipped(fd); {
+		case skip:
+			s.noteSkipped(v, string(fd.Name()), note)
+		case one != nil && m.WhichOneof(one) != nil:
+			s.fail(v, path, "does not go with "+string(m.WhichOneof(one).Name())+": keep one of the two")
+		case fd.IsList():
+			s.items(v, path, func(item *policy.Node, path string) {
+				if isMessage(fd) {
+					s.message(item, path, m.Mutable(fd).List().AppendMutable().Message())
+				} else {
+					s.scalar(item, path, m, fd)
+				}
+			})
+		case isMessage(fd):
+			s.message(v, path, m.Mutable(fd).Message())
+		default:
+			s.scalar(v, path, m, fd)
+		}
+	})
+}
+
+// isMessage reports whether a field holds messages that are objects in JSON.
+func isMessage(fd protoreflect.FieldDescriptor) bool {
+	return fd.Message() != nil && fd.Message().ParentFile().Package() != "google.protobuf"
+}
+
+// scalar decodes a value into a field, or adds it to a list.
+func (s *source) scalar(n *policy.Node, path string, m protoreflect.Message, fd protoreflect.FieldDescriptor) {
+	s.leaf(n, path, fd.Kind() == protoreflect.StringKind, wanted(fd), func(text []byte) error {
+		if fd.IsList() {
+			text = slices.Concat([]byte("["), text, []byte("]"))
+		}
+		one := m.New()
+		text = slices.Concat([]byte(`{"`+string(fd.Name())+`":`), text, []byte("}"))
+		if err := protojson.Unmarshal(text, one.Interface()); err != nil {
+			return err
+		}
+		if fd.IsList() {
+			m.Mutable(fd).List().Append(one.Get(fd).List().Get(0))
+		} else {
+			m.Set(fd, one.Get(fd))
+		}
+		return nil
+	})
+}
+
+// wanted says which values a field of Envoy takes.
+func wanted(fd protoreflect.FieldDescriptor) string {
+	if m := fd.Message(); m != nil {
+		if m.Name() == "Duration" {
+			return "a duration in seconds, such as 60s"
+		}
+		fd = m.Fields().ByName("value") // of a wrapper
+	}
+	if e := fd.Enum(); e != nil {
+		var names []string
+		for i := range e.Values().Len() {
+			names = append(names, string(e.Values().Get(i).Name()))
+		}
+		if len(names) > 5 {
+			return "one of Envoy's " + string(e.Name())
+		}
+		return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
+	}
+	if want := wantedKinds[fd.Kind().String()]; want != "" {
+		return want
+	}
+	return "a number"
+}
+
+// wantedKinds are the kinds of values by their names in protocol buffers and Go.
+var wantedKinds = map[string]string{
+	"string": "text", "bool": "true or false",
+	"uint32": "a whole number from 0 to 4294967295", "uint64": "a whole number from 0",
+}
+
+// structure decodes an object into a struct, by the tags of its fields: "yaml"
+// is the name, "note" says why the import makes nothing of the field.
+func (s *source) structure(n *policy.Node, path string, v reflect.Value) {
+	s.origins[v.Addr().Interface()] = origin{n, path}
+	find := func(name string) (int, bool) {
+		for i := range v.NumField() {
+			if v.Type().Field(i).Tag.Get("yaml") == name {
+				return i, true
+			}
+		}
+		return 0, false
+	}
+	eachField(s, n, path, find, func(i int, value *policy.Node, path string) {
+		tag, f := v.Type().Field(i).Tag, v.Field(i)
+		switch note, skip := tag.Lookup("note"); {
+		case skip:
+			s.noteSkipped(value, tag.Get("yaml"), note)
+		case f.Kind() == reflect.Pointer:
+			f.Set(reflect.New(f.Type().Elem()))
+			s.structure(value, path, f.Elem())
+		case f.Kind() == reflect.Slice:
+			s.items(value, path, func(item *policy.Node, path string) {
+				one := reflect.New(f.Type().Elem().Elem())
+				f.Set(reflect.Append(f, one))
+				s.structure(item, path, one.Elem())
+			})
+		default:
+			s.leaf(value, path, f.Kind() == reflect.String, wantedKinds[f.Kind().String()], func(text []byte) error {
+				return json.Unmarshal(text, f.Addr().Interface())
+			})
+		}
+	})
+}
+
+// eachField calls set for the fields of an object that find knows, and notes
+// the others.
+func eachField[F comparable](s *source, n *policy.Node, path string, find func(name string) (F, bool), set func(f F, v *policy.Node, path string)) {
+	if n.Kind != policy.Object {
+		s.fail(n, path, "must be an object, not "+kindNames[n.Kind])
+		return
+	}
+	seen, unknown := map[F]bool{}, map[string]bool{}
+	for _, field := range n.Fields {
+		path := join(path, field.Name)
+		f, known := find(field.Name)
+		switch {
+		case field.Name == "@type":
+		case known && seen[f] || unknown[field.Name]:
+			s.fail(&policy.Node{Line: field.Line, Column: field.Column}, path, "is given twice: keep one")
+		case !known:
+			unknown[field.Name] = true
+			s.notes.add(place{s.file, field.Line, field.Column}, path+": this import does not know the field: nothing was made of it")
+		case field.Value.Kind != policy.Null:
+			set(f, field.Value, path)
+		}
+		if known {
+			seen[f] = true
+		}
+	}
+}
+
+// items calls each for the items of a list.
+func (s *source) items(n *policy.Node, path string, each func(item *policy.Node, path string)) {
+	if n.Kind != policy.List {
+		s.fail(n, path, "must be a list, not "+kindNames[n.Kind])
+	}
+	for i, item := range n.Items {
+		each(item, path+"["+strconv.Itoa(i)+"]")
+	}
+}
+
+// noteSkipped notes a field of which nothing is made, unless it is false.
+func (s *source) noteSkipped(n *policy.Node, name, note string) {
+	if note != "" && (n.Kind != policy.Bool || n.Text == "true") {
+		s.notes.add(s.placeOf(n), name+": "+note)
+	}
+}
+
+// leaf decodes one scalar. Numbers, true and false are text where text is wanted.
+func (s *source) leaf(n *policy.Node, path string, text bool, want string, decode func(text []byte) error) {
+	switch {
+	case strings.ContainsFunc(n.Text, unicode.IsControl):
+		s.fail(n, path, "holds a control character, which nothing in a policy may")
+		return
+	case text && (n.Kind == policy.Number || n.Kind == policy.Bool):
+		n = &policy.Node{Kind: policy.String, Text: n.Text, Line: n.Line, Column: n.Column}
+	}
+	if err := decode(policy.AppendJSON(nil, n)); err != nil {
+		s.fail(n, path, "must be "+want+", not "+shown(n))
+	}
+}
+
+var kindNames = map[policy.Kind]string{
+	policy.Null: "nothing", policy.Bool: "true or false", policy.Number: "a number",
+	policy.String: "text", policy.List: "a list", policy.Object: "an object",
+}
+
+// shown shows a value in a message.
+func shown(n *policy.Node) string {
+	if n.Kind == policy.List || n.Kind == policy.Object || n.Kind == policy.Null {
+		return kindNames[n.Kind]
+	}
+	return strconv.Quote(clip(n.Text, 100))
+}
+
+func join(path, field string) string {
+	if path == "" {
+		return field
+	}
+	return path + "." + field
+}

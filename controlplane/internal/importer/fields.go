@@ -1,0 +1,91 @@
+package importer
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// partly lists the messages of which only some fields are about limits.
+var partly = map[protoreflect.FullName]string{
+	"envoy.config.route.v3.RouteConfiguration": "virtual_hosts",
+	"envoy.config.route.v3.VirtualHost":        "domains rate_limits routes",
+	"envoy.config.route.v3.Route":              "match route",
+	"envoy.config.route.v3.RouteAction":        "rate_limits include_vh_rate_limits",
+	"envoy.config.core.v3.HeaderValueOption":   "header",
+}
+
+// notTranslated lists the fields that have no equal in a policy, with a note
+// that says so. Those that say nothing about limits have an empty note.
+var notTranslated = map[protoreflect.FullName]string{
+	localFilter + "local_cluster_rate_limit":                 "each Envoy counts for itself; the limit is not divided by their number",
+	localFilter + "request_headers_to_add_when_not_enforced": "nothing here marks requests that only a shadow rule denies",
+	localFilter + "enable_retry_after_header":                "", // a denial has it here
+
+	serviceFilter + "failure_mode_deny":                  noFailure,
+	serviceFilter + "failure_mode_deny_percent":          noFailure,
+	serviceFilter + "status_on_error":                    noFailure,
+	serviceFilter + "metadata_namespace":                 "nothing here takes metadata of a limit along",
+	serviceFilter + "disable_x_envoy_ratelimited_header": "a denial has x-envoy-ratelimited",
+	serviceFilter + "enable_retry_after_header":          "", // as above
+	serviceFilter + "rate_limit_service":                 "",
+	serviceFilter + "timeout":                            "",
+	serviceFilter + "stat_prefix":                        "",
+	servicePerRoute + "override_option":                  "the rate_limits of a route go before those of its virtual host",
+
+	rateLimit + "disable_key":        "no runtime key switches a rule off here: use mode",
+	rateLimit + "x_ratelimit_option": "all rules that match are in the fields of a response",
+
+	rateLimit + "Action.GenericKey.default_value":                  "",
+	rateLimit + "Action.HeaderValueMatch.default_value":            "",
+	rateLimit + "Action.RemoteAddressMatch.default_value":          "",
+	rateLimit + "Action.QueryParameterValueMatch.default_value":    "",
+	rateLimit + "Action.QueryParameterValueMatch.expect_match":     "", // its rule is off
+	rateLimit + "Action.QueryParameterValueMatch.query_parameters": "",
+
+	"envoy.config.core.v3.HeaderValue.raw_value":    "the value of a denial's header is text here",
+	"envoy.type.matcher.v3.RegexMatcher.google_re2": "", // all expressions are RE2
+}
+
+// The prefixes of the fields of Envoy's filters and of rate_limits.
+const (
+	localFilter     = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit."
+	serviceFilter   = "envoy.extensions.filters.http.ratelimit.v3.RateLimit."
+	servicePerRoute = "envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute."
+	rateLimit       = "envoy.config.route.v3.RateLimit."
+
+	noFailure = "there is no service that could fail; on_error of a rule says what happens when a call into Envoy fails"
+)
+
+// skipped reports whether a field is not decoded, and what is noted of it.
+// Maps and messages of any type are read where they stand.
+func skipped(fd protoreflect.FieldDescriptor) (note string, skip bool) {
+	if note, skip := notTranslated[fd.FullName()]; skip {
+		return note, true
+	}
+	if names, ok := partly[fd.Parent().FullName()]; ok && !slices.Contains(strings.Fields(names), string(fd.Name())) {
+		return "", true
+	}
+	return "", fd.IsMap() || fd.Message() != nil && fd.Message().FullName() == "google.protobuf.Any"
+}
+
+// fieldOf is the value of an object's field by its name in protocol buffers,
+// also where it is written as in their JSON; nil if it is absent or null.
+func fieldOf(n *policy.Node, name string) *policy.Node {
+	if n == nil {
+		return nil
+	}
+	folded := strings.ReplaceAll(name, "_", "")
+	for i := range n.Fields {
+		if f := &n.Fields[i]; f.Name == name || strings.EqualFold(f.Name, folded) {
+			if f.Value.Kind == policy.Null {
+				return nil
+			}
+			return f.Value
+		}
+	}
+	return nil
+}

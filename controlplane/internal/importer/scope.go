@@ -1,0 +1,200 @@
+package importer
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// scope says for which requests something holds: those that match and are not
+// exempt. What a policy cannot say of them is in unknown; such a rule is off.
+type scope struct {
+	match   match
+	exempt  []match
+	unknown []string
+	notes   []string
+}
+
+// and is for the requests of both scopes; clash is unknown where one match
+// cannot say both.
+func (s scope) and(other scope, clash string) scope {
+	all := scope{
+		match: s.match.clone(), exempt: slices.Concat(s.exempt, other.exempt),
+		unknown: slices.Clone(s.unknown), notes: slices.Concat(s.notes, other.notes),
+	}
+	if !all.match.and(other.match) {
+		all.unknown = append(all.unknown, clash)
+	}
+	all.unknown = append(all.unknown, other.unknown...)
+	return all
+}
+
+// restrict adds a condition on a part of the request.
+func (s *scope) restrict(p part, v pattern, inverted bool) {
+	m := &s.match
+	if inverted {
+		m = &match{}
+	}
+	switch {
+	case !p.restrict(m, v):
+		s.unknown = append(s.unknown, "A condition on "+strings.TrimSpace(p.kind+" "+p.name)+" was not translated: no match here can say it, or not twice.")
+	case inverted:
+		s.exempt = append(s.exempt, *m)
+	}
+}
+
+// readRouteMatch adds the conditions of a route.
+func (in *source) readRouteMatch(s *scope, o *routev3.RouteMatch) {
+	fold := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
+	switch path := o.GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Path:
+		s.restrict(fullPath, stringPattern("exact", path.Path, fold), false)
+	case *routev3.RouteMatch_Prefix:
+		if path.Prefix != "/" && path.Prefix != "" {
+			s.restrict(fullPath, stringPattern("prefix", path.Prefix, fold), false)
+		}
+	case *routev3.RouteMatch_PathSeparatedPrefix:
+		s.restrict(fullPath, pattern{expression, regexp.QuoteMeta(path.PathSeparatedPrefix) + "(/.*)?"}, false)
+	case *routev3.RouteMatch_SafeRegex:
+		if v, ok := in.readRegex(path.SafeRegex); ok {
+			s.restrict(fullPath, v, false)
+		}
+	default:
+		s.unknown = append(s.unknown, "Its route's condition on the path was not translated.")
+	}
+	for _, h := range o.GetHeaders() {
+		in.readHeaderMatcher(s, h)
+	}
+	for i, m := 0, o.ProtoReflect(); i < m.Descriptor().Fields().Len(); i++ {
+		fd := m.Descriptor().Fields().Get(i)
+		if name := fd.Name(); m.Has(fd) && fd.ContainingOneof() == nil && name != "headers" && name != "case_sensitive" {
+			s.unknown = append(s.unknown, "Its route asks for "+string(name)+", which no match here can say.")
+		}
+	}
+}
+
+// readHeaderMatcher adds a condition on a header.
+func (in *source) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
+	name := o.GetName()
+	p := headerPart(name)
+	if p.kind == "header" && !isHeaderName(name) {
+		in.failField(o, "name", "must be the name of a header, not "+strconv.Quote(name))
+		return
+	}
+	v, known := in.readPattern(o, false)
+	presence, isPresence := o.GetHeaderMatchSpecifier().(*routev3.HeaderMatcher_PresentMatch)
+	inverted, missingIsEmpty := o.GetInvertMatch(), o.GetTreatMissingHeaderAsEmpty()
+	if missingIsEmpty {
+		s.notes = append(s.notes, "A missing header "+name+" is empty to Envoy in one condition; here it is missing.")
+	} else if inverted && p.kind == "header" && !isPresence {
+		s.restrict(p, pattern{wildcard, "*"}, false) // a header that is missing fits neither way
+	}
+	switch {
+	case !known:
+		s.unknown = append(s.unknown, "A condition on the header "+name+" was not translated.")
+	case v.kind == anyValue && p.kind != "header":
+	case v.kind == anyValue: // present, or absent
+		value := "*"
+		if (!isPresence || presence.PresentMatch) == inverted {
+			value = "!"
+		}
+		if !s.match.and(match{headers: []headerMatch{{p.name, value}}}) {
+			s.unknown = append(s.unknown, "Two conditions on the header "+name+" are more than a match can hold.")
+		}
+	case inverted && p.kind == "header" && s.match.header(name) && !missingIsEmpty:
+		s.exempt = append(s.exempt, match{headers: []headerMatch{{p.name, v.value()}}})
+	default:
+		s.restrict(p, v, inverted)
+	}
+}
+
+// readPattern reads what a HeaderMatcher or StringMatcher wants of a text: any
+// where it wants nothing of it, or where a header only has to be there.
+func (in *source) readPattern(o proto.Message, fold bool) (v pattern, known bool) {
+	m := o.ProtoReflect()
+	fd := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
+	if fd == nil {
+		return pattern{}, true
+	}
+	switch as := strings.TrimSuffix(string(fd.Name()), "_match"); as {
+	case "present":
+		return pattern{}, true
+	case "exact", "prefix", "suffix", "contains":
+		return stringPattern(as, m.Get(fd).String(), fold), true
+	case "safe_regex":
+		return in.readRegex(m.Get(fd).Message().Interface().(*matcherv3.RegexMatcher))
+	case "string":
+		text := m.Get(fd).Message().Interface().(*matcherv3.StringMatcher)
+		v, known := in.readPattern(text, text.GetIgnoreCase())
+		return v, known && v.kind != anyValue
+	}
+	return pattern{}, false
+}
+
+func (in *source) readRegex(o *matcherv3.RegexMatcher) (v pattern, known bool) {
+	text := o.GetRegex()
+	if _, err := regexp.Compile(text); err != nil || text == "" {
+		in.failField(o, "regex", "must be an expression of RE2, not "+strconv.Quote(text))
+		return pattern{}, false
+	}
+	return pattern{expression, text}, true
+}
+
+func stringPattern(as, text string, fold bool) pattern {
+	switch {
+	case as == "exact" && !fold:
+		return pattern{exactly, text}
+	case !fold && !strings.Contains(text, "*"):
+		switch as {
+		case "prefix":
+			return pattern{wildcard, text + "*"}
+		case "suffix":
+			return pattern{wildcard, "*" + text}
+		}
+		return pattern{wildcard, "*" + text + "*"}
+	}
+	re := regexp.QuoteMeta(text)
+	if as == "prefix" || as == "contains" {
+		re += ".*"
+	}
+	if as == "suffix" || as == "contains" {
+		re = ".*" + re
+	}
+	if fold {
+		re = "(?i)" + re
+	}
+	return pattern{expression, re}
+}
+
+// leaveOut takes the requests of an earlier route out of a later one, if they
+// may be the same.
+func (s *scope) leaveOut(own, earlier *scope) {
+	if len(own.match.paths) > 0 && len(earlier.match.paths) > 0 && pathsApart(own.match.paths[0], earlier.match.paths[0]) {
+		return
+	}
+	if len(earlier.unknown) > 0 || len(earlier.exempt) > 0 {
+		s.notes = append(s.notes, "An earlier route takes some of these requests in Envoy, by conditions that no exempt here can say.")
+		return
+	}
+	if !earlier.match.empty() {
+		s.exempt = append(s.exempt, earlier.match)
+	}
+}
+
+// pathsApart reports whether no path fits both patterns. Of expressions it
+// does not know.
+func pathsApart(a, b string) bool {
+	return a[0] != '~' && b[0] != '~' && pathPattern(a).apart(pathPattern(b))
+}
+
+func pathPattern(text string) pattern {
+	if strings.HasSuffix(text, "*") && text[0] != '=' {
+		return pattern{wildcard, text}
+	}
+	return pattern{exactly, strings.TrimPrefix(text, "=")}
+}
