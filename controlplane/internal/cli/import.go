@@ -16,13 +16,13 @@ func newImportCommand() *cobra.Command {
 		Short: "Make a policy of another rate limiter's configuration",
 		Long: `Make a policy of another rate limiter's configuration, on standard output.
 
-What has no equal is told on standard error and in comments of the policy, where
-it can be read again. Read them before the policy goes out: some rules may be off
-because the configuration does not say for which requests they are.`,
+Notes on standard error, and comments in the policy, say what a policy cannot do.
+Read them before you apply the policy: some rules may be off, because the
+configuration does not say for which requests they are.`,
 		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
   sluice import local-ratelimit envoy.yaml > policy.yaml
   sluice validate -f policy.yaml`,
-		Args: cobra.NoArgs, // so that a wrong subcommand is an error
+		Args: cobra.NoArgs, // so that an unknown subcommand is an error
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newImportEnvoyRatelimitCommand(), newImportLocalRatelimitCommand())
@@ -53,12 +53,11 @@ func newImportEnvoyRatelimitCommand() *cobra.Command {
 		Long: `Make a policy of the files of one domain of the envoyproxy/ratelimit service; - is
 standard input.
 
-The service knows keys, such as remote_address; which part of a request they are
-is in the rate_limits of Envoy's routes. Give the file with them as --routes.
-Without it, well-known keys are what Envoy makes of them, those given with --key
-what is said there, and all others are taken for headers: x_user for x-user. Such a
-guess is noted. A rule for a key that Envoy's routes choose, such as generic_key,
-is off until it has a match.`,
+The service knows only keys, such as remote_address. The rate_limits of Envoy's
+routes say which part of a request a key is: give the file with them as --routes.
+Without it a key is what --key says, or what Envoy commonly makes of it. Any other
+key is taken for a header, x_user for x-user, and a note says so. A rule for a key
+whose value Envoy's routes choose, such as generic_key, is off until it has a match.`,
 		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
 
   sluice import envoy-ratelimit config.yaml --key user=header:x-user-id --key tenant=query:tenant`,
@@ -78,8 +77,8 @@ func newImportLocalRatelimitCommand() *cobra.Command {
 		Short: "Make a policy of Envoy's local rate limit filter",
 		Long: `Make a policy of the configuration of Envoy's local rate limit filter; - is standard
 input. The file is a configuration of Envoy, a listener or route of it, or only
-the filter's: then --routes and --key say what the keys of its descriptors are, as
-in import envoy-ratelimit.`,
+that of the filter. Then --routes and --key say what the keys of its descriptors
+are, as in import envoy-ratelimit.`,
 		Example: `  sluice import local-ratelimit envoy.yaml > policy.yaml
 
   sluice import local-ratelimit envoy.yaml --listener 0.0.0.0:10000
@@ -135,7 +134,7 @@ func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]
 	case errors.Is(err, importer.ErrNothing):
 		return fmt.Errorf("import %s: %w", strings.Join(names, ", "), err)
 	case err != nil && len(made.Policy) > 0:
-		return withHint(err, "the policy that was made is not valid, which is a fault of this command, not of the file")
+		return withHint(err, "this is a fault of the command, not of the file: please report it")
 	case err != nil:
 		return err
 	}

@@ -21,15 +21,15 @@ const maxVariants = 1_000
 // its actions. There are several where an entry may be absent.
 func (in *source) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor {
 	if at := o.GetStage().GetValue(); at != stage {
-		in.notes.add(in.atField(o, "stage"), "this rate_limit is of stage "+strconv.Itoa(int(at))+", the filter of stage "+strconv.Itoa(int(stage))+": it is for another filter, and nothing was made of it")
+		in.notes.add(in.atField(o, "stage"), "this rate_limit is of stage "+strconv.Itoa(int(at))+" and the filter of stage "+strconv.Itoa(int(stage))+": it belongs to another filter, and the import made nothing of it")
 		return nil
 	}
 	d := descriptor{place: in.at(o)}
 	if o.GetLimit() != nil {
-		d.notes = append(d.notes, "Envoy may send a limit from metadata along, which goes before the one here; nothing here can say that.")
+		d.notes = append(d.notes, "Envoy may send a limit from metadata, which goes before the one here. A policy cannot say that.")
 	}
 	if o.GetApplyOnStreamDone() {
-		d.unknown = append(d.unknown, "It counts when the response is complete, and denies nothing; nothing here counts then.")
+		d.unknown = append(d.unknown, "It counts when the response is complete, and denies nothing. No rule counts then.")
 	}
 	in.readHits(&d, o.GetHitsAddend())
 	list := []descriptor{d}
@@ -41,15 +41,15 @@ func (in *source) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor
 
 func (in *source) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend) {
 	if o.GetIsNegativeHits() {
-		d.unknown = append(d.unknown, "It gives tokens back; nothing here does that.")
+		d.unknown = append(d.unknown, "It refunds tokens. No rule does that.")
 	}
 	n := o.GetNumber()
 	switch {
 	case o.GetFormat() != "":
-		d.notes = append(d.notes, "Envoy counts "+o.GetFormat()+" for a request; here it is 1. A header or query parameter can be a rule's cost.")
+		d.notes = append(d.notes, "Envoy counts "+o.GetFormat()+" for a request, this rule 1. A header or query parameter can be a rule's cost.")
 	case n == nil:
 	case n.GetValue() == 0:
-		d.unknown = append(d.unknown, "It counts no hits (hits_addend 0): it only asks, and nothing here asks without counting.")
+		d.unknown = append(d.unknown, "It only asks and counts no hits (hits_addend 0). Every rule counts.")
 	case n.GetValue() > math.MaxUint32:
 		in.failField(o, "number", "must be a whole number from 0 to 4294967295")
 	case n.GetValue() > 1:
@@ -84,18 +84,18 @@ func (in *source) readAction(o *routev3.RateLimit_Action) []descriptor {
 		return guessed("destination_cluster")
 	case *routev3.RateLimit_Action_QueryParameterValueMatch_:
 		d := fixed("query_match", a.QueryParameterValueMatch)
-		d.unknown = append(d.unknown, "Whether a query parameter has a value is no condition of a match here.")
+		d.unknown = append(d.unknown, "A match has no condition on a query parameter.")
 		return []descriptor{d}
 	case *routev3.RateLimit_Action_RemoteAddressMatch_:
 		return in.readRemoteAddressMatch(a.RemoteAddressMatch)
 	case *routev3.RateLimit_Action_Extension:
 		name := a.Extension.GetName()
-		return untranslated(name, "The extension "+name+" makes this descriptor; it was not translated.")
+		return untranslated(name, "The extension "+name+" makes this descriptor, and the import cannot translate it.")
 	}
 	for _, f := range in.origins[o].node.Fields {
-		return untranslated(f.Name, "The action "+f.Name+" is not known to this import.")
+		return untranslated(f.Name, "The import does not know the action "+f.Name+".")
 	}
-	return untranslated("", "An action of it is not known to this import.")
+	return untranslated("", "It has an action without a type.")
 }
 
 // one is what an action adds that always adds the same.
@@ -118,13 +118,13 @@ func product(list, ways []descriptor) []descriptor {
 	for _, way := range ways {
 		for _, d := range list {
 			d.entries = slices.Concat(d.entries, way.entries)
-			d.scope = d.scope.and(way.scope, "Its actions ask for one header twice, which a match cannot.")
+			d.scope = d.scope.and(way.scope, "Its actions set two conditions on one header, and a match holds one.")
 			all = append(all, d)
 		}
 	}
 	if len(all) > maxVariants {
 		all = all[:maxVariants]
-		all[0].notes = append(all[0].notes, "More than "+strconv.Itoa(maxVariants)+" combinations of values and of headers that may be absent: the others were left out.")
+		all[0].notes = append(all[0].notes, "There are more than "+strconv.Itoa(maxVariants)+" combinations of values and of headers that may be absent: the import left the others out.")
 	}
 	return all
 }
@@ -144,7 +144,7 @@ func (in *source) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders)
 	case "path":
 		in.notes.add(place{}, pathNote)
 	case "host":
-		in.notes.add(place{}, "Hosts are counted in lower case and without port here; Envoy sends them as they come.")
+		in.notes.add(place{}, "Hosts are counted in lower case and without port here. Envoy sends them as they come.")
 	}
 	ways := one(entry{key: a.GetDescriptorKey(), part: &p})
 	if a.GetSkipIfAbsent() && p.kind == "header" {
@@ -161,7 +161,7 @@ func (in *source) readQueryParameters(a *routev3.RateLimit_Action_QueryParameter
 	}
 	e := entry{key: cmp.Or(a.GetDescriptorKey(), "query_param"), part: &p}
 	if a.GetSkipIfAbsent() {
-		return one(e, "Envoy sends the descriptor also without the query parameter "+p.name+", less this entry; here the rule needs it.")
+		return one(e, "Without the query parameter "+p.name+" Envoy sends the descriptor without this entry. Here the rule needs the parameter.")
 	}
 	return one(e)
 }
@@ -186,7 +186,7 @@ func fixed(key string, a valueAction) descriptor {
 	e := entry{key: cmp.Or(a.GetDescriptorKey(), key), value: a.GetDescriptorValue()}
 	d := descriptor{entries: []entry{e}}
 	if strings.Contains(e.value, "%") {
-		d.unknown = append(d.unknown, "The value "+e.value+" is made of the request by Envoy's formatter, which was not translated.")
+		d.unknown = append(d.unknown, "Envoy's formatter makes the value "+e.value+" of the request, and the import cannot translate that.")
 	}
 	return d
 }
@@ -202,7 +202,7 @@ func (in *source) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMa
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
 		d.match, d.exempt = s.match, s.exempt
 	case len(s.exempt) > 0 || s.match.empty():
-		d.unknown = append(d.unknown, "It is sent where its headers do not match, and some of them are inverted; nothing here can say that.")
+		d.unknown = append(d.unknown, "Envoy sends it where its headers do not match, and some of them are inverted. A match cannot say that.")
 	default:
 		d.exempt = []match{s.match}
 	}
@@ -220,14 +220,14 @@ func (in *source) readMetadata(a any, descriptorKey string, key *metadatav3.Meta
 		path = append(path, s.GetKey())
 	}
 	if slices.Contains(path, "") {
-		in.failField(a, "metadata_key", "must have a key, and each of its path too")
+		in.failField(a, "metadata_key", "must have a key, and so must each segment of its path")
 	}
 	var notes []string
 	if otherwise != "" {
-		notes = append(notes, "Where the metadata is missing Envoy sends "+otherwise+"; here the rule does not apply then. missing_key: share would count such requests together.")
+		notes = append(notes, "Where the metadata is missing Envoy sends "+otherwise+", and this rule does not apply. With missing_key: share it counts such requests together.")
 	}
 	if skip {
-		notes = append(notes, "Envoy sends the descriptor also without the metadata, less this entry; here the rule needs it.")
+		notes = append(notes, "Without the metadata Envoy sends the descriptor without this entry. Here the rule needs the metadata.")
 	}
 	return one(entry{key: descriptorKey, part: &part{kind: "property", path: path}}, notes...)
 }

@@ -40,9 +40,9 @@ func TestBadConfigurationOfTheService(t *testing.T) {
 		"not a truth":      {"domain: d\ndescriptors: [{key: a, shadow_mode: maybe}]", "c.yaml:2:37: descriptors[0].shadow_mode: must be true or false, not \"maybe\""},
 		"replaces itself":  {"domain: d\ndescriptors:\n  - key: a\n    rate_limit: {name: n, unit: day, requests_per_unit: 1, replaces: [{name: n}]}", "c.yaml:4:78: descriptors[0].rate_limit.replaces[0].name: a limit cannot replace itself"},
 		"share, no *":      {"domain: d\ndescriptors: [{key: a, share_threshold: true}]", "c.yaml:2:41: descriptors[0].share_threshold: needs a value with a *"},
-		"control":          {"domain: d\ndescriptors: [{key: a, value: \"a\\nb\"}]", "c.yaml:2:31: descriptors[0].value: holds a control character, which nothing in a policy may"},
+		"control":          {"domain: d\ndescriptors: [{key: a, value: \"a\\nb\"}]", "c.yaml:2:31: descriptors[0].value: holds a control character, and a policy may hold none"},
 		"bad domain":       {"domain: ' d'\ndescriptors: []", "c.yaml:1:9: domain: must be at most 128 bytes, without control characters and spaces at its ends"},
-		"too many for one": {one + manyValues(), "c.yaml:4:17: a makes a rule with 1001 overrides, the most is 1000: import fewer values, or fewer with a limit of their own"},
+		"too many for one": {one + manyValues(), "c.yaml:4:17: a makes a rule with 1001 overrides, the maximum is 1000: import fewer values, or fewer with a limit of their own"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			made, err := service(tt.text, importer.Options{})
@@ -71,7 +71,7 @@ func TestBadConfigurationOfTheFilter(t *testing.T) {
 		"no header":      {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{request_headers: {descriptor_key: a}}]}]", "f.yaml:2:44: rate_limits[0].actions[0].request_headers.header_name: request_headers needs a header_name"},
 		"bad header":     {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{request_headers: {header_name: a b}}]}]", `f.yaml:2:58: rate_limits[0].actions[0].request_headers.header_name: must be the name of a header, not "a b"`},
 		"bad regex":      {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{header_value_match: {headers: [{name: a, safe_regex_match: {regex: '('}}]}}]}]", `f.yaml:2:94: rate_limits[0].actions[0].header_value_match.headers[0].safe_regex_match.regex: must be an expression of RE2, not "("`},
-		"no metadata":    {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{metadata: {metadata_key: {path: []}}}]}]", "f.yaml:2:52: rate_limits[0].actions[0].metadata.metadata_key: must have a key, and each of its path too"},
+		"no metadata":    {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{metadata: {metadata_key: {path: []}}}]}]", "f.yaml:2:52: rate_limits[0].actions[0].metadata.metadata_key: must have a key, and so must each segment of its path"},
 		"bad answer":     {"token_bucket: {max_tokens: 0}\nresponse_headers_to_add: [{header: {key: a b}}]", `f.yaml:2:36: response_headers_to_add[0].header: must have the name of a header as key, not "a b"`},
 		"bad status":     {"token_bucket: {max_tokens: 0}\nstatus: {code: 1000}", "f.yaml:2:16: status.code: must be at most 599"},
 		"long prefix":    {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{masked_remote_address: {v4_prefix_mask_len: 33}}]}]", "f.yaml:2:71: rate_limits[0].actions[0].masked_remote_address.v4_prefix_mask_len: prefixes are at most 32 and 128 bits"},
@@ -116,7 +116,7 @@ func TestFilesOfOneDomain(t *testing.T) {
 	require.Contains(t, string(made.Policy), "key: [{header: b}]")
 
 	_, err = importer.EnvoyRatelimit([]importer.File{file("a", one), file("b", "domain: e\ndescriptors: []")}, importer.Options{})
-	require.EqualError(t, err, "b:1:9: domain: is e, and that of the file before is d: a policy has one domain, so import them one by one")
+	require.EqualError(t, err, "b:1:9: domain: is e, and that of the file before is d: a policy has one domain, so import the files one by one")
 
 	_, err = importer.EnvoyRatelimit([]importer.File{file("a", one), file("b", one)}, importer.Options{})
 	require.EqualError(t, err, "b:3:5: descriptors[0]: the descriptor a is given twice, which envoyproxy/ratelimit refuses: keep one")

@@ -229,7 +229,7 @@ func eachField[F comparable](s *source, n *policy.Node, path string, find func(n
 			s.fail(&policy.Node{Line: field.Line, Column: field.Column}, path, "is given twice: keep one")
 		case !known:
 			unknown[field.Name] = true
-			s.notes.add(place{s.file, field.Line, field.Column}, path+": this import does not know the field: nothing was made of it")
+			s.notes.add(place{s.file, field.Line, field.Column}, path+": the import does not know this field and made nothing of it")
 		case field.Value.Kind != policy.Null:
 			set(f, field.Value, path)
 		}
@@ -260,7 +260,7 @@ func (s *source) noteSkipped(n *policy.Node, name, note string) {
 func (s *source) leaf(n *policy.Node, path string, text bool, want string, decode func(text []byte) error) {
 	switch {
 	case strings.ContainsFunc(n.Text, unicode.IsControl):
-		s.fail(n, path, "holds a control character, which nothing in a policy may")
+		s.fail(n, path, "holds a control character, and a policy may hold none")
 		return
 	case text && (n.Kind == policy.Number || n.Kind == policy.Bool):
 		n = &policy.Node{Kind: policy.String, Text: n.Text, Line: n.Line, Column: n.Column}

@@ -16,14 +16,14 @@ type descriptor struct {
 	place   place
 }
 
-// entry is one key with its value: a part of the request, or fixed.
+// entry is one key with its value: a part of the request, or a fixed text.
 type entry struct {
 	key   string
 	part  *part
 	value string
 }
 
-// parts are the parts of the request in the entries.
+// parts are the parts of the request that the entries have as values.
 func (d *descriptor) parts() []part {
 	var list []part
 	for _, e := range d.entries {
@@ -45,13 +45,13 @@ func (d *descriptor) keys() string {
 
 // in limits the descriptor to a scope.
 func (d descriptor) in(s scope) descriptor {
-	d.scope = d.scope.and(s, "its route and its actions ask for the same part of the request twice, which a match cannot")
+	d.scope = d.scope.and(s, "Its route and its actions have conditions on the same part of the request, and a match holds one.")
 	return d
 }
 
-// cell is one case of a descriptor: a pattern for each part of the request in
-// it, and the quota then, nil where there is none. A request is in the first of
-// a list of cells whose patterns fit.
+// cell is one case of a descriptor: a pattern for each of its parts, and the
+// quota of requests that fit, nil for none. A request is in the first cell of a
+// list whose patterns it fits.
 type cell struct {
 	name     string
 	patterns []pattern
@@ -60,8 +60,8 @@ type cell struct {
 	place    place
 }
 
-// holds reports whether a cell's values are all among those of c, and can be
-// an override of its rule. Of parts that are free any value can.
+// holds reports whether a cell can be an override of c's rule: its values are
+// all among those of c, but for free parts, which may have any value.
 func (c *cell) holds(other *cell, free []bool) bool {
 	if other.quota == nil || other.quota.class() != c.quota.class() || len(other.quota.notes) > 0 {
 		return false
@@ -74,8 +74,8 @@ func (c *cell) holds(other *cell, free []bool) bool {
 	return true
 }
 
-// unmatched says which parts of a cell no match can restrict: those that are
-// left to the overrides of its rule.
+// unmatched reports which parts are free: no match can restrict them to a
+// cell's patterns, so the overrides of its rule have to.
 func (d *descriptor) unmatched(c *cell) []bool {
 	list, m := make([]bool, len(c.patterns)), d.match.clone()
 	for i, p := range d.parts() {
@@ -84,8 +84,8 @@ func (d *descriptor) unmatched(c *cell) []bool {
 	return list
 }
 
-// apart reports whether no request is in both, as far as is easily known and
-// the parts that are free do not count.
+// apart reports whether no request is in both cells by the parts that are not
+// free. It may miss some.
 func (c *cell) apart(other *cell, free []bool) bool {
 	for i := range c.patterns {
 		if !free[i] && c.patterns[i].apart(other.patterns[i]) {
@@ -95,8 +95,9 @@ func (c *cell) apart(other *cell, free []bool) bool {
 	return false
 }
 
-// rules makes rules that give every request the quota of its cell. A cell that
-// lies in a later one of the same window becomes an override of its rule.
+// rules makes rules that give every request the quota of its cell. A cell whose
+// values are among those of a later cell with the same window becomes an
+// override of that cell's rule.
 func (d *descriptor) rules(cells []cell, n *notes) []rule {
 	var list []rule
 	index, done := indexCells(cells), make([]bool, len(cells))
@@ -127,14 +128,14 @@ func (d *descriptor) rules(cells []cell, n *notes) []rule {
 	slices.Reverse(list)
 	if len(list) == 0 {
 		for _, why := range d.unknown {
-			n.add(d.place, why+" No limit is for it.")
+			n.add(d.place, why+" There is no limit for it.")
 		}
 	}
 	return list
 }
 
-// rule makes the rule of the cell at an index. Those of before go first: with
-// their own limits where they are inside, else without any here.
+// rule makes the rule of the cell at an index. The cells of before take their
+// requests first: with their own limits where they are inside, else unlimited.
 func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]bool, n *notes) (rule, bool) {
 	c := &cells[at]
 	m := &maker{descriptor: d, cell: c, notes: n, parts: d.parts()}
@@ -149,7 +150,7 @@ func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]boo
 	m.notesOf()
 	for _, i := range before {
 		if !m.except(&cells[i], inside[i]) {
-			n.add(c.place, c.name+" can never apply: what stands before it takes all its requests")
+			n.add(c.place, c.name+" can never apply: limits before it take all its requests")
 			return rule{}, false
 		}
 	}
@@ -173,10 +174,10 @@ type maker struct {
 	notes      *notes
 	parts      []part
 	kept       []int // parts that are in the rule's key
-	listed     []int // of those, the ones whose pattern only overrides can say
+	listed     []int // those of them whose pattern only overrides can say
 }
 
-// note tells something in a comment of the rule and in the notes.
+// note adds a comment to the rule, and a note.
 func (m *maker) note(text string) {
 	if !slices.Contains(m.rule.comments, text) {
 		m.rule.comments = append(m.rule.comments, text)
@@ -193,13 +194,13 @@ func (m *maker) notesOf() {
 	}
 }
 
-// off switches the rule off, for the requests it is for are not known.
+// off switches the rule off, because its requests are not known.
 func (m *maker) off() {
 	m.rule.off = true
-	m.note("It is off until someone has seen to that: then remove mode.")
+	m.note("The rule is off until you have dealt with that: then remove mode.")
 }
 
-// place finds for every part its place: in the match, in the key, or in both.
+// place puts every part into the match, into the key, or into both.
 func (m *maker) place() {
 	for i, p := range m.parts {
 		v := m.cell.patterns[i]
@@ -209,7 +210,7 @@ func (m *maker) place() {
 		}
 		if m.cell.shared[i] {
 			if !matched {
-				m.note("Values of " + p.write() + " that fit " + v.text + " share one counter there; nothing here can say that.")
+				m.note("Values of " + p.write() + " that fit " + v.text + " share one counter there. A rule cannot say that.")
 				m.off()
 			}
 			continue
@@ -222,8 +223,8 @@ func (m *maker) place() {
 	}
 }
 
-// except takes a cell before the rule's own out of it; not done if that leaves
-// nothing.
+// except takes the requests of an earlier cell out of the rule. It reports
+// whether any are left.
 func (m *maker) except(c *cell, inside bool) bool {
 	patterns, all := make([]string, len(m.kept)), true
 	for at, i := range m.kept {
@@ -241,11 +242,11 @@ func (m *maker) except(c *cell, inside bool) bool {
 		patterns[at] = text
 		all = all && v.kind == anyValue
 	}
-	var beyond match // what the key does not see
+	var beyond match // of parts that are not in the key
 	for i, p := range m.parts {
 		if !slices.Contains(m.kept, i) && !m.cell.patterns[i].within(c.patterns[i]) {
 			if !p.restrict(&beyond, c.patterns[i]) {
-				m.note("Requests of " + c.name + " should be left out of this rule; nothing here can say that.")
+				m.note("This rule should leave out requests of " + c.name + ", and cannot say so.")
 			}
 		}
 	}
@@ -253,7 +254,7 @@ func (m *maker) except(c *cell, inside bool) bool {
 	case !beyond.empty():
 		for at, i := range m.kept {
 			if patterns[at] != "*" && !m.parts[i].restrict(&beyond, c.patterns[i]) {
-				m.note("Requests of " + c.name + " should be left out of this rule; more are.")
+				m.note("This rule should leave out requests of " + c.name + ", and leaves out more.")
 			}
 		}
 		m.rule.exempt = append(m.rule.exempt, beyond)
@@ -267,8 +268,7 @@ func (m *maker) except(c *cell, inside bool) bool {
 	return true
 }
 
-// only makes the limits hold for no other keys than those of the cell, where
-// the match could not.
+// only makes keys outside the cell unlimited, where the match could not.
 func (m *maker) only() {
 	patterns, others := make([]string, len(m.kept)), make([]string, len(m.kept))
 	for at, i := range m.kept {
@@ -282,8 +282,8 @@ func (m *maker) only() {
 	m.rule.overrides = append(m.rule.overrides, override{others, nil})
 }
 
-// named is how many keys the overrides with limits name, one each; 0 where one
-// fits many.
+// named counts the keys that overrides with limits name; 0 if a pattern of
+// theirs fits many keys.
 func (r *rule) named() (count uint64) {
 	for _, o := range r.overrides {
 		for _, text := range o.patterns {
@@ -299,18 +299,18 @@ func (r *rule) named() (count uint64) {
 }
 
 func noPath(v pattern) string {
-	return "No path is " + v.text + ": paths begin with / and are compared without the query, so this never applies."
+	return "No path is " + v.text + ": paths begin with / and are compared without the query, so this limit never applies."
 }
 
-// guess is the part of a request that a key of a descriptor commonly stands
-// for, where no actions say it. Not ok for keys whose values are the proxy's
-// own choice.
+// guess is the part of a request that a descriptor's key commonly stands for,
+// where no actions say it. It is not ok for a key whose values Envoy's routes
+// choose.
 func guess(key string) (p part, note string, ok bool) {
 	switch key {
 	case "remote_address":
 		return clientIP, "", true
 	case "masked_remote_address":
-		return clientIP, "masked_remote_address counts whole addresses here, as Envoy does unless its action has prefix lengths.", true
+		return clientIP, "masked_remote_address counts whole addresses here, as Envoy does if its action has no prefix lengths.", true
 	case "destination_cluster":
 		return part{kind: "property", path: []string{"xds", "cluster_name"}}, "", true
 	case "source_cluster":
@@ -322,16 +322,16 @@ func guess(key string) (p part, note string, ok bool) {
 	case "host", "authority":
 		return host, "", true
 	case "generic_key", "header_match", "query_match", "remote_address_match":
-		return part{}, "Envoy sends the key " + key + " from routes and conditions that are not in this file: --routes FILE would tell which.", false
+		return part{}, "Envoy's routes choose the value of the key " + key + ", and they are not in this file: give them with --routes FILE.", false
 	}
 	name := strings.ToLower(strings.ReplaceAll(key, "_", "-"))
 	if !isHeaderName(name) {
-		return part{}, "What the key " + key + " stands for is not known: --routes FILE or --key '" + key + "=header:NAME' would tell.", false
+		return part{}, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" + key + "=header:NAME'.", false
 	}
-	return part{kind: "header", name: name}, "A guess: the key " + key + " is the header " + name + ", without which a rule does not apply. --routes FILE or --key " + key + "=header:NAME would tell.", true
+	return part{kind: "header", name: name}, "A guess: the key " + key + " is the header " + name + ", and requests without it have no limit. To be sure, give --routes FILE or --key " + key + "=header:NAME.", true
 }
 
-const pathNote = "Paths are counted without the query here; Envoy sends :path with it."
+const pathNote = "Paths are counted without the query here. Envoy sends :path with it."
 
 func isHeaderName(name string) bool {
 	return name != "" && len(name) <= policy.MaxNameBytes && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~") == ""

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// draft is a policy in the making.
+// draft is the policy before it is written.
 type draft struct {
 	from    string // "envoyproxy/ratelimit"
 	domain  string
@@ -17,7 +17,7 @@ type draft struct {
 	rules   []rule
 }
 
-// rule is a rule in the making; what is empty is left out.
+// rule is a rule before it is written; empty fields are left out.
 type rule struct {
 	name, counter string
 	comments      []string
@@ -31,7 +31,7 @@ type rule struct {
 	off           bool
 	capacity      uint64
 	response      string
-	identity      string // rules of one name and identity are of one counter
+	identity      string // only rules of one identity may share a counter
 }
 
 // override gives keys other numbers; without a quota they are unlimited.
@@ -53,7 +53,7 @@ type quota struct {
 	place     place
 }
 
-// class is what rules and their overrides have in common: a window, and a mode.
+// class is what a rule and its overrides have in common: a window and a mode.
 func (q *quota) class() class {
 	return class{q.algorithm, q.per, q.shadow, q.percent}
 }
@@ -75,8 +75,8 @@ func (q *quota) write() string {
 	return "{requests: " + requests + ", per: " + q.per + ", burst: " + strconv.FormatUint(q.burst, 10) + "}"
 }
 
-// nameRules makes the names unique. Rules of one name that can count together
-// do: their requests had one counter.
+// nameRules makes the names unique. Rules that had one name share a counter
+// where they can, because their requests had one counter.
 func (d *draft) nameRules() {
 	taken, first, next := map[string]bool{}, map[string]*rule{}, map[string]int{}
 	for i := range d.rules {
@@ -105,17 +105,18 @@ func (r *rule) counts(other *rule) bool {
 		r.quota.per == other.quota.per && r.capacity == other.capacity && r.identity == other.identity
 }
 
-// clip makes text a name of a rule: printable, without space at its ends, and
-// not too long.
-func clip(text string, most int) string {
+// clip makes text fit for a rule's name: printable, without space at its ends,
+// at most max bytes long.
+func clip(text string, max int) string {
 	text = strings.TrimSpace(printable(text))
-	if len(text) > most {
-		text = strings.TrimSpace(strings.ToValidUTF8(text[:most], ""))
+	if len(text) > max {
+		text = strings.TrimSpace(strings.ToValidUTF8(text[:max], ""))
 	}
 	return text
 }
 
-// write writes the policy; notes that are no rule's stand at its head.
+// write writes the policy, with the notes that are not about one rule at its
+// head.
 func (d *draft) write(notes []policy.Problem) []byte {
 	var b strings.Builder
 	w := &writer{b: &b}

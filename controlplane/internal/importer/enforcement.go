@@ -10,7 +10,7 @@ import (
 )
 
 // enforcement is what a filter of Envoy says about all its limits: for which
-// share of requests they hold, and how a denial looks.
+// share of requests it enforces them, and what a denied request gets.
 type enforcement struct {
 	off, shadow bool
 	percent     uint64 // 0 = all
@@ -25,9 +25,8 @@ type limitFilter interface {
 	GetRateLimitedAsResourceExhausted() bool
 }
 
-// readEnforcement reads how a filter enforces its limits, and how it answers a
-// denied request. Absent says for how many percent of requests a filter works
-// that does not say so: 0 for the local filter, 100 for the service's.
+// readEnforcement reads how a filter enforces its limits. A filter that does not
+// say for how many percent of requests it works does so for absent percent.
 func (in *source) readEnforcement(o limitFilter, absent float64, status *typev3.HttpStatus) *enforcement {
 	e := &enforcement{}
 	enabled := in.fraction("filter_enabled", o.GetFilterEnabled(), absent)
@@ -42,7 +41,7 @@ func (in *source) readEnforcement(o limitFilter, absent float64, status *typev3.
 		in.notes.add(in.atField(o, "filter_enforced"), "filter_enforced is 0 percent: its rules are shadow.")
 	case both < 100:
 		e.percent = uint64(max(1, math.Floor(both)))
-		in.notes.add(in.atField(o, "filter_enforced"), "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of requests, chosen anew for each; here it is "+strconv.FormatUint(e.percent, 10)+" percent of keys, always the same, and all are counted.")
+		in.notes.add(in.atField(o, "filter_enforced"), "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of requests, and chooses anew for each. Here it is "+strconv.FormatUint(e.percent, 10)+" percent of keys, always the same ones, and all requests are counted.")
 	}
 	e.response = in.readResponse(o, status)
 	return e
@@ -54,7 +53,7 @@ func (in *source) fraction(field string, f *corev3.RuntimeFractionalPercent, abs
 		return absent
 	}
 	if key := f.GetRuntimeKey(); key != "" {
-		in.notes.add(in.atField(f, "runtime_key"), "the runtime key "+key+" of "+field+" is not asked here: apply another policy to change a share")
+		in.notes.add(in.atField(f, "runtime_key"), "no policy reads the runtime key "+key+" of "+field+": apply another policy to change a share")
 	}
 	v := f.GetDefaultValue()
 	per := map[typev3.FractionalPercent_DenominatorType]float64{
@@ -67,7 +66,7 @@ func (in *source) fraction(field string, f *corev3.RuntimeFractionalPercent, abs
 	return min(100, float64(v.GetNumerator())*100/per)
 }
 
-// readResponse writes the response of a denied request: its status and headers.
+// readResponse is the rule's response: a status and headers.
 func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) string {
 	var fields []string
 	switch code := status.GetCode(); {
@@ -84,7 +83,7 @@ func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) string 
 			continue
 		}
 		if strings.Contains(strings.ReplaceAll(value, "%%", ""), "%") {
-			in.notes.add(in.atField(h.GetHeader(), "value"), "the header "+name+" of a denial has the value "+value+", made by Envoy's formatter: it was left out")
+			in.notes.add(in.atField(h.GetHeader(), "value"), "Envoy's formatter makes the value "+value+" of the header "+name+" of a denial: the import left the header out")
 			continue
 		}
 		value = strings.ReplaceAll(strings.ReplaceAll(value, "%%", "%"), "%", "%%")
@@ -94,7 +93,7 @@ func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) string 
 		fields = append(fields, "headers: {"+strings.Join(headers, ", ")+"}")
 	}
 	if !o.GetRateLimitedAsResourceExhausted() {
-		in.notes.add(place{}, "A denied gRPC request gets RESOURCE_EXHAUSTED here, from Envoy's filter as it is set UNAVAILABLE: response: {grpc_status: unavailable} in a rule would keep that.")
+		in.notes.add(place{}, "A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter as it is set. To keep that, add response: {grpc_status: unavailable} to a rule.")
 	}
 	if len(fields) == 0 {
 		return ""
@@ -102,8 +101,8 @@ func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) string 
 	return "{" + strings.Join(fields, ", ") + "}"
 }
 
-// apply makes the rules be enforced so. A rule with one key cannot be enforced
-// for a share of keys, and denies nobody then.
+// apply gives the rules this enforcement. A rule without a key has no share of
+// keys to enforce, so it becomes shadow.
 func (e *enforcement) apply(rules []rule, n *notes) {
 	for i := range rules {
 		r := &rules[i]
@@ -116,7 +115,7 @@ func (e *enforcement) apply(rules []rule, n *notes) {
 			q.percent = e.percent
 			if len(r.key) == 0 {
 				q.percent, q.shadow = 0, true
-				text := "It has one key for all requests, of which no share can be enforced: it is shadow."
+				text := "The rule has one counter for all requests, and enforce_percent chooses among keys: it is shadow."
 				r.comments = append(r.comments, text)
 				n.add(q.place, text)
 			}

@@ -17,14 +17,14 @@ import (
 type Options struct {
 	Routes   *File             // Envoy's configuration with the rate_limits; nil = keys are guessed
 	Listener string            // which of its listeners, where several have limits
-	Keys     map[string]string // from a descriptor's key to a part: header:NAME, query:NAME, client_ip, path, method, host
+	Keys     map[string]string // a descriptor's key to header:NAME, query:NAME, client_ip, path, method or host
 }
 
 // EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service:
 // the files of one domain.
 func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 	n := &notes{}
-	n.add(place{}, "envoyproxy/ratelimit counts in one store for all proxies; here each Envoy counts for itself: N of them admit N times these limits.")
+	n.add(place{}, "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of them admit N times these limits.")
 	keys, err := o.parts()
 	if err != nil {
 		return Imported{}, err
@@ -79,7 +79,7 @@ func readDomain(f File, n *notes, root *tree, domain *string) error {
 	case name == "":
 		in.failField(o, "domain", "the file needs a domain")
 	case *domain != "" && *domain != name:
-		in.failField(o, "domain", "is "+name+", and that of the file before is "+*domain+": a policy has one domain, so import them one by one")
+		in.failField(o, "domain", "is "+name+", and that of the file before is "+*domain+": a policy has one domain, so import the files one by one")
 	case len(name) > policy.MaxNameBytes || strings.TrimSpace(printable(name)) != name:
 		in.failField(o, "domain", "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control characters and spaces at its ends")
 	default:
@@ -89,14 +89,14 @@ func readDomain(f File, n *notes, root *tree, domain *string) error {
 	return in.err()
 }
 
-// KeyError is returned for an entry of Options.Keys that names no part.
+// KeyError is returned for an entry of Options.Keys that is no part of a request.
 type KeyError struct{ Key, Part string }
 
 func (e *KeyError) Error() string {
 	return "the key " + e.Key + " cannot be " + strconv.Quote(e.Part) + ": it is header:NAME, query:NAME, client_ip, path, method or host"
 }
 
-// parts reads what keys stand for.
+// parts reads the parts of Keys.
 func (o Options) parts() (map[string]part, error) {
 	made := map[string]part{}
 	for key, text := range o.Keys {
@@ -117,9 +117,9 @@ func (o Options) parts() (map[string]part, error) {
 	return made, nil
 }
 
-// guessDescriptors makes a descriptor of keys whose actions are not known: of
-// what keys commonly stand for. Where a key's value is the proxy's own choice,
-// there is a descriptor for each value.
+// guessDescriptors makes a descriptor of keys whose actions are not known, of
+// what the keys commonly stand for. Where Envoy's routes choose a key's value,
+// it makes a descriptor for each value.
 func guessDescriptors(root *tree, keysOf []string, known map[string]part, n *notes) []descriptor {
 	list := []descriptor{{}}
 	for i, key := range keysOf {
@@ -137,9 +137,9 @@ func guessDescriptors(root *tree, keysOf []string, known map[string]part, n *not
 		}
 		var ways []descriptor
 		for _, value := range root.values(keysOf[:i+1]) {
-			why := "It is for requests with which Envoy sends " + key + " = " + value + ". " + note
+			why := "It is for requests for which Envoy sends " + key + " = " + value + ". " + note
 			if value == "" {
-				why = "It is for requests with which Envoy sends " + key + ", one counter for each value. " + note
+				why = "It is for requests for which Envoy sends " + key + ", with a counter for each value. " + note
 			}
 			ways = append(ways, descriptor{entries: []entry{{key: key, value: value}}, scope: scope{unknown: []string{why}}})
 		}
@@ -148,8 +148,8 @@ func guessDescriptors(root *tree, keysOf []string, known map[string]part, n *not
 	return list
 }
 
-// reach marks the limits that a descriptor leads to; with what it says about
-// those that are unlimited.
+// reach marks the limits that a descriptor leads to, and the unlimited levels if
+// the descriptor made rules.
 func (t *tree) reach(entries []entry, reached map[*tree]bool, made bool) {
 	if len(entries) == 0 {
 		reached[t] = reached[t] || made || t.quota != nil && !t.quota.unlimited
@@ -204,7 +204,7 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 	filter := config[*ratelimitv3.RateLimit](in, at.filters, ofDomain)
 	if filter != nil {
 		if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
-			n.add(in.atField(filter, "request_type"), "request_type: rules are for requests from inside and outside; a match on a header such as x-envoy-internal tells them apart")
+			n.add(in.atField(filter, "request_type"), "request_type: rules are for requests from inside and outside. A match on a header such as x-envoy-internal separates them")
 		}
 		*e = *in.readEnforcement(filter, 100, filter.GetRateLimitedStatus())
 		d.headers = headersField(filter.GetEnableXRatelimitHeaders())
@@ -225,7 +225,7 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 	}) {
 		if a.route != nil {
 			if own := ownOf(a.route); own.GetDomain() != "" && own.GetDomain() != d.domain {
-				n.add(in.at(own), "this route asks for the domain "+own.GetDomain()+": nothing was made of its rate_limits")
+				n.add(in.at(own), "this route asks for the domain "+own.GetDomain()+": the import made nothing of its rate_limits")
 				continue
 			}
 		}

@@ -21,14 +21,14 @@ var partly = map[protoreflect.FullName]string{
 // notTranslated lists the fields that have no equal in a policy, with a note
 // that says so. Those that say nothing about limits have an empty note.
 var notTranslated = map[protoreflect.FullName]string{
-	localFilter + "local_cluster_rate_limit":                 "each Envoy counts for itself; the limit is not divided by their number",
-	localFilter + "request_headers_to_add_when_not_enforced": "nothing here marks requests that only a shadow rule denies",
+	localFilter + "local_cluster_rate_limit":                 "each Envoy counts for itself, and the limit is not divided by their number",
+	localFilter + "request_headers_to_add_when_not_enforced": "no header marks requests that a shadow rule would deny",
 	localFilter + "enable_retry_after_header":                "", // a denial has it here
 
 	serviceFilter + "failure_mode_deny":                  noFailure,
 	serviceFilter + "failure_mode_deny_percent":          noFailure,
 	serviceFilter + "status_on_error":                    noFailure,
-	serviceFilter + "metadata_namespace":                 "nothing here takes metadata of a limit along",
+	serviceFilter + "metadata_namespace":                 "a limit has no metadata here",
 	serviceFilter + "disable_x_envoy_ratelimited_header": "a denial has x-envoy-ratelimited",
 	serviceFilter + "enable_retry_after_header":          "", // as above
 	serviceFilter + "rate_limit_service":                 "",
@@ -36,8 +36,8 @@ var notTranslated = map[protoreflect.FullName]string{
 	serviceFilter + "stat_prefix":                        "",
 	servicePerRoute + "override_option":                  "the rate_limits of a route go before those of its virtual host",
 
-	rateLimit + "disable_key":        "no runtime key switches a rule off here: use mode",
-	rateLimit + "x_ratelimit_option": "all rules that match are in the fields of a response",
+	rateLimit + "disable_key":        "no runtime key switches a rule off: use mode",
+	rateLimit + "x_ratelimit_option": "a response's fields show all rules that match",
 
 	rateLimit + "Action.GenericKey.default_value":                  "",
 	rateLimit + "Action.HeaderValueMatch.default_value":            "",
@@ -46,7 +46,7 @@ var notTranslated = map[protoreflect.FullName]string{
 	rateLimit + "Action.QueryParameterValueMatch.expect_match":     "", // its rule is off
 	rateLimit + "Action.QueryParameterValueMatch.query_parameters": "",
 
-	"envoy.config.core.v3.HeaderValue.raw_value":    "the value of a denial's header is text here",
+	"envoy.config.core.v3.HeaderValue.raw_value":    "a denial's header has its value as text",
 	"envoy.type.matcher.v3.RegexMatcher.google_re2": "", // all expressions are RE2
 }
 
@@ -57,7 +57,7 @@ const (
 	servicePerRoute = "envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute."
 	rateLimit       = "envoy.config.route.v3.RateLimit."
 
-	noFailure = "there is no service that could fail; on_error of a rule says what happens when a call into Envoy fails"
+	noFailure = "no service can fail here. on_error of a rule says what happens when a call into Envoy fails"
 )
 
 // skipped reports whether a field is not decoded, and what is noted of it.

@@ -1,12 +1,11 @@
 // Package importer makes a sluice policy of the configuration of another rate
 // limiter: envoyproxy/ratelimit, or Envoy's local rate limit filter.
 //
-// Its invariant: whatever it reads ends in the policy or in a note. Every object
-// it reads counts which of its fields were asked for, so that a field nobody
-// here has heard of is a note too. What cannot be known — which requests carry
-// a descriptor, for one — never becomes a rule that denies: such a rule is off.
-// It writes text that a person will read and change; it must never be imported
-// by the filter, and it talks to no one.
+// Its invariant: what a file says about limits ends in the policy or in a note.
+// Each field of Envoy's types is decoded, noted, or listed as saying nothing
+// about limits (fields.go); a field that the types lack is noted too. What the
+// files do not say, such as which requests carry a descriptor, never becomes a
+// rule that denies: such a rule is off. The filter must never import it.
 package importer
 
 import (
@@ -27,44 +26,43 @@ type File struct {
 	Text []byte
 }
 
-// Imported is a policy as YAML, with the notes as comments, and the notes.
+// Imported is a policy as YAML with the notes as comments, and the notes.
 type Imported struct {
 	Policy []byte
 	Notes  []policy.Problem
 }
 
-// ErrNothing is returned for a configuration in which there is nothing to
-// import.
+// ErrNothing is returned for a configuration without limits.
 var ErrNothing = errors.New("there is no rate limit in it")
 
-// Choices is returned where the configuration has several listeners with
-// limits of their own, of which one policy can hold one.
+// Choices is returned for a configuration with limits for several listeners: a
+// policy is for one.
 type Choices struct{ Names []string }
 
 func (c *Choices) Error() string {
-	return fmt.Sprintf("there are rate limits for %d listeners, and a policy is one listener's", len(c.Names))
+	return fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(c.Names))
 }
 
-// notes collects what is told once, in the order of the sources.
+// notes collects what the user should know, each note once.
 type notes struct {
 	list []policy.Problem
-	told map[policy.Problem]bool
+	seen map[policy.Problem]bool
 }
 
-// add notes something about a place; without one it is about the whole.
+// add adds a note about a place, or about the whole file.
 func (n *notes) add(at place, message string) {
 	p := policy.Problem{File: at.file, Line: at.line, Column: at.column, Message: message}
-	if n.told[p] {
+	if n.seen[p] {
 		return
 	}
-	if n.told == nil {
-		n.told = map[policy.Problem]bool{}
+	if n.seen == nil {
+		n.seen = map[policy.Problem]bool{}
 	}
-	n.told[p] = true
+	n.seen[p] = true
 	n.list = append(n.list, p)
 }
 
-// place is where something stands in a source.
+// place is a position in a file.
 type place struct {
 	file         string
 	line, column int
@@ -74,8 +72,7 @@ func (p place) String() string {
 	return p.file + ":" + strconv.Itoa(p.line) + ":" + strconv.Itoa(p.column)
 }
 
-// finish writes the draft, holds it against the same validation as every policy,
-// and sorts the notes.
+// finish sorts the notes, writes the policy and validates it.
 func finish(d *draft, n *notes) (Imported, error) {
 	if len(d.rules) == 0 {
 		return Imported{Notes: n.list}, ErrNothing
@@ -84,7 +81,7 @@ func finish(d *draft, n *notes) (Imported, error) {
 		if many := len(r.overrides); many > policy.MaxOverrides {
 			at := r.quota.place
 			return Imported{Notes: n.list}, policy.Errors{{File: at.file, Line: at.line, Column: at.column, Message: fmt.Sprintf(
-				"%s makes a rule with %d overrides, the most is %d: import fewer values, or fewer with a limit of their own", r.name, many, policy.MaxOverrides)}}
+				"%s makes a rule with %d overrides, the maximum is %d: import fewer values, or fewer with a limit of their own", r.name, many, policy.MaxOverrides)}}
 		}
 	}
 	d.nameRules()
@@ -94,16 +91,16 @@ func finish(d *draft, n *notes) (Imported, error) {
 	text := d.write(n.list)
 	if len(text) > policy.MaxBytes {
 		return Imported{Notes: n.list}, fmt.Errorf(
-			"the policy made of it would have %d bytes, and a policy has at most %d (1 MiB): split the file by domain or descriptor, and import the parts", len(text), policy.MaxBytes)
+			"the policy would have %d bytes, and the maximum is %d (1 MiB): split the file by domain or descriptor, and import the pieces", len(text), policy.MaxBytes)
 	}
 	if problems := check(text); len(problems) > 0 {
 		return Imported{Policy: text, Notes: n.list},
-			fmt.Errorf("the policy made of it is not valid, which is a fault of this import, not of the file: %w", problems)
+			fmt.Errorf("the policy is not valid, which is a fault of this import, not of the file: %w", problems)
 	}
 	return Imported{Policy: text, Notes: n.list}, nil
 }
 
-// check validates what was made.
+// check validates the policy.
 func check(text []byte) policy.Errors {
 	_, _, _, err := policyfile.Read("imported policy", text)
 	var problems policy.Errors
@@ -111,5 +108,5 @@ func check(text []byte) policy.Errors {
 	return problems
 }
 
-// isBlank reports whether a file has nothing but space in it.
+// isBlank reports whether a file holds only space.
 func isBlank(text []byte) bool { return len(bytes.TrimSpace(text)) == 0 }

@@ -111,7 +111,7 @@ func (l *localImport) all(filter *localv3.LocalRateLimit) {
 			case own(r) == nil:
 				continue
 			case r.scope.match.empty():
-				rest.notes = append(rest.notes, "Routes with a configuration of their own take the requests that no other route has; this rule should leave them out.")
+				rest.notes = append(rest.notes, "A route with its own configuration takes all requests that no other route takes. This rule should leave them out.")
 			default:
 				rest.exempt = append(rest.exempt, r.scope.match)
 			}
@@ -149,7 +149,7 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 		d := descriptor{scope: requests}
 		if all := o.GetAlwaysConsumeDefaultTokenBucket(); all != nil && !all.GetValue() {
 			if slices.ContainsFunc(limited, func(m match) bool { return m.empty() }) {
-				d.notes = append(slices.Clone(d.notes), "Envoy takes this bucket only for requests without a descriptor; which those are, no exempt here can say.")
+				d.notes = append(slices.Clone(d.notes), "Envoy uses this bucket only for requests without a descriptor, and an exempt cannot say which those are.")
 			} else {
 				d.exempt = slices.Concat(d.exempt, limited)
 			}
@@ -194,7 +194,7 @@ func limits(r *rule) match {
 
 // perConnection counts each connection for itself.
 func (l *localImport) perConnection(at place, rules []rule) {
-	text := "Envoy has a bucket for each connection; here the key is the id of the connection, and a record stays until its bucket is full again."
+	text := "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays until its bucket is full again."
 	l.notes.add(at, text)
 	for i := range rules {
 		r := &rules[i]
@@ -214,9 +214,9 @@ func (in *source) capacity(o *localv3.LocalRateLimit, r *rule) uint64 {
 	}
 	n := o.GetMaxDynamicDescriptors().GetValue()
 	if n == 0 {
-		in.notes.add(place{}, "Envoy keeps 20 values of a descriptor whose value is empty, and forgets the one not used for longest, which then starts anew. Here is room for 65536 keys, and none starts anew.")
+		in.notes.add(place{}, "Envoy keeps 20 values of a descriptor whose value is empty, and forgets the least recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an evicted key does not come back to a full bucket.")
 	} else {
-		in.notes.add(in.atField(o, "max_dynamic_descriptors"), "max_dynamic_descriptors: beyond it Envoy forgets a value, which then starts anew; here a new one starts from what others have used")
+		in.notes.add(in.atField(o, "max_dynamic_descriptors"), "max_dynamic_descriptors: beyond it Envoy forgets a value, which then starts with a full bucket. Here a new value starts from what evicted ones have used")
 	}
 	return min(uint64(n), policy.MaxCapacity)
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// part is what the key of a rule is made of, and what a match may be about.
+// part is a part of a request, for a rule's key or match.
 type part struct {
 	kind   string // as the policy names it
 	name   string // of a header or query parameter
@@ -23,7 +23,7 @@ var (
 	host     = part{kind: "host"}
 )
 
-// headerPart is the part for a header, Envoy's pseudo headers among them.
+// headerPart is the part for a header or for one of Envoy's pseudo headers.
 func headerPart(name string) part {
 	switch name = strings.ToLower(name); name {
 	case ":path":
@@ -60,7 +60,7 @@ func (p part) write() string {
 	return p.kind
 }
 
-// spell is how a value of the part is spelt in our keys.
+// spell writes a value of the part as rules' keys have it.
 func (p part) spell(v pattern) pattern {
 	if p.kind != "client_ip" || v.kind != exactly {
 		return v
@@ -76,8 +76,8 @@ func (p part) spell(v pattern) pattern {
 	return v
 }
 
-// override writes a pattern over the part as overrides have it; not ok for one
-// that it never fits.
+// override writes a pattern over the part as overrides have it. It is not ok if
+// the part never fits the pattern.
 func (p part) override(v pattern) (text string, ok bool) {
 	if p.kind == "path" {
 		if _, ok := v.path(); !ok {
@@ -90,8 +90,8 @@ func (p part) override(v pattern) (text string, ok bool) {
 	return p.spell(v).value(), true
 }
 
-// restrict adds to a match that the part fits a pattern; not done where the
-// match has no words for it.
+// restrict adds to a match that the part fits a pattern. It reports whether the
+// match can say that.
 func (p part) restrict(m *match, v pattern) (done bool) {
 	if v.kind == anyValue {
 		return true
@@ -140,7 +140,7 @@ func isNetwork(text string) bool {
 	return err == nil || bad == nil
 }
 
-// isHost reports whether text is a plain name that hosts of a match may be.
+// isHost reports whether text is a name that hosts of a match may have.
 func isHost(text string) bool {
 	return text != "" && strings.Trim(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") == "" && text[0] != '.'
 }
@@ -176,8 +176,8 @@ func (m *match) clone() match {
 	return match{slices.Clone(m.hosts), slices.Clone(m.methods), slices.Clone(m.paths), slices.Clone(m.headers), slices.Clone(m.clientIPs)}
 }
 
-// and adds the conditions of another match; not done where both have
-// conditions about one thing, as a match has one list for each.
+// and adds the conditions of another match. It reports whether it did: a match
+// has one list for each part, so both may not restrict the same one.
 func (m *match) and(other match) (done bool) {
 	if len(m.hosts) > 0 && len(other.hosts) > 0 || len(m.methods) > 0 && len(other.methods) > 0 ||
 		len(m.paths) > 0 && len(other.paths) > 0 || len(m.clientIPs) > 0 && len(other.clientIPs) > 0 {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// pattern is what a value of a descriptor's entry may be: exactly a text, a
-// text with wildcards, or any.
+// pattern says which values fit: exactly a text, a text with wildcards, an
+// expression, or any.
 type pattern struct {
 	kind patternKind
 	text string // as the configuration has it; of a regexp the expression
@@ -21,7 +21,7 @@ const (
 	expression
 )
 
-// regexp is an expression of RE2 that matches in full.
+// regexp is the pattern as an expression of RE2 for the whole text.
 func (p pattern) regexp() string {
 	switch p.kind {
 	case anyValue:
@@ -72,13 +72,12 @@ func fitsWildcards(parts []string, text string) bool {
 	return true
 }
 
-// within reports whether every text of p is one of q, as far as is easily
-// known.
+// within reports whether every text that fits p fits q. It may miss some.
 func (p pattern) within(q pattern) bool {
 	return q.kind == anyValue || p == q || p.kind == exactly && q.matches(p.text)
 }
 
-// apart reports whether no text is one of both, as far as is easily known.
+// apart reports whether no text fits both. It may miss some.
 func (p pattern) apart(q pattern) bool {
 	switch {
 	case p.kind == exactly:
@@ -117,8 +116,8 @@ func (p pattern) value() string {
 	return "~" + p.regexp()
 }
 
-// path writes the pattern in the notation of paths; not ok for one that no
-// path has, as they begin with a / and come without the query.
+// path writes the pattern in the notation of paths. It is not ok if no path fits:
+// paths begin with a / and come without the query.
 func (p pattern) path() (text string, ok bool) {
 	switch p.kind {
 	case anyValue:

@@ -54,7 +54,7 @@ func (t *tree) withKey(key string) *siblings {
 
 func (t *tree) isWildcard() bool { return strings.Contains(t.value, "*") }
 
-// name is how envoyproxy/ratelimit names the level.
+// name is the level's name in envoyproxy/ratelimit.
 func (t tree) name() string {
 	if t.value == "" {
 		return t.key
@@ -62,9 +62,9 @@ func (t tree) name() string {
 	return t.key + "_" + t.value
 }
 
-// child is the level for an entry: that of exactly its value, else the first
-// whose wildcard fits, else the one for every value. There is no way back from
-// it: if its levels below have no match, there is none.
+// child is the level for an entry: the one with exactly its value, else the
+// first whose wildcard fits, else the one for every value. As in the service
+// there is no way back from it if no level below it fits.
 func (t *tree) child(key, value string) *tree {
 	s := t.withKey(key)
 	if c := s.byValue[value]; c != nil && value != "" {
@@ -78,8 +78,7 @@ func (t *tree) child(key, value string) *tree {
 	return s.byValue[""]
 }
 
-// cells lists the cases of a descriptor, so that the first that fits is the
-// one that child leads to.
+// cells lists the cases of a descriptor in the order in which child chooses.
 func (t *tree) cells(entries []entry) []cell {
 	if len(entries) == 0 {
 		c := cell{name: t.path, place: t.place}
@@ -120,7 +119,7 @@ func (t *tree) cells(entries []entry) []cell {
 	return list
 }
 
-// nothing is the case of all other requests, which have no limit.
+// nothing is the cell of all other requests, which have no limit.
 func nothing(entries []entry) cell {
 	var c cell
 	for _, e := range entries {
@@ -131,8 +130,8 @@ func nothing(entries []entry) cell {
 	return c
 }
 
-// sequences lists the keys of all descriptors that have a limit, in the order
-// of the file.
+// sequences lists the sequences of keys that lead to a limit, in the order of
+// the file.
 func (t *tree) sequences() [][]string {
 	var list [][]string
 	known := map[string]bool{}
@@ -154,8 +153,7 @@ func (t *tree) sequences() [][]string {
 	return list
 }
 
-// values lists the values that the configuration knows for the last of keys,
-// where the keys before have any.
+// values lists the values of the last of keys, under any values of those before.
 func (t *tree) values(keys []string) []string {
 	var list []string
 	known := map[string]bool{}
@@ -190,7 +188,7 @@ type theirDescriptor struct {
 	ShareThreshold bool               `yaml:"share_threshold"`
 	DetailedMetric any                `yaml:"detailed_metric" note:"metrics here have the rule's name, and no values of keys"`
 	ValueToMetric  any                `yaml:"value_to_metric" note:"metrics here have the rule's name, and no values of keys"`
-	Metadata       any                `yaml:"metadata" note:"nothing here takes metadata of a limit along"`
+	Metadata       any                `yaml:"metadata" note:"a limit has no metadata here"`
 }
 
 type theirLimit struct {
@@ -238,7 +236,7 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 	limit := d.RateLimit
 	if limit == nil {
 		if d.ShadowMode || d.QuotaMode {
-			in.notes.add(in.at(d), t.path+" has a mode and no rate_limit: nothing was made of the mode")
+			in.notes.add(in.at(d), t.path+" has a mode and no rate_limit: the import made nothing of the mode")
 		}
 		return
 	}
@@ -255,7 +253,7 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 	default:
 		t.quota = &quota{requests: uint64(limit.RequestsPerUnit), per: per, shadow: d.ShadowMode || d.QuotaMode, place: t.place}
 		if d.QuotaMode {
-			t.quota.notes = append(t.quota.notes, "quota_mode denies a request only when all its descriptors in that mode are over their limits. A rule denies alone, so it is shadow: if a request has but one such descriptor, remove mode.")
+			t.quota.notes = append(t.quota.notes, "quota_mode denies a request only when all its descriptors in that mode are over their limits. A rule denies alone, so it is shadow. If a request has only one such descriptor, remove mode.")
 		}
 	}
 	for _, r := range limit.Replaces {

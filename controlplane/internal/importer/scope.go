@@ -42,7 +42,7 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 	}
 	switch {
 	case !p.restrict(m, v):
-		s.unknown = append(s.unknown, "A condition on "+strings.TrimSpace(p.kind+" "+p.name)+" was not translated: no match here can say it, or not twice.")
+		s.unknown = append(s.unknown, "A match cannot say a condition on "+strings.TrimSpace(p.kind+" "+p.name)+", or not twice.")
 	case inverted:
 		s.exempt = append(s.exempt, *m)
 	}
@@ -65,7 +65,7 @@ func (in *source) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 			s.restrict(fullPath, v, false)
 		}
 	default:
-		s.unknown = append(s.unknown, "Its route's condition on the path was not translated.")
+		s.unknown = append(s.unknown, "The import cannot translate the condition of its route on the path.")
 	}
 	for _, h := range o.GetHeaders() {
 		in.readHeaderMatcher(s, h)
@@ -73,7 +73,7 @@ func (in *source) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 	for i, m := 0, o.ProtoReflect(); i < m.Descriptor().Fields().Len(); i++ {
 		fd := m.Descriptor().Fields().Get(i)
 		if name := fd.Name(); m.Has(fd) && fd.ContainingOneof() == nil && name != "headers" && name != "case_sensitive" {
-			s.unknown = append(s.unknown, "Its route asks for "+string(name)+", which no match here can say.")
+			s.unknown = append(s.unknown, "Its route has a condition on "+string(name)+", and a match has none.")
 		}
 	}
 }
@@ -90,13 +90,13 @@ func (in *source) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
 	presence, isPresence := o.GetHeaderMatchSpecifier().(*routev3.HeaderMatcher_PresentMatch)
 	inverted, missingIsEmpty := o.GetInvertMatch(), o.GetTreatMissingHeaderAsEmpty()
 	if missingIsEmpty {
-		s.notes = append(s.notes, "A missing header "+name+" is empty to Envoy in one condition; here it is missing.")
+		s.notes = append(s.notes, "In one condition Envoy takes a missing header "+name+" for an empty one. Here it is missing.")
 	} else if inverted && p.kind == "header" && !isPresence {
 		s.restrict(p, pattern{wildcard, "*"}, false) // a header that is missing fits neither way
 	}
 	switch {
 	case !known:
-		s.unknown = append(s.unknown, "A condition on the header "+name+" was not translated.")
+		s.unknown = append(s.unknown, "The import cannot translate a condition on the header "+name+".")
 	case v.kind == anyValue && p.kind != "header":
 	case v.kind == anyValue: // present, or absent
 		value := "*"
@@ -104,7 +104,7 @@ func (in *source) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
 			value = "!"
 		}
 		if !s.match.and(match{headers: []headerMatch{{p.name, value}}}) {
-			s.unknown = append(s.unknown, "Two conditions on the header "+name+" are more than a match can hold.")
+			s.unknown = append(s.unknown, "There are two conditions on the header "+name+", and a match holds one.")
 		}
 	case inverted && p.kind == "header" && s.match.header(name) && !missingIsEmpty:
 		s.exempt = append(s.exempt, match{headers: []headerMatch{{p.name, v.value()}}})
@@ -178,7 +178,7 @@ func (s *scope) leaveOut(own, earlier *scope) {
 		return
 	}
 	if len(earlier.unknown) > 0 || len(earlier.exempt) > 0 {
-		s.notes = append(s.notes, "An earlier route takes some of these requests in Envoy, by conditions that no exempt here can say.")
+		s.notes = append(s.notes, "In Envoy an earlier route takes some of these requests, by conditions that an exempt cannot say.")
 		return
 	}
 	if !earlier.match.empty() {

@@ -236,7 +236,7 @@ func (in *source) routes(host *routev3.VirtualHost, ofHost scope) []*hostRoute {
 		}
 		before = append(before, own)
 		list = append(list, &hostRoute{
-			scope:   ofHost.and(all, "Its virtual host and its route ask for the same header, which a match cannot."),
+			scope:   ofHost.and(all, "Its virtual host and its route have conditions on the same header, and a match holds one."),
 			limits:  o.GetRoute().GetRateLimits(),
 			include: o.GetRoute().GetIncludeVhRateLimits().GetValue(),
 			own:     append(in.configsOf(o), in.configsOf(host)...),

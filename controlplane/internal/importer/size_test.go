@@ -51,7 +51,7 @@ func TestTooLargeForOnePolicy(t *testing.T) {
 		fmt.Fprintf(&text, "- {key: k%d, rate_limit: {unit: day, requests_per_unit: 1}}\n", i)
 	}
 	made, err := importer.EnvoyRatelimit([]importer.File{{Name: "f", Text: []byte(text.String())}}, importer.Options{})
-	require.ErrorContains(t, err, "bytes, and a policy has at most 1048576 (1 MiB): split the file by domain or descriptor")
+	require.ErrorContains(t, err, "bytes, and the maximum is 1048576 (1 MiB): split the file by domain or descriptor")
 	require.NotContains(t, err.Error(), "fault of this import")
 	require.Empty(t, made.Policy)
 }

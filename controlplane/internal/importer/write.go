@@ -7,12 +7,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// writer writes YAML that a person would have written.
+// writer writes YAML as a person would.
 type writer struct{ b *strings.Builder }
 
 func (w *writer) line(text string) { w.b.WriteString(text + "\n") }
 
-// field writes a field with a value that is already YAML; none without one.
+// field writes a field whose value is YAML already; nothing for an empty one.
 func (w *writer) field(indent, name, value string) {
 	if value != "" {
 		w.line(indent + name + ": " + value)
@@ -32,8 +32,7 @@ func (w *writer) list(indent, name string, count int, item func(i int) string) {
 
 const commentWidth = 96
 
-// comment writes text as lines of comment, with nothing in it that could end
-// one.
+// comment writes text as lines of comment, without characters that end a line.
 func (w *writer) comment(indent, text string) {
 	start := indent + "# "
 	line := start
@@ -64,11 +63,11 @@ func flowList(texts []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// plainScalar is text that YAML can take for nothing but text, in flow style
-// too.
+// plainScalar is text that YAML takes for text without quotes, also in flow
+// style.
 var plainScalar = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*\*?$`)
 
-// scalar writes text, in quotes where it could be taken for something else.
+// scalar writes text, with quotes where YAML could take it for something else.
 func scalar(text string) string {
 	switch strings.ToLower(text) {
 	case "true", "false", "null", "yes", "no", "on", "off", "y", "n":
@@ -87,7 +86,7 @@ func scalarOrNone(text string) string {
 	return scalar(text)
 }
 
-// quoted writes text that is always in quotes.
+// quoted writes text in quotes.
 func quoted(text string) string {
 	return string(policy.AppendJSON(nil, &policy.Node{Kind: policy.String, Text: text}))
 }
