@@ -21,15 +21,16 @@ const maxVariants = 1_000
 // its actions. There are several where an entry may be absent.
 func (in *source) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor {
 	if at := o.GetStage().GetValue(); at != stage {
-		in.notes.add(in.atField(o, "stage"), "this rate_limit is of stage "+strconv.Itoa(int(at))+" and the filter of stage "+strconv.Itoa(int(stage))+": it belongs to another filter, and the import made nothing of it")
+		in.note(o, "stage", "this rate_limit is of stage "+strconv.Itoa(int(at))+" and the filter of stage "+
+			strconv.Itoa(int(stage))+": it belongs to another filter, and the import made nothing of it")
 		return nil
 	}
 	d := descriptor{place: in.at(o)}
 	if o.GetLimit() != nil {
-		d.notes = append(d.notes, "Envoy may send a limit from metadata, which goes before the one here. A policy cannot say that.")
+		d.note("Envoy may send a limit from metadata, which goes before the one here. A policy cannot say that.")
 	}
 	if o.GetApplyOnStreamDone() {
-		d.unknown = append(d.unknown, "It counts when the response is complete, and denies nothing. No rule counts then.")
+		d.cannot("It counts when the response is complete, and denies nothing. No rule counts then.")
 	}
 	in.readHits(&d, o.GetHitsAddend())
 	list := []descriptor{d}
@@ -41,15 +42,16 @@ func (in *source) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor
 
 func (in *source) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend) {
 	if o.GetIsNegativeHits() {
-		d.unknown = append(d.unknown, "It refunds tokens. No rule does that.")
+		d.cannot("It refunds tokens. No rule does that.")
 	}
 	n := o.GetNumber()
 	switch {
 	case o.GetFormat() != "":
-		d.notes = append(d.notes, "Envoy counts "+o.GetFormat()+" for a request, this rule 1. A header or query parameter can be a rule's cost.")
+		d.note("Envoy counts " + o.GetFormat() + " for a request, this rule 1. A header or query parameter can be a rule's " +
+			"cost.")
 	case n == nil:
 	case n.GetValue() == 0:
-		d.unknown = append(d.unknown, "It only asks and counts no hits (hits_addend 0). Every rule counts.")
+		d.cannot("It only asks and counts no hits (hits_addend 0). Every rule counts.")
 	case n.GetValue() > math.MaxUint32:
 		in.failField(o, "number", "must be a whole number from 0 to 4294967295")
 	case n.GetValue() > 1:
@@ -74,7 +76,8 @@ func (in *source) readAction(o *routev3.RateLimit_Action) []descriptor {
 		return in.readHeaderValueMatch(a.HeaderValueMatch)
 	case *routev3.RateLimit_Action_Metadata:
 		m := a.Metadata
-		return in.readMetadata(m, m.GetDescriptorKey(), m.GetMetadataKey(), m.GetDefaultValue(), m.GetSource() == routev3.RateLimit_Action_MetaData_ROUTE_ENTRY, m.GetSkipIfAbsent())
+		return in.readMetadata(m, m.GetDescriptorKey(), m.GetMetadataKey(), m.GetDefaultValue(),
+			m.GetSource() == routev3.RateLimit_Action_MetaData_ROUTE_ENTRY, m.GetSkipIfAbsent())
 	case *routev3.RateLimit_Action_DynamicMetadata:
 		m := a.DynamicMetadata //nolint:staticcheck // deprecated, and still in use
 		return in.readMetadata(m, m.GetDescriptorKey(), m.GetMetadataKey(), m.GetDefaultValue(), false, false)
@@ -84,7 +87,7 @@ func (in *source) readAction(o *routev3.RateLimit_Action) []descriptor {
 		return guessed("destination_cluster")
 	case *routev3.RateLimit_Action_QueryParameterValueMatch_:
 		d := fixed("query_match", a.QueryParameterValueMatch)
-		d.unknown = append(d.unknown, "A match has no condition on a query parameter.")
+		d.cannot("A match has no condition on a query parameter.")
 		return []descriptor{d}
 	case *routev3.RateLimit_Action_RemoteAddressMatch_:
 		return in.readRemoteAddressMatch(a.RemoteAddressMatch)
@@ -124,7 +127,8 @@ func product(list, ways []descriptor) []descriptor {
 	}
 	if len(all) > maxVariants {
 		all = all[:maxVariants]
-		all[0].notes = append(all[0].notes, "There are more than "+strconv.Itoa(maxVariants)+" combinations of values and of headers that may be absent: the import left the others out.")
+		all[0].notes = append(all[0].notes, "There are more than "+strconv.Itoa(maxVariants)+" combinations of values "+
+			"and of headers that may be absent: the import left the others out.")
 	}
 	return all
 }
@@ -161,7 +165,8 @@ func (in *source) readQueryParameters(a *routev3.RateLimit_Action_QueryParameter
 	}
 	e := entry{key: cmp.Or(a.GetDescriptorKey(), "query_param"), part: &p}
 	if a.GetSkipIfAbsent() {
-		return one(e, "Without the query parameter "+p.name+" Envoy sends the descriptor without this entry. Here the rule needs the parameter.")
+		return one(e, "Without the query parameter "+p.name+" Envoy sends the descriptor without this entry. Here the "+
+			"rule needs the parameter.")
 	}
 	return one(e)
 }
@@ -186,7 +191,7 @@ func fixed(key string, a valueAction) descriptor {
 	e := entry{key: cmp.Or(a.GetDescriptorKey(), key), value: a.GetDescriptorValue()}
 	d := descriptor{entries: []entry{e}}
 	if strings.Contains(e.value, "%") {
-		d.unknown = append(d.unknown, "Envoy's formatter makes the value "+e.value+" of the request, and the import cannot translate that.")
+		d.cannot("Envoy's formatter makes the value " + e.value + " of the request, and the import cannot translate that.")
 	}
 	return d
 }
@@ -202,7 +207,7 @@ func (in *source) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMa
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
 		d.match, d.exempt = s.match, s.exempt
 	case len(s.exempt) > 0 || s.match.empty():
-		d.unknown = append(d.unknown, "Envoy sends it where its headers do not match, and some of them are inverted. A match cannot say that.")
+		d.cannot("Envoy sends it where its headers do not match, and some of them are inverted. A match cannot say that.")
 	default:
 		d.exempt = []match{s.match}
 	}
@@ -210,7 +215,8 @@ func (in *source) readHeaderValueMatch(a *routev3.RateLimit_Action_HeaderValueMa
 }
 
 // readMetadata reads an action that sends a value of metadata.
-func (in *source) readMetadata(a any, descriptorKey string, key *metadatav3.MetadataKey, otherwise string, ofRoute, skip bool) []descriptor {
+func (in *source) readMetadata(a any, descriptorKey string, key *metadatav3.MetadataKey, otherwise string,
+	ofRoute, skip bool) []descriptor {
 	path := []string{"metadata", "filter_metadata"}
 	if ofRoute {
 		path = []string{"xds", "route_metadata", "filter_metadata"}
@@ -224,10 +230,12 @@ func (in *source) readMetadata(a any, descriptorKey string, key *metadatav3.Meta
 	}
 	var notes []string
 	if otherwise != "" {
-		notes = append(notes, "Where the metadata is missing Envoy sends "+otherwise+", and this rule does not apply. With missing_key: share it counts such requests together.")
+		notes = append(notes, "Where the metadata is missing Envoy sends "+otherwise+", and this rule does not apply. "+
+			"With missing_key: share it counts such requests together.")
 	}
 	if skip {
-		notes = append(notes, "Without the metadata Envoy sends the descriptor without this entry. Here the rule needs the metadata.")
+		notes = append(notes, "Without the metadata Envoy sends the descriptor without this entry. Here the rule needs "+
+			"the metadata.")
 	}
 	return one(entry{key: descriptorKey, part: &part{kind: "property", path: path}}, notes...)
 }
@@ -242,7 +250,7 @@ func (in *source) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddre
 	}
 	switch {
 	case m.empty():
-		d.unknown = append(d.unknown, "Its address_matcher has no ranges.")
+		d.cannot("Its address_matcher has no ranges.")
 	case a.GetAddressMatcher().GetInvertMatch():
 		d.exempt = []match{m}
 	default:

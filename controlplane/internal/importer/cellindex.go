@@ -32,8 +32,12 @@ func (x *cellIndex) before(at int, free []bool) []int {
 	var list []int
 	narrowed := false
 	for part, v := range x.cells[at].patterns {
-		if same := x.values[part][v.text]; v.kind == exactly && !free[part] && (!narrowed || len(same)+len(x.others[part]) < len(list)) {
-			list, narrowed = slices.Concat(same, x.others[part]), true
+		if v.kind != exactly || free[part] {
+			continue
+		}
+		same, others := x.values[part][v.text], x.others[part]
+		if !narrowed || len(same)+len(others) < len(list) {
+			list, narrowed = slices.Concat(same, others), true
 		}
 	}
 	if !narrowed {

@@ -42,7 +42,8 @@ func open(f File, n *notes) (*source, *policy.Node, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &source{file: f.Name, notes: n, failed: map[*policy.Node]bool{}, origins: map[any]origin{}, decoded: map[*policy.Node]proto.Message{}}
+	s := &source{file: f.Name, notes: n, failed: map[*policy.Node]bool{}, origins: map[any]origin{},
+		decoded: map[*policy.Node]proto.Message{}}
 	if root.Kind != policy.Object {
 		s.fail(root, "", "must be an object, not "+kindNames[root.Kind])
 	}
@@ -61,7 +62,8 @@ func (s *source) err() error {
 func (s *source) fail(n *policy.Node, path, message string) {
 	if !s.failed[n] {
 		s.failed[n] = true
-		s.problems = append(s.problems, policy.Problem{File: s.file, Line: n.Line, Column: n.Column, Path: path, Message: message})
+		s.problems = append(s.problems, policy.Problem{File: s.file, Line: n.Line, Column: n.Column, Path: path,
+			Message: message})
 	}
 }
 
@@ -77,6 +79,9 @@ func (s *source) failField(m any, field, message string) {
 
 // at is the place of a decoded message.
 func (s *source) at(m any) place { return s.placeOf(s.origins[m].node) }
+
+// note adds a note about a field of a decoded message.
+func (s *source) note(m any, field, text string) { s.notes.add(s.atField(m, field), text) }
 
 // atField is the place of a message's field, or of the message that lacks it.
 func (s *source) atField(m any, field string) place {
@@ -214,7 +219,8 @@ func (s *source) structure(n *policy.Node, path string, v reflect.Value) {
 
 // eachField calls set for the fields of an object that find knows, and notes
 // the others.
-func eachField[F comparable](s *source, n *policy.Node, path string, find func(name string) (F, bool), set func(f F, v *policy.Node, path string)) {
+func eachField[F comparable](s *source, n *policy.Node, path string, find func(name string) (F, bool),
+	set func(f F, v *policy.Node, path string)) {
 	if n.Kind != policy.Object {
 		s.fail(n, path, "must be an object, not "+kindNames[n.Kind])
 		return
@@ -229,7 +235,8 @@ func eachField[F comparable](s *source, n *policy.Node, path string, find func(n
 			s.fail(&policy.Node{Line: field.Line, Column: field.Column}, path, "is given twice: keep one")
 		case !known:
 			unknown[field.Name] = true
-			s.notes.add(place{s.file, field.Line, field.Column}, path+": the import does not know this field and made nothing of it")
+			s.notes.add(place{s.file, field.Line, field.Column}, path+": the import does not know this field and made "+
+				"nothing of it")
 		case field.Value.Kind != policy.Null:
 			set(f, field.Value, path)
 		}

@@ -45,7 +45,8 @@ func (d *descriptor) keys() string {
 
 // in limits the descriptor to a scope.
 func (d descriptor) in(s scope) descriptor {
-	d.scope = d.scope.and(s, "Its route and its actions have conditions on the same part of the request, and a match holds one.")
+	d.scope = d.scope.and(s, "Its route and its actions have conditions on the same part of the request, and a match "+
+		"holds one.")
 	return d
 }
 
@@ -139,7 +140,8 @@ func (d *descriptor) rules(cells []cell, n *notes) []rule {
 func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]bool, n *notes) (rule, bool) {
 	c := &cells[at]
 	m := &maker{descriptor: d, cell: c, notes: n, parts: d.parts()}
-	m.rule = rule{name: clip(c.name, 100), quota: c.quota, match: d.match.clone(), exempt: slices.Clone(d.exempt), cost: d.cost, countDenied: d.cost != "" && c.quota.algorithm == ""}
+	m.rule = rule{name: clip(c.name, 100), quota: c.quota, match: d.match.clone(), exempt: slices.Clone(d.exempt),
+		cost: d.cost, countDenied: d.cost != "" && c.quota.algorithm == ""}
 	m.place()
 	for _, i := range m.listed {
 		if _, ok := m.parts[i].override(c.patterns[i]); !ok {
@@ -299,7 +301,7 @@ func (r *rule) named() (count uint64) {
 }
 
 func noPath(v pattern) string {
-	return "No path is " + v.text + ": paths begin with / and are compared without the query, so this limit never applies."
+	return "No path is " + v.text + ": paths begin with / and are compared without the query, so it never applies."
 }
 
 // guess is the part of a request that a descriptor's key commonly stands for,
@@ -310,7 +312,8 @@ func guess(key string) (p part, note string, ok bool) {
 	case "remote_address":
 		return clientIP, "", true
 	case "masked_remote_address":
-		return clientIP, "masked_remote_address counts whole addresses here, as Envoy does if its action has no prefix lengths.", true
+		return clientIP, "masked_remote_address counts whole addresses here, as Envoy does if its action has no prefix " +
+			"lengths.", true
 	case "destination_cluster":
 		return part{kind: "property", path: []string{"xds", "cluster_name"}}, "", true
 	case "source_cluster":
@@ -322,17 +325,20 @@ func guess(key string) (p part, note string, ok bool) {
 	case "host", "authority":
 		return host, "", true
 	case "generic_key", "header_match", "query_match", "remote_address_match":
-		return part{}, "Envoy's routes choose the value of the key " + key + ", and they are not in this file: give them with --routes FILE.", false
+		return part{}, "Envoy's routes choose the value of the key " + key + ", and they are not in this file: give " +
+			"them with --routes FILE.", false
 	}
 	name := strings.ToLower(strings.ReplaceAll(key, "_", "-"))
 	if !isHeaderName(name) {
-		return part{}, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" + key + "=header:NAME'.", false
+		return part{}, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" +
+			key + "=header:NAME'.", false
 	}
-	return part{kind: "header", name: name}, "A guess: the key " + key + " is the header " + name + ", and requests without it have no limit. To be sure, give --routes FILE or --key " + key + "=header:NAME.", true
+	return part{kind: "header", name: name}, "A guess: the key " + key + " is the header " + name +
+		", and requests without it have no limit. To be sure, give --routes FILE or --key " + key + "=header:NAME.", true
 }
 
 const pathNote = "Paths are counted without the query here. Envoy sends :path with it."
 
 func isHeaderName(name string) bool {
-	return name != "" && len(name) <= policy.MaxNameBytes && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~") == ""
+	return len(name) <= policy.MaxNameBytes && isOf(name, "abcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~")
 }

@@ -35,13 +35,15 @@ func (in *source) readEnforcement(o limitFilter, absent float64, status *typev3.
 	switch {
 	case enabled == 0:
 		e.off = true
-		in.notes.add(in.atField(o, "filter_enabled"), "filter_enabled is 0 percent: the filter does nothing, and its rules are off.")
+		in.note(o, "filter_enabled", "filter_enabled is 0 percent: the filter does nothing, and its rules are off.")
 	case enforced == 0:
 		e.shadow = true
-		in.notes.add(in.atField(o, "filter_enforced"), "filter_enforced is 0 percent: its rules are shadow.")
+		in.note(o, "filter_enforced", "filter_enforced is 0 percent: its rules are shadow.")
 	case both < 100:
 		e.percent = uint64(max(1, math.Floor(both)))
-		in.notes.add(in.atField(o, "filter_enforced"), "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of requests, and chooses anew for each. Here it is "+strconv.FormatUint(e.percent, 10)+" percent of keys, always the same ones, and all requests are counted.")
+		in.note(o, "filter_enforced", "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of requests, "+
+			"and chooses anew for each. Here it is "+strconv.FormatUint(e.percent, 10)+" percent of keys, always the same "+
+			"ones, and all requests are counted.")
 	}
 	e.response = in.readResponse(o, status)
 	return e
@@ -53,11 +55,13 @@ func (in *source) fraction(field string, f *corev3.RuntimeFractionalPercent, abs
 		return absent
 	}
 	if key := f.GetRuntimeKey(); key != "" {
-		in.notes.add(in.atField(f, "runtime_key"), "no policy reads the runtime key "+key+" of "+field+": apply another policy to change a share")
+		in.note(f, "runtime_key", "no policy reads the runtime key "+key+" of "+field+": apply another policy to change "+
+			"a share")
 	}
 	v := f.GetDefaultValue()
 	per := map[typev3.FractionalPercent_DenominatorType]float64{
-		typev3.FractionalPercent_HUNDRED: 100, typev3.FractionalPercent_TEN_THOUSAND: 10_000, typev3.FractionalPercent_MILLION: 1_000_000,
+		typev3.FractionalPercent_HUNDRED: 100, typev3.FractionalPercent_TEN_THOUSAND: 10_000,
+		typev3.FractionalPercent_MILLION: 1_000_000,
 	}[v.GetDenominator()]
 	if per == 0 {
 		in.failField(v, "denominator", "must be HUNDRED, TEN_THOUSAND or MILLION")
@@ -83,7 +87,8 @@ func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) string 
 			continue
 		}
 		if strings.Contains(strings.ReplaceAll(value, "%%", ""), "%") {
-			in.notes.add(in.atField(h.GetHeader(), "value"), "Envoy's formatter makes the value "+value+" of the header "+name+" of a denial: the import left the header out")
+			in.note(h.GetHeader(), "value", "Envoy's formatter makes the value "+value+" of the header "+name+
+				" of a denial: the import left the header out")
 			continue
 		}
 		value = strings.ReplaceAll(strings.ReplaceAll(value, "%%", "%"), "%", "%%")
@@ -93,7 +98,8 @@ func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) string 
 		fields = append(fields, "headers: {"+strings.Join(headers, ", ")+"}")
 	}
 	if !o.GetRateLimitedAsResourceExhausted() {
-		in.notes.add(place{}, "A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter as it is set. To keep that, add response: {grpc_status: unavailable} to a rule.")
+		in.notes.add(place{}, "A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter "+
+			"as it is set. To keep that, add response: {grpc_status: unavailable} to a rule.")
 	}
 	if len(fields) == 0 {
 		return ""

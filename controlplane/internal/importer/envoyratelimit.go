@@ -24,7 +24,8 @@ type Options struct {
 // the files of one domain.
 func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 	n := &notes{}
-	n.add(place{}, "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of them admit N times these limits.")
+	n.add(place{}, "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N "+
+		"of them admit N times these limits.")
 	keys, err := o.parts()
 	if err != nil {
 		return Imported{}, err
@@ -79,9 +80,11 @@ func readDomain(f File, n *notes, root *tree, domain *string) error {
 	case name == "":
 		in.failField(o, "domain", "the file needs a domain")
 	case *domain != "" && *domain != name:
-		in.failField(o, "domain", "is "+name+", and that of the file before is "+*domain+": a policy has one domain, so import the files one by one")
+		in.failField(o, "domain", "is "+name+", and that of the file before is "+*domain+": a policy has one domain, so "+
+			"import the files one by one")
 	case len(name) > policy.MaxNameBytes || strings.TrimSpace(printable(name)) != name:
-		in.failField(o, "domain", "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control characters and spaces at its ends")
+		in.failField(o, "domain", "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
+			"characters and spaces at its ends")
 	default:
 		*domain = name
 	}
@@ -93,7 +96,8 @@ func readDomain(f File, n *notes, root *tree, domain *string) error {
 type KeyError struct{ Key, Part string }
 
 func (e *KeyError) Error() string {
-	return "the key " + e.Key + " cannot be " + strconv.Quote(e.Part) + ": it is header:NAME, query:NAME, client_ip, path, method or host"
+	return "the key " + e.Key + " cannot be " + strconv.Quote(e.Part) + ": it is header:NAME, query:NAME, client_ip, " +
+		"path, method or host"
 }
 
 // parts reads the parts of Keys.
@@ -191,7 +195,7 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 	}
 	ofDomain := func(c *policy.Node) bool { return textOf(c, "domain") == d.domain }
 	at, err := choose(in.sites(node), o.Listener, func(s *site) bool {
-		isFilter := func(c filterConfig) bool { return isOf[*ratelimitv3.RateLimit](c) }
+		isFilter := func(c filterConfig) bool { return isConfig[*ratelimitv3.RateLimit](c) }
 		return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isFilter(c) && ofDomain(c.node) }) ||
 			!slices.ContainsFunc(s.filters, isFilter) && s.limited()
 	})
@@ -199,12 +203,14 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 		return nil, err
 	}
 	if at == nil {
-		return nil, policy.Errors{{File: in.file, Message: "there are no rate_limits, or no filter envoy.filters.http.ratelimit with the domain " + d.domain}}
+		return nil, policy.Errors{{File: in.file, Message: "there are no rate_limits, or no filter " +
+			"envoy.filters.http.ratelimit with the domain " + d.domain}}
 	}
 	filter := config[*ratelimitv3.RateLimit](in, at.filters, ofDomain)
 	if filter != nil {
 		if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
-			n.add(in.atField(filter, "request_type"), "request_type: rules are for requests from inside and outside. A match on a header such as x-envoy-internal separates them")
+			in.note(filter, "request_type", "request_type: rules are for requests from inside and outside. A match on a "+
+				"header such as x-envoy-internal separates them")
 		}
 		*e = *in.readEnforcement(filter, 100, filter.GetRateLimitedStatus())
 		d.headers = headersField(filter.GetEnableXRatelimitHeaders())
@@ -225,7 +231,8 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 	}) {
 		if a.route != nil {
 			if own := ownOf(a.route); own.GetDomain() != "" && own.GetDomain() != d.domain {
-				n.add(in.at(own), "this route asks for the domain "+own.GetDomain()+": the import made nothing of its rate_limits")
+				n.add(in.at(own), "this route asks for the domain "+own.GetDomain()+": the import made nothing of its "+
+					"rate_limits")
 				continue
 			}
 		}

@@ -21,7 +21,8 @@ var partly = map[protoreflect.FullName]string{
 // notTranslated lists the fields that have no equal in a policy, with a note
 // that says so. Those that say nothing about limits have an empty note.
 var notTranslated = map[protoreflect.FullName]string{
-	localFilter + "local_cluster_rate_limit":                 "each Envoy counts for itself, and the limit is not divided by their number",
+	localFilter + "local_cluster_rate_limit": "each Envoy counts for itself, and the limit is not " +
+		"divided by their number",
 	localFilter + "request_headers_to_add_when_not_enforced": "no header marks requests that a shadow rule would deny",
 	localFilter + "enable_retry_after_header":                "", // a denial has it here
 
@@ -34,7 +35,8 @@ var notTranslated = map[protoreflect.FullName]string{
 	serviceFilter + "rate_limit_service":                 "",
 	serviceFilter + "timeout":                            "",
 	serviceFilter + "stat_prefix":                        "",
-	servicePerRoute + "override_option":                  "the rate_limits of a route go before those of its virtual host",
+	servicePerRoute + "override_option": "the rate_limits of a route go before those of its virtual " +
+		"host",
 
 	rateLimit + "disable_key":        "no runtime key switches a rule off: use mode",
 	rateLimit + "x_ratelimit_option": "a response's fields show all rules that match",

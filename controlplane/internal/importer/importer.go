@@ -73,31 +73,33 @@ func (p place) String() string {
 }
 
 // finish sorts the notes, writes the policy and validates it.
-func finish(d *draft, n *notes) (Imported, error) {
+func finish(d *draft, notes *notes) (Imported, error) {
 	if len(d.rules) == 0 {
-		return Imported{Notes: n.list}, ErrNothing
+		return Imported{Notes: notes.list}, ErrNothing
 	}
 	for _, r := range d.rules {
-		if many := len(r.overrides); many > policy.MaxOverrides {
+		if n := len(r.overrides); n > policy.MaxOverrides {
 			at := r.quota.place
-			return Imported{Notes: n.list}, policy.Errors{{File: at.file, Line: at.line, Column: at.column, Message: fmt.Sprintf(
-				"%s makes a rule with %d overrides, the maximum is %d: import fewer values, or fewer with a limit of their own", r.name, many, policy.MaxOverrides)}}
+			tooMany := fmt.Sprintf("%s makes a rule with %d overrides, the maximum is %d: "+
+				"import fewer values, or fewer with a limit of their own", r.name, n, policy.MaxOverrides)
+			return Imported{Notes: notes.list}, policy.Errors{{File: at.file, Line: at.line, Column: at.column, Message: tooMany}}
 		}
 	}
 	d.nameRules()
-	slices.SortStableFunc(n.list, func(a, b policy.Problem) int {
+	slices.SortStableFunc(notes.list, func(a, b policy.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
-	text := d.write(n.list)
+	text := d.write(notes.list)
 	if len(text) > policy.MaxBytes {
-		return Imported{Notes: n.list}, fmt.Errorf(
-			"the policy would have %d bytes, and the maximum is %d (1 MiB): split the file by domain or descriptor, and import the pieces", len(text), policy.MaxBytes)
+		return Imported{Notes: notes.list}, fmt.Errorf(
+			"the policy would have %d bytes, and the maximum is %d (1 MiB): split the file by domain or descriptor, and "+
+				"import the pieces", len(text), policy.MaxBytes)
 	}
 	if problems := check(text); len(problems) > 0 {
-		return Imported{Policy: text, Notes: n.list},
+		return Imported{Policy: text, Notes: notes.list},
 			fmt.Errorf("the policy is not valid, which is a fault of this import, not of the file: %w", problems)
 	}
-	return Imported{Policy: text, Notes: n.list}, nil
+	return Imported{Policy: text, Notes: notes.list}, nil
 }
 
 // check validates the policy.

@@ -83,7 +83,7 @@ func hasBucket(n *policy.Node) bool {
 }
 
 func limitedLocally(s *site) bool {
-	isLocal := func(c filterConfig) bool { return isOf[*localv3.LocalRateLimit](c) }
+	isLocal := func(c filterConfig) bool { return isConfig[*localv3.LocalRateLimit](c) }
 	return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isLocal(c) && hasBucket(c.node) }) ||
 		contains(s.routing, func(n *policy.Node) bool { return isLocal(configOf(n)) })
 }
@@ -111,7 +111,8 @@ func (l *localImport) all(filter *localv3.LocalRateLimit) {
 			case own(r) == nil:
 				continue
 			case r.scope.match.empty():
-				rest.notes = append(rest.notes, "A route with its own configuration takes all requests that no other route takes. This rule should leave them out.")
+				rest.notes = append(rest.notes, "A route with its own configuration takes all requests that no other route "+
+					"takes. This rule should leave them out.")
 			default:
 				rest.exempt = append(rest.exempt, r.scope.match)
 			}
@@ -149,7 +150,8 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 		d := descriptor{scope: requests}
 		if all := o.GetAlwaysConsumeDefaultTokenBucket(); all != nil && !all.GetValue() {
 			if slices.ContainsFunc(limited, func(m match) bool { return m.empty() }) {
-				d.notes = append(slices.Clone(d.notes), "Envoy uses this bucket only for requests without a descriptor, and an exempt cannot say which those are.")
+				d.notes = append(slices.Clone(d.notes), "Envoy uses this bucket only for requests without a descriptor, and "+
+					"an exempt cannot say which those are.")
 			} else {
 				d.exempt = slices.Concat(d.exempt, limited)
 			}
@@ -157,7 +159,7 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 		name := cmp.Or(o.GetStatPrefix(), "local")
 		rules = append(d.rules([]cell{{name: name, quota: q, place: q.place}}, l.notes), rules...)
 	} else if o.GetTokenBucket() != nil {
-		l.notes.add(in.atField(o, "token_bucket"), "the token bucket has no fill_interval: Envoy ignores it, and there is no rule for it")
+		in.note(o, "token_bucket", "the token bucket has no fill_interval: Envoy ignores it, and there is no rule for it")
 	}
 	for i := range rules {
 		rules[i].identity = in.at(o).String()
@@ -194,7 +196,8 @@ func limits(r *rule) match {
 
 // perConnection counts each connection for itself.
 func (l *localImport) perConnection(at place, rules []rule) {
-	text := "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays until its bucket is full again."
+	text := "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays until " +
+		"its bucket is full again."
 	l.notes.add(at, text)
 	for i := range rules {
 		r := &rules[i]
@@ -214,16 +217,20 @@ func (in *source) capacity(o *localv3.LocalRateLimit, r *rule) uint64 {
 	}
 	n := o.GetMaxDynamicDescriptors().GetValue()
 	if n == 0 {
-		in.notes.add(place{}, "Envoy keeps 20 values of a descriptor whose value is empty, and forgets the least recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an evicted key does not come back to a full bucket.")
+		in.notes.add(place{}, "Envoy keeps 20 values of a descriptor whose value is empty, and forgets the least "+
+			"recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an evicted "+
+			"key does not come back to a full bucket.")
 	} else {
-		in.notes.add(in.atField(o, "max_dynamic_descriptors"), "max_dynamic_descriptors: beyond it Envoy forgets a value, which then starts with a full bucket. Here a new value starts from what evicted ones have used")
+		in.note(o, "max_dynamic_descriptors", "max_dynamic_descriptors: beyond it Envoy forgets a value, which then "+
+			"starts with a full bucket. Here a new value starts from what evicted ones have used")
 	}
 	return min(uint64(n), policy.MaxCapacity)
 }
 
 // descriptors are the descriptors of requests, by the filter's own rate_limits
 // or those of its routes; without either it guesses them.
-func (l *localImport) descriptors(o *localv3.LocalRateLimit, in *source, requests scope, use func(*hostRoute) bool) []descriptor {
+func (l *localImport) descriptors(o *localv3.LocalRateLimit, in *source, requests scope,
+	use func(*hostRoute) bool) []descriptor {
 	var list []descriptor
 	switch {
 	case len(o.GetRateLimits()) > 0:
@@ -238,7 +245,8 @@ func (l *localImport) descriptors(o *localv3.LocalRateLimit, in *source, request
 			list = append(list, guessDescriptors(root, keys, l.keys, l.notes)...)
 		}
 	default:
-		for _, a := range applyLimits(l.hosts, use, func(*hostRoute) ([]*routev3.RateLimit, int32) { return nil, int32(o.GetVhRateLimits()) }) {
+		own := func(*hostRoute) ([]*routev3.RateLimit, int32) { return nil, int32(o.GetVhRateLimits()) }
+		for _, a := range applyLimits(l.hosts, use, own) {
 			for _, d := range l.routes.readRateLimit(a.limit, o.GetStage()) {
 				list = append(list, d.in(a.scope))
 			}
@@ -286,7 +294,8 @@ func joinKeys[E any](entries []E, key func(E) string) string {
 // localCells lists the cases of a descriptor: the filter's descriptors without
 // an empty value first, then the others, each as a whole. It marks those that a
 // request may be of as made.
-func (in *source) localCells(byKeys map[string][]*commonv3.LocalRateLimitDescriptor, entries []entry, made map[*commonv3.LocalRateLimitDescriptor]bool) []cell {
+func (in *source) localCells(byKeys map[string][]*commonv3.LocalRateLimitDescriptor, entries []entry,
+	made map[*commonv3.LocalRateLimitDescriptor]bool) []cell {
 	var exact, dynamic []cell
 	for _, d := range byKeys[joinKeys(entries, func(e entry) string { return e.key })] {
 		if !fits(d, entries) {
@@ -349,7 +358,8 @@ func (in *source) readBucket(o *typev3.TokenBucket) *quota {
 	}
 	ns := int64(o.GetFillInterval().AsDuration())
 	if ns < int64(50*time.Millisecond) || ns > limit.MaxPeriodNs {
-		in.failField(o, "fill_interval", "must be a duration in seconds from 0.05s to "+policy.FormatDuration(limit.MaxPeriodNs)+", such as 60s")
+		in.failField(o, "fill_interval", "must be a duration in seconds from 0.05s to "+
+			policy.FormatDuration(limit.MaxPeriodNs)+", such as 60s")
 		return nil
 	}
 	q.per = policy.FormatDuration(ns)

@@ -109,7 +109,7 @@ func (p part) restrict(m *match, v pattern) (done bool) {
 		}
 		m.paths = []string{text}
 	case "method":
-		if v.kind != exactly || len(m.methods) > 0 || v.text == "" || strings.Trim(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_") != "" {
+		if v.kind != exactly || len(m.methods) > 0 || !isOf(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_") {
 			return false
 		}
 		m.methods = []string{v.text}
@@ -142,8 +142,11 @@ func isNetwork(text string) bool {
 
 // isHost reports whether text is a name that hosts of a match may have.
 func isHost(text string) bool {
-	return text != "" && strings.Trim(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") == "" && text[0] != '.'
+	return isOf(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && text[0] != '.'
 }
+
+// isOf reports whether text has only these characters, and at least one.
+func isOf(text, characters string) bool { return text != "" && strings.Trim(text, characters) == "" }
 
 // withoutPort cuts ":8080" from a host.
 func withoutPort(text string) string {
@@ -173,7 +176,8 @@ func (m *match) empty() bool {
 }
 
 func (m *match) clone() match {
-	return match{slices.Clone(m.hosts), slices.Clone(m.methods), slices.Clone(m.paths), slices.Clone(m.headers), slices.Clone(m.clientIPs)}
+	return match{slices.Clone(m.hosts), slices.Clone(m.methods), slices.Clone(m.paths), slices.Clone(m.headers),
+		slices.Clone(m.clientIPs)}
 }
 
 // and adds the conditions of another match. It reports whether it did: a match

@@ -134,7 +134,8 @@ func (p pattern) path() (text string, ok bool) {
 		if before, _, _ := strings.Cut(p.text, "*"); before != "" && before[0] != '/' || strings.Contains(p.text, "?") {
 			return "", false
 		}
-		if plain, found := strings.CutSuffix(p.text, "*"); found && !strings.Contains(plain, "*") && strings.HasPrefix(plain, "/") {
+		plain, found := strings.CutSuffix(p.text, "*")
+		if found && !strings.Contains(plain, "*") && strings.HasPrefix(plain, "/") {
 			return p.text, true
 		}
 	case expression:

@@ -186,8 +186,8 @@ type theirDescriptor struct {
 	ShadowMode     bool               `yaml:"shadow_mode"`
 	QuotaMode      bool               `yaml:"quota_mode"`
 	ShareThreshold bool               `yaml:"share_threshold"`
-	DetailedMetric any                `yaml:"detailed_metric" note:"metrics here have the rule's name, and no values of keys"`
-	ValueToMetric  any                `yaml:"value_to_metric" note:"metrics here have the rule's name, and no values of keys"`
+	DetailedMetric any                `yaml:"detailed_metric" note:"metrics have the rule's name, and no values of keys"`
+	ValueToMetric  any                `yaml:"value_to_metric" note:"metrics have the rule's name, and no values of keys"`
 	Metadata       any                `yaml:"metadata" note:"a limit has no metadata here"`
 }
 
@@ -217,7 +217,7 @@ func (t *tree) addAll(in *source, list []*theirDescriptor) {
 			in.failField(d, "key", "a descriptor needs a key")
 		}
 		if strings.Contains(c.key, "*") {
-			in.notes.add(in.atField(d, "key"), "the key "+c.key+" is taken literally: only values have wildcards")
+			in.note(d, "key", "the key "+c.key+" is taken literally: only values have wildcards")
 		}
 		if !t.add(c) {
 			o := in.origins[d]
@@ -251,9 +251,12 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 	case !known:
 		in.failField(limit, "unit", fmt.Sprintf("must be second, minute, hour, day, week, month or year, not %q", unit))
 	default:
-		t.quota = &quota{requests: uint64(limit.RequestsPerUnit), per: per, shadow: d.ShadowMode || d.QuotaMode, place: t.place}
+		t.quota = &quota{requests: uint64(limit.RequestsPerUnit), per: per, shadow: d.ShadowMode || d.QuotaMode,
+			place: t.place}
 		if d.QuotaMode {
-			t.quota.notes = append(t.quota.notes, "quota_mode denies a request only when all its descriptors in that mode are over their limits. A rule denies alone, so it is shadow. If a request has only one such descriptor, remove mode.")
+			t.quota.notes = append(t.quota.notes, "quota_mode denies a request only when all its descriptors in that mode "+
+				"are over their limits. A rule denies alone, so it is shadow. If a request has only one such descriptor, "+
+				"remove mode.")
 		}
 	}
 	for _, r := range limit.Replaces {
@@ -263,7 +266,8 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 		case limit.Name:
 			in.failField(r, "name", "a limit cannot replace itself")
 		default:
-			in.notes.add(in.atField(limit, "replaces"), t.path+" replaces the limit named "+r.Name+": a request with both would count only in "+t.path+". Here it counts in both: give the rule of "+r.Name+" an exempt with what makes "+t.path+" apply.")
+			in.note(limit, "replaces", t.path+" replaces the limit named "+r.Name+": a request with both would count only "+
+				"in "+t.path+". Here it counts in both: give the rule of "+r.Name+" an exempt with what makes "+t.path+" apply.")
 		}
 	}
 }

@@ -20,6 +20,11 @@ type scope struct {
 	notes   []string
 }
 
+// cannot adds why a policy cannot say for which requests something holds.
+func (s *scope) cannot(why string) { s.unknown = append(s.unknown, why) }
+
+func (s *scope) note(text string) { s.notes = append(s.notes, text) }
+
 // and is for the requests of both scopes; clash is unknown where one match
 // cannot say both.
 func (s scope) and(other scope, clash string) scope {
@@ -42,7 +47,7 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 	}
 	switch {
 	case !p.restrict(m, v):
-		s.unknown = append(s.unknown, "A match cannot say a condition on "+strings.TrimSpace(p.kind+" "+p.name)+", or not twice.")
+		s.cannot("A match cannot say a condition on " + strings.TrimSpace(p.kind+" "+p.name) + ", or not twice.")
 	case inverted:
 		s.exempt = append(s.exempt, *m)
 	}
@@ -65,7 +70,7 @@ func (in *source) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 			s.restrict(fullPath, v, false)
 		}
 	default:
-		s.unknown = append(s.unknown, "The import cannot translate the condition of its route on the path.")
+		s.cannot("The import cannot translate the condition of its route on the path.")
 	}
 	for _, h := range o.GetHeaders() {
 		in.readHeaderMatcher(s, h)
@@ -73,7 +78,7 @@ func (in *source) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 	for i, m := 0, o.ProtoReflect(); i < m.Descriptor().Fields().Len(); i++ {
 		fd := m.Descriptor().Fields().Get(i)
 		if name := fd.Name(); m.Has(fd) && fd.ContainingOneof() == nil && name != "headers" && name != "case_sensitive" {
-			s.unknown = append(s.unknown, "Its route has a condition on "+string(name)+", and a match has none.")
+			s.cannot("Its route has a condition on " + string(name) + ", and a match has none.")
 		}
 	}
 }
@@ -90,13 +95,13 @@ func (in *source) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
 	presence, isPresence := o.GetHeaderMatchSpecifier().(*routev3.HeaderMatcher_PresentMatch)
 	inverted, missingIsEmpty := o.GetInvertMatch(), o.GetTreatMissingHeaderAsEmpty()
 	if missingIsEmpty {
-		s.notes = append(s.notes, "In one condition Envoy takes a missing header "+name+" for an empty one. Here it is missing.")
+		s.note("In one condition Envoy takes a missing header " + name + " for an empty one. Here it is missing.")
 	} else if inverted && p.kind == "header" && !isPresence {
 		s.restrict(p, pattern{wildcard, "*"}, false) // a header that is missing fits neither way
 	}
 	switch {
 	case !known:
-		s.unknown = append(s.unknown, "The import cannot translate a condition on the header "+name+".")
+		s.cannot("The import cannot translate a condition on the header " + name + ".")
 	case v.kind == anyValue && p.kind != "header":
 	case v.kind == anyValue: // present, or absent
 		value := "*"
@@ -104,7 +109,7 @@ func (in *source) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
 			value = "!"
 		}
 		if !s.match.and(match{headers: []headerMatch{{p.name, value}}}) {
-			s.unknown = append(s.unknown, "There are two conditions on the header "+name+", and a match holds one.")
+			s.cannot("There are two conditions on the header " + name + ", and a match holds one.")
 		}
 	case inverted && p.kind == "header" && s.match.header(name) && !missingIsEmpty:
 		s.exempt = append(s.exempt, match{headers: []headerMatch{{p.name, v.value()}}})
@@ -174,11 +179,12 @@ func stringPattern(as, text string, fold bool) pattern {
 // leaveOut takes the requests of an earlier route out of a later one, if they
 // may be the same.
 func (s *scope) leaveOut(own, earlier *scope) {
-	if len(own.match.paths) > 0 && len(earlier.match.paths) > 0 && pathsApart(own.match.paths[0], earlier.match.paths[0]) {
+	a, b := own.match.paths, earlier.match.paths
+	if len(a) > 0 && len(b) > 0 && pathsApart(a[0], b[0]) {
 		return
 	}
 	if len(earlier.unknown) > 0 || len(earlier.exempt) > 0 {
-		s.notes = append(s.notes, "In Envoy an earlier route takes some of these requests, by conditions that an exempt cannot say.")
+		s.note("In Envoy an earlier route takes some of these requests, by conditions that an exempt cannot say.")
 		return
 	}
 	if !earlier.match.empty() {

@@ -117,8 +117,8 @@ func decodeOnce[M proto.Message](in *source, n *policy.Node, path string) (m M) 
 	return made.Interface().(M)
 }
 
-// isOf reports whether a configuration is of a message type.
-func isOf[M proto.Message](c filterConfig) bool {
+// isConfig reports whether a configuration is of a message type.
+func isConfig[M proto.Message](c filterConfig) bool {
 	var m M
 	return c.node != nil && c.message == string(m.ProtoReflect().Descriptor().FullName())
 }
@@ -214,7 +214,7 @@ func hostScope(domains []string, n *notes) (s scope) {
 			n.add(place{}, "The host "+d+" is compared without its port here.")
 		}
 		if !isHost(strings.TrimPrefix(name, "*.")) {
-			s.unknown = append(s.unknown, "The host "+d+" has a wildcard that no match here has.")
+			s.cannot("The host " + d + " has a wildcard that no match here has.")
 		} else if !slices.Contains(s.match.hosts, name) {
 			s.match.hosts = append(s.match.hosts, name)
 		}
@@ -236,7 +236,8 @@ func (in *source) routes(host *routev3.VirtualHost, ofHost scope) []*hostRoute {
 		}
 		before = append(before, own)
 		list = append(list, &hostRoute{
-			scope:   ofHost.and(all, "Its virtual host and its route have conditions on the same header, and a match holds one."),
+			scope: ofHost.and(all, "Its virtual host and its route have conditions on the same header, and a match holds "+
+				"one."),
 			limits:  o.GetRoute().GetRateLimits(),
 			include: o.GetRoute().GetIncludeVhRateLimits().GetValue(),
 			own:     append(in.configsOf(o), in.configsOf(host)...),
@@ -266,7 +267,8 @@ type applied struct {
 // applyLimits lists the rate_limits of the routes that use accepts, with those
 // of their virtual hosts where Envoy adds them. Own says what a route's own
 // configuration says: rate_limits instead of the route's, and vh_rate_limits.
-func applyLimits(hosts []virtualHost, use func(r *hostRoute) bool, own func(r *hostRoute) (limits []*routev3.RateLimit, hostLimits int32)) []applied {
+func applyLimits(hosts []virtualHost, use func(r *hostRoute) bool,
+	own func(r *hostRoute) (limits []*routev3.RateLimit, hostLimits int32)) []applied {
 	var list []applied
 	for i := range hosts {
 		h := &hosts[i]
