@@ -75,6 +75,10 @@ func TestBadConfigurationOfTheFilter(t *testing.T) {
 		"bad answer":     {"token_bucket: {max_tokens: 0}\nresponse_headers_to_add: [{header: {key: a b}}]", `f.yaml:2:36: response_headers_to_add[0].header: must have the name of a header as key, not "a b"`},
 		"bad status":     {"token_bucket: {max_tokens: 0}\nstatus: {code: 1000}", "f.yaml:2:16: status.code: must be at most 599"},
 		"long prefix":    {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{masked_remote_address: {v4_prefix_mask_len: 33}}]}]", "f.yaml:2:71: rate_limits[0].actions[0].masked_remote_address.v4_prefix_mask_len: prefixes are at most 32 and 128 bits"},
+		"two actions":    {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{remote_address: {}, genericKey: {descriptor_value: a}}]}]", "f.yaml:2:59: rate_limits[0].actions[0].genericKey: does not go with remote_address: keep one of the two"},
+		"too many hits":  {"token_bucket: {max_tokens: 0}\nrate_limits: [{hits_addend: {number: 4294967296}, actions: [{remote_address: {}}]}]", "f.yaml:2:38: rate_limits[0].hits_addend.number: must be a whole number from 0 to 4294967295"},
+		"field twice":    {"token_bucket: {max_tokens: 1, maxTokens: 2}", "f.yaml:1:31: token_bucket.maxTokens: is given twice: keep one"},
+		"long interval":  {"token_bucket: {max_tokens: 1, fill_interval: 40000000s}", "f.yaml:1:46: token_bucket.fill_interval: must be a duration in seconds from 0.05s to 366d, such as 60s"},
 		"no network":     {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{remote_address_match: {address_matcher: {ranges: [{address_prefix: here}]}}}]}]", "f.yaml:2:94: rate_limits[0].actions[0].remote_address_match.address_matcher.ranges[0].address_prefix: must be an address, such as 10.0.0.0"},
 		"long network":   {"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{remote_address_match: {address_matcher: {ranges: [{address_prefix: 10.0.0.0, prefix_len: 33}]}}}]}]", "f.yaml:2:116: rate_limits[0].actions[0].remote_address_match.address_matcher.ranges[0].prefix_len: must be at most the bits of the address, 32 or 128"},
 	} {
@@ -107,6 +111,30 @@ func TestNothingToImport(t *testing.T) {
 	require.ErrorIs(t, err, importer.ErrNothing)
 	_, err = filter("static_resources: {}", importer.Options{})
 	require.ErrorIs(t, err, importer.ErrNothing)
+}
+
+// One mistake has one error: what follows from it has none.
+func TestFirstProblemOfANode(t *testing.T) {
+	_, err := filter("token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{request_headers: {header_name: []}}]}]", importer.Options{})
+	require.EqualError(t, err, "f.yaml:2:58: rate_limits[0].actions[0].request_headers.header_name: must be text, not a list")
+}
+
+// Fields that say nothing about limits are not decoded, so they cannot be wrong.
+func TestOtherFieldsAreNotJudged(t *testing.T) {
+	routes := &importer.File{Name: "r.yaml", Text: []byte(`virtual_hosts:
+  - domains: ["*"]
+    retry_policy: of a newer Envoy
+    routes:
+      - match: {prefix: /}
+        direct_response: {body: {inline_string: "two\nlines"}}
+        route: {timeout: soon, rate_limits: [{actions: [{request_headers: {header_name: a, descriptor_key: a}}]}]}
+        rate_limitz: []
+`)}
+	made, err := service(one, importer.Options{Routes: routes})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), "key: [{header: a}]")
+	require.Len(t, made.Notes, 2)
+	require.Equal(t, "r.yaml:8:9: virtual_hosts[0].routes[0].rate_limitz: the import does not know this field and made nothing of it", made.Notes[1].String())
 }
 
 func TestFilesOfOneDomain(t *testing.T) {

@@ -42,61 +42,61 @@ func open(f File, n *notes) (*source, *policy.Node, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &source{file: f.Name, notes: n, failed: map[*policy.Node]bool{}, origins: map[any]origin{},
+	in := &source{file: f.Name, notes: n, failed: map[*policy.Node]bool{}, origins: map[any]origin{},
 		decoded: map[*policy.Node]proto.Message{}}
 	if root.Kind != policy.Object {
-		s.fail(root, "", "must be an object, not "+kindNames[root.Kind])
+		in.fail(root, "", "must be an object, not "+kindNames[root.Kind])
 	}
-	return s, root, s.err()
+	return in, root, in.err()
 }
 
 // err returns the problems.
-func (s *source) err() error {
-	if len(s.problems) > 0 {
-		return s.problems
+func (in *source) err() error {
+	if len(in.problems) > 0 {
+		return in.problems
 	}
 	return nil
 }
 
 // fail adds a problem, one for each node: the first is the cause of the others.
-func (s *source) fail(n *policy.Node, path, message string) {
-	if !s.failed[n] {
-		s.failed[n] = true
-		s.problems = append(s.problems, policy.Problem{File: s.file, Line: n.Line, Column: n.Column, Path: path,
+func (in *source) fail(n *policy.Node, path, message string) {
+	if !in.failed[n] {
+		in.failed[n] = true
+		in.problems = append(in.problems, policy.Problem{File: in.file, Line: n.Line, Column: n.Column, Path: path,
 			Message: message})
 	}
 }
 
 // failField makes a field of a decoded message a problem.
-func (s *source) failField(m any, field, message string) {
-	o := s.origins[m]
+func (in *source) failField(m any, field, message string) {
+	o := in.origins[m]
 	n := fieldOf(o.node, field)
 	if n == nil {
 		n = o.node
 	}
-	s.fail(n, join(o.path, field), message)
+	in.fail(n, join(o.path, field), message)
 }
 
 // at is the place of a decoded message.
-func (s *source) at(m any) place { return s.placeOf(s.origins[m].node) }
+func (in *source) at(m any) place { return in.placeOf(in.origins[m].node) }
 
 // note adds a note about a field of a decoded message.
-func (s *source) note(m any, field, text string) { s.notes.add(s.atField(m, field), text) }
+func (in *source) note(m any, field, text string) { in.notes.add(in.atField(m, field), text) }
 
 // atField is the place of a message's field, or of the message that lacks it.
-func (s *source) atField(m any, field string) place {
-	if n := fieldOf(s.origins[m].node, field); n != nil {
-		return s.placeOf(n)
+func (in *source) atField(m any, field string) place {
+	if n := fieldOf(in.origins[m].node, field); n != nil {
+		return in.placeOf(n)
 	}
-	return s.at(m)
+	return in.at(m)
 }
 
-func (s *source) placeOf(n *policy.Node) place { return place{s.file, n.Line, n.Column} }
+func (in *source) placeOf(n *policy.Node) place { return place{in.file, n.Line, n.Column} }
 
 // message decodes an object by a type of Envoy, each scalar with protojson, so
 // that every problem has its place.
-func (s *source) message(n *policy.Node, path string, m protoreflect.Message) {
-	s.origins[m.Interface()] = origin{n, path}
+func (in *source) message(n *policy.Node, path string, m protoreflect.Message) {
+	in.origins[m.Interface()] = origin{n, path}
 	fields := m.Descriptor().Fields()
 	find := func(name string) (protoreflect.FieldDescriptor, bool) {
 		fd := fields.ByJSONName(name)
@@ -105,25 +105,25 @@ func (s *source) message(n *policy.Node, path string, m protoreflect.Message) {
 		}
 		return fd, fd != nil
 	}
-	eachField(s, n, path, find, func(fd protoreflect.FieldDescriptor, v *policy.Node, path string) {
+	eachField(in, n, path, find, func(fd protoreflect.FieldDescriptor, v *policy.Node, path string) {
 		one := fd.ContainingOneof()
 		switch note, skip := skipped(fd); {
 		case skip:
-			s.noteSkipped(v, string(fd.Name()), note)
+			in.noteSkipped(v, string(fd.Name()), note)
 		case one != nil && m.WhichOneof(one) != nil:
-			s.fail(v, path, "does not go with "+string(m.WhichOneof(one).Name())+": keep one of the two")
+			in.fail(v, path, "does not go with "+string(m.WhichOneof(one).Name())+": keep one of the two")
 		case fd.IsList():
-			s.items(v, path, func(item *policy.Node, path string) {
+			in.items(v, path, func(item *policy.Node, path string) {
 				if isMessage(fd) {
-					s.message(item, path, m.Mutable(fd).List().AppendMutable().Message())
+					in.message(item, path, m.Mutable(fd).List().AppendMutable().Message())
 				} else {
-					s.scalar(item, path, m, fd)
+					in.scalar(item, path, m, fd)
 				}
 			})
 		case isMessage(fd):
-			s.message(v, path, m.Mutable(fd).Message())
+			in.message(v, path, m.Mutable(fd).Message())
 		default:
-			s.scalar(v, path, m, fd)
+			in.scalar(v, path, m, fd)
 		}
 	})
 }
@@ -134,8 +134,8 @@ func isMessage(fd protoreflect.FieldDescriptor) bool {
 }
 
 // scalar decodes a value into a field, or adds it to a list.
-func (s *source) scalar(n *policy.Node, path string, m protoreflect.Message, fd protoreflect.FieldDescriptor) {
-	s.leaf(n, path, fd.Kind() == protoreflect.StringKind, wanted(fd), func(text []byte) error {
+func (in *source) scalar(n *policy.Node, path string, m protoreflect.Message, fd protoreflect.FieldDescriptor) {
+	in.leaf(n, path, fd.Kind() == protoreflect.StringKind, wanted(fd), func(text []byte) error {
 		if fd.IsList() {
 			text = slices.Concat([]byte("["), text, []byte("]"))
 		}
@@ -185,8 +185,8 @@ var wantedKinds = map[string]string{
 
 // structure decodes an object into a struct, by the tags of its fields: "yaml"
 // is the name, "note" says why the import makes nothing of the field.
-func (s *source) structure(n *policy.Node, path string, v reflect.Value) {
-	s.origins[v.Addr().Interface()] = origin{n, path}
+func (in *source) structure(n *policy.Node, path string, v reflect.Value) {
+	in.origins[v.Addr().Interface()] = origin{n, path}
 	find := func(name string) (int, bool) {
 		for i := range v.NumField() {
 			if v.Type().Field(i).Tag.Get("yaml") == name {
@@ -195,22 +195,22 @@ func (s *source) structure(n *policy.Node, path string, v reflect.Value) {
 		}
 		return 0, false
 	}
-	eachField(s, n, path, find, func(i int, value *policy.Node, path string) {
+	eachField(in, n, path, find, func(i int, value *policy.Node, path string) {
 		tag, f := v.Type().Field(i).Tag, v.Field(i)
 		switch note, skip := tag.Lookup("note"); {
 		case skip:
-			s.noteSkipped(value, tag.Get("yaml"), note)
+			in.noteSkipped(value, tag.Get("yaml"), note)
 		case f.Kind() == reflect.Pointer:
 			f.Set(reflect.New(f.Type().Elem()))
-			s.structure(value, path, f.Elem())
+			in.structure(value, path, f.Elem())
 		case f.Kind() == reflect.Slice:
-			s.items(value, path, func(item *policy.Node, path string) {
+			in.items(value, path, func(item *policy.Node, path string) {
 				one := reflect.New(f.Type().Elem().Elem())
 				f.Set(reflect.Append(f, one))
-				s.structure(item, path, one.Elem())
+				in.structure(item, path, one.Elem())
 			})
 		default:
-			s.leaf(value, path, f.Kind() == reflect.String, wantedKinds[f.Kind().String()], func(text []byte) error {
+			in.leaf(value, path, f.Kind() == reflect.String, wantedKinds[f.Kind().String()], func(text []byte) error {
 				return json.Unmarshal(text, f.Addr().Interface())
 			})
 		}
@@ -219,10 +219,10 @@ func (s *source) structure(n *policy.Node, path string, v reflect.Value) {
 
 // eachField calls set for the fields of an object that find knows, and notes
 // the others.
-func eachField[F comparable](s *source, n *policy.Node, path string, find func(name string) (F, bool),
+func eachField[F comparable](in *source, n *policy.Node, path string, find func(name string) (F, bool),
 	set func(f F, v *policy.Node, path string)) {
 	if n.Kind != policy.Object {
-		s.fail(n, path, "must be an object, not "+kindNames[n.Kind])
+		in.fail(n, path, "must be an object, not "+kindNames[n.Kind])
 		return
 	}
 	seen, unknown := map[F]bool{}, map[string]bool{}
@@ -232,10 +232,10 @@ func eachField[F comparable](s *source, n *policy.Node, path string, find func(n
 		switch {
 		case field.Name == "@type":
 		case known && seen[f] || unknown[field.Name]:
-			s.fail(&policy.Node{Line: field.Line, Column: field.Column}, path, "is given twice: keep one")
+			in.fail(&policy.Node{Line: field.Line, Column: field.Column}, path, "is given twice: keep one")
 		case !known:
 			unknown[field.Name] = true
-			s.notes.add(place{s.file, field.Line, field.Column}, path+": the import does not know this field and made "+
+			in.notes.add(place{in.file, field.Line, field.Column}, path+": the import does not know this field and made "+
 				"nothing of it")
 		case field.Value.Kind != policy.Null:
 			set(f, field.Value, path)
@@ -247,9 +247,9 @@ func eachField[F comparable](s *source, n *policy.Node, path string, find func(n
 }
 
 // items calls each for the items of a list.
-func (s *source) items(n *policy.Node, path string, each func(item *policy.Node, path string)) {
+func (in *source) items(n *policy.Node, path string, each func(item *policy.Node, path string)) {
 	if n.Kind != policy.List {
-		s.fail(n, path, "must be a list, not "+kindNames[n.Kind])
+		in.fail(n, path, "must be a list, not "+kindNames[n.Kind])
 	}
 	for i, item := range n.Items {
 		each(item, path+"["+strconv.Itoa(i)+"]")
@@ -257,23 +257,23 @@ func (s *source) items(n *policy.Node, path string, each func(item *policy.Node,
 }
 
 // noteSkipped notes a field of which nothing is made, unless it is false.
-func (s *source) noteSkipped(n *policy.Node, name, note string) {
+func (in *source) noteSkipped(n *policy.Node, name, note string) {
 	if note != "" && (n.Kind != policy.Bool || n.Text == "true") {
-		s.notes.add(s.placeOf(n), name+": "+note)
+		in.notes.add(in.placeOf(n), name+": "+note)
 	}
 }
 
 // leaf decodes one scalar. Numbers, true and false are text where text is wanted.
-func (s *source) leaf(n *policy.Node, path string, text bool, want string, decode func(text []byte) error) {
+func (in *source) leaf(n *policy.Node, path string, text bool, want string, decode func(text []byte) error) {
 	switch {
 	case strings.ContainsFunc(n.Text, unicode.IsControl):
-		s.fail(n, path, "holds a control character, and a policy may hold none")
+		in.fail(n, path, "holds a control character, and a policy may hold none")
 		return
 	case text && (n.Kind == policy.Number || n.Kind == policy.Bool):
 		n = &policy.Node{Kind: policy.String, Text: n.Text, Line: n.Line, Column: n.Column}
 	}
 	if err := decode(policy.AppendJSON(nil, n)); err != nil {
-		s.fail(n, path, "must be "+want+", not "+shown(n))
+		in.fail(n, path, "must be "+want+", not "+shown(n))
 	}
 }
 
