@@ -106,11 +106,11 @@ func (r *rule) counts(other *rule) bool {
 }
 
 // clip makes text fit for a rule's name: printable, without space at its ends,
-// at most max bytes long.
-func clip(text string, max int) string {
+// at most size bytes long.
+func clip(text string, size int) string {
 	text = strings.TrimSpace(printable(text))
-	if len(text) > max {
-		text = strings.TrimSpace(strings.ToValidUTF8(text[:max], ""))
+	if len(text) > size {
+		text = strings.TrimSpace(strings.ToValidUTF8(text[:size], ""))
 	}
 	return text
 }

@@ -150,7 +150,7 @@ func TestDecidesAsTheService(t *testing.T) {
 }
 
 // compare runs the requests through the filter with a policy, and compares the
-// limits and usage that simulate tells with those that are wanted.
+// limits and usage in simulate's output with the expected ones.
 func compare(t *testing.T, wasm, policy []byte, requests *bytes.Buffer, want [][]string, about func() string) (compared int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -197,7 +197,7 @@ func expected(root *theirs, values map[string]string, used map[string]int) []str
 	return list
 }
 
-// seen returns the limits and usage that simulate tells.
+// seen returns the limits and usage in simulate's output.
 func seen(t *testing.T, line []byte) []string {
 	var answer struct {
 		Rules []struct {
