@@ -168,23 +168,6 @@ func (b *Bolt) Get(_ context.Context, number uint64) (Revision, error) {
 	return r, nil
 }
 
-// Last implements Store.
-func (b *Bolt) Last(context.Context) (Revision, error) {
-	var r Revision
-	err := b.view(func(tx *bbolt.Tx) (err error) {
-		last, _ := tx.Bucket(revisionsBucket).Cursor().Last()
-		if last == nil {
-			return ErrNotFound
-		}
-		r, err = read(tx, last)
-		return err
-	})
-	if err != nil {
-		return Revision{}, fmt.Errorf("get last revision: %w", err)
-	}
-	return r, nil
-}
-
 // History implements Store.
 func (b *Bolt) History(_ context.Context, limit int) ([]Summary, error) {
 	list := []Summary{}

@@ -38,8 +38,6 @@ type Store interface {
 	// Get returns a revision, ErrNotFound, or ErrDamaged where it is not what
 	// was stored.
 	Get(ctx context.Context, number uint64) (Revision, error)
-	// Last returns the newest revision, or ErrNotFound when there is none.
-	Last(ctx context.Context) (Revision, error)
 	// History returns the newest revisions first, at most limit of them; 0
 	// returns all.
 	History(ctx context.Context, limit int) ([]Summary, error)
