@@ -20,7 +20,7 @@ const FileName = "sluice.db"
 // format is the layout below; a store written in another one is refused. All
 // values but this one are sealed; see seal.
 //
-//	meta       "format" → "3", "audit_secret" → 32 bytes
+//	meta       "format" → "3", "audit_secret" → 32 bytes; "probe" → zeros, while Healthy tries to write
 //	revisions  number, 8 bytes big-endian → Summary as JSON, without marks
 //	yaml       number → the text as given
 //	json       number → what proxies get
@@ -46,6 +46,7 @@ var (
 	revisionBuckets = [][]byte{revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket}
 
 	formatKey = []byte("format")
+	probeKey  = []byte("probe")
 )
 
 // Bolt is the embedded store, one file, and a small one beside it; see LastName.
@@ -56,7 +57,8 @@ type Bolt struct {
 
 	mu       sync.Mutex
 	watchers map[chan struct{}]struct{}
-	failed   error // of the last commit, nil if that was durable
+	failed   error     // of the last commit, nil if that was durable
+	probed   time.Time // when Healthy last tried whether that is still so
 }
 
 var _ Store = (*Bolt)(nil)
@@ -103,13 +105,37 @@ func (b *Bolt) Healthy(ctx context.Context) error {
 		return err
 	}
 	b.mu.Lock()
-	failed := b.failed
+	failed, now := b.failed, time.Now()
+	probe := failed != nil && now.Sub(b.probed) >= probeInterval
+	if probe {
+		b.probed = now
+	}
 	b.mu.Unlock()
+	if probe {
+		failed = b.probe()
+	}
 	if failed != nil {
 		return fmt.Errorf("the last change could not be stored: %w", failed)
 	}
 	_, err := b.History(ctx, 1)
 	return err
+}
+
+const (
+	// probeInterval keeps those who ask for health from wearing out a full disk.
+	probeInterval = 10 * time.Second
+	// probeBytes is the room of the largest policy, as YAML and as JSON.
+	probeBytes = 2 << 20
+)
+
+// probe stores as much as a revision and drops it again. Without it, a store
+// would stay unhealthy after a full disk until somebody's next change.
+func (b *Bolt) probe() error {
+	err := b.commit(b.db.Update, func(tx *bbolt.Tx) error { return put(tx, metaBucket, probeKey, make([]byte, probeBytes)) })
+	if err != nil {
+		return err
+	}
+	return b.commit(b.db.Update, func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Delete(probeKey) })
 }
 
 // next gives the next number of a bucket. bbolt's sequence is stored with the

@@ -9,10 +9,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 )
 
 // filled is a directory with a closed store of three revisions.
@@ -237,6 +239,18 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	r, err := open(t, dir).Append(ctx, draft("y"))
 	require.NoError(t, err)
 	require.Equal(t, uint64(5), r.Number, "the one that was not acknowledged has its number all the same")
+}
+
+// A change that failed says nothing about the next one.
+func TestHealthyAgain(t *testing.T) {
+	b, ctx := open(t, filled(t)), t.Context()
+	require.ErrorContains(t, b.commit(func(func(*bbolt.Tx) error) error { return syscall.ENOSPC }, nil), "no space")
+	require.NoError(t, b.Healthy(ctx))
+	list, err := b.History(ctx, 0)
+	require.NoError(t, err)
+	require.Len(t, list, 3, "a probe is no change")
+	require.ErrorContains(t, b.commit(func(func(*bbolt.Tx) error) error { return syscall.ENOSPC }, nil), "no space")
+	require.ErrorContains(t, b.Healthy(ctx), "no space", "it is not asked for each time")
 }
 
 // A database that is no longer at its place would take changes until the process

@@ -66,7 +66,8 @@ type Store interface {
 	// ends. Appends in quick succession may share one value.
 	Watch(ctx context.Context) <-chan struct{}
 	// Healthy returns why no change can be stored, as far as that is known: what
-	// is stored is not in place, or the last change could not be written.
+	// is stored is not in place, or the last change could not be written and a
+	// trial cannot either.
 	Healthy(ctx context.Context) error
 	// Backup returns a copy of everything as of now, for Restore, and its length.
 	Backup(ctx context.Context) (io.ReadCloser, int64, error)
