@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/nodeid"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
@@ -57,7 +57,7 @@ const (
 
 // check says whether the node can be served.
 func (n node) check() error {
-	if err := nodeid.Check(n.id); err != nil {
+	if err := access.CheckNodeID(n.id); err != nil {
 		return err
 	}
 	for name, value := range map[string]string{"wasm": n.wasm, "vm_id": n.vmID, "runtime": n.runtime, "manage": n.manage} {
@@ -179,7 +179,7 @@ func (n *node) unmarshal(message []byte) error {
 	return fields(message, func(number protowire.Number, text []byte, _ uint64) error {
 		switch number {
 		case 1:
-			n.id = cut(text, nodeid.MaxBytes)
+			n.id = cut(text, access.MaxNodeID)
 		case 3:
 			return n.metadata(text)
 		case 8:

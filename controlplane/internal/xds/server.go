@@ -87,7 +87,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/nodeid"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -142,7 +142,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Identify == nil {
-		o.Identify = new(nodeid.Rules).SAN
+		o.Identify = new(access.NodeIDs).SAN
 	}
 	if o.ClientCAs == nil {
 		o.ClientCAs = x509.NewCertPool

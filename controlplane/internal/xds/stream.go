@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/san"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
@@ -162,7 +162,7 @@ func (c *conversation) identity(node string) (store.Identity, error) {
 	if chain == nil {
 		return store.Identity{Node: node}, nil
 	}
-	if err := san.Verify(chain, c.clientCAs()); err != nil {
+	if err := access.Verify(chain, c.clientCAs()); err != nil {
 		c.connection.closeSoon()
 		return store.Identity{}, status.Errorf(codes.Unauthenticated, "certificate is not trusted any more: %s", err)
 	}
