@@ -8,9 +8,8 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 const (
@@ -55,14 +54,7 @@ func (q query) number(name string, most uint64) (uint64, error) {
 }
 
 // shown quotes what a caller sent, shortened.
-func shown(text string) string { return strconv.Quote(cut(text)) }
-
-func cut(text string) string {
-	if len(text) > maxShown {
-		return strings.ToValidUTF8(text[:maxShown], "") + "…"
-	}
-	return text
-}
+func shown(text string) string { return strconv.Quote(printable.Cut(text, maxShown)) }
 
 // CheckWasm refuses what cannot be a path on another machine.
 func CheckWasm(wasm string) error {
@@ -71,7 +63,7 @@ func CheckWasm(wasm string) error {
 		return nil
 	case len(wasm) > maxWasm:
 		return fmt.Errorf("wasm path has %d bytes, at most %d are allowed", len(wasm), maxWasm)
-	case !printable(wasm):
+	case !printable.Is(wasm):
 		return errors.New("wasm path has bytes that cannot be printed: it must be UTF-8 without control characters")
 	case !path.IsAbs(wasm):
 		return fmt.Errorf("wasm path %s is relative: it must be an absolute path on the proxies' machines", shown(wasm))
@@ -85,12 +77,8 @@ func checkFileName(name string) error {
 	switch {
 	case len(name) > maxFileName:
 		return fmt.Errorf("file name has %d bytes, at most %d are allowed", len(name), maxFileName)
-	case !printable(name):
+	case !printable.Is(name):
 		return errors.New("file name has bytes that cannot be printed: it must be UTF-8 without control characters")
 	}
 	return nil
-}
-
-func printable(text string) bool {
-	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }

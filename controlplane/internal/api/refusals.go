@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -15,7 +14,6 @@ import (
 // refusals counts and logs the requests that were refused because of their caller.
 type refusals struct {
 	log   *slog.Logger
-	limit lograte.Limit
 	total *prometheus.CounterVec
 }
 
@@ -27,20 +25,17 @@ func newRefusals(log *slog.Logger) *refusals {
 	// An alert can only see a counter rise that was there before.
 	total.WithLabelValues("401")
 	total.WithLabelValues("403")
-	return &refusals{log: log, total: total}
+	return &refusals{log: lograte.NewLimit(1).Logger(log), total: total}
 }
 
 // refuse answers 401 or 403.
 func (s *server) refuse(w http.ResponseWriter, r *http.Request, code int, err error) {
-	s.refusals.note(r, code, err, time.Now())
+	s.refusals.note(r, code, err)
 	fail(w, code, err)
 }
 
 // note never sees the credential: neither header nor URL are logged.
-func (f *refusals) note(r *http.Request, code int, err error, now time.Time) {
+func (f *refusals) note(r *http.Request, code int, err error) {
 	f.total.WithLabelValues(strconv.Itoa(code)).Inc()
-	if omitted, ok := f.limit.Take(now); ok {
-		f.log.Warn("request refused", "code", code, "from", peer(r), "who", access.FromContext(r.Context()).Name,
-			"reason", err, "omitted", omitted)
-	}
+	f.log.Warn("request refused", "code", code, "from", peer(r), "who", access.FromContext(r.Context()).Name, "reason", err)
 }

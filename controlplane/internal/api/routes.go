@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 // route is one request of the API and the role that it needs.
@@ -135,5 +136,5 @@ func checkLocalName(r *http.Request) error {
 }
 
 func (s *server) unknown(w http.ResponseWriter, r *http.Request) {
-	fail(w, http.StatusNotFound, fmt.Errorf("no %s in this API", cut(r.Method+" "+r.URL.Path)))
+	fail(w, http.StatusNotFound, fmt.Errorf("no %s in this API", printable.Cut(r.Method+" "+r.URL.Path, maxShown)))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
@@ -188,12 +189,12 @@ func printVerdict(w io.Writer, v xds.Verdict) {
 	}
 	line := words[v.Outcome]
 	if v.Text != "" {
-		line += "  " + plain(v.Text)
+		line += "  " + printable.Text(v.Text)
 	}
 	if v.Fallback != 0 {
 		line += fmt.Sprintf("  (withdrawn; gets revision %d again)", v.Fallback)
 	}
-	fmt.Fprintf(w, "%-24s %s\n", plain(proxyName(v.Node, v.SAN, v.Shared)), line)
+	fmt.Fprintf(w, "%-24s %s\n", printable.Text(proxyName(v.Node, v.SAN, v.Shared)), line)
 }
 
 func (r rollOut) judge(result *rolledOut) error {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 // Allow lists where proxies may be asked.
@@ -203,7 +205,7 @@ func Targets(proxies []Proxy) []Target {
 
 func alsoThatOf(address, node string) error {
 	return &Failure{
-		fmt.Sprintf("its management address %s is also that of %s", short(address), node),
+		fmt.Sprintf("its management address %s is also that of %s", printable.Cut(address, maxShown), node),
 		"give each proxy a management address of its own",
 	}
 }
@@ -247,7 +249,7 @@ func (p Proxy) listener() (scheme, address string, err error) {
 	}
 	host, number, err := splitAddress(address)
 	if err != nil {
-		return "", "", &Failure{fmt.Sprintf("its management address %q %s", short(p.Address), err), addressHint}
+		return "", "", &Failure{fmt.Sprintf("its management address %q %s", printable.Cut(p.Address, maxShown), err), addressHint}
 	}
 	from, _, _ := net.SplitHostPort(p.Peer)
 	peer, _ := netip.ParseAddr(from)
@@ -281,11 +283,5 @@ func splitAddress(text string) (host string, port uint16, err error) {
 	return host, uint16(number), nil
 }
 
-// short cuts a text that a proxy has sent.
-func short(text string) string {
-	const most = 200
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
-}
+// maxShown bounds what a message repeats of a proxy's words.
+const maxShown = 200

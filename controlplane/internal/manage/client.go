@@ -15,7 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 const (
@@ -176,7 +177,7 @@ func unreachable(at *url.URL, err error) error {
 	case strings.HasPrefix(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "EOF"):
 		hint = "does the proxy speak TLS there? then https:// belongs before its address"
 	}
-	return &Failure{fmt.Sprintf("reach proxy %s: %s", at.Host, printable(err.Error())), hint}
+	return &Failure{fmt.Sprintf("reach proxy %s: %s", at.Host, shown(err.Error())), hint}
 }
 
 func refused(at *url.URL, response *http.Response, text []byte) error {
@@ -191,17 +192,10 @@ func refused(at *url.URL, response *http.Response, text []byte) error {
 			"--manage-token-file must hold the token whose SHA-256 is manage.token_sha256 in the policy it runs",
 		}
 	case ours:
-		return &Failure{Text: fmt.Sprintf("proxy %s: %s", at.Host, printable(body.Error))}
+		return &Failure{Text: fmt.Sprintf("proxy %s: %s", at.Host, shown(body.Error))}
 	}
 	return &Failure{fmt.Sprintf("%s answers %d, not as a management path does", at.Host, response.StatusCode), noManageHint}
 }
 
-// printable makes a text that a proxy has sent short and fit for a terminal.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '·'
-		}
-		return r
-	}, short(text))
-}
+// shown makes a text that a proxy sent short and fit for a terminal.
+func shown(text string) string { return printable.Text(printable.Cut(text, maxShown)) }

@@ -124,7 +124,7 @@ func TestLogLinesAreBounded(t *testing.T) {
 	f.eventually("the burst is used up", func() bool { return strings.Count(lines.String(), "\n") >= burstLines })
 	f.eventually("a line says how many were left out", func() bool {
 		require.NoError(t, e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: "x"}))
-		return strings.Contains(lines.String(), "lines_left_out_before=")
+		return strings.Contains(lines.String(), "omitted=")
 	})
 	require.Less(t, strings.Count(lines.String(), "\n"), sent)
 	require.NotContains(t, lines.String(), "\x1b")
@@ -139,7 +139,7 @@ func TestWordsOfAProxyAreCut(t *testing.T) {
 		ErrorDetail: &rpcstatus.Status{Code: 13, Message: strings.Repeat("é", 100_000)},
 	}))
 	f.eventually("booked", func() bool { return f.status("e1").Nacked == 1 })
-	require.Equal(t, strings.Repeat("é", maxNackText/2), f.status("e1").NackText)
+	require.Equal(t, strings.Repeat("é", maxNackText/2-2)+"…", f.status("e1").NackText)
 }
 
 // A proxy that reports what never was gets what is.

@@ -4,16 +4,16 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 )
 
 // What one connection may do before it is slowed down. An Envoy sends one large
@@ -34,8 +34,7 @@ type connection struct {
 
 	requests *rate.Limiter // their bytes
 	again    *rate.Limiter
-	lines    *rate.Limiter
-	dropped  atomic.Uint64 // lines since the last one that was written
+	lines    *lograte.Limit
 
 	mu     sync.Mutex
 	pushed uint64 // the newest revision that was pushed
@@ -59,7 +58,7 @@ func newConnection(security credentials.AuthInfo, raw net.Conn) *connection {
 		security: security, raw: raw, place: at,
 		requests: rate.NewLimiter(bytesPerSecond, burstBytes),
 		again:    rate.NewLimiter(1, burstAgain),
-		lines:    rate.NewLimiter(1, burstLines),
+		lines:    lograte.NewLimit(burstLines),
 	}
 }
 
@@ -117,30 +116,6 @@ func (c *connection) mayPush(number uint64) (wait time.Duration) {
 // read waits as long as the proxy has to after a request of that many bytes.
 func (c *connection) read(ctx context.Context, size int) error {
 	return c.requests.WaitN(ctx, max(size, leastRequest))
-}
-
-// logger writes as many lines as the connection may, and in the next one how
-// many were left out.
-func (c *connection) logger(log *slog.Logger) *slog.Logger {
-	return slog.New(boundedHandler{log.Handler(), c.lines, &c.dropped})
-}
-
-type boundedHandler struct {
-	slog.Handler
-	limit   *rate.Limiter
-	dropped *atomic.Uint64
-}
-
-// Handle implements slog.Handler.
-func (h boundedHandler) Handle(ctx context.Context, line slog.Record) error {
-	if !h.limit.Allow() {
-		h.dropped.Add(1)
-		return nil
-	}
-	if n := h.dropped.Swap(0); n > 0 {
-		line.Add("lines_left_out_before", n)
-	}
-	return h.Handler.Handle(ctx, line)
 }
 
 // handshake makes the connection that streams find in their context.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
@@ -51,6 +52,8 @@ const (
 	// maxName bounds what is kept of names and versions; those of this server
 	// are shorter.
 	maxName = 256
+	// maxShown bounds what a log line repeats of a proxy's words.
+	maxShown = 100
 	// maxNackText bounds what is kept of a proxy's words; Envoy cuts them there too.
 	maxNackText = 4096
 )
@@ -104,8 +107,9 @@ func fields(message []byte, visit func(number protowire.Number, text []byte, val
 	return nil
 }
 
-// cut copies text as far as a bound, and one byte more to show that there was more.
-func cut(text []byte, most int) string { return string(text[:min(len(text), most+1)]) }
+// head copies the first bytes of a text, and one more than maxBytes where there
+// are more, so that a check finds it too long.
+func head(text []byte, maxBytes int) string { return string(text[:min(len(text), maxBytes+1)]) }
 
 // unmarshal reads a DeltaDiscoveryRequest.
 func (r *request) unmarshal(message []byte) error {
@@ -116,7 +120,7 @@ func (r *request) unmarshal(message []byte) error {
 			r.hasNode = true
 			return r.node.unmarshal(text)
 		case 2:
-			r.typeURL = cut(text, maxName)
+			r.typeURL = head(text, maxName)
 		case 3:
 			r.subscribe(text)
 		case 4:
@@ -124,12 +128,12 @@ func (r *request) unmarshal(message []byte) error {
 		case 5:
 			return r.version(text)
 		case 6:
-			r.nonce = cut(text, maxName)
+			r.nonce = head(text, maxName)
 		case 7:
 			r.refused = true
 			return fields(text, func(number protowire.Number, text []byte, _ uint64) error {
 				if number == 2 {
-					r.text = strings.ToValidUTF8(string(text[:min(len(text), maxNackText)]), "")
+					r.text = printable.Cut(head(text, maxNackText), maxNackText)
 				}
 				return nil
 			})
@@ -145,7 +149,7 @@ func (r *request) subscribe(name []byte) {
 		return
 	}
 	if r.others == 0 {
-		r.other = brief(cut(name, maxName))
+		r.other = printable.Cut(head(name, maxName), maxShown)
 	}
 	r.others++
 }
@@ -154,7 +158,7 @@ func (r *request) subscribe(name []byte) {
 func (r *request) version(entry []byte) error {
 	name, version, err := mapEntry(entry)
 	if string(name) == envoy.ResourceName {
-		r.held = cut(version, maxName)
+		r.held = head(version, maxName)
 	}
 	return err
 }
@@ -179,7 +183,7 @@ func (n *node) unmarshal(message []byte) error {
 	return fields(message, func(number protowire.Number, text []byte, _ uint64) error {
 		switch number {
 		case 1:
-			n.id = cut(text, access.MaxNodeID)
+			n.id = head(text, access.MaxNodeID)
 		case 3:
 			return n.metadata(text)
 		case 8:
@@ -213,7 +217,7 @@ func (n *node) own(name string, value []byte) error {
 	}
 	return fields(value, func(number protowire.Number, text []byte, _ uint64) error {
 		if number == 3 { // string_value
-			*into = cut(text, maxMetadata)
+			*into = head(text, maxMetadata)
 		}
 		return nil
 	})
@@ -229,7 +233,7 @@ func entries(message []byte, visit func(name string, value []byte) error) error 
 		if err != nil {
 			return err
 		}
-		return visit(cut(name, maxName), value)
+		return visit(head(name, maxName), value)
 	})
 }
 

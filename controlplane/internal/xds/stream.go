@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
@@ -53,7 +53,7 @@ func (s *Server) serve(stream deltaStream) error {
 		return status.Error(codes.Internal, "no peer")
 	}
 	shared := connectionOf(p)
-	c := &conversation{Server: s, log: shared.logger(s.log), stream: stream, connection: shared, address: p.Addr}
+	c := &conversation{Server: s, log: shared.lines.Logger(s.log), stream: stream, connection: shared, address: p.Addr}
 	from := conns.Origin(p.Addr)
 	if err := s.ledger.admit(from); err != nil {
 		s.turned.Add(1)
@@ -153,9 +153,6 @@ func (c *conversation) handle(r request) error {
 	return nil
 }
 
-// brief cuts what a proxy made up to what a log line can bear.
-func brief(text string) string { return strings.ToValidUTF8(text[:min(len(text), 100)], "") }
-
 // identity is who the proxy is, if its certificate says so.
 func (c *conversation) identity(node string) (store.Identity, error) {
 	chain := c.connection.certificates()
@@ -228,7 +225,7 @@ func (c *conversation) subscribe(reported string) {
 func (c *conversation) answer(r request) {
 	p, id := c.inFlight, c.session.who.Node
 	if r.nonce != p.nonce {
-		c.log.Warn("answer to an unknown push ignored", "proxy", id, "nonce", brief(r.nonce))
+		c.log.Warn("answer to an unknown push ignored", "proxy", id, "nonce", printable.Cut(r.nonce, maxShown))
 		return
 	}
 	c.inFlight = push{}
