@@ -50,9 +50,10 @@
 // A proxy is its node id together with the name in its client certificate that
 // the id goes with (store.Identity). Ledger and store know it by both, so that
 // nobody's answer counts for another. Where no certificate is asked for, the
-// name is empty, and whoever connects may claim any id. Where one is, it is
-// verified at each stream, for a connection may outlive the trust in it; it is
-// closed then, so that the proxy shows the certificate it has by now. What a
+// name is empty, and a proxy may claim any id. Where one is, it is verified when
+// a stream begins, when it expires and every verifyEvery: a connection may
+// outlive the trust in it. The connection is closed then, so that the proxy
+// shows the certificate it has by now. What a
 // proxy reports to hold outranks what it is remembered to have refused: it is
 // booked as accepted.
 //
@@ -103,8 +104,8 @@ type Options struct {
 	// certificate. By default the id must be a name in the certificate.
 	Identify func(cert *x509.Certificate, node string) (string, error)
 
-	// ClientCAs vouch for proxies' certificates, at each stream anew. By default
-	// nobody does. They are not asked for where proxies need no certificate.
+	// ClientCAs vouch for proxies' certificates, again and again while a stream is
+	// open. By default nobody does. They are not asked for where proxies need no certificate.
 	ClientCAs func() *x509.CertPool
 }
 
@@ -120,6 +121,7 @@ type Server struct {
 	identify    func(*x509.Certificate, string) (string, error)
 	clientCAs   func() *x509.CertPool
 	firstWithin time.Duration // deadline of a stream's first request
+	verifyEvery time.Duration // how often a stream's certificate is verified again
 
 	editions *cache[editionID, edition]
 	texts    *cache[uint64, revision]
@@ -160,7 +162,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n,
-		identify: o.Identify, clientCAs: o.ClientCAs, firstWithin: firstWithin,
+		identify: o.Identify, clientCAs: o.ClientCAs, firstWithin: firstWithin, verifyEvery: verifyEvery,
 		editions: newCache[editionID, edition](maxEditions), texts: newCache[uint64, revision](maxTexts),
 		stop: make(chan struct{}), cancel: cancel,
 	}
@@ -226,6 +228,10 @@ const (
 	// firstWithin is the deadline of a stream's first request, of a connection's
 	// handshake, and of the first stream of a connection.
 	firstWithin = 10 * time.Second
+
+	// verifyEvery is how long a stream may outlive the trust in the authority of
+	// its certificate. The certificate itself it does not outlive.
+	verifyEvery = 30 * time.Second
 
 	maxHeaders   = 16 << 10 // bytes of a stream's headers
 	streamWindow = 64 << 10 // bytes that gRPC takes before the server reads

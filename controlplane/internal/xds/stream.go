@@ -69,6 +69,7 @@ func (c *conversation) run() error {
 	requests, failed := c.receive()
 	late := time.NewTimer(c.firstWithin)
 	defer late.Stop()
+	verify := c.verifyAgain()
 	for {
 		// Taken before looking what is due, so that no change falls in between.
 		moved := c.ledger.moves()
@@ -92,6 +93,12 @@ func (c *conversation) run() error {
 			}
 		case <-late.C:
 			return status.Errorf(codes.DeadlineExceeded, "no request within %s", c.firstWithin)
+		case <-verify:
+			if err := c.verify(); err != nil {
+				c.log.Warn("proxy cut off", "address", c.address.String(), "error", status.Convert(err).Message())
+				return err
+			}
+			verify = c.verifyAgain()
 		case <-moved:
 		case <-c.again:
 		}
@@ -153,15 +160,39 @@ func (c *conversation) handle(r request) error {
 	return nil
 }
 
-// identity is who the proxy is, if its certificate says so.
-func (c *conversation) identity(node string) (store.Identity, error) {
+// verify says whether the proxy's certificate, if it has shown one, is trusted
+// now. One that is not closes the connection.
+func (c *conversation) verify() error {
 	chain := c.connection.certificates()
 	if chain == nil {
-		return store.Identity{Node: node}, nil
+		return nil
 	}
 	if err := access.Verify(chain, c.clientCAs()); err != nil {
 		c.connection.closeSoon()
-		return store.Identity{}, status.Errorf(codes.Unauthenticated, "certificate is not trusted any more: %s", err)
+		return status.Errorf(codes.Unauthenticated, "certificate is not trusted any more: %s", err)
+	}
+	return nil
+}
+
+// verifyAgain says when to verify the certificate again; never where there is
+// none.
+func (c *conversation) verifyAgain() <-chan time.Time {
+	chain := c.connection.certificates()
+	if chain == nil {
+		return nil
+	}
+	expiry := time.Until(chain[0].NotAfter) + time.Millisecond // which is still valid at NotAfter
+	return time.After(min(c.verifyEvery, expiry))
+}
+
+// identity is who the proxy is, if its certificate says so.
+func (c *conversation) identity(node string) (store.Identity, error) {
+	if err := c.verify(); err != nil {
+		return store.Identity{}, err
+	}
+	chain := c.connection.certificates()
+	if chain == nil {
+		return store.Identity{Node: node}, nil
 	}
 	name, err := c.identify(chain[0], node)
 	if err != nil {
