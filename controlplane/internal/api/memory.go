@@ -59,16 +59,16 @@ func (s *server) answerLarge(w http.ResponseWriter, bytes int, body any) {
 	answer(w, http.StatusOK, body)
 }
 
-// read reads a body of at most so many bytes. A slow caller holds room for about
+// read reads a body of at most maxBytes. A slow caller holds room for about
 // what it has sent, never for what it could send. Call free in any case.
-func (m *memory) read(w http.ResponseWriter, r *http.Request, most int) (text []byte, free func(), err error) {
-	body := http.MaxBytesReader(w, r.Body, int64(most))
+func (m *memory) read(w http.ResponseWriter, r *http.Request, maxBytes int) (text []byte, free func(), err error) {
+	body := http.MaxBytesReader(w, r.Body, int64(maxBytes))
 	text = make([]byte, 0, uncounted)
 	taken := 0
 	free = func() { m.held.Release(int64(taken)) }
 	for {
 		if len(text) == cap(text) {
-			size := min(2*cap(text), most+1)
+			size := min(2*cap(text), maxBytes+1)
 			if !m.held.TryAcquire(int64(size - taken)) {
 				return nil, free, errBusy
 			}

@@ -41,14 +41,14 @@ func readQuery(r *http.Request, known ...string) (query, error) {
 func (q query) get(name string) string { return url.Values(q).Get(name) }
 
 // number returns a parameter from 1, 0 if it is not given.
-func (q query) number(name string, most uint64) (uint64, error) {
+func (q query) number(name string, maximum uint64) (uint64, error) {
 	text := q.get(name)
 	if text == "" {
 		return 0, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || n < 1 || n > most {
-		return 0, fmt.Errorf("%s %s is not a number from 1 to %d", name, shown(text), most)
+	if err != nil || n < 1 || n > maximum {
+		return 0, fmt.Errorf("%s %s is not a number from 1 to %d", name, shown(text), maximum)
 	}
 	return n, nil
 }

@@ -42,9 +42,9 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) {
 // WaitEvent is one line of GET /v1/revisions/{revision}/wait: a proxy's
 // verdict, or, as the last one, that the wait is over.
 type WaitEvent struct {
-	Verdict *xds.Verdict  `json:"verdict,omitempty"`
-	Done    bool          `json:"done,omitempty"`
-	Missing []xds.Verdict `json:"missing,omitempty"` // with Done: who has not answered in time
+	Outcome *xds.ProxyOutcome  `json:"verdict,omitempty"`
+	Done    bool               `json:"done,omitempty"`
+	Missing []xds.ProxyOutcome `json:"missing,omitempty"` // with Done: who has not answered in time
 }
 
 // wait handles GET /v1/revisions/{revision}/wait?timeout=30s. It writes the
@@ -85,7 +85,7 @@ func (s *server) wait(w http.ResponseWriter, r *http.Request) {
 		_ = lines.Encode(e) // the caller has gone if this fails; so ends ctx
 		_ = control.Flush()
 	}
-	missing := s.xds.Ledger().Follow(ctx, number, func(v xds.Verdict) { write(WaitEvent{Verdict: &v}) })
+	missing := s.xds.Ledger().Follow(ctx, number, func(v xds.ProxyOutcome) { write(WaitEvent{Outcome: &v}) })
 	// The server is stopping or the caller has gone: no end is written, for
 	// the wait did not come to one.
 	if r.Context().Err() != nil {

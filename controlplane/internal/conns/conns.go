@@ -24,7 +24,7 @@ import (
 // Listener bounds another listener. Make one with Bound.
 type Listener struct {
 	net.Listener
-	most int
+	maxOpen int
 
 	mu     sync.Mutex
 	open   map[*Conn]struct{}
@@ -34,8 +34,8 @@ type Listener struct {
 }
 
 // Bound returns a listener that has at most so many connections open.
-func Bound(l net.Listener, most int) *Listener {
-	return &Listener{Listener: l, most: most, open: map[*Conn]struct{}{}, of: map[string]int{}, kept: map[string]int{}}
+func Bound(l net.Listener, maxOpen int) *Listener {
+	return &Listener{Listener: l, maxOpen: maxOpen, open: map[*Conn]struct{}{}, of: map[string]int{}, kept: map[string]int{}}
 }
 
 // Closed returns how many connections were closed for want of room.
@@ -79,7 +79,7 @@ func Origin(peer net.Addr) string {
 // admit makes room for a connection, unless there is none to be made.
 func (l *Listener) admit(c *Conn) bool {
 	l.mu.Lock()
-	if len(l.open) < l.most {
+	if len(l.open) < l.maxOpen {
 		l.add(c)
 		l.mu.Unlock()
 		return true
@@ -127,7 +127,7 @@ func (l *Listener) victim(c *Conn) *Conn {
 			v = o
 		}
 	}
-	if v != nil && v.kept() && (l.kept[c.address] > 0 || l.kept[v.address] <= l.most/5) {
+	if v != nil && v.kept() && (l.kept[c.address] > 0 || l.kept[v.address] <= l.maxOpen/5) {
 		return nil
 	}
 	return v

@@ -41,17 +41,17 @@ func (i *Irregular) Error() string {
 }
 
 // File reads a regular file of at most so many bytes.
-func File(name string, most int64) ([]byte, error) {
-	return read(os.OpenFile, name, most)
+func File(name string, maxBytes int64) ([]byte, error) {
+	return read(os.OpenFile, name, maxBytes)
 }
 
 // FileIn reads a regular file in a folder or below it. No .. and no symbolic
 // link leads out.
-func FileIn(root *os.Root, name string, most int64) ([]byte, error) {
-	return read(root.OpenFile, name, most)
+func FileIn(root *os.Root, name string, maxBytes int64) ([]byte, error) {
+	return read(root.OpenFile, name, maxBytes)
 }
 
-func read(open func(string, int, fs.FileMode) (*os.File, error), name string, most int64) ([]byte, error) {
+func read(open func(string, int, fs.FileMode) (*os.File, error), name string, maxBytes int64) ([]byte, error) {
 	// Without O_NONBLOCK, opening a pipe waits for its writer.
 	f, err := open(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -64,26 +64,26 @@ func read(open func(string, int, fs.FileMode) (*os.File, error), name string, mo
 		return nil, err
 	case !info.Mode().IsRegular():
 		return nil, &Irregular{Name: name, Mode: info.Mode()}
-	case info.Size() > most:
-		return nil, fmt.Errorf("%s is %d bytes, the most is %d", name, info.Size(), most)
+	case info.Size() > maxBytes:
+		return nil, fmt.Errorf("%s is %d bytes, the most is %d", name, info.Size(), maxBytes)
 	}
-	return bounded(f, name, most)
+	return bounded(f, name, maxBytes)
 }
 
 // bounded holds also for files that grow, and for those of /proc, whose size
 // is 0.
-func bounded(r io.Reader, name string, most int64) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(r, most+1))
-	if err == nil && int64(len(text)) > most {
-		return nil, fmt.Errorf("%s is more than %d bytes, the most there may be", name, most)
+func bounded(r io.Reader, name string, maxBytes int64) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxBytes+1))
+	if err == nil && int64(len(text)) > maxBytes {
+		return nil, fmt.Errorf("%s is more than %d bytes, the most there may be", name, maxBytes)
 	}
 	return text, err
 }
 
 // All reads at most so many bytes from what may be a terminal or a pipe. The
 // name is for messages.
-func All(ctx context.Context, r io.Reader, name string, most int64) ([]byte, error) {
-	return bounded(Until(ctx, r), name, most)
+func All(ctx context.Context, r io.Reader, name string, maxBytes int64) ([]byte, error) {
+	return bounded(Until(ctx, r), name, maxBytes)
 }
 
 // Open opens a file or a pipe for reading with Until. It waits for the writer of

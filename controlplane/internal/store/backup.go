@@ -151,11 +151,11 @@ func flaws(tx *bbolt.Tx) (list []flaw) {
 
 // flawed is the error of a database with flaws.
 func flawed(list []flaw) error {
-	const most = 10
-	names := make([]string, 0, most+1)
+	const maxNames = 10
+	names := make([]string, 0, maxNames+1)
 	for i, f := range list {
-		if i == most {
-			names = append(names, fmt.Sprintf("%d more", len(list)-most))
+		if i == maxNames {
+			names = append(names, fmt.Sprintf("%d more", len(list)-maxNames))
 			break
 		}
 		names = append(names, entryName(f.bucket, f.key))

@@ -237,9 +237,9 @@ func (b *Bolt) Drop(ctx context.Context, numbers []uint64) error {
 	return nil
 }
 
-// Book implements Store. Answers that come at once share a write: a fleet
+// SaveReply implements Store. Answers that come at once share a write: a fleet
 // answers within the same second.
-func (b *Bolt) Book(ctx context.Context, a Answer) error {
+func (b *Bolt) SaveReply(ctx context.Context, a Reply) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func filled(t *testing.T) (dir string) {
 		_, err := b.Append(t.Context(), d)
 		require.NoError(t, err)
 	}
-	require.NoError(t, b.Book(t.Context(), Answer{Node: "edge-1", Revision: 2, Accepted: true}))
+	require.NoError(t, b.SaveReply(t.Context(), Reply{Node: "edge-1", Revision: 2, Accepted: true}))
 	require.NoError(t, b.Close())
 	return dir
 }
@@ -138,7 +138,7 @@ func TestLostTransactionIsRefused(t *testing.T) {
 		"apply": func(b *Bolt) error { _, err := b.Append(t.Context(), draft("x")); return err },
 		"drop":  func(b *Bolt) error { return b.Drop(t.Context(), []uint64{1}) },
 		"book": func(b *Bolt) error {
-			return b.Book(t.Context(), Answer{Node: "edge-1", Revision: 3})
+			return b.SaveReply(t.Context(), Reply{Node: "edge-1", Revision: 3})
 		},
 		"forget": func(b *Bolt) error { return b.Forget(t.Context(), Identity{Node: "edge-1"}) },
 		"record": func(b *Bolt) error { _, err := b.Record(t.Context(), Entry{Action: "x"}); return err },
@@ -229,7 +229,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	_, err := b.Append(ctx, draft("x"))
 	require.ErrorContains(t, err, "record acknowledged change")
 	require.ErrorContains(t, b.Healthy(ctx), "the last change could not be stored")
-	require.Error(t, b.Book(ctx, Answer{Node: "edge-1", Revision: 3}))
+	require.Error(t, b.SaveReply(ctx, Reply{Node: "edge-1", Revision: 3}))
 	_, err = b.Record(ctx, Entry{Action: "x"})
 	require.Error(t, err)
 	require.Empty(t, changed)

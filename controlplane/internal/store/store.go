@@ -44,9 +44,9 @@ type Store interface {
 	// Drop forgets revisions and their marks; those that are not there are
 	// dropped already. It refuses to drop the newest one.
 	Drop(ctx context.Context, numbers []uint64) error
-	// Book records a proxy's answer: a mark on the revision, Proxy.After on the
+	// SaveReply records a proxy's answer: a mark on the revision, Proxy.After on the
 	// proxy.
-	Book(ctx context.Context, a Answer) error
+	SaveReply(ctx context.Context, a Reply) error
 	// Proxies returns every proxy with a booked answer.
 	Proxies(ctx context.Context) ([]Proxy, error)
 	// Forget drops what is known of a proxy. Revisions keep their marks.
@@ -145,8 +145,8 @@ func (i Identity) key() []byte {
 	return []byte(i.SAN + "\x00" + i.Node)
 }
 
-// Answer is what a proxy said to a revision.
-type Answer struct {
+// Reply is what a proxy said to a revision.
+type Reply struct {
 	SAN      string // with Node, the proxy's Identity
 	Node     string
 	Revision uint64
@@ -156,7 +156,7 @@ type Answer struct {
 }
 
 // ID is the identity of the proxy that answered.
-func (a Answer) ID() Identity { return Identity{a.SAN, a.Node} }
+func (a Reply) ID() Identity { return Identity{a.SAN, a.Node} }
 
 // Proxy is what is known of a proxy from its answers.
 type Proxy struct {
@@ -183,7 +183,7 @@ func (p Proxy) ID() Identity { return Identity{p.SAN, p.Node} }
 const maxRefused = 32
 
 // After returns what is known of the proxy once it has given the answer.
-func (p Proxy) After(a Answer) Proxy {
+func (p Proxy) After(a Reply) Proxy {
 	p.SAN, p.Node = a.SAN, a.Node
 	if a.Accepted {
 		p.Acked, p.AckedAt = a.Revision, a.At

@@ -20,9 +20,9 @@ func (l *Ledger) admit(origin string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.streams >= l.most:
+	case l.streams >= l.maxStreams:
 		return fullError{fmt.Sprintf("%d streams are open, no more are served", l.streams)}
-	case l.streamsOf[origin] >= l.each:
+	case l.streamsOf[origin] >= l.maxStreamsOf:
 		return fullError{fmt.Sprintf("%d streams are open from %s, no more are served from one address", l.streamsOf[origin], origin)}
 	}
 	l.streams++

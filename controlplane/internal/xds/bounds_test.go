@@ -40,9 +40,9 @@ func TestStreamWithoutARequestEnds(t *testing.T) {
 func TestOneAddressHasAFifth(t *testing.T) {
 	f := newFixture(t)
 	l := f.server.Ledger()
-	require.Equal(t, maxProxies/5, l.each)
+	require.Equal(t, maxProxies/5, l.maxStreamsOf)
 	l.mu.Lock()
-	l.each = 2
+	l.maxStreamsOf = 2
 	l.mu.Unlock()
 	silent := f.named("silent", nil)
 	silent.dial()
@@ -96,8 +96,8 @@ func TestPushingAgainIsPaced(t *testing.T) {
 				case <-time.After(10 * time.Millisecond):
 				}
 			}
-			most := 1 + burstAgain + 1 + int(time.Since(start).Seconds())
-			require.LessOrEqual(t, pushes, most)
+			highest := 1 + burstAgain + 1 + int(time.Since(start).Seconds())
+			require.LessOrEqual(t, pushes, highest)
 			require.GreaterOrEqual(t, pushes, 2, "again at once")
 
 			// The next revision comes at once all the same.
@@ -171,7 +171,7 @@ func TestKindsShareThePolicy(t *testing.T) {
 	r, err := f.server.revision(t.Context(), number)
 	require.NoError(t, err)
 	for i := range 100 {
-		e, err := f.server.edition(t.Context(), node{id: "e", vmID: fmt.Sprint(i)}, number, "a")
+		e, err := f.server.payload(t.Context(), node{id: "e", vmID: fmt.Sprint(i)}, number, "a")
 		require.NoError(t, err)
 		require.Same(t, &r.policy[0], &e.resource[1][0])
 		require.Less(t, len(e.resource[0])+len(e.resource[2]), 8<<10)

@@ -20,7 +20,7 @@ import (
 // request when it connects, and a few small ones for each revision.
 const (
 	burstBytes, bytesPerSecond = 2 << 20, 128 << 10 // of requests
-	leastRequest               = 4 << 10            // what a request counts at least
+	minRequest                 = 4 << 10            // what a request counts at least
 	burstAgain                 = 16                 // pushes of what was pushed before, then one a second
 	burstLines                 = 100                // of the log, then one a second
 )
@@ -97,9 +97,9 @@ func (c *connection) closeSoon() {
 	}
 }
 
-// mayPush says whether the revision may be pushed now, or when. One that is
+// reservePush says whether the revision may be pushed now, or when. One that is
 // newer than all before may always.
-func (c *connection) mayPush(number uint64) (wait time.Duration) {
+func (c *connection) reservePush(number uint64) (wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if number > c.pushed {
@@ -114,8 +114,8 @@ func (c *connection) mayPush(number uint64) (wait time.Duration) {
 }
 
 // read waits as long as the proxy has to after a request of that many bytes.
-func (c *connection) read(ctx context.Context, size int) error {
-	return c.requests.WaitN(ctx, max(size, leastRequest))
+func (c *connection) slowDown(ctx context.Context, size int) error {
+	return c.requests.WaitN(ctx, max(size, minRequest))
 }
 
 // handshake makes the connection that streams find in their context.

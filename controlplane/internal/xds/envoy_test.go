@@ -324,7 +324,7 @@ func revisionStamp(t *testing.T, r *discoveryv3.DeltaDiscoveryResponse) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(policyIn(t, r), `"revision":"`)
 	require.True(t, ok)
-	stamp, _, ok := strings.Cut(rest, `"`)
+	tag, _, ok := strings.Cut(rest, `"`)
 	require.True(t, ok)
-	return stamp
+	return tag
 }

@@ -229,9 +229,9 @@ func TestOneIDOfTwoCertificates(t *testing.T) {
 	bad.refuse("two")
 	bad.accept("one")
 	f.eventually("settled", func() bool { return f.server.Counts().Acks == 4 })
-	var got []Verdict
-	require.Empty(t, f.server.Ledger().Follow(t.Context(), two, func(v Verdict) { got = append(got, v) }))
-	require.Equal(t, []Verdict{
+	var got []ProxyOutcome
+	require.Empty(t, f.server.Ledger().Follow(t.Context(), two, func(v ProxyOutcome) { got = append(got, v) }))
+	require.Equal(t, []ProxyOutcome{
 		{SAN: "a.corp", Node: "edge-1", Shared: true, Revision: 2, Outcome: Acked},
 		{SAN: "b.corp", Node: "edge-1", Shared: true, Revision: 2, Outcome: Nacked, Text: "Unable to create Wasm plugin sluice", Fallback: 1},
 	}, got)

@@ -15,37 +15,37 @@ import (
 // forgetAfter is how long a proxy that is gone stays in the ledger.
 const forgetAfter = time.Hour
 
-// maxAnswers bounds what a session remembers of its own answers.
-const maxAnswers = 64
+// maxReplies bounds what a session remembers of its own answers.
+const maxReplies = 64
 
 // Ledger knows which proxies are connected, what was pushed to them and what
 // they answered.
 type Ledger struct {
 	store store.Store
 
-	mu        sync.Mutex
-	revisions []mark   // ascending, without those that are damaged
-	damaged   []uint64 // revisions that are not what was stored, ascending
-	proxies   map[store.Identity]*proxy
-	streams   int            // open ones, with a session or still without
-	streamsOf map[string]int // the same by origin
-	most      int            // maxProxies
-	each      int            // streams of one origin
-	now       func() time.Time
-	era       uint64        // how often proxies were forgotten; see edition
-	changed   chan struct{} // closed and replaced at every change
-	moved     chan struct{} // the same, where other sessions' offers may change
+	mu           sync.Mutex
+	revisions    []mark   // ascending, without those that are damaged
+	damaged      []uint64 // revisions that are not what was stored, ascending
+	proxies      map[store.Identity]*proxy
+	streams      int            // open ones, with a session or still without
+	streamsOf    map[string]int // the same by origin
+	maxStreams   int            // of all, and proxies that are known
+	maxStreamsOf int            // of one origin
+	now          func() time.Time
+	era          uint64        // how often proxies were forgotten; see payload
+	changed      chan struct{} // closed and replaced at every change
+	moved        chan struct{} // the same, where other sessions' offers may change
 }
 
 // proxy is one identity: usually one process, two during a hot restart.
 type proxy struct {
-	known    store.Proxy
-	sessions map[uint64]*session
-	gone     time.Time         // since when it has no session
-	pushes   map[uint64]uint64 // by revision, how often this process has pushed it; see edition
-	dropped  uint64            // the newest revision that is not among pushes any more
-	most     uint64            // how often one of those was pushed at most
-	last     session           // the latest session, for what is shown once it is gone
+	known     store.Proxy
+	sessions  map[uint64]*session
+	gone      time.Time         // since when it has no session
+	pushes    map[uint64]uint64 // by revision, how often this process has pushed it; see payload
+	dropped   uint64            // the newest revision that is not among pushes any more
+	maxPushes uint64            // of those: the highest number
+	last      session           // the latest session, for what is shown once it is gone
 }
 
 // session is one stream. Only its stream's goroutine pushes on it.
@@ -64,12 +64,12 @@ type session struct {
 	inFlight   bool
 	unsendable uint64 // the revision that could not be written as a resource
 	problem    string // why
-	answers    map[uint64]bool
+	replies    map[uint64]bool
 }
 
 func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
 	l := &Ledger{
-		store: s, proxies: map[store.Identity]*proxy{}, streamsOf: map[string]int{}, most: maxProxies, each: maxProxies / share, now: time.Now,
+		store: s, proxies: map[store.Identity]*proxy{}, streamsOf: map[string]int{}, maxStreams: maxProxies, maxStreamsOf: maxProxies / share, now: time.Now,
 		changed: make(chan struct{}), moved: make(chan struct{}),
 	}
 	known, err := s.Proxies(ctx)
@@ -154,13 +154,13 @@ func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *se
 	defer l.mu.Unlock()
 	p := l.proxies[who]
 	if p == nil {
-		for len(l.proxies) >= l.most {
+		for len(l.proxies) >= l.maxStreams {
 			dropped = append(dropped, l.dropLongestGone())
 		}
 		p = newProxy(store.Proxy{SAN: who.SAN, Node: who.Node})
 		l.proxies[who] = p
 	}
-	s = &session{id: id, who: who, node: n, peer: peer, connected: l.now(), answers: map[uint64]bool{}}
+	s = &session{id: id, who: who, node: n, peer: peer, connected: l.now(), replies: map[uint64]bool{}}
 	p.sessions[id] = s
 	p.gone = time.Time{}
 	l.broadcast()
@@ -250,12 +250,12 @@ func (l *Ledger) want(s *session) (number uint64, ok bool) {
 type due struct {
 	number     uint64
 	withdrawal bool   // it takes back a refused revision
-	era, times uint64 // which edition of the revision it is
+	era, times uint64 // which payload of the revision it is
 }
 
 // due says which revision to push to the session now, if any, and counts the
 // push.
-func (l *Ledger) due(s *session) (d due, ok bool) {
+func (l *Ledger) startPush(s *session) (d due, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	number, ok := l.want(s)
@@ -264,7 +264,7 @@ func (l *Ledger) due(s *session) (d due, ok bool) {
 	}
 	return due{
 		number: number, withdrawal: s.stance.hasRefused(l.newest()) && s.stance.misses > 0,
-		era: l.era, times: l.proxies[s.who].count(number),
+		era: l.era, times: l.proxies[s.who].countPush(number),
 	}, true
 }
 
@@ -287,28 +287,28 @@ func (l *Ledger) unsent(s *session, number uint64, why error) {
 
 // answered books an answer to the push in flight. The error is the store's;
 // the ledger itself has taken the answer all the same.
-func (l *Ledger) answered(ctx context.Context, s *session, a store.Answer) error {
+func (l *Ledger) replied(ctx context.Context, s *session, a store.Reply) error {
 	// The answer counts even if the proxy hung up right after giving it.
-	err := l.store.Book(context.WithoutCancel(ctx), a)
+	err := l.store.SaveReply(context.WithoutCancel(ctx), a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.inFlight = false
-	l.take(s, a)
+	l.settle(s, a)
 	return err
 }
 
 // reported books that a proxy which connects again holds a revision it was
 // not known to have accepted: its answer was lost with the old connection.
 func (l *Ledger) reported(ctx context.Context, s *session, number uint64) error {
-	a := store.Answer{SAN: s.who.SAN, Node: s.who.Node, Revision: number, Accepted: true, At: l.now().UTC()}
-	err := l.store.Book(ctx, a)
+	a := store.Reply{SAN: s.who.SAN, Node: s.who.Node, Revision: number, Accepted: true, At: l.now().UTC()}
+	err := l.store.SaveReply(ctx, a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.take(s, a)
+	l.settle(s, a)
 	return err
 }
 
-func (l *Ledger) take(s *session, a store.Answer) {
+func (l *Ledger) settle(s *session, a store.Reply) {
 	p := l.proxies[s.who]
 	p.known = p.known.After(a)
 	if i, ok := slices.BinarySearchFunc(l.revisions, a.Revision, func(m mark, n uint64) int {
@@ -342,15 +342,15 @@ func newProxy(known store.Proxy) *proxy {
 
 // count counts a push of the revision and returns how many there were, or more
 // where the revision is so old that its pushes are counted no longer.
-func (p *proxy) count(number uint64) uint64 {
+func (p *proxy) countPush(number uint64) uint64 {
 	if _, counted := p.pushes[number]; !counted && number <= p.dropped {
-		p.pushes[number] = p.most
+		p.pushes[number] = p.maxPushes
 	}
 	p.pushes[number]++
 	times := p.pushes[number]
-	if len(p.pushes) > maxAnswers {
+	if len(p.pushes) > maxReplies {
 		oldest := slices.Min(slices.Collect(maps.Keys(p.pushes)))
-		p.dropped, p.most = max(p.dropped, oldest), max(p.most, p.pushes[oldest])
+		p.dropped, p.maxPushes = max(p.dropped, oldest), max(p.maxPushes, p.pushes[oldest])
 		delete(p.pushes, oldest)
 	}
 	return times
@@ -358,9 +358,9 @@ func (p *proxy) count(number uint64) uint64 {
 
 // note keeps the session's answer to a revision.
 func (s *session) note(number uint64, accepted bool) {
-	s.answers[number] = accepted
-	if len(s.answers) > maxAnswers {
-		delete(s.answers, slices.Min(slices.Collect(maps.Keys(s.answers))))
+	s.replies[number] = accepted
+	if len(s.replies) > maxReplies {
+		delete(s.replies, slices.Min(slices.Collect(maps.Keys(s.replies))))
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 
 // prune drops the revisions that are neither among the newest nor in use.
 func (s *Server) prune(ctx context.Context) error {
-	numbers := s.ledger.outdated(s.keep)
+	numbers := s.ledger.removeOutdated(s.keep)
 	if len(numbers) == 0 {
 		return nil
 	}
@@ -21,7 +21,7 @@ func (s *Server) prune(ctx context.Context) error {
 // outdated takes out of the list what lies before the newest so many revisions
 // and is not in use, and returns it: from then on it is offered to nobody. One
 // that is not dropped from the store after all comes back with the next refresh.
-func (l *Ledger) outdated(keep int) (numbers []uint64) {
+func (l *Ledger) removeOutdated(keep int) (numbers []uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := len(l.revisions) - keep

@@ -42,8 +42,8 @@ func newNonces() (nonces, error) {
 
 func (n nonces) next() string { return fmt.Sprintf("%08x%06x", n.process, n.last.Add(1)) }
 
-// stamp tells an edition of this process from all others of the revision.
-func (n nonces) stamp(era, times uint64) string {
+// tag tells a payload of this process from all others of the revision.
+func (n nonces) tag(era, times uint64) string {
 	return fmt.Sprintf("%08x.%x.%x", n.process, era, times)
 }
 
@@ -58,7 +58,7 @@ type revision struct {
 func newRevision(r store.Revision) (revision, error) {
 	policy, ok := bytes.CutPrefix(bytes.TrimSpace(r.JSON), []byte("{"))
 	if !ok {
-		return revision{}, errors.New("stamp policy: not a JSON object")
+		return revision{}, errors.New("tag policy: not a JSON object")
 	}
 	return revision{number: r.Number, wasm: r.Wasm, policy: policy, digest: sha256.Sum256(r.JSON)}, nil
 }
@@ -87,33 +87,33 @@ func (s *Server) plugin(r revision, n node) envoy.Plugin {
 	return p
 }
 
-// newEdition is the revision as a node gets it, unlike one with another stamp.
-func newEdition(p envoy.Plugin, r revision, stamp string) (edition, error) {
-	version := version(r, stamp, p)
-	p.Policy = r.head(stamp)
+// newPayload is the revision as a node gets it, unlike one with another tag.
+func newPayload(p envoy.Plugin, r revision, tag string) (payload, error) {
+	version := version(r, tag, p)
+	p.Policy = r.head(tag)
 	config, err := p.ExtensionConfig()
 	if err != nil {
-		return edition{}, err
+		return payload{}, err
 	}
 	packed := new(anypb.Any)
 	if err := anypb.MarshalFrom(packed, config, proto.MarshalOptions{Deterministic: true}); err != nil {
-		return edition{}, fmt.Errorf("marshal resource: %w", err)
+		return payload{}, fmt.Errorf("marshal resource: %w", err)
 	}
 	short, err := proto.Marshal(&discoveryv3.Resource{Name: config.GetName(), Version: version, Resource: packed})
 	if err != nil {
-		return edition{}, fmt.Errorf("marshal resource: %w", err)
+		return payload{}, fmt.Errorf("marshal resource: %w", err)
 	}
 	before, after, err := insert(short, p.Policy, len(r.policy))
 	if err != nil {
-		return edition{}, fmt.Errorf("marshal resource: %w", err)
+		return payload{}, fmt.Errorf("marshal resource: %w", err)
 	}
-	return edition{version, [3][]byte{before, r.policy, after}}, nil
+	return payload{version, [3][]byte{before, r.policy, after}}, nil
 }
 
 // head is a JSON object up to the place where the policy goes on, with the
 // field "revision".
-func (r revision) head(stamp string) []byte {
-	head := `{"revision":` + strconv.Quote(strconv.FormatUint(r.number, 10)+"-"+stamp)
+func (r revision) head(tag string) []byte {
+	head := `{"revision":` + strconv.Quote(strconv.FormatUint(r.number, 10)+"-"+tag)
 	if !bytes.HasPrefix(bytes.TrimSpace(r.policy), []byte("}")) {
 		head += ","
 	}
@@ -148,11 +148,11 @@ func insert(message, text []byte, more int) (before, after []byte, err error) {
 	return nil, nil, errors.New("the policy is not in the resource")
 }
 
-// version is what Envoy reports when it connects again: "12-<stamp>-<digest>".
+// version is what Envoy reports when it connects again: "12-<tag>-<digest>".
 // The digest tells whether it still is what this server would push, even if
 // the revisions were numbered anew in another data directory.
-func version(r revision, stamp string, p envoy.Plugin) string {
-	return strconv.FormatUint(r.number, 10) + "-" + stamp + "-" + digest(r, p)
+func version(r revision, tag string, p envoy.Plugin) string {
+	return strconv.FormatUint(r.number, 10) + "-" + tag + "-" + digest(r, p)
 }
 
 // heldRevision reads the number in a version Envoy reports, 0 if it is not ours.
@@ -165,7 +165,7 @@ func heldRevision(version string) uint64 {
 	return n
 }
 
-// sameContent says whether two versions differ in nothing but the stamp.
+// sameContent says whether two versions differ in nothing but the tag.
 func sameContent(a, b string) bool {
 	number := heldRevision(a)
 	return number > 0 && number == heldRevision(b) && digestIn(a) != "" && digestIn(a) == digestIn(b)

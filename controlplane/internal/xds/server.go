@@ -38,8 +38,8 @@
 // # What Envoy does with it
 //
 // After a refusal Envoy has already noted the hash of the refused bytes and
-// acknowledges the same bytes unseen, so every push carries a revision stamp
-// ("12-<stamp>") inside the policy that no push to this proxy has carried
+// acknowledges the same bytes unseen, so every push carries a revision tag
+// ("12-<tag>") inside the policy that no push to this proxy has carried
 // before, a last good one pushed again too. Where there is no revision yet, the
 // server stays silent: an answer "no such resource" would make Envoy drop the
 // policy that was baked into its bootstrap, and would end its wait for the first
@@ -66,7 +66,7 @@
 // frames, repeated pushes and lines of the log slows down after a burst, without
 // an end: a proxy that is cut off connects again, which costs more. A push to a
 // proxy that does not read holds no memory of its own but a few KB, for all
-// editions of a revision share its text, and there is one push in flight.
+// payloads of a revision share its text, and there is one push in flight.
 //
 // The package must never import the API or the command line, and knows
 // policies only as bytes.
@@ -123,7 +123,7 @@ type Server struct {
 	firstWithin time.Duration // deadline of a stream's first request
 	verifyEvery time.Duration // how often a stream's certificate is verified again
 
-	editions *cache[editionID, edition]
+	payloads *cache[payloadID, payload]
 	texts    *cache[uint64, revision]
 
 	streamIDs atomic.Uint64
@@ -163,7 +163,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{
 		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n,
 		identify: o.Identify, clientCAs: o.ClientCAs, firstWithin: firstWithin, verifyEvery: verifyEvery,
-		editions: newCache[editionID, edition](maxEditions), texts: newCache[uint64, revision](maxTexts),
+		payloads: newCache[payloadID, payload](maxPayloads), texts: newCache[uint64, revision](maxTexts),
 		stop: make(chan struct{}), cancel: cancel,
 	}
 	s.logDamage(ledger.Damaged()...)

@@ -123,7 +123,7 @@ func (c *conversation) receive() (<-chan request, <-chan error) {
 			case <-ctx.Done():
 				return
 			}
-			if c.connection.read(ctx, r.size) != nil {
+			if c.connection.slowDown(ctx, r.size) != nil {
 				return // the stream has ended
 			}
 		}
@@ -260,7 +260,7 @@ func (c *conversation) answer(r request) {
 		return
 	}
 	c.inFlight = push{}
-	a := store.Answer{
+	a := store.Reply{
 		SAN: c.session.who.SAN, Node: id, Revision: p.number, Accepted: !r.refused, Text: r.text, At: time.Now().UTC(),
 	}
 	if a.Accepted {
@@ -271,7 +271,7 @@ func (c *conversation) answer(r request) {
 		c.log.Warn("NACK", "proxy", id, "revision", p.number, "withdrawal", p.withdrawal, "nonce", r.nonce,
 			"text", a.Text)
 	}
-	if err := c.ledger.answered(c.stream.Context(), c.session, a); err != nil {
+	if err := c.ledger.replied(c.stream.Context(), c.session, a); err != nil {
 		c.log.Error("book answer", "proxy", id, "revision", p.number, "error", err)
 	}
 }
@@ -285,17 +285,17 @@ func (c *conversation) pushDue() error {
 	if !ok {
 		return nil
 	}
-	if wait := c.connection.mayPush(number); wait > 0 {
+	if wait := c.connection.reservePush(number); wait > 0 {
 		c.again = time.After(wait)
 		return nil
 	}
-	due, ok := c.ledger.due(c.session)
+	due, ok := c.ledger.startPush(c.session)
 	if !ok {
 		return nil
 	}
 	number = due.number
 	id, nonce := c.session.who.Node, c.nonces.next()
-	e, err := c.edition(c.stream.Context(), c.session.node, number, c.nonces.stamp(due.era, due.times))
+	e, err := c.payload(c.stream.Context(), c.session.node, number, c.nonces.tag(due.era, due.times))
 	if errors.Is(err, store.ErrDamaged) {
 		if c.ledger.withdraw(number) {
 			c.logDamage(number)

@@ -29,8 +29,8 @@ var severity = map[Outcome]int{Acked: 1, Superseded: 2, Withheld: 3, Unsent: 4, 
 
 func (o Outcome) settled() bool { return o != Waiting && o != Disconnected }
 
-// Verdict is the outcome of one revision at one proxy.
-type Verdict struct {
+// ProxyOutcome is the outcome of one revision at one proxy.
+type ProxyOutcome struct {
 	SAN      string  `json:"san,omitempty"` // name in its certificate that the node id goes with
 	Node     string  `json:"node"`
 	Shared   bool    `json:"shared,omitempty"` // another connected proxy has the same node id
@@ -42,20 +42,20 @@ type Verdict struct {
 	Fallback uint64 `json:"fallback,omitempty"`
 }
 
-func (v Verdict) id() store.Identity { return store.Identity{SAN: v.SAN, Node: v.Node} }
+func (v ProxyOutcome) id() store.Identity { return store.Identity{SAN: v.SAN, Node: v.Node} }
 
-// Follow reports the verdict of every connected proxy on a revision as it
+// Follow reports the outcome of every connected proxy on a revision as it
 // comes, until all are in or ctx ends. It returns those still missing; a proxy
 // that went away without an answer is one of them.
-func (l *Ledger) Follow(ctx context.Context, number uint64, report func(Verdict)) []Verdict {
-	expected := map[store.Identity]Verdict{} // not yet reported
+func (l *Ledger) Follow(ctx context.Context, number uint64, report func(ProxyOutcome)) []ProxyOutcome {
+	expected := map[store.Identity]ProxyOutcome{} // not yet reported
 	reported := map[store.Identity]bool{}
 	for {
 		changed := l.changes()
-		current := l.verdicts(number)
+		current := l.outcomes(number)
 		for id := range expected {
 			if _, ok := current[id]; !ok {
-				expected[id] = Verdict{SAN: id.SAN, Node: id.Node, Shared: expected[id].Shared, Revision: number, Outcome: Disconnected}
+				expected[id] = ProxyOutcome{SAN: id.SAN, Node: id.Node, Shared: expected[id].Shared, Revision: number, Outcome: Disconnected}
 			}
 		}
 		for _, id := range slices.SortedFunc(maps.Keys(current), store.Identity.Compare) {
@@ -74,7 +74,7 @@ func (l *Ledger) Follow(ctx context.Context, number uint64, report func(Verdict)
 		}
 		select {
 		case <-ctx.Done():
-			return slices.SortedFunc(maps.Values(expected), func(a, b Verdict) int { return a.id().Compare(b.id()) })
+			return slices.SortedFunc(maps.Values(expected), func(a, b ProxyOutcome) int { return a.id().Compare(b.id()) })
 		case <-changed:
 			pause(ctx)
 		}
@@ -92,12 +92,12 @@ func pause(ctx context.Context) {
 	}
 }
 
-// verdicts returns the outcome at every proxy that is connected and asks for
+// outcomes returns the outcome at every proxy that is connected and asks for
 // the policy.
-func (l *Ledger) verdicts(number uint64) map[store.Identity]Verdict {
+func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := map[store.Identity]Verdict{}
+	all := map[store.Identity]ProxyOutcome{}
 	of := map[string]int{} // connected proxies, by node id
 	for id, p := range l.proxies {
 		if len(p.sessions) > 0 {
@@ -109,7 +109,7 @@ func (l *Ledger) verdicts(number uint64) map[store.Identity]Verdict {
 			if !s.subscribed {
 				continue
 			}
-			v := Verdict{SAN: id.SAN, Node: id.Node, Shared: of[id.Node] > 1, Revision: number, Outcome: l.outcome(s, number)}
+			v := ProxyOutcome{SAN: id.SAN, Node: id.Node, Shared: of[id.Node] > 1, Revision: number, Outcome: l.outcome(s, number)}
 			switch v.Outcome {
 			case Nacked:
 				v.Text = p.known.NackText
@@ -129,7 +129,7 @@ func (l *Ledger) verdicts(number uint64) map[store.Identity]Verdict {
 }
 
 func (l *Ledger) outcome(s *session, number uint64) Outcome {
-	if accepted, ok := s.answers[number]; ok {
+	if accepted, ok := s.replies[number]; ok {
 		if accepted {
 			return Acked
 		}

@@ -13,35 +13,35 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// An edition is a revision as it goes over the wire, with one stamp in it. All
-// proxies of one kind share it, and all editions of a revision share the text of
+// A payload is a revision as it goes over the wire, with one tag in it. All
+// proxies of one kind share it, and all payloads of a revision share the text of
 // its policy: up to one MiB, which a fleet of a thousand, or a thousand streams
 // of an attacker, would otherwise take a thousand times.
 //
 // What Envoy must never get is the bytes it got before. So a proxy's second
-// push of a revision is of the second edition, and so on; and whenever the
+// push of a revision is of the second payload, and so on; and whenever the
 // ledger forgets a proxy, and with it what that one has had, a new era of
-// editions begins.
-type edition struct {
+// payloads begins.
+type payload struct {
 	version  string
 	resource [3][]byte // a discoveryv3.Resource, marshaled; the middle is the policy's text
 }
 
-// editionID is what an edition's bytes depend on.
-type editionID struct {
+// payloadID is what a payload's bytes depend on.
+type payloadID struct {
 	number             uint64
 	wasm, vmID, engine string // of the node
-	stamp              string
+	tag                string
 }
 
-func (n node) edition(number uint64, stamp string) editionID {
-	return editionID{number, n.wasm, n.vmID, n.runtime, stamp}
+func (n node) payload(number uint64, tag string) payloadID {
+	return payloadID{number, n.wasm, n.vmID, n.runtime, tag}
 }
 
 const (
-	// maxEditions bounds the editions that are kept; a fleet with more kinds of
+	// maxPayloads bounds the payloads that are kept; a fleet with more kinds of
 	// nodes than that takes longer.
-	maxEditions = 16
+	maxPayloads = 16
 	// maxTexts bounds the policies that are kept: the newest revision, and what
 	// some proxies fall back on.
 	maxTexts = 4
@@ -50,13 +50,13 @@ const (
 // cache keeps what was made last. Its lock is held while something is made: when
 // a fleet asks, it asks for the same.
 type cache[K comparable, V any] struct {
-	mu   sync.Mutex
-	most int
-	kept map[K]V
+	mu      sync.Mutex
+	maxKept int
+	kept    map[K]V
 }
 
-func newCache[K comparable, V any](most int) *cache[K, V] {
-	return &cache[K, V]{most: most, kept: map[K]V{}}
+func newCache[K comparable, V any](maxKept int) *cache[K, V] {
+	return &cache[K, V]{maxKept: maxKept, kept: map[K]V{}}
 }
 
 // get returns a value, built if it is not there.
@@ -71,7 +71,7 @@ func (c *cache[K, V]) get(key K, build func() (V, error)) (V, error) {
 		return built, err
 	}
 	for old := range c.kept {
-		if len(c.kept) < c.most {
+		if len(c.kept) < c.maxKept {
 			break
 		}
 		delete(c.kept, old)
@@ -80,19 +80,19 @@ func (c *cache[K, V]) get(key K, build func() (V, error)) (V, error) {
 	return built, nil
 }
 
-// edition returns the revision as the node gets it, with that stamp.
-func (s *Server) edition(ctx context.Context, n node, number uint64, stamp string) (edition, error) {
-	return s.editions.get(n.edition(number, stamp), func() (edition, error) {
+// payload returns the revision as the node gets it, with that tag.
+func (s *Server) payload(ctx context.Context, n node, number uint64, tag string) (payload, error) {
+	return s.payloads.get(n.payload(number, tag), func() (payload, error) {
 		r, err := s.revision(ctx, number)
 		if err != nil {
-			return edition{}, err
+			return payload{}, err
 		}
-		return newEdition(s.plugin(r, n), r, stamp)
+		return newPayload(s.plugin(r, n), r, tag)
 	})
 }
 
-// versionNow is the version that an edition of the revision would have for the
-// node, without a stamp.
+// versionNow is the version that a payload of the revision would have for the
+// node, without a tag.
 func (s *Server) versionNow(ctx context.Context, n node, number uint64) (string, error) {
 	r, err := s.revision(ctx, number)
 	if err != nil {
@@ -102,13 +102,13 @@ func (s *Server) versionNow(ctx context.Context, n node, number uint64) (string,
 }
 
 // response is a DeltaDiscoveryResponse in parts: what is this push's alone, and
-// the edition.
+// the payload.
 type response struct {
 	own      []byte
 	resource [3][]byte
 }
 
-func newResponse(e edition, nonce string) (response, error) {
+func newResponse(e payload, nonce string) (response, error) {
 	own, err := proto.Marshal(&discoveryv3.DeltaDiscoveryResponse{
 		SystemVersionInfo: e.version, TypeUrl: TypeURL, Nonce: nonce,
 	})
@@ -125,7 +125,7 @@ func newResponse(e edition, nonce string) (response, error) {
 	return response{own, e.resource}, nil
 }
 
-// codec writes a response without copying the edition, reads a request without
+// codec writes a response without copying the payload, reads a request without
 // what is not needed, and leaves all else to the usual one.
 type codec struct{ encoding.CodecV2 }
 
