@@ -25,26 +25,26 @@ const (
 	burstLines                 = 100                // of the log, then one a second
 )
 
-// connection is what the streams of one connection have in common: were it
-// theirs alone, the next stream would begin with all of it again.
+// connection is what the streams of one connection share. If each stream had its
+// own limits, a new stream would begin with a new burst.
 type connection struct {
 	security credentials.AuthInfo // nil where there was no handshake
 	raw      net.Conn             // nil likewise
 	place    place
 
-	requests *rate.Limiter // their bytes
-	again    *rate.Limiter
+	requests *rate.Limiter // bytes of requests
+	again    *rate.Limiter // pushes of what was pushed before
 	lines    *lograte.Limit
 
 	mu     sync.Mutex
 	pushed uint64 // the newest revision that was pushed
 }
 
-// place is a connection's place at a listener that bounds connections: it closes
-// those that are of no use first.
+// place is a connection's place at a listener that bounds connections. The
+// listener closes connections without uses first.
 type place interface{ Keep(uses int) }
 
-// unbounded is the place of all connections at a listener that does not.
+// unbounded is the place at any other listener.
 type unbounded struct{}
 
 func (unbounded) Keep(int) {}
@@ -62,8 +62,8 @@ func newConnection(security credentials.AuthInfo, raw net.Conn) *connection {
 	}
 }
 
-// AuthType makes a connection what a handshake returns to gRPC, which hands it
-// to every stream.
+// AuthType makes a connection a credentials.AuthInfo, which gRPC hands from the
+// handshake to every stream.
 func (c *connection) AuthType() string {
 	if c.security == nil {
 		return "none"
@@ -79,8 +79,8 @@ func connectionOf(p *peer.Peer) *connection {
 	return newConnection(p.AuthInfo, nil)
 }
 
-// certificates are the chain that the proxy has shown when it connected, with
-// the one first whose key it has; none if nothing was asked for.
+// certificates are the chain that the proxy showed when it connected, its own
+// first; nil if none was asked for.
 func (c *connection) certificates() []*x509.Certificate {
 	info, ok := c.security.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
@@ -89,16 +89,16 @@ func (c *connection) certificates() []*x509.Certificate {
 	return info.State.PeerCertificates
 }
 
-// closeSoon closes the connection with all its streams, once the proxy has had
-// the time to read why.
+// closeSoon closes the connection with all its streams, but leaves the proxy the
+// time to read why.
 func (c *connection) closeSoon() {
 	if c.raw != nil {
 		time.AfterFunc(time.Second, func() { _ = c.raw.Close() })
 	}
 }
 
-// reservePush says whether the revision may be pushed now, or when. One that is
-// newer than all before may always.
+// reservePush takes the room for a push of the revision, or says how long to
+// wait. A revision that is newer than all before needs no room.
 func (c *connection) reservePush(number uint64) (wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +113,7 @@ func (c *connection) reservePush(number uint64) (wait time.Duration) {
 	return wait
 }
 
-// read waits as long as the proxy has to after a request of that many bytes.
+// slowDown waits as long as the proxy has to after a request of that many bytes.
 func (c *connection) slowDown(ctx context.Context, size int) error {
 	return c.requests.WaitN(ctx, max(size, minRequest))
 }

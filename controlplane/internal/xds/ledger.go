@@ -15,17 +15,17 @@ import (
 // forgetAfter is how long a proxy that is gone stays in the ledger.
 const forgetAfter = time.Hour
 
-// maxReplies bounds what a session remembers of its own answers.
+// maxReplies bounds what a session remembers of its own replies.
 const maxReplies = 64
 
-// Ledger knows which proxies are connected, what was pushed to them and what
-// they answered.
+// Ledger knows which proxies are connected, what was pushed to them and how they
+// replied.
 type Ledger struct {
 	store store.Store
 
 	mu           sync.Mutex
 	revisions    []mark   // ascending, without those that are damaged
-	damaged      []uint64 // revisions that are not what was stored, ascending
+	damaged      []uint64 // ascending
 	proxies      map[store.Identity]*proxy
 	streams      int            // open ones, with a session or still without
 	streamsOf    map[string]int // the same by origin
@@ -42,13 +42,13 @@ type proxy struct {
 	known     store.Proxy
 	sessions  map[uint64]*session
 	gone      time.Time         // since when it has no session
-	pushes    map[uint64]uint64 // by revision, how often this process has pushed it; see payload
-	dropped   uint64            // the newest revision that is not among pushes any more
-	maxPushes uint64            // of those: the highest number
-	last      session           // the latest session, for what is shown once it is gone
+	pushes    map[uint64]uint64 // by revision, how often this process pushed it; see payload
+	dropped   uint64            // the newest revision that is no longer in pushes
+	maxPushes uint64            // the highest count of such a revision
+	last      session           // the latest session, for status once it is gone
 }
 
-// session is one stream. Only its stream's goroutine pushes on it.
+// session is one stream. Only the goroutine of that stream pushes on it.
 type session struct {
 	id        uint64
 	who       store.Identity
@@ -69,17 +69,17 @@ type session struct {
 
 func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
 	l := &Ledger{
-		store: s, proxies: map[store.Identity]*proxy{}, streamsOf: map[string]int{}, maxStreams: maxProxies, maxStreamsOf: maxProxies / share, now: time.Now,
-		changed: make(chan struct{}), moved: make(chan struct{}),
+		store: s, proxies: map[store.Identity]*proxy{}, streamsOf: map[string]int{},
+		maxStreams: maxProxies, maxStreamsOf: maxProxies / share,
+		now: time.Now, changed: make(chan struct{}), moved: make(chan struct{}),
 	}
 	known, err := s.Proxies(ctx)
 	if err != nil {
 		return nil, err
 	}
-	now := l.now()
 	for _, k := range known {
 		p := newProxy(k)
-		p.gone = now
+		p.gone = l.now()
 		l.proxies[k.ID()] = p
 	}
 	return l, l.refresh(ctx)
@@ -105,7 +105,7 @@ func (l *Ledger) refresh(ctx context.Context) error {
 			l.damaged = append(l.damaged, s.Number)
 			continue
 		}
-		// Marks only ever come; one that the store failed to keep stays here.
+		// Marks never go away; one that the store failed to keep stays here.
 		b := before[s.Number]
 		l.revisions = append(l.revisions, mark{
 			number: s.Number, acked: s.Acked || b.acked, nacked: s.Nacked || b.nacked,
@@ -115,15 +115,15 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	return nil
 }
 
-// broadcast wakes whoever waits on changes. The caller holds mu.
+// broadcast wakes all that wait on changes. The caller holds mu.
 func (l *Ledger) broadcast() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// broadcastOffers also wakes the sessions. Most changes concern one session
-// and those who watch; waking a whole fleet for each of its answers would make
-// a roll-out quadratic.
+// broadcastOffers also wakes the sessions. Most changes concern one session and
+// Follow; waking a whole fleet for each of its replies would make a roll-out
+// quadratic.
 func (l *Ledger) broadcastOffers() {
 	close(l.moved)
 	l.moved = make(chan struct{})
@@ -146,9 +146,8 @@ func (l *Ledger) changes() <-chan struct{} {
 	return l.changed
 }
 
-// open adds a session for a stream that admit has let in. Where as many proxies
-// are known as may be, it returns those that it had to drop, for the caller to
-// forget.
+// open adds a session for a stream that admit let in. It returns the proxies that
+// it dropped to stay within maxStreams; the caller forgets them.
 func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *session, dropped []store.Identity) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,7 +166,7 @@ func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *se
 	return s, dropped
 }
 
-// dropLongestGone makes room for a proxy. There is one that is gone: fewer are
+// dropLongestGone makes room for a proxy. Some proxy is gone, since fewer are
 // connected than may be known.
 func (l *Ledger) dropLongestGone() store.Identity {
 	var longest store.Identity
@@ -201,8 +200,8 @@ func (l *Ledger) knownOf(s *session) store.Proxy {
 	return l.proxies[s.who].known
 }
 
-// subscribe notes that the session wants the policy and holds a revision, 0
-// for none. A process that holds nothing is asked afresh.
+// subscribe notes that the session wants the policy and holds a revision, 0 for
+// none. To a fresh process, even what it refused is offered.
 func (l *Ledger) subscribe(s *session, holds uint64, fresh bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,12 +248,11 @@ func (l *Ledger) want(s *session) (number uint64, ok bool) {
 // due is a push to make.
 type due struct {
 	number     uint64
-	withdrawal bool   // it takes back a refused revision
-	era, times uint64 // which payload of the revision it is
+	withdrawal bool   // of a refused revision
+	era, times uint64 // the tag of its payload
 }
 
-// due says which revision to push to the session now, if any, and counts the
-// push.
+// startPush returns the push to make to the session now, if any, and counts it.
 func (l *Ledger) startPush(s *session) (d due, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -268,7 +266,7 @@ func (l *Ledger) startPush(s *session) (d due, ok bool) {
 	}, true
 }
 
-// sent notes a push; until it is answered there is no other one.
+// sent notes a push. Until the proxy replies there is no other one.
 func (l *Ledger) sent(s *session, number uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -285,10 +283,10 @@ func (l *Ledger) unsent(s *session, number uint64, why error) {
 	l.broadcast()
 }
 
-// answered books an answer to the push in flight. The error is the store's;
-// the ledger itself has taken the answer all the same.
+// replied notes the reply to the push in flight. The error is the store's; the
+// reply counts in the ledger all the same.
 func (l *Ledger) replied(ctx context.Context, s *session, a store.Reply) error {
-	// The answer counts even if the proxy hung up right after giving it.
+	// The reply counts even if the proxy hung up right after it.
 	err := l.store.SaveReply(context.WithoutCancel(ctx), a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -297,8 +295,8 @@ func (l *Ledger) replied(ctx context.Context, s *session, a store.Reply) error {
 	return err
 }
 
-// reported books that a proxy which connects again holds a revision it was
-// not known to have accepted: its answer was lost with the old connection.
+// reported notes that a proxy holds a revision which it was not known to have
+// accepted: its reply was lost with an earlier connection.
 func (l *Ledger) reported(ctx context.Context, s *session, number uint64) error {
 	a := store.Reply{SAN: s.who.SAN, Node: s.who.Node, Revision: number, Accepted: true, At: l.now().UTC()}
 	err := l.store.SaveReply(ctx, a)
@@ -340,8 +338,8 @@ func newProxy(known store.Proxy) *proxy {
 	return &proxy{known: known, sessions: map[uint64]*session{}, pushes: map[uint64]uint64{}}
 }
 
-// count counts a push of the revision and returns how many there were, or more
-// where the revision is so old that its pushes are counted no longer.
+// countPush counts a push of the revision and returns how many there were. Where
+// the revision is so old that its count was dropped, it returns a higher number.
 func (p *proxy) countPush(number uint64) uint64 {
 	if _, counted := p.pushes[number]; !counted && number <= p.dropped {
 		p.pushes[number] = p.maxPushes
@@ -356,7 +354,7 @@ func (p *proxy) countPush(number uint64) uint64 {
 	return times
 }
 
-// note keeps the session's answer to a revision.
+// note keeps the session's reply to a revision.
 func (s *session) note(number uint64, accepted bool) {
 	s.replies[number] = accepted
 	if len(s.replies) > maxReplies {
@@ -364,7 +362,7 @@ func (s *session) note(number uint64, accepted bool) {
 	}
 }
 
-// forget drops proxies that have been gone for long.
+// forget drops proxies that have been gone for forgetAfter.
 func (l *Ledger) forget(ctx context.Context, now time.Time) error {
 	l.mu.Lock()
 	var gone []store.Identity

@@ -13,15 +13,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A payload is a revision as it goes over the wire, with one tag in it. All
-// proxies of one kind share it, and all payloads of a revision share the text of
-// its policy: up to one MiB, which a fleet of a thousand, or a thousand streams
-// of an attacker, would otherwise take a thousand times.
+// A payload is a revision as bytes for one kind of proxy, with a tag in it. All
+// payloads of a revision share the text of its policy: up to one MiB, which a
+// fleet of a thousand, or a thousand streams of an attacker, would otherwise take
+// a thousand times.
 //
-// What Envoy must never get is the bytes it got before. So a proxy's second
-// push of a revision is of the second payload, and so on; and whenever the
-// ledger forgets a proxy, and with it what that one has had, a new era of
-// payloads begins.
+// Envoy must never get the bytes it got before. So the second push of a revision
+// to a proxy carries the second tag, and so on. When the ledger forgets a proxy,
+// and with it how many pushes it had, a new era of tags begins.
 type payload struct {
 	version  string
 	resource [3][]byte // a discoveryv3.Resource, marshaled; the middle is the policy's text
@@ -39,16 +38,16 @@ func (n node) payload(number uint64, tag string) payloadID {
 }
 
 const (
-	// maxPayloads bounds the payloads that are kept; a fleet with more kinds of
-	// nodes than that takes longer.
+	// maxPayloads bounds the payloads that are kept. A fleet with more kinds of
+	// nodes takes longer.
 	maxPayloads = 16
-	// maxTexts bounds the policies that are kept: the newest revision, and what
-	// some proxies fall back on.
+	// maxTexts bounds the policies that are kept: the newest revision, and those
+	// that proxies fall back on.
 	maxTexts = 4
 )
 
-// cache keeps what was made last. Its lock is held while something is made: when
-// a fleet asks, it asks for the same.
+// cache keeps what was built last. Its lock is held while a value is built: a
+// fleet asks for the same one at once.
 type cache[K comparable, V any] struct {
 	mu      sync.Mutex
 	maxKept int
@@ -59,7 +58,7 @@ func newCache[K comparable, V any](maxKept int) *cache[K, V] {
 	return &cache[K, V]{maxKept: maxKept, kept: map[K]V{}}
 }
 
-// get returns a value, built if it is not there.
+// get returns a value and builds it if it is not there.
 func (c *cache[K, V]) get(key K, build func() (V, error)) (V, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,8 +90,7 @@ func (s *Server) payload(ctx context.Context, n node, number uint64, tag string)
 	})
 }
 
-// versionNow is the version that a payload of the revision would have for the
-// node, without a tag.
+// versionNow is the version of the revision for the node, without a tag.
 func (s *Server) versionNow(ctx context.Context, n node, number uint64) (string, error) {
 	r, err := s.revision(ctx, number)
 	if err != nil {
@@ -101,32 +99,32 @@ func (s *Server) versionNow(ctx context.Context, n node, number uint64) (string,
 	return version(r, "", s.plugin(r, n)), nil
 }
 
-// response is a DeltaDiscoveryResponse in parts: what is this push's alone, and
-// the payload.
+// response is a DeltaDiscoveryResponse in two parts: the push's own, and the
+// payload.
 type response struct {
 	own      []byte
 	resource [3][]byte
 }
 
-func newResponse(e payload, nonce string) (response, error) {
+func newResponse(p payload, nonce string) (response, error) {
 	own, err := proto.Marshal(&discoveryv3.DeltaDiscoveryResponse{
-		SystemVersionInfo: e.version, TypeUrl: TypeURL, Nonce: nonce,
+		SystemVersionInfo: p.version, TypeUrl: TypeURL, Nonce: nonce,
 	})
 	if err != nil {
 		return response{}, fmt.Errorf("marshal response: %w", err)
 	}
 	const resources = 2 // the field's number
 	size := 0
-	for _, part := range e.resource {
+	for _, part := range p.resource {
 		size += len(part)
 	}
 	own = protowire.AppendTag(own, resources, protowire.BytesType)
 	own = protowire.AppendVarint(own, uint64(size))
-	return response{own, e.resource}, nil
+	return response{own, p.resource}, nil
 }
 
-// codec writes a response without copying the payload, reads a request without
-// what is not needed, and leaves all else to the usual one.
+// codec writes a response without copying the payload and reads a request
+// without the fields that are not needed. The rest it leaves to gRPC's codec.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }

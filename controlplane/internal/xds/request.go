@@ -18,8 +18,8 @@ import (
 // the list of its extensions; Istio adds the labels and annotations of a pod.
 const maxRequest = 256 << 10
 
-// request is what the server needs of a discoveryv3.DeltaDiscoveryRequest. It
-// is read from the wire without the rest: a generated message would take up to
+// request has the fields of a discoveryv3.DeltaDiscoveryRequest that the server
+// needs. Only they are read from the wire: a generated message would take up to
 // fifty times the bytes that a proxy sends.
 type request struct {
 	size         int
@@ -36,25 +36,25 @@ type request struct {
 	text         string // why, cut
 }
 
-// node is what a proxy says of itself.
+// node is what a proxy says about itself.
 type node struct {
 	id      string
 	version string // of Envoy, may be empty
 	wasm    string // metadata sluice.wasm
 	vmID    string // metadata sluice.vm_id
 	runtime string // metadata sluice.runtime
-	manage  string // metadata sluice.manage: where it answers management requests, as it says
+	manage  string // metadata sluice.manage: its address for management requests
 }
 
 const (
 	// maxMetadata is the longest path there is on Linux.
 	maxMetadata = 4096
-	// maxName bounds what is kept of names and versions; those of this server
-	// are shorter.
+	// maxName bounds what is kept of names and versions. Those of this server are
+	// shorter.
 	maxName = 256
 	// maxShown bounds what a log line repeats of a proxy's words.
 	maxShown = 100
-	// maxNackText bounds what is kept of a proxy's words; Envoy cuts them there too.
+	// maxNackText bounds what is kept of a refusal's text, as Envoy does.
 	maxNackText = 4096
 )
 
@@ -74,9 +74,8 @@ func (n node) check() error {
 	return nil
 }
 
-// fields calls visit for each field of a message, with its bytes where it has
-// any and its number otherwise. Groups, which xDS does not use, are refused:
-// they nest.
+// fields calls visit for each field of a message, with its bytes or its value.
+// Groups, which xDS does not use, are refused: they nest.
 func fields(message []byte, visit func(number protowire.Number, text []byte, value uint64) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)

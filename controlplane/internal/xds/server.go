@@ -1,19 +1,19 @@
 // Package xds pushes policy revisions to Envoy by Delta xDS: extension config
 // discovery, alone (ECDS) or inside an aggregated stream (ADS).
 //
-// Its invariant: an answer is booked for the very push whose nonce it carries.
-// A refusal (NACK) therefore counts against the right proxy and revision, and
-// no other answer, above all not the one to the push that takes a refused
-// revision back, is ever taken for its acceptance (ACK).
+// Its invariant: a reply counts for the very push whose nonce it carries. A
+// refusal (NACK) therefore counts against the right proxy and revision, and no
+// other reply is ever taken for the acceptance (ACK) of a revision, above all not
+// the reply to the push that withdraws it.
 //
 // # Why a stream handler of its own
 //
 // It speaks the generated gRPC interfaces of go-control-plane directly instead
-// of going through that project's delta server and snapshot cache. The cache
-// holds one version of a resource for all proxies, whereas here each proxy may
-// need another one, with bytes that differ on every push; its callbacks give a
-// nonce but not what was sent with it; and its answer to a refusal is silence.
-// What is left, one resource and one push in flight, is a short loop.
+// of that project's delta server and snapshot cache. The cache holds one version
+// of a resource for all proxies; here each proxy may need another one, and the
+// bytes differ on every push. Its callbacks give a nonce without what was sent
+// with it, and after a refusal it does nothing. What is left, one resource and
+// one push in flight, is a short loop.
 //
 // # What a proxy is offered
 //
@@ -29,8 +29,8 @@
 // accepted any, the newest that some proxy accepted; else the newest that none
 // refused. If it refuses that one too, it is left alone until there is a new
 // revision: something is wrong with the proxy. A proxy process that starts
-// anew (it reports no version) is asked afresh even for what it refused
-// before, since what was wrong may have been repaired.
+// anew (it reports no version) is offered even what it refused before, since
+// what was wrong may have been repaired.
 //
 // A proxy that has not been asked (it connects when the newest revision is
 // withheld) gets the newest revision that some proxy accepted.
@@ -39,23 +39,21 @@
 //
 // After a refusal Envoy has already noted the hash of the refused bytes and
 // acknowledges the same bytes unseen, so every push carries a revision tag
-// ("12-<tag>") inside the policy that no push to this proxy has carried
-// before, a last good one pushed again too. Where there is no revision yet, the
-// server stays silent: an answer "no such resource" would make Envoy drop the
-// policy that was baked into its bootstrap, and would end its wait for the first
-// one without ever letting its listener go ready.
+// ("12-<tag>") inside the policy that no push to this proxy has carried before;
+// so does a last good one that is pushed again. Where there is no revision yet, the server stays silent: a response "no such resource" would make Envoy
+// drop the policy in its bootstrap, and would end its wait for the first one
+// without ever letting its listener get ready.
 //
 // # Who a proxy is
 //
 // A proxy is its node id together with the name in its client certificate that
-// the id goes with (store.Identity). Ledger and store know it by both, so that
-// nobody's answer counts for another. Where no certificate is asked for, the
+// grants the id (store.Identity). Ledger and store know it by both, so that no
+// proxy's reply counts for another. Where no certificate is asked for, the
 // name is empty, and a proxy may claim any id. Where one is, it is verified when
 // a stream begins, when it expires and every verifyEvery: a connection may
 // outlive the trust in it. The connection is closed then, so that the proxy
 // shows the certificate it has by now. What a
-// proxy reports to hold outranks what it is remembered to have refused: it is
-// booked as accepted.
+// proxy reports to hold counts as accepted, even if it once refused that.
 //
 // # What a proxy can take
 //
@@ -63,9 +61,9 @@
 // maxRequest, and only what is needed of it is read. One address has a fifth of
 // the streams, counted from their opening; a stream that sends no request ends
 // after ten seconds. What streams of one connection share in requests, small
-// frames, repeated pushes and lines of the log slows down after a burst, without
-// an end: a proxy that is cut off connects again, which costs more. A push to a
-// proxy that does not read holds no memory of its own but a few KB, for all
+// frames, repeated pushes and lines of the log slows down after a burst. None of
+// it ends the connection: a proxy that is cut off connects again, which costs
+// more. A push to a proxy that does not read holds a few KB of its own: all
 // payloads of a revision share its text, and there is one push in flight.
 //
 // The package must never import the API or the command line, and knows
@@ -99,13 +97,13 @@ type Options struct {
 	Wasm  string       // path of the filter's binary where neither revision nor node names one
 	Log   *slog.Logger // default: nothing
 
-	// Identify returns the name in a client certificate that the node id goes
-	// with, or why it goes with none. It is not asked where proxies need no
-	// certificate. By default the id must be a name in the certificate.
+	// Identify returns the name in a client certificate that grants the node id,
+	// or why none does. It is not called where proxies need no certificate. By
+	// default the id must be a name in the certificate.
 	Identify func(cert *x509.Certificate, node string) (string, error)
 
 	// ClientCAs vouch for proxies' certificates, again and again while a stream is
-	// open. By default nobody does. They are not asked for where proxies need no certificate.
+	// open. By default nobody does. Not called where proxies need no certificate.
 	ClientCAs func() *x509.CertPool
 }
 
@@ -196,14 +194,14 @@ func (s *Server) follow(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// Ledger is what the server knows about proxies and their answers.
+// Ledger is what the server knows about proxies and their replies.
 func (s *Server) Ledger() *Ledger { return s.ledger }
 
 // Counts are totals since the server started.
 type Counts struct {
 	Pushes, Acks, Nacks uint64
-	TurnedAway          uint64 // streams that were one too many
-	Foreign             uint64 // streams whose node id is not their certificate's
+	TurnedAway          uint64 // streams beyond the bound
+	Foreign             uint64 // streams whose certificate does not grant their node id
 }
 
 // Counts returns the totals so far.
@@ -237,10 +235,10 @@ const (
 	streamWindow = 64 << 10 // bytes that gRPC takes before the server reads
 )
 
-// ServerOptions returns what the gRPC server needs to read and write the
-// server's messages, to notice a proxy that is gone without a word, and not to
-// let one take all there is; with TLS if the configuration is not nil. A large
-// binary blocks Envoy's main thread for seconds, so the ping may take its time.
+// ServerOptions are those of the gRPC server: its codec, TLS if config is not nil,
+// pings that find out about a proxy that is gone without a word, and bounds on
+// what one proxy may take. The timeout of a ping is long because a large binary
+// blocks Envoy's main thread for seconds.
 func ServerOptions(config *tls.Config) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.Creds(newHandshake(config)),
@@ -267,8 +265,9 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, ads{server: s})
 }
 
-// ecds and ads leave the state-of-the-world methods unimplemented: with them a
-// refusal is answered with the same version again and ends as an acceptance.
+// ecds and ads leave the state-of-the-world methods unimplemented: there the
+// server answers a refusal with the same version again, and that ends as an
+// acceptance.
 type ecds struct {
 	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
 	server *Server

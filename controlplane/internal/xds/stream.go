@@ -27,23 +27,23 @@ type deltaStream interface {
 	Context() context.Context
 }
 
-// push is a response that waits for its answer.
+// push is a response that waits for its reply.
 type push struct {
 	nonce      string
 	number     uint64
 	withdrawal bool
 }
 
-// conversation is one stream: what serve's loop knows besides the session.
+// conversation is one stream: what serve's loop knows beside the session.
 type conversation struct {
 	*Server
 	log        *slog.Logger
 	stream     deltaStream
 	connection *connection
 	address    net.Addr
-	session    *session // nil until the first request, which alone must carry the node
+	session    *session // nil until the first request, which must carry the node
 	inFlight   push
-	again      <-chan time.Time // when a push that came too soon may be made
+	again      <-chan time.Time // when a push that was put off may be made
 }
 
 // serve talks to one proxy until either side ends.
@@ -144,7 +144,7 @@ func (c *conversation) handle(r request) error {
 		return nil // an aggregated stream also asks for what is not served here
 	}
 	if r.nonce != "" {
-		c.answer(r)
+		c.replied(r)
 	}
 	if r.unsubscribes {
 		c.ledger.unsubscribe(c.session)
@@ -160,8 +160,8 @@ func (c *conversation) handle(r request) error {
 	return nil
 }
 
-// verify says whether the proxy's certificate, if it has shown one, is trusted
-// now. One that is not closes the connection.
+// verify says whether the certificate that the proxy showed, if any, is trusted
+// now. If not, it closes the connection.
 func (c *conversation) verify() error {
 	chain := c.connection.certificates()
 	if chain == nil {
@@ -174,18 +174,18 @@ func (c *conversation) verify() error {
 	return nil
 }
 
-// verifyAgain says when to verify the certificate again; never where there is
-// none.
+// verifyAgain fires when the certificate has to be verified again, never where
+// there is none.
 func (c *conversation) verifyAgain() <-chan time.Time {
 	chain := c.connection.certificates()
 	if chain == nil {
 		return nil
 	}
-	expiry := time.Until(chain[0].NotAfter) + time.Millisecond // which is still valid at NotAfter
+	expiry := time.Until(chain[0].NotAfter) + time.Millisecond // it is valid at NotAfter itself
 	return time.After(min(c.verifyEvery, expiry))
 }
 
-// identity is who the proxy is, if its certificate says so.
+// identity is the proxy's, unless its certificate does not grant the node id.
 func (c *conversation) identity(node string) (store.Identity, error) {
 	if err := c.verify(); err != nil {
 		return store.Identity{}, err
@@ -230,9 +230,9 @@ func (c *conversation) end() {
 	}
 }
 
-// subscribe takes what the proxy says it holds, which it says only in the
-// first request of a stream. A name that is subscribed again was dropped in
-// between, and is sent again.
+// subscribe notes what the proxy reports to hold, which it does only in the first
+// request of a stream. A proxy that subscribes again has dropped the resource in
+// between and gets it again.
 func (c *conversation) subscribe(reported string) {
 	held := uint64(0)
 	if number := heldRevision(reported); number > 0 {
@@ -241,22 +241,22 @@ func (c *conversation) subscribe(reported string) {
 			held = number
 		}
 	}
-	// What it holds now outranks what it is remembered to have refused.
+	// What it holds now counts more than what it once refused.
 	known := c.ledger.knownOf(c.session)
 	if held > 0 && (known.Acked != held || slices.Contains(known.Refused, held)) {
 		if err := c.ledger.reported(c.stream.Context(), c.session, held); err != nil {
-			c.log.Error("book answer", "proxy", c.session.who.Node, "revision", held, "error", err)
+			c.log.Error("save reply", "proxy", c.session.who.Node, "revision", held, "error", err)
 		}
 	}
 	c.ledger.subscribe(c.session, held, reported == "")
 }
 
-// answer books an ACK or NACK against the push with its nonce. Any other nonce
-// is of another stream or made up, and proves nothing.
-func (c *conversation) answer(r request) {
+// replied counts an ACK or NACK for the push with its nonce. Any other nonce is of
+// another stream or made up, and proves nothing.
+func (c *conversation) replied(r request) {
 	p, id := c.inFlight, c.session.who.Node
 	if r.nonce != p.nonce {
-		c.log.Warn("answer to an unknown push ignored", "proxy", id, "nonce", printable.Cut(r.nonce, maxShown))
+		c.log.Warn("reply to an unknown push ignored", "proxy", id, "nonce", printable.Cut(r.nonce, maxShown))
 		return
 	}
 	c.inFlight = push{}
@@ -272,7 +272,7 @@ func (c *conversation) answer(r request) {
 			"text", a.Text)
 	}
 	if err := c.ledger.replied(c.stream.Context(), c.session, a); err != nil {
-		c.log.Error("book answer", "proxy", id, "revision", p.number, "error", err)
+		c.log.Error("save reply", "proxy", id, "revision", p.number, "error", err)
 	}
 }
 
@@ -295,19 +295,18 @@ func (c *conversation) pushDue() error {
 	}
 	number = due.number
 	id, nonce := c.session.who.Node, c.nonces.next()
-	e, err := c.payload(c.stream.Context(), c.session.node, number, c.nonces.tag(due.era, due.times))
-	if errors.Is(err, store.ErrDamaged) {
+	p, err := c.payload(c.stream.Context(), c.session.node, number, c.nonces.tag(due.era, due.times))
+	var message response
+	if err == nil {
+		message, err = newResponse(p, nonce)
+	}
+	switch {
+	case errors.Is(err, store.ErrDamaged):
 		if c.ledger.withdraw(number) {
 			c.logDamage(number)
 		}
 		return nil
-	}
-	if err != nil {
-		c.unsent(number, err)
-		return nil
-	}
-	message, err := newResponse(e, nonce)
-	if err != nil {
+	case err != nil:
 		c.unsent(number, err)
 		return nil
 	}
@@ -318,13 +317,14 @@ func (c *conversation) pushDue() error {
 	if due.withdrawal {
 		text = "refused revision withdrawn, pushed the last good one"
 	}
-	c.log.Info(text, "proxy", id, "revision", number, "version", e.version, "nonce", nonce)
+	c.log.Info(text, "proxy", id, "revision", number, "version", p.version, "nonce", nonce)
 	return c.stream.SendMsg(message)
 }
 
 func (c *conversation) unsent(number uint64, why error) {
 	if errors.Is(why, envoy.ErrNoWasm) {
-		why = errors.New("no path of the filter's wasm binary: give serve --wasm, apply --wasm, or sluice.wasm in the node's metadata")
+		why = errors.New("no path of the filter's wasm binary: " +
+			"give serve --wasm, apply --wasm, or sluice.wasm in the node's metadata")
 	}
 	c.log.Error("cannot push", "proxy", c.session.who.Node, "revision", number, "error", why)
 	c.ledger.unsent(c.session, number, why)
