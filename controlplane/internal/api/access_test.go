@@ -255,10 +255,14 @@ func TestPagesOfOthersMayNotUseACertificate(t *testing.T) {
 	require.Equal(t, http.StatusCreated, code)
 }
 
-// A handler that no caller was put into the context for refuses.
+// Without a caller in its context, a request is refused.
 func TestNobodyMayDoNothing(t *testing.T) {
 	s := &server{refusals: newRefusals(slog.New(slog.DiscardHandler))}
 	w := httptest.NewRecorder()
-	s.needs(access.Read, func(http.ResponseWriter, *http.Request) { t.Error("let in") })(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	handle := s.needs(access.Read, func(http.ResponseWriter, *http.Request) error {
+		t.Error("let in")
+		return nil
+	})
+	handle(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.Equal(t, http.StatusForbidden, w.Code)
 }

@@ -233,8 +233,8 @@ func TestCountersAreAudited(t *testing.T) {
 	require.Eventually(t, func() bool { return newest().Outcome != "" }, 20*time.Second, time.Millisecond)
 	require.Equal(t, "0 of 2 proxies, until the caller had gone", newest().Outcome)
 
-	require.Equal(t, "1 of 1 proxy", done([]manage.Row{{}}))
-	require.Equal(t, "0 of 0 proxies", done(nil))
+	require.Equal(t, "1 of 1 proxy", outcome([]manage.Row{{}}))
+	require.Equal(t, "0 of 0 proxies", outcome(nil))
 
 	// What cannot be written down is not done.
 	wait, m.broken = false, true

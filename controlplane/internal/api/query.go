@@ -18,21 +18,21 @@ const (
 	maxShown    = 100
 )
 
-// query is what follows the ? of a request.
+// query has the parameters behind the ? of a URL.
 type query url.Values
 
 // readQuery reads the parameters that a request may have, each at most once.
 func readQuery(r *http.Request, known ...string) (query, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, errors.New("the query of the URL is malformed: escape it as NAME=VALUE&NAME=VALUE")
+		return nil, badRequest(errors.New("the query of the URL is malformed: escape it as NAME=VALUE&NAME=VALUE"))
 	}
 	for name, given := range values {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, fmt.Errorf("no parameter %s here: known are %q", shown(name), known)
+			return nil, badRequest(fmt.Errorf("no parameter %s here: known are %q", shown(name), known))
 		case len(given) > 1:
-			return nil, fmt.Errorf("parameter %s is given %d times: give it once", name, len(given))
+			return nil, badRequest(fmt.Errorf("parameter %s is given %d times: give it once", name, len(given)))
 		}
 	}
 	return query(values), nil
@@ -48,7 +48,7 @@ func (q query) number(name string, maximum uint64) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n < 1 || n > maximum {
-		return 0, fmt.Errorf("%s %s is not a number from 1 to %d", name, shown(text), maximum)
+		return 0, badRequest(fmt.Errorf("%s %s is not a number from 1 to %d", name, shown(text), maximum))
 	}
 	return n, nil
 }
@@ -56,7 +56,7 @@ func (q query) number(name string, maximum uint64) (uint64, error) {
 // shown quotes what a caller sent, shortened.
 func shown(text string) string { return strconv.Quote(printable.Cut(text, maxShown)) }
 
-// CheckWasm refuses what cannot be a path on another machine.
+// CheckWasm refuses a text that cannot be a path on another machine.
 func CheckWasm(wasm string) error {
 	switch {
 	case wasm == "":

@@ -20,7 +20,8 @@ type refusals struct {
 func newRefusals(log *slog.Logger) *refusals {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "sluice", Name: "http_refused_total",
-		Help: "HTTP requests refused because of their caller: 401 unknown callers, 403 callers without the role and pages of other origins.",
+		Help: "HTTP requests refused because of their caller: 401 unknown callers, " +
+			"403 callers without the role and pages of other origins.",
 	}, []string{"code"})
 	// An alert can only see a counter rise that was there before.
 	total.WithLabelValues("401")
@@ -28,14 +29,9 @@ func newRefusals(log *slog.Logger) *refusals {
 	return &refusals{log: lograte.NewLimit(1).Logger(log), total: total}
 }
 
-// refuse answers 401 or 403.
-func (s *server) refuse(w http.ResponseWriter, r *http.Request, code int, err error) {
-	s.refusals.note(r, code, err)
-	fail(w, code, err)
-}
-
 // note never sees the credential: neither header nor URL are logged.
 func (f *refusals) note(r *http.Request, code int, err error) {
 	f.total.WithLabelValues(strconv.Itoa(code)).Inc()
-	f.log.Warn("request refused", "code", code, "from", peer(r), "who", access.FromContext(r.Context()).Name, "reason", err)
+	who := access.FromContext(r.Context()).Name
+	f.log.Warn("request refused", "code", code, "from", peer(r), "who", who, "reason", err)
 }
