@@ -131,7 +131,7 @@ func TestCounters(t *testing.T) {
 	require.Equal(t, "inc", c.Op)
 	require.Equal(t, 4, c.Failed)
 	require.EqualValues(t, 6, *c.Sum)
-	for i, want := range []string{"", "", "also that of edge-1", "told no management address", "outside what serve may ask", "outside what serve may ask"} {
+	for i, want := range []string{"", "", "also that of edge-1", "reported no management address", "outside what serve may ask", "outside what serve may ask"} {
 		require.Equal(t, fmt.Sprint("edge-", i+1), c.Proxies[i].Proxy)
 		require.Contains(t, c.Proxies[i].Error, want)
 		require.Equal(t, want != "", c.Proxies[i].Hint != "")

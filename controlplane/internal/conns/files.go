@@ -12,7 +12,7 @@ const (
 	// reserve is what stays free for the store, files that are read again, and
 	// connections that the process makes.
 	reserve = 24
-	// minOpen is what each listener needs to be of use.
+	// minOpen is how many connections a listener needs at least.
 	minOpen = 8
 	// maxXDS and maxHTTP bound memory where files are plenty: a connection
 	// takes up to 100 KB.

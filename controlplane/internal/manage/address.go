@@ -24,8 +24,8 @@ type Allow struct {
 const DefaultAllow = "127.0.0.0/8,::1"
 
 // ParseAllow reads networks, addresses and host names, separated by commas. A
-// network holds what is dialed in the end, also under a name. A name is that
-// very name, whatever address DNS gives for it.
+// network allows the addresses in it that are dialed, also those that DNS gives for
+// a name. A name allows that very name, whatever address DNS gives for it.
 func ParseAllow(text string) (Allow, error) {
 	var a Allow
 	for entry := range strings.SplitSeq(text, ",") {
@@ -84,7 +84,7 @@ type Rules struct {
 	Insecure bool             // without TLS off loopback too
 }
 
-// check judges what the URL itself says, before a name in it is looked up.
+// check judges the URL itself, before a name in it is looked up.
 func (r *Rules) check(u *url.URL) error {
 	host := u.Hostname()
 	ip, err := netip.ParseAddr(host)
@@ -92,7 +92,7 @@ func (r *Rules) check(u *url.URL) error {
 		return &Failure{fmt.Sprintf("%q is neither an IP address nor a host name", host), addressHint}
 	}
 	if err == nil && ip.Zone() != "" && r.Allow != nil {
-		return &Failure{fmt.Sprintf("address %s has a zone, which is of another machine", host), addressHint}
+		return &Failure{fmt.Sprintf("address %s has a zone, which only means something on its own machine", host), addressHint}
 	}
 	if err == nil && r.Allow != nil && !r.Allow.holds(host, ip.Unmap()) {
 		return outside(u.Host)
@@ -158,7 +158,7 @@ func IsLoopback(host string) bool {
 	return canonical(host) == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// Proxy is a connected proxy, as it says and as it is seen.
+// Proxy is a connected proxy.
 type Proxy struct {
 	Node     string
 	Revision uint64 // of the policy it runs, 0 if none
@@ -176,9 +176,9 @@ type Target struct {
 	Err      error
 }
 
-// Targets returns a target for each proxy. Two that name one listener are not
-// both asked, which would count twice: the one that is connected from there is,
-// or else the first.
+// Targets returns a target for each proxy. Of several that name one listener, only
+// one is asked, so that nothing counts twice: the one that is connected from
+// there, or else the first.
 func Targets(proxies []Proxy) []Target {
 	targets := make([]Target, len(proxies))
 	owners := map[string]int{}
@@ -216,7 +216,7 @@ func (p Proxy) isConnectedFrom(host string) bool {
 	return from == to
 }
 
-// url is where the proxy answers. One that listens on all addresses is asked at
+// url is where the proxy answers. A proxy that listens on all addresses is asked at
 // the one it is connected from.
 func (p Proxy) url() (*url.URL, error) {
 	scheme, host, err := p.listener()
@@ -239,8 +239,8 @@ func (p Proxy) url() (*url.URL, error) {
 func (p Proxy) listener() (scheme, address string, err error) {
 	if p.Address == "" {
 		return "", "", &Failure{
-			"it has told no management address",
-			"sluice render envoy --manage IP:PORT gives it a listener and tells the address; else set sluice: {manage: IP:PORT} in the node's metadata",
+			"it has reported no management address",
+			"sluice render envoy --manage IP:PORT gives it a listener and reports the address; else set sluice: {manage: IP:PORT} in the node's metadata",
 		}
 	}
 	scheme, address = "http", p.Address

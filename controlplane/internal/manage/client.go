@@ -24,7 +24,7 @@ const (
 	smallAnswer = 8 << 10
 	// maxAnswer is more than the statistics of the largest policy.
 	maxAnswer = 16 << 20
-	// maxHeaders is what of an answer's header is read.
+	// maxHeaders bounds an answer's headers.
 	maxHeaders = 64 << 10
 )
 
@@ -37,9 +37,9 @@ type Client struct {
 
 	resolver *net.Resolver // nil: the system's
 
-	large chan struct{}              // a place for an answer that is not small; nil: as many as come
-	keep  func(answer any) error     // whether there is room for it; nil: there is
-	claim func(netip.AddrPort) error // whether this address may be dialed; nil: it may
+	large chan struct{}              // a place for each answer that is not small; nil: no bound
+	keep  func(answer any) error     // fails if there is no room for it; nil: there is
+	claim func(netip.AddrPort) error // fails if this address may not be dialed; nil: it may
 }
 
 // Counters has the proxy do the operation.
@@ -74,7 +74,7 @@ func (c *Client) take(at *url.URL, answer any, ok bool) error {
 	return nil
 }
 
-// post makes one management request and has the body of its answer read.
+// post makes one management request and reads its answer.
 func (c *Client) post(ctx context.Context, at *url.URL, path string, query url.Values, header http.Header, read func([]byte) error) error {
 	if err := c.Rules.check(at); err != nil {
 		return err

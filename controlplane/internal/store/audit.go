@@ -87,7 +87,7 @@ func (b *Bolt) Settle(_ context.Context, id uint64, outcome string) error {
 	return nil
 }
 
-// Audit implements Store. An entry that is damaged is there, and says so.
+// Audit implements Store. A damaged entry is listed with that as its outcome.
 func (b *Bolt) Audit(_ context.Context, limit int, before uint64) ([]Entry, error) {
 	list := []Entry{}
 	if before == 0 {

@@ -17,8 +17,8 @@ import (
 // FileName is the database's name in the data directory.
 const FileName = "sluice.db"
 
-// format is the layout below; a store written in another one is refused. All
-// values but this one are sealed; see seal.
+// format is the number of the layout below. A store in another format is refused.
+// All values but this one are sealed; see seal.
 //
 //	meta       "format" → "3", "audit_secret" → 32 bytes; "probe" → zeros, while Healthy tries to write
 //	revisions  number, 8 bytes big-endian → Summary as JSON, without marks
@@ -49,11 +49,11 @@ var (
 	probeKey  = []byte("probe")
 )
 
-// Bolt is the embedded store, one file, and a small one beside it; see LastName.
+// Bolt is the embedded store: one file, and a small one beside it; see LastName.
 type Bolt struct {
 	db    *bbolt.DB
 	last  *last
-	files map[string]os.FileInfo // both, by name, as they were opened
+	files map[string]os.FileInfo // both when they were opened, by name
 
 	mu       sync.Mutex
 	watchers map[chan struct{}]struct{}
@@ -72,14 +72,14 @@ func (b *Bolt) Close() error {
 	return errors.Join(b.db.Close(), err)
 }
 
-// commit makes a change durable, and the record that it was. run is the
-// database's Update or Batch.
+// commit makes a change durable, and then the record of it. run is the database's
+// Update or Batch.
 func (b *Bolt) commit(run func(func(*bbolt.Tx) error) error, change func(*bbolt.Tx) error) error {
 	if err := b.inPlace(); err != nil {
 		return err
 	}
 	var reached position
-	var refused error // by change itself, which says nothing about the disk
+	var refused error // by change itself, so it says nothing about the disk
 	err := run(func(tx *bbolt.Tx) error {
 		if refused = change(tx); refused != nil {
 			return refused
@@ -237,31 +237,31 @@ func (b *Bolt) Drop(ctx context.Context, numbers []uint64) error {
 	return nil
 }
 
-// SaveReply implements Store. Answers that come at once share a write: a fleet
-// answers within the same second.
-func (b *Bolt) SaveReply(ctx context.Context, a Reply) error {
+// SaveReply implements Store. Replies that come at once share a write: a fleet
+// replies within the same second.
+func (b *Bolt) SaveReply(ctx context.Context, r Reply) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	err := b.commit(b.db.Batch, func(tx *bbolt.Tx) error {
 		marks := nackedBucket
-		if a.Accepted {
+		if r.Accepted {
 			marks = ackedBucket
 		}
-		known := Proxy{} // one that is damaged is as good as unknown
-		if text, _ := get(tx, proxiesBucket, a.ID().key()); text != nil {
+		known := Proxy{} // a damaged one counts as unknown
+		if text, _ := get(tx, proxiesBucket, r.ID().key()); text != nil {
 			if err := json.Unmarshal(text, &known); err != nil {
 				return fmt.Errorf("read proxy: %w", err)
 			}
 		}
-		text, err := json.Marshal(known.After(a))
+		text, err := json.Marshal(known.After(r))
 		if err != nil {
 			return err
 		}
-		return errors.Join(put(tx, marks, key(a.Revision), nil), put(tx, proxiesBucket, a.ID().key(), text))
+		return errors.Join(put(tx, marks, key(r.Revision), nil), put(tx, proxiesBucket, r.ID().key(), text))
 	})
 	if err != nil {
-		return fmt.Errorf("book answer to revision %d: %w", a.Revision, err)
+		return fmt.Errorf("save reply to revision %d: %w", r.Revision, err)
 	}
 	return nil
 }
@@ -273,7 +273,7 @@ func (b *Bolt) Proxies(context.Context) ([]Proxy, error) {
 		return tx.Bucket(proxiesBucket).ForEach(func(k, v []byte) error {
 			text, err := unseal(proxiesBucket, k, v)
 			if err != nil {
-				return nil //nolint:nilerr // it is as good as unknown, and is asked afresh
+				return nil //nolint:nilerr // it counts as unknown
 			}
 			var p Proxy
 			if err := json.Unmarshal(text, &p); err != nil {
@@ -318,7 +318,7 @@ func (b *Bolt) notify() {
 	for c := range b.watchers {
 		select {
 		case c <- struct{}{}:
-		default: // it has one waiting already
+		default: // a value is waiting already
 		}
 	}
 }
@@ -356,7 +356,7 @@ func summarize(tx *bbolt.Tx, k, value []byte) Summary {
 	return s
 }
 
-// marked says whether a revision has a mark; one that is damaged is none.
+// marked says whether a revision has a mark. A damaged mark is none.
 func marked(tx *bbolt.Tx, marks, k []byte) bool {
 	_, err := get(tx, marks, k)
 	return err == nil && tx.Bucket(marks).Get(k) != nil
