@@ -93,7 +93,8 @@ func (r *reader) token(name, roleName, sum string) error {
 	r.names[name] = r.line
 	var digest [sha256.Size]byte
 	if text, err := hex.DecodeString(sum); err != nil || copy(digest[:], text) != len(digest) || len(text) != len(digest) {
-		return fmt.Errorf("token %s: SHA256HEX is not 64 hexadecimal digits: give what printf %%s TOKEN | sha256sum prints", name)
+		return fmt.Errorf("token %s: SHA256HEX is not 64 hexadecimal digits: "+
+			"give what printf %%s TOKEN | sha256sum prints", name)
 	}
 	if why, weak := weaktoken.Weak(sum); weak {
 		return fmt.Errorf("token %s: anyone would guess it, %s: make one with openssl rand -hex 32", name, why)

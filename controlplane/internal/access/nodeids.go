@@ -61,7 +61,8 @@ const maxListed = 5
 
 func (n *NodeIDs) refusal(sans []string, id string) error {
 	if len(sans) == 0 {
-		return fmt.Errorf("node id %q is not in its certificate, which has no DNS or URI name without a wildcard: issue one with the SAN %q", id, id)
+		return fmt.Errorf("node id %q is not in its certificate, which has no DNS or URI name without a wildcard: "+
+			"issue one with the SAN %q", id, id)
 	}
 	allowed := slices.Clone(sans)
 	for _, g := range n.grants {
@@ -71,8 +72,8 @@ func (n *NodeIDs) refusal(sans []string, id string) error {
 			}
 		}
 	}
-	return fmt.Errorf(`node id %q is not its certificate's, with which it may be %s: set node.id to that, or write "%s %s" into the file of serve --node-names`,
-		id, orList(allowed), sans[0], id)
+	return fmt.Errorf(`node id %q is not granted by its certificate, which grants %s: `+
+		`set node.id to that, or write "%s %s" into the file of serve --node-names`, id, orList(allowed), sans[0], id)
 }
 
 func orList(ids []string) string {
@@ -109,7 +110,8 @@ func ParseNodeIDs(file string, text []byte) (*NodeIDs, error) {
 		}
 	}
 	if len(n.grants) > maxLines {
-		errs = append(errs, fmt.Errorf("%s: %d lines, at most %d are allowed: let * or {id} stand for what differs", file, len(n.grants), maxLines))
+		errs = append(errs, fmt.Errorf("%s: %d lines, at most %d are allowed: let * or {id} stand for what differs",
+			file, len(n.grants), maxLines))
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)

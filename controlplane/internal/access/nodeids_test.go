@@ -88,7 +88,7 @@ func TestRefusal(t *testing.T) {
 	r, err := ParseNodeIDs("names", []byte("{id}.edge.corp {id}\n*.edge.corp spare-*\n"))
 	require.NoError(t, err)
 	_, err = r.SAN(certificateOf(t, "edge-9.edge.corp", "*.corp"), "edge-1")
-	require.EqualError(t, err, `node id "edge-1" is not its certificate's, with which it may be edge-9 or edge-9.edge.corp or spare-*: `+
+	require.EqualError(t, err, `node id "edge-1" is not granted by its certificate, which grants edge-9 or edge-9.edge.corp or spare-*: `+
 		`set node.id to that, or write "edge-9.edge.corp edge-1" into the file of serve --node-names`)
 	_, err = r.SAN(certificateOf(t, "*.corp"), "edge-1")
 	require.EqualError(t, err, `node id "edge-1" is not in its certificate, which has no DNS or URI name without a wildcard: issue one with the SAN "edge-1"`)

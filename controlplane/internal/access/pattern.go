@@ -53,15 +53,16 @@ func compile(text, separators string) (pattern, error) {
 	for segment := range strings.FieldsFuncSeq(text, func(r rune) bool { return strings.ContainsRune(separators, r) }) {
 		switch stars := strings.Count(segment, "*"); {
 		case stars > 0 && strings.Contains(segment, capture):
-			return p, fmt.Errorf("{id} and * are in one segment, so what {id} stands for is not clear: separate them by %q", separators[:1])
+			return p, fmt.Errorf("{id} and * are in one segment, so what {id} stands for is not clear: separate them by %q",
+				separators[:1])
 		case stars > 1:
 			return p, errors.New("two * in one segment: one is enough")
 		}
 	}
 	inSegment := "[^" + separators + "]+"
-	source := strings.NewReplacer(`\*`, inSegment, regexp.QuoteMeta(capture), "("+inSegment+")").Replace(regexp.QuoteMeta(text))
+	wild := strings.NewReplacer(`\*`, inSegment, regexp.QuoteMeta(capture), "("+inSegment+")")
 	var err error
-	p.regexp, err = regexp.Compile("^" + source + "$")
+	p.regexp, err = regexp.Compile("^" + wild.Replace(regexp.QuoteMeta(text)) + "$")
 	return p, err
 }
 

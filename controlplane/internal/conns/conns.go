@@ -35,7 +35,9 @@ type Listener struct {
 
 // Bound returns a listener that has at most maxOpen connections open.
 func Bound(l net.Listener, maxOpen int) *Listener {
-	return &Listener{Listener: l, maxOpen: maxOpen, open: map[*Conn]struct{}{}, of: map[string]int{}, kept: map[string]int{}}
+	return &Listener{
+		Listener: l, maxOpen: maxOpen, open: map[*Conn]struct{}{}, of: map[string]int{}, kept: map[string]int{},
+	}
 }
 
 // Closed returns how many connections were closed because there was no room.

@@ -110,6 +110,7 @@ func (r *Rules) checkDialled(u *url.URL, at netip.AddrPort) error {
 	if isName(u.Hostname()) {
 		what += " at " + ip.String()
 	}
+	isOwn := func(own netip.AddrPort) bool { return own.Port() == at.Port() && isAt(own.Addr().Unmap(), ip) }
 	switch {
 	case ip.Zone() != "" && r.Allow != nil || ip.IsUnspecified() || ip.IsMulticast():
 		return &Failure{what + " is the address of no proxy", addressHint}
@@ -117,14 +118,17 @@ func (r *Rules) checkDialled(u *url.URL, at netip.AddrPort) error {
 		return outside(what)
 	case u.Scheme == "http" && !r.Insecure && !ip.IsLoopback():
 		return &Failure{"refuse to send the token without TLS: " + what, r.tlsHint()}
-	case slices.ContainsFunc(r.Own, func(own netip.AddrPort) bool { return own.Port() == at.Port() && isAt(own.Addr().Unmap(), ip) }):
+	case slices.ContainsFunc(r.Own, isOwn):
 		return &Failure{what + " is where sluice serve itself listens", addressHint}
 	}
 	return nil
 }
 
 func outside(what string) error {
-	return &Failure{what + " is outside what serve may ask", "serve --manage-allow lists the networks and names of management listeners"}
+	return &Failure{
+		what + " is outside what serve may ask",
+		"serve --manage-allow lists the networks and names of management listeners",
+	}
 }
 
 const addressHint = "sluice.manage in the node's metadata names the management listener: IP:PORT, or https://HOST:PORT"
@@ -240,7 +244,8 @@ func (p Proxy) listener() (scheme, address string, err error) {
 	if p.Address == "" {
 		return "", "", &Failure{
 			"it has reported no management address",
-			"sluice render envoy --manage IP:PORT gives it a listener and reports the address; else set sluice: {manage: IP:PORT} in the node's metadata",
+			"sluice render envoy --manage IP:PORT gives it a listener and reports the address; " +
+				"else set sluice: {manage: IP:PORT} in the node's metadata",
 		}
 	}
 	scheme, address = "http", p.Address

@@ -75,7 +75,9 @@ func (c *Client) take(at *url.URL, answer any, ok bool) error {
 }
 
 // post makes one management request and reads its answer.
-func (c *Client) post(ctx context.Context, at *url.URL, path string, query url.Values, header http.Header, read func([]byte) error) error {
+func (c *Client) post(
+	ctx context.Context, at *url.URL, path string, query url.Values, header http.Header, read func([]byte) error,
+) error {
 	if err := c.Rules.check(at); err != nil {
 		return err
 	}
@@ -148,7 +150,8 @@ func (c *Client) readAnswer(ctx context.Context, at *url.URL, response *http.Res
 				return ctx.Err()
 			}
 		}
-		if text, err = io.ReadAll(io.MultiReader(bytes.NewReader(text), io.LimitReader(response.Body, maxAnswer))); err != nil {
+		whole := io.MultiReader(bytes.NewReader(text), io.LimitReader(response.Body, maxAnswer))
+		if text, err = io.ReadAll(whole); err != nil {
 			return err
 		}
 	}
@@ -163,15 +166,18 @@ func (c *Client) readAnswer(ctx context.Context, at *url.URL, response *http.Res
 	return read(text)
 }
 
-const noManageHint = "the policy it runs needs manage: {path, port, token_sha256}, and its management address must be the listener on that port"
+const noManageHint = "the policy it runs needs manage: {path, port, token_sha256}, " +
+	"and its management address must be the listener on that port"
 
 // unreachable says why there was no answer.
 func unreachable(at *url.URL, err error) error {
-	hint := "is the proxy running, and does it listen there for management requests? sluice render envoy --manage gives it a listener"
+	hint := "is the proxy running, and does it listen there for management requests? " +
+		"sluice render envoy --manage gives it a listener"
 	var unverified *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &unverified):
-		hint = "the certificate of the management listener must be for that name or address and from a CA that is trusted: --manage-ca of serve, --ca with --proxy"
+		hint = "the certificate of the management listener must be for that name or address and from a CA that is trusted: " +
+			"--manage-ca of serve, --ca with --proxy"
 	case errors.As(err, new(tls.RecordHeaderError)):
 		hint = "the proxy speaks plain http there: use an http URL"
 	case strings.HasPrefix(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "EOF"):

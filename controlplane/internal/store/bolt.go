@@ -40,10 +40,10 @@ var (
 	proxiesBucket   = []byte("proxies")
 	auditBucket     = []byte("audit")
 
-	buckets = [][]byte{metaBucket, revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket, proxiesBucket, auditBucket}
-
 	// revisionBuckets have a revision's number as their key.
 	revisionBuckets = [][]byte{revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket}
+
+	buckets = append([][]byte{metaBucket, proxiesBucket, auditBucket}, revisionBuckets...)
 
 	formatKey = []byte("format")
 	probeKey  = []byte("probe")
@@ -131,7 +131,9 @@ const (
 // probe stores as much as a revision and drops it again. Without it, a store
 // would stay unhealthy after a full disk until somebody's next change.
 func (b *Bolt) probe() error {
-	err := b.commit(b.db.Update, func(tx *bbolt.Tx) error { return put(tx, metaBucket, probeKey, make([]byte, probeBytes)) })
+	err := b.commit(b.db.Update, func(tx *bbolt.Tx) error {
+		return put(tx, metaBucket, probeKey, make([]byte, probeBytes))
+	})
 	if err != nil {
 		return err
 	}

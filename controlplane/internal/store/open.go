@@ -91,7 +91,8 @@ func openDir(dir string, flag int) (*Bolt, error) {
 func (b *Bolt) inPlace() error {
 	for name, opened := range b.files {
 		if now, err := os.Stat(name); err != nil || !os.SameFile(now, opened) {
-			return fmt.Errorf("%s has been taken away or replaced, so nothing more is stored: put it back and start sluice serve anew", name)
+			return fmt.Errorf("%s has been taken away or replaced, so nothing more is stored: "+
+				"put it back and start sluice serve anew", name)
 		}
 	}
 	return nil
@@ -237,8 +238,7 @@ func walk(tx *bbolt.Tx) error {
 		}
 	}
 	for _, name := range append([][]byte{auditBucket}, revisionBuckets...) {
-		bucket := tx.Bucket(name)
-		err := bucket.ForEach(func(k, _ []byte) error {
+		err := tx.Bucket(name).ForEach(func(k, _ []byte) error {
 			if len(k) != 8 {
 				return damage("a key of %s has %d bytes", name, len(k))
 			}
@@ -247,8 +247,10 @@ func walk(tx *bbolt.Tx) error {
 		if err != nil {
 			return err
 		}
-		k, _ := bucket.Cursor().Last()
-		if numbers := bytes.Equal(name, revisionsBucket) || bytes.Equal(name, auditBucket); numbers && k != nil && binary.BigEndian.Uint64(k) > bucket.Sequence() {
+	}
+	for _, name := range [][]byte{revisionsBucket, auditBucket} {
+		bucket := tx.Bucket(name)
+		if k, _ := bucket.Cursor().Last(); k != nil && binary.BigEndian.Uint64(k) > bucket.Sequence() {
 			return damage("%s go up to %d, and %d were given", name, binary.BigEndian.Uint64(k), bucket.Sequence())
 		}
 	}
@@ -296,8 +298,9 @@ func catchUp(db *bbolt.DB, dir string, flag int) (*last, error) {
 	case l.turn == 0 && (has.Revision > 0 || has.Entry > 0 || flag == os.O_RDONLY):
 		err = damage("%s is not beside it or not whole, so nothing says whether all that was acknowledged is here", LastName)
 	case has.behind(acknowledged):
-		err = damage("it lacks what was acknowledged: it ends with transaction %d (revision %d, audit entry %d), and transaction %d (revision %d, audit entry %d) was acknowledged",
-			has.Transaction, has.Revision, has.Entry, acknowledged.Transaction, acknowledged.Revision, acknowledged.Entry)
+		err = damage("it lacks what was acknowledged: it ends with transaction %d (revision %d, audit entry %d), "+
+			"and transaction %d (revision %d, audit entry %d) was acknowledged", has.Transaction, has.Revision, has.Entry,
+			acknowledged.Transaction, acknowledged.Revision, acknowledged.Entry)
 	case l.turn == 0: // both records, so that their room is there for good
 		err = errors.Join(l.set(has), l.set(has))
 	case flag != os.O_RDONLY:

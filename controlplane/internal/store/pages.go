@@ -199,7 +199,7 @@ func (p *pages) tree(id uint64, low, high []byte, depth int) error {
 		return fmt.Errorf("%w in page %d", err, id)
 	}
 	for i, k := range keys {
-		if i == 0 && bytes.Compare(k, low) < 0 || i > 0 && bytes.Compare(k, keys[i-1]) <= 0 || high != nil && bytes.Compare(k, high) >= 0 {
+		if bytes.Compare(k, low) < 0 || i > 0 && bytes.Compare(k, keys[i-1]) <= 0 || high != nil && bytes.Compare(k, high) >= 0 {
 			return damage("the keys of page %d are not in order", id)
 		}
 		e := elements[i*elementBytes:]

@@ -137,7 +137,7 @@ func TestNobodyRefusesForAnother(t *testing.T) {
 
 	err := f.named("edge-1", a.client("edge-9")).refusal()
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
-	require.ErrorContains(t, err, `node id "edge-1" is not its certificate's, with which it may be edge-9: `+
+	require.ErrorContains(t, err, `node id "edge-1" is not granted by its certificate, which grants edge-9: `+
 		`set node.id to that, or write "edge-9 edge-1" into the file of serve --node-names`)
 	require.Equal(t, uint64(1), f.server.Counts().Foreign)
 	require.Contains(t, lines.String(), "proxy refused")

@@ -38,11 +38,13 @@
 // # What Envoy does with it
 //
 // After a refusal Envoy has already noted the hash of the refused bytes and
-// acknowledges the same bytes unseen, so every push carries a revision tag
-// ("12-<tag>") inside the policy that no push to this proxy has carried before;
-// so does a last good one that is pushed again. Where there is no revision yet, the server stays silent: a response "no such resource" would make Envoy
-// drop the policy in its bootstrap, and would end its wait for the first one
-// without ever letting its listener get ready.
+// acknowledges the same bytes unseen. So every push carries a revision tag
+// ("12-<tag>") inside the policy that no push to this proxy has carried before,
+// also a last good one that is pushed again.
+//
+// Where there is no revision yet, the server stays silent: a response "no such
+// resource" would make Envoy drop the policy in its bootstrap, and would end its
+// wait for the first one without ever letting its listener get ready.
 //
 // # Who a proxy is
 //
