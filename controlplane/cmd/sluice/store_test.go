@@ -13,8 +13,10 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // sluice runs the command and returns what it prints.
@@ -98,10 +100,11 @@ func TestBackupWhileApplying(t *testing.T) {
 }
 
 // TestFullDisk bounds the size of serve's files, which is what a full disk is to
-// it: nothing more is acknowledged, and what was is there.
+// it: nothing more is acknowledged, what was is there, and serve is healthy again
+// once there is room.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	s := startServe(t, dir, "sh", "-c", `ulimit -f 2048; exec "$@"`, "sh")
+	s := startServe(t, dir, "sh", "-c", `ulimit -S -f 2048; exec "$@"`, "sh")
 	acknowledged := map[int]string{}
 	var err error
 	for i := 0; err == nil; i++ {
@@ -117,6 +120,15 @@ func TestFullDisk(t *testing.T) {
 	s.check(t, acknowledged)
 	out, err := sluice(t, "store", "backup", "-o", filepath.Join(t.TempDir(), "b"), "--server", s.url)
 	require.NoError(t, err, out)
+	_, err = s.apply("version: 1\nrules: []\n" + padding(6))
+	require.ErrorContains(t, err, "500")
+	require.Equal(t, http.StatusInternalServerError, s.healthCode(t))
+	var room unix.Rlimit
+	require.NoError(t, unix.Prlimit(s.process.Pid, unix.RLIMIT_FSIZE, nil, &room))
+	room.Cur = room.Max
+	require.NoError(t, unix.Prlimit(s.process.Pid, unix.RLIMIT_FSIZE, &room, nil))
+	require.Eventually(t, func() bool { return s.healthCode(t) == http.StatusOK }, patience, 100*time.Millisecond)
+	s.check(t, acknowledged)
 	require.NoError(t, s.process.Kill())
 	_, _ = s.process.Wait()
 	s = startServe(t, dir)

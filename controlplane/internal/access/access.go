@@ -1,9 +1,12 @@
-// Package access says who calls the control plane and what they may do: roles,
-// callers, and the file that gives tokens and certificates their roles.
+// Package access says who calls the control plane and what they may do: the
+// roles of HTTP callers, by token or certificate, and the node ids that a proxy
+// may use with its certificate.
 //
-// Its invariant: a caller without a role may do nothing, so a request that
-// nobody has identified is refused. The package holds digests, never tokens. It
-// must never import the API, the store or the command line.
+// Its invariants: a caller without a role may do nothing, so a request from
+// nobody known is refused. A certificate counts only by its DNS and URI SANs: a
+// name of one kind never passes for one of another, and a name with a wildcard
+// counts for nothing. The package holds digests, never tokens. It must never
+// import the API, the xDS server, the store or the command line.
 package access
 
 import (
@@ -27,12 +30,7 @@ const (
 
 var roleNames = map[Role]string{Read: "read", Apply: "apply", Admin: "admin"}
 
-func (r Role) String() string {
-	if name, ok := roleNames[r]; ok {
-		return name
-	}
-	return "none"
-}
+func (r Role) String() string { return cmp.Or(roleNames[r], "none") }
 
 // ParseRole reads a role's name.
 func ParseRole(text string) (Role, error) {
@@ -47,7 +45,7 @@ func ParseRole(text string) (Role, error) {
 // MarshalText makes a role its name in JSON.
 func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// Caller is who makes a request.
+// Caller makes a request.
 type Caller struct {
 	Name    string // "token ci", "certificate spiffe://corp/ns/ops/sa/ci"; "" where anyone may call
 	Role    Role
@@ -67,8 +65,8 @@ func NewContext(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-// FromContext returns the caller of a request, one without a role if there is
-// none.
+// FromContext returns the caller of a request; without one, a caller without a
+// role.
 func FromContext(ctx context.Context) Caller {
 	c, _ := ctx.Value(callerKey{}).(Caller)
 	return c

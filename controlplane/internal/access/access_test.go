@@ -26,8 +26,8 @@ func digest(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func TestParse(t *testing.T) {
-	l, err := Parse("access", []byte("\ufeff# who may call\n\n token  ci apply "+digest("token of ci")+"\r\n"+
+func TestList(t *testing.T) {
+	l, err := ParseList("access", []byte("\ufeff# who may call\n\n token  ci apply "+digest("token of ci")+"\r\n"+
 		"\ttoken watch read "+strings.ToUpper(digest("token of watch"))+"\n  # more\n"+
 		"certificate ops.corp admin # a person\ncertificate spiffe://corp/ns/*/sa/ci apply"))
 	require.NoError(t, err)
@@ -43,14 +43,14 @@ func TestParse(t *testing.T) {
 		require.Zero(t, c.Role)
 	}
 	require.True(t, l.MapsCertificates())
-	l, err = Parse("access", nil)
+	l, err = ParseList("access", nil)
 	require.NoError(t, err, "an empty file lets nobody in")
 	_, known = l.Token("")
 	require.False(t, known)
 	require.False(t, l.MapsCertificates())
 }
 
-func TestParseSaysWhatIsWrong(t *testing.T) {
+func TestListErrors(t *testing.T) {
 	good := digest("a token of the test")
 	for text, want := range map[string]string{
 		"tokn ci apply " + good:                                "f:1: neither token nor certificate: give token NAME ROLE SHA256HEX or certificate SAN ROLE",
@@ -80,11 +80,11 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"certificate *a*.corp read":                              "two * in one segment: one is enough",
 		"certificate " + strings.Repeat("a.", 200) + "corp read": "it has 404 bytes, at most 256 are allowed",
 	} {
-		_, err := Parse("f", []byte(text))
+		_, err := ParseList("f", []byte(text))
 		require.ErrorContains(t, err, want, text)
 		require.NotContains(t, err.Error(), "s3cret", "it may be a token")
 	}
-	_, err := Parse("f", []byte("x\ntoken\n"))
+	_, err := ParseList("f", []byte("x\ntoken\n"))
 	require.Len(t, strings.Split(err.Error(), "\n"), 2, "all at once")
 }
 
@@ -135,7 +135,7 @@ func uri(t *testing.T, text string) *url.URL {
 }
 
 func TestCertificates(t *testing.T) {
-	l, err := Parse("access", []byte(`
+	l, err := ParseList("access", []byte(`
 certificate bob.ops.corp read
 certificate *.ops.corp apply
 certificate ci-*.corp apply
@@ -189,7 +189,7 @@ func TestGate(t *testing.T) {
 	ca, other := issue(t, authority, nil), issue(t, authority, nil)
 	named := func(c *x509.Certificate) { c.DNSNames = []string{"ops.corp"} }
 	good := issue(t, named, ca)
-	list, err := Parse("access", []byte("certificate ops.corp admin\ntoken ci apply "+digest("token of ci")+"\n"))
+	list, err := ParseList("access", []byte("certificate ops.corp admin\ntoken ci apply "+digest("token of ci")+"\n"))
 	require.NoError(t, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.Leaf)

@@ -4,19 +4,17 @@ import (
 	"crypto/x509"
 	"net/http"
 	"strings"
-
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/san"
 )
 
-// Gate tells who makes a request: by its bearer token if it has one, else by
+// Gate finds the caller of a request: by its bearer token if it has one, else by
 // the client certificate of its connection.
 type Gate struct {
 	List func() *List
-	// ClientCAs vouch for certificates, at each request anew; nil where none counts.
+	// ClientCAs vouch for certificates, at each request anew. Nil: no certificate counts.
 	ClientCAs func() *x509.CertPool
 }
 
-// Identify returns the caller of a request, false if it is nobody known.
+// Identify returns the caller of a request, false for an unknown one.
 func (g Gate) Identify(r *http.Request) (Caller, bool) {
 	if given := r.Header.Values("Authorization"); len(given) > 0 {
 		scheme, token, _ := strings.Cut(given[0], " ")
@@ -28,7 +26,7 @@ func (g Gate) Identify(r *http.Request) (Caller, bool) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 || g.ClientCAs == nil {
 		return Caller{}, false
 	}
-	if san.Verify(r.TLS.PeerCertificates, g.ClientCAs()) != nil {
+	if Verify(r.TLS.PeerCertificates, g.ClientCAs()) != nil {
 		return Caller{}, false
 	}
 	return g.List().Certificate(r.TLS.PeerCertificates[0])

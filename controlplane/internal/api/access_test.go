@@ -42,7 +42,7 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 	f := newFixtureWith(t, withRoles)
 	code, _ := f.as("apply", "POST", "/v1/policies", good)
 	require.Equal(t, http.StatusCreated, code)
-	least := map[string]access.Role{
+	needed := map[string]access.Role{
 		"POST /v1/policies": access.Apply, "GET /v1/policies": access.Read, "GET /v1/policies/{revision}": access.Read,
 		"POST /v1/rollback/{revision}": access.Apply, "GET /v1/revisions/{revision}/wait": access.Read,
 		"GET /v1/status": access.Read, "POST /v1/explain": access.Read, "GET /v1/audit": access.Read, "GET /metrics": access.Read, "GET /v1/backup": access.Admin,
@@ -53,12 +53,12 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 		if slices.Contains([]string{"get", "peek", "stats", "expires-at"}, op.Name) {
 			role = access.Read
 		}
-		least["POST /v1/counters/"+op.Name] = role
+		needed["POST /v1/counters/"+op.Name] = role
 	}
 	for _, route := range f.server.routes() {
-		want, known := least[route.pattern]
+		want, known := needed[route.pattern]
 		require.True(t, known, "a route that this test does not know: %s", route.pattern)
-		delete(least, route.pattern)
+		delete(needed, route.pattern)
 		method, path, found := strings.Cut(strings.ReplaceAll(route.pattern, "{revision}", "1"), " ")
 		if !found {
 			method, path = "GET", route.pattern
@@ -81,7 +81,7 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 			}
 		}
 	}
-	require.Empty(t, least, "routes that are gone")
+	require.Empty(t, needed, "routes that are gone")
 	code, _ = f.do("GET", "/healthz", "")
 	require.Equal(t, http.StatusOK, code, "a probe has no role")
 }
@@ -255,10 +255,14 @@ func TestPagesOfOthersMayNotUseACertificate(t *testing.T) {
 	require.Equal(t, http.StatusCreated, code)
 }
 
-// A handler that no caller was put into the context for refuses.
+// Without a caller in its context, a request is refused.
 func TestNobodyMayDoNothing(t *testing.T) {
 	s := &server{refusals: newRefusals(slog.New(slog.DiscardHandler))}
 	w := httptest.NewRecorder()
-	s.needs(access.Read, func(http.ResponseWriter, *http.Request) { t.Error("let in") })(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	handle := s.needs(access.Read, func(http.ResponseWriter, *http.Request) error {
+		t.Error("let in")
+		return nil
+	})
+	handle(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.Equal(t, http.StatusForbidden, w.Code)
 }

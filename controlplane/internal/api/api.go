@@ -1,16 +1,14 @@
 // Package api is the HTTP API of the control plane: policies come in, their
 // history and what proxies made of them come out.
 //
-// Its invariant: a revision that it has acknowledged is durable, and was found
-// valid by the same reading that the command line and the filter do. Every
-// answer but a metrics page is JSON, errors too. It must never log a token or
-// the text of a policy, and must never import the command line.
+// Its invariant: an acknowledged revision is durable, and is valid by the same
+// reading that the command line and the filter do. Every answer but a metrics
+// page is JSON, errors too. The package must never log a token or the text of a
+// policy, and must never import the command line.
 package api
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -19,17 +17,16 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Options of the API. Store and XDS are required.
 type Options struct {
 	Store store.Store
 	XDS   *xds.Server
-	// Identify tells who makes a request, false if nobody known does. Without
+	// Identify returns the caller of a request, false for an unknown one. Without
 	// it anyone may call and is an admin.
 	Identify func(*http.Request) (access.Caller, bool)
-	Fleet    *manage.Fleet // how proxies are asked about counters; nil: they are not
+	Fleet    *manage.Fleet // asks proxies about counters; nil: none is asked
 	Log      *slog.Logger  // default: nothing
 }
 
@@ -43,7 +40,7 @@ type server struct {
 	judging  turn
 	log      *slog.Logger
 
-	backups sync.Mutex // held while one is sent
+	backups sync.Mutex // held while a backup is sent
 }
 
 // New returns the API's handler.
@@ -59,81 +56,16 @@ func newServer(o Options) *server {
 	}
 }
 
-// Problem is a policy.Problem as JSON.
-type Problem struct {
-	File    string `json:"file,omitempty"`
-	Line    int    `json:"line,omitempty"`
-	Column  int    `json:"column,omitempty"`
-	Path    string `json:"path,omitempty"`
-	Message string `json:"message"`
-}
-
-// maxProblems is more than anybody mends at a time.
-const maxProblems = 100
-
-// Problems turns problems into JSON's form, never nil. It keeps the first ones
-// and counts the rest.
-func Problems(list []policy.Problem) []Problem {
-	if more := len(list) - maxProblems; more > 0 {
-		list = append(list[:maxProblems:maxProblems], policy.Problem{Message: fmt.Sprintf("and %d more", more)})
-	}
-	problems := make([]Problem, 0, len(list))
-	for _, p := range list {
-		problems = append(problems, Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message})
-	}
-	return problems
-}
-
-// Policy turns a Problem back.
-func (p Problem) Policy() policy.Problem {
-	return policy.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message}
-}
-
-// Error is the body of every answer that is none.
-type Error struct {
-	Error    string    `json:"error"`
-	Problems []Problem `json:"problems,omitempty"` // of a policy
-}
-
-func fail(w http.ResponseWriter, code int, err error) {
-	body := Error{Error: err.Error()}
-	var problems policy.Errors
-	if errors.As(err, &problems) {
-		body.Error = "policy is not valid"
-		body.Problems = Problems(problems)
-	}
-	answer(w, code, body)
-}
-
-// failStore answers with what the store said.
-func (s *server) failStore(w http.ResponseWriter, r *http.Request, err error) {
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		fail(w, http.StatusNotFound, err)
-		return
-	case errors.Is(err, errBusy):
-		busy(w, err)
-		return
-	case r.Context().Err() != nil:
-		return // the caller has gone
-	}
-	if errors.Is(err, store.ErrDamaged) {
-		err = fmt.Errorf("%w: apply the policy again, or restore a backup", err)
-	}
-	s.log.Error("store", "path", r.URL.Path, "error", err)
-	fail(w, http.StatusInternalServerError, err)
-}
-
 func answer(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(body) // the caller has gone if this fails
 }
 
-func (s *server) healthy(w http.ResponseWriter, r *http.Request) {
+func (s *server) healthy(w http.ResponseWriter, r *http.Request) error {
 	if err := s.store.Healthy(r.Context()); err != nil {
-		s.failStore(w, r, err)
-		return
+		return err
 	}
 	answer(w, http.StatusOK, map[string]string{"status": "ok"})
+	return nil
 }

@@ -208,7 +208,7 @@ func TestRollbackToPrevious(t *testing.T) {
 	f.json("POST", "/v1/policies", good, 201, &a)
 	f.json("POST", "/v1/rollback/previous", "", 201, &a)
 	require.Equal(t, uint64(2), a.RollbackOf, "nobody has accepted any: the one before")
-	require.NoError(t, f.store.Book(t.Context(), store.Answer{Node: "e1", Revision: 1, Accepted: true}))
+	require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "e1", Revision: 1, Accepted: true}))
 	f.json("POST", "/v1/rollback/previous", "", 201, &a)
 	require.Equal(t, uint64(1), a.RollbackOf, "the newest accepted")
 }
@@ -330,7 +330,7 @@ func TestStatusAndMetrics(t *testing.T) {
 	}
 }
 
-func TestWaitStreamsVerdicts(t *testing.T) {
+func TestWaitStreamsOutcomes(t *testing.T) {
 	f := newFixture(t, "")
 	f.proxy("yes", func(int) bool { return true })
 	release := make(chan struct{})
@@ -347,9 +347,9 @@ func TestWaitStreamsVerdicts(t *testing.T) {
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &e))
 		return e
 	}
-	require.Equal(t, xds.Verdict{Node: "yes", Revision: 1, Outcome: xds.Acked}, *next().Verdict)
+	require.Equal(t, xds.ProxyOutcome{Node: "yes", Revision: 1, Outcome: xds.Acked}, *next().Outcome)
 	close(release) // only now, so the first line came before the end
-	v := next().Verdict
+	v := next().Outcome
 	require.Equal(t, xds.Nacked, v.Outcome)
 	require.Equal(t, "no", v.Node)
 	require.Equal(t, WaitEvent{Done: true}, next())
@@ -366,7 +366,7 @@ func TestWaitEndsInTime(t *testing.T) {
 	var e WaitEvent
 	f.json("GET", "/v1/revisions/1/wait?timeout=50ms", "", 200, &e)
 	require.True(t, e.Done)
-	require.Equal(t, []xds.Verdict{{Node: "silent", Revision: 1, Outcome: xds.Waiting}}, e.Missing)
+	require.Equal(t, []xds.ProxyOutcome{{Node: "silent", Revision: 1, Outcome: xds.Waiting}}, e.Missing)
 }
 
 func TestLoopbackTakesNoForeignNames(t *testing.T) {

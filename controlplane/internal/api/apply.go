@@ -17,35 +17,29 @@ import (
 const (
 	// defaultFile names a policy that came without a file name.
 	defaultFile = "policy.yaml"
-	// largePolicy is the size from which the memory of reading one is worth
-	// giving back to the system at once.
+	// largePolicy is the size from which the memory of reading a policy is worth
+	// returning to the system at once.
 	largePolicy = 128 << 10
 )
 
 // apply handles POST /v1/policies?file=NAME&wasm=PATH with the YAML as body.
-func (s *server) apply(w http.ResponseWriter, r *http.Request) {
+func (s *server) apply(w http.ResponseWriter, r *http.Request) error {
 	d, err := draft(r)
 	if err != nil {
-		fail(w, http.StatusBadRequest, err)
-		return
+		return badRequest(err)
 	}
 	text, free, err := s.memory.read(w, r, policy.MaxBytes)
 	defer free()
 	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.Is(err, errBusy):
-		busy(w, err)
-		return
 	case errors.As(err, &tooLarge):
-		fail(w, http.StatusRequestEntityTooLarge,
-			fmt.Errorf("policy is larger than %d bytes (1 MiB), the most a policy may have", policy.MaxBytes))
-		return
+		err = fmt.Errorf("policy is larger than %d bytes (1 MiB), the most a policy may have", policy.MaxBytes)
+		return &failure{code: http.StatusRequestEntityTooLarge, err: err}
 	case err != nil:
-		fail(w, http.StatusBadRequest, fmt.Errorf("read policy: %w", err))
-		return
+		return badRequest(fmt.Errorf("read policy: %w", err))
 	}
 	d.YAML = text
-	s.change(w, r, func() (store.Draft, error) { return d, nil })
+	return s.change(w, r, func() (store.Draft, error) { return d, nil })
 }
 
 // draft reads what the URL says about a policy.
@@ -60,8 +54,8 @@ func draft(r *http.Request) (store.Draft, error) {
 
 // rollback handles POST /v1/rollback/{revision}: a new revision with the
 // content and the binary of an old one.
-func (s *server) rollback(w http.ResponseWriter, r *http.Request) {
-	s.change(w, r, func() (store.Draft, error) {
+func (s *server) rollback(w http.ResponseWriter, r *http.Request) error {
+	return s.change(w, r, func() (store.Draft, error) {
 		number, err := s.number(r)
 		if err != nil {
 			return store.Draft{}, err
@@ -72,26 +66,19 @@ func (s *server) rollback(w http.ResponseWriter, r *http.Request) {
 }
 
 // change makes a draft the next revision and answers.
-func (s *server) change(w http.ResponseWriter, r *http.Request, draft func() (store.Draft, error)) {
+func (s *server) change(w http.ResponseWriter, r *http.Request, draft func() (store.Draft, error)) error {
 	applied, err := s.inTurn(r.Context(), draft)
-	var problems policy.Errors
-	var forbidden *forbiddenError
-	switch {
-	case err == nil:
-		answer(w, http.StatusCreated, applied)
-	case errors.As(err, &problems):
-		fail(w, http.StatusUnprocessableEntity, err)
-	case errors.As(err, &forbidden):
-		s.refuse(w, r, http.StatusForbidden, err)
-	default:
-		s.failNumber(w, r, err)
+	if err != nil {
+		return err
 	}
+	answer(w, http.StatusCreated, applied)
+	return nil
 }
 
-// inTurn judges, compares and appends drafts one at a time, so that the
-// revision that one is compared with is the one that it replaces, and so that
-// only one takes the memory of reading a policy, up to 200 times its size. The
-// answer is written afterwards: a caller that reads slowly holds nobody up.
+// inTurn judges, compares and appends drafts one at a time: so a draft is compared
+// with the very revision that it replaces, and only one takes the memory of
+// reading a policy, up to 200 times its size. The answer is written afterwards: a
+// caller that reads slowly holds up no other.
 func (s *server) inTurn(ctx context.Context, draft func() (store.Draft, error)) (Applied, error) {
 	done, err := s.judging.take(ctx)
 	if err != nil {
@@ -128,12 +115,12 @@ func (s *server) append(ctx context.Context, d store.Draft) (Applied, error) {
 		return Applied{}, err
 	}
 	proxies := s.xds.Ledger().Connected()
-	s.log.Info("revision applied", "revision", revision.Number, "rollback_of", revision.RollbackOf, "who", access.Who(d.Audit.Who),
-		"file", revision.File, "sha256", revision.SHA256, "wasm", revision.Wasm, "proxies", proxies)
+	s.log.Info("revision applied", "revision", revision.Number, "rollback_of", revision.RollbackOf,
+		"who", access.Who(d.Audit.Who), "file", revision.File, "sha256", revision.SHA256, "wasm", revision.Wasm, "proxies", proxies)
 	return Applied{Summary: revision.Summary, Warnings: Problems(warnings), Proxies: proxies, Changes: changes}, nil
 }
 
-// current is the newest revision, as what replaces it is compared with it.
+// current is the newest revision, with which the next one is compared.
 type current struct {
 	revision store.Revision // Number 0 before the first
 	policy   *policy.Policy // nil where there is none, or none that this release reads
@@ -158,8 +145,8 @@ func (s *server) current(ctx context.Context) (current, error) {
 	return c, nil
 }
 
-// changes says what becomes of counters, nil where there is nothing to compare
-// with.
+// changes says what becomes of each counter, nil where there is no policy to
+// compare with.
 func (c current) changes(after *policy.Policy) []Change {
 	if c.policy == nil {
 		return nil
@@ -172,11 +159,14 @@ func (c current) changes(after *policy.Policy) []Change {
 func (c current) mayBecome(ctx context.Context, d store.Draft, after *policy.Policy) error {
 	switch {
 	case d.Wasm == "" && c.revision.Wasm != "":
-		return missing(ctx, access.Admin, fmt.Sprintf("to leave out the wasm path %s of revision %d", shown(c.revision.Wasm), c.revision.Number))
+		return missing(ctx, access.Admin,
+			fmt.Sprintf("to leave out the wasm path %s of revision %d", shown(c.revision.Wasm), c.revision.Number))
 	case d.Wasm != c.revision.Wasm:
-		return missing(ctx, access.Admin, fmt.Sprintf("to change the wasm path from %s to %s", orNone(c.revision.Wasm), shown(d.Wasm)))
+		return missing(ctx, access.Admin,
+			fmt.Sprintf("to change the wasm path from %s to %s", orNone(c.revision.Wasm), shown(d.Wasm)))
 	case c.revision.Number > 0 && c.policy == nil:
-		return missing(ctx, access.Admin, fmt.Sprintf("to replace revision %d, whose manage section this release cannot read,", c.revision.Number))
+		return missing(ctx, access.Admin,
+			fmt.Sprintf("to replace revision %d, whose manage section this release cannot read,", c.revision.Number))
 	case !sameManage(c.policy, after):
 		return missing(ctx, access.Admin, "to change the manage section")
 	}
@@ -190,13 +180,12 @@ func orNone(path string) string {
 	return shown(path)
 }
 
-func sameManage(before, after *policy.Policy) bool {
-	var old policy.Manage
-	if before != nil && before.Manage != nil {
-		old = *before.Manage
+func sameManage(before, after *policy.Policy) bool { return manageOf(before) == manageOf(after) }
+
+// manageOf is the policy's manage section, zero where there is none.
+func manageOf(p *policy.Policy) policy.Manage {
+	if p == nil || p.Manage == nil {
+		return policy.Manage{}
 	}
-	if after.Manage == nil {
-		return old == policy.Manage{}
-	}
-	return old == *after.Manage
+	return *p.Manage
 }

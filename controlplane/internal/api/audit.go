@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -28,31 +29,24 @@ type Audit struct {
 }
 
 // audit handles GET /v1/audit?limit=N&before=ID.
-func (s *server) audit(w http.ResponseWriter, r *http.Request) {
+func (s *server) audit(w http.ResponseWriter, r *http.Request) error {
 	query, err := readQuery(r, "limit", "before")
 	if err != nil {
-		fail(w, http.StatusBadRequest, err)
-		return
+		return err
 	}
 	limit, err := query.number("limit", MaxAudit)
 	if err != nil {
-		fail(w, http.StatusBadRequest, err)
-		return
+		return err
 	}
 	before, err := query.number("before", math.MaxUint64)
 	if err != nil {
-		fail(w, http.StatusBadRequest, err)
-		return
+		return err
 	}
-	if limit == 0 {
-		limit = defaultAudit
-	}
-	list, err := s.store.Audit(r.Context(), int(limit), before)
+	list, err := s.store.Audit(r.Context(), int(cmp.Or(limit, defaultAudit)), before)
 	if err != nil {
-		s.failStore(w, r, err)
-		return
+		return err
 	}
-	s.answerLarge(w, len(list)*2*maxSummary, Audit{Entries: list})
+	return s.answerLarge(w, len(list)*2*maxSummary, Audit{Entries: list})
 }
 
 // entry says who makes a draft the next revision, and in short what changes.
@@ -80,8 +74,8 @@ func entry(ctx context.Context, before current, d store.Draft, after *policy.Pol
 	return e
 }
 
-// lines counts the lines that only one of two texts has. Their order it does not
-// compare: that takes seconds where somebody means it to.
+// lines counts the lines that only one of two texts has. It ignores their order: to
+// compare that takes seconds for texts that are made for it.
 func lines(before, after []byte) string {
 	if bytes.Equal(before, after) {
 		return "the same text"

@@ -17,31 +17,27 @@ const maxBackupTime = 30 * time.Minute
 
 // backup handles GET /v1/backup: a copy of the store as of now, for sluice store
 // restore. One is sent at a time: each takes its own room on the disk.
-func (s *server) backup(w http.ResponseWriter, r *http.Request) {
+func (s *server) backup(w http.ResponseWriter, r *http.Request) error {
 	if !s.backups.TryLock() {
-		w.Header().Set("Retry-After", "30")
-		fail(w, http.StatusServiceUnavailable, errors.New("another backup is being sent: try again once that has ended"))
-		return
+		err := errors.New("another backup is being sent: try again once that has ended")
+		return &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: "30"}
 	}
 	defer s.backups.Unlock()
 	// A backup holds every policy, and the secret that hashes keys in the audit log.
 	caller := access.FromContext(r.Context())
 	id, err := s.store.Record(r.Context(), store.Entry{Who: caller.Name, From: caller.Address, Action: "backup"})
 	if err != nil {
-		s.failStore(w, r, err)
-		return
+		return err
 	}
 	outcome := "none sent"
 	defer func() { s.settle(r.Context(), id, outcome) }()
 	from, size, err := s.store.Backup(r.Context())
 	if err != nil {
-		s.failStore(w, r, err)
-		return
+		return err
 	}
 	defer from.Close()
-	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxBackupTime)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		fail(w, http.StatusInternalServerError, fmt.Errorf("set write deadline: %w", err))
-		return
+	if err := setWriteDeadline(w, maxBackupTime); err != nil {
+		return err
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
@@ -49,8 +45,9 @@ func (s *server) backup(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		outcome = fmt.Sprintf("sent %d of %d bytes", sent, size)
 		s.log.Warn("backup not sent in whole", "audit", id, "bytes", sent, "of", size, "error", err)
-		return
+		return nil
 	}
 	outcome = fmt.Sprintf("sent %d bytes", size)
 	s.log.Info("backup sent", "who", access.Who(caller.Name), "from", caller.Address, "audit", id, "bytes", size)
+	return nil
 }

@@ -25,7 +25,7 @@ func TestBackup(t *testing.T) {
 	request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/backup", nil)
 	get := func() *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
-		s.backup(w, request)
+		s.needs(access.Admin, s.backup)(w, request)
 		return w
 	}
 	s.backups.Lock()
@@ -54,7 +54,7 @@ func TestBackup(t *testing.T) {
 	require.Equal(t, "192.0.2.7", newest().From)
 	require.Equal(t, fmt.Sprintf("sent %d bytes", whole.Body.Len()), newest().Outcome)
 
-	s.backup(&cutOff{ResponseRecorder: httptest.NewRecorder(), entry: newest}, request)
+	require.NoError(t, s.backup(&cutOff{ResponseRecorder: httptest.NewRecorder(), entry: newest}, request))
 	require.Equal(t, "sent 1000 of "+strconv.Itoa(whole.Body.Len())+" bytes", newest().Outcome)
 
 	// What cannot be written down is not handed out.

@@ -148,7 +148,7 @@ func TestNoRoom(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
 		require.Equal(t, http.StatusServiceUnavailable, response.StatusCode, path)
-		require.Equal(t, retryAfter, response.Header.Get("Retry-After"))
+		require.Equal(t, errBusy.retryAfter, response.Header.Get("Retry-After"))
 	}
 	code, _ = f.do("GET", "/healthz", "")
 	require.Equal(t, http.StatusOK, code)

@@ -41,42 +41,36 @@ type Explanations struct {
 // maxForm is room for keys as long as a request's header may be, escaped.
 const maxForm = 256 << 10
 
-// counters handles POST /v1/counters/{operation}: what it is done to is a form in
-// the body, for keys do not belong in a URL, which is logged by many.
-func (s *server) counters(op manage.Operation) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
+// counters handles POST /v1/counters/{operation}. Rule and key are a form in the
+// body: keys do not belong in a URL, which ends up in logs.
+func (s *server) counters(op manage.Operation) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
 		form, timeout, err := s.countersForm(w, r)
-		if errors.Is(err, errBusy) {
-			busy(w, err)
-			return
-		}
 		if err != nil {
-			fail(w, http.StatusBadRequest, err)
-			return
+			return badRequest(err)
 		}
 		query, err := op.Query(manage.Subject{
 			Rule: form.Get("rule"), Key: form["key"], N: form.Get("n"), Window: form.Get("window"),
 		})
 		if err != nil {
-			fail(w, http.StatusBadRequest, err)
-			return
+			return badRequest(err)
 		}
-		call, targets, ok := s.call(w, r, timeout)
-		if !ok {
-			return
+		call, targets, err := s.call(r.Context(), timeout)
+		if err != nil {
+			return err
 		}
 		defer call.End()
 		settle := func([]manage.Row) {}
 		if op.Changes {
 			if settle, err = s.record(r.Context(), op, query); err != nil {
-				s.failStore(w, r, err)
-				return
+				return err
 			}
 		}
 		begin(w)
 		rows := call.Counters(r.Context(), targets, op, query)
 		settle(rows)
 		_ = json.NewEncoder(w).Encode(NewCounters(op, rows)) // the caller has gone if this fails
+		return nil
 	}
 }
 
@@ -107,8 +101,6 @@ func (s *server) countersForm(w http.ResponseWriter, r *http.Request) (form url.
 	defer free()
 	var tooLarge *http.MaxBytesError
 	switch {
-	case errors.Is(err, errBusy):
-		return nil, 0, err
 	case errors.As(err, &tooLarge):
 		return nil, 0, fmt.Errorf("the form is larger than %d bytes", maxForm)
 	case err != nil:
@@ -147,65 +139,59 @@ func readTimeout(text string) (time.Duration, error) {
 
 // explain handles POST /v1/explain?timeout=5s with the described request, a JSON
 // object, as body.
-func (s *server) explain(w http.ResponseWriter, r *http.Request) {
+func (s *server) explain(w http.ResponseWriter, r *http.Request) error {
 	query, err := readQuery(r, "timeout")
 	if err != nil {
-		fail(w, http.StatusBadRequest, err)
-		return
+		return err
 	}
 	timeout, err := readTimeout(query.get("timeout"))
 	if err != nil {
-		fail(w, http.StatusBadRequest, err)
-		return
+		return badRequest(err)
 	}
 	text, free, err := s.memory.read(w, r, manage.MaxDescribed)
 	defer free()
-	if errors.Is(err, errBusy) {
-		busy(w, err)
-		return
+	switch {
+	case errors.Is(err, errBusy):
+		return err
+	case err != nil || strings.ContainsFunc(string(text), func(c rune) bool { return c < ' ' || c > '~' }):
+		err = fmt.Errorf("the description must be one line of at most %d bytes of JSON in ASCII", manage.MaxDescribed)
+		return badRequest(err)
 	}
-	if err != nil || strings.ContainsFunc(string(text), func(c rune) bool { return c < ' ' || c > '~' }) {
-		fail(w, http.StatusBadRequest, fmt.Errorf("the description must be one line of at most %d bytes of JSON in ASCII", manage.MaxDescribed))
-		return
-	}
-	call, targets, ok := s.call(w, r, timeout)
-	if !ok {
-		return
+	call, targets, err := s.call(r.Context(), timeout)
+	if err != nil {
+		return err
 	}
 	defer call.End()
 	begin(w)
 	_ = json.NewEncoder(w).Encode(Explanations{Proxies: call.Explain(r.Context(), targets, string(text))})
+	return nil
 }
 
-// call finds out whom to ask; if that fails it answers.
-func (s *server) call(w http.ResponseWriter, r *http.Request, timeout time.Duration) (*manage.Call, []manage.Target, bool) {
+// call begins a call of the connected proxies.
+func (s *server) call(ctx context.Context, timeout time.Duration) (*manage.Call, []manage.Target, error) {
 	if s.fleet == nil {
-		fail(w, http.StatusNotImplemented, errors.New("serve has no management token: start it with --manage-token-file"))
-		return nil, nil, false
+		err := errors.New("serve has no management token: start it with --manage-token-file")
+		return nil, nil, &failure{code: http.StatusNotImplemented, err: err}
 	}
-	targets, err := s.targets(r.Context())
+	targets, err := s.targets(ctx)
 	if err != nil {
-		s.failStore(w, r, err)
-		return nil, nil, false
+		return nil, nil, err
 	}
 	call, err := s.fleet.Begin(timeout)
 	if err != nil {
-		w.Header().Set("Retry-After", "5")
-		fail(w, http.StatusServiceUnavailable, err)
-		return nil, nil, false
+		return nil, nil, &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: "5"}
 	}
-	return call, targets, true
+	return call, targets, nil
 }
 
-// begin sends the header, for the answers may take a while.
+// begin sends the header before the proxies' answers, which may take a while.
 func begin(w http.ResponseWriter) {
-	control := http.NewResponseController(w)
-	_ = control.SetWriteDeadline(time.Now().Add(manage.MaxCall + time.Minute)) // not supported is none
+	_ = setWriteDeadline(w, manage.MaxCall+time.Minute) // without it, the caller may get no answer
 	w.Header().Set("Content-Type", "application/json")
-	_ = control.Flush()
+	_ = http.NewResponseController(w).Flush()
 }
 
-// targets are the connected proxies. The path is that of the policy each runs.
+// targets are the connected proxies, each with the path in the policy it runs.
 func (s *server) targets(ctx context.Context) ([]manage.Target, error) {
 	paths := map[uint64]string{0: ""} // by revision
 	managed := s.xds.Ledger().Managed()
@@ -215,7 +201,7 @@ func (s *server) targets(ctx context.Context) ([]manage.Target, error) {
 		if !known {
 			var err error
 			switch path, err = s.managePath(ctx, m.Runs); {
-			case errors.Is(err, store.ErrDamaged): // it gets another revision by and by
+			case errors.Is(err, store.ErrDamaged): // the proxy gets another revision soon
 				proxies[i].Err = err
 			case err != nil:
 				return nil, err
@@ -223,7 +209,8 @@ func (s *server) targets(ctx context.Context) ([]manage.Target, error) {
 				paths[m.Runs] = path
 			}
 		}
-		proxies[i] = manage.Proxy{Node: m.Node, Revision: m.Runs, Path: path, Err: proxies[i].Err, Address: m.Address, Peer: m.Peer}
+		p := &proxies[i]
+		p.Node, p.Revision, p.Path, p.Address, p.Peer = m.Node, m.Runs, path, m.Address, m.Peer
 	}
 	return manage.Targets(proxies), nil
 }
@@ -242,15 +229,15 @@ func (s *server) managePath(ctx context.Context, number uint64) (string, error) 
 	defer free()
 	p, _, _, err := policyfile.Read(revision.File, revision.YAML)
 	if err != nil || p.Manage == nil {
-		return "", nil // a policy that is no longer valid here has nothing to tell
+		return "", nil // a policy that this release cannot read names no path
 	}
 	return p.Manage.Path, nil
 }
 
-// record writes down what is about to be done, and returns how to write down
-// what has become of it.
+// record puts an operation into the audit log before it is done. settle adds its
+// outcome.
 func (s *server) record(ctx context.Context, op manage.Operation, query url.Values) (settle func([]manage.Row), err error) {
-	text, err := s.describe(ctx, query)
+	text, err := s.auditText(ctx, query)
 	if err != nil {
 		return nil, err
 	}
@@ -262,16 +249,16 @@ func (s *server) record(ctx context.Context, op manage.Operation, query url.Valu
 	}
 	s.log.Info("counters", "op", op.Name, "who", access.Who(caller.Name), "from", caller.Address, "audit", id)
 	return func(rows []manage.Row) {
-		outcome := done(rows)
+		text := outcome(rows)
 		if ctx.Err() != nil {
-			outcome += ", until the caller had gone"
+			text += ", until the caller had gone"
 		}
-		s.settle(ctx, id, outcome)
+		s.settle(ctx, id, text)
 	}, nil
 }
 
-// done counts the proxies that did it.
-func done(rows []manage.Row) string {
+// outcome counts the proxies that did it.
+func outcome(rows []manage.Row) string {
 	n := 0
 	for _, r := range rows {
 		if r.Error == "" {
@@ -284,17 +271,16 @@ func done(rows []manage.Row) string {
 	return fmt.Sprintf("%d of %d proxies", n, len(rows))
 }
 
-// settle writes down what has become of a recorded request, also where its
-// caller has gone.
+// settle adds the outcome of a recorded request, even if its caller has gone.
 func (s *server) settle(ctx context.Context, id uint64, outcome string) {
 	if err := s.store.Settle(context.WithoutCancel(ctx), id, outcome); err != nil {
 		s.log.Error("settle audit entry", "audit", id, "error", err)
 	}
 }
 
-// describe is what an operation is done to. Keys are hashed: equal ones can be
-// recognized, and none can be guessed without the store's secret.
-func (s *server) describe(ctx context.Context, query url.Values) (string, error) {
+// auditText says for the audit log what an operation was done to. Keys are hashed:
+// equal ones can be recognized, and none can be guessed without the store's secret.
+func (s *server) auditText(ctx context.Context, query url.Values) (string, error) {
 	var parts []string
 	for _, name := range []string{"rule", "key", "n", "window"} {
 		value := strconv.Quote(query.Get(name))

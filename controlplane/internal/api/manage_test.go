@@ -131,7 +131,7 @@ func TestCounters(t *testing.T) {
 	require.Equal(t, "inc", c.Op)
 	require.Equal(t, 4, c.Failed)
 	require.EqualValues(t, 6, *c.Sum)
-	for i, want := range []string{"", "", "also that of edge-1", "told no management address", "outside what serve may ask", "outside what serve may ask"} {
+	for i, want := range []string{"", "", "also that of edge-1", "reported no management address", "outside what serve may ask", "outside what serve may ask"} {
 		require.Equal(t, fmt.Sprint("edge-", i+1), c.Proxies[i].Proxy)
 		require.Contains(t, c.Proxies[i].Error, want)
 		require.Equal(t, want != "", c.Proxies[i].Hint != "")
@@ -233,8 +233,8 @@ func TestCountersAreAudited(t *testing.T) {
 	require.Eventually(t, func() bool { return newest().Outcome != "" }, 20*time.Second, time.Millisecond)
 	require.Equal(t, "0 of 2 proxies, until the caller had gone", newest().Outcome)
 
-	require.Equal(t, "1 of 1 proxy", done([]manage.Row{{}}))
-	require.Equal(t, "0 of 0 proxies", done(nil))
+	require.Equal(t, "1 of 1 proxy", outcome([]manage.Row{{}}))
+	require.Equal(t, "0 of 0 proxies", outcome(nil))
 
 	// What cannot be written down is not done.
 	wait, m.broken = false, true

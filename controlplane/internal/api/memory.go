@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"time"
@@ -12,26 +11,20 @@ import (
 )
 
 const (
-	// maxHeld bounds what is held for callers: bodies that come in or wait to be
-	// judged, and answers that go out.
+	// maxHeld bounds the bytes that are held for callers: of bodies that come in or
+	// wait to be judged, and of answers that go out.
 	maxHeld = 64 << 20
 	// maxTurnWait is how long a request waits to be judged.
 	maxTurnWait = 10 * time.Second
-	// retryAfter is what a caller is told that finds no room, in seconds.
-	retryAfter = "2"
-
-	// uncounted is what each body may have without counting, so that senders of
-	// large ones do not keep out a policy of common size.
+	// uncounted bytes of each body do not count, so that senders of large ones do
+	// not keep out a policy of common size.
 	uncounted = 16 << 10
 )
 
 // errBusy says that there is no room or no time for a request now.
-var errBusy = errors.New("the server is busy with other requests")
-
-// busy answers 503.
-func busy(w http.ResponseWriter, err error) {
-	w.Header().Set("Retry-After", retryAfter)
-	fail(w, http.StatusServiceUnavailable, fmt.Errorf("%w: try again in %s s", err, retryAfter))
+var errBusy = &failure{
+	code: http.StatusServiceUnavailable, retryAfter: "2",
+	err: errors.New("the server is busy with other requests: try again in 2 s"),
 }
 
 // memory counts the bytes held for callers.
@@ -47,28 +40,28 @@ func (m *memory) take(bytes int) (free func(), err error) {
 	return func() { m.held.Release(int64(bytes)) }, nil
 }
 
-// answerLarge answers with a body of about so many bytes as JSON. A caller that
-// reads slowly keeps all of it waiting, so it counts until it is written.
-func (s *server) answerLarge(w http.ResponseWriter, bytes int, body any) {
+// answerLarge answers with a body of about so many bytes as JSON. A caller may read
+// it slowly, so it counts until it is written.
+func (s *server) answerLarge(w http.ResponseWriter, bytes int, body any) error {
 	free, err := s.memory.take(min(bytes, maxHeld))
 	if err != nil {
-		busy(w, err)
-		return
+		return err
 	}
 	defer free()
 	answer(w, http.StatusOK, body)
+	return nil
 }
 
-// read reads a body of at most so many bytes. A slow caller holds room for about
-// what it has sent, never for what it could send. Call free in any case.
-func (m *memory) read(w http.ResponseWriter, r *http.Request, most int) (text []byte, free func(), err error) {
-	body := http.MaxBytesReader(w, r.Body, int64(most))
+// read reads a body of at most maxBytes. A slow caller holds room for about what
+// it sent, never for what it could send. Call free in any case.
+func (m *memory) read(w http.ResponseWriter, r *http.Request, maxBytes int) (text []byte, free func(), err error) {
+	body := http.MaxBytesReader(w, r.Body, int64(maxBytes))
 	text = make([]byte, 0, uncounted)
 	taken := 0
 	free = func() { m.held.Release(int64(taken)) }
 	for {
 		if len(text) == cap(text) {
-			size := min(2*cap(text), most+1)
+			size := min(2*cap(text), maxBytes+1)
 			if !m.held.TryAcquire(int64(size - taken)) {
 				return nil, free, errBusy
 			}
@@ -86,7 +79,7 @@ func (m *memory) read(w http.ResponseWriter, r *http.Request, most int) (text []
 	}
 }
 
-// turn lets one caller at a time go on.
+// turn lets one caller go on at a time.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }

@@ -11,28 +11,42 @@ import (
 )
 
 // metrics serves a registry of its own: the default one is global.
-func (s *server) metrics() http.Handler {
-	counter := func(name, help string, read func(xds.Counts) uint64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help},
-			func() float64 { return float64(read(s.xds.Counts())) })
-	}
-	gauge := func(name, help string, read func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sluice", Name: name, Help: help}, read)
-	}
+func (s *server) metrics() handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		s.refusals.total,
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		counter("xds_pushes_total", "Revisions pushed to proxies.", func(c xds.Counts) uint64 { return c.Pushes }),
-		counter("xds_acks_total", "Pushes that proxies accepted.", func(c xds.Counts) uint64 { return c.Acks }),
-		counter("xds_nacks_total", "Pushes that proxies refused.", func(c xds.Counts) uint64 { return c.Nacks }),
-		counter("xds_turned_away_total", "Streams refused because too many were open.", func(c xds.Counts) uint64 { return c.TurnedAway }),
-		counter("xds_foreign_node_ids_total", "Streams refused because their node id is not their certificate's.", func(c xds.Counts) uint64 { return c.Foreign }),
-		gauge("proxies_connected", "Proxies with an xDS stream.", func() float64 { return float64(s.xds.Ledger().Connected()) }),
-		gauge("proxies_behind", "Connected proxies that do not run the newest revision.", func() float64 { return float64(s.xds.Ledger().Behind()) }),
-		gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.", func() float64 { return float64(len(s.xds.Ledger().Damaged())) }),
-		gauge("revision", "The newest revision, 0 before the first.", func() float64 { return float64(s.xds.Ledger().Newest()) }),
 	)
-	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	counter := func(name, help string, read func(xds.Counts) uint64) {
+		opts := prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help}
+		registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return float64(read(s.xds.Counts())) }))
+	}
+	gauge := func(name, help string, read func(*xds.Ledger) float64) {
+		opts := prometheus.GaugeOpts{Namespace: "sluice", Name: name, Help: help}
+		registry.MustRegister(prometheus.NewGaugeFunc(opts, func() float64 { return read(s.xds.Ledger()) }))
+	}
+	counter("xds_pushes_total", "Revisions pushed to proxies.",
+		func(c xds.Counts) uint64 { return c.Pushes })
+	counter("xds_acks_total", "Pushes that proxies accepted.",
+		func(c xds.Counts) uint64 { return c.Acks })
+	counter("xds_nacks_total", "Pushes that proxies refused.",
+		func(c xds.Counts) uint64 { return c.Nacks })
+	counter("xds_turned_away_total", "Streams refused because too many were open.",
+		func(c xds.Counts) uint64 { return c.TurnedAway })
+	counter("xds_foreign_node_ids_total", "Streams refused because their node id is not their certificate's.",
+		func(c xds.Counts) uint64 { return c.Foreign })
+	gauge("proxies_connected", "Proxies with an xDS stream.",
+		func(l *xds.Ledger) float64 { return float64(l.Connected()) })
+	gauge("proxies_behind", "Connected proxies that do not run the newest revision.",
+		func(l *xds.Ledger) float64 { return float64(l.Behind()) })
+	gauge("revisions_damaged", "Stored revisions that are damaged and not pushed.",
+		func(l *xds.Ledger) float64 { return float64(len(l.Damaged())) })
+	gauge("revision", "The newest revision, 0 before the first.",
+		func(l *xds.Ledger) float64 { return float64(l.Newest()) })
+	page := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return func(w http.ResponseWriter, r *http.Request) error {
+		page.ServeHTTP(w, r)
+		return nil
+	}
 }

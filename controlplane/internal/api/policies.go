@@ -2,7 +2,6 @@ package api
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -15,8 +14,8 @@ import (
 const (
 	// Current names the newest revision in a path.
 	Current = "current"
-	// Previous names the revision that a rollback goes to: the newest before the
-	// current one that some proxy accepted, or else the one before the current
+	// Previous names the revision that a rollback goes to: the newest one before
+	// the current one that some proxy accepted, or else the one before the current
 	// one.
 	Previous = "previous"
 )
@@ -26,8 +25,8 @@ type Applied struct {
 	store.Summary
 	Warnings []Problem `json:"warnings"`
 	Proxies  int       `json:"proxies"` // connected now
-	// Changes is what becomes of each counter and of those that vanish, against
-	// the revision before; null where there is none, or none that can be read.
+	// Changes is what becomes of each counter of the revision before and of this
+	// one; null where there is none before, or none that can be read.
 	Changes []Change `json:"changes"`
 }
 
@@ -44,27 +43,23 @@ type Revision struct {
 }
 
 // history handles GET /v1/policies?limit=N.
-func (s *server) history(w http.ResponseWriter, r *http.Request) {
+func (s *server) history(w http.ResponseWriter, r *http.Request) error {
 	query, err := readQuery(r, "limit")
 	if err != nil {
-		fail(w, http.StatusBadRequest, err)
-		return
+		return err
 	}
 	limit, err := query.number("limit", math.MaxInt32)
 	if err != nil {
-		fail(w, http.StatusBadRequest, err)
-		return
+		return err
 	}
 	list, err := s.list(r, int(limit))
 	if err != nil {
-		s.failStore(w, r, err)
-		return
+		return err
 	}
-	s.answerLarge(w, len(list)*512, History{Revisions: list})
+	return s.answerLarge(w, len(list)*512, History{Revisions: list})
 }
 
-// list returns the newest revisions first, with what is known of damage to their
-// texts.
+// list returns the newest revisions first, with known damage to their texts.
 func (s *server) list(r *http.Request, limit int) ([]store.Summary, error) {
 	list, err := s.store.History(r.Context(), limit)
 	damaged := s.xds.Ledger().Damaged()
@@ -75,30 +70,17 @@ func (s *server) list(r *http.Request, limit int) ([]store.Summary, error) {
 }
 
 // get handles GET /v1/policies/{revision}.
-func (s *server) get(w http.ResponseWriter, r *http.Request) {
+func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 	number, err := s.number(r)
 	if err != nil {
-		s.failNumber(w, r, err)
-		return
+		return err
 	}
 	revision, err := s.store.Get(r.Context(), number)
 	if err != nil {
-		s.failStore(w, r, err)
-		return
+		return err
 	}
-	s.answerLarge(w, 3*(len(revision.YAML)+len(revision.JSON)),
+	return s.answerLarge(w, 3*(len(revision.YAML)+len(revision.JSON)),
 		Revision{Summary: revision.Summary, YAML: string(revision.YAML), Policy: revision.JSON})
-}
-
-// errNumber says that a path names no revision at all.
-var errNumber = errors.New("is not a revision: give a number from 1")
-
-func (s *server) failNumber(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, errNumber) {
-		fail(w, http.StatusBadRequest, err)
-		return
-	}
-	s.failStore(w, r, err)
 }
 
 // number reads the revision in a path.
@@ -119,7 +101,8 @@ func (s *server) number(r *http.Request) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%s %w, %q or %q", shown(text), errNumber, Current, Previous)
+		err = fmt.Errorf("%s is not a revision: give a number from 1, %q or %q", shown(text), Current, Previous)
+		return 0, badRequest(err)
 	}
 	return n, nil
 }

@@ -8,9 +8,8 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 const (
@@ -19,21 +18,21 @@ const (
 	maxShown    = 100
 )
 
-// query is what follows the ? of a request.
+// query has the parameters behind the ? of a URL.
 type query url.Values
 
 // readQuery reads the parameters that a request may have, each at most once.
 func readQuery(r *http.Request, known ...string) (query, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, errors.New("the query of the URL is malformed: escape it as NAME=VALUE&NAME=VALUE")
+		return nil, badRequest(errors.New("the query of the URL is malformed: escape it as NAME=VALUE&NAME=VALUE"))
 	}
 	for name, given := range values {
 		switch {
 		case !slices.Contains(known, name):
-			return nil, fmt.Errorf("no parameter %s here: known are %q", shown(name), known)
+			return nil, badRequest(fmt.Errorf("no parameter %s here: known are %q", shown(name), known))
 		case len(given) > 1:
-			return nil, fmt.Errorf("parameter %s is given %d times: give it once", name, len(given))
+			return nil, badRequest(fmt.Errorf("parameter %s is given %d times: give it once", name, len(given)))
 		}
 	}
 	return query(values), nil
@@ -42,36 +41,29 @@ func readQuery(r *http.Request, known ...string) (query, error) {
 func (q query) get(name string) string { return url.Values(q).Get(name) }
 
 // number returns a parameter from 1, 0 if it is not given.
-func (q query) number(name string, most uint64) (uint64, error) {
+func (q query) number(name string, maximum uint64) (uint64, error) {
 	text := q.get(name)
 	if text == "" {
 		return 0, nil
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || n < 1 || n > most {
-		return 0, fmt.Errorf("%s %s is not a number from 1 to %d", name, shown(text), most)
+	if err != nil || n < 1 || n > maximum {
+		return 0, badRequest(fmt.Errorf("%s %s is not a number from 1 to %d", name, shown(text), maximum))
 	}
 	return n, nil
 }
 
 // shown quotes what a caller sent, shortened.
-func shown(text string) string { return strconv.Quote(cut(text)) }
+func shown(text string) string { return strconv.Quote(printable.Cut(text, maxShown)) }
 
-func cut(text string) string {
-	if len(text) > maxShown {
-		return strings.ToValidUTF8(text[:maxShown], "") + "…"
-	}
-	return text
-}
-
-// CheckWasm refuses what cannot be a path on another machine.
+// CheckWasm refuses a text that cannot be a path on another machine.
 func CheckWasm(wasm string) error {
 	switch {
 	case wasm == "":
 		return nil
 	case len(wasm) > maxWasm:
 		return fmt.Errorf("wasm path has %d bytes, at most %d are allowed", len(wasm), maxWasm)
-	case !printable(wasm):
+	case !printable.Is(wasm):
 		return errors.New("wasm path has bytes that cannot be printed: it must be UTF-8 without control characters")
 	case !path.IsAbs(wasm):
 		return fmt.Errorf("wasm path %s is relative: it must be an absolute path on the proxies' machines", shown(wasm))
@@ -85,12 +77,8 @@ func checkFileName(name string) error {
 	switch {
 	case len(name) > maxFileName:
 		return fmt.Errorf("file name has %d bytes, at most %d are allowed", len(name), maxFileName)
-	case !printable(name):
+	case !printable.Is(name):
 		return errors.New("file name has bytes that cannot be printed: it must be UTF-8 without control characters")
 	}
 	return nil
-}
-
-func printable(text string) bool {
-	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }

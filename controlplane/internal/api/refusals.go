@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -15,32 +14,24 @@ import (
 // refusals counts and logs the requests that were refused because of their caller.
 type refusals struct {
 	log   *slog.Logger
-	limit lograte.Limit
 	total *prometheus.CounterVec
 }
 
 func newRefusals(log *slog.Logger) *refusals {
 	total := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "sluice", Name: "http_refused_total",
-		Help: "HTTP requests refused because of their caller: 401 unknown callers, 403 callers without the role and pages of other origins.",
+		Help: "HTTP requests refused because of their caller: 401 unknown callers, " +
+			"403 callers without the role and pages of other origins.",
 	}, []string{"code"})
 	// An alert can only see a counter rise that was there before.
 	total.WithLabelValues("401")
 	total.WithLabelValues("403")
-	return &refusals{log: log, total: total}
-}
-
-// refuse answers 401 or 403.
-func (s *server) refuse(w http.ResponseWriter, r *http.Request, code int, err error) {
-	s.refusals.note(r, code, err, time.Now())
-	fail(w, code, err)
+	return &refusals{log: lograte.NewLimit(1).Logger(log), total: total}
 }
 
 // note never sees the credential: neither header nor URL are logged.
-func (f *refusals) note(r *http.Request, code int, err error, now time.Time) {
+func (f *refusals) note(r *http.Request, code int, err error) {
 	f.total.WithLabelValues(strconv.Itoa(code)).Inc()
-	if omitted, ok := f.limit.Take(now); ok {
-		f.log.Warn("request refused", "code", code, "from", peer(r), "who", access.FromContext(r.Context()).Name,
-			"reason", err, "omitted", omitted)
-	}
+	who := access.FromContext(r.Context()).Name
+	f.log.Warn("request refused", "code", code, "from", peer(r), "who", who, "reason", err)
 }

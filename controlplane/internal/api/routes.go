@@ -11,13 +11,17 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
+
+// handler answers a request, or returns why it cannot.
+type handler func(w http.ResponseWriter, r *http.Request) error
 
 // route is one request of the API and the role that it needs.
 type route struct {
 	pattern string
 	role    access.Role
-	handle  http.HandlerFunc
+	handle  handler
 }
 
 // routes lists every request but /healthz, which anyone may make. What a
@@ -33,7 +37,7 @@ func (s *server) routes() []route {
 		{"POST /v1/explain", access.Read, s.explain},
 		{"GET /v1/audit", access.Read, s.audit},
 		{"GET /v1/backup", access.Admin, s.backup}, // every policy and the audit log
-		{"GET /metrics", access.Read, s.metrics().ServeHTTP},
+		{"GET /metrics", access.Read, s.metrics()},
 		{"/", access.Read, s.unknown},
 	}
 	for _, op := range manage.Operations {
@@ -52,21 +56,21 @@ func (s *server) handler() http.Handler {
 		guarded.HandleFunc(route.pattern, s.needs(route.role, route.handle))
 	}
 	open := http.NewServeMux()
-	open.HandleFunc("GET /healthz", s.healthy)
+	open.HandleFunc("GET /healthz", s.needs(0, s.healthy))
 	open.Handle("/", s.identified(guarded))
 
 	// A page in a browser must not be able to apply a policy, neither on
-	// loopback, where nobody is asked for a token, nor with a certificate that
-	// the browser adds by itself.
+	// loopback, where no token is needed, nor with a certificate that the browser
+	// adds by itself.
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.refuse(w, r, http.StatusForbidden, errors.New("cross-origin request refused"))
+		s.fail(w, r, forbidden("cross-origin request refused"))
 	}))
 	return origin.Handler(open)
 }
 
-// identified lets requests of known callers through and tells the handlers who
-// calls.
+// identified lets requests of known callers through, with the caller in their
+// context.
 func (s *server) identified(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		caller := access.Anyone(peer(r))
@@ -74,12 +78,12 @@ func (s *server) identified(next http.Handler) http.Handler {
 			var known bool
 			if caller, known = s.identify(r); !known {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="sluice"`)
-				s.refuse(w, r, http.StatusUnauthorized, errors.New("bearer token missing or wrong"))
+				s.fail(w, r, &failure{code: http.StatusUnauthorized, err: errors.New("bearer token missing or wrong")})
 				return
 			}
 			caller.Address = peer(r)
 		} else if err := checkLocalName(r); err != nil {
-			s.refuse(w, r, http.StatusForbidden, err)
+			s.fail(w, r, err)
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(access.NewContext(r.Context(), caller)))
@@ -87,13 +91,15 @@ func (s *server) identified(next http.Handler) http.Handler {
 }
 
 // needs lets only callers with the role through.
-func (s *server) needs(role access.Role, next http.HandlerFunc) http.HandlerFunc {
+func (s *server) needs(role access.Role, handle handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if err := missing(r.Context(), role, r.Pattern); err != nil {
-			s.refuse(w, r, http.StatusForbidden, err)
-			return
+		err := missing(r.Context(), role, r.Pattern)
+		if err == nil {
+			err = handle(w, r)
 		}
-		next(w, r)
+		if err != nil {
+			s.fail(w, r, err)
+		}
 	}
 }
 
@@ -103,13 +109,12 @@ func missing(ctx context.Context, role access.Role, what string) error {
 	if caller.Role >= role {
 		return nil
 	}
-	return &forbiddenError{fmt.Sprintf("%s needs the role %s: %s has the role %s", what, role, caller.Name, caller.Role)}
+	return forbidden("%s needs the role %s: %s has the role %s", what, role, caller.Name, caller.Role)
 }
 
-// forbiddenError says which role a caller lacks.
-type forbiddenError struct{ text string }
-
-func (e *forbiddenError) Error() string { return e.text }
+func forbidden(format string, args ...any) error {
+	return &failure{code: http.StatusForbidden, err: fmt.Errorf(format, args...)}
+}
 
 // peer returns the address of the connection's other end, without the port.
 func peer(r *http.Request) string {
@@ -129,11 +134,13 @@ func checkLocalName(r *http.Request) error {
 	_, err := netip.ParseAddr(host)
 	named := err != nil && host != "" && !manage.IsLoopback(host)
 	if named && r.TLS == nil && local != nil && local.IP.IsLoopback() {
-		return fmt.Errorf("host %s is not a name of loopback: use localhost or an address, or give serve an access file", shown(host))
+		return forbidden("host %s is not a name of loopback: use localhost or an address, or give serve an access file",
+			shown(host))
 	}
 	return nil
 }
 
-func (s *server) unknown(w http.ResponseWriter, r *http.Request) {
-	fail(w, http.StatusNotFound, fmt.Errorf("no %s in this API", cut(r.Method+" "+r.URL.Path)))
+func (s *server) unknown(_ http.ResponseWriter, r *http.Request) error {
+	path := printable.Cut(r.Method+" "+r.URL.Path, maxShown)
+	return &failure{code: http.StatusNotFound, err: fmt.Errorf("no %s in this API", path)}
 }

@@ -14,7 +14,7 @@ import (
 
 const (
 	defaultWait = 30 * time.Second
-	// MaxWait is the longest wait for the proxies' answers.
+	// MaxWait is the longest wait for the proxies' replies.
 	MaxWait = 10 * time.Minute
 )
 
@@ -26,70 +26,72 @@ type Status struct {
 }
 
 // status handles GET /v1/status.
-func (s *server) status(w http.ResponseWriter, r *http.Request) {
+func (s *server) status(w http.ResponseWriter, r *http.Request) error {
 	list, err := s.store.History(r.Context(), 1)
 	if err != nil {
-		s.failStore(w, r, err)
-		return
+		return err
 	}
 	st := Status{Damaged: s.xds.Ledger().Damaged(), Proxies: s.xds.Ledger().Proxies()}
 	if len(list) > 0 {
 		st.Current = &list[0]
 	}
-	s.answerLarge(w, len(st.Proxies)*1024, st)
+	return s.answerLarge(w, len(st.Proxies)*1024, st)
 }
 
-// WaitEvent is one line of GET /v1/revisions/{revision}/wait: a proxy's
-// verdict, or, as the last one, that the wait is over.
+// WaitEvent is one line of GET /v1/revisions/{revision}/wait: the outcome on a
+// proxy, or, as the last one, that the wait is over.
 type WaitEvent struct {
-	Verdict *xds.Verdict  `json:"verdict,omitempty"`
-	Done    bool          `json:"done,omitempty"`
-	Missing []xds.Verdict `json:"missing,omitempty"` // with Done: who has not answered in time
+	Outcome *xds.ProxyOutcome  `json:"verdict,omitempty"`
+	Done    bool               `json:"done,omitempty"`
+	Missing []xds.ProxyOutcome `json:"missing,omitempty"` // with Done: the proxies that did not reply in time
 }
 
 // wait handles GET /v1/revisions/{revision}/wait?timeout=30s. It writes the
-// verdict of every connected proxy, one JSON object a line, as it comes.
-func (s *server) wait(w http.ResponseWriter, r *http.Request) {
+// outcome on every connected proxy as it comes, one JSON object a line.
+func (s *server) wait(w http.ResponseWriter, r *http.Request) error {
 	number, err := s.number(r)
 	if err != nil {
-		s.failNumber(w, r, err)
-		return
+		return err
 	}
 	query, err := readQuery(r, "timeout")
 	if err != nil {
-		fail(w, http.StatusBadRequest, err)
-		return
+		return err
 	}
 	timeout := defaultWait
 	if text := query.get("timeout"); text != "" {
 		if timeout, err = time.ParseDuration(text); err != nil || timeout <= 0 || timeout > MaxWait {
-			fail(w, http.StatusBadRequest, fmt.Errorf("timeout %s is not a duration above 0 and up to %s", shown(text), MaxWait))
-			return
+			return badRequest(fmt.Errorf("timeout %s is not a duration above 0 and up to %s", shown(text), MaxWait))
 		}
 	}
 	if _, err := s.store.Get(r.Context(), number); err != nil {
-		s.failStore(w, r, err)
-		return
+		return err
+	}
+	if err := setWriteDeadline(w, timeout+10*time.Second); err != nil {
+		return err
 	}
 	control := http.NewResponseController(w)
-	if err := control.SetWriteDeadline(time.Now().Add(timeout + 10*time.Second)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		fail(w, http.StatusInternalServerError, fmt.Errorf("set write deadline: %w", err))
-		return
-	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	_ = control.Flush()
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	lines := json.NewEncoder(w)
 	write := func(e WaitEvent) {
-		_ = lines.Encode(e) // the caller has gone if this fails; so ends ctx
+		_ = lines.Encode(e) // the caller has gone if this fails, which ends ctx
 		_ = control.Flush()
 	}
-	missing := s.xds.Ledger().Follow(ctx, number, func(v xds.Verdict) { write(WaitEvent{Verdict: &v}) })
-	// The server is stopping or the caller has gone: no end is written, for
-	// the wait did not come to one.
-	if r.Context().Err() != nil {
-		return
+	missing := s.xds.Ledger().Follow(ctx, number, func(v xds.ProxyOutcome) { write(WaitEvent{Outcome: &v}) })
+	// Where the server stops or the caller has gone, the wait came to no end.
+	if r.Context().Err() == nil {
+		write(WaitEvent{Done: true, Missing: missing})
 	}
-	write(WaitEvent{Done: true, Missing: missing})
+	return nil
+}
+
+// setWriteDeadline gives a caller that long to receive the answer.
+func setWriteDeadline(w http.ResponseWriter, timeout time.Duration) error {
+	err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout))
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("set write deadline: %w", err)
+	}
+	return nil
 }

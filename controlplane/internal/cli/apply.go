@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
@@ -98,8 +99,8 @@ type rollOut struct {
 // rolledOut is what apply and rollback print as JSON.
 type rolledOut struct {
 	api.Applied
-	Verdicts []xds.Verdict `json:"verdicts"`
-	Missing  []xds.Verdict `json:"missing"`
+	Outcomes []xds.ProxyOutcome `json:"verdicts"`
+	Missing  []xds.ProxyOutcome `json:"missing"`
 }
 
 func (r rollOut) run(cmd *cobra.Command) error {
@@ -117,7 +118,7 @@ func (r rollOut) run(cmd *cobra.Command) error {
 	}
 	fmt.Fprintln(text)
 
-	result := rolledOut{Applied: r.applied, Verdicts: []xds.Verdict{}, Missing: []xds.Verdict{}}
+	result := rolledOut{Applied: r.applied, Outcomes: []xds.ProxyOutcome{}, Missing: []xds.ProxyOutcome{}}
 	var failed error
 	if r.wait > 0 {
 		failed = r.follow(cmd.Context(), text, &result)
@@ -149,9 +150,9 @@ func (r rollOut) follow(interrupt context.Context, text io.Writer, result *rolle
 			return withHint(fmt.Errorf("revision %d is stored, but the wait for the proxies came to no end: %w", number, err),
 				"sluice status shows what they run")
 		}
-		if e.Verdict != nil {
-			result.Verdicts = append(result.Verdicts, *e.Verdict)
-			printVerdict(text, *e.Verdict)
+		if e.Outcome != nil {
+			result.Outcomes = append(result.Outcomes, *e.Outcome)
+			printOutcome(text, *e.Outcome)
 		}
 		if e.Done {
 			result.Missing = append(result.Missing, e.Missing...)
@@ -159,9 +160,9 @@ func (r rollOut) follow(interrupt context.Context, text io.Writer, result *rolle
 		}
 	}
 	for _, v := range result.Missing {
-		printVerdict(text, v)
+		printOutcome(text, v)
 	}
-	if len(result.Verdicts)+len(result.Missing) == 0 {
+	if len(result.Outcomes)+len(result.Missing) == 0 {
 		fmt.Fprintln(text, "no proxy is connected; each gets it when it connects")
 	}
 	return r.judge(result)
@@ -176,7 +177,7 @@ func proxyName(node, san string, shared bool) string {
 	return node + " (" + san + ")"
 }
 
-func printVerdict(w io.Writer, v xds.Verdict) {
+func printOutcome(w io.Writer, v xds.ProxyOutcome) {
 	words := map[xds.Outcome]string{
 		xds.Acked:        "ACK",
 		xds.Nacked:       "NACK",
@@ -188,17 +189,17 @@ func printVerdict(w io.Writer, v xds.Verdict) {
 	}
 	line := words[v.Outcome]
 	if v.Text != "" {
-		line += "  " + plain(v.Text)
+		line += "  " + printable.Text(v.Text)
 	}
 	if v.Fallback != 0 {
 		line += fmt.Sprintf("  (withdrawn; gets revision %d again)", v.Fallback)
 	}
-	fmt.Fprintf(w, "%-24s %s\n", plain(proxyName(v.Node, v.SAN, v.Shared)), line)
+	fmt.Fprintf(w, "%-24s %s\n", printable.Text(proxyName(v.Node, v.SAN, v.Shared)), line)
 }
 
 func (r rollOut) judge(result *rolledOut) error {
 	n := map[xds.Outcome]int{}
-	for _, v := range result.Verdicts {
+	for _, v := range result.Outcomes {
 		n[v.Outcome]++
 	}
 	number := r.applied.Number

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -48,7 +49,7 @@ func counterChanges(cmd *cobra.Command, before *api.Revision, after *policy.Poli
 	old, _, _, err := policyfile.Read(before.File, []byte(before.YAML))
 	if err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "warning: this sluice cannot read revision %d, so which counters restart is not told: %s\n",
-			before.Number, plain(Lines(err)[0]))
+			before.Number, printable.Text(Lines(err)[0]))
 		return nil
 	}
 	return api.Changes(old, after)
@@ -58,7 +59,7 @@ func counterChanges(cmd *cobra.Command, before *api.Revision, after *policy.Poli
 func printChanges(w io.Writer, changes []api.Change) {
 	for _, change := range changes {
 		if !change.Keeps {
-			fmt.Fprintln(w, plain(change.Text))
+			fmt.Fprintln(w, printable.Text(change.Text))
 		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -295,7 +296,7 @@ func (c *client) refused(response *http.Response) error {
 	if json.Unmarshal(text, &body) != nil || body.Error == "" {
 		line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 		line = line[:min(len(line), 200)]
-		return withHint(fmt.Errorf("server %s answered %s: %s", c.base.Redacted(), response.Status, plain(line)),
+		return withHint(fmt.Errorf("server %s answered %s: %s", c.base.Redacted(), response.Status, printable.Text(line)),
 			notOurs)
 	}
 	if len(body.Problems) > 0 {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -74,13 +75,13 @@ func Lines(err error) []string {
 	if !errors.As(err, &problems) {
 		lines := strings.Split(err.Error(), "\n") // errors that were joined
 		for i := range lines {
-			lines[i] = plain(lines[i])
+			lines[i] = printable.Text(lines[i])
 		}
 		return lines
 	}
 	lines := make([]string, 0, len(problems))
 	for i := range problems {
-		lines = append(lines, plain(problems[i].String()))
+		lines = append(lines, printable.Text(problems[i].String()))
 	}
 	return lines
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -35,12 +36,12 @@ func (o *explainOptions) print(cmd *cobra.Command, r explainReport) error {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		name := plain(row.Proxy)
+		name := printable.Text(row.Proxy)
 		if row.Revision > 0 {
 			name += " (revision " + number(row.Revision) + ")"
 		}
 		if row.Error != "" {
-			fmt.Fprintf(&b, "%s: failed: %s\n", name, plain(row.Error))
+			fmt.Fprintf(&b, "%s: failed: %s\n", name, printable.Text(row.Error))
 			continue
 		}
 		printExplained(&b, name+": ", &row.Explained)
@@ -54,9 +55,9 @@ func printExplained(b *strings.Builder, who string, x *manage.Explained) {
 	case *x.Allowed:
 		fmt.Fprintf(b, "%sallowed\n", who)
 	case x.RetryMs != nil && *x.RetryMs >= 0:
-		fmt.Fprintf(b, "%sdenied by %s, would pass in %s\n", who, plain(x.DeniedBy), span(*x.RetryMs))
+		fmt.Fprintf(b, "%sdenied by %s, would pass in %s\n", who, printable.Text(x.DeniedBy), span(*x.RetryMs))
 	default:
-		fmt.Fprintf(b, "%sdenied by %s, and waiting does not help\n", who, plain(x.DeniedBy))
+		fmt.Fprintf(b, "%sdenied by %s, and waiting does not help\n", who, printable.Text(x.DeniedBy))
 	}
 	for i := range x.Rules {
 		printExplainedRule(b, &x.Rules[i])
@@ -65,12 +66,12 @@ func printExplained(b *strings.Builder, who string, x *manage.Explained) {
 
 func printExplainedRule(b *strings.Builder, r *manage.ExplainedRule) {
 	if r.Outcome != "matches" {
-		fmt.Fprintf(b, "  %s: does not apply: %s\n", plain(r.Rule), plain(r.Why))
+		fmt.Fprintf(b, "  %s: does not apply: %s\n", printable.Text(r.Rule), printable.Text(r.Why))
 		return
 	}
-	fmt.Fprintf(b, "  %s: matches, %s%s\n", plain(r.Rule), verdictText(r), map[string]string{"shadow": " (shadow: never enforced)"}[r.Mode])
+	fmt.Fprintf(b, "  %s: matches, %s%s\n", printable.Text(r.Rule), verdictText(r), map[string]string{"shadow": " (shadow: never enforced)"}[r.Mode])
 	for _, p := range r.Key {
-		fmt.Fprintf(b, "    key       %s = %s\n", plain(p.Part), partText(p))
+		fmt.Fprintf(b, "    key       %s = %s\n", printable.Text(p.Part), partText(p))
 	}
 	if len(r.Key) == 0 {
 		b.WriteString("    key       none: one counter for all\n")
@@ -79,7 +80,7 @@ func printExplainedRule(b *strings.Builder, r *manage.ExplainedRule) {
 		b.WriteString("    note      a value is longer than 8 KiB: no regular expression was run on it, and it counts against the client\n")
 	}
 	if r.Override != nil {
-		fmt.Fprintf(b, "    override  overrides[%d], %s\n", r.Override.Index, plain(strings.Join(r.Override.Key, ", ")))
+		fmt.Fprintf(b, "    override  overrides[%d], %s\n", r.Override.Index, printable.Text(strings.Join(r.Override.Key, ", ")))
 	}
 	if r.Unlimited {
 		b.WriteString("    limits    none: nothing is counted\n")
@@ -94,9 +95,9 @@ func printExplainedRule(b *strings.Builder, r *manage.ExplainedRule) {
 func verdictText(r *manage.ExplainedRule) string {
 	switch {
 	case !*r.Allowed:
-		return "denies (" + plain(r.Reason) + ")"
+		return "denies (" + printable.Text(r.Reason) + ")"
 	case r.Reason != "":
-		return "allows (" + plain(r.Reason) + ")"
+		return "allows (" + printable.Text(r.Reason) + ")"
 	}
 	return "allows"
 }
@@ -114,7 +115,7 @@ func partText(p manage.ExplainedPart) string {
 func windowSentence(w manage.Window) string {
 	name := ""
 	if w.Name != "" {
-		name = plain(w.Name) + ": "
+		name = printable.Text(w.Name) + ": "
 	}
 	per := span(w.PerMs)
 	if w.Unlimited || w.Limit == nil || w.Remaining == nil {

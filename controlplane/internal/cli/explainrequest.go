@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
@@ -37,7 +38,7 @@ const requestHint = "describe it by --method, --host, --path, --header and --cli
 func (o *requestOptions) request(cmd *cobra.Command, pasted []string) (*simulate.Request, error) {
 	flags := o.method != "" || o.host != "" || o.path != "" || len(o.headers) > 0
 	if at := cmd.ArgsLenAtDash(); len(pasted) > 0 && at != 0 {
-		return nil, usageError(fmt.Errorf("unknown argument %q", plain(pasted[0])), "a curl command line goes after --")
+		return nil, usageError(fmt.Errorf("unknown argument %q", printable.Text(pasted[0])), "a curl command line goes after --")
 	}
 	ways := 0
 	for _, way := range []bool{flags, o.json != "", len(pasted) > 0} {

@@ -73,7 +73,7 @@ func (o *listenOptions) guard(log *slog.Logger) (guard, error) {
 
 func (o *listenOptions) openAccess(log *slog.Logger) (*reload.Value[*access.List], error) {
 	list, err := reload.Open(log, func(contents [][]byte) (*access.List, error) {
-		list, err := access.Parse(o.access, contents[0])
+		list, err := access.ParseList(o.access, contents[0])
 		if err == nil && list.MapsCertificates() && o.httpClientCA == "" {
 			err = fmt.Errorf("%s gives roles to certificates, and without --http-client-ca none is asked for", o.access)
 		}

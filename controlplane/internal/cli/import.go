@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 func newImportCommand() *cobra.Command {
@@ -122,7 +123,7 @@ func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]
 	}
 	made, err := run(files, options)
 	for i := range made.Notes {
-		fmt.Fprintln(cmd.ErrOrStderr(), "note:", plain(made.Notes[i].String()))
+		fmt.Fprintln(cmd.ErrOrStderr(), "note:", printable.Text(made.Notes[i].String()))
 	}
 	var choices *importer.Choices
 	var key *importer.KeyError

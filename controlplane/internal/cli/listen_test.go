@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -27,5 +28,5 @@ func TestLines(t *testing.T) {
 }
 
 func TestPlain(t *testing.T) {
-	require.Equal(t, "a b é·[31m··", plain("a b é\x1b[31m\n\t"))
+	require.Equal(t, "a b é·[31m··", printable.Text("a b é\x1b[31m\n\t"))
 }

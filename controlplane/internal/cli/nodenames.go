@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/nodeid"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/reload"
 )
 
@@ -37,10 +37,10 @@ func (o *nodeNameOptions) identify(log *slog.Logger) (func(*x509.Certificate, st
 		return func(*x509.Certificate, string) (string, error) { return "", nil }, nil
 	}
 	if o.file == "" {
-		return new(nodeid.Rules).SAN, nil
+		return new(access.NodeIDs).SAN, nil
 	}
-	rules, err := reload.Open(log, func(contents [][]byte) (*nodeid.Rules, error) {
-		return nodeid.Parse(o.file, contents[0])
+	rules, err := reload.Open(log, func(contents [][]byte) (*access.NodeIDs, error) {
+		return access.ParseNodeIDs(o.file, contents[0])
 	}, o.file)
 	if err != nil {
 		return nil, fmt.Errorf("read --node-names: %w", err)

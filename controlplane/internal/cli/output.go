@@ -13,6 +13,8 @@ import (
 	"unicode/utf16"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 // output is how a command prints data.
@@ -94,21 +96,11 @@ func printTable(w io.Writer, rows [][]string) error {
 			if i > 0 {
 				fmt.Fprint(t, "\t")
 			}
-			fmt.Fprint(t, plain(cell))
+			fmt.Fprint(t, printable.Text(cell))
 		}
 		fmt.Fprintln(t)
 	}
 	return t.Flush()
-}
-
-// plain makes text from elsewhere safe for a terminal and for a table.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '·'
-		}
-		return r
-	}, text)
 }
 
 // number prints a revision, none as empty.

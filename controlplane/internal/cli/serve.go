@@ -200,7 +200,7 @@ func (s servers) run(ctx context.Context) error {
 		WriteTimeout:      time.Minute,
 		IdleTimeout:       2 * time.Minute,
 		BaseContext:       func(net.Listener) context.Context { return requests },
-		ErrorLog:          lograte.NewLogger(s.log),
+		ErrorLog:          slog.NewLogLogger(lograte.NewLimit(1).Logger(s.log).Handler(), slog.LevelWarn),
 	}
 	stream := grpc.NewServer(xds.ServerOptions(s.guard.xds)...)
 	s.push.Register(stream)

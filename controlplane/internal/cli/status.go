@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
@@ -53,7 +54,7 @@ func status(cmd *cobra.Command, o statusOptions) error {
 	case st.Current == nil:
 		fmt.Fprintln(w, "nothing has been applied yet")
 	case !st.Current.Damaged:
-		fmt.Fprintf(w, "revision %d  %s  applied %s\n", st.Current.Number, plain(st.Current.File), moment(st.Current.Created))
+		fmt.Fprintf(w, "revision %d  %s  applied %s\n", st.Current.Number, printable.Text(st.Current.File), moment(st.Current.Created))
 	}
 	for _, number := range st.Damaged {
 		fmt.Fprintf(w, "revision %d is damaged in the store and is not pushed: apply the policy again, or restore a backup\n", number)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -67,7 +68,7 @@ func backup(cmd *cobra.Command, o backupOptions) error {
 	if err != nil {
 		return storeHint(err, o.data)
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, the newest is %d\n", plain(o.file), count(contents.Revisions, "revision", "revisions"), contents.Newest)
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, the newest is %d\n", printable.Text(o.file), count(contents.Revisions, "revision", "revisions"), contents.Newest)
 	return nil
 }
 
@@ -134,7 +135,7 @@ func restore(cmd *cobra.Command, file string, o restoreOptions) error {
 	w := cmd.OutOrStdout()
 	fmt.Fprintf(w, "restored %s, the newest is %d\n", count(r.Revisions, "revision", "revisions"), r.Newest)
 	for _, name := range r.Dropped {
-		fmt.Fprintf(w, "left out, damaged: %s\n", plain(name))
+		fmt.Fprintf(w, "left out, damaged: %s\n", printable.Text(name))
 	}
 	if r.Given > r.Newest {
 		fmt.Fprintf(w, "lost: numbers up to %d were given before, so the next revision is %d\n", r.Given, r.Given+1)
@@ -143,7 +144,7 @@ func restore(cmd *cobra.Command, file string, o restoreOptions) error {
 		fmt.Fprintln(w, "which numbers were given here before could not be read: they may be given again")
 	}
 	if r.Kept != "" {
-		fmt.Fprintf(w, "what was there before: %s\n", plain(r.Kept))
+		fmt.Fprintf(w, "what was there before: %s\n", printable.Text(r.Kept))
 	}
 	return nil
 }

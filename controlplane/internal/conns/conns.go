@@ -1,15 +1,15 @@
-// Package conns bounds the connections of a listener, so that a server neither
-// runs out of file descriptors nor can be shut by connections that do nothing.
+// Package conns bounds the connections of a listener, so that idle connections can
+// neither take all file descriptors of a server nor keep others out.
 //
 // Its invariant: a listener never has more connections open than its bound, and
-// it accepts the next one at once: where there is no room, it closes one. First
-// it closes what nobody would miss: connections that were not said to be kept,
-// those of the address that has most (see Origin), and of these the one that has
-// been silent for longest. One that is kept gives way only to an address that has none of
-// the room yet, and only where its own address has more than a fifth of it.
-// Otherwise it is the newcomer that is closed.
+// it accepts the next one at once. Where there is no room, it closes one: first
+// those that are not kept, of these the ones of the address with the most
+// connections (see Origin), and of these the one that was silent for longest. A
+// kept connection gives way only to an address without kept connections, and only
+// where its own address has more than a fifth of the room. Otherwise the new
+// connection is closed.
 //
-// It must never import a server, and knows no protocol.
+// The package knows no protocol and must never import a server.
 package conns
 
 import (
@@ -24,21 +24,23 @@ import (
 // Listener bounds another listener. Make one with Bound.
 type Listener struct {
 	net.Listener
-	most int
+	maxOpen int
 
 	mu     sync.Mutex
 	open   map[*Conn]struct{}
-	of     map[string]int // how many are open, by address
-	kept   map[string]int // how many of these are kept
+	of     map[string]int // open ones by address
+	kept   map[string]int // of these, the kept ones
 	closed uint64
 }
 
-// Bound returns a listener that has at most so many connections open.
-func Bound(l net.Listener, most int) *Listener {
-	return &Listener{Listener: l, most: most, open: map[*Conn]struct{}{}, of: map[string]int{}, kept: map[string]int{}}
+// Bound returns a listener that has at most maxOpen connections open.
+func Bound(l net.Listener, maxOpen int) *Listener {
+	return &Listener{
+		Listener: l, maxOpen: maxOpen, open: map[*Conn]struct{}{}, of: map[string]int{}, kept: map[string]int{},
+	}
 }
 
-// Closed returns how many connections were closed for want of room.
+// Closed returns how many connections were closed because there was no room.
 func (l *Listener) Closed() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,8 +63,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Origin is what counts as one address: of IPv6, where anyone has billions of
-// addresses, the network of 64 bits.
+// Origin is what counts as one address. For IPv6, where one client has billions of
+// addresses, it is the network of 64 bits.
 func Origin(peer net.Addr) string {
 	address, err := netip.ParseAddrPort(peer.String())
 	if err != nil {
@@ -72,14 +74,14 @@ func Origin(peer net.Addr) string {
 	if ip.Is4() {
 		return ip.String()
 	}
-	network, _ := ip.Prefix(64) // of an IPv6 address there is always one
+	network, _ := ip.Prefix(64) // every IPv6 address has one
 	return network.String()
 }
 
-// admit makes room for a connection, unless there is none to be made.
+// admit makes room for a connection, if it can.
 func (l *Listener) admit(c *Conn) bool {
 	l.mu.Lock()
-	if len(l.open) < l.most {
+	if len(l.open) < l.maxOpen {
 		l.add(c)
 		l.mu.Unlock()
 		return true
@@ -93,7 +95,7 @@ func (l *Listener) admit(c *Conn) bool {
 	l.remove(v)
 	l.add(c)
 	l.mu.Unlock()
-	_ = v.Conn.Close() // its server finds out when it reads or writes
+	_ = v.Conn.Close() // the server finds out when it reads or writes
 	return true
 }
 
@@ -119,7 +121,7 @@ func take(counts map[string]int, address string) {
 	}
 }
 
-// victim chooses the connection that gives way, if one should.
+// victim chooses the connection that gives way, if any.
 func (l *Listener) victim(c *Conn) *Conn {
 	var v *Conn
 	for o := range l.open {
@@ -127,13 +129,13 @@ func (l *Listener) victim(c *Conn) *Conn {
 			v = o
 		}
 	}
-	if v != nil && v.kept() && (l.kept[c.address] > 0 || l.kept[v.address] <= l.most/5) {
+	if v != nil && v.kept() && (l.kept[c.address] > 0 || l.kept[v.address] <= l.maxOpen/5) {
 		return nil
 	}
 	return v
 }
 
-// before orders connections by how little they would be missed.
+// before orders connections: the first one gives way first.
 func (l *Listener) before(a, b *Conn) int {
 	if a.kept() != b.kept() {
 		if b.kept() {
@@ -153,8 +155,8 @@ type Conn struct {
 	uses     int          // guarded by the listener's mu
 }
 
-// Keep adds to what the connection is of use for. While that is more than
-// nothing, it gives way only to one of another address.
+// Keep adds to the uses of the connection, or takes from them. While it has uses,
+// it is kept.
 func (c *Conn) Keep(uses int) {
 	l := c.listener
 	l.mu.Lock()

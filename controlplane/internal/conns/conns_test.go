@@ -24,11 +24,11 @@ type fixture struct {
 	*Listener
 }
 
-func newFixture(t *testing.T, most int) fixture {
+func newFixture(t *testing.T, maxOpen int) fixture {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	return fixture{t, Bound(l, most)}
+	return fixture{t, Bound(l, maxOpen)}
 }
 
 func (f fixture) dial(from string) net.Conn {
@@ -217,7 +217,7 @@ func TestRequestKeepsItsConnection(t *testing.T) {
 
 func TestShare(t *testing.T) {
 	for files, want := range map[uint64]Shares{
-		64: {30, 10}, 1024: {750, 250}, 20_000: {mostXDS, mostHTTP}, 1 << 63: {mostXDS, mostHTTP},
+		64: {30, 10}, 1024: {750, 250}, 20_000: {maxXDS, maxHTTP}, 1 << 63: {maxXDS, maxHTTP},
 	} {
 		got, err := share(files)
 		require.NoError(t, err)

@@ -12,11 +12,11 @@ const (
 	// reserve is what stays free for the store, files that are read again, and
 	// connections that the process makes.
 	reserve = 24
-	// least is what each listener needs to be of use.
-	least = 8
-	// mostXDS and mostHTTP bound memory where files are plenty: a connection
+	// minOpen is how many connections a listener needs at least.
+	minOpen = 8
+	// maxXDS and maxHTTP bound memory where files are plenty: a connection
 	// takes up to 100 KB.
-	mostXDS, mostHTTP = 10_000, 1_000
+	maxXDS, maxHTTP = 10_000, 1_000
 )
 
 // Share divides the files that this process may open: a quarter for HTTP, the
@@ -30,9 +30,9 @@ func Share() (Shares, error) {
 }
 
 func share(files uint64) (Shares, error) {
-	if files < reserve+4*least {
-		return Shares{}, fmt.Errorf("this process may open %d files, it needs %d: raise ulimit -n", files, reserve+4*least)
+	if files < reserve+4*minOpen {
+		return Shares{}, fmt.Errorf("this process may open %d files, it needs %d: raise ulimit -n", files, reserve+4*minOpen)
 	}
 	n := int(min(files, 1<<20)) - reserve
-	return Shares{XDS: min(n-n/4, mostXDS), HTTP: min(n/4, mostHTTP)}, nil
+	return Shares{XDS: min(n-n/4, maxXDS), HTTP: min(n/4, maxHTTP)}, nil
 }

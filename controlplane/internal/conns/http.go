@@ -22,8 +22,8 @@ func Context(ctx context.Context, c net.Conn) context.Context {
 	}
 }
 
-// Keep keeps a connection while it waits for the answer to a request. One that
-// still sends its request is not kept: that can take as long as it likes.
+// Keep keeps a connection while it waits for the answer to a request. A connection
+// that still sends a body is not kept: it could take as long as it likes.
 func Keep(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*Conn); ok && r.ContentLength == 0 {

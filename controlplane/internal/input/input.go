@@ -1,9 +1,8 @@
 // Package input reads what a person gives a command: files and standard input.
 //
-// Its invariant: no read takes more memory than its caller said or waits for
-// ever. A file is a regular one, and what may never come is given up when the
-// context ends. It knows nothing of what it reads and must never import another
-// package of this module.
+// Its invariant: no read takes more memory than its caller allows, and none waits
+// for ever: files must be regular ones, and all other reads end with the context.
+// The package must never import another package of this module.
 package input
 
 import (
@@ -40,54 +39,53 @@ func (i *Irregular) Error() string {
 	return i.Name + " is " + kind + ", not a regular file"
 }
 
-// File reads a regular file of at most so many bytes.
-func File(name string, most int64) ([]byte, error) {
-	return read(os.OpenFile, name, most)
+// File reads a regular file of at most maxBytes.
+func File(name string, maxBytes int64) ([]byte, error) {
+	return read(os.OpenFile, name, maxBytes)
 }
 
-// FileIn reads a regular file in a folder or below it. No .. and no symbolic
+// FileIn reads a regular file in a folder or below it. Neither .. nor a symbolic
 // link leads out.
-func FileIn(root *os.Root, name string, most int64) ([]byte, error) {
-	return read(root.OpenFile, name, most)
+func FileIn(root *os.Root, name string, maxBytes int64) ([]byte, error) {
+	return read(root.OpenFile, name, maxBytes)
 }
 
-func read(open func(string, int, fs.FileMode) (*os.File, error), name string, most int64) ([]byte, error) {
+func read(open func(string, int, fs.FileMode) (*os.File, error), name string, maxBytes int64) ([]byte, error) {
 	// Without O_NONBLOCK, opening a pipe waits for its writer.
 	f, err := open(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat() // of what is open, whatever the name stands for by now
+	info, err := f.Stat() // of the open file: the name may stand for another by now
 	switch {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
 		return nil, &Irregular{Name: name, Mode: info.Mode()}
-	case info.Size() > most:
-		return nil, fmt.Errorf("%s is %d bytes, the most is %d", name, info.Size(), most)
+	case info.Size() > maxBytes:
+		return nil, fmt.Errorf("%s is %d bytes, the most is %d", name, info.Size(), maxBytes)
 	}
-	return bounded(f, name, most)
+	return bounded(f, name, maxBytes)
 }
 
-// bounded holds also for files that grow, and for those of /proc, whose size
-// is 0.
-func bounded(r io.Reader, name string, most int64) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(r, most+1))
-	if err == nil && int64(len(text)) > most {
-		return nil, fmt.Errorf("%s is more than %d bytes, the most there may be", name, most)
+// bounded also bounds files that grow, and those of /proc, whose size is 0.
+func bounded(r io.Reader, name string, maxBytes int64) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxBytes+1))
+	if err == nil && int64(len(text)) > maxBytes {
+		return nil, fmt.Errorf("%s is more than %d bytes, the most there may be", name, maxBytes)
 	}
 	return text, err
 }
 
-// All reads at most so many bytes from what may be a terminal or a pipe. The
+// All reads at most maxBytes from a reader that may be a terminal or a pipe. The
 // name is for messages.
-func All(ctx context.Context, r io.Reader, name string, most int64) ([]byte, error) {
-	return bounded(Until(ctx, r), name, most)
+func All(ctx context.Context, r io.Reader, name string, maxBytes int64) ([]byte, error) {
+	return bounded(Until(ctx, r), name, maxBytes)
 }
 
-// Open opens a file or a pipe for reading with Until. It waits for the writer of
-// a pipe.
+// Open opens a file or a pipe for reading with Until. It waits for the writer of a
+// pipe.
 func Open(ctx context.Context, name string) (*os.File, error) {
 	type opened struct {
 		file *os.File
@@ -106,8 +104,8 @@ func Open(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// Until reads from r until ctx ends. A read under way is left behind then, so
-// the command has to end too.
+// Until reads from r until ctx ends. It leaves a read under way behind, so the
+// command has to end then too.
 func Until(ctx context.Context, r io.Reader) io.Reader {
 	return &until{ctx: ctx, from: r, came: make(chan came, 1)}
 }

@@ -1,52 +1,52 @@
 // Package lograte keeps callers from filling the log.
 //
-// Its invariant: of what a Limit guards, at most one line a second is written,
-// and each line says how many were left out since the one before.
+// Its invariant: the loggers of one Limit write a burst of lines and then one a
+// second, and a line says how many were left out since the one before.
 package lograte
 
 import (
-	"log"
+	"context"
 	"log/slog"
-	"strings"
-	"sync"
-	"time"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
 )
 
-// interval is the least time between two lines.
-const interval = time.Second
-
-// Limit guards lines of one kind. The zero Limit is ready; it is safe for
-// concurrent use.
+// Limit bounds the lines of all its loggers together.
 type Limit struct {
-	mu      sync.Mutex
-	next    time.Time // when the next line may be written
-	omitted int       // since the last one
+	lines   *rate.Limiter
+	omitted atomic.Uint64 // since the last line that was written
 }
 
-// Take says whether a line may be written now, and how many were left out since
-// the last one.
-func (l *Limit) Take(now time.Time) (omitted int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Before(l.next) {
-		l.omitted++
-		return 0, false
+// NewLimit allows so many lines at once.
+func NewLimit(burst int) *Limit { return &Limit{lines: rate.NewLimiter(1, burst)} }
+
+// Logger returns a bounded logger that writes to another one.
+func (l *Limit) Logger(to *slog.Logger) *slog.Logger { return slog.New(handler{to.Handler(), l}) }
+
+type handler struct {
+	slog.Handler
+	limit *Limit
+}
+
+// Handle implements slog.Handler.
+func (h handler) Handle(ctx context.Context, line slog.Record) error {
+	if !h.limit.lines.AllowN(line.Time, 1) {
+		h.limit.omitted.Add(1)
+		return nil
 	}
-	omitted, l.next, l.omitted = l.omitted, now.Add(interval), 0
-	return omitted, true
-}
-
-// NewLogger returns a logger for net/http's errors, which any caller can cause.
-func NewLogger(to *slog.Logger) *log.Logger { return log.New(&writer{to: to}, "", 0) }
-
-type writer struct {
-	limit Limit
-	to    *slog.Logger
-}
-
-func (w *writer) Write(line []byte) (int, error) {
-	if omitted, ok := w.limit.Take(time.Now()); ok {
-		w.to.Warn(strings.TrimSpace(string(line)), "omitted", omitted)
+	if n := h.limit.omitted.Swap(0); n > 0 {
+		line.Add("omitted", n)
 	}
-	return len(line), nil
+	return h.Handler.Handle(ctx, line)
+}
+
+// WithAttrs implements slog.Handler.
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return handler{h.Handler.WithAttrs(attrs), h.limit}
+}
+
+// WithGroup implements slog.Handler.
+func (h handler) WithGroup(name string) slog.Handler {
+	return handler{h.Handler.WithGroup(name), h.limit}
 }

@@ -5,35 +5,38 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
 func TestLimit(t *testing.T) {
-	var l Limit
-	now := time.Now()
-	omitted, ok := l.Take(now)
-	require.True(t, ok)
-	require.Zero(t, omitted)
-	for range 1000 {
-		_, ok = l.Take(now.Add(interval - 1))
-		require.False(t, ok)
-	}
-	omitted, ok = l.Take(now.Add(interval))
-	require.True(t, ok)
-	require.Equal(t, 1000, omitted)
-	omitted, ok = l.Take(now.Add(2 * interval))
-	require.True(t, ok)
-	require.Zero(t, omitted)
-}
-
-func TestLogger(t *testing.T) {
-	var text bytes.Buffer
-	l := NewLogger(slog.New(slog.NewTextHandler(&text, nil)))
-	for range 100 {
-		l.Printf("http: TLS handshake error from %s: EOF", "192.0.2.1:1")
-	}
-	require.Equal(t, 1, strings.Count(text.String(), "\n"), "%s", &text)
-	require.Contains(t, text.String(), `level=WARN msg="http: TLS handshake error from 192.0.2.1:1: EOF" omitted=0`)
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		limit := NewLimit(3)
+		a, b := limit.Logger(slog.New(slog.NewTextHandler(&text, nil))), limit.Logger(slog.New(slog.NewTextHandler(&text, nil)))
+		written := func() []string {
+			defer text.Reset()
+			return strings.Split(strings.TrimSpace(text.String()), "\n")
+		}
+		for range 500 {
+			a.Info("refused")
+			b.With("who", "edge-1").WithGroup("g").Info("refused")
+		}
+		lines := written()
+		require.Len(t, lines, 3)
+		require.NotContains(t, lines[2], "omitted")
+		time.Sleep(time.Second - time.Millisecond)
+		a.Info("too soon")
+		time.Sleep(time.Millisecond)
+		a.Info("again")
+		a.Info("too soon")
+		lines = written()
+		require.Len(t, lines, 1)
+		require.Contains(t, lines[0], "msg=again omitted=998")
+		time.Sleep(time.Second)
+		b.Info("again")
+		require.Contains(t, text.String(), "msg=again omitted=1\n")
+	})
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 // Allow lists where proxies may be asked.
@@ -22,8 +24,8 @@ type Allow struct {
 const DefaultAllow = "127.0.0.0/8,::1"
 
 // ParseAllow reads networks, addresses and host names, separated by commas. A
-// network holds what is dialed in the end, also under a name. A name is that
-// very name, whatever address DNS gives for it.
+// network allows the addresses in it that are dialed, also those that DNS gives for
+// a name. A name allows that very name, whatever address DNS gives for it.
 func ParseAllow(text string) (Allow, error) {
 	var a Allow
 	for entry := range strings.SplitSeq(text, ",") {
@@ -82,7 +84,7 @@ type Rules struct {
 	Insecure bool             // without TLS off loopback too
 }
 
-// check judges what the URL itself says, before a name in it is looked up.
+// check judges the URL itself, before a name in it is looked up.
 func (r *Rules) check(u *url.URL) error {
 	host := u.Hostname()
 	ip, err := netip.ParseAddr(host)
@@ -90,7 +92,7 @@ func (r *Rules) check(u *url.URL) error {
 		return &Failure{fmt.Sprintf("%q is neither an IP address nor a host name", host), addressHint}
 	}
 	if err == nil && ip.Zone() != "" && r.Allow != nil {
-		return &Failure{fmt.Sprintf("address %s has a zone, which is of another machine", host), addressHint}
+		return &Failure{fmt.Sprintf("address %s has a zone, which only means something on its own machine", host), addressHint}
 	}
 	if err == nil && r.Allow != nil && !r.Allow.holds(host, ip.Unmap()) {
 		return outside(u.Host)
@@ -108,6 +110,7 @@ func (r *Rules) checkDialled(u *url.URL, at netip.AddrPort) error {
 	if isName(u.Hostname()) {
 		what += " at " + ip.String()
 	}
+	isOwn := func(own netip.AddrPort) bool { return own.Port() == at.Port() && isAt(own.Addr().Unmap(), ip) }
 	switch {
 	case ip.Zone() != "" && r.Allow != nil || ip.IsUnspecified() || ip.IsMulticast():
 		return &Failure{what + " is the address of no proxy", addressHint}
@@ -115,14 +118,17 @@ func (r *Rules) checkDialled(u *url.URL, at netip.AddrPort) error {
 		return outside(what)
 	case u.Scheme == "http" && !r.Insecure && !ip.IsLoopback():
 		return &Failure{"refuse to send the token without TLS: " + what, r.tlsHint()}
-	case slices.ContainsFunc(r.Own, func(own netip.AddrPort) bool { return own.Port() == at.Port() && isAt(own.Addr().Unmap(), ip) }):
+	case slices.ContainsFunc(r.Own, isOwn):
 		return &Failure{what + " is where sluice serve itself listens", addressHint}
 	}
 	return nil
 }
 
 func outside(what string) error {
-	return &Failure{what + " is outside what serve may ask", "serve --manage-allow lists the networks and names of management listeners"}
+	return &Failure{
+		what + " is outside what serve may ask",
+		"serve --manage-allow lists the networks and names of management listeners",
+	}
 }
 
 const addressHint = "sluice.manage in the node's metadata names the management listener: IP:PORT, or https://HOST:PORT"
@@ -156,7 +162,7 @@ func IsLoopback(host string) bool {
 	return canonical(host) == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// Proxy is a connected proxy, as it says and as it is seen.
+// Proxy is a connected proxy.
 type Proxy struct {
 	Node     string
 	Revision uint64 // of the policy it runs, 0 if none
@@ -174,9 +180,9 @@ type Target struct {
 	Err      error
 }
 
-// Targets returns a target for each proxy. Two that name one listener are not
-// both asked, which would count twice: the one that is connected from there is,
-// or else the first.
+// Targets returns a target for each proxy. Of several that name one listener, only
+// one is asked, so that nothing counts twice: the one that is connected from
+// there, or else the first.
 func Targets(proxies []Proxy) []Target {
 	targets := make([]Target, len(proxies))
 	owners := map[string]int{}
@@ -203,7 +209,7 @@ func Targets(proxies []Proxy) []Target {
 
 func alsoThatOf(address, node string) error {
 	return &Failure{
-		fmt.Sprintf("its management address %s is also that of %s", short(address), node),
+		fmt.Sprintf("its management address %s is also that of %s", printable.Cut(address, maxShown), node),
 		"give each proxy a management address of its own",
 	}
 }
@@ -214,7 +220,7 @@ func (p Proxy) isConnectedFrom(host string) bool {
 	return from == to
 }
 
-// url is where the proxy answers. One that listens on all addresses is asked at
+// url is where the proxy answers. A proxy that listens on all addresses is asked at
 // the one it is connected from.
 func (p Proxy) url() (*url.URL, error) {
 	scheme, host, err := p.listener()
@@ -237,8 +243,9 @@ func (p Proxy) url() (*url.URL, error) {
 func (p Proxy) listener() (scheme, address string, err error) {
 	if p.Address == "" {
 		return "", "", &Failure{
-			"it has told no management address",
-			"sluice render envoy --manage IP:PORT gives it a listener and tells the address; else set sluice: {manage: IP:PORT} in the node's metadata",
+			"it has reported no management address",
+			"sluice render envoy --manage IP:PORT gives it a listener and reports the address; " +
+				"else set sluice: {manage: IP:PORT} in the node's metadata",
 		}
 	}
 	scheme, address = "http", p.Address
@@ -247,7 +254,7 @@ func (p Proxy) listener() (scheme, address string, err error) {
 	}
 	host, number, err := splitAddress(address)
 	if err != nil {
-		return "", "", &Failure{fmt.Sprintf("its management address %q %s", short(p.Address), err), addressHint}
+		return "", "", &Failure{fmt.Sprintf("its management address %q %s", printable.Cut(p.Address, maxShown), err), addressHint}
 	}
 	from, _, _ := net.SplitHostPort(p.Peer)
 	peer, _ := netip.ParseAddr(from)
@@ -281,11 +288,5 @@ func splitAddress(text string) (host string, port uint16, err error) {
 	return host, uint16(number), nil
 }
 
-// short cuts a text that a proxy has sent.
-func short(text string) string {
-	const most = 200
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
-}
+// maxShown bounds what a message repeats of a proxy's words.
+const maxShown = 200

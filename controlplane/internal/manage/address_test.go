@@ -71,7 +71,7 @@ func TestAnnouncedAddresses(t *testing.T) {
 		{"localhost:9902", peer, "", "of loopback on its own machine"},
 		{"LOCALHOST.:9902", peer, "", "of loopback on its own machine"},
 		{"[::ffff:127.0.0.1]:9902", peer, "", "of loopback on its own machine"},
-		{"", peer, "", "it has told no management address"},
+		{"", peer, "", "it has reported no management address"},
 		{"9902", peer, "", `"9902" is not IP:PORT`},
 		{"edge.example:http", peer, "", "is not IP:PORT"},
 		{"edge.example:0", peer, "", "is not IP:PORT"},

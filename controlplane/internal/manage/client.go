@@ -15,7 +15,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 	smallAnswer = 8 << 10
 	// maxAnswer is more than the statistics of the largest policy.
 	maxAnswer = 16 << 20
-	// maxHeaders is what of an answer's header is read.
+	// maxHeaders bounds an answer's headers.
 	maxHeaders = 64 << 10
 )
 
@@ -36,9 +37,9 @@ type Client struct {
 
 	resolver *net.Resolver // nil: the system's
 
-	large chan struct{}              // a place for an answer that is not small; nil: as many as come
-	keep  func(answer any) error     // whether there is room for it; nil: there is
-	claim func(netip.AddrPort) error // whether this address may be dialed; nil: it may
+	large chan struct{}              // a place for each answer that is not small; nil: no bound
+	keep  func(answer any) error     // fails if there is no room for it; nil: there is
+	claim func(netip.AddrPort) error // fails if this address may not be dialed; nil: it may
 }
 
 // Counters has the proxy do the operation.
@@ -73,8 +74,10 @@ func (c *Client) take(at *url.URL, answer any, ok bool) error {
 	return nil
 }
 
-// post makes one management request and has the body of its answer read.
-func (c *Client) post(ctx context.Context, at *url.URL, path string, query url.Values, header http.Header, read func([]byte) error) error {
+// post makes one management request and reads its answer.
+func (c *Client) post(
+	ctx context.Context, at *url.URL, path string, query url.Values, header http.Header, read func([]byte) error,
+) error {
 	if err := c.Rules.check(at); err != nil {
 		return err
 	}
@@ -147,7 +150,8 @@ func (c *Client) readAnswer(ctx context.Context, at *url.URL, response *http.Res
 				return ctx.Err()
 			}
 		}
-		if text, err = io.ReadAll(io.MultiReader(bytes.NewReader(text), io.LimitReader(response.Body, maxAnswer))); err != nil {
+		whole := io.MultiReader(bytes.NewReader(text), io.LimitReader(response.Body, maxAnswer))
+		if text, err = io.ReadAll(whole); err != nil {
 			return err
 		}
 	}
@@ -162,21 +166,24 @@ func (c *Client) readAnswer(ctx context.Context, at *url.URL, response *http.Res
 	return read(text)
 }
 
-const noManageHint = "the policy it runs needs manage: {path, port, token_sha256}, and its management address must be the listener on that port"
+const noManageHint = "the policy it runs needs manage: {path, port, token_sha256}, " +
+	"and its management address must be the listener on that port"
 
 // unreachable says why there was no answer.
 func unreachable(at *url.URL, err error) error {
-	hint := "is the proxy running, and does it listen there for management requests? sluice render envoy --manage gives it a listener"
+	hint := "is the proxy running, and does it listen there for management requests? " +
+		"sluice render envoy --manage gives it a listener"
 	var unverified *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &unverified):
-		hint = "the certificate of the management listener must be for that name or address and from a CA that is trusted: --manage-ca of serve, --ca with --proxy"
+		hint = "the certificate of the management listener must be for that name or address and from a CA that is trusted: " +
+			"--manage-ca of serve, --ca with --proxy"
 	case errors.As(err, new(tls.RecordHeaderError)):
 		hint = "the proxy speaks plain http there: use an http URL"
 	case strings.HasPrefix(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "EOF"):
 		hint = "does the proxy speak TLS there? then https:// belongs before its address"
 	}
-	return &Failure{fmt.Sprintf("reach proxy %s: %s", at.Host, printable(err.Error())), hint}
+	return &Failure{fmt.Sprintf("reach proxy %s: %s", at.Host, shown(err.Error())), hint}
 }
 
 func refused(at *url.URL, response *http.Response, text []byte) error {
@@ -191,17 +198,10 @@ func refused(at *url.URL, response *http.Response, text []byte) error {
 			"--manage-token-file must hold the token whose SHA-256 is manage.token_sha256 in the policy it runs",
 		}
 	case ours:
-		return &Failure{Text: fmt.Sprintf("proxy %s: %s", at.Host, printable(body.Error))}
+		return &Failure{Text: fmt.Sprintf("proxy %s: %s", at.Host, shown(body.Error))}
 	}
 	return &Failure{fmt.Sprintf("%s answers %d, not as a management path does", at.Host, response.StatusCode), noManageHint}
 }
 
-// printable makes a text that a proxy has sent short and fit for a terminal.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '·'
-		}
-		return r
-	}, short(text))
-}
+// shown makes a text that a proxy sent short and fit for a terminal.
+func shown(text string) string { return printable.Text(printable.Cut(text, maxShown)) }

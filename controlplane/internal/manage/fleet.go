@@ -19,8 +19,8 @@ const (
 	maxCalls = 4
 	// maxKept is what the large answers of one call may take together.
 	maxKept = 16 << 20
-	// MaxCall is how long a call may take. Proxies that have not been asked by
-	// then are not.
+	// MaxCall is how long a call may take. Proxies that were not asked by then are
+	// not asked.
 	MaxCall = 5 * time.Minute
 )
 
@@ -39,10 +39,10 @@ type ExplainRow struct {
 	Explained
 }
 
-// Asked is a proxy that was asked, or was to be.
+// Asked is a proxy that was asked or should have been.
 type Asked struct {
 	Proxy    string `json:"proxy"`
-	Revision uint64 `json:"revision,omitempty"` // it runs, as far as serve knows
+	Revision uint64 `json:"revision,omitempty"` // that it runs, as far as serve knows
 	URL      string `json:"url,omitempty"`
 	Error    string `json:"error,omitempty"`
 	Hint     string `json:"hint,omitempty"`
@@ -73,13 +73,13 @@ type Fleet struct {
 	large       chan struct{}
 }
 
-// Credentials are what proxies are asked with.
+// Credentials are for requests to proxies.
 type Credentials struct {
 	Token string
 	TLS   *tls.Config // nil: the system's roots
 }
 
-// NewFleet returns a fleet. The credentials are asked for at every call.
+// NewFleet returns a fleet. It gets the credentials anew for every call.
 func NewFleet(rules Rules, credentials func() Credentials) *Fleet {
 	return &Fleet{
 		rules: rules, credentials: credentials, asked: make(chan struct{}, maxAsked), calls: make(chan struct{}, maxCalls),
@@ -87,8 +87,8 @@ func NewFleet(rules Rules, credentials func() Credentials) *Fleet {
 	}
 }
 
-// Begin starts a call, or fails with ErrBusy. The caller ends it once it has no
-// more use for the answers.
+// Begin starts a call, or fails with ErrBusy. The caller ends it when it is done
+// with the answers.
 func (f *Fleet) Begin(timeout time.Duration) (*Call, error) {
 	select {
 	case f.calls <- struct{}{}:
@@ -101,7 +101,7 @@ func (f *Fleet) Begin(timeout time.Duration) (*Call, error) {
 	return c, nil
 }
 
-// Call is one caller's.
+// Call asks all proxies for one caller.
 type Call struct {
 	fleet  *Fleet
 	client Client
@@ -148,8 +148,8 @@ func (c *Call) Explain(ctx context.Context, targets []Target, described string) 
 	return rows
 }
 
-// each calls do for every target, some at a time, with an error for one that is
-// not to be asked. It returns when all have returned.
+// each calls do for every target, some at a time, with an error for a target that
+// is not to be asked. It returns when all calls have.
 func (c *Call) each(ctx context.Context, targets []Target, do func(ctx context.Context, i int, err error)) {
 	limited, cancel := context.WithTimeoutCause(ctx, MaxCall, &Failure{
 		"not asked: the others took " + MaxCall.String(), "--timeout says how long each may take",
@@ -190,8 +190,8 @@ func (c *Call) of(t *Target) *Client {
 	return &client
 }
 
-// keep reports whether there is room for an answer. Small ones are always kept,
-// so that no proxy takes the room of another's.
+// keep takes the room for an answer, or fails. A small one needs none, so that no
+// proxy takes the room of another.
 func (c *Call) keep(answer any) error {
 	text, err := json.Marshal(answer)
 	if err != nil || len(text) <= smallAnswer {

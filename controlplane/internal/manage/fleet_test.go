@@ -59,10 +59,10 @@ func everywhere(t *testing.T, answer http.HandlerFunc) string {
 // At most so many proxies are asked at once, by all callers together, and each
 // is asked once.
 func TestFewAreAskedAtOnce(t *testing.T) {
-	var now, most, asked atomic.Int64
+	var now, peak, asked atomic.Int64
 	port := everywhere(t, func(w http.ResponseWriter, _ *http.Request) {
-		if n := now.Add(1); n > most.Load() {
-			most.Store(n)
+		if n := now.Add(1); n > peak.Load() {
+			peak.Store(n)
 		}
 		asked.Add(1)
 		time.Sleep(2 * time.Millisecond)
@@ -85,8 +85,8 @@ func TestFewAreAskedAtOnce(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 400, asked.Load())
-	require.LessOrEqual(t, most.Load(), int64(maxAsked))
-	require.Greater(t, most.Load(), int64(1))
+	require.LessOrEqual(t, peak.Load(), int64(maxAsked))
+	require.Greater(t, peak.Load(), int64(1))
 }
 
 // A caller too many is told so, and proxies are asked no more for one that has

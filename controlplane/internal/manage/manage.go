@@ -2,8 +2,8 @@
 // path of the filter, and reads what they answer.
 //
 // Its invariant: the management token goes to no address that Rules forbid, and
-// into no error. What a proxy answers is bounded in size and time, is read into
-// the types below, and takes memory only within the bounds of a Fleet. The
+// into no error. A proxy's answer is bounded in size and time, is read into the
+// types below, and takes memory only within the bounds of a Fleet. The
 // package must never import the store, the xDS server, the API or the command
 // line.
 package manage
@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// DefaultTimeout is how long a proxy may take unless told otherwise.
+	// DefaultTimeout is how long a proxy may take by default.
 	DefaultTimeout = 5 * time.Second
-	// MaxTimeout is the longest it may be told.
+	// MaxTimeout is the longest time that a proxy may be given.
 	MaxTimeout = MaxCall
 
 	// RequestHeader holds the request that a proxy is to explain.
@@ -41,7 +41,7 @@ type Operation struct {
 	Units   bool   // takes a number of units
 	Window  bool   // takes a window
 	Sums    bool   // values of several proxies add up
-	Changes bool   // counters are not what they were
+	Changes bool   // changes counters
 }
 
 // Operations lists them as help does.
@@ -108,7 +108,7 @@ func (op Operation) Query(s Subject) (url.Values, error) {
 	return q, nil
 }
 
-// CheckTimeout says whether a proxy may be given so long.
+// CheckTimeout refuses a timeout that is out of range.
 func CheckTimeout(timeout time.Duration) error {
 	if timeout <= 0 || timeout > MaxTimeout {
 		return fmt.Errorf("timeout %s is not above 0 and up to %s", timeout, MaxTimeout)
@@ -116,7 +116,7 @@ func CheckTimeout(timeout time.Duration) error {
 	return nil
 }
 
-// Failure says why a proxy was not asked, or did not do what it was asked to.
+// Failure says why a proxy was not asked, or did not do the operation.
 type Failure struct{ Text, Hint string }
 
 func (f *Failure) Error() string { return f.Text }

@@ -77,13 +77,13 @@ func (c *control) apply(text, wasm string) uint64 {
 }
 
 // verdict waits for what the one proxy says to a revision.
-func (c *control) verdict(number uint64) xds.Verdict {
+func (c *control) verdict(number uint64) xds.ProxyOutcome {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	defer cancel()
 	for {
-		var verdict xds.Verdict
-		missing := c.server.Ledger().Follow(ctx, number, func(v xds.Verdict) { verdict = v })
+		var verdict xds.ProxyOutcome
+		missing := c.server.Ledger().Follow(ctx, number, func(v xds.ProxyOutcome) { verdict = v })
 		require.Empty(c.t, missing)
 		if verdict.Node != "" {
 			return verdict

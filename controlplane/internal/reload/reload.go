@@ -1,7 +1,7 @@
-// Package reload keeps a value that is made of files, and makes it anew when
+// Package reload keeps a value that is read from files, and reads it again when
 // the files change.
 //
-// Its invariant: Get always returns a value that parsed. Files that are gone,
+// Its invariant: Get always returns a value that parsed. Files that are missing,
 // unreadable or bad change nothing; the log says so once. The package gives
 // contents no meaning and never logs them.
 package reload
@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// Interval is the least time between two looks at the files.
+	// Interval is the shortest time between two looks at the files.
 	Interval = time.Second
-	// maxBytes is the most that one file may hold.
+	// maxBytes bounds one file.
 	maxBytes = 4 << 20
 )
 
-// Value is made of files. Make one with Open; it is safe for concurrent use.
+// Value is read from files. Make one with Open; it is safe for concurrent use.
 type Value[T any] struct {
 	files []string
 	parse func(contents [][]byte) (T, error)
@@ -34,11 +34,11 @@ type Value[T any] struct {
 	now   func() time.Time
 
 	current atomic.Pointer[T]
-	mu      sync.Mutex // one caller looks at the files, the others go on
+	mu      sync.Mutex // held by the one caller that looks at the files
 	looked  time.Time
 	state   []stamp
-	good    [sha256.Size]byte // digest of what the value was made of
-	problem string            // logged last, "" while all is well
+	good    [sha256.Size]byte // digest of the contents that the value was read from
+	problem string            // what was logged last, "" while all is well
 }
 
 // stamp tells one version of a file from another without reading it.
@@ -52,8 +52,8 @@ func (s stamp) same(other stamp) bool {
 	return s.modified.Equal(other.modified) && s.size == other.size && os.SameFile(s.info, other.info)
 }
 
-// Open reads the files and makes the first value of them; parse gets their
-// contents in the same order.
+// Open reads the first value. parse gets the contents of the files, in their
+// order.
 func Open[T any](log *slog.Logger, parse func(contents [][]byte) (T, error), files ...string) (*Value[T], error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -76,8 +76,8 @@ func Open[T any](log *slog.Logger, parse func(contents [][]byte) (T, error), fil
 	return v, nil
 }
 
-// Get returns the value, made anew if the files have changed. It looks at them
-// at most once a second.
+// Get returns the value, read again if the files changed. It looks at them at most
+// once a second.
 func (v *Value[T]) Get() T {
 	if v.mu.TryLock() {
 		if now := v.now(); now.Sub(v.looked) >= Interval {
@@ -89,15 +89,15 @@ func (v *Value[T]) Get() T {
 	return *v.current.Load()
 }
 
-// look makes the value anew if the files have changed. The caller holds mu.
+// look reads the value again if the files changed. The caller holds mu.
 func (v *Value[T]) look() {
 	state, err := v.stat()
 	if err != nil {
 		v.keep(err)
 		return
 	}
-	// A file that was written just before it was read may be written again
-	// without a new time of modification.
+	// A file that was written just before it was read may be written again without
+	// a new modification time.
 	recent := func(s stamp) bool { return v.looked.Sub(s.modified) < Interval }
 	if v.problem == "" && slices.EqualFunc(state, v.state, stamp.same) && !slices.ContainsFunc(state, recent) {
 		return
@@ -113,7 +113,7 @@ func (v *Value[T]) look() {
 		v.problem = ""
 		return
 	}
-	// What was refused may be good by now: a certificate that was not yet valid.
+	// What was refused may be good by now: a certificate may have become valid.
 	value, err := v.parse(contents)
 	if err != nil {
 		v.keep(err)
@@ -124,7 +124,7 @@ func (v *Value[T]) look() {
 	v.log.Info("file read again", "file", v.names())
 }
 
-// keep says once why the value stays what it is.
+// keep logs once why the value stays.
 func (v *Value[T]) keep(err error) {
 	if v.problem == err.Error() {
 		return

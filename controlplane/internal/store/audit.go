@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 // Bounds of an entry's texts in bytes.
@@ -19,30 +19,12 @@ const (
 	maxText = 4096 // Text and Outcome
 )
 
-// cutMark stands at the end of a text that was cut.
-const cutMark = "…"
-
-// cut bounds a text, between two characters. What is not UTF-8 JSON would not
-// keep.
-func cut(text string, most int) string {
-	if len(text) <= most && utf8.ValidString(text) {
-		return text
-	}
-	text = strings.ToValidUTF8(text[:min(len(text), most+utf8.UTFMax)], "\uFFFD")
-	if len(text) <= most {
-		return text
-	}
-	end := most - len(cutMark)
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + cutMark
-}
-
 // bounded returns the entry with its texts cut.
 func (e Entry) bounded() Entry {
-	e.Who, e.From, e.Action = cut(e.Who, maxName), cut(e.From, maxName), cut(e.Action, maxName)
-	e.Text, e.Outcome = cut(e.Text, maxText), cut(e.Outcome, maxText)
+	for _, name := range []*string{&e.Who, &e.From, &e.Action} {
+		*name = printable.Cut(*name, maxName)
+	}
+	e.Text, e.Outcome = printable.Cut(e.Text, maxText), printable.Cut(e.Outcome, maxText)
 	return e
 }
 
@@ -105,7 +87,7 @@ func (b *Bolt) Settle(_ context.Context, id uint64, outcome string) error {
 	return nil
 }
 
-// Audit implements Store. An entry that is damaged is there, and says so.
+// Audit implements Store. A damaged entry is listed with that as its outcome.
 func (b *Bolt) Audit(_ context.Context, limit int, before uint64) ([]Entry, error) {
 	list := []Entry{}
 	if before == 0 {

@@ -15,16 +15,15 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Contents is what a database holds.
+// Contents says what a database holds.
 type Contents struct {
 	Revisions int
 	Newest    uint64 // revision, 0 if there is none
-	Given     uint64 // the highest number that was given to a revision
+	Given     uint64 // the highest revision number that was ever given
 }
 
-// Backup implements Store. The copy is made at once, in a file beside the
-// database, since bbolt cannot grow its map while a transaction reads, and the
-// reader of the copy may be slow.
+// Backup implements Store. It copies at once, into a file beside the database:
+// bbolt cannot grow its map while a transaction reads, and the caller may be slow.
 func (b *Bolt) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, 0, err
@@ -34,7 +33,7 @@ func (b *Bolt) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 		return nil, 0, fmt.Errorf("back up: %w", err)
 	}
 	c := unnamed{f}
-	_ = os.Remove(f.Name()) // where the system lets it, nothing is left by a crash
+	_ = os.Remove(f.Name()) // where the system allows it, a crash leaves nothing
 	size, err := copyTo(b.db, f)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
@@ -64,8 +63,8 @@ func copyTo(db *bbolt.DB, w io.Writer) (n int64, err error) {
 	return n, err
 }
 
-// BackupDir backs up a directory that no other process has open, and changes
-// nothing there.
+// BackupDir backs up a directory that no other process has open. It changes nothing
+// there.
 func BackupDir(dir, file string) (Contents, error) {
 	b, err := openDir(dir, os.O_RDONLY)
 	if err != nil {
@@ -78,8 +77,8 @@ func BackupDir(dir, file string) (Contents, error) {
 	})
 }
 
-// Save makes a file of a backup. It has its name only once it is checked and
-// durable; what had the name before is replaced.
+// Save makes a file of a backup. The file gets its name, in place of an older one,
+// only once it is checked and durable.
 func Save(file string, write func(io.Writer) error) (c Contents, err error) {
 	if info, err := os.Lstat(file); err == nil && !info.Mode().IsRegular() {
 		return c, fmt.Errorf("write %s: it is there and is not a regular file", file)
@@ -102,8 +101,7 @@ func Save(file string, write func(io.Writer) error) (c Contents, err error) {
 	return c, nil
 }
 
-// Check reads all of a database and returns ErrDamaged unless every part of it
-// is what was stored.
+// Check reads all of a database and returns ErrDamaged if any part of it is damaged.
 func Check(file string) (Contents, error) {
 	db, err := openFile(file, os.O_RDONLY)
 	if err != nil {
@@ -131,7 +129,7 @@ func contents(tx *bbolt.Tx) Contents {
 	return c
 }
 
-// flaw is an entry that is not what was stored.
+// flaw is a damaged entry.
 type flaw struct{ bucket, key []byte }
 
 func flaws(tx *bbolt.Tx) (list []flaw) {
@@ -151,11 +149,11 @@ func flaws(tx *bbolt.Tx) (list []flaw) {
 
 // flawed is the error of a database with flaws.
 func flawed(list []flaw) error {
-	const most = 10
-	names := make([]string, 0, most+1)
+	const maxNames = 10
+	names := make([]string, 0, maxNames+1)
 	for i, f := range list {
-		if i == most {
-			names = append(names, fmt.Sprintf("%d more", len(list)-most))
+		if i == maxNames {
+			names = append(names, fmt.Sprintf("%d more", len(list)-maxNames))
 			break
 		}
 		names = append(names, entryName(f.bucket, f.key))
@@ -166,7 +164,7 @@ func flawed(list []flaw) error {
 	return damage("not what was stored: %s", strings.Join(names, ", "))
 }
 
-// drop takes an entry away, and of a revision all that belongs to it.
+// drop deletes an entry; for the text of a revision, all of the revision.
 func (f flaw) drop(tx *bbolt.Tx) error {
 	texts := [][]byte{revisionsBucket, yamlBucket, jsonBucket}
 	if !slices.ContainsFunc(texts, func(name []byte) bool { return bytes.Equal(name, f.bucket) }) {

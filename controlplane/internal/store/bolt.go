@@ -17,10 +17,10 @@ import (
 // FileName is the database's name in the data directory.
 const FileName = "sluice.db"
 
-// format is the layout below; a store written in another one is refused. All
-// values but this one are sealed; see seal.
+// format is the number of the layout below. A store in another format is refused.
+// All values but this one are sealed; see seal.
 //
-//	meta       "format" → "3", "audit_secret" → 32 bytes
+//	meta       "format" → "3", "audit_secret" → 32 bytes; "probe" → zeros, while Healthy tries to write
 //	revisions  number, 8 bytes big-endian → Summary as JSON, without marks
 //	yaml       number → the text as given
 //	json       number → what proxies get
@@ -40,23 +40,25 @@ var (
 	proxiesBucket   = []byte("proxies")
 	auditBucket     = []byte("audit")
 
-	buckets = [][]byte{metaBucket, revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket, proxiesBucket, auditBucket}
-
 	// revisionBuckets have a revision's number as their key.
 	revisionBuckets = [][]byte{revisionsBucket, yamlBucket, jsonBucket, ackedBucket, nackedBucket}
 
+	buckets = append([][]byte{metaBucket, proxiesBucket, auditBucket}, revisionBuckets...)
+
 	formatKey = []byte("format")
+	probeKey  = []byte("probe")
 )
 
-// Bolt is the embedded store, one file, and a small one beside it; see LastName.
+// Bolt is the embedded store: one file, and a small one beside it; see LastName.
 type Bolt struct {
 	db    *bbolt.DB
 	last  *last
-	files map[string]os.FileInfo // both, by name, as they were opened
+	files map[string]os.FileInfo // both when they were opened, by name
 
 	mu       sync.Mutex
 	watchers map[chan struct{}]struct{}
-	failed   error // of the last commit, nil if that was durable
+	failed   error     // of the last commit, nil if that was durable
+	probed   time.Time // when Healthy last tried whether that is still so
 }
 
 var _ Store = (*Bolt)(nil)
@@ -70,14 +72,14 @@ func (b *Bolt) Close() error {
 	return errors.Join(b.db.Close(), err)
 }
 
-// commit makes a change durable, and the record that it was. run is the
-// database's Update or Batch.
+// commit makes a change durable, and then the record of it. run is the database's
+// Update or Batch.
 func (b *Bolt) commit(run func(func(*bbolt.Tx) error) error, change func(*bbolt.Tx) error) error {
 	if err := b.inPlace(); err != nil {
 		return err
 	}
 	var reached position
-	var refused error // by change itself, which says nothing about the disk
+	var refused error // by change itself, so it says nothing about the disk
 	err := run(func(tx *bbolt.Tx) error {
 		if refused = change(tx); refused != nil {
 			return refused
@@ -103,13 +105,39 @@ func (b *Bolt) Healthy(ctx context.Context) error {
 		return err
 	}
 	b.mu.Lock()
-	failed := b.failed
+	failed, now := b.failed, time.Now()
+	probe := failed != nil && now.Sub(b.probed) >= probeInterval
+	if probe {
+		b.probed = now
+	}
 	b.mu.Unlock()
+	if probe {
+		failed = b.probe()
+	}
 	if failed != nil {
 		return fmt.Errorf("the last change could not be stored: %w", failed)
 	}
 	_, err := b.History(ctx, 1)
 	return err
+}
+
+const (
+	// probeInterval keeps those who ask for health from wearing out a full disk.
+	probeInterval = 10 * time.Second
+	// probeBytes is the room of the largest policy, as YAML and as JSON.
+	probeBytes = 2 << 20
+)
+
+// probe stores as much as a revision and drops it again. Without it, a store
+// would stay unhealthy after a full disk until somebody's next change.
+func (b *Bolt) probe() error {
+	err := b.commit(b.db.Update, func(tx *bbolt.Tx) error {
+		return put(tx, metaBucket, probeKey, make([]byte, probeBytes))
+	})
+	if err != nil {
+		return err
+	}
+	return b.commit(b.db.Update, func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Delete(probeKey) })
 }
 
 // next gives the next number of a bucket. bbolt's sequence is stored with the
@@ -168,23 +196,6 @@ func (b *Bolt) Get(_ context.Context, number uint64) (Revision, error) {
 	return r, nil
 }
 
-// Last implements Store.
-func (b *Bolt) Last(context.Context) (Revision, error) {
-	var r Revision
-	err := b.view(func(tx *bbolt.Tx) (err error) {
-		last, _ := tx.Bucket(revisionsBucket).Cursor().Last()
-		if last == nil {
-			return ErrNotFound
-		}
-		r, err = read(tx, last)
-		return err
-	})
-	if err != nil {
-		return Revision{}, fmt.Errorf("get last revision: %w", err)
-	}
-	return r, nil
-}
-
 // History implements Store.
 func (b *Bolt) History(_ context.Context, limit int) ([]Summary, error) {
 	list := []Summary{}
@@ -228,31 +239,31 @@ func (b *Bolt) Drop(ctx context.Context, numbers []uint64) error {
 	return nil
 }
 
-// Book implements Store. Answers that come at once share a write: a fleet
-// answers within the same second.
-func (b *Bolt) Book(ctx context.Context, a Answer) error {
+// SaveReply implements Store. Replies that come at once share a write: a fleet
+// replies within the same second.
+func (b *Bolt) SaveReply(ctx context.Context, r Reply) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	err := b.commit(b.db.Batch, func(tx *bbolt.Tx) error {
 		marks := nackedBucket
-		if a.Accepted {
+		if r.Accepted {
 			marks = ackedBucket
 		}
-		known := Proxy{} // one that is damaged is as good as unknown
-		if text, _ := get(tx, proxiesBucket, a.ID().key()); text != nil {
+		known := Proxy{} // a damaged one counts as unknown
+		if text, _ := get(tx, proxiesBucket, r.ID().key()); text != nil {
 			if err := json.Unmarshal(text, &known); err != nil {
 				return fmt.Errorf("read proxy: %w", err)
 			}
 		}
-		text, err := json.Marshal(known.After(a))
+		text, err := json.Marshal(known.After(r))
 		if err != nil {
 			return err
 		}
-		return errors.Join(put(tx, marks, key(a.Revision), nil), put(tx, proxiesBucket, a.ID().key(), text))
+		return errors.Join(put(tx, marks, key(r.Revision), nil), put(tx, proxiesBucket, r.ID().key(), text))
 	})
 	if err != nil {
-		return fmt.Errorf("book answer to revision %d: %w", a.Revision, err)
+		return fmt.Errorf("save reply to revision %d: %w", r.Revision, err)
 	}
 	return nil
 }
@@ -264,7 +275,7 @@ func (b *Bolt) Proxies(context.Context) ([]Proxy, error) {
 		return tx.Bucket(proxiesBucket).ForEach(func(k, v []byte) error {
 			text, err := unseal(proxiesBucket, k, v)
 			if err != nil {
-				return nil //nolint:nilerr // it is as good as unknown, and is asked afresh
+				return nil //nolint:nilerr // it counts as unknown
 			}
 			var p Proxy
 			if err := json.Unmarshal(text, &p); err != nil {
@@ -309,7 +320,7 @@ func (b *Bolt) notify() {
 	for c := range b.watchers {
 		select {
 		case c <- struct{}{}:
-		default: // it has one waiting already
+		default: // a value is waiting already
 		}
 	}
 }
@@ -347,7 +358,7 @@ func summarize(tx *bbolt.Tx, k, value []byte) Summary {
 	return s
 }
 
-// marked says whether a revision has a mark; one that is damaged is none.
+// marked says whether a revision has a mark. A damaged mark is none.
 func marked(tx *bbolt.Tx, marks, k []byte) bool {
 	_, err := get(tx, marks, k)
 	return err == nil && tx.Bucket(marks).Get(k) != nil

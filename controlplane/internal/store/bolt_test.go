@@ -33,9 +33,6 @@ func TestAppendNumbersAndKeeps(t *testing.T) {
 	b, err := Open(dir)
 	require.NoError(t, err)
 
-	_, err = b.Last(ctx)
-	require.ErrorIs(t, err, ErrNotFound)
-
 	for i, text := range []string{"a", "b", "c"} {
 		d := draft(text)
 		d.Wasm = "/lib/" + text + ".wasm"
@@ -57,9 +54,6 @@ func TestAppendNumbersAndKeeps(t *testing.T) {
 	// printf b | sha256sum
 	require.Equal(t, "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d", r.SHA256)
 
-	last, err := b.Last(ctx)
-	require.NoError(t, err)
-	require.Equal(t, uint64(3), last.Number)
 	_, err = b.Get(ctx, 4)
 	require.ErrorIs(t, err, ErrNotFound)
 	_, err = b.Get(ctx, 0)
@@ -99,8 +93,8 @@ func TestBookMarksRevisionAndProxy(t *testing.T) {
 		require.NoError(t, err)
 	}
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	require.NoError(t, b.Book(ctx, Answer{Node: "e1", Revision: 1, Accepted: true, At: at}))
-	require.NoError(t, b.Book(ctx, Answer{Node: "e1", Revision: 2, Text: "no", At: at.Add(time.Second)}))
+	require.NoError(t, b.SaveReply(ctx, Reply{Node: "e1", Revision: 1, Accepted: true, At: at}))
+	require.NoError(t, b.SaveReply(ctx, Reply{Node: "e1", Revision: 2, Text: "no", At: at.Add(time.Second)}))
 	want := Proxy{
 		Node: "e1", Acked: 1, AckedAt: at, Nacked: 2, NackedAt: at.Add(time.Second), NackText: "no",
 		Refused: []uint64{2}, Unsettled: true,
@@ -123,22 +117,22 @@ func TestBookMarksRevisionAndProxy(t *testing.T) {
 }
 
 func TestProxyAfter(t *testing.T) {
-	ack := func(r uint64) Answer { return Answer{Node: "n", Revision: r, Accepted: true} }
-	nack := func(r uint64) Answer { return Answer{Node: "n", Revision: r} }
+	ack := func(r uint64) Reply { return Reply{Node: "n", Revision: r, Accepted: true} }
+	nack := func(r uint64) Reply { return Reply{Node: "n", Revision: r} }
 	for _, tc := range []struct {
 		name      string
-		answers   []Answer
+		answers   []Reply
 		acked     uint64
 		refused   []uint64
 		unsettled bool
 	}{
-		{"one accepted", []Answer{ack(1)}, 1, nil, false},
-		{"refused after accepted", []Answer{ack(1), nack(2)}, 1, []uint64{2}, true},
-		{"withdrawal confirmed", []Answer{ack(1), nack(2), ack(1)}, 1, []uint64{2}, false},
-		{"next one accepted", []Answer{ack(1), nack(2), ack(1), ack(3)}, 3, nil, false},
-		{"the refused one accepted later", []Answer{nack(2), ack(2)}, 2, nil, false},
-		{"refused twice", []Answer{nack(2), nack(2)}, 0, []uint64{2}, true},
-		{"an accepted one refused later", []Answer{ack(6), nack(6), ack(3)}, 3, []uint64{6}, false},
+		{"one accepted", []Reply{ack(1)}, 1, nil, false},
+		{"refused after accepted", []Reply{ack(1), nack(2)}, 1, []uint64{2}, true},
+		{"withdrawal confirmed", []Reply{ack(1), nack(2), ack(1)}, 1, []uint64{2}, false},
+		{"next one accepted", []Reply{ack(1), nack(2), ack(1), ack(3)}, 3, nil, false},
+		{"the refused one accepted later", []Reply{nack(2), ack(2)}, 2, nil, false},
+		{"refused twice", []Reply{nack(2), nack(2)}, 0, []uint64{2}, true},
+		{"an accepted one refused later", []Reply{ack(6), nack(6), ack(3)}, 3, []uint64{6}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var p Proxy
@@ -169,7 +163,7 @@ func TestConcurrentAppendsAndBookings(t *testing.T) {
 					t.Errorf("append: %v", err)
 					return
 				}
-				if err := b.Book(ctx, Answer{Node: fmt.Sprint("e", i), Revision: r.Number, Accepted: true}); err != nil {
+				if err := b.SaveReply(ctx, Reply{Node: fmt.Sprint("e", i), Revision: r.Number, Accepted: true}); err != nil {
 					t.Errorf("book: %v", err)
 				}
 			}
@@ -290,7 +284,7 @@ func TestDrop(t *testing.T) {
 		_, err := b.Append(ctx, draft(text))
 		require.NoError(t, err)
 	}
-	require.NoError(t, b.Book(ctx, Answer{Node: "e1", Revision: 2, Accepted: true}))
+	require.NoError(t, b.SaveReply(ctx, Reply{Node: "e1", Revision: 2, Accepted: true}))
 	require.ErrorContains(t, b.Drop(ctx, []uint64{1, 4}), "revision 4 is the newest")
 	require.NoError(t, b.Healthy(ctx), "what is refused says nothing about the disk")
 	_, err = b.Get(ctx, 1)

@@ -9,10 +9,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 )
 
 // filled is a directory with a closed store of three revisions.
@@ -27,7 +29,7 @@ func filled(t *testing.T) (dir string) {
 		_, err := b.Append(t.Context(), d)
 		require.NoError(t, err)
 	}
-	require.NoError(t, b.Book(t.Context(), Answer{Node: "edge-1", Revision: 2, Accepted: true}))
+	require.NoError(t, b.SaveReply(t.Context(), Reply{Node: "edge-1", Revision: 2, Accepted: true}))
 	require.NoError(t, b.Close())
 	return dir
 }
@@ -136,7 +138,7 @@ func TestLostTransactionIsRefused(t *testing.T) {
 		"apply": func(b *Bolt) error { _, err := b.Append(t.Context(), draft("x")); return err },
 		"drop":  func(b *Bolt) error { return b.Drop(t.Context(), []uint64{1}) },
 		"book": func(b *Bolt) error {
-			return b.Book(t.Context(), Answer{Node: "edge-1", Revision: 3})
+			return b.SaveReply(t.Context(), Reply{Node: "edge-1", Revision: 3})
 		},
 		"forget": func(b *Bolt) error { return b.Forget(t.Context(), Identity{Node: "edge-1"}) },
 		"record": func(b *Bolt) error { _, err := b.Record(t.Context(), Entry{Action: "x"}); return err },
@@ -227,7 +229,7 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	_, err := b.Append(ctx, draft("x"))
 	require.ErrorContains(t, err, "record acknowledged change")
 	require.ErrorContains(t, b.Healthy(ctx), "the last change could not be stored")
-	require.Error(t, b.Book(ctx, Answer{Node: "edge-1", Revision: 3}))
+	require.Error(t, b.SaveReply(ctx, Reply{Node: "edge-1", Revision: 3}))
 	_, err = b.Record(ctx, Entry{Action: "x"})
 	require.Error(t, err)
 	require.Empty(t, changed)
@@ -237,6 +239,18 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	r, err := open(t, dir).Append(ctx, draft("y"))
 	require.NoError(t, err)
 	require.Equal(t, uint64(5), r.Number, "the one that was not acknowledged has its number all the same")
+}
+
+// A change that failed says nothing about the next one.
+func TestHealthyAgain(t *testing.T) {
+	b, ctx := open(t, filled(t)), t.Context()
+	require.ErrorContains(t, b.commit(func(func(*bbolt.Tx) error) error { return syscall.ENOSPC }, nil), "no space")
+	require.NoError(t, b.Healthy(ctx))
+	list, err := b.History(ctx, 0)
+	require.NoError(t, err)
+	require.Len(t, list, 3, "a probe is no change")
+	require.ErrorContains(t, b.commit(func(func(*bbolt.Tx) error) error { return syscall.ENOSPC }, nil), "no space")
+	require.ErrorContains(t, b.Healthy(ctx), "no space", "it is not asked for each time")
 }
 
 // A database that is no longer at its place would take changes until the process

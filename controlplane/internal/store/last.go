@@ -14,17 +14,17 @@ import (
 
 // LastName is the name of a second file in the data directory: it says how far
 // the database had come when a change was last acknowledged. bbolt keeps two
-// meta pages; when the newer one is ruined it opens the database as it was one
-// transaction before and says nothing. This file is what tells.
+// meta pages. When the newer one is ruined, bbolt silently opens the database as
+// it was one transaction before; this file reveals it.
 const LastName = "sluice.last"
 
-// slotBytes is the room of one record. There are two, written in turn, so that
-// a write that is cut off leaves the one before. Nothing grows or moves, so a
-// full disk does not matter.
+// slotBytes is the room of one record. Two are written in turn, so that a write
+// that is cut off leaves the one before. Nothing grows or moves, so a full disk
+// does not matter.
 const slotBytes = 4096
 
-// position is how far a database has come. None of it ever goes back, except
-// by Restore, which keeps the numbers.
+// position is how far a database has come. It never goes back, except that Restore
+// sets back the transaction.
 type position struct {
 	Transaction uint64 // of bbolt
 	Revision    uint64 // the highest number that was given
@@ -39,7 +39,7 @@ func positionOf(tx *bbolt.Tx) position {
 	}
 }
 
-// behind says whether the database lacks something that was acknowledged.
+// behind says whether the database lacks an acknowledged change.
 func (p position) behind(acknowledged position) bool {
 	return p.Transaction < acknowledged.Transaction || p.Revision < acknowledged.Revision || p.Entry < acknowledged.Entry
 }
@@ -53,7 +53,7 @@ type last struct {
 	known position
 }
 
-// openLast opens the file. It is empty where there was none.
+// openLast opens the file, or makes an empty one if flag has os.O_CREATE.
 func openLast(dir string, flag int) (*last, error) {
 	name := filepath.Join(dir, LastName)
 	if err := checkRegular(name); err != nil {
@@ -67,7 +67,7 @@ func openLast(dir string, flag int) (*last, error) {
 	for slot := range int64(2) {
 		text := make([]byte, slotBytes)
 		if n, err := f.ReadAt(text, slot*slotBytes); n == 0 || err != nil && !errors.Is(err, io.EOF) {
-			continue // not there, or not readable: the other one counts
+			continue // missing or unreadable: the other one counts
 		}
 		if turn, p, ok := parseRecord(string(text)); ok && turn > l.turn {
 			l.turn, l.known = turn, p
@@ -76,8 +76,7 @@ func openLast(dir string, flag int) (*last, error) {
 	return l, nil
 }
 
-// advance makes a position durable that was committed. A later one that is
-// there already covers it.
+// advance makes a committed position durable, unless a later one is there already.
 func (l *last) advance(p position) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +86,7 @@ func (l *last) advance(p position) error {
 	return l.write(p)
 }
 
-// set is advance that may go back. The caller is alone with the file.
+// set is advance that may go back. The caller has the file to itself.
 func (l *last) set(p position) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -39,9 +39,9 @@ func Open(dir string) (*Bolt, error) {
 	return b, nil
 }
 
-// Exposed returns what in a data directory everybody on the machine may write
-// to, "" if nothing. It is no reason to refuse: volumes of containers are made
-// like that.
+// Exposed returns a file of a data directory that everybody on the machine may
+// write to, or the directory itself, "" if there is none. It is no reason to
+// refuse: volumes of containers are made like that.
 func Exposed(dir string) (name string, mode fs.FileMode) {
 	if runtime.GOOS == "windows" {
 		return "", 0 // modes mean nothing there
@@ -54,8 +54,8 @@ func Exposed(dir string) (name string, mode fs.FileMode) {
 	return "", 0
 }
 
-// openDir opens what is in the directory; flag is os.O_RDWR or os.O_RDONLY, which
-// changes nothing there.
+// openDir opens the store in a directory. flag is os.O_RDWR, or os.O_RDONLY to
+// change nothing there.
 func openDir(dir string, flag int) (*Bolt, error) {
 	file, lastFile := filepath.Join(dir, FileName), filepath.Join(dir, LastName)
 	if err := checkRegular(file); err != nil {
@@ -63,7 +63,7 @@ func openDir(dir string, flag int) (*Bolt, error) {
 	}
 	_, missing := os.Stat(file)
 	if _, err := os.Stat(lastFile); err == nil && errors.Is(missing, fs.ErrNotExist) {
-		return nil, fmt.Errorf("open %s: %w: it is gone, while %s says that there was one", file, ErrDamaged, lastFile)
+		return nil, fmt.Errorf("open %s: %w: it is gone, but %s says that there was one", file, ErrDamaged, lastFile)
 	}
 	db, err := openFile(file, flag)
 	if errors.Is(err, ErrDamaged) {
@@ -86,19 +86,20 @@ func openDir(dir string, flag int) (*Bolt, error) {
 	return b, nil
 }
 
-// inPlace refuses to go on where the next Open would not find what is stored
-// now: a file that is removed can be written to as long as it is open.
+// inPlace fails where the next Open would not find what is stored now: a removed
+// file can be written to as long as it is open.
 func (b *Bolt) inPlace() error {
 	for name, opened := range b.files {
 		if now, err := os.Stat(name); err != nil || !os.SameFile(now, opened) {
-			return fmt.Errorf("%s has been taken away or replaced, so nothing more is stored: put it back and start sluice serve anew", name)
+			return fmt.Errorf("%s has been taken away or replaced, so nothing more is stored: "+
+				"put it back and start sluice serve anew", name)
 		}
 	}
 	return nil
 }
 
-// checkRegular refuses links, which may lead to a device or to what another serve
-// holds by its own name.
+// checkRegular refuses links, which may lead to a device or to a file that another
+// serve holds under its own name.
 func checkRegular(name string) error {
 	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("open %s: not a regular file: the data directory itself may be a link, not what is in it", name)
@@ -106,12 +107,12 @@ func checkRegular(name string) error {
 	return nil
 }
 
-// openFile opens a database and finds out whether it is whole. The error is
-// ErrHeld where another process has it open.
+// openFile opens a database and checks that it is whole. The error is ErrHeld where
+// another process has it open.
 func openFile(file string, flag int) (db *bbolt.DB, err error) {
 	err = guard(func() error {
-		// bbolt's lock keeps the pages as they are while they are read. Opened
-		// this way, it makes nothing of them yet.
+		// bbolt's lock keeps the pages as they are while inspect reads them. bbolt
+		// itself does not read them yet.
 		switch info, err := os.Stat(file); {
 		case err != nil && flag == os.O_RDONLY:
 			return err
@@ -162,8 +163,8 @@ func inspect(file string) error {
 	return errors.Join(checkPages(file), db.Close())
 }
 
-// damaged makes ErrDamaged of what bbolt says to a file, but for a lock and for
-// what the system refuses.
+// damaged makes an error of bbolt ErrDamaged, unless it is about the lock or comes
+// from the system.
 func damaged(err error) error {
 	var system syscall.Errno
 	if errors.Is(err, bolterrors.ErrTimeout) || errors.As(err, &system) {
@@ -181,8 +182,8 @@ func isAt(f *os.File, name string) (bool, error) {
 	return err == nil && os.SameFile(a, b), nil
 }
 
-// guard makes errors of what bbolt does with a file that it can make no sense
-// of: it panics, and memory mapped beyond the end of a file is a fault.
+// guard makes errors of bbolt's panics over a file that makes no sense to it, and
+// of the fault of reading mapped memory beyond the end of a file.
 func guard(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -197,15 +198,15 @@ func guard(do func() error) (err error) {
 	return do()
 }
 
-// view reads in a transaction. A file that somebody overwrites meanwhile is an
-// error of this reading alone.
+// view reads in a transaction. If the file is overwritten meanwhile, only this
+// reading fails.
 func (b *Bolt) view(do func(*bbolt.Tx) error) error {
 	return guard(func() error { return b.db.View(do) })
 }
 
 func prepare(db *bbolt.DB) error {
-	// A database that is ready is left as it is: every transaction would have to
-	// be recorded.
+	// A database that is ready stays as it is: a transaction would have to be
+	// recorded.
 	ready := false
 	err := db.View(func(tx *bbolt.Tx) error {
 		ready = tx.Bucket(metaBucket) != nil
@@ -224,7 +225,7 @@ func prepare(db *bbolt.DB) error {
 	})
 }
 
-// walk sees that everything is there that belongs together.
+// walk checks that everything that belongs together is there.
 func walk(tx *bbolt.Tx) error {
 	if meta := tx.Bucket(metaBucket); meta != nil {
 		if found := meta.Get(formatKey); string(found) != format {
@@ -237,8 +238,7 @@ func walk(tx *bbolt.Tx) error {
 		}
 	}
 	for _, name := range append([][]byte{auditBucket}, revisionBuckets...) {
-		bucket := tx.Bucket(name)
-		err := bucket.ForEach(func(k, _ []byte) error {
+		err := tx.Bucket(name).ForEach(func(k, _ []byte) error {
 			if len(k) != 8 {
 				return damage("a key of %s has %d bytes", name, len(k))
 			}
@@ -247,8 +247,10 @@ func walk(tx *bbolt.Tx) error {
 		if err != nil {
 			return err
 		}
-		k, _ := bucket.Cursor().Last()
-		if numbers := bytes.Equal(name, revisionsBucket) || bytes.Equal(name, auditBucket); numbers && k != nil && binary.BigEndian.Uint64(k) > bucket.Sequence() {
+	}
+	for _, name := range [][]byte{revisionsBucket, auditBucket} {
+		bucket := tx.Bucket(name)
+		if k, _ := bucket.Cursor().Last(); k != nil && binary.BigEndian.Uint64(k) > bucket.Sequence() {
 			return damage("%s go up to %d, and %d were given", name, binary.BigEndian.Uint64(k), bucket.Sequence())
 		}
 	}
@@ -271,12 +273,12 @@ func sameKeys(a, b *bbolt.Bucket) error {
 		ka, _ = ca.Next()
 		kb, _ = cb.Next()
 	}
-	return damage("some revisions are not there in whole")
+	return damage("parts of some revisions are missing")
 }
 
-// catchUp compares a database with the record of what was acknowledged, and
-// brings that up to what the database has: a change that was made durable and
-// never acknowledged is there from now on.
+// catchUp compares a database with the record of acknowledged changes, and brings
+// the record up to the database: a change that was durable but never acknowledged
+// counts from now on.
 func catchUp(db *bbolt.DB, dir string, flag int) (*last, error) {
 	var has position
 	if err := db.View(func(tx *bbolt.Tx) error { has = positionOf(tx); return nil }); err != nil {
@@ -296,8 +298,9 @@ func catchUp(db *bbolt.DB, dir string, flag int) (*last, error) {
 	case l.turn == 0 && (has.Revision > 0 || has.Entry > 0 || flag == os.O_RDONLY):
 		err = damage("%s is not beside it or not whole, so nothing says whether all that was acknowledged is here", LastName)
 	case has.behind(acknowledged):
-		err = damage("it lacks what was acknowledged: it ends with transaction %d (revision %d, audit entry %d), and transaction %d (revision %d, audit entry %d) was acknowledged",
-			has.Transaction, has.Revision, has.Entry, acknowledged.Transaction, acknowledged.Revision, acknowledged.Entry)
+		err = damage("it lacks what was acknowledged: it ends with transaction %d (revision %d, audit entry %d), "+
+			"and transaction %d (revision %d, audit entry %d) was acknowledged", has.Transaction, has.Revision, has.Entry,
+			acknowledged.Transaction, acknowledged.Revision, acknowledged.Entry)
 	case l.turn == 0: // both records, so that their room is there for good
 		err = errors.Join(l.set(has), l.set(has))
 	case flag != os.O_RDONLY:

@@ -11,10 +11,10 @@ import (
 	"slices"
 )
 
-// checkPages reads the structure of a bbolt file: every page that can be
-// reached lies in the file, is reached once and is not free, and keys are in
-// order. bbolt takes that for granted, and its own check does so in part: a
-// loop of pages would never end, a wrong count would allocate what it says.
+// checkPages checks the structure of a bbolt file: every page that can be reached
+// lies in the file, is reached once and is not free, and keys are in order. bbolt
+// relies on that, and so in part does its own check: it would follow a loop of
+// pages for ever, and allocate whatever a wrong count says.
 // The layout is that of bbolt's version 2:
 //
 //	page    id u64, flags u16, count u16, overflow u32; count elements, their data
@@ -91,7 +91,7 @@ func (p *pages) read(at, n uint64) ([]byte, error) {
 func (p *pages) meta(fileSize int64) (newest metaPage, err error) {
 	const metaBytes, magic, version = 56, 0xED0CDAED, 2
 	found := false
-	// The second one's place is the page size, which the first one tells.
+	// The second one is at the page size, which stands in the first one.
 	for shift := -1; shift <= 6; shift++ {
 		at := uint64(0)
 		if shift >= 0 {
@@ -125,7 +125,7 @@ func (p *pages) meta(fileSize int64) (newest metaPage, err error) {
 	return newest, nil
 }
 
-// page reads a page's header and notes that it is in use.
+// page reads a page's header and marks the page as used.
 func (p *pages) page(id uint64, kinds ...uint16) (kind uint16, count, room uint64, err error) {
 	if id < 2 || id >= p.end {
 		return 0, 0, 0, damage("page %d does not exist", id)
@@ -183,8 +183,8 @@ func (p *pages) free(id uint64) error {
 	return nil
 }
 
-// tree reads the pages from id on. Their keys are from low to below high; nil
-// is no bound.
+// tree checks the pages from id down. Their keys must be from low to below high;
+// nil is no bound.
 func (p *pages) tree(id uint64, low, high []byte, depth int) error {
 	kind, count, room, err := p.page(id, branchPage, leafPage)
 	if err != nil {
@@ -199,7 +199,7 @@ func (p *pages) tree(id uint64, low, high []byte, depth int) error {
 		return fmt.Errorf("%w in page %d", err, id)
 	}
 	for i, k := range keys {
-		if i == 0 && bytes.Compare(k, low) < 0 || i > 0 && bytes.Compare(k, keys[i-1]) <= 0 || high != nil && bytes.Compare(k, high) >= 0 {
+		if bytes.Compare(k, low) < 0 || i > 0 && bytes.Compare(k, keys[i-1]) <= 0 || high != nil && bytes.Compare(k, high) >= 0 {
 			return damage("the keys of page %d are not in order", id)
 		}
 		e := elements[i*elementBytes:]
@@ -221,14 +221,13 @@ func (p *pages) tree(id uint64, low, high []byte, depth int) error {
 	return nil
 }
 
-// section is the place of a page with all that overflows from it, or of a page
-// inside a value.
+// section is the place of a page with its overflow, or of a page inside a value.
 type section struct {
 	p        *pages
 	at, room uint64
 }
 
-// elements reads the keys of a page, and sees that its values are in it too.
+// elements reads the keys of a page, and checks that its values are inside it.
 func (s section) elements(kind uint16, count uint64) (keys [][]byte, elements []byte, err error) {
 	if headerBytes+count*elementBytes > s.room {
 		return nil, nil, damage("%d entries", count)
@@ -244,8 +243,8 @@ func (s section) elements(kind uint16, count uint64) (keys [][]byte, elements []
 			place, length, value = length, uint64(order.Uint32(e[8:])), uint64(order.Uint32(e[12:]))
 		}
 		place += headerBytes + i*elementBytes
-		// Entries never overlap, so all of them together fit, too: what is read
-		// here is never more than the file.
+		// Entries never overlap, so all of them together fit too, and this never
+		// reads more than the file.
 		if used += length + value; place+length+value > s.room || used > s.room {
 			return nil, nil, damage("entry %d reaches beyond the end", i)
 		}
@@ -258,7 +257,7 @@ func (s section) elements(kind uint16, count uint64) (keys [][]byte, elements []
 	return keys, elements, nil
 }
 
-// bucket reads a value that is a bucket.
+// bucket checks a value that is a bucket.
 func (s section) bucket(at, length uint64, depth int) error {
 	const bucketBytes = 16
 	if length < bucketBytes {
@@ -288,7 +287,7 @@ func (s section) bucket(at, length uint64, depth int) error {
 	return err
 }
 
-// apart sees that no page is in two runs.
+// apart checks that no page is in two runs.
 func (p *pages) apart() error {
 	slices.SortFunc(p.runs, func(a, b run) int { return cmp.Compare(a.id, b.id) })
 	for i := 1; i < len(p.runs); i++ {

@@ -11,22 +11,22 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// Restored is what Restore did.
+// Restored says what Restore did.
 type Restored struct {
 	Contents
-	Kept    string   // where the database is now that was there; "" if there was none
-	Unknown bool     // it was there, and how many revisions it had could not be read
-	Dropped []string // what was damaged and is left out
+	Kept    string   // the new name of the old database, "" if there was none
+	Unknown bool     // nothing says how many revisions the old database had
+	Dropped []string // damaged entries that are left out
 }
 
 // Restore puts a backup in place of the database in a directory, which no other
-// process may have open. What was there is moved aside. Numbers go on above all
-// that the backup, what was there and its record of acknowledged changes have.
-// A backup that is damaged is refused, unless dropDamaged leaves out the entries
-// that are.
+// process may have open. It moves the old database aside. New numbers are above
+// those of the backup, of the old database and of its record of acknowledged
+// changes. A damaged backup is refused, unless dropDamaged leaves out the damaged
+// entries.
 //
-// The record is set last: until then Open refuses the directory, and Restore
-// can be done again.
+// The record is set last: until then Open refuses the directory, and Restore can
+// be repeated.
 func Restore(backup, dir string, dropDamaged bool) (r Restored, err error) {
 	part, err := takeCopy(backup, dir)
 	if err != nil {
@@ -35,7 +35,7 @@ func Restore(backup, dir string, dropDamaged bool) (r Restored, err error) {
 	defer os.Remove(part)
 
 	file := filepath.Join(dir, FileName)
-	// Locked until the end, if it is there: serve cannot have it open meanwhile.
+	// Locked until the end, so that no serve opens it meanwhile.
 	old, oldErr := openFile(file, os.O_RDONLY)
 	if errors.Is(oldErr, ErrHeld) {
 		return r, fmt.Errorf("restore into %s: %w", dir, oldErr)
@@ -63,14 +63,14 @@ func Restore(backup, dir string, dropDamaged bool) (r Restored, err error) {
 	if r.Kept, err = moveAside(file); err != nil {
 		return r, fmt.Errorf("move the old database aside: %w", err)
 	}
-	// A link is refused where somebody has made a new database meanwhile.
+	// Link fails if there is a new database by now.
 	if err := errors.Join(os.Link(part, file), syncDir(dir)); err != nil {
 		return r, fmt.Errorf("put backup in place: %w", err)
 	}
 	return r, record.set(placed)
 }
 
-// takeCopy copies a backup beside the place where it is to be.
+// takeCopy copies a backup into the directory, under another name.
 func takeCopy(backup, dir string) (part string, err error) {
 	if info, err := os.Stat(backup); err != nil {
 		return "", fmt.Errorf("read backup: %w", err)
@@ -96,7 +96,7 @@ func takeCopy(backup, dir string) (part string, err error) {
 	return f.Name(), nil
 }
 
-// ready makes the copy what is to be in the directory.
+// ready makes the copy the database that the directory is to have.
 func (r *Restored) ready(part, backup string, reached position, dropDamaged bool) (placed position, err error) {
 	db, err := openFile(part, os.O_RDWR)
 	if err != nil {
@@ -137,18 +137,17 @@ func (p position) highest(q position) position {
 	return position{max(p.Transaction, q.Transaction), max(p.Revision, q.Revision), max(p.Entry, q.Entry)}
 }
 
-// moveAside renames a file to a name that is free, and returns that; "" if
-// there is no such file.
+// moveAside renames a file and returns its new name, "" if there is no such file.
 func moveAside(file string) (string, error) {
 	if _, err := os.Lstat(file); errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
-	name := file + time.Now().UTC().Format(".20060102T150405Z")
+	dated := file + time.Now().UTC().Format(".20060102T150405Z")
+	name := dated
 	for n := 2; ; n++ {
 		if _, err := os.Lstat(name); err != nil {
-			break
+			return name, os.Rename(file, name)
 		}
-		name = fmt.Sprintf("%s%s-%d", file, time.Now().UTC().Format(".20060102T150405Z"), n)
+		name = fmt.Sprintf("%s-%d", dated, n)
 	}
-	return name, os.Rename(file, name)
 }

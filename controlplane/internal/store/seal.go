@@ -47,7 +47,7 @@ func unseal(bucket, k, value []byte) ([]byte, error) {
 	return nil, fmt.Errorf("%w: %s is not what was stored", ErrDamaged, entryName(bucket, k))
 }
 
-// entryName says to people which entry it is.
+// entryName names an entry for people.
 func entryName(bucket, k []byte) string {
 	switch name := string(bucket); {
 	case name == string(proxiesBucket):

@@ -14,7 +14,7 @@ var secretKey = []byte("audit_secret")
 // Secret implements Store.
 func (b *Bolt) Secret(context.Context) (secret []byte, err error) {
 	err = b.commit(b.db.Update, func(tx *bbolt.Tx) error {
-		known, _ := get(tx, metaBucket, secretKey) // one that is damaged is as good as none
+		known, _ := get(tx, metaBucket, secretKey) // a damaged one counts as none
 		if secret = slices.Clone(known); len(secret) > 0 {
 			return nil
 		}

@@ -1,11 +1,13 @@
 // Package store keeps the policy revisions that were accepted, until they are
-// dropped, and what each proxy answered to them.
+// dropped, and how each proxy replied to them.
 //
-// Its invariant: what a method has acknowledged survives a crash, or opening the
-// store fails and says what is lost; and a revision that has changed since it
-// was stored is never returned. Numbers are 1, 2, 3, … in order of appending, and
-// none is given twice: where Restore loses some, they are left out. The package gives policies no meaning:
-// it must never import shared/policy, the xDS server or the API.
+// Its invariant: an acknowledged change survives a crash, or opening the store
+// fails and says what is lost; and a revision that changed since it was stored is
+// never returned. Numbers are 1, 2, 3, … in order of appending. None is given
+// twice: those that Restore loses are left out.
+//
+// The package gives policies no meaning: it must never import shared/policy, the
+// xDS server or the API.
 package store
 
 import (
@@ -24,51 +26,47 @@ var (
 	ErrNotFound = errors.New("no such revision")
 	// ErrHeld says that another process has the store open.
 	ErrHeld = errors.New("data directory is held by another process")
-	// ErrDamaged says that what is stored is not what was written, or lacks some.
+	// ErrDamaged says that stored data differs from what was written, or is missing.
 	ErrDamaged = errors.New("the database is damaged")
 )
 
-// Store is a versioned policy store. The methods are what several control
-// planes on one etcd could offer too: appends are ordered by the store, and
-// changes are watched, never assumed to be one's own.
+// Store is a versioned policy store. Several control planes on one etcd could
+// implement it too: the store orders appends, and callers watch changes instead
+// of assuming that all are their own.
 type Store interface {
 	// Append gives the draft the next number. When it returns, the revision
 	// is durable.
 	Append(ctx context.Context, d Draft) (Revision, error)
-	// Get returns a revision, ErrNotFound, or ErrDamaged where it is not what
-	// was stored.
+	// Get returns a revision, ErrNotFound, or ErrDamaged.
 	Get(ctx context.Context, number uint64) (Revision, error)
-	// Last returns the newest revision, or ErrNotFound when there is none.
-	Last(ctx context.Context) (Revision, error)
 	// History returns the newest revisions first, at most limit of them; 0
 	// returns all.
 	History(ctx context.Context, limit int) ([]Summary, error)
-	// Drop forgets revisions and their marks; those that are not there are
-	// dropped already. It refuses to drop the newest one.
+	// Drop forgets revisions and their marks, and passes over unknown ones. It
+	// refuses to drop the newest one.
 	Drop(ctx context.Context, numbers []uint64) error
-	// Book records a proxy's answer: a mark on the revision, Proxy.After on the
-	// proxy.
-	Book(ctx context.Context, a Answer) error
-	// Proxies returns every proxy with a booked answer.
+	// SaveReply sets a mark on the revision and applies Proxy.After to the proxy.
+	SaveReply(ctx context.Context, r Reply) error
+	// Proxies returns every proxy with a reply.
 	Proxies(ctx context.Context) ([]Proxy, error)
-	// Forget drops what is known of a proxy. Revisions keep their marks.
+	// Forget drops a proxy. Revisions keep their marks.
 	Forget(ctx context.Context, id Identity) error
 	// Record appends to the audit log and returns the entry's id.
 	Record(ctx context.Context, e Entry) (uint64, error)
-	// Settle sets the outcome of an entry. One that has been dropped since stays
-	// dropped.
+	// Settle sets the outcome of an entry, unless that has been dropped since.
 	Settle(ctx context.Context, id uint64, outcome string) error
 	// Audit returns the newest entries first, at most limit of them and only
 	// those with an id below before; 0 means no bound.
 	Audit(ctx context.Context, limit int, before uint64) ([]Entry, error)
-	// Secret returns the secret with which the audit log hashes keys, made when
-	// it is first asked for.
+	// Secret returns the secret with which the audit log hashes keys. The first
+	// call makes it.
 	Secret(ctx context.Context) ([]byte, error)
 	// Watch returns a channel that gets a value after an Append, until ctx
 	// ends. Appends in quick succession may share one value.
 	Watch(ctx context.Context) <-chan struct{}
 	// Healthy returns why no change can be stored, as far as that is known: what
-	// is stored is not in place, or the last change could not be written.
+	// is stored is not in place, or the last change could not be written and a
+	// trial cannot either.
 	Healthy(ctx context.Context) error
 	// Backup returns a copy of everything as of now, for Restore, and its length.
 	Backup(ctx context.Context) (io.ReadCloser, int64, error)
@@ -82,7 +80,7 @@ type Draft struct {
 	RollbackOf uint64 // the revision whose content this is, 0 if it is new
 	YAML       []byte // the text as given
 	JSON       []byte // what proxies get, without the revision stamp
-	Audit      Entry  // who appends it and why; stored in the same transaction
+	Audit      Entry  // stored in the same transaction
 }
 
 // Entry is one line of the audit log. The store sets ID and At, and Revision
@@ -114,8 +112,8 @@ type Summary struct {
 	Acked  bool `json:"acked"`  // some proxy has accepted it
 	Nacked bool `json:"nacked"` // some proxy has refused it
 
-	// Damaged says that the summary itself is not what was stored; nothing but
-	// Number is set then. Get finds out about the texts.
+	// Damaged says that the summary itself is damaged. Only Number is set then.
+	// Get finds out about the texts.
 	Damaged bool `json:"damaged,omitempty"`
 }
 
@@ -126,11 +124,11 @@ type Revision struct {
 	JSON []byte
 }
 
-// Identity tells a proxy from all others: where two proxies give themselves one
-// node id, their certificates differ.
+// Identity tells a proxy from all others: proxies with the same node id differ in
+// their certificates.
 type Identity struct {
 	SAN  string // name in its certificate, empty where none is asked for
-	Node string // id that it gives itself
+	Node string // node id
 }
 
 // Compare orders identities by node id.
@@ -146,8 +144,8 @@ func (i Identity) key() []byte {
 	return []byte(i.SAN + "\x00" + i.Node)
 }
 
-// Answer is what a proxy said to a revision.
-type Answer struct {
+// Reply is a proxy's ACK or NACK of a revision.
+type Reply struct {
 	SAN      string // with Node, the proxy's Identity
 	Node     string
 	Revision uint64
@@ -156,10 +154,10 @@ type Answer struct {
 	At       time.Time
 }
 
-// ID is the identity of the proxy that answered.
-func (a Answer) ID() Identity { return Identity{a.SAN, a.Node} }
+// ID is the identity of the proxy.
+func (r Reply) ID() Identity { return Identity{r.SAN, r.Node} }
 
-// Proxy is what is known of a proxy from its answers.
+// Proxy is what is known of a proxy from its replies.
 type Proxy struct {
 	SAN      string    `json:"san,omitempty"` // with Node, its Identity
 	Node     string    `json:"node"`
@@ -172,8 +170,8 @@ type Proxy struct {
 	// Refused lists the revisions it refused and has not accepted since,
 	// apart from those older than one it accepted.
 	Refused []uint64 `json:"refused,omitempty"`
-	// Unsettled says that its latest answer was a refusal: it has not yet
-	// confirmed what it was given back.
+	// Unsettled says that its latest reply was a refusal: it has not yet accepted
+	// the revision that it got again.
 	Unsettled bool `json:"unsettled,omitempty"`
 }
 
@@ -183,19 +181,19 @@ func (p Proxy) ID() Identity { return Identity{p.SAN, p.Node} }
 // maxRefused bounds Proxy.Refused for a proxy that refuses everything.
 const maxRefused = 32
 
-// After returns what is known of the proxy once it has given the answer.
-func (p Proxy) After(a Answer) Proxy {
-	p.SAN, p.Node = a.SAN, a.Node
-	if a.Accepted {
-		p.Acked, p.AckedAt = a.Revision, a.At
-		p.Refused = slices.DeleteFunc(slices.Clone(p.Refused), func(r uint64) bool { return r <= a.Revision })
+// After returns what is known of the proxy after the reply.
+func (p Proxy) After(r Reply) Proxy {
+	p.SAN, p.Node = r.SAN, r.Node
+	if r.Accepted {
+		p.Acked, p.AckedAt = r.Revision, r.At
+		p.Refused = slices.DeleteFunc(slices.Clone(p.Refused), func(n uint64) bool { return n <= r.Revision })
 		p.Unsettled = false
 		return p
 	}
-	p.Nacked, p.NackedAt, p.NackText = a.Revision, a.At, a.Text
+	p.Nacked, p.NackedAt, p.NackText = r.Revision, r.At, r.Text
 	p.Unsettled = true
-	if !slices.Contains(p.Refused, a.Revision) {
-		p.Refused = append(slices.Clone(p.Refused), a.Revision)
+	if !slices.Contains(p.Refused, r.Revision) {
+		p.Refused = append(slices.Clone(p.Refused), r.Revision)
 		p.Refused = p.Refused[max(0, len(p.Refused)-maxRefused):]
 	}
 	return p

@@ -1,6 +1,7 @@
-// Package weaktoken finds digests of bearer tokens that anyone would guess.
+// Package weaktoken finds the digests of bearer tokens that anyone would guess.
 //
-// Its invariant: it sees digests only. It knows a token because it guessed it.
+// Its invariant: it sees digests only, and compares them with those of its own
+// guesses.
 package weaktoken
 
 import (
@@ -30,8 +31,8 @@ var words = sync.OnceValue(func() map[[sha256.Size]byte]bool {
 	return digests
 })
 
-// Every text of up to so many of these characters is tried. Making the table
-// takes 60 ms and 2 MB, once; all of printable ASCII would take four times that.
+// Every text of up to maxTried of these characters is tried. Making the table takes
+// 60 ms and 2 MB, once; all of printable ASCII would take four times that.
 const (
 	maxTried   = 3
 	characters = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -6,7 +6,7 @@ import "fmt"
 // in the store.
 const maxProxies = 10_000
 
-// One address may have a fifth of all streams.
+// share of all streams is what one address may have: a fifth.
 const share = 5
 
 // fullError says why a stream is turned away.
@@ -14,16 +14,17 @@ type fullError struct{ text string }
 
 func (e fullError) Error() string { return e.text }
 
-// admit counts a stream from the moment it is opened, and refuses it where
-// there are too many. The caller calls leave for each one that it lets in.
+// admit counts a stream that was opened, or refuses it because there are too many.
+// The caller calls leave for each one that is let in.
 func (l *Ledger) admit(origin string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.streams >= l.most:
+	case l.streams >= l.maxStreams:
 		return fullError{fmt.Sprintf("%d streams are open, no more are served", l.streams)}
-	case l.streamsOf[origin] >= l.each:
-		return fullError{fmt.Sprintf("%d streams are open from %s, no more are served from one address", l.streamsOf[origin], origin)}
+	case l.streamsOf[origin] >= l.maxStreamsOf:
+		return fullError{fmt.Sprintf("%d streams are open from %s, no more are served from one address",
+			l.streamsOf[origin], origin)}
 	}
 	l.streams++
 	l.streamsOf[origin]++

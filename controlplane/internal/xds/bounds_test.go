@@ -40,9 +40,9 @@ func TestStreamWithoutARequestEnds(t *testing.T) {
 func TestOneAddressHasAFifth(t *testing.T) {
 	f := newFixture(t)
 	l := f.server.Ledger()
-	require.Equal(t, maxProxies/5, l.each)
+	require.Equal(t, maxProxies/5, l.maxStreamsOf)
 	l.mu.Lock()
-	l.each = 2
+	l.maxStreamsOf = 2
 	l.mu.Unlock()
 	silent := f.named("silent", nil)
 	silent.dial()
@@ -96,8 +96,8 @@ func TestPushingAgainIsPaced(t *testing.T) {
 				case <-time.After(10 * time.Millisecond):
 				}
 			}
-			most := 1 + burstAgain + 1 + int(time.Since(start).Seconds())
-			require.LessOrEqual(t, pushes, most)
+			highest := 1 + burstAgain + 1 + int(time.Since(start).Seconds())
+			require.LessOrEqual(t, pushes, highest)
 			require.GreaterOrEqual(t, pushes, 2, "again at once")
 
 			// The next revision comes at once all the same.
@@ -124,7 +124,7 @@ func TestLogLinesAreBounded(t *testing.T) {
 	f.eventually("the burst is used up", func() bool { return strings.Count(lines.String(), "\n") >= burstLines })
 	f.eventually("a line says how many were left out", func() bool {
 		require.NoError(t, e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResponseNonce: "x"}))
-		return strings.Contains(lines.String(), "lines_left_out_before=")
+		return strings.Contains(lines.String(), "omitted=")
 	})
 	require.Less(t, strings.Count(lines.String(), "\n"), sent)
 	require.NotContains(t, lines.String(), "\x1b")
@@ -139,7 +139,7 @@ func TestWordsOfAProxyAreCut(t *testing.T) {
 		ErrorDetail: &rpcstatus.Status{Code: 13, Message: strings.Repeat("é", 100_000)},
 	}))
 	f.eventually("booked", func() bool { return f.status("e1").Nacked == 1 })
-	require.Equal(t, strings.Repeat("é", maxNackText/2), f.status("e1").NackText)
+	require.Equal(t, strings.Repeat("é", maxNackText/2-2)+"…", f.status("e1").NackText)
 }
 
 // A proxy that reports what never was gets what is.
@@ -171,7 +171,7 @@ func TestKindsShareThePolicy(t *testing.T) {
 	r, err := f.server.revision(t.Context(), number)
 	require.NoError(t, err)
 	for i := range 100 {
-		e, err := f.server.edition(t.Context(), node{id: "e", vmID: fmt.Sprint(i)}, number, "a")
+		e, err := f.server.payload(t.Context(), node{id: "e", vmID: fmt.Sprint(i)}, number, "a")
 		require.NoError(t, err)
 		require.Same(t, &r.policy[0], &e.resource[1][0])
 		require.Less(t, len(e.resource[0])+len(e.resource[2]), 8<<10)

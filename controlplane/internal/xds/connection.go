@@ -4,48 +4,47 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 )
 
 // What one connection may do before it is slowed down. An Envoy sends one large
 // request when it connects, and a few small ones for each revision.
 const (
 	burstBytes, bytesPerSecond = 2 << 20, 128 << 10 // of requests
-	leastRequest               = 4 << 10            // what a request counts at least
+	minRequest                 = 4 << 10            // what a request counts at least
 	burstAgain                 = 16                 // pushes of what was pushed before, then one a second
 	burstLines                 = 100                // of the log, then one a second
 )
 
-// connection is what the streams of one connection have in common: were it
-// theirs alone, the next stream would begin with all of it again.
+// connection is what the streams of one connection share. If each stream had its
+// own limits, a new stream would begin with a new burst.
 type connection struct {
 	security credentials.AuthInfo // nil where there was no handshake
 	raw      net.Conn             // nil likewise
 	place    place
 
-	requests *rate.Limiter // their bytes
-	again    *rate.Limiter
-	lines    *rate.Limiter
-	dropped  atomic.Uint64 // lines since the last one that was written
+	requests *rate.Limiter // bytes of requests
+	again    *rate.Limiter // pushes of what was pushed before
+	lines    *lograte.Limit
 
 	mu     sync.Mutex
 	pushed uint64 // the newest revision that was pushed
 }
 
-// place is a connection's place at a listener that bounds connections: it closes
-// those that are of no use first.
+// place is a connection's place at a listener that bounds connections. The
+// listener closes connections without uses first.
 type place interface{ Keep(uses int) }
 
-// unbounded is the place of all connections at a listener that does not.
+// unbounded is the place at any other listener.
 type unbounded struct{}
 
 func (unbounded) Keep(int) {}
@@ -59,12 +58,12 @@ func newConnection(security credentials.AuthInfo, raw net.Conn) *connection {
 		security: security, raw: raw, place: at,
 		requests: rate.NewLimiter(bytesPerSecond, burstBytes),
 		again:    rate.NewLimiter(1, burstAgain),
-		lines:    rate.NewLimiter(1, burstLines),
+		lines:    lograte.NewLimit(burstLines),
 	}
 }
 
-// AuthType makes a connection what a handshake returns to gRPC, which hands it
-// to every stream.
+// AuthType makes a connection a credentials.AuthInfo, which gRPC hands from the
+// handshake to every stream.
 func (c *connection) AuthType() string {
 	if c.security == nil {
 		return "none"
@@ -80,8 +79,8 @@ func connectionOf(p *peer.Peer) *connection {
 	return newConnection(p.AuthInfo, nil)
 }
 
-// certificates are the chain that the proxy has shown when it connected, with
-// the one first whose key it has; none if nothing was asked for.
+// certificates are the chain that the proxy showed when it connected, its own
+// first; nil if none was asked for.
 func (c *connection) certificates() []*x509.Certificate {
 	info, ok := c.security.(credentials.TLSInfo)
 	if !ok || len(info.State.VerifiedChains) == 0 {
@@ -90,17 +89,17 @@ func (c *connection) certificates() []*x509.Certificate {
 	return info.State.PeerCertificates
 }
 
-// closeSoon closes the connection with all its streams, once the proxy has had
-// the time to read why.
+// closeSoon closes the connection with all its streams, but leaves the proxy the
+// time to read why.
 func (c *connection) closeSoon() {
 	if c.raw != nil {
 		time.AfterFunc(time.Second, func() { _ = c.raw.Close() })
 	}
 }
 
-// mayPush says whether the revision may be pushed now, or when. One that is
-// newer than all before may always.
-func (c *connection) mayPush(number uint64) (wait time.Duration) {
+// reservePush takes the room for a push of the revision, or says how long to
+// wait. A revision that is newer than all before needs no room.
+func (c *connection) reservePush(number uint64) (wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if number > c.pushed {
@@ -114,33 +113,9 @@ func (c *connection) mayPush(number uint64) (wait time.Duration) {
 	return wait
 }
 
-// read waits as long as the proxy has to after a request of that many bytes.
-func (c *connection) read(ctx context.Context, size int) error {
-	return c.requests.WaitN(ctx, max(size, leastRequest))
-}
-
-// logger writes as many lines as the connection may, and in the next one how
-// many were left out.
-func (c *connection) logger(log *slog.Logger) *slog.Logger {
-	return slog.New(boundedHandler{log.Handler(), c.lines, &c.dropped})
-}
-
-type boundedHandler struct {
-	slog.Handler
-	limit   *rate.Limiter
-	dropped *atomic.Uint64
-}
-
-// Handle implements slog.Handler.
-func (h boundedHandler) Handle(ctx context.Context, line slog.Record) error {
-	if !h.limit.Allow() {
-		h.dropped.Add(1)
-		return nil
-	}
-	if n := h.dropped.Swap(0); n > 0 {
-		line.Add("lines_left_out_before", n)
-	}
-	return h.Handler.Handle(ctx, line)
+// slowDown waits as long as the proxy has to after a request of that many bytes.
+func (c *connection) slowDown(ctx context.Context, size int) error {
+	return c.requests.WaitN(ctx, max(size, minRequest))
 }
 
 // handshake makes the connection that streams find in their context.

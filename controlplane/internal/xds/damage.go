@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
-// A revision that is damaged in the store is as good as not there: it is offered
-// to nobody, and a proxy that runs it gets the last good one.
+// A revision that is damaged in the store counts as absent: no proxy is offered
+// it, and a proxy that runs it gets its last good one.
 
 // Damaged returns the revisions that are damaged, in ascending order.
 func (l *Ledger) Damaged() []uint64 {
@@ -18,15 +18,14 @@ func (l *Ledger) Damaged() []uint64 {
 	return slices.Clone(l.damaged)
 }
 
-// isDamaged reads a revision once, so that damage is known before a proxy needs
-// what is damaged. Other errors show when it is pushed.
+// isDamaged reads a revision, so that damage is known before a proxy needs it.
+// Other errors show when it is pushed.
 func (l *Ledger) isDamaged(ctx context.Context, number uint64) bool {
 	_, err := l.store.Get(ctx, number)
 	return errors.Is(err, store.ErrDamaged)
 }
 
-// withdraw takes a revision away that was found damaged; ok is false if that is
-// known.
+// withdraw takes a damaged revision away; ok is false if that was done before.
 func (l *Ledger) withdraw(number uint64) (ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,10 +39,10 @@ func (l *Ledger) withdraw(number uint64) (ok bool) {
 	return true
 }
 
-// logDamage says once of each revision that it is damaged.
+// logDamage logs that revisions are damaged.
 func (s *Server) logDamage(numbers ...uint64) {
 	for _, number := range numbers {
-		s.log.Error("a stored revision is damaged and is not pushed, proxies get the last good one: apply the policy again, or restore a backup",
-			"revision", number)
+		s.log.Error("a stored revision is damaged and is not pushed, proxies get the last good one: "+
+			"apply the policy again, or restore a backup", "revision", number)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/nodeid"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
@@ -57,7 +57,7 @@ func newFixture(t *testing.T) *fixture {
 
 func (f *fixture) start() {
 	f.t.Helper()
-	names, err := nodeid.Parse("names", []byte(f.names))
+	names, err := access.ParseNodeIDs("names", []byte(f.names))
 	require.NoError(f.t, err)
 	f.store, err = store.Open(f.dir)
 	require.NoError(f.t, err)
@@ -324,7 +324,7 @@ func revisionStamp(t *testing.T, r *discoveryv3.DeltaDiscoveryResponse) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(policyIn(t, r), `"revision":"`)
 	require.True(t, ok)
-	stamp, _, ok := strings.Cut(rest, `"`)
+	tag, _, ok := strings.Cut(rest, `"`)
 	require.True(t, ok)
-	return stamp
+	return tag
 }

@@ -11,14 +11,14 @@ const (
 	preface     = 24 // bytes that open a connection
 	frameHeader = 9
 
-	// smallFrame is what a frame must have not to count; the acknowledgement of
-	// a ping or of a push counts.
+	// smallFrame is the size below which a frame counts. The acknowledgement of a
+	// ping or of a push counts.
 	smallFrame                   = 512
 	burstFrames, framesPerSecond = 500, 100
 )
 
-// longestWait leaves the answer to a ping its time.
-const longestWait = 10 * time.Second
+// maxDelay leaves the reply to a ping its time.
+const maxDelay = 10 * time.Second
 
 // frames reads HTTP/2 from a proxy and slows a flood of small frames down. gRPC
 // keeps each DATA frame in a buffer of its own until the message is complete: a
@@ -59,6 +59,6 @@ func (f *frames) Read(b []byte) (int, error) {
 			wait = f.small.Reserve().Delay()
 		}
 	}
-	time.Sleep(min(wait, longestWait))
+	time.Sleep(min(wait, maxDelay))
 	return n, err
 }

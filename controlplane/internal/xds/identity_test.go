@@ -137,7 +137,7 @@ func TestNobodyRefusesForAnother(t *testing.T) {
 
 	err := f.named("edge-1", a.client("edge-9")).refusal()
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
-	require.ErrorContains(t, err, `node id "edge-1" is not its certificate's, with which it may be edge-9: `+
+	require.ErrorContains(t, err, `node id "edge-1" is not granted by its certificate, which grants edge-9: `+
 		`set node.id to that, or write "edge-9 edge-1" into the file of serve --node-names`)
 	require.Equal(t, uint64(1), f.server.Counts().Foreign)
 	require.Contains(t, lines.String(), "proxy refused")
@@ -152,34 +152,64 @@ func TestNobodyRefusesForAnother(t *testing.T) {
 	require.Empty(t, st.Refused)
 }
 
-// A connection may outlive its certificate and the trust in its authority: each
-// stream is judged anew, and the proxy has to connect again.
+// A connection may outlive the trust in its authority: each stream is judged
+// anew, and the proxy has to connect again.
 func TestTrustEndsWhileConnected(t *testing.T) {
+	f, a := secure(t, "")
+	var pool atomic.Pointer[x509.CertPool]
+	pool.Store(a.pool())
+	f.clientCAs = pool.Load
+	f.restart()
+	f.apply("one")
+	p := f.named("edge-1", a.client("edge-1"))
+	p.connect()
+	p.accept("one")
+	first := p.ended
+	pool.Store(x509.NewCertPool())
+	p.open()
+	err := p.refused()
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
+	require.ErrorContains(t, err, "unknown authority")
+	require.Equal(t, codes.Unavailable, status.Code(<-first), "the connection is closed")
+	require.Zero(t, f.server.Counts().Foreign)
+}
+
+// A stream that is open ends with the trust in its certificate.
+func TestTrustEndsWhileStreaming(t *testing.T) {
 	for name, why := range map[string]string{"expiry": "expired", "authority gone": "unknown authority"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f, a := secure(t, "")
 			var pool atomic.Pointer[x509.CertPool]
 			pool.Store(a.pool())
 			f.clientCAs = pool.Load
 			f.restart()
+			if name == "authority gone" {
+				f.server.verifyEvery = 50 * time.Millisecond
+			}
 			f.apply("one")
 			config, end := a.client(), time.Now().Add(4*time.Second).Truncate(time.Second)
 			config.Certificates[0] = a.issueUntil(end, "edge-1")
 			p := f.named("edge-1", config)
 			p.connect()
 			p.accept("one")
-			first := p.ended
-			if name == "expiry" {
-				time.Sleep(time.Until(end.Add(time.Second)))
-			} else {
+			if name == "authority gone" {
 				pool.Store(x509.NewCertPool())
 			}
-			p.open()
-			err := p.refused()
-			require.Equal(t, codes.Unauthenticated, status.Code(err))
-			require.ErrorContains(t, err, why)
-			require.Equal(t, codes.Unavailable, status.Code(<-first), "the connection is closed")
-			require.Zero(t, f.server.Counts().Foreign)
+			select {
+			case err := <-p.ended:
+				require.Equal(t, codes.Unauthenticated, status.Code(err))
+				require.ErrorContains(t, err, why)
+			case <-time.After(patience):
+				require.Fail(t, "it goes on")
+			}
+			f.eventually("gone", func() bool { return !f.status("edge-1").Connected })
+			p.hangUp()
+			p.tls = a.client("edge-1")
+			pool.Store(a.pool())
+			p.connect()
+			f.apply("two")
+			p.accept("two")
 		})
 	}
 }
@@ -199,9 +229,9 @@ func TestOneIDOfTwoCertificates(t *testing.T) {
 	bad.refuse("two")
 	bad.accept("one")
 	f.eventually("settled", func() bool { return f.server.Counts().Acks == 4 })
-	var got []Verdict
-	require.Empty(t, f.server.Ledger().Follow(t.Context(), two, func(v Verdict) { got = append(got, v) }))
-	require.Equal(t, []Verdict{
+	var got []ProxyOutcome
+	require.Empty(t, f.server.Ledger().Follow(t.Context(), two, func(v ProxyOutcome) { got = append(got, v) }))
+	require.Equal(t, []ProxyOutcome{
 		{SAN: "a.corp", Node: "edge-1", Shared: true, Revision: 2, Outcome: Acked},
 		{SAN: "b.corp", Node: "edge-1", Shared: true, Revision: 2, Outcome: Nacked, Text: "Unable to create Wasm plugin sluice", Fallback: 1},
 	}, got)

@@ -15,40 +15,40 @@ import (
 // forgetAfter is how long a proxy that is gone stays in the ledger.
 const forgetAfter = time.Hour
 
-// maxAnswers bounds what a session remembers of its own answers.
-const maxAnswers = 64
+// maxReplies bounds what a session remembers of its own replies.
+const maxReplies = 64
 
-// Ledger knows which proxies are connected, what was pushed to them and what
-// they answered.
+// Ledger knows which proxies are connected, what was pushed to them and how they
+// replied.
 type Ledger struct {
 	store store.Store
 
-	mu        sync.Mutex
-	revisions []mark   // ascending, without those that are damaged
-	damaged   []uint64 // revisions that are not what was stored, ascending
-	proxies   map[store.Identity]*proxy
-	streams   int            // open ones, with a session or still without
-	streamsOf map[string]int // the same by origin
-	most      int            // maxProxies
-	each      int            // streams of one origin
-	now       func() time.Time
-	era       uint64        // how often proxies were forgotten; see edition
-	changed   chan struct{} // closed and replaced at every change
-	moved     chan struct{} // the same, where other sessions' offers may change
+	mu           sync.Mutex
+	revisions    []mark   // ascending, without those that are damaged
+	damaged      []uint64 // ascending
+	proxies      map[store.Identity]*proxy
+	streams      int            // open ones, with a session or still without
+	streamsOf    map[string]int // the same by origin
+	maxStreams   int            // of all, and proxies that are known
+	maxStreamsOf int            // of one origin
+	now          func() time.Time
+	era          uint64        // how often proxies were forgotten; see payload
+	changed      chan struct{} // closed and replaced at every change
+	moved        chan struct{} // the same, where other sessions' offers may change
 }
 
 // proxy is one identity: usually one process, two during a hot restart.
 type proxy struct {
-	known    store.Proxy
-	sessions map[uint64]*session
-	gone     time.Time         // since when it has no session
-	pushes   map[uint64]uint64 // by revision, how often this process has pushed it; see edition
-	dropped  uint64            // the newest revision that is not among pushes any more
-	most     uint64            // how often one of those was pushed at most
-	last     session           // the latest session, for what is shown once it is gone
+	known     store.Proxy
+	sessions  map[uint64]*session
+	gone      time.Time         // since when it has no session
+	pushes    map[uint64]uint64 // by revision, how often this process pushed it; see payload
+	dropped   uint64            // the newest revision that is no longer in pushes
+	maxPushes uint64            // the highest count of such a revision
+	last      session           // the latest session, for status once it is gone
 }
 
-// session is one stream. Only its stream's goroutine pushes on it.
+// session is one stream. Only the goroutine of that stream pushes on it.
 type session struct {
 	id        uint64
 	who       store.Identity
@@ -64,22 +64,22 @@ type session struct {
 	inFlight   bool
 	unsendable uint64 // the revision that could not be written as a resource
 	problem    string // why
-	answers    map[uint64]bool
+	replies    map[uint64]bool
 }
 
 func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
 	l := &Ledger{
-		store: s, proxies: map[store.Identity]*proxy{}, streamsOf: map[string]int{}, most: maxProxies, each: maxProxies / share, now: time.Now,
-		changed: make(chan struct{}), moved: make(chan struct{}),
+		store: s, proxies: map[store.Identity]*proxy{}, streamsOf: map[string]int{},
+		maxStreams: maxProxies, maxStreamsOf: maxProxies / share,
+		now: time.Now, changed: make(chan struct{}), moved: make(chan struct{}),
 	}
 	known, err := s.Proxies(ctx)
 	if err != nil {
 		return nil, err
 	}
-	now := l.now()
 	for _, k := range known {
 		p := newProxy(k)
-		p.gone = now
+		p.gone = l.now()
 		l.proxies[k.ID()] = p
 	}
 	return l, l.refresh(ctx)
@@ -105,7 +105,7 @@ func (l *Ledger) refresh(ctx context.Context) error {
 			l.damaged = append(l.damaged, s.Number)
 			continue
 		}
-		// Marks only ever come; one that the store failed to keep stays here.
+		// Marks never go away; one that the store failed to keep stays here.
 		b := before[s.Number]
 		l.revisions = append(l.revisions, mark{
 			number: s.Number, acked: s.Acked || b.acked, nacked: s.Nacked || b.nacked,
@@ -115,15 +115,15 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	return nil
 }
 
-// broadcast wakes whoever waits on changes. The caller holds mu.
+// broadcast wakes all that wait on changes. The caller holds mu.
 func (l *Ledger) broadcast() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// broadcastOffers also wakes the sessions. Most changes concern one session
-// and those who watch; waking a whole fleet for each of its answers would make
-// a roll-out quadratic.
+// broadcastOffers also wakes the sessions. Most changes concern one session and
+// Follow; waking a whole fleet for each of its replies would make a roll-out
+// quadratic.
 func (l *Ledger) broadcastOffers() {
 	close(l.moved)
 	l.moved = make(chan struct{})
@@ -146,28 +146,27 @@ func (l *Ledger) changes() <-chan struct{} {
 	return l.changed
 }
 
-// open adds a session for a stream that admit has let in. Where as many proxies
-// are known as may be, it returns those that it had to drop, for the caller to
-// forget.
+// open adds a session for a stream that admit let in. It returns the proxies that
+// it dropped to stay within maxStreams; the caller forgets them.
 func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *session, dropped []store.Identity) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.proxies[who]
 	if p == nil {
-		for len(l.proxies) >= l.most {
+		for len(l.proxies) >= l.maxStreams {
 			dropped = append(dropped, l.dropLongestGone())
 		}
 		p = newProxy(store.Proxy{SAN: who.SAN, Node: who.Node})
 		l.proxies[who] = p
 	}
-	s = &session{id: id, who: who, node: n, peer: peer, connected: l.now(), answers: map[uint64]bool{}}
+	s = &session{id: id, who: who, node: n, peer: peer, connected: l.now(), replies: map[uint64]bool{}}
 	p.sessions[id] = s
 	p.gone = time.Time{}
 	l.broadcast()
 	return s, dropped
 }
 
-// dropLongestGone makes room for a proxy. There is one that is gone: fewer are
+// dropLongestGone makes room for a proxy. Some proxy is gone, since fewer are
 // connected than may be known.
 func (l *Ledger) dropLongestGone() store.Identity {
 	var longest store.Identity
@@ -201,8 +200,8 @@ func (l *Ledger) knownOf(s *session) store.Proxy {
 	return l.proxies[s.who].known
 }
 
-// subscribe notes that the session wants the policy and holds a revision, 0
-// for none. A process that holds nothing is asked afresh.
+// subscribe notes that the session wants the policy and holds a revision, 0 for
+// none. To a fresh process, even what it refused is offered.
 func (l *Ledger) subscribe(s *session, holds uint64, fresh bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -249,13 +248,12 @@ func (l *Ledger) want(s *session) (number uint64, ok bool) {
 // due is a push to make.
 type due struct {
 	number     uint64
-	withdrawal bool   // it takes back a refused revision
-	era, times uint64 // which edition of the revision it is
+	withdrawal bool   // of a refused revision
+	era, times uint64 // the tag of its payload
 }
 
-// due says which revision to push to the session now, if any, and counts the
-// push.
-func (l *Ledger) due(s *session) (d due, ok bool) {
+// startPush returns the push to make to the session now, if any, and counts it.
+func (l *Ledger) startPush(s *session) (d due, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	number, ok := l.want(s)
@@ -264,11 +262,11 @@ func (l *Ledger) due(s *session) (d due, ok bool) {
 	}
 	return due{
 		number: number, withdrawal: s.stance.hasRefused(l.newest()) && s.stance.misses > 0,
-		era: l.era, times: l.proxies[s.who].count(number),
+		era: l.era, times: l.proxies[s.who].countPush(number),
 	}, true
 }
 
-// sent notes a push; until it is answered there is no other one.
+// sent notes a push. Until the proxy replies there is no other one.
 func (l *Ledger) sent(s *session, number uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -285,30 +283,30 @@ func (l *Ledger) unsent(s *session, number uint64, why error) {
 	l.broadcast()
 }
 
-// answered books an answer to the push in flight. The error is the store's;
-// the ledger itself has taken the answer all the same.
-func (l *Ledger) answered(ctx context.Context, s *session, a store.Answer) error {
-	// The answer counts even if the proxy hung up right after giving it.
-	err := l.store.Book(context.WithoutCancel(ctx), a)
+// replied notes the reply to the push in flight. The error is the store's; the
+// reply counts in the ledger all the same.
+func (l *Ledger) replied(ctx context.Context, s *session, a store.Reply) error {
+	// The reply counts even if the proxy hung up right after it.
+	err := l.store.SaveReply(context.WithoutCancel(ctx), a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s.inFlight = false
-	l.take(s, a)
+	l.settle(s, a)
 	return err
 }
 
-// reported books that a proxy which connects again holds a revision it was
-// not known to have accepted: its answer was lost with the old connection.
+// reported notes that a proxy holds a revision which it was not known to have
+// accepted: its reply was lost with an earlier connection.
 func (l *Ledger) reported(ctx context.Context, s *session, number uint64) error {
-	a := store.Answer{SAN: s.who.SAN, Node: s.who.Node, Revision: number, Accepted: true, At: l.now().UTC()}
-	err := l.store.Book(ctx, a)
+	a := store.Reply{SAN: s.who.SAN, Node: s.who.Node, Revision: number, Accepted: true, At: l.now().UTC()}
+	err := l.store.SaveReply(ctx, a)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.take(s, a)
+	l.settle(s, a)
 	return err
 }
 
-func (l *Ledger) take(s *session, a store.Answer) {
+func (l *Ledger) settle(s *session, a store.Reply) {
 	p := l.proxies[s.who]
 	p.known = p.known.After(a)
 	if i, ok := slices.BinarySearchFunc(l.revisions, a.Revision, func(m mark, n uint64) int {
@@ -340,31 +338,31 @@ func newProxy(known store.Proxy) *proxy {
 	return &proxy{known: known, sessions: map[uint64]*session{}, pushes: map[uint64]uint64{}}
 }
 
-// count counts a push of the revision and returns how many there were, or more
-// where the revision is so old that its pushes are counted no longer.
-func (p *proxy) count(number uint64) uint64 {
+// countPush counts a push of the revision and returns how many there were. Where
+// the revision is so old that its count was dropped, it returns a higher number.
+func (p *proxy) countPush(number uint64) uint64 {
 	if _, counted := p.pushes[number]; !counted && number <= p.dropped {
-		p.pushes[number] = p.most
+		p.pushes[number] = p.maxPushes
 	}
 	p.pushes[number]++
 	times := p.pushes[number]
-	if len(p.pushes) > maxAnswers {
+	if len(p.pushes) > maxReplies {
 		oldest := slices.Min(slices.Collect(maps.Keys(p.pushes)))
-		p.dropped, p.most = max(p.dropped, oldest), max(p.most, p.pushes[oldest])
+		p.dropped, p.maxPushes = max(p.dropped, oldest), max(p.maxPushes, p.pushes[oldest])
 		delete(p.pushes, oldest)
 	}
 	return times
 }
 
-// note keeps the session's answer to a revision.
+// note keeps the session's reply to a revision.
 func (s *session) note(number uint64, accepted bool) {
-	s.answers[number] = accepted
-	if len(s.answers) > maxAnswers {
-		delete(s.answers, slices.Min(slices.Collect(maps.Keys(s.answers))))
+	s.replies[number] = accepted
+	if len(s.replies) > maxReplies {
+		delete(s.replies, slices.Min(slices.Collect(maps.Keys(s.replies))))
 	}
 }
 
-// forget drops proxies that have been gone for long.
+// forget drops proxies that have been gone for forgetAfter.
 func (l *Ledger) forget(ctx context.Context, now time.Time) error {
 	l.mu.Lock()
 	var gone []store.Identity

@@ -18,8 +18,8 @@ func TestNoBinaryIsSaid(t *testing.T) {
 	number := f.apply("one")
 	f.proxy("e1")
 	f.eventually("problem noted", func() bool { return strings.Contains(f.status("e1").Problem, "--wasm") })
-	var got []Verdict
-	require.Empty(t, f.server.Ledger().Follow(t.Context(), number, func(v Verdict) { got = append(got, v) }))
+	var got []ProxyOutcome
+	require.Empty(t, f.server.Ledger().Follow(t.Context(), number, func(v ProxyOutcome) { got = append(got, v) }))
 	require.Len(t, got, 1)
 	require.Equal(t, Unsent, got[0].Outcome)
 }
@@ -27,7 +27,7 @@ func TestNoBinaryIsSaid(t *testing.T) {
 func TestFollow(t *testing.T) {
 	f := newFixture(t)
 	l := f.server.Ledger()
-	require.Empty(t, l.Follow(t.Context(), f.apply("one"), func(Verdict) { require.Fail(t, "no proxy is connected") }))
+	require.Empty(t, l.Follow(t.Context(), f.apply("one"), func(ProxyOutcome) { require.Fail(t, "no proxy is connected") }))
 
 	a, b, c := f.proxy("a"), f.proxy("b"), f.proxy("c")
 	for _, p := range []*proxyClient{a, b, c} {
@@ -38,18 +38,18 @@ func TestFollow(t *testing.T) {
 	})
 	two := f.apply("two")
 	ctx, cancel := context.WithCancel(t.Context())
-	reports, missing := make(chan Verdict, 10), make(chan []Verdict, 1)
-	go func() { missing <- l.Follow(ctx, two, func(v Verdict) { reports <- v }) }()
+	reports, missing := make(chan ProxyOutcome, 10), make(chan []ProxyOutcome, 1)
+	go func() { missing <- l.Follow(ctx, two, func(v ProxyOutcome) { reports <- v }) }()
 
 	b.refuse("two")
 	b.accept("one")
-	require.Equal(t, Verdict{Node: "b", Revision: 2, Outcome: Nacked, Text: "Unable to create Wasm plugin sluice", Fallback: 1}, <-reports)
+	require.Equal(t, ProxyOutcome{Node: "b", Revision: 2, Outcome: Nacked, Text: "Unable to create Wasm plugin sluice", Fallback: 1}, <-reports)
 	a.accept("two")
-	require.Equal(t, Verdict{Node: "a", Revision: 2, Outcome: Acked}, <-reports)
+	require.Equal(t, ProxyOutcome{Node: "a", Revision: 2, Outcome: Acked}, <-reports)
 	c.expect("two")
 	c.hangUpAndWait()
 	cancel()
-	require.Equal(t, []Verdict{{Node: "c", Revision: 2, Outcome: Disconnected}}, <-missing)
+	require.Equal(t, []ProxyOutcome{{Node: "c", Revision: 2, Outcome: Disconnected}}, <-missing)
 	require.Empty(t, reports)
 
 	// The one that was away comes back and answers; one that never got the
@@ -58,8 +58,8 @@ func TestFollow(t *testing.T) {
 	c.expect("two")
 	three := f.apply("three")
 	four := f.apply("four")
-	done := make(chan []Verdict, 1)
-	go func() { done <- l.Follow(t.Context(), three, func(v Verdict) { reports <- v }) }()
+	done := make(chan []ProxyOutcome, 1)
+	go func() { done <- l.Follow(t.Context(), three, func(v ProxyOutcome) { reports <- v }) }()
 	for _, p := range []*proxyClient{a, b} {
 		p.drainTo(four)
 	}
@@ -112,7 +112,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	f.apply("one")
 	l := f.server.Ledger()
 	l.mu.Lock()
-	l.most, l.each = 3, 3
+	l.maxStreams, l.maxStreamsOf = 3, 3
 	l.mu.Unlock()
 	stays := f.proxy("stays")
 	stays.accept("one")
@@ -161,9 +161,9 @@ func TestFleet(t *testing.T) {
 					return
 				case r := <-c.got:
 					var number int
-					stamp := revisionStamp(t, r)
-					if _, err := fmt.Sscanf(stamp, "%d-", &number); err != nil {
-						t.Errorf("stamp %q", stamp)
+					tag := revisionStamp(t, r)
+					if _, err := fmt.Sscanf(tag, "%d-", &number); err != nil {
+						t.Errorf("tag %q", tag)
 						return
 					}
 					if bad(number) {
@@ -171,7 +171,7 @@ func TestFleet(t *testing.T) {
 					} else {
 						c.ack(r)
 					}
-					said[i][stamp] = !bad(number)
+					said[i][tag] = !bad(number)
 				}
 			}
 		})

@@ -2,26 +2,26 @@ package xds
 
 import "slices"
 
-// mark is what the fleet has said to a revision.
+// mark is how the fleet replied to a revision.
 type mark struct {
 	number uint64
 	acked  bool // some proxy accepted it
 	nacked bool // some proxy refused it
 }
 
-// withheld says that a revision is not offered to proxies that come later.
+// withheld says whether a revision is kept from proxies that come later.
 func (m mark) withheld() bool { return m.nacked && !m.acked }
 
-// stance is where one proxy stands.
+// stance is what decides which revision one proxy is offered.
 type stance struct {
-	acked   uint64   // what it accepted last, 0 for nothing
+	acked   uint64   // the revision it accepted last, 0 for none
 	refused []uint64 // what it refused
 	since   uint64   // the newest revision when it subscribed: later ones are not withheld from it
 	misses  int      // refusals in a row
 }
 
-// maxMisses is how many refusals in a row a proxy may give before it is only
-// asked for revisions it has not seen: the newest one and its last good one.
+// maxMisses is how many refusals in a row a proxy may give, of the newest revision
+// and of its last good one, before it is only offered new revisions.
 const maxMisses = 2
 
 // offer says which revision the proxy should hold, 0 for none. Revisions come
@@ -42,9 +42,10 @@ func offer(revisions []mark, p stance) uint64 {
 
 // lastGood is offer without the newest revision's privilege.
 func lastGood(revisions []mark, p stance) uint64 {
-	// A proxy that refused something newer than what it runs keeps that: what
+	// A proxy that refused something newer than what it runs stays there: what
 	// others accepted meanwhile is not proven on it.
-	if has(revisions, p.acked) && !p.hasRefused(p.acked) && slices.ContainsFunc(p.refused, func(r uint64) bool { return r > p.acked }) {
+	refusedLater := slices.ContainsFunc(p.refused, func(r uint64) bool { return r > p.acked })
+	if refusedLater && !p.hasRefused(p.acked) && has(revisions, p.acked) {
 		return p.acked
 	}
 	for _, m := range slices.Backward(revisions) {

@@ -7,7 +7,7 @@ import (
 
 // prune drops the revisions that are neither among the newest nor in use.
 func (s *Server) prune(ctx context.Context) error {
-	numbers := s.ledger.outdated(s.keep)
+	numbers := s.ledger.removeOutdated(s.keep)
 	if len(numbers) == 0 {
 		return nil
 	}
@@ -18,10 +18,10 @@ func (s *Server) prune(ctx context.Context) error {
 	return nil
 }
 
-// outdated takes out of the list what lies before the newest so many revisions
-// and is not in use, and returns it: from then on it is offered to nobody. One
-// that is not dropped from the store after all comes back with the next refresh.
-func (l *Ledger) outdated(keep int) (numbers []uint64) {
+// removeOutdated takes the revisions out of the list that are neither among the
+// newest ones to keep nor in use, and returns them: no proxy is offered them from
+// then on. What the store fails to drop comes back with the next refresh.
+func (l *Ledger) removeOutdated(keep int) (numbers []uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := len(l.revisions) - keep
@@ -38,7 +38,7 @@ func (l *Ledger) outdated(keep int) (numbers []uint64) {
 		}
 	}
 	l.revisions = kept
-	// What is damaged goes once it would have gone by its age.
+	// Damaged ones go with those of their age.
 	for len(l.damaged) > 0 && l.damaged[0] < kept[0].number { // the newest is always kept
 		numbers, l.damaged = append(numbers, l.damaged[0]), l.damaged[1:]
 	}
@@ -47,16 +47,14 @@ func (l *Ledger) outdated(keep int) (numbers []uint64) {
 }
 
 // inUse returns the revisions that proxies run, are about to run, or fall back
-// on, and the one that a proxy which nobody knows yet would fall back on. The
-// caller holds mu.
+// on, and the one that an unknown proxy would fall back on. The caller holds mu.
 func (l *Ledger) inUse() map[uint64]bool {
 	used := map[uint64]bool{lastGood(l.revisions, stance{}): true}
 	for _, p := range l.proxies {
 		used[p.known.Acked] = true
 		for _, s := range p.sessions {
-			for _, number := range []uint64{s.runs, s.stance.acked, s.pushed, offer(l.revisions, s.stance), lastGood(l.revisions, s.stance)} {
-				used[number] = true
-			}
+			used[s.runs], used[s.stance.acked], used[s.pushed] = true, true, true
+			used[offer(l.revisions, s.stance)], used[lastGood(l.revisions, s.stance)] = true, true
 		}
 	}
 	return used

@@ -9,7 +9,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/nodeid"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
@@ -17,8 +18,8 @@ import (
 // the list of its extensions; Istio adds the labels and annotations of a pod.
 const maxRequest = 256 << 10
 
-// request is what the server needs of a discoveryv3.DeltaDiscoveryRequest. It
-// is read from the wire without the rest: a generated message would take up to
+// request has the fields of a discoveryv3.DeltaDiscoveryRequest that the server
+// needs. Only they are read from the wire: a generated message would take up to
 // fifty times the bytes that a proxy sends.
 type request struct {
 	size         int
@@ -35,29 +36,31 @@ type request struct {
 	text         string // why, cut
 }
 
-// node is what a proxy says of itself.
+// node is what a proxy says about itself.
 type node struct {
 	id      string
 	version string // of Envoy, may be empty
 	wasm    string // metadata sluice.wasm
 	vmID    string // metadata sluice.vm_id
 	runtime string // metadata sluice.runtime
-	manage  string // metadata sluice.manage: where it answers management requests, as it says
+	manage  string // metadata sluice.manage: its address for management requests
 }
 
 const (
 	// maxMetadata is the longest path there is on Linux.
 	maxMetadata = 4096
-	// maxName bounds what is kept of names and versions; those of this server
-	// are shorter.
+	// maxName bounds what is kept of names and versions. Those of this server are
+	// shorter.
 	maxName = 256
-	// maxNackText bounds what is kept of a proxy's words; Envoy cuts them there too.
+	// maxShown bounds what a log line repeats of a proxy's words.
+	maxShown = 100
+	// maxNackText bounds what is kept of a refusal's text, as Envoy does.
 	maxNackText = 4096
 )
 
 // check says whether the node can be served.
 func (n node) check() error {
-	if err := nodeid.Check(n.id); err != nil {
+	if err := access.CheckNodeID(n.id); err != nil {
 		return err
 	}
 	for name, value := range map[string]string{"wasm": n.wasm, "vm_id": n.vmID, "runtime": n.runtime, "manage": n.manage} {
@@ -71,9 +74,8 @@ func (n node) check() error {
 	return nil
 }
 
-// fields calls visit for each field of a message, with its bytes where it has
-// any and its number otherwise. Groups, which xDS does not use, are refused:
-// they nest.
+// fields calls visit for each field of a message, with its bytes or its value.
+// Groups, which xDS does not use, are refused: they nest.
 func fields(message []byte, visit func(number protowire.Number, text []byte, value uint64) error) error {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -104,8 +106,9 @@ func fields(message []byte, visit func(number protowire.Number, text []byte, val
 	return nil
 }
 
-// cut copies text as far as a bound, and one byte more to show that there was more.
-func cut(text []byte, most int) string { return string(text[:min(len(text), most+1)]) }
+// head copies the first bytes of a text, and one more than maxBytes where there
+// are more, so that a check finds it too long.
+func head(text []byte, maxBytes int) string { return string(text[:min(len(text), maxBytes+1)]) }
 
 // unmarshal reads a DeltaDiscoveryRequest.
 func (r *request) unmarshal(message []byte) error {
@@ -116,7 +119,7 @@ func (r *request) unmarshal(message []byte) error {
 			r.hasNode = true
 			return r.node.unmarshal(text)
 		case 2:
-			r.typeURL = cut(text, maxName)
+			r.typeURL = head(text, maxName)
 		case 3:
 			r.subscribe(text)
 		case 4:
@@ -124,12 +127,12 @@ func (r *request) unmarshal(message []byte) error {
 		case 5:
 			return r.version(text)
 		case 6:
-			r.nonce = cut(text, maxName)
+			r.nonce = head(text, maxName)
 		case 7:
 			r.refused = true
 			return fields(text, func(number protowire.Number, text []byte, _ uint64) error {
 				if number == 2 {
-					r.text = strings.ToValidUTF8(string(text[:min(len(text), maxNackText)]), "")
+					r.text = printable.Cut(head(text, maxNackText), maxNackText)
 				}
 				return nil
 			})
@@ -145,7 +148,7 @@ func (r *request) subscribe(name []byte) {
 		return
 	}
 	if r.others == 0 {
-		r.other = brief(cut(name, maxName))
+		r.other = printable.Cut(head(name, maxName), maxShown)
 	}
 	r.others++
 }
@@ -154,7 +157,7 @@ func (r *request) subscribe(name []byte) {
 func (r *request) version(entry []byte) error {
 	name, version, err := mapEntry(entry)
 	if string(name) == envoy.ResourceName {
-		r.held = cut(version, maxName)
+		r.held = head(version, maxName)
 	}
 	return err
 }
@@ -179,7 +182,7 @@ func (n *node) unmarshal(message []byte) error {
 	return fields(message, func(number protowire.Number, text []byte, _ uint64) error {
 		switch number {
 		case 1:
-			n.id = cut(text, nodeid.MaxBytes)
+			n.id = head(text, access.MaxNodeID)
 		case 3:
 			return n.metadata(text)
 		case 8:
@@ -213,7 +216,7 @@ func (n *node) own(name string, value []byte) error {
 	}
 	return fields(value, func(number protowire.Number, text []byte, _ uint64) error {
 		if number == 3 { // string_value
-			*into = cut(text, maxMetadata)
+			*into = head(text, maxMetadata)
 		}
 		return nil
 	})
@@ -229,7 +232,7 @@ func entries(message []byte, visit func(name string, value []byte) error) error 
 		if err != nil {
 			return err
 		}
-		return visit(cut(name, maxName), value)
+		return visit(head(name, maxName), value)
 	})
 }
 

@@ -72,7 +72,7 @@ func TestRequest(t *testing.T) {
 	r.size = 0
 	require.Equal(t, request{
 		hasNode: true, node: node{id: "e1", version: "1.40.2", wasm: "/n.wasm", vmID: "v", runtime: "r", manage: "m"},
-		typeURL: TypeURL, subscribes: true, unsubscribes: true, others: 2, other: long[:100],
+		typeURL: TypeURL, subscribes: true, unsubscribes: true, others: 2, other: long[:maxShown-3] + "…",
 		held: "7-a-b", nonce: "n", refused: true, text: "why",
 	}, r)
 
@@ -81,7 +81,7 @@ func TestRequest(t *testing.T) {
 		ResponseNonce: long, InitialResourceVersions: map[string]string{envoy.ResourceName: long}, TypeUrl: long,
 	}))
 	require.Equal(t, node{id: "e1"}, r.node)
-	require.Equal(t, long[:maxNackText], r.text)
+	require.Equal(t, long[:maxNackText-3]+"…", r.text)
 	for _, kept := range []string{r.nonce, r.held, r.typeURL} {
 		require.Len(t, kept, maxName+1)
 	}

@@ -25,8 +25,8 @@ import (
 // TypeURL is the type of the resources served.
 const TypeURL = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 
-// nonces makes nonces that no other push has, of this process or of the one
-// before it.
+// nonces makes nonces that differ from those of all other pushes, of this process
+// or an earlier one.
 type nonces struct {
 	process uint32
 	last    *atomic.Uint32
@@ -42,23 +42,23 @@ func newNonces() (nonces, error) {
 
 func (n nonces) next() string { return fmt.Sprintf("%08x%06x", n.process, n.last.Add(1)) }
 
-// stamp tells an edition of this process from all others of the revision.
-func (n nonces) stamp(era, times uint64) string {
+// tag differs from all other tags of payloads of the revision.
+func (n nonces) tag(era, times uint64) string {
 	return fmt.Sprintf("%08x.%x.%x", n.process, era, times)
 }
 
-// revision is what proxies get of one.
+// revision is the part of a stored revision that proxies get.
 type revision struct {
 	number uint64
 	wasm   string
-	policy []byte // JSON, behind its opening brace
+	policy []byte // JSON, without its opening brace
 	digest [sha256.Size]byte
 }
 
 func newRevision(r store.Revision) (revision, error) {
 	policy, ok := bytes.CutPrefix(bytes.TrimSpace(r.JSON), []byte("{"))
 	if !ok {
-		return revision{}, errors.New("stamp policy: not a JSON object")
+		return revision{}, errors.New("tag policy: not a JSON object")
 	}
 	return revision{number: r.Number, wasm: r.Wasm, policy: policy, digest: sha256.Sum256(r.JSON)}, nil
 }
@@ -74,8 +74,8 @@ func (s *Server) revision(ctx context.Context, number uint64) (revision, error) 
 	})
 }
 
-// plugin is the filter as a node runs it, without a policy: the revision's
-// binary goes before the node's, which goes before the server's.
+// plugin is the filter as a node runs it, without a policy. The revision's path of
+// the binary counts before the node's, and that before the server's.
 func (s *Server) plugin(r revision, n node) envoy.Plugin {
 	p := envoy.Plugin{Name: envoy.ResourceName, VMID: n.vmID, Runtime: n.runtime, Wasm: s.wasm}
 	if n.wasm != "" {
@@ -87,41 +87,42 @@ func (s *Server) plugin(r revision, n node) envoy.Plugin {
 	return p
 }
 
-// newEdition is the revision as a node gets it, unlike one with another stamp.
-func newEdition(p envoy.Plugin, r revision, stamp string) (edition, error) {
-	version := version(r, stamp, p)
-	p.Policy = r.head(stamp)
+// newPayload is the revision as a node gets it.
+func newPayload(p envoy.Plugin, r revision, tag string) (payload, error) {
+	version := version(r, tag, p)
+	p.Policy = r.head(tag)
 	config, err := p.ExtensionConfig()
 	if err != nil {
-		return edition{}, err
+		return payload{}, err
 	}
 	packed := new(anypb.Any)
 	if err := anypb.MarshalFrom(packed, config, proto.MarshalOptions{Deterministic: true}); err != nil {
-		return edition{}, fmt.Errorf("marshal resource: %w", err)
+		return payload{}, fmt.Errorf("marshal resource: %w", err)
 	}
 	short, err := proto.Marshal(&discoveryv3.Resource{Name: config.GetName(), Version: version, Resource: packed})
 	if err != nil {
-		return edition{}, fmt.Errorf("marshal resource: %w", err)
+		return payload{}, fmt.Errorf("marshal resource: %w", err)
 	}
 	before, after, err := insert(short, p.Policy, len(r.policy))
 	if err != nil {
-		return edition{}, fmt.Errorf("marshal resource: %w", err)
+		return payload{}, fmt.Errorf("marshal resource: %w", err)
 	}
-	return edition{version, [3][]byte{before, r.policy, after}}, nil
+	return payload{version, [3][]byte{before, r.policy, after}}, nil
 }
 
-// head is a JSON object up to the place where the policy goes on, with the
-// field "revision".
-func (r revision) head(stamp string) []byte {
-	head := `{"revision":` + strconv.Quote(strconv.FormatUint(r.number, 10)+"-"+stamp)
+// head is the begin of a JSON object, with the field "revision"; the policy
+// follows.
+func (r revision) head(tag string) []byte {
+	head := `{"revision":` + strconv.Quote(strconv.FormatUint(r.number, 10)+"-"+tag)
 	if !bytes.HasPrefix(bytes.TrimSpace(r.policy), []byte("}")) {
 		head += ","
 	}
 	return []byte(head)
 }
 
-// insert makes room for more bytes behind a string that is nested in a message:
-// it returns what goes before and behind them, with the lengths on the way.
+// insert makes room for more bytes behind a string that is nested in a message.
+// It returns what goes before and behind them, with the lengths of all enclosing
+// messages grown.
 func insert(message, text []byte, more int) (before, after []byte, err error) {
 	if bytes.Equal(message, text) {
 		return text, nil, nil
@@ -148,14 +149,15 @@ func insert(message, text []byte, more int) (before, after []byte, err error) {
 	return nil, nil, errors.New("the policy is not in the resource")
 }
 
-// version is what Envoy reports when it connects again: "12-<stamp>-<digest>".
-// The digest tells whether it still is what this server would push, even if
-// the revisions were numbered anew in another data directory.
-func version(r revision, stamp string, p envoy.Plugin) string {
-	return strconv.FormatUint(r.number, 10) + "-" + stamp + "-" + digest(r, p)
+// version is what Envoy reports when it connects again: "12-<tag>-<digest>". The
+// digest shows whether this server would still push the same, even if another
+// data directory numbers revisions anew.
+func version(r revision, tag string, p envoy.Plugin) string {
+	return strconv.FormatUint(r.number, 10) + "-" + tag + "-" + digest(r, p)
 }
 
-// heldRevision reads the number in a version Envoy reports, 0 if it is not ours.
+// heldRevision reads the number in a version that Envoy reports, 0 if it is not
+// ours.
 func heldRevision(version string) uint64 {
 	number, _, _ := strings.Cut(version, "-")
 	n, err := strconv.ParseUint(number, 10, 64)
@@ -165,7 +167,7 @@ func heldRevision(version string) uint64 {
 	return n
 }
 
-// sameContent says whether two versions differ in nothing but the stamp.
+// sameContent says whether two versions differ in the tag alone.
 func sameContent(a, b string) bool {
 	number := heldRevision(a)
 	return number > 0 && number == heldRevision(b) && digestIn(a) != "" && digestIn(a) == digestIn(b)

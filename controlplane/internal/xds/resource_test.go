@@ -19,10 +19,10 @@ func revisionOf(t *testing.T, number uint64, policy string) revision {
 	return r
 }
 
-func stamped(t *testing.T, number uint64, policy, stamp string) []byte {
+func stamped(t *testing.T, number uint64, policy, tag string) []byte {
 	t.Helper()
 	r := revisionOf(t, number, policy)
-	return append(r.head(stamp), r.policy...)
+	return append(r.head(tag), r.policy...)
 }
 
 func TestStamp(t *testing.T) {
@@ -45,10 +45,10 @@ func TestStamp(t *testing.T) {
 func TestStampIsWhatTheFilterReads(t *testing.T) {
 	n, err := newNonces()
 	require.NoError(t, err)
-	stamp := n.stamp(math.MaxUint64, math.MaxUint64)
-	revision := "18446744073709551615-" + stamp
+	tag := n.tag(math.MaxUint64, math.MaxUint64)
+	revision := "18446744073709551615-" + tag
 	require.LessOrEqual(t, len(revision), policy.MaxRevisionBytes)
-	doc, err := policy.ParseJSON(stamped(t, math.MaxUint64, `{"version":1,"rules":[]}`, stamp))
+	doc, err := policy.ParseJSON(stamped(t, math.MaxUint64, `{"version":1,"rules":[]}`, tag))
 	require.NoError(t, err)
 	p, problems, _ := policy.ReadPushed(doc)
 	require.Empty(t, problems)

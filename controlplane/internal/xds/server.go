@@ -1,19 +1,19 @@
 // Package xds pushes policy revisions to Envoy by Delta xDS: extension config
 // discovery, alone (ECDS) or inside an aggregated stream (ADS).
 //
-// Its invariant: an answer is booked for the very push whose nonce it carries.
-// A refusal (NACK) therefore counts against the right proxy and revision, and
-// no other answer, above all not the one to the push that takes a refused
-// revision back, is ever taken for its acceptance (ACK).
+// Its invariant: a reply counts for the very push whose nonce it carries. A
+// refusal (NACK) therefore counts against the right proxy and revision, and no
+// other reply is ever taken for the acceptance (ACK) of a revision, above all not
+// the reply to the push that withdraws it.
 //
 // # Why a stream handler of its own
 //
 // It speaks the generated gRPC interfaces of go-control-plane directly instead
-// of going through that project's delta server and snapshot cache. The cache
-// holds one version of a resource for all proxies, whereas here each proxy may
-// need another one, with bytes that differ on every push; its callbacks give a
-// nonce but not what was sent with it; and its answer to a refusal is silence.
-// What is left, one resource and one push in flight, is a short loop.
+// of that project's delta server and snapshot cache. The cache holds one version
+// of a resource for all proxies; here each proxy may need another one, and the
+// bytes differ on every push. Its callbacks give a nonce without what was sent
+// with it, and after a refusal it does nothing. What is left, one resource and
+// one push in flight, is a short loop.
 //
 // # What a proxy is offered
 //
@@ -29,8 +29,8 @@
 // accepted any, the newest that some proxy accepted; else the newest that none
 // refused. If it refuses that one too, it is left alone until there is a new
 // revision: something is wrong with the proxy. A proxy process that starts
-// anew (it reports no version) is asked afresh even for what it refused
-// before, since what was wrong may have been repaired.
+// anew (it reports no version) is offered even what it refused before, since
+// what was wrong may have been repaired.
 //
 // A proxy that has not been asked (it connects when the newest revision is
 // withheld) gets the newest revision that some proxy accepted.
@@ -38,23 +38,24 @@
 // # What Envoy does with it
 //
 // After a refusal Envoy has already noted the hash of the refused bytes and
-// acknowledges the same bytes unseen, so every push carries a revision stamp
-// ("12-<stamp>") inside the policy that no push to this proxy has carried
-// before, a last good one pushed again too. Where there is no revision yet, the
-// server stays silent: an answer "no such resource" would make Envoy drop the
-// policy that was baked into its bootstrap, and would end its wait for the first
-// one without ever letting its listener go ready.
+// acknowledges the same bytes unseen. So every push carries a revision tag
+// ("12-<tag>") inside the policy that no push to this proxy has carried before,
+// also a last good one that is pushed again.
+//
+// Where there is no revision yet, the server stays silent: a response "no such
+// resource" would make Envoy drop the policy in its bootstrap, and would end its
+// wait for the first one without ever letting its listener get ready.
 //
 // # Who a proxy is
 //
 // A proxy is its node id together with the name in its client certificate that
-// the id goes with (store.Identity). Ledger and store know it by both, so that
-// nobody's answer counts for another. Where no certificate is asked for, the
-// name is empty, and whoever connects may claim any id. Where one is, it is
-// verified at each stream, for a connection may outlive the trust in it; it is
-// closed then, so that the proxy shows the certificate it has by now. What a
-// proxy reports to hold outranks what it is remembered to have refused: it is
-// booked as accepted.
+// grants the id (store.Identity). Ledger and store know it by both, so that no
+// proxy's reply counts for another. Where no certificate is asked for, the
+// name is empty, and a proxy may claim any id. Where one is, it is verified when
+// a stream begins, when it expires and every verifyEvery: a connection may
+// outlive the trust in it. The connection is closed then, so that the proxy
+// shows the certificate it has by now. What a
+// proxy reports to hold counts as accepted, even if it once refused that.
 //
 // # What a proxy can take
 //
@@ -62,10 +63,10 @@
 // maxRequest, and only what is needed of it is read. One address has a fifth of
 // the streams, counted from their opening; a stream that sends no request ends
 // after ten seconds. What streams of one connection share in requests, small
-// frames, repeated pushes and lines of the log slows down after a burst, without
-// an end: a proxy that is cut off connects again, which costs more. A push to a
-// proxy that does not read holds no memory of its own but a few KB, for all
-// editions of a revision share its text, and there is one push in flight.
+// frames, repeated pushes and lines of the log slows down after a burst. None of
+// it ends the connection: a proxy that is cut off connects again, which costs
+// more. A push to a proxy that does not read holds a few KB of its own: all
+// payloads of a revision share its text, and there is one push in flight.
 //
 // The package must never import the API or the command line, and knows
 // policies only as bytes.
@@ -87,7 +88,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/nodeid"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -98,13 +99,13 @@ type Options struct {
 	Wasm  string       // path of the filter's binary where neither revision nor node names one
 	Log   *slog.Logger // default: nothing
 
-	// Identify returns the name in a client certificate that the node id goes
-	// with, or why it goes with none. It is not asked where proxies need no
-	// certificate. By default the id must be a name in the certificate.
+	// Identify returns the name in a client certificate that grants the node id,
+	// or why none does. It is not called where proxies need no certificate. By
+	// default the id must be a name in the certificate.
 	Identify func(cert *x509.Certificate, node string) (string, error)
 
-	// ClientCAs vouch for proxies' certificates, at each stream anew. By default
-	// nobody does. They are not asked for where proxies need no certificate.
+	// ClientCAs vouch for proxies' certificates, again and again while a stream is
+	// open. By default nobody does. Not called where proxies need no certificate.
 	ClientCAs func() *x509.CertPool
 }
 
@@ -120,8 +121,9 @@ type Server struct {
 	identify    func(*x509.Certificate, string) (string, error)
 	clientCAs   func() *x509.CertPool
 	firstWithin time.Duration // deadline of a stream's first request
+	verifyEvery time.Duration // how often a stream's certificate is verified again
 
-	editions *cache[editionID, edition]
+	payloads *cache[payloadID, payload]
 	texts    *cache[uint64, revision]
 
 	streamIDs atomic.Uint64
@@ -142,7 +144,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Identify == nil {
-		o.Identify = new(nodeid.Rules).SAN
+		o.Identify = new(access.NodeIDs).SAN
 	}
 	if o.ClientCAs == nil {
 		o.ClientCAs = x509.NewCertPool
@@ -160,8 +162,8 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n,
-		identify: o.Identify, clientCAs: o.ClientCAs, firstWithin: firstWithin,
-		editions: newCache[editionID, edition](maxEditions), texts: newCache[uint64, revision](maxTexts),
+		identify: o.Identify, clientCAs: o.ClientCAs, firstWithin: firstWithin, verifyEvery: verifyEvery,
+		payloads: newCache[payloadID, payload](maxPayloads), texts: newCache[uint64, revision](maxTexts),
 		stop: make(chan struct{}), cancel: cancel,
 	}
 	s.logDamage(ledger.Damaged()...)
@@ -194,14 +196,14 @@ func (s *Server) follow(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// Ledger is what the server knows about proxies and their answers.
+// Ledger is what the server knows about proxies and their replies.
 func (s *Server) Ledger() *Ledger { return s.ledger }
 
 // Counts are totals since the server started.
 type Counts struct {
 	Pushes, Acks, Nacks uint64
-	TurnedAway          uint64 // streams that were one too many
-	Foreign             uint64 // streams whose node id is not their certificate's
+	TurnedAway          uint64 // streams beyond the bound
+	Foreign             uint64 // streams whose certificate does not grant their node id
 }
 
 // Counts returns the totals so far.
@@ -227,14 +229,18 @@ const (
 	// handshake, and of the first stream of a connection.
 	firstWithin = 10 * time.Second
 
+	// verifyEvery is how long a stream may outlive the trust in the authority of
+	// its certificate. The certificate itself it does not outlive.
+	verifyEvery = 30 * time.Second
+
 	maxHeaders   = 16 << 10 // bytes of a stream's headers
 	streamWindow = 64 << 10 // bytes that gRPC takes before the server reads
 )
 
-// ServerOptions returns what the gRPC server needs to read and write the
-// server's messages, to notice a proxy that is gone without a word, and not to
-// let one take all there is; with TLS if the configuration is not nil. A large
-// binary blocks Envoy's main thread for seconds, so the ping may take its time.
+// ServerOptions are those of the gRPC server: its codec, TLS if config is not nil,
+// pings that find out about a proxy that is gone without a word, and bounds on
+// what one proxy may take. The timeout of a ping is long because a large binary
+// blocks Envoy's main thread for seconds.
 func ServerOptions(config *tls.Config) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.Creds(newHandshake(config)),
@@ -261,8 +267,9 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, ads{server: s})
 }
 
-// ecds and ads leave the state-of-the-world methods unimplemented: with them a
-// refusal is answered with the same version again and ends as an acceptance.
+// ecds and ads leave the state-of-the-world methods unimplemented: there the
+// server answers a refusal with the same version again, and that ends as an
+// acceptance.
 type ecds struct {
 	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
 	server *Server

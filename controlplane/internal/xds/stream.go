@@ -7,15 +7,15 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/san"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
@@ -27,23 +27,23 @@ type deltaStream interface {
 	Context() context.Context
 }
 
-// push is a response that waits for its answer.
+// push is a response that waits for its reply.
 type push struct {
 	nonce      string
 	number     uint64
 	withdrawal bool
 }
 
-// conversation is one stream: what serve's loop knows besides the session.
+// conversation is one stream: what serve's loop knows beside the session.
 type conversation struct {
 	*Server
 	log        *slog.Logger
 	stream     deltaStream
 	connection *connection
 	address    net.Addr
-	session    *session // nil until the first request, which alone must carry the node
+	session    *session // nil until the first request, which must carry the node
 	inFlight   push
-	again      <-chan time.Time // when a push that came too soon may be made
+	again      <-chan time.Time // when a push that was put off may be made
 }
 
 // serve talks to one proxy until either side ends.
@@ -53,7 +53,7 @@ func (s *Server) serve(stream deltaStream) error {
 		return status.Error(codes.Internal, "no peer")
 	}
 	shared := connectionOf(p)
-	c := &conversation{Server: s, log: shared.logger(s.log), stream: stream, connection: shared, address: p.Addr}
+	c := &conversation{Server: s, log: shared.lines.Logger(s.log), stream: stream, connection: shared, address: p.Addr}
 	from := conns.Origin(p.Addr)
 	if err := s.ledger.admit(from); err != nil {
 		s.turned.Add(1)
@@ -69,6 +69,7 @@ func (c *conversation) run() error {
 	requests, failed := c.receive()
 	late := time.NewTimer(c.firstWithin)
 	defer late.Stop()
+	verify := c.verifyAgain()
 	for {
 		// Taken before looking what is due, so that no change falls in between.
 		moved := c.ledger.moves()
@@ -92,6 +93,12 @@ func (c *conversation) run() error {
 			}
 		case <-late.C:
 			return status.Errorf(codes.DeadlineExceeded, "no request within %s", c.firstWithin)
+		case <-verify:
+			if err := c.verify(); err != nil {
+				c.log.Warn("proxy cut off", "address", c.address.String(), "error", status.Convert(err).Message())
+				return err
+			}
+			verify = c.verifyAgain()
 		case <-moved:
 		case <-c.again:
 		}
@@ -116,7 +123,7 @@ func (c *conversation) receive() (<-chan request, <-chan error) {
 			case <-ctx.Done():
 				return
 			}
-			if c.connection.read(ctx, r.size) != nil {
+			if c.connection.slowDown(ctx, r.size) != nil {
 				return // the stream has ended
 			}
 		}
@@ -137,7 +144,7 @@ func (c *conversation) handle(r request) error {
 		return nil // an aggregated stream also asks for what is not served here
 	}
 	if r.nonce != "" {
-		c.answer(r)
+		c.replied(r)
 	}
 	if r.unsubscribes {
 		c.ledger.unsubscribe(c.session)
@@ -153,18 +160,39 @@ func (c *conversation) handle(r request) error {
 	return nil
 }
 
-// brief cuts what a proxy made up to what a log line can bear.
-func brief(text string) string { return strings.ToValidUTF8(text[:min(len(text), 100)], "") }
+// verify says whether the certificate that the proxy showed, if any, is trusted
+// now. If not, it closes the connection.
+func (c *conversation) verify() error {
+	chain := c.connection.certificates()
+	if chain == nil {
+		return nil
+	}
+	if err := access.Verify(chain, c.clientCAs()); err != nil {
+		c.connection.closeSoon()
+		return status.Errorf(codes.Unauthenticated, "certificate is not trusted any more: %s", err)
+	}
+	return nil
+}
 
-// identity is who the proxy is, if its certificate says so.
+// verifyAgain fires when the certificate has to be verified again, never where
+// there is none.
+func (c *conversation) verifyAgain() <-chan time.Time {
+	chain := c.connection.certificates()
+	if chain == nil {
+		return nil
+	}
+	expiry := time.Until(chain[0].NotAfter) + time.Millisecond // it is valid at NotAfter itself
+	return time.After(min(c.verifyEvery, expiry))
+}
+
+// identity is the proxy's, unless its certificate does not grant the node id.
 func (c *conversation) identity(node string) (store.Identity, error) {
+	if err := c.verify(); err != nil {
+		return store.Identity{}, err
+	}
 	chain := c.connection.certificates()
 	if chain == nil {
 		return store.Identity{Node: node}, nil
-	}
-	if err := san.Verify(chain, c.clientCAs()); err != nil {
-		c.connection.closeSoon()
-		return store.Identity{}, status.Errorf(codes.Unauthenticated, "certificate is not trusted any more: %s", err)
 	}
 	name, err := c.identify(chain[0], node)
 	if err != nil {
@@ -202,9 +230,9 @@ func (c *conversation) end() {
 	}
 }
 
-// subscribe takes what the proxy says it holds, which it says only in the
-// first request of a stream. A name that is subscribed again was dropped in
-// between, and is sent again.
+// subscribe notes what the proxy reports to hold, which it does only in the first
+// request of a stream. A proxy that subscribes again has dropped the resource in
+// between and gets it again.
 func (c *conversation) subscribe(reported string) {
 	held := uint64(0)
 	if number := heldRevision(reported); number > 0 {
@@ -213,26 +241,26 @@ func (c *conversation) subscribe(reported string) {
 			held = number
 		}
 	}
-	// What it holds now outranks what it is remembered to have refused.
+	// What it holds now counts more than what it once refused.
 	known := c.ledger.knownOf(c.session)
 	if held > 0 && (known.Acked != held || slices.Contains(known.Refused, held)) {
 		if err := c.ledger.reported(c.stream.Context(), c.session, held); err != nil {
-			c.log.Error("book answer", "proxy", c.session.who.Node, "revision", held, "error", err)
+			c.log.Error("save reply", "proxy", c.session.who.Node, "revision", held, "error", err)
 		}
 	}
 	c.ledger.subscribe(c.session, held, reported == "")
 }
 
-// answer books an ACK or NACK against the push with its nonce. Any other nonce
-// is of another stream or made up, and proves nothing.
-func (c *conversation) answer(r request) {
+// replied counts an ACK or NACK for the push with its nonce. Any other nonce is of
+// another stream or made up, and proves nothing.
+func (c *conversation) replied(r request) {
 	p, id := c.inFlight, c.session.who.Node
 	if r.nonce != p.nonce {
-		c.log.Warn("answer to an unknown push ignored", "proxy", id, "nonce", brief(r.nonce))
+		c.log.Warn("reply to an unknown push ignored", "proxy", id, "nonce", printable.Cut(r.nonce, maxShown))
 		return
 	}
 	c.inFlight = push{}
-	a := store.Answer{
+	a := store.Reply{
 		SAN: c.session.who.SAN, Node: id, Revision: p.number, Accepted: !r.refused, Text: r.text, At: time.Now().UTC(),
 	}
 	if a.Accepted {
@@ -243,8 +271,8 @@ func (c *conversation) answer(r request) {
 		c.log.Warn("NACK", "proxy", id, "revision", p.number, "withdrawal", p.withdrawal, "nonce", r.nonce,
 			"text", a.Text)
 	}
-	if err := c.ledger.answered(c.stream.Context(), c.session, a); err != nil {
-		c.log.Error("book answer", "proxy", id, "revision", p.number, "error", err)
+	if err := c.ledger.replied(c.stream.Context(), c.session, a); err != nil {
+		c.log.Error("save reply", "proxy", id, "revision", p.number, "error", err)
 	}
 }
 
@@ -257,29 +285,28 @@ func (c *conversation) pushDue() error {
 	if !ok {
 		return nil
 	}
-	if wait := c.connection.mayPush(number); wait > 0 {
+	if wait := c.connection.reservePush(number); wait > 0 {
 		c.again = time.After(wait)
 		return nil
 	}
-	due, ok := c.ledger.due(c.session)
+	due, ok := c.ledger.startPush(c.session)
 	if !ok {
 		return nil
 	}
 	number = due.number
 	id, nonce := c.session.who.Node, c.nonces.next()
-	e, err := c.edition(c.stream.Context(), c.session.node, number, c.nonces.stamp(due.era, due.times))
-	if errors.Is(err, store.ErrDamaged) {
+	p, err := c.payload(c.stream.Context(), c.session.node, number, c.nonces.tag(due.era, due.times))
+	var message response
+	if err == nil {
+		message, err = newResponse(p, nonce)
+	}
+	switch {
+	case errors.Is(err, store.ErrDamaged):
 		if c.ledger.withdraw(number) {
 			c.logDamage(number)
 		}
 		return nil
-	}
-	if err != nil {
-		c.unsent(number, err)
-		return nil
-	}
-	message, err := newResponse(e, nonce)
-	if err != nil {
+	case err != nil:
 		c.unsent(number, err)
 		return nil
 	}
@@ -290,13 +317,14 @@ func (c *conversation) pushDue() error {
 	if due.withdrawal {
 		text = "refused revision withdrawn, pushed the last good one"
 	}
-	c.log.Info(text, "proxy", id, "revision", number, "version", e.version, "nonce", nonce)
+	c.log.Info(text, "proxy", id, "revision", number, "version", p.version, "nonce", nonce)
 	return c.stream.SendMsg(message)
 }
 
 func (c *conversation) unsent(number uint64, why error) {
 	if errors.Is(why, envoy.ErrNoWasm) {
-		why = errors.New("no path of the filter's wasm binary: give serve --wasm, apply --wasm, or sluice.wasm in the node's metadata")
+		why = errors.New("no path of the filter's wasm binary: " +
+			"give serve --wasm, apply --wasm, or sluice.wasm in the node's metadata")
 	}
 	c.log.Error("cannot push", "proxy", c.session.who.Node, "revision", number, "error", why)
 	c.ledger.unsent(c.session, number, why)

@@ -13,53 +13,52 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// An edition is a revision as it goes over the wire, with one stamp in it. All
-// proxies of one kind share it, and all editions of a revision share the text of
-// its policy: up to one MiB, which a fleet of a thousand, or a thousand streams
-// of an attacker, would otherwise take a thousand times.
+// A payload is a revision as bytes for one kind of proxy, with a tag in it. All
+// payloads of a revision share the text of its policy: up to one MiB, which a
+// fleet of a thousand, or a thousand streams of an attacker, would otherwise take
+// a thousand times.
 //
-// What Envoy must never get is the bytes it got before. So a proxy's second
-// push of a revision is of the second edition, and so on; and whenever the
-// ledger forgets a proxy, and with it what that one has had, a new era of
-// editions begins.
-type edition struct {
+// Envoy must never get the bytes it got before. So the second push of a revision
+// to a proxy carries the second tag, and so on. When the ledger forgets a proxy,
+// and with it how many pushes it had, a new era of tags begins.
+type payload struct {
 	version  string
 	resource [3][]byte // a discoveryv3.Resource, marshaled; the middle is the policy's text
 }
 
-// editionID is what an edition's bytes depend on.
-type editionID struct {
+// payloadID is what a payload's bytes depend on.
+type payloadID struct {
 	number             uint64
 	wasm, vmID, engine string // of the node
-	stamp              string
+	tag                string
 }
 
-func (n node) edition(number uint64, stamp string) editionID {
-	return editionID{number, n.wasm, n.vmID, n.runtime, stamp}
+func (n node) payload(number uint64, tag string) payloadID {
+	return payloadID{number, n.wasm, n.vmID, n.runtime, tag}
 }
 
 const (
-	// maxEditions bounds the editions that are kept; a fleet with more kinds of
-	// nodes than that takes longer.
-	maxEditions = 16
-	// maxTexts bounds the policies that are kept: the newest revision, and what
-	// some proxies fall back on.
+	// maxPayloads bounds the payloads that are kept. A fleet with more kinds of
+	// nodes takes longer.
+	maxPayloads = 16
+	// maxTexts bounds the policies that are kept: the newest revision, and those
+	// that proxies fall back on.
 	maxTexts = 4
 )
 
-// cache keeps what was made last. Its lock is held while something is made: when
-// a fleet asks, it asks for the same.
+// cache keeps what was built last. Its lock is held while a value is built: a
+// fleet asks for the same one at once.
 type cache[K comparable, V any] struct {
-	mu   sync.Mutex
-	most int
-	kept map[K]V
+	mu      sync.Mutex
+	maxKept int
+	kept    map[K]V
 }
 
-func newCache[K comparable, V any](most int) *cache[K, V] {
-	return &cache[K, V]{most: most, kept: map[K]V{}}
+func newCache[K comparable, V any](maxKept int) *cache[K, V] {
+	return &cache[K, V]{maxKept: maxKept, kept: map[K]V{}}
 }
 
-// get returns a value, built if it is not there.
+// get returns a value and builds it if it is not there.
 func (c *cache[K, V]) get(key K, build func() (V, error)) (V, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,7 +70,7 @@ func (c *cache[K, V]) get(key K, build func() (V, error)) (V, error) {
 		return built, err
 	}
 	for old := range c.kept {
-		if len(c.kept) < c.most {
+		if len(c.kept) < c.maxKept {
 			break
 		}
 		delete(c.kept, old)
@@ -80,19 +79,18 @@ func (c *cache[K, V]) get(key K, build func() (V, error)) (V, error) {
 	return built, nil
 }
 
-// edition returns the revision as the node gets it, with that stamp.
-func (s *Server) edition(ctx context.Context, n node, number uint64, stamp string) (edition, error) {
-	return s.editions.get(n.edition(number, stamp), func() (edition, error) {
+// payload returns the revision as the node gets it, with that tag.
+func (s *Server) payload(ctx context.Context, n node, number uint64, tag string) (payload, error) {
+	return s.payloads.get(n.payload(number, tag), func() (payload, error) {
 		r, err := s.revision(ctx, number)
 		if err != nil {
-			return edition{}, err
+			return payload{}, err
 		}
-		return newEdition(s.plugin(r, n), r, stamp)
+		return newPayload(s.plugin(r, n), r, tag)
 	})
 }
 
-// versionNow is the version that an edition of the revision would have for the
-// node, without a stamp.
+// versionNow is the version of the revision for the node, without a tag.
 func (s *Server) versionNow(ctx context.Context, n node, number uint64) (string, error) {
 	r, err := s.revision(ctx, number)
 	if err != nil {
@@ -101,32 +99,32 @@ func (s *Server) versionNow(ctx context.Context, n node, number uint64) (string,
 	return version(r, "", s.plugin(r, n)), nil
 }
 
-// response is a DeltaDiscoveryResponse in parts: what is this push's alone, and
-// the edition.
+// response is a DeltaDiscoveryResponse in two parts: the push's own, and the
+// payload.
 type response struct {
 	own      []byte
 	resource [3][]byte
 }
 
-func newResponse(e edition, nonce string) (response, error) {
+func newResponse(p payload, nonce string) (response, error) {
 	own, err := proto.Marshal(&discoveryv3.DeltaDiscoveryResponse{
-		SystemVersionInfo: e.version, TypeUrl: TypeURL, Nonce: nonce,
+		SystemVersionInfo: p.version, TypeUrl: TypeURL, Nonce: nonce,
 	})
 	if err != nil {
 		return response{}, fmt.Errorf("marshal response: %w", err)
 	}
 	const resources = 2 // the field's number
 	size := 0
-	for _, part := range e.resource {
+	for _, part := range p.resource {
 		size += len(part)
 	}
 	own = protowire.AppendTag(own, resources, protowire.BytesType)
 	own = protowire.AppendVarint(own, uint64(size))
-	return response{own, e.resource}, nil
+	return response{own, p.resource}, nil
 }
 
-// codec writes a response without copying the edition, reads a request without
-// what is not needed, and leaves all else to the usual one.
+// codec writes a response without copying the payload and reads a request
+// without the fields that are not needed. The rest it leaves to gRPC's codec.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }

@@ -1,4 +1,4 @@
-package nodeid
+package access
 
 import (
 	"crypto/x509"
@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-func certificate(t *testing.T, sans ...string) *x509.Certificate {
+func certificateOf(t *testing.T, sans ...string) *x509.Certificate {
 	t.Helper()
 	c := &x509.Certificate{Subject: pkix.Name{CommonName: "common"}}
 	for _, san := range sans {
@@ -29,7 +29,7 @@ func certificate(t *testing.T, sans ...string) *x509.Certificate {
 	return c
 }
 
-func TestSAN(t *testing.T) {
+func TestNodeIDs(t *testing.T) {
 	const spiffe = "spiffe://corp/ns/edge/sa/envoy"
 	for _, tc := range []struct {
 		name, rules string
@@ -60,12 +60,12 @@ func TestSAN(t *testing.T) {
 		{"no URI for a DNS pattern", "* x", []string{"urn:a"}, "x", ""},
 		{"second line, second name", "x y\n{id}.b {id}", []string{"n", "e.b"}, "e", "e.b"},
 		{"byte order mark, line end of Windows", "\ufeff{id}.corp {id}\r\n", []string{"edge-1.corp"}, "edge-1", "edge-1.corp"},
-		{"longer than any", "", []string{strings.Repeat("a", MaxBytes+1)}, strings.Repeat("a", MaxBytes+1), ""},
+		{"longer than any", "", []string{strings.Repeat("a", MaxNodeID+1)}, strings.Repeat("a", MaxNodeID+1), ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r, err := Parse("names", []byte(tc.rules))
+			r, err := ParseNodeIDs("names", []byte(tc.rules))
 			require.NoError(t, err)
-			got, err := r.SAN(certificate(t, tc.sans...), tc.id)
+			got, err := r.SAN(certificateOf(t, tc.sans...), tc.id)
 			require.Equal(t, tc.want, got)
 			require.Equal(t, tc.want == "", err != nil)
 		})
@@ -75,7 +75,7 @@ func TestSAN(t *testing.T) {
 // An authority that signs DNS names without looking has signed no URI.
 func TestURIAsDNSName(t *testing.T) {
 	const spiffe = "spiffe://corp/ns/edge/sa/envoy"
-	r, err := Parse("names", []byte(spiffe+" edge-*"))
+	r, err := ParseNodeIDs("names", []byte(spiffe+" edge-*"))
 	require.NoError(t, err)
 	for _, id := range []string{spiffe, "edge-1"} {
 		_, err = r.SAN(&x509.Certificate{DNSNames: []string{spiffe}}, id)
@@ -85,48 +85,48 @@ func TestURIAsDNSName(t *testing.T) {
 
 // The error lists what the certificate may use.
 func TestRefusal(t *testing.T) {
-	r, err := Parse("names", []byte("{id}.edge.corp {id}\n*.edge.corp spare-*\n"))
+	r, err := ParseNodeIDs("names", []byte("{id}.edge.corp {id}\n*.edge.corp spare-*\n"))
 	require.NoError(t, err)
-	_, err = r.SAN(certificate(t, "edge-9.edge.corp", "*.corp"), "edge-1")
-	require.EqualError(t, err, `node id "edge-1" is not its certificate's, with which it may be edge-9 or edge-9.edge.corp or spare-*: `+
+	_, err = r.SAN(certificateOf(t, "edge-9.edge.corp", "*.corp"), "edge-1")
+	require.EqualError(t, err, `node id "edge-1" is not granted by its certificate, which grants edge-9 or edge-9.edge.corp or spare-*: `+
 		`set node.id to that, or write "edge-9.edge.corp edge-1" into the file of serve --node-names`)
-	_, err = r.SAN(certificate(t, "*.corp"), "edge-1")
+	_, err = r.SAN(certificateOf(t, "*.corp"), "edge-1")
 	require.EqualError(t, err, `node id "edge-1" is not in its certificate, which has no DNS or URI name without a wildcard: issue one with the SAN "edge-1"`)
-	_, err = r.SAN(certificate(t, "a", "b", "c", "d", "e", "f", "g"), "x")
+	_, err = r.SAN(certificateOf(t, "a", "b", "c", "d", "e", "f", "g"), "x")
 	require.ErrorContains(t, err, "a or b or c or d or e or one of 2 others")
 }
 
-func TestParseErrors(t *testing.T) {
+func TestNodeIDErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"one":                                  `names:1: 1 words instead of 2: write SAN ID, for example {id}.edge.corp {id}`,
-		"# fine\n\n a b # c\na b c":            `names:4: 3 words instead of 2: write SAN ID, for example {id}.edge.corp {id}`,
-		"{id}.corp edge-*":                     `names:1: {id} is on one side only: write it on both, or * where any text will do`,
-		"{id}.{id} {id}":                       `names:1: SAN "{id}.{id}": {id} is there twice: write * where the text may differ`,
-		"{node}.corp x":                        `names:1: SAN "{node}.corp": the only word in braces is {id}`,
-		"spiffe://*/a x":                       `names:1: SAN "spiffe://*/a": * in the host of a URI`,
-		"spiffe://{id}/a {id}":                 `names:1: SAN "spiffe://{id}/a": {id} in the host of a URI`,
-		"spiffe://corp/{id}.* {id}":            `{id} and * are in one segment, so what {id} stands for is not clear: separate them by "/"`,
-		"a **":                                 `names:1: id "**": two * in one segment: one is enough`,
-		"*-{id}.corp {id}":                     `names:1: SAN "*-{id}.corp": {id} and * are in one segment, so what {id} stands for is not clear: separate them by "."`,
-		"b\xc3\xbccher.corp edge":              `names:1: SAN "bücher.corp": only visible ASCII, ! to ~, can match`,
-		"a\x01 b":                              `names:1: SAN "a\x01": only visible ASCII, ! to ~, can match`,
-		"a " + strings.Repeat("b", MaxBytes+1): `at most 1024 are allowed`,
-		strings.Repeat("a b\n", maxLines+1):    `names: 10001 lines, at most 10000 are allowed`,
+		"one":                                   `names:1: 1 words instead of 2: write SAN ID, for example {id}.edge.corp {id}`,
+		"# fine\n\n a b # c\na b c":             `names:4: 3 words instead of 2: write SAN ID, for example {id}.edge.corp {id}`,
+		"{id}.corp edge-*":                      `names:1: {id} is on one side only: write it on both, or * where any text will do`,
+		"{id}.{id} {id}":                        `names:1: SAN "{id}.{id}": {id} is there twice: write * where the text may differ`,
+		"{node}.corp x":                         `names:1: SAN "{node}.corp": the only word in braces is {id}`,
+		"spiffe://*/a x":                        `names:1: SAN "spiffe://*/a": * in the host of a URI`,
+		"spiffe://{id}/a {id}":                  `names:1: SAN "spiffe://{id}/a": {id} in the host of a URI`,
+		"spiffe://corp/{id}.* {id}":             `{id} and * are in one segment, so what {id} stands for is not clear: separate them by "/"`,
+		"a **":                                  `names:1: id "**": two * in one segment: one is enough`,
+		"*-{id}.corp {id}":                      `names:1: SAN "*-{id}.corp": {id} and * are in one segment, so what {id} stands for is not clear: separate them by "."`,
+		"b\xc3\xbccher.corp edge":               `names:1: SAN "bücher.corp": only visible ASCII, ! to ~, can match`,
+		"a\x01 b":                               `names:1: SAN "a\x01": only visible ASCII, ! to ~, can match`,
+		"a " + strings.Repeat("b", MaxNodeID+1): `at most 1024 are allowed`,
+		strings.Repeat("a b\n", maxLines+1):     `names: 10001 lines, at most 10000 are allowed`,
 	} {
-		_, err := Parse("names", []byte(text))
+		_, err := ParseNodeIDs("names", []byte(text))
 		require.ErrorContains(t, err, want)
 	}
-	_, err := Parse("names", []byte(strings.Repeat("x\n", 100)))
+	_, err := ParseNodeIDs("names", []byte(strings.Repeat("x\n", 100)))
 	require.Equal(t, maxListed, strings.Count(err.Error(), "names:"))
 }
 
-func TestCheck(t *testing.T) {
-	require.NoError(t, Check("sidecar~10.0.0.1~a.b~b.svc.cluster.local"))
+func TestCheckNodeID(t *testing.T) {
+	require.NoError(t, CheckNodeID("sidecar~10.0.0.1~a.b~b.svc.cluster.local"))
 	for id, want := range map[string]string{
-		"": "node.id", strings.Repeat("x", MaxBytes+1): "at most 1024", "a\x1b[31m": "visible ASCII",
+		"": "node.id", strings.Repeat("x", MaxNodeID+1): "at most 1024", "a\x1b[31m": "visible ASCII",
 		"edge 1": "visible", "\u0435dge-1": "visible", "\xff": "visible", "a\x00b": "visible",
 	} {
-		require.ErrorContains(t, Check(id), want)
+		require.ErrorContains(t, CheckNodeID(id), want)
 	}
 }
 
@@ -137,14 +137,14 @@ func TestDocumentedRules(t *testing.T) {
 	_, rest, ok := strings.Cut(string(page), "```text node-names\n")
 	require.True(t, ok)
 	file, rest, _ := strings.Cut(rest, "```")
-	r, err := Parse("node-names", []byte(file))
+	r, err := ParseNodeIDs("node-names", []byte(file))
 	require.NoError(t, err)
 	_, rest, _ = strings.Cut(rest, "| certificate | may be | may not be |\n|---|---|---|\n")
 	table, _, _ := strings.Cut(rest, "\n\n")
 	checked := 0
 	for row := range strings.Lines(table) {
 		cells := strings.Split(row, "|")
-		cert := certificate(t, ids(cells[1])...)
+		cert := certificateOf(t, ids(cells[1])...)
 		for i, granted := range map[int]bool{2: true, 3: false} {
 			for _, id := range ids(cells[i]) {
 				_, err := r.SAN(cert, id)

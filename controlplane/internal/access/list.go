@@ -5,11 +5,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/san"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/weaktoken"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/wordfile"
 )
 
 // List is what an access file says. The zero List knows nobody.
@@ -20,7 +19,7 @@ type List struct {
 
 // certificate gives a role to the certificates with a matching SAN.
 type certificate struct {
-	san  san.Pattern
+	san  pattern
 	role Role
 }
 
@@ -33,24 +32,24 @@ const (
 	wantLine = "give token NAME ROLE SHA256HEX or certificate SAN ROLE"
 )
 
-// Parse reads an access file: a token or a certificate a line, blank lines, and
-// comments that start with # (see wordfile).
+// ParseList reads an access file: a token or a certificate a line; see lines for
+// what else a line may have.
 //
 //	token NAME ROLE SHA256HEX
 //	certificate SAN ROLE
 //
 // An error joins every problem, each with its line. It never repeats what may
 // be a token.
-func Parse(file string, text []byte) (*List, error) {
+func ParseList(file string, text []byte) (*List, error) {
 	r := reader{
 		list:  List{tokens: map[[sha256.Size]byte]Caller{}},
 		names: map[string]int{}, digests: map[[sha256.Size]byte]int{}, sans: map[string]int{},
 	}
 	var problems []error
-	for line, fields := range wordfile.Lines(text) {
+	for line, words := range lines(text) {
 		r.line = line
-		if err := r.read(fields); err != nil {
-			problems = append(problems, fmt.Errorf("%s:%d: %w", file, r.line, err))
+		if err := r.read(words); err != nil {
+			problems = append(problems, fmt.Errorf("%s:%d: %w", file, line, err))
 		}
 	}
 	if err := errors.Join(problems...); err != nil {
@@ -68,14 +67,14 @@ type reader struct {
 	sans    map[string]int
 }
 
-func (r *reader) read(fields []string) error {
+func (r *reader) read(words []string) error {
 	switch {
-	case fields[0] == "token" && len(fields) == 4:
-		return r.token(fields[1], fields[2], fields[3])
-	case fields[0] == "certificate" && len(fields) == 3:
-		return r.certificate(fields[1], fields[2])
-	case fields[0] == "token" || fields[0] == "certificate":
-		return fmt.Errorf("a %s with %d fields: %s", fields[0], len(fields)-1, wantLine)
+	case words[0] == "token" && len(words) == 4:
+		return r.token(words[1], words[2], words[3])
+	case words[0] == "certificate" && len(words) == 3:
+		return r.certificate(words[1], words[2])
+	case words[0] == "token" || words[0] == "certificate":
+		return fmt.Errorf("a %s with %d fields: %s", words[0], len(words)-1, wantLine)
 	}
 	return errors.New("neither token nor certificate: " + wantLine)
 }
@@ -85,7 +84,7 @@ func (r *reader) token(name, roleName, sum string) error {
 	if err != nil {
 		return err
 	}
-	if len(name) > maxName || strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c > '~' }) {
+	if len(name) > maxName || !isVisible(name) {
 		return fmt.Errorf("a name that is not of up to %d printable ASCII characters", maxName)
 	}
 	if first, taken := r.names[name]; taken {
@@ -94,7 +93,8 @@ func (r *reader) token(name, roleName, sum string) error {
 	r.names[name] = r.line
 	var digest [sha256.Size]byte
 	if text, err := hex.DecodeString(sum); err != nil || copy(digest[:], text) != len(digest) || len(text) != len(digest) {
-		return fmt.Errorf("token %s: SHA256HEX is not 64 hexadecimal digits: give what printf %%s TOKEN | sha256sum prints", name)
+		return fmt.Errorf("token %s: SHA256HEX is not 64 hexadecimal digits: "+
+			"give what printf %%s TOKEN | sha256sum prints", name)
 	}
 	if why, weak := weaktoken.Weak(sum); weak {
 		return fmt.Errorf("token %s: anyone would guess it, %s: make one with openssl rand -hex 32", name, why)
@@ -112,14 +112,14 @@ func (r *reader) certificate(name, roleName string) error {
 	if err != nil {
 		return err
 	}
-	p, err := parsePattern(name)
+	p, err := callerPattern(name)
 	if err != nil {
 		return fmt.Errorf("certificate %q: %w", name[:min(len(name), maxName)], err)
 	}
-	if first, taken := r.sans[p.Text]; taken {
+	if first, taken := r.sans[p.text]; taken {
 		return fmt.Errorf("certificate %s is on line %d already", name, first)
 	}
-	r.sans[p.Text] = r.line
+	r.sans[p.text] = r.line
 	r.list.certificates = append(r.list.certificates, certificate{p, role})
 	return nil
 }
@@ -127,13 +127,33 @@ func (r *reader) certificate(name, roleName string) error {
 // MapsCertificates says whether any certificate has a role.
 func (l *List) MapsCertificates() bool { return len(l.certificates) > 0 }
 
+// callerPattern reads the SAN of a line: a DNS name or a URI, where * stands for
+// text within a segment.
+func callerPattern(text string) (pattern, error) {
+	const want = "give a DNS name such as ci.ops.corp or a URI such as spiffe://corp/ns/ops/sa/ci"
+	if len(text) > maxName {
+		return pattern{}, fmt.Errorf("it has %d bytes, at most %d are allowed", len(text), maxName)
+	}
+	if !strings.Contains(text, "://") {
+		text = strings.ToLower(text)
+		for label := range strings.SplitSeq(text, ".") {
+			if label == "" || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_*") != "" {
+				return pattern{}, errors.New("it is neither a DNS name nor a URI: " + want)
+			}
+		}
+	} else if u, err := url.Parse(text); err != nil || !isPlainURI(u) || u.String() != text {
+		return pattern{}, errors.New("it is not a URI of scheme, host and path: " + want)
+	}
+	return namePattern(text)
+}
+
 // Token returns the caller that bears a token.
 func (l *List) Token(token string) (Caller, bool) {
 	if len(token) > MaxToken {
 		return Caller{}, false
 	}
-	// The time of the search depends on the digest, which tells nothing about
-	// the token.
+	// The time of the search depends on the digest, which says nothing about the
+	// token.
 	c, known := l.tokens[sha256.Sum256([]byte(token))]
 	return c, known
 }

@@ -18,7 +18,7 @@ import (
 
 // A fleet gets the same bytes in its first push of a revision, whoever refuses
 // it gets other bytes in each further push.
-func TestFleetSharesEditions(t *testing.T) {
+func TestFleetSharesPayloads(t *testing.T) {
 	f := newFixture(t)
 	f.apply("one")
 	a, b := f.proxy("a"), f.proxy("b")
@@ -55,18 +55,18 @@ func TestForgettingBeginsAnEra(t *testing.T) {
 	e.ack(after)
 }
 
-// However many revisions a proxy is pushed, no push is of an edition that it had:
+// However many revisions a proxy is pushed, no push is of a payload that it had:
 // neither of a new revision nor of the old one that it falls back on each time.
-func TestNoProxyGetsAnEditionTwice(t *testing.T) {
+func TestNoProxyGetsAnPayloadTwice(t *testing.T) {
 	p := newProxy(store.Proxy{Node: "a"})
 	const good = 1
-	had := map[uint64]bool{p.count(good): true}
-	for number := uint64(good + 1); number < 5*maxAnswers; number++ {
-		require.Equal(t, uint64(1), p.count(number), "of a new revision all proxies get the same")
-		again := p.count(good)
+	had := map[uint64]bool{p.countPush(good): true}
+	for number := uint64(good + 1); number < 5*maxReplies; number++ {
+		require.Equal(t, uint64(1), p.countPush(number), "of a new revision all proxies get the same")
+		again := p.countPush(good)
 		require.False(t, had[again], "pushed again after revision %d", number)
 		had[again] = true
-		require.LessOrEqual(t, len(p.pushes), maxAnswers)
+		require.LessOrEqual(t, len(p.pushes), maxReplies)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestResponseIsAResponse(t *testing.T) {
 	resource := &discoveryv3.Resource{Name: "sluice", Version: "1-a-b"}
 	text, err := proto.Marshal(resource)
 	require.NoError(t, err)
-	r, err := newResponse(edition{resource.GetVersion(), [3][]byte{text}}, "n")
+	r, err := newResponse(payload{resource.GetVersion(), [3][]byte{text}}, "n")
 	require.NoError(t, err)
 	parts, err := newCodec().Marshal(r)
 	require.NoError(t, err)
@@ -107,12 +107,12 @@ func TestCacheIsBounded(t *testing.T) {
 }
 
 // The policy is put into a resource that was marshaled without it.
-func TestEditionIsAResource(t *testing.T) {
+func TestPayloadIsAResource(t *testing.T) {
 	for _, policy := range []string{"{}", `{"version":1}`, `{"a":"` + strings.Repeat("x", 1<<20) + `"}`} {
 		r, err := newRevision(store.Revision{Summary: store.Summary{Number: 7}, JSON: []byte(policy)})
 		require.NoError(t, err)
 		plugin := envoy.Plugin{Name: envoy.ResourceName, Wasm: "/w", VMID: "{", Runtime: "r"}
-		e, err := newEdition(plugin, r, "a")
+		e, err := newPayload(plugin, r, "a")
 		require.NoError(t, err)
 		got := new(discoveryv3.Resource)
 		require.NoError(t, proto.Unmarshal(bytes.Join(e.resource[:], nil), got))

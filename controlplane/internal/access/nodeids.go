@@ -1,0 +1,149 @@
+package access
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// MaxNodeID is longer than any id in use and short enough for a store's key. A
+// longer SAN is passed over.
+const MaxNodeID = 1024
+
+// CheckNodeID says whether a node id is fit to be shown and compared: visible
+// ASCII has neither control characters nor letters that only look alike.
+func CheckNodeID(id string) error {
+	switch {
+	case id == "":
+		return errors.New("node id is empty: set node.id in the bootstrap or start Envoy with --service-node")
+	case len(id) > MaxNodeID:
+		return fmt.Errorf("node id has %d bytes, at most %d are allowed", len(id), MaxNodeID)
+	case !isVisible(id):
+		return fmt.Errorf("node id %.100q has other characters than visible ASCII, ! to ~", id)
+	}
+	return nil
+}
+
+func isVisible(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// NodeIDs grant node ids to certificates. The zero NodeIDs grant only the ids that
+// are names of the certificate itself.
+type NodeIDs struct{ grants []grant }
+
+// grant is a line of the file: certificates with that SAN may use that id.
+type grant struct{ san, id pattern }
+
+// SAN returns the name in the certificate for which it may use the node id. The
+// error says which ids it may use.
+func (n *NodeIDs) SAN(cert *x509.Certificate, id string) (string, error) {
+	sans := proxyNames(cert)
+	if slices.Contains(sans, id) {
+		return id, nil
+	}
+	for _, g := range n.grants {
+		for _, name := range sans {
+			if captured, ok := g.san.match(name); ok {
+				if same, ok := g.id.match(id); ok && same == captured {
+					return name, nil
+				}
+			}
+		}
+	}
+	return "", n.refusal(sans, id)
+}
+
+// maxListed bounds what an error lists.
+const maxListed = 5
+
+func (n *NodeIDs) refusal(sans []string, id string) error {
+	if len(sans) == 0 {
+		return fmt.Errorf("node id %q is not in its certificate, which has no DNS or URI name without a wildcard: "+
+			"issue one with the SAN %q", id, id)
+	}
+	allowed := slices.Clone(sans)
+	for _, g := range n.grants {
+		for _, name := range sans {
+			if captured, ok := g.san.match(name); ok {
+				allowed = append(allowed, strings.ReplaceAll(g.id.text, capture, captured))
+			}
+		}
+	}
+	return fmt.Errorf(`node id %q is not granted by its certificate, which grants %s: `+
+		`set node.id to that, or write "%s %s" into the file of serve --node-names`, id, orList(allowed), sans[0], id)
+}
+
+func orList(ids []string) string {
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	more := ""
+	if len(ids) > maxListed {
+		more = fmt.Sprintf(" or one of %d others", len(ids)-maxListed)
+		ids = ids[:maxListed]
+	}
+	return strings.Join(ids, " or ") + more
+}
+
+// maxLines bounds the file: every stream is compared with every line.
+const maxLines = 10_000
+
+// ParseNodeIDs reads lines of the form
+//
+//	SAN ID
+//
+// where * and {id} stand for one or more characters of a segment (see pattern),
+// and {id} for the same ones on both sides; see lines for what else a line may
+// have. Errors name the file.
+func ParseNodeIDs(file string, text []byte) (*NodeIDs, error) {
+	n := &NodeIDs{}
+	var errs []error
+	for line, words := range lines(text) {
+		g, err := parseGrant(words)
+		switch {
+		case err == nil:
+			n.grants = append(n.grants, g)
+		case len(errs) < maxListed:
+			errs = append(errs, fmt.Errorf("%s:%d: %w", file, line, err))
+		}
+	}
+	if len(n.grants) > maxLines {
+		errs = append(errs, fmt.Errorf("%s: %d lines, at most %d are allowed: let * or {id} stand for what differs",
+			file, len(n.grants), maxLines))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return n, nil
+}
+
+func parseGrant(words []string) (g grant, err error) {
+	if len(words) != 2 {
+		return grant{}, fmt.Errorf("%d words instead of 2: write SAN ID, for example {id}.edge.corp {id}", len(words))
+	}
+	if g.san, err = grantPattern(words[0], namePattern); err != nil {
+		return grant{}, fmt.Errorf("SAN %q: %w", words[0], err)
+	}
+	if g.id, err = grantPattern(words[1], idPattern); err != nil {
+		return grant{}, fmt.Errorf("id %q: %w", words[1], err)
+	}
+	if g.san.captures != g.id.captures {
+		return grant{}, errors.New("{id} is on one side only: write it on both, or * where any text will do")
+	}
+	return g, nil
+}
+
+// grantPattern reads a side of a line, and refuses one that can match nothing.
+func grantPattern(text string, parse func(string) (pattern, error)) (pattern, error) {
+	switch {
+	case len(text) > MaxNodeID:
+		return pattern{}, fmt.Errorf("%d bytes, at most %d are allowed", len(text), MaxNodeID)
+	case !isVisible(text):
+		return pattern{}, errors.New("only visible ASCII, ! to ~, can match")
+	case strings.ContainsAny(strings.ReplaceAll(text, capture, ""), "{}"):
+		return pattern{}, errors.New("the only word in braces is {id}")
+	}
+	return parse(text)
+}

@@ -1,0 +1,92 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Error is the body of every answer that says why a request failed.
+type Error struct {
+	Error    string    `json:"error"`
+	Problems []Problem `json:"problems,omitempty"` // of a policy
+}
+
+// Problem is a policy.Problem as JSON.
+type Problem struct {
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Path    string `json:"path,omitempty"`
+	Message string `json:"message"`
+}
+
+// maxProblems is more than a person mends at a time.
+const maxProblems = 100
+
+// Problems turns problems into JSON's form, never nil. It keeps the first ones
+// and counts the rest.
+func Problems(list []policy.Problem) []Problem {
+	if more := len(list) - maxProblems; more > 0 {
+		list = append(list[:maxProblems:maxProblems], policy.Problem{Message: fmt.Sprintf("and %d more", more)})
+	}
+	problems := make([]Problem, 0, len(list))
+	for _, p := range list {
+		problems = append(problems, Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message})
+	}
+	return problems
+}
+
+// Policy turns a Problem back.
+func (p Problem) Policy() policy.Problem {
+	return policy.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message}
+}
+
+// failure is an error with its status code.
+type failure struct {
+	code       int
+	err        error
+	retryAfter string // seconds, "" for none
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// badRequest makes an error a 400, unless it is a failure already.
+func badRequest(err error) error {
+	var f *failure
+	if err == nil || errors.As(err, &f) {
+		return err
+	}
+	return &failure{code: http.StatusBadRequest, err: err}
+}
+
+// fail answers with an error. What is no failure comes from the store.
+func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var problems policy.Errors
+	var f *failure
+	switch {
+	case errors.As(err, &problems):
+		answer(w, http.StatusUnprocessableEntity, Error{Error: "policy is not valid", Problems: Problems(problems)})
+	case errors.As(err, &f):
+		if f.code == http.StatusUnauthorized || f.code == http.StatusForbidden {
+			s.refusals.note(r, f.code, f)
+		}
+		if f.retryAfter != "" {
+			w.Header().Set("Retry-After", f.retryAfter)
+		}
+		answer(w, f.code, Error{Error: f.Error()})
+	case errors.Is(err, store.ErrNotFound):
+		answer(w, http.StatusNotFound, Error{Error: err.Error()})
+	case r.Context().Err() != nil: // the caller has gone
+	default:
+		if errors.Is(err, store.ErrDamaged) {
+			err = fmt.Errorf("%w: apply the policy again, or restore a backup", err)
+		}
+		s.log.Error("store", "path", r.URL.Path, "error", err)
+		answer(w, http.StatusInternalServerError, Error{Error: err.Error()})
+	}
+}

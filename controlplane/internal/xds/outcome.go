@@ -1,0 +1,155 @@
+package xds
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
+
+// Outcome is what became of a revision on a proxy.
+type Outcome string
+
+// What may have become of it.
+const (
+	Waiting      Outcome = "waiting"      // no reply yet
+	Disconnected Outcome = "disconnected" // gone before it replied
+	Acked        Outcome = "acked"
+	Superseded   Outcome = "superseded" // a newer revision came before this one was sent
+	Withheld     Outcome = "withheld"   // refused elsewhere, so this proxy was not asked
+	Unsent       Outcome = "unsent"     // it could not be written for this proxy
+	Nacked       Outcome = "nacked"
+)
+
+// severity orders outcomes of several sessions of one proxy: the worst counts.
+var severity = map[Outcome]int{Acked: 1, Superseded: 2, Withheld: 3, Unsent: 4, Nacked: 5, Waiting: 6, Disconnected: 7}
+
+func (o Outcome) settled() bool { return o != Waiting && o != Disconnected }
+
+// ProxyOutcome is the outcome of one revision on one proxy.
+type ProxyOutcome struct {
+	SAN      string  `json:"san,omitempty"` // name in its certificate that grants the node id
+	Node     string  `json:"node"`
+	Shared   bool    `json:"shared,omitempty"` // another connected proxy has the same node id
+	Revision uint64  `json:"revision"`
+	Outcome  Outcome `json:"outcome"`
+	Text     string  `json:"text,omitempty"` // the proxy's words, or why nothing was sent
+	// Fallback is the revision a proxy that refused this one gets instead: its
+	// last good one, 0 if there is none.
+	Fallback uint64 `json:"fallback,omitempty"`
+}
+
+func (o ProxyOutcome) id() store.Identity { return store.Identity{SAN: o.SAN, Node: o.Node} }
+
+// Follow reports the outcome of every connected proxy on a revision as it
+// comes, until all are in or ctx ends. It returns the missing ones; a proxy that
+// went away without a reply is one of them.
+func (l *Ledger) Follow(ctx context.Context, number uint64, report func(ProxyOutcome)) []ProxyOutcome {
+	expected := map[store.Identity]ProxyOutcome{} // not yet reported
+	reported := map[store.Identity]bool{}
+	for {
+		changed := l.changes()
+		current := l.outcomes(number)
+		for id := range expected {
+			if _, ok := current[id]; !ok {
+				gone := expected[id]
+				gone.Outcome = Disconnected
+				expected[id] = gone
+			}
+		}
+		for _, id := range slices.SortedFunc(maps.Keys(current), store.Identity.Compare) {
+			switch o := current[id]; {
+			case reported[id]:
+			case o.Outcome.settled():
+				report(o)
+				reported[id] = true
+				delete(expected, id)
+			default:
+				expected[id] = o
+			}
+		}
+		if len(expected) == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return slices.SortedFunc(maps.Values(expected), func(a, b ProxyOutcome) int { return a.id().Compare(b.id()) })
+		case <-changed:
+			pause(ctx)
+		}
+	}
+}
+
+// lookEvery is how often Follow looks at all proxies: a look for each reply of a
+// fleet would be quadratic.
+const lookEvery = 10 * time.Millisecond
+
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(lookEvery):
+	}
+}
+
+// outcomes returns the outcome at every proxy that is connected and asks for
+// the policy.
+func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := map[store.Identity]ProxyOutcome{}
+	connected := map[string]int{} // by node id
+	for id, p := range l.proxies {
+		if len(p.sessions) > 0 {
+			connected[id.Node]++
+		}
+	}
+	for id, p := range l.proxies {
+		for _, s := range p.sessions {
+			if !s.subscribed {
+				continue
+			}
+			o := ProxyOutcome{
+				SAN: id.SAN, Node: id.Node, Shared: connected[id.Node] > 1, Revision: number, Outcome: l.outcome(s, number),
+			}
+			switch o.Outcome {
+			case Nacked:
+				o.Text = p.known.NackText
+				if good := offer(l.revisions, s.stance); good < number {
+					o.Fallback = good // else a newer revision is there by now
+				}
+			case Unsent:
+				o.Text = s.problem
+			default: // nothing to add
+			}
+			if severity[o.Outcome] > severity[all[id].Outcome] {
+				all[id] = o
+			}
+		}
+	}
+	return all
+}
+
+func (l *Ledger) outcome(s *session, number uint64) Outcome {
+	if accepted, ok := s.replies[number]; ok {
+		if accepted {
+			return Acked
+		}
+		return Nacked
+	}
+	if l.newest() < number || s.inFlight {
+		return Waiting
+	}
+	want := offer(l.revisions, s.stance)
+	switch {
+	case want != 0 && want == s.unsendable:
+		return Unsent
+	case want != 0 && want != s.holds:
+		return Waiting // about to be pushed
+	case l.newest() > number:
+		return Superseded
+	default:
+		return Withheld
+	}
+}

@@ -1,0 +1,127 @@
+package xds
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
+
+// ProxyStatus is one proxy in the ledger.
+type ProxyStatus struct {
+	store.Proxy
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since"` // connected, or gone
+	Streams   int       `json:"streams"`
+	Processes []string  `json:"processes,omitempty"` // IP addresses, where several use the identity at once
+	Envoy     string    `json:"envoy,omitempty"`     // its version
+	Address   string    `json:"address,omitempty"`
+	Runs      uint64    `json:"runs,omitempty"`    // what this process accepted last
+	Pushed    uint64    `json:"pushed,omitempty"`  // the revision sent last
+	Waiting   bool      `json:"waiting,omitempty"` // for the reply to it
+	Problem   string    `json:"problem,omitempty"` // why it cannot be sent anything
+	Offered   uint64    `json:"offered,omitempty"` // the revision it should hold
+}
+
+// Proxies returns every proxy that is connected or was within the last hour,
+// by node id.
+func (l *Ledger) Proxies() []ProxyStatus {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]ProxyStatus, 0, len(l.proxies))
+	for _, id := range slices.SortedFunc(maps.Keys(l.proxies), store.Identity.Compare) {
+		list = append(list, l.status(l.proxies[id]))
+	}
+	return list
+}
+
+// Connected returns how many proxies have a stream.
+func (l *Ledger) Connected() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, p := range l.proxies {
+		if len(p.sessions) > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *Ledger) status(p *proxy) ProxyStatus {
+	st := ProxyStatus{Proxy: p.known, Streams: len(p.sessions), Connected: len(p.sessions) > 0, Since: p.gone}
+	shown := &p.last
+	for i, id := range slices.Sorted(maps.Keys(p.sessions)) {
+		s := p.sessions[id]
+		if i == 0 {
+			st.Since = s.connected
+		}
+		shown = s // the youngest
+		st.Waiting = st.Waiting || s.inFlight
+	}
+	st.Envoy, st.Address = shown.node.version, shown.peer
+	st.Pushed, st.Problem = shown.pushed, shown.problem
+	st.Runs = p.known.Acked
+	if st.Connected {
+		st.Runs = shown.runs
+		st.Offered = offer(l.revisions, shown.stance)
+	}
+	st.Since = st.Since.UTC()
+	st.Processes = l.processes(p)
+	return st
+}
+
+// overlap is how long a process and its successor may be connected at once, in a
+// hot restart or while a machine takes over from another.
+const overlap = time.Minute
+
+// processes returns the addresses from which the identity has been connected at
+// once for longer than a process and its successor would be, nil unless there are
+// several.
+func (l *Ledger) processes(p *proxy) []string {
+	var addresses []string
+	for _, s := range p.sessions {
+		host, _, err := net.SplitHostPort(s.peer)
+		if err == nil && l.now().Sub(s.connected) >= overlap && !slices.Contains(addresses, host) {
+			addresses = append(addresses, host)
+		}
+	}
+	if len(addresses) < 2 {
+		return nil
+	}
+	slices.Sort(addresses)
+	return addresses
+}
+
+// Newest returns the number of the newest revision, 0 if there is none.
+func (l *Ledger) Newest() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.newest()
+}
+
+// Behind returns how many connected proxies do not run the newest revision.
+func (l *Ledger) Behind() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, p := range l.proxies {
+		for _, s := range p.sessions {
+			if s.subscribed && s.runs != l.newest() {
+				n++
+				break
+			}
+		}
+	}
+	return n
+}
+
+// newest is Newest for callers that hold mu.
+func (l *Ledger) newest() uint64 {
+	if len(l.revisions) == 0 {
+		return 0
+	}
+	return l.revisions[len(l.revisions)-1].number
+}
