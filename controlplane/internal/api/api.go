@@ -17,9 +17,9 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Options of the API. Store and XDS are required.
@@ -59,7 +59,7 @@ func newServer(o Options) *server {
 	}
 }
 
-// Problem is a policy.Problem as JSON.
+// Problem is a policyfile.Problem as JSON.
 type Problem struct {
 	File    string `json:"file,omitempty"`
 	Line    int    `json:"line,omitempty"`
@@ -73,9 +73,9 @@ const maxProblems = 100
 
 // Problems turns problems into JSON's form, never nil. It keeps the first ones
 // and counts the rest.
-func Problems(list []policy.Problem) []Problem {
+func Problems(list []policyfile.Problem) []Problem {
 	if more := len(list) - maxProblems; more > 0 {
-		list = append(list[:maxProblems:maxProblems], policy.Problem{Message: fmt.Sprintf("and %d more", more)})
+		list = append(list[:maxProblems:maxProblems], policyfile.Problem{Message: fmt.Sprintf("and %d more", more)})
 	}
 	problems := make([]Problem, 0, len(list))
 	for _, p := range list {
@@ -85,8 +85,8 @@ func Problems(list []policy.Problem) []Problem {
 }
 
 // Policy turns a Problem back.
-func (p Problem) Policy() policy.Problem {
-	return policy.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message}
+func (p Problem) Policy() policyfile.Problem {
+	return policyfile.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message}
 }
 
 // Error is the body of every answer that is none.
@@ -97,7 +97,7 @@ type Error struct {
 
 func fail(w http.ResponseWriter, code int, err error) {
 	body := Error{Error: err.Error()}
-	var problems policy.Errors
+	var problems policyfile.Errors
 	if errors.As(err, &problems) {
 		body.Error = "policy is not valid"
 		body.Problems = Problems(problems)

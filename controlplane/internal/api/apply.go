@@ -74,7 +74,7 @@ func (s *server) rollback(w http.ResponseWriter, r *http.Request) {
 // change makes a draft the next revision and answers.
 func (s *server) change(w http.ResponseWriter, r *http.Request, draft func() (store.Draft, error)) {
 	applied, err := s.inTurn(r.Context(), draft)
-	var problems policy.Errors
+	var problems policyfile.Errors
 	var forbidden *forbiddenError
 	switch {
 	case err == nil:

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
 // Exit codes of the command.
@@ -70,7 +70,7 @@ func Lines(err error) []string {
 	if errors.Is(err, errDiffers) {
 		return nil
 	}
-	var problems policy.Errors
+	var problems policyfile.Errors
 	if !errors.As(err, &problems) {
 		lines := strings.Split(err.Error(), "\n") // errors that were joined
 		for i := range lines {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -25,10 +26,10 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 	if err != nil {
 		return Imported{}, err
 	}
-	root, domain, errs := &tree{}, "", policy.Errors(nil)
+	root, domain, errs := &tree{}, "", policyfile.Errors(nil)
 	for _, f := range files {
 		if err := readDomain(f, n, root, &domain); err != nil {
-			var problems policy.Errors
+			var problems policyfile.Errors
 			if !errors.As(err, &problems) {
 				return Imported{}, err
 			}
@@ -43,7 +44,7 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 			all = append(all, guessDescriptors(root, keysOf, keys, n)...)
 		}
 	} else if all, err = routedDescriptors(d, e, o, n); err != nil {
-		var problems policy.Errors
+		var problems policyfile.Errors
 		if !errors.As(err, &problems) {
 			return Imported{}, err
 		}
@@ -192,7 +193,7 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 		return nil, err
 	}
 	if at == nil {
-		return nil, policy.Errors{{File: in.file, Message: "there are no rate_limits, or no filter envoy.filters.http.ratelimit with the domain " + d.domain}}
+		return nil, policyfile.Errors{{File: in.file, Message: "there are no rate_limits, or no filter envoy.filters.http.ratelimit with the domain " + d.domain}}
 	}
 	stage := uint64(0)
 	if filter = at.filter("RateLimit", func(f *object) bool { return f.text("domain") == d.domain }); filter != nil {

@@ -30,7 +30,7 @@ type File struct {
 // Imported is a policy as YAML, with the notes as comments, and the notes.
 type Imported struct {
 	Policy []byte
-	Notes  []policy.Problem
+	Notes  []policyfile.Problem
 }
 
 // ErrNothing is returned for a configuration in which there is nothing to
@@ -47,18 +47,18 @@ func (c *Choices) Error() string {
 
 // notes collects what is told once, in the order of the sources.
 type notes struct {
-	list []policy.Problem
-	told map[policy.Problem]bool
+	list []policyfile.Problem
+	told map[policyfile.Problem]bool
 }
 
 // add notes something about a place; without one it is about the whole.
 func (n *notes) add(at place, message string) {
-	p := policy.Problem{File: at.file, Line: at.line, Column: at.column, Message: message}
+	p := policyfile.Problem{File: at.file, Line: at.line, Column: at.column, Message: message}
 	if n.told[p] {
 		return
 	}
 	if n.told == nil {
-		n.told = map[policy.Problem]bool{}
+		n.told = map[policyfile.Problem]bool{}
 	}
 	n.told[p] = true
 	n.list = append(n.list, p)
@@ -83,12 +83,12 @@ func finish(d *draft, n *notes) (Imported, error) {
 	for _, r := range d.rules {
 		if many := len(r.overrides); many > policy.MaxOverrides {
 			at := r.quota.place
-			return Imported{Notes: n.list}, policy.Errors{{File: at.file, Line: at.line, Column: at.column, Message: fmt.Sprintf(
+			return Imported{Notes: n.list}, policyfile.Errors{{File: at.file, Line: at.line, Column: at.column, Message: fmt.Sprintf(
 				"%s makes a rule with %d overrides, the most is %d: import fewer values, or fewer with a limit of their own", r.name, many, policy.MaxOverrides)}}
 		}
 	}
 	d.nameRules()
-	slices.SortStableFunc(n.list, func(a, b policy.Problem) int {
+	slices.SortStableFunc(n.list, func(a, b policyfile.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	text := d.write(n.list)
@@ -104,9 +104,9 @@ func finish(d *draft, n *notes) (Imported, error) {
 }
 
 // check validates what was made.
-func check(text []byte) policy.Errors {
+func check(text []byte) policyfile.Errors {
 	_, _, _, err := policyfile.Read("imported policy", text)
-	var problems policy.Errors
+	var problems policyfile.Errors
 	errors.As(err, &problems)
 	return problems
 }

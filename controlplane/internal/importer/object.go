@@ -14,8 +14,8 @@ import (
 // it has and we have not goes to the notes.
 type source struct {
 	file     string
-	problems policy.Errors
-	failed   map[policy.Problem]bool
+	problems policyfile.Errors
+	failed   map[policyfile.Problem]bool
 	notes    *notes
 	objects  []*object
 	byNode   map[*policy.Node]*object
@@ -24,16 +24,16 @@ type source struct {
 // open parses a file.
 func open(f File, n *notes) (*source, *policy.Node, error) {
 	if isBlank(f.Text) {
-		return nil, nil, policy.Errors{{File: f.Name, Message: "the file is empty"}}
+		return nil, nil, policyfile.Errors{{File: f.Name, Message: "the file is empty"}}
 	}
 	root, err := policyfile.Parse(f.Name, f.Text)
 	if err != nil {
 		return nil, nil, err
 	}
 	if root.Kind != policy.Object {
-		return nil, nil, policy.Errors{{File: f.Name, Line: root.Line, Column: root.Column, Message: "must be an object, not " + kindNames[root.Kind]}}
+		return nil, nil, policyfile.Errors{{File: f.Name, Line: root.Line, Column: root.Column, Message: "must be an object, not " + kindNames[root.Kind]}}
 	}
-	return &source{file: f.Name, notes: n, byNode: map[*policy.Node]*object{}, failed: map[policy.Problem]bool{}}, root, nil
+	return &source{file: f.Name, notes: n, byNode: map[*policy.Node]*object{}, failed: map[policyfile.Problem]bool{}}, root, nil
 }
 
 // close notes all fields that nobody asked for and returns the problems.
@@ -115,7 +115,7 @@ func (s *source) quiet(n *policy.Node, path string) *object {
 }
 
 func (s *source) fail(n *policy.Node, path, message string) {
-	p := policy.Problem{File: s.file, Line: n.Line, Column: n.Column, Path: path, Message: message}
+	p := policyfile.Problem{File: s.file, Line: n.Line, Column: n.Column, Path: path, Message: message}
 	if !s.failed[p] {
 		s.failed[p] = true
 		s.problems = append(s.problems, p)

@@ -1,9 +1,14 @@
-package policy
+package wording
 
-import "strings"
+import (
+	"slices"
+	"strings"
 
-// meant are words that other rate limiters and their configurations have for
-// what a policy calls by another name, each with the names it may stand for.
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// meant are words of other rate limiters, each with the names that a policy may
+// have for it.
 var meant = []struct {
 	word  string
 	names []string
@@ -48,7 +53,7 @@ var meant = []struct {
 	{"path_prefix", []string{"paths"}},
 	{"url", []string{"paths", "path"}},
 	{"token", []string{"token_sha256"}},
-	// parts of a key
+	// key parts
 	{"ip", []string{"client_ip"}},
 	{"remote_address", []string{"client_ip"}},
 	{"remote_ip", []string{"client_ip"}},
@@ -80,13 +85,13 @@ var meant = []struct {
 	{"x-rate-limit", []string{"x-ratelimit"}},
 }
 
-// elsewhere are fields of a whole policy that say it is another program's.
+// elsewhere are fields at the top of a file that show it is another program's.
 var elsewhere = []struct{ field, message string }{
 	{"apiVersion", "a policy is no Kubernetes object: its fields stand at the top of the file"},
 	{"descriptors", "this is how envoyproxy/ratelimit is configured: sluice import envoy-ratelimit makes a policy of it"},
 }
 
-// foreign says what program a policy is of that has this field at its top.
+// foreign says whose file has this field at its top.
 func foreign(field string) string {
 	for _, e := range elsewhere {
 		if e.field == field {
@@ -96,8 +101,8 @@ func foreign(field string) string {
 	return ""
 }
 
-// likely is the one of words that s most likely stands for, by its spelling or
-// its meaning; "" where none does.
+// likely is the word that s most likely stands for, by its spelling or its
+// meaning; "" where none does.
 func likely(s string, words []string) string {
 	if near := nearest(s, words); near != "" {
 		return near
@@ -111,7 +116,7 @@ func likely(s string, words []string) string {
 			continue
 		}
 		for _, name := range m.names {
-			if indexOf(words, name) >= 0 {
+			if slices.Contains(words, name) {
 				return name
 			}
 		}
@@ -139,92 +144,77 @@ func snake(s string) string {
 	return b.String()
 }
 
-// home is where a field stands that was found somewhere else.
-type home struct {
-	place  string
-	fields []string
+// NotBuilt are the fields that the policy file is to have and this build
+// refuses, each with the word that is refused; "" is the whole field.
+var NotBuilt = map[string]string{"rule.lease": "", "rule.scope": "cluster"}
+
+// isNotBuilt reports whether an object's field, or a word of it, is not built yet.
+func isNotBuilt(object, field, word string) bool {
+	refused, found := NotBuilt[object+"."+field]
+	return found && refused == word
 }
 
-// homes are the objects whose fields people put in the wrong place. The reader
-// carries them: were it to name the tables, they would name each other.
-func homes() []home {
-	return []home{
-		{"at the top of the policy", names(policyFields)},
-		{"in a rule, an item of rules", names(ruleFields)},
-		{"in match", names(matchFields)},
-		{"in a limit, an item of limits", names(limitFields)},
-		{"in a part of a key, an item of key", names(keyFields)},
+// Meant is the field that an unknown one most likely stands for, "" where there
+// is none.
+func Meant(p *policy.Problem) string {
+	known, name := fieldsOf(p.Want.Of), p.Args[0]
+	near := nearest(name, known)
+	if near == "" && misplaced(name) == "" {
+		near = likely(name, known)
 	}
+	if isNotBuilt(p.Want.Of, name, "") {
+		return ""
+	}
+	return near
+}
+
+func unknownField(p *policy.Problem) string {
+	known, name := fieldsOf(p.Want.Of), p.Args[0]
+	if isNotBuilt(p.Want.Of, name, "") {
+		return "is not built yet: remove it"
+	}
+	message := "unknown field: "
+	if near := Meant(p); near != "" {
+		return message + "did you mean " + quote(near) + "?"
+	}
+	if home := misplaced(name); home != "" {
+		return message + "it belongs " + home
+	}
+	if program := foreign(name); p.Args[1] == "" && program != "" {
+		return message + program
+	}
+	if len(known) > 0 {
+		return message + "the fields here are " + strings.Join(known, ", ")
+	}
+	return message + "there is none here"
+}
+
+// fieldsOf are the names of an object's fields.
+func fieldsOf(object string) (names []string) {
+	for _, o := range policy.Schema() {
+		for i := range o.Fields {
+			if o.Name == object {
+				names = append(names, o.Fields[i].Name)
+			}
+		}
+	}
+	return names
+}
+
+// homes are the objects whose fields people put in the wrong place.
+var homes = []struct{ object, place string }{
+	{"policy", "at the top of the policy"},
+	{"rule", "in a rule, an item of rules"},
+	{"match", "in match"},
+	{"limit", "in a limit, an item of limits"},
+	{"key", "in a part of a key, an item of key"},
 }
 
 // misplaced says where a field belongs that is not known here.
-func (r *reader) misplaced(name string) string {
-	for _, h := range r.homes {
-		if indexOf(h.fields, name) >= 0 {
-			return "it belongs " + h.place
-		}
-	}
-	return ""
-}
-
-// durationMeant is the duration that s most likely stands for, with the words
-// and abbreviations that other programs take; "" where there is none.
-func durationMeant(s string) string {
-	s = strings.ToLower(strings.ReplaceAll(s, " ", ""))
-	count, word := cutDigits(s)
-	if count == "" {
-		count = "1"
-	}
-	for _, m := range []struct{ words, unit string }{
-		{"|s|sec|secs|second|seconds|", "s"}, {"|m|min|mins|minute|minutes|", "m"}, {"|h|hr|hrs|hour|hours|", "h"},
-		{"|d|day|days|", "d"}, {"|w|wk|week|weeks|", "w"}, {"|ms|msec|millis|millisecond|milliseconds|", "ms"},
-	} {
-		if word != "" && strings.Contains(m.words, "|"+word+"|") {
-			return count + m.unit
-		}
-	}
-	n := decimal(count)
-	const most = 1000 // beyond it no window is as long
-	switch {
-	case n == 0 || n > most:
-	case word == "mo", word == "mon", word == "month", word == "months":
-		return itoa(int64(n)*30) + "d"
-	case word == "y", word == "yr", word == "year", word == "years":
-		return itoa(int64(n)*365) + "d"
-	case word == "" && s != "":
-		return count + "s"
-	}
-	return ""
-}
-
-// limitMeant is the limit that s most likely stands for, as "10 req/s" and
-// "10 requests per minute" do; "" where there is none.
-func limitMeant(s string) string {
-	count, rest := cutDigits(strings.ToLower(strings.TrimSpace(s)))
-	if count == "" {
-		return ""
-	}
-	rest = strings.TrimSpace(rest)
-	for _, noun := range []string{"requests", "request", "reqs", "req", "hits", "hit", "calls", "r"} {
-		if after, found := strings.CutPrefix(rest, noun); found {
-			rest = strings.TrimSpace(after)
-			break
-		}
-	}
-	for _, by := range []string{"/", "per", "in", "every", ":", "@"} {
-		after, found := strings.CutPrefix(rest, by)
-		if !found {
-			continue
-		}
-		after = strings.TrimSpace(after)
-		if p, known := periodWord(after); known && !p.loose {
-			return count + "/" + p.name
-		}
-		if ns, err := ParseDuration(after); err == nil && ns > 0 {
-			return count + "/" + after
-		}
-		if d := durationMeant(after); d != "" {
-			return count + "/" + d
+func misplaced(name string) string {
+	for _, h := range homes {
+		if slices.Contains(fieldsOf(h.object), name) {
+			return h.place
 		}
 	}
 	return ""

@@ -1,9 +1,15 @@
-package policy
+// Package policydiff says what becomes of counters when one policy takes the
+// place of another.
+package policydiff
 
 import (
 	"slices"
+	"strconv"
+	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/wording"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Fate is what becomes of a counter, or of a window in it, when one policy
@@ -13,7 +19,7 @@ type Fate string
 // What may become of a counter or a window.
 const (
 	Kept      Fate = "kept"
-	Restarted Fate = "restarted" // counters only: there before and after, and yet another
+	Restarted Fate = "restarted" // counters only: of the same name, counted in another way
 	New       Fate = "new"
 	Vanished  Fate = "vanished" // counters only: no rule has it any more
 	Dropped   Fate = "dropped"  // windows only: in a counter that is kept
@@ -44,7 +50,7 @@ func (c *Change) Keeps() bool {
 // String is the change in a line: `counter "a": capacity 9 → 8: its counters
 // restart`.
 func (c *Change) String() string {
-	s := "counter " + quote(c.Counter) + ": "
+	s := "counter " + strconv.Quote(c.Counter) + ": "
 	switch c.Fate {
 	case Restarted:
 		return s + c.Why + ": its counters restart"
@@ -53,7 +59,7 @@ func (c *Change) String() string {
 	case New:
 		s += "is new and starts empty"
 		if c.Renamed != "" {
-			s += "; if it is " + quote(c.Renamed) + " renamed, give the rule counter: " + quote(c.Renamed) + " to keep its counters"
+			s += "; if it is " + strconv.Quote(c.Renamed) + " renamed, give the rule counter: " + strconv.Quote(c.Renamed) + " to keep its counters"
 		}
 		return s
 	default:
@@ -66,32 +72,32 @@ func (c *Change) windows() (s string) {
 	for _, w := range c.Windows {
 		switch w.Fate {
 		case New:
-			s += "; " + windowName(w.Window) + " is new and starts empty"
+			s += "; " + wording.Window(w.Window) + " is new and starts empty"
 		case Dropped:
-			s += "; " + windowName(w.Window) + " is dropped"
+			s += "; " + wording.Window(w.Window) + " is dropped"
 		default: // goes without saying
 		}
 	}
 	return s
 }
 
-// Restarts compares what two policies count: the counters of the new one in
+// Between compares what two policies count: the counters of the new one in
 // its order, then those that vanish in the old one's. A counter is kept as long
 // as its domain, name, key parts and capacity stay; a window in it, as long as
 // limit.Window.Same holds. Rules that are off keep their counters. An old
 // policy of nil had none.
-func Restarts(before, after *Policy) []Change {
-	was := map[string]*Rule{}
-	var old []*Rule
+func Between(before, after *policy.Policy) []Change {
+	was := map[string]*policy.Rule{}
+	var old []*policy.Rule
 	if before != nil {
-		old = before.counters()
+		old = counters(before)
 	}
 	for _, r := range old {
 		was[r.Counter] = r
 	}
 	var changes []Change
 	is := map[string]bool{}
-	for _, r := range after.counters() {
+	for _, r := range counters(after) {
 		is[r.Counter] = true
 		c := Change{Counter: r.Counter, Fate: New}
 		if other := was[r.Counter]; other != nil {
@@ -115,10 +121,10 @@ func Restarts(before, after *Policy) []Change {
 	return changes
 }
 
-// counters gives one rule for each counter: all that share it agree in what it
-// is. A rule without limits counts nothing.
-func (p *Policy) counters() []*Rule {
-	var list []*Rule
+// counters returns one rule for each counter: all rules that share it define it
+// the same way. A rule without limits counts nothing.
+func counters(p *policy.Policy) []*policy.Rule {
+	var list []*policy.Rule
 	seen := map[string]bool{}
 	for i := range p.Rules {
 		if r := &p.Rules[i]; len(r.Limits) > 0 && !seen[r.Counter] {
@@ -130,27 +136,21 @@ func (p *Policy) counters() []*Rule {
 }
 
 // identityChange says in words why a counter is not the one it was, or nothing.
-func identityChange(before *Policy, old *Rule, after *Policy, r *Rule) string {
-	why := ""
-	add := func(s string) {
-		if why != "" {
-			why += ", "
-		}
-		why += s
-	}
+func identityChange(before *policy.Policy, old *policy.Rule, after *policy.Policy, r *policy.Rule) string {
+	var why []string
 	if before.Domain != after.Domain {
-		add("domain " + quote(before.Domain) + " → " + quote(after.Domain))
+		why = append(why, "domain "+strconv.Quote(before.Domain)+" → "+strconv.Quote(after.Domain))
 	}
 	if old.KeyDefinition() != r.KeyDefinition() {
-		add("its key has other parts")
+		why = append(why, "its key has other parts")
 	}
 	if old.Capacity != r.Capacity {
-		add("capacity " + itoa(int64(old.Capacity)) + " → " + itoa(int64(r.Capacity)))
+		why = append(why, "capacity "+itoa(old.Capacity)+" → "+itoa(r.Capacity))
 	}
-	return why
+	return strings.Join(why, ", ")
 }
 
-func windowChanges(old, r *Rule) []WindowChange {
+func windowChanges(old, r *policy.Rule) []WindowChange {
 	var list []WindowChange
 	for _, w := range r.Windows() {
 		fate := New
@@ -169,14 +169,14 @@ func windowChanges(old, r *Rule) []WindowChange {
 
 // findRenamed pairs a new counter with a vanished one that is the same but for
 // its name, where there is no other choice.
-func findRenamed(changes []Change, was map[string]*Rule, after *Policy) {
+func findRenamed(changes []Change, was map[string]*policy.Rule, after *policy.Policy) {
 	type pair struct{ news, vanished []int }
 	like := map[string]*pair{}
-	is := map[string]*Rule{}
-	for _, r := range after.counters() {
+	is := map[string]*policy.Rule{}
+	for _, r := range counters(after) {
 		is[r.Counter] = r
 	}
-	of := func(r *Rule) *pair {
+	of := func(r *policy.Rule) *pair {
 		text := counterText(r)
 		if like[text] == nil {
 			like[text] = &pair{}
@@ -202,12 +202,14 @@ func findRenamed(changes []Change, was map[string]*Rule, after *Policy) {
 }
 
 // counterText is the same for counters that differ in nothing but their name.
-func counterText(r *Rule) string {
+func counterText(r *policy.Rule) string {
 	windows := r.Windows()
 	slices.SortFunc(windows, limit.Window.Compare)
-	s := r.KeyDefinition() + " " + itoa(int64(r.Capacity))
+	s := r.KeyDefinition() + " " + itoa(r.Capacity)
 	for _, w := range windows {
-		s += " " + windowName(w)
+		s += " " + wording.Window(w)
 	}
 	return s
 }
+
+func itoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

@@ -1,12 +1,11 @@
-// Package schema writes the policy's format as a JSON Schema of draft 2020-12,
-// from the tables by which policies are read, so that editors complete and check
-// a policy while it is written.
+// Package policydoc writes down the policy's format: as a JSON Schema of draft
+// 2020-12, by which editors complete and check a policy, and as the reference
+// page. Both come from the tables by which policies are read; what fields mean
+// is said in texts.go.
 //
-// Its invariant: it refuses no policy that shared/policy accepts. What a schema
-// cannot say (sums, names that must differ, what one field makes of another) it
-// leaves to sluice validate. It must never know a field by name but where fields
-// depend on each other.
-package schema
+// Its invariant: the schema refuses no policy that shared/policy accepts. What a
+// schema cannot say (sums, names that must differ) it leaves to sluice validate.
+package policydoc
 
 import (
 	"bytes"
@@ -78,13 +77,13 @@ func (p properties) MarshalJSON() ([]byte, error) {
 
 const root = "policy"
 
-// JSON returns the schema of a policy, for people to read too.
-func JSON() ([]byte, error) { return write(policy.Model()) }
+// JSONSchema returns the schema of a policy, for people to read too.
+func JSONSchema() ([]byte, error) { return write(model()) }
 
-func write(model []policy.ObjectDoc) ([]byte, error) {
+func write(model []objectDoc) ([]byte, error) {
 	known := map[string]bool{}
 	for _, o := range model {
-		known[o.Name] = true
+		known[o.name] = true
 	}
 	var top *node
 	var defs properties
@@ -93,10 +92,10 @@ func write(model []policy.ObjectDoc) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if model[i].Name == root {
+		if model[i].name == root {
 			top = o
 		} else {
-			defs = append(defs, property{model[i].Name, o})
+			defs = append(defs, property{model[i].name, o})
 		}
 	}
 	top.Schema, top.Title, top.Defs = "https://json-schema.org/draft/2020-12/schema", "sluice policy", defs
@@ -110,27 +109,27 @@ func write(model []policy.ObjectDoc) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func object(o *policy.ObjectDoc, known map[string]bool) (*node, error) {
-	n := &node{Type: "object", AdditionalProperties: false, AllOf: dependencies[o.Name]}
-	if o.OneField {
+func object(o *objectDoc, known map[string]bool) (*node, error) {
+	n := &node{Type: "object", AdditionalProperties: false, AllOf: dependencies[o.name]}
+	if o.oneField {
 		n.MinProperties, n.MaxProperties = 1, 1
 	}
-	for i := range o.Fields {
-		f := &o.Fields[i]
-		if f.Reserved {
+	for i := range o.fields {
+		f := &o.fields[i]
+		if f.reserved {
 			continue
 		}
-		value, err := typed(&f.Type, known)
+		value, err := typed(&f.is, known)
 		if err != nil {
-			return nil, fmt.Errorf("field %s of %s: %w", f.Name, o.Name, err)
+			return nil, fmt.Errorf("field %s of %s: %w", f.Name, o.name, err)
 		}
-		value.Description = f.Doc
-		value.Deprecated = strings.HasPrefix(f.Doc, "Deprecated:")
+		value.Description = f.text
+		value.Deprecated = strings.HasPrefix(f.text, "Deprecated:")
 		if f.Default != nil {
 			value.Default = json.RawMessage(policy.AppendJSON(nil, f.Default))
 		}
 		n.Properties = append(n.Properties, property{f.Name, value})
-		if f.Required {
+		if f.Shape.Required {
 			n.Required = append(n.Required, f.Name)
 		}
 	}
@@ -143,57 +142,57 @@ const (
 	namePattern = `^[^\x00-\x20\x7f-\x9f](?:[^\x00-\x1f\x7f-\x9f]*[^\x00-\x20\x7f-\x9f])?$`
 )
 
-func typed(t *policy.TypeDoc, known map[string]bool) (*node, error) {
-	switch t.Kind {
-	case policy.TypeText, policy.TypeDuration:
-		n := &node{Type: "string", Pattern: t.Pattern}
-		if t.Pattern == "" {
+func typed(t *typeDoc, known map[string]bool) (*node, error) {
+	switch t.form {
+	case policy.FormText, policy.FormDuration:
+		n := &node{Type: "string", Pattern: t.pattern}
+		if t.pattern == "" {
 			n.Pattern = textPattern
-		} else if strings.Contains(t.Text, "such as") {
-			n.PatternError = "must be " + t.Text
+		} else if strings.Contains(t.text, "such as") {
+			n.PatternError = "must be " + t.text
 		}
 		return n, nil
-	case policy.TypeName:
-		return &node{Type: "string", Pattern: namePattern, MaxLength: t.Max}, nil
-	case policy.TypeWord:
-		return &node{Enum: t.Words}, nil
-	case policy.TypeInteger:
-		if t.Min == t.Max {
-			return &node{Const: t.Min}, nil
+	case policy.FormName:
+		return &node{Type: "string", Pattern: namePattern, MaxLength: policy.MaxNameBytes}, nil
+	case policy.FormWord:
+		return &node{Enum: t.words}, nil
+	case policy.FormInteger:
+		if t.min == t.max {
+			return &node{Const: t.min}, nil
 		}
-		return &node{Type: "integer", Minimum: &t.Min, Maximum: &t.Max}, nil
-	case policy.TypeBoolean:
+		return &node{Type: "integer", Minimum: &t.min, Maximum: &t.max}, nil
+	case policy.FormBool:
 		return &node{Type: "boolean"}, nil
-	case policy.TypeList:
-		items, err := typed(t.Item, known)
-		return &node{Type: "array", Items: items, MinItems: t.Min, MaxItems: t.Max}, err
-	case policy.TypeHeaders:
-		values, err := typed(t.Item, known)
+	case policy.FormList:
+		items, err := typed(t.item, known)
+		return &node{Type: "array", Items: items, MinItems: t.min, MaxItems: t.max}, err
+	case policy.FormPatterns:
+		values, err := typed(t.item, known)
 		return &node{
-			Type: "object", AdditionalProperties: values, MinProperties: t.Min,
+			Type: "object", AdditionalProperties: values, MinProperties: t.min,
 			PropertyNames: &node{Pattern: "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$", MaxLength: policy.MaxNameBytes},
 		}, err
-	case policy.TypeChoice:
+	case policy.FormChoice:
 		n := &node{}
-		for i := range t.Forms {
-			form, err := typed(&t.Forms[i], known)
+		for i := range t.forms {
+			form, err := typed(&t.forms[i], known)
 			if err != nil {
 				return nil, err
 			}
 			n.AnyOf = append(n.AnyOf, form)
 		}
 		return n, nil
-	case policy.TypeObject:
-		if known[t.Object] {
-			return &node{Ref: "#/$defs/" + t.Object}, nil
+	case policy.FormObject:
+		if known[t.object] {
+			return &node{Ref: "#/$defs/" + t.object}, nil
 		}
-		return nil, fmt.Errorf("there is no object %q: add it to policy.Model, or say in shared/policy/written.go how it is written", t.Object)
+		return nil, fmt.Errorf("there is no object %q: add it to policy.Schema, or say in model.go how it is written", t.object)
 	default:
-		return nil, fmt.Errorf("nothing says how it is written: say it in shared/policy/written.go")
+		return nil, fmt.Errorf("nothing says how it is written: say it in model.go")
 	}
 }
 
-// dependencies are what fields of one object make of each other.
+// dependencies are how fields of one object restrict each other.
 var dependencies = map[string][]*node{
 	"rule": {never(is("mode", "shadow"), given("enforce_percent"))},
 	"cost": {

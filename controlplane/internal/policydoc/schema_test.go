@@ -1,4 +1,4 @@
-package schema
+package policydoc
 
 import (
 	"bytes"
@@ -19,11 +19,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-var update = flag.Bool("update", false, "write the schema into docs")
+var update = flag.Bool("update", false, "write the schema and the reference into docs")
 
 func compiled(t *testing.T) *jsonschema.Schema {
 	t.Helper()
-	text, err := JSON()
+	text, err := JSONSchema()
 	require.NoError(t, err)
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	require.NoError(t, err)
@@ -44,15 +44,21 @@ func accepts(t *testing.T, s *jsonschema.Schema, n *policy.Node) error {
 }
 
 func TestSchemaInDocs(t *testing.T) {
-	file := filepath.Join(buildtest.Root(), "docs", "policy.schema.json")
-	want, err := JSON()
+	text, err := JSONSchema()
 	require.NoError(t, err)
+	requireDoc(t, "policy.schema.json", string(text))
+}
+
+// requireDoc compares with a generated file in docs.
+func requireDoc(t *testing.T, name, want string) {
+	t.Helper()
+	file := filepath.Join(buildtest.Root(), "docs", name)
 	if *update {
-		require.NoError(t, os.WriteFile(file, want, 0o644))
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
 	}
 	have, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, string(want), string(have), "sluice schema > docs/policy.schema.json")
+	require.Equal(t, want, string(have), "go test ./controlplane/internal/policydoc -update")
 }
 
 var fenced = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
@@ -144,8 +150,8 @@ func mutate(t *testing.T, dice *rand.Rand, n *policy.Node) {
 }
 
 var fieldNames = func() (names []string) {
-	for _, o := range policy.Model() {
-		for _, f := range o.Fields {
+	for _, o := range model() {
+		for _, f := range o.fields {
 			names = append(names, f.Name)
 		}
 	}
@@ -168,7 +174,7 @@ func TestSchemaRefusesNothingValid(t *testing.T) {
 				mutate(t, dice, n)
 			}
 			verdict := accepts(t, s, n)
-			if _, errs, _ := policy.Read(n); len(errs) == 0 {
+			if _, errs := policy.Read(n); len(errs) == 0 {
 				valid++
 				require.NoError(t, verdict, "%s: %s", name, policy.AppendJSON(nil, n))
 				continue
@@ -215,7 +221,7 @@ func TestSchemaRefuses(t *testing.T) {
 	} {
 		n, err := policy.ParseJSON([]byte(doc))
 		require.NoError(t, err)
-		_, errs, _ := policy.Read(n)
+		_, errs := policy.Read(n)
 		require.NotEmpty(t, errs, "the reader takes it: %s", doc)
 		require.Error(t, accepts(t, s, n), doc)
 	}
@@ -224,26 +230,26 @@ func TestSchemaRefuses(t *testing.T) {
 // What is not built yet is in no schema, and what has no words in the model
 // makes no schema at all.
 func TestSchemaIsOfTheModel(t *testing.T) {
-	text, err := JSON()
+	text, err := JSONSchema()
 	require.NoError(t, err)
 	var doc struct {
 		Defs map[string]struct{ Properties map[string]any } `json:"$defs"`
 	}
 	require.NoError(t, json.Unmarshal(text, &doc))
-	for _, o := range policy.Model() {
-		for _, name := range o.NotBuilt {
-			require.NotContains(t, doc.Defs[o.Name].Properties, name)
+	for _, o := range model() {
+		for _, name := range o.notBuilt {
+			require.NotContains(t, doc.Defs[o.name].Properties, name)
 		}
-		require.True(t, o.Name == root || len(doc.Defs[o.Name].Properties) == len(o.Fields), o.Name)
+		require.True(t, o.name == root || len(doc.Defs[o.name].Properties) == len(o.fields), o.name)
 	}
-	field := func(d policy.TypeDoc) []policy.ObjectDoc {
-		return []policy.ObjectDoc{{Name: "policy", Fields: []policy.FieldDoc{{Name: "x", Type: d}}}}
+	field := func(d typeDoc) []objectDoc {
+		return []objectDoc{{name: "policy", fields: []fieldDoc{{FieldSchema: policy.FieldSchema{Name: "x"}, is: d}}}}
 	}
-	for want, d := range map[string]policy.TypeDoc{
-		`field x of policy: there is no object "y"`:                 {Kind: policy.TypeObject, Object: "y"},
-		`field x of policy: nothing says how it is written`:         {Kind: policy.TypeUnknown},
-		`field x of policy: nothing says how it is written: say it`: {Kind: policy.TypeChoice, Forms: []policy.TypeDoc{{}}},
-		`field x of policy: there is no object "z"`:                 {Kind: policy.TypeList, Item: &policy.TypeDoc{Kind: policy.TypeObject, Object: "z"}},
+	for want, d := range map[string]typeDoc{
+		`field x of policy: there is no object "y"`:                 {form: policy.FormObject, object: "y"},
+		`field x of policy: nothing says how it is written`:         {},
+		`field x of policy: nothing says how it is written: say it`: {form: policy.FormChoice, forms: []typeDoc{{}}},
+		`field x of policy: there is no object "z"`:                 {form: policy.FormList, item: &typeDoc{form: policy.FormObject, object: "z"}},
 	} {
 		_, err := write(field(d))
 		require.ErrorContains(t, err, want)

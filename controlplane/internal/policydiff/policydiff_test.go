@@ -1,23 +1,32 @@
-package policy_test
+package policydiff_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const (
+	second = int64(1_000_000_000)
+	minute = 60 * second
+	hour   = 60 * minute
 )
 
 // valid reads rules that must be valid.
 func valid(t *testing.T, domain, rules string) *policy.Policy {
 	t.Helper()
-	p, errs, _ := policy.Read(parse(t, `{"version":1,"domain":"`+domain+`","rules":[`+rules+`]}`))
-	require.Empty(t, messages(errs))
+	doc, err := policy.ParseJSON([]byte(`{"version":1,"domain":"` + domain + `","rules":[` + rules + `]}`))
+	require.NoError(t, err)
+	p, problems := policy.Read(doc)
+	require.Empty(t, problems)
 	return p
 }
 
-func TestRestarts(t *testing.T) {
+func TestBetween(t *testing.T) {
 	const a = `{"name":"a","key":["host"],"limits":["10/1s","9/1m"]}`
 	tests := []struct {
 		name, before, after string
@@ -65,7 +74,7 @@ func TestRestarts(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			changes := policy.Restarts(valid(t, "d", tt.before), valid(t, "d", tt.after))
+			changes := policydiff.Between(valid(t, "d", tt.before), valid(t, "d", tt.after))
 			var got []string
 			for i := range changes {
 				got = append(got, changes[i].String())
@@ -75,24 +84,24 @@ func TestRestarts(t *testing.T) {
 		})
 	}
 
-	changes := policy.Restarts(valid(t, "d", a+`,{"name":"b","limits":["1/1s"]}`), valid(t, "e", a+`,{"name":"c","limits":["1/1s"]}`))
-	require.Equal(t, []policy.Change{
-		{Counter: "a", Fate: policy.Restarted, Why: `domain "d" → "e"`},
-		{Counter: "c", Fate: policy.New},
-		{Counter: "b", Fate: policy.Vanished},
+	changes := policydiff.Between(valid(t, "d", a+`,{"name":"b","limits":["1/1s"]}`), valid(t, "e", a+`,{"name":"c","limits":["1/1s"]}`))
+	require.Equal(t, []policydiff.Change{
+		{Counter: "a", Fate: policydiff.Restarted, Why: `domain "d" → "e"`},
+		{Counter: "c", Fate: policydiff.New},
+		{Counter: "b", Fate: policydiff.Vanished},
 	}, changes)
 	require.Equal(t, `counter "a": domain "d" → "e": its counters restart`, changes[0].String())
 
-	changes = policy.Restarts(nil, valid(t, "d", a))
-	require.Equal(t, []policy.Change{{Counter: "a", Fate: policy.New}}, changes)
+	changes = policydiff.Between(nil, valid(t, "d", a))
+	require.Equal(t, []policydiff.Change{{Counter: "a", Fate: policydiff.New}}, changes)
 
-	changes = policy.Restarts(valid(t, "d", `{"name":"a","limits":["3/1h","1/1s"]}`), valid(t, "d", `{"name":"a","limits":["2/1m","7/1s"]}`))
+	changes = policydiff.Between(valid(t, "d", `{"name":"a","limits":["3/1h","1/1s"]}`), valid(t, "d", `{"name":"a","limits":["2/1m","7/1s"]}`))
 	window := func(n uint32, per int64) limit.Window {
 		return limit.Window{Algorithm: limit.FixedWindow, Limit: n, PeriodNs: per}
 	}
-	require.Equal(t, []policy.Change{{Counter: "a", Fate: policy.Kept, Windows: []policy.WindowChange{
-		{Window: window(2, minute), Fate: policy.New},
-		{Window: window(7, second), Fate: policy.Kept},
-		{Window: window(3, hour), Fate: policy.Dropped},
+	require.Equal(t, []policydiff.Change{{Counter: "a", Fate: policydiff.Kept, Windows: []policydiff.WindowChange{
+		{Window: window(2, minute), Fate: policydiff.New},
+		{Window: window(7, second), Fate: policydiff.Kept},
+		{Window: window(3, hour), Fate: policydiff.Dropped},
 	}}}, changes)
 }
