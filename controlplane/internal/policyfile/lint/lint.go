@@ -1,8 +1,8 @@
 // Package lint finds what is valid in a policy and perhaps not meant: rules that
 // a client escapes, patterns that never match, limits that surprise.
 //
-// Its invariant: it refuses nothing. It looks at rules in which the reader of
-// shared/policy found no problem.
+// Its invariant: it refuses nothing, and looks at nothing in which the reader of
+// shared/policy found a problem.
 package lint
 
 import (
@@ -34,13 +34,11 @@ func Warnings(doc *policy.Node, p *policy.Policy, problems []policy.Problem) []W
 	if n := len(problems); n > 0 && (len(p.Rules) == 0 || problems[n-1].Code == policy.MoreProblems) {
 		return nil // there may be problems in any rule
 	}
-	l := &linter{}
+	l := &linter{broken: brokenPlaces(problems)}
 	root := value{node: doc}
 	rules := root.field("rules")
 	for i := range p.Rules {
-		if at := rules.item(i); !at.isIn(problems) {
-			l.rule(at, &p.Rules[i])
-		}
+		l.rule(rules.item(i), &p.Rules[i])
 	}
 	if len(problems) == 0 {
 		l.policy(root, p)
@@ -54,8 +52,29 @@ func Warnings(doc *policy.Node, p *policy.Policy, problems []policy.Problem) []W
 	return l.warnings
 }
 
+// brokenPlaces are the paths of all problems and of what is around them.
+func brokenPlaces(problems []policy.Problem) map[string]bool {
+	broken := map[string]bool{}
+	for i := range problems {
+		path := problems[i].Path
+		switch problems[i].Code {
+		case policy.RuleNameTwice, policy.CounterKey, policy.CounterWindows, policy.CounterCapacity, policy.LogsTooLong:
+			continue // the rule is sound by itself
+		default:
+			broken[path] = true
+		}
+		for at := range len(path) {
+			if path[at] == '.' || path[at] == '[' {
+				broken[path[:at]] = true
+			}
+		}
+	}
+	return broken
+}
+
 // linter collects warnings.
 type linter struct {
+	broken   map[string]bool
 	warnings []Warning
 	compared int // patterns with others
 }
@@ -98,13 +117,16 @@ func isManaged(r *policy.Rule, path string) bool {
 func (l *linter) rule(v value, r *policy.Rule) {
 	key := v.field("key")
 	for i := range r.Key {
-		if r.Key[i].Kind == policy.KeyFirstOf {
-			l.neverChosen(key.item(i).field("first_of"), r.Key[i].Of)
+		if at := key.item(i); r.Key[i].Kind == policy.KeyFirstOf && !l.broken[at.path] {
+			l.neverChosen(at.field("first_of"), r.Key[i].Of)
 		}
 	}
 	limits := v.field("limits")
 	for i := range r.Limits {
 		at := limits.item(i)
+		if l.broken[at.path] {
+			continue
+		}
 		l.limit(at, &r.Limits[i])
 		if r.Limits[i].Elastic {
 			l.warn(at.field("elastic"), "is deprecated, and here for policies of Python limits: a client that never pauses for "+
@@ -115,7 +137,12 @@ func (l *linter) rule(v value, r *policy.Rule) {
 	for i := range r.Overrides {
 		l.override(overrides.item(i), v.node, r.Key, &r.Overrides[i])
 	}
-	l.covered(overrides, r.Overrides)
+	if !l.broken[overrides.path] {
+		l.covered(overrides, r.Overrides)
+	}
+	if l.broken[v.path] {
+		return
+	}
 	l.bypassable(v, r)
 	if r.Mode != policy.ModeOff {
 		l.unreachable(v, r)
@@ -241,11 +268,6 @@ func (v value) field(name string) value {
 
 func (v value) item(i int) value {
 	return value{node: v.node.Items[i], path: v.path + "[" + strconv.Itoa(i) + "]"}
-}
-
-// isIn reports whether a problem is about the item v or something in it.
-func (v value) isIn(problems []policy.Problem) bool {
-	return slices.ContainsFunc(problems, func(p policy.Problem) bool { return strings.HasPrefix(p.Path, v.path) })
 }
 
 // quote is s in quotes, cut where it is too long for a message.

@@ -96,15 +96,18 @@ func (l *linter) anyMatches(patterns []policy.Pattern, path string) bool {
 func (l *linter) override(v value, rule *policy.Node, parts []policy.KeyPart, o *policy.Override) {
 	key, limits := v.field("key"), v.field("limits")
 	for i, p := range o.Key {
-		if p.Kind == policy.Exact || p.Kind == policy.Prefix || p.Kind == policy.Suffix {
+		isText := p.Kind == policy.Exact || p.Kind == policy.Prefix || p.Kind == policy.Suffix
+		if isText && i < len(parts) && !l.broken[key.path] {
 			at := key.item(i)
 			p.Text = written(p.Kind, at.node.Text)
 			l.matchable(at, "", p, &parts[i])
 		}
 	}
 	for i := range limits.node.Items {
-		w := policy.ReadLimit(limits.node.Items[i], rule)
-		l.limit(limits.item(i), &w)
+		if at := limits.item(i); !l.broken[at.path] {
+			w := policy.ReadLimit(at.node, rule)
+			l.limit(at, &w)
+		}
 	}
 }
 
