@@ -1,4 +1,4 @@
-package field
+package limit
 
 import (
 	"testing"
@@ -6,10 +6,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAppendText(t *testing.T) {
+func TestAppendName(t *testing.T) {
 	for s, want := range map[string]string{
 		"": "", "per-user": "per-user", `a"b\c`: `a\"b\\c`, "é\n\x7f\xff": "????", "a~ b": "a~ b",
 	} {
-		require.Equal(t, ">"+want, string(AppendText([]byte(">"), s)))
+		require.Equal(t, ">"+want, string(AppendName([]byte(">"), s)))
 	}
 }
