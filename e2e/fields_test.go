@@ -134,7 +134,7 @@ func TestFields(t *testing.T) {
 // one that would be the same without its field.
 func TestEveryFieldHasAScenario(t *testing.T) {
 	fields := map[string]bool{}
-	for _, o := range policy.Model() {
+	for _, o := range policy.Schema() {
 		for _, f := range o.Fields {
 			field := o.Name + "." + f.Name
 			fields[field] = true

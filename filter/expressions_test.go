@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
-	shared "github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // agents are expressions as hard on a matcher as a policy can have them, and
@@ -52,41 +50,4 @@ func TestExpressionOnALongHeader(t *testing.T) {
 	}
 	buildtest.Figure(t, "an expression on a header of up to 58,000 bytes takes at most %v of a worker", worst)
 	require.Less(t, worst, 3*time.Millisecond, "the bar is one, on a machine that does nothing else")
-}
-
-// The tables of a policy's expressions stay within what validate prints of them.
-func TestMemoryOfExpressions(t *testing.T) {
-	for name, path := range map[string]string{
-		"few large tables": `"~.*a.{10}%d"`, "many small ones": `"~/u%d/[0-9]+"`, "many instructions": `"~(?:a?){330}%d"`, "many classes": `"~\\pL{490}%d"`,
-	} {
-		var list []string
-		for size := 0; size < 4000; size++ {
-			list = append(list, fmt.Sprintf(path, size))
-		}
-		for { // as many as are taken
-			_, errs, _ := read(t, list)
-			if len(errs) == 0 {
-				break
-			}
-			list = list[:len(list)*9/10]
-		}
-		p, _, text := read(t, list)
-		b := start(t, func(o *sim.Options) { o.OnCall = nil })
-		require.NoError(t, b.Configure(policy(`{"name":"r","limits":["9/1h"]}`)))
-		before := b.Memory(0)
-		begin := time.Now()
-		require.NoError(t, b.Configure(text))
-		took := time.Since(begin)
-		grown := b.Memory(0) - before
-		t.Logf("%s: %d expressions, validate says %d KiB, a worker grew by %d KiB, configured in %v", name, len(list), p.Memory().ExpressionBytes>>10, grown>>10, took)
-		require.LessOrEqual(t, grown, p.Memory().ExpressionBytes)
-	}
-}
-
-func read(t *testing.T, paths []string) (*shared.Policy, []shared.Problem, []byte) {
-	text := policy(`{"name":"r","limits":["9/1h"],"match":{"paths":[` + strings.Join(paths, ",") + `]}}`)
-	doc, err := shared.ParseJSON(text)
-	require.NoError(t, err)
-	p, errs, _ := shared.Read(doc)
-	return p, errs, text
 }

@@ -97,8 +97,8 @@ func TestUpstreamFieldsAreKept(t *testing.T) {
 	}, serve([2]string{"x-ratelimit-remaining", "many"}))
 }
 
-// The log says of a refused policy what validate does, without lines and
-// columns, and does not drown in it.
+// The log has the path and code of each problem of a refused policy, up to a
+// bound.
 func TestLogOfARefusedPolicy(t *testing.T) {
 	for _, text := range []string{
 		`{"version":1,"headers":"ieft","rules":[{"name":"r","limits":["10/fortnight"],"response":{"status":200,"headers":{"x":"%RUEL%"}}}]}`,
@@ -106,7 +106,7 @@ func TestLogOfARefusedPolicy(t *testing.T) {
 	} {
 		doc, err := policies.ParseJSON([]byte(text))
 		require.NoError(t, err)
-		_, problems, _ := policies.ReadPushed(doc)
+		_, problems := policies.ReadPushed(doc)
 		b := start(t)
 		require.Error(t, b.Configure([]byte(text)))
 		var want []string
@@ -116,7 +116,7 @@ func TestLogOfARefusedPolicy(t *testing.T) {
 				break
 			}
 			require.Zero(t, problems[i].Line)
-			want = append(want, "critical: sluice: policy refused: "+problems[i].String())
+			want = append(want, "critical: sluice: policy refused: "+problems[i].Error())
 		}
 		require.Equal(t, want, b.log[:len(want)])
 		require.NotContains(t, strings.Join(b.log[len(want):], "\n"), "policy refused")

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-ratelimit/sluice/shared/field"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 // KeyFunc takes the key from a request; ok is false where the request has none.
@@ -166,12 +166,12 @@ func (m *middleware) appendName(b []byte, i int, window string) []byte {
 	if i > 0 {
 		b = append(b, ", "...)
 	}
-	b = field.AppendText(append(b, '"'), m.name)
+	b = limit.AppendName(append(b, '"'), m.name)
 	if len(m.limiter.named) > 1 {
 		if window == "" {
 			window = strconv.Itoa(i)
 		}
-		b = field.AppendText(append(b, '/'), window)
+		b = limit.AppendName(append(b, '/'), window)
 	}
 	return append(b, '"')
 }

@@ -22,7 +22,7 @@ func BenchmarkRead(b *testing.B) {
 	for b.Loop() {
 		n, err := policy.ParseJSON(data)
 		require.NoError(b, err)
-		_, errs, _ := policy.Read(n)
+		_, errs := policy.Read(n)
 		require.Empty(b, errs)
 	}
 }

@@ -7,23 +7,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// maxBucketBytes is the most that the host copies at a time for one request.
-const maxBucketBytes = 16 << 10
-
-// leastSlots is how many keys share a bucket at least.
-const leastSlots = 4
+const (
+	// maxPageBytes is the most that the host copies at a time for one request.
+	maxPageBytes = 16 << 10
+	// minSlots is how many keys share a page at least.
+	minSlots = 4
+)
 
 // checkRules checks what no rule can say alone.
-func (r *reader) checkRules(v value, p *Policy) {
-	if len(p.Rules) == 0 && len(r.errs) == 0 {
-		r.warn(value{node: v.node, at: v.at.field("rules")}, "there is none: every request is allowed")
-	}
+func (r *reader) checkRules(p *Policy) {
 	byName := make(map[string]int, len(p.Rules))
 	byCounter := make(map[string]int, len(p.Rules))
 	for i := range p.Rules {
 		rule, at := &p.Rules[i], r.rules[i]
 		if first, found := byName[rule.Name]; found && rule.Name != "" {
-			r.fail(fieldAt(at.value, "name"), quote(rule.Name)+" is the name of "+r.rules[first].at.String()+" too: names of rules must differ")
+			r.fail(at.field("name"), RuleNameTwice, rule.Name, r.rules[first].at.String())
 		} else {
 			byName[rule.Name] = i
 		}
@@ -36,7 +34,7 @@ func (r *reader) checkRules(v value, p *Policy) {
 			byCounter[rule.Counter] = i
 		}
 	}
-	if len(r.errs)+r.dropped > 0 {
+	if r.count() > 0 {
 		return
 	}
 	for i := range p.Rules {
@@ -48,31 +46,31 @@ func (r *reader) checkRules(v value, p *Policy) {
 		if first := byCounter[p.Rules[i].Counter]; first != i {
 			p.Rules[i].joinUnits(&p.Rules[first])
 		} else {
-			r.fitsBucket(r.rules[i].value, &p.Rules[i])
+			r.fitsPage(r.rules[i].value, &p.Rules[i])
 		}
-	}
-	if len(r.errs) > 0 {
-		return
-	}
-	r.managed(p)
-	if m := p.Memory(); m.Bytes > warnBytes {
-		r.warn(fieldAt(v, "rules"), m.warning())
 	}
 }
 
 // sameCounter refuses a rule that shares a counter whose records it could not
 // read: both must agree on keys, windows and capacity. Limits may differ.
-func (r *reader) sameCounter(v value, rule *Rule, firstPath string, first *Rule) {
-	shares := "shares counter " + quote(rule.Counter) + " with " + firstPath + ": "
+func (r *reader) sameCounter(v value, rule *Rule, other string, first *Rule) {
 	if rule.KeyDefinition() != first.KeyDefinition() {
-		r.fail(fieldAt(v, "key"), shares+"their keys must be the same")
+		r.fail(v.field("key"), CounterKey, rule.Counter, other)
 	}
 	if !sameWindows(rule.Limits, first.Limits) {
-		r.fail(fieldAt(v, "limits"), shares+"their windows (algorithm, per, offset, jitter, elastic) must be the same")
+		r.fail(v.field("limits"), CounterWindows, rule.Counter, other)
 	}
 	if rule.Capacity != first.Capacity {
-		r.fail(fieldAt(v, "capacity"), shares+"their capacities must be the same, not "+itoa(int64(rule.Capacity))+" and "+itoa(int64(first.Capacity)))
+		r.fail(v.field("capacity"), CounterCapacity, rule.Counter, other,
+			itoa(int64(rule.Capacity)), itoa(int64(first.Capacity)))
 	}
+}
+
+// sameWindows compares as sets: within a rule all windows differ.
+func sameWindows(a, b []Limit) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(l Limit) bool {
+		return !slices.ContainsFunc(b, func(other Limit) bool { return other.Same(l.Window) })
+	})
 }
 
 // setUnits makes each log of the rule remember as much as any key may use.
@@ -81,13 +79,13 @@ func (r *Rule) setUnits() {
 		if r.Limits[i].Algorithm != limit.SlidingWindowLog {
 			continue
 		}
-		most := r.Limits[i].Limit
+		units := r.Limits[i].Limit
 		for j := range r.Overrides {
 			if l := r.Overrides[j].Limits; i < len(l) && !l[i].Unlimited {
-				most = max(most, l[i].Limit)
+				units = max(units, l[i].Limit)
 			}
 		}
-		r.remember(i, uint16(min(most, limit.MaxLog)))
+		r.remember(i, uint16(min(units, limit.MaxLog)))
 	}
 }
 
@@ -112,47 +110,15 @@ func (r *Rule) remember(i int, units uint16) {
 	}
 }
 
-// fitsBucket bounds what one request makes the host copy: a single log fits,
+// fitsPage bounds what one request makes the host copy: a single log fits,
 // several long ones do not.
-func (r *reader) fitsBucket(v value, rule *Rule) {
-	layout := state.NewLayout(rule.Windows(), leastSlots)
-	if size := layout.ValueBytes(); size > maxBucketBytes {
+func (r *reader) fitsPage(v value, rule *Rule) {
+	layout := state.NewLayout(rule.Windows(), minSlots)
+	if layout.ValueBytes() > maxPageBytes {
 		units := 0
 		for i := range rule.Limits {
 			units += int(rule.Limits[i].Units)
 		}
-		r.fail(fieldAt(v, "limits"), "the logs remember "+itoa(int64(units))+" requests a key together (overrides and rules of the same counter included), more than a counter has room for: one log of "+
-			itoa(limit.MaxLog)+" fits; use sliding_window_counter for the larger")
+		r.fail(v.field("limits"), LogsTooLong, itoa(int64(units)))
 	}
-}
-
-// sameWindows compares as sets: within a rule all windows differ.
-func sameWindows(a, b []Limit) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		same := func(l Limit) bool { return l.Same(a[i].Window) }
-		if !slices.ContainsFunc(b, same) {
-			return false
-		}
-	}
-	return true
-}
-
-// has reports whether the object names the field.
-func has(v value, name string) bool {
-	return slices.ContainsFunc(v.node.Fields, func(f Field) bool { return f.Name == name })
-}
-
-// fieldAt is the place of a field, or of its object where the field is absent.
-func fieldAt(v value, name string) value {
-	at := value{node: v.node, at: v.at.field(name)}
-	for _, f := range v.node.Fields {
-		if f.Name == name {
-			at.node = f.Value
-			break
-		}
-	}
-	return at
 }

@@ -25,6 +25,12 @@ var units = []struct {
 	{"ns", 1},
 }
 
+// What ParseDuration answers to what it cannot read.
+var (
+	ErrBadDuration  = errors.New("not a duration")
+	ErrLongDuration = errors.New("duration too long")
+)
+
 // ParseDuration reads a duration in Go's notation plus d and w, such as 10s,
 // 1h30m or 7d, in nanoseconds. Durations here have no sign.
 func ParseDuration(s string) (int64, error) {
@@ -35,23 +41,14 @@ func ParseDuration(s string) (int64, error) {
 	for rest := s; rest != "" || s == ""; {
 		n, after, ok := cutTerm(rest)
 		if !ok {
-			return 0, durationFault(s)
+			return 0, ErrBadDuration
 		}
-		var carry uint64
-		total, carry = bits.Add64(total, n, 0)
-		if carry > 0 || total > math.MaxInt64 {
-			return 0, errors.New("duration " + quote(s) + " is too long: the most is 366d")
+		if total = addSaturating(total, n); total > math.MaxInt64 {
+			return 0, ErrLongDuration
 		}
 		rest = after
 	}
 	return int64(total), nil
-}
-
-func durationFault(s string) error {
-	if near := durationMeant(s); near != "" {
-		return errors.New("invalid duration " + quote(s) + ": did you mean " + quote(near) + "?")
-	}
-	return errors.New("invalid duration " + quote(s) + `: write one such as "10s", "1h30m" or "7d", with the units ns, us, ms, s, m, h, d, w`)
 }
 
 // cutTerm cuts a number and its unit from s, saturating. What is finer than a
@@ -80,8 +77,8 @@ func cutTerm(s string) (ns uint64, rest string, ok bool) {
 			f, scale = f*10+uint64(fraction[i]-'0'), scale*10
 		}
 		hi, lo := bits.Mul64(f, u.ns)
-		part, _ := bits.Div64(hi, lo, scale)
-		return addSaturating(mulSaturating(decimal(whole), u.ns), part), rest[end:], true
+		below, _ := bits.Div64(hi, lo, scale)
+		return addSaturating(mulSaturating(decimal(whole), u.ns), below), rest[end:], true
 	}
 	return 0, "", false
 }
@@ -126,4 +123,71 @@ func FormatDuration(ns int64) string {
 		rest %= u.ns
 	}
 	return b.String()
+}
+
+// periods are the words of Python limits, and week. A month and a year are as
+// long there as here: 30 and 360 days.
+var periods = []struct {
+	name string
+	ns   uint64
+}{
+	{"second", 1_000_000_000},
+	{"minute", 60_000_000_000},
+	{"hour", 3_600_000_000_000},
+	{"day", 86_400_000_000_000},
+	{"week", 7 * 86_400_000_000_000},
+	{"month", 30 * 86_400_000_000_000},
+	{"year", 360 * 86_400_000_000_000},
+}
+
+// parseLimit reads a limit as text: REQUESTS, "/" or "per", and a period. The
+// period is a word, perhaps with a count before it, or a duration. The code is
+// "" for a text that is one.
+func parseLimit(s string) (requests uint32, periodNs int64, code Code) {
+	unsigned, negative := strings.CutPrefix(strings.TrimSpace(s), "-")
+	count, rest := cutDigits(unsigned)
+	if negative && count != "" {
+		return 0, 0, BadLimitRequests
+	}
+	rest = strings.TrimSpace(rest)
+	if after, found := strings.CutPrefix(rest, "/"); found {
+		rest = after
+	} else if len(rest) >= 3 && strings.EqualFold(rest[:3], "per") {
+		rest = rest[3:]
+	} else {
+		count = ""
+	}
+	n := decimal(count)
+	switch {
+	case count == "":
+		return 0, 0, BadLimit
+	case strings.ContainsAny(rest, ",;|/"):
+		return 0, 0, ManyLimits
+	case n > math.MaxUint32:
+		return 0, 0, BadLimitRequests
+	}
+	rest = strings.TrimSpace(rest)
+	times, word := cutDigits(rest)
+	if ns := periodWord(strings.TrimSpace(word)); ns > 0 {
+		k := uint64(1)
+		if times != "" {
+			k = decimal(times)
+		}
+		return uint32(n), int64(min(mulSaturating(k, ns), math.MaxInt64)), ""
+	}
+	ns, err := ParseDuration(rest)
+	if err != nil {
+		return 0, 0, BadLimitPeriod
+	}
+	return uint32(n), ns, ""
+}
+
+// periodWord finds a period by its name in any case, in singular or plural.
+func periodWord(s string) (ns uint64) {
+	for _, p := range periods {
+		if strings.EqualFold(s, p.name) || strings.EqualFold(s, p.name+"s") {
+			return p.ns
+		}
+	}
+	return 0
 }

@@ -6,43 +6,51 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every row of every table is whole, its default is what its own reader takes,
-// and nothing is both built and not built.
-func TestFieldTables(t *testing.T) {
-	checkTable(t, "policy", policyFields)
-	checkTable(t, "manage", manageFields)
-	checkTable(t, "rule", ruleFields)
-	checkTable(t, "match", matchFields)
-	checkTable(t, "key", keyFields)
-	checkTable(t, "client_ip", clientIPFields)
-	checkTable(t, "path", keyPathFields)
-	checkTable(t, "limit", limitFields)
-	checkTable(t, "override", overrideFields)
-	checkTable(t, "cost", costFields)
-	checkTable(t, "response", responseFields)
+// Every row of every table is whole, and its default is what its own reader takes.
+func TestTables(t *testing.T) {
+	checkTable(t, policyObject)
+	checkTable(t, manageObject)
+	checkTable(t, ruleObject)
+	checkTable(t, matchObject)
+	checkTable(t, keyObject)
+	checkTable(t, clientIPObject)
+	checkTable(t, keyPathObject)
+	checkTable(t, jwtObject)
+	checkTable(t, limitObject)
+	checkTable(t, overrideObject)
+	checkTable(t, costObject)
+	checkTable(t, responseObject)
+	names := map[string]bool{}
+	for _, o := range Schema() {
+		require.False(t, names[o.Name], o.Name)
+		names[o.Name] = true
+	}
+	require.Len(t, names, 12+len([]string{"host", "method", "route"}))
 }
 
-func checkTable[T any](t *testing.T, object string, fields []field[T]) {
-	require.LessOrEqual(t, len(fields), maxRows, object)
+func checkTable[T any](t *testing.T, o *object[T]) {
+	require.LessOrEqual(t, len(o.Fields), maxFields, o.Name)
 	seen := map[string]bool{}
-	for _, row := range fields {
-		at := object + "." + row.name
-		require.NotEmpty(t, row.name, at)
-		require.NotEmpty(t, row.doc, at)
-		require.NotZero(t, row.shape.form, at)
-		require.NotEmpty(t, row.shape.String(), at)
-		require.NotNil(t, row.read, at)
-		require.False(t, seen[row.name], at)
-		seen[row.name] = true
-		require.False(t, row.required && row.def != "", at)
-		require.False(t, isNotBuilt(object, row.name), at)
-		for _, w := range row.shape.words {
-			require.False(t, isNotBuiltWord(row.name, w), at)
-		}
-		if row.def != "" {
+	for i, f := range o.Fields {
+		at := o.Name + "." + f.Name
+		require.NotEmpty(t, f.Name, at)
+		require.NotZero(t, f.Shape.Form, at)
+		require.NotNil(t, o.read[i], at)
+		require.False(t, seen[f.Name], at)
+		seen[f.Name] = true
+		require.False(t, f.Shape.Required && f.Default != nil, at)
+		if f.Default != nil {
 			r := &reader{}
-			row.read(r, value{node: defaultNode(row.def), at: place{}.field(at), shape: row.shape}, new(T))
-			require.Empty(t, r.errs, at)
+			o.read[i](r, value{node: f.Default, at: place{}.field(at), shape: f.Shape}, new(T))
+			require.Empty(t, r.problems, at)
 		}
+	}
+}
+
+// The kinds of key parts are the fields of the object, in its order.
+func TestKeyWords(t *testing.T) {
+	require.Len(t, keyWords, len(keyObject.Fields)+1)
+	for i, f := range keyObject.Fields {
+		require.Equal(t, f.Name, keyWords[i+1])
 	}
 }

@@ -12,37 +12,39 @@ import (
 // most MaxBytes. Duplicate names and the text of numbers are kept for Read.
 //
 // The nodes have no positions: the JSON of a plugin's configuration was made
-// by a program, on one line. An error has one.
+// by a program, on one line. An error is a *Problem and has one.
 func ParseJSON(data []byte) (*Node, error) {
 	if len(data) > MaxBytes {
-		return nil, Errors{TooLarge(len(data))}
+		return nil, &Problem{Code: TooLarge, Args: []string{itoa(int64(len(data)))}}
 	}
 	j := &jsonText{text: string(data)}
 	if j.space(); j.rest() == "" {
-		return nil, Errors{{Message: "the policy is empty"}}
+		return nil, &Problem{Code: EmptyDocument}
 	}
-	if strings.HasPrefix(j.text, "\uFEFF") {
-		return nil, j.fail("a byte order mark is no part of JSON")
+	n := j.value(0)
+	if n != nil {
+		if j.space(); j.rest() != "" {
+			n = nil
+		}
 	}
-	n, err := j.value(0)
-	if err != nil {
-		return nil, err
-	}
-	if j.space(); j.rest() != "" {
-		return nil, j.fail("unexpected " + j.word() + " after the document")
+	if n == nil {
+		line := 1 + strings.Count(j.text[:j.at], "\n")
+		start := strings.LastIndexByte(j.text[:j.at], '\n') + 1
+		code := InvalidJSON
+		if j.tooDeep {
+			code = TooDeep
+		}
+		return nil, &Problem{Code: code, Line: line, Column: 1 + utf8.RuneCountInString(j.text[start:j.at])}
 	}
 	return n, nil
 }
 
-// TooLarge is the problem of a policy of so many bytes.
-func TooLarge(bytes int) Problem {
-	return Problem{Message: "the policy is " + itoa(int64(bytes)) + " bytes, the most is " + itoa(MaxBytes)}
-}
-
-// jsonText is a document and how far it has been read.
+// jsonText is a document and how far it has been read. Where a method fails, it
+// stays at what is wrong.
 type jsonText struct {
-	text string
-	at   int
+	text    string
+	at      int
+	tooDeep bool
 
 	// What the lists and objects around here have so far, the innermost one's last.
 	items  []*Node
@@ -81,75 +83,56 @@ func (j *jsonText) take(c byte) bool {
 	return true
 }
 
-// word is what comes next, for a message.
-func (j *jsonText) word() string {
-	rest := j.rest()
-	if rest == "" {
-		return "end"
-	}
-	end := strings.IndexAny(rest, " \t\r\n,:[]{}\"")
-	switch {
-	case end < 0:
-		end = len(rest)
-	case end == 0:
-		end = 1
-	}
-	return quote(rest[:end])
-}
-
-func (j *jsonText) fail(message string) error {
-	line := 1 + strings.Count(j.text[:j.at], "\n")
-	start := strings.LastIndexByte(j.text[:j.at], '\n') + 1
-	return Errors{{Line: line, Column: 1 + utf8.RuneCountInString(j.text[start:j.at]), Message: "invalid JSON: " + message}}
-}
-
-// value reads a value inside so many lists and objects.
-func (j *jsonText) value(depth int) (*Node, error) {
+// value reads a value inside so many lists and objects, nil where there is none.
+func (j *jsonText) value(depth int) *Node {
 	rest := j.rest()
 	c := byte(0) // of the end
 	if rest != "" {
 		c = rest[0]
 	}
 	switch {
-	case c == '{' || c == '[':
-		if depth == MaxDepth {
-			return nil, j.fail("lists and objects nest more than " + itoa(MaxDepth) + " deep")
-		}
-		if c == '{' {
-			return j.readObject(depth + 1)
-		}
+	case (c == '{' || c == '[') && depth == MaxDepth:
+		j.tooDeep = true
+		return nil
+	case c == '{':
+		return j.readObject(depth + 1)
+	case c == '[':
 		return j.readList(depth + 1)
 	case c == '"':
-		s, err := j.string()
-		return j.node(String, s), err
-	case c == '-' || isDigit(c):
-		return j.number()
+		s, ok := j.string()
+		if !ok {
+			return nil
+		}
+		return j.node(String, s)
+	}
+	if n := numberLen(rest); n > 0 {
+		j.at += n
+		return j.node(Number, rest[:n])
 	}
 	for _, word := range [...]string{"true", "false", "null"} {
-		if !strings.HasPrefix(rest, word) {
-			continue
+		if strings.HasPrefix(rest, word) {
+			j.at += len(word)
+			if word == "null" {
+				return j.node(Null, "")
+			}
+			return j.node(Bool, word)
 		}
-		j.at += len(word)
-		if word == "null" {
-			return j.node(Null, ""), nil
-		}
-		return j.node(Bool, word), nil
 	}
-	return nil, j.fail("unexpected " + j.word() + " where a value belongs")
+	return nil
 }
 
-func (j *jsonText) readList(depth int) (*Node, error) {
+func (j *jsonText) readList(depth int) *Node {
 	n := j.node(List, "")
 	j.at++
 	if j.space(); j.take(']') {
-		return n, nil
+		return n
 	}
 	begin := len(j.items)
 	for {
 		j.space()
-		item, err := j.value(depth)
-		if err != nil {
-			return nil, err
+		item := j.value(depth)
+		if item == nil {
+			return nil
 		}
 		j.items = append(j.items, item)
 		j.space()
@@ -157,36 +140,36 @@ func (j *jsonText) readList(depth int) (*Node, error) {
 		case j.take(']'):
 			n.Items = j.lists.copied(j.items[begin:])
 			j.items = j.items[:begin]
-			return n, nil
+			return n
 		case !j.take(','):
-			return nil, j.fail(`unexpected ` + j.word() + ` in a list: "," or "]" belongs here`)
+			return nil
 		}
 	}
 }
 
-func (j *jsonText) readObject(depth int) (*Node, error) {
+func (j *jsonText) readObject(depth int) *Node {
 	n := j.node(Object, "")
 	j.at++
 	if j.space(); j.take('}') {
-		return n, nil
+		return n
 	}
 	begin := len(j.fields)
 	for {
 		j.space()
 		if !strings.HasPrefix(j.rest(), `"`) {
-			return nil, j.fail("unexpected " + j.word() + " where a field's name in double quotes belongs")
+			return nil
 		}
-		name, err := j.string()
-		if err != nil {
-			return nil, err
+		name, ok := j.string()
+		if !ok {
+			return nil
 		}
 		if j.space(); !j.take(':') {
-			return nil, j.fail("unexpected " + j.word() + ` behind a field's name: ":" belongs here`)
+			return nil
 		}
 		j.space()
-		v, err := j.value(depth)
-		if err != nil {
-			return nil, err
+		v := j.value(depth)
+		if v == nil {
+			return nil
 		}
 		j.fields = append(j.fields, Field{Name: name, Value: v})
 		j.space()
@@ -194,49 +177,15 @@ func (j *jsonText) readObject(depth int) (*Node, error) {
 		case j.take('}'):
 			n.Fields = j.objects.copied(j.fields[begin:])
 			j.fields = j.fields[:begin]
-			return n, nil
+			return n
 		case !j.take(','):
-			return nil, j.fail(`unexpected ` + j.word() + ` in an object: "," or "}" belongs here`)
+			return nil
 		}
 	}
-}
-
-// number keeps a number's text: -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
-func (j *jsonText) number() (*Node, error) {
-	start := j.at
-	j.take('-')
-	if j.take('0') {
-		if rest := j.rest(); rest != "" && isDigit(rest[0]) {
-			j.at--
-			return nil, j.fail("a number does not begin with 0")
-		}
-	} else if !j.digits() {
-		return nil, j.fail("a number lacks its digits")
-	}
-	if j.take('.') && !j.digits() {
-		return nil, j.fail(`a number lacks the digits behind its "."`)
-	}
-	if j.take('e') || j.take('E') {
-		if !j.take('+') {
-			j.take('-')
-		}
-		if !j.digits() {
-			return nil, j.fail("a number lacks the digits of its exponent")
-		}
-	}
-	return j.node(Number, j.text[start:j.at]), nil
-}
-
-func (j *jsonText) digits() (some bool) {
-	for j.at < len(j.text) && isDigit(j.text[j.at]) {
-		j.at++
-		some = true
-	}
-	return some
 }
 
 // string reads the string that begins here.
-func (j *jsonText) string() (string, error) {
+func (j *jsonText) string() (s string, ok bool) {
 	j.at++
 	start := j.at
 	var text []byte // what came before start, where an escape parts the two
@@ -244,19 +193,19 @@ func (j *jsonText) string() (string, error) {
 		c := j.text[j.at]
 		switch {
 		case c == '"':
-			part := j.text[start:j.at]
+			s = j.text[start:j.at]
 			j.at++
-			if text == nil {
-				return part, nil
+			if text != nil {
+				s = string(append(text, s...))
 			}
-			return string(append(text, part...)), nil
+			return s, true
 		case c < ' ':
-			return "", j.fail("a control character in a string must be escaped")
+			return "", false
 		case c == '\\':
 			text = append(text, j.text[start:j.at]...)
 			r, size := unescape(j.rest())
 			if size == 0 {
-				return "", j.fail(escapeFault(j.rest()))
+				return "", false
 			}
 			text = utf8.AppendRune(text, r)
 			j.at += size
@@ -266,12 +215,12 @@ func (j *jsonText) string() (string, error) {
 		default:
 			r, size := utf8.DecodeRuneInString(j.rest())
 			if r == utf8.RuneError && size == 1 {
-				return "", j.fail("text that is not UTF-8")
+				return "", false
 			}
 			j.at += size
 		}
 	}
-	return "", j.fail("a string without closing quote")
+	return "", false
 }
 
 // unescape decodes the escape at the start of s, which takes size bytes; 0: it
@@ -304,17 +253,6 @@ func unescape(s string) (r rune, size int) {
 	return r, 12
 }
 
-func escapeFault(s string) string {
-	if _, ok := escapedUnit(s); ok {
-		return `a \u escape that is half of a surrogate pair`
-	}
-	if strings.HasPrefix(s, `\u`) {
-		return `a \u escape needs four hexadecimal digits`
-	}
-	_, size := utf8.DecodeRuneInString(s[1:])
-	return "unknown escape " + quote(s[:1+size]) + ` in a string: a backslash is written "\\"`
-}
-
 // escapedUnit decodes \uXXXX at the start of s.
 func escapedUnit(s string) (rune, bool) {
 	if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
@@ -322,16 +260,38 @@ func escapedUnit(s string) (rune, bool) {
 	}
 	r := rune(0)
 	for i := 2; i < 6; i++ {
-		switch c := s[i]; {
-		case isDigit(c):
-			r = r<<4 | rune(c-'0')
-		case c|0x20 >= 'a' && c|0x20 <= 'f':
-			r = r<<4 | rune(c|0x20-'a'+10)
-		default:
+		if !isHex(s[i]) {
 			return 0, false
 		}
+		r = r<<4 | rune(hexValue(s[i]))
 	}
 	return r, true
+}
+
+// slab hands out pieces of larger allocations: a policy has a hundred thousand
+// small parts, and every worker allocates each of them.
+type slab[T any] struct {
+	free []T
+	size int // of the last allocation
+}
+
+// take returns n zero values.
+func (s *slab[T]) take(n int) []T {
+	const minSize, maxSize = 8, 256
+	if n > len(s.free) {
+		s.size = min(max(2*s.size, minSize), maxSize)
+		s.free = make([]T, max(n, s.size))
+	}
+	taken := s.free[:n:n]
+	s.free = s.free[n:]
+	return taken
+}
+
+// copied returns a copy of values.
+func (s *slab[T]) copied(values []T) []T {
+	c := s.take(len(values))
+	copy(c, values)
+	return c
 }
 
 // AppendJSON writes n as compact JSON that ParseJSON reads back as the same

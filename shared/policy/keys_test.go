@@ -13,9 +13,8 @@ import (
 func TestReadKeys(t *testing.T) {
 	data, err := os.ReadFile("testdata/keys.json")
 	require.NoError(t, err)
-	p, errs, warnings := policy.Read(parse(t, string(data)))
+	p, errs := policy.Read(parse(t, string(data)))
 	require.Empty(t, messages(errs))
-	require.Len(t, warnings, 3, "of exact paths")
 
 	var networks []netip.Prefix
 	for _, text := range []string{
@@ -100,42 +99,6 @@ func TestNewKeyDefinitionsAreUnambiguous(t *testing.T) {
 		first, found := seen[text]
 		require.False(t, found, "keys %d and %d are both %q", first, i, text)
 		seen[text] = i
-	}
-}
-
-func TestKeyWarnings(t *testing.T) {
-	const escapes = " escapes this rule: set missing_key to deny or share, or add client_ip to the key"
-	key := func(parts string) string { return rule(`,"key":[` + parts + `]`) }
-	for _, tt := range []struct {
-		doc  string
-		want []string
-	}{
-		{key(`{"query":"q"},{"cookie":"c"},{"header":"X-H"}`), []string{"rules[0].missing_key: a client that leaves out query:q, cookie:c, x-h" + escapes}},
-		{key(`{"jwt":{"provider":"p","claim":["a","b"]}}`), []string{"rules[0].missing_key: a client that leaves out jwt:p:a.b" + escapes}},
-		{key(`{"property":["request","headers","a"]}`), []string{"rules[0].missing_key: a client that leaves out property:request.headers.a" + escapes}},
-		{key(`{"property":["connection","sha256_peer_certificate_digest"]}`), []string{"rules[0].missing_key: a client that leaves out property:connection.sha256_peer_certificate_digest" + escapes}},
-		{key(`{"property":["connection","id"]}`), nil},
-		{key(`"route"`), nil},
-		{key(`{"query":"q"},"route"`), nil},
-		{key(`{"first_of":[{"query":"q"},{"cookie":"c"}]}`), []string{"rules[0].missing_key: a client that leaves out query:q, cookie:c" + escapes}},
-		{key(`{"first_of":[{"query":"q"},"client_ip"]}`), nil},
-		{key(`{"first_of":[{"query":"q"},"host","client_ip"]}`), []string{"rules[0].key[0].first_of[2]: is never chosen: every request has host, which comes first"}},
-		{key(`{"first_of":[{"query":"q"},{"path":{"segment":1}},"path",{"path":{"segment":2}}]}`), []string{"rules[0].key[0].first_of[3]: is never chosen: every request has path, which comes first"}},
-		{
-			rule(`,"key":[{"first_of":[{"header":"a"},{"client_ip":{"v4_prefix":24}}]}],"overrides":[{"key":["gold"],"unlimited":true},
-				{"key":["client_ip=192.0.2.7"],"unlimited":true},{"key":["client_ip=x"],"unlimited":true},{"key":["x*"],"unlimited":true},
-				{"key":["header:a=192.0.2.7"],"unlimited":true},{"key":["client_ip=192*"],"unlimited":true},{"key":["c*"],"unlimited":true},{"key":["*7"],"unlimited":true}]`),
-			[]string{
-				`rules[0].overrides[0].key[0]: never matches: a first_of is in keys with what it is, and begins with "header:a=" or "client_ip="`,
-				`rules[0].overrides[1].key[0]: never matches: the address is in keys as "client_ip=192.0.2.0/24"`,
-				`rules[0].overrides[2].key[0]: never matches: "x" is no address`,
-				`rules[0].overrides[3].key[0]: never matches: a first_of is in keys with what it is, and begins with "header:a=" or "client_ip="`,
-			},
-		},
-	} {
-		_, errs, warnings := policy.Read(parse(t, tt.doc))
-		require.Empty(t, messages(errs), tt.doc)
-		require.Equal(t, tt.want, messages(warnings), tt.doc)
 	}
 }
 

@@ -30,3 +30,13 @@ type Field struct {
 	Value        *Node
 	Line, Column int
 }
+
+// Member returns the value of an object's field, nil if there is none.
+func (n *Node) Member(name string) *Node {
+	for i := range n.Fields {
+		if n.Fields[i].Name == name {
+			return n.Fields[i].Value
+		}
+	}
+	return nil
+}

@@ -3,7 +3,6 @@ package policy_test
 import (
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -116,10 +115,6 @@ func wellFormed(t *testing.T, p *policy.Policy) {
 			}
 		}
 	}
-	_ = p.Memory()
-	for _, c := range policy.Restarts(p, p) {
-		require.True(t, c.Keeps())
-	}
 }
 
 func fits(t *testing.T, w limit.Window) {
@@ -138,7 +133,7 @@ func fits(t *testing.T, w limit.Window) {
 func TestFullIsWellFormed(t *testing.T) {
 	data, err := os.ReadFile("testdata/full.json")
 	require.NoError(t, err)
-	p, errs, _ := policy.Read(parse(t, string(data)))
+	p, errs := policy.Read(parse(t, string(data)))
 	require.Empty(t, messages(errs))
 	wellFormed(t, p)
 }
@@ -163,111 +158,10 @@ func TestUnits(t *testing.T) {
 	wellFormed(t, p)
 }
 
-func TestUnreachableOverrides(t *testing.T) {
-	tests := []struct {
-		first, second string
-		covered       bool
-	}{
-		{`"a"`, `"a"`, true},
-		{`"a"`, `"=a"`, true},
-		{`"a"`, `"b"`, false},
-		{`"a"`, `"a*"`, false},
-		{`"a"`, `"~a"`, false},
-		{`"*"`, `"a"`, true},
-		{`"*"`, `"~a"`, true},
-		{`"*"`, `"*"`, true},
-		{`"a*"`, `"*"`, false},
-		{`"a*"`, `"a"`, true},
-		{`"a*"`, `"ab*"`, true},
-		{`"ab*"`, `"a*"`, false},
-		{`"ab*"`, `"a"`, false},
-		{`"a*"`, `"*a"`, false},
-		{`"a*"`, `"~a.*"`, false},
-		{`"*a"`, `"ba"`, true},
-		{`"*a"`, `"*ba"`, true},
-		{`"*ba"`, `"*a"`, false},
-		{`"*a"`, `"a*"`, false},
-		{`"~a|b"`, `"~a|b"`, true},
-		{`"~a|b"`, `"a"`, false},
-		{`"=*"`, `"a"`, false},
-		{`"a"`, `"A"`, true},           // hosts are lower case
-		{`"a","b"`, `"a","B"`, false},  // headers are as they are
-		{`"a*","*"`, `"ab","x"`, true}, // every part must be covered
-		{`"a*","b"`, `"ab","*"`, false},
-	}
-	for _, tt := range tests {
-		t.Run(tt.first+" before "+tt.second, func(t *testing.T) {
-			key := `"host"`
-			if strings.Contains(tt.first, ",") {
-				key += `,{"header":"x"}`
-			}
-			_, errs, warnings := policy.Read(parse(t, `{"version":1,"rules":[{"name":"a","key":[`+key+`],"limits":["1/1s"],"overrides":[
-				{"key":[`+tt.first+`],"unlimited":true},{"key":[`+tt.second+`],"limits":["5/1s"]}]}]}`))
-			require.Empty(t, messages(errs))
-			var want []string
-			if tt.covered {
-				want = []string{`rules[0].overrides[1]: can never match: rules[0].overrides[0] comes first and matches every key that it does`}
-			}
-			require.Equal(t, want, messages(warnings))
-		})
-	}
-}
-
-// An exact pattern that is no address as keys have it would never match.
-func TestOverrideOfAddress(t *testing.T) {
-	const never = `rules[0].overrides[0].key[0]: never matches: the address is in keys as `
-	tests := []struct{ part, pattern, want string }{
-		{`{}`, "192.0.2.7", ""},
-		{`{}`, "2001:db8::/64", ""},
-		{`{}`, "192.0.2.*", ""},
-		{`{}`, "~192[.].*", ""},
-		{`{}`, "*", ""},
-		{`{}`, "192.0.2.7/32", never + `"192.0.2.7"`},
-		{`{}`, "10.0.0.0/8", never + `"10.0.0.0"`},
-		{`{}`, "2001:DB8::1", never + `"2001:db8::/64"`},
-		{`{}`, "::ffff:192.0.2.7", never + `"192.0.2.7"`},
-		{`{}`, "gold", `rules[0].overrides[0].key[0]: never matches: "gold" is no address`},
-		{`{"v4_prefix":24,"v6_prefix":128}`, "192.0.2.0/24", ""},
-		{`{"v4_prefix":24,"v6_prefix":128}`, "192.0.2.7", never + `"192.0.2.0/24"`},
-		{`{"v4_prefix":24,"v6_prefix":128}`, "2001:db8::1", ""},
-	}
-	for _, tt := range tests {
-		_, errs, warnings := policy.Read(parse(t, `{"version":1,"rules":[{"name":"a","key":[{"client_ip":`+tt.part+`}],"limits":["1/1s"],"overrides":[{"key":["`+tt.pattern+`"],"unlimited":true}]}]}`))
-		require.Empty(t, messages(errs))
-		var want []string
-		if tt.want != "" {
-			want = []string{tt.want}
-		}
-		require.Equal(t, want, messages(warnings), tt.pattern)
-	}
-}
-
-func TestOverrideBounds(t *testing.T) {
-	list := func(n int) string {
-		var items []string
-		for i := range n {
-			items = append(items, fmt.Sprintf(`{"key":["k%d"],"unlimited":true}`, i))
-		}
-		return `{"version":1,"rules":[{"name":"a","key":["host"],"limits":["1/1s"],"overrides":[` + strings.Join(items, ",") + `]}]}`
-	}
-	p, errs, warnings := policy.Read(parse(t, list(policy.MaxOverrides)))
+// valid reads rules that must be valid.
+func valid(t *testing.T, domain, rules string) *policy.Policy {
+	t.Helper()
+	p, errs := policy.Read(parse(t, `{"version":1,"domain":"`+domain+`","rules":[`+rules+`]}`))
 	require.Empty(t, messages(errs))
-	require.Empty(t, messages(warnings))
-	require.Len(t, p.Rules[0].Overrides, policy.MaxOverrides)
-	_, errs, _ = policy.Read(parse(t, list(policy.MaxOverrides+1)))
-	require.Equal(t, []string{"rules[0].overrides: has 1001 overrides, the most is 1000"}, messages(errs))
-}
-
-// The most memory is told for what the records of an algorithm take, at the
-// largest limit any key has.
-func TestMemoryOfAlgorithms(t *testing.T) {
-	bytes := func(rules string) uint64 { return valid(t, "d", rules).Memory().Bytes }
-	fixed := bytes(`{"name":"a","key":["host"],"limits":["9/1s"]}`)
-	short := bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"algorithm":"sliding_window_log"}`)
-	long := bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"algorithm":"sliding_window_log","overrides":[{"key":["a"],"limits":["512/1s"]}]}`)
-	shared := bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"algorithm":"sliding_window_log"},{"name":"b","counter":"a","key":["host"],"limits":["512/1s"],"algorithm":"sliding_window_log","mode":"off"}`)
-	require.Greater(t, short, fixed)
-	require.Greater(t, long, 65536*512*7*uint64(1))
-	require.Equal(t, long, shared)
-	require.Equal(t, fixed, bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"overrides":[{"key":["a"],"limits":["4294967295/1s"]}]}`))
+	return p
 }

@@ -1,39 +1,42 @@
 package policy
 
 import (
-	"errors"
-	"regexp/syntax"
+	"net/netip"
+	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 )
 
-// parseRegexp compiles an expression.
-func parseRegexp(re string, set *automaton.Set) (Pattern, error) {
-	p := Pattern{Kind: Regexp, Text: re}
-	if re == "" {
-		return p, errors.New(`a regular expression must follow the "~"`)
+// pattern makes a Pattern of s, or reports the code where it cannot.
+func (r *reader) pattern(v value, s string, parse func(string) (Pattern, bool), code Code) (Pattern, bool) {
+	p, ok := parse(s)
+	if !ok {
+		r.fail(v, code)
+		return p, false
 	}
-	var err error
-	if p.Automaton, err = set.Compile(re); err == nil {
-		return p, nil
+	if p.Kind == Regexp {
+		p.Automaton, ok = r.expression(v, p.Text)
 	}
-	e := (*syntax.Error)(nil)
-	if !errors.As(err, &e) {
-		return p, errors.New("the regular expression " + quote(re) + " " + err.Error())
+	return p, ok
+}
+
+func (r *reader) expression(v value, text string) (*automaton.Automaton, bool) {
+	if text == "" {
+		r.fail(v, BadExpression, "", "")
+		return nil, false
 	}
-	message := "invalid regular expression " + quote(re) + ": " + e.Code.String()
-	if at := strings.Index(re, e.Expr); at >= 0 && e.Expr != "" {
-		message += " at character " + itoa(int64(utf8.RuneCountInString(re[:at])+1)) + ": " + quote(e.Expr)
+	a, err := r.expressions.Compile(text)
+	if err != nil {
+		r.fail(v, BadExpression, text, err.Error())
 	}
-	return p, errors.New(message + ` (the syntax is RE2)`)
+	return a, err == nil
 }
 
 // parsePath reads the notation of match.paths.
-func parsePath(s string, set *automaton.Set) (Pattern, error) {
+func parsePath(s string) (Pattern, bool) {
 	if re, found := strings.CutPrefix(s, "~"); found {
-		return parseRegexp(re, set)
+		return Pattern{Kind: Regexp, Text: re}, true
 	}
 	p := Pattern{Kind: Exact, Text: s}
 	if text, found := strings.CutPrefix(s, "="); found {
@@ -43,35 +46,30 @@ func parsePath(s string, set *automaton.Set) (Pattern, error) {
 			p = Pattern{Kind: Prefix, Text: text}
 		}
 		if strings.Contains(p.Text, "*") {
-			return p, errors.New(`a * stands only at the end of a path: write a regular expression after "~", or "=" before a path to take it literally`)
+			return p, false
 		}
 	}
-	switch {
-	case strings.Contains(p.Text, "?"):
-		return p, errors.New("paths are compared without the query: leave out what follows the ?")
-	case strings.HasPrefix(p.Text, "/"), p.Kind == Prefix && p.Text == "", p.Kind == Exact && s == "=*":
-		p.Text = Unescape(p.Text)
-		return p, nil
+	if strings.Contains(p.Text, "?") {
+		return p, false
 	}
-	if strings.HasPrefix(s, "^") || strings.HasSuffix(s, "$") {
-		return p, errors.New(`a regular expression goes after "~": write ` + quote("~"+s))
-	}
-	return p, errors.New(`a path starts with "/": write ` + quote("/"+p.Text))
+	ok := strings.HasPrefix(p.Text, "/") || s == "*" || s == "=*"
+	p.Text = Unescape(p.Text)
+	return p, ok
 }
 
 // parseHeaderValue reads the notation of match.headers.
-func parseHeaderValue(s string, set *automaton.Set) (Pattern, error) {
+func parseHeaderValue(s string) (Pattern, bool) {
 	switch {
 	case s == "*":
-		return Pattern{Kind: Present}, nil
+		return Pattern{Kind: Present}, true
 	case s == "!":
-		return Pattern{Kind: Absent}, nil
+		return Pattern{Kind: Absent}, true
 	case strings.HasPrefix(s, "="):
-		return Pattern{Kind: Exact, Text: s[1:]}, nil
+		return Pattern{Kind: Exact, Text: s[1:]}, true
 	case strings.HasPrefix(s, "~"):
-		return parseRegexp(s[1:], set)
+		return Pattern{Kind: Regexp, Text: s[1:]}, true
 	case strings.HasPrefix(s, "!"):
-		return Pattern{}, errors.New(`"!" stands alone and means absent: write "=" before a value to take it literally`)
+		return Pattern{}, false
 	}
 	p := Pattern{Kind: Exact, Text: s}
 	if text, found := strings.CutSuffix(s, "*"); found {
@@ -79,60 +77,58 @@ func parseHeaderValue(s string, set *automaton.Set) (Pattern, error) {
 	} else if text, found := strings.CutPrefix(s, "*"); found {
 		p = Pattern{Kind: Suffix, Text: text}
 	}
-	if strings.Contains(p.Text, "*") {
-		return p, errors.New(`a * stands only at one end of a value: write a regular expression after "~", or "=" before a value to take it literally`)
+	return p, !strings.Contains(p.Text, "*")
+}
+
+// parseKeyPattern reads the notation of overrides: that of match.headers with
+// "*" for any. "!" is kept for parts that are missing.
+func parseKeyPattern(s string) (Pattern, bool) {
+	if strings.HasPrefix(s, "!") {
+		return Pattern{}, false
 	}
-	return p, nil
+	p, ok := parseHeaderValue(s)
+	if p.Kind == Present {
+		p.Kind = Any
+	}
+	return p, ok
 }
 
 // parseHost reads the notation of match.hosts; the result is lower case.
-func parseHost(s string) (string, error) {
+func parseHost(s string) (string, bool) {
 	host := CanonicalHost(s)
+	if inside, closed := strings.CutSuffix(strings.TrimPrefix(host, "["), "]"); closed && strings.HasPrefix(host, "[") {
+		ip, err := netip.ParseAddr(inside)
+		return host, err == nil && ip.Is6()
+	}
 	name := strings.TrimPrefix(host, "*.")
-	if strings.HasPrefix(name, "[") {
-		if inside, found := strings.CutSuffix(name[1:], "]"); found && name == host && isIPv6(inside) {
-			return host, nil
-		}
-		if !strings.Contains(name, "]:") {
-			return "", errors.New("invalid host " + quote(s) + `: write an IPv6 address such as "[2001:db8::1]"`)
-		}
-	}
-	if isIPv6(host) {
-		return "", errors.New("an IPv6 address is in brackets here: write " + quote("["+host+"]"))
-	}
-	if _, rest, found := strings.Cut(host, "://"); found {
-		rest, _, _ = strings.Cut(rest, "/")
-		return "", errors.New("a host stands alone, without scheme and path: write " + quote(withoutPort(rest)))
-	}
-	if at := strings.LastIndexByte(name, ':'); at >= 0 {
-		return "", errors.New("hosts are compared without their port: write " + quote(host[:len(host)-len(name)+at]))
-	}
-	if name == "*" {
-		return "", errors.New("leave hosts out to match every host")
-	}
 	for i := 0; i < len(name); i++ {
-		c := name[i]
-		switch {
-		case isDigit(c), isLetter(c), c == '-', c == '_', c == '.':
-		case c == '*':
-			return "", errors.New(`a * stands only for the first labels of a host, as in "*.example.com"`)
-		case c >= 0x80:
-			return "", errors.New("hosts are ASCII: write the name in punycode (xn--…)")
-		default:
-			return "", errors.New("invalid host " + quote(s) + `: write one such as "api.example.com" or "*.example.com"`)
+		if c := name[i]; !isDigit(c) && !isLetter(c) && c != '-' && c != '_' && c != '.' {
+			return host, false
 		}
 	}
-	if name == "" || name[0] == '.' {
-		return "", errors.New("invalid host " + quote(s) + `: write one such as "api.example.com" or "*.example.com"`)
-	}
-	return host, nil
+	return host, name != "" && name[0] != '.'
 }
 
-func withoutPort(host string) string {
-	if at := strings.LastIndexByte(host, ':'); at > strings.LastIndexByte(host, ']') {
-		return host[:at]
+// parseNetwork reads an address or a network. IPv4 addresses mapped into IPv6
+// become IPv4 ones, as those of clients do.
+func parseNetwork(s string) (netip.Prefix, bool) {
+	if ip, err := netip.ParseAddr(s); err == nil {
+		zoned := ip.Zone() != ""
+		ip = ip.Unmap()
+		return netip.PrefixFrom(ip, ip.BitLen()), !zoned
 	}
-	return host
+	network, err := netip.ParsePrefix(s)
+	if err != nil {
+		return network, false
+	}
+	if network.Addr().Is4In6() {
+		const mapped = 96
+		if network.Bits() < mapped {
+			return network, false
+		}
+		network = netip.PrefixFrom(network.Addr().Unmap(), network.Bits()-mapped)
+	}
+	return network, network.Masked() == network
 }
 
 // isToken reports whether s is a token of RFC 9110, which header names and
@@ -144,4 +140,47 @@ func isToken(s string) bool {
 		}
 	}
 	return s != ""
+}
+
+// isPrintable reports whether s is ASCII without control characters.
+func isPrintable(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// Placeholders are the names of values in a response, the first of ValueRule.
+var Placeholders = []string{"RULE", "RETRY_AFTER", "LIMIT", "REMAINING"}
+
+// parseTemplate reads the notation of response: %NAME% is a value and %% a
+// percent sign. Where it fails, rest is what follows the percent sign.
+func parseTemplate(s string) (t Template, rest string, ok bool) {
+	literal := ""
+	for {
+		before, after, found := strings.Cut(s, "%")
+		literal += before
+		if !found {
+			break
+		}
+		name, behind, closed := strings.Cut(after, "%")
+		if closed && name == "" {
+			literal, s = literal+"%", behind
+			continue
+		}
+		at := slices.Index(Placeholders, name)
+		if !closed || at < 0 {
+			return nil, after, false
+		}
+		if literal != "" {
+			t, literal = append(t, TemplatePart{Text: literal}), ""
+		}
+		t, s = append(t, TemplatePart{Value: ValueRule + Placeholder(at)}), behind
+	}
+	if literal != "" {
+		t = append(t, TemplatePart{Text: literal})
+	}
+	return t, "", true
 }

@@ -1,9 +1,13 @@
 // Package policy is the model of a rate-limit policy and the only place that
 // decides whether one is valid. The command line, the control plane and the
-// filter all call the same Read, so a policy that one of them accepts is
+// filter all call the same reader, so a policy that one of them accepts is
 // accepted by the others.
 //
-// It must build for wasm: no net, no net/http, no encoding/json, no reflection.
+// A problem here is a code and a place. The sentence that a person reads, and
+// the warnings about valid policies, are the control plane's: policyfile.
+//
+// It must build for wasm: no net, no net/http, no encoding/json, no fmt, no
+// reflection.
 package policy
 
 import (
@@ -45,13 +49,13 @@ type Rule struct {
 	Name        string
 	Counter     string // identity of the counters; default Name
 	Match       Match
-	Exempt      []Match   // a request for which one of them holds is none of the rule's
+	Exempt      []Match   // the rule skips a request for which one of them holds
 	Key         []KeyPart // none = one counter for all
 	MissingKey  MissingKey
 	Limits      []Limit // none = always allowed
 	Overrides   []Override
 	Cost        Cost
-	CountDenied bool // a hit that this rule denies is counted all the same
+	CountDenied bool // a request that this rule denies is counted too
 	Mode        Mode
 	// EnforcePercent is the share of keys on which denials are enforced; the
 	// other keys act as in shadow mode.
@@ -67,7 +71,7 @@ type Rule struct {
 type Match struct {
 	Hosts     []string // exact or "*.suffix", as CanonicalHost has them
 	Methods   []string
-	Paths     []Pattern // of a path that is Unescaped; so are their texts, but of Regexp
+	Paths     []Pattern // of the unescaped path; the texts are unescaped too, apart from Regexp
 	Headers   []HeaderMatch
 	ClientIPs []netip.Prefix // masked, no IPv4-mapped ones
 }
@@ -89,7 +93,7 @@ const (
 	Regexp              // "~re", RE2, matched in full
 	Present             // "*", headers only
 	Absent              // "!", headers only
-	Any                 // "*", overrides only: also a part that a request lacks
+	Any                 // "*", overrides only: also a key part that the request lacks
 )
 
 // Pattern is one string predicate. Text is what is compared, without the
@@ -97,13 +101,13 @@ const (
 type Pattern struct {
 	Kind      PatternKind
 	Text      string
-	Automaton *automaton.Automaton // of Regexp; equal expressions of a policy share it
+	Automaton *automaton.Automaton // of Regexp; equal expressions share it
 }
 
-// KeyKind says where a part of a key comes from.
+// KeyKind says where a key part comes from.
 type KeyKind uint8
 
-// The parts that a key may have.
+// The kinds of key parts.
 const (
 	KeyHeader   KeyKind = 1 + iota // Name = header, lower case
 	KeyClientIP                    // V4Prefix, V6Prefix
@@ -115,10 +119,10 @@ const (
 	KeyRoute    // the name of Envoy's route
 	KeyJWT      // Name = provider, Path = claim
 	KeyProperty // Path = the attribute's segments
-	KeyFirstOf  // Of = parts; the first present one is it
+	KeyFirstOf  // Of = key parts; the first that the request has counts
 )
 
-// KeyPart is one part of a key.
+// KeyPart is one part of what a rule counts by.
 type KeyPart struct {
 	Kind     KeyKind
 	Name     string
@@ -136,13 +140,12 @@ type Limit struct {
 }
 
 // Override gives the keys it matches other limits than the rule's. The first
-// that matches a key is the one that holds.
+// override that matches a key holds.
 type Override struct {
-	Key       []Pattern // one for each part of the rule's key
+	Key       []Pattern // one for each key part
 	Unlimited bool      // these keys are not counted at all
-	// Limits are the rule's, in the same order and with the same names and
-	// identities. One that the override leaves out is Unlimited. Empty with
-	// Unlimited.
+	// Limits are the rule's windows in the same order, with other numbers. A
+	// window that the override leaves out is Unlimited. Empty with Unlimited.
 	Limits []Limit
 }
 
@@ -167,7 +170,7 @@ const (
 	ModeOff     Mode = "off"
 )
 
-// MissingKey says what happens to a request that lacks a part of the key.
+// MissingKey says what happens to a request that lacks a key part.
 type MissingKey string
 
 // The choices of missing_key.
@@ -177,17 +180,17 @@ const (
 	MissingShare MissingKey = "share" // all such requests share a counter; missing ≠ empty
 )
 
-// OnFull says what happens to a new key whose bucket is full.
+// OnFull says what happens to a new key whose page is full.
 type OnFull string
 
 // The choices of on_full.
 const (
-	FullInherit OnFull = "inherit" // evict the key that uses least; the newcomer starts from the floor
+	FullInherit OnFull = "inherit" // evict the key that uses least; the new key starts from the floor
 	FullDeny    OnFull = "deny"
 	FullAllow   OnFull = "allow"
 )
 
-// Failure is the verdict where none could be reached.
+// Failure is the verdict where the rule could not decide.
 type Failure string
 
 // The choices of on_error and on_contention.
@@ -195,6 +198,50 @@ const (
 	FailAllow Failure = "allow"
 	FailDeny  Failure = "deny"
 )
+
+// Response is what a denied client gets.
+type Response struct {
+	Status      uint16 // 400 to 599
+	Body        Template
+	ContentType string // empty = text/plain, which the proxy says by itself
+	Headers     []ResponseHeader
+	GRPCStatus  uint8 // 1 to 16
+}
+
+// ResponseHeader is one header of a denial; Name is lower case.
+type ResponseHeader struct {
+	Name  string
+	Value Template
+}
+
+// Template is a text with placeholders; nil is the empty text.
+type Template []TemplatePart
+
+// TemplatePart is literal Text, or a value where Value is one.
+type TemplatePart struct {
+	Text  string
+	Value Placeholder
+}
+
+// Placeholder is what the filter writes in the place of %NAME%.
+type Placeholder uint8
+
+// What a response may say of the denial.
+const (
+	NoValue         Placeholder = iota // literal text
+	ValueRule                          // the rule's name
+	ValueRetryAfter                    // seconds, as in Retry-After
+	ValueLimit                         // the limit of the window with least remaining
+	ValueRemaining                     // what that window has left
+)
+
+// DefaultResponse is the response of a rule that gives none, and of a denial
+// that no rule caused.
+func DefaultResponse() Response {
+	return Response{
+		Status: 429, Body: Template{{Text: "rate limit exceeded\n"}}, GRPCStatus: 8, // RESOURCE_EXHAUSTED
+	}
+}
 
 // Manage turns on management requests.
 type Manage struct {

@@ -2,49 +2,133 @@ package policy
 
 import (
 	"strconv"
-	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// Problem is one thing wrong with a policy, or a warning about it.
+// Problem is one thing wrong with a policy. The control plane makes a sentence
+// of it; the filter logs its path and code.
 type Problem struct {
-	File         string // empty where the policy is no file
-	Line, Column int    // 0 = unknown
+	Code         Code
 	Path         string // "rules[2].limits[0].per"; empty for the document
-	Message      string // what is wrong and what would be right
+	Line, Column int    // 0 = unknown
+	Node         *Node  // the value; nil where the name of a field is wrong
+	Want         Shape  // what belongs there, where the code is about the shape
+	Args         []string
+	Windows      []limit.Window // the window that is wrong, then the rule's own
 }
 
-// String is "FILE:LINE:COL: path: message" without the parts that are unknown.
-func (p *Problem) String() string {
-	var b strings.Builder
-	b.WriteString(p.File)
-	for _, n := range []int{p.Line, p.Column} {
-		if n == 0 {
-			break
-		}
-		if b.Len() > 0 {
-			b.WriteByte(':')
-		}
-		b.WriteString(strconv.Itoa(n))
+// Error is "LINE:COLUMN: path: code" without the parts that are unknown.
+func (p *Problem) Error() string {
+	s := ""
+	if p.Line > 0 {
+		s = itoa(int64(p.Line)) + ":" + itoa(int64(p.Column)) + ": "
 	}
-	for _, s := range []string{p.Path, p.Message} {
-		if s == "" {
-			continue
-		}
-		if b.Len() > 0 {
-			b.WriteString(": ")
-		}
-		b.WriteString(s)
+	if p.Path != "" {
+		s += p.Path + ": "
 	}
-	return b.String()
+	s += string(p.Code)
+	if p.Code == MoreProblems {
+		s += " " + p.Args[0]
+	}
+	return s
 }
 
-// Errors is every problem of one policy as an error, one a line.
-type Errors []Problem
+// Code says what kind of problem it is.
+type Code string
 
-func (e Errors) Error() string {
-	lines := make([]string, len(e))
-	for i := range e {
-		lines[i] = e[i].String()
+// The codes, with their arguments. "other" is the path of what came first.
+const (
+	TooLarge      Code = "too_large"      // bytes
+	EmptyDocument Code = "empty_document" // JSON without a value
+	InvalidJSON   Code = "invalid_json"
+	TooDeep       Code = "too_deep"
+	NotUTF8       Code = "not_utf8"
+	MoreProblems  Code = "more_problems" // how many are left out
+
+	WrongValue     Code = "wrong_value" // not of the wanted shape
+	MissingField   Code = "missing_field"
+	UnknownField   Code = "unknown_field"   // name, path of the object
+	DuplicateField Code = "duplicate_field" // line of the first, if known
+	UnknownVersion Code = "unknown_version"
+	Reserved       Code = "reserved"
+	TooLong        Code = "too_long"     // most bytes
+	TooMany        Code = "too_many"     // most items
+	WrongCount     Code = "wrong_count"  // fewest and most items
+	EmptyValue     Code = "empty_value"  // text, list or object
+	ControlChar    Code = "control_char" // in a text
+	OuterSpace     Code = "outer_space"  // at an end of a text
+	NotASCII       Code = "not_ascii"    // in a header's value
+
+	BadManagePath Code = "bad_manage_path"
+	BadTokenHash  Code = "bad_token_hash"
+
+	RuleNameTwice    Code = "rule_name_twice"    // name, other
+	CountDenied      Code = "count_denied"       // with a token bucket
+	ShadowPercent    Code = "shadow_percent"     // enforce_percent in shadow mode
+	ExemptsAll       Code = "exempts_all"        // an exemption without conditions
+	CounterKey       Code = "counter_key"        // counter, other
+	CounterWindows   Code = "counter_windows"    // counter, other
+	CounterCapacity  Code = "counter_capacity"   // counter, other, both capacities
+	LogsTooLong      Code = "logs_too_long"      // units of all logs
+	CostWithoutPlace Code = "cost_without_place" // neither header nor query
+	CostTwoPlaces    Code = "cost_two_places"    // both
+	CostMinAboveMax  Code = "cost_min_above_max" // min, max
+	CostBeyondBounds Code = "cost_beyond_bounds" // default, min, max
+	BadLimit         Code = "bad_limit"          // as text
+	BadLimitPeriod   Code = "bad_limit_period"   // in text
+	BadLimitRequests Code = "bad_limit_requests" // in text
+	ManyLimits       Code = "many_limits"        // in one text
+	BadDuration      Code = "bad_duration"
+	LongDuration     Code = "long_duration"
+	PeriodRange      Code = "period_range" // ns
+	WindowNameNumber Code = "window_name_number"
+	WindowNameTwice  Code = "window_name_twice" // name, other
+	WindowTwice      Code = "window_twice"      // other; Windows
+	LogTooLong       Code = "log_too_long"      // units
+	EmptyBucket      Code = "empty_bucket"      // burst 0
+	BurstMisplaced   Code = "burst_misplaced"   // not a token bucket
+	ElasticMisplaced Code = "elastic_misplaced" // not a window per key
+	JitterMisplaced  Code = "jitter_misplaced"  // not a fixed window
+	OffsetMisplaced  Code = "offset_misplaced"  // not a fixed window; algorithm
+	OffsetTooLong    Code = "offset_too_long"   // period and offset in ns
+	BadHost          Code = "bad_host"
+	BadMethod        Code = "bad_method"
+	BadPath          Code = "bad_path"
+	BadPattern       Code = "bad_pattern"
+	BadExpression    Code = "bad_expression" // expression, reason
+	BadNetwork       Code = "bad_network"
+	BadHeaderName    Code = "bad_header_name" // name
+	BadCookieName    Code = "bad_cookie_name"
+	ManyInKeyPart    Code = "many_in_key_part" // fields
+	FirstOfNested    Code = "first_of_nested"
+	FirstOfTwice     Code = "first_of_twice"     // label, other
+	PropertyTooEarly Code = "property_too_early" // not known before the decision
+	PropertyNoValue  Code = "property_no_value"  // many values
+	OverrideNoKey    Code = "override_no_key"    // the rule has none
+	OverrideBoth     Code = "override_both"      // limits and unlimited
+	OverrideNeither  Code = "override_neither"
+	PatternCount     Code = "pattern_count"     // key parts
+	NotARuleWindow   Code = "not_a_rule_window" // Windows
+	OverriddenTwice  Code = "overridden_twice"  // Windows
+	OverrideRenames  Code = "override_renames"  // a window
+	BadTemplate      Code = "bad_template"      // what follows the wrong %
+	BadMediaType     Code = "bad_media_type"
+	HeaderTaken      Code = "header_taken" // name
+	GRPCStatusOK     Code = "grpc_status_ok"
+)
+
+// Clip cuts s where it is too long for a message or a path.
+func Clip(s string) string {
+	const maxBytes = 60
+	if len(s) <= maxBytes {
+		return s
 	}
-	return strings.Join(lines, "\n")
+	cut := maxBytes
+	for cut > maxBytes-4 && s[cut]&0xc0 == 0x80 { // inside a character
+		cut--
+	}
+	return s[:cut] + "…"
 }
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }

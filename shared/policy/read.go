@@ -3,7 +3,6 @@ package policy
 import (
 	"slices"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
@@ -15,69 +14,44 @@ const (
 	MaxDepth = 32
 	// MaxRules is how many rules a policy may have.
 	MaxRules = 10_000
-	// maxProblems bounds the answer to a document that is wrong everywhere.
-	maxProblems = 1_000
-	// maxRows is how many fields a table may have.
-	maxRows = 32
+	// MaxProblems bounds what is said of a document that is wrong everywhere.
+	MaxProblems = 1_000
+	// maxFields is how many fields an object may have.
+	maxFields = 32
 )
 
 // Read makes the policy of a file. It reports every problem, not only the
-// first; with any error the policy is nil. Warnings leave it usable.
-func Read(doc *Node) (policy *Policy, errs, warnings []Problem) {
-	return read(doc, false)
+// first; with any problem the policy is nil.
+func Read(doc *Node) (*Policy, []Problem) {
+	p, problems := ReadSound(doc)
+	if len(problems) > 0 {
+		return nil, problems
+	}
+	return p, nil
 }
+
+// ReadSound is Read that returns with the problems what it could read. A rule
+// without a problem is whole.
+func ReadSound(doc *Node) (*Policy, []Problem) { return (&reader{}).read(doc) }
 
 // ReadPushed is Read for a policy that comes from the control plane, which may
 // carry its revision.
-func ReadPushed(doc *Node) (policy *Policy, errs, warnings []Problem) {
-	return read(doc, true)
-}
-
-func read(doc *Node, pushed bool) (*Policy, []Problem, []Problem) {
-	r := &reader{pushed: pushed, keyPart: readKeyPart, homes: homes()}
-	v := value{node: doc, shape: objectOf("policy")}
-	p := &Policy{}
-	if doc == nil {
-		v.node = &Node{}
+func ReadPushed(doc *Node) (*Policy, []Problem) {
+	p, problems := (&reader{pushed: true}).read(doc)
+	if len(problems) > 0 {
+		return nil, problems
 	}
-	if r.readable(v.node) && r.versionKnown(v) {
-		if v.node.Kind != Object {
-			r.fail(v, "a policy must be an object with the fields version, domain, headers, rules and manage, not "+describe(v.node))
-		} else {
-			readObject(r, v, policyFields, p)
-			r.checkRules(v, p)
-		}
-	}
-	for _, list := range [][]Problem{r.errs, r.warnings} {
-		slices.SortStableFunc(list, func(a, b Problem) int {
-			if a.Line != b.Line {
-				return a.Line - b.Line
-			}
-			return a.Column - b.Column
-		})
-	}
-	if r.dropped > 0 {
-		r.errs = append(r.errs, Problem{Message: "and " + itoa(int64(r.dropped)) + " more problems"})
-	}
-	if len(r.errs) > 0 {
-		return nil, r.errs, r.warnings
-	}
-	return p, nil, r.warnings
+	return p, nil
 }
 
 // reader collects what is wrong while the tables are walked.
 type reader struct {
 	pushed      bool
-	homes       []home
-	defaults    map[string]*Node               // of fields, by their text: few, and asked for in every rule
-	names       map[any][]string               // of the fields of each table, by its first row
 	keyPart     func(*reader, value, *KeyPart) // for first_of: Go allows no table that leads back to itself
 	rule        ruleState                      // of the rule being read
 	rules       []ruleAt                       // each rule's place
 	expressions automaton.Set                  // of the whole policy
-	compared    int                            // patterns of overrides, with others
-	errs        []Problem
-	warnings    []Problem
+	problems    []Problem
 	dropped     int
 }
 
@@ -95,88 +69,88 @@ type ruleAt struct {
 	sound bool
 }
 
-func (r *reader) fail(v value, message string) { r.failAt(v.node.Line, v.node.Column, v.at, message) }
+func (r *reader) read(doc *Node) (*Policy, []Problem) {
+	r.keyPart = readKeyPart
+	v := value{node: doc, shape: objectOf(policyObject.Name)}
+	p := &Policy{}
+	if doc == nil {
+		v.node = &Node{}
+	}
+	if r.readable(v.node) && r.versionKnown(v) && readObject(r, v, policyObject, p) {
+		r.checkRules(p)
+	}
+	slices.SortStableFunc(r.problems, func(a, b Problem) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+	if r.dropped > 0 {
+		r.problems = append(r.problems, Problem{Code: MoreProblems, Args: []string{itoa(int64(r.dropped))}})
+	}
+	return p, r.problems
+}
 
-func (r *reader) failAt(line, column int, at place, message string) {
-	if len(r.errs) == maxProblems {
+// count is how many problems there are so far.
+func (r *reader) count() int { return len(r.problems) + r.dropped }
+
+func (r *reader) fail(v value, code Code, args ...string) {
+	r.add(Problem{Code: code, Line: v.node.Line, Column: v.node.Column, Node: v.node, Want: v.shape, Args: args}, v.at)
+}
+
+// failName reports what is wrong with the name of a field of v.
+func (r *reader) failName(v value, f *Field, code Code, args ...string) {
+	r.add(Problem{Code: code, Line: f.Line, Column: f.Column, Want: v.shape, Args: args}, v.at.field(f.Name))
+}
+
+func (r *reader) add(p Problem, at place) {
+	if len(r.problems) == MaxProblems {
 		r.dropped++
 		return
 	}
-	r.errs = append(r.errs, Problem{Line: line, Column: column, Path: at.String(), Message: message})
-}
-
-func (r *reader) warn(v value, message string) {
-	if len(r.warnings) < maxProblems {
-		r.warnings = append(r.warnings, Problem{Line: v.node.Line, Column: v.node.Column, Path: v.at.String(), Message: message})
-	}
-}
-
-// mismatch reports that a value is not of its shape.
-func (r *reader) mismatch(v value) {
-	if v.node.Kind == Null {
-		message := "is empty: give " + v.shape.String()
-		switch {
-		case v.required:
-		case v.at.is == isItem:
-			message += ", or remove the item"
-		default:
-			message += ", or remove the field"
-		}
-		r.fail(v, message)
-		return
-	}
-	r.fail(v, "must be "+v.shape.String()+", not "+describe(v.node)+v.shape.advice(v.node))
+	p.Path = at.String()
+	r.problems = append(r.problems, p)
 }
 
 // readObject reads the fields of v by their table. It reports whether v is an
 // object at all.
-func readObject[T any](r *reader, v value, fields []field[T], out *T) bool {
-	return r.object(v, namesOf(r, fields), func(i int) (value, string) {
-		return value{shape: fields[i].shape, required: fields[i].required}, fields[i].def
-	}, func(i int, child value) { fields[i].read(r, child, out) })
+func readObject[T any](r *reader, v value, o *object[T], out *T) bool {
+	return r.object(v, o.Fields, func(i int, child value) { o.read[i](r, child, out) })
 }
 
-// object is readObject for every type: known are the names of the fields, row
-// says of the i-th what it must be and its default, read reads it.
-func (r *reader) object(v value, known []string, row func(i int) (child value, def string), read func(i int, child value)) bool {
+func (r *reader) object(v value, known []FieldSchema, read func(i int, child value)) bool {
 	if v.node.Kind != Object {
-		r.mismatch(v)
+		r.fail(v, WrongValue)
 		return false
 	}
-	var appeared [maxRows]int
+	var appeared [maxFields]int
 	first := appeared[:len(known)] // index+1 of a field's first appearance
-	meant := make([]string, 0, 4)  // fields that unknown ones stand for
 	for i := range v.node.Fields {
 		f := &v.node.Fields[i]
 		at := indexOf(known, f.Name)
-		if at < 0 {
-			meant = append(meant, r.unknownField(v, f, known))
-			continue
+		switch {
+		case at < 0:
+			r.failName(v, f, UnknownField, f.Name, v.at.String())
+		case first[at] > 0:
+			r.duplicate(v, f, &v.node.Fields[first[at]-1])
+		default:
+			first[at] = i + 1
 		}
-		if first[at] > 0 {
-			r.duplicateField(v, f, &v.node.Fields[first[at]-1])
-			continue
-		}
-		first[at] = i + 1
 	}
 	around := ""
 	if len(v.node.Fields) > 0 {
 		around = v.at.String()
 	}
-	for i, name := range known {
-		child, def := row(i)
+	for i := range known {
+		child := value{shape: known[i].Shape, node: known[i].Default} // a default is valid, so it needs no path
 		switch {
 		case first[i] > 0:
 			child.node = v.node.Fields[first[i]-1].Value
-			child.at = place{is: isField, around: around, name: name}
-		case child.required && indexOf(meant, name) >= 0:
+			child.at = place{is: isField, around: around, name: known[i].Name}
+		case child.shape.Required:
+			r.fail(value{node: v.node, at: v.at.field(known[i].Name), shape: child.shape}, MissingField)
 			continue
-		case child.required:
-			r.failAt(v.node.Line, v.node.Column, v.at.field(name), "is missing: it must be "+child.shape.String())
-			continue
-		case def != "":
-			child.node = r.defaultNode(def) // valid, so it needs no path
-		default:
+		case child.node == nil:
 			continue
 		}
 		read(i, child)
@@ -184,44 +158,21 @@ func (r *reader) object(v value, known []string, row func(i int) (child value, d
 	return true
 }
 
-// unknownField reports f and answers the field it seems to stand for, if any.
-func (r *reader) unknownField(v value, f *Field, known []string) string {
-	if len(r.errs) == maxProblems {
-		r.dropped++ // to find what it stands for would take longer than all other reading
-		return ""
-	}
-	message, near := "unknown field", nearest(f.Name, known)
-	if near == "" {
-		if place := r.misplaced(f.Name); place != "" {
-			known, message = nil, message+": "+place
-		} else {
-			near = likely(f.Name, known)
+func indexOf(known []FieldSchema, name string) int {
+	for i := range known {
+		if known[i].Name == name {
+			return i
 		}
 	}
-	switch {
-	case isNotBuilt(v.shape.of, f.Name):
-		message = "is not built yet: remove it"
-		near = ""
-	case near != "":
-		message += ": did you mean " + quote(near) + "?"
-	case message != "unknown field":
-	case v.at.is == isDocument && foreign(f.Name) != "":
-		message += ": " + foreign(f.Name)
-	case len(known) > 0:
-		message += ": the fields here are " + join(known)
-	default:
-		message += ": there is none here"
-	}
-	r.failAt(f.Line, f.Column, v.at.field(f.Name), message)
-	return near
+	return -1
 }
 
-func (r *reader) duplicateField(v value, f, first *Field) {
-	message := "appears twice"
+func (r *reader) duplicate(v value, f, first *Field) {
 	if first.Line > 0 {
-		message += ", first in line " + itoa(int64(first.Line))
+		r.failName(v, f, DuplicateField, itoa(int64(first.Line)))
+	} else {
+		r.failName(v, f, DuplicateField)
 	}
-	r.failAt(f.Line, f.Column, v.at.field(f.Name), message+": keep one")
 }
 
 // versionKnown holds back the other problems of a document in another version:
@@ -231,9 +182,8 @@ func (r *reader) versionKnown(v value) bool {
 		if f.Name != "version" || f.Value.Kind != Number {
 			continue
 		}
-		if n, fault := integerOf(f.Value.Text); fault != nil || n != Version {
-			r.fail(value{node: f.Value, at: v.at.field(f.Name)},
-				clip(f.Value.Text)+" is not known to this build, which reads version "+itoa(Version))
+		if n, ok := integerOf(f.Value.Text); !ok || n != Version {
+			r.fail(value{node: f.Value, at: v.at.field(f.Name)}, UnknownVersion)
 			return false
 		}
 	}
@@ -269,100 +219,96 @@ func sound(n *Node, depth int) bool {
 // unsound is sound with paths, which are too dear to build for every document.
 func (r *reader) unsound(v value, depth int) {
 	if depth < 0 {
-		r.fail(v, "is nested more than "+itoa(MaxDepth)+" deep")
+		r.fail(v, TooDeep)
 		return
 	}
 	if !utf8.ValidString(v.node.Text) {
-		r.fail(v, "is not UTF-8: "+quote(v.node.Text))
+		r.fail(v, NotUTF8)
 	}
 	for i := range v.node.Items {
-		r.unsound(v.item(i, shape{}), depth-1)
+		r.unsound(v.item(i, Shape{}), depth-1)
 	}
 	for i := range v.node.Fields {
 		f := &v.node.Fields[i]
-		at := v.at.field(f.Name)
 		if !utf8.ValidString(f.Name) {
-			r.failAt(f.Line, f.Column, at, "field name is not UTF-8")
+			r.failName(v, f, NotUTF8)
 		}
-		r.unsound(value{node: f.Value, at: at}, depth-1)
+		r.unsound(value{node: f.Value, at: v.at.field(f.Name)}, depth-1)
 	}
 }
 
-// member is the path of a field: a.b, or a["b c"] where the name is no short word.
-func member(path, name string) string {
-	plain := name != "" && clip(name) == name
+// value is a value of the document and the shape expected there.
+type value struct {
+	node  *Node
+	at    place
+	shape Shape
+}
+
+// item is the i-th item of a list.
+func (v value) item(i int, s Shape) value {
+	return value{node: v.node.Items[i], at: v.at.item(i), shape: s}
+}
+
+// has reports whether the object names the field.
+func (v value) has(name string) bool {
+	return slices.ContainsFunc(v.node.Fields, func(f Field) bool { return f.Name == name })
+}
+
+// field is the place of a field, or of its object where the field is absent.
+func (v value) field(name string) value {
+	at := value{node: v.node, at: v.at.field(name)}
+	if n := v.node.Member(name); n != nil {
+		at.node = n
+	}
+	return at
+}
+
+// place is where a value stands. Its text is put together where a problem needs it.
+type place struct {
+	is     kindOfPlace
+	around string // the text of the place of the object or list that it is in
+	name   string // of a field
+	index  int    // of an item
+}
+
+type kindOfPlace uint8
+
+const (
+	isDocument kindOfPlace = iota
+	isField
+	isItem
+)
+
+// field is the place of the object's field, item that of the list's item.
+func (p place) field(name string) place { return place{is: isField, around: p.String(), name: name} }
+func (p place) item(i int) place        { return place{is: isItem, around: p.String(), index: i} }
+
+func (p place) String() string {
+	switch p.is {
+	case isField:
+		return Join(p.around, p.name)
+	case isItem:
+		return p.around + "[" + itoa(int64(p.index)) + "]"
+	default:
+		return ""
+	}
+}
+
+// Join is the path of a field: a.b, or a["b c"] where the name is no short word.
+func Join(path, name string) string {
+	plain := name != "" && Clip(name) == name
 	for i := 0; i < len(name) && plain; i++ {
 		c := name[i]
 		plain = c == '_' || c == '-' || isDigit(c) || isLetter(c)
 	}
 	switch {
 	case !plain:
-		return path + "[" + quote(name) + "]"
+		return path + "[" + strconv.Quote(Clip(name)) + "]"
 	case path == "":
 		return name
 	}
 	return path + "." + name
 }
 
-// namesOf is names, which it makes once.
-func namesOf[T any](r *reader, fields []field[T]) []string {
-	if len(fields) == 0 {
-		return nil
-	}
-	list, made := r.names[&fields[0]]
-	if !made {
-		if r.names == nil {
-			r.names = map[any][]string{}
-		}
-		list = names(fields)
-		r.names[&fields[0]] = list
-	}
-	return list
-}
-
-func names[T any](fields []field[T]) []string {
-	list := make([]string, len(fields))
-	for i := range fields {
-		list[i] = fields[i].name
-	}
-	return list
-}
-
-// describe says what a value is, after "not".
-func describe(n *Node) string {
-	switch n.Kind {
-	case Bool:
-		return n.Text
-	case Number:
-		return clip(n.Text)
-	case String:
-		return quote(n.Text)
-	case List:
-		return "a list"
-	case Object:
-		return "an object"
-	default:
-		return "nothing"
-	}
-}
-
-// quote is s in quotes, cut where it is too long for a message.
-func quote(s string) string { return strconv.Quote(clip(s)) }
-
-func clip(s string) string {
-	const most = 60
-	if len(s) <= most {
-		return s
-	}
-	cut := most
-	for cut > most-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "…"
-}
-
-func join(list []string) string        { return strings.Join(list, ", ") }
-func itoa(n int64) string              { return strconv.FormatInt(n, 10) }
-func isDigit(c byte) bool              { return c >= '0' && c <= '9' }
-func isLetter(c byte) bool             { return c|0x20 >= 'a' && c|0x20 <= 'z' }
-func indexOf(l []string, s string) int { return slices.Index(l, s) }
+func isDigit(c byte) bool  { return c >= '0' && c <= '9' }
+func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -15,64 +16,34 @@ const (
 	MaxHeaderBytes = 1 << 10
 )
 
-// responseFields is "response".
-var responseFields = []field[Response]{
-	{
-		name: "status", shape: integer(400, 599), def: "429",
-		doc: "HTTP status of a denial, 400 to 599: anything less would pass for a success or send the client elsewhere. gRPC requests get 200 and grpc_status.",
-		read: func(r *reader, v value, res *Response) {
-			n := r.integer(v)
-			res.Status = uint16(n)
-		},
-	},
-	{
-		name: "body", shape: shape{form: formText},
-		doc:  `Body of a denial, at most 4096 bytes, with the placeholders of headers; "" is none, and the default is a line that says "rate limit exceeded". A gRPC client gets it as grpc-message.`,
-		read: readBody,
-	},
-	{
-		name: "content_type", shape: shape{form: formText}, def: "text/plain",
-		doc:  "Content-Type of the body.",
-		read: readContentType,
-	},
-	{
-		name: "headers", shape: choice("response_headers", "an object from header names to texts"),
-		doc:  "Headers of a denial, from names to texts, at most 32. %RULE%, %RETRY_AFTER%, %LIMIT% and %REMAINING% stand for values, %% for a percent sign; a header whose value is not known is left out.",
-		read: readResponseHeaders,
-	},
-	{
-		name: "grpc_status", shape: choice("grpc_status", "a gRPC status such as resource_exhausted, or its number from 1 to 16"), def: "resource_exhausted",
-		doc:  "gRPC status of a denial, by name or number; never ok.",
-		read: readGRPCStatus,
-	},
-}
-
-func readResponse(r *reader, v value, rule *Rule) {
-	readObject(r, v, responseFields, &rule.Response)
-}
+var responseObject = newObject("response", []field[Response]{
+	{"status", integer(400, 599), "429", func(r *reader, v value, res *Response) { res.Status = uint16(r.integer(v)) }},
+	{"body", text, "", readBody},
+	{"content_type", text, "text/plain", readContentType},
+	{"headers", choice("response_headers"), "", readResponseHeaders},
+	{"grpc_status", choice("grpc_status"), "resource_exhausted", readGRPCStatus},
+})
 
 // readBody takes what text does not: nothing at all, tabs and ends of lines.
 func readBody(r *reader, v value, res *Response) {
-	if v.node.Kind != String {
-		r.mismatch(v)
-		return
+	isRefused := func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\r' && c != '\t' }
+	switch {
+	case v.node.Kind != String:
+		r.fail(v, WrongValue)
+	case !r.fits(v, MaxBodyBytes):
+	case strings.ContainsFunc(v.node.Text, isRefused):
+		r.fail(v, ControlChar)
+	default:
+		res.Body = r.template(v)
 	}
-	if size := len(v.node.Text); size > MaxBodyBytes {
-		r.fail(v, "must be at most "+itoa(MaxBodyBytes)+" bytes, not "+itoa(int64(size)))
-		return
+}
+
+func (r *reader) template(v value) Template {
+	t, rest, ok := parseTemplate(v.node.Text)
+	if !ok {
+		r.fail(v, BadTemplate, rest)
 	}
-	for _, c := range v.node.Text {
-		if unicode.IsControl(c) && c != '\n' && c != '\r' && c != '\t' {
-			r.fail(v, "must not hold control characters but tabs and ends of lines")
-			return
-		}
-	}
-	body, fault := parseTemplate(v.node.Text)
-	if fault != "" {
-		r.fail(v, fault)
-		return
-	}
-	res.Body = body
+	return t
 }
 
 func readContentType(r *reader, v value, res *Response) {
@@ -83,115 +54,42 @@ func readContentType(r *reader, v value, res *Response) {
 	media, _, _ := strings.Cut(s, ";")
 	kind, sub, _ := strings.Cut(strings.TrimSpace(media), "/")
 	if !isToken(kind) || !isToken(sub) || !isPrintable(s) || len(s) > MaxHeaderBytes {
-		r.fail(v, "must be a media type such as application/json, not "+quote(s))
-		return
-	}
-	if s != "text/plain" {
+		r.fail(v, BadMediaType)
+	} else if s != "text/plain" {
 		res.ContentType = s
 	}
 }
 
-// takenHeaders are names that a response may not give, with what to do.
-var takenHeaders = []struct{ name, instead string }{
-	{"content-length", "the proxy counts the body"},
-	{"content-type", "use content_type"},
-	{"connection", "it is about the connection, which is the proxy's"},
-	{"keep-alive", "it is about the connection, which is the proxy's"},
-	{"proxy-connection", "it is about the connection, which is the proxy's"},
-	{"te", "it is about the connection, which is the proxy's"},
-	{"trailer", "it is about the connection, which is the proxy's"},
-	{"transfer-encoding", "it is about the connection, which is the proxy's"},
-	{"upgrade", "it is about the connection, which is the proxy's"},
-	{"host", "it belongs to requests"},
-	{"date", "the proxy sets it"},
-	{"server", "the proxy sets it"},
-	{"grpc-status", "use grpc_status"},
-	{"grpc-message", "it is the body"},
-	{"retry-after", "every denial that a wait would help has it"},
-	{"x-envoy-ratelimited", "every denial has it"},
-	{"ratelimit", "use headers: ietf of the policy"},
-	{"ratelimit-policy", "use headers: ietf of the policy"},
-	{"x-ratelimit-limit", "use headers: x-ratelimit of the policy"},
-	{"x-ratelimit-remaining", "use headers: x-ratelimit of the policy"},
-	{"x-ratelimit-reset", "use headers: x-ratelimit of the policy"},
+// takenHeaders are names that a response may not give: they are the proxy's,
+// about the connection, or set by other fields of the policy.
+var takenHeaders = []string{
+	"content-length", "content-type",
+	"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
+	"host", "date", "server", "grpc-status", "grpc-message", "retry-after", "x-envoy-ratelimited",
+	"ratelimit", "ratelimit-policy", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
 }
 
 func readResponseHeaders(r *reader, v value, res *Response) {
-	if v.node.Kind != Object {
-		r.mismatch(v)
+	if v.node.Kind == Object && len(v.node.Fields) > MaxResponseHeaders {
+		r.fail(v, TooMany, itoa(MaxResponseHeaders))
 		return
 	}
-	if count := len(v.node.Fields); count > MaxResponseHeaders {
-		r.fail(v, "has "+itoa(int64(count))+" headers, the most is "+itoa(MaxResponseHeaders))
-		return
-	}
-	first := make(map[string]*Field, len(v.node.Fields))
-	for i := range v.node.Fields {
-		f := &v.node.Fields[i]
-		at := value{node: f.Value, at: v.at.field(f.Name), shape: shape{form: formText}}
-		name, fault := responseHeaderName(f.Name)
-		if fault != "" {
-			r.failAt(f.Line, f.Column, at.at, fault)
-			continue
+	mayName := func(name string) bool { return !slices.Contains(takenHeaders, name) }
+	r.eachHeader(v, mayName, func(at value, name, s string) {
+		switch {
+		case !r.fits(at, MaxHeaderBytes):
+		case !isPrintable(s):
+			r.fail(at, NotASCII)
+		case strings.TrimSpace(s) != s:
+			r.fail(at, OuterSpace)
+		default:
+			res.Headers = append(res.Headers, ResponseHeader{name, r.template(at)})
 		}
-		if first[name] != nil {
-			r.duplicateField(v, f, first[name])
-			continue
-		}
-		first[name] = f
-		if s, ok := r.text(at); ok {
-			res.Headers = append(res.Headers, ResponseHeader{name, readHeaderTemplate(r, at, s)})
-		}
-	}
+	})
 }
 
-// responseHeaderName is a header's name in lower case, or what is wrong with it.
-func responseHeaderName(s string) (name, fault string) {
-	if s == ":status" {
-		return "", "cannot be set: use status"
-	}
-	if strings.HasPrefix(s, ":") || !isToken(s) {
-		return "", "must be a header's name such as x-reason, not " + quote(s)
-	}
-	if name, fault = headerName(s); fault != "" {
-		return "", fault
-	}
-	for _, taken := range takenHeaders {
-		if taken.name == name {
-			return "", "cannot be set: " + taken.instead
-		}
-	}
-	return name, ""
-}
-
-func readHeaderTemplate(r *reader, v value, s string) Template {
-	switch t, fault := parseTemplate(s); {
-	case len(s) > MaxHeaderBytes:
-		r.fail(v, "must be at most "+itoa(MaxHeaderBytes)+" bytes, not "+itoa(int64(len(s))))
-	case !isPrintable(s):
-		r.fail(v, "a header's value must be ASCII: "+quote(s))
-	case strings.TrimSpace(s) != s:
-		r.fail(v, "must not start or end with a space: "+quote(s))
-	case fault != "":
-		r.fail(v, fault)
-	default:
-		return t
-	}
-	return nil
-}
-
-// isPrintable reports whether s is ASCII without control characters.
-func isPrintable(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
-}
-
-// grpcStatuses by their numbers, from 0.
-var grpcStatuses = []string{
+// GRPCStatuses are the names of statuses by their numbers, from 0.
+var GRPCStatuses = []string{
 	"ok", "cancelled", //nolint:misspell // gRPC's own spelling
 	"unknown", "invalid_argument", "deadline_exceeded", "not_found", "already_exists",
 	"permission_denied", "resource_exhausted", "failed_precondition", "aborted", "out_of_range",
@@ -199,30 +97,16 @@ var grpcStatuses = []string{
 }
 
 func readGRPCStatus(r *reader, v value, res *Response) {
-	var number int64
-	switch v.node.Kind {
-	case Number:
-		n, fault := integerOf(v.node.Text)
-		if fault != nil || n < 0 || n >= int64(len(grpcStatuses)) {
-			r.mismatch(v)
-			return
-		}
-		number = n
-	case String:
-		number = int64(indexOf(grpcStatuses, v.node.Text))
-	default:
-		r.mismatch(v)
-		return
+	number, ok := v.node.Integer()
+	if v.node.Kind == String {
+		number = int64(slices.Index(GRPCStatuses, v.node.Text))
+		ok = number >= 0
 	}
 	switch {
+	case !ok || number < 0 || number >= int64(len(GRPCStatuses)):
+		r.fail(v, WrongValue)
 	case number == 0:
-		r.fail(v, "a denial cannot be ok: leave it out for resource_exhausted, or write unavailable")
-	case number < 0:
-		message := "must be " + v.shape.String() + ", not " + quote(v.node.Text)
-		if near := nearest(v.node.Text, grpcStatuses[1:]); near != "" {
-			message += ": did you mean " + quote(near) + "?"
-		}
-		r.fail(v, message)
+		r.fail(v, GRPCStatusOK)
 	default:
 		res.GRPCStatus = uint8(number)
 	}

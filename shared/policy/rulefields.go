@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -12,161 +13,123 @@ const (
 	MaxCapacity = 1 << 24
 	// MaxWindows is how many windows a rule may have.
 	MaxWindows = 16
-	// MaxKeyParts is how many parts a key, and a first_of in it, may have.
-	MaxKeyParts = 16
 	// MaxExempt is how many exemptions a rule may have.
 	MaxExempt = 100
 )
 
-// ruleFields is one item of "rules". The algorithm comes before the limits,
+// ruleObject is one item of "rules". The algorithm comes before the limits,
 // which take it as their default.
-var ruleFields = []field[Rule]{
+var ruleObject = newObject("rule", []field[Rule]{
+	{"name", required(name), "", func(r *reader, v value, rule *Rule) { rule.Name = r.name(v) }},
+	{"counter", name, "", func(r *reader, v value, rule *Rule) { rule.Counter = r.name(v) }},
+	{"scope", word("proxy"), "proxy", func(r *reader, v value, _ *Rule) { r.word(v) }},
+	{"match", objectOf("match"), "", func(r *reader, v value, rule *Rule) { readObject(r, v, matchObject, &rule.Match) }},
+	{"exempt", listOf("match"), "", readExempt},
+	{"key", listOf("key"), "", readKey},
 	{
-		name: "name", shape: shape{form: formName}, required: true,
-		doc:  "Unique; names the rule in metrics and messages.",
-		read: func(r *reader, v value, rule *Rule) { rule.Name, _ = r.name(v) },
+		"missing_key", word(MissingSkip, MissingDeny, MissingShare), "skip",
+		func(r *reader, v value, rule *Rule) { rule.MissingKey = MissingKey(r.word(v)) },
+	},
+	{"algorithm", word(algorithms[:]...), "fixed_window", func(r *reader, v value, _ *Rule) {
+		r.rule.algorithm = r.algorithm(v)
+	}},
+	{"limits", required(listOf("limit")), "", readLimits},
+	{"overrides", listOf("override"), "", readOverrides},
+	{"cost", choice("cost"), "1", readCost},
+	{"count_denied", boolean, "false", func(r *reader, v value, rule *Rule) { rule.CountDenied = r.boolean(v) }},
+	{
+		"mode", word(ModeEnforce, ModeShadow, ModeOff), "enforce",
+		func(r *reader, v value, rule *Rule) { rule.Mode = Mode(r.word(v)) },
+	},
+	{"enforce_percent", integer(0, 100), "100", func(r *reader, v value, rule *Rule) {
+		rule.EnforcePercent = uint8(r.integer(v))
+	}},
+	{"capacity", integer(1, MaxCapacity), "65536", func(r *reader, v value, rule *Rule) {
+		rule.Capacity = uint32(r.integer(v))
+	}},
+	{
+		"on_full", word(FullInherit, FullDeny, FullAllow), "inherit",
+		func(r *reader, v value, rule *Rule) { rule.OnFull = OnFull(r.word(v)) },
 	},
 	{
-		name: "counter", shape: shape{form: formName},
-		doc:  "Identity of the counters; default is the name. Rules with one counter share it, and a rule that keeps its counter can be renamed.",
-		read: func(r *reader, v value, rule *Rule) { rule.Counter, _ = r.name(v) },
+		"on_error", word(FailAllow, FailDeny), "allow",
+		func(r *reader, v value, rule *Rule) { rule.OnError = Failure(r.word(v)) },
 	},
 	{
-		name: "scope", shape: word("proxy"), def: "proxy",
-		doc:  "Where the counters live: in each Envoy process.",
-		read: func(r *reader, v value, _ *Rule) { r.word(v) },
+		"on_contention", word(FailDeny, FailAllow), "deny",
+		func(r *reader, v value, rule *Rule) { rule.OnContention = Failure(r.word(v)) },
 	},
-	{
-		name: "match", shape: objectOf("match"),
-		doc:  "Which requests the rule is for: all given conditions must hold; absent is every request.",
-		read: func(r *reader, v value, rule *Rule) { readObject(r, v, matchFields, &rule.Match) },
-	},
-	{
-		name: "exempt", shape: listOf("match"),
-		doc:  "Requests that the rule is not for, although they match: a list of objects like match; one that holds is enough.",
-		read: readExempt,
-	},
-	{
-		name: "key", shape: listOf("key"),
-		doc:  "The parts of the key, in order; absent or empty is one counter for all.",
-		read: readKey,
-	},
-	{
-		name: "missing_key", shape: word(string(MissingSkip), string(MissingDeny), string(MissingShare)), def: string(MissingSkip),
-		doc: "What happens to a request that lacks a part of the key: the rule does not apply to it, it is denied, or all such requests share a counter.",
-		read: func(r *reader, v value, rule *Rule) {
-			w := r.word(v)
-			rule.MissingKey = MissingKey(w)
-		},
-	},
-	{
-		name: "algorithm", shape: algorithmShape, def: "fixed_window",
-		doc:  "How the windows count, unless a limit says otherwise.",
-		read: func(r *reader, v value, _ *Rule) { r.rule.algorithm = readAlgorithm(r, v) },
-	},
-	{
-		name: "limits", shape: listOf("limit"), required: true,
-		doc:  "The windows. A request must fit in every one; an empty list always allows.",
-		read: readLimits,
-	},
-	{
-		name: "overrides", shape: listOf("override"),
-		doc:  "Other limits for some keys; the first override that matches a key holds.",
-		read: readOverrides,
-	},
-	{
-		name: "cost", shape: choice("cost", `a whole number from 1 to 4294967295 or an object such as {header: x-cost}`), def: "1",
-		doc:  "How many units a request takes: a number, or read from a header or a query parameter.",
-		read: readCost,
-	},
-	{
-		name: "count_denied", shape: boolean(), def: "false",
-		doc:  "Whether a request that this rule denies is counted all the same; not for token_bucket.",
-		read: func(r *reader, v value, rule *Rule) { rule.CountDenied = r.boolean(v) },
-	},
-	{
-		name: "mode", shape: word(string(ModeEnforce), string(ModeShadow), string(ModeOff)), def: string(ModeEnforce),
-		doc: "shadow: the rule decides, counts and reports, and never denies. off: it does nothing.",
-		read: func(r *reader, v value, rule *Rule) {
-			w := r.word(v)
-			rule.Mode = Mode(w)
-		},
-	},
-	{
-		name: "enforce_percent", shape: integer(0, 100), def: "100",
-		doc: "Share of the keys on which denials are enforced: the same keys on every Envoy. The others act as in mode shadow, with which this does not go.",
-		read: func(r *reader, v value, rule *Rule) {
-			n := r.integer(v)
-			rule.EnforcePercent = uint8(n)
-		},
-	},
-	{
-		name: "capacity", shape: integer(1, MaxCapacity), def: "65536",
-		doc: "Live keys the counter has room for.",
-		read: func(r *reader, v value, rule *Rule) {
-			n := r.integer(v)
-			rule.Capacity = uint32(n)
-		},
-	},
-	{
-		name: "on_full", shape: word(string(FullInherit), string(FullDeny), string(FullAllow)), def: string(FullInherit),
-		doc: "What happens to a new key where there is no room: it takes the place of the key that uses least, without anyone gaining quota; it is denied; or it is allowed.",
-		read: func(r *reader, v value, rule *Rule) {
-			w := r.word(v)
-			rule.OnFull = OnFull(w)
-		},
-	},
-	{
-		name: "on_error", shape: word(string(FailAllow), string(FailDeny)), def: string(FailAllow),
-		doc: "The verdict when a call to the host fails.",
-		read: func(r *reader, v value, rule *Rule) {
-			w := r.word(v)
-			rule.OnError = Failure(w)
-		},
-	},
-	{
-		name: "on_contention", shape: word(string(FailDeny), string(FailAllow)), def: string(FailDeny),
-		doc: "The verdict when the compare-and-swap retries run out.",
-		read: func(r *reader, v value, rule *Rule) {
-			w := r.word(v)
-			rule.OnContention = Failure(w)
-		},
-	},
-	{
-		name: "response", shape: objectOf("response"),
-		doc:  "What a denied client gets: status, body and headers.",
-		read: readResponse,
-	},
-}
+	{"response", objectOf("response"), "", func(r *reader, v value, rule *Rule) {
+		readObject(r, v, responseObject, &rule.Response)
+	}},
+})
 
 func readRule(r *reader, v value, rule *Rule) {
-	before := len(r.errs) + r.dropped
 	r.rule = ruleState{Rule: rule, algorithm: limit.FixedWindow}
 	rule.Response = DefaultResponse()
-	if !readObject(r, v, ruleFields, rule) {
+	if !readObject(r, v, ruleObject, rule) {
 		return
 	}
-	r.fitsRule(v, rule)
+	isBucket := func(l Limit) bool { return l.Algorithm == limit.TokenBucket }
+	if rule.CountDenied && slices.ContainsFunc(rule.Limits, isBucket) {
+		r.fail(v.field("count_denied"), CountDenied)
+	}
+	if rule.Mode == ModeShadow && v.has("enforce_percent") {
+		r.fail(v.field("enforce_percent"), ShadowPercent)
+	}
 	rule.setUnits()
 	if rule.Counter == "" {
 		rule.Counter = rule.Name
 	}
-	if len(r.errs)+r.dropped == before {
-		r.escapable(v, rule)
+}
+
+// readExempt reads a list of matches. One without conditions would exempt every
+// request, which no one means.
+func readExempt(r *reader, v value, rule *Rule) {
+	if !r.items(v, MaxExempt) {
+		return
 	}
-	if len(r.errs)+r.dropped == before {
-		r.unreachable(v, rule)
-		r.spellings(v, rule)
+	for i := range v.node.Items {
+		at := v.item(i, objectOf("match"))
+		if at.node.Kind == Object && len(at.node.Fields) == 0 {
+			r.fail(at, ExemptsAll)
+			continue
+		}
+		var m Match
+		readObject(r, at, matchObject, &m)
+		rule.Exempt = append(rule.Exempt, m)
 	}
 }
 
-// fitsRule checks what does not go together.
-func (r *reader) fitsRule(v value, rule *Rule) {
-	hasBucket := func(l Limit) bool { return l.Algorithm == limit.TokenBucket }
-	if rule.CountDenied && slices.ContainsFunc(rule.Limits, hasBucket) {
-		r.fail(fieldAt(v, "count_denied"), "does not go with token_bucket, where a denied request takes nothing: remove it, or use another algorithm")
+// costObject is "cost" where it is an object.
+var costObject = newObject("cost", []field[Cost]{
+	{"header", text, "", func(r *reader, v value, c *Cost) { c.Header = r.headerName(v) }},
+	{"query", text, "", func(r *reader, v value, c *Cost) { c.Query = r.shortText(v) }},
+	{"default", integer(0, math.MaxUint32), "1", func(r *reader, v value, c *Cost) { c.Default = uint32(r.integer(v)) }},
+	{"min", integer(0, math.MaxUint32), "1", func(r *reader, v value, c *Cost) { c.Min = uint32(r.integer(v)) }},
+	{"max", integer(1, math.MaxUint32), "1000000", func(r *reader, v value, c *Cost) { c.Max = uint32(r.integer(v)) }},
+})
+
+func readCost(r *reader, v value, rule *Rule) {
+	c := &rule.Cost
+	if v.node.Kind == Number {
+		v.shape = integer(1, math.MaxUint32)
+		c.Fixed = uint32(r.integer(v))
+		return
 	}
-	if rule.Mode == ModeShadow && has(v, "enforce_percent") {
-		r.fail(fieldAt(v, "enforce_percent"), "does not go with mode shadow, which enforces nothing: remove it, or set mode to enforce")
+	before := r.count()
+	if !readObject(r, v, costObject, c) || r.count() > before {
+		return
+	}
+	switch {
+	case !v.has("header") && !v.has("query"):
+		r.fail(v, CostWithoutPlace)
+	case v.has("header") && v.has("query"):
+		r.fail(v, CostTwoPlaces)
+	}
+	if c.Min > c.Max {
+		r.fail(v, CostMinAboveMax, itoa(int64(c.Min)), itoa(int64(c.Max)))
+	} else if c.Default < c.Min || c.Default > c.Max {
+		r.fail(v, CostBeyondBounds, itoa(int64(c.Default)), itoa(int64(c.Min)), itoa(int64(c.Max)))
 	}
 }

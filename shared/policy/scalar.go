@@ -13,69 +13,68 @@ const MaxNameBytes = 128
 // text reads a string. Control characters are refused everywhere: they break
 // lines of logs and headers, and nobody types one on purpose.
 func (r *reader) text(v value) (string, bool) {
-	if v.node.Kind != String {
-		r.mismatch(v)
-		return "", false
-	}
-	s := v.node.Text
-	if s == "" {
-		r.fail(v, "must not be empty")
-		return "", false
-	}
-	for _, c := range s {
-		if unicode.IsControl(c) {
-			r.fail(v, "must not hold the control character "+strconv.QuoteRuneToASCII(c))
-			return "", false
-		}
-	}
-	return s, true
-}
-
-// name reads a text that names something in metrics, headers and messages.
-func (r *reader) name(v value) (string, bool) {
-	s, ok := r.text(v)
 	switch {
-	case !ok:
-		return "", false
-	case len(s) > MaxNameBytes:
-		r.fail(v, "must be at most "+itoa(MaxNameBytes)+" bytes, not "+itoa(int64(len(s))))
-	case strings.TrimSpace(s) != s:
-		r.fail(v, "must not start or end with a space: "+quote(s))
+	case v.node.Kind != String:
+		r.fail(v, WrongValue)
+	case v.node.Text == "":
+		r.fail(v, EmptyValue)
+	case strings.ContainsFunc(v.node.Text, unicode.IsControl):
+		r.fail(v, ControlChar)
 	default:
-		return s, true
+		return v.node.Text, true
 	}
 	return "", false
 }
 
+// name reads a text that names something in metrics, headers and messages.
+func (r *reader) name(v value) string {
+	s, ok := r.text(v)
+	switch {
+	case !ok || !r.fits(v, MaxNameBytes):
+		return ""
+	case strings.TrimSpace(s) != s:
+		r.fail(v, OuterSpace)
+		return ""
+	}
+	return s
+}
+
+// shortText reads a text that names something of a request.
+func (r *reader) shortText(v value) string {
+	s, ok := r.text(v)
+	if ok {
+		r.fits(v, MaxNameBytes)
+	}
+	return s
+}
+
+// fits reports whether a text is short enough.
+func (r *reader) fits(v value, maxBytes int) bool {
+	if len(v.node.Text) > maxBytes {
+		r.fail(v, TooLong, itoa(int64(maxBytes)))
+		return false
+	}
+	return true
+}
+
 // word reads one of the words that the shape has; "" of what it has refused.
 func (r *reader) word(v value) string {
-	s := v.node.Text
-	switch {
-	case v.node.Kind != String:
-		r.mismatch(v)
-	case v.shape.accepts(s):
-		return s
-	case isNotBuiltWord(v.at.String(), s):
-		r.fail(v, quote(s)+" is not built yet: must be "+v.shape.String())
-	default:
-		message := "must be " + v.shape.String() + ", not " + quote(s)
-		if near := likely(s, v.shape.words); near != "" && !v.shape.isOneWord() {
-			message += ": did you mean " + quote(near) + "?"
+	if v.node.Kind == String {
+		for _, w := range v.shape.Words {
+			if w == v.node.Text {
+				return w
+			}
 		}
-		r.fail(v, message)
 	}
+	r.fail(v, WrongValue)
 	return ""
 }
 
 // integer reads a number within the bounds of the shape; 0 of what it has refused.
 func (r *reader) integer(v value) int64 {
-	if v.node.Kind != Number {
-		r.mismatch(v)
-		return 0
-	}
-	n, fault := integerOf(v.node.Text)
-	if fault != nil || n < v.shape.min || n > v.shape.max {
-		r.mismatch(v)
+	n, ok := integerOf(v.node.Text)
+	if v.node.Kind != Number || !ok || n < v.shape.Min || n > v.shape.Max {
+		r.fail(v, WrongValue)
 		return 0
 	}
 	return n
@@ -83,36 +82,82 @@ func (r *reader) integer(v value) int64 {
 
 func (r *reader) boolean(v value) bool {
 	if v.node.Kind != Bool {
-		r.mismatch(v)
-		return false
+		r.fail(v, WrongValue)
 	}
-	return v.node.Text == "true"
+	return v.node.Kind == Bool && v.node.Text == "true"
 }
 
+// duration reads nanoseconds; 0 of what it has refused.
 func (r *reader) duration(v value) (int64, bool) {
 	if v.node.Kind != String {
-		r.mismatch(v)
+		r.fail(v, WrongValue)
 		return 0, false
 	}
 	ns, err := ParseDuration(v.node.Text)
-	if err != nil {
-		r.fail(v, err.Error())
-		return 0, false
+	switch {
+	case errors.Is(err, ErrLongDuration):
+		r.fail(v, LongDuration)
+	case err != nil:
+		r.fail(v, BadDuration)
 	}
-	return ns, true
+	return ns, err == nil
 }
 
-var (
-	errNoInteger = errors.New("no whole number")
-	errTooLarge  = errors.New("number too large")
-)
+// percent reads 25 or "25%".
+func (r *reader) percent(v value) uint8 {
+	text, isText := strings.CutSuffix(v.node.Text, "%")
+	if v.node.Kind == Number && !isText || v.node.Kind == String && isText {
+		if n, ok := integerOf(text); ok && n >= 1 && n <= 100 {
+			return uint8(n)
+		}
+	}
+	r.fail(v, WrongValue)
+	return 0
+}
 
-// integerOf is the value of a number's text if that is exactly an integer.
-// 10, 10.0 and 1e1 are the same: a Struct in Envoy's configuration turns every
-// number into a double, and its JSON may come back in any of these forms.
-func integerOf(text string) (int64, error) {
+// items reports whether v is a list of at most maxItems items, 0 = any number.
+func (r *reader) items(v value, maxItems int) bool {
+	switch {
+	case v.node.Kind != List:
+		r.fail(v, WrongValue)
+	case maxItems > 0 && len(v.node.Items) > maxItems:
+		r.fail(v, TooMany, itoa(int64(maxItems)))
+	default:
+		return true
+	}
+	return false
+}
+
+// eachText calls use with every text of a list. An empty list is refused: it
+// would match every request where its writer meant none.
+func (r *reader) eachText(v value, use func(at value, s string)) {
+	if !r.items(v, 0) {
+		return
+	}
+	if len(v.node.Items) == 0 {
+		r.fail(v, EmptyValue)
+	}
+	for i := range v.node.Items {
+		at := v.item(i, text)
+		if s, ok := r.text(at); ok {
+			use(at, s)
+		}
+	}
+}
+
+// Integer is the value of a number if that is exactly an integer. 10, 10.0 and
+// 1e1 are the same: a Struct in Envoy's configuration turns every number into a
+// double, and its JSON may come back in any of these forms.
+func (n *Node) Integer() (int64, bool) {
+	if n.Kind != Number {
+		return 0, false
+	}
+	return integerOf(n.Text)
+}
+
+func integerOf(text string) (int64, bool) {
 	if !isNumber(text) {
-		return 0, errNoInteger
+		return 0, false
 	}
 	digits, negative := strings.CutPrefix(text, "-")
 	exponent := 0
@@ -125,33 +170,27 @@ func integerOf(text string) (int64, error) {
 	exponent -= len(fraction)
 	digits = strings.TrimLeft(whole+fraction, "0")
 	if digits == "" {
-		return 0, nil
+		return 0, true
 	}
 	trimmed := strings.TrimRight(digits, "0")
 	exponent += len(digits) - len(trimmed)
-	if exponent < 0 {
-		return 0, errNoInteger
-	}
-	const most = 18 // digits that surely fit an int64
-	if len(trimmed)+exponent > most {
-		return 0, errTooLarge
+	const maxDigits = 18 // that surely fit an int64
+	if exponent < 0 || len(trimmed)+exponent > maxDigits {
+		return 0, false
 	}
 	n, err := strconv.ParseInt(trimmed+strings.Repeat("0", exponent), 10, 64)
-	if err != nil {
-		return 0, errNoInteger
-	}
 	if negative {
 		n = -n
 	}
-	return n, nil
+	return n, err == nil
 }
 
 // exponentOf saturates: the text may have a million digits.
 func exponentOf(text string) int {
-	const most = 1 << 28
+	const limit = 1 << 28
 	digits := strings.TrimLeft(text, "+-")
 	n := 0
-	for i := 0; i < len(digits) && n < most; i++ {
+	for i := 0; i < len(digits) && n < limit; i++ {
 		n = n*10 + int(digits[i]-'0')
 	}
 	if strings.HasPrefix(text, "-") {
@@ -161,16 +200,21 @@ func exponentOf(text string) int {
 }
 
 // isNumber reports whether s has the syntax of a JSON number.
-func isNumber(s string) bool {
-	s = strings.TrimPrefix(s, "-")
-	whole, rest := cutDigits(s)
-	if whole == "" || len(whole) > 1 && whole[0] == '0' {
-		return false
+func isNumber(s string) bool { return s != "" && numberLen(s) == len(s) }
+
+// numberLen is how long the number at the start of s is, 0 where there is none:
+// -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
+func numberLen(s string) int {
+	digits, rest := cutDigits(strings.TrimPrefix(s, "-"))
+	if digits == "" {
+		return 0
+	}
+	if len(digits) > 1 && digits[0] == '0' {
+		return len(s) - len(rest) - len(digits) + 1
 	}
 	if strings.HasPrefix(rest, ".") {
-		var fraction string
-		if fraction, rest = cutDigits(rest[1:]); fraction == "" {
-			return false
+		if digits, rest = cutDigits(rest[1:]); digits == "" {
+			return 0
 		}
 	}
 	if rest != "" && rest[0]|0x20 == 'e' {
@@ -178,12 +222,11 @@ func isNumber(s string) bool {
 		if rest != "" && (rest[0] == '+' || rest[0] == '-') {
 			rest = rest[1:]
 		}
-		var exponent string
-		if exponent, rest = cutDigits(rest); exponent == "" {
-			return false
+		if digits, rest = cutDigits(rest); digits == "" {
+			return 0
 		}
 	}
-	return rest == ""
+	return len(s) - len(rest)
 }
 
 func cutDigits(s string) (digits, rest string) {

@@ -25,7 +25,7 @@ func TestBootstraps(t *testing.T) {
 		if s.policy != "" {
 			doc, err := policy.ParseJSON([]byte(s.policy))
 			require.NoError(t, err, s.name)
-			_, problems, _ := policy.Read(doc)
+			_, problems := policy.Read(doc)
 			require.Empty(t, problems, s.name)
 		}
 		// Those that differ in their policies alone are the same to Envoy.

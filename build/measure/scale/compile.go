@@ -51,7 +51,7 @@ func readPolicy(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, problems, _ := policy.Read(n); len(problems) > 0 {
+		if _, problems := policy.Read(n); len(problems) > 0 {
 			b.Fatal(problems)
 		}
 	}

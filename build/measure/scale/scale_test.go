@@ -40,9 +40,8 @@ func TestJoin(t *testing.T) {
 func TestPolicies(t *testing.T) {
 	n, err := policy.ParseJSON(policyJSON(maxRules))
 	require.NoError(t, err)
-	p, problems, warnings := policy.Read(n)
+	p, problems := policy.Read(n)
 	require.Empty(t, problems)
-	require.Empty(t, warnings)
 	require.Len(t, p.Rules, maxRules)
 	require.Less(t, len(policyOf(maxRules, 1_000)), policy.MaxBytes)
 	require.Equal(t, 3, strings.Count(string(requestsFor(10, 3)), "\n"))

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Error is the body of every answer that says why a request failed.
@@ -15,7 +15,7 @@ type Error struct {
 	Problems []Problem `json:"problems,omitempty"` // of a policy
 }
 
-// Problem is a policy.Problem as JSON.
+// Problem is a policyfile.Problem as JSON.
 type Problem struct {
 	File    string `json:"file,omitempty"`
 	Line    int    `json:"line,omitempty"`
@@ -29,9 +29,9 @@ const maxProblems = 100
 
 // Problems turns problems into JSON's form, never nil. It keeps the first ones
 // and counts the rest.
-func Problems(list []policy.Problem) []Problem {
+func Problems(list []policyfile.Problem) []Problem {
 	if more := len(list) - maxProblems; more > 0 {
-		list = append(list[:maxProblems:maxProblems], policy.Problem{Message: fmt.Sprintf("and %d more", more)})
+		list = append(list[:maxProblems:maxProblems], policyfile.Problem{Message: fmt.Sprintf("and %d more", more)})
 	}
 	problems := make([]Problem, 0, len(list))
 	for _, p := range list {
@@ -41,8 +41,8 @@ func Problems(list []policy.Problem) []Problem {
 }
 
 // Policy turns a Problem back.
-func (p Problem) Policy() policy.Problem {
-	return policy.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message}
+func (p Problem) Policy() policyfile.Problem {
+	return policyfile.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message}
 }
 
 // failure is an error with its status code.
@@ -66,7 +66,7 @@ func badRequest(err error) error {
 
 // fail answers with an error. What is no failure comes from the store.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	var problems policy.Errors
+	var problems policyfile.Errors
 	var f *failure
 	switch {
 	case errors.As(err, &problems):

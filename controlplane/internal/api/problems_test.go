@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // The API answers with the very problems that validate prints, each with its
@@ -23,7 +22,7 @@ func TestProblemsAreThoseOfTheFile(t *testing.T) {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		_, _, _, err = policyfile.Read(filepath.Base(file), text)
-		var want policy.Errors
+		var want policyfile.Errors
 		require.ErrorAs(t, err, &want)
 		var got Error
 		f.json(http.MethodPost, "/v1/policies?file="+filepath.Base(file), string(text), http.StatusUnprocessableEntity, &got)

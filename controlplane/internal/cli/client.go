@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 const (
@@ -300,7 +300,7 @@ func (c *client) refused(response *http.Response) error {
 			notOurs)
 	}
 	if len(body.Problems) > 0 {
-		problems := make(policy.Errors, 0, len(body.Problems))
+		problems := make(policyfile.Errors, 0, len(body.Problems))
 		for _, p := range body.Problems {
 			problems = append(problems, p.Policy())
 		}

@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Exit codes of the command.
@@ -71,7 +71,7 @@ func Lines(err error) []string {
 	if errors.Is(err, errDiffers) {
 		return nil
 	}
-	var problems policy.Errors
+	var problems policyfile.Errors
 	if !errors.As(err, &problems) {
 		lines := strings.Split(err.Error(), "\n") // errors that were joined
 		for i := range lines {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 func TestExitCode(t *testing.T) {
@@ -23,7 +23,7 @@ func TestExitCode(t *testing.T) {
 func TestLines(t *testing.T) {
 	require.Equal(t, []string{"x"}, Lines(errors.New("x")))
 	require.Equal(t, []string{"x", "y·[2J"}, Lines(errors.Join(errors.New("x"), errors.New("y\x1b[2J"))))
-	problems := policy.Errors{{File: "a", Line: 1, Column: 2, Path: "p", Message: "m"}, {Message: "n"}}
+	problems := policyfile.Errors{{File: "a", Line: 1, Column: 2, Path: "p", Message: "m"}, {Message: "n"}}
 	require.Equal(t, []string{"a:1:2: p: m", "n"}, Lines(fmt.Errorf("outside: %w", problems)))
 }
 

@@ -30,10 +30,10 @@ type policyText struct {
 	name     string // of the file, without folders
 	text     []byte
 	policy   *policy.Policy
-	warnings []policy.Problem
+	warnings []policyfile.Problem
 }
 
-// read reads and judges the policy. An error may be a policy.Errors.
+// read reads and judges the policy. An error may be a policyfile.Errors.
 func (i *policyInput) read(cmd *cobra.Command) (policyText, error) {
 	text, shown, err := readText(cmd, "policy", i.file, !i.noDash)
 	if err != nil {
@@ -73,7 +73,7 @@ func readText(cmd *cobra.Command, what, file string, dash bool) (text []byte, sh
 }
 
 // warn prints warnings beside what a command prints.
-func warn(cmd *cobra.Command, warnings []policy.Problem) {
+func warn(cmd *cobra.Command, warnings []policyfile.Problem) {
 	for i := range warnings {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warnings[i].String())
 	}

@@ -146,7 +146,7 @@ func TestPolicyIsTheSameInKubernetes(t *testing.T) {
 				require.Len(t, list, 1)
 				tree, err := policy.ParseJSON([]byte(list[0].Configuration))
 				require.NoError(t, err)
-				got, problems, _ := policy.ReadPushed(tree)
+				got, problems := policy.ReadPushed(tree)
 				require.Empty(t, problems, stdout)
 				require.Equal(t, want, got, stdout)
 			}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/schema"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydoc"
 )
 
 func newSchemaCommand() *cobra.Command {
@@ -23,7 +23,7 @@ does: names that must differ, say, or windows that an override does not know.`,
 		Example: `  sluice schema > policy.schema.json`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			text, err := schema.JSON()
+			text, err := policydoc.JSONSchema()
 			if err != nil {
 				return err
 			}

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/footprint"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -46,7 +48,7 @@ type validation struct {
 
 func validate(cmd *cobra.Command, o validateOptions) error {
 	read, err := o.read(cmd)
-	var problems policy.Errors
+	var problems policyfile.Errors
 	if err != nil && !errors.As(err, &problems) {
 		return err
 	}
@@ -80,7 +82,7 @@ type memory struct {
 }
 
 func memoryOf(p *policy.Policy) *memory {
-	m := memory(p.Memory())
+	m := memory(footprint.Of(p))
 	return &m
 }
 

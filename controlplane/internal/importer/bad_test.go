@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
 const one = "domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: day, requests_per_unit: 1}\n"
@@ -46,7 +46,7 @@ func TestBadConfigurationOfTheService(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			made, err := service(tt.text, importer.Options{})
-			var problems policy.Errors
+			var problems policyfile.Errors
 			require.ErrorAs(t, err, &problems)
 			require.Equal(t, tt.want, problems.Error())
 			require.Empty(t, made.Policy)

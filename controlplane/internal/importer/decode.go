@@ -21,7 +21,7 @@ import (
 type source struct {
 	file     string
 	notes    *notes
-	problems policy.Errors
+	problems policyfile.Errors
 	failed   map[*policy.Node]bool
 	origins  map[any]origin                 // of each decoded message, by its pointer
 	decoded  map[*policy.Node]proto.Message // what decodeOnce made
@@ -36,7 +36,7 @@ type origin struct {
 // open parses a file.
 func open(f File, n *notes) (*source, *policy.Node, error) {
 	if isBlank(f.Text) {
-		return nil, nil, policy.Errors{{File: f.Name, Message: "the file is empty"}}
+		return nil, nil, policyfile.Errors{{File: f.Name, Message: "the file is empty"}}
 	}
 	root, err := policyfile.Parse(f.Name, f.Text)
 	if err != nil {
@@ -62,7 +62,7 @@ func (in *source) err() error {
 func (in *source) fail(n *policy.Node, path, message string) {
 	if !in.failed[n] {
 		in.failed[n] = true
-		in.problems = append(in.problems, policy.Problem{File: in.file, Line: n.Line, Column: n.Column, Path: path,
+		in.problems = append(in.problems, policyfile.Problem{File: in.file, Line: n.Line, Column: n.Column, Path: path,
 			Message: message})
 	}
 }

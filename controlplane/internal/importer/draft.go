@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -117,7 +118,7 @@ func clip(text string, size int) string {
 
 // write writes the policy, with the notes that are not about one rule at its
 // head.
-func (d *draft) write(notes []policy.Problem) []byte {
+func (d *draft) write(notes []policyfile.Problem) []byte {
 	var b strings.Builder
 	w := &writer{b: &b}
 	w.comment("", "Imported from "+d.from+". Read the comments: they say what differs.")

@@ -10,6 +10,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -30,10 +31,10 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 	if err != nil {
 		return Imported{}, err
 	}
-	root, domain, errs := &tree{}, "", policy.Errors(nil)
+	root, domain, errs := &tree{}, "", policyfile.Errors(nil)
 	for _, f := range files {
 		if err := readDomain(f, n, root, &domain); err != nil {
-			var problems policy.Errors
+			var problems policyfile.Errors
 			if !errors.As(err, &problems) {
 				return Imported{}, err
 			}
@@ -48,7 +49,7 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 			all = append(all, guessDescriptors(root, keysOf, keys, n)...)
 		}
 	} else if all, err = routedDescriptors(d, e, o, n); err != nil {
-		var problems policy.Errors
+		var problems policyfile.Errors
 		if !errors.As(err, &problems) {
 			return Imported{}, err
 		}
@@ -203,7 +204,7 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 		return nil, err
 	}
 	if at == nil {
-		return nil, policy.Errors{{File: in.file, Message: "there are no rate_limits, or no filter " +
+		return nil, policyfile.Errors{{File: in.file, Message: "there are no rate_limits, or no filter " +
 			"envoy.filters.http.ratelimit with the domain " + d.domain}}
 	}
 	filter := config[*ratelimitv3.RateLimit](in, at.filters, ofDomain)

@@ -29,7 +29,7 @@ type File struct {
 // Imported is a policy as YAML with the notes as comments, and the notes.
 type Imported struct {
 	Policy []byte
-	Notes  []policy.Problem
+	Notes  []policyfile.Problem
 }
 
 // ErrNothing is returned for a configuration without limits.
@@ -45,18 +45,18 @@ func (c *Choices) Error() string {
 
 // notes collects what the user should know, each note once.
 type notes struct {
-	list []policy.Problem
-	seen map[policy.Problem]bool
+	list []policyfile.Problem
+	seen map[policyfile.Problem]bool
 }
 
 // add adds a note about a place, or about the whole file.
 func (n *notes) add(at place, message string) {
-	p := policy.Problem{File: at.file, Line: at.line, Column: at.column, Message: message}
+	p := policyfile.Problem{File: at.file, Line: at.line, Column: at.column, Message: message}
 	if n.seen[p] {
 		return
 	}
 	if n.seen == nil {
-		n.seen = map[policy.Problem]bool{}
+		n.seen = map[policyfile.Problem]bool{}
 	}
 	n.seen[p] = true
 	n.list = append(n.list, p)
@@ -82,11 +82,11 @@ func finish(d *draft, notes *notes) (Imported, error) {
 			at := r.quota.place
 			tooMany := fmt.Sprintf("%s makes a rule with %d overrides, the maximum is %d: "+
 				"import fewer values, or fewer with a limit of their own", r.name, n, policy.MaxOverrides)
-			return Imported{Notes: notes.list}, policy.Errors{{File: at.file, Line: at.line, Column: at.column, Message: tooMany}}
+			return Imported{Notes: notes.list}, policyfile.Errors{{File: at.file, Line: at.line, Column: at.column, Message: tooMany}}
 		}
 	}
 	d.nameRules()
-	slices.SortStableFunc(notes.list, func(a, b policy.Problem) int {
+	slices.SortStableFunc(notes.list, func(a, b policyfile.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	text := d.write(notes.list)
@@ -103,9 +103,9 @@ func finish(d *draft, notes *notes) (Imported, error) {
 }
 
 // check validates the policy.
-func check(text []byte) policy.Errors {
+func check(text []byte) policyfile.Errors {
 	_, _, _, err := policyfile.Read("imported policy", text)
-	var problems policy.Errors
+	var problems policyfile.Errors
 	errors.As(err, &problems)
 	return problems
 }

@@ -169,7 +169,7 @@ func TestFilterTakesWhatValidateTakes(t *testing.T) {
 			require.Equal(t, policy.AppendJSON(nil, n), policy.AppendJSON(nil, m), text)
 			tree, err := policy.ParseJSON(policy.AppendJSON(nil, n))
 			require.NoError(t, err, text)
-			again, problems, _ := policy.ReadPushed(tree)
+			again, problems := policy.ReadPushed(tree)
 			require.Empty(t, problems, text)
 			require.Equal(t, p, again, text)
 			taken++

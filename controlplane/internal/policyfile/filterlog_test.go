@@ -3,7 +3,7 @@ package policyfile_test
 import (
 	"os"
 	"path/filepath"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,15 +11,14 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/wording"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// lines are in messages where there are lines; the filter reads a policy on one.
-var lines = regexp.MustCompile(`, first in line \d+`)
-
-// The filter that is given a bad policy's JSON logs the problems that the file
-// is answered with, all but their places.
+// The filter that is given a bad policy's JSON logs the codes and paths of the
+// very problems that validate prints in words. validate leaves out a missing
+// field where an unknown one stands for it.
 func TestFilterLogsTheSameProblems(t *testing.T) {
 	var log []string
 	host, err := sim.New(t.Context(), sim.Options{
@@ -42,13 +41,29 @@ func TestFilterLogsTheSameProblems(t *testing.T) {
 		if filepath.Base(file) == "weak_token.yaml" {
 			continue // the list of common words is the control plane's alone
 		}
-		_, errs, _ := policy.Read(n)
-		var want []string
-		for _, p := range errs {
-			if p.Path != "revision" { // which a pushed policy may have
-				want = append(want, "sluice: policy refused: "+lines.ReplaceAllString((&policy.Problem{Path: p.Path, Message: p.Message}).String(), ""))
+		_, found := policy.Read(n)
+		var want, paths, missing []string
+		for _, p := range found {
+			if p.Path == "revision" { // which a pushed policy may have
+				continue
+			}
+			require.NotEqual(t, string(p.Code), wording.Of(&p), "a code without a sentence")
+			paths = append(paths, p.Path)
+			if p.Code == policy.MissingField {
+				missing = append(missing, p.Path)
+			}
+			want = append(want, "sluice: policy refused: "+(&policy.Problem{Path: p.Path, Code: p.Code, Args: p.Args}).Error())
+		}
+		_, _, _, err = policyfile.Read(file, text)
+		var printed policyfile.Errors
+		require.ErrorAs(t, err, &printed)
+		for _, p := range printed {
+			if p.Path != "revision" {
+				require.Contains(t, paths, p.Path, file)
+				paths = slices.Delete(paths, slices.Index(paths, p.Path), slices.Index(paths, p.Path)+1)
 			}
 		}
+		require.Subset(t, missing, paths, file)
 		log = nil
 		require.Error(t, host.Configure(policy.AppendJSON(nil, n)), file)
 		require.NotEmpty(t, want, file)

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 var update = flag.Bool("update", false, "write what is seen into the golden files")
@@ -28,7 +27,7 @@ func TestBadPolicies(t *testing.T) {
 			require.Error(t, err)
 			require.Nil(t, p)
 			require.Nil(t, n)
-			var errs policy.Errors
+			var errs policyfile.Errors
 			require.ErrorAs(t, err, &errs)
 
 			requireGolden(t, file, err.Error()+"\n")
@@ -48,7 +47,7 @@ func TestWarnedPolicies(t *testing.T) {
 			_, _, warnings, err := policyfile.Read(filepath.Base(file), data)
 			require.NoError(t, err)
 			require.NotEmpty(t, warnings)
-			requireGolden(t, file, policy.Errors(warnings).Error()+"\n")
+			requireGolden(t, file, policyfile.Errors(warnings).Error()+"\n")
 		})
 	}
 }

@@ -7,33 +7,23 @@ import (
 
 // judgeManage finds what is dangerous in the manage section of a valid policy: a
 // token that anyone would guess is an error, no port a warning.
-func judgeManage(doc *policy.Node) (problems, warnings []policy.Problem) {
-	manage := member(doc, "manage")
+func judgeManage(doc *policy.Node) (problems, warnings []Problem) {
+	manage := doc.Member("manage")
 	if manage == nil {
 		return nil, nil
 	}
-	token := member(manage, "token_sha256")
+	token := manage.Member("token_sha256")
 	if why, weak := weaktoken.Weak(token.Text); weak {
-		problems = append(problems, policy.Problem{
+		problems = append(problems, Problem{
 			Line: token.Line, Column: token.Column, Path: "manage.token_sha256",
 			Message: why + ": make a token with openssl rand -hex 32",
 		})
 	}
-	if member(manage, "port") == nil {
-		warnings = append(warnings, policy.Problem{
+	if manage.Member("port") == nil {
+		warnings = append(warnings, Problem{
 			Line: manage.Line, Column: manage.Column, Path: "manage",
 			Message: "without port, management requests are answered on every listener, those of clients too: name the port of a listener for them alone, such as render envoy --manage makes",
 		})
 	}
 	return problems, warnings
-}
-
-// member returns a field's value, nil if there is none.
-func member(object *policy.Node, name string) *policy.Node {
-	for _, f := range object.Fields {
-		if f.Name == name {
-			return f.Value
-		}
-	}
-	return nil
 }

@@ -1,11 +1,13 @@
-// Package policyfile reads the policy file a person writes, in YAML or JSON,
-// into the tree that shared/policy judges, keeping lines and columns.
+// Package policyfile reads the policy file that a person writes, in YAML or
+// JSON, and answers in sentences: parse the text into a tree with lines and
+// columns, let shared/policy judge the tree, put its problems in words, warn of
+// what is valid and perhaps not meant (lint).
 //
 // Its invariant: what it accepts and writes as JSON is the tree that the
 // filter will read from that JSON, node for node. YAML's own cleverness
 // (aliases apart) is refused where JSON has no equal or people are surprised by
-// it. It decides nothing about the meaning of a policy, and must never be
-// imported by the filter, which has no YAML.
+// it. It decides nothing about the meaning of a policy, apart from tokens that
+// anyone would guess.
 package policyfile
 
 import (
@@ -15,6 +17,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/lint"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -25,7 +28,7 @@ const revisionBytes = len(`,"revision":""`) + policy.MaxRevisionBytes
 var byteOrderMark = []byte("\uFEFF")
 
 // Parse reads the text of a policy file. The name is for messages. An error is
-// a policy.Errors.
+// an Errors.
 func Parse(name string, data []byte) (*policy.Node, error) {
 	n, errs := parse(data)
 	if len(errs) > 0 {
@@ -35,13 +38,13 @@ func Parse(name string, data []byte) (*policy.Node, error) {
 }
 
 // Read reads and judges a policy file: the policy, the tree it came from and
-// the warnings about it. An error is a policy.Errors with every problem.
-func Read(name string, data []byte) (*policy.Policy, *policy.Node, []policy.Problem, error) {
+// the warnings about it. An error is an Errors with every problem.
+func Read(name string, data []byte) (*policy.Policy, *policy.Node, []Problem, error) {
 	n, errs := parse(data)
 	if n == nil {
 		return nil, nil, nil, inFile(name, errs)
 	}
-	p, more, warnings := policy.Read(n)
+	p, more, warnings := judge(n)
 	if len(more) == 0 {
 		weak, open := judgeManage(n)
 		more, warnings = append(more, weak...), merge(warnings, open)
@@ -54,16 +57,25 @@ func Read(name string, data []byte) (*policy.Policy, *policy.Node, []policy.Prob
 	return p, n, warnings, nil
 }
 
-func inFile(name string, problems policy.Errors) policy.Errors {
+// judge reads the policy of a tree and puts what is found in words.
+func judge(doc *policy.Node) (p *policy.Policy, problems, warnings Errors) {
+	p, found := policy.ReadSound(doc)
+	for _, w := range lint.Warnings(doc, p, found) {
+		warnings = append(warnings, Problem{Line: w.Line, Column: w.Column, Path: w.Path, Message: w.Message})
+	}
+	return p, inWords(found), warnings
+}
+
+func inFile(name string, problems Errors) Errors {
 	for i := range problems {
 		problems[i].File = name
 	}
 	return problems
 }
 
-// merge adds to the problems of the text those of the policy that are not
-// about the same place.
-func merge(text, meaning policy.Errors) policy.Errors {
+// merge adds to the problems of the text those of the policy that are about
+// other places.
+func merge(text, meaning Errors) Errors {
 	type place struct{ line, column int }
 	seen := map[place]bool{}
 	for _, p := range text {
@@ -74,17 +86,17 @@ func merge(text, meaning policy.Errors) policy.Errors {
 			text = append(text, p)
 		}
 	}
-	slices.SortStableFunc(text, func(a, b policy.Problem) int {
+	slices.SortStableFunc(text, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	return text
 }
 
-// parse gives the problems of the text, and a tree wherever there is one whose
-// other problems are worth telling too.
-func parse(data []byte) (*policy.Node, policy.Errors) {
+// parse returns the problems of the text, and a tree wherever there is one whose
+// other problems are worth reporting too.
+func parse(data []byte) (*policy.Node, Errors) {
 	if len(data) > policy.MaxBytes {
-		return nil, policy.Errors{policy.TooLarge(len(data))}
+		return nil, inWords([]policy.Problem{{Code: policy.TooLarge, Args: []string{strconv.Itoa(len(data))}}})
 	}
 	data = bytes.TrimPrefix(data, byteOrderMark)
 	if at := invalidUTF8(data); at >= 0 {
@@ -95,7 +107,7 @@ func parse(data []byte) (*policy.Node, policy.Errors) {
 		return n, errs
 	}
 	if size := len(policy.AppendJSON(nil, n)) + revisionBytes; size > policy.MaxBytes {
-		return nil, policy.Errors{{Message: "the policy is " + strconv.Itoa(size) + " bytes as the JSON that proxies get, the most is " + strconv.Itoa(policy.MaxBytes)}}
+		return nil, Errors{{Message: "the policy is " + strconv.Itoa(size) + " bytes as the JSON that proxies get, the most is " + strconv.Itoa(policy.MaxBytes)}}
 	}
 	return n, nil
 }
@@ -103,7 +115,7 @@ func parse(data []byte) (*policy.Node, policy.Errors) {
 // parseText reads YAML, and JSON as JSON where the two disagree: YAML knows no
 // \/, no \u escapes in pairs, and folds U+2028 in a string. Only then are there
 // no positions.
-func parseText(data []byte) (*policy.Node, policy.Errors) {
+func parseText(data []byte) (*policy.Node, Errors) {
 	n, errs := parseYAML(data)
 	asJSON, err := policy.ParseJSON(data)
 	if err != nil || len(errs) == 0 && bytes.Equal(policy.AppendJSON(nil, n), policy.AppendJSON(nil, asJSON)) {
@@ -123,9 +135,9 @@ func invalidUTF8(data []byte) int {
 	return -1
 }
 
-func problemAt(data []byte, at int, message string) policy.Errors {
+func problemAt(data []byte, at int, message string) Errors {
 	start := bytes.LastIndexByte(data[:at], '\n') + 1
-	return policy.Errors{{
+	return Errors{{
 		Line:    1 + bytes.Count(data[:at], []byte("\n")),
 		Column:  1 + utf8.RuneCount(data[start:at]),
 		Message: message,

@@ -132,7 +132,7 @@ func FuzzYAML(f *testing.F) {
 		require.NoError(t, err, "%s", written)
 		withoutPositions(n)
 		require.Equal(t, n, again)
-		q, errs, _ := policy.Read(again)
+		q, errs := policy.Read(again)
 		require.Equal(t, readErr == nil, len(errs) == 0)
 		require.Equal(t, p, q)
 	})

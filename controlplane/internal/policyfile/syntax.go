@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 var yamlMessage = regexp.MustCompile(`^yaml: (?:line (\d+): )?(?s:(.*))$`)
@@ -35,19 +33,19 @@ var hints = []struct{ message, hint string }{
 }
 
 // syntaxError makes the YAML reader's error a problem with its line.
-func syntaxError(data []byte, err error) policy.Errors {
+func syntaxError(data []byte, err error) Errors {
 	m := yamlMessage.FindStringSubmatch(err.Error())
 	if m == nil {
-		return policy.Errors{{Message: "invalid YAML: " + err.Error()}}
+		return Errors{{Message: "invalid YAML: " + err.Error()}}
 	}
-	p := policy.Problem{Message: "invalid YAML: " + m[2]}
+	p := Problem{Message: "invalid YAML: " + m[2]}
 	if len(data) <= searchBytes {
 		p.Line = brokenLine(data, m[2])
 	} else {
 		p.Line, _ = strconv.Atoi(m[1])
 	}
 	if line, column := tabIndent(data, p.Line); line > 0 {
-		return policy.Errors{{Line: line, Column: column, Message: "invalid YAML: a tab in the indentation: use spaces"}}
+		return Errors{{Line: line, Column: column, Message: "invalid YAML: a tab in the indentation: use spaces"}}
 	}
 	for _, h := range hints {
 		if strings.Contains(m[2], h.message) {
@@ -55,7 +53,7 @@ func syntaxError(data []byte, err error) policy.Errors {
 			break
 		}
 	}
-	return policy.Errors{p}
+	return Errors{p}
 }
 
 // searchBytes is the largest text that brokenLine is tried on: it reads the text

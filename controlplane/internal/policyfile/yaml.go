@@ -16,19 +16,19 @@ import (
 // maxProblems bounds what is said about a file that is wrong everywhere.
 const maxProblems = 100
 
-func parseYAML(data []byte) (*policy.Node, policy.Errors) {
+func parseYAML(data []byte) (*policy.Node, Errors) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, second yaml.Node
 	err := decoder.Decode(&doc)
 	switch {
 	case errors.Is(err, io.EOF), err == nil && isEmpty(&doc):
-		return nil, policy.Errors{{Message: "the policy is empty"}}
+		return nil, Errors{{Message: "the policy is empty"}}
 	case err != nil:
 		return nil, syntaxError(data, err)
 	}
 	switch err := decoder.Decode(&second); {
 	case err == nil:
-		return nil, policy.Errors{{Line: second.Line, Column: second.Column, Message: "a second document begins here: a policy file holds one"}}
+		return nil, Errors{{Line: second.Line, Column: second.Column, Message: "a second document begins here: a policy file holds one"}}
 	case !errors.Is(err, io.EOF):
 		return nil, syntaxError(data, err)
 	}
@@ -47,14 +47,14 @@ func isEmpty(doc *yaml.Node) bool {
 
 // converter turns YAML nodes into policy nodes.
 type converter struct {
-	problems policy.Errors
+	problems Errors
 	budget   int                 // bytes the tree may still take as JSON, at least; aliases multiply
 	open     map[*yaml.Node]bool // anchors being expanded
 }
 
 func (c *converter) fail(n *yaml.Node, message string) *policy.Node {
 	if len(c.problems) < maxProblems {
-		c.problems = append(c.problems, policy.Problem{Line: n.Line, Column: n.Column, Message: message})
+		c.problems = append(c.problems, Problem{Line: n.Line, Column: n.Column, Message: message})
 	}
 	return &policy.Node{Line: n.Line, Column: n.Column}
 }

@@ -50,7 +50,7 @@ func TestStampIsWhatTheFilterReads(t *testing.T) {
 	require.LessOrEqual(t, len(revision), policy.MaxRevisionBytes)
 	doc, err := policy.ParseJSON(stamped(t, math.MaxUint64, `{"version":1,"rules":[]}`, tag))
 	require.NoError(t, err)
-	p, problems, _ := policy.ReadPushed(doc)
+	p, problems := policy.ReadPushed(doc)
 	require.Empty(t, problems)
 	require.Equal(t, revision, p.Revision)
 }

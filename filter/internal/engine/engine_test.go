@@ -126,7 +126,7 @@ func compileJSON(t testing.TB, host Host, rules string) *Engine {
 	t.Helper()
 	doc, err := policy.ParseJSON([]byte(`{"version":1,"rules":[` + rules + `]}`))
 	require.NoError(t, err)
-	p, problems, _ := policy.Read(doc)
+	p, problems := policy.Read(doc)
 	require.Empty(t, problems)
 	return New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 }

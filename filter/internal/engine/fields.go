@@ -3,7 +3,6 @@ package engine
 import (
 	"strconv"
 
-	"github.com/sluice-ratelimit/sluice/shared/field"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -127,11 +126,11 @@ func separate(b []byte) []byte {
 // rule's name, and behind a slash the limit's own or its index where the rule
 // has several. Characters that such a string cannot hold become "?".
 func appendPolicyName(b []byte, r *policy.Rule, i int) []byte {
-	b = field.AppendText(append(b, '"'), r.Name)
+	b = limit.AppendName(append(b, '"'), r.Name)
 	if len(r.Limits) > 1 {
 		b = append(b, '/')
 		if name := r.Limits[i].Name; name != "" {
-			b = field.AppendText(b, name)
+			b = limit.AppendName(b, name)
 		} else {
 			b = strconv.AppendInt(b, int64(i), 10)
 		}

@@ -115,25 +115,20 @@ func readPolicy(text []byte) (*policy.Policy, bool) {
 		proxywasm.LogCritical("sluice: policy refused: " + err.Error())
 		return nil, false
 	}
-	pol, problems, warnings := policy.ReadPushed(doc)
-	logProblems(proxywasm.LogCritical, "sluice: policy refused: ", problems)
-	logProblems(proxywasm.LogDebug, "sluice: policy: ", warnings)
+	pol, problems := policy.ReadPushed(doc)
+	for i := range problems {
+		if rest := len(problems) - i; i == maxLogged && rest > 1 {
+			proxywasm.LogCritical("sluice: policy refused: and " + strconv.Itoa(rest) + " more problems: sluice validate prints them")
+			break
+		}
+		proxywasm.LogCritical("sluice: policy refused: " + problems[i].Error())
+	}
 	return pol, len(problems) == 0 && takes(pol)
 }
 
-// maxLogged is how many problems of one policy are logged: validate has them
-// all, and every VM that is made the policy of says the same.
+// maxLogged is how many problems of one policy are logged: validate prints them
+// all in sentences, and every VM that gets the policy logs the same.
 const maxLogged = 50
-
-func logProblems(log func(string), before string, problems []policy.Problem) {
-	for i := range problems {
-		if rest := len(problems) - i; i == maxLogged && rest > 1 {
-			log(before + "and " + strconv.Itoa(rest) + " more problems: sluice validate prints them")
-			return
-		}
-		log(before + problems[i].String())
-	}
-}
 
 // filterName says whose counters this configuration's are: every VM and every
 // listener that runs the filter under one name shares them.

@@ -1,0 +1,77 @@
+// Package footprint computes how much memory a policy may take in one Envoy.
+package footprint
+
+import (
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// Footprint is how many keys a policy counts at a time, and the most memory that
+// takes in one Envoy.
+type Footprint struct {
+	Counters int    // counters of rules that are not off
+	Keys     uint64 // live keys at which a newcomer still finds a slot
+	Slots    uint64 // keys that fit at the very most
+	Bytes    uint64 // of all tables full
+	// VanishedBytes is what the tables of renamed and removed counters may take
+	// beside them until their windows have ended.
+	VanishedBytes uint64
+	// ExpressionBytes is what the regular expressions take in each worker.
+	ExpressionBytes uint64
+}
+
+// Of returns what the policy takes.
+func Of(p *policy.Policy) Footprint {
+	var m Footprint
+	largest := uint64(0)
+	seen := map[string]bool{}
+	for i := range p.Rules {
+		r := &p.Rules[i]
+		if r.Mode == policy.ModeOff || len(r.Limits) == 0 || seen[r.Counter] {
+			continue
+		}
+		seen[r.Counter] = true
+		windows := r.Windows()
+		bytes := state.HostBytes(windows, r.Capacity)
+		m.Counters++
+		m.Keys += uint64(r.Capacity)
+		m.Slots += state.GeometryFor(windows, r.Capacity).TotalSlots()
+		m.Bytes += bytes
+		largest = max(largest, bytes)
+	}
+	m.ExpressionBytes = expressionBytes(p)
+	m.VanishedBytes = state.WaitingTables * largest
+	return m
+}
+
+// expressionBytes is the most that a worker's memory grows by for the regular
+// expressions: three times their tables, as far as the garbage collector lets
+// memory outgrow what is used, and what compiling takes until it is collected.
+func expressionBytes(p *policy.Policy) uint64 {
+	seen, tables := map[*automaton.Automaton]bool{nil: true}, 0
+	add := func(p policy.Pattern) {
+		if !seen[p.Automaton] {
+			seen[p.Automaton] = true
+			tables += p.Automaton.Bytes()
+		}
+	}
+	for i := range p.Rules {
+		r := &p.Rules[i]
+		for _, m := range append([]policy.Match{r.Match}, r.Exempt...) {
+			for _, path := range m.Paths {
+				add(path)
+			}
+			for _, h := range m.Headers {
+				add(h.Value)
+			}
+		}
+		for _, o := range r.Overrides {
+			for _, part := range o.Key {
+				add(part)
+			}
+		}
+	}
+	const making, collected = 256 << 10, 8 << 20
+	return uint64(3*tables + min((len(seen)-1)*making, collected))
+}

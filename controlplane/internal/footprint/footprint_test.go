@@ -1,0 +1,89 @@
+package footprint
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+func of(t *testing.T, rules string) Footprint {
+	t.Helper()
+	doc, err := policy.ParseJSON([]byte(`{"version":1,"rules":[` + rules + `]}`))
+	require.NoError(t, err)
+	p, problems := policy.Read(doc)
+	require.Empty(t, problems)
+	return Of(p)
+}
+
+// The memory is that of the algorithm's records at the largest limit of any key.
+func TestMemoryOfAlgorithms(t *testing.T) {
+	bytes := func(rules string) uint64 { return of(t, rules).Bytes }
+	fixed := bytes(`{"name":"a","key":["host"],"limits":["9/1s"]}`)
+	short := bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"algorithm":"sliding_window_log"}`)
+	long := bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"algorithm":"sliding_window_log","overrides":[{"key":["a"],"limits":["512/1s"]}]}`)
+	shared := bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"algorithm":"sliding_window_log"},{"name":"b","counter":"a","key":["host"],"limits":["512/1s"],"algorithm":"sliding_window_log","mode":"off"}`)
+	require.Greater(t, short, fixed)
+	require.Greater(t, long, 65536*512*7*uint64(1))
+	require.Equal(t, long, shared)
+	require.Equal(t, fixed, bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"overrides":[{"key":["a"],"limits":["4294967295/1s"]}]}`))
+}
+
+// Equal expressions count once.
+func TestMemoryOfExpressions(t *testing.T) {
+	memory := func(match string) uint64 {
+		return of(t, `{"name":"a","key":["host"],"limits":["1/1s"],`+match+`}`).ExpressionBytes
+	}
+	one := memory(`"match":{"paths":["~/a+"]}`)
+	require.Zero(t, memory(`"match":{"paths":["/a*"]}`))
+	require.Greater(t, one, uint64(256<<10))
+	require.Equal(t, one, memory(`"match":{"headers":{"h":"~/a+"}},"exempt":[{"paths":["~/a+"]}],"overrides":[{"key":["~/a+"],"unlimited":true}]`))
+	require.Greater(t, memory(`"match":{"headers":{"h":"~/a+"}},"overrides":[{"key":["~/b+"],"unlimited":true}]`), one)
+}
+
+// The tables of a policy's expressions stay within what validate prints of them.
+func TestWorkersStayWithinTheFootprint(t *testing.T) {
+	for name, path := range map[string]string{
+		"few large tables": `"~.*a.{10}%d"`, "many small ones": `"~/u%d/[0-9]+"`,
+		"many instructions": `"~(?:a?){330}%d"`, "many classes": `"~\\pL{490}%d"`,
+	} {
+		size := 4000
+		var list []string
+		for i := range size {
+			list = append(list, fmt.Sprintf(path, i))
+		}
+		p, text, problems := read(t, list)
+		if len(problems) > 0 { // as many as are taken
+			_, err := fmt.Sscanf(problems[0].Path, "rules[0].match.paths[%d]", &size)
+			require.NoError(t, err)
+			list = list[:size]
+			p, text, problems = read(t, list)
+		}
+		require.Empty(t, problems)
+		host, err := sim.New(t.Context(), sim.Options{
+			Wasm: buildtest.Wasm(t), Workers: 1, VMID: "sluice", PluginName: "sluice", Seed: 1, CacheDir: buildtest.CacheDir(),
+			Now: func() int64 { return 1 },
+		})
+		require.NoError(t, err)
+		t.Cleanup(host.Close)
+		require.NoError(t, host.Configure([]byte(`{"version":1,"rules":[{"name":"r","limits":["9/1h"]}]}`)))
+		before := host.Memory(0)
+		require.NoError(t, host.Configure(text))
+		grown, bound := host.Memory(0)-before, Of(p).ExpressionBytes
+		t.Logf("%s: %d expressions, validate says %d KiB, a worker grew by %d KiB", name, len(list), bound>>10, grown>>10)
+		require.LessOrEqual(t, grown, bound)
+	}
+}
+
+func read(t *testing.T, paths []string) (*policy.Policy, []byte, []policy.Problem) {
+	text := []byte(`{"version":1,"rules":[{"name":"r","limits":["9/1h"],"match":{"paths":[` + strings.Join(paths, ",") + `]}}]}`)
+	doc, err := policy.ParseJSON(text)
+	require.NoError(t, err)
+	p, problems := policy.Read(doc)
+	return p, text, problems
+}

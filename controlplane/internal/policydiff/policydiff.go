@@ -1,0 +1,215 @@
+// Package policydiff says what becomes of counters when one policy takes the
+// place of another.
+package policydiff
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/wording"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Fate is what becomes of a counter, or of a window in it, when one policy
+// takes the place of another.
+type Fate string
+
+// What may become of a counter or a window.
+const (
+	Kept      Fate = "kept"
+	Restarted Fate = "restarted" // counters only: of the same name, counted in another way
+	New       Fate = "new"
+	Vanished  Fate = "vanished" // counters only: no rule has it any more
+	Dropped   Fate = "dropped"  // windows only: in a counter that is kept
+)
+
+// Change is what becomes of one counter.
+type Change struct {
+	Counter string
+	Fate    Fate
+	Why     string         // of Restarted: what of its identity changed
+	Renamed string         // of New: the vanished counter that it may be under another name, if any
+	Windows []WindowChange // of Kept: the new policy's windows, then the dropped ones
+}
+
+// WindowChange is what becomes of one window of a counter that is kept: Kept
+// with its usage, New and empty, or Dropped.
+type WindowChange struct {
+	Window limit.Window
+	Fate   Fate
+}
+
+// Keeps reports whether all that was counted stays and nothing starts empty.
+func (c *Change) Keeps() bool {
+	isOther := func(w WindowChange) bool { return w.Fate != Kept }
+	return c.Fate == Kept && !slices.ContainsFunc(c.Windows, isOther)
+}
+
+// String is the change in a line: `counter "a": capacity 9 → 8: its counters
+// restart`.
+func (c *Change) String() string {
+	s := "counter " + strconv.Quote(c.Counter) + ": "
+	switch c.Fate {
+	case Restarted:
+		return s + c.Why + ": its counters restart"
+	case Vanished:
+		return s + "no rule has it any more: its counters vanish"
+	case New:
+		s += "is new and starts empty"
+		if c.Renamed != "" {
+			s += "; if it is " + strconv.Quote(c.Renamed) + " renamed, give the rule counter: " + strconv.Quote(c.Renamed) + " to keep its counters"
+		}
+		return s
+	default:
+		return s + "kept" + c.windows()
+	}
+}
+
+// windows are those of a kept counter that are not kept, behind semicolons.
+func (c *Change) windows() (s string) {
+	for _, w := range c.Windows {
+		switch w.Fate {
+		case New:
+			s += "; " + wording.Window(w.Window) + " is new and starts empty"
+		case Dropped:
+			s += "; " + wording.Window(w.Window) + " is dropped"
+		default: // goes without saying
+		}
+	}
+	return s
+}
+
+// Between compares what two policies count: the counters of the new one in
+// its order, then those that vanish in the old one's. A counter is kept as long
+// as its domain, name, key parts and capacity stay; a window in it, as long as
+// limit.Window.Same holds. Rules that are off keep their counters. An old
+// policy of nil had none.
+func Between(before, after *policy.Policy) []Change {
+	was := map[string]*policy.Rule{}
+	var old []*policy.Rule
+	if before != nil {
+		old = counters(before)
+	}
+	for _, r := range old {
+		was[r.Counter] = r
+	}
+	var changes []Change
+	is := map[string]bool{}
+	for _, r := range counters(after) {
+		is[r.Counter] = true
+		c := Change{Counter: r.Counter, Fate: New}
+		if other := was[r.Counter]; other != nil {
+			c.Fate, c.Why = Kept, identityChange(before, other, after, r)
+			if c.Why != "" {
+				c.Fate = Restarted
+			} else {
+				c.Windows = windowChanges(other, r)
+			}
+		}
+		changes = append(changes, c)
+	}
+	for _, r := range old {
+		if !is[r.Counter] {
+			changes = append(changes, Change{Counter: r.Counter, Fate: Vanished})
+		}
+	}
+	if before != nil && before.Domain == after.Domain {
+		findRenamed(changes, was, after)
+	}
+	return changes
+}
+
+// counters returns one rule for each counter: all rules that share it define it
+// the same way. A rule without limits counts nothing.
+func counters(p *policy.Policy) []*policy.Rule {
+	var list []*policy.Rule
+	seen := map[string]bool{}
+	for i := range p.Rules {
+		if r := &p.Rules[i]; len(r.Limits) > 0 && !seen[r.Counter] {
+			seen[r.Counter] = true
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// identityChange says in words why a counter is not the one it was, or nothing.
+func identityChange(before *policy.Policy, old *policy.Rule, after *policy.Policy, r *policy.Rule) string {
+	var why []string
+	if before.Domain != after.Domain {
+		why = append(why, "domain "+strconv.Quote(before.Domain)+" → "+strconv.Quote(after.Domain))
+	}
+	if old.KeyDefinition() != r.KeyDefinition() {
+		why = append(why, "its key has other parts")
+	}
+	if old.Capacity != r.Capacity {
+		why = append(why, "capacity "+itoa(old.Capacity)+" → "+itoa(r.Capacity))
+	}
+	return strings.Join(why, ", ")
+}
+
+func windowChanges(old, r *policy.Rule) []WindowChange {
+	var list []WindowChange
+	for _, w := range r.Windows() {
+		fate := New
+		if slices.ContainsFunc(old.Windows(), w.Same) {
+			fate = Kept
+		}
+		list = append(list, WindowChange{Window: w, Fate: fate})
+	}
+	for _, w := range old.Windows() {
+		if !slices.ContainsFunc(r.Windows(), w.Same) {
+			list = append(list, WindowChange{Window: w, Fate: Dropped})
+		}
+	}
+	return list
+}
+
+// findRenamed pairs a new counter with a vanished one that is the same but for
+// its name, where there is no other choice.
+func findRenamed(changes []Change, was map[string]*policy.Rule, after *policy.Policy) {
+	type pair struct{ news, vanished []int }
+	like := map[string]*pair{}
+	is := map[string]*policy.Rule{}
+	for _, r := range counters(after) {
+		is[r.Counter] = r
+	}
+	of := func(r *policy.Rule) *pair {
+		text := counterText(r)
+		if like[text] == nil {
+			like[text] = &pair{}
+		}
+		return like[text]
+	}
+	for i := range changes {
+		switch c := &changes[i]; c.Fate {
+		case New:
+			p := of(is[c.Counter])
+			p.news = append(p.news, i)
+		case Vanished:
+			p := of(was[c.Counter])
+			p.vanished = append(p.vanished, i)
+		default: // under the name it had
+		}
+	}
+	for _, p := range like {
+		if len(p.news) == 1 && len(p.vanished) == 1 {
+			changes[p.news[0]].Renamed = changes[p.vanished[0]].Counter
+		}
+	}
+}
+
+// counterText is the same for counters that differ in nothing but their name.
+func counterText(r *policy.Rule) string {
+	windows := r.Windows()
+	slices.SortFunc(windows, limit.Window.Compare)
+	s := r.KeyDefinition() + " " + itoa(r.Capacity)
+	for _, w := range windows {
+		s += " " + wording.Window(w)
+	}
+	return s
+}
+
+func itoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

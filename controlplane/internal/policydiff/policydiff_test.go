@@ -1,0 +1,107 @@
+package policydiff_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const (
+	second = int64(1_000_000_000)
+	minute = 60 * second
+	hour   = 60 * minute
+)
+
+// valid reads rules that must be valid.
+func valid(t *testing.T, domain, rules string) *policy.Policy {
+	t.Helper()
+	doc, err := policy.ParseJSON([]byte(`{"version":1,"domain":"` + domain + `","rules":[` + rules + `]}`))
+	require.NoError(t, err)
+	p, problems := policy.Read(doc)
+	require.Empty(t, problems)
+	return p
+}
+
+func TestBetween(t *testing.T) {
+	const a = `{"name":"a","key":["host"],"limits":["10/1s","9/1m"]}`
+	tests := []struct {
+		name, before, after string
+		want                []string
+	}{
+		{"nothing", a, a, []string{`counter "a": kept`}},
+		{"windows in another order", a, `{"name":"a","key":["host"],"limits":["9/1m","10/1s"]}`, []string{`counter "a": kept`}},
+		{"limits, match, cost, mode, percent and overrides", a,
+			`{"name":"a","match":{"methods":["GET"]},"key":["host"],"limits":["1/1s","0/1m"],"overrides":[{"key":["x"],"limits":["5/1s"]}],"cost":2,"count_denied":true,"enforce_percent":5,"missing_key":"deny","on_full":"deny","on_error":"deny","on_contention":"allow"}`,
+			[]string{`counter "a": kept`}},
+		{"off and on again", a, `{"name":"a","key":["host"],"limits":["10/1s","9/1m"],"mode":"off"}`, []string{`counter "a": kept`}},
+		{"capacity", a, `{"name":"a","key":["host"],"limits":["10/1s","9/1m"],"capacity":1024}`,
+			[]string{`counter "a": capacity 65536 → 1024: its counters restart`}},
+		{"key", a, `{"name":"a","key":["method"],"limits":["10/1s","9/1m"]}`, []string{`counter "a": its key has other parts: its counters restart`}},
+		{"key and capacity", a, `{"name":"a","limits":["10/1s"],"capacity":1}`,
+			[]string{`counter "a": its key has other parts, capacity 65536 → 1: its counters restart`}},
+		{"the same key in other words", `{"name":"a","key":["client_ip"],"limits":["10/1s"]}`,
+			`{"name":"a","key":[{"client_ip":{"v4_prefix":32}}],"limits":["10/1s"]}`, []string{`counter "a": kept`}},
+		{"rename", a, `{"name":"b","counter":"a","key":["host"],"limits":["10/1s","9/1m"]}`, []string{`counter "a": kept`}},
+		{"rename without the counter", a, `{"name":"b","key":["host"],"limits":["1/1m","1/1s"]}`, []string{
+			`counter "b": is new and starts empty; if it is "a" renamed, give the rule counter: "a" to keep its counters`,
+			`counter "a": no rule has it any more: its counters vanish`,
+		}},
+		{"replaced by something else", a, `{"name":"b","limits":["1/1s"]}`, []string{
+			`counter "b": is new and starts empty`, `counter "a": no rule has it any more: its counters vanish`,
+		}},
+		{"renamed to one of two", a, `{"name":"b","key":["host"],"limits":["10/1s","9/1m"]},{"name":"c","key":["host"],"limits":["10/1s","9/1m"]}`, []string{
+			`counter "b": is new and starts empty`, `counter "c": is new and starts empty`, `counter "a": no rule has it any more: its counters vanish`,
+		}},
+		{"windows", a, `{"name":"a","key":["host"],"limits":["10/1s",{"requests":9,"per":"1m","offset":"1s"},{"requests":9,"per":"1m","jitter":10}]}`, []string{
+			`counter "a": kept; fixed_window of 1m with offset 1s is new and starts empty; fixed_window of 1m with jitter 10% is new and starts empty; fixed_window of 1m is dropped`,
+		}},
+		{"algorithm", `{"name":"a","limits":["1/1s"],"algorithm":"token_bucket"}`, `{"name":"a","limits":["1/1s"],"algorithm":"sliding_window_log"}`, []string{
+			`counter "a": kept; sliding_window_log of 1s is new and starts empty; token_bucket of 1s is dropped`,
+		}},
+		{"elastic", `{"name":"a","limits":[{"requests":1,"per":"1s","elastic":true}],"algorithm":"fixed_window_per_key"}`, `{"name":"a","limits":["1/1s"],"algorithm":"fixed_window_per_key"}`, []string{
+			`counter "a": kept; fixed_window_per_key of 1s is new and starts empty; fixed_window_per_key of 1s with elastic is dropped`,
+		}},
+		{"rate and burst", `{"name":"a","limits":["1/1s"],"algorithm":"token_bucket"}`, `{"name":"a","limits":[{"requests":2,"per":"1s","burst":9}],"algorithm":"token_bucket"}`, []string{`counter "a": kept`}},
+		{"longer log", `{"name":"a","limits":["1/1s"],"algorithm":"sliding_window_log"}`, `{"name":"a","limits":["500/1s"],"algorithm":"sliding_window_log"}`, []string{`counter "a": kept`}},
+		{"another rule of the counter", a, a + `,{"name":"b","counter":"a","key":["host"],"limits":["10/1m","9/1s"]}`, []string{`counter "a": kept`}},
+		{"no limits", a, `{"name":"a","key":["host"],"limits":[]}`, []string{`counter "a": no rule has it any more: its counters vanish`}},
+		{"none before", ``, a, []string{`counter "a": is new and starts empty`}},
+		{"none at all", ``, ``, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			changes := policydiff.Between(valid(t, "d", tt.before), valid(t, "d", tt.after))
+			var got []string
+			for i := range changes {
+				got = append(got, changes[i].String())
+				require.Equal(t, changes[i].String() == `counter "`+changes[i].Counter+`": kept`, changes[i].Keeps())
+			}
+			require.Equal(t, tt.want, got)
+		})
+	}
+
+	changes := policydiff.Between(valid(t, "d", a+`,{"name":"b","limits":["1/1s"]}`), valid(t, "e", a+`,{"name":"c","limits":["1/1s"]}`))
+	require.Equal(t, []policydiff.Change{
+		{Counter: "a", Fate: policydiff.Restarted, Why: `domain "d" → "e"`},
+		{Counter: "c", Fate: policydiff.New},
+		{Counter: "b", Fate: policydiff.Vanished},
+	}, changes)
+	require.Equal(t, `counter "a": domain "d" → "e": its counters restart`, changes[0].String())
+
+	changes = policydiff.Between(nil, valid(t, "d", a))
+	require.Equal(t, []policydiff.Change{{Counter: "a", Fate: policydiff.New}}, changes)
+
+	changes = policydiff.Between(valid(t, "d", `{"name":"a","limits":["3/1h","1/1s"]}`), valid(t, "d", `{"name":"a","limits":["2/1m","7/1s"]}`))
+	window := func(n uint32, per int64) limit.Window {
+		return limit.Window{Algorithm: limit.FixedWindow, Limit: n, PeriodNs: per}
+	}
+	require.Equal(t, []policydiff.Change{{Counter: "a", Fate: policydiff.Kept, Windows: []policydiff.WindowChange{
+		{Window: window(2, minute), Fate: policydiff.New},
+		{Window: window(7, second), Fate: policydiff.Kept},
+		{Window: window(3, hour), Fate: policydiff.Dropped},
+	}}}, changes)
+}

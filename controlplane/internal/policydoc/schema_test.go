@@ -1,0 +1,257 @@
+package policydoc
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+var update = flag.Bool("update", false, "write the schema and the reference into docs")
+
+func compiled(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	text, err := JSONSchema()
+	require.NoError(t, err)
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	require.NoError(t, err)
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	require.NoError(t, c.AddResource("policy.schema.json", doc))
+	s, err := c.Compile("policy.schema.json") // which holds it against the draft
+	require.NoError(t, err)
+	return s
+}
+
+// accepts asks the validator.
+func accepts(t *testing.T, s *jsonschema.Schema, n *policy.Node) error {
+	t.Helper()
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(policy.AppendJSON(nil, n)))
+	require.NoError(t, err)
+	return s.Validate(value)
+}
+
+func TestSchemaInDocs(t *testing.T) {
+	text, err := JSONSchema()
+	require.NoError(t, err)
+	requireDoc(t, "policy.schema.json", string(text))
+}
+
+// requireDoc compares with a generated file in docs.
+func requireDoc(t *testing.T, name, want string) {
+	t.Helper()
+	file := filepath.Join(buildtest.Root(), "docs", name)
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))
+	}
+	have, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, want, string(have), "go test ./controlplane/internal/policydoc -update")
+}
+
+var fenced = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
+
+// validPolicies are all policies of the repository: of its test data, examples
+// and documents.
+func validPolicies(t *testing.T) map[string]*policy.Node {
+	t.Helper()
+	found := map[string]*policy.Node{}
+	add := func(name, text string) {
+		_, n, _, err := policyfile.Read(name, []byte(text))
+		require.NoError(t, err, name)
+		found[name] = n
+	}
+	for _, pattern := range []string{
+		"controlplane/internal/policyfile/testdata/good/*.yaml", "shared/policy/testdata/full.json", "examples/*.yaml", "docs/*.md", "README.md",
+	} {
+		files, err := filepath.Glob(filepath.Join(buildtest.Root(), pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, files, pattern)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			if !strings.HasSuffix(file, ".md") {
+				add(file, string(text))
+				continue
+			}
+			for i, m := range fenced.FindAllStringSubmatch(string(text), -1) {
+				if strings.HasPrefix(m[1], "- ") {
+					m[1] = "version: 1\nrules:\n" + m[1]
+				}
+				if strings.HasPrefix(m[1], "version:") {
+					add(file+"#"+string(rune('a'+i)), m[1])
+				}
+			}
+		}
+	}
+	return found
+}
+
+func TestSchemaAcceptsValidPolicies(t *testing.T) {
+	s := compiled(t)
+	policies := validPolicies(t)
+	require.Greater(t, len(policies), 10)
+	for name, n := range policies {
+		require.NoError(t, accepts(t, s, n), name)
+	}
+}
+
+// oddities are values that may stand anywhere, and rarely may.
+var oddities = []string{
+	`null`, `true`, `false`, `0`, `1`, `1.0`, `1e1`, `100`, `-1`, `1.5`, `4294967296`, `""`, `"a"`, `" a"`, `"a b"`, `"*"`, `"!"`, `"=*"`, `"~a|b"`, `"~("`, `"a*"`, `"*a"`, `"a*b"`,
+	`"/"`, `"/a*"`, `"a/"`, `"/a?b"`, `"=/a*"`, `"10s"`, `"1.5h"`, `".5m"`, `"1.s"`, `"0"`, `"1h30m"`, `"1mo"`, `"10/1s"`, `" 10 PER 2 Days "`, `"10/week"`, `"5/.5d1s"`, `"10"`, `"25%"`, `"2.5e1%"`, `25`,
+	`"full"`, `"host"`, `"path"`, `"client_ip"`, `"method"`, `"header"`, `"off"`, `"shadow"`, `"deny"`, `"token_bucket"`, `"proxy"`, `"ietf"`, `"GET"`, `"get"`, `"a.example"`, `"*.example"`, `"[::1]"`, `"é"`, `"a\u0001"`,
+	`[]`, `{}`, `["a"]`, `["*"]`, `["10/1s"]`, `[{}]`, `[{"header":"x"}]`, `["host"]`, `[{"path":"full"},{"client_ip":{"v4_prefix":24}}]`, `{"header":"x"}`, `{"segment":2}`, `{"requests":1,"per":"1s"}`,
+	`{"x-a":"*"}`, `{"a b":"x"}`, `{"header":"x-cost","max":5}`, `{"methods":["GET"]}`, `[{"requests":1,"per":"1m","algorithm":"token_bucket","burst":3}]`, `[{"key":["*"],"unlimited":true}]`,
+	`{"path":"/m/","token_sha256":"9F86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}`,
+}
+
+// mutate changes something somewhere in the tree.
+func mutate(t *testing.T, dice *rand.Rand, n *policy.Node) {
+	t.Helper()
+	var all []*policy.Node
+	var walk func(n *policy.Node)
+	walk = func(n *policy.Node) {
+		all = append(all, n)
+		for _, item := range n.Items {
+			walk(item)
+		}
+		for i := range n.Fields {
+			walk(n.Fields[i].Value)
+		}
+	}
+	walk(n)
+	at := all[dice.IntN(len(all))]
+	odd, err := policy.ParseJSON([]byte(oddities[dice.IntN(len(oddities))]))
+	require.NoError(t, err)
+	switch choice := dice.IntN(4); {
+	case choice == 0 && len(at.Fields) > 1:
+		i := dice.IntN(len(at.Fields))
+		at.Fields = append(at.Fields[:i:i], at.Fields[i+1:]...)
+	case choice == 1 && at.Kind == policy.Object:
+		at.Fields = append(at.Fields, policy.Field{Name: fieldNames[dice.IntN(len(fieldNames))], Value: odd})
+	case choice == 2 && at.Kind == policy.List:
+		at.Items = append(at.Items, odd)
+	default:
+		*at = *odd
+	}
+}
+
+var fieldNames = func() (names []string) {
+	for _, o := range model() {
+		for _, f := range o.fields {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}()
+
+// Whatever the reader accepts the schema accepts, over policies that are valid
+// ones changed at random.
+func TestSchemaRefusesNothingValid(t *testing.T) {
+	s := compiled(t)
+	policies := validPolicies(t)
+	dice := rand.New(rand.NewPCG(1, 2))
+	valid, invalid, refused := 0, 0, 0
+	for name, original := range policies {
+		text := policy.AppendJSON(nil, original)
+		for range 300 {
+			n, err := policy.ParseJSON(text)
+			require.NoError(t, err)
+			for range 1 + dice.IntN(2) {
+				mutate(t, dice, n)
+			}
+			verdict := accepts(t, s, n)
+			if _, errs := policy.Read(n); len(errs) == 0 {
+				valid++
+				require.NoError(t, verdict, "%s: %s", name, policy.AppendJSON(nil, n))
+				continue
+			}
+			invalid++
+			if verdict != nil {
+				refused++
+			}
+		}
+	}
+	t.Logf("%d changed policies stayed valid; of %d that did not the schema refuses %d", valid, invalid, refused)
+	require.Greater(t, valid, 300)
+	require.Greater(t, 10*refused, 9*invalid, "what the schema is for")
+}
+
+// What a schema can tell, this one does: every form, once wrong.
+func TestSchemaRefuses(t *testing.T) {
+	s := compiled(t)
+	rule := func(fields string) string {
+		return `{"version":1,"rules":[{"name":"a","limits":["1/1s"],"key":["host"],` + fields + `}]}`
+	}
+	limit := func(fields string) string {
+		return `{"version":1,"rules":[{"name":"a","limits":[{"requests":1,"per":"1s",` + fields + `}]}]}`
+	}
+	for _, doc := range []string{
+		`[]`, `null`, `{}`, `{"version":2}`, `{"version":"1"}`, `{"version":1,"rulez":[]}`, `{"version":1,"revision":"7"}`,
+		`{"version":1,"domain":""}`, `{"version":1,"domain":" a"}`, `{"version":1,"domain":"a\n"}`, `{"version":1,"domain":"` + strings.Repeat("a", 129) + `"}`,
+		`{"version":1,"headers":"ieft"}`, `{"version":1,"headers":["ietf"]}`, `{"version":1,"rules":{}}`, `{"version":1,"rules":[null]}`,
+		`{"version":1,"limits":["1/1s"]}`, `{"version":1,"rules":[{"name":"a"}]}`, `{"version":1,"rules":[{"limits":[]}]}`,
+		rule(`"scope":"cluster"`), rule(`"match":[]`), rule(`"match":{"hosts":[]}`), rule(`"match":{"hosts":"a"}`), rule(`"match":{"hosts":["a:80"]}`), rule(`"match":{"hosts":["*"]}`),
+		rule(`"match":{"methods":["G T"]}`), rule(`"match":{"paths":["v1"]}`), rule(`"match":{"paths":["/a?b"]}`), rule(`"match":{"paths":["/a*b"]}`), rule(`"match":{"paths":["~"]}`),
+		rule(`"match":{"headers":{}}`), rule(`"match":{"headers":{"a b":"*"}}`), rule(`"match":{"headers":{"a":"!x"}}`), rule(`"match":{"headers":{"a":"x*y"}}`), rule(`"match":{"headers":{"a":1}}`),
+		rule(`"key":["header"]`), rule(`"key":[{}]`), rule(`"key":[{"header":"x","host":{}}]`), rule(`"key":[{"host":{"x":1}}]`), rule(`"key":[{"path":"half"}]`), rule(`"key":[{"path":{"segment":0}}]`),
+		rule(`"key":[{"client_ip":{"v4_prefix":33}}]`), rule(`"key":{"header":"x"}`), rule(`"missing_key":"allow"`), rule(`"algorithm":"leaky_bucket"`),
+		rule(`"overrides":[{"key":["a"]}]`), rule(`"overrides":[{"key":["a"],"unlimited":false}]`), rule(`"overrides":[{"key":["a"],"unlimited":true,"limits":["2/1s"]}]`), rule(`"overrides":[{"key":[],"unlimited":true}]`),
+		rule(`"overrides":[{"key":["!"],"unlimited":true}]`), rule(`"overrides":[{"limits":["2/1s"]}]`), rule(`"overrides":[{"key":["a"],"limits":[]}]`),
+		rule(`"cost":0`), rule(`"cost":"1"`), rule(`"cost":{"min":1}`), rule(`"cost":{"header":"a b"}`), rule(`"cost":{"header":"a","max":0}`),
+		rule(`"count_denied":"true"`), rule(`"mode":"audit"`), rule(`"mode":"shadow","enforce_percent":5`), rule(`"enforce_percent":101`), rule(`"capacity":0`), rule(`"capacity":"10"`), rule(`"on_full":"evict"`),
+		`{"version":1,"rules":[{"name":"a","limits":["10"]}]}`, `{"version":1,"rules":[{"name":"a","limits":["10/fortnight"]}]}`, `{"version":1,"rules":[{"name":"a","limits":["10/1mo"]}]}`, `{"version":1,"rules":[{"name":"a","limits":"10/1s"}]}`,
+		`{"version":1,"rules":[{"name":"a","limits":[{"requests":1}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"per":"1s"}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"requests":"1","per":"1s"}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"requests":1,"per":10}]}]}`,
+		`{"version":1,"rules":[{"name":"a","limits":[{"requests":1,"per":"10M"}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"rate":1,"unit":"second"}]}]}`,
+		limit(`"burst":2,"algorithm":"fixed_window"`), limit(`"jitter":0`), limit(`"jitter":"25"`), limit(`"jitter":5,"algorithm":"sliding_window_log"`), limit(`"elastic":true,"algorithm":"fixed_window"`), limit(`"offset":4`),
+		`{"version":1,"manage":{}}`, `{"version":1,"manage":{"path":"/m","token_sha256":"` + strings.Repeat("a", 64) + `"}}`, `{"version":1,"manage":{"path":"/m/","token_sha256":"hunter2"}}`, `{"version":1,"manage":{"path":"/m/","token_sha256":"` + strings.Repeat("a", 64) + `","port":0}}`,
+	} {
+		n, err := policy.ParseJSON([]byte(doc))
+		require.NoError(t, err)
+		_, errs := policy.Read(n)
+		require.NotEmpty(t, errs, "the reader takes it: %s", doc)
+		require.Error(t, accepts(t, s, n), doc)
+	}
+}
+
+// What is not built yet is in no schema, and what has no words in the model
+// makes no schema at all.
+func TestSchemaIsOfTheModel(t *testing.T) {
+	text, err := JSONSchema()
+	require.NoError(t, err)
+	var doc struct {
+		Defs map[string]struct{ Properties map[string]any } `json:"$defs"`
+	}
+	require.NoError(t, json.Unmarshal(text, &doc))
+	for _, o := range model() {
+		for _, name := range o.notBuilt {
+			require.NotContains(t, doc.Defs[o.name].Properties, name)
+		}
+		require.True(t, o.name == root || len(doc.Defs[o.name].Properties) == len(o.fields), o.name)
+	}
+	field := func(d typeDoc) []objectDoc {
+		return []objectDoc{{name: "policy", fields: []fieldDoc{{FieldSchema: policy.FieldSchema{Name: "x"}, is: d}}}}
+	}
+	for want, d := range map[string]typeDoc{
+		`field x of policy: there is no object "y"`:                 {form: policy.FormObject, object: "y"},
+		`field x of policy: nothing says how it is written`:         {},
+		`field x of policy: nothing says how it is written: say it`: {form: policy.FormChoice, forms: []typeDoc{{}}},
+		`field x of policy: there is no object "z"`:                 {form: policy.FormList, item: &typeDoc{form: policy.FormObject, object: "z"}},
+	} {
+		_, err := write(field(d))
+		require.ErrorContains(t, err, want)
+	}
+}

@@ -1,0 +1,283 @@
+package lint
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// unreachable warns of what a rule says in vain. Only what no request could
+// disprove counts.
+func (l *linter) unreachable(v value, r *policy.Rule) {
+	match := v.field("match")
+	paths := match.field("paths")
+	for i, p := range r.Match.Paths {
+		// "*" is the path of OPTIONS.
+		if p.Kind == policy.Regexp && !p.Automaton.Begins('/') && !p.Automaton.Begins('*') {
+			l.warn(paths.item(i), `never matches: every path starts with "/"`)
+		}
+	}
+	for _, part := range r.Key {
+		if part.Kind == policy.KeyHeader && r.MissingKey == policy.MissingSkip && lacks(&r.Match, part.Name) {
+			l.warn(headerAt(match.field("headers"), part.Name), "the rule applies to no request: its key is this header, "+
+				"which those that match lack; remove one of the two, or set missing_key to share")
+		}
+	}
+	if len(r.Overrides) > 0 {
+		return
+	}
+	cost := max(r.Cost.Fixed, r.Cost.Min)
+	for i, w := range r.Limits {
+		if room := w.Max(); room > 0 && cost > room {
+			l.warn(v.field("limits").item(i), "denies every request: each costs at least "+strconv.FormatUint(uint64(cost), 10)+
+				", and "+strconv.FormatUint(uint64(room), 10)+" is the most that fits")
+		}
+	}
+}
+
+func lacks(m *policy.Match, header string) bool {
+	for _, h := range m.Headers {
+		if h.Name == header && h.Value.Kind == policy.Absent {
+			return true
+		}
+	}
+	return false
+}
+
+// headerAt is the place of a header's pattern, in whatever case it is written.
+func headerAt(headers value, name string) value {
+	for _, f := range headers.node.Fields {
+		if strings.EqualFold(f.Name, name) {
+			return headers.field(f.Name)
+		}
+	}
+	return headers
+}
+
+// spellings warns of exact paths that a client can spell so that the rule does
+// not match and its upstream may: no proxy makes those spellings one.
+func (l *linter) spellings(paths value, r *policy.Rule) {
+	if len(r.Limits) == 0 {
+		return
+	}
+	for i, p := range r.Match.Paths {
+		if p.Kind != policy.Exact || strings.HasSuffix(p.Text, "/") || !strings.HasPrefix(p.Text, "/") {
+			continue
+		}
+		var missing []string
+		for _, behind := range []string{"/", ";"} {
+			if !l.anyMatches(r.Match.Paths, p.Text+behind) {
+				missing = append(missing, quote(p.Text+behind+"*"))
+			}
+		}
+		if l.compared > maxCompared || len(l.warnings) == policy.MaxProblems {
+			return
+		}
+		if len(missing) > 0 {
+			l.warn(paths.item(i), "many an upstream takes "+quote(p.Text+"/")+" and "+quote(p.Text+";a=1")+
+				" for this path, and the rule does not: add "+strings.Join(missing, " and ")+" where yours does")
+		}
+	}
+}
+
+func (l *linter) anyMatches(patterns []policy.Pattern, path string) bool {
+	for i := range patterns {
+		l.compared++
+		p := &patterns[i]
+		if p.Kind == policy.Prefix && strings.HasPrefix(path, p.Text) || p.Kind == policy.Regexp && p.Automaton.Match(path) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *linter) override(v value, rule *policy.Node, parts []policy.KeyPart, o *policy.Override) {
+	key, limits := v.field("key"), v.field("limits")
+	for i, p := range o.Key {
+		isText := p.Kind == policy.Exact || p.Kind == policy.Prefix || p.Kind == policy.Suffix
+		if isText && i < len(parts) && !l.broken[key.path] {
+			at := key.item(i)
+			p.Text = written(p.Kind, at.node.Text)
+			l.matchable(at, "", p, &parts[i])
+		}
+	}
+	for i := range limits.node.Items {
+		if at := limits.item(i); !l.broken[at.path] {
+			w := policy.ReadLimit(at.node, rule)
+			l.limit(at, &w)
+		}
+	}
+}
+
+// written is the text of a pattern as it stands in the document, without the
+// notation's own signs.
+func written(kind policy.PatternKind, text string) string {
+	switch {
+	case kind == policy.Prefix:
+		return strings.TrimSuffix(text, "*")
+	case kind == policy.Suffix:
+		return strings.TrimPrefix(text, "*")
+	}
+	return strings.TrimPrefix(text, "=")
+}
+
+// matchable warns of an exact text, prefix or suffix in an override that no key
+// has. The label is what stands before the part in keys.
+func (l *linter) matchable(v value, label string, p policy.Pattern, part *policy.KeyPart) {
+	why := ""
+	switch part.Kind {
+	case policy.KeyFirstOf:
+		l.matchableFirstOf(v, p, part)
+	case policy.KeyClientIP:
+		if p.Kind == policy.Exact {
+			why = neverAddress(label, p.Text, part)
+		} else if !fitsAddress(p, "0123456789.", part.V4Prefix, 32) && !fitsAddress(p, "0123456789abcdef:", part.V6Prefix, 128) {
+			why = "addresses are in keys as " + keyAddress("192.0.2.7", part.V4Prefix) + " and " +
+				keyAddress("2001:db8::7", part.V6Prefix) + " are"
+		}
+	case policy.KeyHost:
+		if p.Kind != policy.Prefix && hasPort(p.Text) {
+			why = "hosts are in keys without their port"
+		}
+	case policy.KeyPath:
+		why = neverInPath(p, part.Segment)
+	default: // may be anything
+	}
+	if why != "" {
+		l.warn(v, "never matches: "+why)
+	}
+}
+
+// matchableFirstOf is matchable for the parts of a first_of, whose texts say
+// which part they are.
+func (l *linter) matchableFirstOf(v value, p policy.Pattern, part *policy.KeyPart) {
+	if p.Kind == policy.Suffix {
+		return
+	}
+	var labels []string
+	for i := range part.Of {
+		label := part.Of[i].Label() + "="
+		text, found := strings.CutPrefix(p.Text, label)
+		switch {
+		case found:
+			l.matchable(v, label, policy.Pattern{Kind: p.Kind, Text: text}, &part.Of[i])
+			return
+		case p.Kind == policy.Prefix && strings.HasPrefix(label, p.Text):
+			return
+		}
+		labels = append(labels, quote(label))
+	}
+	l.warn(v, "never matches: a first_of is in keys with what it is, and begins with "+strings.Join(labels, " or "))
+}
+
+// neverAddress says why no key has an address written so.
+func neverAddress(label, text string, part *policy.KeyPart) string {
+	ip, err := netip.ParseAddr(text)
+	if network, bad := netip.ParsePrefix(text); bad == nil {
+		ip, err = network.Addr(), nil
+	}
+	if err != nil {
+		return quote(text) + " is no address"
+	}
+	ip = ip.Unmap().WithZone("")
+	bits := part.V6Prefix
+	if ip.Is4() {
+		bits = part.V4Prefix
+	}
+	if want := inKey(ip, bits); want != text {
+		return "the address is in keys as " + quote(label+want)
+	}
+	return ""
+}
+
+// inKey is how keys cut to so many bits have an address.
+func inKey(ip netip.Addr, bits int) string {
+	if network, err := ip.Prefix(bits); err == nil && bits < ip.BitLen() {
+		return network.String()
+	}
+	return ip.String()
+}
+
+func keyAddress(text string, bits int) string { return quote(inKey(netip.MustParseAddr(text), bits)) }
+
+// neverInPath says why no path, or segment of one, is as the pattern.
+func neverInPath(p policy.Pattern, segment int) string {
+	switch {
+	case strings.Contains(p.Text, "?"):
+		return "paths are in keys without the query"
+	case segment > 0 && strings.Contains(p.Text, "/"):
+		return `a segment of a path holds no "/"`
+	case segment == 0 && p.Kind != policy.Suffix && !strings.HasPrefix(p.Text, "/") && p.Text != "*":
+		return `every path starts with "/"`
+	}
+	return ""
+}
+
+// fitsAddress reports whether an address of these characters, cut to so many
+// bits, may begin or end so.
+func fitsAddress(p policy.Pattern, characters string, bits, all int) bool {
+	tail := "" // an address of fewer than all bits ends with them
+	if bits < all {
+		tail = "/" + strconv.Itoa(bits)
+	}
+	address, after := p.Text, ""
+	if at := strings.IndexByte(p.Text, '/'); at >= 0 {
+		address, after = p.Text[:at], p.Text[at:]
+	} else if p.Kind == policy.Suffix && tail != "" { // digits of the tail, or of nothing
+		return strings.HasSuffix(tail, p.Text)
+	}
+	if strings.Trim(address, characters) != "" {
+		return false
+	}
+	if p.Kind == policy.Prefix {
+		return strings.HasPrefix(tail, after)
+	}
+	return after == tail
+}
+
+func hasPort(host string) bool {
+	name, port, found := strings.Cut(host, ":")
+	return found && port != "" && strings.Trim(port, "0123456789") == "" && !strings.HasPrefix(name, "[")
+}
+
+// covered warns of overrides that an earlier one always stands before.
+func (l *linter) covered(v value, overrides []policy.Override) {
+	for i := range overrides {
+		for j := range i {
+			if l.compared > maxCompared {
+				return
+			}
+			if l.covers(overrides[j].Key, overrides[i].Key) {
+				l.warn(v.item(i), "can never match: "+v.item(j).path+" comes first and matches every key that it does")
+				break
+			}
+		}
+	}
+}
+
+func (l *linter) covers(wide, narrow []policy.Pattern) bool {
+	for i := range wide {
+		l.compared++
+		if !covers(wide[i], narrow[i]) {
+			return false
+		}
+	}
+	return len(wide) == len(narrow)
+}
+
+// covers reports whether p surely matches whatever q does. Of a regular
+// expression only the same is known to.
+func covers(p, q policy.Pattern) bool {
+	switch p.Kind {
+	case policy.Any:
+		return true
+	case policy.Prefix:
+		return (q.Kind == policy.Exact || q.Kind == policy.Prefix) && strings.HasPrefix(q.Text, p.Text)
+	case policy.Suffix:
+		return (q.Kind == policy.Exact || q.Kind == policy.Suffix) && strings.HasSuffix(q.Text, p.Text)
+	default:
+		return p == q
+	}
+}

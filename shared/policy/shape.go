@@ -1,0 +1,115 @@
+package policy
+
+// Shape is what a value looks like in the document.
+type Shape struct {
+	Form     Form
+	Required bool
+	Words    []string // of FormWord
+	Min, Max int64    // of FormInteger
+	Of       string   // of FormObject, FormList and FormChoice: which object, item or choice
+}
+
+// Form is the kind of a Shape.
+type Form uint8
+
+// The forms of values.
+const (
+	FormText Form = 1 + iota
+	FormName
+	FormWord
+	FormInteger
+	FormBool
+	FormDuration
+	FormList
+	FormObject
+	FormPatterns // an object from header names to patterns
+	FormChoice   // one of several forms
+)
+
+func integer(low, high int64) Shape { return Shape{Form: FormInteger, Min: low, Max: high} }
+func listOf(item string) Shape      { return Shape{Form: FormList, Of: item} }
+func objectOf(name string) Shape    { return Shape{Form: FormObject, Of: name} }
+func choice(of string) Shape        { return Shape{Form: FormChoice, Of: of} }
+
+var (
+	text     = Shape{Form: FormText}
+	name     = Shape{Form: FormName}
+	boolean  = Shape{Form: FormBool}
+	duration = Shape{Form: FormDuration}
+)
+
+func word[W ~string](words ...W) Shape {
+	s := Shape{Form: FormWord}
+	for _, w := range words {
+		s.Words = append(s.Words, string(w))
+	}
+	return s
+}
+
+func required(s Shape) Shape {
+	s.Required = true
+	return s
+}
+
+// ObjectSchema is an object of the policy file.
+type ObjectSchema struct {
+	Name   string // "policy" is the whole file
+	Fields []FieldSchema
+}
+
+// FieldSchema is a field of an object.
+type FieldSchema struct {
+	Name    string
+	Shape   Shape
+	Default *Node // read where the field is absent; nil = none
+}
+
+// Schema returns every object of the policy file, in the order of reading.
+func Schema() []ObjectSchema {
+	return []ObjectSchema{
+		policyObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema, keyObject.ObjectSchema,
+		clientIPObject.ObjectSchema, hostObject.ObjectSchema, methodObject.ObjectSchema, keyPathObject.ObjectSchema,
+		routeObject.ObjectSchema, jwtObject.ObjectSchema, limitObject.ObjectSchema, costObject.ObjectSchema,
+		overrideObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema,
+	}
+}
+
+// field is one row of an object's table. Reading, the schema and the reference
+// use the same row, so they cannot drift apart.
+type field[T any] struct {
+	name  string
+	shape Shape
+	def   string // as a person would write it; "" = none
+	read  func(r *reader, v value, out *T)
+}
+
+// object is the table of an object that is read into a T.
+type object[T any] struct {
+	ObjectSchema
+	read []func(r *reader, v value, out *T)
+}
+
+func newObject[T any](name string, fields []field[T]) *object[T] {
+	o := &object[T]{ObjectSchema: ObjectSchema{Name: name}}
+	for i := range fields {
+		f := FieldSchema{Name: fields[i].name, Shape: fields[i].shape}
+		if fields[i].def != "" {
+			f.Default = defaultNode(fields[i].def)
+		}
+		o.Fields = append(o.Fields, f)
+		o.read = append(o.read, fields[i].read)
+	}
+	return o
+}
+
+// defaultNode returns what the document would have for a default. Nobody may
+// change it.
+func defaultNode(def string) *Node {
+	switch {
+	case isNumber(def):
+		return &Node{Kind: Number, Text: def}
+	case def == "true", def == "false":
+		return &Node{Kind: Bool, Text: def}
+	}
+	return &Node{Kind: String, Text: def}
+}
