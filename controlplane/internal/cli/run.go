@@ -18,8 +18,8 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -132,7 +132,9 @@ func run(cmd *cobra.Command, o runOptions) error {
 	defer listeners.close()
 
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-	options := proxy.Options{Wasm: wasm, Workers: o.workers, Upstream: upstream, CacheDir: compiledFilters(), Log: log}
+	options := proxy.Options{
+		Wasm: wasm, ReadFile: readFilterFile, Workers: o.workers, Upstream: upstream, CacheDir: compiledFilters(), Log: log,
+	}
 	if o.wasm != "" {
 		if options.WasmName, err = filepath.Abs(o.wasm); err != nil {
 			return fmt.Errorf("find the filter: %w", err)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
@@ -101,12 +100,17 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 // maxWorkers bounds the worker VMs of one process: each takes tens of MB.
 const maxWorkers = 64
 
+// maxFilterBytes bounds a filter's binary. Ours is 5 MB.
+const maxFilterBytes = 64 << 20
+
+func readFilterFile(name string) ([]byte, error) { return input.File(name, maxFilterBytes) }
+
 // readFilter returns the filter in file, or the one inside this program.
 func readFilter(file string) ([]byte, error) {
 	if file == "" {
 		return build.Filter()
 	}
-	wasm, err := input.File(file, proxy.MaxWasmBytes)
+	wasm, err := readFilterFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("read the filter: %w", err)
 	}
