@@ -90,6 +90,20 @@ var envCalls = []hostCall{
 	{name: "emscripten_notify_memory_growth", params: "i", other: func(*vm, []uint64) {}, allowed: inStart},
 }
 
+// HostFunctions names the functions that the oldest supported Envoy offers a
+// module of ABI 0.2.0, as far as a list of capabilities can forbid them.
+func HostFunctions() []string {
+	var names []string
+	for _, c := range slices.Concat(envCalls, wasiCalls) {
+		switch c.name {
+		case "envoy_resolve_dns", "pthread_equal", "emscripten_notify_memory_growth": // every module has them
+		default:
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
 var envCalls021 = []hostCall{
 	{name: "proxy_get_log_level", params: "i", proxy: (*vm).getLogLevel},
 }
