@@ -142,7 +142,7 @@ func counters(cmd *cobra.Command, o countersOptions) error {
 	asked := make([]manage.Asked, len(report.Proxies))
 	for i := range report.Proxies {
 		row := &report.Proxies[i]
-		if row.Error == "" && !row.Answers(o.op) {
+		if row.Error == "" && !manage.Answers(o.op, &row.Answer) {
 			return c.notOurs()
 		}
 		asked[i] = row.Asked

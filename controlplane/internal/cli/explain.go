@@ -122,7 +122,7 @@ func explain(cmd *cobra.Command, o explainOptions, pasted []string) error {
 	asked := make([]manage.Asked, len(report.Proxies))
 	for i := range report.Proxies {
 		row := &report.Proxies[i]
-		if row.Error == "" && !row.Answers() {
+		if row.Error == "" && !manage.Explains(&row.Explanation) {
 			return c.notOurs()
 		}
 		asked[i] = row.Asked
@@ -148,11 +148,11 @@ func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) erro
 	if err != nil {
 		return err
 	}
-	x, ok := manage.ReadExplained(text)
+	x, ok := manage.ReadExplanation(text)
 	if !ok {
 		return errors.New("the filter cannot explain: is it older than this program?")
 	}
-	return o.print(cmd, explainReport{File: o.policy, Explained: x})
+	return o.print(cmd, explainReport{File: o.policy, Explanation: x})
 }
 
 func explainOne(cmd *cobra.Command, o explainOptions, described string) error {
@@ -164,5 +164,5 @@ func explainOne(cmd *cobra.Command, o explainOptions, described string) error {
 	if err != nil {
 		return interrupted(err)
 	}
-	return o.print(cmd, explainReport{Proxies: []manage.ExplainRow{{Asked: manage.Asked{Proxy: u.Host, URL: u.String()}, Explained: x}}})
+	return o.print(cmd, explainReport{Proxies: []manage.ExplainRow{{Asked: manage.Asked{Proxy: u.Host, URL: u.String()}, Explanation: x}}})
 }

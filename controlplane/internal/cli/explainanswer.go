@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -17,7 +18,7 @@ import (
 // empty, or of proxies.
 type explainReport struct {
 	File string `json:"file,omitempty"`
-	manage.Explained
+	answer.Explanation
 	Proxies []manage.ExplainRow `json:"proxies,omitempty"`
 }
 
@@ -28,7 +29,7 @@ func (o *explainOptions) print(cmd *cobra.Command, r explainReport) error {
 	}
 	var b strings.Builder
 	if r.File != "" {
-		printExplained(&b, "", &r.Explained)
+		printExplained(&b, "", &r.Explanation)
 		b.WriteString("The counters are empty: -f asks no proxy.\n")
 	}
 	for i, row := range r.Proxies {
@@ -43,13 +44,13 @@ func (o *explainOptions) print(cmd *cobra.Command, r explainReport) error {
 			fmt.Fprintf(&b, "%s: failed: %s\n", name, plain(row.Error))
 			continue
 		}
-		printExplained(&b, name+": ", &row.Explained)
+		printExplained(&b, name+": ", &row.Explanation)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func printExplained(b *strings.Builder, who string, x *manage.Explained) {
+func printExplained(b *strings.Builder, who string, x *answer.Explanation) {
 	switch {
 	case *x.Allowed:
 		fmt.Fprintf(b, "%sallowed\n", who)
@@ -63,8 +64,8 @@ func printExplained(b *strings.Builder, who string, x *manage.Explained) {
 	}
 }
 
-func printExplainedRule(b *strings.Builder, r *manage.ExplainedRule) {
-	if r.Outcome != "matches" {
+func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
+	if r.Outcome != answer.Matches {
 		fmt.Fprintf(b, "  %s: does not apply: %s\n", plain(r.Rule), plain(r.Why))
 		return
 	}
@@ -91,7 +92,7 @@ func printExplainedRule(b *strings.Builder, r *manage.ExplainedRule) {
 	}
 }
 
-func verdictText(r *manage.ExplainedRule) string {
+func verdictText(r *answer.ExplainedRule) string {
 	switch {
 	case !*r.Allowed:
 		return "denies (" + plain(r.Reason) + ")"
@@ -101,7 +102,7 @@ func verdictText(r *manage.ExplainedRule) string {
 	return "allows"
 }
 
-func partText(p manage.ExplainedPart) string {
+func partText(p answer.KeyPart) string {
 	switch {
 	case p.Missing:
 		return "missing"
@@ -111,7 +112,7 @@ func partText(p manage.ExplainedPart) string {
 	return strconv.Quote(*p.Value)
 }
 
-func windowSentence(w manage.Window) string {
+func windowSentence(w answer.Window) string {
 	name := ""
 	if w.Name != "" {
 		name = plain(w.Name) + ": "
