@@ -16,10 +16,7 @@ import (
 )
 
 // print prints what the proxies answered, and the sum where there is one.
-func (o *countersOptions) print(w io.Writer, report api.Counters) error {
-	if o.output == outputJSON {
-		return printJSON(w, report)
-	}
+func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 	table := [][]string{counterHeads(o.op)}
 	for _, r := range report.Proxies {
 		if r.Error != "" {

@@ -7,16 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 type explainOptions struct {
 	requestOptions
-	clientOptions
 	manageOptions
-	output output
 	policy string
 	wasm   string
 }
@@ -48,14 +46,10 @@ them.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return explain(cmd, o, args) },
 	}
-	f := cmd.Flags()
-	f.StringVarP(&o.policy, "file", "f", "", "policy `FILE` to ask, with empty counters")
-	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
-	f.StringVar(&o.wasm, "wasm", "", "with -f: `FILE` of the filter (default: the one inside this program)")
+	addFileFlag(cmd, &o.policy, "policy `FILE` to ask, with empty counters")
+	addWasmFlag(cmd, &o.wasm, "with -f: ")
 	o.requestOptions.AddFlags(cmd)
-	o.clientOptions.AddFlags(cmd)
 	o.manageOptions.AddFlags(cmd)
-	o.output.AddFlags(cmd)
 	return cmd
 }
 
@@ -108,32 +102,18 @@ func explain(cmd *cobra.Command, o explainOptions, pasted []string) error {
 		return usageError(fmt.Errorf("the request takes %d bytes to describe, more than the %d that a proxy takes", len(described), manage.MaxDescribed), "leave out headers that no rule looks at")
 	}
 	if o.proxy != "" {
-		return explainOne(cmd, o, described)
-	}
-	c, err := o.client()
-	if err != nil {
-		return err
-	}
-	var report api.Explanations
-	query := url.Values{"timeout": {o.timeout.String()}}
-	if err := c.ask(cmd.Context(), "/v1/explain", query, "application/json", described, &report); err != nil {
-		return err
-	}
-	asked := make([]manage.Asked, len(report.Proxies))
-	for i := range report.Proxies {
-		row := &report.Proxies[i]
-		if row.Error == "" && !manage.Explains(&row.Explanation) {
-			return c.notOurs()
+		asked, x, err := askOne(cmd, &o.manageOptions, func(m *manage.Client, u *url.URL) (answer.Explanation, error) {
+			return m.Explain(cmd.Context(), u, described)
+		})
+		if err != nil {
+			return err
 		}
-		asked[i] = row.Asked
+		return o.print(cmd, explainReport{Proxies: []manage.ExplainRow{{Asked: asked, Explanation: x}}})
 	}
-	if len(asked) == 0 {
-		return errNoProxy
-	}
-	if err := o.print(cmd, explainReport{Proxies: report.Proxies}); err != nil {
-		return err
-	}
-	return failures(asked)
+	return askAll(cmd, &o.manageOptions, "/v1/explain", url.Values{"timeout": {o.timeout.String()}}, "application/json", described,
+		func(report *explainReport) []manage.ExplainRow { return report.Proxies },
+		func(r *manage.ExplainRow) (manage.Asked, bool) { return r.Asked, manage.Explains(&r.Explanation) },
+		printExplainReport)
 }
 
 func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) error {
@@ -153,16 +133,4 @@ func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) erro
 		return errors.New("the filter cannot explain: is it older than this program?")
 	}
 	return o.print(cmd, explainReport{File: o.policy, Explanation: x})
-}
-
-func explainOne(cmd *cobra.Command, o explainOptions, described string) error {
-	m, u, err := o.direct(cmd, &o.clientOptions)
-	if err != nil {
-		return err
-	}
-	x, err := m.Explain(cmd.Context(), u, described)
-	if err != nil {
-		return interrupted(err)
-	}
-	return o.print(cmd, explainReport{Proxies: []manage.ExplainRow{{Asked: manage.Asked{Proxy: u.Host, URL: u.String()}, Explanation: x}}})
 }

@@ -23,10 +23,10 @@ type explainReport struct {
 }
 
 func (o *explainOptions) print(cmd *cobra.Command, r explainReport) error {
-	w := cmd.OutOrStdout()
-	if o.output == outputJSON {
-		return printJSON(w, r)
-	}
+	return o.output.print(cmd, r, func(w io.Writer) error { return printExplainReport(w, &r) })
+}
+
+func printExplainReport(w io.Writer, r *explainReport) error {
 	var b strings.Builder
 	if r.File != "" {
 		printExplained(&b, "", &r.Explanation)

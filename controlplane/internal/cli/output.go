@@ -47,6 +47,14 @@ func (o *output) Set(text string) error {
 // Type names the flag's value in help.
 func (o *output) Type() string { return "format" }
 
+// print prints a value as JSON, or as text says.
+func (o output) print(cmd *cobra.Command, value any, text func(io.Writer) error) error {
+	if o == outputJSON {
+		return printJSON(cmd.OutOrStdout(), value)
+	}
+	return text(cmd.OutOrStdout())
+}
+
 // printJSON prints a value for programs. What is not printable is escaped, for
 // it may be printed to a terminal: JSON itself lets C1 controls through.
 func printJSON(w io.Writer, value any) error {

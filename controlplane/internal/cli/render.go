@@ -14,7 +14,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -27,8 +26,6 @@ func newRenderCommand() *cobra.Command {
     --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml
   sluice render istio -f policy.yaml --url oci://registry.example/sluice:1.0.0
   sluice render envoy-gateway -f policy.yaml --url oci://registry.example/sluice:1.0.0 --target Gateway/edge`,
-		Args: cobra.NoArgs, // so that a wrong subcommand is an error
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newRenderEnvoyCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand())
 	return cmd
@@ -59,11 +56,10 @@ func (o *renderEnvoyOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the proxy's client certificate; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
 	flags.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
 	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, written to the user's cache folder)")
-	flags.StringVarP(&o.file, "file", "f", "", "policy `FILE` to bake in, - for standard input (default: one that limits nothing)")
+	addFileFlag(cmd, &o.file, "policy `FILE` to bake in, - for standard input (default: one that limits nothing)")
 	for _, required := range []string{"listen", "upstream", "admin"} {
 		_ = cmd.MarkFlagRequired(required)
 	}
-	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
 	_ = cmd.MarkFlagFilename("wasm", "wasm")
 }
 
@@ -87,7 +83,6 @@ there is.`,
   # A fixed policy, no control plane
   sluice render envoy -f policy.yaml --listen 127.0.0.1:10000 \
     --upstream api.example.com:80 --admin 127.0.0.1:9901 > envoy.yaml`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return renderEnvoy(cmd, o)
 		},
@@ -106,18 +101,13 @@ func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
 	}
 	if o.file != "" {
 		read, err := o.read(cmd)
-		warn(cmd, read.warnings)
-		if err != nil {
-			return err
-		}
-		tree, err := policyfile.Parse(read.name, read.text)
 		if err != nil {
 			return err
 		}
 		if err := checkManage(read.policy.Manage, b.Manage); err != nil {
 			return err
 		}
-		b.Plugin.Policy = policy.AppendJSON(nil, tree)
+		b.Plugin.Policy = read.json()
 	}
 	var err error
 	if b.Plugin.Wasm, err = filterFile(o.wasm, cmd.ErrOrStderr()); err != nil {

@@ -55,7 +55,7 @@ to proxies and tells what they made of it.`,
 		return usageError(err, cmd.CommandPath()+" --help lists the flags")
 	})
 	root.AddCommand(commands()...)
-	forEach(root, usageArgs)
+	forEach(root, complete)
 	return root
 }
 
@@ -83,11 +83,15 @@ func commands() []*cobra.Command {
 	}
 }
 
-// usageArgs makes wrong arguments of a command a usage error.
-func usageArgs(cmd *cobra.Command) {
+// complete gives a command what most have: no arguments unless it says so, a usage
+// error for wrong ones, and for a group without a subcommand its help.
+func complete(cmd *cobra.Command) {
+	if cmd.HasSubCommands() && cmd.RunE == nil {
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
 	check := cmd.Args
 	if check == nil {
-		return
+		check = cobra.NoArgs
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		err := check(cmd, args)

@@ -21,7 +21,6 @@ top of the policy:
 The schema accepts every valid policy. It cannot tell all that sluice validate
 does: names that must differ, say, or windows that an override does not know.`,
 		Example: `  sluice schema > policy.schema.json`,
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			text, err := schema.JSON()
 			if err != nil {

@@ -76,7 +76,6 @@ sides. Proxies that share a certificate can pose as each other.`,
   sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \
       --tls-cert server.pem --tls-key server.key --xds-client-ca proxies.pem --access access`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, o) },
 	}
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of the store, created if need be (required)")

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/sluice-ratelimit/sluice/build"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
@@ -24,16 +23,19 @@ type simulateOptions struct {
 	wasm     string
 }
 
-func (o *simulateOptions) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVarP(&o.policy, "file", "f", "", "policy `FILE` (required)")
+// AddFlags adds the flags.
+func (o *simulateOptions) AddFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	addFileFlag(cmd, &o.policy, "policy `FILE` (required)")
+	_ = cmd.MarkFlagRequired("file")
+	addWasmFlag(cmd, &o.wasm, "")
 	flags.StringVarP(&o.requests, "requests", "r", "-", "`FILE` of requests, one JSON object a line; - = standard input")
 	flags.IntVar(&o.workers, "workers", 1, "`NUMBER` of workers that share the counters; requests go to them in turn")
 	flags.Uint64Var(&o.seed, "seed", 1, "`NUMBER` that seeds the hash of the counter tables, from 1")
-	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter (default: the one inside this program)")
 }
 
 func newSimulateCommand() *cobra.Command {
-	o := &simulateOptions{}
+	var o simulateOptions
 	cmd := &cobra.Command{
 		Use:   "simulate -f POLICY [-r REQUESTS.jsonl]",
 		Short: "Show what the filter decides for requests at given times",
@@ -54,13 +56,9 @@ A line has at most 1 MiB, all lines together 128 MiB and a million requests.`,
   echo '{"at_ms":0,"headers":{"x-user-id":"alice"}}' | sluice simulate -f policy.yaml
 
   echo '{"at_ms":0,"op":"set","rule":"per-user","key":["alice"],"n":5}' | sluice simulate -f policy.yaml`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
-	o.AddFlags(cmd.Flags())
-	_ = cmd.MarkFlagRequired("file")
+	o.AddFlags(cmd)
 	return cmd
 }
 
@@ -95,6 +93,17 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 		Workers: o.workers, Seed: o.seed, CacheDir: compiledFilters(),
 		Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 	}, cmd.OutOrStdout())
+}
+
+// addFileFlag adds -f, and addWasmFlag --wasm, with what a shell completes.
+func addFileFlag(cmd *cobra.Command, file *string, usage string) {
+	cmd.Flags().StringVarP(file, "file", "f", "", usage)
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
+}
+
+func addWasmFlag(cmd *cobra.Command, file *string, condition string) {
+	cmd.Flags().StringVar(file, "wasm", "", condition+"`FILE` of the filter (default: the one inside this program)")
+	_ = cmd.MarkFlagFilename("wasm", "wasm")
 }
 
 // maxWorkers bounds the worker VMs of one process: each takes tens of MB.
