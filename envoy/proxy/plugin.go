@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// nack is a refusal in Envoy's words, with what Envoy does not tell.
+// nack is a refusal in Envoy's words, with the cause, which Envoy leaves out.
 type nack struct {
 	text  string
 	cause error
@@ -75,7 +75,7 @@ func configuration(packed *anypb.Any) ([]byte, error) {
 	return packed.GetValue(), nil
 }
 
-// code reads the filter that a configuration names. A file is read anew every
+// code reads the filter that a configuration names. It reads a file anew every
 // time, as Envoy does.
 func (p *Proxy) code(source *corev3.DataSource) ([]byte, error) {
 	switch source := source.GetSpecifier().(type) {

@@ -6,8 +6,8 @@
 // sees what Envoy would show it: the connection's address as the client's, one
 // spelling for each path, headers in lower case.
 //
-// A policy is bytes to it. It serves HTTP/1.1 without upgrades: it takes none that a client offers, such
-// as to a websocket.
+// A policy is bytes to it. It serves HTTP/1.1 without upgrades: it takes none that
+// a client offers, such as to a websocket.
 package proxy
 
 import (
@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	// Embedded names a filter that is no file, where a control plane is told
-	// what this data plane runs.
+	// Embedded is what a control plane reads as the name of a filter that is not
+	// a file.
 	Embedded = "embedded:sluice.wasm"
 
 	defaultQueue   = 1024
@@ -224,7 +224,7 @@ func (p *Proxy) Close() {
 	p.host.Close()
 }
 
-// hear passes on what the filter and its host log.
+// hear logs the lines of the filter and of its host.
 func (p *Proxy) hear(level sim.Level, vm int, message string) {
 	to := slog.LevelInfo
 	switch {

@@ -28,8 +28,9 @@ func newApplyCommand() *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Store a policy as a new revision and push it to every proxy",
 		Long: `Check a policy, store it as a new revision and push it to every connected proxy.
-Says which counters restart, are new or vanish, and what each proxy answers. Exits 1 if one refuses it (it then keeps the last good policy) or does
-not answer in time.`,
+Says which counters restart, are new or vanish, and what each proxy answers. Exits
+1 if a proxy does not answer in time or refuses the policy; it then keeps the last
+good one.`,
 		Example: `  sluice apply -f policy.yaml
   sluice apply -f policy.yaml --server https://sluice.example:18080 --token-file token
   sluice apply -f policy.yaml --wasm /opt/sluice/sluice-2.wasm   # also change the filter's binary
@@ -122,7 +123,7 @@ func (r rollOut) run(cmd *cobra.Command) error {
 	return failed
 }
 
-// follow prints the proxies' answers as they come and judges them.
+// follow prints the outcomes on the proxies as they come and judges them.
 func (r rollOut) follow(interrupt context.Context, text io.Writer, result *rolledOut) error {
 	query := url.Values{"timeout": {r.wait.String()}}
 	ctx, cancel := context.WithTimeout(interrupt, r.wait+requestTimeout)

@@ -34,8 +34,8 @@ const (
 
 	requestTimeout = 30 * time.Second
 
-	// maxAnswer is more than serve ever answers: ten thousand proxies, each with
-	// the longest refusal.
+	// maxAnswer is longer than any answer of serve: ten thousand proxies, each
+	// with the longest refusal.
 	maxAnswer = 256 << 20
 
 	notOurs = "is this the HTTP address of sluice serve?"
@@ -63,7 +63,7 @@ func (o *clientOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.key, o.keyFlag, "", "`FILE` with its private key")
 }
 
-// errInterrupted says that a signal ended a command that waited.
+// errInterrupted is the error of a command that a signal ended.
 var errInterrupted = errors.New("interrupted")
 
 // client talks to the API.
@@ -97,7 +97,7 @@ func (o *clientOptions) client() (*client, error) {
 	transport.ResponseHeaderTimeout = requestTimeout
 	c.http = &http.Client{
 		Transport: transport,
-		// serve redirects nobody, and the token is for it alone.
+		// serve never redirects, and the token is for it alone.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
@@ -151,8 +151,8 @@ func readToken(file string) (string, error) {
 	return token, nil
 }
 
-// parseToken reads a bearer token without the line end that editors leave. The
-// error says nothing of it.
+// parseToken reads a bearer token without the line end that editors leave. No
+// error repeats it.
 func parseToken(text []byte) (string, error) {
 	token := strings.TrimSpace(string(text))
 	if token == "" {
@@ -306,7 +306,7 @@ func (c *client) unreachable(err error) error {
 	return withHint(fmt.Errorf("reach server %s: %w", c.base.Redacted(), err), hint)
 }
 
-// refused makes an error of an answer that is one.
+// refused makes an error of an answer that says what went wrong.
 func (c *client) refused(response *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(response.Body, 8<<20))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// print prints what the proxies answered, and the sum where there is one.
+// print prints the answers of the proxies, and the sum where there is one.
 func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 	table := [][]string{counterHeads(o.op)}
 	for _, r := range report.Proxies {

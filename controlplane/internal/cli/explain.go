@@ -33,8 +33,8 @@ With -f the filter runs here, on a policy file, and its counters are empty. With
 knows, through the management path as by sluice counters.
 
 The request is described by flags, by JSON like a line of simulate, or by a curl
-command line, which sends nothing: an unknown option of curl's is an error, and
-values are never printed but where they are a key. user-agent is ` + assumedCurl + ` unless -A
+command line, which sends nothing. An unknown curl option is an error. Values are
+printed only where they are part of a key. user-agent is ` + assumedCurl + ` unless -A
 or -H say otherwise. Paths are those that the proxy sees once it has normalised
 them.`,
 		Example: `  sluice explain -f policy.yaml --host api.example.com --path /v1/orders --header 'x-user-id: alice'
@@ -53,8 +53,8 @@ them.`,
 	return cmd
 }
 
-// whom checks that one is asked, and that no flag is there for another.
-func (o *explainOptions) whom(cmd *cobra.Command) error {
+// checkTarget checks that exactly one target is given, and no flag for another.
+func (o *explainOptions) checkTarget(cmd *cobra.Command) error {
 	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
 	asked := 0
 	for _, flag := range []string{"file", "proxy", "server"} {
@@ -84,7 +84,7 @@ func (o *explainOptions) whom(cmd *cobra.Command) error {
 }
 
 func explain(cmd *cobra.Command, o explainOptions, pasted []string) error {
-	if err := o.whom(cmd); err != nil {
+	if err := o.checkTarget(cmd); err != nil {
 		return err
 	}
 	r, err := o.request(cmd, pasted)

@@ -16,9 +16,9 @@ func newImportCommand() *cobra.Command {
 		Short: "Make a policy of another rate limiter's configuration",
 		Long: `Make a policy of another rate limiter's configuration, on standard output.
 
-What has no equal is told on standard error and in comments of the policy, where
-it can be read again. Read them before the policy goes out: some rules may be off
-because the configuration does not say for which requests they are.`,
+What has no equivalent is reported on standard error and in comments of the
+policy. Read them before the policy goes out: a rule is off where the
+configuration does not say to which requests it applies.`,
 		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
   sluice import local-ratelimit envoy.yaml > policy.yaml
   sluice validate -f policy.yaml`,
@@ -51,12 +51,12 @@ func newImportEnvoyRatelimitCommand() *cobra.Command {
 		Long: `Make a policy of the files of one domain of the envoyproxy/ratelimit service; - is
 standard input.
 
-The service knows keys, such as remote_address; which part of a request they are
-is in the rate_limits of Envoy's routes. Give the file with them as --routes.
-Without it, well-known keys are what Envoy makes of them, those given with --key
-what is said there, and all others are taken for headers: x_user for x-user. Such a
-guess is noted. A rule for a key that Envoy's routes choose, such as generic_key,
-is off until it has a match.`,
+The service knows keys, such as remote_address; the rate_limits of Envoy's routes
+say what of a request they stand for. Give the file with them as --routes. Without
+it, --key says what a key stands for, well-known keys are what Envoy makes of them,
+and all others are taken for headers: x_user for x-user. Each such guess is noted.
+A rule for a key that Envoy's routes choose, such as generic_key, is off until it
+has a match.`,
 		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
 
   sluice import envoy-ratelimit config.yaml --key user=header:x-user-id --key tenant=query:tenant`,

@@ -59,7 +59,7 @@ func (o *manageOptions) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// askOne asks the proxy of --proxy. It says that no audit log has it.
+// askOne asks the proxy of --proxy. It notes that no audit log has that.
 func askOne[T any](cmd *cobra.Command, o *manageOptions, ask func(*manage.Client, *url.URL) (T, error)) (manage.Asked, T, error) {
 	var none T
 	u, err := parseManageURL(o.proxy)
@@ -79,8 +79,8 @@ func askOne[T any](cmd *cobra.Command, o *manageOptions, ask func(*manage.Client
 	return manage.Asked{Proxy: u.Host, URL: u.String()}, result, interrupted(err)
 }
 
-// askAll has the server ask all proxies and prints their rows. Asked is the part
-// of a row that says whom it is from, and whether it is whole.
+// askAll has the server ask all proxies and prints their rows. Asked returns the
+// proxy of a row, and whether its answer is whole.
 func askAll[Report, Row any](cmd *cobra.Command, o *manageOptions, path string, query url.Values, kind, body string,
 	rows func(*Report) []Row, asked func(*Row) (manage.Asked, bool), text func(io.Writer, *Report) error,
 ) error {
@@ -132,7 +132,7 @@ func parseManageURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// interrupted names what a signal has ended.
+// interrupted replaces the error of a call that a signal has ended.
 func interrupted(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return errInterrupted

@@ -55,8 +55,8 @@ func (o output) print(cmd *cobra.Command, value any, text func(io.Writer) error)
 	return text(cmd.OutOrStdout())
 }
 
-// printJSON prints a value for programs. What is not printable is escaped, for
-// it may be printed to a terminal: JSON itself lets C1 controls through.
+// printJSON prints a value for programs. It escapes what is not printable, because
+// it may go to a terminal: JSON itself lets C1 controls through.
 func printJSON(w io.Writer, value any) error {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
@@ -88,7 +88,8 @@ func escapeUnprintable(text string) string {
 	return b.String()
 }
 
-// unprintable is what stands in JSON's strings alone, line ends apart.
+// unprintable reports a character that is not printable. In JSON, line ends apart,
+// only strings have such.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 // printTable prints rows in aligned columns, an empty cell as "-".

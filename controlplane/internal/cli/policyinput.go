@@ -61,8 +61,8 @@ func (i *policyInput) judge(cmd *cobra.Command) (policyText, error) {
 	return policyText{name: name, text: text, tree: tree, policy: p, warnings: warnings}, nil
 }
 
-// readText reads a file that is at most as large as a policy, and what messages
-// call it. With dash, - is standard input.
+// readText reads a file that is at most as large as a policy. It returns the name
+// for messages, too. With dash, - is standard input.
 func readText(cmd *cobra.Command, what, file string, dash bool) (text []byte, shown string, err error) {
 	if dash && file == "-" {
 		shown = "standard input"

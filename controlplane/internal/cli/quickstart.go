@@ -93,7 +93,7 @@ func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
 		text, name = read.text, read.name
 	}
 	d := &demo{cmd: cmd, out: cmd.OutOrStdout()}
-	// The transcript is what matters: below warnings there is no log.
+	// Only warnings are logged, so that the transcript stands out.
 	d.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if o.data == "" {
 		if o.data, err = os.MkdirTemp("", "sluice-quickstart-"); err != nil {
@@ -250,7 +250,7 @@ func fields(h http.Header) string {
 	return strings.Join(shown, "  ")
 }
 
-// farewell tells what to try.
+// farewell suggests what to try.
 func (d *demo) farewell() {
 	program, server := "sluice", ""
 	if filepath.Base(os.Args[0]) == program {

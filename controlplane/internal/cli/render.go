@@ -122,7 +122,7 @@ func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
 	return err
 }
 
-// warnOfAddresses warns of what others can reach and nothing protects.
+// warnOfAddresses warns of addresses that others reach and nothing protects.
 func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
 	for _, a := range []struct {
 		flag, address, danger string
@@ -139,12 +139,12 @@ func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
 	}
 }
 
-// checkManage refuses a policy that answers management requests elsewhere than
-// on their listener, or nowhere.
+// checkManage refuses a policy that answers management requests nowhere, or not
+// on their listener alone.
 func checkManage(m *policy.Manage, listener string) error {
 	_, port, err := net.SplitHostPort(listener)
 	switch {
-	case err != nil: // none, or an address that Bootstrap has words for
+	case err != nil: // none, or an address that Bootstrap refuses
 		return nil //nolint:nilerr // see above
 	case m == nil:
 		return usageError(fmt.Errorf("--manage %s, but the policy has no manage, without which no management request is answered", listener),
@@ -182,7 +182,7 @@ func filterFile(given string, warnings io.Writer) (string, error) {
 }
 
 // writeFilter puts a filter into the user's cache folder. The file's name
-// tells its content, so that an Envoy that still reads another one keeps it.
+// is that of its content, so that an Envoy that still reads another one keeps it.
 func writeFilter(wasm []byte) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -196,7 +196,7 @@ func writeFilter(wasm []byte) (string, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", fmt.Errorf("write filter: %w", err)
 	}
-	// Renamed into place, so that nobody ever sees half of it.
+	// Renamed into place, so that no reader sees half of it.
 	temporary, err := os.CreateTemp(dir, ".sluice-*.wasm")
 	if err != nil {
 		return "", fmt.Errorf("write filter: %w", err)

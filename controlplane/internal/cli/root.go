@@ -24,7 +24,7 @@ func NewRootCommand() *cobra.Command {
 		Short: "Per-client rate limits inside Envoy",
 		Long: `sluice limits requests per client inside Envoy, without Redis and without a
 service beside it. A policy is a YAML file; this command checks it, serves it
-to proxies and tells what they made of it.`,
+to proxies and shows what became of it there.`,
 		Example: `  sluice validate -f policy.yaml
   sluice serve --data /var/lib/sluice
   sluice apply -f policy.yaml
@@ -32,7 +32,7 @@ to proxies and tells what they made of it.`,
   sluice --version`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.ArbitraryArgs, // so that the message below is ours
+		Args:          cobra.ArbitraryArgs, // so that the message below is this one
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 && version:
@@ -83,8 +83,8 @@ func commands() []*cobra.Command {
 	}
 }
 
-// complete gives a command what most have: no arguments unless it says so, a usage
-// error for wrong ones, and for a group without a subcommand its help.
+// complete gives each command what most need: no arguments unless it says so, a
+// usage error for wrong ones, and help for a group without a subcommand.
 func complete(cmd *cobra.Command) {
 	if cmd.HasSubCommands() && cmd.RunE == nil {
 		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }

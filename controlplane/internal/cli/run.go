@@ -57,7 +57,7 @@ that is refused changes nothing: the last good one stays in force, also while
 the control plane is away. With both, the file's policy is in force at once and
 until the control plane has given one, and again if it takes that away. With
 --xds alone it waits three seconds for the first policy and then SERVES WITHOUT
-LIMITS until there is one, with a warning: give -f as well where that may not be.
+LIMITS until there is one, with a warning: give -f as well where that must not happen.
 
 The client's address is that of its connection, whatever x-forwarded-for says,
 and paths are normalized as in an Envoy that sluice render set up. It speaks
@@ -198,7 +198,7 @@ func (o *runOptions) open() (runListeners, error) {
 func (l runListeners) close() {
 	for _, listener := range []net.Listener{l.requests, l.admin} {
 		if listener != nil {
-			_ = listener.Close() // closed already by who served on it
+			_ = listener.Close() // Serve may have closed it already
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
-// shutdownGrace is how long serve lets requests end once it is told to stop.
+// shutdownGrace is how long requests may take to end once serve stops.
 const shutdownGrace = 10 * time.Second
 
 // maxHeaderBytes is far more than any client of the API sends.
@@ -89,7 +89,7 @@ sides. Proxies that share a certificate can pose as each other.`,
 	return cmd
 }
 
-// defaultKeep is years of changes for most, and two GiB at the very most.
+// defaultKeep is years of changes for most users, and at most two GiB.
 const defaultKeep = 1000
 
 func checkKeep(keep int) error {
@@ -185,7 +185,7 @@ type servers struct {
 
 // run serves until ctx ends, then lets what is under way finish.
 func (s servers) run(ctx context.Context) error {
-	// Waits for proxies' answers end at once when serve is told to stop.
+	// Canceled when serve stops, so that waits for proxies end at once.
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	web := &http.Server{

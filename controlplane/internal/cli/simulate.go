@@ -45,10 +45,11 @@ print its decision on each: one JSON object a line in, one a line out.
 A request needs only a time: at_ms or at_ns since the Unix epoch, or at in
 RFC 3339. It may have method, host, path, headers, client_ip, route, metadata,
 properties, the worker that serves it, and fail (get, set or cas:N) to make calls
-of the filter into the proxy fail. A line with op acts on counters: hit, peek, get, inc, set,
-reset and expires_at on one key of a rule (rule, key, n, window), clean and stats
-on a rule or on all; op policy with file changes the policy, of which the file is
-in the folder of the requests or below it. Times may step back.
+of the filter into the proxy fail. Times may step back.
+
+A line with op acts on counters: hit, peek, get, inc, set, reset and expires_at on
+one key of a rule (rule, key, n, window), clean and stats on a rule or on all. Op
+policy changes the policy; its file is in the folder of the requests or below.
 
 A line has at most 1 MiB, all lines together 128 MiB and a million requests.`,
 		Example: `  sluice simulate -f policy.yaml -r requests.jsonl

@@ -18,8 +18,8 @@ const maxMembers = 100
 // once it is read.
 func unpack(text []byte, into any) bool {
 	tokens := json.NewDecoder(bytes.NewReader(text))
-	type container struct{ tokens, max int }
-	around := []container{{max: 1}} // the innermost last
+	type container struct{ tokens, limit int }
+	around := []container{{limit: 1}} // the innermost last
 	for {
 		token, err := tokens.Token()
 		if errors.Is(err, io.EOF) {
@@ -33,14 +33,14 @@ func unpack(text []byte, into any) bool {
 			continue
 		}
 		last := &around[len(around)-1]
-		if last.tokens++; last.tokens > last.max {
+		if last.tokens++; last.tokens > last.limit {
 			return false
 		}
 		switch token {
 		case json.Delim('{'):
-			around = append(around, container{max: 2 * maxMembers})
+			around = append(around, container{limit: 2 * maxMembers})
 		case json.Delim('['):
-			around = append(around, container{max: policy.MaxRules})
+			around = append(around, container{limit: policy.MaxRules})
 		}
 	}
 }

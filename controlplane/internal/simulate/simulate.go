@@ -41,8 +41,8 @@ type Options struct {
 	Log      func(string)
 }
 
-// reportState is the property in which the filter reports verdicts, asked to
-// by the property traceProperty.
+// reportState is the property in which the filter reports verdicts if the
+// property traceProperty asks for it.
 const (
 	reportState   = "sluice.report"
 	traceProperty = "sluice.trace"
@@ -143,7 +143,7 @@ func (s *simulation) serve(l *line, o *output) error {
 		worker = s.turn
 		s.turn = (s.turn + 1) % s.host.Workers()
 	}
-	if l.op == "stats" { // what the other workers have counted is told on a tick
+	if l.op == "stats" { // on a tick the other workers pass on what they have counted
 		for other := range s.host.Workers() {
 			if err := s.host.Tick(other); err != nil {
 				return err
