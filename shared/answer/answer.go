@@ -52,7 +52,7 @@ type Stats struct {
 	Keys     uint64            `json:"keys"`
 	Capacity uint64            `json:"capacity"`
 	Slots    uint64            `json:"slots"`
-	Buckets  uint64            `json:"buckets"`
+	Pages    uint64            `json:"buckets"`
 	Bytes    uint64            `json:"bytes"`
 	Metrics  map[string]uint64 `json:"metrics"`
 }

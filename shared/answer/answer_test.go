@@ -64,7 +64,7 @@ func TestValue(t *testing.T) {
 
 func TestStats(t *testing.T) {
 	s := answer.Stats{
-		Rule: "r", Keys: 1, Capacity: 2, Slots: 3, Buckets: 4, Bytes: 1 << 63, Metrics: map[string]uint64{"denied": 5, "allowed": 6},
+		Rule: "r", Keys: 1, Capacity: 2, Slots: 3, Pages: 4, Bytes: 1 << 63, Metrics: map[string]uint64{"denied": 5, "allowed": 6},
 	}
 	text := s.Append(nil, func(yield func(string, uint64) bool) {
 		_ = yield("denied", 5) && yield("allowed", 6)

@@ -109,7 +109,7 @@ func (s *Stats) Append(b []byte, metrics iter.Seq2[string, uint64]) []byte {
 	b = strconv.AppendUint(member(b, "keys", ""), s.Keys, 10)
 	b = strconv.AppendUint(member(b, "capacity", ""), s.Capacity, 10)
 	b = strconv.AppendUint(member(b, "slots", ""), s.Slots, 10)
-	b = strconv.AppendUint(member(b, "buckets", ""), s.Buckets, 10)
+	b = strconv.AppendUint(member(b, "buckets", ""), s.Pages, 10)
 	b = strconv.AppendUint(member(b, "bytes", ""), s.Bytes, 10)
 	b = append(member(b, "metrics", ""), '{')
 	for name, n := range metrics {
