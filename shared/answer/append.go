@@ -1,7 +1,6 @@
 package answer
 
 import (
-	"iter"
 	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -73,48 +72,55 @@ func appendDecision(b []byte, allowed bool, deniedBy string, retryNs *int64) []b
 
 // AppendRules appends the rules of a verdict as a list.
 func AppendRules(b []byte, rules []Rule, t Times) []byte {
-	return appendList(b, rules, func(b []byte, r *Rule) []byte {
-		b = policy.AppendString(append(b, `{"rule":`...), r.Rule)
-		b = appendList(member(b, "key", ""), r.Key, func(b []byte, part **string) []byte {
-			if *part == nil {
-				return append(b, "null"...)
+	b = append(b, '[')
+	for i := range rules {
+		r := &rules[i]
+		b = policy.AppendString(append(comma(b), `{"rule":`...), r.Rule)
+		b = append(member(b, "key", ""), '[')
+		for _, part := range r.Key {
+			if b = comma(b); part == nil {
+				b = append(b, "null"...)
+			} else {
+				b = policy.AppendString(b, *part)
 			}
-			return policy.AppendString(b, **part)
-		})
-		b = policy.AppendString(member(b, "mode", ""), r.Mode)
+		}
+		b = policy.AppendString(member(append(b, ']'), "mode", ""), r.Mode)
 		b = strconv.AppendBool(member(b, "allowed", ""), r.Allowed)
 		b = appendText(b, "reason", r.Reason)
 		b = appendNumber(b, "remaining", r.Remaining)
-		return append(AppendWindows(member(b, "windows", ""), r.Windows, t), '}')
-	})
+		b = append(AppendWindows(member(b, "windows", ""), r.Windows, t), '}')
+	}
+	return append(b, ']')
 }
 
 // AppendWindows appends windows as a list.
 func AppendWindows(b []byte, windows []Window, t Times) []byte {
-	return appendList(b, windows, func(b []byte, w *Window) []byte {
-		b = appendText(append(b, '{'), "name", w.Name)
+	b = append(b, '[')
+	for i := range windows {
+		w := &windows[i]
+		b = appendText(append(comma(b), '{'), "name", w.Name)
 		b = appendFlag(b, "unlimited", w.Unlimited)
 		b = appendNumber(b, "limit", w.Limit)
 		b = AppendTime(b, "per", w.PerNs, t)
 		b = appendNumber(b, "used", &w.Used)
 		b = appendNumber(b, "remaining", w.Remaining)
-		return append(AppendTime(b, "reset", w.ResetNs, t), '}')
-	})
+		b = append(AppendTime(b, "reset", w.ResetNs, t), '}')
+	}
+	return append(b, ']')
 }
 
-// Append appends the statistics of a rule as an object. The order of metrics is
-// theirs, so s.Metrics is not read.
-func (s *Stats) Append(b []byte, metrics iter.Seq2[string, uint64]) []byte {
+// Append appends the statistics of a rule as an object. Each calls its argument
+// for every metric, in the order that they are to have; s.Metrics is not read.
+func (s *Stats) Append(b []byte, each func(func(name string, n uint64))) []byte {
 	b = policy.AppendString(append(b, `{"rule":`...), s.Rule)
-	b = strconv.AppendUint(member(b, "keys", ""), s.Keys, 10)
-	b = strconv.AppendUint(member(b, "capacity", ""), s.Capacity, 10)
-	b = strconv.AppendUint(member(b, "slots", ""), s.Slots, 10)
-	b = strconv.AppendUint(member(b, "buckets", ""), s.Pages, 10)
-	b = strconv.AppendUint(member(b, "bytes", ""), s.Bytes, 10)
-	b = append(member(b, "metrics", ""), '{')
-	for name, n := range metrics {
-		b = strconv.AppendUint(member(b, name, ""), n, 10)
+	for _, n := range [...]struct {
+		name  string
+		count uint64
+	}{{"keys", s.Keys}, {"capacity", s.Capacity}, {"slots", s.Slots}, {"buckets", s.Pages}, {"bytes", s.Bytes}} {
+		b = strconv.AppendUint(member(b, n.name, ""), n.count, 10)
 	}
+	b = append(member(b, "metrics", ""), '{')
+	each(func(name string, n uint64) { b = strconv.AppendUint(member(b, name, ""), n, 10) })
 	return append(b, "}}"...)
 }
 
@@ -127,8 +133,11 @@ func (s *Stats) Append(b []byte, metrics iter.Seq2[string, uint64]) []byte {
 //	 {"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"}]}
 func (x *Explanation) Append(b []byte) []byte {
 	b = appendDecision(b, *x.Allowed, x.DeniedBy, x.RetryNs)
-	b = appendList(member(b, "rules", ""), x.Rules, func(b []byte, r *ExplainedRule) []byte { return r.append(b) })
-	return append(b, '}')
+	b = append(member(b, "rules", ""), '[')
+	for i := range x.Rules {
+		b = x.Rules[i].append(comma(b))
+	}
+	return append(b, "]}"...)
 }
 
 func (r *ExplainedRule) append(b []byte) []byte {
@@ -137,19 +146,24 @@ func (r *ExplainedRule) append(b []byte) []byte {
 	if r.Outcome != Matches {
 		return append(appendText(b, "why", r.Why), '}')
 	}
-	b = appendList(member(b, "key", ""), r.Key, func(b []byte, p *KeyPart) []byte {
-		b = policy.AppendString(append(b, `{"part":`...), p.Part)
+	b = append(member(b, "key", ""), '[')
+	for i := range r.Key {
+		p := &r.Key[i]
+		b = policy.AppendString(append(comma(b), `{"part":`...), p.Part)
 		if p.Value != nil {
 			b = policy.AppendString(member(b, "value", ""), *p.Value)
 		}
-		return append(appendFlag(appendFlag(b, "missing", p.Missing), "hidden", p.Hidden), '}')
-	})
-	b = appendNumber(b, "cost", r.Cost)
+		b = append(appendFlag(appendFlag(b, "missing", p.Missing), "hidden", p.Hidden), '}')
+	}
+	b = appendNumber(append(b, ']'), "cost", r.Cost)
 	b = appendFlag(b, "too_long", r.TooLong)
 	if o := r.Override; o != nil {
 		b = strconv.AppendInt(append(member(b, "override", ""), `{"index":`...), int64(o.Index), 10)
-		b = appendList(member(b, "key", ""), o.Key, func(b []byte, text *string) []byte { return policy.AppendString(b, *text) })
-		b = append(b, '}')
+		b = append(member(b, "key", ""), '[')
+		for _, text := range o.Key {
+			b = policy.AppendString(comma(b), text)
+		}
+		b = append(b, "]}"...)
 	}
 	b = appendFlag(b, "unlimited", r.Unlimited)
 	b = appendText(b, "mode", r.Mode)
@@ -158,12 +172,19 @@ func (r *ExplainedRule) append(b []byte) []byte {
 	return append(AppendWindows(member(b, "windows", ""), r.Windows, Ns), '}')
 }
 
-// member begins a member of an object that may have others before.
-func member(b []byte, name, suffix string) []byte {
-	if b[len(b)-1] != '{' {
-		b = append(b, ',')
+// comma separates what follows from an element before it, if there is one.
+func comma(b []byte) []byte {
+	if last := b[len(b)-1]; last == '[' || last == '{' {
+		return b
 	}
-	return append(append(append(append(b, '"'), name...), suffix...), `":`...)
+	return append(b, ',')
+}
+
+// member begins a member of an object.
+//
+//go:noinline // the filter would hold it 28 times
+func member(b []byte, name, suffix string) []byte {
+	return append(append(append(append(comma(b), '"'), name...), suffix...), `":`...)
 }
 
 // appendText leaves out an empty text, appendFlag one that is not set, and
@@ -187,15 +208,4 @@ func appendNumber(b []byte, name string, n *uint32) []byte {
 		return b
 	}
 	return strconv.AppendUint(member(b, name, ""), uint64(*n), 10)
-}
-
-func appendList[T any](b []byte, items []T, appendItem func([]byte, *T) []byte) []byte {
-	b = append(b, '[')
-	for i := range items {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendItem(b, &items[i])
-	}
-	return append(b, ']')
 }
