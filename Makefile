@@ -39,7 +39,7 @@ newest := $(lastword $(ENVOY_VERSIONS))
 
 # What a target is made from: what the compiler reads, tests aside.
 go_files = $(shell find $(1) -name '*.go' ! -name '*_test.go' ! -path '*/testdata/*' 2>/dev/null)
-filter_sources := go.mod go.sum $(call go_files,filter shared build/filter build/graft)
+filter_sources := go.mod go.sum $(call go_files,filter shared build/compile build/graft)
 embedded_assets := $(shell find controlplane envoy examples ! -path '*/testdata/*' -type f \
 	\( -name '*.tmpl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' \) 2>/dev/null)
 cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy shared examples) $(embedded_assets)
@@ -116,7 +116,7 @@ clean: ## remove everything built or installed
 
 $(filter): $(filter_sources)
 	@mkdir -p $(@D)
-	$(GO) run ./build/filter -o $@
+	$(GO) run ./build/compile -o $@
 
 $(embedded): $(filter)
 	@mkdir -p $(@D)

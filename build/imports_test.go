@@ -110,7 +110,7 @@ var importLaws = []importLaw{
 	{who: "build/measure", what: "must not reach the filter's or the control plane's source", forbidden: inFolders("filter", "controlplane"),
 		reason: "what is measured is what users run, from outside"},
 	{who: "envoy", what: "must not reach filter or controlplane", forbidden: inFolders("filter", "controlplane"),
-		reason: "both use it; the simulator must run the compiled filter, never its source"},
+		reason: "both use it; the simulator and the reverse proxy run the compiled filter, never its source"},
 	{who: "envoy/proc", what: "must not reach another package of the module", forbidden: func(name string) bool {
 		return within(name, "") && !within(name, "envoy/proc")
 	}, reason: "it runs any Envoy; what is in the bootstrap is the caller's business"},

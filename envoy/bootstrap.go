@@ -42,7 +42,7 @@ type BootstrapOptions struct {
 	XDSTLS *ClientTLS
 }
 
-// ClientTLS is how Envoy proves who it is to the control plane and whom it
+// ClientTLS is how Envoy proves its identity to the control plane and which one it
 // believes: paths of PEM files on the proxy's machine.
 type ClientTLS struct {
 	CA        string

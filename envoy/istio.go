@@ -138,7 +138,7 @@ type istioView struct {
 	PolicyYAML string
 }
 
-// Wasm is the part that is at the top of a WasmPlugin's spec and under wasm in
+// Wasm is what stands at the top of a WasmPlugin's spec and under wasm in
 // that of a TrafficExtension.
 func (v istioView) Wasm() (string, error) {
 	var out strings.Builder

@@ -11,7 +11,7 @@ import (
 // Object names a custom resource.
 type Object struct {
 	Name      string // default ResourceName
-	Namespace string // empty: that of whoever applies it
+	Namespace string // empty: kubectl's
 }
 
 // Fetch says where a controller fetches the filter's binary from.
@@ -170,7 +170,7 @@ func parseTarget(text string, groups map[string]string, kinds string, sections b
 
 func parseTargets(texts []string, groups map[string]string, kinds string, sections bool) ([]Target, error) {
 	if len(texts) > maxTargets {
-		return nil, fmt.Errorf("%d targets: the most is %d", len(texts), maxTargets)
+		return nil, fmt.Errorf("%d targets: at most %d are allowed", len(texts), maxTargets)
 	}
 	var targets []Target
 	for _, text := range texts {

@@ -1,14 +1,14 @@
 // Package graft puts a few functions written in WebAssembly by hand in front of
 // those that the Go compiler exports from the filter. Envoy calls into a module
-// six times for each request, and into its allocator for each value; most of
-// these calls have nothing to decide, and the way through the SDK's maps and
-// Go's calling convention costs more than they do.
+// six times for each request, and into its allocator for each value. Most of these
+// calls decide nothing, and the way through the SDK's maps and Go's calling
+// convention costs more than they do.
 //
 // Its invariant: a graft decides nothing about a request. It keeps a number,
-// takes memory that Go has laid out, or finds that there is nothing to do;
-// whatever else comes up, it calls the Go function behind it. What it shares
-// with Go is one struct, drawn here and in filter/internal/host, and both sides
-// check that they mean the same. It must never import another package of this
+// takes memory that Go has laid out, or finds that there is nothing to do; for
+// everything else it calls the Go function behind it. It shares one struct with
+// Go, drawn here and in filter/internal/host, and both sides check that they mean
+// the same. It must never import another package of this
 // module.
 package graft
 
@@ -29,7 +29,7 @@ import (
 //	8   u32  … and its root context
 //	16  u64  arena: address of what is left of the chunk in use
 //	24  u64  arena: its end
-//	32  u32  × Slots: contexts with that number modulo Slots that Go wants to hear of
+//	32  u32  × Slots: how many contexts with that number modulo Slots Go hears of
 const (
 	Layout       = "1"
 	LayoutExport = "sluice_front_"
@@ -128,11 +128,11 @@ func (g *grafter) exports(list []export) []export {
 	return list
 }
 
-// function adds one of so many i32 parameters and locals that answers with an
-// i32 or nothing, to be exported under that name.
-func (g *grafter) function(name string, parameters int, answers bool, locals int, write func(*body)) {
+// function adds a function with i32 parameters and locals and an i32 result, if
+// any, to be exported under that name.
+func (g *grafter) function(name string, parameters int, result bool, locals int, write func(*body)) {
 	signature := append([]byte{0x60, byte(parameters)}, slices.Repeat([]byte{typeI32}, parameters)...)
-	if answers {
+	if result {
 		signature = append(signature, 1, typeI32)
 	} else {
 		signature = append(signature, 0)
@@ -150,14 +150,14 @@ func (g *grafter) function(name string, parameters int, answers bool, locals int
 	g.add(codeSection, append(binary.AppendUvarint(nil, uint64(len(b.code))), b.code...))
 }
 
-// maxWrapper is more bytes than the function has that Go's linker puts around an
-// import, and too few for one with a table of jumps.
+// maxWrapper is longer than the function that Go's linker puts around an import,
+// and shorter than one with a table of jumps.
 const maxWrapper = 100
 
-// stayAwake answers Go's runtime that the time it would wait is over, in the place
-// of poll_oneoff, which the oldest proxies do not have. The runtime asks it what
-// there is to wake up for at each garbage collection once one of its goroutines
-// has slept, and to give others time before it prints why it ends.
+// stayAwake replaces poll_oneoff, which the oldest proxies do not have: Go's
+// runtime hears that the time it would wait is over. Once one of its goroutines has
+// slept, the runtime calls it at each garbage collection, and also before it prints
+// why it ends, to give other goroutines time.
 func (g *grafter) stayAwake() error {
 	poll := slices.Index(g.imported, imported{"wasi_snapshot_preview1", "poll_oneoff"})
 	if poll < 0 {
@@ -208,7 +208,7 @@ func (g *grafter) malloc(b *body) {
 }
 
 // contextCreate notes a new stream and its root: the callback that follows is
-// its request. Of a root context Go must hear, and also when it ends.
+// its request. Go hears of a root context, and of its end.
 func (g *grafter) contextCreate(b *body) {
 	const id, root = 0, 1
 	b.local(root)

@@ -24,7 +24,7 @@ var fuzzed = []struct{ target, dir string }{
 	{"FuzzStart", "./shared/limit"},
 	{"FuzzYAML", "./controlplane/internal/policyfile"},
 	{"FuzzImport", "./controlplane/internal/importer"},
-	{"FuzzNormalize", "./controlplane/internal/proxy"},
+	{"FuzzNormalize", "./envoy/proxy"},
 	{"FuzzRequest", "./controlplane/internal/xds"},
 	{"FuzzPairs", "./envoy/sim"},
 }

@@ -192,9 +192,9 @@ func (p *Process) Log() string { return p.log.String() }
 
 // logTail is the end of the log, for messages.
 func (p *Process) logTail() string {
-	const most = 4000
+	const maxTail = 4000
 	log := p.Log()
-	return log[max(0, len(log)-most):]
+	return log[max(0, len(log)-maxTail):]
 }
 
 // logBuffer collects output while others read it.

@@ -6,8 +6,8 @@ import (
 	"errors"
 )
 
-// Refused says that a configuration was not taken: what Envoy answers to an
-// xDS update as a NACK, with the reason that Envoy does not pass on.
+// Refused is the error of a configuration that the filter refused. Envoy would
+// answer the xDS update with a NACK, without the reason.
 type Refused struct {
 	Cause error
 	Log   []string // what the filter logged, info and above
@@ -15,10 +15,10 @@ type Refused struct {
 
 // Error gives the cause and the first lines of the log, where the reason is.
 func (r *Refused) Error() string {
-	const most = 5
+	const maxLines = 5
 	text := "configuration refused: " + r.Cause.Error()
 	for i, line := range r.Log {
-		if i == most {
+		if i == maxLines {
 			return text + "; …"
 		}
 		text += "; " + line
@@ -29,8 +29,8 @@ func (r *Refused) Error() string {
 func (r *Refused) Unwrap() error { return r.Cause }
 
 // Configure gives all threads a new plugin configuration, as an xDS update
-// does: first to a VM that is thrown away, and if that refuses, nothing
-// changes and the error is a *Refused. Requests under way end under the old
+// does. A VM that is thrown away tries it first; if it refuses, nothing changes and
+// the error is a *Refused. Requests under way end under the old
 // configuration. Bytes equal to those that run are taken without being
 // applied; only a thread without a working VM then starts a new one.
 func (h *Host) Configure(configuration []byte) error {

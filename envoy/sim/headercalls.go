@@ -9,7 +9,7 @@ const (
 )
 
 // headerMap returns the map of a type, or nil where the real host has none:
-// request headers are out of reach once the request went on.
+// request headers are gone once the request went on.
 func (v *vm) headerMap(kind uint32) *headers {
 	st := v.scope().stream
 	if st == nil {
@@ -24,7 +24,8 @@ func (v *vm) headerMap(kind uint32) *headers {
 	return nil
 }
 
-// changeableMap is headerMap without the logging phase, in which all is said.
+// changeableMap is headerMap, but nil in the logging phase, when it is too late
+// for changes.
 func (v *vm) changeableMap(kind uint32) *headers {
 	if st := v.scope().stream; st != nil && st.logging {
 		return nil

@@ -9,8 +9,8 @@ import (
 // before all others.
 type headers [][2]string
 
-// folded are request and response headers that Envoy keeps in one place each:
-// a repeated one is joined to the first with a comma when it arrives.
+// folded are the headers of which Envoy keeps one value: it joins a repeated one
+// to the first with a comma.
 var folded = map[string]bool{
 	"connection": true, "content-length": true, "content-type": true, "expect": true,
 	"grpc-status": true, "grpc-timeout": true, "keep-alive": true,
@@ -43,7 +43,7 @@ func (h headers) all(name string) (string, bool) {
 	return value, found
 }
 
-// joined has each name once, with all its values.
+// joined returns each name once, with all its values.
 func (h headers) joined() headers {
 	out := make(headers, 0, len(h))
 	for i := range h {

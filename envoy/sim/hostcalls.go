@@ -1,7 +1,6 @@
 package sim
 
-// The proxy-wasm calls that are about neither headers, properties, metrics nor
-// queues. Each unpacks its arguments, acts, and writes its results once.
+// The proxy-wasm calls, but those for headers, properties, metrics and queues. Each unpacks its arguments, acts, and writes its results once.
 
 const (
 	streamRequest    = 0
@@ -101,8 +100,8 @@ func (v *vm) setSharedData(s []uint64) status {
 	return statusOK
 }
 
-// buffer returns what a buffer type stands for in this call. Bodies are never
-// shown to the guest and read as empty.
+// buffer returns the contents of a buffer in this call. The guest never sees a
+// body: it reads as empty.
 func (v *vm) buffer(kind uint32) ([]byte, status) {
 	switch {
 	case kind > bufferCallData:
@@ -138,7 +137,7 @@ func (v *vm) getBufferStatus(s []uint64) status {
 	return v.writeU32(s[2], 0)
 }
 
-// setBuffer refuses: of what a guest gets to see here, nothing can be changed.
+// setBuffer refuses: a guest cannot change what it sees here.
 func (v *vm) setBuffer(s []uint64) status {
 	if _, st := v.buffer(uint32(s[0])); st != statusOK {
 		return st
@@ -165,7 +164,7 @@ func (v *vm) setEffectiveContext(s []uint64) status {
 	return statusOK
 }
 
-// done ends a root context that asked for time when it was told to end.
+// done ends a root context that had asked for time to end.
 func (v *vm) done([]uint64) status {
 	root := v.scope().root
 	if !root.pending {

@@ -10,7 +10,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// status is what a host call answers, numbered as in the proxy-wasm ABI.
+// status is the result of a host call, numbered as in the proxy-wasm ABI.
 type status uint32
 
 const (
@@ -33,7 +33,7 @@ const (
 )
 
 // hostCall is one function the host offers: i is a 32 bit and I a 64 bit
-// parameter. Exactly one of the functions is set, by what it answers.
+// parameter. Exactly one of the functions is set; its result decides which.
 type hostCall struct {
 	name    string
 	params  string
@@ -90,11 +90,25 @@ var envCalls = []hostCall{
 	{name: "emscripten_notify_memory_growth", params: "i", other: func(*vm, []uint64) {}, allowed: inStart},
 }
 
+// HostFunctions names the functions that the oldest supported Envoy offers a
+// module of ABI 0.2.0, as far as a list of capabilities can forbid them.
+func HostFunctions() []string {
+	var names []string
+	for _, c := range slices.Concat(envCalls, wasiCalls) {
+		switch c.name {
+		case "envoy_resolve_dns", "pthread_equal", "emscripten_notify_memory_growth": // every module has them
+		default:
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
 var envCalls021 = []hostCall{
 	{name: "proxy_get_log_level", params: "i", proxy: (*vm).getLogLevel},
 }
 
-// notOffered is the answer to calls that need a cluster to call.
+// notOffered answers the calls that would need a cluster.
 func notOffered(*vm, []uint64) status { return unimplemented }
 
 func foreignFunction(*vm, []uint64) status { return notFound }
@@ -131,7 +145,7 @@ func (c *hostCall) types() (params, results []api.ValueType) {
 }
 
 // check refuses a module that the oldest supported Envoy could not link or
-// start, and says what is wrong with it. It returns whether it is ABI 0.2.1.
+// start, and says what is wrong with it. It reports whether it speaks ABI 0.2.1.
 func check(m wazero.CompiledModule) (abi021 bool, err error) {
 	exports := m.ExportedFunctions()
 	has := func(names ...string) bool {
@@ -177,7 +191,7 @@ func typeNames(types []api.ValueType) string {
 type vmKey struct{}
 
 // register offers the host calls to all modules of a runtime. It always offers
-// those of ABI 0.2.1: check is what keeps them from a module of 0.2.0.
+// those of ABI 0.2.1: check refuses a module of 0.2.0 that imports them.
 func register(ctx context.Context, r wazero.Runtime) error {
 	for module, calls := range modules(true) {
 		b := r.NewHostModuleBuilder(module)

@@ -59,7 +59,7 @@ func (l *localReply) build(grpc bool) (h headers, body []byte) {
 	return h, l.body
 }
 
-// replaceInPlace sets a header that is there once at most.
+// replaceInPlace sets a header that occurs at most once.
 func (h *headers) replaceInPlace(name, value string) {
 	for i := range *h {
 		if (*h)[i][0] == name {
@@ -109,7 +109,7 @@ func underscored(text string) string {
 	}, text)
 }
 
-// isGRPC tells a gRPC request by its content type.
+// isGRPC recognizes a gRPC request by its content type.
 func isGRPC(h headers) bool {
 	kind, _ := h.get("content-type")
 	rest, ok := strings.CutPrefix(kind, "application/grpc")

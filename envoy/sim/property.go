@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A property path is its parts with zero bytes between them.
+// A property path is segments with zero bytes between them.
 
 func (v *vm) getProperty(s []uint64) status {
 	path, ok := v.read(s[0], s[1])
@@ -26,7 +26,7 @@ func (v *vm) getProperty(s []uint64) status {
 	return v.giveString(value, s[2], s[3])
 }
 
-// given looks a path up in what the request and the options say.
+// given looks a path up in the properties of the request and of the options.
 func (v *vm) given(sc *scope, path []byte) ([]byte, bool) {
 	if sc.stream != nil {
 		if value, ok := lookup(sc.stream.in.Properties, path); ok {
@@ -54,7 +54,7 @@ func lookup(properties map[string][]byte, path []byte) ([]byte, bool) {
 	return value, ok
 }
 
-// property answers what Envoy knows of every request.
+// property returns what Envoy knows of every request.
 func (v *vm) property(sc *scope, path []byte) (string, status) {
 	if len(path) == 0 {
 		return "", serializationFailed
@@ -75,7 +75,7 @@ func (v *vm) property(sc *scope, path []byte) (string, status) {
 	switch string(name) {
 	case "request", "response", "source", "filter_state", "xds":
 		if !more {
-			return "", serializationFailed // its parts are of many types
+			return "", serializationFailed // its members have many types
 		}
 	}
 	switch string(name) {
@@ -110,7 +110,7 @@ func (v *vm) property(sc *scope, path []byte) (string, status) {
 
 func whole(value string, more bool) (string, status) {
 	if more {
-		return "", notFound // a text has no parts
+		return "", notFound // a text has no members
 	}
 	return value, statusOK
 }
@@ -232,8 +232,8 @@ func sourceProperty(r *Request, path []byte) (string, status) {
 	return "", notFound
 }
 
-// setProperty keeps what the guest says of a request, as filter state. It is
-// read back by a path of one part only.
+// setProperty keeps a value as filter state of the request. Only a path of one
+// segment reads it back.
 func (v *vm) setProperty(s []uint64) status {
 	path, ok := v.read(s[0], s[1])
 	value, ok2 := v.read(s[2], s[3])

@@ -9,12 +9,12 @@ type queues struct {
 
 type queue struct {
 	items   [][]byte
-	vm      *vm // the one that registered last is told of new items
+	vm      *vm // the one that registered last: it hears of new items
 	context uint32
 }
 
-// register returns the token of a queue, creating it if need be. It keeps
-// what is queued and makes the caller the one to be told.
+// register returns the token of a queue, creating it if need be. It keeps the
+// items; from now on the caller hears of new ones.
 func (q *queues) register(vmID, name string, v *vm, context uint32) uint32 {
 	if q.byName == nil {
 		q.byName, q.byToken = map[[2]string]uint32{}, map[uint32]*queue{}
@@ -86,9 +86,9 @@ func (v *vm) enqueue(s []uint64) status {
 		return notFound
 	}
 	q.items = append(q.items, append([]byte(nil), data...))
-	told, context := q.vm, q.context
+	listener, context := q.vm, q.context
 	st.mu.Unlock()
-	told.post(context, token)
+	listener.post(context, token)
 	return statusOK
 }
 
@@ -109,7 +109,7 @@ func (v *vm) dequeue(s []uint64) status {
 	return v.give(item, s[1], s[2])
 }
 
-// post notes that a queue has items; its VM is told at its next turn, as the
+// post notes that a queue has items. Its VM hears of it at its next turn, as the
 // real host posts to the thread of that VM.
 func (v *vm) post(context, token uint32) {
 	v.mail.Lock()
@@ -117,7 +117,7 @@ func (v *vm) post(context, token uint32) {
 	v.mail.Unlock()
 }
 
-// deliver tells the VM of the queues that got items since its last turn.
+// deliver calls the VM for each queue that got items since its last turn.
 func (v *vm) deliver() {
 	v.mail.Lock()
 	ready := v.ready

@@ -39,7 +39,7 @@ type stream struct {
 	state        map[string]string // what the guest set as properties
 }
 
-// newRoot makes the context of a configuration, unknown to the guest yet.
+// newRoot makes the context of a configuration. The guest does not know it yet.
 func (v *vm) newRoot(configuration []byte) *scope {
 	sc := &scope{id: v.newID(), vm: v, configuration: configuration}
 	sc.root = sc
@@ -48,7 +48,7 @@ func (v *vm) newRoot(configuration []byte) *scope {
 	return sc
 }
 
-// open makes the context of a request and tells the guest.
+// open makes the context of a request and announces it to the guest.
 func (v *vm) open(root *scope, r *Request) *scope {
 	var sc *scope
 	if n := len(v.spare); n > 0 {

@@ -21,7 +21,7 @@ type Request struct {
 	// Headers keep their order and may repeat; those that Envoy folds into
 	// one are folded.
 	Headers [][2]string
-	HasBody bool // the filter is told that the headers are not the end
+	HasBody bool // the headers do not end the request
 
 	ClientIP   string // 127.0.0.1
 	ClientPort uint16
@@ -32,14 +32,14 @@ type Request struct {
 	// namespace.
 	Metadata map[string]*structpb.Struct
 
-	// Properties are what else Envoy would know. Paths are joined with dots
-	// or zero bytes. They go before those derived from the request.
+	// Properties are what else Envoy would know. Segments of a path are joined
+	// with dots or zero bytes. They win over those derived from the request.
 	Properties map[string][]byte
 
 	Faults *Faults
 
-	// Upstream answers a request that the filter let through, given as the
-	// filter left it. Other requests are served meanwhile. Nil = 200.
+	// Upstream answers a request that the filter let through, as the filter left
+	// it. The worker serves others meanwhile. Nil = 200.
 	Upstream func(*Request) (*Response, error)
 }
 
@@ -47,7 +47,7 @@ type Request struct {
 type Faults struct {
 	Get   bool // reads of shared data: internal failure
 	Set   bool // writes of shared data: internal failure
-	CAS   int  // so many first compare-and-swap writes: mismatch
+	CAS   int  // number of compare-and-swap writes that mismatch first
 	Clock bool // reads of the time: internal failure
 }
 
@@ -64,13 +64,13 @@ type Response struct {
 	State      map[string]string // properties the filter set, by path joined with dots
 }
 
-// ErrPaused tells of a filter that stopped a request without an answer to it.
-// Nothing here could wake it up.
+// ErrPaused is the error of a request that the filter stopped and did not answer.
+// Nothing here could resume it.
 var ErrPaused = errors.New("the filter paused the request, which the simulator does not support")
 
 // Serve takes a request through a worker: its headers, the upstream unless the
 // filter answers, the response headers, and the end. It fails only before the
-// first Configure, for a worker that is none, and with ErrPaused.
+// first Configure, for an unknown worker, and with ErrPaused.
 func (h *Host) Serve(worker int, r *Request) (*Response, error) {
 	t, err := h.worker(worker)
 	if err != nil {
@@ -254,7 +254,7 @@ func (v *vm) responseHeaders(sc *scope, h headers, res *Response) (*Response, er
 	return res, nil
 }
 
-// direct makes a response that no callback gets to see.
+// direct makes a response that no callback sees.
 func (st *stream) direct(reply *localReply) *Response {
 	h, body := reply.build(st.grpc)
 	st.response = h

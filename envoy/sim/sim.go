@@ -2,10 +2,9 @@
 // wazero with a number of worker VMs and one store of shared data.
 //
 // Its invariant: to the filter it looks like Envoy 1.36, the oldest one
-// supported. It offers no more, answers with the same status numbers, and keeps
-// to the same order of callbacks; where it cannot, it says so and does not
-// guess. It shows no bodies or trailers to the filter and makes no calls to
-// clusters.
+// supported. It offers no more, returns the same status numbers, and keeps the
+// order of callbacks; where it cannot, it says so and does not guess. It shows no
+// bodies or trailers to the filter and calls no clusters.
 //
 // It must never import the filter, the engine or a policy: it knows nothing of
 // rate limits.
@@ -41,7 +40,7 @@ func (l Level) String() string {
 	return fmt.Sprintf("level %d", uint32(l))
 }
 
-// VMs that are no workers, as Log and OnCall name them. Workers are 0 and up.
+// VMs that are not workers, as Log and OnCall name them. Workers count from 0.
 const (
 	Main   = -1 // the VM of Envoy's main thread: it serves nothing, but ticks
 	Canary = -2 // the throw-away VM that tries a configuration
@@ -81,8 +80,8 @@ type Options struct {
 	OnCall func(vm int, call string)
 
 	// OnShared is called before each read and write of shared data, on the
-	// goroutine of the VM: it may block, and whatever others do to the store
-	// meanwhile comes first.
+	// goroutine of the VM: it may block, and what others do to the store meanwhile
+	// comes first.
 	OnShared func(vm int, a Access)
 
 	// Seed makes the random numbers of each VM repeat. 0 = true random.
@@ -125,12 +124,12 @@ type Host struct {
 	threads    []*thread // the workers, then the main thread
 }
 
-// thread is one of Envoy's threads: what it runs, it runs one at a time.
+// thread is one of Envoy's threads. It runs one call at a time.
 type thread struct {
 	sync.Mutex
 	id      int
 	root    *scope // context of the running configuration, nil if it has none
-	started bool   // some configuration got here
+	started bool   // a configuration has reached it
 	running []*vm  // see vms
 }
 
@@ -198,8 +197,7 @@ func (h *Host) Failed(worker int) error {
 	return t.root.vm.failed
 }
 
-// Memory returns how many bytes a worker's VM has, which never become fewer; 0
-// where none runs.
+// Memory returns the bytes of a worker's VM, 0 where none runs. It never shrinks.
 func (h *Host) Memory(worker int) uint64 {
 	t, err := h.worker(worker)
 	if err != nil {
@@ -213,8 +211,8 @@ func (h *Host) Memory(worker int) uint64 {
 	return uint64(t.root.vm.mem.Size())
 }
 
-// Ask calls an export of a worker's VM that is no part of the ABI, takes nothing
-// and returns a number: a module may be built to tell a test something.
+// Ask calls an export that is not part of the ABI, takes no arguments and returns
+// a number. A filter that was built for a test may have one.
 func (h *Host) Ask(worker int, export string) (uint64, error) {
 	t, err := h.worker(worker)
 	if err != nil {
@@ -243,7 +241,7 @@ func (h *Host) Shared() *Namespace { return h.shared }
 // gave them. Envoy puts wasmcustom. before each. Histograms are not kept.
 func (h *Host) Metrics() map[string]uint64 { return h.metrics.snapshot() }
 
-// Close ends all VMs without a word to them, as a stopped Envoy does, and
+// Close ends all VMs without calling them, as a stopped Envoy does, and
 // deletes the shared data if no other host of the same vm_id is left.
 func (h *Host) Close() {
 	h.updates.Lock()

@@ -13,7 +13,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// filter is a compiled filter and the hash that tells it from another.
+// filter is a compiled filter and its hash.
 type filter struct {
 	module wazero.CompiledModule
 	sum    [sha256.Size]byte
@@ -73,7 +73,7 @@ type vm struct {
 	ended     []*scope
 
 	metrics       metricIDs
-	restricted    uint8 // what goes on that forbids most host calls
+	restricted    uint8 // why most host calls are forbidden now
 	stopIteration bool  // the callback sent a reply: its action counts no more
 
 	stack      [8]uint64
@@ -148,7 +148,7 @@ func (v *vm) initialize() error {
 	return err
 }
 
-// enter calls into the guest for a context. It answers 0 for a callback the
+// enter calls into the guest for a context. It returns 0 for a callback the
 // guest does not export and in a VM that failed.
 func (v *vm) enter(sc *scope, callback int, args ...uint64) uint64 {
 	f := v.on[callback]
@@ -174,8 +174,7 @@ func (v *vm) enter(sc *scope, callback int, args ...uint64) uint64 {
 	return uint64(uint32(result))
 }
 
-// dead reports whether the VM has failed, which no host tells a client more of
-// than that it did.
+// dead reports whether the VM has failed.
 func (v *vm) dead() bool { return v.failed != nil }
 
 // fail ends the VM: nothing calls into it again.

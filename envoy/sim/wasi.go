@@ -22,8 +22,8 @@ const (
 
 const randomMaxBytes = 64 << 10
 
-// wasiCalls is the subset of WASI preview 1 that Envoy 1.36 registers, with
-// the answers of its age: newer ones answer more.
+// wasiCalls is the subset of WASI preview 1 that Envoy 1.36 registers, with the
+// results of that version: newer ones implement more.
 var wasiCalls = []hostCall{
 	{name: "fd_write", params: "iiii", wasi: (*vm).fdWrite, allowed: inStart | inAlloc},
 	{name: "fd_read", params: "iiii", wasi: answer(errnoNosys)},
@@ -71,11 +71,11 @@ func (v *vm) fdWrite(s []uint64) errno {
 		if !ok {
 			return errnoFault
 		}
-		part, ok := v.read(uint64(binary.LittleEndian.Uint32(vec)), uint64(binary.LittleEndian.Uint32(vec[4:])))
+		piece, ok := v.read(uint64(binary.LittleEndian.Uint32(vec)), uint64(binary.LittleEndian.Uint32(vec[4:])))
 		if !ok {
 			return errnoFault
 		}
-		text = append(text, part...)
+		text = append(text, piece...)
 	}
 	v.print(level, text)
 	if v.writeU32(s[3], uint32(len(text))) != statusOK {

@@ -2,13 +2,11 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,10 +18,9 @@ import (
 
 type applyOptions struct {
 	policyInput
-	clientOptions
-	output output
-	wasm   string
-	wait   time.Duration
+	serverOptions
+	wasm string
+	wait time.Duration
 }
 
 func newApplyCommand() *cobra.Command {
@@ -32,18 +29,17 @@ func newApplyCommand() *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Store a policy as a new revision and push it to every proxy",
 		Long: `Check a policy, store it as a new revision and push it to every connected proxy.
-Says which counters restart, are new or vanish, and what each proxy answers. Exits 1 if one refuses it (it then keeps the last good policy) or does
-not answer in time.`,
+Says which counters restart, are new or vanish, and what each proxy answers. Exits
+1 if a proxy does not answer in time or refuses the policy; it then keeps the last
+good one.`,
 		Example: `  sluice apply -f policy.yaml
   sluice apply -f policy.yaml --server https://sluice.example:18080 --token-file token
   sluice apply -f policy.yaml --wasm /opt/sluice/sluice-2.wasm   # also change the filter's binary
   sluice apply -f policy.yaml --wait 0                           # do not wait for the proxies`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return apply(cmd, o) },
 	}
 	o.policyInput.AddFlags(cmd)
-	o.clientOptions.AddFlags(cmd)
-	o.output.AddFlags(cmd)
+	o.serverOptions.AddFlags(cmd)
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, instead of what node or server say")
 	addWaitFlag(cmd, &o.wait)
 	return cmd
@@ -73,7 +69,6 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 		return err
 	}
 	read, err := o.read(cmd)
-	warn(cmd, read.warnings)
 	if err != nil {
 		return err
 	}
@@ -129,25 +124,24 @@ func (r rollOut) run(cmd *cobra.Command) error {
 	return failed
 }
 
-// follow prints the proxies' answers as they come and judges them.
+// follow prints the outcomes on the proxies as they come and judges them.
 func (r rollOut) follow(interrupt context.Context, text io.Writer, result *rolledOut) error {
-	number := r.applied.Number
 	query := url.Values{"timeout": {r.wait.String()}}
 	ctx, cancel := context.WithTimeout(interrupt, r.wait+requestTimeout)
 	defer cancel()
-	body, err := r.client.open(ctx, http.MethodGet, "/v1/revisions/"+strconv.FormatUint(number, 10)+"/wait", query, nil)
+	body, err := r.client.open(ctx, http.MethodGet, "/v1/revisions/"+number(r.applied.Number)+"/wait", query, "", nil)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	lines := json.NewDecoder(body)
+	lines := decoder(body)
 	for {
 		var e api.WaitEvent
 		if err := lines.Decode(&e); err != nil {
 			if interrupt.Err() != nil {
 				err = errInterrupted
 			}
-			return withHint(fmt.Errorf("revision %d is stored, but the wait for the proxies came to no end: %w", number, err),
+			return withHint(fmt.Errorf("revision %d is stored, but the wait for the proxies was cut short: %w", r.applied.Number, err),
 				"sluice status shows what they run")
 		}
 		if e.Outcome != nil {
@@ -202,19 +196,19 @@ func (r rollOut) judge(result *rolledOut) error {
 	for _, v := range result.Outcomes {
 		n[v.Outcome]++
 	}
-	number := r.applied.Number
+	revision := r.applied.Number
 	proxies := func(n int) string { return count(n, "proxy", "proxies") }
 	switch {
 	case n[xds.Nacked] > 0:
-		return withHint(fmt.Errorf("revision %d was refused by %s; the last good one stays in force there", number, proxies(n[xds.Nacked])),
+		return withHint(fmt.Errorf("revision %d was refused by %s; the last good one stays in force there", revision, proxies(n[xds.Nacked])),
 			"look at that proxy's log: why it refuses a policy never reaches the control plane")
 	case n[xds.Unsent] > 0:
-		return withHint(fmt.Errorf("revision %d could not be sent to %s", number, proxies(n[xds.Unsent])), "see above")
+		return withHint(fmt.Errorf("revision %d could not be sent to %s", revision, proxies(n[xds.Unsent])), "see above")
 	case len(result.Missing) > 0:
-		return withHint(fmt.Errorf("revision %d: no answer from %s within %s", number, proxies(len(result.Missing)), r.wait),
+		return withHint(fmt.Errorf("revision %d: no answer from %s within %s", revision, proxies(len(result.Missing)), r.wait),
 			"sluice status shows what each proxy runs; a large filter binary blocks Envoy for seconds")
 	case n[xds.Withheld] > 0:
-		return withHint(fmt.Errorf("revision %d was refused by a proxy and accepted by none", number), "sluice status shows which one")
+		return withHint(fmt.Errorf("revision %d was refused by a proxy and accepted by none", revision), "sluice status shows which one")
 	}
 	return nil
 }

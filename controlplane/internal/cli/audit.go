@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -13,14 +14,27 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
-type auditOptions struct {
-	clientOptions
-	output output
-	limit  int
+// listOptions are the flags of a command that lists the newest entries.
+type listOptions struct {
+	serverOptions
+	limit int
+}
+
+// AddFlags adds the flags.
+func (o *listOptions) AddFlags(cmd *cobra.Command) {
+	o.serverOptions.AddFlags(cmd)
+	cmd.Flags().IntVar(&o.limit, "limit", 20, "how many to list at most, 0 for all")
+}
+
+func (o *listOptions) check() error {
+	if o.limit < 0 {
+		return usageError(fmt.Errorf("--limit %d is negative", o.limit), "give 0 for all")
+	}
+	return nil
 }
 
 func newAuditCommand() *cobra.Command {
-	var o auditOptions
+	var o listOptions
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List who changed what, the newest first",
@@ -30,18 +44,15 @@ who asked for each, from which address, when, and in short what it was. It keeps
 		Example: `  sluice audit
   sluice audit --limit 5
   sluice audit --limit 0 --output json   # all of them`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return audit(cmd, o) },
 	}
 	o.AddFlags(cmd)
-	o.output.AddFlags(cmd)
-	cmd.Flags().IntVar(&o.limit, "limit", 20, "how many to list at most, 0 for all")
 	return cmd
 }
 
-func audit(cmd *cobra.Command, o auditOptions) error {
-	if o.limit < 0 {
-		return usageError(fmt.Errorf("--limit %d is negative", o.limit), "give 0 for all")
+func audit(cmd *cobra.Command, o listOptions) error {
+	if err := o.check(); err != nil {
+		return err
 	}
 	c, err := o.client()
 	if err != nil {
@@ -51,20 +62,19 @@ func audit(cmd *cobra.Command, o auditOptions) error {
 	if err != nil {
 		return err
 	}
-	if o.output == outputJSON {
-		return printJSON(cmd.OutOrStdout(), a)
-	}
-	if len(a.Entries) == 0 {
-		fmt.Fprintln(cmd.OutOrStdout(), "nothing has been changed yet")
-		return nil
-	}
-	rows := [][]string{{"ID", "AT", "WHO", "FROM", "ACTION", "REVISION", "WHAT", "OUTCOME"}}
-	for _, e := range a.Entries {
-		rows = append(rows, []string{
-			number(e.ID), moment(e.At), access.Who(e.Who), e.From, e.Action, number(e.Revision), e.Text, e.Outcome,
-		})
-	}
-	return printTable(cmd.OutOrStdout(), rows)
+	return o.output.print(cmd, a, func(w io.Writer) error {
+		if len(a.Entries) == 0 {
+			_, err := fmt.Fprintln(w, "nothing has been changed yet")
+			return err
+		}
+		rows := [][]string{{"ID", "AT", "WHO", "FROM", "ACTION", "REVISION", "WHAT", "OUTCOME"}}
+		for _, e := range a.Entries {
+			rows = append(rows, []string{
+				number(e.ID), moment(e.At), access.Who(e.Who), e.From, e.Action, number(e.Revision), e.Text, e.Outcome,
+			})
+		}
+		return printTable(w, rows)
+	})
 }
 
 // audit reads the newest entries, all of them if limit is 0, page by page.

@@ -48,7 +48,7 @@ func counterChanges(cmd *cobra.Command, before *api.Revision, after *policy.Poli
 	}
 	old, _, _, err := policyfile.Read(before.File, []byte(before.YAML))
 	if err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "warning: this sluice cannot read revision %d, so which counters restart is not told: %s\n",
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: this sluice cannot read revision %d, so which counters restart is not known: %s\n",
 			before.Number, printable.Text(Lines(err)[0]))
 		return nil
 	}

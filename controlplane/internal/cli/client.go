@@ -35,8 +35,8 @@ const (
 
 	requestTimeout = 30 * time.Second
 
-	// maxAnswer is more than serve ever answers: ten thousand proxies, each with
-	// the longest refusal.
+	// maxAnswer is longer than any answer of serve: ten thousand proxies, each
+	// with the longest refusal.
 	maxAnswer = 256 << 20
 
 	notOurs = "is this the HTTP address of sluice serve?"
@@ -64,7 +64,7 @@ func (o *clientOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.key, o.keyFlag, "", "`FILE` with its private key")
 }
 
-// errInterrupted says that a signal ended a command that waited.
+// errInterrupted is the error of a command that a signal ended.
 var errInterrupted = errors.New("interrupted")
 
 // client talks to the API.
@@ -98,32 +98,38 @@ func (o *clientOptions) client() (*client, error) {
 	transport.ResponseHeaderTimeout = requestTimeout
 	c.http = &http.Client{
 		Transport: transport,
-		// serve redirects nobody, and the token is for it alone.
+		// serve never redirects, and the token is for it alone.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
 }
 
-// tls is how to connect to an URL.
+// tls is the configuration for a connection to a URL.
 func (o *clientOptions) tls(to *url.URL) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if o.ca != "" {
-		pool, err := certPool(o.ca)
-		if err != nil {
-			return nil, fmt.Errorf("read --ca: %w", err)
-		}
-		config.RootCAs = pool
-	}
 	if (o.cert == "") != (o.key == "") {
 		return nil, usageError(fmt.Errorf("--cert and --%s belong together", o.keyFlag), "give both or none")
 	}
 	if o.cert != "" && to.Scheme == "http" {
 		return nil, usageError(fmt.Errorf("--cert is of no use: %s is without TLS", to.Redacted()), "use an https URL")
 	}
-	if o.cert != "" {
-		pair, err := keyPair(o.cert, o.key)
+	return clientTLS("--ca", o.ca, "client certificate", o.cert, o.key)
+}
+
+// clientTLS is the configuration of a client that trusts the authorities in a
+// file and shows a certificate, both if there are any.
+func clientTLS(authorities, ca, certificate, cert, key string) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pool, err := certPool(ca)
 		if err != nil {
-			return nil, fmt.Errorf("read client certificate: %w", err)
+			return nil, fmt.Errorf("read %s: %w", authorities, err)
+		}
+		config.RootCAs = pool
+	}
+	if cert != "" {
+		pair, err := keyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", certificate, err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
@@ -146,8 +152,8 @@ func readToken(file string) (string, error) {
 	return token, nil
 }
 
-// parseToken reads a bearer token without the line end that editors leave. The
-// error says nothing of it.
+// parseToken reads a bearer token without the line end that editors leave. No
+// error repeats it.
 func parseToken(text []byte) (string, error) {
 	token := strings.TrimSpace(string(text))
 	if token == "" {
@@ -183,16 +189,42 @@ func keyPair(cert, key string) (tls.Certificate, error) {
 	return tls.X509KeyPair(certText, keyText)
 }
 
-// call sends a request and reads the JSON answer into result.
+// serverOptions are the flags of a command that prints what the server answers.
+type serverOptions struct {
+	clientOptions
+	output output
+}
+
+// AddFlags adds the flags.
+func (o *serverOptions) AddFlags(cmd *cobra.Command) {
+	o.clientOptions.AddFlags(cmd)
+	o.output.AddFlags(cmd)
+}
+
+// show asks the server and prints its answer: as JSON, or as text does.
+func show[T any](cmd *cobra.Command, o *serverOptions, path string, query url.Values, text func(io.Writer, *T) error) error {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	answer := new(T)
+	if err := c.call(cmd.Context(), http.MethodGet, path, query, nil, answer); err != nil {
+		return err
+	}
+	return o.output.print(cmd, answer, func(w io.Writer) error { return text(w, answer) })
+}
+
+// call sends a request, with a policy as its body if any, and reads the JSON
+// answer into result.
 func (c *client) call(ctx context.Context, method, path string, query url.Values, body []byte, result any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	answer, err := c.open(ctx, method, path, query, body)
+	answer, err := c.open(ctx, method, path, query, "application/yaml", body)
 	if err != nil {
 		return err
 	}
 	defer answer.Close()
-	if err := json.NewDecoder(answer).Decode(result); err != nil {
+	if err := decoder(answer).Decode(result); err != nil {
 		return withHint(fmt.Errorf("read answer of %s: %w", c.base.Redacted(), err), notOurs)
 	}
 	return nil
@@ -200,12 +232,12 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 
 // ask has the server ask proxies, which may take longer than its own answers do.
 func (c *client) ask(ctx context.Context, path string, query url.Values, kind, body string, result any) error {
-	answer, err := c.send(ctx, http.MethodPost, path, query, kind, []byte(body))
+	answer, err := c.open(ctx, http.MethodPost, path, query, kind, []byte(body))
 	if err != nil {
 		return err
 	}
 	defer answer.Close()
-	switch err := json.NewDecoder(answer).Decode(result); {
+	switch err := decoder(answer).Decode(result); {
 	case ctx.Err() != nil:
 		return errInterrupted
 	case err != nil:
@@ -214,30 +246,19 @@ func (c *client) ask(ctx context.Context, path string, query url.Values, kind, b
 	return nil
 }
 
-// notOurs says that an answer is not what sluice serve answers.
+// notOurs says that an answer is not one of sluice serve.
 func (c *client) notOurs() error {
 	return withHint(fmt.Errorf("read answer of %s: it is not whole, or not of sluice serve", c.base.Redacted()), notOurs)
 }
 
-// open sends a request and returns the body of an answer that is no error.
-func (c *client) open(ctx context.Context, method, path string, query url.Values, body []byte) (io.ReadCloser, error) {
-	return c.send(ctx, method, path, query, "application/yaml", body)
+// decoder reads JSON from an answer, at most maxAnswer bytes of it.
+func decoder(answer io.Reader) *json.Decoder {
+	return json.NewDecoder(io.LimitReader(answer, maxAnswer))
 }
 
-// send is open with a body of another kind.
-func (c *client) send(ctx context.Context, method, path string, query url.Values, kind string, body []byte) (io.ReadCloser, error) {
-	answer, err := c.stream(ctx, method, path, query, kind, body)
-	if err != nil {
-		return nil, err
-	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(answer, maxAnswer), answer}, nil
-}
-
-// stream is send without a bound on the answer's body.
-func (c *client) stream(ctx context.Context, method, path string, query url.Values, kind string, body []byte) (io.ReadCloser, error) {
+// open sends a request and returns the body of an answer that is no error. The
+// body may be of any length.
+func (c *client) open(ctx context.Context, method, path string, query url.Values, kind string, body []byte) (io.ReadCloser, error) {
 	u := c.base.JoinPath(path)
 	u.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
@@ -286,7 +307,7 @@ func (c *client) unreachable(err error) error {
 	return withHint(fmt.Errorf("reach server %s: %w", c.base.Redacted(), err), hint)
 }
 
-// refused makes an error of an answer that is one.
+// refused makes an error of an answer that says what went wrong.
 func (c *client) refused(response *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(response.Body, 8<<20))
 	if err != nil {

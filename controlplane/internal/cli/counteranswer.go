@@ -11,14 +11,12 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// print prints what the proxies answered, and the sum where there is one.
-func (o *countersOptions) print(w io.Writer, report api.Counters) error {
-	if o.output == outputJSON {
-		return printJSON(w, report)
-	}
+// print prints the answers of the proxies, and the sum where there is one.
+func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 	table := [][]string{counterHeads(o.op)}
 	for _, r := range report.Proxies {
 		if r.Error != "" {
@@ -87,35 +85,35 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 }
 
 func verdictCells(r manage.Row) []string {
-	answer := "allowed"
+	result := "allowed"
 	reasons := map[string]bool{}
-	var windows []manage.Window
+	var windows []answer.Window
 	for _, v := range r.Rules {
 		windows = append(windows, v.Windows...)
 		switch {
 		case v.Mode == "shadow" && !v.Allowed:
-			answer += ", denied in shadow mode"
+			result += ", denied in shadow mode"
 		case v.Reason != "" && v.Reason != "limit":
 			reasons[v.Reason] = true
 		}
 	}
 	if !*r.Allowed {
-		answer = "denied"
+		result = "denied"
 		switch {
 		case *r.RetryMs < 0:
-			answer += ", and no wait would help"
+			result += ", and no wait would help"
 		default:
-			answer += ", retry after " + policy.FormatDuration(*r.RetryMs*int64(time.Millisecond))
+			result += ", retry after " + policy.FormatDuration(*r.RetryMs*int64(time.Millisecond))
 		}
 	}
 	if len(reasons) > 0 {
-		answer += " (" + strings.Join(slices.Sorted(maps.Keys(reasons)), ", ") + ")"
+		result += " (" + strings.Join(slices.Sorted(maps.Keys(reasons)), ", ") + ")"
 	}
-	return []string{r.Proxy, answer, windowsText(windows)}
+	return []string{r.Proxy, result, windowsText(windows)}
 }
 
 // windowsText is windows in a cell: "3 of 10 per 1m; daily 12 of 1000 per 1d".
-func windowsText(windows []manage.Window) string {
+func windowsText(windows []answer.Window) string {
 	texts := make([]string, 0, len(windows))
 	for _, w := range windows {
 		of := "any number"

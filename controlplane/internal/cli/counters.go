@@ -2,13 +2,14 @@ package cli
 
 import (
 	"errors"
-	"fmt"
+	"io"
 	"net/url"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 // operationHelp is what help says of an operation.
@@ -26,9 +27,7 @@ var operationHelp = map[string]struct{ short, example string }{
 
 // countersOptions are the flags of one operation.
 type countersOptions struct {
-	clientOptions
 	manageOptions
-	output  output
 	op      manage.Operation
 	subject manage.Subject
 }
@@ -53,8 +52,6 @@ that is in the audit log.
 Exits 1 unless every proxy did it.`,
 		Example: `  sluice counters get --rule per-user --key alice
   sluice counters stats --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token`,
-		Args: cobra.NoArgs, // so that a wrong operation is an error
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for _, op := range manage.Operations {
 		cmd.AddCommand(newOperationCommand(op))
@@ -77,7 +74,6 @@ func newOperationCommand(op manage.Operation) *cobra.Command {
 		Short: help.short,
 		Example: "  " + use + "\n" +
 			"  " + use + " --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token",
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return counters(cmd, o) },
 	}
 	if op.Name != op.Wire {
@@ -111,9 +107,7 @@ func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 		f.StringVar(&s.Window, "window", "", "`NAME` or index of the window (default: all)")
 	}
 	o.keyFlag = "cert-key" // --key is a counter's
-	o.clientOptions.AddFlags(cmd)
 	o.manageOptions.AddFlags(cmd)
-	o.output.AddFlags(cmd)
 }
 
 func counters(cmd *cobra.Command, o countersOptions) error {
@@ -128,64 +122,19 @@ func counters(cmd *cobra.Command, o countersOptions) error {
 		return usageError(errors.New("--"+err.Error()), "sluice counters "+o.op.Name+" --help shows examples")
 	}
 	if o.proxy != "" {
-		return o.counterOfOne(cmd, query)
-	}
-	c, err := o.client()
-	if err != nil {
-		return err
+		asked, a, err := askOne(cmd, &o.manageOptions, func(m *manage.Client, u *url.URL) (answer.Answer, error) {
+			return m.Counters(cmd.Context(), u, o.op, query)
+		})
+		if err != nil {
+			return err
+		}
+		report := api.NewCounters(o.op, []manage.Row{{Asked: asked, Answer: a}})
+		report.Sum = nil
+		return o.output.print(cmd, report, func(w io.Writer) error { return o.print(w, &report) })
 	}
 	query.Set("timeout", o.timeout.String())
-	var report api.Counters
-	if err := c.ask(cmd.Context(), "/v1/counters/"+o.op.Name, nil, "application/x-www-form-urlencoded", query.Encode(), &report); err != nil {
-		return err
-	}
-	asked := make([]manage.Asked, len(report.Proxies))
-	for i := range report.Proxies {
-		row := &report.Proxies[i]
-		if row.Error == "" && !row.Answers(o.op) {
-			return c.notOurs()
-		}
-		asked[i] = row.Asked
-	}
-	if len(asked) == 0 {
-		return errNoProxy
-	}
-	if err := o.print(cmd.OutOrStdout(), report); err != nil {
-		return err
-	}
-	return failures(asked)
-}
-
-func (o *countersOptions) counterOfOne(cmd *cobra.Command, query url.Values) error {
-	m, u, err := o.direct(cmd, &o.clientOptions)
-	if err != nil {
-		return err
-	}
-	a, err := m.Counters(cmd.Context(), u, o.op, query)
-	if err != nil {
-		return interrupted(err)
-	}
-	report := api.NewCounters(o.op, []manage.Row{{Asked: manage.Asked{Proxy: u.Host, URL: u.String()}, Answer: a}})
-	report.Sum = nil
-	return o.print(cmd.OutOrStdout(), report)
-}
-
-var errNoProxy = withHint(errors.New("no proxy is connected"), "sluice status shows those that were; --proxy asks one that the server does not know")
-
-// failures makes an error of the proxies that did not do it, with the first
-// advice there is.
-func failures(asked []manage.Asked) error {
-	failed, hint := 0, ""
-	for _, a := range asked {
-		if a.Error != "" {
-			failed++
-			if hint == "" {
-				hint = a.Hint
-			}
-		}
-	}
-	if failed == 0 {
-		return nil
-	}
-	return withHint(fmt.Errorf("it failed on %d of %s", failed, count(len(asked), "proxy", "proxies")), hint)
+	return askAll(cmd, &o.manageOptions, "/v1/counters/"+o.op.Name, nil, "application/x-www-form-urlencoded", query.Encode(),
+		func(report *api.Counters) []manage.Row { return report.Proxies },
+		func(r *manage.Row) (manage.Asked, bool) { return r.Asked, manage.Answers(o.op, &r.Answer) },
+		o.print)
 }

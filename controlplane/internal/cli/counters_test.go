@@ -74,7 +74,7 @@ func TestDiffWithWhatCannotBeRead(t *testing.T) {
 	policy := file(t, "p.yaml", "version: 1\nrules: [{name: all, limits: [1/1h]}]\n")
 	c := start(t, newDiffCommand(), "-f", policy, "--server", server.URL)
 	require.NoError(t, <-c.done)
-	require.Contains(t, c.out.String(), "warning: this sluice cannot read revision 7, so which counters restart is not told: old.yaml:")
+	require.Contains(t, c.out.String(), "warning: this sluice cannot read revision 7, so which counters restart is not known: old.yaml:")
 	require.Contains(t, c.out.String(), "--- revision 7\n+++ p.yaml\n@@ -1,1 +1,2 @@\n-version: 0\n+version: 1\n")
 	require.NotContains(t, c.out.String(), "counter ")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
-// assumedCurl is the user agent of a curl that was not told another.
+// assumedCurl is the user agent of curl where no option sets another.
 const assumedCurl = "curl/8"
 
 // curlOption is one of curl's options: what it does to the request, and whether

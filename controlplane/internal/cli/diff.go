@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
@@ -13,8 +15,7 @@ import (
 
 type diffOptions struct {
 	policyInput
-	clientOptions
-	output   output
+	serverOptions
 	exitCode bool
 }
 
@@ -32,12 +33,10 @@ counted. Applies nothing.`,
 		Example: `  sluice diff -f policy.yaml
   sluice diff -f policy.yaml --exit-code   # exits 1 if the texts differ
   sluice diff -f policy.yaml --output json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return diffPolicies(cmd, o) },
 	}
 	o.policyInput.AddFlags(cmd)
-	o.clientOptions.AddFlags(cmd)
-	o.output.AddFlags(cmd)
+	o.serverOptions.AddFlags(cmd)
 	cmd.Flags().BoolVar(&o.exitCode, "exit-code", false, "exit 1 if the texts differ")
 	return cmd
 }
@@ -57,7 +56,6 @@ func diffPolicies(cmd *cobra.Command, o diffOptions) error {
 		return err
 	}
 	read, err := o.read(cmd)
-	warn(cmd, read.warnings)
 	if err != nil {
 		return err
 	}
@@ -74,7 +72,7 @@ func diffPolicies(cmd *cobra.Command, o diffOptions) error {
 	d.Diff = unified(name, text, read.name, read.text)
 	d.Differs = d.Diff != ""
 	d.Changes = counterChanges(cmd, before, read.policy)
-	if err := d.print(cmd, o.output, name); err != nil {
+	if err := o.output.print(cmd, d, func(w io.Writer) error { return d.print(w, name) }); err != nil {
 		return err
 	}
 	if o.exitCode && d.Differs {
@@ -83,26 +81,17 @@ func diffPolicies(cmd *cobra.Command, o diffOptions) error {
 	return nil
 }
 
-func (d *difference) print(cmd *cobra.Command, as output, name string) error {
-	w := cmd.OutOrStdout()
-	if as == outputJSON {
-		return printJSON(w, d)
+func (d *difference) print(w io.Writer, name string) error {
+	text := fmt.Sprintf("no difference from %s\n", name)
+	if d.Differs {
+		text = d.Diff + "\n"
 	}
-	if !d.Differs {
-		_, err := fmt.Fprintf(w, "no difference from %s\n", name)
-		return err
+	if _, err := io.WriteString(w, text); err != nil || !d.Differs || d.Changes == nil {
+		return err // where Changes is nil, a warning has said why
 	}
-	if _, err := fmt.Fprint(w, d.Diff, "\n"); err != nil {
-		return err
-	}
-	if d.Changes == nil {
-		return nil // said already
-	}
-	for _, change := range d.Changes {
-		if !change.Keeps {
-			printChanges(w, d.Changes)
-			return nil
-		}
+	if slices.ContainsFunc(d.Changes, func(c api.Change) bool { return !c.Keeps }) {
+		printChanges(w, d.Changes)
+		return nil
 	}
 	_, err := fmt.Fprintln(w, "all counters keep what they have counted")
 	return err

@@ -7,16 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 type explainOptions struct {
 	requestOptions
-	clientOptions
 	manageOptions
-	output output
 	policy string
 	wasm   string
 }
@@ -35,8 +33,8 @@ With -f the filter runs here, on a policy file, and its counters are empty. With
 knows, through the management path as by sluice counters.
 
 The request is described by flags, by JSON like a line of simulate, or by a curl
-command line, which sends nothing: an unknown option of curl's is an error, and
-values are never printed but where they are a key. user-agent is ` + assumedCurl + ` unless -A
+command line, which sends nothing. An unknown curl option is an error. Values are
+printed only where they are part of a key. user-agent is ` + assumedCurl + ` unless -A
 or -H say otherwise. Paths are those that the proxy sees once it has normalised
 them.`,
 		Example: `  sluice explain -f policy.yaml --host api.example.com --path /v1/orders --header 'x-user-id: alice'
@@ -48,19 +46,15 @@ them.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return explain(cmd, o, args) },
 	}
-	f := cmd.Flags()
-	f.StringVarP(&o.policy, "file", "f", "", "policy `FILE` to ask, with empty counters")
-	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
-	f.StringVar(&o.wasm, "wasm", "", "with -f: `FILE` of the filter (default: the one inside this program)")
+	addFileFlag(cmd, &o.policy, "policy `FILE` to ask, with empty counters")
+	addWasmFlag(cmd, &o.wasm, "with -f: ")
 	o.requestOptions.AddFlags(cmd)
-	o.clientOptions.AddFlags(cmd)
 	o.manageOptions.AddFlags(cmd)
-	o.output.AddFlags(cmd)
 	return cmd
 }
 
-// whom checks that one is asked, and that no flag is there for another.
-func (o *explainOptions) whom(cmd *cobra.Command) error {
+// checkTarget checks that exactly one target is given, and no flag for another.
+func (o *explainOptions) checkTarget(cmd *cobra.Command) error {
 	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
 	asked := 0
 	for _, flag := range []string{"file", "proxy", "server"} {
@@ -90,7 +84,7 @@ func (o *explainOptions) whom(cmd *cobra.Command) error {
 }
 
 func explain(cmd *cobra.Command, o explainOptions, pasted []string) error {
-	if err := o.whom(cmd); err != nil {
+	if err := o.checkTarget(cmd); err != nil {
 		return err
 	}
 	r, err := o.request(cmd, pasted)
@@ -108,32 +102,18 @@ func explain(cmd *cobra.Command, o explainOptions, pasted []string) error {
 		return usageError(fmt.Errorf("the request takes %d bytes to describe, more than the %d that a proxy takes", len(described), manage.MaxDescribed), "leave out headers that no rule looks at")
 	}
 	if o.proxy != "" {
-		return explainOne(cmd, o, described)
-	}
-	c, err := o.client()
-	if err != nil {
-		return err
-	}
-	var report api.Explanations
-	query := url.Values{"timeout": {o.timeout.String()}}
-	if err := c.ask(cmd.Context(), "/v1/explain", query, "application/json", described, &report); err != nil {
-		return err
-	}
-	asked := make([]manage.Asked, len(report.Proxies))
-	for i := range report.Proxies {
-		row := &report.Proxies[i]
-		if row.Error == "" && !row.Answers() {
-			return c.notOurs()
+		asked, x, err := askOne(cmd, &o.manageOptions, func(m *manage.Client, u *url.URL) (answer.Explanation, error) {
+			return m.Explain(cmd.Context(), u, described)
+		})
+		if err != nil {
+			return err
 		}
-		asked[i] = row.Asked
+		return o.print(cmd, explainReport{Proxies: []manage.ExplainRow{{Asked: asked, Explanation: x}}})
 	}
-	if len(asked) == 0 {
-		return errNoProxy
-	}
-	if err := o.print(cmd, explainReport{Proxies: report.Proxies}); err != nil {
-		return err
-	}
-	return failures(asked)
+	return askAll(cmd, &o.manageOptions, "/v1/explain", url.Values{"timeout": {o.timeout.String()}}, "application/json", described,
+		func(report *explainReport) []manage.ExplainRow { return report.Proxies },
+		func(r *manage.ExplainRow) (manage.Asked, bool) { return r.Asked, manage.Explains(&r.Explanation) },
+		printExplainReport)
 }
 
 func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) error {
@@ -148,21 +128,9 @@ func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) erro
 	if err != nil {
 		return err
 	}
-	x, ok := manage.ReadExplained(text)
+	x, ok := manage.ReadExplanation(text)
 	if !ok {
 		return errors.New("the filter cannot explain: is it older than this program?")
 	}
-	return o.print(cmd, explainReport{File: o.policy, Explained: x})
-}
-
-func explainOne(cmd *cobra.Command, o explainOptions, described string) error {
-	m, u, err := o.direct(cmd, &o.clientOptions)
-	if err != nil {
-		return err
-	}
-	x, err := m.Explain(cmd.Context(), u, described)
-	if err != nil {
-		return interrupted(err)
-	}
-	return o.print(cmd, explainReport{Proxies: []manage.ExplainRow{{Asked: manage.Asked{Proxy: u.Host, URL: u.String()}, Explained: x}}})
+	return o.print(cmd, explainReport{File: o.policy, Explanation: x})
 }

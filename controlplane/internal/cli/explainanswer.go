@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -18,18 +19,18 @@ import (
 // empty, or of proxies.
 type explainReport struct {
 	File string `json:"file,omitempty"`
-	manage.Explained
+	answer.Explanation
 	Proxies []manage.ExplainRow `json:"proxies,omitempty"`
 }
 
 func (o *explainOptions) print(cmd *cobra.Command, r explainReport) error {
-	w := cmd.OutOrStdout()
-	if o.output == outputJSON {
-		return printJSON(w, r)
-	}
+	return o.output.print(cmd, r, func(w io.Writer) error { return printExplainReport(w, &r) })
+}
+
+func printExplainReport(w io.Writer, r *explainReport) error {
 	var b strings.Builder
 	if r.File != "" {
-		printExplained(&b, "", &r.Explained)
+		printExplained(&b, "", &r.Explanation)
 		b.WriteString("The counters are empty: -f asks no proxy.\n")
 	}
 	for i, row := range r.Proxies {
@@ -44,13 +45,13 @@ func (o *explainOptions) print(cmd *cobra.Command, r explainReport) error {
 			fmt.Fprintf(&b, "%s: failed: %s\n", name, printable.Text(row.Error))
 			continue
 		}
-		printExplained(&b, name+": ", &row.Explained)
+		printExplained(&b, name+": ", &row.Explanation)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-func printExplained(b *strings.Builder, who string, x *manage.Explained) {
+func printExplained(b *strings.Builder, who string, x *answer.Explanation) {
 	switch {
 	case *x.Allowed:
 		fmt.Fprintf(b, "%sallowed\n", who)
@@ -64,8 +65,8 @@ func printExplained(b *strings.Builder, who string, x *manage.Explained) {
 	}
 }
 
-func printExplainedRule(b *strings.Builder, r *manage.ExplainedRule) {
-	if r.Outcome != "matches" {
+func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
+	if r.Outcome != answer.Matches {
 		fmt.Fprintf(b, "  %s: does not apply: %s\n", printable.Text(r.Rule), printable.Text(r.Why))
 		return
 	}
@@ -92,7 +93,7 @@ func printExplainedRule(b *strings.Builder, r *manage.ExplainedRule) {
 	}
 }
 
-func verdictText(r *manage.ExplainedRule) string {
+func verdictText(r *answer.ExplainedRule) string {
 	switch {
 	case !*r.Allowed:
 		return "denies (" + printable.Text(r.Reason) + ")"
@@ -102,7 +103,7 @@ func verdictText(r *manage.ExplainedRule) string {
 	return "allows"
 }
 
-func partText(p manage.ExplainedPart) string {
+func partText(p answer.KeyPart) string {
 	switch {
 	case p.Missing:
 		return "missing"
@@ -112,7 +113,7 @@ func partText(p manage.ExplainedPart) string {
 	return strconv.Quote(*p.Value)
 }
 
-func windowSentence(w manage.Window) string {
+func windowSentence(w answer.Window) string {
 	name := ""
 	if w.Name != "" {
 		name = printable.Text(w.Name) + ": "

@@ -2,7 +2,7 @@ package cli
 
 import (
 	"fmt"
-	"net/http"
+	"io"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -10,14 +10,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 )
 
-type getOptions struct {
-	clientOptions
-	output   output
-	revision string
-}
-
 func newGetCommand() *cobra.Command {
-	o := getOptions{revision: api.Current}
+	var o serverOptions
 	cmd := &cobra.Command{
 		Use:   "get [REVISION]",
 		Short: "Print a revision's policy as it was given",
@@ -26,41 +20,27 @@ func newGetCommand() *cobra.Command {
   sluice get 3 --output json   # with its number, time and digest`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				o.revision = args[0]
+			revision, err := revisionIn(args, api.Current)
+			if err != nil {
+				return err
 			}
-			return get(cmd, o)
+			return show(cmd, &o, "/v1/policies/"+revision, nil, func(w io.Writer, r *api.Revision) error {
+				_, err := fmt.Fprint(w, r.YAML)
+				return err
+			})
 		},
 	}
 	o.AddFlags(cmd)
-	o.output.AddFlags(cmd)
 	return cmd
 }
 
-func get(cmd *cobra.Command, o getOptions) error {
-	if o.revision != api.Current {
-		if err := checkRevision(o.revision); err != nil {
-			return err
-		}
+// revisionIn returns the revision that is the argument, or one by name.
+func revisionIn(args []string, byName string) (string, error) {
+	if len(args) == 0 || args[0] == byName {
+		return byName, nil
 	}
-	c, err := o.client()
-	if err != nil {
-		return err
+	if n, err := strconv.ParseUint(args[0], 10, 64); err != nil || n == 0 {
+		return "", usageError(fmt.Errorf("%q is not a revision", args[0]), "give a number from 1; sluice history lists them")
 	}
-	var r api.Revision
-	if err := c.call(cmd.Context(), http.MethodGet, "/v1/policies/"+o.revision, nil, nil, &r); err != nil {
-		return err
-	}
-	if o.output == outputJSON {
-		return printJSON(cmd.OutOrStdout(), r)
-	}
-	_, err = fmt.Fprint(cmd.OutOrStdout(), r.YAML)
-	return err
-}
-
-func checkRevision(text string) error {
-	if n, err := strconv.ParseUint(text, 10, 64); err != nil || n == 0 {
-		return usageError(fmt.Errorf("%q is not a revision", text), "give a number from 1; sluice history lists them")
-	}
-	return nil
+	return args[0], nil
 }

@@ -23,8 +23,6 @@ configuration does not say for which requests they are.`,
 		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
   sluice import local-ratelimit envoy.yaml > policy.yaml
   sluice validate -f policy.yaml`,
-		Args: cobra.NoArgs, // so that an unknown subcommand is an error
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newImportEnvoyRatelimitCommand(), newImportLocalRatelimitCommand())
 	return cmd

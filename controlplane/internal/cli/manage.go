@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"strings"
 	"time"
@@ -15,8 +17,10 @@ import (
 
 const manageURLHint = "give scheme, address and the policy's manage.path, for example http://127.0.0.1:9902/.sluice/"
 
-// manageOptions say who is asked about counters, and how.
+// manageOptions say which proxies are asked, by whom and how: by the server, or,
+// with --proxy, from here.
 type manageOptions struct {
+	serverOptions
 	proxy       string
 	manageToken string
 	insecure    bool
@@ -25,6 +29,7 @@ type manageOptions struct {
 
 // AddFlags adds the flags of commands that ask all proxies or one.
 func (o *manageOptions) AddFlags(cmd *cobra.Command) {
+	o.serverOptions.AddFlags(cmd)
 	f := cmd.Flags()
 	f.StringVar(&o.proxy, "proxy", "", "`URL` of one proxy's management path, to ask it from here instead of --server")
 	f.StringVar(&o.manageToken, "manage-token-file", "", "with --proxy: `FILE` with the bearer token that the policy's manage.token_sha256 knows")
@@ -54,23 +59,60 @@ func (o *manageOptions) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// direct returns what asks the proxy of --proxy, and where. It says that nobody
-// writes down what is done.
-func (o *manageOptions) direct(cmd *cobra.Command, c *clientOptions) (*manage.Client, *url.URL, error) {
+// askOne asks the proxy of --proxy. It notes that no audit log has that.
+func askOne[T any](cmd *cobra.Command, o *manageOptions, ask func(*manage.Client, *url.URL) (T, error)) (manage.Asked, T, error) {
+	var none T
 	u, err := parseManageURL(o.proxy)
 	if err != nil {
-		return nil, nil, err
+		return manage.Asked{}, none, err
 	}
-	config, err := c.tls(u)
+	config, err := o.tls(u)
 	if err != nil {
-		return nil, nil, err
+		return manage.Asked{}, none, err
 	}
 	token, err := readToken(o.manageToken)
 	if err != nil {
-		return nil, nil, err
+		return manage.Asked{}, none, err
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), "note: the proxy is asked directly, so this is not in the audit log of sluice serve")
-	return &manage.Client{Token: token, TLS: config, Timeout: o.timeout, Rules: manage.Rules{Insecure: o.insecure}}, u, nil
+	result, err := ask(&manage.Client{Token: token, TLS: config, Timeout: o.timeout, Rules: manage.Rules{Insecure: o.insecure}}, u)
+	return manage.Asked{Proxy: u.Host, URL: u.String()}, result, interrupted(err)
+}
+
+// askAll has the server ask all proxies and prints their rows. Asked returns the
+// proxy of a row, and whether its answer is whole.
+func askAll[Report, Row any](cmd *cobra.Command, o *manageOptions, path string, query url.Values, kind, body string,
+	rows func(*Report) []Row, asked func(*Row) (manage.Asked, bool), text func(io.Writer, *Report) error,
+) error {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	report := new(Report)
+	if err := c.ask(cmd.Context(), path, query, kind, body, report); err != nil {
+		return err
+	}
+	list, failed, hint := rows(report), 0, ""
+	for i := range list {
+		a, whole := asked(&list[i])
+		switch {
+		case a.Error != "":
+			failed++
+			hint = cmp.Or(hint, a.Hint)
+		case !whole:
+			return c.notOurs()
+		}
+	}
+	if len(list) == 0 {
+		return withHint(errors.New("no proxy is connected"), "sluice status shows those that were; --proxy asks one that the server does not know")
+	}
+	if err := o.output.print(cmd, report, func(w io.Writer) error { return text(w, report) }); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return withHint(fmt.Errorf("it failed on %d of %s", failed, count(len(list), "proxy", "proxies")), hint)
+	}
+	return nil
 }
 
 // parseManageURL reads --proxy.
@@ -90,7 +132,7 @@ func parseManageURL(text string) (*url.URL, error) {
 	return u, nil
 }
 
-// interrupted names what a signal has ended.
+// interrupted replaces the error of a call that a signal has ended.
 func interrupted(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return errInterrupted

@@ -49,8 +49,16 @@ func (o *output) Set(text string) error {
 // Type names the flag's value in help.
 func (o *output) Type() string { return "format" }
 
-// printJSON prints a value for programs. What is not printable is escaped, for
-// it may be printed to a terminal: JSON itself lets C1 controls through.
+// print prints a value as JSON, or as text says.
+func (o output) print(cmd *cobra.Command, value any, text func(io.Writer) error) error {
+	if o == outputJSON {
+		return printJSON(cmd.OutOrStdout(), value)
+	}
+	return text(cmd.OutOrStdout())
+}
+
+// printJSON prints a value for programs. It escapes what is not printable, because
+// it may go to a terminal: JSON itself lets C1 controls through.
 func printJSON(w io.Writer, value any) error {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
@@ -82,7 +90,8 @@ func escapeUnprintable(text string) string {
 	return b.String()
 }
 
-// unprintable is what stands in JSON's strings alone, line ends apart.
+// unprintable reports a character that is not printable. In JSON, line ends apart,
+// only strings have such.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 // printTable prints rows in aligned columns, an empty cell as "-".

@@ -20,21 +20,32 @@ type policyInput struct {
 
 // AddFlags adds -f.
 func (i *policyInput) AddFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&i.file, "file", "f", "", "policy `FILE`, - for standard input (required)")
+	addFileFlag(cmd, &i.file, "policy `FILE`, - for standard input (required)")
 	_ = cmd.MarkFlagRequired("file")
-	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
 }
 
 // policyText is a policy read and found valid.
 type policyText struct {
 	name     string // of the file, without folders
 	text     []byte
+	tree     *policy.Node
 	policy   *policy.Policy
 	warnings []policyfile.Problem
 }
 
-// read reads and judges the policy. An error may be a policyfile.Errors.
+// json is the policy as the filter gets it.
+func (t *policyText) json() []byte { return policy.AppendJSON(nil, t.tree) }
+
+// read reads and judges the policy, and prints its warnings. An error may be a
+// policyfile.Errors.
 func (i *policyInput) read(cmd *cobra.Command) (policyText, error) {
+	read, err := i.judge(cmd)
+	warn(cmd, read.warnings)
+	return read, err
+}
+
+// judge is read without printing.
+func (i *policyInput) judge(cmd *cobra.Command) (policyText, error) {
 	text, shown, err := readText(cmd, "policy", i.file, !i.noDash)
 	if err != nil {
 		return policyText{}, err
@@ -43,15 +54,15 @@ func (i *policyInput) read(cmd *cobra.Command) (policyText, error) {
 	if i.file != "-" {
 		name = filepath.Base(i.file)
 	}
-	p, _, warnings, err := policyfile.Read(shown, text)
+	p, tree, warnings, err := policyfile.Read(shown, text)
 	if err != nil {
 		return policyText{warnings: warnings}, err
 	}
-	return policyText{name: name, text: text, policy: p, warnings: warnings}, nil
+	return policyText{name: name, text: text, tree: tree, policy: p, warnings: warnings}, nil
 }
 
-// readText reads a file that is at most as large as a policy, and what messages
-// call it. With dash, - is standard input.
+// readText reads a file that is at most as large as a policy. It returns the name
+// for messages, too. With dash, - is standard input.
 func readText(cmd *cobra.Command, what, file string, dash bool) (text []byte, shown string, err error) {
 	if dash && file == "-" {
 		shown = "standard input"

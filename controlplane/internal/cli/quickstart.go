@@ -58,7 +58,6 @@ others, and says where.`,
   sluice quickstart --envoy /usr/local/bin/envoy
   sluice quickstart --policy policy.yaml --data data   # keep the revisions
   sluice quickstart --exit                             # only the transcript`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return quickstart(cmd, o) },
 	}
 	f := cmd.Flags()
@@ -67,8 +66,7 @@ others, and says where.`,
 	_ = cmd.MarkFlagFilename("policy", "yaml", "yml", "json")
 	f.StringVar(&o.data, "data", "", "`DIR` of the policy store (default: one that is removed at the end)")
 	_ = cmd.MarkFlagDirname("data")
-	f.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter (default: the one inside this program)")
-	_ = cmd.MarkFlagFilename("wasm", "wasm")
+	addWasmFlag(cmd, &o.wasm, "")
 	f.BoolVar(&o.exit, "exit", false, "stop after the transcript")
 	return cmd
 }
@@ -89,14 +87,13 @@ func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
 	text, name := examples.Quickstart, "quickstart.yaml"
 	if o.policy != "" {
 		read, err := (&policyInput{file: o.policy}).read(cmd)
-		warn(cmd, read.warnings)
 		if err != nil {
 			return err
 		}
 		text, name = read.text, read.name
 	}
 	d := &demo{cmd: cmd, out: cmd.OutOrStdout()}
-	// The transcript is what matters: below warnings there is no log.
+	// Only warnings are logged, so that the transcript stands out.
 	d.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if o.data == "" {
 		if o.data, err = os.MkdirTemp("", "sluice-quickstart-"); err != nil {
@@ -253,7 +250,7 @@ func fields(h http.Header) string {
 	return strings.Join(shown, "  ")
 }
 
-// farewell tells what to try.
+// farewell suggests what to try.
 func (d *demo) farewell() {
 	program, server := "sluice", ""
 	if filepath.Base(os.Args[0]) == program {

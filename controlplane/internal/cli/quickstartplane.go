@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
+	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
 // dataPlane is the filter in front of the upstream, in either host.
@@ -112,7 +112,7 @@ func (d *demo) startProxy(filter string) (dataPlane, error) {
 		return dataPlane{}, errors.Join(err, requests.Close())
 	}
 	p, err := proxy.New(d.cmd.Context(), proxy.Options{
-		Wasm: wasm, Workers: quickstartWorkers, Upstream: upstream, CacheDir: compiledFilters(), Log: d.log,
+		Wasm: wasm, ReadFile: readFilterFile, Workers: quickstartWorkers, Upstream: upstream, CacheDir: compiledFilters(), Log: d.log,
 	})
 	if err != nil {
 		return dataPlane{}, errors.Join(err, requests.Close(), admin.Close())

@@ -14,7 +14,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -27,8 +26,6 @@ func newRenderCommand() *cobra.Command {
     --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml
   sluice render istio -f policy.yaml --url oci://registry.example/sluice:1.0.0
   sluice render envoy-gateway -f policy.yaml --url oci://registry.example/sluice:1.0.0 --target Gateway/edge`,
-		Args: cobra.NoArgs, // so that a wrong subcommand is an error
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newRenderEnvoyCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand())
 	return cmd
@@ -59,11 +56,10 @@ func (o *renderEnvoyOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the proxy's client certificate; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
 	flags.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
 	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, written to the user's cache folder)")
-	flags.StringVarP(&o.file, "file", "f", "", "policy `FILE` to bake in, - for standard input (default: one that limits nothing)")
+	addFileFlag(cmd, &o.file, "policy `FILE` to bake in, - for standard input (default: one that limits nothing)")
 	for _, required := range []string{"listen", "upstream", "admin"} {
 		_ = cmd.MarkFlagRequired(required)
 	}
-	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
 	_ = cmd.MarkFlagFilename("wasm", "wasm")
 }
 
@@ -87,7 +83,6 @@ there is.`,
   # A fixed policy, no control plane
   sluice render envoy -f policy.yaml --listen 127.0.0.1:10000 \
     --upstream api.example.com:80 --admin 127.0.0.1:9901 > envoy.yaml`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return renderEnvoy(cmd, o)
 		},
@@ -106,18 +101,13 @@ func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
 	}
 	if o.file != "" {
 		read, err := o.read(cmd)
-		warn(cmd, read.warnings)
-		if err != nil {
-			return err
-		}
-		tree, err := policyfile.Parse(read.name, read.text)
 		if err != nil {
 			return err
 		}
 		if err := checkManage(read.policy.Manage, b.Manage); err != nil {
 			return err
 		}
-		b.Plugin.Policy = policy.AppendJSON(nil, tree)
+		b.Plugin.Policy = read.json()
 	}
 	var err error
 	if b.Plugin.Wasm, err = filterFile(o.wasm, cmd.ErrOrStderr()); err != nil {
@@ -132,7 +122,7 @@ func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
 	return err
 }
 
-// warnOfAddresses warns of what others can reach and nothing protects.
+// warnOfAddresses warns of addresses that others reach and nothing protects.
 func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
 	for _, a := range []struct {
 		flag, address, danger string
@@ -149,12 +139,12 @@ func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
 	}
 }
 
-// checkManage refuses a policy that answers management requests elsewhere than
-// on their listener, or nowhere.
+// checkManage refuses a policy that answers management requests nowhere, or not
+// on their listener alone.
 func checkManage(m *policy.Manage, listener string) error {
 	_, port, err := net.SplitHostPort(listener)
 	switch {
-	case err != nil: // none, or an address that Bootstrap has words for
+	case err != nil: // none, or an address that Bootstrap refuses
 		return nil //nolint:nilerr // see above
 	case m == nil:
 		return usageError(fmt.Errorf("--manage %s, but the policy has no manage, without which no management request is answered", listener),
@@ -192,7 +182,7 @@ func filterFile(given string, warnings io.Writer) (string, error) {
 }
 
 // writeFilter puts a filter into the user's cache folder. The file's name
-// tells its content, so that an Envoy that still reads another one keeps it.
+// is that of its content, so that an Envoy that still reads another one keeps it.
 func writeFilter(wasm []byte) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -206,7 +196,7 @@ func writeFilter(wasm []byte) (string, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return "", fmt.Errorf("write filter: %w", err)
 	}
-	// Renamed into place, so that nobody ever sees half of it.
+	// Renamed into place, so that no reader sees half of it.
 	temporary, err := os.CreateTemp(dir, ".sluice-*.wasm")
 	if err != nil {
 		return "", fmt.Errorf("write filter: %w", err)

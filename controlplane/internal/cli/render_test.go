@@ -17,6 +17,7 @@ func runRenderEnvoy(t *testing.T, args ...string) (stdout, stderr string, err er
 	t.Helper()
 	var out, warnings bytes.Buffer
 	cmd := newRenderCommand()
+	forEach(cmd, complete)
 	cmd.SetArgs(append([]string{"envoy"}, args...))
 	cmd.SetOut(&out)
 	cmd.SetErr(&warnings)
@@ -82,7 +83,7 @@ func TestRenderEnvoy(t *testing.T) {
 		"no node":                         {with("--xds", "control:1"), "no node id"},
 		"no policy":                       {with("-f", filepath.Join(dir, "none.yaml")), "read policy: open"},
 		"bad policy":                      {with("-f", bad), bad + ":2:10: rules[0].nam"},
-		"an argument":                     {with("policy.yaml"), `unknown command "policy.yaml"`},
+		"an argument":                     {with("policy.yaml"), `unexpected argument "policy.yaml"`},
 		"TLS, no xds":                     {with("--xds-ca", "ca.pem"), "no control plane"},
 		"manage, but the policy has none": {with("--manage", "127.0.0.1:9902", "-f", good), "the policy has no manage"},
 		"manage on every port":            {with("--manage", "127.0.0.1:9902", "-f", open), "the policy's manage has no port"},

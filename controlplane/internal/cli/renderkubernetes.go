@@ -42,7 +42,6 @@ func fixed(words ...string) cobra.CompletionFunc {
 // reader of YAML takes for the same.
 func (o *resourceOptions) readPolicy(cmd *cobra.Command) ([]byte, error) {
 	read, err := o.read(cmd)
-	warn(cmd, read.warnings)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +109,6 @@ application makes itself are limited too.`,
 
   # The newer resource
   sluice render istio --kind traffic-extension -f policy.yaml --url file:///opt/sluice/sluice.wasm`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return renderIstio(cmd, o) },
 	}
 	o.AddFlags(cmd)
@@ -198,7 +196,6 @@ its proxies, with the policy as plain YAML inside, comments kept.`,
   # One route, from a web server
   sluice render envoy-gateway -f policy.yaml -n shop --target HTTPRoute/shop \
     --url https://files.example/sluice.wasm --sha256 "$(sha256sum < sluice.wasm | cut -c1-64)"`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return renderEnvoyGateway(cmd, o) },
 	}
 	o.AddFlags(cmd)

@@ -22,6 +22,7 @@ func runRender(t *testing.T, stdin string, args ...string) (stdout, stderr strin
 	t.Helper()
 	var out, warnings bytes.Buffer
 	cmd := newRenderCommand()
+	forEach(cmd, complete)
 	cmd.SetArgs(args)
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)

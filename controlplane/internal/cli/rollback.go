@@ -10,14 +10,12 @@ import (
 )
 
 type rollbackOptions struct {
-	clientOptions
-	output   output
-	wait     time.Duration
-	revision string
+	serverOptions
+	wait time.Duration
 }
 
 func newRollbackCommand() *cobra.Command {
-	o := rollbackOptions{revision: api.Previous}
+	var o rollbackOptions
 	cmd := &cobra.Command{
 		Use:   "rollback [REVISION]",
 		Short: "Apply an earlier revision again",
@@ -27,34 +25,27 @@ accepted, or the one before if none was. History stays as it is.`,
 		Example: `  sluice rollback        # to what was good before
   sluice rollback 3`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				o.revision = args[0]
-			}
-			return rollback(cmd, o)
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return rollback(cmd, o, args) },
 	}
 	o.AddFlags(cmd)
-	o.output.AddFlags(cmd)
 	addWaitFlag(cmd, &o.wait)
 	return cmd
 }
 
-func rollback(cmd *cobra.Command, o rollbackOptions) error {
+func rollback(cmd *cobra.Command, o rollbackOptions, args []string) error {
 	if err := checkWait(o.wait); err != nil {
 		return err
 	}
-	if o.revision != api.Previous {
-		if err := checkRevision(o.revision); err != nil {
-			return err
-		}
+	revision, err := revisionIn(args, api.Previous)
+	if err != nil {
+		return err
 	}
 	c, err := o.client()
 	if err != nil {
 		return err
 	}
 	var applied api.Applied
-	if err := c.call(cmd.Context(), http.MethodPost, "/v1/rollback/"+o.revision, nil, nil, &applied); err != nil {
+	if err := c.call(cmd.Context(), http.MethodPost, "/v1/rollback/"+revision, nil, nil, &applied); err != nil {
 		return err
 	}
 	return rollOut{client: c, output: o.output, wait: o.wait, applied: applied}.run(cmd)

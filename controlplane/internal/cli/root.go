@@ -24,7 +24,7 @@ func NewRootCommand() *cobra.Command {
 		Short: "Per-client rate limits inside Envoy",
 		Long: `sluice limits requests per client inside Envoy, without Redis and without a
 service beside it. A policy is a YAML file; this command checks it, serves it
-to proxies and tells what they made of it.`,
+to proxies and shows what became of it there.`,
 		Example: `  sluice validate -f policy.yaml
   sluice serve --data /var/lib/sluice
   sluice apply -f policy.yaml
@@ -32,7 +32,7 @@ to proxies and tells what they made of it.`,
   sluice --version`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.ArbitraryArgs, // so that the message below is ours
+		Args:          cobra.ArbitraryArgs, // so that the message below is this one
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0 && version:
@@ -55,7 +55,7 @@ to proxies and tells what they made of it.`,
 		return usageError(err, cmd.CommandPath()+" --help lists the flags")
 	})
 	root.AddCommand(commands()...)
-	forEach(root, usageArgs)
+	forEach(root, complete)
 	return root
 }
 
@@ -83,11 +83,15 @@ func commands() []*cobra.Command {
 	}
 }
 
-// usageArgs makes wrong arguments of a command a usage error.
-func usageArgs(cmd *cobra.Command) {
+// complete gives each command what most need: no arguments unless it says so, a
+// usage error for wrong ones, and help for a group without a subcommand.
+func complete(cmd *cobra.Command) {
+	if cmd.HasSubCommands() && cmd.RunE == nil {
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
 	check := cmd.Args
 	if check == nil {
-		return
+		check = cobra.NoArgs
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		err := check(cmd, args)

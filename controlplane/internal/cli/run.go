@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,10 +16,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/envoy"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
 // firstPolicyWithin is how long run waits for the control plane before it
@@ -60,7 +57,7 @@ that is refused changes nothing: the last good one stays in force, also while
 the control plane is away. With both, the file's policy is in force at once and
 until the control plane has given one, and again if it takes that away. With
 --xds alone it waits three seconds for the first policy and then SERVES WITHOUT
-LIMITS until there is one, with a warning: give -f as well where that may not be.
+LIMITS until there is one, with a warning: give -f as well where that must not happen.
 
 The client's address is that of its connection, whatever x-forwarded-for says,
 and paths are normalized as in an Envoy that sluice render set up. It speaks
@@ -74,19 +71,16 @@ Logs go to standard error.`,
   sluice run -f policy.yaml --upstream http://127.0.0.1:8080 --listen 127.0.0.1:0   # a port of the system's choice, see the log
   sluice run --xds 127.0.0.1:18000 -f policy.yaml --node edge-1 --upstream http://127.0.0.1:8080 --admin 127.0.0.1:9901
   sluice run --xds sluice.example:18000 --xds-ca ca.pem --xds-cert proxy.pem --xds-key proxy.key --upstream http://127.0.0.1:8080`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, o) },
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.file, "file", "f", "", "policy `FILE`, read again on SIGHUP; with --xds, until the control plane gives one")
-	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
+	addFileFlag(cmd, &o.file, "policy `FILE`, read again on SIGHUP; with --xds, until the control plane gives one")
 	o.xds.AddFlags(cmd)
 	f.StringVar(&o.listen, "listen", "127.0.0.1:10000", "`ADDRESS` on which to accept requests")
 	f.StringVar(&o.upstream, "upstream", "", "`URL` of the server behind, without a path (required)")
 	_ = cmd.MarkFlagRequired("upstream")
 	f.StringVar(&o.admin, "admin", "", "`ADDRESS` for /healthz and /stats/prometheus (default: none)")
-	f.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter (default: the one inside this program)")
-	_ = cmd.MarkFlagFilename("wasm", "wasm")
+	addWasmFlag(cmd, &o.wasm, "")
 	f.IntVar(&o.workers, "workers", 2, fmt.Sprintf("worker VMs, 1 to %d", maxWorkers))
 	f.BoolVar(&o.insecure, "insecure", false, "allow a control plane on another machine without TLS")
 	return cmd
@@ -132,7 +126,9 @@ func run(cmd *cobra.Command, o runOptions) error {
 	defer listeners.close()
 
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-	options := proxy.Options{Wasm: wasm, Workers: o.workers, Upstream: upstream, CacheDir: compiledFilters(), Log: log}
+	options := proxy.Options{
+		Wasm: wasm, ReadFile: readFilterFile, Workers: o.workers, Upstream: upstream, CacheDir: compiledFilters(), Log: log,
+	}
 	if o.wasm != "" {
 		if options.WasmName, err = filepath.Abs(o.wasm); err != nil {
 			return fmt.Errorf("find the filter: %w", err)
@@ -202,25 +198,19 @@ func (o *runOptions) open() (runListeners, error) {
 func (l runListeners) close() {
 	for _, listener := range []net.Listener{l.requests, l.admin} {
 		if listener != nil {
-			_ = listener.Close() // closed already by who served on it
+			_ = listener.Close() // Serve may have closed it already
 		}
 	}
 }
 
-// readPolicyJSON reads, judges and prints warnings about a policy file, and
-// returns what the filter gets.
+// readPolicyJSON reads a policy file, prints its warnings and returns what the
+// filter gets.
 func readPolicyJSON(cmd *cobra.Command, file string) ([]byte, error) {
-	input := policyInput{file: file, noDash: true}
-	read, err := input.read(cmd)
-	warn(cmd, read.warnings)
+	read, err := (&policyInput{file: file, noDash: true}).read(cmd)
 	if err != nil {
 		return nil, err
 	}
-	tree, err := policyfile.Parse(file, read.text)
-	if err != nil {
-		return nil, err
-	}
-	return policy.AppendJSON(nil, tree), nil
+	return read.json(), nil
 }
 
 func (o *xdsOptions) subscription() (proxy.Subscription, error) {
@@ -243,19 +233,9 @@ func (o *xdsOptions) subscription() (proxy.Subscription, error) {
 	case (o.cert == "") != (o.key == ""):
 		return s, usageError(errors.New("--xds-cert and --xds-key belong together"), "give both or none")
 	}
-	pool, err := certPool(o.ca)
-	if err != nil {
-		return s, fmt.Errorf("read --xds-ca: %w", err)
-	}
-	s.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
-	if o.cert != "" {
-		pair, err := keyPair(o.cert, o.key)
-		if err != nil {
-			return s, fmt.Errorf("read --xds-cert and --xds-key: %w", err)
-		}
-		s.TLS.Certificates = []tls.Certificate{pair}
-	}
-	return s, nil
+	var err error
+	s.TLS, err = clientTLS("--xds-ca", o.ca, "--xds-cert and --xds-key", o.cert, o.key)
+	return s, err
 }
 
 // runner serves with a policy from either source, or both.

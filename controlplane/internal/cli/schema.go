@@ -18,10 +18,9 @@ top of the policy:
 
   # yaml-language-server: $schema=policy.schema.json
 
-The schema accepts every valid policy. It cannot tell all that sluice validate
-does: names that must differ, say, or windows that an override does not know.`,
+The schema accepts every valid policy. It does not find all that sluice validate
+finds: names that must differ, for example, or an override's unknown window.`,
 		Example: `  sluice schema > policy.schema.json`,
-		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			text, err := policydoc.JSONSchema()
 			if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
-// shutdownGrace is how long serve lets requests end once it is told to stop.
+// shutdownGrace is how long requests may take to end once serve stops.
 const shutdownGrace = 10 * time.Second
 
 // maxHeaderBytes is far more than any client of the API sends.
@@ -76,7 +76,6 @@ sides. Proxies that share a certificate can pose as each other.`,
   sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \
       --tls-cert server.pem --tls-key server.key --xds-client-ca proxies.pem --access access`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, o) },
 	}
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of the store, created if need be (required)")
@@ -90,7 +89,7 @@ sides. Proxies that share a certificate can pose as each other.`,
 	return cmd
 }
 
-// defaultKeep is years of changes for most, and two GiB at the very most.
+// defaultKeep is years of changes for most users, and at most two GiB.
 const defaultKeep = 1000
 
 func checkKeep(keep int) error {
@@ -186,7 +185,7 @@ type servers struct {
 
 // run serves until ctx ends, then lets what is under way finish.
 func (s servers) run(ctx context.Context) error {
-	// Waits for proxies' answers end at once when serve is told to stop.
+	// Canceled when serve stops, so that waits for proxies end at once.
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
 	defer endRequests()
 	web := &http.Server{

@@ -8,11 +8,9 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/sluice-ratelimit/sluice/build"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
@@ -25,16 +23,19 @@ type simulateOptions struct {
 	wasm     string
 }
 
-func (o *simulateOptions) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVarP(&o.policy, "file", "f", "", "policy `FILE` (required)")
+// AddFlags adds the flags.
+func (o *simulateOptions) AddFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	addFileFlag(cmd, &o.policy, "policy `FILE` (required)")
+	_ = cmd.MarkFlagRequired("file")
+	addWasmFlag(cmd, &o.wasm, "")
 	flags.StringVarP(&o.requests, "requests", "r", "-", "`FILE` of requests, one JSON object a line; - = standard input")
 	flags.IntVar(&o.workers, "workers", 1, "`NUMBER` of workers that share the counters; requests go to them in turn")
 	flags.Uint64Var(&o.seed, "seed", 1, "`NUMBER` that seeds the hash of the counter tables, from 1")
-	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter (default: the one inside this program)")
 }
 
 func newSimulateCommand() *cobra.Command {
-	o := &simulateOptions{}
+	var o simulateOptions
 	cmd := &cobra.Command{
 		Use:   "simulate -f POLICY [-r REQUESTS.jsonl]",
 		Short: "Show what the filter decides for requests at given times",
@@ -44,10 +45,11 @@ print its decision on each: one JSON object a line in, one a line out.
 A request needs only a time: at_ms or at_ns since the Unix epoch, or at in
 RFC 3339. It may have method, host, path, headers, client_ip, route, metadata,
 properties, the worker that serves it, and fail (get, set or cas:N) to make calls
-of the filter into the proxy fail. A line with op acts on counters: hit, peek, get, inc, set,
-reset and expires_at on one key of a rule (rule, key, n, window), clean and stats
-on a rule or on all; op policy with file changes the policy, of which the file is
-in the folder of the requests or below it. Times may step back.
+of the filter into the proxy fail. Times may step back.
+
+A line with op acts on counters: hit, peek, get, inc, set, reset and expires_at on
+one key of a rule (rule, key, n, window), clean and stats on a rule or on all. Op
+policy changes the policy; its file is in the folder of the requests or below.
 
 A line has at most 1 MiB, all lines together 128 MiB and a million requests.`,
 		Example: `  sluice simulate -f policy.yaml -r requests.jsonl
@@ -55,13 +57,9 @@ A line has at most 1 MiB, all lines together 128 MiB and a million requests.`,
   echo '{"at_ms":0,"headers":{"x-user-id":"alice"}}' | sluice simulate -f policy.yaml
 
   echo '{"at_ms":0,"op":"set","rule":"per-user","key":["alice"],"n":5}' | sluice simulate -f policy.yaml`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd)
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
-	o.AddFlags(cmd.Flags())
-	_ = cmd.MarkFlagRequired("file")
+	o.AddFlags(cmd)
 	return cmd
 }
 
@@ -98,15 +96,31 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 	}, cmd.OutOrStdout())
 }
 
+// addFileFlag adds -f, and addWasmFlag --wasm, with what a shell completes.
+func addFileFlag(cmd *cobra.Command, file *string, usage string) {
+	cmd.Flags().StringVarP(file, "file", "f", "", usage)
+	_ = cmd.MarkFlagFilename("file", "yaml", "yml", "json")
+}
+
+func addWasmFlag(cmd *cobra.Command, file *string, condition string) {
+	cmd.Flags().StringVar(file, "wasm", "", condition+"`FILE` of the filter (default: the one inside this program)")
+	_ = cmd.MarkFlagFilename("wasm", "wasm")
+}
+
 // maxWorkers bounds the worker VMs of one process: each takes tens of MB.
 const maxWorkers = 64
+
+// maxFilterBytes bounds a filter's binary. Ours is 5 MB.
+const maxFilterBytes = 64 << 20
+
+func readFilterFile(name string) ([]byte, error) { return input.File(name, maxFilterBytes) }
 
 // readFilter returns the filter in file, or the one inside this program.
 func readFilter(file string) ([]byte, error) {
 	if file == "" {
 		return build.Filter()
 	}
-	wasm, err := input.File(file, proxy.MaxWasmBytes)
+	wasm, err := readFilterFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("read the filter: %w", err)
 	}

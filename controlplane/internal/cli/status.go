@@ -2,7 +2,7 @@ package cli
 
 import (
 	"fmt"
-	"net/http"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,13 +12,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
-type statusOptions struct {
-	clientOptions
-	output output
-}
-
 func newStatusCommand() *cobra.Command {
-	var o statusOptions
+	var o serverOptions
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the current revision and what each proxy runs",
@@ -29,27 +24,13 @@ several processes use is shown with their addresses, or with their certificates
 where these differ.`,
 		Example: `  sluice status
   sluice status --output json`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return status(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return show(cmd, &o, "/v1/status", nil, printStatus) },
 	}
 	o.AddFlags(cmd)
-	o.output.AddFlags(cmd)
 	return cmd
 }
 
-func status(cmd *cobra.Command, o statusOptions) error {
-	c, err := o.client()
-	if err != nil {
-		return err
-	}
-	var st api.Status
-	if err := c.call(cmd.Context(), http.MethodGet, "/v1/status", nil, nil, &st); err != nil {
-		return err
-	}
-	w := cmd.OutOrStdout()
-	if o.output == outputJSON {
-		return printJSON(w, st)
-	}
+func printStatus(w io.Writer, st *api.Status) error {
 	switch {
 	case st.Current == nil:
 		fmt.Fprintln(w, "nothing has been applied yet")

@@ -18,8 +18,6 @@ func newStoreCommand() *cobra.Command {
 		Short: "Back up and restore what serve stores",
 		Example: `  sluice store backup -o sluice.backup
   sluice store restore sluice.backup --data /var/lib/sluice`,
-		Args: cobra.NoArgs, // so that a wrong subcommand is an error
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newBackupCommand(), newRestoreCommand())
 	return cmd
@@ -44,7 +42,6 @@ With --data the directory of a serve that does not run is copied instead.`,
 		Example: `  sluice store backup -o sluice.backup
   sluice store backup -o sluice.backup --server https://10.0.0.5:18080 --token-file token
   sluice store backup -o sluice.backup --data /var/lib/sluice`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return backup(cmd, o) },
 	}
 	o.AddFlags(cmd)
@@ -77,7 +74,7 @@ func backupServer(cmd *cobra.Command, o backupOptions) (store.Contents, error) {
 	if err != nil {
 		return store.Contents{}, err
 	}
-	from, err := c.stream(cmd.Context(), http.MethodGet, "/v1/backup", nil, "", nil)
+	from, err := c.open(cmd.Context(), http.MethodGet, "/v1/backup", nil, "", nil)
 	if err != nil {
 		return store.Contents{}, err
 	}

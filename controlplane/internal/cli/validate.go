@@ -29,7 +29,6 @@ printed with file, line, column, path and what would be right.`,
 		Example: `  sluice validate -f policy.yaml
   sluice validate -f - < policy.yaml
   sluice validate -f policy.yaml --output json`,
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return validate(cmd, o) },
 	}
 	o.AddFlags(cmd)
@@ -47,7 +46,7 @@ type validation struct {
 }
 
 func validate(cmd *cobra.Command, o validateOptions) error {
-	read, err := o.read(cmd)
+	read, err := o.judge(cmd)
 	var problems policyfile.Errors
 	if err != nil && !errors.As(err, &problems) {
 		return err

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 const (
@@ -43,7 +45,7 @@ type Client struct {
 }
 
 // Counters has the proxy do the operation.
-func (c *Client) Counters(ctx context.Context, at *url.URL, op Operation, query url.Values) (a Answer, err error) {
+func (c *Client) Counters(ctx context.Context, at *url.URL, op Operation, query url.Values) (a answer.Answer, err error) {
 	err = c.post(ctx, at, "counters/"+op.Wire, query, nil, func(text []byte) error {
 		var ok bool
 		a, ok = ReadAnswer(op, text)
@@ -53,11 +55,11 @@ func (c *Client) Counters(ctx context.Context, at *url.URL, op Operation, query 
 }
 
 // Explain has the proxy explain the described request.
-func (c *Client) Explain(ctx context.Context, at *url.URL, described string) (x Explained, err error) {
+func (c *Client) Explain(ctx context.Context, at *url.URL, described string) (x answer.Explanation, err error) {
 	header := http.Header{RequestHeader: {described}}
 	err = c.post(ctx, at, "explain", nil, header, func(text []byte) error {
 		var ok bool
-		x, ok = ReadExplained(text)
+		x, ok = ReadExplanation(text)
 		return c.take(at, &x, ok)
 	})
 	return x, err

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"sync"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 const (
@@ -30,13 +32,13 @@ var ErrBusy = fmt.Errorf("%d callers are asking all proxies already", maxCalls)
 // Row is a proxy and its answer to an operation, or what went wrong.
 type Row struct {
 	Asked
-	Answer
+	answer.Answer
 }
 
 // ExplainRow is a proxy and its explanation, or what went wrong.
 type ExplainRow struct {
 	Asked
-	Explained
+	answer.Explanation
 }
 
 // Asked is a proxy that was asked or should have been.
@@ -124,7 +126,7 @@ func (c *Call) Counters(ctx context.Context, targets []Target, op Operation, que
 			row.Answer, err = c.of(&targets[i]).Counters(ctx, targets[i].URL, op, query)
 		}
 		if err != nil {
-			row.Answer = Answer{}
+			row.Answer = answer.Answer{}
 			row.fail(err)
 		}
 	})
@@ -138,10 +140,10 @@ func (c *Call) Explain(ctx context.Context, targets []Target, described string) 
 		row := &rows[i]
 		row.Asked = targets[i].asked()
 		if err == nil {
-			row.Explained, err = c.of(&targets[i]).Explain(ctx, targets[i].URL, described)
+			row.Explanation, err = c.of(&targets[i]).Explain(ctx, targets[i].URL, described)
 		}
 		if err != nil {
-			row.Explained = Explained{}
+			row.Explanation = answer.Explanation{}
 			row.fail(err)
 		}
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// Request is a request that the filter is asked about. Method and path have the
+// Request is a request for the filter to explain. Method and path have the
 // filter's defaults.
 type Request struct {
 	Method     string              `json:"method,omitempty"`
@@ -28,7 +28,7 @@ type Request struct {
 	Route      string              `json:"route,omitempty"`
 	Properties map[string]string   `json:"properties,omitempty"` // text alone: by path, segments joined by dots
 
-	AtNs *int64 `json:"-"` // when, if that was told
+	AtNs *int64 `json:"-"` // when, nil if the request does not say
 }
 
 // ReadRequest reads a request as a line of simulate has it; it needs no time.
@@ -63,7 +63,7 @@ func ReadRequest(text []byte) (*Request, error) {
 	return r, r.Check()
 }
 
-// Check refuses a request that no proxy would ever show to the filter. No error
+// Check refuses a request that no proxy would show to the filter. No error
 // repeats a header's value.
 func (r *Request) Check() error {
 	in := &fields{Method: r.Method, Path: r.Path, ClientIP: r.ClientIP, Headers: map[string]values{}}
@@ -99,8 +99,8 @@ func (r *Request) Header() string {
 	return b.String()
 }
 
-// Explain asks the compiled filter what a policy makes of a request. Nothing has
-// been counted before it. The answer is the filter's, as engine.Explain writes it.
+// Explain asks the compiled filter what a policy makes of a request. Its counters
+// are empty. The answer is the filter's, an answer.Explanation in JSON.
 func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
 	p, err := o.readPolicy()
 	if err != nil {

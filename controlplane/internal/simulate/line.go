@@ -31,7 +31,7 @@ type line struct {
 	time    json.RawMessage // as given
 	unit    string          // the field it was given in: at_ms, at_ns or at
 	op      string          // empty for a request
-	worker  int             // -1 = whoever's turn it is
+	worker  int             // -1 = the next one in turn
 	request *fields
 	policy  *policyFile // of op policy
 }
@@ -80,8 +80,8 @@ type policyFile struct {
 	json   []byte
 }
 
-// readPolicy judges a policy file and puts the management path that operations
-// take into its JSON.
+// readPolicy judges a policy file. The JSON of the policy gets the management path
+// by which operations reach the filter.
 func readPolicy(file string, data []byte) (*policyFile, error) {
 	p, node, _, err := policyfile.Read(file, data)
 	if err != nil {
@@ -105,10 +105,10 @@ const (
 
 // reader checks the whole input before anything is simulated.
 type reader struct {
-	dir      string // what policy files in the input are relative to, and do not leave
+	dir      string // of the policy files that lines name, in it or below
 	workers  int
 	current  *policyFile            // in force at the line being read
-	policies map[string]*policyFile // read so far, by what lines call them
+	policies map[string]*policyFile // read so far, by the name in the lines
 	bytes    int                    // of those policies
 }
 
@@ -122,13 +122,13 @@ func (r *reader) readAll(in io.Reader) ([]line, error) {
 		total += len(text)
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
-			return nil, fmt.Errorf("line %d: it has more than %d bytes, the most there may be", number, maxLineBytes)
+			return nil, fmt.Errorf("line %d: it has more than the %d bytes that a line may have", number, maxLineBytes)
 		case errors.Is(err, input.ErrInterrupted):
 			return nil, err
 		case err != nil && !ended:
 			return nil, fmt.Errorf("read requests: %w", err)
 		case total > maxInputBytes || len(lines) == maxLines && len(text) > 0:
-			return nil, fmt.Errorf("line %d: the requests are more than %d lines or %d bytes: simulate them in parts", number, maxLines, maxInputBytes)
+			return nil, fmt.Errorf("line %d: the requests are more than %d lines or %d bytes: simulate fewer at a time", number, maxLines, maxInputBytes)
 		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
 			l, err := r.read(text)
@@ -218,7 +218,7 @@ func (in *fields) only(kind, has string) error {
 	return nil
 }
 
-// check refuses a request that no proxy would ever show to the filter.
+// check refuses a request that no proxy would show to the filter.
 func (in *fields) check() error {
 	if _, err := netip.ParseAddr(in.ClientIP); in.ClientIP != "" && err != nil {
 		return fmt.Errorf("client_ip: %q is no IP address", in.ClientIP)
@@ -237,8 +237,8 @@ func (in *fields) check() error {
 	return nil
 }
 
-// notInToken is true for what HTTP's tokens do not hold: methods and header
-// names.
+// notInToken reports a character that no token of HTTP has, such as a method or a
+// header's name.
 func notInToken(r rune) bool {
 	return r <= ' ' || r >= 0x7F || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
 }
@@ -273,7 +273,7 @@ func (r *reader) policyIn(file string) (*policyFile, error) {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
 	if r.bytes += len(text); r.bytes > maxPolicyBytes {
-		return nil, fmt.Errorf("file: the policies are more than %d bytes, the most there may be in one run", maxPolicyBytes)
+		return nil, fmt.Errorf("file: the policies of one run have more than %d bytes together", maxPolicyBytes)
 	}
 	p, err := readPolicy(filepath.Join(r.dir, file), text)
 	if err == nil {
@@ -351,8 +351,8 @@ func (l *line) readTime(in *fields) error {
 	}
 	scale := map[string]int64{"at_ms": int64(time.Millisecond), "at_ns": 1}[l.unit]
 	n, err := strconv.ParseInt(string(l.time), 10, 64)
-	if most := time.Date(maxYear, 12, 31, 0, 0, 0, 0, time.UTC).UnixNano() / scale; err != nil || n < 0 || n > most {
-		return fmt.Errorf("%s: %s is no whole number from 0 to %d", l.unit, l.time, most)
+	if last := time.Date(maxYear, 12, 31, 0, 0, 0, 0, time.UTC).UnixNano() / scale; err != nil || n < 0 || n > last {
+		return fmt.Errorf("%s: %s is no whole number from 0 to %d", l.unit, l.time, last)
 	}
 	l.ns = n * scale
 	return nil

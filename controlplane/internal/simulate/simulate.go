@@ -41,8 +41,8 @@ type Options struct {
 	Log      func(string)
 }
 
-// reportState is the property in which the filter reports verdicts, asked to
-// by the property traceProperty.
+// reportState is the property in which the filter reports verdicts if the
+// property traceProperty asks for it.
 const (
 	reportState   = "sluice.report"
 	traceProperty = "sluice.trace"
@@ -123,27 +123,27 @@ type simulation struct {
 
 func (s *simulation) step(l *line, w *bufio.Writer) error {
 	s.now = l.ns
-	a := answer{line: l, policy: s.policy}
+	o := output{line: l, policy: s.policy}
 	if l.policy != nil {
 		if err := s.host.Configure(l.policy.json); err != nil {
 			return err
 		}
 		s.policy = l.policy.policy
-	} else if err := s.serve(l, &a); err != nil {
+	} else if err := s.serve(l, &o); err != nil {
 		return err
 	}
-	s.buf = append(a.append(s.buf[:0]), '\n')
+	s.buf = append(o.append(s.buf[:0]), '\n')
 	_, err := w.Write(s.buf)
 	return err
 }
 
-func (s *simulation) serve(l *line, a *answer) error {
+func (s *simulation) serve(l *line, o *output) error {
 	worker := l.worker
 	if worker < 0 {
 		worker = s.turn
 		s.turn = (s.turn + 1) % s.host.Workers()
 	}
-	if l.op == "stats" { // what the other workers have counted is told on a tick
+	if l.op == "stats" { // on a tick the other workers pass on what they have counted
 		for other := range s.host.Workers() {
 			if err := s.host.Tick(other); err != nil {
 				return err
@@ -162,14 +162,16 @@ func (s *simulation) serve(l *line, a *answer) error {
 			return fmt.Errorf("op %s: %s", l.op, strings.TrimSpace(string(report)))
 		}
 	}
-	if err := json.Unmarshal(report, &a.verdict); err != nil {
+	if l.op == "stats" {
+		o.stats = bytes.TrimSpace(report)
+		return nil
+	}
+	a := &o.answer
+	if json.Unmarshal(report, a) != nil || a.Value == nil && a.Allowed == nil || a.Allowed != nil && !*a.Allowed && a.RetryNs == nil {
 		return fmt.Errorf("the filter gave no verdict, status %d: %s", response.Status, response.Details)
 	}
 	if l.op == "" {
-		a.status, a.headers = response.Status, response.Headers
-	}
-	if l.op == "stats" {
-		a.stats = bytes.TrimSpace(report)
+		o.status, o.headers = response.Status, response.Headers
 	}
 	return nil
 }

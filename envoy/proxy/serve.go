@@ -33,8 +33,8 @@ func (p *Proxy) Serve(ctx context.Context, listener, admin net.Listener) error {
 
 	var servers []*http.Server
 	failed := make(chan error, 2)
-	start := func(l net.Listener, handler http.Handler, most int) {
-		c := newCrowd(l, most, p.options.BodyIdle, func() { p.counts.crowdedOut.Add(1) })
+	start := func(l net.Listener, handler http.Handler, limit int) {
+		c := newCrowd(l, limit, p.options.BodyIdle, func() { p.counts.crowdedOut.Add(1) })
 		s := p.server(handler)
 		s.ConnState = c.follow
 		servers = append(servers, s)

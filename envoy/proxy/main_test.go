@@ -17,9 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
 const (
@@ -27,12 +25,9 @@ const (
 	moment   = 5 * time.Millisecond
 )
 
-// filter is the compiled filter, in filterFile; refusing one of another code
-// that refuses every policy.
 var (
-	filter, refusing         []byte
-	filterFile, refusingFile string
-	cacheDir                 string
+	filter   []byte // compiled
+	cacheDir string
 )
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
@@ -45,43 +40,22 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	cacheDir = filepath.Join(dir, "cache")
-	filterFile, refusingFile = filepath.Join(dir, "sluice.wasm"), filepath.Join(dir, "refusing.wasm")
-	for _, b := range []struct {
-		file, tags string
-		wasm       *[]byte
-	}{{filterFile, "", &filter}, {refusingFile, refuseTag, &refusing}} {
-		if err := buildtest.Compile(buildtest.Root(), b.file, b.tags); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		if *b.wasm, err = os.ReadFile(b.file); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
+	file := filepath.Join(dir, "sluice.wasm")
+	if err = buildtest.Compile(buildtest.Root(), file); err == nil {
+		filter, err = os.ReadFile(file)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	return m.Run()
 }
 
-// inJSON is a policy file as the filter gets it.
-func inJSON(t *testing.T, text string) []byte {
-	t.Helper()
-	_, tree, _, err := policyfile.Read("policy.yaml", []byte(text))
-	require.NoError(t, err)
-	return policy.AppendJSON(nil, tree)
-}
-
-// perUser is a policy with windows that do not end during a test.
-func perUser(limit int) string {
-	return fmt.Sprintf(`
-version: 1
-headers: ietf
-rules:
-  - name: per-user
-    match: {paths: ["/api/*"]}
-    key: [header: x-user-id]
-    algorithm: fixed_window_per_key
-    limits: [%d/1h]
-`, limit)
+// perUser is a policy, as the filter gets it, with windows that do not end
+// during a test.
+func perUser(limit int) []byte {
+	return fmt.Appendf(nil, `{"version":1,"headers":"ietf","rules":[{"name":"per-user","match":{"paths":["/api/*"]},`+
+		`"key":[{"header":"x-user-id"}],"algorithm":"fixed_window_per_key","limits":["%d/1h"]}]}`, limit)
 }
 
 // plane is a running proxy.
@@ -124,9 +98,9 @@ func serve(t *testing.T, upstream http.Handler, change ...func(*proxy.Options)) 
 	return p
 }
 
-func (p *plane) configure(text string) {
+func (p *plane) configure(policy []byte) {
 	p.t.Helper()
-	_, err := p.Configure(inJSON(p.t, text))
+	_, err := p.Configure(policy)
 	require.NoError(p.t, err)
 }
 

@@ -22,8 +22,8 @@ type crowd struct {
 	idle list.List                  // of net.Conn, longest first
 }
 
-func newCrowd(l net.Listener, most int, patience time.Duration, turned func()) *crowd {
-	return &crowd{Listener: l, max: most, patience: patience, turned: turned, all: map[net.Conn]*list.Element{}}
+func newCrowd(l net.Listener, limit int, patience time.Duration, turned func()) *crowd {
+	return &crowd{Listener: l, max: limit, patience: patience, turned: turned, all: map[net.Conn]*list.Element{}}
 }
 
 func (c *crowd) Accept() (net.Conn, error) {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
+	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
 // limit is what the tests here give a silent end. Half of it is honest.

@@ -27,7 +27,7 @@ var (
 	errClosed     = errors.New("the filter closed the stream")
 )
 
-const statusClientGone = 499 // nobody gets to see it
+const statusClientGone = 499 // no client sees it
 
 // exchange is one request on its way: through the filter, to the upstream and
 // back through the filter.
@@ -76,8 +76,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, ex)))
 }
 
-// finish ends the connection of a request whose body has no end: where the next
-// request begins is not known.
+// finish ends the connection of a request whose body has no end: nobody knows
+// where the next request begins.
 func (p *Proxy) finish(w http.ResponseWriter, body *upload) {
 	_ = body.Close() // it knows what has failed
 	if body.refusal() != nil && w.Header().Get("Connection") != "close" {
@@ -86,7 +86,7 @@ func (p *Proxy) finish(w http.ResponseWriter, body *upload) {
 	}
 }
 
-// turnAway answers a request that the filter does not get to see.
+// turnAway answers a request that the filter does not see.
 func (p *Proxy) turnAway(w http.ResponseWriter, why *refusal) {
 	w.Header().Set("Connection", "close")
 	p.refuse(w, why.status, why.text)
@@ -97,8 +97,8 @@ func (p *Proxy) refuse(w http.ResponseWriter, status int, text string) {
 	http.Error(w, text, status)
 }
 
-// newReverseProxy makes the part that knows HTTP: hop-by-hop headers,
-// streaming, trailers. Its transport is the filter.
+// newReverseProxy does what is HTTP: hop-by-hop headers, streaming, trailers. Its
+// transport is the filter.
 func (p *Proxy) newReverseProxy() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Transport:     p,
@@ -113,7 +113,7 @@ func (p *Proxy) newReverseProxy() *httputil.ReverseProxy {
 	}
 }
 
-// forward writes the headers that tell of the client as Envoy does where
+// forward writes the headers about the client as Envoy does where
 // use_remote_address is set.
 func forward(out, in http.Header, client netip.Addr) {
 	for _, name := range []string{"Forwarded", "X-Forwarded-Host"} {
@@ -126,8 +126,7 @@ func forward(out, in http.Header, client netip.Addr) {
 	out.Set("X-Forwarded-Proto", "http")
 }
 
-// RoundTrip takes a request through the filter. It is called by the reverse
-// proxy and is of no use to others.
+// RoundTrip takes a request through the filter. Only the reverse proxy calls it.
 func (p *Proxy) RoundTrip(out *http.Request) (*http.Response, error) {
 	ex := out.Context().Value(exchangeKey{}).(*exchange)
 	worker, err := p.take(out.Context())
@@ -200,7 +199,7 @@ func seen(out *http.Request, ex *exchange) *sim.Request {
 	}
 	for _, name := range slices.Sorted(maps.Keys(out.Header)) {
 		if name == "Content-Length" || name == "User-Agent" && out.Header.Get(name) == "" {
-			continue // the one is there, the other the reverse proxy's word for none
+			continue // written above; the reverse proxy's word for none
 		}
 		for _, value := range out.Header[name] {
 			r.Headers = append(r.Headers, [2]string{strings.ToLower(name), value})
@@ -243,7 +242,7 @@ func setTarget(u *url.URL, target string) {
 	}
 }
 
-// noAnswer is what the client gets where the upstream gave nothing.
+// noAnswer is the response for a client whose upstream gave none.
 func (p *Proxy) noAnswer(out *http.Request, ex *exchange, err error, after time.Duration) *sim.Response {
 	if out.Context().Err() != nil || ex.body.refusal() != nil {
 		return &sim.Response{Status: statusClientGone}
@@ -278,7 +277,7 @@ func answer(upstream *http.Response, res *sim.Response) *http.Response {
 	return &passed
 }
 
-// local is a response that the upstream had no part in.
+// local is a response that does not come from the upstream.
 func local(out *http.Request, res *sim.Response) *http.Response {
 	return &http.Response{
 		StatusCode: res.Status, Header: header(res.Headers), Request: out,

@@ -11,14 +11,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 )
 
-// MaxWasmBytes bounds a filter's binary. Ours is 5 MB.
-const MaxWasmBytes = 64 << 20
-
-// nack is a refusal in Envoy's words, with what Envoy does not tell.
+// nack is a refusal in Envoy's words, with the cause, which Envoy leaves out.
 type nack struct {
 	text  string
 	cause error
@@ -80,7 +75,7 @@ func configuration(packed *anypb.Any) ([]byte, error) {
 	return packed.GetValue(), nil
 }
 
-// code reads the filter that a configuration names. A file is read anew every
+// code reads the filter that a configuration names. It reads a file anew every
 // time, as Envoy does.
 func (p *Proxy) code(source *corev3.DataSource) ([]byte, error) {
 	switch source := source.GetSpecifier().(type) {
@@ -90,7 +85,7 @@ func (p *Proxy) code(source *corev3.DataSource) ([]byte, error) {
 		if source.Filename == Embedded {
 			return p.options.Wasm, nil
 		}
-		wasm, err := input.File(source.Filename, MaxWasmBytes)
+		wasm, err := p.options.ReadFile(source.Filename)
 		if err != nil {
 			return nil, &nack{text: "Invalid path: " + source.Filename, cause: err}
 		}

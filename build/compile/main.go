@@ -1,4 +1,4 @@
-// The filter command compiles the filter: what go build makes of ./filter, with
+// The compile command compiles the filter: what go build makes of ./filter, with
 // its grafts.
 package main
 
@@ -13,7 +13,7 @@ import (
 func main() {
 	out := flag.String("o", "", "`file` to write the module to")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: filter -o FILE, in the root of the repository")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: compile -o FILE, in the root of the repository")
 		flag.PrintDefaults()
 	}
 	flag.Parse()

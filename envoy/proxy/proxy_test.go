@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/ports"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
+	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 

@@ -6,9 +6,8 @@
 // sees what Envoy would show it: the connection's address as the client's, one
 // spelling for each path, headers in lower case.
 //
-// It must never import the filter's source or a package of the control plane:
-// what it knows of policies is bytes. It serves HTTP/1.1 without upgrades; an
-// upgrade that a client offers, such as to a websocket, is not taken.
+// A policy is bytes to it. It serves HTTP/1.1 without upgrades: it takes none that
+// a client offers, such as to a websocket.
 package proxy
 
 import (
@@ -21,6 +20,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	// Embedded names a filter that is no file, where a control plane is told
-	// what this data plane runs.
+	// Embedded is what a control plane reads as the name of a filter that is not
+	// a file.
 	Embedded = "embedded:sluice.wasm"
 
 	defaultQueue   = 1024
@@ -46,8 +46,9 @@ const (
 // Options say what a Proxy is made of. Wasm and Upstream are required.
 type Options struct {
 	Wasm     []byte
-	WasmName string // absolute path of the file Wasm came from; default Embedded
-	Workers  int    // worker VMs; default 1
+	WasmName string                            // absolute path of the file Wasm came from; default Embedded
+	ReadFile func(name string) ([]byte, error) // reads a filter that the control plane names; default os.ReadFile
+	Workers  int                               // worker VMs; default 1
 	Upstream *url.URL
 
 	Queue   int           // requests that may wait for a worker; default 1024
@@ -123,6 +124,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.WasmName == "" {
 		o.WasmName = Embedded
+	}
+	if o.ReadFile == nil {
+		o.ReadFile = os.ReadFile
 	}
 	o.Workers = max(o.Workers, 1)
 	o.Queue = cmp.Or(o.Queue, defaultQueue)
@@ -220,7 +224,7 @@ func (p *Proxy) Close() {
 	p.host.Close()
 }
 
-// hear passes on what the filter and its host log.
+// hear logs the lines of the filter and of its host.
 func (p *Proxy) hear(level sim.Level, vm int, message string) {
 	to := slog.LevelInfo
 	switch {

@@ -29,13 +29,13 @@ import (
 // As in a rendered bootstrap.
 const (
 	retryBase      = 500 * time.Millisecond
-	retryMost      = 5 * time.Second
+	retryMax       = 5 * time.Second
 	keepaliveEvery = 10 * time.Second
 )
 
-// refusedMost is the longest wait of a proxy that was refused: somebody has to
-// mend that. The first one is retryMost.
-const refusedMost = 30 * time.Second
+// refusedMax is the longest wait of a proxy that was refused, until somebody
+// mends that. The first wait is retryMax.
+const refusedMax = 30 * time.Second
 
 // extensionConfigType is the type of the resource and of its discovery.
 const extensionConfigType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
@@ -65,8 +65,8 @@ func (p *Proxy) Subscribe(ctx context.Context, s Subscription) error {
 	connection, err := grpc.NewClient(s.Address,
 		grpc.WithTransportCredentials(security),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: retryBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: retryMost},
-			MinConnectTimeout: retryMost,
+			Backoff:           backoff.Config{BaseDelay: retryBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: retryMax},
+			MinConnectTimeout: retryMax,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveEvery, Timeout: keepaliveEvery}),
 	)
@@ -100,12 +100,12 @@ func (c *subscriber) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		base, most := retryBase, retryMost
+		base, longest := retryBase, retryMax
 		if refused(err) {
-			base, most = retryMost, refusedMost
+			base, longest = retryMax, refusedMax
 		}
 		c.report(err)
-		wait := min(base<<min(c.streams, 8), most)
+		wait := min(base<<min(c.streams, 8), longest)
 		c.streams++
 		select {
 		case <-ctx.Done():
@@ -115,13 +115,13 @@ func (c *subscriber) run(ctx context.Context) {
 	}
 }
 
-// refused says whether the control plane is there and does not let the proxy in.
+// refused reports whether the control plane answered and does not let the proxy in.
 func refused(err error) bool {
 	code := status.Code(err)
 	return code == codes.PermissionDenied || code == codes.Unauthenticated || code == codes.InvalidArgument
 }
 
-// report writes why a stream has ended, unless the log knows it.
+// report logs why a stream has ended, unless it has logged that before.
 func (c *subscriber) report(err error) {
 	reason := fmt.Sprintf("%.1000s", status.Convert(err).Message())
 	switch {
@@ -148,7 +148,7 @@ func (c *subscriber) stream(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(c.first()); err != nil && !errors.Is(err, io.EOF) { // at io.EOF Recv tells why
+	if err := stream.Send(c.first()); err != nil && !errors.Is(err, io.EOF) { // at io.EOF Recv returns why
 		return err
 	}
 	if c.refusal == "" { // else the request is no sign yet
@@ -169,8 +169,8 @@ func (c *subscriber) stream(ctx context.Context) error {
 	}
 }
 
-// first is the request that opens a stream. Only it says who this is and what
-// is held from before.
+// first is the request that opens a stream. It alone names the proxy and the
+// version that it holds.
 func (c *subscriber) first() *discoveryv3.DeltaDiscoveryRequest {
 	text := structpb.NewStringValue
 	r := &discoveryv3.DeltaDiscoveryRequest{

@@ -1,34 +1,74 @@
-package proxy_test
+package xds_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
-	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
-// refuseTag builds a filter that refuses every policy.
-const refuseTag = "sluice_refuses"
+// The server and the proxy of envoy/proxy, each as it is.
+
+const (
+	patience = 2 * time.Minute
+	moment   = 5 * time.Millisecond
+)
+
+// filter is the compiled filter, in filterFile. In refusingFile is one that
+// refuses every policy.
+var (
+	filter                             []byte
+	filterFile, refusingFile, cacheDir string
+)
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "xds")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	cacheDir = filepath.Join(dir, "cache")
+	filterFile, refusingFile = filepath.Join(dir, "sluice.wasm"), filepath.Join(dir, "refusing.wasm")
+	err = errors.Join(
+		buildtest.Compile(buildtest.Root(), filterFile),
+		buildtest.Compile(buildtest.Root(), refusingFile, "sluice_refuses"))
+	if err == nil {
+		filter, err = os.ReadFile(filterFile)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// perUser is a policy with windows that do not end during a test.
+func perUser(limit int) string {
+	return fmt.Sprintf(`{"version":1,"rules":[{"name":"per-user","match":{"paths":["/api/*"]},`+
+		`"key":[{"header":"x-user-id"}],"algorithm":"fixed_window_per_key","limits":["%d/1h"]}]}`, limit)
+}
 
 // control is a control plane that can be killed and started again at the same
 // address, on the same store.
@@ -71,7 +111,7 @@ func (c *control) kill() {
 // apply stores a revision and returns its number.
 func (c *control) apply(text, wasm string) uint64 {
 	c.t.Helper()
-	r, err := c.store.Append(c.t.Context(), store.Draft{YAML: []byte(text), JSON: inJSON(c.t, text), Wasm: wasm})
+	r, err := c.store.Append(c.t.Context(), store.Draft{YAML: []byte(text), JSON: []byte(text), Wasm: wasm})
 	require.NoError(c.t, err)
 	return r.Number
 }
@@ -115,17 +155,76 @@ func (c *control) status(what string, is func(xds.ProxyStatus) bool) {
 	}, patience, moment, what)
 }
 
-func subscribe(t *testing.T, p *plane, c *control) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- p.Subscribe(ctx, proxy.Subscription{Address: c.address, Node: "n"}) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
+// subscriber is a proxy that takes its policies from a control plane.
+type subscriber struct {
+	*proxy.Proxy
+	t   *testing.T
+	url string
+	log *log
 }
 
+// subscribe starts a proxy, which says that it runs the filter in a file, or the
+// one inside the program if that is "".
+func (c *control) subscribe(wasmName string) *subscriber {
+	c.t.Helper()
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	c.t.Cleanup(upstream.Close)
+	behind, err := url.Parse(upstream.URL)
+	require.NoError(c.t, err)
+	s := &subscriber{t: c.t, log: &log{}}
+	s.Proxy, err = proxy.New(c.t.Context(), proxy.Options{
+		Wasm: filter, WasmName: wasmName, Workers: 2, CacheDir: cacheDir, Upstream: behind,
+		Log: slog.New(slog.NewTextHandler(s.log, nil)),
+	})
+	require.NoError(c.t, err)
+	c.t.Cleanup(s.Close)
+	requests := httptest.NewServer(s.Proxy)
+	c.t.Cleanup(requests.Close)
+	s.url = requests.URL
+
+	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- s.Subscribe(ctx, proxy.Subscription{Address: c.address, Node: "n"}) }()
+	c.t.Cleanup(func() { cancel(); require.NoError(c.t, <-ended) })
+	return s
+}
+
+// status is that of a GET by a user.
+func (s *subscriber) status(user string) int {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+"/api/x", http.NoBody)
+	require.NoError(s.t, err)
+	r.Header.Set("X-User-Id", user)
+	response, err := http.DefaultTransport.RoundTrip(r)
+	require.NoError(s.t, err)
+	require.NoError(s.t, response.Body.Close())
+	return response.StatusCode
+}
+
+// log is a log that is read while others write.
+type log struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// count says how often the log holds a text.
+func (l *log) count(text string) int { return strings.Count(l.String(), text) }
+
 func TestSubscribe(t *testing.T) {
-	c, p := newControl(t), serve(t, hello)
-	subscribe(t, p, c)
+	c := newControl(t)
+	p := c.subscribe("")
 	c.accepted(c.apply(perUser(2), ""))
 	<-p.Ready()
 	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})
@@ -154,8 +253,8 @@ func TestAnotherFilter(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other.wasm")
 	// A section of its own makes other code of the same meaning.
 	require.NoError(t, os.WriteFile(other, append(filter[:len(filter):len(filter)], 0, 3, 1, 'x', 0), 0o600))
-	c, p := newControl(t), serve(t, hello)
-	subscribe(t, p, c)
+	c := newControl(t)
+	p := c.subscribe("")
 	c.accepted(c.apply(perUser(2), ""))
 	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})
 	c.accepted(c.apply(perUser(3), other))
@@ -166,15 +265,14 @@ func TestAnotherFilter(t *testing.T) {
 
 func TestFilterFromAFile(t *testing.T) {
 	c := newControl(t)
-	p := serve(t, hello, func(o *proxy.Options) { o.WasmName = filterFile })
-	subscribe(t, p, c)
+	p := c.subscribe(filterFile)
 	c.accepted(c.apply(perUser(1), ""))
 	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")})
 }
 
 func TestControlPlaneGoesAndComes(t *testing.T) {
-	c, p := newControl(t), serve(t, hello)
-	subscribe(t, p, c)
+	c := newControl(t)
+	p := c.subscribe("")
 	c.accepted(c.apply(perUser(1), ""))
 	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")})
 
@@ -197,8 +295,7 @@ func TestControlPlaneGoesAndComes(t *testing.T) {
 func TestControlPlaneThatIsNotThere(t *testing.T) {
 	c := newControl(t)
 	c.kill()
-	p := serve(t, hello)
-	subscribe(t, p, c)
+	p := c.subscribe("")
 	require.Eventually(t, func() bool { return p.log.count("control plane is away") == 1 }, patience, moment)
 	require.Equal(t, http.StatusOK, p.status("alice"))
 	c.apply(perUser(1), "")
@@ -210,8 +307,8 @@ func TestControlPlaneThatIsNotThere(t *testing.T) {
 // TestPushesUnderTraffic: no request is lost and none is let through too many
 // while revisions come.
 func TestPushesUnderTraffic(t *testing.T) {
-	c, p := newControl(t), serve(t, hello)
-	subscribe(t, p, c)
+	c := newControl(t)
+	p := c.subscribe("")
 	c.accepted(c.apply(perUser(10), ""))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -235,92 +332,4 @@ func TestPushesUnderTraffic(t *testing.T) {
 	require.Eventually(t, func() bool { return p.status("alice") == http.StatusTooManyRequests }, patience, moment)
 	cancel()
 	require.LessOrEqual(t, <-allowed, 30)
-}
-
-func TestSubscribeWithoutNode(t *testing.T) {
-	p := serve(t, hello)
-	require.ErrorContains(t, p.Subscribe(t.Context(), proxy.Subscription{Address: "127.0.0.1:1"}), "no node id")
-}
-
-// fickle is a control plane that gives a policy and takes it away.
-type fickle struct {
-	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
-	policy *discoveryv3.Resource
-}
-
-func (f *fickle) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
-	if _, err := stream.Recv(); err != nil {
-		return err
-	}
-	for _, response := range []*discoveryv3.DeltaDiscoveryResponse{
-		{Nonce: "1", Resources: []*discoveryv3.Resource{f.policy}},
-		{Nonce: "2", RemovedResources: []string{envoy.ResourceName}},
-	} {
-		if err := stream.Send(response); err != nil {
-			return err
-		}
-		if _, err := stream.Recv(); err != nil {
-			return err
-		}
-	}
-	<-stream.Context().Done()
-	return nil
-}
-
-// closed is a control plane that lets nobody in.
-type closed struct {
-	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
-	streams atomic.Int64
-}
-
-func (c *closed) DeltaExtensionConfigs(extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
-	c.streams.Add(1)
-	return status.Error(codes.PermissionDenied, "write \x1b[31mn\" into the file"+strings.Repeat("x", 2000))
-}
-
-// TestRefusedByTheControlPlane: the log says why, once, and the control plane
-// is not asked twice a second.
-func TestRefusedByTheControlPlane(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	server, refusing := grpc.NewServer(), new(closed)
-	extensionv3.RegisterExtensionConfigDiscoveryServiceServer(server, refusing)
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
-
-	p := serve(t, hello)
-	subscribe(t, p, &control{address: listener.Addr().String()})
-	require.Eventually(t, func() bool { return p.log.count("control plane refuses this proxy") == 1 }, patience, moment)
-	require.Never(t, func() bool { return refusing.streams.Load() > 1 }, 2*time.Second, moment)
-	log := p.log.String()
-	require.Contains(t, log, `reason="write \x1b[31mn\" into the file`)
-	require.Less(t, len(log), 3000)
-	require.NotContains(t, log, "is away")
-}
-
-// TestPolicyTakenAway: what Configure was given is in force again.
-func TestPolicyTakenAway(t *testing.T) {
-	extension, err := envoy.Plugin{Wasm: proxy.Embedded, Policy: inJSON(t, perUser(1))}.ExtensionConfig()
-	require.NoError(t, err)
-	packed, err := anypb.New(extension)
-	require.NoError(t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	server := grpc.NewServer()
-	extensionv3.RegisterExtensionConfigDiscoveryServiceServer(server, &fickle{
-		policy: &discoveryv3.Resource{Name: envoy.ResourceName, Version: "1", Resource: packed},
-	})
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
-
-	p := serve(t, hello)
-	p.configure(perUser(2))
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go func() {
-		_ = p.Subscribe(ctx, proxy.Subscription{Address: listener.Addr().String(), Node: "n", Without: "the file"})
-	}()
-	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `in_force="the file"`) }, patience, moment, p.log)
-	require.Contains(t, p.log.String(), "policy in force")
-	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})
 }

@@ -25,9 +25,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/proxy"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
+	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
 // besideEnvoy starts this proxy and every Envoy the tests have to pass on, each
@@ -47,7 +47,7 @@ func besideEnvoy(t *testing.T, test func(t *testing.T, here, there string)) {
 	p := serve(t, hello, func(o *proxy.Options) {
 		o.Wasm, o.Upstream = code, &url.URL{Scheme: "http", Host: upstream}
 	})
-	p.configure(envoy.EmptyPolicy)
+	p.configure([]byte(envoy.EmptyPolicy))
 	bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
 		Plugin: envoy.Plugin{Wasm: mirror}, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Node: "n", Upstream: upstream,
 	})

@@ -1,0 +1,101 @@
+// Package answer is the JSON in which the filter answers: verdicts, operations on
+// counters, explanations. The filter appends it, the control plane reads it with
+// encoding/json.
+//
+// Its invariant: what is appended reads back as what it was made from. It is
+// linked into the filter, so it must never import encoding/json or fmt.
+//
+// The filter gives times in nanoseconds, the control plane in milliseconds that
+// are rounded up. An answer has one or the other.
+package answer
+
+// Answer is the answer to a request or an operation: a verdict, a value, or
+// statistics.
+type Answer struct {
+	Value    *int64   `json:"value,omitempty"`
+	Windows  []Window `json:"windows,omitempty"` // of a value
+	Allowed  *bool    `json:"allowed,omitempty"`
+	DeniedBy string   `json:"denied_by,omitempty"`
+	RetryMs  *int64   `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
+	RetryNs  *int64   `json:"retry_after_ns,omitempty"`
+	Rules    []Rule   `json:"rules,omitempty"` // of a verdict
+	Stats    []Stats  `json:"stats,omitzero"`  // the filter calls them rules, too
+}
+
+// Rule is what one rule decided.
+type Rule struct {
+	Rule      string    `json:"rule"`
+	Key       []*string `json:"key"` // nil: the request lacks the key part
+	Mode      string    `json:"mode"`
+	Allowed   bool      `json:"allowed"`
+	Reason    string    `json:"reason,omitempty"`
+	Remaining *uint32   `json:"remaining,omitempty"` // of the tightest window
+	Windows   []Window  `json:"windows"`
+}
+
+// Window is one window of a rule and what is used of it.
+type Window struct {
+	Name      string  `json:"name,omitempty"`
+	Unlimited bool    `json:"unlimited,omitempty"`
+	Limit     *uint32 `json:"limit,omitempty"` // nil if unlimited, and so is Remaining
+	PerMs     int64   `json:"per_ms"`
+	PerNs     int64   `json:"per_ns,omitempty"`
+	Used      uint32  `json:"used"`
+	Remaining *uint32 `json:"remaining,omitempty"`
+	ResetMs   int64   `json:"reset_ms"` // from now
+	ResetNs   int64   `json:"reset_ns,omitempty"`
+}
+
+// Stats are the statistics of one rule.
+type Stats struct {
+	Rule     string            `json:"rule"`
+	Keys     uint64            `json:"keys"`
+	Capacity uint64            `json:"capacity"`
+	Slots    uint64            `json:"slots"`
+	Pages    uint64            `json:"buckets"`
+	Bytes    uint64            `json:"bytes"`
+	Metrics  map[string]uint64 `json:"metrics"`
+}
+
+// Explanation is what the policy makes of a request, step by step.
+type Explanation struct {
+	Allowed  *bool           `json:"allowed,omitempty"`
+	DeniedBy string          `json:"denied_by,omitempty"`
+	RetryMs  *int64          `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
+	RetryNs  *int64          `json:"retry_after_ns,omitempty"`
+	Rules    []ExplainedRule `json:"rules,omitempty"` // all of the policy
+}
+
+// ExplainedRule is what one rule has to do with the request. Why is the reason
+// of one that does not match; all from Key on belongs to one that does.
+type ExplainedRule struct {
+	Rule      string    `json:"rule"`
+	Outcome   string    `json:"outcome"`
+	Why       string    `json:"why,omitempty"`
+	Key       []KeyPart `json:"key,omitempty"`
+	Cost      *uint32   `json:"cost,omitempty"`
+	TooLong   bool      `json:"too_long,omitempty"` // a value was too long for a regular expression
+	Override  *Override `json:"override,omitempty"`
+	Unlimited bool      `json:"unlimited,omitempty"`
+	Mode      string    `json:"mode,omitempty"`
+	Allowed   *bool     `json:"allowed,omitempty"`
+	Reason    string    `json:"reason,omitempty"`
+	Windows   []Window  `json:"windows,omitempty"` // before the request
+}
+
+// Matches is the outcome of a rule that decided.
+const Matches = "matches"
+
+// KeyPart is one part of a key: a value, or why there is none.
+type KeyPart struct {
+	Part    string  `json:"part"` // where it comes from
+	Value   *string `json:"value,omitempty"`
+	Missing bool    `json:"missing,omitempty"` // the request lacks it
+	Hidden  bool    `json:"hidden,omitempty"`  // it is a credential
+}
+
+// Override is the override that holds.
+type Override struct {
+	Index int      `json:"index"`
+	Key   []string `json:"key"`
+}

@@ -1,0 +1,110 @@
+package answer_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+)
+
+func to[T any](v T) *T { return &v }
+
+// readsBack decodes what was appended, strictly, and compares.
+func readsBack[T any](t *testing.T, want T, text []byte) {
+	t.Helper()
+	decoder := json.NewDecoder(strings.NewReader(string(text)))
+	decoder.DisallowUnknownFields()
+	var got T
+	require.NoError(t, decoder.Decode(&got), "%s", text)
+	require.Equal(t, want, got, "%s", text)
+}
+
+var windows = []answer.Window{
+	{Name: "daily\n", Limit: to(uint32(10)), PerNs: 86_400e9, Used: 10, Remaining: to(uint32(0)), ResetNs: 5},
+	{Limit: to(uint32(0)), PerNs: 1, Remaining: to(uint32(0))},
+	{Unlimited: true, PerNs: 1e9, Used: 7},
+}
+
+func TestVerdict(t *testing.T) {
+	a := answer.Answer{
+		Allowed: to(false), DeniedBy: `a "rule"`, RetryNs: to(int64(-1)),
+		Rules: []answer.Rule{
+			{Rule: `a "rule"`, Key: []*string{to("alice"), nil, to("")}, Mode: "enforced", Reason: "limit", Remaining: to(uint32(0)), Windows: windows},
+			{Rule: "b", Key: []*string{}, Mode: "shadow", Allowed: true, Windows: []answer.Window{}},
+		},
+	}
+	readsBack(t, a, a.Append(nil))
+	require.Equal(t, `{"allowed":false,"denied_by":"a \"rule\"","retry_after_ns":-1,"rules":[`+
+		`{"rule":"a \"rule\"","key":["alice",null,""],"mode":"enforced","allowed":false,"reason":"limit","remaining":0,"windows":[`+
+		`{"name":"daily\n","limit":10,"per_ns":86400000000000,"used":10,"remaining":0,"reset_ns":5},`+
+		`{"limit":0,"per_ns":1,"used":0,"remaining":0,"reset_ns":0},`+
+		`{"unlimited":true,"per_ns":1000000000,"used":7,"reset_ns":0}]},`+
+		`{"rule":"b","key":[],"mode":"shadow","allowed":true,"windows":[]}]}`, string(a.Append(nil)))
+
+	allowed := answer.Answer{Allowed: to(true), Rules: []answer.Rule{}}
+	readsBack(t, allowed, allowed.Append(nil))
+}
+
+func TestValue(t *testing.T) {
+	for want, a := range map[string]answer.Answer{
+		`{"value":-3}`:             {Value: to(int64(-3))},
+		`{"value":0,"windows":[]}`: {Value: to(int64(0)), Windows: []answer.Window{}},
+		`{"value":1,"windows":[{"unlimited":true,"per_ns":1,"used":2,"reset_ns":3}]}`: {
+			Value: to(int64(1)), Windows: []answer.Window{{Unlimited: true, PerNs: 1, Used: 2, ResetNs: 3}},
+		},
+	} {
+		require.Equal(t, want, string(a.Append(nil)))
+		readsBack(t, a, a.Append(nil))
+	}
+}
+
+func TestStats(t *testing.T) {
+	s := answer.Stats{
+		Rule: "r", Keys: 1, Capacity: 2, Slots: 3, Pages: 4, Bytes: 1 << 63, Metrics: map[string]uint64{"denied": 5, "allowed": 6},
+	}
+	text := s.Append(nil, func(yield func(string, uint64)) {
+		yield("denied", 5)
+		yield("allowed", 6)
+	})
+	require.Equal(t, `{"rule":"r","keys":1,"capacity":2,"slots":3,"buckets":4,"bytes":9223372036854775808,"metrics":{"denied":5,"allowed":6}}`, string(text))
+	readsBack(t, s, text)
+}
+
+func TestExplanation(t *testing.T) {
+	x := answer.Explanation{
+		Allowed: to(false), DeniedBy: "r", RetryNs: to(int64(5)),
+		Rules: []answer.ExplainedRule{
+			{
+				Rule: "r", Outcome: answer.Matches, Cost: to(uint32(0)), TooLong: true, Unlimited: true, Mode: "enforced", Allowed: to(false), Reason: "limit",
+				Key:      []answer.KeyPart{{Part: "header a", Value: to("")}, {Part: "path", Missing: true}, {Part: "cookie c", Hidden: true}},
+				Override: &answer.Override{Index: 0, Key: []string{"gold-*", `"`}}, Windows: windows,
+			},
+			{Rule: "s", Outcome: "no_match", Why: "methods: POST is not one of GET, HEAD"},
+			{Rule: "u", Outcome: answer.Matches, Key: []answer.KeyPart{}, Cost: to(uint32(1)), Mode: "shadow", Allowed: to(true), Windows: []answer.Window{}},
+		},
+	}
+	text := x.Append(nil)
+	readsBack(t, x, text)
+	require.True(t, strings.HasPrefix(string(text), `{"allowed":false,"denied_by":"r","retry_after_ns":5,"rules":[{"rule":"r","outcome":"matches",`+
+		`"key":[{"part":"header a","value":""},{"part":"path","missing":true},{"part":"cookie c","hidden":true}],`+
+		`"cost":0,"too_long":true,"override":{"index":0,"key":["gold-*","\""]},"unlimited":true,"mode":"enforced","allowed":false,"reason":"limit","windows":[`), "%s", text)
+	require.True(t, strings.HasSuffix(string(text), `},{"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"},`+
+		`{"rule":"u","outcome":"matches","key":[],"cost":1,"mode":"shadow","allowed":true,"windows":[]}]}`), "%s", text)
+}
+
+func TestTimes(t *testing.T) {
+	for times, want := range map[answer.Times]string{
+		answer.Ns: `{"per_ns":1000001`, answer.Ms: `{"per_ms":2`, answer.Ms | answer.Ns: `{"per_ms":2,"per_ns":1000001`,
+	} {
+		require.Equal(t, want, string(answer.AppendTime([]byte{'{'}, "per", 1_000_001, times)))
+	}
+	var rounded []int64
+	for _, ns := range []int64{-1, 0, 1, 1e6, 1e6 + 1, 1<<63 - 1} {
+		rounded = append(rounded, answer.Milliseconds(ns))
+	}
+	require.True(t, slices.Equal([]int64{-1, 0, 1, 1, 2, 9_223_372_036_855}, rounded), "%v", rounded)
+}

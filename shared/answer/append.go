@@ -1,0 +1,211 @@
+package answer
+
+import (
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Times are the units in which an answer gives times.
+type Times uint8
+
+// The filter gives Ns, simulate Ms or both.
+const (
+	Ns Times = 1 << iota
+	Ms
+)
+
+// Milliseconds rounds up; -1 stays.
+func Milliseconds(ns int64) int64 {
+	ms := ns / 1e6
+	if ns%1e6 > 0 {
+		ms++
+	}
+	if ns == -1 {
+		return -1
+	}
+	return ms
+}
+
+// AppendTime appends a member of an object for each unit: name_ms, name_ns.
+func AppendTime(b []byte, name string, ns int64, t Times) []byte {
+	if t&Ms != 0 {
+		b = strconv.AppendInt(member(b, name, "_ms"), Milliseconds(ns), 10)
+	}
+	if t&Ns != 0 {
+		b = strconv.AppendInt(member(b, name, "_ns"), ns, 10)
+	}
+	return b
+}
+
+// Append appends an answer of the filter, but for statistics:
+//
+//	{"allowed":false,"denied_by":"r","retry_after_ns":5,"rules":[{"rule":"r",
+//	 "key":["alice"],"mode":"enforced","allowed":false,"reason":"limit",
+//	 "remaining":0,"windows":[{"limit":10,"per_ns":1000,"used":10,
+//	 "remaining":0,"reset_ns":5}]}]}
+//
+//	{"value":5,"windows":[…]}
+//
+// A value without windows has Windows nil.
+func (a *Answer) Append(b []byte) []byte {
+	if a.Value != nil {
+		b = strconv.AppendInt(append(b, `{"value":`...), *a.Value, 10)
+		if a.Windows != nil {
+			b = AppendWindows(member(b, "windows", ""), a.Windows, Ns)
+		}
+		return append(b, '}')
+	}
+	b = appendDecision(b, *a.Allowed, a.DeniedBy, a.RetryNs)
+	return append(AppendRules(member(b, "rules", ""), a.Rules, Ns), '}')
+}
+
+// appendDecision begins an object.
+func appendDecision(b []byte, allowed bool, deniedBy string, retryNs *int64) []byte {
+	b = strconv.AppendBool(append(b, `{"allowed":`...), allowed)
+	if !allowed {
+		b = policy.AppendString(member(b, "denied_by", ""), deniedBy)
+		b = AppendTime(b, "retry_after", *retryNs, Ns)
+	}
+	return b
+}
+
+// AppendRules appends the rules of a verdict as a list.
+func AppendRules(b []byte, rules []Rule, t Times) []byte {
+	b = append(b, '[')
+	for i := range rules {
+		r := &rules[i]
+		b = policy.AppendString(append(comma(b), `{"rule":`...), r.Rule)
+		b = append(member(b, "key", ""), '[')
+		for _, part := range r.Key {
+			if b = comma(b); part == nil {
+				b = append(b, "null"...)
+			} else {
+				b = policy.AppendString(b, *part)
+			}
+		}
+		b = policy.AppendString(member(append(b, ']'), "mode", ""), r.Mode)
+		b = strconv.AppendBool(member(b, "allowed", ""), r.Allowed)
+		b = appendText(b, "reason", r.Reason)
+		b = appendNumber(b, "remaining", r.Remaining)
+		b = append(AppendWindows(member(b, "windows", ""), r.Windows, t), '}')
+	}
+	return append(b, ']')
+}
+
+// AppendWindows appends windows as a list.
+func AppendWindows(b []byte, windows []Window, t Times) []byte {
+	b = append(b, '[')
+	for i := range windows {
+		w := &windows[i]
+		b = appendText(append(comma(b), '{'), "name", w.Name)
+		b = appendFlag(b, "unlimited", w.Unlimited)
+		b = appendNumber(b, "limit", w.Limit)
+		b = AppendTime(b, "per", w.PerNs, t)
+		b = appendNumber(b, "used", &w.Used)
+		b = appendNumber(b, "remaining", w.Remaining)
+		b = append(AppendTime(b, "reset", w.ResetNs, t), '}')
+	}
+	return append(b, ']')
+}
+
+// Append appends the statistics of a rule as an object. Each calls its argument
+// for every metric, in the order that they are to have; s.Metrics is not read.
+func (s *Stats) Append(b []byte, each func(func(name string, n uint64))) []byte {
+	b = policy.AppendString(append(b, `{"rule":`...), s.Rule)
+	for _, n := range [...]struct {
+		name  string
+		count uint64
+	}{{"keys", s.Keys}, {"capacity", s.Capacity}, {"slots", s.Slots}, {"buckets", s.Pages}, {"bytes", s.Bytes}} {
+		b = strconv.AppendUint(member(b, n.name, ""), n.count, 10)
+	}
+	b = append(member(b, "metrics", ""), '{')
+	each(func(name string, n uint64) { b = strconv.AppendUint(member(b, name, ""), n, 10) })
+	return append(b, "}}"...)
+}
+
+// Append appends an explanation:
+//
+//	{"allowed":false,"denied_by":"r","retry_after_ns":5,"rules":[
+//	 {"rule":"r","outcome":"matches","key":[{"part":"header x-user-id","value":"alice"}],
+//	  "cost":1,"override":{"index":0,"key":["gold-*"]},"mode":"enforced","allowed":false,
+//	  "reason":"limit","windows":[{"limit":10,"per_ns":1000,"used":10,"remaining":0,"reset_ns":5}]},
+//	 {"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"}]}
+func (x *Explanation) Append(b []byte) []byte {
+	b = appendDecision(b, *x.Allowed, x.DeniedBy, x.RetryNs)
+	b = append(member(b, "rules", ""), '[')
+	for i := range x.Rules {
+		b = x.Rules[i].append(comma(b))
+	}
+	return append(b, "]}"...)
+}
+
+func (r *ExplainedRule) append(b []byte) []byte {
+	b = policy.AppendString(append(b, `{"rule":`...), r.Rule)
+	b = policy.AppendString(member(b, "outcome", ""), r.Outcome)
+	if r.Outcome != Matches {
+		return append(appendText(b, "why", r.Why), '}')
+	}
+	b = append(member(b, "key", ""), '[')
+	for i := range r.Key {
+		p := &r.Key[i]
+		b = policy.AppendString(append(comma(b), `{"part":`...), p.Part)
+		if p.Value != nil {
+			b = policy.AppendString(member(b, "value", ""), *p.Value)
+		}
+		b = append(appendFlag(appendFlag(b, "missing", p.Missing), "hidden", p.Hidden), '}')
+	}
+	b = appendNumber(append(b, ']'), "cost", r.Cost)
+	b = appendFlag(b, "too_long", r.TooLong)
+	if o := r.Override; o != nil {
+		b = strconv.AppendInt(append(member(b, "override", ""), `{"index":`...), int64(o.Index), 10)
+		b = append(member(b, "key", ""), '[')
+		for _, text := range o.Key {
+			b = policy.AppendString(comma(b), text)
+		}
+		b = append(b, "]}"...)
+	}
+	b = appendFlag(b, "unlimited", r.Unlimited)
+	b = appendText(b, "mode", r.Mode)
+	b = strconv.AppendBool(member(b, "allowed", ""), *r.Allowed)
+	b = appendText(b, "reason", r.Reason)
+	return append(AppendWindows(member(b, "windows", ""), r.Windows, Ns), '}')
+}
+
+// comma separates what follows from an element before it, if there is one.
+func comma(b []byte) []byte {
+	if last := b[len(b)-1]; last == '[' || last == '{' {
+		return b
+	}
+	return append(b, ',')
+}
+
+// member begins a member of an object.
+//
+//go:noinline // the filter would hold it 28 times
+func member(b []byte, name, suffix string) []byte {
+	return append(append(append(append(comma(b), '"'), name...), suffix...), `":`...)
+}
+
+// appendText leaves out an empty text, appendFlag one that is not set, and
+// appendNumber one that there is not.
+func appendText(b []byte, name, text string) []byte {
+	if text == "" {
+		return b
+	}
+	return policy.AppendString(member(b, name, ""), text)
+}
+
+func appendFlag(b []byte, name string, set bool) []byte {
+	if !set {
+		return b
+	}
+	return append(member(b, name, ""), "true"...)
+}
+
+func appendNumber(b []byte, name string, n *uint32) []byte {
+	if n == nil {
+		return b
+	}
+	return strconv.AppendUint(member(b, name, ""), uint64(*n), 10)
+}
