@@ -59,18 +59,7 @@ func TestMemoryOfExpressions(t *testing.T) {
 	for name, path := range map[string]string{
 		"few large tables": `"~.*a.{10}%d"`, "many small ones": `"~/u%d/[0-9]+"`, "many instructions": `"~(?:a?){330}%d"`, "many classes": `"~\\pL{490}%d"`,
 	} {
-		var list []string
-		for size := 0; size < 4000; size++ {
-			list = append(list, fmt.Sprintf(path, size))
-		}
-		for { // as many as are taken
-			_, errs, _ := read(t, list)
-			if len(errs) == 0 {
-				break
-			}
-			list = list[:len(list)*9/10]
-		}
-		p, _, text := read(t, list)
+		p, text, n := fullest(t, path)
 		b := start(t, func(o *sim.Options) { o.OnCall = nil })
 		require.NoError(t, b.Configure(policy(`{"name":"r","limits":["9/1h"]}`)))
 		before := b.Memory(0)
@@ -78,9 +67,28 @@ func TestMemoryOfExpressions(t *testing.T) {
 		require.NoError(t, b.Configure(text))
 		took := time.Since(begin)
 		grown := b.Memory(0) - before
-		t.Logf("%s: %d expressions, validate says %d KiB, a worker grew by %d KiB, configured in %v", name, len(list), p.Memory().ExpressionBytes>>10, grown>>10, took)
+		t.Logf("%s: %d expressions, validate says %d KiB, a worker grew by %d KiB, configured in %v", name, n, p.Memory().ExpressionBytes>>10, grown>>10, took)
 		require.LessOrEqual(t, grown, p.Memory().ExpressionBytes)
 	}
+}
+
+// fullest returns a policy with nearly as many such expressions as are accepted.
+func fullest(t *testing.T, path string) (p *shared.Policy, text []byte, n int) {
+	accepted, refused := 0, 4000
+	for next := 32; refused-accepted > refused/16; next = min(2*next, (accepted+refused)/2) {
+		var list []string
+		for i := range next {
+			list = append(list, fmt.Sprintf(path, i))
+		}
+		q, errs, all := read(t, list)
+		if len(errs) > 0 {
+			refused = next
+			continue
+		}
+		p, text, accepted = q, all, next
+	}
+	require.NotNil(t, p)
+	return p, text, accepted
 }
 
 func read(t *testing.T, paths []string) (*shared.Policy, []shared.Problem, []byte) {
