@@ -44,6 +44,12 @@ embedded_assets := $(shell find controlplane envoy examples ! -path '*/testdata/
 	\( -name '*.tmpl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' \) 2>/dev/null)
 cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy shared examples) $(embedded_assets)
 
+# Unit tests take neither an Envoy nor the compiled filter; of those that do, some
+# run what is compiled for this machine beside it.
+whole := $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\bproc\.(All|Find|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
+unit = $(filter-out $(whole) ./build/measure ./build/measure/% %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
+native := $(filter ./controlplane/%,$(whole))
+
 .PHONY: help
 help: ## print this
 	@echo 'usage: make TARGET'
@@ -62,6 +68,15 @@ test: build ## everything, on the newest supported Envoy and where it matters on
 	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages=./... timeout=45m
 	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./... timeout=45m in=build/measure
 	@echo; echo 'explored and compared:'; cat $(figures)/*.txt
+
+.PHONY: check
+check: build lint ## vet, lint and the unit tests, random ones a tenth as long
+	$(GO) vet ./...
+	$(GO) test -short $(unit)
+
+.PHONY: race
+race: build ## what runs natively, under the race detector; takes a C compiler
+	$(GO) test -race -short -timeout 15m $(unit) $(native)
 
 .PHONY: e2e-all
 e2e-all: build ## the end-to-end scenarios on every supported Envoy

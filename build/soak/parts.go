@@ -25,6 +25,7 @@ var fuzzed = []struct{ target, dir string }{
 	{"FuzzYAML", "./controlplane/internal/policyfile"},
 	{"FuzzImport", "./controlplane/internal/importer"},
 	{"FuzzNormalize", "./envoy/proxy"},
+	{"FuzzCut", "./controlplane/internal/printable"},
 	{"FuzzRequest", "./controlplane/internal/xds"},
 	{"FuzzPairs", "./envoy/sim"},
 }

@@ -77,6 +77,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 		"--disable-hot-restart", // several side by side, and no shared memory left behind by a killed one
 		"--concurrency", strconv.Itoa(max(o.Concurrency, 1)),
 		"--log-level", level,
+		"--file-flush-interval-msec", "200", // of access logs: 10 s otherwise
 		"--admin-address-path", p.adminPath,
 	)
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log

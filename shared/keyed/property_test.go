@@ -123,13 +123,16 @@ func randomWindows(r *rand.Rand, b *Builder) {
 }
 
 var (
-	propertyLimiters = flag.Int("property-limiters", 300, "random limiters, 400 steps each, against the plain arithmetic")
+	propertyLimiters = flag.Int("property-limiters", 150, "random limiters, 400 steps each, against the plain arithmetic")
 	propertySeed     = flag.Uint64("property-seed", 1, "seed of those")
 )
 
 func TestLimiterIsTheArithmetic(t *testing.T) {
 	const steps = 400
 	seed, limiters := *propertySeed, *propertyLimiters
+	if testing.Short() {
+		limiters /= 10
+	}
 	r := rand.New(rand.NewPCG(seed, 0))
 	allowed, denied := 0, 0
 	for n := range limiters {

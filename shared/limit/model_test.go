@@ -169,7 +169,7 @@ func step(r *rand.Rand, w Window, now int64) int64 {
 }
 
 var (
-	modelSequences = flag.Int("model-sequences", 50_000, "random sequences of 45 steps against the model")
+	modelSequences = flag.Int("model-sequences", 20_000, "random sequences of 45 steps against the model")
 	modelSeed      = flag.Uint64("model-seed", 3, "seed of those")
 )
 
@@ -178,8 +178,12 @@ var (
 func TestAgainstTheModel(t *testing.T) {
 	const steps = 45
 	r := rand.New(rand.NewPCG(*modelSeed, 14))
+	sequences := *modelSequences
+	if testing.Short() {
+		sequences /= 10
+	}
 	compared := 0
-	for range *modelSequences {
+	for range sequences {
 		w := randomWindow(r)
 		m := &model{window: w}
 		var u Usage
@@ -225,7 +229,7 @@ func TestAgainstTheModel(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, *modelSequences*steps, compared)
+	require.Equal(t, sequences*steps, compared)
 	buildtest.Figure(t, "%d random steps of fixed windows compared with a plain model", compared)
 }
 

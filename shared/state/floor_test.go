@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	floorRuns = flag.Int("floor-runs", 240_000, "random histories against exact limiters")
+	floorRuns = flag.Int("floor-runs", 60_000, "random histories against exact limiters")
 	floorSeed = flag.Uint64("floor-seed", 1, "seed of the first of them; a violation prints the seed of its own")
 )
 
@@ -51,10 +51,14 @@ func violations(first uint64, runs int, fault fault, shape int) (count int64, se
 // TestEvictionNeverRefunds: whatever is evicted, taken back or reconfigured,
 // no key gets more than its limit in any window.
 func TestEvictionNeverRefunds(t *testing.T) {
-	count, seed, found := violations(*floorSeed, *floorRuns, nil, allShapes)
+	runs := *floorRuns
+	if testing.Short() {
+		runs /= 10
+	}
+	count, seed, found := violations(*floorSeed, runs, nil, allShapes)
 	require.Zero(t, count, "replay the first with -run %s -floor-runs 1 -floor-seed %d: %s", t.Name(), seed, found)
 	buildtest.Figure(t, "%d random steps of evictions, take-backs and policy changes in %d histories from seed %d, each judged by exact limiters",
-		*floorRuns*runSteps, *floorRuns, *floorSeed)
+		runs*runSteps, runs, *floorSeed)
 }
 
 // parsed returns the page that is about to be written, if it is one.

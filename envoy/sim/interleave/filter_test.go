@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	flagMost    = flag.Int("interleave-max", 100_000, "interleavings of a scenario that are searched before the rest is left to chance; 0 = all")
-	flagRandom  = flag.Int("interleave-random", 1000, "interleavings at random of a scenario that has more than that")
+	flagMost    = flag.Int("interleave-max", 20_000, "interleavings of a scenario that are searched before the rest is left to chance; 0 = all")
+	flagRandom  = flag.Int("interleave-random", 500, "interleavings at random of a scenario that has more than that")
 	flagSeed    = flag.Uint64("interleave-seed", 1, "seed of those")
 	flagCase    = flag.String("interleave-case", "", "scenarios to run, a regular expression")
 	flagChoices = flag.String("interleave-choices", "", "replay this interleaving of the scenario: who went at each access, a digit each")
