@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/describe"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -44,7 +45,7 @@ func (p *plugin) answerManagement(rest string) {
 		answer(401, problem("a bearer token that the policy's manage.token_sha256 knows is required"))
 		return
 	case 429:
-		answer(429, problem("too many wrong tokens from this address: wait a second"), engine.Field{Name: "retry-after", Value: "1"})
+		answer(429, problem("too many wrong tokens from this address: wait a second"), describe.Field{Name: "retry-after", Value: "1"})
 		return
 	}
 	path, query, _ := strings.Cut(rest, "?")
@@ -85,14 +86,14 @@ func (p *plugin) operate(op, query string) {
 	if op == "stats" {
 		p.metrics.flush(p.engine) // the other workers' counts are up to a tick old
 	}
-	body, err := p.engine.Operate(nil, asked)
+	result, err := p.engine.Operate(asked)
 	switch {
 	case errors.Is(err, engine.ErrStore):
 		answer(500, problem(err.Error()))
 	case err != nil:
 		answer(400, problem(err.Error()))
 	default:
-		answer(200, body)
+		answer(200, describe.AppendResult(nil, &result))
 	}
 }
 
@@ -204,8 +205,8 @@ func (p *plugin) authorize() int {
 	return 401
 }
 
-func answer(status uint32, body []byte, fields ...engine.Field) {
-	fields = append(fields, engine.Field{Name: "content-type", Value: "application/json"})
+func answer(status uint32, body []byte, fields ...describe.Field) {
+	fields = append(fields, describe.Field{Name: "content-type", Value: "application/json"})
 	theProxy.send(&reply{
 		status: status, details: []byte("sluice_management"), body: append(body, '\n'), grpc: grpcFromStatus,
 		headers: appendHeaders(nil, fields),

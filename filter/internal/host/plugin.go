@@ -8,6 +8,7 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/describe"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -34,20 +35,21 @@ var plugins = map[uint32]*plugin{}
 // side while a configuration changes, so everything it owns hangs on it.
 type plugin struct {
 	types.DefaultPluginContext
-	identity engine.Identity
-	engine   *engine.Engine
-	manage   *policy.Manage
-	mistakes mistakes // wrong tokens of management requests
-	trace    bool     // report the whole of every verdict
-	verdicts bool     // tell access logs of every verdict
-	metrics  metrics
-	context  uint32
-	fields   []engine.Field // of the request that is decided
-	idle     []*stream      // streams to use again
+	identity    engine.Identity
+	engine      *engine.Engine
+	manage      *policy.Manage
+	mistakes    mistakes // wrong tokens of management requests
+	trace       bool     // report the whole of every verdict
+	verdicts    bool     // tell access logs of every verdict
+	metrics     metrics
+	context     uint32
+	fields      []describe.Field // of the request that is decided
+	fieldWriter describe.Fields
+	idle        []*stream // streams to use again
 
 	details, headers, body []byte // where a denial is put together
 	word                   []byte // and a verdict for access logs
-	sent                   []engine.Sent
+	sent                   []describe.Sent
 	keep                   []bool
 
 	managePort uint16 // that management requests must come in on, 0 = any
@@ -95,6 +97,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		ConfiguredNs: theProxy.Now(), Random: fillRandom,
 	}
 	p.engine = engine.New(pol, &theProxy, p.identity)
+	p.fieldWriter.Style = pol.Headers
 	p.confine()
 	p.mistakes.seed = randomSeed()
 	_, p.trace = theProxy.Property("sluice", "trace")

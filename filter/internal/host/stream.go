@@ -6,6 +6,7 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/describe"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -17,7 +18,7 @@ const grpcFromStatus = -1
 // with its reply.
 type stream struct {
 	plugin *plugin
-	fields []engine.Field
+	fields []describe.Field
 }
 
 // streams are those that wait for their response.
@@ -50,7 +51,7 @@ func (p *plugin) request(context uint32) (action types.Action) {
 		p.panicked("request", r)
 		action = types.ActionContinue
 		if p.engine != nil && p.engine.DenyOnError() {
-			p.fields = append(p.fields[:0], engine.Field{Name: "retry-after", Value: "1"}, engine.Field{Name: "x-envoy-ratelimited", Value: "true"})
+			p.fields = append(p.fields[:0], describe.Field{Name: "retry-after", Value: "1"}, describe.Field{Name: "x-envoy-ratelimited", Value: "true"})
 			action = p.deny("", &defaultResponse, append(p.body[:0], defaultResponse.Body[0].Text...))
 		}
 	}()
@@ -67,9 +68,10 @@ func (p *plugin) decide(context uint32) types.Action {
 	}
 	v := p.engine.Decide()
 	p.tell(v)
-	p.fields = p.engine.AppendFields(p.fields[:0], v)
+	p.fields = p.fieldWriter.Append(p.fields[:0], v)
 	if !v.Allowed {
-		return p.deny(v.DeniedBy().Name, v.Response(), v.AppendBody(p.body[:0]))
+		rule := v.DeniedBy()
+		return p.deny(rule.Name, &rule.Response, describe.AppendBody(p.body[:0], v))
 	}
 	if len(p.fields) > 0 {
 		p.await(context)
@@ -111,12 +113,12 @@ const (
 // tell lets the proxy print the verdict in access logs. It costs a call, so
 // requests that every rule has simply allowed go without, unless asked for.
 func (p *plugin) tell(v *engine.Verdict) {
-	if v.Notable() || p.verdicts && v.Matched() {
-		p.word = v.AppendWord(p.word[:0])
+	if describe.Notable(v) || p.verdicts && v.Matched() {
+		p.word = describe.AppendWord(p.word[:0], v)
 		setState(verdictState, p.word)
 	}
 	if p.trace {
-		setState(reportState, v.AppendReport(nil))
+		setState(reportState, describe.AppendReport(nil, v))
 	}
 }
 
@@ -142,7 +144,7 @@ func (s *stream) respond() {
 	arena.reset()
 	p := s.plugin
 	if p.readUpstream(s.fields) {
-		engine.Reconcile(s.fields, p.sent, p.keep, theProxy.Now())
+		describe.Reconcile(s.fields, p.sent, p.keep, theProxy.Now())
 		for i, f := range s.fields {
 			if p.sent[i].Present && !p.keep[i] {
 				changeHeader("remove", proxywasm.RemoveHttpResponseHeader(f.Name))
@@ -156,10 +158,10 @@ func (s *stream) respond() {
 
 // readUpstream finds out what the upstream sent under the names of the fields,
 // and reports whether that is anything.
-func (p *plugin) readUpstream(fields []engine.Field) (sentAny bool) {
+func (p *plugin) readUpstream(fields []describe.Field) (sentAny bool) {
 	p.sent, p.keep = p.sent[:0], p.keep[:0]
 	for _, f := range fields {
-		var sent engine.Sent
+		var sent describe.Sent
 		if theProxy.HasResponseHeader(f.Name) {
 			sent.Value, sent.Present = theProxy.JoinedResponseHeader(f.Name)
 			sentAny = true
@@ -201,7 +203,7 @@ func appendWord(b []byte, name string) []byte {
 
 // appendHeaders writes headers in the ABI's form: a count, the sizes of names
 // and values, then each with a zero byte behind it.
-func appendHeaders(b []byte, fields []engine.Field) []byte {
+func appendHeaders(b []byte, fields []describe.Field) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(fields)))
 	for _, f := range fields {
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(f.Name)))
