@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"math"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/match"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -63,7 +61,7 @@ func (a *Attempt) Now() int64 { return a.entry.Now }
 // Window returns the rule's limit i as it holds for the key, and its usage.
 func (a *Attempt) Window(i int) (*limit.Window, *limit.Usage) {
 	at := a.rule.order[i]
-	return &a.limits.Windows[at], a.rule.table.Usage(&a.entry, at)
+	return &a.limits.Windows[at], a.rule.units.usage(a, at)
 }
 
 // Tightest returns the index of the rule's limit with least units left.
@@ -143,47 +141,36 @@ func (a *Attempt) fail(why Reason, then policy.Failure, now int64) {
 	}
 }
 
-// check reads what the key has used and decides, writing nothing.
+// check finds out whether the units are free, and takes none.
 func (a *Attempt) check(now int64) {
 	if !a.Unlimited && a.Reason != ReasonMissingKey {
-		a.judge(a.rule.table.Read(&a.entry, a.limits, now), now)
+		a.judge(a.rule.units.read(a, now, false), now)
 	}
 }
 
-// recheck is check after somebody else wrote first. By then the rules before
+// recheck is check after another worker wrote first. By then the rules before
 // this one have counted.
 func (a *Attempt) recheck(now int64) {
 	a.ahead = 0
-	a.judge(a.rule.table.Reread(&a.entry, a.limits, now), now)
+	a.judge(a.rule.units.read(a, now, true), now)
 }
 
-// judge decides by what was read.
-func (a *Attempt) judge(read state.Status, now int64) {
-	r := a.rule
-	a.Allowed, a.Reason, a.Known = true, "", false
-	if read != state.OK {
-		r.metrics.Errors++
-		a.fail(ReasonError, r.policy.OnError, now)
-		return
+// judge decides by what the source has read.
+func (a *Attempt) judge(read outcome, now int64) {
+	a.Allowed, a.Reason, a.Known = true, "", true
+	if read != failed && a.entry.Rebased {
+		a.rule.metrics.ClockRebased++
 	}
-	a.Known = true
-	if a.entry.Rebased {
-		r.metrics.ClockRebased++
+	switch read {
+	case short:
+		a.deny(ReasonLimit, a.passNs)
+	case full:
+		a.deny(ReasonFull, a.passNs)
+	case failed:
+		a.rule.metrics.Errors++
+		a.fail(ReasonError, a.rule.policy.OnError, now)
+	default: // granted
 	}
-	passNs := a.passes()
-	if passNs == limit.Never || passNs > a.entry.Now {
-		a.deny(ReasonLimit, passNs)
-	}
-	if r.policy.OnFull == policy.FullDeny && a.Cost > 0 && passNs != limit.Never && !a.entry.HasRecord() {
-		if vacantNs := r.table.Earliest(&a.entry); vacantNs == limit.Never || vacantNs > max(passNs, a.entry.Now) {
-			a.deny(ReasonFull, vacantNs)
-		}
-	}
-}
-
-// passes is when the hit passes with those that go before it.
-func (a *Attempt) passes() int64 {
-	return a.rule.table.Check(&a.entry, min(a.Cost, math.MaxUint32-a.ahead)+a.ahead)
 }
 
 // persist writes what check had to move to the present for a request that is
@@ -197,7 +184,7 @@ func (a *Attempt) persist() {
 
 func (a *Attempt) evicts() bool { return a.rule.policy.OnFull == policy.FullInherit }
 
-// commit counts the hit that check has passed. Where somebody else wrote first
+// commit counts the hit that check has passed. Where another worker wrote first
 // it checks again, and may deny after all.
 func (a *Attempt) commit(now int64) {
 	r := a.rule
@@ -205,14 +192,13 @@ func (a *Attempt) commit(now int64) {
 		return
 	}
 	for retries := 0; a.Allowed && a.Reason == ""; retries++ {
-		switch r.table.Commit(&a.entry, a.Cost, a.evicts()) {
-		case state.OK:
+		switch r.units.take(a) {
+		case granted:
 			a.counted = true
-			a.stored()
 			return
-		case state.Full:
+		case full:
 			a.Reason = ReasonFull // on_full allows: where it denies, check has
-		case state.Mismatch:
+		case raced:
 			if retries == maxRetries {
 				r.metrics.Contention++
 				a.fail(ReasonContention, r.policy.OnContention, now)
@@ -245,24 +231,26 @@ func (a *Attempt) countDenied(now int64) (counted bool) {
 		return false
 	}
 	for range maxRetries {
-		status := r.table.Commit(&a.entry, a.Cost, a.evicts())
-		if status == state.OK {
-			a.stored()
-			if passNs := a.passes(); passNs > a.entry.Now {
-				a.passNs = passNs
-			}
+		switch r.units.take(a) {
+		case granted:
 			return true
-		}
-		if status == state.Full { // a newcomer that no room is made for, and still denied
+		case full: // a newcomer without a slot, and still denied
 			r.metrics.Full++
 			return false
-		}
-		if status != state.Mismatch || r.table.Reread(&a.entry, a.limits, now) != state.OK {
+		case raced:
+			passNs := a.passNs // the wait stays the one that was found first
+			if r.units.read(a, now, true) == failed {
+				r.metrics.Errors++
+				a.Known = false
+				return false
+			}
+			a.passNs = passNs
+			r.metrics.CASRetries++
+		default:
 			r.metrics.Errors++
 			a.Known = false
 			return false
 		}
-		r.metrics.CASRetries++
 	}
 	r.metrics.Contention++
 	a.Known = false
@@ -275,7 +263,7 @@ func (a *Attempt) refund(now int64) {
 		return
 	}
 	a.counted = false
-	if !a.rule.table.Refund(&a.entry, now, a.Cost) {
+	if !a.rule.units.refund(a, now) {
 		a.rule.metrics.NotRefunded++
 	}
 }

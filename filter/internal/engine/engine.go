@@ -93,6 +93,7 @@ func (e *Engine) Clone(host Host) *Engine {
 		r.metrics, r.spikes = Metrics{}, spikes{}
 		if r.table != nil {
 			r.table = c.tables.Like(r.table)
+			r.units = records{r.table}
 		}
 	}
 	c.attempts = nil

@@ -21,6 +21,7 @@ type rule struct {
 	order     []int          // windows[order[i]] is the policy's limit i
 	overrides []override
 	table     *state.Table // nil without limits
+	units     units        // nil without limits
 	jitters   bool         // some window's grid is shifted by the key
 	identity  []byte       // precedes a key in its stable hash
 	metrics   Metrics
@@ -62,6 +63,7 @@ func (e *Engine) compile(p *policy.Rule) rule {
 		Windows:  r.windows,
 		Capacity: p.Capacity,
 	})
+	r.units = records{r.table}
 	return r
 }
 
