@@ -11,8 +11,8 @@ import (
 )
 
 // Explain appends, as one JSON object, what the policy would make of a request
-// now, and counts nothing: a clone of the engine decides, and nobody sees what
-// it writes. Times are in nanoseconds:
+// now. It counts nothing: a clone of the engine decides, and its writes are thrown
+// away. Times are in nanoseconds:
 //
 //	{"allowed":false,"denied_by":"r","retry_after_ns":5,"rules":[
 //	 {"rule":"r","outcome":"matches","key":[{"part":"header x-user-id","value":"alice"}],

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 )
 
-// Every algorithm decides, counts, denies and takes back without allocating.
+// Every algorithm decides, counts, denies and refunds without allocating.
 func TestNoAlgorithmAllocates(t *testing.T) {
 	for _, window := range []string{
 		`"algorithm":"fixed_window"`, `"algorithm":"fixed_window","jitter":30`, `"algorithm":"fixed_window_per_key"`,
@@ -42,15 +42,15 @@ func TestNoAlgorithmAllocates(t *testing.T) {
 			require.Zero(t, testing.AllocsPerRun(400, decide), "%s%s", window, more)
 			require.NotZero(t, passed)
 			require.NotZero(t, denied)
-			try := e.attempts[0]
+			attempt := e.attempts[0]
 			require.Zero(t, testing.AllocsPerRun(100, func() {
 				s.Clock += 100_000_000_000 // a token and more for each
-				try.check(s.Clock)
-				try.commit(s.Clock)
-				require.True(t, try.counted || !try.Allowed)
-				try.refund(s.Clock)
-			}), "taking back: %s%s", window, more)
-			require.Zero(t, try.rule.metrics.NotRefunded)
+				attempt.check(s.Clock)
+				attempt.commit(s.Clock)
+				require.True(t, attempt.counted || !attempt.Allowed)
+				attempt.refund(s.Clock)
+			}), "refunding: %s%s", window, more)
+			require.Zero(t, attempt.rule.metrics.NotRefunded)
 		}
 	}
 }

@@ -15,13 +15,12 @@ const maxRetries = 256
 // failureRetryNs is the wait that a denial for want of a decision asks for.
 const failureRetryNs = 1_000_000_000
 
-// Reason says why a rule did not decide by its limits alone.
+// Reason is why a rule denied, or allowed without counting.
 type Reason string
 
-// Why a rule denied, or let through what it could not decide.
 const (
 	ReasonLimit      Reason = "limit"         // a window has no room
-	ReasonMissingKey Reason = "missing_key"   // the request lacks a part of the key
+	ReasonMissingKey Reason = "missing_key"   // the request lacks a key part
 	ReasonFull       Reason = "on_full"       // the key's page is full
 	ReasonError      Reason = "on_error"      // a call into the proxy failed
 	ReasonContention Reason = "on_contention" // compare-and-swap retries ran out
@@ -80,7 +79,7 @@ func (a *Attempt) Tightest() int {
 	return best
 }
 
-// begin takes key and cost from the request; false: the rule does not apply.
+// begin reads key and cost from the request, and reports whether the rule applies.
 func (a *Attempt) begin(r *rule, req *request.Request) bool {
 	a.start(r)
 	complete := a.Key.Read(r.key, req)
@@ -99,8 +98,8 @@ func (a *Attempt) start(r *rule) {
 	a.rule, a.Known, a.counted, a.Allowed, a.Reason, a.ahead = r, false, false, true, "", 0
 }
 
-// subject finds out which limits hold for the key, and whether they are
-// enforced on it.
+// subject finds the limits that hold for the key, and whether they are enforced
+// on it.
 func (a *Attempt) subject(req *request.Request) {
 	r := a.rule
 	a.limits = state.Key{Bytes: a.Key.Bytes, Windows: r.windows, Rule: r.windows}
@@ -131,9 +130,9 @@ func (a *Attempt) deny(why Reason, passNs int64) {
 	a.Allowed, a.Reason, a.passNs = false, why, passNs
 }
 
-// fail ends the attempt without a decision of its own.
+// fail ends an attempt that could not decide.
 func (a *Attempt) fail(why Reason, then policy.Failure, now int64) {
-	a.Known = false // what the entry says may have a hit in it that was never stored
+	a.Known = false // the entry may contain a hit that was never stored
 	if then == policy.FailDeny {
 		a.deny(why, now+failureRetryNs)
 	} else {
@@ -173,9 +172,9 @@ func (a *Attempt) judge(read outcome, now int64) {
 	}
 }
 
-// persist writes what check had to move to the present for a request that is
-// denied, by this rule or another: a wild clock must not lock the key out, and
-// the wait that was named begins now.
+// persist stores what check has moved to the present, for a request that this rule
+// or another one denied: a wild clock must not lock the key out, and the wait in
+// the verdict begins now.
 func (a *Attempt) persist() {
 	if a.Known {
 		a.rule.table.Persist(&a.entry)
@@ -213,7 +212,7 @@ func (a *Attempt) commit(now int64) {
 	}
 }
 
-// stored notes what a commit did beside counting.
+// stored adds a commit's side effects to the metrics.
 func (a *Attempt) stored() {
 	m := &a.rule.metrics
 	if a.entry.Evicted {

@@ -128,7 +128,7 @@ func TestCountDeniedOfSeveralRules(t *testing.T) {
 	}
 }
 
-// A late denial is one too: the rule counts it, and the others take it back.
+// A late denial is counted as well: the rule counts it, and the others refund it.
 func TestLateDenialIsCounted(t *testing.T) {
 	p := hosttest.New()
 	rules := `{"name":"b","limits":["2/1h"],"count_denied":true}`

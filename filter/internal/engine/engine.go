@@ -36,11 +36,11 @@ type Identity struct {
 	Owner        uint64       // of the tables; see state.OwnerID
 	SplitOwner   uint64       // of the tables after Split
 	ConfiguredNs int64        // when the configuration was made
-	Random       func([]byte) // fills bytes nobody can guess
+	Random       func([]byte) // fills in unguessable bytes
 }
 
 // Engine decides requests under one policy. It serves one worker: a call
-// re-uses what the call before it returned.
+// overwrites what the call before it returned.
 type Engine struct {
 	host     Host
 	policy   *policy.Policy
@@ -177,8 +177,8 @@ func (e *Engine) attempt(i int) *Attempt {
 	return e.attempts[i]
 }
 
-// DenyOnError reports whether some rule asks to deny when a decision could not
-// be reached.
+// DenyOnError reports whether some rule asks to deny requests that could not be
+// decided.
 func (e *Engine) DenyOnError() bool {
 	for i := range e.rules {
 		if e.rules[i].policy.OnError == policy.FailDeny {

@@ -50,7 +50,7 @@ func TestDeniedRequestCountsNowhere(t *testing.T) {
 	require.Equal(t, [][]uint32{{2}, {1, 1}}, used(e.Decide()))
 }
 
-func TestLateDenialTakesBack(t *testing.T) {
+func TestLateDenialRefunds(t *testing.T) {
 	p := hosttest.New()
 	e := compileJSON(t, p, `
 		{"name":"first","limits":["10/1h"]},

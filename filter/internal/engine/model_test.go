@@ -225,13 +225,13 @@ func (m model) denies(t *Attempt, r modelRecord, passNs int64) int64 {
 	return passNs
 }
 
-// decide returns whether a request that made these tries passes, the first rule
+// decide returns whether a request that made these attempts passes, the first rule
 // that denies it, and how long it has to wait.
-func (m model) decide(tries []*Attempt, now int64) (allowed bool, deniedBy string, retryNs int64) {
-	records := make([]modelRecord, len(tries))
+func (m model) decide(attempts []*Attempt, now int64) (allowed bool, deniedBy string, retryNs int64) {
+	records := make([]modelRecord, len(attempts))
 	each := func(shadow bool, f func(t *Attempt, r modelRecord, passNs int64)) {
-		for i := range tries {
-			if t := tries[i]; t.Shadow == shadow {
+		for i := range attempts {
+			if t := attempts[i]; t.Shadow == shadow {
 				records[i] = m.record(t, now)
 				f(t, records[i], records[i].check(t))
 			}

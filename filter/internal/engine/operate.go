@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Operation is what can be done to counters from outside.
+// Operation is one operation on counters.
 type Operation struct {
 	Name   string   // one of Operations
 	Rule   string   // clean and stats: empty = all rules
@@ -21,7 +21,8 @@ type Operation struct {
 // Operations are the names of all operations.
 var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_at", "clean", "stats"}
 
-// ErrStore says that a call into the proxy failed, or that others kept writing.
+// ErrStore says that a call into the proxy failed, or that other workers kept
+// writing.
 var ErrStore = errors.New("the counters could not be read or written")
 
 // Result is what an operation found or did.
@@ -115,7 +116,7 @@ func (e *Engine) rule(name string) *rule {
 	return nil
 }
 
-// operate reads the key's usage and changes it, until nobody writes in between.
+// operate reads the key's usage and changes it, until no other worker writes in between.
 func (a *Attempt) operate(op Operation, now int64) (value int64, err error) {
 	window, err := a.rule.window(op.Window)
 	if err != nil {

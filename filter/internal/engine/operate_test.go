@@ -168,7 +168,7 @@ func TestResetWithAndWithoutAFloor(t *testing.T) {
 	}
 }
 
-// A hit that is taken back leaves alone what was set or reset since: the
+// A refund leaves alone what was set or reset since: the
 // generation says that its record is another one.
 func TestTakingBackAfterSetAndReset(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"} {

@@ -35,8 +35,8 @@ func TestShadow(t *testing.T) {
 	require.Equal(t, []uint64{4, 0, 1}, []uint64{m.Allowed, m.ShadowDenied, m.Denied})
 }
 
-// Shadow rules commit last: nothing of theirs is ever taken back, and their
-// failures are theirs.
+// Shadow rules commit last: nothing of theirs is ever refunded, and their
+// failures stay their own.
 func TestShadowRollsNothingBack(t *testing.T) {
 	for _, c := range []struct{ name, shadow string }{
 		{"limit", `"limits":["1/1h"]`},

@@ -39,9 +39,9 @@ func TestExemptSpellings(t *testing.T) {
 	}
 }
 
-// Where the proxy does not say what the values of a repeated header are, the header
-// counts against the client.
-func TestValuesThatTheProxyDoesNotTell(t *testing.T) {
+// If the proxy does not return the values of a repeated header, the header counts
+// against the client.
+func TestValuesThatTheProxyDoesNotReturn(t *testing.T) {
 	for rule, want := range map[string]bool{
 		`"exempt":[{"headers":{"x-t":"good*"}}]`: false,
 		`"match":{"headers":{"x-t":"evil*"}}`:    false,
