@@ -5,12 +5,14 @@ import (
 	"maps"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -228,5 +230,24 @@ func TestExplainLeavesNothingBehind(t *testing.T) {
 		for i, want := range []string{"bob", "2", "2", "2"} {
 			require.Equal(t, want, v.Attempts[0].Key.Parts[i].Text)
 		}
+	}
+}
+
+// A described route is the one that key parts read.
+func TestExplainRoute(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"r","key":["route"],"limits":["9/1h"]}`)
+	r, err := ParseRequest(`{"path":"/","route":"main"}`)
+	require.NoError(t, err)
+	require.Contains(t, string(Explain(nil, e, p, r)), `"outcome":"matches","key":[{"part":"route","value":"main"}]`)
+}
+
+// A value that was too long for an expression is said to be so.
+func TestExplainTooLong(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}}`)
+	for size, tooLong := range map[int]bool{automaton.MaxValueBytes: false, automaton.MaxValueBytes + 1: true} {
+		p.With("h", strings.Repeat("y", size))
+		require.Equal(t, tooLong, strings.Contains(string(Explain(nil, e, p, described(p))), `"too_long":true`), size)
 	}
 }

@@ -64,7 +64,7 @@ func (r *Request) parseField(f *policy.Field) error {
 	}
 	*into = f.Value.Text
 	if f.Name == "route" {
-		r.Attributes["route_name"] = route
+		r.Attributes["xds.route_name"] = route
 	}
 	return nil
 }
