@@ -168,9 +168,9 @@ func TestResetWithAndWithoutAFloor(t *testing.T) {
 	}
 }
 
-// A refund leaves alone what was set or reset since: the
-// generation says that its record is another one.
-func TestTakingBackAfterSetAndReset(t *testing.T) {
+// A refund leaves alone what was set or reset since: the record has another
+// generation by then.
+func TestRefundAfterSetAndReset(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"} {
 		for _, c := range []struct {
 			op   Operation
