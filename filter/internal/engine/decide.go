@@ -55,7 +55,8 @@ func (e *Engine) decide(attempts []*Attempt, now int64) {
 // record: rules that share a counter count a request once each.
 func ahead(before []*Attempt, a *Attempt) (units uint32) {
 	for _, b := range before {
-		if b.rule.table == a.rule.table && !b.Shadow && !b.Unlimited && !a.Unlimited && a.Cost > 0 && bytes.Equal(b.Key.Bytes, a.Key.Bytes) {
+		if b.rule.table == a.rule.table && !b.Shadow && !b.Unlimited && !a.Unlimited && a.Cost > 0 &&
+			bytes.Equal(b.Key.Bytes, a.Key.Bytes) {
 			units += min(b.Cost, math.MaxUint32-units)
 		}
 	}

@@ -99,7 +99,8 @@ func (e *Engine) subject(op Operation) (*Attempt, error) {
 	for i, text := range op.Key {
 		p, err := r.key[i].Parse(text)
 		if err != nil {
-			return nil, errors.New("part " + strconv.Itoa(i) + " of the key of rule " + strconv.Quote(op.Rule) + ": " + err.Error())
+			return nil, errors.New("part " + strconv.Itoa(i) + " of the key of rule " + strconv.Quote(op.Rule) + ": " +
+				err.Error())
 		}
 		a.Key.Add(p)
 	}

@@ -13,7 +13,8 @@ const requestHeader = "x-sluice-request"
 func (p *plugin) explain() {
 	text, present := theProxy.Header(requestHeader)
 	if !present {
-		answer(400, problem("the header "+requestHeader+` must describe the request, as in {"method":"GET","host":"api.example.com","path":"/","headers":{"x-user-id":"alice"},"client_ip":"192.0.2.7"}`))
+		answer(400, problem("the header "+requestHeader+" must describe the request, as in "+
+			`{"method":"GET","host":"api.example.com","path":"/","headers":{"x-user-id":"alice"},"client_ip":"192.0.2.7"}`))
 		return
 	}
 	r, err := describe.ParseRequest(text)

@@ -45,7 +45,8 @@ func (p *plugin) answerManagement(rest string) {
 		answer(401, problem("a bearer token that the policy's manage.token_sha256 knows is required"))
 		return
 	case 429:
-		answer(429, problem("too many wrong tokens from this address: wait a second"), describe.Field{Name: "retry-after", Value: "1"})
+		answer(429, problem("too many wrong tokens from this address: wait a second"),
+			describe.Field{Name: "retry-after", Value: "1"})
 		return
 	}
 	path, query, _ := strings.Cut(rest, "?")

@@ -165,7 +165,8 @@ func (p *plugin) split() {
 	defer p.recovered("split")
 	p.isSplit = true
 	p.engine.Split()
-	proxywasm.LogWarn("sluice: another filter of this name has another policy, or this one's listener is being drained: they count apart; give each filter its own name")
+	proxywasm.LogWarn("sluice: another filter of this name has another policy, or this one's listener is being drained: " +
+		"they count apart; give each filter its own name")
 }
 
 // OnTick flushes the metrics and keeps the tables registered.

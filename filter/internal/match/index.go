@@ -157,7 +157,9 @@ func (d *dimension) find(r *request.Request, out []uint64) {
 // findPrefixes starts at the greatest prefix that does not sort after the text,
 // and goes outwards: every prefix of the text is among those.
 func (d *dimension) findPrefixes(text string, out []uint64) {
-	at, exact := slices.BinarySearchFunc(d.prefixes, text, func(p prefix, text string) int { return strings.Compare(p.text, text) })
+	at, exact := slices.BinarySearchFunc(d.prefixes, text, func(p prefix, text string) int {
+		return strings.Compare(p.text, text)
+	})
 	if !exact {
 		at--
 	}

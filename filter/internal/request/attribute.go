@@ -49,7 +49,8 @@ func (r *Request) CompileAttribute(p *policy.KeyPart) Attribute {
 	}
 	a := Attribute{kind: attrKinds[strings.Join(path, ".")]}
 	for i := range path {
-		if path[i] == "filter_metadata" && (i == 1 || i == 2 && path[0] == "xds") && strings.HasSuffix(path[i-1], "metadata") {
+		if path[i] == "filter_metadata" && (i == 1 || i == 2 && path[0] == "xds") &&
+			strings.HasSuffix(path[i-1], "metadata") {
 			a.kind, a.path, path = attrMetadata, path[i+1:], path[:i]
 			break
 		}
