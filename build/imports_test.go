@@ -80,6 +80,7 @@ func (g graph) chain(from string, forbidden func(string) bool) []string {
 // importLaw is a rule about who may import whom, and why.
 type importLaw struct {
 	who       string // the folder it binds
+	except    string // a folder in it that it does not bind
 	what      string
 	reason    string
 	direct    bool // binds imports written in the folder only, not what those import
@@ -101,7 +102,7 @@ func anyOf(names ...string) func(string) bool {
 const sdk = "github.com/proxy-wasm/proxy-wasm-go-sdk"
 
 var importLaws = []importLaw{
-	{who: ".", what: "imports no helper of tests", forbidden: inFolders("build/buildtest"),
+	{who: ".", what: "imports no helper of tests", forbidden: inFolders("build/buildtest", "filter/internal/hosttest"),
 		reason: "a program that needs it needs a package whose name says what it does"},
 	{who: "filter", what: "must not reach controlplane, envoy, e2e or build", forbidden: inFolders("controlplane", "envoy", "e2e", "build"),
 		reason: "the halves meet in shared/ alone, so that either can change without the other"},
@@ -119,9 +120,9 @@ var importLaws = []importLaw{
 	}, reason: "both halves stand on it"},
 	{who: "shared/limit", what: "imports nothing but math/bits", forbidden: func(name string) bool { return name != "math/bits" }, direct: true,
 		reason: "a decision is a pure function of integers: no clock, no allocation, no format"},
-	{who: "filter/internal/engine", what: "must not reach the proxy-wasm SDK", forbidden: anyOf(sdk),
+	{who: "filter/internal", except: "filter/internal/host", what: "must not reach the proxy-wasm SDK", forbidden: anyOf(sdk),
 		reason: "the engine is tested and reasoned about without a host; host calls go through its own Host interface"},
-	{who: "filter/internal/engine", what: "imports neither unsafe nor time", forbidden: anyOf("unsafe", "time"), direct: true,
+	{who: "filter/internal", except: "filter/internal/host", what: "imports neither unsafe nor time", forbidden: anyOf("unsafe", "time"), direct: true,
 		reason: "time comes from the host, once a request; memory tricks belong to filter/internal/host"},
 }
 
@@ -142,6 +143,9 @@ var harmless = map[string]bool{"net/netip": true, "net/url": true}
 func (l importLaw) broken(g graph) []string {
 	var lines []string
 	for _, name := range g.under(l.who) {
+		if l.except != "" && within(name, l.except) {
+			continue
+		}
 		forbidden := func(imported string) bool { return l.forbidden(imported) && !harmless[imported] }
 		seen := g
 		if l.direct {
@@ -157,7 +161,7 @@ func (l importLaw) broken(g graph) []string {
 func TestImportLaws(t *testing.T) {
 	native := loadGraph(t, "", "", "..", "./...")
 	maps.Copy(native, loadGraph(t, "", "", "measure", "./..."))
-	linked := loadGraph(t, "wasip1", "wasm", "..", "./filter/...")
+	linked := loadGraph(t, "wasip1", "wasm", "..", "./filter")
 	for _, law := range importLaws {
 		require.NotEmpty(t, native.under(law.who), "a law about nobody: %s", law.who)
 		require.Empty(t, law.broken(native))

@@ -14,8 +14,8 @@ type part struct {
 // fuzzed are the fuzz targets, each in the package it is in.
 var fuzzed = []struct{ target, dir string }{
 	{"FuzzDecide", "./filter/internal/engine"},
-	{"FuzzHeaders", "./filter/internal/engine"},
-	{"FuzzMetadata", "./filter/internal/engine"},
+	{"FuzzHeaders", "./filter/internal/describe"},
+	{"FuzzMetadata", "./filter/internal/request"},
 	{"FuzzMatch", "./shared/automaton"},
 	{"FuzzRead", "./shared/policy"},
 	{"FuzzJSON", "./shared/policy"},

@@ -38,11 +38,11 @@ var faults = []struct {
 	}, "are admitted in the new window"},
 	{buildtest.Fault{
 		Name: "a lost compare-and-swap counts as won", File: "filter/internal/engine/attempt.go",
-		Old: "case state.Mismatch:\n\t\t\tif retries == maxRetries {", New: "case state.Mismatch:\n\t\t\tif t.counted = true; t.counted {\n\t\t\t\treturn\n\t\t\t}\n\t\t\tif retries == maxRetries {",
+		Old: "case raced:\n\t\t\tif retries == maxRetries {", New: "case raced:\n\t\t\tif a.counted = true; a.counted {\n\t\t\t\treturn\n\t\t\t}\n\t\t\tif retries == maxRetries {",
 	}, "are admitted, not"},
 	{buildtest.Fault{
 		Name: "a late denial takes nothing back", File: "filter/internal/engine/decide.go",
-		Old: "tries[i].refund(now)", New: "_ = tries[i]",
+		Old: "attempts[i].refund(now)", New: "_ = attempts[i]",
 	}, "counted"},
 	{buildtest.Fault{
 		Name: "the directory is written with cas 0", File: "shared/state/directory.go",

@@ -1,8 +1,8 @@
 package engine
 
 import (
-	"math"
-
+	"github.com/sluice-ratelimit/sluice/filter/internal/match"
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -15,240 +15,254 @@ const maxRetries = 256
 // failureRetryNs is the wait that a denial for want of a decision asks for.
 const failureRetryNs = 1_000_000_000
 
-// Reason says why a rule did not decide by its limits alone.
+// Reason is why a rule denied, or allowed without counting.
 type Reason string
 
-// Why a rule denied, or let through what it could not decide.
 const (
 	ReasonLimit      Reason = "limit"         // a window has no room
-	ReasonMissingKey Reason = "missing_key"   // the request lacks a part of the key
+	ReasonMissingKey Reason = "missing_key"   // the request lacks a key part
 	ReasonFull       Reason = "on_full"       // the key's page is full
 	ReasonError      Reason = "on_error"      // a call into the proxy failed
 	ReasonContention Reason = "on_contention" // compare-and-swap retries ran out
 	ReasonNotAsked   Reason = "not_asked"     // a shadow rule of a request that another rule denied
 )
 
-// attempt is one rule's part in one request.
-type attempt struct {
+// Attempt is one rule applied to one request. Other packages only read it.
+type Attempt struct {
+	Key       match.Key
+	Cost      uint32
+	Override  int  // index of the override that holds for the key, -1 for none
+	Shadow    bool // denials are reported, not enforced
+	Unlimited bool // nothing is counted: no limits, or an unlimited key
+	TooLong   bool // a value was too long for a regular expression
+	Known     bool // the key's usage is known
+	Allowed   bool
+	Reason    Reason // of a denial, or of a pass without a count
+
 	rule    *rule
-	key     key
 	limits  state.Key // the key with the limits that hold for it
-	cost    uint32
-	ahead   uint32 // units that enforced rules before this one count in the same record
-	shadow  bool   // denials are reported, not enforced
-	free    bool   // nothing is counted: no limits, or an unlimited key
-	tooLong bool   // a value was too long for an expression
-
+	ahead   uint32    // units that enforced rules before this one count in the same record
 	entry   state.Entry
-	known   bool   // entry holds what the key has used
-	counted bool   // the hit is in the store
-	allowed bool   //
-	reason  Reason // of a denial, or of a pass without a count
-	passNs  int64  // of a denial: when the hit would pass, or limit.Never
+	counted bool  // the hit is in the store
+	passNs  int64 // of a denial: when the hit would pass, or limit.Never
 
-	hashed  []byte         // what the key's stable hash is taken of
+	hashed  []byte         // input of the key's stable hash
 	shifted []limit.Window // windows with the key's jitter
 }
 
-// begin takes key and cost from the request; false: the rule does not apply.
-func (t *attempt) begin(r *rule, req *request) bool {
-	t.start(r)
-	complete := t.key.read(r.key, req)
+// Rule returns the rule.
+func (a *Attempt) Rule() *policy.Rule { return a.rule.policy }
+
+// Now returns the instant at which the key is counted: the request's, or that
+// of the key's record where that is later.
+func (a *Attempt) Now() int64 { return a.entry.Now }
+
+// Window returns the rule's limit i as it holds for the key, and its usage.
+func (a *Attempt) Window(i int) (*limit.Window, *limit.Usage) {
+	at := a.rule.order[i]
+	return &a.limits.Windows[at], a.rule.units.usage(a, at)
+}
+
+// Tightest returns the index of the rule's limit with least units left.
+func (a *Attempt) Tightest() int {
+	best, lowest := 0, uint32(0)
+	limited := false
+	for i := range a.rule.order {
+		w, u := a.Window(i)
+		if w.Unlimited {
+			continue
+		}
+		if left := w.Remaining(u, a.entry.Now); !limited || left < lowest {
+			best, lowest, limited = i, left, true
+		}
+	}
+	return best
+}
+
+// begin reads key and cost from the request, and reports whether the rule applies.
+func (a *Attempt) begin(r *rule, req *request.Request) bool {
+	a.start(r)
+	complete := a.Key.Read(r.key, req)
 	if !complete && r.policy.MissingKey == policy.MissingSkip {
 		return false
 	}
-	t.cost = r.cost.read(req)
-	t.subject(req)
+	a.Cost = r.cost.Read(req)
+	a.subject(req)
 	if !complete && r.policy.MissingKey == policy.MissingDeny {
-		t.deny(ReasonMissingKey, limit.Never)
+		a.deny(ReasonMissingKey, limit.Never)
 	}
 	return true
 }
 
-func (t *attempt) start(r *rule) {
-	t.rule, t.known, t.counted, t.allowed, t.reason, t.ahead = r, false, false, true, "", 0
+func (a *Attempt) start(r *rule) {
+	a.rule, a.Known, a.counted, a.Allowed, a.Reason, a.ahead = r, false, false, true, "", 0
 }
 
-// subject finds out which limits hold for the key, and whether they are
-// enforced on it.
-func (t *attempt) subject(req *request) {
-	r := t.rule
-	t.limits = state.Key{Bytes: t.key.bytes, Windows: r.windows, Rule: r.windows}
-	t.free = r.table == nil
-	if o := r.override(&t.key, req); o != nil {
-		t.free = t.free || o.unlimited
-		t.limits.Windows = o.windows
+// subject finds the limits that hold for the key, and whether they are enforced
+// on it.
+func (a *Attempt) subject(req *request.Request) {
+	r := a.rule
+	a.limits = state.Key{Bytes: a.Key.Bytes, Windows: r.windows, Rule: r.windows}
+	a.Unlimited = r.table == nil
+	a.Override = r.override(&a.Key, req)
+	if a.Override >= 0 {
+		o := &r.overrides[a.Override]
+		a.Unlimited = a.Unlimited || o.unlimited
+		a.limits.Windows = o.windows
 	}
-	t.shadow = r.policy.Mode == policy.ModeShadow
+	a.Shadow = r.policy.Mode == policy.ModeShadow
 	if !r.jitters && r.policy.EnforcePercent >= 100 {
 		return
 	}
-	t.hashed = append(append(t.hashed[:0], r.identity...), t.key.bytes...)
-	jitter, percent := state.StableHash(t.hashed)
-	t.shadow = t.shadow || percent%100 >= uint64(r.policy.EnforcePercent)
-	if r.jitters && !t.free {
-		t.shifted = t.shifted[:0]
-		for _, w := range t.limits.Windows {
-			t.shifted = append(t.shifted, w.Shifted(w.KeyShift(jitter)))
+	a.hashed = append(append(a.hashed[:0], r.identity...), a.Key.Bytes...)
+	jitter, percent := state.StableHash(a.hashed)
+	a.Shadow = a.Shadow || percent%100 >= uint64(r.policy.EnforcePercent)
+	if r.jitters && !a.Unlimited {
+		a.shifted = a.shifted[:0]
+		for _, w := range a.limits.Windows {
+			a.shifted = append(a.shifted, w.Shifted(w.KeyShift(jitter)))
 		}
-		t.limits.Windows = t.shifted
+		a.limits.Windows = a.shifted
 	}
 }
 
-func (t *attempt) deny(why Reason, passNs int64) {
-	t.allowed, t.reason, t.passNs = false, why, passNs
+func (a *Attempt) deny(why Reason, passNs int64) {
+	a.Allowed, a.Reason, a.passNs = false, why, passNs
 }
 
-// fail ends the attempt without a decision of its own.
-func (t *attempt) fail(why Reason, then policy.Failure, now int64) {
-	t.known = false // what the entry says may have a hit in it that was never stored
+// fail ends an attempt that could not decide.
+func (a *Attempt) fail(why Reason, then policy.Failure, now int64) {
+	a.Known = false // the entry may contain a hit that was never stored
 	if then == policy.FailDeny {
-		t.deny(why, now+failureRetryNs)
+		a.deny(why, now+failureRetryNs)
 	} else {
-		t.allowed, t.reason = true, why
+		a.Allowed, a.Reason = true, why
 	}
 }
 
-// check reads what the key has used and decides, writing nothing.
-func (t *attempt) check(now int64) {
-	if !t.free && t.reason != ReasonMissingKey {
-		t.judge(t.rule.table.Read(&t.entry, t.limits, now), now)
+// check finds out whether the units are free, and takes none.
+func (a *Attempt) check(now int64) {
+	if !a.Unlimited && a.Reason != ReasonMissingKey {
+		a.judge(a.rule.units.read(a, now, false), now)
 	}
 }
 
-// recheck is check after somebody else wrote first. By then the rules before
+// recheck is check after another worker wrote first. By then the rules before
 // this one have counted.
-func (t *attempt) recheck(now int64) {
-	t.ahead = 0
-	t.judge(t.rule.table.Reread(&t.entry, t.limits, now), now)
+func (a *Attempt) recheck(now int64) {
+	a.ahead = 0
+	a.judge(a.rule.units.read(a, now, true), now)
 }
 
-// judge decides by what was read.
-func (t *attempt) judge(read state.Status, now int64) {
-	r := t.rule
-	t.allowed, t.reason, t.known = true, "", false
-	if read != state.OK {
-		r.metrics.Errors++
-		t.fail(ReasonError, r.policy.OnError, now)
-		return
+// judge decides by what the source has read.
+func (a *Attempt) judge(read outcome, now int64) {
+	a.Allowed, a.Reason, a.Known = true, "", true
+	if read != failed && a.entry.Rebased {
+		a.rule.metrics.ClockRebased++
 	}
-	t.known = true
-	if t.entry.Rebased {
-		r.metrics.ClockRebased++
-	}
-	passNs := t.passes()
-	if passNs == limit.Never || passNs > t.entry.Now {
-		t.deny(ReasonLimit, passNs)
-	}
-	if r.policy.OnFull == policy.FullDeny && t.cost > 0 && passNs != limit.Never && !t.entry.HasRecord() {
-		if vacantNs := r.table.Earliest(&t.entry); vacantNs == limit.Never || vacantNs > max(passNs, t.entry.Now) {
-			t.deny(ReasonFull, vacantNs)
-		}
+	switch read {
+	case short:
+		a.deny(ReasonLimit, a.passNs)
+	case full:
+		a.deny(ReasonFull, a.passNs)
+	case failed:
+		a.rule.metrics.Errors++
+		a.fail(ReasonError, a.rule.policy.OnError, now)
+	default: // granted
 	}
 }
 
-// passes is when the hit passes with those that go before it.
-func (t *attempt) passes() int64 {
-	return t.rule.table.Check(&t.entry, min(t.cost, math.MaxUint32-t.ahead)+t.ahead)
-}
-
-// persist writes what check had to move to the present for a request that is
-// denied, by this rule or another: a wild clock must not lock the key out, and
-// the wait that was named begins now.
-func (t *attempt) persist() {
-	if t.known {
-		t.rule.table.Persist(&t.entry)
+// persist stores what check has moved to the present, for a request that this rule
+// or another one denied: a wild clock must not lock the key out, and the wait in
+// the verdict begins now.
+func (a *Attempt) persist() {
+	if a.Known {
+		a.rule.table.Persist(&a.entry)
 	}
 }
 
-func (t *attempt) evicts() bool { return t.rule.policy.OnFull == policy.FullInherit }
+func (a *Attempt) evicts() bool { return a.rule.policy.OnFull == policy.FullInherit }
 
-// commit counts the hit that check has passed. Where somebody else wrote first
+// commit counts the hit that check has passed. Where another worker wrote first
 // it checks again, and may deny after all.
-func (t *attempt) commit(now int64) {
-	r := t.rule
-	if t.free || t.reason != "" || t.cost == 0 {
+func (a *Attempt) commit(now int64) {
+	r := a.rule
+	if a.Unlimited || a.Reason != "" || a.Cost == 0 {
 		return
 	}
-	for retries := 0; t.allowed && t.reason == ""; retries++ {
-		switch r.table.Commit(&t.entry, t.cost, t.evicts()) {
-		case state.OK:
-			t.counted = true
-			t.stored()
+	for retries := 0; a.Allowed && a.Reason == ""; retries++ {
+		switch r.units.take(a) {
+		case granted:
+			a.counted = true
 			return
-		case state.Full:
-			t.reason = ReasonFull // on_full allows: where it denies, check has
-		case state.Mismatch:
+		case full:
+			a.Reason = ReasonFull // on_full allows: where it denies, check has
+		case raced:
 			if retries == maxRetries {
 				r.metrics.Contention++
-				t.fail(ReasonContention, r.policy.OnContention, now)
+				a.fail(ReasonContention, r.policy.OnContention, now)
 				return
 			}
 			r.metrics.CASRetries++
-			t.recheck(now)
+			a.recheck(now)
 		default:
 			r.metrics.Errors++
-			t.fail(ReasonError, r.policy.OnError, now)
+			a.fail(ReasonError, r.policy.OnError, now)
 		}
 	}
 }
 
-// stored notes what a commit did beside counting.
-func (t *attempt) stored() {
-	m := &t.rule.metrics
-	if t.entry.Evicted {
+// stored adds a commit's side effects to the metrics.
+func (a *Attempt) stored() {
+	m := &a.rule.metrics
+	if a.entry.Evicted {
 		m.Evicted++
 	}
-	m.WindowResets += uint64(t.entry.Resets)
+	m.WindowResets += uint64(a.entry.Resets)
 }
 
 // countDenied counts a hit that the rule has denied by its limits, where the
 // rule asks for that; the wait then is the one from the new count. A hit that
 // cannot be stored stays uncounted: it was denied.
-func (t *attempt) countDenied(now int64) (counted bool) {
-	r := t.rule
-	if !r.policy.CountDenied || t.reason != ReasonLimit || t.cost == 0 {
+func (a *Attempt) countDenied(now int64) (counted bool) {
+	r := a.rule
+	if !r.policy.CountDenied || a.Reason != ReasonLimit || a.Cost == 0 {
 		return false
 	}
 	for range maxRetries {
-		status := r.table.Commit(&t.entry, t.cost, t.evicts())
-		if status == state.OK {
-			t.stored()
-			if passNs := t.passes(); passNs > t.entry.Now {
-				t.passNs = passNs
-			}
+		switch r.units.take(a) {
+		case granted:
 			return true
-		}
-		if status == state.Full { // a newcomer that no room is made for, and still denied
+		case full: // a newcomer without a slot, and still denied
 			r.metrics.Full++
 			return false
-		}
-		if status != state.Mismatch || r.table.Reread(&t.entry, t.limits, now) != state.OK {
+		case raced:
+			passNs := a.passNs // the wait stays the one that was found first
+			if r.units.read(a, now, true) == failed {
+				r.metrics.Errors++
+				a.Known = false
+				return false
+			}
+			a.passNs = passNs
+			r.metrics.CASRetries++
+		default:
 			r.metrics.Errors++
-			t.known = false
+			a.Known = false
 			return false
 		}
-		r.metrics.CASRetries++
 	}
 	r.metrics.Contention++
-	t.known = false
+	a.Known = false
 	return false
 }
 
 // refund undoes commit.
-func (t *attempt) refund(now int64) {
-	if !t.counted {
+func (a *Attempt) refund(now int64) {
+	if !a.counted {
 		return
 	}
-	t.counted = false
-	if !t.rule.table.Refund(&t.entry, now, t.cost) {
-		t.rule.metrics.NotRefunded++
+	a.counted = false
+	if !a.rule.units.refund(a, now) {
+		a.rule.metrics.NotRefunded++
 	}
-}
-
-// window returns the policy's limit i of the rule as it holds for the key, and
-// what it has counted.
-func (t *attempt) window(i int) (*limit.Window, *limit.Usage) {
-	at := t.rule.order[i]
-	return &t.limits.Windows[at], t.rule.table.Usage(&t.entry, at)
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 )
 
 // With count_denied a hit that this rule denies adds its cost to all windows of
@@ -64,11 +66,11 @@ func TestCountDenied(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newProxy()
+			p := hosttest.New()
 			e := compileJSON(t, p, `{"name":"r",`+c.limits+`,"count_denied":true,"cost":{"header":"c"}}`)
 			for i, s := range c.steps {
-				p.now = s.ms * 1e6
-				p.with("c", s.cost)
+				p.Clock = s.ms * 1e6
+				p.With("c", s.cost)
 				v := e.Decide()
 				require.Equal(t, s.allowed, v.Allowed, "step %d", i)
 				require.Equal(t, [][]uint32{s.used}, used(v), "step %d", i)
@@ -107,7 +109,7 @@ func TestCountDeniedOfSeveralRules(t *testing.T) {
 			[][]uint32{{1}, nil}, "a", 3600e9},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newProxy()
+			p := hosttest.New()
 			e := compileJSON(t, p, c.rules)
 			e.Decide()
 			e.Decide()
@@ -126,15 +128,15 @@ func TestCountDeniedOfSeveralRules(t *testing.T) {
 	}
 }
 
-// A late denial is one too: the rule counts it, and the others take it back.
+// A late denial is counted as well: the rule counts it, and the others refund it.
 func TestLateDenialIsCounted(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	rules := `{"name":"b","limits":["2/1h"],"count_denied":true}`
 	e := compileJSON(t, p, `{"name":"a","limits":["9/1h"]},`+rules)
 	require.True(t, e.Decide().Allowed)
 	other := compileJSON(t, p, rules)
-	p.after = func(string) {
-		p.after = nil
+	p.After = func(string) {
+		p.After = nil
 		require.True(t, other.Decide().Allowed)
 	}
 	v := e.Decide()
@@ -145,35 +147,35 @@ func TestLateDenialIsCounted(t *testing.T) {
 // Only limits are counted against: not a missing key, a full page, a failing
 // proxy. Where the count cannot be stored the denial stays what it was.
 func TestWhatCountDeniedDoesNotCount(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"missing_key":"deny","limits":["2/1m"],"capacity":1,"on_full":"deny","count_denied":true,"cost":{"header":"c"}}`)
-	before := maps.Clone(p.store)
+	before := maps.Clone(p.Store)
 	require.False(t, e.Decide().Allowed, "missing key")
-	require.Equal(t, before, p.store)
-	p.with("u", "first")
+	require.Equal(t, before, p.Store)
+	p.With("u", "first")
 	require.True(t, e.Decide().Allowed)
-	before = maps.Clone(p.store)
-	p.with("u", "second")
-	require.Equal(t, ReasonFull, e.Decide().tries[0].reason)
-	p.with("u", "second", "c", "3") // can never pass, full or not
+	before = maps.Clone(p.Store)
+	p.With("u", "second")
+	require.Equal(t, ReasonFull, e.Decide().Attempts[0].Reason)
+	p.With("u", "second", "c", "3") // can never pass, full or not
 	v := e.Decide()
-	require.Equal(t, ReasonLimit, v.tries[0].reason)
+	require.Equal(t, ReasonLimit, v.Attempts[0].Reason)
 	require.EqualValues(t, -1, v.RetryNs)
-	require.Contains(t, string(v.AppendReport(nil)), `"used":0`)
-	require.Equal(t, before, p.store)
+	require.Contains(t, report(v), `"used":0`)
+	require.Equal(t, before, p.Store)
 	require.EqualValues(t, 2, e.rules[0].metrics.Full)
 	require.Zero(t, e.rules[0].metrics.Errors, "a full page is no error")
 
-	p.with("u", "first", "c", "3")
-	p.fail = "set"
+	p.With("u", "first", "c", "3")
+	p.Fail = "set"
 	v = e.Decide()
 	require.False(t, v.Allowed)
-	require.Equal(t, ReasonLimit, v.tries[0].reason)
-	require.Contains(t, string(v.AppendReport(nil)), `"windows":[]`)
+	require.Equal(t, ReasonLimit, v.Attempts[0].Reason)
+	require.Contains(t, report(v), `"windows":[]`)
 	require.EqualValues(t, 1, e.rules[0].metrics.Errors)
-	p.fail, p.steal = "", maxRetries
+	p.Fail, p.Steal = "", maxRetries
 	v = e.Decide()
-	require.Equal(t, ReasonLimit, v.tries[0].reason)
+	require.Equal(t, ReasonLimit, v.Attempts[0].Reason)
 	require.EqualValues(t, 1, e.rules[0].metrics.Contention)
-	require.Contains(t, string(v.AppendReport(nil)), `"windows":[]`)
+	require.Contains(t, report(v), `"windows":[]`)
 }

@@ -8,100 +8,112 @@ import (
 )
 
 // decide checks all enforced rules, then counts the hit in all of them in
-// policy order; a denial after the first count takes back what was counted.
+// policy order; a denial after the first count refunds what was counted.
 // Shadow rules see what the enforced ones allow, and count last.
-func (e *Engine) decide(tries []*attempt, now int64) {
+func (e *Engine) decide(attempts []*Attempt, now int64) {
 	v := &e.verdict
-	v.Now, v.tries = now, tries
+	v.Now, v.Attempts = now, attempts
 	denied := false
-	for i := range tries {
-		if t := tries[i]; !t.shadow {
-			t.ahead = ahead(tries[:i], t)
-			t.check(now)
-			denied = denied || !t.allowed
+	for i := range attempts {
+		if a := attempts[i]; !a.Shadow {
+			a.ahead = ahead(attempts[:i], a)
+			a.check(now)
+			denied = denied || !a.Allowed
 		}
 	}
-	for i := 0; i < len(tries) && !denied; i++ {
-		if tries[i].shadow {
+	for i := 0; i < len(attempts) && !denied; i++ {
+		if attempts[i].Shadow {
 			continue
 		}
-		tries[i].commit(now)
-		if denied = !tries[i].allowed; denied {
+		attempts[i].commit(now)
+		if denied = !attempts[i].Allowed; denied {
 			for i--; i >= 0; i-- {
-				tries[i].refund(now)
+				attempts[i].refund(now)
 			}
 		}
 	}
-	for _, t := range tries {
-		if t.shadow {
+	for _, a := range attempts {
+		if a.Shadow {
 			if denied {
-				if t.reason == "" {
-					t.reason = ReasonNotAsked
+				if a.Reason == "" {
+					a.Reason = ReasonNotAsked
 				}
 				continue
 			}
-			t.check(now)
-			t.commit(now)
+			a.check(now)
+			a.commit(now)
 		}
-		if counted := t.countDenied(now); !counted && (denied || !t.allowed) {
-			t.persist()
+		if counted := a.countDenied(now); !counted && (denied || !a.Allowed) {
+			a.persist()
 		}
 	}
 	v.settle()
 	v.count()
 }
 
-// ahead is how many units the enforced ones of the tries before t will count in
-// t's record: rules that share a counter count a request once each.
-func ahead(before []*attempt, t *attempt) (units uint32) {
+// ahead is how many units the enforced attempts before a will count in a's
+// record: rules that share a counter count a request once each.
+func ahead(before []*Attempt, a *Attempt) (units uint32) {
 	for _, b := range before {
-		if b.rule.table == t.rule.table && !b.shadow && !b.free && !t.free && t.cost > 0 && bytes.Equal(b.key.bytes, t.key.bytes) {
-			units += min(b.cost, math.MaxUint32-units)
+		if b.rule.table == a.rule.table && !b.Shadow && !b.Unlimited && !a.Unlimited && a.Cost > 0 &&
+			bytes.Equal(b.Key.Bytes, a.Key.Bytes) {
+			units += min(b.Cost, math.MaxUint32-units)
 		}
 	}
 	return units
 }
 
-// settle makes the verdict out of what the rules have said.
+// peek decides without counting.
+func (e *Engine) peek(attempts []*Attempt, now int64) *Verdict {
+	v := &e.verdict
+	v.Now, v.Attempts = now, attempts
+	for _, a := range attempts {
+		a.check(now)
+	}
+	v.settle()
+	return v
+}
+
+// settle makes the verdict out of the attempts.
 func (v *Verdict) settle() {
-	for i := range v.tries {
-		t := v.tries[i]
-		if t.allowed || t.shadow {
+	for i := range v.Attempts {
+		a := v.Attempts[i]
+		if a.Allowed || a.Shadow {
 			continue
 		}
 		if v.Allowed {
-			v.Allowed, v.denied = false, i
+			v.Allowed, v.Denied = false, i
 		}
 		switch {
 		case v.RetryNs == limit.Never:
-		case t.passNs == limit.Never:
+		case a.passNs == limit.Never:
 			v.RetryNs = limit.Never
 		default:
-			v.RetryNs = max(v.RetryNs, t.passNs-v.Now)
+			v.RetryNs = max(v.RetryNs, a.passNs-v.Now)
 		}
 	}
 }
 
 // count adds the verdict to the rules' metrics.
 func (v *Verdict) count() {
-	for _, t := range v.tries {
-		m := &t.rule.metrics
-		if t.reason == ReasonFull {
+	for _, a := range v.Attempts {
+		m := &a.rule.metrics
+		if a.Reason == ReasonFull {
 			m.Full++
 		}
 		switch {
-		case v.Allowed && (t.allowed || !t.shadow):
+		case v.Allowed && (a.Allowed || !a.Shadow):
 			m.Allowed++
-		case t.shadow && v.Allowed:
+		case a.Shadow && v.Allowed:
 			m.ShadowDenied++
-		case !t.allowed && !t.shadow:
+		case !a.Allowed && !a.Shadow:
 			m.Denied++
-			if t.reason == ReasonLimit && t.entry.FromFloor {
+			if a.Reason == ReasonLimit && a.entry.FromFloor {
 				m.FloorDenied++
 			}
 		}
-		if t.counted {
-			t.rule.spikes.count(t, m)
+		if a.counted {
+			a.rule.spikes.count(a, m)
 		}
 	}
 }

@@ -1,15 +1,19 @@
-// Package engine turns one request into one verdict: which rules match, which
-// key each counts, whether every window of every rule has room.
+// Package engine turns one request into one verdict: it finds the rules that the
+// request matches (package match), and asks for each whether every window has
+// room for the key. Package describe writes a verdict down.
 //
 // Its invariant: all rules decide or none counts. A denied request leaves the
 // counters as if it had never come, and nothing a race does makes a later
-// decision looser. It knows no proxy: what it needs of one is the small Host
-// interface. It must never import the proxy-wasm SDK, unsafe, or a clock.
+// decision looser. It knows the proxy as the small Host interface only. It must
+// never import the proxy-wasm SDK, unsafe, or a clock.
 package engine
 
 import (
 	"math/bits"
+	"slices"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/match"
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -18,46 +22,34 @@ import (
 // Strings and bytes it returns are valid until the request's callback ends.
 type Host interface {
 	state.Store
+	request.Source
 
 	// Now returns nanoseconds since the Unix epoch.
 	Now() int64
-	// Header returns the first value of a request header, pseudo headers
-	// (":path") included; names are lower case.
-	Header(name string) (value string, present bool)
-	// JoinedHeader returns all values of a request header, joined with ",".
-	JoinedHeader(name string) (value string, present bool)
-	// AppendHeader appends each value of a request header.
-	AppendHeader(values []string, name string) []string
-	// ClientAddress returns the trusted address of the client, with port.
-	ClientAddress() (address string, present bool)
-	// Attribute returns an attribute of the request, as bytes whose type is the
-	// attribute's own; the segments of its path are joined by zero bytes.
-	Attribute(path string) (value string, present bool)
-	// Counted returns what all workers have counted of a rule's metric, by the
-	// last time each told.
+	// Counted returns what all workers have counted of a rule's metric, as of the
+	// last time each published its metrics.
 	Counted(rule, metric string) uint64
 }
 
-// Identity is what a configuration's counters hang on beside the policy.
+// Identity identifies a configuration's counters, together with the policy.
 type Identity struct {
-	Owner        uint64       // who holds the tables; see state.OwnerID
-	SplitOwner   uint64       // who holds them after Split
+	Owner        uint64       // of the tables; see state.OwnerID
+	SplitOwner   uint64       // of the tables after Split
 	ConfiguredNs int64        // when the configuration was made
-	Random       func([]byte) // fills bytes nobody can guess
+	Random       func([]byte) // fills in unguessable bytes
 }
 
 // Engine decides requests under one policy. It serves one worker: a call
-// re-uses what the call before it returned.
+// overwrites what the call before it returned.
 type Engine struct {
-	host    Host
-	policy  *policy.Policy
-	rules   []rule
-	index   index
-	tables  *state.Tables
-	request request
-	verdict Verdict
-	tries   []*attempt // as many as a request has needed: most policies have far more rules than a request matches
-	text    [2][]byte  // where header values are put together
+	host     Host
+	policy   *policy.Policy
+	rules    []rule
+	index    match.Index
+	tables   *state.Tables
+	request  request.Request
+	verdict  Verdict
+	attempts []*Attempt // as many as a request has needed: most policies have far more rules than a request matches
 
 	surveyed int // rules[surveyed] is the one whose memory is being added up
 	survey   state.Survey
@@ -66,12 +58,12 @@ type Engine struct {
 // New compiles a policy. It neither reads nor writes shared data.
 func New(p *policy.Policy, host Host, id Identity) *Engine {
 	e := &Engine{
-		host:   host,
-		policy: p,
-		tables: state.NewTables(host, id.Random, id.Owner, id.ConfiguredNs),
+		host:    host,
+		policy:  p,
+		request: request.New(host),
+		tables:  state.NewTables(host, id.Random, id.Owner, id.ConfiguredNs),
 	}
 	e.tables.SetSplitOwner(id.SplitOwner)
-	e.request.host = host
 	e.rules = make([]rule, 0, len(p.Rules))
 	for i := range p.Rules {
 		if p.Rules[i].Mode == policy.ModeOff {
@@ -80,9 +72,36 @@ func New(p *policy.Policy, host Host, id Identity) *Engine {
 		e.rules = append(e.rules, e.compile(&p.Rules[i]))
 	}
 	e.assignMemory()
-	e.index = newIndex(e.rules)
+	matches := make([]*match.Match, len(e.rules))
+	for i := range e.rules {
+		matches[i] = &e.rules[i].match
+	}
+	e.index = match.NewIndex(matches)
 	return e
 }
+
+// Clone returns an engine for another host that decides as e does. It shares
+// nothing with e that a decision changes, but for memory that the next decision
+// writes anew.
+func (e *Engine) Clone(host Host) *Engine {
+	c := *e
+	c.host, c.request = host, e.request.Clone(host)
+	c.tables = e.tables.On(host)
+	c.rules = slices.Clone(e.rules)
+	for i := range c.rules {
+		r := &c.rules[i]
+		r.metrics, r.spikes = Metrics{}, spikes{}
+		if r.table != nil {
+			r.table = c.tables.Like(r.table)
+			r.units = records{r.table}
+		}
+	}
+	c.attempts = nil
+	return &c
+}
+
+// Policy returns the policy that the engine decides by.
+func (e *Engine) Policy() *policy.Policy { return e.policy }
 
 // Heartbeat keeps the engine's tables registered; call it on a tick.
 func (e *Engine) Heartbeat() { e.tables.Heartbeat(e.host.Now()) }
@@ -97,70 +116,69 @@ func (e *Engine) Split() { e.tables.Split() }
 // Release gives up what the engine holds after Split.
 func (e *Engine) Release() { e.tables.Release(e.host.Now()) }
 
-// Decide decides the request that the host is at. The verdict is valid until
-// the next call.
+// Decide decides the request that the host is at, and counts it. The verdict is
+// valid until the next call.
 func (e *Engine) Decide() *Verdict {
 	v := &e.verdict
 	v.begin()
-	e.request.begin()
-	tries := e.tries[:0]
-	if set := e.index.find(&e.request); set == nil {
-		for i := range e.rules {
-			tries = e.try(tries, i)
-		}
-	} else {
-		for w, word := range set {
-			for ; word != 0; word &= word - 1 {
-				tries = e.try(tries, w*64+bits.TrailingZeros64(word))
-			}
-		}
-	}
-	if len(tries) > 0 {
-		e.decide(tries, e.host.Now())
+	if attempts := e.match(); len(attempts) > 0 {
+		e.decide(attempts, e.host.Now())
 	}
 	return v
 }
 
-// try appends the i-th rule to those that the request is for, if it is.
-func (e *Engine) try(tries []*attempt, i int) []*attempt {
+// Peek returns what each rule by itself makes of the request that the host is
+// at, and counts nothing. The verdict is valid until the next call.
+func (e *Engine) Peek() *Verdict {
+	e.verdict.begin()
+	return e.peek(e.match(), e.host.Now())
+}
+
+// match returns an attempt for each rule that the request is for.
+func (e *Engine) match() []*Attempt {
+	e.request.Begin()
+	attempts := e.attempts[:0]
+	if set := e.index.Find(&e.request); set == nil {
+		for i := range e.rules {
+			attempts = e.attemptRule(attempts, i)
+		}
+	} else {
+		for w, word := range set {
+			for ; word != 0; word &= word - 1 {
+				attempts = e.attemptRule(attempts, w*64+bits.TrailingZeros64(word))
+			}
+		}
+	}
+	return attempts
+}
+
+// attemptRule appends an attempt for the i-th rule if the request is for it.
+func (e *Engine) attemptRule(attempts []*Attempt, i int) []*Attempt {
 	r := &e.rules[i]
-	n := len(tries)
-	e.request.tooLong = false
+	n := len(attempts)
+	e.request.TooLong = false
 	applies := r.concerns(&e.request) && e.attempt(n).begin(r, &e.request)
-	if e.request.tooLong {
+	if e.request.TooLong {
 		r.metrics.TooLong++
 	}
 	if !applies {
-		return tries
+		return attempts
 	}
-	e.tries[n].tooLong = e.request.tooLong
-	return e.tries[:n+1]
+	e.attempts[n].TooLong = e.request.TooLong
+	return e.attempts[:n+1]
 }
 
-// concerns reports whether the request matches and is not exempt.
-func (r *rule) concerns(req *request) bool {
-	if !r.match.holds(req) {
-		return false
+// attempt returns the memory of a request's i-th attempt; i is at most how many
+// were needed so far.
+func (e *Engine) attempt(i int) *Attempt {
+	if i == len(e.attempts) {
+		e.attempts = append(e.attempts, new(Attempt))
 	}
-	for i := range r.exempt {
-		if r.exempt[i].holds(req) {
-			return false
-		}
-	}
-	return true
+	return e.attempts[i]
 }
 
-// attempt returns the i-th try of a request, i being at most how many were needed
-// so far.
-func (e *Engine) attempt(i int) *attempt {
-	if i == len(e.tries) {
-		e.tries = append(e.tries, new(attempt))
-	}
-	return e.tries[i]
-}
-
-// DenyOnError reports whether some rule asks to deny when a decision could not
-// be reached.
+// DenyOnError reports whether some rule asks to deny requests that could not be
+// decided.
 func (e *Engine) DenyOnError() bool {
 	for i := range e.rules {
 		if e.rules[i].policy.OnError == policy.FailDeny {

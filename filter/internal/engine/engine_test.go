@@ -7,145 +7,25 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 )
-
-// proxy is a Host of one request at a time over a store with Envoy's rules.
-type proxy struct {
-	mute       bool // it does not tell the values of a header apart
-	now        int64
-	headers    map[string][]string
-	client     string
-	attributes map[string]string // by path, its segments joined by dots
-	store      map[string]cell
-	cas        uint32
-	calls      []string
-	fail       string // "get" or "set"
-	steal      int    // so many writes find that somebody else wrote first
-	after      func(key string)
-
-	counters map[string]uint64 // of all workers, by "RULE METRIC"
-}
-
-// Counted is what counters says, by "RULE METRIC".
-func (p *proxy) Counted(rule, metric string) uint64 { return p.counters[rule+" "+metric] }
-
-type cell struct {
-	value []byte
-	cas   uint32
-}
-
-func (p *proxy) Now() int64 { return p.now }
-
-func (p *proxy) Header(name string) (string, bool) {
-	p.calls = append(p.calls, "header "+name)
-	if v := p.headers[name]; len(v) > 0 {
-		return v[0], true
-	}
-	return "", false
-}
-
-func (p *proxy) JoinedHeader(name string) (string, bool) {
-	p.calls = append(p.calls, "joined "+name)
-	v, ok := p.headers[name]
-	return strings.Join(v, ","), ok
-}
-
-func (p *proxy) AppendHeader(values []string, name string) []string {
-	p.calls = append(p.calls, "headers")
-	if p.mute {
-		return values
-	}
-	return append(values, p.headers[name]...)
-}
-
-func (p *proxy) ClientAddress() (string, bool) {
-	p.calls = append(p.calls, "client")
-	return p.client, p.client != ""
-}
-
-func (p *proxy) Attribute(path string) (string, bool) {
-	dotted := strings.ReplaceAll(path, "\x00", ".")
-	p.calls = append(p.calls, "attribute "+dotted)
-	v, ok := p.attributes[dotted]
-	return v, ok
-}
-
-func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {
-	p.calls = append(p.calls, "get")
-	if p.fail == "get" {
-		return nil, 0, state.Failed
-	}
-	c, ok := p.store[string(key)]
-	if !ok {
-		return nil, 0, state.NotFound
-	}
-	return append([]byte(nil), c.value...), c.cas, state.OK
-}
-
-func (p *proxy) Set(key, value []byte, cas uint32) state.Status {
-	p.calls = append(p.calls, "set")
-	if p.fail == "set" {
-		return state.Failed
-	}
-	if strings.HasPrefix(string(key), "sl/") && p.steal > 0 {
-		p.steal--
-		return state.Mismatch
-	}
-	c, ok := p.store[string(key)]
-	if ok && cas != 0 && cas != c.cas {
-		return state.Mismatch
-	}
-	p.cas++
-	p.store[string(key)] = cell{append([]byte(nil), value...), p.cas}
-	if p.after != nil {
-		p.after(string(key))
-	}
-	return state.OK
-}
-
-func newProxy() *proxy {
-	return &proxy{store: map[string]cell{}, client: "192.0.2.7:4711", headers: map[string][]string{
-		":method": {"GET"}, ":path": {"/"}, ":authority": {"api.example.com"},
-	}}
-}
-
-// with returns the headers of a request that has these beside the defaults.
-func (p *proxy) with(pairs ...string) {
-	p.headers = map[string][]string{":method": {"GET"}, ":path": {"/"}, ":authority": {"api.example.com"}}
-	for i := 0; i < len(pairs); i += 2 {
-		p.headers[pairs[i]] = append(p.headers[pairs[i]], pairs[i+1])
-		if strings.HasPrefix(pairs[i], ":") {
-			p.headers[pairs[i]] = []string{pairs[i+1]}
-		}
-	}
-}
-
-func compileJSON(t testing.TB, host Host, rules string) *Engine {
-	t.Helper()
-	doc, err := policy.ParseJSON([]byte(`{"version":1,"rules":[` + rules + `]}`))
-	require.NoError(t, err)
-	p, problems := policy.Read(doc)
-	require.Empty(t, problems)
-	return New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-}
 
 // operate returns the answer to an operation.
 func operate(t *testing.T, e *Engine, op Operation) string {
 	t.Helper()
-	b, err := e.Operate(nil, op)
+	result, err := e.Operate(op)
 	require.NoError(t, err)
-	return string(b)
+	return answer(result)
 }
 
 // used returns what each window of each rule that matched has counted.
 func used(v *Verdict) (counts [][]uint32) {
-	for i := range v.tries {
+	for i := range v.Attempts {
 		var rule []uint32
-		for j := range v.tries[i].rule.order {
-			w, u := v.tries[i].window(j)
-			rule = append(rule, w.Count(u, v.tries[i].entry.Now))
+		for j := range v.Attempts[i].rule.order {
+			w, u := v.Attempts[i].Window(j)
+			rule = append(rule, w.Count(u, v.Attempts[i].entry.Now))
 		}
 		counts = append(counts, rule)
 	}
@@ -153,11 +33,11 @@ func used(v *Verdict) (counts [][]uint32) {
 }
 
 func TestDeniedRequestCountsNowhere(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `
 		{"name":"wide","limits":["10/1h"]},
 		{"name":"narrow","key":[{"header":"u"}],"limits":["1/1m","5/1h"]}`)
-	p.with("u", "alice")
+	p.With("u", "alice")
 	require.True(t, e.Decide().Allowed)
 	for range 3 {
 		v := e.Decide()
@@ -166,12 +46,12 @@ func TestDeniedRequestCountsNowhere(t *testing.T) {
 		require.Equal(t, int64(60e9), v.RetryNs)
 		require.Equal(t, [][]uint32{{1}, {1, 1}}, used(v))
 	}
-	p.with("u", "bob")
+	p.With("u", "bob")
 	require.Equal(t, [][]uint32{{2}, {1, 1}}, used(e.Decide()))
 }
 
-func TestLateDenialTakesBack(t *testing.T) {
-	p := newProxy()
+func TestLateDenialRefunds(t *testing.T) {
+	p := hosttest.New()
 	e := compileJSON(t, p, `
 		{"name":"first","limits":["10/1h"]},
 		{"name":"second","algorithm":"fixed_window_per_key","limits":["10/1h"]},
@@ -179,8 +59,8 @@ func TestLateDenialTakesBack(t *testing.T) {
 	require.True(t, e.Decide().Allowed)
 	// Somebody takes the last unit of the third rule between check and commit.
 	other := compileJSON(t, p, `{"name":"third","limits":["2/1h"]}`)
-	p.after = func(string) {
-		p.after = nil
+	p.After = func(string) {
+		p.After = nil
 		require.True(t, other.Decide().Allowed)
 	}
 	v := e.Decide()
@@ -191,7 +71,7 @@ func TestLateDenialTakesBack(t *testing.T) {
 }
 
 func TestRulesThatShareACounterCountOnceEach(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `
 		{"name":"a","counter":"c","limits":["3/1h"]},
 		{"name":"b","counter":"c","limits":["4/1h"]}`)
@@ -204,21 +84,21 @@ func TestRulesThatShareACounterCountOnceEach(t *testing.T) {
 }
 
 func TestMissingKey(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `
 		{"name":"skip","key":[{"header":"a"}],"limits":["1/1h"]},
 		{"name":"share","key":[{"header":"b"},"method"],"missing_key":"share","limits":["1/1h"]}`)
 	require.True(t, e.Decide().Allowed)
 	v := e.Decide()
 	require.Equal(t, "share", v.DeniedBy().Name)
-	require.Contains(t, string(v.AppendReport(nil)), `"key":[null,"GET"]`)
-	p.with("b", "")
+	require.Contains(t, report(v), `"key":[null,"GET"]`)
+	p.With("b", "")
 	require.True(t, e.Decide().Allowed, "empty is not missing")
 
 	deny := compileJSON(t, p, `{"name":"deny","key":[{"header":"a"}],"missing_key":"deny","limits":["1/1h"]}`)
 	v = deny.Decide()
 	require.False(t, v.Allowed)
-	require.Equal(t, ReasonMissingKey, v.tries[0].reason)
+	require.Equal(t, ReasonMissingKey, v.Attempts[0].Reason)
 	_, ok := v.RetryAfter()
 	require.False(t, ok)
 }
@@ -238,12 +118,12 @@ func TestFailures(t *testing.T) {
 		{"retries run out, default", `{"name":"r","limits":["1/1h"]}`, "", maxRetries + 1, false, ReasonContention},
 		{"retries run out, allow", `{"name":"r","limits":["1/1h"],"on_contention":"allow"}`, "", maxRetries + 1, true, ReasonContention},
 	} {
-		p := newProxy()
+		p := hosttest.New()
 		e := compileJSON(t, p, c.rule)
-		p.fail, p.steal = c.fail, c.steal
+		p.Fail, p.Steal = c.fail, c.steal
 		v := e.Decide()
 		require.Equal(t, c.allowed, v.Allowed, c.name)
-		require.Equal(t, c.reason, v.tries[0].reason, c.name)
+		require.Equal(t, c.reason, v.Attempts[0].Reason, c.name)
 		if !c.allowed {
 			require.Equal(t, int64(1e9), v.RetryNs, c.name)
 		}
@@ -255,23 +135,23 @@ func TestOnFull(t *testing.T) {
 		onFull  string
 		allowed bool
 	}{{"deny", false}, {"allow", true}, {"inherit", true}} {
-		p := newProxy()
+		p := hosttest.New()
 		e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"capacity":1,"limits":["2/1m"],"on_full":"`+c.onFull+`"}`)
-		p.with("u", "alice")
+		p.With("u", "alice")
 		require.True(t, e.Decide().Allowed)
-		p.with("u", "bob")
+		p.With("u", "bob")
 		v := e.Decide()
 		require.Equal(t, c.allowed, v.Allowed, c.onFull)
 		switch c.onFull {
 		case "deny":
-			require.Equal(t, ReasonFull, v.tries[0].reason)
+			require.Equal(t, ReasonFull, v.Attempts[0].Reason)
 			require.Equal(t, int64(60e9), v.RetryNs)
 			require.EqualValues(t, 1, e.rules[0].metrics.Full)
 		case "allow":
 			require.EqualValues(t, 1, e.rules[0].metrics.Full)
 		case "inherit":
 			require.EqualValues(t, 1, e.rules[0].metrics.Evicted)
-			p.with("u", "alice")
+			p.With("u", "alice")
 			v = e.Decide() // starts from the floor, which knows one hit
 			require.Equal(t, [][]uint32{{2}}, used(v))
 		}
@@ -281,25 +161,25 @@ func TestOnFull(t *testing.T) {
 // A full page denies in the check, as a limit does: the other rules count
 // nothing, their wait is part of the answer, and a peek sees it too.
 func TestFullPageDeniesBeforeAnythingCounts(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `
 		{"name":"all","limits":["2/10s"]},
 		{"name":"each","key":[{"header":"u"}],"capacity":1,"limits":["9/1m"],"on_full":"deny"}`)
-	p.with("u", "alice")
+	p.With("u", "alice")
 	require.True(t, e.Decide().Allowed)
-	p.with("u", "bob")
-	before := maps.Clone(p.store)
+	p.With("u", "bob")
+	before := maps.Clone(p.Store)
 	v := e.Decide()
 	require.Equal(t, "each", v.DeniedBy().Name)
-	require.Equal(t, ReasonFull, v.tries[1].reason)
-	require.Equal(t, before, p.store)
+	require.Equal(t, ReasonFull, v.Attempts[1].Reason)
+	require.Equal(t, before, p.Store)
 
 	require.Contains(t, operate(t, e, Operation{Name: "peek", Rule: "each", Key: []string{"bob"}, N: 1}),
 		`{"allowed":false,"denied_by":"each","retry_after_ns":60000000000,`)
 
-	p.with("u", "alice")
+	p.With("u", "alice")
 	require.True(t, e.Decide().Allowed)
-	p.with("u", "bob")
+	p.With("u", "bob")
 	v = e.Decide()
 	require.Equal(t, "all", v.DeniedBy().Name)
 	require.Equal(t, int64(60e9), v.RetryNs, "when the limit of 10 s passes, the page is still full")
@@ -307,72 +187,71 @@ func TestFullPageDeniesBeforeAnythingCounts(t *testing.T) {
 
 // A hit whose write failed is in no answer.
 func TestFailedWriteIsNotReported(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","limits":["5/1h"],"on_contention":"allow"}`)
-	e.policy.Headers = policy.HeadersIETF
-	p.steal = maxRetries + 1
+	p.Steal = maxRetries + 1
 	v := e.Decide()
-	require.Equal(t, ReasonContention, v.tries[0].reason)
-	require.Contains(t, string(v.AppendReport(nil)), `"windows":[]`)
-	require.Empty(t, e.AppendFields(nil, v))
+	require.Equal(t, ReasonContention, v.Attempts[0].Reason)
+	require.Contains(t, report(v), `"windows":[]`)
+	require.Empty(t, fields(policy.HeadersIETF, v))
 }
 
 // What a wild clock wrote is moved by a denied request, and by no peek.
 func TestPeekWritesNothing(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","limits":["1/1m"]}`)
-	p.now = 1e18
+	p.Clock = 1e18
 	require.True(t, e.Decide().Allowed)
-	p.now = 1e17
-	before := maps.Clone(p.store)
+	p.Clock = 1e17
+	before := maps.Clone(p.Store)
 	require.Contains(t, operate(t, e, Operation{Name: "peek", Rule: "r", N: 1}), `{"allowed":false,`)
-	require.Equal(t, before, p.store)
+	require.Equal(t, before, p.Store)
 	require.False(t, e.Decide().Allowed)
-	require.NotEqual(t, before, p.store)
+	require.NotEqual(t, before, p.Store)
 }
 
 func TestDenialsAndCostZeroWriteNothing(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","limits":["1/1h"],"cost":{"header":"c","min":0}}`)
-	p.with("c", "0")
+	p.With("c", "0")
 	require.True(t, e.Decide().Allowed)
 	require.NotContains(t, strings.Join(keys(p), " "), "sl/")
-	p.with("c", "1")
+	p.With("c", "1")
 	require.True(t, e.Decide().Allowed)
-	before := maps.Clone(p.store)
+	before := maps.Clone(p.Store)
 	require.False(t, e.Decide().Allowed)
-	require.Equal(t, before, p.store)
+	require.Equal(t, before, p.Store)
 }
 
 func keys(p *proxy) (list []string) {
-	for k := range p.store {
+	for k := range p.Store {
 		list = append(list, k)
 	}
 	return list
 }
 
 func TestHostCalls(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"limits":["2/1h","9/24h"]}`)
-	p.with("u", "alice")
+	p.With("u", "alice")
 	e.Decide()
 	for _, want := range [][]string{
 		{"header u", "get", "set"}, // allowed
 		{"header u", "get"},        // denied
 	} {
-		p.calls = nil
+		p.Calls = nil
 		e.Decide()
-		require.Equal(t, want, p.calls)
+		require.Equal(t, want, p.Calls)
 	}
-	p.calls = nil
-	p.with(":path", "/x")
+	p.Calls = nil
+	p.With(":path", "/x")
 	e.Decide()
-	require.Equal(t, []string{"header u"}, p.calls, "no key, no counter")
+	require.Equal(t, []string{"header u"}, p.Calls, "no key, no counter")
 }
 
 func TestRefusedPolicyWritesNothing(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","limits":["2/1h"]}`)
 	e.Heartbeat()
-	require.Empty(t, p.store)
+	require.Empty(t, p.Store)
 }

@@ -8,12 +8,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 )
 
 // matched are the names of the rules that the verdict is of.
 func matched(v *Verdict) (names []string) {
-	for i := range v.tries {
-		names = append(names, v.tries[i].rule.policy.Name)
+	for i := range v.Attempts {
+		names = append(names, v.Attempts[i].rule.policy.Name)
 	}
 	return names
 }
@@ -42,26 +44,26 @@ func TestIndexLeavesNoRuleOut(t *testing.T) {
 			}
 			rules = append(rules, fmt.Sprintf(`{"name":"r%d","limits":[],"match":{%s}}`, i, strings.Join(match, ",")))
 		}
-		p := newProxy()
+		p := hosttest.New()
 		e := compileJSON(t, p, strings.Join(rules, ","))
 		for range 60 {
 			host := strings.Replace(hosts[dice.IntN(len(hosts))], "*", "q", 1)
 			path := strings.NewReplacer("*", "x", "~", "", "=", "").Replace(paths[dice.IntN(len(paths))])
-			p.with(":authority", host, ":path", path+[]string{"", "/", "/b", "?q=/v1"}[dice.IntN(4)], ":method", []string{"GET", "POST"}[dice.IntN(2)])
+			p.With(":authority", host, ":path", path+[]string{"", "/", "/b", "?q=/v1"}[dice.IntN(4)], ":method", []string{"GET", "POST"}[dice.IntN(2)])
 			switch dice.IntN(20) {
 			case 0:
-				delete(p.headers, ":authority")
+				delete(p.Headers, ":authority")
 			case 1:
-				delete(p.headers, ":path")
+				delete(p.Headers, ":path")
 			}
 			var want []string
-			e.request.begin()
+			e.request.Begin()
 			for i := range e.rules {
-				if e.rules[i].match.holds(&e.request) {
+				if e.rules[i].match.Holds(&e.request) {
 					want = append(want, e.rules[i].policy.Name)
 				}
 			}
-			require.Equal(t, want, matched(e.Decide()), "%v", p.headers)
+			require.Equal(t, want, matched(e.Decide()), "%v", p.Headers)
 		}
 	}
 }
@@ -92,12 +94,12 @@ func TestIndexReadsNoMoreThanRulesNeed(t *testing.T) {
 		{mixed, "/p1", []string{"header :path"}},
 		{mixed, "/other", []string{"header :path", "header :authority"}},
 	} {
-		p := newProxy()
-		p.with(":path", c.path)
+		p := hosttest.New()
+		p.With(":path", c.path)
 		e := compileJSON(t, p, strings.Join(c.rules, ","))
-		p.calls = nil
+		p.Calls = nil
 		e.Decide()
-		calls := slices.DeleteFunc(p.calls, func(c string) bool { return !strings.HasPrefix(c, "header") })
+		calls := slices.DeleteFunc(p.Calls, func(c string) bool { return !strings.HasPrefix(c, "header") })
 		require.Equal(t, c.calls, calls, c.path)
 	}
 }
@@ -114,8 +116,8 @@ func manyRules(n int) string {
 func BenchmarkRules(b *testing.B) {
 	for _, n := range []int{10, 100, 1000, 8000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			s := &steady{proxy: newProxy()}
-			s.with(":authority", fmt.Sprintf("h%d.example", n-1), ":path", fmt.Sprintf("/v1/r%d/x", n-1))
+			s := &hosttest.Steady{Proxy: hosttest.New()}
+			s.With(":authority", fmt.Sprintf("h%d.example", n-1), ":path", fmt.Sprintf("/v1/r%d/x", n-1))
 			e := compileJSON(b, s, manyRules(n))
 			if !e.Decide().Matched() {
 				b.Fatal("the last rule does not match")

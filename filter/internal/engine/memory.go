@@ -3,10 +3,10 @@ package engine
 import "github.com/sluice-ratelimit/sluice/shared/state"
 
 // memory is what a rule's table takes in Envoy, as this worker has last added
-// it up. Of rules that share a table the first has it, so that the sum over
+// it up. Where rules share a table the first reports it, so that the sum over
 // rules is right.
 type memory struct {
-	own   bool   // the table is this rule's to report
+	own   bool   // this rule reports its table
 	bytes uint64 // as of the last complete survey
 	fresh bool   // a survey has ended since EachMemory
 }
@@ -27,7 +27,7 @@ func (e *Engine) Survey() {
 	for range e.rules {
 		r := &e.rules[e.surveyed]
 		if r.memory.own {
-			bytes, done, _ := e.survey.Step(r.table) // one that failed begins anew
+			bytes, done, _ := e.survey.Step(r.table) // a failed survey begins anew
 			if done {
 				r.memory.bytes, r.memory.fresh = bytes, true
 				e.nextSurvey()
@@ -55,7 +55,7 @@ func (e *Engine) EachMemory(f func(rule string, bytes uint64)) {
 }
 
 // EachReported calls f for the name of every rule whose memory EachMemory
-// reports, sooner or later.
+// reports at some time.
 func (e *Engine) EachReported(f func(rule string)) {
 	for i := range e.rules {
 		if e.rules[i].memory.own {

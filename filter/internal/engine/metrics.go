@@ -8,8 +8,8 @@ type Metrics struct {
 	Evicted        uint64 // live records that made room for others
 	FloorDenied    uint64 // denials of keys that started from a page's floor
 	Full           uint64 // hits for which on_full decided: deny or allow
-	CASRetries     uint64 // compare-and-swaps that somebody else won
-	Contention     uint64 // hits whose retries ran out
+	CASRetries     uint64 // compare-and-swaps that another worker won
+	Contention     uint64 // hits that ran out of retries
 	Errors         uint64 // decisions that a failing host call prevented
 	ClockRebased   uint64 // records of a wild clock, moved to the present
 	NotRefunded    uint64 // charges of denied requests that had to stay

@@ -28,9 +28,9 @@ type modelWindow struct {
 
 // record returns a copy of what the key has used, as it stands at the instant
 // it is counted at.
-func (m model) record(t *attempt, now int64) modelRecord {
+func (m model) record(t *Attempt, now int64) modelRecord {
 	r, windows := modelRecord{last: now, windows: make([]modelWindow, len(t.rule.windows))}, t.limits.Windows
-	if have := m[modelKey{t.rule.policy.Name, string(t.key.bytes)}]; have != nil {
+	if have := m[modelKey{t.rule.policy.Name, string(t.Key.Bytes)}]; have != nil {
 		r = modelRecord{last: have.last, windows: slices.Clone(have.windows)}
 		for i := range r.windows {
 			r.windows[i].log = slices.Clone(r.windows[i].log)
@@ -103,9 +103,9 @@ func grid(w limit.Window, now int64) (start, end int64) {
 }
 
 // check returns when a hit passes, limit.Never, or a time not after the record's.
-func (r *modelRecord) check(t *attempt) int64 {
+func (r *modelRecord) check(t *Attempt) int64 {
 	at := r.last
-	if t.free {
+	if t.Unlimited {
 		return at
 	}
 	for i, w := range t.limits.Windows {
@@ -115,10 +115,10 @@ func (r *modelRecord) check(t *attempt) int64 {
 		}
 		switch {
 		case w.Unlimited:
-		case w.Limit == 0 || t.cost > most:
+		case w.Limit == 0 || t.Cost > most:
 			return limit.Never
 		default:
-			at = max(at, r.windows[i].check(w, r.last, int64(t.cost)))
+			at = max(at, r.windows[i].check(w, r.last, int64(t.Cost)))
 		}
 	}
 	return at
@@ -170,12 +170,12 @@ func (m modelWindow) counter(w limit.Window, at int64) int64 {
 }
 
 // add counts a hit.
-func (m model) add(t *attempt, r modelRecord) {
-	if t.cost == 0 || t.free {
+func (m model) add(t *Attempt, r modelRecord) {
+	if t.Cost == 0 || t.Unlimited {
 		return
 	}
 	for i, w := range t.limits.Windows {
-		r.windows[i].add(w, r.last, int64(t.cost))
+		r.windows[i].add(w, r.last, int64(t.Cost))
 		log := &r.windows[i].log
 		*log = (*log)[max(0, len(*log)-int(t.rule.windows[i].Units)):]
 	}
@@ -206,16 +206,16 @@ func (m *modelWindow) add(w limit.Window, now, cost int64) {
 	m.used += cost
 }
 
-func (m model) keep(t *attempt, r modelRecord) {
-	m[modelKey{t.rule.policy.Name, string(t.key.bytes)}] = &r
+func (m model) keep(t *Attempt, r modelRecord) {
+	m[modelKey{t.rule.policy.Name, string(t.Key.Bytes)}] = &r
 }
 
 // denies does what a rule does that denies, and reports when the hit passes.
-func (m model) denies(t *attempt, r modelRecord, passNs int64) int64 {
-	if t.reason == ReasonMissingKey {
+func (m model) denies(t *Attempt, r modelRecord, passNs int64) int64 {
+	if t.Reason == ReasonMissingKey {
 		return limit.Never
 	}
-	if t.rule.policy.CountDenied && t.cost > 0 {
+	if t.rule.policy.CountDenied && t.Cost > 0 {
 		m.add(t, r)
 		return r.check(t)
 	}
@@ -225,22 +225,22 @@ func (m model) denies(t *attempt, r modelRecord, passNs int64) int64 {
 	return passNs
 }
 
-// decide returns whether a request that made these tries passes, the first rule
+// decide returns whether a request that made these attempts passes, the first rule
 // that denies it, and how long it has to wait.
-func (m model) decide(tries []*attempt, now int64) (allowed bool, deniedBy string, retryNs int64) {
-	records := make([]modelRecord, len(tries))
-	each := func(shadow bool, f func(t *attempt, r modelRecord, passNs int64)) {
-		for i := range tries {
-			if t := tries[i]; t.shadow == shadow {
+func (m model) decide(attempts []*Attempt, now int64) (allowed bool, deniedBy string, retryNs int64) {
+	records := make([]modelRecord, len(attempts))
+	each := func(shadow bool, f func(t *Attempt, r modelRecord, passNs int64)) {
+		for i := range attempts {
+			if t := attempts[i]; t.Shadow == shadow {
 				records[i] = m.record(t, now)
 				f(t, records[i], records[i].check(t))
 			}
 		}
 	}
-	passes := func(t *attempt, r modelRecord, passNs int64) bool {
-		return t.reason != ReasonMissingKey && passNs != limit.Never && passNs <= r.last
+	passes := func(t *Attempt, r modelRecord, passNs int64) bool {
+		return t.Reason != ReasonMissingKey && passNs != limit.Never && passNs <= r.last
 	}
-	each(false, func(t *attempt, r modelRecord, passNs int64) {
+	each(false, func(t *Attempt, r modelRecord, passNs int64) {
 		if passes(t, r, passNs) {
 			return
 		}
@@ -255,15 +255,15 @@ func (m model) decide(tries []*attempt, now int64) (allowed bool, deniedBy strin
 		}
 	})
 	if deniedBy != "" {
-		each(false, func(t *attempt, r modelRecord, passNs int64) {
-			if r.rebased && t.reason != ReasonMissingKey {
+		each(false, func(t *Attempt, r modelRecord, passNs int64) {
+			if r.rebased && t.Reason != ReasonMissingKey {
 				m.keep(t, r)
 			}
 		})
 		return false, deniedBy, retryNs
 	}
 	for _, shadow := range []bool{false, true} {
-		each(shadow, func(t *attempt, r modelRecord, passNs int64) {
+		each(shadow, func(t *Attempt, r modelRecord, passNs int64) {
 			if passes(t, r, passNs) {
 				m.add(t, r)
 			} else {

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Operation is what can be done to counters from outside.
+// Operation is one operation on counters.
 type Operation struct {
 	Name   string   // one of Operations
 	Rule   string   // clean and stats: empty = all rules
@@ -21,56 +21,65 @@ type Operation struct {
 // Operations are the names of all operations.
 var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_at", "clean", "stats"}
 
-// ErrStore says that a call into the proxy failed, or that others kept writing.
+// ErrStore says that a call into the proxy failed, or that other workers kept
+// writing.
 var ErrStore = errors.New("the counters could not be read or written")
 
-// Operate carries out an operation and appends its answer as JSON to b: a
-// verdict for hit and peek; rules with their metrics, of all workers, for stats;
-// otherwise
-//
-//	{"value":5,"windows":[…]}
-//
-// with windows as in a verdict. The value is what the window named by the
-// operation has used, else the tightest one; for expires_at it is in nanoseconds
-// since the epoch, for reset 1 if the key had a record and 0 if not, and for
-// clean how many records it freed.
-func (e *Engine) Operate(b []byte, op Operation) ([]byte, error) {
-	if !slices.Contains(Operations, op.Name) {
-		return b, errors.New("unknown operation " + strconv.Quote(op.Name))
-	}
-	if op.Name == "clean" || op.Name == "stats" {
-		return e.operateOnRules(b, op)
-	}
-	t, err := e.subject(op)
-	if err != nil {
-		return b, err
-	}
-	now := e.host.Now()
-	v := &e.verdict
-	v.begin()
-	v.tries, v.Now = e.tries[:1], now
-	switch op.Name {
-	case "peek":
-		t.check(now)
-		v.settle()
-		return v.AppendReport(b), nil
-	case "hit":
-		e.decide(v.tries, now)
-		return v.AppendReport(b), nil
-	}
-	if t.free {
-		return b, errors.New("rule " + strconv.Quote(op.Rule) + " counts nothing for this key")
-	}
-	value, err := t.operate(op, now)
-	if err != nil {
-		return b, err
-	}
-	b = strconv.AppendInt(append(b, `{"value":`...), value, 10)
-	return append(t.appendWindows(append(b, `,"windows":`...), now), '}'), nil
+// Result is what an operation found or did.
+type Result struct {
+	Verdict *Verdict    // of hit and peek
+	Rules   []RuleStats // of stats
+	Attempt *Attempt    // of the operations on one key: its windows
+	Now     int64       // when Attempt was read
+	// Value is what the window named by the operation has used, else the tightest
+	// one; for expires_at it is in nanoseconds since the epoch, for reset 1 if the
+	// key had a record and 0 if not, and for clean how many records it freed.
+	Value int64
 }
 
-// subject makes the first try that of the operation's rule and key.
-func (e *Engine) subject(op Operation) (*attempt, error) {
+// RuleStats are one rule's table and metrics.
+type RuleStats struct {
+	Rule *policy.Rule
+	state.Stats
+	Metrics []Count // of all workers
+}
+
+// Count is one metric.
+type Count struct {
+	Name string
+	N    uint64
+}
+
+// Operate carries out an operation. The result is valid until the next call.
+func (e *Engine) Operate(op Operation) (Result, error) {
+	if !slices.Contains(Operations, op.Name) {
+		return Result{}, errors.New("unknown operation " + strconv.Quote(op.Name))
+	}
+	if op.Name == "clean" || op.Name == "stats" {
+		return e.operateOnRules(op)
+	}
+	a, err := e.subject(op)
+	if err != nil {
+		return Result{}, err
+	}
+	now := e.host.Now()
+	e.verdict.begin()
+	switch op.Name {
+	case "peek":
+		return Result{Verdict: e.peek(e.attempts[:1], now)}, nil
+	case "hit":
+		e.decide(e.attempts[:1], now)
+		return Result{Verdict: &e.verdict}, nil
+	}
+	if a.Unlimited {
+		return Result{}, errors.New("rule " + strconv.Quote(op.Rule) + " counts nothing for this key")
+	}
+	value, err := a.operate(op, now)
+	return Result{Attempt: a, Now: now, Value: value}, err
+}
+
+// subject begins an attempt of the operation's rule and key.
+func (e *Engine) subject(op Operation) (*Attempt, error) {
 	r := e.rule(op.Rule)
 	if r == nil {
 		return nil, errors.New("there is no rule " + strconv.Quote(op.Rule))
@@ -80,21 +89,23 @@ func (e *Engine) subject(op Operation) (*attempt, error) {
 		if len(r.key) == 1 {
 			parts = " part, not "
 		}
-		return nil, errors.New("the key of rule " + strconv.Quote(op.Rule) + " has " + strconv.Itoa(len(r.key)) + parts + strconv.Itoa(len(op.Key)))
+		return nil, errors.New("the key of rule " + strconv.Quote(op.Rule) + " has " + strconv.Itoa(len(r.key)) + parts +
+			strconv.Itoa(len(op.Key)))
 	}
-	t := e.attempt(0)
-	t.start(r)
-	t.cost = op.N
-	t.key.begin()
+	a := e.attempt(0)
+	a.start(r)
+	a.Cost = op.N
+	a.Key.Begin()
 	for i, text := range op.Key {
-		p, err := r.key[i].parse(text)
+		p, err := r.key[i].Parse(text)
 		if err != nil {
-			return nil, errors.New("part " + strconv.Itoa(i) + " of the key of rule " + strconv.Quote(op.Rule) + ": " + err.Error())
+			return nil, errors.New("part " + strconv.Itoa(i) + " of the key of rule " + strconv.Quote(op.Rule) + ": " +
+				err.Error())
 		}
-		t.key.add(p)
+		a.Key.Add(p)
 	}
-	t.subject(&e.request)
-	return t, nil
+	a.subject(&e.request)
+	return a, nil
 }
 
 func (e *Engine) rule(name string) *rule {
@@ -106,26 +117,26 @@ func (e *Engine) rule(name string) *rule {
 	return nil
 }
 
-// operate reads the key's usage and changes it, until nobody writes in between.
-func (t *attempt) operate(op Operation, now int64) (value int64, err error) {
-	window, err := t.rule.window(op.Window)
+// operate reads the key's usage and changes it, until no other worker writes in between.
+func (a *Attempt) operate(op Operation, now int64) (value int64, err error) {
+	window, err := a.rule.window(op.Window)
 	if err != nil {
 		return 0, err
 	}
-	table := t.rule.table
+	table := a.rule.table
 	for range maxRetries {
-		if table.Read(&t.entry, t.limits, now) != state.OK {
+		if table.Read(&a.entry, a.limits, now) != state.OK {
 			break
 		}
-		t.known = true
+		a.Known = true
 		status, had := state.OK, false
 		switch op.Name {
 		case "inc":
-			status = table.Inc(&t.entry, window, op.N, t.evicts())
+			status = table.Inc(&a.entry, window, op.N, a.evicts())
 		case "set":
-			status = table.Set(&t.entry, window, op.N, t.evicts())
+			status = table.Set(&a.entry, window, op.N, a.evicts())
 		case "reset":
-			had, status = table.Reset(&t.entry, t.evicts())
+			had, status = table.Reset(&a.entry, a.evicts())
 		}
 		switch {
 		case status == state.Full:
@@ -135,17 +146,17 @@ func (t *attempt) operate(op Operation, now int64) (value int64, err error) {
 		case status != state.OK:
 			return 0, ErrStore
 		case op.Name == "reset":
-			t.known = table.Read(&t.entry, t.limits, now) == state.OK // the windows are what they are now
+			a.Known = table.Read(&a.entry, a.limits, now) == state.OK // as reset left it
 			return one(had), nil
 		case op.Name == "inc" || op.Name == "set":
-			t.stored()
+			a.stored()
 		case op.Name == "expires_at":
-			return t.expiresAt(), nil
+			return a.expiresAt(), nil
 		}
 		if window == state.AllWindows {
-			window = t.rule.order[t.tightest()]
+			window = a.rule.order[a.Tightest()]
 		}
-		return int64(t.limits.Windows[window].Count(table.Usage(&t.entry, window), t.entry.Now)), nil
+		return int64(a.limits.Windows[window].Count(table.Usage(&a.entry, window), a.entry.Now)), nil
 	}
 	return 0, ErrStore
 }
@@ -157,11 +168,11 @@ func one(yes bool) int64 {
 	return 0
 }
 
-// expiresAt is when the tightest window starts anew; 0 for one of the key's own
-// that has not begun.
-func (t *attempt) expiresAt() int64 {
-	w, u := t.window(t.tightest())
-	if at := w.Reset(u, t.entry.Now); at > t.entry.Now {
+// expiresAt is when the tightest window starts anew; 0 for a window per key that
+// has not begun.
+func (a *Attempt) expiresAt() int64 {
+	w, u := a.Window(a.Tightest())
+	if at := w.Reset(u, a.entry.Now); at > a.entry.Now {
 		return at
 	}
 	return 0
@@ -181,14 +192,14 @@ func (r *rule) window(name string) (int, error) {
 	return 0, errors.New("rule " + strconv.Quote(r.policy.Name) + " has no window " + strconv.Quote(name))
 }
 
-// operateOnRules cleans, or describes, the rule or all rules.
-func (e *Engine) operateOnRules(b []byte, op Operation) ([]byte, error) {
+// operateOnRules carries out clean or stats on the rule or all rules.
+func (e *Engine) operateOnRules(op Operation) (Result, error) {
 	if op.Rule != "" && e.rule(op.Rule) == nil {
-		return b, errors.New("there is no rule " + strconv.Quote(op.Rule))
+		return Result{}, errors.New("there is no rule " + strconv.Quote(op.Rule))
 	}
-	now, freed, first := e.host.Now(), uint64(0), true
+	now, result := e.host.Now(), Result{}
 	if op.Name == "stats" {
-		b = append(b, `{"rules":[`...)
+		result.Rules = []RuleStats{}
 	}
 	for i := range e.rules {
 		r := &e.rules[i]
@@ -196,26 +207,20 @@ func (e *Engine) operateOnRules(b []byte, op Operation) ([]byte, error) {
 			continue
 		}
 		if op.Name == "clean" {
-			n, err := e.clean(r, now)
+			freed, err := e.clean(r, now)
 			if err != nil {
-				return b, err
+				return Result{}, err
 			}
-			freed += n
+			result.Value += int64(freed)
 			continue
 		}
-		if !first {
-			b = append(b, ',')
+		stats, err := e.stats(r, now)
+		if err != nil {
+			return Result{}, err
 		}
-		first = false
-		var err error
-		if b, err = e.appendStats(b, r, now); err != nil {
-			return b, err
-		}
+		result.Rules = append(result.Rules, stats)
 	}
-	if op.Name == "stats" {
-		return append(b, "]}"...), nil
-	}
-	return append(strconv.AppendUint(append(b, `{"value":`...), freed, 10), '}'), nil
+	return result, nil
 }
 
 func (e *Engine) clean(r *rule, now int64) (uint64, error) {
@@ -229,29 +234,16 @@ func (e *Engine) clean(r *rule, now int64) (uint64, error) {
 	return freed, nil
 }
 
-func (e *Engine) appendStats(b []byte, r *rule, now int64) ([]byte, error) {
-	var s state.Stats
+func (e *Engine) stats(r *rule, now int64) (RuleStats, error) {
+	s := RuleStats{Rule: r.policy}
 	if r.table != nil {
 		var status state.Status
-		if s, status = r.table.Stats(&e.attempt(0).entry, r.windows, now); status != state.OK {
-			return b, ErrStore
+		if s.Stats, status = r.table.Stats(&e.attempt(0).entry, r.windows, now); status != state.OK {
+			return s, ErrStore
 		}
 	}
-	b = policy.AppendString(append(b, `{"rule":`...), r.policy.Name)
-	for _, c := range [...]struct {
-		name  string
-		count uint64
-	}{{"keys", s.Keys}, {"capacity", uint64(r.policy.Capacity)}, {"slots", s.Slots}, {"buckets", s.Pages}, {"bytes", s.Bytes}} {
-		b = strconv.AppendUint(append(append(append(b, `,"`...), c.name...), `":`...), c.count, 10)
-	}
-	b = append(b, `,"metrics":{`...)
-	first := true
 	r.metrics.each(func(name string, _ uint64) {
-		if !first {
-			b = append(b, ',')
-		}
-		first = false
-		b = strconv.AppendUint(append(policy.AppendString(b, name), ':'), e.host.Counted(r.policy.Name, name), 10)
+		s.Metrics = append(s.Metrics, Count{name, e.host.Counted(r.policy.Name, name)})
 	})
-	return append(b, "}}"...), nil
+	return s, nil
 }

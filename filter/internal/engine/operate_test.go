@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 )
 
 // Each operation on each algorithm, at 21.5 s with windows of 10 s: the value
@@ -34,10 +36,10 @@ func TestOperations(t *testing.T) {
 	} {
 		for name, want := range c.ops {
 			t.Run(c.algorithm+c.more+" "+name, func(t *testing.T) {
-				p := newProxy()
-				p.now = now
+				p := hosttest.New()
+				p.Clock = now
 				e := compileJSON(t, p, fmt.Sprintf(`{"name":"r","key":[{"header":"u"}],"limits":[{"requests":5,"per":"10s","algorithm":%q%s}]}`, c.algorithm, c.more))
-				p.with("u", "alice")
+				p.With("u", "alice")
 				op := func(name string) int64 {
 					var value int64
 					_, err := fmt.Sscanf(operate(t, e, Operation{Name: name, Rule: "r", Key: []string{"alice"}, N: 3}), `{"value":%d,`, &value)
@@ -47,10 +49,10 @@ func TestOperations(t *testing.T) {
 				require.Zero(t, op("get"))
 				require.Equal(t, c.fresh*1e6, op("expires_at"))
 				require.Zero(t, op("reset"), "nothing to forget")
-				p.now -= 2e9
+				p.Clock -= 2e9
 				e.Decide()
 				e.Decide()
-				p.now += 2e9
+				p.Clock += 2e9
 				require.Equal(t, c.hits*1e6, op("expires_at"))
 				require.Equal(t, want.value, op(name))
 				require.Equal(t, want.used, op("get"))
@@ -74,8 +76,8 @@ func TestOperationsBeyondTheLimit(t *testing.T) {
 		{"sliding_window_counter", 9, 7, 8500 + 7143},
 		{"token_bucket", 9, 7, 30000},
 	} {
-		p := newProxy()
-		p.now = 21_500_000_000
+		p := hosttest.New()
+		p.Clock = 21_500_000_000
 		e := compileJSON(t, p, fmt.Sprintf(`{"name":"r","limits":[{"requests":2,"per":"10s"}],"algorithm":%q}`, c.algorithm))
 		op := func(name string, n uint32) string {
 			return operate(t, e, Operation{Name: name, Rule: "r", N: n})
@@ -114,8 +116,8 @@ func TestOperationsOnLayeredRules(t *testing.T) {
 		{"set", 0, "0", "0 [0 2 2]"}, // of equals the first
 		{"reset", 0, "", "1 [0 0 0]"},
 	} {
-		p := newProxy()
-		p.now = 21_500_000_000
+		p := hosttest.New()
+		p.Clock = 21_500_000_000
 		e := compileJSON(t, p, rule)
 		require.Equal(t, 2, admits(p, e, 2))
 		answer := operate(t, e, Operation{Name: c.op, Rule: "r", N: c.n, Window: c.window})
@@ -132,10 +134,10 @@ func TestOperationsOnLayeredRules(t *testing.T) {
 		require.Equal(t, strings.Index(answer, `"windows":[{"limit":4,`)+len(`"windows":[`), strings.Index(answer, `{"limit":4,`))
 		require.Contains(t, answer, `{"name":"hourly","limit":9,"per_ns":3600000000000,`)
 	}
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, rule)
 	for _, window := range []string{"3", "-1", "daily", "00"} {
-		_, err := e.Operate(nil, Operation{Name: "set", Rule: "r", Window: window})
+		_, err := e.Operate(Operation{Name: "set", Rule: "r", Window: window})
 		require.EqualError(t, err, fmt.Sprintf("rule %q has no window %q", "r", window))
 	}
 }
@@ -143,8 +145,8 @@ func TestOperationsOnLayeredRules(t *testing.T) {
 // reset forgets a key also where the page's floor would not.
 func TestResetWithAndWithoutAFloor(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"} {
-		p := newProxy()
-		p.now = 21_500_000_000
+		p := hosttest.New()
+		p.Clock = 21_500_000_000
 		e := compileJSON(t, p, fmt.Sprintf(`{"name":"r","key":[{"header":"u"}],"limits":["3/10s"],"capacity":1,"algorithm":%q}`, algorithm))
 		key := func(name, key string) string {
 			return operate(t, e, Operation{Name: name, Rule: "r", Key: []string{key}, N: 1})[:len(`{"value":0`)]
@@ -155,7 +157,7 @@ func TestResetWithAndWithoutAFloor(t *testing.T) {
 		require.Equal(t, 3, admits(p, e, 4, "u", "a"), algorithm)
 
 		require.True(t, e.Decide().Matched())
-		p.with("u", "b")
+		p.With("u", "b")
 		require.True(t, e.Decide().Allowed, "%s: b has used nothing, and evicts a", algorithm)
 		require.EqualValues(t, 1, e.rules[0].metrics.Evicted)
 		require.Zero(t, admits(p, e, 1, "u", "a"), "%s: a starts from the floor", algorithm)
@@ -166,9 +168,9 @@ func TestResetWithAndWithoutAFloor(t *testing.T) {
 	}
 }
 
-// A hit that is taken back leaves alone what was set or reset since: the
-// generation says that its record is another one.
-func TestTakingBackAfterSetAndReset(t *testing.T) {
+// A refund leaves alone what was set or reset since: the record has another
+// generation by then.
+func TestRefundAfterSetAndReset(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"} {
 		for _, c := range []struct {
 			op   Operation
@@ -180,15 +182,15 @@ func TestTakingBackAfterSetAndReset(t *testing.T) {
 			{Operation{Name: "set", N: 3}, 3, 1},
 			{Operation{Name: "reset"}, 0, 1},
 		} {
-			p := newProxy()
-			p.now = 21_500_000_000
+			p := hosttest.New()
+			p.Clock = 21_500_000_000
 			first := fmt.Sprintf(`{"name":"first","limits":["9/10s"],"algorithm":%q}`, algorithm)
 			e := compileJSON(t, p, first+`,{"name":"second","limits":["2/1h"]}`)
 			require.True(t, e.Decide().Allowed)
 			other := compileJSON(t, p, first)
 			rival := compileJSON(t, p, `{"name":"second","limits":["2/1h"]}`)
-			p.after = func(string) { // the first rule has counted the hit
-				p.after = nil
+			p.After = func(string) { // the first rule has counted the hit
+				p.After = nil
 				c.op.Rule = "first"
 				operate(t, other, c.op)
 				require.True(t, rival.Decide().Allowed)
@@ -202,8 +204,8 @@ func TestTakingBackAfterSetAndReset(t *testing.T) {
 }
 
 func TestCleanAndStats(t *testing.T) {
-	p := newProxy()
-	p.now = 20_000_000_000
+	p := hosttest.New()
+	p.Clock = 20_000_000_000
 	e := compileJSON(t, p, `
 		{"name":"r","key":[{"header":"u"}],"limits":["3/10s"],"capacity":100},
 		{"name":"s","key":[{"header":"u"}],"limits":["3/1h"],"capacity":100},
@@ -215,22 +217,22 @@ func TestCleanAndStats(t *testing.T) {
 	require.Equal(t, 2, admits(p, e, 3, "u", "0"))
 	require.Contains(t, operate(t, e, Operation{Name: "stats"}), `{"rules":[{"rule":"r","keys":20,"capacity":100,"slots":`)
 	require.Contains(t, operate(t, e, Operation{Name: "stats", Rule: "s"}), `{"rules":[{"rule":"s","keys":20,"capacity":100,"slots":`)
-	p.counters = map[string]uint64{"r allowed": 44, "r denied": 3}
+	p.Counters = map[string]uint64{"r allowed": 44, "r denied": 3}
 	require.Contains(t, operate(t, e, Operation{Name: "stats", Rule: "r"}), `"metrics":{"allowed":44,"denied":3,"shadow_denied":0,`)
 	require.Contains(t, operate(t, e, Operation{Name: "stats", Rule: "none"}), `{"rule":"none","keys":0,`)
-	p.now += 10e9
+	p.Clock += 10e9
 	require.Equal(t, 1, admits(p, e, 1, "u", "1"))
 	require.Contains(t, operate(t, e, Operation{Name: "stats", Rule: "r"}), `"keys":1,`)
 	require.Equal(t, `{"value":0}`, operate(t, e, Operation{Name: "clean", Rule: "s"}))
 	require.Equal(t, `{"value":19}`, operate(t, e, Operation{Name: "clean", Rule: "r"}))
 	require.Equal(t, `{"value":0}`, operate(t, e, Operation{Name: "clean"}), "all are clean")
-	p.now += 3600e9
+	p.Clock += 3600e9
 	require.Equal(t, `{"value":21}`, operate(t, e, Operation{Name: "clean"}))
 	require.Contains(t, operate(t, e, Operation{Name: "stats", Rule: "s"}), `"keys":0,`)
 }
 
 func TestOperationsRefused(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"limits":["3/10s"],"capacity":1,"on_full":"deny"},{"name":"off","mode":"off","limits":["1/1s"]}`)
 	for _, c := range []struct {
 		op   Operation
@@ -244,30 +246,30 @@ func TestOperationsRefused(t *testing.T) {
 		{Operation{Name: "stats", Rule: "s"}, `there is no rule "s"`},
 		{Operation{Name: "get", Rule: "r"}, `the key of rule "r" has 1 part, not 0`},
 	} {
-		_, err := e.Operate(nil, c.op)
+		_, err := e.Operate(c.op)
 		require.EqualError(t, err, c.want)
 	}
 	require.Equal(t, 1, admits(p, e, 1, "u", "a"))
 	for _, name := range []string{"inc", "set"} {
-		_, err := e.Operate(nil, Operation{Name: name, Rule: "r", Key: []string{"b"}, N: 1})
+		_, err := e.Operate(Operation{Name: name, Rule: "r", Key: []string{"b"}, N: 1})
 		require.EqualError(t, err, "the page of this key is full, and on_full does not evict")
 	}
 	for _, fail := range []string{"get", "set"} {
-		p.fail = fail
-		_, err := e.Operate(nil, Operation{Name: "inc", Rule: "r", Key: []string{"a"}, N: 1})
+		p.Fail = fail
+		_, err := e.Operate(Operation{Name: "inc", Rule: "r", Key: []string{"a"}, N: 1})
 		require.ErrorIs(t, err, ErrStore)
 	}
-	p.fail, p.steal = "", maxRetries
-	_, err := e.Operate(nil, Operation{Name: "inc", Rule: "r", Key: []string{"a"}, N: 1})
+	p.Fail, p.Steal = "", maxRetries
+	_, err := e.Operate(Operation{Name: "inc", Rule: "r", Key: []string{"a"}, N: 1})
 	require.ErrorIs(t, err, ErrStore)
-	p.steal = maxRetries - 1
+	p.Steal = maxRetries - 1
 	require.Contains(t, operate(t, e, Operation{Name: "inc", Rule: "r", Key: []string{"a"}, N: 1}), `{"value":2,`)
 }
 
 // hit and peek of an operation are decided as a request's.
 func TestHitAndPeek(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"} {
-		p := newProxy()
+		p := hosttest.New()
 		e := compileJSON(t, p, fmt.Sprintf(`{"name":"r","key":[{"header":"u"}],"limits":["3/10s"],"algorithm":%q}`, algorithm))
 		ask := func(name string, n uint32) string {
 			return operate(t, e, Operation{Name: name, Rule: "r", Key: []string{"a"}, N: n})

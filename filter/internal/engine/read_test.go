@@ -1,15 +1,11 @@
 package engine
 
 import (
-	"math/rand/v2"
-	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/shared/policy"
-	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 )
 
 func TestMatch(t *testing.T) {
@@ -65,8 +61,8 @@ func TestMatch(t *testing.T) {
 		{`"client_ips":["10.0.0.0/8","192.0.2.7"]`, nil, true},
 		{`"client_ips":["10.0.0.0/8","192.0.2.8","::/0"]`, nil, false},
 	} {
-		p := newProxy()
-		p.with(c.headers...)
+		p := hosttest.New()
+		p.With(c.headers...)
 		e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],"match":{`+c.match+`}}`)
 		require.Equal(t, c.want, !e.Decide().Allowed, "%s %v", c.match, c.headers)
 	}
@@ -123,17 +119,17 @@ func TestKey(t *testing.T) {
 		{`{"first_of":[{"header":"a"},{"query":"q"},"host"]}`, "", nil, `"host=api.example.com"`},
 		{`{"first_of":[{"header":"a"},{"query":"q"}]}`, "", nil, ""},
 	} {
-		p := newProxy()
-		p.client = c.client
-		p.attributes = map[string]string{
+		p := hosttest.New()
+		p.Client = c.client
+		p.Attributes = map[string]string{
 			"xds.route_name": "main", "source.port": "\x50\x00\x00\x00\x00\x00\x00\x00", "connection.mtls": "\x01",
 			"connection.requested_server_name": "", "request.query": "", "request.size": "text",
-			"metadata":           metadata(t, `{"envoy.filters.http.jwt_authn":{"p":{"sub":"alice123","org":{"id":42}}}}`),
-			"xds.route_metadata": metadata(t, `{"ns":{"k":"v"}}`),
+			"metadata":           hosttest.Metadata(t, `{"envoy.filters.http.jwt_authn":{"p":{"sub":"alice123","org":{"id":42}}}}`),
+			"xds.route_metadata": hosttest.Metadata(t, `{"ns":{"k":"v"}}`),
 		}
-		p.with(c.headers...)
+		p.With(c.headers...)
 		e := compileJSON(t, p, `{"name":"r","limits":["9/1h"],"key":[`+c.key+`]}`)
-		report := string(e.Decide().AppendReport(nil))
+		report := report(e.Decide())
 		if c.want == "" {
 			require.Contains(t, report, `"rules":[]`, c.key)
 		} else {
@@ -162,9 +158,9 @@ func TestCost(t *testing.T) {
 		{[]string{"0x10"}, 3},
 		{[]string{" 7"}, 3},
 	} {
-		p := newProxy()
+		p := hosttest.New()
 		if c.values != nil {
-			p.headers["c"] = c.values
+			p.Headers["c"] = c.values
 		}
 		e := compileJSON(t, p, `{"name":"r","limits":["1000/1h"],"cost":{"header":"c","default":3,"min":2,"max":100}}`)
 		require.Equal(t, [][]uint32{{c.want}}, used(e.Decide()), "%q", c.values)
@@ -176,8 +172,8 @@ func TestCostByQuery(t *testing.T) {
 		"": 3, "?c=7": 7, "?c=0": 2, "?c=-5": 2, "?c=1000": 100, "?c=99999999999999999999999999": 100, "?c=4294967296": 100,
 		"?c=7&c=7": 3, "?c=7&C=8": 7, "?c=7.5": 3, "?c": 3, "?c=": 3, "?c=-": 3, "?c=+7": 3, "?c=%37": 7, "?%63=7": 7, "?c=0x10": 3, "?c=1e9": 3, "?c=٣": 3,
 	} {
-		p := newProxy()
-		p.with(":path", "/"+query)
+		p := hosttest.New()
+		p.With(":path", "/"+query)
 		e := compileJSON(t, p, `{"name":"r","limits":["1000/1h"],"cost":{"query":"c","default":3,"min":2,"max":100}}`)
 		require.Equal(t, [][]uint32{{want}}, used(e.Decide()), "%q", query)
 	}
@@ -218,20 +214,20 @@ func TestReadsOfEachRule(t *testing.T) {
 		{`{"name":"r","exempt":[{"methods":["POST"]},{"hosts":["api.example.com"]},{"headers":{"h":"*"}}],"key":[{"header":"a"}],` + first + `}`, nil, []string{"header :method", "header :authority"}},
 		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"],"headers":{"h":"*"}}],"key":["client_ip"],` + first + `}`, nil, []string{"client"}},
 	} {
-		p := newProxy()
-		p.with(c.headers...)
+		p := hosttest.New()
+		p.With(c.headers...)
 		e := compileJSON(t, p, c.rules)
 		for range 2 { // nothing is kept from one request to the next
-			p.calls = nil
+			p.Calls = nil
 			e.Decide()
-			require.Equal(t, c.want, p.calls, c.rules)
+			require.Equal(t, c.want, p.Calls, c.rules)
 		}
 	}
 }
 
 // Every form of exemption, and which of several rules it is for.
 func TestExempt(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],"match":{"paths":["/v1/*"]},"exempt":[
 		{"paths":["/v1/health"]},{"methods":["OPTIONS","HEAD"]},{"hosts":["internal.example"],"client_ips":["10.0.0.0/8"]},{"headers":{"x-probe":"!","x-internal":"~[0-9]+"}}]}`)
 	for _, c := range []struct {
@@ -251,75 +247,16 @@ func TestExempt(t *testing.T) {
 		{false, "192.0.2.7:1", []string{":path", "/v1/x", "x-internal", "7", "x-internal", "x"}},
 		{false, "192.0.2.7:1", []string{":path", "/v1/x", "x-internal", "7", "x-probe", ""}},
 	} {
-		p.with(c.headers...)
-		p.client = c.client
+		p.With(c.headers...)
+		p.Client = c.client
 		require.Equal(t, c.want, e.Decide().Allowed, "%s %v", c.client, c.headers)
 	}
 }
 
-// A list of networks holds what any of them does.
-func TestAddresses(t *testing.T) {
-	dice := rand.New(rand.NewPCG(3, 4))
-	for range 300 {
-		var networks []netip.Prefix
-		for range dice.IntN(12) {
-			ip := netip.AddrFrom4([4]byte{byte(dice.IntN(3)), byte(dice.IntN(3) * 127), byte(dice.IntN(256)), byte(dice.IntN(256))})
-			if dice.IntN(3) == 0 {
-				ip = netip.AddrFrom16([16]byte{0: byte(dice.IntN(2)), 14: byte(dice.IntN(256)), 15: byte(dice.IntN(256))})
-			}
-			networks = append(networks, netip.PrefixFrom(ip, dice.IntN(ip.BitLen()+1)).Masked())
-		}
-		a := newAddresses(networks)
-		for range 60 {
-			ip := netip.AddrFrom4([4]byte{byte(dice.IntN(3)), byte(dice.IntN(256)), byte(dice.IntN(256)), byte(dice.IntN(256))})
-			if dice.IntN(3) == 0 {
-				ip = netip.AddrFrom16([16]byte{0: byte(dice.IntN(2)), 14: byte(dice.IntN(256)), 15: byte(dice.IntN(256))})
-			} else if len(networks) > 0 && dice.IntN(2) == 0 {
-				ip = lastOf(networks[dice.IntN(len(networks))])
-				if dice.IntN(2) == 0 && ip.Next().IsValid() {
-					ip = ip.Next()
-				}
-			}
-			want := slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(ip) })
-			require.Equal(t, want, a.hold(ip), "%s in %s", ip, networks)
-		}
-	}
-}
-
-func TestFields(t *testing.T) {
-	p := newProxy()
-	p.now = 1_500_000_000
-	rules := `{"name":"a","limits":["9/10s",{"requests":20,"per":"1d","name":"daily"}]},{"name":"b\"","limits":["3/500ms"]}`
-	e := compileJSON(t, p, rules)
-	fields := func(style policy.Headers) []Field {
-		e.policy.Headers = style
-		return e.AppendFields(nil, e.Decide())
-	}
-	require.Empty(t, fields("none"))
-	require.Equal(t, []Field{
-		{"ratelimit-policy", `"a/0";q=9;w=10, "a/daily";q=20;w=86400, "b\"";q=3`},
-		{"ratelimit", `"a/0";r=7;t=9, "a/daily";r=18;t=86399, "b\"";r=1;t=1`},
-	}, fields("ietf"))
-	require.Equal(t, []Field{
-		{"x-ratelimit-limit", "3, 9;w=10, 20;w=86400, 3;w=1"},
-		{"x-ratelimit-remaining", "0"},
-		{"x-ratelimit-reset", "1"},
-	}, fields("x-ratelimit"))
-	require.Equal(t, []Field{
-		{"retry-after", "1"},
-		{"x-envoy-ratelimited", "true"},
-		{"ratelimit-policy", `"b\"";q=3`},
-		{"ratelimit", `"b\"";r=0;t=1`},
-		{"x-ratelimit-limit", "3, 3;w=1"},
-		{"x-ratelimit-remaining", "0"},
-		{"x-ratelimit-reset", "1"},
-	}, fields("both"))
-}
-
 func TestHotPathAllocatesNothing(t *testing.T) {
-	p := newProxy()
-	p.with("u", "alice")
-	quiet := &quietProxy{proxy: p, cells: map[string]*cell{}}
+	p := hosttest.New()
+	p.With("u", "alice")
+	quiet := &hosttest.Quiet{Proxy: p, Cells: map[string]*cell{}}
 	e := compileJSON(t, quiet, `
 		{"name":"user","key":[{"header":"u"}],"limits":["1000000/1h","2000000/24h"],"match":{"paths":["/*"],"hosts":["*.example.com"]}},
 		{"name":"all","limits":["50/1h"]}`)
@@ -332,42 +269,4 @@ func TestHotPathAllocatesNothing(t *testing.T) {
 		e.Decide()
 	}
 	require.Zero(t, testing.AllocsPerRun(100, func() { e.Decide() }), "allowed")
-}
-
-// quietProxy allocates nothing of its own once its buffers are large enough.
-type quietProxy struct {
-	*proxy
-	cells   map[string]*cell
-	buffers [4][]byte
-	next    int
-}
-
-func (q *quietProxy) Header(name string) (string, bool) {
-	if v := q.headers[name]; len(v) > 0 {
-		return v[0], true
-	}
-	return "", false
-}
-
-func (q *quietProxy) Get(key []byte) ([]byte, uint32, state.Status) {
-	c := q.cells[string(key)]
-	if c == nil {
-		return nil, 0, state.NotFound
-	}
-	q.next = (q.next + 1) % len(q.buffers)
-	q.buffers[q.next] = append(q.buffers[q.next][:0], c.value...)
-	return q.buffers[q.next], c.cas, state.OK
-}
-
-func (q *quietProxy) Set(key, value []byte, cas uint32) state.Status {
-	c := q.cells[string(key)]
-	if c == nil {
-		c = &cell{}
-		q.cells[string(key)] = c
-	} else if cas != 0 && cas != c.cas {
-		return state.Mismatch
-	}
-	q.cas++
-	c.value, c.cas = append(c.value[:0], value...), q.cas
-	return state.OK
 }

@@ -3,6 +3,8 @@ package engine
 import (
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/match"
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -11,16 +13,17 @@ import (
 // rule is a compiled policy.Rule.
 type rule struct {
 	policy    *policy.Rule
-	match     match
-	exempt    []match
-	key       []keyPart
-	cost      cost
+	match     match.Match
+	exempt    []match.Match
+	key       []match.KeyPart
+	cost      match.Cost
 	windows   []limit.Window // in the order of limit.Window.Compare, as its table has them
 	order     []int          // windows[order[i]] is the policy's limit i
 	overrides []override
 	table     *state.Table // nil without limits
+	units     units        // nil without limits
 	jitters   bool         // some window's grid is shifted by the key
-	identity  []byte       // what goes before a key in its stable hash
+	identity  []byte       // precedes a key in its stable hash
 	metrics   Metrics
 	spikes    spikes
 	memory    memory
@@ -28,24 +31,20 @@ type rule struct {
 
 // override is a compiled policy.Override.
 type override struct {
-	key       []pattern
+	key       match.KeyPatterns
 	unlimited bool
 	windows   []limit.Window // in the order of rule.windows
 }
 
 func (e *Engine) compile(p *policy.Rule) rule {
-	r := rule{policy: p, match: e.request.compileMatch(&p.Match, false), cost: cost{Cost: p.Cost}}
+	req := &e.request
+	r := rule{policy: p, match: match.Compile(req, &p.Match, false)}
 	for i := range p.Exempt {
-		r.exempt = append(r.exempt, e.request.compileMatch(&p.Exempt[i], true))
+		r.exempt = append(r.exempt, match.Compile(req, &p.Exempt[i], true))
 	}
 	r.identity = state.AppendPart(state.AppendPart(nil, e.policy.Domain), p.Counter)
-	switch {
-	case p.Cost.Header != "":
-		r.cost.number = e.request.number(p.Cost.Header)
-	case p.Cost.Query != "":
-		r.cost.number = e.request.parameterNumber(p.Cost.Query)
-	}
-	r.key = e.request.compileKey(p.Key)
+	r.cost = match.CompileCost(req, p.Cost)
+	r.key = match.CompileKey(req, p.Key)
 	if len(p.Limits) == 0 {
 		return r
 	}
@@ -64,10 +63,24 @@ func (e *Engine) compile(p *policy.Rule) rule {
 		Windows:  r.windows,
 		Capacity: p.Capacity,
 	})
+	r.units = records{r.table}
 	return r
 }
 
-// limitsOfTheirOwn says which keys have which limits instead of the rule's.
+// concerns reports whether the request matches and is not exempt.
+func (r *rule) concerns(req *request.Request) bool {
+	if !r.match.Holds(req) {
+		return false
+	}
+	for i := range r.exempt {
+		if r.exempt[i].Holds(req) {
+			return false
+		}
+	}
+	return true
+}
+
+// limitsOfTheirOwn says which keys have limits of their own, for state.Overridden.
 func (r *rule) limitsOfTheirOwn() []state.Override {
 	overrides := make([]state.Override, len(r.overrides))
 	for i := range r.overrides {
@@ -80,14 +93,12 @@ func (r *rule) limitsOfTheirOwn() []state.Override {
 	return overrides
 }
 
-// compileOverride takes the rule's windows in their order.
+// compileOverride compiles an override of a rule with the windows of, in their
+// order.
 func compileOverride(p *policy.Override, of []limit.Window) override {
 	o := override{unlimited: p.Unlimited, windows: p.Windows()}
 	slices.SortFunc(o.windows, limit.Window.Compare)
-	raises := o.raises(of)
-	for _, text := range p.Key {
-		o.key = append(o.key, compilePattern(text, !raises))
-	}
+	o.key = match.CompileKeyPatterns(p.Key, !o.raises(of))
 	return o
 }
 
@@ -101,22 +112,13 @@ func (o *override) raises(of []limit.Window) bool {
 	return o.unlimited
 }
 
-// override returns the first override that holds for the key, or nil.
-func (r *rule) override(k *key, req *request) *override {
+// override returns the index of the first override that holds for the key, -1
+// for none.
+func (r *rule) override(k *match.Key, req *request.Request) int {
 	for i := range r.overrides {
-		o := &r.overrides[i]
-		if o.holds(k, req) {
-			return o
+		if r.overrides[i].key.Hold(k, req) {
+			return i
 		}
 	}
-	return nil
-}
-
-func (o *override) holds(k *key, req *request) bool {
-	for i := range o.key {
-		if p := &k.parts[i]; !o.key[i].holds(p.whole(), p.present, req) {
-			return false
-		}
-	}
-	return true
+	return -1
 }

@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 )
 
 // A shadow rule decides, counts and reports, and never denies.
 func TestShadow(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"s","mode":"shadow","limits":["2/1h"]},{"name":"r","limits":["4/1h"]}`)
-	e.policy.Headers = "ietf"
 	for i, want := range []struct {
 		allowed bool
 		used    [][]uint32
@@ -21,12 +22,12 @@ func TestShadow(t *testing.T) {
 		v := e.Decide()
 		require.Equal(t, want.allowed, v.Allowed, i)
 		require.Equal(t, want.used, used(v), i)
-		require.NotContains(t, fmt.Sprint(e.AppendFields(nil, v)), `"s"`, "clients hear nothing of it")
+		require.NotContains(t, fmt.Sprint(fields("ietf", v)), `"s"`, "clients hear nothing of it")
 	}
 	v := e.Decide()
 	require.False(t, v.Allowed)
 	require.Equal(t, "r", v.DeniedBy().Name)
-	require.Contains(t, string(v.AppendReport(nil)), `{"rule":"s","key":[],"mode":"shadow","allowed":true,"reason":"not_asked","windows":[]}`,
+	require.Contains(t, report(v), `{"rule":"s","key":[],"mode":"shadow","allowed":true,"reason":"not_asked","windows":[]}`,
 		"a request that an enforced rule denies is not shown to it")
 	m := e.rules[0].metrics
 	require.Equal(t, []uint64{2, 2, 0}, []uint64{m.Allowed, m.ShadowDenied, m.Denied})
@@ -34,8 +35,8 @@ func TestShadow(t *testing.T) {
 	require.Equal(t, []uint64{4, 0, 1}, []uint64{m.Allowed, m.ShadowDenied, m.Denied})
 }
 
-// Shadow rules commit last: nothing of theirs is ever taken back, and their
-// failures are theirs.
+// Shadow rules commit last: nothing of theirs is ever refunded, and their
+// failures stay their own.
 func TestShadowRollsNothingBack(t *testing.T) {
 	for _, c := range []struct{ name, shadow string }{
 		{"limit", `"limits":["1/1h"]`},
@@ -44,17 +45,17 @@ func TestShadowRollsNothingBack(t *testing.T) {
 		{"missing key", `"limits":["9/1h"],"key":[{"header":"none"}],"missing_key":"deny"`},
 		{"contention", `"limits":["9/1h"]`},
 	} {
-		p := newProxy()
+		p := hosttest.New()
 		e := compileJSON(t, p, `{"name":"s","mode":"shadow",`+c.shadow+`},{"name":"r","limits":["9/1h"]}`)
-		p.with("u", "first")
+		p.With("u", "first")
 		require.True(t, e.Decide().Allowed)
-		p.with("u", "second")
+		p.With("u", "second")
 		if c.name == "contention" { // after the enforced rule's write
-			p.after = func(string) { p.after, p.steal = nil, maxRetries+1 }
+			p.After = func(string) { p.After, p.Steal = nil, maxRetries+1 }
 		}
 		v := e.Decide()
 		require.True(t, v.Allowed, c.name)
-		require.False(t, v.tries[0].allowed, c.name)
+		require.False(t, v.Attempts[0].Allowed, c.name)
 		require.Equal(t, []uint32{2}, used(v)[1], c.name)
 		require.NotZero(t, e.rules[0].metrics.ShadowDenied, c.name)
 	}
@@ -62,7 +63,7 @@ func TestShadowRollsNothingBack(t *testing.T) {
 
 // A shadow rule that shares its counter with an enforced one sees its hit.
 func TestShadowOnASharedCounter(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"s","counter":"c","mode":"shadow","limits":["3/1h"]},{"name":"r","counter":"c","limits":["4/1h"]}`)
 	require.Equal(t, [][]uint32{{2}, {1}}, used(e.Decide()))
 	v := e.Decide() // 3, then 4 is more than 3
@@ -77,19 +78,19 @@ func TestShadowOnASharedCounter(t *testing.T) {
 func TestEnforcePercent(t *testing.T) {
 	const keys = 4000
 	enforced := func(percent, requests int, counter string) map[string]bool {
-		p := newProxy()
+		p := hosttest.New()
 		e := compileJSON(t, p, fmt.Sprintf(
 			`{"name":"r","counter":%q,"key":[{"header":"u"}],"limits":["%d/1h"],"enforce_percent":%d}`, counter, requests, percent))
 		list := map[string]bool{}
 		for i := range keys {
 			key := fmt.Sprint("user-", i)
-			p.with("u", key)
+			p.With("u", key)
 			for range requests {
 				require.True(t, e.Decide().Allowed)
 			}
 			v := e.Decide()
-			require.False(t, v.tries[0].allowed)
-			require.Equal(t, v.Allowed, v.tries[0].shadow)
+			require.False(t, v.Attempts[0].Allowed)
+			require.Equal(t, v.Allowed, v.Attempts[0].Shadow)
 			if !v.Allowed {
 				list[key] = true
 			}
@@ -114,41 +115,41 @@ func TestEnforcePercent(t *testing.T) {
 
 // A key outside enforce_percent acts as in shadow mode in all respects.
 func TestKeyOutsideEnforcePercentIsShadow(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"limits":["1/1h"],"enforce_percent":0,"count_denied":true}`)
-	p.with("u", "a")
+	p.With("u", "a")
 	for want := range uint32(4) {
 		v := e.Decide()
 		require.True(t, v.Allowed)
 		require.Equal(t, [][]uint32{{want + 1}}, used(v))
-		require.Contains(t, string(v.AppendReport(nil)), `"mode":"shadow"`)
+		require.Contains(t, report(v), `"mode":"shadow"`)
 	}
 	require.EqualValues(t, 3, e.rules[0].metrics.ShadowDenied)
 }
 
 // The windows of a jittered rule are as long as any, and each key's its own.
 func TestJitter(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"limits":[{"requests":1,"per":"1h","jitter":50}]}`)
 	const hour = int64(3600e9)
 	shifts := map[int64]int{}
 	for i := range 200 {
-		p.now = 1_700_000_000e9
-		p.with("u", fmt.Sprint(i))
+		p.Clock = 1_700_000_000e9
+		p.With("u", fmt.Sprint(i))
 		require.True(t, e.Decide().Allowed)
 		v := e.Decide()
 		require.False(t, v.Allowed)
 		require.Positive(t, v.RetryNs)
 		require.LessOrEqual(t, v.RetryNs, hour)
-		shift := (p.now + v.RetryNs) % hour
+		shift := (p.Clock + v.RetryNs) % hour
 		require.Less(t, shift, hour/2, "at most half an hour")
 		shifts[shift/(hour/20)]++
 		for range 3 { // every window of the key ends at the same shift
-			p.now += v.RetryNs
+			p.Clock += v.RetryNs
 			require.True(t, e.Decide().Allowed)
 			v = e.Decide()
 			require.Equal(t, hour, v.RetryNs)
-			p.now--
+			p.Clock--
 			require.False(t, e.Decide().Allowed)
 		}
 	}
@@ -168,15 +169,15 @@ func TestElastic(t *testing.T) {
 		{true, false, []int64{0, 0, 9, 8, 7}},
 		{true, true, []int64{0, 0, 10, 10, 10}},
 	} {
-		p := newProxy()
+		p := hosttest.New()
 		e := compileJSON(t, p, fmt.Sprintf(
 			`{"name":"r","limits":[{"requests":2,"per":"10s","elastic":%v,"algorithm":"fixed_window_per_key"}],"count_denied":%v}`, c.elastic, c.countDenied))
-		p.now = 20e9
+		p.Clock = 20e9
 		for i, want := range c.waits {
 			v := e.Decide()
 			require.Equal(t, want == 0, v.Allowed)
 			require.Equal(t, want*1e9, v.RetryNs, "%v: request %d", c, i)
-			p.now += 1e9
+			p.Clock += 1e9
 		}
 	}
 }

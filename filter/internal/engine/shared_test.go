@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
@@ -28,8 +29,8 @@ func TestRetryOfRulesThatShareACounter(t *testing.T) {
 		{"a counter of its own", strings.Replace(sharing("1/10s", "1/10s", ``), `"counter":"c",`, ``, 1), 1, 9e9},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newProxy()
-			p.now = 1_001_000_000_000
+			p := hosttest.New()
+			p.Clock = 1_001_000_000_000
 			e := compileJSON(t, p, c.rules)
 			require.Equal(t, c.admitted, admits(p, e, 3, "u", "alice"))
 			v := e.Decide()
@@ -38,9 +39,9 @@ func TestRetryOfRulesThatShareACounter(t *testing.T) {
 			if c.retryNs == limit.Never {
 				return
 			}
-			p.now += c.retryNs - 1
+			p.Clock += c.retryNs - 1
 			require.Zero(t, admits(p, e, 1, "u", "alice"))
-			p.now++
+			p.Clock++
 			require.Equal(t, 1, admits(p, e, 1, "u", "alice"))
 		})
 	}
@@ -55,8 +56,8 @@ func sharing(a, b, both string, second ...string) string {
 
 // A shadow rule that was not asked says so.
 func TestAShadowRuleThatWasNotAsked(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"shut","limits":["0/1m"]},{"name":"trial","mode":"shadow","limits":["0/1m"]}`)
-	require.Contains(t, string(e.Decide().AppendReport(nil)),
+	require.Contains(t, report(e.Decide()),
 		`{"rule":"trial","key":[],"mode":"shadow","allowed":true,"reason":"not_asked","windows":[]}`)
 }

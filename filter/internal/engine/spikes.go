@@ -6,18 +6,18 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // window: hits in its first tenth that, with those in the last tenth of the
 // window before, exceed the limit. It adds up all keys that one worker has seen,
 // so it is exact for a rule without a key on one worker and an approximation
-// otherwise; no byte of it is in a record.
+// otherwise. No record holds any of it.
 type spikes struct {
 	start      int64  // of the window that holds the counts below
 	head, tail uint64 // units in its first and last tenth
 	before     uint64 // units in the last tenth of the window before
 }
 
-// count takes in a hit that was counted.
-func (s *spikes) count(t *attempt, m *Metrics) {
-	for i := range t.rule.windows {
-		if w := &t.rule.windows[i]; w.Algorithm == limit.FixedWindow {
-			s.add(w, t.entry.Now, uint64(t.cost), m)
+// count adds a hit that was counted.
+func (s *spikes) count(a *Attempt, m *Metrics) {
+	for i := range a.rule.windows {
+		if w := &a.rule.windows[i]; w.Algorithm == limit.FixedWindow {
+			s.add(w, a.entry.Now, uint64(a.Cost), m)
 			return
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 )
 
 // Hits in a window's first tenth that exceed the limit together with those in
@@ -29,10 +31,10 @@ func TestBoundarySpikes(t *testing.T) {
 		{"none aligned", `{"requests":5,"per":"10s","algorithm":"fixed_window_per_key"}`, []hits{{9500, 5, 0}, {10500, 5, 0}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newProxy()
+			p := hosttest.New()
 			e := compileJSON(t, p, `{"name":"r","limits":[`+c.limits+`]}`)
 			for i, s := range c.steps {
-				p.now = s.ms * 1e6
+				p.Clock = s.ms * 1e6
 				admits(p, e, s.n)
 				require.Equal(t, s.want, e.rules[0].metrics.BoundarySpikes, "step %d", i)
 			}
@@ -41,13 +43,13 @@ func TestBoundarySpikes(t *testing.T) {
 }
 
 func TestWindowResets(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","limits":["5/10s",{"requests":9,"per":"1m","algorithm":"fixed_window_per_key"}]}`)
 	for _, c := range []struct {
 		ms   int64
 		want uint64
 	}{{0, 0}, {5000, 0}, {10000, 1}, {20000, 2}, {20000, 2}, {59999, 3}, {60000, 5}} {
-		p.now = c.ms * 1e6
+		p.Clock = c.ms * 1e6
 		require.True(t, e.Decide().Allowed)
 		require.Equal(t, c.want, e.rules[0].metrics.WindowResets, "%d ms", c.ms)
 	}

@@ -3,38 +3,38 @@ package host
 import "unsafe"
 
 const (
-	// chunkBytes is how much a chunk of the arena holds: the pages of a dozen
-	// rules and their headers, or one header as long as Envoy lets it be.
+	// chunkBytes is the size of a chunk: enough for the pages of a dozen rules and
+	// their headers, or for one header of the length that Envoy allows.
 	chunkBytes = 64 << 10
-	// keptChunks are kept from callback to callback, so that a client with long
+	// maxIdleChunks stay from callback to callback, so that a client with long
 	// headers does not keep the garbage collector busy.
-	keptChunks = 3
+	maxIdleChunks = 3
 )
 
-// arena is the memory for what the host returns to our own calls. It is emptied
-// at the start of every callback, so that a request allocates nothing.
+// arena is the memory into which the host writes what our own calls return. Every
+// callback empties it first, so that a request allocates nothing.
 var arena bump
 
-// What is left of the chunk in use is in front.
+// bump hands out memory in order; front says what is left of the current chunk.
 type bump struct {
-	chunks [][]byte // the first next of them are in use, the last of those for what comes
+	chunks [][]byte // chunks[next-1] is the current one, those after it are free
 	next   int
-	whole  []byte  // the chunk in use
-	base   uintptr // where it begins
+	whole  []byte  // the current chunk
+	base   uintptr // its address
 }
 
-// reset empties the arena. What was taken from it is invalid from now on.
+// reset empties the arena. Memory taken from it is invalid from now on.
 func (a *bump) reset() {
-	kept := 0
-	for kept < min(len(a.chunks), keptChunks) && len(a.chunks[kept]) == chunkBytes {
-		kept++
+	n := 0
+	for n < min(len(a.chunks), maxIdleChunks) && len(a.chunks[n]) == chunkBytes {
+		n++
 	}
-	clear(a.chunks[kept:])
-	a.chunks, a.next = a.chunks[:kept], 0
+	clear(a.chunks[n:])
+	a.chunks, a.next = a.chunks[:n], 0
 	a.grow(0)
 }
 
-// grow goes on to the next chunk, one with room for n bytes.
+// grow goes on to the next chunk, which has room for n bytes.
 func (a *bump) grow(n int) {
 	if a.next == len(a.chunks) || n > chunkBytes {
 		a.chunks = append(a.chunks[:a.next], make([]byte, max(n, chunkBytes)))
@@ -56,8 +56,8 @@ func (a *bump) take(size uint32) unsafe.Pointer {
 	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(a.whole)), at)
 }
 
-// bytes returns the size bytes at the address that the host has reported: the
-// ones it took last, which lie in the chunk in use.
+// bytes returns the size bytes at an address that the host has returned. It took
+// them last, so they are in the current chunk.
 func (a *bump) bytes(address, size uint32) []byte {
 	if size == 0 {
 		return nil

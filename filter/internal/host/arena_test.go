@@ -32,7 +32,7 @@ func TestArena(t *testing.T) {
 		}
 	}
 	a.reset()
-	require.LessOrEqual(t, len(a.chunks), keptChunks)
+	require.LessOrEqual(t, len(a.chunks), maxIdleChunks)
 	for _, c := range a.chunks[:cap(a.chunks)] {
 		require.Contains(t, []int{0, chunkBytes}, len(c))
 	}
@@ -43,7 +43,7 @@ func TestArenaKeepsItsChunks(t *testing.T) {
 	a.reset()
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		a.reset()
-		for range keptChunks {
+		for range maxIdleChunks {
 			a.take(60_000)
 		}
 	}))

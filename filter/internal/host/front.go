@@ -2,17 +2,17 @@ package host
 
 import "unsafe"
 
-// front is what this package shares with the grafts in front of its exports; see
-// package build/graft, which draws the same layout. A changed one gets another
-// number in the name of layout below.
+// front is memory that this package shares with the grafts in front of its
+// exports; package build/graft draws the same layout. A changed layout gets
+// another number in the export below.
 var front struct {
-	active  uint32 // a host call of this package's own is running, and takes from the arena
-	created uint32 // the stream made last …
-	root    uint32 // … and its root context
+	active  uint32 // a host call of this package is running, and takes memory from the arena
+	created uint32 // the newest stream
+	root    uint32 // its root context
 	_       uint32
-	next    uint64            // the arena: address of what is left of the chunk in use
-	end     uint64            // and its end
-	held    [heldSlots]uint32 // streams with response fields to come and root contexts, by their number
+	next    uint64            // the arena: address of the rest of the current chunk
+	end     uint64            // and of its end
+	held    [heldSlots]uint32 // how many streams with fields for their response, and root contexts, by number
 }
 
 const heldSlots = 1024

@@ -31,8 +31,8 @@ func importSetShared(key unsafe.Pointer, keySize uint32, value unsafe.Pointer, v
 func importSendLocalResponse(status uint32, details unsafe.Pointer, detailsSize uint32,
 	body unsafe.Pointer, bodySize uint32, headers unsafe.Pointer, headersSize uint32, grpcStatus int32) uint32
 
-// Of metrics the SDK's own calls link package fmt, a twelfth of the module, for
-// what they panic with.
+// The SDK's own calls for metrics link package fmt, a twelfth of the module, for
+// their panics.
 //
 //go:wasmimport env proxy_define_metric
 func importDefineMetric(kind uint32, name unsafe.Pointer, nameSize uint32, id unsafe.Pointer) uint32
@@ -49,10 +49,10 @@ func importRecordMetric(id uint32, value uint64) uint32
 //go:wasmimport wasi_snapshot_preview1 random_get
 func importRandom(buf unsafe.Pointer, size uint32) uint32
 
-// malloc is where the host puts what it returns; it prefers this export to the
-// SDK's. While one of our own calls runs, that is the arena; at any other time
-// the SDK is the caller, and keeps what it gets. The graft in front of it takes
-// what fits from the arena's chunk itself.
+// malloc returns memory for what the host returns; the host prefers this export to
+// the SDK's. While one of our own calls runs, the memory is the arena's. At any
+// other time the SDK is the caller and keeps the memory. The graft in front of
+// malloc serves what fits into the arena's current chunk.
 //
 //go:wasmexport malloc
 func malloc(size uint32) unsafe.Pointer {

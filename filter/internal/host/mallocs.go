@@ -4,7 +4,7 @@ package host
 
 import "runtime"
 
-// mallocs tells how often this VM has allocated memory. It is for tests.
+// mallocs returns how often this VM has allocated memory. It is for tests.
 //
 //go:wasmexport sluice_mallocs
 func mallocs() uint64 {

@@ -8,16 +8,17 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/describe"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// managed answers the request if it is a management request: one on the
-// policy's path. It reports whether it was.
+// managed answers a management request: one under the policy's path. It reports
+// whether the request is one.
 //
 //	POST {path}counters/OPERATION?rule=NAME&key=PART&key=PART&n=UNITS&window=NAME
 //
-// carries out an operation and answers 200 with what engine.Operate says; for
+// carries out an operation and answers as describe.AppendResult writes it. For
 //
 //	POST {path}explain
 //
@@ -32,7 +33,7 @@ func (p *plugin) managed() bool {
 	return true
 }
 
-// answerManagement always answers: the request carries the token, which may not
+// answerManagement answers every request: it carries the token, which must not
 // go upstream.
 func (p *plugin) answerManagement(rest string) {
 	if !p.onManagePort() {
@@ -44,7 +45,8 @@ func (p *plugin) answerManagement(rest string) {
 		answer(401, problem("a bearer token that the policy's manage.token_sha256 knows is required"))
 		return
 	case 429:
-		answer(429, problem("too many wrong tokens from this address: wait a second"), engine.Field{Name: "retry-after", Value: "1"})
+		answer(429, problem("too many wrong tokens from this address: wait a second"),
+			describe.Field{Name: "retry-after", Value: "1"})
 		return
 	}
 	path, query, _ := strings.Cut(rest, "?")
@@ -64,8 +66,8 @@ func (p *plugin) answerManagement(rest string) {
 	}
 }
 
-// guard answers where do panics. Stream's own recovery may let the request, and
-// its token, go upstream.
+// guard answers if do panics. The recovery of plugin.request may let the request,
+// and its token, go upstream.
 func (p *plugin) guard(do func()) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -83,21 +85,21 @@ func (p *plugin) operate(op, query string) {
 		return
 	}
 	if op == "stats" {
-		p.metrics.flush(p.engine) // the other workers' counts are up to a tick old
+		p.metrics.publish(p.engine) // the other workers' counts are up to a tick old
 	}
-	body, err := p.engine.Operate(nil, asked)
+	result, err := p.engine.Operate(asked)
 	switch {
 	case errors.Is(err, engine.ErrStore):
 		answer(500, problem(err.Error()))
 	case err != nil:
 		answer(400, problem(err.Error()))
 	default:
-		answer(200, body)
+		answer(200, describe.AppendResult(nil, &result))
 	}
 }
 
-// readOperation reads what an operation is done to. The fault says what is wrong
-// with the query, "" if nothing is.
+// readOperation reads an operation's query. The fault says what is wrong with it,
+// "" if nothing is.
 func readOperation(op, query string) (asked engine.Operation, fault string) {
 	if fault := queryFault(query); fault != "" {
 		return asked, "parse the query: " + fault
@@ -135,8 +137,8 @@ func readOperation(op, query string) (asked engine.Operation, fault string) {
 	return asked, ""
 }
 
-// queryFault says what is wrong with a query: an escape that is none would name
-// another key than was meant.
+// queryFault says what is wrong with a query: a broken escape would name another
+// key than was meant.
 func queryFault(query string) string {
 	if strings.Contains(query, ";") {
 		return `parameters are separated by "&"; a ";" in one is written %3B`
@@ -155,8 +157,8 @@ func queryFault(query string) string {
 	return ""
 }
 
-// onManagePort reports whether the request came in on the port that the policy,
-// or else the node's metadata, confines management to.
+// onManagePort reports whether the request came in on the port to which the
+// policy, or else the node's metadata, confines management.
 func (p *plugin) onManagePort() bool {
 	if p.managePort == 0 {
 		return true
@@ -165,9 +167,9 @@ func (p *plugin) onManagePort() bool {
 	return ok && len(port) == 8 && binary.LittleEndian.Uint64([]byte(port)) == uint64(p.managePort)
 }
 
-// confine reads where management requests are answered. A rendered bootstrap
-// names the port of its management listener, so that a policy which names none
-// does not open the other listeners.
+// confine reads the port on which management requests are answered. A rendered
+// bootstrap names the port of its management listener, so that a policy without
+// a port does not open the other listeners.
 func (p *plugin) confine() {
 	if p.manage == nil {
 		return
@@ -180,11 +182,11 @@ func (p *plugin) confine() {
 	p.managePort = cmp.Or(p.manage.Port, uint16(port))
 }
 
-// maxBearer is the longest token that is hashed.
+// maxBearer bounds the tokens that are hashed.
 const maxBearer = 1 << 10
 
-// authorize returns the status that the request's token deserves: 200, 401, or
-// 429 where its address has brought too many wrong ones.
+// authorize returns the status for the request's token: 200, 401, or 429 if its
+// address has sent too many wrong ones.
 func (p *plugin) authorize() int {
 	header, _ := theProxy.JoinedHeader("authorization")
 	scheme, token, _ := strings.Cut(header, " ")
@@ -194,7 +196,7 @@ func (p *plugin) authorize() int {
 	}
 	address, _ := theProxy.ClientAddress()
 	mistakes, now := p.mistakes.of(address), theProxy.Now()
-	if mistakes.tooMany(now) {
+	if mistakes.refuses(now) {
 		return 429
 	}
 	if sum := sha256([]byte(token)); subtle.ConstantTimeCompare(sum[:], p.manage.TokenSHA256[:]) == 1 {
@@ -204,8 +206,8 @@ func (p *plugin) authorize() int {
 	return 401
 }
 
-func answer(status uint32, body []byte, fields ...engine.Field) {
-	fields = append(fields, engine.Field{Name: "content-type", Value: "application/json"})
+func answer(status uint32, body []byte, fields ...describe.Field) {
+	fields = append(fields, describe.Field{Name: "content-type", Value: "application/json"})
 	theProxy.send(&reply{
 		status: status, details: []byte("sluice_management"), body: append(body, '\n'), grpc: grpcFromStatus,
 		headers: appendHeaders(nil, fields),

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 )
 
-// metric is the proxy's number of a metric.
+// metric is a metric by the proxy's number.
 type metric uint32
 
 const (
@@ -15,8 +15,8 @@ const (
 )
 
 // defined are the metrics that this VM has defined, by name. Each definition
-// takes memory in the proxy: a metric is defined when it first has something to
-// say, and the configurations that follow go on with it.
+// takes memory in the proxy, so a metric is defined when it first is not 0, and
+// later configurations use it further.
 var defined = map[string]metric{}
 
 func define(kind uint32, name string) metric {
@@ -38,7 +38,7 @@ func (m metric) value() uint64 {
 
 func (m metric) increment(by uint64) { must(importIncrementMetric(uint32(m), int64(by))) }
 
-// set sets a gauge of the process: the last VM to do so is right.
+// set sets a gauge of the process; the VM that sets it last is right.
 func (m metric) set(value uint64) { must(importRecordMetric(uint32(m), value)) }
 
 func must(status uint32) {
@@ -47,12 +47,12 @@ func must(status uint32) {
 	}
 }
 
-// metrics brings what the engine has counted to the proxy. A label stands in
-// front of the name in the way that Istio's extraStatTags take it for one.
+// metrics publishes the engine's metrics to the proxy. The label in front of a
+// name has the form that Istio's extraStatTags recognise.
 type metrics struct {
-	flushed []counter // in the order of engine.EachMetric
-	panics  uint64
-	panic   counter
+	published []counter // in the order of engine.EachMetric
+	panics    uint64
+	panic     counter
 }
 
 type counter struct {
@@ -60,13 +60,13 @@ type counter struct {
 	count  uint64
 }
 
-func (m *metrics) flush(e *engine.Engine) {
+func (m *metrics) publish(e *engine.Engine) {
 	i := 0
 	e.EachMetric(func(rule, name string, count uint64) {
-		if i == len(m.flushed) {
-			m.flushed = append(m.flushed, counter{})
+		if i == len(m.published) {
+			m.published = append(m.published, counter{})
 		}
-		m.flushed[i].raise(count, func() string { return ruleMetric(rule, name) })
+		m.published[i].raise(count, func() string { return ruleMetric(rule, name) })
 		i++
 	})
 	m.panic.raise(m.panics, func() string { return "rate_limit_panics_total" })
@@ -81,9 +81,9 @@ func ruleMetric(rule, name string) string {
 
 func memoryMetric(rule string) string { return "rule=.=" + rule + ";.;rate_limit_memory_usage_bytes" }
 
-// forget sets the gauges of an ended configuration's rules to 0 where the
-// configurations that go on in this VM do not report them. Without any that goes
-// on the VM ends too, and another one knows better.
+// forget sets the gauges of an ended configuration's rules to 0, unless another
+// configuration in this VM reports them. Without another configuration the VM ends
+// as well, and other VMs set the gauges.
 func (p *plugin) forget() {
 	if len(running) == 0 {
 		return
@@ -99,8 +99,8 @@ func (p *plugin) forget() {
 	})
 }
 
-// Counted asks the proxy, which has one counter for all workers. It defines
-// counters that have counted nothing yet: few, and only once somebody asks.
+// Counted reads the proxy's counter, which is one for all workers. It defines
+// counters that have counted nothing yet: few, and only on request.
 func (p *proxy) Counted(rule, metric string) uint64 {
 	return define(kindCounter, ruleMetric(rule, metric)).value()
 }

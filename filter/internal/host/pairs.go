@@ -2,10 +2,9 @@ package host
 
 import "encoding/binary"
 
-// appendValues appends the values of a name in the proxy's form of headers: how
-// many there are, the sizes of each name and value, and then all of these, each
-// with a zero byte behind it. Numbers take four bytes. What is not of this form
-// has none.
+// appendValues appends the values of a name in headers of the ABI's form: a count,
+// the sizes of names and values, then names and values, each followed by a zero
+// byte. Numbers take four bytes. Broken headers have no values.
 func appendValues(values []string, pairs, name string) []string {
 	count, rest := number(pairs)
 	if count > len(rest)/8 {

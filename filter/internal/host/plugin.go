@@ -8,12 +8,13 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/describe"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// tickMs is how often metrics are flushed and the tables confirmed.
+// tickMs is how often metrics are published and heartbeats written.
 const tickMs = 1000
 
 // Register makes this VM serve the filter. Call it from init.
@@ -27,30 +28,31 @@ func (*vm) NewPluginContext(context uint32) types.PluginContext {
 	return p
 }
 
-// plugins are the configurations, those that failed included, by their contexts.
+// plugins are the configurations by their contexts, refused ones included.
 var plugins = map[uint32]*plugin{}
 
 // plugin is one configuration of the filter in one VM. Several live side by
 // side while a configuration changes, so everything it owns hangs on it.
 type plugin struct {
 	types.DefaultPluginContext
-	identity engine.Identity
-	engine   *engine.Engine
-	manage   *policy.Manage
-	mistakes mistakes // wrong tokens of management requests
-	trace    bool     // report the whole of every verdict
-	verdicts bool     // tell access logs of every verdict
-	metrics  metrics
-	context  uint32
-	fields   []engine.Field // of the request that is decided
-	idle     []*stream      // streams to use again
+	identity    engine.Identity
+	engine      *engine.Engine
+	manage      *policy.Manage
+	mistakes    mistakes // wrong tokens of management requests
+	trace       bool     // report the whole of every verdict
+	verdicts    bool     // publish every verdict to access logs
+	metrics     metrics
+	context     uint32
+	fields      []describe.Field // of the request that is decided
+	fieldWriter describe.Fields
+	idle        []*stream // ended streams, to be re-used
 
-	details, headers, body []byte // where a denial is put together
-	word                   []byte // and a verdict for access logs
-	sent                   []engine.Sent
+	details, headers, body []byte // of a denial, under construction
+	word                   []byte // the verdict for access logs, under construction
+	sent                   []describe.Sent
 	keep                   []bool
 
-	managePort uint16 // that management requests must come in on, 0 = any
+	managePort uint16 // where management requests are answered, 0 = on any port
 
 	conflicts int  // see watch
 	isSplit   bool // see split
@@ -59,18 +61,18 @@ type plugin struct {
 // running are the configurations in this VM.
 var running []*plugin
 
-// A configuration splits off with a stream that comes after this many ticks that
-// found a conflict. A predecessor gets none by then: Envoy makes a new configuration
-// known to its workers in two steps, which take milliseconds. conflictFades is how
-// many ticks without a conflict undo one with it: of two siblings not every tick
-// finds the other, while an owner that was late once is no sibling.
+// A configuration splits when a stream comes after this many ticks that found a
+// conflict. A replaced configuration gets no streams by then: Envoy announces a
+// new one to its workers in two steps, which take milliseconds. conflictFades
+// ticks without a conflict undo one with it, because an owner that was late once
+// is no conflict, while of two conflicting filters not every tick finds the other.
 const (
 	conflictTicks = 5
 	conflictFades = 10
 )
 
-// OnPluginStart reads the policy. A refused one is logged with every problem,
-// because the reason reaches nobody else: Envoy's own answer never carries it.
+// OnPluginStart reads the policy. It logs every problem of a refused one, because
+// Envoy's NACK does not carry the reason.
 func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	status = types.OnPluginStartStatusFailed
 	defer func() {
@@ -95,6 +97,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		ConfiguredNs: theProxy.Now(), Random: fillRandom,
 	}
 	p.engine = engine.New(pol, &theProxy, p.identity)
+	p.fieldWriter.Style = pol.Headers
 	p.confine()
 	p.mistakes.seed = randomSeed()
 	_, p.trace = theProxy.Property("sluice", "trace")
@@ -139,7 +142,7 @@ func filterName() string {
 	return name + root
 }
 
-// enlist makes the configuration one of those that run.
+// enlist adds the configuration to those that run.
 func (p *plugin) enlist() {
 	running = append(running, p)
 }
@@ -149,16 +152,16 @@ func (p *plugin) delist() {
 	running = slices.DeleteFunc(running, func(other *plugin) bool { return other == p })
 }
 
-// split gives the configuration tables of its own. It is taken for another
-// filter of the same name with another policy: a predecessor would have lost no
-// window before its successor counted, and got no more streams for long after
-// that. Of a listener that is being drained that is not true, and nothing tells
-// it from a sibling; it counts apart too.
+// split gives the configuration tables of its own, on the assumption that another
+// filter of the same name has another policy. A replaced configuration does not
+// get here: it gets no streams long before it would split. A listener that is
+// being drained does get streams; it looks like a conflict, so it splits too.
 func (p *plugin) split() {
 	defer p.recovered("split")
 	p.isSplit = true
 	p.engine.Split()
-	proxywasm.LogWarn("sluice: another filter of this name has another policy, or this one's listener is being drained: they count apart; give each filter its own name")
+	proxywasm.LogWarn("sluice: another filter of this name has another policy, or this one's listener is being drained: " +
+		"they count apart; give each filter its own name")
 }
 
 // OnTick flushes the metrics and keeps the tables registered.
@@ -167,14 +170,14 @@ func (p *plugin) OnTick() {
 	arena.reset()
 	if p.engine != nil {
 		p.engine.Survey()
-		p.metrics.flush(p.engine)
+		p.metrics.publish(p.engine)
 		p.engine.Heartbeat()
 		p.watch()
 	}
 	collect(begun)
 }
 
-// watch looks whether the configuration has a conflict.
+// watch counts ticks with a conflict.
 func (p *plugin) watch() {
 	if p.engine.HasConflict() {
 		p.conflicts += conflictFades
@@ -189,7 +192,7 @@ func (p *plugin) OnPluginDone() bool {
 	delete(plugins, p.context)
 	p.delist()
 	if p.engine != nil {
-		p.metrics.flush(p.engine)
+		p.metrics.publish(p.engine)
 		p.forget()
 		p.engine.Release()
 		p.engine = nil
@@ -198,13 +201,13 @@ func (p *plugin) OnPluginDone() bool {
 	return true
 }
 
-// collect frees what is not in use any more, if so many tenths of what Go's runtime
-// means to use are in use. Left to itself the runtime would begin, and hardly come
-// to the end: its own goroutines have no time in a filter, which only ever answers
-// calls. Until then nothing is freed, and each pointer that is written costs more.
+// collect collects garbage when the heap has reached so many tenths of the size at
+// which Go's runtime would. The runtime itself would start a collection and hardly
+// end it, because its goroutines get no time in a filter, which only answers
+// calls. Meanwhile nothing would be freed, and every write of a pointer cost more.
 func collect(tenths uint64) {
 	if len(running) == 0 {
-		return // the VM ends too
+		return // the VM ends as well
 	}
 	if runtime.ReadMemStats(&memStats); memStats.HeapAlloc/tenths >= memStats.NextGC/10 {
 		runtime.GC()
@@ -212,14 +215,14 @@ func collect(tenths uint64) {
 }
 
 const (
-	begun  = 7 // the runtime begins no earlier
-	behind = 4 // a configuration that has ended is most of it, or there is little
+	begun  = 7 // before the runtime starts by itself
+	behind = 4 // after the end of a configuration, which was most of the heap
 )
 
 var memStats runtime.MemStats
 
-// recovered keeps a panic inside the callback: let out, it would kill the VM
-// and with it every stream of the worker. It must be deferred itself.
+// recovered keeps a panic inside the callback. A panic that leaves it kills the
+// VM, and with it every stream of the worker. It must be deferred itself.
 func (p *plugin) recovered(callback string) {
 	if r := recover(); r != nil {
 		p.panicked(callback, r)
@@ -231,8 +234,8 @@ func (p *plugin) panicked(callback string, r any) {
 	proxywasm.LogCritical("sluice: " + callback + ": panic: " + reason(r))
 }
 
-// reason is what somebody panicked with; package fmt, which knows all there is,
-// would be a twelfth of the module.
+// reason is the value of a panic as text. Package fmt would do this for any value,
+// and be a twelfth of the module.
 func reason(r any) string {
 	switch r := r.(type) {
 	case error:

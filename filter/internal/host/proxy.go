@@ -2,10 +2,9 @@
 // streams through the proxy-wasm SDK, and the calls of the hot path through
 // imports of its own.
 //
-// Its invariant: no host call, pointer or SDK type gets past this package, no
-// callback lets a panic out, and a request allocates nothing but the texts made
-// for it: a client's network, the numbers in response headers. It decides
-// nothing about limits.
+// Its invariant: host calls, pointers and SDK types stay inside, no callback lets
+// a panic out, and a request allocates nothing but texts of its own: a client's
+// network, the numbers in response headers. It decides nothing about limits.
 package host
 
 import (
@@ -24,10 +23,10 @@ const (
 	mapResponseHeaders = 2
 )
 
-// proxy implements engine.Host by host calls. Its answers lie in the arena.
+// proxy implements engine.Host by host calls. What it returns is in the arena.
 type proxy struct {
-	// Where the host writes its answers; fields, because a local whose address
-	// goes to an import would be allocated.
+	// The host writes its answers here. They are fields, because a local variable
+	// whose address goes to an import would be allocated.
 	ns      uint64
 	address uint32
 	size    uint32
@@ -104,8 +103,8 @@ func (p *proxy) Property(segments ...string) (string, bool) {
 	return p.property()
 }
 
-// SetState keeps a value with the request, as filter state "wasm."+name. It
-// reports whether the proxy took it.
+// SetState stores a value as the request's filter state "wasm."+name. It reports
+// whether the proxy took it.
 func (p *proxy) SetState(name string, value []byte) bool {
 	return importSetProperty(unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
 		unsafe.Pointer(unsafe.SliceData(value)), uint32(len(value))) == statusOK

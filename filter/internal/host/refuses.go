@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// takes makes a filter that refuses every policy, as one of another version
-// would: what the control plane accepts, the proxy does not. It is for tests.
+// takes makes a filter that refuses every policy, also those that the control
+// plane accepts, as a filter of another version would. It is for tests.
 func takes(*policy.Policy) bool {
 	proxywasm.LogCritical("sluice: policy refused: version: this build does not know policy version 1")
 	return false

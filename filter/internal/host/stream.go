@@ -6,6 +6,7 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/describe"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -13,34 +14,34 @@ import (
 // grpcFromStatus leaves the gRPC status of a reply to the proxy.
 const grpcFromStatus = -1
 
-// stream is a request whose response still has fields to carry: a denial's went
+// stream is an allowed request whose response gets fields. A denial's fields go
 // with its reply.
 type stream struct {
 	plugin *plugin
-	fields []engine.Field
+	fields []describe.Field
 }
 
-// streams are those that wait for their response.
+// streams wait for their response, by context.
 var streams = map[uint32]*stream{}
 
-// defaultResponse is for a denial that no rule is the cause of.
+// defaultResponse is for a denial that no rule caused.
 var defaultResponse = policy.DefaultResponse()
 
-// onRequestHeaders is the request of the stream made last: Envoy makes one when
-// its request arrives, and hands that over at once.
+// onRequestHeaders handles the request of the newest stream: Envoy creates a
+// stream when its request arrives, and hands the request over at once.
 //
 //go:wasmexport sluice_on_request_headers
 func onRequestHeaders(context, _, _ uint32) uint32 {
 	p := plugins[front.root]
 	if p == nil || context != front.created {
-		proxywasm.LogCritical("sluice: a request of a stream that nobody made")
+		proxywasm.LogCritical("sluice: a request of a stream that does not exist")
 		return uint32(types.ActionContinue)
 	}
 	return uint32(p.request(context))
 }
 
-// request decides the request of a stream. Where that panics, the strictest
-// on_error of the policy decides instead.
+// request decides the request of a stream. If that panics, the strictest on_error
+// of the policy decides instead.
 func (p *plugin) request(context uint32) (action types.Action) {
 	defer func() {
 		r := recover() // only this function can: see the language specification
@@ -50,7 +51,8 @@ func (p *plugin) request(context uint32) (action types.Action) {
 		p.panicked("request", r)
 		action = types.ActionContinue
 		if p.engine != nil && p.engine.DenyOnError() {
-			p.fields = append(p.fields[:0], engine.Field{Name: "retry-after", Value: "1"}, engine.Field{Name: "x-envoy-ratelimited", Value: "true"})
+			p.fields = append(p.fields[:0], describe.Field{Name: "retry-after", Value: "1"},
+				describe.Field{Name: "x-envoy-ratelimited", Value: "true"})
 			action = p.deny("", &defaultResponse, append(p.body[:0], defaultResponse.Body[0].Text...))
 		}
 	}()
@@ -66,10 +68,11 @@ func (p *plugin) decide(context uint32) types.Action {
 		return types.ActionPause
 	}
 	v := p.engine.Decide()
-	p.tell(v)
-	p.fields = p.engine.AppendFields(p.fields[:0], v)
+	p.publish(v)
+	p.fields = p.fieldWriter.Append(p.fields[:0], v)
 	if !v.Allowed {
-		return p.deny(v.DeniedBy().Name, v.Response(), v.AppendBody(p.body[:0]))
+		rule := v.DeniedBy()
+		return p.deny(rule.Name, &rule.Response, describe.AppendBody(p.body[:0], v))
 	}
 	if len(p.fields) > 0 {
 		p.await(context)
@@ -101,22 +104,22 @@ func (p *plugin) deny(rule string, response *policy.Response, body []byte) types
 	return types.ActionPause
 }
 
-// Where the proxy keeps what it is told of a request, as filter state whose
-// names have "wasm." before them.
+// Filter state of a request; the proxy puts "wasm." before these names.
 const (
-	verdictState = "sluice.verdict" // a word for access logs
-	reportState  = "sluice.report"  // all of it, keys included
+	verdictState = "sluice.verdict" // the verdict as one word
+	reportState  = "sluice.report"  // the whole verdict, keys included
 )
 
-// tell lets the proxy print the verdict in access logs. It costs a call, so
-// requests that every rule has simply allowed go without, unless asked for.
-func (p *plugin) tell(v *engine.Verdict) {
-	if v.Notable() || p.verdicts && v.Matched() {
-		p.word = v.AppendWord(p.word[:0])
+// publish makes the verdict available to access logs. It costs a call, so
+// requests that every rule has simply allowed go without it, unless the node's
+// metadata asks for all verdicts.
+func (p *plugin) publish(v *engine.Verdict) {
+	if describe.Notable(v) || p.verdicts && v.Matched() {
+		p.word = describe.AppendWord(p.word[:0], v)
 		setState(verdictState, p.word)
 	}
 	if p.trace {
-		setState(reportState, v.AppendReport(nil))
+		setState(reportState, describe.AppendReport(nil, v))
 	}
 }
 
@@ -126,8 +129,8 @@ func setState(name string, value []byte) {
 	}
 }
 
-// onResponseHeaders adds what the policy's headers setting asks for. It is only
-// called for a context of a number that is held.
+// onResponseHeaders adds the response's fields. Envoy calls it only for contexts
+// whose number is held.
 //
 //go:wasmexport sluice_on_response_headers
 func onResponseHeaders(context uint32) uint32 {
@@ -142,7 +145,7 @@ func (s *stream) respond() {
 	arena.reset()
 	p := s.plugin
 	if p.readUpstream(s.fields) {
-		engine.Reconcile(s.fields, p.sent, p.keep, theProxy.Now())
+		describe.Reconcile(s.fields, p.sent, p.keep, theProxy.Now())
 		for i, f := range s.fields {
 			if p.sent[i].Present && !p.keep[i] {
 				changeHeader("remove", proxywasm.RemoveHttpResponseHeader(f.Name))
@@ -154,12 +157,12 @@ func (s *stream) respond() {
 	}
 }
 
-// readUpstream finds out what the upstream sent under the names of the fields,
-// and reports whether that is anything.
-func (p *plugin) readUpstream(fields []engine.Field) (sentAny bool) {
+// readUpstream reads the fields of the same names that the upstream sent, and
+// reports whether it sent any.
+func (p *plugin) readUpstream(fields []describe.Field) (sentAny bool) {
 	p.sent, p.keep = p.sent[:0], p.keep[:0]
 	for _, f := range fields {
-		var sent engine.Sent
+		var sent describe.Sent
 		if theProxy.HasResponseHeader(f.Name) {
 			sent.Value, sent.Present = theProxy.JoinedResponseHeader(f.Name)
 			sentAny = true
@@ -175,7 +178,7 @@ func changeHeader(what string, err error) {
 	}
 }
 
-// onDelete forgets a context, and reports whether it is a configuration's.
+// onDelete forgets a context, and reports whether it is a configuration.
 //
 //go:wasmexport sluice_on_delete
 func onDelete(context uint32) bool {
@@ -187,8 +190,8 @@ func onDelete(context uint32) bool {
 	return plugins[context] != nil
 }
 
-// appendWord appends a rule's name made fit for response code details, which
-// access logs take for one word.
+// appendWord appends a rule's name for response code details, which access logs
+// print as one word.
 func appendWord(b []byte, name string) []byte {
 	for _, r := range name {
 		if r <= ' ' || r > '~' {
@@ -200,8 +203,8 @@ func appendWord(b []byte, name string) []byte {
 }
 
 // appendHeaders writes headers in the ABI's form: a count, the sizes of names
-// and values, then each with a zero byte behind it.
-func appendHeaders(b []byte, fields []engine.Field) []byte {
+// and values, then names and values, each followed by a zero byte.
+func appendHeaders(b []byte, fields []describe.Field) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(fields)))
 	for _, f := range fields {
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(f.Name)))

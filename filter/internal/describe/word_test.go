@@ -1,4 +1,4 @@
-package engine
+package describe
 
 import (
 	"fmt"
@@ -7,40 +7,42 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 )
 
 // The word for access logs has the verdict of every rule that matched, shadow
 // ones too, and no key; only a verdict that is more than "allowed" is notable.
 func TestWord(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"first","key":[{"header":"u"}],"limits":["2/1h"]},{"name":"trial","mode":"shadow","limits":["1/1h"]},
 		{"name":"on error=, \"ü\"","key":[{"header":"u"}],"missing_key":"deny","limits":["9/1h"]},{"name":"nobody","match":{"methods":["PUT"]},"limits":["0/1h"]}`)
-	p.with("u", "secret")
+	p.With("u", "secret")
 	for _, want := range []string{
 		"first=allowed,trial=shadow_allowed,on%20error%3D%2C%20%22%C3%BC%22=allowed",
 		"first=allowed,trial=shadow_denied:limit,on%20error%3D%2C%20%22%C3%BC%22=allowed",
 		"first=denied:limit,trial=shadow_skipped,on%20error%3D%2C%20%22%C3%BC%22=allowed",
 	} {
 		v := e.Decide()
-		require.Equal(t, want, string(v.AppendWord(nil)))
-		require.Equal(t, strings.Contains(want, "denied"), v.Notable(), want)
+		require.Equal(t, want, string(AppendWord(nil, v)))
+		require.Equal(t, strings.Contains(want, "denied"), Notable(v), want)
 	}
-	delete(p.headers, "u")
+	delete(p.Headers, "u")
 	v := e.Decide()
-	require.Equal(t, "trial=shadow_skipped,on%20error%3D%2C%20%22%C3%BC%22=denied:missing_key", string(v.AppendWord(nil)))
-	p.headers, p.fail = map[string][]string{"u": {"secret"}}, "get"
+	require.Equal(t, "trial=shadow_skipped,on%20error%3D%2C%20%22%C3%BC%22=denied:missing_key", string(AppendWord(nil, v)))
+	p.Headers, p.Fail = map[string][]string{"u": {"secret"}}, "get"
 	v = e.Decide()
-	require.True(t, v.Notable(), "let through undecided")
-	require.Equal(t, "first=allowed:on_error,trial=shadow_allowed:on_error,on%20error%3D%2C%20%22%C3%BC%22=allowed:on_error", string(v.AppendWord(nil)))
+	require.True(t, Notable(v), "let through undecided")
+	require.Equal(t, "first=allowed:on_error,trial=shadow_allowed:on_error,on%20error%3D%2C%20%22%C3%BC%22=allowed:on_error", string(AppendWord(nil, v)))
 
-	require.False(t, compileJSON(t, newProxy(), ``).Decide().Notable())
+	require.False(t, Notable(compileJSON(t, hosttest.New(), ``).Decide()))
 }
 
 // Whatever a rule is called, the word can be taken apart again.
 func TestWordCanBeParsed(t *testing.T) {
 	for _, name := range []string{"a", "a b", "a=b", "a,b:c", "+3", "%41", `"'\`, "日本", "a/b.c_d-e~f", "{}()<>|;&*?#[]^`!@$"} {
-		e := compileJSON(t, newProxy(), fmt.Sprintf(`{"name":%q,"limits":["0/1h"]}`, name))
-		word := string(e.Decide().AppendWord(nil))
+		e := compileJSON(t, hosttest.New(), fmt.Sprintf(`{"name":%q,"limits":["0/1h"]}`, name))
+		word := string(AppendWord(nil, e.Decide()))
 		require.Regexp(t, `^[A-Za-z0-9%._~/-]+=denied:limit$`, word)
 		got, err := url.PathUnescape(strings.TrimSuffix(word, "=denied:limit"))
 		require.NoError(t, err)
@@ -54,8 +56,8 @@ func TestWordIsBounded(t *testing.T) {
 	for i := range 500 {
 		rules = append(rules, fmt.Sprintf(`{"name":"a-rule-with-number-%03d","limits":["0/1h"]}`, i))
 	}
-	e := compileJSON(t, newProxy(), strings.Join(rules, ","))
-	word := string(e.Decide().AppendWord(nil))
+	e := compileJSON(t, hosttest.New(), strings.Join(rules, ","))
+	word := string(AppendWord(nil, e.Decide()))
 	require.LessOrEqual(t, len(word), maxWordBytes+10)
 	listed := strings.Split(word, ",")
 	require.Equal(t, fmt.Sprint("+", 500-(len(listed)-1)), listed[len(listed)-1])

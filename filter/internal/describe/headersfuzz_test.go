@@ -1,4 +1,4 @@
-package engine
+package describe
 
 import (
 	"encoding/json"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -27,43 +28,41 @@ const readsAll = `
 func FuzzHeaders(f *testing.F) {
 	f.Add("/v1/x?q=1&k=%41&n=3", "api.example.com:443", "GET", "a", "5", "s=1; k=\"2\"", "192.0.2.7:4711")
 	f.Add("/u7", "[::1]", "GET", "abc", "1-x", "", "[2001:db8::1]:9")
-	for i, text := range hostile {
-		other := hostile[(i*7+3)%len(hostile)]
+	for i, text := range hosttest.Hostile {
+		other := hosttest.Hostile[(i*7+3)%len(hosttest.Hostile)]
 		f.Add(text, other, "GET", text, other, text, "10.0.0.1:1")
 		f.Add("/v1/"+text+"?q="+other+"&n="+text, text, other, other, text, "s="+text+"; k="+other, other)
 	}
 	f.Fuzz(func(t *testing.T, path, host, method, u, c, cookie, client string) {
-		p := newProxy()
-		p.now = 1_700_000_000_123_456_789
+		p := hosttest.New()
+		p.Clock = 1_700_000_000_123_456_789
 		e := compileJSON(t, p, readsAll)
-		e.policy.Headers = policy.HeadersBoth
-		p.with("honest", "yes", "u", "-", "c", "-")
+		p.With("honest", "yes", "u", "-", "c", "-")
 		require.True(t, e.Decide().Allowed)
 		honest := map[string]string{}
-		for key, value := range pages(p.store) {
-			honest[key] = string(value.value)
+		for key, value := range hosttest.Pages(p.Store) {
+			honest[key] = string(value.Value)
 		}
 		require.Len(t, honest, 1)
 
-		p.with(":path", path, ":authority", host, ":method", method, "u", u, "u", c, "c", c, "cookie", cookie)
-		p.client = client
+		p.With(":path", path, ":authority", host, ":method", method, "u", u, "u", c, "c", c, "cookie", cookie)
+		p.Client = client
 		for range 3 {
 			v := e.Decide()
-			require.True(t, json.Valid(v.AppendReport(nil)), "%q", v.AppendReport(nil))
-			for _, field := range e.AppendFields(nil, v) {
+			require.True(t, json.Valid(AppendReport(nil, v)), "%q", AppendReport(nil, v))
+			for _, field := range appendFields(policy.HeadersBoth, v) {
 				require.False(t, strings.ContainsAny(field.Value, "\r\n\x00"), "%s: %q", field.Name, field.Value)
 			}
 			for key, value := range honest {
-				require.Equal(t, value, string(p.store[key].value))
+				require.Equal(t, value, string(p.Store[key].Value))
 			}
-			require.LessOrEqual(t, len(pages(p.store)), 4, "one more for each other rule")
+			require.LessOrEqual(t, len(hosttest.Pages(p.Store)), 4, "one more for each other rule")
 		}
-		p.with("honest", "yes", "u", "-", "c", "-")
-		p.client = "192.0.2.7:4711"
+		p.With("honest", "yes", "u", "-", "c", "-")
+		p.Client = "192.0.2.7:4711"
 		v := e.Decide()
 		require.True(t, v.Allowed)
-		left, limited := v.tries[0].remaining()
-		require.True(t, limited)
-		require.EqualValues(t, 1_000_000-2, left)
+		window, usage := v.Attempts[0].Window(0)
+		require.EqualValues(t, 1_000_000-2, window.Remaining(usage, v.Now))
 	})
 }

@@ -1,4 +1,4 @@
-package engine
+package describe
 
 import (
 	"testing"
@@ -103,7 +103,7 @@ func TestReconcile(t *testing.T) {
 			for i, f := range c.ours {
 				theirs[i].Value, theirs[i].Present = c.theirs[f.Name]
 			}
-			Reconcile(c.ours, theirs, keep, epoch*second)
+			Reconcile(c.ours, theirs, keep, epoch*1e9)
 			for i, f := range c.ours {
 				require.Equal(t, c.want[i], f.Value, f.Name)
 				require.Equal(t, c.keep, keep[i], f.Name)

@@ -1,4 +1,4 @@
-package engine
+package match
 
 import (
 	"net/netip"

@@ -1,17 +1,24 @@
-package engine
+// Package match compiles what a rule says about requests: which ones it is for
+// (Match, Index), by which key it counts them (Key), which keys have limits of
+// their own (KeyPatterns), and how many units a request costs (Cost).
+//
+// Its invariant: a value that a client may spell in several ways, or that is too
+// long to be read, counts against the client. It decides nothing.
+package match
 
 import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// match is a compiled policy.Match: predicates in the order of their cost. What
-// a client may spell in several ways counts against it: under "match" one
-// spelling that holds is enough, under "exempt" all must hold.
-type match struct {
+// Match is a compiled policy.Match: predicates in the order of their cost. A
+// value that a client may spell in several ways counts against the client: under
+// "match" one spelling that holds is enough, under "exempt" all must hold.
+type Match struct {
 	exempt  bool
 	methods []string
 	hosts   []pattern
@@ -21,7 +28,7 @@ type match struct {
 }
 
 type headerMatch struct {
-	number int // see request.number
+	number int // see request.Request
 	value  pattern
 }
 
@@ -29,11 +36,12 @@ type pattern struct {
 	kind      policy.PatternKind
 	text      string
 	automaton *automaton.Automaton // of an expression
-	long      bool                 // what an expression says of a value that is too long to be read
+	long      bool                 // whether an expression holds for a value that is too long to be read
 }
 
-func (r *request) compileMatch(m *policy.Match, exempt bool) match {
-	out := match{exempt: exempt, methods: m.Methods, clients: newAddresses(m.ClientIPs)}
+// Compile compiles an entry of a rule's "match" or "exempt".
+func Compile(r *request.Request, m *policy.Match, exempt bool) Match {
+	out := Match{exempt: exempt, methods: m.Methods, clients: newAddresses(m.ClientIPs)}
 	for _, host := range m.Hosts {
 		if suffix, ok := strings.CutPrefix(host, "*"); ok {
 			out.hosts = append(out.hosts, pattern{kind: policy.Suffix, text: suffix})
@@ -45,7 +53,7 @@ func (r *request) compileMatch(m *policy.Match, exempt bool) match {
 		out.paths = append(out.paths, compilePattern(path, !exempt))
 	}
 	for _, h := range m.Headers {
-		out.headers = append(out.headers, headerMatch{r.number(h.Name), compilePattern(h.Value, !exempt)})
+		out.headers = append(out.headers, headerMatch{r.HeaderNumber(h.Name), compilePattern(h.Value, !exempt)})
 	}
 	return out
 }
@@ -54,40 +62,42 @@ func compilePattern(p policy.Pattern, long bool) pattern {
 	return pattern{kind: p.Kind, text: p.Text, automaton: p.Automaton, long: long}
 }
 
-// holds asks first what needs no call into the proxy, because it has been read
-// for this request: often that is enough to say no.
-func (m *match) holds(r *request) bool {
+// Holds reports whether the request matches. It first asks the predicates on
+// values that have been read, which need no call into the proxy: often they are
+// enough to say no.
+func (m *Match) Holds(r *request.Request) bool {
 	return m.holdsOf(r, true) && m.holdsOf(r, false)
 }
 
-// holdsOf asks the predicates on what has been read, or those on what has not.
-func (m *match) holdsOf(r *request, read bool) bool {
-	if len(m.methods) > 0 && r.knows(&r.method) == read && !m.method(r) {
+// holdsOf asks the predicates on values that have been read, or those on values
+// that have not.
+func (m *Match) holdsOf(r *request.Request, read bool) bool {
+	if len(m.methods) > 0 && r.KnowsMethod() == read && !m.method(r) {
 		return false
 	}
-	if len(m.hosts) > 0 && r.knows(&r.name) == read && !anyHolds(m.hosts, r, r.Host) {
+	if len(m.hosts) > 0 && r.KnowsHost() == read && !anyHolds(m.hosts, r, r.Host) {
 		return false
 	}
-	if len(m.paths) > 0 && r.knows(&r.target) == read && !anyHolds(m.paths, r, r.Path) {
+	if len(m.paths) > 0 && r.KnowsPath() == read && !anyHolds(m.paths, r, r.Path) {
 		return false
 	}
-	if len(m.clients) > 0 && r.knows(&r.client) == read {
+	if len(m.clients) > 0 && r.KnowsClient() == read {
 		if ip, present := r.Client(); !present || !m.clients.hold(ip) {
 			return false
 		}
 	}
 	for i := range m.headers {
 		h := &m.headers[i]
-		if r.knows(&r.joined[h.number].lazy) == read && !m.header(h, r) {
+		if r.KnowsJoinedHeader(h.number) == read && !m.header(h, r) {
 			return false
 		}
 	}
 	return true
 }
 
-// method compares as upstreams do that take "get" for GET, unless that would
-// exempt the request.
-func (m *match) method(r *request) bool {
+// method takes "get" for GET, as some upstreams do, unless that would exempt the
+// request.
+func (m *Match) method(r *request.Request) bool {
 	method, _ := r.Method()
 	if slices.Contains(m.methods, method) {
 		return true
@@ -101,10 +111,11 @@ func (m *match) method(r *request) bool {
 }
 
 // header asks about all values of a header. The proxy joins them with a comma,
-// which a value may hold too; only where there is one are they told apart. For a
-// match the joined values may hold as well: an upstream may read them as one.
-func (m *match) header(h *headerMatch, r *request) bool {
-	joined, present := r.joinedHeader(h.number)
+// which a value may hold too; only a comma costs further calls, for each value by
+// itself. For a match the joined values may hold as well: an upstream may read
+// them as one.
+func (m *Match) header(h *headerMatch, r *request.Request) bool {
+	joined, present := r.JoinedHeader(h.number)
 	whole := !m.exempt && len(joined) <= automaton.MaxValueBytes
 	if whole && h.value.holds(joined, present, r) {
 		return true
@@ -112,7 +123,7 @@ func (m *match) header(h *headerMatch, r *request) bool {
 	if !present || strings.IndexByte(joined, ',') < 0 {
 		return !whole && h.value.holds(joined, present, r)
 	}
-	values := r.values(h.number)
+	values := r.Values(h.number)
 	if len(values) == 0 { // the call failed
 		return !m.exempt
 	}
@@ -125,7 +136,7 @@ func (m *match) header(h *headerMatch, r *request) bool {
 }
 
 // anyHolds reports whether one of the patterns holds for what read returns.
-func anyHolds(patterns []pattern, r *request, read func() (string, bool)) bool {
+func anyHolds(patterns []pattern, r *request.Request, read func() (string, bool)) bool {
 	value, present := read()
 	for i := range patterns {
 		if patterns[i].holds(value, present, r) {
@@ -136,7 +147,7 @@ func anyHolds(patterns []pattern, r *request, read func() (string, bool)) bool {
 }
 
 // holds notes in the request that a value was too long to be read.
-func (p *pattern) holds(value string, present bool, r *request) bool {
+func (p *pattern) holds(value string, present bool, r *request.Request) bool {
 	switch p.kind {
 	case policy.Absent:
 		return !present
@@ -159,7 +170,7 @@ func (p *pattern) holds(value string, present bool, r *request) bool {
 	default: // a regular expression
 	}
 	if len(value) > automaton.MaxValueBytes {
-		r.tooLong = true
+		r.TooLong = true
 		return p.long
 	}
 	return p.automaton.Match(value)

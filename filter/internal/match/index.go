@@ -1,57 +1,59 @@
-package engine
+package match
 
 import (
 	"math/bits"
 	"slices"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// leastIndexed is how many rules must ask for a host, or for a path, before an
-// index of them pays: below, holding them one after the other against the
-// request reads less of it and takes no longer.
-const leastIndexed = 8
+// minIndexed is how many rules must ask for a host, or for a path, before an
+// index pays: fewer rules, asked one after the other, read less of the request
+// and take no longer.
+const minIndexed = 8
 
-// index finds the rules that a request may match by its host and path, so that
+// Index finds the rules that a request may match by its host and path, so that
 // a thousand rules cost little more than ten. It leaves out only rules that
-// cannot match; those it leaves in are held against the request as ever. A set
-// of rules has a bit for each, in policy order.
-type index struct {
+// cannot match; the others are still asked whether they match. A set of rules
+// has a bit for each, in policy order.
+type Index struct {
 	dimensions []dimension // the one that more rules ask for first
 	candidates []uint64
 	scratch    []uint64
 }
 
-// dimension is the index by one of the two.
+// dimension is the index by host or by path.
 type dimension struct {
-	read   func(*request) (string, bool)
+	read   func(*request.Request) (string, bool)
 	asking []uint64 // the rules that ask for it
-	open   []uint64 // rules to leave in, whatever it is: they do not ask, or by an expression
+	open   []uint64 // rules that are never left out: they do not ask, or ask by an expression
 
 	exact    map[string][]uint32
 	suffixes map[string][]uint32 // ".example.com"
 	prefixes []prefix            // sorted
 }
 
-// prefix is the start of a text and the rules that ask for it.
+// prefix is the beginning of a text and the rules that ask for it.
 type prefix struct {
 	text   string
-	parent int // the longest other prefix that is one of text, -1 for none
+	parent int // index of the longest other prefix that text begins with, -1 for none
 	rules  []uint32
 }
 
-func newIndex(rules []rule) index {
+// NewIndex makes the index of rules by their matches.
+func NewIndex(rules []*Match) Index {
 	size := (len(rules) + 63) / 64
-	x := index{candidates: make([]uint64, size), scratch: make([]uint64, size)}
+	x := Index{candidates: make([]uint64, size), scratch: make([]uint64, size)}
 	for _, d := range []struct {
-		patterns func(*match) []pattern
-		read     func(*request) (string, bool)
+		patterns func(*Match) []pattern
+		read     func(*request.Request) (string, bool)
 	}{
-		{func(m *match) []pattern { return m.hosts }, (*request).Host},
-		{func(m *match) []pattern { return m.paths }, (*request).Path},
+		{func(m *Match) []pattern { return m.hosts }, (*request.Request).Host},
+		{func(m *Match) []pattern { return m.paths }, (*request.Request).Path},
 	} {
-		if made := newDimension(rules, d.patterns, d.read); count(made.asking) >= leastIndexed {
+		if made := newDimension(rules, d.patterns, d.read); count(made.asking) >= minIndexed {
 			x.dimensions = append(x.dimensions, made)
 		}
 	}
@@ -59,7 +61,7 @@ func newIndex(rules []rule) index {
 	return x
 }
 
-func newDimension(rules []rule, patterns func(*match) []pattern, read func(*request) (string, bool)) dimension {
+func newDimension(rules []*Match, patterns func(*Match) []pattern, read func(*request.Request) (string, bool)) dimension {
 	size := (len(rules) + 63) / 64
 	d := dimension{
 		read: read, asking: make([]uint64, size), open: make([]uint64, size),
@@ -67,7 +69,7 @@ func newDimension(rules []rule, patterns func(*match) []pattern, read func(*requ
 	}
 	starts := map[string][]uint32{}
 	for i := range rules {
-		list := patterns(&rules[i].match)
+		list := patterns(rules[i])
 		if len(list) > 0 {
 			add(d.asking, uint32(i))
 		}
@@ -108,9 +110,9 @@ func (d *dimension) nest() {
 	}
 }
 
-// find returns the rules that the request may match; nil for all of them. It
-// reads the second of host and path only where a rule is left that asks for it.
-func (x *index) find(r *request) []uint64 {
+// Find returns the rules that the request may match; nil means all of them. It
+// reads the second of host and path only where a rule that asks for it is left.
+func (x *Index) Find(r *request.Request) []uint64 {
 	if len(x.dimensions) == 0 {
 		return nil
 	}
@@ -128,7 +130,7 @@ func (x *index) find(r *request) []uint64 {
 	return x.candidates
 }
 
-func (d *dimension) find(r *request, out []uint64) {
+func (d *dimension) find(r *request.Request, out []uint64) {
 	copy(out, d.open)
 	text, present := d.read(r)
 	if !present {
@@ -152,10 +154,12 @@ func (d *dimension) find(r *request, out []uint64) {
 	d.findPrefixes(text, out)
 }
 
-// findPrefixes goes from the greatest prefix that is not above the text, which
-// every prefix of the text is around, outwards.
+// findPrefixes starts at the greatest prefix that does not sort after the text,
+// and goes outwards: every prefix of the text is among those.
 func (d *dimension) findPrefixes(text string, out []uint64) {
-	at, exact := slices.BinarySearchFunc(d.prefixes, text, func(p prefix, text string) int { return strings.Compare(p.text, text) })
+	at, exact := slices.BinarySearchFunc(d.prefixes, text, func(p prefix, text string) int {
+		return strings.Compare(p.text, text)
+	})
 	if !exact {
 		at--
 	}

@@ -1,31 +1,23 @@
-package engine
+package describe
 
 import (
 	"strconv"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Response is what the policy gives a denied client: that of the rule the
-// denial is attributed to.
-func (v *Verdict) Response() *policy.Response {
-	if v.Allowed {
-		return nil
-	}
-	return &v.DeniedBy().Response
-}
-
-// AppendBody appends the body of a denial. Where a value is not known, "-"
-// stands for it.
-func (v *Verdict) AppendBody(b []byte) []byte {
-	for _, part := range v.Response().Body {
+// AppendBody appends the body of a denial. "-" stands for a value that is not
+// known.
+func AppendBody(b []byte, v *engine.Verdict) []byte {
+	for _, part := range v.DeniedBy().Response.Body {
 		switch part.Value {
 		case policy.NoValue:
 			b = append(b, part.Text...)
 		case policy.ValueRule:
 			b = append(b, v.DeniedBy().Name...)
 		default:
-			if n, known := v.figure(part.Value); known {
+			if n, known := figure(v, part.Value); known {
 				b = strconv.AppendInt(b, n, 10)
 			} else {
 				b = append(b, '-')
@@ -35,11 +27,11 @@ func (v *Verdict) AppendBody(b []byte) []byte {
 	return b
 }
 
-// appendResponse appends what every denial says of itself and the headers of
-// its response. One whose value is not known is left out.
-func (e *Engine) appendResponse(dst []Field, v *Verdict) []Field {
+// appendResponse appends the headers of a denial's response, and the one that
+// every denial has. It leaves out headers whose value is not known.
+func (f *Fields) appendResponse(dst []Field, v *engine.Verdict) []Field {
 	dst = append(dst, Field{"x-envoy-ratelimited", "true"})
-	response := v.Response()
+	response := &v.DeniedBy().Response
 	if response.ContentType != "" && len(response.Body) > 0 {
 		dst = append(dst, Field{"content-type", response.ContentType})
 	}
@@ -49,8 +41,8 @@ func (e *Engine) appendResponse(dst []Field, v *Verdict) []Field {
 			dst = append(dst, Field{h.Name, h.Value[0].Text})
 			continue
 		}
-		text, known := v.appendValue(e.text[0][:0], h.Value)
-		e.text[0] = text
+		text, known := appendValue(f.text[0][:0], v, h.Value)
+		f.text[0] = text
 		if known {
 			dst = append(dst, Field{h.Name, string(text)})
 		}
@@ -59,7 +51,7 @@ func (e *Engine) appendResponse(dst []Field, v *Verdict) []Field {
 }
 
 // appendValue writes a header's value, which is ASCII.
-func (v *Verdict) appendValue(b []byte, t policy.Template) (_ []byte, known bool) {
+func appendValue(b []byte, v *engine.Verdict, t policy.Template) (_ []byte, known bool) {
 	for _, part := range t {
 		switch part.Value {
 		case policy.NoValue:
@@ -67,7 +59,7 @@ func (v *Verdict) appendValue(b []byte, t policy.Template) (_ []byte, known bool
 		case policy.ValueRule:
 			b = appendPrintable(b, v.DeniedBy().Name)
 		default:
-			n, known := v.figure(part.Value)
+			n, known := figure(v, part.Value)
 			if !known {
 				return b, false
 			}
@@ -87,22 +79,22 @@ func appendPrintable(b []byte, s string) []byte {
 	return b
 }
 
-// figure is the number that a placeholder stands for: the wait, or the limit
-// and the rest of the denying rule's window with least remaining.
-func (v *Verdict) figure(p policy.Placeholder) (n int64, known bool) {
+// figure returns the number that a placeholder stands for: the wait, or the limit
+// and the units left of the denying rule's tightest window.
+func figure(v *engine.Verdict, p policy.Placeholder) (n int64, known bool) {
 	if p == policy.ValueRetryAfter {
 		return v.RetryAfter()
 	}
-	t := v.tries[v.denied]
-	if !t.known || len(t.rule.order) == 0 {
+	a := v.Attempts[v.Denied]
+	if !a.Known || len(a.Rule().Limits) == 0 {
 		return 0, false
 	}
-	w, u := t.window(t.tightest())
+	w, u := a.Window(a.Tightest())
 	if w.Unlimited {
 		return 0, false
 	}
 	if p == policy.ValueLimit {
 		return int64(w.Max()), true
 	}
-	return int64(w.Remaining(u, t.entry.Now)), true
+	return int64(w.Remaining(u, a.Now())), true
 }

@@ -1,37 +1,22 @@
-package engine
+package request
 
 import (
-	"encoding/json"
 	"math"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// metadata is dynamic metadata as the proxy writes it.
-func metadata(t testing.TB, text string) string {
-	t.Helper()
-	var namespaces map[string]map[string]any
-	require.NoError(t, json.Unmarshal([]byte(text), &namespaces))
-	m := &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{}}
-	for name, fields := range namespaces {
-		s, err := structpb.NewStruct(fields)
-		require.NoError(t, err)
-		m.FilterMetadata[name] = s
-	}
-	b, err := proto.Marshal(m)
-	require.NoError(t, err)
-	return string(b)
-}
-
 func TestMetadataValue(t *testing.T) {
-	m := metadata(t, `{"other":{"k":"no"},"ns":{"k":"text","":"empty name","n":42,"x":-0.5,"big":1e21,"small":1e-7,"zero":0,"id":123456789012,
+	m := hosttest.Metadata(t, `{"other":{"k":"no"},"ns":{"k":"text","":"empty name","n":42,"x":-0.5,"big":1e21,"small":1e-7,"zero":0,"id":123456789012,
 		"yes":true,"no":false,"none":null,"blank":"","s":{"a.b":{"c":"deep"}},"l":["a",["b",7],{"k":"v"}],"el":[]},"empty":{}}`)
 	for path, want := range map[string]string{
 		"ns/k": "text", "ns/": "empty name", "ns/n": "42", "ns/x": "-0.5", "ns/big": "1e+21", "ns/small": "1e-07", "ns/zero": "0", "ns/id": "123456789012",
@@ -54,8 +39,8 @@ func TestMetadataValue(t *testing.T) {
 // Whatever the bytes, reading ends; of a sound message it says what the
 // library does.
 func FuzzMetadata(f *testing.F) {
-	f.Add([]byte(metadata(f, `{"ns":{"k":"text","n":4,"l":["a",["b"]],"s":{"k":{"k":true}}}}`)))
-	f.Add([]byte(metadata(f, `{"ns":{"k":7,"s":{"k":{"k":null}}},"":{"k":false}}`)))
+	f.Add([]byte(hosttest.Metadata(f, `{"ns":{"k":"text","n":4,"l":["a",["b"]],"s":{"k":{"k":true}}}}`)))
+	f.Add([]byte(hosttest.Metadata(f, `{"ns":{"k":7,"s":{"k":{"k":null}}},"":{"k":false}}`)))
 	f.Add([]byte{0x0a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		metadataValue(string(b), []string{"ns", "l", "1", "0"})

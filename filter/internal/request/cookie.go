@@ -1,9 +1,9 @@
-package engine
+package request
 
 import "strings"
 
-// cookie returns the value of the first cookie of a name.
-func (r *request) cookie(number int) (string, bool) {
+// Cookie returns the value of the first cookie of a name.
+func (r *Request) Cookie(number int) (string, bool) {
 	c := &r.cookies[number]
 	if !r.knows(&c.lazy) {
 		value, present := r.findCookie(c.name)
@@ -13,17 +13,17 @@ func (r *request) cookie(number int) (string, bool) {
 }
 
 // findCookie looks through all cookie headers. The proxy joins them with a
-// comma, which a cookie's value may hold too; only where there is one does it
-// take a second call to tell them apart.
-func (r *request) findCookie(name string) (string, bool) {
-	all, present := r.joinedHeader(r.cookieHeader)
+// comma, which a cookie's value may hold too; only a comma costs a second call,
+// which says where the first header ends.
+func (r *Request) findCookie(name string) (string, bool) {
+	all, present := r.JoinedHeader(r.cookieHeader)
 	if !present {
 		return "", false
 	}
 	if strings.IndexByte(all, ',') < 0 {
 		return cookieIn(all, name, ";")
 	}
-	first, _ := r.header(r.cookieHeader)
+	first, _ := r.Header(r.cookieHeader)
 	if value, found := cookieIn(first, name, ";"); found || len(first) >= len(all) {
 		return value, found
 	}

@@ -1,27 +1,28 @@
-package engine
+package describe
 
 import (
 	"strconv"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 )
 
-// Sent is what an upstream's response says in a field: all its lines, joined
-// with a comma.
+// Sent is a field of an upstream's response: all its lines, joined with a comma.
 type Sent struct {
 	Present bool
 	Value   string
 }
 
-// Reconcile joins the fields of a response with those of the same name that
-// its upstream sent, so that whichever a client reads tells it no more than
-// either source grants. theirs[i] is what came under the name of fields[i],
-// which becomes the text to send; keep[i] says whether theirs stays beside it, on
-// a line of its own, rather than making way.
+// Reconcile joins our fields of a response with those of the same names that the
+// upstream sent, so that a client that reads any of them learns of no more than
+// both grant. theirs[i] came under the name of fields[i]; fields[i] becomes the
+// text to send. keep[i] says that theirs stays beside it, on a line of its own;
+// otherwise it is removed.
 //
 // RateLimit and RateLimit-Policy are lists: ours follow theirs in one line. The
-// X-RateLimit fields tell of one window, the one with least remaining, ours or
-// theirs; X-RateLimit-Limit lists the quotas of both. What is no whole number
-// cannot be compared and stays, with ours beside it.
+// X-RateLimit fields describe one window, the tightest, ours or theirs;
+// X-RateLimit-Limit lists the quotas of both. A value that is no whole number
+// cannot be compared: it stays, with ours beside it.
 func Reconcile(fields []Field, theirs []Sent, keep []bool, now int64) {
 	limit, remaining, reset := -1, -1, -1
 	for i := range fields {
@@ -49,7 +50,7 @@ func Reconcile(fields []Field, theirs []Sent, keep []bool, now int64) {
 	ourLeft, _, _ := numbers(fields[remaining].Value)
 	_, ourEnds, _ := numbers(fields[reset].Value)
 	if dated && ends > sinceEpoch { // a moment, not a wait: ours must not read as one long past
-		ourEnds += uint64(max(0, ceilDiv(now, second)))
+		ourEnds += uint64(engine.Seconds(now))
 		fields[reset].Value = strconv.FormatUint(ourEnds, 10)
 	}
 	if !known || ourLeft < left || ourLeft == left && ourEnds >= ends {
@@ -64,8 +65,8 @@ func Reconcile(fields []Field, theirs []Sent, keep []bool, now int64) {
 	}
 }
 
-// sinceEpoch is more seconds than any window is long: a reset beyond it is a
-// time on the clock, as some services write it.
+// sinceEpoch is more seconds than any window is long: a larger reset is seconds
+// since the epoch, which some services write.
 const sinceEpoch = 1_000_000_000
 
 // listed joins two lists, either of which may be empty.
@@ -76,18 +77,18 @@ func listed(a, b string) string {
 	return a + ", " + b
 }
 
-// numbers gives the smallest and the largest of a list of whole numbers; they
-// are not known for none and for anything else.
-func numbers(list string) (least, most uint64, known bool) {
+// numbers returns the smallest and the largest of a list of whole numbers, if it
+// is one and not empty.
+func numbers(list string) (smallest, largest uint64, ok bool) {
 	for _, item := range strings.Split(list, ",") {
 		n, err := strconv.ParseUint(strings.Trim(item, " \t"), 10, 63)
 		if err != nil {
 			return 0, 0, false
 		}
-		if !known || n < least {
-			least = n
+		if !ok || n < smallest {
+			smallest = n
 		}
-		most, known = max(most, n), true
+		largest, ok = max(largest, n), true
 	}
-	return least, most, known
+	return smallest, largest, ok
 }

@@ -1,14 +1,18 @@
-package engine
+package describe
 
 import (
 	"encoding/json"
 	"maps"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -32,18 +36,18 @@ type explanation struct {
 }
 
 // described is the request that the proxy is at.
-func (p *proxy) described() *Described {
+func described(p *hosttest.Proxy) *Request {
 	first := func(name string) string {
-		if v := p.headers[name]; len(v) > 0 {
+		if v := p.Headers[name]; len(v) > 0 {
 			return v[0]
 		}
 		return ""
 	}
-	d := &Described{
+	d := &Request{
 		Method: first(":method"), Host: first(":authority"), Path: first(":path"),
-		ClientAddress: p.client, Headers: map[string][]string{}, Attributes: p.attributes,
+		ClientAddress: p.Client, Headers: map[string][]string{}, Attributes: p.Attributes,
 	}
-	for name, values := range p.headers {
+	for name, values := range p.Headers {
 		if name[0] != ':' {
 			d.Headers[name] = values
 		}
@@ -51,10 +55,10 @@ func (p *proxy) described() *Described {
 	return d
 }
 
-func explain(t *testing.T, e *Engine, p *proxy) explanation {
+func explain(t *testing.T, e *engine.Engine, p *hosttest.Proxy) explanation {
 	t.Helper()
 	var x explanation
-	text := e.Explain(nil, p.described())
+	text := Explain(nil, e, p, described(p))
 	require.NoError(t, json.Unmarshal(text, &x), "%s", text)
 	return x
 }
@@ -82,8 +86,8 @@ func TestExplainWhy(t *testing.T) {
 		{`"key":["route"]`, nil, outcomeNoKey, "missing_key: the request has no route, and missing_key is skip"},
 		{`"mode":"off"`, nil, outcomeOff, "mode: the rule is off"},
 	} {
-		p := newProxy()
-		p.with(c.headers...)
+		p := hosttest.New()
+		p.With(c.headers...)
 		e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],`+c.rule+`}`)
 		x := explain(t, e, p)
 		require.True(t, x.Allowed)
@@ -93,16 +97,16 @@ func TestExplainWhy(t *testing.T) {
 }
 
 func TestExplainMatched(t *testing.T) {
-	p := newProxy()
-	p.now = 1
-	p.with("x-plan", "gold-1", "x-user", "alice", "authorization", "Bearer s3cret", "x-cost", "3")
+	p := hosttest.New()
+	p.Clock = 1
+	p.With("x-plan", "gold-1", "x-user", "alice", "authorization", "Bearer s3cret", "x-cost", "3")
 	e := compileJSON(t, p, `
 		{"name":"free","key":[{"header":"x-user"}],"limits":["5/1h"],"overrides":[{"key":["bob"],"limits":["1/1h"]},{"key":["al*"],"unlimited":true}]},
 		{"name":"plan","key":[{"header":"x-plan"},{"header":"authorization"},{"header":"x-none"}],"missing_key":"share","cost":{"header":"x-cost"},
 			"limits":["4/1h","100/1d"],"overrides":[{"key":["gold-*","*","*"],"limits":["5/1h"]}]},
 		{"name":"trial","mode":"shadow","limits":["0/1h"]}`)
 	require.True(t, e.Decide().Allowed)
-	text := string(e.Explain(nil, p.described()))
+	text := string(Explain(nil, e, p, described(p)))
 	require.NotContains(t, text, "s3cret")
 	require.JSONEq(t, `{"allowed":false,"denied_by":"plan","retry_after_ns":3599999999999,"rules":[
 		{"rule":"free","outcome":"matches","key":[{"part":"header x-user","value":"alice"}],"cost":1,"override":{"index":1,"key":["al*"]},
@@ -116,9 +120,9 @@ func TestExplainMatched(t *testing.T) {
 }
 
 // Two rules with one counter count a request twice, so its last unit lets
-// neither through; what is used is told as it is before the request.
+// neither through; windows show the usage before the request.
 func TestExplainRulesOfOneCounter(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"a","counter":"c","limits":["3/1h"]},{"name":"b","counter":"c","limits":["3/1h"]}`)
 	require.True(t, e.Decide().Allowed)
 	x := explain(t, e, p)
@@ -129,14 +133,14 @@ func TestExplainRulesOfOneCounter(t *testing.T) {
 }
 
 func TestExplainWithoutCounters(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","limits":["3/1h"],"on_error":"deny"}`)
 	require.True(t, explain(t, e, p).Allowed)
-	require.Empty(t, p.store, "not even a table")
-	p.fail = "get"
+	require.Empty(t, p.Store, "not even a table")
+	p.Fail = "get"
 	x := explain(t, e, p)
 	require.False(t, x.Allowed)
-	require.Equal(t, string(ReasonError), x.Rules[0].Reason)
+	require.Equal(t, string(engine.ReasonError), x.Rules[0].Reason)
 }
 
 // Explain says of a request what Decide then does, whatever policy, request and
@@ -147,21 +151,21 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 	for range 400 {
 		data := make([]byte, 600)
 		dice.Read(data)
-		in := tape(data)
-		rules := in.rules(in.next()%2 == 1)
-		p := newProxy()
-		p.now = 1_700_000_000_123_456_789
+		in := hosttest.Tape(data)
+		rules := in.Rules(in.Next()%2 == 1)
+		p := hosttest.New()
+		p.Clock = 1_700_000_000_123_456_789
 		e := compileJSON(t, p, rules)
 		for len(in) > 0 {
-			in.request(p, true)
-			for _, name := range []string{":path", ":authority"} { // told, an empty one is none
-				if v := p.headers[name]; len(v) > 0 && v[0] == "" {
-					delete(p.headers, name)
+			in.Request(p, true)
+			for _, name := range []string{":path", ":authority"} { // a described request has no empty ones
+				if v := p.Headers[name]; len(v) > 0 && v[0] == "" {
+					delete(p.Headers, name)
 				}
 			}
-			store, metrics := maps.Clone(p.store), metricsOf(e)
+			store, metrics := maps.Clone(p.Store), metricsOf(e)
 			x := explain(t, e, p)
-			require.Equal(t, store, p.store, "%s", rules)
+			require.Equal(t, store, p.Store, "%s", rules)
 			require.Equal(t, metrics, metricsOf(e), "%s", rules)
 
 			v := e.Decide()
@@ -170,7 +174,7 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 				require.Equal(t, v.DeniedBy().Name, x.DeniedBy, "%s", rules)
 				require.Equal(t, v.RetryNs, x.RetryNs, "%s", rules)
 			}
-			matched := v.tries
+			matched := v.Attempts
 			for i := range x.Rules {
 				r := &x.Rules[i]
 				outcomes[r.Outcome]++
@@ -178,11 +182,11 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 				if r.Outcome != outcomeMatches {
 					continue
 				}
-				require.Equal(t, matched[0].rule.policy.Name, r.Rule)
-				require.Equal(t, matched[0].allowed, r.Allowed, "%s", rules)
-				require.Equal(t, string(matched[0].reason), r.Reason)
-				require.Equal(t, matched[0].cost, r.Cost)
-				require.Len(t, r.Key, len(matched[0].key.parts))
+				require.Equal(t, matched[0].Rule().Name, r.Rule)
+				require.Equal(t, matched[0].Allowed, r.Allowed, "%s", rules)
+				require.Equal(t, string(matched[0].Reason), r.Reason)
+				require.Equal(t, matched[0].Cost, r.Cost)
+				require.Len(t, r.Key, len(matched[0].Key.Parts))
 				matched = matched[1:]
 			}
 			require.Empty(t, matched, "a rule matched of which explain says that it does not: %s", rules)
@@ -193,39 +197,57 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 	}
 }
 
-func metricsOf(e *Engine) (list []Metrics) {
-	for i := range e.rules {
-		list = append(list, e.rules[i].metrics)
-	}
-	return list
+func metricsOf(e *engine.Engine) map[string]uint64 {
+	counts := map[string]uint64{}
+	e.EachMetric(func(rule, name string, count uint64) { counts[rule+" "+name] = count })
+	return counts
 }
 
-// A condition without words would be told as unexplained.
+// A condition without words would be called unexplained.
 func TestEveryConditionHasWords(t *testing.T) {
-	var fields, told []string
+	var fields, named []string
 	for f := range reflect.TypeFor[policy.Match]().Fields() {
 		fields = append(fields, f.Name)
 	}
 	for _, p := range predicates {
-		told = append(told, p.field)
+		named = append(named, p.field)
 	}
-	require.ElementsMatch(t, fields, told, "give predicates a row for each field of a match")
+	require.ElementsMatch(t, fields, named, "give predicates a row for each field of a match")
 }
 
 // What a described request holds is not taken for the next one's.
 func TestExplainLeavesNothingBehind(t *testing.T) {
-	p := newProxy()
+	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","key":[{"header":"x-user"},{"query":"q"},{"cookie":"c"},{"property":["connection","id"]}],"missing_key":"share",
 		"match":{"headers":{"x-plan":"gold"}},"limits":["10/1h"]}`)
-	p.with("x-user", "bob", "x-plan", "gold", ":path", "/?q=2", "cookie", "c=2")
-	p.attributes = map[string]string{"connection.id": "2"}
+	p.With("x-user", "bob", "x-plan", "gold", ":path", "/?q=2", "cookie", "c=2")
+	p.Attributes = map[string]string{"connection.id": "2"}
 	for range 3 {
-		e.Explain(nil, &Described{Path: "/?q=1", Headers: map[string][]string{"x-user": {"alice"}, "x-plan": {"silver"}, "cookie": {"c=1"}}})
+		Explain(nil, e, p, &Request{Path: "/?q=1", Headers: map[string][]string{"x-user": {"alice"}, "x-plan": {"silver"}, "cookie": {"c=1"}}})
 		require.True(t, e.Decide().Matched())
-		e.Explain(nil, &Described{Path: "/?q=1", Headers: map[string][]string{"x-user": {"alice"}, "x-plan": {"gold"}, "cookie": {"c=1"}}})
+		Explain(nil, e, p, &Request{Path: "/?q=1", Headers: map[string][]string{"x-user": {"alice"}, "x-plan": {"gold"}, "cookie": {"c=1"}}})
 		v := e.Decide()
 		for i, want := range []string{"bob", "2", "2", "2"} {
-			require.Equal(t, want, v.tries[0].key.parts[i].text)
+			require.Equal(t, want, v.Attempts[0].Key.Parts[i].Text)
 		}
+	}
+}
+
+// A described route is the one that key parts read.
+func TestExplainRoute(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"r","key":["route"],"limits":["9/1h"]}`)
+	r, err := ParseRequest(`{"path":"/","route":"main"}`)
+	require.NoError(t, err)
+	require.Contains(t, string(Explain(nil, e, p, r)), `"outcome":"matches","key":[{"part":"route","value":"main"}]`)
+}
+
+// A value that was too long for an expression is said to be so.
+func TestExplainTooLong(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}}`)
+	for size, tooLong := range map[int]bool{automaton.MaxValueBytes: false, automaton.MaxValueBytes + 1: true} {
+		p.With("h", strings.Repeat("y", size))
+		require.Equal(t, tooLong, strings.Contains(string(Explain(nil, e, p, described(p))), `"too_long":true`), size)
 	}
 }

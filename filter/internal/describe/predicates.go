@@ -1,41 +1,44 @@
-package engine
+package describe
 
 import (
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/match"
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// predicate is one field of a match. Whether it holds is the compiled match's
-// to say, given nothing else; here are the words for when it does not.
+// predicate is one field of a match, with the words for a request that fails it.
+// Whether the request does is decided by package match, given this field alone.
 type predicate struct {
 	field string // of policy.Match
 	each  func(*policy.Match) []policy.Match
-	why   func(one *policy.Match, r *request) string
+	why   func(one *policy.Match, r *request.Request) string
 }
 
-// predicates are all fields of a match, in the order in which they are asked.
+// predicates are all fields of a match, in the order in which package match asks
+// them.
 var predicates = []predicate{
 	{
 		field: "Methods",
 		each:  func(m *policy.Match) []policy.Match { return alone(policy.Match{Methods: m.Methods}, len(m.Methods)) },
-		why: func(one *policy.Match, r *request) string {
+		why: func(one *policy.Match, r *request.Request) string {
 			return "methods: " + value(r.Method()) + " is not one of " + list(one.Methods)
 		},
 	},
 	{
 		field: "Hosts",
 		each:  func(m *policy.Match) []policy.Match { return alone(policy.Match{Hosts: m.Hosts}, len(m.Hosts)) },
-		why: func(one *policy.Match, r *request) string {
+		why: func(one *policy.Match, r *request.Request) string {
 			return "hosts: " + value(r.Host()) + " is not one of " + list(one.Hosts)
 		},
 	},
 	{
 		field: "Paths",
 		each:  func(m *policy.Match) []policy.Match { return alone(policy.Match{Paths: m.Paths}, len(m.Paths)) },
-		why: func(one *policy.Match, r *request) string {
+		why: func(one *policy.Match, r *request.Request) string {
 			var patterns []string
 			for _, p := range one.Paths {
 				patterns = append(patterns, notation(p))
@@ -48,7 +51,7 @@ var predicates = []predicate{
 		each: func(m *policy.Match) []policy.Match {
 			return alone(policy.Match{ClientIPs: m.ClientIPs}, len(m.ClientIPs))
 		},
-		why: func(one *policy.Match, r *request) string {
+		why: func(one *policy.Match, r *request.Request) string {
 			var networks []string
 			for _, p := range one.ClientIPs {
 				networks = append(networks, p.String())
@@ -65,9 +68,9 @@ var predicates = []predicate{
 			}
 			return each
 		},
-		why: func(one *policy.Match, r *request) string {
+		why: func(one *policy.Match, r *request.Request) string {
 			h := one.Headers[0]
-			text, present := r.joinedHeader(r.number(h.Name))
+			text, present := r.JoinedHeader(r.HeaderNumber(h.Name))
 			switch {
 			case !present:
 				return "headers: " + h.Name + " is absent"
@@ -89,13 +92,13 @@ func alone(m policy.Match, entries int) []policy.Match {
 	return []policy.Match{m}
 }
 
-// fails says in words what the first condition is that does not hold for the
-// request; "" where all hold.
-func (r *request) fails(m *policy.Match) string {
+// failing says in words which condition of a match is the first that does not
+// hold for the request; "" if all hold.
+func failing(m *policy.Match, r *request.Request) string {
 	for i := range predicates {
 		p := &predicates[i]
 		for _, one := range p.each(m) {
-			if compiled := r.compileMatch(&one, false); !compiled.holds(r) {
+			if compiled := match.Compile(r, &one, false); !compiled.Holds(r) {
 				return p.why(&one, r)
 			}
 		}
@@ -103,35 +106,35 @@ func (r *request) fails(m *policy.Match) string {
 	return ""
 }
 
-// isCredential reports whether a header's value is a secret of the client's.
+// isCredential reports whether a header's value is a secret of the client.
 func isCredential(header string) bool {
 	return slices.Contains([]string{"authorization", "proxy-authorization", "cookie"}, header)
 }
 
-// value is what the request has, in a message.
+// value is a value of the request, in a message.
 func value(text string, present bool) string {
-	const most = 200
+	const maxBytes = 200
 	switch {
 	case !present:
 		return "nothing"
 	case text == "":
 		return `""`
-	case len(text) > most:
-		return text[:most] + "…"
+	case len(text) > maxBytes:
+		return text[:maxBytes] + "…"
 	}
 	return text
 }
 
-// list is what a rule asks for, in a message.
+// list is the values that a rule asks for, in a message.
 func list(of []string) string {
-	const most = 10
-	if more := len(of) - most; more > 0 {
-		return strings.Join(of[:most], ", ") + " and " + strconv.Itoa(more) + " more"
+	const maxListed = 10
+	if more := len(of) - maxListed; more > 0 {
+		return strings.Join(of[:maxListed], ", ") + " and " + strconv.Itoa(more) + " more"
 	}
 	return strings.Join(of, ", ")
 }
 
-// notation is a pattern as a policy has it.
+// notation is a pattern as a policy writes it.
 func notation(p policy.Pattern) string {
 	switch p.Kind {
 	case policy.Prefix:

@@ -1,4 +1,4 @@
-package engine
+package request
 
 import (
 	"encoding/binary"
@@ -8,12 +8,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// attribute is what a part of a key reads of the proxy's attributes. What the
-// proxy returns is bytes without a type: those that are no text are listed
-// here, and metadata, whose values may be of any type, is read as the whole
-// message that says it.
-type attribute struct {
-	number int      // of what is read; see request.attributeNumber
+// Attribute is an attribute of the proxy that a key part reads. The proxy
+// returns bytes without a type: attributes that are no text are listed in
+// attrKinds, and metadata, whose values may be of any type, is read as the whole
+// message, which has their types.
+type Attribute struct {
+	number int      // in Request.attributes
 	kind   attrKind // how the bytes are read
 	path   []string // of attrMetadata: the namespace, then names in it
 }
@@ -37,18 +37,20 @@ var attrKinds = map[string]attrKind{
 // jwtNamespace is where jwt_authn puts what it has verified.
 const jwtNamespace = "envoy.filters.http.jwt_authn"
 
-func (r *request) compileAttribute(p *policy.KeyPart) attribute {
+// CompileAttribute compiles a key part of the kinds route, jwt and property.
+func (r *Request) CompileAttribute(p *policy.KeyPart) Attribute {
 	path := p.Path
 	switch p.Kind {
 	case policy.KeyRoute:
 		path = []string{"xds", "route_name"}
 	case policy.KeyJWT:
 		path = append([]string{"metadata", "filter_metadata", jwtNamespace, p.Name}, p.Path...)
-	default: // a property: the path is its own
+	default: // a property has its path
 	}
-	a := attribute{kind: attrKinds[strings.Join(path, ".")]}
+	a := Attribute{kind: attrKinds[strings.Join(path, ".")]}
 	for i := range path {
-		if path[i] == "filter_metadata" && (i == 1 || i == 2 && path[0] == "xds") && strings.HasSuffix(path[i-1], "metadata") {
+		if path[i] == "filter_metadata" && (i == 1 || i == 2 && path[0] == "xds") &&
+			strings.HasSuffix(path[i-1], "metadata") {
 			a.kind, a.path, path = attrMetadata, path[i+1:], path[:i]
 			break
 		}
@@ -56,15 +58,21 @@ func (r *request) compileAttribute(p *policy.KeyPart) attribute {
 	if a.kind == attrText && path[0] == "request" {
 		a.kind = attrExact
 	}
-	a.number = r.attributeNumber(strings.Join(path, "\x00"))
+	a.number = numberIn(&r.attributes, strings.Join(path, "\x00"))
 	return a
 }
 
-func (a *attribute) read(r *request) (string, bool) {
-	value, present := r.attribute(a.number)
-	if !present {
+// Read returns the attribute as text.
+func (a *Attribute) Read(r *Request) (string, bool) {
+	l := &r.attributes[a.number]
+	if !r.knows(&l.lazy) {
+		value, present := r.source.Attribute(l.name)
+		r.set(&l.lazy, value, present)
+	}
+	if !l.present {
 		return "", false
 	}
+	value := l.value
 	switch {
 	case a.kind == attrMetadata:
 		return metadataValue(value, a.path)

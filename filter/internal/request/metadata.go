@@ -1,4 +1,4 @@
-package engine
+package request
 
 import (
 	"encoding/binary"
@@ -29,8 +29,8 @@ type protoField struct {
 	bytes  string // of a text or message
 }
 
-// nextField takes the first field off a message; false at its end, and where
-// it is broken.
+// nextField cuts the first field off a message; false at the message's end and
+// where it is broken.
 func nextField(m *string) (f protoField, ok bool) {
 	tag, ok := takeVarint(m)
 	if !ok {
@@ -77,7 +77,7 @@ func takeVarint(m *string) (n uint64, ok bool) {
 	return 0, false
 }
 
-// entry returns what a name stands for in a Metadata or a Struct.
+// entry returns the content of a name in a Metadata or a Struct.
 func entry(message, name string) (value string, found bool) {
 	for {
 		f, ok := nextField(&message)
@@ -89,16 +89,16 @@ func entry(message, name string) (value string, found bool) {
 		}
 		key, content := "", ""
 		for {
-			part, ok := nextField(&f.bytes)
+			half, ok := nextField(&f.bytes)
 			if !ok {
 				break
 			}
 			switch {
-			case part.wire != wireBytes:
-			case part.number == 1:
-				key = part.bytes
-			case part.number == 2:
-				content = part.bytes
+			case half.wire != wireBytes:
+			case half.number == 1:
+				key = half.bytes
+			case half.number == 2:
+				content = half.bytes
 			}
 		}
 		if key == name {
@@ -107,9 +107,9 @@ func entry(message, name string) (value string, found bool) {
 	}
 }
 
-// metadataValue returns the text of a value by its path: a text itself, a
-// number in decimals, true or false. A list's items go by their numbers. What
-// holds others is no value, nor is null.
+// metadataValue returns a value by its path, as text: a text itself, a number in
+// decimals, true or false. A list's items go by their numbers. Structs, lists
+// and null are no values.
 func metadataValue(metadata string, path []string) (string, bool) {
 	content, found := entry(metadata, path[0])
 	if !found {

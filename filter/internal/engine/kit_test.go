@@ -1,0 +1,37 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+type (
+	proxy = hosttest.Proxy
+	cell  = hosttest.Cell
+)
+
+// What package describe writes. That package imports the engine, so
+// describe_test.go hands it in.
+var (
+	report func(*Verdict) string
+	fields func(policy.Headers, *Verdict) []Field
+	answer func(Result) string
+)
+
+// Field is a describe.Field.
+type Field struct{ Name, Value string }
+
+// Describe sets what the tests call report, fields and answer.
+func Describe(r func(*Verdict) string, f func(policy.Headers, *Verdict) []Field, a func(Result) string) {
+	report, fields, answer = r, f, a
+}
+
+func compileJSON(t testing.TB, host Host, rules string) *Engine {
+	t.Helper()
+	return New(hosttest.Policy(t, rules), host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+}
+
+// ceilDiv divides and rounds up.
+func ceilDiv(n, by int64) int64 { return (n + by - 1) / by }

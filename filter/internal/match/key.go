@@ -1,0 +1,215 @@
+package match
+
+import (
+	"errors"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// KeyPart is a compiled policy.KeyPart.
+type KeyPart struct {
+	*policy.KeyPart
+	number    int // of the header, parameter or cookie; see request.Request
+	attribute request.Attribute
+	of        []KeyPart // the key parts of a first_of
+	label     string    // of a key part in a first_of
+}
+
+// CompileKey compiles the key parts of a rule.
+func CompileKey(r *request.Request, parts []policy.KeyPart) []KeyPart {
+	var key []KeyPart
+	for i := range parts {
+		k := KeyPart{KeyPart: &parts[i]}
+		switch k.Kind {
+		case policy.KeyHeader:
+			k.number = r.HeaderNumber(k.Name)
+		case policy.KeyQuery:
+			k.number = r.ParameterNumber(k.Name)
+		case policy.KeyCookie:
+			k.number = r.CookieNumber(k.Name)
+		case policy.KeyRoute, policy.KeyJWT, policy.KeyProperty:
+			k.attribute = r.CompileAttribute(k.KeyPart)
+		case policy.KeyFirstOf:
+			k.of = CompileKey(r, k.Of)
+			for j := range k.of {
+				k.of[j].label = k.of[j].Label()
+			}
+		default: // needs no number
+		}
+		key = append(key, k)
+	}
+	return key
+}
+
+// Key is a request's key for one rule.
+type Key struct {
+	Parts []Value
+	Bytes []byte // all parts, as they are hashed
+}
+
+// Value is one part of a request's key.
+type Value struct {
+	Label   string // of a first_of: which of its key parts the request has
+	Text    string
+	Present bool
+}
+
+// Whole is the value for people and for patterns.
+func (v *Value) Whole() string {
+	if v.Label == "" {
+		return v.Text
+	}
+	return v.Label + "=" + v.Text
+}
+
+// Begin empties the key.
+func (k *Key) Begin() {
+	k.Parts, k.Bytes = k.Parts[:0], k.Bytes[:0]
+}
+
+// Add appends the value of the next key part.
+func (k *Key) Add(v Value) {
+	k.Parts = append(k.Parts, v)
+	if !v.Present {
+		k.Bytes = state.AppendMissing(k.Bytes)
+		return
+	}
+	if v.Label != "" {
+		k.Bytes = state.AppendPart(k.Bytes, v.Label)
+	}
+	k.Bytes = state.AppendPart(k.Bytes, v.Text)
+}
+
+// Read takes every key part from the request and reports whether the request
+// has them all.
+func (k *Key) Read(parts []KeyPart, r *request.Request) bool {
+	k.Begin()
+	complete := true
+	for i := range parts {
+		v := parts[i].choose(r)
+		k.Add(v)
+		complete = complete && v.Present
+	}
+	return complete
+}
+
+// choose reads the key part; of a first_of the first one that the request has.
+func (p *KeyPart) choose(r *request.Request) Value {
+	if p.Kind != policy.KeyFirstOf {
+		text, present := p.read(r)
+		return Value{Text: text, Present: present}
+	}
+	for i := range p.of {
+		if text, present := p.of[i].read(r); present {
+			return Value{p.of[i].label, text, true}
+		}
+	}
+	return Value{}
+}
+
+// Parse is the inverse of Value.Whole.
+func (p *KeyPart) Parse(text string) (Value, error) {
+	if p.Kind != policy.KeyFirstOf {
+		return Value{Text: text, Present: true}, nil
+	}
+	labels := ""
+	for i := range p.of {
+		if value, found := strings.CutPrefix(text, p.of[i].label+"="); found {
+			return Value{p.of[i].label, value, true}, nil
+		}
+		labels += " or " + strconv.Quote(p.of[i].label+"=")
+	}
+	return Value{}, errors.New("a first_of begins with what it is, " + strings.TrimPrefix(labels, " or "))
+}
+
+func (p *KeyPart) read(r *request.Request) (string, bool) {
+	switch p.Kind {
+	case policy.KeyHeader:
+		return r.Header(p.number)
+	case policy.KeyClientIP:
+		ip, present := r.Client()
+		if !present {
+			return "", false
+		}
+		return network(ip, p.V4Prefix, p.V6Prefix)
+	case policy.KeyHost:
+		return r.Host()
+	case policy.KeyMethod:
+		method, present := r.Method()
+		return strings.ToUpper(method), present
+	case policy.KeyQuery:
+		value, present, _ := r.Parameter(p.number)
+		return value, present
+	case policy.KeyCookie:
+		return r.Cookie(p.number)
+	case policy.KeyRoute, policy.KeyJWT, policy.KeyProperty:
+		return p.attribute.Read(r)
+	default:
+		path, present := r.Path()
+		if p.Segment == 0 || !present {
+			return path, present
+		}
+		return segment(path, p.Segment)
+	}
+}
+
+// segment returns the n-th segment of a path, from 1.
+func segment(path string, n int) (string, bool) {
+	rest, rooted := strings.CutPrefix(path, "/")
+	if !rooted {
+		return "", false
+	}
+	for ; n > 1; n-- {
+		_, after, more := strings.Cut(rest, "/")
+		if !more {
+			return "", false
+		}
+		rest = after
+	}
+	text, _, _ := strings.Cut(rest, "/")
+	return text, text != ""
+}
+
+// network returns the network of an address, as "192.0.2.7" where the prefix is
+// the whole address and "192.0.2.0/24" where it is not.
+func network(ip netip.Addr, v4, v6 int) (string, bool) {
+	bits := v6
+	if ip.Is4() {
+		bits = v4
+	}
+	if bits >= ip.BitLen() {
+		return ip.String(), true
+	}
+	prefix, err := ip.Prefix(bits)
+	if err != nil {
+		return "", false
+	}
+	return prefix.String(), true
+}
+
+// KeyPatterns are the patterns of an override, one for each key part.
+type KeyPatterns []pattern
+
+// CompileKeyPatterns compiles an override's patterns. long says whether they hold
+// for a value that is too long to be read.
+func CompileKeyPatterns(patterns []policy.Pattern, long bool) (list KeyPatterns) {
+	for _, p := range patterns {
+		list = append(list, compilePattern(p, long))
+	}
+	return list
+}
+
+// Hold reports whether every pattern holds for its part of the key.
+func (l KeyPatterns) Hold(k *Key, r *request.Request) bool {
+	for i := range l {
+		if v := &k.Parts[i]; !l[i].holds(v.Whole(), v.Present, r) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,316 @@
+// Package request reads what rules ask of one request: headers, path, query,
+// cookies, the client's address, attributes of the proxy.
+//
+// Its invariant: a value is read at most once a request, and only when a rule
+// asks for it, because every value costs a call into the proxy. It knows
+// nothing of rules beyond the names that they ask for.
+package request
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Source is the proxy that has the request. What it returns is valid until the
+// request's callback ends.
+type Source interface {
+	// Header returns the first value of a request header, pseudo headers
+	// (":path") included; names are lower case.
+	Header(name string) (value string, present bool)
+	// JoinedHeader returns all values of a request header, joined with ",".
+	JoinedHeader(name string) (value string, present bool)
+	// AppendHeader appends each value of a request header.
+	AppendHeader(values []string, name string) []string
+	// ClientAddress returns the trusted address of the client, with port.
+	ClientAddress() (address string, present bool)
+	// Attribute returns an attribute of the request, as bytes whose type is the
+	// attribute's own; the segments of its path are joined by zero bytes.
+	Attribute(path string) (value string, present bool)
+}
+
+// Request is the request under decision. Rules ask for a header, parameter,
+// cookie or attribute by the number that they got for its name when they were
+// compiled.
+type Request struct {
+	// TooLong says that a value was too long for a regular expression. The
+	// pattern sets it, the engine clears it before each rule.
+	TooLong bool
+
+	source  Source
+	turn    uint64 // counts requests; what was read in another turn is not known
+	method  lazy
+	target  lazy
+	name    lazy
+	client  lazy
+	address netip.Addr // of client
+
+	path, query string // of target
+
+	first      []named
+	joined     []joined
+	parameters []parameter
+	cookies    []named
+	attributes []named
+
+	cookieHeader int // the number of the header "cookie", where a rule asks for a cookie
+}
+
+type lazy struct {
+	turn    uint64
+	present bool
+	value   string
+}
+
+type named struct {
+	name string
+	lazy
+}
+
+// joined is all values of a header.
+type joined struct {
+	named
+	split  uint64 // the turn in which values were read
+	values []string
+}
+
+type parameter struct {
+	named
+	repeated bool
+}
+
+// New returns a Request without names.
+func New(source Source) Request { return Request{source: source} }
+
+// Begin forgets what was read: the source is at another request.
+func (r *Request) Begin() { r.turn++ }
+
+// Clone returns a Request of another source with the same names and numbers.
+// It shares nothing with r.
+func (r *Request) Clone(source Source) Request {
+	return Request{
+		source: source, turn: 1, cookieHeader: r.cookieHeader,
+		first: unread(r.first), cookies: unread(r.cookies), attributes: unread(r.attributes),
+		joined:     unreadEach(r.joined, func(j *joined) joined { return joined{named: named{name: j.name}} }),
+		parameters: unreadEach(r.parameters, func(p *parameter) parameter { return parameter{named: named{name: p.name}} }),
+	}
+}
+
+func unread(list []named) []named {
+	return unreadEach(list, func(n *named) named { return named{name: n.name} })
+}
+
+func unreadEach[T any](list []T, unread func(*T) T) []T {
+	fresh := make([]T, len(list))
+	for i := range list {
+		fresh[i] = unread(&list[i])
+	}
+	return fresh
+}
+
+// knows reports whether l has been read.
+func (r *Request) knows(l *lazy) bool { return l.turn == r.turn }
+
+// KnowsMethod reports whether the method has been read.
+func (r *Request) KnowsMethod() bool { return r.knows(&r.method) }
+
+// KnowsHost reports whether the host has been read.
+func (r *Request) KnowsHost() bool { return r.knows(&r.name) }
+
+// KnowsPath reports whether the path has been read.
+func (r *Request) KnowsPath() bool { return r.knows(&r.target) }
+
+// KnowsClient reports whether the client's address has been read.
+func (r *Request) KnowsClient() bool { return r.knows(&r.client) }
+
+// KnowsJoinedHeader reports whether all values of a header have been read.
+func (r *Request) KnowsJoinedHeader(number int) bool { return r.knows(&r.joined[number].lazy) }
+
+func (r *Request) set(l *lazy, value string, present bool) {
+	l.turn, l.value, l.present = r.turn, value, present
+}
+
+// HeaderNumber returns the number of a header.
+func (r *Request) HeaderNumber(name string) int {
+	n := numberIn(&r.first, name)
+	if n == len(r.joined) {
+		r.joined = append(r.joined, joined{named: named{name: name}})
+	}
+	return n
+}
+
+// CookieNumber returns the number of a cookie.
+func (r *Request) CookieNumber(name string) int {
+	r.cookieHeader = r.HeaderNumber("cookie")
+	return numberIn(&r.cookies, name)
+}
+
+func numberIn(list *[]named, name string) int {
+	for i := range *list {
+		if (*list)[i].name == name {
+			return i
+		}
+	}
+	*list = append(*list, named{name: name})
+	return len(*list) - 1
+}
+
+// ParameterNumber returns the number of a query parameter.
+func (r *Request) ParameterNumber(name string) int {
+	for i := range r.parameters {
+		if r.parameters[i].name == name {
+			return i
+		}
+	}
+	r.parameters = append(r.parameters, parameter{named: named{name: name}})
+	return len(r.parameters) - 1
+}
+
+// Header returns the first value of a header.
+func (r *Request) Header(number int) (string, bool) {
+	l := &r.first[number]
+	if !r.knows(&l.lazy) {
+		value, present := r.source.Header(l.name)
+		r.set(&l.lazy, value, present)
+	}
+	return l.value, l.present
+}
+
+// JoinedHeader returns all values of a header, joined with ",".
+func (r *Request) JoinedHeader(number int) (string, bool) {
+	l := &r.joined[number]
+	if !r.knows(&l.lazy) {
+		value, present := r.source.JoinedHeader(l.name)
+		r.set(&l.lazy, value, present)
+	}
+	return l.value, l.present
+}
+
+// Values returns each value of a header that is present; none where the call
+// into the proxy fails. A header with one value costs no more than Header.
+func (r *Request) Values(number int) []string {
+	l := &r.joined[number]
+	if l.split == r.turn {
+		return l.values
+	}
+	l.split, l.values = r.turn, l.values[:0]
+	all, _ := r.JoinedHeader(number)
+	if first, _ := r.Header(number); len(first) == len(all) {
+		l.values = append(l.values, all)
+	} else {
+		l.values = r.source.AppendHeader(l.values, l.name)
+	}
+	return l.values
+}
+
+// Method returns the request's method as the client spelled it.
+func (r *Request) Method() (string, bool) {
+	if !r.knows(&r.method) {
+		value, present := r.source.Header(":method")
+		r.set(&r.method, value, present)
+	}
+	return r.method.value, r.method.present
+}
+
+// readTarget splits the request's target, as the proxy normalised it, into
+// path and query. It resolves escapes in the path, so that a path has one
+// spelling: the proxy leaves those of characters that need none in a path,
+// such as %3A.
+func (r *Request) readTarget() {
+	if r.knows(&r.target) {
+		return
+	}
+	value, present := r.source.Header(":path")
+	r.set(&r.target, value, present)
+	value, _, _ = strings.Cut(value, "#")
+	value, r.query, _ = strings.Cut(value, "?")
+	r.path = policy.Unescape(value)
+}
+
+// Path returns the path without query and fragment.
+func (r *Request) Path() (string, bool) {
+	r.readTarget()
+	return r.path, r.target.present
+}
+
+// Parameter returns the first value of a query parameter, and whether there
+// are more.
+func (r *Request) Parameter(number int) (value string, present, repeated bool) {
+	p := &r.parameters[number]
+	if !r.knows(&p.lazy) {
+		r.readTarget()
+		value, count := parameterIn(r.query, p.name)
+		r.set(&p.lazy, value, count > 0)
+		p.repeated = count > 1
+	}
+	return p.value, p.present, p.repeated
+}
+
+// parameterIn returns the first value of a query's parameter and how often it
+// occurs. A parameter without "=" is present and empty.
+func parameterIn(query, name string) (first string, count int) {
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		key, value, _ := strings.Cut(pair, "=")
+		if policy.UnescapeQuery(key) != name {
+			continue
+		}
+		if count++; count == 1 {
+			first = policy.UnescapeQuery(value)
+		}
+	}
+	return first, count
+}
+
+// Host returns the authority without port and user, as policy.CanonicalHost
+// spells it.
+func (r *Request) Host() (string, bool) {
+	if !r.knows(&r.name) {
+		value, present := r.source.Header(":authority")
+		host := value[strings.LastIndexByte(value, '@')+1:]
+		r.set(&r.name, policy.CanonicalHost(withoutPort(host)), present)
+	}
+	return r.name.value, r.name.present
+}
+
+// withoutPort cuts the port off an authority, "[::1]:80" included.
+func withoutPort(authority string) string {
+	colon := strings.LastIndexByte(authority, ':')
+	if colon < 0 || colon < strings.LastIndexByte(authority, ']') {
+		return authority
+	}
+	for i := colon + 1; i < len(authority); i++ {
+		if authority[i] < '0' || authority[i] > '9' {
+			return authority
+		}
+	}
+	return authority[:colon]
+}
+
+// Client returns the trusted address of the client; absent on a Unix socket.
+func (r *Request) Client() (netip.Addr, bool) {
+	if !r.knows(&r.client) {
+		value, present := r.source.ClientAddress()
+		r.address = netip.Addr{}
+		if present {
+			r.address = addressOf(value)
+		}
+		r.set(&r.client, value, r.address.IsValid())
+	}
+	return r.address, r.client.present
+}
+
+// addressOf reads an address with or without port; one mapped into IPv6 is an
+// IPv4 address.
+func addressOf(text string) netip.Addr {
+	end, err := netip.ParseAddrPort(text)
+	ip := end.Addr()
+	if err != nil {
+		if ip, err = netip.ParseAddr(text); err != nil {
+			return netip.Addr{} // a pipe: it has no address
+		}
+	}
+	return ip.Unmap().WithZone("")
+}
