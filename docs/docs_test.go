@@ -356,4 +356,4 @@ func TestNamedTestsExist(t *testing.T) {
 	require.Len(t, problems, 1)
 }
 
-var testText = regexp.MustCompile("\\b((?:Test|Fuzz)[A-Z]\\w+)")
+var testText = regexp.MustCompile(`\b((?:Test|Fuzz)[A-Z]\w+)`)

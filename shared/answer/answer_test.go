@@ -38,6 +38,7 @@ func TestVerdict(t *testing.T) {
 		},
 	}
 	readsBack(t, a, a.Append(nil))
+	//nolint:testifylint // byte for byte
 	require.Equal(t, `{"allowed":false,"denied_by":"a \"rule\"","retry_after_ns":-1,"rules":[`+
 		`{"rule":"a \"rule\"","key":["alice",null,""],"mode":"enforced","allowed":false,"reason":"limit","remaining":0,"windows":[`+
 		`{"name":"daily\n","limit":10,"per_ns":86400000000000,"used":10,"remaining":0,"reset_ns":5},`+
@@ -70,6 +71,7 @@ func TestStats(t *testing.T) {
 		yield("denied", 5)
 		yield("allowed", 6)
 	})
+	//nolint:testifylint // byte for byte
 	require.Equal(t, `{"rule":"r","keys":1,"capacity":2,"slots":3,"buckets":4,"bytes":9223372036854775808,"metrics":{"denied":5,"allowed":6}}`, string(text))
 	readsBack(t, s, text)
 }

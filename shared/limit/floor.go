@@ -110,7 +110,7 @@ func (w *Window) refloor(f Usage, last int64) Usage {
 	return w.fullFrom(full, own, last)
 }
 
-// Join returns the floor f after a record with the floor g was removed. Both
+// MergeFloors returns the floor f after a record with the floor g was removed. Both
 // must have been rolled to the same instant.
 func (w *Window) MergeFloors(f, g Usage) Usage {
 	switch {

@@ -133,7 +133,7 @@ func (w *Window) Count(u *Usage, now int64) uint32 {
 	}
 }
 
-// Most returns the most units the window admits at once. A log that remembers
+// Max returns the most units the window admits at once. A log that remembers
 // fewer units than its limit, as a configuration that is on its way out may
 // find it, admits no more than it can count.
 func (w *Window) Max() uint32 {

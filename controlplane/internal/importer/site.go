@@ -239,7 +239,7 @@ func (in *source) routes(host *routev3.VirtualHost, ofHost scope) []*hostRoute {
 			scope: ofHost.and(all, "Its virtual host and its route have conditions on the same header, and a match holds "+
 				"one."),
 			limits:  o.GetRoute().GetRateLimits(),
-			include: o.GetRoute().GetIncludeVhRateLimits().GetValue(),
+			include: o.GetRoute().GetIncludeVhRateLimits().GetValue(), //nolint:staticcheck // configurations still have it
 			own:     append(in.configsOf(o), in.configsOf(host)...),
 		})
 	}

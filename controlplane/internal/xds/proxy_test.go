@@ -189,12 +189,12 @@ func (c *control) subscribe(wasmName string) *subscriber {
 	return s
 }
 
-// status is that of a GET by a user.
-func (s *subscriber) status(user string) int {
+// status is that of a GET by alice.
+func (s *subscriber) status() int {
 	s.t.Helper()
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+"/api/x", http.NoBody)
 	require.NoError(s.t, err)
-	r.Header.Set("X-User-Id", user)
+	r.Header.Set("X-User-Id", "alice")
 	response, err := http.DefaultTransport.RoundTrip(r)
 	require.NoError(s.t, err)
 	require.NoError(s.t, response.Body.Close())
@@ -227,24 +227,24 @@ func TestSubscribe(t *testing.T) {
 	p := c.subscribe("")
 	c.accepted(c.apply(perUser(2), ""))
 	<-p.Ready()
-	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})
+	require.Equal(t, []int{200, 200, 429}, []int{p.status(), p.status(), p.status()})
 
 	c.accepted(c.apply(perUser(3), ""))
-	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")}, "counters survive")
+	require.Equal(t, []int{200, 429}, []int{p.status(), p.status()}, "counters survive")
 
 	// A revision whose filter is not there is refused and withdrawn.
 	c.refused(c.apply(perUser(9), "/nowhere/sluice.wasm"), "Invalid path: /nowhere/sluice.wasm")
 	c.status("withdrawn", func(s xds.ProxyStatus) bool { return s.Acked == 2 && !s.Waiting && !s.Unsettled })
-	require.Equal(t, http.StatusTooManyRequests, p.status("alice"))
+	require.Equal(t, http.StatusTooManyRequests, p.status())
 
 	// So is one that the filter itself refuses.
 	c.refused(c.apply(perUser(9), refusingFile), "Unable to create Wasm plugin sluice")
 	c.status("withdrawn", func(s xds.ProxyStatus) bool { return s.Acked == 2 && !s.Waiting && !s.Unsettled })
-	require.Equal(t, http.StatusTooManyRequests, p.status("alice"))
+	require.Equal(t, http.StatusTooManyRequests, p.status())
 	require.Contains(t, p.log.String(), "does not know policy version 1", "the log knows why")
 
 	c.accepted(c.apply(perUser(4), ""))
-	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")})
+	require.Equal(t, []int{200, 429}, []int{p.status(), p.status()})
 }
 
 // TestAnotherFilter: counters survive a filter whose code differs, and going
@@ -256,40 +256,40 @@ func TestAnotherFilter(t *testing.T) {
 	c := newControl(t)
 	p := c.subscribe("")
 	c.accepted(c.apply(perUser(2), ""))
-	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})
+	require.Equal(t, []int{200, 200, 429}, []int{p.status(), p.status(), p.status()})
 	c.accepted(c.apply(perUser(3), other))
-	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")})
+	require.Equal(t, []int{200, 429}, []int{p.status(), p.status()})
 	c.accepted(c.apply(perUser(4), ""))
-	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")})
+	require.Equal(t, []int{200, 429}, []int{p.status(), p.status()})
 }
 
 func TestFilterFromAFile(t *testing.T) {
 	c := newControl(t)
 	p := c.subscribe(filterFile)
 	c.accepted(c.apply(perUser(1), ""))
-	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")})
+	require.Equal(t, []int{200, 429}, []int{p.status(), p.status()})
 }
 
 func TestControlPlaneGoesAndComes(t *testing.T) {
 	c := newControl(t)
 	p := c.subscribe("")
 	c.accepted(c.apply(perUser(1), ""))
-	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")})
+	require.Equal(t, []int{200, 429}, []int{p.status(), p.status()})
 
 	c.kill()
 	require.Eventually(t, func() bool { return p.log.count("control plane is away") == 1 }, patience, moment)
-	require.Equal(t, http.StatusTooManyRequests, p.status("alice"), "the last policy stays")
+	require.Equal(t, http.StatusTooManyRequests, p.status(), "the last policy stays")
 	c.start()
 	c.status("back, and known to hold revision 1", func(s xds.ProxyStatus) bool { return s.Connected && s.Acked == 1 })
 	require.Zero(t, c.server.Counts().Pushes, "what it holds is not sent again")
 	c.accepted(c.apply(perUser(2), ""))
-	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")})
+	require.Equal(t, []int{200, 429}, []int{p.status(), p.status()})
 
 	c.kill()
 	number := c.apply(perUser(3), "") // while nobody serves
 	c.start()
 	c.accepted(number)
-	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")})
+	require.Equal(t, []int{200, 429}, []int{p.status(), p.status()})
 }
 
 func TestControlPlaneThatIsNotThere(t *testing.T) {
@@ -297,11 +297,11 @@ func TestControlPlaneThatIsNotThere(t *testing.T) {
 	c.kill()
 	p := c.subscribe("")
 	require.Eventually(t, func() bool { return p.log.count("control plane is away") == 1 }, patience, moment)
-	require.Equal(t, http.StatusOK, p.status("alice"))
+	require.Equal(t, http.StatusOK, p.status())
 	c.apply(perUser(1), "")
 	c.start()
 	<-p.Ready()
-	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")})
+	require.Equal(t, []int{200, 429}, []int{p.status(), p.status()})
 }
 
 // TestPushesUnderTraffic: no request is lost and none is let through too many
@@ -316,7 +316,7 @@ func TestPushesUnderTraffic(t *testing.T) {
 	go func() {
 		n := 0
 		for ctx.Err() == nil {
-			switch code := p.status("alice"); code {
+			switch code := p.status(); code {
 			case http.StatusOK:
 				n++
 			case http.StatusTooManyRequests:
@@ -329,7 +329,7 @@ func TestPushesUnderTraffic(t *testing.T) {
 	for limit := 11; limit <= 30; limit++ {
 		c.accepted(c.apply(perUser(limit), ""))
 	}
-	require.Eventually(t, func() bool { return p.status("alice") == http.StatusTooManyRequests }, patience, moment)
+	require.Eventually(t, func() bool { return p.status() == http.StatusTooManyRequests }, patience, moment)
 	cancel()
 	require.LessOrEqual(t, <-allowed, 30)
 }

@@ -18,6 +18,7 @@ const failureRetryNs = 1_000_000_000
 // Reason is why a rule denied, or allowed without counting.
 type Reason string
 
+// The reasons.
 const (
 	ReasonLimit      Reason = "limit"         // a window has no room
 	ReasonMissingKey Reason = "missing_key"   // the request lacks a key part

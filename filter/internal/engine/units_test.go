@@ -53,7 +53,7 @@ func TestAnotherSourceOfUnits(t *testing.T) {
 	second.loses = 2
 	v := e.Decide()
 	require.Equal(t, "second", v.DeniedBy().Name, "it lost its last units after the check")
-	require.EqualValues(t, limit.Never, v.RetryNs)
+	require.Equal(t, limit.Never, v.RetryNs)
 	require.Equal(t, []uint32{3, 0}, []uint32{first.left, second.left}, "the first rule's are refunded")
 
 	first.left, second.left = 1, 9

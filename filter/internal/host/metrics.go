@@ -48,7 +48,7 @@ func must(status uint32) {
 }
 
 // metrics publishes the engine's metrics to the proxy. The label in front of a
-// name has the form that Istio's extraStatTags recognise.
+// name has the form that Istio's extraStatTags recognize.
 type metrics struct {
 	published []counter // in the order of engine.EachMetric
 	panics    uint64

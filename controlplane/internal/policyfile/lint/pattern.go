@@ -114,13 +114,14 @@ func (l *linter) override(v value, rule *policy.Node, parts []policy.KeyPart, o 
 // written is the text of a pattern as it stands in the document, without the
 // notation's own signs.
 func written(kind policy.PatternKind, text string) string {
-	switch {
-	case kind == policy.Prefix:
+	switch kind {
+	case policy.Prefix:
 		return strings.TrimSuffix(text, "*")
-	case kind == policy.Suffix:
+	case policy.Suffix:
 		return strings.TrimPrefix(text, "*")
+	default:
+		return strings.TrimPrefix(text, "=")
 	}
-	return strings.TrimPrefix(text, "=")
 }
 
 // matchable warns of an exact text, prefix or suffix in an override that no key

@@ -87,6 +87,7 @@ func badLimit(code policy.Code, s string) string {
 		return "requests must be a whole number from 0 to 4294967295, not " + policy.Clip(count)
 	case policy.ManyLimits:
 		return "invalid limit " + quote(s) + ": write each limit as an item of its own"
+	default: // BadLimit, BadLimitPeriod
 	}
 	what := "invalid limit "
 	if code == policy.BadLimitPeriod {

@@ -123,6 +123,8 @@ func describe(n *policy.Node) string {
 
 // advice says what to do with a value that is not of the shape, behind a colon;
 // "" where there is nothing to say.
+//
+//nolint:gocyclo // one short case for each form
 func advice(s policy.Shape, n *policy.Node) string {
 	isText := n.Kind == policy.String
 	if isText && readsUnquoted(s, n.Text) {

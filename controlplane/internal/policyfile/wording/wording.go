@@ -125,6 +125,8 @@ func Of(p *policy.Problem) string {
 }
 
 // ofContents says what is wrong inside of a text, or with a window.
+//
+//nolint:gocyclo // one line for each code
 func ofContents(p *policy.Problem, text string) string {
 	switch p.Code {
 	case policy.BadManagePath:
