@@ -16,7 +16,7 @@ func TestMemoryOfLargePoliciesIsBounded(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.OnCall = nil })
 	var used []uint64
 	for i := range 10 {
-		require.NoError(t, b.Configure(manyRules(4000+i)))
+		require.NoError(t, b.Configure(manyRules(1000+i)))
 		used = append(used, b.Memory(0)>>20)
 	}
 	t.Logf("MiB after each: %d", used)
