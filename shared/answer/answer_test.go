@@ -64,16 +64,28 @@ func TestValue(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
-	s := answer.Stats{
-		Rule: "r", Keys: 1, Capacity: 2, Slots: 3, Pages: 4, Bytes: 1 << 63, Metrics: map[string]uint64{"denied": 5, "allowed": 6},
+	type stats struct {
+		Rules []answer.Stats `json:"rules"`
 	}
-	text := s.Append(nil, func(yield func(string, uint64)) {
-		yield("denied", 5)
-		yield("allowed", 6)
+	want := stats{[]answer.Stats{
+		{
+			Rule: "r", Keys: 1, Capacity: 2, Slots: 3, Pages: 4, Bytes: 1 << 63,
+			Metrics: map[string]uint64{"denied": 5, "allowed": 6},
+		},
+		{Rule: `"`, Metrics: map[string]uint64{}},
+	}}
+	text := answer.AppendStats(nil, want.Rules, func(i int, yield func(string, uint64)) {
+		if i == 0 {
+			yield("denied", 5)
+			yield("allowed", 6)
+		}
 	})
 	//nolint:testifylint // byte for byte
-	require.Equal(t, `{"rule":"r","keys":1,"capacity":2,"slots":3,"buckets":4,"bytes":9223372036854775808,"metrics":{"denied":5,"allowed":6}}`, string(text))
-	readsBack(t, s, text)
+	require.Equal(t, `{"rules":[{"rule":"r","keys":1,"capacity":2,"slots":3,"buckets":4,"bytes":9223372036854775808,`+
+		`"metrics":{"denied":5,"allowed":6}},`+
+		`{"rule":"\"","keys":0,"capacity":0,"slots":0,"buckets":0,"bytes":0,"metrics":{}}]}`, string(text))
+	readsBack(t, want, text)
+	require.Equal(t, `{"rules":[]}`, string(answer.AppendStats(nil, nil, nil))) //nolint:testifylint // byte for byte
 }
 
 func TestExplanation(t *testing.T) {

@@ -109,19 +109,29 @@ func AppendWindows(b []byte, windows []Window, t Times) []byte {
 	return append(b, ']')
 }
 
-// Append appends the statistics of a rule as an object. Each calls its argument
-// for every metric, in the order that they are to have; s.Metrics is not read.
-func (s *Stats) Append(b []byte, each func(func(name string, n uint64))) []byte {
-	b = policy.AppendString(append(b, `{"rule":`...), s.Rule)
-	for _, n := range [...]struct {
-		name  string
-		count uint64
-	}{{"keys", s.Keys}, {"capacity", s.Capacity}, {"slots", s.Slots}, {"buckets", s.Pages}, {"bytes", s.Bytes}} {
-		b = strconv.AppendUint(member(b, n.name, ""), n.count, 10)
+// AppendStats appends an answer of the filter that is statistics:
+//
+//	{"rules":[{"rule":"r","keys":20,"capacity":100,"slots":128,"buckets":8,
+//	 "bytes":4096,"metrics":{"allowed":44,"denied":3}}]}
+//
+// It calls metrics with the index of each rule. metrics calls yield for every
+// metric, in the order in which they are appended. Stats.Metrics is not read.
+func AppendStats(b []byte, rules []Stats, metrics func(i int, yield func(name string, n uint64))) []byte {
+	b = append(b, `{"rules":[`...)
+	for i := range rules {
+		s := &rules[i]
+		b = policy.AppendString(append(comma(b), `{"rule":`...), s.Rule)
+		for _, n := range [...]struct {
+			name  string
+			count uint64
+		}{{"keys", s.Keys}, {"capacity", s.Capacity}, {"slots", s.Slots}, {"buckets", s.Pages}, {"bytes", s.Bytes}} {
+			b = strconv.AppendUint(member(b, n.name, ""), n.count, 10)
+		}
+		b = append(member(b, "metrics", ""), '{')
+		metrics(i, func(name string, n uint64) { b = strconv.AppendUint(member(b, name, ""), n, 10) })
+		b = append(b, "}}"...)
 	}
-	b = append(member(b, "metrics", ""), '{')
-	each(func(name string, n uint64) { b = strconv.AppendUint(member(b, name, ""), n, 10) })
-	return append(b, "}}"...)
+	return append(b, "]}"...)
 }
 
 // Append appends an explanation:

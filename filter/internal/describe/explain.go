@@ -7,23 +7,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/match"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Explain appends, as one JSON object, what the policy would make of a request
-// now. It counts nothing: a clone of the engine decides, and its writes are thrown
-// away. Times are in nanoseconds:
-//
-//	{"allowed":false,"denied_by":"r","retry_after_ns":5,"rules":[
-//	 {"rule":"r","outcome":"matches","key":[{"part":"header x-user-id","value":"alice"}],
-//	  "cost":1,"override":{"index":0,"key":["gold-*"]},"mode":"enforced","allowed":false,
-//	  "reason":"limit","windows":[{"limit":10,"per_ns":1000,"used":10,"remaining":0,"reset_ns":5}]},
-//	 {"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"}]}
-//
-// Every rule of the policy is there, in its order. windows are the usage before
-// the request; a key part that the request lacks has "missing" in place of a
-// value, a credential "hidden". "too_long":true says that a value was too long
-// for a regular expression, and counted against the client.
+// Explain appends as JSON, an answer.Explanation, what the policy would make of a
+// request now. It counts nothing: a clone of the engine decides, and its writes
+// are thrown away.
 func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	now := proxy.Now()
 	v := e.Clone(newDryRun(r, proxy, now)).Decide()
@@ -32,66 +22,51 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	unmatched := request.New(newDryRun(r, proxy, now))
 	unmatched.Begin()
 
-	b = append(appendOutcome(b, v), `,"rules":[`...)
+	rules := e.Policy().Rules
+	x := answer.Explanation{Allowed: &v.Allowed, Rules: make([]answer.ExplainedRule, len(rules))}
+	if !v.Allowed {
+		x.DeniedBy, x.RetryNs = v.DeniedBy().Name, &v.RetryNs
+	}
 	attempts := v.Attempts
-	for i := range e.Policy().Rules {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		p := &e.Policy().Rules[i]
-		b = policy.AppendString(append(b, `{"rule":`...), p.Name)
+	for i := range rules {
+		p := &rules[i]
 		if len(attempts) > 0 && attempts[0].Rule() == p {
-			b = appendMatched(b, attempts[0])
-			b = appendWindows(b, before[0], now)
+			x.Rules[i] = matched(attempts[0])
+			x.Rules[i].Windows = windows(before[0], now)
 			attempts, before = attempts[1:], before[1:]
 		} else {
 			outcome, why := whyUnmatched(p, &unmatched)
-			b = append(append(append(b, `,"outcome":"`...), outcome...), '"')
-			b = policy.AppendString(append(b, `,"why":`...), why)
+			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: outcome, Why: why}
 		}
-		b = append(b, '}')
 	}
-	return append(b, "]}"...)
+	return x.Append(b)
 }
 
-// The outcomes of a rule for a request.
+// The outcomes of a rule that did not decide. One that did has answer.Matches.
 const (
-	outcomeMatches = "matches"  // it decided
 	outcomeNoMatch = "no_match" // a condition of its match does not hold
 	outcomeExempt  = "exempt"   // an entry of exempt holds
 	outcomeNoKey   = "no_key"   // the request lacks a key part, and missing_key is skip
 	outcomeOff     = "off"      // its mode
 )
 
-// appendMatched describes the decision of a rule that matched.
-func appendMatched(b []byte, a *engine.Attempt) []byte {
+// matched explains a rule that decided, but for its windows.
+func matched(a *engine.Attempt) answer.ExplainedRule {
 	p := a.Rule()
-	b = append(b, `,"outcome":"`+outcomeMatches+`","key":[`...)
-	for i := range a.Key.Parts {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendKeyPart(b, &p.Key[i], &a.Key.Parts[i])
+	r := answer.ExplainedRule{
+		Rule: p.Name, Outcome: answer.Matches, Key: make([]answer.KeyPart, len(a.Key.Parts)), Cost: &a.Cost,
+		TooLong: a.TooLong, Unlimited: a.Unlimited, Mode: mode(a), Allowed: &a.Allowed, Reason: string(a.Reason),
 	}
-	b = strconv.AppendUint(append(b, `],"cost":`...), uint64(a.Cost), 10)
-	if a.TooLong {
-		b = append(b, `,"too_long":true`...)
+	for i := range a.Key.Parts {
+		r.Key[i] = keyPart(&p.Key[i], &a.Key.Parts[i])
 	}
 	if a.Override >= 0 {
-		b = strconv.AppendInt(append(b, `,"override":{"index":`...), int64(a.Override), 10)
-		b = append(b, `,"key":[`...)
-		for i, pattern := range p.Overrides[a.Override].Key {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = policy.AppendString(b, notation(pattern))
+		r.Override = &answer.Override{Index: a.Override}
+		for _, pattern := range p.Overrides[a.Override].Key {
+			r.Override.Key = append(r.Override.Key, notation(pattern))
 		}
-		b = append(b, "]}"...)
 	}
-	if a.Unlimited {
-		b = append(b, `,"unlimited":true`...)
-	}
-	return appendDecision(b, a)
+	return r
 }
 
 // whyUnmatched returns why a rule did not decide.
@@ -122,16 +97,20 @@ func whyUnmatched(p *policy.Rule, r *request.Request) (outcome, why string) {
 // says that there is none.
 const unexplained = "match: some condition does not hold"
 
-func appendKeyPart(b []byte, k *policy.KeyPart, v *match.Value) []byte {
-	b = policy.AppendString(append(b, `{"part":`...), partName(k))
+// keyPart hides credentials.
+func keyPart(k *policy.KeyPart, v *match.Value) answer.KeyPart {
+	part := answer.KeyPart{Part: partName(k)}
 	switch {
 	case !v.Present:
-		return append(b, `,"missing":true}`...)
+		part.Missing = true
 	case k.Kind == policy.KeyCookie, k.Kind == policy.KeyHeader && isCredential(k.Name),
 		strings.HasPrefix(v.Label, "cookie:"), isCredential(strings.TrimPrefix(v.Label, "header:")):
-		return append(b, `,"hidden":true}`...)
+		part.Hidden = true
+	default:
+		text := v.Whole()
+		part.Value = &text
 	}
-	return append(policy.AppendString(append(b, `,"value":`...), v.Whole()), '}')
+	return part
 }
 
 // partName names a key part in words, or as KeyDefinition does.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -179,7 +180,7 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 				r := &x.Rules[i]
 				outcomes[r.Outcome]++
 				require.NotEqual(t, unexplained, r.Why, "%s", rules)
-				if r.Outcome != outcomeMatches {
+				if r.Outcome != answer.Matches {
 					continue
 				}
 				require.Equal(t, matched[0].Rule().Name, r.Rule)
@@ -192,7 +193,7 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 			require.Empty(t, matched, "a rule matched of which explain says that it does not: %s", rules)
 		}
 	}
-	for _, outcome := range []string{outcomeMatches, outcomeNoMatch, outcomeNoKey} {
+	for _, outcome := range []string{answer.Matches, outcomeNoMatch, outcomeNoKey} {
 		require.Greater(t, outcomes[outcome], 1000, outcome)
 	}
 }

@@ -1,18 +1,13 @@
 package describe
 
 import (
-	"strconv"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
-// AppendResult appends the answer to an operation: a verdict as AppendReport
-// writes it for hit and peek, the rules for stats, otherwise
-//
-//	{"value":5,"windows":[…]}
-//
-// with windows as in a verdict; clean has none.
+// AppendResult appends the answer to an operation as JSON: a verdict as
+// AppendReport writes it for hit and peek, statistics for stats, otherwise a
+// value. clean has no windows.
 func AppendResult(b []byte, r *engine.Result) []byte {
 	switch {
 	case r.Verdict != nil:
@@ -20,42 +15,25 @@ func AppendResult(b []byte, r *engine.Result) []byte {
 	case r.Rules != nil:
 		return appendStats(b, r.Rules)
 	}
-	b = strconv.AppendInt(append(b, `{"value":`...), r.Value, 10)
+	result := answer.Answer{Value: &r.Value}
 	if r.Attempt != nil {
-		b = appendWindows(b, r.Attempt, r.Now)
+		result.Windows = windows(r.Attempt, r.Now)
 	}
-	return append(b, '}')
+	return result.Append(b)
 }
 
 func appendStats(b []byte, rules []engine.RuleStats) []byte {
-	b = append(b, `{"rules":[`...)
+	stats := make([]answer.Stats, len(rules))
 	for i := range rules {
-		if i > 0 {
-			b = append(b, ',')
+		s := &rules[i]
+		stats[i] = answer.Stats{
+			Rule: s.Rule.Name, Keys: s.Keys, Capacity: uint64(s.Rule.Capacity), Slots: s.Slots, Pages: s.Pages,
+			Bytes: s.Bytes,
 		}
-		b = appendRuleStats(b, &rules[i])
 	}
-	return append(b, "]}"...)
-}
-
-func appendRuleStats(b []byte, s *engine.RuleStats) []byte {
-	b = policy.AppendString(append(b, `{"rule":`...), s.Rule.Name)
-	for _, c := range [...]engine.Count{
-		{Name: "keys", N: s.Keys}, {Name: "capacity", N: uint64(s.Rule.Capacity)},
-		{Name: "slots", N: s.Slots}, {Name: "buckets", N: s.Pages}, {Name: "bytes", N: s.Bytes},
-	} {
-		b = appendCount(append(b, ','), c)
-	}
-	b = append(b, `,"metrics":{`...)
-	for i, m := range s.Metrics {
-		if i > 0 {
-			b = append(b, ',')
+	return answer.AppendStats(b, stats, func(i int, yield func(name string, n uint64)) {
+		for _, m := range rules[i].Metrics {
+			yield(m.Name, m.N)
 		}
-		b = appendCount(b, m)
-	}
-	return append(b, "}}"...)
-}
-
-func appendCount(b []byte, c engine.Count) []byte {
-	return strconv.AppendUint(append(policy.AppendString(b, c.Name), ':'), c.N, 10)
+	})
 }
