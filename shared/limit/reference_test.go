@@ -75,7 +75,7 @@ func (c *course) look(at int64, cost uint32) (Usage, int64) {
 	if got := w.Count(&u, at); int64(got) != used || int64(w.Remaining(&u, at)) != left {
 		c.Fatalf("%+v at %d: %+v: used %d and %d left, in the reference %d and %d", w, at, u, got, w.Remaining(&u, at), used, left)
 	}
-	if got, want := w.Reset(&u, at), atMost(c.reference.reset(at), at+far); got != want {
+	if got, want := w.Reset(&u, at), atMost(c.reference.reset(at), at+maxWait); got != want {
 		c.Fatalf("%+v at %d: %+v: resets at %d, in the reference at %d", w, at, u, got, want)
 	}
 	pass := w.Check(&u, at, cost)
@@ -97,7 +97,7 @@ func (c *course) exact(at, pass int64, cost uint32) {
 	if c.reference.passes(pass-1, cost) {
 		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference 1 ns earlier", c.window, at, c.usage, cost, pass)
 	}
-	if pass >= at+far {
+	if pass >= at+maxWait {
 		return // further away than instants go
 	}
 	if !c.reference.passes(pass, cost) {
@@ -117,7 +117,7 @@ func (c *course) wrote(u Usage, at int64) {
 	if c.window.Limit == 0 && c.window.Algorithm == TokenBucket {
 		return
 	}
-	want, late := atMost(c.reference.expiry(), at+far), int64(0)
+	want, late := atMost(c.reference.expiry(), at+maxWait), int64(0)
 	if c.window.Algorithm == TokenBucket {
 		late = want & 1 // a time without a stamp is even
 	}

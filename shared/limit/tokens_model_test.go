@@ -42,8 +42,8 @@ func (m *bucketReference) level(at int64) *big.Int {
 	return least
 }
 
-// holding forgets the past: the bucket holds that much at the last write.
-func (m *bucketReference) holding(level *big.Int) {
+// hold forgets the past: the bucket holds that much at the last write.
+func (m *bucketReference) hold(level *big.Int) {
 	m.taken, m.wrote = nil, nil
 	if lacks := minus(m.full(), level); lacks.Sign() > 0 {
 		m.taken, m.wrote = []taking{{m.last, lacks}}, level
@@ -55,7 +55,7 @@ func (m *bucketReference) holding(level *big.Int) {
 func (m *bucketReference) define(w Window) {
 	if m.window = w; m.wrote != nil {
 		level := m.wrote
-		m.holding(level)
+		m.hold(level)
 		m.wrote = level
 	}
 }
@@ -74,7 +74,7 @@ func (m *bucketReference) reset(at int64) *big.Int {
 	case lacks.Sign() == 0:
 		return number(at)
 	case m.window.Limit == 0:
-		return number(at + far)
+		return number(at + maxWait)
 	}
 	return plus(number(at), ceil(lacks, number(int64(m.window.Limit))))
 }
@@ -106,7 +106,7 @@ func (m *bucketReference) refund(hit, at int64, cost uint32) bool {
 	if back := minus(times(int64(cost), m.window.PeriodNs), times(int64(m.window.Limit), at-hit)); back.Sign() > 0 {
 		level.Add(level, back)
 	}
-	m.holding(level)
+	m.hold(level)
 	return true
 }
 

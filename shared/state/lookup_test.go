@@ -25,7 +25,7 @@ func TestLookupChangesNothing(t *testing.T) {
 				d.release(self, func(CounterID) bool { return seed%2 == 0 }, now)
 			}
 			plain.prepare(0)
-			found.prepare(leastLookedUp)
+			found.prepare(minSearches)
 			require.Nil(t, plain.found)
 			require.NotNil(t, found.found)
 			for i := range defs {
@@ -53,7 +53,7 @@ func TestFirstHitsOfManyTables(t *testing.T) {
 	for n, table := range worker() {
 		require.True(t, hit(t, table, []byte("k"), second, 1))
 		if now := len(store.directory(t).tables); now != registered {
-			require.Truef(t, now == registered+1 || registered >= leastAhead && now <= 2*registered+1, "%d after %d", now, registered)
+			require.Truef(t, now == registered+1 || registered >= minAhead && now <= 2*registered+1, "%d after %d", now, registered)
 			registered = now
 			writes++
 		}

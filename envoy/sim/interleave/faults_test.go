@@ -26,7 +26,7 @@ var faults = []struct {
 	}, "taking back took the hit of another"},
 	{buildtest.Fault{
 		Name: "eviction leaves no floor", File: "shared/state/evict.go",
-		Old: "t.join(e, slot, last, at)", New: "",
+		Old: "t.addToFloor(e, slot, last, at)", New: "",
 	}, "eviction has refunded"},
 	{buildtest.Fault{
 		Name: "clean overwrites hits that came meanwhile", File: "shared/state/operate.go",

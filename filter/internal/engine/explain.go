@@ -75,7 +75,7 @@ func (e *Engine) apart(host Host) *Engine {
 		r := &x.rules[i]
 		r.metrics, r.spikes = Metrics{}, spikes{}
 		if r.table != nil {
-			r.table = x.tables.Like(r.table)
+			r.table = x.tables.Counterpart(r.table)
 		}
 	}
 	x.tries = nil
