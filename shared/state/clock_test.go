@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// A clock that was an hour ahead for one hit locks nobody out for an hour.
+// If a clock was an hour ahead for one hit, the key is not locked out for an hour.
 func TestAWildClockIsMovedToThePresent(t *testing.T) {
 	for _, def := range []Definition{
 		definition("x", 1, aligned(3, second, 0)),
@@ -25,13 +25,13 @@ func TestAWildClockIsMovedToThePresent(t *testing.T) {
 		require.True(t, e.Rebased)
 		require.Equal(t, now, e.Now)
 		pass := table.Check(&e, 1)
-		require.Equal(t, now+second, pass, "what it counted is in the present window")
+		require.Equal(t, now+second, pass, "the hit counts in the present window")
 		table.Persist(&e)
 		require.Equal(t, OK, table.Read(&e, keyed(table, key), pass))
-		require.False(t, e.Rebased, "the denied read wrote it down")
+		require.False(t, e.Rebased, "Persist has written it")
 		require.True(t, hit(t, table, key, pass, 1))
 
-		// The floor that a wild clock leaves is moved as well.
+		// A floor that was written under a wild clock is moved too.
 		require.True(t, hit(t, table, []byte("a"), now+anHour, 3))
 		require.True(t, hit(t, table, []byte("b"), now+anHour+2*second, 2))
 		require.Equal(t, OK, table.Read(&e, keyed(table, []byte("c")), now+2*second))
@@ -51,8 +51,8 @@ func TestAClockThatStepsBackCountsOn(t *testing.T) {
 	require.True(t, hit(t, table, key, now+second, 1))
 }
 
-// Two rules on one counter: the read of the second may meet a new layout, on
-// which the entry of the first must not be written.
+// Two rules share a counter. The read of the second may find a new layout; the
+// entry of the first, made with the old layout, must not be written then.
 func TestAnEntryOfAnOldLayoutIsReadAgain(t *testing.T) {
 	store := newMemory()
 	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
@@ -68,7 +68,7 @@ func TestAnEntryOfAnOldLayoutIsReadAgain(t *testing.T) {
 	require.Equal(t, []uint32{2, 2}, used(t, next, key, now))
 }
 
-// A layout that changes carries the floor of every window that stays.
+// convert keeps the records and the floor of every window that stays.
 func TestConvertKeepsRecordsAndFloor(t *testing.T) {
 	a, b, c := aligned(9, 10*second, 0), perKey(9, 20*second), aligned(9, 30*second, 7*second)
 	from := NewLayout(definition("x", 2, a, b).Windows, 2)
@@ -107,7 +107,8 @@ func TestConvertKeepsRecordsAndFloor(t *testing.T) {
 	require.Equal(t, got, again, "another order loses nothing")
 }
 
-// What a wild clock wrote of a counter or a page counts as of now.
+// What a wild clock wrote for a sliding counter, a token bucket or a jittered
+// window counts as of now.
 func TestAWildClockLocksNobodyOut(t *testing.T) {
 	grid := jittered(second, 100)
 	grid.Limit = 3
@@ -131,7 +132,7 @@ func TestAWildClockLocksNobodyOut(t *testing.T) {
 		table.Persist(&e)
 		require.True(t, hit(t, table, []byte("k"), pass, 1), name)
 
-		// So is the floor: of a victim that had used all, until then.
+		// So does the floor of an evicted key that had used its whole limit.
 		require.True(t, hit(t, table, []byte("a"), now+anHour, 3))
 		require.Equal(t, OK, table.Read(&e, keyed(table, []byte("b")), now+anHour))
 		require.Equal(t, OK, table.Inc(&e, AllWindows, 1, true))
@@ -143,9 +144,9 @@ func TestAWildClockLocksNobodyOut(t *testing.T) {
 	}
 }
 
-// The time at which a wild clock removed a record ends none of those that are
-// written since: they are counted, and not cleaned away.
-func TestCleanIsNotLedByAWildClock(t *testing.T) {
+// A wild clock that removes a record moves the floor's time far ahead. Records
+// that are written later are not cleaned for that.
+func TestCleanIsNotMisledByAWildClock(t *testing.T) {
 	now := 1000 * second
 	for name, w := range map[string]limit.Window{
 		"per key": perKey(3, second), "log": slidingLog(3, second), "counter": slidingCounter(3, second),
@@ -154,8 +155,8 @@ func TestCleanIsNotLedByAWildClock(t *testing.T) {
 		table := configured(newMemory(), "o", 1, definition("x", 2, w))
 		require.True(t, hit(t, table, []byte("a"), now, 3))
 		require.True(t, hit(t, table, []byte("b"), now, 1))
-		require.True(t, hit(t, table, []byte("w"), now+anHour, 1), "it has the place of one that has ended by then")
-		require.True(t, hit(t, table, []byte("b"), now, 2), "%s: that was not b", name)
+		require.True(t, hit(t, table, []byte("w"), now+anHour, 1), "it takes the slot of a or b, which have ended by then")
+		require.True(t, hit(t, table, []byte("b"), now, 2), "%s: b must have kept its slot", name)
 		var e Entry
 		stats, status := table.Stats(&e, table.def.Windows, now)
 		require.Equal(t, OK, status)

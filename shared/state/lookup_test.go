@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Registering by a lookup is registering without one.
+// Registering tables has the same result with and without a lookup.
 func TestLookupChangesNothing(t *testing.T) {
 	for seed := range uint64(200) {
 		dice := rand.New(rand.NewPCG(seed, 0))
@@ -36,8 +36,8 @@ func TestLookupChangesNothing(t *testing.T) {
 	}
 }
 
-// The first hits of many tables read and write the directory a few times, and
-// those of another worker find them all there.
+// The first hits of many tables write the directory only a few times, and those of
+// another worker find all tables registered.
 func TestFirstHitsOfManyTables(t *testing.T) {
 	const many = 1000
 	store := newMemory()
