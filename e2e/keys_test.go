@@ -84,7 +84,7 @@ rules: [{name: cookie, key: [{cookie: sid}], limits: [1/`+far+`]}]
 	})
 }
 
-// A part of a first_of is not taken for another, whatever its value.
+// A value of one alternative of a first_of never counts as that of another.
 func TestKeyFirstOf(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
@@ -140,7 +140,7 @@ rules:
 	})
 }
 
-// Keys made of what Envoy knows. The simulator gives what it knows itself.
+// Keys of Envoy's properties, and of those that the simulator has.
 func TestKeyProperty(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
@@ -173,12 +173,12 @@ rules:
 		require.NoError(t, err)
 		for rule, key := range map[string]string{"size": "0", "port": port} {
 			_, body := s.get(t, "/.sluice/counters/get?rule="+rule+"&key="+key, ":method", "POST", "authorization", bearer)
-			require.Contains(t, body, `{"value":1,`, "a number is text in a key: %s", rule)
+			require.Contains(t, body, `{"value":1,`, "a number in a key is its text: %s", rule)
 		}
 	})
 }
 
-// tokens signs tokens with a key of its own.
+// tokens signs JSON Web Tokens with its key.
 type tokens struct{ key *ecdsa.PrivateKey }
 
 func newTokens(t *testing.T) tokens {
@@ -190,7 +190,7 @@ func newTokens(t *testing.T) tokens {
 
 func base64URL(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// keys is the JSON Web Key Set that verifies them.
+// keys returns the JSON Web Key Set that verifies the tokens.
 func (k tokens) keys(t *testing.T) string {
 	t.Helper()
 	public, err := k.key.PublicKey.ECDH()
@@ -211,7 +211,7 @@ func (k tokens) sign(t *testing.T, claims string) string {
 	return "Bearer " + text + "." + base64URL(signature)
 }
 
-// The claims that a token may have, and the texts they are in a key.
+// jwtPolicy has a key of each type of claim.
 const jwtPolicy = `
 version: 1
 headers: ietf
@@ -225,8 +225,8 @@ rules:
   - {name: route by attribute, match: {paths: [/attribute]}, key: [{property: [xds, route_name]}], limits: [1/` + far + `]}
 `
 
-// jwtSteps are the claims of a request and the rules that count it, by their
-// names; one is enough to deny a second.
+// jwtSteps are the claims of requests and their statuses. A claim has the name of the
+// rule that counts it.
 var jwtSteps = []struct {
 	want   int
 	claims string
@@ -238,7 +238,7 @@ var jwtSteps = []struct {
 	{denied, `{"iss":"me","number":42.0}`},
 	{denied, `{"iss":"me","number":"42"}`},
 	{allowed, `{"iss":"me","number":9007199254740993}`},
-	{denied, `{"iss":"me","number":9007199254740992}`}, // as near as a double is
+	{denied, `{"iss":"me","number":9007199254740992}`}, // the same double
 	{allowed, `{"iss":"me","number":-0.5}`},
 	{allowed, `{"iss":"me","flag":true}`},
 	{denied, `{"iss":"me","flag":true}`},
@@ -321,7 +321,7 @@ func TestKeyJWTAndRoute(t *testing.T) {
 	})
 }
 
-// A thousand rules are pushed, taken, and the last of them holds.
+// A policy of a thousand rules is pushed and accepted, and its last rule is enforced.
 func TestThousandRules(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, "version: 1\n"+manyRules(1000))

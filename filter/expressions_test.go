@@ -14,8 +14,8 @@ import (
 	shared "github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// agents are expressions as hard on a matcher as a policy can have them, and
-// values that they go through to the end.
+// agents are the most expensive expressions that a policy can have, with texts that
+// they read to the end.
 var agents = []struct{ expression, text string }{
 	{`(?i).*(bot|crawler|spider|slurp).*`, "Mozilla/5.0 slur craw "},
 	{`(?:.{0,9}a)*`, "ab"},
@@ -23,8 +23,8 @@ var agents = []struct{ expression, text string }{
 	{`(?i)(?:[^x]*\\w\\b.\\b)*`, "ab cd "},
 }
 
-// An expression takes well below a millisecond of a worker, however long a header
-// is: what is longer than the bound is not read.
+// An expression takes well below a millisecond of a worker, however long a header is:
+// a value longer than the bound is not matched.
 func TestExpressionOnALongHeader(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.OnCall = nil })
 	const rounds = 25
@@ -51,10 +51,10 @@ func TestExpressionOnALongHeader(t *testing.T) {
 		}
 	}
 	buildtest.Figure(t, "an expression on a header of up to 58,000 bytes takes at most %v of a worker", worst)
-	require.Less(t, worst, 3*time.Millisecond, "the bar is one, on a machine that does nothing else")
+	require.Less(t, worst, 3*time.Millisecond, "the target is 1 ms on an idle machine")
 }
 
-// The tables of a policy's expressions stay within what validate prints of them.
+// The tables of a policy's expressions take no more memory than validate prints.
 func TestMemoryOfExpressions(t *testing.T) {
 	for name, path := range map[string]string{
 		"few large tables": `"~.*a.{10}%d"`, "many small ones": `"~/u%d/[0-9]+"`, "many instructions": `"~(?:a?){330}%d"`, "many classes": `"~\\pL{490}%d"`,
@@ -63,7 +63,7 @@ func TestMemoryOfExpressions(t *testing.T) {
 		for size := 0; size < 4000; size++ {
 			list = append(list, fmt.Sprintf(path, size))
 		}
-		for { // as many as are taken
+		for { // as many as a policy may have
 			_, errs, _ := read(t, list)
 			if len(errs) == 0 {
 				break

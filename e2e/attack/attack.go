@@ -1,9 +1,9 @@
-// Package attack is a flood of invented keys, and the clients that suffer from
-// it or hide in it, as one list of requests.
+// Package attack lists the requests of an attack: a flood of invented keys, honest
+// clients that suffer from it, and cheaters that hide in it.
 //
-// Its invariant: the list depends on the plan alone, so that limiters of any
-// kind can be put under the very same attack. It sends nothing and must never
-// import what does.
+// Its invariant: the list depends only on the plan, so that limiters of any kind can
+// be put under the same attack. It sends nothing and must never import a package that
+// does.
 package attack
 
 import (
@@ -12,27 +12,27 @@ import (
 	"strconv"
 )
 
-// Plan says who sends how much while the flood runs.
+// Plan describes an attack.
 type Plan struct {
-	Flood    int // keys that are asked for once each
-	Limit    int // of every key in a window
-	Windows  int // that the attack lasts, 0 = a part of one
-	Honest   int // clients that send half their limit in a window, evenly
-	Cheaters int // clients that come in bursts of a little more than their limit
-	Bursts   int // of each cheater, evenly over the attack
+	Flood    int // invented keys, with one request each
+	Limit    int // requests that each key may send in a window
+	Windows  int // length of the attack in windows, 0 = less than one
+	Honest   int // clients that send half their limit in each window, evenly spread
+	Cheaters int // clients that send bursts of a little more than their limit
+	Bursts   int // bursts of each cheater, evenly spread over the attack
 }
 
-// burst is how much a cheater sends at a time.
+// burst is the number of requests in a cheater's burst.
 func (p Plan) burst() int { return p.Limit + 5 }
 
-// List is the attack, a number for each request: of the invented key, or below
-// zero of the client.
+// List is the attack as one number for each request: the index of the invented key,
+// or −1 minus the index of the client.
 type List struct {
 	plan Plan
 	who  []int32
 }
 
-// NewList lays a plan out.
+// NewList returns the requests of a plan.
 func NewList(p Plan) *List {
 	type visit struct {
 		at    float64 // 0 = beginning, 1 = end of the attack
@@ -69,10 +69,10 @@ func NewList(p Plan) *List {
 	return l
 }
 
-// Len is how many requests there are.
+// Len returns the number of requests.
 func (l *List) Len() int { return len(l.who) }
 
-// Key is the key of request i.
+// Key returns the key of request i.
 func (l *List) Key(i int) string {
 	switch who := int(l.who[i]); {
 	case who >= 0:
@@ -84,16 +84,18 @@ func (l *List) Key(i int) string {
 	}
 }
 
-// Outcome is what became of an attack.
+// Outcome counts the requests of an attack by what happened to them.
 type Outcome struct {
-	Sent                     int // requests
-	HonestSent, HonestDenied int // denials of honest clients are false
-	FloodDenied              int
-	CheaterMost              int // that one cheater was let through
-	OverLimit                int // clients that were let through more than one window's limit
+	Sent         int // all requests
+	HonestSent   int // requests of honest clients
+	HonestDenied int // requests of honest clients that were denied, each of them wrongly
+	FloodDenied  int // requests of invented keys that were denied
+	CheaterMax   int // largest number of requests of one cheater that were admitted
+	OverLimit    int // clients with more admitted requests than one window's limit
 }
 
-// Judge tells the outcome, given which requests were let through.
+// Judge returns the outcome. passed reports whether request i was admitted; Judge
+// calls it for each request in order.
 func (l *List) Judge(passed func(i int) bool) (o Outcome) {
 	o.Sent = len(l.who)
 	admitted := make([]int, l.plan.Honest+l.plan.Cheaters)
@@ -121,13 +123,13 @@ func (l *List) Judge(passed func(i int) bool) (o Outcome) {
 			o.OverLimit++
 		}
 		if client >= l.plan.Honest {
-			o.CheaterMost = max(o.CheaterMost, n)
+			o.CheaterMax = max(o.CheaterMax, n)
 		}
 	}
 	return o
 }
 
-// FalselyDenied is the share of honest requests that were denied, in percent.
+// FalselyDenied returns the percentage of honest requests that were denied.
 func (o Outcome) FalselyDenied() float64 {
 	return 100 * float64(o.HonestDenied) / float64(max(o.HonestSent, 1))
 }

@@ -13,7 +13,7 @@ type kind uint8
 
 const (
 	other kind = iota
-	word  // \w, ASCII only
+	word       // \w, ASCII only
 	newline
 	none // no character: before or after the text
 	kinds
