@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -269,15 +268,7 @@ func TestFieldV6Prefix(t *testing.T) {
 			})
 		}
 		t.Run("sim "+prefix, func(t *testing.T) {
-			out, errs, exit := sluice(t, "simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r", file(t, "requests.jsonl", in.String()))
-			require.Zero(t, exit, errs)
-			lines := strings.Split(strings.TrimSpace(out), "\n")
-			require.Len(t, lines, len(steps))
-			for i, line := range lines {
-				var answer struct{ Status int }
-				require.NoError(t, json.Unmarshal([]byte(line), &answer))
-				require.Equal(t, want[i], answer.Status, steps[i].address)
-			}
+			require.Equal(t, want, simulate(t, policy, in.String()))
 		})
 	}
 }

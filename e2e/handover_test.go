@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
-// A listener with a new policy becomes ready only long after Envoy has replaced the
-// old one. It continues with the old one's counts.
+// A listener with a new policy takes several seconds to become ready. The filter does
+// not mistake it for a sibling: it continues with the old listener's counts.
 func TestListenerThatIsNotReadyForLong(t *testing.T) {
 	const waits = 8 * time.Second
 	for _, d := range envoys(t) {

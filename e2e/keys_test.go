@@ -89,8 +89,7 @@ func TestKeyFirstOf(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
 version: 1
-manage: {path: /.sluice/, token_sha256: `+tokenSHA256+`}
-rules:
+`+managed+`rules:
   - name: first
     match: {paths: [/first]}
     key: [{first_of: [{header: x-api-key}, {query: key}, client_ip]}]
@@ -145,8 +144,7 @@ func TestKeyProperty(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
 version: 1
-manage: {path: /.sluice/, token_sha256: `+tokenSHA256+`}
-rules:
+`+managed+`rules:
   - {name: header, match: {paths: [/header]}, key: [{property: [request, headers, x-h]}], missing_key: deny, limits: [1/`+far+`]}
   - {name: size, match: {paths: [/size]}, key: [{property: [request, size]}], missing_key: deny, limits: [1/`+far+`]}
   - {name: none, match: {paths: [/none]}, key: [{property: [filter_state, nothing]}], missing_key: deny, limits: [9/`+far+`]}
@@ -304,21 +302,26 @@ func TestKeyJWTAndRoute(t *testing.T) {
 		for _, route := range []string{"everything", "everything", ""} {
 			fmt.Fprintf(&in, `{"at_ms":1,"path":"/route","route":%q}`+"\n", route)
 		}
-		out, errs, exit := sluice(t, "simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", jwtPolicy), "-r", file(t, "requests.jsonl", in.String()))
-		require.Zero(t, exit, errs)
-		lines := strings.Split(strings.TrimSpace(out), "\n")
-		want := make([]int, 0, len(lines))
+		var want []int
 		for _, s := range jwtSteps {
 			want = append(want, s.want)
 		}
-		want = append(want, allowed, denied, allowed)
-		require.Len(t, lines, len(want))
-		for i, line := range lines {
-			var answer struct{ Status int }
-			require.NoError(t, json.Unmarshal([]byte(line), &answer))
-			require.Equal(t, want[i], answer.Status, "step %d: %s", i, line)
-		}
+		require.Equal(t, append(want, allowed, denied, allowed), simulate(t, jwtPolicy, in.String()))
 	})
+}
+
+// simulate runs `sluice simulate` with these requests, one a line, and returns their
+// statuses.
+func simulate(t *testing.T, policy, requests string) (statuses []int) {
+	t.Helper()
+	out, errs, exit := sluice(t, "simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r", file(t, "requests.jsonl", requests))
+	require.Zero(t, exit, errs)
+	for line := range strings.Lines(out) {
+		var result struct{ Status int }
+		require.NoError(t, json.Unmarshal([]byte(line), &result))
+		statuses = append(statuses, result.Status)
+	}
+	return statuses
 }
 
 // A policy of a thousand rules is pushed and accepted, and its last rule is enforced.

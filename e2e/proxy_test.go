@@ -203,6 +203,17 @@ func (p *proxy) allocated(t *testing.T) int64 {
 	return int64(bytes)
 }
 
+// resident returns the bytes of Envoy's resident memory, 0 for the simulator.
+func (p *proxy) resident(t *testing.T) int64 {
+	t.Helper()
+	if p.envoy == nil {
+		return 0
+	}
+	bytes, err := p.envoy.RSS()
+	require.NoError(t, err)
+	return int64(bytes)
+}
+
 // output collects what a process writes.
 type output struct {
 	mu  sync.Mutex

@@ -3,8 +3,6 @@ package e2e
 import (
 	"flag"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -136,16 +134,4 @@ func TestSoak(t *testing.T) {
 		round, hits, flooded, memory[0]>>10, memory[late]>>10, memory[round-1]>>10, resident[0]>>10, resident[late]>>10, resident[round-1]>>10)
 	require.Less(t, memory[round-1]-memory[late], int64(2<<20), "Envoy goes on growing")
 	require.Less(t, resident[round-1]-resident[late], int64(32<<20), "Envoy goes on growing")
-}
-
-// resident is how much memory the kernel has given Envoy.
-func (p *proxy) resident(t *testing.T) int64 {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.envoy.Pid()))
-	require.NoError(t, err)
-	_, rest, found := strings.Cut(string(text), "VmRSS:")
-	require.True(t, found)
-	kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	require.NoError(t, err)
-	return kib << 10
 }

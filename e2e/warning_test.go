@@ -12,8 +12,7 @@ import (
 // warned is a policy that gets every kind of warning.
 const warned = `
 version: 1
-manage: {path: /.sluice/, token_sha256: ` + tokenSHA256 + `}
-rules:
+` + managed + `rules:
   - {name: bypassable, key: [{header: x-user-id}], limits: [1/1h]}
   - {name: sliding, algorithm: sliding_window_counter, limits: [1/1h]}
   - {name: elastic, limits: [{requests: 1, per: 1h, algorithm: fixed_window_per_key, elastic: true}]}

@@ -28,7 +28,7 @@ var kinds = []struct {
 	{"sliding log", keyedBy(`"limits":[{"requests":100,"per":"1m","algorithm":"sliding_window_log"}]`), "header time get set", 0},
 	{"token bucket", keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"token_bucket"}]`), "header time get set", 0},
 	{"client address", `{"name":"r","key":["client_ip"],"limits":["1000000/1h"]}`, "property time get set", 1},
-	{"denied", keyedBy(`"limits":["1/366d"]`), "header time get tell reply", 1},
+	{"denied", keyedBy(`"limits":["1/366d"]`), "header time get set_property reply", 1},
 	{"three rules", `{"name":"a","key":[{"header":"x-user-id"}],"limits":["1000000/1h"]},` +
 		`{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}`, "header property time get get get set set set", 1},
 }
@@ -37,7 +37,7 @@ func keyedBy(rest string) string { return `{"name":"r","key":[{"header":"x-user-
 
 // short abbreviates the names of host calls for kinds.
 var short = strings.NewReplacer("get_header_map_value", "header", "get_current_time_nanoseconds", "time",
-	"get_shared_data", "get", "set_shared_data", "set", "get_property", "property", "set_property", "tell", "send_local_response", "reply")
+	"get_shared_data", "get", "set_shared_data", "set", "get_property", "property", "send_local_response", "reply")
 
 // A request makes exactly these host calls. After the first request of its kind, it
 // allocates nothing but these texts.

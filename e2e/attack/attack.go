@@ -28,16 +28,16 @@ func (p Plan) burst() int { return p.Limit + 5 }
 // List is the attack as one number for each request: the index of the invented key,
 // or −1 minus the index of the client.
 type List struct {
-	plan Plan
-	who  []int32
+	plan   Plan
+	sender []int32
 }
 
 // NewList returns the requests of a plan.
 func NewList(p Plan) *List {
 	type visit struct {
-		at    float64 // 0 = beginning, 1 = end of the attack
-		who   int32
-		times int
+		at     float64 // 0 = beginning, 1 = end of the attack
+		sender int32
+		times  int
 	}
 	var visits []visit
 	spread := func(first, clients, rounds, times int) {
@@ -56,31 +56,31 @@ func NewList(p Plan) *List {
 	key := int32(0)
 	for _, v := range visits {
 		for int(key) < int(v.at*float64(p.Flood)) {
-			l.who = append(l.who, key)
+			l.sender = append(l.sender, key)
 			key++
 		}
 		for range v.times {
-			l.who = append(l.who, v.who)
+			l.sender = append(l.sender, v.sender)
 		}
 	}
 	for ; int(key) < p.Flood; key++ {
-		l.who = append(l.who, key)
+		l.sender = append(l.sender, key)
 	}
 	return l
 }
 
 // Len returns the number of requests.
-func (l *List) Len() int { return len(l.who) }
+func (l *List) Len() int { return len(l.sender) }
 
 // Key returns the key of request i.
 func (l *List) Key(i int) string {
-	switch who := int(l.who[i]); {
-	case who >= 0:
-		return "flood-" + strconv.Itoa(who)
-	case -1-who < l.plan.Honest:
-		return "honest-" + strconv.Itoa(-1-who)
+	switch sender := int(l.sender[i]); {
+	case sender >= 0:
+		return "flood-" + strconv.Itoa(sender)
+	case -1-sender < l.plan.Honest:
+		return "honest-" + strconv.Itoa(-1-sender)
 	default:
-		return "cheater-" + strconv.Itoa(-1-who-l.plan.Honest)
+		return "cheater-" + strconv.Itoa(-1-sender-l.plan.Honest)
 	}
 }
 
@@ -97,17 +97,17 @@ type Outcome struct {
 // Judge returns the outcome. passed reports whether request i was admitted; Judge
 // calls it for each request in order.
 func (l *List) Judge(passed func(i int) bool) (o Outcome) {
-	o.Sent = len(l.who)
+	o.Sent = len(l.sender)
 	admitted := make([]int, l.plan.Honest+l.plan.Cheaters)
-	for i, who := range l.who {
+	for i, sender := range l.sender {
 		pass := passed(i)
-		if who >= 0 {
+		if sender >= 0 {
 			if !pass {
 				o.FloodDenied++
 			}
 			continue
 		}
-		client := int(-1 - who)
+		client := int(-1 - sender)
 		if pass {
 			admitted[client]++
 		}

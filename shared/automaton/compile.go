@@ -73,7 +73,8 @@ func (s *Set) compile(text string) (*Automaton, error) {
 	left := b.work
 	defer func() { s.work += left - max(b.work, 0) }()
 	if b.work -= parsing(text); b.work < 0 {
-		return nil, s.tooMuch(left, "has too many classes such as \\pL, or ranges in which case does not count: write fewer of them")
+		return nil, s.tooMuch(left,
+			"has too many classes such as \\pL, or ranges in which case does not count: write fewer of them")
 	}
 	re, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -84,7 +85,8 @@ func (s *Set) compile(text string) (*Automaton, error) {
 		if n == tooMany {
 			size += " or more"
 		}
-		return nil, errors.New("takes " + size + " instructions, the most is " + strconv.Itoa(MaxInstructions) + ": write fewer or smaller counted repeats")
+		return nil, errors.New("takes " + size + " instructions, the most is " + strconv.Itoa(MaxInstructions) +
+			": write fewer or smaller counted repeats")
 	}
 	prog, err := syntax.Compile(re.Simplify())
 	if err != nil {
@@ -116,6 +118,6 @@ func (s *Set) tooMuch(left int, why string) error {
 
 func (s *Set) overflow() error {
 	s.full = true
-	return errors.New("is one too many: with those before it the policy's expressions take more than " + strconv.Itoa(MaxSetBytes>>20) +
-		" MiB, or too long to compile: write fewer or simpler ones")
+	return errors.New("is one too many: with those before it the policy's expressions take more than " +
+		strconv.Itoa(MaxSetBytes>>20) + " MiB, or too long to compile: write fewer or simpler ones")
 }

@@ -56,10 +56,10 @@ const DefaultCapacity = 65536
 // [Builder.Build].
 func New() *Builder { return &Builder{capacity: DefaultCapacity} }
 
-// Window adds a fixed window that is aligned to the clock: at most units in each
-// [k·per, (k+1)·per) since the Unix epoch. So a window of a minute starts with the
-// minute, UTC, for all keys at once. A key can use twice its limit around the
-// boundary of two windows. Options: [Offset], [Jitter], [Name].
+// Window adds a fixed window that is aligned to the clock: at most that many units
+// in each [k·per, (k+1)·per) since the Unix epoch. So a window of a minute starts
+// with the minute, UTC, for all keys at once. A key can use twice its limit around
+// the boundary of two windows. Options: [Offset], [Jitter], [Name].
 //
 // In this and the other windows, per is 1 ms to 366 days, and a limit of 0 units
 // always denies.
@@ -71,7 +71,7 @@ func (b *Builder) Window(per time.Duration, units uint32, options ...WindowOptio
 
 // WindowPerKey adds a fixed window that opens with a key's first hit and ends per
 // later; hits inside do not move its end. A key can use twice its limit around the
-// boundary of two windows, but all keys do not do so at the same instant. Options:
+// boundary of two windows, but not all keys do so at the same instant. Options:
 // [Elastic], [Name].
 //
 // Source: Hammer's FixWindowPerKey, the FixedWindow of Python limits, and INCR with
@@ -80,9 +80,9 @@ func (b *Builder) WindowPerKey(per time.Duration, units uint32, options ...Windo
 	return b.add(limit.FixedWindowPerKey, per, units, options)
 }
 
-// SlidingLog adds a window that remembers when each unit was counted: at most units
-// in any interval of length per. Each key needs 7 bytes for each unit, so units is
-// at most 512. Option: [Name].
+// SlidingLog adds a window that remembers when each unit was counted: at most that
+// many units in any interval of length per. Each key needs 7 bytes for each unit, so
+// units is at most 512. Option: [Name].
 //
 // Source: Hammer's SlidingWindow and the MovingWindow of Python limits; it is
 // sliding_window_log in a policy.

@@ -38,7 +38,8 @@ func (b *Builder) check() error {
 	}
 	if b.clock != nil {
 		if now := b.clock(); now.Before(earliest) || now.After(latest) {
-			p.add("the clock says %s: it must be from 1970 to 2249, so start a test's clock at time.Unix(0, 0) or later", now.Format(time.RFC3339))
+			p.add("the clock says %s: it must be from 1970 to 2249, so start a test's clock at time.Unix(0, 0) or later",
+				now.Format(time.RFC3339))
 		}
 	}
 	if len(p) == 0 {

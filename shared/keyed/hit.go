@@ -28,7 +28,8 @@ type Result struct {
 	// Remaining is how many units still fit.
 	Remaining uint32
 	// RetryAfter is the shortest wait after which this hit would pass every window if
-	// no other hit came: 0 if it was allowed, [Never] if it cannot pass.
+	// no other hit came: 0 if it was allowed, [Never] if it cannot pass. If the key
+	// found no room and [OnFull] is Deny, it is the wait for room.
 	RetryAfter time.Duration
 	// ResetAt is when the window has forgotten what it has counted so far; see
 	// [Limiter.ExpiresAt]. It is the time of the hit if nothing is counted and the

@@ -59,7 +59,11 @@ func (l *Limiter) SetWindow(key, window string, n uint32) (used uint32, err erro
 	return l.change(key, i, n, (*state.Table).Set)
 }
 
-func (l *Limiter) change(key string, window int, n uint32, do func(*state.Table, *state.Entry, int, uint32, bool) state.Status) (uint32, error) {
+// operation is an operation of state.Table that changes one window or all.
+type operation func(t *state.Table, e *state.Entry, window int, n uint32, evict bool) state.Status
+
+// change runs the operation for the key and returns the window's usage.
+func (l *Limiter) change(key string, window int, n uint32, do operation) (used uint32, err error) {
 	now := l.now()
 	s := l.lock(key)
 	defer s.mu.Unlock()

@@ -37,7 +37,7 @@ const (
 	MinPeriodNs int64 = 1_000_000
 	// MaxPeriodNs is the longest window, 366 days.
 	MaxPeriodNs int64 = 366 * 86_400 * 1_000_000_000
-	// MaxLog is the most units a SlidingWindowLog can be asked to remember.
+	// MaxLog is how many units a SlidingWindowLog can remember at most.
 	MaxLog = 512
 	// MaxFillNs is the longest time to fill a TokenBucket that is computed, 73 years.
 	// If a bucket takes longer and its record is evicted, the floor forgets it then.

@@ -10,13 +10,10 @@ import (
 
 // If a clock was an hour ahead for one hit, the key is not locked out for an hour.
 func TestAWildClockIsMovedToThePresent(t *testing.T) {
-	for _, def := range []Definition{
-		definition("x", 1, aligned(3, second, 0)),
-		definition("x", 1, perKey(3, second)),
-		definition("x", 1, slidingLog(3, second)),
-		definition("x", 1, limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 3, PeriodNs: second, Elastic: true}),
-	} {
-		table := configured(newMemory(), "o", 1, def)
+	sliding := elastic(second)
+	sliding.Limit = 3
+	for _, w := range []limit.Window{aligned(3, second, 0), perKey(3, second), slidingLog(3, second), sliding} {
+		table := newTable(1, w)
 		key, now := []byte("k"), 100*second
 		require.True(t, hit(t, table, key, now+anHour, 3))
 
@@ -43,7 +40,7 @@ func TestAWildClockIsMovedToThePresent(t *testing.T) {
 
 // A clock that steps back by less than the horizon shortens no window.
 func TestAClockThatStepsBackCountsOn(t *testing.T) {
-	table := configured(newMemory(), "o", 1, definition("x", 4, aligned(3, second, 0)))
+	table := newTable(4, aligned(3, second, 0))
 	key, now := []byte("k"), 100*second
 	require.True(t, hit(t, table, key, now, 3))
 	require.False(t, hit(t, table, key, now-5*second, 1))
@@ -121,7 +118,7 @@ func TestAWildClockLocksNobodyOut(t *testing.T) {
 		"bucket":   {tokenBucket(3, 3, second), second/3 + 1},
 		"jittered": {grid, second},
 	} {
-		table := configured(newMemory(), "o", 1, definition("x", 1, c.window))
+		table := newTable(1, c.window)
 		require.True(t, hit(t, table, []byte("k"), now+anHour, 3))
 		var e Entry
 		require.Equal(t, OK, table.Read(&e, keyed(table, []byte("k")), now))
@@ -152,7 +149,7 @@ func TestCleanIsNotMisledByAWildClock(t *testing.T) {
 		"per key": perKey(3, second), "log": slidingLog(3, second), "counter": slidingCounter(3, second),
 		"bucket": tokenBucket(3, 3, second), "aligned": aligned(3, second, 0),
 	} {
-		table := configured(newMemory(), "o", 1, definition("x", 2, w))
+		table := newTable(2, w)
 		require.True(t, hit(t, table, []byte("a"), now, 3))
 		require.True(t, hit(t, table, []byte("b"), now, 1))
 		require.True(t, hit(t, table, []byte("w"), now+anHour, 1), "it takes the slot of a or b, which have ended by then")

@@ -83,7 +83,7 @@ func fullShare(t *testing.T, slots uint8, capacity uint32) (filling, steady floa
 		8:  {slidingLog(60, life)},
 		4:  {slidingLog(150, life)},
 	}[slots]
-	table := configured(newMemory(), "o", 1, definition("x", capacity, windows...))
+	table := newTable(capacity, windows...)
 	require.Equal(t, slots, GeometryFor(windows, capacity).Slots)
 	var e Entry
 	newcomers := func(from, to int) float64 {
@@ -123,7 +123,7 @@ func TestFewNewKeysMeetAFullPage(t *testing.T) {
 
 func TestASmallCapacityIsExact(t *testing.T) {
 	for capacity := uint32(1); capacity <= 32; capacity++ {
-		table := configured(newMemory(), "o", 1, definition("x", capacity, aligned(1, anHour, 0)))
+		table := newTable(capacity, aligned(1, anHour, 0))
 		var e Entry
 		for n := range int(capacity) {
 			require.Equal(t, OK, table.Read(&e, keyed(table, numbered(n)), second))

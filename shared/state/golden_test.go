@@ -116,7 +116,7 @@ func TestDamagedPages(t *testing.T) {
 		},
 		"offset negative":               func(b []byte) []byte { b[definitionAt(0, 19)] = 0x80; return b },
 		"other windows, the same epoch": func(b []byte) []byte { le.PutUint64(b[definitionAt(0, 4):], uint64(3*second)); return b },
-		"an epoch nobody gave out":      func(b []byte) []byte { le.PutUint32(b[offEpoch:], 77); return b },
+		"an unknown epoch":              func(b []byte) []byte { le.PutUint32(b[offEpoch:], 77); return b },
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := newMemory()

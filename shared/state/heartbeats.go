@@ -156,7 +156,6 @@ func (t *Tables) renewHeartbeat(now int64, holds bool) Status {
 	return Failed
 }
 
-// directory reads the directory.
 func (t *Tables) directory() (d directory, status Status) {
 	value, _, status := t.store.Get(directoryKey)
 	if status != OK {

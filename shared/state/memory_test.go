@@ -92,6 +92,11 @@ func definition(counter string, capacity uint32, windows ...limit.Window) Defini
 	return Definition{Counter: NewCounterID("test", counter, "", capacity), Windows: windows, Capacity: capacity}
 }
 
+// newTable returns the table of one counter in a store of its own.
+func newTable(capacity uint32, windows ...limit.Window) *Table {
+	return configured(newMemory(), "o", 1, definition("x", capacity, windows...))
+}
+
 // keyed returns a key with the limits of the table's definition, on the key's own
 // grids where windows are jittered.
 func keyed(table *Table, key []byte) Key {

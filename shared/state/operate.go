@@ -119,7 +119,9 @@ func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, s
 // each calls visit with every existing page in e, writes the pages that visit has
 // changed, and returns the sum of the changes. It visits a page again if somebody
 // else wrote it meanwhile.
-func (t *Table) each(e *Entry, rule []limit.Window, now int64, visit func() (changes uint64)) (sum uint64, status Status) {
+func (t *Table) each(
+	e *Entry, rule []limit.Window, now int64, visit func() (changes uint64),
+) (sum uint64, status Status) {
 	if !t.open {
 		if status := t.enter(now); status != OK {
 			return 0, status

@@ -75,7 +75,7 @@ func TestAChangedOverrideRefundsNoTokens(t *testing.T) {
 		pass := table.Check(&e, 1)
 		require.LessOrEqual(t, pass, now+45*second, name)
 		require.Zero(t, admit(t, table, key, pass-1, 1), name)
-		require.Equal(t, 1, admit(t, table, key, pass, 1), "%s: it waits no longer than it was told", name)
+		require.Equal(t, 1, admit(t, table, key, pass, 1), "%s: it waits no longer than Check said", name)
 	}
 }
 

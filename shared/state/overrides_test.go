@@ -16,7 +16,7 @@ func withLimits(table *Table, key string, windows ...limit.Window) Key {
 // A key has a larger bucket than the rule's. It is not the least used only because
 // a bucket of the rule's size would be full, and it gains nothing if it is evicted.
 func TestALargerTokenBucketIsNotRefunded(t *testing.T) {
-	table := configured(newMemory(), "o", 1, definition("x", 2, tokenBucket(10, 10, second)))
+	table := newTable(2, tokenBucket(10, 10, second))
 	own := withLimits(table, "large", tokenBucket(100, 1, second))
 	now := 100 * second
 	var e Entry
@@ -33,7 +33,7 @@ func TestALargerTokenBucketIsNotRefunded(t *testing.T) {
 	require.Equal(t, now+second, table.Check(&e, 41))
 	require.Equal(t, OK, table.Commit(&e, 40, true))
 
-	small := configured(newMemory(), "o", 1, definition("x", 1, tokenBucket(10, 10, second)))
+	small := newTable(1, tokenBucket(10, 10, second))
 	table, own = small, withLimits(small, "large", tokenBucket(100, 1, second))
 	require.Equal(t, now, table.Check(read(own), 60))
 	require.Equal(t, OK, table.Commit(&e, 60, true))
@@ -48,7 +48,7 @@ func TestALargerTokenBucketIsNotRefunded(t *testing.T) {
 // A key with another rate than the rule's waits exactly as long as Check says,
 // also if it starts from a floor.
 func TestAKeyOfAnotherRateIsNotLockedOut(t *testing.T) {
-	table := configured(newMemory(), "o", 1, definition("x", 1, tokenBucket(10, 1, second)))
+	table := newTable(1, tokenBucket(10, 1, second))
 	own := withLimits(table, "slow", tokenBucket(10, 2, second))
 	now := 100 * second
 	require.True(t, hit(t, table, []byte("a"), now, 10))
@@ -91,7 +91,7 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 	for _, w := range []limit.Window{
 		aligned(3, anHour, 0), perKey(3, anHour), slidingLog(3, anHour), slidingCounter(3, anHour), tokenBucket(3, 1, anHour),
 	} {
-		table := configured(newMemory(), "o", 1, definition("x", 2, w))
+		table := newTable(2, w)
 		now := 100 * second
 		for _, key := range []string{"a", "b", "c"} {
 			require.True(t, hit(t, table, []byte(key), now, 2))
