@@ -8,7 +8,8 @@ import (
 
 // builder makes an automaton from a program by the subset construction: a state is
 // a set of instructions, and the table has a row for each state that some text
-// leads to. See Aho, Lam, Sethi, Ullman, "Compilers", section 3.7.1.
+// leads to. See Aho, Lam, Sethi, Ullman, "Compilers", second
+// edition, section 3.7.1.
 type builder struct {
 	prog    *syntax.Prog
 	words   int // length of a set

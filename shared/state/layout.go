@@ -170,7 +170,7 @@ const entryBytes = 96
 // HostBytes is an upper bound of the memory that a table takes in Envoy, in bytes.
 // Envoy's allocator rounds a value up to one of its size classes: in Envoy 1.40,
 // pages with 1 to 8 windows, of 620 to 1,684 bytes, took up to a sixth more. The
-// bound allows a fifth.
+// bound allows a fifth; the difference is for metrics.
 func HostBytes(windows []limit.Window, capacity uint32) uint64 {
 	g := GeometryFor(windows, capacity)
 	l := NewLayout(windows, int(g.Slots))
