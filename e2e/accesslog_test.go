@@ -13,16 +13,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// pageLog is the access log of docs/envoy.md: a format, and two lines of it.
+// pageLog finds the access log in docs/envoy.md: a format, and two lines in it.
 var pageLog = regexp.MustCompile(`(?s)\n    log_format:\n(.*?)\n\n    (429 [^\n]*)\n    (200 [^\n]*)\n`)
 
-// The page's format for an access log, put into an Envoy as it stands there,
-// writes the page's lines.
+// An Envoy with the page's format for an access log writes the page's lines.
 func TestAccessLogOfThePage(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "docs", "envoy.md"))
 	require.NoError(t, err)
 	page := pageLog.FindStringSubmatch(string(text))
-	require.NotNil(t, page, "where is it?")
+	require.NotNil(t, page, "docs/envoy.md has no access log in this form")
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
 			log := filepath.Join(t.TempDir(), "access.log")

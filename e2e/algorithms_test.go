@@ -7,18 +7,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// managed lets the token "test" operate on the counters of a policy.
+// managed is a policy's field that sets the management token to the tests' token.
 const managed = "manage: {path: /.sluice/, token_sha256: " + tokenSHA256 + "}\n"
 
-// oneRule is a policy of one rule that limits each value of x-user-id.
+// oneRule returns a policy of one rule that limits each value of x-user-id.
 func oneRule(fields string) string {
 	return "version: 1\nrules: [{name: per-user, key: [{header: x-user-id}], " + fields + "}]\n" + managed
 }
 
-// apart is each, on proxies that only these tests share: a filter of an earlier
-// commit, which others run, can read no directory with an algorithm in it that
+// eachSeparately is each on proxies that only these tests share. Other tests run a
+// filter of an earlier commit, which cannot read a directory with an algorithm that
 // it does not know.
-func apart(t *testing.T, scenario func(t *testing.T, d driver)) {
+func eachSeparately(t *testing.T, scenario func(t *testing.T, d driver)) {
 	t.Helper()
 	each(t, func(t *testing.T, d driver) {
 		d.name += "-algorithms"
@@ -26,16 +26,15 @@ func apart(t *testing.T, scenario func(t *testing.T, d driver)) {
 	})
 }
 
-// Each algorithm admits exactly as many of a burst as it is to, whichever of
-// four workers a request comes to. The windows do not end in a test's time, and
-// the buckets gain nothing.
+// Each algorithm admits exactly its limit of a burst over four workers. The windows
+// do not end during the test, and the buckets gain nothing.
 func TestAlgorithms(t *testing.T) {
 	const sent = 1600
 	for _, tc := range []struct {
 		name   string
 		fields string
-		want   int // of one key's burst
-		used   int // afterwards; 0 = want
+		want   int // admitted requests of one key's burst
+		used   int // the key's usage afterwards, 0 = want
 	}{
 		{name: "fixed window", fields: "limits: [700/" + far + "]", want: 700},
 		{name: "fixed window, offset", fields: "limits: [{requests: 700, per: " + far + ", offset: 4d}]", want: 700},
@@ -61,7 +60,7 @@ func TestAlgorithms(t *testing.T) {
 			{requests: 1, per: ` + far + `, burst: 600, algorithm: token_bucket}]`, want: 400},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			apart(t, func(t *testing.T, d driver) {
+			eachSeparately(t, func(t *testing.T, d driver) {
 				s := serve(t, d, oneRule(tc.fields))
 				got := s.load(16).send(t, sent, user("alice"))
 				require.Equal(t, tc.want, count(got, allowed))
@@ -80,10 +79,10 @@ func TestAlgorithms(t *testing.T) {
 	}
 }
 
-// Many keys at once, each with windows of its own.
+// Each algorithm admits exactly its limit for each of many keys.
 func TestAlgorithmsManyKeys(t *testing.T) {
 	const keys, limit, sent = 100, 13, 4000
-	apart(t, func(t *testing.T, d driver) {
+	eachSeparately(t, func(t *testing.T, d driver) {
 		for name, window := range map[string]string{
 			"jitter":          "{requests: 13, per: " + far + ", jitter: 100%}",
 			"per key":         "{requests: 13, per: " + far + ", algorithm: fixed_window_per_key}",
@@ -108,9 +107,9 @@ func TestAlgorithmsManyKeys(t *testing.T) {
 	})
 }
 
-// What was denied and counted is still there when the limit is raised.
+// Denied requests that were counted still count when the limit is raised.
 func TestAlgorithmsCountDenied(t *testing.T) {
-	apart(t, func(t *testing.T, d driver) {
+	eachSeparately(t, func(t *testing.T, d driver) {
 		policy := func(limit int) string {
 			return oneRule(fmt.Sprintf("count_denied: true, limits: [%d/%s]", limit, far))
 		}
@@ -120,8 +119,8 @@ func TestAlgorithmsCountDenied(t *testing.T) {
 		require.Equal(t, 50, count(s.load(16).send(t, 300, user("alice")), allowed))
 		require.EqualValues(t, 600, s.operate(t, "get", "rule=per-user&key=alice").Value)
 
-		// A log keeps the newest up to its limit, and a higher one still knows
-		// that there were more.
+		// A log keeps the newest units up to its limit. Under a higher limit it still
+		// knows that there were more.
 		log := func(limit int) string {
 			return oneRule(fmt.Sprintf("algorithm: sliding_window_log, count_denied: true, limits: [%d/%s]", limit, far))
 		}
@@ -132,10 +131,10 @@ func TestAlgorithmsCountDenied(t *testing.T) {
 	})
 }
 
-// An elastic window ends a period after the last hit, and with count_denied
-// denied hits are hits; without it they are not.
+// An elastic window ends a period after the last counted hit. With count_denied
+// denied hits are counted.
 func TestAlgorithmsElastic(t *testing.T) {
-	apart(t, func(t *testing.T, d driver) {
+	eachSeparately(t, func(t *testing.T, d driver) {
 		for _, tc := range []struct {
 			fields string
 			moves  bool
@@ -160,7 +159,7 @@ func TestAlgorithmsElastic(t *testing.T) {
 }
 
 func TestAlgorithmsOverrides(t *testing.T) {
-	apart(t, func(t *testing.T, d driver) {
+	eachSeparately(t, func(t *testing.T, d driver) {
 		s := serve(t, d, oneRule(`
   algorithm: fixed_window_per_key,
   limits: [10/1h, {requests: 25, per: 1d, name: daily, algorithm: sliding_window_log}],
@@ -176,7 +175,7 @@ func TestAlgorithmsOverrides(t *testing.T) {
 		}{{"alice", 10}, {"gold-1", 200}, {"gold-2", 90}, {"golden", 10}, {"probe", 600}, {"bad", 0}, {"bade", 10}} {
 			require.Equal(t, tc.want, count(l.send(t, 600, user(tc.key)), allowed), tc.key)
 		}
-		// The log remembers as much as the largest of all limits, 90.
+		// The log holds as many units as the largest of all limits, 90.
 		answer := s.operate(t, "get", "rule=per-user&key=gold-1")
 		require.EqualValues(t, 200, answer.Value)
 		require.EqualValues(t, 90, answer.Windows[1].Used)
@@ -185,9 +184,9 @@ func TestAlgorithmsOverrides(t *testing.T) {
 	})
 }
 
-// A shadow rule denies nothing, and counts what the enforced rules let through.
+// A shadow rule denies nothing and counts only what the enforced rules admit.
 func TestAlgorithmsShadow(t *testing.T) {
-	apart(t, func(t *testing.T, d driver) {
+	eachSeparately(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
 version: 1
 rules:
@@ -209,12 +208,12 @@ rules:
 	})
 }
 
-// enforce_percent chooses keys by nothing but their identity: the same ones in
-// every proxy.
+// enforce_percent chooses keys by their identity alone, so the same ones in every
+// proxy.
 func TestAlgorithmsEnforcePercent(t *testing.T) {
 	const keys = 200
 	var everywhere []bool
-	apart(t, func(t *testing.T, d driver) {
+	eachSeparately(t, func(t *testing.T, d driver) {
 		s := serve(t, d, perUser("1/"+far))
 		enforced := func(percent int) []bool {
 			s.control.apply(t, fmt.Sprintf(`

@@ -37,8 +37,8 @@ rules: [{name: renamed, counter: per-user, key: [{header: x-user-id}], limits: [
 	})
 }
 
-// A binary whose code differs takes the counters over, be it of this source or
-// of an earlier commit, and so does the one before it.
+// A different binary takes the counters over, whether it is built from this source or
+// from an earlier commit. So does the first binary when it comes back.
 func TestAnotherBinaryKeepsTheCounters(t *testing.T) {
 	other, earlier := buildtest.Filter(t, "sluice_other"), earlierFilter(t)
 	differ(t, built.filter, other)
@@ -54,8 +54,8 @@ func TestAnotherBinaryKeepsTheCounters(t *testing.T) {
 	})
 }
 
-// earlierFilter unpacks the filter of an earlier commit with the same format of
-// records.
+// earlierFilter returns the path of an unpacked filter of an earlier commit with the
+// same format of records.
 func earlierFilter(t *testing.T) string {
 	t.Helper()
 	packed, err := os.Open(filepath.Join(buildtest.Root(), "filter", "testdata", "format1.wasm.gz"))
@@ -81,8 +81,8 @@ func differ(t *testing.T, a, b string) {
 	require.False(t, bytes.Equal(x, y), "%s and %s are the same", a, b)
 }
 
-// Pushing policies under load loses and invents nothing: all are the same
-// policy with another limit that is never reached, but one.
+// Pushing policies under load loses no count and adds none. The policies differ only
+// in a comment.
 func TestPushesUnderLoad(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		policy := func(extra int) string {

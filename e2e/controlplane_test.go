@@ -15,15 +15,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// controlPlane is one `sluice serve`.
+// controlPlane is a running `sluice serve`.
 type controlPlane struct {
-	data, xds, http string
-	flags           []string // more of serve's
+	data, xds, http string   // directory and addresses
+	flags           []string // further flags of serve
 	log             *output
 	cmd             *exec.Cmd
 }
 
-// startControlPlane starts one for this test alone.
+// startControlPlane starts a control plane for this test alone.
 func startControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
 	c := newControlPlane(t, t.TempDir())
@@ -38,7 +38,7 @@ func newControlPlane(t *testing.T, dir string) *controlPlane {
 	return c
 }
 
-// start starts it, anew after a kill: with the same data, on the same addresses.
+// start starts serve, also again after a kill: with the same data and addresses.
 func (c *controlPlane) start(t *testing.T) {
 	t.Helper()
 	c.log = &output{}
@@ -58,7 +58,7 @@ func (c *controlPlane) start(t *testing.T) {
 	})
 }
 
-// kill ends it as kill -9 does.
+// kill ends serve as kill -9 does.
 func (c *controlPlane) kill(t *testing.T) {
 	t.Helper()
 	_ = c.cmd.Process.Kill()
@@ -83,7 +83,7 @@ func (c *controlPlane) tryApply(t *testing.T, policy string, flags ...string) (s
 	return sluice(t, args...)
 }
 
-// proxyStatus is what `sluice status` says of one proxy.
+// proxyStatus is what `sluice status` prints for one proxy.
 type proxyStatus struct {
 	Node      string
 	Connected bool
@@ -111,8 +111,8 @@ func (c *controlPlane) awaitConnected(t *testing.T, node string) {
 	eventually(t, time.Minute, node+" to connect", func() bool { return c.proxies(t)[node].Connected })
 }
 
-// push stores a revision over the HTTP API and waits until every proxy that is
-// connected has answered, without starting a process for it.
+// push stores a revision over the HTTP API, without starting a process, and waits for
+// the outcome on every connected proxy.
 func (c *controlPlane) push(t *testing.T, policy string) {
 	t.Helper()
 	res, err := http.Post(c.url()+"/v1/policies?file=policy.yaml", "application/yaml", strings.NewReader(policy))

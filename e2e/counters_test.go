@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counters is what `sluice counters` prints as JSON.
+// counters is the JSON that `sluice counters` prints.
 type counters struct {
 	Proxies []struct {
 		Proxy, Error string
@@ -25,20 +25,19 @@ type counters struct {
 	Sum    *int64
 }
 
-// counters runs the command of that name on all proxies of the control plane.
-func (c *controlPlane) counters(t *testing.T, args ...string) (report counters) {
+// counters runs `sluice counters` on all proxies of the control plane.
+func (c *controlPlane) counters(t *testing.T, args ...string) (result counters) {
 	t.Helper()
 	args = append([]string{"counters"}, args...)
 	args = append(args, "--server", c.url(), "--output", "json")
 	text, errs, exit := sluice(t, args...)
-	require.NoError(t, json.Unmarshal([]byte(text), &report), "%s%s", text, errs)
-	require.Equal(t, report.Failed > 0, exit != 0, errs)
-	return report
+	require.NoError(t, json.Unmarshal([]byte(text), &result), "%s%s", text, errs)
+	require.Equal(t, result.Failed > 0, exit != 0, errs)
+	return result
 }
 
-// Every command of `sluice counters` acts on two Envoys of four workers, which
-// the control plane knows by the listener that `render envoy --manage` gives
-// them, and what it does is seen by the requests that follow.
+// Every command of `sluice counters` acts on two Envoys of four workers, through the
+// listeners that `render envoy --manage` gives them. Later requests see the changes.
 func TestCountersCommand(t *testing.T) {
 	d, control := newest(t), startControlPlane(t)
 	var envoys []*proxy
@@ -88,7 +87,7 @@ func TestCountersCommand(t *testing.T) {
 	}
 	require.Equal(t, [2]int{100, 100}, admitted())
 
-	// A key whose window has ended is cleaned away; a proxy that is gone is told.
+	// A key whose window has ended is cleaned. A proxy that is gone is reported.
 	control.apply(t, oneRule("algorithm: fixed_window_per_key, limits: [2/1s], capacity: 1000"))
 	alice("inc", "--n", "1")
 	eventually(t, 20*time.Second, "the windows to end", func() bool {
@@ -98,7 +97,7 @@ func TestCountersCommand(t *testing.T) {
 	envoys[1].kill()
 	eventually(t, time.Minute, "the control plane to miss one", func() bool {
 		r := control.counters(t, "inc", "--rule", "per-user", "--key", "bob", "--timeout", "5s")
-		require.Positive(t, *r.Sum, "the other one has counted")
+		require.Positive(t, *r.Sum, "the remaining proxy has counted")
 		return len(r.Proxies)-r.Failed == 1
 	})
 }

@@ -1,9 +1,9 @@
-// Package e2e holds one suite of scenarios and two drivers to run it on: the
-// simulator, as `sluice run`, and real Envoys.
+// Package e2e is a suite of scenarios that run on two kinds of proxy: the simulator,
+// as `sluice run`, and real Envoys.
 //
-// Its invariant: everything is the real thing. The policy goes from a file by
-// `sluice apply` through `sluice serve` to the proxy, the filter is the compiled
-// one, and a scenario sees what a client on a socket sees.
+// Its invariant: nothing is replaced by a mock. The policy goes from a file by
+// `sluice apply` through `sluice serve` to the proxy, the filter is the compiled one,
+// and a scenario sees what a client on a socket sees.
 package e2e
 
 import (
@@ -27,17 +27,17 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
-// workers is how many worker threads every proxy has.
+// workers is the number of worker threads of a proxy.
 const workers = 4
 
 // far is a window that does not end during a test.
 const far = "366d"
 
-// built is what TestMain compiled.
+// built are the paths of what TestMain has compiled.
 var built struct {
 	dir    string
-	sluice string // the command line
-	filter string // the filter
+	sluice string // command line
+	filter string
 }
 
 func TestMain(m *testing.M) {
@@ -74,22 +74,17 @@ type driver struct {
 	envoy string // path of its binary; empty: the simulator
 }
 
-// ofEveryVersion are the scenarios in which Envoys of different versions have
-// differed or are most likely to. Others run on the newest of those that the
-// environment names, unless it sets SLUICE_EVERY_ENVOY: two versions of everything
-// take more than a quarter of an hour.
+// ofEveryVersion are the scenarios in which Envoy's versions have differed or are most
+// likely to. The others run only on the newest Envoy that the environment names,
+// unless SLUICE_EVERY_ENVOY is set: all scenarios on two versions take more than a
+// quarter of an hour.
 var ofEveryVersion = []string{
 	"TestOneHotKey", "TestFreshKeys", "TestRaisedLimitLetsTheDifferenceThrough", "TestAnotherBinaryKeepsTheCounters",
 	"TestRefusedRevision", "TestListenerThatIsNotReadyForLong", "TestMatchPaths", "TestForwardedForIsNotBelieved",
 	"TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestQuickstartInKubernetes", "TestAccessLogOfThePage",
 }
 
-// drivers returns the simulator and the Envoys that the test runs on.
-func drivers(t *testing.T) []driver {
-	t.Helper()
-	return append([]driver{{name: "sim"}}, envoys(t)...)
-}
-
+// envoys returns the Envoys that the test runs on.
 func envoys(t *testing.T) (list []driver) {
 	t.Helper()
 	paths, err := proc.All()
@@ -105,22 +100,22 @@ func envoys(t *testing.T) (list []driver) {
 	return list
 }
 
-// newest returns the newest Envoy, for what is too long to run on each.
+// newest returns the newest Envoy, for tests that are too long to run on each.
 func newest(t *testing.T) driver {
 	t.Helper()
 	all := envoys(t)
 	return all[len(all)-1]
 }
 
-// each runs a scenario on every driver.
+// each runs a scenario on the simulator and on the Envoys.
 func each(t *testing.T, scenario func(t *testing.T, d driver)) {
 	t.Helper()
-	for _, d := range drivers(t) {
+	for _, d := range append([]driver{{name: "sim"}}, envoys(t)...) {
 		t.Run(d.name, func(t *testing.T) { scenario(t, d) })
 	}
 }
 
-// file writes text into a file of the test's own and returns its path.
+// file writes text to a temporary file and returns its path.
 func file(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -136,8 +131,8 @@ func freeAddress(t *testing.T) string {
 	return fmt.Sprint("127.0.0.1:", free[0])
 }
 
-// eventually waits until ok. That comes within limit where nothing else runs; a busy
-// machine is given two minutes more.
+// eventually waits until ok returns true. On an idle machine that takes at most limit;
+// a busy machine gets two minutes more.
 func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	limit += 2 * time.Minute
@@ -169,7 +164,7 @@ var upstream = sync.OnceValue(func() *httptest.Server {
 	}))
 })
 
-// A scenario that is renamed keeps its place in the list.
+// ofEveryVersion lists only tests that exist, also after one is renamed.
 func TestScenariosOfEveryVersionExist(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
 	require.NoError(t, err)

@@ -13,12 +13,12 @@ const (
 	denied  = http.StatusTooManyRequests
 )
 
-// perUser limits each value of x-user-id.
+// perUser returns a policy that limits each value of x-user-id.
 func perUser(limits string) string {
 	return "version: 1\nrules: [{name: per-user, key: [{header: x-user-id}], limits: [" + limits + "]}]\n"
 }
 
-// user is a request of one user.
+// user returns a function for load.send that sends requests of one user.
 func user(name string) func(int) request {
 	return func(int) request { return request{"/", "x-user-id", name} }
 }
@@ -58,7 +58,7 @@ func TestFreshKeys(t *testing.T) {
 	})
 }
 
-// Both rules count a request or none does, whoever races.
+// Each request is counted by both rules or by neither, while workers race.
 func TestSeveralRulesOnOneRequest(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `

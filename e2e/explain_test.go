@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// explain asks the proxy by the command line.
+// explain runs `sluice explain` on the proxy.
 func (p *proxy) explain(t *testing.T, args ...string) (answer struct {
 	Allowed  bool   `json:"allowed"`
 	DeniedBy string `json:"denied_by"`
@@ -21,9 +21,9 @@ func (p *proxy) explain(t *testing.T, args ...string) (answer struct {
 	token := file(t, "token", token+"\n")
 	text, errs, exit := sluice(t, append([]string{"explain", "--output", "json", "--manage-token-file", token, "--proxy", "http://" + p.address + "/.sluice/"}, args...)...)
 	require.Zero(t, exit, errs)
-	var report struct{ Proxies []json.RawMessage }
-	require.NoError(t, json.Unmarshal([]byte(text), &report))
-	require.NoError(t, json.Unmarshal(report.Proxies[0], &answer))
+	var printed struct{ Proxies []json.RawMessage }
+	require.NoError(t, json.Unmarshal([]byte(text), &printed))
+	require.NoError(t, json.Unmarshal(printed.Proxies[0], &answer))
 	return answer
 }
 
@@ -45,7 +45,7 @@ rules:
 		stats := func() uint64 { return s.operate(t, "stats", "rule=per-user").Rules[0].Keys }
 
 		for used := range uint32(6) {
-			for range workers { // a connection each: they come to all of the workers
+			for range workers { // on new connections, to reach all workers
 				x := s.explain(t, alice...)
 				require.Equal(t, used < 5, x.Allowed)
 				require.Equal(t, "matches", x.Rules[0].Outcome)

@@ -1,6 +1,6 @@
 package e2e
 
-// fieldCases are the fields that two policies and a few requests show.
+// fieldCases are the fields whose effect two policies and a few requests can show.
 var fieldCases = map[string]fieldCase{
 	"rule.name": {`
 - {name: ⟦gold|silver⟧, match: {@}, limits: [0/1h], response: {headers: {x-rule: "%RULE%"}}}`, "x-rule", []fieldStep{

@@ -17,34 +17,34 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// fieldCase shows what a field of the policy does: the same requests get other
-// answers once it says something else, or is gone.
+// fieldCase shows what a field of the policy does: the same requests get different
+// responses with the field and with another value or none.
 type fieldCase struct {
-	// rules are as in a policy. ⟦with|without⟧ is what the field says, and what
-	// stands there otherwise; $ is the field's name, and @ a match of the host
-	// that the requests are for.
+	// rules are those of a policy. ⟦with|without⟧ is the text with the field and the
+	// text without it. $ is the field's name, and @ matches the host of the requests.
 	rules string
-	see   string // a header of the answer, or "" = its status
+	see   string // a header of the response, "body", or "" = its status
 	steps []fieldStep
 }
 
-// fieldStep is a request, such as "POST /x?y=1 x-user-id=alice", ":host=a" or
-// ":from=127.0.0.2" among its headers, and what is seen with the field and
-// without: a status or a header's value, or a part of it behind "~".
+// fieldStep is a request and what it sees with the field and without. The request is
+// a text such as "POST /x?y=1 x-user-id=alice"; ":host=a", ":from=127.0.0.2" and
+// ":wait=1s" may be among its headers. What it sees is a status or a header's value,
+// or after "~" a part of it; "" is not checked.
 type fieldStep struct{ request, with, without string }
 
 var fieldText = regexp.MustCompile(`⟦([^|⟧]*)\|?([^⟧]*)⟧`)
 
 func hostOf(field string) string { return strings.ReplaceAll(field, "_", "-") + ".example" }
 
-// text is the rules with the field, or without.
+// text returns the rules with the field, or without it.
 func (c fieldCase) text(field string, with bool) string {
 	text := strings.NewReplacer("$", field, "@", "hosts: ["+hostOf(field)+"]", "FAR", far).Replace(strings.Trim(c.rules, "\n"))
-	says := "$2"
+	choice := "$2"
 	if with {
-		says = "$1"
+		choice = "$1"
 	}
-	text = fieldText.ReplaceAllString(text, says)
+	text = fieldText.ReplaceAllString(text, choice)
 	return strings.NewReplacer(", , ", ", ", "{, ", "{").Replace(text) + "\n"
 }
 
@@ -68,7 +68,8 @@ func (c fieldCase) walk(t *testing.T, p *proxy, field string, with bool) {
 	}
 }
 
-// see sends a request and returns what the client is to see of the answer.
+// see sends a fieldStep's request and returns the response's status, body or header,
+// as what says.
 func (p *proxy) see(t *testing.T, base, request, host, what string) string {
 	t.Helper()
 	words := strings.Fields(request)
@@ -113,8 +114,8 @@ func (p *proxy) see(t *testing.T, base, request, host, what string) string {
 	return strings.Join(res.Header.Values(what), ", ")
 }
 
-// TestFields shows, on every proxy, that each field does what it says: two
-// policies differ in nothing but the fields.
+// TestFields shows, on every proxy, the effect of each field with two policies that
+// differ only in the fields.
 func TestFields(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		for _, with := range []bool{true, false} {
@@ -130,8 +131,8 @@ func TestFields(t *testing.T) {
 	})
 }
 
-// Every field of the policy has a scenario on every proxy, and no scenario is
-// one that would be the same without its field.
+// Every field of the policy has one scenario, and no scenario would be the same
+// without its field.
 func TestEveryFieldHasAScenario(t *testing.T) {
 	fields := map[string]bool{}
 	for _, o := range policy.Schema() {
@@ -149,9 +150,9 @@ func TestEveryFieldHasAScenario(t *testing.T) {
 			for _, s := range c.steps {
 				differs = differs || s.with != s.without
 			}
-			require.True(t, differs, "%s: nothing is seen of the field", field)
-			require.Contains(t, c.text(field, true), f.Name, "it is about another field")
+			require.True(t, differs, "%s: the scenario shows no effect of the field", field)
+			require.Contains(t, c.text(field, true), f.Name, "the scenario is about another field")
 		}
 	}
-	require.Len(t, fields, len(fieldCases)+len(fieldScenarios), "a scenario is of no field")
+	require.Len(t, fields, len(fieldCases)+len(fieldScenarios), "a scenario is for no field")
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -17,7 +16,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// fieldScenarios are the fields that take more than two policies of rules.
+// fieldScenarios are the tests of fields that a fieldCase cannot show.
 var fieldScenarios = map[string]func(t *testing.T){
 	"policy.version":      TestFieldVersionAndRevision,
 	"policy.revision":     TestFieldVersionAndRevision,
@@ -41,8 +40,8 @@ var fieldScenarios = map[string]func(t *testing.T){
 	"jwt.claim":           TestKeyJWTAndRoute,
 }
 
-// refused applies a policy that the control plane must not take; the proxy keeps
-// what it has.
+// refused applies a policy that the control plane must refuse, and requires that the
+// proxy keeps the one it runs.
 func (s site) refused(t *testing.T, policy, message string) {
 	t.Helper()
 	before := s.runs(t)
@@ -84,7 +83,7 @@ func TestFieldHeaders(t *testing.T) {
 			"": {}, "headers: none\n": {}, "headers: ietf\n": {true, false}, "headers: x-ratelimit\n": {false, true}, "headers: both\n": {true, true},
 		} {
 			s.apply(t, "version: 1\n"+headers+"rules: [{name: r, algorithm: fixed_window_per_key, limits: [1/"+far+"]}]\n")
-			for range 2 { // an allowed and a denied answer
+			for range 2 { // an allowed and a denied request
 				res, _ := s.get(t, "/")
 				require.Equal(t, want, [2]bool{res.Header.Get("ratelimit") != "", res.Header.Get("x-ratelimit-limit") != ""}, headers)
 				require.Equal(t, want[0], res.Header.Get("ratelimit-policy") != "")
@@ -115,7 +114,7 @@ func TestFieldManage(t *testing.T) {
 		_, port, err := net.SplitHostPort(s.address)
 		require.NoError(t, err)
 		const sha = ", token_sha256: "
-		upstreams := allowed // that of any path
+		upstreams := allowed // the upstream's status for any path
 		for _, c := range []struct {
 			manage        string
 			test, another int // with the token "test", at the paths /test/ and /another/
@@ -139,20 +138,20 @@ func TestFieldManage(t *testing.T) {
 	})
 }
 
-// There is one scope so far; the other one is refused and not ignored.
+// There is one scope so far. The other one is refused, not ignored.
 func TestFieldScope(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		rule := "version: 1\nrules: [{name: r, scope: proxy, limits: [1/" + far + "]}]\n"
 		s := serve(t, d, rule)
 		require.Equal(t, allowed, s.status(t, "/"))
 		s.apply(t, strings.Replace(rule, "scope: proxy, ", "", 1))
-		require.Equal(t, denied, s.status(t, "/"), "it is the default: the same counters")
+		require.Equal(t, denied, s.status(t, "/"), "proxy is the default: the same counters")
 		s.refused(t, strings.Replace(rule, "proxy", "cluster", 1), "rules[0].scope: ")
 	})
 }
 
-// Two filters, one whose reads of counters fail, and one that never wins a race
-// for them.
+// Two planted faults: in one filter reads of counters fail, in the other no write wins
+// its race.
 func TestFieldOnErrorAndContention(t *testing.T) {
 	const policy = `
 version: 1
@@ -197,7 +196,7 @@ rules:
 
 var resetText = regexp.MustCompile(`;t=(\d+)`)
 
-// reset is how many seconds an answer says are left of the window.
+// reset returns the seconds to the window's end, from the response's RateLimit field.
 func (p *proxy) reset(t *testing.T, path string, headers ...string) int64 {
 	t.Helper()
 	res, _ := p.get(t, path, headers...)
@@ -227,16 +226,16 @@ rules:
 		for i := range 8 {
 			key := fmt.Sprint("key", i)
 			seconds := s.reset(t, "/jitter", "u", key)
-			require.InDelta(t, seconds, s.reset(t, "/jitter", "u", key), 10, "constant for a key")
+			require.InDelta(t, seconds, s.reset(t, "/jitter", "u", key), 10, "the jitter of a key is constant")
 			require.Less(t, (seconds-left(0)+2*year)%year, int64(year/2+10), "at most half a window")
 			resets[seconds/day] = true
 		}
-		require.Greater(t, len(resets), 4, "not all keys at once")
+		require.Greater(t, len(resets), 4, "windows of different keys end at different times")
 	})
 }
 
-// Addresses of version 6 take an Envoy behind another proxy, and the simulator
-// told of them.
+// IPv6 addresses come from x-forwarded-for in an Envoy behind another proxy, and from
+// the requests file in the simulator.
 func TestFieldV6Prefix(t *testing.T) {
 	steps := []struct {
 		address      string
@@ -269,15 +268,7 @@ func TestFieldV6Prefix(t *testing.T) {
 			})
 		}
 		t.Run("sim "+prefix, func(t *testing.T) {
-			out, errs, exit := sluice(t, "simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r", file(t, "requests.jsonl", in.String()))
-			require.Zero(t, exit, errs)
-			lines := strings.Split(strings.TrimSpace(out), "\n")
-			require.Len(t, lines, len(steps))
-			for i, line := range lines {
-				var answer struct{ Status int }
-				require.NoError(t, json.Unmarshal([]byte(line), &answer))
-				require.Equal(t, want[i], answer.Status, steps[i].address)
-			}
+			require.Equal(t, want, simulate(t, policy, in.String()))
 		})
 	}
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// withoutUpstream makes the proxy itself answer what the filter lets through,
-// so that a flood measures the filter.
+// withoutUpstream makes the proxy itself respond to admitted requests, so that a flood
+// measures the filter.
 func withoutUpstream(bootstrap []byte) []byte {
 	const route = "route: {cluster: upstream}"
 	return bytes.Replace(bootstrap, []byte(route), []byte(`direct_response: {status: 200, body: {inline_string: "hello\n"}}`), 1)
 }
 
-// memoryOf returns what validate prints for the policy: bytes for its counters
-// and for those of vanished ones.
+// memoryOf returns the bytes that validate prints for the policy: for its counters and
+// for vanished ones.
 func memoryOf(t *testing.T, policy string) (counters, vanished int64) {
 	t.Helper()
 	out, errs, exit := sluice(t, "validate", "-f", file(t, "policy.yaml", policy), "--output", "json")
@@ -35,26 +35,26 @@ func memoryOf(t *testing.T, policy string) (counters, vanished int64) {
 	return v.Memory.Bytes, v.Memory.Vanished
 }
 
-// settled is what Envoy has allocated once that no longer changes.
+// settled returns the bytes that Envoy has allocated once it is idle.
 func settled(t *testing.T, p *proxy) int64 {
 	t.Helper()
-	least := p.allocated(t)
+	lowest := p.allocated(t)
 	for range 5 {
 		time.Sleep(300 * time.Millisecond)
-		least = min(least, p.allocated(t))
+		lowest = min(lowest, p.allocated(t))
 	}
-	return least
+	return lowest
 }
 
-// A million keys against a capacity of 65,536: memory stays what validate said,
-// and nobody gets quota back.
+// A million keys come to a capacity of 65,536, and memory stays within what validate
+// printed.
 func TestMillionKeys(t *testing.T) {
 	for _, c := range []struct {
 		name, limits string
 		keys         int
 	}{
 		{"aligned", "{requests: 5, per: 366d}", 1_000_000},
-		// All slots are long taken by then.
+		// 200,000 keys are enough to fill all slots.
 		{"layered", "{requests: 5, per: 366d}, {requests: 9, per: 365d, algorithm: fixed_window_per_key}", 200_000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -72,8 +72,8 @@ func TestMillionKeys(t *testing.T) {
 	}
 }
 
-// Clients that had used all but one unit before a flood get that one at most
-// afterwards, whichever kind of window counts them and in whatever phase it is.
+// Clients that have used all but one unit before a flood get at most that one
+// afterwards, for every kind of window.
 func TestFloodRefundsNothing(t *testing.T) {
 	const clients, flood, lim = 200, 60_000, 5
 	for name, rule := range map[string]string{
@@ -103,8 +103,8 @@ func TestFloodRefundsNothing(t *testing.T) {
 	}
 }
 
-// A thousand revisions that rename the only rule, under traffic, take no more
-// than validate printed for tables in use and vanished ones.
+// A thousand revisions rename the only rule under traffic. Memory stays within what
+// validate printed for tables in use and vanished ones.
 func TestThousandRenames(t *testing.T) {
 	const renames = 1000
 	d := newest(t)

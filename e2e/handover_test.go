@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
-// A listener that changes its policy, and is not ready for longer than a
-// hand-over takes, counts on where the one before it has stopped.
+// A listener with a new policy takes several seconds to become ready. The filter does
+// not mistake it for a sibling: it continues with the old listener's counts.
 func TestListenerThatIsNotReadyForLong(t *testing.T) {
 	const waits = 8 * time.Second
 	for _, d := range envoys(t) {
@@ -49,7 +49,7 @@ type listenerFile struct {
 	listener map[string]any
 }
 
-// take moves the bootstrap's listener into the file and puts it on address.
+// take moves the bootstrap's listener to the file and sets its address.
 func (l *listenerFile) take(t *testing.T, bootstrap []byte, address string) []byte {
 	t.Helper()
 	var doc map[string]any
@@ -58,7 +58,7 @@ func (l *listenerFile) take(t *testing.T, bootstrap []byte, address string) []by
 	l.address = address
 	l.listener = static["listeners"].([]any)[0].(map[string]any)
 	delete(static, "listeners")
-	doc["node"] = map[string]any{"id": "n", "cluster": "c"} // which discovery wants
+	doc["node"] = map[string]any{"id": "n", "cluster": "c"} // discovery needs one
 	doc["dynamic_resources"] = map[string]any{"lds_config": map[string]any{
 		"resource_api_version": "V3", "path_config_source": map[string]any{"path": l.path},
 	}}
@@ -66,7 +66,7 @@ func (l *listenerFile) take(t *testing.T, bootstrap []byte, address string) []by
 	return marshaled(t, doc)
 }
 
-// write makes Envoy read the listener as it is now.
+// write writes the listener to the file, which makes Envoy read it.
 func (l *listenerFile) write(t *testing.T) {
 	t.Helper()
 	l.version++
@@ -79,18 +79,17 @@ func (l *listenerFile) write(t *testing.T) {
 	file := marshaled(t, map[string]any{"version_info": fmt.Sprint(l.version), "resources": []any{l.listener}})
 	next := l.path + ".next"
 	require.NoError(t, os.WriteFile(next, file, 0o600))
-	require.NoError(t, os.Rename(next, l.path)) // Envoy looks when a file is moved
+	require.NoError(t, os.Rename(next, l.path)) // Envoy watches for moved files
 }
 
-// update gives the listener another policy, and a filter that has to be waited
-// for first.
+// update gives the listener another policy, and a filter that delays it by waits.
 func (l *listenerFile) update(t *testing.T, policy string, waits time.Duration) {
 	t.Helper()
 	filters := filtersOf(t, bootstrapOf(t, policy))
 	late := map[string]any{"name": "late", "config_discovery": map[string]any{
 		"config_source": map[string]any{
 			"resource_api_version": "V3", "initial_fetch_timeout": fmt.Sprintf("%ds", int(waits.Seconds())),
-			"api_config_source": map[string]any{ // which never answers
+			"api_config_source": map[string]any{ // never responds
 				"api_type": "DELTA_GRPC", "transport_api_version": "V3",
 				"grpc_services": []any{map[string]any{"envoy_grpc": map[string]any{"cluster_name": "upstream"}}},
 			},
@@ -104,7 +103,7 @@ func (l *listenerFile) update(t *testing.T, policy string, waits time.Duration) 
 	l.write(t)
 }
 
-// updated reports whether an update of the listener came, and is ready.
+// updated reports whether the listener was updated and is ready.
 func updated(t *testing.T, p *proxy) bool {
 	t.Helper()
 	res, err := http.Get(p.admin + "/stats?filter=listener_manager.(listener_in_place|total_listeners_warming)")
@@ -115,7 +114,7 @@ func updated(t *testing.T, p *proxy) bool {
 	return strings.Contains(string(text), "listener_in_place_updated: 1\n") && strings.Contains(string(text), "warming: 0\n")
 }
 
-// bootstrapOf is a static bootstrap with that policy.
+// bootstrapOf returns a static bootstrap with the policy.
 func bootstrapOf(t *testing.T, policy string) []byte {
 	t.Helper()
 	text, errs, exit := sluice(t, "render", "envoy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
@@ -133,7 +132,7 @@ func filtersOf(t *testing.T, bootstrap []byte) []any {
 	return managerOf(listener)["http_filters"].([]any)
 }
 
-// managerOf is the configuration of a listener's HTTP connection manager.
+// managerOf returns the configuration of a listener's HTTP connection manager.
 func managerOf(listener map[string]any) map[string]any {
 	chain := listener["filter_chains"].([]any)[0].(map[string]any)
 	return chain["filters"].([]any)[0].(map[string]any)["typed_config"].(map[string]any)

@@ -84,13 +84,12 @@ rules: [{name: cookie, key: [{cookie: sid}], limits: [1/`+far+`]}]
 	})
 }
 
-// A part of a first_of is not taken for another, whatever its value.
+// A value of one alternative of a first_of never counts as that of another.
 func TestKeyFirstOf(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
 version: 1
-manage: {path: /.sluice/, token_sha256: `+tokenSHA256+`}
-rules:
+`+managed+`rules:
   - name: first
     match: {paths: [/first]}
     key: [{first_of: [{header: x-api-key}, {query: key}, client_ip]}]
@@ -140,13 +139,12 @@ rules:
 	})
 }
 
-// Keys made of what Envoy knows. The simulator gives what it knows itself.
+// Keys of Envoy's properties, and of those that the simulator has.
 func TestKeyProperty(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
 version: 1
-manage: {path: /.sluice/, token_sha256: `+tokenSHA256+`}
-rules:
+`+managed+`rules:
   - {name: header, match: {paths: [/header]}, key: [{property: [request, headers, x-h]}], missing_key: deny, limits: [1/`+far+`]}
   - {name: size, match: {paths: [/size]}, key: [{property: [request, size]}], missing_key: deny, limits: [1/`+far+`]}
   - {name: none, match: {paths: [/none]}, key: [{property: [filter_state, nothing]}], missing_key: deny, limits: [9/`+far+`]}
@@ -173,12 +171,12 @@ rules:
 		require.NoError(t, err)
 		for rule, key := range map[string]string{"size": "0", "port": port} {
 			_, body := s.get(t, "/.sluice/counters/get?rule="+rule+"&key="+key, ":method", "POST", "authorization", bearer)
-			require.Contains(t, body, `{"value":1,`, "a number is text in a key: %s", rule)
+			require.Contains(t, body, `{"value":1,`, "a number in a key is its text: %s", rule)
 		}
 	})
 }
 
-// tokens signs tokens with a key of its own.
+// tokens signs JSON Web Tokens with its key.
 type tokens struct{ key *ecdsa.PrivateKey }
 
 func newTokens(t *testing.T) tokens {
@@ -190,7 +188,7 @@ func newTokens(t *testing.T) tokens {
 
 func base64URL(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
 
-// keys is the JSON Web Key Set that verifies them.
+// keys returns the JSON Web Key Set that verifies the tokens.
 func (k tokens) keys(t *testing.T) string {
 	t.Helper()
 	public, err := k.key.PublicKey.ECDH()
@@ -211,7 +209,7 @@ func (k tokens) sign(t *testing.T, claims string) string {
 	return "Bearer " + text + "." + base64URL(signature)
 }
 
-// The claims that a token may have, and the texts they are in a key.
+// jwtPolicy has a key of each type of claim.
 const jwtPolicy = `
 version: 1
 headers: ietf
@@ -225,8 +223,8 @@ rules:
   - {name: route by attribute, match: {paths: [/attribute]}, key: [{property: [xds, route_name]}], limits: [1/` + far + `]}
 `
 
-// jwtSteps are the claims of a request and the rules that count it, by their
-// names; one is enough to deny a second.
+// jwtSteps are the claims of requests and their statuses. A claim has the name of the
+// rule that counts it.
 var jwtSteps = []struct {
 	want   int
 	claims string
@@ -238,7 +236,7 @@ var jwtSteps = []struct {
 	{denied, `{"iss":"me","number":42.0}`},
 	{denied, `{"iss":"me","number":"42"}`},
 	{allowed, `{"iss":"me","number":9007199254740993}`},
-	{denied, `{"iss":"me","number":9007199254740992}`}, // as near as a double is
+	{denied, `{"iss":"me","number":9007199254740992}`}, // the same double
 	{allowed, `{"iss":"me","number":-0.5}`},
 	{allowed, `{"iss":"me","flag":true}`},
 	{denied, `{"iss":"me","flag":true}`},
@@ -304,24 +302,29 @@ func TestKeyJWTAndRoute(t *testing.T) {
 		for _, route := range []string{"everything", "everything", ""} {
 			fmt.Fprintf(&in, `{"at_ms":1,"path":"/route","route":%q}`+"\n", route)
 		}
-		out, errs, exit := sluice(t, "simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", jwtPolicy), "-r", file(t, "requests.jsonl", in.String()))
-		require.Zero(t, exit, errs)
-		lines := strings.Split(strings.TrimSpace(out), "\n")
-		want := make([]int, 0, len(lines))
+		var want []int
 		for _, s := range jwtSteps {
 			want = append(want, s.want)
 		}
-		want = append(want, allowed, denied, allowed)
-		require.Len(t, lines, len(want))
-		for i, line := range lines {
-			var answer struct{ Status int }
-			require.NoError(t, json.Unmarshal([]byte(line), &answer))
-			require.Equal(t, want[i], answer.Status, "step %d: %s", i, line)
-		}
+		require.Equal(t, append(want, allowed, denied, allowed), simulate(t, jwtPolicy, in.String()))
 	})
 }
 
-// A thousand rules are pushed, taken, and the last of them holds.
+// simulate runs `sluice simulate` with these requests, one a line, and returns their
+// statuses.
+func simulate(t *testing.T, policy, requests string) (statuses []int) {
+	t.Helper()
+	out, errs, exit := sluice(t, "simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r", file(t, "requests.jsonl", requests))
+	require.Zero(t, exit, errs)
+	for line := range strings.Lines(out) {
+		var result struct{ Status int }
+		require.NoError(t, json.Unmarshal([]byte(line), &result))
+		statuses = append(statuses, result.Status)
+	}
+	return statuses
+}
+
+// A policy of a thousand rules is pushed and accepted, and its last rule is enforced.
 func TestThousandRules(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, "version: 1\n"+manyRules(1000))

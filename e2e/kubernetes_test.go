@@ -10,11 +10,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// quickstart is the policy of the README.
+// quickstart returns the path of the README's policy.
 func quickstart() string { return filepath.Join(buildtest.Root(), "examples", "quickstart.yaml") }
 
-// rendered is what Istio or Envoy Gateway makes of a resource that the command
-// line wrote.
+// rendered returns the filter that Istio or Envoy Gateway makes from a resource that
+// `sluice render` wrote.
 func rendered(t *testing.T, read func([]byte) ([]buildtest.Resource, error), args ...string) buildtest.Resource {
 	t.Helper()
 	text, errs, exit := sluice(t, append([]string{"render"}, args...)...)
@@ -25,7 +25,7 @@ func rendered(t *testing.T, read func([]byte) ([]buildtest.Resource, error), arg
 	return list[0]
 }
 
-// startAs starts a proxy with the filter configured as the product does it. In
+// startAs starts a proxy with its filters configured as Istio or Envoy Gateway does. In
 // the simulator only the configuration differs.
 func (d driver) startAs(t *testing.T, first buildtest.Resource, more ...buildtest.Resource) *proxy {
 	t.Helper()
@@ -34,8 +34,8 @@ func (d driver) startAs(t *testing.T, first buildtest.Resource, more ...buildtes
 	}})
 }
 
-// asProduct changes the rendered filter of a bootstrap into a chain of filters
-// as a product configures them.
+// asProduct replaces the filter of a rendered bootstrap by a chain of filters as Istio
+// or Envoy Gateway configures them.
 func asProduct(t *testing.T, bootstrap []byte, resources []buildtest.Resource) []byte {
 	t.Helper()
 	var document yaml.Node
@@ -49,7 +49,7 @@ func asProduct(t *testing.T, bootstrap []byte, resources []buildtest.Resource) [
 		require.NoError(t, yaml.Unmarshal(text, &filter))
 		config := filter["typed_config"].(map[string]any)["config"].(map[string]any)
 		filter["name"] = r.Kind + "/" + r.Name
-		delete(config, "capability_restriction_config") // neither product has one
+		delete(config, "capability_restriction_config") // neither Istio nor Envoy Gateway sets it
 		config["name"], config["root_id"], config["failure_policy"] = r.Name, r.RootID, r.FailurePolicy
 		config["vm_config"].(map[string]any)["vm_id"] = r.VMID
 		config["configuration"].(map[string]any)["value"] = r.Configuration
@@ -84,9 +84,9 @@ func at(t *testing.T, node *yaml.Node, path ...string) *yaml.Node {
 	return node
 }
 
-// TestQuickstartInKubernetes: the README's quickstart policy in each resource,
-// decoded with the product's own types and converted as the product does, is
-// accepted by the filter and enforced.
+// TestQuickstartInKubernetes: each resource with the README's policy is decoded with
+// the types of Istio or Envoy Gateway and converted as they do. The filter accepts and
+// enforces the policy.
 func TestQuickstartInKubernetes(t *testing.T) {
 	read := buildtest.Kubernetes(t)
 	common := []string{"--url", "oci://registry.example/sluice:1", "-n", "shop", "-f", quickstart()}
@@ -118,9 +118,9 @@ func TestQuickstartInKubernetes(t *testing.T) {
 	}
 }
 
-// TestWasmPluginsSideBySide: Istio names no vm_id, so all plugins of a proxy share
-// one store of data and, with the same code, one VM. Ours count together there
-// where they define a counter and its window alike, and apart otherwise.
+// TestWasmPluginsSideBySide: Istio sets no vm_id, so all plugins of a proxy share their
+// shared data and, with the same code, one VM. Our plugins share a counter if they
+// define it and its windows alike, and have separate ones otherwise.
 func TestWasmPluginsSideBySide(t *testing.T) {
 	read := buildtest.Kubernetes(t)
 	plugin := func(name, domain, path, limit string) buildtest.Resource {
@@ -130,7 +130,7 @@ func TestWasmPluginsSideBySide(t *testing.T) {
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
 			p := d.startAs(t, plugin("first", "", "/a", "4/"+far), plugin("window", "", "/b", "2/300d"), plugin("alike", "", "/c", "6/"+far),
-				plugin("apart", "domain: other\n", "/d", "3/"+far))
+				plugin("separate", "domain: other\n", "/d", "3/"+far))
 			for _, step := range []struct {
 				path string
 				want int

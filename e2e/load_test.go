@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// load sends requests as fast as they are answered. The client of net/http
-// takes more CPU than the proxy under test, so this one writes HTTP/1.1 by hand.
+// load sends each request as soon as the one before is answered. It writes HTTP/1.1 by
+// hand, because the client of net/http takes more CPU than the proxy under test.
 type load struct {
 	address     string
 	connections int
@@ -24,12 +24,12 @@ type load struct {
 // request is one request of a load: a GET with one header.
 type request struct {
 	path  string
-	name  string // of the header, may be empty
+	name  string // of the header, "" = none
 	value string
 }
 
-// send sends n requests, of which nth gives the i-th, over all connections,
-// and returns the status of each.
+// send sends n requests, nth(0) to nth(n-1), over all connections, and returns the
+// status of each.
 func (l load) send(t testing.TB, n int, nth func(i int) request) []int16 {
 	t.Helper()
 	statuses, err := l.try(n, nth)
@@ -37,7 +37,7 @@ func (l load) send(t testing.TB, n int, nth func(i int) request) []int16 {
 	return statuses
 }
 
-// try is send for a goroutine that is not the test's.
+// try is send for other goroutines than the test's.
 func (l load) try(n int, nth func(i int) request) ([]int16, error) {
 	statuses := make([]int16, n)
 	errs := make(chan error, l.connections)
@@ -51,7 +51,7 @@ func (l load) try(n int, nth func(i int) request) ([]int16, error) {
 	}
 	wg.Wait()
 	close(errs)
-	return statuses, <-errs // nil of a closed channel that holds none
+	return statuses, <-errs // nil if the closed channel is empty
 }
 
 // one sends every request i with i mod connections = c.
@@ -82,7 +82,7 @@ func (l load) one(statuses []int16, c int, nth func(i int) request) error {
 	return nil
 }
 
-// readStatus reads one response and throws all but its status away.
+// readStatus reads one response and returns its status.
 func readStatus(in *bufio.Reader) (int16, error) {
 	line, err := in.ReadString('\n')
 	if err != nil {
@@ -120,7 +120,7 @@ func readStatus(in *bufio.Reader) (int16, error) {
 	return int16(status), err
 }
 
-// count returns how many statuses are this one.
+// count returns how many of the statuses are status.
 func count(statuses []int16, status int16) (n int) {
 	for _, s := range statuses {
 		if s == status {

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// manageCertificate writes a certificate for 127.0.0.1, its own CA, and its key.
+// manageCertificate writes a self-signed certificate for 127.0.0.1 and its key.
 func manageCertificate(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -41,9 +41,9 @@ func manageCertificate(t *testing.T) (cert, key string) {
 	return cert, key
 }
 
-// The control plane asks a proxy's management listener over TLS, once it trusts
-// the certificate. That listener alone answers, also where the policy names no
-// port, and the entry of the audit log says what came of it.
+// The control plane sends management requests over TLS if it trusts the proxy's
+// certificate. Only the management listener answers them, also if the policy names no
+// port.
 func TestManagementOverTLS(t *testing.T) {
 	d := newest(t)
 	cert, key := manageCertificate(t)
@@ -65,7 +65,7 @@ func TestManagementOverTLS(t *testing.T) {
 	require.True(t, json.Valid([]byte(text)))
 	require.Contains(t, text, `"used": 2`)
 
-	// Without the CA nothing is asked.
+	// Without the CA the request fails.
 	control.kill(t)
 	control.flags = nil
 	control.start(t)
@@ -75,8 +75,8 @@ func TestManagementOverTLS(t *testing.T) {
 	require.Contains(t, r.Proxies[0].Error, "certificate")
 }
 
-// On a real Envoy, too, an address gets no more than ten wrong tokens looked at
-// in a second by a worker, and an operator elsewhere gets through.
+// On a real Envoy too, a worker checks at most ten wrong tokens of an address in a
+// second, and operators with other addresses are not affected.
 func TestWrongTokens(t *testing.T) {
 	p := newest(t).start(t, proxyOptions{policy: perUser("3/"+far) + managed, workers: 1})
 	client := func(address string) *http.Client {
@@ -105,7 +105,7 @@ func TestWrongTokens(t *testing.T) {
 	require.LessOrEqual(t, statuses[401], 10*seconds, "%v", statuses)
 	require.Equal(t, 500, statuses[401]+statuses[429])
 	through := 0
-	for i := range 20 { // one address in 64 shares the attacker's place
+	for i := range 20 { // one address in 64 shares the attacker's count
 		if ask(client(fmt.Sprint("127.0.1.", i+1)), bearer).StatusCode == http.StatusOK {
 			through++
 		}
@@ -114,9 +114,8 @@ func TestWrongTokens(t *testing.T) {
 	require.Equal(t, 401, ask(client("127.0.2.1"), "Bearer "+strings.Repeat("k", 1025)).StatusCode)
 }
 
-// Whatever a path is written like, it is a management request or an ordinary one
-// by what it is once the proxy has normalised it; only on the management port is
-// one answered.
+// A request is a management request if its path is one after the proxy has normalised
+// it, however it is written. It is answered only on the management port.
 func TestHiddenManagementPaths(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		p := d.start(t, proxyOptions{policy: "version: 1\nmanage: {path: /.sluice/, port: 1, token_sha256: " + tokenSHA256 + "}\nrules: [{name: all, limits: [1000/" + far + "]}]\n"})
@@ -134,11 +133,11 @@ func TestHiddenManagementPaths(t *testing.T) {
 			"/x/.sluice/counters/stats":        200,
 			"/x?/.sluice/counters/stats":       200,
 		}
-		if p.envoy != nil { // which takes "..;" for ".."
+		if p.envoy != nil { // Envoy treats "..;" as ".."
 			paths["/.sluice/..;/x"], paths["/x/..;/.sluice/counters/stats"] = 200, 404
 		}
 		for path, want := range paths {
-			status := p.answer(t, "POST "+path+" HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\nauthorization: "+bearer+"\r\n\r\n")
+			status := p.statusOf(t, "POST "+path+" HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\nauthorization: "+bearer+"\r\n\r\n")
 			require.Equal(t, want, status, path)
 		}
 	})

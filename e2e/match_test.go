@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// step is one request and the status it gets.
+// step is a request and the expected status.
 type step struct {
 	want    int
 	path    string
@@ -25,7 +25,7 @@ func (p *proxy) walk(t *testing.T, steps []step) {
 	}
 }
 
-// raw sends one request with this target, as it is, and these header lines.
+// raw sends a request with exactly this target and these header lines.
 func (p *proxy) raw(t *testing.T, target string, lines ...string) *http.Response {
 	t.Helper()
 	c, err := net.Dial("tcp", p.address)
@@ -64,7 +64,7 @@ rules:
 	})
 }
 
-// Whatever spelling of a path a client chooses, the rule for it holds.
+// The rule for a path applies, however a client spells the path.
 func TestMatchPaths(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
@@ -92,7 +92,7 @@ rules:
 	})
 }
 
-// Every form of a header's pattern, and no way around one by a second header.
+// Every form of a header pattern works, and a second header is no way around it.
 func TestMatchHeaders(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
@@ -169,8 +169,7 @@ rules:
 	})
 }
 
-// What a client says of its address is not believed beyond the hops that are
-// trusted.
+// A client cannot set its address in x-forwarded-for, beyond the trusted hops.
 func TestForwardedForIsNotBelieved(t *testing.T) {
 	const policy = `
 version: 1

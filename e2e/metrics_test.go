@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A client that spends 60 of 100 units at the end of a window and 60 at the
-// beginning of the next is a spike of 20 units, on one worker exactly.
+// A client that uses 60 of 100 units at the end of a window and 60 at the beginning of
+// the next causes a spike of exactly 20 units, if there is one worker.
 func TestBoundarySpike(t *testing.T) {
 	const per, cost = 2 * time.Second, 60
 	each(t, func(t *testing.T, d driver) {
@@ -21,9 +21,9 @@ rules:
   - {name: calm, limits: [120/2s], cost: {header: x-cost, default: 0, min: 0}}
 `})
 		hit := func() { require.Equal(t, allowed, p.status(t, "/", "x-cost", fmt.Sprint(cost))) }
-		// The hits are where they should be if both came back in time; else once
-		// more, on windows that nothing was counted in. A first hit that was late may
-		// be in the second one's window, which has no room for both.
+		// Try again in new windows unless both hits were answered in time. After a late
+		// first hit there is no second one: both might fall into one window, which has no
+		// room for both.
 		opened := uint64(0)
 		eventually(t, time.Minute, "two hits close enough to a boundary", func() bool {
 			before, _ := p.metric(t, "rate_limit_boundary_spikes_total", "spiky")
@@ -38,7 +38,7 @@ rules:
 				opened++
 				inTime = time.Now().Before(boundary.Add(per / 10))
 			}
-			time.Sleep(time.Until(boundary.Add(2 * per))) // and until the metrics are flushed
+			time.Sleep(time.Until(boundary.Add(2 * per))) // also lets the metrics be flushed
 			after, _ := p.metric(t, "rate_limit_boundary_spikes_total", "spiky")
 			if inTime {
 				require.EqualValues(t, 20, after-before)
@@ -46,7 +46,7 @@ rules:
 			return inTime
 		})
 		_, calm := p.metric(t, "rate_limit_boundary_spikes_total", "calm")
-		require.False(t, calm, "120 units are within its limit")
+		require.False(t, calm, "120 units are within the limit")
 		for _, rule := range []string{"spiky", "calm"} {
 			resets, _ := p.metric(t, "rate_limit_window_resets_total", rule)
 			require.Equal(t, opened-1, resets, "every hit but the first found a window that had ended")
@@ -54,8 +54,8 @@ rules:
 	})
 }
 
-// The memory gauge of a table whose buckets are all in use is what validate
-// prints, whichever of the workers set it last; stats has the sum of all.
+// The memory gauge of a table whose pages all exist is what validate prints, whichever
+// worker set it last. stats has the sum over all workers.
 func TestMemoryGaugeAndStats(t *testing.T) {
 	const keys = 3000
 	each(t, func(t *testing.T, d driver) {
@@ -74,7 +74,7 @@ func TestMemoryGaugeAndStats(t *testing.T) {
 		eventually(t, 20*time.Second, "every worker to answer with the sum of all", func() bool {
 			for range 3 * workers {
 				metrics := p.operate(t, "stats", "").Rules[0].Metrics
-				// The first request, to see whether the proxy is up, had no key.
+				// The request that waited for the proxy had no key, so no rule counted it.
 				if metrics["allowed"] != passed || metrics["denied"] != refused {
 					return false
 				}

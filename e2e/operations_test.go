@@ -33,8 +33,7 @@ type operation struct {
 	} `json:"rules"`
 }
 
-// operate carries out an operation over a connection of its own, so that it
-// comes to any of the workers.
+// operate runs an operation on a new connection, so that any worker may answer it.
 func (p *proxy) operate(t *testing.T, op, query string) operation {
 	t.Helper()
 	answer, err := p.tryOperate(op, query)
@@ -74,9 +73,10 @@ func (p *proxy) awaitMetric(t *testing.T, line string) {
 	})
 }
 
-// Operations act on what requests of all workers count, and the other way.
+// Operations change the counts of all workers' requests, and requests those of
+// operations.
 func TestOperations(t *testing.T) {
-	apart(t, func(t *testing.T, d driver) {
+	eachSeparately(t, func(t *testing.T, d driver) {
 		s := serve(t, d, oneRule("limits: [100/"+far+"]"))
 		const alice = "rule=per-user&key=alice"
 		admitted := func() int { return count(s.load(16).send(t, 320, user("alice")), allowed) }
@@ -100,7 +100,7 @@ func TestOperations(t *testing.T) {
 		require.EqualValues(t, 1, s.operate(t, "reset", alice).Value)
 		require.Zero(t, s.operate(t, "get", alice).Value)
 		require.Equal(t, 100, admitted())
-		require.EqualValues(t, 105, s.operate(t, "inc", alice+"&n=5").Value, "inc asks no limit")
+		require.EqualValues(t, 105, s.operate(t, "inc", alice+"&n=5").Value, "inc ignores the limit")
 		require.Zero(t, admitted())
 
 		const per = 366 * 24 * int64(time.Hour)
@@ -113,9 +113,9 @@ func TestOperations(t *testing.T) {
 	})
 }
 
-// Increments and hits that race for one record are each counted once.
+// Increments and hits that race for one record are all counted exactly once.
 func TestOperationsRace(t *testing.T) {
-	apart(t, func(t *testing.T, d driver) {
+	eachSeparately(t, func(t *testing.T, d driver) {
 		for _, window := range []string{
 			"{requests: 500, per: " + far + "}",
 			"{requests: 500, per: " + far + ", algorithm: fixed_window_per_key}",
@@ -147,9 +147,9 @@ func TestOperationsRace(t *testing.T) {
 	})
 }
 
-// What set, inc and expires_at mean is each algorithm's own.
+// set, inc and expires_at follow each window's algorithm.
 func TestOperationsOfAlgorithms(t *testing.T) {
-	apart(t, func(t *testing.T, d driver) {
+	eachSeparately(t, func(t *testing.T, d driver) {
 		s := serve(t, d, oneRule(`limits: [
 			{requests: 300, per: 1h, name: own, algorithm: fixed_window_per_key},
 			{requests: 200, per: 1h, name: log, algorithm: sliding_window_log},
@@ -157,25 +157,25 @@ func TestOperationsOfAlgorithms(t *testing.T) {
 		const alice = "rule=per-user&key=alice"
 		admitted := func() int { return count(s.load(16).send(t, 400, user("alice")), allowed) }
 
-		// The bucket has least remaining; its 100 hits are in every window.
+		// The bucket has the lowest remaining. Its 100 hits count in every window.
 		require.Equal(t, 100, admitted())
 		require.EqualValues(t, 100, s.operate(t, "get", alice).Value)
 		require.EqualValues(t, 20, s.operate(t, "set", alice+"&n=20&window=bucket").Value)
 		require.Equal(t, 80, admitted())
 
-		// With the bucket full again the log is the tightest, 180 of its 200; the
-		// answer is of the window that was named.
+		// With the bucket full again, the log has the lowest remaining: 180 of 200 are
+		// used. An operation that names a window answers for that window.
 		require.Zero(t, s.operate(t, "set", alice+"&n=0&window=bucket").Value)
 		require.EqualValues(t, 180, s.operate(t, "get", alice).Value)
 		require.Equal(t, 20, admitted())
 
-		// And with the log empty, the window of its own: 200 of 300.
+		// With the log empty too, it is the window per key: 200 of 300 are used.
 		s.operate(t, "set", alice+"&n=0&window=1")
 		s.operate(t, "set", alice+"&n=0&window=bucket")
 		require.EqualValues(t, 295, s.operate(t, "inc", alice+"&n=95&window=own").Value)
 		require.Equal(t, 5, admitted())
 
-		// A set per-key window starts anew; one that is not open ends at 0.
+		// set opens a new window per key. expires_at is 0 if no window is open.
 		s.operate(t, "reset", alice)
 		require.Zero(t, s.operate(t, "expires_at", alice).Value, "a full bucket")
 		before := time.Now().UnixNano()
@@ -185,7 +185,7 @@ func TestOperationsOfAlgorithms(t *testing.T) {
 		require.LessOrEqual(t, end, time.Now().UnixNano()+int64(time.Hour))
 		require.Equal(t, 1, admitted())
 
-		// inc takes a bucket into debt: 100 in it, 150 taken, 50 given back.
+		// inc takes a bucket into debt: it holds 100 tokens and loses 150.
 		s.operate(t, "reset", alice)
 		require.EqualValues(t, 150, s.operate(t, "inc", alice+"&n=150&window=bucket").Value)
 		require.Zero(t, admitted())
@@ -196,7 +196,7 @@ func TestOperationsOfAlgorithms(t *testing.T) {
 
 func TestOperationsCleanAndStats(t *testing.T) {
 	const keys = 50
-	apart(t, func(t *testing.T, d driver) {
+	eachSeparately(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
 version: 1
 rules:
@@ -212,7 +212,7 @@ rules:
 			require.Positive(t, stats.Rules[i].Bytes)
 			require.Contains(t, stats.Rules[i].Metrics, "allowed")
 		}
-		require.LessOrEqual(t, stats.Rules[0].Keys, uint64(keys), "on a busy machine their windows have ended already")
+		require.LessOrEqual(t, stats.Rules[0].Keys, uint64(keys), "on a busy machine some windows have ended already")
 		require.EqualValues(t, keys, stats.Rules[1].Keys)
 		require.Zero(t, s.operate(t, "clean", "rule=long").Value, "all are live")
 
@@ -223,14 +223,15 @@ rules:
 		require.Zero(t, s.operate(t, "clean", "").Value)
 		require.EqualValues(t, keys, s.operate(t, "stats", "rule=long").Rules[0].Keys)
 
-		// Clean let go of nothing that still counts: one more each, of two.
+		// clean has kept all live records: each key has one of two units left.
 		require.Equal(t, keys, count(s.load(16).send(t, 4*keys, hit), allowed))
 	})
 }
 
-// A bad operation is refused with what would be right, and does nothing.
+// An invalid operation is refused with an error that says what is wrong, and changes
+// nothing.
 func TestOperationsRefused(t *testing.T) {
-	apart(t, func(t *testing.T, d driver) {
+	eachSeparately(t, func(t *testing.T, d driver) {
 		s := serve(t, d, oneRule("limits: [{requests: 5, per: "+far+", name: year}], overrides: [{key: [probe], unlimited: true}]"))
 		for query, want := range map[string]string{
 			"set?rule=per-user&key=alice&n=2&window=month": "has no window",

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
-// proxy is one running proxy with the filter in it.
+// proxy is a running proxy with the filter.
 type proxy struct {
 	address string
 	admin   string        // URL
@@ -27,18 +27,18 @@ type proxy struct {
 	kill    func()
 }
 
-// proxyOptions says how to start one. Without xds the policy is static.
+// proxyOptions are for driver.start. Without xds the policy is static.
 type proxyOptions struct {
 	node     string
 	xds      string
-	policy   string // YAML: baked in, or all there is
+	policy   string // YAML; with xds, until the control plane sends one
 	wasm     string // default: the filter under test
-	upstream string // URL
-	workers  int    // default: the constant
-	manage   string // address of a listener for management requests, of an Envoy
+	upstream string // URL; default: upstream
+	workers  int    // default: workers
+	manage   string // Envoy only: address of a listener for management requests
 	edit     func(bootstrap []byte) []byte
 
-	manageCert, manageKey string // of that listener; default: plain text
+	manageCert, manageKey string // of the management listener; default: plain text
 }
 
 // start starts a proxy for this test alone and waits until it serves.
@@ -54,7 +54,7 @@ func (d driver) start(t *testing.T, o proxyOptions) *proxy {
 	return p
 }
 
-// launch starts a proxy that runs until it is killed, or ctx ends.
+// launch starts a proxy that runs until it is killed or ctx ends.
 func (d driver) launch(ctx context.Context, t *testing.T, o proxyOptions) *proxy {
 	t.Helper()
 	if o.wasm == "" {
@@ -129,7 +129,7 @@ func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *p
 	return p
 }
 
-// await waits until requests are answered.
+// await waits until the proxy answers requests.
 func (p *proxy) await(t *testing.T) {
 	t.Helper()
 	eventually(t, time.Minute, "the proxy to serve", func() bool {
@@ -145,8 +145,8 @@ func (p *proxy) await(t *testing.T) {
 // load returns a load on the proxy.
 func (p *proxy) load(connections int) load { return load{p.address, connections} }
 
-// get sends one request with these headers, name and value in turn; ":host"
-// and ":method" stand for themselves.
+// get sends one request with these headers, given as names and values in turn. ":host"
+// and ":method" set the host and the method.
 func (p *proxy) get(t *testing.T, path string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+path, nil)
@@ -195,10 +195,21 @@ func (p *proxy) metric(t *testing.T, name, rule string) (uint64, bool) {
 	return 0, false
 }
 
-// allocated is what Envoy's allocator has given out.
+// allocated returns the bytes that Envoy has allocated.
 func (p *proxy) allocated(t *testing.T) int64 {
 	t.Helper()
 	bytes, err := p.envoy.Memory(t.Context())
+	require.NoError(t, err)
+	return int64(bytes)
+}
+
+// resident returns the bytes of Envoy's resident memory, 0 for the simulator.
+func (p *proxy) resident(t *testing.T) int64 {
+	t.Helper()
+	if p.envoy == nil {
+		return 0
+	}
+	bytes, err := p.envoy.RSS()
 	require.NoError(t, err)
 	return int64(bytes)
 }

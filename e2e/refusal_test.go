@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// A proxy that refuses a revision keeps the old policy, the refusal is reported
-// for it and never turns into an acceptance, and the next good one applies.
+// A proxy that refuses a revision keeps the old policy. status reports the NACK and
+// never an ACK for it, and the next good revision applies.
 func TestRefusedRevision(t *testing.T) {
 	refusing := buildtest.Filter(t, "sluice_refuses")
 	missing := filepath.Join(t.TempDir(), "not-there.wasm")
@@ -50,8 +50,8 @@ func TestRefusedRevision(t *testing.T) {
 	})
 }
 
-// A proxy that starts while the control plane is down enforces the policy baked
-// in by render, and takes the served one over when it is back.
+// A proxy that starts while the control plane is down enforces the policy in its
+// bootstrap, and changes to the served one when the control plane is back.
 func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
@@ -70,8 +70,8 @@ func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
 	}
 }
 
-// kill -9 in the middle of applies loses no acknowledged revision; the proxy
-// keeps enforcing meanwhile and connects again.
+// kill -9 during applies loses no acknowledged revision. The proxy keeps enforcing
+// meanwhile and reconnects.
 func TestControlPlaneKilled(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		c, p := serveAlone(t, d, perUser("100/"+far))
@@ -95,8 +95,8 @@ func TestControlPlaneKilled(t *testing.T) {
 			c.start(t)
 			out, errs, exit := sluice(t, "get", "--server", c.url(), "--output", "json", fmt.Sprint(acknowledged))
 			require.Zero(t, exit, errs)
-			require.Contains(t, out, fmt.Sprintf("%d/%s", 100+acknowledged, far), "the acknowledged revision is there")
-			// The one under way at the kill may have been stored without an answer.
+			require.Contains(t, out, fmt.Sprintf("%d/%s", 100+acknowledged, far), "the acknowledged revision is stored")
+			// The revision that was in progress at the kill may be stored too.
 			if _, _, exit = sluice(t, "get", "--server", c.url(), fmt.Sprint(acknowledged+1)); exit == 0 {
 				acknowledged++
 			}

@@ -11,9 +11,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
-// TestRenderedBootstraps: what the command line prints is what Envoy takes, with
-// the filter itself, which judges the policy. That it does is seen on a policy
-// broken afterwards.
+// TestRenderedBootstraps: Envoy accepts the bootstraps that `sluice render` prints, and
+// its validation runs the filter, which refuses a policy that is broken afterwards.
 func TestRenderedBootstraps(t *testing.T) {
 	managed := file(t, "managed.yaml", "version: 1\nmanage: {path: /.sluice/, token_sha256: "+tokenSHA256+", port: 9902}\nrules: [{name: a, limits: [1/1m]}]\n")
 	base := []string{"render", "envoy", "--listen", "127.0.0.1:10000", "--upstream", "127.0.0.1:9", "--admin", "127.0.0.1:9901", "--wasm", built.filter}

@@ -3,7 +3,6 @@ package e2e
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -22,11 +21,7 @@ rules:
   - {name: cost, match: {paths: [/cost]}, key: [{header: n}], cost: {header: x-cost, max: 5}, limits: [7/`+far+`]}
   - {name: off, mode: "off", limits: [0/`+far+`]}
 `)
-		for _, step := range []struct {
-			want    int
-			path    string
-			headers []string
-		}{
+		s.walk(t, []step{
 			{allowed, "/", []string{":host", "eu.shop.example:8443", "n", "1"}},
 			{denied, "/", []string{":host", "EU.shop.example", "n", "1"}},
 			{allowed, "/", []string{":host", "us.shop.example", "n", "1"}},
@@ -58,9 +53,7 @@ rules:
 			{allowed, "/cost", []string{"n", "b", "x-cost", "1", "x-cost", "2"}},
 			{allowed, "/cost", []string{"n", "b", "x-cost", "nonsense"}},
 			{denied, "/cost", []string{"n", "b"}},
-		} {
-			require.Equal(t, step.want, s.status(t, step.path, step.headers...), "%s %q", step.path, step.headers)
-		}
+		})
 	})
 }
 
@@ -112,7 +105,7 @@ const (
 
 func TestPeek(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, perUser("3/"+far)+"manage: {path: /.sluice/, token_sha256: "+tokenSHA256+"}\n")
+		s := serve(t, d, perUser("3/"+far)+managed)
 		s.get(t, "/", "x-user-id", "alice")
 		for range 2 {
 			res, body := s.get(t, "/.sluice/counters/peek?rule=per-user&key=alice&n=3", ":method", "POST", "authorization", bearer)
@@ -153,12 +146,8 @@ func TestMetrics(t *testing.T) {
 		t.Run(d.name, func(t *testing.T) {
 			s := serve(t, d, strings.Replace(perUser("3/"+far), "per-user", "counted", 1))
 			s.load(4).send(t, 10, user("alice"))
-			eventually(t, 10*time.Second, "metrics to be flushed", func() bool {
-				text, err := s.envoy.Prometheus(t.Context())
-				require.NoError(t, err)
-				return strings.Contains(text, `rate_limit_allowed_total{rule="counted"} 3`) &&
-					strings.Contains(text, `rate_limit_denied_total{rule="counted"} 7`)
-			})
+			s.awaitMetric(t, `rate_limit_allowed_total{rule="counted"} 3`)
+			s.awaitMetric(t, `rate_limit_denied_total{rule="counted"} 7`)
 		})
 	}
 }

@@ -61,7 +61,7 @@ func TestResponse(t *testing.T) {
 			require.Equal(t, "0/0", res.Header.Get("x-left"))
 			require.Equal(t, "yes", res.Header.Get("x-plain"))
 			require.Equal(t, []string{"true"}, res.Header.Values("x-envoy-ratelimited"))
-			require.NotContains(t, res.Header, "X-Wait", "no wait would help")
+			require.NotContains(t, res.Header, "X-Wait", "waiting does not help")
 			require.NotContains(t, res.Header, "Retry-After")
 			require.NotContains(t, res.Header, "X-Upstream")
 		}
@@ -82,13 +82,13 @@ func TestResponse(t *testing.T) {
 	})
 }
 
-// A gRPC client gets a trailers-only answer: 200, the status and the body as
-// message among the headers, nothing behind them.
+// A gRPC client gets a trailers-only response: 200, with the gRPC status and the body
+// as message among the headers.
 func TestGRPCResponse(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, responses)
 		clients := map[string]*http.Transport{"HTTP/1.1": {}}
-		if d.envoy != "" { // the simulator's proxy speaks HTTP/1.1 alone
+		if d.envoy != "" { // the simulator's proxy speaks only HTTP/1.1
 			h2 := &http.Transport{Protocols: new(http.Protocols)}
 			h2.Protocols.SetUnencryptedHTTP2(true)
 			clients["HTTP/2.0"] = h2
@@ -120,7 +120,7 @@ func TestGRPCResponse(t *testing.T) {
 			client.CloseIdleConnections()
 		}
 		res, _ := s.get(t, "/slow", "content-type", "application/grpc-web")
-		require.Equal(t, 503, res.StatusCode, "that is not gRPC")
+		require.Equal(t, 503, res.StatusCode, "gRPC-Web is not gRPC")
 		if d.envoy == "" {
 			return
 		}
@@ -144,8 +144,8 @@ func TestGRPCResponse(t *testing.T) {
 	})
 }
 
-// What an upstream says of limits of its own stays; the client reads the
-// tighter of both.
+// The fields of an upstream's own limits are kept, and the client sees the tighter of
+// both limits.
 func TestUpstreamFields(t *testing.T) {
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, line := range r.Header.Values("x-send") {
@@ -164,7 +164,7 @@ rules: [{name: r, match: {paths: [/limited]}, algorithm: fixed_window_per_key, l
 		for _, c := range []struct {
 			name string
 			send []string
-			want map[string]string // regular expressions, one a line
+			want map[string]string // regular expressions for the values, joined by newlines
 		}{
 			{"nothing", nil, map[string]string{
 				"ratelimit-policy": policy, "ratelimit": ours, "x-ratelimit-limit": "1000" + tail,
@@ -201,13 +201,13 @@ rules: [{name: r, match: {paths: [/limited]}, algorithm: fixed_window_per_key, l
 			res, _ = p.get(t, "/", headers...)
 			for _, line := range c.send {
 				name, value, _ := strings.Cut(line, ": ")
-				require.Contains(t, res.Header.Values(name), value, "%s: no rule, so untouched", c.name)
+				require.Contains(t, res.Header.Values(name), value, "%s: no rule matches, so the fields stay the same", c.name)
 			}
 		}
 	})
 }
 
-// An access log prints the verdict of every rule as one word.
+// An access log prints the verdict as one word, with the outcome of each rule.
 func TestAccessLog(t *testing.T) {
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Two filters of one name in one Envoy, with different policies that use the
-// same names, count apart.
+// Two filters of one name in one Envoy have different policies with the same rule
+// names. They split and count separately.
 func TestFiltersOfOneName(t *testing.T) {
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
@@ -21,8 +21,8 @@ func TestFiltersOfOneName(t *testing.T) {
 			address, err := p.envoy.Listener(t.Context(), "second")
 			require.NoError(t, err)
 			other := load{address, 4}
-			// Both count, and streams that still come to the older one some seconds
-			// after the newer one has begun to are how the filter finds out.
+			// Both count at first. The older one notices the conflict because it still gets
+			// requests some seconds after the newer one has begun to count.
 			other.send(t, 64, user("early"))
 			p.load(32).send(t, 64, user("early"))
 			time.Sleep(8 * time.Second)

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// site is a control plane with one proxy, node "edge", that all scenarios of a
-// driver share: each has a domain of its own, and so counters of its own.
+// site is a control plane with one proxy, node "edge". All scenarios of a driver share
+// it; each has its own domain, and so its own counters.
 type site struct {
 	*proxy
 	control *controlPlane
@@ -24,7 +24,7 @@ var (
 	scenario int
 )
 
-// serve has the driver's shared proxy run a policy in a domain of its own.
+// serve makes the driver's shared proxy run a policy in a new domain.
 func serve(t *testing.T, d driver, policy string) site {
 	t.Helper()
 	s, running := sites[d.name]
@@ -53,7 +53,7 @@ func (s site) apply(t *testing.T, policy string, flags ...string) {
 	s.control.apply(t, strings.Replace(policy, "version: 1", "version: 1\ndomain: "+s.domain, 1), flags...)
 }
 
-// runs is the number of the revision that the proxy runs.
+// runs returns the number of the revision that the proxy runs.
 func (s site) runs(t *testing.T) uint64 {
 	t.Helper()
 	return s.control.proxies(t)["edge"].Runs
@@ -67,7 +67,7 @@ func stopSites() {
 	}
 }
 
-// serveAlone is serve with a control plane and a proxy for this test alone.
+// serveAlone is serve with a new control plane and proxy for this test alone.
 func serveAlone(t *testing.T, d driver, policy string) (*controlPlane, *proxy) {
 	t.Helper()
 	c := startControlPlane(t)

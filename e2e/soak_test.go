@@ -3,8 +3,6 @@ package e2e
 import (
 	"flag"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +13,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-var soakTraffic = flag.Duration("soak-traffic", 6*time.Second, "how long to send traffic to one Envoy that is reconfigured all the time")
+var soakTraffic = flag.Duration("soak-traffic", 6*time.Second, "how long to send traffic to one Envoy while it is reconfigured")
 
 const (
 	soakRaise = 20 // units that each round adds to the limits
@@ -23,13 +21,13 @@ const (
 	soakFlood = 3000
 )
 
-// soakRules are limits that a round can raise as far as it likes.
+// soakRules are rules whose limit each round can raise.
 var soakRules = []struct{ name, algorithm string }{
 	{"aligned", "fixed_window"}, {"per-key", "fixed_window_per_key"}, {"counter", "sliding_window_counter"},
 }
 
-// soakPolicy is the policy of a round: limits raised, one rule renamed, and a
-// table that is flooded.
+// soakPolicy returns the policy of a round: with raised limits, a renamed rule, and a
+// rule that is flooded.
 func soakPolicy(round int) string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")
@@ -42,10 +40,10 @@ func soakPolicy(round int) string {
 	return b.String()
 }
 
-// Round after round limits are raised, a rule is renamed and a table is flooded;
-// now and then the control plane dies, or another binary takes over: every key is let through exactly
-// what the round added, no cheater in the flood more than its limit in all, and
-// Envoy stops growing.
+// Each round raises limits, renames a rule and floods a table. Sometimes the control
+// plane dies, or another binary takes over. Each round admits exactly the added units
+// of every key, no cheater gets more than its limit in all rounds, and Envoy stops
+// growing.
 func TestSoak(t *testing.T) {
 	control := startControlPlane(t)
 	p := newest(t).start(t, proxyOptions{node: "edge", xds: control.xds, edit: withoutUpstream})
@@ -55,9 +53,10 @@ func TestSoak(t *testing.T) {
 	var cheated [soakKeys]int
 	var memory, resident []int64
 	round, flooded, hits := 0, 0, 0
-	// Envoy's metrics go with a binary: another one counts from 0, and what came
-	// to the one before in its last moments is lost.
-	running, counted, surely := built.filter, 0, 0 // hits since another binary came, and after that round
+	// A new binary's metrics start from 0, and the last counts of the old one are lost.
+	// counted is the hits since the last change of the binary, and surely those after
+	// the round of that change.
+	running, counted, surely := built.filter, 0, 0
 	for deadline := time.Now().Add(*soakTraffic); round < 3 || time.Now().Before(deadline); round++ {
 		wasm := built.filter
 		if round%25 >= 20 { // another binary takes over for five rounds
@@ -68,7 +67,7 @@ func TestSoak(t *testing.T) {
 			running, counted, surely = wasm, 0, 0
 		}
 		control.apply(t, soakPolicy(round), "--wasm", wasm)
-		// The flood and the exact traffic come at once.
+		// The flood and the exact traffic run at the same time.
 		var attacked []int16
 		var attackErr error
 		var attacking sync.WaitGroup
@@ -131,20 +130,8 @@ func TestSoak(t *testing.T) {
 		require.False(t, some, "%d errors", failed)
 	}
 	late := len(memory) / 2
-	t.Logf("%d rounds, %d requests to keep exact, %d keys of floods: allocated %d KiB after the first round, %d after half of them, %d at the end; resident %d, %d, %d KiB",
+	t.Logf("%d rounds, %d exact requests, %d invented keys: allocated %d KiB after the first round, %d after half of them, %d at the end; resident %d, %d, %d KiB",
 		round, hits, flooded, memory[0]>>10, memory[late]>>10, memory[round-1]>>10, resident[0]>>10, resident[late]>>10, resident[round-1]>>10)
 	require.Less(t, memory[round-1]-memory[late], int64(2<<20), "Envoy goes on growing")
 	require.Less(t, resident[round-1]-resident[late], int64(32<<20), "Envoy goes on growing")
-}
-
-// resident is how much memory the kernel has given Envoy.
-func (p *proxy) resident(t *testing.T) int64 {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.envoy.Pid()))
-	require.NoError(t, err)
-	_, rest, found := strings.Cut(string(text), "VmRSS:")
-	require.True(t, found)
-	kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	require.NoError(t, err)
-	return kib << 10
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a client spells in another way counts against it, over HTTP/1 and HTTP/2.
+// A client cannot escape a rule by another spelling, over HTTP/1 and HTTP/2.
 func TestSpellings(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, `
@@ -18,7 +18,7 @@ rules:
   - {name: method, match: {hosts: [method.example], methods: [REPORT]}, limits: [0/`+far+`]}
 `)
 		versions := []string{"HTTP/1"}
-		if d.envoy != "" { // the simulator's proxy speaks HTTP/1 alone
+		if d.envoy != "" { // the simulator's proxy speaks only HTTP/1
 			versions = append(versions, "HTTP/2")
 		}
 		for _, version := range versions {
@@ -51,7 +51,7 @@ rules:
 			} {
 				require.Equal(t, c.want, status(c.method, c.host, c.header), "%s %v", version, c)
 			}
-			if version == "HTTP/2" { // of HTTP/1 Envoy takes the methods that it knows
+			if version == "HTTP/2" { // over HTTP/1 Envoy accepts only methods that it knows
 				require.Equal(t, denied, status("rePort", "method.example", nil))
 				require.Equal(t, denied, status("head", "exempt.example", nil))
 			}
@@ -60,8 +60,8 @@ rules:
 	})
 }
 
-// Envoy refuses a header with an underscore, which an upstream may take for
-// another.
+// Envoy refuses a header with an underscore, because an upstream may treat it as the
+// same header with a hyphen.
 func TestUnderscores(t *testing.T) {
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {

@@ -9,12 +9,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A policy with a fault of every kind that is only warned of.
+// warned is a policy that gets every kind of warning.
 const warned = `
 version: 1
-manage: {path: /.sluice/, token_sha256: ` + tokenSHA256 + `}
-rules:
-  - {name: leavable, key: [{header: x-user-id}], limits: [1/1h]}
+` + managed + `rules:
+  - {name: bypassable, key: [{header: x-user-id}], limits: [1/1h]}
   - {name: sliding, algorithm: sliding_window_counter, limits: [1/1h]}
   - {name: elastic, limits: [{requests: 1, per: 1h, algorithm: fixed_window_per_key, elastic: true}]}
   - {name: large, key: [client_ip], capacity: 9000000, limits: [9/1h], overrides: [{key: ["192.0.2.*"], unlimited: true}, {key: ["192.0.2.7"], unlimited: true}]}
@@ -23,8 +22,8 @@ rules:
   - {name: too-dear, match: {paths: [/dear]}, cost: 5, limits: [4/1h]}
 `
 
-// Warnings are the same from validate, apply and the HTTP API, with their
-// places, and the proxy takes the policy all the same.
+// validate, apply and the HTTP API give the same warnings with the same positions, and
+// the proxy accepts the policy.
 func TestWarnings(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, warned)

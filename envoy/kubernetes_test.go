@@ -193,7 +193,7 @@ func TestIstioRefuses(t *testing.T) {
 		"target kind":        {func(o *IstioOptions) { o.Targets = []string{"HTTPRoute/a"} }, "the kind must be Gateway, GatewayClass, Service or ServiceEntry"},
 		"target name":        {func(o *IstioOptions) { o.Targets = []string{"Gateway/A"} }, `target "Gateway/A": name "A": want`},
 		"target twice":       {func(o *IstioOptions) { o.Targets = []string{"Gateway/a", "Gateway/a"} }, "is given twice"},
-		"too many":           {func(o *IstioOptions) { o.Targets = make([]string, 17) }, "17 targets: the most is 16"},
+		"too many":           {func(o *IstioOptions) { o.Targets = make([]string, 17) }, "17 targets: at most 16 are allowed"},
 		"policy is no YAML":  {func(o *IstioOptions) { o.Policy = []byte("a: [") }, "read policy: yaml:"},
 		"policy is a number": {func(o *IstioOptions) { o.Policy = []byte("1") }, "read policy: not an object"},
 	} {

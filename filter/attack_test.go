@@ -20,18 +20,18 @@ const (
 	attackWindow = time.Hour
 )
 
-// attacked are the limits under attack.
+// attacked are the rules under attack.
 var attacked = []struct{ name, rule string }{
 	{"aligned", `"limits":["20/1h"]`},
 	{"per key", `"limits":["20/1h"],"algorithm":"fixed_window_per_key"`},
 	{"log", `"limits":["20/1h"],"algorithm":"sliding_window_log"`},
 	{"sliding counter", `"limits":["20/1h"],"algorithm":"sliding_window_counter"`},
-	{"token page", `"limits":["20/1000h"],"algorithm":"token_bucket"`},
+	{"token bucket", `"limits":["20/1000h"],"algorithm":"token_bucket"`},
 }
 
-// A flood of invented keys, each asked for once, in a hundredth of a window:
-// memory stays what the table had, nobody is let through beyond the limit, and
-// when the window has ended everybody has all of it.
+// A flood of invented keys, one hit each, comes in a hundredth of a window. Memory
+// stays within the table, no client is admitted beyond its limit, and after the
+// window every client has its whole limit again.
 func TestCardinalityAttack(t *testing.T) {
 	capacity := min(*attackKeys/100, 16_384)
 	for _, c := range attacked {
@@ -43,14 +43,14 @@ func TestCardinalityAttack(t *testing.T) {
 			for _, flood := range floods {
 				b := attackedBench(t, capacity, c.rule)
 				l := attack.NewList(attack.Plan{Flood: flood, Limit: attackLimit, Honest: 100, Cheaters: 20, Bursts: 10})
-				o, full, most := b.under(t, l, int64(attackWindow)/100/int64(l.Len()))
+				o, full, peak := b.under(t, l, int64(attackWindow)/100/int64(l.Len()))
 				denied := b.Metrics()["rule=.=r;.;rate_limit_floor_denied_total"]
-				t.Logf("%d keys, capacity %d: shared data %d bytes after a tenth and at most %d, %.1f %% of honest requests denied, a cheater let through %d of %d, floor_denied %d of %d denials, %d of them of invented keys and %d of honest clients, evicted %d",
-					flood, capacity, full, most, o.FalselyDenied(), o.CheaterMost, attackLimit, denied, b.Metrics()["rule=.=r;.;rate_limit_denied_total"], o.FloodDenied, o.HonestDenied, b.Metrics()["rule=.=r;.;rate_limit_evicted_total"])
+				t.Logf("%d keys, capacity %d: shared data %d bytes after a tenth and at most %d, %.1f %% of honest requests denied, a cheater admitted %d of %d times, floor_denied %d of %d denials, %d of them of invented keys and %d of honest clients, evicted %d",
+					flood, capacity, full, peak, o.FalselyDenied(), o.CheaterMax, attackLimit, denied, b.Metrics()["rule=.=r;.;rate_limit_denied_total"], o.FloodDenied, o.HonestDenied, b.Metrics()["rule=.=r;.;rate_limit_evicted_total"])
 				require.Zero(t, o.OverLimit)
 				require.GreaterOrEqual(t, denied, uint64(o.FloodDenied))
 				if flood >= 100*capacity {
-					require.Equal(t, full, most, "every page has been there since the first tenth")
+					require.Equal(t, full, peak, "all pages exist after the first tenth")
 				}
 				for name, n := range b.Metrics() {
 					require.False(t, strings.HasPrefix(name, "rate_limit_errors") || strings.HasPrefix(name, "rate_limit_panics"), "%s %d", name, n)
@@ -68,8 +68,8 @@ func TestCardinalityAttack(t *testing.T) {
 	}
 }
 
-// What an attack of three windows costs the honest: where windows are a key's
-// own, or slide, what was inherited lives longer.
+// What an attack over three windows costs honest clients: in windows per key, and in
+// sliding ones, what a key starts with counts longer.
 func TestCardinalityAttackOfThreeWindows(t *testing.T) {
 	const windows = 3
 	capacity := min(max(*attackKeys/1000, 150), 2000)
@@ -89,7 +89,7 @@ func TestCardinalityAttackOfThreeWindows(t *testing.T) {
 	}
 }
 
-// attackedBench is a proxy at the beginning of a window.
+// attackedBench returns a proxy at the beginning of a window.
 func attackedBench(t *testing.T, capacity int, rule string) *bench {
 	t.Helper()
 	b := start(t, func(o *sim.Options) { o.Workers, o.OnCall = 2, nil })
@@ -98,9 +98,9 @@ func attackedBench(t *testing.T, capacity int, rule string) *bench {
 	return b
 }
 
-// under serves an attack, a request every stepNs, and returns its outcome and
-// the bytes of shared data after a tenth of it and at most.
-func (b *bench) under(t *testing.T, l *attack.List, stepNs int64) (o attack.Outcome, full, most int) {
+// under serves an attack, a request every stepNs. It returns the outcome, the bytes
+// of shared data after a tenth of the attack, and their maximum.
+func (b *bench) under(t *testing.T, l *attack.List, stepNs int64) (o attack.Outcome, full, peak int) {
 	t.Helper()
 	o = l.Judge(func(i int) bool {
 		b.now += stepNs
@@ -109,14 +109,14 @@ func (b *bench) under(t *testing.T, l *attack.List, stepNs int64) (o attack.Outc
 			t.Fatalf("request %d: %v %v", i, res, err)
 		}
 		if i%(1+l.Len()/100) == 0 || i == l.Len()-1 {
-			if most = max(most, b.Shared().Bytes()); i <= l.Len()/10 {
-				full = most
+			if peak = max(peak, b.Shared().Bytes()); i <= l.Len()/10 {
+				full = peak
 			}
 		}
 		return res.Status == 200
 	})
 	b.tick(t)
-	return o, full, most
+	return o, full, peak
 }
 
 func asks(user string) *sim.Request {

@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// A VM gives no memory back, so what configurations leave behind has to serve
-// those that follow. Left to itself Go's runtime comes to the end of a collection
-// after five times as much.
+// A VM returns no memory, so later configurations must re-use what earlier ones have
+// left behind. By itself Go's runtime would finish a collection only after five times
+// as much.
 func TestMemoryOfLargePoliciesIsBounded(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.OnCall = nil })
 	var used []uint64
@@ -23,9 +23,8 @@ func TestMemoryOfLargePoliciesIsBounded(t *testing.T) {
 	require.LessOrEqual(t, used[9], used[4]*5/4)
 }
 
-// Policies of a thousand rules, one after the other, make for one garbage
-// collection after the other. None may call poll_oneoff, which ends the VM on
-// the oldest supported Envoy, as it does here.
+// Several policies of a thousand rules cause several garbage collections. None may
+// call poll_oneoff, which ends the VM on the oldest supported Envoy, as it does here.
 func TestGarbageIsCollectedWithoutWaiting(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.OnCall = nil })
 	for i := range 8 {

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// kinds are rules of each kind, the host calls of a request under them, and how
-// many texts the filter makes for it: a client's address, a Retry-After.
+// kinds are rules of each kind, with the host calls of a request, and with how many
+// texts the filter allocates for it: a client's address, a Retry-After.
 var kinds = []struct {
 	name, rules, calls string
 	texts              int
@@ -28,19 +28,19 @@ var kinds = []struct {
 	{"sliding log", keyedBy(`"limits":[{"requests":100,"per":"1m","algorithm":"sliding_window_log"}]`), "header time get set", 0},
 	{"token bucket", keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"token_bucket"}]`), "header time get set", 0},
 	{"client address", `{"name":"r","key":["client_ip"],"limits":["1000000/1h"]}`, "property time get set", 1},
-	{"denied", keyedBy(`"limits":["1/366d"]`), "header time get tell reply", 1},
+	{"denied", keyedBy(`"limits":["1/366d"]`), "header time get set_property reply", 1},
 	{"three rules", `{"name":"a","key":[{"header":"x-user-id"}],"limits":["1000000/1h"]},` +
 		`{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}`, "header property time get get get set set set", 1},
 }
 
 func keyedBy(rest string) string { return `{"name":"r","key":[{"header":"x-user-id"}],` + rest + `}` }
 
-// short are the host calls' names in kinds.
+// short abbreviates the names of host calls for kinds.
 var short = strings.NewReplacer("get_header_map_value", "header", "get_current_time_nanoseconds", "time",
-	"get_shared_data", "get", "set_shared_data", "set", "get_property", "property", "set_property", "tell", "send_local_response", "reply")
+	"get_shared_data", "get", "set_shared_data", "set", "get_property", "property", "send_local_response", "reply")
 
-// A request makes these calls to the host, and once a VM has seen one like it, it
-// allocates nothing but those texts.
+// A request makes exactly these host calls. After the first request of its kind, it
+// allocates nothing but these texts.
 func TestWhatARequestCosts(t *testing.T) {
 	counting := buildtest.Wasm(t, "sluice_mallocs")
 	for _, kind := range kinds {
@@ -70,7 +70,7 @@ func TestWhatARequestCosts(t *testing.T) {
 
 const manyKeys = 1000
 
-// load is a simulated proxy with one of these policies, and requests for it.
+// load is a simulated proxy with a policy, and requests for it.
 type load struct {
 	host     *sim.Host
 	requests []*sim.Request
@@ -78,7 +78,8 @@ type load struct {
 	served   int
 }
 
-// newLoad has each of its keys counted once, in a table with room for 65,536.
+// newLoad returns a load whose keys have each been counted once, in a table with room
+// for 65,536.
 func newLoad(tb testing.TB, rules string, change ...func(*sim.Options)) *load {
 	l := &load{now: 1_000_000_000_000_000_000}
 	o := sim.Options{Wasm: wasm(), Workers: 1, CacheDir: buildtest.CacheDir(), Seed: 1, Now: func() int64 { return l.now }}
@@ -99,7 +100,7 @@ func newLoad(tb testing.TB, rules string, change ...func(*sim.Options)) *load {
 	return l
 }
 
-// serve serves n requests, one every 5 ms, and returns how long each took.
+// serve serves n requests, one every 5 ms, and returns the mean time of one in ns.
 func (l *load) serve(tb testing.TB, n int) (ns float64) {
 	begin := time.Now()
 	for range n {
@@ -112,17 +113,17 @@ func (l *load) serve(tb testing.TB, n int) (ns float64) {
 	return float64(time.Since(begin).Nanoseconds()) / float64(n)
 }
 
-// BenchmarkRequest is a request through the compiled filter on wazero, by turns
-// with one under a rule with one window: "of-one" is the median of what it took
-// of that one's time.
+// BenchmarkRequest measures a request through the compiled filter on wazero. It takes
+// turns with a request under a rule with one window: "of-one" is the median ratio of
+// their times.
 func BenchmarkRequest(b *testing.B) {
 	const batch = 100
 	for _, kind := range kinds {
 		b.Run(kind.name, func(b *testing.B) {
-			it, one := newLoad(b, kind.rules), newLoad(b, keyedBy(`"limits":["1000000/1h"]`))
+			subject, one := newLoad(b, kind.rules), newLoad(b, keyedBy(`"limits":["1000000/1h"]`))
 			var took, ratios []float64
 			for b.Loop() {
-				base, ns := one.serve(b, batch), it.serve(b, batch)
+				base, ns := one.serve(b, batch), subject.serve(b, batch)
 				took, ratios = append(took, ns), append(ratios, ns/base)
 			}
 			b.ReportMetric(0, "ns/op")

@@ -9,9 +9,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// explainPolicy answers management requests that bear the token "test".
-const explainPolicy = `{"version":1,"manage":{"path":"/.sluice/","token_sha256":"` +
-	`9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},"rules":[` + perUser + `]}`
+// explainPolicy has the management token "test".
+const explainPolicy = `{"version":1,` + manage + `,"rules":[` + perUser + `]}`
 
 func explainRequest(description ...string) *sim.Request {
 	r := &sim.Request{Method: "POST", Path: "/.sluice/explain", Headers: [][2]string{{"authorization", "Bearer test"}}}
@@ -21,13 +20,13 @@ func explainRequest(description ...string) *sim.Request {
 	return r
 }
 
-// Any worker explains what all have counted; the store is the same before and
-// after, the VM's metrics too, and no log has the key.
+// Each worker explains what all workers have counted. The store and the VM's metrics
+// stay the same, and no log line has the key.
 func TestExplain(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.Workers = 2 })
 	require.NoError(t, b.Configure([]byte(explainPolicy)))
-	describe := explainRequest(`{"headers":{"X-User-Id":["alice"]}}`)
-	body := string(b.serve(t, 0, describe).Body)
+	request := explainRequest(`{"headers":{"X-User-Id":["alice"]}}`)
+	body := string(b.serve(t, 0, request).Body)
 	require.Contains(t, body, `"windows":[{"limit":2,"per_ns":3600000000000,"used":0,`)
 	require.Zero(t, b.Shared().Len(), "not even a table")
 
@@ -35,7 +34,7 @@ func TestExplain(t *testing.T) {
 	require.Equal(t, 200, b.serve(t, 0, alice).Status)
 	before := b.Shared().Snapshot()
 	for worker := range 2 {
-		body := string(b.serve(t, worker, describe).Body)
+		body := string(b.serve(t, worker, request).Body)
 		require.True(t, strings.HasPrefix(body, `{"allowed":false,"denied_by":"per-user","retry_after_ns":`), body)
 		require.Contains(t, body, `"key":[{"part":"header x-user-id","value":"alice"}]`)
 		require.Contains(t, body, `"used":2,"remaining":0,`)
@@ -81,5 +80,5 @@ func TestExplainBadRequests(t *testing.T) {
 	require.Equal(t, 401, b.serve(t, 0, stranger).Status)
 	broken := explainRequest(`{"headers":{"x-user-id":"alice"}}`)
 	broken.Faults = &sim.Faults{Clock: true}
-	require.Equal(t, 500, b.serve(t, 0, broken).Status, "a panic lets nothing go upstream")
+	require.Equal(t, 500, b.serve(t, 0, broken).Status, "after a panic the request does not go upstream")
 }

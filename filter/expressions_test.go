@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 )
 
-// agents are expressions as hard on a matcher as a policy can have them, and
-// values that they go through to the end.
+// agents are the most expensive expressions that a policy can have, with texts that
+// they read to the end.
 var agents = []struct{ expression, text string }{
 	{`(?i).*(bot|crawler|spider|slurp).*`, "Mozilla/5.0 slur craw "},
 	{`(?:.{0,9}a)*`, "ab"},
@@ -21,8 +21,8 @@ var agents = []struct{ expression, text string }{
 	{`(?i)(?:[^x]*\\w\\b.\\b)*`, "ab cd "},
 }
 
-// An expression takes well below a millisecond of a worker, however long a header
-// is: what is longer than the bound is not read.
+// An expression takes well below a millisecond of a worker, however long a header is:
+// a value longer than the bound is not matched.
 func TestExpressionOnALongHeader(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.OnCall = nil })
 	const rounds = 25
@@ -49,5 +49,5 @@ func TestExpressionOnALongHeader(t *testing.T) {
 		}
 	}
 	buildtest.Figure(t, "an expression on a header of up to 58,000 bytes takes at most %v of a worker", worst)
-	require.Less(t, worst, 3*time.Millisecond, "the bar is one, on a machine that does nothing else")
+	require.Less(t, worst, 3*time.Millisecond, "the target is 1 ms on an idle machine")
 }

@@ -37,7 +37,7 @@ type bench struct {
 	now   int64
 	mu    sync.Mutex
 	log   []string
-	calls []string // of workers, SDK and ABI calls only
+	calls []string // proxy-wasm host calls of workers
 }
 
 func start(t *testing.T, change ...func(*sim.Options)) *bench {
@@ -83,7 +83,7 @@ var alice = &sim.Request{Headers: [][2]string{{"x-user-id", "alice"}}}
 
 const perUser = `{"name":"per-user","key":[{"header":"x-user-id"}],"limits":["2/1h","9/1d"]}`
 
-// What a request costs is counted in host calls, and the most of them is this.
+// A request makes exactly these host calls.
 func TestHostCallsOfARequest(t *testing.T) {
 	b := start(t)
 	require.NoError(t, b.Configure(policy(perUser)))
@@ -96,7 +96,7 @@ func TestHostCallsOfARequest(t *testing.T) {
 	require.Equal(t, []string{"get_header_map_value"}, b.calls)
 }
 
-// Windows of all algorithms on one rule are one record: one get, one set.
+// The windows of a rule share a record, whatever their algorithms: one get, one set.
 func TestHostCallsOfSeveralAlgorithms(t *testing.T) {
 	const layered = `"key":[{"header":"x-user-id"}],"limits":["2/1h",{"requests":9,"per":"1d","offset":"4h","jitter":20},
 		{"requests":9,"per":"1m","algorithm":"fixed_window_per_key"},{"requests":9,"per":"2m","algorithm":"sliding_window_log"},
@@ -146,7 +146,7 @@ func TestRefusedPolicyWritesNothing(t *testing.T) {
 	}
 	b := start(t)
 	require.NoError(t, b.Configure(policy(perUser)))
-	require.Zero(t, b.Shared().Len(), "a policy nobody has used yet writes nothing either")
+	require.Zero(t, b.Shared().Len(), "an unused policy writes nothing either")
 	b.serve(t, 0, alice)
 	before := b.Shared().Snapshot()
 	require.Error(t, b.Configure([]byte(`{"version":1,"rules":[{"name":"other","limits":["x"]}]}`)))
@@ -154,8 +154,8 @@ func TestRefusedPolicyWritesNothing(t *testing.T) {
 	require.Equal(t, before, b.Shared().Snapshot())
 }
 
-// A panic in a callback is kept inside it: the VM lives, and the policy's
-// on_error decides. A proxy without a clock makes the filter panic.
+// A panic in a callback does not end the VM; the policy's on_error decides. A proxy
+// without a clock makes the filter panic.
 func TestPanicIsAnError(t *testing.T) {
 	for _, c := range []struct {
 		onError string
@@ -175,7 +175,7 @@ func TestPanicIsAnError(t *testing.T) {
 	}
 }
 
-// Metrics are counted in the VM and flushed on a tick, each once.
+// Metrics are counted in the VM, and each count is flushed once, on a tick.
 func TestMetricsAreFlushed(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.Workers = 2 })
 	require.NoError(t, b.Configure(policy(perUser)))

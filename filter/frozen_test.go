@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// frozen returns the filter of an earlier commit with the same format of
-// records. testdata/README.md says which.
+// frozen returns the compiled filter of an earlier commit with the same format of
+// records; see testdata/README.md.
 func frozen(t *testing.T) []byte {
 	t.Helper()
 	file, err := os.Open("testdata/format1.wasm.gz")
@@ -25,8 +25,8 @@ func frozen(t *testing.T) []byte {
 	return b
 }
 
-// Two releases of the filter count in one store, as they do while a new binary
-// is rolled out, and neither loses what the other counted.
+// Two releases of the filter count in one store, as they do during a rollout, and
+// neither loses what the other has counted.
 func TestOlderModuleBesideThisOne(t *testing.T) {
 	for name, rule := range map[string]string{
 		"aligned": `"limits":["100/366d"]`,

@@ -11,9 +11,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// hostilePolicy reads everything of a request that a policy can.
-const hostilePolicy = `{"version":1,"headers":"both","manage":{"path":"/.sluice/","token_sha256":"` +
-	`9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},"rules":[
+// hostilePolicy reads everything in a request that a policy can read.
+const hostilePolicy = `{"version":1,"headers":"both",` + manage + `,"rules":[
 	{"name":"alice","key":[{"header":"x-user-id"}],"limits":["2/1h"],"match":{"headers":{"x-user-id":"alice"}}},
 	{"name":"keyed","key":[{"header":"k"},"host","method",{"path":"full"},{"client_ip":{}}],"missing_key":"share",
 	 "match":{"paths":["/*","~.*"],"headers":{"h0":"~(a|b)*c?.*"}},"capacity":64,"count_denied":true,"enforce_percent":90,
@@ -28,7 +27,7 @@ const hostilePolicy = `{"version":1,"headers":"both","manage":{"path":"/.sluice/
 
 const jwt = "envoy.filters.http.jwt_authn"
 
-// deep is a claim inside so many others.
+// deep returns a claim nested that deep.
 func deep(depth int) *structpb.Struct {
 	s := &structpb.Struct{}
 	for range depth {
@@ -73,15 +72,15 @@ func hostileRequests() []*sim.Request {
 	return requests
 }
 
-// A hostile request changes nothing but its own verdict: the VM lives, logs no
-// panic, keeps nothing of it, and what others have used stays as it is, byte for
+// A hostile request changes nothing but its own verdict. The VM does not end, logs no
+// panic, and its memory does not grow. Other keys' usage stays the same, byte for
 // byte.
 func TestHostileRequestsChangeNothingElse(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.OnCall = nil })
 	require.NoError(t, b.Configure([]byte(hostilePolicy)))
 	require.Equal(t, 200, b.serve(t, 0, alice).Status)
 	honest := b.Shared().Snapshot() // the seed, the directory, alice's page
-	delete(honest, "sluice/tables") // which the first request of another rule enters that rule into
+	delete(honest, "sluice/tables") // the first request of another rule changes it
 	configured, sent := b.Memory(0), uint64(0)
 	for round := range 40 {
 		for i, r := range hostileRequests() {
@@ -110,7 +109,7 @@ func TestHostileRequestsChangeNothingElse(t *testing.T) {
 	require.LessOrEqual(t, b.Shared().Len(), 3+1+7+7, "the seed, the directory, the owners and the pages of 1 + 64 + 64 keys, 16 slots in each of the latter")
 }
 
-// The least that a panic's denial says is when to come again.
+// A denial because of a panic has Retry-After too.
 func TestPanicDenialHasRetryAfter(t *testing.T) {
 	b := start(t)
 	require.NoError(t, b.Configure(policy(`{"name":"r","limits":["2/1h"],"on_error":"deny"}`)))
@@ -120,8 +119,8 @@ func TestPanicDenialHasRetryAfter(t *testing.T) {
 	require.Equal(t, 200, b.serve(t, 0, alice).Status)
 }
 
-// A management request that panics is answered here: let through, its token
-// would reach the upstream.
+// The filter answers a management request that panics. It must not go upstream,
+// because it carries the token.
 func TestPanicOfAManagementRequest(t *testing.T) {
 	b := start(t)
 	require.NoError(t, b.Configure([]byte(hostilePolicy)))

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// Windows from the shortest to the longest, of all algorithms, in one record.
-const widePolicy = `{"version":1,"manage":{"path":"/.sluice/","token_sha256":"` +
-	`9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},"rules":[
+// widePolicy has a rule with windows of all algorithms, from the shortest to the
+// longest.
+const widePolicy = `{"version":1,` + manage + `,"rules":[
 	{"name":"wide","key":[{"header":"k"}],"capacity":8,"cost":{"header":"c","min":0,"max":4294967295},"limits":["3/1ms","4294967295/366d",
 	 {"requests":7,"per":"366d","algorithm":"token_bucket","burst":4294967295,"name":"slow"},{"requests":4294967295,"per":"1ms","algorithm":"token_bucket"},
 	 {"requests":5,"per":"1ms","algorithm":"sliding_window_counter"},{"requests":9,"per":"366d","algorithm":"sliding_window_log"},
@@ -22,14 +22,14 @@ const widePolicy = `{"version":1,"manage":{"path":"/.sluice/","token_sha256":"` 
 	{"name":"shut","key":[{"header":"k"}],"capacity":1,"limits":["0/1ms"],"mode":"shadow"},
 	{"name":"once","match":{"paths":["=/once"]},"limits":["5/366d"]}]}`
 
-// Whatever management requests ask for, at whatever time, each is answered with
-// JSON, nothing panics or fails, and what is not theirs counts on.
+// Random management requests come at random times. Each is answered with JSON,
+// nothing panics or fails, and requests in between are counted.
 func TestRandomManagementRequests(t *testing.T) {
 	const steps = 6000
 	random := rand.New(rand.NewPCG(1, 4))
 	b := start(t, func(o *sim.Options) { o.Workers, o.OnCall = 2, nil })
 	require.NoError(t, b.Configure([]byte(widePolicy)))
-	home := b.now
+	began := b.now
 	one := func(of ...string) string { return of[random.IntN(len(of))] }
 	odd := func() string {
 		return one("", "0", "1", "5", "-1", "+1", "1e3", " 1", "4294967295", "4294967296", "99999999999999999999", "0x10", "٣", "%00", "\xff", strings.Repeat("9", 300))
@@ -57,14 +57,14 @@ func TestRandomManagementRequests(t *testing.T) {
 		case 0:
 			b.now += random.Int64N(3_000_000)
 		case 1:
-			b.now = home + random.Int64N(2_000_000_000_000_000_000) - 1_000_000_000_000_000_000
+			b.now = began + random.Int64N(2_000_000_000_000_000_000) - 1_000_000_000_000_000_000
 		case 2:
-			b.now = []int64{0, 1, home, 7_289_568_000_000_000_000}[random.IntN(4)]
+			b.now = []int64{0, 1, began, 7_289_568_000_000_000_000}[random.IntN(4)]
 		}
 		op := one("hit", "peek", "get", "inc", "set", "reset", "expires_at", "clean", "stats", "stat", "", "../explain", "\xff")
 		r := &sim.Request{Method: one("POST", "POST", "POST", "POST", "POST", "POST", "POST", "POST", "GET", "", "\xff"), Path: "/.sluice/counters/" + op + "?" + query(),
 			Headers: [][2]string{{"authorization", one("Bearer test", "Bearer test", "Bearer test", "Bearer test", "Bearer test", "bearer  test ", "Bearer", "Basic test")}}}
-		if random.IntN(4) == 0 { // or a request in between
+		if random.IntN(4) == 0 { // an ordinary request in between
 			r = &sim.Request{Headers: [][2]string{{"k", one("a", "b", "e")}, {"c", odd()}}}
 			require.Contains(t, []int{200, 429}, b.serve(t, random.IntN(2), r).Status)
 			continue

@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// What could mean two things, or means nothing, is refused, as the API of serve
-// does.
+// An ambiguous or unknown parameter is refused, as in the API of serve.
 func TestManagementQuery(t *testing.T) {
 	b := start(t)
 	require.NoError(t, b.Configure([]byte(widePolicy)))

@@ -13,13 +13,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// managedBy is a policy whose management token is this.
+// managedBy returns a policy with this management token.
 func managedBy(token string) []byte {
 	sum := sha256.Sum256([]byte(token))
 	return []byte(`{"version":1,"manage":{"path":"/.sluice/","token_sha256":"` + hex.EncodeToString(sum[:]) + `"},"rules":[{"name":"r","limits":["1/1h"]}]}`)
 }
 
-// statsWith is a management request with these credentials.
+// manage is a policy's field with the management token "test".
+const manage = `"manage":{"path":"/.sluice/","token_sha256":"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}`
+
+// managed returns a policy with these rules and the management token "test".
+func managed(rules string) []byte {
+	return []byte(`{"version":1,` + manage + `,"rules":[` + rules + `]}`)
+}
+
+// statsWith returns a management request with these credentials from that address.
 func statsWith(authorization, address string) *sim.Request {
 	return &sim.Request{
 		Method: "POST", Path: "/.sluice/counters/stats", ClientIP: address, ClientPort: 4711,
@@ -27,8 +35,8 @@ func statsWith(authorization, address string) *sim.Request {
 	}
 }
 
-// No token at all is no token, whatever the policy says, and a long one is
-// refused as it is.
+// A policy cannot have an empty token, a long token works, and everything else is
+// refused.
 func TestBearer(t *testing.T) {
 	b := start(t)
 	require.Error(t, b.Configure(managedBy("")))
@@ -45,9 +53,9 @@ func TestBearer(t *testing.T) {
 	}
 }
 
-// Wrong tokens are counted for the address that they come from: it gets 429 for
-// the rest of the second, with the right token too, or else it could go on
-// guessing. An operator elsewhere gets through at any time.
+// Wrong tokens are counted by the client's address. After ten it gets 429 for the
+// rest of the second, with the right token too, because it could go on guessing
+// otherwise. Operators with other addresses are not affected.
 func TestWrongTokensAreLimited(t *testing.T) {
 	b := start(t)
 	require.NoError(t, b.Configure(managedBy("right")))
@@ -62,7 +70,7 @@ func TestWrongTokensAreLimited(t *testing.T) {
 	require.Contains(t, res.Headers, [2]string{"retry-after", "1"})
 	require.True(t, json.Valid(res.Body))
 	through := 0
-	for i := range 100 { // one in 64 shares the attacker's place
+	for i := range 100 { // one in 64 shares the attacker's count
 		if b.serve(t, 0, statsWith("Bearer right", fmt.Sprintf("198.51.100.%d", i))).Status == 200 {
 			through++
 		}
@@ -74,11 +82,11 @@ func TestWrongTokensAreLimited(t *testing.T) {
 		require.Equal(t, 401, b.serve(t, 0, statsWith(fmt.Sprint("Bearer wrong", i), attacker)).Status)
 	}
 	require.Equal(t, 429, b.serve(t, 0, statsWith("Bearer right", attacker)).Status)
-	b.now -= 5_000_000_000 // a clock that was set back locks nobody out
+	b.now -= 5_000_000_000 // a clock that was set back does not extend the block
 	require.Equal(t, 200, b.serve(t, 0, statsWith("Bearer right", attacker)).Status)
 }
 
-// The right token is never counted, and neither is what is no token.
+// Neither the right token nor a missing one is counted.
 func TestRightTokensAreNotLimited(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.OnCall = nil })
 	require.NoError(t, b.Configure(managedBy("right")))
@@ -88,8 +96,8 @@ func TestRightTokensAreNotLimited(t *testing.T) {
 	}
 }
 
-// A bootstrap that names the port of its management listener confines a policy
-// that names none; the policy's own port goes before it.
+// If the bootstrap names the port of the management listener, management works only
+// there, unless the policy names another port.
 func TestNodeConfinesManagement(t *testing.T) {
 	port := func(n byte) []byte { return []byte{n, 0, 0, 0, 0, 0, 0, 0} }
 	for _, tc := range []struct {

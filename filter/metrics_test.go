@@ -1,8 +1,6 @@
 package main_test
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"testing"
@@ -20,7 +18,7 @@ func (b *bench) tick(t *testing.T) {
 	}
 }
 
-// stats asks a worker for what all have counted.
+// stats returns the counts of all workers as one worker answers them.
 func (b *bench) stats(t *testing.T, worker int) (allowed, denied uint64) {
 	t.Helper()
 	res := b.serve(t, worker, &sim.Request{
@@ -37,14 +35,10 @@ func (b *bench) stats(t *testing.T, worker int) (allowed, denied uint64) {
 	return answer.Rules[0].Metrics["allowed"], answer.Rules[0].Metrics["denied"]
 }
 
-// Whichever worker is asked, stats has the sum over all: its own counts as of
-// now, the others' as of their last tick. A new policy goes on counting.
+// Each worker answers stats with the sum over all workers: its own counts as of now,
+// the others' as of their last tick. The counts survive a new policy.
 func TestStatsOfAllWorkers(t *testing.T) {
 	b := start(t, func(o *sim.Options) { o.Workers = 3 })
-	sum := sha256.Sum256([]byte("test"))
-	managed := func(rule string) []byte {
-		return []byte(`{"version":1,"rules":[` + rule + `],"manage":{"path":"/.sluice/","token_sha256":"` + hex.EncodeToString(sum[:]) + `"}}`)
-	}
 	require.NoError(t, b.Configure(managed(`{"name":"r","limits":["5/1h"]}`)))
 	for i := range 9 {
 		b.serve(t, i%3, alice)
@@ -66,8 +60,8 @@ func TestStatsOfAllWorkers(t *testing.T) {
 	require.EqualValues(t, 4, denied)
 }
 
-// The memory gauge follows the pages that exist up to what validate prints,
-// and goes with its rule.
+// The memory gauge counts the existing pages, up to what validate prints, and becomes
+// 0 when its rule is removed.
 func TestMemoryUsage(t *testing.T) {
 	const gauge = "rule=.=r;.;rate_limit_memory_usage_bytes"
 	b := start(t, func(o *sim.Options) { o.Workers = 2 })
@@ -97,8 +91,8 @@ func TestMemoryUsage(t *testing.T) {
 	require.Positive(t, b.Metrics()["rule=.=other;.;rate_limit_memory_usage_bytes"])
 }
 
-// Where another of the rules that share a table comes first, the table is that
-// one's to report, and no longer the other's.
+// The first of the rules that share a table reports its memory. After a policy change
+// another rule may be the first.
 func TestMemoryUsageMovesWithItsTable(t *testing.T) {
 	gauge := func(rule string) string { return "rule=.=" + rule + ";.;rate_limit_memory_usage_bytes" }
 	rule := func(name string) string {
@@ -120,7 +114,7 @@ func TestMemoryUsageMovesWithItsTable(t *testing.T) {
 	require.Zero(t, b.Metrics()[gauge("a")])
 }
 
-// A survey of a large table takes many ticks, each of few reads.
+// A survey of a large table takes many ticks with few reads each.
 func TestMemoryUsageOfALargeTable(t *testing.T) {
 	b := start(t)
 	require.NoError(t, b.Configure(policy(perUser)))

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Filters whose names come and go leave the tables of the last minutes behind,
-// and take nothing away from the one that stays, were it an older release that
-// never says that it is there.
+// Filters of ever new names leave only the tables of the last minutes behind. The
+// filter that stays keeps its counts, also if it is an older release that sends no
+// heartbeats.
 func TestNamesThatComeAndGo(t *testing.T) {
 	for name, wasm := range map[string]func(*testing.T) []byte{
 		"this release": func(*testing.T) []byte { return nil }, "an older one": frozen,
@@ -48,18 +48,18 @@ func TestNamesThatComeAndGo(t *testing.T) {
 					pages++
 				}
 			}
-			most := 1 + (state.MissedRounds+2)/2 + 1 + state.WaitingTables
-			require.Less(t, most, names/2)
-			require.LessOrEqual(t, pages, most)
+			maxPages := 1 + (state.MissedRounds+2)/2 + 1 + state.WaitingTables
+			require.Less(t, maxPages, names/2)
+			require.LessOrEqual(t, pages, maxPages)
 			require.Equal(t, 200, b.serve(t, 0, alice).Status)
-			require.Equal(t, 429, b.serve(t, 0, alice).Status, "it counts on")
+			require.Equal(t, 429, b.serve(t, 0, alice).Status, "its count is kept")
 		})
 	}
 }
 
-// Filters of one name that live in two VMs, with another binary or another
-// configuration of the VM, and whose policies differ, count apart after a few
-// seconds: the older one's limit holds again.
+// Filters of one name run in two VMs, because their binaries or VM configurations
+// differ, and have different policies. After a few seconds they have split: the older
+// one's limit holds again.
 func TestFiltersOfOneNameInTwoVMs(t *testing.T) {
 	store := sim.NewStore()
 	older := start(t, func(o *sim.Options) { o.Store, o.Workers = store, 2 })
@@ -97,5 +97,5 @@ func TestFiltersOfOneNameInTwoVMs(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, passed, 50-8)
-	require.GreaterOrEqual(t, passed, 50-2*8, "the older one's count in it until they part")
+	require.GreaterOrEqual(t, passed, 50-2*8, "the older one's hits count here until the split")
 }

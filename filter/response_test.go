@@ -15,8 +15,7 @@ import (
 const busy = `{"name":"busy now","limits":["1/1h"],"response":{"status":503,"body":"busy: %RULE%, %LIMIT%\n","content_type":"text/html",
 	"headers":{"X-Reason":"%RULE%","x-wait":"%RETRY_AFTER%"},"grpc_status":"unavailable"}}`
 
-// A denial is what the rule's response says, and to a gRPC request a
-// trailers-only answer.
+// A denial is the rule's response. For a gRPC request it is a trailers-only response.
 func TestDenialIsTheRulesResponse(t *testing.T) {
 	b := start(t)
 	require.NoError(t, b.Configure(policy(busy)))
@@ -45,8 +44,8 @@ func TestDenialIsTheRulesResponse(t *testing.T) {
 	require.Empty(t, res.Body)
 }
 
-// Access logs learn of every verdict that is more than "allowed", and of all
-// where the node's metadata asks for it.
+// Access logs get every verdict that is more than "allowed", and all verdicts if the
+// node's metadata says so.
 func TestVerdictsForAccessLogs(t *testing.T) {
 	rules := policy(`{"name":"r","key":[{"header":"x-user-id"}],"limits":["3/1h"]},{"name":"trial","mode":"shadow","limits":["1/1h"]}`)
 	words := func(b *bench) (list []string) {
@@ -69,7 +68,7 @@ func TestVerdictsForAccessLogs(t *testing.T) {
 	})))
 }
 
-// What the upstream says of its own limits stays, and nothing gets looser.
+// The upstream's own rate limit fields are kept, or made stricter by ours.
 func TestUpstreamFieldsAreKept(t *testing.T) {
 	b := start(t)
 	require.NoError(t, b.Configure([]byte(`{"version":1,"headers":"both","rules":[{"name":"r","algorithm":"fixed_window_per_key","limits":["9/1h"]}]}`)))

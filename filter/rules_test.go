@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// manyRules is a policy whose every rule is for another host and path.
+// manyRules returns a policy of n rules, each for another host and path.
 func manyRules(n int) []byte {
 	var rules []string
 	for i := range n {
@@ -24,8 +24,8 @@ func manyRules(n int) []byte {
 	return policy(strings.Join(rules, ","))
 }
 
-// spent is the processor time that f takes, one of n times. Others that run on the
-// machine do not count, apart from what their use of the caches costs.
+// spent returns the mean processor time of n calls of f. Other processes do not count,
+// except that they use the caches.
 func spent(t *testing.T, n int, f func()) time.Duration {
 	t.Helper()
 	runtime.LockOSThread()
@@ -40,9 +40,9 @@ func spent(t *testing.T, n int, f func()) time.Duration {
 	return (after - before) / time.Duration(n)
 }
 
-// What the filter adds to a request that matches the last rule is less than
-// twice as much with a thousand rules as with ten. What it takes with no rule,
-// which is the same for both, is left out of the comparison.
+// The filter adds less than twice as much time to a request that matches the last of
+// a thousand rules as to one that matches the last of ten. The time without any rule
+// is subtracted from both.
 func TestThousandRulesCostLessThanTwiceTen(t *testing.T) {
 	type subject struct {
 		*bench
@@ -58,7 +58,7 @@ func TestThousandRulesCostLessThanTwiceTen(t *testing.T) {
 		}})
 	}
 	for range 101 {
-		for _, s := range subjects { // in turn, so that a quiet moment is everybody's
+		for _, s := range subjects { // in turn, so that all of them get quiet moments
 			s.times = append(s.times, spent(t, 20, func() {
 				res, err := s.Serve(0, s.request)
 				require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestThousandRulesCostLessThanTwiceTen(t *testing.T) {
 			}))
 		}
 	}
-	var quiet []time.Duration // what others on the machine take is only ever added
+	var quiet []time.Duration // other processes only ever add time
 	for _, s := range subjects {
 		quiet = append(quiet, slices.Min(s.times))
 	}

@@ -1,9 +1,9 @@
-// Package attack is a flood of invented keys, and the clients that suffer from
-// it or hide in it, as one list of requests.
+// Package attack lists the requests of an attack: a flood of invented keys, honest
+// clients that suffer from it, and cheaters that hide in it.
 //
-// Its invariant: the list depends on the plan alone, so that limiters of any
-// kind can be put under the very same attack. It sends nothing and must never
-// import what does.
+// Its invariant: the list depends only on the plan, so that limiters of any kind can
+// be put under the same attack. It sends nothing and must never import a package that
+// does.
 package attack
 
 import (
@@ -12,32 +12,32 @@ import (
 	"strconv"
 )
 
-// Plan says who sends how much while the flood runs.
+// Plan describes an attack.
 type Plan struct {
-	Flood    int // keys that are asked for once each
-	Limit    int // of every key in a window
-	Windows  int // that the attack lasts, 0 = a part of one
-	Honest   int // clients that send half their limit in a window, evenly
-	Cheaters int // clients that come in bursts of a little more than their limit
-	Bursts   int // of each cheater, evenly over the attack
+	Flood    int // invented keys, with one request each
+	Limit    int // requests that each key may send in a window
+	Windows  int // length of the attack in windows, 0 = less than one
+	Honest   int // clients that send half their limit in each window, evenly spread
+	Cheaters int // clients that send bursts of a little more than their limit
+	Bursts   int // bursts of each cheater, evenly spread over the attack
 }
 
-// burst is how much a cheater sends at a time.
+// burst is the number of requests in a cheater's burst.
 func (p Plan) burst() int { return p.Limit + 5 }
 
-// List is the attack, a number for each request: of the invented key, or below
-// zero of the client.
+// List is the attack as one number for each request: the index of the invented key,
+// or −1 minus the index of the client.
 type List struct {
-	plan Plan
-	who  []int32
+	plan   Plan
+	sender []int32
 }
 
-// NewList lays a plan out.
+// NewList returns the requests of a plan.
 func NewList(p Plan) *List {
 	type visit struct {
-		at    float64 // 0 = beginning, 1 = end of the attack
-		who   int32
-		times int
+		at     float64 // 0 = beginning, 1 = end of the attack
+		sender int32
+		times  int
 	}
 	var visits []visit
 	spread := func(first, clients, rounds, times int) {
@@ -56,56 +56,58 @@ func NewList(p Plan) *List {
 	key := int32(0)
 	for _, v := range visits {
 		for int(key) < int(v.at*float64(p.Flood)) {
-			l.who = append(l.who, key)
+			l.sender = append(l.sender, key)
 			key++
 		}
 		for range v.times {
-			l.who = append(l.who, v.who)
+			l.sender = append(l.sender, v.sender)
 		}
 	}
 	for ; int(key) < p.Flood; key++ {
-		l.who = append(l.who, key)
+		l.sender = append(l.sender, key)
 	}
 	return l
 }
 
-// Len is how many requests there are.
-func (l *List) Len() int { return len(l.who) }
+// Len returns the number of requests.
+func (l *List) Len() int { return len(l.sender) }
 
-// Key is the key of request i.
+// Key returns the key of request i.
 func (l *List) Key(i int) string {
-	switch who := int(l.who[i]); {
-	case who >= 0:
-		return "flood-" + strconv.Itoa(who)
-	case -1-who < l.plan.Honest:
-		return "honest-" + strconv.Itoa(-1-who)
+	switch sender := int(l.sender[i]); {
+	case sender >= 0:
+		return "flood-" + strconv.Itoa(sender)
+	case -1-sender < l.plan.Honest:
+		return "honest-" + strconv.Itoa(-1-sender)
 	default:
-		return "cheater-" + strconv.Itoa(-1-who-l.plan.Honest)
+		return "cheater-" + strconv.Itoa(-1-sender-l.plan.Honest)
 	}
 }
 
-// Outcome is what became of an attack.
+// Outcome counts the requests of an attack by what happened to them.
 type Outcome struct {
-	Sent                     int // requests
-	HonestSent, HonestDenied int // denials of honest clients are false
-	FloodDenied              int
-	CheaterMost              int // that one cheater was let through
-	OverLimit                int // clients that were let through more than one window's limit
+	Sent         int // all requests
+	HonestSent   int // requests of honest clients
+	HonestDenied int // requests of honest clients that were denied, each of them wrongly
+	FloodDenied  int // requests of invented keys that were denied
+	CheaterMax   int // largest number of requests of one cheater that were admitted
+	OverLimit    int // clients with more admitted requests than one window's limit
 }
 
-// Judge tells the outcome, given which requests were let through.
+// Judge returns the outcome. passed reports whether request i was admitted; Judge
+// calls it for each request in order.
 func (l *List) Judge(passed func(i int) bool) (o Outcome) {
-	o.Sent = len(l.who)
+	o.Sent = len(l.sender)
 	admitted := make([]int, l.plan.Honest+l.plan.Cheaters)
-	for i, who := range l.who {
+	for i, sender := range l.sender {
 		pass := passed(i)
-		if who >= 0 {
+		if sender >= 0 {
 			if !pass {
 				o.FloodDenied++
 			}
 			continue
 		}
-		client := int(-1 - who)
+		client := int(-1 - sender)
 		if pass {
 			admitted[client]++
 		}
@@ -121,13 +123,13 @@ func (l *List) Judge(passed func(i int) bool) (o Outcome) {
 			o.OverLimit++
 		}
 		if client >= l.plan.Honest {
-			o.CheaterMost = max(o.CheaterMost, n)
+			o.CheaterMax = max(o.CheaterMax, n)
 		}
 	}
 	return o
 }
 
-// FalselyDenied is the share of honest requests that were denied, in percent.
+// FalselyDenied returns the percentage of honest requests that were denied.
 func (o Outcome) FalselyDenied() float64 {
 	return 100 * float64(o.HonestDenied) / float64(max(o.HonestSent, 1))
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// An exact limiter denies no honest client and lets no cheater through twice; a
-// limiter that forgets what a flood pushes out does, and the judge says so.
+// An exact limiter denies no honest client and admits no cheater beyond the limit. A
+// limiter that forgets keys during a flood does, and Judge counts it.
 func TestJudge(t *testing.T) {
 	p := Plan{Flood: 5000, Limit: 10, Honest: 20, Cheaters: 3, Bursts: 4}
 	l := NewList(p)
@@ -19,18 +19,18 @@ func TestJudge(t *testing.T) {
 		used[l.Key(i)]++
 		return used[l.Key(i)] <= p.Limit
 	}
-	require.Equal(t, Outcome{Sent: l.Len(), HonestSent: 100, CheaterMost: 10}, l.Judge(exact))
+	require.Equal(t, Outcome{Sent: l.Len(), HonestSent: 100, CheaterMax: 10}, l.Judge(exact))
 	require.Len(t, keys, 5000+20+3)
 
 	clear(used)
-	forgets := func(i int) bool {
+	forgetful := func(i int) bool {
 		if i%1000 == 0 {
 			clear(used)
 		}
 		return exact(i)
 	}
-	o := l.Judge(forgets)
-	require.Equal(t, 40, o.CheaterMost)
+	o := l.Judge(forgetful)
+	require.Equal(t, 40, o.CheaterMax)
 	require.Equal(t, 3, o.OverLimit)
 	require.Zero(t, o.HonestDenied)
 

@@ -1,30 +1,29 @@
-// Package automaton turns a regular expression into a table and matches texts
-// against it, one look-up a byte: exactly what Go's regexp says of a match in
-// full, without its memory and without its worst case.
+// Package automaton compiles a regular expression to a table and matches texts
+// against it with one look-up a character. A text matches exactly if the whole text
+// matches in Go's regexp, but Match needs less memory and has no bad worst case.
 //
-// Its invariant: what an expression may cost is bounded before it is spent, and
-// Match neither allocates nor goes back. It must build for wasm and import
-// nothing but the parser of expressions and small standard packages: no fmt, no
-// regexp.
+// Its invariant: the work and memory for an expression are bounded before they are
+// spent, and Match neither allocates nor backtracks. It must build for wasm and
+// import nothing but regexp/syntax and small standard packages: no fmt, no regexp.
 package automaton
 
 import "unicode/utf8"
 
-// MaxValueBytes is the longest text that an expression should be run on: in the
-// compiled filter that takes well below a millisecond. What a longer one means
-// is for the caller to say.
+// MaxValueBytes is the longest text, in bytes, that an expression should be run on:
+// in the compiled filter it takes well below a millisecond. Match does not check it;
+// the caller decides what a longer text means.
 const MaxValueBytes = 8 << 10
 
 // Automaton is a compiled expression. It is safe for concurrent use.
 type Automaton struct {
-	ascii  [utf8.RuneSelf]uint16 // the class of each ASCII character
-	starts []rune                // where ranges of other characters begin, sorted; the first is RuneSelf
-	of     []uint16              // the class of each such range
-	// next has a row for each state: the row of the next state for each class,
-	// and behind them 1 where the text may end here. Row 0 is the state that
-	// nothing leads out of, the row after it where a text begins.
+	ascii  [utf8.RuneSelf]uint16 // class of each ASCII character
+	starts []rune                // first character of each range beyond ASCII, sorted; the first is RuneSelf
+	of     []uint16              // class of each range
+	// next has a row for each state. A row has an entry for each class, the offset of
+	// the next state's row, and a last entry that is 1 if the text may end here. Row 0
+	// is the state that nothing leads out of. Row 1 is the start.
 	next  []uint16
-	width int // of a row
+	width int // entries in a row
 }
 
 // Match reports whether the expression matches all of s.
@@ -47,10 +46,10 @@ func (a *Automaton) Match(s string) bool {
 	return a.next[row+a.width-1] != 0
 }
 
-// Begins reports whether a text that matches may begin with an ASCII character.
+// Begins reports whether a matching text may begin with the ASCII character c.
 func (a *Automaton) Begins(c byte) bool { return a.next[a.width+int(a.ascii[c])] != 0 }
 
-// class is the class of a character beyond ASCII.
+// class returns the class of a character beyond ASCII.
 func (a *Automaton) class(r rune) uint16 {
 	at := 0
 	for end := len(a.starts); end-at > 1; {
@@ -63,8 +62,8 @@ func (a *Automaton) class(r rune) uint16 {
 	return a.of[at]
 }
 
-// Bytes is the memory that the automaton takes.
+// Bytes returns the automaton's memory in bytes.
 func (a *Automaton) Bytes() int {
-	const itself = 256 + 4*24 // the ASCII classes, the slices' headers and the width
-	return itself + 4*len(a.starts) + 2*len(a.of) + 2*len(a.next)
+	const fixed = 256 + 4*24 // the ASCII classes, the slices' headers and the width
+	return fixed + 4*len(a.starts) + 2*len(a.of) + 2*len(a.next)
 }

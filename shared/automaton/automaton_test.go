@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// expressions are of every kind of what the syntax has.
+// expressions use every feature of the syntax.
 var expressions = []string{
 	"", "a", "abc", "a|b|", "(a|b)*c?.*", "[a-c]+[^b]", ".", ".*", "(?s).*", "(?s).", "^a$", "^^a$$", "(^a|b$)*", "a^b", "a$b",
 	"(?m)^a$", "(?m)(^a$\n?)*", "(?m)a$.b", "(?ms)^a$.^b$", `(?m)$\n^`, `\bfoo\b`, `.*\bfoo\b.*`, `\Boo\B.*`, `(\b|a)*`, `(\B|a)*`, `\b`, `\B`, `\b\B`, `\Aa\z`,
@@ -29,10 +29,9 @@ var texts = []string{
 	"01234567-89ab-cdef-0123-456789abcdef", "abababab", "bbbbbbab", "abbabab", "a_", "_", "-", "a-b", "Ab", "AbC", "λόγος", "٣", "x1\u0301", "\x00", "a b",
 }
 
-// judge returns what Go's regexp says of a match in full.
-func judge(re string) func(string) bool {
-	m := regexp.MustCompile("^(?:" + re + ")$")
-	return m.MatchString
+// oracle returns a function that matches whole texts by Go's regexp.
+func oracle(re string) func(string) bool {
+	return regexp.MustCompile("^(?:" + re + ")$").MatchString
 }
 
 func compile(t testing.TB, re string) *Automaton {
@@ -50,7 +49,7 @@ func TestMatchIsThatOfGo(t *testing.T) {
 		if _, err := regexp.Compile(re); err != nil {
 			continue // \C and the like: see TestErrors
 		}
-		a, want := compile(t, re), judge(re)
+		a, want := compile(t, re), oracle(re)
 		for _, text := range texts {
 			for _, s := range []string{text, text + text, "a" + text, text + "\n" + text, text + " " + text} {
 				require.Equal(t, want(s), a.Match(s), "%q of %q", re, s)
@@ -78,10 +77,10 @@ func FuzzMatch(f *testing.F) {
 		require.NoError(t, alone)
 		require.LessOrEqual(t, a.Bytes(), MaxSetBytes)
 		if _, err := regexp.Compile("^(?:" + re + ")$"); err != nil {
-			return // \Q without \E is an expression alone, and nested to the limit not within another
+			return // valid only alone: \Q without \E, or nested to the limit
 		}
-		require.Equal(t, judge(re)(text), a.Match(text), "%q of %q", re, text)
-		require.Equal(t, judge(re)(text+text), a.Match(text+text), "%q of %q twice", re, text)
+		require.Equal(t, oracle(re)(text), a.Match(text), "%q of %q", re, text)
+		require.Equal(t, oracle(re)(text+text), a.Match(text+text), "%q of %q twice", re, text)
 	})
 }
 
@@ -98,7 +97,7 @@ func TestBegins(t *testing.T) {
 	}
 }
 
-// Whatever is refused is refused at once, with what is wrong and what to do.
+// An expression is refused at once, and the error says what is wrong and what to do.
 func TestErrors(t *testing.T) {
 	for _, c := range []struct{ re, want string }{
 		{"/(?:" + strings.Repeat("x", 900) + "){1000}", "takes 900003 instructions, the most is 1000: write fewer or smaller counted repeats"},

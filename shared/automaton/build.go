@@ -6,29 +6,30 @@ import (
 	"slices"
 )
 
-// builder makes an automaton of a program: its states are sets of instructions,
-// and it has a row for each set that some text leads to.
+// builder makes an automaton from a program by the subset construction: a state is
+// a set of instructions, and the table has a row for each state that some text
+// leads to. See Aho, Lam, Sethi, Ullman, "Compilers", second
+// edition, section 3.7.1.
 type builder struct {
 	prog    *syntax.Prog
-	words   int // of a set
+	words   int // length of a set
 	classes []class
-	width   int // of a row: an entry for each class and one for the end of the text
-	work    int // that may still be spent
+	width   int // entries in a row: one for each class and one for the end of the text
+	work    int // work left to spend
 
-	asserting bool  // some instruction is an assertion, such as \b
-	asserts   set   // those that are
-	leads     []set // where each instruction leads to, see closure; nil = not known yet
+	asserting bool  // the program has assertions, such as \b
+	asserts   set   // instructions that are assertions
+	leads     []set // by instruction: its closure, nil = not computed yet
 	match     uint32
 
-	sets   set      // those of all states, one behind the other
-	before []kind   // by state: what stands before the text that is left
-	slots  []uint32 // a hash table of the states, each as its number and one; 0 = free
+	sets   set      // the sets of all states, one after the other
+	before []kind   // by state: kind of the character before the rest of the text
+	slots  []uint32 // a hash table of states: 1 + the state's number, 0 = free
 	key    []byte
 	table  []uint16
 }
 
-// build returns nil where the table has too many entries, or takes more work
-// than there is.
+// build returns nil if the table has too many entries or takes too much work.
 func (b *builder) build(prog *syntax.Prog) *Automaton {
 	b.prog, b.words = prog, (len(prog.Inst)+63)/64
 	b.asserts, b.leads = b.newSet(), make([]set, len(prog.Inst))
@@ -39,7 +40,7 @@ func (b *builder) build(prog *syntax.Prog) *Automaton {
 			b.asserting = true
 		case syntax.InstMatch:
 			b.match = uint32(i)
-		default: // found by following the others
+		default:
 		}
 	}
 	a := &Automaton{}
@@ -72,8 +73,8 @@ func (b *builder) build(prog *syntax.Prog) *Automaton {
 	return a
 }
 
-// state is the number of a set, a new one where it has none. What stands before
-// the text that is left matters only to assertions.
+// state returns the number of the state with that set, which it adds if there is
+// none. Only assertions depend on the character before the rest of the text.
 func (b *builder) state(s set, before kind) int {
 	if !b.asserting || !s.meets(b.asserts) {
 		before = other
@@ -96,10 +97,10 @@ func (b *builder) state(s set, before kind) int {
 
 func (b *builder) count() int { return len(b.before) }
 
-// set is that of a state.
+// set returns the set of state n.
 func (b *builder) set(n int) set { return b.sets[n*b.words : (n+1)*b.words] }
 
-// slot is where the search for a state begins.
+// slot returns the index in slots at which the search for a state begins.
 func (b *builder) slot(s set, before kind) int {
 	h := uint64(before)
 	for _, w := range s {
@@ -109,7 +110,7 @@ func (b *builder) slot(s set, before kind) int {
 	return int(h % uint64(len(b.slots)))
 }
 
-// rehash makes room for as many states again.
+// rehash makes slots four times as long.
 func (b *builder) rehash() {
 	b.slots = make([]uint32, max(64, 4*len(b.slots)))
 	for n := range b.count() {
@@ -121,7 +122,7 @@ func (b *builder) rehash() {
 	}
 }
 
-// step adds to next where those instructions of a set lead that take a class.
+// step adds to next where the instructions of from lead that take the class.
 func (b *builder) step(next, from, takes set) {
 	b.work -= 2 * b.words
 	for w := range from {
@@ -133,8 +134,8 @@ func (b *builder) step(next, from, takes set) {
 	}
 }
 
-// closure is where an instruction leads to without taking a character or
-// passing an assertion: to instructions that take one, that are one, or the end.
+// closure returns the instructions that from leads to without taking a character or
+// passing an assertion: those that take a character, assertions, and the match.
 func (b *builder) closure(from uint32) set {
 	if b.leads[from] != nil {
 		return b.leads[from]
@@ -163,10 +164,10 @@ func (b *builder) closure(from uint32) set {
 	return s
 }
 
-// passed is the set of a state with where its assertions lead that hold before
-// each kind of character.
+// passed returns, for each kind of next character, the state's set and what its
+// assertions lead to if they hold before that character.
 func (b *builder) passed(row int) (full [kinds]set) {
-	s := slices.Clone(b.set(row)) // the others move as they grow in number
+	s := slices.Clone(b.set(row)) // b.sets may be reallocated
 	for after := range full {
 		full[after] = s
 		if b.asserting && s.meets(b.asserts) {
@@ -176,6 +177,7 @@ func (b *builder) passed(row int) (full [kinds]set) {
 	return full
 }
 
+// pass returns s and what its assertions lead to if the conditions in holds hold.
 func (b *builder) pass(s set, holds syntax.EmptyOp) set {
 	full := slices.Clone(s)
 	done := b.newSet()

@@ -7,18 +7,19 @@ import (
 	"unicode/utf8"
 )
 
-// kind is what assertions such as \b and $ ask of the characters around them.
+// kind is what assertions such as \b and $ need to know of the characters around
+// them.
 type kind uint8
 
 const (
-	other   kind = iota
-	word         // as \w: of ASCII
-	newline      //
-	none         // before the text, or behind it
+	other kind = iota
+	word       // \w, ASCII only
+	newline
+	none // no character: before or after the text
 	kinds
 )
 
-// like is a character of the kind, as syntax.EmptyOpContext takes it.
+// like returns a character of the kind for syntax.EmptyOpContext.
 func (k kind) like() rune { return [kinds]rune{other: ' ', word: 'a', newline: '\n', none: -1}[k] }
 
 func kindOf(r rune) kind {
@@ -31,20 +32,20 @@ func kindOf(r rune) kind {
 	return other
 }
 
-// class is characters that the program does not tell apart.
+// class is a set of characters that all instructions treat alike.
 type class struct {
 	kind  kind
 	takes set // the instructions that take them
 }
 
-// leaf is a character or class of the expression, with the instructions that
-// take it: one for each copy that counted repeats have made.
+// leaf is a character or character class of the expression, with the instructions
+// that take it: one for each copy that counted repeats have made.
 type leaf struct {
-	ranges []rune // pairs, sorted; those that end before the last character asked for are gone
+	ranges []rune // pairs, sorted; takes drops those before its last argument
 	copies []uint32
 }
 
-// takes is asked of one character after the other, in their order.
+// takes reports whether the leaf takes r. Calls must be in ascending order of r.
 func (l *leaf) takes(r rune) bool {
 	for len(l.ranges) > 0 && l.ranges[1] < r {
 		l.ranges = l.ranges[2:]
@@ -52,13 +53,13 @@ func (l *leaf) takes(r rune) bool {
 	return len(l.ranges) > 0 && l.ranges[0] <= r
 }
 
-// classify finds the classes of all characters. Between two edges every
-// instruction takes all characters or none.
+// classify finds the classes of all characters. Each instruction takes all
+// characters between two edges or none of them.
 func (b *builder) classify(a *Automaton) {
 	leaves := b.leaves()
 	edges := b.edges(leaves)
 	known := map[string]uint16{}
-	members := make(set, (len(leaves)+63)/64) // the leaves that take the characters behind an edge
+	members := make(set, (len(leaves)+63)/64) // the leaves that take the characters from an edge on
 	for at, r := range edges[:len(edges)-1] {
 		if b.work -= 4*len(leaves) + 64; b.work < 0 {
 			return
@@ -84,8 +85,8 @@ func (b *builder) classify(a *Automaton) {
 	}
 }
 
-// edges are the characters at which the class may change, up to the one behind
-// the last there is.
+// edges returns the characters at which the class may change, sorted. The last edge
+// is one past the largest character.
 func (b *builder) edges(leaves []leaf) []rune {
 	edges := []rune{0, utf8.RuneSelf, unicode.MaxRune + 1}
 	if b.asserting {
@@ -101,7 +102,8 @@ func (b *builder) edges(leaves []leaf) []rune {
 	return slices.Compact(edges)
 }
 
-// leaves are those of the program. Copies share the memory of their characters.
+// leaves returns the leaves of the program. Copies of a leaf share the memory of
+// their characters, by which they are recognised.
 func (b *builder) leaves() []leaf {
 	var leaves []leaf
 	known := map[*rune]int{}

@@ -6,28 +6,28 @@ import (
 	"strconv"
 )
 
-// What an expression may be.
+// Bounds of one expression.
 const (
-	// MaxBytes is how long its text may be.
+	// MaxBytes bounds the length of its text.
 	MaxBytes = 1 << 10
-	// MaxInstructions is how large its program may be, counted repeats written
-	// out; Envoy's own default, for programs that it walks, is 100.
+	// MaxInstructions bounds the size of its program, with counted repeats written
+	// out. Envoy's own default is 100, for programs that it interprets.
 	MaxInstructions = 1000
-	// maxEntries is how many entries its table may have.
+	// maxEntries bounds its table.
 	maxEntries = 32 << 10
-	// maxWork is how much work may be spent on it: some 20 ms.
+	// maxWork bounds the work to compile it: some 20 ms.
 	maxWork = 16 << 20
 )
 
-// What the expressions of a Set may be together.
+// Bounds of all expressions of a Set together.
 const (
-	// MaxSetBytes is how much memory their tables may take.
+	// MaxSetBytes bounds the memory of their tables.
 	MaxSetBytes = 4 << 20
 	maxSetWork  = 96 << 20
 )
 
-// Set compiles the expressions of one policy: equal ones share a table, and all
-// of them the bounds on memory and work. The zero Set is ready for use.
+// Set compiles the expressions of one policy. Equal expressions share a table, and
+// all of them share the bounds on memory and work. The zero Set is ready for use.
 type Set struct {
 	compiled map[string]result
 	bytes    int
@@ -40,13 +40,13 @@ type result struct {
 	err       error
 }
 
-// ErrFull is what a Set says of each expression after the one that it had no
+// ErrFull is the error for each expression after the first one that a Set had no
 // room for.
 var ErrFull = errors.New("not read: the expressions before it are too large together")
 
-// Compile compiles an expression of Go's syntax. An error of the syntax is a
-// *syntax.Error; others say, after the words "the regular expression", what is
-// too large and what may be done.
+// Compile compiles an expression in Go's syntax. A syntax error is a *syntax.Error.
+// Any other error says what is too large and what to do about it; its text continues
+// a sentence that begins "the regular expression".
 func (s *Set) Compile(text string) (*Automaton, error) {
 	if len(text) > MaxBytes {
 		return nil, errors.New("has " + strconv.Itoa(len(text)) + " bytes, the most is " + strconv.Itoa(MaxBytes))
@@ -65,7 +65,7 @@ func (s *Set) Compile(text string) (*Automaton, error) {
 	return a, err
 }
 
-// Bytes is the memory of all tables.
+// Bytes returns the memory of all tables in bytes.
 func (s *Set) Bytes() int { return s.bytes }
 
 func (s *Set) compile(text string) (*Automaton, error) {
@@ -73,7 +73,8 @@ func (s *Set) compile(text string) (*Automaton, error) {
 	left := b.work
 	defer func() { s.work += left - max(b.work, 0) }()
 	if b.work -= parsing(text); b.work < 0 {
-		return nil, s.tooMuch(left, "has too many classes such as \\pL, or ranges in which case does not count: write fewer of them")
+		return nil, s.tooMuch(left,
+			"has too many classes such as \\pL, or ranges in which case does not count: write fewer of them")
 	}
 	re, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -84,7 +85,8 @@ func (s *Set) compile(text string) (*Automaton, error) {
 		if n == tooMany {
 			size += " or more"
 		}
-		return nil, errors.New("takes " + size + " instructions, the most is " + strconv.Itoa(MaxInstructions) + ": write fewer or smaller counted repeats")
+		return nil, errors.New("takes " + size + " instructions, the most is " + strconv.Itoa(MaxInstructions) +
+			": write fewer or smaller counted repeats")
 	}
 	prog, err := syntax.Compile(re.Simplify())
 	if err != nil {
@@ -105,8 +107,8 @@ func (s *Set) compile(text string) (*Automaton, error) {
 
 const simpler = "write fewer counted repeats, and none after a .*"
 
-// tooMuch says that an expression takes more than its work: its own fault, or
-// that of those before it, who have left it less.
+// tooMuch returns the error for an expression that takes too much work. If those
+// before it have left it less than maxWork, they may be the reason.
 func (s *Set) tooMuch(left int, why string) error {
 	if left < maxWork {
 		return s.overflow()
@@ -116,6 +118,6 @@ func (s *Set) tooMuch(left int, why string) error {
 
 func (s *Set) overflow() error {
 	s.full = true
-	return errors.New("is one too many: with those before it the policy's expressions take more than " + strconv.Itoa(MaxSetBytes>>20) +
-		" MiB, or too long to compile: write fewer or simpler ones")
+	return errors.New("is one too many: with those before it the policy's expressions take more than " +
+		strconv.Itoa(MaxSetBytes>>20) + " MiB, or too long to compile: write fewer or simpler ones")
 }

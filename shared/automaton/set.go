@@ -2,7 +2,7 @@ package automaton
 
 import "encoding/binary"
 
-// set is a set of small numbers, a bit for each.
+// set is a set of small numbers, one bit for each.
 type set []uint64
 
 func (s set) add(i uint32)      { s[i/64] |= 1 << (i % 64) }
@@ -23,7 +23,7 @@ func (s set) meets(other set) bool {
 	return false
 }
 
-// appendTo appends the set as bytes, the same for equal sets.
+// appendTo appends the set as bytes.
 func (s set) appendTo(b []byte) []byte {
 	for _, w := range s {
 		b = binary.LittleEndian.AppendUint64(b, w)

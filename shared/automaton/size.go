@@ -7,9 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// instructions is how many instructions the expression takes once its counted
-// repeats are written out. They are counted before that is done, and counting
-// ends beyond the most that is allowed.
+// instructions returns how many instructions the expression takes once its counted
+// repeats are written out, at most tooMany. It counts them without writing them out.
 func instructions(re *syntax.Regexp) int {
 	n := 1
 	for _, sub := range re.Sub {
@@ -24,26 +23,25 @@ func instructions(re *syntax.Regexp) int {
 		n += len(re.Sub)
 	case syntax.OpRepeat:
 		n = (n-1)*max(1, re.Min, re.Max) + max(1, re.Max-re.Min)
-	default: // one, and what is in it
+	default: // one more than its parts
 	}
 	return min(n, tooMany)
 }
 
-// tooMany stands for every number above it; times the largest repeat it is
-// still a number.
+// tooMany stands for itself and every larger number. Multiplied by the largest
+// repeat it does not overflow.
 const tooMany = 1 << 20
 
-// What the parser spends on parts of an expression, in units of work. One is
-// about a nanosecond.
+// What the parser spends, in units of work. A unit is about a nanosecond.
 const (
 	perExpression = 4 << 10
 	perByte       = 128
-	perClass      = 64 << 10 // a class of Unicode such as \pL: hundreds of ranges
-	perFolded     = 64       // a character of a range in which case does not count
+	perClass      = 64 << 10 // for a class of Unicode such as \pL: hundreds of ranges
+	perFolded     = 64       // for a character of a range in a case-insensitive part
 )
 
-// parsing is at most how much work it takes to parse the text: the parser has
-// no bound of its own on classes.
+// parsing returns an upper bound of the work to parse the text. The parser itself
+// does not bound the work for classes.
 func parsing(text string) int {
 	work := perExpression + perByte*len(text) + perClass*(strings.Count(text, `\p`)+strings.Count(text, `\P`))
 	if !folds(text) {
@@ -73,22 +71,23 @@ func folds(text string) bool {
 	}
 }
 
-// lastOf is at least the last character with a case in a range that ends with
-// the text's first.
+// lastOf returns an upper bound of the last character with a case in a range that
+// ends with the text's first character.
 func lastOf(text string) rune {
 	const lastWithCase = 0x1e943
 	r, _ := utf8.DecodeRuneInString(text)
 	if r == '\\' {
 		r = 0o777 // the largest that is written without braces
 		if hex, found := strings.CutPrefix(text, `\x{`); found {
-			r = hexadecimal(hex)
+			r = parseHex(hex)
 		}
 	}
 	return min(max(r, 0), lastWithCase)
 }
 
-// hexadecimal reads digits up to a brace; a text that is none is as large as any.
-func hexadecimal(text string) (r rune) {
+// parseHex reads hexadecimal digits up to a brace. It returns unicode.MaxRune for
+// anything else.
+func parseHex(text string) (r rune) {
 	for i := 0; i < len(text) && text[i] != '}'; i++ {
 		digit := strings.IndexByte("0123456789abcdef", text[i]|0x20)
 		if r = r<<4 | rune(digit); digit < 0 || r > unicode.MaxRune {

@@ -19,15 +19,15 @@ func TestBuildRefuses(t *testing.T) {
 		want string
 	}{
 		{"no window", New(), "build limiter: there is no window: add one, such as Window(time.Minute, 10)"},
-		{"too many windows", seventeen, "there are 17 windows: the most is 16"},
+		{"too many windows", seventeen, "there are 17 windows: a limiter has at most 16"},
 		{"too short", New().Window(time.Millisecond-1, 1), "window 0 (Window of 999.999µs): its length must be 1ms to 366 days"},
 		{"too long", New().WindowPerKey(366*day+1, 1), "window 0 (WindowPerKey of 8784h0m0.000000001s): its length must be 1ms to 366 days"},
 		{"negative", New().TokenBucket(-time.Second, 1), "its length must be 1ms to 366 days"},
-		{"long log", New().SlidingLog(time.Second, 513), "a sliding log of 513 units: it remembers at most 512, so use SlidingCounter for more"},
+		{"long log", New().SlidingLog(time.Second, 513), "a sliding log of 513 units: it has at most 512, so use SlidingCounter for more"},
 		{"the same twice", New().Window(time.Second, 1).Window(time.Second, 2), "window 1 (Window of 1s): is the same window as window 0: keep the one with the smaller limit"},
 		{"buckets of one period", New().TokenBucket(time.Second, 1).TokenBucket(time.Second, 1, Burst(5)), "is the same window as window 0"},
 		{"one name twice", New().Window(time.Second, 1, Name("a")).Window(time.Minute, 2, Name("a")), `has the name of window 0, "a": names must differ`},
-		{"a number as name", New().Window(time.Second, 1, Name("7")), `the name "7": it needs a character that is no digit, so that it is no index`},
+		{"a number as name", New().Window(time.Second, 1, Name("7")), `the name "7": it needs a character that is not a digit, because a number is an index`},
 		{"no name", New().Window(time.Second, 1, Name("")), `the name "": it needs a character`},
 		{"offset too large", New().Window(time.Second, 1, Offset(time.Second)), "an offset of 1s: it must be at least 0 and less than the window's length"},
 		{"offset below zero", New().Window(time.Second, 1, Offset(-1)), "an offset of -1ns: it must be"},
@@ -38,11 +38,11 @@ func TestBuildRefuses(t *testing.T) {
 		{"elastic grid", New().Window(time.Second, 1, Elastic()), "Elastic belongs to a window per key: use WindowPerKey or drop it"},
 		{"burst of a window", New().Window(time.Second, 1, Burst(5)), "Burst belongs to a token bucket: use TokenBucket or drop it"},
 		{"burst 0", New().TokenBucket(time.Second, 1, Burst(0)), "a burst of 0 tokens: it must be at least 1"},
-		{"denied tokens", New().TokenBucket(time.Second, 1).CountDenied(), "CountDenied does not go with a token bucket, which denied hits leave alone: drop CountDenied or the bucket"},
+		{"denied tokens", New().TokenBucket(time.Second, 1).CountDenied(), "a token bucket cannot count denied hits: drop CountDenied or the bucket"},
 		{"capacity 0", New().Window(time.Second, 1).Capacity(0), "a capacity of 0 keys: it must be 1 to 16777216"},
 		{"capacity too large", New().Window(time.Second, 1).Capacity(1<<24 + 1), "a capacity of 16777217 keys"},
 		{"on full", New().Window(time.Second, 1).OnFull(3), "OnFull(3): it must be Inherit, Deny or Allow"},
-		{"clock", New().Window(time.Second, 1).Clock(func() time.Time { return time.Time{} }), "the clock says 0001-01-01T00:00:00Z: it must tell times from 1970 to 2249, so start a test's at time.Unix(0, 0) or later"},
+		{"clock", New().Window(time.Second, 1).Clock(func() time.Time { return time.Time{} }), "the clock says 0001-01-01T00:00:00Z: it must be from 1970 to 2249, so start a test's clock at time.Unix(0, 0) or later"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, err := c.b.Build()

@@ -10,22 +10,22 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// maxCapacity is the most live keys a limiter can be asked for.
+// maxCapacity is the largest capacity of a limiter.
 const maxCapacity = 1 << 24
 
-// problems is what is wrong with a builder.
+// problems lists what is wrong with a builder.
 type problems []string
 
 func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Sprintf(format, args...)) }
 
-// check says what is wrong with what was asked for, all of it.
+// check returns an error that lists everything that is wrong with the builder.
 func (b *Builder) check() error {
 	var p problems
 	switch n := len(b.windows); {
 	case n == 0:
 		p.add("there is no window: add one, such as Window(time.Minute, 10)")
 	case n > state.MaxWindows:
-		p.add("there are %d windows: the most is %d", n, state.MaxWindows)
+		p.add("there are %d windows: a limiter has at most %d", n, state.MaxWindows)
 	}
 	for i := range b.windows {
 		b.checkWindow(&p, i)
@@ -38,7 +38,8 @@ func (b *Builder) check() error {
 	}
 	if b.clock != nil {
 		if now := b.clock(); now.Before(earliest) || now.After(latest) {
-			p.add("the clock says %s: it must tell times from 1970 to 2249, so start a test's at time.Unix(0, 0) or later", now.Format(time.RFC3339))
+			p.add("the clock says %s: it must be from 1970 to 2249, so start a test's clock at time.Unix(0, 0) or later",
+				now.Format(time.RFC3339))
 		}
 	}
 	if len(p) == 0 {
@@ -54,10 +55,10 @@ func (b *Builder) checkWindow(p *problems, i int) {
 		p.add("%s: its length must be 1ms to 366 days", at)
 	}
 	if w.Algorithm == limit.SlidingWindowLog && w.Limit > limit.MaxLog {
-		p.add("%s: a sliding log of %d units: it remembers at most %d, so use SlidingCounter for more", at, w.Limit, limit.MaxLog)
+		p.add("%s: a sliding log of %d units: it has at most %d, so use SlidingCounter for more", at, w.Limit, limit.MaxLog)
 	}
 	if w.Algorithm == limit.TokenBucket && b.countDenied {
-		p.add("%s: CountDenied does not go with a token bucket, which denied hits leave alone: drop CountDenied or the bucket", at)
+		p.add("%s: a token bucket cannot count denied hits: drop CountDenied or the bucket", at)
 	}
 	w.checkOptions(p, at)
 	for j := range b.windows[:i] {
@@ -71,7 +72,7 @@ func (b *Builder) checkWindow(p *problems, i int) {
 	}
 }
 
-// checkOptions says which of a window's options do not fit it.
+// checkOptions adds what is wrong with a window's options.
 func (w *window) checkOptions(p *problems, at string) {
 	for _, o := range [...]struct {
 		kind  optionKind
@@ -98,11 +99,11 @@ func (w *window) checkOptions(p *problems, at string) {
 		p.add("%s: a burst of 0 tokens: it must be at least 1", at)
 	}
 	if w.options[nameOption] && strings.Trim(w.name, "0123456789") == "" {
-		p.add("%s: the name %q: it needs a character that is no digit, so that it is no index", at, w.name)
+		p.add("%s: the name %q: it needs a character that is not a digit, because a number is an index", at, w.name)
 	}
 }
 
-// describe says what was asked for.
+// describe names the window by the Builder's method and its length.
 func (w *window) describe() string {
 	method := "Window"
 	switch w.Algorithm {

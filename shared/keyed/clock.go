@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// The system's time of day takes twice as long to read as its monotonic clock. So
-// the former is read every hundred milliseconds, and what lies in between is told
-// by the latter: both run at the same rate, and a step of the time of day is
-// noticed that much later.
+// Reading the system's time of day takes twice as long as reading its monotonic
+// clock. So the time of day is read every hundred milliseconds, and the monotonic
+// clock is added in between. Both run at the same rate; only a step of the time of
+// day is noticed up to this much later.
 const readEvery = 100 * time.Millisecond
 
-// began is what monotonic times are counted from.
+// began is the origin of monotonic times.
 var began = time.Now()
 
 // reading is the time of day at a monotonic time.
@@ -22,10 +22,11 @@ type reading struct {
 
 var lastReading atomic.Pointer[reading]
 
-// systemNow is the time in nanoseconds since the Unix epoch.
+// systemNow returns the time in nanoseconds since the Unix epoch.
 func systemNow() int64 {
 	at := time.Since(began)
-	if r := lastReading.Load(); r != nil && uint64(at-r.at) < uint64(readEvery) { // as unsigned: nor before it
+	// A reading later than at, of another goroutine, is too far away as an unsigned difference.
+	if r := lastReading.Load(); r != nil && uint64(at-r.at) < uint64(readEvery) {
 		return r.unixNs + int64(at-r.at)
 	}
 	now := time.Now()

@@ -8,15 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The limiter's time is the system's, whichever of its clocks was read, and never
-// goes back while that one does not.
+// The limiter's time is the system's, whichever of its clocks was read, and does not
+// go back unless the system's does.
 func TestSystemNow(t *testing.T) {
 	last := int64(0)
 	for end := time.Now().Add(3 * readEvery); time.Now().Before(end); {
 		before := time.Now().UnixNano()
 		now := systemNow()
 		after := time.Now().UnixNano()
-		const slack = 50_000_000 // between the two clocks' readings a thread may be set aside
+		const slack = 50_000_000 // the thread may be descheduled between reading the two clocks
 		require.LessOrEqual(t, before-slack, now)
 		require.LessOrEqual(t, now, after+slack)
 		require.LessOrEqual(t, last, now+slack)
@@ -24,7 +24,8 @@ func TestSystemNow(t *testing.T) {
 	}
 }
 
-// In a bubble of testing/synctest time is another, in and out.
+// A bubble of testing/synctest has another time; systemNow follows into the bubble
+// and out of it.
 func TestSystemNowInABubble(t *testing.T) {
 	systemNow()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Cost 0 follows the rule of all costs, used + cost ≤ limit, and counts nothing.
+// A cost of 0 follows the same rule as other costs, used + cost ≤ limit, and counts
+// nothing.
 func TestCost0(t *testing.T) {
 	l, clock := build(t, New().Window(time.Minute, 2).CountDenied())
 	require.True(t, l.HitN("k", 0).Allowed)
@@ -21,7 +22,7 @@ func TestCost0(t *testing.T) {
 		require.False(t, r.Allowed, "used beyond the limit")
 		require.Equal(t, want, r.RetryAfter)
 	}
-	require.EqualValues(t, 3, l.Get("k"), "denied, it is not counted either")
+	require.EqualValues(t, 3, l.Get("k"), "a denied hit of cost 0 is not counted")
 	clock.Duration += want
 	require.True(t, l.HitN("k", 0).Allowed)
 

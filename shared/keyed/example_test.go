@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/keyed"
 )
 
-// clock is a time that the examples set by hand, so that their output is always
-// the same. Without Clock a limiter takes the time of the machine.
+// clock is a time that the examples set by hand, so that their output is always the
+// same. Without Clock a limiter uses the system's time.
 type clock struct{ time.Time }
 
 func noon() *clock { return &clock{time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)} }
@@ -76,16 +76,16 @@ func ExampleBuilder_WindowPerKey() {
 	say(l.HitN("user_123", 2))
 	say(l.Hit("user_123"))
 	fmt.Println("until", l.ExpiresAt("user_123").UTC().Format(time.TimeOnly))
-	fmt.Println("nobody's window is open:", l.ExpiresAt("user_456").IsZero())
+	fmt.Println("no open window:", l.ExpiresAt("user_456").IsZero())
 	// Output:
 	// allowed, 0 left
 	// denied, come back in 1m0s
 	// until 12:01:50
-	// nobody's window is open: true
+	// no open window: true
 }
 
-// Hammer counts denied hits too: a client that does not stop stays denied for
-// as long as the window lasts, and the count says how often it tried.
+// Hammer counts denied hits too: a client that does not stop stays denied until the
+// window ends, and the count is the number of its hits.
 func ExampleBuilder_CountDenied() {
 	l := limiter(keyed.New().Window(time.Minute, 1).CountDenied().Clock(noon().Now))
 	l.Hit("user_123")
@@ -95,7 +95,7 @@ func ExampleBuilder_CountDenied() {
 	// Output: used 3
 }
 
-// glimit's layered windows: a hit denied by one of them burns nothing in the
+// glimit's layered windows: a hit that one of them denies uses nothing in the
 // others.
 func ExampleBuilder_Window_layered() {
 	now := noon()
@@ -141,8 +141,8 @@ func ExampleBuilder_SlidingLog() {
 	// denied, come back in 8s
 }
 
-// The sliding window counter of Python limits: 40 of the minute before, half of
-// which counts, and 80 of this one.
+// The sliding window counter of Python limits: 40 units of the previous minute, half
+// of which still lies in the window, and 80 of this one.
 func ExampleBuilder_SlidingCounter() {
 	now := noon()
 	l := limiter(keyed.New().SlidingCounter(time.Minute, 100).Clock(now.Now))
@@ -163,7 +163,7 @@ func ExampleBuilder_SlidingCounter() {
 	// allowed, 7 left
 }
 
-// The deprecated elastic window of Python limits: every try, also a denied one,
+// The deprecated elastic window of Python limits: every hit, also a denied one,
 // moves the end.
 func ExampleElastic() {
 	now := noon()
@@ -195,8 +195,8 @@ func ExampleBuilder_TokenBucket() {
 	// denied for good
 }
 
-// ADR-003's burst buffer: a small token bucket over a fixed window smooths the
-// burst that the window's boundary would let through.
+// ADR-003's burst buffer: a small token bucket beside a fixed window smooths the
+// burst that the window admits at its boundary.
 func ExampleBurst() {
 	now := noon()
 	l := limiter(keyed.New().
@@ -243,8 +243,8 @@ func ExampleLimiter_SetWindow() {
 	// allowed, 9 left
 }
 
-// HitDetail tells what every window holds, without allocating where the slice
-// has room.
+// HitDetail also returns the usage of every window. It allocates nothing if the
+// slice has room.
 func ExampleLimiter_HitDetail() {
 	l := limiter(keyed.New().Window(time.Minute, 5).SlidingLog(time.Hour, 50).Clock(noon().Now))
 	var space [2]keyed.Usage
@@ -260,7 +260,7 @@ func ExampleBuilder_Build() {
 		CountDenied().
 		Build()
 	fmt.Println(err)
-	// Output: build limiter: window 1 (TokenBucket of 1s): CountDenied does not go with a token bucket, which denied hits leave alone: drop CountDenied or the bucket; window 1 (TokenBucket of 1s): Offset belongs to an aligned window: use Window or drop it
+	// Output: build limiter: window 1 (TokenBucket of 1s): a token bucket cannot count denied hits: drop CountDenied or the bucket; window 1 (TokenBucket of 1s): Offset belongs to an aligned window: use Window or drop it
 }
 
 func ExampleLimiter_Middleware() {

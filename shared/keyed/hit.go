@@ -12,44 +12,47 @@ const Never time.Duration = -1
 
 // Result is the decision on one hit.
 type Result struct {
-	// Allowed says whether every window had room for the hit.
+	// Allowed is whether the hit may pass: every window had room for it, or the key
+	// found no room and [OnFull] is Allow.
 	Allowed bool
-	// Full says that the key found no room among the others, so that [OnFull]
-	// decided and nothing was counted.
+	// Full is whether the key found no room among the others. Then [OnFull] decided
+	// and nothing was counted.
 	Full bool
-	// Window is the index of the window with least remaining, the first of
-	// equals, as given to the builder from 0. Limit, Remaining and ResetAt are of
+	// Window is the index of the window with the lowest Remaining, the first of
+	// equals, in the order of the builder, from 0. Limit, Remaining and ResetAt are of
 	// that window, after the hit.
 	Window int
-	// Limit is how many units the window admits at once: its limit, or the burst
-	// of a token bucket.
+	// Limit is how many units the window admits at once: its limit, or the burst of a
+	// token bucket.
 	Limit uint32
 	// Remaining is how many units still fit.
 	Remaining uint32
-	// RetryAfter is the smallest wait after which this very hit would pass every
-	// window if nobody else came: 0 when it was allowed, [Never] when it cannot.
+	// RetryAfter is the shortest wait after which this hit would pass every window if
+	// no other hit came: 0 if it was allowed, [Never] if it cannot pass. If the key
+	// found no room and [OnFull] is Deny, it is the wait for room.
 	RetryAfter time.Duration
-	// ResetAt is when the window's count starts anew; see [Limiter.ExpiresAt]. It
-	// is the time of the hit where nothing is counted.
+	// ResetAt is when the window has forgotten what it has counted so far; see
+	// [Limiter.ExpiresAt]. It is the time of the hit if nothing is counted and the
+	// window is not aligned.
 	ResetAt time.Time
 }
 
 // Usage is what one window has counted for one key.
 type Usage struct {
-	Name      string        // as the builder named it, else empty
+	Name      string        // from [Name], else empty
 	Period    time.Duration // length of the window
-	Limit     uint32        // units it admits at once; a token bucket's burst
-	Used      uint32        // units counted; tokens missing from a token bucket, a part of one counting as one
+	Limit     uint32        // units that it admits at once: its limit, or a token bucket's burst
+	Used      uint32        // units counted, or the tokens that a bucket lacks, rounded up
 	Remaining uint32        // units that still fit
-	ResetAt   time.Time     // when the count starts anew; the present where nothing is counted
+	ResetAt   time.Time     // as in [Result]
 }
 
-// Hit asks whether the key may do it once more, and counts it if so.
+// Hit decides whether the key may pass once more, and counts one unit if it may.
 func (l *Limiter) Hit(key string) Result { return l.HitN(key, 1) }
 
-// HitN asks whether the key may use cost units at once, and counts them if so:
-// all of them or none. A cost of 0 counts nothing, and passes unless a window
-// is used beyond its limit or its limit is 0.
+// HitN decides whether the key may use cost units at once, and counts all of them if
+// it may. A cost of 0 counts nothing, and passes unless a window is used beyond its
+// limit or its limit is 0.
 func (l *Limiter) HitN(key string, cost uint32) (r Result) {
 	now := l.now()
 	s := l.lock(key)
@@ -58,8 +61,8 @@ func (l *Limiter) HitN(key string, cost uint32) (r Result) {
 	return r
 }
 
-// HitDetail is HitN that also appends to dst what each window holds after the
-// hit, in the builder's order. It allocates only where dst lacks room.
+// HitDetail is HitN that also appends the usage of each window after the hit to dst,
+// in the builder's order. It allocates only if dst lacks room.
 func (l *Limiter) HitDetail(key string, cost uint32, dst []Usage) (r Result, windows []Usage) {
 	now := l.now()
 	s := l.lock(key)
@@ -76,9 +79,9 @@ func (l *Limiter) hit(s *shard, cost uint32, now int64, r *Result) {
 	l.report(s, r)
 }
 
-// Peek is [Limiter.Hit] without counting: what a hit would be told now.
-// Remaining and ResetAt are as things stand, without that hit. It does not look
-// for room: a key that a full table would turn away peeks as a new key.
+// Peek returns what [Limiter.Hit] would decide now, and counts nothing. Remaining
+// and ResetAt are as they are without the hit. Peek does not look for room: for a
+// key that would find none, it returns the result of a new key.
 func (l *Limiter) Peek(key string) Result { return l.PeekN(key, 1) }
 
 // PeekN is [Limiter.HitN] without counting.
@@ -95,8 +98,8 @@ func (l *Limiter) PeekN(key string, cost uint32) (r Result) {
 	return r
 }
 
-// Detail appends to dst what each window holds for the key, in the builder's
-// order. It allocates only where dst lacks room.
+// Detail appends the key's usage of each window to dst, in the builder's order. It
+// allocates only if dst lacks room.
 func (l *Limiter) Detail(key string, dst []Usage) []Usage {
 	now := l.now()
 	s := l.lock(key)
@@ -105,26 +108,25 @@ func (l *Limiter) Detail(key string, dst []Usage) []Usage {
 	return l.appendUsage(dst, s)
 }
 
-// report fills in what the windows hold.
+// report sets Window, Limit, Remaining and ResetAt.
 func (l *Limiter) report(s *shard, r *Result) {
 	for i := range l.named {
 		w, u := l.window(s, i)
-		if left := w.Remaining(u, s.entry.Now); i == 0 || left < r.Remaining {
-			r.Window, r.Remaining = i, left
+		if n := w.Remaining(u, s.entry.Now); i == 0 || n < r.Remaining {
+			r.Window, r.Remaining = i, n
 		}
 	}
 	w, u := l.window(s, r.Window)
 	r.Limit, r.ResetAt = w.Max(), instant(w.Reset(u, s.entry.Now))
 }
 
-// window returns the user's window i with the key's limits and what it has
-// counted.
+// window returns the builder's window i on the key's grid, and its usage.
 func (l *Limiter) window(s *shard, i int) (*limit.Window, *limit.Usage) {
 	column := l.named[i].column
 	return &s.key.Windows[column], s.table.Usage(&s.entry, column)
 }
 
-// tightest returns the index of the window with least remaining.
+// tightest returns the index of the window with the lowest Remaining.
 func (l *Limiter) tightest(s *shard) int {
 	var r Result
 	l.report(s, &r)

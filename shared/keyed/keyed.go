@@ -7,20 +7,23 @@
 //		// come back in r.RetryAfter
 //	}
 //
-// A limiter has one or several windows, of the same or of different
-// algorithms. A hit counts only if every window has room for it, and then in
-// all of them: a denied hit burns nothing.
+// A limiter has one or more windows, of the same or of different algorithms. A hit
+// counts only if every window has room for it, and then in all of them: a denied
+// hit uses nothing. A hit has a cost in units, 1 unless [Limiter.HitN] says
+// otherwise.
 //
-// Its invariant: memory never grows beyond [Limiter.MaxBytes], whatever keys
-// come, and making room for a new key never gives anybody their quota back.
-// Keys are hashed, not kept: for each new key there is a chance of at most 1 in
-// 130 million that it shares its count with another one, and is denied early.
-// Decisions are those of package limit, kept in the tables of package state,
-// by whole numbers of nanoseconds and units. It is safe for any number of
-// goroutines. Nothing runs in the background: there is nothing to close.
+// A limiter is safe for concurrent use. Nothing runs in the background, so there is
+// nothing to close. Decisions are exact integer arithmetic in nanoseconds and
+// units.
 //
-// It must never be linked into the filter, which shares its arithmetic and its
-// tables but not its locks, its clock or net/http.
+// Its invariant: memory never grows beyond [Limiter.MaxBytes], whatever keys come,
+// and making room for a new key never gives any key quota back. Keys are hashed, not
+// kept. With a probability of at most 1 in 130 million, a new key shares its count
+// with another one and is denied early.
+//
+// It must never be linked into the filter. The two share the arithmetic of package
+// limit and the tables of package state, but the filter has no use for its locks,
+// its clock or net/http.
 package keyed
 
 import (
@@ -32,10 +35,10 @@ import (
 
 // Limiter counts hits per key. [New] builds one.
 type Limiter struct {
-	windows []limit.Window // in the order of limit.Window.Compare
-	named   []named        // in the order in which they were given
-	capacity,
-	slots uint64
+	windows     []limit.Window // in the order of limit.Window.Compare
+	named       []named        // in the builder's order
+	capacity    uint64
+	slots       uint64
 	evict       bool // OnFull is Inherit
 	passFull    bool // OnFull is Allow
 	countDenied bool
@@ -44,19 +47,18 @@ type Limiter struct {
 	maxBytes    int64
 
 	seed   maphash.Seed
-	bits   uint // a key belongs to the shard with the number in the top bits of its hash
+	bits   uint // top bits of a key's hash: the index of its shard
 	shards []shard
 }
 
-// named is one of the user's windows.
+// named is a window as the builder named it.
 type named struct {
 	name   string
-	column int // its place in Limiter.windows
+	column int // index in Limiter.windows
 }
 
-// earliest and latest are the times a limiter counts at; a clock that tells
-// another is held at the nearer one. 366 days must still fit behind the latest,
-// in 2⁶³ nanoseconds.
+// earliest and latest bound a limiter's time. The latest plus 366 days must fit in
+// 2⁶³ nanoseconds.
 var (
 	earliest = time.Unix(0, 0)
 	latest   = time.Date(2250, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -77,8 +79,7 @@ func (l *Limiter) now() int64 {
 	}
 }
 
-// lock returns the shard of the key, locked and ready for it. Whoever calls it
-// unlocks it.
+// lock returns the key's shard, locked, with its key set. The caller must unlock it.
 func (l *Limiter) lock(key string) *shard {
 	hash := maphash.String(l.seed, key)
 	s := &l.shards[hash>>1>>(63-l.bits)]
@@ -96,8 +97,8 @@ func (l *Limiter) lock(key string) *shard {
 	return s
 }
 
-// stableHash is a hash of the key that is the same on every machine and after
-// every restart: FNV-1a, its bits mixed once more. Jitter alone depends on it.
+// stableHash returns a hash of the key that is the same on every machine and after
+// every restart. It is FNV-1a with its bits mixed once more. Only Jitter uses it.
 func stableHash(key string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(key) {

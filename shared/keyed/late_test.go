@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/keyed"
 )
 
-// A wait that would end after the last instant that is counted is a long one,
-// also at the end of the times that a clock may tell.
+// At the end of a clock's range, a wait that would end after the last instant is
+// still a long one.
 func TestALongWaitAtTheEndOfTime(t *testing.T) {
 	now := time.Date(2249, 1, 1, 0, 0, 0, 0, time.UTC)
 	l, err := keyed.New().TokenBucket(366*24*time.Hour, 1, keyed.Burst(100)).Capacity(1).Clock(func() time.Time { return now }).Build()

@@ -17,7 +17,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		name     string
 		b        *Builder
 		capacity uint32
-		atMost   int64 // bytes a key, by promise
+		maxBytes int64 // promised bytes a key
 	}{
 		{"one fixed window", New().Window(time.Hour, 9), 65536, 40},
 		{"one fixed window, many keys", New().Window(time.Hour, 9), 1 << 17, 34},
@@ -44,8 +44,8 @@ func TestMemoryIsBounded(t *testing.T) {
 			each := used / int64(c.capacity)
 			t.Logf("%d bytes for %d keys, %d a key; MaxBytes %d; %d shards", used, c.capacity, each, l.MaxBytes(), len(l.shards))
 			require.LessOrEqual(t, used, l.MaxBytes())
-			require.LessOrEqual(t, l.MaxBytes(), used+used/4+8<<10*int64(len(l.shards)), "the bound is near what is used")
-			require.LessOrEqual(t, l.MaxBytes()/int64(c.capacity), c.atMost)
+			require.LessOrEqual(t, l.MaxBytes(), used+used/4+8<<10*int64(len(l.shards)), "the bound is close to the memory in use")
+			require.LessOrEqual(t, l.MaxBytes()/int64(c.capacity), c.maxBytes)
 			s := l.Stats()
 			require.Less(t, int64(s.Bytes), l.MaxBytes())
 			require.GreaterOrEqual(t, s.Slots, uint64(c.capacity))
@@ -119,7 +119,7 @@ func TestParseHex(t *testing.T) {
 	}
 }
 
-// many is as many windows as a limiter can have.
+// many returns a builder with as many windows as a limiter can have.
 func many(add func(*Builder, time.Duration, uint32, ...WindowOption) *Builder, n uint32, options ...WindowOption) *Builder {
 	b := New()
 	for i := range 16 {
@@ -128,10 +128,10 @@ func many(add func(*Builder, time.Duration, uint32, ...WindowOption) *Builder, n
 	return b
 }
 
-// use makes the limiter as large as it gets. Some keys are hit until they are
-// denied, which fills their logs. Then come all the keys, and more until each
-// chunk of the tables is in use: which chunk a key falls into depends on the
-// limiter's seed, so that no fixed set of keys reaches all.
+// use makes the limiter as large as it gets. It hits some keys until they are
+// denied, which fills their logs. Then it hits all keys, and more until each chunk
+// of the tables exists. The limiter's seed decides in which chunk a key lies, so no
+// fixed set of keys reaches all chunks.
 func use(l *Limiter, crowd []string) {
 	for _, key := range crowd[:min(len(crowd)/2, 50)] {
 		for l.Hit(key).Allowed {
@@ -141,13 +141,12 @@ func use(l *Limiter, crowd []string) {
 	for _, key := range crowd {
 		l.Hit(key)
 	}
-	for i := 0; !l.whole(); i++ {
+	for i := 0; !l.allChunksExist(); i++ {
 		l.Hit(fmt.Sprint(i))
 	}
 }
 
-// whole tells whether each chunk of the limiter's tables is in use.
-func (l *Limiter) whole() bool {
+func (l *Limiter) allChunksExist() bool {
 	for i := range l.shards {
 		if s := &l.shards[i].store; s.made < uint64(len(s.chunks)) {
 			return false
@@ -156,9 +155,9 @@ func (l *Limiter) whole() bool {
 	return true
 }
 
-// heapOf returns how much more of the memory allocated by f is live after f than
-// before. It asks the heap's profile and not its size, which grows by 5 kB each
-// time the runtime starts a thread.
+// heapOf returns how many bytes that f allocates are still live afterwards. It reads
+// the heap's profile, because the heap's size grows by 5 kB whenever the runtime
+// starts a thread.
 func heapOf(f func() any) (bytes int64) {
 	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
 	runtime.MemProfileRate = 1
@@ -169,11 +168,12 @@ func heapOf(f func() any) (bytes int64) {
 	return bytes
 }
 
-// live is the memory in use that this package has allocated, as far as it was
-// allocated while each allocation was profiled.
+// live returns the bytes that this package has allocated and that are in use, if
+// every allocation was profiled.
 func live() (bytes int64) {
-	runtime.GC() // what is freed shows
-	runtime.GC() // in the profile after the second collection
+	// The profile shows freed memory after the second collection.
+	runtime.GC()
+	runtime.GC()
 	var records []runtime.MemProfileRecord
 	for n, ok := runtime.MemProfile(nil, false); !ok; {
 		records = make([]runtime.MemProfileRecord, n+100)
@@ -189,8 +189,8 @@ func live() (bytes int64) {
 	return bytes
 }
 
-// ours tells whether this package allocates there. What the runtime needs for a
-// thread or a goroutine of its own is not ours, even if we happened to wake it.
+// ours reports whether this package allocates at that stack. Memory for a thread or
+// goroutine of the runtime is not ours, even if our call started it.
 func ours(stack []uintptr) bool {
 	for frames, more := runtime.CallersFrames(stack), true; more; {
 		var frame runtime.Frame

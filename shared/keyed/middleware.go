@@ -10,13 +10,14 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// KeyFunc takes the key from a request; ok is false where the request has none.
+// KeyFunc returns the key of a request; ok is false if the request has none.
 type KeyFunc func(*http.Request) (key string, ok bool)
 
-// ByHeader makes the value of a request header the key; several lines of it are
-// joined by commas, as proxies do. A header that is there and empty is a key
-// too. Use it for what somebody in front of this server has checked: a client
-// that chooses the value chooses its own counter.
+// ByHeader returns a KeyFunc for the value of a request header. It joins several
+// lines of the header by commas, as proxies do. An empty value is a key too.
+//
+// Use it only for a header that a proxy or middleware has checked: if the client
+// chooses the value, it chooses its own counter.
 func ByHeader(name string) KeyFunc {
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) (string, bool) {
@@ -31,10 +32,10 @@ func ByHeader(name string) KeyFunc {
 	}
 }
 
-// ByIP makes the address of the connection's other end the key: the whole
-// address of IPv4, the /64 network of IPv6, all of which one client may have. It
-// does not read X-Forwarded-For, which any client can write; behind a proxy, use
-// a KeyFunc that reads what that proxy sets.
+// ByIP is a KeyFunc for the peer's address: the whole IPv4 address, or the /64
+// network of an IPv6 address, because one client may have all of it. It does not
+// read X-Forwarded-For, which any client can write. Behind a proxy, use a KeyFunc
+// that reads what the proxy sets.
 func ByIP(r *http.Request) (key string, ok bool) {
 	address, err := netip.ParseAddrPort(r.RemoteAddr)
 	ip := address.Addr()
@@ -51,26 +52,26 @@ func ByIP(r *http.Request) (key string, ok bool) {
 	return network.String(), err == nil
 }
 
-// MiddlewareOption changes what [Limiter.Middleware] makes.
+// MiddlewareOption is an option of [Limiter.Middleware].
 type MiddlewareOption func(*middleware)
 
-// Cost makes cost say how many units a request takes; a request that takes 0
-// passes and is not counted. Every request takes one without it.
+// Cost sets the function that returns a request's cost in units; see [Limiter.HitN]
+// for a cost of 0. Without it each request costs one unit.
 func Cost(cost func(*http.Request) uint32) MiddlewareOption {
 	return func(m *middleware) { m.cost = cost }
 }
 
-// Denied makes denied answer requests that are denied. Retry-After and the
-// RateLimit fields are set by then. Without it they are answered 429 with a line
-// of text.
+// Denied sets the function that answers denied requests. Retry-After and the
+// RateLimit fields are already set when it is called. Without it the answer is
+// status 429 and a line of text.
 func Denied(denied func(http.ResponseWriter, *http.Request, Result)) MiddlewareOption {
 	return func(m *middleware) { m.denied = denied }
 }
 
 // RateLimitFields adds the response fields RateLimit and RateLimit-Policy of
-// draft-ietf-httpapi-ratelimit-headers-10 to every response to a request that
-// has a key. name is what they call the limit; with several windows each is
-// called name/ and its own name or index.
+// draft-ietf-httpapi-ratelimit-headers-10 to every response to a request that has a
+// key. The fields call the limit name. If there are several windows, they call each
+// "name/" followed by the window's own name or index.
 func RateLimitFields(name string) MiddlewareOption {
 	return func(m *middleware) { m.fields, m.name = true, name }
 }
@@ -85,10 +86,10 @@ type middleware struct {
 	next    http.Handler
 }
 
-// Middleware wraps a handler so that it serves what the limiter allows. Denied
-// requests are answered 429 with Retry-After in whole seconds, rounded up, at
-// least 1; there is none where waiting does not help. Requests without a key
-// pass uncounted.
+// Middleware wraps a handler so that it serves only requests that the limiter
+// allows. Denied requests are answered with status 429 and Retry-After in whole
+// seconds, rounded up, at least 1. There is no Retry-After if waiting does not help.
+// Requests without a key pass and are not counted.
 func (l *Limiter) Middleware(key KeyFunc, options ...MiddlewareOption) func(http.Handler) http.Handler {
 	m := middleware{
 		limiter: l, key: key,
@@ -136,10 +137,10 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.denied(w, r, result)
 }
 
-// setFields sets the RateLimit fields: one item for each window, with quota q
-// and window w, remaining r and seconds to reset t. A window that is no whole
-// number of seconds has no w, nor has a token bucket whose burst is not what it
-// gains in its period.
+// setFields sets the RateLimit fields: one item for each window, with quota q,
+// period w, remaining r and reset t, both in seconds. w is left out if the period is
+// not a whole number of seconds, and for a token bucket whose burst differs from
+// what it gains in its period.
 func (m *middleware) setFields(header http.Header, windows []Usage, now int64) {
 	var policies, limits []byte
 	for i := range windows {
@@ -159,9 +160,9 @@ func (m *middleware) setFields(header http.Header, windows []Usage, now int64) {
 	header.Set("RateLimit", string(limits))
 }
 
-// appendName appends the name of window i as a structured-field string, behind
-// a comma where it is not the first. Characters that such a string cannot hold
-// become "?".
+// appendName appends the name of window i as a structured-field string, after a
+// comma unless it is the first. Characters that such a string cannot hold become
+// "?".
 func (m *middleware) appendName(b []byte, i int, window string) []byte {
 	if i > 0 {
 		b = append(b, ", "...)

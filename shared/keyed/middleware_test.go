@@ -30,7 +30,7 @@ func TestMiddlewareDenies(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		b     *Builder
-		after time.Duration // the second request comes so late
+		after time.Duration // delay of the second request
 		want  string        // Retry-After
 	}{
 		{"whole seconds", New().WindowPerKey(5*time.Second, 1), 0, "5"},

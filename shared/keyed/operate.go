@@ -10,12 +10,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// ErrFull says that there is no room for a key that is not there yet, and
-// [OnFull] forbids to make some.
+// ErrFull is the error of an operation on a new key that finds no room, if [OnFull]
+// is not Inherit. Nothing was changed.
 var ErrFull = errors.New("no room for another key: raise Capacity, or let OnFull be Inherit")
 
-// Get returns how many units the key has used in the window with least
-// remaining, the first of equals; [Limiter.Detail] has all of them.
+// Get returns how many units the key has used in the window with the lowest
+// Remaining, the first of equals. [Limiter.Detail] returns the usage of all windows.
 func (l *Limiter) Get(key string) uint32 {
 	now := l.now()
 	s := l.lock(key)
@@ -25,14 +25,14 @@ func (l *Limiter) Get(key string) uint32 {
 }
 
 // Inc counts n units in every window, whether they fit or not, and returns what
-// [Limiter.Get] then does. A token bucket may go into debt; a sliding log keeps
-// no more units than its limit. The error is [ErrFull] or nil.
+// [Limiter.Get] returns then. A token bucket may go into debt. A sliding log keeps
+// only as many units as its limit. The error is [ErrFull] or nil.
 func (l *Limiter) Inc(key string, n uint32) (used uint32, err error) {
 	return l.change(key, state.AllWindows, n, (*state.Table).Inc)
 }
 
-// IncWindow is Inc on the one window of that name or index ("0" is the
-// builder's first), and returns its usage.
+// IncWindow is Inc for the one window with that name or index ("0" is the builder's
+// first), and returns its usage. The error is [ErrFull] or names an unknown window.
 func (l *Limiter) IncWindow(key, window string, n uint32) (used uint32, err error) {
 	i, err := l.find(window)
 	if err != nil {
@@ -41,16 +41,16 @@ func (l *Limiter) IncWindow(key, window string, n uint32) (used uint32, err erro
 	return l.change(key, i, n, (*state.Table).Inc)
 }
 
-// Set makes every window say that the key has used n units by now, and returns
-// what [Limiter.Get] then does. A window per key starts anew, a sliding log has
-// n units of this instant, a token bucket holds burst−n. The error is [ErrFull]
-// or nil.
+// Set sets the usage of every window to n units counted now, and returns what
+// [Limiter.Get] returns then. A window per key starts anew, a sliding log holds n
+// units of this instant, a token bucket holds burst−n tokens. The error is
+// [ErrFull] or nil.
 func (l *Limiter) Set(key string, n uint32) (used uint32, err error) {
 	return l.change(key, state.AllWindows, n, (*state.Table).Set)
 }
 
-// SetWindow is Set on the one window of that name or index ("0" is the
-// builder's first), and returns its usage.
+// SetWindow is Set for the one window with that name or index ("0" is the builder's
+// first), and returns its usage. The error is [ErrFull] or names an unknown window.
 func (l *Limiter) SetWindow(key, window string, n uint32) (used uint32, err error) {
 	i, err := l.find(window)
 	if err != nil {
@@ -59,7 +59,11 @@ func (l *Limiter) SetWindow(key, window string, n uint32) (used uint32, err erro
 	return l.change(key, i, n, (*state.Table).Set)
 }
 
-func (l *Limiter) change(key string, window int, n uint32, do func(*state.Table, *state.Entry, int, uint32, bool) state.Status) (uint32, error) {
+// operation is an operation of state.Table that changes one window or all.
+type operation func(t *state.Table, e *state.Entry, window int, n uint32, evict bool) state.Status
+
+// change runs the operation for the key and returns the window's usage.
+func (l *Limiter) change(key string, window int, n uint32, do operation) (used uint32, err error) {
 	now := l.now()
 	s := l.lock(key)
 	defer s.mu.Unlock()
@@ -79,7 +83,7 @@ func (l *Limiter) change(key string, window int, n uint32, do func(*state.Table,
 	return l.used(s, window), nil
 }
 
-// used is the usage of a window, or of the one with least remaining.
+// used returns the usage of a window; for state.AllWindows, of the tightest one.
 func (l *Limiter) used(s *shard, window int) uint32 {
 	if window == state.AllWindows {
 		window = l.tightest(s)
@@ -88,23 +92,27 @@ func (l *Limiter) used(s *shard, window int) uint32 {
 	return w.Count(u, s.entry.Now)
 }
 
-// find returns the index of the window of that name, or with that index.
+// find returns the index of the window with that name or index.
 func (l *Limiter) find(window string) (int, error) {
 	for i := range l.named {
 		if l.named[i].name == window && window != "" || strconv.Itoa(i) == window {
 			return i, nil
 		}
 	}
-	return 0, fmt.Errorf("find window %q: there is none of that name: use the name given with Name, or an index from 0 to %d", window, len(l.named)-1)
+	return 0, fmt.Errorf("find window %q: no window has that name: use the name given with Name, or an index from 0 to %d",
+		window, len(l.named)-1)
 }
 
-// ExpiresAt returns when the window with least remaining, the first of equals,
-// starts anew for the key: a fixed window and an open window per key when they
-// end, a sliding counter at the end of the bucket in which what it has counted
-// counts for the last time, a sliding log when its newest unit leaves it, a
-// token bucket when it is full. It is the zero Time where there is nothing to
-// wait for: no window of the key's own is open, the log is empty, the bucket
-// full.
+// ExpiresAt returns when the window with the lowest Remaining, the first of equals,
+// has forgotten what it has counted so far for the key:
+//
+//   - a fixed window, and an open window per key, when it ends
+//   - a sliding counter, at the end of the last period in which a unit counts
+//   - a sliding log, when its newest unit leaves
+//   - a token bucket, when it is full
+//
+// It is the zero Time if no window per key is open, the log is empty, or the bucket
+// is full.
 func (l *Limiter) ExpiresAt(key string) time.Time {
 	now := l.now()
 	s := l.lock(key)
@@ -118,10 +126,9 @@ func (l *Limiter) ExpiresAt(key string) time.Time {
 	return instant(w.Reset(u, s.entry.Now))
 }
 
-// Reset forgets what the key has used in every window, and reports whether
-// there was anything to forget. The error is [ErrFull] or nil: a key that would
-// have to start from what evicted ones had used needs a place that says
-// otherwise.
+// Reset forgets what the key has used in every window, and reports whether there was
+// anything to forget. After evictions a reset key needs a slot, so that it does not
+// start with the usage of evicted keys. So the error is [ErrFull] or nil.
 func (l *Limiter) Reset(key string) (had bool, err error) {
 	now := l.now()
 	s := l.lock(key)
@@ -137,9 +144,9 @@ func (l *Limiter) Reset(key string) (had bool, err error) {
 	return had, nil
 }
 
-// Clean frees the places of keys whose windows are all over, and returns how
-// many. There is no need for it: such a place is re-used as soon as a new key
-// wants one. It looks at every key, one shard after the other.
+// Clean frees the slots of keys whose windows are all over, and returns their
+// number. Nobody needs to call it: a new key takes such a slot by itself. It reads
+// every key, one shard after the other.
 func (l *Limiter) Clean() (freed uint64) {
 	now := l.now()
 	for i := range l.shards {

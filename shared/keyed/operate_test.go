@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// frozen is a clock that tests set, in time since the epoch.
+// frozen is a clock that tests set, as time since the epoch.
 type frozen struct{ time.Duration }
 
 func (f *frozen) now() time.Time { return time.Unix(0, int64(f.Duration)) }
@@ -20,7 +20,7 @@ func build(t testing.TB, b *Builder) (*Limiter, *frozen) {
 	return l, clock
 }
 
-// since is a time as what has passed since the epoch, -1 for the zero time.
+// since returns the time since the epoch, -1 for the zero time.
 func since(t time.Time) time.Duration {
 	if t.IsZero() {
 		return -1
@@ -28,10 +28,9 @@ func since(t time.Time) time.Duration {
 	return time.Duration(t.UnixNano())
 }
 
-// step is one operation on the key "k" at a time, in milliseconds since the
-// epoch, and what it answers.
+// step is one operation on the key "k" and its result.
 type step struct {
-	at   int64
+	at   int64 // in milliseconds since the epoch
 	op   string
 	n    uint32
 	want string
@@ -44,9 +43,9 @@ func run(t *testing.T, l *Limiter, clock *frozen, steps []step) {
 		got := ""
 		switch s.op {
 		case "hit":
-			got = tell(l.HitN("k", s.n), s.at)
+			got = summary(l.HitN("k", s.n), s.at)
 		case "peek":
-			got = tell(l.PeekN("k", s.n), s.at)
+			got = summary(l.PeekN("k", s.n), s.at)
 		case "get":
 			got = fmt.Sprint(l.Get("k"))
 		case "inc":
@@ -74,16 +73,17 @@ func run(t *testing.T, l *Limiter, clock *frozen, steps []step) {
 	}
 }
 
-// tell is a result in short: what was decided, what remains, when it resets.
-func tell(r Result, at int64) string {
-	verdict := "yes"
+// summary returns a result in short: when the hit passes, what remains, when the
+// window resets.
+func summary(r Result, at int64) string {
+	passes := "yes"
 	switch {
 	case r.RetryAfter == Never:
-		verdict = "never"
+		passes = "never"
 	case !r.Allowed:
-		verdict = "in " + r.RetryAfter.String()
+		passes = "in " + r.RetryAfter.String()
 	}
-	return fmt.Sprintf("%s, %d left, reset in %s", verdict, r.Remaining, time.Duration(r.ResetAt.UnixNano())-time.Duration(at)*time.Millisecond)
+	return fmt.Sprintf("%s, %d left, reset in %s", passes, r.Remaining, time.Duration(r.ResetAt.UnixNano())-time.Duration(at)*time.Millisecond)
 }
 
 func TestOperations(t *testing.T) {
@@ -145,7 +145,7 @@ func TestOperations(t *testing.T) {
 			{1028_000, "hit", 1, "yes, 0 left, reset in 10s"},
 		}},
 		{"denied hits counted", New().WindowPerKey(10*second, 2).CountDenied(), []step{
-			{1000_000, "hit", 3, "never, 0 left, reset in 10s"}, // it has opened the window
+			{1000_000, "hit", 3, "never, 0 left, reset in 10s"}, // the denied hit opens the window
 			{1001_000, "hit", 1, "in 9s, 0 left, reset in 9s"},
 			{1001_000, "get", 0, "4"},
 			{1010_000, "hit", 1, "yes, 1 left, reset in 10s"},
@@ -160,7 +160,7 @@ func TestOperations(t *testing.T) {
 			{1010_000, "get", 0, "2"},
 			{1010_000, "hit", 1, "yes, 0 left, reset in 10s"},
 			{1014_000, "get", 0, "1"},
-			{1014_000, "inc", 9, "3"}, // it remembers three
+			{1014_000, "inc", 9, "3"}, // the log holds three
 			{1014_000, "set", 2, "2"},
 			{1014_000, "expires", 0, "17m4s"},
 			{1024_000, "get", 0, "0"},
@@ -212,13 +212,13 @@ func TestOperations(t *testing.T) {
 		}},
 		{"a clock that steps back", New().Window(10*second, 2), []step{
 			{1010_000, "hit", 2, "yes, 0 left, reset in 10s"},
-			{1009_000, "hit", 1, "in 11s, 0 left, reset in 11s"}, // it counts at the last write's time
+			{1009_000, "hit", 1, "in 11s, 0 left, reset in 11s"}, // the hit counts at the time of the last write
 			{1010_000, "get", 0, "2"},
 		}},
 		{"a clock that was far ahead", New().Window(10*second, 2), []step{
 			{9_000_000, "hit", 2, "yes, 0 left, reset in 10s"},
 			{1004_000, "peek", 1, "in 6s, 0 left, reset in 6s"},
-			{9_000_000, "get", 0, "2"}, // peeking moves nothing
+			{9_000_000, "get", 0, "2"}, // Peek has not rebased it
 			{1004_000, "hit", 1, "in 6s, 0 left, reset in 6s"},
 			{1010_000, "hit", 1, "yes, 1 left, reset in 10s"},
 		}},
@@ -238,7 +238,7 @@ func TestWindowsByNameAndIndex(t *testing.T) {
 	used, err = l.IncWindow("k", "1", 2)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, used)
-	require.EqualValues(t, 8, l.Get("k"), "two remain of ten, three of five")
+	require.EqualValues(t, 8, l.Get("k"), "2 of 10 remain, and 3 of 5")
 	used, err = l.IncWindow("k", "0", 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 9, used)
@@ -255,7 +255,7 @@ func TestWindowsByNameAndIndex(t *testing.T) {
 
 	for _, name := range []string{"daily", "", "2", "-1", "00"} {
 		_, err = l.SetWindow("k", name, 1)
-		require.ErrorContains(t, err, "there is none of that name: use the name given with Name, or an index from 0 to 1")
+		require.ErrorContains(t, err, "no window has that name: use the name given with Name, or an index from 0 to 1")
 		_, err = l.IncWindow("k", name, 1)
 		require.Error(t, err)
 	}
@@ -318,16 +318,16 @@ func TestFull(t *testing.T) {
 	}
 }
 
-func TestEvictionGivesNothingBack(t *testing.T) {
+func TestEvictionRefundsNothing(t *testing.T) {
 	l, _ := build(t, New().Window(time.Hour, 2).Capacity(1))
 	require.True(t, l.HitN("a", 2).Allowed)
-	require.True(t, l.HitN("b", 2).Allowed, "the first newcomer starts before its own eviction counts")
+	require.True(t, l.HitN("b", 2).Allowed, "b starts from the floor before a's eviction is added to it")
 	require.False(t, l.Hit("a").Allowed)
 	require.EqualValues(t, 1, l.Stats().FloorDenied)
 	had, err := l.Reset("a")
 	require.NoError(t, err)
 	require.False(t, had)
-	require.True(t, l.HitN("a", 2).Allowed, "a key that was reset owes nothing")
+	require.True(t, l.HitN("a", 2).Allowed, "a key that was reset does not start from the floor")
 }
 
 func TestDeniedHitsOfAKeyWithoutRoom(t *testing.T) {

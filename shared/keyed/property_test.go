@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// plain is a limiter over the bare arithmetic: a map without bounds.
+// plain is a limiter that applies package limit to an unbounded map of keys.
 type plain struct {
 	windows     []limit.Window // in the builder's order
 	countDenied bool
 	keys        map[string]*plainKey
-	floor       int64 // the newest time at which a key was forgotten, from which others start
+	floor       int64 // when a key was last reset: new keys start no earlier
 }
 
 type plainKey struct {
@@ -27,7 +27,7 @@ type plainKey struct {
 	last  int64
 }
 
-// at rolls the key to now, or to its last write if that is later.
+// at returns the key rolled to now, or to its last write if that is later.
 func (p *plain) at(key string, now int64) (k plainKey) {
 	k = plainKey{make([]limit.Usage, len(p.windows)), max(now, p.floor)}
 	if have := p.keys[key]; have != nil {
@@ -79,11 +79,11 @@ func (p *plain) hit(key string, now int64, cost uint32) (allowed bool, retry tim
 	return false, time.Duration(pass - now)
 }
 
-// same compares what both hold for the key.
+// same requires that both have the same usage of the key.
 func (p *plain) same(t *testing.T, l *Limiter, key string, now int64, at string) {
 	t.Helper()
 	k := p.at(key, now)
-	least := uint32(1<<32 - 1)
+	lowest := uint32(1<<32 - 1)
 	for i, u := range l.Detail(key, nil) {
 		w := p.windows[i]
 		want := Usage{
@@ -91,40 +91,40 @@ func (p *plain) same(t *testing.T, l *Limiter, key string, now int64, at string)
 			Remaining: w.Remaining(&k.usage[i], k.last), ResetAt: time.Unix(0, w.Reset(&k.usage[i], k.last)),
 		}
 		require.Equal(t, want, u, "%s: window %d, key %s", at, i, key)
-		least = min(least, u.Remaining)
+		lowest = min(lowest, u.Remaining)
 	}
-	require.Equal(t, least, l.Peek(key).Remaining)
+	require.Equal(t, lowest, l.Peek(key).Remaining)
 }
 
 // randomWindows adds one to three windows to b.
 func randomWindows(r *rand.Rand, b *Builder) {
 	for i := range 1 + r.IntN(3) {
 		per := time.Duration(1+r.IntN(50))*time.Millisecond + time.Duration(i) // all differ
-		most := uint32(r.IntN(12))
+		units := uint32(r.IntN(12))
 		switch r.IntN(6) {
 		case 0:
-			b.Window(per, most)
+			b.Window(per, units)
 		case 1:
-			b.Window(per, most, Offset(time.Duration(r.Int64N(int64(per)))))
+			b.Window(per, units, Offset(time.Duration(r.Int64N(int64(per)))))
 		case 2:
-			b.WindowPerKey(per, most)
+			b.WindowPerKey(per, units)
 		case 3:
-			b.SlidingLog(per, most)
+			b.SlidingLog(per, units)
 		case 4:
-			b.SlidingCounter(per, most)
+			b.SlidingCounter(per, units)
 		case 5:
 			if r.IntN(2) == 0 {
-				b.WindowPerKey(per, most, Elastic())
+				b.WindowPerKey(per, units, Elastic())
 			} else {
-				b.TokenBucket(per, most, Burst(1+uint32(r.IntN(12))))
+				b.TokenBucket(per, units, Burst(1+uint32(r.IntN(12))))
 			}
 		}
 	}
 }
 
 var (
-	propertyLimiters = flag.Int("property-limiters", 150, "random limiters, 400 steps each, against the plain arithmetic")
-	propertySeed     = flag.Uint64("property-seed", 1, "seed of those")
+	propertyLimiters = flag.Int("property-limiters", 150, "random limiters, 400 steps each, to compare with the plain arithmetic")
+	propertySeed     = flag.Uint64("property-seed", 1, "seed of these limiters")
 )
 
 func TestLimiterIsTheArithmetic(t *testing.T) {
@@ -136,7 +136,7 @@ func TestLimiterIsTheArithmetic(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	allowed, denied := 0, 0
 	for n := range limiters {
-		b := New().Capacity(4) // all keys have room, in one bucket
+		b := New().Capacity(4) // all keys have room, in one page
 		randomWindows(r, b)
 		p := &plain{keys: map[string]*plainKey{}}
 		buckets := false

@@ -20,35 +20,35 @@ func together(n int, f func(worker int)) {
 }
 
 func TestConcurrentHitsAreExact(t *testing.T) {
-	const most, workers = 100, 8
+	const units, workers = 100, 8
 	for name, b := range map[string]*Builder{
-		"window":          New().Window(time.Hour, most),
-		"jitter":          New().Window(time.Hour, most, Jitter(20)),
-		"window per key":  New().WindowPerKey(time.Hour, most),
-		"sliding log":     New().SlidingLog(time.Hour, most),
-		"sliding counter": New().SlidingCounter(time.Hour, most),
-		"token bucket":    New().TokenBucket(time.Hour, most),
-		"layered":         New().Window(time.Hour, most+7).TokenBucket(time.Hour, most+3, Burst(most)).WindowPerKey(time.Hour, most+1),
-		"counted denials": New().Window(time.Hour, most).CountDenied(),
+		"window":          New().Window(time.Hour, units),
+		"jitter":          New().Window(time.Hour, units, Jitter(20)),
+		"window per key":  New().WindowPerKey(time.Hour, units),
+		"sliding log":     New().SlidingLog(time.Hour, units),
+		"sliding counter": New().SlidingCounter(time.Hour, units),
+		"token bucket":    New().TokenBucket(time.Hour, units),
+		"layered":         New().Window(time.Hour, units+7).TokenBucket(time.Hour, units+3, Burst(units)).WindowPerKey(time.Hour, units+1),
+		"counted denials": New().Window(time.Hour, units).CountDenied(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, _ := build(t, b)
 			many := keys(50)
 			passed := make([]atomic.Int64, len(many))
 			together(workers, func(worker int) {
-				for i := range 3 * most / workers * len(many) {
+				for i := range 3 * units / workers * len(many) {
 					n := (i*7 + worker) % len(many)
 					if l.Hit(many[n]).Allowed {
 						passed[n].Add(1)
 					}
 				}
 			})
-			tried := uint64(3*most/workers*len(many)) * workers
+			tried := uint64(3*units/workers*len(many)) * workers
 			for i := range passed {
-				require.EqualValues(t, most, passed[i].Load(), many[i])
+				require.EqualValues(t, units, passed[i].Load(), many[i])
 			}
 			got := l.Stats()
-			require.EqualValues(t, len(many)*most, got.Allowed)
+			require.EqualValues(t, len(many)*units, got.Allowed)
 			require.Equal(t, tried-got.Allowed, got.Denied)
 			require.EqualValues(t, len(many), got.Keys)
 		})
@@ -96,11 +96,11 @@ func TestConcurrentOperations(t *testing.T) {
 	require.EqualValues(t, 16_000, l.Detail("counted", nil)[0].Used)
 }
 
-// TestAFloodGivesNothingBack: whoever is forgotten and comes back gets no more
-// than the limit, whatever else comes.
-func TestAFloodGivesNothingBack(t *testing.T) {
-	const most = 20
-	l, _ := build(t, New().Window(time.Hour, most).Capacity(3000))
+// TestAFloodRefundsNothing: a key that is evicted and comes back gets no more than
+// the limit, whatever other keys come.
+func TestAFloodRefundsNothing(t *testing.T) {
+	const units = 20
+	l, _ := build(t, New().Window(time.Hour, units).Capacity(3000))
 	honest := keys(200)
 	passed := make([]atomic.Int64, len(honest))
 	together(4, func(worker int) {
@@ -112,7 +112,7 @@ func TestAFloodGivesNothingBack(t *testing.T) {
 		}
 	})
 	for i := range passed {
-		require.LessOrEqual(t, passed[i].Load(), int64(most))
+		require.LessOrEqual(t, passed[i].Load(), int64(units))
 	}
 	s := l.Stats()
 	require.Positive(t, s.Evicted)

@@ -11,20 +11,20 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// shard is a part of a limiter's keys behind a lock of its own.
+// shard is a share of a limiter's keys, with its own lock.
 type shard struct {
 	mu     sync.Mutex
 	table  *state.Table
 	store  store
-	key    state.Key // the one being worked on: its hash, and its own windows
+	key    state.Key // of the current call: its hash, and its windows
 	entry  state.Entry
 	counts counts
 }
 
-// counts are what a shard has seen.
+// counts are a shard's share of Stats.
 type counts struct{ allowed, denied, floorDenied, evicted, full, rebased uint64 }
 
-// open gives the shard a table of that many keys.
+// open gives the shard a table for capacity keys.
 func (s *shard) open(windows []limit.Window, capacity uint32, now int64) {
 	s.store.few = make(map[string][]byte)
 	s.key = state.Key{Bytes: make([]byte, 8), Windows: slices.Clone(windows), Rule: windows}
@@ -32,8 +32,9 @@ func (s *shard) open(windows []limit.Window, capacity uint32, now int64) {
 	tables := state.NewTables(&s.store, random, 0, 0)
 	s.table = tables.Table(state.Definition{Windows: windows, Capacity: capacity})
 
-	// All pages look alike before they are written. Persist shows what that is,
-	// so that reading one needs no memory later.
+	// All pages are alike before they are first written. Persist writes such a page,
+	// and the store keeps it as s.store.empty, so that reading one later allocates
+	// nothing.
 	s.read(now)
 	s.entry.Rebased = true
 	s.table.Persist(&s.entry)
@@ -45,15 +46,15 @@ func (s *shard) read(now int64) {
 	must("read a key", s.table.Read(&s.entry, s.key, now))
 }
 
-// look finds the key's entry and leaves everything as it is.
+// look finds the key's entry and changes nothing.
 func (s *shard) look(now int64) {
 	s.store.readOnly = true
 	s.read(now)
 	s.store.readOnly = false
 }
 
-// must panics where the table fails, which it does only when its bytes are not
-// what it has written.
+// must panics if the table fails. That happens only if its bytes have changed since
+// it wrote them.
 func must(act string, status state.Status) {
 	if status != state.OK {
 		damaged(act, status)
@@ -64,8 +65,7 @@ func damaged(act string, status state.Status) {
 	panic(fmt.Sprintf("keyed: cannot %s: status %d: the counters are damaged", act, status))
 }
 
-// hit decides and counts. It returns when this very hit would pass if nobody
-// else came.
+// hit decides and counts. It returns when the hit would pass if no other hit came.
 func (s *shard) hit(l *Limiter, cost uint32, r *Result) (pass int64) {
 	e := &s.entry
 	if e.Rebased {
@@ -101,7 +101,7 @@ func (s *shard) hit(l *Limiter, cost uint32, r *Result) (pass int64) {
 	return pass
 }
 
-// count counts a hit that the windows have room for.
+// count counts a hit that every window has room for.
 func (s *shard) count(l *Limiter, cost uint32, r *Result) (pass int64) {
 	e := &s.entry
 	switch status := s.table.Commit(e, cost, l.evict); {
@@ -131,7 +131,7 @@ func (s *shard) evicted() {
 
 func passes(pass, now int64) bool { return pass != limit.Never && pass <= now }
 
-// wait is how long it is from now until pass.
+// wait returns the time from now until pass.
 func wait(pass, now int64) time.Duration {
 	if pass == limit.Never {
 		return Never

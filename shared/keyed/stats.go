@@ -2,22 +2,23 @@ package keyed
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// Stats is what a limiter holds, and what it has decided since it was built.
+// Stats is a limiter's size, and what it has decided since it was built.
 type Stats struct {
-	Keys     uint64 // that have counted something in a window that is not over
-	Capacity uint64 // live keys at which fewer than 2 in 100 new ones meet a full bucket
-	Slots    uint64 // the most keys that fit
-	Bytes    uint64 // that the counters take now; see MaxBytes for the most
+	Keys     uint64 // live keys: they have counted something in a window that is not over
+	Capacity uint64 // live keys at which fewer than 2 in 100 new keys find no room
+	Slots    uint64 // how many keys fit at most
+	Bytes    uint64 // memory of the counters now; see MaxBytes for the bound
 
-	Allowed     uint64 // hits
-	Denied      uint64 // hits
-	FloorDenied uint64 // of these, hits of new keys that started from what evicted keys had used
+	Allowed     uint64 // allowed hits
+	Denied      uint64 // denied hits
+	FloorDenied uint64 // denied hits of new keys that started with the usage of evicted keys
 	Evicted     uint64 // live keys that made room for new ones
-	Full        uint64 // hits and operations that found no room where OnFull is not Inherit
-	Rebased     uint64 // keys found far in the future, after the clock was set back, and moved to the present
+	Full        uint64 // hits and operations that found no room, if OnFull is not Inherit
+	Rebased     uint64 // keys moved to the present: the clock was set back since their last hit
 }
 
-// Stats counts the live keys. It looks at every key, one shard after the other.
+// Stats counts the live keys and adds up what the limiter has decided. It reads
+// every key, one shard after the other.
 func (l *Limiter) Stats() Stats {
 	now := l.now()
 	sum := Stats{Capacity: l.capacity, Slots: l.slots}

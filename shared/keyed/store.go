@@ -10,34 +10,34 @@ import (
 var le = binary.LittleEndian
 
 const (
-	// pageKeyBytes is the length of a page's key, which no other key has;
-	// its last eight bytes are the page's index in hexadecimal.
+	// pageKeyBytes is the length of a page's key; other keys are shorter. The last
+	// eight bytes are the page's index in hexadecimal.
 	pageKeyBytes = 15
-	// chunkBytes is about how much memory a store takes at once.
+	// chunkBytes is about how much memory a store allocates at once.
 	chunkBytes = 32 << 10
-	// written is the cas of every value: under the shard's lock nobody else
-	// writes between a read and its write.
+	// written is the cas of every value: the shard's lock prevents other writes between
+	// a read and its write.
 	written uint32 = 1
 )
 
-// store is a shard's shared data. It hands out its own bytes and takes them
-// back as written, which its shard's lock makes safe. Pages lie in chunks
-// that come into being with the first write to one of theirs.
+// store is a shard's shared data. Get returns the store's own bytes, and a write to
+// them is a write to the store, which the shard's lock makes safe. Pages lie in
+// chunks; the first write to a page of a chunk allocates it.
 type store struct {
 	few map[string][]byte // the directory and the seed
 
-	empty     []byte // what a page holds before it is written
+	empty     []byte // a page before it is first written
 	chunks    [][]byte
 	chunkBits int
 	chunkSize uint64 // bytes of a chunk, as the allocator rounds it up
-	made      uint64 // chunks that exist
+	made      uint64 // number of existing chunks
 
-	scratch  []byte // what a page is changed in that is not written yet, or not at all
-	readOnly bool   // Get hands out a copy
-	walking  bool   // Get hands out only pages that were written
+	scratch  []byte // a copy of a page that does not exist yet or must not change
+	readOnly bool   // Get returns a copy
+	walking  bool   // Get finds only pages that were written
 }
 
-// prepare makes room for that many pages that look like empty.
+// prepare sets the store up for that many pages that begin as empty.
 func (s *store) prepare(empty []byte, pages int) {
 	s.empty, s.scratch = empty, make([]byte, len(empty))
 	for s.chunkBits = 0; len(empty)<<(s.chunkBits+1) <= chunkBytes && 1<<s.chunkBits < pages; s.chunkBits++ {
@@ -81,7 +81,7 @@ func (s *store) Get(key []byte) (value []byte, cas uint32, status state.Status) 
 	}
 	b := s.page(key)
 	switch {
-	case b != nil && b[0] != 0: // a written page begins with its format's version
+	case b != nil && b[0] != 0: // a written page begins with its format version
 		if !s.readOnly {
 			return b, written, state.OK
 		}
@@ -94,14 +94,13 @@ func (s *store) Get(key []byte) (value []byte, cas uint32, status state.Status) 
 	return s.scratch, written, state.OK
 }
 
-// Set makes value the key's. The bytes that Get has handed out are there
-// already.
+// Set stores the value. A page that Get returned is in its place already.
 func (s *store) Set(key, value []byte, _ uint32) state.Status {
 	if len(key) != pageKeyBytes {
 		s.few[string(key)] = slices.Clone(value)
 		return state.OK
 	}
-	if s.empty == nil { // see newShard
+	if s.empty == nil { // see shard.open
 		s.empty = slices.Clone(value)
 		return state.OK
 	}

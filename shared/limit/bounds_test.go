@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// admitted returns the hits that a window lets through in a short random
-// history whose clock also steps back, oldest first.
+// admitted returns the hits that a window admits in a short random history whose
+// clock also steps back, oldest first.
 func admitted(r *rand.Rand, w Window) []event {
 	var hits []event
 	var u Usage
@@ -36,7 +36,7 @@ func admitted(r *rand.Rand, w Window) []event {
 		}
 		pass := w.Check(&u, at, cost)
 		if pass != at && pass != Never && r.IntN(2) == 0 {
-			at, now = pass, pass // whoever waits as told gets in
+			at, now = pass, pass // a hit that waits as long as Check says is admitted
 			u, last = rolled(w, u, last, at), at
 		}
 		if w.Check(&u, at, cost) == at {
@@ -47,9 +47,9 @@ func admitted(r *rand.Rand, w Window) []event {
 	return hits
 }
 
-// TestWhatAnIntervalAdmits: in any interval a log admits at most its limit if
-// the interval is no longer than W, a counter at most limit·(1+x/W)+1 in an
-// interval of length x ≤ W, and a bucket burst + requests·x/W in any.
+// TestWhatAnIntervalAdmits: in an interval of length x, a log admits at most its
+// limit if x < W, a sliding counter at most limit·(1+x/W)+1 if x ≤ W, and a token
+// bucket at most burst + limit·x/W.
 func TestWhatAnIntervalAdmits(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 26))
 	tight := map[Algorithm]int{}
@@ -67,9 +67,9 @@ func TestWhatAnIntervalAdmits(t *testing.T) {
 				if w.Algorithm == SlidingWindowLog && x >= w.PeriodNs || w.Algorithm == SlidingWindowCounter && x > w.PeriodNs {
 					break
 				}
-				switch most := w.mostWithin(x); number(sum).Cmp(most) {
+				switch bound := w.maxWithin(x); number(sum).Cmp(bound) {
 				case 1:
-					t.Fatalf("%+v: %d units within %d ns, from %d on; at most %d", w, sum, x, h.at, most)
+					t.Fatalf("%+v: %d units within %d ns, from %d on; at most %d", w, sum, x, h.at, bound)
 				case 0:
 					tight[w.Algorithm]++
 				}
@@ -84,8 +84,8 @@ func TestWhatAnIntervalAdmits(t *testing.T) {
 	t.Logf("bounds reached: %v", tight)
 }
 
-// mostWithin is the most units that fit in an interval of length x.
-func (w Window) mostWithin(x int64) *big.Int {
+// maxWithin is how many units fit in an interval of length x.
+func (w Window) maxWithin(x int64) *big.Int {
 	gained := new(big.Int).Div(times(int64(w.Limit), x), number(w.PeriodNs))
 	switch w.Algorithm {
 	case SlidingWindowCounter:

@@ -2,7 +2,7 @@ package limit
 
 import "math/bits"
 
-// rollCounter moves u from the bucket of last to that of now.
+// rollCounter moves u from the period that holds last to the one that holds now.
 func (w *Window) rollCounter(u *Usage, last, now int64) {
 	switch (w.start(now) - w.start(last)) / w.PeriodNs {
 	case 0:
@@ -13,8 +13,8 @@ func (w *Window) rollCounter(u *Usage, last, now int64) {
 	}
 }
 
-// weighted is the part of the bucket before that still counts at now:
-// ⌊prev·(W−e)/W⌋, e into the current bucket.
+// weighted is how much of the previous period's count still counts at now:
+// ⌊prev·(W−e)/W⌋, where e is the time since the current period began.
 func (w *Window) weighted(prev uint32, now int64) uint32 {
 	if prev == 0 {
 		return 0
@@ -23,8 +23,8 @@ func (w *Window) weighted(prev uint32, now int64) uint32 {
 }
 
 // checkCounter: allow iff ⌊prev·(W−e)/W⌋ + cur + cost ≤ limit. The wait is
-// exact. With A = limit−cost−cur it is ⌊W·(prev−A−1)/prev⌋+1−e where A ≥ 0, and
-// otherwise, with B = limit−cost, what is left of this bucket and
+// exact. With A = limit−cost−cur it is ⌊W·(prev−A−1)/prev⌋+1−e if A ≥ 0.
+// Otherwise, with B = limit−cost, it is the rest of this period and
 // ⌊W·(cur−B−1)/cur⌋+1 of the next.
 func (w *Window) checkCounter(u *Usage, now int64, cost uint32) int64 {
 	room := w.Limit - cost
@@ -37,8 +37,8 @@ func (w *Window) checkCounter(u *Usage, now int64, cost uint32) int64 {
 	return now
 }
 
-// counterExpiry is the end of the bucket in which u, written at last, counts
-// for the last time.
+// counterExpiry is the end of the last period in which u, written at last,
+// counts.
 func (w *Window) counterExpiry(u *Usage, last int64) int64 {
 	switch {
 	case u.Used > 0:
@@ -49,8 +49,8 @@ func (w *Window) counterExpiry(u *Usage, last int64) int64 {
 	return 0
 }
 
-// refundCounter takes the hit out of the current bucket, or out of the one
-// before if the window has moved on by one.
+// refundCounter subtracts the hit from the current period, or from the previous
+// one if a period has ended since.
 func (w *Window) refundCounter(u *Usage, at, now int64, cost uint32) bool {
 	from := &u.Used
 	switch (w.start(now) - w.start(at)) / w.PeriodNs {

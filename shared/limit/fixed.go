@@ -10,18 +10,18 @@ func (w *Window) start(now int64) int64 {
 	return now - in
 }
 
-// End returns the end of the aligned window that holds now. That instant
-// itself belongs to the next window.
+// End returns the end of the aligned window that holds now. The end itself
+// belongs to the next window.
 func (w *Window) End(now int64) int64 { return w.start(now) + w.PeriodNs }
 
-// OnGrid reports whether the window counts in aligned windows that are the same
-// for all keys. What was counted within one of them counts in all of it.
+// OnGrid reports whether the window is aligned alike for all keys. Usage does
+// not change between two instants of the same aligned window.
 func (w *Window) OnGrid() bool {
 	return w.Algorithm == SlidingWindowCounter || w.Algorithm == FixedWindow && w.Jitter == 0
 }
 
-// endOf is when the fixed window ends in which u, written at last, counts. Each
-// key of a jittered window has a grid of its own, so its usage says.
+// endOf is the end of the fixed window that u, written at last, counts in. A
+// jittered window ends at another time for each key, so the usage holds its end.
 func (w *Window) endOf(u *Usage, last int64) int64 {
 	if w.Algorithm == FixedWindowPerKey || w.Jitter > 0 {
 		return u.EndNs

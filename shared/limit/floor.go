@@ -1,19 +1,19 @@
 package limit
 
-// A floor is what a bucket of records remembers of those it has removed, so
-// that no key that starts from it gets more than a removed one had left. It is
-// a Usage too, with other fields for two algorithms:
+// A page's floor covers all records that were evicted from it: a key that starts
+// from the floor gets no more than any of them had left. A floor is a Usage in
+// which two algorithms use the fields differently:
 //
-//	SlidingWindowLog  Used units at the newest instant EndNs
-//	TokenBucket       full at EndNs, with a stamp, gaining Used tokens a period,
-//	                  holding Prev
+//	SlidingWindowLog  Used units, all of them counted at EndNs
+//	TokenBucket       a bucket of Prev tokens that gains Used a period and is
+//	                  full at EndNs, with a stamp
 
-// Floor returns what u, written at last, leaves behind at now. w has the rule's
-// own limits, the key that wrote u may have had others: a bucket is full when
-// the later of the two says so.
+// Floor returns the floor, at now, of a record that holds u and was written at
+// last. w has the rule's limits. The key may have had others, so a bucket is
+// full at the later of the two times.
 func (w *Window) Floor(u Usage, last, now int64) Usage {
 	if w.Algorithm == TokenBucket {
-		return w.fullFrom(w.Expiry(&u, last), w.fullAt(&u, last), now)
+		return w.tokenFloor(w.Expiry(&u, last), w.fullAt(&u, last), now)
 	}
 	w.Roll(&u, last, now)
 	if u.IsZero() {
@@ -30,10 +30,10 @@ func (w *Window) Floor(u Usage, last, now int64) Usage {
 	return u
 }
 
-// fullFrom is the floor, at now, of a TokenBucket that is full from that instant
-// on, and by the limits of w alone from the instant own on. What lies between is
-// no debt, but the time of other limits.
-func (w *Window) fullFrom(full, own, now int64) Usage {
+// tokenFloor is the floor, at now, of a TokenBucket that is full at the instant
+// full. By w's limits alone it would be full at the instant own: the time between
+// the two comes from other limits and is no debt.
+func (w *Window) tokenFloor(full, own, now int64) Usage {
 	if full <= now {
 		return Usage{}
 	}
@@ -44,12 +44,13 @@ func (w *Window) fullFrom(full, own, now int64) Usage {
 	return f
 }
 
-// ByRule returns u, written at last by a key that may have limits of its own,
-// as it stands at now when measured by the rule's, which w has.
+// ByRule returns the usage, at now, of a record that holds u and was written at
+// last, measured by the rule's limits, which are w's. The key that wrote it may
+// have limits of its own.
 func (w *Window) ByRule(u Usage, last, now int64) Usage {
 	if w.Algorithm == TokenBucket {
-		full := w.fullBy(&u, last)
-		return w.Start(w.fullFrom(full, full, now), now, nil)
+		full := w.latestFull(&u, last)
+		return w.Start(w.tokenFloor(full, full, now), now, nil)
 	}
 	w.Roll(&u, last, now)
 	return u
@@ -65,9 +66,9 @@ func (w *Window) RollFloor(f Usage, last, now int64) Usage {
 		return f
 	case TokenBucket:
 		switch {
-		case w.Burst == 0 && w.Stamp == 0: // whoever asks does not know the bucket's size
+		case w.Burst == 0 && w.Stamp == 0: // the configuration does not know this bucket's size
 		case w.Burst > 0 && (f.Used != w.Limit || f.Prev != w.Burst):
-			f = w.refloor(f, last)
+			f = w.convertFloor(f, last)
 		case f.EndNs > last && w.stale(f.EndNs):
 			f.EndNs = w.stamped(max(f.EndNs, after(last, w.FillNs)))
 		}
@@ -81,16 +82,16 @@ func (w *Window) RollFloor(f Usage, last, now int64) Usage {
 	}
 }
 
-// refloor returns the floor of a bucket, written at last under another rate or
-// burst: nobody knows what was left, so it counts as empty at that time, or as
-// deep in debt as it was. It must not count as empty whenever somebody looks:
-// a key that starts from it would wait forever.
-func (w *Window) refloor(f Usage, last int64) Usage {
+// convertFloor converts a bucket's floor, written at last under another rate or
+// burst. What was left is not known, so the bucket counts as empty at last, or as
+// deep in debt as it was. It must not count as empty at now: each later call would
+// find it empty again, and a key that starts from it would wait forever.
+func (w *Window) convertFloor(f Usage, last int64) Usage {
 	if f.EndNs <= last {
 		return Usage{}
 	}
 	level := Tokens{}
-	if stampOf(f.EndNs) == 0 { // with a stamp it may be the time of a slower key
+	if stampOf(f.EndNs) == 0 { // with a stamp, EndNs may come from a key with a slower bucket
 		old := Window{PeriodNs: w.PeriodNs, Burst: f.Prev}
 		if debt := old.full().sub(tokens(uint64(f.EndNs-last), int64(f.Used))); !debt.positive() {
 			level = debt
@@ -101,21 +102,21 @@ func (w *Window) refloor(f Usage, last int64) Usage {
 		own = w.fullAt(&Usage{Tokens: level, EndNs: 1}, last)
 	}
 	full := own
-	if f.Prev == 0 { // written by who did not know the rule, from what records say
+	if f.Prev == 0 { // written by a configuration without this window, from the records' own times
 		full = max(full, f.EndNs)
 	}
 	if w.Stamp != 0 {
 		full = max(full, after(last, w.FillNs))
 	}
-	return w.fullFrom(full, own, last)
+	return w.tokenFloor(full, own, last)
 }
 
-// MergeFloors returns the floor f after a record with the floor g was removed. Both
-// must have been rolled to the same instant.
+// MergeFloors returns a floor that covers both f and g, which must have been
+// rolled to the same instant.
 func (w *Window) MergeFloors(f, g Usage) Usage {
 	switch {
 	case w.Algorithm != TokenBucket:
-	case w.Burst == 0 && !f.IsZero() && !g.IsZero(): // f's limits say nothing about g
+	case w.Burst == 0 && !f.IsZero() && !g.IsZero(): // f's limits need not be g's
 		return Usage{EndNs: w.stamped(max(f.EndNs, g.EndNs))}
 	case g.EndNs > f.EndNs:
 		return g
@@ -125,8 +126,9 @@ func (w *Window) MergeFloors(f, g Usage) Usage {
 	return Usage{Used: max(f.Used, g.Used), Prev: max(f.Prev, g.Prev), EndNs: max(f.EndNs, g.EndNs)}
 }
 
-// Start returns the usage with which a key without a record is checked at now,
-// given the floor f rolled to now. log is where a SlidingWindowLog's is put.
+// Start returns the usage by which a key without a record is checked at now: it
+// starts from the floor f, rolled to now. A SlidingWindowLog's units are appended
+// to log.
 func (w *Window) Start(f Usage, now int64, log []int64) Usage {
 	switch {
 	case f.IsZero():
@@ -137,17 +139,17 @@ func (w *Window) Start(f Usage, now int64, log []int64) Usage {
 		}
 		return Usage{Log: log}
 	case w.Algorithm == TokenBucket:
-		if w.Burst == 0 { // whoever asks does not know the bucket's size
+		if w.Burst == 0 { // the configuration does not know this bucket's size
 			return Usage{EndNs: f.EndNs}
 		}
-		return w.holding(w.full().sub(tokens(uint64(f.EndNs-now), int64(w.Limit))), now)
+		return w.withLevel(w.full().sub(tokens(uint64(f.EndNs-now), int64(w.Limit))), now)
 	}
 	return f
 }
 
-// Inherit returns the usage from which such a key counts on, given what it was
-// checked with. A window whose true opening is not known slides; a jittered one
-// is the key's own.
+// Inherit returns the usage that a key's new record begins with, given the u that
+// Start returned. The opening of a floor's FixedWindowPerKey is not known, so the
+// window slides; a jittered window ends on the key's own grid.
 func (w *Window) Inherit(u Usage, now int64) Usage {
 	switch {
 	case u.IsZero():

@@ -18,13 +18,13 @@ func TestFloorAndStart(t *testing.T) {
 		u            Usage
 		floor, start Usage
 	}{
-		"a log":                  {log, Usage{Log: []int64{90 * second, 95 * second, 97 * second}}, Usage{Used: 2, EndNs: 97 * second}, Usage{Log: []int64{97 * second, 97 * second}}},
-		"a log that misses some": {log, Usage{Log: []int64{95 * second}, Cut: true}, Usage{Used: math.MaxUint32, EndNs: 95 * second}, Usage{Log: []int64{95 * second, 95 * second, 95 * second, 95 * second}}},
-		"an old log":             {log, Usage{Log: []int64{90 * second}}, Usage{}, Usage{}},
-		"a counter":              {counter, Usage{Used: 4, Prev: 2}, Usage{Prev: 4}, Usage{Prev: 4}},
-		"a bucket":               {bucket, bucket.Set(99*second, 7), Usage{Used: 2, Prev: 10, EndNs: 102*second + 500*ms}, bucket.Set(now, 5)},
-		"a full bucket":          {bucket, bucket.Set(99*second, 2), Usage{}, Usage{}},
-		"a jittered window":      {grid, Usage{Used: 4, EndNs: 103 * second}, Usage{Used: 4, EndNs: 103 * second}, Usage{Used: 4, EndNs: 103 * second}},
+		"a log":             {log, Usage{Log: []int64{90 * second, 95 * second, 97 * second}}, Usage{Used: 2, EndNs: 97 * second}, Usage{Log: []int64{97 * second, 97 * second}}},
+		"a cut log":         {log, Usage{Log: []int64{95 * second}, Cut: true}, Usage{Used: math.MaxUint32, EndNs: 95 * second}, Usage{Log: []int64{95 * second, 95 * second, 95 * second, 95 * second}}},
+		"an old log":        {log, Usage{Log: []int64{90 * second}}, Usage{}, Usage{}},
+		"a counter":         {counter, Usage{Used: 4, Prev: 2}, Usage{Prev: 4}, Usage{Prev: 4}},
+		"a bucket":          {bucket, bucket.Set(99*second, 7), Usage{Used: 2, Prev: 10, EndNs: 102*second + 500*ms}, bucket.Set(now, 5)},
+		"a full bucket":     {bucket, bucket.Set(99*second, 2), Usage{}, Usage{}},
+		"a jittered window": {grid, Usage{Used: 4, EndNs: 103 * second}, Usage{Used: 4, EndNs: 103 * second}, Usage{Used: 4, EndNs: 103 * second}},
 	} {
 		floor := c.w.Floor(c.u, 99*second, now)
 		require.Equal(t, c.floor, floor, name)
@@ -32,7 +32,7 @@ func TestFloorAndStart(t *testing.T) {
 	}
 }
 
-// A key with a larger bucket than the rule's leaves behind when that is full.
+// A key has a larger bucket than the rule's: its floor is full when that bucket is.
 func TestTheFloorOfAKeyWithLimitsOfItsOwn(t *testing.T) {
 	rule := Window{Algorithm: TokenBucket, Limit: 2, Burst: 10, PeriodNs: second}
 	own := Window{Algorithm: TokenBucket, Limit: 1, Burst: 100, PeriodNs: second}
@@ -41,13 +41,13 @@ func TestTheFloorOfAKeyWithLimitsOfItsOwn(t *testing.T) {
 	floor := rule.Floor(u, now, now)
 	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: withStamp(160*second, foreignStamp)}, floor)
 	back := own.Start(rule.RollFloor(floor, now, now), now, nil)
-	require.Equal(t, now+1, own.Check(&back, now, 40), "who comes back has what it had, less a nanosecond")
-	require.EqualValues(t, 120, rule.Count(new(rule.ByRule(u, now, now)), now), "and is not what is used least")
+	require.Equal(t, now+1, own.Check(&back, now, 40), "the key has what it had, a nanosecond later")
+	require.EqualValues(t, 120, rule.Count(new(rule.ByRule(u, now, now)), now), "by the rule's limits it is far over them")
 	require.Zero(t, rule.Count(new(rolled(rule, u, now, now)), now))
 }
 
-// Under another rate the floor is empty when it was written, not whenever
-// somebody looks: who is told to wait gets in.
+// Under another rate the floor's bucket counts as empty when it was written, not
+// at each later call: a key that waits as long as Check says is admitted.
 func TestTheFloorOfAnotherRate(t *testing.T) {
 	written := 100 * second
 	old := Window{Algorithm: TokenBucket, Limit: 1, Burst: 10, PeriodNs: second}
@@ -70,20 +70,21 @@ func TestTheFloorOfAnotherRate(t *testing.T) {
 		require.Zero(t, c.w.RollFloor(floor, written, written+c.filled), name)
 	}
 	require.Zero(t, (&Window{Algorithm: TokenBucket, Limit: 7, Burst: 9, PeriodNs: second}).RollFloor(floor, 200*second, 200*second),
-		"nobody is full less than full")
+		"the bucket was full before the limits changed")
 
 	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
 	debt := old.Set(written, 30)
 	blind := unknown.Floor(debt, written, written)
-	require.Equal(t, Usage{EndNs: written + 30*second}, blind, "what the record says")
+	require.Equal(t, Usage{EndNs: written + 30*second}, blind, "the record's own time")
 	require.Equal(t, Usage{Used: 1, Prev: 10, EndNs: withStamp(written+30*second, foreignStamp)}, old.RollFloor(blind, written, written))
 	require.Equal(t, Usage{EndNs: blind.EndNs}, unknown.Start(blind, written, nil))
 }
 
-// The time of limits that are gone is no debt to be paid at a slower rate: a
-// bucket of 40 hours, floored under a thousand tokens a second, has then nothing
-// in it under a token a second, and does not lack 144 million.
-func TestTheTimeOfLimitsThatAreGoneIsNoDebt(t *testing.T) {
+// The time at which a bucket would have been full under removed limits is no debt
+// under new ones. A bucket that takes 40 hours to fill is emptied, and its floor is
+// written under a much faster rate. Under the next limits it is empty, but does not
+// lack the 40 hours' worth of tokens at the faster rate.
+func TestTheTimeOfRemovedLimitsIsNoDebt(t *testing.T) {
 	written := 1000 * second
 	slow := Window{Algorithm: TokenBucket, Limit: 40, Burst: 40, PeriodNs: 40 * 3600 * second}
 	fast, next := slow, slow
@@ -97,17 +98,17 @@ func TestTheTimeOfLimitsThatAreGoneIsNoDebt(t *testing.T) {
 	stamped := slow
 	stamped.Stamp = NewStamp(7)
 	floor = fast.Floor(stamped.Set(written, 40), written, written)
-	require.Equal(t, rolled, next.RollFloor(floor, written, written), "the same of an override that is gone")
+	require.Equal(t, rolled, next.RollFloor(floor, written, written), "the same for a removed override")
 	blind := (&Window{Algorithm: TokenBucket, PeriodNs: slow.PeriodNs}).Floor(emptied, written, written)
-	require.Equal(t, rolled, next.RollFloor(fast.RollFloor(blind, written, written), written, written), "the same by way of who knows no limits")
+	require.Equal(t, rolled, next.RollFloor(fast.RollFloor(blind, written, written), written, written), "the same after a configuration without limits")
 
 	indebted := fast.Floor(fast.Set(written, 31_000), written, written)
 	require.Equal(t, written+30_010*second, next.RollFloor(indebted, written, written).EndNs, "debt stays debt")
 }
 
-// Limits of 0 keep no key waiting that has others: they fill no bucket, and so
-// say nothing about when one is full.
-func TestLimitsOfZeroHoldNobodyUp(t *testing.T) {
+// If a rule's limits are 0, keys with other limits do not wait for its bucket,
+// which never fills.
+func TestLimitsOfZeroDelayNoOtherKey(t *testing.T) {
 	now := 1000 * second
 	for _, burst := range []uint32{0, 4} {
 		rule := Window{Algorithm: TokenBucket, Burst: burst, PeriodNs: second, Stamp: 5, FillNs: 10 * second}
@@ -115,7 +116,7 @@ func TestLimitsOfZeroHoldNobodyUp(t *testing.T) {
 		floor := rule.Floor(own.Set(now, 7), now, now)
 		require.Equal(t, rule.stamped(now+7*second), floor.EndNs)
 		floor = rule.RollFloor(floor, now, now)
-		require.Equal(t, now, own.Check(new(own.Start(floor, now, nil)), now, 2), "what is left to it")
+		require.Equal(t, now, own.Check(new(own.Start(floor, now, nil)), now, 2), "the tokens it had left")
 		require.LessOrEqual(t, own.Check(new(own.Start(floor, now, nil)), now, 3), now+stampMask)
 		require.Greater(t, own.Check(new(own.Start(floor, now, nil)), now, 4), now+second-1)
 
@@ -128,18 +129,18 @@ func TestLimitsOfZeroHoldNobodyUp(t *testing.T) {
 	rule := Window{Algorithm: TokenBucket, Limit: 10, Burst: 10, PeriodNs: second}
 	none := Window{Algorithm: TokenBucket, Burst: 10, PeriodNs: second}
 	floor := rule.Floor(none.Set(now, 3), now, now)
-	require.LessOrEqual(t, floor.EndNs, now+2*second, "one that was told to have used something")
-	require.LessOrEqual(t, rule.RollFloor(none.Floor(rule.Set(now, 10), now, now), now, now).EndNs, now+2*second, "a rule that was 0 for a while")
+	require.LessOrEqual(t, floor.EndNs, now+2*second, "a key of limit 0 whose usage was set")
+	require.LessOrEqual(t, rule.RollFloor(none.Floor(rule.Set(now, 10), now, now), now, now).EndNs, now+2*second, "a rule whose limit was 0 for a while")
 }
 
-// What has no room in a log is not forgotten before it would have left.
+// A log without room for all units is not looser while it lacks the dropped ones.
 func TestALogWithoutRoom(t *testing.T) {
 	w := Window{Algorithm: SlidingWindowLog, Limit: 9, PeriodNs: 10 * second, Units: 2}
 	u := added(w, added(w, Usage{}, second, 2), 2*second, 1)
 	require.Equal(t, Usage{Log: []int64{second, 2 * second}, Cut: true}, u)
 	require.Equal(t, Usage{Log: []int64{second, second}, Cut: true}, added(w, Usage{}, second, 3))
 	got, taken := refunded(w, u, u, 2*second, 3*second, 1, false)
-	require.False(t, taken, "a unit is missing in its place")
+	require.False(t, taken, "the unit that was dropped for it is lost")
 	require.Equal(t, u, got)
 	require.Equal(t, 11*second, w.Check(&u, 3*second, 1), "it admits no more than it can count")
 	require.Equal(t, Never, w.Check(&u, 3*second, 3))

@@ -1,6 +1,6 @@
 package limit
 
-// live returns the units of a log that are within the window at now.
+// live returns the units of a log that lie in the window at now.
 func (w *Window) live(log []int64, now int64) []int64 {
 	low, high := 0, len(log)
 	for low < high {
@@ -13,8 +13,7 @@ func (w *Window) live(log []int64, now int64) []int64 {
 	return log[low:]
 }
 
-// checkLog: the hit passes once so many of the oldest units have left that it
-// fits.
+// checkLog: the hit passes once enough of the oldest units have left the window.
 func (w *Window) checkLog(u *Usage, now int64, cost uint32) int64 {
 	over := int64(len(u.Log)) + int64(cost) - int64(w.Max())
 	if over <= 0 {
@@ -24,8 +23,8 @@ func (w *Window) checkLog(u *Usage, now int64, cost uint32) int64 {
 }
 
 // addLog appends cost units of now and keeps the newest that the log can hold.
-// What it has no room for is older than what it keeps, so once one of those has
-// left the window nothing is missing any more.
+// Units that it drops are older than those it keeps. So when a kept unit leaves
+// the window, the dropped ones have left it too, and the log is complete again.
 func (w *Window) addLog(u *Usage, now int64, cost uint32) {
 	room := int(w.Units)
 	n := min(int(cost), room)
@@ -38,8 +37,8 @@ func (w *Window) addLog(u *Usage, now int64, cost uint32) {
 	}
 }
 
-// refundLog takes cost units of that instant out of the log, unless older
-// ones are missing in their place.
+// refundLog removes cost units of the instant at from the log. A log that has
+// dropped units is left alone: those would have to come back.
 func (w *Window) refundLog(u *Usage, at, now int64, cost uint32) bool {
 	if at+w.PeriodNs <= now {
 		return true

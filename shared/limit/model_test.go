@@ -19,8 +19,8 @@ type event struct {
 	cost uint32
 }
 
-// model is the plainest limiter of one window: a list of counted hits and
-// arithmetic without bounds. It shares no code with Window.
+// model is the plainest limiter of one fixed window: a list of counted hits and
+// unbounded arithmetic. It shares no code with Window.
 type model struct {
 	window Window
 	last   int64
@@ -37,7 +37,7 @@ func gridStart(w Window, at int64) *big.Int {
 	return k.Add(k.Mul(k, period), offset)
 }
 
-// advance drops what lies in windows that have ended at now.
+// advance drops the events of windows that have ended at now.
 func (m *model) advance(now int64) int64 {
 	now = max(now, m.last)
 	if m.window.Algorithm == FixedWindowPerKey {
@@ -99,8 +99,7 @@ func (m *model) add(now int64, cost uint32) (opened bool) {
 	return opened
 }
 
-// refund drops the newest hit; the model's caller does it at once or after
-// one more hit, so that it is the last or the last but one.
+// refund drops the event with that index.
 func (m *model) refund(now int64, index int, opened bool) {
 	m.last = now
 	m.events = slices.Delete(slices.Clone(m.events), index, index+1)
@@ -149,8 +148,8 @@ func randomCost(r *rand.Rand, units uint32) uint32 {
 	}
 }
 
-// step moves a clock: mostly onwards by less than a window, now and then to
-// the edge of one, far ahead, or back.
+// step moves a clock: mostly ahead by less than a window, sometimes to the edge of
+// one, far ahead, or back.
 func step(r *rand.Rand, w Window, now int64) int64 {
 	switch r.IntN(10) {
 	case 0:
@@ -170,11 +169,11 @@ func step(r *rand.Rand, w Window, now int64) int64 {
 
 var (
 	modelSequences = flag.Int("model-sequences", 20_000, "random sequences of 45 steps against the model")
-	modelSeed      = flag.Uint64("model-seed", 3, "seed of those")
+	modelSeed      = flag.Uint64("model-seed", 3, "seed of these sequences")
 )
 
-// TestAgainstTheModel drives Window the way a record is driven and compares
-// every answer with the model's.
+// TestAgainstTheModel uses a Window as a record does and compares every result with
+// the model's.
 func TestAgainstTheModel(t *testing.T) {
 	const steps = 45
 	r := rand.New(rand.NewPCG(*modelSeed, 14))
@@ -225,7 +224,7 @@ func TestAgainstTheModel(t *testing.T) {
 				t.Fatalf("%+v at %d: %+v ends at %d, in the model at %d", w, at, u, end, m.end(at))
 			}
 			if !unchecked && r.IntN(4) == 0 {
-				u, last = takeBackBoth(t, r, w, m, u, at, cost, !wasOpen)
+				u, last = refundBoth(t, r, w, m, u, at, cost, !wasOpen)
 			}
 		}
 	}
@@ -233,8 +232,9 @@ func TestAgainstTheModel(t *testing.T) {
 	buildtest.Figure(t, "%d random steps of fixed windows compared with a plain model", compared)
 }
 
-// takeBackBoth takes the hit just counted back, at once or after another hit.
-func takeBackBoth(t *testing.T, r *rand.Rand, w Window, m *model, after Usage, at int64, cost uint32, opened bool) (Usage, int64) {
+// refundBoth refunds the hit just counted, in the usage and in the model, at once
+// or after another hit.
+func refundBoth(t *testing.T, r *rand.Rand, w Window, m *model, after Usage, at int64, cost uint32, opened bool) (Usage, int64) {
 	u, last := after, at
 	index := len(m.events) - 1
 	now := at + r.Int64N(w.PeriodNs)/int64(1+r.IntN(4))
@@ -266,10 +266,10 @@ func takeBackBoth(t *testing.T, r *rand.Rand, w Window, m *model, after Usage, a
 	}
 	u, taken := refunded(w, v, after, at, now, cost, opened && w.Algorithm == FixedWindowPerKey)
 	if taken == stays {
-		t.Fatalf("%+v at %d: take back of %d counted at %d from %+v: taken %v, in the model %v", w, now, cost, at, v, taken, !stays)
+		t.Fatalf("%+v at %d: refund of %d counted at %d from %+v: complete %v, in the model %v", w, now, cost, at, v, taken, !stays)
 	}
 	if u.Used != m.used() || (w.Algorithm == FixedWindowPerKey && (u.EndNs != 0) != m.open) || (m.open && (u.EndNs != m.end(now) || u.Slides != m.slides)) {
-		t.Fatalf("%+v at %d: %+v after a take back of %d from %+v, the model has %d, %+v", w, now, u, cost, v, m.used(), m)
+		t.Fatalf("%+v at %d: %+v after a refund of %d from %+v, the model has %d, %+v", w, now, u, cost, v, m.used(), m)
 	}
 	return u, now
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// limitsVersion is the release of the Python package that is asked.
+// limitsVersion is the release of the Python package limits to compare with.
 const limitsVersion = "5.8.0"
 
 // oracleTick is 1/512 s: whole nanoseconds here, an exact float there.
@@ -27,11 +27,11 @@ type oracleCase struct {
 	Hits     [][2]int64 `json:"hits"` // ticks and cost
 }
 
-// oracleAnswer is whether a hit was admitted, and what remained before it and
-// after it.
+// oracleAnswer is 1 if a hit was admitted, else 0, and what remained before and
+// after the hit.
 type oracleAnswer [3]int64
 
-// installLimits returns a folder from which Python can import the package.
+// installLimits returns a directory from which Python can import the package.
 func installLimits(t *testing.T, python string) string {
 	out, err := filepath.Abs("../../build/out")
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func installLimits(t *testing.T, python string) string {
 		return site
 	}
 	require.NoError(t, os.MkdirAll(out, 0o755))
-	tmp, err := os.MkdirTemp(out, ".limits-") //nolint:usetesting // what is in it moves to out: one file system
+	tmp, err := os.MkdirTemp(out, ".limits-") //nolint:usetesting // its content is renamed to out, so it must be on that file system
 	require.NoError(t, err)
 	defer os.RemoveAll(tmp)
 	run := func(name string, args ...string) {
@@ -48,13 +48,13 @@ func installLimits(t *testing.T, python string) string {
 		require.NoError(t, err, "%s %v: %s", name, args, text)
 	}
 	if err := exec.Command(python, "-c", "import ensurepip, venv").Run(); err != nil {
-		require.Fail(t, "this test takes Python 3 with venv and pip: install python3-venv or set PYTHON", "%s: %v", python, err)
+		require.Fail(t, "this test needs Python 3 with venv and pip: install python3-venv or set PYTHON", "%s: %v", python, err)
 	}
 	venv, staged := filepath.Join(tmp, "venv"), filepath.Join(tmp, "site")
 	run(python, "-m", "venv", venv)
 	run(filepath.Join(venv, "bin", "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
 		"--target", staged, "limits=="+limitsVersion)
-	if err := os.Rename(staged, site); err != nil { // somebody else was faster
+	if err := os.Rename(staged, site); err != nil { // another process has installed it
 		require.DirExists(t, site)
 	}
 	return site
@@ -80,18 +80,18 @@ func askLimits(t *testing.T, cases []oracleCase) [][]oracleAnswer {
 	return answers
 }
 
-// strategies are the package's names, our windows, and where the two differ:
+// strategies maps the package's names to our windows, with the known differences:
 //
-//   - its moving window is closed: a hit counts W long inclusive, ours half-open,
-//     so it may deny where a unit is exactly W old;
-//   - its sliding window counter computes in floats, so where the exact weighted
-//     count is a whole number it may be one off;
-//   - its fixed window counts denied hits, also larger ones than the limit; that
-//     is count_denied here, and no difference is left.
+//   - Its moving window is closed and ours is half-open, so it may deny a hit when a
+//     unit is exactly W old.
+//   - Its sliding window counter computes in floats, so it may be one off when the
+//     exact weighted count is a whole number.
+//   - Its fixed window counts denied hits, also with a cost above the limit. With our
+//     count_denied there is no difference.
 var strategies = map[string]struct {
 	window      func(units uint32, period int64) Window
 	countDenied bool
-	differs     func(w Window, u Usage, last, now int64) bool // that this instant may
+	differs     func(w Window, u Usage, last, now int64) bool // whether the two may differ at now
 }{
 	"moving-window": {
 		window: func(units uint32, period int64) Window {
@@ -146,9 +146,9 @@ func randomCases(r *rand.Rand) []oracleCase {
 	return cases
 }
 
-// TestAgainstPythonLimits: with a frozen clock the package decides every hit as
-// this one does, but for the known differences; those are followed, so that the
-// two stay comparable, and counted.
+// TestAgainstPythonLimits: with a frozen clock the package decides every hit as we
+// do, except for the known differences. There the test counts what the package has
+// decided, so that the two stay comparable.
 func TestAgainstPythonLimits(t *testing.T) {
 	cases := randomCases(rand.New(rand.NewPCG(5, 8)))
 	answers := askLimits(t, cases)
@@ -183,7 +183,7 @@ func TestAgainstPythonLimits(t *testing.T) {
 		}
 	}
 	require.Zero(t, followed["fixed-window"])
-	require.Positive(t, followed["moving-window"], "nothing was exactly W old")
+	require.Positive(t, followed["moving-window"], "no unit was exactly W old")
 	for strategy, n := range compared {
 		require.Equal(t, 3600, n)
 		require.Less(t, followed[strategy], n/5, strategy)

@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// reference is the plainest limiter of one algorithm: what was counted and
-// when, in numbers without bounds. It shares no code with Window, and it can be
-// asked about any instant from the last write on.
+// reference is the plainest limiter of one algorithm: it keeps what was counted and
+// when, in unbounded numbers, and shares no code with Window. Its queries take any
+// instant from the last write on.
 type reference interface {
-	define(w Window) // other limits hold from now on
+	define(w Window) // changes the limits
 	used(at int64) *big.Int
 	passes(at int64, cost uint32) bool
 	reset(at int64) *big.Int
@@ -36,15 +36,15 @@ func ceil(a, b *big.Int) *big.Int {
 	return new(big.Int).Neg(new(big.Int).Div(new(big.Int).Neg(a), b)) // Div rounds down: b is positive
 }
 
-func atMost(a *big.Int, most int64) int64 {
-	if a.Cmp(number(most)) > 0 {
-		return most
+func atMost(a *big.Int, bound int64) int64 {
+	if a.Cmp(number(bound)) > 0 {
+		return bound
 	}
 	return a.Int64()
 }
 
-// course drives a Window the way a record is driven and compares every answer
-// with the reference's.
+// course uses a Window as a record does and compares every result with the
+// reference's.
 type course struct {
 	*testing.T
 	random    *rand.Rand
@@ -55,15 +55,15 @@ type course struct {
 	compared  int
 }
 
-// rolled returns the usage as it stands at an instant, in memory of its own.
+// rolled returns a copy of the usage, rolled to at.
 func (c *course) rolled(at int64) Usage {
 	u := c.usage
 	u.Log = slices.Clone(u.Log)
 	return rolled(c.window, u, c.last, at)
 }
 
-// look compares everything that can be asked at one instant, and returns when
-// a hit of that cost passes.
+// look compares everything that can be read at one instant. It returns the usage,
+// and when a hit of that cost passes.
 func (c *course) look(at int64, cost uint32) (Usage, int64) {
 	c.compared++
 	w, u := c.window, c.rolled(at)
@@ -75,7 +75,7 @@ func (c *course) look(at int64, cost uint32) (Usage, int64) {
 	if got := w.Count(&u, at); int64(got) != used || int64(w.Remaining(&u, at)) != left {
 		c.Fatalf("%+v at %d: %+v: used %d and %d left, in the reference %d and %d", w, at, u, got, w.Remaining(&u, at), used, left)
 	}
-	if got, want := w.Reset(&u, at), atMost(c.reference.reset(at), at+far); got != want {
+	if got, want := w.Reset(&u, at), atMost(c.reference.reset(at), at+maxWait); got != want {
 		c.Fatalf("%+v at %d: %+v: resets at %d, in the reference at %d", w, at, u, got, want)
 	}
 	pass := w.Check(&u, at, cost)
@@ -92,13 +92,13 @@ func (c *course) look(at int64, cost uint32) (Usage, int64) {
 	return u, pass
 }
 
-// exact requires that the hit passes at that instant and not 1 ns earlier.
+// exact requires that the hit passes at pass and not 1 ns earlier.
 func (c *course) exact(at, pass int64, cost uint32) {
 	if c.reference.passes(pass-1, cost) {
 		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference 1 ns earlier", c.window, at, c.usage, cost, pass)
 	}
-	if pass >= at+far {
-		return // further away than instants go
+	if pass >= at+maxWait {
+		return // beyond the last instant
 	}
 	if !c.reference.passes(pass, cost) {
 		c.Fatalf("%+v at %d: %+v: a hit of %d passes at %d, in the reference later", c.window, at, c.usage, cost, pass)
@@ -111,13 +111,13 @@ func (c *course) exact(at, pass int64, cost uint32) {
 	}
 }
 
-// wrote takes over what was written at an instant.
+// wrote keeps the usage that was written at at and compares its expiry.
 func (c *course) wrote(u Usage, at int64) {
 	c.usage, c.last = u, at
 	if c.window.Limit == 0 && c.window.Algorithm == TokenBucket {
 		return
 	}
-	want, late := atMost(c.reference.expiry(), at+far), int64(0)
+	want, late := atMost(c.reference.expiry(), at+maxWait), int64(0)
 	if c.window.Algorithm == TokenBucket {
 		late = want & 1 // a time without a stamp is even
 	}
@@ -139,7 +139,7 @@ func (c *course) hit(unchecked bool) {
 		return
 	}
 	after := c.usage
-	if c.random.IntN(2) == 0 { // somebody comes between
+	if c.random.IntN(2) == 0 { // another hit comes between
 		c.now = max(c.now, c.last) + c.random.Int64N(c.window.PeriodNs)/int64(1+c.random.IntN(5))
 		between := max(c.now, c.last)
 		if u, pass := c.look(between, 1); pass == between {
@@ -151,14 +151,14 @@ func (c *course) hit(unchecked bool) {
 	back := max(c.now, c.last)
 	u, taken := refunded(c.window, c.rolled(back), after, at, back, cost, false)
 	if want := c.reference.refund(at, back, cost); taken != want {
-		c.Fatalf("%+v at %d: take back of %d counted at %d: %v, in the reference %v", c.window, back, cost, at, taken, want)
+		c.Fatalf("%+v at %d: refund of %d counted at %d: complete %v, in the reference %v", c.window, back, cost, at, taken, want)
 	}
 	c.wrote(u, back)
 	c.look(back, 1)
 }
 
-// run drives sequences of steps from random windows and returns how many
-// instants it compared. relimit gives a window other limits.
+// runCourses runs sequences of steps from random windows and returns how many
+// instants it compared. relimit changes a window's limits.
 func runCourses(t *testing.T, sequences, steps int, seed uint64, start func(r *rand.Rand) Window, relimit func(r *rand.Rand, w *Window), fresh func(w Window) reference) int {
 	r := rand.New(rand.NewPCG(seed, 15))
 	compared := 0
@@ -191,7 +191,7 @@ func randomPeriod(r *rand.Rand) int64 {
 	return periods[r.IntN(len(periods))]
 }
 
-func requireCompared(t *testing.T, least, compared int, what string) {
-	require.GreaterOrEqual(t, compared, least)
+func requireCompared(t *testing.T, atLeast, compared int, what string) {
+	require.GreaterOrEqual(t, compared, atLeast)
 	buildtest.Figure(t, "%d random steps of %s compared with a plain reference", compared, what)
 }

@@ -83,7 +83,7 @@ func (m *logReference) refund(hit, at int64, cost uint32) bool {
 	return cost == 0
 }
 
-// Of a log's limit and what it remembers the smaller counts; see Most.
+// randomLog returns a log with a limit of at most its units; see Max.
 func randomLog(r *rand.Rand) Window {
 	units := []uint16{0, 1, 2, 3, 5, 10, 100, MaxLog}[r.IntN(8)]
 	w := Window{Algorithm: SlidingWindowLog, PeriodNs: randomPeriod(r), Units: units}
@@ -98,7 +98,7 @@ func TestTheLogAgainstTheReference(t *testing.T) {
 	requireCompared(t, 400_000, n, "sliding_window_log")
 }
 
-// counterReference weighs the events of the bucket before.
+// counterReference weights the events of the previous period.
 type counterReference struct {
 	window Window
 	events []countedEvent
@@ -107,20 +107,21 @@ type counterReference struct {
 
 type countedEvent struct {
 	at    int64
-	units int64 // negative for what was taken back
+	units int64 // negative for a refund
 }
 
 func (m *counterReference) define(w Window) { m.window = w }
 
-func (m *counterReference) bucket(at int64) *big.Int {
+// period is the index of the aligned period that holds at.
+func (m *counterReference) period(at int64) *big.Int {
 	return new(big.Int).Div(number(at), number(m.window.PeriodNs))
 }
 
-// sum is what was counted in a bucket.
-func (m *counterReference) sum(bucket *big.Int) *big.Int {
+// sum is the number of units that were counted in a period.
+func (m *counterReference) sum(period *big.Int) *big.Int {
 	sum := new(big.Int)
 	for _, e := range m.events {
-		if m.bucket(e.at).Cmp(bucket) == 0 {
+		if m.period(e.at).Cmp(period) == 0 {
 			sum.Add(sum, number(e.units))
 		}
 	}
@@ -128,7 +129,7 @@ func (m *counterReference) sum(bucket *big.Int) *big.Int {
 }
 
 func (m *counterReference) used(at int64) *big.Int {
-	now := m.bucket(at)
+	now := m.period(at)
 	left := minus(number(m.window.PeriodNs), new(big.Int).Mod(number(at), number(m.window.PeriodNs)))
 	before := m.sum(minus(now, number(1)))
 	before.Mul(before, left)
@@ -139,21 +140,22 @@ func (m *counterReference) passes(at int64, cost uint32) bool {
 	return plus(m.used(at), number(int64(cost))).Cmp(number(int64(m.window.Limit))) <= 0
 }
 
-// after is the end of the n-th bucket from that of an instant.
-func (m *counterReference) after(at, n int64) *big.Int {
-	end := plus(m.bucket(at), number(n))
+// end is the end of the n-th period, counted from the one that holds at as the
+// first.
+func (m *counterReference) end(at, n int64) *big.Int {
+	end := plus(m.period(at), number(n))
 	return end.Mul(end, number(m.window.PeriodNs))
 }
 
 func (m *counterReference) reset(at int64) *big.Int {
-	if m.sum(m.bucket(at)).Sign() > 0 {
-		return m.after(at, 2)
+	if m.sum(m.period(at)).Sign() > 0 {
+		return m.end(at, 2)
 	}
-	return m.after(at, 1)
+	return m.end(at, 1)
 }
 
 func (m *counterReference) expiry() *big.Int {
-	now := m.bucket(m.last)
+	now := m.period(m.last)
 	if m.sum(now).Sign() > 0 || m.sum(minus(now, number(1))).Sign() > 0 {
 		return m.reset(m.last)
 	}

@@ -18,17 +18,17 @@ func TestStamps(t *testing.T) {
 			require.EqualValues(t, stamp, stampOf(got))
 			require.GreaterOrEqual(t, got, ns)
 			require.Less(t, got, ns+stampMask+1)
-			require.Equal(t, got, w.stamped(got), "a stamp costs once")
+			require.Equal(t, got, w.stamped(got), "stamping again changes nothing")
 			require.False(t, w.stale(got))
 			shifted := shifted(w, Usage{EndNs: got}, -12345)
-			require.False(t, w.stale(shifted.EndNs), "a clock that is set back changes no limits")
+			require.False(t, w.stale(shifted.EndNs), "a shift keeps the stamp")
 			require.GreaterOrEqual(t, shifted.EndNs, got-12345)
 		}
 	}
 	plain := Window{Algorithm: TokenBucket, Limit: 1, Burst: 9, PeriodNs: second}
 	for _, ns := range []int64{2, 3, 77 * second} {
 		require.Zero(t, stampOf(plain.stamped(ns)))
-		require.False(t, plain.stale(ns), "without overrides every time tells what it must")
+		require.False(t, plain.stale(ns), "without overrides no time is stale")
 	}
 }
 
@@ -42,8 +42,8 @@ func TestFill(t *testing.T) {
 	require.Zero(t, (&Window{Algorithm: FixedWindow, Limit: 3, PeriodNs: second}).Fill())
 }
 
-// A floor made under other overrides is empty when it was written for whoever
-// has the slowest bucket, in every order in which configurations see it.
+// A floor that was written under other overrides counts, for the slowest bucket, as
+// empty when it was written, in whatever order configurations read it.
 func TestAFloorOfOtherOverrides(t *testing.T) {
 	written, now := 100*second, 101*second
 	rule := Window{Algorithm: TokenBucket, Limit: 2, Burst: 10, PeriodNs: second}
@@ -55,8 +55,8 @@ func TestAFloorOfOtherOverrides(t *testing.T) {
 	floor := old.Floor(rule.Set(written, 4), written, written)
 	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: old.stamped(written + old.FillNs)}, floor, "a record without a stamp")
 	fresh := old.Floor(old.Set(written, 4), written, written)
-	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: old.stamped(written + 2*second)}, fresh, "one of the same overrides")
-	require.Equal(t, fresh, rule.RollFloor(fresh, written, now), "who has none needs no more")
+	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: old.stamped(written + 2*second)}, fresh, "a record of the same overrides")
+	require.Equal(t, fresh, rule.RollFloor(fresh, written, now), "a configuration without overrides changes nothing")
 
 	rolled := next.RollFloor(fresh, written, now)
 	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: next.stamped(written + next.FillNs)}, rolled)
@@ -64,7 +64,7 @@ func TestAFloorOfOtherOverrides(t *testing.T) {
 	require.Zero(t, slow.Remaining(&start, written), "empty when it was written")
 	require.LessOrEqual(t, slow.Check(&start, written, 1), written+second+stampMask, "and not in debt")
 	require.Equal(t, rolled, next.RollFloor(rolled, now, now))
-	for range 5 { // both see it in turn
+	for range 5 { // both configurations in turn
 		rolled = next.RollFloor(old.RollFloor(rolled, written, written), written, written)
 	}
 	require.Less(t, rolled.EndNs, written+next.FillNs+10*stampMask, "it does not grow")
@@ -72,5 +72,5 @@ func TestAFloorOfOtherOverrides(t *testing.T) {
 	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}
 	joined := unknown.MergeFloors(fresh, Usage{EndNs: written + second})
 	require.Equal(t, Usage{EndNs: (fresh.EndNs + 1) &^ 1}, joined)
-	require.Zero(t, stampOf(joined.EndNs), "who does not know the limits vouches for none")
+	require.Zero(t, stampOf(joined.EndNs), "a configuration that does not know the limits sets no stamp")
 }

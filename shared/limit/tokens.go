@@ -2,16 +2,15 @@ package limit
 
 import "math/bits"
 
-// Tokens is an amount of tokens in units of a token's nanosecond: n tokens of a
-// bucket that gains requests of them in a period are n·PeriodNs, and a
-// nanosecond adds requests. Nothing is ever rounded. It is a signed 128-bit
-// integer of at most 96 bits; below zero lies debt.
+// Tokens is an amount of tokens, counted in 1/PeriodNs of a token: n tokens are
+// n·PeriodNs, and each nanosecond adds Limit. So nothing is ever rounded. It is a
+// signed 128-bit integer that uses at most 96 bits; a negative amount is debt.
 type Tokens struct {
 	Hi int64
 	Lo uint64
 }
 
-// maxHi bounds what is stored to 95 bits and a sign.
+// maxHi bounds Tokens to 95 bits and a sign.
 const maxHi = 1<<31 - 1
 
 func tokens(n uint64, each int64) Tokens {
@@ -43,31 +42,29 @@ func (a Tokens) less(b Tokens) bool { return a.Hi < b.Hi || (a.Hi == b.Hi && a.L
 
 func (a Tokens) positive() bool { return a.Hi > 0 || (a.Hi == 0 && a.Lo > 0) }
 
-// ceilDiv is ⌈a/b⌉ for a ≥ 0, b > 0, at most far.
+// ceilDiv is ⌈a/b⌉ for a ≥ 0, b > 0, at most maxWait.
 func (a Tokens) ceilDiv(b uint64) int64 {
 	lo, carry := bits.Add64(a.Lo, b-1, 0)
 	hi := uint64(a.Hi) + carry
 	if hi >= b {
-		return far
+		return maxWait
 	}
 	q, _ := bits.Div64(hi, lo, b)
-	return int64(min(q, uint64(far)))
+	return int64(min(q, uint64(maxWait)))
 }
 
-// far is a wait longer than any clock counts, and end the last instant, short of
-// what int64 has by a stamp.
 const (
-	far int64 = MaxFillNs
-	end int64 = 1<<63 - 1 - 2*stampMask
+	maxWait    int64 = MaxFillNs
+	maxInstant int64 = 1<<63 - 1 - 2*stampMask // leaves room for a stamp
 )
 
-// after is the instant that is so long after now, at most end.
-func after(now, wait int64) int64 { return now + max(min(wait, end-now), 0) }
+// after is the instant wait nanoseconds after now, at most maxInstant.
+func after(now, wait int64) int64 { return now + max(min(wait, maxInstant-now), 0) }
 
-// full is a bucket with all its tokens.
+// full is the level of a full bucket.
 func (w *Window) full() Tokens { return tokens(uint64(w.Burst), w.PeriodNs) }
 
-// level returns what the bucket of u holds.
+// level returns the tokens in the bucket of u.
 func (w *Window) level(u *Usage) Tokens {
 	if u.EndNs == 0 {
 		return w.full()
@@ -75,13 +72,13 @@ func (w *Window) level(u *Usage) Tokens {
 	return u.Tokens
 }
 
-// refill adds to u, written at last, what the bucket has gained since.
+// refill adds to u, written at last, the tokens that the bucket has gained since.
 func (w *Window) refill(u *Usage, last, now int64) {
 	switch {
 	case u.EndNs == 0:
 		*u = Usage{}
 		return
-	case w.Burst == 0: // whoever asks does not know the bucket's size
+	case w.Burst == 0: // the configuration does not know this bucket's size
 		return
 	}
 	level := u.Tokens.add(tokens(uint64(now-last), int64(w.Limit)))
@@ -101,20 +98,20 @@ func (w *Window) checkTokens(u *Usage, now int64, cost uint32) int64 {
 	return after(now, need.sub(level).ceilDiv(uint64(w.Limit)))
 }
 
-// take takes cost tokens out of u, into debt if need be.
-func (w *Window) take(u *Usage, now int64, cost uint32) {
+// takeTokens takes cost tokens out of u, into debt if need be.
+func (w *Window) takeTokens(u *Usage, now int64, cost uint32) {
 	if w.Burst != 0 {
-		*u = w.holding(w.level(u).sub(tokens(uint64(cost), w.PeriodNs)), now)
+		*u = w.withLevel(w.level(u).sub(tokens(uint64(cost), w.PeriodNs)), now)
 	}
 }
 
-// holding is the usage of a bucket with that level.
-func (w *Window) holding(level Tokens, now int64) Usage {
+// withLevel is the usage of a bucket that holds level at now.
+func (w *Window) withLevel(level Tokens, now int64) Usage {
 	if !level.less(w.full()) {
 		return Usage{}
 	}
 	u := Usage{Tokens: level, EndNs: 1}
-	if w.Limit == 0 { // never full, but others must not wait for that: see Start
+	if w.Limit == 0 { // never full, but keys with other limits must not wait for that: see Start
 		u.EndNs = w.stamped(after(now, w.PeriodNs))
 	} else {
 		u.EndNs = w.stamped(w.fullAt(&u, now))
@@ -132,22 +129,21 @@ func (w *Window) fullAt(u *Usage, last int64) int64 {
 	case !lacks.positive():
 		return last
 	case w.Limit == 0:
-		return after(last, far)
+		return after(last, maxWait)
 	}
 	return after(last, lacks.ceilDiv(uint64(w.Limit)))
 }
 
-// fullBy is when the bucket of u, written at last, is full, by w and by whoever
-// wrote it.
-func (w *Window) fullBy(u *Usage, last int64) int64 {
-	if w.Burst == 0 || w.Limit == 0 { // who asks does not know the bucket's size, or fills none
+// latestFull is when the bucket of u, written at last, is full: by w's limits or
+// by those it was written with, whichever is later.
+func (w *Window) latestFull(u *Usage, last int64) int64 {
+	if w.Burst == 0 || w.Limit == 0 { // w does not know the bucket's size, or never fills it
 		return u.EndNs
 	}
 	return max(u.EndNs, w.fullAt(u, last))
 }
 
-// missing is how many whole tokens the bucket of u lacks, counting one begun
-// as missing.
+// missing is how many tokens the bucket of u lacks, rounded up.
 func (w *Window) missing(u *Usage) uint32 {
 	lacks := w.full().sub(w.level(u))
 	if !lacks.positive() {
@@ -156,11 +152,11 @@ func (w *Window) missing(u *Usage) uint32 {
 	return uint32(min(lacks.ceilDiv(uint64(w.PeriodNs)), 1<<32-1))
 }
 
-// refundTokens puts back into u what is not yet refilled of a charge made at the
-// instant at.
+// refundTokens puts back what was taken from u at the instant at, less what the
+// bucket has gained since.
 func (w *Window) refundTokens(u *Usage, at, now int64, cost uint32) {
 	charge := tokens(uint64(cost), w.PeriodNs).sub(tokens(uint64(max(now-at, 0)), int64(w.Limit)))
 	if charge.positive() && u.EndNs != 0 && w.Burst != 0 {
-		*u = w.holding(u.Tokens.add(charge), now)
+		*u = w.withLevel(u.Tokens.add(charge), now)
 	}
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bucketReference knows what was taken and when, in units of a token's
-// nanosecond, and nothing of a level: since any taking i the bucket can have
-// gained what it gains in that time and has lost what was taken since, and it
-// never held more than burst, so it holds the least of
+// bucketReference keeps what was taken and when, in 1/W of a token, and no level.
+// The bucket never held more than burst. Just before taking i it held at most that,
+// since then it has gained limit·(at − tᵢ), and it has lost what was taken. So it
+// holds the minimum of
 //
-//	burst·W  and, for each i,  burst·W + requests·(at − tᵢ) − Σ_{j≥i} taken_j
+//	burst·W  and, for each i,  burst·W + limit·(at − tᵢ) − Σ_{j≥i} taken_j
 type bucketReference struct {
 	window Window
 	last   int64
 	taken  []taking
-	wrote  *big.Int // what it held at the last write, nil when full
+	wrote  *big.Int // level at the last write, nil = full
 }
 
 type taking struct {
@@ -31,31 +31,31 @@ func (m *bucketReference) full() *big.Int {
 }
 
 func (m *bucketReference) level(at int64) *big.Int {
-	least, sum := m.full(), new(big.Int)
+	level, sum := m.full(), new(big.Int)
 	for i := len(m.taken) - 1; i >= 0; i-- {
 		sum.Add(sum, m.taken[i].units)
 		holds := minus(plus(m.full(), times(int64(m.window.Limit), at-m.taken[i].at)), sum)
-		if holds.Cmp(least) < 0 {
-			least = holds
+		if holds.Cmp(level) < 0 {
+			level = holds
 		}
 	}
-	return least
+	return level
 }
 
-// holding forgets the past: the bucket holds that much at the last write.
-func (m *bucketReference) holding(level *big.Int) {
+// hold forgets the past: the bucket holds level at the last write.
+func (m *bucketReference) hold(level *big.Int) {
 	m.taken, m.wrote = nil, nil
 	if lacks := minus(m.full(), level); lacks.Sign() > 0 {
 		m.taken, m.wrote = []taking{{m.last, lacks}}, level
 	}
 }
 
-// define keeps the tokens there were at the last write, cut to the new burst;
-// a full bucket stays full.
+// define keeps the level of the last write, cut to the new burst. A full bucket
+// stays full.
 func (m *bucketReference) define(w Window) {
 	if m.window = w; m.wrote != nil {
 		level := m.wrote
-		m.holding(level)
+		m.hold(level)
 		m.wrote = level
 	}
 }
@@ -74,7 +74,7 @@ func (m *bucketReference) reset(at int64) *big.Int {
 	case lacks.Sign() == 0:
 		return number(at)
 	case m.window.Limit == 0:
-		return number(at + far)
+		return number(at + maxWait)
 	}
 	return plus(number(at), ceil(lacks, number(int64(m.window.Limit))))
 }
@@ -99,14 +99,14 @@ func (m *bucketReference) set(at int64, n uint32) {
 	m.add(at, n)
 }
 
-// refund gives back what of the charge has not been gained again since.
+// refund gives back the cost, less what the bucket has gained since.
 func (m *bucketReference) refund(hit, at int64, cost uint32) bool {
 	level := m.level(at)
 	m.last = at
 	if back := minus(times(int64(cost), m.window.PeriodNs), times(int64(m.window.Limit), at-hit)); back.Sign() > 0 {
 		level.Add(level, back)
 	}
-	m.holding(level)
+	m.hold(level)
 	return true
 }
 
@@ -131,8 +131,8 @@ func TestTheBucketAgainstTheReference(t *testing.T) {
 	requireCompared(t, 400_000, n, "token_bucket")
 }
 
-// A worker of a configuration that does not know the bucket's size hands out
-// nothing: it neither fills the bucket nor gives back to it.
+// A configuration that does not know the bucket's size neither refills the bucket
+// nor refunds to it.
 func TestABucketOfUnknownSizeGainsNothing(t *testing.T) {
 	w := Window{Algorithm: TokenBucket, Limit: 5, Burst: 10, PeriodNs: second}
 	unknown := Window{Algorithm: TokenBucket, PeriodNs: second}

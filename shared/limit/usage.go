@@ -5,18 +5,19 @@ import "math/bits"
 // Usage is what one window has counted for one key, as of the instant at which
 // its record was last written. The zero value has counted nothing.
 type Usage struct {
-	Used uint32 // units; SlidingWindowCounter: of the current bucket
-	Prev uint32 // SlidingWindowCounter: units of the bucket before
+	Used uint32 // units; SlidingWindowCounter: of the current period
+	Prev uint32 // SlidingWindowCounter: units of the previous period
 
-	// EndNs is when an open FixedWindowPerKey ends, 0 = none is open; when a
-	// jittered FixedWindow ends; when a TokenBucket was to be full as it was last
-	// written, with its Stamp in the low bits.
+	// EndNs depends on the algorithm:
+	//   - FixedWindowPerKey: end of the open window, 0 = none is open
+	//   - FixedWindow with jitter: end of the window
+	//   - TokenBucket: when the bucket is full, with the Stamp in the low bits; 0 = it is full
 	EndNs  int64
 	Slides bool // FixedWindowPerKey: every counted hit moves the end to now+W
 
-	Tokens Tokens  // TokenBucket, where EndNs is not 0
+	Tokens Tokens  // TokenBucket, unless EndNs is 0
 	Log    []int64 // SlidingWindowLog: when each unit was counted, oldest first
-	Cut    bool    // SlidingWindowLog: there was no room for units older than these
+	Cut    bool    // SlidingWindowLog: older units were dropped for lack of room
 }
 
 // IsZero reports whether u has counted nothing.
@@ -24,8 +25,8 @@ func (u *Usage) IsZero() bool {
 	return u.Used == 0 && u.Prev == 0 && u.EndNs == 0 && len(u.Log) == 0
 }
 
-// Roll brings u, written at last, to now: what lies outside the window counts no
-// more. now must not be before last.
+// Roll brings u, written at last, to now: it drops what has left the window. now
+// must not be before last.
 func (w *Window) Roll(u *Usage, last, now int64) {
 	switch w.Algorithm {
 	case SlidingWindowLog:
@@ -55,17 +56,17 @@ func (w *Window) Expiry(u *Usage, last int64) int64 {
 		return w.counterExpiry(u, last)
 	case TokenBucket:
 		if w.stale(u.EndNs) {
-			return max(w.fullBy(u, last), after(last, w.FillNs))
+			return max(w.latestFull(u, last), after(last, w.FillNs))
 		}
-		return w.fullBy(u, last)
+		return w.latestFull(u, last)
 	default:
 		return w.endOf(u, last)
 	}
 }
 
-// Check returns the earliest instant at which a hit of cost units would pass
-// if nobody else came: now itself when it passes at once, Never when it cannot.
-// u must have been rolled to now.
+// Check returns the earliest instant at which a hit of cost units would pass if
+// no other hit came: now if it passes at once, Never if it cannot pass. u must
+// have been rolled to now.
 func (w *Window) Check(u *Usage, now int64, cost uint32) int64 {
 	if w.Unlimited {
 		return now
@@ -95,14 +96,14 @@ func (w *Window) Add(u *Usage, now int64, cost uint32) {
 	case SlidingWindowLog:
 		w.addLog(u, now, cost)
 	case TokenBucket:
-		w.take(u, now, cost)
+		w.takeTokens(u, now, cost)
 	default:
 		u.Used = addSaturating(u.Used, cost)
 		w.open(u, now)
 	}
 }
 
-// open gives u its window's end where it has one of its own.
+// open sets the end of u's window if each key has its own.
 func (w *Window) open(u *Usage, now int64) {
 	switch {
 	case w.Algorithm == FixedWindowPerKey && (u.EndNs == 0 || u.Slides || w.Elastic):
@@ -112,14 +113,14 @@ func (w *Window) open(u *Usage, now int64) {
 	}
 }
 
-// Set returns the usage of a key that is said to have used n units at now.
+// Set returns the usage of a key that has used n units at now and nothing before.
 func (w *Window) Set(now int64, n uint32) (u Usage) {
 	w.Add(&u, now, n)
 	return u
 }
 
-// Count returns how much of the limit u uses: units, or the tokens that are
-// missing from a full bucket. u must have been rolled to now.
+// Count returns how much of the limit u uses: units, or the tokens that a bucket
+// lacks. u must have been rolled to now.
 func (w *Window) Count(u *Usage, now int64) uint32 {
 	switch w.Algorithm {
 	case SlidingWindowLog:
@@ -133,9 +134,9 @@ func (w *Window) Count(u *Usage, now int64) uint32 {
 	}
 }
 
-// Max returns the most units the window admits at once. A log that remembers
-// fewer units than its limit, as a configuration that is on its way out may
-// find it, admits no more than it can count.
+// Max returns how many units the window admits at once at most. During a policy
+// change an old configuration may find a log that is shorter than its limit: it
+// admits no more than the log can count.
 func (w *Window) Max() uint32 {
 	switch w.Algorithm {
 	case TokenBucket:
@@ -150,18 +151,18 @@ func (w *Window) Max() uint32 {
 // Remaining returns how many units still fit, at least 0. u must have been
 // rolled to now.
 func (w *Window) Remaining(u *Usage, now int64) uint32 {
-	used, most := w.Count(u, now), w.Max()
-	if w.Limit == 0 || used >= most {
+	used, limit := w.Count(u, now), w.Max()
+	if w.Limit == 0 || used >= limit {
 		return 0
 	}
-	return most - used
+	return limit - used
 }
 
-// Reset returns when the window's count starts anew: the end of the aligned
-// window, or of the key's open one; for a sliding counter the end of the bucket
-// in which nothing counted so far counts any more; when the newest unit leaves a
-// log; when a bucket is full. It is now for a window that has counted nothing
-// and is not aligned. u must have been rolled to now.
+// Reset returns when the window has forgotten everything that it has counted so
+// far: at the end of the aligned window or of the key's open one; for a sliding
+// counter, at the end of the last period in which a unit counts; for a log, when
+// its newest unit leaves; for a bucket, when it is full. A window that is not
+// aligned and has counted nothing resets now. u must have been rolled to now.
 func (w *Window) Reset(u *Usage, now int64) int64 {
 	switch {
 	case w.Algorithm == FixedWindow:
@@ -178,13 +179,14 @@ func (w *Window) Reset(u *Usage, now int64) int64 {
 	return w.Expiry(u, now)
 }
 
-// Refund takes a hit of cost units out of u that had left the window as after
-// at the instant at. It reports whether none of its charge is left behind: it was
-// taken back, or went with its window. opened says that the hit had opened
-// the key's window. A window in which nothing is left closes; one that lost
-// its opener slides from now on, because its true opening is not known any
-// more: any hit counted so far may be the first one left, so it ends a whole
-// period from now. u must have been rolled to now.
+// Refund gives back a hit of cost units that was counted at the instant at and
+// left the window as after. It reports whether u holds nothing of the hit any
+// more: the units were subtracted, or their window has ended. opened says that
+// the hit opened the key's window.
+//
+// A window in which nothing is left closes. A window that lost its opener slides
+// from now on and ends a whole period from now, because any hit may now be its
+// first. u must have been rolled to now.
 func (w *Window) Refund(u, after *Usage, at, now int64, cost uint32, opened bool) bool {
 	switch w.Algorithm {
 	case SlidingWindowLog:
@@ -194,10 +196,10 @@ func (w *Window) Refund(u, after *Usage, at, now int64, cost uint32, opened bool
 	case TokenBucket:
 		w.refundTokens(u, at, now, cost)
 		return true
-	default: // a window as a whole
+	default: // the fixed windows
 	}
 	if w.endOf(after, at) <= now {
-		return !u.Slides // a window that slid on still counts the hit
+		return !u.Slides // a window whose end has moved since still counts the hit
 	}
 	if w.Algorithm == FixedWindowPerKey && u.EndNs != after.EndNs && !u.Slides {
 		return false
@@ -229,7 +231,7 @@ func (w *Window) Shift(u *Usage, delta int64) {
 	}
 }
 
-// Load is the part of a limit that is used, as a fraction to compare.
+// Load is the fraction of a limit that is used.
 type Load struct{ Used, Limit uint32 }
 
 // Load returns how much of the limit u uses. u must have been rolled to now.

@@ -66,10 +66,10 @@ func TestRefundAligned(t *testing.T) {
 		taken    bool
 	}{
 		"alone":                     {Usage{Used: 1}, Usage{Used: 1}, 40 * ms, 41 * ms, 1, Usage{}, true},
-		"others counted since":      {Usage{Used: 4}, Usage{Used: 2}, 40 * ms, 41 * ms, 2, Usage{Used: 2}, true},
+		"other hits since":          {Usage{Used: 4}, Usage{Used: 2}, 40 * ms, 41 * ms, 2, Usage{Used: 2}, true},
 		"last ns of the window":     {Usage{Used: 2}, Usage{Used: 2}, 40 * ms, 43*ms - 1, 2, Usage{}, true},
 		"its window has ended":      {Usage{Used: 2}, Usage{Used: 2}, 40 * ms, 43 * ms, 2, Usage{Used: 2}, true},
-		"somebody set it lower":     {Usage{Used: 1}, Usage{Used: 3}, 40 * ms, 41 * ms, 2, Usage{Used: 1}, false},
+		"was set lower":             {Usage{Used: 1}, Usage{Used: 3}, 40 * ms, 41 * ms, 2, Usage{Used: 1}, false},
 		"cost 0":                    {Usage{Used: 1}, Usage{Used: 1}, 40 * ms, 41 * ms, 0, Usage{Used: 1}, true},
 		"the largest cost":          {Usage{Used: math.MaxUint32}, Usage{Used: math.MaxUint32}, 40 * ms, 41 * ms, math.MaxUint32, Usage{}, true},
 		"before the grid's offset":  {Usage{Used: 2}, Usage{Used: 1}, 0, 3*ms - 1, 1, Usage{Used: 1}, true},
@@ -93,22 +93,22 @@ func TestRefundPerKey(t *testing.T) {
 		want     Usage
 		taken    bool
 	}{
-		"opened, nobody joined: closes":          {open(2, 50), open(2, 50), 41, 2, true, Usage{}, true},
-		"opened, somebody joined: slides":        {open(3, 50), open(1, 50), 41, 1, true, slides(2, 51), true},
-		"joined: the end stays":                  {open(3, 50), open(3, 50), 41, 1, false, open(2, 50), true},
-		"its window has ended, none open":        {Usage{}, open(1, 50), 50, 1, true, Usage{}, true},
-		"its window has ended, a new one open":   {open(1, 60), open(1, 50), 50, 1, true, open(1, 60), true},
-		"last ns of its window":                  {open(1, 50), open(1, 50), 49, 1, true, Usage{}, true},
-		"another window is open":                 {open(2, 55), open(2, 50), 46, 1, false, open(2, 55), false},
-		"the opener went back first":             {slides(2, 51), open(3, 50), 42, 1, false, slides(1, 51), true},
-		"everybody went back":                    {slides(1, 51), open(2, 50), 42, 1, false, Usage{}, true},
-		"slid on since":                          {slides(4, 56), slides(2, 50), 47, 1, false, slides(3, 56), true},
-		"slid past the hit's own end: it stays":  {slides(4, 59), slides(2, 50), 51, 1, false, slides(4, 59), false},
-		"a window that was set lower than it":    {open(1, 50), open(3, 50), 41, 2, false, open(1, 50), false},
-		"opened, a window that was set lower":    {open(1, 50), open(3, 50), 41, 2, true, open(1, 50), false},
-		"opened after an eviction, slides on":    {slides(3, 52), open(1, 50), 42, 1, true, slides(2, 52), true},
-		"closed in between, nothing left to do":  {Usage{}, open(1, 50), 41, 1, false, Usage{}, false},
-		"a cost above what is left does nothing": {slides(1, 56), slides(3, 50), 41, 3, false, slides(1, 56), false},
+		"opened, alone: closes":                   {open(2, 50), open(2, 50), 41, 2, true, Usage{}, true},
+		"opened, others joined: slides":           {open(3, 50), open(1, 50), 41, 1, true, slides(2, 51), true},
+		"joined: the end stays":                   {open(3, 50), open(3, 50), 41, 1, false, open(2, 50), true},
+		"its window has ended, none open":         {Usage{}, open(1, 50), 50, 1, true, Usage{}, true},
+		"its window has ended, a new one open":    {open(1, 60), open(1, 50), 50, 1, true, open(1, 60), true},
+		"last ns of its window":                   {open(1, 50), open(1, 50), 49, 1, true, Usage{}, true},
+		"another window is open":                  {open(2, 55), open(2, 50), 46, 1, false, open(2, 55), false},
+		"the opener was refunded first":           {slides(2, 51), open(3, 50), 42, 1, false, slides(1, 51), true},
+		"all hits were refunded":                  {slides(1, 51), open(2, 50), 42, 1, false, Usage{}, true},
+		"its end has moved since":                 {slides(4, 56), slides(2, 50), 47, 1, false, slides(3, 56), true},
+		"its end has moved past the hit's: stays": {slides(4, 59), slides(2, 50), 51, 1, false, slides(4, 59), false},
+		"was set lower than the hit":              {open(1, 50), open(3, 50), 41, 2, false, open(1, 50), false},
+		"opened, was set lower than the hit":      {open(1, 50), open(3, 50), 41, 2, true, open(1, 50), false},
+		"opened after an eviction: slides on":     {slides(3, 52), open(1, 50), 42, 1, true, slides(2, 52), true},
+		"has closed since: nothing to do":         {Usage{}, open(1, 50), 41, 1, false, Usage{}, false},
+		"a cost above what is left does nothing":  {slides(1, 56), slides(3, 50), 41, 3, false, slides(1, 56), false},
 	} {
 		got, taken := refunded(w, c.u, c.after, 40*ms, c.now*ms, c.cost, c.opened)
 		require.Equal(t, c.want, got, name)
@@ -116,9 +116,9 @@ func TestRefundPerKey(t *testing.T) {
 	}
 }
 
-// The window that the first of two hits opened ends no sooner than W after the
-// second, which is all that is left in it.
-func TestRefundOfTheOpenerRefundsNobody(t *testing.T) {
+// The first of two hits opened the window and is refunded. The window then ends W
+// after the second hit or later.
+func TestRefundOfTheOpenerKeepsTheOtherHit(t *testing.T) {
 	w := perKey(2, 20*ms)
 	first := added(w, Usage{}, 0, 1)
 	both := added(w, rolled(w, first, 0, 10*ms), 10*ms, 1)
@@ -129,13 +129,13 @@ func TestRefundOfTheOpenerRefundsNobody(t *testing.T) {
 	}
 }
 
-func TestJoin(t *testing.T) {
+func TestMergeFloors(t *testing.T) {
 	a, k := aligned(5, 10*ms, 0), perKey(5, 10*ms)
 	require.Equal(t, Usage{Used: 3}, a.MergeFloors(Usage{Used: 3}, Usage{Used: 2}))
 	require.Equal(t, Usage{Used: 3}, a.MergeFloors(Usage{Used: 2}, Usage{Used: 3}))
 	require.Equal(t, Usage{Used: 3}, a.MergeFloors(Usage{}, Usage{Used: 3}))
-	require.Equal(t, Usage{Used: 3, EndNs: 50}, k.MergeFloors(Usage{Used: 3, EndNs: 40}, Usage{Used: 2, EndNs: 50}), "the worst of both")
-	require.Equal(t, Usage{Used: 3, EndNs: 50}, k.MergeFloors(Usage{}, Usage{Used: 3, EndNs: 50, Slides: true}), "a floor does not say that it slides")
+	require.Equal(t, Usage{Used: 3, EndNs: 50}, k.MergeFloors(Usage{Used: 3, EndNs: 40}, Usage{Used: 2, EndNs: 50}), "the larger of each field")
+	require.Equal(t, Usage{Used: 3, EndNs: 50}, k.MergeFloors(Usage{}, Usage{Used: 3, EndNs: 50, Slides: true}), "a floor never slides")
 }
 
 func TestInherit(t *testing.T) {
@@ -149,7 +149,7 @@ func TestShift(t *testing.T) {
 	k := perKey(5, 10*ms)
 	require.Equal(t, Usage{Used: 3, EndNs: 7, Slides: true}, shifted(k, Usage{Used: 3, EndNs: 10, Slides: true}, -3))
 	require.Equal(t, Usage{Used: 3}, shifted(aligned(5, 10*ms, 0), Usage{Used: 3}, -3))
-	require.Equal(t, Usage{}, shifted(k, Usage{}, 3), "no window is opened by a shift")
+	require.Equal(t, Usage{}, shifted(k, Usage{}, 3), "a shift opens no window")
 }
 
 func TestLoad(t *testing.T) {

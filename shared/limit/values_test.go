@@ -1,6 +1,6 @@
 package limit
 
-// Usages as values: what a method makes of one, beside the one it was given.
+// Variants of Window's methods that return a new Usage instead of changing one.
 
 func rolled(w Window, u Usage, last, now int64) Usage {
 	w.Roll(&u, last, now)

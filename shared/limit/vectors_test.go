@@ -10,12 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// notRun are the cases that another library decides in its own way, and why
-// they are not run here.
+// notRun are the cases that follow the rules of another library, and how these
+// differ from ours.
 var notRun = map[string]string{
 	"F20":  "gubernator's DRAIN_OVER_LIMIT: a denied hit takes what is left; here a denied hit writes nothing, or with count_denied its whole cost",
 	"S02x": "a closed interval: a hit counts for W inclusive; here windows are half-open, which S02 checks",
-	"C06x": "the weighted part of the bucket before is not floored; here it is, as in limits and at Cloudflare, which C06 checks",
+	"C06x": "the previous period's weighted count is not rounded down; here it is, as in limits and at Cloudflare, which C06 checks",
 }
 
 // expectedRuns is how many cases of each algorithm are run.
@@ -68,12 +68,12 @@ func readVectors(t *testing.T) []vector {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	var all []vector
-	require.NoError(t, d.Decode(&all), "a field that nobody checks")
+	require.NoError(t, d.Decode(&all), "a field that no test checks")
 	return all
 }
 
-// record is one key's record as plain values. unit is how many nanoseconds the
-// case's times count in.
+// record is one key's record as plain values. unit is the unit of the case's times
+// in nanoseconds.
 type record struct {
 	windows []Window
 	usage   []Usage
@@ -81,7 +81,7 @@ type record struct {
 	unit    int64
 }
 
-// start returns the record as a case finds it.
+// start returns the record that a case starts with.
 func (v *vector) start(t *testing.T) *record {
 	var list []vectorConfig
 	if v.Cfg[0] == '[' {
@@ -127,7 +127,7 @@ func (c *vectorConfig) definition(t *testing.T, algo string, unit int64) Window 
 	case "leaky_meter": // what leaks out is what a bucket of tokens gains
 		return Window{Algorithm: TokenBucket, Limit: c.Leak, PeriodNs: c.Per * unit, Burst: c.Capacity}
 	}
-	require.Fail(t, "an algorithm nobody has heard of", algo)
+	require.Fail(t, "unknown algorithm", algo)
 	return Window{}
 }
 

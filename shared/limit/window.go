@@ -1,11 +1,11 @@
-// Package limit is the arithmetic of rate limiting: given what a window has
-// counted and the time, may this hit pass, what does the window hold
-// afterwards, how long is the wait.
+// Package limit is the arithmetic of rate limiting. From the time and what a
+// window has counted it computes whether a hit may pass, what the window has
+// counted afterwards, and how long a denied hit must wait.
 //
 // Its invariant: a decision is a pure function of integers. Nothing here reads
-// a clock, allocates, or uses a float; every duration and instant is
-// nanoseconds, every count saturates at 2³²−1. It imports nothing but
-// math/bits, so that the filter and every test run the very same arithmetic.
+// a clock, allocates, or uses a float. Every duration and instant is in
+// nanoseconds, and every count saturates at 2³²−1. It imports nothing but
+// math/bits, so that the filter and every test run the same arithmetic.
 package limit
 
 // Algorithm says how a window counts.
@@ -23,8 +23,9 @@ const (
 	// them in any (now−W, now]. Source: Python limits' MovingWindow, Hammer
 	// SlidingWindow.
 	SlidingWindowLog
-	// SlidingWindowCounter weighs the count of the bucket before with the share
-	// of it that still lies in the window. Source: Python limits, Cloudflare.
+	// SlidingWindowCounter adds to the count of the current aligned period that of
+	// the previous one, weighted with the share of it that still lies in the window.
+	// Source: Python limits, Cloudflare.
 	SlidingWindowCounter
 	// TokenBucket holds up to Burst tokens and gains Limit of them in PeriodNs,
 	// continuously. Source: Hammer TokenBucket, bucket4j, GCRA.
@@ -36,10 +37,10 @@ const (
 	MinPeriodNs int64 = 1_000_000
 	// MaxPeriodNs is the longest window, 366 days.
 	MaxPeriodNs int64 = 366 * 86_400 * 1_000_000_000
-	// MaxLog is the most units a SlidingWindowLog can be asked to remember.
+	// MaxLog is how many units a SlidingWindowLog can remember at most.
 	MaxLog = 512
-	// MaxFillNs is the longest that a TokenBucket's fill is told to be, 73 years:
-	// one that takes longer is forgotten after that where its record is evicted.
+	// MaxFillNs is the longest time to fill a TokenBucket that is computed, 73 years.
+	// If a bucket takes longer and its record is evicted, the floor forgets it then.
 	MaxFillNs int64 = 1 << 61
 	// Never is the wait of a hit that can never pass.
 	Never int64 = -1
@@ -51,38 +52,38 @@ type Window struct {
 	Limit     uint32 // units; 0 always denies. TokenBucket: tokens gained in a period
 	PeriodNs  int64  // MinPeriodNs … MaxPeriodNs
 	OffsetNs  int64  // FixedWindow only: shifts the grid, 0 ≤ OffsetNs < PeriodNs
-	// Jitter is the percentage of the period by which each key's grid is
-	// shifted, FixedWindow only; KeyShift turns a key's hash into the shift.
+	// Jitter, for a FixedWindow only, is up to how many percent of the period each
+	// key's grid is shifted; see KeyShift.
 	Jitter  uint8
 	Elastic bool   // FixedWindowPerKey only: every counted hit moves the end to now+W
-	Burst   uint32 // TokenBucket only: the most tokens it holds
+	Burst   uint32 // TokenBucket only: how many tokens it holds when full
 	// Units is how many units a SlidingWindowLog remembers: at least the largest
-	// limit that any key has.
+	// limit of any key.
 	Units uint16
 	// Unlimited lets every hit pass and still counts it.
 	Unlimited bool
-	// Stamp and FillNs are a TokenBucket's where keys have limits of their own:
-	// which set of such limits that is, see NewStamp, and how long the slowest of
-	// those buckets takes to fill. FillNs is needed of the rule's window alone.
+	// Stamp and FillNs are for a TokenBucket of a rule with overrides: the stamp of
+	// the overrides, see NewStamp, and how long the slowest of their buckets takes to
+	// fill. Only the rule's own window needs FillNs.
 	Stamp  uint16
 	FillNs int64
 }
 
-// Same reports whether v counts what w counts: the two agree in everything but
-// their limits. A policy change keeps the usage of a window as long as its
-// identity stays the same.
+// Same reports whether v and w count alike: they agree in everything but their
+// limits. A policy change keeps the usage of each window that stays the same in
+// this sense.
 func (w Window) Same(v Window) bool { return w.identity() == v.identity() }
 
 func (w Window) identity() Window {
 	return Window{Algorithm: w.Algorithm, PeriodNs: w.PeriodNs, OffsetNs: w.OffsetNs, Jitter: w.Jitter, Elastic: w.Elastic}
 }
 
-// Compare orders windows by identity, so that the order in which a policy lists
-// them decides nothing.
+// Compare orders windows by everything but their limits, so that the order in
+// which a policy lists them does not matter.
 func (w Window) Compare(v Window) int {
 	for _, d := range [...]int64{
 		w.PeriodNs - v.PeriodNs, int64(w.Algorithm) - int64(v.Algorithm), w.OffsetNs - v.OffsetNs,
-		int64(w.Jitter) - int64(v.Jitter), one(w.Elastic) - one(v.Elastic),
+		int64(w.Jitter) - int64(v.Jitter), boolToInt(w.Elastic) - boolToInt(v.Elastic),
 	} {
 		switch {
 		case d < 0:
@@ -94,14 +95,15 @@ func (w Window) Compare(v Window) int {
 	return 0
 }
 
-func one(yes bool) int64 {
-	if yes {
+func boolToInt(b bool) int64 {
+	if b {
 		return 1
 	}
 	return 0
 }
 
-// KeyShift returns how far the grid of a key with that stable hash is shifted.
+// KeyShift returns by how many nanoseconds a jittered window's grid is shifted
+// for a key with that stable hash.
 func (w Window) KeyShift(hash uint64) int64 {
 	if w.Jitter == 0 {
 		return 0
@@ -109,7 +111,7 @@ func (w Window) KeyShift(hash uint64) int64 {
 	return int64(hash % uint64(max(1, w.PeriodNs*int64(w.Jitter)/100)))
 }
 
-// Shifted returns w with its grid moved by shift, as KeyShift gives it.
+// Shifted returns w with its grid moved by shift nanoseconds; see KeyShift.
 func (w Window) Shifted(shift int64) Window {
 	w.OffsetNs = (w.OffsetNs + shift) % w.PeriodNs
 	return w

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// arena is a store that does not allocate for a key it has: its reads reuse
-// one buffer.
+// arena is a store that does not allocate for existing keys: its reads share one
+// buffer.
 type arena struct {
 	values map[string]*stored
 	cas    uint32
@@ -61,7 +61,8 @@ func hotPath(t testing.TB, windows ...limit.Window) (decide func() Status) {
 	}
 }
 
-// windowsOf are a window of each algorithm and a mix, for units hits an hour.
+// windowsOf returns a window of each algorithm, and mixes of them, with a limit of
+// units an hour.
 func windowsOf(units uint32) map[string][]limit.Window {
 	logged := slidingLog(min(units, limit.MaxLog), anHour)
 	if units > limit.MaxLog {
@@ -98,7 +99,7 @@ func TestTheHotPathDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// A newcomer to a full page reads every record of it.
+// A new key in a full page reads every record of the page.
 func TestEvictionDoesNotAllocate(t *testing.T) {
 	for name, windows := range windowsOf(1 << 31) {
 		store := &arena{values: make(map[string]*stored)}

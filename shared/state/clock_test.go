@@ -8,15 +8,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// A clock that was an hour ahead for one hit locks nobody out for an hour.
+// If a clock was an hour ahead for one hit, the key is not locked out for an hour.
 func TestAWildClockIsMovedToThePresent(t *testing.T) {
-	for _, def := range []Definition{
-		definition("x", 1, aligned(3, second, 0)),
-		definition("x", 1, perKey(3, second)),
-		definition("x", 1, slidingLog(3, second)),
-		definition("x", 1, limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 3, PeriodNs: second, Elastic: true}),
-	} {
-		table := configured(newMemory(), "o", 1, def)
+	sliding := elastic(second)
+	sliding.Limit = 3
+	for _, w := range []limit.Window{aligned(3, second, 0), perKey(3, second), slidingLog(3, second), sliding} {
+		table := newTable(1, w)
 		key, now := []byte("k"), 100*second
 		require.True(t, hit(t, table, key, now+anHour, 3))
 
@@ -25,13 +22,13 @@ func TestAWildClockIsMovedToThePresent(t *testing.T) {
 		require.True(t, e.Rebased)
 		require.Equal(t, now, e.Now)
 		pass := table.Check(&e, 1)
-		require.Equal(t, now+second, pass, "what it counted is in the present window")
+		require.Equal(t, now+second, pass, "the hit counts in the present window")
 		table.Persist(&e)
 		require.Equal(t, OK, table.Read(&e, keyed(table, key), pass))
-		require.False(t, e.Rebased, "the denied read wrote it down")
+		require.False(t, e.Rebased, "Persist has written it")
 		require.True(t, hit(t, table, key, pass, 1))
 
-		// The floor that a wild clock leaves is moved as well.
+		// A floor that was written under a wild clock is moved too.
 		require.True(t, hit(t, table, []byte("a"), now+anHour, 3))
 		require.True(t, hit(t, table, []byte("b"), now+anHour+2*second, 2))
 		require.Equal(t, OK, table.Read(&e, keyed(table, []byte("c")), now+2*second))
@@ -43,7 +40,7 @@ func TestAWildClockIsMovedToThePresent(t *testing.T) {
 
 // A clock that steps back by less than the horizon shortens no window.
 func TestAClockThatStepsBackCountsOn(t *testing.T) {
-	table := configured(newMemory(), "o", 1, definition("x", 4, aligned(3, second, 0)))
+	table := newTable(4, aligned(3, second, 0))
 	key, now := []byte("k"), 100*second
 	require.True(t, hit(t, table, key, now, 3))
 	require.False(t, hit(t, table, key, now-5*second, 1))
@@ -51,8 +48,8 @@ func TestAClockThatStepsBackCountsOn(t *testing.T) {
 	require.True(t, hit(t, table, key, now+second, 1))
 }
 
-// Two rules on one counter: the read of the second may meet a new layout, on
-// which the entry of the first must not be written.
+// Two rules share a counter. The read of the second may find a new layout; the
+// entry of the first, made with the old layout, must not be written then.
 func TestAnEntryOfAnOldLayoutIsReadAgain(t *testing.T) {
 	store := newMemory()
 	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
@@ -68,7 +65,7 @@ func TestAnEntryOfAnOldLayoutIsReadAgain(t *testing.T) {
 	require.Equal(t, []uint32{2, 2}, used(t, next, key, now))
 }
 
-// A layout that changes carries the floor of every window that stays.
+// convert keeps the records and the floor of every window that stays.
 func TestConvertKeepsRecordsAndFloor(t *testing.T) {
 	a, b, c := aligned(9, 10*second, 0), perKey(9, 20*second), aligned(9, 30*second, 7*second)
 	from := NewLayout(definition("x", 2, a, b).Windows, 2)
@@ -107,7 +104,8 @@ func TestConvertKeepsRecordsAndFloor(t *testing.T) {
 	require.Equal(t, got, again, "another order loses nothing")
 }
 
-// What a wild clock wrote of a counter or a page counts as of now.
+// What a wild clock wrote for a sliding counter, a token bucket or a jittered
+// window counts as of now.
 func TestAWildClockLocksNobodyOut(t *testing.T) {
 	grid := jittered(second, 100)
 	grid.Limit = 3
@@ -120,7 +118,7 @@ func TestAWildClockLocksNobodyOut(t *testing.T) {
 		"bucket":   {tokenBucket(3, 3, second), second/3 + 1},
 		"jittered": {grid, second},
 	} {
-		table := configured(newMemory(), "o", 1, definition("x", 1, c.window))
+		table := newTable(1, c.window)
 		require.True(t, hit(t, table, []byte("k"), now+anHour, 3))
 		var e Entry
 		require.Equal(t, OK, table.Read(&e, keyed(table, []byte("k")), now))
@@ -131,7 +129,7 @@ func TestAWildClockLocksNobodyOut(t *testing.T) {
 		table.Persist(&e)
 		require.True(t, hit(t, table, []byte("k"), pass, 1), name)
 
-		// So is the floor: of a victim that had used all, until then.
+		// So does the floor of an evicted key that had used its whole limit.
 		require.True(t, hit(t, table, []byte("a"), now+anHour, 3))
 		require.Equal(t, OK, table.Read(&e, keyed(table, []byte("b")), now+anHour))
 		require.Equal(t, OK, table.Inc(&e, AllWindows, 1, true))
@@ -143,19 +141,19 @@ func TestAWildClockLocksNobodyOut(t *testing.T) {
 	}
 }
 
-// The time at which a wild clock removed a record ends none of those that are
-// written since: they are counted, and not cleaned away.
-func TestCleanIsNotLedByAWildClock(t *testing.T) {
+// A wild clock that removes a record moves the floor's time far ahead. Records
+// that are written later are not cleaned for that.
+func TestCleanIsNotMisledByAWildClock(t *testing.T) {
 	now := 1000 * second
 	for name, w := range map[string]limit.Window{
 		"per key": perKey(3, second), "log": slidingLog(3, second), "counter": slidingCounter(3, second),
 		"bucket": tokenBucket(3, 3, second), "aligned": aligned(3, second, 0),
 	} {
-		table := configured(newMemory(), "o", 1, definition("x", 2, w))
+		table := newTable(2, w)
 		require.True(t, hit(t, table, []byte("a"), now, 3))
 		require.True(t, hit(t, table, []byte("b"), now, 1))
-		require.True(t, hit(t, table, []byte("w"), now+anHour, 1), "it has the place of one that has ended by then")
-		require.True(t, hit(t, table, []byte("b"), now, 2), "%s: that was not b", name)
+		require.True(t, hit(t, table, []byte("w"), now+anHour, 1), "it takes the slot of a or b, which have ended by then")
+		require.True(t, hit(t, table, []byte("b"), now, 2), "%s: b must have kept its slot", name)
 		var e Entry
 		stats, status := table.Stats(&e, table.def.Windows, now)
 		require.Equal(t, OK, status)

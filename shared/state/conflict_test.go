@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A configuration has a conflict when another one of its owner counts, and only
-// where that one has taken something away.
-func TestRivals(t *testing.T) {
+// A configuration has a conflict if another one of its owner has counted and has
+// taken away a counter or a window.
+func TestConflicts(t *testing.T) {
 	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
 	raised := aligned(50, anHour, 0)
 	for name, c := range map[string]struct {
@@ -28,7 +28,7 @@ func TestRivals(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store, now := newMemory(), 100*second
 			old := configured(store, "o", 1, definition("x", 100, hour, day))
-			old.tables.SetSplitOwner(OwnerID("apart"))
+			old.tables.SetSplitOwner(OwnerID("split"))
 			require.True(t, hit(t, old, []byte("k"), now, 3))
 			next := configured(store, c.owner, 2, c.next)
 			if c.counts {
@@ -44,9 +44,9 @@ func TestRivals(t *testing.T) {
 	}
 }
 
-// A window that comes back ends the conflicts, and an owner that was taken off its
-// tables for being late has none for longer than a tick.
-func TestRivalsThatGo(t *testing.T) {
+// A conflict ends when the window comes back. If an owner was removed from its
+// tables for being late, its conflict ends with the next heartbeat.
+func TestConflictsThatEnd(t *testing.T) {
 	store, now := newMemory(), 100*second
 	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)
 	old := configured(store, "o", 1, definition("x", 100, hour, day))
@@ -65,9 +65,9 @@ func TestRivalsThatGo(t *testing.T) {
 	require.False(t, old.tables.HasConflict())
 }
 
-// Where one worker splits, the others that have the conflict too follow with their
-// next Heartbeat, and count with it.
-func TestWorkersPartTogether(t *testing.T) {
+// When one worker splits, the others with the same conflict follow at their next
+// heartbeat, and all of them count together.
+func TestWorkersSplitTogether(t *testing.T) {
 	for name, sibling := range map[string]Definition{
 		"another window":  definition("x", 100, aligned(9, 24*anHour, 0)),
 		"another counter": definition("y", 100, aligned(5, anHour, 0)),
@@ -78,22 +78,22 @@ func TestWorkersPartTogether(t *testing.T) {
 			var workers []*Table
 			for range 3 {
 				w := configured(store, "o", 1, def)
-				w.tables.SetSplitOwner(OwnerID("apart"))
+				w.tables.SetSplitOwner(OwnerID("split"))
 				require.True(t, hit(t, w, key, now, 1))
 				workers = append(workers, w)
 			}
 			other := configured(store, "o", 2, sibling)
 			require.True(t, hit(t, other, key, now, 1))
-			confirm := func() {
+			heartbeats := func() {
 				for _, w := range append([]*Table{other}, workers...) {
 					require.Equal(t, OK, w.tables.Heartbeat(now))
 				}
 			}
-			confirm()
+			heartbeats()
 			require.True(t, workers[0].tables.HasConflict())
 			workers[0].tables.Split()
 			require.True(t, hit(t, workers[0], key, now, 1))
-			confirm()
+			heartbeats()
 			before := used(t, workers[0], key, now)
 			for i, w := range workers {
 				require.True(t, w.tables.split, "worker %d", i)
@@ -105,20 +105,20 @@ func TestWorkersPartTogether(t *testing.T) {
 				if hit(t, workers[i%3], key, now, 1) {
 					passed++
 				}
-				confirm()
+				heartbeats()
 			}
 			require.EqualValues(t, 5, before[0]+uint32(passed), "they count together")
 		})
 	}
 }
 
-// Siblings without a counter in common, and with more of them than tables may
-// wait: once the older one has split, nothing is forgotten.
+// Two siblings have no counter in common, and each has more counters than tables
+// may wait. Once the older sibling has split, no count is lost.
 func TestSiblingsOfManyCounters(t *testing.T) {
 	store, now, key := newMemory(), 100*second, []byte("k")
 	of := func(ns int64, first int) *Tables {
 		tables := NewTables(store, seeded(1), OwnerID("o"), ns)
-		tables.SetSplitOwner(OwnerID(fmt.Sprint("apart", ns)))
+		tables.SetSplitOwner(OwnerID(fmt.Sprint("split", ns)))
 		for n := range 2 * WaitingTables {
 			tables.Table(definition(fmt.Sprint(first+n), 4, aligned(3, anHour, 0)))
 		}
@@ -146,5 +146,5 @@ func TestSiblingsOfManyCounters(t *testing.T) {
 		}
 	}
 	require.LessOrEqual(t, passed[older], 3*2*WaitingTables)
-	require.Equal(t, 2*2*WaitingTables, passed[newer], "the first was counted before")
+	require.Equal(t, 2*2*WaitingTables, passed[newer], "one hit of each key was counted before")
 }

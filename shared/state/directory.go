@@ -7,13 +7,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// The directory is one value that says which table belongs to which counter,
-// all integers little endian:
+// The directory is one value in shared data: the list of tables, with the counter
+// that each belongs to. All integers are little endian:
 //
 //	0  u8   format version, 1
 //	1  u8   kind, 2 = directory
 //	2  u16  tables t
-//	4  u32  epoch given out last
+//	4  u32  newest epoch
 //	8       t × table
 //
 // A table:
@@ -23,33 +23,29 @@ import (
 //	18  u8   slots of a page
 //	19  u8   windows n
 //	20  u32  pages
-//	24  u32  base: pages of an older epoch belong to a counter that is gone
+//	24  u32  base: pages of an older epoch belong to a vanished counter
 //	28  u32  epoch of the windows below
-//	32  i64  when the configuration that chose them was made
-//	40  i64  since when nobody uses it, 0 = in use
+//	32  i64  when the configuration that chose the windows was made
+//	40  i64  when its last owner left, 0 = in use
 //	48  u16  owners m
 //	50       n × window definition, as in a page
-//	         m × u64 owner, i64 when its configuration was made
+//	         m × u64 owner, i64 when the owner's configuration was made
 const (
 	kindDirectory      = 2
 	directoryHeadBytes = 8
 	tableHeadBytes     = 50
 	ownerBytes         = 16
 
-	// maxWaiting is how many tables of vanished counters wait for their longest
-	// window to end before their number is used again; beyond that the one
-	// that vanished first is re-used at once.
-	maxWaiting = 8
+	// WaitingTables is how many tables of vanished counters Envoy may hold beside
+	// those in use. Each waits for its longest window to end before its number is
+	// used again; if there are more, the one that vanished first is re-used at once.
+	WaitingTables = 8
 )
-
-// WaitingTables is how many tables of vanished counters Envoy may hold beside
-// the ones in use.
-const WaitingTables = maxWaiting
 
 type directory struct {
 	epoch  uint32
 	tables []tableEntry
-	found  *lookup // nil = none was made
+	found  *lookup // nil = search tables one by one
 }
 
 type tableEntry struct {
@@ -61,7 +57,7 @@ type tableEntry struct {
 	vanishedNs   int64
 	windows      []limit.Window
 	owners       []owner
-	foreign      []byte // definitions of windows that this build does not know
+	foreign      []byte // all window definitions, if this build does not know one of them
 }
 
 type owner struct {
@@ -69,9 +65,9 @@ type owner struct {
 	configuredNs int64
 }
 
-// readDirectory decodes a directory; ok is false where this build cannot. A
-// table with windows that only a newer build knows is kept as it is: the others
-// must go on when a filter is rolled back.
+// readDirectory decodes a directory; ok is false if this build cannot. It keeps a
+// table with windows that only a newer build knows as it is, so that the other
+// tables go on working after the filter is rolled back.
 func readDirectory(b []byte) (d directory, ok bool) {
 	if len(b) < directoryHeadBytes || b[0] != formatVersion || b[1] != kindDirectory {
 		return d, false
@@ -152,9 +148,8 @@ func (d *directory) append(b []byte) []byte {
 	return b
 }
 
-// forgetFuture makes configurations that claim to be made well after now the
-// oldest ones: they date from before the clock was set back, and must not
-// outrank what is configured since.
+// forgetFuture treats configurations that were made well after now as the oldest:
+// the clock was set back since, and later configurations must outrank them.
 func (d *directory) forgetFuture(now int64) {
 	for i := range d.tables {
 		e := &d.tables[i]
@@ -173,9 +168,9 @@ func pastOrOldest(configuredNs, now int64) int64 {
 	return configuredNs
 }
 
-// release takes o off the tables whose counter its configuration no longer
-// has, unless a configuration made later still has it, and lets go of tables
-// that have waited long enough.
+// release removes o from tables whose counter its configuration no longer has,
+// unless a later configuration still has it, and removes tables that have waited
+// long enough.
 func (d *directory) release(o owner, keeps func(CounterID) bool, now int64) {
 	for i := range d.tables {
 		if e := &d.tables[i]; !keeps(e.counter) {
@@ -193,7 +188,7 @@ func (d *directory) release(o owner, keeps func(CounterID) bool, now int64) {
 		waiting++
 		return false
 	})
-	for ; waiting > maxWaiting; waiting-- {
+	for ; waiting > WaitingTables; waiting-- {
 		first := -1
 		for i, e := range d.tables {
 			if len(e.owners) == 0 && (first < 0 || e.vanishedNs < d.tables[first].vanishedNs) {
@@ -224,36 +219,36 @@ func (e *tableEntry) join(o owner) {
 	e.owners = append(e.owners, o)
 }
 
-// others reports whether anybody but o uses the table.
-func (e *tableEntry) others(o owner) bool {
+// hasOthers reports whether the table has an owner besides o.
+func (e *tableEntry) hasOthers(o owner) bool {
 	return slices.ContainsFunc(e.owners, func(p owner) bool { return p.id != o.id })
 }
 
-func (e *tableEntry) owned(id uint64) bool {
+func (e *tableEntry) hasOwner(id uint64) bool {
 	return slices.ContainsFunc(e.owners, func(p owner) bool { return p.id == id })
 }
 
-// knows reports whether some table is that owner's.
-func (d *directory) knows(id uint64) bool {
-	return slices.ContainsFunc(d.tables, func(e tableEntry) bool { return e.owned(id) })
+// hasOwner reports whether the owner has a table.
+func (d *directory) hasOwner(id uint64) bool {
+	return slices.ContainsFunc(d.tables, func(e tableEntry) bool { return e.hasOwner(id) })
 }
 
 // register returns the table for o's counter: the one with these windows; else
-// the one that is o's alone, changed to these windows unless a configuration
-// made later chose others; else a new one.
+// one that only o owns, changed to these windows unless a later configuration
+// chose others; else a new one.
 func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
 	found := -1
-	places := d.of(def.Counter)
-	for _, i := range places {
+	indexes := d.tablesOf(def.Counter)
+	for _, i := range indexes {
 		e := &d.tables[i]
-		if e.foreign != nil || (e.others(o) && !sameWindows(e.windows, def.Windows)) {
+		if e.foreign != nil || (e.hasOthers(o) && !sameWindows(e.windows, def.Windows)) {
 			continue
 		}
 		if found < 0 || sameWindows(e.windows, def.Windows) {
 			found = i
 		}
 	}
-	for _, i := range places {
+	for _, i := range indexes {
 		if i != found {
 			d.tables[i].leave(o, now)
 		}
@@ -276,13 +271,13 @@ func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
 	return e
 }
 
-// sameWindows reports whether records of windows a and b look the same.
+// sameWindows reports whether records have the same layout with windows a and b.
 func sameWindows(a, b []limit.Window) bool {
 	return slices.EqualFunc(a, b, func(v, w limit.Window) bool { return v.Same(w) && v.Units == w.Units })
 }
 
-// longestLogs returns want with logs that are no shorter than those in have: a
-// lowered limit that is raised again must find every unit.
+// longestLogs returns want with logs that are no shorter than those in have, so
+// that no unit is lost if a lowered limit is raised again.
 func longestLogs(want, have []limit.Window) []limit.Window {
 	out := slices.Clone(want)
 	for i := range out {
@@ -303,8 +298,8 @@ func longest(windows []limit.Window) int64 {
 	return ns
 }
 
-// update reads the directory, applies change and writes it back where that
-// changed it, until nobody has written in between.
+// update reads the directory, applies change and writes the result back if it
+// differs. It starts again if somebody else has written in between.
 func (t *Tables) update(change func(*directory)) Status {
 	for range maxRetries {
 		value, cas, status := t.store.Get(directoryKey)

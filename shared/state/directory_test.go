@@ -64,7 +64,7 @@ func TestOwnersShareWhatTheyDefineAlike(t *testing.T) {
 	require.Len(t, store.directory(t).tables[0].owners, 2)
 
 	other := configured(store, "c", 3, definition("x", 100, perKey(3, anHour)))
-	require.True(t, hit(t, other, []byte("k"), second, 3), "a definition of its own, a table of its own")
+	require.True(t, hit(t, other, []byte("k"), second, 3), "another definition has its own table")
 	require.Len(t, store.directory(t).tables, 2)
 	require.False(t, hit(t, a, []byte("k"), second, 1))
 
@@ -85,7 +85,7 @@ func TestWindowsChangedByTheirOnlyOwnerKeepWhatRemains(t *testing.T) {
 	require.False(t, hit(t, next, key, now, 1))
 	require.False(t, hit(t, old, key, now, 1), "the old worker sees what the new one counted")
 	require.Equal(t, []uint32{5}, used(t, old, key, now))
-	require.Equal(t, []uint32{5, 1}, used(t, next, key, now), "and dropped nothing")
+	require.Equal(t, []uint32{5, 1}, used(t, next, key, now), "the old worker has dropped nothing")
 
 	require.True(t, hit(t, old, []byte("late"), now, 2))
 	require.Equal(t, []uint32{2, 2}, used(t, next, []byte("late"), now), "an old worker's hit counts in every window")
@@ -130,7 +130,7 @@ func TestAVanishedCounterComesBack(t *testing.T) {
 	require.Len(t, store.directory(t).tables, 2)
 
 	back := configured(store, "o", 3, def)
-	require.Equal(t, []uint32{4}, used(t, back, key, now), "soon enough it has kept everything")
+	require.Equal(t, []uint32{4}, used(t, back, key, now), "it came back before its windows had ended")
 	for _, e := range store.directory(t).tables {
 		require.Equal(t, e.counter == def.Counter, e.vanishedNs == 0)
 	}
@@ -152,7 +152,7 @@ func TestAStaleWorkerCannotDisturbAReusedNumber(t *testing.T) {
 		require.Equal(t, OK, z.Read(new(Entry), keyed(z, key), now))
 		require.Equal(t, stale.number, z.number, "%s: the number is used again", name)
 
-		require.True(t, hit(t, stale, key, now, 3), "%s: nobody has written there yet", name)
+		require.True(t, hit(t, stale, key, now, 3), "%s: z has not written yet", name)
 		require.EqualValues(t, 0, used(t, z, key, now)[0], name)
 		require.True(t, hit(t, z, key, now, 4), name)
 		require.True(t, hit(t, stale, key, now, 1), name)
@@ -180,7 +180,7 @@ func TestAClockSetBackDoesNotFreezeLayouts(t *testing.T) {
 
 	epoch := store.directory(t).tables[0].epoch
 	require.Equal(t, OK, ahead.tables.Heartbeat(now))
-	require.Equal(t, epoch, store.directory(t).tables[0].epoch, "the one from before the step does not undo it")
+	require.Equal(t, epoch, store.directory(t).tables[0].epoch, "the configuration from before the step does not undo it")
 	require.Equal(t, OK, next.tables.Heartbeat(now))
 	require.Equal(t, epoch, store.directory(t).tables[0].epoch)
 }

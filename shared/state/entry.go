@@ -12,43 +12,44 @@ import (
 type Key struct {
 	Bytes   []byte
 	Windows []limit.Window // with this key's limits, grids shifted by its jitter
-	Rule    []limit.Window // with the rule's own limits, by which the least used key is found; see Overridden
+	Rule    []limit.Window // with the rule's own limits, which eviction compares by; see Overridden
 }
 
-// Entry is one key's place in its page, as Table.Read found it. The zero
-// value is ready to be read into; it is re-used from request to request.
+// Entry is one key's place in its page, as Table.Read found it. The zero value is
+// ready for Read. Re-use an Entry from request to request: it keeps its memory.
 type Entry struct {
 	Now       int64 // the instant at which the key is counted
 	FromFloor bool  // the key has no record and starts from the page's floor
 	Evicted   bool  // Commit evicted a live record
-	Rebased   bool  // Read moved what a wild clock had written to the present
-	Resets    int   // windows in which the key had used something that has ended
+	Rebased   bool  // Read moved times far in the future, written by a wild clock, to now
+	Resets    int   // windows whose usage has ended since the record was written
 
-	hash        uint64 // of the key, under the tables' seed
-	key         [15]byte
+	hash        uint64   // of the key, under the tables' seed
+	key         [15]byte // the page's, in shared data
 	fingerprint uint32
 	page        page
-	fresh       bool // the page does not exist yet, and must be copied before it is changed
+	fresh       bool // the page does not exist yet: page is the table's header, to be copied before a change
 	cas         uint32
 	epoch       uint32
-	slot        int // -1 without a record
-	callerNs    int64
+	slot        int   // -1 without a record
+	callerNs    int64 // the caller's clock; Now may be later
 
-	// A column of the layout each.
+	// By column of the layout.
 	windows []limit.Window              // with the key's limits
 	rule    []limit.Window              // with the rule's
 	own     [2][MaxWindows]limit.Window // memory for both
 	usage   [MaxWindows]limit.Usage     // as of Now
-	logs    [MaxWindows][]int64         // memory for what logs are decoded into
-	other   []int64                     // the same for other keys' records
-	nothing limit.Usage                 // counted by a window that has no column
+	logs    [MaxWindows][]int64         // memory for decoded logs
+	other   []int64                     // memory for the decoded log of another key
+	nothing limit.Usage                 // of a window without a column
 
-	// What Refund needs to know of the Commit.
+	// From Commit, for Refund.
 	generation uint16
 	opened     uint16 // bit i: the hit opened the window of column i
 }
 
-// log returns memory for a log of column i, with room for as much again.
+// log returns memory for a log of column i: twice the longest log, because a hit
+// appends its units before the oldest are dropped.
 func (e *Entry) log(i int) []int64 {
 	if e.windows[i].Algorithm == limit.SlidingWindowLog && e.logs[i] == nil {
 		e.logs[i] = make([]int64, 0, 2*limit.MaxLog)
@@ -56,21 +57,21 @@ func (e *Entry) log(i int) []int64 {
 	return e.logs[i]
 }
 
-// HasRecord reports whether the key has a record, be it an empty one.
+// HasRecord reports whether the key has a record, even an empty one.
 func (e *Entry) HasRecord() bool { return e.slot >= 0 }
 
 // Usage returns what window i of the table's definition has counted, as of e.Now.
-// It is valid until e is read into again.
+// It is valid until the next Read into e.
 func (t *Table) Usage(e *Entry, i int) *limit.Usage {
 	if column := t.columns[i]; column >= 0 {
 		return &e.usage[column]
 	}
-	return &e.nothing // a configuration made later has dropped this window
+	return &e.nothing // a later configuration has dropped this window
 }
 
 // Check returns the earliest instant at which a hit of cost units passes every
-// window if nobody else comes: at or before e.Now when it passes at once,
-// limit.Never when it cannot.
+// window if no other hit comes: e.Now if it passes at once, limit.Never if it
+// cannot pass.
 func (t *Table) Check(e *Entry, cost uint32) int64 {
 	at := e.Now
 	for _, column := range t.columns[:len(t.def.Windows)] {
@@ -86,13 +87,17 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 	return at
 }
 
-// Commit counts a hit, which Check need not have passed, by compare-and-swap.
-// It counts in every window of the record, also in one that only a newer
-// configuration has. A key without a record takes a free slot, else an expired
-// one; where the page is full of live records and evict is set, the one that
-// uses least of the rule's limits goes, and the page's floor remembers what it
-// used. Mismatch: somebody wrote first, or the windows have changed since Read,
-// so Read and Check again.
+// Commit counts a hit of cost units in one compare-and-swap, whether Check lets
+// it pass or not. It counts in every window of the record, also in one that only
+// a newer configuration has.
+//
+// A key without a record takes a free slot, else one whose record has expired. If
+// the page is full of live records and evict is set, Commit evicts the record
+// that uses least of the rule's limits, and adds its usage to the page's floor.
+//
+// It returns Mismatch if somebody else wrote first or the table's windows have
+// changed since Read: Read and Check again. It returns Full if there is no slot
+// and evict is not set.
 func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
@@ -107,8 +112,7 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 	return t.finish(e, false)
 }
 
-// begin makes e's page ready for a change of the key's usage, which has its
-// record from then on.
+// begin prepares e's page for a change and gives the key a record.
 func (t *Table) begin(e *Entry, evict bool) Status {
 	if e.epoch != t.epoch {
 		return Mismatch
@@ -128,8 +132,8 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 	return OK
 }
 
-// finish writes the key's usage. With replaced the record starts a new past: hits
-// counted before are not taken back from it.
+// finish writes the key's usage. With replaced the record gets a new generation,
+// so that no hit from before is refunded from it.
 func (t *Table) finish(e *Entry, replaced bool) Status {
 	e.page.setTime(&t.layout, e.slot, e.Now)
 	for i := range e.windows {
@@ -143,9 +147,8 @@ func (t *Table) finish(e *Entry, replaced bool) Status {
 	return t.write(e)
 }
 
-// Persist writes a denied key's entry where Read had to move it to the present,
-// so that a wild clock cannot lock the key out. A race is lost in silence:
-// whoever won has seen the same.
+// Persist writes a denied key's entry if Read has rebased it, so that a wild clock
+// cannot lock the key out. It may lose a race: the winner has rebased it too.
 func (t *Table) Persist(e *Entry) {
 	if e.Rebased {
 		t.write(e)
@@ -156,9 +159,9 @@ func (t *Table) write(e *Entry) Status {
 	return t.tables.store.Set(e.key[:], e.page, e.cas)
 }
 
-// Earliest returns when the first record of e's page expires, which is how
-// long a newcomer to a full page waits where the rule does not evict;
-// limit.Never where none does by itself.
+// Earliest returns when the first record of e's page expires: a new key waits for
+// it if the page is full and the rule does not evict. It is limit.Never if no
+// record expires by itself.
 func (t *Table) Earliest(e *Entry) int64 {
 	first := int64(math.MaxInt64)
 	for slot := range t.layout.Slots {
@@ -170,10 +173,10 @@ func (t *Table) Earliest(e *Entry) int64 {
 	return first
 }
 
-// Refund undoes a Commit whose request was denied by another rule: cost is
-// what it counted. It reports whether every window gave
-// the hit back; one that could not keeps it until the window ends, which is
-// never too loose. e must be as Commit left it.
+// Refund undoes a Commit of cost units, because another rule has denied the
+// request. It reports whether every window gave them back. A window that could
+// not keeps them until it ends, so a refund never makes a later decision too
+// loose. e must be as Commit left it.
 func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 	committed := *e
 	for range maxRetries {
@@ -206,8 +209,8 @@ func (t *Table) refund(e, committed *Entry, cost uint32) bool {
 		e.page.read(&t.layout, e.slot, i, e.log(i), u)
 		w.Roll(u, last, at)
 		opened := committed.opened&(1<<i) != 0
-		taken := w.Refund(u, &committed.usage[i], committed.Now, at, cost, opened)
-		complete = complete && taken
+		refunded := w.Refund(u, &committed.usage[i], committed.Now, at, cost, opened)
+		complete = complete && refunded
 	}
 	e.page.setTime(&t.layout, e.slot, at)
 	for i := range t.layout.Windows {

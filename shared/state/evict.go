@@ -6,7 +6,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// settle gives e a slot, and leaves in the floor what whoever had it used.
+// settle gives e a slot. If it evicts a live record, it adds its usage to the
+// floor.
 func (t *Table) settle(e *Entry, evict bool) Status {
 	slot, expired := t.vacant(e)
 	if slot < 0 {
@@ -24,15 +25,16 @@ func (t *Table) settle(e *Entry, evict bool) Status {
 	}
 	t.rollFloor(e, at, e.Evicted || expired)
 	if e.Evicted {
-		t.join(e, slot, last, at)
+		t.addToFloor(e, slot, last, at)
 	}
 	e.page.place(&t.layout, slot, e.fingerprint)
 	e.slot = slot
 	return OK
 }
 
-// join leaves in the floor, rolled to at, what the slot's record has used.
-func (t *Table) join(e *Entry, slot int, last, at int64) {
+// addToFloor adds the usage of the slot's record, written at last, to the floor,
+// which was rolled to at.
+func (t *Table) addToFloor(e *Entry, slot int, last, at int64) {
 	for i := range t.layout.Windows {
 		w := &e.rule[i]
 		victim := w.Floor(t.recordUsage(e, slot, i), last, at)
@@ -40,8 +42,8 @@ func (t *Table) join(e *Entry, slot int, last, at int64) {
 	}
 }
 
-// rollFloor brings the floor to at. Its time moves only when something was
-// removed: a record, or a part of the floor that died with its window.
+// rollFloor brings the floor to at. It moves the floor's time only if something
+// was removed: a record, or the usage of a window that has ended.
 func (t *Table) rollFloor(e *Entry, at int64, removed bool) {
 	last := e.page.floorTime()
 	for i := range t.layout.Windows {
@@ -57,7 +59,7 @@ func (t *Table) rollFloor(e *Entry, at int64, removed bool) {
 	}
 }
 
-// floorLives reports whether the floor counts anything at the instant at.
+// floorLives reports whether the floor counts anything at at.
 func (t *Table) floorLives(e *Entry, at int64) bool {
 	last := e.page.floorTime()
 	for i := range t.layout.Windows {
@@ -83,8 +85,9 @@ func (t *Table) vacant(e *Entry) (slot int, expired bool) {
 	return -1, false
 }
 
-// expiry returns when the slot's record stops counting in every window. The
-// record of a key that was reset stays while there is a floor to keep away.
+// expiry returns when the slot's record counts in no window any more. The record
+// of a key that was reset does not expire while the floor counts something: the
+// key would start from it.
 func (t *Table) expiry(e *Entry, slot int) int64 {
 	if e.page.wasReset(&t.layout, slot) && t.floorLives(e, e.Now) {
 		return math.MaxInt64
@@ -98,8 +101,8 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 	return at
 }
 
-// recordTime is when the slot's record was last written, taking what a wild
-// clock wrote for written now.
+// recordTime is when the slot's record was last written. It is the caller's now
+// if a wild clock wrote it.
 func (t *Table) recordTime(e *Entry, slot int) int64 {
 	last := e.page.time(&t.layout, slot)
 	if last > e.callerNs+t.horizonNs() {
@@ -108,7 +111,7 @@ func (t *Table) recordTime(e *Entry, slot int) int64 {
 	return last
 }
 
-// recordUsage is what the slot's record holds of column i, as of recordTime. It
+// recordUsage is the usage of column i in the slot's record, as of recordTime. It
 // is valid until the next call.
 func (t *Table) recordUsage(e *Entry, slot, i int) limit.Usage {
 	u := e.page.usage(&t.layout, slot, i, e.other)
@@ -121,8 +124,9 @@ func (t *Table) recordUsage(e *Entry, slot, i int) limit.Usage {
 	return u
 }
 
-// leastLoaded returns the slot whose record uses least of the rule's limits,
-// counting the window it uses most of; of equals the one that expires first.
+// leastLoaded returns the slot whose record uses least of the rule's limits. A
+// record's load is the largest of its windows'; if two are equal, the one that
+// expires first is taken.
 func (t *Table) leastLoaded(e *Entry) int {
 	best, bestLoad, bestExpiry := -1, limit.Load{}, int64(0)
 	for slot := range t.layout.Slots {

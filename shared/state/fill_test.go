@@ -10,7 +10,7 @@ import (
 
 var (
 	oneWindow = []limit.Window{aligned(5, second, 0)}
-	// Wide enough that a page of 32 slots would not fit.
+	// manyWindows make a record too large for a page of 32 slots.
 	manyWindows = []limit.Window{
 		perKey(5, second), perKey(5, 2*second), perKey(5, 3*second), perKey(5, 4*second), perKey(5, 5*second),
 	}
@@ -71,9 +71,10 @@ func TestSizes(t *testing.T) {
 	require.EqualValues(t, 96+62+12, HostBytes(oneWindow, 1))
 }
 
-// fullShare returns the share of newcomers that meet a full page in a table
-// at capacity: while it fills, and with keys coming and going. Every key lives
-// for one window, so that with a newcomer each tick capacity keys are live.
+// fullShare returns the share of new keys that meet a full page in a table at
+// capacity: while the table fills, and later with keys coming and going. A key
+// lives for one window, and one new key comes each millisecond, so that capacity
+// keys are live.
 func fullShare(t *testing.T, slots uint8, capacity uint32) (filling, steady float64) {
 	life := int64(capacity) * ms
 	windows := map[uint8][]limit.Window{
@@ -82,7 +83,7 @@ func fullShare(t *testing.T, slots uint8, capacity uint32) (filling, steady floa
 		8:  {slidingLog(60, life)},
 		4:  {slidingLog(150, life)},
 	}[slots]
-	table := configured(newMemory(), "o", 1, definition("x", capacity, windows...))
+	table := newTable(capacity, windows...)
 	require.Equal(t, slots, GeometryFor(windows, capacity).Slots)
 	var e Entry
 	newcomers := func(from, to int) float64 {
@@ -104,7 +105,7 @@ func fullShare(t *testing.T, slots uint8, capacity uint32) (filling, steady floa
 	return filling, newcomers(2*n, max(8*n, 10_000))
 }
 
-func TestFewNewcomersMeetAFullPage(t *testing.T) {
+func TestFewNewKeysMeetAFullPage(t *testing.T) {
 	for _, c := range []struct {
 		slots    uint8
 		capacity uint32
@@ -122,7 +123,7 @@ func TestFewNewcomersMeetAFullPage(t *testing.T) {
 
 func TestASmallCapacityIsExact(t *testing.T) {
 	for capacity := uint32(1); capacity <= 32; capacity++ {
-		table := configured(newMemory(), "o", 1, definition("x", capacity, aligned(1, anHour, 0)))
+		table := newTable(capacity, aligned(1, anHour, 0))
 		var e Entry
 		for n := range int(capacity) {
 			require.Equal(t, OK, table.Read(&e, keyed(table, numbered(n)), second))

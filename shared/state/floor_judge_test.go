@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// observe notes which windows the directory names, whenever that has changed.
+// observe records which windows the directory lists, if it has changed.
 func (r *run) observe() {
 	if !r.store.directoryChanged {
 		return
@@ -18,41 +18,41 @@ func (r *run) observe() {
 		r.found = "the directory cannot be read"
 		return
 	}
-	named := make(map[tenure]uint32)
+	listed := make(map[tenure]uint32)
 	for _, e := range d.tables {
 		for _, w := range e.windows {
 			id := tenure{e.number, e.base, identity(w)}
-			named[id] = e.epoch
+			listed[id] = e.epoch
 			if since, before := r.present[id]; before {
-				named[id] = since
+				listed[id] = since
 			}
 		}
 	}
 	for id := range r.present {
-		if _, still := named[id]; !still {
+		if _, still := listed[id]; !still {
 			r.drops[id]++
 		}
 	}
-	r.present = named
+	r.present = listed
 }
 
-// exact is the plainest limiter of one window and one key. units and burst are
-// the largest limits that the key had in the run, low is its smallest burst: a
-// page that is full under one configuration is full under all. Those of
-// configurations that let none of the key's hits through count as well: their
-// workers have seen its page fill when they evicted others.
+// exact is the plainest limiter of one window and one key. units and burst are the
+// largest limits that the key had in the run. minBurst is its smallest burst: a
+// token bucket that is full under one configuration is full under all, also under
+// one that admitted no hit of the key, because its workers have seen the bucket
+// when they evicted other keys.
 type exact struct {
-	window            limit.Window // the key's own grid
-	units, burst, low int64
-	last              int64
-	open              bool
+	window                 limit.Window // on the key's own grid
+	units, burst, minBurst int64
+	last                   int64
+	open                   bool
 
-	start, used, prev int64   // of the fixed window, or of the counter's page
+	start, used, prev int64   // of the fixed window, or of the sliding counter's period
 	level             int64   // of the token bucket, in tokens · ns
 	log               []int64 // when each unit was counted
 }
 
-// count counts a hit and reports whether no more than units are in its window.
+// count counts a hit and reports whether at most units are in its window now.
 func (x *exact) count(now, cost, units int64) bool {
 	if x.open && now < x.last {
 		return false // time never goes back for a key
@@ -66,7 +66,7 @@ func (x *exact) count(now, cost, units int64) bool {
 		x.used = int64(len(x.log))
 	case limit.TokenBucket:
 		full := x.burst * x.window.PeriodNs
-		if x.level += (now - x.last) * x.units; !x.open || x.level >= x.low*x.window.PeriodNs {
+		if x.level += (now - x.last) * x.units; !x.open || x.level >= x.minBurst*x.window.PeriodNs {
 			x.level = full
 		}
 		x.level -= cost * x.window.PeriodNs
@@ -80,7 +80,7 @@ func (x *exact) count(now, cost, units int64) bool {
 	return weighted+x.used <= units
 }
 
-// countFixed counts in a fixed window, or in a page of a counter.
+// countFixed counts in a fixed window, or in a period of a sliding counter.
 func (x *exact) countFixed(now, cost int64) {
 	period, start := x.window.PeriodNs, now
 	perKey := x.window.Algorithm == limit.FixedWindowPerKey
@@ -109,9 +109,9 @@ type exactKey struct {
 	resets int
 }
 
-// counts reports whether the hit counts in the window for good: it was not
-// taken back, or it opened a per-key window that it could not be taken out of.
-// A page whose size the hit's worker does not know counts nothing.
+// counts reports whether the hit counts in the window in the end: it was not
+// refunded, or it opened a per-key window that could not refund it. A token bucket
+// that the hit's worker does not know the size of counts nothing.
 func (h *admission) counts(w *admissionWindow) bool {
 	switch w.tenure.window.Algorithm {
 	case limit.TokenBucket:
@@ -123,9 +123,9 @@ func (h *admission) counts(w *admissionWindow) bool {
 	}
 }
 
-// limits takes the limits that the hit's key has in the configurations of its
-// counter.
-func (r *run) limits(x *exact, h *admission) {
+// setLimits sets x's limits from those that the hit's key has in all
+// configurations of its counter.
+func (r *run) setLimits(x *exact, h *admission) {
 	for i := range r.variant {
 		v := &r.variant[i]
 		if v.Counter != r.variant[h.variant].Counter {
@@ -135,17 +135,18 @@ func (r *run) limits(x *exact, h *admission) {
 			if identity(v.Windows[j]) != x.window {
 				continue
 			}
-			if x.low = min(x.low, int64(w.Burst)); x.burst == 0 {
-				x.low = int64(w.Burst)
+			if x.minBurst = min(x.minBurst, int64(w.Burst)); x.burst == 0 {
+				x.minBurst = int64(w.Burst)
 			}
 			x.units, x.burst = max(x.units, int64(w.Limit)), max(x.burst, int64(w.Burst))
 		}
 	}
 }
 
-// verdict gives the admitted hits that were not taken back, in the order of
-// their writes, to an exact limiter for each key and window.
-func (r *run) verdict() string {
+// judge counts the admitted hits that were not refunded, in the order of their
+// writes, in an exact limiter for each key and window. It returns the first
+// violation.
+func (r *run) judge() string {
 	limiters := make(map[exactKey]*exact)
 	for i := range r.hits {
 		h := &r.hits[i]
@@ -154,7 +155,7 @@ func (r *run) verdict() string {
 			x := limiters[id]
 			if x == nil {
 				x = &exact{window: w.tenure.window}
-				r.limits(x, h)
+				r.setLimits(x, h)
 				x.window = x.window.Shifted(x.window.KeyShift(shiftHash([]byte{byte(h.key)})))
 				limiters[id] = x
 			}
@@ -176,7 +177,7 @@ func (r *run) verdict() string {
 	return ""
 }
 
-// shelf is a store for a run: the rules of memory, without its cost.
+// shelf is a store for a run. It has the rules of memory and costs less.
 type shelf struct {
 	items            []shelfItem
 	cas              uint32

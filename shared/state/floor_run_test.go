@@ -8,12 +8,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// A run is a short random history of one counter with far more keys than
-// slots: workers whose clocks differ and step back, hits in several phases so
-// that others come between a read and its write, hits taken back, and
-// configurations that change or drop windows, or the counter itself. At its
-// end every key's admitted hits are given to limiters that do no more than
-// count.
+// A run is a short random history of one counter with far more keys than slots.
+// The workers' clocks differ and step back. Hits have several phases, so that
+// other workers come between a read and its write. Hits are refunded, and
+// configurations change or drop windows, or the counter itself. At the end exact
+// limiters count each key's admitted hits.
 type run struct {
 	random  *rand.Rand
 	store   *shelf
@@ -25,8 +24,8 @@ type run struct {
 	hits    []admission
 	drops   map[tenure]int
 	resets  map[resetKey]int
-	present map[tenure]uint32 // epoch of the layout that brought the window in
-	shape   int               // the only one, or all
+	present map[tenure]uint32 // first epoch of the window
+	shape   int               // index in floorShapes, or allShapes
 	found   string            // the first violation
 }
 
@@ -34,7 +33,7 @@ type run struct {
 type runVariant struct {
 	Definition
 	override []limit.Window // key 0's
-	rule     []limit.Window // what the table is told of the rule
+	rule     []limit.Window // for Key.Rule
 }
 
 type resetKey struct {
@@ -43,7 +42,7 @@ type resetKey struct {
 	base   uint32
 }
 
-// tick is 1 ms, the windows have 20 of them or a few more or less.
+// tick is 1 ms. A window is about 20 ticks long.
 const tick = ms
 
 type runWorker struct {
@@ -53,7 +52,7 @@ type runWorker struct {
 	variant int
 	offset  int64 // ticks that its clock is off
 
-	phase    int // 0 idle, 1 has read, 2 has a hit to take back
+	phase    int // 0 idle, 1 has read, 2 has a hit to refund
 	key      []byte
 	keyIndex int
 	cost     uint32
@@ -62,42 +61,42 @@ type runWorker struct {
 	since    int64 // tick of the read
 }
 
-// tenure is a window of a table as long as the directory keeps it there.
+// tenure is a window of a table for as long as the directory lists it.
 type tenure struct {
 	number uint16
 	base   uint32
 	window limit.Window // without its limits
 }
 
-// identity is a window without what a new configuration may change.
+// identity returns the window without the fields that a new configuration may change.
 func identity(w limit.Window) limit.Window {
 	w.Limit, w.Burst, w.Units = 0, 0, 0
 	return w
 }
 
-// admission is a hit that was let through.
+// admission is an admitted hit.
 type admission struct {
 	key     int
 	variant int // the configuration of its worker
 	now     int64
 	cost    uint32
-	back    bool // taken back
+	back    bool // refunded
 	windows []admissionWindow
 }
 
 type admissionWindow struct {
 	tenure tenure
-	nth    int // how often the tenure's window had been dropped,
-	resets int // and the key been reset
+	nth    int // how often the window had been dropped before
+	resets int // how often the key had been reset before
 	units  uint32
 	burst  uint32
 	checks bool // the hit's worker has this window in its definition
 	column int
-	stays  bool // the hit could not be taken back from this window
+	stays  bool // the window could not refund the hit
 }
 
-// newRun sets a run up. fault, if any, breaks what reaches the store.
-// Only one shape, or all where it is negative.
+// newRun returns a run. fault, unless nil, breaks writes to the store. shape is an
+// index in floorShapes, or allShapes.
 func newRun(seed uint64, fault fault, shape int) *run {
 	random := rand.New(rand.NewPCG(seed, 0x510ce))
 	r := &run{
@@ -113,8 +112,8 @@ func newRun(seed uint64, fault fault, shape int) *run {
 	return r
 }
 
-// define returns a configuration with a shape and limits of its own; a log
-// remembers as many units as any key may have.
+// define returns a configuration with a random shape and random limits. A log
+// remembers as many units as the largest limit of any key.
 func (r *run) define(counter string, capacity uint32) runVariant {
 	shape := r.shape
 	if shape < 0 {
@@ -149,7 +148,7 @@ func (r *run) keyOf(w *runWorker) Key {
 	return Key{Bytes: w.key, Windows: shifted(v.limitsOf(w.keyIndex), w.key), Rule: v.rule}
 }
 
-// limitsOf are the limits of a key.
+// limitsOf returns the windows with a key's limits.
 func (v *runVariant) limitsOf(key int) []limit.Window {
 	if key == 0 {
 		return v.override
@@ -157,8 +156,8 @@ func (v *runVariant) limitsOf(key int) []limit.Window {
 	return v.Windows
 }
 
-// configure gives a worker one of the configurations; their time is their
-// place in the list.
+// configure gives a worker one of the configurations. A configuration is as old as
+// its index says.
 func (r *run) configure(w *runWorker, variant int) {
 	def := r.variant[variant]
 	w.variant = variant
@@ -177,7 +176,7 @@ func (r *run) now(w *runWorker) int64 {
 // runSteps is how long a history is.
 const runSteps = 120
 
-// play runs the history and returns what it violated, "" if nothing.
+// play runs the history and returns the first violation, "" if there is none.
 func (r *run) play() string {
 	changes := r.random.IntN(4) == 0
 	backs := r.random.IntN(2) == 0
@@ -208,11 +207,11 @@ func (r *run) play() string {
 			return r.found
 		}
 	}
-	return r.verdict()
+	return r.judge()
 }
 
-// finish ends what workers began that many ticks ago: a request is over long
-// before the shortest window is.
+// finish ends requests that workers began at least that many ticks ago: a request
+// is shorter than any window.
 func (r *run) finish(backs bool, ticks int64) {
 	for _, w := range r.workers {
 		for w.phase != 0 && r.clock >= w.since+ticks && r.found == "" {
@@ -240,7 +239,7 @@ func (r *run) change() {
 	r.configure(w, len(r.variant)-1)
 }
 
-// clean frees what has expired, which must change no decision.
+// clean frees expired records. This must change no decision.
 func (r *run) clean(w *runWorker) {
 	var e Entry
 	if _, status := w.table.Clean(&e, r.variant[w.variant].rule, r.now(w)); status != OK {
@@ -248,7 +247,7 @@ func (r *run) clean(w *runWorker) {
 	}
 }
 
-// reset forgets what a key has used: it starts anew.
+// reset resets a key, which starts anew.
 func (r *run) reset(w *runWorker) {
 	if w.phase != 0 {
 		return
@@ -277,7 +276,7 @@ func (r *run) advance(w *runWorker, backs bool) {
 			w.cost = 1 + uint32(r.random.IntN(3))
 		}
 		r.read(w, now)
-		if w.phase == 1 && r.random.IntN(4) > 0 { // mostly nobody comes between
+		if w.phase == 1 && r.random.IntN(4) > 0 { // mostly, no other worker comes between
 			r.commit(w, backs)
 		}
 	case 1:
@@ -288,8 +287,8 @@ func (r *run) advance(w *runWorker, backs bool) {
 	}
 }
 
-// refund notes in which windows the hit stays: in all where nothing could be
-// taken back, else in those that count no less than before.
+// refund refunds the worker's hit and records which windows keep it: all, if
+// nothing was written, else those that count no less than before.
 func (r *run) refund(w *runWorker, now int64) {
 	var before Entry
 	if status := w.table.Read(&before, r.keyOf(w), now); status != OK {
@@ -336,17 +335,17 @@ func (r *run) commit(w *runWorker, backs bool) {
 	}
 }
 
-// tenures returns in which windows the worker's hit must be counted: those
-// that its table has and the directory still names. A window that was dropped
-// and came back starts anew with those who have seen it come back; a page
-// that nobody wrote meanwhile may still know what it held before, so that a
-// per-key window may be older than the hits counted here, and is left out.
+// tenures returns the windows in which the worker's hit must be counted: those
+// that its table has and the directory still lists. A window that was dropped and
+// came back starts anew for workers that have seen it come back. A page that was
+// not written meanwhile may still hold the old usage, so a per-key window may have
+// opened before the hits counted here: it is left out.
 func (r *run) tenures(w *runWorker) []admissionWindow {
 	r.observe()
 	windows := make([]admissionWindow, 0, len(w.table.layout.Windows))
 	for i, v := range w.table.layout.Windows {
 		id := tenure{w.table.number, w.table.base, identity(v)}
-		if since, named := r.present[id]; !named || w.table.epoch < since ||
+		if since, listed := r.present[id]; !listed || w.table.epoch < since ||
 			(r.drops[id] > 0 && v.Algorithm == limit.FixedWindowPerKey) {
 			continue
 		}

@@ -24,8 +24,8 @@ func tokenBucket(burst, requests uint32, period int64) limit.Window {
 	return limit.Window{Algorithm: limit.TokenBucket, Limit: requests, PeriodNs: period, Burst: burst}
 }
 
-// floorShapes are the mixes of windows that the runs have, without limits: each
-// algorithm alone, layered with itself and with others.
+// floorShapes are the mixes of windows for the runs, without limits: each
+// algorithm alone, layered with itself, and layered with others.
 var floorShapes = [][]limit.Window{
 	{aligned(0, 20*tick, 0)},
 	{aligned(0, 20*tick, 13*tick)},

@@ -14,12 +14,12 @@ import (
 )
 
 var (
-	floorRuns = flag.Int("floor-runs", 60_000, "random histories against exact limiters")
-	floorSeed = flag.Uint64("floor-seed", 1, "seed of the first of them; a violation prints the seed of its own")
+	floorRuns = flag.Int("floor-runs", 60_000, "number of random histories that exact limiters judge")
+	floorSeed = flag.Uint64("floor-seed", 1, "seed of the first history; a violation prints its own seed")
 )
 
-// violations plays runs with consecutive seeds and returns how many violated
-// a limit, with the first one's seed and what it found.
+// violations plays runs with consecutive seeds. It returns how many violated a
+// limit, and the seed and the violation of the first.
 func violations(first uint64, runs int, fault fault, shape int) (count int64, seed uint64, found string) {
 	var next, bad atomic.Int64
 	var once sync.Mutex
@@ -48,7 +48,7 @@ func violations(first uint64, runs int, fault fault, shape int) (count int64, se
 	return bad.Load(), seed, found
 }
 
-// TestEvictionNeverRefunds: whatever is evicted, taken back or reconfigured,
+// TestEvictionNeverRefunds: with any evictions, refunds and configuration changes,
 // no key gets more than its limit in any window.
 func TestEvictionNeverRefunds(t *testing.T) {
 	runs := *floorRuns
@@ -57,21 +57,22 @@ func TestEvictionNeverRefunds(t *testing.T) {
 	}
 	count, seed, found := violations(*floorSeed, runs, nil, allShapes)
 	require.Zero(t, count, "replay the first with -run %s -floor-runs 1 -floor-seed %d: %s", t.Name(), seed, found)
-	buildtest.Figure(t, "%d random steps of evictions, take-backs and policy changes in %d histories from seed %d, each judged by exact limiters",
+	buildtest.Figure(t, "%d random steps of evictions, refunds and policy changes in %d histories from seed %d, each judged by exact limiters",
 		runs*runSteps, runs, *floorSeed)
 }
 
-// parsed returns the page that is about to be written, if it is one.
-func parsed(key, value []byte) (page, Layout, bool) {
-	b := page(value)
+// parsed returns the page that is about to be written; ok is false for other
+// values.
+func parsed(key, value []byte) (b page, l Layout, ok bool) {
+	b = value
 	if string(key[:len(pagePrefix)]) != pagePrefix || !b.readable() {
 		return nil, Layout{}, false
 	}
 	return b, b.layout(), true
 }
 
-// eachUsage changes what the records of a page that is about to be written
-// hold of windows of one algorithm.
+// eachUsage changes the usages of one algorithm in a page that is about to be
+// written.
 func eachUsage(key, value []byte, algorithm limit.Algorithm, change func(*limit.Usage)) {
 	b, l, ok := parsed(key, value)
 	if !ok {
@@ -88,7 +89,7 @@ func eachUsage(key, value []byte, algorithm limit.Algorithm, change func(*limit.
 	}
 }
 
-// plantedFaults are ways to get it wrong that the runs must notice.
+// plantedFaults are mistakes that the runs must notice.
 var plantedFaults = map[string]fault{
 	"eviction leaves no floor": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
 		if b, l, ok := parsed(key, value); ok {
@@ -112,7 +113,7 @@ var plantedFaults = map[string]fault{
 		}
 		return cas
 	},
-	"a newcomer's window does not slide": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+	"a new key's window does not slide": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
 		if b, l, ok := parsed(key, value); ok {
 			for slot := range l.Slots {
 				for i := range l.Windows {
@@ -124,7 +125,7 @@ var plantedFaults = map[string]fault{
 		}
 		return cas
 	},
-	"a counter's floor forgets the page before": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
+	"a counter's floor forgets the previous period": func(_ *shelfView, key, value []byte, cas uint32) uint32 {
 		if b, l, ok := parsed(key, value); ok {
 			for i, w := range l.Windows {
 				if w.Algorithm == limit.SlidingWindowCounter {
@@ -225,14 +226,14 @@ func TestTheRunsNoticePlantedFaults(t *testing.T) {
 	}
 }
 
-// TestEveryShapeNeedsTheFloor: the runs of each mix of windows see it when an
-// eviction leaves nothing behind.
+// TestEveryShapeNeedsTheFloor: the runs of each mix of windows notice if an
+// eviction leaves no floor.
 func TestEveryShapeNeedsTheFloor(t *testing.T) {
 	for shape, windows := range floorShapes {
 		const runs = 900
 		count, _, found := violations(1, runs, plantedFaults["eviction leaves no floor"], shape)
 		if len(windows) == 1 && windows[0].Algorithm == limit.FixedWindow && windows[0].Jitter == 0 {
-			continue // what is used least of an aligned window is what nobody misses
+			continue // eviction takes the least used key, which gains too little in an aligned window
 		}
 		require.Positive(t, count, "shape %d: nothing noticed in %d runs", shape, runs)
 		t.Logf("shape %d: %d violations in %d runs: %s", shape, count, runs, found)

@@ -37,8 +37,8 @@ func golden(t *testing.T, name string) []byte {
 	return b
 }
 
-// goldenTable fills a page of three slots with four keys, so that a floor and
-// a window that slides are in it, beside a counter of another owner.
+// goldenTable fills a page of three slots with four keys, so that it has a floor
+// and a sliding window, and adds a counter of another owner.
 func goldenTable(t *testing.T, store Store) *Table {
 	def := definition("x", 3, aligned(9, second, 0), perKey(5, 2*second), aligned(20, 60*second, 7*second))
 	table := configured(store, "o", 90*second, def)
@@ -64,7 +64,7 @@ func TestGoldenBytes(t *testing.T) {
 	}
 }
 
-// TestGoldenBytesAreRead works on the stored bytes, not on what this build writes.
+// TestGoldenBytesAreRead reads the golden files, not what this build writes.
 func TestGoldenBytesAreRead(t *testing.T) {
 	store := newMemory()
 	store.Set(seedKey, golden(t, "seed"), 0)
@@ -82,7 +82,7 @@ func TestGoldenBytesAreRead(t *testing.T) {
 	require.Equal(t, 102*second, e.usage[1].EndNs)
 }
 
-// TestDamagedPages: what this build cannot read it refuses and leaves alone.
+// TestDamagedPages: a page that this build cannot read is refused and not changed.
 func TestDamagedPages(t *testing.T) {
 	definitionAt := func(i, offset int) int { return headBytes + i*windowBytes + offset }
 	for name, damage := range map[string]func(b []byte) []byte{
@@ -116,7 +116,7 @@ func TestDamagedPages(t *testing.T) {
 		},
 		"offset negative":               func(b []byte) []byte { b[definitionAt(0, 19)] = 0x80; return b },
 		"other windows, the same epoch": func(b []byte) []byte { le.PutUint64(b[definitionAt(0, 4):], uint64(3*second)); return b },
-		"an epoch nobody gave out":      func(b []byte) []byte { le.PutUint32(b[offEpoch:], 77); return b },
+		"an unknown epoch":              func(b []byte) []byte { le.PutUint32(b[offEpoch:], 77); return b },
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := newMemory()

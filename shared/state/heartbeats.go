@@ -5,29 +5,29 @@ import (
 	"slices"
 )
 
-// An owner that goes without a successor says no goodbye: Envoy does not tell a
-// filter whether another one of its name comes. So owners show up once in a
-// round, and one that has missed several is taken off its tables. Rounds are
-// counted, not timed: a clock that steps ahead by an hour ends one of them,
-// which no owner misses that still ticks.
+// An owner cannot announce that it ends: Envoy does not tell a filter whether
+// another one of its name follows. So each owner sends one heartbeat a round, and
+// an owner that has missed several rounds is removed from its tables. Rounds are
+// counted, not timed: if a clock steps ahead by an hour, only one round ends, and
+// an owner that still ticks does not miss it.
 //
-// That is a value of its own beside the directory, all integers little endian:
+// Heartbeats are one value beside the directory. All integers are little endian:
 //
 //	0  u8   format version, 1
-//	1  u8   kind, 4 = owners
+//	1  u8   kind, 4 = heartbeats
 //	2  u16  owners m
 //	4  u32  round
-//	8  i64  when it began
-//	16      m × u64 owner, u32 round in which it showed up last
+//	8  i64  when the round began
+//	16      m × u64 owner, u32 round of its last heartbeat
 const (
 	kindHeartbeats      = 4
 	heartbeatsHeadBytes = 16
 	heartbeatBytes      = 12
 
-	// RoundNs is how long a round lasts: how often each owner writes.
+	// RoundNs is the length of a round in nanoseconds. Each owner writes once in it.
 	RoundNs int64 = 60_000_000_000
-	// MissedRounds is how many rounds an owner may miss before its tables wait
-	// for their windows to end.
+	// MissedRounds is how many rounds an owner may miss before it is removed from its
+	// tables.
 	MissedRounds = 5
 )
 
@@ -72,13 +72,13 @@ func (p *heartbeats) find(id uint64) int {
 	return slices.IndexFunc(p.owners, func(o heartbeat) bool { return o.id == id })
 }
 
-// over reports whether the round has ended; one of a clock that was set back
-// has.
-func (p *heartbeats) over(now int64) bool {
+// roundEnded reports whether the round has ended, also because the clock was set
+// back.
+func (p *heartbeats) roundEnded(now int64) bool {
 	return now-p.beganNs >= RoundNs || now < p.beganNs-RoundNs
 }
 
-// show notes that the owner is there.
+// renew sets the owner's heartbeat to this round.
 func (p *heartbeats) renew(id uint64) {
 	if i := p.find(id); i >= 0 {
 		p.owners[i].round = p.round
@@ -87,10 +87,10 @@ func (p *heartbeats) renew(id uint64) {
 	}
 }
 
-// begin begins a round at now: owners of tables that have not shown up yet are
-// awaited from now on, those without tables are forgotten. It returns the ones
-// that have missed too many rounds.
-func (p *heartbeats) begin(now int64, d *directory) (gone []uint64) {
+// beginRound begins a round at now. It adds owners of tables that have no
+// heartbeat yet and removes owners without tables. It returns the owners that have
+// missed too many rounds.
+func (p *heartbeats) beginRound(now int64, d *directory) (gone []uint64) {
 	p.round++
 	p.beganNs = now
 	holds := make(map[uint64]bool)
@@ -112,9 +112,9 @@ func (p *heartbeats) begin(now int64, d *directory) (gone []uint64) {
 	return gone
 }
 
-// renewHeartbeat shows that the owner is there, once in a round, and takes those who
-// are not off their tables. An owner that nobody has counted for is not
-// mentioned, so that a configuration that is refused leaves no trace.
+// renewHeartbeat writes the owner's heartbeat once a round, and removes owners
+// without heartbeats from their tables. An owner that has never counted writes
+// none, so that a configuration that Envoy refuses leaves no trace.
 func (t *Tables) renewHeartbeat(now int64, holds bool) Status {
 	for range maxRetries {
 		value, cas, status := t.store.Get(heartbeatsKey)
@@ -130,17 +130,17 @@ func (t *Tables) renewHeartbeat(now int64, holds bool) Status {
 		if !ok {
 			return Failed
 		}
-		if i := p.find(t.self.id); i < 0 && !holds || i >= 0 && p.owners[i].round == p.round && !p.over(now) {
+		if i := p.find(t.self.id); i < 0 && !holds || i >= 0 && p.owners[i].round == p.round && !p.roundEnded(now) {
 			return OK
 		}
 		p.renew(t.self.id)
 		var gone []uint64
-		if p.over(now) {
+		if p.roundEnded(now) {
 			d, status := t.directory()
 			if status != OK {
 				return status
 			}
-			gone = p.begin(now, &d)
+			gone = p.beginRound(now, &d)
 			if p.find(t.self.id) >= 0 { // it has tables
 				p.renew(t.self.id)
 			}
@@ -156,7 +156,6 @@ func (t *Tables) renewHeartbeat(now int64, holds bool) Status {
 	return Failed
 }
 
-// directory reads the directory.
 func (t *Tables) directory() (d directory, status Status) {
 	value, _, status := t.store.Get(directoryKey)
 	if status != OK {
@@ -169,8 +168,8 @@ func (t *Tables) directory() (d directory, status Status) {
 	return d, OK
 }
 
-// dropOwners takes owners off their tables. One that was only late comes back with
-// its next tick and finds them as they were.
+// dropOwners removes owners from their tables. An owner that was only late comes
+// back with its next tick and finds its tables unchanged.
 func (t *Tables) dropOwners(gone []uint64, now int64) Status {
 	if len(gone) == 0 {
 		return OK

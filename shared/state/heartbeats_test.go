@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// confirm confirms the tables of some owners once a second from now on for so
-// long, and returns the time after that.
-func confirm(t *testing.T, now, forNs int64, tables ...*Table) int64 {
+// beat sends the owners' heartbeats once a second for forNs nanoseconds, and
+// returns the time afterwards.
+func beat(t *testing.T, now, forNs int64, tables ...*Table) int64 {
 	for end := now + forNs; now < end; now += second {
 		for _, table := range tables {
 			require.Equal(t, OK, table.tables.Heartbeat(now))
@@ -32,39 +32,39 @@ func (m *memory) total() (bytes int) {
 	return bytes
 }
 
-// Names that come and go leave no more behind than came in the last minutes.
+// Owners that come and go leave nothing behind but those of the last minutes.
 func TestAThousandOwnersStaySmall(t *testing.T) {
 	store := newMemory()
 	now := 1000 * second
 	stays := configured(store, "stays", now, definition("rule", 4, aligned(2, 366*24*anHour, 0)))
 	require.True(t, hit(t, stays, []byte("a"), now, 1))
 	const livesNs = 10 * second
-	const most = int((MissedRounds+2)*RoundNs/livesNs) + 1 + WaitingTables + 1
+	const maxTables = int((MissedRounds+2)*RoundNs/livesNs) + 1 + WaitingTables + 1
 	half, peak := 0, 0
 	for n := range 1000 {
 		name := fmt.Sprint("filter", n)
 		comes := configured(store, name, now, definition(name, 4, aligned(2, 3600*second, 0)))
 		require.True(t, hit(t, comes, []byte("a"), now, 2), name)
 		require.False(t, hit(t, comes, []byte("a"), now, 1), name)
-		now = confirm(t, now, livesNs, stays, comes)
+		now = beat(t, now, livesNs, stays, comes)
 		peak = max(peak, len(store.directory(t).tables))
-		require.LessOrEqual(t, peak, most, name)
-		require.LessOrEqual(t, len(store.owners(t).owners), most, name)
+		require.LessOrEqual(t, peak, maxTables, name)
+		require.LessOrEqual(t, len(store.owners(t).owners), maxTables, name)
 		if n == 499 {
 			half = store.total()
 		}
 	}
 	require.LessOrEqual(t, store.total(), half+half/10, "as much after a thousand as after five hundred")
-	require.LessOrEqual(t, len(store.values), 3+most, "the seed, the directory, the owners, and a page for each number")
+	require.LessOrEqual(t, len(store.values), 3+maxTables, "the seed, the directory, the owners, and a page for each number")
 	t.Logf("%d tables at most", peak)
-	confirm(t, now, (MissedRounds+2)*RoundNs, stays)
+	beat(t, now, (MissedRounds+2)*RoundNs, stays)
 	require.LessOrEqual(t, len(store.directory(t).tables), 1+WaitingTables)
 	require.Len(t, store.owners(t).owners, 1)
 	require.Equal(t, []uint32{1}, used(t, stays, []byte("a"), now))
 }
 
-// An owner that nobody asks anything still ticks, and keeps its tables; one
-// whose policy has changed since its last hit does too.
+// An owner without requests still ticks and keeps its tables, also if its policy
+// has changed since its last hit.
 func TestAnIdleOwnerStays(t *testing.T) {
 	store := newMemory()
 	now := 1000 * second
@@ -73,10 +73,10 @@ func TestAnIdleOwnerStays(t *testing.T) {
 	gone := configured(store, "gone", 1, definition("gone", 4, aligned(2, 24*anHour, 0)))
 	require.True(t, hit(t, idle, []byte("a"), now, 1))
 	require.True(t, hit(t, gone, []byte("a"), now, 1))
-	now = confirm(t, now, 2*second, idle, gone)
-	now = confirm(t, now, anHour, idle)
+	now = beat(t, now, 2*second, idle, gone)
+	now = beat(t, now, anHour, idle)
 	next := configured(store, "idle", 2, def)
-	now = confirm(t, now, anHour, next)
+	now = beat(t, now, anHour, next)
 	for _, e := range store.directory(t).tables {
 		require.Equal(t, e.counter == def.Counter, len(e.owners) > 0)
 		require.Equal(t, e.counter == def.Counter, e.vanishedNs == 0)
@@ -84,7 +84,7 @@ func TestAnIdleOwnerStays(t *testing.T) {
 	require.Equal(t, []uint32{1}, used(t, next, []byte("a"), now))
 }
 
-// A step of the clock ends one round: owners that tick have missed none.
+// A step of the clock ends one round, and an owner that ticks does not miss it.
 func TestAClockThatStepsLosesNoTables(t *testing.T) {
 	store := newMemory()
 	now := 100 * anHour
@@ -94,28 +94,28 @@ func TestAClockThatStepsLosesNoTables(t *testing.T) {
 		require.True(t, hit(t, table, []byte("k"), now, 1))
 		tables = append(tables, table)
 	}
-	now = confirm(t, now, 10*second, tables...)
+	now = beat(t, now, 10*second, tables...)
 	for _, step := range []int64{50 * anHour, -70 * anHour, second, -second, 3 * RoundNs, -3 * RoundNs} {
 		now += step
 		before := store.owners(t).round
-		for n := range tables { // whoever ticks first
+		for n := range tables {
 			require.Equal(t, OK, tables[n].tables.Heartbeat(now))
 			now += 100 * ms
 		}
 		require.LessOrEqual(t, store.owners(t).round, before+1)
-		now = confirm(t, now, 7*second, tables...)
+		now = beat(t, now, 7*second, tables...)
 	}
 	for _, e := range store.directory(t).tables {
 		require.Len(t, e.owners, 1)
 		require.Zero(t, e.vanishedNs)
 	}
-	now = confirm(t, now, 10*RoundNs, tables[0])
+	now = beat(t, now, 10*RoundNs, tables[0])
 	require.Len(t, store.owners(t).owners, 1, "rounds go on after steps")
 	require.Equal(t, []uint32{1}, used(t, tables[0], []byte("k"), now))
 }
 
-// Sixteen VMs of each owner write once in a round, not with each tick.
-func TestPresenceIsWrittenRarely(t *testing.T) {
+// Sixteen VMs of one owner write one heartbeat a round together, not one a tick.
+func TestHeartbeatsAreWrittenRarely(t *testing.T) {
 	store := newMemory()
 	now := 1000 * second
 	var vms []*Table
@@ -126,15 +126,15 @@ func TestPresenceIsWrittenRarely(t *testing.T) {
 			vms = append(vms, table)
 		}
 	}
-	now = confirm(t, now, second, vms...)
+	now = beat(t, now, second, vms...)
 	writes := store.writes
-	confirm(t, now, 10*RoundNs, vms...)
+	beat(t, now, 10*RoundNs, vms...)
 	require.LessOrEqual(t, store.writes-writes, 3*(10+1))
 	require.Greater(t, store.writes, writes)
 }
 
-// Who comes late finds its tables as they were, also a filter that does not
-// know of rounds: it is awaited from when it is noticed.
+// An owner that comes late finds its tables unchanged, also if it is a filter from
+// before there were heartbeats: its rounds count from when it is noticed.
 func TestALateOwnerFindsItsTables(t *testing.T) {
 	store := newMemory()
 	now := 1000 * second
@@ -151,22 +151,22 @@ func TestALateOwnerFindsItsTables(t *testing.T) {
 		}
 		return owners
 	}
-	now = confirm(t, now, MissedRounds*RoundNs, stays)
-	require.Equal(t, 1, owned(), "not long ago it was there")
-	now = confirm(t, now, 3*RoundNs, stays)
+	now = beat(t, now, MissedRounds*RoundNs, stays)
+	require.Equal(t, 1, owned(), "it has not missed enough rounds yet")
+	now = beat(t, now, 3*RoundNs, stays)
 	require.Zero(t, owned())
-	require.Equal(t, OK, late.tables.enter(now, []*Table{late}), "the tick of a filter without rounds")
+	require.Equal(t, OK, late.tables.enter(now, []*Table{late}), "the tick of a filter without heartbeats")
 	require.Equal(t, 1, owned())
-	now = confirm(t, now, (MissedRounds-1)*RoundNs, stays)
+	now = beat(t, now, (MissedRounds-1)*RoundNs, stays)
 	require.Equal(t, 1, owned())
 	require.Equal(t, []uint32{1}, used(t, late, []byte("a"), now))
 	require.Equal(t, OK, late.tables.Heartbeat(now))
-	confirm(t, now, 30*RoundNs, stays, late)
+	beat(t, now, 30*RoundNs, stays, late)
 	require.Equal(t, 1, owned())
 }
 
-// A value that this build does not read is left alone, and counting goes on.
-func TestDamagedPresence(t *testing.T) {
+// Heartbeats that this build cannot read are left alone, and counting goes on.
+func TestDamagedHeartbeats(t *testing.T) {
 	for name, damage := range map[string]func(b []byte) []byte{
 		"empty":       func(b []byte) []byte { return nil },
 		"version":     func(b []byte) []byte { b[0] = 2; return b },
@@ -188,7 +188,7 @@ func TestDamagedPresence(t *testing.T) {
 }
 
 // The bytes of heartbeats are part of the format.
-func TestGoldenPresence(t *testing.T) {
+func TestGoldenHeartbeats(t *testing.T) {
 	p := heartbeats{round: 7, beganNs: 100 * second, owners: []heartbeat{{OwnerID("a"), 7}, {OwnerID("b"), 3}}}
 	requireGolden(t, "heartbeats", p.append(nil))
 	got, ok := readHeartbeats(golden(t, "heartbeats"))

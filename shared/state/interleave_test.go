@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// stepStore lets its worker be stopped before each of its reads and writes.
+// stepStore stops its worker before each read and write.
 type stepStore struct {
 	Store
 	stop func()
@@ -25,10 +25,10 @@ func (s *stepStore) Set(key, value []byte, cas uint32) Status {
 	return s.Store.Set(key, value, cas)
 }
 
-// interleavings runs two workers in every order that their reads and writes
-// can have, each time from a fresh start, and returns how many there are.
+// interleavings runs two workers in every possible order of their reads and
+// writes, each time from a fresh start, and returns the number of orders.
 func interleavings(start func() (store Store, workers [2]func(Store), judge func())) int {
-	var order []int // for each step, which of the workers still running goes
+	var order []int // by step: index of the next worker among those still running
 	for n := 1; ; n++ {
 		store, workers, judge := start()
 		type running struct {
@@ -96,10 +96,10 @@ func TestEveryOrderOfTwoFirstHits(t *testing.T) {
 	}
 }
 
-// TestEveryOrderOfTwoRefunds: two requests with two rules, the second of
-// which has room for one. Whoever is denied late takes its hit on the first
-// rule back, also where it had opened the window, and the one admitted keeps a
-// window no shorter than its own.
+// TestEveryOrderOfTwoRefunds: there are two requests with two rules each, and the
+// second rule has room for one. The request that is denied late gets its hit on
+// the first rule refunded, even if that hit opened the window. The hit of the
+// admitted request counts for a whole period.
 func TestEveryOrderOfTwoRefunds(t *testing.T) {
 	const period = 20 * ms
 	for _, w := range []limit.Window{

@@ -2,46 +2,47 @@ package state
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// MaxWindows is how many windows a record holds at most.
+// MaxWindows is how many windows a table has at most.
 const MaxWindows = 16
 
-// A page, all integers little endian:
+// The layout of a page. All integers are little endian:
 //
 //	 0  u8   format version, 1
 //	 1  u8   kind of the records, 1 = counters of one proxy
 //	 2  u8   slots s
 //	 3  u8   windows n
-//	 4  u32  epoch: number of the layout below, from the directory
-//	 8  u16  generation: bumped when an operation replaces a record's past
+//	 4  u32  epoch of the windows below, from the directory
+//	 8  u16  generation: incremented when an operation sets or resets a record
 //	10  u16  spare, 0
-//	12  i64  floor time: newest instant at which a record or floor part was removed, 0 = never
+//	12  i64  floor time: when a record or the floor of a window was last removed, 0 = never
 //	20       n × window definition
 //	         u8 algorithm, u8 flags (bit 0: elastic), u16 jitter percent of a
 //	         fixed_window or units of a log, i64 period, i64 offset
-//	         n × floor part
+//	         n × floor
 //	         s × u32 fingerprint
 //	         s × record
 //
 // A record:
 //
 //	 0  u64  time of the last write + 1 ns, 0 = the slot is free
-//	 8  u16  low 12 bits generation; bit 12: reset, which keeps the floor away
-//	         from the key while the record is empty; the other bits spare, 0
-//	10       n × part
+//	 8  u16  low 12 bits generation; bit 12: the key was reset and starts from
+//	         nothing instead of the floor; the other bits spare, 0
+//	10       n × usage
 //
-// A part, and what differs in a floor:
+// The usage of one window, and its floor if that differs:
 //
 //	fixed_window             u32 used; with jitter also u64 end
 //	fixed_window_per_key     u32 used, u64 end in the low 63 bits and, in the top
 //	                         bit, whether the window slides
-//	sliding_window_log       u16 units, in the top bit whether older ones are
-//	                         missing (see limit.Usage.Cut), then each unit as the
-//	                         low 56 bits of its time, oldest first;
+//	sliding_window_log       u16 units, in the top bit whether older ones were
+//	                         dropped (see limit.Usage.Cut), then the low 56 bits
+//	                         of each unit's time, oldest first;
 //	                         floor: u32 units, u64 newest time
-//	sliding_window_counter   u32 of the current page, u32 of the one before
+//	sliding_window_counter   u32 units of the current period, u32 of the previous
 //	token_bucket             i96 tokens (see limit.Tokens), u64 when full with a
 //	                         stamp in its low bits (see limit.NewStamp);
-//	                         floor: u32 requests, u32 burst, u64 when full, stamped
+//	                         floor: u32 tokens gained a period, u32 burst,
+//	                         u64 when full, stamped
 const (
 	formatVersion = 1
 	kindCounters  = 1
@@ -69,16 +70,17 @@ const (
 	unitMask       = 1<<56 - 1
 )
 
-// Layout says where things lie in a page that holds the given windows.
+// Layout is where things lie in a page with the given windows. All offsets and
+// sizes are in bytes.
 type Layout struct {
 	Slots   int
-	Windows []limit.Window // their limits are not part of it
+	Windows []limit.Window // without their limits
 
-	parts        [MaxWindows]int // offset of each window's part in a record
-	floors       [MaxWindows]int // offset of its floor part in the page
-	floor        int             // where the floor parts begin
-	fingerprints int
-	records      int
+	usages       [MaxWindows]int // offset of each window's usage in a record
+	floors       [MaxWindows]int // offset of each window's floor in the page
+	floor        int             // offset of the first floor
+	fingerprints int             // offset
+	records      int             // offset
 	recordBytes  int
 	size         int
 }
@@ -87,26 +89,26 @@ type Layout struct {
 func NewLayout(windows []limit.Window, slots int) Layout {
 	l := Layout{Slots: slots, Windows: windows}
 	l.floor = headBytes + len(windows)*windowBytes
-	parts, floors := 0, l.floor
+	usages, floors := 0, l.floor
 	for i, w := range windows {
-		part, floor := usageBytes(w)
-		l.parts[i], l.floors[i] = parts, floors
-		parts += part
+		usage, floor := usageBytes(w)
+		l.usages[i], l.floors[i] = usages, floors
+		usages += usage
 		floors += floor
 	}
 	l.fingerprints = floors
 	l.records = l.fingerprints + slots*fingerprintBytes
-	l.recordBytes = recordHeadBytes + parts
+	l.recordBytes = recordHeadBytes + usages
 	l.size = l.records + slots*l.recordBytes
 	return l
 }
 
-// ValueBytes is the size of a page's value.
+// ValueBytes is the size of a page in bytes.
 func (l *Layout) ValueBytes() int { return l.size }
 
-// usageBytes is the size of a window's part in a record and in the floor; 0 for
-// an algorithm that this build does not know.
-func usageBytes(w limit.Window) (part, floor int) {
+// usageBytes is the size of a window's usage in a record, and of its floor; both
+// are 0 for an algorithm that this build does not know.
+func usageBytes(w limit.Window) (usage, floor int) {
 	switch w.Algorithm {
 	case limit.FixedWindow:
 		if w.Jitter > 0 {
@@ -125,24 +127,24 @@ func usageBytes(w limit.Window) (part, floor int) {
 	return 0, 0
 }
 
-// Geometry is how many pages of how many slots a table has. It is chosen
-// when a table comes into being and stays with it, so that a changed list of
-// windows still finds every key.
+// Geometry is how many pages of how many slots a table has. It is chosen when the
+// table is made and never changes, so that every key is still found if the list
+// of windows changes.
 type Geometry struct {
 	Pages uint32
 	Slots uint8
 }
 
-// fills are the slots a page may have, the largest first, the size up to
-// which it has them, and how much of them capacity may take so that fewer than
-// 2 in 100 newcomers meet a full page, with keys coming and going. A page
-// is copied at each read and write, so only logs are worth more than 2 KiB.
+// fills are the choices for a page: its slots, its largest size with them, and
+// the percentage of slots that capacity may use, so that fewer than 2 in 100 new
+// keys meet a full page while keys come and go. A page is copied at each read and
+// write, so only logs are worth more than 2 KiB.
 var fills = [...]struct{ slots, bytes, percent uint64 }{
 	{32, 2 << 10, 70}, {16, 4 << 10, 60}, {8, 8 << 10, 44}, {4, 1 << 63, 24},
 }
 
-// GeometryFor returns the geometry of a table of capacity live keys. A table
-// that fits into one page has exactly capacity slots.
+// GeometryFor returns the geometry of a table for capacity live keys. If they fit
+// into one page, it has exactly that many slots.
 func GeometryFor(windows []limit.Window, capacity uint32) Geometry {
 	i := 0
 	for {
@@ -158,21 +160,22 @@ func GeometryFor(windows []limit.Window, capacity uint32) Geometry {
 	return Geometry{Pages: uint32((uint64(capacity)*100 + perPage - 1) / perPage), Slots: uint8(fills[i].slots)}
 }
 
-// TotalSlots is the most keys the table can hold.
+// TotalSlots is how many keys the table can hold.
 func (g Geometry) TotalSlots() uint64 { return uint64(g.Pages) * uint64(g.Slots) }
 
-// entryBytes is what one entry of Envoy's shared data takes beside its value:
+// entryBytes is the memory of an entry in Envoy's shared data besides its value:
 // the map's node with key and cas, and its share of the hash table.
 const entryBytes = 96
 
-// HostBytes is the most memory a table takes in Envoy. The allocator rounds a
-// value up to one of its size classes: in Envoy 1.40, 1 to 8 windows, 620 to
-// 1,684 bytes, took a sixth more at the most. The rest is for metrics.
+// HostBytes is an upper bound of the memory that a table takes in Envoy, in bytes.
+// Envoy's allocator rounds a value up to one of its size classes: in Envoy 1.40,
+// pages with 1 to 8 windows, of 620 to 1,684 bytes, took up to a sixth more. The
+// bound allows a fifth; the difference is for metrics.
 func HostBytes(windows []limit.Window, capacity uint32) uint64 {
 	g := GeometryFor(windows, capacity)
 	l := NewLayout(windows, int(g.Slots))
 	return uint64(g.Pages) * valueBytes(l.size)
 }
 
-// valueBytes is the most memory a page of that size takes.
+// valueBytes is an upper bound of the memory of a page of that size.
 func valueBytes(size int) uint64 { return uint64(entryBytes + size + size/5) }

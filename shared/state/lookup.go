@@ -2,22 +2,22 @@ package state
 
 import "slices"
 
-// lookup finds tables of a directory by their counter, and numbers that none
-// has, without going through all of them each time: a configuration may have
-// ten thousand. It holds as long as no table is removed.
+// lookup finds a counter's tables in a directory, and free table numbers, without
+// a search through all tables: a configuration may have ten thousand. It is valid
+// as long as no table is removed.
 type lookup struct {
 	at   map[CounterID][]int
 	used map[uint16]bool
-	free uint16 // no number below is free
+	free uint16 // every lower number is used
 }
 
-// leastLookedUp is how many tables must be looked for before a lookup pays.
-const leastLookedUp = 8
+// minSearches is how many searches pay for making a lookup.
+const minSearches = 8
 
-// prepare makes a lookup if so many searches in the directory pay for one.
+// prepare makes a lookup if that many searches pay for one.
 func (d *directory) prepare(searches int) {
 	d.found = nil
-	if searches < leastLookedUp {
+	if searches < minSearches {
 		return
 	}
 	d.found = &lookup{at: make(map[CounterID][]int, len(d.tables)), used: make(map[uint16]bool, len(d.tables))}
@@ -31,17 +31,17 @@ func (l *lookup) add(e *tableEntry, i int) {
 	l.used[e.number] = true
 }
 
-// of returns the places of the counter's tables, in the directory's order.
-func (d *directory) of(counter CounterID) (places []int) {
+// tablesOf returns the indexes of the counter's tables, in the directory's order.
+func (d *directory) tablesOf(counter CounterID) (indexes []int) {
 	if d.found != nil {
 		return d.found.at[counter]
 	}
 	for i := range d.tables {
 		if d.tables[i].counter == counter {
-			places = append(places, i)
+			indexes = append(indexes, i)
 		}
 	}
-	return places
+	return indexes
 }
 
 // add appends a table.
@@ -68,14 +68,15 @@ func (d *directory) freeNumber() uint16 {
 	return l.free
 }
 
-// leastAhead is how many tables must be in use before others are registered
+// minAhead is how many tables must be registered before others are registered
 // ahead of their first hit.
-const leastAhead = 16
+const minAhead = 16
 
-// ahead returns the table and as many of those that are not registered yet as
-// are: each registration reads and writes the whole directory, so that ten
-// thousand one by one would take minutes, and doubling takes a few dozen.
-func (t *Tables) ahead(first *Table) []*Table {
+// withOthers returns the table and others to register with it: as many as are
+// registered already. Each registration reads and writes the whole directory, so
+// ten thousand tables one by one would take minutes; doubling their number takes
+// few registrations.
+func (t *Tables) withOthers(first *Table) []*Table {
 	var closed []*Table
 	open := 0
 	for _, table := range t.tables {
@@ -86,10 +87,10 @@ func (t *Tables) ahead(first *Table) []*Table {
 			closed = append(closed, table)
 		}
 	}
-	if open < leastAhead {
+	if open < minAhead {
 		return []*Table{first}
 	}
-	// Every worker takes them in the same order, and finds those of the others.
+	// All workers register them in the same order, so each finds what others have registered.
 	slices.SortFunc(closed, func(a, b *Table) int { return slices.Compare(a.def.Counter[:], b.def.Counter[:]) })
 	return append([]*Table{first}, closed[:min(open, len(closed))]...)
 }

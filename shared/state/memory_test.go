@@ -18,9 +18,9 @@ const (
 	second = 1000 * ms
 )
 
-// memory is shared data with Envoy's rules: a missing key is created whatever
-// the cas, cas 0 overwrites, any other cas must match, and every write takes
-// the next value of one counter.
+// memory is shared data with Envoy's rules: a missing key is created whatever the
+// cas, cas 0 overwrites, any other cas must match, and each write gets the next
+// number.
 type memory struct {
 	mu     sync.Mutex
 	values map[string]stored
@@ -92,8 +92,13 @@ func definition(counter string, capacity uint32, windows ...limit.Window) Defini
 	return Definition{Counter: NewCounterID("test", counter, "", capacity), Windows: windows, Capacity: capacity}
 }
 
-// keyed returns a key with the limits of the table's definition and the grids
-// that its jitter gives it.
+// newTable returns the table of one counter in a store of its own.
+func newTable(capacity uint32, windows ...limit.Window) *Table {
+	return configured(newMemory(), "o", 1, definition("x", capacity, windows...))
+}
+
+// keyed returns a key with the limits of the table's definition, on the key's own
+// grids where windows are jittered.
 func keyed(table *Table, key []byte) Key {
 	return Key{Bytes: key, Windows: shifted(table.def.Windows, key), Rule: table.def.Windows}
 }
@@ -116,7 +121,7 @@ func shifted(windows []limit.Window, key []byte) []limit.Window {
 
 func numbered(n int) []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 
-// hit reads, checks and commits until nobody interferes.
+// hit reads, checks and commits until no other worker interferes.
 func hit(t testing.TB, table *Table, key []byte, now int64, cost uint32) bool {
 	var e Entry
 	return hitInto(t, table, &e, key, now, cost)

@@ -5,7 +5,8 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // AllWindows makes an operation act on every window of the definition.
 const AllWindows = -1
 
-// Inc counts n units in the window, or in all, whatever the limits are.
+// Inc counts n units in the window, or in all, whatever their limits. It returns
+// Mismatch and Full as Commit does.
 func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
@@ -18,7 +19,8 @@ func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
 	return t.finish(e, false)
 }
 
-// Set makes the window, or all, say that the key has used n units by now.
+// Set sets the usage of the window, or of all, to n units counted now. It returns
+// Mismatch and Full as Commit does.
 func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
@@ -31,7 +33,7 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 	return t.finish(e, true)
 }
 
-// acts reports whether an operation on that window acts on the column.
+// acts reports whether an operation on the window changes the column.
 func (t *Table) acts(window, column int) bool {
 	for i := range t.def.Windows {
 		if t.columns[i] == column {
@@ -41,8 +43,9 @@ func (t *Table) acts(window, column int) bool {
 	return false
 }
 
-// Reset forgets the key, also what the floor says of it, and reports whether it
-// had a record.
+// Reset forgets the key and reports whether it had a record. If the floor counts
+// something, the key gets an empty record, so that it does not start from the
+// floor; so Reset may return Full. It returns Mismatch as Commit does.
 func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	if e.epoch != t.epoch {
 		return false, Mismatch
@@ -68,22 +71,22 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	return had, t.write(e)
 }
 
-// remove frees the slot and leaves the time of that in the floor.
+// remove frees the slot and sets the floor's time.
 func (t *Table) remove(e *Entry, slot int) {
 	at := max(e.Now, e.page.floorTime(), t.recordTime(e, slot))
 	t.rollFloor(e, at, true)
 	clear(e.page.record(&t.layout, slot))
 }
 
-// Stats is what a table holds.
+// Stats is the size of a table.
 type Stats struct {
-	Keys  uint64 // that count something
+	Keys  uint64 // keys that count something
 	Slots uint64 // keys that fit
-	Pages uint64 // that exist in shared data
-	Bytes uint64 // of their values
+	Pages uint64 // pages that exist in shared data
+	Bytes uint64 // size of these pages
 }
 
-// Stats counts the table's live keys. It reads every page.
+// Stats counts the table's live keys and pages. It reads every page.
 func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status Status) {
 	_, status = t.each(e, rule, now, func() (changes uint64) {
 		s.Pages++
@@ -99,8 +102,8 @@ func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status
 	return s, status
 }
 
-// Clean frees the slots of expired records and returns how many. It reads every
-// page.
+// Clean frees the slots of expired records and returns their number. It reads
+// every page.
 func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, status Status) {
 	return t.each(e, rule, now, func() (changes uint64) {
 		for slot := range t.layout.Slots {
@@ -113,10 +116,12 @@ func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, s
 	})
 }
 
-// each shows visit every page that exists, writes those it has changed, and
-// returns the sum of the changes. A page that somebody else has written
-// meanwhile is shown again.
-func (t *Table) each(e *Entry, rule []limit.Window, now int64, visit func() (changes uint64)) (sum uint64, status Status) {
+// each calls visit with every existing page in e, writes the pages that visit has
+// changed, and returns the sum of the changes. It visits a page again if somebody
+// else wrote it meanwhile.
+func (t *Table) each(
+	e *Entry, rule []limit.Window, now int64, visit func() (changes uint64),
+) (sum uint64, status Status) {
 	if !t.open {
 		if status := t.enter(now); status != OK {
 			return 0, status
@@ -125,8 +130,8 @@ func (t *Table) each(e *Entry, rule []limit.Window, now int64, visit func() (cha
 	e.callerNs = now
 	for index := uint32(0); index < t.pages; index++ {
 		changes, status := uint64(0), Mismatch
-		for tries := 0; status == Mismatch && tries < maxRetries; tries++ {
-			changes, status = t.visit(e, rule, index, visit)
+		for retries := 0; status == Mismatch && retries < maxRetries; retries++ {
+			changes, status = t.visitPage(e, rule, index, visit)
 		}
 		if status != OK {
 			return sum, Failed
@@ -136,7 +141,7 @@ func (t *Table) each(e *Entry, rule []limit.Window, now int64, visit func() (cha
 	return sum, OK
 }
 
-func (t *Table) visit(e *Entry, rule []limit.Window, index uint32, visit func() (changes uint64)) (uint64, Status) {
+func (t *Table) visitPage(e *Entry, rule []limit.Window, index uint32, visit func() (changes uint64)) (uint64, Status) {
 	e.key = t.pageKey(index)
 	value, cas, status := t.tables.store.Get(e.key[:])
 	switch status {
@@ -147,7 +152,7 @@ func (t *Table) visit(e *Entry, rule []limit.Window, index uint32, visit func() 
 		return 0, Failed
 	}
 	b, status := t.read(value)
-	if status == Mismatch { // a layout newer than ours
+	if status == Mismatch { // the directory has newer windows
 		if status := t.enter(e.callerNs); status != OK {
 			return 0, status
 		}

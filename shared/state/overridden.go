@@ -8,26 +8,28 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// Override is limits that some keys have instead of their rule's.
+// Override is the limits that some keys have instead of their rule's.
 type Override struct {
-	Keys    string         // says which, whatever the words
-	Windows []limit.Window // parallel to the rule's; none: those keys have no limits
+	Keys    string         // identifies the keys, in any form
+	Windows []limit.Window // in the order of the rule's; none: these keys have no limits
 }
 
-// Overridden returns a rule's windows, to be Key.Rule, with what its token
-// pages must know of the keys that have limits of their own. The order of
-// overrides counts, as the first that holds for a key does.
+// Overridden returns a rule's windows for Key.Rule: token buckets get the stamp of
+// the overrides and the fill time of the slowest bucket. The order of overrides
+// matters, because the first that matches a key holds.
 func Overridden(rule []limit.Window, overrides []Override) []limit.Window {
 	rule = slices.Clone(rule)
 	for i := range rule {
 		if w := &rule[i]; w.Algorithm == limit.TokenBucket {
-			w.Stamp, w.FillNs = overridden(w, i, overrides)
+			w.Stamp, w.FillNs = stampFor(w, i, overrides)
 		}
 	}
 	return rule
 }
 
-func overridden(w *limit.Window, column int, overrides []Override) (stamp uint16, fillNs int64) {
+// stampFor returns the stamp and the longest fill time of a window's overrides;
+// both are 0 if no override changes the window's limits.
+func stampFor(w *limit.Window, column int, overrides []Override) (stamp uint16, fillNs int64) {
 	var text []byte
 	differs := false
 	for _, o := range overrides {

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// inConfig is a table of a configuration in which one key may have limits of
-// its own, and that key in it.
+// inConfig returns the table of a configuration, and a key in it that has limits
+// of its own unless own is nil.
 func inConfig(store Store, configuredNs int64, rule limit.Window, own *limit.Window) (*Table, Key) {
 	windows := []limit.Window{rule}
 	key := Key{Bytes: []byte("k"), Windows: windows, Rule: windows}
@@ -21,11 +21,11 @@ func inConfig(store Store, configuredNs int64, rule limit.Window, own *limit.Win
 	return configured(store, "o", configuredNs, definition("x", 1, windows...)), key
 }
 
-// admit counts what the key is let do, one unit at a time, and returns how many
-// there were; most is where it stops asking.
-func admit(t *testing.T, table *Table, key Key, now int64, most int) (admitted int) {
+// admit hits the key, one unit at a time, until it is denied or maxHits were
+// admitted, and returns how many were.
+func admit(t *testing.T, table *Table, key Key, now int64, maxHits int) (admitted int) {
 	var e Entry
-	for ; admitted < most; admitted++ {
+	for ; admitted < maxHits; admitted++ {
 		require.Equal(t, OK, table.Read(&e, key, now))
 		if table.Check(&e, 1) != e.Now {
 			return admitted
@@ -42,9 +42,9 @@ func evict(t *testing.T, table *Table, rule []limit.Window, other string, now in
 	require.Equal(t, OK, table.Inc(&e, AllWindows, 1, true))
 }
 
-// A key whose tokens are gone has none whatever limits a configuration gives
-// it, also where it lost its slot in between: its page is full later under a
-// slower rate than when it was evicted.
+// A key that has used all its tokens has none under any later limits, even if it
+// was evicted in between: under a slower rate its bucket is full later than the
+// evicted record said.
 func TestAChangedOverrideRefundsNoTokens(t *testing.T) {
 	bucket := func(burst, requests uint32) *limit.Window {
 		w := tokenBucket(burst, requests, second)
@@ -57,9 +57,9 @@ func TestAChangedOverrideRefundsNoTokens(t *testing.T) {
 		"another override":                 {bucket(4, 3), bucket(4, 3), bucket(4, 1)},
 		"one that the evictor has changed": {bucket(4, 3), bucket(4, 1), bucket(4, 1)},
 		"one that the evictor lacks":       {bucket(4, 3), nil, bucket(4, 1)},
-		"one given up and given back":      {nil, bucket(4, 1), bucket(4, 1)},
-		"an override taken away":           {bucket(4, 4), bucket(4, 4), nil},
-		"an override no more":              {bucket(4, 1), nil, nil},
+		"an override for a while":          {nil, bucket(4, 1), bucket(4, 1)},
+		"a removed override, as the rule":  {bucket(4, 4), bucket(4, 4), nil},
+		"a removed override, slower":       {bucket(4, 1), nil, nil},
 	} {
 		store, now := newMemory(), 1000*second
 		table, key := inConfig(store, 1, rule, c.before)
@@ -75,12 +75,12 @@ func TestAChangedOverrideRefundsNoTokens(t *testing.T) {
 		pass := table.Check(&e, 1)
 		require.LessOrEqual(t, pass, now+45*second, name)
 		require.Zero(t, admit(t, table, key, pass-1, 1), name)
-		require.Equal(t, 1, admit(t, table, key, pass, 1), "%s: it waits no longer than it was told", name)
+		require.Equal(t, 1, admit(t, table, key, pass, 1), "%s: it waits no longer than Check said", name)
 	}
 }
 
-// A record does not expire at the time at which its page was to be full under
-// limits that its key no longer has.
+// A record does not expire when its bucket would have been full under limits that
+// its key no longer has.
 func TestASlowedOverrideExpiresLater(t *testing.T) {
 	rule, fast, slow := tokenBucket(10, 10, second), tokenBucket(10, 10, second), tokenBucket(10, 1, second)
 	fast.Burst = 20
@@ -92,7 +92,7 @@ func TestASlowedOverrideExpiresLater(t *testing.T) {
 	require.Equal(t, 2, admit(t, table, key, now+3*second, 10), "what it gained at its new rate, a few µs less")
 }
 
-// While its overrides stay as they are, a key gets back exactly what it had.
+// While the overrides stay the same, an evicted key has exactly what it had.
 func TestAnOverrideThatStaysIsExact(t *testing.T) {
 	rule, own := tokenBucket(10, 10, second), tokenBucket(100, 1, second)
 	store, now := newMemory(), 1000*second
@@ -106,8 +106,8 @@ func TestAnOverrideThatStaysIsExact(t *testing.T) {
 	require.Less(t, table.Check(&e, 1), now+10_000)
 }
 
-// What tells two sets of overrides apart.
-func TestOverriddenTellsSetsOfOverridesApart(t *testing.T) {
+// Different sets of overrides have different stamps.
+func TestStampsOfOverridesDiffer(t *testing.T) {
 	rule := []limit.Window{aligned(5, second, 0), tokenBucket(4, 2, second)}
 	own := func(burst, requests uint32) []limit.Window {
 		return []limit.Window{aligned(9, second, 0), tokenBucket(burst, requests, second)}

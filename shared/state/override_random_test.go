@@ -10,22 +10,22 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// most is the most that a key's page may hold, by the loosest reading of the
-// configurations it has lived under: since its last hit it gains at the fastest
-// of their rates, and once full it is full whatever its size becomes.
-type most struct {
+// bound is an upper bound of the tokens in a key's bucket, over the configurations
+// since its last hit: it gains at the fastest of their rates, and once it is full
+// it stays full, whatever its size becomes.
+type bound struct {
 	tokens float64 // at the last hit
 	full   bool
 	rate   float64
 	at     int64
 }
 
-// look returns what the page may hold at now, under the limits w.
-func (m *most) look(w limit.Window, now int64) float64 {
+// update returns the tokens that the bucket may hold at now, under the limits w.
+func (m *bound) update(w limit.Window, now int64) float64 {
 	m.rate = max(m.rate, float64(w.Limit)/float64(w.PeriodNs))
-	now += 5000 // a stamp's
+	now += 5000 // a stamp moves a time by up to 4095 ns
 	tokens := m.tokens + float64(now-m.at)*m.rate
-	if w.Limit == 0 || tokens >= float64(w.Burst) { // a floor does not outlive limits of 0
+	if w.Limit == 0 || tokens >= float64(w.Burst) { // a floor ends under limits of 0
 		m.full = true
 	}
 	if m.full {
@@ -34,10 +34,10 @@ func (m *most) look(w limit.Window, now int64) float64 {
 	return tokens
 }
 
-// Random histories of a page of one or two slots and three keys, whose limits
-// and the rule's change at random, to 0 too: nobody is given more than the
-// loosest reading of the limits has, and nobody waits for longer than the slowest
-// page of the history takes to fill, twice.
+// Random histories of a page of one or two slots and three keys. The limits of the
+// keys and of the rule change at random, also to 0. No key gets more than its bound
+// has, and none waits longer than twice the fill time of the slowest bucket in the
+// history.
 func TestRandomOverridesRefundNothingAndLockNobodyOut(t *testing.T) {
 	for seed := range uint64(5000) {
 		randomOverrides(t, seed)
@@ -57,7 +57,7 @@ func randomOverrides(t *testing.T, seed uint64) {
 	var overrides []Override
 	var windows []limit.Window
 	var table *Table
-	known := map[string]*most{}
+	known := map[string]*bound{}
 	limits := func(k string) limit.Window {
 		for _, o := range overrides {
 			if o.Keys == k {
@@ -93,11 +93,11 @@ func randomOverrides(t *testing.T, seed uint64) {
 		switch rnd.IntN(12) {
 		case 0:
 			for k, m := range known {
-				m.look(limits(k), now)
+				m.update(limits(k), now)
 			}
 			configure(step + 2)
 			for k, m := range known {
-				m.look(limits(k), now)
+				m.update(limits(k), now)
 			}
 		case 1, 2:
 			now += rnd.Int64N(3 * second)
@@ -109,11 +109,11 @@ func randomOverrides(t *testing.T, seed uint64) {
 			k := fmt.Sprint(rnd.IntN(keys))
 			m := known[k]
 			if m == nil {
-				m = &most{full: true, at: now}
+				m = &bound{full: true, at: now}
 				known[k] = m
 			}
 			w := limits(k)
-			holds := m.look(w, now)
+			holds := m.update(w, now)
 			var e Entry
 			require.Equal(t, OK, table.Read(&e, key(k), now))
 			cost := uint32(1 + rnd.IntN(4))

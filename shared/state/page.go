@@ -8,7 +8,7 @@ import (
 
 var le = binary.LittleEndian
 
-// page is a page's value, read and patched in place.
+// page is the bytes of a page, read and changed in place.
 type page []byte
 
 // newPage returns an empty page.
@@ -45,24 +45,24 @@ func readWindow(b []byte) (limit.Window, bool) {
 		OffsetNs:  int64(le.Uint64(b[12:])),
 		Elastic:   b[1] == elasticBit,
 	}
-	extra, most := le.Uint16(b[2:]), uint16(0)
+	extra, maxExtra := le.Uint16(b[2:]), uint16(0)
 	switch w.Algorithm {
 	case limit.FixedWindow:
-		w.Jitter, most = uint8(extra), 100
+		w.Jitter, maxExtra = uint8(extra), 100
 	case limit.SlidingWindowLog:
-		w.Units, most = extra, limit.MaxLog
-	default: // has nothing more
+		w.Units, maxExtra = extra, limit.MaxLog
+	default: // no more fields
 	}
-	part, _ := usageBytes(w)
-	known := part != 0 && extra <= most &&
+	usage, _ := usageBytes(w)
+	known := usage != 0 && extra <= maxExtra &&
 		(b[1] == 0 || w.Elastic && w.Algorithm == limit.FixedWindowPerKey) &&
 		w.PeriodNs >= limit.MinPeriodNs && w.PeriodNs <= limit.MaxPeriodNs &&
 		w.OffsetNs >= 0 && w.OffsetNs < w.PeriodNs
 	return w, known
 }
 
-// readable reports whether this build can work on b: a format it knows, and a
-// size that agrees with what the header says.
+// readable reports whether this build can use b: it knows the format and the
+// windows, and the size agrees with the header.
 func (b page) readable() bool {
 	if len(b) < headBytes || b[offVersion] != formatVersion || b[offKind] != kindCounters {
 		return false
@@ -81,9 +81,9 @@ func (b page) readable() bool {
 		if !known {
 			return false
 		}
-		part, floor := usageBytes(w)
+		usage, floor := usageBytes(w)
 		size += floor
-		record += part
+		record += usage
 	}
 	return len(b) == size+int(b[offSlots])*record
 }
@@ -103,8 +103,8 @@ func (b page) floorTime() int64   { return int64(le.Uint64(b[offFloorTime:])) }
 
 func (b page) setFloorTime(t int64) { le.PutUint64(b[offFloorTime:], uint64(t)) }
 
-// find returns the slot of the key with that fingerprint, or -1. It looks at two
-// slots at once.
+// find returns the slot of the key with that fingerprint, or -1. It compares two
+// fingerprints at once.
 func (b page) find(l *Layout, fingerprint uint32) int {
 	prints, wanted := b[l.fingerprints:l.records], uint64(fingerprint)<<32|uint64(fingerprint)
 	for i := 0; len(prints) >= 2*fingerprintBytes; i += 2 {
@@ -140,7 +140,7 @@ func (b page) recordGeneration(l *Layout, slot int) uint16 {
 	return le.Uint16(b.record(l, slot)[8:]) & generationMask
 }
 
-// place gives the slot to a key.
+// place puts an empty record into the slot for the key with that fingerprint.
 func (b page) place(l *Layout, slot int, fingerprint uint32) {
 	clear(b.record(l, slot))
 	le.PutUint32(b[l.fingerprints+slot*fingerprintBytes:], fingerprint)
@@ -164,13 +164,13 @@ func (b page) mark(l *Layout, slot int, generation uint16, reset bool) {
 	le.PutUint16(b.record(l, slot)[8:], generation)
 }
 
-// nextGeneration bumps the page's generation and returns it.
+// nextGeneration increments the page's generation and returns it.
 func (b page) nextGeneration() uint16 {
 	le.PutUint16(b[offGeneration:], (b.generation()+1)&generationMask)
 	return b.generation()
 }
 
-// usage returns what the slot's record holds of window i. A log is decoded into
+// usage returns the usage of window i in the slot's record. A log is decoded into
 // log.
 func (b page) usage(l *Layout, slot, i int, log []int64) (u limit.Usage) {
 	b.read(l, slot, i, log, &u)
@@ -179,67 +179,67 @@ func (b page) usage(l *Layout, slot, i int, log []int64) (u limit.Usage) {
 
 // read is usage into u.
 func (b page) read(l *Layout, slot, i int, log []int64, u *limit.Usage) {
-	w, part := &l.Windows[i], b.record(l, slot)[recordHeadBytes+l.parts[i]:]
+	w, p := &l.Windows[i], b.record(l, slot)[recordHeadBytes+l.usages[i]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		*u = limit.Usage{
-			Log: readLog(part, b.time(l, slot), int(w.Units), log),
-			Cut: le.Uint16(part)&cutBit != 0,
+			Log: readLog(p, b.time(l, slot), int(w.Units), log),
+			Cut: le.Uint16(p)&cutBit != 0,
 		}
 	case limit.TokenBucket:
 		*u = limit.Usage{
-			Tokens: limit.Tokens{Lo: le.Uint64(part), Hi: int64(int32(le.Uint32(part[8:])))},
-			EndNs:  int64(le.Uint64(part[12:])),
+			Tokens: limit.Tokens{Lo: le.Uint64(p), Hi: int64(int32(le.Uint32(p[8:])))},
+			EndNs:  int64(le.Uint64(p[12:])),
 		}
 	default:
-		readCounts(w, part, u)
+		readCounts(w, p, u)
 	}
 }
 
 func (b page) setUsage(l *Layout, slot, i int, u *limit.Usage) {
-	w, part := &l.Windows[i], b.record(l, slot)[recordHeadBytes+l.parts[i]:]
+	w, p := &l.Windows[i], b.record(l, slot)[recordHeadBytes+l.usages[i]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
-		putLog(part, u)
+		putLog(p, u)
 	case limit.TokenBucket:
-		le.PutUint64(part, u.Tokens.Lo)
-		le.PutUint32(part[8:], uint32(u.Tokens.Hi))
-		le.PutUint64(part[12:], uint64(u.EndNs))
+		le.PutUint64(p, u.Tokens.Lo)
+		le.PutUint32(p[8:], uint32(u.Tokens.Hi))
+		le.PutUint64(p[12:], uint64(u.EndNs))
 	default:
-		putCounts(w, part, u)
+		putCounts(w, p, u)
 	}
 }
 
-// floor returns what the page's floor holds of window i; see limit.Floor.
+// floor returns the page's floor of window i; see limit.Window.Floor.
 func (b page) floor(l *Layout, i int) (f limit.Usage) {
-	w, part := &l.Windows[i], b[l.floors[i]:]
+	w, p := &l.Windows[i], b[l.floors[i]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
-		return limit.Usage{Used: le.Uint32(part), EndNs: int64(le.Uint64(part[4:]))}
+		return limit.Usage{Used: le.Uint32(p), EndNs: int64(le.Uint64(p[4:]))}
 	case limit.TokenBucket:
-		return limit.Usage{Used: le.Uint32(part), Prev: le.Uint32(part[4:]), EndNs: int64(le.Uint64(part[8:]))}
+		return limit.Usage{Used: le.Uint32(p), Prev: le.Uint32(p[4:]), EndNs: int64(le.Uint64(p[8:]))}
 	default:
-		readCounts(w, part, &f)
+		readCounts(w, p, &f)
 		return f
 	}
 }
 
 func (b page) setFloor(l *Layout, i int, f limit.Usage) {
-	w, part := &l.Windows[i], b[l.floors[i]:]
+	w, p := &l.Windows[i], b[l.floors[i]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
-		le.PutUint32(part, f.Used)
-		le.PutUint64(part[4:], uint64(f.EndNs))
+		le.PutUint32(p, f.Used)
+		le.PutUint64(p[4:], uint64(f.EndNs))
 	case limit.TokenBucket:
-		le.PutUint32(part, f.Used)
-		le.PutUint32(part[4:], f.Prev)
-		le.PutUint64(part[8:], uint64(f.EndNs))
+		le.PutUint32(p, f.Used)
+		le.PutUint32(p[4:], f.Prev)
+		le.PutUint64(p[8:], uint64(f.EndNs))
 	default:
-		putCounts(w, part, &f)
+		putCounts(w, p, &f)
 	}
 }
 
-// readCounts reads the parts that are alike in records and floors.
+// readCounts reads a usage that is stored alike in records and floors.
 func readCounts(w *limit.Window, p []byte, u *limit.Usage) {
 	*u = limit.Usage{Used: le.Uint32(p)}
 	switch {
@@ -265,11 +265,11 @@ func putCounts(w *limit.Window, p []byte, u *limit.Usage) {
 	}
 }
 
-// readLog decodes a log written at last into log: no unit is younger than that,
-// nor older than 2⁵⁶ ns, so that the low bits of its time say it all.
-func readLog(p []byte, last int64, most int, log []int64) []int64 {
+// readLog decodes a log written at last into log. No unit is newer than last or
+// more than 2⁵⁶ ns older, so the low 56 bits are enough to restore its time.
+func readLog(p []byte, last int64, maxUnits int, log []int64) []int64 {
 	log = log[:0]
-	for i := range min(int(le.Uint16(p)&^cutBit), most) {
+	for i := range min(int(le.Uint16(p)&^cutBit), maxUnits) {
 		at := 2 + i*unitBytes
 		low := uint64(le.Uint32(p[at:])) | uint64(le.Uint16(p[at+4:]))<<32 | uint64(p[at+6])<<48
 		log = append(log, last-int64((uint64(last)-low)&unitMask))
@@ -291,8 +291,8 @@ func putLog(p []byte, u *limit.Usage) {
 	}
 }
 
-// convert returns b, which has layout from, in layout to: windows that both
-// have keep their usage, new ones start empty, vanished ones are dropped.
+// convert returns b, which has layout from, in layout to. Windows that both have
+// keep their usage, new ones start empty, and the others are dropped.
 func (b page) convert(from, to *Layout, epoch uint32) page {
 	out := newPage(to, epoch)
 	le.PutUint16(out[offGeneration:], b.generation())
@@ -323,8 +323,9 @@ func (b page) convert(from, to *Layout, epoch uint32) page {
 	return out
 }
 
-// refit returns u with a log of at most that many units. One that misses units
-// gets the oldest it has in their place, so that more room is not more quota.
+// refit fits u's log into that many units. If there is room again for units that
+// were dropped, copies of the oldest unit take their place, so that the key gains
+// no quota.
 func refit(u limit.Usage, units int) limit.Usage {
 	if drop := len(u.Log) - units; drop > 0 {
 		u.Log, u.Cut = u.Log[drop:], true

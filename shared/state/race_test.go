@@ -13,8 +13,8 @@ import (
 
 const raceWorkers = 8
 
-// inParallel runs do once for each of a number of workers, each with tables of
-// its own over one store.
+// inParallel runs do in each of raceWorkers workers, which have their own tables
+// over one store.
 func inParallel(store Store, do func(worker int, tables *Tables)) {
 	var wait sync.WaitGroup
 	for n := range raceWorkers {
@@ -33,9 +33,9 @@ func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
 		definition("x", 100, slidingLog(limit.MaxLog, anHour)),
 		definition("x", 100, slidingLog(limit.MaxLog, anHour), slidingCounter(1000, anHour), tokenBucket(1000, 1, anHour)),
 	} {
-		most := 1000
+		lowest := 1000
 		for _, w := range def.Windows {
-			most = min(most, int(w.Max()))
+			lowest = min(lowest, int(w.Max()))
 		}
 		var admitted atomic.Int64
 		store := newMemory()
@@ -47,8 +47,8 @@ func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
 				}
 			}
 		})
-		require.EqualValues(t, most, admitted.Load())
-		require.EqualValues(t, most, used(t, configured(store, "o", 1, def), []byte("hot"), 101*second)[0])
+		require.EqualValues(t, lowest, admitted.Load())
+		require.EqualValues(t, lowest, used(t, configured(store, "o", 1, def), []byte("hot"), 101*second)[0])
 	}
 }
 
@@ -69,8 +69,8 @@ func TestFreshKeysGetOneHitEach(t *testing.T) {
 	}
 }
 
-// request is two rules on one request: both are read and checked, then both
-// committed in order, and the first is taken back where the second denies late.
+// request applies two rules to one request: it reads and checks both, then commits
+// both in order, and refunds the first if the second denies late.
 func request(t *testing.T, first, last *Table, a, b []byte, now int64) bool {
 	var e, f Entry
 	if first.Read(&e, keyed(first, a), now) != OK || last.Read(&f, keyed(last, b), now) != OK {
@@ -90,7 +90,7 @@ func request(t *testing.T, first, last *Table, a, b []byte, now int64) bool {
 		return true
 	}
 	if !first.Refund(&e, now, 1) {
-		t.Error("not taken back")
+		t.Error("not refunded")
 	}
 	return false
 }

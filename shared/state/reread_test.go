@@ -6,9 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Who has lost a race reads again without taking the key's hash again, also
-// where the table has moved meanwhile.
-func TestRereadTakesNoHash(t *testing.T) {
+// Reread does not hash the key again, also if the table has moved meanwhile.
+func TestRereadDoesNotHash(t *testing.T) {
 	store := newMemory()
 	table := configured(store, "o", 1, definition("x", 4096, aligned(5, second, 0)))
 	for n := range 100 {
@@ -32,8 +31,8 @@ func TestRereadTakesNoHash(t *testing.T) {
 	require.Equal(t, at, e.key)
 }
 
-// A key in a page that does not exist yet is read and denied without one
-// being made, and what is read then stays empty for whoever comes next.
+// Reading and denying a key in a page that does not exist yet does not create the
+// page, and the empty page that stands for it is never written.
 func TestAMissingPageIsNotMade(t *testing.T) {
 	store := &arena{values: make(map[string]*stored)}
 	table := configured(store, "o", 1, definition("x", 1<<20, aligned(5, second, 0), perKey(7, 9*second)))

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A filter that is rolled back meets tables with windows only the newer one
-// knows. It leaves them as they are, and its other counters go on.
+// After a rollback the older filter finds tables with windows that only the newer
+// one knows. It leaves them as they are, and its other counters go on.
 func TestTablesOfANewerBuildAreLeftAlone(t *testing.T) {
 	store := newMemory()
 	goldenTable(t, store)

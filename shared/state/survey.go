@@ -1,21 +1,22 @@
 package state
 
-// Survey adds up the memory of a table, a few pages at a time, so that no
-// tick holds a worker up. The zero value is ready.
+// Survey adds up the memory of a table, a few pages at a time, so that no tick
+// blocks a worker for long. The zero value is ready.
 type Survey struct {
 	next  uint32
 	bytes uint64
 }
 
-// A step of a survey ends after so many pages or so many bytes read.
+// A step ends after this many pages, or this many bytes read.
 const (
 	surveyPages = 64
 	surveyBytes = 48 << 10
 )
 
-// Step goes on with the survey of a table. At its end it returns what the
-// table's pages that exist take in Envoy, counted as HostBytes counts, and
-// begins anew. A table that this worker has not used yet is not surveyed.
+// Step continues the survey of a table. When it has read the last page, it returns
+// done and the bytes that the existing pages take in Envoy, as HostBytes counts
+// them, and the survey starts again. It skips a table that this worker has not
+// used yet.
 func (s *Survey) Step(t *Table) (bytes uint64, done bool, status Status) {
 	if !t.open {
 		*s = Survey{}

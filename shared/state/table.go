@@ -15,23 +15,23 @@ type Table struct {
 	tables *Tables
 	def    Definition
 
-	open    bool // the fields below are valid
+	open    bool // registered in the directory: the fields below are valid
 	number  uint16
 	pages   uint32
 	base    uint32
 	epoch   uint32
 	layout  Layout
-	header  page            // an empty page, to compare with and to copy: never written
-	columns [MaxWindows]int // definition's window i is the layout's column, or -1
-	direct  bool            // a key's windows can be used as they are: see define
-	longest int64
-	spans   [MaxWindows]span // by column, where the last hit fell
+	header  page             // an empty page to compare with and to copy, never written
+	columns [MaxWindows]int  // by window of the definition: its column in the layout, or -1
+	direct  bool             // define need not copy a key's windows
+	longest int64            // period of the longest window
+	spans   [MaxWindows]span // by column: the aligned window of the last hit
 }
 
-// span is a window of a grid that all keys share, [start, end).
+// span is an aligned window that all keys share, [start, end).
 type span struct{ start, end int64 }
 
-// adopt makes the table what the directory says it is.
+// adopt sets the table's fields from its entry in the directory.
 func (t *Table) adopt(e *tableEntry) {
 	if t.open && t.number == e.number && t.base == e.base && t.epoch == e.epoch {
 		return // an epoch has one layout
@@ -54,8 +54,9 @@ func (t *Table) adopt(e *tableEntry) {
 	t.spans = [MaxWindows]span{}
 }
 
-// lacks reports whether the layout has lost one of the definition's windows.
-func (t *Table) lacks() bool {
+// lacksWindow reports whether the layout has no column for one of the
+// definition's windows.
+func (t *Table) lacksWindow() bool {
 	return t.open && slices.Contains(t.columns[:len(t.def.Windows)], -1)
 }
 
@@ -64,14 +65,14 @@ func (t *Table) enter(now int64) Status {
 	if status := t.tables.loadSeed(); status != OK {
 		return status
 	}
-	if t.open { // it has moved: see what became of it
+	if t.open { // its entry has changed
 		return t.tables.enter(now, []*Table{t})
 	}
-	return t.tables.enter(now, t.tables.ahead(t))
+	return t.tables.enter(now, t.tables.withOthers(t))
 }
 
-// locate returns where the key's record belongs: the page's key in shared
-// data and the fingerprint within it.
+// locate returns where the key's record belongs: the page's key in shared data
+// and the fingerprint in the page.
 func (t *Table) locate(key []byte) (at [15]byte, fingerprint uint32) {
 	return t.place(t.hash(key))
 }
@@ -87,14 +88,14 @@ func (t *Table) place(hash uint64) (at [15]byte, fingerprint uint32) {
 // pageKey returns the key in shared data of the page with that index.
 func (t *Table) pageKey(index uint32) (at [15]byte) {
 	copy(at[:], pagePrefix)
-	le.PutUint32(at[len(pagePrefix):], uint32(hexadecimal(uint32(t.number)<<16)))
-	le.PutUint64(at[len(pagePrefix)+4:], hexadecimal(index))
+	le.PutUint32(at[len(pagePrefix):], uint32(hexDigits(uint32(t.number)<<16)))
+	le.PutUint64(at[len(pagePrefix)+4:], hexDigits(index))
 	return at
 }
 
-// hexadecimal returns the eight lower-case hexadecimal digits of v, the first one in the
-// lowest byte.
-func hexadecimal(v uint32) uint64 {
+// hexDigits returns the eight lower-case hexadecimal digits of v, the first one in
+// the lowest byte.
+func hexDigits(v uint32) uint64 {
 	const each = 0x0101010101010101
 	d := uint64(v)
 	d = (d | d<<16) & 0x0000ffff0000ffff
@@ -104,7 +105,7 @@ func hexadecimal(v uint32) uint64 {
 	return bits.ReverseBytes64(d + '0'*each + letters*('a'-'0'-10))
 }
 
-// load reads the page of the key with e's hash in the table's layout.
+// load reads the page of the key with e's hash, converted to the table's layout.
 func (t *Table) load(e *Entry, now int64) Status {
 	if !t.open {
 		if status := t.enter(now); status != OK {
@@ -123,7 +124,7 @@ func (t *Table) load(e *Entry, now int64) Status {
 			return Failed
 		}
 		b, status := t.read(value)
-		if status == Mismatch { // a layout newer than ours
+		if status == Mismatch { // the directory has newer windows
 			before := t.epoch
 			if status := t.enter(now); status != OK {
 				return status
@@ -139,8 +140,8 @@ func (t *Table) load(e *Entry, now int64) Status {
 	return Failed
 }
 
-// read brings a page into the table's layout; Mismatch means that the
-// directory has changed since the table adopted it.
+// read converts a page to the table's layout. It returns Mismatch if the directory
+// has changed since the table adopted its entry.
 func (t *Table) read(value []byte) (page, Status) {
 	b := page(value)
 	if t.fits(b) {
@@ -152,7 +153,7 @@ func (t *Table) read(value []byte) (page, Status) {
 	switch epoch := b.epoch(); {
 	case epoch > t.epoch:
 		return nil, Mismatch
-	case epoch < t.base: // left behind by a counter that is gone
+	case epoch < t.base: // the page of a vanished counter
 		return newPage(&t.layout, t.epoch), OK
 	case epoch == t.epoch:
 		return nil, Failed
@@ -169,13 +170,12 @@ func (t *Table) fits(b page) bool {
 		bytes.Equal(b[headBytes:t.layout.floor], t.header[headBytes:t.layout.floor])
 }
 
-// horizonNs is how far ahead of a worker's clock a record may be before it is
-// taken for the work of a wild clock.
+// horizonNs is how far ahead of a worker's clock a record may be. A wild clock
+// wrote what lies further ahead.
 func (t *Table) horizonNs() int64 { return max(t.longest, 10_000_000_000) }
 
-// Read finds key's record, or the floor from which a key without one starts,
-// as it stands at now. A worker whose clock is behind the last write counts at
-// that write's time.
+// Read finds the key's record as of now, or the floor if the key has no record. If
+// the worker's clock is behind the last write, e.Now is the time of that write.
 func (t *Table) Read(e *Entry, key Key, now int64) Status {
 	if !t.open {
 		if status := t.enter(now); status != OK {
@@ -186,8 +186,8 @@ func (t *Table) Read(e *Entry, key Key, now int64) Status {
 	return t.Reread(e, key, now)
 }
 
-// Reread is Read of the key that e was read with last, whose hash it does not
-// take again: for who has lost a race.
+// Reread is Read of the same key as before, after a lost race. It does not hash
+// the key again.
 func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	if status := t.load(e, now); status != OK {
 		return status
@@ -213,13 +213,13 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	return OK
 }
 
-// roll reads what the record, written at last, says of e.Now.
+// roll reads the record, written at last, and brings its usage to e.Now.
 func (t *Table) roll(e *Entry, last int64) {
 	for i := range e.windows {
 		u := &e.usage[i]
 		e.page.read(&t.layout, e.slot, i, e.log(i), u)
 		if s := &t.spans[i]; s.start <= last && e.Now < s.end {
-			continue // in one window of the grid nothing lapses
+			continue // within one aligned window the usage does not change
 		}
 		w := &e.windows[i]
 		used := !u.IsZero()
@@ -244,9 +244,10 @@ func (t *Table) start(e *Entry, last int64) {
 	}
 }
 
-// define gives each column of the layout its definition: with the key's limits
-// and with the rule's, and without any where this configuration lacks it. Such
-// a one has no grid of the key's either: a hit counts in it for a whole period.
+// define sets e.windows and e.rule: for each column of the layout the window with
+// the key's limits, and with the rule's. A column that this configuration does not
+// have gets no limits. If it is jittered, the key's grid is not known, so each hit
+// counts in it for a whole period.
 func (t *Table) define(e *Entry, key *Key) {
 	if t.direct {
 		e.windows, e.rule = key.Windows, key.Rule
@@ -272,7 +273,7 @@ func (t *Table) define(e *Entry, key *Key) {
 	}
 }
 
-// rebase moves what a wild clock wrote, at last, to the present.
+// rebase moves the times that a wild clock wrote at last back to e.callerNs.
 func (t *Table) rebase(e *Entry, last int64) {
 	e.Rebased = true
 	delta := e.callerNs - last

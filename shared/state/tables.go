@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// Keys in shared data. All have at most 15 bytes, beyond which the host makes a
-// second allocation for each, and a prefix of ours, because Istio puts all
-// plugins into one namespace.
+// Keys in shared data. They have at most 15 bytes, because the host allocates
+// twice for a longer one, and a prefix, because Istio puts all plugins into one
+// namespace.
 var (
 	directoryKey = []byte("sluice/tables")
 	seedKey      = []byte("sluice/seed")
@@ -24,15 +24,15 @@ const (
 	seedBytes = 20
 )
 
-// maxRetries bounds every loop of compare-and-swap: a hot key under 16 workers
-// needs about 200 for a chance of 10⁻⁹ to run out.
+// maxRetries bounds every loop of compare-and-swap. With about 200, a hot key
+// under 16 workers runs out of retries with a probability of 10⁻⁹.
 const maxRetries = 256
 
-// CounterID names a counter: a stable, unkeyed hash of its identity.
+// CounterID identifies a counter: an unkeyed hash that is the same everywhere.
 type CounterID [16]byte
 
-// NewCounterID returns the id of a counter. keyParts is the canonical text of
-// the definitions of its key's parts.
+// NewCounterID returns the id of a counter. keyParts is the canonical text of its
+// key parts' definitions.
 func NewCounterID(domain, counter, keyParts string, capacity uint32) CounterID {
 	b := AppendPart(nil, domain)
 	b = AppendPart(b, counter)
@@ -45,22 +45,22 @@ func NewCounterID(domain, counter, keyParts string, capacity uint32) CounterID {
 	return id
 }
 
-// StableHash returns two halves of a hash that is the same in every process:
-// for what must not change when Envoy restarts, never for where a record lies.
+// StableHash returns the two halves of a hash that is the same in every process.
+// Use it for what must not change when Envoy restarts, never to place a record.
 func StableHash(key []byte) (lo, hi uint64) { return siphash.Hash128(0, 0, key) }
 
-// OwnerID names who holds tables: one filter of one configuration source.
+// OwnerID identifies an owner of tables: a configuration, by its name.
 func OwnerID(name string) uint64 { return siphash.Hash(0, 1, []byte(name)) }
 
-// AppendPart appends one present part of a key. Parts carry their length, so
-// that ("ab", "c") and ("a", "bc") differ.
+// AppendPart appends the value of a key part, preceded by its length, so that the
+// keys ("ab", "c") and ("a", "bc") differ.
 func AppendPart(b []byte, part string) []byte {
 	b = le.AppendUint32(b, uint32(len(part))+1)
 	return append(b, part...)
 }
 
-// AppendMissing appends a part that the request does not have, which differs
-// from an empty one.
+// AppendMissing appends a key part that the request does not have. It differs from
+// an empty one.
 func AppendMissing(b []byte) []byte { return le.AppendUint32(b, 0) }
 
 // Definition is what a policy says about a counter.
@@ -70,15 +70,15 @@ type Definition struct {
 	Capacity uint32
 }
 
-// Tables are the counters of one configuration. They come into being in the
-// store when they are first read, so that a configuration that is refused
-// leaves no trace.
+// Tables are the counters of one configuration. A table is registered in the store
+// when it is first read, so that a configuration that Envoy refuses leaves no
+// trace.
 type Tables struct {
 	store      Store
 	random     func([]byte)
 	self       owner
-	splitOwner uint64 // that Split gives them to; 0 = never
-	split      bool   // they are the split owner.s
+	splitOwner uint64 // owner of the tables after Split; 0 = there is none
+	split      bool   // the tables are the split owner's
 	conflict   bool   // see HasConflict
 	tables     map[CounterID]*Table
 
@@ -86,9 +86,9 @@ type Tables struct {
 	seed   [2]uint64
 }
 
-// NewTables returns an empty set of tables over store. owner names who holds
-// them, configuredNs is when its configuration was made, and random fills
-// bytes nobody can guess.
+// NewTables returns an empty set of tables over store. ownerID is their owner,
+// configuredNs is when its configuration was made, and random fills its argument
+// with bytes that nobody can guess.
 func NewTables(store Store, random func([]byte), ownerID uint64, configuredNs int64) *Tables {
 	return &Tables{
 		store: store, random: random, self: owner{ownerID, configuredNs},
@@ -106,19 +106,20 @@ func (t *Tables) Table(def Definition) *Table {
 	return table
 }
 
-// SetSplitOwner names the owner that the tables have after Split. All workers that run
-// one configuration name the same: where one of them has split, the others
-// follow when they are driven out themselves.
+// SetSplitOwner sets the owner of the tables after Split. All workers that run one
+// configuration must set the same. When one of them has split, the others do so as
+// soon as they meet the conflict themselves.
 func (t *Tables) SetSplitOwner(ownerID uint64) { t.splitOwner = ownerID }
 
-// HasConflict reports whether, by the last Heartbeat or since, another configuration of
-// the owner has taken away what this one has counted in: a counter, or one of
-// its windows. A successor does so with its first hit, and so does a sibling,
-// which runs beside this one.
+// HasConflict reports whether another configuration of the same owner has taken
+// away a counter of this one, or one of its windows, as of the last Heartbeat or
+// later. Both a successor and a sibling, which runs beside this configuration, do
+// so with their first hit.
 func (t *Tables) HasConflict() bool { return t.conflict }
 
-// Split gives the tables to the owner that SetSplitOwner named: what they held
-// stays with the one before, unless both define it alike.
+// Split moves this configuration to tables of the owner that SetSplitOwner set.
+// Tables that both owners define alike are shared; the others start empty, and
+// what they held stays with the owner before.
 func (t *Tables) Split() {
 	t.split, t.conflict, t.self.id = true, false, t.splitOwner
 	for _, table := range t.tables {
@@ -126,12 +127,12 @@ func (t *Tables) Split() {
 	}
 }
 
-// IsSplit reports whether the tables are those of the split owner.
+// IsSplit reports whether the tables are the split owner's.
 func (t *Tables) IsSplit() bool { return t.split }
 
-// Release takes an owner that has split off all tables, which nobody takes
-// over: they wait for their windows to end. It does nothing before the first
-// hit.
+// Release removes the owner from all its tables after Split. No successor takes
+// over a split owner's tables: they wait for their windows to end. It does nothing
+// before Split, or before the first hit.
 func (t *Tables) Release(now int64) Status {
 	for _, table := range t.tables {
 		if t.split && table.open {
@@ -145,10 +146,9 @@ func (t *Tables) Release(now int64) Status {
 
 func (t *Tables) keeps(id CounterID) bool { return t.tables[id] != nil }
 
-// Heartbeat shows that the owner is still there, reads the directory and mends it
-// where another configuration has taken these tables off it, or left some of
-// ours behind. Call it several times in each RoundNs; it does nothing before the
-// first hit.
+// Heartbeat writes the owner's sign of life, reads the directory, and registers
+// the tables again if another configuration has removed the owner from them. Call
+// it several times in each RoundNs. It does nothing before the first hit.
 func (t *Tables) Heartbeat(now int64) Status {
 	var open []*Table
 	for _, table := range t.tables {
@@ -164,7 +164,7 @@ func (t *Tables) Heartbeat(now int64) Status {
 	return max(status, t.enter(now, open))
 }
 
-// enter registers tables and adopts what the directory says about them.
+// enter registers tables and adopts their entries of the directory.
 func (t *Tables) enter(now int64, tables []*Table) Status {
 	entries := make([]tableEntry, len(tables))
 	conflict, split := false, false
@@ -174,7 +174,7 @@ func (t *Tables) enter(now int64, tables []*Table) Status {
 		d.release(self, t.keeps, now)
 		d.prepare(len(tables))
 		conflict = t.wasDropped(d, tables)
-		split = (conflict || slices.ContainsFunc(tables, (*Table).lacks)) && !t.split && d.knows(t.splitOwner)
+		split = (conflict || slices.ContainsFunc(tables, (*Table).lacksWindow)) && !t.split && d.hasOwner(t.splitOwner)
 		if split {
 			self.id = t.splitOwner
 		}
@@ -190,22 +190,22 @@ func (t *Tables) enter(now int64, tables []*Table) Status {
 	}
 	for i, table := range tables {
 		table.adopt(&entries[i])
-		conflict = conflict || table.lacks()
+		conflict = conflict || table.lacksWindow()
 	}
 	t.conflict = (t.conflict || conflict) && !t.split
 	return OK
 }
 
-// wasDropped reports whether the owner was taken off one of its tables.
+// wasDropped reports whether the owner was removed from one of its tables.
 func (t *Tables) wasDropped(d *directory, tables []*Table) bool {
 	return slices.ContainsFunc(tables, func(table *Table) bool {
-		return table.open && !slices.ContainsFunc(d.of(table.def.Counter), func(i int) bool {
-			return d.tables[i].base == table.base && d.tables[i].owned(t.self.id)
+		return table.open && !slices.ContainsFunc(d.tablesOf(table.def.Counter), func(i int) bool {
+			return d.tables[i].base == table.base && d.tables[i].hasOwner(t.self.id)
 		})
 	})
 }
 
-// loadSeed reads the seed that all workers share, or makes it.
+// loadSeed reads the seed that all workers share, or creates it.
 func (t *Tables) loadSeed() Status {
 	if t.seeded {
 		return OK

@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// vectorWindow has the fields of all algorithms. Every time here is taken for
-// milliseconds, which is the shortest period a bucket may name; none of the
-// rules knows a unit, so a case in nanoseconds decides the same.
+// vectorWindow has the fields of all algorithms. All times count as milliseconds,
+// because shorter periods are not allowed. The rules do not depend on the unit, so
+// the decisions of a case in nanoseconds stay the same.
 type vectorWindow struct {
 	Limit          uint32
 	Window, Offset int64
@@ -44,8 +44,8 @@ type vector struct {
 	Steps             []vectorStep
 }
 
-// TestVectors runs the cases of shared/limit through a table; those that are
-// not the project's own rules are listed there.
+// TestVectors runs the cases of shared/limit through a table. Those that follow
+// other rules than ours are listed there.
 func TestVectors(t *testing.T) {
 	b, err := os.ReadFile("../limit/testdata/vectors.json")
 	require.NoError(t, err)
@@ -83,12 +83,12 @@ func (c *vectorWindow) definition(t *testing.T, algo string) limit.Window {
 	case "leaky_meter":
 		return bucket(c.Capacity, c.Leak, c.Per)
 	default:
-		require.Fail(t, "an algorithm nobody has heard of", algo)
+		require.Fail(t, "unknown algorithm", algo)
 	}
 	return w
 }
 
-// played is a case on its way through a table. Its times start at base.
+// played is a case that runs through a table. Its times start at base.
 type played struct {
 	table *Table
 	entry Entry
@@ -114,7 +114,7 @@ func runVector(t *testing.T, v *vector) {
 	}
 	p := &played{table: configured(newMemory(), "o", 0, definition(v.ID, 4, windows...))}
 	if v.Algo == "sliding_counter" {
-		p.base = 2 * windows[0].PeriodNs // there must be a window before
+		p.base = 2 * windows[0].PeriodNs // leave room for the previous period
 	}
 	for i, c := range list {
 		switch {
@@ -183,8 +183,8 @@ func (p *played) step(t *testing.T, s vectorStep) {
 	}
 }
 
-// TestStoredAlgorithms fails when a record learns to hold another algorithm:
-// its vectors must be run then, and floorShapes must have it.
+// TestStoredAlgorithms fails when records can hold a new algorithm: then its
+// vectors must be run, and floorShapes must have it.
 func TestStoredAlgorithms(t *testing.T) {
 	var stored []limit.Algorithm
 	for a := range 256 {

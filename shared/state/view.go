@@ -1,11 +1,10 @@
 package state
 
-// On returns the same tables over another store, as a worker has them before it
-// has read any. Over a store that keeps writes to itself they say what would
-// happen, and nothing does.
+// On returns the same tables over another store, none of them read yet. A store
+// that keeps writes to itself shows what would happen without changing anything.
 func (t *Tables) On(store Store) *Tables {
 	return NewTables(store, t.random, t.self.id, t.self.configuredNs)
 }
 
-// Like returns the table of the same counter as one of other tables.
-func (t *Tables) Like(table *Table) *Table { return t.Table(table.def) }
+// Counterpart returns t's table for the counter of another Tables' table.
+func (t *Tables) Counterpart(table *Table) *Table { return t.Table(table.def) }

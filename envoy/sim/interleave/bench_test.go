@@ -20,11 +20,11 @@ const (
 	ms   = int64(1_000_000)
 	base = 277_778 * hour // the beginning of an hour
 
-	most     = 3    // workers of a scenario
-	observer = most // reads the counters afterwards
+	maxWorkers = 3          // of a scenario
+	observer   = maxWorkers // the worker that reads the counters afterwards
 )
 
-// step is one thing a worker does, at a time by its own clock.
+// step is one action of a worker, at a time by its own clock.
 type step struct {
 	at  int64
 	run func(b *bench, worker int) string
@@ -48,8 +48,8 @@ func hit(at int64, user, tenant string) step {
 	}}
 }
 
-// operate is a management request. Its answer is the value, or what it says if
-// that is no operation with one.
+// operate is a management request. Its result is the answer's value, or the whole
+// answer if it has none.
 func operate(at int64, operation, query string) step {
 	r := &sim.Request{
 		Method: "POST", Path: "/m/counters/" + operation + "?" + query,
@@ -68,12 +68,12 @@ func operate(at int64, operation, query string) step {
 	}}
 }
 
-// tick has the worker flush its metrics and look after its tables.
+// tick lets the worker flush its metrics and send its heartbeat.
 func tick() step {
 	return step{now, func(b *bench, worker int) string { return fmt.Sprint(b.Tick(worker)) }}
 }
 
-// change brings the scenario's next policy to the worker.
+// change configures the worker with the scenario's next policy.
 func change(at int64) step {
 	return step{at, func(b *bench, worker int) string { return fmt.Sprint(b.ConfigureWorker(worker, b.next)) }}
 }
@@ -82,60 +82,46 @@ func change(at int64) step {
 type scenario struct {
 	name     string
 	policy   string // rules
-	next     string // rules that change brings
-	anew     bool   // every execution begins with configurations that have not been used
-	setUp    []step // worker 0, before
+	next     string // rules of the next policy, for change
+	anew     bool   // every execution begins with unused configurations
+	setUp    []step // of worker 0, before the scripts
 	scripts  [][]step
-	observed []step // the observer, after
+	observed []step // of the observer, after the scripts
 	judge    func(o *outcome) error
 
-	// apart: a request may see what another is about to take back, so that no
+	// seesRefunds: a request may see a hit that another request refunds later, so no
 	// order of whole requests explains every outcome.
-	apart bool
+	seesRefunds bool
 }
 
-// outcome is what the steps and the observer were answered.
+// outcome is the results of the steps and of the observer.
 type outcome struct {
-	steps    [most][]string
+	steps    [maxWorkers][]string
 	observed []string
 	keys     int // in shared data
-
-	began, ended [most][]int // of each step, in the order of all of them; no part of String
-	clock        int
-}
-
-func (o *outcome) next() int {
-	o.clock++
-	return o.clock
 }
 
 func (o *outcome) String() string { return fmt.Sprint(o.steps, o.observed, o.keys) }
 
-// count returns how many of the steps were answered so.
-func (o *outcome) count(answer string) (n int) {
-	for _, steps := range o.steps {
-		for _, have := range steps {
-			if have == answer {
-				n++
-			}
-		}
-	}
-	return n
-}
-
-// passed is how many of a worker's requests were let through.
+// passed returns how many of a worker's requests were admitted.
 func (o *outcome) passed(worker int) (n int) {
-	for _, have := range o.steps[worker] {
-		if have == "200" {
+	for _, result := range o.steps[worker] {
+		if result == "200" {
 			n++
 		}
 	}
 	return n
 }
 
-func (o *outcome) admitted() int { return o.count("200") }
+// admitted returns how many requests of all workers were admitted.
+func (o *outcome) admitted() (n int) {
+	for worker := range o.steps {
+		n += o.passed(worker)
+	}
+	return n
+}
 
-// value is the observed value with that index.
+// value returns the observed value with that index.
 func (o *outcome) value(i int) int {
 	n, err := strconv.Atoi(o.observed[i])
 	if err != nil {
@@ -144,18 +130,18 @@ func (o *outcome) value(i int) int {
 	return n
 }
 
-// bench is a simulated proxy with the compiled filter, whose workers a
-// scheduler controls. Each worker has a clock of its own.
+// bench is a simulated proxy with the compiled filter. A scheduler controls its
+// workers. Each worker has its own clock.
 type bench struct {
 	*sim.Host
 	*interleave.Scheduler
 	empty    *sim.Saved
-	policies [2][]byte // the scenario's policy, written in two ways
+	policies [2][]byte // the scenario's policy as two different texts
 	next     []byte
 	starts   int
 
-	clocks  [most]int64
-	outside int64 // the clock of who is none of the workers
+	clocks  [maxWorkers]int64
+	outside int64 // the clock while no script runs
 	log     []string
 	outcome outcome
 }
@@ -165,7 +151,7 @@ func newBench(t *testing.T, wasm []byte) *bench {
 	b := &bench{}
 	b.Scheduler = interleave.New(func() *sim.Namespace { return b.Shared() })
 	h, err := sim.New(context.Background(), sim.Options{
-		Wasm: wasm, Workers: most + 1, VMID: "sluice", PluginName: "sluice", RootID: "sluice", Seed: 1,
+		Wasm: wasm, Workers: maxWorkers + 1, VMID: "sluice", PluginName: "sluice", RootID: "sluice", Seed: 1,
 		CacheDir: buildtest.CacheDir(), OnShared: b.Park, LogLevel: sim.Error,
 		Now: func() int64 {
 			if worker := b.Running(); worker != interleave.Nobody {
@@ -183,14 +169,14 @@ func newBench(t *testing.T, wasm []byte) *bench {
 	return b
 }
 
-// manageable is a policy with those rules and a management path; the token is
+// manageable returns a policy with these rules and a management path whose token is
 // "test".
 func manageable(rules string) []byte {
 	return []byte(`{"version":1,"manage":{"path":"/m/","token_sha256":"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},"rules":[` + rules + `]}`)
 }
 
-// space makes the scenario one for the scheduler. judge is called at the end of
-// each execution.
+// space returns the scenario as a space for the scheduler, with judge called at the
+// end of each execution.
 func (b *bench) space(t *testing.T, c *scenario, judge func() error) interleave.Space {
 	t.Helper()
 	b.Shared().Restore(b.empty)
@@ -199,7 +185,7 @@ func (b *bench) space(t *testing.T, c *scenario, judge func() error) interleave.
 		b.policies[i] = append(manageable(c.policy), strings.Repeat(" ", i)...)
 	}
 	b.outside = base - 2*hour                       // before anything happens
-	require.NoError(t, b.Configure(manageable(""))) // nobody stays as the scenario before has left it
+	require.NoError(t, b.Configure(manageable(""))) // forget the scenario before
 	require.NoError(t, b.Configure(b.policies[b.starts%2]))
 	b.warm(c)
 	saved := b.Shared().Save()
@@ -215,9 +201,7 @@ func (b *bench) space(t *testing.T, c *scenario, judge func() error) interleave.
 		for _, s := range script {
 			steps = append(steps, func() {
 				b.clocks[worker] = s.at
-				b.outcome.began[worker] = append(b.outcome.began[worker], b.outcome.next())
 				b.outcome.steps[worker] = append(b.outcome.steps[worker], s.run(b, worker))
-				b.outcome.ended[worker] = append(b.outcome.ended[worker], b.outcome.next())
 			})
 		}
 		space.Scripts = append(space.Scripts, steps)
@@ -225,8 +209,8 @@ func (b *bench) space(t *testing.T, c *scenario, judge func() error) interleave.
 	return space
 }
 
-// warm has worker 0 do the set-up and, unless the scenario begins anew, every
-// worker enter its tables.
+// warm runs the set-up on worker 0. Unless the scenario begins anew, it makes every
+// worker register its tables.
 func (b *bench) warm(c *scenario) {
 	for _, s := range c.setUp {
 		b.outside = s.at
@@ -241,13 +225,12 @@ func (b *bench) warm(c *scenario) {
 	}
 }
 
-// start brings proxy and store to where each execution begins.
+// start restores proxy and store to the beginning of an execution.
 func (b *bench) start(c *scenario, saved *sim.Saved) {
 	b.outside = base - 2*hour
 	b.log = b.log[:0]
 	for worker := range b.outcome.steps {
 		b.outcome.steps[worker] = b.outcome.steps[worker][:0]
-		b.outcome.began[worker], b.outcome.ended[worker] = b.outcome.began[worker][:0], b.outcome.ended[worker][:0]
 	}
 	b.Shared().Restore(saved)
 	if !c.anew && c.next == "" {
@@ -267,7 +250,7 @@ func (b *bench) start(c *scenario, saved *sim.Saved) {
 	b.Shared().Restore(saved)
 }
 
-// observe reads what is left, as time goes on after the last step.
+// observe runs the observer's steps.
 func (b *bench) observe(c *scenario) {
 	b.outcome.keys = b.Shared().Len()
 	b.outcome.observed = b.outcome.observed[:0]
@@ -277,9 +260,9 @@ func (b *bench) observe(c *scenario) {
 	}
 }
 
-// explore runs a scenario in all its orders: what the scenario's own judge
-// says must hold, and, unless it sets itself apart, each outcome must be one
-// that whole steps have in some order without a race.
+// explore runs a scenario in all its orders. Each outcome must satisfy the
+// scenario's own judge. Unless the scenario seesRefunds, it must also be an outcome
+// of some order of whole steps.
 func (b *bench) explore(t *testing.T, c *scenario, bounds interleave.Bounds, choices []int) interleave.Result {
 	t.Helper()
 	var serial []string
@@ -296,8 +279,8 @@ func (b *bench) explore(t *testing.T, c *scenario, bounds interleave.Bounds, cho
 		if err := judged(); err != nil {
 			return err
 		}
-		if have := b.outcome.String(); !c.apart && !slices.Contains(serial, have) {
-			return fmt.Errorf("no order of whole requests ends so: %s; they end so:\n%s", have, strings.Join(serial, "\n"))
+		if have := b.outcome.String(); !c.seesRefunds && !slices.Contains(serial, have) {
+			return fmt.Errorf("no order of whole requests has the outcome %s; their outcomes are\n%s", have, strings.Join(serial, "\n"))
 		}
 		return nil
 	})
@@ -315,7 +298,7 @@ func (b *bench) explore(t *testing.T, c *scenario, bounds interleave.Bounds, cho
 		return interleave.Result{Failure: b.Replay(space, choices)}
 	}
 	r := b.Explore(space, bounds)
-	if r.Failure == nil && wrong != nil { // the search did not come so far
+	if r.Failure == nil && wrong != nil { // the search has not reached that order
 		r.Failure, r.Exhaustive = wrong, false
 	}
 	return r

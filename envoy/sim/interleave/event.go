@@ -2,9 +2,8 @@ package interleave
 
 import "fmt"
 
-// event is an access that was made, and what happens before it: clock[w] is how
-// many of the events up to here have w as their last such event of worker w,
-// that is, its index plus one; 0 = none.
+// event is an access that was made. clock is its vector clock: clock[w] is 1 + the
+// index of the last event of worker w that happens before it, 0 = none.
 type event struct {
 	worker int
 	access
@@ -22,18 +21,18 @@ func (e *event) String() string {
 	return fmt.Sprintf("  worker %d: %s %s", e.worker, kind, e.name)
 }
 
-// conflicts reports whether the two do not commute.
+// conflicts reports whether e and a do not commute.
 func (e *event) conflicts(a *access) bool { return e.key == a.key && (e.write || a.write) }
 
-// after reports whether event i happens before e.
-func (s *Scheduler) after(i int, e *event) bool { return e.clock[s.events[i].worker] > i }
+// happensBefore reports whether event i happens before e.
+func (s *Scheduler) happensBefore(i int, e *event) bool { return e.clock[s.events[i].worker] > i }
 
-// order works out what happens before the last event, which is number at.
-func (s *Scheduler) order(at int) {
+// setClock computes what happens before the last event, whose index is at.
+func (s *Scheduler) setClock(at int) {
 	e := &s.events[at]
 	for i := at - 1; i >= 0; i-- {
 		if before := &s.events[i]; before.worker == e.worker || before.conflicts(&e.access) {
-			if !s.after(i, e) {
+			if !s.happensBefore(i, e) {
 				e.join(i, before)
 			}
 		}
@@ -41,6 +40,7 @@ func (s *Scheduler) order(at int) {
 	e.clock[e.worker] = at + 1
 }
 
+// join adds event i, and all that happens before it, to what happens before e.
 func (e *event) join(i int, before *event) {
 	for w, n := range before.clock {
 		e.clock[w] = max(e.clock[w], n)
@@ -48,17 +48,16 @@ func (e *event) join(i int, before *event) {
 	e.clock[before.worker] = max(e.clock[before.worker], i+1)
 }
 
-// races finds the events that the last one, number at, could also have come
-// before, and has the search try that.
+// races finds the events that race with the last one, whose index is at, and makes
+// the search try the other order.
 func (s *Scheduler) races(path []node, at int) {
 	e := &s.events[at]
-	// What has been joined so far: an event that happens before something joined
-	// already is never next to e in any execution equal to this one.
+	// An event that happens before one in seen is next to e in no equal execution.
 	seen := event{worker: e.worker}
 	for i := at - 1; i >= 0; i-- {
 		before := &s.events[i]
 		switch {
-		case s.after(i, &seen):
+		case s.happensBefore(i, &seen):
 		case before.worker == e.worker:
 			seen.join(i, before)
 		case before.conflicts(&e.access):
@@ -68,23 +67,23 @@ func (s *Scheduler) races(path []node, at int) {
 	}
 }
 
-// reverse has the search go, from before event i, some way on which event at
-// comes before i: starting with one of those that can come first among the
-// events that do not happen after i.
+// reverse makes the search try, from node n before event i, an execution in which
+// event at comes before i. It starts with a worker whose event can come first among
+// those that do not happen after i, the initials of source-DPOR.
 func (s *Scheduler) reverse(n *node, i, at int) {
-	var before []int // the events between that do not happen after i
+	var before []int // events from i to at that do not happen after i
 	first := set(0)
 	seen := set(0)
 	for j := i + 1; j <= at; j++ {
 		e := &s.events[j]
-		if j < at && s.after(i, e) {
+		if j < at && s.happensBefore(i, e) {
 			continue
 		}
 		if !seen.has(e.worker) {
 			seen |= only(e.worker)
 			initial := true
 			for _, k := range before {
-				if s.after(k, e) {
+				if s.happensBefore(k, e) {
 					initial = false
 					break
 				}

@@ -5,35 +5,35 @@ import (
 	"math/rand/v2"
 )
 
-// Bounds say how much of a space is explored.
+// Bounds are how much of a space Explore searches.
 type Bounds struct {
-	Most   int    // executions of the search; 0 = all there are
-	Random int    // executions at random where the search left some
-	Seed   uint64 // of those; execution i takes its choices from (Seed, i)
+	Max    int    // executions of the search; 0 = no bound
+	Random int    // random executions after a search that reached Max
+	Seed   uint64 // of the random executions; execution i takes its choices from (Seed, i)
 }
 
-// Result is what an exploration has seen.
+// Result is what an exploration has found.
 type Result struct {
-	Executions int  // of the search, no two of them equal
-	Exhaustive bool // those are all there are
-	Redundant  int  // begun and found to equal one before
-	Random     int  // executions at random
-	Accesses   int  // of all executions
-	Longest    int  // accesses of the longest one
+	Executions int  // executions of the search, no two of them equal
+	Exhaustive bool // there are no other executions
+	Redundant  int  // executions that were begun and then equalled an earlier one
+	Random     int  // random executions
+	Accesses   int  // accesses of all executions
+	Longest    int  // accesses of the longest execution
 	Failure    *Failure
 }
 
 // Explore runs a space's executions until one is judged wrong.
 //
-// Two executions are equal if one becomes the other by swapping adjacent
-// accesses that commute: of different keys, or two reads. Of equal ones a single
-// one is completed. The search is source-DPOR with sleep sets, as in Abdulla,
-// Aronis, Jonsson, Sagonas, "Optimal dynamic partial order reduction", 2014,
-// algorithm 1.
+// Two executions are equal if swapping adjacent accesses that commute turns one into
+// the other. Accesses of different keys commute, and so do two reads. Explore
+// completes one of all equal executions. The search is source-DPOR with sleep sets:
+// Abdulla, Aronis, Jonsson, Sagonas, "Optimal dynamic partial order reduction",
+// 2014, algorithm 1.
 func (s *Scheduler) Explore(space Space, b Bounds) (r Result) {
 	var path []node
 	for r.Failure == nil {
-		if b.Most > 0 && r.Executions == b.Most {
+		if b.Max > 0 && r.Executions == b.Max {
 			s.random(&space, b, &r)
 			return r
 		}
@@ -51,14 +51,14 @@ func (s *Scheduler) Explore(space Space, b Bounds) (r Result) {
 
 // node is a state on the path of the search.
 type node struct {
-	chosen    int
-	backtrack set // who has to go from here
-	sleep     set // who need not, because it went from here, or from before here
+	chosen    int // worker
+	backtrack set // workers that must go from here
+	sleep     set // workers that need not: they went from here or from an earlier node
 	pending   [MaxWorkers]access
 }
 
-// next chooses who goes from here after all that follows the last choice has
-// been seen.
+// next chooses the next worker to go from here, after the search has seen all that
+// follows the last choice. It returns false if none is left.
 func (n *node) next() bool {
 	n.sleep |= only(n.chosen)
 	left := n.backtrack &^ n.sleep
@@ -69,8 +69,8 @@ func (n *node) next() bool {
 	return true
 }
 
-// extend runs one execution: down the path, the last node of which has a new
-// choice, and on from there.
+// extend runs one execution: along the path, whose last node has a new choice, and
+// on from there. It returns the new path.
 func (s *Scheduler) extend(space *Space, path []node, r *Result) []node {
 	s.begin(space)
 	known := len(path) - 1
@@ -87,7 +87,7 @@ func (s *Scheduler) extend(space *Space, path []node, r *Result) []node {
 		n := &path[at]
 		if at < known && (!s.alive.has(n.chosen) || s.pending[n.chosen].key != n.pending[n.chosen].key) {
 			s.abandon()
-			r.Failure = &Failure{Choices: choices(path[:at+1]), Err: errors.New("the same choices led elsewhere: an execution depends on more than them")}
+			r.Failure = &Failure{Choices: choices(path[:at+1]), Err: errors.New("the same choices led to another execution: it depends on something else")}
 			return path
 		}
 		if at >= known {
@@ -99,7 +99,7 @@ func (s *Scheduler) extend(space *Space, path []node, r *Result) []node {
 			}
 		}
 		s.step(n.chosen)
-		s.order(at)
+		s.setClock(at)
 		if at >= known {
 			s.races(path, at)
 		}
@@ -118,8 +118,8 @@ func choices(path []node) (list []int) {
 	return list
 }
 
-// newNode returns the node behind the path, unless everything from there equals
-// something that has been seen.
+// newNode returns the node at the end of the path. awake is false if every execution
+// from there equals an earlier one.
 func (s *Scheduler) newNode(path []node) (n node, awake bool) {
 	if len(path) > 0 {
 		before := &path[len(path)-1]
@@ -139,7 +139,7 @@ func (s *Scheduler) newNode(path []node) (n node, awake bool) {
 	return n, true
 }
 
-// abandon lets the workers finish: there is no way to stop a guest halfway.
+// abandon lets the workers finish, because a guest cannot be stopped halfway.
 func (s *Scheduler) abandon() {
 	for s.alive != 0 {
 		s.resume(s.alive.first())
@@ -147,10 +147,10 @@ func (s *Scheduler) abandon() {
 	s.parking = false
 }
 
-// random runs executions in which each access is anybody's.
+// random runs executions that choose a random worker for each access.
 func (s *Scheduler) random(space *Space, b Bounds, r *Result) {
 	for i := 0; i < b.Random && r.Failure == nil; i++ {
-		dice := rand.New(rand.NewPCG(b.Seed, uint64(i))) //nolint:gosec // the choices have to repeat, not to surprise
+		dice := rand.New(rand.NewPCG(b.Seed, uint64(i))) //nolint:gosec // the choices must be repeatable
 		s.begin(space)
 		for s.alive != 0 {
 			s.step(s.alive.nth(dice.IntN(s.alive.len())))

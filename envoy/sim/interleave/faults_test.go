@@ -10,26 +10,26 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim/interleave"
 )
 
-// faults are what every limiter of this kind can get wrong, each planted where
-// this one gets it right.
+// faults are mistakes that a limiter of this kind can make, each planted in the
+// source of this one.
 var faults = []struct {
 	buildtest.Fault
-	want string // part of what is to be said of it
+	want string // part of the error
 }{
 	{buildtest.Fault{
-		Name: "what is missing is created with cas 0", File: "shared/state/store.go",
+		Name: "a missing key is created with cas 0", File: "shared/state/store.go",
 		Old: "const CreateOnly uint32 = 0xFFFFFFFE", New: "const CreateOnly uint32 = 0",
 	}, "are admitted, not"},
 	{buildtest.Fault{
-		Name: "taking back asks for no generation", File: "shared/state/entry.go",
+		Name: "a refund ignores the generation", File: "shared/state/entry.go",
 		Old: "if e.slot < 0 || e.page.recordGeneration(&t.layout, e.slot) != committed.generation {", New: "if e.slot < 0 {",
-	}, "taking back took the hit of another"},
+	}, "a refund took the hit of another request"},
 	{buildtest.Fault{
 		Name: "eviction leaves no floor", File: "shared/state/evict.go",
-		Old: "t.join(e, slot, last, at)", New: "",
+		Old: "t.addToFloor(e, slot, last, at)", New: "",
 	}, "eviction has refunded"},
 	{buildtest.Fault{
-		Name: "clean overwrites hits that came meanwhile", File: "shared/state/operate.go",
+		Name: "clean overwrites concurrent hits", File: "shared/state/operate.go",
 		Old: "return changes, t.write(e)", New: "return changes, t.tables.store.Set(e.key[:], e.page, 0)",
 	}, "are admitted, not"},
 	{buildtest.Fault{
@@ -41,7 +41,7 @@ var faults = []struct {
 		Old: "case raced:\n\t\t\tif retries == maxRetries {", New: "case raced:\n\t\t\tif a.counted = true; a.counted {\n\t\t\t\treturn\n\t\t\t}\n\t\t\tif retries == maxRetries {",
 	}, "are admitted, not"},
 	{buildtest.Fault{
-		Name: "a late denial takes nothing back", File: "filter/internal/engine/decide.go",
+		Name: "a late denial refunds nothing", File: "filter/internal/engine/decide.go",
 		Old: "attempts[i].refund(now)", New: "_ = attempts[i]",
 	}, "counted"},
 	{buildtest.Fault{
@@ -54,7 +54,7 @@ var faults = []struct {
 	}, "are admitted, not"},
 }
 
-// TestPlantedFaults: each faulty filter is found out.
+// TestPlantedFaults: the exploration finds each planted fault.
 func TestPlantedFaults(t *testing.T) {
 	found := 0
 	for _, f := range faults {
@@ -62,7 +62,7 @@ func TestPlantedFaults(t *testing.T) {
 			b := newBench(t, buildtest.Plant(t, f.Fault))
 			searched := 0
 			for _, c := range scenarios() {
-				r := b.explore(t, &c, interleave.Bounds{Most: 300}, nil)
+				r := b.explore(t, &c, interleave.Bounds{Max: 300}, nil)
 				searched += r.Executions
 				if r.Failure == nil {
 					continue
@@ -76,5 +76,5 @@ func TestPlantedFaults(t *testing.T) {
 			t.Fatalf("not found in %d interleavings", searched)
 		})
 	}
-	buildtest.Figure(t, "%d of %d filters with a planted fault found out", found, len(faults))
+	buildtest.Figure(t, "%d of %d planted faults found", found, len(faults))
 }

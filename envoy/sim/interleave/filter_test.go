@@ -14,11 +14,11 @@ import (
 )
 
 var (
-	flagMost    = flag.Int("interleave-max", 20_000, "interleavings of a scenario that are searched before the rest is left to chance; 0 = all")
-	flagRandom  = flag.Int("interleave-random", 500, "interleavings at random of a scenario that has more than that")
-	flagSeed    = flag.Uint64("interleave-seed", 1, "seed of those")
+	flagMax     = flag.Int("interleave-max", 20_000, "maximum of interleavings to search in a scenario; 0 = all")
+	flagRandom  = flag.Int("interleave-random", 500, "random interleavings of a scenario that has more than the maximum")
+	flagSeed    = flag.Uint64("interleave-seed", 1, "seed of the random interleavings")
 	flagCase    = flag.String("interleave-case", "", "scenarios to run, a regular expression")
-	flagChoices = flag.String("interleave-choices", "", "replay this interleaving of the scenario: who went at each access, a digit each")
+	flagChoices = flag.String("interleave-choices", "", "replay this interleaving of the scenario: the worker at each access, one digit each")
 )
 
 func TestInterleavings(t *testing.T) {
@@ -36,14 +36,14 @@ func TestInterleavings(t *testing.T) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			began := time.Now()
-			r := b.explore(t, &c, interleave.Bounds{Most: *flagMost, Random: *flagRandom, Seed: *flagSeed}, choices)
+			r := b.explore(t, &c, interleave.Bounds{Max: *flagMax, Random: *flagRandom, Seed: *flagSeed}, choices)
 			took := time.Since(began)
 			if r.Failure != nil {
 				t.Fatalf("%v\nto replay: go test ./envoy/sim/interleave -run TestInterleavings -interleave-case '^%s$' -interleave-choices %s\nfound after %d interleavings, %d at random from seed %d",
 					r.Failure, regexp.QuoteMeta(c.name), interleave.Text(r.Failure.Choices), r.Executions, r.Random, *flagSeed)
 			}
 			if choices != nil {
-				t.Logf("replayed %s: nothing is wrong with %s", *flagChoices, b.outcome.String())
+				t.Logf("replayed %s: no fault, the outcome is %s", *flagChoices, b.outcome.String())
 				cases++
 				return
 			}
@@ -57,9 +57,9 @@ func TestInterleavings(t *testing.T) {
 			sum.Accesses += r.Accesses
 		})
 	}
-	require.Positive(t, cases, "no scenario is called like %q", *flagCase)
+	require.Positive(t, cases, "no scenario matches %q", *flagCase)
 	if *flagCase == "" && !t.Failed() {
-		buildtest.Figure(t, "%d interleavings of %d races searched, %d races to the end, and %d at random from seed %d: %d accesses of the compiled filter",
+		buildtest.Figure(t, "%d interleavings of %d races searched, %d races exhaustively, and %d random ones from seed %d: %d accesses of the compiled filter",
 			sum.Executions, cases, exhaustive, sum.Random, *flagSeed, sum.Accesses)
 	}
 }
@@ -68,5 +68,5 @@ func describe(r interleave.Result) string {
 	if r.Exhaustive {
 		return fmt.Sprintf("all %d interleavings, up to %d accesses", r.Executions, r.Longest)
 	}
-	return fmt.Sprintf("%d interleavings and %d at random, up to %d accesses", r.Executions, r.Random, r.Longest)
+	return fmt.Sprintf("%d interleavings and %d random ones, up to %d accesses", r.Executions, r.Random, r.Longest)
 }

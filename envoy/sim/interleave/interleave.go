@@ -1,13 +1,13 @@
 // Package interleave runs scripts on the workers of a simulated Envoy in every
-// order that their reads and writes of shared data can have.
+// possible order of their reads and writes of shared data.
 //
-// Its invariant: an execution is a function of its choices alone. Every worker
-// is stopped before each of its accesses to shared data, one worker runs at a
-// time, and between two accesses a worker touches nothing that others see; so
-// the list of who went when is all there is to know, and it replays.
+// Its invariant: an execution is a function of its choices alone. Every worker stops
+// before each of its accesses to shared data, one worker runs at a time, and between
+// two accesses a worker touches nothing that others see. So the list of choices,
+// which worker went at each access, replays the execution.
 //
-// It must never import the filter, the engine or a policy: what an outcome
-// ought to be, its caller knows.
+// It must never import the filter, the engine or a policy: the caller knows what an
+// outcome must be.
 package interleave
 
 import (
@@ -22,22 +22,22 @@ import (
 // MaxWorkers is how many scripts can run side by side.
 const MaxWorkers = 8
 
-// Nobody is who runs while no script does: when a space is started and judged.
+// Nobody is the result of Running while no script runs, as in Start and Judge.
 const Nobody = -1
 
-// Space is what can happen: the workers' scripts from one beginning. Worker i
-// is VM i of the host.
+// Space is a set of executions: those of the workers' scripts from one starting
+// state. Worker i is VM i of the host.
 type Space struct {
-	// Start brings everything to where each execution begins.
+	// Start restores the starting state.
 	Start func()
-	// Scripts are what each worker does, step by step. A step may make any
-	// number of accesses, and must not wait for another worker.
+	// Scripts are the steps of each worker. A step may make any number of accesses,
+	// and must not wait for another worker.
 	Scripts [][]func()
-	// Judge says what is wrong with the state at the end of an execution.
+	// Judge returns an error if the state at the end of an execution is wrong.
 	Judge func() error
 }
 
-// Scheduler decides who goes next. Its Park is the host's OnShared.
+// Scheduler decides which worker goes next. Its Park is the host's OnShared.
 type Scheduler struct {
 	store   func() *sim.Namespace
 	running int
@@ -49,10 +49,10 @@ type Scheduler struct {
 	resumes [MaxWorkers]func() (struct{}, bool)
 	alive   set
 
-	events []event // what this execution has done
+	events []event // accesses of this execution
 }
 
-// access is one read or write that a worker is stopped before.
+// access is a read or write that a worker has stopped before.
 type access struct {
 	key   int
 	name  string
@@ -75,7 +75,7 @@ func (s set) len() (n int) {
 	return n
 }
 
-// nth returns the worker that has n smaller ones in the set.
+// nth returns the n-th smallest worker of the set, from 0.
 func (s set) nth(n int) int {
 	for worker := range MaxWorkers {
 		if s.has(worker) {
@@ -88,17 +88,17 @@ func (s set) nth(n int) int {
 	return Nobody
 }
 
-// New returns a scheduler. store is what its workers share; it is asked for
-// when an execution begins, so that the host can be made after the scheduler.
+// New returns a scheduler. store returns the shared data of its workers. It is not
+// called before an execution begins, so the host can be made after the scheduler.
 func New(store func() *sim.Namespace) *Scheduler {
 	return &Scheduler{store: store, running: Nobody, keys: map[string]int{}}
 }
 
-// Running is the worker whose script runs, or Nobody.
+// Running returns the worker whose script runs, or Nobody.
 func (s *Scheduler) Running() int { return s.running }
 
-// Park stops the running worker before its access until it is its turn. It
-// does nothing outside an execution.
+// Park stops the running worker before its access until its turn comes. It does
+// nothing outside an execution.
 func (s *Scheduler) Park(vm int, a sim.Access) {
 	if !s.parking || vm != s.running {
 		return
@@ -138,7 +138,7 @@ func (s *Scheduler) resume(worker int) {
 	s.running = Nobody
 }
 
-// step has a worker make the access it is stopped before.
+// step lets a worker make the access that it has stopped before.
 func (s *Scheduler) step(worker int) {
 	e := event{worker: worker, access: s.pending[worker]}
 	e.write = s.writes(worker)
@@ -146,9 +146,8 @@ func (s *Scheduler) step(worker int) {
 	s.resume(worker)
 }
 
-// writes reports whether the access that the worker is stopped before would
-// change the store: a compare-and-swap that somebody else has overtaken only
-// reads, and always will.
+// writes reports whether the access that the worker has stopped before would change
+// the store. A compare-and-swap whose cas is outdated only reads, now and later.
 func (s *Scheduler) writes(worker int) bool {
 	a := &s.pending[worker]
 	if !a.write || a.cas == 0 {
@@ -158,7 +157,7 @@ func (s *Scheduler) writes(worker int) bool {
 	return !exists || cas == a.cas
 }
 
-// judge ends an execution.
+// judge ends an execution and returns what is wrong with it.
 func (s *Scheduler) judge(space *Space) *Failure {
 	s.parking = false
 	err := space.Judge()
@@ -175,7 +174,7 @@ func (s *Scheduler) judge(space *Space) *Failure {
 
 // Failure is an execution that was judged wrong.
 type Failure struct {
-	Choices []int    // who went, at each access; Replay takes it
+	Choices []int    // the worker at each access, for Replay
 	Trace   []string // the accesses
 	Err     error
 }
@@ -206,8 +205,8 @@ func Parse(text string) (choices []int, err error) {
 	return choices, nil
 }
 
-// Replay runs the execution with those choices; where they end, or name a
-// worker that is done, the first one left goes.
+// Replay runs the execution with these choices. If they end, or name a worker that
+// has finished, the first remaining worker goes.
 func (s *Scheduler) Replay(space Space, choices []int) *Failure {
 	s.begin(&space)
 	for at := 0; s.alive != 0; at++ {
@@ -220,8 +219,8 @@ func (s *Scheduler) Replay(space Space, choices []int) *Failure {
 	return s.judge(&space)
 }
 
-// Serial runs the scripts in every order in which whole steps can follow each
-// other, and calls visit at the end of each: what happens without any race.
+// Serial runs the scripts in every order of whole steps, so without any race, and
+// calls visit at the end of each. It returns the number of orders.
 func (s *Scheduler) Serial(space Space, visit func()) (orders int) {
 	at := make([]int, len(space.Scripts))
 	var order []int

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// toy is a store with workers that are plain functions.
+// toy is a store whose workers are plain functions.
 type toy struct {
 	*Scheduler
 	store *sim.Namespace
@@ -41,7 +41,7 @@ func (y *toy) add(key, text string) {
 	for {
 		value, cas := y.get(key)
 		if cas == 0 {
-			cas = 1 << 31 // creates only
+			cas = 1 << 31 // create only
 		}
 		if y.set(key, value+text, cas) {
 			return
@@ -49,18 +49,19 @@ func (y *toy) add(key, text string) {
 	}
 }
 
-// space has each worker do a few random operations on a few keys.
+// space returns a space in which each worker does a few random operations on two
+// keys.
 func (y *toy) space(r *rand.Rand) Space {
 	empty := y.store.Save()
 	space := Space{Start: func() { y.store.Restore(empty) }, Judge: func() error { return nil }}
 	workers := 2 + r.IntN(2)
 	for worker := range workers {
 		var script []func()
-		most := 3
+		steps := 3
 		if workers > 2 && worker > 0 {
-			most = 1
+			steps = 1
 		}
-		for range 1 + r.IntN(most) {
+		for range 1 + r.IntN(steps) {
 			key, text := string(rune('a'+r.IntN(2))), fmt.Sprint(worker)
 			switch r.IntN(4) {
 			case 0:
@@ -78,9 +79,8 @@ func (y *toy) space(r *rand.Rand) Space {
 	return space
 }
 
-// signature is the same for executions that differ in the order of accesses
-// that commute, and for no others: what happens to each key, reads between two
-// writes in no order.
+// signature is the same for equal executions and differs for others: for each key,
+// its writes in order and between them the sorted reads.
 func (s *Scheduler) signature() string {
 	var steps [MaxWorkers]int
 	keys := map[int][]string{}
@@ -107,8 +107,8 @@ func (s *Scheduler) signature() string {
 	return fmt.Sprint(keys)
 }
 
-// all runs every order there is, equal ones too, and returns the signatures
-// seen and how many orders there are.
+// all runs every order, equal ones too, and returns the signatures and the number
+// of orders.
 func (s *Scheduler) all(space Space) (seen map[string]bool, orders int) {
 	seen = map[string]bool{}
 	var prefix []int
@@ -138,8 +138,7 @@ func (s *Scheduler) all(space Space) (seen map[string]bool, orders int) {
 	}
 }
 
-// TestTheSearchSeesEachExecutionOnce compares the search with every order that
-// there is.
+// TestTheSearchSeesEachExecutionOnce compares the search with all orders.
 func TestTheSearchSeesEachExecutionOnce(t *testing.T) {
 	orders, executions, redundant := 0, 0, 0
 	for seed := range uint64(150) {
@@ -159,11 +158,11 @@ func TestTheSearchSeesEachExecutionOnce(t *testing.T) {
 		executions += r.Executions
 		redundant += r.Redundant
 	}
-	t.Logf("%d orders, %d executions that differ, %d begun in vain", orders, executions, redundant)
+	t.Logf("%d orders, %d different executions, %d redundant", orders, executions, redundant)
 	require.Less(t, 4*executions, orders)
 }
 
-// lost is a space in which an update is lost if two workers read before one
+// lost returns a space in which an update is lost if both workers read before one
 // writes.
 func lost(y *toy) Space {
 	empty := y.store.Save()
@@ -186,7 +185,7 @@ func TestAFailureReplays(t *testing.T) {
 	y := newToy()
 	space := lost(y)
 	require.Equal(t, 3, y.Serial(space, func() { require.NoError(t, space.Judge()) }))
-	for _, b := range []Bounds{{}, {Most: 1, Random: 100, Seed: 1}} {
+	for _, b := range []Bounds{{}, {Max: 1, Random: 100, Seed: 1}} {
 		found := y.Explore(space, b)
 		require.NotNil(t, found.Failure)
 		require.False(t, found.Exhaustive)
@@ -210,17 +209,18 @@ func TestBoundsHold(t *testing.T) {
 	for range 3 {
 		space.Scripts = append(space.Scripts, []func(){func() { y.add("k", "x") }, func() { y.get("k") }})
 	}
-	r := y.Explore(space, Bounds{Most: 10, Random: 5})
+	r := y.Explore(space, Bounds{Max: 10, Random: 5})
 	require.False(t, r.Exhaustive)
 	require.Equal(t, []int{10, 5}, []int{r.Executions, r.Random})
 	full := y.Explore(space, Bounds{})
 	require.True(t, full.Exhaustive)
-	require.Equal(t, full.Executions, y.Explore(space, Bounds{Most: full.Executions, Random: 5}).Executions)
-	require.True(t, y.Explore(space, Bounds{Most: full.Executions, Random: 5}).Exhaustive, "exactly as many as allowed are all")
+	bounded := y.Explore(space, Bounds{Max: full.Executions, Random: 5})
+	require.Equal(t, full.Executions, bounded.Executions)
+	require.True(t, bounded.Exhaustive, "the space has exactly as many executions as the bound")
 }
 
-// TestMoreThanTheChoices: what an execution does must not hang on the one
-// before it.
+// TestMoreThanTheChoices: an execution that depends on the one before it is an
+// error.
 func TestMoreThanTheChoices(t *testing.T) {
 	y := newToy()
 	n := 0
@@ -229,5 +229,5 @@ func TestMoreThanTheChoices(t *testing.T) {
 		Scripts: [][]func(){{func() { y.get(fmt.Sprint(n)); y.get("k") }}, {func() { y.set("k", "", 0) }}},
 		Judge:   func() error { return nil },
 	}
-	require.ErrorContains(t, y.Explore(space, Bounds{}).Failure, "the same choices led elsewhere")
+	require.ErrorContains(t, y.Explore(space, Bounds{}).Failure, "the same choices led to another execution")
 }

@@ -8,8 +8,8 @@ import (
 
 var algorithms = []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"}
 
-// window is one of an hour that admits n at once. A page of tokens gains too
-// few of them for another hit in the time of a scenario.
+// window returns a window of an hour that admits n at once. A token bucket gains too
+// little for another hit during a scenario.
 func window(algorithm string, n int) string {
 	if algorithm == "token_bucket" {
 		return fmt.Sprintf(`{"algorithm":"token_bucket","requests":1,"per":"1h","burst":%d}`, n)
@@ -17,7 +17,7 @@ func window(algorithm string, n int) string {
 	return fmt.Sprintf(`{"algorithm":%q,"requests":%d,"per":"1h"}`, algorithm, n)
 }
 
-// rule is one by the header x-NAME with four slots.
+// rule returns a rule by the header x-NAME with four slots.
 func rule(name string, windows ...string) string {
 	return ruleOf(name, 4, windows...)
 }
@@ -29,7 +29,7 @@ func ruleOf(name string, capacity int, windows ...string) string {
 
 func of(rule, key string) string { return "rule=" + rule + "&key=" + key }
 
-// expect says what is wrong where a condition does not hold.
+// expect returns an error if the condition does not hold.
 func expect(holds bool, format string, args ...any) error {
 	if holds {
 		return nil
@@ -37,8 +37,8 @@ func expect(holds bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// exactly judges that so many were admitted, and that each was counted once,
-// beside those counted before.
+// exactly returns a judge: so many requests were admitted, and each was counted
+// once, besides those counted before.
 func exactly(admitted, before int) func(*outcome) error {
 	return func(o *outcome) error {
 		if o.admitted() != admitted {
@@ -48,7 +48,7 @@ func exactly(admitted, before int) func(*outcome) error {
 	}
 }
 
-// scenarios are all of them, the small ones first.
+// scenarios returns all scenarios.
 func scenarios() (list []scenario) {
 	for _, algorithm := range algorithms {
 		list = append(list, createPage(algorithm), hotKey(algorithm), roll(algorithm), refund(algorithm),
@@ -59,7 +59,7 @@ func scenarios() (list []scenario) {
 
 const now = base + 10*ms
 
-// createPage: three first hits where no page is yet.
+// createPage: three first hits of a page that does not exist yet.
 func createPage(algorithm string) scenario {
 	return scenario{
 		name: "create race of a page, " + algorithm, policy: rule("user", window(algorithm, 2)),
@@ -69,7 +69,7 @@ func createPage(algorithm string) scenario {
 	}
 }
 
-// hotKey: three workers and one key that two more fit into.
+// hotKey: three workers hit one key that has room for two more hits.
 func hotKey(algorithm string) scenario {
 	return scenario{
 		name: "hot key, " + algorithm, policy: rule("user", window(algorithm, 3)),
@@ -80,7 +80,7 @@ func hotKey(algorithm string) scenario {
 	}
 }
 
-// roll: a window ends, but not yet by the clock of worker 0.
+// roll: a window ends, but not yet by the clocks of workers 0 and 2.
 func roll(algorithm string) scenario {
 	const next = base + hour
 	return scenario{
@@ -98,14 +98,14 @@ func roll(algorithm string) scenario {
 	}
 }
 
-// refund: three requests with two rules, the second of which has room for
-// one. Who is denied late takes back what it counted on the first.
+// refund: three requests with two rules, and the second rule has room for one. A
+// request that is denied late refunds its hit on the first rule.
 func refund(algorithm string) scenario {
 	return scenario{
-		name: "take-back, " + algorithm, policy: rule("user", window(algorithm, 3)) + "," + rule("tenant", window("fixed_window", 1)),
-		scripts:  [][]step{{hit(now, "a", "t")}, {hit(now+ms, "a", "t")}, {hit(now-ms, "a", "t")}},
-		observed: []step{operate(now+5*ms, "get", of("user", "a")), operate(now+5*ms, "get", of("tenant", "t"))},
-		apart:    true,
+		name: "refund, " + algorithm, policy: rule("user", window(algorithm, 3)) + "," + rule("tenant", window("fixed_window", 1)),
+		scripts:     [][]step{{hit(now, "a", "t")}, {hit(now+ms, "a", "t")}, {hit(now-ms, "a", "t")}},
+		observed:    []step{operate(now+5*ms, "get", of("user", "a")), operate(now+5*ms, "get", of("tenant", "t"))},
+		seesRefunds: true,
 		judge: func(o *outcome) error {
 			return expect(o.admitted() == 1 && o.value(0) == 1 && o.value(1) == 1,
 				"%d are admitted, %d and %d counted", o.admitted(), o.value(0), o.value(1))
@@ -113,27 +113,27 @@ func refund(algorithm string) scenario {
 	}
 }
 
-// refundAndReset: while worker 0 may have to take its hit back, the key is
-// reset and hit by another.
+// refundAndReset: worker 0 may have to refund its hit while worker 2 resets the key
+// and hits it.
 func refundAndReset(algorithm string) scenario {
 	return scenario{
-		name: "take-back and reset, " + algorithm, policy: rule("user", window(algorithm, 3)) + "," + rule("tenant", window("fixed_window", 1)),
-		scripts:  [][]step{{hit(now, "a", "t")}, {hit(now, "b", "t")}, {operate(now, "reset", of("user", "a")), hit(now, "a", "s")}},
-		observed: []step{operate(now+5*ms, "get", of("user", "a")), operate(now+5*ms, "get", of("user", "b")), operate(now+5*ms, "get", of("tenant", "t"))},
-		apart:    true,
+		name: "refund and reset, " + algorithm, policy: rule("user", window(algorithm, 3)) + "," + rule("tenant", window("fixed_window", 1)),
+		scripts:     [][]step{{hit(now, "a", "t")}, {hit(now, "b", "t")}, {operate(now, "reset", of("user", "a")), hit(now, "a", "s")}},
+		observed:    []step{operate(now+5*ms, "get", of("user", "a")), operate(now+5*ms, "get", of("user", "b")), operate(now+5*ms, "get", of("tenant", "t"))},
+		seesRefunds: true,
 		judge: func(o *outcome) error {
 			switch {
 			case o.passed(0)+o.passed(1) != 1 || o.value(2) != 1 || o.value(1) != o.passed(1):
 				return fmt.Errorf("%d and %d are admitted, %d counted", o.passed(0), o.passed(1), o.value(2))
 			case o.value(0) < 1:
-				return fmt.Errorf("taking back took the hit of another, which was admitted")
+				return fmt.Errorf("a refund took the hit of another request, which was admitted")
 			}
 			return expect(o.value(0) <= 1+o.passed(0), "%d counted, at most %d admitted", o.value(0), 1+o.passed(0))
 		},
 	}
 }
 
-// fullPage: three keys in two slots, and a client that comes back.
+// fullPage: a new key evicts one of two keys in a full page while both are hit again.
 func fullPage(algorithm string) scenario {
 	return scenario{
 		name: "full page, " + algorithm, policy: ruleOf("user", 2, window(algorithm, 2)),
@@ -147,7 +147,7 @@ func fullPage(algorithm string) scenario {
 	}
 }
 
-// clean: expired records are cleaned away beside hits in the same page.
+// clean: expired records are cleaned while hits come in the same page.
 func clean(algorithm string) scenario {
 	const later = base + 3*hour + 100*ms
 	return scenario{
@@ -159,7 +159,7 @@ func clean(algorithm string) scenario {
 	}
 }
 
-// reset: hits around the reset of a key that has used everything.
+// reset: hits around the reset of a key that has used its whole limit.
 func reset(algorithm string) scenario {
 	return scenario{
 		name: "reset, " + algorithm, policy: rule("user", window(algorithm, 2)),
@@ -178,7 +178,7 @@ func reset(algorithm string) scenario {
 	}
 }
 
-// setAndIncrement: a usage that is set, one that is raised, and a hit.
+// setAndIncrement: one worker sets the usage, one increments it, one hits the key.
 func setAndIncrement(algorithm string) scenario {
 	return scenario{
 		name: "set and inc, " + algorithm, policy: rule("user", window(algorithm, 4)),

@@ -1,6 +1,6 @@
 package interleave_test
 
-// special are scenarios that are the same for all algorithms.
+// special returns scenarios that do not vary by algorithm.
 func special() []scenario {
 	layered := make([]string, len(algorithms))
 	for i, algorithm := range algorithms {
@@ -52,10 +52,10 @@ func special() []scenario {
 			judge:    exactly(4, 1),
 		},
 		{
-			name: "take-back of either rule", policy: rule("user", window("fixed_window_per_key", 2)) + "," + rule("tenant", window("token_bucket", 2)),
-			scripts:  [][]step{{hit(now, "a", "t"), hit(now, "a", "s")}, {hit(now+ms, "a", "t")}, {hit(now-ms, "b", "t")}},
-			observed: []step{operate(now+5*ms, "get", of("user", "a")), operate(now+5*ms, "get", of("tenant", "t")), operate(now+5*ms, "get", of("tenant", "s"))},
-			apart:    true,
+			name: "refund of either rule", policy: rule("user", window("fixed_window_per_key", 2)) + "," + rule("tenant", window("token_bucket", 2)),
+			scripts:     [][]step{{hit(now, "a", "t"), hit(now, "a", "s")}, {hit(now+ms, "a", "t")}, {hit(now-ms, "b", "t")}},
+			observed:    []step{operate(now+5*ms, "get", of("user", "a")), operate(now+5*ms, "get", of("tenant", "t")), operate(now+5*ms, "get", of("tenant", "s"))},
+			seesRefunds: true,
 			judge: func(o *outcome) error {
 				s := 0
 				if o.steps[0][1] == "200" {
@@ -66,13 +66,13 @@ func special() []scenario {
 					"%d, %d and %d are admitted, %v counted", a, t, s, o.observed)
 			},
 		},
-		{ // the only one too large to be searched to its end
-			name: "take-back, two requests each", policy: rule("user", window("fixed_window", 6)) + "," + rule("tenant", window("sliding_window_log", 3)),
+		{ // the only one that is too large for an exhaustive search
+			name: "refund, two requests each", policy: rule("user", window("fixed_window", 6)) + "," + rule("tenant", window("sliding_window_log", 3)),
 			scripts: [][]step{
 				{hit(now, "a", "t"), hit(now, "a", "t")}, {hit(now+ms, "a", "t"), hit(now+ms, "a", "t")}, {hit(now-ms, "a", "t"), hit(now, "a", "t")},
 			},
-			observed: []step{operate(now+5*ms, "get", of("user", "a")), operate(now+5*ms, "get", of("tenant", "t"))},
-			apart:    true,
+			observed:    []step{operate(now+5*ms, "get", of("user", "a")), operate(now+5*ms, "get", of("tenant", "t"))},
+			seesRefunds: true,
 			judge: func(o *outcome) error {
 				return expect(o.admitted() == 3 && o.value(0) == 3 && o.value(1) == 3,
 					"%d are admitted, %d and %d counted", o.admitted(), o.value(0), o.value(1))
@@ -109,7 +109,7 @@ func special() []scenario {
 	}
 }
 
-// changes are scenarios in which a new policy reaches the workers one by one.
+// changes returns scenarios in which a new policy reaches the workers one by one.
 func changes() []scenario {
 	four := window("fixed_window", 4)
 	user := []step{operate(now+5*ms, "get", of("user", "a"))}
@@ -145,7 +145,7 @@ func changes() []scenario {
 	}
 	list[4].judge = func(o *outcome) error {
 		old := o.passed(1) + o.passed(2)
-		return expect(old == 3 && o.value(0) == 4, "the rule that goes admits %d where 3 of 4 were left, and counts %d", old, o.value(0))
+		return expect(old == 3 && o.value(0) == 4, "the old rule admits %d though 3 of 4 were left, and counts %d", old, o.value(0))
 	}
 	return list
 }

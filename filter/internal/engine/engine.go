@@ -92,7 +92,7 @@ func (e *Engine) Clone(host Host) *Engine {
 		r := &c.rules[i]
 		r.metrics, r.spikes = Metrics{}, spikes{}
 		if r.table != nil {
-			r.table = c.tables.Like(r.table)
+			r.table = c.tables.Counterpart(r.table)
 			r.units = records{r.table}
 		}
 	}

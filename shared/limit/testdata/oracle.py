@@ -1,8 +1,8 @@
-"""Answers hits as the package `limits` does, at the times it is told.
+"""Decides hits with the package `limits` at the given times.
 
 stdin: a JSON list of {"strategy", "limit", "seconds", "hits": [[ticks, cost]]},
-a tick being 1/512 s, which floats hold exactly. stdout: for each hit of each
-case [admitted, remaining before, remaining after].
+where a tick is 1/512 s, which floats hold exactly. stdout: for each hit of each
+case, [admitted, remaining before, remaining after].
 """
 
 import json
@@ -12,7 +12,7 @@ import time
 
 
 class Timer:
-    """Expires nothing behind the frozen clock's back."""
+    """Never runs, because the clock is frozen."""
 
     def __init__(self, *_):
         pass

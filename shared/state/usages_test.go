@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// partsTable fills a page of two slots with three keys, so that a record and a
-// floor part of every kind is in it, and a key that was reset.
-func partsTable(t *testing.T, store Store) *Table {
-	table := configured(store, "o", 90*second, partsDefinition())
+// usagesTable fills a page of two slots with three keys, so that it has usages and
+// floors of every kind, and a key that was reset.
+func usagesTable(t *testing.T, store Store) *Table {
+	table := configured(store, "o", 90*second, usagesDefinition())
 	for i, key := range []string{"a", "b", "c"} {
 		require.True(t, hit(t, table, []byte(key), 100*second+int64(i)*300*ms, uint32(1+i)))
 	}
@@ -26,7 +26,7 @@ func partsTable(t *testing.T, store Store) *Table {
 	return table
 }
 
-func partsDefinition() Definition {
+func usagesDefinition() Definition {
 	elastic := elastic(7 * second)
 	elastic.Limit = 9
 	jittered := jittered(10*second, 30)
@@ -34,20 +34,20 @@ func partsDefinition() Definition {
 	return definition("x", 2, slidingCounter(9, second), slidingLog(5, 2*second), tokenBucket(20, 3, 5*second), elastic, jittered)
 }
 
-// TestGoldenParts: the bytes of every kind of part, of its floor and of a reset
-// record are read as what they were written for.
-func TestGoldenParts(t *testing.T) {
+// TestGoldenUsages: every kind of usage, its floor and a reset record are written
+// as the golden bytes and read from them.
+func TestGoldenUsages(t *testing.T) {
 	store := newMemory()
-	table := partsTable(t, store)
+	table := usagesTable(t, store)
 	at, _ := table.locate([]byte("a"))
-	requireGolden(t, "parts", store.bytes(at[:]))
-	requireGolden(t, "parts-directory", store.bytes(directoryKey))
+	requireGolden(t, "usages", store.bytes(at[:]))
+	requireGolden(t, "usages-directory", store.bytes(directoryKey))
 
 	released := newMemory()
 	released.Set(seedKey, golden(t, "seed"), 0)
-	released.Set(directoryKey, golden(t, "parts-directory"), 0)
-	released.Set(at[:], golden(t, "parts"), 0)
-	table = configured(released, "o", 90*second, partsDefinition())
+	released.Set(directoryKey, golden(t, "usages-directory"), 0)
+	released.Set(at[:], golden(t, "usages"), 0)
+	table = configured(released, "o", 90*second, usagesDefinition())
 	now := 101*second + 700*ms
 	counts := func(key string) (list []uint32) {
 		var e Entry
@@ -58,9 +58,9 @@ func TestGoldenParts(t *testing.T) {
 		return list
 	}
 	require.Equal(t, []uint32{0, 0, 0, 0, 0}, counts("b"), "reset")
-	// c came into a full page and has 3 + 1 units, on the floor of nobody.
+	// c came into a full page and has 3 + 1 units, on an empty floor.
 	require.Equal(t, []uint32{1, 4, 4, 4, 4}, counts("c"))
-	require.Equal(t, []uint32{0, 1, 0, 1, 1}, counts("a"), "from the floor; its token is back")
+	require.Equal(t, []uint32{0, 1, 0, 1, 1}, counts("a"), "from the floor; its token has been refilled")
 }
 
 func TestDamagedDefinitions(t *testing.T) {
@@ -87,7 +87,7 @@ func TestDamagedDefinitions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := newMemory()
-			table := partsTable(t, store)
+			table := usagesTable(t, store)
 			at, _ := table.locate([]byte("a"))
 			damaged := store.bytes(at[:])
 			damaged[headBytes+c.window*windowBytes+c.offset] = c.value
@@ -99,8 +99,8 @@ func TestDamagedDefinitions(t *testing.T) {
 	}
 }
 
-// TestPartsRoundTrip: what a record or a floor holds is what was put there.
-func TestPartsRoundTrip(t *testing.T) {
+// TestUsagesRoundTrip: usages and floors are read as they were written.
+func TestUsagesRoundTrip(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	windows := []limit.Window{
 		aligned(5, second, 0), jittered(second, 50), perKey(5, second), elastic(second),
@@ -108,7 +108,7 @@ func TestPartsRoundTrip(t *testing.T) {
 	}
 	l := NewLayout(windows, 4)
 	b := newPage(&l, 1)
-	// The low 56 bits of the last of these times begin anew within a period.
+	// Within a period of the last times here, their low 56 bits overflow.
 	for _, last := range []int64{1, second, 1_700_000_000 * second, 1<<56 - 1, 1 << 56, 1<<56 + 7, 24<<56 + limit.MaxPeriodNs/2, 25 << 56} {
 		for range 200 {
 			slot := r.IntN(4)
@@ -157,8 +157,8 @@ func TestPartsRoundTrip(t *testing.T) {
 	}
 }
 
-// TestLogsGrowAndShrink: a raised limit finds every unit, and neither a layout
-// with less room nor one with more than before gives quota back.
+// TestLogsGrowAndShrink: no unit is lost when a limit is raised, and a layout with
+// more or less room than before gives no quota back.
 func TestLogsGrowAndShrink(t *testing.T) {
 	store := newMemory()
 	key, now := []byte("k"), 100*second
@@ -170,7 +170,7 @@ func TestLogsGrowAndShrink(t *testing.T) {
 	require.False(t, hit(t, small, key, now+2, 1), "the old worker sees them all")
 	lowered := configured(store, "o", 3, definition("x", 4, slidingLog(2, anHour)))
 	require.False(t, hit(t, lowered, key, now+3, 1), "a lowered limit denies at once")
-	require.EqualValues(t, 6, store.directory(t).tables[0].windows[0].Units, "and forgets nothing")
+	require.EqualValues(t, 6, store.directory(t).tables[0].windows[0].Units, "a lowered limit forgets nothing")
 	again := configured(store, "o", 4, definition("x", 4, slidingLog(6, anHour)))
 	require.False(t, hit(t, again, key, now+anHour-1, 1))
 	require.True(t, hit(t, again, key, now+anHour, 2))
