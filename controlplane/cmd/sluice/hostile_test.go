@@ -27,12 +27,14 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 const (
-	// honestWithin is how long an honest caller waits at most, whatever others do.
+	// honestWithin is how long an honest caller waits at most, whatever hostile ones
+	// do, on a machine that does nothing else.
 	honestWithin = 2 * time.Second
 	// mostMemory bounds what serve may take, whatever proxies send.
 	mostMemory = 200 << 20
@@ -62,26 +64,28 @@ func (s server) connection(t *testing.T, from string) *grpc.ClientConn {
 // honest is a new proxy that gets its policy in time, and a look at /healthz.
 func (s server) honest(t *testing.T, what string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), honestWithin)
+	watch := buildtest.StartStopwatch(s.process.Pid)
+	ctx, cancel := watch.Within(t.Context(), honestWithin)
 	defer cancel()
 	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(s.connection(t, honestIP)).DeltaExtensionConfigs(ctx)
 	require.NoError(t, err, what)
 	require.NoError(t, stream.Send(first("edge.test", nil)), what)
 	r, err := stream.Recv()
-	require.NoError(t, err, what)
+	require.NoError(t, err, "%s: %v", what, context.Cause(ctx))
 	require.Len(t, r.GetResources(), 1)
+	t.Logf("%s: a policy within %s", what, watch)
 	s.healthz(t, what)
 }
 
 func (s server) healthz(t *testing.T, what string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), honestWithin)
+	ctx, cancel := buildtest.StartStopwatch(s.process.Pid).Within(t.Context(), honestWithin)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/healthz", nil)
 	require.NoError(t, err)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: s.tls}}
 	response, err := client.Do(request)
-	require.NoError(t, err, what)
+	require.NoError(t, err, "%s: %v", what, context.Cause(ctx))
 	defer response.Body.Close()
 	require.Equal(t, http.StatusOK, response.StatusCode, what)
 }

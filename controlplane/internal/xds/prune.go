@@ -2,6 +2,7 @@ package xds
 
 import (
 	"context"
+	"fmt"
 	"slices"
 )
 
@@ -12,7 +13,7 @@ func (s *Server) prune(ctx context.Context) error {
 		return nil
 	}
 	if err := s.store.Drop(ctx, numbers); err != nil {
-		return err
+		return fmt.Errorf("drop old revisions: %w", err)
 	}
 	s.log.Info("old revisions dropped", "count", len(numbers), "oldest", numbers[0], "newest", numbers[len(numbers)-1])
 	return nil
@@ -28,7 +29,10 @@ func (l *Ledger) removeOutdated(keep int) (numbers []uint64) {
 	if keep == 0 || len(l.revisions) == 0 {
 		return nil
 	}
-	used := l.inUse()
+	var used map[uint64]bool
+	if old > 0 {
+		used = l.inUse()
+	}
 	kept := l.revisions[:0:0]
 	for i, m := range l.revisions {
 		if i < old && !used[m.number] {

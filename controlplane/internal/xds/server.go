@@ -78,7 +78,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -169,31 +168,6 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.logDamage(ledger.Damaged()...)
 	go s.follow(watching, changed)
 	return s, nil
-}
-
-// follow keeps the ledger's list of revisions up to date with the store.
-func (s *Server) follow(ctx context.Context, changed <-chan struct{}) {
-	housekeeping := time.NewTicker(forgetAfter / 10)
-	defer housekeeping.Stop()
-	for {
-		if err := s.prune(ctx); err != nil && ctx.Err() == nil {
-			s.log.Error("drop old revisions", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-			known := s.ledger.Damaged()
-			if err := s.ledger.refresh(ctx); err != nil {
-				s.log.Error("read revisions", "error", err)
-			}
-			s.logDamage(slices.DeleteFunc(s.ledger.Damaged(), func(n uint64) bool { return slices.Contains(known, n) })...)
-		case now := <-housekeeping.C:
-			if err := s.ledger.forget(ctx, now); err != nil {
-				s.log.Error("forget proxies", "error", err)
-			}
-		}
-	}
 }
 
 // Ledger is what the server knows about proxies and their replies.

@@ -1,0 +1,92 @@
+package buildtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+)
+
+// Stopwatch measures how long something takes on a machine of its own: the time
+// that passes, without the share of the processors that other programs take.
+// What the test itself and its children use counts in full, so a program that
+// starves itself is slow on any machine. Where the system does not say who uses
+// the processors, all time counts.
+type Stopwatch struct {
+	children []int
+	began    time.Time
+	before   usage
+}
+
+// usage is processor time: of the test, of all programs, and all that there was.
+type usage struct {
+	own, used, all time.Duration
+}
+
+// maxSlowdown bounds how much longer a test may wait.
+const maxSlowdown = 30
+
+// StartStopwatch starts a stopwatch. The processes are children of the test.
+func StartStopwatch(children ...int) *Stopwatch {
+	s := &Stopwatch{children: children, began: time.Now()}
+	s.before, _ = s.read()
+	return s
+}
+
+// Elapsed is the time so far.
+func (s *Stopwatch) Elapsed() time.Duration {
+	passed := time.Since(s.began)
+	now, err := s.read()
+	if err != nil {
+		return passed
+	}
+	return alone(passed, usage{now.own - s.before.own, now.used - s.before.used, now.all - s.before.all})
+}
+
+// String says both times.
+func (s *Stopwatch) String() string {
+	return fmt.Sprintf("%s (%s beside other programs)",
+		s.Elapsed().Round(time.Millisecond), time.Since(s.began).Round(time.Millisecond))
+}
+
+// Within returns a context that ends when so much time has elapsed.
+func (s *Stopwatch) Within(parent context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	go func() {
+		for {
+			left := limit - s.Elapsed()
+			if left <= 0 {
+				cancel(fmt.Errorf("%w after %s", context.DeadlineExceeded, s))
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(max(left, 10*time.Millisecond)):
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+func (s *Stopwatch) read() (u usage, err error) {
+	// The test's own time is read last: it must not count as that of others.
+	if u.used, u.all, err = machineTime(); err != nil {
+		return u, err
+	}
+	for _, pid := range append([]int{os.Getpid()}, s.children...) {
+		used, err := processTime(pid)
+		if err != nil {
+			return u, err
+		}
+		u.own += used
+	}
+	return u, nil
+}
+
+// alone is how much of the time would have passed without other programs.
+func alone(passed time.Duration, u usage) time.Duration {
+	others := max(0, u.used-u.own)
+	share := min(float64(others)/float64(max(u.all, 1)), 1-1./maxSlowdown)
+	return passed - time.Duration(share*float64(passed))
+}
