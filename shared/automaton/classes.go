@@ -103,7 +103,7 @@ func (b *builder) edges(leaves []leaf) []rune {
 }
 
 // leaves returns the leaves of the program. Copies of a leaf share the memory of
-// their characters, by which they are recognised.
+// their characters, by which they are recognized.
 func (b *builder) leaves() []leaf {
 	var leaves []leaf
 	known := map[*rune]int{}
