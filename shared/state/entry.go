@@ -33,6 +33,7 @@ type Entry struct {
 	epoch       uint32
 	slot        int // -1 without a record
 	callerNs    int64
+	got         got // what Fast.Read has read and declined
 
 	// A column of the layout each.
 	windows []limit.Window              // with the key's limits
@@ -46,6 +47,14 @@ type Entry struct {
 	// What Refund needs to know of the Commit.
 	generation uint16
 	opened     uint16 // bit i: the hit opened the window of column i
+}
+
+// got is an answer of the store.
+type got struct {
+	here   bool
+	status Status
+	cas    uint32
+	value  []byte
 }
 
 // log returns memory for a log of column i, with room for as much again.
