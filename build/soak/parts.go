@@ -14,6 +14,7 @@ type part struct {
 // fuzzed are the fuzz targets, each in the package it is in.
 var fuzzed = []struct{ target, dir string }{
 	{"FuzzDecide", "./filter/internal/engine"},
+	{"FuzzFast", "./filter/internal/engine"},
 	{"FuzzHeaders", "./filter/internal/describe"},
 	{"FuzzMetadata", "./filter/internal/request"},
 	{"FuzzMatch", "./shared/automaton"},

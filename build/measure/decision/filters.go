@@ -44,13 +44,15 @@ const (
 			{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %d}}}}]}]}},`
 )
 
-// Two modules to compare with: the four host calls that a limit needs, and nothing
-// but Go's runtime.
+// Modules to compare with: the four host calls that a limit needs, by hand and in
+// Go, and nothing but Go's runtime.
 var (
 	//go:embed testdata/floor.wasm
 	floor []byte
 	//go:embed testdata/bare/main.go
 	bare []byte
+	//go:embed testdata/four/main.go
+	four []byte
 )
 
 // module writes one of these modules into the folder of the run.
@@ -64,13 +66,13 @@ func (b *bench) module(ctx context.Context, name string) (envoy.Plugin, error) {
 		return plugin, os.WriteFile(file, floor, 0o600)
 	}
 	source := filepath.Join(b.dir, name+".go")
-	if err := os.WriteFile(source, bare, 0o600); err != nil {
+	if err := os.WriteFile(source, map[string][]byte{"bare": bare, "four": four}[name], 0o600); err != nil {
 		return plugin, err
 	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o", file, source)
 	cmd.Dir, cmd.Env = b.dir, append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return plugin, fmt.Errorf("build the bare module: %w\n%s", err, out)
+		return plugin, fmt.Errorf("build a module to compare with: %w\n%s", err, out)
 	}
 	return plugin, nil
 }

@@ -41,6 +41,18 @@ var faults = []struct {
 		Old: "case raced:\n\t\t\tif retries == maxRetries {", New: "case raced:\n\t\t\tif a.counted = true; a.counted {\n\t\t\t\treturn\n\t\t\t}\n\t\t\tif retries == maxRetries {",
 	}, "are admitted, not"},
 	{buildtest.Fault{
+		Name: "the fast path takes a lost compare-and-swap for won", File: "shared/state/fast.go",
+		Old: "return t.tables.store.Set(e.key[:], b, e.cas), true", New: "t.tables.store.Set(e.key[:], b, e.cas)\n\treturn OK, true",
+	}, "are admitted, not"},
+	{buildtest.Fault{
+		Name: "on the fast path a window goes back with a worker's clock", File: "shared/state/fast.go",
+		Old: "at := max(now, last)", New: "at := now",
+	}, "are admitted in the new window"},
+	{buildtest.Fault{
+		Name: "the fast path overlooks the floor", File: "shared/state/fast.go",
+		Old: "if slot < 0 {", New: "if false {",
+	}, "eviction has refunded"},
+	{buildtest.Fault{
 		Name: "a late denial refunds nothing", File: "filter/internal/engine/decide.go",
 		Old: "attempts[i].refund(now)", New: "_ = attempts[i]",
 	}, "counted"},

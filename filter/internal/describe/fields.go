@@ -17,6 +17,9 @@ type Fields struct {
 	Style policy.Headers
 
 	text [2][]byte // header values under construction
+
+	prepared map[*policy.Rule]*prepared
+	last     *prepared
 }
 
 // Append appends the response headers of a verdict: on a denial Retry-After and
@@ -29,18 +32,22 @@ func (f *Fields) Append(dst []Field, v *engine.Verdict) []Field {
 	if !v.Allowed {
 		dst = f.appendResponse(dst, v)
 	}
-	style := f.Style
-	if style == policy.HeadersNone || !v.Matched() {
+	ietf := f.Style == policy.HeadersIETF || f.Style == policy.HeadersBoth
+	xRateLimit := f.Style == policy.HeadersXRateLimit || f.Style == policy.HeadersBoth
+	if !ietf && !xRateLimit || !v.Matched() {
 		return dst
 	}
 	attempts := v.Attempts
 	if !v.Allowed {
 		attempts = attempts[v.Denied : v.Denied+1]
 	}
-	if style == policy.HeadersIETF || style == policy.HeadersBoth {
+	if a := attempts[0]; len(attempts) == 1 && isPrepared(a) {
+		return f.appendOne(dst, a, v.Now, ietf, xRateLimit)
+	}
+	if ietf {
 		dst = f.appendIETF(dst, attempts, v.Now)
 	}
-	if style == policy.HeadersXRateLimit || style == policy.HeadersBoth {
+	if xRateLimit {
 		dst = f.appendXRateLimit(dst, attempts, v.Now)
 	}
 	return dst
@@ -62,11 +69,7 @@ func (f *Fields) appendIETF(dst []Field, attempts []*engine.Attempt, now int64) 
 			if w.Unlimited {
 				continue
 			}
-			policies = appendPolicyName(separate(policies), a.Rule(), j)
-			policies = strconv.AppendUint(append(policies, ";q="...), uint64(w.Max()), 10)
-			if w.PeriodNs%1_000_000_000 == 0 && w.Max() == w.Limit {
-				policies = strconv.AppendInt(append(policies, ";w="...), w.PeriodNs/1_000_000_000, 10)
-			}
+			policies = appendPolicy(policies, a.Rule(), j, w)
 			limits = appendPolicyName(separate(limits), a.Rule(), j)
 			limits = strconv.AppendUint(append(limits, ";r="...), uint64(w.Remaining(u, a.Now())), 10)
 			limits = strconv.AppendInt(append(limits, ";t="...), resetSeconds(a, w, u, now), 10)
@@ -77,6 +80,24 @@ func (f *Fields) appendIETF(dst []Field, attempts []*engine.Attempt, now int64) 
 		return dst
 	}
 	return append(dst, Field{"ratelimit-policy", string(policies)}, Field{"ratelimit", string(limits)})
+}
+
+func appendPolicy(b []byte, r *policy.Rule, i int, w *limit.Window) []byte {
+	b = appendPolicyName(separate(b), r, i)
+	b = strconv.AppendUint(append(b, ";q="...), uint64(w.Max()), 10)
+	if w.PeriodNs%1_000_000_000 == 0 && w.Max() == w.Limit {
+		b = strconv.AppendInt(append(b, ";w="...), w.PeriodNs/1_000_000_000, 10)
+	}
+	return b
+}
+
+func appendQuota(b []byte, w *limit.Window) []byte {
+	b = strconv.AppendUint(append(b, ", "...), uint64(w.Limit), 10)
+	b = strconv.AppendInt(append(b, ";w="...), engine.Seconds(w.PeriodNs), 10)
+	if w.Max() != w.Limit { // a token bucket, as in the draft's example
+		b = strconv.AppendUint(append(b, ";burst="...), uint64(w.Max()), 10)
+	}
+	return b
 }
 
 // appendXRateLimit writes the X-RateLimit fields of draft 03: the tightest
@@ -101,11 +122,7 @@ func (f *Fields) appendXRateLimit(dst []Field, attempts []*engine.Attempt, now i
 			if remaining := w.Remaining(u, a.Now()); !known || remaining < left {
 				known, quota, left, reset = true, w.Max(), remaining, resetSeconds(a, w, u, now)
 			}
-			quotas = strconv.AppendUint(append(quotas, ", "...), uint64(w.Limit), 10)
-			quotas = strconv.AppendInt(append(quotas, ";w="...), engine.Seconds(w.PeriodNs), 10)
-			if w.Max() != w.Limit { // a token bucket, as in the draft's example
-				quotas = strconv.AppendUint(append(quotas, ";burst="...), uint64(w.Max()), 10)
-			}
+			quotas = appendQuota(quotas, w)
 		}
 	}
 	f.text[0] = quotas

@@ -41,6 +41,9 @@ type Attempt struct {
 	Reason    Reason // of a denial, or of a pass without a count
 
 	rule    *rule
+	plain   bool      // the limits are the rule's own
+	alone   bool      // see beginFast
+	fast    bool      // the rule's fast path has read entry
 	limits  state.Key // the key with the limits that hold for it
 	ahead   uint32    // units that enforced rules before this one count in the same record
 	entry   state.Entry
@@ -97,6 +100,7 @@ func (a *Attempt) begin(r *rule, req *request.Request) bool {
 
 func (a *Attempt) start(r *rule) {
 	a.rule, a.Known, a.counted, a.Allowed, a.Reason, a.ahead = r, false, false, true, "", 0
+	a.alone = false
 }
 
 // subject finds the limits that hold for the key, and whether they are enforced
@@ -106,7 +110,8 @@ func (a *Attempt) subject(req *request.Request) {
 	a.limits = state.Key{Bytes: a.Key.Bytes, Windows: r.windows, Rule: r.windows}
 	a.Unlimited = r.table == nil
 	a.Override = r.override(&a.Key, req)
-	if a.Override >= 0 {
+	a.plain = a.Override < 0
+	if !a.plain {
 		o := &r.overrides[a.Override]
 		a.Unlimited = a.Unlimited || o.unlimited
 		a.limits.Windows = o.windows
@@ -187,12 +192,17 @@ func (a *Attempt) evicts() bool { return a.rule.policy.OnFull == policy.FullInhe
 // commit counts the hit that check has passed. Where another worker wrote first
 // it checks again, and may deny after all.
 func (a *Attempt) commit(now int64) {
-	r := a.rule
-	if a.Unlimited || a.Reason != "" || a.Cost == 0 {
-		return
+	if !a.Unlimited && a.Reason == "" && a.Cost > 0 && a.Allowed {
+		a.finish(a.rule.units.take(a), now)
 	}
-	for retries := 0; a.Allowed && a.Reason == ""; retries++ {
-		switch r.units.take(a) {
+}
+
+// finish handles what became of taking the units, which it does again as long as
+// another worker writes first and the hit still passes.
+func (a *Attempt) finish(taken outcome, now int64) {
+	r := a.rule
+	for retries := 0; ; retries++ {
+		switch taken {
 		case granted:
 			a.counted = true
 			return
@@ -205,11 +215,15 @@ func (a *Attempt) commit(now int64) {
 				return
 			}
 			r.metrics.CASRetries++
-			a.recheck(now)
+			if a.recheck(now); a.Allowed && a.Reason == "" {
+				taken = r.units.take(a)
+				continue
+			}
 		default:
 			r.metrics.Errors++
 			a.fail(ReasonError, r.policy.OnError, now)
 		}
+		return
 	}
 }
 

@@ -93,7 +93,8 @@ func (e *Engine) Clone(host Host) *Engine {
 		r.metrics, r.spikes = Metrics{}, spikes{}
 		if r.table != nil {
 			r.table = c.tables.Counterpart(r.table)
-			r.units = records{r.table}
+			r.fast = state.NewFast(r.table, r.windows)
+			r.units = &records{r.table, r.fast}
 		}
 	}
 	c.attempts = nil
@@ -121,7 +122,16 @@ func (e *Engine) Release() { e.tables.Release(e.host.Now()) }
 func (e *Engine) Decide() *Verdict {
 	v := &e.verdict
 	v.begin()
-	if attempts := e.match(); len(attempts) > 0 {
+	e.request.Begin()
+	attempts := e.matchFast()
+	if attempts == nil {
+		attempts = e.match()
+	}
+	switch {
+	case len(attempts) == 0:
+	case len(attempts) == 1 && attempts[0].alone:
+		e.decideAlone(attempts, e.host.Now())
+	default:
 		e.decide(attempts, e.host.Now())
 	}
 	return v
@@ -131,12 +141,12 @@ func (e *Engine) Decide() *Verdict {
 // at, and counts nothing. The verdict is valid until the next call.
 func (e *Engine) Peek() *Verdict {
 	e.verdict.begin()
+	e.request.Begin()
 	return e.peek(e.match(), e.host.Now())
 }
 
 // match returns an attempt for each rule that the request is for.
 func (e *Engine) match() []*Attempt {
-	e.request.Begin()
 	attempts := e.attempts[:0]
 	if set := e.index.Find(&e.request); set == nil {
 		for i := range e.rules {
@@ -157,14 +167,15 @@ func (e *Engine) attemptRule(attempts []*Attempt, i int) []*Attempt {
 	r := &e.rules[i]
 	n := len(attempts)
 	e.request.TooLong = false
-	applies := r.concerns(&e.request) && e.attempt(n).begin(r, &e.request)
+	a := e.attempt(n)
+	applies := (r.always || r.concerns(&e.request)) && (r.alone && a.beginFast(r, &e.request) || a.begin(r, &e.request))
 	if e.request.TooLong {
 		r.metrics.TooLong++
 	}
 	if !applies {
 		return attempts
 	}
-	e.attempts[n].TooLong = e.request.TooLong
+	a.TooLong = e.request.TooLong
 	return e.attempts[:n+1]
 }
 

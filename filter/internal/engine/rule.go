@@ -22,6 +22,9 @@ type rule struct {
 	overrides []override
 	table     *state.Table // nil without limits
 	units     units        // nil without limits
+	fast      *state.Fast  // nil where it does not serve the windows
+	alone     bool         // see canBeAlone
+	always    bool         // every request is for the rule
 	jitters   bool         // some window's grid is shifted by the key
 	identity  []byte       // precedes a key in its stable hash
 	metrics   Metrics
@@ -42,6 +45,7 @@ func (e *Engine) compile(p *policy.Rule) rule {
 	for i := range p.Exempt {
 		r.exempt = append(r.exempt, match.Compile(req, &p.Exempt[i], true))
 	}
+	r.always = r.match.IsEmpty() && len(r.exempt) == 0
 	r.identity = state.AppendPart(state.AppendPart(nil, e.policy.Domain), p.Counter)
 	r.cost = match.CompileCost(req, p.Cost)
 	r.key = match.CompileKey(req, p.Key)
@@ -63,7 +67,9 @@ func (e *Engine) compile(p *policy.Rule) rule {
 		Windows:  r.windows,
 		Capacity: p.Capacity,
 	})
-	r.units = records{r.table}
+	r.fast = state.NewFast(r.table, r.windows)
+	r.units = &records{r.table, r.fast}
+	r.alone = r.canBeAlone()
 	return r
 }
 

@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"math"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
 
 // spikes watches for bursts around the boundary of a rule's shortest aligned
 // window: hits in its first tenth that, with those in the last tenth of the
@@ -11,16 +15,25 @@ type spikes struct {
 	start      int64  // of the window that holds the counts below
 	head, tail uint64 // units in its first and last tenth
 	before     uint64 // units in the last tenth of the window before
+
+	quietFrom, quietTo int64 // between these instants a hit changes nothing here
 }
 
 // count adds a hit that was counted.
 func (s *spikes) count(a *Attempt, m *Metrics) {
+	if at := a.entry.Now; at < s.quietFrom || at >= s.quietTo {
+		s.countLoud(a, m)
+	}
+}
+
+func (s *spikes) countLoud(a *Attempt, m *Metrics) {
 	for i := range a.rule.windows {
 		if w := &a.rule.windows[i]; w.Algorithm == limit.FixedWindow {
 			s.add(w, a.entry.Now, uint64(a.Cost), m)
 			return
 		}
 	}
+	s.quietFrom, s.quietTo = math.MinInt64, math.MaxInt64
 }
 
 func (s *spikes) add(w *limit.Window, now int64, units uint64, m *Metrics) {
@@ -30,7 +43,10 @@ func (s *spikes) add(w *limit.Window, now int64, units uint64, m *Metrics) {
 		if start == s.start+w.PeriodNs {
 			before = s.tail
 		}
-		*s = spikes{start: start, before: before}
+		*s = spikes{
+			start: start, before: before,
+			quietFrom: start + (w.PeriodNs+9)/10, quietTo: end - w.PeriodNs/10,
+		}
 	}
 	if now-s.start < w.PeriodNs/10 {
 		over := func() uint64 { return max(s.before+s.head, uint64(w.Limit)) - uint64(w.Limit) }

@@ -47,9 +47,19 @@ const (
 )
 
 // records is the source of rules that count in shared data.
-type records struct{ table *state.Table }
+type records struct {
+	table *state.Table
+	fast  *state.Fast // nil where it does not serve the windows
+}
 
-func (s records) read(a *Attempt, now int64, again bool) outcome {
+func (s *records) read(a *Attempt, now int64, again bool) outcome {
+	a.fast = false
+	if !again && a.plain && s.fast != nil {
+		a.passNs, a.fast = s.fast.Read(&a.entry, a.Key.Bytes, now, a.units())
+	}
+	if a.fast {
+		return s.granted(a, a.passNs)
+	}
 	var status state.Status
 	if again {
 		status = s.table.Reread(&a.entry, a.limits, now)
@@ -59,7 +69,11 @@ func (s records) read(a *Attempt, now int64, again bool) outcome {
 	if status != state.OK {
 		return failed
 	}
-	passNs := s.passes(a)
+	return s.granted(a, s.passes(a))
+}
+
+// granted judges by when the hit passes.
+func (s *records) granted(a *Attempt, passNs int64) outcome {
 	a.passNs = passNs
 	if a.rule.policy.OnFull == policy.FullDeny && a.Cost > 0 && passNs != limit.Never && !a.entry.HasRecord() {
 		vacantNs := s.table.Earliest(&a.entry)
@@ -75,12 +89,22 @@ func (s records) read(a *Attempt, now int64, again bool) outcome {
 }
 
 // passes returns when the hit passes together with those that go before it.
-func (s records) passes(a *Attempt) int64 {
-	return s.table.Check(&a.entry, min(a.Cost, math.MaxUint32-a.ahead)+a.ahead)
+func (s *records) passes(a *Attempt) int64 {
+	return s.table.Check(&a.entry, a.units())
 }
 
-func (s records) take(a *Attempt) outcome {
-	switch s.table.Commit(&a.entry, a.Cost, a.evicts()) {
+// units are the attempt's and those that go before it.
+func (a *Attempt) units() uint32 { return min(a.Cost, math.MaxUint32-a.ahead) + a.ahead }
+
+func (s *records) take(a *Attempt) outcome {
+	status := state.Mismatch
+	if a.fast {
+		status, a.fast = s.fast.Commit(&a.entry, a.Cost)
+	}
+	if !a.fast {
+		status = s.table.Commit(&a.entry, a.Cost, a.evicts())
+	}
+	switch status {
 	case state.OK:
 		a.stored()
 		if !a.Allowed {
@@ -98,10 +122,10 @@ func (s records) take(a *Attempt) outcome {
 	}
 }
 
-func (s records) refund(a *Attempt, now int64) bool {
+func (s *records) refund(a *Attempt, now int64) bool {
 	return s.table.Refund(&a.entry, now, a.Cost)
 }
 
-func (s records) usage(a *Attempt, window int) *limit.Usage {
+func (s *records) usage(a *Attempt, window int) *limit.Usage {
 	return s.table.Usage(&a.entry, window)
 }

@@ -45,8 +45,8 @@ func TestAnotherSourceOfUnits(t *testing.T) {
 	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"first","limits":["100/1h"],"cost":2},{"name":"second","limits":["100/1h"]}`)
 	first, second := &purse{left: 5}, &purse{left: 3}
-	first.records, e.rules[0].units = records{e.rules[0].table}, first
-	second.records, e.rules[1].units = records{e.rules[1].table}, second
+	first.records, e.rules[0].units = records{table: e.rules[0].table}, first
+	second.records, e.rules[1].units = records{table: e.rules[1].table}, second
 	require.True(t, e.Decide().Allowed)
 	require.Equal(t, []uint32{3, 2}, []uint32{first.left, second.left})
 

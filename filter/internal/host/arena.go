@@ -25,6 +25,15 @@ type bump struct {
 
 // reset empties the arena. Memory taken from it is invalid from now on.
 func (a *bump) reset() {
+	if a.next == 1 && len(a.chunks) == 1 { // as nearly always
+		front.next = uint64(a.base)
+		return
+	}
+	a.trim()
+}
+
+// trim drops the chunks that are too many or too large to keep.
+func (a *bump) trim() {
 	n := 0
 	for n < min(len(a.chunks), maxIdleChunks) && len(a.chunks[n]) == chunkBytes {
 		n++

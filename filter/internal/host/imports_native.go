@@ -17,6 +17,10 @@ func importHeader(uint32, unsafe.Pointer, uint32, unsafe.Pointer, unsafe.Pointer
 
 func importHeaders(uint32, unsafe.Pointer, unsafe.Pointer) uint32 { panic(noProxy) }
 
+func importAddHeader(uint32, unsafe.Pointer, uint32, unsafe.Pointer, uint32) uint32 {
+	panic(noProxy)
+}
+
 func importProperty(unsafe.Pointer, uint32, unsafe.Pointer, unsafe.Pointer) uint32 { panic(noProxy) }
 
 func importSetProperty(unsafe.Pointer, uint32, unsafe.Pointer, uint32) uint32 { panic(noProxy) }

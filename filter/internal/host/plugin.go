@@ -190,6 +190,7 @@ func (p *plugin) watch() {
 func (p *plugin) OnPluginDone() bool {
 	defer p.recovered("done")
 	delete(plugins, p.context)
+	asked = nil
 	p.delist()
 	if p.engine != nil {
 		p.metrics.publish(p.engine)

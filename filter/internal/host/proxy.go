@@ -66,6 +66,12 @@ func (p *proxy) AppendHeader(values []string, name string) []string {
 	return appendValues(values, pairs, name)
 }
 
+// AddResponseHeader reports whether the proxy took the header.
+func (p *proxy) AddResponseHeader(name, value string) bool {
+	return importAddHeader(mapResponseHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
+		unsafe.Pointer(unsafe.StringData(value)), uint32(len(value))) == statusOK
+}
+
 // HasResponseHeader reports whether the response has the header.
 func (p *proxy) HasResponseHeader(name string) bool {
 	front.active = 1

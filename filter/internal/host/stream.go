@@ -19,10 +19,37 @@ const grpcFromStatus = -1
 type stream struct {
 	plugin *plugin
 	fields []describe.Field
+
+	context uint32
+	next    *stream // whose context is alike
 }
 
-// streams wait for their response, by context.
-var streams = map[uint32]*stream{}
+// waiting are the streams that wait for their response, by their contexts as
+// front.held counts them.
+var waiting [heldSlots]*stream
+
+// streamOf returns the stream of a context, nil if none waits.
+func streamOf(context uint32) *stream {
+	s := waiting[context%heldSlots]
+	for s != nil && s.context != context {
+		s = s.next
+	}
+	return s
+}
+
+// forget undoes await.
+func (s *stream) forget() {
+	at := &waiting[s.context%heldSlots]
+	for *at != s {
+		at = &(*at).next
+	}
+	*at, s.next = s.next, nil
+	drop(s.context)
+	s.plugin.idle = append(s.plugin.idle, s)
+}
+
+// asked is the configuration that the request before this one was for.
+var asked *plugin
 
 // defaultResponse is for a denial that no rule caused.
 var defaultResponse = policy.DefaultResponse()
@@ -32,7 +59,11 @@ var defaultResponse = policy.DefaultResponse()
 //
 //go:wasmexport sluice_on_request_headers
 func onRequestHeaders(context, _, _ uint32) uint32 {
-	p := plugins[front.root]
+	p := asked
+	if p == nil || p.context != front.root {
+		p = plugins[front.root]
+		asked = p
+	}
 	if p == nil || context != front.created {
 		proxywasm.LogCritical("sluice: a request of a stream that does not exist")
 		return uint32(types.ActionContinue)
@@ -68,7 +99,12 @@ func (p *plugin) decide(context uint32) types.Action {
 		return types.ActionPause
 	}
 	v := p.engine.Decide()
-	p.publish(v)
+	if p.trace || p.verdicts || describe.Notable(v) {
+		p.publish(v)
+	}
+	if v.Allowed && p.fieldWriter.Style == policy.HeadersNone {
+		return types.ActionContinue
+	}
 	p.fields = p.fieldWriter.Append(p.fields[:0], v)
 	if !v.Allowed {
 		rule := v.DeniedBy()
@@ -88,7 +124,8 @@ func (p *plugin) await(context uint32) {
 		p.idle = p.idle[:n-1]
 	}
 	s.fields, p.fields = p.fields, s.fields
-	streams[context] = s
+	s.context, s.next = context, waiting[context%heldSlots]
+	waiting[context%heldSlots] = s
 	hold(context)
 }
 
@@ -134,7 +171,7 @@ func setState(name string, value []byte) {
 //
 //go:wasmexport sluice_on_response_headers
 func onResponseHeaders(context uint32) uint32 {
-	if s := streams[context]; s != nil {
+	if s := streamOf(context); s != nil {
 		s.respond()
 	}
 	return uint32(types.ActionContinue)
@@ -153,7 +190,9 @@ func (s *stream) respond() {
 		}
 	}
 	for _, f := range s.fields {
-		changeHeader("add", proxywasm.AddHttpResponseHeader(f.Name, f.Value))
+		if !theProxy.AddResponseHeader(f.Name, f.Value) {
+			proxywasm.LogError("sluice: the proxy takes no " + f.Name)
+		}
 	}
 }
 
@@ -182,10 +221,8 @@ func changeHeader(what string, err error) {
 //
 //go:wasmexport sluice_on_delete
 func onDelete(context uint32) bool {
-	if s := streams[context]; s != nil {
-		delete(streams, context)
-		drop(context)
-		s.plugin.idle = append(s.plugin.idle, s)
+	if s := streamOf(context); s != nil {
+		s.forget()
 	}
 	return plugins[context] != nil
 }

@@ -62,6 +62,11 @@ func compilePattern(p policy.Pattern, long bool) pattern {
 	return pattern{kind: p.Kind, text: p.Text, automaton: p.Automaton, long: long}
 }
 
+// IsEmpty reports whether every request matches.
+func (m *Match) IsEmpty() bool {
+	return len(m.methods)+len(m.hosts)+len(m.paths)+len(m.clients)+len(m.headers) == 0
+}
+
 // Holds reports whether the request matches. It first asks the predicates on
 // values that have been read, which need no call into the proxy: often they are
 // enough to say no.

@@ -43,6 +43,7 @@ type Request struct {
 	method  lazy
 	target  lazy
 	name    lazy
+	peer    lazy // the client's address as the proxy writes it
 	client  lazy
 	address netip.Addr // of client
 
@@ -292,7 +293,7 @@ func withoutPort(authority string) string {
 // Client returns the trusted address of the client; absent on a Unix socket.
 func (r *Request) Client() (netip.Addr, bool) {
 	if !r.knows(&r.client) {
-		value, present := r.source.ClientAddress()
+		value, present := r.ClientText()
 		r.address = netip.Addr{}
 		if present {
 			r.address = addressOf(value)
@@ -300,6 +301,15 @@ func (r *Request) Client() (netip.Addr, bool) {
 		r.set(&r.client, value, r.address.IsValid())
 	}
 	return r.address, r.client.present
+}
+
+// ClientText is the client's address with its port, as the proxy writes it.
+func (r *Request) ClientText() (string, bool) {
+	if !r.knows(&r.peer) {
+		value, present := r.source.ClientAddress()
+		r.set(&r.peer, value, present)
+	}
+	return r.peer.value, r.peer.present
 }
 
 // addressOf reads an address with or without port; one mapped into IPv6 is an

@@ -1,0 +1,140 @@
+package main_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+)
+
+// The module without its fast path answers, counts and calls the host as it does
+// with it. Package engine compares more of the same natively.
+func TestTheFastPathDecidesAlike(t *testing.T) {
+	const policies, steps = 60, 40
+	general := buildtest.Plant(t, buildtest.Fault{
+		Name: "no fast path", File: "shared/state/fast.go",
+		Old: "if len(windows) == 0 ||", New: "if len(windows) >= 0 ||",
+	})
+	dice := rand.NewChaCha8([32]byte{2})
+	requests, admitted := 0, 0
+	for i := range policies {
+		data := make([]byte, 1200)
+		dice.Read(data)
+		in := hosttest.Tape(data)
+		text := fmt.Sprintf(`{"version":1,"headers":%q,"rules":[%s]}`,
+			hosttest.Pick(&in, "none", "ietf", "x-ratelimit", "both", "both"), in.CommonRules())
+		var pair [2]*bench
+		for j := range pair {
+			pair[j] = start(t, func(o *sim.Options) {
+				if j == 1 {
+					o.Wasm = general
+				}
+				if i%2 == 0 {
+					o.Properties = map[string][]byte{"sluice.trace": []byte("1")}
+				}
+			})
+			require.NoError(t, pair[j].Configure([]byte(text)))
+		}
+		p := hosttest.New()
+		p.Clock = pair[0].now
+		for range steps {
+			in.Request(p, false)
+			r := &sim.Request{ClientIP: hosttest.Pick(&in, "192.0.2.7", "192.0.2.8", "2001:db8::1")}
+			r.Method = p.Headers[":method"][0]
+			for _, value := range p.Headers["u"] {
+				r.Headers = append(r.Headers, [2]string{"u", value})
+			}
+			upstream := upstreams[in.Next()%len(upstreams)]
+			r.Upstream = func(*sim.Request) (*sim.Response, error) { return &sim.Response{Status: 200, Headers: upstream}, nil }
+			faults := sim.Faults{Get: in.Next()%30 == 0, Set: in.Next()%30 == 0, CAS: max(0, in.Next()-250)}
+			pair[0].now, pair[1].now = p.Clock, p.Clock
+			var said [2]*sim.Response
+			for j := range pair {
+				again := faults
+				r.Faults = &again
+				said[j] = pair[j].serve(t, 0, r)
+			}
+			have, want := said[0], said[1]
+			require.Equal(t, want, have, text)
+			require.Equal(t, pair[1].calls, pair[0].calls, text)
+			require.Equal(t, pair[1].Shared().Snapshot(), pair[0].Shared().Snapshot(), text)
+			if requests++; have.Status == 200 {
+				admitted++
+			}
+		}
+		for _, b := range pair {
+			require.NoError(t, b.Tick(0))
+		}
+		require.Equal(t, pair[1].Metrics(), pair[0].Metrics(), text)
+		require.Equal(t, pair[1].log, pair[0].log)
+		pair[0].Close()
+		pair[1].Close()
+	}
+	buildtest.Figure(t, "%d random requests to the compiled filter with and without its fast path, %d of them admitted", requests, admitted)
+}
+
+// upstreams are rate limit fields that a response may have already.
+var upstreams = [][][2]string{
+	nil, nil, nil,
+	{{"x-ratelimit-limit", "5"}, {"x-ratelimit-remaining", "1"}, {"x-ratelimit-reset", "9"}},
+	{{"ratelimit", `"u";r=1;t=2`}, {"ratelimit", `"v";r=1;t=2`}},
+	{{"x-ratelimit-remaining", "many"}},
+	{{"x-ratelimit-remaining", "3"}, {"x-ratelimit-reset", "1900000000"}, {"ratelimit-policy", `"u";q=3`}},
+}
+
+// calls counts the functions that the guest runs.
+type calls struct{ n int }
+
+func (c *calls) NewFunctionListener(d api.FunctionDefinition) experimental.FunctionListener {
+	if d.GoFunction() != nil { // the host's
+		return nil
+	}
+	return experimental.FunctionListenerFunc(
+		func(context.Context, api.Module, api.FunctionDefinition, []uint64, experimental.StackIterator) { c.n++ })
+}
+
+// In an engine that compiles a module as it starts, a call costs ten times what it
+// costs natively, and is most of what a decision costs.
+func TestFunctionCallsOfARequest(t *testing.T) {
+	var c calls
+	ctx := experimental.WithFunctionListenerFactory(context.Background(), &c)
+	for _, kind := range []struct {
+		name, policy string
+		max          int
+	}{
+		{"one window", `"rules":[` + keyedBy(`"limits":["1000000/1h"]`) + `]`, 31},
+		{"three windows", `"rules":[` + keyedBy(`"limits":["1000000/1m","1000000/1h","1000000/1d"]`) + `]`, 31},
+		{"fixed window per key", `"rules":[` + keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"fixed_window_per_key"}]`) + `]`, 31},
+		{"client address", `"rules":[{"name":"r","key":["client_ip"],"limits":["1000000/1h"]}]`, 34},
+		{"denied", `"rules":[` + keyedBy(`"limits":["1/366d"]`) + `]`, 54},
+		{"response fields", `"headers":"both","rules":[` + keyedBy(`"limits":["1000000/1h"]`) + `]`, 77},
+		{"by path", `"rules":[` + keyedBy(`"match":{"paths":["/v1/*"]},"limits":["1000000/1h"]`) + `]`, 58},
+		{"three rules", `"rules":[` + keyedBy(`"limits":["1000000/1h"]`) +
+			`,{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}]`, 93},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			now := int64(1_000_000_000_000_000_000)
+			h, err := sim.New(ctx, sim.Options{Wasm: wasm(), CacheDir: buildtest.CacheDir(), Seed: 1, Now: func() int64 { return now }})
+			require.NoError(t, err)
+			defer h.Close()
+			require.NoError(t, h.Configure([]byte(`{"version":1,`+kind.policy+`}`)))
+			r := &sim.Request{ClientIP: "192.0.2.1", Path: "/v1/x", Headers: [][2]string{{"x-user-id", "alice"}}}
+			for range 3 { // the second meets a page, the third memory to use again
+				c.n = 0
+				_, err := h.Serve(0, r)
+				require.NoError(t, err)
+				now += 5_000_000
+			}
+			t.Logf("%s: %d calls", kind.name, c.n)
+			require.LessOrEqual(t, c.n, kind.max)
+		})
+	}
+}

@@ -1,0 +1,91 @@
+package engine
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/match"
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// The fast path of a request is in this file: state.Fast reads and writes the
+// record, and where one rule alone decides, nothing else of the engine runs.
+//
+// Its law: the verdict, the metrics, shared data and the calls to the host are
+// those of the general path. Where it declines, it has written nothing, and the
+// general path goes on with what was read.
+
+// canBeAlone reports whether decideAlone may decide requests that the rule alone
+// is for.
+func (r *rule) canBeAlone() bool {
+	p := r.policy
+	return r.fast != nil && match.IsFast(r.key) && p.Cost.Header == "" && p.Cost.Query == "" && p.Cost.Fixed > 0 && len(p.Overrides) == 0 &&
+		p.Mode == policy.ModeEnforce && p.EnforcePercent >= 100 && !p.CountDenied && p.OnFull != policy.FullDeny
+}
+
+// matchFast is match for a policy of one rule that can be alone and that every
+// request is for; nil: ask match.
+func (e *Engine) matchFast() []*Attempt {
+	if len(e.rules) != 1 || !e.rules[0].alone || !e.rules[0].always {
+		return nil
+	}
+	a := e.attempt(0)
+	if !a.beginFast(&e.rules[0], &e.request) {
+		return nil
+	}
+	a.TooLong = false
+	return e.attempts[:1]
+}
+
+// beginFast is begin for a rule that can be alone; false: ask begin.
+func (a *Attempt) beginFast(r *rule, req *request.Request) bool {
+	if !a.Key.ReadFast(r.key, req) {
+		return false
+	}
+	a.rule, a.Known, a.counted, a.Allowed, a.Reason, a.ahead = r, false, false, true, "", 0
+	a.Cost, a.Override, a.Shadow, a.Unlimited, a.plain, a.alone = r.policy.Cost.Fixed, -1, false, false, true, true
+	a.limits = state.Key{Bytes: a.Key.Bytes, Windows: r.windows, Rule: r.windows}
+	return true
+}
+
+// decideAlone is decide for one attempt that beginFast has begun.
+func (e *Engine) decideAlone(attempts []*Attempt, now int64) {
+	a, v := attempts[0], &e.verdict
+	r := a.rule
+	passNs, ok := r.fast.Read(&a.entry, a.Key.Bytes, now, a.Cost)
+	if !ok {
+		a.plain = false
+		e.decide(attempts, now)
+		return
+	}
+	v.Now, v.Attempts = now, attempts
+	a.fast, a.Known = true, true
+	if passNs > a.entry.Now {
+		a.Allowed, a.Reason, a.passNs = false, ReasonLimit, passNs
+		v.Allowed, v.RetryNs = false, passNs-now
+		r.metrics.Denied++
+		return
+	}
+	a.passNs = passNs
+	status, ok := r.fast.Commit(&a.entry, a.Cost)
+	switch a.fast = ok; {
+	case !ok:
+		a.finish(r.units.take(a), now)
+	case status == state.OK:
+		a.counted = true
+		a.stored()
+	case status == state.Mismatch:
+		a.finish(raced, now)
+	default:
+		a.finish(failed, now)
+	}
+	if !a.counted {
+		if !a.Allowed {
+			a.persist()
+		}
+		v.settle()
+		v.count()
+		return
+	}
+	r.metrics.Allowed++
+	r.spikes.count(a, &r.metrics)
+}
