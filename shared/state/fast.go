@@ -98,6 +98,8 @@ func (f *Fast) Read(e *Entry, key []byte, now int64, cost uint32) (passNs int64,
 
 // read finds the key's record in e.page, which has the size of the table's pages,
 // and decides.
+//
+//nolint:gocyclo // straight code is what makes it fast
 func (f *Fast) read(e *Entry, now int64, cost uint32) (passNs int64, ok bool) {
 	t := f.table
 	b, like := e.page, t.header
