@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-var attackKeys = flag.Int("attack-keys", 30_000, "invented keys of the largest attack on the simulator")
+var attackKeys = flag.Int("attack-keys", 12_000, "invented keys of the largest attack on the simulator")
 
 const (
 	attackLimit  = 20
