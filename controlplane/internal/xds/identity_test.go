@@ -8,6 +8,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -110,7 +112,10 @@ func (p *proxyClient) refusal() error {
 
 func (p *proxyClient) refused() error {
 	p.f.t.Helper()
-	p.subscribe()
+	// The server may have ended the stream already; p.ended says why.
+	if err := p.sendFirst(); !errors.Is(err, io.EOF) {
+		require.NoError(p.f.t, err)
+	}
 	select {
 	case err := <-p.ended:
 		return err
