@@ -4,8 +4,30 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"time"
 )
+
+// Slowdown is how much longer a busy thread takes now than it needs of processor
+// time. It scales a time that a test cannot measure while it passes.
+func Slowdown() (float64, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, err := ThreadTime()
+	if err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	for {
+		now, err := ThreadTime()
+		if err != nil {
+			return 0, err
+		}
+		if used := now - before; used >= 50*time.Millisecond {
+			return max(1, float64(time.Since(began))/float64(used)), nil
+		}
+	}
+}
 
 // Stopwatch measures how long something takes on a machine of its own: the time
 // that passes, without the share of the processors that other programs take.

@@ -42,6 +42,14 @@ func busy(t *testing.T) (pids []int) {
 	return pids
 }
 
+func TestSlowdown(t *testing.T) {
+	busy(t)
+	slowdown, err := Slowdown()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, slowdown, 1.)
+	t.Log(slowdown)
+}
+
 func TestStopwatch(t *testing.T) {
 	if _, _, err := machineTime(); err != nil {
 		t.Skip(err)
@@ -61,7 +69,7 @@ func TestStopwatch(t *testing.T) {
 	require.Less(t, beside, passed-share+slack, "other programs used the processors")
 	require.Greater(t, alone, share-slack, "the test's children used them")
 
-	const limit = 200 * time.Millisecond
+	const limit = 20 * time.Millisecond
 	began = time.Now()
 	ctx, cancel := others.Within(t.Context(), others.Elapsed()+limit)
 	defer cancel()

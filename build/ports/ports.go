@@ -7,7 +7,7 @@ package ports
 
 import "fmt"
 
-// Free are ports of the loopback address that nobody listens on. On Linux they
+// Free are ports that nobody uses at any address of this machine. On Linux they
 // stay free until this process ends: a socket that does not listen is bound to each,
 // so that the system gives the port to nobody who asks for any port, and uses it for
 // no connection. A program that names the port can listen on it, as long as it lets

@@ -20,15 +20,19 @@ func TestFree(t *testing.T) {
 	require.Len(t, slices.Compact(slices.Sorted(slices.Values(free))), n)
 	for _, port := range free {
 		for range 2 {
-			listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-			require.NoError(t, err)
-			require.NoError(t, listener.Close())
+			for _, host := range []string{"127.0.0.1", "127.0.0.2", "0.0.0.0"} {
+				listener, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+				require.NoError(t, err)
+				require.NoError(t, listener.Close())
+			}
 		}
 	}
-	for range 30_000 { // more than there are
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		require.NotContains(t, free, l.Addr().(*net.TCPAddr).Port)
-		require.NoError(t, l.Close())
+	for _, anyPort := range []string{"127.0.0.1:0", "127.0.0.2:0"} {
+		for range 30_000 { // more than there are
+			l, err := net.Listen("tcp", anyPort)
+			require.NoError(t, err)
+			require.NotContains(t, free, l.Addr().(*net.TCPAddr).Port, anyPort)
+			require.NoError(t, l.Close())
+		}
 	}
 }

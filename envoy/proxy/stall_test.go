@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
-// limit is what the tests here give a silent end. Half of it is honest.
+// limit is what the tests here give a silent end. A quarter of it is honest.
 const limit = 2 * time.Second
 
 func impatient(o *proxy.Options) {
@@ -176,9 +176,9 @@ func TestSlowIsNotSilent(t *testing.T) {
 	require.NoError(t, err)
 	var slow sync.WaitGroup
 	slow.Go(func() {
-		every := time.NewTicker(limit / 2)
+		every := time.NewTicker(limit / 4)
 		defer every.Stop()
-		for range 6 {
+		for range 12 {
 			_, _ = writer.Write([]byte("a"))
 			<-every.C
 		}
@@ -189,7 +189,7 @@ func TestSlowIsNotSilent(t *testing.T) {
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
-	require.Equal(t, "AAAAAA", string(text))
+	require.Equal(t, strings.Repeat("A", 12), string(text))
 	slow.Wait()
 }
 

@@ -21,17 +21,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
+
+	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
 // startLimited starts serve with a limit of open files, 0 for none of its own.
 func startLimited(t *testing.T, files int, flags ...string) server {
 	t.Helper()
+	free, err := ports.Free(2)
+	require.NoError(t, err)
 	var addresses [2]string
-	for i := range addresses {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		addresses[i] = l.Addr().String()
-		require.NoError(t, l.Close())
+	for i, port := range free {
+		addresses[i] = fmt.Sprint("127.0.0.1:", port)
 	}
 	script := `exec "$0" "$@"`
 	if files > 0 {

@@ -53,6 +53,13 @@ func TestMain(m *testing.M) {
 
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
+		Setup: func(env *testscript.Env) error {
+			slowdown, err := buildtest.Slowdown()
+			// For proxies that answer, beside one that does not.
+			wait := time.Duration(300 * slowdown * float64(time.Millisecond))
+			env.Setenv("WAIT", wait.Round(100*time.Millisecond).String())
+			return err
+		},
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,

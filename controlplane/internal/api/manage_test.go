@@ -77,7 +77,7 @@ func (m *managedFixture) proxyAt(id, address string, runs uint64) {
 			}
 		}
 		return false
-	}, 20*time.Second, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 }
 
 func (m *managedFixture) counters(op string, form url.Values, code int, into any) {
@@ -230,7 +230,7 @@ func TestCountersAreAudited(t *testing.T) {
 	require.Equal(t, "counters reset", (<-asked).Action)
 	cancel()
 	<-gone
-	require.Eventually(t, func() bool { return newest().Outcome != "" }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return newest().Outcome != "" }, 2*time.Minute, time.Millisecond)
 	require.Equal(t, "0 of 2 proxies, until the caller had gone", newest().Outcome)
 
 	require.Equal(t, "1 of 1 proxy", outcome([]manage.Row{{}}))

@@ -1,7 +1,6 @@
 package conns
 
 import (
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -12,6 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
+
+// patience is how long a test waits for what must come.
+const patience = 2 * time.Minute
 
 // pair is both ends of a connection.
 type pair struct {
@@ -49,12 +51,22 @@ func (f fixture) connect(from string) pair {
 	return pair{client, server.(*Conn)}
 }
 
-// closed says whether the server has closed the connection.
-func (p pair) closed(t *testing.T) bool {
+// closed asserts that the server closes the connection.
+func (p pair) closed(t *testing.T) {
 	t.Helper()
-	require.NoError(t, p.client.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	require.NoError(t, p.client.SetReadDeadline(time.Now().Add(patience)))
 	_, err := p.client.Read(make([]byte, 1))
-	return !errors.Is(err, os.ErrDeadlineExceeded)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+// open asserts that the connection carries what the server writes.
+func (p pair) open(t *testing.T, why ...any) {
+	t.Helper()
+	_, err := io.WriteString(p.server, "x")
+	require.NoError(t, err, why...)
+	_, err = io.ReadFull(p.client, make([]byte, 1))
+	require.NoError(t, err, why...)
 }
 
 func (p pair) says(t *testing.T, text string) {
@@ -70,13 +82,13 @@ func TestLongestSilentGivesWay(t *testing.T) {
 	a, b, c := f.connect("127.0.0.1"), f.connect("127.0.0.1"), f.connect("127.0.0.1")
 	a.says(t, "x")
 	d := f.connect("127.0.0.1")
-	require.True(t, b.closed(t))
+	b.closed(t)
 	for _, p := range []pair{a, c, d} {
-		require.False(t, p.closed(t))
+		p.open(t)
 	}
 	require.NoError(t, a.server.Close())
 	f.connect("127.0.0.1")
-	require.False(t, c.closed(t), "there was room")
+	c.open(t, "there was room")
 	require.Equal(t, uint64(1), f.Closed())
 	require.Len(t, f.open, 3)
 }
@@ -86,9 +98,9 @@ func TestAddressWithMostGivesWay(t *testing.T) {
 	alone := f.connect("127.0.0.2")
 	one, two := f.connect("127.0.0.1"), f.connect("127.0.0.1")
 	f.connect("127.0.0.1")
-	require.True(t, one.closed(t))
-	require.False(t, alone.closed(t))
-	require.False(t, two.closed(t))
+	one.closed(t)
+	alone.open(t)
+	two.open(t)
 }
 
 // dispersed lets each connection seem to come from another address of one
@@ -122,8 +134,8 @@ func TestNetworkOfIPv6IsOneAddress(t *testing.T) {
 		require.NoError(t, err)
 		clients = append(clients, pair{client, server.(*Conn)})
 	}
-	require.True(t, clients[0].closed(t))
-	require.False(t, alone.closed(t))
+	clients[0].closed(t)
+	alone.open(t)
 }
 
 func TestOrigin(t *testing.T) {
@@ -150,14 +162,14 @@ func TestKeptGivesWayToAnotherAddressOnly(t *testing.T) {
 	}
 	refused := f.dial("127.0.0.1")
 	newcomer := f.connect("127.0.0.2") // accepts both
-	require.True(t, pair{client: refused}.closed(t))
-	require.True(t, kept[0].closed(t))
-	require.False(t, newcomer.closed(t))
+	pair{client: refused}.closed(t)
+	kept[0].closed(t)
+	newcomer.open(t)
 
 	// What is not kept gives way first, whoever has it.
 	f.connect("127.0.0.1")
-	require.True(t, newcomer.closed(t))
-	require.False(t, kept[1].closed(t))
+	newcomer.closed(t)
+	kept[1].open(t)
 }
 
 func TestFairShareIsKept(t *testing.T) {
@@ -167,8 +179,8 @@ func TestFairShareIsKept(t *testing.T) {
 	}
 	refused := pair{client: f.dial("127.0.0.6")}
 	go func() { _, _ = f.Accept() }() // ends with the listener
-	require.Eventually(t, func() bool { return f.Closed() == 1 }, 5*time.Second, time.Millisecond)
-	require.True(t, refused.closed(t))
+	require.Eventually(t, func() bool { return f.Closed() == 1 }, patience, time.Millisecond)
+	refused.closed(t)
 }
 
 func TestKeepCounts(t *testing.T) {

@@ -72,7 +72,7 @@ func TestFewAreAskedAtOnce(t *testing.T) {
 	f := newFleet()
 	done := make(chan []Row, 2)
 	for range 2 {
-		call := begin(t, f, 20*time.Second)
+		call := begin(t, f, time.Minute)
 		go func() {
 			done <- call.Counters(t.Context(), addresses(port, 200), operation("get"), nil)
 		}()
@@ -112,7 +112,7 @@ func TestCallers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan []Row)
 	go func() { done <- last.Counters(ctx, addresses(port, 500), operation("get"), nil) }()
-	require.Eventually(t, func() bool { return asked.Load() == maxAsked }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return asked.Load() == maxAsked }, 2*time.Minute, time.Millisecond)
 	cancel()
 	rows := <-done
 	close(gone)
@@ -134,12 +134,12 @@ func TestWhoIsNotAsked(t *testing.T) {
 	})
 	named := *u
 	named.Host = "localhost:" + u.Port()
-	rows := begin(t, newFleet(), 5*time.Second).Counters(t.Context(),
+	rows := begin(t, newFleet(), time.Minute).Counters(t.Context(),
 		[]Target{{Node: "a", URL: u}, {Node: "b", URL: &named}, {Node: "c", Err: &Failure{"no", "do"}}}, operation("get"), nil)
 	require.Contains(t, rows[0].Error+rows[1].Error, "is also that of ")
 	require.Equal(t, "no do", rows[2].Error+" "+rows[2].Hint)
 	require.EqualValues(t, 1, asked.Load())
-	rows = begin(t, newFleet(netip.MustParseAddrPort(u.Host)), 5*time.Second).Counters(t.Context(), []Target{{Node: "a", URL: u}}, operation("get"), nil)
+	rows = begin(t, newFleet(netip.MustParseAddrPort(u.Host)), time.Minute).Counters(t.Context(), []Target{{Node: "a", URL: u}}, operation("get"), nil)
 	require.Contains(t, rows[0].Error, "where sluice serve itself listens")
 	require.EqualValues(t, 1, asked.Load())
 }
@@ -193,7 +193,7 @@ func TestHostileAnswers(t *testing.T) {
 
 func askHostile(t *testing.T, port string) {
 	t.Helper()
-	rows := begin(t, newFleet(), 10*time.Second).Counters(t.Context(), addresses(port, hostile), operation("stats"), nil)
+	rows := begin(t, newFleet(), time.Minute).Counters(t.Context(), addresses(port, hostile), operation("stats"), nil)
 	kept := 0
 	for i, r := range rows {
 		switch {

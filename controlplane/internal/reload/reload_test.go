@@ -152,7 +152,7 @@ func TestPipeInstead(t *testing.T) {
 	select {
 	case err := <-read:
 		require.ErrorAs(t, err, new(*input.Irregular))
-	case <-time.After(5 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.Fail(t, "still reading")
 	}
 	require.Equal(t, "one", f.later(Interval))

@@ -1,9 +1,11 @@
 package xds
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -13,8 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
@@ -23,17 +27,47 @@ func (f *fixture) logged(lines *lockedBuffer) {
 	f.restart()
 }
 
-func TestStreamWithoutARequestEnds(t *testing.T) {
-	f := newFixture(t)
-	f.server.firstWithin = 50 * time.Millisecond
-	e := f.named("e1", nil)
-	e.dial()
-	require.Equal(t, codes.DeadlineExceeded, status.Code(<-e.ended))
+// memoryStream is a stream whose proxy sends these requests.
+type memoryStream struct {
+	ctx      context.Context
+	requests chan request
+	got      chan any
+}
 
-	quick := f.proxy("quick")
-	time.Sleep(3 * f.server.firstWithin) // the deadline is of the first request only
-	f.apply("one")
-	quick.accept("one")
+func (s memoryStream) Context() context.Context { return s.ctx }
+
+func (s memoryStream) SendMsg(response any) error {
+	s.got <- response
+	return nil
+}
+
+func (s memoryStream) RecvMsg(into any) error {
+	select {
+	case *into.(*request) = <-s.requests:
+		return nil
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
+}
+
+func TestStreamWithoutARequestEnds(t *testing.T) {
+	follow(t, func(f follower) {
+		ctx, cancel := context.WithCancel(peer.NewContext(f.t.Context(), &peer.Peer{Addr: &net.TCPAddr{}}))
+		start := time.Now()
+		err := f.serve(memoryStream{ctx: ctx})
+		require.Equal(f.t, codes.DeadlineExceeded, status.Code(err))
+		require.Equal(f.t, firstWithin, time.Since(start))
+
+		quick := memoryStream{ctx, make(chan request, 1), make(chan any, 1)}
+		quick.requests <- request{node: node{id: "quick"}, typeURL: TypeURL, subscribes: true}
+		ended := make(chan error, 1)
+		go func() { ended <- f.serve(quick) }()
+		time.Sleep(3 * firstWithin) // the deadline is of the first request only
+		f.append(1)
+		require.Len(f.t, quick.got, 1)
+		cancel()
+		require.NoError(f.t, <-ended)
+	})
 }
 
 // A stream counts from its opening, whoever it turns out to be.
@@ -80,7 +114,7 @@ func TestPushingAgainIsPaced(t *testing.T) {
 			e := f.proxy("e1")
 			start := time.Now()
 			pushes := 0
-			for time.Since(start) < time.Second {
+			for watch := buildtest.StartStopwatch(); watch.Elapsed() < time.Second; {
 				select {
 				case r := <-e.got:
 					pushes++
@@ -101,11 +135,12 @@ func TestPushingAgainIsPaced(t *testing.T) {
 			require.GreaterOrEqual(t, pushes, 2, "again at once")
 
 			// The next revision comes at once all the same.
+			watch := buildtest.StartStopwatch()
 			f.apply("two")
 			for r := e.receive(); !strings.Contains(policyIn(t, r), "two"); r = e.receive() {
 				e.ack(r) // the last one of the loop
 			}
-			require.Less(t, time.Since(start), 5*time.Second)
+			require.Less(t, watch.Elapsed(), 4*time.Second)
 		})
 	}
 }

@@ -195,13 +195,17 @@ func (p *proxyClient) open() {
 // holds.
 func (p *proxyClient) subscribe() {
 	p.f.t.Helper()
+	require.NoError(p.f.t, p.sendFirst())
+}
+
+func (p *proxyClient) sendFirst() error {
 	first := &discoveryv3.DeltaDiscoveryRequest{
 		Node: p.node, TypeUrl: TypeURL, ResourceNamesSubscribe: []string{envoy.ResourceName},
 	}
 	if p.version != "" {
 		first.InitialResourceVersions = map[string]string{envoy.ResourceName: p.version}
 	}
-	require.NoError(p.f.t, p.stream.Send(first))
+	return p.stream.Send(first)
 }
 
 // connect opens a stream that the server lets in.

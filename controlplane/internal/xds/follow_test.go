@@ -49,7 +49,7 @@ func follow(t *testing.T, test func(f follower)) {
 		policies, err := store.Open(t.TempDir())
 		require.NoError(t, err)
 		b := &brittle{Store: policies}
-		s, err := New(t.Context(), Options{Store: b, Keep: 2})
+		s, err := New(t.Context(), Options{Store: b, Keep: 2, Wasm: "/f.wasm"})
 		require.NoError(t, err)
 		defer func() {
 			s.Stop()

@@ -119,7 +119,6 @@ type Server struct {
 
 	identify    func(*x509.Certificate, string) (string, error)
 	clientCAs   func() *x509.CertPool
-	firstWithin time.Duration // deadline of a stream's first request
 	verifyEvery time.Duration // how often a stream's certificate is verified again
 
 	payloads *cache[payloadID, payload]
@@ -161,7 +160,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{
 		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n,
-		identify: o.Identify, clientCAs: o.ClientCAs, firstWithin: firstWithin, verifyEvery: verifyEvery,
+		identify: o.Identify, clientCAs: o.ClientCAs, verifyEvery: verifyEvery,
 		payloads: newCache[payloadID, payload](maxPayloads), texts: newCache[uint64, revision](maxTexts),
 		stop: make(chan struct{}), cancel: cancel,
 	}

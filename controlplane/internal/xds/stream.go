@@ -67,7 +67,7 @@ func (s *Server) serve(stream deltaStream) error {
 
 func (c *conversation) run() error {
 	requests, failed := c.receive()
-	late := time.NewTimer(c.firstWithin)
+	late := time.NewTimer(firstWithin)
 	defer late.Stop()
 	verify := c.verifyAgain()
 	for {
@@ -92,7 +92,7 @@ func (c *conversation) run() error {
 				return err
 			}
 		case <-late.C:
-			return status.Errorf(codes.DeadlineExceeded, "no request within %s", c.firstWithin)
+			return status.Errorf(codes.DeadlineExceeded, "no request within %s", firstWithin)
 		case <-verify:
 			if err := c.verify(); err != nil {
 				c.log.Warn("proxy cut off", "address", c.address.String(), "error", status.Convert(err).Message())
