@@ -35,12 +35,12 @@ func machineTime() (used, all time.Duration, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	var user, nice, system, idle, wait, irq, soft, stolen time.Duration
+	var user, nice, system, idle, wait, irq, soft, stolen int64 // ticks
 	if _, err := fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d %d",
 		&user, &nice, &system, &idle, &wait, &irq, &soft, &stolen); err != nil {
 		return 0, 0, fmt.Errorf("read /proc/stat: %w", err)
 	}
 	const tick = time.Second / 100
-	used = user + nice + system + stolen
-	return used * tick, (used + idle + wait + irq + soft) * tick, nil
+	busy := user + nice + system + stolen
+	return time.Duration(busy) * tick, time.Duration(busy+idle+wait+irq+soft) * tick, nil
 }

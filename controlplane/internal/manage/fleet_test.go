@@ -23,9 +23,9 @@ func newFleet(own ...netip.AddrPort) *Fleet {
 	return NewFleet(Rules{Allow: &loopback, Own: own}, func() Credentials { return Credentials{Token: secret} })
 }
 
-func begin(t *testing.T, f *Fleet, timeout time.Duration) *Call {
+func begin(t *testing.T, f *Fleet) *Call {
 	t.Helper()
-	c, err := f.Begin(timeout)
+	c, err := f.Begin(time.Minute)
 	require.NoError(t, err)
 	t.Cleanup(c.End)
 	return c
@@ -72,7 +72,7 @@ func TestFewAreAskedAtOnce(t *testing.T) {
 	f := newFleet()
 	done := make(chan []Row, 2)
 	for range 2 {
-		call := begin(t, f, time.Minute)
+		call := begin(t, f)
 		go func() {
 			done <- call.Counters(t.Context(), addresses(port, 200), operation("get"), nil)
 		}()
@@ -103,7 +103,7 @@ func TestCallers(t *testing.T) {
 	})
 	f := newFleet()
 	for range maxCalls - 1 {
-		begin(t, f, time.Minute)
+		begin(t, f)
 	}
 	last, err := f.Begin(time.Minute)
 	require.NoError(t, err)
@@ -121,7 +121,7 @@ func TestCallers(t *testing.T) {
 		require.Contains(t, r.Error, "canceled")
 	}
 	last.End()
-	begin(t, f, time.Minute)
+	begin(t, f)
 }
 
 // Rows say why a proxy was not asked: it is serve itself, or another name of a
@@ -134,12 +134,12 @@ func TestWhoIsNotAsked(t *testing.T) {
 	})
 	named := *u
 	named.Host = "localhost:" + u.Port()
-	rows := begin(t, newFleet(), time.Minute).Counters(t.Context(),
+	rows := begin(t, newFleet()).Counters(t.Context(),
 		[]Target{{Node: "a", URL: u}, {Node: "b", URL: &named}, {Node: "c", Err: &Failure{"no", "do"}}}, operation("get"), nil)
 	require.Contains(t, rows[0].Error+rows[1].Error, "is also that of ")
 	require.Equal(t, "no do", rows[2].Error+" "+rows[2].Hint)
 	require.EqualValues(t, 1, asked.Load())
-	rows = begin(t, newFleet(netip.MustParseAddrPort(u.Host)), time.Minute).Counters(t.Context(), []Target{{Node: "a", URL: u}}, operation("get"), nil)
+	rows = begin(t, newFleet(netip.MustParseAddrPort(u.Host))).Counters(t.Context(), []Target{{Node: "a", URL: u}}, operation("get"), nil)
 	require.Contains(t, rows[0].Error, "where sluice serve itself listens")
 	require.EqualValues(t, 1, asked.Load())
 }
@@ -193,7 +193,7 @@ func TestHostileAnswers(t *testing.T) {
 
 func askHostile(t *testing.T, port string) {
 	t.Helper()
-	rows := begin(t, newFleet(), time.Minute).Counters(t.Context(), addresses(port, hostile), operation("stats"), nil)
+	rows := begin(t, newFleet()).Counters(t.Context(), addresses(port, hostile), operation("stats"), nil)
 	kept := 0
 	for i, r := range rows {
 		switch {
