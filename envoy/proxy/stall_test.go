@@ -254,8 +254,6 @@ func TestConnectionsAreBounded(t *testing.T) {
 		require.Equal(t, "HTTP/1.1 200 OK\r\n", line)
 	}
 	idle, busy, other := p.dial(), p.dial(), p.dial()
-	ask(idle, "/")
-	answered(idle)
 	ask(busy, "/slow")
 	<-arrived
 	ask(other, "/slow")
