@@ -44,6 +44,8 @@ func parts(minutes int, seed uint64) []part {
 		{"interleavings", []string{"./envoy/sim/interleave", "-run", "^TestInterleavings$", "-interleave-max", n(20_000), "-interleave-random", n(5_000), "-interleave-seed", from}},
 		{"attack-sim", []string{"./filter", "-run", "^TestCardinalityAttack", "-attack-keys", n(333_334)}},
 		{"attack-envoy", []string{"./e2e", "-run", "^TestCardinalityAttack$", "-attack-capacity", strconv.Itoa(min(16_384, 547*minutes))}},
+		{"flood", []string{"./e2e", "-run", "^TestMoreKeysThanCapacity$", "-flood-keys", n(33_334)}},
+		{"renames", []string{"./e2e", "-run", "^TestRenames$", "-renames", n(34)}},
 		{"traffic", []string{"./e2e", "-run", "^TestSoak$", "-soak-traffic", (time.Duration(minutes) * 8 * time.Second).String()}},
 	}
 	for _, f := range fuzzed {
