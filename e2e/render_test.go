@@ -30,7 +30,7 @@ func TestRenderedBootstraps(t *testing.T) {
 			defer cancel()
 			require.NoError(t, proc.Validate(ctx, d.envoy, []byte(static)))
 			require.NoError(t, proc.Validate(ctx, d.envoy, []byte(ecds)))
-			require.ErrorContains(t, proc.Validate(ctx, d.envoy, []byte(broken)), "policy refused: version: 7")
+			require.ErrorContains(t, proc.Validate(ctx, d.envoy, []byte(broken)), "policy refused: version: unknown_version")
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -173,10 +174,10 @@ func TestCountersAreAudited(t *testing.T) {
 	}
 	asked, stuck := make(chan store.Entry, 10), make(chan struct{})
 	t.Cleanup(func() { close(stuck) })
-	wait := false
+	var wait atomic.Bool
 	at := listener(t, func(w http.ResponseWriter, r *http.Request) {
 		asked <- newest()
-		if wait {
+		if wait.Load() {
 			select {
 			case <-stuck:
 			case <-r.Context().Done():
@@ -214,7 +215,7 @@ func TestCountersAreAudited(t *testing.T) {
 	require.Equal(t, last, newest().ID)
 
 	// A caller who goes.
-	wait = true
+	wait.Store(true)
 	ctx, cancel := context.WithCancel(t.Context())
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, m.url+"/v1/counters/reset", strings.NewReader(form2(form, "n").Encode()))
 	require.NoError(t, err)
@@ -237,7 +238,8 @@ func TestCountersAreAudited(t *testing.T) {
 	require.Equal(t, "0 of 0 proxies", outcome(nil))
 
 	// What cannot be written down is not done.
-	wait, m.broken = false, true
+	wait.Store(false)
+	m.broken = true
 	var e Error
 	m.counters("reset", form2(form, "n"), 500, &e)
 	require.Contains(t, e.Error, "disk is full")
