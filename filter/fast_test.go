@@ -23,6 +23,19 @@ func TestTheFastPathDecidesAlike(t *testing.T) {
 		Name: "no fast path", File: "shared/state/fast.go",
 		Old: "if len(windows) == 0 ||", New: "if len(windows) >= 0 ||",
 	})
+	var pairs [2][2]*bench // with and without the fast path, traced and not
+	for i := range pairs {
+		for j := range pairs[i] {
+			pairs[i][j] = start(t, func(o *sim.Options) {
+				if j == 1 {
+					o.Wasm = general
+				}
+				if i == 0 {
+					o.Properties = map[string][]byte{"sluice.trace": []byte("1")}
+				}
+			})
+		}
+	}
 	dice := rand.NewChaCha8([32]byte{2})
 	requests, admitted := 0, 0
 	for i := range policies {
@@ -31,17 +44,9 @@ func TestTheFastPathDecidesAlike(t *testing.T) {
 		in := hosttest.Tape(data)
 		text := fmt.Sprintf(`{"version":1,"headers":%q,"rules":[%s]}`,
 			hosttest.Pick(&in, "none", "ietf", "x-ratelimit", "both", "both"), in.CommonRules())
-		var pair [2]*bench
-		for j := range pair {
-			pair[j] = start(t, func(o *sim.Options) {
-				if j == 1 {
-					o.Wasm = general
-				}
-				if i%2 == 0 {
-					o.Properties = map[string][]byte{"sluice.trace": []byte("1")}
-				}
-			})
-			require.NoError(t, pair[j].Configure([]byte(text)))
+		pair := pairs[i%2]
+		for _, b := range pair {
+			require.NoError(t, b.Configure([]byte(text)))
 		}
 		p := hosttest.New()
 		p.Clock = pair[0].now
@@ -75,8 +80,6 @@ func TestTheFastPathDecidesAlike(t *testing.T) {
 		}
 		require.Equal(t, pair[1].Metrics(), pair[0].Metrics(), text)
 		require.Equal(t, pair[1].log, pair[0].log)
-		pair[0].Close()
-		pair[1].Close()
 	}
 	buildtest.Figure(t, "%d random requests to the compiled filter with and without its fast path, %d of them admitted", requests, admitted)
 }
