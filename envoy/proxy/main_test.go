@@ -25,10 +25,7 @@ const (
 	moment   = 5 * time.Millisecond
 )
 
-var (
-	filter   []byte // compiled
-	cacheDir string
-)
+var filter []byte // compiled
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
@@ -39,7 +36,6 @@ func runTests(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	cacheDir = filepath.Join(dir, "cache")
 	file := filepath.Join(dir, "sluice.wasm")
 	if err = buildtest.Compile(buildtest.Root(), file); err == nil {
 		filter, err = os.ReadFile(file)
@@ -75,7 +71,7 @@ func serve(t *testing.T, upstream http.Handler, change ...func(*proxy.Options)) 
 	behind := httptest.NewServer(upstream)
 	t.Cleanup(behind.Close)
 	p := &plane{t: t, log: &syncBuffer{}}
-	o := proxy.Options{Wasm: filter, Workers: 2, CacheDir: cacheDir, Log: p.log.logger()}
+	o := proxy.Options{Wasm: filter, Workers: 2, CacheDir: buildtest.CacheDir(), Log: p.log.logger()}
 	var err error
 	o.Upstream, err = url.Parse(behind.URL)
 	require.NoError(t, err)

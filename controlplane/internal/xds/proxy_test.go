@@ -36,8 +36,8 @@ const (
 // filter is the compiled filter, in filterFile. In refusingFile is one that
 // refuses every policy.
 var (
-	filter                             []byte
-	filterFile, refusingFile, cacheDir string
+	filter                   []byte
+	filterFile, refusingFile string
 )
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
@@ -49,7 +49,6 @@ func runTests(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	cacheDir = filepath.Join(dir, "cache")
 	filterFile, refusingFile = filepath.Join(dir, "sluice.wasm"), filepath.Join(dir, "refusing.wasm")
 	err = errors.Join(
 		buildtest.Compile(buildtest.Root(), filterFile),
@@ -173,7 +172,7 @@ func (c *control) subscribe(wasmName string) *subscriber {
 	require.NoError(c.t, err)
 	s := &subscriber{t: c.t, log: &log{}}
 	s.Proxy, err = proxy.New(c.t.Context(), proxy.Options{
-		Wasm: filter, WasmName: wasmName, Workers: 2, CacheDir: cacheDir, Upstream: behind,
+		Wasm: filter, WasmName: wasmName, Workers: 2, CacheDir: buildtest.CacheDir(), Upstream: behind,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)),
 	})
 	require.NoError(c.t, err)
