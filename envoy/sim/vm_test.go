@@ -85,7 +85,7 @@ func TestCallsOfOldHosts(t *testing.T) {
 	b.heard()
 	require.Equal(t, []string{"52", "0", "0", "2", "0 0", "0 0", "1 0", "2 0"},
 		b.do(0, "poll;effective 1;effective 0;effective 999;buffer 0;buffer 6;buffer 7;buffer 9"),
-		"poll_oneoff is not there, and a configuration can be read while it is taken only")
+		"poll_oneoff is not supported, and a configuration can be read while it is taken only")
 	lines := b.do(0, "call;foreign;say hello")
 	require.Contains(t, lines[0], "unimplemented")
 	require.Contains(t, lines[1], "not found")
