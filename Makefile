@@ -46,9 +46,9 @@ cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy s
 
 # Unit tests take neither an Envoy nor the compiled filter; of those that do, some
 # run what is compiled for this machine beside it.
-whole := $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\bproc\.(All|Find|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
+whole = $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\bproc\.(All|Find|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
 unit = $(filter-out $(whole) ./build/measure ./build/measure/% %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
-native := $(filter ./controlplane/%,$(whole))
+native = $(filter ./controlplane/%,$(whole))
 
 .PHONY: help
 help: ## print this

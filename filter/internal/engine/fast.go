@@ -15,7 +15,8 @@ import (
 // general path goes on with what was read.
 
 // canBeAlone reports whether decideAlone may decide requests that the rule alone
-// is for.
+// is for. decideAlone goes to shared data itself, past rule.units, so a rule with
+// another source of units must not be alone.
 func (r *rule) canBeAlone() bool {
 	p := r.policy
 	return r.fast != nil && match.IsFast(r.key) && p.Cost.Header == "" && p.Cost.Query == "" && p.Cost.Fixed > 0 && len(p.Overrides) == 0 &&
@@ -53,7 +54,7 @@ func (e *Engine) decideAlone(attempts []*Attempt, now int64) {
 	r := a.rule
 	passNs, ok := r.fast.Read(&a.entry, a.Key.Bytes, now, a.Cost)
 	if !ok {
-		a.plain = false
+		a.plain = false // so that records.read does not try the fast path again
 		e.decide(attempts, now)
 		return
 	}
