@@ -1,0 +1,128 @@
+// Package quota is how a proxy leases units of a limit that holds over all
+// proxies: the messages between the filter and the quota service, their bytes on
+// the wire, and the arithmetic of leases that both sides use.
+//
+// Its invariant: units are deducted from the shared counter before a proxy may
+// spend them, so nothing that gets lost, repeated or delayed on the way admits
+// more than the limit. docs/quota.proto describes the same messages for others;
+// a test holds both equal.
+//
+// It must build for wasm: no reflection, no fmt, nothing that does I/O.
+package quota
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+// The gRPC method of the service.
+const (
+	Service = "sluice.quota.v1.Quota"
+	Method  = "Lease"
+)
+
+// The bounds of a stream. The service ends a stream that exceeds one.
+const (
+	MaxMessageBytes = 64 << 10
+	MaxDefinitions  = 1024 // of one stream; a definition beyond them takes the place of the one that was used least recently
+	MaxGroup        = 16   // parts of one ask
+	MaxGrants       = 4096 // newest grants of one stream that units can be returned to
+)
+
+// Asks is a message from a worker to the service.
+type Asks struct {
+	// Domain and Process are in a stream's first message only. Process identifies
+	// the proxy's process: all its workers send the same number.
+	Domain  string
+	Process uint64
+
+	Definitions []Definition // before the first ask that names them
+	Asks        []Ask
+	Returns     []Return
+}
+
+// Definition is the windows of a counter with the limits that hold for some of
+// its keys. A stream numbers its definitions itself; sending a number again
+// replaces its definition.
+type Definition struct {
+	ID      uint32
+	Counter [16]byte       // the counter's stable identity
+	Windows []limit.Window // in the order of limit.Window.Compare
+	// Lease is the most units that may be granted ahead of need to one proxy:
+	// LeaseOff, LeaseAuto or a number.
+	Lease uint32
+	// CountDenied makes an ask that is denied count all the same.
+	CountDenied bool
+}
+
+// Values of Definition.Lease beside a number of units.
+const (
+	LeaseOff  = 0
+	LeaseAuto = 1<<32 - 1
+)
+
+// Ask asks for units of all its parts: all are granted or none.
+type Ask struct {
+	ID    uint32 // the worker's own number, in the answer again
+	Parts []Part
+}
+
+// Part asks for units of one key.
+type Part struct {
+	Definition uint32
+	Key        [16]byte // the key's stable hash
+	Shift      int64    // by how much the key's jitter shifts aligned windows, ns
+	Cost       uint32   // of the request that has waited longest: a grant has at least that
+	Waiting    uint32   // units that all waiting requests of the worker need, at least Cost
+	Ahead      uint32   // units that the proxy expects to need while a lease lasts
+	// Spent are units that the proxy has admitted by itself while it could not ask.
+	// They are counted whatever is left.
+	Spent   uint32
+	Inspect bool // grant nothing, only say how the key stands
+}
+
+// Return gives back units of a grant. It is sent once, on the stream that got
+// the grant, after that stream's first answer.
+type Return struct {
+	Grant uint32 // number of the grant on this stream
+	Units uint32
+}
+
+// Answers is a message from the service to a worker.
+type Answers struct {
+	Answers []Answer
+	Proxies uint32 // live proxies of the domain, 0 = not known
+}
+
+// Result is what became of an ask.
+type Result uint8
+
+// The results.
+const (
+	Granted     Result = 1 + iota
+	Denied             // some part has too few units left
+	Unavailable        // the store did not answer for one of the keys
+	Unknown            // a definition that the stream has not sent or the service has dropped
+	Busy               // the service takes no more asks of this stream now
+)
+
+// Answer is the answer to an ask.
+type Answer struct {
+	ID     uint32
+	Result Result
+	Grants []Grant // one for each part, where Result is Granted or Denied
+}
+
+// Grant is what one part got, and how its key stands. In an answer that denies,
+// Units is 0, and Denied says which parts had too few.
+type Grant struct {
+	Number  uint32 // for Return; counts the stream's grants from 1, 0 where nothing was granted
+	Units   uint32
+	ValidNs int64 // how long units may be spent, from the moment before the ask was sent
+	Denied  bool
+	WaitNs  int64 // where Denied: until the cost passes if nobody else asks; limit.Never
+	Windows []Standing
+}
+
+// Standing is how one window of a key stands over all proxies.
+type Standing struct {
+	Used    uint32
+	ResetNs int64 // until the window has forgotten what it has counted, from the answer on
+}
