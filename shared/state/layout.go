@@ -43,6 +43,7 @@ const MaxWindows = 16
 //	                         stamp in its low bits (see limit.NewStamp);
 //	                         floor: u32 tokens gained a period, u32 burst,
 //	                         u64 when full, stamped
+//	a lease                  see lease.go; it is the only column of its table
 const (
 	formatVersion = 1
 	kindCounters  = 1
@@ -123,6 +124,8 @@ func usageBytes(w limit.Window) (usage, floor int) {
 		return 8, 8
 	case limit.TokenBucket:
 		return 20, 16
+	case algorithmLease:
+		return leaseBytes + int(w.Units)*standingBytes, 0
 	}
 	return 0, 0
 }

@@ -29,7 +29,7 @@ func putWindow(b []byte, w limit.Window) {
 		b[1] = elasticBit
 	}
 	extra := uint16(w.Jitter)
-	if w.Algorithm == limit.SlidingWindowLog {
+	if w.Algorithm == limit.SlidingWindowLog || w.Algorithm == algorithmLease {
 		extra = w.Units
 	}
 	le.PutUint16(b[2:], extra)
@@ -51,6 +51,8 @@ func readWindow(b []byte) (limit.Window, bool) {
 		w.Jitter, maxExtra = uint8(extra), 100
 	case limit.SlidingWindowLog:
 		w.Units, maxExtra = extra, limit.MaxLog
+	case algorithmLease:
+		w.Units, maxExtra = extra, MaxWindows
 	default: // no more fields
 	}
 	usage, _ := usageBytes(w)
@@ -313,7 +315,11 @@ func (b page) convert(from, to *Layout, epoch uint32) page {
 		copy(out.record(to, slot), b.record(from, slot)[:recordHeadBytes])
 		for i, w := range to.Windows {
 			for j, v := range from.Windows {
-				if w.Same(v) {
+				switch {
+				case !w.Same(v):
+				case w.Algorithm == algorithmLease:
+					copy(out.lease(to, slot), b.lease(from, slot))
+				default:
 					u := refit(b.usage(from, slot, j, nil), int(w.Units))
 					out.setUsage(to, slot, i, &u)
 				}

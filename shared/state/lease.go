@@ -1,0 +1,268 @@
+package state
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// A lease table holds what this proxy has leased of each key of a cluster rule. It
+// is a table whose only column is a lease, so it is registered, placed and re-used
+// as other tables are. Nothing in it counts against a limit: units are deducted at
+// the quota service before they get here. So a record that is lost, evicted or
+// unreadable only costs units, and a page has no floor.
+//
+// The usage of a lease, little endian; instants are the proxy's monotonic clock:
+//
+//	 0  u32  units left
+//	 4  i64  end: units may be spent before it
+//	12  u64  identity of the windows that the units were counted in
+//	20  u32  stream of the grant
+//	24  u32  number of the grant on its stream
+//	28  i64  until when a denial holds
+//	36  i64  when a denied hit passes, as the service knew it; -1 = never
+//	44  u32  smallest cost denied
+//	48  i64  until when nobody else asks ahead
+//	56  i64  start of the period of the rate
+//	64  u32  units spent in this period
+//	68  u32  and in the one before
+//	72       n × standing: u32 used, i64 reset
+const (
+	algorithmLease = limit.Algorithm(64)
+	leaseBytes     = 72
+	standingBytes  = 12
+
+	// leaseWaitNs is how long the number of a vanished lease table waits until it is
+	// used again: a lease lasts 10 seconds.
+	leaseWaitNs = 20_000_000_000
+)
+
+// MaxLeaseNs is the longest lease.
+const MaxLeaseNs = 10_000_000_000
+
+// leaseWindow is the column of a lease table for keys with that many windows.
+func leaseWindow(windows int) limit.Window {
+	return limit.Window{Algorithm: algorithmLease, PeriodNs: leaseWaitNs, Units: uint16(windows)}
+}
+
+// LeaseHostBytes is an upper bound of the memory that a lease table takes in
+// Envoy, in bytes.
+func LeaseHostBytes(windows int, capacity uint32) uint64 {
+	return HostBytes([]limit.Window{leaseWindow(windows)}, capacity)
+}
+
+// Lease is what this proxy holds of one key. The zero value holds nothing.
+type Lease struct {
+	Units   uint32
+	EndNs   int64
+	Windows uint64 // identity of the windows that the units were counted in
+
+	Stream, Grant uint32 // of the newest grant
+
+	DeniedNs   int64
+	PassNs     int64
+	DeniedCost uint32
+
+	AskedNs int64
+
+	RateNs              int64
+	RateNow, RateBefore uint32
+
+	Standings []Standing
+}
+
+// Standing is how one window stands over all proxies, as the service last said.
+type Standing struct {
+	Used    uint32
+	ResetNs int64 // monotonic
+}
+
+// LeaseEntry is one key's place in a lease table, as Leases.Read found it. Change
+// Lease and call Write.
+type LeaseEntry struct {
+	Lease
+	Lost uint32 // units that Write has dropped with another key's record
+
+	// WrittenNs is when the record was last written, 0 if there is none.
+	WrittenNs int64
+
+	entry Entry
+	nowNs int64
+}
+
+// Leases is the lease table of a counter.
+type Leases struct{ table *Table }
+
+// Leases returns the lease table of a counter with that many windows.
+func (t *Tables) Leases(counter CounterID, windows int, capacity uint32) *Leases {
+	return &Leases{t.Table(Definition{
+		Counter: counter, Windows: []limit.Window{leaseWindow(windows)}, Capacity: capacity,
+	})}
+}
+
+// Hash returns the hash that places a key, for ReadHash.
+func (l *Leases) hash(key []byte) uint64 { return l.table.hash(key) }
+
+// Read finds the key's lease. wallNs is the wall clock, for the directory, and
+// nowNs the monotonic clock.
+func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
+	if !l.table.open {
+		if status := l.table.enter(wallNs); status != OK {
+			return status
+		}
+	}
+	e.entry.hash = l.hash(key)
+	return l.Reread(e, wallNs, nowNs)
+}
+
+// Place is where a key's lease belongs, for ReadAt.
+type Place uint64
+
+// Place returns the place of the entry's key.
+func (e *LeaseEntry) Place() Place { return Place(e.entry.hash) }
+
+// ReadAt is Read of a key by its place.
+func (l *Leases) ReadAt(e *LeaseEntry, at Place, wallNs, nowNs int64) Status {
+	e.entry.hash = uint64(at)
+	return l.Reread(e, wallNs, nowNs)
+}
+
+// Reread is Read of the same key as before.
+func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
+	t := l.table
+	if status := t.load(&e.entry, wallNs); status != OK {
+		return status
+	}
+	e.nowNs, e.Lost, e.WrittenNs = nowNs, 0, 0
+	e.Lease = Lease{Standings: e.Standings[:0]}
+	e.entry.slot = e.entry.page.find(&t.layout, e.entry.fingerprint)
+	if e.entry.slot < 0 {
+		return OK
+	}
+	written := e.entry.page.time(&t.layout, e.entry.slot)
+	if written > nowNs+MaxLeaseNs { // of another epoch of the clock
+		return OK
+	}
+	e.WrittenNs = written
+	e.Lease.read(e.entry.page.lease(&t.layout, e.entry.slot))
+	return OK
+}
+
+// Write stores the lease. It returns Mismatch if somebody else wrote first: Reread.
+// Where the page is full, it drops the record that holds fewest units.
+func (l *Leases) Write(e *LeaseEntry) Status {
+	t := l.table
+	if e.entry.epoch != t.epoch {
+		return Mismatch
+	}
+	if e.entry.fresh {
+		e.entry.page, e.entry.fresh = bytes.Clone(e.entry.page), false
+	}
+	if e.entry.slot < 0 {
+		l.settle(e)
+	}
+	e.entry.page.setTime(&t.layout, e.entry.slot, e.nowNs)
+	e.Lease.put(e.entry.page.lease(&t.layout, e.entry.slot))
+	return t.write(&e.entry)
+}
+
+// settle gives the entry a slot.
+func (l *Leases) settle(e *LeaseEntry) {
+	t, p := l.table, e.entry.page
+	best, fewest := -1, uint32(0)
+	for slot := range t.layout.Slots {
+		if p.free(&t.layout, slot) {
+			best, fewest = slot, 0
+			break
+		}
+		var other Lease
+		other.read(p.lease(&t.layout, slot))
+		units := other.Units
+		if other.EndNs <= e.nowNs || p.time(&t.layout, slot) > e.nowNs+MaxLeaseNs {
+			units = 0
+		}
+		if best < 0 || units < fewest {
+			best, fewest = slot, units
+		}
+	}
+	e.Lost = fewest
+	p.place(&t.layout, best, e.entry.fingerprint)
+	e.entry.slot = best
+}
+
+// lease returns the bytes of the slot's lease.
+func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recordHeadBytes:] }
+
+func (l *Lease) read(b []byte) {
+	l.Units = le.Uint32(b)
+	l.EndNs = int64(le.Uint64(b[4:]))
+	l.Windows = le.Uint64(b[12:])
+	l.Stream, l.Grant = le.Uint32(b[20:]), le.Uint32(b[24:])
+	l.DeniedNs, l.PassNs = int64(le.Uint64(b[28:])), int64(le.Uint64(b[36:]))
+	l.DeniedCost = le.Uint32(b[44:])
+	l.AskedNs, l.RateNs = int64(le.Uint64(b[48:])), int64(le.Uint64(b[56:]))
+	l.RateNow, l.RateBefore = le.Uint32(b[64:]), le.Uint32(b[68:])
+	l.Standings = l.Standings[:0]
+	for b = b[leaseBytes:]; len(b) >= standingBytes; b = b[standingBytes:] {
+		l.Standings = append(l.Standings, Standing{le.Uint32(b), int64(le.Uint64(b[4:]))})
+	}
+}
+
+func (l *Lease) put(b []byte) {
+	le.PutUint32(b, l.Units)
+	le.PutUint64(b[4:], uint64(l.EndNs))
+	le.PutUint64(b[12:], l.Windows)
+	le.PutUint32(b[20:], l.Stream)
+	le.PutUint32(b[24:], l.Grant)
+	le.PutUint64(b[28:], uint64(l.DeniedNs))
+	le.PutUint64(b[36:], uint64(l.PassNs))
+	le.PutUint32(b[44:], l.DeniedCost)
+	le.PutUint64(b[48:], uint64(l.AskedNs))
+	le.PutUint64(b[56:], uint64(l.RateNs))
+	le.PutUint32(b[64:], l.RateNow)
+	le.PutUint32(b[68:], l.RateBefore)
+	b = b[leaseBytes:]
+	for i := 0; len(b) >= standingBytes; i++ {
+		var s Standing
+		if i < len(l.Standings) {
+			s = l.Standings[i]
+		}
+		le.PutUint32(b, s.Used)
+		le.PutUint64(b[4:], uint64(s.ResetNs))
+		b = b[standingBytes:]
+	}
+}
+
+// Rate is how many units were spent in the last period, by the two halves of which
+// the record knows.
+func (l *Lease) Rate(nowNs, periodNs int64) uint32 {
+	switch passed := nowNs - l.RateNs; {
+	case passed < periodNs:
+		return addSaturating(l.RateNow, uint32(uint64(l.RateBefore)*uint64(periodNs-passed)/uint64(periodNs)))
+	case passed < 2*periodNs:
+		return uint32(uint64(l.RateNow) * uint64(2*periodNs-passed) / uint64(periodNs))
+	}
+	return 0
+}
+
+// Spent adds units to the rate.
+func (l *Lease) Spent(nowNs, periodNs int64, units uint32) {
+	switch passed := nowNs - l.RateNs; {
+	case passed < periodNs:
+	case passed < 2*periodNs:
+		l.RateNs, l.RateBefore, l.RateNow = l.RateNs+periodNs, l.RateNow, 0
+	default:
+		l.RateNs, l.RateBefore, l.RateNow = nowNs, 0, 0
+	}
+	l.RateNow = addSaturating(l.RateNow, units)
+}
+
+func addSaturating(a, b uint32) uint32 { return uint32(min(uint64(a)+uint64(b), 1<<32-1)) }
+
+// Clone returns a copy that shares no memory.
+func (l *Lease) Clone() Lease {
+	c := *l
+	c.Standings = slices.Clone(l.Standings)
+	return c
+}
