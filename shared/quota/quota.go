@@ -10,7 +10,11 @@
 // It must build for wasm: no reflection, no fmt, nothing that does I/O.
 package quota
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"encoding/binary"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
 
 // The gRPC method of the service.
 const (
@@ -23,6 +27,8 @@ const (
 	MaxMessageBytes = 64 << 10
 	MaxDefinitions  = 1024 // of one stream; a definition beyond them takes the place of the one that was used least recently
 	MaxGroup        = 16   // parts of one ask
+	MaxWindows      = 16   // of a definition
+	MaxDomainBytes  = 128
 	MaxGrants       = 4096 // newest grants of one stream that units can be returned to
 )
 
@@ -38,13 +44,26 @@ type Asks struct {
 	Returns     []Return
 }
 
+// KeyOf returns the key for the two halves of its stable hash. The low half also
+// says how the key's jitter shifts windows: see Shifted.
+func KeyOf(lo, hi uint64) (key [16]byte) {
+	binary.LittleEndian.PutUint64(key[:8], lo)
+	binary.LittleEndian.PutUint64(key[8:], hi)
+	return key
+}
+
+// Shifted returns a window of a rule as it holds for the key.
+func Shifted(w limit.Window, key [16]byte) limit.Window {
+	return w.Shifted(w.KeyShift(binary.LittleEndian.Uint64(key[:8])))
+}
+
 // Definition is the windows of a counter with the limits that hold for some of
 // its keys. A stream numbers its definitions itself; sending a number again
 // replaces its definition.
 type Definition struct {
 	ID      uint32
 	Counter [16]byte       // the counter's stable identity
-	Windows []limit.Window // in the order of limit.Window.Compare
+	Windows []limit.Window // in the order of limit.Window.Compare; Stamp and FillNs do not travel
 	// Lease is the most units that may be granted ahead of need to one proxy:
 	// LeaseOff, LeaseAuto or a number.
 	Lease uint32
@@ -67,8 +86,7 @@ type Ask struct {
 // Part asks for units of one key.
 type Part struct {
 	Definition uint32
-	Key        [16]byte // the key's stable hash
-	Shift      int64    // by how much the key's jitter shifts aligned windows, ns
+	Key        [16]byte // see KeyOf
 	Cost       uint32   // of the request that has waited longest: a grant has at least that
 	Waiting    uint32   // units that all waiting requests of the worker need, at least Cost
 	Ahead      uint32   // units that the proxy expects to need while a lease lasts

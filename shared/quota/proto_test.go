@@ -1,0 +1,162 @@
+package quota
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/bufbuild/protocompile"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// published compiles docs/quota.proto.
+func published(t *testing.T) protoreflect.FileDescriptor {
+	t.Helper()
+	compiler := protocompile.Compiler{Resolver: &protocompile.SourceResolver{ImportPaths: []string{"../../docs"}}}
+	files, err := compiler.Compile(t.Context(), "quota.proto")
+	require.NoError(t, err)
+	return files[0]
+}
+
+// message is what the tests need of Asks and Answers.
+type message interface {
+	Append(b []byte) []byte
+	Decode(b []byte) error
+}
+
+// TestAsPublished sends random messages both ways between this package and a
+// protobuf library that has read docs/quota.proto.
+func TestAsPublished(t *testing.T) {
+	file := published(t)
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		asks, answers := randomAsks(r), randomAnswers(r)
+		samePublished(t, file.Messages().ByName("Asks"), &asks, &Asks{})
+		samePublished(t, file.Messages().ByName("Answers"), &answers, &Answers{})
+	}
+}
+
+func samePublished(t *testing.T, d protoreflect.MessageDescriptor, m, back message) {
+	t.Helper()
+	ours := m.Append(nil)
+	theirs := dynamicpb.NewMessage(d)
+	require.NoError(t, proto.UnmarshalOptions{}.Unmarshal(ours, theirs))
+	require.Equal(t, Shape(m), dump(theirs), "what the library reads")
+
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(theirs)
+	require.NoError(t, err)
+	require.NoError(t, back.Decode(b))
+	require.Equal(t, Shape(m), Shape(back), "what Decode reads")
+}
+
+// TestServiceAsPublished: the method's path is the published one.
+func TestServiceAsPublished(t *testing.T) {
+	services := published(t).Services()
+	require.Equal(t, 1, services.Len())
+	s := services.Get(0)
+	require.Equal(t, Service, string(s.FullName()))
+	m := s.Methods().ByName(Method)
+	require.NotNil(t, m)
+	require.True(t, m.IsStreamingClient() && m.IsStreamingServer())
+}
+
+// TestEnumsAsPublished: the numbers mean the same.
+func TestEnumsAsPublished(t *testing.T) {
+	want := map[string]map[string]uint64{
+		"Algorithm": {
+			"FIXED_WINDOW": uint64(limit.FixedWindow), "FIXED_WINDOW_PER_KEY": uint64(limit.FixedWindowPerKey),
+			"SLIDING_WINDOW_LOG": uint64(limit.SlidingWindowLog), "SLIDING_WINDOW_COUNTER": uint64(limit.SlidingWindowCounter),
+			"TOKEN_BUCKET": uint64(limit.TokenBucket), "ALGORITHM_UNSPECIFIED": 0,
+		},
+		"Result": {
+			"GRANTED": uint64(Granted), "DENIED": uint64(Denied), "UNAVAILABLE": uint64(Unavailable), "UNKNOWN": uint64(Unknown),
+			"BUSY": uint64(Busy), "RESULT_UNSPECIFIED": 0,
+		},
+	}
+	enums := published(t).Enums()
+	for i := range enums.Len() {
+		values, got := enums.Get(i).Values(), map[string]uint64{}
+		for j := range values.Len() {
+			got[string(values.Get(j).Name())] = uint64(values.Get(j).Number())
+		}
+		require.Equal(t, want[string(enums.Get(i).Name())], got)
+	}
+}
+
+// The generators reach every field's edges.
+
+func number(r *rand.Rand, edges ...uint64) uint64 {
+	switch r.IntN(4) {
+	case 0:
+		return 0
+	case 1:
+		return edges[r.IntN(len(edges))]
+	}
+	return r.Uint64N(edges[len(edges)-1]) >> r.IntN(32)
+}
+
+func u32(r *rand.Rand) uint32 { return uint32(number(r, 1, 127, 128, math.MaxUint32)) }
+
+func i64(r *rand.Rand) int64 { return int64(number(r, 1, 1<<62, math.MaxUint64)) }
+
+func key(r *rand.Rand) (k [16]byte) {
+	binary.LittleEndian.PutUint64(k[r.IntN(9):], number(r, 1, math.MaxUint64))
+	return k
+}
+
+func list[T any](r *rand.Rand, least, most int, item func(*rand.Rand) T) []T {
+	var s []T
+	for range least + r.IntN(most-least+1) {
+		s = append(s, item(r))
+	}
+	return s
+}
+
+func randomAsks(r *rand.Rand) Asks {
+	return Asks{
+		Domain: []string{"", "default", "Ämter"}[r.IntN(3)], Process: number(r, 1, math.MaxUint64),
+		Definitions: list(r, 0, 2, randomDefinition), Asks: list(r, 0, 4, randomAsk),
+		Returns: list(r, 0, 3, func(r *rand.Rand) Return { return Return{Grant: u32(r), Units: u32(r)} }),
+	}
+}
+
+func randomDefinition(r *rand.Rand) Definition {
+	return Definition{
+		ID: u32(r), Counter: key(r), Windows: list(r, 1, MaxWindows, randomWindow), Lease: u32(r), CountDenied: r.IntN(2) == 0,
+	}
+}
+
+func randomWindow(r *rand.Rand) limit.Window {
+	return limit.Window{
+		Algorithm: limit.Algorithm(number(r, 5, math.MaxUint8)), Limit: u32(r), PeriodNs: i64(r), OffsetNs: i64(r),
+		Jitter: uint8(number(r, 1, 100)), Elastic: r.IntN(2) == 0, Burst: u32(r), Units: uint16(number(r, math.MaxUint16)),
+		Unlimited: r.IntN(2) == 0,
+	}
+}
+
+func randomAsk(r *rand.Rand) Ask {
+	return Ask{ID: u32(r), Parts: list(r, 1, MaxGroup, func(r *rand.Rand) Part {
+		return Part{
+			Definition: u32(r), Key: key(r), Cost: u32(r), Waiting: u32(r), Ahead: u32(r), Spent: u32(r), Inspect: r.IntN(2) == 0,
+		}
+	})}
+}
+
+func randomAnswers(r *rand.Rand) Answers {
+	return Answers{Proxies: u32(r), Answers: list(r, 0, 4, func(r *rand.Rand) Answer {
+		return Answer{ID: u32(r), Result: Result(number(r, 5, math.MaxUint8)), Grants: list(r, 0, MaxGroup, randomGrant)}
+	})}
+}
+
+func randomGrant(r *rand.Rand) Grant {
+	return Grant{
+		Number: u32(r), Units: u32(r), ValidNs: i64(r), Denied: r.IntN(2) == 0, WaitNs: i64(r),
+		Windows: list(r, 0, MaxWindows, func(r *rand.Rand) Standing { return Standing{Used: u32(r), ResetNs: i64(r)} }),
+	}
+}
