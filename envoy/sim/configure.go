@@ -163,6 +163,7 @@ func (h *Host) apply(t *thread, f *filter, configuration []byte) error {
 		if v, err = h.instantiate(t.id, f, nil); err != nil {
 			return h.abandon(t, v, err)
 		}
+		v.thread = t
 		t.running = append(t.running, v)
 	}
 	root, err := v.start(configuration)

@@ -5,12 +5,17 @@ import "strings"
 const (
 	mapRequestHeaders  = 0
 	mapResponseHeaders = 2
+	mapGRPCInitial     = 4
+	mapGRPCTrailing    = 5
 	mapLast            = 7
 )
 
 // headerMap returns the map of a type, or nil where the real host has none:
 // request headers are gone once the request went on.
 func (v *vm) headerMap(kind uint32) *headers {
+	if kind == mapGRPCInitial || kind == mapGRPCTrailing {
+		return v.scope().root.metadata[kind-mapGRPCInitial]
+	}
 	st := v.scope().stream
 	if st == nil {
 		return nil

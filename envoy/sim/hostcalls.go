@@ -11,6 +11,7 @@ const (
 
 const (
 	bufferHTTPCallResponseBody = 4
+	bufferGRPCReceive          = 5
 	bufferVMConfiguration      = 6
 	bufferPluginConfiguration  = 7
 	bufferCallData             = 8
@@ -32,10 +33,11 @@ func (v *vm) log(s []uint64) status {
 func (v *vm) getLogLevel(s []uint64) status { return v.writeU32(s[0], uint32(v.host.logLevel)) }
 
 func (v *vm) getStatus(s []uint64) status {
-	if st := v.writeU32(s[0], 0); st != statusOK {
+	root := v.scope().root
+	if st := v.writeU32(s[0], root.statusCode); st != statusOK {
 		return st
 	}
-	return v.give(nil, s[1], s[2])
+	return v.giveString(root.statusMessage, s[1], s[2])
 }
 
 func (v *vm) currentTime(s []uint64) status {
@@ -106,6 +108,8 @@ func (v *vm) buffer(kind uint32) ([]byte, status) {
 	switch {
 	case kind > bufferCallData:
 		return nil, badArgument
+	case kind == bufferGRPCReceive:
+		return v.scope().root.message, statusOK
 	case kind == bufferVMConfiguration:
 		return v.host.vmConfiguration, statusOK
 	case kind == bufferPluginConfiguration && v.scope().configuring:
@@ -171,7 +175,7 @@ func (v *vm) done([]uint64) status {
 		return notFound
 	}
 	root.pending = false
-	v.ended = append(v.ended, root)
+	v.later(func() { v.remove(root) })
 	return statusOK
 }
 
@@ -182,6 +186,7 @@ func (v *vm) continueStream(s []uint64) status {
 		if st != nil {
 			st.resumed = true
 			st.showRequest = false
+			v.later(st.exchange.settle)
 		}
 		return statusOK
 	case streamDownstream:
@@ -199,6 +204,7 @@ func (v *vm) closeStream(s []uint64) status {
 	}
 	if st := v.scope().stream; st != nil && kind <= streamResponse {
 		st.reset = true
+		v.later(st.exchange.settle)
 	}
 	return statusOK
 }
@@ -210,14 +216,16 @@ func (v *vm) sendLocalResponse(s []uint64) status {
 	if !ok || !ok2 || !ok3 {
 		return invalidMemory
 	}
-	if st := v.scope().stream; st != nil && st.reply == nil {
-		st.reply = &localReply{
+	if st := v.scope().stream; st != nil {
+		reply := &localReply{
 			status:     int(uint32(s[0])),
 			details:    underscored(string(details)),
 			body:       append([]byte(nil), body...),
 			headers:    unmarshalPairs(pairs),
 			grpcStatus: int32(uint32(s[7])),
 		}
+		x := st.exchange
+		v.later(func() { x.answer(reply) })
 	}
 	v.stopIteration = true
 	return statusOK

@@ -18,6 +18,7 @@ const (
 	notFound            status = 1
 	badArgument         status = 2
 	serializationFailed status = 3
+	parseFailure        status = 4
 	invalidMemory       status = 6
 	empty               status = 7
 	casMismatch         status = 8
@@ -70,10 +71,10 @@ var envCalls = []hostCall{
 	{name: "proxy_set_buffer_bytes", params: "iiiii", proxy: (*vm).setBuffer},
 	{name: "proxy_http_call", params: "iiiiiiiiii", proxy: notOffered},
 	{name: "proxy_grpc_call", params: "iiiiiiiiiiii", proxy: notOffered},
-	{name: "proxy_grpc_stream", params: "iiiiiiiii", proxy: notOffered},
-	{name: "proxy_grpc_close", params: "i", proxy: notOffered},
-	{name: "proxy_grpc_cancel", params: "i", proxy: notOffered},
-	{name: "proxy_grpc_send", params: "iiii", proxy: notOffered},
+	{name: "proxy_grpc_stream", params: "iiiiiiiii", proxy: (*vm).grpcStream},
+	{name: "proxy_grpc_close", params: "i", proxy: (*vm).grpcClose},
+	{name: "proxy_grpc_cancel", params: "i", proxy: (*vm).grpcCancel},
+	{name: "proxy_grpc_send", params: "iiii", proxy: (*vm).grpcSend},
 	{name: "proxy_set_tick_period_milliseconds", params: "i", proxy: (*vm).setTickPeriod},
 	{name: "proxy_get_current_time_nanoseconds", params: "i", proxy: (*vm).currentTime},
 	{name: "proxy_define_metric", params: "iiii", proxy: (*vm).defineMetric},
@@ -108,7 +109,7 @@ var envCalls021 = []hostCall{
 	{name: "proxy_get_log_level", params: "i", proxy: (*vm).getLogLevel},
 }
 
-// notOffered answers the calls that would need a cluster.
+// notOffered answers the calls that would need a cluster, but for streams.
 func notOffered(*vm, []uint64) status { return unimplemented }
 
 func foreignFunction(*vm, []uint64) status { return notFound }

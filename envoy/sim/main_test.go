@@ -18,8 +18,9 @@ import (
 // guest is the test filter; arena is the same with a malloc of its own and
 // another version.
 var (
-	guest, arena []byte
-	cacheDir     string
+	guest, arena, pauser []byte
+	cacheDir             string
+	pauserFile           string
 )
 
 func TestMain(m *testing.M) {
@@ -34,9 +35,14 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	cacheDir = filepath.Join(dir, "cache")
-	for file, wasm := range map[string]*[]byte{"guest.wasm": &guest, "arena.wasm": &arena} {
+	for file, wasm := range map[string]*[]byte{"guest.wasm": &guest, "arena.wasm": &arena, "pauser.wasm": &pauser} {
+		source := "guest"
+		if file == "pauser.wasm" {
+			source = "pauser"
+			pauserFile = filepath.Join(dir, file)
+		}
 		out := filepath.Join(dir, file)
-		build := exec.Command("go", "build", "-tags", strings.TrimSuffix(file, ".wasm"), "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./testdata/guest")
+		build := exec.Command("go", "build", "-tags", strings.TrimSuffix(file, ".wasm"), "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./testdata/"+source)
 		build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 		if text, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build guest: %v\n%s", err, text)

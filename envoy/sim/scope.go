@@ -18,11 +18,19 @@ type scope struct {
 	streams       int  // requests under way
 	retired       bool // another configuration has taken its place
 	pending       bool // it answered on_done with "not yet"
+
+	// Of a root's gRPC streams, see grpc.go.
+	grpc          map[uint32]*grpcStream // by token
+	message       []byte                 // that it is told of
+	metadata      [2]*headers            // initial and trailing, likewise
+	statusCode    uint32                 // of the last close
+	statusMessage string
 }
 
 // stream is what a request's context knows.
 type stream struct {
 	in           *Request
+	exchange     *Exchange
 	request      headers
 	response     headers
 	showRequest  bool // the request headers can be read and changed
@@ -31,6 +39,7 @@ type stream struct {
 	grpc         bool
 	resumed      bool
 	reset        bool
+	trapped      bool // in its own callback, not in one inside
 	reply        *localReply
 	status       int
 	details      string
@@ -49,7 +58,7 @@ func (v *vm) newRoot(configuration []byte) *scope {
 }
 
 // open makes the context of a request and announces it to the guest.
-func (v *vm) open(root *scope, r *Request) *scope {
+func (v *vm) open(root *scope, x *Exchange, r *Request) *scope {
 	var sc *scope
 	if n := len(v.spare); n > 0 {
 		sc = v.spare[n-1]
@@ -59,7 +68,7 @@ func (v *vm) open(root *scope, r *Request) *scope {
 		sc = &scope{vm: v, stream: &stream{}}
 	}
 	sc.id, sc.root = v.newID(), root
-	sc.stream.in = r
+	sc.stream.in, sc.stream.exchange = r, x
 	if r.Faults != nil {
 		sc.stream.faults = *r.Faults
 	}
@@ -80,7 +89,7 @@ func (v *vm) end(sc *scope) {
 	v.enter(sc, callDone, uint64(sc.id))
 	v.enter(sc, callDelete, uint64(sc.id))
 	delete(v.scopes, sc.id)
-	st.in = nil
+	st.in, st.exchange = nil, nil
 	root := sc.root
 	v.spare = append(v.spare, sc)
 	root.streams--
@@ -109,6 +118,7 @@ func (v *vm) shutdown(root *scope) {
 func (v *vm) remove(root *scope) {
 	v.enter(root, callDelete, uint64(root.id))
 	delete(v.scopes, root.id)
+	root.hangUp()
 	v.roots = slices.DeleteFunc(slices.Clone(v.roots), func(sc *scope) bool { return sc == root })
 	if len(v.roots) == 0 {
 		v.close()

@@ -84,6 +84,16 @@ type Options struct {
 	// comes first.
 	OnShared func(vm int, a Access)
 
+	// Dial opens the gRPC streams of the filter. An error says that there is no
+	// such cluster; one that cannot be reached is a stream that closes. It is called
+	// on the thread of the VM: it must not wait, and must not call the host. Nil = there are
+	// no clusters.
+	Dial func(c Call, in *Inbox) (Peer, error)
+
+	// StreamIdle is how long a request stays paused before it is answered with an
+	// error, as by Envoy's stream_idle_timeout. 0 = for ever.
+	StreamIdle time.Duration
+
 	// Seed makes the random numbers of each VM repeat. 0 = true random.
 	Seed uint64
 
@@ -110,6 +120,8 @@ type Host struct {
 	logLevel        Level
 	onCall          func(int, string)
 	onShared        func(int, Access)
+	dial            func(Call, *Inbox) (Peer, error)
+	streamIdle      int64
 	seed            uint64
 
 	clock struct {
@@ -131,6 +143,9 @@ type thread struct {
 	root    *scope // context of the running configuration, nil if it has none
 	started bool   // a configuration has reached it
 	running []*vm  // see vms
+	host    *Host
+	paused  []*Exchange // the longest first
+	mail    mail
 }
 
 // New compiles a filter and refuses one that Envoy could not load. It starts
@@ -139,7 +154,7 @@ func New(ctx context.Context, o Options) (*Host, error) {
 	h := &Host{
 		ctx: ctx, vmID: o.VMID, vmConfiguration: o.VMConfiguration, pluginName: o.PluginName, rootID: o.RootID,
 		properties: o.Properties, now: o.Now, logTo: o.Log, logLevel: o.LogLevel, onCall: o.OnCall,
-		onShared: o.OnShared, seed: o.Seed,
+		onShared: o.OnShared, seed: o.Seed, dial: o.Dial, streamIdle: int64(o.StreamIdle),
 	}
 	if o.Workers < 0 {
 		return nil, fmt.Errorf("start simulator: %d workers, want at least 1", o.Workers)
@@ -174,9 +189,9 @@ func New(ctx context.Context, o Options) (*Host, error) {
 	h.shared.hold()
 	h.clock.last, h.clock.elapsed = h.now(), int64(time.Second)
 	for id := range max(o.Workers, 1) {
-		h.threads = append(h.threads, &thread{id: id})
+		h.threads = append(h.threads, &thread{id: id, host: h})
 	}
-	h.threads = append(h.threads, &thread{id: Main})
+	h.threads = append(h.threads, &thread{id: Main, host: h})
 	return h, nil
 }
 
@@ -247,15 +262,30 @@ func (h *Host) Close() {
 	h.updates.Lock()
 	defer h.updates.Unlock()
 	for _, t := range h.threads {
-		t.Lock()
-		t.root = nil
-		t.Unlock()
+		t.close()
 	}
 	if !h.closed {
 		h.closed = true
 		h.shared.release()
 		h.closeRuntime()
 	}
+}
+
+// close ends a thread and hangs up on all who wait.
+func (t *thread) close() {
+	t.Lock()
+	defer t.Unlock()
+	t.root = nil
+	for _, v := range t.running {
+		for _, root := range v.roots {
+			root.hangUp()
+		}
+	}
+	for _, x := range t.paused {
+		x.phase, x.response = ended, closed("host_closed")
+		close(x.resumed)
+	}
+	t.paused = nil
 }
 
 func (h *Host) closeRuntime() {

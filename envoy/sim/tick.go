@@ -1,5 +1,10 @@
 package sim
 
+import (
+	"math"
+	"slices"
+)
+
 // Tick makes every configuration in a worker that asked for ticks have one
 // now, due or not.
 func (h *Host) Tick(worker int) error {
@@ -7,24 +12,57 @@ func (h *Host) Tick(worker int) error {
 	if err != nil {
 		return err
 	}
-	h.tick(t, true)
+	t.Lock()
+	defer t.Unlock()
+	t.tick(true)
 	return nil
 }
 
-// TickDue makes the ticks that are due by Now, each once at most, in all
-// workers and in the main thread, whose VM ticks as well.
+// TickDue does all that is due by Now: in each worker, then in the main thread, it
+// delivers what other ends of streams have said, then makes the ticks that are due, each once at most,
+// then answers the requests that have been paused for too long.
 func (h *Host) TickDue() {
 	for _, t := range h.threads {
-		h.tick(t, false)
+		t.Lock()
+		t.deliverDue()
+		t.tick(false)
+		t.endIdle()
+		t.Unlock()
 	}
+}
+
+// Next returns when TickDue will have something to do, by Now, unless something
+// happens before. Whoever makes the time goes from one to the next.
+func (h *Host) Next() (ns int64, ok bool) {
+	first := int64(math.MaxInt64)
+	for _, t := range h.threads {
+		t.Lock()
+		first = min(first, t.next())
+		t.Unlock()
+	}
+	now := h.now()
+	return now + max(first-h.elapsed(), 0), first < math.MaxInt64
+}
+
+func (t *thread) next() int64 {
+	first := t.mail.due()
+	for _, v := range t.vms() {
+		for _, root := range v.roots {
+			if root.tickPeriod != 0 {
+				first = min(first, root.tickDue)
+			}
+		}
+	}
+	if t.host.streamIdle > 0 && len(t.paused) > 0 {
+		first = min(first, t.paused[0].idleDue)
+	}
+	return first
 }
 
 // tick goes through the contexts of a thread, also those of configurations
 // that wait for their last request.
-func (h *Host) tick(t *thread, always bool) {
-	t.Lock()
-	defer t.Unlock()
-	now := h.elapsed()
+func (t *thread) tick(always bool) {
+	now := t.host.elapsed()
 	for _, v := range t.vms() {
 		v.deliver()
 		for _, root := range v.roots {
@@ -32,7 +70,28 @@ func (h *Host) tick(t *thread, always bool) {
 				continue
 			}
 			v.enter(root, callTick, uint64(root.id))
-			root.tickDue = h.elapsed() + root.tickPeriod
+			root.tickDue = t.host.elapsed() + root.tickPeriod
 		}
 	}
+}
+
+// endIdle answers the requests that have been paused for too long, also those of a
+// VM that has failed: nothing else ends them.
+func (t *thread) endIdle() {
+	if t.host.streamIdle == 0 {
+		return
+	}
+	now := t.host.elapsed()
+	for len(t.paused) > 0 && t.paused[0].idleDue <= now {
+		x := t.paused[0]
+		status := 504
+		if x.scope.stream.in.HasBody {
+			status = 408
+		}
+		x.sendReply(&localReply{status: status, body: []byte("stream timeout"), details: "stream_idle_timeout", grpcStatus: -1})
+	}
+}
+
+func (t *thread) forget(x *Exchange) {
+	t.paused = slices.DeleteFunc(t.paused, func(other *Exchange) bool { return other == x })
 }

@@ -1,0 +1,225 @@
+package sim
+
+import (
+	"errors"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+)
+
+// Call is what a filter opens a gRPC stream to.
+type Call struct {
+	VM       int // the worker, or Main
+	Cluster  string
+	Service  string
+	Method   string
+	Metadata [][2]string
+}
+
+// Peer is the other end of a stream. The host calls it on the thread of the VM: it
+// must not wait, and must not call the host. It may use its Inbox.
+type Peer interface {
+	Send(message []byte) // the bytes are its own
+	CloseSend()          // nothing follows
+	Cancel()             // nobody listens any more
+}
+
+const grpcUnavailable = 14
+
+// grpcStream is a stream that a configuration has opened.
+type grpcStream struct {
+	thread *thread
+	root   *scope
+	token  uint32
+	peer   Peer // nil once it is of no more use
+
+	heard        bool // its headers
+	finished     bool // the peer knows that nothing follows
+	localClosed  bool
+	remoteClosed bool
+	lastDue      int64
+}
+
+// Tokens count in fours, so that the kind of a call can be seen.
+const (
+	tokenStep   = 4
+	tokenKind   = 3
+	tokenCall   = 1
+	tokenStream = 2
+)
+
+func (v *vm) grpcStream(s []uint64) status {
+	target, ok := v.read(s[0], s[1])
+	service, ok2 := v.read(s[2], s[3])
+	method, ok3 := v.read(s[4], s[5])
+	pairs, ok4 := v.read(s[6], s[7])
+	if !ok || !ok2 || !ok3 || !ok4 {
+		return invalidMemory
+	}
+	cluster, st := v.cluster(target)
+	if st != statusOK {
+		return st
+	}
+	v.nextToken += tokenStep
+	stream := &grpcStream{thread: v.thread, root: v.scope().root, token: v.nextToken}
+	call := Call{VM: v.id, Cluster: cluster, Service: string(service), Method: string(method), Metadata: unmarshalPairs(pairs)}
+	if !stream.dial(call) {
+		// The filter hears of the end of a stream whose token it never got.
+		v.later(func() { stream.close(letter{status: grpcUnavailable, reason: "Cluster not available"}) })
+		return internalFailure
+	}
+	if stream.root.grpc == nil {
+		stream.root.grpc = map[uint32]*grpcStream{}
+	}
+	stream.root.grpc[stream.token] = stream
+	return v.writeU32(s[8], stream.token)
+}
+
+// cluster reads a GrpcService, or the name of a cluster.
+func (v *vm) cluster(target []byte) (string, status) {
+	service := &corev3.GrpcService{}
+	if err := proto.Unmarshal(target, service); err != nil {
+		return "", parseFailure // unless it is the name of a cluster, which old filters passed
+	}
+	switch {
+	case service.TargetSpecifier == nil:
+		panic(errors.New("proxy_grpc_stream: the service has no target; Envoy ends itself"))
+	case service.GetEnvoyGrpc() == nil:
+		return "", badArgument
+	}
+	return service.GetEnvoyGrpc().GetClusterName(), statusOK
+}
+
+func (s *grpcStream) dial(c Call) bool {
+	if s.thread == nil || s.thread.host.dial == nil { // the VM that tries a configuration calls nobody
+		return false
+	}
+	peer, err := s.thread.host.dial(c, &Inbox{s})
+	s.peer = peer
+	return err == nil
+}
+
+// grpcToken finds a stream of the configuration that calls.
+func (v *vm) grpcToken(token uint64) (*grpcStream, status) {
+	switch uint32(token) & tokenKind {
+	case tokenStream:
+		if s := v.scope().root.grpc[uint32(token)]; s != nil {
+			return s, statusOK
+		}
+		return nil, notFound
+	case tokenCall:
+		return nil, notFound
+	}
+	return nil, badArgument
+}
+
+// grpcSend answers OK also for a stream that the other end has closed. Envoy then
+// uses memory that it may have freed.
+func (v *vm) grpcSend(s []uint64) status {
+	message, ok := v.read(s[1], s[2])
+	if !ok {
+		return invalidMemory
+	}
+	if uint32(s[0])&tokenKind == tokenCall {
+		return badArgument
+	}
+	stream, st := v.grpcToken(s[0])
+	if st != statusOK || stream.peer == nil || stream.finished {
+		return st
+	}
+	stream.peer.Send(append([]byte(nil), message...))
+	if uint32(s[3]) != 0 {
+		stream.peer.CloseSend()
+		stream.finished = true
+	}
+	return statusOK
+}
+
+// grpcClose says that nothing follows. The filter hears on.
+func (v *vm) grpcClose(s []uint64) status {
+	stream, st := v.grpcToken(s[0])
+	if st != statusOK {
+		return st
+	}
+	if stream.peer != nil && !stream.finished {
+		stream.peer.CloseSend()
+		stream.finished = true
+	}
+	stream.localClosed = true
+	if stream.remoteClosed {
+		delete(stream.root.grpc, stream.token)
+	}
+	return statusOK
+}
+
+func (v *vm) grpcCancel(s []uint64) status {
+	stream, st := v.grpcToken(s[0])
+	if st != statusOK {
+		return st
+	}
+	stream.cancel()
+	return statusOK
+}
+
+// cancel ends a stream. The filter hears no more of it.
+func (s *grpcStream) cancel() {
+	if s.peer != nil {
+		s.peer.Cancel()
+		s.peer = nil
+	}
+	delete(s.root.grpc, s.token)
+}
+
+// hangUp cancels the streams of a configuration.
+func (sc *scope) hangUp() {
+	for _, s := range sc.grpc {
+		s.cancel()
+	}
+}
+
+// hear tells the filter what the other end has said.
+func (s *grpcStream) hear(l letter) {
+	if s.root.grpc[s.token] != s || s.remoteClosed {
+		return
+	}
+	if !s.heard {
+		s.heard = true
+		pairs := l.pairs
+		if l.message != nil || l.ends {
+			pairs = nil
+		}
+		s.tell(callGRPCInitialMetadata, mapGRPCInitial, pairs)
+	}
+	switch {
+	case l.message != nil:
+		s.root.message = l.message
+		s.root.vm.later(func() { s.root.message = nil })
+		s.root.vm.enter(s.root, callGRPCReceive, uint64(s.root.id), uint64(s.token), uint64(len(l.message)))
+	case l.ends:
+		s.tell(callGRPCTrailingMetadata, mapGRPCTrailing, l.pairs)
+		s.close(l)
+	}
+}
+
+// tell shows the filter metadata.
+func (s *grpcStream) tell(callback, kind int, pairs headers) {
+	at := &s.root.metadata[kind-mapGRPCInitial]
+	*at = &pairs
+	s.root.vm.enter(s.root, callback, uint64(s.root.id), uint64(s.token), uint64(len(pairs)))
+	*at = nil
+}
+
+// close tells the filter that the other end has closed.
+func (s *grpcStream) close(l letter) {
+	s.remoteClosed = true
+	root := s.root
+	root.statusCode, root.statusMessage = l.status, l.reason
+	root.vm.later(func() {
+		root.statusMessage = ""
+		if s.localClosed {
+			delete(root.grpc, s.token)
+		}
+	})
+	root.vm.enter(root, callGRPCClose, uint64(root.id), uint64(s.token), uint64(l.status))
+	s.peer = nil
+}

@@ -1,0 +1,277 @@
+package sim_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+var update = flag.Bool("update", false, "write what the newest Envoy does anew")
+
+// talk is a request of a scenario: what the filter is told to do, and which line of
+// the log to wait for before the next.
+type talk struct {
+	name, do, until string
+	body            bool
+	leave           string // the client of this earlier request goes, instead of a new one
+}
+
+// scenario is a conversation that is recorded on a real Envoy.
+type scenario struct {
+	name  string
+	talks []talk
+}
+
+// many repeats a step for requests r0, r1, ….
+func many(n int, step string) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(step, "r"+strconv.Itoa(i)))
+	}
+	return strings.Join(all, ";")
+}
+
+func crowd(n int, last string) (talks []talk) {
+	for i := range n {
+		talks = append(talks, talk{name: "r" + strconv.Itoa(i), do: "pause"})
+	}
+	return append(talks, talk{name: "x", do: "open quota|send later later later echo " + last})
+}
+
+var scenarios = []scenario{
+	{"resume from a message", []talk{{name: "a", do: "pause|open quota|send echo path a;buffer;resume a;path a;buffer"}}},
+	{"deny from a message", []talk{{name: "a", do: "pause|open quota|send echo reply a 429;reply a 430;resume a"}}},
+	{"resume twice", []talk{{name: "a", do: "pause|open quota|send echo resume a;resume a"}}},
+	{"resume, then deny", []talk{{name: "a", do: "pause|open quota|send echo resume a;reply a 429"}}},
+	{"reset from a message", []talk{{name: "a", do: "pause|open quota|send echo reset a"}}},
+	{"deny oneself", []talk{{name: "a", do: "reply a 429|reply a 430"}}},
+	{"resume oneself", []talk{{name: "a", do: "pause|resume a"}}},
+	{"with a body", []talk{
+		{name: "a", do: "pause|open quota|send echo resume a", body: true, until: "resume a"},
+		{name: "b", do: "pause|open quota|send echo reply b 429", body: true}}},
+	{"resume from a tick", []talk{{name: "a", do: "pause|tick 20 path a+resume a"}}},
+	{"deny from a tick", []talk{{name: "a", do: "pause|tick 20 reply a 429"}}},
+	{"another request resumes", []talk{{name: "a", do: "pause|tick 1000000", until: "tick"}, {name: "b", do: "resume a"}}},
+	{"another request denies", []talk{{name: "a", do: "pause|tick 1000000", until: "tick"}, {name: "b", do: "pause|reply a 429|reply b 403"}}},
+	{"three at once", crowd(3, many(3, "resume %s"))},
+	{"deny three at once", crowd(3, many(3, "reply %s 429"))},
+	{"deny and resume by turns", crowd(4, "reply r0 429;resume r1;reply r2 429;resume r3")},
+	{"two messages", []talk{{name: "a", do: "pause|open quota|send both path a;buffer/resume a"}}},
+	{"the server closes", []talk{{name: "a", do: "pause|onclose status+reply a 503|open quota|send close 9"}}},
+	{"the server closes well", []talk{{name: "a", do: "pause|onclose status+half+half+resume a|open quota|send close 0"}}},
+	{"after half", []talk{{name: "a", do: "pause|open quota|send later echo resume a|half|send echo nothing|half"}}},
+	{"last message", []talk{{name: "a", do: "pause|open quota|last later echo resume a|send echo nothing"}}},
+	{"half, then the server closes", []talk{{name: "a", do: "pause|onclose send no+half+resume a|open quota|half"}}},
+	{"cancel in close", []talk{{name: "a", do: "pause|onclose cancel+send no+resume a|open quota|send close 3"}}},
+	{"cancel", []talk{{name: "a", do: "open quota|send echo what is this|cancel|send no|half|cancel"}}},
+	{"cancel in a message", []talk{{name: "a", do: "pause|open quota|send both cancel;send no;resume a/what is this"}}},
+	{"wrong tokens", []talk{{name: "a", do: "sendto 0 x|sendto 1 x|sendto 3 x|sendto 5 x|sendto 2 x|sendto 4002 x|halfof 0|halfof 1|halfof 3|halfof 5|halfof 4002|" +
+		"cancelof 0|cancelof 1|cancelof 3|cancelof 5|cancelof 4002|effective 4000000"}}},
+	{"no such cluster", []talk{{name: "a", do: "pause|onclose status+resume a|open nowhere"}}},
+	{"not a service", []talk{{name: "a", do: "raw nowhere"}}},
+	{"connection refused", []talk{{name: "a", do: "pause|onclose status+half+resume a|open refused|send x"}}},
+	{"the client goes", []talk{{name: "a", do: "pause|open quota", until: "open quota 0"}, {leave: "a", until: "delete a"}, {name: "b", do: "resume a|reply a 429|path a"}}},
+	{"the server goes", []talk{{name: "a", do: "pause|onclose status+half+resume a|open dying|send die"}}},
+	{"a trap leaves others waiting", []talk{{name: "a", do: "pause|tick 1000000", until: "tick"}, {name: "b", do: "trap"}}},
+}
+
+// lab is a proxy with the filter in it.
+type lab interface {
+	log() []string // the filter's lines
+	// request returns what the client got.
+	request(ctx context.Context, t talk) string
+}
+
+// conduct takes a lab through all scenarios and returns what it recorded.
+func conduct(t *testing.T, l lab) string {
+	t.Helper()
+	var b strings.Builder
+	for _, s := range scenarios {
+		fmt.Fprintf(&b, "# %s\n", s.name)
+		from := len(l.log())
+		answers := map[string]string{}
+		leave := map[string]context.CancelFunc{}
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for _, tk := range s.talks {
+			before := len(l.log())
+			until := tk.until
+			if tk.leave != "" {
+				leave[tk.leave]()
+			} else {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				leave[tk.name] = cancel
+				all.Go(func() {
+					answer := l.request(ctx, tk)
+					mu.Lock()
+					defer mu.Unlock()
+					answers[tk.name] = answer
+				})
+				if until == "" {
+					until = "request_headers " + tk.name
+				}
+			}
+			has := func() bool {
+				return slices.ContainsFunc(l.log()[before:], func(line string) bool { return strings.HasPrefix(line, until) })
+			}
+			require.Eventually(t, has, 10*time.Second, 3*time.Millisecond, "%s: %s: %s\n%s", s.name, tk.name, until, strings.Join(l.log()[from:], "\n"))
+		}
+		all.Wait()
+		trapped := strings.Contains(s.name, "trap")
+		for name := range answers {
+			has := func() bool { return trapped || slices.Contains(l.log()[from:], "delete "+name) }
+			require.Eventually(t, has, 10*time.Second, 3*time.Millisecond, "%s: delete %s\n%s", s.name, name, strings.Join(l.log()[from:], "\n"))
+		}
+		time.Sleep(20 * time.Millisecond) // for what nobody waits for
+		write(&b, l.log()[from:], answers)
+	}
+	return b.String()
+}
+
+// write puts what came of an answer of the upstream behind all else: it comes when
+// it comes.
+func write(b *strings.Builder, lines []string, answers map[string]string) {
+	names := slices.Sorted(maps.Keys(answers))
+	fromUpstream := map[string][]string{}
+	for _, line := range lines {
+		words := strings.Fields(line)
+		if slices.Contains([]string{"response_headers", "log", "done", "delete"}, words[0]) && strings.HasPrefix(answers[words[1]], "200") {
+			fromUpstream[words[1]] = append(fromUpstream[words[1]], line)
+			continue
+		}
+		b.WriteString(line + "\n")
+	}
+	for _, name := range names {
+		for _, line := range fromUpstream[name] {
+			b.WriteString(line + "\n")
+		}
+	}
+	for _, name := range names {
+		fmt.Fprintf(b, "= %s %s\n", name, answers[name])
+	}
+}
+
+var golden = filepath.Join("testdata", "pauser", "recorded.txt")
+
+// peer is the server of the scenarios, in the same process.
+type peer struct{ in *sim.Inbox }
+
+func (p peer) Cancel()             {}
+func (p peer) Send(message []byte) { p.answer(0, string(message)) }
+func (p peer) CloseSend()          { p.in.Close(0, 0, "", [][2]string{{"grpc-status", "0"}}) }
+
+func (p peer) answer(after time.Duration, message string) {
+	word, rest, _ := strings.Cut(message, " ")
+	switch word {
+	case "later":
+		p.answer(after+pause, rest)
+	case "echo":
+		p.say(after, rest)
+	case "both":
+		first, second, _ := strings.Cut(rest, "/")
+		p.say(after, first)
+		p.say(after, second)
+	case "close":
+		code, _ := strconv.Atoi(rest)
+		p.in.Close(after, uint32(code), "asked to", [][2]string{{"grpc-status", rest}})
+	case "die":
+		p.in.Close(after, 14, "reset", [][2]string{{"grpc-status", "14"}})
+	}
+}
+
+func (p peer) say(after time.Duration, message string) {
+	p.in.Headers(after, [][2]string{{":status", "200"}, {"content-type", "application/grpc"}})
+	p.in.Message(after, []byte(message))
+}
+
+func dial(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
+	switch c.Cluster {
+	case "nowhere":
+		return nil, errors.New("no such cluster")
+	case "refused":
+		in.Close(pause, 14, "connection refused", [][2]string{{"grpc-status", "14"}})
+	}
+	return peer{in}, nil
+}
+
+type simLab struct {
+	*bench
+}
+
+func (l simLab) log() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.lines)
+}
+
+func (l simLab) request(ctx context.Context, tk talk) string {
+	res, err := l.Serve(0, &sim.Request{
+		Headers: [][2]string{{"x-name", tk.name}, {"x-do", tk.do}}, HasBody: tk.body, Gone: ctx.Done(),
+		Upstream: func(*sim.Request) (*sim.Response, error) {
+			return &sim.Response{Status: 200, Body: []byte("from the upstream")}, nil
+		},
+	})
+	switch {
+	case err != nil:
+		return err.Error()
+	case res.Reset:
+		return "reset"
+	}
+	return fmt.Sprintf("%d %s", res.Status, res.Body)
+}
+
+func TestAsRecorded(t *testing.T) {
+	t.Parallel()
+	b := &bench{t: t}
+	h, err := sim.New(t.Context(), sim.Options{
+		Wasm: pauser, VMID: "vm", PluginName: "plugin", RootID: "root", CacheDir: cacheDir, StreamIdle: idle,
+		Log: func(l sim.Level, _ int, m string) {
+			if l == sim.Info {
+				b.note(&b.lines, m)
+			}
+		},
+		LogLevel: sim.Info,
+		Dial:     dial,
+	})
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	b.Host = h
+	require.NoError(t, h.Configure(nil))
+	stop := make(chan struct{})
+	var ticking sync.WaitGroup
+	ticking.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				h.TickDue()
+			}
+		}
+	})
+	t.Cleanup(func() { close(stop); ticking.Wait() })
+	got := conduct(t, simLab{b})
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
+}
+
+const (
+	idle  = time.Second
+	pause = 20 * time.Millisecond
+)
