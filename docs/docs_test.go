@@ -251,7 +251,7 @@ func (d doc) section(heading string) string {
 // explainedIn says under which heading of policy.md the fields of an object of
 // reference.md are explained.
 var explainedIn = map[string]string{
-	"policy": "## The policy", "rule": "## A rule", "match": "## match", "key": "## key", "client_ip": "## key", "path": "## key",
+	"policy": "## The policy", "quota": "## One limit over all Envoys", "rule": "## A rule", "match": "## match", "key": "## key", "client_ip": "## key", "path": "## key",
 	"jwt": "## key", "limit": "## limits", "cost": "## cost", "override": "## overrides", "response": "## response", "manage": "## manage",
 }
 
@@ -262,7 +262,7 @@ var (
 
 // unexplained lists the fields of reference.md, which is made of the tables that
 // policies are read by, that policy.md does not name in code where it explains
-// their object. Those that are not built yet have no type, and need no word.
+// their object.
 func unexplained(t *testing.T, d, reference doc) (problems []string, checked int) {
 	for text := reference.text; ; {
 		at := objectText.FindStringSubmatchIndex(text)

@@ -28,7 +28,12 @@ var fieldScenarios = map[string]func(t *testing.T){
 	"manage.token_sha256": TestFieldManage,
 	"manage.port":         TestFieldManage,
 	"rule.match":          TestFieldRulesAndMatch,
+	"policy.quota":        TestFieldScope,
+	"quota.cluster":       TestFieldScope,
+	"quota.timeout":       TestFieldScope,
 	"rule.scope":          TestFieldScope,
+	"rule.lease":          TestFieldScope,
+	"rule.on_unavailable": TestFieldScope,
 	"rule.on_error":       TestFieldOnErrorAndContention,
 	"rule.on_contention":  TestFieldOnErrorAndContention,
 	"limit.offset":        TestFieldOffsetAndJitter,
@@ -138,7 +143,8 @@ func TestFieldManage(t *testing.T) {
 	})
 }
 
-// There is one scope so far. The other one is refused, not ignored.
+// The filter has one scope so far. It refuses the other one, and ignores neither it nor
+// what goes with it.
 func TestFieldScope(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		rule := "version: 1\nrules: [{name: r, scope: proxy, limits: [1/" + far + "]}]\n"
@@ -146,7 +152,14 @@ func TestFieldScope(t *testing.T) {
 		require.Equal(t, allowed, s.status(t, "/"))
 		s.apply(t, strings.Replace(rule, "scope: proxy, ", "", 1))
 		require.Equal(t, denied, s.status(t, "/"), "proxy is the default: the same counters")
-		s.refused(t, strings.Replace(rule, "proxy", "cluster", 1), "rules[0].scope: ")
+		s.refused(t, strings.Replace(rule, "proxy", "clutser", 1), "rules[0].scope: ")
+		s.refused(t, strings.Replace(rule, "proxy", "proxy, lease: off", 1), "rules[0].lease: only a rule of scope cluster")
+		s.refused(t, strings.Replace(rule, "proxy", "proxy, on_unavailable: deny", 1), "rules[0].on_unavailable: only a rule of scope cluster")
+		s.refused(t, "version: 1\nquota: {cluster: '', timeout: 1h}\n", "quota.timeout: must be 1ms to 10s")
+		out, _, exit := s.control.tryApply(t, strings.Replace(rule, "proxy", "cluster", 1))
+		require.Equal(t, 1, exit)
+		require.Regexp(t, `(?i)NACK`, out)
+		require.Equal(t, denied, s.status(t, "/"), "the old policy holds")
 	})
 }
 

@@ -64,6 +64,7 @@ func (r *reader) sameCounter(v value, rule *Rule, other string, first *Rule) {
 		r.fail(v.field("capacity"), CounterCapacity, rule.Counter, other,
 			itoa(int64(rule.Capacity)), itoa(int64(first.Capacity)))
 	}
+	r.sameLeases(v, rule, other, first)
 }
 
 // sameWindows compares as sets: within a rule all windows differ.

@@ -9,6 +9,7 @@ import (
 // Every row of every table is whole, and its default is what its own reader takes.
 func TestTables(t *testing.T) {
 	checkTable(t, policyObject)
+	checkTable(t, quotaObject)
 	checkTable(t, manageObject)
 	checkTable(t, ruleObject)
 	checkTable(t, matchObject)
@@ -25,7 +26,7 @@ func TestTables(t *testing.T) {
 		require.False(t, names[o.Name], o.Name)
 		names[o.Name] = true
 	}
-	require.Len(t, names, 12+len([]string{"host", "method", "route"}))
+	require.Len(t, names, 13+len([]string{"host", "method", "route"}))
 }
 
 func checkTable[T any](t *testing.T, o *object[T]) {

@@ -28,8 +28,15 @@ type Policy struct {
 	Revision string // set by the control plane, empty in a file; makes every pushed configuration differ
 	Domain   string // namespace of the counters
 	Headers  Headers
+	Quota    *Quota // nil = not given, and no rule of scope cluster needs it
 	Rules    []Rule
 	Manage   *Manage // nil = no management requests
+}
+
+// Quota says how the quota service is asked.
+type Quota struct {
+	Cluster   string // Envoy's cluster of the service
+	TimeoutNs int64  // how long a request waits for an answer
 }
 
 // Headers says which rate-limit fields responses carry. Retry-After on a
@@ -48,6 +55,7 @@ const (
 type Rule struct {
 	Name        string
 	Counter     string // identity of the counters; default Name
+	Scope       Scope
 	Match       Match
 	Exempt      []Match   // the rule skips a request for which one of them holds
 	Key         []KeyPart // none = one counter for all
@@ -64,8 +72,29 @@ type Rule struct {
 	OnFull         OnFull
 	OnError        Failure
 	OnContention   Failure
-	Response       Response // what a denied client gets
+	Lease          uint32        // of ScopeCluster: quota.LeaseOff, quota.LeaseAuto or a number of units
+	OnUnavailable  OnUnavailable // of ScopeCluster
+	Response       Response      // what a denied client gets
 }
+
+// Scope says over what a limit holds.
+type Scope string
+
+// The choices of scope.
+const (
+	ScopeProxy   Scope = "proxy"
+	ScopeCluster Scope = "cluster" // over all proxies of a domain that ask the same quota service
+)
+
+// OnUnavailable says what decides while the quota service is silent.
+type OnUnavailable string
+
+// The choices of on_unavailable.
+const (
+	UnavailableLocal OnUnavailable = "local" // a counter of this proxy, at its share of the limit
+	UnavailableAllow OnUnavailable = "allow"
+	UnavailableDeny  OnUnavailable = "deny"
+)
 
 // Match holds when every list that is not empty has an entry that holds.
 type Match struct {

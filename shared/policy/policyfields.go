@@ -2,6 +2,7 @@ package policy
 
 import (
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -13,12 +14,50 @@ var policyObject = newObject("policy", []field[Policy]{
 		"headers", word(HeadersNone, HeadersIETF, HeadersXRateLimit, HeadersBoth), "none",
 		func(r *reader, v value, p *Policy) { p.Headers = Headers(r.word(v)) },
 	},
+	{"quota", objectOf("quota"), "", func(r *reader, v value, p *Policy) {
+		p.Quota = &Quota{}
+		readObject(r, v, quotaObject, p.Quota)
+	}},
 	{"rules", listOf("rule"), "", readRules},
 	{"manage", objectOf("manage"), "", func(r *reader, v value, p *Policy) {
 		p.Manage = &Manage{}
 		readObject(r, v, manageObject, p.Manage)
 	}},
 })
+
+const (
+	// MaxClusterBytes is the longest name of a cluster: Istio's hold a service's full
+	// host name.
+	MaxClusterBytes = 256
+	// MinTimeoutNs is the shortest time for which a request may wait for the quota
+	// service.
+	MinTimeoutNs int64 = 1_000_000
+	// MaxTimeoutNs is the longest.
+	MaxTimeoutNs int64 = 10_000_000_000
+)
+
+var quotaObject = newObject("quota", []field[Quota]{
+	{"cluster", text, "sluice_quota", func(r *reader, v value, q *Quota) {
+		if s, ok := r.text(v); ok && r.fits(v, MaxClusterBytes) {
+			q.Cluster = s
+		}
+	}},
+	{"timeout", duration, "100ms", func(r *reader, v value, q *Quota) {
+		ns, ok := r.duration(v)
+		if q.TimeoutNs = ns; ok && (ns < MinTimeoutNs || ns > MaxTimeoutNs) {
+			r.fail(v, TimeoutRange, itoa(ns))
+		}
+	}},
+})
+
+// setQuota gives a policy with rules of scope cluster the defaults of quota.
+func (r *reader) setQuota(p *Policy) {
+	isCluster := func(rule Rule) bool { return rule.Scope == ScopeCluster }
+	if p.Quota == nil && slices.ContainsFunc(p.Rules, isCluster) {
+		p.Quota = &Quota{}
+		readObject(r, value{node: &Node{Kind: Object}}, quotaObject, p.Quota)
+	}
+}
 
 var manageObject = newObject("manage", []field[Manage]{
 	{"path", required(text), "", readManagePath},

@@ -67,9 +67,16 @@ const (
 	CountDenied      Code = "count_denied"       // with a token bucket
 	ShadowPercent    Code = "shadow_percent"     // enforce_percent in shadow mode
 	ExemptsAll       Code = "exempts_all"        // an exemption without conditions
+	ClusterOnly      Code = "cluster_only"       // not in a rule of scope proxy
+	LeasedDenials    Code = "leased_denials"     // count_denied without lease: off
+	LeasedElastic    Code = "leased_elastic"     // elastic without lease: off
+	TimeoutRange     Code = "timeout_range"      // ns
 	CounterKey       Code = "counter_key"        // counter, other
 	CounterWindows   Code = "counter_windows"    // counter, other
 	CounterCapacity  Code = "counter_capacity"   // counter, other, both capacities
+	CounterScope     Code = "counter_scope"      // counter, other
+	CounterLease     Code = "counter_lease"      // counter, other
+	CounterLimits    Code = "counter_limits"     // counter, other; both lease
 	LogsTooLong      Code = "logs_too_long"      // units of all logs
 	CostWithoutPlace Code = "cost_without_place" // neither header nor query
 	CostTwoPlaces    Code = "cost_two_places"    // both

@@ -77,6 +77,7 @@ func (r *reader) read(doc *Node) (*Policy, []Problem) {
 		v.node = &Node{}
 	}
 	if r.readable(v.node) && r.versionKnown(v) && readObject(r, v, policyObject, p) {
+		r.setQuota(p)
 		r.checkRules(p)
 	}
 	slices.SortStableFunc(r.problems, func(a, b Problem) int {

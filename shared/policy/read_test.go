@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 const (
@@ -55,13 +56,32 @@ func TestReadFull(t *testing.T) {
 	}
 	fixed, perKey := limit.FixedWindow, limit.FixedWindowPerKey
 	one := policy.Cost{Fixed: 1}
-	for i := range p.Rules { // which has tests of its own
-		require.Equal(t, policy.DefaultResponse(), p.Rules[i].Response)
-		p.Rules[i].Response = policy.Response{}
+	for i := range p.Rules { // which have tests of their own
+		r := &p.Rules[i]
+		require.Equal(t, policy.DefaultResponse(), r.Response)
+		r.Response = policy.Response{}
+		if r.Scope == policy.ScopeProxy {
+			require.EqualValues(t, quota.LeaseAuto, r.Lease)
+			require.Equal(t, policy.UnavailableLocal, r.OnUnavailable)
+			r.Scope, r.Lease, r.OnUnavailable = "", 0, ""
+		}
 	}
+	fleetWide := func(name string, limit limit.Window, lease uint32, onUnavailable policy.OnUnavailable) policy.Rule {
+		return policy.Rule{
+			Name: name, Counter: name, Scope: policy.ScopeCluster, MissingKey: policy.MissingSkip,
+			Limits: []policy.Limit{{Window: limit}}, Cost: one, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
+			OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny,
+			Lease: lease, OnUnavailable: onUnavailable,
+		}
+	}
+	fleet := fleetWide("fleet", window(fixed, 1000, second, 0), 100, policy.UnavailableDeny)
+	fleet.Key = []policy.KeyPart{{Kind: policy.KeyHost}}
+	asks := fleetWide("asks", window(fixed, 10, second, 0), quota.LeaseOff, policy.UnavailableLocal)
+	asks.CountDenied = true
 	require.Equal(t, &policy.Policy{
 		Domain:  "shop",
 		Headers: policy.HeadersIETF,
+		Quota:   &policy.Quota{Cluster: "outbound|9090||quota.mesh", TimeoutNs: second / 4},
 		Rules: []policy.Rule{{
 			Name:    "per-user",
 			Counter: "users",
@@ -126,7 +146,7 @@ func TestReadFull(t *testing.T) {
 			Limits: []policy.Limit{{Window: window(fixed, 10, second, 0)}},
 			Cost:   one, CountDenied: true, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
 			OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny,
-		}},
+		}, fleet, asks, fleetWide("leases", window(fixed, 100, minute, 0), quota.LeaseAuto, policy.UnavailableLocal)},
 		Manage: &policy.Manage{Path: "/.sluice/", Port: 9902, TokenSHA256: [32]byte{
 			0x11, 0x37, 0x1a, 0xff, 0x22, 0x56, 0x2e, 0x1c, 0x85, 0x40, 0xb6, 0x41, 0x7a, 0x24, 0x29, 0x00,
 			0x7f, 0xbb, 0xdb, 0x4a, 0xe0, 0xff, 0xda, 0x05, 0x05, 0x03, 0xb3, 0xd7, 0x76, 0x32, 0xe9, 0x72,

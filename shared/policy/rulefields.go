@@ -22,7 +22,10 @@ const (
 var ruleObject = newObject("rule", []field[Rule]{
 	{"name", required(name), "", func(r *reader, v value, rule *Rule) { rule.Name = r.name(v) }},
 	{"counter", name, "", func(r *reader, v value, rule *Rule) { rule.Counter = r.name(v) }},
-	{"scope", word("proxy"), "proxy", func(r *reader, v value, _ *Rule) { r.word(v) }},
+	{
+		"scope", word(ScopeProxy, ScopeCluster), "proxy",
+		func(r *reader, v value, rule *Rule) { rule.Scope = Scope(r.word(v)) },
+	},
 	{"match", objectOf("match"), "", func(r *reader, v value, rule *Rule) { readObject(r, v, matchObject, &rule.Match) }},
 	{"exempt", listOf("match"), "", readExempt},
 	{"key", listOf("key"), "", readKey},
@@ -59,6 +62,11 @@ var ruleObject = newObject("rule", []field[Rule]{
 		"on_contention", word(FailDeny, FailAllow), "deny",
 		func(r *reader, v value, rule *Rule) { rule.OnContention = Failure(r.word(v)) },
 	},
+	{"lease", choice("lease"), "auto", readLease},
+	{
+		"on_unavailable", word(UnavailableLocal, UnavailableAllow, UnavailableDeny), "local",
+		func(r *reader, v value, rule *Rule) { rule.OnUnavailable = OnUnavailable(r.word(v)) },
+	},
 	{"response", objectOf("response"), "", func(r *reader, v value, rule *Rule) {
 		readObject(r, v, responseObject, &rule.Response)
 	}},
@@ -77,6 +85,7 @@ func readRule(r *reader, v value, rule *Rule) {
 	if rule.Mode == ModeShadow && v.has("enforce_percent") {
 		r.fail(v.field("enforce_percent"), ShadowPercent)
 	}
+	r.fitsScope(v, rule)
 	rule.setUnits()
 	if rule.Counter == "" {
 		rule.Counter = rule.Name

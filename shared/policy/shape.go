@@ -67,7 +67,7 @@ type FieldSchema struct {
 // Schema returns every object of the policy file, in the order of reading.
 func Schema() []ObjectSchema {
 	return []ObjectSchema{
-		policyObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema, keyObject.ObjectSchema,
+		policyObject.ObjectSchema, quotaObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema, keyObject.ObjectSchema,
 		clientIPObject.ObjectSchema, hostObject.ObjectSchema, methodObject.ObjectSchema, keyPathObject.ObjectSchema,
 		routeObject.ObjectSchema, jwtObject.ObjectSchema, limitObject.ObjectSchema, costObject.ObjectSchema,
 		overrideObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema,

@@ -46,6 +46,11 @@ func leaseWindow(windows int) limit.Window {
 	return limit.Window{Algorithm: algorithmLease, PeriodNs: leaseWaitNs, Units: uint16(windows)}
 }
 
+// LeaseGeometry returns the geometry of a lease table.
+func LeaseGeometry(windows int, capacity uint32) Geometry {
+	return GeometryFor([]limit.Window{leaseWindow(windows)}, capacity)
+}
+
 // LeaseHostBytes is an upper bound of the memory that a lease table takes in
 // Envoy, in bytes.
 func LeaseHostBytes(windows int, capacity uint32) uint64 {

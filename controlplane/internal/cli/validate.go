@@ -75,6 +75,8 @@ type memory struct {
 	Keys          uint64 `json:"keys"`
 	Slots         uint64 `json:"slots"`
 	Bytes         uint64 `json:"bytes"`
+	LeaseBytes    uint64 `json:"lease_bytes,omitempty"`
+	StandbyBytes  uint64 `json:"standby_bytes,omitempty"`
 	VanishedBytes uint64 `json:"vanished_bytes"`
 	// in each worker
 	ExpressionBytes uint64 `json:"expression_bytes,omitempty"`
@@ -93,6 +95,10 @@ func (m *memory) print(w io.Writer) error {
 	_, err := fmt.Fprintf(w, `%s for %d live keys in %d slots
 at most %s of memory in one Envoy, and up to %s more until the windows of renamed or removed counters have ended
 `, count(m.Counters, "counter", "counters"), m.Keys, m.Slots, mebibytes(m.Bytes), mebibytes(m.VanishedBytes))
+	if m.LeaseBytes > 0 && err == nil {
+		_, err = fmt.Fprintf(w, "of that, %s hold what is leased, and %s count while the quota service is silent\n",
+			mebibytes(m.LeaseBytes), mebibytes(m.StandbyBytes))
+	}
 	if m.ExpressionBytes > 0 && err == nil {
 		_, err = fmt.Fprintf(w, "and at most %s for regular expressions in each of its workers\n", kibibytes(m.ExpressionBytes))
 	}

@@ -14,6 +14,10 @@ type Footprint struct {
 	Keys     uint64 // live keys at which a newcomer still finds a slot
 	Slots    uint64 // keys that fit at the very most
 	Bytes    uint64 // of all tables full
+	// LeaseBytes and StandbyBytes are in Bytes: what rules of scope cluster lease, and
+	// what those with on_unavailable: local count while the quota service is silent.
+	LeaseBytes   uint64
+	StandbyBytes uint64
 	// VanishedBytes is what the tables of renamed and removed counters may take
 	// beside them until their windows have ended.
 	VanishedBytes uint64
@@ -25,21 +29,36 @@ type Footprint struct {
 func Of(p *policy.Policy) Footprint {
 	var m Footprint
 	largest := uint64(0)
-	seen := map[string]bool{}
+	seen, standsBy := map[string]bool{}, map[string]bool{}
 	for i := range p.Rules {
 		r := &p.Rules[i]
-		if r.Mode == policy.ModeOff || len(r.Limits) == 0 || seen[r.Counter] {
+		if r.Mode == policy.ModeOff || len(r.Limits) == 0 {
+			continue
+		}
+		windows := r.Windows()
+		bytes := state.HostBytes(windows, r.Capacity)
+		if r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableLocal && !standsBy[r.Counter] {
+			standsBy[r.Counter] = true
+			m.StandbyBytes += bytes
+			largest = max(largest, bytes)
+		}
+		if seen[r.Counter] {
 			continue
 		}
 		seen[r.Counter] = true
-		windows := r.Windows()
-		bytes := state.HostBytes(windows, r.Capacity)
+		slots := state.GeometryFor(windows, r.Capacity).TotalSlots()
+		if r.Scope == policy.ScopeCluster {
+			bytes = state.LeaseHostBytes(len(windows), r.Capacity)
+			slots = state.LeaseGeometry(len(windows), r.Capacity).TotalSlots()
+			m.LeaseBytes += bytes
+		}
 		m.Counters++
 		m.Keys += uint64(r.Capacity)
-		m.Slots += state.GeometryFor(windows, r.Capacity).TotalSlots()
+		m.Slots += slots
 		m.Bytes += bytes
 		largest = max(largest, bytes)
 	}
+	m.Bytes += m.StandbyBytes
 	m.ExpressionBytes = expressionBytes(p)
 	m.VanishedBytes = state.WaitingTables * largest
 	return m

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 func of(t *testing.T, rules string) Footprint {
@@ -32,6 +33,33 @@ func TestMemoryOfAlgorithms(t *testing.T) {
 	require.Greater(t, long, 65536*512*7*uint64(1))
 	require.Equal(t, long, shared)
 	require.Equal(t, fixed, bytes(`{"name":"a","key":["host"],"limits":["9/1s"],"overrides":[{"key":["a"],"limits":["4294967295/1s"]}]}`))
+}
+
+// A rule of scope cluster keeps leases, and with on_unavailable: local an ordinary
+// table too.
+func TestMemoryOfLeases(t *testing.T) {
+	const rule = `{"name":"a","key":["host"],"limits":["9/1s","9/1m"],"capacity":1000`
+	one := of(t, rule+`}`)
+	require.Zero(t, one.LeaseBytes)
+	require.Zero(t, one.StandbyBytes)
+	deny := of(t, rule+`,"scope":"cluster","on_unavailable":"deny"}`)
+	require.Equal(t, state.LeaseHostBytes(2, 1000), deny.LeaseBytes)
+	require.Greater(t, deny.LeaseBytes, uint64(1000*(72+2*12)), "72 bytes a key and 12 a window")
+	require.Equal(t, deny.LeaseBytes, deny.Bytes)
+	require.Equal(t, state.LeaseGeometry(2, 1000).TotalSlots(), deny.Slots)
+	require.Equal(t, state.WaitingTables*deny.LeaseBytes, deny.VanishedBytes)
+	require.Zero(t, deny.StandbyBytes)
+	local := of(t, rule+`,"scope":"cluster","lease":"off"}`)
+	require.Equal(t, one.Bytes, local.StandbyBytes)
+	require.Equal(t, deny.Bytes+one.Bytes, local.Bytes)
+	require.Equal(t, deny.Slots, local.Slots)
+	require.Equal(t, uint64(1000), local.Keys)
+	require.Zero(t, of(t, rule+`,"scope":"cluster","mode":"off"}`).Bytes)
+
+	second := strings.Replace(rule, `"a"`, `"b","counter":"a"`, 1) + `,"scope":"cluster"}`
+	shared := of(t, rule+`,"scope":"cluster","on_unavailable":"deny"},`+second+`,`+strings.Replace(second, `"b"`, `"c"`, 1))
+	require.Equal(t, local.Bytes, shared.Bytes, "rules of one counter share both tables")
+	require.Equal(t, 1, shared.Counters)
 }
 
 // Equal expressions count once.

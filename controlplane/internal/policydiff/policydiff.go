@@ -83,7 +83,8 @@ func (c *Change) windows() (s string) {
 
 // Between compares what two policies count: the counters of the new one in
 // its order, then those that vanish in the old one's. A counter is kept as long
-// as its domain, name, key parts and capacity stay; a window in it, as long as
+// as its domain, name, scope and key parts stay, and the capacity of one of scope
+// proxy: the store of the quota service has none. A window in it is kept as long as
 // limit.Window.Same holds. Rules that are off keep their counters. An old
 // policy of nil had none.
 func Between(before, after *policy.Policy) []Change {
@@ -141,10 +142,13 @@ func identityChange(before *policy.Policy, old *policy.Rule, after *policy.Polic
 	if before.Domain != after.Domain {
 		why = append(why, "domain "+strconv.Quote(before.Domain)+" → "+strconv.Quote(after.Domain))
 	}
+	if old.Scope != r.Scope {
+		why = append(why, "scope "+string(old.Scope)+" → "+string(r.Scope))
+	}
 	if old.KeyDefinition() != r.KeyDefinition() {
 		why = append(why, "its key has other parts")
 	}
-	if old.Capacity != r.Capacity {
+	if old.Capacity != r.Capacity && r.Scope != policy.ScopeCluster {
 		why = append(why, "capacity "+itoa(old.Capacity)+" → "+itoa(r.Capacity))
 	}
 	return strings.Join(why, ", ")
@@ -205,7 +209,10 @@ func findRenamed(changes []Change, was map[string]*policy.Rule, after *policy.Po
 func counterText(r *policy.Rule) string {
 	windows := r.Windows()
 	slices.SortFunc(windows, limit.Window.Compare)
-	s := r.KeyDefinition() + " " + itoa(r.Capacity)
+	s := r.KeyDefinition() + " " + string(r.Scope)
+	if r.Scope != policy.ScopeCluster {
+		s += " " + itoa(r.Capacity)
+	}
 	for _, w := range windows {
 		s += " " + wording.Window(w)
 	}

@@ -1,6 +1,7 @@
 package policydiff_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,6 +29,7 @@ func valid(t *testing.T, domain, rules string) *policy.Policy {
 
 func TestBetween(t *testing.T) {
 	const a = `{"name":"a","key":["host"],"limits":["10/1s","9/1m"]}`
+	c := func(fields string) string { return strings.TrimSuffix(a, "}") + `,"scope":"cluster"` + fields + "}" }
 	tests := []struct {
 		name, before, after string
 		want                []string
@@ -68,6 +70,24 @@ func TestBetween(t *testing.T) {
 		{"rate and burst", `{"name":"a","limits":["1/1s"],"algorithm":"token_bucket"}`, `{"name":"a","limits":[{"requests":2,"per":"1s","burst":9}],"algorithm":"token_bucket"}`, []string{`counter "a": kept`}},
 		{"longer log", `{"name":"a","limits":["1/1s"],"algorithm":"sliding_window_log"}`, `{"name":"a","limits":["500/1s"],"algorithm":"sliding_window_log"}`, []string{`counter "a": kept`}},
 		{"another rule of the counter", a, a + `,{"name":"b","counter":"a","key":["host"],"limits":["10/1m","9/1s"]}`, []string{`counter "a": kept`}},
+		{"scope", a, c(``), []string{`counter "a": scope proxy → cluster: its counters restart`}},
+		{"scope back", c(``), a, []string{`counter "a": scope cluster → proxy: its counters restart`}},
+		{"scope, key and capacity", a, `{"name":"a","scope":"cluster","limits":["10/1s"],"capacity":1}`,
+			[]string{`counter "a": scope proxy → cluster, its key has other parts: its counters restart`}},
+		{"lease, on_unavailable and capacity of a cluster", c(``), c(`,"lease":"off","on_unavailable":"deny","capacity":9`),
+			[]string{`counter "a": kept`}},
+		{"key of a cluster", c(``), strings.Replace(c(``), "host", "method", 1),
+			[]string{`counter "a": its key has other parts: its counters restart`}},
+		{"window of a cluster", c(``), strings.Replace(c(``), "1m", "1h", 1), []string{
+			`counter "a": kept; fixed_window of 1h is new and starts empty; fixed_window of 1m is dropped`,
+		}},
+		{"a cluster's rule renamed", c(``), strings.Replace(c(`,"capacity":9`), `"a"`, `"b"`, 1), []string{
+			`counter "b": is new and starts empty; if it is "a" renamed, give the rule counter: "a" to keep its counters`,
+			`counter "a": no rule has it any more: its counters vanish`,
+		}},
+		{"renamed and of another scope", a, strings.Replace(c(``), `"a"`, `"b"`, 1), []string{
+			`counter "b": is new and starts empty`, `counter "a": no rule has it any more: its counters vanish`,
+		}},
 		{"no limits", a, `{"name":"a","key":["host"],"limits":[]}`, []string{`counter "a": no rule has it any more: its counters vanish`}},
 		{"none before", ``, a, []string{`counter "a": is new and starts empty`}},
 		{"none at all", ``, ``, nil},

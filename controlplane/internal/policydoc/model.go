@@ -2,8 +2,6 @@ package policydoc
 
 import (
 	"math"
-	"slices"
-	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/wording"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -13,8 +11,7 @@ import (
 type objectDoc struct {
 	name     string // "policy" is the whole file
 	fields   []fieldDoc
-	oneField bool     // it has exactly one of the fields
-	notBuilt []string // fields that the format has, and this build refuses
+	oneField bool // it has exactly one of the fields
 }
 
 // fieldDoc is a field of an object.
@@ -23,7 +20,6 @@ type fieldDoc struct {
 	text     string
 	reserved bool // refused in a file: the control plane sets it
 	is       typeDoc
-	notBuilt string // a word that the format has, and this build refuses
 }
 
 // typeDoc is what a value looks like. The form choice has forms, lists and
@@ -47,15 +43,8 @@ func model() (objects []objectDoc) {
 			at := o.Name + "." + f.Name
 			doc.fields = append(doc.fields, fieldDoc{
 				FieldSchema: f, text: texts[at], reserved: at == "policy.revision", is: typeOf(at, f.Shape),
-				notBuilt: wording.NotBuilt[at],
 			})
 		}
-		for field, word := range wording.NotBuilt {
-			if object, name, _ := strings.Cut(field, "."); object == o.Name && word == "" {
-				doc.notBuilt = append(doc.notBuilt, name)
-			}
-		}
-		slices.Sort(doc.notBuilt)
 		objects = append(objects, doc)
 	}
 	return objects
@@ -153,6 +142,10 @@ var items = map[string]typeDoc{
 
 // choices are the forms of values that have several.
 var choices = map[string][]typeDoc{
+	"lease": {
+		{form: policy.FormWord, words: []string{"auto", "off"}},
+		{form: policy.FormInteger, min: 1, max: policy.MaxLease},
+	},
 	"cost": {{form: policy.FormInteger, min: 1, max: math.MaxUint32}, {form: policy.FormObject, object: "cost"}},
 	"path": {{form: policy.FormWord, words: []string{"full"}}, {form: policy.FormObject, object: "path"}},
 	"response_headers": {{

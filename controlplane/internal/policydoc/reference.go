@@ -15,7 +15,7 @@ are read. [policy.md](policy.md) explains them with examples; ` + "`sluice schem
 prints the same for editors.
 
 A name is 1 to 128 bytes of text without control characters and without spaces at
-its ends. A field that is not built yet is refused, never ignored.
+its ends.
 `
 
 // Reference returns the reference page: a line for every field.
@@ -89,14 +89,7 @@ func (r *reference) section(b *strings.Builder, o *objectDoc) {
 	}
 	for i := range o.fields {
 		f := &o.fields[i]
-		kind := r.typeOf(&f.is)
-		if f.notBuilt != "" {
-			kind += "; not built yet: " + code(f.notBuilt)
-		}
-		fmt.Fprintf(b, "| `%s%s` | %s | %s | %s |\n", at, f.Name, kind, defaultOf(f), escape(f.text))
-	}
-	for _, name := range o.notBuilt {
-		fmt.Fprintf(b, "| `%s%s` | | | Not built yet. |\n", at, name)
+		fmt.Fprintf(b, "| `%s%s` | %s | %s | %s |\n", at, f.Name, r.typeOf(&f.is), defaultOf(f), escape(f.text))
 	}
 }
 

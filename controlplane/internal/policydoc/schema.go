@@ -194,7 +194,12 @@ func typed(t *typeDoc, known map[string]bool) (*node, error) {
 
 // dependencies are how fields of one object restrict each other.
 var dependencies = map[string][]*node{
-	"rule": {never(is("mode", "shadow"), given("enforce_percent"))},
+	"rule": {
+		never(is("mode", "shadow"), given("enforce_percent")),
+		never(given("lease"), not(is("scope", "cluster"))),
+		never(given("on_unavailable"), not(is("scope", "cluster"))),
+		never(is("scope", "cluster"), is("count_denied", true), not(is("lease", "off"))),
+	},
 	"cost": {
 		{AnyOf: []*node{given("header"), given("query")}},
 		never(given("header"), given("query")),
@@ -211,6 +216,8 @@ var dependencies = map[string][]*node{
 }
 
 func never(all ...*node) *node { return &node{Not: &node{AllOf: all}} }
+
+func not(n *node) *node { return &node{Not: n} }
 
 func given(field string) *node { return &node{Required: []string{field}} }
 

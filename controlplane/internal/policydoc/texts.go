@@ -7,12 +7,13 @@ var texts = map[string]string{
 	"policy.revision": "Set by the control plane when it pushes a policy; reserved in a file.",
 	"policy.domain":   "Namespace of the counters.",
 	"policy.headers":  "Rate-limit fields on responses: ietf is RateLimit and RateLimit-Policy (draft 10), x-ratelimit the older X-RateLimit-* (draft 03). Retry-After on a denial is separate.",
+	"policy.quota":    "How the rules of scope cluster ask the quota service.",
 	"policy.rules":    "The rules, in order. All that match a request must allow it.",
 	"policy.manage":   "Answer management requests; absent means off.",
 
 	"rule.name":            "Unique; names the rule in metrics and messages.",
 	"rule.counter":         "Identity of the counters; default is the name. Rules with one counter share it, and a rule that keeps its counter can be renamed.",
-	"rule.scope":           "Where the counters live: in each Envoy process.",
+	"rule.scope":           "What the limits hold over: proxy, each Envoy process by itself; cluster, all Envoys of the domain that ask one quota service.",
 	"rule.match":           "Which requests the rule is for: all given conditions must hold; absent is every request.",
 	"rule.exempt":          "Requests that the rule is not for, although they match: a list of objects like match; one that holds is enough.",
 	"rule.key":             "The parts of the key, in order; absent or empty is one counter for all.",
@@ -28,7 +29,12 @@ var texts = map[string]string{
 	"rule.on_full":         "What happens to a new key where there is no room: it takes the place of the key that uses least, without anyone gaining quota; it is denied; or it is allowed.",
 	"rule.on_error":        "The verdict when a call to the host fails.",
 	"rule.on_contention":   "The verdict when the compare-and-swap retries run out.",
+	"rule.lease":           "For scope cluster: the most units that one grant gives a proxy ahead of need. auto follows the demand; off grants nothing ahead, so each request asks.",
+	"rule.on_unavailable":  "For scope cluster, the verdict while the quota service is silent: local counts in this Envoy alone, up to its share of the limit; or every request is allowed or denied.",
 	"rule.response":        "What a denied client gets: status, body and headers.",
+
+	"quota.cluster": "Envoy's cluster of the quota service, at most 256 bytes.",
+	"quota.timeout": "How long a request waits for the quota service, 1ms to 10s.",
 
 	"match.hosts":      `Hosts without port, in any case: exact, or "*.example.com" for all below it.`,
 	"match.methods":    "Methods, such as GET; in any case, but for exempt.",

@@ -58,7 +58,8 @@ func brokenPlaces(problems []policy.Problem) map[string]bool {
 	for i := range problems {
 		path := problems[i].Path
 		switch problems[i].Code {
-		case policy.RuleNameTwice, policy.CounterKey, policy.CounterWindows, policy.CounterCapacity, policy.LogsTooLong:
+		case policy.RuleNameTwice, policy.CounterKey, policy.CounterWindows, policy.CounterCapacity, policy.LogsTooLong,
+			policy.CounterScope, policy.CounterLease, policy.CounterLimits:
 			continue // the rule is sound by itself
 		default:
 			broken[path] = true
@@ -90,6 +91,7 @@ func (l *linter) policy(root value, p *policy.Policy) {
 	if len(p.Rules) == 0 {
 		l.warn(value{node: root.node, path: "rules"}, "there is none: every request is allowed")
 	}
+	l.quota(root, p)
 	if p.Manage != nil {
 		for i := range p.Rules {
 			if isManaged(&p.Rules[i], p.Manage.Path) {
@@ -144,6 +146,7 @@ func (l *linter) rule(v value, r *policy.Rule) {
 		return
 	}
 	l.bypassable(v, r)
+	l.cluster(v, r)
 	if r.Mode != policy.ModeOff {
 		l.unreachable(v, r)
 		l.spellings(v.field("match").field("paths"), r)

@@ -81,6 +81,11 @@ var meant = []struct {
 	{"reject", []string{"deny"}},
 	{"ignore", []string{"skip"}},
 	{"evict", []string{"inherit"}},
+	{"global", []string{"cluster"}},
+	{"shared", []string{"cluster"}},
+	{"distributed", []string{"cluster"}},
+	{"local", []string{"proxy"}},
+	{"node", []string{"proxy"}},
 	{"draft-10", []string{"ietf"}},
 	{"x-rate-limit", []string{"x-ratelimit"}},
 }
@@ -144,16 +149,6 @@ func snake(s string) string {
 	return b.String()
 }
 
-// NotBuilt are the fields that the policy file is to have and this build
-// refuses, each with the word that is refused; "" is the whole field.
-var NotBuilt = map[string]string{"rule.lease": "", "rule.scope": "cluster"}
-
-// isNotBuilt reports whether an object's field, or a word of it, is not built yet.
-func isNotBuilt(object, field, word string) bool {
-	refused, found := NotBuilt[object+"."+field]
-	return found && refused == word
-}
-
 // Meant is the field that an unknown one most likely stands for, "" where there
 // is none.
 func Meant(p *policy.Problem) string {
@@ -162,17 +157,11 @@ func Meant(p *policy.Problem) string {
 	if near == "" && misplaced(name) == "" {
 		near = likely(name, known)
 	}
-	if isNotBuilt(p.Want.Of, name, "") {
-		return ""
-	}
 	return near
 }
 
 func unknownField(p *policy.Problem) string {
 	known, name := fieldsOf(p.Want.Of), p.Args[0]
-	if isNotBuilt(p.Want.Of, name, "") {
-		return "is not built yet: remove it"
-	}
 	message := "unknown field: "
 	if near := Meant(p); near != "" {
 		return message + "did you mean " + quote(near) + "?"
@@ -204,6 +193,7 @@ func fieldsOf(object string) (names []string) {
 // homes are the objects whose fields people put in the wrong place.
 var homes = []struct{ object, place string }{
 	{"policy", "at the top of the policy"},
+	{"quota", "in quota, at the top of the policy"},
 	{"rule", "in a rule, an item of rules"},
 	{"match", "in match"},
 	{"limit", "in a limit, an item of limits"},

@@ -9,6 +9,7 @@ import (
 
 // choices are the values of several forms, in words.
 var choices = map[string]string{
+	"lease":            "auto, off or a number of units from 1 to " + strconv.Itoa(policy.MaxLease),
 	"cost":             "a whole number from 1 to 4294967295 or an object such as {header: x-cost}",
 	"percent":          `a percentage from 1 to 100 such as 25 or "25%"`,
 	"path":             `"full" or an object such as {segment: 1}`,
@@ -52,7 +53,7 @@ func wrongValue(p *policy.Problem) string {
 	n, want := p.Node, p.Want
 	switch isObject := want.Form == policy.FormObject; {
 	case isObject && want.Of == "policy":
-		return "a policy must be an object with the fields version, domain, headers, rules and manage, not " + describe(n)
+		return "a policy must be an object with the fields version, domain, headers, quota, rules and manage, not " + describe(n)
 	case isObject && want.Of == "limit":
 		return "must be a limit, not " + describe(n) + `: write one such as "10/minute" or {requests: 10, per: 1m}`
 	case isObject && want.Of == "key":
@@ -69,8 +70,6 @@ func wrongValue(p *policy.Problem) string {
 			path[i] = quote(path[i])
 		}
 		return "must be a list of the path's segments: write [" + strings.Join(path, ", ") + "]"
-	case isNotBuilt("rule", p.Path[strings.LastIndexByte(p.Path, '.')+1:], n.Text) && n.Kind == policy.String:
-		return quote(n.Text) + " is not built yet: must be " + Shape(want)
 	}
 	return "must be " + Shape(want) + ", not " + describe(n) + advice(want, n)
 }
@@ -158,8 +157,11 @@ func advice(s policy.Shape, n *policy.Node) string {
 	case policy.FormList:
 		return adviceOnList(s, n)
 	case policy.FormChoice:
-		if isText && s.Of == "grpc_status" {
+		switch {
+		case isText && s.Of == "grpc_status":
 			near = nearest(n.Text, policy.GRPCStatuses[1:])
+		case isText && s.Of == "lease":
+			near = likely(n.Text, []string{"auto", "off"})
 		}
 	default: // objects
 	}
@@ -187,5 +189,5 @@ func readsUnquoted(s policy.Shape, text string) bool {
 		return text == "true" || text == "false"
 	}
 	_, ok := (&policy.Node{Kind: policy.Number, Text: text}).Integer()
-	return ok && (s.Form == policy.FormInteger || s.Form == policy.FormChoice && s.Of == "cost")
+	return ok && (s.Form == policy.FormInteger || s.Form == policy.FormChoice && (s.Of == "cost" || s.Of == "lease"))
 }

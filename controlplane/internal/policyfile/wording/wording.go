@@ -27,6 +27,7 @@ var plain = map[policy.Code]string{
 	policy.CountDenied:      "does not go with token_bucket, where a denied request takes nothing: remove it, or use another algorithm",
 	policy.ShadowPercent:    "does not go with mode shadow, which enforces nothing: remove it, or set mode to enforce",
 	policy.ExemptsAll:       "would exempt every request: give it a condition, or set mode to off",
+	policy.ClusterOnly:      "only a rule of scope cluster has it: remove it, or set scope to cluster",
 	policy.RuleNameTwice:    "%s is the name of %s too: names of rules must differ",
 	policy.CounterKey:       "shares counter %s with %s: their keys must be the same",
 	policy.CounterWindows:   "shares counter %s with %s: their windows (algorithm, per, offset, jitter, elastic) must be the same",
@@ -35,6 +36,15 @@ var plain = map[policy.Code]string{
 	policy.CostTwoPlaces:    "has a header and a query parameter: keep one",
 	policy.CostMinAboveMax:  "min is %s and max %s: min must not be above max",
 	policy.CostBeyondBounds: "default is %s: it must be from min to max, %s to %s",
+	policy.LeasedDenials: "needs lease: off in a rule of scope cluster: a proxy that leases denies requests without asking, " +
+		"and those would not be counted",
+	policy.LeasedElastic: "needs lease: off in a rule of scope cluster: a unit was counted when it was leased, " +
+		"so spending it cannot move the end of its window",
+	policy.CounterScope: "shares counter %s with %s: their scopes must be the same, because one would count in each proxy " +
+		"and the other over all: give one of them a counter of its own",
+	policy.CounterLease: "shares counter %s with %s: their lease must be the same, because a proxy spends the same units for both",
+	policy.CounterLimits: "shares counter %s and leased units with %s: their limits and overrides must be the same, or units leased " +
+		"under the higher limit would be spent under the lower: set lease to off in both, or give each a counter of its own",
 	policy.LogsTooLong: "the logs remember %s requests a key together (overrides and rules of the same counter included), " +
 		"more than a counter has room for: one log of " + strconv.Itoa(limit.MaxLog) + " fits; use sliding_window_counter for the larger",
 	policy.LogTooLong: "a sliding_window_log remembers each request, at most " + strconv.Itoa(limit.MaxLog) +
@@ -144,6 +154,9 @@ func ofContents(p *policy.Problem, text string) string {
 		return "duration " + quote(text) + " is too long: the most is 366d"
 	case policy.PeriodRange:
 		return "a window must be 1ms to 366d long, not " + duration(p.Args[0])
+	case policy.TimeoutRange:
+		return "must be " + policy.FormatDuration(policy.MinTimeoutNs) + " to " + policy.FormatDuration(policy.MaxTimeoutNs) +
+			", not " + duration(p.Args[0])
 	case policy.OffsetTooLong:
 		return "must be less than per, which is " + duration(p.Args[0]) + ", not " + duration(p.Args[1])
 	case policy.OffsetMisplaced:
@@ -191,6 +204,7 @@ func ofContents(p *policy.Problem, text string) string {
 // arguments it is the value.
 var quoted = map[policy.Code]bool{
 	policy.NotASCII: true, policy.RuleNameTwice: true, policy.CounterKey: true, policy.CounterWindows: true, policy.CounterCapacity: true,
+	policy.CounterScope: true, policy.CounterLease: true, policy.CounterLimits: true,
 	policy.WindowNameNumber: true, policy.WindowNameTwice: true, policy.BadCookieName: true, policy.BadMediaType: true, policy.OuterSpace: true,
 }
 
