@@ -104,6 +104,7 @@ func (g *Grant) append(b []byte) []byte {
 	b = appendNumber(b, 3, uint64(g.ValidNs))
 	b = appendBool(b, 4, g.Denied)
 	b = appendNumber(b, 5, uint64(g.WaitNs))
+	b = appendBool(b, 7, g.Leased)
 	var at int
 	for _, w := range g.Windows {
 		b, at = open(b, 6)
@@ -351,6 +352,8 @@ func (g *Grant) set(f field) error {
 		return readBool(f, &g.Denied)
 	case 5:
 		return readInt64(f, &g.WaitNs)
+	case 7:
+		return readBool(f, &g.Leased)
 	case 6:
 		w, err := item(f, &g.Windows, MaxWindows)
 		if err != nil {

@@ -133,6 +133,7 @@ type Answer struct {
 type Grant struct {
 	Number  uint32 // for Return; counts the stream's grants from 1, 0 where nothing was granted
 	Units   uint32
+	Leased  bool  // units may be kept for later requests; otherwise the rest goes back at once
 	ValidNs int64 // how long units may be spent, from the moment before the ask was sent
 	Denied  bool
 	WaitNs  int64 // where Denied: until the cost passes if nobody else asks; limit.Never

@@ -2,7 +2,6 @@ package state
 
 import (
 	"bytes"
-	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
@@ -24,13 +23,15 @@ import (
 //	36  i64  when a denied hit passes, as the service knew it; -1 = never
 //	44  u32  smallest cost denied
 //	48  i64  until when nobody else asks ahead
-//	56  i64  start of the period of the rate
-//	64  u32  units spent in this period
-//	68  u32  and in the one before
-//	72       n × standing: u32 used, i64 reset
+//	56  i64  until when the service cannot reach the key
+//	64  u32  units admitted without the service, not counted by it yet
+//	68  i64  start of the period of the rate
+//	76  u32  units spent in this period
+//	80  u32  and in the one before
+//	84       n × standing: u32 used, i64 reset
 const (
 	algorithmLease = limit.Algorithm(64)
-	leaseBytes     = 72
+	leaseBytes     = 84
 	standingBytes  = 12
 
 	// leaseWaitNs is how long the number of a vanished lease table waits until it is
@@ -69,7 +70,9 @@ type Lease struct {
 	PassNs     int64
 	DeniedCost uint32
 
-	AskedNs int64
+	AskedNs   int64
+	SilentNs  int64
+	Uncharged uint32
 
 	RateNs              int64
 	RateNow, RateBefore uint32
@@ -106,8 +109,8 @@ func (t *Tables) Leases(counter CounterID, windows int, capacity uint32) *Leases
 	})}
 }
 
-// Hash returns the hash that places a key, for ReadHash.
-func (l *Leases) hash(key []byte) uint64 { return l.table.hash(key) }
+// Table is the leases' table; it is for comparing and for its memory.
+func (l *Leases) Table() *Table { return l.table }
 
 // Read finds the key's lease. wallNs is the wall clock, for the directory, and
 // nowNs the monotonic clock.
@@ -117,7 +120,7 @@ func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
 			return status
 		}
 	}
-	e.entry.hash = l.hash(key)
+	e.entry.hash = l.table.hash(key)
 	return l.Reread(e, wallNs, nowNs)
 }
 
@@ -206,8 +209,9 @@ func (l *Lease) read(b []byte) {
 	l.Stream, l.Grant = le.Uint32(b[20:]), le.Uint32(b[24:])
 	l.DeniedNs, l.PassNs = int64(le.Uint64(b[28:])), int64(le.Uint64(b[36:]))
 	l.DeniedCost = le.Uint32(b[44:])
-	l.AskedNs, l.RateNs = int64(le.Uint64(b[48:])), int64(le.Uint64(b[56:]))
-	l.RateNow, l.RateBefore = le.Uint32(b[64:]), le.Uint32(b[68:])
+	l.AskedNs, l.SilentNs = int64(le.Uint64(b[48:])), int64(le.Uint64(b[56:]))
+	l.Uncharged = le.Uint32(b[64:])
+	l.RateNs, l.RateNow, l.RateBefore = int64(le.Uint64(b[68:])), le.Uint32(b[76:]), le.Uint32(b[80:])
 	l.Standings = l.Standings[:0]
 	for b = b[leaseBytes:]; len(b) >= standingBytes; b = b[standingBytes:] {
 		l.Standings = append(l.Standings, Standing{le.Uint32(b), int64(le.Uint64(b[4:]))})
@@ -224,9 +228,11 @@ func (l *Lease) put(b []byte) {
 	le.PutUint64(b[36:], uint64(l.PassNs))
 	le.PutUint32(b[44:], l.DeniedCost)
 	le.PutUint64(b[48:], uint64(l.AskedNs))
-	le.PutUint64(b[56:], uint64(l.RateNs))
-	le.PutUint32(b[64:], l.RateNow)
-	le.PutUint32(b[68:], l.RateBefore)
+	le.PutUint64(b[56:], uint64(l.SilentNs))
+	le.PutUint32(b[64:], l.Uncharged)
+	le.PutUint64(b[68:], uint64(l.RateNs))
+	le.PutUint32(b[76:], l.RateNow)
+	le.PutUint32(b[80:], l.RateBefore)
 	b = b[leaseBytes:]
 	for i := 0; len(b) >= standingBytes; i++ {
 		var s Standing
@@ -264,10 +270,3 @@ func (l *Lease) Spent(nowNs, periodNs int64, units uint32) {
 }
 
 func addSaturating(a, b uint32) uint32 { return uint32(min(uint64(a)+uint64(b), 1<<32-1)) }
-
-// Clone returns a copy that shares no memory.
-func (l *Lease) Clone() Lease {
-	c := *l
-	c.Standings = slices.Clone(l.Standings)
-	return c
-}

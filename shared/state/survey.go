@@ -45,5 +45,8 @@ func (s *Survey) Step(t *Table) (bytes uint64, done bool, status Status) {
 	return bytes, true, OK
 }
 
+// Used reports whether this worker has used the table.
+func (t *Table) Used() bool { return t.open }
+
 // Begun reports whether a survey is under way.
 func (s *Survey) Begun() bool { return s.next > 0 }

@@ -205,6 +205,15 @@ func (t *Tables) wasDropped(d *directory, tables []*Table) bool {
 	})
 }
 
+// Process is a number that all workers of a proxy's process share and no other has,
+// 0 if the store fails.
+func (t *Tables) Process() uint64 {
+	if t.loadSeed() != OK {
+		return 0
+	}
+	return siphash.Hash(t.seed[0], t.seed[1], []byte("process"))
+}
+
 // loadSeed reads the seed that all workers share, or creates it.
 func (t *Tables) loadSeed() Status {
 	if t.seeded {

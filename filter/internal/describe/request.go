@@ -163,6 +163,9 @@ func (d *dryRun) Attribute(path string) (string, bool) {
 	return value, present
 }
 
+// Monotonic is the proxy's: leases end by it.
+func (d *dryRun) Monotonic() int64 { return d.proxy.Monotonic() }
+
 // Counted asks the proxy: no decision depends on it.
 func (d *dryRun) Counted(rule, metric string) uint64 { return d.proxy.Counted(rule, metric) }
 

@@ -20,12 +20,13 @@ type Reason string
 
 // The reasons.
 const (
-	ReasonLimit      Reason = "limit"         // a window has no room
-	ReasonMissingKey Reason = "missing_key"   // the request lacks a key part
-	ReasonFull       Reason = "on_full"       // the key's page is full
-	ReasonError      Reason = "on_error"      // a call into the proxy failed
-	ReasonContention Reason = "on_contention" // compare-and-swap retries ran out
-	ReasonNotAsked   Reason = "not_asked"     // a shadow rule of a request that another rule denied
+	ReasonLimit      Reason = "limit"          // a window has no room
+	ReasonMissingKey Reason = "missing_key"    // the request lacks a key part
+	ReasonFull       Reason = "on_full"        // the key's page is full
+	ReasonError      Reason = "on_error"       // a call into the proxy failed
+	ReasonContention Reason = "on_contention"  // compare-and-swap retries ran out
+	ReasonNotAsked   Reason = "not_asked"      // a shadow rule of a request that another rule denied
+	ReasonSilent     Reason = "on_unavailable" // the quota service is silent
 )
 
 // Attempt is one rule applied to one request. Other packages only read it.
@@ -39,6 +40,7 @@ type Attempt struct {
 	Known     bool // the key's usage is known
 	Allowed   bool
 	Reason    Reason // of a denial, or of a pass without a count
+	Pending   bool   // the quota service must be asked
 
 	rule    *rule
 	plain   bool      // the limits are the rule's own
@@ -52,6 +54,8 @@ type Attempt struct {
 
 	hashed  []byte         // input of the key's stable hash
 	shifted []limit.Window // windows with the key's jitter
+	shared  []limit.Window // this proxy's share of the limits
+	leased  *leased        // nil until the attempt is of a rule of scope cluster
 }
 
 // Rule returns the rule.
@@ -100,7 +104,7 @@ func (a *Attempt) begin(r *rule, req *request.Request) bool {
 
 func (a *Attempt) start(r *rule) {
 	a.rule, a.Known, a.counted, a.Allowed, a.Reason, a.ahead = r, false, false, true, "", 0
-	a.alone = false
+	a.alone, a.Pending = false, false
 }
 
 // subject finds the limits that hold for the key, and whether they are enforced
@@ -108,7 +112,7 @@ func (a *Attempt) start(r *rule) {
 func (a *Attempt) subject(req *request.Request) {
 	r := a.rule
 	a.limits = state.Key{Bytes: a.Key.Bytes, Windows: r.windows, Rule: r.windows}
-	a.Unlimited = r.table == nil
+	a.Unlimited = r.units == nil
 	a.Override = r.override(&a.Key, req)
 	a.plain = a.Override < 0
 	if !a.plain {
@@ -117,11 +121,14 @@ func (a *Attempt) subject(req *request.Request) {
 		a.limits.Windows = o.windows
 	}
 	a.Shadow = r.policy.Mode == policy.ModeShadow
-	if !r.jitters && r.policy.EnforcePercent >= 100 {
+	if !r.jitters && r.policy.EnforcePercent >= 100 && r.leases == nil {
 		return
 	}
 	a.hashed = append(append(a.hashed[:0], r.identity...), a.Key.Bytes...)
 	jitter, percent := state.StableHash(a.hashed)
+	if r.leases != nil && !a.Unlimited {
+		r.leases.begin(a, jitter, percent)
+	}
 	a.Shadow = a.Shadow || percent%100 >= uint64(r.policy.EnforcePercent)
 	if r.jitters && !a.Unlimited {
 		a.shifted = a.shifted[:0]
@@ -162,7 +169,10 @@ func (a *Attempt) recheck(now int64) {
 
 // judge decides by what the source has read.
 func (a *Attempt) judge(read outcome, now int64) {
-	a.Allowed, a.Reason, a.Known = true, "", true
+	a.Allowed, a.Reason, a.Known, a.Pending = true, "", true, read == pending
+	if a.rule.leases != nil {
+		a.Known = a.rule.leases.knows(a)
+	}
 	if read != failed && a.entry.Rebased {
 		a.rule.metrics.ClockRebased++
 	}
@@ -174,7 +184,17 @@ func (a *Attempt) judge(read outcome, now int64) {
 	case failed:
 		a.rule.metrics.Errors++
 		a.fail(ReasonError, a.rule.policy.OnError, now)
-	default: // granted
+	case crowded:
+		a.rule.metrics.Contention++
+		a.fail(ReasonContention, a.rule.policy.OnContention, now)
+	case silent:
+		a.rule.metrics.Unavailable++
+		then := policy.FailAllow
+		if a.rule.policy.OnUnavailable == policy.UnavailableDeny {
+			then = policy.FailDeny
+		}
+		a.fail(ReasonSilent, then, now)
+	default: // granted, pending
 	}
 }
 
@@ -182,7 +202,7 @@ func (a *Attempt) judge(read outcome, now int64) {
 // or another one denied: a wild clock must not lock the key out, and the wait in
 // the verdict begins now.
 func (a *Attempt) persist() {
-	if a.Known {
+	if a.Known && a.rule.leases == nil {
 		a.rule.table.Persist(&a.entry)
 	}
 }
@@ -215,7 +235,7 @@ func (a *Attempt) finish(taken outcome, now int64) {
 				return
 			}
 			r.metrics.CASRetries++
-			if a.recheck(now); a.Allowed && a.Reason == "" {
+			if a.recheck(now); a.Allowed && a.Reason == "" && !a.Pending {
 				taken = r.units.take(a)
 				continue
 			}
@@ -241,8 +261,8 @@ func (a *Attempt) stored() {
 // cannot be stored stays uncounted: it was denied.
 func (a *Attempt) countDenied(now int64) (counted bool) {
 	r := a.rule
-	if !r.policy.CountDenied || a.Reason != ReasonLimit || a.Cost == 0 {
-		return false
+	if !r.policy.CountDenied || a.Reason != ReasonLimit || a.Cost == 0 || r.leases != nil {
+		return false // the quota service counts what it denies itself
 	}
 	for range maxRetries {
 		switch r.units.take(a) {

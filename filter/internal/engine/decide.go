@@ -15,22 +15,32 @@ func (e *Engine) decide(attempts []*Attempt, now int64) {
 	v.Now, v.Attempts = now, attempts
 	denied := false
 	for i := range attempts {
-		if a := attempts[i]; !a.Shadow {
+		switch a := attempts[i]; {
+		case !a.Shadow:
 			a.ahead = ahead(attempts[:i], a)
 			a.check(now)
 			denied = denied || !a.Allowed
+			v.Pending = v.Pending || a.Pending
+		case a.rule.leases != nil: // may have to ask, before anything is counted
+			a.check(now)
+			v.Pending = v.Pending || a.Pending
 		}
 	}
-	for i := 0; i < len(attempts) && !denied; i++ {
+	v.Pending = v.Pending && !denied
+	for i := 0; i < len(attempts) && !denied && !v.Pending; i++ {
 		if attempts[i].Shadow {
 			continue
 		}
 		attempts[i].commit(now)
-		if denied = !attempts[i].Allowed; denied {
+		denied, v.Pending = !attempts[i].Allowed, attempts[i].Pending
+		if denied || v.Pending {
 			for i--; i >= 0; i-- {
 				attempts[i].refund(now)
 			}
 		}
+	}
+	if v.Pending {
+		return
 	}
 	for _, a := range attempts {
 		if a.Shadow {
@@ -40,8 +50,12 @@ func (e *Engine) decide(attempts []*Attempt, now int64) {
 				}
 				continue
 			}
-			a.check(now)
-			a.commit(now)
+			if a.check(now); !a.Pending {
+				a.commit(now)
+			}
+			if a.Pending {
+				a.overtaken()
+			}
 		}
 		if counted := a.countDenied(now); !counted && (denied || !a.Allowed) {
 			a.persist()
@@ -51,11 +65,18 @@ func (e *Engine) decide(attempts []*Attempt, now int64) {
 	v.count()
 }
 
+// overtaken lets a shadow rule pass whose units another request has just taken: by
+// now the request is counted.
+func (a *Attempt) overtaken() {
+	a.Pending, a.Reason = false, ReasonContention
+	a.rule.metrics.Contention++
+}
+
 // ahead is how many units the enforced attempts before a will count in a's
 // record: rules that share a counter count a request once each.
 func ahead(before []*Attempt, a *Attempt) (units uint32) {
 	for _, b := range before {
-		if b.rule.table == a.rule.table && !b.Shadow && !b.Unlimited && !a.Unlimited && a.Cost > 0 &&
+		if b.rule.counted == a.rule.counted && !b.Shadow && !b.Unlimited && !a.Unlimited && a.Cost > 0 &&
 			bytes.Equal(b.Key.Bytes, a.Key.Bytes) {
 			units += min(b.Cost, math.MaxUint32-units)
 		}

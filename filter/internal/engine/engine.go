@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/match"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -26,6 +27,8 @@ type Host interface {
 
 	// Now returns nanoseconds since the Unix epoch.
 	Now() int64
+	// Monotonic returns nanoseconds of a clock that no one sets, from any instant on.
+	Monotonic() int64
 	// Counted returns what all workers have counted of a rule's metric, as of the
 	// last time each published its metrics.
 	Counted(rule, metric string) uint64
@@ -51,6 +54,13 @@ type Engine struct {
 	verdict  Verdict
 	attempts []*Attempt // as many as a request has needed: most policies have far more rules than a request matches
 
+	// Quota is for rules of scope cluster.
+	Quota       Quota
+	definitions []quota.Definition
+	hands       map[handKey]*hand
+	held        []held
+	settling    state.LeaseEntry
+
 	surveyed int // rules[surveyed] is the one whose memory is being added up
 	survey   state.Survey
 }
@@ -71,6 +81,7 @@ func New(p *policy.Policy, host Host, id Identity) *Engine {
 		}
 		e.rules = append(e.rules, e.compile(&p.Rules[i]))
 	}
+	e.lease()
 	e.assignMemory()
 	matches := make([]*match.Match, len(e.rules))
 	for i := range e.rules {
@@ -93,11 +104,15 @@ func (e *Engine) Clone(host Host) *Engine {
 		r.metrics, r.spikes = Metrics{}, spikes{}
 		if r.table != nil {
 			r.table = c.tables.Counterpart(r.table)
+			r.counted = r.table
+		}
+		if r.leases == nil && r.table != nil {
 			r.fast = state.NewFast(r.table, r.windows)
 			r.units = &records{r.table, r.fast}
 		}
 	}
-	c.attempts = nil
+	c.attempts, c.definitions, c.hands, c.held = nil, nil, nil, nil
+	c.lease()
 	return &c
 }
 

@@ -2,13 +2,16 @@ package engine
 
 import "github.com/sluice-ratelimit/sluice/shared/state"
 
-// memory is what a rule's table takes in Envoy, as this worker has last added
+// memory is what a rule's tables take in Envoy, as this worker has last added
 // it up. Where rules share a table the first reports it, so that the sum over
 // rules is right.
 type memory struct {
 	own   bool   // this rule reports its table
 	bytes uint64 // as of the last complete survey
 	fresh bool   // a survey has ended since EachMemory
+
+	at  int    // which of the rule's tables is surveyed
+	sum uint64 // of those before
 }
 
 // assignMemory says which rules report their tables.
@@ -16,8 +19,8 @@ func (e *Engine) assignMemory() {
 	reported := map[*state.Table]bool{nil: true}
 	for i := range e.rules {
 		r := &e.rules[i]
-		r.memory.own = !reported[r.table]
-		reported[r.table] = true
+		r.memory.own = !reported[r.counted]
+		reported[r.counted] = true
 	}
 }
 
@@ -27,18 +30,33 @@ func (e *Engine) Survey() {
 	for range e.rules {
 		r := &e.rules[e.surveyed]
 		if r.memory.own {
-			bytes, done, _ := e.survey.Step(r.table) // a failed survey begins anew
+			tables := r.tables()
+			bytes, done, _ := e.survey.Step(tables[r.memory.at]) // a failed survey begins anew
 			if done {
-				r.memory.bytes, r.memory.fresh = bytes, true
-				e.nextSurvey()
+				r.memory.sum += bytes
+				if r.memory.at++; r.memory.at == len(tables) {
+					r.memory.bytes, r.memory.fresh = r.memory.sum, true
+					r.memory.sum, r.memory.at = 0, 0
+					e.nextSurvey()
+				}
 				return
 			}
 			if e.survey.Begun() {
 				return
 			}
+			r.memory.sum, r.memory.at = 0, 0
 		}
 		e.nextSurvey()
 	}
+}
+
+// tables are those of the rule's counter: what it counts or leases in, and what
+// counts in the place of a silent quota service, once it is used.
+func (r *rule) tables() []*state.Table {
+	if r.leases != nil && r.table != nil && r.table.Used() {
+		return []*state.Table{r.counted, r.table}
+	}
+	return []*state.Table{r.counted}
 }
 
 func (e *Engine) nextSurvey() { e.surveyed = (e.surveyed + 1) % len(e.rules) }

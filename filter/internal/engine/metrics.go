@@ -16,11 +16,17 @@ type Metrics struct {
 	WindowResets   uint64 // windows that had ended when their key was counted again
 	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
 	TooLong        uint64 // requests with a value too long for a regular expression
+
+	// Of rules of scope cluster only.
+	Waited      uint64 // requests that waited for the quota service
+	Unavailable uint64 // requests for which on_unavailable decided
+	LeaseLost   uint64 // leased units that could not go back
 }
 
-// each calls f for every metric in a stable order: the name without prefix and
-// unit, and the count.
-func (m *Metrics) each(f func(name string, count uint64)) {
+// each calls f for every metric of the rule in a stable order: the name without
+// prefix and unit, and the count.
+func (r *rule) eachMetric(f func(name string, count uint64)) {
+	m := &r.metrics
 	for _, c := range [...]struct {
 		name  string
 		count uint64
@@ -35,12 +41,17 @@ func (m *Metrics) each(f func(name string, count uint64)) {
 	} {
 		f(c.name, c.count)
 	}
+	if r.leases != nil {
+		f("quota_waited", m.Waited)
+		f("quota_unavailable", m.Unavailable)
+		f("leased_units_lost", m.LeaseLost)
+	}
 }
 
 // EachMetric calls f for every metric of every rule, in a stable order.
 func (e *Engine) EachMetric(f func(rule, name string, count uint64)) {
 	for i := range e.rules {
 		r := &e.rules[i]
-		r.metrics.each(func(name string, count uint64) { f(r.policy.Name, name, count) })
+		r.eachMetric(func(name string, count uint64) { f(r.policy.Name, name, count) })
 	}
 }

@@ -62,6 +62,9 @@ func (e *Engine) Operate(op Operation) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
+	if a.rule.leases != nil {
+		return Result{}, errors.New("rule " + strconv.Quote(op.Rule) + " has scope cluster: its counters are the quota service's")
+	}
 	now := e.host.Now()
 	e.verdict.begin()
 	switch op.Name {
@@ -242,7 +245,7 @@ func (e *Engine) stats(r *rule, now int64) (RuleStats, error) {
 			return s, ErrStore
 		}
 	}
-	r.metrics.each(func(name string, _ uint64) {
+	r.eachMetric(func(name string, _ uint64) {
 		s.Metrics = append(s.Metrics, Count{name, e.host.Counted(r.policy.Name, name)})
 	})
 	return s, nil

@@ -20,7 +20,9 @@ type rule struct {
 	windows   []limit.Window // in the order of limit.Window.Compare, as its table has them
 	order     []int          // windows[order[i]] is the policy's limit i
 	overrides []override
-	table     *state.Table // nil without limits
+	table     *state.Table // nil without limits, and where only the quota service counts
+	leases    *leases      // nil unless the scope is cluster
+	counted   *state.Table // holds the rule's counts or leases; rules that share a counter share it
 	units     units        // nil without limits
 	fast      *state.Fast  // nil where it does not serve the windows
 	alone     bool         // see canBeAlone
@@ -62,15 +64,28 @@ func (e *Engine) compile(p *policy.Rule) rule {
 		r.overrides = append(r.overrides, compileOverride(&p.Overrides[i], r.windows))
 	}
 	r.windows = state.Overridden(r.windows, r.limitsOfTheirOwn())
-	r.table = e.tables.Table(state.Definition{
-		Counter:  state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition(), p.Capacity),
-		Windows:  r.windows,
-		Capacity: p.Capacity,
-	})
+	if p.Scope == policy.ScopeCluster {
+		if p.OnUnavailable == policy.UnavailableLocal {
+			r.table = e.table(p, r.windows, "\x00local")
+		}
+		return r // Engine.lease adds the leases
+	}
+	r.table = e.table(p, r.windows, "")
+	r.counted = r.table
 	r.fast = state.NewFast(r.table, r.windows)
 	r.units = &records{r.table, r.fast}
 	r.alone = r.canBeAlone()
 	return r
+}
+
+// table is the table of a rule's counter. What the counter's name is followed by
+// tells apart tables of one counter.
+func (e *Engine) table(p *policy.Rule, windows []limit.Window, suffix string) *state.Table {
+	return e.tables.Table(state.Definition{
+		Counter:  state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition()+suffix, p.Capacity),
+		Windows:  windows,
+		Capacity: p.Capacity,
+	})
 }
 
 // concerns reports whether the request matches and is not exempt.

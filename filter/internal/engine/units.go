@@ -9,17 +9,14 @@ import (
 )
 
 // units is the source of a rule's units: an attempt reads it, takes its cost
-// from it, and refunds the cost when another rule denies the request. The
-// records in shared data are the only source so far.
+// from it, and refunds the cost when another rule denies the request.
 //
-// A source that leases units from elsewhere fits in here. Its records in shared
-// data hold what is leased, so read, take and refund work on them as they do
-// below. Where they hold too few, read and take return an outcome of their own,
-// pending, and the attempt carries the ask. Engine.decide then counts nothing
-// and refunds what it has taken, as on a denial; the verdict is pending, with
-// the asks of all its attempts. The host sends them, pauses the request, and
-// calls Decide again on the answer. An attempt that another rule denies asks for
-// nothing, because decide looks at denials first.
+// The records in shared data are the source of rules of scope proxy, leases that
+// of rules of scope cluster. Where leases hold too few units, read returns pending.
+// Then Engine.decide counts nothing, and the verdict is pending with the wants of
+// all its attempts. The host asks the quota service, pauses the request, and calls
+// Decide again on the answer. A request that another rule denies asks for nothing,
+// because decide looks at denials first.
 type units interface {
 	// read finds out how the attempt's key stands at now, for the attempt's cost
 	// and what rules before it take from the same record. again says that the
@@ -44,6 +41,9 @@ const (
 	full                   // no room for the key's record
 	raced                  // take: another worker wrote first, so read again
 	failed                 // a call into the proxy failed
+	pending                // read: the quota service must be asked
+	crowded                // read: it must be asked, and too many wait for it already
+	silent                 // read: it cannot be asked, and nothing decides in its place
 )
 
 // records is the source of rules that count in shared data.

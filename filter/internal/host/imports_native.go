@@ -44,3 +44,19 @@ func importIncrementMetric(uint32, int64) uint32 { panic(noProxy) }
 func importRecordMetric(uint32, uint64) uint32 { panic(noProxy) }
 
 func importRandom(unsafe.Pointer, uint32) uint32 { panic(noProxy) }
+
+func importClock(uint32, uint64, unsafe.Pointer) uint32 { panic(noProxy) }
+
+func importGRPCStream(unsafe.Pointer, uint32, unsafe.Pointer, uint32, unsafe.Pointer, uint32, unsafe.Pointer, uint32, unsafe.Pointer) uint32 {
+	panic(noProxy)
+}
+
+func importGRPCSend(uint32, unsafe.Pointer, uint32, uint32) uint32 { panic(noProxy) }
+
+func importGRPCCancel(uint32) uint32 { panic(noProxy) }
+
+func importBuffer(uint32, uint32, uint32, unsafe.Pointer, unsafe.Pointer) uint32 { panic(noProxy) }
+
+func importActFor(uint32) uint32 { panic(noProxy) }
+
+func importContinue(uint32) uint32 { panic(noProxy) }

@@ -52,6 +52,28 @@ func importRecordMetric(id uint32, value uint64) uint32
 //go:wasmimport wasi_snapshot_preview1 random_get
 func importRandom(buf unsafe.Pointer, size uint32) uint32
 
+//go:wasmimport wasi_snapshot_preview1 clock_time_get
+func importClock(id uint32, precision uint64, ns unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_grpc_stream
+func importGRPCStream(service unsafe.Pointer, serviceSize uint32, name unsafe.Pointer, nameSize uint32,
+	method unsafe.Pointer, methodSize uint32, metadata unsafe.Pointer, metadataSize uint32, token unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_grpc_send
+func importGRPCSend(token uint32, message unsafe.Pointer, size, end uint32) uint32
+
+//go:wasmimport env proxy_grpc_cancel
+func importGRPCCancel(token uint32) uint32
+
+//go:wasmimport env proxy_get_buffer_bytes
+func importBuffer(kind, start, size uint32, data, dataSize unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_set_effective_context
+func importActFor(context uint32) uint32
+
+//go:wasmimport env proxy_continue_stream
+func importContinue(stream uint32) uint32
+
 // malloc returns memory for what the host returns; the host prefers this export to
 // the SDK's. While one of our own calls runs, the memory is the arena's. At any
 // other time the SDK is the caller and keeps the memory. The graft in front of

@@ -54,6 +54,8 @@ type plugin struct {
 
 	managePort uint16 // where management requests are answered, 0 = on any port
 
+	quota *quotaTalk // nil without rules of scope cluster
+
 	conflicts int  // see watch
 	isSplit   bool // see split
 }
@@ -103,6 +105,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	_, p.trace = theProxy.Property("sluice", "trace")
 	asked, _ := theProxy.Property("xds", "node", "metadata", "sluice", "verdicts")
 	p.verdicts = asked == "all"
+	p.quota = newQuotaTalk(p, pol)
 	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {
 		proxywasm.LogCritical("sluice: set the tick period: " + err.Error())
 		return types.OnPluginStartStatusFailed
@@ -168,6 +171,9 @@ func (p *plugin) split() {
 func (p *plugin) OnTick() {
 	defer p.recovered("tick")
 	arena.reset()
+	if p.quota != nil && !p.quota.tick() {
+		return
+	}
 	if p.engine != nil {
 		p.engine.Survey()
 		p.metrics.publish(p.engine)
@@ -192,6 +198,10 @@ func (p *plugin) OnPluginDone() bool {
 	delete(plugins, p.context)
 	asked = nil
 	p.delist()
+	if p.quota != nil {
+		p.quota.end()
+		p.quota = nil
+	}
 	if p.engine != nil {
 		p.metrics.publish(p.engine)
 		p.forget()

@@ -44,6 +44,15 @@ func (p *proxy) Now() int64 {
 	return int64(p.ns)
 }
 
+// Monotonic reads the clock that nobody sets.
+func (p *proxy) Monotonic() int64 {
+	const monotonic = 1
+	if importClock(monotonic, 1, unsafe.Pointer(&p.ns)) != statusOK {
+		panic("the proxy has no monotonic clock")
+	}
+	return int64(p.ns)
+}
+
 func (p *proxy) Header(name string) (string, bool) {
 	front.active = 1
 	status := importHeader(mapRequestHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),

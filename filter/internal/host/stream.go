@@ -99,6 +99,9 @@ func (p *plugin) decide(context uint32) types.Action {
 		return types.ActionPause
 	}
 	v := p.engine.Decide()
+	if p.quota != nil && p.quota.serve(context, v) {
+		return types.ActionPause
+	}
 	if p.trace || p.verdicts || describe.Notable(v) {
 		p.publish(v)
 	}
@@ -223,6 +226,9 @@ func changeHeader(what string, err error) {
 func onDelete(context uint32) bool {
 	if s := streamOf(context); s != nil {
 		s.forget()
+	}
+	if q := waitingFor[context]; q != nil {
+		q.forget(context)
 	}
 	return plugins[context] != nil
 }

@@ -42,6 +42,9 @@ type Cell struct {
 
 func (p *Proxy) Now() int64 { return p.Clock }
 
+// Monotonic follows Clock.
+func (p *Proxy) Monotonic() int64 { return p.Clock }
+
 func (p *Proxy) Header(name string) (string, bool) {
 	p.Calls = append(p.Calls, "header "+name)
 	if v := p.Headers[name]; len(v) > 0 {

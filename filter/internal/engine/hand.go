@@ -1,0 +1,326 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// Quota is what the engine must know of this worker's talk with the quota service.
+// The host keeps it true.
+type Quota struct {
+	TimeoutNs int64
+	Stream    uint32 // the open stream's number among all that this proxy has opened
+	Proxies   uint32 // live proxies of the domain, 0 = not known
+	Silent    bool   // the service has been silent for the timeout: nobody waits
+	Late      bool   // the request at hand has waited for the timeout
+	Crowded   bool   // too many wait already
+}
+
+// Want is what a request needs of one key and this proxy has not.
+type Want struct {
+	Part    quota.Part
+	leases  *leases
+	place   state.Place
+	windows uint64
+}
+
+// Same reports whether both want units of one key.
+func (w *Want) Same(v *Want) bool {
+	return w.Part.Definition == v.Part.Definition && w.Part.Key == v.Part.Key
+}
+
+// Answer is what the quota service has said of a key.
+type Answer struct {
+	quota.Grant
+	SentNs int64 // when the ask was sent, monotonic
+	Stream uint32
+	Cost   uint32
+	Failed bool // the service could not reach the key
+}
+
+type handKey struct {
+	definition uint32
+	key        [16]byte
+}
+
+// hand is an answer that is being handed out.
+type hand struct {
+	Answer
+	want  Want
+	EndNs int64
+	NowNs int64 // when it came
+	spent uint32
+}
+
+// held is a grant that this worker's stream may return.
+type held struct {
+	leases  *leases
+	place   state.Place
+	windows uint64
+	stream  uint32
+	grant   uint32
+	endNs   int64
+}
+
+// maxHeld is how many grants one worker can return.
+const maxHeld = 4096
+
+// Process is a number that all workers of this proxy process share.
+func (e *Engine) Process() uint64 { return e.tables.Process() }
+
+// Definitions are the windows of the cluster rules, by the number that a Want has.
+// There are none in a policy without cluster rules.
+func (e *Engine) Definitions() []quota.Definition { return e.definitions }
+
+// Wants appends what the pending verdict waits for: one want for each key.
+func (v *Verdict) Wants(dst []Want) []Want {
+	for _, a := range v.Attempts {
+		if a.Pending {
+			dst = a.want(dst, a.Cost)
+		}
+	}
+	return dst
+}
+
+// CountWaiting counts a request that has to wait for the first time.
+func (v *Verdict) CountWaiting() {
+	for _, a := range v.Attempts {
+		if a.Pending {
+			a.rule.metrics.Waited++
+		}
+	}
+}
+
+// WantsRefill reports whether Refills would append something.
+func (v *Verdict) WantsRefill() bool {
+	for _, a := range v.Attempts {
+		if a.rule.leases != nil && a.leased.refill {
+			return true
+		}
+	}
+	return false
+}
+
+// Refills appends what the requests after this one will need soon.
+func (v *Verdict) Refills(dst []Want) []Want {
+	for _, a := range v.Attempts {
+		if a.rule.leases != nil && a.leased.refill {
+			dst = a.want(dst, 0)
+		}
+	}
+	return dst
+}
+
+func (a *Attempt) want(dst []Want, cost uint32) []Want {
+	l, s := a.leased, a.rule.leases
+	w := Want{leases: s, place: l.entry.Place(), windows: l.windows, Part: quota.Part{
+		Definition: s.definition(a), Key: l.stable, Cost: cost, Waiting: cost, Spent: l.entry.Uncharged,
+	}}
+	for i := range dst {
+		if dst[i].Same(&w) {
+			dst[i].Part.Cost = addSaturating(dst[i].Part.Cost, cost)
+			dst[i].Part.Waiting = dst[i].Part.Cost
+			return dst
+		}
+	}
+	if s.rule.policy.Lease != quota.LeaseOff {
+		w.Part.Ahead = addSaturating(l.entry.Rate(l.nowNs, s.rateNs), l.entry.Rate(l.nowNs, s.rateNs))
+	}
+	return append(dst, w)
+}
+
+// Receive takes an answer into the hand, for the requests that waited for it.
+// Settle must follow.
+func (e *Engine) Receive(w *Want, a Answer) {
+	if e.hands == nil {
+		e.hands = map[handKey]*hand{}
+	}
+	a.Windows = slices.Clone(a.Windows)
+	e.hands[handKey{w.Part.Definition, w.Part.Key}] = &hand{
+		Answer: a, want: *w, NowNs: e.host.Monotonic(), EndNs: a.SentNs + min(a.ValidNs, state.MaxLeaseNs),
+	}
+}
+
+// Settle stores what the requests have left in the hand, and appends what goes
+// back to the service at once.
+func (e *Engine) Settle(w *Want, returns []quota.Return) []quota.Return {
+	key := handKey{w.Part.Definition, w.Part.Key}
+	h := e.hands[key]
+	if h == nil {
+		return returns
+	}
+	delete(e.hands, key)
+	return h.want.leases.settle(h, returns)
+}
+
+// settle stores the answer in the key's record.
+func (s *leases) settle(h *hand, returns []quota.Return) []quota.Return {
+	e, wall := &s.engine.settling, s.engine.host.Now()
+	now := s.engine.host.Monotonic()
+	for range maxRetries {
+		if s.table.ReadAt(e, h.want.place, wall, now) != state.OK {
+			break
+		}
+		if e.Windows != h.want.windows {
+			e.Lease = state.Lease{Standings: e.Standings[:0], Windows: h.want.windows}
+		}
+		back, lost := s.merge(&e.Lease, h, now)
+		switch s.table.Write(e) {
+		case state.OK:
+			s.rule.metrics.LeaseLost += uint64(lost) + uint64(e.Lost)
+			if e.Grant == h.Number && e.Stream == h.Stream && e.Units > 0 {
+				s.engine.hold(held{s, h.want.place, h.want.windows, h.Stream, h.Number, e.EndNs})
+			}
+			return append(returns, back...)
+		case state.Mismatch:
+			continue
+		default:
+		}
+		break
+	}
+	return s.giveBack(h, returns)
+}
+
+func (s *leases) giveBack(h *hand, returns []quota.Return) []quota.Return {
+	if h.Number == 0 || h.Units == 0 {
+		return returns
+	}
+	return append(returns, quota.Return{Grant: h.Number, Units: h.Units})
+}
+
+// merge changes the record by the answer. back are units that return to the
+// service, lost is how many can not.
+func (s *leases) merge(l *state.Lease, h *hand, now int64) (back []quota.Return, lost uint32) {
+	l.AskedNs = 0
+	if h.Failed {
+		l.SilentNs = now + silenceNs
+		return nil, 0
+	}
+	l.SilentNs = 0
+	l.Uncharged -= min(l.Uncharged, h.want.Part.Spent)
+	l.Standings = l.Standings[:0]
+	for _, st := range h.Windows {
+		l.Standings = append(l.Standings, state.Standing{Used: st.Used, ResetNs: h.NowNs + st.ResetNs})
+	}
+	l.Spent(now, s.rateNs, h.spent)
+	if h.Denied && s.rule.policy.Lease == quota.LeaseOff {
+		return nil, 0
+	}
+	if h.Denied {
+		s.remember(l, h, now)
+		return nil, 0
+	}
+	if h.Units == 0 || !h.Leased || now >= h.EndNs {
+		return s.giveBack(h, nil), 0
+	}
+	if l.DeniedCost <= h.Units {
+		l.DeniedNs = 0
+	}
+	rest := l.Units
+	if now >= l.EndNs {
+		rest = 0
+	}
+	switch {
+	case l.Units == 0:
+	case l.Stream == h.Stream:
+		back = append(back, quota.Return{Grant: l.Grant, Units: l.Units})
+	case rest == 0 || l.EndNs < h.EndNs && rest < h.Units/8:
+		lost = l.Units // too few to end the new lease early for them
+	default:
+		l.Units, l.EndNs = addSaturating(rest, h.Units), min(l.EndNs, h.EndNs)
+		l.Stream, l.Grant = h.Stream, h.Number
+		return back, lost
+	}
+	l.Units, l.EndNs, l.Stream, l.Grant = h.Units, h.EndNs, h.Stream, h.Number
+	return back, lost
+}
+
+// remember keeps a denial.
+func (s *leases) remember(l *state.Lease, h *hand, now int64) {
+	cost := h.Cost
+	if l.DeniedNs > now {
+		cost = min(cost, l.DeniedCost)
+	}
+	l.DeniedCost, l.PassNs = cost, limit.Never
+	wait := int64(silenceNs)
+	if h.WaitNs != limit.Never {
+		l.PassNs = h.NowNs + h.WaitNs
+		wait = min(wait, h.WaitNs)
+	}
+	l.DeniedNs = now + wait
+}
+
+func (e *Engine) hold(h held) {
+	if len(e.held) >= maxHeld {
+		h.leases.rule.metrics.LeaseLost++ // counted as one: what is left is not known yet
+		return
+	}
+	e.held = append(e.held, h)
+}
+
+// Return appends the units that the worker's stream got and nobody takes any
+// more, at most so many grants of them. Call it on a tick.
+func (e *Engine) Return(returns []quota.Return, stream uint32, maxGrants int) []quota.Return {
+	if len(e.held) == 0 {
+		return returns
+	}
+	now, wall := e.host.Monotonic(), e.host.Now()
+	kept := e.held[:0]
+	for i, h := range e.held {
+		if h.stream != stream {
+			continue // its stream has ended: the units stay counted
+		}
+		if len(returns) >= maxGrants {
+			kept = append(kept, e.held[i:]...)
+			break
+		}
+		units, keep := h.leases.release(&e.settling, &h, wall, now)
+		if units > 0 {
+			returns = append(returns, quota.Return{Grant: h.grant, Units: units})
+		}
+		if keep {
+			kept = append(kept, h)
+		}
+	}
+	e.held = kept
+	return returns
+}
+
+// release takes the grant's units out of the record if they are idle.
+func (s *leases) release(e *state.LeaseEntry, h *held, wall, now int64) (units uint32, keep bool) {
+	for range maxRetries {
+		if s.table.ReadAt(e, h.place, wall, now) != state.OK {
+			return 0, true
+		}
+		if e.Windows != h.windows || e.Stream != h.stream || e.Grant != h.grant || e.Units == 0 {
+			return 0, false
+		}
+		if now < e.EndNs && now-e.WrittenNs < s.idleNs {
+			return 0, true
+		}
+		units, e.Units = e.Units, 0
+		switch s.table.Write(e) {
+		case state.OK:
+			return units, false
+		case state.Mismatch:
+		default:
+			return 0, true
+		}
+	}
+	return 0, true
+}
+
+// NextReturn is how long until units of the worker's stream may be idle, 0 if it
+// holds none.
+func (e *Engine) NextReturn() int64 {
+	var first int64
+	for i := range e.held {
+		if idle := e.held[i].leases.idleNs; first == 0 || idle < first {
+			first = idle
+		}
+	}
+	return first
+}

@@ -1,0 +1,364 @@
+package engine
+
+import (
+	"encoding/binary"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// leases is the source of units of a rule of scope cluster: units that this proxy
+// has leased from the quota service. Right after an answer they are in the hand of
+// this worker; what it does not need goes into the lease table, where all workers
+// take from it.
+//
+// Its law: a unit is spent once, and before its lease ends by the monotonic clock.
+type leases struct {
+	engine *Engine
+	rule   *rule
+	table  *state.Leases
+	local  *records // counts while the service is silent, if on_unavailable is local
+	first  uint32   // the definition of the rule's own limits; those of its overrides follow
+	layout uint64   // hash of the windows, without their limits
+
+	rateNs   int64 // over which a key's rate is averaged
+	refillNs int64 // how long before a busy key's units run out the next are asked for
+	idleNs   int64 // after which units that nobody takes go back
+}
+
+const (
+	maxRefillNs = 100_000_000
+	// silenceNs is for how long a key is decided without the service after its
+	// store has failed for this key. A denial is remembered no longer either.
+	silenceNs = 1_000_000_000
+)
+
+// leased is what an attempt needs for units that are leased.
+type leased struct {
+	from    leasedFrom
+	stable  [16]byte // the key's stable hash
+	windows uint64   // identity of the windows that the key's units are counted in
+	nowNs   int64    // monotonic
+	hand    *hand    // nil without an answer for the key
+	entry   state.LeaseEntry
+	refill  bool // this hit is the one that asks for the next units
+
+	known     bool // standings says how the key stands over all proxies
+	standings [state.MaxWindows]limit.Usage
+}
+
+// leasedFrom says where an attempt takes its units.
+type leasedFrom uint8
+
+const (
+	fromNowhere leasedFrom = iota
+	fromHand
+	fromTable
+	fromLocal
+)
+
+// lease gives the rules of scope cluster their source of units, when the rules have
+// their places.
+func (e *Engine) lease() {
+	for i := range e.rules {
+		if r := &e.rules[i]; r.policy.Scope == policy.ScopeCluster && len(r.windows) > 0 {
+			r.leases = e.newLeases(r)
+			r.units, r.counted = r.leases, r.leases.table.Table()
+		}
+	}
+}
+
+func (e *Engine) newLeases(r *rule) *leases {
+	p := r.policy
+	l := &leases{engine: e, rule: r, layout: layoutOf(r.windows), first: uint32(len(e.definitions))}
+	horizonNs := quota.HorizonNs(r.windows)
+	l.rateNs, l.refillNs, l.idleNs = max(horizonNs/2, 1), min(horizonNs/2, maxRefillNs), quota.IdleNs(r.windows)
+	id := state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition()+"\x00lease", p.Capacity)
+	l.table = e.tables.Leases(id, len(r.windows), p.Capacity)
+	if p.OnUnavailable == policy.UnavailableLocal {
+		l.local = &records{table: r.table}
+	}
+	counter := state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition(), 0)
+	e.define(l, counter, r.windows)
+	for i := range r.overrides {
+		e.define(l, counter, r.overrides[i].windows)
+	}
+	return l
+}
+
+func (e *Engine) define(l *leases, counter state.CounterID, windows []limit.Window) {
+	p := l.rule.policy
+	e.definitions = append(e.definitions, quota.Definition{
+		ID: uint32(len(e.definitions)), Counter: counter, Windows: windows, Lease: p.Lease, CountDenied: p.CountDenied,
+	})
+}
+
+// layoutOf is a hash of what makes windows the same; see limit.Window.Same.
+func layoutOf(windows []limit.Window) uint64 {
+	var b []byte
+	for i := range windows {
+		w := &windows[i]
+		b = append(b, byte(w.Algorithm), w.Jitter)
+		b = binary.LittleEndian.AppendUint64(b, uint64(w.PeriodNs))
+		b = binary.LittleEndian.AppendUint64(b, uint64(w.OffsetNs))
+	}
+	lo, _ := state.StableHash(b)
+	return lo
+}
+
+// begin prepares an attempt. lo and hi are the key's stable hash.
+func (s *leases) begin(a *Attempt, lo, hi uint64) {
+	if a.leased == nil {
+		a.leased = new(leased)
+	}
+	l := a.leased
+	l.from, l.hand, l.known, l.refill = fromNowhere, nil, false, false
+	binary.LittleEndian.PutUint64(l.stable[:], lo)
+	binary.LittleEndian.PutUint64(l.stable[8:], hi)
+	l.windows = s.layout ^ hi // two keys with one fingerprint must not share units
+}
+
+// definition is the number of the definition that holds for the attempt's key.
+func (s *leases) definition(a *Attempt) uint32 { return s.first + uint32(a.Override+1) }
+
+func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
+	l := a.leased
+	l.from, l.nowNs = fromNowhere, s.engine.host.Monotonic()
+	a.entry.Now, a.entry.Rebased, a.entry.FromFloor = now, false, false
+	if s.table.Read(&l.entry, a.Key.Bytes, now, l.nowNs) != state.OK {
+		return failed
+	}
+	if l.entry.Windows != l.windows {
+		l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
+	}
+	need := a.units()
+	l.hand = s.engine.hands[handKey{s.definition(a), l.stable}]
+	if h := l.hand; h != nil {
+		s.standHand(a)
+		switch {
+		case h.Failed:
+			return s.alone(a, now)
+		case h.Denied && need >= h.Cost:
+			a.passNs = instant(now, h.WaitNs)
+			return short
+		case h.Units >= need && l.nowNs < h.EndNs:
+			l.from, a.passNs = fromHand, now
+			return granted
+		}
+	} else {
+		s.standRecord(a)
+	}
+	if s.rule.policy.Lease != quota.LeaseOff {
+		switch {
+		case l.entry.Units >= need && l.nowNs < l.entry.EndNs:
+			l.from, a.passNs = fromTable, now
+			return granted
+		case l.entry.DeniedNs > l.nowNs && need >= l.entry.DeniedCost:
+			a.passNs = instant(now, l.entry.PassNs-l.nowNs)
+			if l.entry.PassNs == limit.Never {
+				a.passNs = limit.Never
+			}
+			return short
+		}
+	}
+	q := &s.engine.Quota
+	switch {
+	case l.entry.SilentNs > l.nowNs || q.Silent || q.Late:
+		return s.alone(a, now)
+	case q.Crowded:
+		return crowded
+	}
+	return pending
+}
+
+// instant is when a wait from now on is over.
+func instant(now, waitNs int64) int64 {
+	if waitNs == limit.Never {
+		return limit.Never
+	}
+	return now + max(waitNs, 1)
+}
+
+// knows reports whether the attempt's usage is known.
+func (s *leases) knows(a *Attempt) bool { return a.leased.known || a.leased.from == fromLocal }
+
+// alone decides without the service.
+func (s *leases) alone(a *Attempt, now int64) outcome {
+	if s.local == nil {
+		return silent
+	}
+	a.limits.Windows = s.share(a)
+	read := s.local.read(a, now, false)
+	if read != failed {
+		a.leased.from = fromLocal
+		s.rule.metrics.Unavailable++
+	}
+	return read
+}
+
+// share is what one proxy may admit without the service: the limits, divided by
+// the number of proxies.
+func (s *leases) share(a *Attempt) []limit.Window {
+	proxies := max(s.engine.Quota.Proxies, 1)
+	windows := s.rule.windows
+	if a.Override >= 0 {
+		windows = s.rule.overrides[a.Override].windows
+	}
+	a.shared = append(a.shared[:0], windows...)
+	for i := range a.shared {
+		w := &a.shared[i]
+		if w.Limit > 0 {
+			w.Limit = max(1, w.Limit/proxies)
+		}
+		if w.Burst > 0 {
+			w.Burst = max(1, w.Burst/proxies)
+		}
+	}
+	return a.shared
+}
+
+// standHand says how the key stands by the answer in the hand.
+func (s *leases) standHand(a *Attempt) {
+	l := a.leased
+	if len(l.hand.Windows) < len(s.rule.windows) {
+		return
+	}
+	l.known = true
+	for i := range s.rule.windows {
+		st := l.hand.Windows[i]
+		l.standings[i] = standing(&a.limits.Windows[i], a.entry.Now, st.Used, st.ResetNs-(l.nowNs-l.hand.NowNs), l.standings[i].Log)
+	}
+}
+
+// standRecord says how the key stands by the answer before.
+func (s *leases) standRecord(a *Attempt) {
+	l := a.leased
+	if len(l.entry.Standings) < len(s.rule.windows) || l.entry.WrittenNs == 0 {
+		return
+	}
+	l.known = true
+	for i := range s.rule.windows {
+		st := l.entry.Standings[i]
+		if st.ResetNs <= l.nowNs {
+			st.Used = 0
+		}
+		l.standings[i] = standing(&a.limits.Windows[i], a.entry.Now, st.Used, st.ResetNs-l.nowNs, l.standings[i].Log)
+	}
+}
+
+// standing is a usage of so many units that the window forgets after resetNs.
+func standing(w *limit.Window, now int64, used uint32, resetNs int64, log []int64) limit.Usage {
+	u := limit.Usage{Log: log[:0]}
+	if used == 0 {
+		return u
+	}
+	w.Add(&u, now, used)
+	switch w.Algorithm {
+	case limit.FixedWindowPerKey:
+		u.EndNs = now + max(resetNs, 0)
+	case limit.SlidingWindowLog:
+		w.Shift(&u, min(resetNs-w.PeriodNs, 0))
+	default: // the window or the rate says it
+	}
+	return u
+}
+
+func (s *leases) take(a *Attempt) outcome {
+	l := a.leased
+	switch l.from {
+	case fromHand:
+		l.hand.Units -= a.Cost
+		l.hand.spent = addSaturating(l.hand.spent, a.Cost)
+		return granted
+	case fromLocal:
+		return s.takeLocal(a)
+	case fromNowhere:
+		return failed
+	default: // from the table
+	}
+	l.entry.Units -= a.Cost
+	l.entry.Spent(l.nowNs, s.rateNs, a.Cost)
+	if l.refill = s.isDue(l); l.refill {
+		l.entry.AskedNs = l.nowNs + s.engine.Quota.TimeoutNs
+	}
+	taken := s.write(l)
+	l.refill = l.refill && taken == granted
+	return taken
+}
+
+// write stores the attempt's lease.
+func (s *leases) write(l *leased) outcome {
+	switch s.table.Write(&l.entry) {
+	case state.OK:
+		s.rule.metrics.LeaseLost += uint64(l.entry.Lost)
+		return granted
+	case state.Mismatch:
+		return raced
+	default:
+		return failed
+	}
+}
+
+// takeLocal counts the hit in the local table, and in what the service is to count
+// when it can be reached again. The service hears of it first: what it never hears
+// of would be admitted twice.
+func (s *leases) takeLocal(a *Attempt) outcome {
+	l := a.leased
+	l.entry.Windows = l.windows
+	l.entry.Uncharged = addSaturating(l.entry.Uncharged, a.Cost)
+	if noted := s.write(l); noted != granted {
+		return noted
+	}
+	return s.local.take(a)
+}
+
+// isDue reports whether the key's next units should be asked for now: nobody has,
+// and what is left lasts less than refillNs at the key's rate.
+func (s *leases) isDue(l *leased) bool {
+	if l.entry.AskedNs > l.nowNs || s.engine.Quota.Silent {
+		return false
+	}
+	rate := uint64(l.entry.Rate(l.nowNs, s.rateNs))
+	return uint64(l.entry.Units)*uint64(s.rateNs) < rate*uint64(s.refillNs)
+}
+
+func (s *leases) refund(a *Attempt, now int64) bool {
+	l := a.leased
+	switch l.from {
+	case fromHand:
+		l.hand.Units += a.Cost
+		l.hand.spent -= min(l.hand.spent, a.Cost)
+		return true
+	case fromLocal:
+		return s.local.refund(a, now)
+	case fromNowhere:
+		return false
+	default: // from the table
+	}
+	held := l.entry.Lease
+	for range maxRetries {
+		if s.table.Reread(&l.entry, now, l.nowNs) != state.OK || !sameLease(&l.entry.Lease, &held) {
+			return false // the units stay counted
+		}
+		l.entry.Units = addSaturating(l.entry.Units, a.Cost)
+		if written := s.write(l); written != raced {
+			return written == granted
+		}
+	}
+	return false
+}
+
+func sameLease(a, b *state.Lease) bool {
+	return a.Windows == b.Windows && a.Stream == b.Stream && a.Grant == b.Grant && a.EndNs == b.EndNs
+}
+
+func (s *leases) usage(a *Attempt, window int) *limit.Usage {
+	if a.leased.from == fromLocal {
+		return s.local.usage(a, window)
+	}
+	return &a.leased.standings[window]
+}
+
+func addSaturating(a, b uint32) uint32 { return uint32(min(uint64(a)+uint64(b), 1<<32-1)) }

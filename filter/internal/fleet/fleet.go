@@ -1,0 +1,349 @@
+// Package fleet is a model of many proxies under one limit: the filter's own engine
+// and its talk with the quota service, in virtual time, with demand, delays and
+// losses made from a seed. It shows how much of a limit a fleet uses, how often it
+// asks and how long requests wait.
+package fleet
+
+import (
+	"container/heap"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/ask"
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+)
+
+const (
+	ms     int64 = 1_000_000
+	second       = 1000 * ms
+)
+
+// Config is one run.
+type Config struct {
+	Name      string
+	Limit     string  // as in a policy: 100/1s
+	PerSecond float64 // requests of all proxies and keys together
+	Proxies   int
+	Keys      int // 1 = all requests count for one key; more: Zipf 1.1
+	Pattern   Pattern
+	SecondsNs int64   // how long
+	TripNs    int64   // to the service and back
+	Loss      float64 // share of messages with which their stream breaks
+	Lease     string  // auto, off or a number
+	Seed      uint64
+}
+
+// Pattern says which proxy gets a request at an instant.
+type Pattern func(c *Config, at int64, dice *rand.Rand) int
+
+// Even spreads requests over all proxies.
+func Even(c *Config, _ int64, dice *rand.Rand) int { return dice.IntN(c.Proxies) }
+
+// NinetyTen sends nine tenths of the requests to a tenth of the proxies.
+func NinetyTen(c *Config, _ int64, dice *rand.Rand) int {
+	hot := max(c.Proxies/10, 1)
+	if dice.IntN(10) > 0 || hot == c.Proxies {
+		return dice.IntN(hot)
+	}
+	return hot + dice.IntN(c.Proxies-hot)
+}
+
+// Moving sends nearly all requests to one proxy, another one each second.
+func Moving(c *Config, at int64, dice *rand.Rand) int {
+	if dice.IntN(20) == 0 {
+		return dice.IntN(c.Proxies)
+	}
+	return int(at/second) % c.Proxies
+}
+
+// Bursts lets one proxy after the other speak, for 50 ms each.
+func Bursts(c *Config, at int64, _ *rand.Rand) int { return int(at/(50*ms)) % c.Proxies }
+
+// Result is what a run has shown.
+type Result struct {
+	Requests, Admitted int
+	Possible           int // what exact limiting would have admitted
+	Over               int // the most that any window admitted beyond its limit
+	Messages, Asks     int
+	Waited             int // requests that waited
+	Alone              int // requests that were decided without the service
+	WaitP50, WaitP99   int64
+}
+
+// Used is the share of what was possible that was admitted.
+func (r *Result) Used() float64 { return float64(r.Admitted) / float64(max(r.Possible, 1)) }
+
+// AskShare is the share of requests that waited.
+func (r *Result) AskShare() float64 { return float64(r.Waited) / float64(max(r.Requests, 1)) }
+
+// event is something that happens at an instant; those of one instant happen in the
+// order in which they were planned.
+type event struct {
+	at  int64
+	seq int
+	do  func()
+}
+
+type agenda []event
+
+func (a agenda) Len() int { return len(a) }
+func (a agenda) Less(i, j int) bool {
+	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].seq < a[j].seq
+}
+func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a *agenda) Push(e any)   { *a = append(*a, e.(event)) }
+func (a *agenda) Pop() any {
+	old := *a
+	e := old[len(old)-1]
+	*a = old[:len(old)-1]
+	return e
+}
+
+// world is a run under way.
+type world struct {
+	t       testing.TB
+	config  *Config
+	dice    *rand.Rand
+	now     int64
+	seq     int
+	agenda  agenda
+	service *hosttest.Quota
+	proxies []*proxy
+	result  Result
+	waits   []int64
+	hits    map[window]int
+	wanted  map[window]int
+}
+
+// window is one window of one key.
+type window struct {
+	key   int
+	start int64
+}
+
+// proxy is a proxy of one worker.
+type proxy struct {
+	world  *world
+	host   *hosttest.Proxy
+	engine *engine.Engine
+	client *ask.Client
+	stream *hosttest.QuotaStream
+	random *rand.Rand
+	ticks  int64 // when the next tick is due
+	next   uint32
+	since  map[uint32]pending
+	at     pending // the request that is decided
+}
+
+type pending struct {
+	key int
+	at  int64
+}
+
+// Run lets the fleet live through a config.
+func Run(t testing.TB, c Config) Result {
+	t.Helper()
+	w := &world{
+		t: t, config: &c, dice: rand.New(rand.NewPCG(c.Seed, 1)), now: 1000 * 3600 * second,
+		hits: map[window]int{}, wanted: map[window]int{},
+	}
+	w.service = hosttest.NewQuota(func() int64 { return w.now })
+	lease := c.Lease
+	if lease == "" {
+		lease = "auto"
+	}
+	rules := fmt.Sprintf(`{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":[%q],"on_unavailable":"deny","lease":%s}`,
+		c.Limit, map[bool]string{true: lease, false: `"` + lease + `"`}[lease[0] >= '0' && lease[0] <= '9'])
+	for i := range c.Proxies {
+		p := &proxy{world: w, host: hosttest.New(), random: rand.New(rand.NewPCG(c.Seed, uint64(i)+2)), since: map[uint32]pending{}}
+		p.host.Clock = w.now
+		p.engine = engine.New(hosttest.Policy(t, rules), p.host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+		p.engine.Quota.TimeoutNs = 100 * ms
+		p.client = ask.New(p, p.engine)
+		w.proxies = append(w.proxies, p)
+		w.plan(second*int64(i)/int64(c.Proxies), p.tick)
+	}
+	w.live()
+	return w.sum()
+}
+
+func (w *world) plan(after int64, do func()) {
+	w.seq++
+	heap.Push(&w.agenda, event{w.now + after, w.seq, do})
+}
+
+// live makes the requests and lets happen what follows from them.
+func (w *world) live() {
+	c := w.config
+	var keys *rand.Zipf
+	if c.Keys > 1 {
+		keys = rand.NewZipf(w.dice, 1.1, 1, uint64(c.Keys-1))
+	}
+	end := w.now + c.SecondsNs
+	next := w.now
+	for {
+		next += int64(w.dice.ExpFloat64() / c.PerSecond * float64(second))
+		if next >= end {
+			break
+		}
+		w.until(next)
+		key := 0
+		if keys != nil {
+			key = int(keys.Uint64())
+		}
+		w.proxies[c.Pattern(c, w.now, w.dice)].request(key)
+	}
+	w.until(end + second)
+}
+
+func (w *world) until(at int64) {
+	for len(w.agenda) > 0 && w.agenda[0].at <= at {
+		e := heap.Pop(&w.agenda).(event)
+		w.now = e.at
+		e.do()
+	}
+	w.now = at
+}
+
+func (p *proxy) request(key int) {
+	p.next++
+	w := p.world
+	w.result.Requests++
+	w.wanted[p.windowOf(key)]++
+	p.since[p.next] = pending{key, w.now}
+	p.decide(p.next, true)
+	p.replan()
+}
+
+func (p *proxy) windowOf(key int) window {
+	win := &p.engine.Definitions()[0].Windows[0]
+	return window{key, win.End(p.world.now)}
+}
+
+// decide decides a request, and reports whether it need not wait.
+func (p *proxy) decide(context uint32, first bool) bool {
+	w, r := p.world, p.since[context]
+	p.host.Clock = w.now
+	p.host.Headers = map[string][]string{"u": {fmt.Sprint(r.key)}}
+	v := p.engine.Decide()
+	if v.Pending {
+		p.client.Wait(context, v, w.now)
+		return false
+	}
+	delete(p.since, context)
+	if !first {
+		w.result.Waited++
+		w.waits = append(w.waits, w.now-r.at)
+	}
+	if v.Allowed {
+		w.result.Admitted++
+		w.hits[p.windowOf(r.key)]++
+	} else if v.Attempts[0].Reason == engine.ReasonSilent {
+		w.result.Alone++
+	}
+	if v.WantsRefill() {
+		p.client.Refill(v, w.now)
+	}
+	return true
+}
+
+// tick does what a tick does, and plans the next one.
+func (p *proxy) tick() {
+	w := p.world
+	if w.now < p.ticks {
+		return // planned before an earlier one was
+	}
+	p.host.Clock = w.now
+	p.client.Return(p.engine.Return(nil, p.client.Stream(), 1024))
+	p.client.Tick(w.now)
+	p.ticks = math.MaxInt64
+	p.replan()
+}
+
+// replan makes the next tick as early as the client needs it.
+func (p *proxy) replan() {
+	after := int64(p.client.Period()) * ms
+	if at := p.world.now + after; at < p.ticks {
+		p.ticks = at
+		p.world.plan(after, p.tick)
+	}
+}
+
+func (p *proxy) Resume(context uint32) bool { return p.decide(context, false) }
+
+func (p *proxy) Random() uint32 { return p.random.Uint32() }
+
+func (p *proxy) Open() bool {
+	p.stream = &hosttest.QuotaStream{}
+	return true
+}
+
+func (p *proxy) Cancel() { p.stream = nil }
+
+// Send takes a message to the service and the answer back.
+func (p *proxy) Send(message []byte) bool {
+	w, st := p.world, p.stream
+	w.result.Messages++
+	lost, lostBack := w.dice.Float64() < w.config.Loss, w.dice.Float64() < w.config.Loss
+	message = slices.Clone(message)
+	w.plan(w.config.TripNs/2, func() {
+		if lost {
+			p.broken(st)
+			return
+		}
+		st.Asks = append(st.Asks, message)
+		w.service.Serve(w.t, st)
+		if len(st.Answers) == 0 {
+			return
+		}
+		answer := st.Answers[0]
+		st.Answers = st.Answers[1:]
+		w.plan(w.config.TripNs/2, func() {
+			if lostBack {
+				p.broken(st)
+				return
+			}
+			p.receive(st, answer)
+		})
+	})
+	return true
+}
+
+func (p *proxy) receive(st *hosttest.QuotaStream, answer []byte) {
+	if p.stream != st {
+		return
+	}
+	p.host.Clock = p.world.now
+	if err := p.client.Receive(answer, p.world.now); err != nil {
+		p.world.t.Fatal(err)
+	}
+	p.replan()
+}
+
+func (p *proxy) broken(st *hosttest.QuotaStream) {
+	if p.stream == st {
+		p.stream = nil
+		p.host.Clock = p.world.now
+		p.client.Closed(p.world.now)
+		p.replan()
+	}
+}
+
+func (w *world) sum() Result {
+	r := w.result
+	limit := int(w.proxies[0].engine.Definitions()[0].Windows[0].Limit)
+	for win, wanted := range w.wanted {
+		r.Possible += min(wanted, limit)
+		r.Over = max(r.Over, w.hits[win]-limit)
+	}
+	r.Asks = w.service.Asked()
+	slices.Sort(w.waits)
+	if n := len(w.waits); n > 0 {
+		r.WaitP50, r.WaitP99 = w.waits[n/2], w.waits[n*99/100]
+	}
+	return r
+}

@@ -1,0 +1,228 @@
+package host
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/ask"
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const (
+	bufferGRPC    = 5
+	streamRequest = 0
+)
+
+// quotaTalk is a configuration's talk with the quota service: ask.Client decides
+// what is said, and this is its way through the proxy.
+type quotaTalk struct {
+	plugin  *plugin
+	client  *ask.Client
+	service []byte // a GrpcService message
+	token   uint32 // of the open stream, 0 = none
+	period  uint32 // of the ticks, ms
+	quietNs int64  // when a tick last did what is done once a second
+	silent  bool   // the gauge counts this worker
+	message []byte
+}
+
+// waitingFor says which talk a paused request waits for.
+var waitingFor = map[uint32]*quotaTalk{}
+
+// newQuotaTalk returns nil where the policy has no rules of scope cluster.
+func newQuotaTalk(p *plugin, pol *policy.Policy) *quotaTalk {
+	if len(p.engine.Definitions()) == 0 {
+		return nil
+	}
+	q := &quotaTalk{plugin: p, period: tickMs, service: grpcService(pol.Quota.Cluster)}
+	p.engine.Quota.TimeoutNs = pol.Quota.TimeoutNs
+	q.client = ask.New(q, p.engine)
+	return q
+}
+
+// grpcService is a GrpcService message that names a cluster of Envoy's.
+func grpcService(cluster string) []byte {
+	const bytesField1 = 1<<3 | 2
+	inner := binary.AppendUvarint([]byte{bytesField1}, uint64(len(cluster)))
+	inner = append(inner, cluster...)
+	return append(binary.AppendUvarint([]byte{bytesField1}, uint64(len(inner))), inner...)
+}
+
+// serve makes the request wait if its verdict is pending, and reports whether it is.
+func (q *quotaTalk) serve(context uint32, v *engine.Verdict) bool {
+	if !v.Pending {
+		if v.WantsRefill() {
+			q.client.Refill(v, theProxy.Monotonic())
+			q.setPeriod()
+			importActFor(context)
+		}
+		return false
+	}
+	if waitingFor[context] == nil {
+		waitingFor[context] = q
+		hold(context) // for the end of the context
+	}
+	q.client.Wait(context, v, theProxy.Monotonic())
+	q.setPeriod()
+	return true
+}
+
+// Resume decides a request that has waited.
+func (q *quotaTalk) Resume(context uint32) bool {
+	importActFor(context)
+	defer importActFor(q.plugin.context)
+	q.release(context)
+	if q.plugin.request(context) == types.ActionContinue {
+		importContinue(streamRequest)
+	}
+	return waitingFor[context] == nil
+}
+
+func (q *quotaTalk) release(context uint32) {
+	if waitingFor[context] != nil {
+		delete(waitingFor, context)
+		drop(context)
+	}
+}
+
+// forget is called when a request that waits has ended.
+func (q *quotaTalk) forget(context uint32) {
+	q.release(context)
+	q.client.Forget(context)
+}
+
+// Open opens a stream as the root context: one that a request opens ends with it.
+func (q *quotaTalk) Open() bool {
+	importActFor(q.plugin.context)
+	q.token = 0
+	status := importGRPCStream(unsafe.Pointer(unsafe.SliceData(q.service)), uint32(len(q.service)),
+		unsafe.Pointer(unsafe.StringData(quota.Service)), uint32(len(quota.Service)),
+		unsafe.Pointer(unsafe.StringData(quota.Method)), uint32(len(quota.Method)), nil, 0, unsafe.Pointer(&q.token))
+	if status != statusOK {
+		q.token = 0
+		return false
+	}
+	return true
+}
+
+// Send sends a message. The proxy says that it took one also on a stream that has
+// ended.
+func (q *quotaTalk) Send(message []byte) bool {
+	importActFor(q.plugin.context)
+	return importGRPCSend(q.token, unsafe.Pointer(unsafe.SliceData(message)), uint32(len(message)), 0) == statusOK
+}
+
+// Cancel ends the stream.
+func (q *quotaTalk) Cancel() {
+	importActFor(q.plugin.context)
+	importGRPCCancel(q.token)
+	q.token = 0
+}
+
+// Random returns a random number.
+func (q *quotaTalk) Random() uint32 { return uint32(randomSeed()) }
+
+// tick reports whether a second has passed since the last one for which it did.
+func (q *quotaTalk) tick() bool {
+	now := theProxy.Monotonic()
+	q.client.Return(q.plugin.engine.Return(nil, q.client.Stream(), maxReturned))
+	q.client.Tick(now)
+	q.setPeriod()
+	q.gauge(q.plugin.engine.Quota.Silent)
+	if now-q.quietNs < tickMs*1e6 {
+		return false
+	}
+	q.quietNs = now
+	return true
+}
+
+// maxReturned is how many grants go back in one tick.
+const maxReturned = 1024
+
+// setPeriod asks for the next tick as early as the client needs it.
+func (q *quotaTalk) setPeriod() {
+	if period := min(q.client.Period(), tickMs); period != q.period {
+		q.period = period
+		if err := proxywasm.SetTickPeriodMilliSeconds(period); err != nil {
+			proxywasm.LogError("sluice: set the tick period: " + err.Error())
+		}
+	}
+}
+
+// gauge counts this worker in rate_limit_quota_degraded while the service is silent.
+func (q *quotaTalk) gauge(silent bool) {
+	if silent != q.silent {
+		q.silent = silent
+		by := int64(1)
+		if !silent {
+			by = -1
+		}
+		must(importIncrementMetric(uint32(define(kindGauge, "rate_limit_quota_degraded")), by))
+	}
+}
+
+// end decides what still waits.
+func (q *quotaTalk) end() {
+	q.client.End(theProxy.Monotonic())
+	q.gauge(false)
+}
+
+// talkOf returns the talk of a root context.
+func talkOf(root, token uint32) *quotaTalk {
+	if p := plugins[root]; p != nil && p.quota != nil && p.quota.token == token && token != 0 {
+		return p.quota
+	}
+	return nil
+}
+
+// onGRPCReceive takes a message of the service.
+//
+//go:wasmexport proxy_on_grpc_receive
+func onGRPCReceive(root, token, size uint32) {
+	q := talkOf(root, token)
+	if q == nil {
+		return
+	}
+	defer q.plugin.recovered("quota answer")
+	arena.reset()
+	if !theProxy.buffer(bufferGRPC, size, &q.message) {
+		proxywasm.LogError("sluice: the proxy gives no message of the quota service")
+		return
+	}
+	if err := q.client.Receive(q.message, theProxy.Monotonic()); err != nil {
+		proxywasm.LogError("sluice: the quota service sent what this build cannot read: " + err.Error())
+	}
+	q.setPeriod()
+}
+
+// onGRPCClose is called when the stream has ended.
+//
+//go:wasmexport proxy_on_grpc_close
+func onGRPCClose(root, token, _ uint32) {
+	q := talkOf(root, token)
+	if q == nil {
+		return
+	}
+	defer q.plugin.recovered("quota close")
+	arena.reset()
+	q.token = 0
+	q.client.Closed(theProxy.Monotonic())
+	q.setPeriod()
+}
+
+// buffer copies a buffer of the proxy into b.
+func (p *proxy) buffer(kind, size uint32, b *[]byte) bool {
+	front.active = 1
+	status := importBuffer(kind, 0, size, unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
+	front.active = 0
+	if status != statusOK {
+		return false
+	}
+	*b = append((*b)[:0], arena.bytes(p.address, p.size)...)
+	return true
+}

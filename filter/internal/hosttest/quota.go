@@ -1,0 +1,112 @@
+package hosttest
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// Quota is a quota service whose store is a map, for tests.
+type Quota struct {
+	now    func() int64
+	States map[[16]byte]*quota.State
+
+	asked       int
+	definitions map[*QuotaStream]map[uint32]quota.Definition
+	grants      map[*QuotaStream][]granted
+}
+
+type granted struct {
+	state  *quota.State
+	charge quota.Charge
+	units  uint32
+}
+
+// QuotaStream is one stream of a worker: what the worker has sent, and what the
+// service has answered.
+type QuotaStream struct{ Asks, Answers [][]byte }
+
+// NewQuota returns a service with that clock.
+func NewQuota(now func() int64) *Quota {
+	return &Quota{
+		now: now, States: map[[16]byte]*quota.State{},
+		definitions: map[*QuotaStream]map[uint32]quota.Definition{}, grants: map[*QuotaStream][]granted{},
+	}
+}
+
+// Serve answers the first message of the stream.
+func (s *Quota) Serve(t testing.TB, st *QuotaStream) {
+	var m quota.Asks
+	require.NoError(t, m.Decode(st.Asks[0]))
+	st.Asks = st.Asks[1:]
+	defs := s.definitions[st]
+	if defs == nil {
+		require.NotZero(t, m.Process, "the first message says who asks")
+		defs = map[uint32]quota.Definition{}
+		s.definitions[st] = defs
+	}
+	for _, d := range m.Definitions {
+		d.Windows = slices.Clone(d.Windows)
+		defs[d.ID] = d
+	}
+	for _, r := range m.Returns {
+		g := &s.grants[st][r.Grant-1]
+		back := min(r.Units, g.units)
+		g.units -= back
+		g.state.Roll(s.now())
+		g.state.Refund(&g.charge, back, false)
+	}
+	answers := quota.Answers{Proxies: 2}
+	s.asked += len(m.Asks)
+	for _, a := range m.Asks {
+		answer := quota.Answer{ID: a.ID, Result: quota.Granted}
+		for _, p := range a.Parts {
+			require.Contains(t, defs, p.Definition)
+			g := s.grant(st, defs[p.Definition], p)
+			if g.Denied {
+				answer.Result = quota.Denied
+			}
+			answer.Grants = append(answer.Grants, g)
+		}
+		answers.Answers = append(answers.Answers, answer)
+	}
+	if len(m.Asks) > 0 {
+		st.Answers = append(st.Answers, answers.Append(nil))
+	}
+}
+
+func (s *Quota) grant(st *QuotaStream, d quota.Definition, p quota.Part) quota.Grant {
+	key := s.States[p.Key]
+	if key == nil {
+		key = &quota.State{NowNs: s.now(), StampNs: s.now(), Windows: d.Windows, Usages: make([]limit.Usage, len(d.Windows))}
+		s.States[p.Key] = key
+	}
+	key.Roll(s.now())
+	if p.Spent > 0 {
+		key.Add(p.Spent, quota.Terms{})
+	}
+	units, terms, ok := key.Grant(d.Lease, &p)
+	g := quota.Grant{ValidNs: key.ValidNs(terms)}
+	switch {
+	case p.Inspect:
+	case !ok:
+		g.Denied, g.WaitNs = true, max(key.WaitNs(p.Cost), terms.AgainNs-s.now())
+	default:
+		s.grants[st] = append(s.grants[st], granted{key, key.Add(units, terms), units})
+		g.Units, g.Number, g.Leased = units, uint32(len(s.grants[st])), terms.EndNs != 0
+	}
+	for i := range d.Windows {
+		g.Windows = append(g.Windows, key.Standing(i))
+	}
+	return g
+}
+
+// Granted is how many grants the stream got.
+func (s *Quota) Granted(st *QuotaStream) int { return len(s.grants[st]) }
+
+// Asked is how many asks the service has answered.
+func (s *Quota) Asked() int { return s.asked }
