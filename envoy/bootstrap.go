@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"text/template"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -40,13 +42,41 @@ type BootstrapOptions struct {
 
 	XDS    string // the control plane; empty = the plugin is static
 	XDSTLS *ClientTLS
+
+	// Quota is the quota service of rules of scope cluster. Empty = none without a
+	// control plane, and the control plane's address with one.
+	Quota        string
+	QuotaTLS     *ClientTLS // if Quota is given; else XDSTLS
+	QuotaCluster string     // the cluster's name; default DefaultQuotaCluster
+	// QuotaTimeout is how long a request waits for it; default DefaultQuotaTimeout.
+	QuotaTimeout time.Duration
 }
+
+// What a policy without quota says.
+const (
+	DefaultQuotaCluster = "sluice_quota"
+	DefaultQuotaTimeout = 100 * time.Millisecond
+)
 
 // ClientTLS is how Envoy proves its identity to the control plane and which one it
 // believes: paths of PEM files on the proxy's machine.
 type ClientTLS struct {
 	CA        string
 	Cert, Key string // both or none
+}
+
+func (tls *ClientTLS) check(address, of string) error {
+	switch {
+	case tls == nil:
+		return nil
+	case address == "":
+		return fmt.Errorf("render bootstrap: TLS for the %s, but no %s", of, of)
+	case tls.CA == "":
+		return fmt.Errorf("render bootstrap: TLS needs the certificate authority of the %s", of)
+	case (tls.Cert == "") != (tls.Key == ""):
+		return errors.New("render bootstrap: a client certificate and its key go together")
+	}
+	return nil
 }
 
 // ServerTLS is a listener's certificate: paths of PEM files on the proxy's
@@ -68,15 +98,14 @@ func Bootstrap(o BootstrapOptions) ([]byte, error) {
 	if o.Node == "" && o.XDS != "" {
 		return nil, errors.New("render bootstrap: no node id: the control plane tells proxies apart by it")
 	}
-	if tls := o.XDSTLS; tls != nil {
-		switch {
-		case o.XDS == "":
-			return nil, errors.New("render bootstrap: TLS for the control plane, but no control plane")
-		case tls.CA == "":
-			return nil, errors.New("render bootstrap: TLS needs the certificate authority of the control plane")
-		case (tls.Cert == "") != (tls.Key == ""):
-			return nil, errors.New("render bootstrap: a client certificate and its key go together")
-		}
+	if err := o.XDSTLS.check(o.XDS, "control plane"); err != nil {
+		return nil, err
+	}
+	if err := o.QuotaTLS.check(o.Quota, "quota service"); err != nil {
+		return nil, err
+	}
+	if o.Quota == "" {
+		o.Quota, o.QuotaTLS = o.XDS, o.XDSTLS
 	}
 	if tls := o.ManageTLS; tls != nil {
 		switch {
@@ -99,6 +128,7 @@ func Bootstrap(o BootstrapOptions) ([]byte, error) {
 		{"admin address", o.Admin, listenAddress, &view.AdminAt, false},
 		{"manage address", o.Manage, listenAddress, &view.ManageAt, true},
 		{"xds address", o.XDS, dialAddress, &view.XDSAt, true},
+		{"quota address", o.Quota, dialAddress, &view.QuotaAt, true},
 	} {
 		if a.text == "" && a.optional {
 			continue
@@ -125,7 +155,7 @@ type bootstrapView struct {
 	BootstrapOptions
 
 	ListenAt, UpstreamAt, AdminAt *address
-	ManageAt, XDSAt               *address // nil where there is none
+	ManageAt, XDSAt, QuotaAt      *address // nil where there is none
 	Filter                        string   // typed_config of the plugin, YAML
 }
 
@@ -143,13 +173,42 @@ func (v bootstrapView) FilterName() string { return cmp.Or(v.Plugin.Name, Resour
 
 // Endpoint describes a cluster of one address to the template.
 func (v bootstrapView) Endpoint(name string, at *address) clusterView {
-	return clusterView{Name: name, At: at, Discovery: discovery(at)}
+	return clusterView{Name: name, At: at, Discovery: discovery(at), ConnectTimeout: "2s"}
+}
+
+// Service describes the control plane's cluster.
+func (v bootstrapView) Service(name string, at *address) clusterView {
+	c := v.Endpoint(name, at)
+	c.Keepalive, c.TLS = "10s", v.XDSTLS
+	return c
+}
+
+// QuotaService describes the quota service's cluster: no connection attempt lasts
+// as long as requests wait, and one that hangs is noticed within a second.
+func (v bootstrapView) QuotaService(at *address) clusterView {
+	c := v.Endpoint(cmp.Or(v.QuotaCluster, DefaultQuotaCluster), at)
+	wait := cmp.Or(v.QuotaTimeout, DefaultQuotaTimeout) / 2
+	c.Keepalive, c.TLS = "1s", v.QuotaTLS
+	c.ConnectTimeout = strconv.FormatFloat(wait.Seconds(), 'f', -1, 64) + "s"
+	return c
 }
 
 type clusterView struct {
-	Name      string
-	At        *address
-	Discovery string
+	Name           string
+	At             *address
+	Discovery      string
+	ConnectTimeout string
+
+	Keepalive string // of a service over HTTP/2
+	TLS       *ClientTLS
+}
+
+// NameKind is the kind of name the service's certificate must carry.
+func (c clusterView) NameKind() string {
+	if c.At.isIP() {
+		return "IP_ADDRESS"
+	}
+	return "DNS"
 }
 
 func discovery(at *address) string {
@@ -157,14 +216,6 @@ func discovery(at *address) string {
 		return "STATIC"
 	}
 	return "STRICT_DNS"
-}
-
-// XDSNameKind is the kind of name the control plane's certificate must carry.
-func (v bootstrapView) XDSNameKind() string {
-	if v.XDSAt.isIP() {
-		return "IP_ADDRESS"
-	}
-	return "DNS"
 }
 
 // longestReadable is the length above which a policy is left on one line: it

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
@@ -25,6 +26,12 @@ var bootstraps = map[string]BootstrapOptions{
 		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm"},
 		Listen: ":10000", Upstream: "api.example.com:8080", Admin: "[::1]:9901",
 		XDS: "127.0.0.1:18000", Node: "edge-1",
+	},
+	"quota": {
+		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm", Policy: []byte(somePolicy)},
+		Listen: "127.0.0.1:10000", Upstream: "127.0.0.1:8080", Admin: "127.0.0.1:9901",
+		Quota: "quota.example.com:18001", QuotaTLS: &ClientTLS{CA: "/etc/sluice/quota.pem"},
+		QuotaCluster: "shop_quota", QuotaTimeout: 30 * time.Millisecond,
 	},
 	"xds-manage-tls": {
 		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm", VMID: "shop", Policy: []byte(somePolicy)},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,6 +38,7 @@ type renderEnvoyOptions struct {
 	wasm      string
 	bootstrap envoy.BootstrapOptions
 	tls       envoy.ClientTLS
+	quotaTLS  envoy.ClientTLS
 	manageTLS envoy.ServerTLS
 }
 
@@ -55,6 +57,10 @@ func (o *renderEnvoyOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.tls.CA, "xds-ca", "", "`FILE` with the certificate authority of the control plane: use TLS")
 	flags.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the proxy's client certificate; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
 	flags.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
+	flags.StringVar(&b.Quota, "quota", "", "`HOST:PORT` of the quota service, for rules of scope cluster (default: the control plane)")
+	flags.StringVar(&o.quotaTLS.CA, "quota-ca", "", "`FILE` with the certificate authority of the quota service: use TLS (default with neither: as --xds)")
+	flags.StringVar(&o.quotaTLS.Cert, "quota-cert", "", "`FILE` with the client certificate shown to it")
+	flags.StringVar(&o.quotaTLS.Key, "quota-key", "", "`FILE` with its key")
 	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, written to the user's cache folder)")
 	addFileFlag(cmd, &o.file, "policy `FILE` to bake in, - for standard input (default: one that limits nothing)")
 	for _, required := range []string{"listen", "upstream", "admin"} {
@@ -96,6 +102,9 @@ func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
 	if o.tls != (envoy.ClientTLS{}) {
 		b.XDSTLS = &o.tls
 	}
+	if o.quotaTLS != (envoy.ClientTLS{}) {
+		b.QuotaTLS = &o.quotaTLS
+	}
 	if o.manageTLS != (envoy.ServerTLS{}) {
 		b.ManageTLS = &o.manageTLS
 	}
@@ -106,6 +115,13 @@ func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
 		}
 		if err := checkManage(read.policy.Manage, b.Manage); err != nil {
 			return err
+		}
+		if q := read.policy.Quota; q != nil {
+			b.QuotaCluster, b.QuotaTimeout = q.Cluster, time.Duration(q.TimeoutNs)
+			if b.XDS == "" && b.Quota == "" {
+				return usageError(errors.New("the policy has quota or rules of scope cluster, but there is no quota service"),
+					"give --quota HOST:PORT")
+			}
 		}
 		b.Plugin.Policy = read.json()
 	}
@@ -130,6 +146,7 @@ func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
 	}{
 		{"--admin", b.Admin, "anyone who reaches it can read the configuration and stop Envoy", false},
 		{"--manage", b.Manage, "the management token and clients' keys cross the network in plain text: give --manage-cert and --manage-key", b.ManageTLS != nil},
+		{"--quota", b.Quota, "anyone on the way can read which counters are used and answer in its place: give --quota-ca", b.QuotaTLS != nil},
 		{"--xds", b.XDS, "anyone on the way can read the policy and replace it: give --xds-ca", b.XDSTLS != nil},
 	} {
 		host, _, err := net.SplitHostPort(a.address)
