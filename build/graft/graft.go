@@ -61,6 +61,10 @@ var Callbacks = []string{
 	"proxy_on_request_headers", "proxy_on_response_headers", "proxy_on_delete",
 }
 
+// StreamCallbacks are exported by a grafted filter if Go exports them, as they are.
+// They tell of its gRPC streams.
+var StreamCallbacks = []string{"proxy_on_grpc_receive", "proxy_on_grpc_close"}
+
 // Apply returns the module with its grafts.
 func Apply(wasm []byte) ([]byte, error) {
 	m, err := parse(wasm)
@@ -119,7 +123,8 @@ func (g *grafter) graft() error {
 func (g *grafter) exports(list []export) []export {
 	list = slices.DeleteFunc(list, func(e export) bool {
 		_, replaced := g.instead[e.name]
-		callback := strings.HasPrefix(e.name, "proxy_on_") && !slices.Contains(Callbacks, e.name)
+		callback := strings.HasPrefix(e.name, "proxy_on_") &&
+			!slices.Contains(Callbacks, e.name) && !slices.Contains(StreamCallbacks, e.name)
 		own := e.name == goRequest || e.name == goResponse || e.name == goDelete || strings.HasPrefix(e.name, LayoutExport)
 		return e.kind == kindFunction && (replaced || callback || own)
 	})

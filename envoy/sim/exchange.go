@@ -8,7 +8,7 @@ import (
 )
 
 // ErrPaused is the error of a request that the filter has paused and that nothing
-// can resume: its VM ticks not and has no gRPC stream, or it was the response.
+// can resume: its VM has neither ticks nor a gRPC stream, or it was the response.
 var ErrPaused = errors.New("the filter paused the request, and nothing can resume it")
 
 // Exchange is a request on its way through a worker.
@@ -91,10 +91,10 @@ func (x *Exchange) Paused() bool {
 func (x *Exchange) Finish() (*Response, error) {
 	x.thread.Lock()
 	defer x.thread.Unlock()
-	switch x.phase {
-	case paused:
+	if x.phase == paused {
 		return nil, errors.New("finish a request: the filter has paused it")
-	case onward:
+	}
+	if x.phase == onward {
 		x.askUpstream()
 	}
 	return x.response, x.err

@@ -4,7 +4,28 @@
 // Its invariant: to the filter it looks like Envoy 1.36, the oldest one
 // supported. It offers no more, returns the same status numbers, and keeps the
 // order of callbacks; where it cannot, it says so and does not guess. It shows no
-// bodies or trailers to the filter and calls no clusters.
+// bodies or trailers to the filter. Of all calls to clusters it knows gRPC streams,
+// to whatever Options.Dial reaches.
+//
+// A thread runs one callback at a time. A request that the filter has paused leaves
+// the thread to others. What the filter asks for in another callback (resume, a local
+// reply) is done when that callback has returned. Where that calls the filter again,
+// the rest is done inside, as in Envoy.
+//
+// What the other end of a gRPC stream says waits until it is due and somebody delivers
+// it: Inbox.Deliver where time is real, Host.TickDue where the caller makes the time.
+// Such a caller starts requests with Start, and while one is paused it sets the time
+// to Next and calls TickDue. From one goroutine, the same requests give the same order.
+//
+// testdata/pauser/recorded.txt holds what Envoys 1.36 and 1.40 did, over HTTP/1.1 and
+// HTTP/2. The simulator differs from them in this:
+//   - Within one HTTP/2 connection, where one request's callback denies another, Envoy
+//     logs and deletes the denied one after it has answered the other.
+//   - A stream ends with its VM; in Envoy, with the last request of that VM.
+//   - A call on a stream that the other end has closed answers OK, and does nothing. By
+//     its source, Envoy then reads memory that it has freed, and so it does when a
+//     configuration goes that has such a stream. A filter therefore closes its own end
+//     in proxy_on_grpc_close, and never uses the token again.
 //
 // It must never import the filter, the engine or a policy: it knows nothing of
 // rate limits.
