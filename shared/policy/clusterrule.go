@@ -68,7 +68,7 @@ func (r *reader) sameLeases(v value, rule *Rule, other string, first *Rule) {
 func sameNumbers(a, b *Rule) bool {
 	return sameLimits(a.Limits, b.Limits) && slices.EqualFunc(a.Overrides, b.Overrides, func(x, y Override) bool {
 		samePattern := func(p, q Pattern) bool { return p.Kind == q.Kind && p.Text == q.Text }
-		return x.Unlimited == y.Unlimited && slices.EqualFunc(x.Key, y.Key, samePattern) && sameLimits(x.Limits, y.Limits)
+		return slices.EqualFunc(x.Key, y.Key, samePattern) && sameLimits(x.Limits, y.Limits)
 	})
 }
 

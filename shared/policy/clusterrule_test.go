@@ -43,6 +43,8 @@ func TestClusterProblems(t *testing.T) {
 	}
 	const limits, high = `"limits":["9/1s","50/1m"]`, `"limits":["50/1m","10/1s"]`
 	const gold = `,"overrides":[{"key":["gold"],"limits":["70/1m","9/1s"]},{"key":["*"],"unlimited":true}]`
+	const same = `,"overrides":[{"key":["gold"],"limits":["50/1m","9/1s"]}]`
+	const bucket = `"algorithm":"token_bucket","limits":[{"requests":9,"per":"1s","burst":300}]`
 	for doc, want := range map[string][]string{
 		`{"version":1,"quota":{"cluster":""}}`:                                        {"quota.cluster: empty_value"},
 		`{"version":1,"quota":{"cluster":7}}`:                                         {"quota.cluster: wrong_value"},
@@ -80,14 +82,19 @@ func TestClusterProblems(t *testing.T) {
 		two(limits, high):                                nil,
 		two(cluster+limits, cluster+high):                {"rules[1].limits: counter_limits"},
 		two(cluster+limits, cluster+`"limits":["9/1s"]`): {"rules[1].limits: counter_windows"},
-		two(cluster+`"lease":"off",`+limits, cluster+`"lease":"off",`+high):                   nil,
-		two(cluster+`"lease":5,`+limits, cluster+limits):                                      {"rules[1].lease: counter_lease"},
-		two(cluster+`"lease":5,`+limits, cluster+`"lease":5,"on_unavailable":"deny",`+limits): nil,
-		two(cluster+limits+gold, cluster+limits+gold):                                         nil,
-		two(cluster+limits+gold, cluster+limits):                                              {"rules[1].limits: counter_limits"},
-		two(cluster+limits+gold, cluster+limits+strings.Replace(gold, "70", "71", 1)):         {"rules[1].limits: counter_limits"},
-		two(cluster+limits+gold, cluster+limits+strings.Replace(gold, "gold", "g*", 1)):       {"rules[1].limits: counter_limits"},
-		two(cluster+limits+gold, cluster+limits+strings.Replace(gold, `"70/1m",`, "", 1)):     {"rules[1].limits: counter_limits"},
+		two(cluster+`"lease":"off",`+limits, cluster+`"lease":"off",`+high):                                                nil,
+		two(cluster+`"lease":5,`+limits, cluster+limits):                                                                   {"rules[1].lease: counter_lease"},
+		two(cluster+`"lease":5,`+limits, cluster+`"lease":5,"on_unavailable":"deny",`+limits):                              nil,
+		two(cluster+limits+gold, cluster+limits+gold):                                                                      nil,
+		two(cluster+limits+gold, cluster+limits):                                                                           {"rules[1].limits: counter_limits"},
+		two(cluster+limits+gold, cluster+limits+strings.Replace(gold, "70", "71", 1)):                                      {"rules[1].limits: counter_limits"},
+		two(cluster+limits+gold, cluster+limits+strings.Replace(gold, "gold", "gold*", 1)):                                 {"rules[1].limits: counter_limits"},
+		two(cluster+limits+gold, cluster+limits+strings.Replace(gold, `"70/1m",`, "", 1)):                                  {"rules[1].limits: counter_limits"},
+		two(cluster+limits+gold, cluster+limits+strings.Replace(gold, `"limits":["70/1m","9/1s"]`, `"unlimited":true`, 1)): {"rules[1].limits: counter_limits"},
+		two(cluster+limits+same, cluster+limits+strings.Replace(same, `"50/1m",`, "", 1)):                                  {"rules[1].limits: counter_limits"},
+		two(cluster+limits+gold, cluster+limits+strings.Replace(gold, "gold", "silver", 1)):                                {"rules[1].limits: counter_limits"},
+		two(cluster+bucket, cluster+bucket):                                                                                nil,
+		two(cluster+bucket, cluster+strings.Replace(bucket, "300", "301", 1)):                                              {"rules[1].limits: counter_limits"},
 	} {
 		_, problems := policy.Read(parse(t, doc))
 		var got []string

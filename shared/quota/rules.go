@@ -69,6 +69,26 @@ func span(w *limit.Window) int64 {
 	return w.Fill()
 }
 
+// MinLeaseNs is the shortest time for which units are granted ahead of need.
+const MinLeaseNs = shortLease
+
+// LeaseNs is how long units of the window may be leased at most.
+func LeaseNs(w *limit.Window) int64 {
+	if stamped(w) {
+		return min(maxLease, span(w)/logShare)
+	}
+	return min(maxLease, w.PeriodNs)
+}
+
+// MostAhead is how many units are granted ahead of need at most where so many are
+// left.
+func MostAhead(left uint32) uint32 {
+	if left < leastAhead {
+		return 0
+	}
+	return left / scarce
+}
+
 // State is a key's windows and what they have counted as of NowNs. What logs and
 // buckets have counted until StampNs may be spent at any time until then, so a
 // bucket's usage is as of StampNs.
@@ -137,10 +157,10 @@ func (s *State) Terms(lease uint32) Terms {
 	for i := range s.Windows {
 		w := &s.Windows[i]
 		switch {
-		case w.Elastic || stamped(w) && span(w)/logShare < shortLease:
+		case w.Elastic || stamped(w) && LeaseNs(w) < shortLease:
 			return Terms{}
 		case stamped(w):
-			end = min(end, s.NowNs+span(w)/logShare)
+			end = min(end, s.NowNs+LeaseNs(w))
 		case !w.Unlimited && uint64(s.leftIn(i, s.StampNs))*scarce < uint64(w.Limit):
 			end = min(end, s.NowNs+shortLease)
 		}

@@ -209,3 +209,19 @@ func TestRefundTooLate(t *testing.T) {
 		require.Equal(t, before, s.Left(Terms{}), name)
 	}
 }
+
+// What is said of leases before one is granted is what Grant grants.
+func TestMostAheadIsGranted(t *testing.T) {
+	for _, units := range []uint32{0, 1, 15, 16, 17, 100, 1<<32 - 1} {
+		w := limit.Window{Algorithm: limit.FixedWindow, Limit: units, PeriodNs: 60 * second}
+		s := State{Windows: []limit.Window{w}, Usages: make([]limit.Usage, 1)}
+		granted, terms, ok := s.Grant(LeaseAuto, &Part{Ahead: 1<<32 - 1})
+		require.True(t, ok)
+		require.Equal(t, MostAhead(units), granted)
+		if units > 0 {
+			require.Equal(t, LeaseNs(&w), terms.EndNs)
+		}
+	}
+	short := limit.Window{Algorithm: limit.SlidingWindowLog, Limit: 9, Units: 9, PeriodNs: 9999 * ms}
+	require.Less(t, LeaseNs(&short), MinLeaseNs)
+}

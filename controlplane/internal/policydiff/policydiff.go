@@ -209,8 +209,8 @@ func findRenamed(changes []Change, was map[string]*policy.Rule, after *policy.Po
 func counterText(r *policy.Rule) string {
 	windows := r.Windows()
 	slices.SortFunc(windows, limit.Window.Compare)
-	s := r.KeyDefinition() + " " + string(r.Scope)
-	if r.Scope != policy.ScopeCluster {
+	s := r.KeyDefinition()
+	if r.Scope != policy.ScopeCluster { // the others have no capacity here
 		s += " " + itoa(r.Capacity)
 	}
 	for _, w := range windows {

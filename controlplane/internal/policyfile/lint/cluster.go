@@ -3,20 +3,13 @@ package lint
 import (
 	"strconv"
 
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-const (
-	// warnTimeoutNs is how long a request may wait for the quota service without a
-	// warning.
-	warnTimeoutNs = 1_000_000_000
-	// minLeaseNs is the shortest lease that the quota service grants.
-	minLeaseNs = 100_000_000
-	// aheadShare is which share of what is left is granted ahead of need at most.
-	aheadShare = 4
-)
+// warnTimeoutNs is how long a request may wait for the quota service without a
+// warning.
+const warnTimeoutNs = 1_000_000_000
 
 // quota warns of how the rules of scope cluster ask.
 func (l *linter) quota(root value, p *policy.Policy) {
@@ -50,28 +43,15 @@ func (l *linter) cluster(v value, r *policy.Rule) {
 	}
 	limits := v.field("limits")
 	for i := range r.Limits {
-		if ns := leaseNs(&r.Limits[i].Window); r.Limits[i].Max() > 0 && ns < minLeaseNs {
+		if ns := quota.LeaseNs(&r.Limits[i].Window); r.Limits[i].Max() > 0 && ns < quota.MinLeaseNs {
 			l.warn(limits.item(i), "the rule leases nothing, because a lease of this window would last "+policy.FormatDuration(ns)+
-				" and the shortest is "+policy.FormatDuration(minLeaseNs)+": each request asks the quota service; set lease to off to say so")
+				" and the shortest is "+policy.FormatDuration(quota.MinLeaseNs)+": each request asks the quota service; set lease to off to say so")
 			return
 		}
 	}
 	if most := mostAhead(r); r.Lease != quota.LeaseAuto && len(r.Limits) > 0 && r.Lease > most {
-		l.warn(v.field("lease"), "no grant is that large: the quota service gives one proxy at most a quarter of what is left ahead of need, "+
-			"here "+strconv.FormatUint(uint64(most), 10)+"; lower lease, or write auto")
-	}
-}
-
-// leaseNs is how long a lease of the window's units lasts at most.
-func leaseNs(w *limit.Window) int64 {
-	const ofSpan = 100
-	switch w.Algorithm {
-	case limit.SlidingWindowLog:
-		return w.PeriodNs / ofSpan
-	case limit.TokenBucket:
-		return w.Fill() / ofSpan
-	default: // until the end of the window
-		return w.PeriodNs
+		l.warn(v.field("lease"), "is never reached: one grant gives at most a quarter of what is left ahead of need, and nothing where less "+
+			"than 16 is left, which makes "+strconv.FormatUint(uint64(most), 10)+" here; lower it, or write auto")
 	}
 }
 
@@ -81,7 +61,7 @@ func mostAhead(r *policy.Rule) uint32 {
 	for i := range r.Overrides {
 		most = max(most, smallest(r.Overrides[i].Limits))
 	}
-	return most / aheadShare
+	return quota.MostAhead(most)
 }
 
 // smallest is how many units the tightest of the windows admits; 0 without windows.
