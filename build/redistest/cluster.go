@@ -65,7 +65,11 @@ func (c *Cluster) nodes(self int, bus []int) string {
 		if i == self {
 			role = "myself," + role
 		}
-		fmt.Fprintf(&b, "%s %s@%d %s %s 0 0 %d connected%s\n", id(i), s.Addr(), bus[i], role, master, i%masters+1, owns)
+		shard := "" // a master with its replicas, which Redis 7.0 does not know
+		if s.Binary.Name == "Valkey" {
+			shard = ",,shard-id=" + id(i%masters)
+		}
+		fmt.Fprintf(&b, "%s %s@%d%s %s %s 0 0 %d connected%s\n", id(i), s.Addr(), bus[i], shard, role, master, i%masters+1, owns)
 	}
 	fmt.Fprintf(&b, "vars currentEpoch %d lastVoteEpoch 0\n", masters)
 	return b.String()

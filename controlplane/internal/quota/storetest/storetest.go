@@ -257,6 +257,9 @@ func races(t *testing.T, store quota.Store) {
 		})
 	}
 	all.Wait()
+	if t.Failed() {
+		return
+	}
 	last := Do(t, store, quota.Swap{Key: key}).Value
 	require.Equal(t, uint64(goroutines*each), binary.BigEndian.Uint64(last[quota.NonceBytes:]))
 }
