@@ -14,7 +14,7 @@ import (
 type between struct {
 	listener net.Listener
 	server   string
-	cut      atomic.Bool // answers are dropped, and their connections closed
+	cuts     atomic.Int32
 
 	mu   sync.Mutex
 	sent bytes.Buffer
@@ -56,8 +56,12 @@ func (b *between) pass(client net.Conn) {
 			return true
 		})
 	}()
-	copyTo(client, server, func([]byte) bool { return !b.cut.Load() })
+	cuts := b.cuts.Load()
+	copyTo(client, server, func([]byte) bool { return b.cuts.Load() == cuts })
 }
+
+// cut drops the next answer on each connection that there is, and closes it.
+func (b *between) cut() { b.cuts.Add(1) }
 
 // copyTo copies while ok holds.
 func copyTo(to, from net.Conn, ok func([]byte) bool) {

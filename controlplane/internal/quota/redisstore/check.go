@@ -28,6 +28,10 @@ func (s *Store) check(ctx context.Context, want form, log *slog.Logger) error {
 				"server", address, "error", explain(err))
 			continue
 		}
+		if err != nil && want == cluster {
+			log.Warn("a server of the quota store's Cluster does not answer", "server", address, "error", explain(err))
+			continue
+		}
 		if err != nil {
 			return explain(err)
 		}

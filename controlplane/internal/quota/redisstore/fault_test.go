@@ -28,7 +28,7 @@ func TestLostAnswerIsNotRepeated(t *testing.T) {
 		store := open(t, middle.url())
 		now := storetest.Now(t, store) // the server knows the script
 		server.Do("CONFIG", "RESETSTAT")
-		middle.cut.Store(true)
+		middle.cut()
 		const n = 50
 		swaps := make([]quota.Swap, n)
 		for i := range swaps {
@@ -40,7 +40,6 @@ func TestLostAnswerIsNotRepeated(t *testing.T) {
 			require.Zero(t, r.NowNs)
 			require.Nil(t, r.Value)
 		}
-		middle.cut.Store(false)
 		for i := range swaps {
 			require.Eventually(t, func() bool {
 				return bytes.Equal(swaps[i].New, storetest.Do(t, store, quota.Swap{Key: swaps[i].Key}).Value)
@@ -147,12 +146,12 @@ func TestScriptFlush(t *testing.T) {
 // and refuses by the clock what it finds when it goes on.
 func TestStoppedServer(t *testing.T) {
 	t.Parallel()
-	const timeout, tolerance = 100 * time.Millisecond, 200 * time.Millisecond // 2,000 of them on a busy machine
+	const timeout, tolerance = 100 * time.Millisecond, time.Second // 2,000 of them, on any machine; the client itself takes 3 s
 	forAll(t, func(t *testing.T, b redistest.Binary) {
 		server := redistest.Start(t, b)
 		store := open(t, "redis://"+server.Addr())
 		server.Signal(syscall.SIGSTOP)
-		var latest atomic.Int64
+		var latest, busy atomic.Int64
 		var all sync.WaitGroup
 		var swaps []quota.Swap
 		for range 2000 { // more than may be under way
@@ -168,13 +167,17 @@ func TestStoppedServer(t *testing.T) {
 				took := int64(time.Since(start))
 				for old := latest.Load(); took > old && !latest.CompareAndSwap(old, took); old = latest.Load() {
 				}
-				if r.Outcome != quota.Failed || !strings.Contains(r.Err.Error(), "in time") && !strings.Contains(r.Err.Error(), "under way") {
+				if r.Err != nil && strings.Contains(r.Err.Error(), "too many swaps under way") {
+					busy.Add(1)
+				} else if r.Outcome != quota.Failed || !strings.Contains(r.Err.Error(), "in time") {
 					t.Errorf("outcome %d: %v", r.Outcome, r.Err)
 				}
 			})
 		}
 		all.Wait()
 		require.Less(t, time.Duration(latest.Load()), timeout+tolerance)
+		t.Log("the last of them failed after", time.Duration(latest.Load()))
+		require.Positive(t, busy.Load(), "those beyond what may be under way were not sent")
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
 		_, err := store.Live(ctx, "d", 1)
