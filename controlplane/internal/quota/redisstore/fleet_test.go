@@ -1,0 +1,147 @@
+package redisstore_test
+
+import (
+	"context"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/storetest"
+)
+
+// A Cluster does what one server does; when a master dies, its keys fail until a
+// replica has its place, and the others never.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b redistest.Binary) {
+		c := redistest.StartCluster(t, b)
+		t.Run("conformance", func(t *testing.T) {
+			storetest.Run(t, func() quota.Store {
+				store, err := try(t, redisstore.Options{URL: c.URL()})
+				require.NoError(t, err)
+				return store
+			})
+		})
+		_, err := try(t, redisstore.Options{URL: "redis://" + c.Servers[0].Addr()})
+		require.ErrorContains(t, err, "use redis+cluster://")
+		store := open(t, c.URL())
+		t.Run("a master stands still", func(t *testing.T) { standstill(t, store, c) })
+		t.Run("a master dies", func(t *testing.T) { failover(t, store, c) })
+		// A Cluster without one of its servers opens.
+		require.NoError(t, open(t, c.URL()).Close())
+	})
+}
+
+// standstill stops a master for less than it takes to replace it: the keys of the
+// others are answered at once.
+func standstill(t *testing.T, store *redisstore.Store, c *redistest.Cluster) {
+	const n, timeout = 60, 200 * time.Millisecond
+	now := storetest.Now(t, store)
+	swaps := make([]quota.Swap, n)
+	require.Eventually(t, func() bool { // until the store knows the slots
+		for i := range swaps {
+			swaps[i] = storetest.Write(now, storetest.Key(), nil, storetest.Value(""))
+		}
+		stopped := c.Servers[0]
+		stopped.Signal(syscall.SIGSTOP)
+		defer stopped.Signal(syscall.SIGCONT)
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		start := time.Now()
+		var all sync.WaitGroup
+		var swapped, late, failed atomic.Int64
+		all.Add(n)
+		store.Swap(ctx, swaps, func(_ int, r quota.Result) {
+			defer all.Done()
+			switch {
+			case r.Outcome != quota.Swapped:
+				failed.Add(1)
+			case time.Since(start) > timeout/2:
+				late.Add(1)
+			default:
+				swapped.Add(1)
+			}
+		})
+		all.Wait()
+		return late.Load() == 0 && failed.Load() > 0 && swapped.Load() > n/3
+	}, 10*time.Second, 300*time.Millisecond)
+}
+
+// failover kills a master while values are swapped: those of the others never fail,
+// and those of its own are swapped on when a replica has its place.
+func failover(t *testing.T, store *redisstore.Store, c *redistest.Cluster) {
+	const counters = 12
+	now := storetest.Now(t, store)
+	var killed atomic.Bool
+	var failed atomic.Int64
+	var all sync.WaitGroup
+	for range counters {
+		all.Go(func() {
+			key, failures := storetest.Key(), 0
+			var old []byte
+			for after := 0; after < 20; time.Sleep(2 * time.Millisecond) {
+				value := storetest.Value("")
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				done := make(chan quota.Result, 1)
+				store.Swap(ctx, []quota.Swap{storetest.Write(now, key, old, value)}, func(_ int, r quota.Result) { done <- r })
+				r := <-done
+				cancel()
+				switch r.Outcome {
+				case quota.Swapped:
+					old = value
+					if killed.Load() {
+						after++
+					}
+				case quota.Failed:
+					failures++
+				default:
+					old = r.Value
+				}
+			}
+			if failures > 0 {
+				failed.Add(1)
+			}
+		})
+	}
+	c.FailOver()
+	c.Servers[1].Kill()
+	killed.Store(true)
+	all.Wait()
+	require.Less(t, failed.Load(), int64(counters), "keys of the other masters never failed")
+	require.Positive(t, failed.Load(), "some keys were on the master that died")
+}
+
+// The store follows Sentinel to the new master, and is refused nothing on the way but
+// with a word.
+func TestSentinel(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b redistest.Binary) {
+		servers, at := redistest.StartSentinel(t, b, password)
+		_, err := try(t, redisstore.Options{URL: strings.Replace(at, "/"+redistest.SentinelName, "/other", 1), PasswordFile: passwordFile(t, password)})
+		require.ErrorContains(t, err, "the quota store")
+		_, err = try(t, redisstore.Options{URL: at, PasswordFile: passwordFile(t, "s3cr3t-wrong")})
+		require.ErrorContains(t, err, "WRONGPASS")
+		store := open(t, strings.Replace(at, "://", "://"+url.UserPassword("", password).String()+"@", 1))
+		now, key := storetest.Now(t, store), storetest.Key()
+		first := storetest.Value("first")
+		require.Equal(t, quota.Swapped, storetest.Do(t, store, storetest.Write(now, key, nil, first)).Outcome)
+		require.Eventually(t, func() bool { return servers.Replica.Do("DBSIZE") == "1" }, 5*time.Second, 10*time.Millisecond)
+		servers.Master.Kill()
+		second := storetest.Value("second")
+		require.Eventually(t, func() bool {
+			r := storetest.Do(t, store, storetest.Write(now, key, first, second))
+			return r.Outcome == quota.Swapped
+		}, 30*time.Second, 20*time.Millisecond, "an election may fail, and comes again")
+		require.Equal(t, second, storetest.Do(t, store, quota.Swap{Key: key}).Value)
+		require.Contains(t, servers.Replica.Do("INFO", "replication"), "role:master")
+	})
+}

@@ -1,0 +1,75 @@
+package redisstore
+
+import (
+	"context"
+	"crypto/sha1" //nolint:gosec // Redis names scripts by SHA-1
+	"encoding/hex"
+	"fmt"
+	"strconv"
+
+	"github.com/redis/rueidis"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+)
+
+// liveScript notes ARGV[1] in the sorted set KEYS[1] by time, drops what is older
+// than ARGV[2] milliseconds, and counts.
+const liveScript = `local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return redis.call('ZCARD', KEYS[1])`
+
+var liveSHA = sha(liveScript)
+
+func sha(script string) string {
+	sum := sha1.Sum([]byte(script)) //nolint:gosec // see the import
+	return hex.EncodeToString(sum[:])
+}
+
+// Live is quota.Store's.
+func (s *Store) Live(ctx context.Context, domain string, process uint64) (int, error) {
+	args := []string{strconv.FormatUint(process, 36), strconv.FormatInt(quota.LiveFor.Milliseconds(), 10)}
+	key := s.prefix + "live:" + domain
+	r := s.do(ctx, s.client.B().Evalsha().Sha1(liveSHA).Numkeys(1).Key(key).Arg(args...).Build())
+	if refused, ok := rueidis.IsRedisErr(r.Error()); ok && refused.IsNoScript() {
+		r = s.do(ctx, s.client.B().Eval().Script(liveScript).Numkeys(1).Key(key).Arg(args...).Build())
+	}
+	n, err := r.AsInt64()
+	if err != nil {
+		return 0, fmt.Errorf("note a live process: %w", explain(err))
+	}
+	return int(n), nil
+}
+
+// Secret is quota.Store's.
+func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([]byte, error) {
+	key := s.prefix + "secret:" + name
+	get := func() ([]byte, error) { return s.do(ctx, s.client.B().Get().Key(key).Build()).AsBytes() }
+	secret, err := get()
+	if rueidis.IsRedisNil(err) {
+		// Where another was faster, its secret stays.
+		set := s.client.B().Set().Key(key).Value(rueidis.BinaryString(fresh())).Nx().Build()
+		if err = s.do(ctx, set).Error(); err == nil || rueidis.IsRedisNil(err) {
+			secret, err = get()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a secret: %w", explain(err))
+	}
+	return secret, nil
+}
+
+// do carries one command out by the context's deadline, which the client alone keeps
+// only while it is connected.
+func (s *Store) do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
+	c := make(chan rueidis.RedisResult, 1)
+	go func() { c <- s.client.Do(ctx, command) }()
+	select {
+	case r := <-c:
+		return r
+	case <-ctx.Done():
+		return rueidis.NewErrorResult(ctx.Err())
+	}
+}

@@ -1,0 +1,153 @@
+package redisstore_test
+
+import (
+	"bytes"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/storetest"
+)
+
+const password = "s3cr3t/#?@:%&"
+
+func passwordFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	return file
+}
+
+// All ways to a server that wants TLS and a password, and the wrong ones.
+func TestTLSAndPassword(t *testing.T) {
+	t.Parallel()
+	var b redistest.Binary
+	for _, b = range redistest.All(t) {
+		if b.TLS {
+			break
+		}
+	}
+	require.True(t, b.TLS, "one of the servers was built with TLS")
+	server := redistest.StartTLS(t, b, password)
+	server.Do("ACL", "SETUSER", "limiter", "on", ">"+password, "~sluice:*", "+@all")
+	host, tls := server.Addr(), "?ca="+url.QueryEscape(server.CA())
+	escaped := url.UserPassword("", password).String() + "@"
+	right, wrong := passwordFile(t, password+"\n"), passwordFile(t, "s3cr3t-wrong")
+	for _, c := range []struct{ name, url, file, says string }{
+		{"password in the URL", "rediss://" + escaped + host + tls, "", ""},
+		{"password in a file", "valkeys://" + host + "/" + tls, right, ""},
+		{"a user", "rediss://limiter@" + host + "/0" + tls, right, ""},
+		{"a user with a prefix of another", "rediss://limiter@" + host + tls + "&prefix=other:", right, ""},
+		{"server_name", "rediss://" + host + tls + "&server_name=127.0.0.1", right, ""},
+		{"wrong password", "rediss://" + host + tls, wrong, "WRONGPASS: user or password is wrong"},
+		{"unknown user", "rediss://nobody@" + host + tls, right, "WRONGPASS: user or password is wrong"},
+		{"no password", "rediss://" + host + tls, "", "NOAUTH: it wants a password"},
+		{"unknown CA", "rediss://" + host, right, "certificate"},
+		{"another name", "rediss://" + host + tls + "&server_name=example.org", right, "certificate"},
+		{"no TLS", "redis://" + host, right, "the quota store"},
+	} {
+		var log bytes.Buffer
+		store, err := try(t, redisstore.Options{URL: c.url, PasswordFile: c.file, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		require.NotContains(t, log.String(), "s3cr3t", c.name)
+		if c.says != "" {
+			require.ErrorContains(t, err, c.says, c.name)
+			require.NotContains(t, err.Error(), "s3cr3t", c.name)
+			continue
+		}
+		require.NoError(t, err, c.name)
+		r := storetest.Do(t, store, quota.Swap{Key: storetest.Key()})
+		if strings.Contains(c.url, "other") {
+			require.ErrorContains(t, r.Err, "NOPERM: the user may not do that")
+		} else {
+			require.Equal(t, quota.Differs, r.Outcome, "%s: %v", c.name, r.Err)
+		}
+		require.NoError(t, store.Close())
+	}
+}
+
+// A server that would drop values is refused; one that does not say is warned of.
+func TestServersThatForget(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b redistest.Binary) {
+		server := redistest.Start(t, b)
+		const info = "ACL SETUSER default"
+		for _, c := range []struct{ do, refuses, warns string }{
+			{"CONFIG SET maxmemory-policy allkeys-lru", "", ""},
+			{"CONFIG SET maxmemory 100mb", "set maxmemory-policy to noeviction (it is allkeys-lru), or maxmemory to 0", ""},
+			{"CONFIG SET maxmemory-policy volatile-ttl", "it is volatile-ttl", ""},
+			{info + " -info", "", "does not let itself be checked: allow INFO"},
+			{info + " +info", "it is volatile-ttl", ""},
+			{"CONFIG SET maxmemory-policy noeviction", "", ""},
+		} {
+			server.Do(strings.Fields(c.do)...)
+			var log bytes.Buffer
+			store, err := try(t, redisstore.Options{URL: "redis://" + server.Addr(), Log: slog.New(slog.NewTextHandler(&log, nil))})
+			if c.refuses != "" {
+				require.ErrorContains(t, err, c.refuses, c.do)
+				continue
+			}
+			require.NoError(t, err, c.do)
+			if c.warns == "" {
+				require.Empty(t, log.String(), c.do)
+			} else {
+				require.Contains(t, log.String(), c.warns, c.do)
+			}
+			require.Equal(t, quota.Differs, storetest.Do(t, store, quota.Swap{Key: storetest.Key()}).Outcome)
+			require.NoError(t, store.Close())
+		}
+	})
+}
+
+// Tenants with prefixes of their own do not see each other's values.
+func TestPrefix(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, redistest.Redis(t)[0])
+	key := storetest.Key()
+	for _, prefix := range []string{"", "?prefix=a:", "?prefix=b:"} {
+		store := open(t, "redis://"+server.Addr()+prefix)
+		w := storetest.Write(storetest.Now(t, store), key, nil, storetest.Value(""))
+		require.Equal(t, quota.Swapped, storetest.Do(t, store, w).Outcome)
+		n, err := store.Live(t.Context(), "domain", 1)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	}
+	keys := strings.Fields(server.Do("KEYS", "*"))
+	require.Len(t, keys, 6)
+	for _, key := range keys {
+		require.Regexp(t, `^(sluice|a|b):([\w-]{22}|live:domain)$`, key)
+		require.NotEqual(t, "-1", server.Do("PTTL", key), "%s expires", key)
+	}
+}
+
+// Of two that make a secret, the faster one's stays.
+func TestSecretOfAnother(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, redistest.Redis(t)[0])
+	store := open(t, "redis://"+server.Addr())
+	got, err := store.Secret(t.Context(), "name", func() []byte {
+		first, err := store.Secret(t.Context(), "name", func() []byte { return []byte("first") })
+		require.NoError(t, err)
+		require.Equal(t, "first", string(first))
+		return []byte("second")
+	})
+	require.NoError(t, err)
+	require.Equal(t, "first", string(got))
+	require.Equal(t, "-1", server.Do("PTTL", "sluice:secret:name"), "it does not expire")
+}
+
+func TestNobodyThere(t *testing.T) {
+	t.Parallel()
+	for _, scheme := range []string{"redis", "redis+cluster", "redis+sentinel"} {
+		_, err := try(t, redisstore.Options{URL: scheme + "://u:s3cr3t@127.0.0.1:1/0"})
+		require.ErrorContains(t, err, "connection refused", scheme)
+		require.NotContains(t, err.Error(), "s3cr3t", scheme)
+	}
+}

@@ -1,0 +1,51 @@
+package redisstore_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/redistest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/storetest"
+)
+
+func open(t testing.TB, url string) *redisstore.Store {
+	t.Helper()
+	store, err := try(t, redisstore.Options{URL: url})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	return store
+}
+
+func try(t testing.TB, o redisstore.Options) (*redisstore.Store, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	return redisstore.Open(ctx, o)
+}
+
+// forAll runs the test beside each server's name.
+func forAll(t *testing.T, test func(t *testing.T, b redistest.Binary)) {
+	for _, b := range redistest.All(t) {
+		t.Run(b.String(), func(t *testing.T) {
+			t.Parallel()
+			test(t, b)
+		})
+	}
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b redistest.Binary) {
+		server := redistest.Start(t, b)
+		storetest.Run(t, func() quota.Store {
+			store, err := try(t, redisstore.Options{URL: "redis://" + server.Addr()})
+			require.NoError(t, err)
+			return store
+		})
+	})
+}

@@ -1,0 +1,375 @@
+// Package storetest holds what every quota.Store must do.
+//
+// Its invariant: it uses a store through the interface alone, with the store's own
+// clock. No program may import it.
+package storetest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+)
+
+// Run holds the stores that open returns to it. Each is closed by its test; they may
+// share their values.
+func Run(t *testing.T, open func() quota.Store) {
+	for name, test := range map[string]func(*testing.T, quota.Store){
+		"swap":                         swaps,
+		"the clock decides":            clock,
+		"values expire":                expiry,
+		"one swap wins":                races,
+		"many at once":                 many,
+		"a context that has ended":     ended,
+		"what Swap was given is free":  reuse,
+		"live processes":               live,
+		"a secret is made once":        secret,
+		"keys and values are any byte": binaries,
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := open()
+			defer func() { require.NoError(t, store.Close()) }()
+			test(t, store)
+		})
+	}
+}
+
+const patience = 5 * time.Second
+
+// Do carries out one swap and waits for its result.
+func Do(t testing.TB, store quota.Store, w quota.Swap) quota.Result {
+	t.Helper()
+	return All(t, store, []quota.Swap{w})[0]
+}
+
+// All carries out swaps and waits for their results; each must come once.
+func All(t testing.TB, store quota.Store, swaps []quota.Swap) []quota.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return within(ctx, t, store, swaps)
+}
+
+func within(ctx context.Context, t testing.TB, store quota.Store, swaps []quota.Swap) []quota.Result {
+	t.Helper()
+	results := make([]quota.Result, len(swaps))
+	var mu sync.Mutex
+	times := make([]int, len(swaps))
+	var all sync.WaitGroup
+	all.Add(len(swaps))
+	store.Swap(ctx, swaps, func(i int, r quota.Result) {
+		mu.Lock()
+		defer mu.Unlock()
+		results[i] = r
+		if times[i]++; times[i] == 1 {
+			all.Done()
+		}
+	})
+	all.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	for i := range times {
+		require.Equal(t, 1, times[i], "results of swap %d", i)
+	}
+	return results
+}
+
+// Key is a key that nothing else uses.
+func Key() (key [16]byte) {
+	_, _ = rand.Read(key[:])
+	return key
+}
+
+// Value is a value with a nonce of its own.
+func Value(text string) []byte {
+	value := make([]byte, quota.NonceBytes, quota.NonceBytes+len(text))
+	_, _ = rand.Read(value)
+	return append(value, text...)
+}
+
+// Nonce is what Swap.Old takes of a value.
+func Nonce(value []byte) []byte {
+	if value == nil {
+		return nil
+	}
+	return value[:quota.NonceBytes]
+}
+
+func swapped(t testing.TB, r quota.Result) {
+	t.Helper()
+	require.NoError(t, r.Err)
+	require.Equal(t, quota.Swapped, r.Outcome)
+}
+
+// Now is the store's clock.
+func Now(t testing.TB, store quota.Store) int64 {
+	t.Helper()
+	r := Do(t, store, quota.Swap{Key: Key()})
+	require.NoError(t, r.Err)
+	require.Equal(t, quota.Result{Outcome: quota.Differs, NowNs: r.NowNs}, r, "a key that is not there is read")
+	return r.NowNs
+}
+
+// Write is a swap that the store's clock does not refuse.
+func Write(now int64, key [16]byte, old, value []byte) quota.Swap {
+	return quota.Swap{
+		Key: key, Old: Nonce(old), New: value, AtNs: now, SlackNs: int64(time.Minute),
+		UntilNs: now + int64(time.Minute), ExpireNs: now + int64(time.Minute),
+	}
+}
+
+func swaps(t *testing.T, store quota.Store) {
+	key, now := Key(), Now(t, store)
+	a, b, c := Value("a"), Value("b"), Value("")
+	steps := []struct {
+		name  string
+		swap  quota.Swap
+		want  quota.Outcome
+		value []byte
+	}{
+		{"read nothing", quota.Swap{Key: key}, quota.Differs, nil},
+		{"expect a value where none is", Write(now, key, a, b), quota.Differs, nil},
+		{"write the first", Write(now, key, nil, a), quota.Swapped, nil},
+		{"read it", quota.Swap{Key: key}, quota.Differs, a},
+		{"read it, expecting it", quota.Swap{Key: key, Old: Nonce(a)}, quota.Differs, a},
+		{"expect nothing where a value is", Write(now, key, nil, b), quota.Differs, a},
+		{"expect another", Write(now, key, c, b), quota.Differs, a},
+		{"swap", Write(now, key, a, b), quota.Swapped, nil},
+		{"swap again", Write(now, key, a, b), quota.Differs, b},
+		{"another key", Write(now, Key(), b, c), quota.Differs, nil},
+		{"a nonce alone is a value", Write(now, key, b, c), quota.Swapped, nil},
+		{"read the last", quota.Swap{Key: key}, quota.Differs, c},
+	}
+	for _, step := range steps {
+		r := Do(t, store, step.swap)
+		require.NoError(t, r.Err, step.name)
+		require.Equal(t, step.want, r.Outcome, step.name)
+		require.Equal(t, step.value, r.Value, step.name)
+		require.GreaterOrEqual(t, r.NowNs, now, "%s: the clock comes with each result", step.name)
+		require.Less(t, r.NowNs, now+int64(patience), step.name)
+	}
+}
+
+func clock(t *testing.T, store quota.Store) {
+	// Far from the edges, which the time that passes meanwhile would cross.
+	const far, near = int64(time.Hour), int64(time.Minute)
+	now := Now(t, store)
+	for _, c := range []struct {
+		name             string
+		at, slack, until int64
+		want             quota.Outcome
+	}{
+		{"within the slack, before the end", now, near, now + far, quota.Swapped},
+		{"decided a little earlier", now - near, far, now + far, quota.Swapped},
+		{"decided a little later", now + near, far, now + far, quota.Swapped},
+		{"decided too early", now - far, near, now + far, quota.Late},
+		{"decided in the future", now + far, near, now + 2*far, quota.Late},
+		{"after the end", now - near, far, now - 1, quota.Late},
+		{"at the end, which has come", now, far, now, quota.Late},
+		{"no slack, a moment ago", now - int64(time.Millisecond), 0, now + far, quota.Late},
+		{"any slack, no end", 0, math.MaxInt64, math.MaxInt64, quota.Swapped},
+	} {
+		w := quota.Swap{New: Value("x"), AtNs: c.at, SlackNs: c.slack, UntilNs: c.until, ExpireNs: now + far}
+		for _, there := range [][]byte{nil, Value("there")} {
+			w.Key = Key()
+			if there != nil {
+				swapped(t, Do(t, store, Write(now, w.Key, nil, there)))
+			}
+			w.Old = Nonce(there)
+			r := Do(t, store, w)
+			require.Equal(t, c.want, r.Outcome, "%s: %v", c.name, r.Err)
+			is := Do(t, store, quota.Swap{Key: w.Key}).Value
+			if c.want == quota.Late {
+				require.Equal(t, there, r.Value, "%s: what is there comes with it", c.name)
+				require.Equal(t, there, is, c.name)
+			} else {
+				require.Equal(t, w.New, is, c.name)
+			}
+		}
+	}
+	// Another value decides before the clock does.
+	key := Key()
+	swapped(t, Do(t, store, Write(now, key, nil, Value("a"))))
+	w := Write(now, key, nil, Value("b"))
+	w.UntilNs = 0
+	require.Equal(t, quota.Differs, Do(t, store, w).Outcome)
+}
+
+func expiry(t *testing.T, store quota.Store) {
+	const life = 300 * time.Millisecond
+	now := Now(t, store)
+	short, long, past := Write(now, Key(), nil, Value("short")), Write(now, Key(), nil, Value("long")), Write(now, Key(), nil, Value("past"))
+	short.ExpireNs = now + int64(life)
+	long.ExpireNs = math.MaxInt64
+	past.ExpireNs = now - int64(time.Second)
+	for _, r := range All(t, store, []quota.Swap{short, long, past}) {
+		swapped(t, r)
+	}
+	require.Nil(t, Do(t, store, quota.Swap{Key: past.Key}).Value)
+	for {
+		r := Do(t, store, quota.Swap{Key: short.Key})
+		if r.NowNs < short.ExpireNs-int64(5*time.Millisecond) {
+			require.Equal(t, short.New, r.Value)
+		} else if r.NowNs > short.ExpireNs+int64(5*time.Millisecond) {
+			require.Nil(t, r.Value)
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	require.Equal(t, long.New, Do(t, store, quota.Swap{Key: long.Key}).Value)
+	// A swap renews it, and where a value has expired, none is there.
+	short.ExpireNs = now + int64(time.Hour)
+	swapped(t, Do(t, store, short))
+}
+
+// races counts in values, from many goroutines: each win counts one.
+func races(t *testing.T, store quota.Store) {
+	const goroutines, each = 16, 25
+	now, key := Now(t, store), Key()
+	var all sync.WaitGroup
+	for range goroutines {
+		all.Go(func() {
+			var old []byte
+			for won := 0; won < each; {
+				var n uint64
+				if old != nil {
+					n = binary.BigEndian.Uint64(old[quota.NonceBytes:])
+				}
+				value := binary.BigEndian.AppendUint64(Value(""), n+1)
+				switch r := Do(t, store, Write(now, key, old, value)); r.Outcome {
+				case quota.Swapped:
+					won++
+					old = value
+				case quota.Differs:
+					old = r.Value
+				default:
+					t.Errorf("a swap came to %d: %v", r.Outcome, r.Err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	last := Do(t, store, quota.Swap{Key: key}).Value
+	require.Equal(t, uint64(goroutines*each), binary.BigEndian.Uint64(last[quota.NonceBytes:]))
+}
+
+// many sends more swaps at once than travel together, half of them in vain.
+func many(t *testing.T, store quota.Store) {
+	const n = 2000
+	now := Now(t, store)
+	all := make([]quota.Swap, n)
+	for i := range all {
+		all[i] = Write(now, Key(), nil, Value("v"))
+		if i%2 == 1 {
+			all[i].Key, all[i].Old = all[i-1].Key, Nonce(Value("another"))
+		}
+	}
+	for i, r := range All(t, store, all) {
+		require.NoError(t, r.Err)
+		if i%2 == 0 {
+			swapped(t, r)
+		} else {
+			require.Equal(t, quota.Differs, r.Outcome)
+		}
+	}
+}
+
+func ended(t *testing.T, store quota.Store) {
+	now := Now(t, store)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	w := Write(now, Key(), nil, Value("x"))
+	if r := within(ctx, t, store, []quota.Swap{w})[0]; r.Outcome != quota.Swapped {
+		require.Equal(t, quota.Failed, r.Outcome)
+		require.Error(t, r.Err)
+		require.Nil(t, r.Value)
+	}
+	store.Swap(ctx, nil, func(int, quota.Result) { t.Error("a result of no swap") })
+}
+
+// reuse changes what it gave to Swap as soon as that returns.
+func reuse(t *testing.T, store quota.Store) {
+	now, done := Now(t, store), make(chan quota.Result, 1)
+	value := Value("right")
+	want := string(value)
+	w := []quota.Swap{Write(now, Key(), nil, value)}
+	key := w[0].Key
+	store.Swap(t.Context(), w, func(_ int, r quota.Result) { done <- r })
+	clear(value)
+	clear(w)
+	swapped(t, <-done)
+	require.Equal(t, want, string(Do(t, store, quota.Swap{Key: key}).Value))
+}
+
+func live(t *testing.T, store quota.Store) {
+	a, b := string(Value("a")), string(Value("b"))
+	for i, step := range []struct {
+		domain  string
+		process uint64
+		want    int
+	}{
+		{a, 1, 1}, {a, 1, 1}, {a, math.MaxUint64, 2}, {b, 1, 1}, {a, 0, 3}, {a, 1, 3},
+	} {
+		n, err := store.Live(t.Context(), step.domain, step.process)
+		require.NoError(t, err)
+		require.Equal(t, step.want, n, "step %d", i)
+	}
+}
+
+func secret(t *testing.T, store quota.Store) {
+	name := string(Value("secret"))
+	var made sync.Map
+	var all sync.WaitGroup
+	results := make([][]byte, 8)
+	for i := range results {
+		all.Go(func() {
+			got, err := store.Secret(t.Context(), name, func() []byte {
+				fresh := Value("\x00\xff")
+				made.Store(string(fresh), true)
+				return fresh
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			results[i] = got
+		})
+	}
+	all.Wait()
+	for _, got := range results {
+		require.Equal(t, results[0], got)
+		_, ok := made.Load(string(got))
+		require.True(t, ok, "it is one that was made")
+	}
+	got, err := store.Secret(t.Context(), name, func() []byte { t.Error("made again"); return nil })
+	require.NoError(t, err)
+	require.Equal(t, results[0], got)
+}
+
+func binaries(t *testing.T, store quota.Store) {
+	now := Now(t, store)
+	for _, b := range []byte{0, '\r', '\n', '{', '}', 0x7f, 0x80, 0xff} {
+		key := Key()
+		key[0], key[8], key[15] = b, b, b
+		first, second := Value(""), Value("")
+		for i := range first {
+			first[i], second[i] = b, b
+		}
+		second[7] ^= 1
+		first = append(first, make([]byte, 4096)...)
+		swapped(t, Do(t, store, Write(now, key, nil, first)))
+		require.Equal(t, first, Do(t, store, Write(now, key, second, second)).Value, "%x", b)
+		swapped(t, Do(t, store, Write(now, key, first, second)))
+		require.Equal(t, second, Do(t, store, quota.Swap{Key: key}).Value, "%x", b)
+	}
+}
