@@ -69,7 +69,7 @@ func TestReadFull(t *testing.T) {
 	fleetWide := func(name string, limit limit.Window, lease uint32, onUnavailable policy.OnUnavailable) policy.Rule {
 		return policy.Rule{
 			Name: name, Counter: name, Scope: policy.ScopeCluster, MissingKey: policy.MissingSkip,
-			Limits: []policy.Limit{{Window: limit}}, Cost: one, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
+			Limits: []policy.Limit{{Window: limit}}, Cost: one, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 1000,
 			OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny,
 			Lease: lease, OnUnavailable: onUnavailable,
 		}
