@@ -121,7 +121,7 @@ func TestFunctionCallsOfARequest(t *testing.T) {
 		{"response fields", `"headers":"both","rules":[` + keyedBy(`"limits":["1000000/1h"]`) + `]`, 77},
 		{"by path", `"rules":[` + keyedBy(`"match":{"paths":["/v1/*"]},"limits":["1000000/1h"]`) + `]`, 58},
 		{"three rules", `"rules":[` + keyedBy(`"limits":["1000000/1h"]`) +
-			`,{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}]`, 93},
+			`,{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}]`, 95},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			now := int64(1_000_000_000_000_000_000)

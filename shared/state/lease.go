@@ -153,7 +153,7 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 		return OK
 	}
 	e.WrittenNs = written
-	e.Lease.read(e.entry.page.lease(&t.layout, e.entry.slot))
+	e.read(e.entry.page.lease(&t.layout, e.entry.slot))
 	return OK
 }
 
@@ -171,7 +171,7 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 		l.settle(e)
 	}
 	e.entry.page.setTime(&t.layout, e.entry.slot, e.nowNs)
-	e.Lease.put(e.entry.page.lease(&t.layout, e.entry.slot))
+	e.put(e.entry.page.lease(&t.layout, e.entry.slot))
 	return t.write(&e.entry)
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const leaseNow = 5 * second
+const leaseNow int64 = 5 * second
 
 func leasesOf(store Store, windows int, capacity uint32) *Leases {
 	return NewTables(store, seeded(1), 1, 1).Leases(CounterID{1}, windows, capacity)
@@ -48,7 +48,7 @@ func TestALeaseIsKept(t *testing.T) {
 	other := leasesOf(store, 2, 1000) // another worker
 	found := readLease(t, other, "k", leaseNow+5)
 	require.Equal(t, want, found.Lease)
-	require.EqualValues(t, leaseNow, found.WrittenNs)
+	require.Equal(t, leaseNow, found.WrittenNs)
 	require.Empty(t, held(readLease(t, other, "l", leaseNow)))
 
 	found.Units--
@@ -129,5 +129,5 @@ func TestLeaseRate(t *testing.T) {
 	require.EqualValues(t, 0, l.Rate(1300, period))
 	l.Spent(5000, period, 1<<32-1)
 	l.Spent(5001, period, 1)
-	require.EqualValues(t, uint32(1<<32-1), l.Rate(5001, period), "saturates")
+	require.Equal(t, uint32(1<<32-1), l.Rate(5001, period), "saturates")
 }

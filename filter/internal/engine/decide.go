@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // decide checks all enforced rules, then counts the hit in all of them in
@@ -13,31 +14,9 @@ import (
 func (e *Engine) decide(attempts []*Attempt, now int64) {
 	v := &e.verdict
 	v.Now, v.Attempts = now, attempts
-	denied := false
-	for i := range attempts {
-		switch a := attempts[i]; {
-		case !a.Shadow:
-			a.ahead = ahead(attempts[:i], a)
-			a.check(now)
-			denied = denied || !a.Allowed
-			v.Pending = v.Pending || a.Pending
-		case a.rule.leases != nil: // may have to ask, before anything is counted
-			a.check(now)
-			v.Pending = v.Pending || a.Pending
-		}
-	}
-	v.Pending = v.Pending && !denied
-	for i := 0; i < len(attempts) && !denied && !v.Pending; i++ {
-		if attempts[i].Shadow {
-			continue
-		}
-		attempts[i].commit(now)
-		denied, v.Pending = !attempts[i].Allowed, attempts[i].Pending
-		if denied || v.Pending {
-			for i--; i >= 0; i-- {
-				attempts[i].refund(now)
-			}
-		}
+	denied := e.check(attempts, now)
+	if !denied && !v.Pending {
+		denied = e.commit(attempts, now)
 	}
 	if v.Pending {
 		return
@@ -61,8 +40,72 @@ func (e *Engine) decide(attempts []*Attempt, now int64) {
 			a.persist()
 		}
 	}
-	v.settle()
+	if denied {
+		v.settle()
+	}
 	v.count()
+}
+
+// check checks the enforced rules, and reports whether one denies. It finds out too
+// whether shadow rules have to ask the quota service: once the rules count, no
+// request waits.
+func (e *Engine) check(attempts []*Attempt, now int64) (denied bool) {
+	v := &e.verdict
+	for i := range attempts {
+		switch a := attempts[i]; {
+		case !a.Shadow:
+			a.ahead = ahead(attempts[:i], a)
+			a.check(now)
+			denied = denied || !a.Allowed
+			v.Pending = v.Pending || a.Pending
+		case a.rule.leases != nil:
+			a.check(now)
+			v.Pending = v.Pending || a.Pending
+		}
+	}
+	if v.Pending = v.Pending && !denied; v.Pending {
+		denied = v.boundWants(now)
+	}
+	return denied
+}
+
+// commit counts the hit in the enforced rules, or in none of them: if one denies or
+// has to ask after all. It reports whether one denied.
+func (e *Engine) commit(attempts []*Attempt, now int64) (denied bool) {
+	v := &e.verdict
+	for i := 0; i < len(attempts) && !denied && !v.Pending; i++ {
+		if attempts[i].Shadow {
+			continue
+		}
+		attempts[i].commit(now)
+		denied, v.Pending = !attempts[i].Allowed, attempts[i].Pending
+		if denied || v.Pending {
+			for i--; i >= 0; i-- {
+				attempts[i].refund(now)
+			}
+		}
+	}
+	return denied
+}
+
+// boundWants lets on_contention decide for rules whose units one ask has no room
+// for: an ask is granted as a whole, so they cannot be asked for apart. It reports
+// whether that denies the request.
+func (v *Verdict) boundWants(now int64) (denied bool) {
+	wants := 0
+	for _, a := range v.Attempts {
+		if !a.Pending {
+			continue
+		}
+		if wants++; wants > quota.MaxGroup {
+			a.Pending = false
+			a.rule.metrics.Contention++
+			a.fail(ReasonContention, a.rule.policy.OnContention, now)
+			denied = denied || !a.Allowed && !a.Shadow
+		}
+	}
+	v.Pending = !denied
+	return denied
 }
 
 // overtaken lets a shadow rule pass whose units another request has just taken: by

@@ -227,8 +227,10 @@ func onDelete(context uint32) bool {
 	if s := streamOf(context); s != nil {
 		s.forget()
 	}
-	if q := waitingFor[context]; q != nil {
-		q.forget(context)
+	if len(waitingFor) > 0 { // an empty map costs a call to look into, too
+		if q := waitingFor[context]; q != nil {
+			q.forget(context)
+		}
 	}
 	return plugins[context] != nil
 }

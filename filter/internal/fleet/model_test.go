@@ -1,7 +1,3 @@
-// Package fleet is a model of many proxies under one limit: the filter's own engine
-// and its talk with the quota service, in virtual time, with demand, delays and
-// losses made from a seed. It shows how much of a limit a fleet uses, how often it
-// asks and how long requests wait.
 package fleet
 
 import (
@@ -136,7 +132,6 @@ type proxy struct {
 	ticks  int64 // when the next tick is due
 	next   uint32
 	since  map[uint32]pending
-	at     pending // the request that is decided
 }
 
 type pending struct {

@@ -1,0 +1,286 @@
+package ask
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// flush sends what is queued, unless a message is under way.
+func (c *Client) flush(now int64) {
+	if c.unanswered || len(c.queue) == 0 && len(c.returns) == 0 || !c.ensureOpen(now) {
+		return
+	}
+	m := &c.asks
+	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
+	if !c.greeted {
+		m.Domain, m.Process = c.engine.Policy().Domain, c.engine.Process()
+	}
+	var sent, left []*group
+	for _, g := range c.queue {
+		if len(sent) == maxAsks || c.flying[g.key] != nil {
+			left = append(left, g)
+			continue
+		}
+		sent = append(sent, g)
+		c.lastID++
+		g.id, g.sentNs, g.stream = c.lastID, now, c.stream
+		ask := quota.Ask{ID: g.id}
+		for i := range g.wants {
+			c.define(g.wants[i].Part.Definition)
+			ask.Parts = append(ask.Parts, g.wants[i].Part)
+		}
+		m.Asks = append(m.Asks, ask)
+	}
+	if c.heard { // units go back on the stream that got them, after its first answer
+		n := min(len(c.returns), maxReturns)
+		m.Returns, c.returns = append(m.Returns, c.returns[:n]...), c.returns[n:]
+	}
+	if len(m.Asks) == 0 && len(m.Returns) == 0 {
+		return
+	}
+	c.message = m.Append(c.message[:0])
+	if !c.host.Send(c.message) {
+		c.Closed(now)
+		return
+	}
+	c.greeted, c.queue = true, left
+	if len(m.Asks) > 0 {
+		c.unanswered, c.sentNs = true, now
+	}
+	for _, g := range sent {
+		delete(c.groups, g.key)
+		c.flying[g.key], c.byID[g.id] = g, g
+	}
+}
+
+// define puts a definition into the message, if the stream has not had it.
+func (c *Client) define(id uint32) {
+	if !c.defined[id] {
+		c.defined[id] = true
+		c.asks.Definitions = append(c.asks.Definitions, c.engine.Definitions()[id])
+	}
+}
+
+// ensureOpen opens a stream if there is none and it is time to.
+func (c *Client) ensureOpen(now int64) bool {
+	if c.open {
+		return true
+	}
+	if now < c.reopenNs {
+		return false
+	}
+	if !c.host.Open() {
+		c.backOff(now)
+		return false
+	}
+	c.open, c.greeted, c.heard, c.unanswered = true, false, false, false
+	c.stream = max(c.host.Random(), 1) // another worker may have the number, with little chance
+	c.engine.Quota.Stream = c.stream
+	clear(c.defined)
+	return true
+}
+
+// backOff waits longer from try to try, with a jitter of a quarter.
+func (c *Client) backOff(now int64) {
+	c.reopenNs = now + c.pauseNs*3/4 + int64(c.host.Random())%(c.pauseNs/2)
+	c.pauseNs = min(2*c.pauseNs, maxPauseNs)
+}
+
+// Closed is called when the stream has ended. What it was asked is asked again on
+// the next.
+func (c *Client) Closed(now int64) {
+	if !c.open {
+		return
+	}
+	c.open, c.stream, c.unanswered, c.returns = false, 0, false, c.returns[:0]
+	c.backOff(now)
+	for _, id := range slices.Sorted(maps.Keys(c.byID)) {
+		c.requeue(c.byID[id])
+	}
+	clear(c.byID)
+	clear(c.flying)
+	c.flush(now)
+}
+
+// requeue queues a group again.
+func (c *Client) requeue(g *group) {
+	if g.refill || len(g.waiters) == 0 {
+		return
+	}
+	if other := c.groups[g.key]; other != nil {
+		for _, w := range g.waiters {
+			w.group = other
+		}
+		for i := range other.wants {
+			p, q := &other.wants[i].Part, &g.wants[i].Part
+			p.Cost, p.Waiting = q.Cost, uint32(min(uint64(p.Waiting)+uint64(q.Waiting), 1<<32-1))
+		}
+		other.waiters, other.refill = append(g.waiters, other.waiters...), false
+		return
+	}
+	c.groups[g.key] = g
+	c.queue = append(c.queue, g)
+}
+
+// Receive takes a message of the service.
+func (c *Client) Receive(message []byte, now int64) error {
+	if !c.open {
+		return nil
+	}
+	if err := c.answers.Decode(message); err != nil {
+		c.host.Cancel()
+		c.Closed(now)
+		return err
+	}
+	c.heard, c.unanswered, c.heardNs, c.pauseNs = true, false, now, firstPauseNs
+	q := &c.engine.Quota
+	q.Silent = false
+	if c.answers.Proxies > 0 {
+		q.Proxies = c.answers.Proxies
+	}
+	for i := range c.answers.Answers {
+		c.answer(&c.answers.Answers[i])
+	}
+	c.Resume(now)
+	c.flush(now)
+	return nil
+}
+
+// answer takes one answer into the engine's hand and makes those ready that waited
+// for it.
+func (c *Client) answer(a *quota.Answer) {
+	g := c.byID[a.ID]
+	if g == nil {
+		return
+	}
+	delete(c.byID, a.ID)
+	if c.flying[g.key] == g {
+		delete(c.flying, g.key)
+	}
+	waiters := g.waiters
+	if next := c.groups[g.key]; next != nil && !next.refill && g.concernsMore(a) {
+		waiters = append(waiters, next.waiters...)
+		c.unqueue(next)
+	}
+	switch a.Result {
+	case quota.Unknown:
+		for i := range g.wants {
+			delete(c.defined, g.wants[i].Part.Definition)
+		}
+		g.waiters = waiters
+		c.requeue(g)
+		return
+	case quota.Busy:
+		for _, w := range waiters {
+			w.crowded = true
+		}
+	default:
+		c.take(g, a)
+	}
+	for _, w := range waiters {
+		w.group = nil
+	}
+	c.ready = append(c.ready, waiters...)
+	if n := len(c.ready); n > 0 && len(waiters) > 0 {
+		c.ready[n-1].settle = g
+	} else {
+		c.settle(g)
+	}
+}
+
+// concernsMore reports whether an answer decides more than the group's own requests:
+// it has units beyond their need, or no answer to later asks can be better.
+func (g *group) concernsMore(a *quota.Answer) bool {
+	if a.Result != quota.Granted {
+		return a.Result != quota.Unknown
+	}
+	for i := range a.Grants {
+		if i < len(g.wants) && a.Grants[i].Units <= g.wants[i].Part.Waiting {
+			return false
+		}
+	}
+	return true
+}
+
+// take hands an answer to the engine.
+func (c *Client) take(g *group, a *quota.Answer) {
+	for i := range g.wants {
+		answer := engine.Answer{SentNs: g.sentNs, Stream: g.stream, Cost: g.wants[i].Part.Cost}
+		if a.Result == quota.Unavailable || i >= len(a.Grants) {
+			answer.Failed = true
+		} else {
+			answer.Grant = a.Grants[i]
+		}
+		c.engine.Receive(&g.wants[i], answer)
+	}
+}
+
+// settle stores what the group's requests have not taken. What goes back does so on
+// the stream that got it, or not at all.
+func (c *Client) settle(g *group) {
+	for i := range g.wants {
+		if returns := c.engine.Settle(&g.wants[i], nil); g.stream == c.stream {
+			c.returns = append(c.returns, returns...)
+		}
+	}
+}
+
+// listen declares the service silent when nothing has come for the timeout after a
+// message, or no stream could be opened for so long. It ends a silent stream.
+func (c *Client) listen(now int64) {
+	timeout := c.engine.Quota.TimeoutNs
+	silent := c.unanswered && now-c.sentNs >= timeout && now-c.heardNs >= timeout
+	if !silent && !c.open {
+		for _, w := range c.order {
+			if w.group != nil {
+				silent = now >= w.deadlineNs
+				break
+			}
+		}
+	}
+	if !silent {
+		return
+	}
+	c.engine.Quota.Silent, c.pauseNs = true, maxPauseNs
+	if c.open {
+		c.host.Cancel()
+		c.Closed(now)
+	}
+}
+
+// probe asks the silent service for no units, to hear whether it answers again.
+func (c *Client) probe(now int64) {
+	if c.unanswered || !c.ensureOpen(now) {
+		return
+	}
+	look := quota.Part{Inspect: true} // at the first definition, and a key that nobody has
+	m := quota.Asks{Definitions: c.engine.Definitions()[:1], Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
+	c.defined[0] = true
+	if !c.greeted {
+		m.Domain, m.Process = c.engine.Policy().Domain, c.engine.Process()
+	}
+	c.message = m.Append(c.message[:0])
+	if !c.host.Send(c.message) {
+		c.Closed(now)
+		return
+	}
+	c.greeted, c.unanswered, c.sentNs = true, true, now
+}
+
+// abandon lets keys be asked for again whose asks have got no answer in time,
+// though others have. A late answer still counts.
+func (c *Client) abandon(now int64) {
+	for key, g := range c.flying {
+		if now-g.sentNs >= c.engine.Quota.TimeoutNs {
+			delete(c.flying, key)
+		}
+	}
+	for id, g := range c.byID {
+		if now-g.sentNs >= lateNs {
+			delete(c.byID, id)
+		}
+	}
+}
