@@ -1,6 +1,8 @@
 package redisstore
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,6 +66,27 @@ func TestSecretFiles(t *testing.T) {
 	a.password = ""
 	require.ErrorContains(t, a.secrets("/none"), "read the quota store's password: ")
 	require.ErrorContains(t, a.secrets("/dev/null"), "not a regular file")
+}
+
+// Sentinels get the servers' user and password unless the URL names others.
+func TestSentinelPasswords(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte("other\n"), 0o600))
+	for _, c := range []struct{ query, user, password string }{
+		{"", "u", "p"},
+		{"?sentinel_user=v", "v", "p"},
+		{"?sentinel_password_file=" + file, "", "other"},
+		{"?sentinel_user=v&sentinel_password_file=" + file, "v", "other"},
+	} {
+		a, err := parseURL("rediss+sentinel://u:p@h/m/3" + c.query)
+		require.NoError(t, err)
+		o, err := a.option()
+		require.NoError(t, err)
+		require.Equal(t, [...]string{"u", "p", c.user, c.password, "m"},
+			[...]string{o.Username, o.Password, o.Sentinel.Username, o.Sentinel.Password, o.Sentinel.MasterSet}, c.query)
+		require.NotNil(t, o.Sentinel.TLSConfig)
+		require.Equal(t, 3, o.SelectDB)
+	}
 }
 
 func TestFit(t *testing.T) {
