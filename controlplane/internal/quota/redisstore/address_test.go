@@ -126,6 +126,10 @@ func TestRefusal(t *testing.T) {
 		{"LOADING Redis is loading the dataset in memory", "the quota store's server refused with LOADING: it is loading its data"},
 		{"MOVED 3999 127.0.0.1:6381", "the quota store's server refused with MOVED: it is a node of a Cluster: use redis+cluster://"},
 		{"unknown command 'EVALSHA', with args beginning with: 'key'", "the quota store's server refused: unknown command "},
+		{"Error running script (call to f_68): @user_script:10: @user_script: 10: -OOM command not allowed",
+			"the quota store's server refused with OOM: its memory is full: raise maxmemory"},
+		{"Error running script (call to f_68): @user_script:1: WRONGTYPE Operation against a key",
+			"the quota store's server refused with WRONGTYPE: something else is under a key of the store: give it a prefix of its own"},
 		{"odd\x1b[31m", "the quota store's server refused: odd·[31m"},
 	} {
 		require.EqualError(t, refusal(c.message), c.says)
