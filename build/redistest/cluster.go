@@ -118,7 +118,7 @@ func StartSentinel(t testing.TB, b Binary, password string) (w Watched, url stri
 		return s
 	}
 	w.Master = start()
-	w.Replica = start("--replicaof", "127.0.0.1 "+strconv.Itoa(w.Master.Port))
+	w.Replica = start("--replicaof", "127.0.0.1", strconv.Itoa(w.Master.Port))
 	w.Replica.inSync()
 	var all []*Server
 	var hosts []string

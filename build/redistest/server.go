@@ -142,8 +142,8 @@ func (s *Server) Log() string { return s.process.out.String() }
 // Addr is where the server listens.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
 
-// CA is the file with the CA of a server with TLS.
-func (s *Server) CA() string { return s.tls.CA }
+// Certificates are the files of a server with TLS.
+func (s *Server) Certificates() *Certificates { return s.tls }
 
 // Do sends a command on a connection of its own and returns the answer as text.
 func (s *Server) Do(args ...string) string {

@@ -1,6 +1,8 @@
 package redisstore
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -66,6 +68,27 @@ func TestSecretFiles(t *testing.T) {
 	require.ErrorContains(t, a.secrets("/dev/null"), "not a regular file")
 }
 
+// Sentinels get the servers' user and password unless the URL names others.
+func TestSentinelPasswords(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte("other\n"), 0o600))
+	for _, c := range []struct{ query, user, password string }{
+		{"", "u", "p"},
+		{"?sentinel_user=v", "v", "p"},
+		{"?sentinel_password_file=" + file, "", "other"},
+		{"?sentinel_user=v&sentinel_password_file=" + file, "v", "other"},
+	} {
+		a, err := parseURL("rediss+sentinel://u:p@h/m/3" + c.query)
+		require.NoError(t, err)
+		o, err := a.option()
+		require.NoError(t, err)
+		require.Equal(t, [...]string{"u", "p", c.user, c.password, "m"},
+			[...]string{o.Username, o.Password, o.Sentinel.Username, o.Sentinel.Password, o.Sentinel.MasterSet}, c.query)
+		require.NotNil(t, o.Sentinel.TLSConfig)
+		require.Equal(t, 3, o.SelectDB)
+	}
+}
+
 func TestFit(t *testing.T) {
 	for _, c := range []struct {
 		about about
@@ -103,6 +126,10 @@ func TestRefusal(t *testing.T) {
 		{"LOADING Redis is loading the dataset in memory", "the quota store's server refused with LOADING: it is loading its data"},
 		{"MOVED 3999 127.0.0.1:6381", "the quota store's server refused with MOVED: it is a node of a Cluster: use redis+cluster://"},
 		{"unknown command 'EVALSHA', with args beginning with: 'key'", "the quota store's server refused: unknown command "},
+		{"Error running script (call to f_68): @user_script:10: @user_script: 10: -OOM command not allowed",
+			"the quota store's server refused with OOM: its memory is full: raise maxmemory"},
+		{"Error running script (call to f_68): @user_script:1: WRONGTYPE Operation against a key",
+			"the quota store's server refused with WRONGTYPE: something else is under a key of the store: give it a prefix of its own"},
 		{"odd\x1b[31m", "the quota store's server refused: odd·[31m"},
 	} {
 		require.EqualError(t, refusal(c.message), c.says)

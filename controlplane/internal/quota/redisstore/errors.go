@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -59,9 +60,13 @@ func explain(err error) error {
 
 const maxMessage = 120
 
+// atLine is what Redis 6.2 puts before a script's error: where it happened.
+var atLine = regexp.MustCompile(`^Error running script \(.*?\): (@user_script: ?\d+: )+-?`)
+
 // refusal makes an error of a server's message. A message that quotes the command
 // is cut before the quote.
 func refusal(message string) error {
+	message = atLine.ReplaceAllString(message, "")
 	code, _, _ := strings.Cut(message, " ")
 	if what, ok := advice[code]; ok {
 		return fmt.Errorf("the quota store's server refused with %s: %s", code, what)

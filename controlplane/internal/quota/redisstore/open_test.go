@@ -17,7 +17,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/storetest"
 )
 
-const password = "s3cr3t/#?@:%&"
+const (
+	password = "s3cr3t/#?@:%&"
+	mutual   = "a certificate where one is wanted"
+)
 
 func passwordFile(t *testing.T, text string) string {
 	t.Helper()
@@ -38,7 +41,9 @@ func TestTLSAndPassword(t *testing.T) {
 	require.True(t, b.TLS, "one of the servers was built with TLS")
 	server := redistest.StartTLS(t, b, password)
 	server.Do("ACL", "SETUSER", "limiter", "on", ">"+password, "~sluice:*", "+@all")
-	host, tls := server.Addr(), "?ca="+url.QueryEscape(server.CA())
+	files := server.Certificates()
+	host, tls := server.Addr(), "?ca="+url.QueryEscape(files.CA)
+	withCertificate := tls + "&cert=" + url.QueryEscape(files.Server) + "&key=" + url.QueryEscape(files.ServerKey)
 	escaped := url.UserPassword("", password).String() + "@"
 	right, wrong := passwordFile(t, password+"\n"), passwordFile(t, "s3cr3t-wrong")
 	for _, c := range []struct{ name, url, file, says string }{
@@ -53,7 +58,16 @@ func TestTLSAndPassword(t *testing.T) {
 		{"unknown CA", "rediss://" + host, right, "certificate"},
 		{"another name", "rediss://" + host + tls + "&server_name=example.org", right, "certificate"},
 		{"no TLS", "redis://" + host, right, "the quota store"},
+		{"a certificate without its key", "rediss://" + host + tls + "&cert=" + url.QueryEscape(files.Server), right,
+			"read the certificate for the quota store"},
+		{"a CA that is none", "rediss://" + host + "?ca=" + url.QueryEscape(right), right, "holds no certificate in PEM"},
+		{"a certificate", "rediss://" + host + withCertificate, right, ""},
+		{mutual, "rediss://" + host + withCertificate, right, ""},
+		{"no certificate where one is wanted", "rediss://" + host + tls, right, "the quota store"},
 	} {
+		if c.name == mutual {
+			server.Do("CONFIG", "SET", "tls-auth-clients", "yes")
+		}
 		var log bytes.Buffer
 		store, err := try(t, redisstore.Options{URL: c.url, PasswordFile: c.file, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		require.NotContains(t, log.String(), "s3cr3t", c.name)

@@ -5,10 +5,10 @@
 // does not know the script, because then it has swapped nothing. It must not know
 // what a value means.
 //
-// The client is rueidis, without its retries and its cache. One connection carries
-// the commands of all callers in pipelines. Measured beside it, go-redis takes 2.8 MB
-// more of the binary and reaches a third (alone) to two thirds (64 at once) of the swaps
-// per second. valkey-go is made from rueidis, release by release.
+// The client is rueidis, without its retries and its cache: one connection carries the
+// commands of all callers in pipelines. It adds 1.4 MB to a binary and one module. Measured
+// beside it, go-redis adds 4.2 MB, and reaches a third (one by one) to two thirds (64 at
+// once) of the swaps per second. valkey-go is made from rueidis, release by release.
 package redisstore
 
 import (

@@ -123,9 +123,9 @@ func (b *batch) run(ctx context.Context) {
 		return
 	}
 	stop := context.AfterFunc(ctx, func() { b.fail(explain(ctx.Err())) })
-	defer stop()
 	results := b.store.client.DoMulti(context.Background(), b.commands...)
 	b.loadScript(results)
+	stop()
 	if b.settled.CompareAndSwap(false, true) {
 		for i := range b.swaps {
 			b.done(b.swaps[i].index, result(results[i]))
