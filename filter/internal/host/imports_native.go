@@ -53,6 +53,8 @@ func importGRPCStream(unsafe.Pointer, uint32, unsafe.Pointer, uint32, unsafe.Poi
 
 func importGRPCSend(uint32, unsafe.Pointer, uint32, uint32) uint32 { panic(noProxy) }
 
+func importGRPCClose(uint32) uint32 { panic(noProxy) }
+
 func importGRPCCancel(uint32) uint32 { panic(noProxy) }
 
 func importBuffer(uint32, uint32, uint32, unsafe.Pointer, unsafe.Pointer) uint32 { panic(noProxy) }

@@ -62,6 +62,9 @@ func importGRPCStream(service unsafe.Pointer, serviceSize uint32, name unsafe.Po
 //go:wasmimport env proxy_grpc_send
 func importGRPCSend(token uint32, message unsafe.Pointer, size, end uint32) uint32
 
+//go:wasmimport env proxy_grpc_close
+func importGRPCClose(token uint32) uint32
+
 //go:wasmimport env proxy_grpc_cancel
 func importGRPCCancel(token uint32) uint32
 

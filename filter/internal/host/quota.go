@@ -200,7 +200,8 @@ func onGRPCReceive(root, token, size uint32) {
 	q.setPeriod()
 }
 
-// onGRPCClose is called when the stream has ended.
+// onGRPCClose is called when the stream has ended. Envoy forgets a token only when
+// this side closes it too.
 //
 //go:wasmexport proxy_on_grpc_close
 func onGRPCClose(root, token, _ uint32) {
@@ -210,6 +211,7 @@ func onGRPCClose(root, token, _ uint32) {
 	}
 	defer q.plugin.recovered("quota close")
 	arena.reset()
+	importGRPCClose(token)
 	q.token = 0
 	q.client.Closed(theProxy.Monotonic())
 	q.setPeriod()

@@ -1,0 +1,120 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// clusterOf starts proxies under one control plane, whose quota service they ask.
+func clusterOf(t *testing.T, d driver, n int) (*controlPlane, []*proxy) {
+	t.Helper()
+	c := startControlPlane(t)
+	proxies := make([]*proxy, n)
+	for i := range proxies {
+		node := fmt.Sprint("edge-", i)
+		proxies[i] = d.start(t, proxyOptions{node: node, xds: c.xds, workers: 4})
+		c.awaitConnected(t, node)
+	}
+	return c, proxies
+}
+
+// sendAll sends n requests to each proxy at once, and returns their statuses.
+func sendAll(t *testing.T, proxies []*proxy, n int, nth func(proxy, i int) request) [][]int16 {
+	t.Helper()
+	statuses := make([][]int16, len(proxies))
+	errs := make([]error, len(proxies))
+	var wg sync.WaitGroup
+	for i, p := range proxies {
+		wg.Go(func() {
+			statuses[i], errs[i] = p.load(8).try(n, func(j int) request { return nth(i, j) })
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	return statuses
+}
+
+// clusterRule is a rule of scope cluster for each user.
+func clusterRule(name, limits, more string) string {
+	return "  - {name: " + name + ", scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [" + limits + "]" + more + "}\n"
+}
+
+const clusterPolicy = "version: 1\nquota: {timeout: 5s}\nrules:\n" // a busy machine answers late
+
+// The limit holds over three Envoys of four workers, for each algorithm and with
+// several rules on a request.
+func TestOneLimitOverAllProxies(t *testing.T) {
+	d := newest(t)
+	c, proxies := clusterOf(t, d, 3)
+	for name, rules := range map[string]string{
+		"fixed window":           clusterRule("r", "1000/"+far, ""),
+		"fixed window per key":   clusterRule("r", "1000/"+far, ", algorithm: fixed_window_per_key"),
+		"sliding window counter": clusterRule("r", "1000/"+far, ", algorithm: sliding_window_counter"),
+		"sliding window log":     clusterRule("r", "500/"+far, ", algorithm: sliding_window_log"),
+		"token bucket":           clusterRule("r", "{requests: 1, per: "+far+", burst: 1000}", ", algorithm: token_bucket"),
+		"layered":                clusterRule("r", "1000/"+far+", {requests: 1500, per: 365d}", ""),
+		"without a lease":        clusterRule("r", "1000/"+far, ", lease: off"),
+		"two scopes": clusterRule("r", "1000/"+far, "") +
+			"  - {name: local, key: [{header: x-user-id}], limits: [2000/" + far + "]}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := 1000
+			if name == "sliding window log" {
+				want = 500
+			}
+			user := "hot " + name
+			c.apply(t, clusterPolicy+rules)
+			got := slices.Concat(sendAll(t, proxies, 3000, func(int, int) request { return request{"/", "x-user-id", user} })...)
+			require.Equal(t, want, count(got, allowed))
+			require.Equal(t, len(got)-want, count(got, denied))
+		})
+	}
+}
+
+func TestFreshKeysOverAllProxies(t *testing.T) {
+	const keys, times = 1000, 3
+	d := newest(t)
+	c, proxies := clusterOf(t, d, 3)
+	c.apply(t, clusterPolicy+clusterRule("r", "1/"+far, ""))
+	got := sendAll(t, proxies, keys*times, func(_, i int) request {
+		return request{"/", "x-user-id", fmt.Sprint("user-", i/times)}
+	})
+	passed := make([]int, keys)
+	for _, statuses := range got {
+		for i, status := range statuses {
+			require.Contains(t, []int16{allowed, denied}, status)
+			if status == allowed {
+				passed[i/times]++
+			}
+		}
+	}
+	for k, n := range passed {
+		require.Equal(t, 1, n, "key %d", k)
+	}
+}
+
+// A quota service that has gone is waited for once. Then each proxy admits its
+// share; when the service is back, that has been counted.
+func TestAClusterWithoutItsService(t *testing.T) {
+	d := newest(t)
+	c, proxies := clusterOf(t, d, 2)
+	c.apply(t, "version: 1\nrules:\n"+
+		"  - {name: shared, scope: cluster, key: [{header: x-user-id}], limits: [100/"+far+"]}\n"+
+		"  - {name: closed, scope: cluster, on_unavailable: deny, match: {paths: [/closed]}, limits: [100/"+far+"]}\n")
+	for _, p := range proxies { // each hears how many there are
+		require.Equal(t, http.StatusOK, p.status(t, "/", "x-user-id", "warm"))
+	}
+	c.kill(t)
+	got := slices.Concat(sendAll(t, proxies, 200, func(int, int) request { return request{"/", "x-user-id", "alone"} })...)
+	require.LessOrEqual(t, count(got, allowed), 100, "half of the limit each")
+	require.GreaterOrEqual(t, count(got, allowed), 50)
+	require.Equal(t, len(got), count(got, allowed)+count(got, denied))
+	require.Equal(t, denied, proxies[0].status(t, "/closed"))
+}
