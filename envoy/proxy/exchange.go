@@ -142,6 +142,7 @@ func (p *Proxy) RoundTrip(out *http.Request) (*http.Response, error) {
 	}
 	defer release()
 	request := seen(out, ex)
+	request.OnPause, request.Gone = release, out.Context().Done()
 	request.Upstream = func(left *sim.Request) (*sim.Response, error) {
 		release()
 		return p.ask(out, left, ex), nil

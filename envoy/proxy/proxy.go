@@ -25,6 +25,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
@@ -57,7 +59,11 @@ type Options struct {
 	Connections   int           // from clients at a time; default 4096
 	HeaderTimeout time.Duration // for the head of a request; default 10 s
 	BodyIdle      time.Duration // without a byte of a request's body, or of what either end is to read; default 60 s
-	StreamIdle    time.Duration // without a byte of a response's body; default 5 min, as in Envoy
+	StreamIdle    time.Duration // without a byte of a response's body, or paused by the filter; default 5 min, as in Envoy
+
+	// Clusters are the services that the filter may open gRPC streams to, by the
+	// names that a policy gives them. The caller closes them after the Proxy.
+	Clusters map[string]grpc.ClientConnInterface
 
 	CacheDir string       // keeps compiled filters; empty = compile anew
 	Log      *slog.Logger // default: nothing
@@ -101,7 +107,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	host, err := sim.New(context.WithoutCancel(ctx), sim.Options{
 		Wasm: o.Wasm, Workers: o.Workers, VMID: envoy.DefaultVMID, CacheDir: o.CacheDir,
 		PluginName: envoy.ResourceName, RootID: envoy.ResourceName,
-		LogLevel: sim.Info, Log: p.hear,
+		LogLevel: sim.Info, Log: p.hear, Dial: p.dial, StreamIdle: o.StreamIdle,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("load filter: %w", err)

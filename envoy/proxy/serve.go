@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	tickEvery     = time.Second
+	reloadEvery   = time.Second
 	shutdownGrace = 10 * time.Second
 
 	// What Envoy allows the head of a request and of a response.
@@ -74,26 +74,44 @@ func (p *Proxy) server(handler http.Handler) *http.Server {
 	}
 }
 
-// tick gives the VMs their ticks and brings failed ones back, as Envoy's
-// FAIL_RELOAD does.
+// tick gives the VMs their ticks when they are due, and brings failed ones back, as
+// Envoy's FAIL_RELOAD does.
 func (p *Proxy) tick(ctx context.Context) {
-	ticker := time.NewTicker(tickEvery)
-	defer ticker.Stop()
+	reload := time.NewTicker(reloadEvery)
+	defer reload.Stop()
 	for {
+		due := time.NewTimer(p.untilDue())
 		select {
 		case <-ctx.Done():
+			due.Stop()
 			return
-		case <-ticker.C:
+		case <-reload.C:
+			p.reload()
+		case <-p.host.Changed():
+		case <-due.C:
 		}
+		due.Stop()
 		p.host.TickDue()
-		if !p.broken.Swap(false) {
-			continue
-		}
-		for worker := range p.host.Workers() {
-			if err := p.host.Reload(worker); err != nil {
-				p.broken.Store(true)
-				p.log.Error("restart a failed VM", "worker", worker, "error", err)
-			}
+	}
+}
+
+// untilDue is how long the VMs have nothing to do but requests.
+func (p *Proxy) untilDue() time.Duration {
+	at, ok := p.host.Next()
+	if !ok {
+		return reloadEvery
+	}
+	return max(time.Until(time.Unix(0, at)), 0)
+}
+
+func (p *Proxy) reload() {
+	if !p.broken.Swap(false) {
+		return
+	}
+	for worker := range p.host.Workers() {
+		if err := p.host.Reload(worker); err != nil {
+			p.broken.Store(true)
+			p.log.Error("restart a failed VM", "worker", worker, "error", err)
 		}
 	}
 }

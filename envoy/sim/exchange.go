@@ -143,6 +143,7 @@ func (x *Exchange) pause() {
 	x.phase, x.resumed = paused, make(chan struct{})
 	x.idleDue = x.host.elapsed() + x.host.streamIdle
 	x.thread.paused = append(x.thread.paused, x)
+	x.host.change()
 }
 
 // active reports whether the filter will hear of anything but requests.

@@ -96,6 +96,11 @@ func TestTimeIsTheCallers(t *testing.T) {
 	ticked := b.start(0, "ticked", "pause|tick 5 resume ticked")
 	_, err := slow.Finish()
 	require.ErrorContains(t, err, "paused")
+	select {
+	case <-b.Changed():
+	default:
+		t.Fatal("a tick and three pauses changed nothing")
+	}
 	b.run(slow, quick, ticked)
 	require.Equal(t, int64(7*time.Millisecond), b.now(), "no time passes but to the next event")
 	require.Equal(t, 429, b.finish(quick).Status)

@@ -156,6 +156,7 @@ func (v *vm) setTickPeriod(s []uint64) status {
 	root := v.scope().root
 	root.tickPeriod = int64(uint32(s[0])) * 1e6
 	root.tickDue = v.host.elapsed() + root.tickPeriod
+	v.host.change()
 	return statusOK
 }
 

@@ -142,6 +142,7 @@ type Host struct {
 	onCall          func(int, string)
 	onShared        func(int, Access)
 	dial            func(Call, *Inbox) (Peer, error)
+	changed         chan struct{}
 	streamIdle      int64
 	seed            uint64
 
@@ -176,6 +177,7 @@ func New(ctx context.Context, o Options) (*Host, error) {
 		ctx: ctx, vmID: o.VMID, vmConfiguration: o.VMConfiguration, pluginName: o.PluginName, rootID: o.RootID,
 		properties: o.Properties, now: o.Now, logTo: o.Log, logLevel: o.LogLevel, onCall: o.OnCall,
 		onShared: o.OnShared, seed: o.Seed, dial: o.Dial, streamIdle: int64(o.StreamIdle),
+		changed: make(chan struct{}, 1),
 	}
 	if o.Workers < 0 {
 		return nil, fmt.Errorf("start simulator: %d workers, want at least 1", o.Workers)

@@ -44,6 +44,16 @@ func (h *Host) Next() (ns int64, ok bool) {
 	return now + max(first-h.elapsed(), 0), first < math.MaxInt64
 }
 
+// Changed gets a value when Next has become earlier, but for what is said on a stream.
+func (h *Host) Changed() <-chan struct{} { return h.changed }
+
+func (h *Host) change() {
+	select {
+	case h.changed <- struct{}{}:
+	default: // one is there already
+	}
+}
+
 func (t *thread) next() int64 {
 	first := t.mail.due()
 	for _, v := range t.vms() {

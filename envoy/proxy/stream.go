@@ -1,0 +1,130 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// stream is the way from a gRPC stream of the filter to a service.
+type stream struct {
+	in     *sim.Inbox
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	queue  [][]byte // what the filter has sent; it bounds that itself
+	closed bool     // nothing follows
+	more   chan struct{}
+}
+
+// dial opens a stream to one of the clusters. A service that cannot be reached
+// ends it.
+func (p *Proxy) dial(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
+	conn := p.options.Clusters[c.Cluster]
+	if conn == nil {
+		return nil, fmt.Errorf("open a stream: there is no cluster %q", c.Cluster)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	for _, pair := range c.Metadata {
+		if !strings.HasPrefix(pair[0], ":") {
+			ctx = metadata.AppendToOutgoingContext(ctx, pair[0], pair[1])
+		}
+	}
+	s := &stream{in: in, cancel: cancel, more: make(chan struct{}, 1)}
+	go s.run(ctx, conn, "/"+c.Service+"/"+c.Method)
+	return s, nil
+}
+
+// Send queues a message.
+func (s *stream) Send(message []byte) { s.add(message, false) }
+
+// CloseSend says that nothing follows.
+func (s *stream) CloseSend() { s.add(nil, true) }
+
+// Cancel ends the stream.
+func (s *stream) Cancel() { s.cancel() }
+
+func (s *stream) add(message []byte, last bool) {
+	s.mu.Lock()
+	if message != nil {
+		s.queue = append(s.queue, message)
+	}
+	s.closed = s.closed || last
+	s.mu.Unlock()
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+}
+
+// run receives until the service ends the stream.
+func (s *stream) run(ctx context.Context, conn grpc.ClientConnInterface, method string) {
+	defer s.cancel()
+	both := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+	client, err := conn.NewStream(ctx, both, method, grpc.ForceCodec(rawCodec{}))
+	if err == nil {
+		go s.send(ctx, client)
+	}
+	for err == nil {
+		var message []byte
+		if err = client.RecvMsg(&message); err == nil {
+			s.in.Message(0, message)
+			s.in.Deliver()
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	why := status.Convert(err)
+	s.in.Close(0, uint32(why.Code()), why.Message(), nil)
+	s.in.Deliver()
+}
+
+// send passes on what the filter sends. What goes wrong ends the stream, which run
+// hears.
+func (s *stream) send(ctx context.Context, client grpc.ClientStream) {
+	for {
+		s.mu.Lock()
+		queue, closed := s.queue, s.closed
+		s.queue = nil
+		s.mu.Unlock()
+		for i := range queue {
+			if client.SendMsg(&queue[i]) != nil {
+				return
+			}
+		}
+		if closed {
+			_ = client.CloseSend()
+			return
+		}
+		select {
+		case <-s.more:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// rawCodec passes messages as the bytes they are: the filter has its own codec.
+type rawCodec struct{}
+
+// Name is the format that the service expects.
+func (rawCodec) Name() string { return "proto" }
+
+// Marshal takes a *[]byte.
+func (rawCodec) Marshal(m any) ([]byte, error) { return *m.(*[]byte), nil }
+
+// Unmarshal fills a *[]byte.
+func (rawCodec) Unmarshal(b []byte, m any) error {
+	*m.(*[]byte) = append([]byte{}, b...)
+	return nil
+}

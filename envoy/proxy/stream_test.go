@@ -1,0 +1,126 @@
+package proxy_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/envoy/proxy"
+)
+
+// pauser is a filter that does what a request and what messages on its stream say:
+// see envoy/sim/testdata/pauser.
+func pauser(t *testing.T) []byte {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "pauser.wasm")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file, "../sim/testdata/pauser")
+	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+	wasm, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return wasm
+}
+
+// plainText is a codec of messages that are text.
+type plainText struct{}
+
+func (plainText) Name() string                    { return "proto" }
+func (plainText) Marshal(m any) ([]byte, error)   { return []byte(*m.(*string)), nil }
+func (plainText) Unmarshal(b []byte, m any) error { *m.(*string) = string(b); return nil }
+
+// serveEcho is a service that sends messages back as they are, and ends a stream
+// that says "close". It reports how each stream ended.
+func serveEcho(t *testing.T) (conn *grpc.ClientConn, ended <-chan string) {
+	t.Helper()
+	ends := make(chan string, 10)
+	handler := func(_ any, stream grpc.ServerStream) error {
+		for {
+			var m string
+			if err := stream.RecvMsg(&m); err != nil {
+				ends <- status.FromContextError(stream.Context().Err()).Code().String()
+				return nil //nolint:nilerr // the filter's end
+			}
+			if m == "close" {
+				return status.Error(codes.NotFound, "asked to")
+			}
+			if err := stream.SendMsg(&m); err != nil {
+				return err
+			}
+		}
+	}
+	server := grpc.NewServer(grpc.ForceServerCodec(plainText{}), grpc.UnknownServiceHandler(handler))
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = server.Serve(listener) }()
+	t.Cleanup(func() { server.Stop(); <-done })
+	conn, err = grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close()) })
+	return conn, ends
+}
+
+// TestFilterPausesAndAsks: one worker, so a paused request must leave it to others.
+func TestFilterPausesAndAsks(t *testing.T) {
+	conn, ended := serveEcho(t)
+	free, err := ports.Free(1)
+	require.NoError(t, err)
+	nobody, err := grpc.NewClient(fmt.Sprint("127.0.0.1:", free[0]), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, nobody.Close()) })
+	wasm := pauser(t)
+	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }), func(o *proxy.Options) {
+		o.Wasm, o.Workers, o.StreamIdle = wasm, 1, time.Minute
+		o.Clusters = map[string]grpc.ClientConnInterface{"quota": conn, "nobody": nobody}
+	})
+	ask := func(do string) int {
+		t.Helper()
+		response, _ := p.do(http.MethodGet, "/", "x-name", "a", "x-do", do)
+		return response.StatusCode
+	}
+	end := func() string {
+		select {
+		case how := <-ended:
+			return how
+		case <-time.After(10 * time.Second):
+			return "not at all"
+		}
+	}
+	require.Equal(t, http.StatusAccepted, ask("pause|open quota|send resume a"))
+	require.Equal(t, http.StatusTooManyRequests, ask("pause|send reply a 429"), "on the same stream")
+	require.Equal(t, http.StatusConflict, ask("pause|onclose reply a 409|send close"), "the service ends it")
+	require.Equal(t, http.StatusConflict, ask("pause|onclose reply a 409|open nobody"), "out of reach")
+	require.Equal(t, http.StatusConflict, ask("pause|onclose reply a 409|open nowhere"), "no such cluster")
+	require.Equal(t, http.StatusAccepted, ask("pause|tick 20 resume a"))
+	require.Equal(t, http.StatusAccepted, ask("pause|open quota|last resume a"))
+	require.Equal(t, "OK", end(), "the filter has nothing more to say")
+	require.Equal(t, http.StatusAccepted, ask("pause|open quota|send cancel;resume a"))
+	require.Equal(t, codes.Canceled.String(), end())
+
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("x-name", "gone")
+	r.Header.Set("x-do", "pause|open quota|onclose reply a 410|send path gone")
+	time.AfterFunc(50*time.Millisecond, cancel)
+	response, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil {
+		_ = response.Body.Close()
+	}
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, http.StatusGone, ask("pause|send close"), "the worker and the stream live on")
+}
