@@ -44,9 +44,10 @@ type keys struct {
 	byID  map[[16]byte]*key
 	idle  *list.List // of *key, longest idle first
 	ready []*key     // have operations and no swap under way
+	max   int        // idle ones that are kept
 }
 
-func newKeys() keys { return keys{byID: map[[16]byte]*key{}, idle: list.New()} }
+func newKeys() keys { return keys{byID: map[[16]byte]*key{}, idle: list.New(), max: maxCached} }
 
 // add lets an operation wait for its key's turn.
 func (ks *keys) add(o *operation) {
@@ -77,7 +78,7 @@ func (ks *keys) rest(k *key) {
 	}
 	k.busy = false
 	k.cached = ks.idle.PushBack(k)
-	for ks.idle.Len() > maxCached {
+	for ks.idle.Len() > ks.max {
 		oldest := ks.idle.Remove(ks.idle.Front()).(*key)
 		delete(ks.byID, oldest.id)
 	}

@@ -3,6 +3,7 @@ package quota
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,11 +49,11 @@ func (v *virtual) advance(ns int64) {
 type odd struct {
 	Store
 	bend  func(swaps []Swap, done func(int, Result)) bool // true = it has called done
-	swaps int
+	swaps atomic.Int64
 }
 
 func (s *odd) Swap(ctx context.Context, swaps []Swap, done func(int, Result)) {
-	s.swaps += len(swaps)
+	s.swaps.Add(int64(len(swaps)))
 	if s.bend == nil || !s.bend(swaps, done) {
 		s.Store.Swap(ctx, swaps, done)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -47,8 +48,8 @@ func (m machine) AfterFunc(ns int64, f func()) { time.AfterFunc(time.Duration(ns
 
 // Peer is who opened a stream.
 type Peer struct {
-	Address string
-	Names   []string // DNS names and URIs of its certificate; nil = none was asked for
+	Address     string
+	Certificate *x509.Certificate // nil = none was asked for
 }
 
 // Service grants units to streams. It starts no goroutine but to go on after a store
@@ -129,6 +130,13 @@ func (s *Service) Drain(ctx context.Context) {
 	case <-ctx.Done():
 	}
 	s.cancel()
+}
+
+// Draining reports whether the service takes no more asks.
+func (s *Service) Draining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draining
 }
 
 // settle notes that a drained service has answered everything.

@@ -214,7 +214,7 @@ func TestOneKeyInTurn(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, lease.LeaseOff, fixed(10, minute)))
 	b.inspect(p)
-	before := b.store.swaps
+	before := b.store.swaps.Load()
 	require.NoError(t, p.send(lease.Asks{Asks: []lease.Ask{
 		{ID: 1, Parts: []lease.Part{want(6)}}, {ID: 2, Parts: []lease.Part{want(6)}}, {ID: 3, Parts: []lease.Part{want(4)}},
 	}}))
@@ -223,7 +223,7 @@ func TestOneKeyInTurn(t *testing.T) {
 		results = append(results, a.Result)
 	}
 	require.Equal(t, []lease.Result{lease.Granted, lease.Denied, lease.Granted}, results)
-	require.Equal(t, before+1, b.store.swaps)
+	require.Equal(t, before+1, b.store.swaps.Load())
 	require.EqualValues(t, 10, b.inspect(p).Used)
 }
 
@@ -231,14 +231,12 @@ func TestOneKeyInTurn(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, lease.LeaseOff, fixed(10, minute)))
-	for i := range uint64(maxCached + 1000) {
-		if i%1000 == 0 {
-			b.clock.advance(second)
-		}
+	b.service.keys.max = 100
+	for i := range uint64(1100) {
 		p.ask(lease.Part{Definition: 1, Key: lease.KeyOf(i, 1), Cost: 6})
 	}
-	require.Len(t, b.service.keys.byID, maxCached)
-	require.Equal(t, maxCached, b.service.keys.idle.Len())
+	require.Len(t, b.service.keys.byID, 100)
+	require.Equal(t, 100, b.service.keys.idle.Len())
 	require.Equal(t, lease.Denied, p.ask(lease.Part{Definition: 1, Key: lease.KeyOf(1, 1), Cost: 6}).Result, "the store has them all")
 }
 
@@ -248,13 +246,13 @@ func TestUnknownOutcome(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
 	b.inspect(p)
-	before := b.store.swaps
+	before := b.store.swaps.Load()
 	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
 		b.memory.Swap(t.Context(), swaps, func(i int, _ Result) { done(i, Result{Outcome: Failed, Err: errors.New("cut")}) })
 		return true
 	}
 	require.Equal(t, lease.Unavailable, p.ask(want(4)).Result)
-	require.Equal(t, before+1, b.store.swaps)
+	require.Equal(t, before+1, b.store.swaps.Load())
 	b.store.bend = nil
 	require.EqualValues(t, 4, b.inspect(p).Used)
 	require.EqualValues(t, 6, p.ask(lease.Part{Definition: 1, Cost: 1, Waiting: 10}).Grants[0].Units)
