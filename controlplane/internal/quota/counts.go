@@ -1,0 +1,36 @@
+package quota
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// counts is what a service has counted since it started.
+type counts struct {
+	results                 [lease.Busy + 1]atomic.Uint64
+	granted, returned, lost atomic.Uint64 // units
+	mismatches, storeErrors atomic.Uint64
+	retries                 atomic.Uint64
+	latency                 atomic.Pointer[prometheus.Histogram]
+}
+
+// result counts a store's result.
+func (c *counts) result(r Result) {
+	switch r.Outcome {
+	case Failed:
+		c.storeErrors.Add(1)
+	case Late:
+		c.retries.Add(1)
+	case Swapped, Differs:
+	}
+}
+
+func (c *counts) answered(r lease.Result, ns int64) {
+	c.results[r].Add(1)
+	if h := c.latency.Load(); h != nil {
+		(*h).Observe(float64(ns) / second)
+	}
+}

@@ -1,0 +1,196 @@
+package quota
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// linger is how much longer a value lives than what it has counted.
+const linger = 10 * second
+
+const second = 1_000_000_000
+
+// kind says what an operation does to a key.
+type kind uint8
+
+const (
+	ask     kind = iota
+	undo         // uncount a grant that nobody got
+	giveUp       // uncount units that a proxy returns
+	reset        // forget everything
+	set          // count n units, and nothing before
+	inspect      // change nothing
+)
+
+// operation is what is to be done to one key. It can be carried out again on
+// another value, if the store has refused the first.
+type operation struct {
+	kind    kind
+	lease   uint32
+	counts  bool // CountDenied
+	kinds   []limit.Window
+	windows []limit.Window // as they hold for the key
+	part    lease.Part     // of ask
+	charge  charge         // of undo and giveUp
+	n       uint32         // units of undo, giveUp and set
+
+	key   [16]byte
+	owner owner
+
+	outcome
+}
+
+// owner learns what came of its operations. The service is locked then.
+type owner interface{ finished(o *operation) }
+
+// charge says what a grant has counted where.
+type charge struct {
+	lease.Charge
+	generation uint64
+}
+
+// outcome is what an operation came to.
+type outcome struct {
+	err       error // of the store, or why the value cannot be read
+	againNs   int64 // not now, but at this instant; 0 = done
+	denied    bool
+	units     uint32 // granted, or given back
+	validNs   int64
+	waitNs    int64
+	charged   charge
+	standings []lease.Standing
+}
+
+// random is for nonces and generations. Nobody gains by guessing them.
+func random() uint64 { return rand.Uint64() } //nolint:gosec // it is fast, and seeded by the system
+
+// prepare makes the record hold the operation's windows at the time now. A window
+// that it does not have starts empty; one that the operation does not have is gone.
+func (r *record) prepare(o *operation, now int64) {
+	longest := int64(linger)
+	for i := range r.windows {
+		longest = max(longest, r.windows[i].PeriodNs)
+	}
+	if ahead := r.NowNs - now; ahead > longest { // the store's clock was wrong, or is
+		r.Windows = r.windows
+		r.Shift(-ahead)
+		r.generation = random()
+	}
+	if !slices.EqualFunc(r.windows, o.kinds, limit.Window.Same) {
+		r.rearrange(o.kinds)
+	}
+	r.Windows = o.windows
+	r.Roll(now)
+}
+
+// rearrange changes the generation, because a return does not know which window
+// has started anew since its grant.
+func (r *record) rearrange(kinds []limit.Window) {
+	usages := make([]limit.Usage, len(kinds))
+	for i, k := range kinds {
+		if at := slices.IndexFunc(r.windows, k.Same); at >= 0 {
+			usages[i] = r.Usages[at]
+		}
+	}
+	r.windows, r.Usages, r.generation = kinds, usages, random()
+}
+
+// carryOut carries the operation out on the record at the time now, and reports
+// whether that changed what the record counts.
+func (o *operation) carryOut(r *record, now int64) (changed bool) {
+	o.outcome = outcome{standings: o.standings[:0]}
+	r.prepare(o, now)
+	switch o.kind {
+	case ask:
+		changed = o.ask(r)
+	case undo, giveUp:
+		changed = o.giveBack(r)
+	case reset:
+		r.forget()
+		changed = true
+	case set:
+		r.forget()
+		r.Add(o.n, lease.Terms{})
+		changed = true
+	case inspect:
+	}
+	if o.againNs == 0 && o.kind != giveUp {
+		for i := range r.Windows {
+			o.standings = append(o.standings, r.Standing(i))
+		}
+	}
+	return changed
+}
+
+func (r *record) forget() {
+	clear(r.Usages)
+	r.StampNs, r.generation = r.NowNs, random()
+}
+
+func (o *operation) ask(r *record) (changed bool) {
+	p := &o.part
+	units, terms, ok := r.Grant(o.lease, p)
+	if terms.AgainNs != 0 && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
+		o.againNs = terms.AgainNs
+		return false
+	}
+	if p.Spent > 0 {
+		r.Add(p.Spent, lease.Terms{})
+		units, terms, ok = r.Grant(o.lease, p)
+		changed = true
+	}
+	switch {
+	case p.Inspect:
+	case !ok && p.Cost > 0:
+		o.denied, o.waitNs = true, r.WaitNs(p.Cost)
+		if o.counts {
+			r.Add(p.Cost, lease.Terms{})
+			changed = true
+		}
+	case units > 0:
+		o.units, o.validNs = units, r.ValidNs(terms)
+		o.charged = charge{r.Add(units, terms), r.generation}
+		changed = true
+	}
+	return changed
+}
+
+// giveBack uncounts units where they are still counted. Where the record has been
+// made anew since, they are gone already.
+func (o *operation) giveBack(r *record) (changed bool) {
+	if r.generation != o.charge.generation {
+		return false
+	}
+	if r.Refund(&o.charge.Charge, o.n, o.kind == undo) {
+		o.units = o.n
+	}
+	return true
+}
+
+var errUnknownWindow = errors.New("the algorithm of a window is not known: the proxy runs a newer release")
+
+// check refuses a definition that cannot be decided by.
+func check(d *lease.Definition) error {
+	for i := range d.Windows {
+		w := &d.Windows[i]
+		switch {
+		case w.Algorithm < limit.FixedWindow || w.Algorithm > limit.TokenBucket:
+			return errUnknownWindow
+		case w.PeriodNs < limit.MinPeriodNs || w.PeriodNs > limit.MaxPeriodNs:
+			return errors.New("a window's period is not from 1 ms to 366 days")
+		case w.OffsetNs < 0 || w.OffsetNs >= w.PeriodNs:
+			return errors.New("a window's offset is not from 0 to its period")
+		case w.Units > limit.MaxLog:
+			return errors.New("a log remembers at most 512 units")
+		case i > 0 && d.Windows[i-1].Compare(*w) >= 0:
+			return errors.New("windows are not in order of their period, algorithm, offset, jitter and elastic, or one is there twice")
+		case d.CountDenied && (w.Algorithm == limit.TokenBucket || d.Lease != lease.LeaseOff):
+			return errors.New("count_denied takes no token bucket and no lease")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package quota
+
+import (
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// group is one ask: all its parts are granted or none.
+type group struct {
+	stream      *Stream
+	id          uint32
+	startNs     int64
+	operations  []operation
+	definitions []*definition // of the operations
+	left        int           // operations that are not finished
+	result      lease.Result
+}
+
+// finished is called when an operation is. The last one decides about the group, and
+// if it undoes some of them, the last of those answers.
+func (g *group) finished(*operation) {
+	if g.left--; g.left > 0 {
+		return
+	}
+	if g.result == 0 {
+		g.result = g.conclude()
+		if g.result != lease.Granted && g.undo() {
+			return
+		}
+	}
+	g.answer()
+}
+
+func (g *group) conclude() lease.Result {
+	result := lease.Granted
+	for i := range g.operations {
+		switch o := &g.operations[i]; {
+		case o.err != nil || g.stream.closed:
+			return lease.Unavailable
+		case o.denied:
+			result = lease.Denied
+		}
+	}
+	return result
+}
+
+// undo uncounts what some parts were granted, because others were not. It reports
+// whether there is something to undo.
+func (g *group) undo() bool {
+	s := g.stream.service
+	for i := range g.operations {
+		o := &g.operations[i]
+		if o.err != nil || o.units == 0 {
+			continue
+		}
+		o.kind, o.charge, o.n = undo, o.charged, o.units
+		g.left++
+	}
+	if g.left == 0 {
+		return false
+	}
+	for i := range g.operations {
+		if o := &g.operations[i]; o.kind == undo {
+			s.keys.add(o)
+		}
+	}
+	return true
+}
+
+// answer answers the ask.
+func (g *group) answer() {
+	st := g.stream
+	s := st.service
+	st.open--
+	s.count.answered(g.result, s.o.Clock.NowNs()-g.startNs)
+	for i := range g.operations { // what could not be undone
+		if o := &g.operations[i]; o.kind == undo {
+			s.count.lost.Add(uint64(o.n - o.units))
+		}
+	}
+	if st.closed {
+		s.settle()
+		return
+	}
+	a := lease.Answer{ID: g.id, Result: g.result}
+	if g.result == lease.Granted || g.result == lease.Denied {
+		a.Grants = make([]lease.Grant, len(g.operations))
+		for i := range g.operations {
+			a.Grants[i] = g.grant(i)
+		}
+	}
+	st.answers = append(st.answers, a)
+	s.wake(st)
+	s.settle()
+}
+
+func (g *group) grant(i int) lease.Grant {
+	o := &g.operations[i]
+	p := lease.Grant{Denied: o.denied, WaitNs: o.waitNs, Windows: o.standings}
+	if g.result == lease.Granted && o.units > 0 {
+		p.Units, p.ValidNs = o.units, o.validNs
+		p.Number = g.stream.remember(g.definitions[i], o)
+		g.stream.service.count.granted.Add(uint64(o.units))
+	}
+	return p
+}

@@ -1,0 +1,228 @@
+package quota
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"math"
+
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const (
+	// maxSwaps is how many swaps may be under way to the store. More wait here, where
+	// streams take turns, not there.
+	maxSwaps = 512
+	// maxTries is how often an operation is decided anew because another service has
+	// written first or the store's clock has moved on.
+	maxTries = 64
+	// maxCached is how many keys' last values are kept.
+	maxCached = 1 << 15
+)
+
+var errContended = errors.New("the key's value changed each time before it was swapped")
+
+// key is one key's operations, which are carried out one after the other, and its
+// last value as far as it is known.
+type key struct {
+	id      [16]byte
+	record  *record // nil = as far as is known, none is there
+	nonce   []byte  // of the value; nil = none
+	waiting []*operation
+	swap    []*operation // decided together, under way to the store
+	tries   int
+	busy    bool
+	value   []byte        // memory for what is swapped in
+	sentNs  int64         // when the swap left, by the service's clock
+	slackNs int64         // how much later the store may carry it out
+	untilNs int64         // when the first window ends that it counts in
+	cached  *list.Element // unless busy
+}
+
+// keys are those with operations, and the last ones that had some.
+type keys struct {
+	byID  map[[16]byte]*key
+	idle  *list.List // of *key, longest idle first
+	ready []*key     // have operations and no swap under way
+	max   int        // idle ones that are kept
+}
+
+func newKeys() keys { return keys{byID: map[[16]byte]*key{}, idle: list.New(), max: maxCached} }
+
+// add lets an operation wait for its key's turn.
+func (ks *keys) add(o *operation) {
+	k := ks.byID[o.key]
+	if k == nil {
+		k = &key{id: o.key}
+		ks.byID[o.key] = k
+	}
+	k.waiting = append(k.waiting, o)
+	if k.busy {
+		return
+	}
+	k.busy = true
+	if k.cached != nil {
+		ks.idle.Remove(k.cached)
+		k.cached = nil
+	}
+	ks.ready = append(ks.ready, k)
+}
+
+// rest ends a key's swap: its next operations come, or it is idle.
+func (ks *keys) rest(k *key) {
+	clear(k.swap)
+	k.swap, k.tries = k.swap[:0], 0
+	if len(k.waiting) > 0 {
+		ks.ready = append(ks.ready, k)
+		return
+	}
+	k.busy = false
+	k.cached = ks.idle.PushBack(k)
+	for ks.idle.Len() > ks.max {
+		oldest := ks.idle.Remove(ks.idle.Front()).(*key)
+		delete(ks.byID, oldest.id)
+	}
+}
+
+// clock is what the service knows of the store's clock: how far it is ahead of the
+// service's own where a swap arrives that leaves now. A swap that arrives earlier
+// than any before it is late once, and so is one that takes longer than the slack.
+type clock struct {
+	known   bool
+	aheadNs int64
+}
+
+// note notes that the store's clock said storeNs to a swap that left at sentNs.
+func (c *clock) note(sentNs, storeNs int64, late bool) {
+	ahead := storeNs - sentNs
+	if !c.known || late || ahead < c.aheadNs {
+		c.known, c.aheadNs = true, ahead
+	}
+}
+
+// prepare decides what waits, as of the store's time now, and returns the swap. A
+// swap that only reads shows whether the decision not to change anything holds.
+func (k *key) prepare(localNs, now int64) Swap {
+	if len(k.swap) == 0 {
+		k.swap, k.waiting = k.waiting, k.swap
+	}
+	k.sentNs = localNs
+	s := Swap{Key: k.id, Old: k.nonce, UntilNs: math.MaxInt64}
+	if !k.decide(now) {
+		return s
+	}
+	k.value = k.record.append(k.value[:0], random())
+	s.New = k.value
+	s.UntilNs = k.untilNs
+	s.ExpireNs = k.record.ExpiryNs() + linger
+	// The store must apply it after now: else units could be spent before the window
+	// that counts them.
+	s.AtNs, s.SlackNs = now+k.slackNs/2, k.slackNs/2
+	return s
+}
+
+// decide carries out the operations on the last known value and reports whether
+// that changed it.
+func (k *key) decide(now int64) (changed bool) {
+	if k.record == nil {
+		k.record = &record{generation: random(), State: lease.State{NowNs: now, StampNs: now}}
+	}
+	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
+	for _, o := range k.swap {
+		changed = o.carryOut(k.record, now) || changed
+		k.slackNs = min(k.slackNs, lease.SlackNs(o.windows))
+		k.untilNs = min(k.untilNs, k.record.EndNs())
+	}
+	return changed
+}
+
+// learn takes over the value that is in the store.
+func (k *key) learn(value []byte) (err error) {
+	k.record, k.nonce = nil, nil
+	if value == nil {
+		return nil
+	}
+	if k.record, err = parse(value); err == nil {
+		k.nonce = append(k.nonce, value[:NonceBytes]...)
+	}
+	return err
+}
+
+// finish takes the result of a key's swap, and reports whether its operations are
+// done.
+func (k *key) finish(r Result) (done bool, err error) {
+	switch r.Outcome {
+	case Failed:
+		k.record, k.nonce = nil, nil
+		return true, r.Err
+	case Swapped:
+		k.nonce = append(k.nonce[:0], k.value[:NonceBytes]...)
+		return true, nil
+	case Differs, Late:
+	}
+	if err := k.learn(r.Value); err != nil {
+		return true, err
+	}
+	if k.tries++; k.tries > maxTries {
+		return true, errContended
+	}
+	if k.decide(r.NowNs) { // what it changes is decided again when it is sent
+		return false, k.learn(r.Value)
+	}
+	return true, nil
+}
+
+// swapNow sends the swaps of the keys that are ready.
+func (s *Service) swapNow(ready []*key, swaps []Swap) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
+	left := len(ready)
+	s.o.Store.Swap(ctx, swaps, func(i int, r Result) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if left--; left == 0 {
+			cancel()
+		}
+		s.swapped(ready[i], r)
+		s.pumpSoon()
+	})
+}
+
+// swapped hands out what came of a key's operations.
+func (s *Service) swapped(k *key, r Result) {
+	s.underWay--
+	if r.Outcome != Failed {
+		s.clock.note(k.sentNs, r.NowNs, r.Outcome == Late)
+	}
+	s.count.result(r)
+	done, err := k.finish(r)
+	if !done {
+		s.keys.ready = append(s.keys.ready, k)
+		return
+	}
+	if errors.Is(err, errNewer) || errors.Is(err, errDamage) {
+		s.count.mismatches.Add(1)
+	}
+	for _, o := range k.swap {
+		if err == nil && o.againNs != 0 {
+			s.later(o)
+			continue
+		}
+		o.err = err
+		o.owner.finished(o)
+	}
+	s.keys.rest(k)
+}
+
+// later carries an operation out once the window has ended whose end is too near.
+func (s *Service) later(o *operation) {
+	s.o.Clock.AfterFunc(max(o.againNs-s.storeNow(), 0)+1, func() {
+		s.mu.Lock()
+		s.keys.add(o)
+		s.mu.Unlock()
+		s.pump()
+	})
+}
+
+// storeNow is the earliest time that the store's clock may show to a swap that
+// leaves now.
+func (s *Service) storeNow() int64 { return s.o.Clock.NowNs() + s.clock.aheadNs }

@@ -1,0 +1,180 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// A proxy spends what it was granted at any time that its answer allows. The store
+// and the network take any time. Over all proxies no window admits more than its
+// limit; units without a lease count as admitted when the store counted them.
+
+var shapes = map[string][]limit.Window{
+	"fixed":   {fixed(40, second)},
+	"jitter":  {{Algorithm: limit.FixedWindow, Limit: 40, PeriodNs: second, Jitter: 50}},
+	"per key": {{Algorithm: limit.FixedWindowPerKey, Limit: 40, PeriodNs: second}},
+	"counter": {{Algorithm: limit.SlidingWindowCounter, Limit: 40, PeriodNs: second}},
+	"log":     {{Algorithm: limit.SlidingWindowLog, Limit: 60, PeriodNs: 10 * second, Units: 60}},
+	"bucket":  {{Algorithm: limit.TokenBucket, Limit: 600, PeriodNs: minute, Burst: 300}},
+	"layered": {fixed(40, second), {Algorithm: limit.TokenBucket, Limit: 600, PeriodNs: minute, Burst: 200}},
+}
+
+// overWindow returns how many units more than w allows were spent, at most, in any
+// window. Windows of a key's own begin with the first unit after the last window.
+func overWindow(w limit.Window, spent []int64) int {
+	worst := 0
+	open, n := int64(-1<<62), 0
+	for from, at := range spent {
+		switch w.Algorithm {
+		case limit.FixedWindow:
+			if start := w.End(at) - w.PeriodNs; start > open {
+				open, n = start, 0
+			}
+			n++
+			worst = max(worst, n-int(w.Limit))
+			continue
+		case limit.FixedWindowPerKey: // which unit opened a window is not seen here: at most two windows meet
+			end, _ := slices.BinarySearch(spent, at+w.PeriodNs)
+			worst = max(worst, end-from-2*int(w.Limit))
+			continue
+		default:
+		}
+		for to := from; to < len(spent); to++ {
+			long, units := spent[to]-at, int64(to-from+1)
+			worst = max(worst, int(units-allowed(w, long)))
+		}
+	}
+	return worst
+}
+
+// allowed is how many units w allows in an interval that both its ends belong to.
+func allowed(w limit.Window, long int64) int64 {
+	switch {
+	case w.Algorithm == limit.TokenBucket:
+		return int64(w.Burst) + int64(w.Limit)*long/w.PeriodNs
+	case long >= w.PeriodNs:
+		return 1 << 40
+	case w.Algorithm == limit.SlidingWindowCounter:
+		return int64(w.Limit) + int64(w.Limit)*long/w.PeriodNs + 1
+	default:
+		return int64(w.Limit)
+	}
+}
+
+func TestNeverOver(t *testing.T) {
+	for name, windows := range shapes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(12) {
+				spent := newFleet(t, seed, windows).run(300)
+				for _, w := range windows {
+					require.LessOrEqual(t, overWindow(lease.Shifted(w, [16]byte{}), spent), 0, "seed %d", seed)
+				}
+				require.Greater(t, len(spent), 30, "seed %d", seed)
+			}
+		})
+	}
+}
+
+// fleet is proxies on two services, whose clocks are an hour apart, and a store
+// that is slow, loses answers, and counts when it counted what.
+type fleet struct {
+	*rig
+	r        *rand.Rand
+	proxies  []*proxy
+	services [2]*Service
+	d        lease.Definition
+	spent    []int64
+}
+
+func newFleet(t *testing.T, seed uint64, windows []limit.Window) *fleet {
+	f := &fleet{
+		rig: newRig(t), r: rand.New(rand.NewPCG(seed, 1)),
+		d: define(1, []uint32{lease.LeaseAuto, lease.LeaseOff, 3}[seed%3], windows...),
+	}
+	f.services = [2]*Service{f.service, f.another(3600 * second)}
+	f.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+		f.clock.advance(f.delay())
+		f.memory.Swap(context.Background(), swaps, func(i int, r Result) {
+			if f.r.IntN(30) == 0 {
+				r = Result{Outcome: Failed, Err: errors.New("lost")}
+			}
+			done(i, r)
+		})
+		f.clock.advance(f.delay())
+		return true
+	}
+	for i := range 4 {
+		f.proxies = append(f.proxies, f.proxy(f.services[i%2], f.d))
+	}
+	return f
+}
+
+// delay is mostly below the slack, and now and then above.
+func (f *fleet) delay() int64 { return f.r.Int64N([]int64{ms / 10, ms, 3 * ms, 8 * ms}[f.r.IntN(4)]) }
+
+func (f *fleet) run(steps int) []int64 {
+	for range steps {
+		f.clock.advance(f.r.Int64N([]int64{ms, 20 * ms, 300 * ms}[f.r.IntN(3)]))
+		i := f.r.IntN(len(f.proxies))
+		p := f.proxies[i]
+		if f.r.IntN(40) == 0 { // the stream ends: what it holds is lost
+			p.Close()
+			f.proxies[i] = f.proxy(f.services[i%2], f.d)
+			continue
+		}
+		cost := 1 + f.r.Uint32N(3)
+		sent := base + f.clock.now
+		part := lease.Part{Definition: 1, Cost: cost, Waiting: cost + f.r.Uint32N(9), Ahead: f.r.Uint32N(30)}
+		require.NoError(f.t, p.send(lease.Asks{Asks: []lease.Ask{{Parts: []lease.Part{part}}}}))
+		for n := 0; !p.Idle() && n < 100; n++ { // asks may wait for the next window
+			for _, a := range p.take() {
+				f.use(p, a, sent)
+			}
+			f.clock.advance(ms)
+		}
+	}
+	slices.Sort(f.spent)
+	return f.spent
+}
+
+func (f *fleet) use(p *proxy, a lease.Answer, sent int64) {
+	for _, g := range a.Grants {
+		now, until := base+f.clock.now, sent+g.ValidNs-1
+		back := f.r.Uint32N(1 + g.Units/2)
+		for range g.Units - back {
+			switch at := now + f.r.Int64N(max(until-now, 0)+1); {
+			case f.unleased(p, g):
+				f.spent = append(f.spent, f.countedAt(p, g))
+			case until < now: // too late: lost
+			case f.r.IntN(3) == 0:
+				f.spent = append(f.spent, until)
+			default:
+				f.spent = append(f.spent, at)
+			}
+		}
+		if back > 0 {
+			p.giveBack(g.Number, back)
+		}
+	}
+}
+
+func (f *fleet) charge(p *proxy, g lease.Grant) charge {
+	return p.grants[len(p.grants)-1-int(p.number-g.Number)].charge
+}
+
+// unleased reports whether the units count as spent when they were counted.
+func (f *fleet) unleased(p *proxy, g lease.Grant) bool {
+	c := f.charge(p, g)
+	return f.d.Lease == lease.LeaseOff || c.StampNs <= c.AtNs
+}
+
+func (f *fleet) countedAt(p *proxy, g lease.Grant) int64 { return f.charge(p, g).AtNs }

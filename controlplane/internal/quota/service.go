@@ -1,0 +1,336 @@
+package quota
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// Options of a Service. Store is required.
+type Options struct {
+	Store Store
+	Clock Clock // default: this machine's
+	// Secret keys what the store knows of clients. Default: one that is made once and
+	// kept in the store.
+	Secret []byte
+	// Allow says why the peer may not ask for a domain; nil = it may. Default: all may.
+	Allow        func(p Peer, domain string) error
+	StoreTimeout time.Duration // of one swap; default 1 s
+	Log          *slog.Logger  // default: nothing
+}
+
+// Clock measures time that goes on evenly. Its beginning is of no matter.
+type Clock interface {
+	NowNs() int64
+	// AfterFunc calls f after ns nanoseconds.
+	AfterFunc(ns int64, f func())
+}
+
+// machine is the Clock of this machine.
+type machine struct{ start time.Time }
+
+func (m machine) NowNs() int64 { return int64(time.Since(m.start)) }
+
+func (m machine) AfterFunc(ns int64, f func()) { time.AfterFunc(time.Duration(ns), f) }
+
+// Peer is who opened a stream.
+type Peer struct {
+	Address     string
+	Certificate *x509.Certificate // nil = none was asked for
+}
+
+// Service grants units to streams. It starts no goroutine but to go on after a store
+// that answers later, so that a simulator can run it in virtual time: with a Memory,
+// all is done when Receive returns.
+type Service struct {
+	o      Options
+	ctx    context.Context
+	cancel context.CancelFunc
+	count  counts
+
+	mu       sync.Mutex
+	clock    clock
+	keys     keys
+	turns    []*Stream // have groups that wait
+	underWay int       // swaps
+	pumping  bool
+	soon     bool
+	notify   []*Stream // have answers
+	domains  map[string]*domain
+	streams  map[*Stream]struct{}
+	draining bool
+	drained  chan struct{}
+}
+
+// domain is what streams of one domain share.
+type domain struct {
+	name    string
+	streams int
+	proxies uint32 // that are alive, over all services
+}
+
+// NewService returns a service that is ready.
+func NewService(ctx context.Context, o Options) (*Service, error) {
+	if o.Clock == nil {
+		o.Clock = machine{time.Now()}
+	}
+	if o.Allow == nil {
+		o.Allow = func(Peer, string) error { return nil }
+	}
+	if o.StoreTimeout == 0 {
+		o.StoreTimeout = time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Secret == nil {
+		secret, err := o.Store.Secret(ctx, "key", func() []byte {
+			fresh := make([]byte, sha256.Size)
+			_, _ = rand.Read(fresh) // never fails
+			return fresh
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read the key of the quota store: %w", err)
+		}
+		o.Secret = secret
+	}
+	s := &Service{o: o, keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return s, nil
+}
+
+// Drain makes the service take no more asks, and returns once all that were taken
+// are answered, or ctx ends.
+func (s *Service) Drain(ctx context.Context) {
+	s.mu.Lock()
+	if !s.draining {
+		s.draining = true
+		for st := range s.streams {
+			s.wake(st)
+		}
+		s.settle()
+	}
+	s.mu.Unlock()
+	s.pump()
+	select {
+	case <-s.drained:
+	case <-ctx.Done():
+	}
+	s.cancel()
+}
+
+// Draining reports whether the service takes no more asks.
+func (s *Service) Draining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draining
+}
+
+// settle notes that a drained service has answered everything.
+func (s *Service) settle() {
+	if !s.draining {
+		return
+	}
+	for st := range s.streams {
+		if st.open > 0 {
+			return
+		}
+	}
+	select {
+	case <-s.drained:
+	default:
+		close(s.drained)
+	}
+}
+
+// wake makes the stream's transport look for answers.
+func (s *Service) wake(st *Stream) {
+	if !st.woken {
+		st.woken = true
+		s.notify = append(s.notify, st)
+	}
+}
+
+// pump sends what is ready to the store, until nothing is. One goroutine does it at
+// a time.
+func (s *Service) pump() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pumping {
+		return
+	}
+	s.pumping = true
+	for {
+		ready, swaps := s.next()
+		if len(ready) == 0 && len(s.notify) == 0 {
+			break
+		}
+		woken := s.notify
+		s.notify = nil
+		for _, st := range woken {
+			st.woken = false
+		}
+		s.mu.Unlock()
+		for _, st := range woken {
+			st.ready()
+		}
+		if len(ready) > 0 {
+			s.swapNow(ready, swaps)
+		}
+		s.mu.Lock()
+	}
+	s.pumping = false
+}
+
+// pumpSoon lets another goroutine pump, unless one does: a store's results come one
+// by one, and what they make ready should leave together.
+func (s *Service) pumpSoon() {
+	if s.pumping || s.soon {
+		return
+	}
+	s.soon = true
+	go func() {
+		s.mu.Lock()
+		s.soon = false
+		s.mu.Unlock()
+		s.pump()
+	}()
+}
+
+// turn is how many groups a stream begins before the next stream's turn.
+const turn = 16
+
+// next begins as much as the store may have under way: keys with operations
+// first, then streams in turn.
+func (s *Service) next() (ready []*key, swaps []Swap) {
+	for s.underWay < maxSwaps {
+		if len(s.keys.ready) == 0 && !s.takeTurn() {
+			break
+		}
+		for i, k := range s.keys.ready {
+			if s.underWay >= maxSwaps {
+				s.keys.ready = append(s.keys.ready[:0:0], s.keys.ready[i:]...)
+				return ready, swaps
+			}
+			s.underWay++
+			ready = append(ready, k)
+			now := s.o.Clock.NowNs()
+			swaps = append(swaps, k.prepare(now, now+s.clock.aheadNs))
+		}
+		s.keys.ready = s.keys.ready[:0]
+	}
+	return ready, swaps
+}
+
+// takeTurn lets the next stream begin some of its groups.
+func (s *Service) takeTurn() bool {
+	if len(s.turns) == 0 {
+		return false
+	}
+	st := s.turns[0]
+	s.turns = s.turns[1:]
+	n := min(turn, len(st.waiting))
+	for _, g := range st.waiting[:n] {
+		for i := range g.operations {
+			s.keys.add(&g.operations[i])
+		}
+	}
+	if st.waiting = st.waiting[n:]; len(st.waiting) > 0 {
+		s.turns = append(s.turns, st)
+	} else {
+		st.waiting = nil
+	}
+	return true
+}
+
+// hasher makes the keys under which the store keeps the keys of counters. They say
+// nothing about clients to those who do not know the secret.
+type hasher struct {
+	mac hash.Hash
+	sum [sha256.Size]byte
+}
+
+func newHasher(secret []byte) *hasher { return &hasher{mac: hmac.New(sha256.New, secret)} }
+
+// key hashes a key after what prefix returned.
+func (h *hasher) key(prefix, key []byte) (id [16]byte) {
+	h.mac.Reset()
+	h.mac.Write(prefix)
+	h.mac.Write(key)
+	copy(id[:], h.mac.Sum(h.sum[:0]))
+	return id
+}
+
+// prefix is what all keys of a counter of a domain have in common.
+func prefix(domain string, counter *[16]byte) []byte {
+	b := binary.BigEndian.AppendUint32(nil, uint32(len(domain)))
+	return append(append(b, domain...), counter[:]...)
+}
+
+// Operation is what Operate does.
+type Operation uint8
+
+// The operations.
+const (
+	Inspect Operation = iota
+	Reset             // forget the key
+	Set               // as if the key had used so many units, and nothing before
+)
+
+// Operate does something to one key, and returns how it stands then.
+func (s *Service) Operate(ctx context.Context, domain string, d lease.Definition, id [16]byte, what Operation, units uint32) ([]lease.Standing, error) {
+	if err := check(&d); err != nil {
+		return nil, err
+	}
+	kinds := map[Operation]kind{Inspect: inspect, Reset: reset, Set: set}
+	finished := make(waiter)
+	o := operation{
+		kind: kinds[what], kinds: d.Windows, windows: shifted(d.Windows, id), n: units,
+		key: newHasher(s.o.Secret).key(prefix(domain, &d.Counter), id[:]), owner: finished,
+	}
+	s.mu.Lock()
+	s.keys.add(&o)
+	s.mu.Unlock()
+	s.pump()
+	select {
+	case <-finished:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
+	}
+	if o.err != nil {
+		return nil, fmt.Errorf("ask the quota store: %w", o.err)
+	}
+	return o.standings, nil
+}
+
+// waiter is closed when its operation is finished.
+type waiter chan struct{}
+
+func (w waiter) finished(*operation) { close(w) }
+
+// shifted returns the windows as they hold for the key.
+func shifted(windows []limit.Window, id [16]byte) []limit.Window {
+	if !slices.ContainsFunc(windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
+		return windows
+	}
+	own := make([]limit.Window, len(windows))
+	for i, w := range windows {
+		own[i] = lease.Shifted(w, id)
+	}
+	return own
+}
+
+var errClosed = errors.New("the quota service is shutting down")

@@ -1,0 +1,292 @@
+package quota
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+func TestAsk(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
+	require.Equal(t, lease.Answer{ID: 1, Result: lease.Granted, Grants: []lease.Grant{{
+		Number: 1, Units: 4, ValidNs: 9995 * ms, Windows: []lease.Standing{{Used: 4, ResetNs: minute}},
+	}}}, p.ask(want(4)))
+	b.clock.advance(second)
+	require.Equal(t, lease.Answer{ID: 2, Result: lease.Denied, Grants: []lease.Grant{{
+		Denied: true, WaitNs: 59 * second, Windows: []lease.Standing{{Used: 4, ResetNs: 59 * second}},
+	}}}, p.ask(want(7)))
+	require.EqualValues(t, 6, p.ask(lease.Part{Definition: 1, Cost: 1, Waiting: 9}).Grants[0].Units)
+	require.Equal(t, lease.Unknown, p.ask(lease.Part{Definition: 2}).Result)
+	b.clock.advance(minute)
+	require.EqualValues(t, 4, p.ask(want(4)).Grants[0].Units)
+}
+
+// TestCost: a grant is nothing or at least the cost, and a cost of 0 passes.
+func TestCost(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
+	p.ask(want(7))
+	require.Equal(t, lease.Denied, p.ask(lease.Part{Definition: 1, Cost: 4, Waiting: 9}).Result)
+	require.EqualValues(t, 3, p.ask(lease.Part{Definition: 1, Cost: 2, Waiting: 9}).Grants[0].Units, "what a denial left")
+	require.Equal(t, lease.Granted, p.ask(want(0)).Result)
+	require.Equal(t, limit.Never, p.ask(want(11)).Grants[0].WaitNs)
+}
+
+// TestCountDenied: what a rule denies counts, if the rule says so; what another part
+// of the group denies does not.
+func TestCountDenied(t *testing.T) {
+	b := newRig(t)
+	counts := define(1, lease.LeaseOff, fixed(10, minute))
+	counts.CountDenied = true
+	p := b.proxy(b.service, counts, define(2, lease.LeaseOff, fixed(1, minute)))
+	require.Equal(t, lease.Denied, p.ask(want(2), lease.Part{Definition: 2, Cost: 2}).Result)
+	require.Equal(t, lease.Denied, p.ask(want(11)).Result)
+	require.EqualValues(t, 11, p.ask(lease.Part{Definition: 1, Inspect: true}).Grants[0].Windows[0].Used)
+}
+
+func TestSpentCounts(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
+	require.Equal(t, lease.Denied, p.ask(lease.Part{Definition: 1, Cost: 1, Waiting: 1, Spent: 12}).Result)
+	require.EqualValues(t, 12, p.ask(lease.Part{Definition: 1, Inspect: true}).Grants[0].Windows[0].Used)
+}
+
+// TestGroup: all parts are granted or none, and what a part has taken is undone
+// before the answer.
+func TestGroup(t *testing.T) {
+	for name, w := range map[string]limit.Window{
+		"fixed":   fixed(10, minute),
+		"per key": {Algorithm: limit.FixedWindowPerKey, Limit: 10, PeriodNs: minute},
+		"counter": {Algorithm: limit.SlidingWindowCounter, Limit: 10, PeriodNs: minute},
+		"log":     {Algorithm: limit.SlidingWindowLog, Limit: 10, PeriodNs: minute, Units: 10},
+		"bucket":  {Algorithm: limit.TokenBucket, Limit: 10, PeriodNs: minute, Burst: 10},
+	} {
+		b := newRig(t)
+		p := b.proxy(b.service, define(1, lease.LeaseOff, w), define(2, lease.LeaseOff, fixed(1, minute)))
+		a := p.ask(want(3), lease.Part{Definition: 2, Cost: 1}, lease.Part{Definition: 1, Key: [16]byte{9}, Cost: 1})
+		require.Equal(t, lease.Granted, a.Result, name)
+		require.Len(t, a.Grants, 3)
+		a = p.ask(want(3), lease.Part{Definition: 2, Cost: 1}, lease.Part{Definition: 1, Key: [16]byte{9}, Cost: 1})
+		require.Equal(t, lease.Denied, a.Result, name)
+		require.Equal(t, []bool{false, true, false}, []bool{a.Grants[0].Denied, a.Grants[1].Denied, a.Grants[2].Denied}, name)
+		require.EqualValues(t, 3, a.Grants[0].Windows[0].Used, name)
+		require.Zero(t, a.Grants[0].Units+a.Grants[2].Units, name)
+		require.EqualValues(t, 7, p.ask(lease.Part{Definition: 1, Cost: 1, Waiting: 10}).Grants[0].Units, name)
+	}
+}
+
+// TestReturns: units go back once, only what was granted, on the stream that got the
+// grant, and only while what counted them is still there.
+func TestReturns(t *testing.T) {
+	b := newRig(t)
+	d := define(1, lease.LeaseAuto, fixed(10, minute))
+	p, q := b.proxy(b.service, d), b.proxy(b.service, d)
+	used := func() uint32 { return p.ask(lease.Part{Definition: 1, Inspect: true}).Grants[0].Windows[0].Used }
+	grant := p.ask(want(6)).Grants[0].Number
+	q.giveBack(grant, 6)
+	require.EqualValues(t, 6, used(), "another stream's grant")
+	p.giveBack(grant+1, 6)
+	p.giveBack(0, 6)
+	require.EqualValues(t, 6, used(), "no grant")
+	p.giveBack(grant, 4)
+	require.EqualValues(t, 2, used())
+	p.giveBack(grant, 4)
+	require.Zero(t, used(), "not more than was granted")
+	p.giveBack(grant, 4)
+	p.ask(want(3))
+	p.giveBack(grant, 4)
+	require.EqualValues(t, 3, used(), "not twice")
+
+	late := p.ask(want(2)).Grants[0].Number
+	b.clock.advance(minute)
+	q.ask(want(5))
+	p.giveBack(late, 2)
+	require.EqualValues(t, 5, used(), "of a window that has ended")
+
+	late = p.ask(want(2)).Grants[0].Number
+	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Set, 7)
+	require.NoError(t, err)
+	p.giveBack(late, 2)
+	require.EqualValues(t, 7, used(), "of before the key was set")
+
+	late = p.ask(want(2)).Grants[0].Number
+	require.NoError(t, p.send(lease.Asks{Definitions: []lease.Definition{define(1, lease.LeaseAuto, fixed(20, second))}}))
+	p.ask(want(1))
+	require.NoError(t, p.send(lease.Asks{Definitions: []lease.Definition{d}}))
+	p.ask(want(5))
+	p.giveBack(late, 2)
+	require.EqualValues(t, 5, used(), "of a window that began anew")
+}
+
+// TestGrantsRemembered: the 4,096 newest, and none for ever.
+func TestGrantsRemembered(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(1e6, 3600*second)))
+	for range lease.MaxGrants + 1 {
+		p.ask(want(1))
+	}
+	used := func() uint32 { return p.ask(lease.Part{Definition: 1, Inspect: true}).Grants[0].Windows[0].Used }
+	p.giveBack(1, 1)
+	require.EqualValues(t, lease.MaxGrants+1, used(), "the oldest is forgotten")
+	p.giveBack(2, 1)
+	p.giveBack(lease.MaxGrants+1, 1)
+	require.EqualValues(t, lease.MaxGrants-1, used())
+	b.clock.advance(31 * second)
+	p.ask(want(1))
+	require.Len(t, p.grants, 1)
+}
+
+// TestOperate: what operators do to a key.
+func TestOperate(t *testing.T) {
+	b := newRig(t)
+	d := define(1, lease.LeaseAuto, fixed(10, minute))
+	p := b.proxy(b.service, d)
+	p.ask(want(6))
+	do := func(what Operation, n uint32) uint32 {
+		standings, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what, n)
+		require.NoError(t, err)
+		return standings[0].Used
+	}
+	require.EqualValues(t, 6, do(Inspect, 0))
+	require.EqualValues(t, 9, do(Set, 9))
+	require.Equal(t, lease.Denied, p.ask(want(2)).Result)
+	require.Zero(t, do(Reset, 0))
+	require.Equal(t, lease.Granted, p.ask(want(10)).Result)
+}
+
+// TestTheStoresClockDecides: a decision that arrives late is made again.
+func TestTheStoresClockDecides(t *testing.T) {
+	for name, c := range map[string]struct {
+		startNs, slowNs int64
+	}{
+		"in time":                    {0, 4 * ms},
+		"later than the slack":       {0, 6 * ms},
+		"after the window has ended": {minute - 6*ms, 6 * ms},
+		"too near the window's end":  {minute - 4*ms, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newRig(t)
+			p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
+			p.ask(lease.Part{Definition: 1, Inspect: true}) // the service knows the store's clock
+			b.clock.advance(c.startNs)
+			slow := c.slowNs
+			b.store.bend = func([]Swap, func(int, Result)) bool {
+				b.clock.now, slow = b.clock.now+slow, 0
+				return false
+			}
+			sent := b.clock.now
+			require.NoError(t, p.send(lease.Asks{Asks: []lease.Ask{{Parts: []lease.Part{want(10)}}}}))
+			b.clock.advance(5 * ms)
+			got := p.take()
+			require.Len(t, got, 1)
+			g := got[0].Grants[0]
+			require.EqualValues(t, 10, g.Units)
+			w := fixed(10, minute)
+			counted := b.inspect(p)
+			require.EqualValues(t, 10, counted.Used)
+			require.LessOrEqual(t, base+sent+g.ValidNs, w.End(base+b.clock.now), "the lease ends with the window that counts it")
+			require.Equal(t, lease.Denied, p.ask(want(1)).Result)
+		})
+	}
+}
+
+// TestTheServicesClockSteps: the store refuses what was decided by a clock that is
+// ahead, by a second or by less than the slack at a window's end.
+func TestTheServicesClockSteps(t *testing.T) {
+	for _, c := range []struct{ atNs, stepNs int64 }{{500 * ms, second}, {998 * ms, 3 * ms}, {500 * ms, -second}} {
+		b := newRig(t)
+		s := b.another(0)
+		p := b.proxy(s, define(1, lease.LeaseOff, fixed(10, second)))
+		b.clock.advance(c.atNs)
+		require.Equal(t, lease.Granted, p.ask(want(10)).Result)
+		s.o.Clock.(*apart).ns += c.stepNs
+		require.Equal(t, lease.Denied, p.ask(want(1)).Result, "%+v", c)
+	}
+}
+
+// TestOneKeyInTurn: asks for one key are decided one after the other, in one swap.
+func TestOneKeyInTurn(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, lease.LeaseOff, fixed(10, minute)))
+	b.inspect(p)
+	before := b.store.swaps.Load()
+	require.NoError(t, p.send(lease.Asks{Asks: []lease.Ask{
+		{ID: 1, Parts: []lease.Part{want(6)}}, {ID: 2, Parts: []lease.Part{want(6)}}, {ID: 3, Parts: []lease.Part{want(4)}},
+	}}))
+	var results []lease.Result
+	for _, a := range p.take() {
+		results = append(results, a.Result)
+	}
+	require.Equal(t, []lease.Result{lease.Granted, lease.Denied, lease.Granted}, results)
+	require.Equal(t, before+1, b.store.swaps.Load())
+	require.EqualValues(t, 10, b.inspect(p).Used)
+}
+
+// TestCacheIsBounded: keys that are asked for once are forgotten.
+func TestCacheIsBounded(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, lease.LeaseOff, fixed(10, minute)))
+	b.service.keys.max = 100
+	for i := range uint64(1100) {
+		p.ask(lease.Part{Definition: 1, Key: lease.KeyOf(i, 1), Cost: 6})
+	}
+	require.Len(t, b.service.keys.byID, 100)
+	require.Equal(t, 100, b.service.keys.idle.Len())
+	require.Equal(t, lease.Denied, p.ask(lease.Part{Definition: 1, Key: lease.KeyOf(1, 1), Cost: 6}).Result, "the store has them all")
+}
+
+// TestUnknownOutcome: a swap of which the service does not know whether it was
+// carried out is not repeated, and its units stay counted.
+func TestUnknownOutcome(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
+	b.inspect(p)
+	before := b.store.swaps.Load()
+	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+		b.memory.Swap(t.Context(), swaps, func(i int, _ Result) { done(i, Result{Outcome: Failed, Err: errors.New("cut")}) })
+		return true
+	}
+	require.Equal(t, lease.Unavailable, p.ask(want(4)).Result)
+	require.Equal(t, before+1, b.store.swaps.Load())
+	b.store.bend = nil
+	require.EqualValues(t, 4, b.inspect(p).Used)
+	require.EqualValues(t, 6, p.ask(lease.Part{Definition: 1, Cost: 1, Waiting: 10}).Grants[0].Units)
+}
+
+// TestNewerValue: a value of a newer release is left alone.
+func TestNewerValue(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
+	p.ask(want(4))
+	for _, shard := range b.memory.values {
+		for _, there := range shard {
+			there.value[NonceBytes]++
+			there.value[0]++
+		}
+	}
+	require.Equal(t, lease.Unavailable, p.ask(want(1)).Result)
+	require.EqualValues(t, 1, b.service.count.mismatches.Load())
+}
+
+// TestServicesShareAStore: services whose clocks are apart grant a limit once.
+func TestServicesShareAStore(t *testing.T) {
+	b := newRig(t)
+	d := define(1, lease.LeaseAuto, fixed(1000, minute))
+	var proxies []*proxy
+	for _, apartNs := range []int64{0, second, -3600 * second} {
+		proxies = append(proxies, b.proxy(b.another(apartNs), d))
+	}
+	total := uint32(0)
+	for i := range 3000 {
+		b.clock.advance(ms)
+		for _, g := range proxies[i%3].ask(want(1)).Grants {
+			total += g.Units
+		}
+	}
+	require.EqualValues(t, 1000, total)
+}

@@ -1,0 +1,189 @@
+package quota
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+func TestStreamsAreBounded(t *testing.T) {
+	b := newRig(t)
+	b.service.o.Allow = func(p Peer, domain string) error {
+		if domain == "d" {
+			return nil
+		}
+		return fmt.Errorf("%s may ask for d", p.Address)
+	}
+	open := func() *proxy {
+		st, err := b.service.Open(Peer{Address: "it"}, func() {})
+		require.NoError(t, err)
+		return &proxy{t: t, Stream: st}
+	}
+	for want, m := range map[string]lease.Asks{
+		`PermissionDenied domain "e": it may ask for d`:                           {Domain: "e"},
+		"InvalidArgument the first message of a stream must name its domain":      {},
+		"InvalidArgument read a message of 25 bytes: a list is empty or too long": {Domain: "d", Definitions: []lease.Definition{{ID: 1}}},
+	} {
+		err := open().send(m)
+		require.Equal(t, want, fmt.Sprint(status.Code(err), " ", status.Convert(err).Message()))
+	}
+	p := open()
+	require.NoError(t, p.send(lease.Asks{Domain: "d"}))
+	require.NoError(t, p.send(lease.Asks{Domain: "d"}), "as a proxy may repeat it")
+	require.Equal(t, codes.InvalidArgument, status.Code(p.send(lease.Asks{Domain: "e"})))
+	require.Equal(t, codes.InvalidArgument, status.Code(p.Receive(make([]byte, lease.MaxMessageBytes+1))))
+}
+
+// TestDefinitionsAreBounded: the definition that was used least recently goes.
+func TestDefinitionsAreBounded(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service)
+	for id := range uint32(lease.MaxDefinitions) {
+		require.NoError(t, p.send(lease.Asks{Definitions: []lease.Definition{define(id, 0, fixed(10, minute))}}))
+	}
+	of := func(id uint32) lease.Result { return p.ask(lease.Part{Definition: id, Cost: 1}).Result }
+	require.Equal(t, lease.Granted, of(0))
+	require.NoError(t, p.send(lease.Asks{Definitions: []lease.Definition{define(5000, 0, fixed(10, minute))}}))
+	require.Equal(t, []lease.Result{lease.Granted, lease.Unknown, lease.Granted}, []lease.Result{of(0), of(1), of(5000)})
+	require.Len(t, p.definitions, lease.MaxDefinitions)
+}
+
+// TestRate: a stream that asks more often than one core serves is busy.
+func TestRate(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, lease.LeaseOff, fixed(1e9, minute)))
+	var m lease.Asks
+	for range 1000 {
+		m.Asks = append(m.Asks, lease.Ask{Parts: []lease.Part{want(1)}})
+	}
+	for range burstAsks / len(m.Asks) {
+		require.NoError(t, p.send(m))
+		require.Equal(t, lease.Granted, p.take()[0].Result)
+	}
+	require.NoError(t, p.send(m))
+	require.Equal(t, lease.Busy, p.take()[0].Result)
+	b.clock.advance(second)
+	require.NoError(t, p.send(m))
+	require.Equal(t, lease.Granted, p.take()[0].Result)
+}
+
+// slow is a store that answers when a test lets it.
+func (b *rig) slow() (answer func(n int)) {
+	var open []func()
+	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+		for i := range swaps {
+			one := swaps[i]
+			one.New = slices.Clone(one.New)
+			open = append(open, func() {
+				b.memory.Swap(context.Background(), []Swap{one}, func(_ int, r Result) { done(i, r) })
+			})
+		}
+		return true
+	}
+	return func(n int) {
+		for ; n > 0 && len(open) > 0; n-- {
+			next := open[0]
+			open = open[1:]
+			next()
+			b.service.pump()
+		}
+	}
+}
+
+// TestStreamsTakeTurns: a flood on one stream does not delay another's ask.
+func TestStreamsTakeTurns(t *testing.T) {
+	b := newRig(t)
+	d := define(1, lease.LeaseOff, fixed(10, minute))
+	flood, light := b.proxy(b.service, d), b.proxy(b.service, d)
+	b.inspect(light)
+	answer := b.slow()
+	for n := range uint32(6) {
+		var m lease.Asks
+		for i := range uint32(1000) {
+			m.Asks = append(m.Asks, lease.Ask{Parts: []lease.Part{{Definition: 1, Key: lease.KeyOf(uint64(n), uint64(i+1)), Cost: 1}}})
+		}
+		require.NoError(t, flood.send(m))
+	}
+	require.NoError(t, light.send(lease.Asks{Asks: []lease.Ask{{Parts: []lease.Part{want(1)}}}}))
+	b.service.mu.Lock()
+	require.Equal(t, maxSwaps, b.service.underWay, "no more wait at the store")
+	b.service.mu.Unlock()
+	answer(maxSwaps + 3*turn)
+	require.Len(t, light.take(), 1)
+}
+
+// TestClosedStream: what is granted to a stream that has gone goes back.
+func TestClosedStream(t *testing.T) {
+	b := newRig(t)
+	d := define(1, lease.LeaseAuto, fixed(10, minute))
+	p, q := b.proxy(b.service, d), b.proxy(b.service, d)
+	answer := b.slow()
+	require.NoError(t, p.send(lease.Asks{Asks: []lease.Ask{{Parts: []lease.Part{want(8)}}}}))
+	p.Close()
+	for range 10 {
+		answer(1)
+	}
+	b.store.bend = nil
+	require.Zero(t, b.inspect(q).Used)
+}
+
+// TestDrain: a service that stops answers what it has taken, and takes no more.
+func TestDrain(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
+	answer := b.slow()
+	require.NoError(t, p.send(lease.Asks{Asks: []lease.Ask{{Parts: []lease.Part{want(8)}}}}))
+	drained := make(chan struct{})
+	go func() {
+		b.service.Drain(t.Context())
+		close(drained)
+	}()
+	require.Eventually(t, func() bool {
+		b.service.mu.Lock()
+		defer b.service.mu.Unlock()
+		return b.service.draining
+	}, 5e9, 1e6)
+	require.Equal(t, codes.Unavailable, status.Code(p.send(lease.Asks{Asks: []lease.Ask{{Parts: []lease.Part{want(1)}}}})))
+	select {
+	case <-drained:
+		require.Fail(t, "an ask is open")
+	default:
+	}
+	for range 4 {
+		answer(1)
+	}
+	<-drained
+	require.Len(t, p.take(), 1)
+	_, err := b.service.Open(Peer{}, nil)
+	require.Equal(t, codes.Unavailable, status.Code(err))
+}
+
+// TestProxies: answers carry how many processes of the domain are alive.
+func TestProxies(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
+	q, err := b.service.Open(Peer{}, func() {})
+	require.NoError(t, err)
+	require.NoError(t, q.Receive((&lease.Asks{Domain: "d", Process: 2}).Append(nil)))
+	b.clock.advance(0)
+	require.EqualValues(t, 2, p.proxies())
+	q.Close()
+	b.clock.advance(11 * second)
+	b.service.Heartbeat()
+	require.EqualValues(t, 1, p.proxies())
+}
+
+func (p *proxy) proxies() uint32 {
+	require.NoError(p.t, p.send(lease.Asks{Asks: []lease.Ask{{Parts: []lease.Part{want(1)}}}}))
+	b, _ := p.Next(nil)
+	var m lease.Answers
+	require.NoError(p.t, m.Decode(b))
+	return m.Proxies
+}
