@@ -19,6 +19,7 @@ type simulateOptions struct {
 	policy   string
 	requests string
 	workers  int
+	proxies  int
 	seed     uint64
 	wasm     string
 }
@@ -31,6 +32,7 @@ func (o *simulateOptions) AddFlags(cmd *cobra.Command) {
 	addWasmFlag(cmd, &o.wasm, "")
 	flags.StringVarP(&o.requests, "requests", "r", "-", "`FILE` of requests, one JSON object a line; - = standard input")
 	flags.IntVar(&o.workers, "workers", 1, "`NUMBER` of workers that share the counters; requests go to them in turn")
+	flags.IntVar(&o.proxies, "proxies", 1, "`NUMBER` of proxies, with so many workers each; requests go to them in turn")
 	flags.Uint64Var(&o.seed, "seed", 1, "`NUMBER` that seeds the hash of the counter tables, from 1")
 }
 
@@ -44,8 +46,12 @@ print its decision on each: one JSON object a line in, one a line out.
 
 A request needs only a time: at_ms or at_ns since the Unix epoch, or at in
 RFC 3339. It may have method, host, path, headers, client_ip, route, metadata,
-properties, the worker that serves it, and fail (get, set or cas:N) to make calls
-of the filter into the proxy fail. Times may step back.
+properties, the proxy and the worker that serve it, and fail: get, set or cas:N make
+calls of the filter into the proxy fail, and with quota the quota service cannot be
+reached. Times may step back.
+
+Each proxy has counters of its own. Rules of scope cluster lease from one quota
+service, which answers at once.
 
 A line with op acts on counters: hit, peek, get, inc, set, reset and expires_at on
 one key of a rule (rule, key, n, window), clean and stats on a rule or on all. Op
@@ -66,6 +72,9 @@ A line has at most 1 MiB, all lines together 128 MiB and a million requests.`,
 func (o *simulateOptions) run(cmd *cobra.Command) error {
 	if o.workers < 1 || o.workers > maxWorkers {
 		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "the default is 1")
+	}
+	if o.proxies < 1 || o.proxies*o.workers > maxWorkers {
+		return usageError(fmt.Errorf("--proxies %d with --workers %d: all proxies together have from 1 to %d workers", o.proxies, o.workers, maxWorkers), "the default is 1")
 	}
 	if o.seed == 0 {
 		return usageError(errors.New("--seed 0 is no seed"), "give a number from 1")
@@ -91,7 +100,7 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 	}
 	return simulate.Run(cmd.Context(), simulate.Options{
 		Wasm: wasm, Policy: o.policy, Requests: requests, Dir: dir,
-		Workers: o.workers, Seed: o.seed, CacheDir: compiledFilters(),
+		Workers: o.workers, Proxies: o.proxies, Seed: o.seed, CacheDir: compiledFilters(),
 		Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 	}, cmd.OutOrStdout())
 }

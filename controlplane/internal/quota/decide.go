@@ -60,6 +60,7 @@ type outcome struct {
 	denied    bool
 	units     uint32 // granted, or given back
 	validNs   int64
+	leased    bool // units may be kept for later requests
 	waitNs    int64
 	charged   charge
 	standings []lease.Standing
@@ -152,7 +153,7 @@ func (o *operation) ask(r *record) (changed bool) {
 			changed = true
 		}
 	case units > 0:
-		o.units, o.validNs = units, r.ValidNs(terms)
+		o.units, o.validNs, o.leased = units, r.ValidNs(terms), terms.EndNs != 0
 		o.charged = charge{r.Add(units, terms), r.generation}
 		changed = true
 	}

@@ -97,7 +97,7 @@ func (g *group) grant(i int) lease.Grant {
 	o := &g.operations[i]
 	p := lease.Grant{Denied: o.denied, WaitNs: o.waitNs, Windows: o.standings}
 	if g.result == lease.Granted && o.units > 0 {
-		p.Units, p.ValidNs = o.units, o.validNs
+		p.Units, p.ValidNs, p.Leased = o.units, o.validNs, o.leased
 		p.Number = g.stream.remember(g.definitions[i], o)
 		g.stream.service.count.granted.Add(uint64(o.units))
 	}

@@ -31,7 +31,8 @@ type line struct {
 	time    json.RawMessage // as given
 	unit    string          // the field it was given in: at_ms, at_ns or at
 	op      string          // empty for a request
-	worker  int             // -1 = the next one in turn
+	proxy   int             // -1 = the next one in turn
+	worker  int             // of the proxy, -1 = the next one in turn
 	request *fields
 	policy  *policyFile // of op policy
 }
@@ -48,6 +49,7 @@ type fields struct {
 	Headers    map[string]values `json:"headers"`
 	ClientIP   string            `json:"client_ip"`
 	Properties map[string]string `json:"properties"`
+	Proxy      *int              `json:"proxy"`
 	Worker     *int              `json:"worker"`
 	Fail       string            `json:"fail"`
 
@@ -107,6 +109,7 @@ const (
 type reader struct {
 	dir      string // of the policy files that lines name, in it or below
 	workers  int
+	proxies  int
 	current  *policyFile            // in force at the line being read
 	policies map[string]*policyFile // read so far, by the name in the lines
 	bytes    int                    // of those policies
@@ -154,7 +157,7 @@ func (r *reader) read(text []byte) (line, error) {
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return line{}, errors.New("there is more than one JSON object")
 	}
-	l := line{request: in, op: in.Op, worker: -1}
+	l := line{request: in, op: in.Op, proxy: -1, worker: -1}
 	if err := l.readTime(in); err != nil {
 		return line{}, err
 	}
@@ -162,6 +165,12 @@ func (r *reader) read(text []byte) (line, error) {
 		l.worker = *in.Worker
 		if l.worker < 0 || l.worker >= r.workers {
 			return line{}, fmt.Errorf("worker: %d is none of the %d workers, which count from 0", l.worker, r.workers)
+		}
+	}
+	if in.Proxy != nil {
+		l.proxy = *in.Proxy
+		if l.proxy < 0 || l.proxy >= r.proxies {
+			return line{}, fmt.Errorf("proxy: %d is none of the %d proxies, which count from 0", l.proxy, r.proxies)
 		}
 	}
 	if _, err := faults(in.Fail); err != nil {
@@ -212,8 +221,8 @@ func (in *fields) only(kind, has string) error {
 		return fmt.Errorf("%s has no rule, key, n or window", kind)
 	case in.File != "" && has != "file":
 		return fmt.Errorf("%s has no file", kind)
-	case has == "file" && (in.Worker != nil || in.Fail != ""):
-		return fmt.Errorf("%s has no worker or fail", kind)
+	case has == "file" && (in.Proxy != nil || in.Worker != nil || in.Fail != ""):
+		return fmt.Errorf("%s has no proxy, worker or fail", kind)
 	}
 	return nil
 }
@@ -304,6 +313,8 @@ func (r *reader) checkOperation(in *fields, kind takes) error {
 		return fmt.Errorf("rule: the policy has no rule %q", in.Rule)
 	case rules[i].Mode == policy.ModeOff:
 		return fmt.Errorf("rule: %q is off", in.Rule)
+	case rules[i].Scope == policy.ScopeCluster && kind.key:
+		return fmt.Errorf("rule: %q has scope cluster: its counters are the quota service's, on which simulate has no operations", in.Rule)
 	case kind.key && len(in.Key) != len(rules[i].Key):
 		parts := "parts"
 		if len(rules[i].Key) == 1 {

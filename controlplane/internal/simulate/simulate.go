@@ -36,6 +36,7 @@ type Options struct {
 	Requests io.Reader
 	Dir      string // holds the policy files that the requests name, itself or below
 	Workers  int
+	Proxies  int    // 0 = 1
 	Seed     uint64 // of the table's hash
 	CacheDir string // keeps the compiled filter; empty = compile anew
 	Log      func(string)
@@ -65,32 +66,26 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	r := &reader{dir: o.Dir, workers: o.Workers, current: first, policies: map[string]*policyFile{}}
+	o.Proxies = max(o.Proxies, 1)
+	r := &reader{dir: o.Dir, workers: o.Workers, proxies: o.Proxies, current: first, policies: map[string]*policyFile{}}
 	lines, err := r.readAll(input.Until(ctx, o.Requests))
 	if err != nil {
 		return err
 	}
-	s := &simulation{}
-	s.policy = first.policy
+	s := &simulation{policy: first.policy, turns: make([]int, o.Proxies)}
 	if len(lines) > 0 {
 		s.now = lines[0].ns
 	}
-	s.host, err = sim.New(ctx, sim.Options{
-		Wasm: o.Wasm, Workers: o.Workers, VMID: "sluice", PluginName: "sluice", Seed: o.Seed, CacheDir: o.CacheDir,
-		Now:        func() int64 { return s.now },
-		Properties: map[string][]byte{traceProperty: []byte("1")},
-		LogLevel:   sim.Warn,
-		Log: func(_ sim.Level, vm int, message string) {
-			if vm != sim.Canary {
-				o.Log(message)
-			}
-		},
-	})
-	if err != nil {
+	if s.cluster, err = newCluster(ctx, func() int64 { return s.now }); err != nil {
 		return err
 	}
-	defer s.host.Close()
-	if err := s.host.Configure(first.json); err != nil {
+	defer s.close()
+	for i := range o.Proxies {
+		if err := s.addProxy(ctx, o, uint64(i)); err != nil {
+			return err
+		}
+	}
+	if err := s.configure(first); err != nil {
 		return err
 	}
 	w := bufio.NewWriter(out)
@@ -114,21 +109,57 @@ func (o Options) readPolicy() (*policyFile, error) {
 }
 
 type simulation struct {
-	host   *sim.Host
-	policy *policy.Policy // in force
-	now    int64
-	turn   int // of the workers, for lines that name none
-	buf    []byte
+	hosts   []*sim.Host // the proxies
+	cluster *cluster
+	policy  *policy.Policy // in force
+	now     int64
+	turn    int   // of the proxies, for lines that name none
+	turns   []int // of each proxy's workers
+	buf     []byte
+}
+
+func (s *simulation) addProxy(ctx context.Context, o Options, number uint64) error {
+	host, err := sim.New(ctx, sim.Options{
+		Wasm: o.Wasm, Workers: o.Workers, VMID: "sluice", PluginName: "sluice", Seed: o.Seed + number<<32, CacheDir: o.CacheDir,
+		Now:        func() int64 { return s.now },
+		Properties: map[string][]byte{traceProperty: []byte("1")},
+		Dial:       s.cluster.dial,
+		LogLevel:   sim.Warn,
+		Log: func(_ sim.Level, vm int, message string) {
+			if vm != sim.Canary {
+				o.Log(message)
+			}
+		},
+	})
+	if err == nil {
+		s.hosts = append(s.hosts, host)
+	}
+	return err
+}
+
+func (s *simulation) close() {
+	for _, host := range s.hosts {
+		host.Close()
+	}
+}
+
+func (s *simulation) configure(p *policyFile) error {
+	for _, host := range s.hosts {
+		if err := host.Configure(p.json); err != nil {
+			return err
+		}
+	}
+	s.policy = p.policy
+	return nil
 }
 
 func (s *simulation) step(l *line, w *bufio.Writer) error {
-	s.now = l.ns
+	s.pass(l.ns)
 	o := output{line: l, policy: s.policy}
 	if l.policy != nil {
-		if err := s.host.Configure(l.policy.json); err != nil {
+		if err := s.configure(l.policy); err != nil {
 			return err
 		}
-		s.policy = l.policy.policy
 	} else if err := s.serve(l, &o); err != nil {
 		return err
 	}
@@ -138,20 +169,26 @@ func (s *simulation) step(l *line, w *bufio.Writer) error {
 }
 
 func (s *simulation) serve(l *line, o *output) error {
-	worker := l.worker
+	proxy := l.proxy
+	if proxy < 0 {
+		proxy = s.turn
+		s.turn = (s.turn + 1) % len(s.hosts)
+	}
+	host, worker := s.hosts[proxy], l.worker
 	if worker < 0 {
-		worker = s.turn
-		s.turn = (s.turn + 1) % s.host.Workers()
+		worker = s.turns[proxy]
+		s.turns[proxy] = (worker + 1) % host.Workers()
 	}
 	if l.op == "stats" { // on a tick the other workers pass on what they have counted
-		for other := range s.host.Workers() {
-			if err := s.host.Tick(other); err != nil {
+		for other := range host.Workers() {
+			if err := host.Tick(other); err != nil {
 				return err
 			}
 		}
 	}
-	request := l.toRequest()
-	response, err := s.host.Serve(worker, request)
+	s.cluster.cut = l.request.Fail == failQuota
+	response, err := s.exchange(host, worker, l.toRequest())
+	s.cluster.cut = false
 	if err != nil {
 		return err
 	}
@@ -220,7 +257,7 @@ func (l *line) toRequest() *sim.Request {
 // faults reads which host calls of a line fail.
 func faults(text string) (*sim.Faults, error) {
 	switch text {
-	case "":
+	case "", failQuota:
 		return nil, nil
 	case "get":
 		return &sim.Faults{Get: true}, nil
@@ -231,5 +268,5 @@ func faults(text string) (*sim.Faults, error) {
 	if n, err := strconv.ParseUint(count, 10, 31); ok && err == nil {
 		return &sim.Faults{CAS: int(n)}, nil
 	}
-	return nil, fmt.Errorf("fail: %q must be get, set or cas:N", text)
+	return nil, fmt.Errorf("fail: %q must be get, set, quota or cas:N", text)
 }

@@ -1,0 +1,183 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// failQuota is the fault of a line during which the quota service cannot be
+// reached.
+const failQuota = "quota"
+
+// cluster is the quota service that all simulated proxies ask. It has a store in
+// memory, and its clock is the simulation's, so it answers at once.
+type cluster struct {
+	service *quota.Service
+	now     func() int64
+	timers  []timer
+	cut     bool // the service cannot be reached
+}
+
+type timer struct {
+	ns int64
+	do func()
+}
+
+func newCluster(ctx context.Context, now func() int64) (*cluster, error) {
+	c := &cluster{now: now}
+	secret := make([]byte, 32) // nobody reads the store
+	service, err := quota.NewService(ctx, quota.Options{Store: quota.NewMemory(now), Clock: c, Secret: secret})
+	c.service = service
+	return c, err
+}
+
+// NowNs implements quota.Clock.
+func (c *cluster) NowNs() int64 { return c.now() }
+
+// AfterFunc implements quota.Clock.
+func (c *cluster) AfterFunc(ns int64, f func()) { c.timers = append(c.timers, timer{c.now() + ns, f}) }
+
+// due runs the timers that are over.
+func (c *cluster) due() {
+	for i := 0; i < len(c.timers); {
+		if t := c.timers[i]; t.ns <= c.now() {
+			c.timers = slices.Delete(c.timers, i, i+1)
+			t.do()
+			continue
+		}
+		i++
+	}
+}
+
+// next returns when the first timer is over.
+func (c *cluster) next() (ns int64, ok bool) {
+	for _, t := range c.timers {
+		if !ok || t.ns < ns {
+			ns, ok = t.ns, true
+		}
+	}
+	return ns, ok
+}
+
+// caller is a filter's stream to the service.
+type caller struct {
+	cluster *cluster
+	inbox   *sim.Inbox
+	stream  *quota.Stream
+}
+
+func (c *cluster) dial(_ sim.Call, in *sim.Inbox) (sim.Peer, error) {
+	p := &caller{cluster: c, inbox: in}
+	if c.cut {
+		p.lost()
+		return p, nil
+	}
+	var err error
+	p.stream, err = c.service.Open(quota.Peer{Address: "simulated"}, p.answer)
+	return p, err
+}
+
+// lost ends the stream as a broken connection does.
+func (p *caller) lost() {
+	const unavailable = 14
+	p.inbox.Close(0, unavailable, "the quota service cannot be reached", nil)
+}
+
+// answer brings what the service has said.
+func (p *caller) answer() {
+	for {
+		message, ok := p.stream.Next(nil)
+		if !ok {
+			return
+		}
+		p.inbox.Message(0, message)
+	}
+}
+
+func (p *caller) Send(message []byte) {
+	if p.stream == nil {
+		return
+	}
+	if p.cluster.cut {
+		p.lost()
+		p.Cancel()
+		return
+	}
+	if err := p.stream.Receive(message); err != nil {
+		p.inbox.Close(0, uint32(status.Code(err)), err.Error(), nil)
+		p.Cancel()
+	}
+}
+
+func (p *caller) CloseSend() { p.Cancel() }
+
+func (p *caller) Cancel() {
+	if p.stream != nil {
+		p.stream.Close()
+		p.stream = nil
+	}
+}
+
+// longestLeaseNs is how long a proxy may have something to do after its last
+// request: to return what it has leased.
+const longestLeaseNs = 12_000_000_000
+
+// pass lets time pass until ns. Proxies that lease have ticks meanwhile.
+func (s *simulation) pass(ns int64) {
+	if leases := slices.ContainsFunc(s.policy.Rules, func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }); leases {
+		until := min(ns, s.now+longestLeaseNs)
+		for {
+			next, ok := s.next()
+			if !ok || next > until {
+				break
+			}
+			s.now = max(s.now, next)
+			s.happen()
+		}
+	}
+	s.now = ns
+}
+
+// next returns when something happens next without a request.
+func (s *simulation) next() (ns int64, ok bool) {
+	ns, ok = s.cluster.next()
+	for _, host := range s.hosts {
+		if at, has := host.Next(); has && (!ok || at < ns) {
+			ns, ok = at, true
+		}
+	}
+	return ns, ok
+}
+
+// happen does what is due.
+func (s *simulation) happen() {
+	s.cluster.due()
+	for _, host := range s.hosts {
+		host.TickDue()
+	}
+}
+
+// exchange takes a request through a proxy. While it waits for the quota service,
+// time passes.
+func (s *simulation) exchange(host *sim.Host, worker int, r *sim.Request) (*sim.Response, error) {
+	x, err := host.Start(worker, r)
+	if err != nil {
+		return nil, err
+	}
+	for x.Paused() {
+		next, ok := s.next()
+		if !ok {
+			return nil, errors.New("a request waits for what never happens")
+		}
+		s.now = max(s.now, next)
+		s.happen()
+	}
+	return x.Finish()
+}
