@@ -147,6 +147,6 @@ func TestReadingIsBounded(t *testing.T) {
 		slowest, largest = max(slowest, cpu), max(largest, memory)
 	}
 	buildtest.Figure(t, "%d hostile policies: at most %d ms of a processor and %d MB each", len(hostileTexts()), slowest.Milliseconds(), largest>>20)
-	require.Less(t, slowest, time.Second)
-	require.Less(t, largest, int64(200<<20))
+	buildtest.Below(t, slowest, time.Second)
+	buildtest.Below(t, largest, int64(200<<20))
 }
