@@ -118,7 +118,7 @@ func TestWrongTokens(t *testing.T) {
 // it, however it is written. It is answered only on the management port.
 func TestHiddenManagementPaths(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
-		p := d.start(t, proxyOptions{policy: "version: 1\nmanage: {path: /.sluice/, port: 1, token_sha256: " + tokenSHA256 + "}\nrules: [{name: all, limits: [1000/" + far + "]}]\n"})
+		p := d.listen(t, proxyOptions{policy: "version: 1\nmanage: {path: /.sluice/, port: 1, token_sha256: " + tokenSHA256 + "}\nrules: [{name: all, limits: [1000/" + far + "]}]\n"})
 		paths := map[string]int{
 			"/.sluice/counters/stats":          404,
 			"//.sluice/counters/stats":         404,
