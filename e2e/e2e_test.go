@@ -70,8 +70,9 @@ func run(m *testing.M) int {
 
 // driver starts one kind of proxy.
 type driver struct {
-	name  string
-	envoy string // path of its binary; empty: the simulator
+	name    string
+	envoy   string // path of its binary; empty: the simulator
+	workers int    // of a site; default: workers
 }
 
 // ofEveryVersion are the scenarios in which Envoy's versions have differed or are most

@@ -81,7 +81,7 @@ func TestMoreKeysThanCapacity(t *testing.T) {
 // Clients that have used all but one unit before a flood get at most that one
 // afterwards, for every kind of window.
 func TestFloodRefundsNothing(t *testing.T) {
-	const clients, flood, lim = 200, 10_000, 5
+	const clients, flood, lim = 200, 5000, 5
 	for name, rule := range map[string]string{
 		"aligned": "limits: [5/" + far + "]",
 		"per key": "algorithm: fixed_window_per_key, limits: [5/1h]",
@@ -89,7 +89,7 @@ func TestFloodRefundsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(t *testing.T, d driver) {
-				s := serve(t, d, "version: 1\nrules: [{name: r, key: [{header: x-user-id}], capacity: 1024, "+rule+"}]\n")
+				s := serve(t, d, "version: 1\nrules: [{name: r, key: [{header: x-user-id}], capacity: 512, "+rule+"}]\n")
 				l := s.load(16)
 				honest := func(i int) request { return request{"/", "x-user-id", fmt.Sprint("client-", i%clients)} }
 				used := clients * (lim - 1)

@@ -21,6 +21,7 @@ import (
 // A listener with a new policy takes several seconds to become ready. The filter does
 // not mistake it for a sibling: it continues with the old listener's counts.
 func TestListenerThatIsNotReadyForLong(t *testing.T) {
+	t.Parallel()
 	const waits = 8 * time.Second
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {

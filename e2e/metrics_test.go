@@ -14,7 +14,7 @@ import (
 func TestBoundarySpike(t *testing.T) {
 	const per, cost = 2 * time.Second, 60
 	each(t, func(t *testing.T, d driver) {
-		p := d.start(t, proxyOptions{workers: 1, policy: `
+		p := d.listen(t, proxyOptions{workers: 1, policy: `
 version: 1
 rules:
   - {name: spiky, limits: [100/2s], cost: {header: x-cost, default: 0, min: 0}}

@@ -15,6 +15,7 @@ import (
 // A proxy that refuses a revision keeps the old policy. status reports the NACK and
 // never an ACK for it, and the next good revision applies.
 func TestRefusedRevision(t *testing.T) {
+	t.Parallel()
 	refusing := buildtest.Filter(t, "sluice_refuses")
 	missing := filepath.Join(t.TempDir(), "not-there.wasm")
 	each(t, func(t *testing.T, d driver) {
@@ -53,6 +54,7 @@ func TestRefusedRevision(t *testing.T) {
 // A proxy that starts while the control plane is down enforces the policy in its
 // bootstrap, and changes to the served one when the control plane is back.
 func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
+	t.Parallel()
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
 			c := startControlPlane(t)

@@ -45,7 +45,7 @@ func siteOf(t *testing.T, d driver) site {
 		s.control = newControlPlane(t, dir)
 		s.more = &listenerList{path: filepath.Join(dir, "lds.yaml")}
 		s.more.write(t)
-		s.proxy = d.launch(context.Background(), t, proxyOptions{node: "edge", xds: s.control.xds, edit: func(bootstrap []byte) []byte {
+		s.proxy = d.launch(context.Background(), t, proxyOptions{node: "edge", xds: s.control.xds, workers: d.workers, edit: func(bootstrap []byte) []byte {
 			return fmt.Appendf(bootstrap, "\ndynamic_resources: {lds_config: {resource_api_version: V3, path_config_source: {path: %s}}}\n", s.more.path)
 		}})
 		s.control.awaitConnected(t, "edge")
@@ -69,7 +69,11 @@ func (d driver) listen(t *testing.T, o proxyOptions) *proxy {
 	if d.envoy == "" {
 		return d.start(t, o)
 	}
-	s := siteOf(t, separate(d))
+	d = separate(d)
+	if o.workers != 0 {
+		d.name, d.workers = fmt.Sprint(d.name, "-", o.workers), o.workers
+	}
+	s := siteOf(t, d)
 	bootstrap := bootstrapOf(t, s.inDomain(o.policy))
 	if o.edit != nil {
 		bootstrap = o.edit(bootstrap)

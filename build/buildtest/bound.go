@@ -11,7 +11,7 @@ import (
 // program takes several times the memory and the time, so nothing is required there.
 func Below[T cmp.Ordered](tb testing.TB, used, bound T) {
 	tb.Helper()
-	if !race {
+	if !Race {
 		require.Less(tb, used, bound)
 	}
 }

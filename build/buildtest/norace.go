@@ -2,4 +2,5 @@
 
 package buildtest
 
-const race = false
+// Race says that the race detector watches.
+const Race = false

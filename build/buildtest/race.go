@@ -2,4 +2,6 @@
 
 package buildtest
 
-const race = true
+// Race says that the race detector watches: a program takes several times the memory
+// and the time.
+const Race = true
