@@ -39,15 +39,11 @@ func hostile() []string {
 	}
 }
 
-// Many callers at once, each with 1 MiB.
+// 100 callers at once, each with 1 MiB.
 func TestParallelPoliciesAreBoundedInMemory(t *testing.T) {
 	s := startServe(t, t.TempDir())
 	texts := hostile()
-	callers := 100
-	if testing.Short() {
-		callers = 40
-	}
-	codes, retries := make([]int, callers), make([]string, callers)
+	codes, retries := make([]int, 100), make([]string, 100)
 	var wg sync.WaitGroup
 	for i := range codes {
 		wg.Go(func() {
@@ -65,7 +61,9 @@ func TestParallelPoliciesAreBoundedInMemory(t *testing.T) {
 		require.Contains(t, []int{0, http.StatusCreated, http.StatusUnprocessableEntity, http.StatusServiceUnavailable}, code)
 		require.Equal(t, code == http.StatusServiceUnavailable, retries[i] != "")
 	}
-	require.Contains(t, codes, http.StatusUnprocessableEntity)
+	if !buildtest.Race { // with it, the first policy takes all the time that others wait
+		require.Contains(t, codes, http.StatusUnprocessableEntity)
+	}
 	require.Contains(t, codes, http.StatusServiceUnavailable)
 	peak := resident(t, s.process.Pid, "VmHWM")
 	t.Logf("at most %d MiB, %d MiB afterwards", peak>>20, resident(t, s.process.Pid, "VmRSS")>>20)
