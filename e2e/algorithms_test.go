@@ -20,10 +20,12 @@ func oneRule(fields string) string {
 // it does not know.
 func eachSeparately(t *testing.T, scenario func(t *testing.T, d driver)) {
 	t.Helper()
-	each(t, func(t *testing.T, d driver) {
-		d.name += "-algorithms"
-		scenario(t, d)
-	})
+	each(t, func(t *testing.T, d driver) { scenario(t, separate(d)) })
+}
+
+func separate(d driver) driver {
+	d.name += "-algorithms"
+	return d
 }
 
 // Each algorithm admits exactly its limit of a burst over four workers. The windows

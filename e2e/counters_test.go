@@ -39,6 +39,7 @@ func (c *controlPlane) counters(t *testing.T, args ...string) (result counters) 
 // Every command of `sluice counters` acts on two Envoys of four workers, through the
 // listeners that `render envoy --manage` gives them. Later requests see the changes.
 func TestCountersCommand(t *testing.T) {
+	t.Parallel()
 	d, control := newest(t), startControlPlane(t)
 	var envoys []*proxy
 	for _, node := range []string{"edge-1", "edge-2"} {

@@ -70,8 +70,9 @@ func run(m *testing.M) int {
 
 // driver starts one kind of proxy.
 type driver struct {
-	name  string
-	envoy string // path of its binary; empty: the simulator
+	name    string
+	envoy   string // path of its binary; empty: the simulator
+	workers int    // of a site; default: workers
 }
 
 // ofEveryVersion are the scenarios in which Envoy's versions have differed or are most
@@ -156,10 +157,15 @@ func sluice(t *testing.T, args ...string) (stdout, stderr string, exit int) {
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// upstream is the server behind every proxy.
+// upstream is the server behind every proxy. It sends the fields that a request asks
+// for in x-send.
 var upstream = sync.OnceValue(func() *httptest.Server {
-	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("x-upstream", "yes")
+		for _, line := range r.Header.Values("x-send") {
+			name, value, _ := strings.Cut(line, ": ")
+			w.Header().Add(name, value)
+		}
 		_, _ = w.Write([]byte("hello\n"))
 	}))
 })

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"net/http"
 	"testing"
@@ -32,8 +33,11 @@ func TestOneHotKey(t *testing.T) {
 	})
 }
 
+var freshKeys = flag.Int("fresh-keys", 1000, "keys whose records all workers race to create")
+
 func TestFreshKeys(t *testing.T) {
-	const keys, times = 5000, 20
+	const times = 20
+	keys := *freshKeys
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, perUser("1/"+far))
 		// The requests for one key follow each other at once, over different

@@ -272,7 +272,7 @@ func TestFieldV6Prefix(t *testing.T) {
 		}
 		for _, d := range envoys(t) {
 			t.Run(d.name+" "+prefix, func(t *testing.T) {
-				p := d.start(t, proxyOptions{policy: policy, edit: func(b []byte) []byte {
+				p := d.listen(t, proxyOptions{policy: policy, edit: func(b []byte) []byte {
 					return []byte(strings.Replace(string(b), "use_remote_address: true", "use_remote_address: true\n          xff_num_trusted_hops: 1", 1))
 				}})
 				for i, s := range steps {

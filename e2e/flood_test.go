@@ -48,26 +48,30 @@ func settled(t *testing.T, p *proxy) int64 {
 }
 
 var (
-	floodKeys = flag.Int("flood-keys", 200_000, "keys that come to a capacity of 65,536; 200,000 fill all slots")
-	renames   = flag.Int("renames", 200, "times that a rule is renamed under traffic")
+	floodKeys = flag.Int("flood-keys", 50_000, "keys that come to a capacity of a third of them, or of 65,536; three times the capacity fill all slots")
+	renames   = flag.Int("renames", 60, "times that a rule is renamed under traffic")
 )
 
-// Many more keys come than the capacity of 65,536, and memory stays within what
-// validate printed.
+// Many more keys come than the capacity, and memory stays within what validate printed.
 func TestMoreKeysThanCapacity(t *testing.T) {
-	for _, c := range []struct{ name, limits string }{
-		{"aligned", "{requests: 5, per: 366d}"},
-		{"layered", "{requests: 5, per: 366d}, {requests: 9, per: 365d, algorithm: fixed_window_per_key}"},
-	} {
+	capacity := 1
+	for capacity < 1<<16 && 6*capacity <= *floodKeys {
+		capacity *= 2
+	}
+	rule := func(name, limits string) string {
+		return fmt.Sprintf("\n  - {name: %s, match: {paths: [/%s]}, key: [{header: x-user-id}], capacity: %d, limits: [%s]}", name, name, capacity, limits)
+	}
+	aligned := rule("aligned", "{requests: 5, per: 366d}")
+	layered := rule("layered", "{requests: 5, per: 366d}, {requests: 9, per: 365d, algorithm: fixed_window_per_key}")
+	p := newest(t).start(t, proxyOptions{policy: "version: 1\nrules:" + aligned + layered + "\n", edit: withoutUpstream})
+	l := p.load(16)
+	for _, c := range []struct{ name, rule string }{{"aligned", aligned}, {"layered", layered}} {
 		t.Run(c.name, func(t *testing.T) {
-			policy := perUser(c.limits)
-			p := newest(t).start(t, proxyOptions{policy: policy, edit: withoutUpstream})
-			l := p.load(16)
-			l.send(t, 2000, user("one"))
+			l.send(t, 2000, func(int) request { return request{"/" + c.name, "x-user-id", "one"} })
 			before := settled(t, p)
-			l.send(t, *floodKeys, func(i int) request { return request{"/", "x-user-id", fmt.Sprint("k", i)} })
+			l.send(t, *floodKeys, func(i int) request { return request{"/" + c.name, "x-user-id", fmt.Sprint("k", i)} })
 			grown := settled(t, p) - before
-			printed, _ := memoryOf(t, policy)
+			printed, _ := memoryOf(t, "version: 1\nrules:"+c.rule+"\n")
 			t.Logf("%d keys: grown by %d bytes, validate printed %d: %.3f", *floodKeys, grown, printed, float64(grown)/float64(printed))
 			require.InDelta(t, 1, float64(grown)/float64(printed), 0.15)
 		})
@@ -77,7 +81,7 @@ func TestMoreKeysThanCapacity(t *testing.T) {
 // Clients that have used all but one unit before a flood get at most that one
 // afterwards, for every kind of window.
 func TestFloodRefundsNothing(t *testing.T) {
-	const clients, flood, lim = 200, 20_000, 5
+	const clients, flood, lim = 200, 5000, 5
 	for name, rule := range map[string]string{
 		"aligned": "limits: [5/" + far + "]",
 		"per key": "algorithm: fixed_window_per_key, limits: [5/1h]",
@@ -85,7 +89,7 @@ func TestFloodRefundsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(t *testing.T, d driver) {
-				s := serve(t, d, "version: 1\nrules: [{name: r, key: [{header: x-user-id}], capacity: 2048, "+rule+"}]\n")
+				s := serve(t, d, "version: 1\nrules: [{name: r, key: [{header: x-user-id}], capacity: 512, "+rule+"}]\n")
 				l := s.load(16)
 				honest := func(i int) request { return request{"/", "x-user-id", fmt.Sprint("client-", i%clients)} }
 				used := clients * (lim - 1)

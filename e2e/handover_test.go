@@ -21,10 +21,11 @@ import (
 // A listener with a new policy takes several seconds to become ready. The filter does
 // not mistake it for a sibling: it continues with the old listener's counts.
 func TestListenerThatIsNotReadyForLong(t *testing.T) {
+	t.Parallel()
 	const waits = 8 * time.Second
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
-			lds := &listenerFile{path: filepath.Join(t.TempDir(), "lds.yaml")}
+			lds := &listenerFile{listenerList: listenerList{path: filepath.Join(t.TempDir(), "lds.yaml")}}
 			p := d.start(t, proxyOptions{policy: perUser("5/" + far), edit: func(bootstrap []byte) []byte {
 				return lds.take(t, bootstrap, freeAddress(t))
 			}})
@@ -41,11 +42,30 @@ func TestListenerThatIsNotReadyForLong(t *testing.T) {
 	}
 }
 
-// listenerFile is a file from which an Envoy reads its listener.
+// listenerList is a file from which an Envoy reads listeners.
+type listenerList struct {
+	path      string
+	version   int
+	listeners []any
+}
+
+// write writes the listeners to the file, which makes Envoy read it.
+func (l *listenerList) write(t *testing.T) {
+	t.Helper()
+	l.version++
+	for _, listener := range l.listeners {
+		listener.(map[string]any)["@type"] = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	}
+	file := marshaled(t, map[string]any{"version_info": fmt.Sprint(l.version), "resources": l.listeners})
+	next := l.path + ".next"
+	require.NoError(t, os.WriteFile(next, file, 0o600))
+	require.NoError(t, os.Rename(next, l.path)) // Envoy watches for moved files
+}
+
+// listenerFile is a file from which an Envoy reads its only listener.
 type listenerFile struct {
-	path     string
+	listenerList
 	address  string
-	version  int
 	listener map[string]any
 }
 
@@ -66,20 +86,16 @@ func (l *listenerFile) take(t *testing.T, bootstrap []byte, address string) []by
 	return marshaled(t, doc)
 }
 
-// write writes the listener to the file, which makes Envoy read it.
+// write writes the listener to the file.
 func (l *listenerFile) write(t *testing.T) {
 	t.Helper()
-	l.version++
-	l.listener["@type"] = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	host, text, err := net.SplitHostPort(l.address)
 	require.NoError(t, err)
 	port, err := strconv.Atoi(text)
 	require.NoError(t, err)
 	l.listener["address"] = map[string]any{"socket_address": map[string]any{"address": host, "port_value": port}}
-	file := marshaled(t, map[string]any{"version_info": fmt.Sprint(l.version), "resources": []any{l.listener}})
-	next := l.path + ".next"
-	require.NoError(t, os.WriteFile(next, file, 0o600))
-	require.NoError(t, os.Rename(next, l.path)) // Envoy watches for moved files
+	l.listeners = []any{l.listener}
+	l.listenerList.write(t)
 }
 
 // update gives the listener another policy, and a filter that delays it by waits.

@@ -270,7 +270,7 @@ func TestKeyJWTAndRoute(t *testing.T) {
               rules:
               - match: {prefix: /}
                 requires: {requires_any: {requirements: [{provider_name: p}, {allow_missing: {}}]}}`, k.keys(t))
-			p := d.start(t, proxyOptions{policy: jwtPolicy, edit: func(b []byte) []byte {
+			p := d.listen(t, proxyOptions{policy: jwtPolicy, edit: func(b []byte) []byte {
 				text := strings.Replace(string(b), "          http_filters:", filter, 1)
 				text = strings.Replace(text, "- match: {prefix: /}\n                route:", "- {match: {path: /named}, route: {cluster: upstream}, name: named}\n"+
 					"              - {match: {path: /attribute}, route: {cluster: upstream}, name: by attribute}\n"+

@@ -88,6 +88,7 @@ func at(t *testing.T, node *yaml.Node, path ...string) *yaml.Node {
 // the types of Istio or Envoy Gateway and converted as they do. The filter accepts and
 // enforces the policy.
 func TestQuickstartInKubernetes(t *testing.T) {
+	t.Parallel()
 	read := buildtest.Kubernetes(t)
 	common := []string{"--url", "oci://registry.example/sluice:1", "-n", "shop", "-f", quickstart()}
 	plugin := rendered(t, read, append([]string{"istio"}, common...)...)
@@ -122,6 +123,7 @@ func TestQuickstartInKubernetes(t *testing.T) {
 // shared data and, with the same code, one VM. Our plugins share a counter if they
 // define it and its windows alike, and have separate ones otherwise.
 func TestWasmPluginsSideBySide(t *testing.T) {
+	t.Parallel()
 	read := buildtest.Kubernetes(t)
 	plugin := func(name, domain, path, limit string) buildtest.Resource {
 		policy := "version: 1\n" + domain + "rules: [{name: per-user, match: {paths: [" + path + "]}, key: [{header: x-user-id}], limits: [" + limit + "]}]\n"

@@ -45,6 +45,7 @@ func manageCertificate(t *testing.T) (cert, key string) {
 // certificate. Only the management listener answers them, also if the policy names no
 // port.
 func TestManagementOverTLS(t *testing.T) {
+	t.Parallel()
 	d := newest(t)
 	cert, key := manageCertificate(t)
 	control := &controlPlane{data: filepath.Join(t.TempDir(), "data"), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--manage-ca", cert}}
@@ -78,7 +79,7 @@ func TestManagementOverTLS(t *testing.T) {
 // On a real Envoy too, a worker checks at most ten wrong tokens of an address in a
 // second, and operators with other addresses are not affected.
 func TestWrongTokens(t *testing.T) {
-	p := newest(t).start(t, proxyOptions{policy: perUser("3/"+far) + managed, workers: 1})
+	p := newest(t).listen(t, proxyOptions{policy: perUser("3/"+far) + managed, workers: 1})
 	client := func(address string) *http.Client {
 		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
 		return &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext}}
@@ -118,7 +119,7 @@ func TestWrongTokens(t *testing.T) {
 // it, however it is written. It is answered only on the management port.
 func TestHiddenManagementPaths(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
-		p := d.start(t, proxyOptions{policy: "version: 1\nmanage: {path: /.sluice/, port: 1, token_sha256: " + tokenSHA256 + "}\nrules: [{name: all, limits: [1000/" + far + "]}]\n"})
+		p := d.listen(t, proxyOptions{policy: "version: 1\nmanage: {path: /.sluice/, port: 1, token_sha256: " + tokenSHA256 + "}\nrules: [{name: all, limits: [1000/" + far + "]}]\n"})
 		paths := map[string]int{
 			"/.sluice/counters/stats":          404,
 			"//.sluice/counters/stats":         404,

@@ -191,7 +191,7 @@ rules: [{name: r, key: [client_ip], limits: [1/` + far + `]}]
 	})
 	for _, d := range envoys(t) {
 		t.Run(d.name+" behind a proxy", func(t *testing.T) {
-			p := d.start(t, proxyOptions{policy: strings.Replace(policy, "key:", "match: {hosts: [behind.example]}, key:", 1), edit: func(b []byte) []byte {
+			p := d.listen(t, proxyOptions{policy: strings.Replace(policy, "key:", "match: {hosts: [behind.example]}, key:", 1), edit: func(b []byte) []byte {
 				return []byte(strings.Replace(string(b), "use_remote_address: true", "use_remote_address: true\n          xff_num_trusted_hops: 1", 1))
 			}})
 			p.walk(t, []step{

@@ -14,7 +14,7 @@ import (
 func TestBoundarySpike(t *testing.T) {
 	const per, cost = 2 * time.Second, 60
 	each(t, func(t *testing.T, d driver) {
-		p := d.start(t, proxyOptions{workers: 1, policy: `
+		p := d.listen(t, proxyOptions{workers: 1, policy: `
 version: 1
 rules:
   - {name: spiky, limits: [100/2s], cost: {header: x-cost, default: 0, min: 0}}
@@ -60,7 +60,7 @@ func TestMemoryGaugeAndStats(t *testing.T) {
 	const keys = 3000
 	each(t, func(t *testing.T, d driver) {
 		policy := strings.ReplaceAll(oneRule("limits: [2/"+far+"], capacity: 2048"), "per-user", "gauged")
-		p := d.start(t, proxyOptions{policy: policy})
+		p := d.listen(t, proxyOptions{policy: policy})
 		_, before := p.metric(t, "rate_limit_memory_usage_bytes", "gauged")
 		require.False(t, before, "there is no table yet")
 		got := p.load(16).send(t, 4*keys, func(i int) request { return request{"/", "x-user-id", fmt.Sprint(i % keys)} })

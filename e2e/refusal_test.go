@@ -15,37 +15,38 @@ import (
 // A proxy that refuses a revision keeps the old policy. status reports the NACK and
 // never an ACK for it, and the next good revision applies.
 func TestRefusedRevision(t *testing.T) {
+	t.Parallel()
 	refusing := buildtest.Filter(t, "sluice_refuses")
 	missing := filepath.Join(t.TempDir(), "not-there.wasm")
 	each(t, func(t *testing.T, d driver) {
-		for name, wasm := range map[string]string{"the filter refuses it": refusing, "the binary is missing": missing} {
-			t.Run(name, func(t *testing.T) {
-				c, p := serveAlone(t, d, perUser("100/"+far))
-				l := p.load(8)
-				require.Equal(t, 100, count(l.send(t, 200, user("alice")), allowed))
+		c, p := serveAlone(t, d, perUser("100/"+far))
+		l := p.load(8)
+		require.Equal(t, 100, count(l.send(t, 200, user("alice")), allowed))
+		var late *proxy
+		for i, wasm := range []string{refusing, missing} {
+			good, refused := uint64(1+2*i), uint64(2+2*i) // revisions
+			out, _, exit := c.tryApply(t, perUser("1000/"+far), "--wasm", wasm)
+			require.Equal(t, 1, exit)
+			require.Regexp(t, `edge.*(?i)NACK`, out)
+			require.Equal(t, 0, count(l.send(t, 200, user("alice")), allowed), "the old limit holds")
+			eventually(t, 20*time.Second, "the last good revision to be back", func() bool {
+				edge := c.proxies(t)["edge"]
+				return edge.Nacked == refused && edge.Runs == good && !edge.Waiting
+			})
+			require.Equal(t, 0, count(l.send(t, 200, user("alice")), allowed), "the old limit holds")
 
-				out, _, exit := c.tryApply(t, perUser("1000/"+far), "--wasm", wasm)
-				require.Equal(t, 1, exit)
-				require.Regexp(t, `edge.*(?i)NACK`, out)
-				require.Equal(t, 0, count(l.send(t, 200, user("alice")), allowed), "the old limit holds")
-				eventually(t, 20*time.Second, "the last good revision to be back", func() bool {
-					edge := c.proxies(t)["edge"]
-					return edge.Nacked == 2 && edge.Runs == 1 && !edge.Waiting
-				})
-				require.Equal(t, 0, count(l.send(t, 200, user("alice")), allowed), "the old limit holds")
-
-				// A proxy that starts now gets the last good revision.
-				late := d.start(t, proxyOptions{node: "late", xds: c.xds})
+			if late == nil { // a proxy that starts now gets the last good revision
+				late = d.start(t, proxyOptions{node: "late", xds: c.xds})
 				c.awaitConnected(t, "late")
 				eventually(t, 20*time.Second, "the late proxy to run revision 1", func() bool {
-					return c.proxies(t)["late"].Runs == 1
+					return c.proxies(t)["late"].Runs == good
 				})
 				require.Equal(t, 100, count(late.load(8).send(t, 200, user("bob")), allowed))
+			}
 
-				c.apply(t, perUser("130/"+far), "--wasm", built.filter)
-				require.Equal(t, 30, count(l.send(t, 200, user("alice")), allowed))
-				require.Equal(t, 30, count(late.load(8).send(t, 200, user("bob")), allowed))
-			})
+			c.apply(t, perUser(fmt.Sprint(130+30*i, "/", far)), "--wasm", built.filter)
+			require.Equal(t, 30, count(l.send(t, 200, user("alice")), allowed))
+			require.Equal(t, 30, count(late.load(8).send(t, 200, user("bob")), allowed))
 		}
 	})
 }
@@ -53,6 +54,7 @@ func TestRefusedRevision(t *testing.T) {
 // A proxy that starts while the control plane is down enforces the policy in its
 // bootstrap, and changes to the served one when the control plane is back.
 func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
+	t.Parallel()
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
 			c := startControlPlane(t)

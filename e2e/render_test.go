@@ -14,6 +14,7 @@ import (
 // TestRenderedBootstraps: Envoy accepts the bootstraps that `sluice render` prints, and
 // its validation runs the filter, which refuses a policy that is broken afterwards.
 func TestRenderedBootstraps(t *testing.T) {
+	t.Parallel()
 	managed := file(t, "managed.yaml", "version: 1\nmanage: {path: /.sluice/, token_sha256: "+tokenSHA256+", port: 9902}\nrules: [{name: a, limits: [1/1m]}]\n")
 	base := []string{"render", "envoy", "--listen", "127.0.0.1:10000", "--upstream", "127.0.0.1:9", "--admin", "127.0.0.1:9901", "--wasm", built.filter}
 	render := func(args ...string) string {

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,15 +146,8 @@ func TestGRPCResponse(t *testing.T) {
 // The fields of an upstream's own limits are kept, and the client sees the tighter of
 // both limits.
 func TestUpstreamFields(t *testing.T) {
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		for _, line := range r.Header.Values("x-send") {
-			name, value, _ := strings.Cut(line, ": ")
-			w.Header().Add(name, value)
-		}
-	}))
-	t.Cleanup(up.Close)
 	each(t, func(t *testing.T, d driver) {
-		p := d.start(t, proxyOptions{upstream: up.URL, policy: `
+		p := d.listen(t, proxyOptions{policy: `
 version: 1
 headers: both
 rules: [{name: r, match: {paths: [/limited]}, algorithm: fixed_window_per_key, limits: [1000/366d]}]
@@ -214,7 +206,11 @@ func TestAccessLog(t *testing.T) {
 			log := filepath.Join(t.TempDir(), "access.log")
 			for _, all := range []bool{false, true} {
 				require.NoError(t, os.WriteFile(log, nil, 0o600))
-				p := d.start(t, proxyOptions{policy: `
+				start := d.listen
+				if all {
+					start = d.start // it is the node's metadata that says so
+				}
+				p := start(t, proxyOptions{policy: `
 version: 1
 rules:
   - {name: "per user, ü", match: {paths: ["/l/*"]}, key: [{header: x-user-id}], limits: [2/366d]}

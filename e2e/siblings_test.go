@@ -11,6 +11,7 @@ import (
 // Two filters of one name in one Envoy have different policies with the same rule
 // names. They split and count separately.
 func TestFiltersOfOneName(t *testing.T) {
+	t.Parallel()
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
 			first := perUser("5/" + far)

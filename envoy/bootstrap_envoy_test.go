@@ -13,7 +13,6 @@ import (
 	"math/big"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"testing"
@@ -27,8 +26,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
-// probe is the path of testdata/probe, compiled: a filter that answers every
-// request with its policy.
+// probe is the path of a filter that answers every request with its policy.
 var probe string
 
 func TestMain(m *testing.M) {
@@ -39,10 +37,8 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		probe = filepath.Join(dir, "probe.wasm")
-		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o", probe, "./testdata/probe")
-		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			panic(fmt.Sprintf("%v\n%s", err, out))
+		if err := os.WriteFile(probe, probeModule(), 0o600); err != nil {
+			panic(err)
 		}
 		return m.Run()
 	}())
@@ -89,8 +85,7 @@ func selfSigned(t *testing.T) (certificateFile, keyFile string) {
 	return write("cert.pem", "CERTIFICATE", signed), write("key.pem", "PRIVATE KEY", private)
 }
 
-// patience is for machines with much else to do: loading the probe takes a
-// second and a half of processor time.
+// patience is for machines with much else to do.
 const patience = 3 * time.Minute
 
 // eachEnvoy runs a test on every Envoy the tests have to pass on.

@@ -28,7 +28,7 @@ func TestNamesThatComeAndGo(t *testing.T) {
 			})
 			require.NoError(t, b.Configure(policy(`{"name":"stays","limits":["2/366d"]}`)))
 			require.Equal(t, 200, b.serve(t, 0, alice).Status)
-			const names = 40
+			const names = 28
 			for n := range names {
 				c := start(t, func(o *sim.Options) {
 					o.Store, o.PluginName, o.Now = store, fmt.Sprint("filter", n), func() int64 { return b.now }

@@ -40,11 +40,13 @@ func parts(minutes int, seed uint64) []part {
 	list := []part{
 		{"floor", []string{"./shared/state", "-run", "^TestEvictionNeverRefunds$", "-floor-runs", n(20_000), "-floor-seed", from}},
 		{"model", []string{"./shared/limit", "-run", "^TestAgainstTheModel$", "-model-sequences", n(20_000), "-model-seed", from}},
+		{"reference", []string{"./shared/limit", "-run", "^TestThe", "-reference-courses", n(3_000)}},
 		{"keyed", []string{"./shared/keyed", "-run", "^TestLimiterIsTheArithmetic$", "-property-limiters", n(300), "-property-seed", from}},
 		{"interleavings", []string{"./envoy/sim/interleave", "-run", "^TestInterleavings$", "-interleave-max", n(20_000), "-interleave-random", n(5_000), "-interleave-seed", from}},
 		{"attack-sim", []string{"./filter", "-run", "^TestCardinalityAttack", "-attack-keys", n(333_334)}},
 		{"attack-envoy", []string{"./e2e", "-run", "^TestCardinalityAttack$", "-attack-capacity", strconv.Itoa(min(16_384, 547*minutes))}},
 		{"flood", []string{"./e2e", "-run", "^TestMoreKeysThanCapacity$", "-flood-keys", n(33_334)}},
+		{"fresh", []string{"./e2e", "-run", "^TestFreshKeys$", "-fresh-keys", n(1_000)}},
 		{"renames", []string{"./e2e", "-run", "^TestRenames$", "-renames", n(34)}},
 		{"traffic", []string{"./e2e", "-run", "^TestSoak$", "-soak-traffic", (time.Duration(minutes) * 8 * time.Second).String()}},
 	}

@@ -213,6 +213,7 @@ var (
 // TestAsEnvoy: what a client sends is refused by both, or both show the filter
 // and the upstream the same.
 func TestAsEnvoy(t *testing.T) {
+	t.Parallel()
 	sent := targets(t)
 	require.GreaterOrEqual(t, len(sent), 200)
 	besideEnvoy(t, func(t *testing.T, here, there string) {

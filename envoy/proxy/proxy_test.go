@@ -208,6 +208,7 @@ func TestSlowUpstreamHoldsNoWorker(t *testing.T) {
 }
 
 func TestUpstreamFailures(t *testing.T) {
+	t.Parallel()
 	free, err := ports.Free(1)
 	require.NoError(t, err)
 	for name, tc := range map[string]struct {
@@ -281,6 +282,7 @@ func TestPolicyChanges(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
+	t.Parallel()
 	p := serve(t, hello)
 	p.configure(perUser(2))
 	for range 3 {

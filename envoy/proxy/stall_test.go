@@ -47,6 +47,7 @@ func rest(t *testing.T, c net.Conn) string {
 // TestSilentClient: a request that stops coming is cut, wherever it stops and
 // whoever waits for it.
 func TestSilentClient(t *testing.T) {
+	t.Parallel()
 	drains := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 	for name, tc := range map[string]struct {
 		upstream      http.Handler
@@ -80,6 +81,7 @@ func TestSilentClient(t *testing.T) {
 // TestReaderThatDoesNotRead: a response that nobody takes is cut, and so is an
 // upload that the upstream does not take.
 func TestReaderThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	t.Run("client", func(t *testing.T) {
 		t.Parallel()
 		cut := make(chan error, 1)
@@ -137,6 +139,7 @@ func TestReaderThatDoesNotRead(t *testing.T) {
 // TestSilentUpstream: a response that stops coming is cut, also where it had
 // said how long it would be.
 func TestSilentUpstream(t *testing.T) {
+	t.Parallel()
 	left := make(chan struct{})
 	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, "some")
@@ -157,6 +160,7 @@ func TestSilentUpstream(t *testing.T) {
 // TestSlowIsNotSilent: both bodies go on for three times what a silent end is
 // given, a byte now and then, while the other end reads as slowly.
 func TestSlowIsNotSilent(t *testing.T) {
+	t.Parallel()
 	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		client := http.NewResponseController(w)
 		_ = client.EnableFullDuplex()
@@ -196,6 +200,7 @@ func TestSlowIsNotSilent(t *testing.T) {
 // TestSlowUpstreamIsNotASilentClient: a client that has sent all waits longer
 // than it might be silent.
 func TestSlowUpstreamIsNotASilentClient(t *testing.T) {
+	t.Parallel()
 	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-time.After(limit + limit/2)
@@ -213,6 +218,7 @@ func TestSlowUpstreamIsNotASilentClient(t *testing.T) {
 // TestSlowReader takes a response in small bits, with a pause before each that
 // is less than the limit, for longer than the limit.
 func TestSlowReader(t *testing.T) {
+	t.Parallel()
 	const size = 32 << 20 // more than the buffers between hold
 	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(make([]byte, size))
@@ -277,6 +283,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 // TestBadUpstreams: what an upstream says in place of HTTP never reaches a
 // client.
 func TestBadUpstreams(t *testing.T) {
+	t.Parallel()
 	for name, tc := range map[string]struct {
 		says   string
 		status string

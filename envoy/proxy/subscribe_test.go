@@ -74,6 +74,7 @@ func (c *closed) DeltaExtensionConfigs(extensionv3.ExtensionConfigDiscoveryServi
 // TestRefusedByTheControlPlane: the log says why, once, and the control plane
 // is not asked twice a second.
 func TestRefusedByTheControlPlane(t *testing.T) {
+	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	server, refusing := grpc.NewServer(), new(closed)

@@ -33,6 +33,9 @@ func TestMemoryIsBounded(t *testing.T) {
 		{"sixteen sliding logs of 512", many((*Builder).SlidingLog, 512), 20, 330_000},
 		{"sixteen jittered windows", many((*Builder).Window, 9, Jitter(10)), 4096, 500},
 	} {
+		if testing.Short() && c.capacity > 10_000 {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			var l *Limiter
 			crowd := keys(2 * int(c.capacity))

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"flag"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -157,12 +158,19 @@ func (c *course) hit(unchecked bool) {
 	c.look(back, 1)
 }
 
-// runCourses runs sequences of steps from random windows and returns how many
-// instants it compared. relimit changes a window's limits.
-func runCourses(t *testing.T, sequences, steps int, seed uint64, start func(r *rand.Rand) Window, relimit func(r *rand.Rand, w *Window), fresh func(w Window) reference) int {
+var courses = flag.Int("reference-courses", 3000, "random courses of 45 steps of each algorithm against its reference")
+
+// runCourses runs courses of steps from random windows. relimit changes a window's
+// limits.
+func runCourses(t *testing.T, seed uint64, what string, start func(r *rand.Rand) Window, relimit func(r *rand.Rand, w *Window), fresh func(w Window) reference) {
+	t.Helper()
+	const steps = 45
 	r := rand.New(rand.NewPCG(seed, 15))
-	compared := 0
-	for range sequences {
+	n, compared := *courses, 0
+	if testing.Short() {
+		n /= 10
+	}
+	for range n {
 		w := start(r)
 		c := &course{T: t, random: r, window: w, reference: fresh(w), now: r.Int64N(60 * 365 * day)}
 		unchecked := r.IntN(8) == 0 // counts without a check
@@ -181,7 +189,8 @@ func runCourses(t *testing.T, sequences, steps int, seed uint64, start func(r *r
 		}
 		compared += c.compared
 	}
-	return compared
+	require.Greater(t, compared, 44*n)
+	buildtest.Figure(t, "%d random steps of %s compared with a plain reference", compared, what)
 }
 
 func randomPeriod(r *rand.Rand) int64 {
@@ -189,9 +198,4 @@ func randomPeriod(r *rand.Rand) int64 {
 		return MinPeriodNs + r.Int64N(MaxPeriodNs-MinPeriodNs+1)
 	}
 	return periods[r.IntN(len(periods))]
-}
-
-func requireCompared(t *testing.T, atLeast, compared int, what string) {
-	require.GreaterOrEqual(t, compared, atLeast)
-	buildtest.Figure(t, "%d random steps of %s compared with a plain reference", compared, what)
 }

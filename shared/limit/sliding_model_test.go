@@ -94,8 +94,7 @@ func randomLog(r *rand.Rand) Window {
 func relimitLog(r *rand.Rand, w *Window) { w.Limit = uint32(r.IntN(int(w.Units) + 1)) }
 
 func TestTheLogAgainstTheReference(t *testing.T) {
-	n := runCourses(t, 9000, 45, 31, randomLog, relimitLog, func(w Window) reference { return &logReference{window: w} })
-	requireCompared(t, 400_000, n, "sliding_window_log")
+	runCourses(t, 31, "sliding_window_log", randomLog, relimitLog, func(w Window) reference { return &logReference{window: w} })
 }
 
 // counterReference weights the events of the previous period.
@@ -189,6 +188,5 @@ func relimitAny(r *rand.Rand, w *Window) {
 }
 
 func TestTheCounterAgainstTheReference(t *testing.T) {
-	n := runCourses(t, 9000, 45, 32, randomCounter, relimitAny, func(w Window) reference { return &counterReference{window: w} })
-	requireCompared(t, 400_000, n, "sliding_window_counter")
+	runCourses(t, 32, "sliding_window_counter", randomCounter, relimitAny, func(w Window) reference { return &counterReference{window: w} })
 }

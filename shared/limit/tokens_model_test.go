@@ -127,8 +127,7 @@ func relimitBucket(r *rand.Rand, w *Window) {
 }
 
 func TestTheBucketAgainstTheReference(t *testing.T) {
-	n := runCourses(t, 9000, 45, 33, randomBucket, relimitBucket, func(w Window) reference { return &bucketReference{window: w} })
-	requireCompared(t, 400_000, n, "token_bucket")
+	runCourses(t, 33, "token_bucket", randomBucket, relimitBucket, func(w Window) reference { return &bucketReference{window: w} })
 }
 
 // A configuration that does not know the bucket's size neither refills the bucket

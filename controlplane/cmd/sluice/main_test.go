@@ -8,12 +8,14 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +60,7 @@ func TestScripts(t *testing.T) {
 			// For proxies that answer, beside one that does not.
 			wait := time.Duration(300 * slowdown * float64(time.Millisecond))
 			env.Setenv("WAIT", wait.Round(100*time.Millisecond).String())
-			return err
+			return errors.Join(err, keepCompiled(filepath.Join(env.WorkDir, "cache")))
 		},
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -75,6 +77,15 @@ func TestScripts(t *testing.T) {
 			"silent":   silent,
 		},
 	})
+}
+
+// keepCompiled makes the commands of a script find the filters that tests have compiled,
+// in what the script gives them as XDG_CACHE_HOME.
+func keepCompiled(cache string) error {
+	return errors.Join(
+		os.MkdirAll(buildtest.CacheDir(), 0o700), os.MkdirAll(filepath.Join(cache, "sluice"), 0o700),
+		os.Symlink(buildtest.CacheDir(), filepath.Join(cache, "sluice", "compiled")),
+	)
 }
 
 // freeport NAME… sets each variable to an address nobody listens on.

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 const mostResident = 500 << 20
@@ -59,11 +61,13 @@ func TestParallelPoliciesAreBoundedInMemory(t *testing.T) {
 		require.Contains(t, []int{0, http.StatusCreated, http.StatusUnprocessableEntity, http.StatusServiceUnavailable}, code)
 		require.Equal(t, code == http.StatusServiceUnavailable, retries[i] != "")
 	}
-	require.Contains(t, codes, http.StatusUnprocessableEntity)
+	if !buildtest.Race { // with it, the first policy takes all the time that others wait
+		require.Contains(t, codes, http.StatusUnprocessableEntity)
+	}
 	require.Contains(t, codes, http.StatusServiceUnavailable)
 	peak := resident(t, s.process.Pid, "VmHWM")
 	t.Logf("at most %d MiB, %d MiB afterwards", peak>>20, resident(t, s.process.Pid, "VmRSS")>>20)
-	require.Less(t, peak, mostResident)
+	buildtest.Below(t, peak, mostResident)
 	_, err := s.apply("version: 1\nrules: []\n")
 	require.NoError(t, err, "it goes on serving")
 }

@@ -33,6 +33,7 @@ func sluice(t *testing.T, args ...string) (string, error) {
 // TestBackupWhileApplying takes backups while others apply, kills serve, ruins
 // the newest meta page of its database, and goes on from the last backup.
 func TestBackupWhileApplying(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := startServe(t, dir)
 	var mu sync.Mutex
@@ -103,6 +104,7 @@ func TestBackupWhileApplying(t *testing.T) {
 // it: nothing more is acknowledged, what was is there, and serve is healthy again
 // once there is room.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	s := startServe(t, dir, "sh", "-c", `ulimit -S -f 2048; exec "$@"`, "sh")
 	acknowledged := map[int]string{}

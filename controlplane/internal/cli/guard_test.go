@@ -230,6 +230,7 @@ func TestWhoIsLetIn(t *testing.T) {
 }
 
 func TestServeReadsItsFilesAgain(t *testing.T) {
+	t.Parallel()
 	old, next := newAuthority(t), newAuthority(t)
 	g := startGuarded(t, old)
 	kept := g.client(old, "ops") // one connection, from before

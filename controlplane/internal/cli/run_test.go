@@ -274,6 +274,7 @@ func TestQuickstart(t *testing.T) {
 }
 
 func TestQuickstartWithEnvoy(t *testing.T) {
+	t.Parallel()
 	binary, err := proc.Find()
 	require.NoError(t, err)
 	c := start(t, newQuickstartCommand(), "--wasm", needFilter(t), "--envoy", binary, "--exit")

@@ -131,7 +131,11 @@ func TestReadingIsBounded(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	slowest, largest := time.Duration(0), int64(0)
-	for name, text := range hostileTexts() {
+	texts := hostileTexts()
+	if buildtest.Race { // one goroutine reads each, in a process of its own
+		texts = map[string]string{"unknown words": texts["unknown words"]}
+	}
+	for name, text := range texts {
 		cmd := exec.CommandContext(t.Context(), self)
 		cmd.Env = append(os.Environ(), asReader+"=1")
 		cmd.Stdin = strings.NewReader(text)
@@ -146,7 +150,7 @@ func TestReadingIsBounded(t *testing.T) {
 		t.Logf("%-34s %4d ms %4d MB: %.100s", name, cpu.Milliseconds(), memory>>20, rest)
 		slowest, largest = max(slowest, cpu), max(largest, memory)
 	}
-	buildtest.Figure(t, "%d hostile policies: at most %d ms of a processor and %d MB each", len(hostileTexts()), slowest.Milliseconds(), largest>>20)
-	require.Less(t, slowest, time.Second)
-	require.Less(t, largest, int64(200<<20))
+	buildtest.Figure(t, "%d hostile policies: at most %d ms of a processor and %d MB each", len(texts), slowest.Milliseconds(), largest>>20)
+	buildtest.Below(t, slowest, time.Second)
+	buildtest.Below(t, largest, int64(200<<20))
 }

@@ -1,4 +1,4 @@
-package simulate
+package simulate_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
 var clusterLines = flag.Int("cluster-lines", 1500, "how many random requests are compared for each algorithm")
@@ -24,8 +25,8 @@ func simulateLines(t *testing.T, policy string, proxies int, lines string) []str
 	file := filepath.Join(t.TempDir(), "policy.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(policy), 0o600))
 	var out bytes.Buffer
-	require.NoError(t, Run(t.Context(), Options{
-		Wasm: buildtest.Filter(t), Policy: file, Requests: strings.NewReader(lines), Workers: 1, Proxies: proxies, Seed: 1,
+	require.NoError(t, simulate.Run(t.Context(), simulate.Options{
+		Wasm: compiled(t), Policy: file, Requests: strings.NewReader(lines), Workers: 1, Proxies: proxies, Seed: 1,
 		CacheDir: buildtest.CacheDir(), Log: func(m string) { t.Log(m) },
 	}, &out))
 	return strings.Split(strings.TrimSpace(out.String()), "\n")

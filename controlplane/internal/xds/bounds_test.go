@@ -105,6 +105,7 @@ func TestOneAddressHasAFifth(t *testing.T) {
 // Subscribing again and again, with or without a refusal, gets the policy as
 // often as an honest proxy needs it and then once a second.
 func TestPushingAgainIsPaced(t *testing.T) {
+	t.Parallel()
 	for name, refuse := range map[string]bool{"accepting": false, "refusing": true} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
@@ -146,6 +147,7 @@ func TestPushingAgainIsPaced(t *testing.T) {
 }
 
 func TestLogLinesAreBounded(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
 	var lines lockedBuffer
 	f.logged(&lines)

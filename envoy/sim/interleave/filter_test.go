@@ -14,14 +14,15 @@ import (
 )
 
 var (
-	flagMax     = flag.Int("interleave-max", 20_000, "maximum of interleavings to search in a scenario; 0 = all")
-	flagRandom  = flag.Int("interleave-random", 500, "random interleavings of a scenario that has more than the maximum")
+	flagMax     = flag.Int("interleave-max", 4_000, "maximum of interleavings to search in a scenario; 0 = all")
+	flagRandom  = flag.Int("interleave-random", 200, "random interleavings of a scenario that has more than the maximum")
 	flagSeed    = flag.Uint64("interleave-seed", 1, "seed of the random interleavings")
 	flagCase    = flag.String("interleave-case", "", "scenarios to run, a regular expression")
 	flagChoices = flag.String("interleave-choices", "", "replay this interleaving of the scenario: the worker at each access, one digit each")
 )
 
 func TestInterleavings(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, buildtest.Wasm(t))
 	choices, err := interleave.Parse(*flagChoices)
 	require.NoError(t, err)

@@ -66,7 +66,7 @@ func special() []scenario {
 					"%d, %d and %d are admitted, %v counted", a, t, s, o.observed)
 			},
 		},
-		{ // the only one that is too large for an exhaustive search
+		{ // the only one that no search exhausts, however long
 			name: "refund, two requests each", policy: rule("user", window("fixed_window", 6)) + "," + rule("tenant", window("sliding_window_log", 3)),
 			scripts: [][]step{
 				{hit(now, "a", "t"), hit(now, "a", "t")}, {hit(now+ms, "a", "t"), hit(now+ms, "a", "t")}, {hit(now-ms, "a", "t"), hit(now, "a", "t")},

@@ -1,0 +1,7 @@
+//go:build race
+
+package buildtest
+
+// Race says that the race detector watches: a program takes several times the memory
+// and the time.
+const Race = true
