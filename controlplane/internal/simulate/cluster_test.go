@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
-var clusterLines = flag.Int("cluster-lines", 1500, "how many random requests are compared for each algorithm")
+var clusterLines = flag.Int("cluster-lines", 500, "how many random requests are compared for each algorithm")
 
 // simulateLines runs lines over proxies and returns what each came to.
 func simulateLines(t *testing.T, policy string, proxies int, lines string) []string {
@@ -54,7 +54,7 @@ var clusterLimits = map[string]string{
 	"fixed_window_per_key":   `algorithm: fixed_window_per_key, limits: ["20/1s", "60/10s"]`,
 	"sliding_window_log":     `algorithm: sliding_window_log, limits: ["20/1s", "60/10s"]`,
 	"sliding_window_counter": `algorithm: sliding_window_counter, limits: ["20/1s", "60/10s"]`,
-	"token_bucket":           `algorithm: token_bucket, limits: [{requests: 10, per: 1s, burst: 30}]`,
+	"token_bucket":           `algorithm: token_bucket, limits: [{requests: 7, per: 1s, burst: 20}]`,
 	"mixed":                  `limits: ["20/1s", {requests: 50, per: 10s, algorithm: sliding_window_log}, {requests: 300, per: 1m, algorithm: token_bucket, burst: 40}]`,
 }
 

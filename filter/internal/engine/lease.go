@@ -228,7 +228,7 @@ func (s *leases) standHand(a *Attempt) {
 	l.known = true
 	for i := range s.rule.windows {
 		st := l.hand.Windows[i]
-		l.standings[i] = standing(&a.limits.Windows[i], a.entry.Now, st.Used, st.ResetNs-(l.nowNs-l.hand.NowNs), l.standings[i].Log)
+		l.standings[i] = a.limits.Windows[i].Standing(a.entry.Now, st.Used, st.ResetNs-(l.nowNs-l.hand.NowNs), l.standings[i].Log)
 	}
 }
 
@@ -244,25 +244,8 @@ func (s *leases) standRecord(a *Attempt) {
 		if st.ResetNs <= l.nowNs {
 			st.Used = 0
 		}
-		l.standings[i] = standing(&a.limits.Windows[i], a.entry.Now, st.Used, st.ResetNs-l.nowNs, l.standings[i].Log)
+		l.standings[i] = a.limits.Windows[i].Standing(a.entry.Now, st.Used, st.ResetNs-l.nowNs, l.standings[i].Log)
 	}
-}
-
-// standing is a usage of so many units that the window forgets after resetNs.
-func standing(w *limit.Window, now int64, used uint32, resetNs int64, log []int64) limit.Usage {
-	u := limit.Usage{Log: log[:0]}
-	if used == 0 {
-		return u
-	}
-	w.Add(&u, now, used)
-	switch w.Algorithm {
-	case limit.FixedWindowPerKey:
-		u.EndNs = now + max(resetNs, 0)
-	case limit.SlidingWindowLog:
-		w.Shift(&u, min(resetNs-w.PeriodNs, 0))
-	default: // the window or the rate says it
-	}
-	return u
 }
 
 func (s *leases) take(a *Attempt) outcome {
