@@ -68,6 +68,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"freeport": freeport,
 			"healthy":  healthy,
+			"lease":    lease,
 			"proxy":    proxyCommand,
 			"certs":    certs,
 			"pad":      pad,

@@ -44,16 +44,36 @@ func (n *NodeIDs) SAN(cert *x509.Certificate, id string) (string, error) {
 	if slices.Contains(sans, id) {
 		return id, nil
 	}
+	if name, ok := n.granted(sans, id); ok {
+		return name, nil
+	}
+	return "", n.refusal(sans, id)
+}
+
+func (n *NodeIDs) granted(sans []string, id string) (name string, ok bool) {
 	for _, g := range n.grants {
 		for _, name := range sans {
 			if captured, ok := g.san.match(name); ok {
 				if same, ok := g.id.match(id); ok && same == captured {
-					return name, nil
+					return name, true
 				}
 			}
 		}
 	}
-	return "", n.refusal(sans, id)
+	return "", false
+}
+
+// Domain says why the certificate may not ask for units of the domain; nil = a line
+// grants it. A domain stands where a node id does.
+func (n *NodeIDs) Domain(cert *x509.Certificate, domain string) error {
+	sans := proxyNames(cert)
+	if _, ok := n.granted(sans, domain); ok {
+		return nil
+	}
+	if len(sans) == 0 {
+		return errors.New("the proxy's certificate has no DNS or URI name without a wildcard")
+	}
+	return fmt.Errorf(`no line grants it to the proxy's certificate: write "%s %s" into the file of --quota-domains`, sans[0], domain)
 }
 
 // maxListed bounds what an error lists.

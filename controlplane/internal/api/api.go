@@ -8,10 +8,13 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
 	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
@@ -19,7 +22,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
-// Options of the API. Store and XDS are required.
+// Options of the API. Store and XDS are required, but for NewMetrics.
 type Options struct {
 	Store store.Store
 	XDS   *xds.Server
@@ -28,6 +31,9 @@ type Options struct {
 	Identify func(*http.Request) (access.Caller, bool)
 	Fleet    *manage.Fleet // asks proxies about counters; nil: none is asked
 	Log      *slog.Logger  // default: nothing
+	// Collectors are metrics of what else the process serves.
+	Collectors []prometheus.Collector
+	Healthy    func(context.Context) error // default: the store's
 }
 
 type server struct {
@@ -39,20 +45,34 @@ type server struct {
 	memory   *memory
 	judging  turn
 	log      *slog.Logger
+	more     []prometheus.Collector
+	isWell   func(context.Context) error
 
 	backups sync.Mutex // held while a backup is sent
 }
 
 // New returns the API's handler.
-func New(o Options) http.Handler { return newServer(o).handler() }
+func New(o Options) http.Handler {
+	s := newServer(o)
+	return s.handler(s.routes())
+}
+
+// NewMetrics returns a handler of /metrics and /healthz alone, with the API's guard.
+func NewMetrics(o Options) http.Handler {
+	s := newServer(o)
+	return s.handler([]route{{"GET /metrics", access.Read, s.metrics()}, {"/", access.Read, s.unknown}})
+}
 
 func newServer(o Options) *server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	if o.Healthy == nil {
+		o.Healthy = o.Store.Healthy
+	}
 	return &server{
 		store: o.Store, xds: o.XDS, identify: o.Identify, fleet: o.Fleet, refusals: newRefusals(o.Log),
-		memory: newMemory(), judging: newTurn(), log: o.Log,
+		memory: newMemory(), judging: newTurn(), log: o.Log, more: o.Collectors, isWell: o.Healthy,
 	}
 }
 
@@ -63,7 +83,7 @@ func answer(w http.ResponseWriter, code int, body any) {
 }
 
 func (s *server) healthy(w http.ResponseWriter, r *http.Request) error {
-	if err := s.store.Healthy(r.Context()); err != nil {
+	if err := s.isWell(r.Context()); err != nil {
 		return err
 	}
 	answer(w, http.StatusOK, map[string]string{"status": "ok"})

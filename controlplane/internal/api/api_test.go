@@ -69,7 +69,7 @@ func newFixtureWith(t *testing.T, with func(*Options)) *fixture {
 	o := Options{Store: s, XDS: x}
 	with(&o)
 	made := newServer(o)
-	web := httptest.NewServer(made.handler())
+	web := httptest.NewServer(made.handler(made.routes()))
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	stream := grpc.NewServer(xds.ServerOptions(nil)...)

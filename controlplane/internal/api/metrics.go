@@ -18,6 +18,18 @@ func (s *server) metrics() handler {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
+	registry.MustRegister(s.more...)
+	if s.xds != nil {
+		s.registerXDS(registry)
+	}
+	page := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	return func(w http.ResponseWriter, r *http.Request) error {
+		page.ServeHTTP(w, r)
+		return nil
+	}
+}
+
+func (s *server) registerXDS(registry *prometheus.Registry) {
 	counter := func(name, help string, read func(xds.Counts) uint64) {
 		opts := prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help}
 		registry.MustRegister(prometheus.NewCounterFunc(opts, func() float64 { return float64(read(s.xds.Counts())) }))
@@ -44,9 +56,4 @@ func (s *server) metrics() handler {
 		func(l *xds.Ledger) float64 { return float64(len(l.Damaged())) })
 	gauge("revision", "The newest revision, 0 before the first.",
 		func(l *xds.Ledger) float64 { return float64(l.Newest()) })
-	page := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
-	return func(w http.ResponseWriter, r *http.Request) error {
-		page.ServeHTTP(w, r)
-		return nil
-	}
 }

@@ -50,9 +50,9 @@ func (s *server) routes() []route {
 	return routes
 }
 
-func (s *server) handler() http.Handler {
+func (s *server) handler(routes []route) http.Handler {
 	guarded := http.NewServeMux()
-	for _, route := range s.routes() {
+	for _, route := range routes {
 		guarded.HandleFunc(route.pattern, s.needs(route.role, route.handle))
 	}
 	open := http.NewServeMux()

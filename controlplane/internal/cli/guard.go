@@ -61,7 +61,7 @@ func (o *listenOptions) guard(log *slog.Logger) (guard, error) {
 	g.http = serverTLS(pair, gate.ClientCAs, tls.VerifyClientCertIfGiven, "h2", "http/1.1")
 	g.xds = serverTLS(pair, nil, tls.NoClientCert, "h2")
 	if o.xdsClientCA != "" {
-		pool, err := openAuthorities(log, "--xds-client-ca", o.xdsClientCA)
+		pool, err := openAuthorities(log, "--"+o.proxies.ca, o.xdsClientCA)
 		if err != nil {
 			return guard{}, err
 		}

@@ -30,7 +30,7 @@ func TestWhatServeAllows(t *testing.T) {
 	for bits := range 1 << 7 {
 		has := func(bit int) bool { return bits>>bit&1 == 1 }
 		secure, access, httpCA, xdsCA, httpOpen, xdsOpen, insecure := has(0), has(1), has(2), has(3), has(4), has(5), has(6)
-		o := listenOptions{http: "127.0.0.1:1", xds: "[::1]:2", insecure: insecure}
+		o := listenOptions{proxies: xdsListener, http: "127.0.0.1:1", xds: "[::1]:2", insecure: insecure}
 		for flag, given := range map[*string]bool{&o.tlsCert: secure, &o.tlsKey: secure, &o.access: access, &o.httpClientCA: httpCA, &o.xdsClientCA: xdsCA} {
 			if given {
 				*flag = "file"

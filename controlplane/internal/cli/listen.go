@@ -11,8 +11,18 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 )
 
+// proxyListener says how a command names its listener for proxies.
+type proxyListener struct{ flag, ca, danger string }
+
+// xdsListener is serve's.
+var xdsListener = proxyListener{
+	flag: "--xds", ca: "xds-client-ca",
+	danger: "anyone who reaches it could read the policy and pose as a proxy",
+}
+
 // listenOptions say where serve listens and who may call.
 type listenOptions struct {
+	proxies      proxyListener
 	http         string
 	xds          string
 	access       string
@@ -23,16 +33,16 @@ type listenOptions struct {
 	insecure     bool
 }
 
-// AddFlags adds the flags of serve's two listeners.
-func (o *listenOptions) AddFlags(cmd *cobra.Command) {
+// AddFlags adds the flags of the two listeners, with their default addresses.
+func (o *listenOptions) AddFlags(cmd *cobra.Command, http, proxies string) {
 	f := cmd.Flags()
-	f.StringVar(&o.http, "http", defaultHTTP, "`ADDRESS` of the HTTP API")
-	f.StringVar(&o.xds, "xds", defaultXDS, "`ADDRESS` of the xDS server")
+	f.StringVar(&o.http, "http", http, "`ADDRESS` of the HTTP API")
+	f.StringVar(&o.xds, o.proxies.flag[2:], proxies, "`ADDRESS` that proxies connect to")
 	f.StringVar(&o.access, "access", "", "`FILE` with the tokens and certificates that may call the HTTP API, and their roles")
-	f.StringVar(&o.tlsCert, "tls-cert", "", "`FILE` with the server's certificate chain, HTTP and xDS")
+	f.StringVar(&o.tlsCert, "tls-cert", "", "`FILE` with the server's certificate chain, for HTTP and for proxies")
 	f.StringVar(&o.tlsKey, "tls-key", "", "`FILE` with its private key")
 	f.StringVar(&o.httpClientCA, "http-client-ca", "", "`FILE` with the authorities whose certificates count for --access")
-	f.StringVar(&o.xdsClientCA, "xds-client-ca", "", "`FILE` with the authorities that vouch for proxies")
+	f.StringVar(&o.xdsClientCA, o.proxies.ca, "", "`FILE` with the authorities that vouch for proxies")
 	f.BoolVar(&o.insecure, "insecure", false, "allow addresses that are not loopback without protection")
 }
 
@@ -45,7 +55,7 @@ func (o *listenOptions) check() error {
 	case o.httpClientCA != "" && o.tlsCert == "":
 		return usageError(errors.New("--http-client-ca needs TLS"), "give --tls-cert and --tls-key too")
 	case o.xdsClientCA != "" && o.tlsCert == "":
-		return usageError(errors.New("--xds-client-ca needs TLS"), "give --tls-cert and --tls-key too")
+		return usageError(errors.New("--"+o.proxies.ca+" needs TLS"), "give --tls-cert and --tls-key too")
 	case o.httpClientCA != "" && o.access == "":
 		return usageError(errors.New("--http-client-ca needs --access"), "its lines certificate SAN ROLE say who may do what")
 	}
@@ -69,9 +79,9 @@ func (o *listenOptions) open() ([]openAddress, error) {
 	case o.tlsCert == "":
 		web.danger = "anyone on the way could read the tokens"
 	}
-	stream := openAddress{flag: "--xds", address: o.xds, hint: "give --tls-cert, --tls-key and --xds-client-ca"}
+	stream := openAddress{flag: o.proxies.flag, address: o.xds, hint: "give --tls-cert, --tls-key and --" + o.proxies.ca}
 	if o.xdsClientCA == "" {
-		stream.danger = "anyone who reaches it could read the policy and pose as a proxy"
+		stream.danger = o.proxies.danger
 	}
 	var open []openAddress
 	for _, a := range []openAddress{web, stream} {

@@ -57,7 +57,7 @@ func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error,
 		return nil, nil, errors.Join(fmt.Errorf("start xDS server: %w", err), stream.Close(), web.Close(), policies.Close())
 	}
 	d.server, d.xds = "http://"+web.Addr().String(), stream.Addr().String()
-	s := servers{log: d.log, push: push, httpListener: web, xdsListener: stream,
+	s := servers{log: d.log, push: push, proxies: "xds", httpListener: web, xdsListener: stream,
 		handler: api.New(api.Options{Store: policies, XDS: push, Log: d.log})}
 	// It outlives the command's context: the data plane goes first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))

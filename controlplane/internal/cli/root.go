@@ -71,6 +71,7 @@ func commands() []*cobra.Command {
 		newHistoryCommand(),
 		newImportCommand(),
 		newQuickstartCommand(),
+		newQuotaCommand(),
 		newRenderCommand(),
 		newRollbackCommand(),
 		newRunCommand(),

@@ -32,13 +32,14 @@ type serveOptions struct {
 	listenOptions
 	names  nodeNameOptions
 	manage serveManageOptions
+	quotas quotaOptions
 	data   string
 	keep   int
 	wasm   string
 }
 
 func newServeCommand() *cobra.Command {
-	var o serveOptions
+	o := serveOptions{listenOptions: listenOptions{proxies: xdsListener}}
 	cmd := &cobra.Command{
 		Use:   "serve --data DIR",
 		Short: "Run the control plane",
@@ -83,9 +84,10 @@ sides. Proxies that share a certificate can pose as each other.`,
 	_ = cmd.MarkFlagDirname("data")
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, where neither apply nor the node names one")
 	cmd.Flags().IntVar(&o.keep, "keep", defaultKeep, "how many revisions to keep, from 2; older ones are dropped once no proxy runs them or may fall back on them; 0 keeps all")
-	o.AddFlags(cmd)
+	o.AddFlags(cmd, defaultHTTP, defaultXDS)
 	o.names.AddFlags(cmd)
 	o.manage.AddFlags(cmd)
+	o.quotas.AddFlags(cmd, "memory|URL|off")
 	return cmd
 }
 
@@ -104,6 +106,9 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return usageError(err, "--wasm is read by Envoy, not by this command")
 	}
 	if err := checkKeep(o.keep); err != nil {
+		return err
+	}
+	if err := o.quotas.check(o.xdsClientCA, "--xds-client-ca"); err != nil {
 		return err
 	}
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
@@ -146,6 +151,10 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	if err != nil {
 		return err
 	}
+	q, err := o.quotas.open(cmd.Context(), log, guard.proxyCAs)
+	if err != nil {
+		return err
+	}
 	push, err := xds.New(cmd.Context(), xds.Options{
 		Store: policies, Keep: o.keep, Wasm: o.wasm, Log: log, Identify: identify, ClientCAs: guard.proxyCAs,
 	})
@@ -154,9 +163,9 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	}
 	defer push.Stop()
 	s := servers{
-		log: log, push: push, guard: guard,
+		log: log, push: push, guard: guard, quotas: q, proxies: "xds",
 		httpListener: conns.Bound(httpListener, share.HTTP), xdsListener: conns.Bound(xdsListener, share.XDS),
-		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify, Fleet: fleet, Log: log}),
+		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify, Fleet: fleet, Log: log, Collectors: q.collectors()}),
 	}
 	return s.run(cmd.Context())
 }
@@ -176,7 +185,9 @@ func openStore(dir string) (*store.Bolt, error) {
 // servers are the two listeners of one serve.
 type servers struct {
 	log          *slog.Logger
-	push         *xds.Server
+	push         *xds.Server // nil = no xDS
+	quotas       *quotas     // nil = no quota service
+	proxies      string      // what the log calls the listener for proxies
 	guard        guard
 	handler      http.Handler
 	httpListener net.Listener
@@ -201,13 +212,12 @@ func (s servers) run(ctx context.Context) error {
 		BaseContext:       func(net.Listener) context.Context { return requests },
 		ErrorLog:          slog.NewLogLogger(lograte.NewLimit(1).Logger(s.log).Handler(), slog.LevelWarn),
 	}
-	stream := grpc.NewServer(xds.ServerOptions(s.guard.xds)...)
-	s.push.Register(stream)
+	stream := s.grpcServer(requests)
 
 	failed := make(chan error, 2)
 	go func() { failed <- s.serveHTTP(web) }()
 	go func() { failed <- stream.Serve(s.xdsListener) }()
-	s.log.Info("serving", "http", s.httpListener.Addr().String(), "xds", s.xdsListener.Addr().String(),
+	s.log.Info("serving", "http", s.httpListener.Addr().String(), s.proxies, s.xdsListener.Addr().String(),
 		"tls", s.guard.http != nil, "access", s.guard.identify != nil)
 
 	var err error
@@ -217,15 +227,38 @@ func (s servers) run(ctx context.Context) error {
 	case err = <-failed:
 		err = fmt.Errorf("serve: %w", err)
 	}
-	s.push.Stop()
+	if s.push != nil {
+		s.push.Stop()
+	}
 	endRequests()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
+	if s.quotas != nil {
+		defer s.quotas.close(s.log) // after the last stream
+		s.quotas.service.Drain(grace)
+	}
 	if e := web.Shutdown(grace); e != nil {
 		s.log.Warn("stop HTTP", "error", e)
 	}
 	stopGRPC(grace, stream)
 	return err
+}
+
+// grpcServer makes the server for proxies. What it does besides ends with ctx.
+func (s servers) grpcServer(ctx context.Context) *grpc.Server {
+	options := xds.ServerOptions(s.guard.xds)
+	if s.quotas != nil {
+		options = append(options, s.quotas.serverOptions(s.push == nil)...)
+	}
+	server := grpc.NewServer(options...)
+	if s.push != nil {
+		s.push.Register(server)
+	}
+	if s.quotas != nil {
+		s.quotas.server.Register(server)
+		go s.quotas.server.Run(ctx)
+	}
+	return server
 }
 
 func (s servers) serveHTTP(web *http.Server) error {

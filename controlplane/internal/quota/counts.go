@@ -13,7 +13,8 @@ type counts struct {
 	results                 [lease.Busy + 1]atomic.Uint64
 	granted, returned, lost atomic.Uint64 // units
 	mismatches, storeErrors atomic.Uint64
-	retries                 atomic.Uint64
+	late                    atomic.Uint64
+	degraded                atomic.Int32
 	latency                 atomic.Pointer[prometheus.Histogram]
 }
 
@@ -22,10 +23,13 @@ func (c *counts) result(r Result) {
 	switch r.Outcome {
 	case Failed:
 		c.storeErrors.Add(1)
+		c.degraded.Store(1)
+		return
 	case Late:
-		c.retries.Add(1)
+		c.late.Add(1)
 	case Swapped, Differs:
 	}
+	c.degraded.Store(0)
 }
 
 func (c *counts) answered(r lease.Result, ns int64) {

@@ -2,8 +2,10 @@ package quota
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -139,6 +141,55 @@ func TestGrantsRemembered(t *testing.T) {
 	b.clock.advance(31 * second)
 	p.ask(want(1))
 	require.Len(t, p.grants, 1)
+}
+
+// TestMetrics: what the service counts is on its page.
+func TestMetrics(t *testing.T) {
+	b := newRig(t)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(b.service.Collectors()...)
+	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
+	p.ask(want(6))
+	p.ask(want(5))
+	p.giveBack(1, 2)
+	p.giveBack(1, 5)
+	p.giveBack(7, 3)
+	page := func() map[string]float64 {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		all := map[string]float64{}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				name := strings.TrimPrefix(f.GetName(), "sluice_quota_")
+				for _, l := range m.GetLabel() {
+					name += " " + l.GetValue()
+				}
+				if v := m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount()); v != 0 {
+					all[name] = v
+				}
+			}
+		}
+		return all
+	}
+	require.Equal(t, map[string]float64{
+		"asks_total granted": 1, "asks_total denied": 1, "units_granted_total": 6, "units_returned_total": 6, "units_lost_total": 3,
+		"streams": 1, "late_total": 1, "ask_seconds": 2,
+	}, page())
+	p.ask(want(3))
+	b.store.bend = func(_ []Swap, done func(int, Result)) bool {
+		done(0, Result{Outcome: Failed, Err: errors.New("cut")})
+		return true
+	}
+	p.ask(want(1))
+	require.InDelta(t, 3, page()["units_held"], 0)
+	require.InDelta(t, 1, page()["degraded"], 0)
+	require.EqualError(t, b.service.Healthy(t.Context()), "cut")
+	b.store.bend = nil
+	require.NoError(t, b.service.Healthy(t.Context()))
+	b.clock.advance(11 * second)
+	p.ask(want(1))
+	require.Zero(t, page()["degraded"])
+	require.InDelta(t, 1, page()["units_held"], 0)
 }
 
 // TestOperate: what operators do to a key.

@@ -9,10 +9,13 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 )
 
@@ -30,6 +33,7 @@ const (
 type connection struct {
 	security credentials.AuthInfo // nil where there was no handshake
 	raw      net.Conn             // nil likewise
+	frames   *frames              // nil likewise
 	place    place
 
 	requests *rate.Limiter // bytes of requests
@@ -89,6 +93,20 @@ func (c *connection) certificates() []*x509.Certificate {
 	return info.State.PeerCertificates
 }
 
+// verify says whether the authorities vouch for the certificate, if any, still. If
+// not, it closes the connection, so that the proxy shows the one it has by now.
+func (c *connection) verify(clientCAs func() *x509.CertPool) error {
+	chain := c.certificates()
+	if chain == nil {
+		return nil
+	}
+	if err := access.Verify(chain, clientCAs()); err != nil {
+		c.closeSoon()
+		return status.Errorf(codes.Unauthenticated, "certificate is not trusted any more: %s", err)
+	}
+	return nil
+}
+
 // closeSoon closes the connection with all its streams, but leaves the proxy the
 // time to read why.
 func (c *connection) closeSoon() {
@@ -136,7 +154,9 @@ func (h handshake) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	if err != nil {
 		return nil, nil, err
 	}
-	return newFrames(conn), newConnection(security, raw), nil
+	c := newConnection(security, raw)
+	c.frames = newFrames(conn)
+	return c.frames, c, nil
 }
 
 // Clone implements credentials.TransportCredentials.

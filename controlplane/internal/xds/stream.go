@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -160,19 +159,7 @@ func (c *conversation) handle(r request) error {
 	return nil
 }
 
-// verify says whether the certificate that the proxy showed, if any, is trusted
-// now. If not, it closes the connection.
-func (c *conversation) verify() error {
-	chain := c.connection.certificates()
-	if chain == nil {
-		return nil
-	}
-	if err := access.Verify(chain, c.clientCAs()); err != nil {
-		c.connection.closeSoon()
-		return status.Errorf(codes.Unauthenticated, "certificate is not trusted any more: %s", err)
-	}
-	return nil
-}
+func (c *conversation) verify() error { return c.connection.verify(c.clientCAs) }
 
 // verifyAgain fires when the certificate has to be verified again, never where
 // there is none.

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
+)
+
+const (
+	defaultQuota     = "127.0.0.1:18001"
+	defaultQuotaHTTP = "127.0.0.1:18081"
+)
+
+// quotaListener says how quota names its listener for proxies.
+var quotaListener = proxyListener{
+	flag: "--listen", ca: "client-ca",
+	danger: "anyone who reaches it could take the units of all proxies",
+}
+
+type quotaCommandOptions struct {
+	listenOptions
+	quotas quotaOptions
+}
+
+func newQuotaCommand() *cobra.Command {
+	o := quotaCommandOptions{listenOptions: listenOptions{proxies: quotaListener}}
+	cmd := &cobra.Command{
+		Use:   "quota",
+		Short: "Run a quota service for rules of scope cluster",
+		Long: `Run a quota service alone: proxies lease units of rules with "scope: cluster"
+from it. sluice serve has one on its xDS address; several of these on one Redis
+survive each other. It answers /healthz and /metrics over HTTP, logs to standard
+error and ends on SIGINT or SIGTERM, once open asks are answered.
+
+With --quota-store memory it must be the only one of its proxies, and what was
+counted is lost with it. A password in the URL is never logged; better is
+--quota-password-file.
+
+With --client-ca every proxy needs a certificate. --quota-domains says which
+domains of policies a certificate may ask for, one line each; * and {id} stand
+for one or more characters, as in serve's --node-names:
+
+  SAN DOMAIN                # a name in a certificate, and the policy's domain
+  spiffe://corp/edge/* shop
+
+An address that is not loopback is refused without TLS and --client-ca, for HTTP
+without TLS and --access.`,
+		Example: `  sluice quota
+  sluice quota --listen 0.0.0.0:18001 --http 0.0.0.0:18081 --quota-store redis://redis.corp:6379 \
+      --tls-cert server.pem --tls-key server.key --client-ca proxies.pem --access access`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runQuota(cmd, o) },
+	}
+	o.AddFlags(cmd, defaultQuotaHTTP, defaultQuota)
+	o.quotas.AddFlags(cmd, "memory|URL")
+	return cmd
+}
+
+func runQuota(cmd *cobra.Command, o quotaCommandOptions) error {
+	if o.quotas.store == quotaOff {
+		return usageError(errors.New("--quota-store off leaves nothing to run"), "give memory or a URL")
+	}
+	if err := o.quotas.check(o.xdsClientCA, "--client-ca"); err != nil {
+		return err
+	}
+	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
+	guard, err := o.guard(log)
+	if err != nil {
+		return err
+	}
+	web, err := listen("--http", o.http)
+	if err != nil {
+		return err
+	}
+	defer web.Close()
+	stream, err := listen("--listen", o.xds)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	share, err := conns.Share()
+	if err != nil {
+		return err
+	}
+	q, err := o.quotas.open(cmd.Context(), log, guard.proxyCAs)
+	if err != nil {
+		return err
+	}
+	s := servers{
+		log: log, guard: guard, quotas: q, proxies: "quota",
+		httpListener: conns.Bound(web, share.HTTP), xdsListener: conns.Bound(stream, share.XDS),
+		handler: api.NewMetrics(api.Options{Identify: guard.identify, Log: log, Healthy: q.service.Healthy, Collectors: q.collectors()}),
+	}
+	return s.run(cmd.Context())
+}

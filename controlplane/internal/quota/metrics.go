@@ -1,0 +1,79 @@
+package quota
+
+import (
+	"context"
+	"math"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// results are the values of the label result.
+var results = map[lease.Result]string{
+	lease.Granted: "granted", lease.Denied: "denied", lease.Unavailable: "unavailable", lease.Unknown: "unknown", lease.Busy: "busy",
+}
+
+// Collectors returns the service's metrics. It is called once.
+func (s *Service) Collectors() []prometheus.Collector {
+	const space = "sluice"
+	var all []prometheus.Collector
+	counter := func(name, help string, labels prometheus.Labels, read func() uint64) {
+		opts := prometheus.CounterOpts{Namespace: space, Name: name, Help: help, ConstLabels: labels}
+		all = append(all, prometheus.NewCounterFunc(opts, func() float64 { return float64(read()) }))
+	}
+	gauge := func(name, help string, read func() float64) {
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: space, Name: name, Help: help}, read))
+	}
+	c := &s.count
+	for r, word := range results {
+		counter("quota_asks_total", "Asks of proxies, by what became of them.", prometheus.Labels{"result": word}, c.results[r].Load)
+	}
+	counter("quota_units_granted_total", "Units granted to proxies.", nil, c.granted.Load)
+	counter("quota_units_returned_total", "Units that proxies gave back unspent.", nil, c.returned.Load)
+	counter("quota_units_lost_total", "Unspent units that could not be given back: they stay counted until their window ends.", nil, c.lost.Load)
+	counter("quota_late_total", "Decisions made again because the store's clock had moved on.", nil, c.late.Load)
+	counter("quota_store_errors_total", "Swaps and heartbeats that the store did not answer.", nil, c.storeErrors.Load)
+	counter("quota_mismatches_total", "Asks for keys whose value a newer release has written, or that is damaged.", nil, c.mismatches.Load)
+	gauge("quota_degraded", "1 while the store does not answer.", func() float64 { return float64(c.degraded.Load()) })
+	gauge("quota_streams", "Open streams of proxies' workers.", func() float64 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return float64(len(s.streams))
+	})
+	gauge("quota_units_held", "Units of leases that have not ended, spent or not.", s.held)
+	latency := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Namespace: space, Name: "quota_ask_seconds", Help: "Time from an ask to its answer.",
+		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, 1},
+	})
+	c.latency.Store(&latency)
+	return append(all, latency)
+}
+
+// held sums up what the streams' leases hold that have not ended.
+func (s *Service) held() float64 {
+	now := s.o.Clock.NowNs()
+	sum := uint64(0)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.streams {
+		for i := range st.grants {
+			if g := &st.grants[i]; g.atNs+g.charge.StampNs-g.charge.AtNs > now {
+				sum += uint64(g.units)
+			}
+		}
+	}
+	return float64(sum)
+}
+
+// Healthy says why the store does not answer.
+func (s *Service) Healthy(ctx context.Context) error {
+	failed := make(chan error, 1)
+	s.o.Store.Swap(ctx, []Swap{{UntilNs: math.MaxInt64}}, func(_ int, r Result) { failed <- r.Err })
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
