@@ -61,9 +61,10 @@ type Options struct {
 	BodyIdle      time.Duration // without a byte of a request's body, or of what either end is to read; default 60 s
 	StreamIdle    time.Duration // without a byte of a response's body, or paused by the filter; default 5 min, as in Envoy
 
-	// Clusters are the services that the filter may open gRPC streams to, by the
-	// names that a policy gives them. The caller closes them after the Proxy.
-	Clusters map[string]grpc.ClientConnInterface
+	// Cluster returns the service that the filter may open gRPC streams to, by the
+	// name that a policy gives it; nil = there is none. The caller closes it after the
+	// Proxy.
+	Cluster func(name string) grpc.ClientConnInterface
 
 	CacheDir string       // keeps compiled filters; empty = compile anew
 	Log      *slog.Logger // default: nothing

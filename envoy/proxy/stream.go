@@ -29,7 +29,10 @@ type stream struct {
 // dial opens a stream to one of the clusters. A service that cannot be reached
 // ends it.
 func (p *Proxy) dial(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
-	conn := p.options.Clusters[c.Cluster]
+	var conn grpc.ClientConnInterface
+	if p.options.Cluster != nil {
+		conn = p.options.Cluster(c.Cluster)
+	}
 	if conn == nil {
 		return nil, fmt.Errorf("open a stream: there is no cluster %q", c.Cluster)
 	}

@@ -85,7 +85,9 @@ func TestFilterPausesAndAsks(t *testing.T) {
 	wasm := pauser(t)
 	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }), func(o *proxy.Options) {
 		o.Wasm, o.Workers, o.StreamIdle = wasm, 1, time.Minute
-		o.Clusters = map[string]grpc.ClientConnInterface{"quota": conn, "nobody": nobody}
+		o.Cluster = func(name string) grpc.ClientConnInterface {
+			return map[string]grpc.ClientConnInterface{"quota": conn, "nobody": nobody}[name]
+		}
 	})
 	ask := func(do string) int {
 		t.Helper()

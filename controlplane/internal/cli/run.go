@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/envoy"
@@ -28,6 +31,7 @@ const firstPolicyWithin = 3 * time.Second
 type runOptions struct {
 	file     string
 	xds      xdsOptions
+	quota    serviceOptions
 	listen   string
 	upstream string
 	admin    string
@@ -42,6 +46,39 @@ type xdsOptions struct {
 	node          string
 	resource      string
 	ca, cert, key string
+}
+
+// serviceOptions say where the quota service is.
+type serviceOptions struct{ address, ca, cert, key string }
+
+// AddFlags adds the flags of a proxy that asks a quota service.
+func (o *serviceOptions) AddFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.address, "quota", "", "`ADDRESS` of the quota service, for rules of scope cluster (default: the control plane)")
+	f.StringVar(&o.ca, "quota-ca", "", "`FILE` with the certificate authority of the quota service: use TLS")
+	f.StringVar(&o.cert, "quota-cert", "", "`FILE` with the client certificate shown to it")
+	f.StringVar(&o.key, "quota-key", "", "`FILE` with its key")
+}
+
+// connect returns a connection to the quota service, nil if there is none. It
+// dials when it is first used.
+func (o *serviceOptions) connect() (*grpc.ClientConn, error) {
+	if o.address == "" {
+		return nil, nil
+	}
+	security := insecure.NewCredentials()
+	if o.ca != "" {
+		config, err := clientTLS("--quota-ca", o.ca, "--quota-cert and --quota-key", o.cert, o.key)
+		if err != nil {
+			return nil, err
+		}
+		security = credentials.NewTLS(config)
+	}
+	conn, err := grpc.NewClient(o.address, grpc.WithTransportCredentials(security))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the quota service: %w", err)
+	}
+	return conn, nil
 }
 
 func newRunCommand() *cobra.Command {
@@ -76,6 +113,7 @@ Logs go to standard error.`,
 	f := cmd.Flags()
 	addFileFlag(cmd, &o.file, "policy `FILE`, read again on SIGHUP; with --xds, until the control plane gives one")
 	o.xds.AddFlags(cmd)
+	o.quota.AddFlags(cmd)
 	f.StringVar(&o.listen, "listen", "127.0.0.1:10000", "`ADDRESS` on which to accept requests")
 	f.StringVar(&o.upstream, "upstream", "", "`URL` of the server behind, without a path (required)")
 	_ = cmd.MarkFlagRequired("upstream")
@@ -107,7 +145,7 @@ func run(cmd *cobra.Command, o runOptions) error {
 	}
 	var first []byte
 	if o.file != "" {
-		if first, err = readPolicyJSON(cmd, o.file); err != nil {
+		if first, err = readPolicyJSON(cmd, o.file, o.quota.address != ""); err != nil {
 			return err
 		}
 	}
@@ -134,6 +172,14 @@ func run(cmd *cobra.Command, o runOptions) error {
 			return fmt.Errorf("find the filter: %w", err)
 		}
 	}
+	quota, err := o.quota.connect()
+	if err != nil {
+		return err
+	}
+	if quota != nil {
+		defer quota.Close()
+		options.Cluster = func(string) grpc.ClientConnInterface { return quota } // whatever the policy calls it
+	}
 	p, err := proxy.New(cmd.Context(), options)
 	if err != nil {
 		return err
@@ -142,7 +188,7 @@ func run(cmd *cobra.Command, o runOptions) error {
 	if host, _, _ := net.SplitHostPort(o.admin); o.admin != "" && !manage.IsLoopback(host) {
 		log.Warn("anyone who reaches --admin can read the names of rules and how often they deny", "admin", o.admin)
 	}
-	r := runner{cmd: cmd, proxy: p, log: log, file: o.file}
+	r := runner{cmd: cmd, proxy: p, log: log, file: o.file, hasQuota: quota != nil}
 	if o.file != "" {
 		if _, err := p.Configure(first); err != nil {
 			return err
@@ -163,7 +209,7 @@ func (o *runOptions) check() error {
 		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "as many as processors is a good choice")
 	}
 	for _, f := range []struct{ flag, address string }{
-		{"--listen", o.listen}, {"--admin", o.admin}, {"--xds", o.xds.address},
+		{"--listen", o.listen}, {"--admin", o.admin}, {"--xds", o.xds.address}, {"--quota", o.quota.address},
 	} {
 		if _, _, err := net.SplitHostPort(f.address); f.address != "" && err != nil {
 			return usageError(fmt.Errorf("%s %q is not an address", f.flag, f.address), "give HOST:PORT, for example 127.0.0.1:10000")
@@ -176,6 +222,26 @@ func (o *runOptions) check() error {
 	if host, _, _ := net.SplitHostPort(x.address); x.address != "" && x.ca == "" && !manage.IsLoopback(host) && !o.insecure {
 		return usageError(fmt.Errorf("--xds %s is not a loopback address: anyone on the way could read and change the policy", x.address),
 			"give --xds-ca, and --xds-cert and --xds-key where sluice serve asks for them; --insecure allows it nevertheless")
+	}
+	return o.checkQuota()
+}
+
+func (o *runOptions) checkQuota() error {
+	q := &o.quota
+	switch {
+	case q.address == "" && *q != (serviceOptions{}):
+		return usageError(errors.New("--quota-ca, --quota-cert and --quota-key need --quota"), "give --quota HOST:PORT")
+	case q.ca == "" && (q.cert != "" || q.key != ""):
+		return usageError(errors.New("--quota-cert and --quota-key need --quota-ca"), "TLS needs the certificate authority of the quota service")
+	case (q.cert == "") != (q.key == ""):
+		return usageError(errors.New("--quota-cert and --quota-key belong together"), "give both or none")
+	}
+	if host, _, _ := net.SplitHostPort(q.address); q.address != "" && q.ca == "" && !manage.IsLoopback(host) && !o.insecure {
+		return usageError(fmt.Errorf("--quota %s is not a loopback address: anyone on the way could answer in its place", q.address),
+			"give --quota-ca; --insecure allows it nevertheless")
+	}
+	if q.address == "" {
+		*q = serviceOptions{o.xds.address, o.xds.ca, o.xds.cert, o.xds.key}
 	}
 	return nil
 }
@@ -204,11 +270,14 @@ func (l runListeners) close() {
 }
 
 // readPolicyJSON reads a policy file, prints its warnings and returns what the
-// filter gets.
-func readPolicyJSON(cmd *cobra.Command, file string) ([]byte, error) {
+// filter gets. hasQuota says that there is a quota service.
+func readPolicyJSON(cmd *cobra.Command, file string, hasQuota bool) ([]byte, error) {
 	read, err := (&policyInput{file: file, noDash: true}).read(cmd)
 	if err != nil {
 		return nil, err
+	}
+	if read.policy.Quota != nil && !hasQuota {
+		return nil, usageError(errors.New("the policy has quota or rules of scope cluster, but there is no quota service"), "give --quota HOST:PORT")
 	}
 	return read.json(), nil
 }
@@ -244,6 +313,8 @@ type runner struct {
 	proxy *proxy.Proxy
 	log   *slog.Logger
 	file  string // empty if there is none
+
+	hasQuota bool
 }
 
 // run serves until the command's context ends.
@@ -288,7 +359,7 @@ func (r runner) watch(ctx context.Context, hangups <-chan os.Signal) {
 // reread takes the policy file as it is now, if it is any good.
 func (r runner) reread() {
 	var inForce bool
-	text, err := readPolicyJSON(r.cmd, r.file)
+	text, err := readPolicyJSON(r.cmd, r.file, r.hasQuota)
 	if err == nil {
 		inForce, err = r.proxy.Configure(text)
 	}
