@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
@@ -26,14 +28,9 @@ func lease(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	defer conn.Close()
 	units := uint32(args[2][0] - '0')
-	m := quota.Asks{
-		Domain: args[1], Process: 1,
-		Definitions: []quota.Definition{{ID: 1, Lease: quota.LeaseAuto, Windows: []limit.Window{
-			{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: int64(time.Hour)},
-		}}},
-		Asks: []quota.Ask{{ID: 1, Parts: []quota.Part{{Definition: 1, Cost: units, Waiting: units}}}},
-	}
-	answer, err := exchange(conn, m.Append(nil))
+	first := firstMessage(args[1])
+	first.Asks = []quota.Ask{{ID: 1, Parts: []quota.Part{{Definition: 1, Cost: units, Waiting: units}}}}
+	answer, err := exchange(conn, first.Append(nil))
 	switch {
 	case err != nil:
 		fmt.Fprintln(ts.Stdout(), status.Code(err), status.Convert(err).Message())
@@ -42,6 +39,35 @@ func lease(ts *testscript.TestScript, _ bool, args []string) {
 	default:
 		fmt.Fprintln(ts.Stdout(), "result", answer.Result)
 	}
+}
+
+// firstMessage is a stream's first message, without asks.
+func firstMessage(domain string) quota.Asks {
+	return quota.Asks{
+		Domain: domain, Process: 1,
+		Definitions: []quota.Definition{{ID: 1, Lease: quota.LeaseAuto, Windows: []limit.Window{
+			{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: int64(time.Hour)},
+		}}},
+	}
+}
+
+// TestQuotaBesideXDS: a proxy's asks are small and many, and the xDS server's bound on
+// small frames does not slow them down.
+func TestQuotaBesideXDS(t *testing.T) {
+	conn := startServe(t, t.TempDir()).connection(t, honestIP)
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
+		"/"+quota.Service+"/"+quota.Method, grpc.ForceCodec(bytesCodec{}))
+	require.NoError(t, err)
+	m := firstMessage("shop")
+	start := time.Now()
+	for i := range 3000 {
+		m.Asks = []quota.Ask{{ID: uint32(i), Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 1}}}}
+		require.NoError(t, stream.SendMsg(m.Append(nil)))
+		m = quota.Asks{}
+		var b []byte
+		require.NoError(t, stream.RecvMsg(&b))
+	}
+	require.Less(t, time.Since(start), 20*time.Second, "bounded, it takes 25 seconds")
 }
 
 func exchange(conn *grpc.ClientConn, message []byte) (quota.Answer, error) {

@@ -16,14 +16,13 @@ var results = map[lease.Result]string{
 
 // Collectors returns the service's metrics. It is called once.
 func (s *Service) Collectors() []prometheus.Collector {
-	const space = "sluice"
 	var all []prometheus.Collector
 	counter := func(name, help string, labels prometheus.Labels, read func() uint64) {
-		opts := prometheus.CounterOpts{Namespace: space, Name: name, Help: help, ConstLabels: labels}
+		opts := prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help, ConstLabels: labels}
 		all = append(all, prometheus.NewCounterFunc(opts, func() float64 { return float64(read()) }))
 	}
 	gauge := func(name, help string, read func() float64) {
-		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: space, Name: name, Help: help}, read))
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sluice", Name: name, Help: help}, read))
 	}
 	c := &s.count
 	for r, word := range results {
@@ -43,7 +42,7 @@ func (s *Service) Collectors() []prometheus.Collector {
 	})
 	gauge("quota_units_held", "Units of leases that have not ended, spent or not.", s.held)
 	latency := prometheus.NewHistogram(prometheus.HistogramOpts{
-		Namespace: space, Name: "quota_ask_seconds", Help: "Time from an ask to its answer.",
+		Namespace: "sluice", Name: "quota_ask_seconds", Help: "Time from an ask to its answer.",
 		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, 1},
 	})
 	c.latency.Store(&latency)
