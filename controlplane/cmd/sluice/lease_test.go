@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
@@ -89,4 +91,24 @@ func exchange(conn *grpc.ClientConn, message []byte) (quota.Answer, error) {
 		return quota.Answer{}, err
 	}
 	return m.Answers[0], nil
+}
+
+// TestQuotaDrains: a serve that stops tells the streams, and does not wait for them to
+// end by themselves.
+func TestQuotaDrains(t *testing.T) {
+	s := startServe(t, t.TempDir())
+	stream, err := s.connection(t, honestIP).NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
+		"/"+quota.Service+"/"+quota.Method, grpc.ForceCodec(bytesCodec{}))
+	require.NoError(t, err)
+	m := firstMessage("shop")
+	m.Asks = []quota.Ask{{ID: 1, Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 1}}}}
+	require.NoError(t, stream.SendMsg(m.Append(nil)))
+	var b []byte
+	require.NoError(t, stream.RecvMsg(&b))
+	require.NoError(t, s.process.Signal(syscall.SIGTERM))
+	err = stream.RecvMsg(&b)
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "the quota service is shutting down")
+	_, err = s.process.Wait()
+	require.NoError(t, err)
 }
