@@ -16,7 +16,7 @@ func TestAsk(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
 	require.Equal(t, lease.Answer{ID: 1, Result: lease.Granted, Grants: []lease.Grant{{
-		Number: 1, Units: 4, ValidNs: 9995 * ms, Windows: []lease.Standing{{Used: 4, ResetNs: minute}},
+		Number: 1, Units: 4, Leased: true, ValidNs: 9995 * ms, Windows: []lease.Standing{{Used: 4, ResetNs: minute}},
 	}}}, p.ask(want(4)))
 	b.clock.advance(second)
 	require.Equal(t, lease.Answer{ID: 2, Result: lease.Denied, Grants: []lease.Grant{{
@@ -73,6 +73,7 @@ func TestGroup(t *testing.T) {
 		a := p.ask(want(3), lease.Part{Definition: 2, Cost: 1}, lease.Part{Definition: 1, Key: [16]byte{9}, Cost: 1})
 		require.Equal(t, lease.Granted, a.Result, name)
 		require.Len(t, a.Grants, 3)
+		require.False(t, a.Grants[0].Leased, name)
 		a = p.ask(want(3), lease.Part{Definition: 2, Cost: 1}, lease.Part{Definition: 1, Key: [16]byte{9}, Cost: 1})
 		require.Equal(t, lease.Denied, a.Result, name)
 		require.Equal(t, []bool{false, true, false}, []bool{a.Grants[0].Denied, a.Grants[1].Denied, a.Grants[2].Denied}, name)
