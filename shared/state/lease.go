@@ -14,25 +14,32 @@ import (
 //
 // The usage of a lease, little endian; instants are the proxy's monotonic clock:
 //
-//	 0  u32  units left
-//	 4  i64  end: units may be spent before it
-//	12  u64  identity of the windows that the units were counted in
-//	20  u32  stream of the grant
-//	24  u32  number of the grant on its stream
-//	28  i64  until when a denial holds
-//	36  i64  when a denied hit passes, as the service knew it; -1 = never
-//	44  u32  smallest cost denied
-//	48  i64  until when nobody else asks ahead
-//	56  i64  until when the service cannot reach the key
-//	64  u32  units admitted without the service, not counted by it yet
-//	68  i64  start of the period of the rate
-//	76  u32  units spent in this period
-//	80  u32  and in the one before
-//	84       n × standing: u32 used, i64 reset
+//	  0  u64  identity of the windows that the units were counted in
+//	  8       4 × units of a grant: u32 stream, u32 number, u32 units left, i64 end
+//	 88  i64  until when a denial holds
+//	 96  i64  when a denied hit passes, as the service knew it; -1 = never
+//	104  u32  smallest cost denied
+//	108  i64  until when nobody else asks ahead
+//	116  i64  until when the service cannot reach the key
+//	124  u32  units admitted without the service, not counted by it yet
+//	128  i64  start of the period of the rate
+//	136  u32  units spent in this period
+//	140  u32  and in the one before
+//	144       n × standing: u32 used, i64 reset
 const (
 	algorithmLease = limit.Algorithm(64)
-	leaseBytes     = 84
+	leaseBytes     = 144
+	grantBytes     = 20
+	offGrants      = 8
+	offDenied      = offGrants + MaxGrants*grantBytes
 	standingBytes  = 12
+
+	// MaxGrants is how many grants a record holds units of. Each goes back only on
+	// the stream that got it, and each worker has its own stream.
+	MaxGrants = 4
+	// strandedNs is how long after a grant's end its worker has returned the rest at
+	// the latest, unless its stream has ended.
+	strandedNs = 2_000_000_000
 
 	// leaseWaitNs is how long the number of a vanished lease table waits until it is
 	// used again: a lease lasts 10 seconds.
@@ -60,11 +67,8 @@ func LeaseHostBytes(windows int, capacity uint32) uint64 {
 
 // Lease is what this proxy holds of one key. The zero value holds nothing.
 type Lease struct {
-	Units   uint32
-	EndNs   int64
 	Windows uint64 // identity of the windows that the units were counted in
-
-	Stream, Grant uint32 // of the newest grant
+	Grants  [MaxGrants]Held
 
 	DeniedNs   int64
 	PassNs     int64
@@ -78,6 +82,69 @@ type Lease struct {
 	RateNow, RateBefore uint32
 
 	Standings []Standing
+}
+
+// Held is what is left of a grant.
+type Held struct {
+	Stream, Number uint32
+	Units          uint32
+	EndNs          int64 // units may be spent before it
+}
+
+// Same reports whether both are of one grant.
+func (h *Held) Same(g *Held) bool { return h.Stream == g.Stream && h.Number == g.Number }
+
+// Left returns how many units may be spent.
+func (l *Lease) Left(nowNs int64) (units uint32) {
+	for i := range l.Grants {
+		if g := &l.Grants[i]; g.EndNs > nowNs {
+			units = addSaturating(units, g.Units)
+		}
+	}
+	return units
+}
+
+// Take spends units, those first whose lease ends first. It returns the grant that
+// the last of them were of. At least so many must be left.
+func (l *Lease) Take(nowNs int64, units uint32) (from Held) {
+	for units > 0 {
+		var first *Held
+		for i := range l.Grants {
+			g := &l.Grants[i]
+			if g.Units > 0 && g.EndNs > nowNs && (first == nil || g.EndNs < first.EndNs) {
+				first = g
+			}
+		}
+		n := min(units, first.Units)
+		first.Units -= n
+		units -= n
+		from = *first
+	}
+	return from
+}
+
+// Put adds units of a grant. ok says that there was room; lost is how many units of
+// an ended stream made it.
+func (l *Lease) Put(nowNs int64, h Held) (lost uint32, ok bool) {
+	var room *Held
+	for i := range l.Grants {
+		g := &l.Grants[i]
+		switch {
+		case g.Same(&h):
+			g.Units = addSaturating(g.Units, h.Units)
+			return 0, true
+		case g.Units == 0 && (room == nil || room.Units > 0):
+			room = g
+		case g.EndNs+strandedNs < nowNs && room == nil:
+			room = g
+		}
+	}
+	if room == nil {
+		return 0, false
+	}
+	lost = room.Units
+	*room = h
+	return lost, true
 }
 
 // Standing is how one window stands over all proxies, as the service last said.
@@ -186,8 +253,8 @@ func (l *Leases) settle(e *LeaseEntry) {
 		}
 		var other Lease
 		other.read(p.lease(&t.layout, slot))
-		units := other.Units
-		if other.EndNs <= e.nowNs || p.time(&t.layout, slot) > e.nowNs+MaxLeaseNs {
+		units := other.Left(e.nowNs)
+		if p.time(&t.layout, slot) > e.nowNs+MaxLeaseNs {
 			units = 0
 		}
 		if best < 0 || units < fewest {
@@ -203,15 +270,18 @@ func (l *Leases) settle(e *LeaseEntry) {
 func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recordHeadBytes:] }
 
 func (l *Lease) read(b []byte) {
-	l.Units = le.Uint32(b)
-	l.EndNs = int64(le.Uint64(b[4:]))
-	l.Windows = le.Uint64(b[12:])
-	l.Stream, l.Grant = le.Uint32(b[20:]), le.Uint32(b[24:])
-	l.DeniedNs, l.PassNs = int64(le.Uint64(b[28:])), int64(le.Uint64(b[36:]))
-	l.DeniedCost = le.Uint32(b[44:])
-	l.AskedNs, l.SilentNs = int64(le.Uint64(b[48:])), int64(le.Uint64(b[56:]))
-	l.Uncharged = le.Uint32(b[64:])
-	l.RateNs, l.RateNow, l.RateBefore = int64(le.Uint64(b[68:])), le.Uint32(b[76:]), le.Uint32(b[80:])
+	l.Windows = le.Uint64(b)
+	for i := range l.Grants {
+		g := b[offGrants+i*grantBytes:]
+		l.Grants[i] = Held{
+			Stream: le.Uint32(g), Number: le.Uint32(g[4:]), Units: le.Uint32(g[8:]), EndNs: int64(le.Uint64(g[12:])),
+		}
+	}
+	d := b[offDenied:]
+	l.DeniedNs, l.PassNs, l.DeniedCost = int64(le.Uint64(d)), int64(le.Uint64(d[8:])), le.Uint32(d[16:])
+	l.AskedNs, l.SilentNs = int64(le.Uint64(d[20:])), int64(le.Uint64(d[28:]))
+	l.Uncharged = le.Uint32(d[36:])
+	l.RateNs, l.RateNow, l.RateBefore = int64(le.Uint64(d[40:])), le.Uint32(d[48:]), le.Uint32(d[52:])
 	l.Standings = l.Standings[:0]
 	for b = b[leaseBytes:]; len(b) >= standingBytes; b = b[standingBytes:] {
 		l.Standings = append(l.Standings, Standing{le.Uint32(b), int64(le.Uint64(b[4:]))})
@@ -219,20 +289,24 @@ func (l *Lease) read(b []byte) {
 }
 
 func (l *Lease) put(b []byte) {
-	le.PutUint32(b, l.Units)
-	le.PutUint64(b[4:], uint64(l.EndNs))
-	le.PutUint64(b[12:], l.Windows)
-	le.PutUint32(b[20:], l.Stream)
-	le.PutUint32(b[24:], l.Grant)
-	le.PutUint64(b[28:], uint64(l.DeniedNs))
-	le.PutUint64(b[36:], uint64(l.PassNs))
-	le.PutUint32(b[44:], l.DeniedCost)
-	le.PutUint64(b[48:], uint64(l.AskedNs))
-	le.PutUint64(b[56:], uint64(l.SilentNs))
-	le.PutUint32(b[64:], l.Uncharged)
-	le.PutUint64(b[68:], uint64(l.RateNs))
-	le.PutUint32(b[76:], l.RateNow)
-	le.PutUint32(b[80:], l.RateBefore)
+	le.PutUint64(b, l.Windows)
+	for i := range l.Grants {
+		g, h := b[offGrants+i*grantBytes:], &l.Grants[i]
+		le.PutUint32(g, h.Stream)
+		le.PutUint32(g[4:], h.Number)
+		le.PutUint32(g[8:], h.Units)
+		le.PutUint64(g[12:], uint64(h.EndNs))
+	}
+	d := b[offDenied:]
+	le.PutUint64(d, uint64(l.DeniedNs))
+	le.PutUint64(d[8:], uint64(l.PassNs))
+	le.PutUint32(d[16:], l.DeniedCost)
+	le.PutUint64(d[20:], uint64(l.AskedNs))
+	le.PutUint64(d[28:], uint64(l.SilentNs))
+	le.PutUint32(d[36:], l.Uncharged)
+	le.PutUint64(d[40:], uint64(l.RateNs))
+	le.PutUint32(d[48:], l.RateNow)
+	le.PutUint32(d[52:], l.RateBefore)
 	b = b[leaseBytes:]
 	for i := 0; len(b) >= standingBytes; i++ {
 		var s Standing

@@ -38,7 +38,7 @@ func TestALeaseIsKept(t *testing.T) {
 	require.Zero(t, e.WrittenNs)
 
 	want := Lease{
-		Units: 7, EndNs: leaseNow + second, Windows: 1 << 60, Stream: 3, Grant: 9,
+		Windows: 1 << 60, Grants: [MaxGrants]Held{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
 		DeniedNs: 11, PassNs: -1, DeniedCost: 13, AskedNs: 15, SilentNs: 16, Uncharged: 18, RateNs: 17, RateNow: 19, RateBefore: 21,
 		Standings: []Standing{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
 	}
@@ -51,11 +51,11 @@ func TestALeaseIsKept(t *testing.T) {
 	require.Equal(t, leaseNow, found.WrittenNs)
 	require.Empty(t, held(readLease(t, other, "l", leaseNow)))
 
-	found.Units--
+	found.Take(leaseNow, 1)
 	require.Equal(t, OK, other.Write(found))
 	require.Equal(t, Mismatch, l.Write(e), "the other worker wrote first")
 	require.Equal(t, OK, l.Reread(e, 100*second, leaseNow))
-	require.EqualValues(t, 6, e.Units)
+	require.EqualValues(t, 14, e.Left(leaseNow))
 
 	require.Empty(t, held(readLease(t, l, "k", leaseNow-20*second)),
 		"a record of another epoch of the clock holds nothing")
@@ -66,17 +66,17 @@ func TestLeasesAreSpentOnce(t *testing.T) {
 	store := newMemory()
 	first := leasesOf(store, 1, 100)
 	e := readLease(t, first, "k", leaseNow)
-	e.Units = units
+	e.Grants[0] = Held{1, 1, units, leaseNow + second}
 	require.Equal(t, OK, first.Write(e))
 	var spent atomic.Int64
 	inParallel(store, func(_ int, tables *Tables) {
 		l := tables.Leases(CounterID{1}, 1, 100)
 		e := &LeaseEntry{}
 		for {
-			if l.Read(e, []byte("k"), 100*second, leaseNow) != OK || e.Units == 0 {
+			if l.Read(e, []byte("k"), 100*second, leaseNow) != OK || e.Left(leaseNow) == 0 {
 				return
 			}
-			e.Units--
+			e.Take(leaseNow, 1)
 			if l.Write(e) == OK {
 				spent.Add(1)
 			}
@@ -89,17 +89,17 @@ func TestAFullPageDropsTheSmallestLease(t *testing.T) {
 	l := leasesOf(newMemory(), 1, 4)
 	for i, units := range []uint32{5, 3, 8, 9} {
 		e := readLease(t, l, fmt.Sprint(i), leaseNow)
-		e.Units, e.EndNs = units, leaseNow+second
+		e.Grants[0] = Held{1, 1, units, leaseNow + second}
 		require.Equal(t, OK, l.Write(e))
 	}
 	e := readLease(t, l, "new", leaseNow)
-	e.Units = 1
+	e.Grants[0] = Held{1, 2, 1, leaseNow + second}
 	require.Equal(t, OK, l.Write(e))
 	require.EqualValues(t, 3, e.Lost)
-	require.Zero(t, readLease(t, l, "1", leaseNow).Units)
+	require.Zero(t, readLease(t, l, "1", leaseNow).Left(leaseNow))
 
 	e = readLease(t, l, "later", leaseNow+second)
-	e.Units = 2
+	e.Grants[0] = Held{1, 3, 2, leaseNow + 2*second}
 	require.Equal(t, OK, l.Write(e))
 	require.Zero(t, e.Lost, "leases that have ended hold nothing")
 }
@@ -108,12 +108,12 @@ func TestLeasesOutliveMoreWindows(t *testing.T) {
 	store := newMemory()
 	l := leasesOf(store, 1, 100)
 	e := readLease(t, l, "k", leaseNow)
-	e.Units, e.Standings = 5, []Standing{{Used: 1, ResetNs: 2}}
+	e.Grants[0], e.Standings = Held{1, 1, 5, leaseNow + second}, []Standing{{Used: 1, ResetNs: 2}}
 	require.Equal(t, OK, l.Write(e))
 
 	more := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 3, 100)
 	found := readLease(t, more, "k", leaseNow)
-	require.EqualValues(t, 5, found.Units)
+	require.EqualValues(t, 5, found.Left(leaseNow))
 	require.Equal(t, []Standing{{Used: 1, ResetNs: 2}, {}, {}}, found.Standings)
 }
 
@@ -130,4 +130,29 @@ func TestLeaseRate(t *testing.T) {
 	l.Spent(5000, period, 1<<32-1)
 	l.Spent(5001, period, 1)
 	require.Equal(t, uint32(1<<32-1), l.Rate(5001, period), "saturates")
+}
+
+// Units of several grants are spent in the order of their ends, and none after its
+// end.
+func TestUnitsOfSeveralGrants(t *testing.T) {
+	var l Lease
+	for i, end := range []int64{30, 10, 20} {
+		_, ok := l.Put(0, Held{Stream: uint32(i), Number: 1, Units: 5, EndNs: end})
+		require.True(t, ok)
+	}
+	require.EqualValues(t, 15, l.Left(9))
+	require.EqualValues(t, 10, l.Left(10))
+	require.EqualValues(t, 2, l.Take(10, 3).Stream)
+	require.EqualValues(t, 0, l.Take(10, 3).Stream)
+	require.Equal(t, uint32(4), l.Left(10))
+	require.Equal(t, uint32(5), l.Grants[1].Units, "what has ended waits for its worker")
+
+	_, ok := l.Put(10, Held{Stream: 9, Number: 1, Units: 5, EndNs: 40})
+	require.True(t, ok)
+	l.Grants[2].Units, l.Grants[3].Units = 1, 1
+	_, ok = l.Put(10, Held{Stream: 8, Number: 1, Units: 5, EndNs: 40})
+	require.False(t, ok, "no room")
+	lost, ok := l.Put(11+strandedNs, Held{Stream: 8, Number: 1, Units: 5, EndNs: 40 + strandedNs})
+	require.True(t, ok)
+	require.EqualValues(t, 5, lost, "its worker has not come for it")
 }

@@ -61,8 +61,7 @@ type held struct {
 	place   state.Place
 	windows uint64
 	stream  uint32
-	grant   uint32
-	endNs   int64
+	number  uint32 // of the grant
 }
 
 // maxHeld is how many grants one worker can return.
@@ -171,8 +170,8 @@ func (s *leases) settle(h *hand, returns []quota.Return) []quota.Return {
 		switch s.table.Write(e) {
 		case state.OK:
 			s.rule.metrics.LeaseLost += uint64(lost) + uint64(e.Lost)
-			if e.Grant == h.Number && e.Stream == h.Stream && e.Units > 0 {
-				s.engine.hold(held{s, h.want.place, h.want.windows, h.Stream, h.Number, e.EndNs})
+			if h.Number != 0 && h.Units > 0 && len(back) == 0 {
+				s.engine.hold(held{s, h.want.place, h.want.windows, h.Stream, h.Number})
 			}
 			return append(returns, back...)
 		case state.Mismatch:
@@ -219,23 +218,11 @@ func (s *leases) merge(l *state.Lease, h *hand, now int64) (back []quota.Return,
 	if l.DeniedCost <= h.Units {
 		l.DeniedNs = 0
 	}
-	rest := l.Units
-	if now >= l.EndNs {
-		rest = 0
+	lost, ok := l.Put(now, state.Held{Stream: h.Stream, Number: h.Number, Units: h.Units, EndNs: h.EndNs})
+	if !ok {
+		return s.giveBack(h, nil), 0
 	}
-	switch {
-	case l.Units == 0:
-	case l.Stream == h.Stream:
-		back = append(back, quota.Return{Grant: l.Grant, Units: l.Units})
-	case rest == 0 || l.EndNs < h.EndNs && rest < h.Units/8:
-		lost = l.Units // too few to end the new lease early for them
-	default:
-		l.Units, l.EndNs = addSaturating(rest, h.Units), min(l.EndNs, h.EndNs)
-		l.Stream, l.Grant = h.Stream, h.Number
-		return back, lost
-	}
-	l.Units, l.EndNs, l.Stream, l.Grant = h.Units, h.EndNs, h.Stream, h.Number
-	return back, lost
+	return nil, lost
 }
 
 // remember keeps a denial.
@@ -279,7 +266,7 @@ func (e *Engine) Return(returns []quota.Return, stream uint32, maxGrants int) []
 		}
 		units, keep := h.leases.release(&e.settling, &h, wall, now)
 		if units > 0 {
-			returns = append(returns, quota.Return{Grant: h.grant, Units: units})
+			returns = append(returns, quota.Return{Grant: h.number, Units: units})
 		}
 		if keep {
 			kept = append(kept, h)
@@ -295,13 +282,14 @@ func (s *leases) release(e *state.LeaseEntry, h *held, wall, now int64) (units u
 		if s.table.ReadAt(e, h.place, wall, now) != state.OK {
 			return 0, true
 		}
-		if e.Windows != h.windows || e.Stream != h.stream || e.Grant != h.grant || e.Units == 0 {
+		g := h.find(&e.Lease)
+		if g == nil {
 			return 0, false
 		}
-		if now < e.EndNs && now-e.WrittenNs < s.idleNs {
+		if now < g.EndNs && now-e.WrittenNs < s.idleNs {
 			return 0, true
 		}
-		units, e.Units = e.Units, 0
+		units, g.Units = g.Units, 0
 		switch s.table.Write(e) {
 		case state.OK:
 			return units, false
@@ -311,6 +299,16 @@ func (s *leases) release(e *state.LeaseEntry, h *held, wall, now int64) (units u
 		}
 	}
 	return 0, true
+}
+
+// find returns what is left of the grant, nil if nothing is.
+func (h *held) find(l *state.Lease) *state.Held {
+	for i := range l.Grants {
+		if g := &l.Grants[i]; l.Windows == h.windows && g.Stream == h.stream && g.Number == h.number && g.Units > 0 {
+			return g
+		}
+	}
+	return nil
 }
 
 // NextReturn is how long until units of the worker's stream may be idle, 0 if it

@@ -43,7 +43,8 @@ type leased struct {
 	nowNs   int64    // monotonic
 	hand    *hand    // nil without an answer for the key
 	entry   state.LeaseEntry
-	refill  bool // this hit is the one that asks for the next units
+	of      state.Held // the grant that the units were of
+	refill  bool       // this hit is the one that asks for the next units
 
 	known     bool // standings says how the key stands over all proxies
 	standings [state.MaxWindows]limit.Usage
@@ -152,7 +153,7 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 	}
 	if s.rule.policy.Lease != quota.LeaseOff {
 		switch {
-		case l.entry.Units >= need && l.nowNs < l.entry.EndNs:
+		case l.entry.Left(l.nowNs) >= need:
 			l.from, a.passNs = fromTable, now
 			return granted
 		case l.entry.DeniedNs > l.nowNs && need >= l.entry.DeniedCost:
@@ -261,7 +262,7 @@ func (s *leases) take(a *Attempt) outcome {
 		return failed
 	default: // from the table
 	}
-	l.entry.Units -= a.Cost
+	l.of = l.entry.Take(l.nowNs, a.Cost)
 	l.entry.Spent(l.nowNs, s.rateNs, a.Cost)
 	if l.refill = s.isDue(l); l.refill {
 		l.entry.AskedNs = l.nowNs + s.engine.Quota.TimeoutNs
@@ -304,7 +305,7 @@ func (s *leases) isDue(l *leased) bool {
 		return false
 	}
 	rate := uint64(l.entry.Rate(l.nowNs, s.rateNs))
-	return uint64(l.entry.Units)*uint64(s.rateNs) < rate*uint64(s.refillNs)
+	return uint64(l.entry.Left(l.nowNs))*uint64(s.rateNs) < rate*uint64(s.refillNs)
 }
 
 func (s *leases) refund(a *Attempt, now int64) bool {
@@ -320,21 +321,20 @@ func (s *leases) refund(a *Attempt, now int64) bool {
 		return false
 	default: // from the table
 	}
-	held := l.entry.Lease
+	back := l.of
+	back.Units = a.Cost
 	for range maxRetries {
-		if s.table.Reread(&l.entry, now, l.nowNs) != state.OK || !sameLease(&l.entry.Lease, &held) {
+		if s.table.Reread(&l.entry, now, l.nowNs) != state.OK || l.entry.Windows != l.windows {
 			return false // the units stay counted
 		}
-		l.entry.Units = addSaturating(l.entry.Units, a.Cost)
+		if _, ok := l.entry.Put(l.nowNs, back); !ok {
+			return false
+		}
 		if written := s.write(l); written != raced {
 			return written == granted
 		}
 	}
 	return false
-}
-
-func sameLease(a, b *state.Lease) bool {
-	return a.Windows == b.Windows && a.Stream == b.Stream && a.Grant == b.Grant && a.EndNs == b.EndNs
 }
 
 func (s *leases) usage(a *Attempt, window int) *limit.Usage {

@@ -24,9 +24,10 @@ type Config struct {
 	Limit     string  // as in a policy: 100/1s
 	PerSecond float64 // requests of all proxies and keys together
 	Proxies   int
+	Workers   int // of a proxy, 1 if 0
 	Keys      int // 1 = all requests count for one key; more: Zipf 1.1
 	Pattern   Pattern
-	SecondsNs int64   // how long
+	LastNs    int64   // how long
 	TripNs    int64   // to the service and back
 	Loss      float64 // share of messages with which their stream breaks
 	Lease     string  // auto, off or a number
@@ -65,7 +66,7 @@ type Result struct {
 	Possible           int // what exact limiting would have admitted
 	Over               int // the most that any window admitted beyond its limit
 	Messages, Asks     int
-	Waited             int // requests that waited
+	Waiters            int // requests that waited
 	Alone              int // requests that were decided without the service
 	WaitP50, WaitP99   int64
 }
@@ -73,8 +74,8 @@ type Result struct {
 // Used is the share of what was possible that was admitted.
 func (r *Result) Used() float64 { return float64(r.Admitted) / float64(max(r.Possible, 1)) }
 
-// AskShare is the share of requests that waited.
-func (r *Result) AskShare() float64 { return float64(r.Waited) / float64(max(r.Requests, 1)) }
+// Waited is the share of requests that waited.
+func (r *Result) Waited() float64 { return float64(r.Waiters) / float64(max(r.Requests, 1)) }
 
 // event is something that happens at an instant; those of one instant happen in the
 // order in which they were planned.
@@ -108,7 +109,7 @@ type world struct {
 	seq     int
 	agenda  agenda
 	service *hosttest.Quota
-	proxies []*proxy
+	proxies []*proxy // their workers, one proxy's after the other's
 	result  Result
 	waits   []int64
 	hits    map[window]int
@@ -121,7 +122,7 @@ type window struct {
 	start int64
 }
 
-// proxy is a proxy of one worker.
+// proxy is one worker of a proxy.
 type proxy struct {
 	world  *world
 	host   *hosttest.Proxy
@@ -153,14 +154,19 @@ func Run(t testing.TB, c Config) Result {
 	}
 	rules := fmt.Sprintf(`{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":[%q],"on_unavailable":"deny","lease":%s}`,
 		c.Limit, map[bool]string{true: lease, false: `"` + lease + `"`}[lease[0] >= '0' && lease[0] <= '9'])
-	for i := range c.Proxies {
-		p := &proxy{world: w, host: hosttest.New(), random: rand.New(rand.NewPCG(c.Seed, uint64(i)+2)), since: map[uint32]pending{}}
+	c.Workers = max(c.Workers, 1)
+	var host *hosttest.Proxy
+	for i := range c.Proxies * c.Workers {
+		if i%c.Workers == 0 {
+			host = hosttest.New()
+		}
+		p := &proxy{world: w, host: host, random: rand.New(rand.NewPCG(c.Seed, uint64(i)+2)), since: map[uint32]pending{}}
 		p.host.Clock = w.now
 		p.engine = engine.New(hosttest.Policy(t, rules), p.host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 		p.engine.Quota.TimeoutNs = 100 * ms
 		p.client = ask.New(p, p.engine)
 		w.proxies = append(w.proxies, p)
-		w.plan(second*int64(i)/int64(c.Proxies), p.tick)
+		w.plan(second*int64(i)/int64(c.Proxies*c.Workers), p.tick)
 	}
 	w.live()
 	return w.sum()
@@ -178,7 +184,7 @@ func (w *world) live() {
 	if c.Keys > 1 {
 		keys = rand.NewZipf(w.dice, 1.1, 1, uint64(c.Keys-1))
 	}
-	end := w.now + c.SecondsNs
+	end := w.now + c.LastNs
 	next := w.now
 	for {
 		next += int64(w.dice.ExpFloat64() / c.PerSecond * float64(second))
@@ -190,7 +196,7 @@ func (w *world) live() {
 		if keys != nil {
 			key = int(keys.Uint64())
 		}
-		w.proxies[c.Pattern(c, w.now, w.dice)].request(key)
+		w.proxies[c.Pattern(c, w.now, w.dice)*c.Workers+w.dice.IntN(c.Workers)].request(key)
 	}
 	w.until(end + second)
 }
@@ -231,7 +237,7 @@ func (p *proxy) decide(context uint32, first bool) bool {
 	}
 	delete(p.since, context)
 	if !first {
-		w.result.Waited++
+		w.result.Waiters++
 		w.waits = append(w.waits, w.now-r.at)
 	}
 	if v.Allowed {
