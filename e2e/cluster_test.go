@@ -65,15 +65,19 @@ func TestOneLimitOverAllProxies(t *testing.T) {
 			"  - {name: local, key: [{header: x-user-id}], limits: [2000/" + far + "]}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := 1000
-			if name == "sliding window log" {
-				want = 500
+			want, least := 1000, 1000
+			switch name {
+			case "sliding window log":
+				want, least = 500, 500
+			case "token bucket": // of which a lease holds a token back until it ends
+				least = 999
 			}
 			user := "hot " + name
 			c.apply(t, clusterPolicy+rules)
 			got := slices.Concat(sendAll(t, proxies, 3000, func(int, int) request { return request{"/", "x-user-id", user} })...)
-			require.Equal(t, want, count(got, allowed))
-			require.Equal(t, len(got)-want, count(got, denied))
+			require.LessOrEqual(t, count(got, allowed), want)
+			require.GreaterOrEqual(t, count(got, allowed), least)
+			require.Equal(t, len(got), count(got, allowed)+count(got, denied))
 		})
 	}
 }
@@ -108,8 +112,10 @@ func TestAClusterWithoutItsService(t *testing.T) {
 	c.apply(t, "version: 1\nrules:\n"+
 		"  - {name: shared, scope: cluster, key: [{header: x-user-id}], limits: [100/"+far+"]}\n"+
 		"  - {name: closed, scope: cluster, on_unavailable: deny, match: {paths: [/closed]}, limits: [100/"+far+"]}\n")
-	for _, p := range proxies { // each hears how many there are
-		require.Equal(t, http.StatusOK, p.status(t, "/", "x-user-id", "warm"))
+	for _, user := range []string{"one", "two"} { // with its second answer each hears of both
+		for _, p := range proxies {
+			require.Equal(t, http.StatusOK, p.status(t, "/", "x-user-id", user))
+		}
 	}
 	c.kill(t)
 	got := slices.Concat(sendAll(t, proxies, 200, func(int, int) request { return request{"/", "x-user-id", "alone"} })...)

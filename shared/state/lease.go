@@ -344,3 +344,26 @@ func (l *Lease) Spent(nowNs, periodNs int64, units uint32) {
 }
 
 func addSaturating(a, b uint32) uint32 { return uint32(min(uint64(a)+uint64(b), 1<<32-1)) }
+
+// SetProxies shares with all workers how many proxies are alive.
+func (t *Tables) SetProxies(n uint32) {
+	at := t.proxiesKey()
+	t.store.Set(at[:], le.AppendUint32(nil, n), 0) // what a worker heard last is right
+}
+
+// Proxies returns how many proxies some worker has heard are alive, 0 if none has.
+func (t *Tables) Proxies() uint32 {
+	at := t.proxiesKey()
+	value, _, status := t.store.Get(at[:])
+	if status != OK || len(value) != 4 {
+		return 0
+	}
+	return le.Uint32(value)
+}
+
+// proxiesKey is a key in shared data of the tables' owner.
+func (t *Tables) proxiesKey() (at [12]byte) {
+	copy(at[:], "sl/n")
+	le.PutUint64(at[4:], hexDigits(uint32(t.self.id)))
+	return at
+}

@@ -193,7 +193,7 @@ func TestASilentServiceIsWaitedForOnce(t *testing.T) {
 	}{{"local", 50}, {"allow", 200}, {"deny", 0}} {
 		t.Run(tt.then, func(t *testing.T) {
 			w, s := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"`+tt.then+`"}`)
-			w.engine.Quota.Proxies = 2
+			w.engine.SetProxies(2)
 			first := w.request("a")
 			w.proxy.Clock += 90 * ms
 			w.tick()

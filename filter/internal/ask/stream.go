@@ -136,11 +136,8 @@ func (c *Client) Receive(message []byte, now int64) error {
 		return err
 	}
 	c.heard, c.unanswered, c.heardNs, c.pauseNs = true, false, now, firstPauseNs
-	q := &c.engine.Quota
-	q.Silent = false
-	if c.answers.Proxies > 0 {
-		q.Proxies = c.answers.Proxies
-	}
+	c.engine.Quota.Silent = false
+	c.engine.SetProxies(c.answers.Proxies)
 	for i := range c.answers.Answers {
 		c.answer(&c.answers.Answers[i])
 	}

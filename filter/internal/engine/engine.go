@@ -60,6 +60,7 @@ type Engine struct {
 	hands       map[handKey]*hand
 	held        []held
 	settling    state.LeaseEntry
+	proxies     uint32 // as this worker has heard last
 
 	surveyed int // rules[surveyed] is the one whose memory is being added up
 	survey   state.Survey

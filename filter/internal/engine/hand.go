@@ -13,7 +13,6 @@ import (
 type Quota struct {
 	TimeoutNs int64
 	Stream    uint32 // the open stream's number among all that this proxy has opened
-	Proxies   uint32 // live proxies of the domain, 0 = not known
 	Silent    bool   // the service has been silent for the timeout: nobody waits
 	Late      bool   // the request at hand has waited for the timeout
 	Crowded   bool   // too many wait already
@@ -66,6 +65,14 @@ type held struct {
 
 // maxHeld is how many grants one worker can return.
 const maxHeld = 4096
+
+// SetProxies tells all workers how many proxies of the domain are alive.
+func (e *Engine) SetProxies(n uint32) {
+	if n != e.proxies && n > 0 {
+		e.proxies = n
+		e.tables.SetProxies(n)
+	}
+}
 
 // Process is a number that all workers of this proxy process share.
 func (e *Engine) Process() uint64 { return e.tables.Process() }

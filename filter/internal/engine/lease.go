@@ -202,7 +202,7 @@ func (s *leases) alone(a *Attempt, now int64) outcome {
 // share is what one proxy may admit without the service: the limits, divided by
 // the number of proxies.
 func (s *leases) share(a *Attempt) []limit.Window {
-	proxies := max(s.engine.Quota.Proxies, 1)
+	proxies := max(s.engine.tables.Proxies(), 1)
 	windows := s.rule.windows
 	if a.Override >= 0 {
 		windows = s.rule.overrides[a.Override].windows
