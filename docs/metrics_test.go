@@ -17,11 +17,11 @@ import (
 // metricNames find the metrics in the code: those of the filter by rule, its other
 // ones, those of serve, and those of run.
 var metricNames = map[*regexp.Regexp]string{
-	regexp.MustCompile(`\{"(\w+)", m\.\w+\}`):                              "rate_limit_%_total",
-	regexp.MustCompile(`"(?:;\.;)?(rate_limit_[a-z]\w+_(?:total|bytes))"`): "%",
-	regexp.MustCompile(`(?:counter|gauge)\("(\w+)", "`):                    "sluice_%",
-	regexp.MustCompile(`Namespace: "sluice", Name: "(\w+)"`):               "sluice_%",
-	regexp.MustCompile(`"(sluice_proxy_\w+)": `):                           "%",
+	regexp.MustCompile(`\{"(\w+)", m\.\w+\}`):                                       "rate_limit_%_total",
+	regexp.MustCompile(`"(?:;\.;)?(rate_limit_[a-z]\w+_(?:total|bytes|degraded))"`): "%",
+	regexp.MustCompile(`(?:counter|gauge)\("(\w+)", "`):                             "sluice_%",
+	regexp.MustCompile(`Namespace: "sluice", Name: "(\w+)"`):                        "sluice_%",
+	regexp.MustCompile(`"(sluice_proxy_\w+)": `):                                    "%",
 }
 
 // The page names every metric that the code has, and no other.

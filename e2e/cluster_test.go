@@ -41,9 +41,9 @@ func sendAll(t *testing.T, proxies []*proxy, n int, nth func(proxy, i int) reque
 	return statuses
 }
 
-// clusterRule is a rule of scope cluster for each user.
-func clusterRule(name, limits, more string) string {
-	return "  - {name: " + name + ", scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [" + limits + "]" + more + "}\n"
+// clusterRule is a rule of scope cluster, named r, for each user.
+func clusterRule(limits, more string) string {
+	return "  - {name: r, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [" + limits + "]" + more + "}\n"
 }
 
 const clusterPolicy = "version: 1\nquota: {timeout: 5s}\nrules:\n" // a busy machine answers late
@@ -54,14 +54,14 @@ func TestOneLimitOverAllProxies(t *testing.T) {
 	d := newest(t)
 	c, proxies := clusterOf(t, d, 3)
 	for name, rules := range map[string]string{
-		"fixed window":           clusterRule("r", "1000/"+far, ""),
-		"fixed window per key":   clusterRule("r", "1000/"+far, ", algorithm: fixed_window_per_key"),
-		"sliding window counter": clusterRule("r", "1000/"+far, ", algorithm: sliding_window_counter"),
-		"sliding window log":     clusterRule("r", "500/"+far, ", algorithm: sliding_window_log"),
-		"token bucket":           clusterRule("r", "{requests: 1, per: "+far+", burst: 1000}", ", algorithm: token_bucket"),
-		"layered":                clusterRule("r", "1000/"+far+", {requests: 1500, per: 365d}", ""),
-		"without a lease":        clusterRule("r", "1000/"+far, ", lease: off"),
-		"two scopes": clusterRule("r", "1000/"+far, "") +
+		"fixed window":           clusterRule("1000/"+far, ""),
+		"fixed window per key":   clusterRule("1000/"+far, ", algorithm: fixed_window_per_key"),
+		"sliding window counter": clusterRule("1000/"+far, ", algorithm: sliding_window_counter"),
+		"sliding window log":     clusterRule("500/"+far, ", algorithm: sliding_window_log"),
+		"token bucket":           clusterRule("{requests: 1, per: "+far+", burst: 1000}", ", algorithm: token_bucket"),
+		"layered":                clusterRule("1000/"+far+", {requests: 1500, per: 365d}", ""),
+		"without a lease":        clusterRule("1000/"+far, ", lease: off"),
+		"two scopes": clusterRule("1000/"+far, "") +
 			"  - {name: local, key: [{header: x-user-id}], limits: [2000/" + far + "]}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestFreshKeysOverAllProxies(t *testing.T) {
 	const keys, times = 1000, 3
 	d := newest(t)
 	c, proxies := clusterOf(t, d, 3)
-	c.apply(t, clusterPolicy+clusterRule("r", "1/"+far, ""))
+	c.apply(t, clusterPolicy+clusterRule("1/"+far, ""))
 	got := sendAll(t, proxies, keys*times, func(_, i int) request {
 		return request{"/", "x-user-id", fmt.Sprint("user-", i/times)}
 	})

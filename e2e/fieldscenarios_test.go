@@ -143,8 +143,7 @@ func TestFieldManage(t *testing.T) {
 	})
 }
 
-// The filter has one scope so far. It refuses the other one, and ignores neither it nor
-// what goes with it.
+// A rule of scope cluster counts at the quota service, so it starts anew there.
 func TestFieldScope(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		rule := "version: 1\nrules: [{name: r, scope: proxy, limits: [1/" + far + "]}]\n"
@@ -156,10 +155,21 @@ func TestFieldScope(t *testing.T) {
 		s.refused(t, strings.Replace(rule, "proxy", "proxy, lease: off", 1), "rules[0].lease: only a rule of scope cluster")
 		s.refused(t, strings.Replace(rule, "proxy", "proxy, on_unavailable: deny", 1), "rules[0].on_unavailable: only a rule of scope cluster")
 		s.refused(t, "version: 1\nquota: {cluster: '', timeout: 1h}\n", "quota.timeout: must be 1ms to 10s")
-		out, _, exit := s.control.tryApply(t, strings.Replace(rule, "proxy", "cluster", 1))
-		require.Equal(t, 1, exit)
-		require.Regexp(t, `(?i)NACK`, out)
-		require.Equal(t, denied, s.status(t, "/"), "the old policy holds")
+
+		cluster := strings.Replace(rule, "proxy", "cluster, on_unavailable: deny", 1)
+		s.apply(t, cluster)
+		require.Equal(t, allowed, s.status(t, "/"))
+		require.Equal(t, denied, s.status(t, "/"))
+		s.apply(t, strings.Replace(cluster, "deny", "deny, lease: off", 1))
+		require.Equal(t, denied, s.status(t, "/"), "the same counters")
+		if d.envoy == "" {
+			return // it has one service, whatever the policy calls it
+		}
+		nowhere := "version: 1\nquota: {cluster: nowhere, timeout: 20ms}"
+		s.apply(t, strings.Replace(strings.Replace(cluster, "version: 1", nowhere, 1), "deny", "allow", 1))
+		eventually(t, 2*time.Second, "on_unavailable to decide, without a service", func() bool {
+			return s.status(t, "/") == allowed // the denial before is remembered for a second
+		})
 	})
 }
 

@@ -221,11 +221,14 @@ func (in *fields) only(kind, has string) error {
 		return fmt.Errorf("%s has no rule, key, n or window", kind)
 	case in.File != "" && has != "file":
 		return fmt.Errorf("%s has no file", kind)
-	case has == "file" && (in.Proxy != nil || in.Worker != nil || in.Fail != ""):
+	case has == "file" && in.isPlaced():
 		return fmt.Errorf("%s has no proxy, worker or fail", kind)
 	}
 	return nil
 }
+
+// isPlaced reports whether the line says where or how it is served.
+func (in *fields) isPlaced() bool { return in.Proxy != nil || in.Worker != nil || in.Fail != "" }
 
 // check refuses a request that no proxy would show to the filter.
 func (in *fields) check() error {
@@ -313,18 +316,21 @@ func (r *reader) checkOperation(in *fields, kind takes) error {
 		return fmt.Errorf("rule: the policy has no rule %q", in.Rule)
 	case rules[i].Mode == policy.ModeOff:
 		return fmt.Errorf("rule: %q is off", in.Rule)
-	case rules[i].Scope == policy.ScopeCluster && kind.key:
+	case kind.key && rules[i].Scope == policy.ScopeCluster:
 		return fmt.Errorf("rule: %q has scope cluster: its counters are the quota service's, on which simulate has no operations", in.Rule)
 	case kind.key && len(in.Key) != len(rules[i].Key):
-		parts := "parts"
-		if len(rules[i].Key) == 1 {
-			parts = "part"
-		}
-		return fmt.Errorf("key: rule %q has a key of %d %s, not %d", in.Rule, len(rules[i].Key), parts, len(in.Key))
+		return fmt.Errorf("key: rule %q has a key of %s, not %d", in.Rule, countParts(len(rules[i].Key)), len(in.Key))
 	case in.Window != "" && !hasWindow(&rules[i], in.Window):
 		return fmt.Errorf("window: rule %q has no window %q", in.Rule, in.Window)
 	}
 	return nil
+}
+
+func countParts(n int) string {
+	if n == 1 {
+		return "1 part"
+	}
+	return strconv.Itoa(n) + " parts"
 }
 
 // hasWindow reports whether a window of the rule has that name or index.

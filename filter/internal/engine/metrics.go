@@ -41,10 +41,16 @@ func (r *rule) eachMetric(f func(name string, count uint64)) {
 	} {
 		f(c.name, c.count)
 	}
-	if r.leases != nil {
-		f("quota_waited", m.Waited)
-		f("quota_unavailable", m.Unavailable)
-		f("leased_units_lost", m.LeaseLost)
+	if r.leases == nil {
+		return
+	}
+	for _, c := range [...]struct {
+		name  string
+		count uint64
+	}{
+		{"quota_waited", m.Waited}, {"quota_unavailable", m.Unavailable}, {"leased_units_lost", m.LeaseLost},
+	} {
+		f(c.name, c.count)
 	}
 }
 
