@@ -64,18 +64,6 @@ type fields struct {
 	Metadata map[string]map[string]any `json:"metadata"`
 }
 
-// values is a header's value or a list of them.
-type values []string
-
-func (v *values) UnmarshalJSON(b []byte) error {
-	var one string
-	if json.Unmarshal(b, &one) == nil {
-		*v = values{one}
-		return nil
-	}
-	return json.Unmarshal(b, (*[]string)(v))
-}
-
 // policyFile is a valid policy and the JSON that the filter reads.
 type policyFile struct {
 	policy *policy.Policy
