@@ -29,6 +29,9 @@ var fuzzed = []struct{ target, dir string }{
 	{"FuzzCut", "./controlplane/internal/printable"},
 	{"FuzzRequest", "./controlplane/internal/xds"},
 	{"FuzzPairs", "./envoy/sim"},
+	{"FuzzAsks", "./shared/quota"},
+	{"FuzzAnswers", "./shared/quota"},
+	{"FuzzValue", "./controlplane/internal/quota"},
 }
 
 // parts are what about so many minutes suffice for, on two processors that do
@@ -43,6 +46,9 @@ func parts(minutes int, seed uint64) []part {
 		{"reference", []string{"./shared/limit", "-run", "^TestThe", "-reference-courses", n(3_000)}},
 		{"keyed", []string{"./shared/keyed", "-run", "^TestLimiterIsTheArithmetic$", "-property-limiters", n(300), "-property-seed", from}},
 		{"interleavings", []string{"./envoy/sim/interleave", "-run", "^TestInterleavings$", "-interleave-max", n(20_000), "-interleave-random", n(5_000), "-interleave-seed", from}},
+		{"worlds", []string{"./filter/internal/ask", "-run", "^TestTheLimitHoldsWhateverHappens$", "-worlds", n(40)}},
+		{"cluster-exact", []string{"./controlplane/internal/simulate", "-run", "^TestWithoutALeaseACountIsOne$", "-cluster-lines", n(600)}},
+		{"cluster-leases", []string{"./controlplane/internal/simulate", "-run", "^TestLeasesStayWithinTheLimit$", "-cluster-lines", n(8_000)}},
 		{"attack-sim", []string{"./filter", "-run", "^TestCardinalityAttack", "-attack-keys", n(333_334)}},
 		{"attack-envoy", []string{"./e2e", "-run", "^TestCardinalityAttack$", "-attack-capacity", strconv.Itoa(min(16_384, 547*minutes))}},
 		{"flood", []string{"./e2e", "-run", "^TestMoreKeysThanCapacity$", "-flood-keys", n(33_334)}},
