@@ -34,9 +34,10 @@ valkey := $(out)/valkey/valkey-server
 
 # Tests learn from these where the servers are that they start. One that the
 # environment names is not installed.
-servers := $(if $(SLUICE_REDIS),,$(redis)) $(if $(SLUICE_VALKEY),,$(valkey))
 export SLUICE_REDIS ?= $(CURDIR)/$(redis)
 export SLUICE_VALKEY ?= $(CURDIR)/$(valkey)
+servers := $(if $(filter $(CURDIR)/$(redis),$(SLUICE_REDIS)),$(redis)) \
+	$(if $(filter $(CURDIR)/$(valkey),$(SLUICE_VALKEY)),$(valkey))
 
 # What the case named ratelimit takes: two builds of the filter (A, B) are
 # compared without it, and so are CASES that do not match its name.

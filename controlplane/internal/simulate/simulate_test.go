@@ -166,7 +166,7 @@ func TestBadInputWritesNothing(t *testing.T) {
 		{`{"at_ms":1.5}`, "line 2: at_ms: 1.5 is no whole number"},
 		{`{"at":"yesterday"}`, `line 2: at: "yesterday" is no time like`},
 		{`{"at_ms":1,"worker":2}`, "line 2: worker: 2 is none of the 2 workers, which count from 0"},
-		{`{"at_ms":1,"fail":"sometimes"}`, `line 2: fail: "sometimes" must be get, set or cas:N`},
+		{`{"at_ms":1,"fail":"sometimes"}`, `line 2: fail: "sometimes" must be get, set, quota or cas:N`},
 		{`{"at_ms":1,"op":"steal"}`, `line 2: op: unknown operation "steal"`},
 		{`{"at_ms":1,"op":"reset","rule":"r","key":["GET"],"n":1}`, `line 2: n: op reset takes none`},
 		{`{"at_ms":1,"op":"get","rule":"r","key":["GET"],"n":1}`, `line 2: n: op get takes none`},
