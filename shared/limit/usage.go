@@ -98,7 +98,7 @@ func (w *Window) Add(u *Usage, now int64, cost uint32) {
 	case TokenBucket:
 		w.takeTokens(u, now, cost)
 	default:
-		u.Used = addSaturating(u.Used, cost)
+		u.Used = AddSaturating(u.Used, cost)
 		w.open(u, now)
 	}
 }
@@ -126,7 +126,7 @@ func (w *Window) Count(u *Usage, now int64) uint32 {
 	case SlidingWindowLog:
 		return uint32(len(u.Log))
 	case SlidingWindowCounter:
-		return addSaturating(w.weighted(u.Prev, now), u.Used)
+		return AddSaturating(w.weighted(u.Prev, now), u.Used)
 	case TokenBucket:
 		return w.missing(u)
 	default:
@@ -242,7 +242,8 @@ func (l Load) Less(m Load) bool {
 	return uint64(l.Used)*uint64(m.Limit) < uint64(m.Used)*uint64(l.Limit)
 }
 
-func addSaturating(a, b uint32) uint32 {
+// AddSaturating is a + b, at most 2³²−1.
+func AddSaturating(a, b uint32) uint32 {
 	sum, carry := bits.Add32(a, b, 0)
 	if carry != 0 {
 		return 1<<32 - 1

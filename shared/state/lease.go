@@ -98,7 +98,7 @@ func (h *Held) Same(g *Held) bool { return h.Stream == g.Stream && h.Number == g
 func (l *Lease) Left(nowNs int64) (units uint32) {
 	for i := range l.Grants {
 		if g := &l.Grants[i]; g.EndNs > nowNs {
-			units = addSaturating(units, g.Units)
+			units = limit.AddSaturating(units, g.Units)
 		}
 	}
 	return units
@@ -131,7 +131,7 @@ func (l *Lease) Put(nowNs int64, h Held) (lost uint32, ok bool) {
 		g := &l.Grants[i]
 		switch {
 		case g.Same(&h):
-			g.Units = addSaturating(g.Units, h.Units)
+			g.Units = limit.AddSaturating(g.Units, h.Units)
 			return 0, true
 		case g.Units == 0 && (room == nil || room.Units > 0):
 			room = g
@@ -324,7 +324,7 @@ func (l *Lease) put(b []byte) {
 func (l *Lease) Rate(nowNs, periodNs int64) uint32 {
 	switch passed := nowNs - l.RateNs; {
 	case passed < periodNs:
-		return addSaturating(l.RateNow, uint32(uint64(l.RateBefore)*uint64(periodNs-passed)/uint64(periodNs)))
+		return limit.AddSaturating(l.RateNow, uint32(uint64(l.RateBefore)*uint64(periodNs-passed)/uint64(periodNs)))
 	case passed < 2*periodNs:
 		return uint32(uint64(l.RateNow) * uint64(2*periodNs-passed) / uint64(periodNs))
 	}
@@ -340,10 +340,8 @@ func (l *Lease) Spent(nowNs, periodNs int64, units uint32) {
 	default:
 		l.RateNs, l.RateBefore, l.RateNow = nowNs, 0, 0
 	}
-	l.RateNow = addSaturating(l.RateNow, units)
+	l.RateNow = limit.AddSaturating(l.RateNow, units)
 }
-
-func addSaturating(a, b uint32) uint32 { return uint32(min(uint64(a)+uint64(b), 1<<32-1)) }
 
 // SetProxies shares with all workers how many proxies are alive.
 func (t *Tables) SetProxies(n uint32) {

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -132,7 +133,7 @@ func (c *Client) Wait(context uint32, v *engine.Verdict, now int64) {
 	if len(g.waiters) > 0 {
 		for i := range g.wants { // the cost stays that of the first
 			p := &g.wants[i].Part
-			p.Waiting = uint32(min(uint64(p.Waiting)+uint64(c.wants[i].Part.Cost), 1<<32-1))
+			p.Waiting = limit.AddSaturating(p.Waiting, c.wants[i].Part.Cost)
 		}
 	}
 	g.waiters, g.refill = append(g.waiters, w), false

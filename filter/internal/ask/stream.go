@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -116,7 +117,7 @@ func (c *Client) requeue(g *group) {
 		}
 		for i := range other.wants {
 			p, q := &other.wants[i].Part, &g.wants[i].Part
-			p.Cost, p.Waiting = q.Cost, uint32(min(uint64(p.Waiting)+uint64(q.Waiting), 1<<32-1))
+			p.Cost, p.Waiting = q.Cost, limit.AddSaturating(p.Waiting, q.Waiting)
 		}
 		other.waiters, other.refill = append(g.waiters, other.waiters...), false
 		return

@@ -127,13 +127,13 @@ func (a *Attempt) want(dst []Want, cost uint32) []Want {
 	}}
 	for i := range dst {
 		if dst[i].Same(&w) {
-			dst[i].Part.Cost = addSaturating(dst[i].Part.Cost, cost)
+			dst[i].Part.Cost = limit.AddSaturating(dst[i].Part.Cost, cost)
 			dst[i].Part.Waiting = dst[i].Part.Cost
 			return dst
 		}
 	}
 	if s.rule.policy.Lease != quota.LeaseOff {
-		w.Part.Ahead = addSaturating(l.entry.Rate(l.nowNs, s.rateNs), l.entry.Rate(l.nowNs, s.rateNs))
+		w.Part.Ahead = limit.AddSaturating(l.entry.Rate(l.nowNs, s.rateNs), l.entry.Rate(l.nowNs, s.rateNs))
 	}
 	return append(dst, w)
 }
@@ -212,11 +212,10 @@ func (s *leases) merge(l *state.Lease, h *hand, now int64) (back []quota.Return,
 		l.Standings = append(l.Standings, state.Standing{Used: st.Used, ResetNs: h.NowNs + st.ResetNs})
 	}
 	l.Spent(now, s.rateNs, h.spent)
-	if h.Denied && s.rule.policy.Lease == quota.LeaseOff {
-		return nil, 0
-	}
 	if h.Denied {
-		s.remember(l, h, now)
+		if s.rule.policy.Lease != quota.LeaseOff {
+			s.remember(l, h, now)
+		}
 		return nil, 0
 	}
 	if h.Units == 0 || !h.Leased || now >= h.EndNs {

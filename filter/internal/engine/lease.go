@@ -46,8 +46,7 @@ type leased struct {
 	of      state.Held // the grant that the units were of
 	refill  bool       // this hit is the one that asks for the next units
 
-	known     bool // standings says how the key stands over all proxies
-	standings [state.MaxWindows]limit.Usage
+	standings [state.MaxWindows]limit.Usage // memory for usage
 }
 
 // leasedFrom says where an attempt takes its units.
@@ -115,7 +114,7 @@ func (s *leases) begin(a *Attempt, lo, hi uint64) {
 		a.leased = new(leased)
 	}
 	l := a.leased
-	l.from, l.hand, l.known, l.refill = fromNowhere, nil, false, false
+	l.from, l.hand, l.refill = fromNowhere, nil, false
 	binary.LittleEndian.PutUint64(l.stable[:], lo)
 	binary.LittleEndian.PutUint64(l.stable[8:], hi)
 	l.windows = s.layout ^ hi // two keys with one fingerprint must not share units
@@ -137,7 +136,6 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 	need := a.units()
 	l.hand = s.engine.hands[handKey{s.definition(a), l.stable}]
 	if h := l.hand; h != nil {
-		s.standHand(a)
 		switch {
 		case h.Failed:
 			return s.alone(a, now)
@@ -148,8 +146,6 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 			l.from, a.passNs = fromHand, now
 			return granted
 		}
-	} else {
-		s.standRecord(a)
 	}
 	if s.rule.policy.Lease != quota.LeaseOff {
 		switch {
@@ -183,7 +179,16 @@ func instant(now, waitNs int64) int64 {
 }
 
 // knows reports whether the attempt's usage is known.
-func (s *leases) knows(a *Attempt) bool { return a.leased.known || a.leased.from == fromLocal }
+func (s *leases) knows(a *Attempt) bool {
+	l, n := a.leased, len(s.rule.windows)
+	switch {
+	case l.from == fromLocal:
+		return true
+	case l.hand != nil:
+		return len(l.hand.Windows) >= n
+	}
+	return l.entry.WrittenNs != 0 && len(l.entry.Standings) >= n
+}
 
 // alone decides without the service.
 func (s *leases) alone(a *Attempt, now int64) outcome {
@@ -220,41 +225,12 @@ func (s *leases) share(a *Attempt) []limit.Window {
 	return a.shared
 }
 
-// standHand says how the key stands by the answer in the hand.
-func (s *leases) standHand(a *Attempt) {
-	l := a.leased
-	if len(l.hand.Windows) < len(s.rule.windows) {
-		return
-	}
-	l.known = true
-	for i := range s.rule.windows {
-		st := l.hand.Windows[i]
-		l.standings[i] = a.limits.Windows[i].Standing(a.entry.Now, st.Used, st.ResetNs-(l.nowNs-l.hand.NowNs), l.standings[i].Log)
-	}
-}
-
-// standRecord says how the key stands by the answer before.
-func (s *leases) standRecord(a *Attempt) {
-	l := a.leased
-	if len(l.entry.Standings) < len(s.rule.windows) || l.entry.WrittenNs == 0 {
-		return
-	}
-	l.known = true
-	for i := range s.rule.windows {
-		st := l.entry.Standings[i]
-		if st.ResetNs <= l.nowNs {
-			st.Used = 0
-		}
-		l.standings[i] = a.limits.Windows[i].Standing(a.entry.Now, st.Used, st.ResetNs-l.nowNs, l.standings[i].Log)
-	}
-}
-
 func (s *leases) take(a *Attempt) outcome {
 	l := a.leased
 	switch l.from {
 	case fromHand:
 		l.hand.Units -= a.Cost
-		l.hand.spent = addSaturating(l.hand.spent, a.Cost)
+		l.hand.spent = limit.AddSaturating(l.hand.spent, a.Cost)
 		return granted
 	case fromLocal:
 		return s.takeLocal(a)
@@ -291,7 +267,7 @@ func (s *leases) write(l *leased) outcome {
 func (s *leases) takeLocal(a *Attempt) outcome {
 	l := a.leased
 	l.entry.Windows = l.windows
-	l.entry.Uncharged = addSaturating(l.entry.Uncharged, a.Cost)
+	l.entry.Uncharged = limit.AddSaturating(l.entry.Uncharged, a.Cost)
 	if noted := s.write(l); noted != granted {
 		return noted
 	}
@@ -337,11 +313,21 @@ func (s *leases) refund(a *Attempt, now int64) bool {
 	return false
 }
 
+// usage says how the key stands over all proxies, by the last answer.
 func (s *leases) usage(a *Attempt, window int) *limit.Usage {
 	if a.leased.from == fromLocal {
 		return s.local.usage(a, window)
 	}
-	return &a.leased.standings[window]
+	l := a.leased
+	used, resetNs := uint32(0), int64(0)
+	switch {
+	case l.hand != nil:
+		st := &l.hand.Windows[window]
+		used, resetNs = st.Used, st.ResetNs-(l.nowNs-l.hand.NowNs)
+	case l.entry.Standings[window].ResetNs > l.nowNs:
+		st := &l.entry.Standings[window]
+		used, resetNs = st.Used, st.ResetNs-l.nowNs
+	}
+	l.standings[window] = a.limits.Windows[window].Standing(a.entry.Now, used, resetNs, l.standings[window].Log)
+	return &l.standings[window]
 }
-
-func addSaturating(a, b uint32) uint32 { return uint32(min(uint64(a)+uint64(b), 1<<32-1)) }

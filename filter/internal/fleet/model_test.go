@@ -20,7 +20,6 @@ const (
 
 // Config is one run.
 type Config struct {
-	Name      string
 	Limit     string  // as in a policy: 100/1s
 	PerSecond float64 // requests of all proxies and keys together
 	Proxies   int
