@@ -29,9 +29,9 @@ func newApplyCommand() *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Store a policy as a new revision and push it to every proxy",
 		Long: `Check a policy, store it as a new revision and push it to every connected proxy.
-Says which counters restart, are new or vanish, and what each proxy answers. Exits
-1 if a proxy does not answer in time or refuses the policy; it then keeps the last
-good one.`,
+It prints which counters restart, are new or vanish, and what each proxy answers.
+It exits with 1 if a proxy refuses the policy or does not answer in time. A proxy
+that refuses keeps its last good policy.`,
 		Example: `  sluice apply -f policy.yaml
   sluice apply -f policy.yaml --server https://sluice.example:18080 --token-file token
   sluice apply -f policy.yaml --wasm /opt/sluice/sluice-2.wasm   # also change the filter's binary
@@ -40,7 +40,7 @@ good one.`,
 	}
 	o.policyInput.AddFlags(cmd)
 	o.serverOptions.AddFlags(cmd)
-	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, instead of what node or server say")
+	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines; it goes before the node's own and serve --wasm")
 	addWaitFlag(cmd, &o.wait)
 	return cmd
 }

@@ -38,9 +38,8 @@ func newAuditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List who changed what, the newest first",
-		Long: `List the changes that the control plane has stored, and the backups that it sent:
-who asked for each, from which address, when, and in short what it was. It keeps
-10,000 entries.`,
+		Long: `List the changes that the control plane has stored and the backups that it sent:
+when, who asked, from which address, and what for. The log keeps 10,000 entries.`,
 		Example: `  sluice audit
   sluice audit --limit 5
   sluice audit --limit 0 --output json   # all of them`,

@@ -28,8 +28,8 @@ func newDiffCommand() *cobra.Command {
 		Use:   "diff -f FILE",
 		Short: "Show what applying a policy would change, and which counters would restart",
 		Long: `Compare a policy with the current revision: first the text, then what becomes of
-the counters if it is applied. Those that are not listed keep all they have
-counted. Applies nothing.`,
+the counters if it is applied. Counters that are not listed keep what they have
+counted. Nothing is applied.`,
 		Example: `  sluice diff -f policy.yaml
   sluice diff -f policy.yaml --exit-code   # exits 1 if the texts differ
   sluice diff -f policy.yaml --output json`,

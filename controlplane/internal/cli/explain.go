@@ -24,19 +24,18 @@ func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain (-f POLICY | --proxy URL | --server URL) [flags] [-- curl COMMAND LINE]",
 		Short: "Say which rules match a request, and what is left, without counting it",
-		Long: `Ask the filter what it would make of a request now: which rules match it and why
+		Long: `Ask the filter what it would decide about a request now: which rules match it and why
 the others do not, by which key it counts, which override holds, and how much is
 left of each limit. Nothing is counted.
 
-With -f the filter runs here, on a policy file, and its counters are empty. With
---proxy one running proxy is asked, with --server all that the control plane
-knows, through the management path as by sluice counters.
+With -f the filter runs here, on a policy file, with empty counters. --proxy asks
+one running proxy, --server all that the control plane knows, like sluice counters
+through the management path.
 
 The request is described by flags, by JSON like a line of simulate, or by a curl
 command line, which sends nothing. An unknown curl option is an error. Values are
 printed only where they are part of a key. user-agent is ` + assumedCurl + ` unless -A
-or -H say otherwise. Paths are those that the proxy sees once it has normalised
-them.`,
+or -H say otherwise. Give paths as the proxy normalises them.`,
 		Example: `  sluice explain -f policy.yaml --host api.example.com --path /v1/orders --header 'x-user-id: alice'
 
   sluice explain -f policy.yaml --request '{"path":"/v1/orders","headers":{"x-user-id":"alice"}}'

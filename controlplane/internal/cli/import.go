@@ -14,12 +14,12 @@ import (
 func newImportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import",
-		Short: "Make a policy of another rate limiter's configuration",
-		Long: `Make a policy of another rate limiter's configuration, on standard output.
+		Short: "Translate another rate limiter's configuration into a policy",
+		Long: `Translate another rate limiter's configuration into a policy, on standard output.
 
 Notes on standard error, and comments in the policy, say what a policy cannot do.
-Read them before you apply the policy: some rules may be off, because the
-configuration does not say for which requests they are.`,
+Read them before you apply the policy. Some rules may be off, where the
+configuration does not say which requests they are for.`,
 		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
   sluice import local-ratelimit envoy.yaml > policy.yaml
   sluice validate -f policy.yaml`,
@@ -48,9 +48,9 @@ func newImportEnvoyRatelimitCommand() *cobra.Command {
 	var o importOptions
 	cmd := &cobra.Command{
 		Use:   "envoy-ratelimit (FILE|-)...",
-		Short: "Make a policy of a configuration of envoyproxy/ratelimit",
-		Long: `Make a policy of the files of one domain of the envoyproxy/ratelimit service; - is
-standard input.
+		Short: "Translate a configuration of envoyproxy/ratelimit",
+		Long: `Translate the files of one domain of the envoyproxy/ratelimit service into a policy;
+- is standard input.
 
 The service knows only keys, such as remote_address. The rate_limits of Envoy's
 routes say which part of a request a key is: give the file with them as --routes.
@@ -73,11 +73,11 @@ func newImportLocalRatelimitCommand() *cobra.Command {
 	var o importOptions
 	cmd := &cobra.Command{
 		Use:   "local-ratelimit (FILE|-)",
-		Short: "Make a policy of Envoy's local rate limit filter",
-		Long: `Make a policy of the configuration of Envoy's local rate limit filter; - is standard
-input. The file is a configuration of Envoy, a listener or route of it, or only
-that of the filter. Then --routes and --key say what the keys of its descriptors
-are, as in import envoy-ratelimit.`,
+		Short: "Translate a configuration of Envoy's local rate limit filter",
+		Long: `Translate the configuration of Envoy's local rate limit filter into a policy; - is
+standard input. The file is a configuration of Envoy, a listener or route of it, or
+only that of the filter. For the filter alone, --routes and --key say what the keys
+of its descriptors are, as in import envoy-ratelimit.`,
 		Example: `  sluice import local-ratelimit envoy.yaml > policy.yaml
 
   sluice import local-ratelimit envoy.yaml --listener 0.0.0.0:10000

@@ -77,10 +77,9 @@ func newRenderEnvoyCommand() *cobra.Command {
 		Long: `Write an Envoy bootstrap to standard output: a listener with the filter, one
 upstream, and Envoy's admin interface.
 
-With --xds the policy comes from the control plane. Until it has answered once,
-for at most three seconds, the listener stays closed; if it does not answer, the
-policy given with -f is enforced until it does. Without --xds that policy is all
-there is.`,
+With --xds the policy comes from the control plane. The listener stays closed until
+the control plane has answered, for at most three seconds. From then on the policy
+of -f is in force until it answers. Without --xds the policy of -f is static.`,
 		Example: `  # A proxy that gets its policy from a control plane, and has one to start with
   sluice render envoy --xds 127.0.0.1:18000 --node edge-1 -f policy.yaml \
     --listen 0.0.0.0:10000 --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml

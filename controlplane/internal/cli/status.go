@@ -18,10 +18,9 @@ func newStatusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show the current revision and what each proxy runs",
 		Long: `Show the current revision and, for each proxy, the revision its process
-accepted last (RUNS), the one sent to it last (SENT) and the
-one it refused last. Proxies that went away are shown for an hour. A node id that
-several processes use is shown with their addresses, or with their certificates
-where these differ.`,
+accepted last (RUNS), the one sent to it last (SENT) and the one it refused last.
+Proxies that went away are shown for an hour. Where several processes use one node
+id, their addresses are shown, or their certificates where these differ.`,
 		Example: `  sluice status
   sluice status --output json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return show(cmd, &o, "/v1/status", nil, printStatus) },

@@ -33,12 +33,12 @@ func newBackupCommand() *cobra.Command {
 	var o backupOptions
 	cmd := &cobra.Command{
 		Use:   "backup -o FILE",
-		Short: "Copy the store to a file, while serve runs or where it does not",
+		Short: "Copy the store to a file, while serve runs or is stopped",
 		Long: `Copy all revisions, what proxies answered to them and the audit log to a file.
-The copy is of one moment, and serve goes on meanwhile. It is checked and made
-durable before it gets its name, which it takes from an older backup.
+The copy is of one moment, and serve goes on meanwhile. It is checked and durable
+before it gets its name. An older backup of that name is replaced.
 
-With --data the directory of a serve that does not run is copied instead.`,
+While serve is stopped, --data copies its directory.`,
 		Example: `  sluice store backup -o sluice.backup
   sluice store backup -o sluice.backup --server https://10.0.0.5:18080 --token-file token
   sluice store backup -o sluice.backup --data /var/lib/sluice`,
@@ -46,7 +46,7 @@ With --data the directory of a serve that does not run is copied instead.`,
 	}
 	o.AddFlags(cmd)
 	cmd.Flags().StringVarP(&o.file, "out", "o", "", "`FILE` to write (required)")
-	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of a serve that does not run, instead of --server")
+	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of a serve that is stopped, instead of --server")
 	_ = cmd.MarkFlagRequired("out")
 	_ = cmd.MarkFlagDirname("data")
 	return cmd
@@ -103,9 +103,9 @@ not run. What was there stays, under a name that is printed. Revisions that were
 acknowledged there and are not in the backup are lost, and their numbers are not
 given again.
 
-FILE may be the database in the directory itself, sluice.db, to go on with what
-is left of it: of one that lacks its latest change, or, with --drop-damaged, of
-one with damaged revisions.`,
+FILE may be sluice.db of that very directory. Then serve goes on with what is left
+of it, where the latest change is missing or, with --drop-damaged, where revisions
+are damaged.`,
 		Example: `  sluice store restore sluice.backup --data /var/lib/sluice
   sluice store restore /var/lib/sluice/sluice.db --data /var/lib/sluice --drop-damaged`,
 		Args: cobra.ExactArgs(1),

@@ -74,10 +74,10 @@ func TestKeyWarnings(t *testing.T) {
 				{"key":["client_ip=192.0.2.7"],"unlimited":true},{"key":["client_ip=x"],"unlimited":true},{"key":["x*"],"unlimited":true},
 				{"key":["header:a=192.0.2.7"],"unlimited":true},{"key":["client_ip=192*"],"unlimited":true},{"key":["c*"],"unlimited":true},{"key":["*7"],"unlimited":true}]`),
 			[]string{
-				`rules[0].overrides[0].key[0]: never matches: a first_of is in keys with what it is, and begins with "header:a=" or "client_ip="`,
+				`rules[0].overrides[0].key[0]: never matches: the key says which part of first_of it has, and begins with "header:a=" or "client_ip="`,
 				`rules[0].overrides[1].key[0]: never matches: the address is in keys as "client_ip=192.0.2.0/24"`,
 				`rules[0].overrides[2].key[0]: never matches: "x" is no address`,
-				`rules[0].overrides[3].key[0]: never matches: a first_of is in keys with what it is, and begins with "header:a=" or "client_ip="`,
+				`rules[0].overrides[3].key[0]: never matches: the key says which part of first_of it has, and begins with "header:a=" or "client_ip="`,
 			},
 		},
 	} {

@@ -188,7 +188,7 @@ func (l *linter) limit(v value, w *policy.Limit) {
 			"one late in a window and one early in the next: use sliding_window_log, which is exact")
 	}
 	if w.Fill() >= limit.MaxFillNs {
-		l.warn(v, "a bucket that takes more than 73 years to fill is remembered for 73 of a client that lost its place to others: lower burst")
+		l.warn(v, "the bucket takes more than 73 years to fill, and is remembered for 73 once its client has lost its place to others: lower burst")
 	}
 }
 

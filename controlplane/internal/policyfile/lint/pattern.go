@@ -170,7 +170,7 @@ func (l *linter) matchableFirstOf(v value, p policy.Pattern, part *policy.KeyPar
 		}
 		labels = append(labels, quote(label))
 	}
-	l.warn(v, "never matches: a first_of is in keys with what it is, and begins with "+strings.Join(labels, " or "))
+	l.warn(v, "never matches: the key says which part of first_of it has, and begins with "+strings.Join(labels, " or "))
 }
 
 // neverAddress says why no key has an address written so.
