@@ -1,6 +1,9 @@
 package policy
 
-import "strings"
+import (
+	"errors"
+	"strings"
+)
 
 const (
 	// MaxKeyParts is how many parts a key, and a first_of in it, may have.
@@ -269,4 +272,21 @@ func (p *KeyPart) Label() string {
 	default: // the kind says all
 	}
 	return label
+}
+
+// Cut divides a key part as people write it. Label says which of its key parts a
+// first_of is of; it is empty for every other kind.
+func (p *KeyPart) Cut(text string) (label, value string, err error) {
+	if p.Kind != KeyFirstOf {
+		return "", text, nil
+	}
+	labels := ""
+	for i := range p.Of {
+		label := p.Of[i].Label()
+		if value, found := strings.CutPrefix(text, label+"="); found {
+			return label, value, nil
+		}
+		labels += " or " + string(AppendString(nil, label+"="))
+	}
+	return "", "", errors.New("a first_of begins with what it is, " + strings.TrimPrefix(labels, " or "))
 }

@@ -168,3 +168,14 @@ func windowsOf(limits []Limit) []limit.Window {
 	}
 	return list
 }
+
+// Raises reports whether the override allows more than its rule in some window.
+func (o *Override) Raises(r *Rule) bool {
+	for i := range o.Limits {
+		w, of := &o.Limits[i].Window, &r.Limits[i].Window
+		if w.Unlimited || w.Limit > of.Limit || w.Burst > of.Burst {
+			return true
+		}
+	}
+	return o.Unlimited
+}

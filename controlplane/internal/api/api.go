@@ -30,6 +30,7 @@ type Options struct {
 	// it anyone may call and is an admin.
 	Identify func(*http.Request) (access.Caller, bool)
 	Fleet    *manage.Fleet // asks proxies about counters; nil: none is asked
+	Quota    Quota         // has the counters of rules of scope cluster
 	Log      *slog.Logger  // default: nothing
 	// Collectors are metrics of what else the process serves.
 	Collectors []prometheus.Collector
@@ -41,6 +42,7 @@ type server struct {
 	xds      *xds.Server
 	identify func(*http.Request) (access.Caller, bool)
 	fleet    *manage.Fleet
+	quota    Quota
 	refusals *refusals
 	memory   *memory
 	judging  turn
@@ -71,7 +73,7 @@ func newServer(o Options) *server {
 		o.Healthy = o.Store.Healthy
 	}
 	return &server{
-		store: o.Store, xds: o.XDS, identify: o.Identify, fleet: o.Fleet, refusals: newRefusals(o.Log),
+		store: o.Store, xds: o.XDS, identify: o.Identify, fleet: o.Fleet, quota: o.Quota, refusals: newRefusals(o.Log),
 		memory: newMemory(), judging: newTurn(), log: o.Log, more: o.Collectors, isWell: o.Healthy,
 	}
 }

@@ -23,14 +23,19 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	counted "github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
-// Counters answers POST /v1/counters/{operation}.
+// Counters answers POST /v1/counters/{operation}. Of a rule of scope cluster the
+// quota service has answered, and the values of the proxies are units that they
+// have leased and not spent.
 type Counters struct {
-	Op      string       `json:"op"`
-	Proxies []manage.Row `json:"proxies"`
-	Failed  int          `json:"failed"`
-	Sum     *int64       `json:"sum,omitempty"` // of the values there are
+	Op      string          `json:"op"`
+	Quota   *counted.Answer `json:"quota,omitempty"`
+	Proxies []manage.Row    `json:"proxies"`
+	Failed  int             `json:"failed"`
+	Sum     *int64          `json:"sum,omitempty"` // of the proxies' values
+	Note    string          `json:"note,omitempty"`
 }
 
 // Explanations answers POST /v1/explain.
@@ -55,12 +60,18 @@ func (s *server) counters(op manage.Operation) handler {
 		if err != nil {
 			return badRequest(err)
 		}
+		switch prepared, err := s.ofCluster(r.Context(), op, query); {
+		case err != nil:
+			return err
+		case prepared != nil:
+			return s.clusterCounters(w, r, op, prepared, query, timeout)
+		}
 		call, targets, err := s.call(r.Context(), timeout)
 		if err != nil {
 			return err
 		}
 		defer call.End()
-		settle := func([]manage.Row) {}
+		settle := func(string) {}
 		if op.Changes {
 			if settle, err = s.record(r.Context(), op, query); err != nil {
 				return err
@@ -68,7 +79,7 @@ func (s *server) counters(op manage.Operation) handler {
 		}
 		begin(w)
 		rows := call.Counters(r.Context(), targets, op, query)
-		settle(rows)
+		settle(outcome(rows))
 		_ = json.NewEncoder(w).Encode(NewCounters(op, rows)) // the caller has gone if this fails
 		return nil
 	}
@@ -236,7 +247,7 @@ func (s *server) managePath(ctx context.Context, number uint64) (string, error) 
 
 // record puts an operation into the audit log before it is done. settle adds its
 // outcome.
-func (s *server) record(ctx context.Context, op manage.Operation, query url.Values) (settle func([]manage.Row), err error) {
+func (s *server) record(ctx context.Context, op manage.Operation, query url.Values) (settle func(outcome string), err error) {
 	text, err := s.auditText(ctx, query)
 	if err != nil {
 		return nil, err
@@ -248,8 +259,7 @@ func (s *server) record(ctx context.Context, op manage.Operation, query url.Valu
 		return nil, err
 	}
 	s.log.Info("counters", "op", op.Name, "who", access.Who(caller.Name), "from", caller.Address, "audit", id)
-	return func(rows []manage.Row) {
-		text := outcome(rows)
+	return func(text string) {
 		if ctx.Err() != nil {
 			text += ", until the caller had gone"
 		}

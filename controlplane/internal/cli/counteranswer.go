@@ -11,24 +11,36 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // print prints the answers of the proxies, and the sum where there is one.
 func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
-	table := [][]string{counterHeads(o.op)}
+	table, holds := [][]string{counterHeads(o.op)}, ""
+	if report.Quota != nil {
+		table = append(table, counterCells(o.op, manage.Row{Asked: manage.Asked{Proxy: "quota service"}, Answer: *report.Quota})...)
+		holds = "holds "
+	}
 	for _, r := range report.Proxies {
-		if r.Error != "" {
+		switch {
+		case r.Error != "":
 			table = append(table, []string{r.Proxy, "failed: " + r.Error})
-			continue
+		case holds != "":
+			table = append(table, []string{r.Proxy, holds + strconv.FormatInt(*r.Value, 10)})
+		default:
+			table = append(table, counterCells(o.op, r)...)
 		}
-		table = append(table, counterCells(o.op, r)...)
 	}
 	if report.Sum != nil {
-		table = append(table, []string{"sum", strconv.FormatInt(*report.Sum, 10)})
+		table = append(table, []string{"sum", holds + strconv.FormatInt(*report.Sum, 10)})
 	}
-	return printTable(w, table)
+	if err := printTable(w, table); err != nil || report.Note == "" {
+		return err
+	}
+	_, err := fmt.Fprintln(w, printable.Text(report.Note))
+	return err
 }
 
 func counterHeads(op manage.Operation) []string {

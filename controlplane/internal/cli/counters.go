@@ -46,6 +46,12 @@ The control plane asks every proxy that is connected (sluice render envoy
 --manage-token-file. What each answers, what went wrong and the sum are printed.
 Counters are each proxy's own. Changes are in the audit log.
 
+The counters of a rule of scope cluster are the quota service's. The control plane
+asks it, which takes no management token: its own, or with sluice serve
+--quota-store URL the one on that store. The proxies then say what they hold: units
+that count as used and that they may still spend, for 10 seconds at most. So set and
+reset are exact after 10 seconds.
+
 With --proxy one proxy is asked from here, with the token in a file; nothing of
 that is in the audit log.
 
@@ -133,8 +139,14 @@ func counters(cmd *cobra.Command, o countersOptions) error {
 		return o.output.print(cmd, report, func(w io.Writer) error { return o.print(w, &report) })
 	}
 	query.Set("timeout", o.timeout.String())
+	of := o.op // of the proxies' answers
 	return askAll(cmd, &o.manageOptions, "/v1/counters/"+o.op.Name, nil, "application/x-www-form-urlencoded", query.Encode(),
-		func(report *api.Counters) []manage.Row { return report.Proxies },
-		func(r *manage.Row) (manage.Asked, bool) { return r.Asked, manage.Answers(o.op, &r.Answer) },
+		func(report *api.Counters) (list []manage.Row, alone bool) {
+			if report.Quota != nil {
+				of = manage.Leased
+			}
+			return report.Proxies, report.Quota != nil && manage.Answers(o.op, report.Quota)
+		},
+		func(r *manage.Row) (manage.Asked, bool) { return r.Asked, manage.Answers(of, &r.Answer) },
 		o.print)
 }

@@ -78,3 +78,37 @@ func TestDiffWithWhatCannotBeRead(t *testing.T) {
 	require.Contains(t, c.out.String(), "--- revision 7\n+++ p.yaml\n@@ -1,1 +1,2 @@\n-version: 0\n+version: 1\n")
 	require.NotContains(t, c.out.String(), "counter ")
 }
+
+// TestCountersOfTheQuotaService: its answer comes first, then what proxies hold.
+func TestCountersOfTheQuotaService(t *testing.T) {
+	body := ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
+	defer server.Close()
+	ask := func(args ...string) (string, error) {
+		c := start(t, newCountersCommand(), append(args, "--rule", "r", "--key", "a", "--server", server.URL)...)
+		err := <-c.done
+		return c.out.String(), err
+	}
+	const windows = `"windows":[{"limit":10,"per_ms":60000,"used":7,"remaining":3,"reset_ms":5}]`
+	body = `{"op":"get","quota":{"value":7,` + windows + `},"proxies":[{"proxy":"edge-1","value":3},{"proxy":"edge-2","value":0}],"sum":3}`
+	out, err := ask("get")
+	require.NoError(t, err)
+	require.Equal(t, `PROXY          USED  WINDOWS
+quota service  7     7 of 10 per 1m
+edge-1         holds 3
+edge-2         holds 0
+sum            holds 3
+`, out)
+	body = `{"op":"reset","quota":{"value":1,` + windows + `},"proxies":[],"note":"exact after 10s"}`
+	out, err = ask("reset")
+	require.NoError(t, err)
+	require.Equal(t, "PROXY          ANSWER\nquota service  reset\nexact after 10s\n", out)
+	body = `{"op":"peek","quota":{"allowed":false,"denied_by":"r","retry_after_ms":5,"rules":[{"rule":"r","key":["a"],"mode":"enforced",` +
+		`"allowed":false,"reason":"limit",` + windows + `}]},"proxies":[{"proxy":"edge-1","error":"too slow"}]}`
+	out, err = ask("peek")
+	require.ErrorContains(t, err, "it failed on 1 of 1 proxy")
+	require.Contains(t, out, "quota service  denied, retry after 5ms  7 of 10 per 1m\nedge-1         failed: too slow")
+	body = `{"op":"get","quota":{},"proxies":[]}`
+	_, err = ask("get")
+	require.Error(t, err)
+}

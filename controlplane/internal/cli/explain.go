@@ -110,7 +110,7 @@ func explain(cmd *cobra.Command, o explainOptions, pasted []string) error {
 		return o.print(cmd, explainReport{Proxies: []manage.ExplainRow{{Asked: asked, Explanation: x}}})
 	}
 	return askAll(cmd, &o.manageOptions, "/v1/explain", url.Values{"timeout": {o.timeout.String()}}, "application/json", described,
-		func(report *explainReport) []manage.ExplainRow { return report.Proxies },
+		func(report *explainReport) ([]manage.ExplainRow, bool) { return report.Proxies, false },
 		func(r *manage.ExplainRow) (manage.Asked, bool) { return r.Asked, manage.Explains(&r.Explanation) },
 		printExplainReport)
 }

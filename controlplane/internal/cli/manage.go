@@ -79,10 +79,11 @@ func askOne[T any](cmd *cobra.Command, o *manageOptions, ask func(*manage.Client
 	return manage.Asked{Proxy: u.Host, URL: u.String()}, result, interrupted(err)
 }
 
-// askAll has the server ask all proxies and prints their rows. Asked returns the
-// proxy of a row, and whether its answer is whole.
+// askAll has the server ask all proxies and prints their rows. Rows also says whether
+// the report is one without proxies. Asked returns the proxy of a row, and whether its
+// answer is whole.
 func askAll[Report, Row any](cmd *cobra.Command, o *manageOptions, path string, query url.Values, kind, body string,
-	rows func(*Report) []Row, asked func(*Row) (manage.Asked, bool), text func(io.Writer, *Report) error,
+	rows func(*Report) (list []Row, alone bool), asked func(*Row) (manage.Asked, bool), text func(io.Writer, *Report) error,
 ) error {
 	c, err := o.client()
 	if err != nil {
@@ -92,7 +93,8 @@ func askAll[Report, Row any](cmd *cobra.Command, o *manageOptions, path string, 
 	if err := c.ask(cmd.Context(), path, query, kind, body, report); err != nil {
 		return err
 	}
-	list, failed, hint := rows(report), 0, ""
+	list, alone := rows(report)
+	failed, hint := 0, ""
 	for i := range list {
 		a, whole := asked(&list[i])
 		switch {
@@ -103,7 +105,7 @@ func askAll[Report, Row any](cmd *cobra.Command, o *manageOptions, path string, 
 			return c.notOurs()
 		}
 	}
-	if len(list) == 0 {
+	if len(list) == 0 && !alone {
 		return withHint(errors.New("no proxy is connected"), "sluice status shows those that were; --proxy asks one that the server does not know")
 	}
 	if err := o.output.print(cmd, report, func(w io.Writer) error { return text(w, report) }); err != nil {

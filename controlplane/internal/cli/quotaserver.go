@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
@@ -158,6 +159,14 @@ func (q *quotas) serverOptions(alone bool) []grpc.ServerOption {
 		}))
 	}
 	return options
+}
+
+// forAPI is the service for operations on counters.
+func (o *quotaOptions) forAPI(q *quotas) api.Quota {
+	if q == nil {
+		return api.Quota{}
+	}
+	return api.Quota{Service: q.service, Private: o.store == quotaMemory}
 }
 
 // collectors are the service's metrics.

@@ -165,7 +165,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	s := servers{
 		log: log, push: push, guard: guard, quotas: q, proxies: "xds",
 		httpListener: conns.Bound(httpListener, share.HTTP), xdsListener: conns.Bound(xdsListener, share.XDS),
-		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify, Fleet: fleet, Log: log, Collectors: q.collectors()}),
+		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify, Fleet: fleet, Quota: o.quotas.forAPI(q), Log: log, Collectors: q.collectors()}),
 	}
 	return s.run(cmd.Context())
 }

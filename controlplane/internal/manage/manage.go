@@ -57,6 +57,11 @@ var Operations = []Operation{
 	{Name: "stats", Wire: "stats"},
 }
 
+// Leased is what a proxy is asked about a key of a rule of scope cluster: the units
+// that it may still spend. All other operations on such a key are the quota
+// service's.
+var Leased = Operation{Name: "leased", Wire: "leased", Keyed: true, Sums: true}
+
 // Subject is what an operation is done to.
 type Subject struct {
 	Rule   string   // empty: all rules, where the operation takes no key

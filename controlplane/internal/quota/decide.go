@@ -23,6 +23,7 @@ const (
 	giveUp       // uncount units that a proxy returns
 	reset        // forget everything
 	set          // count n units, and nothing before
+	inc          // count n units more, whatever is left
 	inspect      // change nothing
 )
 
@@ -36,7 +37,8 @@ type operation struct {
 	windows []limit.Window // as they hold for the key
 	part    lease.Part     // of ask
 	charge  charge         // of undo and giveUp
-	n       uint32         // units of undo, giveUp and set
+	n       uint32         // units of undo, giveUp, inc, set and inspect
+	window  int            // of inc and set, or AllWindows
 
 	key   [16]byte
 	owner owner
@@ -64,6 +66,8 @@ type outcome struct {
 	waitNs    int64
 	charged   charge
 	standings []lease.Standing
+	nowNs     int64 // when it was decided, by the store's clock
+	hadUsage  bool  // of reset: the key had counted something
 }
 
 // random is for nonces and generations. Nobody gains by guessing them.
@@ -105,19 +109,24 @@ func (r *record) rearrange(kinds []limit.Window) {
 func (o *operation) carryOut(r *record, now int64) (changed bool) {
 	o.outcome = outcome{standings: o.standings[:0]}
 	r.prepare(o, now)
+	o.nowNs = r.NowNs
 	switch o.kind {
 	case ask:
 		changed = o.ask(r)
 	case undo, giveUp:
 		changed = o.giveBack(r)
 	case reset:
+		o.hadUsage = r.counts()
 		r.forget()
 		changed = true
 	case set:
-		r.forget()
-		r.Add(o.n, lease.Terms{})
+		r.set(o.window, o.n)
+		changed = true
+	case inc:
+		r.add(o.window, o.n)
 		changed = true
 	case inspect:
+		o.judge(r, o.n)
 	}
 	if o.againNs == 0 && o.kind != giveUp {
 		for i := range r.Windows {

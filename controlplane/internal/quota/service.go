@@ -280,47 +280,6 @@ func prefix(domain string, counter *[16]byte) []byte {
 	return append(append(b, domain...), counter[:]...)
 }
 
-// Operation is what Operate does.
-type Operation uint8
-
-// The operations.
-const (
-	Inspect Operation = iota
-	Reset             // forget the key
-	Set               // as if the key had used so many units, and nothing before
-)
-
-// Operate does something to one key, and returns how it stands then.
-func (s *Service) Operate(ctx context.Context, domain string, d lease.Definition, id [16]byte, what Operation, units uint32) ([]lease.Standing, error) {
-	if err := check(&d); err != nil {
-		return nil, err
-	}
-	kinds := map[Operation]kind{Inspect: inspect, Reset: reset, Set: set}
-	finished := make(waiter)
-	o := operation{
-		kind: kinds[what], kinds: d.Windows, windows: shifted(d.Windows, id), n: units,
-		key: newHasher(s.o.Secret).key(prefix(domain, &d.Counter), id[:]), owner: finished,
-	}
-	s.mu.Lock()
-	s.keys.add(&o)
-	s.mu.Unlock()
-	s.pump()
-	select {
-	case <-finished:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
-	}
-	if o.err != nil {
-		return nil, fmt.Errorf("ask the quota store: %w", o.err)
-	}
-	return o.standings, nil
-}
-
-// waiter is closed when its operation is finished.
-type waiter chan struct{}
-
-func (w waiter) finished(*operation) { close(w) }
-
 // shifted returns the windows as they hold for the key.
 func shifted(windows []limit.Window, id [16]byte) []limit.Window {
 	if !slices.ContainsFunc(windows, func(w limit.Window) bool { return w.Jitter > 0 }) {

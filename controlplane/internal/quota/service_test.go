@@ -112,7 +112,7 @@ func TestReturns(t *testing.T) {
 	require.EqualValues(t, 5, used(), "of a window that has ended")
 
 	late = p.ask(want(2)).Grants[0].Number
-	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Set, 7)
+	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Set, Units: 7, Window: AllWindows})
 	require.NoError(t, err)
 	p.giveBack(late, 2)
 	require.EqualValues(t, 7, used(), "of before the key was set")
@@ -191,24 +191,6 @@ func TestMetrics(t *testing.T) {
 	p.ask(want(1))
 	require.Zero(t, page()["degraded"])
 	require.InDelta(t, 1, page()["units_held"], 0)
-}
-
-// TestOperate: what operators do to a key.
-func TestOperate(t *testing.T) {
-	b := newRig(t)
-	d := define(1, lease.LeaseAuto, fixed(10, minute))
-	p := b.proxy(b.service, d)
-	p.ask(want(6))
-	do := func(what Operation, n uint32) uint32 {
-		standings, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what, n)
-		require.NoError(t, err)
-		return standings[0].Used
-	}
-	require.EqualValues(t, 6, do(Inspect, 0))
-	require.EqualValues(t, 9, do(Set, 9))
-	require.Equal(t, lease.Denied, p.ask(want(2)).Result)
-	require.Zero(t, do(Reset, 0))
-	require.Equal(t, lease.Granted, p.ask(want(10)).Result)
 }
 
 // TestTheStoresClockDecides: a decision that arrives late is made again.

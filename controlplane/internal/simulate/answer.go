@@ -17,6 +17,7 @@ type output struct {
 	status  int
 	headers [][2]string
 	stats   []byte // the filter's answer to op stats, as it is
+	leased  *int64 // of an operation on a rule of scope cluster: what proxies hold of the key
 }
 
 func (o *output) append(b []byte) []byte {
@@ -41,7 +42,8 @@ func (o *output) append(b []byte) []byte {
 		b = answer.AppendTime(b, "retry_after", *a.RetryNs, o.times())
 	}
 	b = answer.AppendRules(append(b, `,"rules":`...), a.Rules, o.times())
-	return append(o.appendHeaders(append(b, `,"headers":{`...)), "}}"...)
+	b = append(o.appendHeaders(append(b, `,"headers":{`...)), '}')
+	return append(o.appendLeased(b), '}')
 }
 
 // times are the units of the answer: with a time in nanoseconds, both.
@@ -84,7 +86,14 @@ func (o *output) appendValue(b []byte) []byte {
 	if o.answer.Windows != nil {
 		b = answer.AppendWindows(append(b, `,"windows":`...), o.answer.Windows, o.times())
 	}
-	return append(b, '}')
+	return append(o.appendLeased(b), '}')
+}
+
+func (o *output) appendLeased(b []byte) []byte {
+	if o.leased == nil {
+		return b
+	}
+	return strconv.AppendInt(append(b, `,"leased":`...), *o.leased, 10)
 }
 
 // appendHeaders appends the response headers about limits; of a denial, all that

@@ -3,11 +3,14 @@ package simulate
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/counters"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -123,6 +126,35 @@ func (p *caller) Cancel() {
 		p.stream.Close()
 		p.stream = nil
 	}
+}
+
+// operate has the quota service do an operation, and asks the line's proxy, or all,
+// what they hold of the key.
+func (s *simulation) operate(l *line, on counters.Operation, o *output) error {
+	prepared, err := counters.Prepare(s.policy, on)
+	if err != nil {
+		return fmt.Errorf("op %s: %w", l.op, err)
+	}
+	if o.answer, err = prepared.Do(context.Background(), s.cluster.service); err != nil {
+		return fmt.Errorf("op %s: %w", l.op, err)
+	}
+	o.leased = new(int64)
+	for i, host := range s.hosts {
+		if l.proxy >= 0 && l.proxy != i {
+			continue
+		}
+		asked := line{op: manage.Leased.Wire, request: &fields{Rule: on.Rule, Key: on.Key}}
+		response, err := host.Serve(0, asked.toRequest())
+		if err != nil {
+			return err
+		}
+		held, ok := manage.ReadAnswer(manage.Leased, response.Body)
+		if !ok {
+			return fmt.Errorf("op %s: %s", asked.op, response.Body)
+		}
+		*o.leased += *held.Value
+	}
+	return nil
 }
 
 // longestLeaseNs is how long a proxy may have something to do after its last

@@ -299,16 +299,22 @@ func (r *reader) checkOperation(in *fields, kind takes) error {
 	}
 	rules := r.current.policy.Rules
 	i := slices.IndexFunc(rules, func(rule policy.Rule) bool { return rule.Name == in.Rule })
-	switch {
-	case i < 0:
+	if i < 0 {
 		return fmt.Errorf("rule: the policy has no rule %q", in.Rule)
-	case rules[i].Mode == policy.ModeOff:
+	}
+	return in.checkRule(kind, &rules[i])
+}
+
+// checkRule refuses an operation that the rule has not.
+func (in *fields) checkRule(kind takes, rule *policy.Rule) error {
+	switch {
+	case rule.Mode == policy.ModeOff:
 		return fmt.Errorf("rule: %q is off", in.Rule)
-	case kind.key && rules[i].Scope == policy.ScopeCluster:
-		return fmt.Errorf("rule: %q has scope cluster: its counters are the quota service's, on which simulate has no operations", in.Rule)
-	case kind.key && len(in.Key) != len(rules[i].Key):
-		return fmt.Errorf("key: rule %q has a key of %s, not %d", in.Rule, countParts(len(rules[i].Key)), len(in.Key))
-	case in.Window != "" && !hasWindow(&rules[i], in.Window):
+	case kind.key && rule.Scope == policy.ScopeCluster && in.Fail != "":
+		return fmt.Errorf("fail: rule %q has scope cluster: no proxy is between this operation and the quota service", in.Rule)
+	case kind.key && len(in.Key) != len(rule.Key):
+		return fmt.Errorf("key: rule %q has a key of %s, not %d", in.Rule, countParts(len(rule.Key)), len(in.Key))
+	case in.Window != "" && !hasWindow(rule, in.Window):
 		return fmt.Errorf("window: rule %q has no window %q", in.Rule, in.Window)
 	}
 	return nil

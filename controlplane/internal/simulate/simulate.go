@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/counters"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -160,12 +161,20 @@ func (s *simulation) step(l *line, w *bufio.Writer) error {
 		if err := s.configure(l.policy); err != nil {
 			return err
 		}
-	} else if err := s.serve(l, &o); err != nil {
+	} else if err := s.answer(l, &o); err != nil {
 		return err
 	}
 	s.buf = append(o.append(s.buf[:0]), '\n')
 	_, err := w.Write(s.buf)
 	return err
+}
+
+// answer has a proxy, or the quota service, answer the line.
+func (s *simulation) answer(l *line, o *output) error {
+	if on := l.operation(); counters.IsOfCluster(s.policy, on) {
+		return s.operate(l, on, o)
+	}
+	return s.serve(l, o)
 }
 
 func (s *simulation) serve(l *line, o *output) error {
@@ -211,6 +220,16 @@ func (s *simulation) serve(l *line, o *output) error {
 		o.status, o.headers = response.Status, response.Headers
 	}
 	return nil
+}
+
+// operation is the line's operation.
+func (l *line) operation() counters.Operation {
+	in := l.request
+	o := counters.Operation{Name: l.op, Rule: in.Rule, Key: in.Key, N: 1, Window: in.Window}
+	if in.N != nil {
+		o.N = *in.N
+	}
+	return o
 }
 
 // toRequest makes the request that the filter sees. An operation is a request

@@ -170,6 +170,22 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 	return pending
 }
 
+// left is how many units of the attempt's key this proxy may still spend.
+func (s *leases) left(a *Attempt, now int64) (units uint32, err error) {
+	if a.Unlimited {
+		return 0, nil
+	}
+	l := a.leased
+	l.nowNs = s.engine.host.Monotonic()
+	switch {
+	case s.table.Read(&l.entry, a.Key.Bytes, now, l.nowNs) != state.OK:
+		return 0, ErrStore
+	case l.entry.Windows != l.windows:
+		return 0, nil
+	}
+	return l.entry.Left(l.nowNs), nil
+}
+
 // instant is when a wait from now on is over.
 func instant(now, waitNs int64) int64 {
 	if waitNs == limit.Never {

@@ -19,7 +19,7 @@ type Operation struct {
 }
 
 // Operations are the names of all operations.
-var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_at", "clean", "stats"}
+var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_at", "leased", "clean", "stats"}
 
 // ErrStore says that a call into the proxy failed, or that other workers kept
 // writing.
@@ -33,7 +33,8 @@ type Result struct {
 	Now     int64       // when Attempt was read
 	// Value is what the window named by the operation has used, else the tightest
 	// one; for expires_at it is in nanoseconds since the epoch, for reset 1 if the
-	// key had a record and 0 if not, and for clean how many records it freed.
+	// key had a record and 0 if not, for clean how many records it freed, and for
+	// leased the units that this proxy may still spend.
 	Value int64
 }
 
@@ -62,10 +63,17 @@ func (e *Engine) Operate(op Operation) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if a.rule.leases != nil {
-		return Result{}, errors.New("rule " + strconv.Quote(op.Rule) + " has scope cluster: its counters are the quota service's")
-	}
 	now := e.host.Now()
+	switch isLeased := op.Name == "leased"; {
+	case a.rule.leases == nil && isLeased:
+		return Result{}, errors.New("rule " + strconv.Quote(op.Rule) + " has scope proxy: it leases nothing")
+	case isLeased:
+		units, err := a.rule.leases.left(a, now)
+		return Result{Value: int64(units)}, err
+	case a.rule.leases != nil:
+		return Result{}, errors.New("rule " + strconv.Quote(op.Rule) +
+			" has scope cluster: its counters are the quota service's, and sluice counters --server asks for them")
+	}
 	e.verdict.begin()
 	switch op.Name {
 	case "peek":

@@ -61,7 +61,7 @@ func (e *Engine) compile(p *policy.Rule) rule {
 	}
 	r.jitters = slices.ContainsFunc(r.windows, func(w limit.Window) bool { return w.Jitter > 0 })
 	for i := range p.Overrides {
-		r.overrides = append(r.overrides, compileOverride(&p.Overrides[i], r.windows))
+		r.overrides = append(r.overrides, compileOverride(&p.Overrides[i], p))
 	}
 	r.windows = state.Overridden(r.windows, r.limitsOfTheirOwn())
 	if p.Scope == policy.ScopeCluster {
@@ -114,23 +114,11 @@ func (r *rule) limitsOfTheirOwn() []state.Override {
 	return overrides
 }
 
-// compileOverride compiles an override of a rule with the windows of, in their
-// order.
-func compileOverride(p *policy.Override, of []limit.Window) override {
+func compileOverride(p *policy.Override, of *policy.Rule) override {
 	o := override{unlimited: p.Unlimited, windows: p.Windows()}
 	slices.SortFunc(o.windows, limit.Window.Compare)
-	o.key = match.CompileKeyPatterns(p.Key, !o.raises(of))
+	o.key = match.CompileKeyPatterns(p.Key, !p.Raises(of))
 	return o
-}
-
-// raises reports whether the override allows more than the rule in some window.
-func (o *override) raises(of []limit.Window) bool {
-	for i := range o.windows {
-		if w := &o.windows[i]; w.Unlimited || w.Limit > of[i].Limit || w.Burst > of[i].Burst {
-			return true
-		}
-	}
-	return o.unlimited
 }
 
 // override returns the index of the first override that holds for the key, -1

@@ -1,9 +1,7 @@
 package match
 
 import (
-	"errors"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
@@ -114,17 +112,8 @@ func (p *KeyPart) choose(r *request.Request) Value {
 
 // Parse is the inverse of Value.Whole.
 func (p *KeyPart) Parse(text string) (Value, error) {
-	if p.Kind != policy.KeyFirstOf {
-		return Value{Text: text, Present: true}, nil
-	}
-	labels := ""
-	for i := range p.of {
-		if value, found := strings.CutPrefix(text, p.of[i].label+"="); found {
-			return Value{p.of[i].label, value, true}, nil
-		}
-		labels += " or " + strconv.Quote(p.of[i].label+"=")
-	}
-	return Value{}, errors.New("a first_of begins with what it is, " + strings.TrimPrefix(labels, " or "))
+	label, value, err := p.Cut(text)
+	return Value{label, value, true}, err
 }
 
 func (p *KeyPart) read(r *request.Request) (string, bool) {

@@ -1,0 +1,189 @@
+// Package counters carries out operations on the counters of rules of scope cluster:
+// at the quota service, where those counters are.
+//
+// Its invariant: it names a counter, a key and the limits that hold for it as the
+// filter does when it asks. A test compares it with the compiled filter. It must
+// never import the API or the command line.
+package counters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Operation is an operation on one key.
+type Operation struct {
+	Name   string // as the filter has it
+	Rule   string
+	Key    []string // the key's parts as text
+	N      uint32   // units: of hit, peek, inc and set
+	Window string   // name or index of one window for inc and set; empty = all
+}
+
+// kinds are the operations on one key by name.
+var kinds = map[string]quota.What{
+	"hit": quota.Hit, "peek": quota.Inspect, "get": quota.Inspect, "expires_at": quota.Inspect,
+	"inc": quota.Inc, "set": quota.Set, "reset": quota.Reset,
+}
+
+// IsOfCluster reports whether the operation is on one key of a rule of scope cluster.
+func IsOfCluster(p *policy.Policy, o Operation) bool {
+	_, keyed := kinds[o.Name]
+	r := rule(p, o.Rule)
+	return keyed && r != nil && r.Scope == policy.ScopeCluster
+}
+
+func rule(p *policy.Policy, name string) *policy.Rule {
+	for i := range p.Rules {
+		if r := &p.Rules[i]; r.Name == name && r.Mode != policy.ModeOff {
+			return r
+		}
+	}
+	return nil
+}
+
+// Prepared is an operation that can be carried out.
+type Prepared struct {
+	Operation
+	*subject
+	domain string
+	column int // of the window
+}
+
+// Prepare says what is wrong with an operation.
+func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
+	r := rule(p, o.Rule)
+	if r == nil {
+		return nil, fmt.Errorf("there is no rule %q", o.Rule)
+	}
+	s, err := newSubject(p, r, o.Key)
+	if err != nil {
+		return nil, err
+	}
+	prepared := &Prepared{Operation: o, subject: s, domain: p.Domain, column: quota.AllWindows}
+	decides := o.Name == "hit" || o.Name == "peek"
+	switch {
+	case s.unlimited && !decides:
+		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
+	case o.Window != "":
+		i := slices.IndexFunc(r.Limits, func(l policy.Limit) bool { return l.Name == o.Window })
+		if n, err := strconv.Atoi(o.Window); i < 0 && err == nil && n >= 0 && n < len(r.Limits) && strconv.Itoa(n) == o.Window {
+			i = n
+		}
+		if i < 0 {
+			return nil, fmt.Errorf("rule %q has no window %q", r.Name, o.Window)
+		}
+		prepared.column = s.order[i]
+	}
+	return prepared, nil
+}
+
+// Domain is the domain of the counter.
+func (p *Prepared) Domain() string { return p.domain }
+
+// Do carries the operation out. The answer is one as the filter gives, with times in
+// nanoseconds.
+func (p *Prepared) Do(ctx context.Context, s *quota.Service) (answer.Answer, error) {
+	what, known := kinds[p.Name]
+	switch {
+	case !known:
+		return answer.Answer{}, errors.New("unknown operation " + strconv.Quote(p.Name))
+	case p.unlimited:
+		return p.verdict(&quota.Found{}), nil
+	}
+	units := p.N
+	if p.Name == "get" || p.Name == "expires_at" {
+		units = 0
+	}
+	found, err := s.Operate(ctx, p.domain, p.definition, p.key, quota.Operation{What: what, Units: units, Window: p.column})
+	if err != nil {
+		return answer.Answer{}, err
+	}
+	if p.Name == "hit" || p.Name == "peek" {
+		return p.verdict(&found), nil
+	}
+	return p.value(&found), nil
+}
+
+// value is the answer to an operation that decides nothing.
+func (p *Prepared) value(found *quota.Found) answer.Answer {
+	a := answer.Answer{Windows: p.windows(found), Value: new(int64)}
+	at := p.tightest(a.Windows)
+	if p.column != quota.AllWindows {
+		at = slices.Index(p.order, p.column)
+	}
+	switch w := &a.Windows[at]; {
+	case p.Name == "reset":
+		*a.Value = map[bool]int64{true: 1}[found.HadUsage]
+	case p.Name != "expires_at":
+		*a.Value = int64(w.Used)
+	case w.ResetNs > 0:
+		*a.Value = found.NowNs + w.ResetNs
+	}
+	return a
+}
+
+// verdict is the answer to hit and peek.
+func (p *Prepared) verdict(found *quota.Found) answer.Answer {
+	allowed := !found.Denied || p.shadow
+	a := answer.Answer{Allowed: &allowed}
+	decided := answer.Rule{
+		Rule: p.rule.Name, Key: make([]*string, len(p.parts)), Mode: "enforced", Allowed: !found.Denied, Windows: p.windows(found),
+	}
+	for i := range p.parts {
+		decided.Key[i] = &p.parts[i]
+	}
+	if p.shadow {
+		decided.Mode = "shadow"
+	}
+	if len(decided.Windows) > 0 {
+		decided.Remaining = decided.Windows[p.tightest(decided.Windows)].Remaining
+	}
+	if found.Denied {
+		decided.Reason = "limit"
+	}
+	if !allowed {
+		a.DeniedBy, a.RetryNs = p.rule.Name, &found.WaitNs
+	}
+	a.Rules = []answer.Rule{decided}
+	return a
+}
+
+// windows are the rule's limits in policy order.
+func (s *subject) windows(found *quota.Found) []answer.Window {
+	all := []answer.Window{}
+	for i, column := range s.order {
+		if s.unlimited {
+			break
+		}
+		w, st := &s.definition.Windows[column], found.Windows[column]
+		a := answer.Window{
+			Name: s.rule.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.PeriodNs, Used: st.Used, ResetNs: st.ResetNs,
+		}
+		if !w.Unlimited {
+			most := w.Max()
+			left := most - min(st.Used, most)
+			a.Limit, a.Remaining = &most, &left
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// tightest is the index of the window with least units left.
+func (s *subject) tightest(windows []answer.Window) int {
+	best := 0
+	for i, w := range windows {
+		if w.Remaining != nil && (windows[best].Remaining == nil || *w.Remaining < *windows[best].Remaining) {
+			best = i
+		}
+	}
+	return best
+}

@@ -1,0 +1,117 @@
+package quota
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// Operation is what Operate does to a key.
+type Operation struct {
+	What   What
+	Units  uint32 // of all but Reset; Inspect asks whether they are left
+	Window int    // of Inc and Set: index in the definition, or AllWindows
+}
+
+// What is the kind of an Operation.
+type What uint8
+
+// The operations.
+const (
+	Inspect What = iota
+	Hit          // take the units if all windows have them left, as a request without a lease does
+	Inc          // count the units, whatever is left
+	Set          // as if the key had used so many units, and nothing before
+	Reset        // forget the key
+)
+
+// AllWindows makes Inc and Set act on every window.
+const AllWindows = -1
+
+// Found is how a key stands after an operation.
+type Found struct {
+	NowNs    int64 // by the store's clock
+	Denied   bool  // too few units were left for Inspect or Hit
+	WaitNs   int64 // where Denied: until they pass if nobody else asks; limit.Never
+	HadUsage bool  // of Reset: the key had counted something
+	Windows  []lease.Standing
+}
+
+// Operate does something to one key. Units that proxies hold count as used; what
+// they hold when a key is set or reset they may spend until their leases end.
+func (s *Service) Operate(ctx context.Context, domain string, d lease.Definition, id [16]byte, what Operation) (Found, error) {
+	if err := check(&d); err != nil {
+		return Found{}, err
+	}
+	finished := make(waiter)
+	o := operation{
+		kind:  map[What]kind{Inspect: inspect, Hit: ask, Inc: inc, Set: set, Reset: reset}[what.What],
+		kinds: d.Windows, windows: shifted(d.Windows, id), counts: d.CountDenied,
+		n: what.Units, window: what.Window, part: lease.Part{Cost: what.Units},
+		key: newHasher(s.o.Secret).key(prefix(domain, &d.Counter), id[:]), owner: finished,
+	}
+	s.mu.Lock()
+	s.keys.add(&o)
+	s.mu.Unlock()
+	s.pump()
+	select {
+	case <-finished:
+	case <-ctx.Done():
+		return Found{}, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
+	}
+	if o.err != nil {
+		return Found{}, fmt.Errorf("ask the quota store: %w", o.err)
+	}
+	return Found{NowNs: o.nowNs, Denied: o.denied, WaitNs: o.waitNs, HadUsage: o.hadUsage, Windows: o.standings}, nil
+}
+
+// waiter is closed when its operation is finished.
+type waiter chan struct{}
+
+func (w waiter) finished(*operation) { close(w) }
+
+// judge finds out whether units are left.
+func (o *operation) judge(r *record, units uint32) {
+	if r.Left(lease.Terms{}) < units {
+		o.denied, o.waitNs = true, r.WaitNs(units)
+	}
+}
+
+// counts reports whether the record counts something.
+func (r *record) counts() bool {
+	for i := range r.Windows {
+		if r.Standing(i).Used > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// set makes the window, or all, count n units and nothing else. A return does not
+// know which window was set since its grant, so the generation changes.
+func (r *record) set(window int, n uint32) {
+	if window == AllWindows {
+		r.forget()
+	} else {
+		r.Usages[window], r.generation = limit.Usage{}, random()
+	}
+	r.add(window, n)
+}
+
+// add counts n units in the window, or in all.
+func (r *record) add(window int, n uint32) {
+	of := r.State
+	if window != AllWindows {
+		of.Windows, of.Usages = r.Windows[window:window+1], r.Usages[window:window+1]
+	}
+	of.Add(n, lease.Terms{})
+}
+
+// Leases reports whether some proxy of the domain has a stream to this service.
+func (s *Service) Leases(domain string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.domains[domain] != nil
+}

@@ -1,0 +1,79 @@
+package quota
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// TestOperate: what operators do to a key, one step after the other.
+func TestOperate(t *testing.T) {
+	b := newRig(t)
+	d := define(1, lease.LeaseAuto, fixed(10, minute))
+	p := b.proxy(b.service, d)
+	p.ask(want(6))
+	for _, step := range []struct {
+		what   Operation
+		denied bool
+		used   uint32
+	}{
+		{what: Operation{What: Inspect, Units: 4}, used: 6},
+		{what: Operation{What: Inspect, Units: 5}, used: 6, denied: true},
+		{what: Operation{What: Hit, Units: 5}, used: 6, denied: true},
+		{what: Operation{What: Hit, Units: 4}, used: 10},
+		{what: Operation{What: Inc, Units: 5, Window: AllWindows}, used: 15},
+		{what: Operation{What: Set, Units: 9, Window: AllWindows}, used: 9},
+		{what: Operation{What: Set, Units: 8, Window: 0}, used: 8},
+		{what: Operation{What: Inc, Units: 1, Window: 0}, used: 9},
+	} {
+		found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, step.what)
+		require.NoError(t, err)
+		require.Equal(t, base+b.clock.now, found.NowNs)
+		require.Equal(t, step.denied, found.Denied, "%+v", step)
+		if step.denied {
+			require.EqualValues(t, minute, found.WaitNs)
+		}
+		require.Equal(t, []lease.Standing{{Used: step.used, ResetNs: minute}}, found.Windows, "%+v", step)
+	}
+	require.Equal(t, lease.Denied, p.ask(want(2)).Result)
+	found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Reset})
+	require.NoError(t, err)
+	require.True(t, found.HadUsage)
+	require.Zero(t, found.Windows[0].Used)
+	found, err = b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Reset})
+	require.NoError(t, err)
+	require.False(t, found.HadUsage)
+	require.Equal(t, lease.Granted, p.ask(want(10)).Result)
+	require.True(t, b.service.Leases("d"))
+	require.False(t, b.service.Leases("e"))
+}
+
+// TestOperateOnOneWindow: the others stay, of every algorithm, and no return uncounts
+// what was set since its grant.
+func TestOperateOnOneWindow(t *testing.T) {
+	for a := limit.FixedWindow; a <= limit.TokenBucket; a++ {
+		one := limit.Window{Algorithm: a, Limit: 10, PeriodNs: 1000 * second, Burst: 10, Units: 10}
+		b := newRig(t)
+		d := define(1, lease.LeaseAuto, fixed(20, minute), one)
+		p := b.proxy(b.service, d)
+		grant := p.ask(want(6)).Grants[0].Number
+		used := func(what Operation) []uint32 {
+			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what)
+			require.NoError(t, err)
+			return []uint32{found.Windows[0].Used, found.Windows[1].Used}
+		}
+		require.EqualValues(t, 6, used(Operation{})[0])
+		held := uint32(0) // a bucket holds back what it gains while a lease lasts, a token at least
+		if a == limit.TokenBucket {
+			held = 1
+		}
+		require.Equal(t, []uint32{6, 3 + held}, used(Operation{What: Set, Units: 3, Window: 1}), "algorithm %d", a)
+		require.Equal(t, []uint32{6, 5 + held}, used(Operation{What: Inc, Units: 2, Window: 1}), "algorithm %d", a)
+		p.giveBack(grant, 6)
+		require.Equal(t, []uint32{6, 5 + held}, used(Operation{}), "algorithm %d", a)
+		require.Equal(t, []uint32{2, 5 + held}, used(Operation{What: Set, Units: 2, Window: 0}), "algorithm %d", a)
+	}
+}
