@@ -59,7 +59,8 @@ type Stats struct {
 
 // Explanation is what the policy makes of a request, step by step.
 type Explanation struct {
-	Allowed  *bool           `json:"allowed,omitempty"`
+	Allowed  *bool           `json:"allowed,omitempty"` // nil if Pending
+	Pending  bool            `json:"pending,omitempty"` // the quota service would be asked, and decide
 	DeniedBy string          `json:"denied_by,omitempty"`
 	RetryMs  *int64          `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
 	RetryNs  *int64          `json:"retry_after_ns,omitempty"`
@@ -78,9 +79,18 @@ type ExplainedRule struct {
 	Override  *Override `json:"override,omitempty"`
 	Unlimited bool      `json:"unlimited,omitempty"`
 	Mode      string    `json:"mode,omitempty"`
-	Allowed   *bool     `json:"allowed,omitempty"`
+	Allowed   *bool     `json:"allowed,omitempty"` // nil if Pending
+	Pending   bool      `json:"pending,omitempty"` // it would ask the quota service
+	Lease     *Lease    `json:"lease,omitempty"`   // of a rule of scope cluster, before the request
 	Reason    string    `json:"reason,omitempty"`
-	Windows   []Window  `json:"windows,omitempty"` // before the request
+	Windows   []Window  `json:"windows,omitempty"` // before the request; of a rule of scope cluster, as the service has said last
+}
+
+// Lease is what a proxy holds of a key.
+type Lease struct {
+	Units  uint32 `json:"units"`
+	EndsMs int64  `json:"ends_ms,omitempty"` // from now
+	EndsNs int64  `json:"ends_ns,omitempty"`
 }
 
 // Matches is the outcome of a rule that decided.

@@ -110,6 +110,21 @@ func TestExplanation(t *testing.T) {
 		`{"rule":"u","outcome":"matches","key":[],"cost":1,"mode":"shadow","allowed":true,"windows":[]}]}`), "%s", text)
 }
 
+func TestPendingExplanation(t *testing.T) {
+	x := answer.Explanation{Pending: true, Rules: []answer.ExplainedRule{{
+		Rule: "r", Outcome: answer.Matches, Key: []answer.KeyPart{}, Cost: to(uint32(1)), Mode: "enforced", Pending: true,
+		Lease: &answer.Lease{}, Windows: windows,
+	}, {
+		Rule: "s", Outcome: answer.Matches, Key: []answer.KeyPart{}, Cost: to(uint32(1)), Mode: "enforced", Allowed: to(true),
+		Lease: &answer.Lease{Units: 3, EndsNs: 5}, Windows: windows,
+	}}}
+	text := x.Append(nil)
+	readsBack(t, x, text)
+	require.Contains(t, string(text), `{"pending":true,"rules":[{`)
+	require.Contains(t, string(text), `"mode":"enforced","pending":true,"lease":{"units":0},"windows":[`)
+	require.Contains(t, string(text), `"allowed":true,"lease":{"units":3,"ends_ns":5},"windows":[`)
+}
+
 func TestTimes(t *testing.T) {
 	for times, want := range map[answer.Times]string{
 		answer.Ns: `{"per_ns":1000001`, answer.Ms: `{"per_ms":2`, answer.Ms | answer.Ns: `{"per_ms":2,"per_ns":1000001`,

@@ -142,7 +142,11 @@ func AppendStats(b []byte, rules []Stats, metrics func(i int, yield func(name st
 //	  "reason":"limit","windows":[{"limit":10,"per_ns":1000,"used":10,"remaining":0,"reset_ns":5}]},
 //	 {"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"}]}
 func (x *Explanation) Append(b []byte) []byte {
-	b = appendDecision(b, *x.Allowed, x.DeniedBy, x.RetryNs)
+	if x.Pending {
+		b = appendFlag(append(b, '{'), "pending", true)
+	} else {
+		b = appendDecision(b, *x.Allowed, x.DeniedBy, x.RetryNs)
+	}
 	b = append(member(b, "rules", ""), '[')
 	for i := range x.Rules {
 		b = x.Rules[i].append(comma(b))
@@ -177,7 +181,16 @@ func (r *ExplainedRule) append(b []byte) []byte {
 	}
 	b = appendFlag(b, "unlimited", r.Unlimited)
 	b = appendText(b, "mode", r.Mode)
-	b = strconv.AppendBool(member(b, "allowed", ""), *r.Allowed)
+	if b = appendFlag(b, "pending", r.Pending); !r.Pending {
+		b = strconv.AppendBool(member(b, "allowed", ""), *r.Allowed)
+	}
+	if l := r.Lease; l != nil {
+		b = appendNumber(append(member(b, "lease", ""), '{'), "units", &l.Units)
+		if l.EndsNs != 0 {
+			b = AppendTime(b, "ends", l.EndsNs, Ns)
+		}
+		b = append(b, '}')
+	}
 	b = appendText(b, "reason", r.Reason)
 	return append(AppendWindows(member(b, "windows", ""), r.Windows, Ns), '}')
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -63,7 +62,7 @@ const (
 func (s *server) clusterCounters(
 	w http.ResponseWriter, r *http.Request, op manage.Operation, prepared *counters.Prepared, query url.Values, timeout time.Duration,
 ) error {
-	if err := s.quota.check(prepared.Domain()); err != nil {
+	if err := s.quota.check(); err != nil {
 		return err
 	}
 	var call *manage.Call
@@ -103,14 +102,14 @@ func (s *server) clusterCounters(
 	return nil
 }
 
-// check says why the service does not have the domain's counters.
-func (q *Quota) check(domain string) error {
+// check says why the service does not have the proxies' counters.
+func (q *Quota) check() error {
 	var err error
 	switch {
 	case q.Service == nil:
 		err = errors.New("serve has no quota service: start it with --quota-store and the store of the one that proxies ask")
-	case q.Private && !q.Service.Leases(domain):
-		err = fmt.Errorf("no proxy of domain %q asks this quota service: if they ask another one, start serve with its --quota-store", domain)
+	case q.Private && !q.Service.WasAsked():
+		err = errors.New("no proxy has asked the quota service of this serve: if they ask another one, start serve with its --quota-store")
 	default:
 		return nil
 	}

@@ -68,7 +68,7 @@ func TestCountersOfAClusterRule(t *testing.T) {
 	require.Contains(t, refused.Error, "start it with --quota-store")
 	m.server.quota = Quota{Service: service, Private: true}
 	m.counters("get", form, 501, &refused)
-	require.Contains(t, refused.Error, `no proxy of domain "shop" asks this quota service`)
+	require.Contains(t, refused.Error, "no proxy has asked the quota service of this serve")
 	stream, err := service.Open(quota.Peer{}, func() {})
 	require.NoError(t, err)
 	first := lease.Asks{Domain: "shop", Process: 1}

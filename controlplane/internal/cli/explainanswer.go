@@ -53,6 +53,8 @@ func printExplainReport(w io.Writer, r *explainReport) error {
 
 func printExplained(b *strings.Builder, who string, x *answer.Explanation) {
 	switch {
+	case x.Allowed == nil:
+		fmt.Fprintf(b, "%sthe quota service decides\n", who)
 	case *x.Allowed:
 		fmt.Fprintf(b, "%sallowed\n", who)
 	case x.RetryMs != nil && *x.RetryMs >= 0:
@@ -91,10 +93,15 @@ func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
 	for _, w := range r.Windows {
 		fmt.Fprintf(b, "    limit     %s\n", windowSentence(w))
 	}
+	if r.Lease != nil {
+		fmt.Fprintf(b, "    lease     %s\n", leaseSentence(r))
+	}
 }
 
 func verdictText(r *answer.ExplainedRule) string {
 	switch {
+	case r.Allowed == nil:
+		return "asks the quota service"
 	case !*r.Allowed:
 		return "denies (" + printable.Text(r.Reason) + ")"
 	case r.Reason != "":
@@ -125,6 +132,21 @@ func windowSentence(w answer.Window) string {
 	text := fmt.Sprintf("%s%d per %s: %d used, %d left", name, *w.Limit, per, w.Used, *w.Remaining)
 	if w.ResetMs > 0 {
 		text += ", new in " + span(w.ResetMs)
+	}
+	return text
+}
+
+// leaseSentence says what the proxy holds, and where the limits' figures are from.
+func leaseSentence(r *answer.ExplainedRule) string {
+	text := "the proxy holds no units"
+	if l := r.Lease; l.Units > 0 {
+		text = fmt.Sprintf("the proxy holds %d for %s", l.Units, span(l.EndsMs))
+	}
+	switch {
+	case len(r.Windows) > 0:
+		return text + "; the limits are as the quota service has said last"
+	case r.Pending:
+		return text + "; the quota service has not said yet how the key stands"
 	}
 	return text
 }

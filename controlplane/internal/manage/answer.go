@@ -89,6 +89,9 @@ func ReadExplanation(text []byte) (answer.Explanation, bool) {
 	x.RetryMs, x.RetryNs = milliseconds(x.RetryNs), nil
 	for i := range x.Rules {
 		roundWindows(x.Rules[i].Windows)
+		if l := x.Rules[i].Lease; l != nil {
+			l.EndsMs, l.EndsNs = answer.Milliseconds(l.EndsNs), 0
+		}
 	}
 	return x, Explains(&x)
 }
@@ -96,11 +99,11 @@ func ReadExplanation(text []byte) (answer.Explanation, bool) {
 // Explains reports whether an explanation has all that it takes to print it.
 func Explains(x *answer.Explanation) bool {
 	for _, r := range x.Rules {
-		if r.Outcome == answer.Matches && (r.Allowed == nil || r.Cost == nil && !r.Unlimited) {
+		if r.Outcome == answer.Matches && (r.Allowed == nil && !r.Pending || r.Cost == nil && !r.Unlimited) {
 			return false
 		}
 	}
-	return x.Allowed != nil
+	return x.Allowed != nil || x.Pending
 }
 
 func milliseconds(ns *int64) *int64 {

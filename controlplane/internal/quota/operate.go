@@ -109,9 +109,9 @@ func (r *record) add(window int, n uint32) {
 	of.Add(n, lease.Terms{})
 }
 
-// Leases reports whether some proxy of the domain has a stream to this service.
-func (s *Service) Leases(domain string) bool {
+// WasAsked reports whether some proxy has asked this service.
+func (s *Service) WasAsked() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.domains[domain] != nil
+	return s.asked
 }

@@ -47,8 +47,8 @@ func TestOperate(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, found.HadUsage)
 	require.Equal(t, lease.Granted, p.ask(want(10)).Result)
-	require.True(t, b.service.Leases("d"))
-	require.False(t, b.service.Leases("e"))
+	require.True(t, b.service.WasAsked())
+	require.False(t, newRig(t).service.WasAsked())
 }
 
 // TestOperateOnOneWindow: the others stay, of every algorithm, and no return uncounts

@@ -71,6 +71,7 @@ type Service struct {
 	notify   []*Stream // have answers
 	domains  map[string]*domain
 	streams  map[*Stream]struct{}
+	asked    bool // some proxy has asked
 	draining bool
 	drained  chan struct{}
 }

@@ -135,7 +135,7 @@ func (st *Stream) join(m *lease.Asks) error {
 		s.domains[m.Domain] = d
 	}
 	d.streams++
-	st.domain, st.process = d, process
+	st.domain, st.process, s.asked = d, process, true
 	s.mu.Unlock()
 	s.o.Clock.AfterFunc(0, func() { s.note(d, process) }) // the store may be silent, and asks wait for nothing
 	return nil

@@ -12,8 +12,8 @@ import (
 )
 
 // Explain appends as JSON, an answer.Explanation, what the policy would make of a
-// request now. It counts nothing: a clone of the engine decides, and its writes
-// are thrown away.
+// request now. It counts nothing and asks nobody: a clone of the engine decides, and
+// its writes are thrown away.
 func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	now := proxy.Now()
 	v := e.Clone(newDryRun(r, proxy, now)).Decide()
@@ -23,7 +23,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	unmatched.Begin()
 
 	rules := e.Policy().Rules
-	x := answer.Explanation{Allowed: &v.Allowed, Rules: make([]answer.ExplainedRule, len(rules))}
+	x := answer.Explanation{Allowed: &v.Allowed, Pending: v.Pending, Rules: make([]answer.ExplainedRule, len(rules))}
 	if !v.Allowed {
 		x.DeniedBy, x.RetryNs = v.DeniedBy().Name, &v.RetryNs
 	}
@@ -33,6 +33,9 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 		if len(attempts) > 0 && attempts[0].Rule() == p {
 			x.Rules[i] = matched(attempts[0])
 			x.Rules[i].Windows = windows(before[0], now)
+			if units, endsNs, leases := before[0].Leased(); leases {
+				x.Rules[i].Lease = &answer.Lease{Units: units, EndsNs: endsNs}
+			}
 			attempts, before = attempts[1:], before[1:]
 		} else {
 			outcome, why := whyUnmatched(p, &unmatched)
@@ -55,7 +58,7 @@ func matched(a *engine.Attempt) answer.ExplainedRule {
 	p := a.Rule()
 	r := answer.ExplainedRule{
 		Rule: p.Name, Outcome: answer.Matches, Key: make([]answer.KeyPart, len(a.Key.Parts)), Cost: &a.Cost,
-		TooLong: a.TooLong, Unlimited: a.Unlimited, Mode: mode(a), Allowed: &a.Allowed, Reason: string(a.Reason),
+		TooLong: a.TooLong, Unlimited: a.Unlimited, Mode: mode(a), Allowed: &a.Allowed, Pending: a.Pending, Reason: string(a.Reason),
 	}
 	for i := range a.Key.Parts {
 		r.Key[i] = keyPart(&p.Key[i], &a.Key.Parts[i])

@@ -186,6 +186,22 @@ func (s *leases) left(a *Attempt, now int64) (units uint32, err error) {
 	return l.entry.Left(l.nowNs), nil
 }
 
+// Leased returns how many units of the key this proxy held when the attempt read it,
+// and how long until the last of them end. leases is false for a rule that leases
+// nothing.
+func (a *Attempt) Leased() (units uint32, endsNs int64, leases bool) {
+	if a.rule.leases == nil || a.Unlimited {
+		return 0, 0, false
+	}
+	l := a.leased
+	for i := range l.entry.Grants {
+		if g := &l.entry.Grants[i]; g.Units > 0 && g.EndNs > l.nowNs {
+			endsNs = max(endsNs, g.EndNs-l.nowNs)
+		}
+	}
+	return l.entry.Left(l.nowNs), endsNs, true
+}
+
 // instant is when a wait from now on is over.
 func instant(now, waitNs int64) int64 {
 	if waitNs == limit.Never {

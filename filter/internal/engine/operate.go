@@ -234,24 +234,39 @@ func (e *Engine) operateOnRules(op Operation) (Result, error) {
 	return result, nil
 }
 
-func (e *Engine) clean(r *rule, now int64) (uint64, error) {
-	if r.table == nil {
-		return 0, nil
+// clean frees what counts nothing: of a rule of scope cluster, too, where a lease
+// holds nothing.
+func (e *Engine) clean(r *rule, now int64) (freed uint64, err error) {
+	status := state.OK
+	if r.table != nil {
+		freed, status = r.table.Clean(&e.attempt(0).entry, r.windows, now)
 	}
-	freed, status := r.table.Clean(&e.attempt(0).entry, r.windows, now)
+	if r.leases != nil && status == state.OK {
+		var leased uint64
+		leased, status = r.leases.table.Clean(&e.settling, now, e.host.Monotonic())
+		freed += leased
+	}
 	if status != state.OK {
 		return 0, ErrStore
 	}
 	return freed, nil
 }
 
+// stats describes the rule's table. The keys of a rule of scope cluster are those of
+// its leases; those that count here while the service is silent are among them.
 func (e *Engine) stats(r *rule, now int64) (RuleStats, error) {
-	s := RuleStats{Rule: r.policy}
+	s, status := RuleStats{Rule: r.policy}, state.OK
 	if r.table != nil {
-		var status state.Status
-		if s.Stats, status = r.table.Stats(&e.attempt(0).entry, r.windows, now); status != state.OK {
-			return s, ErrStore
-		}
+		s.Stats, status = r.table.Stats(&e.attempt(0).entry, r.windows, now)
+	}
+	if r.leases != nil && status == state.OK {
+		local := s.Stats
+		s.Stats, status = r.leases.table.Stats(&e.settling, now, e.host.Monotonic())
+		s.Pages += local.Pages
+		s.Bytes += local.Bytes
+	}
+	if status != state.OK {
+		return s, ErrStore
 	}
 	r.eachMetric(func(name string, _ uint64) {
 		s.Metrics = append(s.Metrics, Count{name, e.host.Counted(r.policy.Name, name)})

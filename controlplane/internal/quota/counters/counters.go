@@ -85,9 +85,6 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	return prepared, nil
 }
 
-// Domain is the domain of the counter.
-func (p *Prepared) Domain() string { return p.domain }
-
 // Do carries the operation out. The answer is one as the filter gives, with times in
 // nanoseconds.
 func (p *Prepared) Do(ctx context.Context, s *quota.Service) (answer.Answer, error) {
