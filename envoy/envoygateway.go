@@ -16,7 +16,8 @@ import (
 type EnvoyGatewayOptions struct {
 	Object
 	Fetch
-	Policy   []byte   // the text of a policy file, valid
+	Policy   []byte // the text of a policy file, valid
+	Quota    Quota
 	Targets  []string // KIND/NAME or KIND/NAME/SECTION
 	FailOpen bool     // let requests through where the filter cannot run
 }
@@ -50,6 +51,9 @@ func (o EnvoyGatewayOptions) view() (view envoyGatewayView, err error) {
 	if err := o.Object.check(); err != nil {
 		return view, err
 	}
+	if err := o.Quota.check(); err != nil {
+		return view, err
+	}
 	if err := o.Fetch.check("oci://REGISTRY/IMAGE", "https://HOST/PATH", "http://HOST/PATH"); err != nil {
 		return view, err
 	}
@@ -60,7 +64,7 @@ func (o EnvoyGatewayOptions) view() (view envoyGatewayView, err error) {
 	if err != nil {
 		return view, err
 	}
-	view.PolicyYAML, err = policyYAML(o.Policy)
+	view.PolicyYAML, err = policyYAML(o.Policy, o.Quota)
 	return view, err
 }
 

@@ -29,6 +29,7 @@ type IstioOptions struct {
 	Fetch
 	Kind   string // default WasmPluginKind
 	Policy []byte // the text of a policy file, valid
+	Quota  Quota
 
 	Phase    string // AUTHN, AUTHZ or STATS; empty = after all of Istio's filters
 	Priority *int32 // order within the phase, highest first
@@ -87,12 +88,15 @@ func (o IstioOptions) view() (view istioView, err error) {
 	if err != nil {
 		return view, err
 	}
-	view.PolicyYAML, err = policyYAML(o.Policy)
+	view.PolicyYAML, err = policyYAML(o.Policy, o.Quota)
 	return view, err
 }
 
 func (o IstioOptions) check() error {
 	if err := o.Object.check(); err != nil {
+		return err
+	}
+	if err := o.Quota.check(); err != nil {
 		return err
 	}
 	if err := o.Fetch.check("oci://REGISTRY/IMAGE", "https://HOST/PATH", "http://HOST/PATH", "file:///PATH"); err != nil {

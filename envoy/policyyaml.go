@@ -15,7 +15,7 @@ import (
 //
 // Kubernetes reads YAML 1.1, where off, y and 1_0 are no text as they are in a
 // policy file: such words are put in quotes.
-func policyYAML(text []byte) (string, error) {
+func policyYAML(text []byte, quota Quota) (string, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
 		return "", fmt.Errorf("read policy: %w", err)
@@ -27,6 +27,7 @@ func policyYAML(text []byte) (string, error) {
 	if policy.Style&yaml.FlowStyle != 0 { // JSON
 		restyle(policy)
 	}
+	quota.put(policy)
 	quoteWords(policy)
 	var out strings.Builder
 	encoder := yaml.NewEncoder(&out)

@@ -2,8 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +19,8 @@ type resourceOptions struct {
 	policyInput
 	envoy.Object
 	envoy.Fetch
-	targets []string
+	targets      []string
+	quotaCluster string
 }
 
 // AddFlags adds the flags; targets are known by other kinds in each product.
@@ -30,6 +34,7 @@ func (o *resourceOptions) AddFlags(cmd *cobra.Command, urls, targets string) {
 	flags.StringVar(&o.PullPolicy, "pull-policy", "", "`POLICY`: "+envoy.PullIfNotPresent+" or "+envoy.PullAlways+" (default: IfNotPresent, but Always for an image's tag latest)")
 	flags.StringVar(&o.PullSecret, "pull-secret", "", "`SECRET` in that namespace with the registry's credentials")
 	flags.StringArrayVar(&o.targets, "target", nil, targets)
+	flags.StringVar(&o.quotaCluster, "quota-cluster", "", "`NAME` of the proxies' cluster that leads to the quota service, for rules of scope cluster (default: the policy's quota.cluster)")
 	_ = cmd.MarkFlagRequired("url")
 	_ = cmd.RegisterFlagCompletionFunc("pull-policy", fixed(envoy.PullIfNotPresent, envoy.PullAlways))
 }
@@ -38,20 +43,26 @@ func fixed(words ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// readPolicy returns the policy's text for a resource. Of JSON it is what every
-// reader of YAML takes for the same.
-func (o *resourceOptions) readPolicy(cmd *cobra.Command) ([]byte, error) {
+// readPolicy returns the policy's text for a resource, and how its rules reach the
+// quota service. Of JSON the text is what every reader of YAML takes for the same.
+func (o *resourceOptions) readPolicy(cmd *cobra.Command) (text []byte, quota envoy.Quota, err error) {
 	read, err := o.read(cmd)
 	if err != nil {
-		return nil, err
+		return nil, quota, err
+	}
+	switch q := read.policy.Quota; {
+	case q != nil:
+		quota = envoy.Quota{Cluster: cmp.Or(o.quotaCluster, q.Cluster), Timeout: time.Duration(q.TimeoutNs)}
+	case o.quotaCluster != "":
+		return nil, quota, usageError(errors.New("--quota-cluster, but no rule of the policy has scope cluster"), "only such rules ask a quota service")
 	}
 	if !strings.HasPrefix(o.URL, "file:") && o.SHA256 == "" && !strings.Contains(o.URL, "@sha256:") {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning: without --sha256 whoever controls the URL decides what runs in the proxies")
 	}
 	if tree, err := policy.ParseJSON(read.text); err == nil {
-		return policy.AppendJSON(nil, tree), nil
+		return policy.AppendJSON(nil, tree), quota, nil
 	}
-	return bytes.TrimPrefix(read.text, []byte("\uFEFF")), nil
+	return bytes.TrimPrefix(read.text, []byte("\uFEFF")), quota, nil
 }
 
 // printResource prints what a builder made.
@@ -146,7 +157,7 @@ func renderIstio(cmd *cobra.Command, o renderIstioOptions) error {
 	if options.Selector, err = labels(o.selector); err != nil {
 		return err
 	}
-	if options.Policy, err = o.readPolicy(cmd); err != nil {
+	if options.Policy, options.Quota, err = o.readPolicy(cmd); err != nil {
 		return err
 	}
 	text, err := envoy.Istio(options)
@@ -203,12 +214,12 @@ its proxies, with the policy as plain YAML inside, comments kept.`,
 }
 
 func renderEnvoyGateway(cmd *cobra.Command, o renderEnvoyGatewayOptions) error {
-	text, err := o.readPolicy(cmd)
+	text, quota, err := o.readPolicy(cmd)
 	if err != nil {
 		return err
 	}
 	text, err = envoy.EnvoyGateway(envoy.EnvoyGatewayOptions{
-		Object: o.Object, Fetch: o.Fetch, Policy: text, Targets: o.targets, FailOpen: o.failOpen,
+		Object: o.Object, Fetch: o.Fetch, Policy: text, Quota: quota, Targets: o.targets, FailOpen: o.failOpen,
 	})
 	return printResource(cmd, text, err)
 }

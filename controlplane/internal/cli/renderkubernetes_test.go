@@ -6,8 +6,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -73,6 +75,47 @@ func TestRenderEnvoyGateway(t *testing.T) {
 	require.Equal(t, string(want), stdout)
 }
 
+const clusterPolicy = "version: 1\nrules: [{name: all, scope: cluster, limits: [10/1s]}]\n"
+
+// TestRenderQuotaCluster: the policy names the mesh's cluster, and the comment says
+// what that must be.
+func TestRenderQuotaCluster(t *testing.T) {
+	read := buildtest.Kubernetes(t)
+	const istios = "outbound|18001||quota.shop.svc.cluster.local"
+	for name, tc := range map[string]struct{ policy, flag, want string }{
+		"none":       {clusterPolicy, istios, istios},
+		"default":    {clusterPolicy, "", "sluice_quota"},
+		"policy's":   {"quota: {cluster: mine}\n" + clusterPolicy, "", "mine"},
+		"another":    {"quota: # of the mesh\n  cluster: mine # old\n  timeout: 50ms\n" + clusterPolicy, istios, istios},
+		"no cluster": {"quota: {timeout: 50ms}\n" + clusterPolicy, istios, istios},
+		"json":       {`{"version":1,"quota":{"timeout":"50ms"},"rules":[{"name":"all","scope":"cluster","limits":["10/1s"]}]}`, istios, istios},
+		"a word":     {clusterPolicy, "off", "off"},
+	} {
+		for _, kind := range [][]string{{"istio"}, {"istio", "--kind", "traffic-extension"}, {"envoy-gateway", "--target", "Gateway/a"}} {
+			args := append(kind, "-f", "-", "--url", "oci://a/b")
+			if tc.flag != "" {
+				args = append(args, "--quota-cluster", tc.flag)
+			}
+			stdout, _, err := runRender(t, tc.policy, args...)
+			require.NoError(t, err, name)
+			list, err := read([]byte(stdout))
+			require.NoError(t, err, stdout)
+			tree, err := policy.ParseJSON([]byte(list[0].Configuration))
+			require.NoError(t, err)
+			got, problems := policy.ReadPushed(tree)
+			require.Empty(t, problems, stdout)
+			require.Equal(t, tc.want, got.Quota.Cluster, stdout)
+			require.Contains(t, stdout, "\n# Rules of scope cluster ask a quota service.")
+			require.Regexp(t, `\n# "?`+regexp.QuoteMeta(tc.want)+`"?, which leads to sluice quota:\n`, stdout)
+			half := time.Duration(got.Quota.TimeoutNs) / 2
+			require.Contains(t, stdout, fmt.Sprintf("connect_timeout %s, less than quota.timeout (%s)", half, 2*half))
+		}
+	}
+	stdout, _, err := runRender(t, onePolicy, "istio", "-f", "-", "--url", "oci://a/b")
+	require.NoError(t, err)
+	require.NotContains(t, stdout, "quota")
+}
+
 func TestRenderResourceRefuses(t *testing.T) {
 	istio := []string{"istio", "-f", "-", "--url", "oci://a/b"}
 	gateway := []string{"envoy-gateway", "-f", "-", "--url", "oci://a/b", "--target", "Gateway/a"}
@@ -98,6 +141,8 @@ func TestRenderResourceRefuses(t *testing.T) {
 		"selector twice":       {with(istio, "--selector", "a=b", "--selector", "a=c"), onePolicy, "the label is given twice", true},
 		"both":                 {with(istio, "--selector", "a=b", "--target", "Gateway/a"), onePolicy, "a selector and targets", true},
 		"file for the gateway": {with(gateway, "--url", "file:///a"), onePolicy, "want one of oci://", true},
+		"quota of no rule":     {with(istio, "--quota-cluster", "a"), onePolicy, "--quota-cluster, but no rule of the policy has scope cluster", true},
+		"quota on two lines":   {with(gateway, "--quota-cluster", "a\nkind: b"), clusterPolicy, "quota cluster", true},
 		"bad gateway policy":   {gateway, "version: 2\n", "version", false},
 	} {
 		t.Run(name, func(t *testing.T) {
