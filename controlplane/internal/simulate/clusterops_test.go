@@ -89,3 +89,82 @@ func TestOperationsNameTheKeyAsTheFilterDoes(t *testing.T) {
 		})
 	}
 }
+
+// unlimited is the limit of a user that has none.
+const unlimited = 1 << 30
+
+// clusterFields are what a rule may have beside its limits, which are 5/1s.
+var clusterFields = map[string]struct {
+	fields         string
+	limits         map[string]int // by user, where it is not 5
+	costs, shadows bool
+}{
+	"cost":            {fields: `cost: {header: x-cost, max: 5}`, costs: true},
+	"override":        {fields: `overrides: [{key: ["1"], limits: ["2/1s"]}, {key: ["2"], unlimited: true}]`, limits: map[string]int{"1": 2, "2": unlimited}},
+	"cost, override":  {fields: `cost: {header: x-cost, max: 5}, overrides: [{key: ["1"], limits: ["2/1s"]}]`, limits: map[string]int{"1": 2}, costs: true},
+	"shadow":          {fields: `mode: shadow`, limits: map[string]int{"0": unlimited, "1": unlimited, "2": unlimited}, shadows: true},
+	"enforce_percent": {fields: `enforce_percent: 40`, shadows: true},
+}
+
+// TestClusterRulesHaveWhatOthersHave: three proxies without a lease decide and answer,
+// in both forms of headers, as one proxy alone does with the same rule. With leases no
+// user gets more than the limit that holds for it.
+func TestClusterRulesHaveWhatOthersHave(t *testing.T) {
+	for name, c := range clusterFields {
+		t.Run(name, func(t *testing.T) {
+			rule := "version: 1\nheaders: both\nrules:\n  - {name: r, key: [{header: u}], limits: [5/1s], " + c.fields
+			lines := randomLines(3, *clusterLines)
+			want := simulateLines(t, rule+"}\n", 1, lines)
+			got := simulateLines(t, rule+", scope: cluster, lease: off}\n", 3, lines)
+			over, shadowed := 0, 0
+			for i := range want {
+				require.Equal(t, want[i], got[i], "line %d", i+1)
+				over += strings.Count(want[i], `"allowed":false,"reason":"limit"`)
+				shadowed += strings.Count(want[i], `"mode":"shadow","allowed":false,"reason":"limit"`)
+			}
+			require.Positive(t, over)
+			require.Equal(t, c.shadows, shadowed > 0)
+
+			admitted := map[string]int{}
+			for i, text := range simulateLines(t, rule+", scope: cluster}\n", 3, lines) {
+				var l struct {
+					AtMs    int64 `json:"at_ms"`
+					Allowed bool
+					Rules   []struct {
+						Key  []string
+						Mode string
+					}
+				}
+				require.NoError(t, json.Unmarshal([]byte(text), &l), text)
+				user, limit, cost := l.Rules[0].Key[0], 5, 1
+				if l.Rules[0].Mode == "shadow" {
+					require.True(t, l.Allowed)
+					continue
+				}
+				if own, has := c.limits[user]; has {
+					limit = own
+				}
+				if c.costs {
+					cost = costOf(t, lines, i)
+				}
+				if l.Allowed {
+					window := fmt.Sprint(user, " ", l.AtMs/1000)
+					admitted[window] += cost
+					require.LessOrEqual(t, admitted[window], limit, window)
+				}
+			}
+			require.Equal(t, name == "shadow", len(admitted) == 0)
+		})
+	}
+}
+
+func costOf(t *testing.T, lines string, i int) int {
+	t.Helper()
+	var l struct {
+		Headers struct {
+			Cost string `json:"x-cost"`
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(strings.Split(lines, "\n")[i]), &l))
+	return int(l.Headers.Cost[0] - '0')
+}

@@ -103,7 +103,7 @@ func (v *Verdict) CountWaiting() {
 // WantsRefill reports whether Refills would append something.
 func (v *Verdict) WantsRefill() bool {
 	for _, a := range v.Attempts {
-		if a.rule.leases != nil && a.leased.refill {
+		if a.refills() {
 			return true
 		}
 	}
@@ -113,12 +113,15 @@ func (v *Verdict) WantsRefill() bool {
 // Refills appends what the requests after this one will need soon.
 func (v *Verdict) Refills(dst []Want) []Want {
 	for _, a := range v.Attempts {
-		if a.rule.leases != nil && a.leased.refill {
+		if a.refills() {
 			dst = a.want(dst, 0)
 		}
 	}
 	return dst
 }
+
+// refills reports whether this hit is the one that asks for the key's next units.
+func (a *Attempt) refills() bool { return a.rule.leases != nil && !a.Unlimited && a.leased.refill }
 
 func (a *Attempt) want(dst []Want, cost uint32) []Want {
 	l, s := a.leased, a.rule.leases
