@@ -77,3 +77,23 @@ func TestOperateOnOneWindow(t *testing.T) {
 		require.Equal(t, []uint32{2, 5 + held}, used(Operation{What: Set, Units: 2, Window: 0}), "algorithm %d", a)
 	}
 }
+
+// TestServicesOfAStoreHaveOneKey: with different ones each would count apart, and so
+// admit the limit again.
+func TestServicesOfAStoreHaveOneKey(t *testing.T) {
+	start := func(s Store, secret string) error {
+		o := Options{Store: s}
+		if secret != "" {
+			o.Secret = []byte(secret)
+		}
+		_, err := NewService(t.Context(), o)
+		return err
+	}
+	for _, first := range []string{"", "one"} {
+		store := NewMemory(SteadyClock())
+		require.NoError(t, start(store, first))
+		require.NoError(t, start(store, first))
+		require.ErrorIs(t, start(store, "another"), errOtherSecret)
+		require.Equal(t, first != "", start(store, "") != nil)
+	}
+}

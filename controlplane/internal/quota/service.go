@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -108,9 +109,28 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 		}
 		o.Secret = secret
 	}
+	if err := checkSecret(ctx, o.Store, o.Secret); err != nil {
+		return nil, err
+	}
 	s := &Service{o: o, keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return s, nil
+}
+
+// errOtherSecret would let each service of a store count apart.
+var errOtherSecret = errors.New("the services of this quota store have another key: all need the same --quota-key-file, or none")
+
+// checkSecret refuses a secret other than that of the store's first service.
+func checkSecret(ctx context.Context, s Store, secret []byte) error {
+	mark := newHasher(secret).key(nil, []byte("which key"))
+	kept, err := s.Secret(ctx, "mark", func() []byte { return mark[:] })
+	switch {
+	case err != nil:
+		return fmt.Errorf("compare the key with that of the quota store: %w", err)
+	case !bytes.Equal(kept, mark[:]):
+		return errOtherSecret
+	}
+	return nil
 }
 
 // Drain makes the service take no more asks, and returns once all that were taken

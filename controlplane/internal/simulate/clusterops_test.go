@@ -3,6 +3,8 @@ package simulate_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -56,37 +58,44 @@ func TestOperationsOnClusterRules(t *testing.T) {
 // TestOperationsNameTheKeyAsTheFilterDoes: the same counter, key and limits.
 func TestOperationsNameTheKeyAsTheFilterDoes(t *testing.T) {
 	long := strings.Repeat("x", 9000)
-	for name, c := range map[string]struct {
-		rule    string // beside name and scope
-		request string
-		key     string
-		limit   int
+	cases := map[string]struct {
+		rule  string // beside name and scope
+		user  string // header u, empty = none
+		key   string
+		limit int
 	}{
-		"one part":        {`key: [{header: u}], limits: ["10/1h"]`, `"headers":{"u":"a"}`, `"a"`, 10},
-		"no part":         {`limits: ["10/1h"]`, `"path":"/"`, ``, 10},
-		"two parts":       {`key: [{header: u}, {path: {segment: 1}}], limits: ["10/1h"]`, `"headers":{"u":"a"},"path":"/x/y"`, `"a","x"`, 10},
-		"a network":       {`key: [{client_ip: {v4_prefix: 24}}], limits: ["10/1h"]`, `"client_ip":"192.0.2.7"`, `"192.0.2.0/24"`, 10},
-		"first_of":        {`key: [{first_of: [{header: u}, {client_ip: {}}]}], limits: ["10/1h"]`, `"client_ip":"192.0.2.7"`, `"client_ip=192.0.2.7"`, 10},
-		"windows":         {`key: [{header: u}], limits: ["50/1d", "10/1h"]`, `"headers":{"u":"a"}`, `"a"`, 50},
-		"jitter":          {`key: [{header: u}], limits: [{requests: 10, per: 1h, jitter: 50%}]`, `"headers":{"u":"a"}`, `"a"`, 10},
-		"counter":         {`counter: shared, key: [{header: u}], limits: ["10/1h"]`, `"headers":{"u":"a"}`, `"a"`, 10},
-		"override":        {`key: [{header: u}], limits: ["10/1h"], overrides: [{key: [b], limits: ["7/1h"]}, {key: ["a*"], limits: ["20/1h"]}]`, `"headers":{"u":"ab"}`, `"ab"`, 20},
-		"end":             {`key: [{header: u}], limits: ["10/1h"], overrides: [{key: ["*b"], limits: ["20/1h"]}]`, `"headers":{"u":"ab"}`, `"ab"`, 20},
-		"expression":      {`key: [{header: u}], limits: ["10/1h"], overrides: [{key: ["~a+b"], limits: ["20/1h"]}]`, `"headers":{"u":"aab"}`, `"aab"`, 20},
-		"too long, less":  {`key: [{header: u}], limits: ["10/1h"], overrides: [{key: ["~a+b"], limits: ["2/1h"]}]`, `"headers":{"u":"` + long + `"}`, `"` + long + `"`, 2},
-		"too long, more":  {`key: [{header: u}], limits: ["10/1h"], overrides: [{key: ["~a+b"], limits: ["20/1h"]}]`, `"headers":{"u":"` + long + `"}`, `"` + long + `"`, 10},
-		"override of two": {`key: [{header: u}, {method: {}}], limits: ["10/1h"], overrides: [{key: ["a", "*"], limits: ["20/1h"]}]`, `"headers":{"u":"a"}`, `"a","GET"`, 20},
-	} {
-		t.Run(name, func(t *testing.T) {
-			policy := `{version: 1, domain: d, rules: [{name: r, scope: cluster, lease: off, ` + c.rule + `}]}`
-			out := simulateLines(t, policy, 1, strings.Join([]string{
-				`{"at_ms":1,` + c.request + `}`, `{"at_ms":1,` + c.request + `}`,
-				`{"at_ms":1,"op":"get","rule":"r","key":[` + c.key + `]}`,
-			}, "\n"))
-			require.Contains(t, out[2], `"value":2,`)
-			require.Contains(t, out[2], fmt.Sprintf(`"limit":%d,`, c.limit))
-			require.Contains(t, out[1], fmt.Sprintf(`"limit":%d,`, c.limit), "as the filter has it")
-		})
+		"one part":        {`key: [{header: u}], limits: ["10/1h"]`, "a", `"a"`, 10},
+		"no part":         {`limits: ["10/1h"]`, "", ``, 10},
+		"two parts":       {`key: [{header: u}, {path: {segment: 1}}], limits: ["10/1h"]`, "a", `"a","x"`, 10},
+		"a network":       {`key: [{client_ip: {v4_prefix: 24}}], limits: ["10/1h"]`, "", `"192.0.2.0/24"`, 10},
+		"first_of":        {`key: [{first_of: [{header: u}, {client_ip: {}}]}], limits: ["10/1h"]`, "", `"client_ip=192.0.2.7"`, 10},
+		"windows":         {`key: [{header: u}], limits: ["50/1d", "10/1h"]`, "a", `"a"`, 50},
+		"jitter":          {`key: [{header: u}], limits: [{requests: 10, per: 1h, jitter: 50%}]`, "a", `"a"`, 10},
+		"counter":         {`counter: shared, key: [{header: u}], limits: ["10/1h"]`, "a", `"a"`, 10},
+		"override":        {`key: [{header: u}], limits: ["10/1h"], overrides: [{key: [b], limits: ["7/1h"]}, {key: ["a*"], limits: ["20/1h"]}]`, "ab", `"ab"`, 20},
+		"end":             {`key: [{header: u}], limits: ["10/1h"], overrides: [{key: ["*b"], limits: ["20/1h"]}]`, "ab", `"ab"`, 20},
+		"expression":      {`key: [{header: u}], limits: ["10/1h"], overrides: [{key: ["~a+b"], limits: ["20/1h"]}]`, "aab", `"aab"`, 20},
+		"too long, less":  {`key: [{header: u}], limits: ["10/1h"], overrides: [{key: ["~a+b"], limits: ["2/1h"]}]`, long, `"` + long + `"`, 2},
+		"too long, more":  {`key: [{header: u}], limits: ["10/1h"], overrides: [{key: ["~a+b"], limits: ["20/1h"]}]`, long, `"` + long + `"`, 10},
+		"override of two": {`key: [{header: u}, {method: {}}], limits: ["10/1h"], overrides: [{key: ["a", "*"], limits: ["20/1h"]}]`, "a", `"a","GET"`, 20},
+	}
+	policy, lines := "version: 1\ndomain: d\nrules:\n", []string{}
+	names := slices.Sorted(maps.Keys(cases))
+	for _, name := range names {
+		c := cases[name]
+		policy += fmt.Sprintf("  - {name: %q, match: {headers: {x-rule: %q}}, scope: cluster, lease: off, %s}\n", name, name, c.rule)
+		headers := fmt.Sprintf(`{"x-rule":%q,"u":%q}`, name, c.user)
+		if c.user == "" {
+			headers = fmt.Sprintf(`{"x-rule":%q}`, name)
+		}
+		request := fmt.Sprintf(`{"at_ms":1,"client_ip":"192.0.2.7","path":"/x/y","headers":%s}`, headers)
+		lines = append(lines, request, request, fmt.Sprintf(`{"at_ms":1,"op":"get","rule":%q,"key":[%s]}`, name, c.key))
+	}
+	out := simulateLines(t, policy, 1, strings.Join(lines, "\n"))
+	for i, name := range names {
+		require.Contains(t, out[3*i+2], `"value":2,`, name)
+		require.Contains(t, out[3*i+2], fmt.Sprintf(`"limit":%d,`, cases[name].limit), name)
+		require.Contains(t, out[3*i+1], fmt.Sprintf(`"limit":%d,`, cases[name].limit), "%s: as the filter has it", name)
 	}
 }
 
@@ -113,7 +122,7 @@ func TestClusterRulesHaveWhatOthersHave(t *testing.T) {
 	for name, c := range clusterFields {
 		t.Run(name, func(t *testing.T) {
 			rule := "version: 1\nheaders: both\nrules:\n  - {name: r, key: [{header: u}], limits: [5/1s], " + c.fields
-			lines := randomLines(3, *clusterLines)
+			lines := randomLines(3, *clusterLines/2)
 			want := simulateLines(t, rule+"}\n", 1, lines)
 			got := simulateLines(t, rule+", scope: cluster, lease: off}\n", 3, lines)
 			over, shadowed := 0, 0
