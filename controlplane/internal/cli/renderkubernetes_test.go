@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,7 +93,7 @@ func TestRenderQuotaCluster(t *testing.T) {
 		"a word":     {clusterPolicy, "off", "off"},
 	} {
 		for _, kind := range [][]string{{"istio"}, {"istio", "--kind", "traffic-extension"}, {"envoy-gateway", "--target", "Gateway/a"}} {
-			args := append(kind, "-f", "-", "--url", "oci://a/b")
+			args := slices.Concat(kind, []string{"-f", "-", "--url", "oci://a/b"})
 			if tc.flag != "" {
 				args = append(args, "--quota-cluster", tc.flag)
 			}

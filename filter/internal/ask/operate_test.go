@@ -39,7 +39,7 @@ func TestOperationsOnLeases(t *testing.T) {
 	require.Equal(t, held-1, value("leased", "a"))
 
 	_, err = do("get", "r", "a")
-	require.EqualError(t, err, `rule "r" has scope cluster: its counters are the quota service's, and sluice counters --server asks for them`)
+	require.EqualError(t, err, `rule "r" has scope cluster: its counters are the quota service's, which sluice counters asks without --proxy`)
 	_, err = do("leased", "own", "a")
 	require.EqualError(t, err, `rule "own" has scope proxy: it leases nothing`)
 

@@ -72,7 +72,7 @@ func (e *Engine) Operate(op Operation) (Result, error) {
 		return Result{Value: int64(units)}, err
 	case a.rule.leases != nil:
 		return Result{}, errors.New("rule " + strconv.Quote(op.Rule) +
-			" has scope cluster: its counters are the quota service's, and sluice counters --server asks for them")
+			" has scope cluster: its counters are the quota service's, which sluice counters asks without --proxy")
 	}
 	e.verdict.begin()
 	switch op.Name {
