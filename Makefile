@@ -109,6 +109,13 @@ bench: build measure $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(ser
 	$(measure) decision --envoy $(if $(ENVOY_PATH),$(ENVOY_PATH),$(out)/envoy-$(newest)/envoy) --wasm $(if $(B),$(B),$(filter)) $(if $(A),--against $(A)) \
 		--ratelimit $(ratelimit) --redis $(redis) $(if $(CASES),--cases '$(CASES)') $(if $(ROUNDS),--rounds $(ROUNDS)) \
 		$(if $(CASES)$(ROUNDS)$(A)$(B),,--docs docs)
+	$(if $(CASES)$(ROUNDS)$(A)$(B),,@$(MAKE) --no-print-directory bench-cluster)
+
+.PHONY: bench-cluster
+bench-cluster: build measure $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(ratelimit) $(redis) ## what limits over three Envoys cost, into docs/cluster.md; CASES=REGEXP or ROUNDS=N: a part, printed only
+	$(measure) cluster --sluice $(cli) --envoy $(if $(ENVOY_PATH),$(ENVOY_PATH),$(out)/envoy-$(newest)/envoy) --wasm $(filter) \
+		--ratelimit $(ratelimit) --redis $(redis) $(if $(CASES),--cases '$(CASES)') $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(CASES)$(ROUNDS),,--docs docs)
 
 .PHONY: bench-keyed
 bench-keyed: measure ## measure the Go library beside others and write docs/keyed-performance.md: ROUNDS=7

@@ -82,6 +82,22 @@ func TestOneLimitOverAllProxies(t *testing.T) {
 	}
 }
 
+// Only a policy with a cluster rule connects to the quota service.
+func TestNoConnectionWithoutClusterRules(t *testing.T) {
+	c, proxies := clusterOf(t, newest(t), 1)
+	p := proxies[0]
+	connections := func(rules string) uint64 {
+		c.apply(t, clusterPolicy+rules)
+		sendAll(t, proxies, 100, func(int, int) request { return request{"/", "x-user-id", "one"} })
+		stats, err := p.envoy.Stats(t.Context(), `^cluster\.sluice_quota\.upstream_cx_total$`)
+		require.NoError(t, err)
+		require.Len(t, stats, 1)
+		return stats["cluster.sluice_quota.upstream_cx_total"]
+	}
+	require.Zero(t, connections("  - {name: local, key: [{header: x-user-id}], limits: [1000/"+far+"]}\n"))
+	require.NotZero(t, connections(clusterRule("1000/"+far, "")))
+}
+
 func TestFreshKeysOverAllProxies(t *testing.T) {
 	const keys, times = 1000, 3
 	d := newest(t)

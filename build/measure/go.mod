@@ -12,6 +12,7 @@ require (
 	github.com/sethvargo/go-limiter v0.7.1
 	github.com/sluice-ratelimit/sluice v0.0.0-00010101000000-000000000000
 	github.com/spf13/cobra v1.10.2
+	github.com/spf13/pflag v1.0.10
 	github.com/stretchr/testify v1.12.1
 	github.com/tetratelabs/wazero v1.12.0
 	github.com/throttled/throttled/v2 v2.15.0
@@ -44,7 +45,6 @@ require (
 	github.com/kortschak/goroutine v1.1.3 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
-	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/valyala/bytebufferpool v1.0.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.6 // indirect
 	golang.org/x/image v0.44.0 // indirect

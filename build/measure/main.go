@@ -38,7 +38,7 @@ func main() {
 			return nil
 		},
 	}
-	root.AddCommand(decision.Command(), scale.Command(), libraries.Command(), loading.SizeCommand(), plots.Command(), pagesCommand(), linesCommand())
+	root.AddCommand(decision.Command(), decision.ClusterCommand(), scale.Command(), libraries.Command(), loading.SizeCommand(), plots.Command(), pagesCommand(), linesCommand())
 	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {
@@ -48,7 +48,7 @@ func main() {
 }
 
 // measuredPages read the figures that are kept beside each page.
-var measuredPages = []func(docs string) (page.Figures, error){decision.Figures, scale.Figures, libraries.Figures}
+var measuredPages = []func(docs string) (page.Figures, error){decision.Figures, decision.ClusterFigures, scale.Figures, libraries.Figures}
 
 func pagesCommand() *cobra.Command {
 	return &cobra.Command{

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluice-ratelimit/sluice/build/measure/loading"
 	"github.com/sluice-ratelimit/sluice/build/measure/machine"
@@ -29,6 +30,7 @@ import (
 type bench struct {
 	envoy, wasm, against string // paths
 	ratelimit, redis     string // paths of the rate limit service and its store
+	sluice               string // path of the command line
 	rounds, pairs        int
 	turn                 time.Duration // about how long one listener is loaded at a time
 	warmUp               time.Duration // of each listener: engines compile what is hot anew
@@ -56,16 +58,20 @@ func Command() *cobra.Command {
 			return b.command(cmd.Context(), which, docs)
 		},
 	}
-	flags := cmd.Flags()
+	b.flags(cmd.Flags(), &cases, &docs, "performance.md")
+	cmd.Flags().StringVar(&b.against, "against", "", "`path` of another build of the filter, which --wasm is measured against")
+	return cmd
+}
+
+// flags are those of both commands.
+func (b *bench) flags(flags *pflag.FlagSet, cases, docs *string, page string) {
 	flags.StringVar(&b.envoy, "envoy", "", "`path` of the Envoy; default: what ENVOY_PATH or PATH offers")
 	flags.StringVar(&b.wasm, "wasm", "build/out/sluice.wasm", "`path` of the filter")
-	flags.StringVar(&b.against, "against", "", "`path` of another build of the filter, which --wasm is measured against")
 	flags.StringVar(&b.ratelimit, "ratelimit", "", "`path` of envoyproxy/ratelimit")
 	flags.StringVar(&b.redis, "redis", "", "`path` of redis-server")
-	flags.StringVar(&docs, "docs", "", "`folder` of performance.md; default: only print")
-	flags.StringVar(&cases, "cases", ".", "regular `expression` for the names of the cases")
+	flags.StringVar(docs, "docs", "", "`folder` of "+page+"; default: only print")
+	flags.StringVar(cases, "cases", ".", "regular `expression` for the names of the cases")
 	flags.IntVar(&b.rounds, "rounds", 5, "how often each case is measured, each time in a new Envoy")
-	return cmd
 }
 
 func (b *bench) command(ctx context.Context, which *regexp.Regexp, docs string) (err error) {

@@ -36,12 +36,12 @@ const (
 	rateLimit = `{name: ratelimit, typed_config: {"@type": ` + filterTypes + `ratelimit.v3.RateLimit,
 		domain: bench, failure_mode_deny: true, timeout: 1s,
 		rate_limit_service: {transport_api_version: V3, grpc_service: {envoy_grpc: {cluster_name: ratelimit}}}}},`
-	// rateLimitCluster leads to the rate limit service at a port.
-	rateLimitCluster = `{name: ratelimit, type: STATIC,
+	// serviceCluster leads to a gRPC service, by the cluster's name and the port.
+	serviceCluster = `{name: %[1]s, type: STATIC,
 		typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {
 			"@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: {http2_protocol_options: {}}}},
-		load_assignment: {cluster_name: ratelimit, endpoints: [{lb_endpoints: [
-			{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %d}}}}]}]}},`
+		load_assignment: {cluster_name: %[1]s, endpoints: [{lb_endpoints: [
+			{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %[2]d}}}}]}]}},`
 )
 
 // Modules to compare with: the four host calls that a limit needs, by hand and in
@@ -113,6 +113,8 @@ func (b *bench) filters(ctx context.Context, s subject) (base, test string, err 
 	return base, test, err
 }
 
+type listener struct{ Name, Filters string }
+
 // bootstrap is an Envoy with two listeners that differ in their filters alone.
 func (b *bench) bootstrap(ctx context.Context, s subject) ([]byte, error) {
 	base, test, err := b.filters(ctx, s)
@@ -120,12 +122,16 @@ func (b *bench) bootstrap(ctx context.Context, s subject) ([]byte, error) {
 		return nil, err
 	}
 	site := map[string]any{
-		"Listeners": []struct{ Name, Filters string }{{"base", base}, {"test", test}},
+		"Listeners": []listener{{"base", base}, {"test", test}},
 		"Direct":    s.direct, "Balanced": s.workers > 1, "Upstream": b.upstream, "Route": "", "Clusters": "",
 	}
 	if s.service {
-		site["Route"], site["Clusters"] = ", "+perHeader, fmt.Sprintf(rateLimitCluster, b.service.port)
+		site["Route"], site["Clusters"] = ", "+perHeader, fmt.Sprintf(serviceCluster, "ratelimit", b.service.port)
 	}
+	return writeSite(site)
+}
+
+func writeSite(site map[string]any) ([]byte, error) {
 	var out bytes.Buffer
 	if err := siteTemplate.Execute(&out, site); err != nil {
 		return nil, fmt.Errorf("write bootstrap: %w", err)

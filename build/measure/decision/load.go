@@ -34,6 +34,7 @@ type client struct {
 	response fasthttp.Response
 	keys     [][]byte // one of them goes with each request
 	next     int
+	draw     func() []byte // says which key goes with the next request; nil = keys in turn
 
 	timed bool // note latencies
 	got   outcome
@@ -90,8 +91,12 @@ const stride = 7919
 
 func (c *client) exchange() error {
 	began := time.Now()
-	c.request.Header.SetBytesV(keyHeader, c.keys[c.next])
-	c.next = (c.next + stride) % len(c.keys)
+	if c.draw != nil {
+		c.request.Header.SetBytesV(keyHeader, c.draw())
+	} else {
+		c.request.Header.SetBytesV(keyHeader, c.keys[c.next])
+		c.next = (c.next + stride) % len(c.keys)
+	}
 	if err := c.request.Write(c.out); err != nil {
 		return fmt.Errorf("write request: %w", err)
 	}
@@ -131,16 +136,11 @@ func (l clients) run(o periodic.RunnerOptions, timed bool) (all outcome, err err
 	for _, c := range l {
 		c.timed, c.got = timed, outcome{latencies: c.got.latencies[:0]}
 		runners = append(runners, c)
-		if err := c.conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 			return all, err
 		}
 	}
-	o.NumThreads, o.Resolution, o.Out, o.Stop = len(l), 1e-5, io.Discard, periodic.NewAborter()
-	began := time.Now()
-	runner := periodic.NewPeriodicRunner(&o)
-	runner.Options().Runners = runners // fortio lets go of those in o
-	runner.Run()
-	all.took = time.Since(began)
+	all.took = runAll(runners, o)
 	for _, c := range l {
 		if c.err != nil {
 			return all, c.err
@@ -150,6 +150,19 @@ func (l clients) run(o periodic.RunnerOptions, timed bool) (all outcome, err err
 		all.latencies = append(all.latencies, c.got.latencies...)
 	}
 	return all, nil
+}
+
+// patience is how long a run may take.
+const patience = 3 * time.Minute
+
+// runAll runs the runners side by side, and returns how long that took.
+func runAll(runners []periodic.Runnable, o periodic.RunnerOptions) time.Duration {
+	o.NumThreads, o.Resolution, o.Out, o.Stop = len(runners), 1e-5, io.Discard, periodic.NewAborter()
+	began := time.Now()
+	runner := periodic.NewPeriodicRunner(&o)
+	runner.Options().Runners = runners // fortio lets go of those in o
+	runner.Run()
+	return time.Since(began)
 }
 
 func (o outcome) percentile(share float64) float64 { return round(sample.Quantile(o.latencies, share)) }

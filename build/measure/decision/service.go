@@ -17,15 +17,19 @@ import (
 // service is the rate limit service that a case measures beside the filter, and
 // the Redis that it counts in.
 type service struct {
-	port             int // of its gRPC
+	port             int    // of its gRPC
+	redisAt          string // address
 	ratelimit, redis *machine.Child
 }
 
-// limitConfig is what it limits: a limit for each user that none reaches.
+// limitConfig is what it limits: a limit for each user that none reaches, and one for
+// each client that some reach.
 const limitConfig = `domain: bench
 descriptors:
 - key: user
   rate_limit: {unit: day, requests_per_unit: 4000000000}
+- key: client
+  rate_limit: {unit: minute, requests_per_unit: 100}
 `
 
 // startService starts both on the cores of this program.
@@ -46,13 +50,13 @@ func (b *bench) startService(ctx context.Context) (s *service, err error) {
 	if err := os.WriteFile(filepath.Join(dir, "bench.yaml"), []byte(limitConfig), 0o600); err != nil {
 		return nil, err
 	}
-	s = &service{port: free[0]}
+	redisAt := net.JoinHostPort("127.0.0.1", strconv.Itoa(free[1]))
+	s = &service{port: free[0], redisAt: redisAt}
 	defer func() {
 		if err != nil {
 			s.stop()
 		}
 	}()
-	redisAt := net.JoinHostPort("127.0.0.1", strconv.Itoa(free[1]))
 	redis := exec.CommandContext(ctx, b.redis, "--port", strconv.Itoa(free[1]), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", b.dir)
 	// Debian's package, unpacked: its libraries are beside it.
 	libraries, err := filepath.Glob(filepath.Join(filepath.Dir(b.redis), "..", "lib", "*-linux-gnu"))
