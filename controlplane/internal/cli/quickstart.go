@@ -21,18 +21,21 @@ import (
 )
 
 const (
-	quickstartNode    = "quickstart"
-	quickstartWorkers = 2
+	quickstartProxies = 2
+	quickstartWorkers = 2 // of each
 
 	// quickstartPatience covers an Envoy that compiles the filter on a busy
 	// machine.
 	quickstartPatience = 60 * time.Second
 
-	quickstartListen = "127.0.0.1:10000"
-	quickstartAdmin  = "127.0.0.1:9901"
+	// Ports of the first proxy; the next one has the next.
+	quickstartPort  = 10000
+	quickstartAdmin = 9901
 
 	// What the second apply changes in the embedded policy.
 	quickstartLimit, quickstartRaised = "3/minute", "5/minute"
+	// The limit over all proxies in it, and how many requests meet it.
+	quickstartShared, quickstartTurns = "10/minute", 14
 )
 
 type quickstartOptions struct {
@@ -47,10 +50,11 @@ func newQuickstartCommand() *cobra.Command {
 	var o quickstartOptions
 	cmd := &cobra.Command{
 		Use:   "quickstart",
-		Short: "See it all work: control plane, proxy and upstream in one process",
-		Long: `Start a control plane, a server that echoes requests, and the filter in front of
-it as a reverse proxy; push a policy, send a few requests, print what became of
-them, and then serve until Ctrl-C. With --envoy the filter runs in that Envoy.
+		Short: "See it all work: control plane, two proxies and upstream in one process",
+		Long: `Start a control plane with its quota service, a server that echoes requests, and
+in front of it two reverse proxies with the filter; push a policy, send a few
+requests, print what became of them, and then serve until Ctrl-C. With --envoy
+the proxies are two processes of that Envoy.
 
 Everything listens on loopback: on the usual ports where they are free, else on
 others, and says where.`,
@@ -80,7 +84,7 @@ type demo struct {
 	server string // URL of the control plane
 	xds    string
 	echo   string // URL of the upstream
-	plane  dataPlane
+	planes []*dataPlane
 }
 
 func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
@@ -111,15 +115,10 @@ func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
 		return err
 	}
 	defer stopUpstream()
-	if o.envoy != "" {
-		d.plane, err = d.startEnvoy(o.envoy, o.wasm)
-	} else {
-		d.plane, err = d.startProxy(o.wasm)
-	}
-	if err != nil {
+	defer d.stopPlanes()
+	if err := d.startPlanes(o); err != nil {
 		return err
 	}
-	defer d.plane.stop()
 	err = d.show(name, text, o.policy == "")
 	if err != nil && cmd.Context().Err() != nil {
 		return errInterrupted
@@ -147,15 +146,18 @@ func (d *demo) show(name string, text []byte, embedded bool) error {
 	if err := d.apply(name, text); err != nil {
 		return err
 	}
-	if err := d.plane.ready(ctx); err != nil {
-		return err
+	fmt.Fprintf(d.out, "\ncontrol plane  %s, xDS and quota service on %s\n", d.server, d.xds)
+	for _, p := range d.planes {
+		if err := p.ready(ctx); err != nil {
+			return err
+		}
+		fmt.Fprintf(d.out, "%-14s %s, %s\n", p.node, p.url, p.what)
 	}
-	fmt.Fprintf(d.out, "\ncontrol plane  %s, xDS on %s\nproxy          %s, %s\nupstream       %s, echoes requests\n\n",
-		d.server, d.xds, d.plane.url, d.plane.what, d.echo)
+	fmt.Fprintf(d.out, "upstream       %s, echoes requests\n\n", d.echo)
 	if !embedded {
 		return d.send(ctx, "/", "", 3)
 	}
-	fmt.Fprintf(d.out, "Each user may send %s to /api/:\n", quickstartLimit)
+	fmt.Fprintf(d.out, "Each user may send %s to /api/ at each proxy. At %s:\n", quickstartLimit, d.planes[0].node)
 	for _, step := range []struct {
 		path, user string
 		times      int
@@ -168,24 +170,31 @@ func (d *demo) show(name string, text []byte, embedded bool) error {
 	if err := d.apply(name, bytes.Replace(text, []byte(quickstartLimit), []byte(quickstartRaised), 1)); err != nil {
 		return err
 	}
-	return d.send(ctx, "/api/orders", "alice", 3)
+	if err := d.send(ctx, "/api/orders", "alice", 3); err != nil {
+		return err
+	}
+	return d.share(ctx)
 }
 
-// connected waits until the control plane knows the proxy.
+// connected waits until the control plane knows the proxies.
 func (d *demo) connected(ctx context.Context) error {
 	for {
 		var status api.Status
 		if err := d.client.call(ctx, http.MethodGet, "/v1/status", nil, nil, &status); err != nil {
 			return err
 		}
+		known := 0
 		for _, p := range status.Proxies {
-			if p.Node == quickstartNode && p.Connected {
-				return nil
+			if p.Connected {
+				known++
 			}
+		}
+		if known >= quickstartProxies {
+			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait for the proxy to connect: %w", ctx.Err())
+			return fmt.Errorf("wait for the proxies to connect: %w", ctx.Err())
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -200,29 +209,42 @@ func (d *demo) apply(name string, text []byte) error {
 	return rollOut{client: d.client, output: outputText, wait: quickstartPatience, applied: applied}.run(d.cmd)
 }
 
-// send sends requests and prints what became of them.
+// send sends requests to the first proxy and prints what became of them.
 func (d *demo) send(ctx context.Context, path, user string, times int) error {
-	client := http.Client{Timeout: requestTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
 	for range times {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, d.plane.url+path, http.NoBody)
-		if err != nil {
-			return fmt.Errorf("make request: %w", err)
-		}
-		who := "no header"
+		header, who := http.Header{}, "no header"
 		if user != "" {
-			r.Header.Set("X-User-Id", user)
+			header.Set("X-User-Id", user)
 			who = "x-user-id: " + user
 		}
-		response, err := client.Do(r)
+		status, got, err := d.planes[0].get(ctx, path, header)
 		if err != nil {
-			return fmt.Errorf("send request: %w", err)
+			return err
 		}
-		_, err = io.Copy(io.Discard, response.Body)
-		if err = errors.Join(err, response.Body.Close()); err != nil {
-			return fmt.Errorf("read response: %w", err)
-		}
-		fmt.Fprintf(d.out, "  GET %-12s %-17s → %d %-8s %s\n", path, who, response.StatusCode, outcome(response.StatusCode), fields(response.Header))
+		fmt.Fprintf(d.out, "  GET %-12s %-17s → %d %-8s %s\n", path, who, status, outcome(status), fields(got))
 	}
+	return nil
+}
+
+// share sends the requests of one tenant to all proxies in turn and prints what became
+// of them.
+func (d *demo) share(ctx context.Context) error {
+	fmt.Fprintf(d.out, "\nEach tenant may send %s to /reports/ through both proxies together, which get requests in turn:\n", quickstartShared)
+	counts := map[string]int{}
+	lines := make([]string, len(d.planes))
+	for i := range quickstartTurns {
+		turn := i % len(d.planes)
+		status, _, err := d.planes[turn].get(ctx, "/reports/1", http.Header{"X-Tenant": {"acme"}})
+		if err != nil {
+			return err
+		}
+		counts[outcome(status)]++
+		lines[turn] += fmt.Sprintf(" %d", status)
+	}
+	for i, line := range lines {
+		fmt.Fprintf(d.out, "  GET /reports/1   x-tenant: acme    → %s:%s\n", d.planes[i].node, line)
+	}
+	fmt.Fprintf(d.out, "%d of %d were allowed.\n", counts["allowed"], quickstartTurns)
 	return nil
 }
 
@@ -259,12 +281,13 @@ func (d *demo) farewell() {
 	if d.server != "http://"+defaultHTTP {
 		server = " --server " + d.server
 	}
-	stats := d.plane.admin + "/stats/prometheus"
+	first, second := d.planes[0], d.planes[1]
 	fmt.Fprintf(d.out, `
 It serves until Ctrl-C. In another terminal:
   curl -i -H 'x-user-id: alice' %[1]s/api/orders
+  curl -i -H 'x-tenant: acme' %[4]s/reports/1
   %[2]s apply -f examples/quickstart.yaml%[3]s
   %[2]s status%[3]s
-  curl -s %[4]s | grep rate_limit
-`, d.plane.url, program, server, stats)
+  curl -s %[5]s/stats/prometheus | grep rate_limit
+`, first.url, program, server, second.url, first.admin)
 }

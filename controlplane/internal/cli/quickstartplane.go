@@ -7,8 +7,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
@@ -17,14 +20,36 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
-// dataPlane is the filter in front of the upstream, in either host.
+// dataPlane is one proxy with the filter in front of the upstream, in either host.
 type dataPlane struct {
+	node  string
 	what  string
 	url   string
 	admin string
 	ready func(context.Context) error
 	stop  func()
 }
+
+// get sends a request and returns the response's status and headers.
+func (p *dataPlane) get(ctx context.Context, path string, header http.Header) (int, http.Header, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, http.NoBody)
+	if err != nil {
+		return 0, nil, fmt.Errorf("make request: %w", err)
+	}
+	r.Header = header
+	client := http.Client{Timeout: requestTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(r)
+	if err != nil {
+		return 0, nil, fmt.Errorf("send request: %w", err)
+	}
+	_, err = io.Copy(io.Discard, response.Body)
+	if err = errors.Join(err, response.Body.Close()); err != nil {
+		return 0, nil, fmt.Errorf("read response: %w", err)
+	}
+	return response.StatusCode, response.Header, nil
+}
+
+func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
 // listenNear opens a listener at an address, or at another port if that is
 // taken.
@@ -56,8 +81,12 @@ func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error,
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("start xDS server: %w", err), stream.Close(), web.Close(), policies.Close())
 	}
+	q, err := (&quotaOptions{store: quotaMemory}).open(d.cmd.Context(), d.log, nil)
+	if err != nil {
+		return nil, nil, errors.Join(err, stream.Close(), web.Close(), policies.Close())
+	}
 	d.server, d.xds = "http://"+web.Addr().String(), stream.Addr().String()
-	s := servers{log: d.log, push: push, proxies: "xds", httpListener: web, xdsListener: stream,
+	s := servers{log: d.log, push: push, quotas: q, proxies: "xds", httpListener: web, xdsListener: stream,
 		handler: api.New(api.Options{Store: policies, XDS: push, Log: d.log})}
 	// It outlives the command's context: the data plane goes first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
@@ -94,34 +123,67 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(w, io.LimitReader(r.Body, 64<<10))
 }
 
-func (d *demo) startProxy(filter string) (dataPlane, error) {
+// startPlanes starts the proxies. Those that it could start are to be stopped also
+// after an error.
+func (d *demo) startPlanes(o quickstartOptions) error {
+	for i := range quickstartProxies {
+		node := fmt.Sprint("proxy-", i+1)
+		listen, admin := loopback(quickstartPort+i), loopback(quickstartAdmin+i)
+		var p *dataPlane
+		var err error
+		if o.envoy != "" {
+			p, err = d.startEnvoy(o.envoy, o.wasm, node, listen, admin)
+		} else {
+			p, err = d.startProxy(o.wasm, node, listen, admin)
+		}
+		if err != nil {
+			return err
+		}
+		p.node = node
+		d.planes = append(d.planes, p)
+	}
+	return nil
+}
+
+func (d *demo) stopPlanes() {
+	for _, p := range d.planes {
+		p.stop()
+	}
+}
+
+func (d *demo) startProxy(filter, node, listen, adminListen string) (*dataPlane, error) {
 	wasm, err := readFilter(filter)
 	if err != nil {
-		return dataPlane{}, err
+		return nil, err
 	}
 	upstream, err := proxy.ParseUpstream(d.echo)
 	if err != nil {
-		return dataPlane{}, err
+		return nil, err
 	}
-	requests, err := listenNear(quickstartListen)
+	requests, err := listenNear(listen)
 	if err != nil {
-		return dataPlane{}, err
+		return nil, err
 	}
-	admin, err := listenNear(quickstartAdmin)
+	admin, err := listenNear(adminListen)
 	if err != nil {
-		return dataPlane{}, errors.Join(err, requests.Close())
+		return nil, errors.Join(err, requests.Close())
+	}
+	quota, err := (&serviceOptions{address: d.xds}).connect()
+	if err != nil {
+		return nil, errors.Join(err, requests.Close(), admin.Close())
 	}
 	p, err := proxy.New(d.cmd.Context(), proxy.Options{
 		Wasm: wasm, ReadFile: readFilterFile, Workers: quickstartWorkers, Upstream: upstream, CacheDir: compiledFilters(), Log: d.log,
+		Cluster: func(string) grpc.ClientConnInterface { return quota },
 	})
 	if err != nil {
-		return dataPlane{}, errors.Join(err, requests.Close(), admin.Close())
+		return nil, errors.Join(err, quota.Close(), requests.Close(), admin.Close())
 	}
 	ctx, cancel := context.WithCancel(d.cmd.Context())
 	ended := make(chan error, 2)
-	go func() { ended <- p.Subscribe(ctx, proxy.Subscription{Address: d.xds, Node: quickstartNode}) }()
+	go func() { ended <- p.Subscribe(ctx, proxy.Subscription{Address: d.xds, Node: node}) }()
 	go func() { ended <- p.Serve(ctx, requests, admin) }()
-	return dataPlane{
+	return &dataPlane{
 		what: fmt.Sprintf("the filter on wazero, %d workers", quickstartWorkers),
 		url:  "http://" + requests.Addr().String(), admin: "http://" + admin.Addr().String(),
 		ready: func(ctx context.Context) error {
@@ -138,39 +200,40 @@ func (d *demo) startProxy(filter string) (dataPlane, error) {
 				d.log.Error("stop the proxy", "error", err)
 			}
 			p.Close()
+			_ = quota.Close()
 		},
 	}, nil
 }
 
-func (d *demo) startEnvoy(binary, filter string) (dataPlane, error) {
+func (d *demo) startEnvoy(binary, filter, node, listen, admin string) (*dataPlane, error) {
 	wasm, err := filterFile(filter, d.cmd.ErrOrStderr())
 	if err != nil {
-		return dataPlane{}, err
+		return nil, err
 	}
 	version, err := proc.Version(d.cmd.Context(), binary)
 	if err != nil {
-		return dataPlane{}, withHint(err, "--envoy names an Envoy binary; make run ENVOY=1 brings one")
+		return nil, withHint(err, "--envoy names an Envoy binary; make run ENVOY=1 brings one")
 	}
 	bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
-		Plugin: envoy.Plugin{Wasm: wasm}, Node: quickstartNode, XDS: d.xds, Upstream: strings.TrimPrefix(d.echo, "http://"),
-		Listen: freeNear(quickstartListen), Admin: freeNear(quickstartAdmin),
+		Plugin: envoy.Plugin{Wasm: wasm}, Node: node, XDS: d.xds, Upstream: strings.TrimPrefix(d.echo, "http://"),
+		Listen: freeNear(listen), Admin: freeNear(admin),
 	})
 	if err != nil {
-		return dataPlane{}, err
+		return nil, err
 	}
 	child, err := proc.Start(d.cmd.Context(), proc.Options{
 		Binary: binary, Bootstrap: bootstrap, Concurrency: quickstartWorkers, LogLevel: "error", LogTo: d.cmd.ErrOrStderr(),
 	})
 	if err != nil {
-		return dataPlane{}, err
+		return nil, err
 	}
-	plane := dataPlane{what: fmt.Sprintf("Envoy %s, %d workers", version, quickstartWorkers)}
+	plane := &dataPlane{what: fmt.Sprintf("Envoy %s, %d workers", version, quickstartWorkers)}
 	plane.ready = func(ctx context.Context) error {
 		if err := child.WaitReady(ctx); err != nil {
 			return err
 		}
 		address, err := child.Listener(ctx, envoy.ListenerName)
-		d.plane.url, d.plane.admin = "http://"+address, child.Admin()
+		plane.url, plane.admin = "http://"+address, child.Admin()
 		return err
 	}
 	plane.stop = func() {
