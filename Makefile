@@ -130,6 +130,10 @@ bench-scale: build measure $(out)/envoy-$(ENVOY_VERSION)/envoy ## the largest po
 plots: build measure ## pictures and tables of docs/algorithms.md
 	$(measure) plots --sluice $(cli) --wasm $(filter)
 
+.PHONY: fleet
+fleet: measure ## run the model of many proxies under one limit: pictures and table of docs/cluster.md
+	$(measure) fleet
+
 .PHONY: pages
 pages: measure ## tables and pictures of the measured pages, anew from docs/*.json
 	$(measure) pages

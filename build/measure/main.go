@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/build/measure/decision"
+	"github.com/sluice-ratelimit/sluice/build/measure/fleet"
 	"github.com/sluice-ratelimit/sluice/build/measure/libraries"
 	"github.com/sluice-ratelimit/sluice/build/measure/loading"
 	"github.com/sluice-ratelimit/sluice/build/measure/page"
@@ -38,7 +39,7 @@ func main() {
 			return nil
 		},
 	}
-	root.AddCommand(decision.Command(), decision.ClusterCommand(), scale.Command(), libraries.Command(), loading.SizeCommand(), plots.Command(), pagesCommand(), linesCommand())
+	root.AddCommand(decision.Command(), decision.ClusterCommand(), scale.Command(), libraries.Command(), loading.SizeCommand(), plots.Command(), fleet.Command(), pagesCommand(), linesCommand())
 	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {
@@ -48,7 +49,7 @@ func main() {
 }
 
 // measuredPages read the figures that are kept beside each page.
-var measuredPages = []func(docs string) (page.Figures, error){decision.Figures, decision.ClusterFigures, scale.Figures, libraries.Figures}
+var measuredPages = []func(docs string) (page.Figures, error){decision.Figures, decision.ClusterFigures, scale.Figures, libraries.Figures, fleet.Figures}
 
 func pagesCommand() *cobra.Command {
 	return &cobra.Command{

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/measure/sample"
 )
 
-// clusterFigures are what docs/cluster.json holds.
+// clusterFigures are what docs/cluster-cost.json holds.
 type clusterFigures struct {
 	Cores     int          `json:"cores"`
 	Processor string       `json:"processor"`
@@ -33,13 +33,13 @@ const clusterPage = "cluster"
 // ClusterFigures reads the figures beside docs/cluster.md.
 func ClusterFigures(docs string) (page.Figures, error) {
 	var f clusterFigures
-	err := page.Read(docs, clusterPage, &f)
+	err := page.Read(docs, clusterPage, "cost", &f)
 	return f.page(), err
 }
 
 func (f clusterFigures) page() page.Figures {
-	return page.Figures{Page: clusterPage, Raw: f, Sections: map[string]string{
-		"machine": f.machine(), "bars": f.bars(), "shares": f.shares(),
+	return page.Figures{Page: clusterPage, Part: "cost", Raw: f, Sections: map[string]string{
+		"cost-machine": f.machine(), "cost-bars": f.bars(), "cost-shares": f.shares(),
 	}}
 }
 

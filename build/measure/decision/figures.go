@@ -68,7 +68,7 @@ type loaded struct {
 // Figures reads the figures beside docs/performance.md.
 func Figures(docs string) (page.Figures, error) {
 	var f figures
-	if err := page.Read(docs, pageName, &f); err != nil {
+	if err := page.Read(docs, pageName, "", &f); err != nil {
 		return page.Figures{}, err
 	}
 	return f.page()

@@ -117,7 +117,7 @@ const pageName = "keyed-performance"
 // Figures reads the figures beside docs/keyed-performance.md.
 func Figures(docs string) (page.Figures, error) {
 	var f figures
-	if err := page.Read(docs, pageName, &f); err != nil {
+	if err := page.Read(docs, pageName, "", &f); err != nil {
 		return page.Figures{}, err
 	}
 	return f.page(), nil

@@ -22,7 +22,8 @@ import (
 // Figures are what one measurement found, as its page shows them.
 type Figures struct {
 	Page     string            // name of the page without .md
-	Raw      any               // kept beside the page, in .json; nil = nowhere
+	Part     string            // of a page with figures of several measurements; else ""
+	Raw      any               // kept beside the page, in PAGE.json or PAGE-PART.json; nil = nowhere
 	Sections map[string]string // the text of each section, by name
 	Pictures map[string][]byte // SVG, by file name in img
 }
@@ -33,7 +34,7 @@ func (f Figures) files(docs string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	after, err := fill(string(before), f.Sections)
+	after, err := fill(string(before), f.Part, f.Sections)
 	if err != nil {
 		return nil, fmt.Errorf("fill %s.md: %w", f.Page, err)
 	}
@@ -45,8 +46,15 @@ func (f Figures) files(docs string) (map[string][]byte, error) {
 		return files, nil
 	}
 	raw, err := json.MarshalIndent(f.Raw, "", " ")
-	files[f.Page+".json"] = append(raw, '\n')
+	files[rawName(f.Page, f.Part)] = append(raw, '\n')
 	return files, err
+}
+
+func rawName(page, part string) string {
+	if part != "" {
+		page += "-" + part
+	}
+	return page + ".json"
 }
 
 // Stale lists the files in the folder of documents that are not what the figures
@@ -74,9 +82,9 @@ func (f Figures) Write(docs string) error {
 	return nil
 }
 
-// Read reads the raw figures that Write kept beside a page.
-func Read(docs, page string, into any) error {
-	text, err := os.ReadFile(filepath.Join(docs, page+".json"))
+// Read reads the raw figures that Write kept beside a page, or those of a part of it.
+func Read(docs, page, part string, into any) error {
+	text, err := os.ReadFile(filepath.Join(docs, rawName(page, part)))
 	if err != nil {
 		return err
 	}
@@ -85,13 +93,16 @@ func Read(docs, page string, into any) error {
 
 var section = regexp.MustCompile(`(?s)(<!-- measured: ([\w-]+) -->\n).*?(<!-- end -->)`)
 
-// fill replaces the text of every section. A section without text is an error, and
-// so is a text without a section.
-func fill(page string, sections map[string]string) (string, error) {
+// fill replaces the text of every section of a part: those whose names begin with the
+// part's. A section without text is an error, and so is a text without a section.
+func fill(page, part string, sections map[string]string) (string, error) {
 	missing := maps.Clone(sections)
 	var problems []error
 	page = section.ReplaceAllStringFunc(page, func(old string) string {
 		m := section.FindStringSubmatch(old)
+		if !strings.HasPrefix(m[2], part) {
+			return old
+		}
 		text, ok := missing[m[2]]
 		delete(missing, m[2])
 		if !ok || strings.Contains(old[len(m[1]):], "<!-- measured") {

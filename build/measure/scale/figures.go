@@ -31,7 +31,7 @@ const pageName = "scale"
 // Figures reads the figures beside docs/scale.md.
 func Figures(docs string) (page.Figures, error) {
 	var f figures
-	err := page.Read(docs, pageName, &f)
+	err := page.Read(docs, pageName, "", &f)
 	return f.page(), err
 }
 

@@ -100,7 +100,7 @@ func (b *bench) run(ctx context.Context, which *regexp.Regexp) (err error) {
 		}
 	}
 	var former figures
-	if err := page.Read(b.docs, pageName, &former); err != nil {
+	if err := page.Read(b.docs, pageName, "", &former); err != nil {
 		return err
 	}
 	return b.found.join(former).page().Write(b.docs)
