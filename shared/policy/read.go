@@ -2,6 +2,7 @@ package policy
 
 import (
 	"slices"
+	"sort"
 	"strconv"
 	"unicode/utf8"
 
@@ -80,11 +81,9 @@ func (r *reader) read(doc *Node) (*Policy, []Problem) {
 		r.setQuota(p)
 		r.checkRules(p)
 	}
-	slices.SortStableFunc(r.problems, func(a, b Problem) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
+	sort.SliceStable(r.problems, func(i, j int) bool {
+		a, b := &r.problems[i], &r.problems[j]
+		return a.Line < b.Line || a.Line == b.Line && a.Column < b.Column
 	})
 	if r.dropped > 0 {
 		r.problems = append(r.problems, Problem{Code: MoreProblems, Args: []string{itoa(int64(r.dropped))}})

@@ -1,6 +1,9 @@
 package state
 
-import "slices"
+import (
+	"bytes"
+	"sort"
+)
 
 // lookup finds a counter's tables in a directory, and free table numbers, without
 // a search through all tables: a configuration may have ten thousand. It is valid
@@ -91,6 +94,6 @@ func (t *Tables) withOthers(first *Table) []*Table {
 		return []*Table{first}
 	}
 	// All workers register them in the same order, so each finds what others have registered.
-	slices.SortFunc(closed, func(a, b *Table) int { return slices.Compare(a.def.Counter[:], b.def.Counter[:]) })
+	sort.Slice(closed, func(i, j int) bool { return bytes.Compare(closed[i].def.Counter[:], closed[j].def.Counter[:]) < 0 })
 	return append([]*Table{first}, closed[:min(open, len(closed))]...)
 }

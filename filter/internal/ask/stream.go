@@ -1,8 +1,7 @@
 package ask
 
 import (
-	"maps"
-	"slices"
+	"sort"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -98,8 +97,13 @@ func (c *Client) Closed(now int64) {
 	}
 	c.open, c.stream, c.unanswered, c.returns = false, 0, false, c.returns[:0]
 	c.backOff(now)
-	for _, id := range slices.Sorted(maps.Keys(c.byID)) {
-		c.requeue(c.byID[id])
+	groups := make([]*group, 0, len(c.byID))
+	for _, g := range c.byID {
+		groups = append(groups, g)
+	}
+	sort.Slice(groups, func(i, j int) bool { return groups[i].id < groups[j].id })
+	for _, g := range groups {
+		c.requeue(g)
 	}
 	clear(c.byID)
 	clear(c.flying)

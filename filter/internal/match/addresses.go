@@ -3,6 +3,7 @@ package match
 import (
 	"net/netip"
 	"slices"
+	"sort"
 )
 
 // addresses is a set of networks as ranges: sorted, and none meets another, so
@@ -16,7 +17,7 @@ func newAddresses(networks []netip.Prefix) addresses {
 	for _, n := range networks {
 		list = append(list, addressRange{n.Addr(), lastOf(n)})
 	}
-	slices.SortFunc(list, func(a, b addressRange) int { return a.first.Compare(b.first) })
+	sort.Slice(list, func(i, j int) bool { return list[i].first.Less(list[j].first) })
 	out := list[:0]
 	for _, r := range list {
 		if n := len(out); n > 0 && r.first.Compare(out[n-1].last) <= 0 {

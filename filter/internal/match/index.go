@@ -3,6 +3,7 @@ package match
 import (
 	"math/bits"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
@@ -57,7 +58,7 @@ func NewIndex(rules []*Match) Index {
 			x.dimensions = append(x.dimensions, made)
 		}
 	}
-	slices.SortStableFunc(x.dimensions, func(a, b dimension) int { return count(b.asking) - count(a.asking) })
+	sort.SliceStable(x.dimensions, func(i, j int) bool { return count(x.dimensions[i].asking) > count(x.dimensions[j].asking) })
 	return x
 }
 
@@ -100,7 +101,7 @@ func newDimension(rules []*Match, patterns func(*Match) []pattern, read func(*re
 
 // nest sorts the prefixes and links each to the one around it.
 func (d *dimension) nest() {
-	slices.SortFunc(d.prefixes, func(a, b prefix) int { return strings.Compare(a.text, b.text) })
+	sort.Slice(d.prefixes, func(i, j int) bool { return d.prefixes[i].text < d.prefixes[j].text })
 	for i := range d.prefixes {
 		at := i - 1
 		for at >= 0 && !strings.HasPrefix(d.prefixes[i].text, d.prefixes[at].text) {
