@@ -24,9 +24,9 @@ const (
 	quickstartProxies = 2
 	quickstartWorkers = 2 // of each
 
-	// quickstartPatience covers an Envoy that compiles the filter on a busy
+	// quickstartPatience covers Envoys that compile the filter on a busy
 	// machine.
-	quickstartPatience = 60 * time.Second
+	quickstartPatience = 2 * time.Minute
 
 	// Ports of the first proxy; the next one has the next.
 	quickstartPort  = 10000
