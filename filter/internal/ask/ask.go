@@ -249,18 +249,22 @@ func (c *Client) Forget(context uint32) {
 // silent. Period says when to call it next.
 func (c *Client) Tick(now int64) {
 	c.listen(now)
-	due := 0
-	for ; due < len(c.order); due++ {
-		w := c.order[due]
-		if w.group == nil {
-			continue
-		}
-		if now < w.deadlineNs && !c.engine.Quota.Silent {
+	kept := c.order[:0]
+	for i, w := range c.order {
+		if w.group != nil && now < w.deadlineNs && !c.engine.Quota.Silent {
+			kept = append(kept, c.order[i:]...)
 			break
 		}
-		c.expire(w)
+		switch {
+		case c.waiters[w.context] != w || w.late: // decided, or about to be
+		case w.group != nil:
+			c.expire(w)
+		default: // it is ready, and may have to wait again
+			kept = append(kept, w)
+		}
 	}
-	c.order = append(c.order[:0], c.order[due:]...)
+	clear(c.order[len(kept):])
+	c.order = kept
 	c.abandon(now)
 	if c.engine.Quota.Silent {
 		c.probe(now)

@@ -285,6 +285,24 @@ func TestOneCallbackResumesFew(t *testing.T) {
 	require.Equal(t, 100, w.admitted())
 }
 
+// A request that is ready when a tick comes may have to wait again, and even then
+// not for longer than the timeout.
+func TestWhoIsReadyAtATickWaitsNoLonger(t *testing.T) {
+	w, s := pair(t, `{"name":"r","scope":"cluster","limits":["100/1m"],"on_unavailable":"deny"}`)
+	for range 300 {
+		w.request("a")
+	}
+	for range 2 { // the first request asks alone
+		s.Serve(t, w.stream)
+		w.deliver()
+	}
+	for range 15 { // 99 were granted; the rest asks again, and nobody answers
+		w.tick()
+		w.proxy.Clock += 10 * ms
+	}
+	require.Len(t, w.verdicts, 300)
+}
+
 func TestTooManyWaiters(t *testing.T) {
 	w, _ := pair(t, `{"name":"r","scope":"cluster","limits":["100000/1m"],"on_contention":"deny"}`)
 	for range maxWaiters + 10 {
