@@ -56,6 +56,9 @@ func Moving(c *Config, at int64, dice *rand.Rand) int {
 	return int(at/second) % c.Proxies
 }
 
+// Idle sends all requests to a tenth of the proxies.
+func Idle(c *Config, _ int64, dice *rand.Rand) int { return dice.IntN(max(c.Proxies/10, 1)) }
+
 // Bursts lets one proxy after the other speak, for 50 ms each.
 func Bursts(c *Config, at int64, _ *rand.Rand) int { return int(at/(50*ms)) % c.Proxies }
 
@@ -143,7 +146,7 @@ type pending struct {
 func Run(t testing.TB, c Config) Result {
 	t.Helper()
 	w := &world{
-		t: t, config: &c, dice: rand.New(rand.NewPCG(c.Seed, 1)), now: 1000 * 3600 * second,
+		t: t, config: &c, dice: rand.New(rand.NewPCG(c.Seed, 1)), now: 42 * 24 * 3600 * second,
 		hits: map[window]int{}, wanted: map[window]int{},
 	}
 	w.service = hosttest.NewQuota(func() int64 { return w.now })
@@ -165,7 +168,9 @@ func Run(t testing.TB, c Config) Result {
 		p.engine.Quota.TimeoutNs = 100 * ms
 		p.client = ask.New(p, p.engine)
 		w.proxies = append(w.proxies, p)
-		w.plan(second*int64(i)/int64(c.Proxies*c.Workers), p.tick)
+		first := second * int64(i) / int64(c.Proxies*c.Workers)
+		p.ticks = w.now + first
+		w.plan(first, p.tick)
 	}
 	w.live()
 	return w.sum()
@@ -229,6 +234,7 @@ func (p *proxy) decide(context uint32, first bool) bool {
 	w, r := p.world, p.since[context]
 	p.host.Clock = w.now
 	p.host.Headers = map[string][]string{"u": {fmt.Sprint(r.key)}}
+	p.host.Calls = p.host.Calls[:0]
 	v := p.engine.Decide()
 	if v.Pending {
 		p.client.Wait(context, v, w.now)
