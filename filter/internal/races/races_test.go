@@ -1,0 +1,184 @@
+package races
+
+import (
+	"flag"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+var (
+	flagMax    = flag.Int("races-max", 800, "maximum of executions to search in a scenario")
+	flagRandom = flag.Int("races-random", 200, "random executions of a scenario after the search")
+	flagSeed   = flag.Uint64("races-seed", 1, "seed of the random executions")
+	flagOnly   = flag.String("races-only", "", "the one scenario to run")
+)
+
+// scenario is a small race.
+type scenario struct {
+	name    string
+	rules   string
+	start   int64 // after the beginning of an hour
+	before  [workers][]request
+	rounds  int   // of before, 1 if 0
+	pause   int64 // between before and scripts
+	scripts [workers][]request
+	times   []int64 // that may pass at any point
+	faults  bool    // messages may be lost or repeated, and streams cut
+	// keeps says that a window is open at the end, so that what it admitted can be
+	// compared with what is counted.
+	keeps bool
+	// strands is how many units may stay counted though nobody has spent them: a refund
+	// may come after the stream that got the units has let go of them.
+	strands int
+}
+
+// all makes each worker get so many of a request.
+func all(n int, r ...request) (scripts [workers][]request) {
+	for i := range scripts {
+		for range n {
+			scripts[i] = append(scripts[i], r[i%len(r)])
+		}
+	}
+	return scripts
+}
+
+func clusterRule(name, header, limits string) string {
+	return fmt.Sprintf(`{"name":%q,"scope":"cluster","key":[{"header":%q}],"missing_key":"skip","limits":[%s],"on_unavailable":"deny"}`, name, header, limits)
+}
+
+var (
+	a, b     = request{user: "a"}, request{user: "b"}
+	at, bt   = request{"a", "t"}, request{"b", "t"}
+	someTime = []int64{15 * ms, 120 * ms}
+)
+
+const (
+	log20s    = `{"requests":40,"per":"20s","algorithm":"sliding_window_log"}`
+	bucket20s = `{"requests":40,"per":"20s","algorithm":"token_bucket"}`
+)
+
+func scenarios() []scenario {
+	return []scenario{
+		{name: "hot key", rules: clusterRule("r", "u", `"40/1h"`), before: all(4, a), scripts: all(8, a), times: someTime, keeps: true},
+		{name: "hot key, messages lost", rules: clusterRule("r", "u", `"40/1h"`), before: all(4, a), scripts: all(8, a), times: someTime, keeps: true, faults: true},
+		{name: "idle units", rules: clusterRule("r", "u", `"40/1h"`), before: all(4, a), scripts: all(2, a), times: []int64{6 * second, 11 * second}, keeps: true},
+		{name: "idle units, a message twice", rules: clusterRule("r", "u", `"40/1h"`), before: all(4, a), scripts: all(2, a), times: []int64{6 * second, 11 * second}, keeps: true, faults: true},
+		{name: "a window ends", rules: clusterRule("r", "u", `"40/1s"`), start: 700 * ms, before: all(4, a), scripts: all(16, a), times: []int64{20 * ms, 160 * ms}, faults: true},
+		{name: "an hour ends", rules: clusterRule("r", "u", `"40/1h"`), start: hour - 11*second, before: all(4, a), scripts: all(10, a), times: []int64{ms, 6 * second}, keeps: true},
+		{name: "log", rules: clusterRule("r", "u", log20s), before: all(1, a), rounds: 4, pause: 150 * ms, scripts: all(14, a), times: []int64{20*second - 100*ms}},
+		{name: "bucket", rules: clusterRule("r", "u", bucket20s), before: all(5, a), scripts: all(14, a), times: []int64{150 * ms, second}},
+		{name: "two windows", rules: clusterRule("r", "u", `"20/1s","60/1h"`), start: 940 * ms, before: all(3, a), scripts: all(12, a), times: []int64{20 * ms, 55 * ms}, faults: true},
+		{name: "group", rules: clusterRule("r", "u", `"40/1h"`) + "," + clusterRule("q", "t", `"10/1h"`), before: all(2, at, bt), scripts: all(4, at, bt), times: someTime, keeps: true, strands: 2},
+		{
+			name: "refund", keeps: true, strands: 2, times: someTime, before: all(3, a), scripts: all(4, at), rules: clusterRule("r", "u", `"40/1h"`) +
+				`,{"name":"q","key":[{"header":"t"}],"missing_key":"skip","limits":["3/1h"]}`,
+		},
+		{name: "two keys", rules: clusterRule("r", "u", `"24/1h"`), before: all(3, a, b), scripts: all(6, b, a), times: someTime, keeps: true, faults: true},
+	}
+}
+
+// judge says what is wrong at the end of an execution.
+func (w *world) judge() error {
+	for _, k := range w.workers {
+		if len(k.waiting) > 0 {
+			return fmt.Errorf("worker %d: %d requests are never decided", k.id, len(k.waiting))
+		}
+	}
+	for name, k := range w.keys {
+		var at []int64
+		for _, h := range w.admitted {
+			if h.key == name {
+				at = append(at, h.at)
+			}
+		}
+		slices.Sort(at)
+		for i := range k.definition.Windows {
+			if err := over(&k.definition.Windows[i], name, at); err != nil {
+				return err
+			}
+		}
+		if !w.scenario.keeps {
+			continue
+		}
+		open := k.definition.Windows[0].End(w.now) - k.definition.Windows[0].PeriodNs
+		at = slices.DeleteFunc(at, func(ns int64) bool { return ns < open })
+		switch used := w.used(k); {
+		case used < len(at):
+			return fmt.Errorf("%s: %d were admitted, %d are counted", name, len(at), used)
+		case used > len(at)+w.scenario.strands && !w.lost:
+			return fmt.Errorf("%s: of %d units that are counted, %d were spent: the rest is stranded", name, used, len(at))
+		}
+	}
+	return nil
+}
+
+// over reports whether a window has admitted more than its limit.
+func over(w *limit.Window, key string, at []int64) error {
+	for i, from := range at {
+		n, most := 0, int(w.Limit)
+		if w.Algorithm == limit.TokenBucket {
+			most = int(w.Burst)
+		}
+		for _, t := range at[i:] {
+			if w.Algorithm == limit.TokenBucket {
+				most = int(w.Burst) + int(int64(w.Limit)*(t-from)/w.PeriodNs)
+			} else if w.Algorithm == limit.FixedWindow && t >= w.End(from) || t-from >= w.PeriodNs {
+				break
+			}
+			if n++; n > most {
+				return fmt.Errorf("%s: more than %d are admitted in %d ms", key, most, (t-from)/ms)
+			}
+		}
+	}
+	return nil
+}
+
+// used asks the service how much of a key it has counted.
+func (w *world) used(k key) int {
+	st := w.service.Open(w.t)
+	m := quota.Asks{
+		Domain: w.workers[0].engine.Policy().Domain, Process: 1, Definitions: []quota.Definition{k.definition},
+		Asks: []quota.Ask{{Parts: []quota.Part{{Definition: k.definition.ID, Key: k.hash, Inspect: true}}}},
+	}
+	require.NoError(w.t, st.Receive(m.Append(nil)))
+	var answers quota.Answers
+	require.NoError(w.t, answers.Decode(st.Next()))
+	return int(answers.Answers[0].Grants[0].Windows[0].Used)
+}
+
+// explore runs a scenario in many orders.
+func explore(t testing.TB, c *scenario) *explorer {
+	p := hosttest.Policy(t, c.rules)
+	x := &explorer{max: *flagMax, run: func(choices *chooser) error { return newWorld(t, c, p).execute(choices) }}
+	x.search(nil, 1)
+	x.search(nil, 2)
+	x.random(*flagRandom, *flagSeed)
+	return x
+}
+
+func TestRaces(t *testing.T) {
+	executions, choices := 0, 0
+	for _, c := range scenarios() {
+		if *flagOnly != "" && *flagOnly != c.name {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			x := explore(t, &c)
+			executions += x.executions
+			choices += x.accesses
+			t.Logf("%d executions, %d choices", x.executions, x.accesses)
+			require.NoError(t, x.failure)
+		})
+	}
+	if *flagOnly == "" && !t.Failed() {
+		buildtest.Figure(t, "%d executions of %d races of two proxies and a quota service: %d choices", executions, len(scenarios()), choices)
+	}
+}

@@ -1,0 +1,383 @@
+package races
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"testing"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/quotatest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/ask"
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+const (
+	ms     int64 = 1_000_000
+	second       = 1000 * ms
+	hour         = 3600 * second
+
+	workers   = 4 // two of each proxy
+	timeoutNs = 100 * ms
+	// quietNs is after what time everything that goes back has gone back.
+	quietNs = 14 * second
+)
+
+// action is something that may happen next.
+type action struct {
+	name string
+	do   func()
+}
+
+// world is one execution under way.
+type world struct {
+	t        testing.TB
+	scenario *scenario
+	now      int64
+	service  *quotatest.Service
+	workers  []*worker
+	last     int // the worker that ran last
+	passed   int // times that time has passed by choice
+	faults   int
+	lost     bool // some message, and units with it
+	admitted []admission
+	keys     map[string]key // that were asked for, by their name
+}
+
+type admission struct {
+	key string
+	at  int64
+}
+
+// key is how the service knows a key.
+type key struct {
+	definition quota.Definition
+	hash       [16]byte
+}
+
+// worker is one worker of a proxy, and its engine's host.
+type worker struct {
+	*hosttest.Proxy
+	world  *world
+	id     int
+	engine *engine.Engine
+	client *ask.Client
+	stream *stream // nil = none is open
+	random uint32
+	script []request
+	ticks  int64 // when the next is due
+
+	yield  func(struct{}) bool
+	resume func() (struct{}, bool) // nil = in no callback
+
+	next    uint32
+	waiting map[uint32]request
+	headers request
+	readNs  int64 // when it last read the clock
+}
+
+// request is a request of a user to a tenant.
+type request struct{ user, tenant string }
+
+// stream is a worker's stream to the service.
+type stream struct {
+	service *quotatest.Stream
+	out, in [][]byte
+	closed  bool // and the worker has not heard of it
+}
+
+func newWorld(t testing.TB, c *scenario, p *policy.Policy) *world {
+	w := &world{t: t, scenario: c, now: 1000*hour + c.start, keys: map[string]key{}}
+	w.service = quotatest.New(t, func() int64 { return w.now })
+	var proxy *hosttest.Proxy
+	for id := range workers {
+		if id%2 == 0 {
+			proxy = hosttest.New()
+			proxy.Clock = w.now
+		}
+		k := &worker{Proxy: proxy, world: w, id: id, random: uint32(id + 1), waiting: map[uint32]request{}}
+		k.engine = engine.New(p, k, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+		k.engine.Quota.TimeoutNs = timeoutNs
+		k.client = ask.New(k, k.engine)
+		k.ticks = w.now + second
+		w.workers = append(w.workers, k)
+	}
+	return w
+}
+
+// execute runs the scenario with these choices and judges what came of it.
+func (w *world) execute(c *chooser) error {
+	for range max(w.scenario.rounds, 1) {
+		w.scripts(w.scenario.before)
+		w.settle(0)
+	}
+	w.scripts(w.scenario.scripts)
+	w.now += w.scenario.pause
+	w.pass(0)
+	for !w.quiet() {
+		list := append(w.actions(), w.others()...)
+		if len(list) == 0 {
+			break
+		}
+		c.choose(list).do()
+	}
+	w.settle(quietNs)
+	return w.judge()
+}
+
+func (w *world) scripts(scripts [workers][]request) {
+	for i, k := range w.workers {
+		k.script = slices.Clone(scripts[i])
+	}
+}
+
+// quiet reports whether nothing more happens by itself.
+func (w *world) quiet() bool {
+	for _, k := range w.workers {
+		if len(k.script) > 0 || len(k.waiting) > 0 {
+			return false
+		}
+	}
+	return len(w.actions()) == 0
+}
+
+// actions are what workers and service do, the natural one first.
+func (w *world) actions() (list []action) {
+	for i := range w.workers {
+		k := w.workers[(w.last+i)%workers]
+		switch {
+		case k.resume != nil:
+			list = append(list, action{fmt.Sprint("worker ", k.id, " goes on"), k.goOn})
+			continue
+		case k.stream != nil && (len(k.stream.in) > 0 || k.stream.closed):
+			list = append(list, action{fmt.Sprint("worker ", k.id, " hears"), func() { k.call(k.hear) }})
+		}
+		if w.now >= k.ticks {
+			list = append(list, action{fmt.Sprint("worker ", k.id, " ticks"), func() { k.call(k.tick) }})
+		}
+		if len(k.script) > 0 {
+			list = append(list, action{fmt.Sprint("worker ", k.id, " gets ", k.script[0]), func() { k.call(k.begin) }})
+		}
+	}
+	for _, k := range w.workers {
+		if st := k.stream; st != nil && len(st.out) > 0 {
+			list = append(list, action{fmt.Sprint("the service answers worker ", k.id), func() { w.serve(k.stream, 1) }})
+		}
+	}
+	return list
+}
+
+// others are what time and the network do: never the natural thing while there is
+// another.
+func (w *world) others() (list []action) {
+	if w.passed < 12 {
+		for _, ns := range w.scenario.times {
+			list = append(list, action{fmt.Sprint(ns/ms, " ms pass"), func() { w.passed++; w.pass(ns) }})
+		}
+	} else {
+		list = append(list, action{"time passes", func() { w.pass(20 * ms) }})
+	}
+	if !w.scenario.faults || w.faults == 2 {
+		return list
+	}
+	for _, k := range w.workers {
+		st := k.stream
+		if st == nil || st.closed {
+			continue
+		}
+		list = append(list, action{fmt.Sprint("the stream of worker ", k.id, " is cut"), func() { w.faults++; w.cut(st) }})
+		if len(st.out) > 0 {
+			list = append(list,
+				action{fmt.Sprint("an answer to worker ", k.id, " is lost"), func() { w.faults++; w.serve(st, 1); w.cut(st) }},
+				action{fmt.Sprint("a message of worker ", k.id, " is repeated"), func() { w.faults++; w.lost = true; w.serve(st, 2) }})
+		}
+	}
+	return list
+}
+
+// pass lets time pass.
+func (w *world) pass(ns int64) {
+	w.now += ns
+	for _, k := range w.workers {
+		k.Clock = w.now
+	}
+	w.service.Due()
+	w.collect()
+}
+
+// serve lets the service take the stream's first message, so many times.
+func (w *world) serve(st *stream, times int) {
+	for range times {
+		if err := st.service.Receive(st.out[0]); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	st.out = st.out[1:]
+	w.service.Due()
+	w.collect()
+}
+
+// collect takes the service's answers.
+func (w *world) collect() {
+	for _, k := range w.workers {
+		for k.stream != nil && !k.stream.closed {
+			message := k.stream.service.Next()
+			if message == nil {
+				break
+			}
+			k.stream.in = append(k.stream.in, message)
+		}
+	}
+}
+
+func (w *world) cut(st *stream) {
+	w.lost = true
+	st.service.Close()
+	st.out, st.in, st.closed = nil, nil, true
+}
+
+// settle lets everything happen that happens by itself, for so long and until no
+// request waits.
+func (w *world) settle(ns int64) {
+	until := w.now + ns
+	for n := 0; n < 100_000; n++ {
+		if list := w.actions(); len(list) > 0 {
+			list[0].do()
+			continue
+		}
+		if w.quiet() && w.now >= until {
+			return
+		}
+		next := w.workers[0].ticks
+		for _, k := range w.workers {
+			next = min(next, k.ticks)
+		}
+		w.pass(max(next-w.now, ms))
+	}
+}
+
+// call begins a callback of the worker.
+func (k *worker) call(f func()) {
+	k.resume, _ = iter.Pull(func(yield func(struct{}) bool) {
+		k.yield = yield
+		f()
+	})
+	k.goOn()
+}
+
+// goOn lets the worker run to its next access to shared data.
+func (k *worker) goOn() {
+	k.world.last = k.id
+	if _, more := k.resume(); !more {
+		k.resume = nil
+		k.ticks = min(k.ticks, k.world.now+int64(k.client.Period())*ms)
+	}
+}
+
+func (k *worker) begin() {
+	k.next++
+	k.waiting[k.next] = k.script[0]
+	k.script = k.script[1:]
+	k.decide(k.next)
+}
+
+func (k *worker) decide(context uint32) bool {
+	k.headers = k.waiting[context]
+	r := k.headers
+	v := k.engine.Decide()
+	if v.Pending {
+		for _, want := range v.Wants(nil) {
+			name := [...]string{r.user, r.tenant}[want.Part.Definition]
+			k.world.keys[name] = key{k.engine.Definitions()[want.Part.Definition], want.Part.Key}
+		}
+		k.client.Wait(context, v, k.world.now)
+		return false
+	}
+	delete(k.waiting, context)
+	if v.Allowed {
+		for _, key := range []string{r.user, r.tenant} {
+			if key != "" {
+				k.world.admitted = append(k.world.admitted, admission{key, k.readNs})
+			}
+		}
+	}
+	if v.WantsRefill() {
+		k.client.Refill(v, k.world.now)
+	}
+	return true
+}
+
+func (k *worker) hear() {
+	st := k.stream
+	if st.closed {
+		k.stream = nil
+		k.client.Closed(k.world.now)
+		return
+	}
+	message := st.in[0]
+	st.in = st.in[1:]
+	if err := k.client.Receive(message, k.world.now); err != nil {
+		k.world.t.Fatal(err)
+	}
+}
+
+func (k *worker) tick() {
+	k.ticks = k.world.now + second
+	k.client.Return(k.engine.Return(nil, k.client.Stream(), 1024))
+	k.client.Tick(k.world.now)
+}
+
+// Monotonic notes the time: a worker that is stopped after it has read the clock
+// admits one request late, whatever it does.
+func (k *worker) Monotonic() int64 {
+	k.readNs = k.world.now
+	return k.readNs
+}
+
+// Get and Set stop the worker.
+func (k *worker) Get(key []byte) ([]byte, uint32, state.Status) {
+	k.park()
+	return k.Proxy.Get(key)
+}
+
+func (k *worker) Set(key, value []byte, cas uint32) state.Status {
+	k.park()
+	return k.Proxy.Set(key, value, cas)
+}
+
+func (k *worker) park() {
+	if k.resume != nil {
+		k.yield(struct{}{})
+	}
+}
+
+func (k *worker) Header(name string) (string, bool) {
+	value := map[string]string{"u": k.headers.user, "t": k.headers.tenant}[name]
+	return value, value != ""
+}
+
+func (k *worker) Resume(context uint32) bool { return k.decide(context) }
+
+func (k *worker) Random() uint32 {
+	k.random = k.random*1664525 + 1013904223
+	return k.random
+}
+
+func (k *worker) Open() bool {
+	k.stream = &stream{service: k.world.service.Open(k.world.t)}
+	return true
+}
+
+func (k *worker) Cancel() {
+	k.world.lost = true
+	k.stream.service.Close()
+	k.stream = nil
+}
+
+func (k *worker) Send(message []byte) bool {
+	k.stream.out = append(k.stream.out, slices.Clone(message))
+	return true
+}
