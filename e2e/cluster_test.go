@@ -4,23 +4,28 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// clusterOf starts proxies under one control plane, whose quota service they ask.
-func clusterOf(t *testing.T, d driver, n int) (*controlPlane, []*proxy) {
-	t.Helper()
-	c := startControlPlane(t)
-	proxies := make([]*proxy, n)
+// TestOneControlPlane is the facts about several Envoys under one control plane. They
+// share three Envoys, and each has a domain of its own. The last one kills both.
+func TestOneControlPlane(t *testing.T) {
+	d, c := newest(t), startControlPlane(t)
+	proxies := make([]*proxy, 3)
 	for i := range proxies {
 		node := fmt.Sprint("edge-", i)
-		proxies[i] = d.start(t, proxyOptions{node: node, xds: c.xds, workers: 4})
+		proxies[i] = d.start(t, proxyOptions{node: node, xds: c.xds, manage: freeAddress(t)})
 		c.awaitConnected(t, node)
 	}
-	return c, proxies
+	t.Run("no connection", func(t *testing.T) { noConnectionWithoutClusterRules(t, c, proxies) })
+	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies) })
+	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies) })
+	t.Run("counters command", func(t *testing.T) { countersCommand(t, c, proxies) })
+	t.Run("without the service", func(t *testing.T) { clusterWithoutItsService(t, c, proxies[:2]) })
 }
 
 // sendAll sends n requests to each proxy at once, and returns their statuses.
@@ -50,9 +55,8 @@ const clusterPolicy = "version: 1\nquota: {timeout: 5s}\nrules:\n" // a busy mac
 
 // The limit holds over three Envoys of four workers, for each algorithm and with
 // several rules on a request.
-func TestOneLimitOverAllProxies(t *testing.T) {
-	d := newest(t)
-	c, proxies := clusterOf(t, d, 3)
+func oneLimitOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy) {
+	t.Helper()
 	for name, rules := range map[string]string{
 		"fixed window":           clusterRule("1000/"+far, ""),
 		"fixed window per key":   clusterRule("1000/"+far, ", algorithm: fixed_window_per_key"),
@@ -82,27 +86,28 @@ func TestOneLimitOverAllProxies(t *testing.T) {
 	}
 }
 
-// Only a policy with a cluster rule connects to the quota service.
-func TestNoConnectionWithoutClusterRules(t *testing.T) {
-	c, proxies := clusterOf(t, newest(t), 1)
-	p := proxies[0]
-	connections := func(rules string) uint64 {
+// A policy without a cluster rule does not connect to the quota service.
+func noConnectionWithoutClusterRules(t *testing.T, c *controlPlane, proxies []*proxy) {
+	t.Helper()
+	connections := func(rules string) (n uint64) {
 		c.apply(t, clusterPolicy+rules)
-		sendAll(t, proxies, 100, func(int, int) request { return request{"/", "x-user-id", "one"} })
-		stats, err := p.envoy.Stats(t.Context(), `^cluster\.sluice_quota\.upstream_cx_total$`)
-		require.NoError(t, err)
-		require.Len(t, stats, 1)
-		return stats["cluster.sluice_quota.upstream_cx_total"]
+		sendAll(t, proxies, 100, func(int, int) request { return request{"/", "x-user-id", "first"} })
+		for _, p := range proxies {
+			stats, err := p.envoy.Stats(t.Context(), `^cluster\.sluice_quota\.upstream_cx_total$`)
+			require.NoError(t, err)
+			require.Len(t, stats, 1)
+			n += stats["cluster.sluice_quota.upstream_cx_total"]
+		}
+		return n
 	}
 	require.Zero(t, connections("  - {name: local, key: [{header: x-user-id}], limits: [1000/"+far+"]}\n"))
 	require.NotZero(t, connections(clusterRule("1000/"+far, "")))
 }
 
-func TestFreshKeysOverAllProxies(t *testing.T) {
+func freshKeysOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy) {
+	t.Helper()
 	const keys, times = 1000, 3
-	d := newest(t)
-	c, proxies := clusterOf(t, d, 3)
-	c.apply(t, clusterPolicy+clusterRule("1/"+far, ""))
+	c.apply(t, strings.Replace(clusterPolicy, "version: 1", "version: 1\ndomain: fresh", 1)+clusterRule("1/"+far, ""))
 	got := sendAll(t, proxies, keys*times, func(_, i int) request {
 		return request{"/", "x-user-id", fmt.Sprint("user-", i/times)}
 	})
@@ -122,10 +127,9 @@ func TestFreshKeysOverAllProxies(t *testing.T) {
 
 // A quota service that has gone is waited for once. Then each proxy admits its
 // share; when the service is back, that has been counted.
-func TestAClusterWithoutItsService(t *testing.T) {
-	d := newest(t)
-	c, proxies := clusterOf(t, d, 2)
-	c.apply(t, "version: 1\nrules:\n"+
+func clusterWithoutItsService(t *testing.T, c *controlPlane, proxies []*proxy) {
+	t.Helper()
+	c.apply(t, "version: 1\ndomain: without\nrules:\n"+
 		"  - {name: shared, scope: cluster, key: [{header: x-user-id}], limits: [100/"+far+"]}\n"+
 		"  - {name: closed, scope: cluster, on_unavailable: deny, match: {paths: [/closed]}, limits: [100/"+far+"]}\n")
 	for _, user := range []string{"one", "two"} { // with its second answer each hears of both

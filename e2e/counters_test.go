@@ -36,22 +36,16 @@ func (c *controlPlane) counters(t *testing.T, args ...string) (result counters) 
 	return result
 }
 
-// Every command of `sluice counters` acts on two Envoys of four workers, through the
+// Every command of `sluice counters` acts on three Envoys of four workers, through the
 // listeners that `render envoy --manage` gives them. Later requests see the changes.
-func TestCountersCommand(t *testing.T) {
-	t.Parallel()
-	d, control := newest(t), startControlPlane(t)
-	var envoys []*proxy
-	for _, node := range []string{"edge-1", "edge-2"} {
-		envoys = append(envoys, d.start(t, proxyOptions{node: node, xds: control.xds, manage: freeAddress(t)}))
-		control.awaitConnected(t, node)
-	}
+func countersCommand(t *testing.T, control *controlPlane, envoys []*proxy) {
+	t.Helper()
 	control.apply(t, oneRule("algorithm: fixed_window_per_key, limits: [100/1h], capacity: 1000"))
-	admitted := func() (both [2]int) {
+	admitted := func() (each [3]int) {
 		for i, p := range envoys {
-			both[i] = count(p.load(16).send(t, 160, user("alice")), allowed)
+			each[i] = count(p.load(16).send(t, 160, user("alice")), allowed)
 		}
-		return both
+		return each
 	}
 	alice := func(op string, more ...string) counters {
 		t.Helper()
@@ -62,9 +56,9 @@ func TestCountersCommand(t *testing.T) {
 	}
 
 	require.EqualValues(t, 0, *alice("get").Sum)
-	require.EqualValues(t, 80, *alice("inc", "--n", "40").Sum)
-	require.Equal(t, [2]int{60, 60}, admitted())
-	require.EqualValues(t, 200, *alice("get").Sum)
+	require.EqualValues(t, 120, *alice("inc", "--n", "40").Sum)
+	require.Equal(t, [3]int{60, 60, 60}, admitted())
+	require.EqualValues(t, 300, *alice("get").Sum)
 	for _, p := range alice("set", "--n", "90").Proxies {
 		require.EqualValues(t, 10, p.Windows[0].Remaining)
 	}
@@ -74,7 +68,7 @@ func TestCountersCommand(t *testing.T) {
 	for _, p := range alice("hit", "--n", "3").Proxies {
 		require.True(t, *p.Allowed)
 	}
-	require.Equal(t, [2]int{7, 7}, admitted())
+	require.Equal(t, [3]int{7, 7, 7}, admitted())
 	for _, p := range alice("expires-at").Proxies {
 		require.InDelta(t, time.Now().Add(time.Hour).UnixMilli(), *p.Value, float64(time.Minute.Milliseconds()))
 	}
@@ -86,7 +80,7 @@ func TestCountersCommand(t *testing.T) {
 	for _, p := range alice("reset").Proxies {
 		require.EqualValues(t, 1, *p.Value, "there was a record")
 	}
-	require.Equal(t, [2]int{100, 100}, admitted())
+	require.Equal(t, [3]int{100, 100, 100}, admitted())
 
 	// A key whose window has ended is cleaned. A proxy that is gone is reported.
 	control.apply(t, oneRule("algorithm: fixed_window_per_key, limits: [2/1s], capacity: 1000"))
@@ -94,11 +88,11 @@ func TestCountersCommand(t *testing.T) {
 	eventually(t, 20*time.Second, "the windows to end", func() bool {
 		return *alice("expires-at").Proxies[0].Value == 0 && *alice("get").Sum == 0
 	})
-	require.EqualValues(t, 2, *control.counters(t, "clean").Sum)
-	envoys[1].kill()
+	require.EqualValues(t, 3, *control.counters(t, "clean").Sum)
+	envoys[2].kill()
 	eventually(t, time.Minute, "the control plane to miss one", func() bool {
 		r := control.counters(t, "inc", "--rule", "per-user", "--key", "bob", "--timeout", "5s")
 		require.Positive(t, *r.Sum, "the remaining proxy has counted")
-		return len(r.Proxies)-r.Failed == 1
+		return len(r.Proxies)-r.Failed == 2
 	})
 }

@@ -88,7 +88,7 @@ func (p *proxy) statusOf(t *testing.T, head string) int {
 // and the times in its log stay the same, and the proxy's memory does not grow.
 func TestHostileRequests(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
-		p := d.start(t, proxyOptions{policy: hostileLimits})
+		p := d.listen(t, proxyOptions{policy: hostileLimits})
 		for range 2 {
 			require.Equal(t, allowed, p.status(t, "/", "x-user-id", "alice"))
 		}

@@ -25,13 +25,13 @@ func rendered(t *testing.T, read func([]byte) ([]buildtest.Resource, error), arg
 	return list[0]
 }
 
-// startAs starts a proxy with its filters configured as Istio or Envoy Gateway does. In
-// the simulator only the configuration differs.
-func (d driver) startAs(t *testing.T, first buildtest.Resource, more ...buildtest.Resource) *proxy {
+// as is a proxy with its filters configured as Istio or Envoy Gateway does. In the
+// simulator only the configuration differs.
+func as(t *testing.T, first buildtest.Resource, more ...buildtest.Resource) proxyOptions {
 	t.Helper()
-	return d.start(t, proxyOptions{policy: first.Configuration, edit: func(bootstrap []byte) []byte {
+	return proxyOptions{policy: first.Configuration, edit: func(bootstrap []byte) []byte {
 		return asProduct(t, bootstrap, append([]buildtest.Resource{first}, more...))
-	}})
+	}}
 }
 
 // asProduct replaces the filter of a rendered bootstrap by a chain of filters as Istio
@@ -88,7 +88,6 @@ func at(t *testing.T, node *yaml.Node, path ...string) *yaml.Node {
 // the types of Istio or Envoy Gateway and converted as they do. The filter accepts and
 // enforces the policy.
 func TestQuickstartInKubernetes(t *testing.T) {
-	t.Parallel()
 	read := buildtest.Kubernetes(t)
 	common := []string{"--url", "oci://registry.example/sluice:1", "-n", "shop", "-f", quickstart()}
 	plugin := rendered(t, read, append([]string{"istio"}, common...)...)
@@ -100,7 +99,7 @@ func TestQuickstartInKubernetes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, func(t *testing.T, d driver) {
-				p := d.startAs(t, resource)
+				p := d.listen(t, as(t, resource))
 				for range 3 {
 					require.Equal(t, allowed, p.status(t, "/api/orders", "x-user-id", "alice"))
 				}
@@ -131,8 +130,8 @@ func TestWasmPluginsSideBySide(t *testing.T) {
 	}
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
-			p := d.startAs(t, plugin("first", "", "/a", "4/"+far), plugin("window", "", "/b", "2/300d"), plugin("alike", "", "/c", "6/"+far),
-				plugin("separate", "domain: other\n", "/d", "3/"+far))
+			p := d.start(t, as(t, plugin("first", "", "/a", "4/"+far), plugin("window", "", "/b", "2/300d"), plugin("alike", "", "/c", "6/"+far),
+				plugin("separate", "domain: other\n", "/d", "3/"+far)))
 			for _, step := range []struct {
 				path string
 				want int

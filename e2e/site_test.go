@@ -61,6 +61,9 @@ func siteOf(t *testing.T, d driver) site {
 	return s
 }
 
+// filterName is the filter's name in a rendered bootstrap.
+const filterName = "sluice"
+
 // listen is start for a static policy that needs no Envoy of its own: it gets a
 // listener, with a filter of another name, in an Envoy that has compiled the filter
 // already. That takes an Envoy eight seconds of processor time.
@@ -83,7 +86,7 @@ func (d driver) listen(t *testing.T, o proxyOptions) *proxy {
 	listener := document["static_resources"].(map[string]any)["listeners"].([]any)[0].(map[string]any)
 	listener["name"] = s.domain
 	for _, filter := range managerOf(listener)["http_filters"].([]any) {
-		if config, ok := filter.(map[string]any)["typed_config"].(map[string]any)["config"].(map[string]any); ok {
+		if config, ok := filter.(map[string]any)["typed_config"].(map[string]any)["config"].(map[string]any); ok && config["name"] == filterName {
 			config["name"], config["root_id"] = s.domain, s.domain
 		}
 	}
