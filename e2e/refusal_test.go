@@ -15,17 +15,16 @@ import (
 // A proxy that refuses a revision keeps the old policy. status reports the NACK and
 // never an ACK for it, and the next good revision applies.
 func TestRefusedRevision(t *testing.T) {
-	t.Parallel()
 	refusing := buildtest.Filter(t, "sluice_refuses")
 	missing := filepath.Join(t.TempDir(), "not-there.wasm")
 	each(t, func(t *testing.T, d driver) {
-		c, p := serveAlone(t, d, perUser("100/"+far))
-		l := p.load(8)
+		s := serve(t, d, perUser("100/"+far))
+		c, l, first := s.control, s.load(8), s.runs(t)
 		require.Equal(t, 100, count(l.send(t, 200, user("alice")), allowed))
 		var late *proxy
 		for i, wasm := range []string{refusing, missing} {
-			good, refused := uint64(1+2*i), uint64(2+2*i) // revisions
-			out, _, exit := c.tryApply(t, perUser("1000/"+far), "--wasm", wasm)
+			good, refused := first+uint64(2*i), first+uint64(2*i+1) // revisions
+			out, _, exit := c.tryApply(t, s.inDomain(perUser("1000/"+far)), "--wasm", wasm)
 			require.Equal(t, 1, exit)
 			require.Regexp(t, `edge.*(?i)NACK`, out)
 			require.Equal(t, 0, count(l.send(t, 200, user("alice")), allowed), "the old limit holds")
@@ -38,13 +37,13 @@ func TestRefusedRevision(t *testing.T) {
 			if late == nil { // a proxy that starts now gets the last good revision
 				late = d.start(t, proxyOptions{node: "late", xds: c.xds})
 				c.awaitConnected(t, "late")
-				eventually(t, 20*time.Second, "the late proxy to run revision 1", func() bool {
+				eventually(t, 20*time.Second, "the late proxy to run the good revision", func() bool {
 					return c.proxies(t)["late"].Runs == good
 				})
 				require.Equal(t, 100, count(late.load(8).send(t, 200, user("bob")), allowed))
 			}
 
-			c.apply(t, perUser(fmt.Sprint(130+30*i, "/", far)), "--wasm", built.filter)
+			s.apply(t, perUser(fmt.Sprint(130+30*i, "/", far)), "--wasm", built.filter)
 			require.Equal(t, 30, count(l.send(t, 200, user("alice")), allowed))
 			require.Equal(t, 30, count(late.load(8).send(t, 200, user("bob")), allowed))
 		}
@@ -76,15 +75,16 @@ func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
 // meanwhile and reconnects.
 func TestControlPlaneKilled(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
-		c, p := serveAlone(t, d, perUser("100/"+far))
-		policies := t.TempDir()
-		acknowledged := 1
+		s := serve(t, d, perUser("100/"+far))
+		c, policies := s.control, t.TempDir()
+		first := int(s.runs(t))
+		acknowledged := first
 		for round := range 3 {
 			stop := time.AfterFunc(time.Duration(300+200*round)*time.Millisecond, func() { _ = c.cmd.Process.Kill() })
 			for {
 				number := acknowledged + 1
 				path := filepath.Join(policies, "policy.yaml")
-				require.NoError(t, os.WriteFile(path, []byte(perUser(fmt.Sprintf("%d/%s", 100+number, far))), 0o600))
+				require.NoError(t, os.WriteFile(path, []byte(s.inDomain(perUser(fmt.Sprintf("%d/%s", 100+number, far)))), 0o600))
 				_, _, exit := sluice(t, "apply", "-f", path, "--server", c.url(), "--wait", "0")
 				if exit != 0 {
 					break
@@ -93,7 +93,7 @@ func TestControlPlaneKilled(t *testing.T) {
 			}
 			stop.Stop()
 			_ = c.cmd.Wait()
-			p.status(t, "/", "x-user-id", "nobody-in-particular")
+			s.status(t, "/", "x-user-id", "nobody-in-particular")
 			c.start(t)
 			out, errs, exit := sluice(t, "get", "--server", c.url(), "--output", "json", fmt.Sprint(acknowledged))
 			require.Zero(t, exit, errs)
@@ -103,10 +103,10 @@ func TestControlPlaneKilled(t *testing.T) {
 				acknowledged++
 			}
 		}
-		require.Greater(t, acknowledged, 3)
+		require.Greater(t, acknowledged, first+2)
 		eventually(t, time.Minute, "the proxy to run the newest revision", func() bool {
 			return c.proxies(t)["edge"].Runs == uint64(acknowledged)
 		})
-		require.Equal(t, 100+acknowledged, count(p.load(8).send(t, 400, user("alice")), allowed))
+		require.Equal(t, 100+acknowledged, count(s.load(8).send(t, 400+first, user("alice")), allowed))
 	})
 }

@@ -126,13 +126,3 @@ func stopSites() {
 		_ = s.control.cmd.Wait()
 	}
 }
-
-// serveAlone is serve with a new control plane and proxy for this test alone.
-func serveAlone(t *testing.T, d driver, policy string) (*controlPlane, *proxy) {
-	t.Helper()
-	c := startControlPlane(t)
-	p := d.start(t, proxyOptions{node: "edge", xds: c.xds})
-	c.awaitConnected(t, "edge")
-	c.apply(t, policy)
-	return c, p
-}
