@@ -13,9 +13,11 @@ const (
 	// maxSwaps is how many swaps may be under way to the store. More wait here, where
 	// streams take turns, not there.
 	maxSwaps = 512
-	// maxTries is how often an operation is decided anew because another service has
-	// written first or the store's clock has moved on.
-	maxTries = 64
+	// maxContendedNs is for how long an operation is decided anew because another
+	// service has written first or the store's clock has moved on. How often is no
+	// bound: a service whose answers come a little later can lose a busy key to the
+	// others a hundred times in a row.
+	maxContendedNs = second
 	// maxCached is how many keys' last values are kept.
 	maxCached = 1 << 15
 )
@@ -30,7 +32,7 @@ type key struct {
 	nonce   []byte  // of the value; nil = none
 	waiting []*operation
 	swap    []*operation // decided together, under way to the store
-	tries   int
+	firstNs int64        // when the swap was tried first
 	busy    bool
 	value   []byte        // memory for what is swapped in
 	sentNs  int64         // when the swap left, by the service's clock
@@ -71,7 +73,7 @@ func (ks *keys) add(o *operation) {
 // rest ends a key's swap: its next operations come, or it is idle.
 func (ks *keys) rest(k *key) {
 	clear(k.swap)
-	k.swap, k.tries = k.swap[:0], 0
+	k.swap = k.swap[:0]
 	if len(k.waiting) > 0 {
 		ks.ready = append(ks.ready, k)
 		return
@@ -105,6 +107,7 @@ func (c *clock) note(sentNs, storeNs int64, late bool) {
 func (k *key) prepare(localNs, now int64) Swap {
 	if len(k.swap) == 0 {
 		k.swap, k.waiting = k.waiting, k.swap
+		k.firstNs = localNs
 	}
 	k.sentNs = localNs
 	s := Swap{Key: k.id, Old: k.nonce, UntilNs: math.MaxInt64}
@@ -163,7 +166,7 @@ func (k *key) finish(r Result) (done bool, err error) {
 	if err := k.learn(r.Value); err != nil {
 		return true, err
 	}
-	if k.tries++; k.tries > maxTries {
+	if k.sentNs-k.firstNs >= maxContendedNs {
 		return true, errContended
 	}
 	if k.decide(r.NowNs) { // what it changes is decided again when it is sent
