@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -61,6 +62,7 @@ type Service struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	count  counts
+	secret atomic.Pointer[[]byte]
 
 	mu       sync.Mutex
 	clock    clock
@@ -98,37 +100,43 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Secret == nil {
-		secret, err := o.Store.Secret(ctx, "key", func() []byte {
-			fresh := make([]byte, sha256.Size)
-			_, _ = rand.Read(fresh) // never fails
-			return fresh
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read the key of the quota store: %w", err)
-		}
-		o.Secret = secret
-	}
-	if err := checkSecret(ctx, o.Store, o.Secret); err != nil {
-		return nil, err
-	}
 	s := &Service{o: o, keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	fresh := make([]byte, sha256.Size)
+	_, _ = rand.Read(fresh) // never fails
+	if err := s.agree(ctx, fresh); err != nil {
+		s.cancel()
+		return nil, err
+	}
 	return s, nil
 }
 
 // errOtherSecret would let each service of a store count apart.
 var errOtherSecret = errors.New("the services of this quota store have another key: all need the same --quota-key-file, or none")
 
-// checkSecret refuses a secret other than that of the store's first service.
-func checkSecret(ctx context.Context, s Store, secret []byte) error {
+// agree takes the secret that all services of the store have. It is mine where the
+// store has none: nobody has kept one yet, or the store has lost it. The store also
+// knows a mark of the secret, so that a service with another one is refused.
+func (s *Service) agree(ctx context.Context, mine []byte) (err error) {
+	secret := s.o.Secret
+	if secret == nil {
+		if secret, err = s.o.Store.Secret(ctx, "key", func() []byte { return mine }); err != nil {
+			return fmt.Errorf("read the key of the quota store: %w", err)
+		}
+	}
 	mark := newHasher(secret).key(nil, []byte("which key"))
-	kept, err := s.Secret(ctx, "mark", func() []byte { return mark[:] })
+	kept, err := s.o.Store.Secret(ctx, "mark", func() []byte { return mark[:] })
 	switch {
 	case err != nil:
 		return fmt.Errorf("compare the key with that of the quota store: %w", err)
 	case !bytes.Equal(kept, mark[:]):
 		return errOtherSecret
+	}
+	if old := s.secret.Load(); old == nil || !bytes.Equal(*old, secret) {
+		s.secret.Store(&secret)
+		if old != nil {
+			s.o.Log.Warn("the store has lost its state and another key since: what was counted in between is lost")
+		}
 	}
 	return nil
 }

@@ -328,6 +328,32 @@ func TestContention(t *testing.T) {
 	}
 }
 
+// TestLostSecret: services that run while the store loses its state, and those that
+// start after it, count together again.
+func TestLostSecret(t *testing.T) {
+	for name, first := range map[string]bool{"a new service is first": true, "a heartbeat is first": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newRig(t)
+			d := define(1, lease.LeaseOff, fixed(10, minute))
+			old := b.proxy(b.service, d)
+			require.Equal(t, lease.Granted, old.ask(want(5)).Result)
+			b.memory = NewMemory(func() int64 { return base + b.clock.now })
+			b.store.Store = b.memory
+			var fresh *proxy
+			if first {
+				fresh = b.proxy(b.another(0), d)
+			}
+			b.service.Heartbeat()
+			if !first {
+				fresh = b.proxy(b.another(0), d)
+			}
+			require.Equal(t, lease.Granted, fresh.ask(want(6)).Result)
+			require.Equal(t, lease.Denied, old.ask(want(6)).Result)
+			require.Equal(t, lease.Granted, old.ask(want(4)).Result)
+		})
+	}
+}
+
 // TestNewerValue: a value of a newer release is left alone.
 func TestNewerValue(t *testing.T) {
 	b := newRig(t)

@@ -37,6 +37,7 @@ type Stream struct {
 	asks        lease.Asks
 	definitions map[uint32]*definition
 	uses        uint64
+	secret      *[]byte // of the hasher
 	hasher      *hasher
 	rate        *rate.Limiter
 
@@ -72,7 +73,7 @@ type granted struct {
 // Open begins a stream. ready is called when Next has something; it must not wait.
 func (s *Service) Open(p Peer, ready func()) (*Stream, error) {
 	st := &Stream{
-		service: s, peer: p, ready: ready, definitions: map[uint32]*definition{}, hasher: newHasher(s.o.Secret),
+		service: s, peer: p, ready: ready, definitions: map[uint32]*definition{},
 		rate: rate.NewLimiter(asksPerSecond, burstAsks),
 	}
 	s.mu.Lock()
@@ -95,6 +96,9 @@ func (st *Stream) Receive(message []byte) error {
 	}
 	if err := st.join(m); err != nil {
 		return err
+	}
+	if now := s.secret.Load(); st.secret != now {
+		st.secret, st.hasher = now, newHasher(*now)
 	}
 	for i := range m.Definitions {
 		st.define(&m.Definitions[i])
@@ -153,9 +157,14 @@ func (s *Service) note(d *domain, process uint64) {
 	s.mu.Unlock()
 }
 
-// Heartbeat notes that the processes that have streams are alive. Whoever runs the
-// service calls it a few times within LiveFor.
+// Heartbeat notes that the processes that have streams are alive, and that a store that
+// has lost its state knows the services' secret again: services with two would count
+// apart. Whoever runs the service calls it a few times within LiveFor.
 func (s *Service) Heartbeat() {
+	if err := s.agree(s.ctx, *s.secret.Load()); err != nil {
+		s.count.storeErrors.Add(1)
+		s.o.Log.Error("this service and its store do not agree on the key", "error", err)
+	}
 	type process struct {
 		domain *domain
 		number uint64
