@@ -31,6 +31,7 @@ type proxy struct {
 type proxyOptions struct {
 	node     string
 	xds      string
+	quota    string // Envoy only: address of the quota service; default: the control plane
 	policy   string // YAML; with xds, until the control plane sends one
 	wasm     string // default: the filter under test
 	upstream string // URL; default: upstream
@@ -105,6 +106,9 @@ func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *p
 	}
 	if o.policy != "" {
 		args = append(args, "-f", file(t, "policy.yaml", o.policy))
+	}
+	if o.quota != "" {
+		args = append(args, "--quota", o.quota)
 	}
 	if o.manage != "" {
 		args = append(args, "--manage", o.manage)

@@ -108,6 +108,9 @@ func (p *Process) run(started chan<- error) {
 	close(p.done)
 }
 
+// Signal sends a signal, such as SIGSTOP and SIGCONT.
+func (p *Process) Signal(signal os.Signal) error { return p.cmd.Process.Signal(signal) }
+
 // WaitReady returns once Envoy says on its admin interface that it is live,
 // which is after every listener has its filters. It fails when the process
 // ends first.
