@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -25,7 +24,6 @@ func TestOneControlPlane(t *testing.T) {
 	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies) })
 	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies) })
 	t.Run("counters command", func(t *testing.T) { countersCommand(t, c, proxies) })
-	t.Run("without the service", func(t *testing.T) { clusterWithoutItsService(t, c, proxies[:2]) })
 }
 
 // sendAll sends n requests to each proxy at once, and returns their statuses.
@@ -123,24 +121,4 @@ func freshKeysOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy) {
 	for k, n := range passed {
 		require.Equal(t, 1, n, "key %d", k)
 	}
-}
-
-// A quota service that has gone is waited for once. Then each proxy admits its
-// share; when the service is back, that has been counted.
-func clusterWithoutItsService(t *testing.T, c *controlPlane, proxies []*proxy) {
-	t.Helper()
-	c.apply(t, "version: 1\ndomain: without\nrules:\n"+
-		"  - {name: shared, scope: cluster, key: [{header: x-user-id}], limits: [100/"+far+"]}\n"+
-		"  - {name: closed, scope: cluster, on_unavailable: deny, match: {paths: [/closed]}, limits: [100/"+far+"]}\n")
-	for _, user := range []string{"one", "two"} { // with its second answer each hears of both
-		for _, p := range proxies {
-			require.Equal(t, http.StatusOK, p.status(t, "/", "x-user-id", user))
-		}
-	}
-	c.kill(t)
-	got := slices.Concat(sendAll(t, proxies, 200, func(int, int) request { return request{"/", "x-user-id", "alone"} })...)
-	require.LessOrEqual(t, count(got, allowed), 100, "half of the limit each")
-	require.GreaterOrEqual(t, count(got, allowed), 50)
-	require.Equal(t, len(got), count(got, allowed)+count(got, denied))
-	require.Equal(t, denied, proxies[0].status(t, "/closed"))
 }

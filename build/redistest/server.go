@@ -159,3 +159,13 @@ func (s *Server) config(lines ...string) {
 	require.NoError(s.t, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
 	s.args = append([]string{file}, s.args...)
 }
+
+// Running reports whether the server lives.
+func (s *Server) Running() bool {
+	select {
+	case <-s.process.done:
+		return false
+	default:
+		return true
+	}
+}

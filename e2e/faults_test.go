@@ -1,0 +1,422 @@
+package e2e
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/redistest"
+)
+
+var (
+	faultRuns = flag.Int("fault-runs", 0, "how often each fault happens to three Envoys, two quota services and their Redis; "+
+		"0: the faults of a short run, once and to two Envoys")
+	faultFigures = flag.String("fault-figures", "", "`FILE` for what came of them, as JSON")
+)
+
+// faultRig is proxies under limits of quota services that share a store, and a steady
+// load on them. Faults happen to its parts.
+type faultRig struct {
+	driver   driver
+	store    *redistest.Server
+	cluster  *redistest.Cluster // or this
+	services []*quotaService
+	gates    []*gate // to the services, one for each proxy
+	proxies  []*proxy
+	load     *steady
+	stopped  [][2]int64 // when the proxy 0 stood still
+	names    int
+}
+
+// faultLimits are the rules of a rig. Windows of a year do not end meanwhile.
+var faultLimits = []steadyRule{{"deny", 100, 150}, {"local", 90, 150}, {"each", 60, 100}, {"second", 60, 0}}
+
+const faultPolicy = `
+version: 1
+rules:
+  - {name: deny, match: {paths: [/deny]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [100/366d]}
+  - {name: local, match: {paths: [/local]}, scope: cluster, on_unavailable: local, key: [{header: x-user-id}], limits: [90/366d]}
+  - {name: each, match: {paths: [/each]}, scope: cluster, on_unavailable: deny, lease: off, key: [{header: x-user-id}], limits: [60/366d]}
+  - {name: second, match: {paths: [/second]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [60/1s]}
+`
+
+const (
+	faultTimeout = 100 * time.Millisecond // the default
+	faultWait    = faultTimeout + 20*time.Millisecond
+)
+
+// newFaultRig starts services on the store, and n proxies.
+func newFaultRig(t *testing.T, n int, url string) *faultRig {
+	t.Helper()
+	f := &faultRig{driver: newest(t), load: &steady{rules: faultLimits, sent: make([]int, len(faultLimits))}}
+	for range 2 {
+		f.services = append(f.services, startQuota(t, url))
+	}
+	for range n {
+		f.gates = append(f.gates, newGate(t, f.addresses()...))
+		f.proxies = append(f.proxies, nil)
+		f.load.addresses = append(f.load.addresses, "")
+	}
+	var wg sync.WaitGroup
+	for i := range f.proxies {
+		wg.Go(func() { f.startProxy(t, i) })
+	}
+	wg.Wait()
+	return f
+}
+
+func (f *faultRig) startProxy(t *testing.T, i int) {
+	f.proxies[i] = f.driver.start(t, proxyOptions{policy: faultPolicy, quota: f.gates[i].address(), workers: 2, edit: withoutUpstream})
+	f.load.move(i, f.proxies[i].address)
+}
+
+func (f *faultRig) addresses() (all []string) {
+	for _, s := range f.services {
+		all = append(all, s.address)
+	}
+	return all
+}
+
+func (f *faultRig) eachGate(do func(g *gate)) {
+	for _, g := range f.gates {
+		do(g)
+	}
+}
+
+// fault is something that goes wrong.
+type fault struct {
+	Name   string
+	cut    int // proxies that it cuts off from the services or from what they count
+	losses int // times that the store loses what was counted
+	short  bool
+	happen func(t *testing.T, f *faultRig)
+}
+
+// faultRow is what clients saw of a fault, in all its runs together.
+type faultRow struct {
+	Fault    string  `json:"fault"`
+	Runs     int     `json:"runs"`
+	Requests int     `json:"requests"`
+	Rate     float64 `json:"rate"` // requests a second, of the slowest run
+	Admitted int     `json:"admitted"`
+	Failed   int     `json:"failed"`
+	Ended    int     `json:"ended,omitempty"` // requests that died with the proxy that had them
+	Over     int     `json:"over"`            // units over a limit, on_unavailable: deny
+	MayOver  int     `json:"may_over"`
+	Local    int     `json:"local"` // the same, on_unavailable: local
+	MayLocal int     `json:"may_local"`
+	WaitMs   float64 `json:"wait_ms"` // the longest, without what the machine added
+	TookMs   float64 `json:"took_ms"` // the longest as a client sees it
+}
+
+const (
+	faultBefore = time.Second     // of load
+	faultAfter  = 4 * time.Second // until the services are used again
+)
+
+// run lets a fault happen once, and adds to its row what came of it.
+func (f *faultRig) run(t *testing.T, c fault, row *faultRow) {
+	t.Helper()
+	f.names++
+	f.load.take(fmt.Sprintf("%d-%d", f.names, time.Now().UnixNano()))
+	f.stopped = nil
+	stop := make(chan struct{})
+	var load sync.WaitGroup
+	load.Go(func() { f.load.run(stop) })
+	began := time.Now()
+	time.Sleep(faultBefore)
+	c.happen(t, f)
+	time.Sleep(faultAfter)
+	close(stop)
+	load.Wait()
+	took := time.Since(began)
+	all, beside := f.load.take("")
+	f.judge(t, c, row, all, beside, took)
+}
+
+func (f *faultRig) judge(t *testing.T, c fault, row *faultRow, all, beside []exchange, took time.Duration) {
+	t.Helper()
+	rate := float64(len(all)) / took.Seconds()
+	if row.Runs++; row.Rate == 0 || rate < row.Rate {
+		row.Rate = rate
+	}
+	row.Requests += len(all)
+	var moving []exchange // requests that no stopped proxy held
+	admittedLate := map[string]bool{}
+	for _, e := range all {
+		switch {
+		case e.excused:
+			row.Ended++
+		case e.status == allowed:
+			row.Admitted++
+			if e.from > time.Now().Add(-faultAfter/2).UnixNano() {
+				admittedLate[e.rule] = true
+			}
+		case e.status != denied:
+			row.Failed++
+			t.Logf("%s: %s of proxy %d came to %d after %s", c.Name, e.rule, e.proxy, e.status, time.Duration(e.until-e.from))
+		}
+		if e.proxy != 0 || !f.stood(e) {
+			moving = append(moving, e)
+		}
+	}
+	for _, r := range faultLimits {
+		switch r.name {
+		case "local":
+			row.MayLocal = min(c.cut, len(f.proxies))*max(1, r.limit/len(f.proxies)) + c.losses*r.limit
+			row.Local = max(row.Local, overFar(all, r))
+		case "second":
+			row.Over = max(row.Over, overWindows(all, r))
+		default:
+			row.MayOver = max(row.MayOver, c.losses*r.limit)
+			row.Over = max(row.Over, overFar(all, r))
+		}
+	}
+	wait, longest := waits(moving, beside)
+	row.WaitMs = max(row.WaitMs, float64(wait.Microseconds())/1000)
+	row.TookMs = max(row.TookMs, float64(longest.Microseconds())/1000)
+	require.Zero(t, row.Failed, c.Name)
+	require.LessOrEqual(t, row.Over, row.MayOver, c.Name)
+	require.LessOrEqual(t, row.Local, row.MayLocal, c.Name)
+	require.Less(t, wait, faultWait, c.Name)
+	require.Len(t, admittedLate, len(faultLimits), "%s: all rules lease again", c.Name)
+}
+
+// stood reports whether the proxy 0 stood still during the request.
+func (f *faultRig) stood(e exchange) bool {
+	for _, s := range f.stopped {
+		if e.from <= s[1] && e.until >= s[0] {
+			return true
+		}
+	}
+	return false
+}
+
+// faults are those of one store.
+var faults = []fault{
+	{Name: "nothing", happen: func(*testing.T, *faultRig) { time.Sleep(2 * time.Second) }},
+	{Name: "a quota service killed (`kill -9`)", short: true, happen: func(t *testing.T, f *faultRig) {
+		f.services[0].kill()
+		time.Sleep(2 * time.Second)
+		f.services[0].start(t)
+	}},
+	{Name: "all quota services killed", cut: 3, happen: func(t *testing.T, f *faultRig) {
+		for _, s := range f.services {
+			s.kill()
+		}
+		time.Sleep(2 * time.Second)
+		for _, s := range f.services {
+			s.start(t)
+		}
+	}},
+	{Name: "a quota service stopped for 30 s (`SIGSTOP`)", cut: 3, happen: func(t *testing.T, f *faultRig) {
+		f.services[0].signal(t, syscall.SIGSTOP)
+		time.Sleep(30 * time.Second)
+		f.services[0].signal(t, syscall.SIGCONT)
+	}},
+	{Name: "a quota service replaced, a third one beside", happen: func(t *testing.T, f *faultRig) {
+		third := startQuota(t, f.services[0].store)
+		f.eachGate(func(g *gate) { g.lead(append(f.addresses(), third.address)...) })
+		time.Sleep(time.Second)
+		f.services[0].stop(t)
+		time.Sleep(time.Second)
+		f.services[0].start(t)
+		time.Sleep(time.Second)
+		f.eachGate(func(g *gate) { g.lead(f.addresses()...) })
+		third.stop(t)
+	}},
+	{Name: "an Envoy killed (`kill -9`)", happen: func(t *testing.T, f *faultRig) {
+		f.load.move(0, "")
+		f.proxies[0].kill()
+		f.startProxy(t, 0)
+	}},
+	{Name: "an Envoy stopped for 30 s (`SIGSTOP`)", happen: func(t *testing.T, f *faultRig) {
+		from := time.Now().UnixNano()
+		require.NoError(t, f.proxies[0].envoy.Signal(syscall.SIGSTOP))
+		time.Sleep(30 * time.Second)
+		require.NoError(t, f.proxies[0].envoy.Signal(syscall.SIGCONT))
+		f.stopped = append(f.stopped, [2]int64{from, time.Now().UnixNano()})
+	}},
+	{Name: "one Envoy cut off for 3 s", cut: 1, happen: func(_ *testing.T, f *faultRig) {
+		f.gates[0].hold()
+		time.Sleep(3 * time.Second)
+		f.gates[0].open()
+	}},
+	{Name: "all Envoys cut off for 3 s", cut: 3, happen: func(_ *testing.T, f *faultRig) {
+		f.eachGate((*gate).hold)
+		time.Sleep(3 * time.Second)
+		f.eachGate((*gate).open)
+	}},
+	{Name: "answers held back for 50 ms, again and again", happen: func(_ *testing.T, f *faultRig) {
+		for range 20 {
+			f.eachGate((*gate).hold)
+			time.Sleep(50 * time.Millisecond)
+			f.eachGate((*gate).open)
+			time.Sleep(70 * time.Millisecond)
+		}
+	}},
+	{Name: "connections reset, every 150 ms", cut: 3, happen: func(_ *testing.T, f *faultRig) {
+		for range 20 {
+			f.eachGate((*gate).cut)
+			time.Sleep(150 * time.Millisecond)
+		}
+	}},
+	{Name: "answers lost", cut: 3, happen: func(_ *testing.T, f *faultRig) {
+		for range 10 {
+			f.eachGate((*gate).loseAnswers)
+			time.Sleep(30 * time.Millisecond)
+			f.eachGate((*gate).cut)
+			f.eachGate((*gate).open)
+			time.Sleep(270 * time.Millisecond)
+		}
+	}},
+	{Name: "first messages replayed to another service", happen: func(t *testing.T, f *faultRig) {
+		for range 10 {
+			f.eachGate(func(g *gate) { g.replay(t) })
+			time.Sleep(300 * time.Millisecond)
+		}
+	}},
+	{Name: "Redis sleeps 1 s (`DEBUG SLEEP`)", cut: 3, happen: func(_ *testing.T, f *faultRig) {
+		for range 2 {
+			f.store.Do("DEBUG", "SLEEP", "1")
+			time.Sleep(time.Second)
+		}
+	}},
+	{Name: "Redis forgets its scripts (`SCRIPT FLUSH`)", happen: func(_ *testing.T, f *faultRig) {
+		for range 40 {
+			f.store.Do("SCRIPT", "FLUSH")
+			time.Sleep(50 * time.Millisecond)
+		}
+	}},
+	{Name: "Redis full (`maxmemory`, noeviction)", cut: 3, happen: func(_ *testing.T, f *faultRig) {
+		f.store.Do("CONFIG", "SET", "maxmemory", "1")
+		time.Sleep(2 * time.Second)
+		f.store.Do("CONFIG", "SET", "maxmemory", "0")
+	}},
+	{Name: "Redis read-only", cut: 3, happen: func(_ *testing.T, f *faultRig) {
+		f.store.Do("REPLICAOF", "127.0.0.1", "1")
+		time.Sleep(2 * time.Second)
+		f.store.Do("REPLICAOF", "NO", "ONE")
+	}},
+	{Name: "connections of the services to Redis killed", cut: 3, short: true, happen: func(_ *testing.T, f *faultRig) {
+		for range 10 {
+			f.store.Do("CLIENT", "KILL", "TYPE", "normal")
+			time.Sleep(100 * time.Millisecond)
+		}
+	}},
+	{Name: "Redis restarts without persistence, then a service", cut: 3, losses: 1, happen: func(t *testing.T, f *faultRig) {
+		f.store.Kill()
+		time.Sleep(time.Second)
+		f.store.Restart()
+		time.Sleep(4 * time.Second) // until the other one has seen that it is gone
+		f.services[0].kill()
+		f.services[0].start(t)
+	}},
+}
+
+// clusterFaults are those of a Cluster as the store.
+var clusterFaults = []fault{
+	{Name: "a master of the Cluster fails over", cut: 3, losses: 1, happen: func(t *testing.T, f *faultRig) {
+		for _, s := range f.cluster.Servers[:3] {
+			if s.Running() {
+				s.Kill()
+				break
+			}
+		}
+		time.Sleep(time.Second) // until the Cluster has missed it
+		require.Eventually(t, func() bool {
+			return strings.Contains(f.cluster.Servers[5].Do("CLUSTER", "INFO"), "cluster_state:ok")
+		}, 20*time.Second, 50*time.Millisecond)
+	}},
+}
+
+// faultReport is what docs/cluster.json holds.
+type faultReport struct {
+	Processors int        `json:"processors"`
+	Envoy      string     `json:"envoy"`
+	Redis      string     `json:"redis"`
+	TimeoutMs  int64      `json:"timeout_ms"`
+	Rows       []faultRow `json:"rows"`
+}
+
+// What clients see of faults is what docs/cluster.md says.
+func TestFaults(t *testing.T) {
+	binary := redistest.Redis(t)[0]
+	server := redistest.Start(t, binary, "--enable-debug-command", "yes")
+	n := 3
+	if *faultRuns == 0 {
+		n = 2
+	}
+	f := newFaultRig(t, n, "redis://"+server.Addr())
+	f.store = server
+	report := faultReport{
+		Processors: runtime.NumCPU(), Envoy: strings.TrimPrefix(f.driver.name, "envoy-"), Redis: binary.Version,
+		TimeoutMs: faultTimeout.Milliseconds(), Rows: f.runAll(t, faults),
+	}
+	if *faultRuns == 0 {
+		f.withoutServices(t)
+		return
+	}
+	f.moveToCluster(t, binary)
+	report.Rows = append(report.Rows, f.runAll(t, clusterFaults)...)
+	if *faultFigures != "" {
+		text, err := json.MarshalIndent(report, "", " ")
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(*faultFigures, append(text, '\n'), 0o600))
+	}
+}
+
+// runAll lets the faults happen, in a short run only those that are part of it.
+func (f *faultRig) runAll(t *testing.T, list []fault) (rows []faultRow) {
+	t.Helper()
+	warmUp := fault{Name: "warm up", cut: len(f.proxies), losses: 1, happen: func(*testing.T, *faultRig) {}}
+	f.run(t, warmUp, &faultRow{})
+	for _, c := range list {
+		if *faultRuns == 0 && !c.short {
+			continue
+		}
+		row := faultRow{Fault: c.Name}
+		for range max(1, *faultRuns) {
+			f.run(t, c, &row)
+		}
+		t.Logf("%+v", row)
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// moveToCluster puts services whose store is a Cluster in place of those there are.
+func (f *faultRig) moveToCluster(t *testing.T, binary redistest.Binary) {
+	t.Helper()
+	f.cluster = redistest.StartCluster(t, binary)
+	f.cluster.FailOver()
+	for i, s := range f.services {
+		s.kill()
+		f.services[i] = startQuota(t, f.cluster.URL())
+	}
+	f.eachGate(func(g *gate) { g.lead(f.addresses()...) })
+	time.Sleep(3 * time.Second) // until the proxies are known to be alive
+}
+
+// withoutServices ends the services for good: each of two proxies admits its share.
+func (f *faultRig) withoutServices(t *testing.T) {
+	t.Helper()
+	for _, s := range f.services {
+		s.kill()
+	}
+	got := slices.Concat(sendAll(t, f.proxies, 200, func(int, int) request { return request{"/local", "x-user-id", "alone"} })...)
+	require.LessOrEqual(t, count(got, allowed), 90, "half of the limit each")
+	require.GreaterOrEqual(t, count(got, allowed), 45)
+	require.Equal(t, len(got), count(got, allowed)+count(got, denied))
+	require.Equal(t, denied, f.proxies[0].status(t, "/deny", "x-user-id", "alone"))
+}

@@ -1,0 +1,273 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// steady is a load of constant rate on several proxies. It remembers what became of
+// each request and when.
+type steady struct {
+	rules []steadyRule
+
+	mu        sync.Mutex
+	addresses []string // "" = the proxy is known to be dead
+	sent      []int    // requests, by rule
+	all       []exchange
+	beside    []exchange // requests that no rule concerns
+	turn      int
+	name      string // of the keys
+}
+
+// steadyRule is a rule that the load concerns, by the path of its name. A key has so
+// many requests, then the next one has its turn: each is in the midst of its limit at
+// some time.
+type steadyRule struct {
+	name     string
+	limit    int
+	requests int // 0 = one key gets them all
+}
+
+// exchange is one request, and what became of it when.
+type exchange struct {
+	rule, key   string
+	proxy       int
+	from, until int64 // ns, by the wall clock when it was sent
+	status      int16 // 0: the connection ended
+	excused     bool  // the connection ended with its proxy
+}
+
+const (
+	steadyConnections = 6 // to each proxy
+	steadyEvery       = 50 * time.Millisecond
+	besideConnections = 3
+	besideEvery       = 20 * time.Millisecond
+)
+
+// run sends requests until stop is closed.
+func (s *steady) run(stop <-chan struct{}) {
+	var wg sync.WaitGroup
+	for p := range s.addresses {
+		for i := range steadyConnections {
+			offset := steadyEvery * time.Duration(i) / steadyConnections
+			wg.Go(func() { (&steadyConnection{load: s, proxy: p}).run(stop, offset, steadyEvery) })
+		}
+		for i := range besideConnections {
+			offset := besideEvery * time.Duration(i) / besideConnections
+			wg.Go(func() { (&steadyConnection{load: s, proxy: p, free: true}).run(stop, offset, besideEvery) })
+		}
+	}
+	wg.Wait()
+}
+
+// move says where a proxy is now, "" if nowhere.
+func (s *steady) move(proxy int, address string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addresses[proxy] = address
+}
+
+func (s *steady) address(proxy int) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.addresses[proxy]
+}
+
+// request is the next one: the rules take turns.
+func (s *steady) request() (e exchange) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.turn % len(s.rules)
+	s.turn++
+	r := s.rules[i]
+	generation := 0
+	if r.requests > 0 {
+		generation = s.sent[i] / r.requests
+	}
+	s.sent[i]++
+	return exchange{rule: r.name, key: fmt.Sprintf("%s-%d", s.name, generation)}
+}
+
+func (s *steady) done(e exchange) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case e.rule == "":
+		s.beside = append(s.beside, e)
+	default:
+		e.excused = e.status == 0 && s.addresses[e.proxy] == ""
+		s.all = append(s.all, e)
+	}
+}
+
+// take returns what has become of all requests so far, and begins anew.
+func (s *steady) take(name string) (all, beside []exchange) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all, beside = s.all, s.beside
+	s.all, s.beside, s.name = nil, nil, name
+	clear(s.sent)
+	return all, beside
+}
+
+// steadyConnection sends one request after the other.
+type steadyConnection struct {
+	load  *steady
+	proxy int
+	free  bool
+	conn  net.Conn
+	in    *bufio.Reader
+}
+
+func (c *steadyConnection) run(stop <-chan struct{}, offset, every time.Duration) {
+	defer c.close()
+	time.Sleep(offset)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+			c.send()
+		}
+	}
+}
+
+func (c *steadyConnection) send() {
+	address := c.load.address(c.proxy)
+	if address == "" {
+		c.close()
+		return
+	}
+	var e exchange
+	if !c.free {
+		e = c.load.request()
+	}
+	e.proxy = c.proxy
+	began := time.Now()
+	e.from = began.UnixNano()
+	status, err := c.exchange(address, e.rule, e.key)
+	e.until = e.from + int64(time.Since(began))
+	if e.status = status; err != nil {
+		e.status = 0
+		c.close()
+	}
+	c.load.done(e)
+}
+
+func (c *steadyConnection) exchange(address, rule, key string) (int16, error) {
+	if c.conn == nil {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return 0, err
+		}
+		c.conn, c.in = conn, bufio.NewReader(conn)
+	}
+	if err := c.conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return 0, err
+	}
+	if _, err := fmt.Fprintf(c.conn, "GET /%s HTTP/1.1\r\nhost: api.example.com\r\nx-user-id: %s\r\n\r\n", rule, key); err != nil {
+		return 0, err
+	}
+	return readStatus(c.in)
+}
+
+func (c *steadyConnection) close() {
+	if c.conn != nil {
+		c.conn.Close()
+		c.conn = nil
+	}
+}
+
+// overFar is by how much the keys of a rule whose window has not ended went over its
+// limit.
+func overFar(all []exchange, r steadyRule) (over int) {
+	admitted := map[string]int{}
+	for _, e := range all {
+		if e.rule == r.name && e.status == allowed {
+			admitted[e.key]++
+			over = max(over, admitted[e.key]-r.limit)
+		}
+	}
+	return over
+}
+
+// overWindows is the same for windows of a second, aligned by the clock. A request is
+// counted in a window that had not ended when the request was sent and had begun when
+// its response came. What is over could be counted nowhere.
+func overWindows(all []exchange, r steadyRule) (over int) {
+	var admitted []exchange
+	for _, e := range all {
+		if e.rule == r.name && e.status == allowed {
+			admitted = append(admitted, e)
+		}
+	}
+	slices.SortFunc(admitted, func(a, b exchange) int { return int(a.until - b.until) })
+	const second = int64(time.Second)
+	counted := map[int64]int{}
+	for _, e := range admitted { // those that must be counted soonest are first
+		window := e.from / second
+		for window < e.until/second && counted[window] >= r.limit {
+			window++
+		}
+		if counted[window]++; counted[window] > r.limit {
+			over = max(over, counted[window]-r.limit)
+		}
+	}
+	return over
+}
+
+// waits returns how long the slowest request took beyond what the machine added, and
+// how long it took in all. The machine adds what it added to a request that no rule
+// concerns, on the same proxy at the same time.
+func waits(all, beside []exchange) (wait, took time.Duration) {
+	for _, e := range all {
+		d := time.Duration(e.until - e.from)
+		took = max(took, d)
+		if d <= wait || e.status == 0 {
+			continue
+		}
+		noise := int64(0)
+		for _, b := range beside {
+			if b.proxy == e.proxy && b.from <= e.until && b.until >= e.from {
+				noise = max(noise, b.until-b.from)
+			}
+		}
+		wait = max(wait, d-time.Duration(noise))
+	}
+	return wait, took
+}
+
+func TestJudgingALoad(t *testing.T) {
+	const ms = int64(time.Millisecond)
+	at := func(from, until int64) exchange {
+		return exchange{rule: "r", key: "k", from: from * ms, until: until * ms, status: allowed}
+	}
+	r := steadyRule{name: "r", limit: 2}
+	for _, c := range []struct {
+		all          []exchange
+		far, windows int
+	}{
+		{[]exchange{at(0, 1), at(500, 600)}, 0, 0},
+		{[]exchange{at(0, 1), at(500, 600), at(900, 999)}, 1, 1},
+		{[]exchange{at(0, 1), at(500, 600), at(900, 1000)}, 1, 0},
+		{[]exchange{at(0, 1), at(500, 600), at(900, 1001), at(999, 1002)}, 2, 0},
+		{[]exchange{at(0, 1), at(500, 600), at(900, 1001), at(999, 1002), at(1999, 2000), at(1500, 1999)}, 4, 1},
+		{[]exchange{at(0, 5000), at(0, 1), at(2, 3), at(1000, 1001), at(1000, 1001)}, 3, 0},
+		{[]exchange{at(0, 1), at(0, 1), {rule: "r", key: "other", status: allowed}, {rule: "r", key: "k", status: denied}}, 0, 1},
+	} {
+		require.Equal(t, c.far, overFar(c.all, r), "%+v", c.all)
+		require.Equal(t, c.windows, overWindows(c.all, r), "%+v", c.all)
+	}
+	wait, took := waits([]exchange{at(0, 100), at(200, 320)}, []exchange{at(0, 1), at(290, 321), {proxy: 1, until: 400 * ms}})
+	require.Equal(t, 99*time.Millisecond, wait)
+	require.Equal(t, 120*time.Millisecond, took)
+}
