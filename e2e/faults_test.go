@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/redistest"
@@ -55,6 +57,15 @@ const (
 	faultWait    = faultTimeout + 20*time.Millisecond
 )
 
+// faultSlack is what is not known of a machine that runs other tests at the same time.
+// Long runs have it to themselves.
+func faultSlack() time.Duration {
+	if *faultRuns > 0 {
+		return 0
+	}
+	return 500 * time.Millisecond
+}
+
 // newFaultRig starts services on the store, and n proxies.
 func newFaultRig(t *testing.T, n int, url string) *faultRig {
 	t.Helper()
@@ -76,8 +87,14 @@ func newFaultRig(t *testing.T, n int, url string) *faultRig {
 }
 
 func (f *faultRig) startProxy(t *testing.T, i int) {
-	f.proxies[i] = f.driver.start(t, proxyOptions{policy: faultPolicy, quota: f.gates[i].address(), workers: 2, edit: withoutUpstream})
+	f.proxies[i] = f.driver.start(t, proxyOptions{policy: faultPolicy, quota: f.gates[i].address(), workers: 2, edit: balanced})
 	f.load.move(i, f.proxies[i].address)
+}
+
+// balanced is withoutUpstream, with as many connections on each worker.
+func balanced(bootstrap []byte) []byte {
+	const address = "\n    address: "
+	return bytes.Replace(withoutUpstream(bootstrap), []byte(address), []byte("\n    connection_balance_config: {exact_balance: {}}"+address), 1)
 }
 
 func (f *faultRig) addresses() (all []string) {
@@ -185,11 +202,11 @@ func (f *faultRig) judge(t *testing.T, c fault, row *faultRow, all, beside []exc
 	wait, longest := waits(moving, beside)
 	row.WaitMs = max(row.WaitMs, float64(wait.Microseconds())/1000)
 	row.TookMs = max(row.TookMs, float64(longest.Microseconds())/1000)
-	require.Zero(t, row.Failed, c.Name)
-	require.LessOrEqual(t, row.Over, row.MayOver, c.Name)
-	require.LessOrEqual(t, row.Local, row.MayLocal, c.Name)
-	require.Less(t, wait, faultWait, c.Name)
-	require.Len(t, admittedLate, len(faultLimits), "%s: all rules lease again", c.Name)
+	assert.Zero(t, row.Failed, c.Name)
+	assert.LessOrEqual(t, row.Over, row.MayOver, c.Name)
+	assert.LessOrEqual(t, row.Local, row.MayLocal, c.Name)
+	assert.Less(t, wait, faultWait+faultSlack(), c.Name)
+	assert.Len(t, admittedLate, len(faultLimits), "%s: all rules lease again", c.Name)
 }
 
 // stood reports whether the proxy 0 stood still during the request.

@@ -47,21 +47,26 @@ type exchange struct {
 const (
 	steadyConnections = 6 // to each proxy
 	steadyEvery       = 50 * time.Millisecond
-	besideConnections = 3
-	besideEvery       = 20 * time.Millisecond
+	besideConnections = 4
+	besideEvery       = 10 * time.Millisecond
+	// steadyFree is the path that no rule concerns.
+	steadyFree = "free"
 )
 
 // run sends requests until stop is closed.
 func (s *steady) run(stop <-chan struct{}) {
 	var wg sync.WaitGroup
 	for p := range s.addresses {
-		for i := range steadyConnections {
-			offset := steadyEvery * time.Duration(i) / steadyConnections
-			wg.Go(func() { (&steadyConnection{load: s, proxy: p}).run(stop, offset, steadyEvery) })
-		}
 		for i := range besideConnections {
-			offset := besideEvery * time.Duration(i) / besideConnections
-			wg.Go(func() { (&steadyConnection{load: s, proxy: p, free: true}).run(stop, offset, besideEvery) })
+			c := &steadyConnection{load: s, proxy: p, beside: true}
+			c.send() // connects, so that each worker has some of them
+			wg.Go(func() { c.run(stop, besideEvery*time.Duration(i)/besideConnections, besideEvery) })
+		}
+	}
+	for p := range s.addresses {
+		for i := range steadyConnections {
+			c := &steadyConnection{load: s, proxy: p}
+			wg.Go(func() { c.run(stop, steadyEvery*time.Duration(i)/steadyConnections, steadyEvery) })
 		}
 	}
 	wg.Wait()
@@ -95,14 +100,13 @@ func (s *steady) request() (e exchange) {
 	return exchange{rule: r.name, key: fmt.Sprintf("%s-%d", s.name, generation)}
 }
 
-func (s *steady) done(e exchange) {
+func (s *steady) done(e exchange, beside bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case e.rule == "":
+	e.excused = e.status == 0 && s.addresses[e.proxy] == ""
+	if beside {
 		s.beside = append(s.beside, e)
-	default:
-		e.excused = e.status == 0 && s.addresses[e.proxy] == ""
+	} else {
 		s.all = append(s.all, e)
 	}
 }
@@ -119,11 +123,11 @@ func (s *steady) take(name string) (all, beside []exchange) {
 
 // steadyConnection sends one request after the other.
 type steadyConnection struct {
-	load  *steady
-	proxy int
-	free  bool
-	conn  net.Conn
-	in    *bufio.Reader
+	load   *steady
+	proxy  int
+	beside bool // no rule concerns its requests
+	conn   net.Conn
+	in     *bufio.Reader
 }
 
 func (c *steadyConnection) run(stop <-chan struct{}, offset, every time.Duration) {
@@ -147,10 +151,15 @@ func (c *steadyConnection) send() {
 		c.close()
 		return
 	}
-	var e exchange
-	if !c.free {
+	e := exchange{rule: steadyFree}
+	if !c.beside {
 		e = c.load.request()
 	}
+	c.sendTo(address, e)
+}
+
+// sendTo sends a request of that rule and key.
+func (c *steadyConnection) sendTo(address string, e exchange) {
 	e.proxy = c.proxy
 	began := time.Now()
 	e.from = began.UnixNano()
@@ -160,7 +169,7 @@ func (c *steadyConnection) send() {
 		e.status = 0
 		c.close()
 	}
-	c.load.done(e)
+	c.load.done(e, c.beside)
 }
 
 func (c *steadyConnection) exchange(address, rule, key string) (int16, error) {
@@ -226,8 +235,8 @@ func overWindows(all []exchange, r steadyRule) (over int) {
 }
 
 // waits returns how long the slowest request took beyond what the machine added, and
-// how long it took in all. The machine adds what it added to a request that no rule
-// concerns, on the same proxy at the same time.
+// how long it took in all. What the machine added is what it took the slowest request
+// that no rule concerns, on the same proxy at the same time.
 func waits(all, beside []exchange) (wait, took time.Duration) {
 	for _, e := range all {
 		d := time.Duration(e.until - e.from)
@@ -235,13 +244,13 @@ func waits(all, beside []exchange) (wait, took time.Duration) {
 		if d <= wait || e.status == 0 {
 			continue
 		}
-		noise := int64(0)
+		added := int64(0)
 		for _, b := range beside {
 			if b.proxy == e.proxy && b.from <= e.until && b.until >= e.from {
-				noise = max(noise, b.until-b.from)
+				added = max(added, min(b.until, e.until)-max(b.from, e.from))
 			}
 		}
-		wait = max(wait, d-time.Duration(noise))
+		wait = max(wait, d-time.Duration(added))
 	}
 	return wait, took
 }
@@ -267,7 +276,7 @@ func TestJudgingALoad(t *testing.T) {
 		require.Equal(t, c.far, overFar(c.all, r), "%+v", c.all)
 		require.Equal(t, c.windows, overWindows(c.all, r), "%+v", c.all)
 	}
-	wait, took := waits([]exchange{at(0, 100), at(200, 320)}, []exchange{at(0, 1), at(290, 321), {proxy: 1, until: 400 * ms}})
-	require.Equal(t, 99*time.Millisecond, wait)
+	wait, took := waits([]exchange{at(0, 100), at(200, 320)}, []exchange{at(0, 1), at(180, 210), at(305, 321), {proxy: 1, until: 400 * ms}})
+	require.Equal(t, 105*time.Millisecond, wait)
 	require.Equal(t, 120*time.Millisecond, took)
 }
