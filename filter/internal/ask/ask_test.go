@@ -236,6 +236,19 @@ func TestAClosedStreamIsAskedAgain(t *testing.T) {
 	require.Equal(t, 2, w.opened)
 }
 
+func TestWhatANewerServiceSaysIsNotAGrant(t *testing.T) {
+	w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"deny"}`)
+	first := w.request("a")
+	m := quota.Answers{Answers: []quota.Answer{{
+		ID: w.client.lastID, Result: quota.Busy + 1,
+		Grants: []quota.Grant{{Number: 1, Units: 50, ValidNs: second, Windows: []quota.Standing{{}}}},
+	}}}
+	require.NoError(t, w.client.Receive(m.Append(nil), w.proxy.Clock))
+	require.Contains(t, w.verdicts, first)
+	require.False(t, w.verdicts[first])
+	require.False(t, w.verdicts[w.request("a")], "for a second nobody asks again")
+}
+
 func TestALateAnswerCounts(t *testing.T) {
 	w, s := pair(t, perUser)
 	w.request("b")

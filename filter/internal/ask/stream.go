@@ -211,7 +211,7 @@ func (g *group) concernsMore(a *quota.Answer) bool {
 func (c *Client) take(g *group, a *quota.Answer) {
 	for i := range g.wants {
 		answer := engine.Answer{SentNs: g.sentNs, Stream: g.stream, Cost: g.wants[i].Part.Cost}
-		if a.Result == quota.Unavailable || i >= len(a.Grants) {
+		if a.Result != quota.Granted && a.Result != quota.Denied || i >= len(a.Grants) { // or what a newer service says
 			answer.Failed = true
 		} else {
 			answer.Grant = a.Grants[i]
