@@ -93,9 +93,15 @@ e2e-all: build ## the end-to-end scenarios on every supported Envoy
 	@SLUICE_EVERY_ENVOY=1 $(MAKE) --no-print-directory envoy-test versions='$(ENVOY_VERSIONS)' packages=./e2e/... timeout=60m
 
 .PHONY: soak
-soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) ## the long forms of the tests, on the newest Envoy: MINUTES=30, PARTS=REGEXP, SEED=N
+soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(servers) ## the long forms of the tests, on the newest Envoy: MINUTES=30, PARTS=REGEXP, SEED=N
 	SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(newest)=$(CURDIR)/$(out)/envoy-$(newest)/envoy)' \
 		$(GO) run ./build/soak -minutes $(MINUTES) $(if $(PARTS),-only '$(PARTS)') $(if $(SEED),-seed $(SEED))
+
+.PHONY: faults
+faults: build measure ## what clients see of faults under limits over all Envoys, into docs/cluster.md: RUNS=3
+	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./e2e timeout=60m \
+		flags='-v -run TestFaults -fault-runs $(if $(RUNS),$(RUNS),3) -fault-figures $(CURDIR)/docs/cluster-faults.json'
+	$(measure) pages
 
 .PHONY: servers
 servers: $(servers) ## the Redis and the Valkey that tests run

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/build/measure/decision"
+	"github.com/sluice-ratelimit/sluice/build/measure/faults"
 	"github.com/sluice-ratelimit/sluice/build/measure/fleet"
 	"github.com/sluice-ratelimit/sluice/build/measure/libraries"
 	"github.com/sluice-ratelimit/sluice/build/measure/loading"
@@ -49,7 +50,7 @@ func main() {
 }
 
 // measuredPages read the figures that are kept beside each page.
-var measuredPages = []func(docs string) (page.Figures, error){decision.Figures, decision.ClusterFigures, scale.Figures, libraries.Figures, fleet.Figures}
+var measuredPages = []func(docs string) (page.Figures, error){decision.Figures, decision.ClusterFigures, scale.Figures, libraries.Figures, fleet.Figures, faults.Figures}
 
 func pagesCommand() *cobra.Command {
 	return &cobra.Command{

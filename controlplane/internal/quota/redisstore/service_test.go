@@ -56,32 +56,14 @@ func TestServicesGrantALimitOnce(t *testing.T) {
 
 // drink asks for one unit at a time until it is denied, and returns how many it got.
 func drink(t *testing.T, s *quota.Service, d lease.Definition) (got uint32) {
-	ready := make(chan struct{}, 1)
-	st, err := s.Open(quota.Peer{Address: "test"}, func() {
-		select {
-		case ready <- struct{}{}:
-		default:
-		}
-	})
-	require.NoError(t, err)
-	defer st.Close()
-	m := lease.Asks{Domain: "d", Process: 1, Definitions: []lease.Definition{d}}
+	a := newAsker(t, s, d)
+	defer a.Close()
 	for {
-		m.Asks = []lease.Ask{{ID: 1, Parts: []lease.Part{{Definition: 1, Cost: 1, Waiting: 1}}}}
-		require.NoError(t, st.Receive(m.Append(nil)))
-		m = lease.Asks{}
-		var answers lease.Answers
-		for len(answers.Answers) == 0 {
-			<-ready
-			if b, ok := st.Next(nil); ok {
-				require.NoError(t, answers.Decode(b))
-			}
-		}
-		a := answers.Answers[0]
-		if a.Result == lease.Denied {
+		answer := a.ask(t, [16]byte{})[0]
+		if answer.Result == lease.Denied {
 			return got
 		}
-		require.Equal(t, lease.Granted, a.Result)
-		got += a.Grants[0].Units
+		require.Equal(t, lease.Granted, answer.Result)
+		got += answer.Grants[0].Units
 	}
 }
