@@ -163,6 +163,10 @@ func (f *faultRig) run(t *testing.T, c fault, row *faultRow) {
 
 func (f *faultRig) judge(t *testing.T, c fault, row *faultRow, all, beside []exchange, took time.Duration) {
 	t.Helper()
+	cut := min(c.cut, len(f.proxies))
+	if *faultRuns == 0 { // where other tests run, an answer may be late at any time
+		cut = len(f.proxies)
+	}
 	rate := float64(len(all)) / took.Seconds()
 	if row.Runs++; row.Rate == 0 || rate < row.Rate {
 		row.Rate = rate
@@ -190,7 +194,7 @@ func (f *faultRig) judge(t *testing.T, c fault, row *faultRow, all, beside []exc
 	for _, r := range faultLimits {
 		switch r.name {
 		case "local":
-			row.MayLocal = min(c.cut, len(f.proxies))*max(1, r.limit/len(f.proxies)) + c.losses*r.limit
+			row.MayLocal = cut*max(1, r.limit/len(f.proxies)) + c.losses*r.limit
 			row.Local = max(row.Local, overFar(all, r))
 		case "second":
 			row.Over = max(row.Over, overWindows(all, r))
@@ -257,7 +261,7 @@ var faults = []fault{
 		f.proxies[0].kill()
 		f.startProxy(t, 0)
 	}},
-	{Name: "an Envoy stopped for 30 s (`SIGSTOP`)", happen: func(t *testing.T, f *faultRig) {
+	{Name: "an Envoy stopped for 30 s (`SIGSTOP`)", cut: 1, happen: func(t *testing.T, f *faultRig) {
 		from := time.Now().UnixNano()
 		require.NoError(t, f.proxies[0].envoy.Signal(syscall.SIGSTOP))
 		time.Sleep(30 * time.Second)
