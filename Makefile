@@ -98,9 +98,9 @@ soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(servers) ## 
 		$(GO) run ./build/soak -minutes $(MINUTES) $(if $(PARTS),-only '$(PARTS)') $(if $(SEED),-seed $(SEED))
 
 .PHONY: faults
-faults: build measure ## what clients see of faults under limits over all Envoys, into docs/cluster.md: RUNS=3
+faults: build measure ## what clients see of faults under limits over all Envoys, into docs/cluster.md: RUNS=3, FAULTS=WORD
 	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./e2e timeout=60m \
-		flags='-v -run TestFaults -fault-runs $(if $(RUNS),$(RUNS),3) -fault-figures $(CURDIR)/docs/cluster-faults.json'
+		flags='-v -run TestFaults -fault-runs $(if $(RUNS),$(RUNS),3) $(if $(FAULTS),-fault-names $(FAULTS)) -fault-figures $(CURDIR)/docs/cluster-faults.json'
 	$(measure) pages
 
 .PHONY: servers
