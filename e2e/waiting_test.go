@@ -39,7 +39,9 @@ func TestWaiting(t *testing.T) {
 	t.Run("no answer", func(t *testing.T) {
 		w.gate.hold()
 		defer w.gate.open()
-		w.burst(t, 64, nil).within(t, faultWait)
+		got := w.burst(t, 64, nil)
+		got.within(t, faultWait)
+		require.Zero(t, got.count(allowed))
 	})
 	t.Run("answered late", func(t *testing.T) {
 		w.recover(t)
@@ -129,6 +131,18 @@ func newWaitingRig(t *testing.T) *waitingRig {
 	})
 	w.control.awaitConnected(t, "edge")
 	w.control.push(t, fmt.Sprintf(waitingPolicy, faultTimeout))
+	user := w.user()
+	eventually(t, 10*time.Second, "each worker to have the policy", func() bool {
+		for range 16 {
+			connection := &steadyConnection{load: &steady{}}
+			status, err := connection.exchange(w.address, "waits", user)
+			connection.close()
+			if err != nil || status != denied {
+				return false
+			}
+		}
+		return true
+	})
 	w.recover(t)
 	return w
 }
