@@ -224,7 +224,7 @@ func (f *faultRig) stood(e exchange) bool {
 	return false
 }
 
-// faultReport is what docs/cluster.json holds.
+// faultReport is what docs/cluster-faults.json holds.
 type faultReport struct {
 	Processors int        `json:"processors"`
 	Envoy      string     `json:"envoy"`
