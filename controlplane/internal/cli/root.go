@@ -69,6 +69,7 @@ func commands() []*cobra.Command {
 		newExplainCommand(),
 		newGetCommand(),
 		newHistoryCommand(),
+		newImageCommand(),
 		newImportCommand(),
 		newQuickstartCommand(),
 		newQuotaCommand(),

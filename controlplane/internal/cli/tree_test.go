@@ -49,6 +49,7 @@ var failing = map[string]string{
 	"sluice explain":                "-f NONE --path /",
 	"sluice get":                    "--server http://127.0.0.1:1",
 	"sluice history":                "--server http://127.0.0.1:1",
+	"sluice image push":             "127.0.0.1:1/sluice:1 --wasm NONE",
 	"sluice import envoy-ratelimit": "NONE",
 	"sluice import local-ratelimit": "NONE",
 	"sluice quickstart":             "--policy NONE",
@@ -158,7 +159,7 @@ func TestCompletion(t *testing.T) {
 	}
 	words := map[string]string{
 		"output": "text json", "kind": "wasm-plugin traffic-extension", "fail-strategy": "reload close open",
-		"mode": "client server client-and-server", "phase": "authn authz stats", "pull-policy": "IfNotPresent Always",
+		"mode": "client server client-and-server", "phase": "authn authz stats", "pull-policy": "IfNotPresent Always", "form": "compat artifact",
 	}
 	seen := map[string]bool{}
 	for _, cmd := range leaves() {

@@ -10,6 +10,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/build"
 )
 
+// What a release says of itself, set by the linker: it is built without the repository's
+// history, so that its bytes are the same wherever it is built.
+var releaseVersion, releaseCommit string
+
 // printVersion prints what this program was built from, and the digest of the
 // filter inside it: the same as `sha256sum sluice.wasm`, and as a resource's
 // sha256.
@@ -17,6 +21,12 @@ func printVersion(w io.Writer) error {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		info = &debug.BuildInfo{}
+	}
+	if releaseVersion != "" {
+		info.Main.Version = releaseVersion
+	}
+	if releaseCommit != "" {
+		info.Settings = append(info.Settings, debug.BuildSetting{Key: "vcs.revision", Value: releaseCommit})
 	}
 	wasm, err := build.Filter()
 	if err != nil && !errors.Is(err, build.ErrNoFilter) {

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/envoy/wasmimage"
+)
+
+func newImageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "image",
+		Short:   "Put the filter into an image registry",
+		Example: `  sluice image push registry.example.com/sluice:1.0.0`,
+	}
+	cmd.AddCommand(newImagePushCommand())
+	return cmd
+}
+
+// imagePushOptions are the flags of image push.
+type imagePushOptions struct {
+	form         string
+	wasm         string
+	plainHTTP    bool
+	ca           string
+	username     string
+	passwordFile string
+	output       output
+}
+
+func (o *imagePushOptions) AddFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.form, "form", string(wasmimage.Compat), "`FORM` of the image: compat, which every registry takes, or artifact")
+	f.BoolVar(&o.plainHTTP, "plain-http", false, "talk to the registry without TLS")
+	f.StringVar(&o.ca, "ca", "", "`FILE` with the certificates that vouch for the registry; default: the system's")
+	f.StringVar(&o.username, "username", "", "`NAME` at the registry (default: what docker login stored)")
+	f.StringVar(&o.passwordFile, "password-file", "", "`FILE` with its password")
+	addWasmFlag(cmd, &o.wasm, "")
+	o.output.AddFlags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("form", fixed(string(wasmimage.Compat), string(wasmimage.Artifact)))
+}
+
+func newImagePushCommand() *cobra.Command {
+	var o imagePushOptions
+	cmd := &cobra.Command{
+		Use:   "push REGISTRY/IMAGE:TAG",
+		Short: "Push the filter as an image and print its digest",
+		Long: `Push the filter inside this program to a registry, from which Istio and Envoy
+Gateway fetch it. The image follows from the filter alone: the same filter has
+the same digest.
+
+Without --username the credentials are those that docker login, podman login or
+a credential helper stored.`,
+		Example: `  sluice image push registry.example.com/sluice:1.0.0
+  sluice image push registry.example.com/sluice:1.0.0 --ca ca.pem --username ci --password-file password`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return imagePush(cmd, args[0], o) },
+	}
+	o.AddFlags(cmd)
+	return cmd
+}
+
+// pushed is what image push prints as JSON.
+type pushed struct {
+	Image  string `json:"image"`
+	Digest string `json:"digest"`
+	URL    string `json:"url"` // for render
+}
+
+func imagePush(cmd *cobra.Command, to string, o imagePushOptions) error {
+	options := []name.Option{name.StrictValidation}
+	if o.plainHTTP {
+		options = append(options, name.Insecure)
+	}
+	tag, err := name.NewTag(to, options...)
+	if err != nil {
+		return usageError(fmt.Errorf("%s names no image", printable.Text(to)), "give REGISTRY/IMAGE:TAG")
+	}
+	if (o.username == "") != (o.passwordFile == "") {
+		return usageError(errors.New("--username and --password-file belong together"), "give both or none")
+	}
+	if o.plainHTTP && o.ca != "" {
+		return usageError(errors.New("--ca is of no use with --plain-http"), "give one of the two")
+	}
+	wasm, err := readFilter(o.wasm)
+	if err != nil {
+		return err
+	}
+	img, err := wasmimage.New(wasmimage.Form(o.form), wasm)
+	if err != nil {
+		return usageError(err, "--form says which")
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		return err
+	}
+	with, err := o.remote(cmd.Context(), tag.Registry)
+	if err != nil {
+		return err
+	}
+	if err := remote.Write(tag, img, with...); err != nil {
+		return pushHint(fmt.Errorf("push %s: %w", tag, err))
+	}
+	done := pushed{tag.String(), digest.String(), "oci://" + tag.String() + "@" + digest.String()}
+	return o.output.print(cmd, done, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "pushed %s\ndigest %s\nfor render: --url %s\n", done.Image, done.Digest, done.URL)
+		return err
+	})
+}
+
+// remote says how to talk to the registry. Without TLS no credentials leave the machine.
+func (o *imagePushOptions) remote(ctx context.Context, registry name.Registry) ([]remote.Option, error) {
+	options := []remote.Option{remote.WithContext(ctx), remote.WithUserAgent("sluice")}
+	to := url.URL{Host: registry.RegistryStr()}
+	exposed := o.plainHTTP && !manage.IsLoopback(to.Hostname())
+	switch {
+	case o.username != "" && exposed:
+		return nil, withHint(fmt.Errorf("refuse to send the password to %s without TLS", registry), "leave out --plain-http")
+	case o.username != "":
+		password, err := input.File(o.passwordFile, maxSecretBytes)
+		if err != nil {
+			return nil, fmt.Errorf("read password: %w", err)
+		}
+		options = append(options, remote.WithAuth(&authn.Basic{Username: o.username, Password: strings.TrimRight(string(password), "\r\n")}))
+	case !exposed:
+		options = append(options, remote.WithAuthFromKeychain(authn.DefaultKeychain))
+	}
+	config, err := clientTLS("--ca", o.ca, "", "", "")
+	if err != nil {
+		return nil, err
+	}
+	connect := remote.DefaultTransport.(*http.Transport).Clone()
+	connect.TLSClientConfig = config
+	if o.plainHTTP {
+		return append(options, remote.WithTransport(connect)), nil
+	}
+	return append(options, remote.WithTransport(onlyTLS{connect})), nil
+}
+
+// onlyTLS refuses plain HTTP, which go-containerregistry falls back to by itself where
+// the registry's address is a private one.
+type onlyTLS struct{ next http.RoundTripper }
+
+func (t onlyTLS) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" {
+		return nil, fmt.Errorf("%s wants plain HTTP", r.URL.Host)
+	}
+	return t.next.RoundTrip(r)
+}
+
+// pushHint adds what to do about a registry's refusal.
+func pushHint(err error) error {
+	var refused *transport.Error
+	var unknown x509.UnknownAuthorityError
+	switch {
+	case errors.As(err, &refused) && (refused.StatusCode == http.StatusUnauthorized || refused.StatusCode == http.StatusForbidden):
+		return withHint(err, "give --username and --password-file, or docker login first")
+	case errors.As(err, &unknown):
+		return withHint(err, "give --ca with the registry's authority")
+	case strings.Contains(err.Error(), "wants plain HTTP") || strings.Contains(err.Error(), "server gave HTTP response"):
+		return withHint(err, "a registry without TLS takes --plain-http")
+	}
+	return err
+}
