@@ -8,6 +8,7 @@ GO ?= go
 PYTHON ?= python3
 ENVOY_VERSION ?= $(lastword $(ENVOY_VERSIONS))
 MINUTES ?= 30
+PLATFORMS ?= darwin/amd64 darwin/arm64 linux/amd64 linux/arm64
 
 # A pipeline fails with its first failing command; a target that failed is not
 # left behind half-written.
@@ -27,6 +28,7 @@ figures := $(out)/figures
 wheels := build/envoy-wheels.txt
 valkey_wheels := build/valkey-wheels.txt
 measure := $(out)/measure
+releaser := $(out)/releaser
 
 ratelimit := $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd
 redis := $(out)/redis/usr/bin/redis-server
@@ -56,13 +58,13 @@ cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy s
 # Unit tests take neither an Envoy nor the compiled filter nor a Redis; of those that
 # do, some run what is compiled for this machine beside it.
 whole = ./envoy/proc $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\b(proc|redistest)\.(All|Find|Redis|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
-unit = $(filter-out $(whole) ./build/measure ./build/measure/% %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
+unit = $(filter-out $(whole) ./build/measure ./build/measure/% ./build/release %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
 native = $(filter ./controlplane/% ./envoy/proxy,$(whole))
 
 .PHONY: help
 help: ## print this
 	@echo 'usage: make TARGET'
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: build
 build: $(cli) $(filter) ## build/out/sluice, the command line, and build/out/sluice.wasm, the filter
@@ -77,6 +79,7 @@ test: build ## everything, on the newest supported Envoy and where it matters on
 	@rm -rf $(figures)
 	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages='./e2e ./...' timeout=45m
 	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./... timeout=45m in=build/measure
+	$(GO) test -C build/release -count=1 -vet=off ./...
 	@echo; echo 'explored and compared:'; cat $(figures)/*.txt
 
 .PHONY: check
@@ -105,6 +108,24 @@ faults: build measure ## what clients see of faults under limits over all Envoys
 
 .PHONY: servers
 servers: $(servers) ## the Redis and the Valkey that tests run
+
+.PHONY: release
+release: build releaser ## everything that a version is published as: VERSION=v0.1.0, SIGN_KEY=FILE, PLATFORMS='linux/amd64'
+	@test -n '$(VERSION)' || { echo 'which version? make release VERSION=v0.1.0' >&2; exit 1; }
+	$(releaser) make --version '$(VERSION)' --out '$(out)/release/$(VERSION)' $(PLATFORMS:%=--platform %) $(if $(SIGN_KEY),--sign-key '$(SIGN_KEY)')
+
+# The second tree is a clone elsewhere, with a home and a build cache of its own.
+.PHONY: release-check
+release-check: release ## make the release once more at another path: it must be the same
+	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	git clone --quiet . "$$tmp/another tree"; \
+	HOME="$$tmp" USER=another GOCACHE="$$tmp/cache" GOMODCACHE="$$($(GO) env GOMODCACHE)" \
+		$(MAKE) --no-print-directory -C "$$tmp/another tree" release VERSION='$(VERSION)' PLATFORMS='$(PLATFORMS)' SIGN_KEY=; \
+	cmp '$(out)/release/$(VERSION)/SHA256SUMS' "$$tmp/another tree/$(out)/release/$(VERSION)/SHA256SUMS"
+
+.PHONY: release-push
+release-push: releaser ## push a release's images and their signatures: VERSION=v0.1.0 REGISTRY=registry.example.com/sluice
+	$(releaser) push '$(out)/release/$(VERSION)' '$(REGISTRY)'
 
 .PHONY: size
 size: build measure $(out)/envoy-$(ENVOY_VERSION)/envoy ## what the filter imports and exports, its size, how long loading it blocks Envoy
@@ -152,6 +173,7 @@ lines: measure ## how many lines of Go there are, without comments and blank one
 lint: $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint ## golangci-lint, with the reasons in .golangci.yml
 	$< run ./...
 	cd build/measure && $(CURDIR)/$< run --config $(CURDIR)/.golangci.yml ./...
+	cd build/release && $(CURDIR)/$< run --config $(CURDIR)/.golangci.yml ./...
 
 .PHONY: clean
 clean: ## remove everything built or installed
@@ -175,6 +197,12 @@ $(cli): $(embedded) $(cli_sources)
 measure:
 	@mkdir -p $(out)
 	@$(GO) build -C build/measure -trimpath -o $(CURDIR)/$(measure) .
+
+# So is what makes a release.
+.PHONY: releaser
+releaser:
+	@mkdir -p $(out)
+	@$(GO) build -C build/release -trimpath -o $(CURDIR)/$(releaser) .
 
 # Tests learn where the Envoys are from SLUICE_ENVOY; ENVOY_PATH, if set, is
 # the only one they use.

@@ -161,6 +161,7 @@ func (l importLaw) broken(g graph) []string {
 func TestImportLaws(t *testing.T) {
 	native := loadGraph(t, "", "", "..", "./...")
 	maps.Copy(native, loadGraph(t, "", "", "measure", "./..."))
+	maps.Copy(native, loadGraph(t, "", "", "release", "./..."))
 	linked := loadGraph(t, "wasip1", "wasm", "..", "./filter")
 	for _, law := range importLaws {
 		require.NotEmpty(t, native.under(law.who), "a law about nobody: %s", law.who)

@@ -25,7 +25,7 @@ func TestNestedModulesVet(t *testing.T) {
 		}
 		return nil
 	}))
-	require.Contains(t, modules, filepath.Join("..", "build", "measure"))
+	require.Subset(t, modules, []string{filepath.Join("..", "build", "measure"), filepath.Join("..", "build", "release")})
 	for _, dir := range modules {
 		if dir == ".." {
 			continue

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// run runs a command in the tree and returns what it prints.
+func run(ctx context.Context, tree string, env []string, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir, cmd.Env = tree, append(os.Environ(), env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w\n%s", name, args[0], err, stderr.String())
+	}
+	return out, nil
+}
+
+// sourceOf asks git for the commit. Where there is no history, SOURCE_DATE_EPOCH says
+// the time, if anything does.
+func sourceOf(ctx context.Context, tree string) (source, error) {
+	text, err := run(ctx, tree, nil, "git", "log", "-1", "--format=%H %ct")
+	if err != nil {
+		if ctx.Err() != nil {
+			return source{}, ctx.Err()
+		}
+		seconds, err := strconv.ParseInt(cmp.Or(os.Getenv("SOURCE_DATE_EPOCH"), "0"), 10, 64)
+		return source{time: time.Unix(seconds, 0).UTC()}, err
+	}
+	commit, stamp, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	seconds, err := strconv.ParseInt(stamp, 10, 64)
+	if err != nil {
+		return source{}, err
+	}
+	changed, err := run(ctx, tree, nil, "git", "status", "--porcelain")
+	if len(changed) > 0 {
+		commit += "+changes"
+	}
+	return source{commit, time.Unix(seconds, 0).UTC()}, err
+}
+
+// environment is what a build sees, so that the builder's settings do not matter.
+func environment(platform string) []string {
+	goos, goarch, _ := strings.Cut(platform, "/")
+	return []string{
+		"GOOS=" + goos, "GOARCH=" + goarch, "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=",
+		"GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GOWORK=off",
+	}
+}
+
+const command = "./controlplane/cmd/sluice"
+
+func buildBinary(ctx context.Context, o options, from source, platform, out string) error {
+	const variable = "-X github.com/sluice-ratelimit/sluice/controlplane/internal/cli.release"
+	flags := fmt.Sprintf("-s -w -buildid= %sVersion=%s %sCommit=%s", variable, o.version, variable, from.commit)
+	_, err := run(ctx, o.tree, environment(platform), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags="+flags, "-o", out, command)
+	return err
+}
+
+// module is one that a binary or the filter links.
+type module struct {
+	Path, Version, Sum, Dir string
+	Replace                 *module
+}
+
+// linkedModules returns the modules that any binary or the filter links, by path.
+func linkedModules(ctx context.Context, o options) ([]module, error) {
+	found := map[string]module{}
+	type linked struct{ platform, program string }
+	programs := []linked{{"wasip1/wasm", "./filter"}}
+	for _, platform := range o.platforms {
+		programs = append(programs, linked{platform, command})
+	}
+	for _, p := range programs {
+		text, err := run(ctx, o.tree, environment(p.platform), "go", "list", "-deps", "-json=Module", p.program)
+		if err != nil {
+			return nil, err
+		}
+		for d := json.NewDecoder(bytes.NewReader(text)); ; {
+			var pkg struct {
+				Module *struct {
+					module
+					Main bool
+				}
+			}
+			if err := d.Decode(&pkg); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				return nil, err
+			}
+			if pkg.Module != nil && !pkg.Module.Main {
+				found[pkg.Module.Path] = pkg.Module.module
+			}
+		}
+	}
+	list := make([]module, 0, len(found))
+	for _, m := range found {
+		if m.Replace != nil {
+			return nil, fmt.Errorf("%s is replaced: a release links what go.mod names", m.Path)
+		}
+		list = append(list, m)
+	}
+	library, err := standardLibrary(ctx, o.tree)
+	if err != nil {
+		return nil, err
+	}
+	list = append(list, library)
+	slices.SortFunc(list, func(a, b module) int { return strings.Compare(a.Path, b.Path) })
+	return list, nil
+}
+
+// standardLibrary is what every Go program links.
+func standardLibrary(ctx context.Context, tree string) (module, error) {
+	text, err := run(ctx, tree, nil, "go", "env", "GOVERSION", "GOROOT")
+	if err != nil {
+		return module{}, err
+	}
+	version, dir, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	return module{Path: "std", Version: version, Dir: dir}, nil
+}

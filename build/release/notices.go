@@ -1,0 +1,135 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	classifier "github.com/google/licenseclassifier/v2"
+	"github.com/google/licenseclassifier/v2/assets"
+)
+
+// allowed are the licences that a linked module may have: none asks for more than its
+// notice and its text.
+var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "0BSD", "Unlicense", "CC0-1.0"}
+
+// licenceFile is the name of a file with terms for the code. LICENSE.docs is for the
+// documentation, which no binary has.
+var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|unlicense)([._-].*)?$`)
+
+// licence is what a module's files say.
+type licence struct {
+	ids   []string
+	texts []string
+}
+
+// identify reads a module's licences. Each file that is one must be known and allowed.
+func identify(known *classifier.Classifier, path, dir string) (licence, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return licence{}, err
+	}
+	var found licence
+	for _, entry := range entries {
+		if entry.IsDir() || !licenceFile.MatchString(entry.Name()) || slices.Contains([]string{".go", ".docs"}, filepath.Ext(entry.Name())) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			return licence{}, err
+		}
+		ids := licences(known, text)
+		for _, id := range ids {
+			if !slices.Contains(allowed, id) {
+				return licence{}, fmt.Errorf("%s: %s is %s, which is not among the allowed licences", path, entry.Name(), id)
+			}
+		}
+		if len(ids) == 0 && !strings.HasPrefix(strings.ToLower(entry.Name()), "notice") {
+			return licence{}, fmt.Errorf("%s: %s is no licence that is known", path, entry.Name())
+		}
+		found.ids = append(found.ids, ids...)
+		found.texts = append(found.texts, strings.TrimRight(string(text), "\n"))
+	}
+	if len(found.ids) == 0 {
+		return licence{}, fmt.Errorf("%s has no licence in %s", path, dir)
+	}
+	slices.Sort(found.ids)
+	found.ids = slices.Compact(found.ids)
+	return found, nil
+}
+
+func licences(known *classifier.Classifier, text []byte) (ids []string) {
+	for _, match := range known.Match(known.Normalize(text)).Matches {
+		if match.MatchType == "License" {
+			ids = append(ids, match.Name)
+		}
+	}
+	return ids
+}
+
+// writeNotices writes the licences of the product and of everything that it links.
+func writeNotices(dir, tree string, modules []module) error {
+	known, err := assets.DefaultClassifier()
+	if err != nil {
+		return err
+	}
+	own, err := os.ReadFile(filepath.Join(tree, "LICENSE"))
+	if err != nil {
+		return err
+	}
+	text := "sluice\n\n" + string(own)
+	for _, m := range modules {
+		found, err := identify(known, m.Path, m.Dir)
+		if err != nil {
+			return err
+		}
+		text += fmt.Sprintf("\n%s\n%s %s (%s)\n\n%s\n", strings.Repeat("-", 78), m.Path, m.Version,
+			strings.Join(found.ids, " AND "), strings.Join(found.texts, "\n\n"))
+	}
+	return os.WriteFile(filepath.Join(dir, noticesFile), []byte(text), 0o644)
+}
+
+// writeSBOM writes what is linked as CycloneDX. It has no serial number and no time: it
+// follows from the source.
+func writeSBOM(dir string, o options, from source, modules []module) error {
+	known, err := assets.DefaultClassifier()
+	if err != nil {
+		return err
+	}
+	bom := cdx.NewBOM()
+	bom.Metadata = &cdx.Metadata{Component: &cdx.Component{
+		BOMRef: "sluice", Type: cdx.ComponentTypeApplication, Name: "sluice", Version: o.version,
+		Properties: &[]cdx.Property{{Name: "commit", Value: from.commit}},
+	}}
+	var components []cdx.Component
+	var refs []string
+	for _, m := range modules {
+		found, err := identify(known, m.Path, m.Dir)
+		if err != nil {
+			return err
+		}
+		purl := "pkg:golang/" + m.Path + "@" + m.Version
+		component := cdx.Component{
+			BOMRef: purl, PackageURL: purl, Type: cdx.ComponentTypeLibrary, Name: m.Path, Version: m.Version, Scope: cdx.ScopeRequired,
+			Licenses: &cdx.Licenses{{Expression: strings.Join(found.ids, " AND ")}},
+		}
+		if m.Sum != "" {
+			component.Properties = &[]cdx.Property{{Name: "go.sum", Value: m.Sum}}
+		}
+		components, refs = append(components, component), append(refs, purl)
+	}
+	slices.SortFunc(components, func(a, b cdx.Component) int { return cmp.Compare(a.BOMRef, b.BOMRef) })
+	bom.Components = &components
+	bom.Dependencies = &[]cdx.Dependency{{Ref: "sluice", Dependencies: &refs}}
+	file, err := os.Create(filepath.Join(dir, sbomFile))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return cdx.NewBOMEncoder(file, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom)
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/spf13/cobra"
+)
+
+// credentials are those of the environment or, without any there, those that docker
+// login stored.
+func credentials() remote.Option {
+	if name := os.Getenv("REGISTRY_USERNAME"); name != "" {
+		return remote.WithAuth(&authn.Basic{Username: name, Password: os.Getenv("REGISTRY_PASSWORD")})
+	}
+	return remote.WithAuthFromKeychain(authn.DefaultKeychain)
+}
+
+// newPushCommand pushes the images of a release, then their signatures.
+func newPushCommand() *cobra.Command {
+	var ca string
+	cmd := &cobra.Command{
+		Use:   "push DIR REGISTRY/IMAGE",
+		Short: "Push a release's images and their signatures",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			repository, err := name.NewRepository(args[1], name.StrictValidation)
+			if err != nil {
+				return err
+			}
+			connect := remote.DefaultTransport.(*http.Transport).Clone()
+			if ca != "" {
+				text, err := os.ReadFile(ca)
+				if err != nil {
+					return err
+				}
+				pool := x509.NewCertPool()
+				if !pool.AppendCertsFromPEM(text) {
+					return fmt.Errorf("%s holds no PEM certificate", ca)
+				}
+				connect.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+			}
+			for _, part := range []string{layoutDir, signatureDir} {
+				lines, err := pushLayout(filepath.Join(args[0], part), repository, remote.WithContext(cmd.Context()),
+					credentials(), remote.WithTransport(connect))
+				if err != nil {
+					return err
+				}
+				for _, line := range lines {
+					fmt.Fprintln(cmd.OutOrStdout(), line)
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&ca, "ca", "", "`FILE` with the certificates that vouch for the registry")
+	return cmd
+}
+
+// pushLayout pushes everything in a layout by the tags it gives.
+func pushLayout(dir string, repository name.Repository, options ...remote.Option) (lines []string, err error) {
+	path, err := layout.FromPath(dir)
+	if err != nil {
+		return nil, err
+	}
+	index, err := path.ImageIndex()
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range manifest.Manifests {
+		tag := repository.Tag(entry.Annotations[nameAnnotation])
+		if entry.MediaType == types.OCIImageIndex {
+			nested, err := index.ImageIndex(entry.Digest)
+			if err != nil {
+				return nil, err
+			}
+			err = remote.WriteIndex(tag, nested, options...)
+			if err != nil {
+				return nil, fmt.Errorf("push %s: %w", tag, err)
+			}
+		} else {
+			img, err := index.Image(entry.Digest)
+			if err != nil {
+				return nil, err
+			}
+			if err := remote.Write(tag, img, options...); err != nil {
+				return nil, fmt.Errorf("push %s: %w", tag, err)
+			}
+		}
+		lines = append(lines, fmt.Sprintf("%s@%s", tag, entry.Digest))
+	}
+	return lines, nil
+}

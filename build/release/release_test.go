@@ -1,0 +1,272 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"io/fs"
+	"log"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"github.com/google/licenseclassifier/v2/assets"
+	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
+	"github.com/stretchr/testify/require"
+)
+
+const tree = "../.."
+
+// standIn makes all of a release but its binaries, which compiling takes minutes.
+func standIn(t *testing.T, dir string, key *signer) options {
+	t.Helper()
+	o := options{tree: tree, version: "v0.1.0", out: dir, platforms: allPlatforms}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, filterFile), []byte("\x00asm stands in"), 0o644))
+	for _, platform := range o.platforms {
+		script := "#!/bin/sh\necho " + platform + "\n"
+		require.NoError(t, os.WriteFile(filepath.Join(dir, binaryFile(o.version, platform)), []byte(script), 0o755))
+	}
+	host := o
+	host.platforms = []string{"linux/amd64"}
+	modules, err := linkedModules(t.Context(), host)
+	require.NoError(t, err)
+	require.NoError(t, finish(dir, o, source{"c0ffee", time.Unix(1_800_000_000, 0).UTC()}, modules, key))
+	return o
+}
+
+func testKey(t *testing.T) *signer {
+	t.Helper()
+	key, err := signingKey("", io.Discard)
+	require.NoError(t, err)
+	return key
+}
+
+// files returns a release's files by name.
+func files(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		found[strings.TrimPrefix(path, dir+"/")] = string(text)
+		return err
+	}))
+	return found
+}
+
+func signature(file string) bool {
+	return strings.HasPrefix(file, signatureDir+"/") || strings.HasPrefix(file, signatureSums) ||
+		file == publicKeyFile || file == sumsFile+signatureEnd
+}
+
+func TestTwoReleasesAreAlike(t *testing.T) {
+	one, two := t.TempDir(), t.TempDir()
+	standIn(t, one, testKey(t))
+	standIn(t, two, testKey(t))
+	first, second := files(t, one), files(t, two)
+	for name, text := range first {
+		if !signature(name) {
+			require.Equal(t, sha256.Sum256([]byte(text)), sha256.Sum256([]byte(second[name])), name)
+			require.NotContains(t, text, one, name)
+		}
+	}
+	require.NotEqual(t, first[sumsFile+signatureEnd], second[sumsFile+signatureEnd])
+}
+
+var block = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+
+// page returns the commands of docs/install.md.
+func page(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(tree, "docs/install.md"))
+	require.NoError(t, err)
+	var list []string
+	for _, found := range block.FindAllStringSubmatch(string(text), -1) {
+		list = append(list, found[1])
+	}
+	require.Len(t, list, 2)
+	return list
+}
+
+func shell(t *testing.T, dir, script string) error {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "VERSION=v0.1.0")
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	return err
+}
+
+// The page's commands pass on a release, and find a byte that changed in any file.
+func TestInstallPage(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Log("the page's commands are run on Linux")
+		return
+	}
+	dir := t.TempDir()
+	standIn(t, dir, testKey(t))
+	commands := page(t)
+	for name, text := range files(t, dir) {
+		damaged := []byte(text)
+		damaged[len(damaged)/2] ^= 1
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), damaged, 0o644))
+		require.Error(t, shell(t, dir, commands[0]), "a flipped byte in %s", name)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
+	}
+	for _, c := range commands {
+		require.NoError(t, shell(t, dir, c))
+	}
+}
+
+// What is pushed is what the layouts have, and each signature is for its image.
+func TestPush(t *testing.T) {
+	dir, key := t.TempDir(), testKey(t)
+	standIn(t, dir, key)
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	cmd := newCommand()
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	address := strings.TrimPrefix(server.URL, "http://") + "/shop/sluice"
+	cmd.SetArgs([]string{"push", dir, address})
+	require.NoError(t, cmd.ExecuteContext(t.Context()))
+	lines := strings.Fields(out.String())
+	require.Len(t, lines, 6, "three images and their signatures")
+
+	repository, err := name.NewRepository(address)
+	require.NoError(t, err)
+	for _, line := range lines[:3] {
+		_, digest, _ := strings.Cut(line, "@")
+		signed, err := remote.Image(repository.Tag(strings.ReplaceAll(digest, ":", "-") + ".sig"))
+		require.NoError(t, err)
+		manifest, err := signed.Manifest()
+		require.NoError(t, err)
+		layers, err := signed.Layers()
+		require.NoError(t, err)
+		content, err := layers[0].Compressed()
+		require.NoError(t, err)
+		payload, err := io.ReadAll(content)
+		require.NoError(t, err)
+		raw, err := base64.StdEncoding.DecodeString(manifest.Layers[0].Annotations[signatureAnnotation])
+		require.NoError(t, err)
+		hash := sha256.Sum256(payload)
+		require.True(t, ecdsa.VerifyASN1(&key.key.PublicKey, hash[:], raw))
+		var said struct {
+			Critical struct {
+				Image map[string]string
+				Type  string
+			}
+		}
+		require.NoError(t, json.Unmarshal(payload, &said))
+		require.Equal(t, digest, said.Critical.Image["docker-manifest-digest"])
+	}
+
+	index, err := remote.Index(repository.Tag("v0.1.0"))
+	require.NoError(t, err)
+	require.NoError(t, validate.Index(index))
+	manifest, err := index.IndexManifest()
+	require.NoError(t, err)
+	for i, arch := range []string{"amd64", "arm64"} {
+		require.Equal(t, "linux/"+arch, manifest.Manifests[i].Platform.String())
+		img, err := index.Image(manifest.Manifests[i].Digest)
+		require.NoError(t, err)
+		config, err := img.ConfigFile()
+		require.NoError(t, err)
+		require.Equal(t, "65532:65532", config.Config.User)
+		require.Equal(t, []string{"/sluice"}, config.Config.Entrypoint)
+	}
+}
+
+func TestBillOfMaterials(t *testing.T) {
+	dir := t.TempDir()
+	standIn(t, dir, testKey(t))
+	file, err := os.Open(filepath.Join(dir, sbomFile))
+	require.NoError(t, err)
+	defer file.Close()
+	var bom cdx.BOM
+	require.NoError(t, cdx.NewBOMDecoder(file, cdx.BOMFileFormatJSON).Decode(&bom))
+	notices := files(t, dir)[noticesFile]
+	names := map[string]bool{}
+	for _, c := range *bom.Components {
+		names[c.Name] = true
+		require.Contains(t, notices, "\n"+c.Name+" "+c.Version+" (")
+	}
+	for _, name := range []string{"std", "github.com/spf13/cobra", "github.com/proxy-wasm/proxy-wasm-go-sdk"} {
+		require.True(t, names[name], name)
+	}
+	require.False(t, names["github.com/stretchr/testify"], "tests reach no user")
+}
+
+func TestLicences(t *testing.T) {
+	for text, says := range map[string]string{
+		"":                     "has no licence",
+		"Do what you are told": "is no licence that is known",
+		"GPL":                  "not among the allowed",
+	} {
+		if text == "GPL" {
+			gpl, err := licenceText("GPL-3.0")
+			require.NoError(t, err)
+			text = gpl
+		}
+		dir := t.TempDir()
+		if text != "" {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "LICENSE"), []byte(text), 0o600))
+		}
+		err := writeNotices(t.TempDir(), tree, []module{{Path: "example.com/m", Dir: dir}})
+		require.ErrorContains(t, err, says)
+	}
+}
+
+// A key comes as openssl writes it, or as cosign keeps it, under a password.
+func TestSigningKey(t *testing.T) {
+	der, err := x509.MarshalPKCS8PrivateKey(testKey(t).key)
+	require.NoError(t, err)
+	secret, err := encrypted.Encrypt(der, []byte("open sesame"))
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "key")
+	write := func(kind string, content []byte) {
+		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content}), 0o600))
+	}
+	write("PRIVATE KEY", der)
+	_, err = signingKey(file, io.Discard)
+	require.NoError(t, err)
+	write("ENCRYPTED SIGSTORE PRIVATE KEY", secret)
+	_, err = signingKey(file, io.Discard)
+	require.ErrorContains(t, err, passwordVariable)
+	t.Setenv(passwordVariable, "open sesame")
+	_, err = signingKey(file, io.Discard)
+	require.NoError(t, err)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	t.Setenv("KEY_OF_TEST", string(text))
+	_, err = signingKey("env://KEY_OF_TEST", io.Discard)
+	require.NoError(t, err)
+	write("CERTIFICATE", der)
+	_, err = signingKey(file, io.Discard)
+	require.ErrorContains(t, err, "no key that signs")
+}
+
+// licenceText is a licence's text as the classifier knows it.
+func licenceText(id string) (string, error) {
+	text, err := assets.ReadLicenseFile("License/" + id + "/license.txt")
+	return string(text), err
+}
