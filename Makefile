@@ -118,10 +118,10 @@ release: build releaser ## everything that a version is published as: VERSION=v0
 .PHONY: release-check
 release-check: release ## make the release once more at another path: it must be the same
 	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
-	git clone --quiet . "$$tmp/another tree"; \
+	git clone --quiet . "$$tmp/another"; \
 	HOME="$$tmp" USER=another GOCACHE="$$tmp/cache" GOMODCACHE="$$($(GO) env GOMODCACHE)" \
-		$(MAKE) --no-print-directory -C "$$tmp/another tree" release VERSION='$(VERSION)' PLATFORMS='$(PLATFORMS)' SIGN_KEY=; \
-	cmp '$(out)/release/$(VERSION)/SHA256SUMS' "$$tmp/another tree/$(out)/release/$(VERSION)/SHA256SUMS"
+		$(MAKE) --no-print-directory -C "$$tmp/another" release VERSION='$(VERSION)' PLATFORMS='$(PLATFORMS)' SIGN_KEY=; \
+	cmp '$(out)/release/$(VERSION)/SHA256SUMS' "$$tmp/another/$(out)/release/$(VERSION)/SHA256SUMS"
 
 .PHONY: release-push
 release-push: releaser ## push a release's images and their signatures: VERSION=v0.1.0 REGISTRY=registry.example.com/sluice

@@ -134,7 +134,7 @@ func (s *sluice) help(words ...string) string {
 	name := strings.Join(append([]string{"sluice"}, words...), " ")
 	if _, known := s.helps[name]; !known {
 		text, err := s.run("", "", slices.Concat(words, []string{"--help"})...)
-		if err != nil || !regexp.MustCompile(`(?m)^  `+name+`( \[| -|$| \()`).MatchString(usage(text)) {
+		if err != nil || !regexp.MustCompile(`(?m)^  `+name+`( \[| -|$| \(| [A-Z])`).MatchString(usage(text)) {
 			text = ""
 		}
 		s.helps[name] = text

@@ -104,7 +104,7 @@ func commandIndex(dir string, o options, from source) (v1.ImageIndex, error) {
 // user is nobody's number on a usual system, and that of other images without root.
 const user = 65532
 
-// commandImage has the binary, the licences and a folder for the store. It has no shell
+// commandImage has the binary, the licenses and a folder for the store. It has no shell
 // and no certificates: the flags name those to trust.
 func commandImage(dir, file, arch, version string, from source) (v1.Image, error) {
 	layer, err := commandLayer(dir, file, from)

@@ -14,56 +14,56 @@ import (
 	"github.com/google/licenseclassifier/v2/assets"
 )
 
-// allowed are the licences that a linked module may have: none asks for more than its
+// allowed are the licenses that a linked module may have: none asks for more than its
 // notice and its text.
 var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "0BSD", "Unlicense", "CC0-1.0"}
 
-// licenceFile is the name of a file with terms for the code. LICENSE.docs is for the
+// licenseFile is the name of a file with terms for the code. LICENSE.docs is for the
 // documentation, which no binary has.
-var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|unlicense)([._-].*)?$`)
+var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|unlicense)([._-].*)?$`)
 
-// licence is what a module's files say.
-type licence struct {
+// license is what a module's files say.
+type license struct {
 	ids   []string
 	texts []string
 }
 
-// identify reads a module's licences. Each file that is one must be known and allowed.
-func identify(known *classifier.Classifier, path, dir string) (licence, error) {
+// identify reads a module's licenses. Each file that is one must be known and allowed.
+func identify(known *classifier.Classifier, path, dir string) (license, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return licence{}, err
+		return license{}, err
 	}
-	var found licence
+	var found license
 	for _, entry := range entries {
-		if entry.IsDir() || !licenceFile.MatchString(entry.Name()) || slices.Contains([]string{".go", ".docs"}, filepath.Ext(entry.Name())) {
+		if entry.IsDir() || !licenseFile.MatchString(entry.Name()) || slices.Contains([]string{".go", ".docs"}, filepath.Ext(entry.Name())) {
 			continue
 		}
 		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
 		if err != nil {
-			return licence{}, err
+			return license{}, err
 		}
-		ids := licences(known, text)
+		ids := licenses(known, text)
 		for _, id := range ids {
 			if !slices.Contains(allowed, id) {
-				return licence{}, fmt.Errorf("%s: %s is %s, which is not among the allowed licences", path, entry.Name(), id)
+				return license{}, fmt.Errorf("%s: %s is %s, which is not among the allowed licenses", path, entry.Name(), id)
 			}
 		}
 		if len(ids) == 0 && !strings.HasPrefix(strings.ToLower(entry.Name()), "notice") {
-			return licence{}, fmt.Errorf("%s: %s is no licence that is known", path, entry.Name())
+			return license{}, fmt.Errorf("%s: %s is no license that is known", path, entry.Name())
 		}
 		found.ids = append(found.ids, ids...)
 		found.texts = append(found.texts, strings.TrimRight(string(text), "\n"))
 	}
 	if len(found.ids) == 0 {
-		return licence{}, fmt.Errorf("%s has no licence in %s", path, dir)
+		return license{}, fmt.Errorf("%s has no license in %s", path, dir)
 	}
 	slices.Sort(found.ids)
 	found.ids = slices.Compact(found.ids)
 	return found, nil
 }
 
-func licences(known *classifier.Classifier, text []byte) (ids []string) {
+func licenses(known *classifier.Classifier, text []byte) (ids []string) {
 	for _, match := range known.Match(known.Normalize(text)).Matches {
 		if match.MatchType == "License" {
 			ids = append(ids, match.Name)
@@ -72,7 +72,7 @@ func licences(known *classifier.Classifier, text []byte) (ids []string) {
 	return ids
 }
 
-// writeNotices writes the licences of the product and of everything that it links.
+// writeNotices writes the licenses of the product and of everything that it links.
 func writeNotices(dir, tree string, modules []module) error {
 	known, err := assets.DefaultClassifier()
 	if err != nil {
@@ -91,7 +91,7 @@ func writeNotices(dir, tree string, modules []module) error {
 		text += fmt.Sprintf("\n%s\n%s %s (%s)\n\n%s\n", strings.Repeat("-", 78), m.Path, m.Version,
 			strings.Join(found.ids, " AND "), strings.Join(found.texts, "\n\n"))
 	}
-	return os.WriteFile(filepath.Join(dir, noticesFile), []byte(text), 0o644)
+	return publish(filepath.Join(dir, noticesFile), []byte(text))
 }
 
 // writeSBOM writes what is linked as CycloneDX. It has no serial number and no time: it

@@ -66,7 +66,7 @@ func makeRelease(ctx context.Context, log io.Writer, o options) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(o.out), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(o.out), 0o750); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(o.out), ".release-*")
@@ -74,7 +74,7 @@ func makeRelease(ctx context.Context, log io.Writer, o options) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil {
+	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // a release is for everybody
 		return err
 	}
 	if err := copyFilter(o.tree, dir); err != nil {
@@ -126,7 +126,7 @@ func copyFilter(tree, dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, filterFile), embedded, 0o644)
+	return publish(filepath.Join(dir, filterFile), embedded)
 }
 
 // writeSums writes the digest of every file in a folder, as sha256sum -c reads it. The
@@ -148,5 +148,10 @@ func writeSums(root, folder, name string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(root, name), []byte(text.String()), 0o644)
+	return publish(filepath.Join(root, name), []byte(text.String()))
+}
+
+// publish writes a file of a release.
+func publish(file string, content []byte) error {
+	return os.WriteFile(file, content, 0o644) //nolint:gosec // a release is for everybody
 }

@@ -34,7 +34,7 @@ import (
 const tree = "../.."
 
 // standIn makes all of a release but its binaries, which compiling takes minutes.
-func standIn(t *testing.T, dir string, key *signer) options {
+func standIn(t *testing.T, dir string, key *signer) {
 	t.Helper()
 	o := options{tree: tree, version: "v0.1.0", out: dir, platforms: allPlatforms}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, filterFile), []byte("\x00asm stands in"), 0o644))
@@ -47,7 +47,6 @@ func standIn(t *testing.T, dir string, key *signer) options {
 	modules, err := linkedModules(t.Context(), host)
 	require.NoError(t, err)
 	require.NoError(t, finish(dir, o, source{"c0ffee", time.Unix(1_800_000_000, 0).UTC()}, modules, key))
-	return o
 }
 
 func testKey(t *testing.T) *signer {
@@ -216,14 +215,14 @@ func TestBillOfMaterials(t *testing.T) {
 	require.False(t, names["github.com/stretchr/testify"], "tests reach no user")
 }
 
-func TestLicences(t *testing.T) {
+func TestLicenses(t *testing.T) {
 	for text, says := range map[string]string{
-		"":                     "has no licence",
-		"Do what you are told": "is no licence that is known",
+		"":                     "has no license",
+		"Do what you are told": "is no license that is known",
 		"GPL":                  "not among the allowed",
 	} {
 		if text == "GPL" {
-			gpl, err := licenceText("GPL-3.0")
+			gpl, err := licenseText("GPL-3.0")
 			require.NoError(t, err)
 			text = gpl
 		}
@@ -265,8 +264,8 @@ func TestSigningKey(t *testing.T) {
 	require.ErrorContains(t, err, "no key that signs")
 }
 
-// licenceText is a licence's text as the classifier knows it.
-func licenceText(id string) (string, error) {
+// licenseText is a license's text as the classifier knows it.
+func licenseText(id string) (string, error) {
 	text, err := assets.ReadLicenseFile("License/" + id + "/license.txt")
 	return string(text), err
 }

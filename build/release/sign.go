@@ -22,7 +22,7 @@ import (
 type signer struct{ key *ecdsa.PrivateKey }
 
 // passwordVariable is where cosign, too, looks for the password of its keys.
-const passwordVariable = "COSIGN_PASSWORD" //nolint:gosec // a name
+const passwordVariable = "COSIGN_PASSWORD"
 
 // signingKey reads a key, or makes one for tests.
 func signingKey(file string, log io.Writer) (*signer, error) {
@@ -112,7 +112,7 @@ func sign(dir string, key *signer, list []released) error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(dir, name+signatureEnd), []byte(signature), 0o644); err != nil {
+		if err := publish(filepath.Join(dir, name+signatureEnd), []byte(signature)); err != nil {
 			return err
 		}
 	}
@@ -120,5 +120,5 @@ func sign(dir string, key *signer, list []released) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, publicKeyFile), public, 0o644)
+	return publish(filepath.Join(dir, publicKeyFile), public)
 }

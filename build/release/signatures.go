@@ -18,8 +18,8 @@ import (
 // How cosign stores the signature of an image: as an image of its own, under a tag that
 // follows from the digest, with what was signed as its layer.
 const (
-	simpleSigning       types.MediaType = "application/vnd.dev.cosign.simplesigning.v1+json"
-	signatureAnnotation                 = "dev.cosignproject.cosign/signature"
+	simpleSigning       = types.MediaType("application/vnd.dev.cosign.simplesigning.v1+json")
+	signatureAnnotation = "dev.cosignproject.cosign/signature"
 )
 
 func signatureTag(digest v1.Hash) string {
