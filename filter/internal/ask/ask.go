@@ -61,6 +61,8 @@ type Client struct {
 	heardNs    int64           // when the service last said something
 	sentNs     int64           // when the last message with asks left
 	unanswered bool            // nothing has come since
+	tickNs     int64           // when the last tick was
+	stalled    bool            // a late tick has given the service more time
 
 	groups  map[string]*group // queued, by what they want
 	flying  map[string]*group // sent, by what they want
@@ -248,7 +250,9 @@ func (c *Client) Forget(context uint32) {
 // Tick decides requests whose time is over, and finds out whether the service is
 // silent. Period says when to call it next.
 func (c *Client) Tick(now int64) {
-	c.listen(now)
+	if !c.stoodStill(now) {
+		c.listen(now)
+	}
 	kept := c.order[:0]
 	for i, w := range c.order {
 		if w.group != nil && now < w.deadlineNs && !c.engine.Quota.Silent {

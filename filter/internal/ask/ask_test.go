@@ -195,8 +195,10 @@ func TestASilentServiceIsWaitedForOnce(t *testing.T) {
 			w, s := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"`+tt.then+`"}`)
 			w.engine.SetProxies(2)
 			first := w.request("a")
-			w.proxy.Clock += 90 * ms
-			w.tick()
+			for range 9 {
+				w.proxy.Clock += 10 * ms
+				w.tick()
+			}
 			require.NotContains(t, w.verdicts, first)
 			w.proxy.Clock += 20 * ms
 			w.tick()
@@ -220,6 +222,39 @@ func TestASilentServiceIsWaitedForOnce(t *testing.T) {
 			if tt.then == "local" {
 				require.Equal(t, 100, w.admitted(), "what was admitted alone is counted")
 			}
+		})
+	}
+}
+
+// A worker that stands still for the timeout has not heard the service, which may
+// have answered. It does not count as silent, but for once.
+func TestAStandstillIsNotSilence(t *testing.T) {
+	for name, answers := range map[string]bool{"it answers": true, "it is silent": false} {
+		t.Run(name, func(t *testing.T) {
+			w, s := pair(t, perUser)
+			first := w.request("a")
+			w.proxy.Clock += 150 * ms
+			w.tick()
+			require.Contains(t, w.verdicts, first, "who waits, waits no longer")
+			require.False(t, w.engine.Quota.Silent)
+			if answers {
+				w.exchange(s)
+				require.True(t, w.verdicts[w.request("a")])
+				return
+			}
+			for range 10 { // as slow as before
+				require.False(t, w.engine.Quota.Silent)
+				second := w.request("a")
+				w.proxy.Clock += 60 * ms
+				w.tick()
+				w.proxy.Clock += 60 * ms
+				w.tick()
+				require.Contains(t, w.verdicts, second)
+				if w.engine.Quota.Silent {
+					return
+				}
+			}
+			require.Fail(t, "never silent")
 		})
 	}
 }

@@ -141,6 +141,7 @@ func (c *Client) Receive(message []byte, now int64) error {
 		return err
 	}
 	c.heard, c.unanswered, c.heardNs, c.pauseNs = true, false, now, firstPauseNs
+	c.stalled = false
 	c.engine.Quota.Silent = false
 	c.engine.SetProxies(c.answers.Proxies)
 	for i := range c.answers.Answers {
@@ -228,6 +229,19 @@ func (c *Client) settle(g *group) {
 			c.returns = append(c.returns, returns...)
 		}
 	}
+}
+
+// stoodStill reports whether the tick comes so late that the worker was busy with
+// something else: what it has sent may not have left, and what has come may lie
+// behind the tick. The service gets its timeout anew, once until it answers. Requests
+// wait no longer for that.
+func (c *Client) stoodStill(now int64) bool {
+	late := c.unanswered && !c.stalled && now-max(c.tickNs, c.sentNs) > c.engine.Quota.TimeoutNs/2
+	c.tickNs = now
+	if late {
+		c.stalled, c.sentNs = true, now
+	}
+	return late
 }
 
 // listen declares the service silent when nothing has come for the timeout after a
