@@ -108,12 +108,16 @@ func newest(t *testing.T) driver {
 	return all[len(all)-1]
 }
 
-// each runs a scenario on the simulator and on the Envoys.
+// each runs a scenario on the simulator and on the Envoys, at the same time.
 func each(t *testing.T, scenario func(t *testing.T, d driver)) {
 	t.Helper()
+	var wg sync.WaitGroup
 	for _, d := range append([]driver{{name: "sim"}}, envoys(t)...) {
-		t.Run(d.name, func(t *testing.T) { scenario(t, d) })
+		wg.Go(func() {
+			t.Run(d.name, func(t *testing.T) { scenario(t, d) })
+		})
 	}
+	wg.Wait()
 }
 
 // file writes text to a temporary file and returns its path.

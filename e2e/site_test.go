@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,8 +24,9 @@ type site struct {
 }
 
 var (
-	sites    = map[string]site{} // by driver
-	scenario int
+	sitesLock sync.Mutex
+	sites     = map[string]site{} // by driver
+	scenario  int
 )
 
 // serve makes the driver's shared proxy run a policy in a new domain.
@@ -35,10 +37,14 @@ func serve(t *testing.T, d driver, policy string) site {
 	return s
 }
 
-// siteOf returns the driver's site with a new domain.
+// siteOf returns the driver's site with a new domain. At any time one test uses a site.
 func siteOf(t *testing.T, d driver) site {
 	t.Helper()
+	sitesLock.Lock()
 	s, running := sites[d.name]
+	scenario++
+	domain := fmt.Sprint("scenario-", scenario)
+	sitesLock.Unlock()
 	if !running {
 		dir := filepath.Join(built.dir, d.name)
 		require.NoError(t, os.Mkdir(dir, 0o700))
@@ -49,15 +55,16 @@ func siteOf(t *testing.T, d driver) site {
 			return fmt.Appendf(bootstrap, "\ndynamic_resources: {lds_config: {resource_api_version: V3, path_config_source: {path: %s}}}\n", s.more.path)
 		}})
 		s.control.awaitConnected(t, "edge")
+		sitesLock.Lock()
 		sites[d.name] = s
+		sitesLock.Unlock()
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log of %s:\n%s\nlog of serve:\n%s", d.name, s.log(), s.control.log)
 		}
 	})
-	scenario++
-	s.domain = fmt.Sprint("scenario-", scenario)
+	s.domain = domain
 	return s
 }
 

@@ -231,12 +231,16 @@ func (c *Client) settle(g *group) {
 	}
 }
 
+// standstillNs is how long a worker may stand still and go on with its stream.
+const standstillNs = 1_000_000_000
+
 // stoodStill reports whether the tick comes so late that the worker was busy with
 // something else: what it has sent may not have left, and what has come may lie
 // behind the tick. The service gets its timeout anew, once until it answers. Requests
-// wait no longer for that.
+// wait no longer for that. After a very long time it begins a new stream.
 func (c *Client) stoodStill(now int64) bool {
-	late := c.unanswered && !c.stalled && now-max(c.tickNs, c.sentNs) > c.engine.Quota.TimeoutNs/2
+	gap := now - max(c.tickNs, c.sentNs)
+	late := c.unanswered && !c.stalled && gap > c.engine.Quota.TimeoutNs/2 && gap < standstillNs
 	c.tickNs = now
 	if late {
 		c.stalled, c.sentNs = true, now

@@ -119,7 +119,7 @@ func TestPlantedFaults(t *testing.T) {
 	binary, found := compileFaulty(t), 0
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
-			cmd := exec.CommandContext(t.Context(), binary, "-test.run", "^TestRaces$", "-races-only", f.race, "-races-random", "2000")
+			cmd := exec.CommandContext(t.Context(), binary, "-test.run", "^TestRaces$", "-races-only", f.race, "-races-random", "20000") // it ends when it has found something
 			cmd.Env = append(os.Environ(), "SLUICE_PLANTED="+f.id)
 			out, err := cmd.CombinedOutput()
 			require.Error(t, err, "not found: %s", out)
