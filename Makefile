@@ -70,7 +70,7 @@ help: ## print this
 build: $(cli) $(filter) ## build/out/sluice, the command line, and build/out/sluice.wasm, the filter
 
 .PHONY: run
-run: build $(if $(ENVOY),$(out)/envoy-$(ENVOY_VERSION)/envoy) ## push examples/quickstart.yaml to two proxies, send requests, serve until Ctrl-C; ENVOY=1: two real Envoys
+run: build $(if $(ENVOY),$(out)/envoy-$(ENVOY_VERSION)/envoy) ## push the policies of examples to two proxies, send requests, serve until Ctrl-C; ENVOY=1: two real Envoys
 	@$(cli) quickstart $(if $(ENVOY),--envoy $(out)/envoy-$(ENVOY_VERSION)/envoy)
 
 # The longest package begins first. vet is what check does.

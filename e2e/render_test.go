@@ -23,7 +23,7 @@ func TestRenderedBootstraps(t *testing.T) {
 		require.Zero(t, exit, errs)
 		return bootstrap
 	}
-	static := render("-f", quickstart(), "--quota", "127.0.0.1:18001")
+	static := render("-f", quickstart())
 	ecds := render("-f", managed, "--manage", "127.0.0.1:9902", "--xds", "localhost:18000", "--node", "edge")
 	broken := strings.Replace(static, `"version": 1`, `"version": 7`, 1)
 	for _, d := range envoys(t) {

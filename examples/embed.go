@@ -4,7 +4,11 @@ package examples
 
 import _ "embed"
 
-// Quickstart is the policy that sluice quickstart pushes.
-//
-//go:embed quickstart.yaml
-var Quickstart []byte
+// Quickstart is the policy that sluice quickstart pushes first, Cluster the one that it
+// pushes in the end.
+var (
+	//go:embed quickstart.yaml
+	Quickstart []byte
+	//go:embed cluster.yaml
+	Cluster []byte
+)

@@ -34,7 +34,7 @@ const (
 
 	// What the second apply changes in the embedded policy.
 	quickstartLimit, quickstartRaised = "3/minute", "5/minute"
-	// The limit over all proxies in it, and how many requests meet it.
+	// The limit over all proxies in the last policy, and how many requests meet it.
 	quickstartShared, quickstartTurns = "10/minute", 14
 )
 
@@ -226,10 +226,14 @@ func (d *demo) send(ctx context.Context, path, user string, times int) error {
 	return nil
 }
 
-// share sends the requests of one tenant to all proxies in turn and prints what became
-// of them.
+// share pushes a rule for all proxies together, sends the requests of one tenant to them
+// in turn, and prints what became of them.
 func (d *demo) share(ctx context.Context) error {
-	fmt.Fprintf(d.out, "\nEach tenant may send %s to /reports/ through both proxies together, which get requests in turn:\n", quickstartShared)
+	fmt.Fprintf(d.out, "\nThe next policy has a limit over both proxies together: sluice apply -f cluster.yaml\n")
+	if err := d.apply("cluster.yaml", examples.Cluster); err != nil {
+		return err
+	}
+	fmt.Fprintf(d.out, "\nEach tenant may send %s to /reports/, whichever proxy it meets. They get requests in turn:\n", quickstartShared)
 	counts := map[string]int{}
 	lines := make([]string, len(d.planes))
 	for i := range quickstartTurns {
@@ -286,7 +290,7 @@ func (d *demo) farewell() {
 It serves until Ctrl-C. In another terminal:
   curl -i -H 'x-user-id: alice' %[1]s/api/orders
   curl -i -H 'x-tenant: acme' %[4]s/reports/1
-  %[2]s apply -f examples/quickstart.yaml%[3]s
+  %[2]s apply -f examples/cluster.yaml%[3]s
   %[2]s status%[3]s
   curl -s %[5]s/stats/prometheus | grep rate_limit
 `, first.url, program, server, second.url, first.admin)

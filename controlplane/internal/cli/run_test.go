@@ -284,8 +284,9 @@ func TestQuickstartWithEnvoy(t *testing.T) {
 	require.Contains(t, c.out.String(), "10 of 14 were allowed.")
 }
 
-// TestQuickstartPolicy: the embedded policy has the limits that the transcript names.
+// TestQuickstartPolicy: the embedded policies have the limits that the transcript names.
 func TestQuickstartPolicy(t *testing.T) {
 	require.Equal(t, 1, bytes.Count(examples.Quickstart, []byte(quickstartLimit)))
-	require.Equal(t, 1, bytes.Count(examples.Quickstart, []byte(quickstartShared)))
+	require.Equal(t, 1, bytes.Count(examples.Cluster, []byte(quickstartRaised)))
+	require.Equal(t, 1, bytes.Count(examples.Cluster, []byte(quickstartShared)))
 }
