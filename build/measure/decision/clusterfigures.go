@@ -123,7 +123,8 @@ func (f clusterFigures) bars() string {
 	}
 	for _, u := range f.Used {
 		list = append(list, target{
-			what: "limit used under twice the demand, " + u.Limit + ", " + u.Pattern, bound: 99, format: "%.1f %%", measured: 100 * u.Used, atLeast: true,
+			what:  fmt.Sprintf("limit used, %s, %s, asked for %.2f times", u.Limit, u.Pattern, u.Demand),
+			bound: 99, format: "%.1f %%", measured: 100 * u.Used / min(u.Demand, 1), atLeast: true,
 		})
 	}
 	var rows []string
