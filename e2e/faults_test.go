@@ -43,7 +43,7 @@ type faultRig struct {
 
 // faultLimits are the rules of a rig. Windows of a year do not end meanwhile. What all
 // proxies may admit alone of a key is less than what it asks for.
-var faultLimits = []steadyRule{{"deny", 100, 150}, {"local", 30, 150}, {"each", 60, 100}, {"second", 60, 0}}
+var faultLimits = []steadyRule{{"deny", 100, 150}, {"local", 30, 90}, {"each", 60, 100}, {"second", 30, 0}}
 
 const faultPolicy = `
 version: 1
@@ -51,7 +51,7 @@ rules:
   - {name: deny, match: {paths: [/deny]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [100/366d]}
   - {name: local, match: {paths: [/local]}, scope: cluster, on_unavailable: local, key: [{header: x-user-id}], limits: [30/366d]}
   - {name: each, match: {paths: [/each]}, scope: cluster, on_unavailable: deny, lease: off, key: [{header: x-user-id}], limits: [60/366d]}
-  - {name: second, match: {paths: [/second]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [60/1s]}
+  - {name: second, match: {paths: [/second]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [30/1s]}
 `
 
 const (

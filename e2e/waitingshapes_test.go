@@ -118,8 +118,8 @@ func (w *waitingRig) shapes(t *testing.T) {
 	while := func(send func(user string)) {
 		w.recover(t)
 		w.gate.hold()
-		time.AfterFunc(faultTimeout/4, w.gate.open)
 		began, user := time.Now(), w.user()
+		time.AfterFunc(faultTimeout/4, w.gate.open)
 		send(user)
 		require.GreaterOrEqual(t, time.Since(began), faultTimeout/4, "it has waited")
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/envoy/wasmimage"
 )
 
 // credentials are those of the environment or, without any there, those that docker
@@ -51,7 +53,7 @@ func newPushCommand() *cobra.Command {
 			}
 			for _, part := range []string{layoutDir, signatureDir} {
 				lines, err := pushLayout(filepath.Join(args[0], part), repository, remote.WithContext(cmd.Context()),
-					credentials(), remote.WithTransport(connect))
+					credentials(), remote.WithTransport(wasmimage.OnlyTLS{Next: connect, Loopback: true}))
 				if err != nil {
 					return err
 				}

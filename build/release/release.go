@@ -66,6 +66,7 @@ func makeRelease(ctx context.Context, log io.Writer, o options) error {
 	if err != nil {
 		return err
 	}
+	o.out = filepath.Clean(o.out)
 	if err := os.MkdirAll(filepath.Dir(o.out), 0o750); err != nil {
 		return err
 	}

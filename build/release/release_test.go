@@ -105,9 +105,9 @@ func page(t *testing.T) []string {
 	return list
 }
 
-func shell(t *testing.T, dir, script string) error {
+func shell(t *testing.T, dir, script string, flags ...string) error {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
+	cmd := exec.CommandContext(t.Context(), "bash", append(flags, "-c", script)...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "VERSION=v0.1.0")
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
@@ -131,7 +131,7 @@ func TestInstallPage(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
 	for _, c := range commands {
-		require.NoError(t, shell(t, dir, c))
+		require.NoError(t, shell(t, dir, c, "-euo", "pipefail"))
 	}
 }
 

@@ -82,6 +82,10 @@ func (s *server) clusterCounters(
 		}
 	}
 	done, err := s.quota.do(r.Context(), op, prepared, timeout)
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) { // it goes on
+		settle("not known whether it was done: " + err.Error())
+		return &failure{code: http.StatusGatewayTimeout, err: err}
+	}
 	if err != nil {
 		settle("failed: " + err.Error())
 		return &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: "1"}

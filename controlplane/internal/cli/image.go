@@ -149,18 +149,7 @@ func (o *imagePushOptions) remote(ctx context.Context, registry name.Registry) (
 	if o.plainHTTP {
 		return append(options, remote.WithTransport(connect)), nil
 	}
-	return append(options, remote.WithTransport(onlyTLS{connect})), nil
-}
-
-// onlyTLS refuses plain HTTP, which go-containerregistry falls back to by itself where
-// the registry's address is a private one.
-type onlyTLS struct{ next http.RoundTripper }
-
-func (t onlyTLS) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != "https" {
-		return nil, fmt.Errorf("%s wants plain HTTP", r.URL.Host)
-	}
-	return t.next.RoundTrip(r)
+	return append(options, remote.WithTransport(wasmimage.OnlyTLS{Next: connect})), nil
 }
 
 // pushHint adds what to do about a registry's refusal.

@@ -87,7 +87,9 @@ func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error,
 	}
 	d.server, d.xds = "http://"+web.Addr().String(), stream.Addr().String()
 	s := servers{log: d.log, push: push, quotas: q, proxies: "xds", httpListener: web, xdsListener: stream,
-		handler: api.New(api.Options{Store: policies, XDS: push, Log: d.log})}
+		handler: api.New(api.Options{
+			Store: policies, XDS: push, Quota: api.Quota{Service: q.service, Private: true}, Log: d.log, Collectors: q.collectors(),
+		})}
 	// It outlives the command's context: the data plane goes first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
 	ended := make(chan error, 1)

@@ -14,10 +14,12 @@ const (
 	// streams take turns, not there.
 	maxSwaps = 512
 	// maxContendedNs is for how long an operation is decided anew because another
-	// service has written first or the store's clock has moved on. How often is no
-	// bound: a service whose answers come a little later can lose a busy key to the
-	// others a hundred times in a row.
+	// service has written first. How often is no bound: a service whose answers come a
+	// little later can lose a busy key to the others a hundred times in a row.
 	maxContendedNs = second
+	// maxLate is how often it is decided anew because the store's clock had moved on:
+	// where windows are short that may be each time.
+	maxLate = 64
 	// maxCached is how many keys' last values are kept.
 	maxCached = 1 << 15
 )
@@ -33,6 +35,7 @@ type key struct {
 	waiting []*operation
 	swap    []*operation // decided together, under way to the store
 	firstNs int64        // when the swap was tried first
+	late    int          // how often the store carried it out too late
 	busy    bool
 	value   []byte        // memory for what is swapped in
 	sentNs  int64         // when the swap left, by the service's clock
@@ -107,7 +110,7 @@ func (c *clock) note(sentNs, storeNs int64, late bool) {
 func (k *key) prepare(localNs, now int64) Swap {
 	if len(k.swap) == 0 {
 		k.swap, k.waiting = k.waiting, k.swap
-		k.firstNs = localNs
+		k.firstNs, k.late = localNs, 0
 	}
 	k.sentNs = localNs
 	s := Swap{Key: k.id, Old: k.nonce, UntilNs: math.MaxInt64}
@@ -166,7 +169,10 @@ func (k *key) finish(r Result) (done bool, err error) {
 	if err := k.learn(r.Value); err != nil {
 		return true, err
 	}
-	if k.sentNs-k.firstNs >= maxContendedNs {
+	if r.Outcome == Late {
+		k.late++
+	}
+	if k.late > maxLate || k.sentNs-k.firstNs >= maxContendedNs {
 		return true, errContended
 	}
 	if k.decide(r.NowNs) { // what it changes is decided again when it is sent

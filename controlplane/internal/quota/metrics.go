@@ -67,6 +67,9 @@ func (s *Service) held() float64 {
 
 // Healthy says why the store does not answer.
 func (s *Service) Healthy(ctx context.Context) error {
+	if s.apart.Load() {
+		return errOtherSecret
+	}
 	failed := make(chan error, 1)
 	s.o.Store.Swap(ctx, []Swap{{UntilNs: math.MaxInt64}}, func(_ int, r Result) { failed <- r.Err })
 	select {

@@ -97,3 +97,24 @@ func TestServicesOfAStoreHaveOneKey(t *testing.T) {
 		require.Equal(t, first != "", start(store, "") != nil)
 	}
 }
+
+// TestAServiceWithAnotherKeyTakesNoAsks: after the store has lost its state, a service
+// with another key may be its first.
+func TestAServiceWithAnotherKeyTakesNoAsks(t *testing.T) {
+	b := newRig(t)
+	d := define(1, lease.LeaseOff, fixed(10, minute))
+	p := b.proxy(b.service, d)
+	require.Equal(t, lease.Granted, p.ask(want(5)).Result)
+	b.memory = NewMemory(func() int64 { return base + b.clock.now })
+	b.store.Store = b.memory
+	_, err := NewService(t.Context(), Options{Store: b.store, Secret: []byte("another")})
+	require.NoError(t, err)
+	b.service.Heartbeat()
+	require.ErrorContains(t, p.send(lease.Asks{Asks: []lease.Ask{{ID: 9, Parts: []lease.Part{want(1)}}}}), "have another key")
+	require.ErrorIs(t, b.service.Healthy(t.Context()), errOtherSecret)
+
+	b.store.Store = NewMemory(func() int64 { return base + b.clock.now })
+	b.service.Heartbeat()
+	require.NoError(t, b.service.Healthy(t.Context()))
+	require.Equal(t, lease.Granted, p.ask(want(5)).Result)
+}

@@ -63,6 +63,7 @@ type Service struct {
 	cancel context.CancelFunc
 	count  counts
 	secret atomic.Pointer[[]byte]
+	apart  atomic.Bool // the store knows another secret: this service would count apart
 
 	mu       sync.Mutex
 	clock    clock
@@ -116,7 +117,8 @@ var errOtherSecret = errors.New("the services of this quota store have another k
 
 // agree takes the secret that all services of the store have. It is mine where the
 // store has none: nobody has kept one yet, or the store has lost it. The store also
-// knows a mark of the secret, so that a service with another one is refused.
+// knows a mark of the secret: a service with another one is refused, or takes no asks
+// until it is gone.
 func (s *Service) agree(ctx context.Context, mine []byte) (err error) {
 	secret := s.o.Secret
 	if secret == nil {
@@ -130,8 +132,10 @@ func (s *Service) agree(ctx context.Context, mine []byte) (err error) {
 	case err != nil:
 		return fmt.Errorf("compare the key with that of the quota store: %w", err)
 	case !bytes.Equal(kept, mark[:]):
+		s.apart.Store(true)
 		return errOtherSecret
 	}
+	s.apart.Store(false)
 	if old := s.secret.Load(); old == nil || !bytes.Equal(*old, secret) {
 		s.secret.Store(&secret)
 		if old != nil {

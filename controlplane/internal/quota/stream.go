@@ -2,6 +2,7 @@ package quota
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"slices"
 	"time"
@@ -161,9 +162,12 @@ func (s *Service) note(d *domain, process uint64) {
 // has lost its state knows the services' secret again: services with two would count
 // apart. Whoever runs the service calls it a few times within LiveFor.
 func (s *Service) Heartbeat() {
-	if err := s.agree(s.ctx, *s.secret.Load()); err != nil {
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
+	err := s.agree(ctx, *s.secret.Load())
+	cancel()
+	if err != nil {
 		s.count.storeErrors.Add(1)
-		s.o.Log.Error("this service and its store do not agree on the key", "error", err)
+		s.o.Log.Error("agree with the store on the key", "error", err)
 	}
 	type process struct {
 		domain *domain
@@ -237,6 +241,9 @@ func (st *Stream) enqueue(groups []*group) error {
 	s := st.service
 	if s.draining {
 		return status.Error(codes.Unavailable, errClosed.Error())
+	}
+	if s.apart.Load() {
+		return status.Error(codes.Unavailable, errOtherSecret.Error())
 	}
 	for _, r := range st.asks.Returns {
 		st.giveBack(r)

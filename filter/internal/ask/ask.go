@@ -222,6 +222,7 @@ func (c *Client) remove(w *waiter) {
 	delete(c.waiters, w.context)
 	c.engine.Quota.Crowded = len(c.waiters) >= maxWaiters
 	if len(c.waiters) == 0 {
+		clear(c.order)
 		c.order = c.order[:0]
 	}
 }
