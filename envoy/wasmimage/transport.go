@@ -16,7 +16,8 @@ type OnlyTLS struct {
 // RoundTrip sends the request, or refuses to.
 func (t OnlyTLS) RoundTrip(r *http.Request) (*http.Response, error) {
 	host := r.URL.Hostname()
-	if r.URL.Scheme != "https" && !(t.Loopback && (host == "localhost" || net.ParseIP(host).IsLoopback())) {
+	local := host == "localhost" || net.ParseIP(host).IsLoopback()
+	if r.URL.Scheme != "https" && (!t.Loopback || !local) {
 		return nil, fmt.Errorf("%s wants plain HTTP", r.URL.Host)
 	}
 	return t.Next.RoundTrip(r)
