@@ -25,7 +25,7 @@ func TestBars(t *testing.T) {
 			{Name: caseFresh, Sides: map[string][]turn{sideBare: turns(20), sideAsked: turns(60), sideLeased: turns(60)}},
 		},
 		Core: []coreCase{{Name: storeMemory, Runs: []coreRun{{Rate: 59_999}, {Rate: 60_000}, {Rate: 70_000}}}},
-		Used: []usedLimit{{Limit: "10/1s", Pattern: "even", Used: 0.9899}},
+		Used: []usedLimit{{"10/1s", "even", 2, 0.9899}, {"1000/1s", "even", 0.5, 0.5}},
 	}
 	bars := f.bars()
 	require.Contains(t, bars, "of a `scope: proxy` rule's | ≤ 1.15 | 1.15 | met |", "the median of differences: 11, 12, 11.5, of 10")
@@ -34,7 +34,7 @@ func TestBars(t *testing.T) {
 	require.Contains(t, bars, "at low load | ≤ 0.90 | 1.00 | **missed** |")
 	require.Contains(t, bars, "saturated | ≤ 0.60 | – | not measured |")
 	require.Contains(t, bars, "store in memory | ≥ 60000 asks/s | 60000 asks/s | met |")
-	require.Contains(t, bars, "10/1s, even | ≥ 99.0 % | 99.0 % | **missed** |")
+	require.Contains(t, bars, "10/1s, even, asked for 2.00 times | ≥ 99.0 % | 99.0 % | **missed** |")
 	require.NotContains(t, clusterFigures{}.bars(), "met |", "what was not measured is not met")
 }
 
