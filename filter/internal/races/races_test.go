@@ -157,10 +157,14 @@ func (w *world) used(k key) int {
 // explore runs a scenario in many orders.
 func explore(t testing.TB, c *scenario) *explorer {
 	p := hosttest.Policy(t, c.rules)
-	x := &explorer{max: *flagMax, run: func(choices *chooser) error { return newWorld(t, c, p).execute(choices) }}
+	most, dice := *flagMax, *flagRandom
+	if testing.Short() {
+		most, dice = most/10, dice/10
+	}
+	x := &explorer{max: most, run: func(choices *chooser) error { return newWorld(t, c, p).execute(choices) }}
 	x.search(nil, 1)
 	x.search(nil, 2)
-	x.random(*flagRandom, *flagSeed)
+	x.random(dice, *flagSeed)
 	return x
 }
 
