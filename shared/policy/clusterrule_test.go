@@ -110,3 +110,11 @@ func elastic(fields string) string {
 	return `{"version":1,"rules":[{"name":"a",` + fields + `"algorithm":"fixed_window_per_key",
 		"limits":["9/1s",{"requests":9,"per":"1m","elastic":true}]}]}`
 }
+
+// A number may be a window's name: the first that it fits is meant.
+func TestLimitNamed(t *testing.T) {
+	r := policy.Rule{Limits: []policy.Limit{{Name: "burst"}, {}, {Name: "1"}, {Name: "0"}}}
+	for text, want := range map[string]int{"burst": 0, "0": 0, "1": 1, "2": 2, "3": 3, "4": -1, "01": -1, "-1": -1, "daily": -1} {
+		require.Equal(t, want, r.LimitNamed(text), text)
+	}
+}

@@ -169,6 +169,17 @@ func windowsOf(limits []Limit) []limit.Window {
 	return list
 }
 
+// LimitNamed is the index of the first limit with that name or index, -1 if there is
+// none.
+func (r *Rule) LimitNamed(text string) int {
+	for i := range r.Limits {
+		if r.Limits[i].Name == text || itoa(int64(i)) == text {
+			return i
+		}
+	}
+	return -1
+}
+
 // Raises reports whether the override allows more than its rule in some window.
 func (o *Override) Raises(r *Rule) bool {
 	for i := range o.Limits {

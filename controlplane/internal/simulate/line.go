@@ -314,7 +314,7 @@ func (in *fields) checkRule(kind takes, rule *policy.Rule) error {
 		return fmt.Errorf("fail: rule %q has scope cluster: no proxy is between this operation and the quota service", in.Rule)
 	case kind.key && len(in.Key) != len(rule.Key):
 		return fmt.Errorf("key: rule %q has a key of %s, not %d", in.Rule, countParts(len(rule.Key)), len(in.Key))
-	case in.Window != "" && !hasWindow(rule, in.Window):
+	case in.Window != "" && rule.LimitNamed(in.Window) < 0:
 		return fmt.Errorf("window: rule %q has no window %q", in.Rule, in.Window)
 	}
 	return nil
@@ -325,16 +325,6 @@ func countParts(n int) string {
 		return "1 part"
 	}
 	return strconv.Itoa(n) + " parts"
-}
-
-// hasWindow reports whether a window of the rule has that name or index.
-func hasWindow(rule *policy.Rule, name string) bool {
-	for i, l := range rule.Limits {
-		if l.Name == name || strconv.Itoa(i) == name {
-			return true
-		}
-	}
-	return false
 }
 
 func (l *line) readTime(in *fields) error {

@@ -195,10 +195,8 @@ func (r *rule) window(name string) (int, error) {
 	if name == "" {
 		return state.AllWindows, nil
 	}
-	for i, l := range r.policy.Limits {
-		if l.Name == name || strconv.Itoa(i) == name {
-			return r.order[i], nil
-		}
+	if i := r.policy.LimitNamed(name); i >= 0 {
+		return r.order[i], nil
 	}
 	return 0, errors.New("rule " + strconv.Quote(r.policy.Name) + " has no window " + strconv.Quote(name))
 }

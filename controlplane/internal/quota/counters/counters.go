@@ -73,10 +73,7 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	case s.unlimited && !decides:
 		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
 	case o.Window != "":
-		i := slices.IndexFunc(r.Limits, func(l policy.Limit) bool { return l.Name == o.Window })
-		if n, err := strconv.Atoi(o.Window); i < 0 && err == nil && n >= 0 && n < len(r.Limits) && strconv.Itoa(n) == o.Window {
-			i = n
-		}
+		i := r.LimitNamed(o.Window)
 		if i < 0 {
 			return nil, fmt.Errorf("rule %q has no window %q", r.Name, o.Window)
 		}
