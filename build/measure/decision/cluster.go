@@ -53,12 +53,11 @@ func (b *bench) cluster(ctx context.Context, which *regexp.Regexp, docs string) 
 	if err != nil {
 		return err
 	}
-	shown := found.page()
-	fmt.Printf("\n%s\n%s\n%s", shown.Sections["machine"], shown.Sections["bars"], shown.Sections["shares"])
+	fmt.Printf("\n%s\n%s\n%s", found.machine(), found.bars(), found.shares())
 	if docs == "" {
 		return nil
 	}
-	return shown.Write(docs)
+	return found.page().Write(docs)
 }
 
 func (b *bench) measureCluster(ctx context.Context, which *regexp.Regexp) (f clusterFigures, err error) {
