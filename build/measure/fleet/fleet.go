@@ -7,7 +7,6 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -77,7 +76,7 @@ func measure(ctx context.Context) (f figures, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return f, json.Unmarshal(text, &f)
+	return f, page.Decode(text, &f)
 }
 
 // Figures reads the figures beside docs/cluster.md.

@@ -88,7 +88,15 @@ func Read(docs, page, part string, into any) error {
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(text, into)
+	return Decode(text, into)
+}
+
+// Decode reads figures. A field that is not known is an error: who writes the figures
+// may have given one another name.
+func Decode(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
 }
 
 var section = regexp.MustCompile(`(?s)(<!-- measured: ([\w-]+) -->\n).*?(<!-- end -->)`)
