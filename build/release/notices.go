@@ -28,6 +28,9 @@ type license struct {
 	texts []string
 }
 
+// expression is the licenses in SPDX's form.
+func (l *license) expression() string { return strings.Join(l.ids, " AND ") }
+
 // identify reads a module's licenses. Each file that is one must be known and allowed.
 func identify(known *classifier.Classifier, path, dir string) (license, error) {
 	entries, err := os.ReadDir(dir)
@@ -72,35 +75,39 @@ func licenses(known *classifier.Classifier, text []byte) (ids []string) {
 	return ids
 }
 
-// writeNotices writes the licenses of the product and of everything that it links.
-func writeNotices(dir, tree string, modules []module) error {
+// identifyAll reads every module's licenses, in the modules' order.
+func identifyAll(modules []module) (list []license, err error) {
 	known, err := assets.DefaultClassifier()
 	if err != nil {
-		return err
+		return nil, err
 	}
+	for _, m := range modules {
+		found, err := identify(known, m.Path, m.Dir)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, found)
+	}
+	return list, nil
+}
+
+// writeNotices writes the licenses of the product and of everything that it links.
+func writeNotices(dir, tree string, modules []module, found []license) error {
 	own, err := os.ReadFile(filepath.Join(tree, "LICENSE"))
 	if err != nil {
 		return err
 	}
 	text := "sluice\n\n" + string(own)
-	for _, m := range modules {
-		found, err := identify(known, m.Path, m.Dir)
-		if err != nil {
-			return err
-		}
+	for i, m := range modules {
 		text += fmt.Sprintf("\n%s\n%s %s (%s)\n\n%s\n", strings.Repeat("-", 78), m.Path, m.Version,
-			strings.Join(found.ids, " AND "), strings.Join(found.texts, "\n\n"))
+			found[i].expression(), strings.Join(found[i].texts, "\n\n"))
 	}
 	return publish(filepath.Join(dir, noticesFile), []byte(text))
 }
 
 // writeSBOM writes what is linked as CycloneDX. It has no serial number and no time: it
 // follows from the source.
-func writeSBOM(dir string, o options, from source, modules []module) error {
-	known, err := assets.DefaultClassifier()
-	if err != nil {
-		return err
-	}
+func writeSBOM(dir string, o options, from source, modules []module, found []license) error {
 	bom := cdx.NewBOM()
 	bom.Metadata = &cdx.Metadata{Component: &cdx.Component{
 		BOMRef: "sluice", Type: cdx.ComponentTypeApplication, Name: "sluice", Version: o.version,
@@ -108,15 +115,11 @@ func writeSBOM(dir string, o options, from source, modules []module) error {
 	}}
 	var components []cdx.Component
 	var refs []string
-	for _, m := range modules {
-		found, err := identify(known, m.Path, m.Dir)
-		if err != nil {
-			return err
-		}
+	for i, m := range modules {
 		purl := "pkg:golang/" + m.Path + "@" + m.Version
 		component := cdx.Component{
 			BOMRef: purl, PackageURL: purl, Type: cdx.ComponentTypeLibrary, Name: m.Path, Version: m.Version, Scope: cdx.ScopeRequired,
-			Licenses: &cdx.Licenses{{Expression: strings.Join(found.ids, " AND ")}},
+			Licenses: &cdx.Licenses{{Expression: found[i].expression()}},
 		}
 		if m.Sum != "" {
 			component.Properties = &[]cdx.Property{{Name: "go.sum", Value: m.Sum}}

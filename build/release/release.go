@@ -102,10 +102,14 @@ func makeRelease(ctx context.Context, log io.Writer, o options) error {
 
 // finish makes the rest of a release out of its binaries and its filter.
 func finish(dir string, o options, from source, modules []module, key *signer) error {
-	if err := writeNotices(dir, o.tree, modules); err != nil {
+	licenses, err := identifyAll(modules)
+	if err != nil {
 		return err
 	}
-	if err := writeSBOM(dir, o, from, modules); err != nil {
+	if err := writeNotices(dir, o.tree, modules, licenses); err != nil {
+		return err
+	}
+	if err := writeSBOM(dir, o, from, modules, licenses); err != nil {
 		return err
 	}
 	list, err := writeImages(dir, o, from)

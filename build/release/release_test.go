@@ -230,7 +230,7 @@ func TestLicenses(t *testing.T) {
 		if text != "" {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "LICENSE"), []byte(text), 0o600))
 		}
-		err := writeNotices(t.TempDir(), tree, []module{{Path: "example.com/m", Dir: dir}})
+		_, err := identifyAll([]module{{Path: "example.com/m", Dir: dir}})
 		require.ErrorContains(t, err, says)
 	}
 }
