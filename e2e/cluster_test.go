@@ -11,7 +11,7 @@ import (
 )
 
 // TestOneControlPlane is the facts about several Envoys under one control plane. They
-// share three Envoys, and each has a domain of its own. The last one kills both.
+// share three Envoys, and each has a domain of its own. The last one kills a proxy.
 func TestOneControlPlane(t *testing.T) {
 	d, c := newest(t), startControlPlane(t)
 	proxies := make([]*proxy, 3)
