@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Quota is how rules of scope cluster reach their quota service in a mesh. It is zero
@@ -15,13 +17,10 @@ type Quota struct {
 	Timeout time.Duration // the policy's
 }
 
-// maxClusterName is the longest that a policy takes.
-const maxClusterName = 256
-
 func (q Quota) check() error {
-	if len(q.Cluster) > maxClusterName || strings.ContainsFunc(q.Cluster, func(c rune) bool { return c < ' ' || c > '~' }) {
+	if len(q.Cluster) > policy.MaxClusterBytes || strings.ContainsFunc(q.Cluster, func(c rune) bool { return c < ' ' || c > '~' }) {
 		return fmt.Errorf("quota cluster %q: want at most %d characters of ASCII that can be printed, such as outbound|18001||quota.shop.svc.cluster.local",
-			q.Cluster, maxClusterName)
+			q.Cluster, policy.MaxClusterBytes)
 	}
 	return nil
 }
@@ -31,17 +30,17 @@ func (q Quota) check() error {
 func (q Quota) Connect() time.Duration { return q.Timeout / 2 }
 
 // put names the cluster in a policy that names another one or none.
-func (q Quota) put(policy *yaml.Node) {
+func (q Quota) put(document *yaml.Node) {
 	if q.Cluster == "" {
 		return
 	}
-	section := member(policy, "quota")
+	section := member(document, "quota")
 	if section == nil {
 		if q.Cluster == DefaultQuotaCluster {
 			return
 		}
 		section = &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Style: yaml.FlowStyle}
-		policy.Content = append(policy.Content, word("quota"), section)
+		document.Content = append(document.Content, word("quota"), section)
 	}
 	if section.Alias != nil {
 		section = section.Alias
