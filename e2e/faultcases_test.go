@@ -134,7 +134,6 @@ var faults = []fault{
 		f.store.Kill()
 		time.Sleep(time.Second)
 		f.store.Restart()
-		time.Sleep(4 * time.Second) // until the other one has seen that it is gone
 		f.services[0].kill()
 		f.services[0].start(t)
 	}},

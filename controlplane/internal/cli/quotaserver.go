@@ -92,6 +92,9 @@ func (o *quotaOptions) open(ctx context.Context, log *slog.Logger, proxyCAs func
 	if options.Store, err = o.openStore(ctx, log); err != nil {
 		return nil, err
 	}
+	if o.store != quotaMemory {
+		options.Settle = quota.SettleFor
+	}
 	q := quotas{store: options.Store}
 	if q.service, err = quota.NewService(ctx, options); err != nil {
 		return nil, errors.Join(err, q.store.Close())

@@ -28,6 +28,9 @@ type Options struct {
 	// Secret keys what the store knows of clients. Default: one that is made once and
 	// kept in the store.
 	Secret []byte
+	// Settle is how long a service that finds no secret in the store waits for services
+	// that have one, before it stores its own. Default: 0.
+	Settle time.Duration
 	// Allow says why the peer may not ask for a domain; nil = it may. Default: all may.
 	Allow        func(p Peer, domain string) error
 	StoreTimeout time.Duration // of one swap; default 1 s
@@ -103,13 +106,26 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 	}
 	s := &Service{o: o, keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	fresh := make([]byte, sha256.Size)
-	_, _ = rand.Read(fresh) // never fails
-	if err := s.agree(ctx, fresh); err != nil {
+	if err := s.agree(ctx, func() []byte { return s.firstSecret(ctx) }); err != nil {
 		s.cancel()
 		return nil, err
 	}
 	return s, nil
+}
+
+// firstSecret makes a secret for a store that has none. A store may lack it because it
+// has lost its state: the services that run then store theirs at their next heartbeat.
+func (s *Service) firstSecret(ctx context.Context) []byte {
+	if s.o.Settle > 0 {
+		s.o.Log.Info("the store has no key yet: waiting for services that know one", "for", s.o.Settle)
+		select {
+		case <-time.After(s.o.Settle):
+		case <-ctx.Done():
+		}
+	}
+	fresh := make([]byte, sha256.Size)
+	_, _ = rand.Read(fresh) // never fails
+	return fresh
 }
 
 // errOtherSecret would let each service of a store count apart.
@@ -119,10 +135,10 @@ var errOtherSecret = errors.New("the services of this quota store have another k
 // store has none: nobody has kept one yet, or the store has lost it. The store also
 // knows a mark of the secret: a service with another one is refused, or takes no asks
 // until it is gone.
-func (s *Service) agree(ctx context.Context, mine []byte) (err error) {
+func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
 	secret := s.o.Secret
 	if secret == nil {
-		if secret, err = s.o.Store.Secret(ctx, "key", func() []byte { return mine }); err != nil {
+		if secret, err = s.o.Store.Secret(ctx, "key", mine); err != nil {
 			return fmt.Errorf("read the key of the quota store: %w", err)
 		}
 	}

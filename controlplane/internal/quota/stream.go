@@ -163,7 +163,7 @@ func (s *Service) note(d *domain, process uint64) {
 // apart. Whoever runs the service calls it a few times within LiveFor.
 func (s *Service) Heartbeat() {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
-	err := s.agree(ctx, *s.secret.Load())
+	err := s.agree(ctx, func() []byte { return *s.secret.Load() })
 	cancel()
 	if err != nil {
 		s.count.storeErrors.Add(1)

@@ -67,3 +67,25 @@ func drink(t *testing.T, s *quota.Service, d lease.Definition) (got uint32) {
 		got += answer.Grants[0].Units
 	}
 }
+
+// TestServicesKeepTheirSecret: a service that starts after the store has lost its state
+// counts with those that ran before.
+func TestServicesKeepTheirSecret(t *testing.T) {
+	t.Parallel()
+	forAll(t, func(t *testing.T, b redistest.Binary) {
+		server := redistest.Start(t, b)
+		start := func(settle time.Duration) *quota.Service {
+			s, err := quota.NewService(t.Context(), quota.Options{Store: open(t, "redis://"+server.Addr()), Settle: settle})
+			require.NoError(t, err)
+			return s
+		}
+		old := start(0)
+		server.Do("FLUSHALL")
+		time.AfterFunc(200*time.Millisecond, old.Heartbeat)
+		fresh := start(time.Second)
+		d := lease.Definition{
+			ID: 1, Windows: []limit.Window{{Algorithm: limit.FixedWindow, Limit: 20, PeriodNs: 24 * int64(time.Hour)}}, Lease: lease.LeaseAuto,
+		}
+		require.EqualValues(t, 20, drink(t, old, d)+drink(t, fresh, d))
+	})
+}
