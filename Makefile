@@ -117,9 +117,9 @@ release: build releaser ## everything that a version is published as: VERSION=v0
 # The second tree is a clone elsewhere, with a home and a build cache of its own.
 .PHONY: release-check
 release-check: release ## make the release once more at another path: it must be the same
-	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	@tmp=$$(mktemp -d); modules=$$($(GO) env GOMODCACHE); trap 'rm -rf "$$tmp"' EXIT; \
 	git clone --quiet . "$$tmp/another"; \
-	HOME="$$tmp" USER=another GOCACHE="$$tmp/cache" GOMODCACHE="$$($(GO) env GOMODCACHE)" \
+	HOME="$$tmp" USER=another GOCACHE="$$tmp/cache" GOMODCACHE="$$modules" \
 		$(MAKE) --no-print-directory -C "$$tmp/another" release VERSION='$(VERSION)' PLATFORMS='$(PLATFORMS)' SIGN_KEY=; \
 	cmp '$(out)/release/$(VERSION)/SHA256SUMS' "$$tmp/another/$(out)/release/$(VERSION)/SHA256SUMS"
 
