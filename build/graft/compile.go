@@ -24,7 +24,8 @@ func Compile(root, file string, flags ...string) error {
 		return fmt.Errorf("compile the filter: %w", err)
 	}
 	// c-shared makes a reactor: the host calls its exports, nothing ever calls main.
-	args := append([]string{"build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w"}, flags...)
+	// The commit stays out, so that the same source makes the same filter.
+	args := append([]string{"build", "-buildmode=c-shared", "-trimpath", "-buildvcs=false", "-ldflags=-s -w"}, flags...)
 	cmd := exec.Command("go", append(args, "-o", plain, "./filter")...)
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")

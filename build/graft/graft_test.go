@@ -1,6 +1,7 @@
 package graft_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,7 +30,10 @@ func compiled(t *testing.T) (wazero.CompiledModule, []byte) {
 // Envoy calls whatever callback is exported, so only those are in which there is
 // something to do.
 func TestExports(t *testing.T) {
+	t.Setenv("GOFLAGS", "-buildvcs=true")
 	m, wasm := compiled(t)
+	require.False(t, bytes.Contains(wasm, []byte("vcs.revision")), "the same source makes the same filter at every commit")
+
 	var names []string
 	for name := range m.ExportedFunctions() {
 		if !slices.Contains(graft.StreamCallbacks, name) {
