@@ -28,7 +28,7 @@ func newRenderCommand() *cobra.Command {
   sluice render istio -f policy.yaml --url oci://registry.example/sluice:1.0.0
   sluice render envoy-gateway -f policy.yaml --url oci://registry.example/sluice:1.0.0 --target Gateway/edge`,
 	}
-	cmd.AddCommand(newRenderEnvoyCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand())
+	cmd.AddCommand(newRenderEnvoyCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand(), newRenderKubernetesCommand())
 	return cmd
 }
 
