@@ -166,20 +166,27 @@ func parseLimit(s string) (requests uint32, periodNs int64, code Code) {
 	case n > math.MaxUint32:
 		return 0, 0, BadLimitRequests
 	}
-	rest = strings.TrimSpace(rest)
-	times, word := cutDigits(rest)
-	if ns := periodWord(strings.TrimSpace(word)); ns > 0 {
-		k := uint64(1)
-		if times != "" {
-			k = decimal(times)
-		}
-		return uint32(n), int64(min(mulSaturating(k, ns), math.MaxInt64)), ""
-	}
-	ns, err := ParseDuration(rest)
+	ns, err := ParsePeriod(rest)
 	if err != nil {
 		return 0, 0, BadLimitPeriod
 	}
 	return uint32(n), ns, ""
+}
+
+// ParsePeriod reads a duration, or one of the words of a text limit with or without
+// a count before it, such as minute or 15 minutes, in nanoseconds.
+func ParsePeriod(s string) (int64, error) {
+	s = strings.TrimSpace(s)
+	times, word := cutDigits(s)
+	ns := periodWord(strings.TrimSpace(word))
+	if ns == 0 {
+		return ParseDuration(s)
+	}
+	k := uint64(1)
+	if times != "" {
+		k = decimal(times)
+	}
+	return int64(min(mulSaturating(k, ns), math.MaxInt64)), nil
 }
 
 // periodWord finds a period by its name in any case, in singular or plural.

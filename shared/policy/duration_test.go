@@ -48,6 +48,22 @@ func TestParseLimit(t *testing.T) {
 	}
 }
 
+// The words stand in a limit that is text and in the per of one that is an object.
+func TestParsePeriod(t *testing.T) {
+	for text, want := range map[string]int64{
+		"minute": 60e9, "15 Minutes": 900e9, "1h30m": 5400e9, " day ": 86400e9, "2weeks": 14 * 86400e9, "month": 30 * 86400e9,
+		"0": 0, "99999999999999999999 days": 1<<63 - 1,
+	} {
+		ns, err := ParsePeriod(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, ns, text)
+	}
+	for _, text := range []string{"", "15", "min", "fortnight", "minute 15", "1 s", "-1 day", "1.5 hours"} {
+		_, err := ParsePeriod(text)
+		require.ErrorIs(t, err, ErrBadDuration, text)
+	}
+}
+
 func TestParseDuration(t *testing.T) {
 	tests := []struct {
 		text string

@@ -13,8 +13,8 @@ var limitObject = newObject("limit", []field[Limit]{
 	{"requests", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, l *Limit) {
 		l.Limit = uint32(r.integer(v))
 	}},
-	{"per", required(duration), "", func(r *reader, v value, l *Limit) {
-		if ns, ok := r.duration(v); ok {
+	{"per", required(period), "", func(r *reader, v value, l *Limit) {
+		if ns, ok := r.durationBy(v, ParsePeriod); ok {
 			l.PeriodNs = r.period(v, ns)
 		}
 	}},

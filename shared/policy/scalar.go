@@ -88,12 +88,14 @@ func (r *reader) boolean(v value) bool {
 }
 
 // duration reads nanoseconds; 0 of what it has refused.
-func (r *reader) duration(v value) (int64, bool) {
+func (r *reader) duration(v value) (int64, bool) { return r.durationBy(v, ParseDuration) }
+
+func (r *reader) durationBy(v value, parse func(string) (int64, error)) (int64, bool) {
 	if v.node.Kind != String {
 		r.fail(v, WrongValue)
 		return 0, false
 	}
-	ns, err := ParseDuration(v.node.Text)
+	ns, err := parse(v.node.Text)
 	switch {
 	case errors.Is(err, ErrLongDuration):
 		r.fail(v, LongDuration)

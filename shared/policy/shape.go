@@ -20,6 +20,7 @@ const (
 	FormInteger
 	FormBool
 	FormDuration
+	FormPeriod // a duration, or words such as "minute" and "15 minutes"
 	FormList
 	FormObject
 	FormPatterns // an object from header names to patterns
@@ -36,6 +37,7 @@ var (
 	name     = Shape{Form: FormName}
 	boolean  = Shape{Form: FormBool}
 	duration = Shape{Form: FormDuration}
+	period   = Shape{Form: FormPeriod}
 )
 
 func word[W ~string](words ...W) Shape {

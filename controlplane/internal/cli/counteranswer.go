@@ -54,7 +54,7 @@ func counterHeads(op manage.Operation) []string {
 	case "clean":
 		return []string{"PROXY", "FREED"}
 	case "stats":
-		return []string{"PROXY", "RULE", "KEYS", "CAPACITY", "BYTES", "ALLOWED", "DENIED", "EVICTED", "FLOOR DENIED"}
+		return []string{"PROXY", "RULE", "KEYS", "CAPACITY", "BYTES", "ALLOWED", "DENIED", "SHADOW DENIED", "EVICTED", "FLOOR DENIED"}
 	}
 	return []string{"PROXY", "USED", "WINDOWS"}
 }
@@ -67,7 +67,8 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 		for _, s := range r.Stats {
 			row := []string{r.Proxy, s.Rule}
 			for _, n := range []uint64{
-				s.Keys, s.Capacity, s.Bytes, s.Metrics["allowed"], s.Metrics["denied"], s.Metrics["evicted"], s.Metrics["floor_denied"],
+				s.Keys, s.Capacity, s.Bytes, s.Metrics["allowed"], s.Metrics["denied"], s.Metrics["shadow_denied"], s.Metrics["evicted"],
+				s.Metrics["floor_denied"],
 			} {
 				row = append(row, strconv.FormatUint(n, 10))
 			}

@@ -93,10 +93,10 @@ func (m *memory) print(w io.Writer) error {
 		return err
 	}
 	_, err := fmt.Fprintf(w, `%s for %d live keys in %d slots
-at most %s of memory in one Envoy, and up to %s more until the windows of renamed or removed counters have ended
-`, count(m.Counters, "counter", "counters"), m.Keys, m.Slots, mebibytes(m.Bytes), mebibytes(m.VanishedBytes))
+expect up to %s of memory in one Envoy; at worst %s, while the windows of renamed or removed counters have not ended
+`, count(m.Counters, "counter", "counters"), m.Keys, m.Slots, mebibytes(m.Bytes), mebibytes(m.Bytes+m.VanishedBytes))
 	if m.LeaseBytes > 0 && err == nil {
-		_, err = fmt.Fprintf(w, "of that, %s hold what is leased, and %s count while the quota service is silent\n",
+		_, err = fmt.Fprintf(w, "of what to expect, %s hold what is leased, and %s count while the quota service is silent\n",
 			mebibytes(m.LeaseBytes), mebibytes(m.StandbyBytes))
 	}
 	if m.ExpressionBytes > 0 && err == nil {

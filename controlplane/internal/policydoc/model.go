@@ -58,6 +58,8 @@ func typeOf(at string, s policy.Shape) typeDoc {
 		d.pattern = textPatterns[at]
 	case policy.FormDuration:
 		d.pattern = durationPattern
+	case policy.FormPeriod:
+		d.pattern = periodPattern
 	case policy.FormList:
 		item := itemOf(s.Of)
 		d.item, d.min, d.max = &item, itemCounts[at][0], itemCounts[at][1]
@@ -84,8 +86,11 @@ func itemOf(name string) typeDoc {
 // and the reference can say it too. A schema must accept all that the reader
 // accepts, so patterns say no more than they can.
 const (
-	durationPattern = `^(?:0|(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h|d|w))+)$`
-	limitPattern    = `^\s*[0-9]+\s*(?:/|[Pp][Ee][Rr])\s*(?:[0-9]*\s*(?:[Ss][Ee][Cc][Oo][Nn][Dd]|[Mm][Ii][Nn][Uu][Tt][Ee]|[Hh][Oo][Uu][Rr]|[Dd][Aa][Yy]|[Ww][Ee][Ee][Kk]|[Mm][Oo][Nn][Tt][Hh]|[Yy][Ee][Aa][Rr])[Ss]?|(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h|d|w))+)\s*$`
+	durationTerms   = `(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h|d|w))+`
+	durationPattern = `^(?:0|` + durationTerms + `)$`
+	periodWords     = `[0-9]*\s*(?:[Ss][Ee][Cc][Oo][Nn][Dd]|[Mm][Ii][Nn][Uu][Tt][Ee]|[Hh][Oo][Uu][Rr]|[Dd][Aa][Yy]|[Ww][Ee][Ee][Kk]|[Mm][Oo][Nn][Tt][Hh]|[Yy][Ee][Aa][Rr])[Ss]?`
+	periodPattern   = `^\s*(?:` + periodWords + `|` + durationTerms + `)\s*$`
+	limitPattern    = `^\s*[0-9]+\s*(?:/|[Pp][Ee][Rr])\s*(?:` + periodWords + `|` + durationTerms + `)\s*$`
 	tokenPattern    = "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$" //nolint:gosec // a token of HTTP's grammar
 
 	hostPattern        = `^(?:(?:\*\.)?[0-9A-Za-z_-][0-9A-Za-z_.-]*|\[[0-9A-Fa-f:.]+\])$`

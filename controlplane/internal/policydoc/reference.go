@@ -121,6 +121,8 @@ func (r *reference) typeOf(t *typeDoc) string {
 		return "true or false"
 	case policy.FormDuration:
 		return "duration"
+	case policy.FormPeriod:
+		return "duration, or `minute`, `15 minutes` and the like"
 	case policy.FormPatterns:
 		return strings.TrimPrefix(t.text, "an ")
 	case policy.FormObject:

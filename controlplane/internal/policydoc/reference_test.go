@@ -50,7 +50,7 @@ func TestModelIsComplete(t *testing.T) {
 		switch d.form {
 		case policy.FormObject:
 			require.True(t, objects[d.object], "%s is an object %q that policy.Schema lacks; or say in model.go what it looks like", at, d.object)
-		case policy.FormText, policy.FormDuration:
+		case policy.FormText, policy.FormDuration, policy.FormPeriod:
 			_, err := regexp.Compile(d.pattern)
 			require.NoError(t, err, at)
 		case policy.FormWord:

@@ -144,7 +144,7 @@ const (
 
 func typed(t *typeDoc, known map[string]bool) (*node, error) {
 	switch t.form {
-	case policy.FormText, policy.FormDuration:
+	case policy.FormText, policy.FormDuration, policy.FormPeriod:
 		n := &node{Type: "string", Pattern: t.pattern}
 		if t.pattern == "" {
 			n.Pattern = textPattern

@@ -111,7 +111,7 @@ func TestSchemaAcceptsValidPolicies(t *testing.T) {
 // oddities are values that may stand anywhere, and rarely may.
 var oddities = []string{
 	`null`, `true`, `false`, `0`, `1`, `1.0`, `1e1`, `100`, `-1`, `1.5`, `4294967296`, `""`, `"a"`, `" a"`, `"a b"`, `"*"`, `"!"`, `"=*"`, `"~a|b"`, `"~("`, `"a*"`, `"*a"`, `"a*b"`,
-	`"/"`, `"/a*"`, `"a/"`, `"/a?b"`, `"=/a*"`, `"10s"`, `"1.5h"`, `".5m"`, `"1.s"`, `"0"`, `"1h30m"`, `"1mo"`, `"10/1s"`, `" 10 PER 2 Days "`, `"10/week"`, `"5/.5d1s"`, `"10"`, `"25%"`, `"2.5e1%"`, `25`,
+	`"/"`, `"/a*"`, `"a/"`, `"/a?b"`, `"=/a*"`, `"10s"`, `"1.5h"`, `".5m"`, `"1.s"`, `"0"`, `"1h30m"`, `"minute"`, `" 2 Weeks"`, `"1mo"`, `"10/1s"`, `" 10 PER 2 Days "`, `"10/week"`, `"5/.5d1s"`, `"10"`, `"25%"`, `"2.5e1%"`, `25`,
 	`"full"`, `"host"`, `"path"`, `"client_ip"`, `"method"`, `"header"`, `"off"`, `"shadow"`, `"deny"`, `"token_bucket"`, `"proxy"`, `"cluster"`, `"auto"`, `{"cluster":"q","timeout":"1s"}`, `"ietf"`, `"GET"`, `"get"`, `"a.example"`, `"*.example"`, `"[::1]"`, `"é"`, `"a\u0001"`,
 	`[]`, `{}`, `["a"]`, `["*"]`, `["10/1s"]`, `[{}]`, `[{"header":"x"}]`, `["host"]`, `[{"path":"full"},{"client_ip":{"v4_prefix":24}}]`, `{"header":"x"}`, `{"segment":2}`, `{"requests":1,"per":"1s"}`,
 	`{"x-a":"*"}`, `{"a b":"x"}`, `{"header":"x-cost","max":5}`, `{"methods":["GET"]}`, `[{"requests":1,"per":"1m","algorithm":"token_bucket","burst":3}]`, `[{"key":["*"],"unlimited":true}]`,

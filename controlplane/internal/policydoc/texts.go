@@ -63,7 +63,7 @@ var texts = map[string]string{
 	"jwt.claim":    `The claim: its name, or a list of names that lead into others, such as [org, id] or [groups, "0"].`,
 
 	"limit.requests":  "Units allowed in the window, or that a token_bucket gains in it; 0 always denies. At most 512 for a sliding_window_log.",
-	"limit.per":       "Length of the window, 1ms to 366d.",
+	"limit.per":       "Length of the window, 1ms to 366d: a duration, or second, minute, hour, day, week, month (30 days) or year (360 days), also in the plural and with a count before it.",
 	"limit.name":      "The window's name in answers and headers; default is its index from 0. Unique in its rule and not only digits.",
 	"limit.algorithm": "How this window counts; default is the rule's algorithm.",
 	"limit.burst":     "For token_bucket only: the most tokens it holds, at least 1; default is its requests.",

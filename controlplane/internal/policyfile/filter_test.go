@@ -99,7 +99,7 @@ func (w writer) rule(i int) string {
 	}
 	return w.object(2,
 		"name", w.oneOf(fmt.Sprintf(`"r%d"`, i), "!", `"r0"`, `""`, `" x"`),
-		"limits", w.oneOf(`["5/1s"]`, `["5/1s",{"requests":9,"per":"1d","name":"d","offset":"4h"}]`, "!", `["5/fortnight"]`, `["5/1s","6/1s"]`, `[{"requests":1}]`, `7`),
+		"limits", w.oneOf(`["5/1s"]`, `["5/1s",{"requests":9,"per":"1d","name":"d","offset":"4h"}]`, `[{"requests":9,"per":"2 Minutes"}]`, "!", `[{"requests":9,"per":"fortnight"}]`, `["5/fortnight"]`, `["5/1s","6/1s"]`, `[{"requests":1}]`, `7`),
 		"match", w.match(0), "exempt", w.list(0, 2, func() string { return w.match(least) }), "key", key, "overrides", overrides,
 		"missing_key", w.oneOf(`"skip"`, `"deny"`, `"share"`, "!", `"allow"`),
 		"cost", w.oneOf(`3`, `{"header":"X-Cost"}`, `{"query":"n","min":0,"default":0,"max":9}`, "!", `0`, `{"query":"n","header":"n"}`, `{}`, `{"query":"n","min":7,"max":6}`),

@@ -39,6 +39,7 @@ func TestWarnings(t *testing.T) {
 		{"shadow and a header key", rule(`,"key":[{"header":"x-a"}],"mode":"shadow"`), []string{
 			"rules[0].missing_key: a client that leaves out x-a escapes this rule: set missing_key to deny or share, or add client_ip to the key",
 		}},
+		{"month as per", limits(`{"requests":5,"per":"2 months"}`), []string{`rules[0].limits[0].per: a month has no one length: this counts as 60 days; write "60d" to be plain`}},
 		{"year", limits(`"5 per year"`), []string{`rules[0].limits[0]: a year has no one length: this counts as 360 days; write "5/360d" to be plain`}},
 	}
 	for _, tt := range tests {

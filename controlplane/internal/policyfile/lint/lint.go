@@ -176,11 +176,16 @@ func (l *linter) neverChosen(v value, parts []policy.KeyPart) {
 // limit warns of a limit that does what it says, and perhaps not what its writer
 // means.
 func (l *linter) limit(v value, w *policy.Limit) {
+	days := strconv.FormatInt(w.PeriodNs/86_400_000_000_000, 10)
+	written, plain := v, days+"d"
+	if v.node.Kind == policy.String {
+		plain = strconv.FormatUint(uint64(w.Limit), 10) + "/" + plain
+	} else {
+		written = v.field("per")
+	}
 	for _, loose := range []string{"month", "year"} {
-		if v.node.Kind == policy.String && strings.Contains(strings.ToLower(v.node.Text), loose) {
-			days := strconv.FormatInt(w.PeriodNs/86_400_000_000_000, 10)
-			l.warn(v, "a "+loose+" has no one length: this counts as "+days+" days; write "+
-				quote(strconv.FormatUint(uint64(w.Limit), 10)+"/"+days+"d")+" to be plain")
+		if strings.Contains(strings.ToLower(written.node.Text), loose) {
+			l.warn(written, "a "+loose+" has no one length: this counts as "+days+" days; write "+quote(plain)+" to be plain")
 		}
 	}
 	if w.Algorithm == limit.SlidingWindowCounter && w.Limit == 1 {

@@ -37,6 +37,8 @@ func Shape(s policy.Shape) string {
 		return "true or false"
 	case policy.FormDuration:
 		return `a duration such as "10s", "1h30m" or "7d"`
+	case policy.FormPeriod:
+		return `a period such as "minute", "15 minutes" or "1h30m"`
 	case policy.FormList:
 		return "a list"
 	case policy.FormObject:
@@ -150,7 +152,7 @@ func advice(s policy.Shape, n *policy.Node) string {
 		case "no", "n", "off":
 			return ": write false"
 		}
-	case policy.FormDuration:
+	case policy.FormDuration, policy.FormPeriod:
 		if n.Kind == policy.Number {
 			near = durationMeant(n.Text)
 		}
