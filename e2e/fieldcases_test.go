@@ -39,6 +39,14 @@ var fieldCases = map[string]fieldCase{
 - {name: $, match: {@}, ⟦cost: 2⟧, limits: [3/FAR]}`, "", []fieldStep{
 		{"/", "200", "200"}, {"/", "429", "200"},
 	}},
+	"matched_cost.match": {`
+- {name: $, match: {@}, cost: [{⟦match: {paths: [/search]}|match: {paths: [/other]}⟧, cost: 2}], limits: [3/FAR]}`, "", []fieldStep{
+		{"/search", "200", "200"}, {"/search", "429", "200"}, {"/", "200", "200"},
+	}},
+	"matched_cost.cost": {`
+- {name: $, match: {@}, cost: [{match: {paths: [/search]}, ⟦cost: 2|cost: 1⟧}], limits: [3/FAR]}`, "", []fieldStep{
+		{"/search", "200", "200"}, {"/search", "429", "200"}, {"/", "200", "200"},
+	}},
 	"rule.count_denied": {`
 - {name: $, match: {@}, ⟦count_denied: true⟧, cost: {header: c}, limits: [2/FAR]}`, "", []fieldStep{
 		{"/ c=3", "429", "429"}, {"/ c=1", "429", "200"},

@@ -23,6 +23,7 @@ var fieldScenarios = map[string]func(t *testing.T){
 	"policy.domain":       TestFieldDomain,
 	"policy.headers":      TestFieldHeaders,
 	"policy.rules":        TestFieldRulesAndMatch,
+	"policy.exempt":       TestFieldExempt,
 	"policy.manage":       TestFieldManage,
 	"manage.path":         TestFieldManage,
 	"manage.token_sha256": TestFieldManage,
@@ -95,6 +96,18 @@ func TestFieldHeaders(t *testing.T) {
 				require.Equal(t, want[1], res.Header.Get("x-ratelimit-remaining") != "" && res.Header.Get("x-ratelimit-reset") != "")
 			}
 		}
+	})
+}
+
+// What the policy exempts is allowed by each of its rules.
+func TestFieldExempt(t *testing.T) {
+	each(t, func(t *testing.T, d driver) {
+		const rules = "version: 1\nrules: [{name: r, limits: [0/1h]}, {name: s, key: [client_ip], limits: [0/1h]}]\n"
+		s := serve(t, d, rules+"exempt: [{paths: [/health]}]\n")
+		require.Equal(t, allowed, s.status(t, "/health"))
+		require.Equal(t, denied, s.status(t, "/"))
+		s.apply(t, rules)
+		require.Equal(t, denied, s.status(t, "/health"))
 	})
 }
 

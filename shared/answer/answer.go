@@ -15,6 +15,7 @@ type Answer struct {
 	Value    *int64   `json:"value,omitempty"`
 	Windows  []Window `json:"windows,omitempty"` // of a value
 	Allowed  *bool    `json:"allowed,omitempty"`
+	Exempt   bool     `json:"exempt,omitempty"` // from all rules
 	DeniedBy string   `json:"denied_by,omitempty"`
 	RetryMs  *int64   `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
 	RetryNs  *int64   `json:"retry_after_ns,omitempty"`

@@ -56,7 +56,7 @@ func (a *Answer) Append(b []byte) []byte {
 		}
 		return append(b, '}')
 	}
-	b = appendDecision(b, *a.Allowed, a.DeniedBy, a.RetryNs)
+	b = appendFlag(appendDecision(b, *a.Allowed, a.DeniedBy, a.RetryNs), "exempt", a.Exempt)
 	return append(AppendRules(member(b, "rules", ""), a.Rules, Ns), '}')
 }
 

@@ -30,6 +30,7 @@ type Policy struct {
 	Headers  Headers
 	Quota    *Quota // nil = not given, and no rule of scope cluster needs it
 	Rules    []Rule
+	Exempt   []Match // no rule judges a request for which one of them holds
 	Manage   *Manage // nil = no management requests
 }
 
@@ -62,8 +63,9 @@ type Rule struct {
 	MissingKey  MissingKey
 	Limits      []Limit // none = always allowed
 	Overrides   []Override
-	Cost        Cost
-	CountDenied bool // a request that this rule denies is counted too
+	Costs       []MatchedCost // the first whose match holds gives a request's cost
+	Cost        Cost          // of other requests
+	CountDenied bool          // a request that this rule denies is counted too
 	Mode        Mode
 	// EnforcePercent is the share of keys on which denials are enforced; the
 	// other keys act as in shadow mode.
@@ -187,6 +189,12 @@ type Cost struct {
 	Default uint32
 	Min     uint32
 	Max     uint32
+}
+
+// MatchedCost is the cost of the requests that match.
+type MatchedCost struct {
+	Match Match
+	Cost  Cost
 }
 
 // Mode says what a rule's denial does.

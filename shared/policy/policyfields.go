@@ -19,6 +19,7 @@ var policyObject = newObject("policy", []field[Policy]{
 		readObject(r, v, quotaObject, p.Quota)
 	}},
 	{"rules", listOf("rule"), "", readRules},
+	{"exempt", listOf("match"), "", func(r *reader, v value, p *Policy) { p.Exempt = r.exemptions(v) }},
 	{"manage", objectOf("manage"), "", func(r *reader, v value, p *Policy) {
 		p.Manage = &Manage{}
 		readObject(r, v, manageObject, p.Manage)

@@ -82,6 +82,7 @@ const (
 	CostTwoPlaces    Code = "cost_two_places"    // both
 	CostMinAboveMax  Code = "cost_min_above_max" // min, max
 	CostBeyondBounds Code = "cost_beyond_bounds" // default, min, max
+	CostForAllEarly  Code = "cost_for_all_early" // not the last of a list
 	BadLimit         Code = "bad_limit"          // as text
 	BadLimitPeriod   Code = "bad_limit_period"   // in text
 	BadLimitRequests Code = "bad_limit_requests" // in text

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"math"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -13,8 +12,10 @@ const (
 	MaxCapacity = 1 << 24
 	// MaxWindows is how many windows a rule may have.
 	MaxWindows = 16
-	// MaxExempt is how many exemptions a rule may have.
+	// MaxExempt is how many exemptions a rule, or a policy for all rules, may have.
 	MaxExempt = 100
+	// MaxCosts is how many costs a rule may have.
+	MaxCosts = 100
 )
 
 // ruleObject is one item of "rules". The algorithm comes before the limits,
@@ -27,7 +28,7 @@ var ruleObject = newObject("rule", []field[Rule]{
 		func(r *reader, v value, rule *Rule) { rule.Scope = Scope(r.word(v)) },
 	},
 	{"match", objectOf("match"), "", func(r *reader, v value, rule *Rule) { readObject(r, v, matchObject, &rule.Match) }},
-	{"exempt", listOf("match"), "", readExempt},
+	{"exempt", listOf("match"), "", func(r *reader, v value, rule *Rule) { rule.Exempt = r.exemptions(v) }},
 	{"key", listOf("key"), "", readKey},
 	{
 		"missing_key", word(MissingSkip, MissingDeny, MissingShare), "skip",
@@ -92,11 +93,11 @@ func readRule(r *reader, v value, rule *Rule) {
 	}
 }
 
-// readExempt reads a list of matches. One without conditions would exempt every
+// exemptions reads a list of matches. One without conditions would exempt every
 // request, which no one means.
-func readExempt(r *reader, v value, rule *Rule) {
+func (r *reader) exemptions(v value) (list []Match) {
 	if !r.items(v, MaxExempt) {
-		return
+		return nil
 	}
 	for i := range v.node.Items {
 		at := v.item(i, objectOf("match"))
@@ -106,39 +107,7 @@ func readExempt(r *reader, v value, rule *Rule) {
 		}
 		var m Match
 		readObject(r, at, matchObject, &m)
-		rule.Exempt = append(rule.Exempt, m)
+		list = append(list, m)
 	}
-}
-
-// costObject is "cost" where it is an object.
-var costObject = newObject("cost", []field[Cost]{
-	{"header", text, "", func(r *reader, v value, c *Cost) { c.Header = r.headerName(v) }},
-	{"query", text, "", func(r *reader, v value, c *Cost) { c.Query = r.shortText(v) }},
-	{"default", integer(0, math.MaxUint32), "1", func(r *reader, v value, c *Cost) { c.Default = uint32(r.integer(v)) }},
-	{"min", integer(0, math.MaxUint32), "1", func(r *reader, v value, c *Cost) { c.Min = uint32(r.integer(v)) }},
-	{"max", integer(1, math.MaxUint32), "1000000", func(r *reader, v value, c *Cost) { c.Max = uint32(r.integer(v)) }},
-})
-
-func readCost(r *reader, v value, rule *Rule) {
-	c := &rule.Cost
-	if v.node.Kind == Number {
-		v.shape = integer(1, math.MaxUint32)
-		c.Fixed = uint32(r.integer(v))
-		return
-	}
-	before := r.count()
-	if !readObject(r, v, costObject, c) || r.count() > before {
-		return
-	}
-	switch {
-	case !v.has("header") && !v.has("query"):
-		r.fail(v, CostWithoutPlace)
-	case v.has("header") && v.has("query"):
-		r.fail(v, CostTwoPlaces)
-	}
-	if c.Min > c.Max {
-		r.fail(v, CostMinAboveMax, itoa(int64(c.Min)), itoa(int64(c.Max)))
-	} else if c.Default < c.Min || c.Default > c.Max {
-		r.fail(v, CostBeyondBounds, itoa(int64(c.Default)), itoa(int64(c.Min)), itoa(int64(c.Max)))
-	}
+	return list
 }

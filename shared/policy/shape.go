@@ -71,7 +71,7 @@ func Schema() []ObjectSchema {
 	return []ObjectSchema{
 		policyObject.ObjectSchema, quotaObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema, keyObject.ObjectSchema,
 		clientIPObject.ObjectSchema, hostObject.ObjectSchema, methodObject.ObjectSchema, keyPathObject.ObjectSchema,
-		routeObject.ObjectSchema, jwtObject.ObjectSchema, limitObject.ObjectSchema, costObject.ObjectSchema,
+		routeObject.ObjectSchema, jwtObject.ObjectSchema, limitObject.ObjectSchema, costObject.ObjectSchema, matchedCostObject.ObjectSchema,
 		overrideObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema,
 	}
 }

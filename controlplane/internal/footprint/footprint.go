@@ -2,6 +2,8 @@
 package footprint
 
 import (
+	"slices"
+
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -75,20 +77,25 @@ func expressionBytes(p *policy.Policy) uint64 {
 			tables += p.Automaton.Bytes()
 		}
 	}
+	matches := slices.Clone(p.Exempt)
 	for i := range p.Rules {
 		r := &p.Rules[i]
-		for _, m := range append([]policy.Match{r.Match}, r.Exempt...) {
-			for _, path := range m.Paths {
-				add(path)
-			}
-			for _, h := range m.Headers {
-				add(h.Value)
-			}
+		matches = append(append(matches, r.Match), r.Exempt...)
+		for _, c := range r.Costs {
+			matches = append(matches, c.Match)
 		}
 		for _, o := range r.Overrides {
 			for _, part := range o.Key {
 				add(part)
 			}
+		}
+	}
+	for _, m := range matches {
+		for _, path := range m.Paths {
+			add(path)
+		}
+		for _, h := range m.Headers {
+			add(h.Value)
 		}
 	}
 	const making, collected = 256 << 10, 8 << 20

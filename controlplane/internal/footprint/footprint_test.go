@@ -71,6 +71,7 @@ func TestMemoryOfExpressions(t *testing.T) {
 	require.Zero(t, memory(`"match":{"paths":["/a*"]}`))
 	require.Greater(t, one, uint64(256<<10))
 	require.Equal(t, one, memory(`"match":{"headers":{"h":"~/a+"}},"exempt":[{"paths":["~/a+"]}],"overrides":[{"key":["~/a+"],"unlimited":true}]`))
+	require.Equal(t, one, of(t, `{"name":"a","limits":["9/1s"],"cost":[{"match":{"paths":["~/a+"]},"cost":2}]}],"exempt":[{"paths":["~/a+"]}`).ExpressionBytes)
 	require.Greater(t, memory(`"match":{"headers":{"h":"~/a+"}},"overrides":[{"key":["~/b+"],"unlimited":true}]`), one)
 }
 

@@ -2,6 +2,7 @@ package policydoc
 
 import (
 	"math"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/wording"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -113,6 +114,7 @@ var textPatterns = map[string]string{
 // most of 0 is any number.
 var itemCounts = map[string][2]int64{
 	"policy.rules":     {0, policy.MaxRules},
+	"policy.exempt":    {0, policy.MaxExempt},
 	"rule.key":         {0, policy.MaxKeyParts},
 	"rule.limits":      {0, policy.MaxWindows},
 	"rule.overrides":   {0, policy.MaxOverrides},
@@ -145,14 +147,19 @@ var items = map[string]typeDoc{
 	}},
 }
 
+var oneCost = []typeDoc{{form: policy.FormInteger, min: 1, max: math.MaxUint32}, {form: policy.FormObject, object: "cost"}}
+
 // choices are the forms of values that have several.
 var choices = map[string][]typeDoc{
 	"lease": {
 		{form: policy.FormWord, words: []string{"auto", "off"}},
 		{form: policy.FormInteger, min: 1, max: policy.MaxLease},
 	},
-	"cost": {{form: policy.FormInteger, min: 1, max: math.MaxUint32}, {form: policy.FormObject, object: "cost"}},
-	"path": {{form: policy.FormWord, words: []string{"full"}}, {form: policy.FormObject, object: "path"}},
+	"cost": append(slices.Clone(oneCost), typeDoc{
+		form: policy.FormList, min: 1, max: policy.MaxCosts, item: &typeDoc{form: policy.FormObject, object: "matched_cost"},
+	}),
+	"one_cost": oneCost,
+	"path":     {{form: policy.FormWord, words: []string{"full"}}, {form: policy.FormObject, object: "path"}},
 	"response_headers": {{
 		form: policy.FormPatterns, item: &anyText, text: "object from header names to texts",
 	}},

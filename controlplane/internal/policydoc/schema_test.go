@@ -114,7 +114,7 @@ var oddities = []string{
 	`"/"`, `"/a*"`, `"a/"`, `"/a?b"`, `"=/a*"`, `"10s"`, `"1.5h"`, `".5m"`, `"1.s"`, `"0"`, `"1h30m"`, `"minute"`, `" 2 Weeks"`, `"1mo"`, `"10/1s"`, `" 10 PER 2 Days "`, `"10/week"`, `"5/.5d1s"`, `"10"`, `"25%"`, `"2.5e1%"`, `25`,
 	`"full"`, `"host"`, `"path"`, `"client_ip"`, `"method"`, `"header"`, `"off"`, `"shadow"`, `"deny"`, `"token_bucket"`, `"proxy"`, `"cluster"`, `"auto"`, `{"cluster":"q","timeout":"1s"}`, `"ietf"`, `"GET"`, `"get"`, `"a.example"`, `"*.example"`, `"[::1]"`, `"é"`, `"a\u0001"`,
 	`[]`, `{}`, `["a"]`, `["*"]`, `["10/1s"]`, `[{}]`, `[{"header":"x"}]`, `["host"]`, `[{"path":"full"},{"client_ip":{"v4_prefix":24}}]`, `{"header":"x"}`, `{"segment":2}`, `{"requests":1,"per":"1s"}`,
-	`{"x-a":"*"}`, `{"a b":"x"}`, `{"header":"x-cost","max":5}`, `{"methods":["GET"]}`, `[{"requests":1,"per":"1m","algorithm":"token_bucket","burst":3}]`, `[{"key":["*"],"unlimited":true}]`,
+	`{"x-a":"*"}`, `{"a b":"x"}`, `{"header":"x-cost","max":5}`, `{"methods":["GET"]}`, `[{"methods":["GET"]}]`, `[{"match":{"paths":["/a"]},"cost":2},{"cost":{"query":"n"}}]`, `[{"cost":2},{"cost":3}]`, `[{"requests":1,"per":"1m","algorithm":"token_bucket","burst":3}]`, `[{"key":["*"],"unlimited":true}]`,
 	`{"path":"/m/","token_sha256":"9F86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}`,
 }
 
@@ -214,7 +214,7 @@ func TestSchemaRefuses(t *testing.T) {
 		rule(`"key":[{"client_ip":{"v4_prefix":33}}]`), rule(`"key":{"header":"x"}`), rule(`"missing_key":"allow"`), rule(`"algorithm":"leaky_bucket"`),
 		rule(`"overrides":[{"key":["a"]}]`), rule(`"overrides":[{"key":["a"],"unlimited":false}]`), rule(`"overrides":[{"key":["a"],"unlimited":true,"limits":["2/1s"]}]`), rule(`"overrides":[{"key":[],"unlimited":true}]`),
 		rule(`"overrides":[{"key":["!"],"unlimited":true}]`), rule(`"overrides":[{"limits":["2/1s"]}]`), rule(`"overrides":[{"key":["a"],"limits":[]}]`),
-		rule(`"cost":0`), rule(`"cost":"1"`), rule(`"cost":{"min":1}`), rule(`"cost":{"header":"a b"}`), rule(`"cost":{"header":"a","max":0}`),
+		rule(`"cost":[]`), rule(`"cost":[{}]`), rule(`"cost":[{"cost":0}]`), rule(`"cost":[{"cost":[{"cost":1}]}]`), rule(`"cost":[{"match":[],"cost":1}]`), `{"version":1,"exempt":{"paths":["/a"]}}`, `{"version":1,"exempt":[{"path":"/a"}]}`, rule(`"cost":0`), rule(`"cost":"1"`), rule(`"cost":{"min":1}`), rule(`"cost":{"header":"a b"}`), rule(`"cost":{"header":"a","max":0}`),
 		rule(`"count_denied":"true"`), rule(`"mode":"audit"`), rule(`"mode":"shadow","enforce_percent":5`), rule(`"enforce_percent":101`), rule(`"capacity":0`), rule(`"capacity":"10"`), rule(`"on_full":"evict"`),
 		`{"version":1,"rules":[{"name":"a","limits":["10"]}]}`, `{"version":1,"rules":[{"name":"a","limits":["10/fortnight"]}]}`, `{"version":1,"rules":[{"name":"a","limits":["10/1mo"]}]}`, `{"version":1,"rules":[{"name":"a","limits":"10/1s"}]}`,
 		`{"version":1,"rules":[{"name":"a","limits":[{"requests":1}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"per":"1s"}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"requests":"1","per":"1s"}]}]}`, `{"version":1,"rules":[{"name":"a","limits":[{"requests":1,"per":10}]}]}`,

@@ -9,6 +9,7 @@ var texts = map[string]string{
 	"policy.headers":  "Rate-limit fields on responses: ietf is RateLimit and RateLimit-Policy (draft 10), x-ratelimit the older X-RateLimit-* (draft 03). A denial has Retry-After with any of them.",
 	"policy.quota":    "How the rules of scope cluster ask the quota service.",
 	"policy.rules":    "The rules, in order. All that match a request must allow it; without rules every request is allowed.",
+	"policy.exempt":   "Requests that no rule decides or counts: a list of objects like match, of which one must hold. An empty object is refused.",
 	"policy.manage":   "Lets operators read and change counters; without it they cannot.",
 
 	"rule.name":            "Unique; names the rule in metrics and messages.",
@@ -21,7 +22,7 @@ var texts = map[string]string{
 	"rule.algorithm":       "How the windows count, unless a limit says otherwise.",
 	"rule.limits":          "The windows. A request must fit in every one; an empty list always allows.",
 	"rule.overrides":       "Other limits for some keys; the first override that matches a key holds.",
-	"rule.cost":            "How many units a request takes: a number, or read from a header or a query parameter.",
+	"rule.cost":            "How many units a request takes: a number, or read from a header or a query parameter, or a list of costs each with a match. Of a list the first item holds that matches.",
 	"rule.count_denied":    "Whether a request that this rule denies is counted too; not for token_bucket.",
 	"rule.mode":            "shadow: the rule decides, counts and reports, and never denies. off: it does nothing and takes no memory.",
 	"rule.enforce_percent": "Share of the keys on which denials are enforced; on the others the rule acts as in mode shadow. A hash of domain, counter and key chooses: a key is enforced on every Envoy or on none, and stays enforced when the share is raised. A rule without a key is enforced as a whole or not at all. Not with mode shadow.",
@@ -76,6 +77,9 @@ var texts = map[string]string{
 	"cost.default": "Cost where the header or parameter is missing, repeated or no whole number; from min to max.",
 	"cost.min":     "A smaller number counts as this. With 0 a client can switch its limit off.",
 	"cost.max":     "A larger number counts as this.",
+
+	"matched_cost.match": "Which requests have this cost. Only the last item may be without match: it is for all others, which cost 1 without it. Where a request may be read in several ways, as with a repeated header, the dearest cost among them counts.",
+	"matched_cost.cost":  "Their cost.",
 
 	"override.key":       `One pattern for each part of the key, in order: exact ("=" before it takes signs literally), prefix*, *suffix, "~" and an RE2 expression that matches in full, or "*" for any. A missing part matches only "*".`,
 	"override.limits":    "Windows of the rule, with the same algorithm, per, offset, jitter and elastic, and other requests or burst. A window left out is unlimited for these keys, and counts on.",

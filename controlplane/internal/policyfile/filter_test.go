@@ -102,7 +102,7 @@ func (w writer) rule(i int) string {
 		"limits", w.oneOf(`["5/1s"]`, `["5/1s",{"requests":9,"per":"1d","name":"d","offset":"4h"}]`, `[{"requests":9,"per":"2 Minutes"}]`, "!", `[{"requests":9,"per":"fortnight"}]`, `["5/fortnight"]`, `["5/1s","6/1s"]`, `[{"requests":1}]`, `7`),
 		"match", w.match(0), "exempt", w.list(0, 2, func() string { return w.match(least) }), "key", key, "overrides", overrides,
 		"missing_key", w.oneOf(`"skip"`, `"deny"`, `"share"`, "!", `"allow"`),
-		"cost", w.oneOf(`3`, `{"header":"X-Cost"}`, `{"query":"n","min":0,"default":0,"max":9}`, "!", `0`, `{"query":"n","header":"n"}`, `{}`, `{"query":"n","min":7,"max":6}`),
+		"cost", w.oneOf(`3`, `[{"match":`+w.match(0)+`,"cost":2},{"cost":{"query":"n"}}]`, `{"header":"X-Cost"}`, `{"query":"n","min":0,"default":0,"max":9}`, "!", `[]`, `[{"cost":2},{"cost":3}]`, `[{"match":{},"cost":[]}]`, `0`, `{"query":"n","header":"n"}`, `{}`, `{"query":"n","min":7,"max":6}`),
 		"algorithm", w.oneOf(`"fixed_window"`, `"sliding_window_counter"`, `"fixed_window_per_key"`, "!", `"token_bucket"`, `"sliding"`),
 		"response", w.response(), "scope", w.oneOf(`"proxy"`, `"cluster"`, "!", `"node"`),
 		"lease", w.oneOf(`"auto"`, `"off"`, `1`, `1e3`, "!", `0`, `"5"`, `4294967295`), "on_unavailable", w.oneOf(`"local"`, `"allow"`, `"deny"`, "!", `"inherit"`),
@@ -130,6 +130,7 @@ func (w writer) policy() string {
 	i := 0
 	return w.object(2, "version", w.oneOf("1", "1.0", "!", "2", `"1"`),
 		"rules", w.list(0, 3, func() string { i++; return w.rule(i - 1) }), "manage", w.manage(),
+		"exempt", w.list(0, 2, func() string { return w.match(1) }),
 		"domain", w.oneOf(`"shop"`, `"é"`, "!", `""`, `"\u0001"`), "headers", w.oneOf(`"ietf"`, `"none"`, "!", `"draft"`),
 		"quota", w.object(0, "cluster", w.oneOf(`"q"`, "!", `""`, `7`), "timeout", w.oneOf(`"1ms"`, `"2.5s"`, "!", `"0"`, `"11s"`, `100`)))
 }

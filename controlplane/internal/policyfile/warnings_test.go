@@ -79,6 +79,8 @@ func TestKeyWarnings(t *testing.T) {
 				`rules[0].overrides[1].key[0]: never matches: the address is in keys as "client_ip=192.0.2.0/24"`,
 				`rules[0].overrides[2].key[0]: never matches: "x" is no address`,
 				`rules[0].overrides[3].key[0]: never matches: the key says which part of first_of it has, and begins with "header:a=" or "client_ip="`,
+				"rules[0].overrides[4]: any client that sends a gets the higher limit: have the proxy check, set or remove it at the edge, " +
+					"or count by what is verified, such as a jwt claim or a client certificate",
 			},
 		},
 	} {

@@ -37,6 +37,9 @@ func (o *output) append(b []byte) []byte {
 	}
 	b = strconv.AppendBool(append(b, `,"allowed":`...), *a.Allowed)
 	b = strconv.AppendInt(append(b, `,"status":`...), int64(o.statusCode()), 10)
+	if a.Exempt {
+		b = append(b, `,"exempt":true`...)
+	}
 	if !*a.Allowed {
 		b = policy.AppendString(append(b, `,"denied_by":`...), a.DeniedBy)
 		b = answer.AppendTime(b, "retry_after", *a.RetryNs, o.times())

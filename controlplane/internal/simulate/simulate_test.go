@@ -47,7 +47,9 @@ rules:
   - name: per-user
     key: [{header: x-user-id}]
     limits: [2/10s]
+exempt: [{paths: [/health]}]
 `, `{"at_ms":1500,"headers":{"x-user-id":"alice"}}
+{"at_ms":1500,"path":"/health","headers":{"x-user-id":"alice"}}
 {"at_ms":1500,"headers":{"x-user-id":["alice","mallory"]}}
 {"at_ns":1500000001,"headers":{"X-User-Id":"alice"}}
 {"at":"1970-01-01T00:00:01.5Z"}
@@ -57,6 +59,7 @@ rules:
 `, 2)
 	require.NoError(t, err)
 	want := `{"at_ms":1500,"allowed":true,"status":200,"rules":[{"rule":"per-user","key":["alice"],"mode":"enforced","allowed":true,"remaining":1,"windows":[{"limit":2,"per_ms":10000,"used":1,"remaining":1,"reset_ms":8500}]}],"headers":{}}
+{"at_ms":1500,"allowed":true,"status":200,"exempt":true,"rules":[],"headers":{}}
 {"at_ms":1500,"allowed":true,"status":200,"rules":[{"rule":"per-user","key":["alice"],"mode":"enforced","allowed":true,"remaining":0,"windows":[{"limit":2,"per_ms":10000,"used":2,"remaining":0,"reset_ms":8500}]}],"headers":{}}
 {"at_ns":1500000001,"allowed":false,"status":429,"denied_by":"per-user","retry_after_ms":8500,"retry_after_ns":8499999999,"rules":[{"rule":"per-user","key":["alice"],"mode":"enforced","allowed":false,"reason":"limit","remaining":0,"windows":[{"limit":2,"per_ms":10000,"per_ns":10000000000,"used":2,"remaining":0,"reset_ms":8500,"reset_ns":8499999999}]}],"headers":{"retry-after":"9"}}
 {"at":"1970-01-01T00:00:01.5Z","allowed":true,"status":200,"rules":[],"headers":{}}

@@ -22,7 +22,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	unmatched := request.New(newDryRun(r, proxy, now))
 	unmatched.Begin()
 
-	rules := e.Policy().Rules
+	rules, exempt := e.Policy().Rules, exemption(e.Policy().Exempt, &unmatched)
 	x := answer.Explanation{Allowed: &v.Allowed, Pending: v.Pending, Rules: make([]answer.ExplainedRule, len(rules))}
 	if !v.Allowed {
 		x.DeniedBy, x.RetryNs = v.DeniedBy().Name, &v.RetryNs
@@ -39,6 +39,9 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 			attempts, before = attempts[1:], before[1:]
 		} else {
 			outcome, why := whyUnmatched(p, &unmatched)
+			if exempt != "" && outcome != outcomeOff {
+				outcome, why = outcomeExempt, "the policy's "+exempt
+			}
 			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: outcome, Why: why}
 		}
 	}
@@ -80,10 +83,8 @@ func whyUnmatched(p *policy.Rule, r *request.Request) (outcome, why string) {
 	if why := failing(&p.Match, r); why != "" {
 		return outcomeNoMatch, why
 	}
-	for i := range p.Exempt {
-		if exempt := match.Compile(r, &p.Exempt[i], true); exempt.Holds(r) {
-			return outcomeExempt, "exempt[" + strconv.Itoa(i) + "] holds"
-		}
+	if why := exemption(p.Exempt, r); why != "" {
+		return outcomeExempt, why
 	}
 	var key match.Key
 	key.Read(match.CompileKey(r, p.Key), r)
@@ -94,6 +95,16 @@ func whyUnmatched(p *policy.Rule, r *request.Request) (outcome, why string) {
 		}
 	}
 	return outcomeNoMatch, unexplained
+}
+
+// exemption says which exemption holds, "" if none does.
+func exemption(list []policy.Match, r *request.Request) string {
+	for i := range list {
+		if m := match.Compile(r, &list[i], true); m.Holds(r) {
+			return "exempt[" + strconv.Itoa(i) + "] holds"
+		}
+	}
+	return ""
 }
 
 // unexplained stands for a condition that predicates has no words for. A test

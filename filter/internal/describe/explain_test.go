@@ -83,6 +83,8 @@ func TestExplainWhy(t *testing.T) {
 		{`"key":[{"path":{"segment":2}}]`, nil, outcomeNoKey, "missing_key: the request has no path segment 2, and missing_key is skip"},
 		{`"match":{"client_ips":["10.0.0.0/8"]}`, nil, outcomeNoMatch, "client_ips: 192.0.2.7 is not one of 10.0.0.0/8"},
 		{`"exempt":[{"methods":["PUT"]},{"paths":["/"]}]`, nil, outcomeExempt, "exempt[1] holds"},
+		{`"key":["host"]}],"exempt":[{"methods":["PUT"]},{"paths":["/"]`, nil, outcomeExempt, "the policy's exempt[1] holds"},
+		{`"mode":"off"}],"exempt":[{"paths":["/"]`, nil, outcomeOff, "mode: the rule is off"},
 		{`"key":[{"query":"user"}]`, nil, outcomeNoKey, "missing_key: the request has no query user, and missing_key is skip"},
 		{`"key":["route"]`, nil, outcomeNoKey, "missing_key: the request has no route, and missing_key is skip"},
 		{`"mode":"off"`, nil, outcomeOff, "mode: the rule is off"},

@@ -12,7 +12,7 @@ import (
 
 // AppendReport appends the whole verdict as JSON, an answer.Answer.
 func AppendReport(b []byte, v *engine.Verdict) []byte {
-	report := answer.Answer{Allowed: &v.Allowed, Rules: make([]answer.Rule, len(v.Attempts))}
+	report := answer.Answer{Allowed: &v.Allowed, Exempt: v.Exempt, Rules: make([]answer.Rule, len(v.Attempts))}
 	if !v.Allowed {
 		report.DeniedBy, report.RetryNs = v.DeniedBy().Name, &v.RetryNs
 	}

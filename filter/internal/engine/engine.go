@@ -47,11 +47,13 @@ type Identity struct {
 type Engine struct {
 	host     Host
 	policy   *policy.Policy
+	exempt   []match.Match // of the whole policy
 	rules    []rule
 	index    match.Index
 	tables   *state.Tables
 	request  request.Request
 	verdict  Verdict
+	tooLong  bool       // a value of the request was too long for an expression in exempt
 	attempts []*Attempt // as many as a request has needed: most policies have far more rules than a request matches
 
 	// Quota is for rules of scope cluster.
@@ -75,6 +77,7 @@ func New(p *policy.Policy, host Host, id Identity) *Engine {
 		tables:  state.NewTables(host, id.Random, id.Owner, id.ConfiguredNs),
 	}
 	e.tables.SetSplitOwner(id.SplitOwner)
+	e.exempt = compileExempt(&e.request, p.Exempt)
 	e.rules = make([]rule, 0, len(p.Rules))
 	for i := range p.Rules {
 		if p.Rules[i].Mode == policy.ModeOff {
@@ -164,6 +167,9 @@ func (e *Engine) Peek() *Verdict {
 // match returns an attempt for each rule that the request is for.
 func (e *Engine) match() []*Attempt {
 	attempts := e.attempts[:0]
+	if len(e.exempt) > 0 && e.isExempt() {
+		return attempts
+	}
 	if set := e.index.Find(&e.request); set == nil {
 		for i := range e.rules {
 			attempts = e.attemptRule(attempts, i)
@@ -178,11 +184,20 @@ func (e *Engine) match() []*Attempt {
 	return attempts
 }
 
+// isExempt reports whether the request is exempt from all rules. A value that was too
+// long for that is counted with the rules that judge the request.
+func (e *Engine) isExempt() bool {
+	e.request.TooLong = false
+	e.verdict.Exempt = isExempt(e.exempt, &e.request)
+	e.tooLong = e.request.TooLong
+	return e.verdict.Exempt
+}
+
 // attemptRule appends an attempt for the i-th rule if the request is for it.
 func (e *Engine) attemptRule(attempts []*Attempt, i int) []*Attempt {
 	r := &e.rules[i]
 	n := len(attempts)
-	e.request.TooLong = false
+	e.request.TooLong = e.tooLong
 	a := e.attempt(n)
 	applies := (r.always || r.concerns(&e.request)) && (r.alone && a.beginFast(r, &e.request) || a.begin(r, &e.request))
 	if e.request.TooLong {

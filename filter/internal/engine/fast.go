@@ -19,14 +19,15 @@ import (
 // another source of units must not be alone.
 func (r *rule) canBeAlone() bool {
 	p := r.policy
-	return r.fast != nil && match.IsFast(r.key) && p.Cost.Header == "" && p.Cost.Query == "" && p.Cost.Fixed > 0 && len(p.Overrides) == 0 &&
+	return r.fast != nil && match.IsFast(r.key) && p.Cost.Header == "" && p.Cost.Query == "" && p.Cost.Fixed > 0 && len(p.Costs) == 0 &&
+		len(p.Overrides) == 0 &&
 		p.Mode == policy.ModeEnforce && p.EnforcePercent >= 100 && !p.CountDenied && p.OnFull != policy.FullDeny
 }
 
 // matchFast is match for a policy of one rule that can be alone and that every
 // request is for; nil: ask match.
 func (e *Engine) matchFast() []*Attempt {
-	if len(e.rules) != 1 || !e.rules[0].alone || !e.rules[0].always {
+	if len(e.rules) != 1 || len(e.exempt) > 0 || !e.rules[0].alone || !e.rules[0].always {
 		return nil
 	}
 	a := e.attempt(0)

@@ -17,7 +17,7 @@ type rule struct {
 	match     match.Match
 	exempt    []match.Match
 	key       []match.KeyPart
-	cost      match.Cost
+	cost      match.Costs
 	windows   []limit.Window // in the order of limit.Window.Compare, as its table has them
 	order     []int          // windows[order[i]] is the policy's limit i
 	overrides []override
@@ -45,12 +45,10 @@ type override struct {
 func (e *Engine) compile(p *policy.Rule) rule {
 	req := &e.request
 	r := rule{policy: p, match: match.Compile(req, &p.Match, false)}
-	for i := range p.Exempt {
-		r.exempt = append(r.exempt, match.Compile(req, &p.Exempt[i], true))
-	}
+	r.exempt = compileExempt(req, p.Exempt)
 	r.always = r.match.IsEmpty() && len(r.exempt) == 0
 	r.identity = state.AppendPart(state.AppendPart(nil, e.policy.Domain), p.Counter)
-	r.cost = match.CompileCost(req, p.Cost)
+	r.cost = match.CompileCosts(req, p)
 	r.key = match.CompileKey(req, p.Key)
 	if len(p.Limits) == 0 {
 		return r
@@ -91,15 +89,23 @@ func (e *Engine) table(p *policy.Rule, windows []limit.Window, suffix string) *s
 
 // concerns reports whether the request matches and is not exempt.
 func (r *rule) concerns(req *request.Request) bool {
-	if !r.match.Holds(req) {
-		return false
+	return r.match.Holds(req) && !isExempt(r.exempt, req)
+}
+
+func compileExempt(req *request.Request, list []policy.Match) (exempt []match.Match) {
+	for i := range list {
+		exempt = append(exempt, match.Compile(req, &list[i], true))
 	}
-	for i := range r.exempt {
-		if r.exempt[i].Holds(req) {
-			return false
+	return exempt
+}
+
+func isExempt(list []match.Match, req *request.Request) bool {
+	for i := range list {
+		if list[i].Holds(req) {
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // limitsOfTheirOwn says which keys have limits of their own, for state.Overridden.

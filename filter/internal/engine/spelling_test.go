@@ -36,6 +36,8 @@ func TestExemptSpellings(t *testing.T) {
 		p.With(c.headers...)
 		e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],"exempt":[{`+c.exempt+`}]}`)
 		require.Equal(t, c.want, e.Decide().Allowed, "%s %v", c.exempt, c.headers)
+		e = compileJSON(t, p, `{"name":"r","limits":["0/1h"]},{"name":"s","limits":["0/1h"]}],"exempt":[{"paths":["/none"]},{`+c.exempt+`}`)
+		require.Equal(t, c.want, e.Decide().Allowed, "of the policy: %s %v", c.exempt, c.headers)
 	}
 }
 
@@ -96,6 +98,8 @@ func TestTooLongForAnExpression(t *testing.T) {
 		{"path", `"name":"r","limits":["0/1h"],"match":{"paths":["~/y"]}`, []string{":path", "/" + fits}, 0, true},
 		{"exempt", `"name":"r","limits":["0/1h"],"exempt":[{"headers":{"h":"~x*"}}]`, []string{"h", fits}, 5, false},
 		{"exempt", `"name":"r","limits":["0/1h"],"exempt":[{"headers":{"h":"~x*"}}]`, []string{"h", long}, 0, true},
+		{"exempt from all rules", `"name":"r","limits":["0/1h"]}],"exempt":[{"headers":{"h":"~x*"}`, []string{"h", fits}, 5, false},
+		{"exempt from all rules", `"name":"r","limits":["0/1h"]}],"exempt":[{"headers":{"h":"~x*"}`, []string{"h", long}, 0, true},
 		{"without an expression", `"name":"r","limits":["0/1h"],"exempt":[{"headers":{"h":"x*"}}]`, []string{"h", long}, 5, false},
 		{"unlimited", key + `,"overrides":[{"key":["~x*"],"unlimited":true}]`, []string{"h", fits}, 5, false},
 		{"unlimited", key + `,"overrides":[{"key":["~x*"],"unlimited":true}]`, []string{"h", long}, 2, true},

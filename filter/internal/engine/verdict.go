@@ -8,6 +8,7 @@ import (
 // Verdict is the outcome of one request over all rules.
 type Verdict struct {
 	Allowed  bool
+	Exempt   bool       // from all rules
 	Pending  bool       // some attempt must ask the quota service first: nothing is decided or counted
 	Now      int64      // when the request was decided, ns since the epoch; 0 when no rule matched
 	RetryNs  int64      // of a denial: the wait until the same request would pass; limit.Never

@@ -18,9 +18,9 @@ func (t *Tape) CommonRules() string {
 		rules = append(rules, fmt.Sprintf(`{"name":"r%d","key":[%s],"limits":[%s],"capacity":%d%s%s}`, i,
 			Pick(t, `{"header":"u"}`, `{"header":"u"}`, ``, `{"client_ip":{}}`, `{"client_ip":{"v4_prefix":24}}`),
 			strings.Join(limits, ","), capacity,
-			Pick(t, ``, ``, `,"cost":2`, `,"match":{"methods":["GET"]}`, `,"missing_key":"deny"`, `,"missing_key":"share"`),
+			Pick(t, ``, ``, `,"cost":2`, `,"cost":[{"match":{"methods":["POST"]},"cost":2}]`, `,"match":{"methods":["GET"]}`, `,"missing_key":"deny"`, `,"missing_key":"share"`),
 			Pick(t, ``, ``, ``, ``, `,"mode":"shadow"`, `,"count_denied":true`, `,"on_full":"deny"`, `,"on_full":"allow"`,
 				`,"on_error":"deny"`, `,"enforce_percent":50`)))
 	}
-	return strings.Join(rules, ",")
+	return strings.Join(rules, ",") + t.exempt()
 }

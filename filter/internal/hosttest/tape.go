@@ -47,10 +47,17 @@ func (t *Tape) Rules(small bool) string {
 			i, key, Pick(t, `{}`, `{}`, `{"methods":["GET"]}`, `{"hosts":["*.example.com"]}`, `{"paths":["/v1*","~/[a-z]*"]}`, `{"headers":{"u":"!"}}`, `{"headers":{"u":"*a"}}`,
 				`{"client_ips":["192.0.2.7","2001:db8::/32"]}`, `{},"exempt":[{"paths":["/v1/*"]},{"methods":["POST"],"headers":{"c":"*"}}]`),
 			Pick(t, "skip", "share", "deny"), windows.limits(t, true),
-			Pick(t, `1`, `2`, `{"header":"c"}`, `{"header":"c","min":0,"max":3}`, `{"header":"c","min":2,"default":3,"max":4}`, `{"query":"y","max":2}`),
+			Pick(t, `1`, `2`, `{"header":"c"}`, `{"header":"c","min":0,"max":3}`, `{"header":"c","min":2,"default":3,"max":4}`, `{"query":"y","max":2}`,
+				`[{"match":{"methods":["POST"]},"cost":3},{"match":{"headers":{"u":"a*"}},"cost":{"header":"c","max":3}},{"cost":2}]`),
 			capacity, Pick(t, "inherit", "inherit", "allow", "deny"), t.extras(key, windows)))
 	}
-	return strings.Join(rules, ",")
+	return strings.Join(rules, ",") + t.exempt()
+}
+
+// exempt ends the list of rules and begins the policy's exemptions; mostly there are
+// none.
+func (t *Tape) exempt() string {
+	return Pick(t, "", "", "", "", "", `],"exempt":[{"headers":{"u":"~a|c"}},{"methods":["POST"],"paths":["/v1*"]}`)
 }
 
 // windows are a rule's without their numbers.

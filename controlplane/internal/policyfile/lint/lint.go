@@ -40,6 +40,9 @@ func Warnings(doc *policy.Node, p *policy.Policy, problems []policy.Problem) []W
 	for i := range p.Rules {
 		l.rule(rules.item(i), &p.Rules[i])
 	}
+	if !l.broken["exempt"] {
+		l.exemptions(root, p.Exempt)
+	}
 	if len(problems) == 0 {
 		l.policy(root, p)
 	}
@@ -146,6 +149,8 @@ func (l *linter) rule(v value, r *policy.Rule) {
 		return
 	}
 	l.bypassable(v, r)
+	l.exemptions(v, r.Exempt)
+	l.raised(overrides, r)
 	l.cluster(v, r)
 	if r.Mode != policy.ModeOff {
 		l.unreachable(v, r)

@@ -28,14 +28,36 @@ func (l *linter) unreachable(v value, r *policy.Rule) {
 	if len(r.Overrides) > 0 {
 		return
 	}
-	cost := max(r.Cost.Fixed, r.Cost.Min)
+	l.tooDear(v, r)
+}
+
+// tooDear warns of requests that never fit a limit.
+func (l *linter) tooDear(v value, r *policy.Rule) {
+	least := leastCost(r.Cost)
+	for i := range r.Costs {
+		least = min(least, leastCost(r.Costs[i].Cost))
+	}
 	for i, w := range r.Limits {
-		if room := w.Max(); room > 0 && cost > room {
-			l.warn(v.field("limits").item(i), "denies every request: each costs at least "+strconv.FormatUint(uint64(cost), 10)+
-				", and "+strconv.FormatUint(uint64(room), 10)+" is the most that fits")
+		room := w.Max()
+		if room == 0 {
+			continue
+		}
+		each := func(cost uint32) string {
+			return ": each costs at least " + strconv.FormatUint(uint64(cost), 10) + ", and " + strconv.FormatUint(uint64(room), 10) + " is the most that fits"
+		}
+		if least > room {
+			l.warn(v.field("limits").item(i), "denies every request"+each(least))
+			continue
+		}
+		for j := range r.Costs {
+			if cost := leastCost(r.Costs[j].Cost); cost > room {
+				l.warn(v.field("cost").item(j), v.field("limits").item(i).path+" denies all that match"+each(cost))
+			}
 		}
 	}
 }
+
+func leastCost(c policy.Cost) uint32 { return max(c.Fixed, c.Min) }
 
 func lacks(m *policy.Match, header string) bool {
 	for _, h := range m.Headers {

@@ -1,6 +1,7 @@
 package wording
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -10,7 +11,8 @@ import (
 // choices are the values of several forms, in words.
 var choices = map[string]string{
 	"lease":            "auto, off or a number of units from 1 to " + strconv.Itoa(policy.MaxLease),
-	"cost":             "a whole number from 1 to 4294967295 or an object such as {header: x-cost}",
+	"cost":             "a whole number from 1 to 4294967295, an object such as {header: x-cost} or a list such as [{match: …, cost: 10}]",
+	"one_cost":         "a whole number from 1 to 4294967295 or an object such as {header: x-cost}",
 	"percent":          `a percentage from 1 to 100 such as 25 or "25%"`,
 	"path":             `"full" or an object such as {segment: 1}`,
 	"claim":            "a claim's name such as sub, or a list of names for one inside another",
@@ -55,7 +57,7 @@ func wrongValue(p *policy.Problem) string {
 	n, want := p.Node, p.Want
 	switch isObject := want.Form == policy.FormObject; {
 	case isObject && want.Of == "policy":
-		return "a policy must be an object with the fields version, domain, headers, quota, rules and manage, not " + describe(n)
+		return "a policy must be an object with the fields version, domain, headers, quota, rules, exempt and manage, not " + describe(n)
 	case isObject && want.Of == "limit":
 		return "must be a limit, not " + describe(n) + `: write one such as "10/minute" or {requests: 10, per: 1m}`
 	case isObject && want.Of == "key":
@@ -191,5 +193,5 @@ func readsUnquoted(s policy.Shape, text string) bool {
 		return text == "true" || text == "false"
 	}
 	_, ok := (&policy.Node{Kind: policy.Number, Text: text}).Integer()
-	return ok && (s.Form == policy.FormInteger || s.Form == policy.FormChoice && (s.Of == "cost" || s.Of == "lease"))
+	return ok && (s.Form == policy.FormInteger || s.Form == policy.FormChoice && slices.Contains([]string{"cost", "one_cost", "lease"}, s.Of))
 }

@@ -34,6 +34,7 @@ var plain = map[policy.Code]string{
 	policy.CounterCapacity:  "shares counter %s with %s: their capacities must be the same, not %s and %s",
 	policy.CostWithoutPlace: "must name where the cost is: write {header: x-cost} or {query: cost}",
 	policy.CostTwoPlaces:    "has a header and a query parameter: keep one",
+	policy.CostForAllEarly:  "has no match, so that no item after it is ever asked: put it last",
 	policy.CostMinAboveMax:  "min is %s and max %s: min must not be above max",
 	policy.CostBeyondBounds: "default is %s: it must be from min to max, %s to %s",
 	policy.LeasedDenials: "needs lease: off in a rule of scope cluster: a proxy that leases denies requests without asking, " +

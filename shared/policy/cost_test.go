@@ -1,0 +1,59 @@
+package policy_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+func TestCosts(t *testing.T) {
+	read := func(cost string) (policy.Rule, []string) {
+		p, problems := policy.ReadSound(parse(t, `{"version":1,"rules":[{"name":"a","limits":["9/1s"],"cost":`+cost+`}]}`))
+		return p.Rules[0], messages(problems)
+	}
+	search := policy.MatchedCost{
+		Match: policy.Match{Paths: []policy.Pattern{{Kind: policy.Prefix, Text: "/search"}}}, Cost: policy.Cost{Fixed: 10},
+	}
+	for _, tt := range []struct {
+		cost  string
+		list  []policy.MatchedCost
+		other policy.Cost
+	}{
+		{`2`, nil, policy.Cost{Fixed: 2}},
+		{`[{"cost":2}]`, nil, policy.Cost{Fixed: 2}},
+		{`[{"match":{"paths":["/search*"]},"cost":10}]`, []policy.MatchedCost{search}, policy.Cost{Fixed: 1}},
+		{
+			`[{"match":{"paths":["/search*"]},"cost":10},{"match":{},"cost":{"header":"X-C","max":7}}]`,
+			[]policy.MatchedCost{search}, policy.Cost{Header: "x-c", Default: 1, Min: 1, Max: 7},
+		},
+	} {
+		rule, problems := read(tt.cost)
+		require.Empty(t, problems, tt.cost)
+		require.Equal(t, tt.list, rule.Costs, tt.cost)
+		require.Equal(t, tt.other, rule.Cost, tt.cost)
+	}
+	for cost, want := range map[string]string{
+		`[]`:                               "rules[0].cost: empty_value",
+		`[2]`:                              "rules[0].cost[0]: wrong_value",
+		`[{}]`:                             "rules[0].cost[0].cost: missing_field",
+		`[{"cost":1},{"cost":2}]`:          "rules[0].cost[0]: cost_for_all_early",
+		`[{"cost":[{"cost":1}]}]`:          "rules[0].cost[0].cost: wrong_value",
+		`[{"cost":0}]`:                     "rules[0].cost[0].cost: wrong_value",
+		`[{"match":{"path":[]},"cost":1}]`: "rules[0].cost[0].match.path: unknown_field",
+		`[{"cost":{"header":"a","min":9,"max":8}}]`: "rules[0].cost[0].cost: cost_min_above_max",
+	} {
+		_, problems := read(cost)
+		require.Equal(t, []string{want}, problems, cost)
+	}
+}
+
+// The policy's exemptions are read as a rule's.
+func TestExemptOfThePolicy(t *testing.T) {
+	p, problems := policy.Read(parse(t, `{"version":1,"rules":[{"name":"a","limits":[],"exempt":[{"methods":["GET"]}]}],"exempt":[{"methods":["GET"]}]}`))
+	require.Empty(t, problems)
+	require.Equal(t, p.Rules[0].Exempt, p.Exempt)
+	_, problems = policy.Read(parse(t, `{"version":1,"exempt":[{}]}`))
+	require.Equal(t, []string{"exempt[0]: exempts_all"}, messages(problems))
+}

@@ -1,0 +1,77 @@
+package policy
+
+import "math"
+
+// costObject is "cost" where it is an object.
+var costObject = newObject("cost", []field[Cost]{
+	{"header", text, "", func(r *reader, v value, c *Cost) { c.Header = r.headerName(v) }},
+	{"query", text, "", func(r *reader, v value, c *Cost) { c.Query = r.shortText(v) }},
+	{"default", integer(0, math.MaxUint32), "1", func(r *reader, v value, c *Cost) { c.Default = uint32(r.integer(v)) }},
+	{"min", integer(0, math.MaxUint32), "1", func(r *reader, v value, c *Cost) { c.Min = uint32(r.integer(v)) }},
+	{"max", integer(1, math.MaxUint32), "1000000", func(r *reader, v value, c *Cost) { c.Max = uint32(r.integer(v)) }},
+})
+
+// matchedCostObject is one item of "cost" where it is a list.
+var matchedCostObject = newObject("matched_cost", []field[MatchedCost]{
+	{"match", objectOf("match"), "", func(r *reader, v value, c *MatchedCost) { readObject(r, v, matchObject, &c.Match) }},
+	{"cost", required(choice("one_cost")), "", func(r *reader, v value, c *MatchedCost) { readOneCost(r, v, &c.Cost) }},
+})
+
+func readCost(r *reader, v value, rule *Rule) {
+	if v.node.Kind == List {
+		readCosts(r, v, rule)
+	} else {
+		readOneCost(r, v, &rule.Cost)
+	}
+}
+
+// readCosts reads a list whose last item may be the cost of all other requests.
+func readCosts(r *reader, v value, rule *Rule) {
+	rule.Cost.Fixed = 1
+	if !r.items(v, MaxCosts) {
+		return
+	}
+	if len(v.node.Items) == 0 {
+		r.fail(v, EmptyValue)
+	}
+	for i := range v.node.Items {
+		var c MatchedCost
+		at, before := v.item(i, objectOf("matched_cost")), r.count()
+		switch {
+		case !readObject(r, at, matchedCostObject, &c) || r.count() > before:
+		case !c.Match.isEmpty():
+			rule.Costs = append(rule.Costs, c)
+		case i < len(v.node.Items)-1:
+			r.fail(at, CostForAllEarly)
+		default:
+			rule.Cost = c.Cost
+		}
+	}
+}
+
+func (m *Match) isEmpty() bool {
+	return len(m.Hosts)+len(m.Methods)+len(m.Paths)+len(m.Headers)+len(m.ClientIPs) == 0
+}
+
+func readOneCost(r *reader, v value, c *Cost) {
+	if v.node.Kind == Number {
+		v.shape = integer(1, math.MaxUint32)
+		c.Fixed = uint32(r.integer(v))
+		return
+	}
+	before := r.count()
+	if !readObject(r, v, costObject, c) || r.count() > before {
+		return
+	}
+	switch {
+	case !v.has("header") && !v.has("query"):
+		r.fail(v, CostWithoutPlace)
+	case v.has("header") && v.has("query"):
+		r.fail(v, CostTwoPlaces)
+	}
+	if c.Min > c.Max {
+		r.fail(v, CostMinAboveMax, itoa(int64(c.Min)), itoa(int64(c.Max)))
+	} else if c.Default < c.Min || c.Default > c.Max {
+		r.fail(v, CostBeyondBounds, itoa(int64(c.Default)), itoa(int64(c.Min)), itoa(int64(c.Max)))
+	}
+}
