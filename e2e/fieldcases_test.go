@@ -35,6 +35,10 @@ var fieldCases = map[string]fieldCase{
 - {name: $, match: {@}, key: [{header: u}], limits: [0/1h], ⟦overrides: [{key: [vip], unlimited: true}]⟧}`, "", []fieldStep{
 		{"/ u=a", "429", "429"}, {"/ u=vip", "200", "429"},
 	}},
+	"override.name": {`
+- {name: $, match: {@}, key: [{header: u}], algorithm: fixed_window_per_key, limits: [9/FAR], overrides: [{⟦name: gold⟧, key: [a], limits: [5/FAR]}]}`, "ratelimit", []fieldStep{
+		{"/ u=a", `"override.name:gold";r=4;t=31622400`, `"override.name";r=4;t=31622400`}, {"/ u=b", `"override.name";r=8;t=31622400`, `"override.name";r=8;t=31622400`},
+	}},
 	"rule.cost": {`
 - {name: $, match: {@}, ⟦cost: 2⟧, limits: [3/FAR]}`, "", []fieldStep{
 		{"/", "200", "200"}, {"/", "429", "200"},

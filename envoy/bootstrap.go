@@ -87,8 +87,9 @@ type ServerTLS struct{ Cert, Key string }
 var bootstrapText string
 
 var bootstrapTemplate = template.Must(template.New("bootstrap").Funcs(template.FuncMap{
-	"scalar": scalar,
-	"indent": indent,
+	"scalar":    scalar,
+	"indent":    indent,
+	"statsTags": StatsTags,
 }).Parse(bootstrapText))
 
 // Bootstrap writes an Envoy configuration as YAML for people to read and

@@ -15,6 +15,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +39,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		probe = filepath.Join(dir, "probe.wasm")
-		if err := os.WriteFile(probe, probeModule(), 0o600); err != nil {
+		if err := os.WriteFile(probe, probeModule(probeName), 0o600); err != nil {
 			panic(err)
 		}
 		return m.Run()
@@ -158,24 +160,43 @@ func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	})
 }
 
-// TestMetricLabels: a rule's name becomes a label, dots and all, by the tags of
-// a rendered bootstrap and by those that Istio's extraStatTags: [rule] makes.
+// TestMetricLabels: rule, domain and override become labels, dots and all, by the tags
+// of a rendered bootstrap and by those that Istio's extraStatTags makes.
 func TestMetricLabels(t *testing.T) {
-	const istio = `(rule=\.=(.*?);\.;)`
 	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
-		bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
-			Plugin: envoy.Plugin{Wasm: probe}, Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0",
-		})
-		require.NoError(t, err)
-		ours := regexp.MustCompile(`(?m)^    regex: '(.*)'$`).FindSubmatch(bootstrap)
-		require.Len(t, ours, 2)
-		for _, tags := range []string{string(ours[1]), istio} {
-			p := startBootstrap(t, ctx, binary, bytes.Replace(bootstrap, ours[1], []byte(tags), 1))
-			require.JSONEq(t, envoy.EmptyPolicy, get(t, ctx, listener(t, ctx, p, envoy.ListenerName)))
-			prometheus, err := p.Prometheus(ctx)
+		for name, want := range map[string]string{
+			probeName: `{rule="per.user-1"}`,
+			"domain=.=a.shop;.;rule=.=per.user-1;.;rate_limit_allowed_total":                     `{domain="a.shop",rule="per.user-1"}`,
+			"domain=.=a.shop;.;rule=.=per.user-1;.;override=.=gold.2;.;rate_limit_allowed_total": `{domain="a.shop",override="gold.2",rule="per.user-1"}`,
+			"rule=.=per.user-1;.;override=.=gold.2;.;rate_limit_allowed_total":                   `{override="gold.2",rule="per.user-1"}`,
+		} {
+			module := filepath.Join(t.TempDir(), "probe.wasm")
+			require.NoError(t, os.WriteFile(module, probeModule(name), 0o600))
+			bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
+				Plugin: envoy.Plugin{Wasm: module}, Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0",
+			})
 			require.NoError(t, err)
-			require.Contains(t, prometheus, "\nrate_limit_allowed_total{rule=\"per.user-1\"} 1\n")
-			require.NoError(t, p.Kill())
+			istios := bootstrap
+			for _, tag := range envoy.StatsTags() {
+				require.Contains(t, string(bootstrap), tag.Regex)
+				istios = bytes.Replace(istios, []byte(tag.Regex), []byte(`(`+tag.Name+`=\.=(.*?);\.;)`), 1)
+			}
+			for _, text := range [][]byte{bootstrap, istios} {
+				p := startBootstrap(t, ctx, binary, text)
+				require.JSONEq(t, envoy.EmptyPolicy, get(t, ctx, listener(t, ctx, p, envoy.ListenerName)))
+				prometheus, err := p.Prometheus(ctx)
+				require.NoError(t, err)
+				line := regexp.MustCompile(`\n(rate_limit_allowed_total\{.*\}) 1\n`).FindStringSubmatch(prometheus)
+				require.Len(t, line, 2, name)
+				require.Equal(t, sortedLabels(want), sortedLabels(strings.TrimPrefix(line[1], "rate_limit_allowed_total")))
+				require.NoError(t, p.Kill())
+			}
 		}
 	})
+}
+
+func sortedLabels(text string) []string {
+	labels := strings.Split(strings.Trim(text, "{}"), ",")
+	slices.Sort(labels)
+	return labels
 }

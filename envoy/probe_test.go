@@ -2,13 +2,14 @@ package envoy_test
 
 import "encoding/binary"
 
-// probeName is what the probe counts its requests under: a name with a rule in it.
+// probeName is what the probe counts its requests under, unless a test says
+// otherwise: a name with a rule in it.
 const probeName = "rule=.=per.user-1;.;rate_limit_allowed_total"
 
 // probeModule returns a filter that answers every request with its own configuration
-// and counts it. It is written by hand: Envoy loads it at once, and takes five seconds
+// and counts it under the name. It is written by hand: Envoy loads it at once, and takes five seconds
 // of processor time for what Go compiles.
-func probeModule() []byte {
+func probeModule(name string) []byte {
 	const (
 		i32, i64 = "\x7f", "\x7e"
 		get      = "\x20" // a local, by number
@@ -43,13 +44,13 @@ func probeModule() []byte {
 			body("", own(0)+get+"\x01\x36\x02\x00"),
 			// get_buffer_bytes(plugin configuration, 0, size, address, length); define_metric(counter, name, id).
 			body("", constant(7)+constant(0)+get+"\x01"+own(4)+own(8)+"\x10\x00\x1a"+
-				constant(0)+constant(16)+constant(int64(len(probeName)))+constant(0)+"\x10\x02\x1a"+constant(1)),
+				constant(0)+constant(16)+constant(int64(len(name)))+constant(0)+"\x10\x02\x1a"+constant(1)),
 			// increment_metric(id, 1); send_local_response(200, no details, configuration, no headers, no gRPC status).
 			body("\x01\x01"+i32, constant(0)+"\x28\x02\x00\x42\x01\x10\x03\x1a"+
 				own(0)+"\x28\x02\x00\x41\x04\x74"+constant(4096)+"\x6a\x21\x03"+
 				constant(200)+constant(0)+constant(0)+load(4)+load(8)+constant(0)+constant(0)+constant(-1)+"\x10\x01\x1a"+pause),
 		)) +
-		section(11, list("\x00"+constant(16)+"\x0b"+sized(probeName))))
+		section(11, list("\x00"+constant(16)+"\x0b"+sized(name))))
 }
 
 func constant(n int64) string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -73,14 +74,22 @@ func (p *Proxy) prometheus() []byte {
 
 // sample turns "rule=.=per-user;.;rate_limit_allowed_total" into the metric
 // rate_limit_allowed_total with the label rule, as the stats_tags of a rendered
-// bootstrap do.
+// bootstrap do; so it does with the labels domain and override.
 func sample(name string) string {
-	rule, ok := strings.CutPrefix(name, "rule=.=")
-	end := strings.LastIndex(rule, ";.;")
-	if !ok || end < 0 {
+	m := statName.FindStringSubmatch(name)
+	if m == nil {
 		return name
 	}
-	rule, family := rule[:end], rule[end+len(";.;"):]
-	escaped := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(rule)
-	return family + `{rule="` + escaped + `"}`
+	var labels []string
+	for i, label := range statName.SubexpNames() {
+		if label != "" && m[i] != "" {
+			labels = append(labels, label+`="`+escaper.Replace(m[i])+`"`)
+		}
+	}
+	return m[len(m)-1] + "{" + strings.Join(labels, ",") + "}"
 }
+
+var (
+	statName = regexp.MustCompile(`^(?:domain=\.=(?P<domain>.*?);\.;)?rule=\.=(?P<rule>.*?);\.;(?:override=\.=(?P<override>.*);\.;)?(\w+)$`)
+	escaper  = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+)

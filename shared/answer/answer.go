@@ -26,7 +26,8 @@ type Answer struct {
 // Rule is what one rule decided.
 type Rule struct {
 	Rule      string    `json:"rule"`
-	Key       []*string `json:"key"` // nil: the request lacks the key part
+	Override  string    `json:"override,omitempty"` // name of the override that holds
+	Key       []*string `json:"key"`                // nil: the request lacks the key part
 	Mode      string    `json:"mode"`
 	Allowed   bool      `json:"allowed"`
 	Reason    string    `json:"reason,omitempty"`
@@ -108,5 +109,6 @@ type KeyPart struct {
 // Override is the override that holds.
 type Override struct {
 	Index int      `json:"index"`
+	Name  string   `json:"name,omitempty"`
 	Key   []string `json:"key"`
 }

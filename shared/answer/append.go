@@ -76,6 +76,7 @@ func AppendRules(b []byte, rules []Rule, t Times) []byte {
 	for i := range rules {
 		r := &rules[i]
 		b = policy.AppendString(append(comma(b), `{"rule":`...), r.Rule)
+		b = appendText(b, "override", r.Override)
 		b = append(member(b, "key", ""), '[')
 		for _, part := range r.Key {
 			if b = comma(b); part == nil {
@@ -173,6 +174,7 @@ func (r *ExplainedRule) append(b []byte) []byte {
 	b = appendFlag(b, "too_long", r.TooLong)
 	if o := r.Override; o != nil {
 		b = strconv.AppendInt(append(member(b, "override", ""), `{"index":`...), int64(o.Index), 10)
+		b = appendText(b, "name", o.Name)
 		b = append(member(b, "key", ""), '[')
 		for _, text := range o.Key {
 			b = policy.AppendString(comma(b), text)

@@ -11,8 +11,24 @@ import (
 // one after the other.
 const MaxOverrides = 1_000
 
+// MaxCountedNames is how many names of overrides have metrics in each rule: those of
+// the first overrides.
+const MaxCountedNames = 16
+
+// OverrideNames are the names of the rule's overrides, each once, in the order of
+// the overrides.
+func (r *Rule) OverrideNames() (names []string) {
+	for i := range r.Overrides {
+		if name := r.Overrides[i].Name; name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // overrideObject is one item of "overrides".
 var overrideObject = newObject("override", []field[Override]{
+	{"name", name, "", func(r *reader, v value, o *Override) { o.Name = r.name(v) }},
 	{"key", required(listOf("pattern")), "", readOverrideKey},
 	{"limits", listOf("limit"), "", readOverrideLimits},
 	{"unlimited", boolean, "false", func(r *reader, v value, o *Override) { o.Unlimited = r.boolean(v) }},

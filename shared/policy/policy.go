@@ -173,6 +173,7 @@ type Limit struct {
 // Override gives the keys it matches other limits than the rule's. The first
 // override that matches a key holds.
 type Override struct {
+	Name      string    // empty: it has none
 	Key       []Pattern // one for each key part
 	Unlimited bool      // these keys are not counted at all
 	// Limits are the rule's windows in the same order, with other numbers. A

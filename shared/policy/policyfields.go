@@ -9,7 +9,7 @@ import (
 var policyObject = newObject("policy", []field[Policy]{
 	{"version", required(integer(Version, Version)), "", func(r *reader, v value, _ *Policy) { r.integer(v) }},
 	{"revision", name, "", readRevision},
-	{"domain", name, "default", func(r *reader, v value, p *Policy) { p.Domain = r.name(v) }},
+	{"domain", name, DefaultDomain, func(r *reader, v value, p *Policy) { p.Domain = r.name(v) }},
 	{
 		"headers", word(HeadersNone, HeadersIETF, HeadersXRateLimit, HeadersBoth), "none",
 		func(r *reader, v value, p *Policy) { p.Headers = Headers(r.word(v)) },
@@ -25,6 +25,9 @@ var policyObject = newObject("policy", []field[Policy]{
 		readObject(r, v, manageObject, p.Manage)
 	}},
 })
+
+// DefaultDomain is the domain of a policy that names none.
+const DefaultDomain = "default"
 
 const (
 	// MaxClusterBytes is the longest name of a cluster: Istio's hold a service's full

@@ -83,7 +83,11 @@ func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
 		b.WriteString("    note      a value is longer than 8 KiB: no regular expression was run on it, and it counts against the client\n")
 	}
 	if r.Override != nil {
-		fmt.Fprintf(b, "    override  overrides[%d], %s\n", r.Override.Index, printable.Text(strings.Join(r.Override.Key, ", ")))
+		name := r.Override.Name
+		if name != "" {
+			name += ", "
+		}
+		fmt.Fprintf(b, "    override  %soverrides[%d], %s\n", printable.Text(name), r.Override.Index, printable.Text(strings.Join(r.Override.Key, ", ")))
 	}
 	if r.Unlimited {
 		b.WriteString("    limits    none: nothing is counted\n")

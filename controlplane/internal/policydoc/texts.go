@@ -82,6 +82,7 @@ var texts = map[string]string{
 	"matched_cost.cost":  "Their cost.",
 
 	"override.key":       `One pattern for each part of the key, in order: exact ("=" before it takes signs literally), prefix*, *suffix, "~" and an RE2 expression that matches in full, or "*" for any. A missing part matches only "*".`,
+	"override.name":      "What fields, access logs, explain and metrics call it, beside the rule's name. Overrides of one rule may share a name; metrics show the first 16 names of each rule.",
 	"override.limits":    "Windows of the rule, with the same algorithm, per, offset, jitter and elastic, and other requests or burst. A window left out is unlimited for these keys, and counts on.",
 	"override.unlimited": "In place of limits: requests with such a key are allowed and not counted, and the key takes no memory.",
 

@@ -90,7 +90,7 @@ func (w writer) rule(i int) string {
 	overrides := "[]"
 	if len(parts) > 0 {
 		overrides = w.list(0, 2, func() string {
-			return `{"key":[` + strings.Join(patterns, ",") + `],` + w.oneOf(`"unlimited":true`, `"limits":["7/1s"]`, "!", `"limits":["7/2s"]`, `"limits":[],"unlimited":true`) + "}"
+			return `{` + w.oneOf("", `"name":"gold",`, "!", `"name":"",`) + `"key":[` + strings.Join(patterns, ",") + `],` + w.oneOf(`"unlimited":true`, `"limits":["7/1s"]`, "!", `"limits":["7/2s"]`, `"limits":[],"unlimited":true`) + "}"
 		})
 	}
 	least := 1 // an exemption without conditions is refused

@@ -169,6 +169,22 @@ func TestOverrideOfAddress(t *testing.T) {
 	}
 }
 
+// Metrics show so many names of a rule.
+func TestWarningOfNames(t *testing.T) {
+	doc := func(names int) string {
+		var list []string
+		for i := range names {
+			list = append(list, fmt.Sprintf(`{"name":"n%d","key":["a%d"],"limits":["5/1s"]},{"name":"n%d","key":["b%d"],"limits":["5/1s"]}`, i, i, i, i))
+		}
+		return `{"version":1,"rules":[{"name":"a","key":["host"],"limits":["1/1s"],"overrides":[` + strings.Join(list, ",") + `]}]}`
+	}
+	_, errs, warnings := judge(parseTree(t, doc(policy.MaxCountedNames)))
+	require.Empty(t, messages(errs))
+	require.Empty(t, messages(warnings))
+	_, _, warnings = judge(parseTree(t, doc(policy.MaxCountedNames+1)))
+	require.Equal(t, []string{"rules[0].overrides: has 17 names, and metrics show the first 16: let overrides that belong together share a name"}, messages(warnings))
+}
+
 func TestOverrideBounds(t *testing.T) {
 	list := func(n int) string {
 		var items []string

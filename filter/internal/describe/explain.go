@@ -67,7 +67,7 @@ func matched(a *engine.Attempt) answer.ExplainedRule {
 		r.Key[i] = keyPart(&p.Key[i], &a.Key.Parts[i])
 	}
 	if a.Override >= 0 {
-		r.Override = &answer.Override{Index: a.Override}
+		r.Override = &answer.Override{Index: a.Override, Name: a.OverrideName()}
 		for _, pattern := range p.Overrides[a.Override].Key {
 			r.Override.Key = append(r.Override.Key, notation(pattern))
 		}

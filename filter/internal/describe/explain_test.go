@@ -106,7 +106,7 @@ func TestExplainMatched(t *testing.T) {
 	e := compileJSON(t, p, `
 		{"name":"free","key":[{"header":"x-user"}],"limits":["5/1h"],"overrides":[{"key":["bob"],"limits":["1/1h"]},{"key":["al*"],"unlimited":true}]},
 		{"name":"plan","key":[{"header":"x-plan"},{"header":"authorization"},{"header":"x-none"}],"missing_key":"share","cost":{"header":"x-cost"},
-			"limits":["4/1h","100/1d"],"overrides":[{"key":["gold-*","*","*"],"limits":["5/1h"]}]},
+			"limits":["4/1h","100/1d"],"overrides":[{"name":"gold","key":["gold-*","*","*"],"limits":["5/1h"]}]},
 		{"name":"trial","mode":"shadow","limits":["0/1h"]}`)
 	require.True(t, e.Decide().Allowed)
 	text := string(Explain(nil, e, p, described(p)))
@@ -115,7 +115,7 @@ func TestExplainMatched(t *testing.T) {
 		{"rule":"free","outcome":"matches","key":[{"part":"header x-user","value":"alice"}],"cost":1,"override":{"index":1,"key":["al*"]},
 			"unlimited":true,"mode":"enforced","allowed":true,"windows":[]},
 		{"rule":"plan","outcome":"matches","key":[{"part":"header x-plan","value":"gold-1"},{"part":"header authorization","hidden":true},{"part":"header x-none","missing":true}],
-			"cost":3,"override":{"index":0,"key":["gold-*","*","*"]},"mode":"enforced","allowed":false,"reason":"limit","windows":[
+			"cost":3,"override":{"index":0,"name":"gold","key":["gold-*","*","*"]},"mode":"enforced","allowed":false,"reason":"limit","windows":[
 				{"limit":5,"per_ns":3600000000000,"used":3,"remaining":2,"reset_ns":3599999999999},
 				{"unlimited":true,"per_ns":86400000000000,"used":3,"reset_ns":86399999999999}]},
 		{"rule":"trial","outcome":"matches","key":[],"cost":1,"mode":"shadow","allowed":true,"reason":"not_asked","windows":[
@@ -202,7 +202,7 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 
 func metricsOf(e *engine.Engine) map[string]uint64 {
 	counts := map[string]uint64{}
-	e.EachMetric(func(rule, name string, count uint64) { counts[rule+" "+name] = count })
+	e.EachMetric(func(s engine.Series, count uint64) { counts[s.Rule+" "+s.Override+s.Metric] = count })
 	return counts
 }
 

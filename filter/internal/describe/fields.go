@@ -69,8 +69,8 @@ func (f *Fields) appendIETF(dst []Field, attempts []*engine.Attempt, now int64) 
 			if w.Unlimited {
 				continue
 			}
-			policies = appendPolicy(policies, a.Rule(), j, w)
-			limits = appendPolicyName(separate(limits), a.Rule(), j)
+			policies = appendPolicy(policies, a, j, w)
+			limits = appendPolicyName(separate(limits), a, j)
 			limits = strconv.AppendUint(append(limits, ";r="...), uint64(w.Remaining(u, a.Now())), 10)
 			limits = strconv.AppendInt(append(limits, ";t="...), resetSeconds(a, w, u, now), 10)
 		}
@@ -82,8 +82,8 @@ func (f *Fields) appendIETF(dst []Field, attempts []*engine.Attempt, now int64) 
 	return append(dst, Field{"ratelimit-policy", string(policies)}, Field{"ratelimit", string(limits)})
 }
 
-func appendPolicy(b []byte, r *policy.Rule, i int, w *limit.Window) []byte {
-	b = appendPolicyName(separate(b), r, i)
+func appendPolicy(b []byte, a *engine.Attempt, i int, w *limit.Window) []byte {
+	b = appendPolicyName(separate(b), a, i)
 	b = strconv.AppendUint(append(b, ";q="...), uint64(w.Max()), 10)
 	if w.PeriodNs%1_000_000_000 == 0 && w.Max() == w.Limit {
 		b = strconv.AppendInt(append(b, ";w="...), w.PeriodNs/1_000_000_000, 10)
@@ -148,10 +148,15 @@ func separate(b []byte) []byte {
 }
 
 // appendPolicyName names a rule's limit in a structured-field string: the rule's
-// name and, where the rule has several limits, a slash and the limit's name or
-// index. Characters that such a string cannot hold become "?".
-func appendPolicyName(b []byte, r *policy.Rule, i int) []byte {
+// name, after a colon the name of the override that holds and, where the rule has
+// several limits, a slash and the limit's name or index. Characters that such a string
+// cannot hold become "?".
+func appendPolicyName(b []byte, a *engine.Attempt, i int) []byte {
+	r := a.Rule()
 	b = limit.AppendName(append(b, '"'), r.Name)
+	if name := a.OverrideName(); name != "" {
+		b = limit.AppendName(append(b, ':'), name)
+	}
 	if len(r.Limits) > 1 {
 		b = append(b, '/')
 		if name := r.Limits[i].Name; name != "" {

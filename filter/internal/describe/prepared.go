@@ -23,9 +23,9 @@ func prepare(a *engine.Attempt) *prepared {
 	var policies, quotas []byte
 	for i := range r.Limits {
 		w, _ := a.Window(i)
-		policies = appendPolicy(policies, r, i, w)
+		policies = appendPolicy(policies, a, i, w)
 		quotas = appendQuota(quotas, w)
-		name := appendPolicyName(nil, r, i)
+		name := appendPolicyName(nil, a, i)
 		if i > 0 {
 			name = append([]byte(", "), name...)
 		}

@@ -25,7 +25,7 @@ func AppendReport(b []byte, v *engine.Verdict) []byte {
 // decision is what the rule decided.
 func decision(a *engine.Attempt, now int64) answer.Rule {
 	r := answer.Rule{
-		Rule: a.Rule().Name, Key: make([]*string, len(a.Key.Parts)), Mode: mode(a), Allowed: a.Allowed,
+		Rule: a.Rule().Name, Override: a.OverrideName(), Key: make([]*string, len(a.Key.Parts)), Mode: mode(a), Allowed: a.Allowed,
 		Reason: string(a.Reason), Windows: windows(a, now),
 	}
 	for i := range a.Key.Parts {

@@ -167,7 +167,9 @@ func (d *dryRun) Attribute(path string) (string, bool) {
 func (d *dryRun) Monotonic() int64 { return d.proxy.Monotonic() }
 
 // Counted asks the proxy: no decision depends on it.
-func (d *dryRun) Counted(rule, metric string) uint64 { return d.proxy.Counted(rule, metric) }
+func (d *dryRun) Counted(domain, rule, metric string) uint64 {
+	return d.proxy.Counted(domain, rule, metric)
+}
 
 // Get returns copies, because the engine writes into what it gets.
 func (d *dryRun) Get(key []byte) ([]byte, uint32, state.Status) {

@@ -24,8 +24,9 @@ func Notable(v *engine.Verdict) bool {
 // AppendWord appends the verdict of every rule that matched, in policy order,
 // as one word for access logs:
 //
-//	per-user=denied:limit,per-address=allowed,trial=shadow_denied:limit
+//	per-user=denied:limit,per-plan:gold=allowed,trial=shadow_denied:limit
 //
+// A colon in front of the verdict separates the rule's name from that of its override.
 // Each rule's verdict is allowed or denied. A shadow rule's begins with shadow_;
 // shadow_skipped says that an enforced rule denied first. Behind a colon is the
 // reason of a denial or of a pass without a count. In names, everything but
@@ -47,7 +48,11 @@ func AppendWord(b []byte, v *engine.Verdict) []byte {
 }
 
 func appendRuleWord(b []byte, v *engine.Verdict, a *engine.Attempt) []byte {
-	b = append(appendEncoded(b, a.Rule().Name), '=')
+	b = appendEncoded(b, a.Rule().Name)
+	if name := a.OverrideName(); name != "" {
+		b = appendEncoded(append(b, ':'), name)
+	}
+	b = append(b, '=')
 	if a.Shadow {
 		b = append(b, "shadow_"...)
 	}

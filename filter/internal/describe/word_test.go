@@ -38,6 +38,23 @@ func TestWord(t *testing.T) {
 	require.False(t, Notable(compileJSON(t, hosttest.New(), ``).Decide()))
 }
 
+// The name of an override stands behind the rule's, in the word and in fields.
+func TestNamesOfOverrides(t *testing.T) {
+	p := hosttest.New()
+	p.With("u", "a")
+	e := compileJSON(t, p, `{"name":"r","algorithm":"fixed_window_per_key","key":[{"header":"u"}],"limits":["9/1h"],"overrides":[{"name":"gold: 1","key":["a"],"limits":["1/1h"]}]}`)
+	for _, c := range []struct{ user, word, limit string }{
+		{"b", "r=allowed", `"r";r=8;t=3600`},
+		{"a", "r:gold%3A%201=allowed", `"r:gold: 1";r=0;t=3600`},
+		{"a", "r:gold%3A%201=denied:limit", `"r:gold: 1";r=0;t=3600`},
+	} {
+		p.With("u", c.user)
+		v := e.Decide()
+		require.Equal(t, c.word, string(AppendWord(nil, v)))
+		require.Contains(t, appendFields("ietf", v), Field{"ratelimit", c.limit})
+	}
+}
+
 // Whatever a rule is called, the word can be taken apart again.
 func TestWordCanBeParsed(t *testing.T) {
 	for _, name := range []string{"a", "a b", "a=b", "a,b:c", "+3", "%41", `"'\`, "日本", "a/b.c_d-e~f", "{}()<>|;&*?#[]^`!@$"} {

@@ -55,11 +55,21 @@ type Attempt struct {
 	hashed  []byte         // input of the key's stable hash
 	shifted []limit.Window // windows with the key's jitter
 	shared  []limit.Window // this proxy's share of the limits
-	leased  *leased        // nil until the attempt is of a rule of scope cluster
+	unnamed namedMetrics
+	leased  *leased // nil until the attempt is of a rule of scope cluster
 }
 
 // Rule returns the rule.
 func (a *Attempt) Rule() *policy.Rule { return a.rule.policy }
+
+// OverrideName returns the name of the override that holds, empty where none does or
+// it has no name.
+func (a *Attempt) OverrideName() string {
+	if a.Override < 0 {
+		return ""
+	}
+	return a.rule.policy.Overrides[a.Override].Name
+}
 
 // Now returns the instant at which the key is counted: the request's, or that
 // of the key's record where that is later.

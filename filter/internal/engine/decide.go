@@ -165,13 +165,17 @@ func (v *Verdict) count() {
 		if a.Reason == ReasonFull {
 			m.Full++
 		}
+		n := a.named()
 		switch {
 		case v.Allowed && (a.Allowed || !a.Shadow):
 			m.Allowed++
+			n.Allowed++
 		case a.Shadow && v.Allowed:
 			m.ShadowDenied++
+			n.ShadowDenied++
 		case !a.Allowed && !a.Shadow:
 			m.Denied++
+			n.Denied++
 			if a.Reason == ReasonLimit && a.entry.FromFloor {
 				m.FloorDenied++
 			}
@@ -180,4 +184,15 @@ func (v *Verdict) count() {
 			a.rule.spikes.count(a, m)
 		}
 	}
+}
+
+// named is what counts the attempt under its override's name; what nobody reads where
+// it has none.
+func (a *Attempt) named() *namedMetrics {
+	if a.Override >= 0 {
+		if i := a.rule.overrides[a.Override].named; i >= 0 {
+			return &a.rule.named[i]
+		}
+	}
+	return &a.unnamed
 }

@@ -29,9 +29,9 @@ type Host interface {
 	Now() int64
 	// Monotonic returns nanoseconds of a clock that no one sets, from any instant on.
 	Monotonic() int64
-	// Counted returns what all workers have counted of a rule's metric, as of the
-	// last time each published its metrics.
-	Counted(rule, metric string) uint64
+	// Counted returns what all workers have counted of a rule's metric, as of the last time each
+	// published its metrics.
+	Counted(domain, rule, metric string) uint64
 }
 
 // Identity identifies a configuration's counters, together with the policy.
@@ -105,7 +105,7 @@ func (e *Engine) Clone(host Host) *Engine {
 	c.rules = slices.Clone(e.rules)
 	for i := range c.rules {
 		r := &c.rules[i]
-		r.metrics, r.spikes = Metrics{}, spikes{}
+		r.metrics, r.spikes, r.named = Metrics{}, spikes{}, slices.Clone(r.named)
 		if r.table != nil {
 			r.table = c.tables.Counterpart(r.table)
 			r.counted = r.table

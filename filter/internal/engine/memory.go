@@ -63,21 +63,20 @@ func (e *Engine) nextSurvey() { e.surveyed = (e.surveyed + 1) % len(e.rules) }
 
 // EachMemory calls f for every rule whose memory has been added up since the
 // last call.
-func (e *Engine) EachMemory(f func(rule string, bytes uint64)) {
+func (e *Engine) EachMemory(f func(s Series, bytes uint64)) {
 	for i := range e.rules {
 		if r := &e.rules[i]; r.memory.fresh {
 			r.memory.fresh = false
-			f(r.policy.Name, r.memory.bytes)
+			f(Series{Domain: e.policy.Domain, Rule: r.policy.Name}, r.memory.bytes)
 		}
 	}
 }
 
-// EachReported calls f for the name of every rule whose memory EachMemory
-// reports at some time.
-func (e *Engine) EachReported(f func(rule string)) {
+// EachReported calls f for every rule whose memory EachMemory reports at some time.
+func (e *Engine) EachReported(f func(s Series)) {
 	for i := range e.rules {
 		if e.rules[i].memory.own {
-			f(e.rules[i].policy.Name)
+			f(Series{Domain: e.policy.Domain, Rule: e.rules[i].policy.Name})
 		}
 	}
 }

@@ -23,6 +23,19 @@ type Metrics struct {
 	LeaseLost   uint64 // leased units that could not go back
 }
 
+// namedMetrics counts what became of the requests for which overrides of one name held.
+type namedMetrics struct {
+	name                          string
+	Allowed, Denied, ShadowDenied uint64 // as in Metrics
+}
+
+// Series is what one metric counts.
+type Series struct {
+	Domain, Rule string
+	Override     string // empty: all requests of the rule
+	Metric       string // without prefix and unit
+}
+
 // each calls f for every metric of the rule in a stable order: the name without
 // prefix and unit, and the count.
 func (r *rule) eachMetric(f func(name string, count uint64)) {
@@ -55,9 +68,24 @@ func (r *rule) eachMetric(f func(name string, count uint64)) {
 }
 
 // EachMetric calls f for every metric of every rule, in a stable order.
-func (e *Engine) EachMetric(f func(rule, name string, count uint64)) {
+func (e *Engine) EachMetric(f func(s Series, count uint64)) {
 	for i := range e.rules {
 		r := &e.rules[i]
-		r.eachMetric(func(name string, count uint64) { f(r.policy.Name, name, count) })
+		s := Series{Domain: e.policy.Domain, Rule: r.policy.Name}
+		r.eachMetric(func(name string, count uint64) {
+			s.Metric = name
+			f(s, count)
+		})
+		for j := range r.named {
+			n := &r.named[j]
+			s.Override = n.name
+			for _, c := range [...]struct {
+				name  string
+				count uint64
+			}{{"allowed", n.Allowed}, {"denied", n.Denied}, {"shadow_denied", n.ShadowDenied}} {
+				s.Metric = c.name
+				f(s, c.count)
+			}
+		}
 	}
 }

@@ -267,7 +267,7 @@ func (e *Engine) stats(r *rule, now int64) (RuleStats, error) {
 		return s, ErrStore
 	}
 	r.eachMetric(func(name string, _ uint64) {
-		s.Metrics = append(s.Metrics, Count{name, e.host.Counted(r.policy.Name, name)})
+		s.Metrics = append(s.Metrics, Count{name, e.host.Counted(e.policy.Domain, r.policy.Name, name)})
 	})
 	return s, nil
 }

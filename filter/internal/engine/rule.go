@@ -31,6 +31,7 @@ type rule struct {
 	jitters   bool         // some window's grid is shifted by the key
 	identity  []byte       // precedes a key in its stable hash
 	metrics   Metrics
+	named     []namedMetrics // of the overrides' names
 	spikes    spikes
 	memory    memory
 }
@@ -39,6 +40,7 @@ type rule struct {
 type override struct {
 	key       match.KeyPatterns
 	unlimited bool
+	named     int            // index in rule.named, -1 for none
 	windows   []limit.Window // in the order of rule.windows
 }
 
@@ -59,8 +61,16 @@ func (e *Engine) compile(p *policy.Rule) rule {
 		r.order = append(r.order, slices.IndexFunc(r.windows, l.Same))
 	}
 	r.jitters = slices.ContainsFunc(r.windows, func(w limit.Window) bool { return w.Jitter > 0 })
+	names := p.OverrideNames()
+	names = names[:min(len(names), policy.MaxCountedNames)]
+	r.named = make([]namedMetrics, len(names))
 	for i := range p.Overrides {
-		r.overrides = append(r.overrides, compileOverride(&p.Overrides[i], p))
+		o := compileOverride(&p.Overrides[i], p)
+		o.named = slices.Index(names, p.Overrides[i].Name)
+		r.overrides = append(r.overrides, o)
+	}
+	for i := range names {
+		r.named[i].name = names[i]
 	}
 	r.windows = state.Overridden(r.windows, r.limitsOfTheirOwn())
 	if p.Scope == policy.ScopeCluster {

@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // metric is a metric by the proxy's number.
@@ -62,24 +63,41 @@ type counter struct {
 
 func (m *metrics) publish(e *engine.Engine) {
 	i := 0
-	e.EachMetric(func(rule, name string, count uint64) {
+	e.EachMetric(func(s engine.Series, count uint64) {
 		if i == len(m.published) {
 			m.published = append(m.published, counter{})
 		}
-		m.published[i].raise(count, func() string { return ruleMetric(rule, name) })
+		m.published[i].raise(count, func() string { return counterName(&s) })
 		i++
 	})
 	m.panic.raise(m.panics, func() string { return "rate_limit_panics_total" })
-	e.EachMemory(func(rule string, bytes uint64) {
-		define(kindGauge, memoryMetric(rule)).set(bytes)
+	e.EachMemory(func(s engine.Series, bytes uint64) {
+		define(kindGauge, memoryName(&s)).set(bytes)
 	})
 }
 
-func ruleMetric(rule, name string) string {
-	return "rule=.=" + rule + ";.;rate_limit_" + name + "_total"
+func counterName(s *engine.Series) string {
+	of := ""
+	if s.Override != "" {
+		of = "override_"
+	}
+	return labels(s) + "rate_limit_" + of + s.Metric + "_total"
 }
 
-func memoryMetric(rule string) string { return "rule=.=" + rule + ";.;rate_limit_memory_usage_bytes" }
+// labels are in front of a metric's name. A policy without a domain has no label of
+// that name.
+func labels(s *engine.Series) string {
+	text := "rule=.=" + s.Rule + ";.;"
+	if s.Domain != policy.DefaultDomain {
+		text = "domain=.=" + s.Domain + ";.;" + text
+	}
+	if s.Override != "" {
+		text += "override=.=" + s.Override + ";.;"
+	}
+	return text
+}
+
+func memoryName(s *engine.Series) string { return labels(s) + "rate_limit_memory_usage_bytes" }
 
 // forget sets the gauges of an ended configuration's rules to 0, unless another
 // configuration in this VM reports them. Without another configuration the VM ends
@@ -90,10 +108,11 @@ func (p *plugin) forget() {
 	}
 	goesOn := map[string]bool{}
 	for _, other := range running {
-		other.engine.EachReported(func(rule string) { goesOn[rule] = true })
+		other.engine.EachReported(func(s engine.Series) { goesOn[memoryName(&s)] = true })
 	}
-	p.engine.EachReported(func(rule string) {
-		if gauge, have := defined[memoryMetric(rule)]; have && !goesOn[rule] {
+	p.engine.EachReported(func(s engine.Series) {
+		name := memoryName(&s)
+		if gauge, have := defined[name]; have && !goesOn[name] {
 			gauge.set(0)
 		}
 	})
@@ -101,8 +120,8 @@ func (p *plugin) forget() {
 
 // Counted reads the proxy's counter, which is one for all workers. It defines
 // counters that have counted nothing yet: few, and only on request.
-func (p *proxy) Counted(rule, metric string) uint64 {
-	return define(kindCounter, ruleMetric(rule, metric)).value()
+func (p *proxy) Counted(domain, rule, metric string) uint64 {
+	return define(kindCounter, counterName(&engine.Series{Domain: domain, Rule: rule, Metric: metric})).value()
 }
 
 // raise brings the proxy's counter to count.

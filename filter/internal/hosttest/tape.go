@@ -98,7 +98,7 @@ func (t *Tape) extras(key string, w windows) string {
 		out += `,"count_denied":true`
 	}
 	if key == `{"header":"u"}` && t.Next()%2 == 0 {
-		out += fmt.Sprintf(`,"overrides":[{"key":["=b"],"unlimited":true},{"key":[%q],"limits":[%s]}]`, Pick(t, "a", "*", "~[a-z]?"), w.limits(t, false))
+		out += fmt.Sprintf(`,"overrides":[{"key":["=b"],"unlimited":true},{"name":"n","key":[%q],"limits":[%s]}]`, Pick(t, "a", "*", "~[a-z]?"), w.limits(t, false))
 	}
 	return out
 }

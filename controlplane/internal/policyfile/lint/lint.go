@@ -144,6 +144,10 @@ func (l *linter) rule(v value, r *policy.Rule) {
 	}
 	if !l.broken[overrides.path] {
 		l.covered(overrides, r.Overrides)
+		if names := r.OverrideNames(); len(names) > policy.MaxCountedNames {
+			l.warn(overrides, "has "+strconv.Itoa(len(names))+" names, and metrics show the first "+strconv.Itoa(policy.MaxCountedNames)+
+				": let overrides that belong together share a name")
+		}
 	}
 	if l.broken[v.path] {
 		return
