@@ -65,7 +65,7 @@ func TestStatsOfAllWorkers(t *testing.T) {
 func TestMemoryUsage(t *testing.T) {
 	const gauge = "rule=.=r;.;rate_limit_memory_usage_bytes"
 	b := start(t, func(o *sim.Options) { o.Workers = 2 })
-	require.NoError(t, b.Configure(policy(`{"name":"idle","key":[{"header":"x-user-id"}],"limits":["1/1h"],"match":{"paths":["/no"]}},
+	require.NoError(t, b.Configure(managed(`{"name":"idle","key":[{"header":"x-user-id"}],"limits":["1/1h"],"match":{"paths":["/no"]}},
 		{"name":"r","counter":"c","key":[{"header":"x-user-id"}],"limits":["5/1h"],"capacity":1000},
 		{"name":"twin","counter":"c","key":[{"header":"x-user-id"}],"limits":["5/1h"],"capacity":1000}`)))
 	b.tick(t)
@@ -81,6 +81,9 @@ func TestMemoryUsage(t *testing.T) {
 	b.tick(t)
 	// 45 pages of 22.4 keys each.
 	require.Equal(t, 45*one, b.Metrics()[gauge])
+	stats := b.serve(t, 0, &sim.Request{Method: "POST", Path: "/.sluice/counters/stats", Headers: [][2]string{{"authorization", "Bearer test"}}})
+	require.Contains(t, string(stats.Body), fmt.Sprintf(`"rule":"r","keys":%d,"capacity":1000,`, b.Metrics()["rule=.=r;.;rate_limit_live_keys"]))
+	require.EqualValues(t, 1000, b.Metrics()["rule=.=r;.;rate_limit_capacity"])
 	require.NotContains(t, b.Metrics(), "rule=.=twin;.;rate_limit_memory_usage_bytes", "the table is counted once")
 	require.NotContains(t, b.Metrics(), "rule=.=idle;.;rate_limit_memory_usage_bytes")
 
@@ -88,6 +91,8 @@ func TestMemoryUsage(t *testing.T) {
 	b.serve(t, 0, alice)
 	b.tick(t)
 	require.Zero(t, b.Metrics()[gauge])
+	require.Zero(t, b.Metrics()["rule=.=r;.;rate_limit_live_keys"])
+	require.Zero(t, b.Metrics()["rule=.=r;.;rate_limit_capacity"])
 	require.Positive(t, b.Metrics()["rule=.=other;.;rate_limit_memory_usage_bytes"])
 }
 

@@ -6,15 +6,29 @@ func (l *Leases) Stats(e *LeaseEntry, wallNs, nowNs int64) (s Stats, status Stat
 	_, status = l.each(e, wallNs, func() uint64 {
 		s.Pages++
 		s.Bytes += uint64(len(e.entry.page))
-		l.eachHeld(e, nowNs, func(_ int, holds bool) {
-			if holds {
-				s.Keys++
-			}
-		})
+		s.Keys += l.live(e, nowNs)
 		return 0
 	})
 	s.Slots = uint64(l.table.pages) * uint64(l.table.layout.Slots)
 	return s, status
+}
+
+// live counts the leases of the entry's page that hold something.
+func (l *Leases) live(e *LeaseEntry, nowNs int64) (keys uint64) {
+	l.eachHeld(e, nowNs, func(_ int, holds bool) {
+		if holds {
+			keys++
+		}
+	})
+	return keys
+}
+
+// Live is Table.Live of leases.
+func (l *Leases) Live(e *LeaseEntry, wallNs, nowNs int64, value []byte) uint64 {
+	if e.entry.callerNs = wallNs; l.table.show(&e.entry, l.table.def.Windows, value) != OK {
+		return 0
+	}
+	return l.live(e, nowNs)
 }
 
 // Clean frees the slots of records that hold nothing and returns their number. It

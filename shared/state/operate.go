@@ -91,15 +91,30 @@ func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status
 	_, status = t.each(e, rule, now, func() (changes uint64) {
 		s.Pages++
 		s.Bytes += uint64(len(e.page))
-		for slot := range t.layout.Slots {
-			if !e.page.free(&t.layout, slot) && t.expiry(e, slot) > e.Now {
-				s.Keys++
-			}
-		}
+		s.Keys += t.live(e)
 		return 0
 	})
 	s.Slots = uint64(t.pages) * uint64(t.layout.Slots)
 	return s, status
+}
+
+// live counts the keys of the entry's page that count something.
+func (t *Table) live(e *Entry) (keys uint64) {
+	for slot := range t.layout.Slots {
+		if !e.page.free(&t.layout, slot) && t.expiry(e, slot) > e.Now {
+			keys++
+		}
+	}
+	return keys
+}
+
+// Live counts the keys that count something in a page as it is stored; none of one
+// that it cannot read.
+func (t *Table) Live(e *Entry, rule []limit.Window, now int64, value []byte) uint64 {
+	if e.callerNs = now; t.show(e, rule, value) != OK {
+		return 0
+	}
+	return t.live(e)
 }
 
 // Clean frees the slots of expired records and returns their number. It reads
@@ -151,7 +166,8 @@ func (t *Table) visitPage(e *Entry, rule []limit.Window, index uint32, visit fun
 	default:
 		return 0, Failed
 	}
-	b, status := t.read(value)
+	e.cas = cas
+	status = t.show(e, rule, value)
 	if status == Mismatch { // the directory has newer windows
 		if status := t.enter(e.callerNs); status != OK {
 			return 0, status
@@ -161,15 +177,24 @@ func (t *Table) visitPage(e *Entry, rule []limit.Window, index uint32, visit fun
 	if status != OK {
 		return 0, status
 	}
-	e.page, e.cas, e.epoch, e.slot = b, cas, t.epoch, -1
-	t.define(e, &Key{Windows: rule, Rule: rule})
-	if last := b.floorTime(); last > e.callerNs+t.horizonNs() {
-		t.rebase(e, last)
-	}
-	e.Now = max(e.callerNs, b.floorTime())
 	changes := visit()
 	if changes == 0 {
 		return 0, OK
 	}
 	return changes, t.write(e)
+}
+
+// show puts a page into the entry, as of the caller's clock.
+func (t *Table) show(e *Entry, rule []limit.Window, value []byte) Status {
+	b, status := t.read(value)
+	if status != OK {
+		return status
+	}
+	e.page, e.epoch, e.slot = b, t.epoch, -1
+	t.define(e, &Key{Windows: rule, Rule: rule})
+	if last := b.floorTime(); last > e.callerNs+t.horizonNs() {
+		t.rebase(e, last)
+	}
+	e.Now = max(e.callerNs, b.floorTime())
+	return OK
 }

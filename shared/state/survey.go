@@ -1,10 +1,16 @@
 package state
 
-// Survey adds up the memory of a table, a few pages at a time, so that no tick
-// blocks a worker for long. The zero value is ready.
+// Survey adds up the memory and the live keys of a table, a few pages at a time, so
+// that no tick blocks a worker for long. The zero value is ready.
 type Survey struct {
 	next  uint32
-	bytes uint64
+	found Found
+}
+
+// Found is what a survey has added up.
+type Found struct {
+	Bytes uint64 // that the existing pages take in Envoy, as HostBytes counts them
+	Keys  uint64
 }
 
 // A step ends after this many pages, or this many bytes read.
@@ -13,14 +19,13 @@ const (
 	surveyBytes = 48 << 10
 )
 
-// Step continues the survey of a table. When it has read the last page, it returns
-// done and the bytes that the existing pages take in Envoy, as HostBytes counts
-// them, and the survey starts again. It skips a table that this worker has not
-// used yet.
-func (s *Survey) Step(t *Table) (bytes uint64, done bool, status Status) {
+// Step continues the survey of a table, whose pages' keys live counts. When it has
+// read the last page, it returns done and what it has found, and the survey starts
+// again. It skips a table that this worker has not used yet.
+func (s *Survey) Step(t *Table, live func(value []byte) uint64) (found Found, done bool, status Status) {
 	if !t.open {
 		*s = Survey{}
-		return 0, false, OK
+		return Found{}, false, OK
 	}
 	read := 0
 	for i := 0; i < surveyPages && read < surveyBytes && s.next < t.pages; i++ {
@@ -28,21 +33,22 @@ func (s *Survey) Step(t *Table) (bytes uint64, done bool, status Status) {
 		value, _, status := t.tables.store.Get(at[:])
 		switch status {
 		case OK:
-			s.bytes += valueBytes(len(value))
+			s.found.Bytes += valueBytes(len(value))
+			s.found.Keys += live(value)
 			read += len(value)
 		case NotFound:
 		default:
 			*s = Survey{}
-			return 0, false, Failed
+			return Found{}, false, Failed
 		}
 		s.next++
 	}
 	if s.next < t.pages {
-		return 0, false, OK
+		return Found{}, false, OK
 	}
-	bytes = s.bytes
+	found = s.found
 	*s = Survey{}
-	return bytes, true, OK
+	return found, true, OK
 }
 
 // Used reports whether this worker has used the table.

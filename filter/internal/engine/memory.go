@@ -2,16 +2,23 @@ package engine
 
 import "github.com/sluice-ratelimit/sluice/shared/state"
 
-// memory is what a rule's tables take in Envoy, as this worker has last added
-// it up. Where rules share a table the first reports it, so that the sum over
-// rules is right.
+// memory is what a rule's tables take in Envoy, and how many live keys they have, as
+// this worker has last added it up. Where rules share a table the first reports it, so
+// that the sum over rules is right.
 type memory struct {
-	own   bool   // this rule reports its table
-	bytes uint64 // as of the last complete survey
-	fresh bool   // a survey has ended since EachMemory
+	own   bool        // this rule reports its table
+	found state.Found // as of the last complete survey
+	fresh bool        // a survey has ended since EachMemory
 
-	at  int    // which of the rule's tables is surveyed
-	sum uint64 // of those before
+	at  int         // which of the rule's tables is surveyed
+	sum state.Found // of those before
+}
+
+// Memory is what the table of a rule takes and holds.
+type Memory struct {
+	Series
+	state.Found
+	Capacity uint64 // the live keys that it is made for
 }
 
 // assignMemory says which rules report their tables.
@@ -31,12 +38,14 @@ func (e *Engine) Survey() {
 		r := &e.rules[e.surveyed]
 		if r.memory.own {
 			tables := r.tables()
-			bytes, done, _ := e.survey.Step(tables[r.memory.at]) // a failed survey begins anew
+			t := tables[r.memory.at]
+			found, done, _ := e.survey.Step(t, func(value []byte) uint64 { return e.live(r, t, value) }) // a failed survey begins anew
 			if done {
-				r.memory.sum += bytes
+				r.memory.sum.Bytes += found.Bytes
+				r.memory.sum.Keys += found.Keys
 				if r.memory.at++; r.memory.at == len(tables) {
-					r.memory.bytes, r.memory.fresh = r.memory.sum, true
-					r.memory.sum, r.memory.at = 0, 0
+					r.memory.found, r.memory.fresh = r.memory.sum, true
+					r.memory.sum, r.memory.at = state.Found{}, 0
 					e.nextSurvey()
 				}
 				return
@@ -44,9 +53,22 @@ func (e *Engine) Survey() {
 			if e.survey.Begun() {
 				return
 			}
-			r.memory.sum, r.memory.at = 0, 0
+			r.memory.sum, r.memory.at = state.Found{}, 0
 		}
 		e.nextSurvey()
+	}
+}
+
+// live counts the live keys of a page. Those of a rule of scope cluster are those of
+// its leases, as in stats.
+func (e *Engine) live(r *rule, t *state.Table, value []byte) uint64 {
+	switch {
+	case r.leases == nil:
+		return t.Live(&e.attempt(0).entry, r.windows, e.host.Now(), value)
+	case t == r.counted:
+		return r.leases.table.Live(&e.settling, e.host.Now(), e.host.Monotonic(), value)
+	default:
+		return 0
 	}
 }
 
@@ -63,20 +85,24 @@ func (e *Engine) nextSurvey() { e.surveyed = (e.surveyed + 1) % len(e.rules) }
 
 // EachMemory calls f for every rule whose memory has been added up since the
 // last call.
-func (e *Engine) EachMemory(f func(s Series, bytes uint64)) {
+func (e *Engine) EachMemory(f func(m Memory)) {
 	for i := range e.rules {
 		if r := &e.rules[i]; r.memory.fresh {
 			r.memory.fresh = false
-			f(Series{Domain: e.policy.Domain, Rule: r.policy.Name}, r.memory.bytes)
+			f(e.memoryOf(r))
 		}
 	}
 }
 
-// EachReported calls f for every rule whose memory EachMemory reports at some time.
-func (e *Engine) EachReported(f func(s Series)) {
+// EachReported calls f for every rule that EachMemory reports at some time.
+func (e *Engine) EachReported(f func(m Memory)) {
 	for i := range e.rules {
 		if e.rules[i].memory.own {
-			f(Series{Domain: e.policy.Domain, Rule: e.rules[i].policy.Name})
+			f(e.memoryOf(&e.rules[i]))
 		}
 	}
+}
+
+func (e *Engine) memoryOf(r *rule) Memory {
+	return Memory{Series{Domain: e.policy.Domain, Rule: r.policy.Name}, r.memory.found, uint64(r.policy.Capacity)}
 }

@@ -71,8 +71,8 @@ func (m *metrics) publish(e *engine.Engine) {
 		i++
 	})
 	m.panic.raise(m.panics, func() string { return "rate_limit_panics_total" })
-	e.EachMemory(func(s engine.Series, bytes uint64) {
-		define(kindGauge, memoryName(&s)).set(bytes)
+	e.EachMemory(func(m engine.Memory) {
+		eachGauge(&m, func(name string, value uint64) { define(kindGauge, name).set(value) })
 	})
 }
 
@@ -97,7 +97,13 @@ func labels(s *engine.Series) string {
 	return text
 }
 
-func memoryName(s *engine.Series) string { return labels(s) + "rate_limit_memory_usage_bytes" }
+// eachGauge calls f for what is known of a rule's table.
+func eachGauge(m *engine.Memory, f func(name string, value uint64)) {
+	of := labels(&m.Series)
+	f(of+"rate_limit_memory_usage_bytes", m.Bytes)
+	f(of+"rate_limit_live_keys", m.Keys)
+	f(of+"rate_limit_capacity", m.Capacity)
+}
 
 // forget sets the gauges of an ended configuration's rules to 0, unless another
 // configuration in this VM reports them. Without another configuration the VM ends
@@ -108,13 +114,17 @@ func (p *plugin) forget() {
 	}
 	goesOn := map[string]bool{}
 	for _, other := range running {
-		other.engine.EachReported(func(s engine.Series) { goesOn[memoryName(&s)] = true })
+		other.engine.EachReported(func(m engine.Memory) { goesOn[labels(&m.Series)] = true })
 	}
-	p.engine.EachReported(func(s engine.Series) {
-		name := memoryName(&s)
-		if gauge, have := defined[name]; have && !goesOn[name] {
-			gauge.set(0)
+	p.engine.EachReported(func(m engine.Memory) {
+		if goesOn[labels(&m.Series)] {
+			return
 		}
+		eachGauge(&m, func(name string, _ uint64) {
+			if gauge, have := defined[name]; have {
+				gauge.set(0)
+			}
+		})
 	})
 }
 
