@@ -275,7 +275,7 @@ func (d doc) section(heading string) string {
 // reference.md are explained.
 var explainedIn = map[string]string{
 	"policy": "## The policy", "quota": "## One limit over all Envoys", "rule": "## A rule", "match": "## match", "key": "## key", "client_ip": "## key", "path": "## key",
-	"jwt": "## key", "limit": "## limits", "cost": "## cost", "override": "## overrides", "response": "## response", "manage": "## manage",
+	"jwt": "## key", "limit": "## limits", "cost": "## cost", "matched_cost": "## cost", "override": "## overrides", "response": "## response", "manage": "## manage",
 }
 
 var (

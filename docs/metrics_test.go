@@ -14,11 +14,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// metricNames find the metrics in the code: those of the filter by rule, its other
+// metricNames find the metrics in the code: those of the filter by rule and by override, its other
 // ones, those of serve, and those of run.
 var metricNames = map[*regexp.Regexp]string{
 	regexp.MustCompile(`\{"(\w+)", m\.\w+\}`):                                       "rate_limit_%_total",
+	regexp.MustCompile(`\{"(\w+)", n\.\w+\}`):                                       "rate_limit_override_%_total",
 	regexp.MustCompile(`"(?:;\.;)?(rate_limit_[a-z]\w+_(?:total|bytes|degraded))"`): "%",
+	regexp.MustCompile(`of\+"(rate_limit_\w+)"`):                                    "%",
 	regexp.MustCompile(`(?:counter|gauge)\("(\w+)", "`):                             "sluice_%",
 	regexp.MustCompile(`Namespace: "sluice", Name: "(\w+)"`):                        "sluice_%",
 	regexp.MustCompile(`"(sluice_proxy_\w+)": `):                                    "%",

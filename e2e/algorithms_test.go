@@ -205,7 +205,7 @@ rules:
 		require.Equal(t, denied, res.StatusCode)
 		require.NotEmpty(t, res.Header.Get("retry-after"))
 		if s.envoy != nil {
-			s.awaitMetric(t, `rate_limit_shadow_denied_total{rule="dark"} 390`)
+			s.awaitMetric(t, "rate_limit_shadow_denied_total"+s.labels("dark")+" 390")
 		}
 	})
 }

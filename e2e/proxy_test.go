@@ -25,6 +25,7 @@ type proxy struct {
 	envoy   *proc.Process // nil: the simulator
 	log     func() string
 	kill    func()
+	domain  string // of its policy, where that has one
 }
 
 // proxyOptions are for driver.start. Without xds the policy is static.
@@ -183,13 +184,9 @@ func (p *proxy) status(t *testing.T, path string, headers ...string) int {
 // metric returns a sample of /stats/prometheus, and whether there is one.
 func (p *proxy) metric(t *testing.T, name, rule string) (uint64, bool) {
 	t.Helper()
-	res, err := http.Get(p.admin + "/stats/prometheus")
-	require.NoError(t, err)
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	sample := name + `{rule="` + rule + `"} `
-	for line := range strings.Lines(string(text)) {
+	text := p.prometheus(t)
+	sample := name + p.labels(rule) + " "
+	for line := range strings.Lines(text) {
 		if value, found := strings.CutPrefix(line, sample); found {
 			n, err := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
 			require.NoError(t, err, line)
@@ -197,6 +194,25 @@ func (p *proxy) metric(t *testing.T, name, rule string) (uint64, bool) {
 		}
 	}
 	return 0, false
+}
+
+// labels are those of a rule's metrics.
+func (p *proxy) labels(rule string) string {
+	if p.domain == "" {
+		return `{rule="` + rule + `"}`
+	}
+	return `{domain="` + p.domain + `",rule="` + rule + `"}`
+}
+
+// prometheus returns all metrics as text.
+func (p *proxy) prometheus(t *testing.T) string {
+	t.Helper()
+	res, err := http.Get(p.admin + "/stats/prometheus")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return string(text)
 }
 
 // allocated returns the bytes that Envoy has allocated.

@@ -146,8 +146,8 @@ func TestMetrics(t *testing.T) {
 		t.Run(d.name, func(t *testing.T) {
 			s := serve(t, d, strings.Replace(perUser("3/"+far), "per-user", "counted", 1))
 			s.load(4).send(t, 10, user("alice"))
-			s.awaitMetric(t, `rate_limit_allowed_total{rule="counted"} 3`)
-			s.awaitMetric(t, `rate_limit_denied_total{rule="counted"} 7`)
+			s.awaitMetric(t, "rate_limit_allowed_total"+s.labels("counted")+" 3")
+			s.awaitMetric(t, "rate_limit_denied_total"+s.labels("counted")+" 7")
 		})
 	}
 }

@@ -65,6 +65,9 @@ func siteOf(t *testing.T, d driver) site {
 		}
 	})
 	s.domain = domain
+	p := *s.proxy
+	p.domain = domain
+	s.proxy = &p
 	return s
 }
 
