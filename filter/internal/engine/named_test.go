@@ -37,7 +37,7 @@ func TestNamedOverrides(t *testing.T) {
 		"default r: allowed": 3, "default r: denied": 3, "default r:gold allowed": 2, "default r:gold denied": 1,
 		"default s: allowed": 2, "default s: shadow_denied": 1, "default s:gold shadow_denied": 1,
 	}, series(e))
-	require.Equal(t, "", e.verdict.Attempts[0].OverrideName())
+	require.Empty(t, e.verdict.Attempts[0].OverrideName())
 	p.With("u", "c")
 	v := e.Decide()
 	require.Equal(t, "gold", v.Attempts[0].OverrideName())
