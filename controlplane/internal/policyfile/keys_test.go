@@ -17,7 +17,7 @@ func TestReadKeys(t *testing.T) {
 	require.NoError(t, err)
 	_, n, warnings, err := policyfile.Read("keys.yaml", data)
 	require.NoError(t, err)
-	require.Len(t, warnings, 3, "of exact paths")
+	require.Len(t, warnings, 4, "of exact paths, and an override by a header")
 	const golden = "../../../shared/policy/testdata/keys.json"
 	if *update {
 		require.NoError(t, os.WriteFile(golden, append(policy.AppendJSON(nil, n), '\n'), 0o644))
