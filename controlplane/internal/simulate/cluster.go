@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/counters"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // failQuota is the fault of a line during which the quota service cannot be
@@ -163,7 +162,7 @@ const longestLeaseNs = 12_000_000_000
 
 // pass lets time pass until ns. Proxies that lease have ticks meanwhile.
 func (s *simulation) pass(ns int64) {
-	if leases := slices.ContainsFunc(s.policy.Rules, func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }); leases {
+	if s.leases {
 		until := min(ns, s.now+longestLeaseNs)
 		for {
 			next, ok := s.next()

@@ -48,6 +48,7 @@ type Options struct {
 const (
 	reportState   = "sluice.report"
 	traceProperty = "sluice.trace"
+	traceReport   = "1"
 )
 
 // The path and token by which operations reach the filter.
@@ -82,7 +83,7 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 	}
 	defer s.close()
 	for i := range o.Proxies {
-		if err := s.addProxy(ctx, o, uint64(i)); err != nil {
+		if err := s.addProxy(ctx, o, uint64(i), traceReport); err != nil {
 			return err
 		}
 	}
@@ -113,17 +114,18 @@ type simulation struct {
 	hosts   []*sim.Host // the proxies
 	cluster *cluster
 	policy  *policy.Policy // in force
+	leases  bool           // some rule of it has scope cluster
 	now     int64
 	turn    int   // of the proxies, for lines that name none
 	turns   []int // of each proxy's workers
 	buf     []byte
 }
 
-func (s *simulation) addProxy(ctx context.Context, o Options, number uint64) error {
+func (s *simulation) addProxy(ctx context.Context, o Options, number uint64, trace string) error {
 	host, err := sim.New(ctx, sim.Options{
 		Wasm: o.Wasm, Workers: o.Workers, VMID: "sluice", PluginName: "sluice", Seed: o.Seed + number<<32, CacheDir: o.CacheDir,
 		Now:        func() int64 { return s.now },
-		Properties: map[string][]byte{traceProperty: []byte("1")},
+		Properties: map[string][]byte{traceProperty: []byte(trace)},
 		Dial:       s.cluster.dial,
 		LogLevel:   sim.Warn,
 		Log: func(_ sim.Level, vm int, message string) {
@@ -151,6 +153,7 @@ func (s *simulation) configure(p *policyFile) error {
 		}
 	}
 	s.policy = p.policy
+	s.leases = slices.ContainsFunc(p.policy.Rules, func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster })
 	return nil
 }
 

@@ -22,6 +22,21 @@ func AppendReport(b []byte, v *engine.Verdict) []byte {
 	return report.Append(b)
 }
 
+// AppendBriefs appends what each rule that matched decided, each an answer.Brief.
+func AppendBriefs(b []byte, v *engine.Verdict) []byte {
+	for _, a := range v.Attempts {
+		b = answer.AppendBrief(b, a.Rule().Name, string(a.Reason), a.Allowed, a.Shadow, len(a.Key.Parts))
+		for i := range a.Key.Parts {
+			if part := &a.Key.Parts[i]; part.Present {
+				b = answer.AppendBriefPart(b, part.Label, part.Text)
+			} else {
+				b = answer.AppendBriefMissing(b)
+			}
+		}
+	}
+	return b
+}
+
 // decision is what the rule decided.
 func decision(a *engine.Attempt, now int64) answer.Rule {
 	r := answer.Rule{

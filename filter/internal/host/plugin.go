@@ -40,6 +40,7 @@ type plugin struct {
 	manage      *policy.Manage
 	mistakes    mistakes // wrong tokens of management requests
 	trace       bool     // report the whole of every verdict
+	brief       bool     // report every verdict in brief
 	verdicts    bool     // publish every verdict to access logs
 	metrics     metrics
 	context     uint32
@@ -102,8 +103,10 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	p.fieldWriter.Style = pol.Headers
 	p.confine()
 	p.mistakes.seed = randomSeed()
-	_, p.trace = theProxy.Property("sluice", "trace")
-	asked, _ := theProxy.Property("xds", "node", "metadata", "sluice", "verdicts")
+	var asked string
+	asked, p.trace = theProxy.Property("sluice", "trace")
+	p.brief = asked == "brief"
+	asked, _ = theProxy.Property("xds", "node", "metadata", "sluice", "verdicts")
 	p.verdicts = asked == "all"
 	p.quota = newQuotaTalk(p, pol)
 	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {

@@ -148,12 +148,18 @@ func (p *plugin) deny(rule string, response *policy.Response, body []byte) types
 const (
 	verdictState = "sluice.verdict" // the verdict as one word
 	reportState  = "sluice.report"  // the whole verdict, keys included
+	briefState   = "sluice.brief"   // of each rule what it decided and the key
 )
 
 // publish makes the verdict available to access logs. It costs a call, so
 // requests that every rule has simply allowed go without it, unless the node's
 // metadata asks for all verdicts.
 func (p *plugin) publish(v *engine.Verdict) {
+	if p.brief {
+		p.word = describe.AppendBriefs(p.word[:0], v)
+		setState(briefState, p.word)
+		return
+	}
 	if describe.Notable(v) || p.verdicts && v.Matched() {
 		p.word = describe.AppendWord(p.word[:0], v)
 		setState(verdictState, p.word)

@@ -1,0 +1,255 @@
+package accesslog_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+)
+
+var everyField = []string{"method", "path", "status"}
+
+// readAll reads the requests of logs.
+func readAll(t *testing.T, o accesslog.Options) ([]*accesslog.Request, accesslog.Stats, error) {
+	t.Helper()
+	l, err := accesslog.Open(t.Context(), o)
+	if err != nil {
+		return nil, accesslog.Stats{}, err
+	}
+	defer l.Close()
+	var all []*accesslog.Request
+	for {
+		r, err := l.Next()
+		if errors.Is(err, io.EOF) {
+			return all, l.Stats, nil
+		}
+		if err != nil {
+			return nil, l.Stats, err
+		}
+		all = append(all, r)
+	}
+}
+
+func file(t *testing.T, content string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "access.log")
+	require.NoError(t, os.WriteFile(name, []byte(content), 0o600))
+	return name
+}
+
+var noon = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC).UnixNano()
+
+func TestFormats(t *testing.T) {
+	const ms = int64(time.Millisecond)
+	get := accesslog.Request{Ns: noon, Status: 200, Method: "GET", Path: "/v1/a?b=c"}
+	with := func(change func(*accesslog.Request)) accesslog.Request {
+		r := get
+		change(&r)
+		return r
+	}
+	for name, c := range map[string]struct {
+		line   string
+		format string
+		names  map[string]string
+		fields []string
+		want   accesslog.Request
+	}{
+		"common": {
+			line: `192.0.2.7 - - [31/Jan/2026:13:00:00 +0100] "GET /v1/a?b=c HTTP/1.1" 200 12`, fields: []string{"client_ip"},
+			want: with(func(r *accesslog.Request) { r.ClientIP = "192.0.2.7" }),
+		},
+		"combined": {
+			line:   `2001:db8::1 - john smith [31/Jan/2026:12:00:00 +0000] "GET /v1/a?b=c HTTP/1.1" 429 - "http://x/" "curl \x22a\x22 \"b\""`,
+			fields: []string{"client_ip", "header:user-agent"},
+			want: with(func(r *accesslog.Request) {
+				r.ClientIP, r.Status, r.Headers = "2001:db8::1", 429, [][2]string{{"user-agent", `curl "a" "b"`}}
+			}),
+		},
+		"envoy": {
+			line: `[2026-01-31T12:00:00.123Z] "GET /v1/a?b=c HTTP/1.1" 200 - 0 154 3 2 "203.0.113.9, 192.0.2.7" "agent" "id-1" "api.example.com" "10.0.0.1:80"`,
+			names: map[string]string{
+				"client_ip": "x-forwarded-for",
+			},
+			fields: []string{"host", "client_ip", "header:user-agent"},
+			want: with(func(r *accesslog.Request) {
+				r.Ns += 123 * ms
+				r.Host, r.ClientIP, r.Headers = "api.example.com", "192.0.2.7", [][2]string{{"user-agent", "agent"}}
+			}),
+		},
+		"istio text": {
+			line:   `[2026-01-31T12:00:00.123Z] "GET /v1/a?b=c HTTP/1.1" 200 - via_upstream - "-" 0 154 3 2 "-" "agent" "id-1" "api" "10.0.0.1:80" outbound|80||api - 10.0.0.2:80 192.0.2.7:4711 - default`,
+			fields: []string{"client_ip", "route"},
+			want:   with(func(r *accesslog.Request) { r.Ns += 123 * ms; r.ClientIP, r.Route = "192.0.2.7", "default" }),
+		},
+		"istio json": {
+			line:   `{"start_time":"2026-01-31T12:00:00.123Z","method":"GET","path":"/v1/a?b=c","response_code":200,"downstream_remote_address":"[2001:db8::1]:443","authority":"api","user_agent":null,"x_forwarded_for":"192.0.2.1","route_name":"-"}`,
+			fields: []string{"client_ip", "host", "header:user-agent", "header:x-forwarded-for", "route"},
+			want: with(func(r *accesslog.Request) {
+				r.Ns += 123 * ms
+				r.ClientIP, r.Host, r.Headers = "2001:db8::1", "api", [][2]string{{"x-forwarded-for", "192.0.2.1"}}
+			}),
+		},
+		"a format of envoy": {
+			line: `31.01.2026 12:00:00.123456 | alice | GET | /v1/a?b=c | 200 | sub=u-1`, format: `%START_TIME(%d.%m.%Y %H:%M:%S.%6f)% | %REQ(X-USER-ID)% | %REQ(:METHOD)% | %REQ(:PATH)% | %RESPONSE_CODE% | sub=%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:p:sub)%`,
+			fields: []string{"header:x-user-id", "jwt:p:sub"},
+			want: with(func(r *accesslog.Request) {
+				r.Ns += 123456000
+				r.Headers, r.Values = [][2]string{{"x-user-id", "alice"}}, [][2]string{{"jwt:p:sub", "u-1"}}
+			}),
+		},
+		"epoch of envoy": {
+			line: `1769860800.123 GET /v1/a?b=c 200`, format: `%START_TIME(%s.%3f)% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE%`,
+			want: with(func(r *accesslog.Request) { r.Ns += 123 * ms }),
+		},
+		"a json format of envoy": {
+			line: `{"t":1769860800123,"q":{"m":"GET","p":"/v1/a?b=c"},"s":"200"}`, format: `{"t":"%START_TIME(%s%3f)%","q":{"m":"%REQ(:METHOD)%","p":"%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%"},"s":"%RESPONSE_CODE%"}`,
+			want: with(func(r *accesslog.Request) { r.Ns += 123 * ms }),
+		},
+		"a format of nginx, at its end": {
+			line: `1769860801.500 1.500 "GET /v1/a?b=c HTTP/2.0" 200 alice`, format: `$msec $request_time "$request" $status ${http_x_user_id}`,
+			fields: []string{"header:x-user-id"},
+			want:   with(func(r *accesslog.Request) { r.Headers = [][2]string{{"x-user-id", "alice"}} }),
+		},
+		"named fields": {
+			line:   `{"ts":"2026-01-31T12:00:00Z","http":{"verb":"GET","url":"/v1/a?b=c"},"status":200,"who":"alice"}`,
+			names:  map[string]string{"method": "http.verb", "path": "http.url", "header:x-user-id": "who"},
+			fields: []string{"header:x-user-id"},
+			want:   with(func(r *accesslog.Request) { r.Headers = [][2]string{{"x-user-id", "alice"}} }),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all, stats, err := readAll(t, accesslog.Options{
+				Names: []string{file(t, c.line+"\n")}, Format: c.format, Map: c.names, Fields: append(c.fields, everyField...),
+			})
+			require.NoError(t, err)
+			require.Nil(t, stats.Example)
+			require.Len(t, all, 1)
+			require.Equal(t, c.want, *all[0])
+		})
+	}
+}
+
+const combinedLine = `192.0.2.7 - - [31/Jan/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 12 "-" "curl"` + "\n"
+
+// What a client writes into a header must not become another field.
+func TestALineOfTwoMeaningsIsUnknown(t *testing.T) {
+	const format = `[%START_TIME%] "%REQ(USER-AGENT)%" "%REQ(X-USER-ID)%" %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE%`
+	good := `[2026-01-31T12:00:00.000Z] "curl" "mallory" GET / 200` + "\n"
+	name := file(t, good+`[2026-01-31T12:00:00.000Z] "curl" "alice" "x" "mallory" GET / 200`+"\n")
+	all, stats, err := readAll(t, accesslog.Options{Names: []string{name}, Format: format, Fields: []string{"header:x-user-id"}})
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.EqualValues(t, 1, stats.Unknown)
+	require.Contains(t, stats.Example.Why, "in two ways")
+	require.EqualValues(t, 2, stats.Example.Number)
+}
+
+func TestBadLogs(t *testing.T) {
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	for i := range 20000 {
+		fmt.Fprintf(z, strings.Replace(combinedLine, "curl", "curl %d", 1), i*7919)
+	}
+	require.NoError(t, z.Close())
+	cut := packed.String()[:packed.Len()/2]
+	damaged := []byte(packed.String())
+	damaged[len(damaged)-6] ^= 1
+	for name, c := range map[string]struct{ content, want string }{
+		"empty":             {"", "has no lines"},
+		"text":              {"hello\nworld\n", `has lines of no known format, such as "hello"`},
+		"binary":            {strings.Repeat("\x00\x01\xff\x80", 300_000), "has lines of no known format"},
+		"no line ends":      {combinedLine + strings.Repeat("x", 17<<20), "16777216 bytes without the end of a line"},
+		"cut gzip":          {cut, "cut off"},
+		"damaged gzip":      {string(damaged), "is damaged: gzip: invalid checksum"},
+		"xz":                {"\xfd7zXZ\x00....", "packed with xz"},
+		"half another log":  {strings.Repeat(combinedLine, 2000) + strings.Repeat("x\n", 30000), "are of another format; line 2001"},
+		"damaged zstandard": {"\x28\xb5\x2f\xfd" + strings.Repeat("x", 1000), "is damaged"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, err := readAll(t, accesslog.Options{Names: []string{file(t, c.content)}, Fields: everyField})
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+func TestLackingField(t *testing.T) {
+	name := file(t, combinedLine)
+	_, _, err := readAll(t, accesslog.Options{Names: []string{name}, Fields: []string{"header:x-user-id"}})
+	var lacking *accesslog.LackingError
+	require.ErrorAs(t, err, &lacking)
+	require.ErrorContains(t, err, "does not have the field header:x-user-id")
+	require.Contains(t, lacking.Hint(), "%REQ(X-USER-ID)%")
+	require.Contains(t, lacking.Hint(), "--map header:x-user-id=NAME")
+}
+
+// Lines stand in the order of completion, and several files at once.
+func TestOrder(t *testing.T) {
+	line := func(second, ms int) string {
+		return fmt.Sprintf(`{"start_time":"2026-01-31T12:00:%02d.%03dZ","method":"GET","path":"/%d"}`+"\n", second, ms, 1000*second+ms)
+	}
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "1.gz"), filepath.Join(dir, "2.zst")
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, err := io.WriteString(z, line(10, 5)+line(9, 0)+line(30, 0)+line(1, 0)+line(31, 0))
+	require.NoError(t, errors.Join(err, z.Close()))
+	require.NoError(t, os.WriteFile(one, packed.Bytes(), 0o600))
+	encoder, err := zstd.NewWriter(nil)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(two, encoder.EncodeAll([]byte(line(2, 1)+line(10, 4)+line(12, 0)), nil), 0o600))
+	all, stats, err := readAll(t, accesslog.Options{Names: []string{one, two}, Fields: []string{"path"}, Sort: 5 * time.Second})
+	require.NoError(t, err)
+	var paths []string
+	for _, r := range all {
+		paths = append(paths, r.Path)
+	}
+	require.Equal(t, []string{"/2001", "/9000", "/10004", "/10005", "/12000", "/1000", "/30000", "/31000"}, paths)
+	require.EqualValues(t, 1, stats.Late)
+	require.EqualValues(t, 8, stats.Requests)
+	require.EqualValues(t, time.Millisecond, stats.GrainNs)
+	require.Equal(t, noon+2001*int64(time.Millisecond), stats.FirstNs)
+}
+
+func TestStandardInput(t *testing.T) {
+	in := strings.Repeat(combinedLine, 3000) + strings.TrimSpace(combinedLine)
+	all, stats, err := readAll(t, accesslog.Options{Names: []string{"-"}, In: strings.NewReader(in), Fields: everyField})
+	require.NoError(t, err)
+	require.Len(t, all, 3000)
+	require.EqualValues(t, 1, stats.Unended)
+	require.EqualValues(t, time.Second, stats.GrainNs)
+}
+
+func FuzzLines(f *testing.F) {
+	f.Add(combinedLine, "")
+	f.Add(`{"start_time":"2026-01-31T12:00:00Z","method":"GET","path":"/"}`, "json")
+	f.Add(`[2026-01-31T12:00:00.123Z] "a b"`, `[%START_TIME%] "%REQ(X)%"`)
+	f.Add("1769860801.500 a", `$msec $http_x`)
+	f.Fuzz(func(t *testing.T, lines, format string) {
+		l, err := accesslog.Open(t.Context(), accesslog.Options{
+			Names: []string{"-"}, In: strings.NewReader(lines), Format: format, Fields: []string{"header:x"}, Map: map[string]string{"header:x": "x"},
+		})
+		if err != nil {
+			return
+		}
+		defer l.Close()
+		for last := int64(0); ; {
+			r, err := l.Next()
+			if err != nil {
+				return
+			}
+			require.GreaterOrEqual(t, r.Ns, last)
+			last = r.Ns
+		}
+	})
+}

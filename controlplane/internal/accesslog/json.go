@@ -1,0 +1,194 @@
+package accesslog
+
+import (
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// object is a format of lines that are JSON objects.
+type object struct {
+	targets map[string]*ranked // by name in lower case; names inside others are joined by dots
+	best    map[string]int     // of a line: the rank of the name that a field was read from
+	seen    map[string]bool    // fields that some line has had
+}
+
+// ranked is a target, and how many other names of the field come first.
+type ranked struct {
+	target
+	rank int
+}
+
+// jsonNames are the names under which JSON logs commonly have a field, the surest
+// first.
+var jsonNames = map[string][]string{
+	FieldMethod:   {"method", "request_method", ":method", "req_method", "requestmethod"},
+	FieldHost:     {"authority", ":authority", "host", "http_host", "request_authority", "requesthost"},
+	FieldPath:     {"path", "x-envoy-origin-path", "x-envoy-original-path", "request_uri", ":path", "requestpath"},
+	FieldClientIP: {"downstream_remote_address", "downstream_remote_address_without_port", "remote_addr", "client_ip", "clienthost"},
+	FieldStatus:   {"response_code", "status", "responsecode", "status_code"},
+	FieldRoute:    {"route_name"},
+}
+
+var jsonTimes = []struct {
+	name string
+	kind kind
+}{
+	{"start_time", kindTime}, {"startutc", kindTime}, {"msec", kindEnd}, {"time_iso8601", kindEnd}, {"time_local", kindEnd},
+	{"timestamp", kindTime}, {"@timestamp", kindTime}, {"time", kindTime}, {"ts", kindTime},
+}
+
+// newObject makes a format of the names that are usual for the fields, and of those
+// that the caller knows.
+func newObject(fields []string, names map[string]string) *object {
+	o := &object{targets: map[string]*ranked{}, best: map[string]int{}, seen: map[string]bool{}}
+	for i, t := range jsonTimes {
+		o.targets[t.name] = &ranked{target{kind: t.kind, field: FieldTime, time: anyTime}, i}
+	}
+	o.targets["request_time"] = &ranked{target{kind: kindDuration, unit: float64(time.Second)}, 0}
+	for _, field := range append([]string{FieldStatus}, fields...) {
+		usual := jsonNames[field]
+		if header, ok := strings.CutPrefix(field, headerPrefix); ok {
+			under := strings.ReplaceAll(header, "-", "_")
+			usual = []string{header, under, "http_" + under, "request_header_" + under, "req_header_" + under}
+		}
+		for i, name := range usual {
+			if _, taken := o.targets[name]; !taken {
+				o.targets[name] = &ranked{targetOf(field), i}
+			}
+		}
+	}
+	for field, name := range names {
+		for other, t := range o.targets {
+			if t.field == field {
+				delete(o.targets, other)
+			}
+		}
+		o.targets[strings.ToLower(name)] = &ranked{targetOf(field), 0}
+	}
+	return o
+}
+
+// compileObject compiles the JSON of Envoy's json_format.
+func compileObject(format *policy.Node, names map[string]string) (*object, error) {
+	o := &object{targets: map[string]*ranked{}, best: map[string]int{}, seen: map[string]bool{}}
+	if err := o.compile("", format); err != nil {
+		return nil, err
+	}
+	for field, name := range names {
+		o.targets[strings.ToLower(name)] = &ranked{targetOf(field), 0}
+		o.seen[field] = true
+	}
+	return o, nil
+}
+
+func (o *object) compile(prefix string, n *policy.Node) error {
+	for _, f := range n.Fields {
+		name := strings.ToLower(prefix + f.Name)
+		if f.Value.Kind == policy.Object {
+			if err := o.compile(name+".", f.Value); err != nil {
+				return err
+			}
+			continue
+		}
+		literal, command, rest, err := cutOperator(f.Value.Text)
+		if err != nil {
+			return err
+		}
+		if literal != "" || rest != "" || command == "" {
+			continue // no single value
+		}
+		targets, err := operator(command)
+		if err != nil {
+			return err
+		}
+		for _, t := range targets {
+			o.targets[name] = &ranked{t, 0}
+			o.seen[t.field] = true
+		}
+	}
+	return nil
+}
+
+func (o *object) provides() (fields []string) {
+	for field := range o.seen {
+		fields = append(fields, field)
+	}
+	return fields
+}
+
+// read reads a line.
+func (o *object) read(line []byte, f *found, wanted map[string]bool) error {
+	n, err := policy.ParseJSON(line)
+	if err != nil || n.Kind != policy.Object {
+		return errors.New("it is no JSON object")
+	}
+	clear(o.best)
+	return o.fields("", n, f, wanted)
+}
+
+func (o *object) fields(prefix string, n *policy.Node, f *found, wanted map[string]bool) error {
+	for i := range n.Fields {
+		name, value := n.Fields[i].Name, n.Fields[i].Value
+		if prefix != "" {
+			name = prefix + name
+		}
+		if value.Kind == policy.Object {
+			if err := o.fields(name+".", value, f, wanted); err != nil {
+				return err
+			}
+			continue
+		}
+		t, ok := o.targets[name]
+		if !ok {
+			if t, ok = o.targets[strings.ToLower(name)]; !ok {
+				continue
+			}
+		}
+		if err := o.value(t, name, value, f, wanted); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// value takes a value unless the field has a surer one.
+func (o *object) value(t *ranked, name string, value *policy.Node, f *found, wanted map[string]bool) error {
+	if !matters(&t.target, wanted) {
+		return nil
+	}
+	o.seen[t.field] = true
+	if value.Kind == policy.Null || isMissing([]byte(value.Text)) {
+		return nil
+	}
+	if t.kind != kindDuration {
+		if best, ok := o.best[t.field]; ok && best == t.rank {
+			return errors.New(name + " stands in it twice")
+		} else if ok && best < t.rank {
+			return nil
+		} else if ok {
+			f.forget(t.field)
+		}
+		o.best[t.field] = t.rank
+	}
+	if value.Kind == policy.List {
+		return errors.New(name + " is a list")
+	}
+	if !f.put(&t.target, []byte(value.Text)) {
+		return errors.New(name + " is " + clip([]byte(value.Text)))
+	}
+	return nil
+}
+
+// forget drops what was found of a field.
+func (f *found) forget(field string) {
+	kept := f.values[:0]
+	for _, v := range f.values {
+		if v.target.field != field {
+			kept = append(kept, v)
+		}
+	}
+	f.values = kept
+}

@@ -1,0 +1,170 @@
+package accesslog
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+)
+
+const (
+	maxLineBytes  = 64 << 10 // of a line that is read
+	endlessBytes  = 16 << 20 // of a line that no log has
+	maxZstdWindow = 128 << 20
+)
+
+// lines reads the lines of one file.
+type lines struct {
+	name   string
+	close  []func()
+	in     *bufio.Reader
+	failed error
+}
+
+// counter counts the bytes that are read of all files.
+type counter struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+func (c counter) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// openLines opens a file, or a reader that is open, and undoes its compression.
+func openLines(ctx context.Context, name string, stdin io.Reader, n *atomic.Int64) (*lines, error) {
+	l := &lines{name: name}
+	raw := stdin
+	if name != "-" {
+		f, err := input.Open(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if info, err := f.Stat(); err == nil && info.IsDir() {
+			_ = f.Close()
+			return nil, &input.Irregular{Name: name, Mode: info.Mode()}
+		}
+		l.close = append(l.close, func() { _ = f.Close() })
+		raw = f
+	} else {
+		l.name = "standard input"
+	}
+	if err := l.decompress(bufio.NewReaderSize(counter{interruptible(ctx, raw), n}, maxLineBytes)); err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// interruptible makes reads of what may wait end with the context.
+func interruptible(ctx context.Context, r io.Reader) io.Reader {
+	if f, ok := r.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			return r
+		}
+	}
+	return input.Until(ctx, r)
+}
+
+// magics are the first bytes of files that are no text.
+var magics = []struct{ bytes, what string }{
+	{"BZh", "bzip2: unpack it first, as with bzip2 -d"},
+	{"\xfd7zXZ\x00", "xz: unpack it first, as with xz -d"},
+	{"PK\x03\x04", "a zip archive: unpack it first"},
+}
+
+func (l *lines) decompress(raw *bufio.Reader) error {
+	head, err := raw.Peek(6)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read %s: %w", l.name, err)
+	}
+	for _, m := range magics {
+		if bytes.HasPrefix(head, []byte(m.bytes)) {
+			return fmt.Errorf("%s is packed with %s", l.name, m.what)
+		}
+	}
+	l.in = raw
+	switch {
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		z, err := gzip.NewReader(raw)
+		if err != nil {
+			return l.damaged(err)
+		}
+		l.in = bufio.NewReaderSize(z, maxLineBytes)
+	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		z, err := zstd.NewReader(raw, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxZstdWindow))
+		if err != nil {
+			return l.damaged(err)
+		}
+		l.close = append(l.close, z.Close)
+		l.in = bufio.NewReaderSize(z, maxLineBytes)
+	}
+	return nil
+}
+
+func (l *lines) damaged(err error) error {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%s is cut off: its compressed data has no end", l.name)
+	}
+	return fmt.Errorf("%s is damaged: %w", l.name, err)
+}
+
+// Close closes the file.
+func (l *lines) Close() {
+	for _, c := range l.close {
+		c()
+	}
+	l.close = nil
+}
+
+// errUnended is of a last line without an end: its writer has not finished it, or the
+// file is cut.
+var errUnended = errors.New("the last line has no end")
+
+// next returns the next line. It is valid until the next call. With errLong it is the
+// line's begin.
+func (l *lines) next() ([]byte, error) {
+	line, err := l.in.ReadSlice('\n')
+	switch {
+	case err == nil:
+		return bytes.TrimSuffix(line[:len(line)-1], []byte("\r")), nil
+	case errors.Is(err, bufio.ErrBufferFull):
+		begin := bytes.Clone(line[:256])
+		return begin, l.skip()
+	case errors.Is(err, io.EOF) && len(line) == 0:
+		return nil, io.EOF
+	case errors.Is(err, io.EOF):
+		return line, errUnended
+	case errors.Is(err, input.ErrInterrupted):
+		return nil, err
+	}
+	return nil, l.damaged(err)
+}
+
+// skip goes over the rest of a line that is too long.
+func (l *lines) skip() error {
+	for n := 0; n < endlessBytes; {
+		line, err := l.in.ReadSlice('\n')
+		n += len(line)
+		switch {
+		case err == nil:
+			return errLong
+		case errors.Is(err, io.EOF):
+			return errLong
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return l.damaged(err)
+		}
+	}
+	return fmt.Errorf("%s has %d bytes without the end of a line: it is no access log", l.name, endlessBytes)
+}

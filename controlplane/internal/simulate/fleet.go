@@ -1,0 +1,97 @@
+package simulate
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Fleet is a number of proxies with one worker each, and the quota service that they
+// ask, all at the time of the newest request. Only one goroutine may use it.
+type Fleet struct {
+	simulation
+	dueNs int64 // when the proxies tick next
+}
+
+// The property by which the filter reports verdicts in brief, and where it does.
+const (
+	traceBrief = "brief"
+	briefState = "sluice.brief"
+)
+
+// NewFleet starts proxies with a policy at an instant. Of the options it needs Wasm,
+// Proxies, Seed, CacheDir and Log.
+func NewFleet(ctx context.Context, o Options, name string, text []byte, ns int64) (*Fleet, error) {
+	p, node, _, err := policyfile.Read(name, text)
+	if err != nil {
+		return nil, err
+	}
+	f := &Fleet{simulation: simulation{now: ns}}
+	if f.cluster, err = newCluster(ctx, func() int64 { return f.now }); err != nil {
+		return nil, err
+	}
+	o.Workers = 1
+	for i := range max(o.Proxies, 1) {
+		if err := f.addProxy(ctx, o, uint64(i), traceBrief); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
+	if err := f.configure(&policyFile{p, policy.AppendJSON(nil, node)}); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Close ends the proxies.
+func (f *Fleet) Close() { f.close() }
+
+// Policy returns what the proxies run.
+func (f *Fleet) Policy() *policy.Policy { return f.policy }
+
+// Memory returns the bytes of the filters' own memory and of what they share.
+func (f *Fleet) Memory() (bytes uint64) {
+	for _, host := range f.hosts {
+		bytes += host.Memory(0) + uint64(host.Shared().Bytes())
+	}
+	return bytes
+}
+
+// Serve takes a request at an instant through the next proxy in turn. Of an instant
+// before that of the last request, the last one's holds. The briefs, of
+// answer.CutBrief, are empty where no rule matched.
+func (f *Fleet) Serve(ns int64, r *sim.Request) (briefs string, denied bool, err error) {
+	f.pass(max(ns, f.now))
+	if f.now >= f.dueNs {
+		f.tick()
+	}
+	host := f.hosts[f.turn]
+	f.turn = (f.turn + 1) % len(f.hosts)
+	response, err := f.exchange(host, 0, r)
+	if err != nil {
+		return "", false, err
+	}
+	briefs, reported := response.State[briefState]
+	if response.Local && !reported {
+		if err := host.Failed(0); err != nil {
+			return "", false, err
+		}
+		return "", false, fmt.Errorf("the filter gave no verdict, status %d: %s", response.Status, response.Details)
+	}
+	return briefs, response.Local, nil
+}
+
+// tick makes the ticks that are due, each once: between requests nothing depends on
+// how many there were.
+func (f *Fleet) tick() {
+	f.happen()
+	next, ok := f.next()
+	if !ok {
+		next = f.now
+	}
+	f.dueNs = next
+}
