@@ -246,11 +246,16 @@ func (s *sluice) badTranscripts(t *testing.T, docs []doc) (problems []string, ch
 			for _, part := range strings.Split("\n"+f.text, "\n$ sluice ")[1:] {
 				checked++
 				command, want, _ := strings.Cut(part, "\n")
+				command, to, redirected := strings.Cut(command, " > ")
 				args := strings.Fields(command)
-				if args[0] == "simulate" || args[0] == "explain" {
+				if slices.Contains([]string{"simulate", "explain", "replay", "suggest"}, args[0]) {
 					args = append(args, "--wasm", s.filter)
 				}
 				got, _ := s.run(dir, "", args...)
+				if redirected {
+					require.NoError(t, os.WriteFile(filepath.Join(dir, to), []byte(got), 0o600))
+					got = ""
+				}
 				if strings.TrimSuffix(got, "\n") != strings.TrimSuffix(want, "\n") {
 					problems = append(problems, fmt.Sprintf("%s: sluice %s prints\n%s", f.at, command, got))
 				}

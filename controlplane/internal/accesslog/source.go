@@ -24,10 +24,9 @@ const (
 
 // lines reads the lines of one file.
 type lines struct {
-	name   string
-	close  []func()
-	in     *bufio.Reader
-	failed error
+	name  string
+	close []func()
+	in    *bufio.Reader
 }
 
 // counter counts the bytes that are read of all files.

@@ -55,12 +55,11 @@ func (t *target) provides() []string {
 	switch t.kind {
 	case kindNone, kindDuration:
 		return nil
-	case kindTime, kindEnd:
-		return []string{FieldTime}
 	case kindLine:
 		return []string{FieldMethod, FieldPath}
+	default: // one field
+		return []string{t.field}
 	}
-	return []string{t.field}
 }
 
 // found collects what a line says, before it is copied.
@@ -103,11 +102,12 @@ func (f *found) put(t *target, text []byte) bool {
 		return err == nil && n >= 0 && n <= 999
 	case kindLine:
 		return f.putLine(text)
+	default: // a text
+		if !isMissing(text) {
+			f.values = append(f.values, foundValue{t, text})
+		}
+		return true
 	}
-	if !isMissing(text) {
-		f.values = append(f.values, foundValue{t, text})
-	}
-	return true
 }
 
 func isMissing(text []byte) bool { return len(text) == 0 || len(text) == 1 && text[0] == '-' }
@@ -141,31 +141,9 @@ func (f *found) request(wanted map[string]bool) (*Request, error) {
 	if f.atEnd {
 		r.Ns -= f.duration
 	}
-	size, headers, others := 0, 0, 0
-	for i := range f.values {
-		v := &f.values[i]
-		if !wanted[v.target.field] {
-			v.text = nil
-			continue
-		}
-		if v.target.kind == kindClient {
-			if v.text = address(v.text); v.text == nil {
-				return nil, errNoAddress
-			}
-		}
-		size += len(v.text)
-		switch v.target.kind {
-		case kindHeader:
-			headers++
-		case kindValue:
-			others++
-		}
-	}
-	if headers > 0 {
-		r.Headers = make([][2]string, 0, headers)
-	}
-	if others > 0 {
-		r.Values = make([][2]string, 0, others)
+	size, err := f.choose(r, wanted)
+	if err != nil {
+		return nil, err
 	}
 	var all strings.Builder
 	all.Grow(size)
@@ -185,6 +163,37 @@ func (f *found) request(wanted map[string]bool) (*Request, error) {
 		return nil, errNoAddress
 	}
 	return r, nil
+}
+
+// choose drops the values that nobody wants, makes room for the others in the
+// request, and returns how many bytes they have.
+func (f *found) choose(r *Request, wanted map[string]bool) (size int, err error) {
+	headers, others := 0, 0
+	for i := range f.values {
+		v := &f.values[i]
+		if !wanted[v.target.field] {
+			v.text = nil
+			continue
+		}
+		if v.target.kind == kindClient {
+			if v.text = address(v.text); v.text == nil {
+				return 0, errNoAddress
+			}
+		}
+		size += len(v.text)
+		if v.target.kind == kindHeader {
+			headers++
+		} else if v.target.kind == kindValue {
+			others++
+		}
+	}
+	if headers > 0 {
+		r.Headers = make([][2]string, 0, headers)
+	}
+	if others > 0 {
+		r.Values = make([][2]string, 0, others)
+	}
+	return size, nil
 }
 
 func (r *Request) set(t *target, text string) bool {

@@ -153,10 +153,11 @@ func matters(t *target, wanted map[string]bool) bool {
 		return false
 	case kindTime, kindEnd, kindDuration, kindStatus:
 		return true
-	case kindLine:
-		return true // a line that is none shows that the format is another
+	case kindLine: // gives two fields
+		return true
+	default:
+		return wanted[t.field]
 	}
-	return wanted[t.field]
 }
 
 // fromLeft finds values that end as early as they can.

@@ -74,6 +74,7 @@ func commands() []*cobra.Command {
 		newQuickstartCommand(),
 		newQuotaCommand(),
 		newRenderCommand(),
+		newReplayCommand(),
 		newRollbackCommand(),
 		newRunCommand(),
 		newSchemaCommand(),
@@ -81,6 +82,7 @@ func commands() []*cobra.Command {
 		newSimulateCommand(),
 		newStatusCommand(),
 		newStoreCommand(),
+		newSuggestCommand(),
 		newValidateCommand(),
 	}
 }

@@ -60,6 +60,7 @@ var failing = map[string]string{
 	"sluice render envoy-gateway":   "-f NONE --url oci://a/b --target Gateway/a",
 	"sluice render istio":           "-f NONE --url oci://a/b",
 	"sluice render kubernetes":      "",
+	"sluice replay":                 "NONE -f NONE",
 	"sluice rollback":               "--server http://127.0.0.1:1",
 	"sluice run":                    "-f NONE --upstream http://127.0.0.1:1",
 	"sluice schema":                 "", // never fails but where it cannot write
@@ -68,6 +69,7 @@ var failing = map[string]string{
 	"sluice status":                 "--server http://127.0.0.1:1",
 	"sluice store backup":           "-o NONE --server http://127.0.0.1:1",
 	"sluice store restore":          "NONE --data NONE",
+	"sluice suggest":                "NONE --key client_ip",
 	"sluice validate":               "-f NONE",
 }
 

@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+)
+
+// logFlags say how access logs are read.
+type logFlags struct {
+	format  string
+	names   []string
+	sort    time.Duration
+	unknown share
+}
+
+// AddFlags adds the flags.
+func (l *logFlags) AddFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&l.format, "format", "", "`FORMAT` of the logs: "+strings.Join(accesslog.FormatNames(), ", ")+
+		", or the format itself as Envoy or nginx has it (default: found out)")
+	flags.StringArrayVar(&l.names, "map", nil, "`FIELD=NAME` under which the logs have a field of a request, as header:x-user-id=user; may be given again")
+	flags.DurationVar(&l.sort, "sort", 30*time.Second, "how far from its place in time a line may stand")
+	l.unknown = 0.1
+	flags.Var(&l.unknown, "unknown-at-most", "share of lines that may be of another format")
+}
+
+// options returns what to read.
+func (l *logFlags) options(cmd *cobra.Command, files []string) (accesslog.Options, error) {
+	o := accesslog.Options{Names: files, In: cmd.InOrStdin(), Format: l.format, Map: map[string]string{}, Sort: l.sort}
+	if l.sort < 0 {
+		return o, usageError(fmt.Errorf("--sort %s is below 0", l.sort), "the default is 30s")
+	}
+	for _, m := range l.names {
+		field, name, ok := strings.Cut(m, "=")
+		if !ok || name == "" {
+			return o, usageError(fmt.Errorf("--map %s is not FIELD=NAME", m), "write one such as --map header:x-user-id=user")
+		}
+		field = strings.ToLower(field)
+		if err := accesslog.CheckField(field); err != nil {
+			return o, usageError(fmt.Errorf("--map: %w", err), "write one such as --map header:x-user-id=user")
+		}
+		o.Map[field] = name
+	}
+	return o, nil
+}
+
+// logError adds the way out to an error about a log.
+func logError(err error) error {
+	var (
+		lacking *accesslog.LackingError
+		unknown *accesslog.UnknownLines
+		format  *accesslog.UnknownFormat
+	)
+	switch {
+	case errors.As(err, &lacking):
+		return withHint(err, lacking.Hint())
+	case errors.As(err, &unknown):
+		return withHint(err, "give one format's logs at a time, with --format; --unknown-at-most allows more of them")
+	case errors.As(err, &format):
+		return withHint(err, "say --format with the format's text, as Envoy's text_format_source or nginx' log_format has it, or --map for a JSON log")
+	}
+	return err
+}
+
+// share is a part of a whole, as 0.1% or 0.001.
+type share float64
+
+// String, Set and Type make share a flag's value.
+func (s *share) String() string { return percent(float64(*s)) }
+
+// Set takes the flag's text.
+func (s *share) Set(text string) error {
+	number, percent := strings.CutSuffix(text, "%")
+	n, err := strconv.ParseFloat(number, 64)
+	if percent {
+		n /= 100
+	}
+	if err != nil || !(n >= 0 && n <= 1) {
+		return errors.New("must be a share such as 0.1%")
+	}
+	*s = share(n)
+	return nil
+}
+
+// Type names the flag's value in help.
+func (s *share) Type() string { return "share" }
+
+// percent prints a share with three digits.
+func percent(s float64) string { return strconv.FormatFloat(s*100, 'g', 3, 64) + "%" }
+
+// ratio prints n of all as a share.
+func ratio(n, all int64) string {
+	if all == 0 {
+		return percent(0)
+	}
+	return percent(float64(n) / float64(all))
+}
+
+// progress shows on a terminal how much is read.
+type progress struct {
+	to    io.Writer // nil: no terminal
+	next  time.Time
+	shown bool
+}
+
+func newProgress(cmd *cobra.Command) *progress {
+	f, ok := cmd.ErrOrStderr().(*os.File)
+	if !ok {
+		return &progress{}
+	}
+	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 || os.Getenv("TERM") == "dumb" {
+		return &progress{}
+	}
+	return &progress{to: f}
+}
+
+func (p *progress) show(read, size int64) {
+	now := time.Now()
+	if p.to == nil || now.Before(p.next) {
+		return
+	}
+	p.next, p.shown = now.Add(100*time.Millisecond), true
+	if size <= 0 {
+		fmt.Fprintf(p.to, "\r%d MB read\x1b[K", read/1e6)
+		return
+	}
+	const cells = 40
+	done := int(min(read, size) * cells / size)
+	fmt.Fprintf(p.to, "\r[%s%s] %3d%%\x1b[K", strings.Repeat("=", done), strings.Repeat(" ", cells-done), min(read, size)*100/size)
+}
+
+func (p *progress) end() {
+	if p.shown {
+		fmt.Fprint(p.to, "\r\x1b[K")
+	}
+}

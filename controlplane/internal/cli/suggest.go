@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
+)
+
+// suggestOptions are the flags of suggest.
+type suggestOptions struct {
+	log    logFlags
+	output output
+	key    []string
+	per    []string
+	most   share
+	wasm   string
+}
+
+// AddFlags adds the flags.
+func (o *suggestOptions) AddFlags(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringArrayVar(&o.key, "key", nil, "`PART` of what clients are told apart by: header:NAME, client_ip, query:NAME, cookie:NAME, "+
+		"host, method, path, route or jwt:PROVIDER:CLAIM; may be given again (required)")
+	_ = cmd.MarkFlagRequired("key")
+	flags.StringSliceVar(&o.per, "per", []string{"1m", "1h"}, "`PERIODS` to find limits for")
+	o.most = 0.001
+	flags.Var(&o.most, "deny-at-most", "share of requests, and of clients, that the limits may deny")
+	addWasmFlag(cmd, &o.wasm, "")
+	o.log.AddFlags(cmd)
+	o.output.AddFlags(cmd)
+}
+
+func newSuggestCommand() *cobra.Command {
+	var o suggestOptions
+	cmd := &cobra.Command{
+		Use:   "suggest LOG... --key PART",
+		Short: "Suggest limits that the requests in access logs would have stayed within",
+		Long: `Read access logs, count what each client uses in each period, and print a policy in
+shadow mode whose limits would have denied no more than a share of the requests and
+of the clients. Comments say how much clients use, and what the policy would have
+denied, as the compiled filter decides.
+
+Use is counted in periods that are aligned to the clock, as a fixed_window counts.
+Limits are rounded up to two digits. The logs are read twice; see sluice replay for
+which logs.`,
+		Example: `  sluice suggest access.log --key header:x-user-id > shadow.yaml
+  sluice suggest access.log*.gz --key client_ip --per 1s,1m,1h --deny-at-most 0.01%
+  sluice replay access.log -f shadow.yaml`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: o.run,
+	}
+	o.AddFlags(cmd)
+	return cmd
+}
+
+func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {
+	read, err := o.log.options(cmd, logs)
+	if err != nil {
+		return err
+	}
+	wasm, err := readFilter(o.wasm)
+	if err != nil {
+		return err
+	}
+	bar := newProgress(cmd)
+	defer bar.end()
+	s, err := replay.Suggest(cmd.Context(), replay.SuggestOptions{
+		Options: replay.Options{
+			Log: read, Unknown: float64(o.log.unknown), Wasm: wasm, CacheDir: compiledFilters(), Progress: bar.show,
+			Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
+		},
+		Key: o.key, Periods: o.per, Most: float64(o.most),
+	})
+	bar.end()
+	var problems policyfile.Errors
+	switch {
+	case errors.As(err, &problems):
+		return usageError(err, "--key and --per are as a policy has them: --key header:x-user-id --per 1m,1h")
+	case err != nil:
+		return logError(err)
+	}
+	return o.output.print(cmd, s, func(w io.Writer) error { return printSuggestion(w, s, o.key) })
+}
+
+// printSuggestion prints the policy, with what is known in comments.
+func printSuggestion(w io.Writer, s *replay.Suggestion, key []string) error {
+	var about strings.Builder
+	printLogStats(&about, &s.Log, s.Replay.Status.Denied)
+	if s.Keyless > 0 {
+		fmt.Fprintf(&about, "%s no %s: the rule does not see them\n", counted(s.Keyless, "request has", "requests have"), strings.Join(key, " or no "))
+	}
+	fmt.Fprintf(&about, "\nrequests of each of %s\n", counted(s.Clients, "client", "clients"))
+	rows := [][]string{{"IN", "P50", "P90", "P99", "P99.9", "MAX"}}
+	for i := range s.Limits {
+		l := &s.Limits[i]
+		rows = append(rows, useRow("every "+l.Per, &l.Each), useRow("its fullest "+l.Per, &l.Most))
+	}
+	if err := printTable(&about, rows); err != nil {
+		return err
+	}
+	rule := &s.Replay.Rules[0]
+	fmt.Fprintf(&about, "\nthis policy would have denied %s (%s) of %s (%s)\n", counted(rule.Shadow, "request", "requests"),
+		ratio(rule.Shadow, rule.Requests), counted(rule.DeniedClients, "client", "clients"), ratio(rule.DeniedClients, rule.Clients))
+	for _, warning := range s.Replay.Warnings {
+		fmt.Fprintln(&about, "warning:", printable.Text(warning))
+	}
+	for line := range strings.Lines(about.String()) {
+		fmt.Fprint(w, strings.TrimRight("# "+line, " \n"), "\n")
+	}
+	_, err := io.WriteString(w, "\n"+s.Policy)
+	return err
+}
+
+func useRow(period string, d *replay.Distribution) []string {
+	row := []string{period}
+	for _, n := range []uint32{d.P50, d.P90, d.P99, d.P999, d.Max} {
+		row = append(row, grouped(int64(n)))
+	}
+	return row
+}

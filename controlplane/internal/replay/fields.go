@@ -1,0 +1,118 @@
+package replay
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Fields lists what a policy reads of a request.
+func Fields(p *policy.Policy) []string {
+	need := map[string]bool{}
+	for i := range p.Rules {
+		r := &p.Rules[i]
+		if r.Mode == policy.ModeOff {
+			continue
+		}
+		matchFields(need, &r.Match)
+		for j := range r.Exempt {
+			matchFields(need, &r.Exempt[j])
+		}
+		keyFields(need, r.Key)
+		if r.Cost.Header != "" {
+			need[accesslog.HeaderField(r.Cost.Header)] = true
+		}
+		if r.Cost.Query != "" {
+			need[accesslog.FieldPath] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(need))
+}
+
+func matchFields(need map[string]bool, m *policy.Match) {
+	for field, used := range map[string]bool{
+		accesslog.FieldHost: len(m.Hosts) > 0, accesslog.FieldMethod: len(m.Methods) > 0,
+		accesslog.FieldPath: len(m.Paths) > 0, accesslog.FieldClientIP: len(m.ClientIPs) > 0,
+	} {
+		if used {
+			need[field] = true
+		}
+	}
+	for i := range m.Headers {
+		need[accesslog.HeaderField(m.Headers[i].Name)] = true
+	}
+}
+
+func keyFields(need map[string]bool, key []policy.KeyPart) {
+	for i := range key {
+		switch k := &key[i]; k.Kind {
+		case policy.KeyHeader:
+			need[accesslog.HeaderField(k.Name)] = true
+		case policy.KeyClientIP:
+			need[accesslog.FieldClientIP] = true
+		case policy.KeyHost:
+			need[accesslog.FieldHost] = true
+		case policy.KeyMethod:
+			need[accesslog.FieldMethod] = true
+		case policy.KeyPath, policy.KeyQuery:
+			need[accesslog.FieldPath] = true
+		case policy.KeyCookie:
+			need[accesslog.HeaderField("cookie")] = true
+		case policy.KeyRoute:
+			need[accesslog.FieldRoute] = true
+		case policy.KeyJWT:
+			need[accesslog.JWTField(k.Name, k.Path)] = true
+		case policy.KeyProperty:
+			need[accesslog.PropertyField(k.Path)] = true
+		case policy.KeyFirstOf:
+			keyFields(need, k.Of)
+		}
+	}
+}
+
+const jwtNamespace = "envoy.filters.http.jwt_authn"
+
+// request is a line as the filter sees it.
+func request(r *accesslog.Request) *sim.Request {
+	s := &sim.Request{Method: r.Method, Host: r.Host, Path: r.Path, ClientIP: r.ClientIP, Route: r.Route, Headers: r.Headers}
+	if _, rest, ok := strings.Cut(r.Path, "://"); ok && r.Path[0] != '/' { // GET http://host/path
+		_, path, _ := strings.Cut(rest, "/")
+		s.Path = "/" + path
+	}
+	for _, v := range r.Values {
+		if path, ok := strings.CutPrefix(v[0], "property:"); ok {
+			if s.Properties == nil {
+				s.Properties = map[string][]byte{}
+			}
+			s.Properties[path] = []byte(v[1])
+			continue
+		}
+		s.Metadata = addClaim(s.Metadata, strings.Split(strings.TrimPrefix(v[0], "jwt:"), ":"), v[1])
+	}
+	return s
+}
+
+// addClaim adds a claim by the segments of its path, of which the first is the
+// provider.
+func addClaim(to map[string]*structpb.Struct, path []string, value string) map[string]*structpb.Struct {
+	if to == nil {
+		to = map[string]*structpb.Struct{jwtNamespace: {Fields: map[string]*structpb.Value{}}}
+	}
+	at := to[jwtNamespace]
+	for _, name := range path[:len(path)-1] {
+		inner := at.Fields[name].GetStructValue()
+		if inner == nil {
+			inner = &structpb.Struct{Fields: map[string]*structpb.Value{}}
+			at.Fields[name] = structpb.NewStructValue(inner)
+		}
+		at = inner
+	}
+	at.Fields[path[len(path)-1]] = structpb.NewStringValue(value)
+	return to
+}

@@ -1,0 +1,388 @@
+package replay
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
+)
+
+const noonMs = 1769860800000
+
+// logged is a request as a log line and as simulate reads it.
+type logged struct {
+	atMs           int64
+	user, path, ip string
+	status         int
+}
+
+func (l *logged) line() string {
+	at := time.UnixMilli(l.atMs).UTC().Format("2006-01-02T15:04:05.000Z")
+	user := `null`
+	if l.user != "" {
+		user = `"` + l.user + `"`
+	}
+	return fmt.Sprintf(`{"start_time":%q,"method":"GET","path":%q,"response_code":%d,"downstream_remote_address":"%s:80","x_user_id":%s}`+"\n",
+		at, l.path, l.status, l.ip, user)
+}
+
+func (l *logged) request() string {
+	headers := ""
+	if l.user != "" {
+		headers = fmt.Sprintf(`,"headers":{"x-user-id":%q}`, l.user)
+	}
+	return fmt.Sprintf(`{"at_ms":%d,"path":%q,"client_ip":%q%s}`+"\n", l.atMs, l.path, l.ip, headers)
+}
+
+// traffic is requests of some users in the order of time.
+func traffic(seed uint64, n int) []logged {
+	dice := rand.New(rand.NewPCG(seed, 1))
+	all, at := make([]logged, n), int64(noonMs)
+	for i := range all {
+		at += dice.Int64N(200)
+		user := fmt.Sprint("u", dice.IntN(1+dice.IntN(20)))
+		if dice.IntN(10) == 0 {
+			user = ""
+		}
+		all[i] = logged{at, user, []string{"/a", "/login?x=1"}[dice.IntN(2)], fmt.Sprint("192.0.2.", dice.IntN(3)), 200 + 229*dice.IntN(2)}
+	}
+	return all
+}
+
+var filter []byte
+
+// compiled returns the filter, compiled once for all tests.
+func compiled(t *testing.T) []byte {
+	t.Helper()
+	if filter == nil {
+		filter = buildtest.Wasm(t)
+	}
+	return filter
+}
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	name = filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+	return name
+}
+
+func options(t *testing.T, policy string, lines []logged) Options {
+	t.Helper()
+	var text strings.Builder
+	for i := range lines {
+		text.WriteString(lines[i].line())
+	}
+	return Options{
+		Log:    accesslog.Options{Names: []string{write(t, "access.log", text.String())}, Sort: time.Second},
+		Policy: File{"policy.yaml", []byte(policy)}, Unknown: 0.1,
+		Wasm: compiled(t), CacheDir: buildtest.CacheDir(), Warn: func(m string) { t.Log(m) },
+	}
+}
+
+const rules = `
+version: 1
+rules:
+  - {name: per-user, key: [{header: x-user-id}], limits: ["3/1s", "30/1m"]}
+  - {name: login, match: {paths: ["/login"]}, key: [{query: x}, client_ip], limits: [{requests: 2, per: 1s, algorithm: token_bucket}]}
+  - {name: trial, mode: shadow, key: [{first_of: [{header: x-user-id}, client_ip]}], limits: ["20/1m"]}
+  - {name: none, mode: "off", key: [client_ip], limits: ["1/1h"]}
+`
+
+// Replay counts what simulate decides of the same requests.
+func TestReplayIsWhatSimulateDecides(t *testing.T) {
+	lines := traffic(1, 3000)
+	o := options(t, rules, lines)
+	report, err := Run(t.Context(), o)
+	require.NoError(t, err)
+
+	var in strings.Builder
+	for i := range lines {
+		in.WriteString(lines[i].request())
+	}
+	var out bytes.Buffer
+	require.NoError(t, simulate.Run(t.Context(), simulate.Options{
+		Wasm: o.Wasm, Policy: write(t, "policy.yaml", rules), Requests: strings.NewReader(in.String()), Workers: 1, Seed: 1,
+		CacheDir: o.CacheDir, Log: func(m string) { t.Log(m) },
+	}, &out))
+	type count struct{ requests, denied, again, shadow int64 }
+	want, clients, denied := map[string]*count{}, map[string]map[string]int64{}, int64(0)
+	for i, text := range strings.Split(strings.TrimSpace(out.String()), "\n") {
+		var line struct {
+			Allowed bool
+			Rules   []struct {
+				Rule, Mode string
+				Key        []*string
+				Allowed    bool
+			}
+		}
+		require.NoError(t, json.Unmarshal([]byte(text), &line))
+		before := lines[i].status == 429
+		if !line.Allowed {
+			denied++
+		}
+		for _, r := range line.Rules {
+			c := want[r.Rule]
+			if c == nil {
+				c = &count{}
+				want[r.Rule], clients[r.Rule] = c, map[string]int64{}
+			}
+			c.requests++
+			key := KeyText(r.Key)
+			clients[r.Rule][key] += 0
+			switch {
+			case r.Allowed:
+				continue
+			case r.Mode == "shadow":
+				c.shadow++
+			default:
+				c.denied++
+				if before {
+					c.again++
+				}
+			}
+			clients[r.Rule][key]++
+		}
+	}
+	require.Equal(t, denied, report.Denied)
+	require.Greater(t, denied, int64(100))
+	require.Len(t, report.Rules, 3)
+	for i := range report.Rules {
+		r := &report.Rules[i]
+		have := count{r.Requests, r.Denied, r.Again, r.Shadow}
+		require.Equal(t, *want[r.Rule], have, r.Rule)
+		require.Len(t, clients[r.Rule], int(r.Clients))
+		deniedClients := 0
+		for _, n := range clients[r.Rule] {
+			if n > 0 {
+				deniedClients++
+			}
+		}
+		require.EqualValues(t, deniedClients, r.DeniedClients)
+		require.Len(t, r.Top, min(deniedClients, topClients))
+		for _, c := range r.Top {
+			require.Equal(t, clients[r.Rule][KeyText(c.Key)], c.Denied)
+			require.Equal(t, c.Denied, sum(c.Strip))
+			require.Zero(t, c.Before)
+		}
+		require.Equal(t, r.Requests, sum(r.Series.Allowed)+sum(r.Series.Denied)+sum(r.Series.Shadow))
+		require.Equal(t, r.Denied, sum(r.Series.Denied))
+		require.Len(t, r.Series.Denied, report.Timeline.Count)
+	}
+	require.Equal(t, Use{Limit: "1", Units: 30, PeriodNs: int64(time.Minute)}, withoutDistribution(report.Rules[0].Use[1]))
+	require.Greater(t, report.Rules[0].Use[1].Max, uint32(30))
+}
+
+func withoutDistribution(u Use) Use {
+	u.Distribution = Distribution{}
+	return u
+}
+
+func sum(list []int64) (n int64) {
+	for _, v := range list {
+		n += v
+	}
+	return n
+}
+
+func TestAgainst(t *testing.T) {
+	lines := traffic(2, 2000)
+	o := options(t, `{version: 1, rules: [{name: a, key: [{header: x-user-id}], limits: ["2/1s"]}]}`, lines)
+	o.Against = &File{"other.yaml", []byte(`{version: 1, rules: [{name: b, key: [client_ip], limits: ["7/1s"]}]}`)}
+	both, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Positive(t, both.Alone)
+	require.Positive(t, both.Against.Alone)
+	require.Equal(t, both.Denied-both.Alone, both.Against.Denied-both.Against.Alone, "what both deny")
+	require.Equal(t, both.Against.Alone, both.Against.Rules[0].Alone)
+	require.Equal(t, both.Against.Rules[0].AloneClients, int64(len(both.Against.Rules[0].TopAlone)))
+
+	o.Policy, o.Against = *o.Against, nil
+	alone, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, alone.Denied, both.Against.Denied)
+}
+
+// Each proxy counts for itself, but for rules of scope cluster.
+func TestProxies(t *testing.T) {
+	lines := make([]logged, 100)
+	for i := range lines {
+		lines[i] = logged{noonMs + int64(i), "u", "/", "192.0.2.1", 200}
+	}
+	for scope, want := range map[string]int64{"proxy": 70, "cluster": 90} {
+		o := options(t, `{version: 1, rules: [{name: a, scope: `+scope+`, key: [{header: x-user-id}], limits: ["10/1h"]}]}`, lines)
+		o.Proxies = 3
+		report, err := Run(t.Context(), o)
+		require.NoError(t, err)
+		require.Equal(t, want, report.Denied, scope)
+	}
+}
+
+func TestAPolicyNeedsItsFields(t *testing.T) {
+	for _, c := range []struct{ rule, field string }{
+		{`key: [{header: x-other}]`, "header:x-other"},
+		{`key: [{first_of: [client_ip, {cookie: c}]}]`, "header:cookie"},
+		{`key: [{jwt: {provider: p, claim: [a, b]}}]`, "jwt:p:a:b"},
+		{`key: [{property: [connection, id]}]`, "property:connection.id"},
+		{`key: [route]`, "route"},
+		{`match: {hosts: [a]}`, "host"},
+		{`exempt: [{headers: {x-a: "*"}}]`, "header:x-a"},
+		{`cost: {header: x-cost}`, "header:x-cost"},
+	} {
+		o := options(t, `{version: 1, rules: [{name: a, limits: ["10/1h"], `+c.rule+`}]}`, traffic(1, 1))
+		_, err := Run(t.Context(), o)
+		var lacking *accesslog.LackingError
+		require.ErrorAs(t, err, &lacking, c.rule)
+		require.Equal(t, c.field, lacking.Field)
+	}
+}
+
+func TestALimitFinerThanTheClock(t *testing.T) {
+	policy := `{version: 1, rules: [{name: a, limits: ["10/1s", "100/1m", {requests: 600, per: 1m, algorithm: token_bucket, burst: 5}]}]}`
+	lines := traffic(1, 10)
+	o := options(t, policy, lines)
+	report, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Empty(t, report.Warnings)
+	for i := range lines {
+		lines[i].atMs -= lines[i].atMs % 1000
+	}
+	o = options(t, policy, lines)
+	report, err = Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Len(t, report.Warnings, 2)
+	require.Contains(t, report.Warnings[0], "limit 0 is finer than the log's clock of 1s")
+	require.Contains(t, report.Warnings[1], "limit 2")
+}
+
+// What is suggested denies no more than was asked for, and a tighter limit would.
+func TestSuggest(t *testing.T) {
+	lines := traffic(3, 5000)
+	for _, most := range []float64{0, 0.02, 0.3} {
+		o := SuggestOptions{Options: options(t, "", lines), Key: []string{"header:x-user-id"}, Periods: []string{"1s", "1m"}, Most: most}
+		s, err := Suggest(t.Context(), o)
+		require.NoError(t, err)
+		rule := &s.Replay.Rules[0]
+		require.Equal(t, "shadow", rule.Mode)
+		require.LessOrEqual(t, float64(rule.Shadow), most*float64(rule.Requests))
+		require.LessOrEqual(t, float64(rule.DeniedClients), most*float64(rule.Clients))
+		require.Equal(t, s.Keyless, int64(len(lines))-rule.Requests)
+		require.Equal(t, s.Clients, rule.Clients)
+		for i, limit := range s.Limits {
+			require.Equal(t, rule.Use[i].Distribution, limit.Each)
+			require.Equal(t, s.Clients, limit.Most.Periods)
+		}
+	}
+}
+
+func TestSuggestRefuses(t *testing.T) {
+	o := SuggestOptions{Options: options(t, "", traffic(3, 10)), Key: []string{"header"}, Periods: []string{"1s"}}
+	_, err := Suggest(t.Context(), o)
+	require.ErrorContains(t, err, "--key header is no part of a key")
+	o.Key, o.Log.Names = []string{"client_ip"}, []string{"-"}
+	_, err = Suggest(t.Context(), o)
+	require.ErrorContains(t, err, "cannot be read twice")
+}
+
+func TestLeast(t *testing.T) {
+	dice := rand.New(rand.NewPCG(1, 1))
+	for range 2000 {
+		each, fullest := Uses{}, Uses{}
+		for range 1 + dice.IntN(20) {
+			units := uint32(1 + dice.IntN(30))
+			each[units]++
+			if dice.IntN(2) == 0 {
+				fullest[units]++
+			}
+		}
+		fullest[each.Quantile(1)]++
+		requests, clients := dice.Int64N(40), dice.Int64N(6)
+		allows := func(limit uint32) bool {
+			over, many := int64(0), int64(0)
+			for units, times := range each {
+				over += max(0, int64(units)-int64(limit)) * times
+			}
+			for units, times := range fullest {
+				if units > limit {
+					many += times
+				}
+			}
+			return over <= requests && many <= clients
+		}
+		got := least(each, fullest, requests, clients)
+		require.True(t, allows(got))
+		require.True(t, got == 1 || !allows(got-1))
+	}
+	for n, want := range map[uint32]uint32{1: 1, 99: 99, 100: 100, 101: 110, 12345: 13000, 4294967295: 4294967295} {
+		require.Equal(t, want, round(n))
+	}
+}
+
+func TestUses(t *testing.T) {
+	u := Uses{1: 90, 7: 9, 19: 1}
+	d := u.Distribution()
+	require.Equal(t, []UseBin{{1, 1, 90}, {5, 9, 9}, {10, 19, 1}}, d.Bins)
+	require.Equal(t, []uint32{1, 1, 7, 19, 19}, []uint32{d.P50, d.P90, d.P99, d.P999, d.Max})
+	from, to := binOf(4_000_000_000)
+	require.Equal(t, [2]uint32{2_000_000_000, 4_294_967_295}, [2]uint32{from, to})
+}
+
+// A timeline that becomes wider counts as one that was as wide from the start.
+func TestTimeline(t *testing.T) {
+	dice := rand.New(rand.NewPCG(1, 1))
+	for range 300 {
+		at := dice.Int64N(4e18)
+		line := newTimeline(at)
+		s := line.new()
+		var all []int64
+		for range 1 + dice.IntN(300) {
+			all = append(all, at)
+			s.add(line.at(at), 1)
+			at += dice.Int64N(1 + int64(1)<<dice.IntN(52))
+		}
+		r := line.report()
+		want := make([]int64, r.Count)
+		for _, ns := range all {
+			want[(ns-r.StartNs)/r.WidthNs]++
+		}
+		require.Equal(t, want, line.whole(s))
+		require.LessOrEqual(t, r.Count, MaxPoints)
+		require.Zero(t, r.StartNs%r.WidthNs)
+	}
+}
+
+// Of more clients than are watched, those that count most are found, and nothing is
+// counted twice.
+func TestHeavy(t *testing.T) {
+	dice := rand.New(rand.NewPCG(1, 1))
+	line := newTimeline(0)
+	h, all := newHeavy(line), make([]client, 2000)
+	for i := range 200_000 {
+		n := dice.IntN(len(all))
+		if dice.IntN(3) == 0 {
+			n = dice.IntN(topClients)
+		}
+		all[n].denied++
+		h.count(uint32(n), all[n].denied, "\x01\x02x", line.at(int64(i)*1e7))
+	}
+	top := h.top(all)
+	require.Len(t, top, topClients)
+	require.Len(t, line.series, watchedClients)
+	for i, c := range top {
+		require.Greater(t, c.Denied, int64(6000))
+		require.Equal(t, c.Denied, sum(c.Strip)+c.Before)
+		require.Less(t, c.Before, c.Denied/10)
+		require.True(t, i == 0 || c.Denied <= top[i-1].Denied)
+	}
+}

@@ -1,0 +1,201 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// SuggestOptions say what limits to find. Of Options, Policy and Against are not used.
+type SuggestOptions struct {
+	Options
+	Key     []string // its parts, as header:x-user-id
+	Periods []string // as policies have them: 1m
+	Most    float64  // the largest share of requests, and of clients, to deny
+}
+
+// Suggestion is how much clients use, and limits for them.
+type Suggestion struct {
+	Log     accesslog.Stats `json:"log"`
+	Keyless int64           `json:"keyless"` // requests that lack a part of the key
+	Clients int64           `json:"clients"`
+	Limits  []LimitFor      `json:"limits"`
+	Policy  string          `json:"policy"` // a file, in shadow mode
+	Replay  *Report         `json:"replay"` // of that policy
+}
+
+// LimitFor is what is known of one period.
+type LimitFor struct {
+	Per   string `json:"per"`
+	Units uint32 `json:"units"` // that are suggested
+	// Each is over all periods of all clients, Most over each client's fullest one.
+	Each Distribution `json:"each"`
+	Most Distribution `json:"most"`
+}
+
+// ErrKeyless is the error of a log in which no request has the key.
+var ErrKeyless = errors.New("no request in the logs has the key")
+
+// Suggest counts what clients use in aligned periods, as fixed windows do, and finds
+// the least limits that would have denied no more than a share. The compiled filter
+// reads the keys, and decides what the limits deny. It reads the logs twice.
+func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
+	if slices.Contains(o.Log.Names, "-") {
+		return nil, errors.New("standard input cannot be read twice: give the logs as files")
+	}
+	draft, err := o.draft()
+	if err != nil {
+		return nil, err
+	}
+	const name = "the suggested policy"
+	counted, _, _, err := policyfile.Read(name, []byte(draft.text()))
+	if err != nil {
+		return nil, err
+	}
+	first := o.Options
+	first.counted, first.Against = counted, nil
+	first.Policy = File{name, []byte((&draftRule{name: draft.name, key: draft.key}).text())}
+	r, err := first.run(ctx, []File{first.Policy})
+	if err != nil {
+		return nil, err
+	}
+	if r.timeline == nil || r.collectors[0].Rules[0].Requests == 0 {
+		return nil, ErrKeyless
+	}
+	s := o.find(r, draft)
+	again := o.Options
+	again.Policy, again.Against = File{name, []byte(draft.text())}, nil
+	s.Policy = draft.text()
+	s.Replay, err = Run(ctx, again)
+	return s, err
+}
+
+// find sets the limits of the draft by what was counted.
+func (o *SuggestOptions) find(r *run, draft *draftRule) *Suggestion {
+	rule := &r.collectors[0].rules[0]
+	s := &Suggestion{
+		Log: r.log.Stats, Clients: int64(len(rule.clients.all)),
+		Keyless: r.log.Requests - rule.out.Requests,
+	}
+	// A request that several limits deny is denied once, so the parts of the share
+	// add up to no more than the share.
+	most := o.Most / float64(len(o.Periods))
+	all := rule.clients.uses()
+	for j, per := range o.Periods {
+		fullest := rule.clients.most(j)
+		units := least(all[j], fullest, int64(most*float64(rule.out.Requests)), int64(most*float64(s.Clients)))
+		draft.units[j] = round(units)
+		draft.capacity = max(draft.capacity, rule.clients.periods[j].peak)
+		s.Limits = append(s.Limits, LimitFor{per, draft.units[j], all[j].Distribution(), fullest.Distribution()})
+	}
+	return s
+}
+
+// least returns the least limit that denies at most so many requests and clients.
+func least(each, fullest Uses, requests, clients int64) uint32 {
+	deniesMore := func(limit uint32) bool {
+		var n int64
+		for units, times := range each {
+			n += int64(units-min(units, limit)) * times
+		}
+		for units, times := range fullest {
+			if units > limit {
+				clients -= times
+			}
+		}
+		return n > requests || clients < 0
+	}
+	budget := clients
+	low, high := uint32(1), fullest.Quantile(1)
+	for low < high {
+		clients = budget
+		if middle := low + (high-low)/2; deniesMore(middle) {
+			low = middle + 1
+		} else {
+			high = middle
+		}
+	}
+	return low
+}
+
+// round rounds up to two digits.
+func round(n uint32) uint32 {
+	scale := uint64(1)
+	for uint64(n) > 99*scale {
+		scale *= 10
+	}
+	return uint32(min((uint64(n)+scale-1)/scale*scale, math.MaxUint32))
+}
+
+// draftRule is a policy of one rule.
+type draftRule struct {
+	name     string
+	key      []string // in YAML
+	periods  []string
+	units    []uint32
+	capacity int64
+}
+
+// defaultCapacity is what a rule without capacity has.
+const defaultCapacity = 65536
+
+func (d *draftRule) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "version: 1\nrules:\n  - name: %s\n    mode: shadow\n    key: [%s]\n", d.name, strings.Join(d.key, ", "))
+	limits := make([]string, len(d.periods))
+	for i := range limits {
+		limits[i] = fmt.Sprintf(`"%d/%s"`, d.units[i], d.periods[i])
+	}
+	fmt.Fprintf(&b, "    limits: [%s]\n", strings.Join(limits, ", "))
+	if d.capacity > defaultCapacity {
+		fmt.Fprintf(&b, "    capacity: %d\n", min(round(uint32(min(d.capacity, math.MaxUint32))), policy.MaxCapacity))
+	}
+	return b.String()
+}
+
+// draft is the policy with limits that deny nothing.
+func (o *SuggestOptions) draft() (*draftRule, error) {
+	d := &draftRule{periods: o.Periods, name: "per"}
+	for range o.Periods {
+		d.units = append(d.units, math.MaxUint32)
+	}
+	for _, part := range o.Key {
+		text, err := keyPart(part)
+		if err != nil {
+			return nil, err
+		}
+		d.key = append(d.key, text)
+		d.name += "-" + strings.Trim(strings.Map(func(r rune) rune {
+			if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+				return r
+			}
+			return '-'
+		}, strings.ToLower(part[strings.LastIndexByte(part, ':')+1:])), "-")
+	}
+	return d, nil
+}
+
+// keyPart is a part of a key in YAML.
+func keyPart(part string) (string, error) {
+	kind, name, named := strings.Cut(part, ":")
+	switch {
+	case !named && slices.Contains([]string{"client_ip", "host", "method", "path", "route"}, kind):
+		return kind, nil
+	case named && name != "" && slices.Contains([]string{"header", "query", "cookie"}, kind):
+		return fmt.Sprintf("{%s: %q}", kind, name), nil
+	case kind == "jwt":
+		if provider, claim, ok := strings.Cut(name, ":"); ok && provider != "" && claim != "" {
+			return fmt.Sprintf("{jwt: {provider: %q, claim: %q}}", provider, claim), nil
+		}
+	}
+	return "", fmt.Errorf("--key %s is no part of a key: there are %s", part, strings.Join(keyForms, ", "))
+}
+
+var keyForms = []string{"header:NAME", "client_ip", "query:NAME", "cookie:NAME", "host", "method", "path", "route", "jwt:PROVIDER:CLAIM"}
