@@ -82,12 +82,15 @@ func CheckField(name string) error {
 
 // LackingError is the error of a log that does not have a field that is needed.
 type LackingError struct {
-	Log   string
+	Log   string // empty: all logs
 	Field string
 	JSON  bool
 }
 
 func (e *LackingError) Error() string {
+	if e.Log == "" {
+		return fmt.Sprintf("no line has the field %s, which is needed", e.Field)
+	}
 	return fmt.Sprintf("%s does not have the field %s, which is needed", e.Log, e.Field)
 }
 

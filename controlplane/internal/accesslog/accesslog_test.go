@@ -193,6 +193,20 @@ func TestLackingField(t *testing.T) {
 	require.Contains(t, lacking.Hint(), "--map header:x-user-id=NAME")
 }
 
+// A name that no line has, and a time that no log has yet.
+func TestMistakenNameAndTime(t *testing.T) {
+	line := `{"start_time":"2026-01-31T12:00:00Z","who":"alice"}` + "\n"
+	name := file(t, strings.Repeat(line, 10)+strings.ReplaceAll(line, "2026", "2199"))
+	o := accesslog.Options{Names: []string{name}, Fields: []string{"header:x-user-id"}, Map: map[string]string{"header:x-user-id": "whom"}}
+	_, _, err := readAll(t, o)
+	require.EqualError(t, err, "no line has the field header:x-user-id, which is needed")
+	o.Map["header:x-user-id"] = "who"
+	all, stats, err := readAll(t, o)
+	require.NoError(t, err)
+	require.Len(t, all, 10)
+	require.EqualValues(t, 1, stats.Unknown)
+}
+
 // Lines stand in the order of completion, and several files at once.
 func TestOrder(t *testing.T) {
 	line := func(second, ms int) string {

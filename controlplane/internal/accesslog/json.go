@@ -79,7 +79,6 @@ func compileObject(format *policy.Node, names map[string]string) (*object, error
 	}
 	for field, name := range names {
 		o.targets[strings.ToLower(name)] = &ranked{targetOf(field), 0}
-		o.seen[field] = true
 	}
 	return o, nil
 }

@@ -45,6 +45,7 @@ type Log struct {
 	wanted  map[string]bool
 	sources []*source // not open yet, in the order of their first lines
 	open    []*source // a heap: the one with the oldest line first
+	objects []*object // the formats of JSON logs
 	sorter  sorter
 	grain   resolution
 	last    int64
@@ -164,7 +165,10 @@ func (l *Log) recognize(s *source) (err error) {
 	for field := range l.options.Map {
 		has = append(has, field)
 	}
-	_, isObject := s.format.(*object)
+	o, isObject := s.format.(*object)
+	if isObject {
+		l.objects = append(l.objects, o)
+	}
 	for _, field := range append([]string{FieldTime}, l.options.Fields...) {
 		if !slices.Contains(has, field) {
 			return &LackingError{Log: s.name, Field: field, JSON: isObject}
@@ -199,17 +203,32 @@ func (l *Log) Next() (*Request, error) {
 		if err != nil {
 			return nil, err
 		}
+		if s == nil && len(l.sorter.heap) > 0 {
+			continue
+		}
 		if s == nil {
-			if len(l.sorter.heap) > 0 {
-				continue
-			}
-			return nil, io.EOF
+			return nil, l.end()
 		}
 		l.sorter.push(s.next)
 		if err := l.advance(s); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// end refuses JSON logs of which no line had a field that --map names: the name is
+// another. Other fields the begin of each log has shown.
+func (l *Log) end() error {
+	for field := range l.options.Map {
+		seen := false
+		for _, o := range l.objects {
+			seen = seen || o.seen[field]
+		}
+		if len(l.objects) > 0 && l.wanted[field] && !seen {
+			return &LackingError{Field: field, JSON: true}
+		}
+	}
+	return io.EOF
 }
 
 // settle counts a request that goes out. One that is late gets the time of the one

@@ -7,22 +7,21 @@ import (
 	"time"
 )
 
-// maxYear leaves the longest window room below the end of 63-bit nanoseconds.
-const maxYear = 2200
-
+// One line with a time far ahead would put all that follow out of their order, so a
+// time is one at which a log may have been written.
 var (
 	firstNs = time.Date(1971, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()
-	lastNs  = time.Date(maxYear, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()
+	lastNs  = time.Now().Add(24 * time.Hour).UnixNano()
 )
 
-// inRange refuses times that no log was written at.
+// inRange refuses times at which no log was written.
 func inRange(ns int64) (int64, bool) { return ns, ns >= firstNs && ns < lastNs }
 
 // byLayout reads times of one layout of package time.
 func byLayout(layout string) func([]byte) (int64, bool) {
 	return func(text []byte) (int64, bool) {
 		t, err := time.Parse(layout, string(text))
-		if err != nil || t.Year() < 1971 || t.Year() >= maxYear {
+		if err != nil || t.Year() < 1970 || t.Year() > 2200 { // beyond them, UnixNano is undefined
 			return 0, false
 		}
 		return inRange(t.UnixNano())
@@ -36,7 +35,7 @@ var (
 )
 
 // epoch reads a number of seconds, or of milli-, micro- or nanoseconds: each has
-// three digits more, and only one of them lies between 1971 and maxYear.
+// three digits more, and only one of them is a time at which a log was written.
 func epoch(text []byte) (int64, bool) {
 	whole, fraction, _ := bytes.Cut(text, []byte("."))
 	n, err := strconv.ParseInt(string(whole), 10, 64)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
@@ -92,10 +93,34 @@ func (o Options) run(ctx context.Context, files []File) (*run, error) {
 	}
 	defer r.log.Close()
 	defer r.close()
-	if err := r.all(ctx); err != nil {
+	if err := r.all(ctx); ctx.Err() != nil {
+		return nil, input.ErrInterrupted
+	} else if err != nil {
+		return nil, err
+	}
+	if err := r.warn(); err != nil {
 		return nil, err
 	}
 	return r, r.log.CheckUnknown(o.Unknown)
+}
+
+// warn says what makes figures other than a reader would think.
+func (r *run) warn() error {
+	for i, c := range r.collectors {
+		r.warnings = append(r.warnings, grainWarnings(c.policy, r.log.GrainNs)...)
+		for j := range c.rules {
+			rule := c.rules[j].rule
+			evicted, err := r.fleets[i].Counted(rule.Name, "evicted")
+			if err != nil {
+				return err
+			}
+			if evicted > 0 {
+				r.warnings = append(r.warnings, fmt.Sprintf("rule %s: %d keys were evicted, because more were live than its capacity of %d holds: "+
+					"it may deny other keys early", rule.Name, evicted, rule.Capacity))
+			}
+		}
+	}
+	return nil
 }
 
 // decidedFile is a policy that proxies run, and the one to count by.
@@ -111,6 +136,7 @@ type run struct {
 	fleets     []*simulate.Fleet
 	timeline   *timeline
 	collectors []*collector
+	warnings   []string
 	denied     int64
 }
 
@@ -260,10 +286,7 @@ func (r *run) report() *Report {
 		other := r.collectors[1].end()
 		report.Against = &other
 	}
-	report.Timeline = r.timeline.report()
-	for _, c := range r.collectors {
-		report.Warnings = append(report.Warnings, grainWarnings(c.policy, r.log.GrainNs)...)
-	}
+	report.Timeline, report.Warnings = r.timeline.report(), r.warnings
 	return report
 }
 

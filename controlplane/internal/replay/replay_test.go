@@ -266,6 +266,18 @@ func TestALimitFinerThanTheClock(t *testing.T) {
 	require.Contains(t, report.Warnings[1], "limit 2")
 }
 
+func TestEvictionIsWarnedOf(t *testing.T) {
+	lines := make([]logged, 300)
+	for i := range lines {
+		lines[i] = logged{noonMs + int64(i), fmt.Sprint("u", i), "/", "192.0.2.1", 200}
+	}
+	o := options(t, `{version: 1, rules: [{name: a, key: [{header: x-user-id}], limits: ["10/1h"], capacity: 20}]}`, lines)
+	report, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Len(t, report.Warnings, 1)
+	require.Contains(t, report.Warnings[0], "its capacity of 20")
+}
+
 // What is suggested denies no more than was asked for, and a tighter limit would.
 func TestSuggest(t *testing.T) {
 	lines := traffic(3, 5000)

@@ -58,12 +58,15 @@ func (f *Fleet) Close() { f.close() }
 // Policy returns what the proxies run.
 func (f *Fleet) Policy() *policy.Policy { return f.policy }
 
-// Memory returns the bytes of the filters' own memory and of what they share.
-func (f *Fleet) Memory() (bytes uint64) {
+// Counted returns what the proxies together have counted of a rule's metric.
+func (f *Fleet) Counted(rule, metric string) (n uint64, err error) {
 	for _, host := range f.hosts {
-		bytes += host.Memory(0) + uint64(host.Shared().Bytes())
+		if err := host.Tick(0); err != nil { // publishes
+			return 0, err
+		}
+		n += host.Metrics()["rule=.="+rule+";.;rate_limit_"+metric+"_total"]
 	}
-	return bytes
+	return n, nil
 }
 
 // Serve takes a request at an instant through the next proxy in turn. Of an instant
