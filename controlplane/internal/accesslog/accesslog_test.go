@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -242,6 +243,17 @@ func TestStandardInput(t *testing.T) {
 	require.Len(t, all, 3000)
 	require.EqualValues(t, 1, stats.Unended)
 	require.EqualValues(t, time.Second, stats.GrainNs)
+}
+
+func TestPipe(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, syscall.Mkfifo(name, 0o600))
+	wrote := make(chan error)
+	go func() { wrote <- os.WriteFile(name, []byte(strings.Repeat(combinedLine, 30_000)), 0o600) }()
+	all, _, err := readAll(t, accesslog.Options{Names: []string{name, file(t, combinedLine)}, Fields: everyField})
+	require.NoError(t, err)
+	require.NoError(t, <-wrote)
+	require.Len(t, all, 30_001)
 }
 
 func FuzzLines(f *testing.F) {

@@ -79,12 +79,12 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 		l.wanted[field] = true
 	}
 	for _, name := range o.Names {
-		if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
-			l.size += info.Size()
-		} else if name == "-" || err == nil && !info.IsDir() {
+		size, ok := Again(name)
+		if !ok {
 			l.size = -1
 			break
 		}
+		l.size += size
 	}
 	var unused atomic.Int64
 	for _, name := range o.Names {
@@ -137,12 +137,21 @@ func (l *Log) look(name string, n *atomic.Int64) (*source, error) {
 		in.Close()
 		return nil, err
 	}
-	if name != "-" { // to be opened again when its time has come
+	if _, ok := Again(name); ok { // to be opened again when its time has come
 		in.Close()
 		s.lines, s.pending, s.ended = nil, nil, nil
 	}
 	s.number = 0
 	return s, nil
+}
+
+// Again reports whether a name is a file that can be read more than once, and its size.
+func Again(name string) (size int64, ok bool) {
+	info, err := os.Stat(name)
+	if name == "-" || err != nil || !info.Mode().IsRegular() {
+		return 0, false
+	}
+	return info.Size(), true
 }
 
 // recognize finds the format of a file, and refuses one that lacks a field.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 
@@ -47,8 +48,11 @@ var ErrKeyless = errors.New("no request in the logs has the key")
 // the least limits that would have denied no more than a share. The compiled filter
 // reads the keys, and decides what the limits deny. It reads the logs twice.
 func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
-	if slices.Contains(o.Log.Names, "-") {
-		return nil, errors.New("standard input cannot be read twice: give the logs as files")
+	for _, name := range o.Log.Names {
+		info, err := os.Stat(name)
+		if name == "-" || err == nil && info.Mode()&(os.ModeNamedPipe|os.ModeCharDevice) != 0 {
+			return nil, fmt.Errorf("%s cannot be read twice: give the logs as files", name)
+		}
 	}
 	draft, err := o.draft()
 	if err != nil {
