@@ -72,6 +72,7 @@ func writeDay(t *testing.T, name string, perHour int) (clients, denied int) {
 	hour, used := int64(-1), make([]int, *longClients)
 	step := int64(24*time.Hour) / int64(*longLines)
 	var held [][]byte // lines that end later than those that begin after them
+	var since int64   // when the first of them began
 	for i := range *longLines {
 		at := time.Unix(0, noonMs*1e6+int64(i)*step).UTC()
 		client := dice.IntN(*longClients)
@@ -91,13 +92,16 @@ func writeDay(t *testing.T, name string, perHour int) (clients, denied int) {
 		}
 		line := fmt.Appendf(nil, "[%s] \"GET /v1/things/%d?page=2 HTTP/1.1\" 200 12 \"user-%d\" \"app/3\"\n",
 			at.Format("2006-01-02T15:04:05.000Z"), i%1000, client)
-		if step < int64(time.Second) && dice.IntN(20) == 0 && len(held) < 16 {
+		if dice.IntN(20) == 0 && len(held) < 16 {
+			if len(held) == 0 {
+				since = at.Unix()
+			}
 			held = append(held, line)
 			continue
 		}
 		_, err = w.Write(line)
 		require.NoError(t, err)
-		if len(held) == 16 {
+		if len(held) == 16 || at.Unix()-since > 20 {
 			_, err = w.Write(bytes.Join(held, nil))
 			require.NoError(t, err)
 			held = held[:0]
