@@ -27,7 +27,8 @@ var (
 	errLong      = errors.New("it is too long")
 )
 
-const nginxCombined = `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`
+const nginxCombined = `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent ` +
+	`"$http_referer" "$http_user_agent"`
 
 // Formats are the formats with a name.
 var textFormats = map[string]string{
@@ -68,8 +69,8 @@ func (o *Options) newFormat(said string) (format, error) {
 		return compileObject(n, o.Map)
 	}
 	if !strings.ContainsAny(said, "%$") {
-		return nil, fmt.Errorf("--format %s: there is no such format: it is one of %s, or the format itself as Envoy or nginx has it",
-			said, strings.Join(FormatNames(), ", "))
+		return nil, fmt.Errorf("--format %s: there is no such format: it is one of %s, or the format itself "+
+			"as Envoy or nginx has it", said, strings.Join(FormatNames(), ", "))
 	}
 	t, err := o.compileText(said)
 	if err != nil {

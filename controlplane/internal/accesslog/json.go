@@ -24,12 +24,14 @@ type ranked struct {
 // jsonNames are the names under which JSON logs commonly have a field, the surest
 // first.
 var jsonNames = map[string][]string{
-	FieldMethod:   {"method", "request_method", ":method", "req_method", "requestmethod"},
-	FieldHost:     {"authority", ":authority", "host", "http_host", "request_authority", "requesthost"},
-	FieldPath:     {"path", "x-envoy-origin-path", "x-envoy-original-path", "request_uri", ":path", "requestpath"},
-	FieldClientIP: {"downstream_remote_address", "downstream_remote_address_without_port", "remote_addr", "client_ip", "clienthost"},
-	FieldStatus:   {"response_code", "status", "responsecode", "status_code"},
-	FieldRoute:    {"route_name"},
+	FieldMethod: {"method", "request_method", ":method", "req_method", "requestmethod"},
+	FieldHost:   {"authority", ":authority", "host", "http_host", "request_authority", "requesthost"},
+	FieldPath:   {"path", "x-envoy-origin-path", "x-envoy-original-path", "request_uri", ":path", "requestpath"},
+	FieldClientIP: {
+		"downstream_remote_address", "downstream_remote_address_without_port", "remote_addr", "client_ip", "clienthost",
+	},
+	FieldStatus: {"response_code", "status", "responsecode", "status_code"},
+	FieldRoute:  {"route_name"},
 }
 
 var jsonTimes = []struct {

@@ -134,7 +134,8 @@ func startTime(format string) (func([]byte) (int64, bool), error) {
 		}
 		part, ok := layouts[rest[:min(n, len(rest))]]
 		if !ok {
-			return nil, fmt.Errorf("%%START_TIME(%s)%%: %s is not read: have the time logged with %%Y-%%m-%%dT%%H:%%M:%%S.%%3f%%z", format, rest[:min(n, len(rest))])
+			return nil, fmt.Errorf("%%START_TIME(%s)%%: %s is not read: have the time logged with %%Y-%%m-%%dT%%H:%%M:%%S.%%3f%%z",
+				format, rest[:min(n, len(rest))])
 		}
 		if strings.HasSuffix(layout, ".") || !strings.HasSuffix(part, "000") {
 			layout += part

@@ -181,10 +181,12 @@ func (f *found) choose(r *Request, wanted map[string]bool) (size int, err error)
 			}
 		}
 		size += len(v.text)
-		if v.target.kind == kindHeader {
+		switch v.target.kind {
+		case kindHeader:
 			headers++
-		} else if v.target.kind == kindValue {
+		case kindValue:
 			others++
+		default: // has a field of its own
 		}
 	}
 	if headers > 0 {

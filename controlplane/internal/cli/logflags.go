@@ -27,7 +27,8 @@ func (l *logFlags) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&l.format, "format", "", "`FORMAT` of the logs: "+strings.Join(accesslog.FormatNames(), ", ")+
 		", or the format itself as Envoy or nginx has it (default: found out)")
-	flags.StringArrayVar(&l.names, "map", nil, "`FIELD=NAME` under which the logs have a field of a request, as header:x-user-id=user; may be given again")
+	flags.StringArrayVar(&l.names, "map", nil,
+		"`FIELD=NAME` under which the logs have a field of a request, as header:x-user-id=user; may be given again")
 	flags.DurationVar(&l.sort, "sort", 30*time.Second, "how far from its place in time a line may stand")
 	l.unknown = 0.1
 	flags.Var(&l.unknown, "unknown-at-most", "share of lines that may be of another format")
@@ -66,7 +67,8 @@ func logError(err error) error {
 	case errors.As(err, &unknown):
 		return withHint(err, "give one format's logs at a time, with --format; --unknown-at-most allows more of them")
 	case errors.As(err, &format):
-		return withHint(err, "say --format with the format's text, as Envoy's text_format_source or nginx' log_format has it, or --map for a JSON log")
+		return withHint(err, "say --format with the format's text, as Envoy's text_format_source or nginx' log_format has it, "+
+			"or --map for a JSON log")
 	}
 	return err
 }
@@ -135,7 +137,8 @@ func (p *progress) show(read, size int64) {
 	}
 	const cells = 40
 	done := int(min(read, size) * cells / size)
-	fmt.Fprintf(p.to, "\r[%s%s] %3d%%\x1b[K", strings.Repeat("=", done), strings.Repeat(" ", cells-done), min(read, size)*100/size)
+	fmt.Fprintf(p.to, "\r[%s%s] %3d%%\x1b[K", strings.Repeat("=", done), strings.Repeat(" ", cells-done),
+		min(read, size)*100/size)
 }
 
 func (p *progress) end() {

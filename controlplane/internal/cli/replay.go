@@ -69,7 +69,8 @@ func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {
 		return usageError(fmt.Errorf("--proxies %d is not from 1 to %d", o.proxies, maxWorkers), "the default is 1")
 	}
 	if slices.Contains([]string{o.policy, o.against}, "-") {
-		return usageError(errors.New("a policy of - is not possible here"), "give the policy as a file; - among the logs is standard input")
+		return usageError(errors.New("a policy of - is not possible here"),
+			"give the policy as a file; - among the logs is standard input")
 	}
 	read, err := o.log.options(cmd, logs)
 	if err != nil {
@@ -130,7 +131,8 @@ func printLogStats(w io.Writer, s *accesslog.Stats, denied int64) {
 		moment(accesslog.Time(s.FirstNs)), moment(accesslog.Time(s.LastNs)), grouped(denied))
 	if s.Unknown > 0 {
 		fmt.Fprintf(w, "left out: %s of another format; line %d of %s is %q: %s\n",
-			counted(s.Unknown, "line", "lines"), s.Example.Number, printable.Text(s.Example.Log), s.Example.Text, printable.Text(s.Example.Why))
+			counted(s.Unknown, "line", "lines"), s.Example.Number, printable.Text(s.Example.Log), s.Example.Text,
+			printable.Text(s.Example.Why))
 		fmt.Fprintln(w, "  --format says what the lines look like, --map what a field is called")
 	}
 	if s.NoHTTP > 0 {
@@ -140,7 +142,8 @@ func printLogStats(w io.Writer, s *accesslog.Stats, denied int64) {
 		fmt.Fprintf(w, "left out: %s without an end\n", counted(s.Unended, "last line", "last lines"))
 	}
 	if s.Late > 0 {
-		fmt.Fprintf(w, "%s further from their place than --sort, and count later than they came\n", counted(s.Late, "line stands", "lines stand"))
+		fmt.Fprintf(w, "%s further from their place than --sort, and count later than they came\n",
+			counted(s.Late, "line stands", "lines stand"))
 	}
 }
 
@@ -151,7 +154,8 @@ func printReplayed(w io.Writer, o *replay.Outcome, r *replay.Report) error {
 	for i := range o.Rules {
 		u := &o.Rules[i]
 		rows = append(rows, []string{
-			u.Rule, grouped(u.Requests), grouped(u.Denied), ratio(u.Denied, u.Requests), grouped(u.Shadow), ratio(u.Shadow, u.Requests),
+			u.Rule, grouped(u.Requests), grouped(u.Denied), ratio(u.Denied, u.Requests),
+			grouped(u.Shadow), ratio(u.Shadow, u.Requests),
 			grouped(u.Clients), grouped(u.DeniedClients), ratio(u.DeniedClients, u.Clients),
 		})
 	}
@@ -166,7 +170,8 @@ func printReplayed(w io.Writer, o *replay.Outcome, r *replay.Report) error {
 			}
 		}
 		if u.Uncounted > 0 {
-			fmt.Fprintf(w, "%s: %s of further clients than are told apart\n", printable.Text(u.Rule), counted(u.Uncounted, "request", "requests"))
+			fmt.Fprintf(w, "%s: %s of further clients than are told apart\n", printable.Text(u.Rule),
+				counted(u.Uncounted, "request", "requests"))
 		}
 		if len(u.Top) > 0 {
 			fmt.Fprintf(w, "\nmost denied by %s\n", printable.Text(u.Rule))
@@ -186,7 +191,8 @@ func printAlone(w io.Writer, title string, o *replay.Outcome) error {
 		if u.Alone == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "by %s: %s of %s\n", printable.Text(u.Rule), counted(u.Alone, "request", "requests"), counted(u.AloneClients, "client", "clients"))
+		fmt.Fprintf(w, "by %s: %s of %s\n", printable.Text(u.Rule),
+			counted(u.Alone, "request", "requests"), counted(u.AloneClients, "client", "clients"))
 		if err := printClients(w, u, u.TopAlone); err != nil {
 			return err
 		}

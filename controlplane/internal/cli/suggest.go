@@ -94,7 +94,8 @@ func printSuggestion(w io.Writer, s *replay.Suggestion, key []string) error {
 	var about strings.Builder
 	printLogStats(&about, &s.Log, s.Replay.Status.Denied)
 	if s.Keyless > 0 {
-		fmt.Fprintf(&about, "%s no %s: the rule does not see them\n", counted(s.Keyless, "request has", "requests have"), strings.Join(key, " or no "))
+		fmt.Fprintf(&about, "%s no %s: the rule does not see them\n",
+			counted(s.Keyless, "request has", "requests have"), strings.Join(key, " or no "))
 	}
 	fmt.Fprintf(&about, "\nrequests of each of %s\n", counted(s.Clients, "client", "clients"))
 	rows := [][]string{{"IN", "P50", "P90", "P99", "P99.9", "MAX"}}
@@ -106,8 +107,9 @@ func printSuggestion(w io.Writer, s *replay.Suggestion, key []string) error {
 		return err
 	}
 	rule := &s.Replay.Rules[0]
-	fmt.Fprintf(&about, "\nthis policy would have denied %s (%s) of %s (%s)\n", counted(rule.Shadow, "request", "requests"),
-		ratio(rule.Shadow, rule.Requests), counted(rule.DeniedClients, "client", "clients"), ratio(rule.DeniedClients, rule.Clients))
+	fmt.Fprintf(&about, "\nthis policy would have denied %s (%s) of %s (%s)\n",
+		counted(rule.Shadow, "request", "requests"), ratio(rule.Shadow, rule.Requests),
+		counted(rule.DeniedClients, "client", "clients"), ratio(rule.DeniedClients, rule.Clients))
 	for _, warning := range s.Replay.Warnings {
 		fmt.Fprintln(&about, "warning:", printable.Text(warning))
 	}

@@ -115,8 +115,8 @@ func (r *run) warn() error {
 				return err
 			}
 			if evicted > 0 {
-				r.warnings = append(r.warnings, fmt.Sprintf("rule %s: %d keys were evicted, because more were live than its capacity of %d holds: "+
-					"it may deny other keys early", rule.Name, evicted, rule.Capacity))
+				r.warnings = append(r.warnings, fmt.Sprintf("rule %s: %d keys were evicted, because more were live "+
+					"than its capacity of %d holds: it may deny other keys early", rule.Name, evicted, rule.Capacity))
 			}
 		}
 	}
@@ -304,8 +304,8 @@ func grainWarnings(p *policy.Policy, grainNs int64) (warnings []string) {
 				ns = min(ns, int64(float64(ns)*float64(l.Burst)/float64(l.Limit))) // until it is full
 			}
 			if ns <= grainNs {
-				warnings = append(warnings, fmt.Sprintf("rule %s: limit %d is finer than the log's clock of %s: requests of one instant "+
-					"look like a burst, so more are denied here than by a proxy", rule.Name, j, time.Duration(grainNs)))
+				warnings = append(warnings, fmt.Sprintf("rule %s: limit %d is finer than the log's clock of %s: "+
+					"requests of one instant look like a burst, so more are denied here than by a proxy", rule.Name, j, time.Duration(grainNs)))
 			}
 		}
 	}

@@ -202,4 +202,6 @@ func keyPart(part string) (string, error) {
 	return "", fmt.Errorf("--key %s is no part of a key: there are %s", part, strings.Join(keyForms, ", "))
 }
 
-var keyForms = []string{"header:NAME", "client_ip", "query:NAME", "cookie:NAME", "host", "method", "path", "route", "jwt:PROVIDER:CLAIM"}
+var keyForms = []string{
+	"header:NAME", "client_ip", "query:NAME", "cookie:NAME", "host", "method", "path", "route", "jwt:PROVIDER:CLAIM",
+}

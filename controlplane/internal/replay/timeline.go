@@ -20,8 +20,8 @@ type series []int64
 // widths are multiples of those before them, and divide a day as clocks do.
 var widths = func() (ns []int64) {
 	for _, seconds := range []int64{
-		1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 2 * 86400, 4 * 86400, 8 * 86400, 16 * 86400, 32 * 86400,
-		320 * 86400,
+		1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400,
+		2 * 86400, 4 * 86400, 8 * 86400, 16 * 86400, 32 * 86400, 320 * 86400,
 	} {
 		ns = append(ns, seconds*int64(time.Second))
 	}

@@ -1,0 +1,66 @@
+package replay
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestUses(t *testing.T) {
+	u := Uses{1: 90, 7: 9, 19: 1}
+	d := u.Distribution()
+	require.Equal(t, []UseBin{{1, 1, 90}, {5, 9, 9}, {10, 19, 1}}, d.Bins)
+	require.Equal(t, []uint32{1, 1, 7, 19, 19}, []uint32{d.P50, d.P90, d.P99, d.P999, d.Max})
+	from, to := binOf(4_000_000_000)
+	require.Equal(t, [2]uint32{2_000_000_000, 4_294_967_295}, [2]uint32{from, to})
+}
+
+// A timeline that becomes wider counts as one that was as wide from the start.
+func TestTimeline(t *testing.T) {
+	dice := rand.New(rand.NewPCG(1, 1))
+	for range 300 {
+		at := dice.Int64N(4e18)
+		line := newTimeline(at)
+		s := line.new()
+		var all []int64
+		for range 1 + dice.IntN(300) {
+			all = append(all, at)
+			s.add(line.at(at), 1)
+			at += dice.Int64N(1 + int64(1)<<dice.IntN(52))
+		}
+		r := line.report()
+		want := make([]int64, r.Count)
+		for _, ns := range all {
+			want[(ns-r.StartNs)/r.WidthNs]++
+		}
+		require.Equal(t, want, line.whole(s))
+		require.LessOrEqual(t, r.Count, MaxPoints)
+		require.Zero(t, r.StartNs%r.WidthNs)
+	}
+}
+
+// Of more clients than are watched, those that count most are found, and nothing is
+// counted twice.
+func TestHeavy(t *testing.T) {
+	dice := rand.New(rand.NewPCG(1, 1))
+	line := newTimeline(0)
+	h, all := newHeavy(line), make([]client, 2000)
+	for i := range 200_000 {
+		n := dice.IntN(len(all))
+		if dice.IntN(3) == 0 {
+			n = dice.IntN(topClients)
+		}
+		all[n].denied++
+		h.count(uint32(n), all[n].denied, "\x01\x02x", line.at(int64(i)*1e7))
+	}
+	top := h.top(all)
+	require.Len(t, top, topClients)
+	require.Len(t, line.series, watchedClients)
+	for i, c := range top {
+		require.Greater(t, c.Denied, int64(6000))
+		require.Equal(t, c.Denied, sum(c.Strip)+c.Before)
+		require.Less(t, c.Before, c.Denied/10)
+		require.True(t, i == 0 || c.Denied <= top[i-1].Denied)
+	}
+}
