@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
@@ -225,10 +226,10 @@ func TestLogsOfNginx(t *testing.T) {
 	}
 	binary := os.Getenv("SLUICE_NGINX")
 	if binary == "" {
-		var err error
-		binary, err = exec.LookPath("nginx")
-		require.NoError(t, err, "run make test, which installs an nginx, or set SLUICE_NGINX, or put nginx on PATH")
+		binary = filepath.Join(buildtest.Root(), "build", "out", "nginx", "usr", "sbin", "nginx")
 	}
+	_, err := exec.LookPath(binary)
+	require.NoError(t, err, "make servers installs an nginx, or set SLUICE_NGINX to one")
 	dir, began := t.TempDir(), time.Now()
 	free, err := ports.Free(1)
 	require.NoError(t, err)

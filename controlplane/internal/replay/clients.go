@@ -114,6 +114,7 @@ func (c *clients) most(j int) Uses {
 type heavy struct {
 	timeline *timeline
 	clients  map[uint32]*heavyClient
+	most     int    // clients
 	least    uint32 // no client here has counted less
 }
 
@@ -124,19 +125,25 @@ type heavyClient struct {
 	strip  *series
 }
 
-// How many clients are watched, and how many of those are reported.
+// How many clients of a rule are watched, and of all rules unless there are very many;
+// and how many of a rule's are reported.
 const (
-	watchedClients = 256
-	topClients     = 10
+	watchedClients    = 256
+	allWatchedClients = 1 << 16
+	topClients        = 10
 )
 
-func newHeavy(t *timeline) *heavy { return &heavy{timeline: t, clients: map[uint32]*heavyClient{}} }
+// newHeavy returns one of so many rules'.
+func newHeavy(t *timeline, rules int) *heavy {
+	most := max(min(watchedClients, allWatchedClients/rules), topClients)
+	return &heavy{timeline: t, clients: map[uint32]*heavyClient{}, most: most}
+}
 
 // count says that a client has counted so often, now once more.
 func (h *heavy) count(i, count uint32, key string, at int) {
 	c := h.clients[i]
 	if c == nil {
-		if len(h.clients) == watchedClients && !h.makeRoom(count) {
+		if len(h.clients) == h.most && !h.makeRoom(count) {
 			return
 		}
 		c = &heavyClient{key: key, before: count - 1, strip: h.timeline.new()}

@@ -44,7 +44,7 @@ func newCollector(name string, p *policy.Policy, t *timeline) *collector {
 		c.index[r.Name] = len(c.rules)
 		c.Rules = append(c.Rules, Rule{Rule: r.Name, Mode: string(r.Mode), Key: labels(r.Key), Reasons: map[string]int64{}})
 		c.rules = append(c.rules, ruleCollector{
-			rule: r, clients: newClients(r, &left), heavy: newHeavy(t), alone: newHeavy(t),
+			rule: r, clients: newClients(r, &left), heavy: newHeavy(t, len(p.Rules)), alone: newHeavy(t, len(p.Rules)),
 			allowed: t.new(), denied: t.new(), shadow: t.new(), cost: r.Cost.Fixed,
 		})
 	}

@@ -45,7 +45,7 @@ func TestTimeline(t *testing.T) {
 func TestHeavy(t *testing.T) {
 	dice := rand.New(rand.NewPCG(1, 1))
 	line := newTimeline(0)
-	h, all := newHeavy(line), make([]client, 2000)
+	h, all := newHeavy(line, 1), make([]client, 2000)
 	for i := range 200_000 {
 		n := dice.IntN(len(all))
 		if dice.IntN(3) == 0 {
