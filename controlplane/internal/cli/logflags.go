@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ type logFlags struct {
 	names   []string
 	sort    time.Duration
 	unknown share
+	html    string
 }
 
 // AddFlags adds the flags.
@@ -32,6 +34,8 @@ func (l *logFlags) AddFlags(cmd *cobra.Command) {
 	flags.DurationVar(&l.sort, "sort", 30*time.Second, "how far from its place in time a line may stand")
 	l.unknown = 0.1
 	flags.Var(&l.unknown, "unknown-at-most", "share of lines that may be of another format")
+	flags.StringVar(&l.html, "html", "", "also write a page with charts to this `FILE`; it names clients")
+	_ = cmd.MarkFlagFilename("html", "html")
 }
 
 // options returns what to read.
@@ -52,6 +56,25 @@ func (l *logFlags) options(cmd *cobra.Command, files []string) (accesslog.Option
 		o.Map[field] = name
 	}
 	return o, nil
+}
+
+// writePage writes the page of --html. Its readers are those of the log: the user alone.
+func (l *logFlags) writePage(write func(io.Writer) error) error {
+	if l.html == "" {
+		return nil
+	}
+	// Renamed into place, so that no half of a page is left.
+	temporary, err := os.CreateTemp(filepath.Dir(l.html), ".sluice-*.html")
+	if err != nil {
+		return fmt.Errorf("write --html: %w", err)
+	}
+	if err = errors.Join(write(temporary), temporary.Close()); err == nil {
+		err = os.Rename(temporary.Name(), l.html)
+	}
+	if err != nil {
+		return fmt.Errorf("write --html: %w", errors.Join(err, os.Remove(temporary.Name())))
+	}
+	return nil
 }
 
 // logError adds the way out to an error about a log.

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/report"
 )
 
 // replayOptions are the flags of replay.
@@ -95,12 +96,15 @@ func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {
 	if r.Wasm, err = readFilter(o.wasm); err != nil {
 		return err
 	}
-	report, err := replay.Run(cmd.Context(), r)
+	result, err := replay.Run(cmd.Context(), r)
 	bar.end()
 	if err != nil {
 		return logError(err)
 	}
-	return o.output.print(cmd, report, func(w io.Writer) error { return printReplay(w, report) })
+	if err := o.log.writePage(func(w io.Writer) error { return report.Replay(w, result) }); err != nil {
+		return err
+	}
+	return o.output.print(cmd, result, func(w io.Writer) error { return printReplay(w, result) })
 }
 
 func replayFile(cmd *cobra.Command, name string) (replay.File, error) {

@@ -1,0 +1,159 @@
+// Package report writes what a replay or a suggestion found as one HTML file, which
+// needs no other file, no script and no network.
+package report
+
+import (
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
+)
+
+// maxDrawn is how many rules of a policy have charts. Tables have all.
+const maxDrawn = 32
+
+//go:embed page.html
+var pageText string
+
+var page = template.Must(template.New("page").Funcs(template.FuncMap{
+	"n": grouped, "share": share, "time": moment, "key": replay.KeyText, "inc": func(i int) int { return i + 1 },
+	"clients": func(caption string, list []replay.Client) clientsView { return clientsView{caption, list} },
+}).Parse(pageText))
+
+// view is what the page shows.
+type view struct {
+	Title      string
+	Report     *replay.Report
+	Suggestion *replay.Suggestion // nil: none was asked for
+	Limits     []limitView
+	Outcomes   []outcomeView
+}
+
+// limitView is a suggested limit.
+type limitView struct {
+	*replay.LimitFor
+	Each, Most Picture
+}
+
+type outcomeView struct {
+	*replay.Outcome
+	Alone string // what Outcome.Alone counts; "" = there is no other policy
+	Rules []ruleView
+	Left  int // rules without charts
+}
+
+type ruleView struct {
+	*replay.Rule
+	Pictures []Picture
+}
+
+type clientsView struct {
+	Caption string
+	Clients []replay.Client
+}
+
+// Replay writes the page of a replay.
+func Replay(w io.Writer, r *replay.Report) error {
+	return write(w, &view{Title: "What " + r.Policy + " would have denied", Report: r})
+}
+
+// Suggestion writes the page of a suggestion.
+func Suggestion(w io.Writer, s *replay.Suggestion) error {
+	v := &view{Title: "Which limits would fit", Report: s.Replay, Suggestion: s}
+	for i := range s.Limits {
+		l := limitView{LimitFor: &s.Limits[i]}
+		var err error
+		if l.Each, err = use(&s.Limits[i].Each, l.Units, "in "+l.Per); err != nil {
+			return err
+		}
+		if l.Most, err = use(&s.Limits[i].Most, l.Units, "in its fullest "+l.Per); err != nil {
+			return err
+		}
+		v.Limits = append(v.Limits, l)
+	}
+	return write(w, v)
+}
+
+func write(w io.Writer, v *view) error {
+	first, err := outcome(v.Report, &v.Report.Outcome)
+	if err != nil {
+		return err
+	}
+	v.Outcomes = []outcomeView{first}
+	if other := v.Report.Against; other != nil {
+		second, err := outcome(v.Report, other)
+		if err != nil {
+			return err
+		}
+		v.Outcomes[0].Alone = "No longer denied by " + other.Policy
+		second.Alone = "Newly denied"
+		v.Outcomes = append(v.Outcomes, second)
+	}
+	if err := page.Execute(w, v); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
+}
+
+func outcome(r *replay.Report, o *replay.Outcome) (v outcomeView, err error) {
+	v.Outcome, v.Left = o, max(len(o.Rules)-maxDrawn, 0)
+	for i := range o.Rules {
+		rule := ruleView{Rule: &o.Rules[i]}
+		if i < maxDrawn && rule.Requests > 0 {
+			if err := rule.draw(r.Timeline); err != nil {
+				return v, err
+			}
+		}
+		v.Rules = append(v.Rules, rule)
+	}
+	return v, nil
+}
+
+func (v *ruleView) draw(t replay.Timeline) error {
+	p, err := overTime(t, v.Rule)
+	if err != nil {
+		return err
+	}
+	v.Pictures = append(v.Pictures, p)
+	for i := range v.Use {
+		u := &v.Use[i]
+		if p, err = use(&u.Distribution, u.Units, "per "+span(u.PeriodNs)); err != nil {
+			return err
+		}
+		v.Pictures = append(v.Pictures, p)
+	}
+	if len(v.Top) > 0 {
+		if p, err = heat(t, v.Top); err != nil {
+			return err
+		}
+		v.Pictures = append(v.Pictures, p)
+	}
+	return nil
+}
+
+// grouped prints a number with its thousands apart.
+func grouped(v any) string {
+	text := fmt.Sprint(v)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// share prints a part of all with two digits that count.
+func share(n, all int64) string {
+	if all == 0 || n == 0 {
+		return "0%"
+	}
+	p := 100 * float64(n) / float64(all)
+	digits := min(max(1-int(math.Floor(math.Log10(p))), 0), 6)
+	return strconv.FormatFloat(p, 'f', digits, 64) + "%"
+}
+
+func moment(ns int64) string { return accesslog.Time(ns).UTC().Format(time.DateTime + "Z") }
