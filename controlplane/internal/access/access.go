@@ -45,6 +45,12 @@ func ParseRole(text string) (Role, error) {
 // MarshalText makes a role its name in JSON.
 func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
+// UnmarshalText reads a role's name in JSON.
+func (r *Role) UnmarshalText(text []byte) (err error) {
+	*r, err = ParseRole(string(text))
+	return err
+}
+
 // Caller makes a request.
 type Caller struct {
 	Name    string // "token ci", "certificate spiffe://corp/ns/ops/sa/ci"; "" where anyone may call

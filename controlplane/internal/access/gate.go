@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"crypto/x509"
 	"net/http"
 	"strings"
@@ -14,8 +15,19 @@ type Gate struct {
 	ClientCAs func() *x509.CertPool
 }
 
+type digestKey struct{}
+
+// WithToken returns a context whose requests bear the token with this digest. It is
+// for requests that this process makes to itself, for somebody who showed the token.
+func WithToken(ctx context.Context, d Digest) context.Context {
+	return context.WithValue(ctx, digestKey{}, d)
+}
+
 // Identify returns the caller of a request, false for an unknown one.
 func (g Gate) Identify(r *http.Request) (Caller, bool) {
+	if d, ok := r.Context().Value(digestKey{}).(Digest); ok {
+		return g.List().bearer(d)
+	}
 	if given := r.Header.Values("Authorization"); len(given) > 0 {
 		scheme, token, _ := strings.Cut(given[0], " ")
 		if len(given) > 1 || !strings.EqualFold(scheme, "Bearer") {

@@ -11,9 +11,20 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/weaktoken"
 )
 
+// Digest is that of a token, as an access file holds it.
+type Digest [sha256.Size]byte
+
+// DigestOf returns a token's digest, false for a text that is too long for a token.
+func DigestOf(token string) (Digest, bool) {
+	if len(token) > MaxToken {
+		return Digest{}, false
+	}
+	return sha256.Sum256([]byte(token)), true
+}
+
 // List is what an access file says. The zero List knows nobody.
 type List struct {
-	tokens       map[[sha256.Size]byte]Caller
+	tokens       map[Digest]Caller
 	certificates []certificate
 }
 
@@ -42,8 +53,8 @@ const (
 // be a token.
 func ParseList(file string, text []byte) (*List, error) {
 	r := reader{
-		list:  List{tokens: map[[sha256.Size]byte]Caller{}},
-		names: map[string]int{}, digests: map[[sha256.Size]byte]int{}, sans: map[string]int{},
+		list:  List{tokens: map[Digest]Caller{}},
+		names: map[string]int{}, digests: map[Digest]int{}, sans: map[string]int{},
 	}
 	var problems []error
 	for line, words := range lines(text) {
@@ -63,7 +74,7 @@ type reader struct {
 	list    List
 	line    int
 	names   map[string]int
-	digests map[[sha256.Size]byte]int
+	digests map[Digest]int
 	sans    map[string]int
 }
 
@@ -91,7 +102,7 @@ func (r *reader) token(name, roleName, sum string) error {
 		return fmt.Errorf("token %s is on line %d already: give each a name of its own", name, first)
 	}
 	r.names[name] = r.line
-	var digest [sha256.Size]byte
+	var digest Digest
 	if text, err := hex.DecodeString(sum); err != nil || copy(digest[:], text) != len(digest) || len(text) != len(digest) {
 		return fmt.Errorf("token %s: SHA256HEX is not 64 hexadecimal digits: "+
 			"give what printf %%s TOKEN | sha256sum prints", name)
@@ -149,11 +160,16 @@ func callerPattern(text string) (pattern, error) {
 
 // Token returns the caller that bears a token.
 func (l *List) Token(token string) (Caller, bool) {
-	if len(token) > MaxToken {
+	digest, ok := DigestOf(token)
+	if !ok {
 		return Caller{}, false
 	}
-	// The time of the search depends on the digest, which says nothing about the
-	// token.
-	c, known := l.tokens[sha256.Sum256([]byte(token))]
+	return l.bearer(digest)
+}
+
+// bearer returns the caller that bears the token with the digest. The time of the
+// search depends on the digest, which says nothing about the token.
+func (l *List) bearer(d Digest) (Caller, bool) {
+	c, known := l.tokens[d]
 	return c, known
 }

@@ -45,7 +45,7 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 	needed := map[string]access.Role{
 		"POST /v1/policies": access.Apply, "GET /v1/policies": access.Read, "GET /v1/policies/{revision}": access.Read,
 		"POST /v1/rollback/{revision}": access.Apply, "GET /v1/revisions/{revision}/wait": access.Read,
-		"GET /v1/status": access.Read, "POST /v1/explain": access.Read, "GET /v1/audit": access.Read, "GET /metrics": access.Read, "GET /v1/backup": access.Admin,
+		"GET /v1/status": access.Read, "GET /v1/caller": access.Read, "POST /v1/explain": access.Read, "GET /v1/audit": access.Read, "GET /metrics": access.Read, "GET /v1/backup": access.Admin,
 		"/": access.Read,
 	}
 	for _, op := range manage.Operations {

@@ -34,6 +34,7 @@ func (s *server) routes() []route {
 		{"POST /v1/rollback/{revision}", access.Apply, s.rollback},
 		{"GET /v1/revisions/{revision}/wait", access.Read, s.wait},
 		{"GET /v1/status", access.Read, s.status},
+		{"GET /v1/caller", access.Read, s.caller},
 		{"POST /v1/explain", access.Read, s.explain},
 		{"GET /v1/audit", access.Read, s.audit},
 		{"GET /v1/backup", access.Admin, s.backup}, // every policy and the audit log
@@ -123,6 +124,18 @@ func peer(r *http.Request) string {
 		return r.RemoteAddr
 	}
 	return host
+}
+
+// Caller answers GET /v1/caller: who asks, and what they may do.
+type Caller struct {
+	Name string      `json:"name"` // "" where anyone may call
+	Role access.Role `json:"role"`
+}
+
+func (s *server) caller(w http.ResponseWriter, r *http.Request) error {
+	caller := access.FromContext(r.Context())
+	answer(w, http.StatusOK, Caller{caller.Name, caller.Role})
+	return nil
 }
 
 // checkLocalName refuses requests that reach loopback in plain text under a

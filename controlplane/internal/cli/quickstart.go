@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/console"
 	"github.com/sluice-ratelimit/sluice/examples"
 )
 
@@ -147,6 +148,7 @@ func (d *demo) show(name string, text []byte, embedded bool) error {
 		return err
 	}
 	fmt.Fprintf(d.out, "\ncontrol plane  %s, xDS and quota service on %s\n", d.server, d.xds)
+	fmt.Fprintf(d.out, "console        %s%s\n", d.server, console.Path)
 	for _, p := range d.planes {
 		if err := p.ready(ctx); err != nil {
 			return err

@@ -86,10 +86,13 @@ func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error,
 		return nil, nil, errors.Join(err, stream.Close(), web.Close(), policies.Close())
 	}
 	d.server, d.xds = "http://"+web.Addr().String(), stream.Addr().String()
-	s := servers{log: d.log, push: push, quotas: q, proxies: "xds", httpListener: web, xdsListener: stream,
-		handler: api.New(api.Options{
-			Store: policies, XDS: push, Quota: api.Quota{Service: q.service, Private: true}, Log: d.log, Collectors: q.collectors(),
-		})}
+	pages, endConsole, err := withConsole(api.New(api.Options{
+		Store: policies, XDS: push, Quota: api.Quota{Service: q.service, Private: true}, Log: d.log, Collectors: q.collectors(),
+	}), guard{}, d.log)
+	if err != nil {
+		return nil, nil, errors.Join(err, stream.Close(), web.Close(), policies.Close())
+	}
+	s := servers{log: d.log, push: push, quotas: q, proxies: "xds", httpListener: web, xdsListener: stream, handler: pages}
 	// It outlives the command's context: the data plane goes first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
 	ended := make(chan error, 1)
@@ -99,8 +102,8 @@ func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error,
 	return func() {
 		cancel()
 		<-gone
-		if err := policies.Close(); err != nil {
-			d.log.Error("close store", "error", err)
+		if err := errors.Join(endConsole(), policies.Close()); err != nil {
+			d.log.Error("close the control plane", "error", err)
 		}
 	}, ended, err
 }

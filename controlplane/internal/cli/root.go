@@ -64,6 +64,7 @@ func commands() []*cobra.Command {
 	return []*cobra.Command{
 		newApplyCommand(),
 		newAuditCommand(),
+		newConsoleAnswerCommand(),
 		newCountersCommand(),
 		newDiffCommand(),
 		newExplainCommand(),

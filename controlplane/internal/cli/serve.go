@@ -45,7 +45,7 @@ func newServeCommand() *cobra.Command {
 		Short: "Run the control plane",
 		Long: `Run the control plane: a versioned policy store in a directory, the xDS server
 that pushes it to proxies, and the HTTP API that the other commands use, with
-/healthz and /metrics. It logs to standard error and ends on SIGINT or SIGTERM.
+/healthz and /metrics, and for browsers the console at /console/. It logs to standard error and ends on SIGINT or SIGTERM.
 
 With --access every HTTP request but /healthz needs a bearer token or a client
 certificate that the file gives a role:
@@ -162,10 +162,17 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return fmt.Errorf("start xDS server: %w", err)
 	}
 	defer push.Stop()
+	pages, endConsole, err := withConsole(api.New(api.Options{
+		Store: policies, XDS: push, Identify: guard.identify, Fleet: fleet, Quota: o.quotas.forAPI(q), Log: log, Collectors: q.collectors(),
+	}), guard, log)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = endConsole() }()
 	s := servers{
 		log: log, push: push, guard: guard, quotas: q, proxies: "xds",
 		httpListener: conns.Bound(httpListener, share.HTTP), xdsListener: conns.Bound(xdsListener, share.XDS),
-		handler: api.New(api.Options{Store: policies, XDS: push, Identify: guard.identify, Fleet: fleet, Quota: o.quotas.forAPI(q), Log: log, Collectors: q.collectors()}),
+		handler: pages,
 	}
 	return s.run(cmd.Context())
 }

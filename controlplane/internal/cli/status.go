@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -50,28 +49,10 @@ func printStatus(w io.Writer, st *api.Status) error {
 	}
 	for _, p := range st.Proxies {
 		rows = append(rows, []string{
-			proxyName(p.Node, p.SAN, of[p.Node] > 1), state(p), moment(p.Since), number(p.Runs), number(p.Pushed), p.Envoy, lastNack(p),
+			proxyName(p.Node, p.SAN, of[p.Node] > 1), p.State(), moment(p.Since), number(p.Runs), number(p.Pushed), p.Envoy, lastNack(p),
 		})
 	}
 	return printTable(w, rows)
-}
-
-func state(p xds.ProxyStatus) string {
-	switch {
-	case !p.Connected:
-		return "disconnected"
-	case p.Problem != "":
-		return "not served: " + p.Problem
-	case len(p.Processes) > 0:
-		return fmt.Sprintf("%d processes: %s", len(p.Processes), strings.Join(p.Processes, ", "))
-	case p.Waiting:
-		return "waiting for its answer"
-	case p.Unsettled:
-		return "refused, nothing to fall back to"
-	case p.Streams > 1:
-		return fmt.Sprintf("connected, %d streams", p.Streams)
-	}
-	return "connected"
 }
 
 func lastNack(p xds.ProxyStatus) string {

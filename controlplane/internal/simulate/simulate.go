@@ -34,6 +34,7 @@ import (
 type Options struct {
 	Wasm     []byte
 	Policy   string // file
+	Text     []byte // of the policy; nil = the file's
 	Requests io.Reader
 	Dir      string // holds the policy files that the requests name, itself or below
 	Workers  int
@@ -103,6 +104,9 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 }
 
 func (o Options) readPolicy() (*policyFile, error) {
+	if o.Text != nil {
+		return readPolicy(o.Policy, o.Text)
+	}
 	text, err := input.File(o.Policy, policy.MaxBytes)
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)

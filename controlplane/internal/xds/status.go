@@ -1,9 +1,11 @@
 package xds
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -23,6 +25,25 @@ type ProxyStatus struct {
 	Waiting   bool      `json:"waiting,omitempty"` // for the reply to it
 	Problem   string    `json:"problem,omitempty"` // why it cannot be sent anything
 	Offered   uint64    `json:"offered,omitempty"` // the revision it should hold
+}
+
+// State says in words how the proxy stands with the control plane.
+func (p *ProxyStatus) State() string {
+	switch {
+	case !p.Connected:
+		return "disconnected"
+	case p.Problem != "":
+		return "not served: " + p.Problem
+	case len(p.Processes) > 0:
+		return fmt.Sprintf("%d processes: %s", len(p.Processes), strings.Join(p.Processes, ", "))
+	case p.Waiting:
+		return "waiting for its answer"
+	case p.Unsettled:
+		return "refused, nothing to fall back to"
+	case p.Streams > 1:
+		return fmt.Sprintf("connected, %d streams", p.Streams)
+	}
+	return "connected"
 }
 
 // Proxies returns every proxy that is connected or was within the last hour,

@@ -1,0 +1,97 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+)
+
+// failure is why a page cannot be had.
+type failure struct {
+	code       int
+	text       string
+	problems   []api.Problem // of a policy
+	retryAfter string        // seconds, "" for none
+}
+
+func (f *failure) Error() string { return f.text }
+
+// errBusy says that there is no room for a visit or a question now.
+var errBusy = &failure{code: http.StatusServiceUnavailable, text: "the console is busy: try again in 1 s", retryAfter: "1"}
+
+// call asks the API what the visitor of r may ask: its connection and its session speak
+// for it. Whether a page of another origin sent r has been seen to.
+func (c *console) call(r *http.Request, method, target, contentType string, body []byte, into any) error {
+	asked, err := http.NewRequestWithContext(r.Context(), method, target, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("ask the API: %w", err)
+	}
+	asked.Host, asked.RemoteAddr, asked.TLS = r.Host, r.RemoteAddr, r.TLS
+	if contentType != "" {
+		asked.Header.Set("Content-Type", contentType)
+	}
+	got := &recorder{header: http.Header{}}
+	c.api.ServeHTTP(got, asked)
+	if got.code >= http.StatusBadRequest {
+		var e api.Error
+		if json.Unmarshal(got.body.Bytes(), &e) != nil {
+			e.Error = strings.TrimSpace(got.body.String())
+		}
+		return &failure{code: got.code, text: e.Error, problems: e.Problems, retryAfter: got.header.Get("Retry-After")}
+	}
+	if err := json.Unmarshal(got.body.Bytes(), into); err != nil {
+		return fmt.Errorf("read the API's answer: %w", err)
+	}
+	return nil
+}
+
+func (c *console) get(r *http.Request, target string, into any) error {
+	return c.call(r, http.MethodGet, target, "", nil, into)
+}
+
+// recorder keeps what the API answers, which the API bounds.
+type recorder struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
+
+func (w *recorder) Header() http.Header { return w.header }
+
+func (w *recorder) WriteHeader(code int) {
+	if w.code == 0 {
+		w.code = code
+	}
+}
+
+func (w *recorder) Write(b []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.body.Write(b)
+}
+
+// identify returns the request as the visitor's session makes it, and the visitor.
+func (c *console) identify(r *http.Request) (*http.Request, *visit, error) {
+	v := &visit{}
+	if id := sessionID(r); id != "" {
+		if ctx, ok := c.sessions.resume(r.Context(), id); ok {
+			r, v.session = r.WithContext(ctx), id
+		}
+	}
+	if c.access && v.session == "" && (r.TLS == nil || len(r.TLS.PeerCertificates) == 0) {
+		// The API counts and logs refusals: to come without a session is none.
+		return r, nil, &failure{code: http.StatusUnauthorized, text: "sign in first"}
+	}
+	if err := c.get(r, "/v1/caller", &v.caller); err != nil {
+		return r, nil, err
+	}
+	v.csrf = c.csrf(v)
+	return r, v, nil
+}
+
+// whole is the context of a request that goes on although the visitor has gone.
+func whole(r *http.Request) *http.Request { return r.WithContext(context.WithoutCancel(r.Context())) }

@@ -1,0 +1,221 @@
+// Package console is the web pages of serve: what proxies run, revisions, live rules,
+// and a playground.
+//
+// Its invariant: a page has no rights of its own. It asks the API, in this process, for
+// the caller that the browser's session or certificate stands for, so checks, roles and
+// audit are the API's. A policy that somebody types is read in another process, which
+// answers within bounds. The package must never import the command line, the store or
+// the xDS server's insides beyond what the API answers with.
+package console
+
+import (
+	"crypto/rand"
+	"embed"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+)
+
+// Path is where the console is.
+const Path = "/console/"
+
+// maxVisits is how many pages are made at the same time.
+const maxVisits = 16
+
+// Options of the console. API and Question are required.
+type Options struct {
+	API http.Handler
+	// Access says that callers need a token or a certificate.
+	Access bool
+	// Question is the command that runs Answer on its standard input and output.
+	Question []string
+	Log      *slog.Logger // default: nothing
+}
+
+type console struct {
+	api      http.Handler
+	access   bool
+	log      *slog.Logger
+	sessions *sessions
+	secret   []byte // of the tokens in forms
+	asker    *asker
+	samples  *samples
+	visits   chan struct{}
+}
+
+//go:embed assets
+var assetFiles embed.FS
+
+// New returns a handler of the pages under Path, and of / for browsers. All else goes
+// to the API.
+func New(o Options) http.Handler {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret) // never fails
+	c := &console{
+		api: o.API, access: o.Access, log: o.Log, sessions: newSessions(time.Now), secret: secret,
+		asker: newAsker(o.Question), samples: newSamples(time.Now), visits: make(chan struct{}, maxVisits),
+	}
+	mux := http.NewServeMux()
+	mux.Handle(Path, c.pages())
+	mux.Handle("GET /{$}", c.root())
+	mux.Handle("/", o.API)
+	return mux
+}
+
+// root sends browsers to the console, and all else to the API.
+func (c *console) root() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if wantsHTML(r) {
+			http.Redirect(w, r, Path, http.StatusSeeOther)
+			return
+		}
+		c.api.ServeHTTP(w, r)
+	})
+}
+
+// page answers for a visitor, or returns why it cannot.
+type page func(w http.ResponseWriter, r *http.Request, v *visit) error
+
+// visit is a request of somebody known.
+type visit struct {
+	caller  api.Caller
+	session string // "" without one: anyone may call, or a certificate does
+	csrf    string // what forms of this visitor carry
+}
+
+// MayApply says whether the visitor may change the policy.
+func (v *visit) MayApply() bool { return v.caller.Role >= access.Apply }
+
+// Who is the visitor as people read it.
+func (v *visit) Who() string { return access.Who(v.caller.Name) }
+
+// Role is the visitor's role.
+func (v *visit) Role() string { return v.caller.Role.String() }
+
+// SignedIn says whether there is a session to end.
+func (v *visit) SignedIn() bool { return v.session != "" }
+
+// CSRF is what forms of this visitor carry.
+func (v *visit) CSRF() string { return v.csrf }
+
+func (c *console) pages() http.Handler {
+	mux := http.NewServeMux()
+	for pattern, p := range map[string]page{
+		"GET /console/{$}":                            c.proxies,
+		"GET /console/revisions":                      c.revisions,
+		"GET /console/revisions/{revision}":           c.revision,
+		"GET /console/revisions/{revision}/rollback":  c.reviewRollback,
+		"POST /console/revisions/{revision}/rollback": c.rollback,
+		"GET /console/policy":                         c.edit,
+		"POST /console/policy":                        c.edited,
+		"POST /console/policy/check":                  c.check,
+		"POST /console/policy/apply":                  c.apply,
+		"GET /console/rules":                          c.rules,
+		"GET /console/rules/plot.svg":                 c.plot,
+		"POST /console/logout":                        c.logout,
+		"/console/":                                   c.unknown,
+	} {
+		mux.Handle(pattern, c.known(p))
+	}
+	mux.Handle("GET /console/login", c.guarded(c.loginPage))
+	mux.Handle("POST /console/login", c.guarded(c.login))
+	assets, _ := fs.Sub(assetFiles, "assets") // it is embedded
+	mux.Handle("GET /console/assets/", http.StripPrefix("/console/assets/", http.FileServerFS(assets)))
+
+	// As in the API: a page of another origin may send nothing.
+	origin := http.NewCrossOriginProtection()
+	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.fail(w, r, nil, &failure{code: http.StatusForbidden, text: "cross-origin request refused"})
+	}))
+	return secured(origin.Handler(mux))
+}
+
+// secured sets what browsers keep to on every page.
+func secured(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "+
+			"connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("Referrer-Policy", "same-origin")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// guarded bounds how many pages are made at a time.
+func (c *console) guarded(p page) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case c.visits <- struct{}{}:
+			defer func() { <-c.visits }()
+		default:
+			c.fail(w, r, nil, errBusy)
+			return
+		}
+		if r.Method == http.MethodPost {
+			if err := parseForm(w, r); err != nil {
+				c.fail(w, r, nil, err)
+				return
+			}
+		}
+		if err := p(w, r, nil); err != nil {
+			c.fail(w, r, nil, err)
+		}
+	})
+}
+
+// known lets visitors through whom the API knows, and forms that the console made for
+// them.
+func (c *console) known(p page) http.Handler {
+	return c.guarded(func(w http.ResponseWriter, r *http.Request, _ *visit) error {
+		r, v, err := c.identify(r)
+		var f *failure
+		if errors.As(err, &f) && f.code == http.StatusUnauthorized && r.Method == http.MethodGet && wantsHTML(r) {
+			http.Redirect(w, r, "/console/login", http.StatusSeeOther)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if r.Method == http.MethodPost && !c.madeFor(v, r.PostForm.Get("csrf")) {
+			return &failure{code: http.StatusForbidden, text: "this form is not of your session: load the page again"}
+		}
+		if err := p(w, r, v); err != nil {
+			c.fail(w, r, v, err)
+		}
+		return nil
+	})
+}
+
+// maxForm is room for a policy and the requests to ask about, escaped.
+const maxForm = 4 << 20
+
+func parseForm(w http.ResponseWriter, r *http.Request) error {
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	err := r.ParseForm()
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return &failure{code: http.StatusRequestEntityTooLarge, text: "the form is larger than " + strconv.Itoa(maxForm) + " bytes"}
+	case err != nil:
+		return &failure{code: http.StatusBadRequest, text: "the form is malformed"}
+	}
+	return nil
+}
+
+func (c *console) unknown(http.ResponseWriter, *http.Request, *visit) error {
+	return &failure{code: http.StatusNotFound, text: "there is no such page in the console"}
+}

@@ -1,0 +1,367 @@
+package console
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
+)
+
+// filterVariable makes this test program answer a question with the filter that it names.
+const filterVariable = "SLUICE_CONSOLE_TEST_FILTER"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "answer" {
+		filter, _ := os.ReadFile(os.Getenv(filterVariable)) // without it, no request is decided
+		if err := Answer(context.Background(), os.Stdin, os.Stdout, filter, buildtest.CacheDir()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// question is the command that answers.
+func question(t *testing.T) []string {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	return []string{self, "answer"}
+}
+
+const good = `version: 1
+domain: shop
+rules:
+  - name: per-user
+    key: [{header: x-user-id}]
+    missing_key: deny
+    limits: ["2/1m"]
+`
+
+type fixture struct {
+	t      *testing.T
+	server *httptest.Server
+	store  *store.Bolt
+	list   *access.List
+}
+
+// newFixture starts the API with the console before it. The token of each role is its
+// name, twice.
+func newFixture(t *testing.T, restricted bool) *fixture {
+	t.Helper()
+	s, err := store.Open(t.TempDir())
+	require.NoError(t, err)
+	x, err := xds.New(t.Context(), xds.Options{Store: s, Wasm: "/lib/sluice.wasm"})
+	require.NoError(t, err)
+	f := &fixture{t: t, store: s}
+	o := api.Options{Store: s, XDS: x}
+	if restricted {
+		f.setAccess("read", "apply", "admin")
+		o.Identify = access.Gate{List: func() *access.List { return f.list }}.Identify
+	}
+	f.server = httptest.NewServer(New(Options{API: api.New(o), Access: restricted, Question: question(t)}))
+	t.Cleanup(func() {
+		f.server.Close()
+		x.Stop()
+		require.NoError(t, s.Close())
+	})
+	return f
+}
+
+func token(role string) string { return "a token of the role " + role + " for tests" }
+
+func (f *fixture) setAccess(roles ...string) {
+	var text strings.Builder
+	for _, role := range roles {
+		sum := sha256.Sum256([]byte(token(role)))
+		fmt.Fprintf(&text, "token %s %s %s\n", role, role, hex.EncodeToString(sum[:]))
+	}
+	list, err := access.ParseList("access", []byte(text.String()))
+	require.NoError(f.t, err)
+	f.list = list
+}
+
+// browser keeps cookies and follows redirects.
+type browser struct {
+	f      *fixture
+	client *http.Client
+	header http.Header
+}
+
+func (f *fixture) browser() *browser {
+	jar, err := cookiejar.New(nil)
+	require.NoError(f.t, err)
+	return &browser{f, &http.Client{Jar: jar}, http.Header{"Accept": {"text/html"}}}
+}
+
+// as is a browser in which somebody has signed in.
+func (f *fixture) as(role string) *browser {
+	b := f.browser()
+	code, text := b.post("/console/login", url.Values{"token": {token(role)}})
+	require.Equal(f.t, http.StatusOK, code, text)
+	return b
+}
+
+func (b *browser) do(r *http.Request) (int, string) {
+	b.f.t.Helper()
+	for name, values := range b.header {
+		r.Header[name] = values
+	}
+	res, err := b.client.Do(r)
+	require.NoError(b.f.t, err)
+	text, err := io.ReadAll(res.Body)
+	require.NoError(b.f.t, err)
+	res.Body.Close()
+	return res.StatusCode, string(text)
+}
+
+func (b *browser) get(path string) (int, string) {
+	b.f.t.Helper()
+	r, err := http.NewRequest(http.MethodGet, b.f.server.URL+path, http.NoBody)
+	require.NoError(b.f.t, err)
+	return b.do(r)
+}
+
+func (b *browser) post(path string, form url.Values) (int, string) {
+	b.f.t.Helper()
+	r, err := http.NewRequest(http.MethodPost, b.f.server.URL+path, strings.NewReader(form.Encode()))
+	require.NoError(b.f.t, err)
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return b.do(r)
+}
+
+var csrfField = regexp.MustCompile(`name="csrf" value="([0-9a-f]+)"`)
+
+// csrf is what the forms of a page carry.
+func (b *browser) csrf(path string) string {
+	b.f.t.Helper()
+	_, text := b.get(path)
+	found := csrfField.FindStringSubmatch(text)
+	require.NotNil(b.f.t, found, text)
+	return found[1]
+}
+
+// apply applies a policy as somebody does who follows the forms.
+func (b *browser) apply(policy, base string) (int, string) {
+	b.f.t.Helper()
+	return b.post("/console/policy/apply", url.Values{
+		"csrf": {b.csrf("/console/policy")}, "file": {"policy.yaml"}, "policy": {policy}, "base": {base},
+	})
+}
+
+func TestNobodySeesAPageWithoutAToken(t *testing.T) {
+	f := newFixture(t, true)
+	b := f.browser()
+	for _, path := range []string{"/console/", "/console/revisions", "/console/revisions/1", "/console/policy", "/console/rules", "/console/rules/plot.svg", "/console/none", "/"} {
+		code, text := b.get(path)
+		require.Equal(t, http.StatusOK, code, path)
+		require.Contains(t, text, "<h1>Sign in</h1>", path)
+		require.NotContains(t, text, "<nav", path)
+	}
+	for _, path := range []string{"/console/policy", "/console/policy/check", "/console/policy/apply", "/console/revisions/1/rollback", "/console/logout"} {
+		code, _ := b.post(path, nil)
+		require.Equal(t, http.StatusUnauthorized, code, path)
+	}
+	code, text := b.post("/console/login", url.Values{"token": {"wrong"}})
+	require.Equal(t, http.StatusUnauthorized, code)
+	require.Contains(t, text, "The token is wrong.")
+	code, text = b.get("/healthz")
+	require.Equal(t, http.StatusOK, code)
+	require.JSONEq(t, `{"status":"ok"}`, text)
+}
+
+func TestSession(t *testing.T) {
+	f := newFixture(t, true)
+	b := f.as("read")
+	at, err := url.Parse(f.server.URL)
+	require.NoError(t, err)
+	code, text := b.get("/console/")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, "token read, role read")
+	require.NotContains(t, text, token("read"))
+	require.Len(t, b.client.Jar.Cookies(at), 1)
+
+	// It ends with the token's line in the access file.
+	f.setAccess("apply")
+	_, text = b.get("/console/")
+	require.Contains(t, text, "<h1>Sign in</h1>")
+	f.setAccess("read")
+	csrf := b.csrf("/console/")
+	_, text = b.post("/console/logout", url.Values{"csrf": {csrf}})
+	require.Contains(t, text, "<h1>Sign in</h1>")
+	require.Empty(t, b.client.Jar.Cookies(at))
+}
+
+func TestSessionCookie(t *testing.T) {
+	f := newFixture(t, true)
+	b := f.browser()
+	b.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	res, err := b.client.PostForm(f.server.URL+"/console/login", url.Values{"token": {token("read")}})
+	require.NoError(t, err)
+	res.Body.Close()
+	require.Regexp(t, `^sluice-session=[0-9a-f]{64}; Path=/; Max-Age=36000; HttpOnly; SameSite=Strict$`, res.Header.Get("Set-Cookie"))
+	require.Equal(t, "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "+
+		"form-action 'self'; frame-ancestors 'none'; base-uri 'none'", res.Header.Get("Content-Security-Policy"))
+}
+
+func TestSessionsAreBounded(t *testing.T) {
+	now := time.Unix(0, 0)
+	s := newSessions(func() time.Time { return now })
+	digest := func(i int) access.Digest { return access.Digest{byte(i), byte(i >> 8)} }
+	open := func(id string) bool {
+		_, ok := s.resume(t.Context(), id)
+		return ok
+	}
+	first := s.begin(digest(0))
+	now = now.Add(time.Second)
+	for range maxOfToken {
+		s.begin(digest(1))
+	}
+	second := s.begin(digest(1))
+	require.Len(t, s.byID, 1+maxOfToken)
+	require.True(t, open(first))
+	now = now.Add(time.Second)
+	for i := range maxSessions {
+		s.begin(digest(2 + i))
+	}
+	require.Len(t, s.byID, maxSessions)
+	require.False(t, open(first))
+	require.False(t, open(second))
+	require.False(t, open(""))
+	last := s.begin(digest(1))
+	require.True(t, open(last))
+	now = now.Add(sessionTime)
+	require.False(t, open(last))
+}
+
+func TestFormsNeedTheirToken(t *testing.T) {
+	f := newFixture(t, true)
+	b, other := f.as("admin"), f.as("admin")
+	for _, path := range []string{"/console/policy", "/console/policy/check", "/console/policy/apply", "/console/revisions/1/rollback", "/console/logout"} {
+		for _, csrf := range []string{"", "0", other.csrf("/console/policy")} {
+			code, text := b.post(path, url.Values{"csrf": {csrf}})
+			require.Equal(t, http.StatusForbidden, code, path)
+			require.Contains(t, text, "this form is not of your session", path)
+		}
+	}
+}
+
+// What holds of the API on loopback holds here: other pages reach neither forms nor figures.
+func TestOtherPagesGetNowhere(t *testing.T) {
+	f := newFixture(t, false)
+	b := f.browser()
+	code, text := b.get("/console/")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, "anyone, role admin")
+	form := url.Values{"csrf": {b.csrf("/console/policy")}, "file": {"policy.yaml"}, "policy": {good}, "base": {"0"}}
+	for _, header := range []http.Header{
+		{"Sec-Fetch-Site": {"cross-site"}}, {"Sec-Fetch-Site": {"same-site"}}, {"Origin": {"https://evil.example"}},
+	} {
+		b.header = header
+		code, text := b.post("/console/policy/apply", form)
+		require.Equal(t, http.StatusForbidden, code)
+		require.Contains(t, text, "cross-origin request refused")
+	}
+	for _, path := range []string{"/console/", "/console/policy", "/console/rules"} {
+		r, err := http.NewRequest(http.MethodGet, f.server.URL+path, http.NoBody)
+		require.NoError(t, err)
+		r.Host = "rebound.example"
+		code, text = b.do(r)
+		require.Equal(t, http.StatusForbidden, code)
+		require.Contains(t, text, "is not a name of loopback")
+	}
+	b.header = http.Header{"Sec-Fetch-Site": {"same-origin"}, "Accept": {"text/html"}}
+	code, text = b.post("/console/policy/apply", form)
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, "Revision 1 is applied.")
+}
+
+func TestRoles(t *testing.T) {
+	f := newFixture(t, true)
+	reader, applier := f.as("read"), f.as("apply")
+	code, text := reader.apply(good, "0")
+	require.Equal(t, http.StatusForbidden, code)
+	require.Contains(t, text, "POST /v1/policies needs the role apply: token read has the role read")
+	code, text = applier.apply(good, "0")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, "Revision 1 is applied.")
+	// What takes an admin in the API takes one here.
+	digest := strings.Repeat("0123456789abcdef", 4)
+	code, text = applier.apply(good+"manage: {path: /m/, token_sha256: \""+digest+"\"}\n", "1")
+	require.Equal(t, http.StatusForbidden, code)
+	require.Contains(t, text, "to change the manage section needs the role admin: token apply has the role apply")
+
+	code, _ = applier.apply(strings.Replace(good, "2/1m", "3/1m", 1), "1")
+	require.Equal(t, http.StatusOK, code)
+	csrf := reader.csrf("/console/policy")
+	code, _ = reader.post("/console/revisions/1/rollback", url.Values{"csrf": {csrf}, "base": {"2"}})
+	require.Equal(t, http.StatusForbidden, code)
+	_, text = reader.get("/console/revisions/1")
+	require.NotContains(t, text, "Roll back")
+	csrf = applier.csrf("/console/policy")
+	code, text = applier.post("/console/revisions/1/rollback", url.Values{"csrf": {csrf}, "base": {"2"}})
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, "Revision 3 is applied.")
+
+	entries, err := f.store.Audit(t.Context(), 10, 0)
+	require.NoError(t, err)
+	require.Len(t, entries, 3)
+	require.Equal(t, []string{"rollback", "token apply", "127.0.0.1"}, []string{entries[0].Action, entries[0].Who, entries[0].From})
+	require.Equal(t, "apply", entries[1].Action)
+}
+
+func TestAChangeIsReviewed(t *testing.T) {
+	f := newFixture(t, true)
+	b := f.as("apply")
+	csrf := b.csrf("/console/policy")
+	code, _ := b.apply(good, "0")
+	require.Equal(t, http.StatusOK, code)
+	changed := strings.Replace(good, "2/1m", "<b>/1m", 1)
+	review := func(policy string) string {
+		code, text := b.post("/console/policy", url.Values{"csrf": {csrf}, "do": {"review"}, "file": {"policy.yaml"}, "policy": {policy}})
+		require.Equal(t, http.StatusOK, code, text)
+		return text
+	}
+	text := review(changed)
+	require.Contains(t, text, `data-line="7" data-column="14"`)
+	require.Contains(t, text, "The policy is not valid, so it cannot be applied.")
+	require.NotContains(t, text, "<b>")
+	text = review(strings.NewReplacer("2/1m", "3/2m", "\n", "\r\n").Replace(good))
+	require.Contains(t, text, `rule &#34;per-user&#34;: limits was [&#34;2/1m&#34;] and is [&#34;3/2m&#34;]`)
+	require.Contains(t, text, `counter &#34;per-user&#34;: kept; fixed_window of 2m is new and starts empty; fixed_window of 1m is dropped`)
+	require.Contains(t, text, "-    limits: [&#34;2/1m&#34;]")
+	require.Contains(t, text, `<input type="hidden" name="base" value="1">`)
+
+	// What is applied meanwhile is not overwritten.
+	code, text = b.apply(good, "0")
+	require.Equal(t, http.StatusConflict, code)
+	require.Contains(t, text, "revision 1 has been applied since you looked")
+	code, _ = b.apply(strings.Replace(good, "2/1m", "5/1m", 1), "1")
+	require.Equal(t, http.StatusOK, code)
+	_, text = b.get("/console/revisions/2")
+	require.Contains(t, text, "What it changed since revision 1")
+	require.Contains(t, text, "All counters keep what they have counted.")
+	_, text = b.get("/console/revisions/1/rollback")
+	require.Contains(t, text, "What changes from revision 2")
+	_, text = b.get("/console/revisions")
+	require.Contains(t, text, `<a href="/console/revisions/2">2</a>`)
+}

@@ -1,0 +1,200 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const (
+	// CPUSeconds and MaxBytes bound the process that answers a question. A machine that
+	// is busy may take patience for those seconds.
+	CPUSeconds = 1
+	MaxBytes   = 200 << 20
+	patience   = 10 * time.Second
+	// compiling is how long it may take to compile the filter, once.
+	compiling = 5 * time.Minute
+
+	maxQuestions = 2 // at the same time
+	maxLines     = 500
+	maxLineBytes = 256 << 10 // of all lines
+	maxReply     = 8 << 20
+)
+
+// Text is a policy as somebody wrote it.
+type Text struct{ File, YAML string }
+
+// Question is about a policy: whether it is valid, how it differs from the one before,
+// what requests would get.
+type Question struct {
+	Prepare bool  `json:",omitempty"` // nothing is asked: compile the filter for the questions to come
+	Before  *Text `json:",omitempty"`
+	After   *Text
+	Lines   string `json:",omitempty"` // as simulate reads them
+}
+
+// Reply answers a question.
+type Reply struct {
+	Problems []api.Problem // why the policy is not valid
+	Warnings []api.Problem
+	Rules    int
+	Words    []string     // the difference, a sentence each
+	Changes  []api.Change // what becomes of counters; nil where Before cannot be read
+	Diff     string       // of the texts
+	Steps    []Step       // a line each
+	Trouble  string       // why the lines cannot be answered
+}
+
+// asker runs the processes that answer.
+type asker struct {
+	command  []string
+	running  chan struct{}
+	prepared func() error
+
+	mu   sync.Mutex
+	busy map[string]bool
+}
+
+func newAsker(command []string) *asker {
+	a := &asker{command: command, running: make(chan struct{}, maxQuestions), busy: map[string]bool{}}
+	a.prepared = sync.OnceValue(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), compiling)
+		defer cancel()
+		_, err := a.run(ctx, Question{Prepare: true})
+		return err
+	})
+	return a
+}
+
+// prepare has the filter compiled while the visitor reads the page.
+func (a *asker) prepare() { go func() { _ = a.prepared() }() }
+
+// ask answers a question of somebody who has no other one open, or returns a failure.
+func (a *asker) ask(ctx context.Context, who string, q Question) (*Reply, error) {
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	if !a.begin(who) {
+		return nil, &failure{code: http.StatusServiceUnavailable, text: "your last question is still being answered: try again in 1 s", retryAfter: "1"}
+	}
+	defer a.end(who)
+	select {
+	case a.running <- struct{}{}:
+		defer func() { <-a.running }()
+	default:
+		return nil, errBusy
+	}
+	if q.Lines != "" {
+		if err := a.prepared(); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return a.run(ctx, q)
+}
+
+func (a *asker) begin(who string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.busy[who] {
+		return false
+	}
+	a.busy[who] = true
+	return true
+}
+
+func (a *asker) end(who string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.busy, who)
+}
+
+func (q *Question) check() error {
+	bad := func(format string, args ...any) error {
+		return &failure{code: http.StatusUnprocessableEntity, text: fmt.Sprintf(format, args...)}
+	}
+	switch n := strings.Count(q.Lines, "\n"); {
+	case len(q.After.YAML) > policy.MaxBytes:
+		return bad("the policy is larger than %d bytes", policy.MaxBytes)
+	case n > maxLines || len(q.Lines) > maxLineBytes:
+		return bad("the requests are more than %d lines or %d bytes: sluice simulate takes more", maxLines, maxLineBytes)
+	}
+	return nil
+}
+
+// run starts the process and reads its reply.
+func (a *asker) run(ctx context.Context, q Question) (*Reply, error) {
+	text, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, a.command[0], a.command[1:]...)
+	cmd.Args[0] = "sluice" // whatever the path is
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), isGoSetting), "GOMAXPROCS=1", "GOTRACEBACK=none")
+	cmd.Stdin = bytes.NewReader(text)
+	stdout, stderr := &bounded{most: maxReply}, &bounded{most: 4 << 10}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	cmd.WaitDelay = time.Second
+	if err := cmd.Run(); err != nil {
+		return nil, whyNot(ctx, cmd, err, stderr.String())
+	}
+	var reply Reply
+	if err := json.Unmarshal(stdout.Bytes(), &reply); err != nil {
+		return nil, fmt.Errorf("read the reply: %w", err)
+	}
+	return &reply, nil
+}
+
+func isGoSetting(text string) bool { return strings.HasPrefix(text, "GO") }
+
+// whyNot says which bound a process met, or what it said.
+func whyNot(ctx context.Context, cmd *exec.Cmd, err error, said string) error {
+	var exit *exec.ExitError
+	tooMuch := func(what string) error {
+		return &failure{code: http.StatusUnprocessableEntity, text: "the question took more than " + what +
+			": ask about a smaller policy or fewer requests, or use sluice validate, diff and simulate"}
+	}
+	switch {
+	case ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled):
+		return ctx.Err() // the visitor has gone
+	case !errors.As(err, &exit):
+		return fmt.Errorf("start the process that answers: %w", err)
+	case ctx.Err() != nil:
+		return tooMuch(patience.String())
+	}
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return tooMuch(fmt.Sprintf("%d s of computing", CPUSeconds))
+	}
+	if strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory") {
+		return tooMuch(fmt.Sprintf("%d MB of memory", MaxBytes>>20))
+	}
+	return &failure{code: http.StatusUnprocessableEntity, text: printable.Cut(strings.TrimSpace(said), 500)}
+}
+
+// bounded keeps the first bytes and refuses more.
+type bounded struct {
+	bytes.Buffer
+	most int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > b.most {
+		return 0, errors.New("too much output")
+	}
+	return b.Buffer.Write(p)
+}

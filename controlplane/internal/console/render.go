@@ -1,0 +1,81 @@
+package console
+
+import (
+	"bytes"
+	"cmp"
+	"embed"
+	"errors"
+	"html/template"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+)
+
+//go:embed pages
+var pageFiles embed.FS
+
+// templates are the pages, each with the layout around it.
+var templates = parsePages("login", "failure", "proxies", "revisions", "revision", "review", "policy", "rules")
+
+func parsePages(names ...string) map[string]*template.Template {
+	words := template.FuncMap{
+		"moment":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+		"machine":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"printable": printable.Text,
+		"add":       func(a, b int) int { return a + b },
+	}
+	layout := template.Must(template.New("layout.html").Funcs(words).ParseFS(pageFiles, "pages/layout.html", "pages/parts.html"))
+	pages := map[string]*template.Template{}
+	for _, name := range names {
+		pages[name] = template.Must(template.Must(layout.Clone()).ParseFS(pageFiles, "pages/"+name+".html"))
+	}
+	return pages
+}
+
+// view is what a template gets.
+type view struct {
+	Title string
+	Here  string // the entry of the navigation
+	Visit *visit // nil where nobody is known
+	Body  any
+}
+
+func (c *console) render(w http.ResponseWriter, code int, name string, v view) error {
+	var text bytes.Buffer
+	if err := templates[name].Execute(&text, v); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write(text.Bytes()) // the visitor has gone if this fails
+	return nil
+}
+
+func (c *console) fail(w http.ResponseWriter, r *http.Request, v *visit, err error) {
+	var f *failure
+	if !errors.As(err, &f) {
+		c.log.Error("console", "path", r.URL.Path, "error", err)
+		f = &failure{code: http.StatusInternalServerError, text: err.Error()}
+	}
+	if f.retryAfter != "" {
+		w.Header().Set("Retry-After", f.retryAfter)
+	}
+	if !wantsHTML(r) {
+		http.Error(w, f.text, f.code)
+		return
+	}
+	title := cmp.Or(http.StatusText(f.code), "Error")
+	if err := c.render(w, f.code, "failure", view{Title: title, Visit: v, Body: f}); err != nil {
+		c.log.Error("render", "error", err)
+	}
+}
+
+// Text is the failure for the page.
+func (f *failure) Text() string { return f.text }
+
+// Problems are those of a policy.
+func (f *failure) Problems() any { return f.problems }
+
+func wantsHTML(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }

@@ -1,0 +1,180 @@
+package console
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+)
+
+const (
+	// sampleEvery is the shortest time between two questions to the proxies.
+	sampleEvery = 3 * time.Second
+	// forgetAfter is how long nobody may look before the samples are too old to go on.
+	forgetAfter = time.Minute
+	maxSamples  = 100 // of a rule
+	maxPlotted  = 50  // rules
+)
+
+// Counts are requests of a rule.
+type Counts struct{ Allowed, Denied, Shadow float64 }
+
+func (c *Counts) add(o Counts) {
+	c.Allowed += o.Allowed
+	c.Denied += o.Denied
+	c.Shadow += o.Shadow
+}
+
+// since is what came on top of older counts. A proxy that counts anew has begun at 0.
+func (c Counts) since(old Counts) Counts {
+	if c.Allowed < old.Allowed || c.Denied < old.Denied || c.Shadow < old.Shadow {
+		return c
+	}
+	return Counts{c.Allowed - old.Allowed, c.Denied - old.Denied, c.Shadow - old.Shadow}
+}
+
+func (c Counts) over(seconds float64) Counts {
+	return Counts{c.Allowed / seconds, c.Denied / seconds, c.Shadow / seconds}
+}
+
+// Rule is what is known of a rule: its counts since the proxies began, and how many
+// requests a second there were at each sample.
+type Rule struct {
+	Name   string
+	Total  Counts
+	Rates  []Counts // as many as there are times
+	latest int      // the sample that had it
+}
+
+// Now is the newest rate.
+func (r *Rule) Now() Counts {
+	if len(r.Rates) == 0 {
+		return Counts{}
+	}
+	return r.Rates[len(r.Rates)-1]
+}
+
+// samples are those of all visitors. They are taken while somebody looks.
+type samples struct {
+	now   func() time.Time
+	asked sync.Mutex // held while proxies are asked
+
+	mu     sync.Mutex
+	at     time.Time
+	number int
+	times  []time.Time
+	rules  map[string]*Rule
+	order  []string
+	more   int // rules that are not plotted
+	failed []api.Problem
+	last   map[string]map[string]Counts // by proxy and rule
+}
+
+func newSamples(now func() time.Time) *samples { return &samples{now: now} }
+
+// due says whether it is time for another sample.
+func (s *samples) due() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now().Sub(s.at) >= sampleEvery
+}
+
+// add takes what the proxies have answered.
+func (s *samples) add(c *api.Counters) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	if s.rules == nil || now.Sub(s.at) > forgetAfter {
+		s.rules, s.last, s.times = map[string]*Rule{}, nil, nil
+	}
+	seconds, first := now.Sub(s.at).Seconds(), s.last == nil
+	s.at, s.number, s.failed, s.order, s.more = now, s.number+1, nil, nil, 0
+	came := map[string]Counts{}
+	totals := map[string]Counts{}
+	last := map[string]map[string]Counts{}
+	for _, row := range c.Proxies {
+		if row.Error != "" {
+			s.failed = append(s.failed, api.Problem{Path: row.Proxy, Message: row.Error})
+			continue
+		}
+		last[row.Proxy] = s.addProxy(row.Stats, s.last[row.Proxy], came, totals)
+	}
+	s.last = last
+	if !first {
+		s.times = append(s.times, now)
+		s.times = s.times[max(0, len(s.times)-maxSamples):]
+	}
+	for _, name := range s.order {
+		r := s.rules[name]
+		if r == nil {
+			r = &Rule{Name: name}
+			s.rules[name] = r
+		}
+		r.Total, r.latest = totals[name], s.number
+		if first {
+			continue
+		}
+		r.Rates = append(r.Rates, came[name].over(seconds))
+		r.Rates = r.Rates[max(0, len(r.Rates)-len(s.times)):]
+		for len(r.Rates) < len(s.times) {
+			r.Rates = slices.Insert(r.Rates, 0, Counts{})
+		}
+	}
+	for name, r := range s.rules {
+		if r.latest != s.number {
+			delete(s.rules, name)
+		}
+	}
+}
+
+// addProxy adds up what one proxy has counted. One that was not asked before adds
+// nothing: when it counted is not known.
+func (s *samples) addProxy(stats []answer.Stats, before map[string]Counts, came, totals map[string]Counts) map[string]Counts {
+	now := map[string]Counts{}
+	for _, rule := range stats {
+		if _, known := totals[rule.Rule]; !known {
+			if len(s.order) == maxPlotted {
+				s.more++
+				continue
+			}
+			s.order = append(s.order, rule.Rule)
+		}
+		m := rule.Metrics
+		counts := Counts{float64(m["allowed"]), float64(m["denied"]), float64(m["shadow_denied"])}
+		now[rule.Rule] = counts
+		total, delta := totals[rule.Rule], came[rule.Rule]
+		total.add(counts)
+		if before != nil {
+			delta.add(counts.since(before[rule.Rule]))
+		}
+		totals[rule.Rule], came[rule.Rule] = total, delta
+	}
+	return now
+}
+
+// list returns the rules in the policy's order, with the number of the sample.
+func (s *samples) list() (rules []Rule, failed []api.Problem, more, number int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range s.order {
+		r := *s.rules[name]
+		r.Rates = slices.Clone(r.Rates)
+		rules = append(rules, r)
+	}
+	return rules, s.failed, s.more, s.number
+}
+
+// rule returns one rule and the times of its rates.
+func (s *samples) rule(name string) (Rule, []time.Time, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.rules[name]
+	if r == nil {
+		return Rule{}, nil, false
+	}
+	found := *r
+	found.Rates = slices.Clone(r.Rates)
+	return found, slices.Clone(s.times), true
+}
