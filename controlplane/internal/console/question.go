@@ -64,6 +64,7 @@ type asker struct {
 	command  []string
 	running  chan struct{}
 	prepared func() error
+	ended    func(*exec.Cmd) // for tests
 
 	mu   sync.Mutex
 	busy map[string]bool
@@ -150,7 +151,11 @@ func (a *asker) run(ctx context.Context, q Question) (*Reply, error) {
 	stdout, stderr := &bounded{most: maxReply}, &bounded{most: 4 << 10}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.WaitDelay = time.Second
-	if err := cmd.Run(); err != nil {
+	err = cmd.Run()
+	if a.ended != nil {
+		a.ended(cmd)
+	}
+	if err != nil {
 		return nil, whyNot(ctx, cmd, err, stderr.String())
 	}
 	var reply Reply

@@ -1,0 +1,118 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+func TestPlayground(t *testing.T) {
+	t.Setenv(filterVariable, buildtest.Filter(t))
+	f := newFixture(t, true)
+	b := f.as("read")
+	csrf := b.csrf("/console/policy")
+	ask := func(code int, fields ...string) string {
+		t.Helper()
+		form := url.Values{"csrf": {csrf}, "file": {"policy.yaml"}, "policy": {good}}
+		for i := 0; i < len(fields); i += 2 {
+			form.Set(fields[i], fields[i+1])
+		}
+		got, text := b.post("/console/policy", form)
+		require.Equal(t, code, got, text)
+		return text
+	}
+	text := ask(http.StatusOK, "do", "add", "method", "GET", "path", "/", "headers", "x-user-id: alice\r\n", "after", "20s", "times", "4")
+	require.Equal(t, 3, strings.Count(text, "200 allowed"), "two, and one a minute later")
+	require.Equal(t, 1, strings.Count(text, "429 denied"))
+	require.Contains(t, text, "allowed again in 20000 ms")
+	require.Contains(t, text, "{&#34;at_ms&#34;:60000,&#34;method&#34;:&#34;GET&#34;,&#34;path&#34;:&#34;/&#34;,&#34;headers&#34;:{&#34;x-user-id&#34;:[&#34;alice&#34;]}}")
+
+	text = ask(http.StatusOK, "do", "ask", "lines", `{"at_ms":0,"op":"policy","file":"/etc/passwd"}`)
+	require.Contains(t, text, "line 1: the policy here is the one above")
+	text = ask(http.StatusOK, "do", "ask", "lines", `{"at_ms":0,"client_ip":"x"}`)
+	require.Contains(t, text, "line 1: client_ip: &#34;x&#34; is no IP address")
+	text = ask(http.StatusUnprocessableEntity, "do", "add", "after", "soon", "times", "1")
+	require.Contains(t, text, "&#34;soon&#34; is not a time such as 500ms, 1s or 2m")
+	text = ask(http.StatusUnprocessableEntity, "do", "ask", "lines", strings.Repeat("{}\n", maxLines+1))
+	require.Contains(t, text, "the requests are more than 500 lines")
+	text = ask(http.StatusOK, "do", "check", "policy", "version: 2\n")
+	require.Contains(t, text, `data-line="1" data-column="10"`)
+
+	code, text := b.post("/console/policy/check", url.Values{"csrf": {csrf}, "file": {"p"}, "policy": {"version: 1\ndomain: shop\nrulez: []\n"}})
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, `{"problems":[{"file":"p","line":3,"column":1,`)
+}
+
+// worst is the largest policy: as many rules as fit, each with a key and requests for all.
+func worst(rules int) string {
+	var b strings.Builder
+	b.WriteString("version: 1\ndomain: shop\nrules:\n")
+	for i := 0; i < rules && b.Len() < policy.MaxBytes-200; i++ {
+		fmt.Fprintf(&b, "  - {name: r%d, key: [{header: h%d}], missing_key: share, algorithm: sliding_window_log, limits: [60/1h]}\n", i, i)
+	}
+	return b.String()
+}
+
+// What a question costs is bounded, whatever is asked.
+func TestQuestionsAreBounded(t *testing.T) {
+	t.Setenv(filterVariable, buildtest.Filter(t))
+	a := newAsker(question(t))
+	require.NoError(t, a.prepared())
+	lines := strings.Repeat(`{"at_ms":0,"headers":{"h1":"a"}}`+"\n", maxLines)
+	deep := "version: 1\nrules: " + strings.Repeat("[", 200_000)
+	many := strings.Repeat("x: &a [*a]\n", 50_000)
+	for name, q := range map[string]Question{
+		"largest policy":     {After: &Text{"p", worst(policy.MaxRules)}},
+		"compared":           {Before: &Text{"p", worst(policy.MaxRules)}, After: &Text{"p", strings.ReplaceAll(worst(policy.MaxRules), "60/1h", "61/1h")}},
+		"asked":              {After: &Text{"p", worst(policy.MaxRules)}, Lines: lines},
+		"asked, 1,000 rules": {After: &Text{"p", worst(1000)}, Lines: lines},
+		"asked, 100 rules":   {After: &Text{"p", worst(100)}, Lines: lines},
+		"deep":               {After: &Text{"p", deep}},
+		"many":               {After: &Text{"p", many}},
+		"lines":              {Before: &Text{"p", strings.Repeat("a\nb\n", 250_000)}, After: &Text{"p", strings.Repeat("b\nc\na\n", 170_000)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var used *syscall.Rusage
+			a.ended = func(cmd *exec.Cmd) { used, _ = cmd.ProcessState.SysUsage().(*syscall.Rusage) }
+			begun := time.Now()
+			reply, err := a.ask(t.Context(), "somebody", q)
+			if err != nil {
+				require.Regexp(t, `^the question took more than (1 s of computing|200 MB of memory|10s): ask about`, err.Error())
+			} else {
+				require.Empty(t, reply.Trouble)
+			}
+			cpu := time.Duration(used.Utime.Nano() + used.Stime.Nano())
+			buildtest.Below(t, cpu, 1200*time.Millisecond)
+			buildtest.Below(t, used.Maxrss<<10, 200<<20)
+			buildtest.Below(t, time.Since(begun), patience+time.Second)
+			t.Logf("%v of computing, %d MB, %v", cpu.Round(time.Millisecond), used.Maxrss>>10, err)
+		})
+	}
+}
+
+func TestOneQuestionAtATime(t *testing.T) {
+	a := newAsker([]string{"sleep", "1"})
+	q := Question{After: &Text{"p", ""}}
+	done := make(chan error, 1)
+	go func() { _, err := a.ask(t.Context(), "one", q); done <- err }()
+	require.Eventually(t, func() bool { return len(a.running) == 1 }, time.Second, time.Millisecond)
+	_, err := a.ask(t.Context(), "one", q)
+	require.EqualError(t, err, "your last question is still being answered: try again in 1 s")
+	go func() { _, err := a.ask(t.Context(), "two", q); done <- err }()
+	require.Eventually(t, func() bool { return len(a.running) == 2 }, time.Second, time.Millisecond)
+	_, err = a.ask(t.Context(), "three", q)
+	require.Equal(t, errBusy, err)
+	<-done
+	<-done
+	require.Empty(t, a.busy)
+}
