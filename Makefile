@@ -30,6 +30,8 @@ valkey_wheels := build/valkey-wheels.txt
 measure := $(out)/measure
 releaser := $(out)/releaser
 
+chromium := $(out)/chromium/run
+axe := $(out)/axe-core-$(AXE_VERSION)/axe.min.js
 ratelimit := $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd
 redis := $(out)/redis/usr/bin/redis-server
 valkey := $(out)/valkey/valkey-server
@@ -61,7 +63,7 @@ cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy s
 # Unit tests take neither an Envoy nor the compiled filter nor a Redis; of those that
 # do, some run what is compiled for this machine beside it.
 whole = ./envoy/proc $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\b(proc|redistest)\.(All|Find|Redis|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
-unit = $(filter-out $(whole) ./build/measure ./build/measure/% ./build/release %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
+unit = $(filter-out $(whole) ./build/measure ./build/measure/% ./build/release ./build/browser %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
 native = $(filter ./controlplane/% ./envoy/proxy,$(whole))
 
 .PHONY: help
@@ -97,6 +99,12 @@ race: build ## what runs natively, under the race detector; takes a C compiler
 .PHONY: e2e-all
 e2e-all: build ## the end-to-end scenarios on every supported Envoy
 	@SLUICE_EVERY_ENVOY=1 $(MAKE) --no-print-directory envoy-test versions='$(ENVOY_VERSIONS)' packages=./e2e/... timeout=60m
+
+.PHONY: e2e-console
+e2e-console: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(chromium) $(axe) ## the console in a real Chromium, on the newest Envoy; SHOTS=1: its pictures into docs/img
+	SLUICE_CHROMIUM=$(CURDIR)/$(chromium) SLUICE_AXE=$(CURDIR)/$(axe) SLUICE_CLI=$(CURDIR)/$(cli) SLUICE_FILTER=$(CURDIR)/$(filter) \
+		SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(newest)=$(CURDIR)/$(out)/envoy-$(newest)/envoy)' SLUICE_SHOTS=$(if $(SHOTS),$(CURDIR)/docs/img) \
+		$(GO) test -C build/browser -count=1 $(flags) -timeout 10m ./...
 
 .PHONY: soak
 soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(servers) ## the long forms of the tests, on the newest Envoy: MINUTES=30, PARTS=REGEXP, SEED=N
@@ -177,6 +185,7 @@ lint: $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint ## golangci-li
 	$< run ./...
 	cd build/measure && $(CURDIR)/$< run --config $(CURDIR)/.golangci.yml ./...
 	cd build/release && $(CURDIR)/$< run --config $(CURDIR)/.golangci.yml ./...
+	cd build/browser && $(CURDIR)/$< run --config $(CURDIR)/.golangci.yml ./...
 
 .PHONY: clean
 clean: ## remove everything built or installed
@@ -303,3 +312,44 @@ $(valkey):
 	"$$tmp/valkey/valkey-server" --version; \
 	rm -rf $(@D); \
 	mv "$$tmp/valkey" $(@D)
+
+# The headless Chromium of this Debian with every library that it names, beside those of
+# the system. As with the Redis, apt checks Debian's signature.
+$(chromium):
+	@mkdir -p $(out)
+	@tmp=$$(mktemp -d $(out)/.chromium.XXXXXX); \
+	trap 'rm -rf "$$tmp"' EXIT; \
+	command -v apt-get >/dev/null || { \
+		echo "the console's test takes Debian's $(CHROMIUM_PACKAGE): set SLUICE_CHROMIUM and run it in build/browser" >&2; exit 1; }; \
+	mkdir -p "$$tmp/chromium" "$$tmp/lists/partial" "$$tmp/cache/archives/partial"; \
+	echo "chromium: unpacking $(CHROMIUM_PACKAGE)"; \
+	own="-o APT::Sandbox::User=$$(id -un)"; \
+	apt-cache show $(CHROMIUM_PACKAGE) >/dev/null 2>&1 || { \
+		own="$$own -o Dir::State::Lists=$$PWD/$$tmp/lists -o Dir::Cache=$$PWD/$$tmp/cache"; apt-get $$own update >/dev/null; }; \
+	packages=$$(apt-cache $$own depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces \
+		--no-enhances $(CHROMIUM_PACKAGE) | grep -E '^(lib|chromium)' | grep -vE '^libc6|^libgcc' | sort -u); \
+	(cd "$$tmp" && apt-get $$own download $$packages >/dev/null); \
+	for package in "$$tmp"/*.deb; do \
+		dpkg-deb --extract "$$package" "$$tmp/chromium"; \
+		dpkg-deb --show "$$package" >>"$$tmp/chromium/packages.txt"; \
+	done; \
+	grep '^chromium' "$$tmp/chromium/packages.txt"; \
+	printf '%s\n' '#!/bin/sh' 'at=$$(dirname "$$(readlink -f "$$0")")' 'libraries=$$(echo "$$at"/usr/lib/*-linux-gnu)' \
+		'LD_LIBRARY_PATH=$$libraries:$$libraries/pulseaudio exec "$$at"/usr/lib/chromium/$(CHROMIUM_PACKAGE) "$$@"' >"$$tmp/chromium/run"; \
+	chmod +x "$$tmp/chromium/run"; \
+	"$$tmp/chromium/run" --no-sandbox --version >/dev/null; \
+	rm -rf $(@D); \
+	mv "$$tmp/chromium" $(@D)
+
+# axe-core out of its package, whose digest is pinned.
+$(axe):
+	@command -v npm >/dev/null || { echo "the console's test takes axe-core, and installing it npm: put npm on PATH" >&2; exit 1; }
+	@mkdir -p $(out)
+	@tmp=$$(mktemp -d $(out)/.axe.XXXXXX); \
+	trap 'rm -rf "$$tmp"' EXIT; \
+	(cd "$$tmp" && npm pack --silent axe-core@$(AXE_VERSION) >/dev/null); \
+	echo "$(AXE_SHA256)  $$tmp/axe-core-$(AXE_VERSION).tgz" | sha256sum --check --quiet; \
+	mkdir "$$tmp/axe"; \
+	tar --extract --gzip --file "$$tmp/axe-core-$(AXE_VERSION).tgz" --directory "$$tmp/axe" --strip-components 1 package/axe.min.js package/LICENSE; \
+	rm -rf $(@D); \
+	mv "$$tmp/axe" $(@D)

@@ -13,3 +13,9 @@ REDIS_PACKAGES := redis-server redis-tools libjemalloc2 liblzf1 libatomic1
 
 # Whose access logs are read.
 NGINX_PACKAGES := nginx
+
+
+# What the console's test takes: the browser of this Debian, and axe-core by its digest.
+CHROMIUM_PACKAGE := chromium-headless-shell
+AXE_VERSION := 4.14.0
+AXE_SHA256 := 2277b0a3ef47af9b52497faa3e71598e86e0a0e5e6eb295207a5657ede4709af

@@ -1,0 +1,241 @@
+package browser
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/proc"
+)
+
+const (
+	callersToken    = "the-token-of-somebody-who-looks-at-the-console"
+	managementToken = "the-token-that-opens-the-counters-of-proxies"
+)
+
+func digest(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// rig is serve and an Envoy in front of an upstream.
+type rig struct {
+	t           *testing.T
+	dir         string
+	http, xds   string
+	manage      int
+	url         string // of the proxy
+	stopTraffic func()
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	g := &rig{t: t, dir: t.TempDir(), manage: freePort(t)}
+	g.http, g.xds = fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	g.serve()
+	g.envoy()
+	return g
+}
+
+func (g *rig) file(name, text string) string {
+	g.t.Helper()
+	path := filepath.Join(g.dir, name)
+	require.NoError(g.t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+func (g *rig) serve() {
+	g.t.Helper()
+	cmd := exec.Command(program(g.t, "SLUICE_CLI"), "serve", "--data", filepath.Join(g.dir, "data"), "--http", g.http, "--xds", g.xds,
+		"--access", g.file("access", "token ops admin "+digest(callersToken)+"\n"),
+		"--manage-token-file", g.file("management", managementToken+"\n"))
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	require.NoError(g.t, cmd.Start())
+	g.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if g.t.Failed() {
+			g.t.Log(log.String())
+		}
+	})
+	require.Eventually(g.t, func() bool {
+		res, err := http.Get("http://" + g.http + "/healthz")
+		if err != nil {
+			return false
+		}
+		res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	}, 30*time.Second, 50*time.Millisecond)
+}
+
+func (g *rig) envoy() {
+	g.t.Helper()
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	g.t.Cleanup(upstream.Close)
+	render := exec.Command(program(g.t, "SLUICE_CLI"), "render", "envoy", "--xds", g.xds, "--node", "edge-1",
+		"-f", g.file("first.yaml", g.policy("1/1s")), "--wasm", program(g.t, "SLUICE_FILTER"),
+		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--manage", fmt.Sprintf("127.0.0.1:%d", g.manage),
+		"--upstream", strings.TrimPrefix(upstream.URL, "http://"))
+	var said bytes.Buffer
+	render.Stderr = &said
+	bootstrap, err := render.Output()
+	require.NoError(g.t, err, said.String())
+	binary, err := proc.Find()
+	require.NoError(g.t, err)
+	envoy, err := proc.Start(g.t.Context(), proc.Options{Binary: binary, Bootstrap: bootstrap, Concurrency: 2, LogLevel: "error"})
+	require.NoError(g.t, err)
+	g.t.Cleanup(func() { _ = envoy.Stop() })
+	require.NoError(g.t, envoy.WaitReady(g.t.Context()), envoy.Log())
+	address, err := envoy.Listener(g.t.Context(), "ingress")
+	require.NoError(g.t, err)
+	g.url = "http://" + address
+}
+
+// traffic sends some requests a second until the test ends.
+func (g *rig) traffic() {
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			case <-time.After(25 * time.Millisecond):
+			}
+			r, _ := http.NewRequest(http.MethodGet, g.url+"/orders", http.NoBody)
+			r.Header.Set("X-User-Id", "user-"+strconv.Itoa(i*i%7))
+			if res, err := http.DefaultClient.Do(r); err == nil {
+				res.Body.Close()
+			}
+		}
+	})
+	g.t.Cleanup(func() { close(done); all.Wait() })
+}
+
+// policy is the one that the test types.
+func (g *rig) policy(limit string) string {
+	return fmt.Sprintf(`version: 1
+domain: shop
+manage: {path: /.sluice/, port: %d, token_sha256: %s}
+rules:
+  - name: per-user
+    key: [{header: x-user-id}]
+    limits: [%s]
+  - name: everybody
+    mode: shadow
+    limits: [20/1s]
+`, g.manage, digest(managementToken), limit)
+}
+
+func (b *tab) denied() (n float64) {
+	n, _ = strconv.ParseFloat(b.text(`[data-denied="per-user"]`), 64)
+	return n
+}
+
+func TestConsole(t *testing.T) {
+	g := newRig(t)
+	b := open(t, "http://"+g.http)
+
+	b.visit("/")
+	b.await("h1", "Sign in")
+	b.see("login")
+	b.do(chromedp.SendKeys("#token", callersToken+"\r"))
+	b.await("h1", "Proxies")
+	b.await("tbody", "edge-1")
+	b.await("#summary", "Nothing has been applied yet. Connected proxies: 1.")
+
+	// A mistake is shown at its place while one types.
+	b.do(chromedp.Click(`nav a[href="/console/policy"]`))
+	b.await("h1", "Policy")
+	b.retype("#policy", g.policy("3/parsec"))
+	b.await("#verdict .place", "7:14")
+	b.await("#gutter .bad", "7")
+	b.do(chromedp.Click("#verdict .place"))
+	chosen := run(b, chromedp.Evaluate[string](`(e => e.value.slice(e.selectionStart).split("]")[0])(document.activeElement)`))
+	require.Equal(t, "3/parsec", chosen)
+	b.see("error", "light", "phone")
+	b.retype("#policy", g.policy("3/10s"))
+	b.await("#verdict", "The policy is valid.")
+
+	// What would this request get?
+	b.do(chromedp.SendKeys("#headers", "x-user-id: alice"))
+	b.retype("#path", "/orders")
+	b.retype("#times", "5")
+	b.do(chromedp.Click(`button[value="add"]`), chromedp.WaitVisible("#steps"))
+	require.Equal(t, 3, strings.Count(b.text("#steps"), "200 allowed"))
+	require.Equal(t, 2, strings.Count(b.text("#steps"), "429 denied by per-user"))
+	b.do(chromedp.ScrollIntoView("#ask-heading"))
+	b.see("playground", "dark")
+
+	// Apply it, after a look at what changes.
+	b.do(chromedp.Click(`button[value="review"]`))
+	b.await("h1", "Apply this policy")
+	b.see("review")
+	b.do(chromedp.Click("button.strong"))
+	b.await("[role=status]", "Revision 1 is applied.")
+	b.await("#summary", "1 of 1 connected proxies run revision 1, the newest.")
+	g.traffic()
+
+	// Denials rise while one looks.
+	b.do(chromedp.Click(`nav a[href="/console/rules"]`))
+	b.await("h1", "Rules")
+	require.Eventually(t, func() bool { return b.denied() > 0 }, time.Minute, 100*time.Millisecond, b.text("body"))
+	first := b.denied()
+	require.Eventually(t, func() bool { return b.denied() > first }, time.Minute, 100*time.Millisecond, b.text("body"))
+	for range 8 { // some points for the plot
+		before := b.denied()
+		require.Eventually(t, func() bool { return b.denied() > before }, time.Minute, 100*time.Millisecond)
+	}
+	require.True(t, run(b, chromedp.Evaluate[bool](
+		`[...document.images].length == 2 && [...document.images].every(i => i.complete && i.naturalWidth > 0)`)), "the plots are pictures")
+	b.see("rules", "light", "dark", "phone")
+
+	// Change the policy and go back.
+	b.visit("/console/policy")
+	b.retype("#policy", g.policy("100/10s"))
+	b.do(chromedp.Click(`button[value="review"]`))
+	b.await("main", `rule "per-user": limits was ["3/10s"] and is ["100/10s"]`)
+	b.do(chromedp.Click("button.strong"))
+	b.await("#summary", "1 of 1 connected proxies run revision 2, the newest.")
+	b.see("proxies", "light")
+	b.visit("/console/revisions")
+	b.see("revisions")
+	b.do(chromedp.Click(`a[href="/console/revisions/1"]`))
+	b.await("h1", "Revision 1")
+	b.see("revision")
+	b.do(chromedp.Click(`a[href="/console/revisions/1/rollback"]`))
+	b.await("h1", "Roll back to revision 1")
+	b.see("rollback", "dark")
+	b.do(chromedp.Click("button.strong"))
+	b.await("#summary", "1 of 1 connected proxies run revision 3, the newest.")
+
+	b.do(chromedp.Click("header .who button"))
+	b.await("h1", "Sign in")
+	b.visit("/console/")
+	b.await("h1", "Sign in")
+	b.requireQuiet()
+}
