@@ -57,7 +57,7 @@ newest := $(lastword $(ENVOY_VERSIONS))
 go_files = $(shell find $(1) -name '*.go' ! -name '*_test.go' ! -path '*/testdata/*' 2>/dev/null)
 filter_sources := go.mod go.sum $(call go_files,filter shared build/compile build/graft)
 embedded_assets := $(shell find controlplane envoy examples ! -path '*/testdata/*' -type f \
-	\( -name '*.tmpl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' \) 2>/dev/null)
+	\( -name '*.tmpl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' \) 2>/dev/null)
 cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy shared examples) $(embedded_assets)
 
 # Unit tests take neither an Envoy nor the compiled filter nor a Redis; of those that

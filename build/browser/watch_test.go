@@ -148,8 +148,8 @@ var looks = []struct {
 	name, theme   string
 	width, height int64
 }{
-	{"light", "light", 1100, 760},
-	{"dark", "dark", 1100, 760},
+	{"light", "light", 1100, 840},
+	{"dark", "dark", 1100, 840},
 	{"phone", "light", 390, 844},
 }
 
@@ -164,7 +164,7 @@ func (b *tab) see(name string, shown ...string) {
 		require.LessOrEqual(b.t, surplus, 0, "%s is wider than the screen, %s", name, look.name)
 		b.shoot(name+"-"+look.name, shown)
 	}
-	b.look("light", 1100, 760)
+	b.look("light", 1100, 840)
 }
 
 func (b *tab) look(theme string, width, height int64) {
@@ -193,7 +193,7 @@ func (b *tab) requireAccessible(what string) {
 }
 
 // largest is what a picture in the docs may take.
-const largest = 150 << 10
+const largest = 150_000
 
 // shoot writes a picture into the folder that SLUICE_SHOTS names.
 func (b *tab) shoot(name string, shown []string) {

@@ -71,9 +71,6 @@ func (q *Question) reply() *Reply {
 	var problems policyfile.Errors
 	errors.As(err, &problems)
 	r := &Reply{Problems: api.Problems(problems), Warnings: api.Problems(warnings)}
-	if err == nil {
-		r.Rules = len(p.Rules)
-	}
 	if q.Before == nil {
 		return r
 	}

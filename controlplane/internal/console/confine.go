@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confine ends this process once it has computed for CPUSeconds or would take more
-// than MaxBytes. Go's collector works harder before that.
+// confine ends this process once it has computed for cpuSeconds or would take more
+// than maxBytes. Go's collector works harder before that.
 func confine() error {
-	debug.SetMemoryLimit(MaxBytes * 6 / 10)
-	if err := unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: CPUSeconds, Max: CPUSeconds}); err != nil {
+	debug.SetMemoryLimit(maxBytes * 6 / 10)
+	if err := unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: cpuSeconds, Max: cpuSeconds}); err != nil {
 		return err
 	}
-	return unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: MaxBytes, Max: MaxBytes})
+	return unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: maxBytes, Max: maxBytes})
 }

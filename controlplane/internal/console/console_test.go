@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -61,6 +62,7 @@ type fixture struct {
 	t      *testing.T
 	server *httptest.Server
 	store  *store.Bolt
+	xds    *xds.Server
 	list   *access.List
 }
 
@@ -72,7 +74,7 @@ func newFixture(t *testing.T, restricted bool) *fixture {
 	require.NoError(t, err)
 	x, err := xds.New(t.Context(), xds.Options{Store: s, Wasm: "/lib/sluice.wasm"})
 	require.NoError(t, err)
-	f := &fixture{t: t, store: s}
+	f := &fixture{t: t, store: s, xds: x}
 	o := api.Options{Store: s, XDS: x}
 	if restricted {
 		f.setAccess("read", "apply", "admin")
@@ -346,7 +348,7 @@ func TestAChangeIsReviewed(t *testing.T) {
 	require.Contains(t, text, "The policy is not valid, so it cannot be applied.")
 	require.NotContains(t, text, "<b>")
 	text = review(strings.NewReplacer("2/1m", "3/2m", "\n", "\r\n").Replace(good))
-	require.Contains(t, text, `rule &#34;per-user&#34;: limits was [&#34;2/1m&#34;] and is [&#34;3/2m&#34;]`)
+	require.Contains(t, text, `rule &#34;per-user&#34;: limits [&#34;2/1m&#34;] → [&#34;3/2m&#34;]`)
 	require.Contains(t, text, `counter &#34;per-user&#34;: kept; fixed_window of 2m is new and starts empty; fixed_window of 1m is dropped`)
 	require.Contains(t, text, "-    limits: [&#34;2/1m&#34;]")
 	require.Contains(t, text, `<input type="hidden" name="base" value="1">`)
@@ -364,4 +366,46 @@ func TestAChangeIsReviewed(t *testing.T) {
 	require.Contains(t, text, "What changes from revision 2")
 	_, text = b.get("/console/revisions")
 	require.Contains(t, text, `<a href="/console/revisions/2">2</a>`)
+}
+
+// A client certificate speaks for a browser as it does for a command, and over TLS the
+// cookie is bound to the host.
+func TestOverTLS(t *testing.T) {
+	certificate := func(r *http.Request) (access.Caller, bool) {
+		known := r.TLS != nil && len(r.TLS.PeerCertificates) > 0 && r.TLS.PeerCertificates[0].DNSNames[0] == "alice"
+		return access.Caller{Name: "certificate alice", Role: access.Apply}, known
+	}
+	f := newFixture(t, true)
+	pages := New(Options{
+		API: api.New(api.Options{Store: f.store, XDS: f.xds, Identify: certificate}), Access: true, Question: question(t),
+	})
+	for name, want := range map[string]string{"alice": "certificate alice, role apply", "mallory": "<h1>Sign in</h1>"} {
+		r := httptest.NewRequest(http.MethodGet, "https://control.example.com/console/revisions", http.NoBody)
+		r.Header.Set("Accept", "text/html")
+		r.TLS.PeerCertificates = []*x509.Certificate{{DNSNames: []string{name}}}
+		w := httptest.NewRecorder()
+		pages.ServeHTTP(w, r)
+		if w.Code == http.StatusSeeOther {
+			require.Equal(t, "/console/login", w.Header().Get("Location"))
+			require.Equal(t, "mallory", name)
+			continue
+		}
+		require.Contains(t, w.Body.String(), want)
+	}
+
+	server := httptest.NewTLSServer(f.server.Config.Handler)
+	defer server.Close()
+	client := server.Client()
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	res, err := client.PostForm(server.URL+"/console/login", url.Values{"token": {token("read")}})
+	require.NoError(t, err)
+	res.Body.Close()
+	require.Regexp(t, `^__Host-sluice-session=[0-9a-f]{64}; Path=/; Max-Age=36000; HttpOnly; Secure; SameSite=Strict$`, res.Header.Get("Set-Cookie"))
+}
+
+// Without a management token, the rules' page says what to set up.
+func TestRulesWithoutManagement(t *testing.T) {
+	code, text := newFixture(t, true).as("read").get("/console/rules")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, "<code>--manage-token-file</code>")
 }

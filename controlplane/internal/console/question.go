@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// CPUSeconds and MaxBytes bound the process that answers a question. A machine that
+	// cpuSeconds and maxBytes bound the process that answers a question. A machine that
 	// is busy may take patience for those seconds.
-	CPUSeconds = 1
-	MaxBytes   = 200 << 20
+	cpuSeconds = 1
+	maxBytes   = 200 << 20
 	patience   = 10 * time.Second
 	// compiling is how long it may take to compile the filter, once.
 	compiling = 5 * time.Minute
@@ -51,7 +51,6 @@ type Question struct {
 type Reply struct {
 	Problems []api.Problem // why the policy is not valid
 	Warnings []api.Problem
-	Rules    int
 	Words    []string     // the difference, a sentence each
 	Changes  []api.Change // what becomes of counters; nil where Before cannot be read
 	Diff     string       // of the texts
@@ -183,10 +182,10 @@ func whyNot(ctx context.Context, cmd *exec.Cmd, err error, said string) error {
 		return tooMuch(patience.String())
 	}
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return tooMuch(fmt.Sprintf("%d s of computing", CPUSeconds))
+		return tooMuch(fmt.Sprintf("%d s of computing", cpuSeconds))
 	}
 	if strings.Contains(said, "out of memory") || strings.Contains(said, "cannot allocate memory") {
-		return tooMuch(fmt.Sprintf("%d MB of memory", MaxBytes>>20))
+		return tooMuch(fmt.Sprintf("%d MB of memory", maxBytes>>20))
 	}
 	return &failure{code: http.StatusUnprocessableEntity, text: printable.Cut(strings.TrimSpace(said), 500)}
 }

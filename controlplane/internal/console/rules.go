@@ -55,12 +55,12 @@ func (c *console) sample(r *http.Request) error {
 func (c *console) plot(w http.ResponseWriter, r *http.Request, v *visit) error {
 	query := r.URL.Query()
 	rule, times, ok := c.samples.rule(query.Get("rule"))
-	if !ok {
+	if !ok || len(times) == 0 {
 		return c.unknown(w, r, v)
 	}
 	labels := make([]string, len(times))
-	for i, t := range times {
-		labels[i] = t.UTC().Format("15:04:05")
+	for _, i := range []int{0, len(times) / 2, len(times) - 1} { // more would overlap
+		labels[i] = times[i].UTC().Format("15:04:05")
 	}
 	svg, err := draw(&rule, labels, query.Get("theme") == "dark")
 	if err != nil {
@@ -93,7 +93,7 @@ func draw(rule *Rule, labels []string, dark bool) ([]byte, error) {
 	o := charts.NewLineChartOptionWithData(values)
 	o.Theme = theme.WithSeriesColors(colors).WithBackgroundColor(ground)
 	o.XAxis.Labels = labels
-	o.XAxis.LabelCount = 5
+	o.XAxis.LabelCount = len(labels)
 	o.Legend.SeriesNames = []string{"allowed", "denied", "shadow"}
 	o.Symbol = charts.Symbol{Shape: charts.SymbolNone}
 	o.LineStrokeWidth = 2

@@ -111,7 +111,7 @@ func sessionID(r *http.Request) string {
 }
 
 func setCookie(w http.ResponseWriter, r *http.Request, id string, maxAge int) {
-	http.SetCookie(w, &http.Cookie{ //nolint:gosec // Secure is what a plain connection, which is loopback's, cannot have
+	http.SetCookie(w, &http.Cookie{
 		Name: cookieName(r), Value: id, Path: "/", MaxAge: maxAge,
 		HttpOnly: true, Secure: r.TLS != nil, SameSite: http.SameSiteStrictMode,
 	})

@@ -1,6 +1,7 @@
 package policydiff
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
 
@@ -33,7 +34,7 @@ func Words(before, after *policy.Node) []string {
 		was = append(was, name)
 	}
 	if !slices.Equal(kept, was) {
-		words = append(words, "the order of the rules is another")
+		words = append(words, "the order of the rules changes")
 	}
 	return words
 }
@@ -64,17 +65,17 @@ func fields(of string, before, after *policy.Node, except string) (words []strin
 		if f.Name == except {
 			continue
 		}
-		now, old := shown(f.Value), "nothing"
-		if value := before.Member(f.Name); value != nil {
-			if old = shown(value); string(policy.AppendJSON(nil, value)) == string(policy.AppendJSON(nil, f.Value)) {
-				continue
-			}
+		value := before.Member(f.Name)
+		switch {
+		case value == nil:
+			words = append(words, of+f.Name+" "+shown(f.Value)+" is new")
+		case !bytes.Equal(policy.AppendJSON(nil, value), policy.AppendJSON(nil, f.Value)):
+			words = append(words, of+f.Name+" "+shown(value)+" → "+shown(f.Value))
 		}
-		words = append(words, of+f.Name+" was "+old+" and is "+now)
 	}
 	for _, f := range before.Fields {
 		if f.Name != except && after.Member(f.Name) == nil {
-			words = append(words, of+f.Name+" was "+shown(f.Value)+" and is left out")
+			words = append(words, of+f.Name+" "+shown(f.Value)+" is left out")
 		}
 	}
 	return words

@@ -33,17 +33,18 @@ function edit(text, gutter, verdict) {
   };
   text.addEventListener("scroll", () => { gutter.scrollTop = text.scrollTop; });
 
+  const leading = (line, column) => {
+    const place = document.createElement("button");
+    place.type = "button";
+    place.className = "place";
+    place.dataset.line = line;
+    place.dataset.column = column || 1;
+    place.textContent = column ? line + ":" + column : line;
+    return place;
+  };
   const entry = (problem) => {
     const item = document.createElement("li");
-    if (problem.line) {
-      const place = document.createElement("button");
-      place.type = "button";
-      place.className = "place";
-      place.dataset.line = problem.line;
-      place.dataset.column = problem.column || 1;
-      place.textContent = problem.column ? problem.line + ":" + problem.column : problem.line;
-      item.append(place, " ");
-    }
+    if (problem.line) item.append(leading(problem.line, problem.column), " ");
     if (problem.path) {
       const path = document.createElement("code");
       path.textContent = problem.path;
@@ -106,6 +107,9 @@ function edit(text, gutter, verdict) {
     text.setSelectionRange(at, Math.min(at + 1, text.value.length));
     text.scrollTop = Math.max(0, (line - 5) * text.scrollHeight / lines.length);
   });
-  for (const place of verdict.querySelectorAll(".place")) wrong.add(Number(place.dataset.line));
+  for (const place of verdict.querySelectorAll(".place")) {
+    wrong.add(Number(place.dataset.line));
+    place.replaceWith(leading(Number(place.dataset.line), Number(place.dataset.column)));
+  }
   number();
 }
