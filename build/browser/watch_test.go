@@ -165,6 +165,7 @@ func (b *tab) see(name string, shown ...string) {
 		b.shoot(name+"-"+look.name, shown)
 	}
 	b.look("light", 1100, 840)
+	b.requireQuiet()
 }
 
 func (b *tab) look(theme string, width, height int64) {

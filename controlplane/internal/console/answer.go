@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Step is what one line of simulate got.
@@ -132,4 +133,43 @@ func (s *Step) Retry() string {
 		return "whenever it comes"
 	}
 	return fmt.Sprintf("allowed again in %d ms", *s.RetryMs)
+}
+
+// Words say what each rule made of the request.
+func (s *Step) Words() []string {
+	words := make([]string, len(s.Rules))
+	for i := range s.Rules {
+		words[i] = ruleWords(&s.Rules[i])
+	}
+	return words
+}
+
+// ruleWords is a rule's key, what it has left, and what it decided: "per-user alice: 0
+// left, denied: limit".
+func ruleWords(r *answer.Rule) string {
+	name := r.Rule
+	for _, part := range r.Key {
+		if part == nil {
+			name += " (missing)"
+			continue
+		}
+		name += " " + *part
+	}
+	var words []string
+	if r.Remaining != nil {
+		words = append(words, fmt.Sprintf("%d left", *r.Remaining))
+	}
+	switch reason := strings.ReplaceAll(r.Reason, "_", " "); {
+	case r.Reason == "not_asked":
+		words = append(words, reason)
+	case !r.Allowed && r.Mode == string(policy.ModeShadow):
+		words = append(words, "would deny: "+reason)
+	case !r.Allowed:
+		words = append(words, "denied: "+reason)
+	case reason != "":
+		words = append(words, reason)
+	case r.Remaining == nil:
+		words = append(words, "unlimited")
+	}
+	return name + ": " + strings.Join(words, ", ")
 }

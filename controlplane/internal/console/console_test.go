@@ -335,6 +335,9 @@ func TestAChangeIsReviewed(t *testing.T) {
 	f := newFixture(t, true)
 	b := f.as("apply")
 	csrf := b.csrf("/console/policy")
+	_, text := b.post("/console/policy", url.Values{"csrf": {csrf}, "do": {"review"}, "file": {"policy.yaml"}, "policy": {good}})
+	require.Contains(t, text, "It is the first policy")
+	require.NotContains(t, text, "The texts are the same.")
 	code, _ := b.apply(good, "0")
 	require.Equal(t, http.StatusOK, code)
 	changed := strings.Replace(good, "2/1m", "<b>/1m", 1)
@@ -343,7 +346,7 @@ func TestAChangeIsReviewed(t *testing.T) {
 		require.Equal(t, http.StatusOK, code, text)
 		return text
 	}
-	text := review(changed)
+	text = review(changed)
 	require.Contains(t, text, `data-line="7" data-column="14"`)
 	require.Contains(t, text, "The policy is not valid, so it cannot be applied.")
 	require.NotContains(t, text, "<b>")

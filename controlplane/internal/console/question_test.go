@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -115,4 +116,18 @@ func TestOneQuestionAtATime(t *testing.T) {
 	<-done
 	<-done
 	require.Empty(t, a.busy)
+}
+
+func TestRuleWords(t *testing.T) {
+	alice, left := "alice", uint32(2)
+	for want, r := range map[string]answer.Rule{
+		"r alice (missing): 2 left":       {Rule: "r", Key: []*string{&alice, nil}, Allowed: true, Remaining: &left},
+		"r: 2 left, denied: limit":        {Rule: "r", Mode: "enforced", Remaining: &left, Reason: "limit"},
+		"r: would deny: missing key":      {Rule: "r", Mode: "shadow", Reason: "missing_key"},
+		"r: not asked":                    {Rule: "r", Mode: "shadow", Reason: "not_asked"},
+		"r: unlimited":                    {Rule: "r", Allowed: true},
+		"r alice: 2 left, no memory left": {Rule: "r", Key: []*string{&alice}, Allowed: true, Remaining: &left, Reason: "no_memory_left"},
+	} {
+		require.Equal(t, want, ruleWords(&r))
+	}
 }

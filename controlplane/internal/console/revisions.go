@@ -33,7 +33,7 @@ type revisionView struct {
 // difference is what a change of the policy means, or why that cannot be said.
 type difference struct {
 	Reply
-	From    string
+	From    string // the revision before, "" for none
 	Unknown string
 }
 
@@ -67,7 +67,7 @@ func (c *console) revision(w http.ResponseWriter, r *http.Request, v *visit) err
 // difference compares a policy with a revision, 0 for none.
 func (c *console) difference(r *http.Request, v *visit, before uint64, after *Text) *difference {
 	q := Question{After: after}
-	d := &difference{From: "nothing"}
+	d := &difference{}
 	if before > 0 {
 		d.From = fmt.Sprintf("revision %d", before)
 		var old api.Revision
