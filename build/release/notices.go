@@ -16,7 +16,10 @@ import (
 
 // allowed are the licenses that a linked module may have: none asks for more than its
 // notice and its text.
-var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "0BSD", "Unlicense", "CC0-1.0"}
+var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "0BSD", "Unlicense", "CC0-1.0", "FTL"}
+
+// chosen are the terms that we take of a module that offers several.
+var chosen = map[string]string{"github.com/golang/freetype": "licenses/ftl.txt"}
 
 // licenseFile is the name of a file with terms for the code. LICENSE.docs is for the
 // documentation, which no binary has.
@@ -33,27 +36,24 @@ func (l *license) expression() string { return strings.Join(l.ids, " AND ") }
 
 // identify reads a module's licenses. Each file that is one must be known and allowed.
 func identify(known *classifier.Classifier, path, dir string) (license, error) {
-	entries, err := os.ReadDir(dir)
+	files, err := licenseFiles(path, dir)
 	if err != nil {
 		return license{}, err
 	}
 	var found license
-	for _, entry := range entries {
-		if entry.IsDir() || !licenseFile.MatchString(entry.Name()) || slices.Contains([]string{".go", ".docs"}, filepath.Ext(entry.Name())) {
-			continue
-		}
-		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+	for _, file := range files {
+		text, err := os.ReadFile(filepath.Join(dir, file))
 		if err != nil {
 			return license{}, err
 		}
 		ids := licenses(known, text)
 		for _, id := range ids {
 			if !slices.Contains(allowed, id) {
-				return license{}, fmt.Errorf("%s: %s is %s, which is not among the allowed licenses", path, entry.Name(), id)
+				return license{}, fmt.Errorf("%s: %s is %s, which is not among the allowed licenses", path, file, id)
 			}
 		}
-		if len(ids) == 0 && !strings.HasPrefix(strings.ToLower(entry.Name()), "notice") {
-			return license{}, fmt.Errorf("%s: %s is no license that is known", path, entry.Name())
+		if len(ids) == 0 && !strings.HasPrefix(strings.ToLower(file), "notice") {
+			return license{}, fmt.Errorf("%s: %s is no license that is known", path, file)
 		}
 		found.ids = append(found.ids, ids...)
 		found.texts = append(found.texts, strings.TrimRight(string(text), "\n"))
@@ -64,6 +64,20 @@ func identify(known *classifier.Classifier, path, dir string) (license, error) {
 	slices.Sort(found.ids)
 	found.ids = slices.Compact(found.ids)
 	return found, nil
+}
+
+// licenseFiles names the files with a module's terms.
+func licenseFiles(path, dir string) (files []string, err error) {
+	if file, ok := chosen[path]; ok {
+		return []string{file}, nil
+	}
+	entries, err := os.ReadDir(dir)
+	for _, entry := range entries {
+		if !entry.IsDir() && licenseFile.MatchString(entry.Name()) && !slices.Contains([]string{".go", ".docs"}, filepath.Ext(entry.Name())) {
+			files = append(files, entry.Name())
+		}
+	}
+	return files, err
 }
 
 func licenses(known *classifier.Classifier, text []byte) (ids []string) {
