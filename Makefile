@@ -50,6 +50,8 @@ servers := $(if $(filter $(CURDIR)/$(redis),$(SLUICE_REDIS)),$(redis)) \
 # compared without it, and so are CASES that do not match its name.
 service := $(if $(A)$(and $(CASES),$(if $(shell echo ratelimit | grep -E -e '$(CASES)'),,without)),,$(ratelimit) $(redis))
 
+envoy_gateway := $(out)/envoy-gateway-$(ENVOY_GATEWAY_VERSION)/envoy-gateway
+
 oldest := $(firstword $(ENVOY_VERSIONS))
 newest := $(lastword $(ENVOY_VERSIONS))
 
@@ -105,6 +107,12 @@ e2e-console: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(chrom
 	SLUICE_CHROMIUM=$(CURDIR)/$(chromium) SLUICE_AXE=$(CURDIR)/$(axe) SLUICE_CLI=$(CURDIR)/$(cli) SLUICE_FILTER=$(CURDIR)/$(filter) \
 		SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(newest)=$(CURDIR)/$(out)/envoy-$(newest)/envoy)' SLUICE_SHOTS=$(if $(SHOTS),$(CURDIR)/docs/img) \
 		$(GO) test -C build/browser -count=1 $(flags) -timeout 10m ./...
+
+# Envoy Gateway has ports that nothing changes, so the test has a network of its own.
+.PHONY: e2e-gateway
+e2e-gateway: build $(envoy_gateway) ## what `render envoy-gateway` writes, on the real Envoy Gateway, without a cluster; building that takes minutes, once
+	@SLUICE_ENVOY_GATEWAY='$(CURDIR)/$(envoy_gateway)' $(MAKE) --no-print-directory envoy-test versions='$(ENVOY_GATEWAY_ENVOYS)' \
+		packages=./e2e timeout=15m flags='-v -tags gateway -run TestEnvoyGateway -exec $(CURDIR)/build/gateway/alone'
 
 .PHONY: soak
 soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(servers) ## the long forms of the tests, on the newest Envoy: MINUTES=30, PARTS=REGEXP, SEED=N
@@ -258,6 +266,9 @@ $(out)/envoy-%/envoy:
 # checks against its checksum database.
 $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint:
 	GOBIN=$(CURDIR)/$(@D) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+$(envoy_gateway): build/gateway/go.mod build/gateway/go.sum
+	$(GO) build -C build/gateway -trimpath -o $(CURDIR)/$@ github.com/envoyproxy/gateway/cmd/envoy-gateway
 
 # What `make bench` measures beside the filter: envoyproxy's rate
 # limit service, in a module of its own.

@@ -27,8 +27,8 @@ func TestNestedModulesVet(t *testing.T) {
 	}))
 	require.Subset(t, modules, []string{filepath.Join("..", "build", "measure"), filepath.Join("..", "build", "release")})
 	for _, dir := range modules {
-		if dir == ".." {
-			continue
+		if sources, _ := filepath.Glob(filepath.Join(dir, "*.go")); dir == ".." || len(sources) == 0 {
+			continue // a module without source pins a tool that tests run
 		}
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "go", "vet", "./...")

@@ -83,6 +83,7 @@ var ofEveryVersion = []string{
 	"TestOneHotKey", "TestFreshKeys", "TestRaisedLimitLetsTheDifferenceThrough", "TestAnotherBinaryKeepsTheCounters",
 	"TestRefusedRevision", "TestListenerThatIsNotReadyForLong", "TestMatchPaths", "TestForwardedForIsNotBelieved",
 	"TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestQuickstartInKubernetes", "TestAccessLogOfThePage",
+	"TestEnvoyGateway",
 }
 
 // envoys returns the Envoys that the test runs on.

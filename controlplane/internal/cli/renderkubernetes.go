@@ -189,7 +189,7 @@ type renderEnvoyGatewayOptions struct {
 func (o *renderEnvoyGatewayOptions) AddFlags(cmd *cobra.Command) {
 	o.resourceOptions.AddFlags(cmd, "oci://REGISTRY/IMAGE:TAG, https://… or http://…",
 		"`KIND/NAME` it applies to, or KIND/NAME/SECTION: a Gateway, HTTPRoute or GRPCRoute of that namespace; may be repeated (required)")
-	cmd.Flags().BoolVar(&o.failOpen, "fail-open", false, "let requests through where the filter cannot run")
+	cmd.Flags().BoolVar(&o.failOpen, "fail-open", false, "let requests through where the filter cannot run: they have no limit, and nothing says so")
 	_ = cmd.MarkFlagRequired("target")
 }
 
@@ -199,7 +199,15 @@ func newRenderEnvoyGatewayCommand() *cobra.Command {
 		Use:   "envoy-gateway -f POLICY --url URL --target KIND/NAME",
 		Short: "Write an EnvoyExtensionPolicy for Envoy Gateway",
 		Long: `Write a resource to standard output that has Envoy Gateway load the filter into
-its proxies, with the policy as plain YAML inside, comments kept.`,
+its proxies, with the policy as plain YAML inside, comments kept.
+
+Change the binary and the policy one after the other. A proxy that has not
+fetched a binary before answers 503 where the filter in it refuses the policy,
+or nothing is limited with --fail-open. Until the policy is mended that listener
+takes no other change.
+
+After ten failed fetches of one --url Envoy Gateway waits about an hour. Another
+URL, such as the same with ?x behind it, is fetched at once.`,
 		Example: `  # All routes of a Gateway
   sluice render envoy-gateway -f policy.yaml -n edge --target Gateway/edge \
     --url oci://registry.example/sluice:1.0.0 | kubectl apply -f -

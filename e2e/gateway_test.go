@@ -1,0 +1,288 @@
+//go:build gateway
+
+package e2e
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"debug/buildinfo"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"text/template"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/ports"
+)
+
+// gateway is a running Envoy Gateway. Its resources are files, its proxies are processes
+// of this machine.
+type gateway struct {
+	dir    string
+	log    *output
+	cmd    *exec.Cmd
+	tokens tokens
+
+	web, apart, manage, second *proxy // by the listeners that the test talks to
+	quota                      string // address of the quota service
+
+	files, secureFiles, images *httptest.Server // where the filter is fetched from
+	ca                         string           // file: the certificate of the last two
+}
+
+// imagePassword is what the registry asks for.
+const imagePassword = "open sesame"
+
+// startGateway starts Envoy Gateway with this Envoy for its proxies.
+func startGateway(t *testing.T, d driver) *gateway {
+	t.Helper()
+	binary := os.Getenv("SLUICE_ENVOY_GATEWAY")
+	require.NotEmpty(t, binary, "run `make e2e-gateway`, which builds Envoy Gateway, or set SLUICE_ENVOY_GATEWAY to the path of one")
+	g := &gateway{dir: t.TempDir(), log: &output{}, tokens: newTokens(t), quota: freeAddress(t)}
+	free, err := ports.Free(4)
+	require.NoError(t, err)
+	for i, p := range []**proxy{&g.web, &g.apart, &g.manage, &g.second} {
+		*p = &proxy{address: fmt.Sprint("127.0.0.1:", free[i])}
+	}
+	version := strings.TrimPrefix(d.name, "envoy-")
+	bin := filepath.Join(g.dir, "data", "envoy-versions", version, "bin")
+	for _, dir := range []string{bin, g.path("resources"), g.path("www")} {
+		require.NoError(t, os.MkdirAll(dir, 0o750))
+	}
+	require.NoError(t, os.Symlink(d.envoy, filepath.Join(bin, "envoy"))) // or it would be downloaded
+	g.serveFilter(t)
+	certgen := exec.CommandContext(t.Context(), binary, "certgen", "--local", "--config-home", g.path("config"))
+	out, err := certgen.CombinedOutput()
+	require.NoError(t, err, string(out))
+	g.write(t, "config.yaml", g.fill(t, "envoygateway-config.yaml", map[string]any{"Dir": g.dir}))
+	g.write(t, "resources/base.yaml", g.fill(t, "envoygateway.yaml", g.base(t, version)))
+	g.write(t, "resources/wasm.yaml", g.fill(t, "envoygateway-wasm.yaml", map[string]any{"Dir": g.dir, "Gateway": "edge"}))
+	g.run(t, binary)
+	return g
+}
+
+// run starts the process in a group of its own, which ends with the test.
+func (g *gateway) run(t *testing.T, binary string) {
+	t.Helper()
+	g.cmd = exec.Command(binary, "server", "-c", g.path("config.yaml"))
+	g.cmd.Env = append(os.Environ(), "HOME="+g.path("home"), "SSL_CERT_FILE="+g.ca)
+	g.cmd.Stdout, g.cmd.Stderr = g.log, g.log
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	g.cmd.WaitDelay = time.Second
+	require.NoError(t, g.cmd.Start())
+	t.Cleanup(func() {
+		g.stop()
+		if t.Failed() {
+			g.explain(t)
+		}
+	})
+}
+
+// stop ends Envoy Gateway as an operator does, which ends its proxies, and whatever is left.
+func (g *gateway) stop() {
+	_ = g.cmd.Process.Signal(syscall.SIGTERM)
+	over := time.AfterFunc(20*time.Second, func() { _ = syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL) })
+	_ = g.cmd.Wait()
+	over.Stop()
+	_ = syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL)
+}
+
+// explain prints the end of the log.
+func (g *gateway) explain(t *testing.T) {
+	text := g.log.String()
+	t.Logf("the log of Envoy Gateway and its proxies ends:\n%s", text[max(0, len(text)-20_000):])
+}
+
+func (g *gateway) path(name string) string { return filepath.Join(g.dir, name) }
+
+// write replaces a file at once: half of one would be read as it is.
+func (g *gateway) write(t *testing.T, name, text string) {
+	t.Helper()
+	next := g.path("next")
+	require.NoError(t, os.WriteFile(next, []byte(text), 0o600))
+	require.NoError(t, os.Rename(next, g.path(name)))
+}
+
+// apply creates or replaces the resources of that name.
+func (g *gateway) apply(t *testing.T, name, text string) {
+	t.Helper()
+	g.write(t, filepath.Join("resources", name+".yaml"), text)
+}
+
+func (g *gateway) fill(t *testing.T, name string, values map[string]any) string {
+	t.Helper()
+	text, err := template.ParseFiles(filepath.Join("testdata", name))
+	require.NoError(t, err)
+	var filled bytes.Buffer
+	require.NoError(t, text.Option("missingkey=error").Execute(&filled, values))
+	return filled.String()
+}
+
+// base are the values of the resources beside the policies.
+func (g *gateway) base(t *testing.T, version string) map[string]any {
+	t.Helper()
+	type path struct{ Rule, Prefix string }
+	type route struct {
+		Name, Parents string
+		Paths         []path
+	}
+	read := func(name string) string {
+		text, err := os.ReadFile(g.path(filepath.Join("config", "certs", "envoy", name)))
+		require.NoError(t, err)
+		return base64.StdEncoding.EncodeToString(text)
+	}
+	credentials := fmt.Sprintf(`{"auths":{%q:{"username":"ci","password":%q}}}`, host(g.images), imagePassword)
+	const web = "{name: edge, sectionName: web}"
+	return map[string]any{
+		"Version": version, "Dir": g.dir, "Bootstrap": labelPatch(t),
+		"CA": read("ca.crt"), "Cert": read("tls.crt"), "Key": read("tls.key"),
+		"Docker": base64.StdEncoding.EncodeToString([]byte(credentials)), "Keys": g.tokens.keys(t),
+		"Web": port(g.web.address), "Apart": port(g.apart.address), "Manage": port(g.manage.address),
+		"Backends": map[string]string{"web": port(host(upstream())), "grpc": port(healthServer(t))},
+		"Routes": []route{
+			{"shop", web, []path{{"all", "/"}}},
+			{"orders", web, []path{{"all", "/orders"}}},
+			{"rules", web, []path{{"first", "/rules/first"}, {"second", "/rules/second"}}},
+			{"token", web, []path{{"all", "/token"}}},
+			{"apart", "{name: edge, sectionName: apart}", []path{{"all", "/"}}},
+			{"manage", "{name: edge, sectionName: manage}", []path{{"all", "/.sluice/"}}},
+		},
+	}
+}
+
+// render is what the command line writes for a policy.
+func (g *gateway) render(t *testing.T, policy string, args ...string) string {
+	t.Helper()
+	text, errs, exit := sluice(t, append([]string{"render", "envoy-gateway", "-n", "edge", "-f", file(t, "policy.yaml", policy)}, args...)...)
+	require.Zero(t, exit, errs)
+	return text
+}
+
+// from are the flags of a filter that a web server has.
+func (g *gateway) from(t *testing.T, server *httptest.Server, name string) []string {
+	t.Helper()
+	wasm, err := os.ReadFile(g.path(filepath.Join("www", name)))
+	require.NoError(t, err)
+	sum := sha256.Sum256(wasm)
+	return []string{"--url", server.URL + "/" + name, "--sha256", hex.EncodeToString(sum[:])}
+}
+
+// serveFilter starts the servers that have the filter: two of files, with and without
+// TLS, and a registry of images with TLS and a password.
+func (g *gateway) serveFilter(t *testing.T) {
+	t.Helper()
+	for name, path := range map[string]string{"sluice.wasm": built.filter, "earlier.wasm": earlierFilter(t)} {
+		wasm, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(g.path(filepath.Join("www", name)), wasm, 0o600))
+	}
+	quiet := log.New(io.Discard, "", 0)
+	images := registry.New(registry.Logger(quiet))
+	private := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name, password, _ := r.BasicAuth(); name != "ci" || password != imagePassword {
+			w.Header().Set("WWW-Authenticate", `Basic realm="images"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		images.ServeHTTP(w, r)
+	})
+	cert, key := manageCertificate(t)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	require.NoError(t, err)
+	secure := func(handler http.Handler) *httptest.Server {
+		s := httptest.NewUnstartedServer(handler)
+		s.Config.ErrorLog = quiet
+		s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+		s.StartTLS()
+		return s
+	}
+	wasm := http.FileServer(http.Dir(g.path("www")))
+	g.ca, g.files, g.secureFiles, g.images = cert, httptest.NewServer(wasm), secure(wasm), secure(private)
+	for _, s := range []*httptest.Server{g.files, g.secureFiles, g.images} {
+		t.Cleanup(s.Close)
+	}
+}
+
+// labelPatch is the bootstrap of docs/metrics.md that makes a label of a rule's name.
+func labelPatch(t *testing.T) string {
+	t.Helper()
+	var proxy struct {
+		Spec struct{ Bootstrap any }
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(block(t, "metrics.md", "kind: EnvoyProxy")), &proxy))
+	text, err := json.Marshal(proxy.Spec.Bootstrap)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// healthServer is a gRPC server's address.
+func healthServer(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := grpc.NewServer()
+	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	return l.Addr().String()
+}
+
+func host(s *httptest.Server) string {
+	_, address, _ := strings.Cut(s.URL, "://")
+	return address
+}
+
+func port(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return port
+}
+
+// version is that of the Envoy Gateway in the program.
+func (g *gateway) version(t *testing.T) string {
+	t.Helper()
+	program, err := buildinfo.ReadFile(g.cmd.Path)
+	require.NoError(t, err)
+	require.Equal(t, "github.com/envoyproxy/gateway", program.Main.Path)
+	return strings.TrimPrefix(program.Main.Version, "v")
+}
+
+// page returns a page of the documentation.
+func page(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "docs", name))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// block returns the block of YAML on a page that has this text in it.
+func block(t *testing.T, name, text string) string {
+	t.Helper()
+	for _, part := range strings.Split(page(t, name), "```")[1:] {
+		if yaml, found := strings.CutPrefix(part, "yaml\n"); found && strings.Contains(yaml, text) {
+			return yaml
+		}
+	}
+	require.FailNow(t, "no such block", "%s: %q", name, text)
+	return ""
+}
