@@ -46,6 +46,7 @@ var (
 	istioPhases         = []string{"AUTHN", "AUTHZ", "STATS"}
 	istioModes          = []string{"CLIENT", "SERVER", "CLIENT_AND_SERVER"}
 	istioFailStrategies = []string{"FAIL_RELOAD", "FAIL_CLOSE", "FAIL_OPEN"}
+	istioWaypoint       = "istio-waypoint" // the only GatewayClass that a policy may name
 	istioTargets        = map[string]string{
 		"Gateway": "gateway.networking.k8s.io", "GatewayClass": "gateway.networking.k8s.io",
 		"Service": "", "ServiceEntry": "networking.istio.io",
@@ -87,6 +88,12 @@ func (o IstioOptions) view() (view istioView, err error) {
 	view.TargetRefs, err = parseTargets(o.Targets, istioTargets, "Gateway, GatewayClass, Service or ServiceEntry", false)
 	if err != nil {
 		return view, err
+	}
+	for _, target := range view.TargetRefs {
+		if target.Kind == "GatewayClass" && target.Name != istioWaypoint {
+			return view, fmt.Errorf("target %q would limit nothing: Istio reads %s of this kind alone; name a gateway as Gateway/NAME",
+				target.Kind+"/"+target.Name, target.Kind+"/"+istioWaypoint)
+		}
 	}
 	view.PolicyYAML, err = policyYAML(o.Policy, o.Quota)
 	return view, err

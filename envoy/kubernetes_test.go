@@ -40,14 +40,14 @@ var resources = map[string]resource{
 		func() ([]byte, error) {
 			return Istio(IstioOptions{
 				Object: Object{Namespace: "edge"}, Fetch: Fetch{URL: "oci://registry.example:5000/shop/sluice:1.0.0"}, Policy: []byte(commentedPolicy),
-				Targets: []string{"Gateway/edge", "Service/shop", "ServiceEntry/partner.example", "GatewayClass/istio"},
+				Targets: []string{"Gateway/edge", "Service/shop", "ServiceEntry/partner.example", "GatewayClass/istio-waypoint"},
 			})
 		},
 		buildtest.Resource{Kind: "WasmPlugin", Namespace: "edge", Name: "edge.sluice", FailurePolicy: "FAIL_RELOAD", Code: "oci://registry.example:5000/shop/sluice:1.0.0"},
 		`{"url":"oci://registry.example:5000/shop/sluice:1.0.0","type":"HTTP","failStrategy":"FAIL_RELOAD","targetRefs":[
 			{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"edge"},{"kind":"Service","name":"shop"},
 			{"group":"networking.istio.io","kind":"ServiceEntry","name":"partner.example"},
-			{"group":"gateway.networking.k8s.io","kind":"GatewayClass","name":"istio"}],"pluginConfig":POLICY}`,
+			{"group":"gateway.networking.k8s.io","kind":"GatewayClass","name":"istio-waypoint"}],"pluginConfig":POLICY}`,
 	},
 	"istio/wasmplugin-all": {
 		func() ([]byte, error) {
@@ -191,6 +191,7 @@ func TestIstioRefuses(t *testing.T) {
 		"target":             {func(o *IstioOptions) { o.Targets = []string{"edge"} }, `target "edge": want KIND/NAME, such as Gateway/edge`},
 		"section":            {func(o *IstioOptions) { o.Targets = []string{"Gateway/edge/http"} }, "want KIND/NAME, such"},
 		"target kind":        {func(o *IstioOptions) { o.Targets = []string{"HTTPRoute/a"} }, "the kind must be Gateway, GatewayClass, Service or ServiceEntry"},
+		"gateway class":      {func(o *IstioOptions) { o.Targets = []string{"GatewayClass/istio"} }, `target "GatewayClass/istio" would limit nothing: Istio reads GatewayClass/istio-waypoint`},
 		"target name":        {func(o *IstioOptions) { o.Targets = []string{"Gateway/A"} }, `target "Gateway/A": name "A": want`},
 		"target twice":       {func(o *IstioOptions) { o.Targets = []string{"Gateway/a", "Gateway/a"} }, "is given twice"},
 		"too many":           {func(o *IstioOptions) { o.Targets = make([]string, 17) }, "17 targets: at most 16 are allowed"},

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -30,7 +31,7 @@ func (o *resourceOptions) AddFlags(cmd *cobra.Command, urls, targets string) {
 	flags.StringVar(&o.Name, "name", envoy.ResourceName, "`NAME` of the resource")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resource (default: kubectl's)")
 	flags.StringVar(&o.URL, "url", "", "`URL` of the filter's binary: "+urls+" (required)")
-	flags.StringVar(&o.SHA256, "sha256", "", "`DIGEST` that the image, or the file behind http, must have")
+	flags.StringVar(&o.SHA256, "sha256", "", "`DIGEST` that the image, or the file behind http, must have; a wrong one stops a filter that runs")
 	flags.StringVar(&o.PullPolicy, "pull-policy", "", "`POLICY`: "+envoy.PullIfNotPresent+" or "+envoy.PullAlways+" (default: IfNotPresent, but Always for an image's tag latest)")
 	flags.StringVar(&o.PullSecret, "pull-secret", "", "`SECRET` in that namespace with the registry's credentials")
 	flags.StringArrayVar(&o.targets, "target", nil, targets)
@@ -56,13 +57,29 @@ func (o *resourceOptions) readPolicy(cmd *cobra.Command) (text []byte, quota env
 	case o.quotaCluster != "":
 		return nil, quota, usageError(errors.New("--quota-cluster, but no rule of the policy has scope cluster"), "only such rules ask a quota service")
 	}
-	if !strings.HasPrefix(o.URL, "file:") && o.SHA256 == "" && !strings.Contains(o.URL, "@sha256:") {
-		fmt.Fprintln(cmd.ErrOrStderr(), "warning: without --sha256 whoever controls the URL decides what runs in the proxies")
-	}
+	o.warn(cmd.ErrOrStderr())
 	if tree, err := policy.ParseJSON(read.text); err == nil {
 		return policy.AppendJSON(nil, tree), quota, nil
 	}
 	return bytes.TrimPrefix(read.text, []byte("\uFEFF")), quota, nil
+}
+
+// warn tells what may run in the proxies without a digest.
+func (o *resourceOptions) warn(to io.Writer) {
+	if strings.HasPrefix(o.URL, "file:") || o.SHA256 != "" || strings.Contains(o.URL, "@sha256:") {
+		return
+	}
+	fmt.Fprintln(to, "warning: without --sha256 whoever controls the URL decides what runs in the proxies")
+	if o.PullPolicy == envoy.PullAlways || o.PullPolicy == "" && o.isLatest() {
+		fmt.Fprintln(to, "warning: the binary is fetched again with each change, so a change of policy may change the binary too: give its digest")
+	}
+}
+
+// isLatest reports whether the image has the tag latest, by name or for want of one.
+func (o *resourceOptions) isLatest() bool {
+	image := o.Image()
+	_, tag, tagged := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
+	return image != "" && (!tagged || tag == "latest")
 }
 
 // printResource prints what a builder made.
@@ -85,7 +102,7 @@ type renderIstioOptions struct {
 
 func (o *renderIstioOptions) AddFlags(cmd *cobra.Command) {
 	o.resourceOptions.AddFlags(cmd, "oci://REGISTRY/IMAGE:TAG, https://…, http://… or file:///PATH in the proxy's container",
-		"`KIND/NAME` it applies to: a Gateway, GatewayClass, Service or ServiceEntry; may be repeated (default: the whole namespace)")
+		"`KIND/NAME` it applies to: a Gateway; on waypoints only, a Service, a ServiceEntry or, in Istio's root namespace, GatewayClass/istio-waypoint; may be repeated (default: the whole namespace)")
 	flags := cmd.Flags()
 	flags.StringVar(&o.kind, "kind", "wasm-plugin", "`KIND` of resource: wasm-plugin, or traffic-extension (Istio 1.30 and later)")
 	flags.StringArrayVar(&o.selector, "selector", nil, "`LABEL=VALUE` of the workloads it applies to, not with --target; may be repeated")

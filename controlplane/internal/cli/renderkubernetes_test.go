@@ -63,6 +63,25 @@ func TestRenderIstio(t *testing.T) {
 	require.Equal(t, string(want), stdout)
 }
 
+// TestRenderWarnsOfAnotherBinary: an image that is pulled with each change of the
+// resource may be another one.
+func TestRenderWarnsOfAnotherBinary(t *testing.T) {
+	digest := strings.Repeat("a", 64)
+	for _, c := range []struct {
+		args string
+		want bool
+	}{
+		{"oci://a/b:1", false}, {"oci://a/b:latest", true}, {"oci://a:5000/b", true}, {"oci://a:5000/b:1", false},
+		{"oci://a/b:1 --pull-policy Always", true}, {"oci://a/b:latest --pull-policy IfNotPresent", false},
+		{"oci://a/b@sha256:" + digest + " --pull-policy Always", false}, {"oci://a/b:latest --sha256 " + digest, false},
+		{"https://a/b", false}, {"https://a/b --pull-policy Always", true}, {"file:///b", false},
+	} {
+		_, stderr, err := runRender(t, onePolicy, append([]string{"istio", "-f", "-", "--url"}, strings.Fields(c.args)...)...)
+		require.NoError(t, err)
+		require.Equal(t, c.want, strings.Contains(stderr, "may change the binary"), c.args)
+	}
+}
+
 func TestRenderEnvoyGateway(t *testing.T) {
 	stdout, stderr, err := runRender(t, onePolicy, "envoy-gateway", "-f", "-", "--name", "limits", "-n", "shop", "--url", "https://a/b",
 		"--sha256", strings.Repeat("a", 64), "--pull-policy", "IfNotPresent", "--target", "Gateway/edge/http", "--fail-open")
