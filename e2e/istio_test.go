@@ -1,0 +1,362 @@
+//go:build istio
+
+package e2e
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// site is a gateway and a sidecar of a mesh, and a web server with the filter.
+type istioSite struct {
+	*mesh
+
+	gateway *output // the log of its agent
+	files   *httptest.Server
+	url     string // of the filter
+	sha256  string
+}
+
+// TestIstio has the real Istio load what `sluice render istio` writes: istiod out of a
+// real API server, pilot-agent, and the official Envoy.
+func TestIstio(t *testing.T) {
+	s := &istioSite{mesh: startMesh(t)}
+	wasm, err := os.ReadFile(built.filter)
+	require.NoError(t, err)
+	digest := sha256.Sum256(wasm)
+	s.sha256 = hex.EncodeToString(digest[:])
+	s.files = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(binary(wasm, r.URL.Path))
+	}))
+	defer s.files.Close()
+	s.url = s.files.URL + "/sluice.wasm"
+	s.gateway = s.startProxy(t, "router", "edge", "10.9.9.9", `{"istio": "edge", "gateway.networking.k8s.io/gateway-name": "edge"}`, gatewayAdmin)
+	s.startProxy(t, "sidecar", "shop", "10.9.9.8", `{"app": "shop"}`, sidecarAdmin, "ISTIO_META_INTERCEPTION_MODE=NONE")
+	for _, port := range []int{gatewayPort, managePort, sidecarPort, otherPort, outgoingPort} {
+		s.eventually(t, port, allowed, "nobody")
+	}
+	for _, kind := range []string{"wasm-plugin", "traffic-extension"} {
+		t.Run(kind, func(t *testing.T) { s.life(t, kind) })
+	}
+	t.Run("file in the proxy's container", s.fromFile)
+	t.Run("image out of a registry with TLS and a password", s.fromRegistry)
+	t.Run("resources of the page", s.page)
+	t.Run("targets", s.targets)
+	t.Run("selector", s.selector)
+	t.Run("phase", s.phase)
+	t.Run("JWT claim as key", s.claim)
+	t.Run("management on a port of its own", s.manage)
+	t.Run("sidecar, by mode and port", s.sidecar)
+	t.Run("root namespace", s.rootNamespace)
+	t.Run("limit over all proxies", s.quota)
+	t.Run("metrics have the rule as a label", s.metrics)
+	t.Run("access log shows the verdict", s.logs)
+}
+
+// binary is the filter, or one that differs in a custom section and does the same.
+func binary(wasm []byte, path string) []byte {
+	if path == "/sluice.wasm" {
+		return wasm
+	}
+	return slices.Concat(wasm, []byte{0, byte(1 + len(path)), byte(len(path))}, []byte(path))
+}
+
+func digestOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// limited is a policy with one rule of a name.
+func limited(name, limits, more string) string {
+	return "version: 1\ndomain: " + name + "\nheaders: ietf\n" + more + "rules:\n- {name: " + name + ", key: [{header: x-user-id}], limits: [" + limits + "]}\n"
+}
+
+// render returns the resource that `sluice render istio` writes.
+func (s *istioSite) render(t *testing.T, policy string, flags ...string) string {
+	t.Helper()
+	args := append([]string{"render", "istio", "-f", file(t, "policy.yaml", policy)}, flags...)
+	if !slices.Contains(flags, "--url") {
+		args = append(args, "--url", s.url, "--sha256", s.sha256)
+	}
+	if !slices.Contains(flags, "-n") {
+		args = append(args, "-n", "edge")
+	}
+	text, errs, exit := sluice(t, args...)
+	require.Zero(t, exit, errs)
+	return text
+}
+
+// with applies a resource for the length of a subtest.
+func (s *istioSite) with(t *testing.T, resource string) {
+	t.Helper()
+	s.kube.apply(t, resource)
+	t.Cleanup(func() { s.kube.remove(t, resource) })
+}
+
+// send sends one request and returns its answer; headers come in pairs.
+func (s *istioSite) send(t *testing.T, port int, path string, headers ...string) *http.Response {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), http.NoBody)
+	require.NoError(t, err)
+	if port == outgoingPort {
+		req.Host = "upstream.example"
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := istioClient.Do(req)
+	if err != nil {
+		return &http.Response{Status: err.Error()}
+	}
+	res.Body.Close()
+	return res
+}
+
+var istioClient = &http.Client{Timeout: 20 * time.Second}
+
+func (s *istioSite) status(t *testing.T, port int, user string) int {
+	t.Helper()
+	return s.send(t, port, "/", "x-user-id", user).StatusCode
+}
+
+func (s *istioSite) eventually(t *testing.T, port, status int, user string) {
+	t.Helper()
+	last := 0
+	defer func() {
+		if last != status {
+			t.Logf("the last answer at %d: %d", port, last)
+		}
+	}()
+	eventually(t, 60*time.Second, fmt.Sprintf("status %d at port %d", status, port), func() bool {
+		s.alive(t)
+		last = s.status(t, port, user)
+		return last == status
+	})
+}
+
+var remaining = regexp.MustCompile(`^"([\w-]+)";r=(\d+)`)
+
+// left asks, with a request, what a user has left of a rule, -1 where it is not there.
+func (s *istioSite) left(t *testing.T, port int, rule, user string) int {
+	t.Helper()
+	found := remaining.FindStringSubmatch(s.send(t, port, "/", "x-user-id", user).Header.Get("RateLimit"))
+	if found == nil || found[1] != rule {
+		return -1
+	}
+	n, err := strconv.Atoi(found[2])
+	require.NoError(t, err)
+	return n
+}
+
+// waitLeft waits until a rule of so many units is in force at a port.
+func (s *istioSite) waitLeft(t *testing.T, port int, rule string, units int) {
+	t.Helper()
+	tries := 0
+	eventually(t, 60*time.Second, fmt.Sprintf("%s with %d units at port %d", rule, units, port), func() bool {
+		tries++
+		return s.left(t, port, rule, fmt.Sprint("new-", units, "-", tries)) == units-1
+	})
+}
+
+// spend sends requests of a user and returns how many got through.
+func (s *istioSite) spend(t *testing.T, port, n int, user string) (through int) {
+	t.Helper()
+	for range n {
+		if s.status(t, port, user) == allowed {
+			through++
+		}
+	}
+	return through
+}
+
+// life goes through what an operator does to a resource of a kind.
+func (s *istioSite) life(t *testing.T, kind string) {
+	flags := []string{"--kind", kind, "--target", "Gateway/edge"}
+	resource := s.render(t, limited(kind, "10/"+far, ""), flags...)
+	s.with(t, resource)
+	t.Run("the 11th request gets 429", func(t *testing.T) {
+		s.waitLeft(t, gatewayPort, kind, 10)
+		require.Equal(t, 10, s.spend(t, gatewayPort, 11, "alice"))
+		require.Equal(t, denied, s.status(t, gatewayPort, "alice"))
+	})
+	t.Run("a change keeps the counters", func(t *testing.T) {
+		s.kube.apply(t, s.render(t, limited(kind, "15/"+far, ""), flags...))
+		s.waitLeft(t, gatewayPort, kind, 15)
+		require.Equal(t, 5, s.spend(t, gatewayPort, 6, "alice"))
+	})
+	t.Run("a refused policy leaves the limits on", func(t *testing.T) {
+		before := strings.Count(s.gateway.String(), "policy refused: ")
+		s.kube.apply(t, strings.Replace(resource, "10/"+far, "10/1parsec", 1))
+		eventually(t, 60*time.Second, "the refusal", func() bool { return strings.Count(s.gateway.String(), "policy refused: ") > before })
+		require.Equal(t, denied, s.status(t, gatewayPort, "alice"))
+		require.Equal(t, 15, s.spend(t, gatewayPort, 16, "during-"+kind))
+	})
+	t.Run("a mended policy is taken", func(t *testing.T) {
+		s.kube.apply(t, s.render(t, limited(kind, "20/"+far, ""), flags...))
+		s.waitLeft(t, gatewayPort, kind, 20)
+		require.Equal(t, 5, s.spend(t, gatewayPort, 6, "alice"))
+	})
+	other := s.files.URL + "/" + kind
+	t.Run("another binary keeps the counters", func(t *testing.T) {
+		wasm, err := os.ReadFile(built.filter)
+		require.NoError(t, err)
+		s.kube.apply(t, s.render(t, limited(kind, "22/"+far, ""), slices.Concat(flags, []string{"--url", other, "--sha256", digestOf(binary(wasm, "/"+kind))})...))
+		s.waitLeft(t, gatewayPort, kind, 22)
+		require.Equal(t, 2, s.spend(t, gatewayPort, 3, "alice"))
+	})
+	t.Run("a wrong digest stops the filter", func(t *testing.T) {
+		wrong := slices.Concat(flags, []string{"--url", other, "--sha256", strings.Repeat("0", 64)})
+		s.kube.apply(t, s.render(t, limited(kind, "22/"+far, ""), wrong...))
+		s.eventually(t, gatewayPort, http.StatusForbidden, "bob")
+		s.kube.apply(t, s.render(t, limited(kind, "23/"+far, ""), flags...))
+		s.waitLeft(t, gatewayPort, kind, 23)
+		require.Equal(t, 23, s.spend(t, gatewayPort, 24, "alice"), "the counters begin anew")
+	})
+}
+
+func (s *istioSite) fromFile(t *testing.T) {
+	path := filepath.Join(s.dir, "sluice.wasm")
+	require.NoError(t, os.Link(built.filter, path))
+	s.with(t, s.render(t, limited("file", "2/"+far, ""), "--target", "Gateway/edge", "--url", "file://"+path))
+	s.waitLeft(t, gatewayPort, "file", 2)
+	require.Equal(t, 2, s.spend(t, gatewayPort, 3, "alice"))
+}
+
+// targets: those of the Gateway API that limit a gateway, and those for waypoints.
+func (s *istioSite) targets(t *testing.T) {
+	policy := limited("targets", "2/"+far, "")
+	s.with(t, s.render(t, policy, "--name", "another", "--target", "Gateway/another"))
+	s.with(t, s.render(t, limited("edge", "3/"+far, ""), "--target", "Gateway/edge"))
+	s.waitLeft(t, gatewayPort, "edge", 3)
+	for _, target := range []string{"Service/shop", "ServiceEntry/upstream"} {
+		s.kube.accepts(t, s.render(t, policy, "--target", target))
+	}
+	s.kube.accepts(t, s.render(t, policy, "-n", "istio-system", "--target", "GatewayClass/istio-waypoint"))
+}
+
+func (s *istioSite) selector(t *testing.T) {
+	s.with(t, s.render(t, limited("selector", "2/"+far, ""), "--selector", "istio=edge"))
+	s.waitLeft(t, gatewayPort, "selector", 2)
+	require.Equal(t, -1, s.left(t, sidecarPort, "selector", "alice"))
+}
+
+// phase: a request that Istio's authorization denies counts only before it.
+func (s *istioSite) phase(t *testing.T) {
+	private := func() int { return s.send(t, gatewayPort, "/private", "x-user-id", "mallory").StatusCode }
+	for _, c := range []struct {
+		phase string
+		after int
+	}{{"", http.StatusForbidden}, {"authz", denied}} {
+		t.Run("before "+c.phase, func(t *testing.T) {
+			name := "phase" + c.phase
+			flags := []string{"--target", "Gateway/edge"}
+			if c.phase != "" {
+				flags = append(flags, "--phase", c.phase, "--priority", "7")
+			}
+			s.with(t, s.render(t, limited(name, "2/"+far, ""), flags...))
+			s.waitLeft(t, gatewayPort, name, 2)
+			for range 2 {
+				require.Equal(t, http.StatusForbidden, private())
+			}
+			require.Equal(t, c.after, private())
+		})
+	}
+}
+
+const tokenSecret = "a secret of at least 32 bytes, for this test"
+
+var tokenKeys = `{"keys": [{"kty": "oct", "alg": "HS256", "k": "` + base64.RawURLEncoding.EncodeToString([]byte(tokenSecret)) + `"}]}`
+
+// signedToken is an Authorization header that Istio's RequestAuthentication verifies.
+func signedToken(subject string) string {
+	part := base64.RawURLEncoding.EncodeToString
+	text := part([]byte(`{"alg":"HS256","typ":"JWT"}`)) + "." + part([]byte(`{"iss":"e2e","sub":"`+subject+`"}`))
+	mac := hmac.New(sha256.New, []byte(tokenSecret))
+	mac.Write([]byte(text))
+	return "Bearer " + text + "." + part(mac.Sum(nil))
+}
+
+func (s *istioSite) claim(t *testing.T) {
+	s.with(t, s.render(t, "version: 1\ndomain: claim\nheaders: ietf\nrules:\n"+
+		"- {name: claim, key: [{jwt: {provider: payload, claim: sub}}], missing_key: deny, limits: [2/"+far+"]}\n", "--target", "Gateway/edge"))
+	// Without a token the rule denies.
+	s.eventually(t, gatewayPort, denied, "nobody")
+	for _, user := range []string{"alice", "bob"} {
+		for _, want := range []int{allowed, allowed, denied} {
+			require.Equal(t, want, s.send(t, gatewayPort, "/", "authorization", signedToken(user)).StatusCode, user)
+		}
+	}
+	require.Equal(t, http.StatusUnauthorized, s.send(t, gatewayPort, "/", "authorization", signedToken("carol")+"x").StatusCode)
+}
+
+func (s *istioSite) manage(t *testing.T) {
+	const secret = "only-for-this-test"
+	manage := fmt.Sprintf("manage: {path: /.sluice/, port: %d, token_sha256: %q}\n", managePort, digestOf([]byte(secret)))
+	s.with(t, s.render(t, limited("managed", "5/"+far, manage), "--target", "Gateway/edge"))
+	s.waitLeft(t, gatewayPort, "managed", 5)
+	require.Equal(t, 3, s.spend(t, gatewayPort, 3, "alice"))
+	counters := func(port int) (stdout, stderr string, exit int) {
+		return sluice(t, "counters", "get", "--rule", "managed", "--key", "alice", "--manage-token-file", file(t, "token", secret),
+			"--proxy", fmt.Sprintf("http://127.0.0.1:%d/.sluice/", port), "-o", "json")
+	}
+	out, errs, exit := counters(managePort)
+	require.Zero(t, exit, errs)
+	require.Regexp(t, `"used": *3\b`, out)
+	_, _, exit = counters(gatewayPort)
+	require.NotZero(t, exit, "clients' port answers operators")
+}
+
+func (s *istioSite) sidecar(t *testing.T) {
+	s.with(t, s.render(t, limited("sidecar", "2/"+far, ""), "--selector", "app=shop", "--mode", "server", "--port", fmt.Sprint(sidecarPort)))
+	s.waitLeft(t, sidecarPort, "sidecar", 2)
+	require.Equal(t, 2, s.spend(t, sidecarPort, 5, "alice"))
+	require.Equal(t, 5, s.spend(t, otherPort, 5, "alice"))
+	require.Equal(t, 5, s.spend(t, outgoingPort, 5, "alice"))
+	require.Equal(t, 5, s.spend(t, gatewayPort, 5, "alice"))
+}
+
+func (s *istioSite) rootNamespace(t *testing.T) {
+	s.with(t, s.render(t, limited("root", "4/"+far, ""), "-n", "istio-system"))
+	for _, port := range []int{gatewayPort, sidecarPort} {
+		s.waitLeft(t, port, "root", 4)
+	}
+	require.Equal(t, 4, s.spend(t, gatewayPort, 6, "alice"))
+	// Without --mode, what the application calls counts too, with what comes in.
+	require.Equal(t, 2, s.spend(t, sidecarPort, 2, "alice"))
+	require.Equal(t, 2, s.spend(t, outgoingPort, 4, "alice"))
+}
+
+func (s *istioSite) metrics(t *testing.T) {
+	eventually(t, 30*time.Second, "the metrics", func() bool {
+		res, err := istioClient.Get(fmt.Sprintf("http://127.0.0.1:%d/stats/prometheus", gatewayAdmin))
+		require.NoError(t, err)
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return strings.Contains(string(text), `rate_limit_denied_total{rule="root"} 2`)
+	})
+}
+
+func (s *istioSite) logs(t *testing.T) {
+	eventually(t, 30*time.Second, "the access log", func() bool {
+		text, err := os.ReadFile(s.accessLog())
+		require.NoError(t, err)
+		return strings.Contains(string(text), "429 rate_limited{root} root=denied:limit\n")
+	})
+}

@@ -1,0 +1,262 @@
+//go:build istio
+
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Ports in the network of the test's own, on loopback.
+const (
+	etcdPort      = 25379
+	apiPort       = 25443
+	discoveryPort = 25010
+	istiodPort    = 25011
+)
+
+// mesh is Istio's control plane on a real API server, without the rest of Kubernetes.
+type mesh struct {
+	dir   string
+	kube  *kubeAPI
+	certs certificates
+
+	installed, etcd, apiServer, envoy string // paths
+	programs                          []program
+}
+
+// startMesh starts etcd, the API server and istiod.
+func startMesh(t *testing.T) *mesh {
+	t.Helper()
+	ownNetwork(t)
+	m := &mesh{dir: t.TempDir(), envoy: newest(t).envoy}
+	for variable, path := range map[string]*string{"SLUICE_ISTIO": &m.installed, "SLUICE_ETCD": &m.etcd, "SLUICE_KUBE_APISERVER": &m.apiServer} {
+		*path = os.Getenv(variable)
+		_, err := os.Stat(*path)
+		require.NoError(t, err, "%s names nothing: run `make e2e-istio`, which builds and names it", variable)
+	}
+	m.certs = newCertificates(t, m.dir)
+	m.startKube(t)
+	m.applyFiles(t, m.installed, "crds")
+	m.kube.apply(t, meshResources(upstream().Listener.Addr().(*net.TCPAddr).Port))
+	m.startIstiod(t)
+	return m
+}
+
+// ownNetwork makes the loopback of the namespace work, and refuses to run in the
+// machine's own, where fixed ports are not ours.
+func ownNetwork(t *testing.T) {
+	t.Helper()
+	const how = "run `make e2e-istio`, which gives this test namespaces of its own by unshare"
+	interfaces, err := net.Interfaces()
+	require.NoError(t, err)
+	require.Len(t, interfaces, 1, how)
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	require.NoError(t, err)
+	defer unix.Close(socket)
+	lo, err := unix.NewIfreq("lo")
+	require.NoError(t, err)
+	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	require.NoError(t, unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, lo), how)
+}
+
+// startKube starts etcd and the API server.
+func (m *mesh) startKube(t *testing.T) {
+	t.Helper()
+	at, peers := fmt.Sprint("http://127.0.0.1:", etcdPort), fmt.Sprint("http://127.0.0.1:", etcdPort+1)
+	m.run(t, "etcd", nil, m.etcd, "--data-dir", filepath.Join(m.dir, "etcd"), "--listen-client-urls", at, "--advertise-client-urls", at,
+		"--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default="+peers)
+	const token = "e2e"
+	tokens := m.write(t, "tokens.csv", token+",admin,1,system:masters\n")
+	c := m.certs
+	m.run(t, "kube-apiserver", nil, m.apiServer, "--etcd-servers="+at, "--bind-address=127.0.0.1", "--advertise-address=10.0.0.1",
+		fmt.Sprint("--secure-port=", apiPort), "--tls-cert-file="+c.cert, "--tls-private-key-file="+c.key,
+		"--token-auth-file="+tokens, "--authorization-mode=AlwaysAllow", "--disable-admission-plugins=ServiceAccount",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.cert,
+		"--service-account-signing-key-file="+c.key, "--service-cluster-ip-range=10.96.0.0/16")
+	m.kube = &kubeAPI{url: fmt.Sprint("https://127.0.0.1:", apiPort), token: token, client: &http.Client{
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: c.pool, MinVersion: tls.VersionTLS13}},
+	}}
+	eventually(t, 60*time.Second, "the API server", func() bool {
+		m.alive(t)
+		status, _ := m.kube.call(t, http.MethodGet, "/readyz", "")
+		return status == http.StatusOK
+	})
+	m.write(t, "kubeconfig", `
+apiVersion: v1
+kind: Config
+current-context: e2e
+clusters: [{name: e2e, cluster: {server: "`+m.kube.url+`", certificate-authority: `+c.ca+`}}]
+users: [{name: e2e, user: {token: `+token+`}}]
+contexts: [{name: e2e, context: {cluster: e2e, user: e2e}}]
+`)
+}
+
+// applyFiles applies the YAML of a folder.
+func (m *mesh) applyFiles(t *testing.T, folder ...string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(append(folder, "*.yaml")...))
+	require.NoError(t, err)
+	require.NotEmpty(t, files, folder)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		m.kube.apply(t, string(text))
+	}
+}
+
+func (m *mesh) startIstiod(t *testing.T) {
+	t.Helper()
+	kubeconfig := filepath.Join(m.dir, "kubeconfig")
+	m.run(t, "istiod", []string{
+		"POD_NAME=istiod", "POD_NAMESPACE=istio-system", "CLUSTER_ID=Kubernetes", "KUBECONFIG=" + kubeconfig,
+		"PILOT_CERT_PROVIDER=none", "ENABLE_CA_SERVER=false", "INJECT_ENABLED=false", "VALIDATION_WEBHOOK_CONFIG_NAME=", "INJECTION_WEBHOOK_CONFIG_NAME=",
+		"PILOT_ENABLE_METADATA_EXCHANGE=false", "PILOT_ENABLE_ALPN_FILTER=false", // filters that only Istio's own builds of Envoy have
+	}, filepath.Join(m.installed, "pilot-discovery"), "discovery", "--kubeconfig="+kubeconfig, "--namespace=istio-system",
+		"--meshConfig="+m.write(t, "mesh.yaml", strings.ReplaceAll(meshConfig, "ACCESS_LOG", m.accessLog())),
+		"--grpcAddr=", fmt.Sprint("--secureGRPCAddr=127.0.0.1:", discoveryPort), "--httpsAddr=", fmt.Sprint("--httpAddr=127.0.0.1:", istiodPort),
+		"--tlsCertFile="+m.certs.cert, "--tlsKeyFile="+m.certs.key, "--caCertFile="+m.certs.ca,
+		fmt.Sprint("--monitoringAddr=127.0.0.1:", istiodPort+1), "--ctrlz_port=0")
+	eventually(t, 60*time.Second, "istiod", func() bool {
+		m.alive(t)
+		res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/ready", istiodPort))
+		if err != nil {
+			return false
+		}
+		res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	})
+}
+
+func (m *mesh) accessLog() string { return filepath.Join(m.dir, "access.log") }
+
+// startProxy starts pilot-agent, which starts Envoy, as in a pod of the namespace edge.
+// address is a name only. Ports for its own use begin at ports.
+func (m *mesh) startProxy(t *testing.T, kind, pod, address, labels string, ports int, env ...string) *output {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Join(m.dir, pod, "etc"), 0o700))
+	env = append(env, "POD_NAME="+pod, "POD_NAMESPACE=edge", "SERVICE_ACCOUNT=edge", "INSTANCE_IP="+address,
+		"ISTIO_META_CLUSTER_ID=Kubernetes", "ISTIO_METAJSON_LABELS="+labels, "FILE_MOUNTED_CERTS=true", "SSL_CERT_FILE="+m.certs.ca,
+		fmt.Sprint("ENVOY_PROMETHEUS_PORT=", ports+1), fmt.Sprint("ENVOY_STATUS_PORT=", ports+2),
+		fmt.Sprintf(`PROXY_CONFIG={
+  "discoveryAddress": "127.0.0.1:%d", "controlPlaneAuthPolicy": "MUTUAL_TLS",
+  "proxyMetadata": {"ISTIO_META_TLS_CLIENT_ROOT_CERT": "%s", "ISTIO_META_TLS_CLIENT_CERT_CHAIN": "%s", "ISTIO_META_TLS_CLIENT_KEY": "%s"},
+  "binaryPath": "%s", "configPath": "%s", "proxyBootstrapTemplatePath": "%s",
+  "proxyAdminPort": %d, "statusPort": %d, "concurrency": 2, "extraStatTags": ["rule"], "terminationDrainDuration": "1s"
+}`, discoveryPort, m.certs.ca, m.certs.cert, m.certs.key, m.envoy, filepath.Join(m.dir, pod, "etc"),
+			filepath.Join(m.installed, "envoy_bootstrap.json"), ports, ports+3))
+	// pilot-agent stores modules in /var/lib/istio/data, which nobody can change.
+	return m.run(t, pod, env, "unshare", "--mount", "sh", "-ec", `mount -t tmpfs data /var/lib; mkdir -p /var/lib/istio/data; exec "$@"`, "sh",
+		filepath.Join(m.installed, "pilot-agent"), "proxy", kind, "--domain", "edge.svc.cluster.local", "--proxyLogLevel=warning")
+}
+
+// run starts a program in a folder of its name, and ends it with the test.
+func (m *mesh) run(t *testing.T, name string, env []string, path string, args ...string) *output {
+	t.Helper()
+	log := &output{}
+	cmd := exec.Command(path, args...)
+	cmd.Dir = filepath.Join(m.dir, name)
+	require.NoError(t, os.MkdirAll(cmd.Dir, 0o700))
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.WaitDelay = time.Second // a grandchild may hold the pipes
+	require.NoError(t, cmd.Start())
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	m.programs = append(m.programs, program{name, ended})
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-ended
+		if t.Failed() {
+			text := log.String()
+			t.Logf("end of the log of %s:\n%s", name, text[max(0, len(text)-6000):])
+		}
+	})
+	return log
+}
+
+func (m *mesh) write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(m.dir, name)
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// program is one that run has started.
+type program struct {
+	name  string
+	ended chan struct{}
+}
+
+// alive fails the test when a program has ended by itself.
+func (m *mesh) alive(t *testing.T) {
+	t.Helper()
+	for _, p := range m.programs {
+		select {
+		case <-p.ended:
+			require.FailNow(t, p.name+" has ended; its log is below")
+		default:
+		}
+	}
+}
+
+// certificates are a CA's, and one of 127.0.0.1 that is the proxies' too.
+type certificates struct {
+	ca, cert, key string // paths
+	pool          *x509.CertPool
+	pair          tls.Certificate
+}
+
+func newCertificates(t *testing.T, dir string) (c certificates) {
+	t.Helper()
+	c.ca, c.cert, c.key = filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	authority := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "e2e"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	leaf := *authority
+	leaf.SerialNumber, leaf.IsCA, leaf.KeyUsage = big.NewInt(2), false, x509.KeyUsageDigitalSignature
+	leaf.Subject = pkix.Name{CommonName: "127.0.0.1"}
+	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	leaf.URIs = []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/edge/sa/edge"}}
+	for path, template := range map[string]*x509.Certificate{c.ca: authority, c.cert: &leaf} {
+		der, err := x509.CreateCertificate(rand.Reader, template, authority, key.Public(), key)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(c.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
+	c.pair, err = tls.LoadX509KeyPair(c.cert, c.key)
+	require.NoError(t, err)
+	text, err := os.ReadFile(c.ca)
+	require.NoError(t, err)
+	c.pool = x509.NewCertPool()
+	require.True(t, c.pool.AppendCertsFromPEM(text))
+	return c
+}

@@ -1,0 +1,107 @@
+//go:build istio
+
+package e2e
+
+import (
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+)
+
+// fromRegistry has pilot-agent pull what `sluice image push` has pushed, by its digest.
+func (s *istioSite) fromRegistry(t *testing.T) {
+	const username, password = "ci", "open sesame"
+	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if name, word, _ := r.BasicAuth(); name != username || word != password {
+			w.Header().Set("WWW-Authenticate", `Basic realm="images"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		images.ServeHTTP(w, r)
+	}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{s.certs.pair}, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	defer server.Close()
+	host := strings.TrimPrefix(server.URL, "https://")
+	credentials := fmt.Sprintf(`{"auths": {%q: {"username": %q, "password": %q}}}`, host, username, password)
+	s.with(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: registry, namespace: edge}\ntype: kubernetes.io/dockerconfigjson\n"+
+		"data: {.dockerconfigjson: "+base64.StdEncoding.EncodeToString([]byte(credentials))+"}\n")
+	for _, form := range []string{"compat", "artifact"} {
+		out, errs, exit := sluice(t, "image", "push", host+"/shop/sluice:1.0.0", "--form", form, "--wasm", built.filter, "--ca", s.certs.ca,
+			"--username", username, "--password-file", file(t, "password", password), "-o", "json")
+		require.Zero(t, exit, errs)
+		var pushed struct{ URL string }
+		require.NoError(t, json.Unmarshal([]byte(out), &pushed))
+		require.Contains(t, pushed.URL, "@sha256:")
+		t.Run(form, func(t *testing.T) {
+			flags := []string{"--target", "Gateway/edge", "--url", pushed.URL}
+			s.with(t, s.render(t, limited(form, "2/"+far, ""), flags...))
+			s.eventually(t, gatewayPort, http.StatusForbidden, "nobody") // without the password
+			s.kube.apply(t, s.render(t, limited(form, "2/"+far, ""), append(flags, "--pull-secret", "registry")...))
+			s.waitLeft(t, gatewayPort, form, 2)
+			require.Equal(t, 2, s.spend(t, gatewayPort, 3, "alice"))
+		})
+	}
+}
+
+var fencedYAML = regexp.MustCompile("(?s)```yaml\n(apiVersion: .*?)```")
+
+// page has the API server check the resources of docs/istio.md.
+func (s *istioSite) page(t *testing.T) {
+	for _, text := range pageResources(t) {
+		s.kube.accepts(t, text)
+	}
+}
+
+func pageResources(t *testing.T) (list []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "docs", "istio.md"))
+	require.NoError(t, err)
+	for _, found := range fencedYAML.FindAllStringSubmatch(string(text), -1) {
+		list = append(list, found[1])
+	}
+	require.Len(t, list, 2)
+	return list
+}
+
+// quota: rules of scope cluster count over the gateway and the sidecar. They ask a
+// real `sluice quota`, which is a service of the mesh as docs/istio.md has it.
+func (s *istioSite) quota(t *testing.T) {
+	service := startQuota(t, "memory")
+	_, port, err := net.SplitHostPort(service.address)
+	require.NoError(t, err)
+	s.with(t, quotaEntry(port))
+	s.with(t, strings.ReplaceAll(pageResources(t)[0], "quota.shop.svc.cluster.local", "quota.example"))
+	s.with(t, s.render(t, "version: 1\ndomain: shop\nheaders: ietf\nrules:\n"+
+		"- {name: everywhere, scope: cluster, key: [{header: x-user-id}], on_unavailable: deny, limits: [10/"+far+"]}\n",
+		"--quota-cluster", "outbound|18001||quota.example"))
+	proxies := []int{gatewayPort, sidecarPort}
+	for _, port := range proxies {
+		eventually(t, 60*time.Second, "units for a proxy", func() bool {
+			return s.left(t, port, "everywhere", fmt.Sprint("first-", port)) >= 0 && s.status(t, port, fmt.Sprint("second-", port)) == allowed
+		})
+	}
+	through := 0
+	for i := range 40 {
+		through += s.spend(t, proxies[i%2], 1, "alice")
+	}
+	require.Equal(t, 10, through)
+}
