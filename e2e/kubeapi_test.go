@@ -111,7 +111,7 @@ func (k *kubeAPI) resource(t *testing.T, group, kind string) (name string, names
 // call sends one request. Status 0 means that nobody answered.
 func (k *kubeAPI) call(t *testing.T, method, path, body string) (status int, answer []byte) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second) // cleanups call it, too
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, k.url+path, bytes.NewReader([]byte(body)))
 	require.NoError(t, err)

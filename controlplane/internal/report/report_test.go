@@ -57,11 +57,11 @@ func pictures(t *testing.T, page string) (list []string) {
 		require.NoError(t, err)
 		decoder := xml.NewDecoder(bytes.NewReader(svg))
 		for {
-			if _, err := decoder.Token(); errors.Is(err, io.EOF) {
+			_, err := decoder.Token()
+			if errors.Is(err, io.EOF) {
 				break
-			} else {
-				require.NoError(t, err)
 			}
+			require.NoError(t, err)
 		}
 		list = append(list, string(svg))
 	}
