@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
@@ -152,6 +154,37 @@ func TestRefusedPolicyWritesNothing(t *testing.T) {
 	require.Error(t, b.Configure([]byte(`{"version":1,"rules":[{"name":"other","limits":["x"]}]}`)))
 	b.TickDue()
 	require.Equal(t, before, b.Shared().Snapshot())
+}
+
+// TestRefusedText: who pastes a policy as another kind of text learns what to do.
+func TestRefusedText(t *testing.T) {
+	object, err := structpb.NewStruct(map[string]any{"version": 1, "rules": []any{}})
+	require.NoError(t, err)
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(object)
+	require.NoError(t, err)
+	long, err := structpb.NewStruct(map[string]any{"rules": []any{strings.Repeat("x", 20_000)}})
+	require.NoError(t, err)
+	longWire, err := proto.Marshal(long)
+	require.NoError(t, err)
+	const yaml = "1:1: invalid_json: the filter reads JSON, not YAML: sluice render filter -f FILE writes the policy as JSON"
+	const asStruct = "put it as JSON into google.protobuf.StringValue, as sluice render filter -f FILE writes it"
+	for text, want := range map[string]string{
+		"version: 1\nrules: []\n":       yaml,
+		"# mine\nversion: 1\n":          yaml,
+		"\n\n  version: 1\n":            "3:3: invalid_json: the filter reads JSON, not YAML",
+		string(wire):                    asStruct,
+		string(longWire):                asStruct,
+		"{version: 1}":                  "1:2: invalid_json",
+		"\n{\"version\":1,\x01}":        "2:14: invalid_json",
+		`{"version":1,"rules":[{"a"}]}`: "1:27: invalid_json",
+	} {
+		b := start(t)
+		require.Error(t, b.Configure([]byte(text)), text)
+		log := strings.Join(b.log, "\n")
+		require.Contains(t, log, "critical: sluice: policy refused: ", text)
+		require.Contains(t, log, want, text)
+		require.Equal(t, strings.Contains(want, "YAML"), strings.Contains(log, "YAML"), text)
+	}
 }
 
 // A panic in a callback does not end the VM; the policy's on_error decides. A proxy

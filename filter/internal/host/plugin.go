@@ -121,7 +121,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 func readPolicy(text []byte) (*policy.Policy, bool) {
 	doc, err := policy.ParseJSON(text)
 	if err != nil {
-		proxywasm.LogCritical("sluice: policy refused: " + err.Error())
+		proxywasm.LogCritical("sluice: policy refused: " + unreadable(text, err))
 		return nil, false
 	}
 	pol, problems := policy.ReadPushed(doc)
