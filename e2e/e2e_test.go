@@ -75,6 +75,9 @@ type driver struct {
 	workers int    // of a site; default: workers
 }
 
+// version is that of the driver's Envoy.
+func (d driver) version() string { return strings.TrimPrefix(d.name, "envoy-") }
+
 // ofEveryVersion are the scenarios in which Envoy's versions have differed or are most
 // likely to. The others run only on the newest Envoy that the environment names,
 // unless SLUICE_EVERY_ENVOY is set: all scenarios on two versions take more than a

@@ -101,6 +101,7 @@ func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *p
 	args := []string{
 		"render", "envoy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 		"--upstream", o.upstream[len("http://"):], "--wasm", o.wasm,
+		"--envoy-version", d.version(), "--access-log", "",
 	}
 	if o.xds != "" {
 		args = append(args, "--xds", o.xds, "--node", o.node)

@@ -23,13 +23,13 @@ func TestRenderedBootstraps(t *testing.T) {
 		require.Zero(t, exit, errs)
 		return bootstrap
 	}
-	static := render("-f", quickstart())
-	ecds := render("-f", managed, "--manage", "127.0.0.1:9902", "--xds", "localhost:18000", "--node", "edge")
-	broken := strings.Replace(static, `"version": 1`, `"version": 7`, 1)
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
+			static := render("-f", quickstart(), "--envoy-version", d.version())
+			ecds := render("-f", managed, "--manage", "127.0.0.1:9902", "--xds", "localhost:18000", "--node", "edge", "--envoy-version", d.version())
+			broken := strings.Replace(static, `"version": 1`, `"version": 7`, 1)
 			require.NoError(t, proc.Validate(ctx, d.envoy, []byte(ecds)))
 			require.ErrorContains(t, proc.Validate(ctx, d.envoy, []byte(broken)), "policy refused: version: unknown_version")
 		})

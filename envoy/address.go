@@ -20,6 +20,14 @@ func (a address) isIP() bool {
 	return err == nil
 }
 
+// NameKind is the kind of name that a certificate carries for the host.
+func (a address) NameKind() string {
+	if a.isIP() {
+		return "IP_ADDRESS"
+	}
+	return "DNS"
+}
+
 // listenAddress reads where a listener binds: IP:PORT, where an absent IP
 // means every IPv4 interface and port 0 one of the kernel's choice.
 func listenAddress(text string) (address, error) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"text/template"
@@ -40,8 +41,13 @@ type BootstrapOptions struct {
 	// ManageTLS is the certificate of that listener; nil = plain text.
 	ManageTLS *ServerTLS
 
-	XDS    string // the control plane; empty = the plugin is static
+	// XDS is the control plane; empty = the plugin is static. Of several addresses,
+	// the proxy takes the first that answers.
+	XDS    []string
 	XDSTLS *ClientTLS
+
+	AccessLog string   // file of the access log; empty = none
+	Headers   []string // request headers that it shows
 
 	// Quota is the quota service of rules of scope cluster. Empty = none without a
 	// control plane, and the control plane's address with one.
@@ -65,16 +71,16 @@ type ClientTLS struct {
 	Cert, Key string // both or none
 }
 
-func (tls *ClientTLS) check(address, of string) error {
+func (tls *ClientTLS) check(reached bool, of string) error {
 	switch {
 	case tls == nil:
 		return nil
-	case address == "":
-		return fmt.Errorf("render bootstrap: TLS for the %s, but no %s", of, of)
+	case !reached:
+		return fmt.Errorf("TLS for the %s, but no %s", of, of)
 	case tls.CA == "":
-		return fmt.Errorf("render bootstrap: TLS needs the certificate authority of the %s", of)
+		return fmt.Errorf("TLS needs the certificate authority of the %s", of)
 	case (tls.Cert == "") != (tls.Key == ""):
-		return errors.New("render bootstrap: a client certificate and its key go together")
+		return errors.New("a client certificate and its key go together")
 	}
 	return nil
 }
@@ -96,68 +102,95 @@ var bootstrapTemplate = template.Must(template.New("bootstrap").Funcs(template.F
 // change: our filter in front of one upstream, by extension config discovery
 // from o.XDS, or static without it.
 func Bootstrap(o BootstrapOptions) ([]byte, error) {
-	if o.Node == "" && o.XDS != "" {
-		return nil, errors.New("render bootstrap: no node id: the control plane tells proxies apart by it")
+	view, err := newBootstrapView(o, false)
+	var out bytes.Buffer
+	if err == nil {
+		err = bootstrapTemplate.Execute(&out, view)
 	}
-	if err := o.XDSTLS.check(o.XDS, "control plane"); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("render bootstrap: %w", err)
 	}
-	if err := o.QuotaTLS.check(o.Quota, "quota service"); err != nil {
-		return nil, err
+	return out.Bytes(), nil
+}
+
+// check finds options that lack each other.
+func (o BootstrapOptions) check() error {
+	if o.Node == "" && len(o.XDS) > 0 {
+		return errors.New("no node id: the control plane tells proxies apart by it")
 	}
-	if o.Quota == "" {
-		o.Quota, o.QuotaTLS = o.XDS, o.XDSTLS
+	if v := o.Plugin.Envoy; v != "" {
+		if _, _, err := parseVersion(v); err != nil {
+			return err
+		}
+	}
+	if err := o.XDSTLS.check(len(o.XDS) > 0, "control plane"); err != nil {
+		return err
+	}
+	if err := o.QuotaTLS.check(o.Quota != "", "quota service"); err != nil {
+		return err
 	}
 	if tls := o.ManageTLS; tls != nil {
 		switch {
 		case o.Manage == "":
-			return nil, errors.New("render bootstrap: a certificate for management requests, but no listener for them")
+			return errors.New("a certificate for management requests, but no listener for them")
 		case tls.Cert == "" || tls.Key == "":
-			return nil, errors.New("render bootstrap: the management listener's certificate and its key go together")
+			return errors.New("the management listener's certificate and its key go together")
 		}
 	}
+	return nil
+}
+
+// newBootstrapView reads the options; a part of a bootstrap needs no listeners.
+func newBootstrapView(o BootstrapOptions, part bool) (bootstrapView, error) {
 	view := bootstrapView{BootstrapOptions: o}
+	if err := o.check(); err != nil {
+		return view, err
+	}
 	view.Cluster = cmp.Or(o.Cluster, "sluice")
+	quotas := []string{o.Quota}
+	if o.Quota == "" {
+		quotas, view.QuotaTLS = o.XDS, o.XDSTLS
+	}
 	for _, a := range []struct {
-		what, text string
-		parse      func(string) (address, error)
-		into       **address
-		optional   bool
+		what     string
+		texts    []string
+		parse    func(string) (address, error)
+		into     *[]address
+		optional bool
 	}{
-		{"listen address", o.Listen, listenAddress, &view.ListenAt, false},
-		{"upstream address", o.Upstream, dialAddress, &view.UpstreamAt, false},
-		{"admin address", o.Admin, listenAddress, &view.AdminAt, false},
-		{"manage address", o.Manage, listenAddress, &view.ManageAt, true},
-		{"xds address", o.XDS, dialAddress, &view.XDSAt, true},
-		{"quota address", o.Quota, dialAddress, &view.QuotaAt, true},
+		{"listen address", []string{o.Listen}, listenAddress, &view.ListenAt, part},
+		{"upstream address", []string{o.Upstream}, dialAddress, &view.UpstreamAt, part},
+		{"admin address", []string{o.Admin}, listenAddress, &view.AdminAt, part},
+		{"manage address", []string{o.Manage}, listenAddress, &view.ManageAt, true},
+		{"xds address", o.XDS, dialAddress, &view.XDSAt, false},
+		{"quota address", quotas, dialAddress, &view.QuotaAt, false},
 	} {
-		if a.text == "" && a.optional {
-			continue
+		for i, text := range a.texts {
+			if text == "" && a.optional {
+				continue
+			}
+			parsed, err := a.parse(text)
+			if err != nil {
+				return view, fmt.Errorf("%s %w", a.what, err)
+			}
+			if slices.Contains(a.texts[:i], text) {
+				return view, fmt.Errorf("%s %q is given twice", a.what, text)
+			}
+			*a.into = append(*a.into, parsed)
 		}
-		parsed, err := a.parse(a.text)
-		if err != nil {
-			return nil, fmt.Errorf("render bootstrap: %s %w", a.what, err)
-		}
-		*a.into = &parsed
 	}
 	var err error
-	if view.Filter, err = filterYAML(o.Plugin); err != nil {
-		return nil, fmt.Errorf("render bootstrap: %w", err)
-	}
-	var out bytes.Buffer
-	if err := bootstrapTemplate.Execute(&out, view); err != nil {
-		return nil, fmt.Errorf("render bootstrap: %w", err)
-	}
-	return out.Bytes(), nil
+	view.Filter, err = filterYAML(o.Plugin)
+	return view, err
 }
 
 // bootstrapView is what the template sees.
 type bootstrapView struct {
 	BootstrapOptions
 
-	ListenAt, UpstreamAt, AdminAt *address
-	ManageAt, XDSAt, QuotaAt      *address // nil where there is none
-	Filter                        string   // typed_config of the plugin, YAML
+	XDSAt, QuotaAt                          []address // empty where there is none
+	Filter                                  string    // typed_config of the plugin, YAML
+	ListenAt, UpstreamAt, AdminAt, ManageAt []address // one each, or none
 }
 
 // Announced is the management address as the control plane gets it.
@@ -172,13 +205,17 @@ func (v bootstrapView) Announced() string {
 // is served as.
 func (v bootstrapView) FilterName() string { return cmp.Or(v.Plugin.Name, ResourceName) }
 
-// Endpoint describes a cluster of one address to the template.
-func (v bootstrapView) Endpoint(name string, at *address) clusterView {
+// VMCapabilities says whether the list of capabilities is where Envoy reads it since 1.40.
+func (v bootstrapView) VMCapabilities() bool { return TakesVMCapabilities(v.Plugin.Envoy) }
+
+// Endpoint describes a cluster to the template: of several addresses the first that
+// answers takes everything.
+func (v bootstrapView) Endpoint(name string, at []address) clusterView {
 	return clusterView{Name: name, At: at, Discovery: discovery(at), ConnectTimeout: "2s"}
 }
 
 // Service describes the control plane's cluster.
-func (v bootstrapView) Service(name string, at *address) clusterView {
+func (v bootstrapView) Service(name string, at []address) clusterView {
 	c := v.Endpoint(name, at)
 	c.Keepalive, c.TLS = "10s", v.XDSTLS
 	return c
@@ -186,7 +223,7 @@ func (v bootstrapView) Service(name string, at *address) clusterView {
 
 // QuotaService describes the quota service's cluster: no connection attempt lasts
 // as long as requests wait, and one that hangs is noticed within a second.
-func (v bootstrapView) QuotaService(at *address) clusterView {
+func (v bootstrapView) QuotaService(at []address) clusterView {
 	c := v.Endpoint(cmp.Or(v.QuotaCluster, DefaultQuotaCluster), at)
 	wait := cmp.Or(v.QuotaTimeout, DefaultQuotaTimeout) / 2
 	c.Keepalive, c.TLS = "1s", v.QuotaTLS
@@ -196,7 +233,7 @@ func (v bootstrapView) QuotaService(at *address) clusterView {
 
 type clusterView struct {
 	Name           string
-	At             *address
+	At             []address
 	Discovery      string
 	ConnectTimeout string
 
@@ -204,19 +241,31 @@ type clusterView struct {
 	TLS       *ClientTLS
 }
 
-// NameKind is the kind of name the service's certificate must carry.
-func (c clusterView) NameKind() string {
-	if c.At.isIP() {
-		return "IP_ADDRESS"
+// ServerName is the name that the proxy asks for in its handshake, empty for an IP
+// or where there are several.
+func (c clusterView) ServerName() string {
+	if len(c.At) == 1 && !c.At[0].isIP() {
+		return c.At[0].Host
 	}
-	return "DNS"
+	return ""
 }
 
-func discovery(at *address) string {
-	if at.isIP() {
-		return "STATIC"
+// Names are the hosts that the service's certificate may be of, each once.
+func (c clusterView) Names() []address {
+	var names []address
+	for _, at := range c.At {
+		if !slices.ContainsFunc(names, func(a address) bool { return a.Host == at.Host }) {
+			names = append(names, at)
+		}
 	}
-	return "STRICT_DNS"
+	return names
+}
+
+func discovery(at []address) string {
+	if slices.ContainsFunc(at, func(a address) bool { return !a.isIP() }) {
+		return "STRICT_DNS"
+	}
+	return "STATIC"
 }
 
 // longestReadable is the length above which a policy is left on one line: it

@@ -143,15 +143,20 @@ func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	shapes["manage"] = base
 	base.ManageTLS = &envoy.ServerTLS{Cert: certificate, Key: key}
 	shapes["manage with TLS"] = base
-	base.XDS, base.Upstream = "127.0.0.1:18000", "[::1]:8080"
+	base.XDS, base.Upstream = []string{"127.0.0.1:18000"}, "[::1]:8080"
 	shapes["xds"] = base
 	base.XDSTLS = tls
 	shapes["tls"] = base
-	base.XDSTLS, base.XDS = mutual, "localhost:18000"
+	base.XDSTLS, base.XDS = mutual, []string{"localhost:18000"}
 	shapes["mutual tls"] = base
+	base.XDS, base.AccessLog, base.Headers = []string{"localhost:18000", "127.0.0.1:18000"}, "/dev/null", []string{"x-user-id"}
+	shapes["several control planes"] = base
 	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
+		version, err := proc.Version(ctx, binary)
+		require.NoError(t, err)
 		for name, o := range shapes {
 			t.Run(name, func(t *testing.T) {
+				o.Plugin.Envoy = version
 				bootstrap, err := envoy.Bootstrap(o)
 				require.NoError(t, err)
 				require.NoError(t, proc.Validate(ctx, binary, bootstrap))

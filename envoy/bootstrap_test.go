@@ -1,7 +1,9 @@
 package envoy
 
 import (
+	"bytes"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,7 +27,7 @@ var bootstraps = map[string]BootstrapOptions{
 	"xds": {
 		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm"},
 		Listen: ":10000", Upstream: "api.example.com:8080", Admin: "[::1]:9901",
-		XDS: "127.0.0.1:18000", Node: "edge-1",
+		XDS: []string{"127.0.0.1:18000"}, Node: "edge-1",
 	},
 	"quota": {
 		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm", Policy: []byte(somePolicy)},
@@ -36,10 +38,18 @@ var bootstraps = map[string]BootstrapOptions{
 	"xds-manage-tls": {
 		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm", VMID: "shop", Policy: []byte(somePolicy)},
 		Listen: "127.0.0.1:10000", Upstream: "[::1]:8080", Admin: "127.0.0.1:9901",
-		XDS: "control.example.com:18000", Node: "edge: 1", Cluster: "edge", Manage: "10.0.0.1:9902",
+		XDS: []string{"control.example.com:18000"}, Node: "edge: 1", Cluster: "edge", Manage: "10.0.0.1:9902",
 		ManageTLS: &ServerTLS{Cert: "/etc/sluice/manage.pem", Key: "/etc/sluice/manage.key"},
 		XDSTLS:    &ClientTLS{CA: "/etc/sluice/ca.pem", Cert: "/etc/sluice/edge, 1.pem", Key: "/etc/sluice/edge.key"},
 	},
+}
+
+func init() {
+	several := bootstraps["xds"]
+	several.XDS = []string{"control-1.example.com:18000", "control-2.example.com:18000", "10.0.0.3:18000"}
+	several.XDSTLS = &ClientTLS{CA: "/etc/sluice/ca.pem"}
+	several.Plugin.Envoy, several.AccessLog, several.Headers = NewestVersion, "/dev/stdout", []string{"x-user-id", "x-api-key"}
+	bootstraps["several"] = several
 }
 
 func TestBootstrap(t *testing.T) {
@@ -79,6 +89,73 @@ func TestBootstrap(t *testing.T) {
 	}
 }
 
+// TestFilterEntry: the parts are those of the whole bootstrap, ready to be pasted.
+func TestFilterEntry(t *testing.T) {
+	for name, o := range bootstraps {
+		t.Run(name, func(t *testing.T) {
+			o.AccessLog = "/dev/stdout"
+			whole, err := Bootstrap(o)
+			require.NoError(t, err)
+			o.Listen, o.Upstream, o.Admin = "", "", ""
+			got, err := FilterEntry(o)
+			require.NoError(t, err)
+			golden := filepath.Join("testdata", "filter", name+".yaml")
+			if *update {
+				require.NoError(t, os.WriteFile(golden, got, 0o600))
+			}
+			want, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), string(got), "if the change is meant: go test ./envoy -update")
+
+			var parts [3]map[string]any
+			documents := yaml.NewDecoder(bytes.NewReader(got))
+			for i := range parts {
+				require.NoError(t, documents.Decode(&parts[i]))
+			}
+			require.ErrorIs(t, documents.Decode(new(any)), io.EOF)
+			var all map[string]any
+			require.NoError(t, yaml.Unmarshal(whole, &all))
+			manager := at(all, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config")
+			require.Equal(t, at(manager, "http_filters", 0), at(parts[0], "http_filters", 0))
+			for field, value := range parts[1] {
+				require.Equal(t, at(manager, field), value, field)
+			}
+			require.Equal(t, all["stats_config"], parts[2]["stats_config"])
+			if len(o.XDS) > 0 {
+				clusters := at(all, "static_resources", "clusters").([]any)
+				require.Equal(t, clusters[1:], at(parts[2], "static_resources", "clusters"))
+			}
+		})
+	}
+}
+
+// at goes down a document by names and indexes.
+func at(document any, path ...any) any {
+	for _, step := range path {
+		switch step := step.(type) {
+		case string:
+			document = document.(map[string]any)[step]
+		case int:
+			document = document.([]any)[step]
+		}
+	}
+	return document
+}
+
+func TestLogLine(t *testing.T) {
+	v := bootstrapView{BootstrapOptions: BootstrapOptions{Headers: []string{"x-user-id", "Authorization", "x-api-key", "a)%b", "x-tenant"}}}
+	require.Equal(t, "%START_TIME% %REQ(:METHOD)% %PATH(NQ)% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS% "+
+		"%FILTER_STATE(wasm.sluice.verdict:PLAIN)% x-user-id=%REQ(x-user-id)% x-tenant=%REQ(x-tenant)%\n", v.LogLine())
+}
+
+func TestTakesVMCapabilities(t *testing.T) {
+	for version, want := range map[string]bool{
+		"": false, "1.36.4": false, "1.39.9": false, "1.40": true, "v1.40.0": true, "1.41.0": true, "2.0.0": true, "0.0.0": false, "x": false,
+	} {
+		require.Equal(t, want, TakesVMCapabilities(version), version)
+	}
+}
+
 func TestBootstrapRefuses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*BootstrapOptions)
@@ -89,11 +166,13 @@ func TestBootstrapRefuses(t *testing.T) {
 			`manage address "manage:1": Envoy listens on an IP`},
 		"upstream URL":   {func(o *BootstrapOptions) { o.Upstream = "http://a" }, `upstream address "http://a": is a URL`},
 		"admin port":     {func(o *BootstrapOptions) { o.Admin = "[::1]:x" }, `admin address "[::1]:x": the port is not a number`},
-		"xds port":       {func(o *BootstrapOptions) { o.XDS = "a:0" }, `xds address "a:0": want a host and a port`},
+		"xds port":       {func(o *BootstrapOptions) { o.XDS = []string{"a:0"} }, `xds address "a:0": want a host and a port`},
+		"xds twice":      {func(o *BootstrapOptions) { o.XDS = []string{"a:1", "a:1"} }, `xds address "a:1" is given twice`},
+		"Envoy":          {func(o *BootstrapOptions) { o.Plugin.Envoy = "newest" }, `Envoy version "newest": want one such as 1.40`},
 		"no node":        {func(o *BootstrapOptions) { o.Node = "" }, "no node id"},
 		"no wasm":        {func(o *BootstrapOptions) { o.Plugin.Wasm = "" }, "no path of the filter's wasm binary"},
 		"policy no JSON": {func(o *BootstrapOptions) { o.Plugin.Policy = []byte("version: 1") }, "read policy: invalid character"},
-		"TLS without xds": {func(o *BootstrapOptions) { o.XDS, o.XDSTLS = "", &ClientTLS{CA: "a"} },
+		"TLS without xds": {func(o *BootstrapOptions) { o.XDS, o.XDSTLS = nil, &ClientTLS{CA: "a"} },
 			"TLS for the control plane, but no control plane"},
 		"TLS without CA": {func(o *BootstrapOptions) { o.XDSTLS = &ClientTLS{} }, "needs the certificate authority"},
 		"certificate without a listener": {func(o *BootstrapOptions) { o.ManageTLS = &ServerTLS{"a", "b"} },

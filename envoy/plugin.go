@@ -46,6 +46,7 @@ type Plugin struct {
 	Runtime string // default DefaultRuntime
 	Wasm    string // path of the filter's binary on the proxy's machine
 	Policy  []byte // JSON
+	Envoy   string // version of the proxy, such as "1.40.0"; empty = any
 
 	// Capabilities is an allow-list of the host functions the module may call
 	// and of the callbacks Envoy calls; nil is DefaultCapabilities, an empty
@@ -88,16 +89,7 @@ func (p Plugin) Filter() (*wasmfilterv3.Wasm, error) {
 			}},
 		}},
 	}
-	capabilities := p.Capabilities
-	if capabilities == nil {
-		capabilities = DefaultCapabilities()
-	}
-	if len(capabilities) > 0 {
-		// The field of the VM's configuration that replaces this one is not
-		// known to the oldest supported Envoy, which would ignore the list.
-		//nolint:staticcheck // deprecated since 1.40, read by every release
-		config.CapabilityRestrictionConfig = allow(capabilities)
-	}
+	p.restrict(config)
 	return &wasmfilterv3.Wasm{Config: config}, nil
 }
 
@@ -119,14 +111,6 @@ func (p Plugin) ExtensionConfig() (*corev3.TypedExtensionConfig, error) {
 		return nil, err
 	}
 	return &corev3.TypedExtensionConfig{Name: cmp.Or(p.Name, ResourceName), TypedConfig: config}, nil
-}
-
-func allow(names []string) *wasmv3.CapabilityRestrictionConfig {
-	allowed := make(map[string]*wasmv3.SanitizationConfig, len(names))
-	for _, name := range names {
-		allowed[name] = &wasmv3.SanitizationConfig{}
-	}
-	return &wasmv3.CapabilityRestrictionConfig{AllowedCapabilities: allowed}
 }
 
 // marshal packs deterministically: Envoy and golden files compare bytes.

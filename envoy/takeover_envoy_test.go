@@ -74,7 +74,7 @@ func TestControlPlaneComesAndGoes(t *testing.T) {
 		plugin := func(policy string) envoy.Plugin { return envoy.Plugin{Wasm: probe, Policy: []byte(policy)} }
 		xds := unusedAddress(t)
 		p := start(t, ctx, binary, envoy.BootstrapOptions{
-			Plugin: plugin(baked), Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0", XDS: xds, Node: "n",
+			Plugin: plugin(baked), Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0", XDS: []string{xds}, Node: "n",
 			Manage: "127.0.0.1:0",
 		})
 		url := listener(t, ctx, p, envoy.ListenerName)
@@ -106,7 +106,7 @@ func TestFirstRequestMeetsServedPolicy(t *testing.T) {
 		xds := unusedAddress(t)
 		serve(t, xds, envoy.Plugin{Wasm: probe, Policy: []byte("served")})
 		p := start(t, ctx, binary, envoy.BootstrapOptions{
-			Plugin: envoy.Plugin{Wasm: probe}, Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0", XDS: xds, Node: "n",
+			Plugin: envoy.Plugin{Wasm: probe}, Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0", XDS: []string{xds}, Node: "n",
 		})
 		require.Equal(t, "served", get(t, ctx, listener(t, ctx, p, envoy.ListenerName)))
 	})

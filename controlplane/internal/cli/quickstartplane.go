@@ -220,7 +220,7 @@ func (d *demo) startEnvoy(binary, filter, node, listen, admin string) (*dataPlan
 		return nil, withHint(err, "--envoy names an Envoy binary; make run ENVOY=1 brings one")
 	}
 	bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
-		Plugin: envoy.Plugin{Wasm: wasm}, Node: node, XDS: d.xds, Upstream: strings.TrimPrefix(d.echo, "http://"),
+		Plugin: envoy.Plugin{Wasm: wasm, Envoy: version}, Node: node, XDS: []string{d.xds}, Upstream: strings.TrimPrefix(d.echo, "http://"),
 		Listen: freeNear(listen), Admin: freeNear(admin),
 	})
 	if err != nil {

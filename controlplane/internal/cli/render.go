@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -28,12 +29,12 @@ func newRenderCommand() *cobra.Command {
   sluice render istio -f policy.yaml --url oci://registry.example/sluice:1.0.0
   sluice render envoy-gateway -f policy.yaml --url oci://registry.example/sluice:1.0.0 --target Gateway/edge`,
 	}
-	cmd.AddCommand(newRenderEnvoyCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand(), newRenderKubernetesCommand())
+	cmd.AddCommand(newRenderEnvoyCommand(), newRenderFilterCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand(), newRenderKubernetesCommand())
 	return cmd
 }
 
-// renderEnvoyOptions are the flags of render envoy.
-type renderEnvoyOptions struct {
+// proxyOptions are the flags of what render writes for an Envoy.
+type proxyOptions struct {
 	policyInput
 	wasm      string
 	bootstrap envoy.BootstrapOptions
@@ -43,17 +44,12 @@ type renderEnvoyOptions struct {
 }
 
 // AddFlags adds the flags; here, unlike elsewhere, -f is optional.
-func (o *renderEnvoyOptions) AddFlags(cmd *cobra.Command) {
+func (o *proxyOptions) AddFlags(cmd *cobra.Command) {
 	b, flags := &o.bootstrap, cmd.Flags()
-	flags.StringVar(&b.Listen, "listen", "", "`IP:PORT` on which the proxy accepts requests (required)")
-	flags.StringVar(&b.Upstream, "upstream", "", "`HOST:PORT` of the server behind it (required)")
-	flags.StringVar(&b.Admin, "admin", "", "`IP:PORT` of Envoy's admin interface (required)")
 	flags.StringVar(&b.Node, "node", "", "node `ID` by which the control plane knows the proxy (required with --xds)")
 	flags.StringVar(&b.Cluster, "cluster", "", "node cluster `NAME` (default \"sluice\")")
-	flags.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
-	flags.StringVar(&o.manageTLS.Cert, "manage-cert", "", "`FILE` on the proxy's machine with the certificate chain of that listener: use TLS")
-	flags.StringVar(&o.manageTLS.Key, "manage-key", "", "`FILE` on the proxy's machine with its private key")
-	flags.StringVar(&b.XDS, "xds", "", "`HOST:PORT` of the control plane; without it the policy is static")
+	flags.StringSliceVar(&b.XDS, "xds", nil, "`HOST:PORT` of the control plane; without it the policy is static. "+
+		"Of several, separated by commas, the proxy takes the first that answers")
 	flags.StringVar(&o.tls.CA, "xds-ca", "", "`FILE` with the certificate authority of the control plane: use TLS")
 	flags.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the proxy's client certificate; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
 	flags.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
@@ -62,15 +58,14 @@ func (o *renderEnvoyOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.quotaTLS.Cert, "quota-cert", "", "`FILE` with the client certificate shown to it")
 	flags.StringVar(&o.quotaTLS.Key, "quota-key", "", "`FILE` with its key")
 	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, written to the user's cache folder)")
+	flags.StringVar(&b.Plugin.Envoy, "envoy-version", envoy.NewestVersion, "oldest `VERSION` of Envoy that is to read it, such as 1.36")
+	flags.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine for a line a request with the verdict and the keys' headers, empty for none")
 	addFileFlag(cmd, &o.file, "policy `FILE` to bake in, - for standard input (default: one that limits nothing)")
-	for _, required := range []string{"listen", "upstream", "admin"} {
-		_ = cmd.MarkFlagRequired(required)
-	}
 	_ = cmd.MarkFlagFilename("wasm", "wasm")
 }
 
 func newRenderEnvoyCommand() *cobra.Command {
-	var o renderEnvoyOptions
+	var o proxyOptions
 	cmd := &cobra.Command{
 		Use:   "envoy --listen IP:PORT --upstream HOST:PORT --admin IP:PORT [--xds HOST:PORT --node ID] [-f POLICY]",
 		Short: "Write an Envoy bootstrap to standard output",
@@ -89,14 +84,48 @@ of -f is in force until it answers. Without --xds the policy of -f is static.`,
   sluice render envoy -f policy.yaml --listen 127.0.0.1:10000 \
     --upstream api.example.com:80 --admin 127.0.0.1:9901 > envoy.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return renderEnvoy(cmd, o)
+			return o.render(cmd, envoy.Bootstrap)
+		},
+	}
+	o.AddFlags(cmd)
+	b, flags := &o.bootstrap, cmd.Flags()
+	flags.StringVar(&b.Listen, "listen", "", "`IP:PORT` on which the proxy accepts requests (required)")
+	flags.StringVar(&b.Upstream, "upstream", "", "`HOST:PORT` of the server behind it (required)")
+	flags.StringVar(&b.Admin, "admin", "", "`IP:PORT` of Envoy's admin interface (required)")
+	flags.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
+	flags.StringVar(&o.manageTLS.Cert, "manage-cert", "", "`FILE` on the proxy's machine with the certificate chain of that listener: use TLS")
+	flags.StringVar(&o.manageTLS.Key, "manage-key", "", "`FILE` on the proxy's machine with its private key")
+	for _, required := range []string{"listen", "upstream", "admin"} {
+		_ = cmd.MarkFlagRequired(required)
+	}
+	return cmd
+}
+
+func newRenderFilterCommand() *cobra.Command {
+	var o proxyOptions
+	cmd := &cobra.Command{
+		Use:   "filter {-f POLICY | --xds HOST:PORT --node ID}",
+		Short: "Write what an Envoy configuration of your own lacks",
+		Long: `Write what an Envoy configuration of your own lacks, as three YAML documents: the
+entry of http_filters, what belongs beside http_filters, and what belongs to the top
+level. docs/envoy.md shows where each goes.`,
+		Example: `  sluice render filter -f policy.yaml --wasm /usr/lib/sluice/sluice.wasm
+
+  # The policy comes from one of two control planes
+  sluice render filter --xds 10.0.0.1:18000,10.0.0.2:18000 --xds-ca ca.pem --node edge-1`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.file == "" && len(o.bootstrap.XDS) == 0 {
+				return usageError(errors.New("neither a policy nor a control plane to get it from"), "give -f FILE or --xds HOST:PORT")
+			}
+			return o.render(cmd, envoy.FilterEntry)
 		},
 	}
 	o.AddFlags(cmd)
 	return cmd
 }
 
-func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
+// render writes a configuration of the policy and the flags.
+func (o *proxyOptions) render(cmd *cobra.Command, write func(envoy.BootstrapOptions) ([]byte, error)) error {
 	b := o.bootstrap
 	if o.tls != (envoy.ClientTLS{}) {
 		b.XDSTLS = &o.tls
@@ -117,37 +146,58 @@ func renderEnvoy(cmd *cobra.Command, o renderEnvoyOptions) error {
 		}
 		if q := read.policy.Quota; q != nil {
 			b.QuotaCluster, b.QuotaTimeout = q.Cluster, time.Duration(q.TimeoutNs)
-			if b.XDS == "" && b.Quota == "" {
+			if len(b.XDS) == 0 && b.Quota == "" {
 				return usageError(errors.New("the policy has quota or rules of scope cluster, but there is no quota service"),
 					"give --quota HOST:PORT")
 			}
 		}
-		b.Plugin.Policy = read.json()
+		b.Plugin.Policy, b.Headers = read.json(), keyHeaders(read.policy)
 	}
 	var err error
 	if b.Plugin.Wasm, err = filterFile(o.wasm, cmd.ErrOrStderr()); err != nil {
 		return err
 	}
-	bootstrap, err := envoy.Bootstrap(b)
+	text, err := write(b)
 	if err != nil {
-		return usageError(err, "sluice render envoy --help shows examples")
+		return usageError(err, cmd.CommandPath()+" --help shows examples")
 	}
 	warnOfAddresses(cmd.ErrOrStderr(), b)
-	_, err = cmd.OutOrStdout().Write(bootstrap)
+	_, err = cmd.OutOrStdout().Write(text)
 	return err
+}
+
+// keyHeaders lists the headers in the keys of a policy, each once.
+func keyHeaders(p *policy.Policy) (names []string) {
+	var add func(parts []policy.KeyPart)
+	add = func(parts []policy.KeyPart) {
+		for _, part := range parts {
+			if part.Kind == policy.KeyHeader && !slices.Contains(names, part.Name) {
+				names = append(names, part.Name)
+			}
+			add(part.Of)
+		}
+	}
+	for i := range p.Rules {
+		add(p.Rules[i].Key)
+	}
+	return names
 }
 
 // warnOfAddresses warns of addresses that others reach and nothing protects.
 func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
-	for _, a := range []struct {
+	type listed struct {
 		flag, address, danger string
 		safe                  bool
-	}{
+	}
+	list := []listed{
 		{"--admin", b.Admin, "anyone who reaches it can read the configuration and stop Envoy", false},
 		{"--manage", b.Manage, "the management token and clients' keys cross the network in plain text: give --manage-cert and --manage-key", b.ManageTLS != nil},
 		{"--quota", b.Quota, "anyone on the way can read which counters are used and answer in its place: give --quota-ca", b.QuotaTLS != nil},
-		{"--xds", b.XDS, "anyone on the way can read the policy and replace it: give --xds-ca", b.XDSTLS != nil},
-	} {
+	}
+	for _, address := range b.XDS {
+		list = append(list, listed{"--xds", address, "anyone on the way can read the policy and replace it: give --xds-ca", b.XDSTLS != nil})
+	}
+	for _, a := range list {
 		host, _, err := net.SplitHostPort(a.address)
 		if err == nil && !a.safe && !manage.IsLoopback(host) {
 			fmt.Fprintf(w, "warning: %s %s is not a loopback address: %s\n", a.flag, a.address, a.danger)

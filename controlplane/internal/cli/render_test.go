@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,15 +14,7 @@ import (
 
 func runRenderEnvoy(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
-	var out, warnings bytes.Buffer
-	cmd := newRenderCommand()
-	forEach(cmd, complete)
-	cmd.SetArgs(append([]string{"envoy"}, args...))
-	cmd.SetOut(&out)
-	cmd.SetErr(&warnings)
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	err = cmd.Execute()
-	return out.String(), warnings.String(), err
+	return runRender(t, "", append([]string{"envoy"}, args...)...)
 }
 
 func TestRenderEnvoy(t *testing.T) {
@@ -32,7 +23,7 @@ func TestRenderEnvoy(t *testing.T) {
 	require.NoError(t, os.WriteFile(good, []byte("version: 1\nrules: [{name: all, limits: [10/1s]}]\n"), 0o600))
 	managed, token := filepath.Join(dir, "managed.yaml"), strings.Repeat("5a", 32)
 	require.NoError(t, os.WriteFile(managed, []byte(
-		"version: 1\nrules: [{name: all, limits: [10/1s]}]\nmanage: {path: /.sluice/, token_sha256: "+token+", port: 9902}\n"), 0o600))
+		"version: 1\nrules: [{name: all, key: [{header: x-user-id}], missing_key: deny, limits: [10/1s]}]\nmanage: {path: /.sluice/, token_sha256: "+token+", port: 9902}\n"), 0o600))
 	open := filepath.Join(dir, "open.yaml")
 	require.NoError(t, os.WriteFile(open, []byte(
 		"version: 1\nrules: [{name: all, limits: [10/1s]}]\nmanage: {path: /.sluice/, token_sha256: "+token+"}\n"), 0o600))
@@ -42,14 +33,15 @@ func TestRenderEnvoy(t *testing.T) {
 	with := func(more ...string) []string { return append(base[:len(base):len(base)], more...) }
 
 	t.Run("everything", func(t *testing.T) {
-		stdout, stderr, err := runRenderEnvoy(t, with("-f", managed, "--xds", "control:18000", "--node", "edge-1", "--manage", "127.0.0.1:9902",
+		stdout, stderr, err := runRenderEnvoy(t, with("-f", managed, "--xds", "control:18000,spare:18000", "--node", "edge-1", "--envoy-version", "1.36", "--manage", "127.0.0.1:9902",
 			"--xds-ca", "ca.pem", "--xds-cert", "cert.pem", "--xds-key", "key.pem", "--cluster", "edge", "--manage-cert", "m.pem", "--manage-key", "m.key")...)
 		require.NoError(t, err)
 		require.Empty(t, stderr)
 		want, err := envoy.Bootstrap(envoy.BootstrapOptions{
-			Plugin: envoy.Plugin{Wasm: wasm, Policy: []byte(`{"version":1,"rules":[{"name":"all","limits":["10/1s"]}],"manage":{"path":"/.sluice/","token_sha256":"` + token + `","port":9902}}`)},
+			AccessLog: "/dev/stdout", Headers: []string{"x-user-id"},
+			Plugin: envoy.Plugin{Envoy: "1.36", Wasm: wasm, Policy: []byte(`{"version":1,"rules":[{"name":"all","key":[{"header":"x-user-id"}],"missing_key":"deny","limits":["10/1s"]}],"manage":{"path":"/.sluice/","token_sha256":"` + token + `","port":9902}}`)},
 			Listen: "127.0.0.1:10000", Upstream: "127.0.0.1:8080", Admin: "127.0.0.1:9901", Manage: "127.0.0.1:9902",
-			XDS: "control:18000", Node: "edge-1", Cluster: "edge",
+			XDS: []string{"control:18000", "spare:18000"}, Node: "edge-1", Cluster: "edge",
 			XDSTLS:    &envoy.ClientTLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"},
 			ManageTLS: &envoy.ServerTLS{Cert: "m.pem", Key: "m.key"},
 		})
@@ -81,6 +73,8 @@ func TestRenderEnvoy(t *testing.T) {
 		"no upstream":                     {[]string{"--listen", ":1", "--admin", ":2"}, `required flag(s) "upstream" not set`},
 		"bad address":                     {with("--xds", "control", "--node", "n"), `xds address "control": has no port`},
 		"no node":                         {with("--xds", "control:1"), "no node id"},
+		"xds twice":                       {with("--xds", "a:1,a:1", "--node", "n"), `xds address "a:1" is given twice`},
+		"not a version":                   {with("--envoy-version", "latest"), `Envoy version "latest": want one such as 1.40`},
 		"no policy":                       {with("-f", filepath.Join(dir, "none.yaml")), "read policy: open"},
 		"bad policy":                      {with("-f", bad), bad + ":2:10: rules[0].nam"},
 		"an argument":                     {with("policy.yaml"), `unexpected argument "policy.yaml"`},
@@ -98,6 +92,28 @@ func TestRenderEnvoy(t *testing.T) {
 			require.Empty(t, stdout)
 		})
 	}
+}
+
+// TestRenderFilter: the parts for a configuration of one's own.
+func TestRenderFilter(t *testing.T) {
+	dir := t.TempDir()
+	file, wasm := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "filter.wasm")
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\nrules: [{name: all, key: [{first_of: [{header: x-user-id}, client_ip]}], limits: [10/1s]}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(wasm, nil, 0o600))
+	stdout, _, err := runRender(t, "", "filter", "-f", file, "--wasm", wasm)
+	require.NoError(t, err)
+	require.Contains(t, stdout, " x-user-id=%REQ(x-user-id)%")
+	require.NotContains(t, stdout, "sluice_xds")
+	stdout, stderr, err := runRender(t, "", "filter", "--wasm", wasm, "--xds", "127.0.0.1:1", "--xds", "10.0.0.1:2", "--node", "n", "--access-log", "")
+	require.NoError(t, err)
+	require.Contains(t, stdout, "priority: 1\n")
+	require.NotContains(t, stdout, "access_log")
+	require.Equal(t, 1, strings.Count(stderr, "warning: "), stderr)
+	require.Contains(t, stderr, "--xds 10.0.0.1:2 is not")
+	_, _, err = runRender(t, "", "filter", "--wasm", wasm)
+	require.ErrorContains(t, err, "neither a policy nor a control plane")
+	_, _, err = runRender(t, "", "filter", "--wasm", wasm, "--xds", "127.0.0.1:1")
+	require.ErrorContains(t, err, "no node id")
 }
 
 // TestEmptyPolicyIsValid: what render bakes in without -f is a policy.

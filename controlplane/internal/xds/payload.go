@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 // A payload is a revision as bytes for one kind of proxy, with a tag in it. All
@@ -30,11 +32,12 @@ type payload struct {
 type payloadID struct {
 	number             uint64
 	wasm, vmID, engine string // of the node
+	vmCapabilities     bool   // see envoy.TakesVMCapabilities
 	tag                string
 }
 
 func (n node) payload(number uint64, tag string) payloadID {
-	return payloadID{number, n.wasm, n.vmID, n.runtime, tag}
+	return payloadID{number, n.wasm, n.vmID, n.runtime, envoy.TakesVMCapabilities(n.version), tag}
 }
 
 const (

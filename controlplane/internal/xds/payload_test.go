@@ -106,6 +106,22 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 }
 
+// Nodes before and since Envoy 1.40 read the capabilities in different places.
+func TestPayloadPerVersion(t *testing.T) {
+	before, since := node{version: "1.36.4"}, node{version: "1.40.0"}
+	require.NotEqual(t, before.payload(1, "a"), since.payload(1, "a"))
+	require.Equal(t, before.payload(1, "a"), node{}.payload(1, "a"))
+	for _, n := range []node{before, since} {
+		filter, err := (&Server{wasm: "/w"}).plugin(revision{}, n).Filter()
+		require.NoError(t, err)
+		inVM := filter.GetConfig().GetVmConfig().GetCapabilityRestrictionConfig() != nil
+		//nolint:staticcheck // deprecated since 1.40
+		inPlugin := filter.GetConfig().GetCapabilityRestrictionConfig() != nil
+		require.Equal(t, n == since, inVM)
+		require.Equal(t, n == before, inPlugin)
+	}
+}
+
 // The policy is put into a resource that was marshaled without it.
 func TestPayloadIsAResource(t *testing.T) {
 	for _, policy := range []string{"{}", `{"version":1}`, `{"a":"` + strings.Repeat("x", 1<<20) + `"}`} {

@@ -77,7 +77,7 @@ func (s *Server) revision(ctx context.Context, number uint64) (revision, error) 
 // plugin is the filter as a node runs it, without a policy. The revision's path of
 // the binary counts before the node's, and that before the server's.
 func (s *Server) plugin(r revision, n node) envoy.Plugin {
-	p := envoy.Plugin{Name: envoy.ResourceName, VMID: n.vmID, Runtime: n.runtime, Wasm: s.wasm}
+	p := envoy.Plugin{Name: envoy.ResourceName, VMID: n.vmID, Runtime: n.runtime, Wasm: s.wasm, Envoy: n.version}
 	if n.wasm != "" {
 		p.Wasm = n.wasm
 	}

@@ -1,0 +1,41 @@
+package envoy
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"strings"
+	"text/template"
+)
+
+//go:embed filterentry.yaml.tmpl
+var filterEntryText string
+
+var filterEntryTemplate = template.Must(template.Must(bootstrapTemplate.Clone()).New("filter entry").Funcs(template.FuncMap{
+	"cut": cut,
+}).Parse(filterEntryText))
+
+// FilterEntry writes what an existing Envoy configuration lacks, as three documents of
+// YAML: the entry of http_filters, what goes beside it, and what goes to the top level.
+// Listeners, upstream and admin interface are the configuration's own; o's are not read.
+func FilterEntry(o BootstrapOptions) ([]byte, error) {
+	o.Manage, o.ManageTLS = "", nil
+	view, err := newBootstrapView(o, true)
+	var out bytes.Buffer
+	if err == nil {
+		err = filterEntryTemplate.Execute(&out, view)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("render filter: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// cut writes a part of the bootstrap with so many spaces less before each line.
+func cut(spaces int, part string, view bootstrapView) (string, error) {
+	var out strings.Builder
+	if err := bootstrapTemplate.ExecuteTemplate(&out, part, view); err != nil {
+		return "", err
+	}
+	return strings.ReplaceAll(out.String(), "\n"+strings.Repeat(" ", spaces), "\n"), nil
+}
