@@ -316,8 +316,10 @@ func TestStatusAndMetrics(t *testing.T) {
 	settled(1, 0)
 	f.json("POST", "/v1/policies", good, 201, &a)
 	settled(1, 2)
-	require.Equal(t, uint64(2), st.Current.Number)
-	require.True(t, st.Current.Nacked)
+	require.Equal(t, uint64(1), st.Current.Number, "a refused revision is not current")
+	require.Equal(t, uint64(2), st.Newest.Number)
+	require.True(t, st.Newest.Nacked)
+	require.Equal(t, "refused revision 2, runs 1", st.Proxies[0].State)
 	require.Equal(t, "Unable to create Wasm plugin sluice", st.Proxies[0].NackText)
 
 	code, text := f.do("GET", "/metrics", "")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -20,20 +21,36 @@ const (
 
 // Status answers GET /v1/status.
 type Status struct {
-	Current *store.Summary    `json:"current"`           // null before the first apply
+	Current *store.Summary    `json:"current"`           // what a new proxy gets, null if there is nothing
+	Newest  *store.Summary    `json:"newest,omitempty"`  // where that is another one: it was refused, or is damaged
 	Damaged []uint64          `json:"damaged,omitempty"` // revisions in the store, which are not pushed
 	Proxies []xds.ProxyStatus `json:"proxies"`
 }
 
 // status handles GET /v1/status.
 func (s *server) status(w http.ResponseWriter, r *http.Request) error {
+	ledger := s.xds.Ledger()
+	number, known := ledger.Current(), ledger.Newest()
 	list, err := s.store.History(r.Context(), 1)
 	if err != nil {
 		return err
 	}
-	st := Status{Damaged: s.xds.Ledger().Damaged(), Proxies: s.xds.Ledger().Proxies()}
-	if len(list) > 0 {
-		st.Current = &list[0]
+	st := Status{Damaged: ledger.Damaged(), Proxies: ledger.Proxies()}
+	if len(list) == 0 {
+		return s.answerLarge(w, len(st.Proxies)*1024, st)
+	}
+	newest := list[0]
+	if newest.Number > known && !newest.Damaged && !slices.Contains(st.Damaged, newest.Number) {
+		number = newest.Number // the ledger is about to learn of it
+	}
+	if newest.Number != number {
+		st.Newest = &newest
+		if list, err = s.store.History(r.Context(), 0); err != nil {
+			return err
+		}
+	}
+	if i := slices.IndexFunc(list, func(s store.Summary) bool { return s.Number == number }); i >= 0 {
+		st.Current = &list[i]
 	}
 	return s.answerLarge(w, len(st.Proxies)*1024, st)
 }

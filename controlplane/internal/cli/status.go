@@ -3,37 +3,115 @@ package cli
 import (
 	"fmt"
 	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
+// statusOptions are the flags of sluice status.
+type statusOptions struct {
+	serverOptions
+	watch bool
+}
+
 func newStatusCommand() *cobra.Command {
-	var o serverOptions
+	var o statusOptions
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the current revision and what each proxy runs",
-		Long: `Show the current revision and, for each proxy, the revision its process
-accepted last (RUNS), the one sent to it last (SENT) and the one it refused last.
+		Long: `Show the current revision, which is the one a new proxy gets, and for each proxy
+how it stands (STATE), the revision its process accepted last (RUNS), the one
+sent to it last (SENT) and its last refusal, unless it has accepted a newer
+revision since. The table cuts long texts, --output json does not.
 Proxies that went away are shown for an hour. Where several processes use one node
 id, their addresses are shown, or their certificates where these differ.`,
 		Example: `  sluice status
+  sluice status --watch
   sluice status --output json`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return show(cmd, &o, "/v1/status", nil, printStatus) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.watch {
+				return watchStatus(cmd, &o.serverOptions)
+			}
+			return show(cmd, &o.serverOptions, "/v1/status", nil, printStatus)
+		},
 	}
 	o.AddFlags(cmd)
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "print it again whenever it changes, until interrupted")
 	return cmd
 }
 
+// watchEvery is how often --watch asks.
+const watchEvery = time.Second
+
+// clear goes to the top of a terminal and clears it.
+const clear = "\x1b[H\x1b[2J"
+
+// watchStatus prints the status at every change: on a terminal over what was there,
+// else as one block after the other. A signal ends it well.
+func watchStatus(cmd *cobra.Command, o *serverOptions) error {
+	c, err := o.client()
+	if err != nil {
+		return err
+	}
+	ctx, out := cmd.Context(), cmd.OutOrStdout()
+	before, between := "", ""
+	if isTerminal(out) {
+		before, between = clear, clear
+	} else if o.output == outputText {
+		between = "\n"
+	}
+	var last string
+	for {
+		st, now := new(api.Status), new(strings.Builder)
+		err := c.call(ctx, http.MethodGet, "/v1/status", nil, nil, st)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		if err := o.output.write(now, st, func(w io.Writer) error { return printStatus(w, st) }); err != nil {
+			return err
+		}
+		if now.String() != last {
+			if _, err := io.WriteString(out, before+now.String()); err != nil {
+				return err
+			}
+			last, before = now.String(), between
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(watchEvery):
+		}
+	}
+}
+
+// isTerminal says whether people see what is written, as it comes.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
 func printStatus(w io.Writer, st *api.Status) error {
-	switch {
-	case st.Current == nil:
+	if st.Current == nil && st.Newest == nil {
 		fmt.Fprintln(w, "nothing has been applied yet")
-	case !st.Current.Damaged:
-		fmt.Fprintf(w, "revision %d  %s  applied %s\n", st.Current.Number, printable.Text(st.Current.File), moment(st.Current.Created))
+	}
+	printRevision(w, st.Current, "")
+	if st.Newest != nil && st.Newest.Nacked {
+		printRevision(w, st.Newest, ", refused: not current")
 	}
 	for _, number := range st.Damaged {
 		fmt.Fprintf(w, "revision %d is damaged in the store and is not pushed: apply the policy again, or restore a backup\n", number)
@@ -49,15 +127,30 @@ func printStatus(w io.Writer, st *api.Status) error {
 	}
 	for _, p := range st.Proxies {
 		rows = append(rows, []string{
-			proxyName(p.Node, p.SAN, of[p.Node] > 1), p.State(), moment(p.Since), number(p.Runs), number(p.Pushed), p.Envoy, lastNack(p),
+			printable.Cut(proxyName(p.Node, p.SAN, of[p.Node] > 1), maxProxyCell), printable.Cut(p.State, maxCell),
+			moment(p.Since), number(p.Runs), number(p.Pushed), p.Envoy, lastNack(p),
 		})
 	}
 	return printTable(w, rows)
+}
+
+const (
+	// maxCell bounds the texts of a row, in bytes, so that columns stay in sight.
+	maxCell = 80
+	// maxProxyCell is longer: a name of a pod and its namespace must stay whole.
+	maxProxyCell = 100
+)
+
+// printRevision prints a revision in a line, unless its summary cannot be read.
+func printRevision(w io.Writer, r *store.Summary, note string) {
+	if r != nil && !r.Damaged {
+		fmt.Fprintf(w, "revision %d  %s  applied %s%s\n", r.Number, printable.Text(printable.Cut(r.File, maxCell)), moment(r.Created), note)
+	}
 }
 
 func lastNack(p xds.ProxyStatus) string {
 	if p.Nacked == 0 {
 		return ""
 	}
-	return fmt.Sprintf("revision %d at %s: %s", p.Nacked, moment(p.NackedAt), p.NackText)
+	return fmt.Sprintf("revision %d at %s: %s", p.Nacked, moment(p.NackedAt), printable.Cut(p.NackText, maxCell))
 }

@@ -39,10 +39,14 @@ func summary(st *api.Status) string {
 		}
 	}
 	switch {
-	case st.Current == nil:
+	case st.Current == nil && st.Newest == nil:
 		return fmt.Sprintf("Nothing has been applied yet. Connected proxies: %d.", connected)
+	case st.Current == nil:
+		return fmt.Sprintf("No revision is current. Connected proxies: %d.", connected)
 	case connected == 0:
-		return fmt.Sprintf("No proxy is connected. The newest revision is %d.", st.Current.Number)
+		return fmt.Sprintf("No proxy is connected. The current revision is %d.", st.Current.Number)
+	case st.Newest != nil:
+		return fmt.Sprintf("%d of %d connected proxies run revision %d, the current one.", current, connected, st.Current.Number)
 	}
 	return fmt.Sprintf("%d of %d connected proxies run revision %d, the newest.", current, connected, st.Current.Number)
 }

@@ -57,6 +57,8 @@ type session struct {
 	connected time.Time
 
 	subscribed bool
+	unserved   []string // what else it asks for, at most maxUnserved
+	stranger   bool     // it came with a policy that is not served here, or not any more
 	stance     stance
 	runs       uint64 // the revision it accepted or reported last, 0 if none
 	holds      uint64 // runs, or 0 if that must be pushed again
@@ -209,6 +211,7 @@ func (l *Ledger) subscribe(s *session, holds uint64, fresh bool) {
 	s.subscribed = true
 	s.stance = stance{acked: known.Acked, since: l.newest()}
 	s.runs = holds
+	s.stranger = !fresh && holds == 0
 	if !fresh {
 		s.stance.refused = slices.Clone(known.Refused)
 		if known.Unsettled {
@@ -227,6 +230,22 @@ func (l *Ledger) unsubscribe(s *session) {
 	defer l.mu.Unlock()
 	s.subscribed = false
 	l.broadcast()
+}
+
+// asks notes what the session wants, and no longer wants, that is not served.
+func (l *Ledger) asks(s *session, wanted, dropped []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := slices.DeleteFunc(slices.Clone(s.unserved), func(name string) bool { return slices.Contains(dropped, name) })
+	for _, name := range wanted {
+		if len(left) < maxUnserved && !slices.Contains(left, name) {
+			left = append(left, name)
+		}
+	}
+	if !slices.Equal(left, s.unserved) {
+		s.unserved = left
+		l.broadcast()
+	}
 }
 
 // wanted says which revision to push to the session now, if any.

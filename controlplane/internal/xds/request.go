@@ -26,11 +26,12 @@ type request struct {
 	hasNode      bool
 	node         node
 	typeURL      string
-	subscribes   bool   // to the resource that is served
-	unsubscribes bool   // from it
-	others       int    // resources that are not served
-	other        string // the first of them, cut
-	held         string // version of the resource that the proxy reports to hold, cut
+	subscribes   bool     // to the resource that is served
+	unsubscribes bool     // from it
+	others       int      // resources that are not served
+	unserved     []string // the first maxUnserved of them, cut
+	dropped      []string // the same of those that it no longer wants
+	held         string   // version of the resource that the proxy reports to hold, cut
 	nonce        string
 	refused      bool
 	text         string // why, cut
@@ -54,6 +55,8 @@ const (
 	maxName = 256
 	// maxShown bounds what a log line repeats of a proxy's words.
 	maxShown = 100
+	// maxUnserved bounds what is kept of names that are not served.
+	maxUnserved = 8
 	// maxNackText bounds what is kept of a refusal's text, as Envoy does.
 	maxNackText = 4096
 )
@@ -123,7 +126,7 @@ func (r *request) unmarshal(message []byte) error {
 		case 3:
 			r.subscribe(text)
 		case 4:
-			r.unsubscribes = r.unsubscribes || string(text) == envoy.ResourceName
+			r.unsubscribe(text)
 		case 5:
 			return r.version(text)
 		case 6:
@@ -147,10 +150,24 @@ func (r *request) subscribe(name []byte) {
 		r.subscribes = true
 		return
 	}
-	if r.others == 0 {
-		r.other = printable.Cut(head(name, maxName), maxShown)
-	}
+	r.unserved = appendName(r.unserved, name)
 	r.others++
+}
+
+func (r *request) unsubscribe(name []byte) {
+	if string(name) == envoy.ResourceName {
+		r.unsubscribes = true
+		return
+	}
+	r.dropped = appendName(r.dropped, name)
+}
+
+// appendName keeps at most maxUnserved names.
+func appendName(names []string, name []byte) []string {
+	if len(names) == maxUnserved {
+		return names
+	}
+	return append(names, printable.Cut(head(name, maxName), maxShown))
 }
 
 // version reads an entry of initial_resource_versions.

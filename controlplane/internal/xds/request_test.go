@@ -72,7 +72,7 @@ func TestRequest(t *testing.T) {
 	r.size = 0
 	require.Equal(t, request{
 		hasNode: true, node: node{id: "e1", version: "1.40.2", wasm: "/n.wasm", vmID: "v", runtime: "r", manage: "m"},
-		typeURL: TypeURL, subscribes: true, unsubscribes: true, others: 2, other: long[:maxShown-3] + "…",
+		typeURL: TypeURL, subscribes: true, unsubscribes: true, others: 2, unserved: []string{long[:maxShown-3] + "…", "b"},
 		held: "7-a-b", nonce: "n", refused: true, text: "why",
 	}, r)
 

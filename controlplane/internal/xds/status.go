@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 // ProxyStatus is one proxy in the ledger.
@@ -25,25 +26,10 @@ type ProxyStatus struct {
 	Waiting   bool      `json:"waiting,omitempty"` // for the reply to it
 	Problem   string    `json:"problem,omitempty"` // why it cannot be sent anything
 	Offered   uint64    `json:"offered,omitempty"` // the revision it should hold
-}
 
-// State says in words how the proxy stands with the control plane.
-func (p *ProxyStatus) State() string {
-	switch {
-	case !p.Connected:
-		return "disconnected"
-	case p.Problem != "":
-		return "not served: " + p.Problem
-	case len(p.Processes) > 0:
-		return fmt.Sprintf("%d processes: %s", len(p.Processes), strings.Join(p.Processes, ", "))
-	case p.Waiting:
-		return "waiting for its answer"
-	case p.Unsettled:
-		return "refused, nothing to fall back to"
-	case p.Streams > 1:
-		return fmt.Sprintf("connected, %d streams", p.Streams)
-	}
-	return "connected"
+	// State says in words how it stands. Command line and console show it as it is.
+	State    string   `json:"state"`
+	Unserved []string `json:"unserved,omitempty"` // what it asks for that is not served
 }
 
 // Proxies returns every proxy that is connected or was within the last hour,
@@ -73,13 +59,16 @@ func (l *Ledger) Connected() int {
 
 func (l *Ledger) status(p *proxy) ProxyStatus {
 	st := ProxyStatus{Proxy: p.known, Streams: len(p.sessions), Connected: len(p.sessions) > 0, Since: p.gone}
-	shown := &p.last
+	shown, subscribed := &p.last, false
 	for i, id := range slices.Sorted(maps.Keys(p.sessions)) {
 		s := p.sessions[id]
 		if i == 0 {
 			st.Since = s.connected
 		}
-		shown = s // the youngest
+		if s.subscribed || !subscribed {
+			shown, subscribed = s, s.subscribed // the youngest that wants the policy, if any does
+		}
+		st.Unserved = append(st.Unserved, s.unserved...)
 		st.Waiting = st.Waiting || s.inFlight
 	}
 	st.Envoy, st.Address = shown.node.version, shown.peer
@@ -91,7 +80,51 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 	}
 	st.Since = st.Since.UTC()
 	st.Processes = l.processes(p)
+	st.Unserved = slices.Compact(slices.Sorted(slices.Values(st.Unserved)))
+	if !slices.Contains(st.Refused, st.Nacked) && st.Nacked <= st.Runs {
+		st.Nacked, st.NackedAt, st.NackText = 0, time.Time{}, "" // it has accepted a newer one, or this one, since
+	}
+	st.State = l.state(&st, shown)
 	return st
+}
+
+// noPolicy is the state of a proxy that has accepted nothing. What its bootstrap
+// says is not known here.
+const noPolicy = "no policy: unlimited, unless its bootstrap has one"
+
+// state is ProxyStatus.State.
+func (l *Ledger) state(st *ProxyStatus, shown *session) string {
+	switch {
+	case !st.Connected:
+		return "disconnected"
+	case st.Problem != "":
+		return "not served: " + st.Problem
+	case len(st.Unserved) > 0:
+		return fmt.Sprintf("asks for what is not served (only %q is): %q", envoy.ResourceName, st.Unserved[0])
+	case !shown.subscribed:
+		return "asks for no policy"
+	case len(st.Processes) > 0:
+		return fmt.Sprintf("%d processes: %s", len(st.Processes), strings.Join(st.Processes, ", "))
+	case st.Waiting:
+		return "waiting for its answer"
+	case st.Runs == 0 && shown.stranger:
+		return "runs a policy that is not served here"
+	case st.Runs == 0 && st.Nacked > 0:
+		return fmt.Sprintf("refused revision %d, %s", st.Nacked, noPolicy)
+	case st.Runs == 0:
+		return noPolicy
+	case st.Nacked > st.Runs:
+		return fmt.Sprintf("refused revision %d, runs %d", st.Nacked, st.Runs)
+	case st.Unsettled:
+		return fmt.Sprintf("refused revision %d, left alone until the next", st.Nacked)
+	case st.Offered != 0 && st.Offered != st.Runs:
+		return fmt.Sprintf("runs revision %d, gets %d", st.Runs, st.Offered)
+	case l.newest() > st.Runs:
+		return fmt.Sprintf("runs revision %d, %d is withheld: others refused it", st.Runs, l.newest())
+	case st.Streams > 1:
+		return fmt.Sprintf("connected, %d streams", st.Streams)
+	}
+	return "connected"
 }
 
 // overlap is how long a process and its successor may be connected at once, in a
@@ -137,6 +170,14 @@ func (l *Ledger) Behind() int {
 		}
 	}
 	return n
+}
+
+// Current returns the revision that a proxy gets which connects for the first time,
+// 0 if there is none: the newest, unless it is withheld.
+func (l *Ledger) Current() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return offer(l.revisions, stance{since: l.newest()})
 }
 
 // newest is Newest for callers that hold mu.

@@ -151,10 +151,13 @@ func (c *conversation) handle(r request) error {
 	if r.subscribes {
 		c.subscribe(r.held)
 	}
+	if len(r.unserved)+len(r.dropped) > 0 {
+		c.ledger.asks(c.session, r.unserved, r.dropped)
+	}
 	// One line for all: how many there are is up to the proxy.
 	if r.others > 0 {
 		c.log.Warn("proxy asks for resources that are not served", "proxy", c.session.who.Node,
-			"count", r.others, "first", r.other, "served", envoy.ResourceName)
+			"count", r.others, "first", r.unserved[0], "served", envoy.ResourceName)
 	}
 	return nil
 }
