@@ -232,22 +232,6 @@ func (l *Ledger) unsubscribe(s *session) {
 	l.broadcast()
 }
 
-// asks notes what the session wants, and no longer wants, that is not served.
-func (l *Ledger) asks(s *session, wanted, dropped []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	left := slices.DeleteFunc(slices.Clone(s.unserved), func(name string) bool { return slices.Contains(dropped, name) })
-	for _, name := range wanted {
-		if len(left) < maxUnserved && !slices.Contains(left, name) {
-			left = append(left, name)
-		}
-	}
-	if !slices.Equal(left, s.unserved) {
-		s.unserved = left
-		l.broadcast()
-	}
-}
-
 // wanted says which revision to push to the session now, if any.
 func (l *Ledger) wanted(s *session) (number uint64, ok bool) {
 	l.mu.Lock()

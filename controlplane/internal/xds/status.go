@@ -187,3 +187,19 @@ func (l *Ledger) newest() uint64 {
 	}
 	return l.revisions[len(l.revisions)-1].number
 }
+
+// asks notes what the session wants, and no longer wants, that is not served.
+func (l *Ledger) asks(s *session, wanted, dropped []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := slices.DeleteFunc(slices.Clone(s.unserved), func(name string) bool { return slices.Contains(dropped, name) })
+	for _, name := range wanted {
+		if len(left) < maxUnserved && !slices.Contains(left, name) {
+			left = append(left, name)
+		}
+	}
+	if !slices.Equal(left, s.unserved) {
+		s.unserved = left
+		l.broadcast()
+	}
+}
