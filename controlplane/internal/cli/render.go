@@ -23,13 +23,14 @@ import (
 func newRenderCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render",
-		Short: "Write the configuration that puts the filter into a proxy",
+		Short: "Write the configuration of proxies, Kubernetes, Grafana and Prometheus",
 		Example: `  sluice render envoy -f policy.yaml --listen 127.0.0.1:10000 \
     --upstream 127.0.0.1:8080 --admin 127.0.0.1:9901 > envoy.yaml
   sluice render istio -f policy.yaml --url oci://registry.example/sluice:1.0.0
   sluice render envoy-gateway -f policy.yaml --url oci://registry.example/sluice:1.0.0 --target Gateway/edge`,
 	}
-	cmd.AddCommand(newRenderEnvoyCommand(), newRenderFilterCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand(), newRenderKubernetesCommand())
+	cmd.AddCommand(newRenderEnvoyCommand(), newRenderFilterCommand(), newRenderIstioCommand(), newRenderEnvoyGatewayCommand(),
+		newRenderKubernetesCommand(), newRenderGrafanaCommand(), newRenderPrometheusRulesCommand())
 	return cmd
 }
 

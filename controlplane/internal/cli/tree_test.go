@@ -23,6 +23,7 @@ var printsNoData = map[string]string{
 	"sluice render envoy":           "prints a configuration",
 	"sluice render envoy-gateway":   "prints a resource",
 	"sluice render filter":          "prints a configuration",
+	"sluice render grafana":         "prints JSON in any case",
 	"sluice render istio":           "prints a resource",
 	"sluice render kubernetes":      "prints resources",
 	"sluice quota":                  "serves",
@@ -33,6 +34,8 @@ var printsNoData = map[string]string{
 	"sluice simulate":               "prints JSON in any case",
 	"sluice store backup":           "writes a file",
 	"sluice store restore":          "writes a file",
+
+	"sluice render prometheus-rules": "prints a configuration",
 }
 
 // failing is, for each command, a correct call that cannot succeed: nobody
@@ -61,6 +64,7 @@ var failing = map[string]string{
 	"sluice render envoy":           "-f NONE --listen 127.0.0.1:1 --upstream 127.0.0.1:2 --admin 127.0.0.1:3",
 	"sluice render envoy-gateway":   "-f NONE --url oci://a/b --target Gateway/a",
 	"sluice render filter":          "-f NONE",
+	"sluice render grafana":         "",
 	"sluice render istio":           "-f NONE --url oci://a/b",
 	"sluice render kubernetes":      "",
 	"sluice replay":                 "NONE -f NONE",
@@ -75,6 +79,8 @@ var failing = map[string]string{
 	"sluice store restore":          "NONE --data NONE",
 	"sluice suggest":                "NONE --key client_ip",
 	"sluice validate":               "-f NONE",
+
+	"sluice render prometheus-rules": "",
 }
 
 // succeeding is a call of each command that wants flags and cannot fail with them.
