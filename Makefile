@@ -40,6 +40,7 @@ ratelimit := $(out)/ratelimit-$(RATELIMIT_VERSION)/service_cmd
 redis := $(out)/redis/usr/bin/redis-server
 valkey := $(out)/valkey/valkey-server
 nginx := $(out)/nginx/usr/sbin/nginx
+prometheus := $(out)/prometheus/usr/bin/prometheus
 
 # What e2e-istio runs beside our Envoy. The nested modules say which versions.
 istio := $(out)/istio-$(call version_in,build/istio,istio.io/istio)
@@ -52,9 +53,11 @@ alone := unshare --map-root-user --net --mount --pid --fork --kill-child --mount
 export SLUICE_REDIS ?= $(CURDIR)/$(redis)
 export SLUICE_VALKEY ?= $(CURDIR)/$(valkey)
 export SLUICE_NGINX ?= $(CURDIR)/$(nginx)
+export SLUICE_PROMETHEUS ?= $(CURDIR)/$(prometheus)
 servers := $(if $(filter $(CURDIR)/$(redis),$(SLUICE_REDIS)),$(redis)) \
 	$(if $(filter $(CURDIR)/$(valkey),$(SLUICE_VALKEY)),$(valkey)) \
-	$(if $(filter $(CURDIR)/$(nginx),$(SLUICE_NGINX)),$(nginx))
+	$(if $(filter $(CURDIR)/$(nginx),$(SLUICE_NGINX)),$(nginx)) \
+	$(if $(filter $(CURDIR)/$(prometheus),$(SLUICE_PROMETHEUS)),$(prometheus))
 
 # What the case named ratelimit takes: two builds of the filter (A, B) are
 # compared without it, and so are CASES that do not match its name.
@@ -141,7 +144,7 @@ faults: build measure ## what clients see of faults under limits over all Envoys
 	$(measure) pages
 
 .PHONY: servers
-servers: $(servers) ## the Redis, the Valkey and the nginx that tests run
+servers: $(servers) ## the Redis, the Valkey, the nginx and the Prometheus that tests run
 
 .PHONY: release
 release: build releaser ## everything that a version is published as: VERSION=v0.1.0, SIGN_KEY=FILE, PLATFORMS='linux/amd64'
@@ -336,6 +339,9 @@ $(redis):
 
 $(nginx):
 	@$(call unpack_debian,nginx,$(NGINX_PACKAGES),$@,-v,SLUICE_NGINX)
+
+$(prometheus):
+	@$(call unpack_debian,prometheus,prometheus,$@,--version,SLUICE_PROMETHEUS)
 
 $(etcd):
 	@$(call unpack_debian,etcd,etcd-server,$@,--version,SLUICE_ETCD)
