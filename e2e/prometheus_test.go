@@ -166,7 +166,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 		again  func() // until the alerts fire
 	}{
 		{"a client is denied", []string{"SluiceDenialShare"}, func() {}, send("/busy", "alice")},
-		{"keys without room", []string{"SluiceTableFull"}, func() {}, invent("/small")},
+		{"keys without room", []string{"SluiceTableFull", "SluiceTableNearlyFull"}, func() {}, invent("/small")},
 		{"keys without a record", []string{"SluiceFloorDenials"}, func() {}, invent("/tiny")},
 		{"a panic", []string{"SluicePanics"}, send("/panic", "bob"), func() {}},
 		{"a filter that is not there", []string{"SluiceRevisionRefused", "SluiceProxiesBehind"}, func() {

@@ -54,6 +54,9 @@ var rows = []row{
 		{"Memory, the largest of a proxy", "bytes", []query{
 			{`max by (domain, rule) (rate_limit_memory_usage_bytes{rule=~"$rule"})`, "{{domain}} {{rule}}"},
 		}},
+		{"Live keys of the capacity, the fullest of a proxy", "percentunit", []query{
+			{`max by (domain, rule) (rate_limit_live_keys{rule=~"$rule"} / rate_limit_capacity)`, "{{domain}} {{rule}}"},
+		}},
 		{"Requests of new keys without room", "reqps", perRule("rate_limit_full_total", "rate_limit_floor_denied_total")},
 		{"Keys that made room", "ops", perRule("rate_limit_evicted_total")},
 	}},
