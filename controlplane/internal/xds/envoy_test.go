@@ -93,6 +93,8 @@ func (f *fixture) apply(domain string) uint64 {
 		File: "p.yaml", YAML: []byte("domain: " + domain), JSON: []byte(`{"version":1,"domain":"` + domain + `"}`),
 	})
 	require.NoError(f.t, err)
+	// A proxy that connects before the server knows of it would get the one before.
+	f.eventually("the server to know it", func() bool { return f.server.Ledger().Newest() >= r.Number })
 	return r.Number
 }
 
