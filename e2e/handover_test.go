@@ -134,7 +134,7 @@ func updated(t *testing.T, p *proxy) bool {
 func bootstrapOf(t *testing.T, policy string) []byte {
 	t.Helper()
 	text, errs, exit := sluice(t, "render", "envoy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-		"--upstream", "127.0.0.1:9", "--wasm", built.filter, "--envoy-version", "1.36", "-f", file(t, "policy.yaml", policy))
+		"--upstream", "127.0.0.1:9", "--wasm", built.filter, "--envoy-version", "1.36", "--access-log", "", "-f", file(t, "policy.yaml", policy))
 	require.Zero(t, exit, errs)
 	return []byte(text)
 }
