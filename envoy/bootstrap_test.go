@@ -42,14 +42,13 @@ var bootstraps = map[string]BootstrapOptions{
 		ManageTLS: &ServerTLS{Cert: "/etc/sluice/manage.pem", Key: "/etc/sluice/manage.key"},
 		XDSTLS:    &ClientTLS{CA: "/etc/sluice/ca.pem", Cert: "/etc/sluice/edge, 1.pem", Key: "/etc/sluice/edge.key"},
 	},
-}
-
-func init() {
-	several := bootstraps["xds"]
-	several.XDS = []string{"control-1.example.com:18000", "control-2.example.com:18000", "10.0.0.3:18000"}
-	several.XDSTLS = &ClientTLS{CA: "/etc/sluice/ca.pem"}
-	several.Plugin.Envoy, several.AccessLog, several.Headers = NewestVersion, "/dev/stdout", []string{"x-user-id", "x-api-key"}
-	bootstraps["several"] = several
+	"several": {
+		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm", Envoy: NewestVersion},
+		Listen: ":10000", Upstream: "api.example.com:8080", Admin: "[::1]:9901",
+		XDS:  []string{"control-1.example.com:18000", "control-2.example.com:18000", "10.0.0.3:18000"},
+		Node: "edge-1", XDSTLS: &ClientTLS{CA: "/etc/sluice/ca.pem"},
+		AccessLog: "/dev/stdout", Headers: []string{"x-user-id", "x-api-key"},
+	},
 }
 
 func TestBootstrap(t *testing.T) {
@@ -168,7 +167,7 @@ func TestBootstrapRefuses(t *testing.T) {
 		"admin port":     {func(o *BootstrapOptions) { o.Admin = "[::1]:x" }, `admin address "[::1]:x": the port is not a number`},
 		"xds port":       {func(o *BootstrapOptions) { o.XDS = []string{"a:0"} }, `xds address "a:0": want a host and a port`},
 		"xds twice":      {func(o *BootstrapOptions) { o.XDS = []string{"a:1", "a:1"} }, `xds address "a:1" is given twice`},
-		"Envoy":          {func(o *BootstrapOptions) { o.Plugin.Envoy = "newest" }, `Envoy version "newest": want one such as 1.40`},
+		"Envoy":          {func(o *BootstrapOptions) { o.Plugin.Envoy = "newest" }, `version "newest" of Envoy: want one such as 1.40`},
 		"no node":        {func(o *BootstrapOptions) { o.Node = "" }, "no node id"},
 		"no wasm":        {func(o *BootstrapOptions) { o.Plugin.Wasm = "" }, "no path of the filter's wasm binary"},
 		"policy no JSON": {func(o *BootstrapOptions) { o.Plugin.Policy = []byte("version: 1") }, "read policy: invalid character"},

@@ -48,7 +48,7 @@ func parseVersion(text string) (major, minor int, err error) {
 			return major, minor, nil
 		}
 	}
-	return 0, 0, fmt.Errorf("Envoy version %q: want one such as %s", text, NewestVersion)
+	return 0, 0, fmt.Errorf("version %q of Envoy: want one such as %s", text, NewestVersion)
 }
 
 // restrict puts the allow-list where the plugin's Envoy reads it.

@@ -74,7 +74,7 @@ func TestRenderEnvoy(t *testing.T) {
 		"bad address":                     {with("--xds", "control", "--node", "n"), `xds address "control": has no port`},
 		"no node":                         {with("--xds", "control:1"), "no node id"},
 		"xds twice":                       {with("--xds", "a:1,a:1", "--node", "n"), `xds address "a:1" is given twice`},
-		"not a version":                   {with("--envoy-version", "latest"), `Envoy version "latest": want one such as 1.40`},
+		"not a version":                   {with("--envoy-version", "latest"), `version "latest" of Envoy: want one such as 1.40`},
 		"no policy":                       {with("-f", filepath.Join(dir, "none.yaml")), "read policy: open"},
 		"bad policy":                      {with("-f", bad), bad + ":2:10: rules[0].nam"},
 		"an argument":                     {with("policy.yaml"), `unexpected argument "policy.yaml"`},

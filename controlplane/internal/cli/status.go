@@ -51,8 +51,8 @@ id, their addresses are shown, or their certificates where these differ.`,
 // watchEvery is how often --watch asks.
 const watchEvery = time.Second
 
-// clear goes to the top of a terminal and clears it.
-const clear = "\x1b[H\x1b[2J"
+// clearScreen goes to the top of a terminal and clears it.
+const clearScreen = "\x1b[H\x1b[2J"
 
 // watchStatus prints the status at every change: on a terminal over what was there,
 // else as one block after the other. A signal ends it well.
@@ -64,7 +64,7 @@ func watchStatus(cmd *cobra.Command, o *serverOptions) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	before, between := "", ""
 	if isTerminal(out) {
-		before, between = clear, clear
+		before, between = clearScreen, clearScreen
 	} else if o.output == outputText {
 		between = "\n"
 	}
@@ -74,7 +74,7 @@ func watchStatus(cmd *cobra.Command, o *serverOptions) error {
 		err := c.call(ctx, http.MethodGet, "/v1/status", nil, nil, st)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // interrupted: that is how it ends
 		case err != nil:
 			return err
 		}

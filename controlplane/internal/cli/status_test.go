@@ -38,7 +38,8 @@ func TestStatusTable(t *testing.T) {
 	require.Len(t, lines, 6, "one line a proxy")
 	require.Equal(t, "revision 1  one.yaml  applied 2026-01-02 03:04:05Z", lines[0])
 	require.Equal(t, "revision 2  two.yaml  applied 2026-01-02 03:04:05Z, refused: not current", lines[1])
-	since := len([]rune(lines[2][:strings.Index(lines[2], "SINCE")]))
+	header, _, _ := strings.Cut(lines[2], "SINCE")
+	since := len([]rune(header))
 	for _, line := range lines[3:] {
 		require.Less(t, len([]rune(line)), 450)
 		require.Equal(t, "2026-01-02", string([]rune(line)[since:since+10]), "columns stay aligned")
