@@ -161,7 +161,7 @@ func (m *mesh) startProxy(t *testing.T, kind, pod, address, labels string, ports
   "discoveryAddress": "127.0.0.1:%d", "controlPlaneAuthPolicy": "MUTUAL_TLS",
   "proxyMetadata": {"ISTIO_META_TLS_CLIENT_ROOT_CERT": "%s", "ISTIO_META_TLS_CLIENT_CERT_CHAIN": "%s", "ISTIO_META_TLS_CLIENT_KEY": "%s"},
   "binaryPath": "%s", "configPath": "%s", "proxyBootstrapTemplatePath": "%s",
-  "proxyAdminPort": %d, "statusPort": %d, "concurrency": 2, "extraStatTags": ["rule"], "terminationDrainDuration": "1s"
+  "proxyAdminPort": %d, "statusPort": %d, "concurrency": 2, "extraStatTags": ["domain", "rule", "override"], "terminationDrainDuration": "1s"
 }`, discoveryPort, m.certs.ca, m.certs.cert, m.certs.key, m.envoy, filepath.Join(m.dir, pod, "etc"),
 			filepath.Join(m.installed, "envoy_bootstrap.json"), ports, ports+3))
 	// pilot-agent stores modules in /var/lib/istio/data, which nobody can change.

@@ -31,7 +31,8 @@ func (s *istioSite) fromRegistry(t *testing.T) {
 	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if name, word, _ := r.BasicAuth(); name != username || word != password {
-			w.Header().Set("WWW-Authenticate", `Basic realm="images"`)
+			// This Istio refuses a realm that is no URL.
+			w.Header().Set("WWW-Authenticate", `Basic realm="https://`+r.Host+`/"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -67,6 +68,16 @@ var fencedYAML = regexp.MustCompile("(?s)```yaml\n(apiVersion: .*?)```")
 // page has the API server check the resources of docs/istio.md.
 func (s *istioSite) page(t *testing.T) {
 	for _, text := range pageResources(t) {
+		s.kube.accepts(t, text)
+	}
+}
+
+// manifests has the API server check what `sluice render kubernetes` writes.
+func (s *istioSite) manifests(t *testing.T) {
+	for _, more := range [][]string{nil, {"--quota-store", "redis://redis.data:6379"}} {
+		text, errs, exit := sluice(t, append([]string{"render", "kubernetes", "--image", "registry.example/sluice:v0.1.0",
+			"-n", "edge", "--proxies", "edge"}, more...)...)
+		require.Zero(t, exit, errs)
 		s.kube.accepts(t, text)
 	}
 }
