@@ -55,7 +55,6 @@ func TestIstio(t *testing.T) {
 		t.Run(kind, func(t *testing.T) { s.life(t, kind) })
 	}
 	t.Run("file in the proxy's container", s.fromFile)
-	t.Run("image out of a registry with TLS and a password", s.fromRegistry)
 	t.Run("resources of the page", s.page)
 	t.Run("manifests of serve and quota", s.manifests)
 	t.Run("targets", s.targets)

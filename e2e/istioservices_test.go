@@ -3,15 +3,8 @@
 package e2e
 
 import (
-	"crypto/tls"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
-	"io"
-	"log"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,49 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
-
-// fromRegistry has pilot-agent pull what `sluice image push` has pushed, by its digest.
-func (s *istioSite) fromRegistry(t *testing.T) {
-	const username, password = "ci", "open sesame"
-	images := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if name, word, _ := r.BasicAuth(); name != username || word != password {
-			// This Istio refuses a realm that is no URL.
-			w.Header().Set("WWW-Authenticate", `Basic realm="https://`+r.Host+`/"`)
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		images.ServeHTTP(w, r)
-	}))
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{s.certs.pair}, MinVersion: tls.VersionTLS12}
-	server.StartTLS()
-	defer server.Close()
-	host := strings.TrimPrefix(server.URL, "https://")
-	credentials := fmt.Sprintf(`{"auths": {%q: {"username": %q, "password": %q}}}`, host, username, password)
-	s.with(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: registry, namespace: edge}\ntype: kubernetes.io/dockerconfigjson\n"+
-		"data: {.dockerconfigjson: "+base64.StdEncoding.EncodeToString([]byte(credentials))+"}\n")
-	for _, form := range []string{"compat", "artifact"} {
-		out, errs, exit := sluice(t, "image", "push", host+"/shop/sluice:1.0.0", "--form", form, "--wasm", built.filter, "--ca", s.certs.ca,
-			"--username", username, "--password-file", file(t, "password", password), "-o", "json")
-		require.Zero(t, exit, errs)
-		var pushed struct{ URL string }
-		require.NoError(t, json.Unmarshal([]byte(out), &pushed))
-		require.Contains(t, pushed.URL, "@sha256:")
-		t.Run(form, func(t *testing.T) {
-			flags := []string{"--target", "Gateway/edge", "--url", pushed.URL}
-			s.with(t, s.render(t, limited(form, "2/"+far, ""), flags...))
-			s.eventually(t, gatewayPort, http.StatusForbidden, "nobody") // without the password
-			s.kube.apply(t, s.render(t, limited(form, "2/"+far, ""), append(flags, "--pull-secret", "registry")...))
-			s.waitLeft(t, gatewayPort, form, 2)
-			require.Equal(t, 2, s.spend(t, gatewayPort, 3, "alice"))
-		})
-	}
-}
 
 var fencedYAML = regexp.MustCompile("(?s)```yaml\n(apiVersion: .*?)```")
 
