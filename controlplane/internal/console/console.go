@@ -126,8 +126,8 @@ func (c *console) pages() http.Handler {
 	} {
 		mux.Handle(pattern, c.known(p))
 	}
-	mux.Handle("GET /console/login", c.guarded(c.loginPage))
-	mux.Handle("POST /console/login", c.guarded(c.login))
+	mux.Handle("GET /console/login", c.public(c.loginPage))
+	mux.Handle("POST /console/login", c.public(c.login))
 	assets, _ := fs.Sub(assetFiles, "assets") // it is embedded
 	mux.Handle("GET /console/assets/", http.StripPrefix("/console/assets/", http.FileServerFS(assets)))
 
@@ -155,23 +155,15 @@ func secured(next http.Handler) http.Handler {
 	})
 }
 
-// guarded bounds how many pages are made at a time.
-func (c *console) guarded(p page) http.Handler {
+// public are pages for anyone. Their forms are short and are read first: somebody
+// unknown who sends slowly takes nobody's place.
+func (c *console) public(p page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case c.visits <- struct{}{}:
-			defer func() { <-c.visits }()
-		default:
-			c.fail(w, r, nil, errBusy)
-			return
+		err := parseForm(w, r, maxLogin)
+		if err == nil {
+			err = c.inPlace(func() error { return p(w, r, nil) })
 		}
-		if r.Method == http.MethodPost {
-			if err := parseForm(w, r); err != nil {
-				c.fail(w, r, nil, err)
-				return
-			}
-		}
-		if err := p(w, r, nil); err != nil {
+		if err != nil {
 			c.fail(w, r, nil, err)
 		}
 	})
@@ -180,36 +172,59 @@ func (c *console) guarded(p page) http.Handler {
 // known lets visitors through whom the API knows, and forms that the console made for
 // them.
 func (c *console) known(p page) http.Handler {
-	return c.guarded(func(w http.ResponseWriter, r *http.Request, _ *visit) error {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r, v, err := c.identify(r)
-		var f *failure
-		if errors.As(err, &f) && f.code == http.StatusUnauthorized && r.Method == http.MethodGet && wantsHTML(r) {
+		if isCode(err, http.StatusUnauthorized) && r.Method == http.MethodGet && wantsHTML(r) {
 			http.Redirect(w, r, "/console/login", http.StatusSeeOther)
-			return nil
+			return
+		}
+		if err == nil {
+			err = c.inPlace(func() error { return c.visited(w, r, v, p) })
 		}
 		if err != nil {
-			return err
-		}
-		if r.Method == http.MethodPost && !c.madeFor(v, r.PostForm.Get("csrf")) {
-			return &failure{code: http.StatusForbidden, text: "this form is not of your session: load the page again"}
-		}
-		if err := p(w, r, v); err != nil {
 			c.fail(w, r, v, err)
 		}
-		return nil
 	})
 }
 
-// maxForm is room for a policy and the requests to ask about, escaped.
-const maxForm = 4 << 20
+func (c *console) visited(w http.ResponseWriter, r *http.Request, v *visit, p page) error {
+	if err := parseForm(w, r, maxForm); err != nil {
+		return err
+	}
+	if r.Method == http.MethodPost && !c.madeFor(v, r.PostForm.Get("csrf")) {
+		return &failure{code: http.StatusForbidden, text: "this form is not of your session: load the page again"}
+	}
+	return p(w, r, v)
+}
 
-func parseForm(w http.ResponseWriter, r *http.Request) error {
-	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+// inPlace bounds how many pages are made at a time.
+func (c *console) inPlace(f func() error) error {
+	select {
+	case c.visits <- struct{}{}:
+		defer func() { <-c.visits }()
+		return f()
+	default:
+		return errBusy
+	}
+}
+
+const (
+	// maxForm is room for a policy and the requests to ask about, escaped.
+	maxForm = 4 << 20
+	// maxLogin is room for a token, escaped.
+	maxLogin = 4 * access.MaxToken
+)
+
+func parseForm(w http.ResponseWriter, r *http.Request, maxBytes int64) error {
+	if r.Method != http.MethodPost {
+		return nil
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxBytes)
 	err := r.ParseForm()
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return &failure{code: http.StatusRequestEntityTooLarge, text: "the form is larger than " + strconv.Itoa(maxForm) + " bytes"}
+		return &failure{code: http.StatusRequestEntityTooLarge, text: "the form is larger than " + strconv.FormatInt(maxBytes, 10) + " bytes"}
 	case err != nil:
 		return &failure{code: http.StatusBadRequest, text: "the form is malformed"}
 	}

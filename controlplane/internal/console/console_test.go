@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -380,4 +382,24 @@ func TestRulesWithoutManagement(t *testing.T) {
 	code, text := newFixture(t, true).as("read").get("/console/rules")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, text, "<code>--manage-token-file</code>")
+}
+
+// Whoever shows no token and sends slowly keeps nobody out.
+func TestSlowFormsOfStrangersTakeNoPlace(t *testing.T) {
+	f := newFixture(t, true)
+	for _, path := range []string{"/console/login", "/console/policy"} {
+		for range maxVisits {
+			slow, err := net.Dial("tcp", f.server.Listener.Addr().String())
+			require.NoError(t, err)
+			defer slow.Close()
+			_, err = fmt.Fprintf(slow, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"+
+				"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken=", path)
+			require.NoError(t, err)
+		}
+		time.Sleep(100 * time.Millisecond) // until all are being read
+		code, text := f.browser().get("/console/login")
+		require.Equal(t, http.StatusOK, code, text)
+	}
+	code, text := f.browser().post("/console/login", url.Values{"token": {strings.Repeat("x", maxLogin)}})
+	require.Equal(t, http.StatusRequestEntityTooLarge, code, text)
 }
