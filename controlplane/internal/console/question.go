@@ -60,28 +60,49 @@ type Reply struct {
 
 // asker runs the processes that answer.
 type asker struct {
-	command  []string
-	running  chan struct{}
-	prepared func() error
-	ended    func(*exec.Cmd) // for tests
+	command []string
+	running chan struct{}
+	ended   func(*exec.Cmd) // for tests
+
+	preparing  sync.Mutex
+	isPrepared bool
 
 	mu   sync.Mutex
 	busy map[string]bool
 }
 
 func newAsker(command []string) *asker {
-	a := &asker{command: command, running: make(chan struct{}, maxQuestions), busy: map[string]bool{}}
-	a.prepared = sync.OnceValue(func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), compiling)
-		defer cancel()
-		_, err := a.run(ctx, Question{Prepare: true})
-		return err
-	})
-	return a
+	return &asker{command: command, running: make(chan struct{}, maxQuestions), busy: map[string]bool{}}
 }
 
 // prepare has the filter compiled while the visitor reads the page.
-func (a *asker) prepare() { go func() { _ = a.prepared() }() }
+func (a *asker) prepare() {
+	if !a.preparing.TryLock() {
+		return // it is under way
+	}
+	go func() {
+		defer a.preparing.Unlock()
+		_ = a.compiled()
+	}()
+}
+
+// prepared waits until the filter is compiled. What failed is tried again.
+func (a *asker) prepared() error {
+	a.preparing.Lock()
+	defer a.preparing.Unlock()
+	return a.compiled()
+}
+
+func (a *asker) compiled() error {
+	if a.isPrepared {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), compiling)
+	defer cancel()
+	_, err := a.run(ctx, Question{Prepare: true})
+	a.isPrepared = err == nil
+	return err
+}
 
 // ask answers a question of somebody who has no other one open, or returns a failure.
 func (a *asker) ask(ctx context.Context, who string, q Question) (*Reply, error) {
@@ -155,10 +176,13 @@ func (a *asker) run(ctx context.Context, q Question) (*Reply, error) {
 		a.ended(cmd)
 	}
 	if err != nil {
-		return nil, whyNot(ctx, cmd, err, stderr.String())
+		return nil, whyNot(ctx, cmd, err, stderr.kept.String())
+	}
+	if stdout.overflows {
+		return nil, tooMuch(fmt.Sprintf("%d MB of answers", maxReply>>20))
 	}
 	var reply Reply
-	if err := json.Unmarshal(stdout.Bytes(), &reply); err != nil {
+	if err := json.Unmarshal(stdout.kept.Bytes(), &reply); err != nil {
 		return nil, fmt.Errorf("read the reply: %w", err)
 	}
 	return &reply, nil
@@ -169,10 +193,6 @@ func isGoSetting(text string) bool { return strings.HasPrefix(text, "GO") }
 // whyNot says which bound a process met, or what it said.
 func whyNot(ctx context.Context, cmd *exec.Cmd, err error, said string) error {
 	var exit *exec.ExitError
-	tooMuch := func(what string) error {
-		return &failure{code: http.StatusUnprocessableEntity, text: "the question took more than " + what +
-			": ask about a smaller policy or fewer requests, or use sluice validate, diff and simulate"}
-	}
 	switch {
 	case ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled):
 		return ctx.Err() // the visitor has gone
@@ -190,15 +210,22 @@ func whyNot(ctx context.Context, cmd *exec.Cmd, err error, said string) error {
 	return &failure{code: http.StatusUnprocessableEntity, text: printable.Cut(strings.TrimSpace(said), 500)}
 }
 
-// bounded keeps the first bytes and refuses more.
+func tooMuch(what string) error {
+	return &failure{code: http.StatusUnprocessableEntity, text: "the question took more than " + what +
+		": ask about a smaller policy or fewer requests, or use sluice validate, diff and simulate"}
+}
+
+// bounded keeps the first bytes and drops the rest. The buffer is not embedded: io.Copy
+// would read into it, past Write.
 type bounded struct {
-	bytes.Buffer
-	most int
+	kept      bytes.Buffer
+	most      int
+	overflows bool
 }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > b.most {
-		return 0, errors.New("too much output")
-	}
-	return b.Buffer.Write(p)
+	room := min(b.most-b.kept.Len(), len(p))
+	b.overflows = b.overflows || room < len(p)
+	b.kept.Write(p[:room])
+	return len(p), nil
 }

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -116,6 +118,23 @@ func TestOneQuestionAtATime(t *testing.T) {
 	<-done
 	<-done
 	require.Empty(t, a.busy)
+}
+
+// What keeps the filter from being compiled, such as a full disk, may pass.
+func TestPreparingIsTriedAgain(t *testing.T) {
+	done := filepath.Join(t.TempDir(), "done")
+	a := newAsker([]string{"sh", "-c", `cat >/dev/null; if [ -e "$0" ]; then echo '{}'; else echo no space >&2; exit 1; fi`, done})
+	require.EqualError(t, a.prepared(), "no space")
+	require.NoError(t, os.WriteFile(done, nil, 0o600))
+	require.NoError(t, a.prepared())
+	require.NoError(t, os.Remove(done))
+	require.NoError(t, a.prepared(), "once is enough")
+}
+
+func TestRepliesAreBounded(t *testing.T) {
+	a := newAsker([]string{"sh", "-c", "cat >/dev/null; head -c 9000000 /dev/zero"})
+	_, err := a.ask(t.Context(), "somebody", Question{After: &Text{"p", ""}})
+	require.ErrorContains(t, err, "the question took more than 8 MB of answers: ask about")
 }
 
 func TestRuleWords(t *testing.T) {
