@@ -3,6 +3,7 @@ package docs_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -46,10 +47,11 @@ exec %s --use-dynamic-base-id --concurrency 2 "$@" >>"$ROOT/envoy.log" 2>&1
 // that are free for those of the page.
 type page struct {
 	root    string
+	files   string // folder for the page's files
 	rewrite *strings.Replacer
 }
 
-func newPage(t *testing.T) page {
+func newPage(t *testing.T, files string) page {
 	t.Helper()
 	root := t.TempDir()
 	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -58,7 +60,12 @@ func newPage(t *testing.T) page {
 	require.NoError(t, err)
 	port := func(i int) string { return fmt.Sprint(free[i]) }
 	// At each place the first text that fits is replaced.
-	p := page{root, strings.NewReplacer(
+	_, upstreamPort, err := net.SplitHostPort(upstream.Listener.Addr().String())
+	require.NoError(t, err)
+	p := page{root, files, strings.NewReplacer(
+		"127.0.0.1:18080", "127.0.0.1:"+port(0), "127.0.0.1:18000", "127.0.0.1:"+port(1),
+		"0.0.0.0, port_value: 10000", "127.0.0.1, port_value: "+port(2),
+		"port_value: 9901", "port_value: "+port(3), "port_value: 8080", "port_value: "+upstreamPort,
 		"control.example.com:18080", "localhost:"+port(0), "0.0.0.0:18080", "127.0.0.1:"+port(0),
 		"control.example.com:18000", "localhost:"+port(1), "0.0.0.0:18000", "127.0.0.1:"+port(1),
 		"0.0.0.0:10000", "127.0.0.1:"+port(2), "127.0.0.1:10000", "127.0.0.1:"+port(2),
@@ -100,8 +107,10 @@ func (p page) steps(t *testing.T, d doc) (list []step) {
 			list[len(list)-1].shows = strings.Split(strings.TrimSpace(f.text), "\n")
 		case strings.HasSuffix(f.file, ".service"):
 			p.write(t, filepath.Join("etc/systemd/system", f.file), p.rewrite.Replace(f.text), 0o644)
+		case strings.HasPrefix(f.file, "envoy"):
+			p.write(t, filepath.Join(p.files, f.file), p.rewrite.Replace(f.text), 0o644)
 		case f.file != "":
-			p.write(t, filepath.Join("etc/sluice", f.file), f.text, 0o644)
+			p.write(t, filepath.Join(p.files, f.file), f.text, 0o644)
 		}
 	}
 	return list
@@ -113,8 +122,24 @@ var blanks = regexp.MustCompile(`[ \t]+`)
 // and a real Envoy. Each must succeed and print what the page shows.
 func TestOperatingPage(t *testing.T) {
 	t.Parallel()
-	p := newPage(t)
-	steps := p.steps(t, document(t, "docs/operating.md"))
+	p := newPage(t, "etc/sluice")
+	p.run(t, document(t, "docs/operating.md"))
+	for _, token := range []string{"ci.token", "dashboard.token", "ci-2.token", "management.token"} {
+		require.NotContains(t, p.log("serve.log")+p.log("envoy.log"), strings.TrimSpace(p.log("etc/sluice/"+token)))
+	}
+}
+
+// log is what a file on the page's machine has.
+func (p page) log(name string) string {
+	text, _ := os.ReadFile(filepath.Join(p.root, name))
+	return string(text)
+}
+
+// run runs every command of a page in one shell. Each must succeed and print what the
+// page shows.
+func (p page) run(t *testing.T, d doc, environment ...string) {
+	t.Helper()
+	steps := p.steps(t, d)
 	require.NotEmpty(t, steps)
 	s := build(t)
 	for name, file := range map[string]string{"sluice": s.binary, "sluice.wasm": buildtest.Filter(t)} {
@@ -124,7 +149,7 @@ func TestOperatingPage(t *testing.T) {
 	}
 
 	var script strings.Builder
-	script.WriteString("set -euo pipefail\ntrap 'kill $(jobs -p) $(cat \"$ROOT/serve.pid\"); wait' EXIT\n")
+	script.WriteString("set -euo pipefail\ntrap 'kill $(jobs -p) $(cat \"$ROOT/serve.pid\" 2>/dev/null); wait' EXIT\n")
 	for i, step := range steps {
 		fmt.Fprintf(&script, "exec >\"$ROOT/%d.txt\" 2>&1\necho %d >\"$ROOT/step\"\n%s", i, i, p.rewrite.Replace(step.text))
 	}
@@ -132,28 +157,21 @@ func TestOperatingPage(t *testing.T) {
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash", "-c", script.String())
 	shell.Dir = p.root
-	shell.Env = append(os.Environ(), "ROOT="+p.root, "PATH="+filepath.Join(p.root, "usr/local/bin")+":"+os.Getenv("PATH"))
+	shell.Env = append(append(os.Environ(), environment...), "ROOT="+p.root, "PATH="+filepath.Join(p.root, "usr/local/bin")+":"+os.Getenv("PATH"))
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	shell.Cancel = func() error { return syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) } // and what it has started
 	failed := shell.Run()
 
-	log := func(name string) string {
-		text, _ := os.ReadFile(filepath.Join(p.root, name))
-		return string(text)
-	}
 	if failed != nil {
-		last, err := strconv.Atoi(strings.TrimSpace(log("step")))
+		last, err := strconv.Atoi(strings.TrimSpace(p.log("step")))
 		require.NoError(t, err)
-		t.Fatalf("%s: %v:\n%s\nserve: %s\nenvoy: %s", steps[last].at, failed, log(fmt.Sprint(last, ".txt")), log("serve.log"), log("envoy.log"))
+		t.Fatalf("%s: %v:\n%s\nserve: %s\nenvoy: %s", steps[last].at, failed, p.log(fmt.Sprint(last, ".txt")), p.log("serve.log"), p.log("envoy.log"))
 	}
 	for i, step := range steps {
-		said := blanks.ReplaceAllString(log(fmt.Sprint(i, ".txt")), " ")
+		said := blanks.ReplaceAllString(p.log(fmt.Sprint(i, ".txt")), " ")
 		t.Logf("%s:\n%s", step.at, said)
 		for _, line := range step.shows {
 			require.Contains(t, said, line, "%s", step.at)
 		}
-	}
-	for _, token := range []string{"ci.token", "dashboard.token", "ci-2.token", "management.token"} {
-		require.NotContains(t, log("serve.log")+log("envoy.log"), strings.TrimSpace(log("etc/sluice/"+token)))
 	}
 }

@@ -105,7 +105,7 @@ of -f is in force until it answers. Without --xds the policy of -f is static.`,
 func newRenderFilterCommand() *cobra.Command {
 	var o proxyOptions
 	cmd := &cobra.Command{
-		Use:   "filter {-f POLICY | --xds HOST:PORT --node ID}",
+		Use:   "filter [-f POLICY] [--xds HOST:PORT --node ID]",
 		Short: "Write what an Envoy configuration of your own lacks",
 		Long: `Write what an Envoy configuration of your own lacks, as three YAML documents: the
 entry of http_filters, what belongs beside http_filters, and what belongs to the top
