@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
@@ -22,7 +23,8 @@ const (
 	largePolicy = 128 << 10
 )
 
-// apply handles POST /v1/policies?file=NAME&wasm=PATH with the YAML as body.
+// apply handles POST /v1/policies?file=NAME&wasm=PATH&base=REVISION with the YAML as
+// body.
 func (s *server) apply(w http.ResponseWriter, r *http.Request) error {
 	d, err := draft(r)
 	if err != nil {
@@ -44,7 +46,7 @@ func (s *server) apply(w http.ResponseWriter, r *http.Request) error {
 
 // draft reads what the URL says about a policy.
 func draft(r *http.Request) (store.Draft, error) {
-	query, err := readQuery(r, "file", "wasm")
+	query, err := readQuery(r, "file", "wasm", "base")
 	if err != nil {
 		return store.Draft{}, err
 	}
@@ -52,7 +54,7 @@ func draft(r *http.Request) (store.Draft, error) {
 	return d, errors.Join(checkFileName(d.File), CheckWasm(d.Wasm))
 }
 
-// rollback handles POST /v1/rollback/{revision}: a new revision with the
+// rollback handles POST /v1/rollback/{revision}?base=REVISION: a new revision with the
 // content and the binary of an old one.
 func (s *server) rollback(w http.ResponseWriter, r *http.Request) error {
 	return s.change(w, r, func() (store.Draft, error) {
@@ -67,7 +69,11 @@ func (s *server) rollback(w http.ResponseWriter, r *http.Request) error {
 
 // change makes a draft the next revision and answers.
 func (s *server) change(w http.ResponseWriter, r *http.Request, draft func() (store.Draft, error)) error {
-	applied, err := s.inTurn(r.Context(), draft)
+	base, err := readBase(r)
+	if err != nil {
+		return err
+	}
+	applied, err := s.inTurn(r.Context(), base, draft)
 	if err != nil {
 		return err
 	}
@@ -75,11 +81,25 @@ func (s *server) change(w http.ResponseWriter, r *http.Request, draft func() (st
 	return nil
 }
 
+// readBase reads the revision that a change must replace, 0 for the first policy. It is
+// nil where any may be replaced.
+func readBase(r *http.Request) (*uint64, error) {
+	given := r.URL.Query()
+	if !given.Has("base") {
+		return nil, nil
+	}
+	n, err := strconv.ParseUint(given.Get("base"), 10, 64)
+	if err != nil {
+		return nil, badRequest(fmt.Errorf("base %s is not the number of a revision, or 0 for none", shown(given.Get("base"))))
+	}
+	return &n, nil
+}
+
 // inTurn judges, compares and appends drafts one at a time: so a draft is compared
 // with the very revision that it replaces, and only one takes the memory of
 // reading a policy, up to 200 times its size. The answer is written afterwards: a
 // caller that reads slowly holds up no other.
-func (s *server) inTurn(ctx context.Context, draft func() (store.Draft, error)) (Applied, error) {
+func (s *server) inTurn(ctx context.Context, base *uint64, draft func() (store.Draft, error)) (Applied, error) {
 	done, err := s.judging.take(ctx)
 	if err != nil {
 		return Applied{}, err
@@ -92,10 +112,10 @@ func (s *server) inTurn(ctx context.Context, draft func() (store.Draft, error)) 
 	if len(d.YAML) > largePolicy {
 		defer debug.FreeOSMemory()
 	}
-	return s.append(ctx, d)
+	return s.append(ctx, base, d)
 }
 
-func (s *server) append(ctx context.Context, d store.Draft) (Applied, error) {
+func (s *server) append(ctx context.Context, base *uint64, d store.Draft) (Applied, error) {
 	p, doc, warnings, err := policyfile.Read(d.File, d.YAML)
 	if err != nil {
 		return Applied{}, err
@@ -104,6 +124,10 @@ func (s *server) append(ctx context.Context, d store.Draft) (Applied, error) {
 	before, err := s.current(ctx)
 	if err != nil {
 		return Applied{}, err
+	}
+	if n := before.revision.Number; base != nil && *base != n {
+		return Applied{}, &failure{code: http.StatusConflict, err: fmt.Errorf(
+			"revision %d has been applied since you looked: review your change again", n)}
 	}
 	if err := before.mayBecome(ctx, d, p); err != nil {
 		return Applied{}, err

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
@@ -13,8 +14,10 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -61,6 +64,7 @@ rules:
 
 type fixture struct {
 	t      *testing.T
+	dir    string
 	server *httptest.Server
 	store  *store.Bolt
 	xds    *xds.Server
@@ -71,11 +75,12 @@ type fixture struct {
 // name, twice.
 func newFixture(t *testing.T, restricted bool) *fixture {
 	t.Helper()
-	s, err := store.Open(t.TempDir())
+	dir := t.TempDir()
+	s, err := store.Open(dir)
 	require.NoError(t, err)
 	x, err := xds.New(t.Context(), xds.Options{Store: s, Wasm: "/lib/sluice.wasm"})
 	require.NoError(t, err)
-	f := &fixture{t: t, store: s, xds: x}
+	f := &fixture{t: t, dir: dir, store: s, xds: x}
 	o := api.Options{Store: s, XDS: x}
 	if restricted {
 		f.setAccess("read", "apply", "admin")
@@ -340,6 +345,68 @@ func TestAChangeIsReviewed(t *testing.T) {
 	require.Contains(t, text, "What changes from revision 2")
 	_, text = b.get("/console/revisions")
 	require.Contains(t, text, `<a href="/console/revisions/2">2</a>`)
+}
+
+// Nothing falls between the look at the newest revision and the change.
+func TestAChangeThatComesBetweenIsNotOverwritten(t *testing.T) {
+	f := newFixture(t, false)
+	whole := api.New(api.Options{Store: f.store, XDS: f.xds})
+	var first sync.Once
+	f.server.Config.Handler = New(Options{Question: question(t), API: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			first.Do(func() {
+				other := httptest.NewRequest(http.MethodPost, "/v1/policies", strings.NewReader(good))
+				whole.ServeHTTP(httptest.NewRecorder(), other)
+			})
+		}
+		whole.ServeHTTP(w, r)
+	})})
+	b := f.browser()
+	form := url.Values{"csrf": {b.csrf("/console/policy")}, "file": {"policy.yaml"}, "policy": {good}, "base": {"0"}}
+	code, text := b.post("/console/policy/apply", form)
+	require.Equal(t, http.StatusConflict, code, text)
+	require.Contains(t, text, "revision 1 has been applied since you looked")
+	code, _ = b.post("/console/revisions/1/rollback", form)
+	require.Equal(t, http.StatusConflict, code)
+	form.Del("base")
+	code, text = b.post("/console/policy/apply", form)
+	require.Equal(t, http.StatusBadRequest, code)
+	require.Contains(t, text, "is not the number of a revision")
+}
+
+// A damaged policy is replaced in the page that says so.
+func TestDamagedPolicyCanBeReplaced(t *testing.T) {
+	f := newFixture(t, true)
+	b := f.as("admin") // whether the manage section changes is not known
+	code, _ := b.apply(good, "0")
+	require.Equal(t, http.StatusOK, code)
+	file := filepath.Join(f.dir, store.FileName)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	db, err := os.OpenFile(file, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer db.Close()
+	for at := 0; ; { // bbolt has the file mapped
+		i := bytes.Index(text[at:], []byte("missing_key: deny"))
+		if i < 0 {
+			break
+		}
+		at += i + 1
+		_, err = db.WriteAt([]byte("#"), int64(at))
+		require.NoError(t, err)
+	}
+	code, page := b.get("/console/policy")
+	require.Equal(t, http.StatusOK, code, page)
+	require.Contains(t, page, "apply the policy again")
+	for _, path := range []string{"/console/", "/console/revisions"} {
+		code, page = b.get(path)
+		require.Equal(t, http.StatusOK, code, page)
+	}
+	_, page = b.post("/console/policy", url.Values{"csrf": {b.csrf("/console/policy")}, "do": {"review"}, "policy": {good}})
+	require.Contains(t, page, "Revision 1 cannot be compared with")
+	code, page = b.apply(good, "1")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, page, "Revision 2 is applied.")
 }
 
 // A client certificate speaks for a browser as it does for a command, and over TLS the

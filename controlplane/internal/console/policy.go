@@ -15,13 +15,12 @@ import (
 
 // policyView is the playground: a policy, requests, and what is known of them.
 type policyView struct {
-	Text     Text
-	Lines    string // requests, as simulate reads them
-	Request  requestForm
-	Reply    *Reply // nil until somebody asks
-	Asked    bool   // about requests
-	Trouble  string // why there is no reply
-	Existing bool   // there is a revision
+	Text    Text
+	Lines   string // requests, as simulate reads them
+	Request requestForm
+	Reply   *Reply // nil until somebody asks
+	Asked   bool   // about requests
+	Trouble string // why there is no reply
 }
 
 // requestForm describes one more request.
@@ -48,7 +47,9 @@ func (c *console) edit(w http.ResponseWriter, r *http.Request, v *visit) error {
 	var now api.Revision
 	switch err := c.get(r, "/v1/policies/"+from, &now); {
 	case err == nil:
-		b.Text, b.Existing = Text{now.File, now.YAML}, true
+		b.Text = Text{now.File, now.YAML}
+	case from == api.Current && isCode(err, http.StatusInternalServerError):
+		b.Trouble = err.Error() // it may be damaged: a new one is the cure
 	case !isCode(err, http.StatusNotFound) || from != api.Current:
 		return err
 	}

@@ -133,27 +133,21 @@ func (c *console) rollback(w http.ResponseWriter, r *http.Request, v *visit) err
 	if !ok {
 		return c.unknown(w, r, v)
 	}
-	return c.change(w, r, fmt.Sprintf("/v1/rollback/%d", n), "", nil)
+	query := url.Values{"base": {r.PostForm.Get("base")}}
+	return c.change(w, r, fmt.Sprintf("/v1/rollback/%d?%s", n, query.Encode()), "", nil)
 }
 
 func (c *console) apply(w http.ResponseWriter, r *http.Request, _ *visit) error {
-	query := url.Values{"file": {r.PostForm.Get("file")}}
+	query := url.Values{"file": {r.PostForm.Get("file")}, "base": {r.PostForm.Get("base")}}
 	if wasm := r.PostForm.Get("wasm"); wasm != "" {
 		query.Set("wasm", wasm)
 	}
 	return c.change(w, r, "/v1/policies?"+query.Encode(), "application/yaml", []byte(typed(r, "policy")))
 }
 
-// change has the API make a revision, unless another one came after the review.
+// change has the API make a revision. The target names the base that was reviewed, so
+// the API refuses if another one came after it.
 func (c *console) change(w http.ResponseWriter, r *http.Request, target, contentType string, body []byte) error {
-	now, err := c.current(r)
-	if err != nil {
-		return err
-	}
-	if base := r.PostForm.Get("base"); base != strconv.FormatUint(now.Number, 10) {
-		return &failure{code: http.StatusConflict, text: fmt.Sprintf(
-			"revision %d has been applied since you looked: review your change again", now.Number)}
-	}
 	var applied api.Applied
 	if err := c.call(whole(r), http.MethodPost, target, contentType, body, &applied); err != nil {
 		return err
