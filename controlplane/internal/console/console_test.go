@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/cookiejar"
@@ -50,7 +51,7 @@ func question(t *testing.T) []string {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	return []string{self, "answer"}
+	return []string{"env", filterVariable + "=" + os.Getenv(filterVariable), self, "answer"}
 }
 
 const good = `version: 1
@@ -407,6 +408,22 @@ func TestDamagedPolicyCanBeReplaced(t *testing.T) {
 	code, page = b.apply(good, "1")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, page, "Revision 2 is applied.")
+}
+
+// A policy is checked as somebody types: that the visitor leaves meanwhile is no error.
+func TestAVisitorWhoLeavesIsNotLogged(t *testing.T) {
+	f := newFixture(t, false)
+	var log bytes.Buffer
+	f.server.Config.Handler = New(Options{
+		API: api.New(api.Options{Store: f.store, XDS: f.xds}), Question: question(t), Log: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	form := url.Values{"csrf": {f.browser().csrf("/console/policy")}, "policy": {good}}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	r := httptest.NewRequestWithContext(gone, http.MethodPost, "/console/policy/check", strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	f.server.Config.Handler.ServeHTTP(httptest.NewRecorder(), r)
+	require.Empty(t, log.String())
 }
 
 // A client certificate speaks for a browser as it does for a command, and over TLS the

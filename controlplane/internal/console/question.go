@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -165,8 +163,8 @@ func (a *asker) run(ctx context.Context, q Question) (*Reply, error) {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, a.command[0], a.command[1:]...)
-	cmd.Args[0] = "sluice" // whatever the path is
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), isGoSetting), "GOMAXPROCS=1", "GOTRACEBACK=none")
+	cmd.Args[0] = "sluice"                                 // whatever the path is
+	cmd.Env = []string{"GOMAXPROCS=1", "GOTRACEBACK=none"} // secrets of serve may be in its own
 	cmd.Stdin = bytes.NewReader(text)
 	stdout, stderr := &bounded{most: maxReply}, &bounded{most: 4 << 10}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
@@ -187,8 +185,6 @@ func (a *asker) run(ctx context.Context, q Question) (*Reply, error) {
 	}
 	return &reply, nil
 }
-
-func isGoSetting(text string) bool { return strings.HasPrefix(text, "GO") }
 
 // whyNot says which bound a process met, or what it said.
 func whyNot(ctx context.Context, cmd *exec.Cmd, err error, said string) error {

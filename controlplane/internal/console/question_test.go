@@ -131,6 +131,14 @@ func TestPreparingIsTriedAgain(t *testing.T) {
 	require.NoError(t, a.prepared(), "once is enough")
 }
 
+// The process that reads what somebody typed sees no secret of serve.
+func TestQuestionsInheritNoEnvironment(t *testing.T) {
+	t.Setenv("SECRET", "in the environment")
+	_, err := newAsker([]string{"sh", "-c", `cat >/dev/null; echo "<$SECRET>" >&2; exit 1`}).
+		ask(t.Context(), "somebody", Question{After: &Text{"p", ""}})
+	require.EqualError(t, err, "<>")
+}
+
 func TestRepliesAreBounded(t *testing.T) {
 	a := newAsker([]string{"sh", "-c", "cat >/dev/null; head -c 9000000 /dev/zero"})
 	_, err := a.ask(t.Context(), "somebody", Question{After: &Text{"p", ""}})

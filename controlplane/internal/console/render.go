@@ -54,6 +54,9 @@ func (c *console) render(w http.ResponseWriter, code int, name string, v view) e
 }
 
 func (c *console) fail(w http.ResponseWriter, r *http.Request, v *visit, err error) {
+	if r.Context().Err() != nil {
+		return // the visitor has gone, so the API may not have answered
+	}
 	var f *failure
 	if !errors.As(err, &f) {
 		c.log.Error("console", "path", r.URL.Path, "error", err)
