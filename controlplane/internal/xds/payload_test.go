@@ -115,8 +115,8 @@ func TestPayloadPerVersion(t *testing.T) {
 		filter, err := (&Server{wasm: "/w"}).plugin(revision{}, n).Filter()
 		require.NoError(t, err)
 		inVM := filter.GetConfig().GetVmConfig().GetCapabilityRestrictionConfig() != nil
-		//nolint:staticcheck // deprecated since 1.40
-		inPlugin := filter.GetConfig().GetCapabilityRestrictionConfig() != nil
+		config := filter.GetConfig().ProtoReflect()
+		inPlugin := config.Has(config.Descriptor().Fields().ByName("capability_restriction_config")) // deprecated since 1.40
 		require.Equal(t, n == since, inVM)
 		require.Equal(t, n == before, inPlugin)
 	}
