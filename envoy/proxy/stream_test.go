@@ -43,10 +43,10 @@ func (plainText) Marshal(m any) ([]byte, error)   { return []byte(*m.(*string)),
 func (plainText) Unmarshal(b []byte, m any) error { *m.(*string) = string(b); return nil }
 
 // serveEcho is a service that sends messages back as they are, and ends a stream
-// that says "close". It reports how each stream ended.
-func serveEcho(t *testing.T) (conn *grpc.ClientConn, ended <-chan string) {
+// that says "close". It reports what each message was, and how each stream ended.
+func serveEcho(t *testing.T) (conn *grpc.ClientConn, heard, ended <-chan string) {
 	t.Helper()
-	ends := make(chan string, 10)
+	messages, ends := make(chan string, 10), make(chan string, 10)
 	handler := func(_ any, stream grpc.ServerStream) error {
 		for {
 			var m string
@@ -54,6 +54,7 @@ func serveEcho(t *testing.T) (conn *grpc.ClientConn, ended <-chan string) {
 				ends <- status.FromContextError(stream.Context().Err()).Code().String()
 				return nil //nolint:nilerr // the filter's end
 			}
+			messages <- m
 			if m == "close" {
 				return status.Error(codes.NotFound, "asked to")
 			}
@@ -71,12 +72,12 @@ func serveEcho(t *testing.T) (conn *grpc.ClientConn, ended <-chan string) {
 	conn, err = grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
-	return conn, ends
+	return conn, messages, ends
 }
 
 // TestFilterPausesAndAsks: one worker, so a paused request must leave it to others.
 func TestFilterPausesAndAsks(t *testing.T) {
-	conn, ended := serveEcho(t)
+	conn, heard, ended := serveEcho(t)
 	free, err := ports.Free(1)
 	require.NoError(t, err)
 	nobody, err := grpc.NewClient(fmt.Sprint("127.0.0.1:", free[0]), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -118,7 +119,14 @@ func TestFilterPausesAndAsks(t *testing.T) {
 	require.NoError(t, err)
 	r.Header.Set("x-name", "gone")
 	r.Header.Set("x-do", "pause|open quota|onclose reply a 410|send path gone")
-	time.AfterFunc(50*time.Millisecond, cancel)
+	go func() {
+		defer cancel() // once the filter waits
+		for m := range heard {
+			if m == "path gone" {
+				return
+			}
+		}
+	}()
 	response, err := http.DefaultTransport.RoundTrip(r)
 	if err == nil {
 		_ = response.Body.Close()

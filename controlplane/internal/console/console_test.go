@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/hex"
@@ -11,42 +10,17 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
-
-// filterVariable makes this test program answer a question with the filter that it names.
-const filterVariable = "SLUICE_CONSOLE_TEST_FILTER"
-
-func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == "answer" {
-		filter, _ := os.ReadFile(os.Getenv(filterVariable)) // without it, no request is decided
-		if err := Answer(context.Background(), os.Stdin, os.Stdout, filter, buildtest.CacheDir()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	os.Exit(m.Run())
-}
-
-// question is the command that answers.
-func question(t *testing.T) []string {
-	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	return []string{"env", filterVariable + "=" + os.Getenv(filterVariable), self, "answer"}
-}
 
 const good = `version: 1
 domain: shop

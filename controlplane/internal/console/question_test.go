@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -8,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +20,48 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
+
+// filterVariable makes this test program answer a question with the filter that it names.
+const filterVariable = "SLUICE_CONSOLE_TEST_FILTER"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == "answer" {
+		filter, _ := os.ReadFile(os.Getenv(filterVariable)) // without it, no request is decided
+		if err := Answer(context.Background(), os.Stdin, os.Stdout, filter, buildtest.CacheDir()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	code := m.Run()
+	_ = os.RemoveAll(nativeDir)
+	os.Exit(code)
+}
+
+// nativeDir holds what native builds.
+var nativeDir = filepath.Join(os.TempDir(), fmt.Sprint("sluice-console-", os.Getpid()))
+
+// native is this test program without the race detector, which needs more memory than a
+// question is given.
+var native = sync.OnceValues(func() (string, error) {
+	if !buildtest.Race {
+		return os.Executable()
+	}
+	file := filepath.Join(nativeDir, "console.test")
+	out, err := exec.Command("go", "test", "-c", "-o", file, ".").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return file, err
+})
+
+// question is the command that answers.
+func question(t *testing.T) []string {
+	t.Helper()
+	program, err := native()
+	require.NoError(t, err)
+	return []string{"env", filterVariable + "=" + os.Getenv(filterVariable), program, "answer"}
+}
 
 func TestPlayground(t *testing.T) {
 	t.Setenv(filterVariable, buildtest.Filter(t))
