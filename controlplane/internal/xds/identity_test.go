@@ -272,6 +272,7 @@ func TestReportOutranksRefusal(t *testing.T) {
 	parent, child := f.proxy("e1"), f.proxy("e1")
 	parent.accept("one")
 	child.accept("one")
+	f.eventually("both run it", func() bool { return f.server.Counts().Acks == 2 })
 	f.apply("two")
 	parent.accept("two")
 	f.eventually("accepted by one", func() bool { return f.status("e1").Acked == 2 })
