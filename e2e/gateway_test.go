@@ -11,8 +11,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -25,7 +23,6 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc"
@@ -47,12 +44,10 @@ type gateway struct {
 	web, apart, manage, second *proxy // by the listeners that the test talks to
 	quota                      string // address of the quota service
 
-	files, secureFiles, images *httptest.Server // where the filter is fetched from
-	ca                         string           // file: the certificate of the last two
+	files, secureFiles *httptest.Server // where the filter is fetched from
+	images             *images
+	ca                 string // file: the certificate of the last two
 }
-
-// imagePassword is what the registry asks for.
-const imagePassword = "open sesame"
 
 // startGateway starts Envoy Gateway with this Envoy for its proxies.
 func startGateway(t *testing.T, d driver) *gateway {
@@ -152,12 +147,11 @@ func (g *gateway) base(t *testing.T, version string) map[string]any {
 		require.NoError(t, err)
 		return base64.StdEncoding.EncodeToString(text)
 	}
-	credentials := fmt.Sprintf(`{"auths":{%q:{"username":"ci","password":%q}}}`, host(g.images), imagePassword)
 	const web = "{name: edge, sectionName: web}"
 	return map[string]any{
 		"Version": version, "Dir": g.dir, "Bootstrap": labelPatch(t),
 		"CA": read("ca.crt"), "Cert": read("tls.crt"), "Key": read("tls.key"),
-		"Docker": base64.StdEncoding.EncodeToString([]byte(credentials)), "Keys": g.tokens.keys(t),
+		"Docker": pullSecret(t, host(g.images.Server)), "Keys": g.tokens.keys(t),
 		"Web": port(g.web.address), "Apart": port(g.apart.address), "Manage": port(g.manage.address),
 		"Backends": map[string]string{"web": port(host(upstream())), "grpc": port(healthServer(t))},
 		"Routes": []route{
@@ -197,29 +191,15 @@ func (g *gateway) serveFilter(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(g.path(filepath.Join("www", name)), wasm, 0o600))
 	}
-	quiet := log.New(io.Discard, "", 0)
-	images := registry.New(registry.Logger(quiet))
-	private := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if name, password, _ := r.BasicAuth(); name != "ci" || password != imagePassword {
-			w.Header().Set("WWW-Authenticate", `Basic realm="images"`)
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		images.ServeHTTP(w, r)
-	})
 	cert, key := manageCertificate(t)
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	require.NoError(t, err)
-	secure := func(handler http.Handler) *httptest.Server {
-		s := httptest.NewUnstartedServer(handler)
-		s.Config.ErrorLog = quiet
-		s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-		s.StartTLS()
-		return s
-	}
 	wasm := http.FileServer(http.Dir(g.path("www")))
-	g.ca, g.files, g.secureFiles, g.images = cert, httptest.NewServer(wasm), secure(wasm), secure(private)
-	for _, s := range []*httptest.Server{g.files, g.secureFiles, g.images} {
+	g.ca, g.images = cert, startImages(t, cert, pair)
+	g.files, g.secureFiles = httptest.NewServer(wasm), httptest.NewUnstartedServer(wasm)
+	g.secureFiles.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	g.secureFiles.StartTLS()
+	for _, s := range []*httptest.Server{g.files, g.secureFiles} {
 		t.Cleanup(s.Close)
 	}
 }
@@ -246,16 +226,6 @@ func healthServer(t *testing.T) string {
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
 	return l.Addr().String()
-}
-
-func host(s *httptest.Server) string {
-	_, address, _ := strings.Cut(s.URL, "://")
-	return address
-}
-
-func port(address string) string {
-	_, port, _ := net.SplitHostPort(address)
-	return port
 }
 
 // version is that of the Envoy Gateway in the program.

@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -38,7 +37,7 @@ func TestEnvoyGateway(t *testing.T) {
 				{"a refused policy leaves the limits on and holds changes back until it is mended", refusedPolicy},
 				{"another binary keeps the counters", anotherBinary},
 				{"a wrong digest is answered with 500 and keeps the counters", wrongDigest},
-				{"an image from a private registry, by its digest, in both forms", privateImage},
+				{"a release's image from a private registry, by its digest, in both forms", privateImage},
 				{"https, and no files", overHTTPS},
 				{"each kind of target, a route in place of its Gateway", targetKinds},
 				{"a claim of a token is the key", claimKey},
@@ -202,16 +201,13 @@ func wrongDigest(t *testing.T, g *gateway) {
 }
 
 func privateImage(t *testing.T, g *gateway) {
-	password := file(t, "password", imagePassword)
-	for i, form := range []string{"compat", "artifact"} {
-		out, errs, exit := sluice(t, "image", "push", fmt.Sprint(host(g.images), "/shop/sluice:", form), "--form", form,
-			"--wasm", built.filter, "--ca", g.ca, "--username", "ci", "--password-file", password, "-o", "json")
-		require.Zero(t, exit, errs)
-		var pushed struct{ URL string }
-		require.NoError(t, json.Unmarshal([]byte(out), &pushed))
-		require.Contains(t, pushed.URL, "@sha256:")
-		g.limit(t, 28+i, "--url", pushed.URL, "--pull-secret", "registry")
-		passes(t, 1, g.web, "/v1/x", "alice")
+	limit := 27
+	for form, url := range g.images.pushRelease(t) {
+		limit++
+		t.Run(form, func(t *testing.T) {
+			g.limit(t, limit, "--url", url, "--pull-secret", "registry")
+			passes(t, 1, g.web, "/v1/x", "alice")
+		})
 	}
 }
 

@@ -55,9 +55,11 @@ func TestIstio(t *testing.T) {
 		t.Run(kind, func(t *testing.T) { s.life(t, kind) })
 	}
 	t.Run("file in the proxy's container", s.fromFile)
+	t.Run("a release's image from a private registry, by its digest", s.fromRegistry)
 	t.Run("resources of the page", s.page)
 	t.Run("manifests of serve and quota", s.manifests)
 	t.Run("targets", s.targets)
+	t.Run("waypoint", s.waypoint)
 	t.Run("selector", s.selector)
 	t.Run("phase", s.phase)
 	t.Run("JWT claim as key", s.claim)
@@ -170,7 +172,7 @@ func (s *istioSite) waitLeft(t *testing.T, port int, rule string, units int) {
 	tries := 0
 	eventually(t, 60*time.Second, fmt.Sprintf("%s with %d units at port %d", rule, units, port), func() bool {
 		tries++
-		return s.left(t, port, rule, fmt.Sprint("new-", units, "-", tries)) == units-1
+		return s.left(t, port, rule, fmt.Sprintf("new-%d-%d-%d", port, units, tries)) == units-1
 	})
 }
 
@@ -194,6 +196,10 @@ func (s *istioSite) life(t *testing.T, kind string) {
 		s.waitLeft(t, gatewayPort, kind, 10)
 		require.Equal(t, 10, s.spend(t, gatewayPort, 11, "alice"))
 		require.Equal(t, denied, s.status(t, gatewayPort, "alice"))
+	})
+	t.Run("Envoy's name of it", func(t *testing.T) {
+		name := map[string]string{"wasm-plugin": "edge.sluice" + translated, "traffic-extension": "edge.sluice"}[kind]
+		require.Contains(t, s.admin(t, "/config_dump?resource=ecds_filters"), fmt.Sprintf("%q", name))
 	})
 	t.Run("a change keeps the counters", func(t *testing.T) {
 		s.kube.apply(t, s.render(t, limited(kind, "15/"+far, ""), flags...))
@@ -312,7 +318,9 @@ func (s *istioSite) manage(t *testing.T) {
 	manage := fmt.Sprintf("manage: {path: /.sluice/, port: %d, token_sha256: %q}\n", managePort, digestOf([]byte(secret)))
 	// After authentication Istio would take the token for a JWT, and answer 401.
 	s.with(t, s.render(t, limited("managed", "5/"+far, manage), "--target", "Gateway/edge", "--phase", "authn"))
-	s.waitLeft(t, gatewayPort, "managed", 5)
+	for _, port := range []int{gatewayPort, managePort} { // two listeners, and two changes
+		s.waitLeft(t, port, "managed", 5)
+	}
 	require.Equal(t, 3, s.spend(t, gatewayPort, 3, "alice"))
 	counters := func(port int) (stdout, stderr string, exit int) {
 		return sluice(t, "counters", "get", "--rule", "managed", "--key", "alice", "--manage-token-file", file(t, "token", secret),
@@ -336,7 +344,7 @@ func (s *istioSite) sidecar(t *testing.T) {
 
 func (s *istioSite) rootNamespace(t *testing.T) {
 	s.with(t, s.render(t, limited("root", "4/"+far, ""), "-n", "istio-system"))
-	for _, port := range []int{gatewayPort, sidecarPort} {
+	for _, port := range []int{gatewayPort, sidecarPort, outgoingPort} {
 		s.waitLeft(t, port, "root", 4)
 	}
 	require.Equal(t, 4, s.spend(t, gatewayPort, 6, "alice"))
@@ -345,14 +353,20 @@ func (s *istioSite) rootNamespace(t *testing.T) {
 	require.Equal(t, 2, s.spend(t, outgoingPort, 4, "alice"))
 }
 
+// admin asks the gateway's Envoy.
+func (s *istioSite) admin(t *testing.T, path string) string {
+	t.Helper()
+	res, err := istioClient.Get(fmt.Sprintf("http://127.0.0.1:%d%s", gatewayAdmin, path))
+	require.NoError(t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return string(text)
+}
+
 func (s *istioSite) metrics(t *testing.T) {
 	eventually(t, 30*time.Second, "the metrics", func() bool {
-		res, err := istioClient.Get(fmt.Sprintf("http://127.0.0.1:%d/stats/prometheus", gatewayAdmin))
-		require.NoError(t, err)
-		defer res.Body.Close()
-		text, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
-		return strings.Contains(string(text), `rate_limit_denied_total{domain="root",rule="root"}`)
+		return strings.Contains(s.admin(t, "/stats/prometheus"), `rate_limit_denied_total{domain="root",rule="root"}`)
 	})
 }
 

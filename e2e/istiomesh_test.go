@@ -34,6 +34,9 @@ const (
 	istiodPort    = 25011
 )
 
+// registryName is 127.0.0.1 for the proxies.
+const registryName = "registry.example"
+
 // mesh is Istio's control plane on a real API server, without the rest of Kubernetes.
 type mesh struct {
 	dir   string
@@ -129,7 +132,8 @@ func (m *mesh) startIstiod(t *testing.T) {
 	kubeconfig := filepath.Join(m.dir, "kubeconfig")
 	m.run(t, "istiod", []string{
 		"POD_NAME=istiod", "POD_NAMESPACE=istio-system", "CLUSTER_ID=Kubernetes", "KUBECONFIG=" + kubeconfig,
-		"PILOT_CERT_PROVIDER=none", "ENABLE_CA_SERVER=false", "INJECT_ENABLED=false", "VALIDATION_WEBHOOK_CONFIG_NAME=", "INJECTION_WEBHOOK_CONFIG_NAME=",
+		"PILOT_CERT_PROVIDER=none", "PILOT_ENABLE_AMBIENT=true", "PILOT_ENABLE_SENDING_HBONE=false", "PILOT_ENABLE_SIDECAR_LISTENING_HBONE=false",
+		"ENABLE_CA_SERVER=false", "INJECT_ENABLED=false", "VALIDATION_WEBHOOK_CONFIG_NAME=", "INJECTION_WEBHOOK_CONFIG_NAME=",
 		"PILOT_ENABLE_METADATA_EXCHANGE=false", "PILOT_ENABLE_ALPN_FILTER=false", // filters that only Istio's own builds of Envoy have
 	}, filepath.Join(m.installed, "pilot-discovery"), "discovery", "--kubeconfig="+kubeconfig, "--namespace=istio-system",
 		"--meshConfig="+m.write(t, "mesh.yaml", strings.ReplaceAll(meshConfig, "ACCESS_LOG", m.accessLog())),
@@ -165,8 +169,9 @@ func (m *mesh) startProxy(t *testing.T, kind, pod, address, labels string, ports
 }`, discoveryPort, m.certs.ca, m.certs.cert, m.certs.key, m.envoy, filepath.Join(m.dir, pod, "etc"),
 			filepath.Join(m.installed, "envoy_bootstrap.json"), ports, ports+3))
 	// pilot-agent stores modules in /var/lib/istio/data, which nobody can change.
-	return m.run(t, pod, env, "unshare", "--mount", "sh", "-ec", `mount -t tmpfs data /var/lib; mkdir -p /var/lib/istio/data; exec "$@"`, "sh",
-		filepath.Join(m.installed, "pilot-agent"), "proxy", kind, "--domain", "edge.svc.cluster.local", "--proxyLogLevel=warning")
+	return m.run(t, pod, env, "unshare", "--mount", "sh", "-ec",
+		`mount -t tmpfs data /var/lib; mkdir -p /var/lib/istio/data; mount --bind "$0" /etc/hosts; exec "$@"`,
+		m.write(t, "hosts", "127.0.0.1 localhost "+registryName+"\n"), filepath.Join(m.installed, "pilot-agent"), "proxy", kind, "--domain", "edge.svc.cluster.local", "--proxyLogLevel=warning")
 }
 
 // run starts a program in a folder of its name, and ends it with the test.
@@ -222,7 +227,7 @@ func (m *mesh) alive(t *testing.T) {
 	}
 }
 
-// certificates are a CA's, and one of 127.0.0.1 that is the proxies' too.
+// certificates are a CA's, and one of 127.0.0.1 and registryName that is the proxies' too.
 type certificates struct {
 	ca, cert, key string // paths
 	pool          *x509.CertPool
@@ -242,7 +247,7 @@ func newCertificates(t *testing.T, dir string) (c certificates) {
 	leaf.SerialNumber, leaf.IsCA, leaf.KeyUsage = big.NewInt(2), false, x509.KeyUsageDigitalSignature
 	leaf.Subject = pkix.Name{CommonName: "127.0.0.1"}
 	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+	leaf.DNSNames, leaf.IPAddresses = []string{registryName}, []net.IP{net.IPv4(127, 0, 0, 1)}
 	leaf.URIs = []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/edge/sa/edge"}}
 	for path, template := range map[string]*x509.Certificate{c.ca: authority, c.cert: &leaf} {
 		der, err := x509.CreateCertificate(rand.Reader, template, authority, key.Public(), key)

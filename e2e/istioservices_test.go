@@ -5,9 +5,11 @@ package e2e
 import (
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,33 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
+
+// fromRegistry has pilot-agent pull a release's images. It refuses a realm that is no URL.
+func (s *istioSite) fromRegistry(t *testing.T) {
+	images := startImages(t, s.certs.ca, s.certs.pair)
+	address := host(images.Server)
+	named := registryName + ":" + port(address)
+	s.with(t, "apiVersion: v1\nkind: Secret\nmetadata: {name: registry, namespace: edge}\ntype: kubernetes.io/dockerconfigjson\n"+
+		"data: {.dockerconfigjson: "+pullSecret(t, address, named)+"}\n")
+	flags := []string{"--target", "Gateway/edge", "--url"}
+	secret := []string{"--pull-secret", "registry"}
+	for form, url := range images.pushRelease(t) {
+		policy := limited(form, "2/"+far, "")
+		byName := slices.Concat(flags, []string{strings.Replace(url, address, named, 1)})
+		t.Run(form, func(t *testing.T) {
+			s.with(t, s.render(t, policy, byName...))
+			s.eventually(t, gatewayPort, http.StatusForbidden, "without the password")
+			s.kube.apply(t, s.render(t, policy, slices.Concat(byName, secret)...))
+			s.waitLeft(t, gatewayPort, form, 2)
+			require.Equal(t, 2, s.spend(t, gatewayPort, 3, "alice"))
+		})
+		t.Run(form+", by an address whose realm is no URL", func(t *testing.T) {
+			s.with(t, s.render(t, policy, slices.Concat(flags, []string{url}, secret)...))
+			s.eventually(t, gatewayPort, http.StatusForbidden, "alice")
+			require.Contains(t, s.gateway.String(), `realm scheme "" not allowed`)
+		})
+	}
+}
 
 var fencedYAML = regexp.MustCompile("(?s)```yaml\n(apiVersion: .*?)```")
 
