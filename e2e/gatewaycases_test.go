@@ -313,10 +313,13 @@ func (g *gateway) everywhere(t *testing.T) string {
 func newProxyRefused(t *testing.T, g *gateway) {
 	g.apply(t, "wasm-second", g.fill(t, "envoygateway-wasm.yaml", map[string]any{"Dir": g.dir, "Gateway": "second"}))
 	g.apply(t, "everywhere", replaced(t, g.everywhere(t), "10/"+far, "10/1parsec"))
-	g.apply(t, "second", g.fill(t, "envoygateway-second.yaml", map[string]any{
-		"Second": port(g.second.address), "SecondManage": port(freeAddress(t)), "Quota": port(g.quota)}))
+	const second = "{name: second, sectionName: web}"
+	values := map[string]any{"Second": port(g.second.address), "SecondManage": port(freeAddress(t)), "Quota": port(g.quota), "Parents": second}
+	g.apply(t, "second", g.fill(t, "envoygateway-second.yaml", values))
 	awaitStatus(t, http.StatusServiceUnavailable, g.second, "/everywhere")
 	g.apply(t, "everywhere", g.everywhere(t))
+	values["Parents"] = "{name: edge, sectionName: web}, " + second
+	g.apply(t, "second", g.fill(t, "envoygateway-second.yaml", values))
 	for _, p := range []*proxy{g.web, g.second} {
 		awaitStatus(t, denied, p, "/everywhere", "x-user-id", "without a quota service")
 	}
