@@ -311,15 +311,19 @@ func (g *gateway) everywhere(t *testing.T) string {
 }
 
 func newProxyRefused(t *testing.T, g *gateway) {
-	g.apply(t, "wasm-second", g.fill(t, "envoygateway-wasm.yaml", map[string]any{"Dir": g.dir, "Gateway": "second"}))
-	g.apply(t, "everywhere", replaced(t, g.everywhere(t), "10/"+far, "10/1parsec"))
 	const second = "{name: second, sectionName: web}"
-	values := map[string]any{"Second": port(g.second.address), "SecondManage": port(freeAddress(t)), "Quota": port(g.quota), "Parents": second}
-	g.apply(t, "second", g.fill(t, "envoygateway-second.yaml", values))
+	manage := port(freeAddress(t))
+	// One file, because Envoy Gateway takes seconds to read a change, and each by itself.
+	apply := func(parents, policy string) {
+		g.apply(t, "second", strings.Join([]string{
+			g.fill(t, "envoygateway-wasm.yaml", map[string]any{"Dir": g.dir, "Gateway": "second"}),
+			g.fill(t, "envoygateway-second.yaml", map[string]any{
+				"Second": port(g.second.address), "SecondManage": manage, "Quota": port(g.quota), "Parents": parents}),
+			policy}, "\n---\n"))
+	}
+	apply(second, replaced(t, g.everywhere(t), "10/"+far, "10/1parsec"))
 	awaitStatus(t, http.StatusServiceUnavailable, g.second, "/everywhere")
-	g.apply(t, "everywhere", g.everywhere(t))
-	values["Parents"] = "{name: edge, sectionName: web}, " + second
-	g.apply(t, "second", g.fill(t, "envoygateway-second.yaml", values))
+	apply("{name: edge, sectionName: web}, "+second, g.everywhere(t))
 	for _, p := range []*proxy{g.web, g.second} {
 		awaitStatus(t, denied, p, "/everywhere", "x-user-id", "without a quota service")
 	}
