@@ -20,6 +20,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 )
 
 // Path is where the console is.
@@ -43,6 +44,8 @@ type console struct {
 	access   bool
 	log      *slog.Logger
 	sessions *sessions
+	guesses  *guesses
+	guessLog *slog.Logger
 	secret   []byte // of the tokens in forms
 	asker    *asker
 	samples  *samples
@@ -62,6 +65,7 @@ func New(o Options) http.Handler {
 	_, _ = rand.Read(secret) // never fails
 	c := &console{
 		api: o.API, access: o.Access, log: o.Log, sessions: newSessions(time.Now), secret: secret,
+		guesses: newGuesses(time.Now), guessLog: lograte.NewLimit(1).Logger(o.Log),
 		asker: newAsker(o.Question), samples: newSamples(time.Now), visits: make(chan struct{}, maxVisits),
 	}
 	mux := http.NewServeMux()

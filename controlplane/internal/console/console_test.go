@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -44,6 +45,11 @@ type fixture struct {
 // name, twice.
 func newFixture(t *testing.T, restricted bool) *fixture {
 	t.Helper()
+	return newLoggedFixture(t, restricted, nil)
+}
+
+func newLoggedFixture(t *testing.T, restricted bool, log *slog.Logger) *fixture {
+	t.Helper()
 	dir := t.TempDir()
 	s, err := store.Open(dir)
 	require.NoError(t, err)
@@ -55,7 +61,7 @@ func newFixture(t *testing.T, restricted bool) *fixture {
 		f.setAccess("read", "apply", "admin")
 		o.Identify = access.Gate{List: func() *access.List { return f.list }}.Identify
 	}
-	f.server = httptest.NewServer(New(Options{API: api.New(o), Access: restricted, Question: question(t)}))
+	f.server = httptest.NewServer(New(Options{API: api.New(o), Access: restricted, Question: question(t), Log: log}))
 	t.Cleanup(func() {
 		f.server.Close()
 		x.Stop()

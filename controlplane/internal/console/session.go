@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -142,14 +141,21 @@ func (c *console) login(w http.ResponseWriter, r *http.Request, _ *visit) error 
 	if !ok {
 		return &failure{code: http.StatusBadRequest, text: "the token is too long"}
 	}
-	shown := r.WithContext(access.WithToken(r.Context(), digest))
-	err := c.get(shown, "/v1/caller", &api.Caller{})
-	var f *failure
-	if errors.As(err, &f) && f.code == http.StatusUnauthorized {
-		return c.render(w, http.StatusUnauthorized, "login", view{Title: "Sign in", Body: "The token is wrong."})
+	wrong, err := c.guesses.try(r.RemoteAddr, func() (bool, error) {
+		err := c.get(r.WithContext(access.WithToken(r.Context(), digest)), "/v1/caller", &api.Caller{})
+		if isCode(err, http.StatusUnauthorized) {
+			return true, nil
+		}
+		return false, err
+	})
+	if isCode(err, http.StatusTooManyRequests) {
+		c.guessLog.Warn("too many wrong tokens at the console", "from", r.RemoteAddr)
 	}
 	if err != nil {
 		return err
+	}
+	if wrong {
+		return c.render(w, http.StatusUnauthorized, "login", view{Title: "Sign in", Body: "The token is wrong."})
 	}
 	c.sessions.end(sessionID(r))
 	setCookie(w, r, c.sessions.begin(digest), int(sessionTime/time.Second))
