@@ -15,6 +15,7 @@ type counts struct {
 	mismatches, storeErrors atomic.Uint64
 	late                    atomic.Uint64
 	degraded                atomic.Int32
+	failedSwap              atomic.Bool // since the last heartbeat
 	latency                 atomic.Pointer[prometheus.Histogram]
 }
 
@@ -23,6 +24,7 @@ func (c *counts) result(r Result) {
 	switch r.Outcome {
 	case Failed:
 		c.storeErrors.Add(1)
+		c.failedSwap.Store(true)
 		c.degraded.Store(1)
 		return
 	case Late:
@@ -30,6 +32,19 @@ func (c *counts) result(r Result) {
 	case Swapped, Differs:
 	}
 	c.degraded.Store(0)
+}
+
+// beat counts a heartbeat, which alone tells of the store while nobody asks. One that
+// the store answers says nothing of swaps, which may fail at the same time.
+func (c *counts) beat(err error) {
+	failed := c.failedSwap.Swap(false)
+	switch {
+	case err != nil:
+		c.storeErrors.Add(1)
+		c.degraded.Store(1)
+	case !failed:
+		c.degraded.Store(0)
+	}
 }
 
 func (c *counts) answered(r lease.Result, ns int64) {

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -191,6 +192,32 @@ func TestMetrics(t *testing.T) {
 	p.ask(want(1))
 	require.Zero(t, page()["degraded"])
 	require.InDelta(t, 1, page()["units_held"], 0)
+}
+
+// silent is a store that has gone away.
+type silent struct{ Store }
+
+func (silent) Secret(context.Context, string, func() []byte) ([]byte, error) { return nil, errors.New("gone") }
+
+// While nobody asks, heartbeats tell whether the store answers. One that is answered
+// hides no swap that has failed since the one before.
+func TestDegradedIsTrueOfAnIdleService(t *testing.T) {
+	b := newRig(t)
+	degraded := func() int32 { b.service.Heartbeat(); return b.service.count.degraded.Load() }
+	require.Zero(t, degraded())
+	b.store.Store = silent{b.memory}
+	require.EqualValues(t, 1, degraded())
+	b.store.Store = b.memory
+	require.Zero(t, degraded())
+
+	p := b.proxy(b.service, define(1, lease.LeaseOff, fixed(10, minute)))
+	b.store.bend = func(_ []Swap, done func(int, Result)) bool {
+		done(0, Result{Outcome: Failed, Err: errors.New("read only")})
+		return true
+	}
+	p.ask(want(1))
+	require.EqualValues(t, 1, degraded())
+	require.Zero(t, degraded())
 }
 
 // TestTheStoresClockDecides: a decision that arrives late is made again.

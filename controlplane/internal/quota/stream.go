@@ -165,8 +165,8 @@ func (s *Service) Heartbeat() {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
 	err := s.agree(ctx, func() []byte { return *s.secret.Load() })
 	cancel()
+	s.count.beat(err)
 	if err != nil {
-		s.count.storeErrors.Add(1)
 		s.o.Log.Error("agree with the store on the key", "error", err)
 	}
 	type process struct {
