@@ -46,6 +46,7 @@ type Subscription struct {
 	TLS      *tls.Config // nil = plain text
 	Node     string      // id by which the control plane knows this proxy
 	Resource string      // default envoy.ResourceName
+	Manage   string      // where the control plane may send management requests, "" = nowhere
 	Without  string      // what is in force while the control plane has no policy, for the log
 }
 
@@ -173,13 +174,15 @@ func (c *subscriber) stream(ctx context.Context) error {
 // version that it holds.
 func (c *subscriber) first() *discoveryv3.DeltaDiscoveryRequest {
 	text := structpb.NewStringValue
+	about := map[string]*structpb.Value{"wasm": text(c.proxy.options.WasmName)}
+	if c.Manage != "" {
+		about["manage"] = text(c.Manage)
+	}
 	r := &discoveryv3.DeltaDiscoveryRequest{
 		Node: &corev3.Node{
 			Id: c.Node, Cluster: "sluice", UserAgentName: "sluice",
 			Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
-				"sluice": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-					"wasm": text(c.proxy.options.WasmName),
-				}}),
+				"sluice": structpb.NewStructValue(&structpb.Struct{Fields: about}),
 			}},
 		},
 		TypeUrl:                extensionConfigType,

@@ -21,9 +21,9 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	counted "github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Counters answers POST /v1/counters/{operation}. Of a rule of scope cluster the
@@ -238,8 +238,12 @@ func (s *server) managePath(ctx context.Context, number uint64) (string, error) 
 		return "", err
 	}
 	defer free()
-	p, _, _, err := policyfile.Read(revision.File, revision.YAML)
-	if err != nil || p.Manage == nil {
+	doc, err := policy.ParseJSON(revision.JSON)
+	if err != nil {
+		return "", nil // it is damaged
+	}
+	p, problems := policy.Read(doc)
+	if len(problems) > 0 || p.Manage == nil {
 		return "", nil // a policy that this release cannot read names no path
 	}
 	return p.Manage.Path, nil

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -65,10 +66,12 @@ func listenNear(address string) (net.Listener, error) {
 }
 
 func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error, err error) {
-	policies, err := openStore(data)
+	kept, err := openStore(data)
 	if err != nil {
 		return nil, nil, err
 	}
+	token := rand.Text()
+	policies := managedStore{kept, manageSection(token)}
 	web, err := listenNear(defaultHTTP)
 	if err != nil {
 		return nil, nil, errors.Join(err, policies.Close())
@@ -87,7 +90,8 @@ func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error,
 	}
 	d.server, d.xds = "http://"+web.Addr().String(), stream.Addr().String()
 	pages, endConsole, err := withConsole(api.New(api.Options{
-		Store: policies, XDS: push, Quota: api.Quota{Service: q.service, Private: true}, Log: d.log, Collectors: q.collectors(),
+		Store: policies, XDS: push, Fleet: quickstartFleet(token, web.Addr(), stream.Addr()),
+		Quota: api.Quota{Service: q.service, Private: true}, Log: d.log, Collectors: q.collectors(),
 	}), guard{}, d.log)
 	if err != nil {
 		return nil, nil, errors.Join(err, stream.Close(), web.Close(), policies.Close())
@@ -186,7 +190,7 @@ func (d *demo) startProxy(filter, node, listen, adminListen string) (*dataPlane,
 	}
 	ctx, cancel := context.WithCancel(d.cmd.Context())
 	ended := make(chan error, 2)
-	go func() { ended <- p.Subscribe(ctx, proxy.Subscription{Address: d.xds, Node: node}) }()
+	go func() { ended <- p.Subscribe(ctx, proxy.Subscription{Address: d.xds, Node: node, Manage: requests.Addr().String()}) }()
 	go func() { ended <- p.Serve(ctx, requests, admin) }()
 	return &dataPlane{
 		what: fmt.Sprintf("the filter on wazero, %d workers", quickstartWorkers),
@@ -219,9 +223,17 @@ func (d *demo) startEnvoy(binary, filter, node, listen, admin string) (*dataPlan
 	if err != nil {
 		return nil, withHint(err, "--envoy names an Envoy binary; make run ENVOY=1 brings one")
 	}
+	free, err := listenNear("127.0.0.1:0") // the bootstrap names the port
+	if err != nil {
+		return nil, err
+	}
+	manage := free.Addr().String()
+	if err := free.Close(); err != nil {
+		return nil, err
+	}
 	bootstrap, err := envoy.Bootstrap(envoy.BootstrapOptions{
 		Plugin: envoy.Plugin{Wasm: wasm, Envoy: version}, Node: node, XDS: []string{d.xds}, Upstream: strings.TrimPrefix(d.echo, "http://"),
-		Listen: freeNear(listen), Admin: freeNear(admin),
+		Listen: freeNear(listen), Admin: freeNear(admin), Manage: manage,
 	})
 	if err != nil {
 		return nil, err

@@ -56,13 +56,18 @@ func (o *serveManageOptions) fleet(cmd *cobra.Command, log *slog.Logger, own ...
 	if err != nil {
 		return nil, fmt.Errorf("read management token: %w", err)
 	}
+	return manage.NewFleet(manageRules(allow, own), credentials.Get), nil
+}
+
+// manageRules let the token go to what is allowed, but to no listener of this process.
+func manageRules(allow manage.Allow, own []net.Addr) manage.Rules {
 	rules := manage.Rules{Allow: &allow}
 	for _, a := range own {
 		if at, err := netip.ParseAddrPort(a.String()); err == nil {
 			rules.Own = append(rules.Own, at)
 		}
 	}
-	return manage.NewFleet(rules, credentials.Get), nil
+	return rules
 }
 
 // readCredentials reads the contents of the token's file and of --manage-ca.

@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
+
+// managedStore gives policies without manage one, so that the console of quickstart has
+// figures whatever is applied. What is stored stays as it was written.
+type managedStore struct {
+	store.Store
+
+	section []byte // a member of the policy's JSON
+}
+
+// manageSection opens counters to the token, which lives as long as the process.
+func manageSection(token string) []byte {
+	sum := sha256.Sum256([]byte(token))
+	return fmt.Appendf(nil, `"manage":{"path":"/.sluice/","token_sha256":"%s"}`, hex.EncodeToString(sum[:]))
+}
+
+// Get returns a revision as proxies get it.
+func (s managedStore) Get(ctx context.Context, number uint64) (store.Revision, error) {
+	r, err := s.Store.Get(ctx, number)
+	if err != nil {
+		return r, err
+	}
+	var written struct{ Manage json.RawMessage }
+	rest, ok := bytes.CutPrefix(r.JSON, []byte("{"))
+	if !ok || json.Unmarshal(r.JSON, &written) != nil || written.Manage != nil {
+		return r, nil
+	}
+	r.JSON = append(append(append([]byte("{"), s.section...), ','), rest...)
+	return r, nil
+}
+
+// quickstartFleet asks proxies on loopback alone. Own are the control plane's addresses.
+func quickstartFleet(token string, own ...net.Addr) *manage.Fleet {
+	allow, _ := manage.ParseAllow(manage.DefaultAllow) // it is well formed
+	return manage.NewFleet(manageRules(allow, own), func() manage.Credentials { return manage.Credentials{Token: token} })
+}
