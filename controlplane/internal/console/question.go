@@ -28,6 +28,9 @@ const (
 	compiling = 5 * time.Minute
 
 	maxQuestions = 2 // at the same time
+	// turnWithin is how long a visitor's next question waits for the last one: somebody
+	// who types may go on to the next page before the text is checked.
+	turnWithin = 2 * time.Second
 	maxLines     = 500
 	maxLineBytes = 256 << 10 // of all lines
 	maxReply     = 8 << 20
@@ -66,11 +69,17 @@ type asker struct {
 	isPrepared bool
 
 	mu   sync.Mutex
-	busy map[string]bool
+	busy map[string]*turn
+}
+
+// turn is that of one visitor: a question is answered, another may wait.
+type turn struct {
+	questions int
+	taken     chan struct{}
 }
 
 func newAsker(command []string) *asker {
-	return &asker{command: command, running: make(chan struct{}, maxQuestions), busy: map[string]bool{}}
+	return &asker{command: command, running: make(chan struct{}, maxQuestions), busy: map[string]*turn{}}
 }
 
 // prepare has the filter compiled while the visitor reads the page.
@@ -102,12 +111,12 @@ func (a *asker) compiled() error {
 	return err
 }
 
-// ask answers a question of somebody who has no other one open, or returns a failure.
+// ask answers a question after the last one of the same visitor, or returns a failure.
 func (a *asker) ask(ctx context.Context, who string, q Question) (*Reply, error) {
 	if err := q.check(); err != nil {
 		return nil, err
 	}
-	if !a.begin(who) {
+	if !a.begin(ctx, who) {
 		return nil, &failure{code: http.StatusServiceUnavailable, text: "your last question is still being answered: try again in 1 s", retryAfter: "1"}
 	}
 	defer a.end(who)
@@ -127,20 +136,44 @@ func (a *asker) ask(ctx context.Context, who string, q Question) (*Reply, error)
 	return a.run(ctx, q)
 }
 
-func (a *asker) begin(who string) bool {
+func (a *asker) begin(ctx context.Context, who string) bool {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.busy[who] {
+	own := a.busy[who]
+	if own == nil {
+		own = &turn{taken: make(chan struct{}, 1)}
+		a.busy[who] = own
+	}
+	if own.questions == 2 {
+		a.mu.Unlock()
 		return false
 	}
-	a.busy[who] = true
-	return true
+	own.questions++
+	a.mu.Unlock()
+	wait := time.NewTimer(turnWithin)
+	defer wait.Stop()
+	select {
+	case own.taken <- struct{}{}:
+		return true
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	a.leave(who)
+	return false
 }
 
 func (a *asker) end(who string) {
 	a.mu.Lock()
+	<-a.busy[who].taken
+	a.mu.Unlock()
+	a.leave(who)
+}
+
+func (a *asker) leave(who string) {
+	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.busy, who)
+	if a.busy[who].questions--; a.busy[who].questions == 0 {
+		delete(a.busy, who)
+	}
 }
 
 func (q *Question) check() error {

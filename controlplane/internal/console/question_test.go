@@ -153,14 +153,23 @@ func TestOneQuestionAtATime(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := a.ask(t.Context(), "one", q); done <- err }()
 	require.Eventually(t, func() bool { return len(a.running) == 1 }, time.Second, time.Millisecond)
+	go func() { _, err := a.ask(t.Context(), "one", q); done <- err }() // waits
+	waits := func() int {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.busy["one"].questions
+	}
+	require.Eventually(t, func() bool { return waits() == 2 }, time.Second, time.Millisecond)
 	_, err := a.ask(t.Context(), "one", q)
 	require.EqualError(t, err, "your last question is still being answered: try again in 1 s")
+	require.Len(t, a.running, 1)
 	go func() { _, err := a.ask(t.Context(), "two", q); done <- err }()
 	require.Eventually(t, func() bool { return len(a.running) == 2 }, time.Second, time.Millisecond)
 	_, err = a.ask(t.Context(), "three", q)
 	require.Equal(t, errBusy, err)
-	<-done
-	<-done
+	for range 3 {
+		require.NotErrorIs(t, <-done, errBusy)
+	}
 	require.Empty(t, a.busy)
 }
 

@@ -94,6 +94,7 @@ function edit(text, gutter, verdict) {
   };
   const later = (ms) => { clearTimeout(timer); timer = setTimeout(check, ms); };
   text.addEventListener("input", () => { number(); later(400); });
+  text.form.addEventListener("submit", () => clearTimeout(timer)); // the next page checks it
 
   // A place leads into the text.
   verdict.addEventListener("click", (event) => {
