@@ -23,6 +23,7 @@ type (
 		SchemaVersion int            `json:"schemaVersion"`
 		Refresh       string         `json:"refresh"`
 		Time          span           `json:"time"`
+		Annotations   map[string]any `json:"annotations"`
 		Templating    map[string]any `json:"templating"`
 		Panels        []panel        `json:"panels"`
 	}
@@ -81,6 +82,7 @@ var prometheus = &source{"prometheus", "${datasource}"}
 func Dashboard() ([]byte, error) {
 	d := dashboard{
 		UID: "sluice", Title: "sluice", Tags: []string{"sluice"}, SchemaVersion: 39, Refresh: "30s", Time: span{"now-1h", "now"},
+		Annotations: map[string]any{"list": []any{}},
 		Templating: map[string]any{"list": []variable{
 			{Name: "datasource", Type: "datasource", Query: "prometheus", Refresh: 1},
 			{Name: "rule", Type: "query", Query: "label_values(rate_limit_memory_usage_bytes, rule)", Datasource: prometheus,

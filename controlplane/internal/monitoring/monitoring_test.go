@@ -53,3 +53,14 @@ func TestDashboardIsLaidOut(t *testing.T) {
 	}
 	require.Greater(t, len(ids), 15)
 }
+
+// Each alert has its times in a test of promtool's.
+func TestAlertsAreTimed(t *testing.T) {
+	times, err := os.ReadFile("testdata/alerts.yaml")
+	require.NoError(t, err)
+	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllSubmatch(Rules, -1)
+	require.NotEmpty(t, alerts)
+	for _, a := range alerts {
+		require.Contains(t, string(times), "alertname: "+string(a[1]))
+	}
+}
