@@ -11,10 +11,14 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 )
 
+// maxFailed bounds the proxies that are named because they have not answered.
+const maxFailed = 20
+
 // rulesView is the rules and what they decide.
 type rulesView struct {
 	Rules   []Rule
-	Failed  []api.Problem // proxies that have not answered
+	Failed  []api.Problem // proxies that have not answered, the first of them
+	Silent  int           // all of these
 	More    int
 	Sample  int
 	Missing bool   // serve cannot ask proxies
@@ -32,6 +36,8 @@ func (c *console) rules(w http.ResponseWriter, r *http.Request, v *visit) error 
 		return err
 	}
 	b.Rules, b.Failed, b.More, b.Sample = c.samples.list()
+	b.Silent = len(b.Failed)
+	b.Failed = b.Failed[:min(b.Silent, maxFailed)]
 	return c.render(w, http.StatusOK, "rules", view{"Rules", "rules", v, &b})
 }
 
