@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var consoleAt = regexp.MustCompile(`(?m)^console +(http\S+)/console/$`)
+
+// The console of quickstart has figures of policies that have no manage section, also of
+// those that are applied later.
+func TestQuickstartHasFigures(t *testing.T) {
+	t.Parallel()
+	for name, flags := range map[string][]string{"proxies of its own": nil, "Envoys": {"--envoy", newest(t).envoy}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := startQuickstart(t, flags...)
+			awaitFigures(t, server, "per-tenant")
+			_, errs, exit := sluice(t, "apply", "--server", server, "-f", file(t, "mine.yaml", "version: 1\nrules: [{name: mine, limits: [1/1h]}]\n"))
+			require.Zero(t, exit, errs)
+			awaitFigures(t, server, "mine")
+			text, errs, exit := sluice(t, "get", "--server", server)
+			require.Zero(t, exit, errs)
+			require.NotContains(t, text, "manage", "a policy stays as it was written")
+		})
+	}
+}
+
+// startQuickstart returns the URL of the control plane once the transcript is over.
+func startQuickstart(t *testing.T, flags ...string) string {
+	t.Helper()
+	log := &output{}
+	cmd := exec.CommandContext(t.Context(), built.sluice, append([]string{"quickstart", "--wasm", built.filter}, flags...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { // the context has ended
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("quickstart:\n%s", log)
+		}
+	})
+	eventually(t, 60*time.Second, "quickstart to serve", func() bool { return strings.Contains(log.String(), "It serves until Ctrl-C") })
+	found := consoleAt.FindStringSubmatch(log.String())
+	require.NotNil(t, found)
+	return found[1]
+}
+
+// awaitFigures waits until each proxy tells what the rule has counted, and until the
+// console shows it.
+func awaitFigures(t *testing.T, server, rule string) {
+	t.Helper()
+	eventually(t, 20*time.Second, "figures of "+rule, func() bool {
+		res, err := http.Post(server+"/v1/counters/stats", "", http.NoBody)
+		require.NoError(t, err)
+		defer res.Body.Close()
+		var got struct {
+			Failed  int
+			Proxies []struct{ Stats []struct{ Rule string } }
+		}
+		require.NoError(t, json.NewDecoder(res.Body).Decode(&got))
+		told := 0
+		for _, p := range got.Proxies {
+			for _, s := range p.Stats {
+				if s.Rule == rule {
+					told++
+				}
+			}
+		}
+		return got.Failed == 0 && told == 2
+	})
+	eventually(t, 20*time.Second, "the console to show "+rule, func() bool { return strings.Contains(body(t, server+"/console/rules"), `data-denied="`+rule+`"`) })
+}
+
+func body(t *testing.T, url string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("Accept", "text/html")
+	res, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return string(text)
+}
