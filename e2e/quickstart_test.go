@@ -26,7 +26,8 @@ func TestQuickstartHasFigures(t *testing.T) {
 			t.Parallel()
 			server := startQuickstart(t, flags...)
 			awaitFigures(t, server, "per-tenant")
-			_, errs, exit := sluice(t, "apply", "--server", server, "-f", file(t, "mine.yaml", "version: 1\nrules: [{name: mine, limits: [1/1h]}]\n"))
+			mine := file(t, "mine.yaml", "version: 1\nrules: [{name: mine, limits: [1/1h]}]\n")
+			_, errs, exit := sluice(t, "apply", "--server", server, "-f", mine)
 			require.Zero(t, exit, errs)
 			awaitFigures(t, server, "mine")
 			text, errs, exit := sluice(t, "get", "--server", server)
@@ -79,7 +80,9 @@ func awaitFigures(t *testing.T, server, rule string) {
 		}
 		return got.Failed == 0 && told == 2
 	})
-	eventually(t, 20*time.Second, "the console to show "+rule, func() bool { return strings.Contains(body(t, server+"/console/rules"), `data-denied="`+rule+`"`) })
+	eventually(t, 20*time.Second, "the console to show "+rule, func() bool {
+		return strings.Contains(body(t, server+"/console/rules"), `data-denied="`+rule+`"`)
+	})
 }
 
 func body(t *testing.T, url string) string {
