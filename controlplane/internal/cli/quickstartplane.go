@@ -190,7 +190,9 @@ func (d *demo) startProxy(filter, node, listen, adminListen string) (*dataPlane,
 	}
 	ctx, cancel := context.WithCancel(d.cmd.Context())
 	ended := make(chan error, 2)
-	go func() { ended <- p.Subscribe(ctx, proxy.Subscription{Address: d.xds, Node: node, Manage: requests.Addr().String()}) }()
+	go func() {
+		ended <- p.Subscribe(ctx, proxy.Subscription{Address: d.xds, Node: node, Manage: requests.Addr().String()})
+	}()
 	go func() { ended <- p.Serve(ctx, requests, admin) }()
 	return &dataPlane{
 		what: fmt.Sprintf("the filter on wazero, %d workers", quickstartWorkers),

@@ -30,7 +30,7 @@ const (
 	maxQuestions = 2 // at the same time
 	// turnWithin is how long a visitor's next question waits for the last one: somebody
 	// who types may go on to the next page before the text is checked.
-	turnWithin = 2 * time.Second
+	turnWithin   = 2 * time.Second
 	maxLines     = 500
 	maxLineBytes = 256 << 10 // of all lines
 	maxReply     = 8 << 20

@@ -197,7 +197,9 @@ func TestMetrics(t *testing.T) {
 // silent is a store that has gone away.
 type silent struct{ Store }
 
-func (silent) Secret(context.Context, string, func() []byte) ([]byte, error) { return nil, errors.New("gone") }
+func (silent) Secret(context.Context, string, func() []byte) ([]byte, error) {
+	return nil, errors.New("gone")
+}
 
 // While nobody asks, heartbeats tell whether the store answers. One that is answered
 // hides no swap that has failed since the one before.
