@@ -84,6 +84,9 @@ func TestVectors(t *testing.T) {
 		}
 		require.NotEmpty(t, algorithms[v.Algo], v.ID)
 		ran[v.Algo]++
+		if ran[v.Algo] > 1 && buildtest.Race {
+			continue // one goroutine runs a case
+		}
 		t.Run(v.ID, func(t *testing.T) { v.run(t) })
 	}
 	require.Equal(t, map[string]int{
