@@ -98,7 +98,7 @@ var (
 	builtIn string // a directory of these tests
 	built   = sync.OnceValues(func() (string, error) {
 		binary := filepath.Join(builtIn, "sluice")
-		cmd := exec.Command("go", "build", "-o", binary, "./controlplane/cmd/sluice")
+		cmd := exec.Command("go", "build", "-ldflags=-w", "-o", binary, "./controlplane/cmd/sluice")
 		cmd.Dir = buildtest.Root()
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%w\n%s", err, out)

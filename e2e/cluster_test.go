@@ -80,7 +80,7 @@ func oneLimitOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy) {
 			send := func(n int) []int16 {
 				return slices.Concat(sendAll(t, proxies, n, func(int, int) request { return request{"/", "x-user-id", user} })...)
 			}
-			got := send(3000)
+			got := send(1000)
 			// Units go back that one proxy holds while the others remember a denial for a
 			// second: idle ones within 10 s.
 			for end := time.Now().Add(12 * time.Second); count(got, allowed) < least && time.Now().Before(end); {

@@ -54,7 +54,7 @@ func run(m *testing.M) int {
 	built.dir = dir
 	built.sluice = filepath.Join(dir, "sluice")
 	built.filter = filepath.Join(dir, "sluice.wasm")
-	cmd := exec.Command("go", "build", "-o", built.sluice, "./controlplane/cmd/sluice")
+	cmd := exec.Command("go", "build", "-ldflags=-w", "-o", built.sluice, "./controlplane/cmd/sluice")
 	cmd.Dir = buildtest.Root()
 	if out, err := cmd.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "compile sluice: %v\n%s", err, out)

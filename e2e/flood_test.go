@@ -48,7 +48,7 @@ func settled(t *testing.T, p *proxy) int64 {
 }
 
 var (
-	floodKeys = flag.Int("flood-keys", 50_000, "keys that come to a capacity of a third of them, or of 65,536; three times the capacity fill all slots")
+	floodKeys = flag.Int("flood-keys", 25_000, "keys that come to a capacity of a third of them, or of 65,536; three times the capacity fill all slots")
 	renames   = flag.Int("renames", 60, "times that a rule is renamed under traffic")
 )
 

@@ -13,7 +13,7 @@ import (
 // The pictures and tables of algorithms.md are what the product says today.
 func TestPicturesAreUpToDate(t *testing.T) {
 	c := commandLine{sluice: filepath.Join(t.TempDir(), "sluice"), wasm: buildtest.Filter(t)}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", c.sluice, "./controlplane/cmd/sluice")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-w", "-o", c.sluice, "./controlplane/cmd/sluice")
 	cmd.Dir = buildtest.Root()
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
