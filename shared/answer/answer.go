@@ -21,6 +21,8 @@ type Answer struct {
 	RetryNs  *int64   `json:"retry_after_ns,omitempty"`
 	Rules    []Rule   `json:"rules,omitempty"` // of a verdict
 	Stats    []Stats  `json:"stats,omitzero"`  // the filter calls them rules, too
+
+	Denials []Denials `json:"denials,omitzero"` // the filter calls them rules, too
 }
 
 // Rule is what one rule decided.
@@ -57,6 +59,25 @@ type Stats struct {
 	Pages    uint64            `json:"buckets"`
 	Bytes    uint64            `json:"bytes"`
 	Metrics  map[string]uint64 `json:"metrics"`
+}
+
+// Denials are the keys that a rule denies most, those first that it has denied most for
+// certain.
+type Denials struct {
+	Rule    string      `json:"rule"`
+	SinceMs int64       `json:"since_ms,omitempty"` // epoch; without one nothing was denied lately
+	SinceNs int64       `json:"since_ns,omitempty"`
+	Keys    []DeniedKey `json:"keys"`
+	Rest    uint32      `json:"rest"` // times that any other key may have been denied
+}
+
+// DeniedKey is a key, or its hash, and how often it was denied.
+type DeniedKey struct {
+	Key    []*string `json:"key,omitzero"` // nil: the request lacks the key part
+	Cut    bool      `json:"cut,omitempty"`
+	Hash   string    `json:"hash,omitempty"`
+	Denied uint32    `json:"denied"` // times, at least
+	Error  uint32    `json:"error"`  // how many times more it may have been
 }
 
 // Explanation is what the policy makes of a request, step by step.

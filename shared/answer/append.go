@@ -77,19 +77,24 @@ func AppendRules(b []byte, rules []Rule, t Times) []byte {
 		r := &rules[i]
 		b = policy.AppendString(append(comma(b), `{"rule":`...), r.Rule)
 		b = appendText(b, "override", r.Override)
-		b = append(member(b, "key", ""), '[')
-		for _, part := range r.Key {
-			if b = comma(b); part == nil {
-				b = append(b, "null"...)
-			} else {
-				b = policy.AppendString(b, *part)
-			}
-		}
-		b = policy.AppendString(member(append(b, ']'), "mode", ""), r.Mode)
+		b = appendKey(member(b, "key", ""), r.Key)
+		b = policy.AppendString(member(b, "mode", ""), r.Mode)
 		b = strconv.AppendBool(member(b, "allowed", ""), r.Allowed)
 		b = appendText(b, "reason", r.Reason)
 		b = appendNumber(b, "remaining", r.Remaining)
 		b = append(AppendWindows(member(b, "windows", ""), r.Windows, t), '}')
+	}
+	return append(b, ']')
+}
+
+func appendKey(b []byte, parts []*string) []byte {
+	b = append(b, '[')
+	for _, part := range parts {
+		if b = comma(b); part == nil {
+			b = append(b, "null"...)
+		} else {
+			b = policy.AppendString(b, *part)
+		}
 	}
 	return append(b, ']')
 }
@@ -133,6 +138,38 @@ func AppendStats(b []byte, rules []Stats, metrics func(i int, yield func(name st
 		b = append(b, "}}"...)
 	}
 	return append(b, "]}"...)
+}
+
+// AppendDenials appends the filter's answer to top:
+//
+//	{"rules":[{"rule":"r","since_ns":5,"keys":[{"key":["alice"],"denied":7,"error":0},
+//	 {"hash":"9f86d081884c7d65","denied":5,"error":2}],"rest":0}]}
+func AppendDenials(b []byte, rules []Denials) []byte {
+	b = append(b, `{"rules":[`...)
+	for i := range rules {
+		r := &rules[i]
+		b = policy.AppendString(append(comma(b), `{"rule":`...), r.Rule)
+		if r.SinceNs != 0 {
+			b = AppendTime(b, "since", r.SinceNs, Ns)
+		}
+		b = append(member(b, "keys", ""), '[')
+		for j := range r.Keys {
+			b = r.Keys[j].append(append(comma(b), '{'))
+		}
+		b = append(strconv.AppendUint(append(b, `],"rest":`...), uint64(r.Rest), 10), '}')
+	}
+	return append(b, "]}"...)
+}
+
+func (k *DeniedKey) append(b []byte) []byte {
+	if k.Key != nil {
+		b = appendKey(append(b, `"key":`...), k.Key)
+		b = appendFlag(b, "cut", k.Cut)
+	} else {
+		b = policy.AppendString(append(b, `"hash":`...), k.Hash)
+	}
+	b = strconv.AppendUint(member(b, "denied", ""), uint64(k.Denied), 10)
+	return append(strconv.AppendUint(member(b, "error", ""), uint64(k.Error), 10), '}')
 }
 
 // Append appends an explanation:

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"slices"
 	"strings"
 )
 
@@ -289,4 +290,19 @@ func (p *KeyPart) Cut(text string) (label, value string, err error) {
 		labels += " or " + string(AppendString(nil, label+"="))
 	}
 	return "", "", errors.New("a first_of begins with what it is, " + strings.TrimPrefix(labels, " or "))
+}
+
+// IsCredential reports whether a header's value is a secret of the client.
+func IsCredential(header string) bool {
+	return slices.Contains([]string{"authorization", "proxy-authorization", "cookie"}, header)
+}
+
+// HasCredential reports whether the value may be a secret of the client.
+func (p *KeyPart) HasCredential() bool {
+	for i := range p.Of {
+		if p.Of[i].HasCredential() {
+			return true
+		}
+	}
+	return p.Kind == KeyCookie || p.Kind == KeyHeader && IsCredential(p.Name)
 }

@@ -32,7 +32,20 @@ type Policy struct {
 	Rules    []Rule
 	Exempt   []Match // no rule judges a request for which one of them holds
 	Manage   *Manage // nil = no management requests
+
+	ReportKeys   ReportKeys
+	ReportSecret string // of the hashes that ReportKeys asks for; set by the control plane, empty in a file
 }
+
+// ReportKeys says how the keys that are denied most are reported.
+type ReportKeys string
+
+// The choices of report_keys.
+const (
+	ReportHash  ReportKeys = "hash"
+	ReportPlain ReportKeys = "plain"
+	ReportOff   ReportKeys = "off"
+)
 
 // Quota says how the quota service is asked.
 type Quota struct {

@@ -24,6 +24,11 @@ var policyObject = newObject("policy", []field[Policy]{
 		p.Manage = &Manage{}
 		readObject(r, v, manageObject, p.Manage)
 	}},
+	{
+		"report_keys", word(ReportHash, ReportPlain, ReportOff), "hash",
+		func(r *reader, v value, p *Policy) { p.ReportKeys = ReportKeys(r.word(v)) },
+	},
+	{"report_secret", text, "", readReportSecret},
 })
 
 // DefaultDomain is the domain of a policy that names none.
@@ -80,6 +85,19 @@ func readRevision(r *reader, v value, p *Policy) {
 	}
 	if p.Revision = r.name(v); p.Revision != "" {
 		r.fits(v, MaxRevisionBytes)
+	}
+}
+
+// ReportSecretBytes is the length of a report secret: 256 bits in hexadecimal.
+const ReportSecretBytes = 64
+
+func readReportSecret(r *reader, v value, p *Policy) {
+	if !r.pushed {
+		r.fail(v, Reserved)
+		return
+	}
+	if s, ok := r.text(v); ok && r.fits(v, ReportSecretBytes) {
+		p.ReportSecret = s
 	}
 }
 

@@ -147,6 +147,7 @@ func TestReadFull(t *testing.T) {
 			Cost:   one, CountDenied: true, Mode: policy.ModeEnforce, EnforcePercent: 100, Capacity: 65536,
 			OnFull: policy.FullInherit, OnError: policy.FailAllow, OnContention: policy.FailDeny,
 		}, fleet, asks, fleetWide("leases", window(fixed, 100, minute, 0), quota.LeaseAuto, policy.UnavailableLocal)},
+		ReportKeys: policy.ReportHash,
 		Manage: &policy.Manage{Path: "/.sluice/", Port: 9902, TokenSHA256: [32]byte{
 			0x11, 0x37, 0x1a, 0xff, 0x22, 0x56, 0x2e, 0x1c, 0x85, 0x40, 0xb6, 0x41, 0x7a, 0x24, 0x29, 0x00,
 			0x7f, 0xbb, 0xdb, 0x4a, 0xe0, 0xff, 0xda, 0x05, 0x05, 0x03, 0xb3, 0xd7, 0x76, 0x32, 0xe9, 0x72,

@@ -214,6 +214,17 @@ func (t *Tables) Process() uint64 {
 	return siphash.Hash(t.seed[0], t.seed[1], []byte("process"))
 }
 
+// Secret is a secret that all workers of a proxy's process share and no other has.
+func (t *Tables) Secret(purpose string) (secret [16]byte, ok bool) {
+	if t.loadSeed() != OK {
+		return secret, false
+	}
+	lo, hi := siphash.Hash128(t.seed[0], t.seed[1], []byte(purpose))
+	le.PutUint64(secret[:], lo)
+	le.PutUint64(secret[8:], hi)
+	return secret, true
+}
+
 // loadSeed reads the seed that all workers share, or creates it.
 func (t *Tables) loadSeed() Status {
 	if t.seeded {

@@ -50,7 +50,7 @@ func TestRoutesNeedTheirRoles(t *testing.T) {
 	}
 	for _, op := range manage.Operations {
 		role := access.Admin
-		if slices.Contains([]string{"get", "peek", "stats", "expires-at"}, op.Name) {
+		if slices.Contains([]string{"get", "peek", "stats", "top", "expires-at"}, op.Name) {
 			role = access.Read
 		}
 		needed["POST /v1/counters/"+op.Name] = role

@@ -35,6 +35,8 @@ type Counters struct {
 	Proxies []manage.Row    `json:"proxies"`
 	Failed  int             `json:"failed"`
 	Sum     *int64          `json:"sum,omitempty"` // of the proxies' values
+
+	Denials []counted.Denials `json:"denials,omitempty"` // of top: of all proxies
 	Note    string          `json:"note,omitempty"`
 }
 
@@ -99,6 +101,9 @@ func NewCounters(op manage.Operation, rows []manage.Row) Counters {
 	}
 	if op.Sums {
 		c.Sum = &sum
+	}
+	if op.Name == "top" {
+		c.Denials = manage.Denials(rows)
 	}
 	return c
 }

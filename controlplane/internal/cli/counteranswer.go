@@ -18,6 +18,9 @@ import (
 
 // print prints the answers of the proxies, and the sum where there is one.
 func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
+	if o.op.Name == "top" {
+		return printDenials(w, report)
+	}
 	table, holds := [][]string{counterHeads(o.op)}, ""
 	if report.Quota != nil {
 		table = append(table, counterCells(o.op, manage.Row{Asked: manage.Asked{Proxy: "quota service"}, Answer: *report.Quota})...)
@@ -140,4 +143,59 @@ func windowsText(windows []answer.Window) string {
 		texts = append(texts, text)
 	}
 	return strings.Join(texts, "; ")
+}
+
+// printDenials prints the keys that are denied most, and the proxies that did not say.
+func printDenials(w io.Writer, report *api.Counters) error {
+	table, since := [][]string{{"RULE", "DENIED", "ERROR", "KEY"}}, int64(0)
+	for _, d := range report.Denials {
+		for _, k := range d.Keys {
+			table = append(table, []string{d.Rule, strconv.FormatUint(uint64(k.Denied), 10), strconv.FormatUint(uint64(k.Error), 10), keyText(&k)})
+		}
+		if d.SinceMs != 0 && (since == 0 || d.SinceMs < since) {
+			since = d.SinceMs
+		}
+	}
+	switch {
+	case len(table) > 1:
+		if err := printTable(w, table); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(w, "since %s\n", time.UnixMilli(since).UTC().Format("2006-01-02 15:04:05Z")); err != nil {
+			return err
+		}
+	case report.Failed < len(report.Proxies):
+		if _, err := fmt.Fprintln(w, "no key was denied lately"); err != nil {
+			return err
+		}
+	}
+	for _, r := range report.Proxies {
+		if r.Error != "" {
+			if _, err := fmt.Fprintf(w, "%s failed: %s\n", printable.Text(r.Proxy), printable.Text(r.Error)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// keyText is a key in a cell.
+func keyText(k *answer.DeniedKey) string {
+	if k.Hash != "" {
+		return "hash " + k.Hash
+	}
+	parts := make([]string, len(k.Key))
+	for i, part := range k.Key {
+		if parts[i] = "(missing)"; part != nil {
+			parts[i] = *part
+		}
+	}
+	text := strings.Join(parts, ", ")
+	if k.Cut {
+		text += "…"
+	}
+	if len(k.Key) == 0 && !k.Cut {
+		return "(one counter for all)"
+	}
+	return text
 }

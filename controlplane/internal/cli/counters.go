@@ -23,6 +23,7 @@ var operationHelp = map[string]struct{ short, example string }{
 	"expires-at": {"Show when a key's tightest window starts anew", ""},
 	"clean":      {"Free expired keys of a rule or of all", ""},
 	"stats":      {"Show keys, memory and metrics of a rule or of all", ""},
+	"top":        {"Show the keys that a rule or all rules deny most", ""},
 }
 
 // countersOptions are the flags of one operation.
@@ -84,6 +85,18 @@ func newOperationCommand(op manage.Operation) *cobra.Command {
 	}
 	if op.Name != op.Wire {
 		cmd.Aliases = []string{op.Wire}
+	}
+	if op.Name == "top" {
+		cmd.Long = help.short + `: those of the last 10 to 20
+minutes, of all proxies and their workers together, up to 32 of each rule. A denial
+in shadow mode counts like one that is enforced.
+
+Each was denied DENIED times for certain, and up to ERROR times more. With few keys
+ERROR is 0; with many that are denied seldom, what is kept of one is in part what was
+kept of others.
+
+The policy's report_keys says how keys are shown: as hashes, by default, which are
+the same on all proxies of one control plane, or plain, or not at all.`
 	}
 	if op.Name == "stats" {
 		cmd.Long = help.short + ".\n\nKeys and bytes are the proxy's; metrics (all of them with --output json) are\nwhat all its workers have counted, those that did not answer up to a second ago."

@@ -48,13 +48,24 @@ func unpack(text []byte, into any) bool {
 // ReadAnswer reads what the filter answers to an operation, with times in
 // milliseconds. It reports whether it is such an answer.
 func ReadAnswer(op Operation, text []byte) (a answer.Answer, ok bool) {
-	if op.Name == "stats" {
+	switch op.Name {
+	case "stats":
 		var stats struct {
 			Rules []answer.Stats `json:"rules"`
 		}
 		ok = unpack(text, &stats)
 		a.Stats = stats.Rules
-	} else {
+	case "top":
+		var top struct {
+			Rules []answer.Denials `json:"rules"`
+		}
+		ok = unpack(text, &top)
+		a.Denials = top.Rules
+		for i := range a.Denials {
+			d := &a.Denials[i]
+			d.SinceMs, d.SinceNs = d.SinceNs/1e6, 0
+		}
+	default:
 		ok = unpack(text, &a)
 		a.RetryMs, a.RetryNs = milliseconds(a.RetryNs), nil
 		roundWindows(a.Windows)
@@ -73,6 +84,8 @@ func Answers(op Operation, a *answer.Answer) bool {
 	switch op.Name {
 	case "stats":
 		return a.Stats != nil
+	case "top":
+		return a.Denials != nil
 	case "hit", "peek":
 		return a.Allowed != nil && (*a.Allowed || a.RetryMs != nil)
 	}

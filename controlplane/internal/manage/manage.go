@@ -55,6 +55,7 @@ var Operations = []Operation{
 	{Name: "expires-at", Wire: "expires_at", Keyed: true},
 	{Name: "clean", Wire: "clean", Sums: true, Changes: true},
 	{Name: "stats", Wire: "stats"},
+	{Name: "top", Wire: "top"},
 }
 
 // Leased is what a proxy is asked about a key of a rule of scope cluster: the units

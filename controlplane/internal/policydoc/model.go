@@ -43,7 +43,7 @@ func model() (objects []objectDoc) {
 		for _, f := range o.Fields {
 			at := o.Name + "." + f.Name
 			doc.fields = append(doc.fields, fieldDoc{
-				FieldSchema: f, text: texts[at], reserved: at == "policy.revision", is: typeOf(at, f.Shape),
+				FieldSchema: f, text: texts[at], reserved: at == "policy.revision" || at == "policy.report_secret", is: typeOf(at, f.Shape),
 			})
 		}
 		objects = append(objects, doc)

@@ -11,6 +11,8 @@ var texts = map[string]string{
 	"policy.rules":    "The rules, in order. All that match a request must allow it; without rules every request is allowed.",
 	"policy.exempt":   "Requests that no rule decides or counts: a list of objects like match, of which one must hold. An empty object is refused.",
 	"policy.manage":   "Lets operators read and change counters; without it they cannot.",
+	"policy.report_keys":   "How sluice counters top shows the keys that are denied most. hash: the first 64 bits of their HMAC-SHA-256, under a secret of the control plane, or of the Envoy process where none pushes the policy. plain: as they are, but for cookies and credentials. off: none are kept.",
+	"policy.report_secret": "The control plane sets it when it pushes a policy; refused in a file.",
 
 	"rule.name":            "Unique; names the rule in metrics and messages.",
 	"rule.counter":         "Identity of the counters; default is the name. Keep it to rename a rule without losing them. Rules with one counter count together, and a request that matches two of them counts twice. They must have the same key parts, windows, capacity, scope and lease, and where they lease the same limits and overrides.",

@@ -21,9 +21,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// revisionBytes is what the control plane adds to a pushed policy:
-// ,"revision":"…" with the longest revision.
-const revisionBytes = len(`,"revision":""`) + policy.MaxRevisionBytes
+// pushedBytes is what the control plane adds to a pushed policy:
+// ,"revision":"…","report_secret":"…" with the longest revision.
+const pushedBytes = len(`,"revision":"","report_secret":""`) + policy.MaxRevisionBytes + policy.ReportSecretBytes
 
 var byteOrderMark = []byte("\uFEFF")
 
@@ -106,7 +106,7 @@ func parse(data []byte) (*policy.Node, Errors) {
 	if len(errs) > 0 {
 		return n, errs
 	}
-	if size := len(policy.AppendJSON(nil, n)) + revisionBytes; size > policy.MaxBytes {
+	if size := len(policy.AppendJSON(nil, n)) + pushedBytes; size > policy.MaxBytes {
 		return nil, Errors{{Message: "the policy is " + strconv.Itoa(size) + " bytes as the JSON that proxies get, the most is " + strconv.Itoa(policy.MaxBytes)}}
 	}
 	return n, nil

@@ -77,7 +77,7 @@ func TestYAMLReadings(t *testing.T) {
 		{"UTF-16", "\xff\xfea\x00", "p:1:1: text that is not UTF-8: byte 0xff: save the file as UTF-8"},
 		{"large and broken: the reader's own line", strings.Repeat("- a: 1\n", 100_000) + "b: : c\n", "p:100000: invalid YAML: did not find expected '-' indicator: the indentation does not fit the list above"},
 		{"2 MiB", strings.Repeat("a", 2<<20), "p: the policy is 2097152 bytes, the most is 1048576"},
-		{"grown by escapes", "a: \"" + strings.Repeat(`\0`, 500_000) + `"`, "p: the policy is 3000086 bytes as the JSON that proxies get, the most is 1048576"},
+		{"grown by escapes", "a: \"" + strings.Repeat(`\0`, 500_000) + `"`, "p: the policy is 3000169 bytes as the JSON that proxies get, the most is 1048576"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, asJSON(tt.text)) })

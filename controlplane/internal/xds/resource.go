@@ -53,6 +53,7 @@ type revision struct {
 	wasm   string
 	policy []byte // JSON, without its opening brace
 	digest [sha256.Size]byte
+	secret string // Options.ReportSecret
 }
 
 func newRevision(r store.Revision) (revision, error) {
@@ -70,7 +71,9 @@ func (s *Server) revision(ctx context.Context, number uint64) (revision, error) 
 		if err != nil {
 			return revision{}, err
 		}
-		return newRevision(r)
+		made, err := newRevision(r)
+		made.secret = s.secret
+		return made, err
 	})
 }
 
@@ -110,10 +113,13 @@ func newPayload(p envoy.Plugin, r revision, tag string) (payload, error) {
 	return payload{version, [3][]byte{before, r.policy, after}}, nil
 }
 
-// head is the begin of a JSON object, with the field "revision"; the policy
-// follows.
+// head is the begin of a JSON object, with the fields that only the control plane
+// sets; the policy follows.
 func (r revision) head(tag string) []byte {
 	head := `{"revision":` + strconv.Quote(strconv.FormatUint(r.number, 10)+"-"+tag)
+	if r.secret != "" {
+		head += `,"report_secret":` + strconv.Quote(r.secret)
+	}
 	if !bytes.HasPrefix(bytes.TrimSpace(r.policy), []byte("}")) {
 		head += ","
 	}

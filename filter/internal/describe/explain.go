@@ -117,8 +117,8 @@ func keyPart(k *policy.KeyPart, v *match.Value) answer.KeyPart {
 	switch {
 	case !v.Present:
 		part.Missing = true
-	case k.Kind == policy.KeyCookie, k.Kind == policy.KeyHeader && isCredential(k.Name),
-		strings.HasPrefix(v.Label, "cookie:"), isCredential(strings.TrimPrefix(v.Label, "header:")):
+	case k.Kind == policy.KeyCookie, k.Kind == policy.KeyHeader && policy.IsCredential(k.Name),
+		strings.HasPrefix(v.Label, "cookie:"), policy.IsCredential(strings.TrimPrefix(v.Label, "header:")):
 		part.Hidden = true
 	default:
 		text := v.Whole()

@@ -1,7 +1,6 @@
 package describe
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 
@@ -76,7 +75,7 @@ var predicates = []predicate{
 				return "headers: " + h.Name + " is absent"
 			case h.Value.Kind == policy.Absent:
 				return "headers: " + h.Name + " is present, and must be absent"
-			case isCredential(h.Name):
+			case policy.IsCredential(h.Name):
 				return "headers: " + h.Name + " is another than " + notation(h.Value)
 			}
 			return "headers: " + h.Name + " is " + value(text, true) + ", not " + notation(h.Value)
@@ -104,11 +103,6 @@ func failing(m *policy.Match, r *request.Request) string {
 		}
 	}
 	return ""
-}
-
-// isCredential reports whether a header's value is a secret of the client.
-func isCredential(header string) bool {
-	return slices.Contains([]string{"authorization", "proxy-authorization", "cookie"}, header)
 }
 
 // value is a value of the request, in a message.

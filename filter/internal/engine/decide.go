@@ -173,9 +173,11 @@ func (v *Verdict) count() {
 		case a.Shadow && v.Allowed:
 			m.ShadowDenied++
 			n.ShadowDenied++
+			a.noteDenied(v.Now)
 		case !a.Allowed && !a.Shadow:
 			m.Denied++
 			n.Denied++
+			a.noteDenied(v.Now)
 			if a.Reason == ReasonLimit && a.entry.FromFloor {
 				m.FloorDenied++
 			}

@@ -12,6 +12,7 @@ import (
 	"math/bits"
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
 	"github.com/sluice-ratelimit/sluice/filter/internal/match"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -64,6 +65,10 @@ type Engine struct {
 	settling    state.LeaseEntry
 	proxies     uint32 // as this worker has heard last
 
+	owner   uint64
+	random  func([]byte)
+	denials *denials.Worker
+
 	surveyed int // rules[surveyed] is the one whose memory is being added up
 	survey   state.Survey
 }
@@ -75,7 +80,10 @@ func New(p *policy.Policy, host Host, id Identity) *Engine {
 		policy:  p,
 		request: request.New(host),
 		tables:  state.NewTables(host, id.Random, id.Owner, id.ConfiguredNs),
+		owner:   id.Owner,
+		random:  id.Random,
 	}
+	e.denials = e.newWorker()
 	e.tables.SetSplitOwner(id.SplitOwner)
 	e.exempt = compileExempt(&e.request, p.Exempt)
 	e.rules = make([]rule, 0, len(p.Rules))
@@ -102,10 +110,12 @@ func (e *Engine) Clone(host Host) *Engine {
 	c := *e
 	c.host, c.request = host, e.request.Clone(host)
 	c.tables = e.tables.On(host)
+	c.denials = c.newWorker()
 	c.rules = slices.Clone(e.rules)
 	for i := range c.rules {
 		r := &c.rules[i]
 		r.metrics, r.spikes, r.named = Metrics{}, spikes{}, slices.Clone(r.named)
+		r.denials, r.worker = c.newDenials(r.policy), c.denials
 		if r.table != nil {
 			r.table = c.tables.Counterpart(r.table)
 			r.counted = r.table
@@ -133,8 +143,12 @@ func (e *Engine) HasConflict() bool { return e.tables.HasConflict() }
 // Split gives the tables to the owner Identity.SplitOwner.
 func (e *Engine) Split() { e.tables.Split() }
 
-// Release gives up what the engine holds after Split.
-func (e *Engine) Release() { e.tables.Release(e.host.Now()) }
+// Release gives up what the engine holds after Split, and what it shares of denials.
+func (e *Engine) Release() {
+	now := e.host.Now()
+	e.tables.Release(now)
+	e.denials.Release(now)
+}
 
 // Decide decides the request that the host is at, and counts it. The verdict is
 // valid until the next call.

@@ -65,6 +65,7 @@ func (e *Engine) decideAlone(attempts []*Attempt, now int64) {
 		a.Allowed, a.Reason, a.passNs = false, ReasonLimit, passNs
 		v.Allowed, v.RetryNs = false, passNs-now
 		r.metrics.Denied++
+		a.noteDenied(now)
 		return
 	}
 	a.passNs = passNs

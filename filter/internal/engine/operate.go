@@ -12,14 +12,14 @@ import (
 // Operation is one operation on counters.
 type Operation struct {
 	Name   string   // one of Operations
-	Rule   string   // clean and stats: empty = all rules
-	Key    []string // the key's parts as text; not for clean and stats
+	Rule   string   // clean, stats and top: empty = all rules
+	Key    []string // the key's parts as text; not for clean, stats and top
 	N      uint32   // units: of hit, peek, inc and set
 	Window string   // name or index of one window for inc and set; empty = all
 }
 
 // Operations are the names of all operations.
-var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_at", "leased", "clean", "stats"}
+var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_at", "leased", "clean", "stats", "top"}
 
 // ErrStore says that a call into the proxy failed, or that other workers kept
 // writing.
@@ -27,10 +27,11 @@ var ErrStore = errors.New("the counters could not be read or written")
 
 // Result is what an operation found or did.
 type Result struct {
-	Verdict *Verdict    // of hit and peek
-	Rules   []RuleStats // of stats
-	Attempt *Attempt    // of the operations on one key: its windows
-	Now     int64       // when Attempt was read
+	Verdict *Verdict      // of hit and peek
+	Rules   []RuleStats   // of stats
+	Denials []RuleDenials // of top
+	Attempt *Attempt      // of the operations on one key: its windows
+	Now     int64         // when Attempt was read
 	// Value is what the window named by the operation has used, else the tightest
 	// one; for expires_at it is in nanoseconds since the epoch, for reset 1 if the
 	// key had a record and 0 if not, for clean how many records it freed, and for
@@ -56,8 +57,11 @@ func (e *Engine) Operate(op Operation) (Result, error) {
 	if !slices.Contains(Operations, op.Name) {
 		return Result{}, errors.New("unknown operation " + strconv.Quote(op.Name))
 	}
-	if op.Name == "clean" || op.Name == "stats" {
+	switch op.Name {
+	case "clean", "stats":
 		return e.operateOnRules(op)
+	case "top":
+		return e.topDenied(op)
 	}
 	a, err := e.subject(op)
 	if err != nil {

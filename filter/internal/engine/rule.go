@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
 	"github.com/sluice-ratelimit/sluice/filter/internal/match"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -34,6 +35,8 @@ type rule struct {
 	named     []namedMetrics // of the overrides' names
 	spikes    spikes
 	memory    memory
+	denials   *denials.Rule // nil where the policy reports no keys
+	worker    *denials.Worker
 }
 
 // override is a compiled policy.Override.
@@ -52,6 +55,7 @@ func (e *Engine) compile(p *policy.Rule) rule {
 	r.identity = state.AppendPart(state.AppendPart(nil, e.policy.Domain), p.Counter)
 	r.cost = match.CompileCosts(req, p)
 	r.key = match.CompileKey(req, p.Key)
+	r.denials, r.worker = e.newDenials(p), e.denials
 	if len(p.Limits) == 0 {
 		return r
 	}

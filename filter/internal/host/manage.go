@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/describe"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/sha256"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -199,7 +200,7 @@ func (p *plugin) authorize() int {
 	if mistakes.refuses(now) {
 		return 429
 	}
-	if sum := sha256([]byte(token)); subtle.ConstantTimeCompare(sum[:], p.manage.TokenSHA256[:]) == 1 {
+	if sum := sha256.Sum([]byte(token)); subtle.ConstantTimeCompare(sum[:], p.manage.TokenSHA256[:]) == 1 {
 		return 200
 	}
 	mistakes.n++

@@ -181,6 +181,7 @@ func (p *plugin) OnTick() {
 		p.engine.Survey()
 		p.metrics.publish(p.engine)
 		p.engine.Heartbeat()
+		p.engine.ShareDenials()
 		p.watch()
 	}
 	collect(begun)

@@ -1,6 +1,8 @@
-package host
+package sha256
 
 import (
+	"bytes"
+	"crypto/hmac"
 	stdlib "crypto/sha256"
 	"math/rand/v2"
 	"testing"
@@ -16,11 +18,21 @@ func TestSHA256(t *testing.T) {
 		for range 20 {
 			_, err := random.Read(message)
 			require.NoError(t, err)
-			require.Equal(t, stdlib.Sum256(message), sha256(message), "%x", message)
+			require.Equal(t, stdlib.Sum256(message), Sum(message), "%x", message)
 		}
 	}
 	message := make([]byte, 100_003)
 	_, err := random.Read(message)
 	require.NoError(t, err)
-	require.Equal(t, stdlib.Sum256(message), sha256(message))
+	require.Equal(t, stdlib.Sum256(message), Sum(message))
+}
+
+func TestHMAC(t *testing.T) {
+	for n := range 65 {
+		secret, message := bytes.Repeat([]byte{byte(n)}, n), bytes.Repeat([]byte{0xa5}, 3*n)
+		h := hmac.New(stdlib.New, secret)
+		h.Write(message)
+		sum := HMAC(secret, message)
+		require.Equal(t, h.Sum(nil), sum[:])
+	}
 }

@@ -1,0 +1,249 @@
+package denials_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/top"
+)
+
+const start int64 = 1_700_000_000_000_000_000
+
+var secret = []byte("0123456789abcdef")
+
+func worker(store *hosttest.Proxy, id uint64) *denials.Worker {
+	w := denials.NewWorker(store, id)
+	w.Secret = func() []byte { return secret }
+	return w
+}
+
+func newProxy() *hosttest.Proxy { return &hosttest.Proxy{Store: map[string]hosttest.Cell{}} }
+
+func deny(w *denials.Worker, r *denials.Rule, key string, now int64, times int) {
+	for range times {
+		if fresh := w.Count(r, []byte(key), now); fresh != nil {
+			fresh.SetText([]byte(key))
+		}
+	}
+}
+
+// texts are what a worker knows, each key as TEXT:DENIED+ERROR.
+func texts(t *testing.T, w *denials.Worker, r *denials.Rule, now int64) (list []string, since int64) {
+	t.Helper()
+	known, ok := w.Known([]*denials.Rule{r}, now)
+	require.True(t, ok)
+	for _, k := range known[0].Keys {
+		list = append(list, fmt.Sprintf("%s:%d+%d", k.Text(), k.Denied, k.Error))
+	}
+	return list, known[0].SinceNs
+}
+
+func plain(name string) *denials.Rule { return &denials.Rule{Name: []byte(name), Plain: true} }
+
+func TestWorkersKnowOfEachOther(t *testing.T) {
+	store := newProxy()
+	a, b, c := worker(store, 1), worker(store, 2), worker(store, 3)
+	ofA, ofB, ofC := plain("r"), plain("r"), plain("r")
+	deny(a, ofA, "alice", start+5, 3)
+	deny(b, ofB, "alice", start, 2)
+	deny(b, ofB, "bob", start, 1)
+	list, _ := texts(t, a, ofA, start)
+	require.Equal(t, []string{"alice:3+0"}, list, "b has not published")
+	b.Publish(start + 10)
+	list, since := texts(t, a, ofA, start+20)
+	require.Equal(t, []string{"alice:5+0", "bob:1+0"}, list)
+	require.Equal(t, start, since)
+	a.Publish(start + 10)
+	list, _ = texts(t, c, ofC, start+20)
+	require.Equal(t, []string{"alice:5+0", "bob:1+0"}, list, "a worker that has denied nothing answers too")
+	list, _ = texts(t, c, plain("another"), start+20)
+	require.Empty(t, list)
+
+	writes := store.CAS
+	b.Publish(start + 30)
+	require.Equal(t, writes, store.CAS, "nothing has changed")
+
+	b.Release(start + 40)
+	list, _ = texts(t, a, ofA, start+50)
+	require.Equal(t, []string{"alice:3+0"}, list)
+	for key, cell := range store.Store {
+		require.NotContains(t, string(cell.Value), "bob", key)
+	}
+	deny(c, ofC, "carol", start+50, 1)
+	c.Publish(start + 50)
+	require.Len(t, store.Store, 3, "c has the place that was b's")
+}
+
+func TestHashes(t *testing.T) {
+	store := newProxy()
+	a, b := worker(store, 1), worker(store, 2)
+	ofA, ofB := &denials.Rule{Name: []byte("r")}, &denials.Rule{Name: []byte("r")}
+	deny(a, ofA, "alice", start, 1)
+	deny(b, ofB, "alice", start, 1)
+	b.Publish(start)
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte("alice"))
+	list, _ := texts(t, a, ofA, start)
+	require.Equal(t, []string{fmt.Sprintf("%s:2+0", h.Sum(nil)[:denials.HashBytes])}, list)
+	for _, cell := range store.Store {
+		require.NotContains(t, string(cell.Value), "alice")
+	}
+	list, _ = texts(t, a, plain("r"), start)
+	require.Empty(t, list, "a rule that shows its keys takes no hashes for them")
+
+	a.Secret = func() []byte { return []byte("another") }
+	list, _ = texts(t, a, &denials.Rule{Name: []byte("r")}, start)
+	require.Empty(t, list)
+	a.Secret = func() []byte { return nil }
+	_, ok := a.Known([]*denials.Rule{ofA}, start)
+	require.False(t, ok)
+	unkept := plain("s")
+	deny(a, unkept, "alice", start, 1)
+	a.Secret = func() []byte { return secret }
+	list, _ = texts(t, a, unkept, start)
+	require.Empty(t, list, "without a secret nothing is counted")
+}
+
+func TestDenialsAreForgotten(t *testing.T) {
+	const period = denials.PeriodNs
+	for name, c := range map[string]struct {
+		after int64
+		want  []string
+		since int64
+	}{
+		"the same period":        {period - 1, []string{"alice:1+0"}, 0},
+		"the next":               {period, []string{"alice:1+0"}, 0},
+		"after that":             {2 * period, nil, 2 * period},
+		"a clock that goes back": {-period - 1, nil, -period - 1},
+		"a little":               {-period, []string{"alice:1+0"}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := newProxy()
+			a, b := worker(store, 1), worker(store, 2)
+			ofA, ofB := plain("r"), plain("r")
+			deny(a, ofA, "alice", start, 1)
+			a.Publish(start)
+			now := start + c.after
+			list, since := texts(t, a, ofA, now)
+			require.Equal(t, c.want, list)
+			require.Equal(t, start+c.since, since)
+			a.Publish(now)
+			list, _ = texts(t, b, ofB, now)
+			require.Equal(t, c.want, list, "to other workers too")
+		})
+	}
+	store := newProxy()
+	a, b := worker(store, 1), worker(store, 2)
+	ofA, ofB := plain("r"), plain("r")
+	deny(a, ofA, "alice", start, 1)
+	a.Publish(start)
+	list, _ := texts(t, b, ofB, start+3*period)
+	require.Empty(t, list, "a worker that has gone")
+	deny(b, ofB, "bob", start+3*period, 1)
+	b.Publish(start + 3*period)
+	require.Len(t, store.Store, 2, "its place is taken")
+	a.Publish(start + 3*period)
+	require.Len(t, store.Store, 3, "it was only late, and takes another one")
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	store := newProxy()
+	w := worker(store, 1)
+	rules := make([]*denials.Rule, denials.MaxRules+1)
+	for i := range rules {
+		rules[i] = plain(fmt.Sprint("r", i))
+		for j := range 2 * top.MaxKeys {
+			deny(w, rules[i], fmt.Sprint(strings.Repeat("x", 100), j), start, 1+j%3)
+		}
+		w.Publish(start)
+		for key, cell := range store.Store {
+			require.LessOrEqual(t, len(cell.Value), denials.MaxBytes, key)
+		}
+	}
+	require.Len(t, store.Store, 2)
+	known, ok := worker(store, 2).Known(rules, start)
+	require.True(t, ok)
+	for i := range denials.MaxRules {
+		require.Equal(t, top.MaxText, len(known[i].Keys[0].Text())) //nolint:testifylint // the text would be printed
+		require.NotZero(t, known[i].Rest)
+	}
+	require.Empty(t, known[denials.MaxRules].Keys, "more rules than there is room for")
+
+	for id := range uint64(denials.MaxPlaces + 10) {
+		w, r := worker(store, id+10), plain("r0")
+		deny(w, r, "k", start, 1)
+		w.Publish(start)
+		list, _ := texts(t, w, r, start)
+		require.NotEmpty(t, list, "it knows of its own")
+	}
+	require.Len(t, store.Store, 1+denials.MaxPlaces)
+}
+
+func TestFailingStore(t *testing.T) {
+	for _, fail := range []string{"get", "set"} {
+		store := newProxy()
+		w, r := worker(store, 1), plain("r")
+		deny(w, r, "alice", start, 1)
+		store.Fail = fail
+		w.Publish(start)
+		store.Fail = ""
+		w.Publish(start)
+		list, _ := texts(t, worker(store, 2), plain("r"), start)
+		require.Equal(t, []string{"alice:1+0"}, list)
+	}
+	store := newProxy()
+	store.Fail = "get"
+	_, ok := worker(store, 1).Known([]*denials.Rule{plain("r")}, start)
+	require.False(t, ok)
+}
+
+// Whatever stands in shared data, a worker answers with what it can read.
+func TestForeignBytes(t *testing.T) {
+	store := newProxy()
+	a, r := worker(store, 1), plain("r")
+	for i := range 40 {
+		deny(a, r, fmt.Sprint("key ", i), start, 1+i%5)
+	}
+	a.Publish(start)
+	good := store.Store["sluice/denials/0"].Value
+	random := rand.New(rand.NewPCG(1, 2))
+	b := worker(store, 2)
+	for i := range len(good) + 2000 {
+		bytes := append([]byte(nil), good[:min(i, len(good))]...)
+		if i >= len(good) {
+			bytes[random.IntN(len(bytes))] ^= byte(1 + random.IntN(255))
+		}
+		store.Store["sluice/denials/0"] = hosttest.Cell{Value: bytes, CAS: 1}
+		known, ok := b.Known([]*denials.Rule{plain("r")}, start)
+		require.True(t, ok)
+		require.LessOrEqual(t, len(known[0].Keys), top.MaxKeys)
+	}
+	for _, bytes := range [][]byte{nil, {1}, {1, 6, 2, 0}, {2, 6, 0, 0}, {1, 5, 0, 0}} {
+		store.Store["sluice/denials"] = hosttest.Cell{Value: bytes, CAS: 1}
+		_, ok := b.Known([]*denials.Rule{plain("r")}, start)
+		require.False(t, ok)
+	}
+}
+
+// Counting takes no memory once the rule has denied, whatever the keys.
+func TestCountingDoesNotAllocate(t *testing.T) {
+	w := worker(newProxy(), 1)
+	for _, r := range []*denials.Rule{plain("p"), {Name: []byte("h")}} {
+		var key [8]byte
+		count := func() {
+			binary.LittleEndian.PutUint64(key[:], binary.LittleEndian.Uint64(key[:])+1)
+			w.Count(r, key[:], start)
+		}
+		count()
+		require.Zero(t, testing.AllocsPerRun(100, count))
+	}
+}
