@@ -24,6 +24,7 @@ func TestOneControlPlane(t *testing.T) {
 	t.Run("no connection", func(t *testing.T) { noConnectionWithoutClusterRules(t, c, proxies) })
 	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies) })
 	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies) })
+	t.Run("top denied keys", func(t *testing.T) { topCommand(t, c, proxies) })
 	t.Run("counters command", func(t *testing.T) { countersCommand(t, c, proxies) })
 }
 

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 // counters is the JSON that `sluice counters` prints.
@@ -21,8 +23,9 @@ type counters struct {
 			Metrics map[string]uint64
 		}
 	}
-	Failed int
-	Sum    *int64
+	Failed  int
+	Sum     *int64
+	Denials []answer.Denials
 }
 
 // counters runs `sluice counters` on all proxies of the control plane.

@@ -8,14 +8,28 @@
 // It builds for wasm, and must never read a clock.
 package top
 
-import "sort"
+import (
+	"sort"
+	"unsafe"
+)
 
 const (
 	// MaxKeys is how many keys are kept.
 	MaxKeys = 32
 	// MaxText is how many bytes of a key's text are kept.
 	MaxText = 47
+	// MaxRules is how many rules a worker keeps keys of.
+	MaxRules = 256
+	// MaxShared is how many bytes a worker tells others.
+	MaxShared = 16 << 10
 )
+
+// MaxBytes is the most that a worker's memory grows by for so many rules: two sketches
+// each, twice what they take as far as the garbage collector lets memory outgrow what
+// is used, and what is shared while it is written.
+func MaxBytes(rules int) uint64 {
+	return uint64(2*min(rules, MaxRules)*int(unsafe.Sizeof([2]Sketch{})) + 3*MaxShared)
+}
 
 // Key is a key that has been denied.
 type Key struct {

@@ -80,6 +80,7 @@ type memory struct {
 	VanishedBytes uint64 `json:"vanished_bytes"`
 	// in each worker
 	ExpressionBytes uint64 `json:"expression_bytes,omitempty"`
+	DenialBytes     uint64 `json:"denial_bytes,omitempty"`
 }
 
 func memoryOf(p *policy.Policy) *memory {
@@ -101,6 +102,9 @@ expect up to %s of memory in one Envoy; at worst %s, while the windows of rename
 	}
 	if m.ExpressionBytes > 0 && err == nil {
 		_, err = fmt.Fprintf(w, "and at most %s for regular expressions in each of its workers\n", kibibytes(m.ExpressionBytes))
+	}
+	if m.DenialBytes > 0 && err == nil {
+		_, err = fmt.Fprintf(w, "and at most %s for the keys denied most in each of its workers\n", kibibytes(m.DenialBytes))
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/top"
 )
 
 // Footprint is how many keys a policy counts at a time, and the most memory that
@@ -25,6 +26,8 @@ type Footprint struct {
 	VanishedBytes uint64
 	// ExpressionBytes is what the regular expressions take in each worker.
 	ExpressionBytes uint64
+	// DenialBytes is what the keys denied most take in each worker, once all rules deny.
+	DenialBytes uint64
 }
 
 // Of returns what the policy takes.
@@ -61,9 +64,23 @@ func Of(p *policy.Policy) Footprint {
 		largest = max(largest, bytes)
 	}
 	m.Bytes += m.StandbyBytes
-	m.ExpressionBytes = expressionBytes(p)
+	m.ExpressionBytes, m.DenialBytes = expressionBytes(p), denialBytes(p)
 	m.VanishedBytes = state.WaitingTables * largest
 	return m
+}
+
+// denialBytes is the most that a worker's memory grows by for the keys denied most.
+func denialBytes(p *policy.Policy) uint64 {
+	if p.ReportKeys == policy.ReportOff {
+		return 0
+	}
+	rules := 0
+	for i := range p.Rules {
+		if p.Rules[i].Mode != policy.ModeOff {
+			rules++
+		}
+	}
+	return top.MaxBytes(rules)
 }
 
 // expressionBytes is the most that a worker's memory grows by for the regular

@@ -1,7 +1,7 @@
 // Package denials knows which keys a worker denies most, and tells the other workers
 // through shared data, so that any of them can answer for all.
 //
-// Its invariant: memory is bounded, MaxRules rules of top.MaxKeys keys each, and a rule
+// Its invariant: memory is bounded, top.MaxRules rules of top.MaxKeys keys each, and a rule
 // that denies nothing takes none. Keys as they are leave this package only if the
 // policy says so. It must never read a clock.
 package denials
@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	// MaxRules is how many rules a worker keeps keys of.
-	MaxRules = 256
 	// PeriodNs is how long denials are counted together. What is known is of the
 	// running period and of the one before.
 	PeriodNs int64 = 600_000_000_000
@@ -71,7 +69,7 @@ func (w *Worker) Count(r *Rule, key []byte, now int64) (fresh *top.Key) {
 
 // keep makes room for the rule, and reports whether there is any.
 func (w *Worker) keep(r *Rule, now int64) bool {
-	if len(w.kept) == MaxRules {
+	if len(w.kept) == top.MaxRules {
 		return false
 	}
 	if r.secret = w.Secret(); r.secret == nil {

@@ -158,7 +158,7 @@ func TestDenialsAreForgotten(t *testing.T) {
 func TestMemoryIsBounded(t *testing.T) {
 	store := newProxy()
 	w := worker(store, 1)
-	rules := make([]*denials.Rule, denials.MaxRules+1)
+	rules := make([]*denials.Rule, top.MaxRules+1)
 	for i := range rules {
 		rules[i] = plain(fmt.Sprint("r", i))
 		for j := range 2 * top.MaxKeys {
@@ -166,17 +166,17 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 		w.Publish(start)
 		for key, cell := range store.Store {
-			require.LessOrEqual(t, len(cell.Value), denials.MaxBytes, key)
+			require.LessOrEqual(t, len(cell.Value), top.MaxShared, key)
 		}
 	}
 	require.Len(t, store.Store, 2)
 	known, ok := worker(store, 2).Known(rules, start)
 	require.True(t, ok)
-	for i := range denials.MaxRules {
+	for i := range top.MaxRules {
 		require.Equal(t, top.MaxText, len(known[i].Keys[0].Text())) //nolint:testifylint // the text would be printed
 		require.NotZero(t, known[i].Rest)
 	}
-	require.Empty(t, known[denials.MaxRules].Keys, "more rules than there is room for")
+	require.Empty(t, known[top.MaxRules].Keys, "more rules than there is room for")
 
 	for id := range uint64(denials.MaxPlaces + 10) {
 		w, r := worker(store, id+10), plain("r0")

@@ -39,9 +39,6 @@ const (
 
 	// MaxPlaces is how many workers publish.
 	MaxPlaces = 256
-	// MaxBytes is the largest value of a place.
-	MaxBytes = 16 << 10
-
 	// freeNs is how long after its last publication a worker's place is free. A worker
 	// that knows of denials publishes at least once in a period.
 	freeNs = 3 * PeriodNs
@@ -186,7 +183,7 @@ func (w *Worker) append(now int64) {
 	for i, r := range w.kept {
 		lists[i] = r.list()
 	}
-	for n := top.MaxKeys; size(lists) > MaxBytes; n-- {
+	for n := top.MaxKeys; size(lists) > top.MaxShared; n-- {
 		for i := range lists {
 			lists[i] = lists[i].Cut(n)
 		}
