@@ -24,11 +24,11 @@ const (
 	MaxShared = 16 << 10
 )
 
-// MaxBytes is the most that a worker's memory grows by for so many rules: two sketches
-// each, twice what they take as far as the garbage collector lets memory outgrow what
-// is used, and what is shared while it is written.
+// MaxBytes is the most that a worker's memory grows by for so many rules: four times two
+// sketches each, as far as the garbage collector lets memory outgrow what is used, and
+// what is shared while it is written.
 func MaxBytes(rules int) uint64 {
-	return uint64(2*min(rules, MaxRules)*int(unsafe.Sizeof([2]Sketch{})) + 3*MaxShared)
+	return uint64(4*min(rules, MaxRules)*int(unsafe.Sizeof([2]Sketch{})) + 3*MaxShared)
 }
 
 // Key is a key that has been denied.

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/top"
 )
 
 func of(t *testing.T, rules string) Footprint {
@@ -119,4 +120,48 @@ func read(t *testing.T, paths []string) (*policy.Policy, []byte, []policy.Proble
 	require.NoError(t, err)
 	p, problems := policy.Read(doc)
 	return p, text, problems
+}
+
+// Rules that deny more keys than are kept take no more than Of says.
+func TestDenialBytes(t *testing.T) {
+	without := uint64(0) // what such a request takes itself
+	for _, report := range []string{"off", "hash"} {
+		var rules []string
+		for i := range top.MaxRules + 10 {
+			rules = append(rules, fmt.Sprintf(`{"name":"r%d","key":[{"header":"u"}],"limits":["0/1h"],"capacity":8}`, i))
+		}
+		text := []byte(`{"version":1,"report_keys":"` + report + `","rules":[` + strings.Join(rules, ",") + `]}`)
+		doc, err := policy.ParseJSON(text)
+		require.NoError(t, err)
+		p, problems := policy.Read(doc)
+		require.Empty(t, problems)
+		now := int64(1)
+		host, err := sim.New(t.Context(), sim.Options{
+			Wasm: buildtest.Wasm(t), Workers: 1, VMID: "sluice", PluginName: "sluice", Seed: 1, CacheDir: buildtest.CacheDir(),
+			Now: func() int64 { return now },
+		})
+		require.NoError(t, err)
+		t.Cleanup(host.Close)
+		require.NoError(t, host.Configure(text))
+		serve := func(key string) {
+			_, err := host.Serve(0, &sim.Request{Headers: [][2]string{{"u", strings.Repeat("k", 40) + key}}})
+			require.NoError(t, err)
+		}
+		deny := func() {
+			for i := range 3 * top.MaxKeys / 2 {
+				now += 1e9
+				serve(fmt.Sprint(i))
+				require.NoError(t, host.Tick(0))
+			}
+		}
+		before := host.Memory(0)
+		deny()
+		grown, bound := host.Memory(0)-before, Of(p).DenialBytes
+		t.Logf("%s: a worker grew by %d KiB, validate says %d", report, grown>>10, bound>>10)
+		if report == "off" {
+			require.Zero(t, bound)
+			without = grown
+		}
+		require.LessOrEqual(t, grown-without, bound)
+	}
 }
