@@ -88,12 +88,12 @@ func (o *Options) compileText(pattern string) (format, error) {
 }
 
 // guess returns the format that reads most of the lines.
-func (o *Options) guess(name string, lines [][]byte, wanted map[string]bool) (format, error) {
+func (o *Options) guess(name string, lines []sampled, wanted map[string]bool) (format, error) {
 	for _, line := range lines {
-		if len(line) > 0 && line[0] == '{' {
+		if len(line.text) > 0 && line.text[0] == '{' {
 			return o.newFormat(jsonFormat)
 		}
-		if len(line) > 0 {
+		if len(line.text) > 0 {
 			break
 		}
 	}
@@ -124,21 +124,21 @@ func (o *Options) guess(name string, lines [][]byte, wanted map[string]bool) (fo
 	return best, nil
 }
 
-func firstLine(lines [][]byte) string {
+func firstLine(lines []sampled) string {
 	for _, line := range lines {
-		if len(line) > 0 {
-			return clip(line)
+		if len(line.text) > 0 {
+			return clip(line.text)
 		}
 	}
 	return ""
 }
 
 // reads counts the lines that a format reads.
-func reads(f format, lines [][]byte, wanted map[string]bool) (n int) {
+func reads(f format, lines []sampled, wanted map[string]bool) (n int) {
 	var found found
 	for _, line := range lines {
 		found.reset()
-		if f.read(line, &found, wanted) == nil && found.hasTime {
+		if f.read(line.text, &found, wanted) == nil && found.hasTime {
 			n++
 		}
 	}

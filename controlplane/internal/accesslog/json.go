@@ -2,6 +2,8 @@ package accesslog
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,9 +12,9 @@ import (
 
 // object is a format of lines that are JSON objects.
 type object struct {
-	targets map[string]*ranked // by name in lower case; names inside others are joined by dots
-	best    map[string]int     // of a line: the rank of the name that a field was read from
-	seen    map[string]bool    // fields that some line has had
+	targets map[string][]*ranked // by name in lower case; names inside others are joined by dots
+	best    map[string]int       // of a line: the rank of the name that a field was read from
+	seen    map[string]bool      // fields that some line has had
 }
 
 // ranked is a target, and how many other names of the field come first.
@@ -45,12 +47,12 @@ var jsonTimes = []struct {
 // newObject makes a format of the names that are usual for the fields, and of those
 // that the caller knows.
 func newObject(fields []string, names map[string]string) *object {
-	o := &object{targets: map[string]*ranked{}, best: map[string]int{}, seen: map[string]bool{}}
+	o := emptyObject()
 	for i, t := range jsonTimes {
-		o.targets[t.name] = &ranked{target{kind: t.kind, field: FieldTime, time: anyTime}, i}
+		o.add(t.name, target{kind: t.kind, field: FieldTime, time: anyTime}, i)
 	}
-	o.targets["request_time"] = &ranked{target{kind: kindDuration, unit: float64(time.Second)}, 0}
-	for _, field := range append([]string{FieldStatus}, fields...) {
+	o.add("request_time", target{kind: kindDuration, unit: float64(time.Second)}, 0)
+	for _, field := range append([]string{FieldStatus, FieldMethod, FieldPath}, fields...) {
 		usual := jsonNames[field]
 		if header, ok := strings.CutPrefix(field, headerPrefix); ok {
 			under := strings.ReplaceAll(header, "-", "_")
@@ -58,29 +60,43 @@ func newObject(fields []string, names map[string]string) *object {
 		}
 		for i, name := range usual {
 			if _, taken := o.targets[name]; !taken {
-				o.targets[name] = &ranked{targetOf(field), i}
+				o.add(name, targetOf(field), i)
 			}
 		}
 	}
 	for field, name := range names {
-		for other, t := range o.targets {
-			if t.field == field {
-				delete(o.targets, other)
-			}
-		}
-		o.targets[strings.ToLower(name)] = &ranked{targetOf(field), 0}
+		o.rename(field, name)
 	}
 	return o
 }
 
+func emptyObject() *object {
+	return &object{targets: map[string][]*ranked{}, best: map[string]int{}, seen: map[string]bool{}}
+}
+
+func (o *object) add(name string, t target, rank int) {
+	o.targets[name] = append(o.targets[name], &ranked{t, rank})
+}
+
+// rename has a field read from the name alone that the caller says.
+func (o *object) rename(field, name string) {
+	for other, targets := range o.targets {
+		o.targets[other] = slices.DeleteFunc(targets, func(t *ranked) bool { return t.field == field })
+	}
+	o.add(strings.ToLower(name), targetOf(field), 0)
+}
+
 // compileObject compiles the JSON of Envoy's json_format.
 func compileObject(format *policy.Node, names map[string]string) (*object, error) {
-	o := &object{targets: map[string]*ranked{}, best: map[string]int{}, seen: map[string]bool{}}
+	o := emptyObject()
 	if err := o.compile("", format); err != nil {
 		return nil, err
 	}
 	for field, name := range names {
-		o.targets[strings.ToLower(name)] = &ranked{targetOf(field), 0}
+		if _, ok := o.targets[strings.ToLower(name)]; !ok {
+			return nil, fmt.Errorf("--map %s=%s: the format has no %s", field, name, name)
+		}
+		o.rename(field, name)
 	}
 	return o, nil
 }
@@ -94,6 +110,7 @@ func (o *object) compile(prefix string, n *policy.Node) error {
 			}
 			continue
 		}
+		o.targets[name] = nil
 		literal, command, rest, err := cutOperator(f.Value.Text)
 		if err != nil {
 			return err
@@ -106,7 +123,7 @@ func (o *object) compile(prefix string, n *policy.Node) error {
 			return err
 		}
 		for _, t := range targets {
-			o.targets[name] = &ranked{t, 0}
+			o.add(name, t, 0)
 			o.seen[t.field] = true
 		}
 	}
@@ -127,7 +144,9 @@ func (o *object) read(line []byte, f *found, wanted map[string]bool) error {
 		return errors.New("it is no JSON object")
 	}
 	clear(o.best)
-	return o.fields("", n, f, wanted)
+	err = o.fields("", n, f, wanted)
+	f.asks = o.seen[FieldMethod] || o.seen[FieldPath]
+	return err
 }
 
 func (o *object) fields(prefix string, n *policy.Node, f *found, wanted map[string]bool) error {
@@ -142,14 +161,14 @@ func (o *object) fields(prefix string, n *policy.Node, f *found, wanted map[stri
 			}
 			continue
 		}
-		t, ok := o.targets[name]
+		targets, ok := o.targets[name]
 		if !ok {
-			if t, ok = o.targets[strings.ToLower(name)]; !ok {
-				continue
-			}
+			targets = o.targets[strings.ToLower(name)]
 		}
-		if err := o.value(t, name, value, f, wanted); err != nil {
-			return err
+		for _, t := range targets {
+			if err := o.value(t, name, value, f, wanted); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

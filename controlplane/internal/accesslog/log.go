@@ -25,7 +25,7 @@ type Stats struct {
 	Late     int64    `json:"late"`       // further from their place than they may stand
 	FirstNs  int64    `json:"first_ns"`   // of the requests
 	LastNs   int64    `json:"last_ns"`
-	GrainNs  int64    `json:"grain_ns"` // of the log's clock
+	GrainNs  int64    `json:"grain_ns"` // of the log's clock; of several, of the coarsest
 }
 
 // Example is an unknown line.
@@ -47,7 +47,6 @@ type Log struct {
 	open    []*source // a heap: the one with the oldest line first
 	objects []*object // the formats of JSON logs
 	sorter  sorter
-	grain   resolution
 	last    int64
 	read    atomic.Int64
 	size    int64
@@ -58,11 +57,19 @@ type Log struct {
 type source struct {
 	name    string
 	lines   *lines
-	pending [][]byte // the first lines, of what cannot be read twice
-	ended   error    // what follows them, nil = more lines
+	pending []sampled // the first lines, of what cannot be read twice
+	ended   error     // what follows them, nil = more lines
 	format  format
 	number  int64
 	next    *Request
+	grain   resolution
+}
+
+// sampled is a line that was read to find the format out. Of a line that is too long
+// it is the begin.
+type sampled struct {
+	text []byte
+	err  error // errLong, errUnended
 }
 
 // How many lines and bytes at the begin of a file show its format.
@@ -86,9 +93,8 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 		}
 		l.size += size
 	}
-	var unused atomic.Int64
 	for _, name := range o.Names {
-		s, err := l.look(name, &unused)
+		s, err := l.look(name)
 		if err != nil {
 			l.Close()
 			return nil, err
@@ -110,8 +116,13 @@ func compare(a, b int64) int {
 }
 
 // look reads the begin of a file.
-func (l *Log) look(name string, n *atomic.Int64) (*source, error) {
-	in, err := openLines(l.ctx, name, l.options.In, n)
+func (l *Log) look(name string) (*source, error) {
+	_, again := Again(name)
+	read := &l.read
+	if again {
+		read = new(atomic.Int64)
+	}
+	in, err := openLines(l.ctx, name, l.options.In, read)
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 			err = fmt.Errorf("read a log: %w", err)
@@ -121,15 +132,14 @@ func (l *Log) look(name string, n *atomic.Int64) (*source, error) {
 	s := &source{name: in.name, lines: in}
 	for size := 0; len(s.pending) < sampleLines && size < sampleBytes && s.ended == nil; {
 		line, err := in.next()
-		if err != nil && !errors.Is(err, errLong) {
+		if err == nil || errors.Is(err, errUnended) || errors.Is(err, errLong) {
+			s.pending = append(s.pending, sampled{bytes.Clone(line), err})
+			size += len(line)
+		} else {
 			s.ended = err
 		}
-		if err == nil || errors.Is(err, errUnended) || errors.Is(err, errLong) {
-			s.pending = append(s.pending, bytes.Clone(line))
-			size += len(line)
-		}
 	}
-	if s.ended != nil && !errors.Is(s.ended, io.EOF) && !errors.Is(s.ended, errUnended) {
+	if s.ended != nil && !errors.Is(s.ended, io.EOF) {
 		in.Close()
 		return nil, s.ended
 	}
@@ -137,7 +147,7 @@ func (l *Log) look(name string, n *atomic.Int64) (*source, error) {
 		in.Close()
 		return nil, err
 	}
-	if _, ok := Again(name); ok { // to be opened again when its time has come
+	if again { // to be opened again when its time has come
 		in.Close()
 		s.lines, s.pending, s.ended = nil, nil, nil
 	}
@@ -166,7 +176,7 @@ func (l *Log) recognize(s *source) (err error) {
 	}
 	for _, line := range s.pending {
 		l.found.reset()
-		if s.format.read(line, &l.found, l.wanted) == nil && l.found.hasTime && s.next == nil {
+		if s.format.read(line.text, &l.found, l.wanted) == nil && l.found.hasTime && s.next == nil {
 			s.next = &Request{Ns: l.found.ns}
 		}
 	}
@@ -206,6 +216,9 @@ func (l *Log) Next() (*Request, error) {
 	for {
 		if r := l.sorter.pop(len(l.open) == 0 && len(l.sources) == 0); r != nil {
 			l.settle(r)
+			if l.Late > hopelessLines && l.Late > l.Requests/2 {
+				return nil, &Disorder{l.Stats}
+			}
 			return r, nil
 		}
 		s, err := l.oldest()
@@ -285,6 +298,7 @@ func (l *Log) advance(s *source) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			s.lines.Close()
+			l.GrainNs = max(l.GrainNs, s.grain.grain)
 			l.open = slices.DeleteFunc(l.open, func(o *source) bool { return o == s })
 			return nil
 		case errors.Is(err, errUnended):
@@ -311,11 +325,7 @@ func (s *source) read() ([]byte, error) {
 	if len(s.pending) > 0 {
 		line := s.pending[0]
 		s.pending = s.pending[1:]
-		if len(s.pending) == 0 && errors.Is(s.ended, errUnended) {
-			s.ended = io.EOF
-			return line, errUnended
-		}
-		return line, nil
+		return line.text, line.err
 	}
 	if s.ended != nil {
 		return nil, s.ended
@@ -338,8 +348,7 @@ func (l *Log) parse(s *source, line []byte, err error) (*Request, error) {
 	}
 	switch {
 	case err == nil:
-		l.grain.add(l.found.ns)
-		l.GrainNs = l.grain.grain
+		s.grain.add(l.found.ns)
 		return r, nil
 	case errors.Is(err, errNoHTTP):
 		l.NoHTTP++
@@ -378,3 +387,20 @@ func (s *Stats) CheckUnknown(most float64) error {
 
 // Time returns an instant of the statistics.
 func Time(ns int64) time.Time { return time.Unix(0, ns).UTC() }
+
+// Disorder is the error of a log of which too many lines stand far from their place.
+type Disorder struct{ Stats }
+
+func (d *Disorder) Error() string {
+	return fmt.Sprintf("%d of the first %d requests stand further from their place in time than lines are sorted",
+		d.Late, d.Requests)
+}
+
+// CheckOrder refuses figures in which more than a share of the requests count later
+// than they came.
+func (s *Stats) CheckOrder(most float64) error {
+	if float64(s.Late) > most*float64(s.Requests) {
+		return &Disorder{*s}
+	}
+	return nil
+}

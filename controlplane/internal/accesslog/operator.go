@@ -3,6 +3,7 @@ package accesslog
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -61,20 +62,46 @@ func cutVariable(format string) (literal, name, rest string, err error) {
 
 // operator returns what the value of a command operator of Envoy is for.
 func operator(name string) ([]target, error) {
-	command, argument := name, ""
+	command, argument, most, err := cutArgument(name)
+	if err != nil {
+		return nil, err
+	}
+	targets, err := commandTargets(command, argument)
+	for i := range targets {
+		targets[i].most = most
+	}
+	return targets, err
+}
+
+// cutArgument cuts COMMAND(argument):most, of which Envoy demands the command alone.
+func cutArgument(name string) (command, argument string, most int, err error) {
+	command, length := name, ""
 	if i := strings.IndexByte(name, '('); i >= 0 {
 		end := strings.LastIndexByte(name, ')')
 		if end < i {
-			return nil, fmt.Errorf("%%%s%% has no closing bracket", name)
+			return "", "", 0, fmt.Errorf("%%%s%% has no closing bracket", name)
 		}
-		command, argument = name[:i], name[i+1:end]
+		command, argument, length = name[:i], name[i+1:end], strings.TrimPrefix(name[end+1:], ":")
+	} else {
+		command, length, _ = strings.Cut(name, ":")
 	}
+	if length != "" {
+		if most, err = strconv.Atoi(length); err != nil || most <= 0 {
+			return "", "", 0, fmt.Errorf("%%%s%%: %q is no length", name, length)
+		}
+	}
+	return command, argument, most, nil
+}
+
+func commandTargets(command, argument string) ([]target, error) {
 	switch command {
 	case "START_TIME":
 		read, err := startTime(argument)
 		return []target{{kind: kindTime, field: FieldTime, time: read}}, err
 	case "REQ", "REQUEST_HEADER":
-		return []target{targetOf(requestHeader(argument))}, nil
+		if field := requestHeader(argument); field != "" {
+			return []target{targetOf(field)}, nil
+		}
 	case "PATH":
 		if !strings.HasPrefix(argument, "NQ") {
 			return []target{targetOf(FieldPath)}, nil
@@ -93,17 +120,21 @@ func operator(name string) ([]target, error) {
 	return nil, nil
 }
 
-// requestHeader names the field of %REQ(argument)%. Of X?Y, the header X is what the
-// client sent where Envoy has changed the pseudo header Y.
+// requestHeader names the field of %REQ(argument)%. X?Y is Y where X is absent, so it
+// has a field only where both have the same.
 func requestHeader(argument string) string {
-	first, second, _ := strings.Cut(strings.ToLower(argument), "?")
+	first, second, two := strings.Cut(strings.ToLower(argument), "?")
 	pseudo := map[string]string{":method": FieldMethod, ":authority": FieldHost, ":path": FieldPath}
-	for _, name := range []string{second, first} {
-		if field, ok := pseudo[name]; ok {
-			return field
-		}
+	if field, ok := pseudo[first]; ok { // each request has it
+		return field
 	}
-	return HeaderField(first)
+	if !two {
+		return HeaderField(first)
+	}
+	if strings.HasPrefix(first, "x-envoy-original-") || first == "x-forwarded-host" {
+		return pseudo[second] // as the client sent it
+	}
+	return ""
 }
 
 // The formats of %START_TIME(…)% that are read, as layouts of package time.

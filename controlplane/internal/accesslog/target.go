@@ -13,6 +13,7 @@ type target struct {
 	field string // the field's name; of kindTime, what is said of it
 	time  func([]byte) (ns int64, ok bool)
 	unit  float64 // of kindDuration, in ns
+	most  int     // bytes, at which the format cuts the value off; 0 = it does not
 }
 
 type kind uint8
@@ -70,6 +71,8 @@ type found struct {
 	atEnd    bool
 	duration int64
 	status   int
+	asks     bool // the log has methods or paths
+	http     bool // the line has one
 	noHTTP   bool // the line is of a connection that brought no request
 }
 
@@ -97,13 +100,19 @@ func (f *found) put(t *target, text []byte) bool {
 		f.duration = int64(n * t.unit)
 		return true
 	case kindStatus:
+		if isMissing(text) {
+			return true
+		}
 		n, err := strconv.Atoi(string(text))
 		f.status = n
 		return err == nil && n >= 0 && n <= 999
 	case kindLine:
 		return f.putLine(text)
 	default: // a text
+		asks := t.kind == kindMethod || t.kind == kindPath
+		f.asks = f.asks || asks
 		if !isMissing(text) {
+			f.http = f.http || asks
 			f.values = append(f.values, foundValue{t, text})
 		}
 		return true
@@ -134,7 +143,7 @@ func (f *found) request(wanted map[string]bool) (*Request, error) {
 	if !f.hasTime {
 		return nil, errNoTime
 	}
-	if f.noHTTP {
+	if f.noHTTP || f.asks && !f.http {
 		return nil, errNoHTTP
 	}
 	r := &Request{Ns: f.ns, Status: f.status}
@@ -174,6 +183,9 @@ func (f *found) choose(r *Request, wanted map[string]bool) (size int, err error)
 		if !wanted[v.target.field] {
 			v.text = nil
 			continue
+		}
+		if most := v.target.most; most > 0 && len(v.text) >= most {
+			return 0, fmt.Errorf("%s is %q, and the format cuts it off at %d bytes", v.target.field, clip(v.text), most)
 		}
 		if v.target.kind == kindClient {
 			if v.text = address(v.text); v.text == nil {

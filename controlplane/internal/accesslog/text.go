@@ -153,7 +153,7 @@ func matters(t *target, wanted map[string]bool) bool {
 		return false
 	case kindTime, kindEnd, kindDuration, kindStatus:
 		return true
-	case kindLine: // gives two fields
+	case kindLine, kindMethod, kindPath: // say whether there was a request
 		return true
 	default:
 		return wanted[t.field]

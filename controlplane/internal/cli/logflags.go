@@ -33,7 +33,7 @@ func (l *logFlags) AddFlags(cmd *cobra.Command) {
 		"`FIELD=NAME` under which the logs have a field of a request, as header:x-user-id=user; may be given again")
 	flags.DurationVar(&l.sort, "sort", 30*time.Second, "how far from its place in time a line may stand")
 	l.unknown = 0.1
-	flags.Var(&l.unknown, "unknown-at-most", "share of lines that may be of another format")
+	flags.Var(&l.unknown, "unknown-at-most", "share of lines that may be of another format, or too far from their place")
 	flags.StringVar(&l.html, "html", "", "also write a page with charts to this `FILE`; it names clients")
 	_ = cmd.MarkFlagFilename("html", "html")
 }
@@ -82,6 +82,7 @@ func logError(err error) error {
 	var (
 		lacking *accesslog.LackingError
 		unknown *accesslog.UnknownLines
+		order   *accesslog.Disorder
 		format  *accesslog.UnknownFormat
 	)
 	switch {
@@ -89,6 +90,9 @@ func logError(err error) error {
 		return withHint(err, lacking.Hint())
 	case errors.As(err, &unknown):
 		return withHint(err, "give one format's logs at a time, with --format; --unknown-at-most allows more of them")
+	case errors.As(err, &order):
+		return withHint(err, "say how far lines may stand from their place, as --sort 10m; turn a log of the newest lines first round, "+
+			"as with tac")
 	case errors.As(err, &format):
 		return withHint(err, "say --format with the format's text, as Envoy's text_format_source or nginx' log_format has it, "+
 			"or --map for a JSON log")

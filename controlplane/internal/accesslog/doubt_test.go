@@ -1,0 +1,179 @@
+package accesslog_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+)
+
+// A value that the format cuts off is known only where it is shorter.
+func TestAValueThatIsCutIsUnknown(t *testing.T) {
+	name := file(t, "2026-01-31T12:00:00Z alice 200\n2026-01-31T12:00:01Z mallory-of-a 200\n2026-01-31T12:00:01Z - 200\n")
+	all, stats, err := readAll(t, accesslog.Options{
+		Names: []string{name}, Format: `%START_TIME% %REQ(X-USER-ID):12% %RESPONSE_CODE:3%`, Fields: []string{"header:x-user-id"},
+	})
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	require.EqualValues(t, 1, stats.Unknown)
+	require.Contains(t, stats.Example.Why, "the format cuts it off at 12 bytes")
+
+	name = file(t, `{"t":"2026-01-31T12:00:00Z","u":"alice"}`+"\n"+`{"t":"2026-01-31T12:00:00Z","u":"mallory"}`+"\n")
+	all, stats, err = readAll(t, accesslog.Options{
+		Names: []string{name}, Format: `{"t":"%START_TIME%","u":"%REQ(X-USER-ID):7%"}`, Fields: []string{"header:x-user-id"},
+	})
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.EqualValues(t, 1, stats.Unknown)
+}
+
+// What may be one header or another is neither, but for what Envoy keeps of a pseudo
+// header that it has changed.
+func TestOneHeaderOrAnother(t *testing.T) {
+	for operator, field := range map[string]string{
+		"%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%": "path", "%REQ(X-ENVOY-ORIGINAL-HOST?:AUTHORITY)%": "host",
+		"%REQ(:AUTHORITY?HOST)%": "host", "%REQ(X-USER-ID)%": "header:x-user-id",
+		"%REQ(X-USER-ID?USER-AGENT)%": "", "%REQ(X-USER-ID?:AUTHORITY)%": "",
+	} {
+		o := accesslog.Options{Names: []string{file(t, "2026-01-31T12:00:00Z /x\n")}, Format: "%START_TIME% " + operator}
+		for _, asked := range []string{"path", "host", "header:x-user-id", "header:user-agent"} {
+			o.Fields = []string{asked}
+			_, _, err := readAll(t, o)
+			if asked == field {
+				require.NoError(t, err, operator)
+			} else {
+				require.ErrorContains(t, err, "does not have the field "+asked, operator)
+			}
+		}
+	}
+}
+
+// --map takes a field away from the name that had it.
+func TestMapOfAJSONFormat(t *testing.T) {
+	o := accesslog.Options{
+		Names:  []string{file(t, `{"t":"2026-01-31T12:00:00Z","peer":"10.0.0.1:80","xff":"192.0.2.1, 192.0.2.7"}`+"\n")},
+		Format: `{"t":"%START_TIME%","peer":"%DOWNSTREAM_REMOTE_ADDRESS%","xff":"%REQ(X-FORWARDED-FOR)%"}`,
+		Map:    map[string]string{"client_ip": "xff"}, Fields: []string{"client_ip", "header:x-forwarded-for"},
+	}
+	all, _, err := readAll(t, o)
+	require.NoError(t, err)
+	require.Equal(t, "192.0.2.7", all[0].ClientIP)
+	require.Equal(t, [][2]string{{"x-forwarded-for", "192.0.2.1, 192.0.2.7"}}, all[0].Headers)
+	o.Map = map[string]string{"client_ip": "x-forwarded-for"}
+	_, _, err = readAll(t, o)
+	require.ErrorContains(t, err, "--map client_ip=x-forwarded-for: the format has no x-forwarded-for")
+}
+
+// Connections without a request, and what a program prints beside its access log, are
+// no requests, whatever is wanted of them.
+func TestLinesWithoutARequest(t *testing.T) {
+	request := `{"start_time":"2026-01-31T12:00:00Z","method":"GET","path":"/","response_code":200}` + "\n"
+	for _, content := range []string{
+		request + `{"time":"2026-01-31T12:00:01Z","level":"info","msg":"started"}` + "\n",
+		request + strings.NewReplacer("200", "0", `"GET"`, "null", `"/"`, "null").Replace(request),
+		`[2026-01-31T12:00:00.000Z] "GET / HTTP/1.1" 200 - 0 154 3 2 "-" "a" "-" "api" "-"` + "\n" +
+			`[2026-01-31T12:00:00.000Z] "- - -" 0 - 0 154 3 - "-" "-" "-" "-" "-"` + "\n",
+	} {
+		all, stats, err := readAll(t, accesslog.Options{Names: []string{file(t, content)}})
+		require.NoError(t, err)
+		require.Len(t, all, 1, content)
+		require.EqualValues(t, 1, stats.NoHTTP)
+	}
+}
+
+// A line that is too long is unknown, also when it is among the first of a log that
+// cannot be read twice.
+func TestALongLineIsUnknown(t *testing.T) {
+	content := "2026-01-31T12:00:00Z 200 app\n2026-01-31T12:00:00Z 200 " + strings.Repeat("x", 10<<20) + "\n"
+	for _, o := range []accesslog.Options{{Names: []string{file(t, content)}}, {Names: []string{"-"}, In: strings.NewReader(content)}} {
+		o.Format, o.Fields = `%START_TIME% %RESPONSE_CODE% %REQ(USER-AGENT)%`, []string{"header:user-agent"}
+		all, stats, err := readAll(t, o)
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		require.EqualValues(t, 1, stats.Unknown)
+		require.Equal(t, "it is too long", stats.Example.Why)
+	}
+}
+
+func TestAMissingStatus(t *testing.T) {
+	all, _, err := readAll(t, accesslog.Options{Names: []string{file(t, strings.Replace(combinedLine, "200", "-", 1))}, Fields: everyField})
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.Zero(t, all[0].Status)
+}
+
+// A log against the order of time has no figures.
+func TestALogOutOfOrder(t *testing.T) {
+	var lines strings.Builder
+	for i := range 1000 {
+		at := time.Unix(0, noon).Add(-time.Duration(i) * time.Second).UTC()
+		fmt.Fprintf(&lines, `{"start_time":%q,"method":"GET","path":"/"}`+"\n", at.Format(time.RFC3339))
+	}
+	name := file(t, lines.String())
+	_, stats, err := readAll(t, accesslog.Options{Names: []string{name}, Sort: 10 * time.Second})
+	require.NoError(t, err)
+	require.EqualError(t, stats.CheckOrder(0.1),
+		"989 of the first 1000 requests stand further from their place in time than lines are sorted")
+	require.NoError(t, stats.CheckOrder(1))
+	_, stats, err = readAll(t, accesslog.Options{Names: []string{name}, Sort: time.Hour})
+	require.NoError(t, err)
+	require.NoError(t, stats.CheckOrder(0))
+}
+
+// The grain is that of the coarsest log.
+func TestTheGrainOfSeveralLogs(t *testing.T) {
+	fine := `{"start_time":"2026-01-31T12:00:00.123Z","method":"GET","path":"/"}` + "\n"
+	for _, names := range [][]string{{file(t, fine), file(t, combinedLine)}, {file(t, combinedLine), file(t, fine)}} {
+		_, stats, err := readAll(t, accesslog.Options{Names: names})
+		require.NoError(t, err)
+		require.EqualValues(t, time.Second, stats.GrainNs)
+	}
+}
+
+// What is read of standard input is counted.
+func TestProgressOfStandardInput(t *testing.T) {
+	in := strings.Repeat(combinedLine, 3000)
+	l, err := accesslog.Open(t.Context(), accesslog.Options{Names: []string{"-"}, In: strings.NewReader(in), Fields: everyField})
+	require.NoError(t, err)
+	defer l.Close()
+	for err == nil {
+		_, err = l.Next()
+	}
+	read, size := l.Progress()
+	require.EqualValues(t, len(in), read)
+	require.Negative(t, size)
+}
+
+// A packed log that ends anywhere before its end is an error; several in one file are
+// read to the end of the last.
+func TestCutPackedLogs(t *testing.T) {
+	var lines strings.Builder
+	for i := range 40 {
+		lines.WriteString(strings.Replace(combinedLine, "curl", fmt.Sprint("curl ", i*7919), 1))
+	}
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	_, err := z.Write([]byte(lines.String()))
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	encoder, err := zstd.NewWriter(nil)
+	require.NoError(t, err)
+	for _, packed := range []string{zipped.String(), string(encoder.EncodeAll([]byte(lines.String()), nil))} {
+		for n := range len(packed) {
+			_, _, err := readAll(t, accesslog.Options{Names: []string{"-"}, In: strings.NewReader(packed[:n]), Fields: everyField})
+			require.Error(t, err, n)
+			_, _, err = readAll(t, accesslog.Options{Names: []string{"-"}, In: strings.NewReader(packed + packed[:n]), Fields: everyField})
+			require.True(t, n == 0 || err != nil, n)
+		}
+		all, _, err := readAll(t, accesslog.Options{Names: []string{file(t, packed+packed)}, Fields: everyField})
+		require.NoError(t, err)
+		require.Len(t, all, 80)
+	}
+}
