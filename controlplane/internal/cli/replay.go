@@ -123,10 +123,50 @@ func printReplay(w io.Writer, r *replay.Report) error {
 	if err := printReplayed(w, r.Against, r); err != nil {
 		return err
 	}
-	if err := printAlone(w, "newly denied by "+r.Against.Policy, r.Against); err != nil {
+	name := r.Against.Policy
+	if err := printAlone(w, "newly denied by "+name, enforcedAlone(r.Against)); err != nil {
 		return err
 	}
-	return printAlone(w, "no longer denied by "+r.Against.Policy, &r.Outcome)
+	if err := printAlone(w, "no longer denied by "+name, enforcedAlone(&r.Outcome)); err != nil {
+		return err
+	}
+	if r.Shadow+r.Against.Shadow == 0 {
+		return nil
+	}
+	if err := printAlone(w, "newly denied in shadow by "+name, shadowAlone(r.Against)); err != nil {
+		return err
+	}
+	return printAlone(w, "no longer denied in shadow by "+name, shadowAlone(&r.Outcome))
+}
+
+// alone is what only one policy denies.
+type alone struct {
+	requests int64
+	rules    []aloneRule
+}
+
+type aloneRule struct {
+	*replay.Rule
+	requests, clients int64
+	top               []replay.Client
+}
+
+func enforcedAlone(o *replay.Outcome) alone {
+	a := alone{requests: o.Alone}
+	for i := range o.Rules {
+		u := &o.Rules[i]
+		a.rules = append(a.rules, aloneRule{u, u.Alone, u.AloneClients, u.TopAlone})
+	}
+	return a
+}
+
+func shadowAlone(o *replay.Outcome) alone {
+	a := alone{requests: o.ShadowAlone}
+	for i := range o.Rules {
+		u := &o.Rules[i]
+		a.rules = append(a.rules, aloneRule{u, u.ShadowAlone, u.ShadowAloneClients, u.TopShadowAlone})
+	}
+	return a
 }
 
 // printLogStats prints what was read, and what was left out of it.
@@ -154,6 +194,9 @@ func printLogStats(w io.Writer, s *accesslog.Stats, denied int64) {
 func printReplayed(w io.Writer, o *replay.Outcome, r *replay.Report) error {
 	fmt.Fprintf(w, "\n%s denies %s (%s), %s of them answered 429 then, too\n",
 		printable.Text(o.Policy), counted(o.Denied, "request", "requests"), ratio(o.Denied, r.Log.Requests), grouped(o.Again))
+	if o.Shadow > 0 {
+		fmt.Fprintf(w, "its rules in shadow would deny %s more (%s)\n", grouped(o.Shadow), ratio(o.Shadow, r.Log.Requests))
+	}
 	rows := [][]string{{"RULE", "REQUESTS", "DENIED", "SHARE", "SHADOW", "SHARE", "CLIENTS", "DENIED", "SHARE"}}
 	for i := range o.Rules {
 		u := &o.Rules[i]
@@ -188,16 +231,16 @@ func printReplayed(w io.Writer, o *replay.Outcome, r *replay.Report) error {
 }
 
 // printAlone prints whom only this policy denies.
-func printAlone(w io.Writer, title string, o *replay.Outcome) error {
-	fmt.Fprintf(w, "\n%s: %s\n", printable.Text(title), counted(o.Alone, "request", "requests"))
-	for i := range o.Rules {
-		u := &o.Rules[i]
-		if u.Alone == 0 {
+func printAlone(w io.Writer, title string, a alone) error {
+	fmt.Fprintf(w, "\n%s: %s\n", printable.Text(title), counted(a.requests, "request", "requests"))
+	for i := range a.rules {
+		u := &a.rules[i]
+		if u.requests == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "by %s: %s of %s\n", printable.Text(u.Rule),
-			counted(u.Alone, "request", "requests"), counted(u.AloneClients, "client", "clients"))
-		if err := printClients(w, u, u.TopAlone); err != nil {
+		fmt.Fprintf(w, "by %s: %s of %s\n", printable.Text(u.Rule.Rule),
+			counted(u.requests, "request", "requests"), counted(u.clients, "client", "clients"))
+		if err := printClients(w, u.Rule, u.top); err != nil {
 			return err
 		}
 	}

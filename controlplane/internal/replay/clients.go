@@ -2,6 +2,7 @@ package replay
 
 import (
 	"hash/maphash"
+	"math"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -21,7 +22,10 @@ type clients struct {
 	left    *int64 // how many more clients there may be, of all rules
 }
 
-type client struct{ requests, denied, alone uint32 }
+type client struct {
+	requests, denied uint32
+	alone            [2]uint32 // by kind
+}
 
 // window is what a client has used in its newest period, and at most in one.
 type window struct{ number, used, most uint32 }
@@ -37,7 +41,7 @@ type period struct {
 
 func newClients(rule *policy.Rule, left *int64) *clients {
 	c := &clients{seed: maphash.MakeSeed(), index: map[uint64]uint32{}, left: left}
-	if rule.Cost.Header == "" && rule.Cost.Query == "" {
+	if rule.Cost.Header == "" && rule.Cost.Query == "" && len(rule.Costs) == 0 {
 		for i := range rule.Limits {
 			w := &rule.Limits[i]
 			c.periods = append(c.periods, period{ns: w.PeriodNs, offsetNs: w.OffsetNs, uses: Uses{}})
@@ -81,7 +85,7 @@ func (c *clients) use(i uint32, ns int64, units uint32) {
 			p.active++
 			p.peak = max(p.peak, p.active)
 		}
-		w.used += units
+		w.used += min(units, math.MaxUint32-w.used)
 		w.most = max(w.most, w.used)
 	}
 }

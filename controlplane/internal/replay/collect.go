@@ -11,8 +11,23 @@ import (
 
 // decision is what one policy made of one request.
 type decision struct {
-	briefs string
+	briefs []byte
 	denied bool
+	shadow bool // a rule would deny it if it were enforced
+}
+
+// newDecision is of what the filter reports.
+func newDecision(briefs string, denied bool) (decision, error) {
+	d := decision{briefs: []byte(briefs), denied: denied}
+	for rest := d.briefs; len(rest) > 0; {
+		brief, after, ok := answer.CutBrief(rest)
+		if !ok {
+			return d, fmt.Errorf("the filter reports what cannot be read: %q", briefs)
+		}
+		d.shadow = d.shadow || !brief.Allowed && brief.Shadow
+		rest = after
+	}
+	return d, nil
 }
 
 // collector sums the decisions of one policy up.
@@ -24,11 +39,24 @@ type collector struct {
 	rules    []ruleCollector
 }
 
+// kind is one of denials.
+type kind int
+
+const (
+	enforced kind = iota
+	inShadow
+)
+
+// alone says, by kind, that the other policy allows a request: of those that are
+// denied in shadow alone, that it would not deny them in shadow either.
+type alone [2]bool
+
 type ruleCollector struct {
 	rule                    *policy.Rule
 	out                     *Rule
 	clients                 *clients
-	heavy, alone            *heavy
+	heavy                   *heavy
+	alone                   [2]*heavy // by kind
 	allowed, denied, shadow *series
 	cost                    uint32
 }
@@ -44,7 +72,8 @@ func newCollector(name string, p *policy.Policy, t *timeline) *collector {
 		c.index[r.Name] = len(c.rules)
 		c.Rules = append(c.Rules, Rule{Rule: r.Name, Mode: string(r.Mode), Key: labels(r.Key), Reasons: map[string]int64{}})
 		c.rules = append(c.rules, ruleCollector{
-			rule: r, clients: newClients(r, &left), heavy: newHeavy(t, len(p.Rules)), alone: newHeavy(t, len(p.Rules)),
+			rule: r, clients: newClients(r, &left), heavy: newHeavy(t, len(p.Rules)),
+			alone:   [2]*heavy{newHeavy(t, len(p.Rules)), newHeavy(t, len(p.Rules))},
 			allowed: t.new(), denied: t.new(), shadow: t.new(), cost: r.Cost.Fixed,
 		})
 	}
@@ -63,40 +92,58 @@ func labels(key []policy.KeyPart) []string {
 	return list
 }
 
-// add counts a decision. Alone says that the other policy allows the request.
-func (c *collector) add(ns int64, d decision, deniedBefore, alone bool) error {
-	if d.denied {
-		c.Denied++
-		if deniedBefore {
-			c.Again++
-		}
-		if alone {
-			c.Alone++
-		}
-	}
+// add counts a decision.
+func (c *collector) add(ns int64, d decision, deniedBefore bool, alone alone) error {
+	c.count(d, deniedBefore, alone)
+	alone[inShadow] = alone[inShadow] && !d.denied
 	at := c.timeline.at(ns)
-	for rest := []byte(d.briefs); len(rest) > 0; {
-		brief, after, ok := answer.CutBrief(rest)
-		if !ok {
-			return fmt.Errorf("the filter reports what cannot be read: %q", d.briefs)
-		}
-		rest = after
+	for rest := d.briefs; len(rest) > 0; {
+		var brief answer.Brief
+		brief, rest, _ = answer.CutBrief(rest) // newDecision has read them
 		i, ok := c.index[string(brief.Rule)]
 		if !ok {
 			return fmt.Errorf("the filter reports a rule that the policy does not have: %q", brief.Rule)
 		}
-		first := c.rules[i].add(ns, at, &brief, d.denied && deniedBefore, alone)
-		alone = alone && !first // the first rule that denies is the one to name
+		c.rules[i].add(ns, at, &brief, d.denied && deniedBefore, alone)
+		if !brief.Allowed {
+			alone[kindOf(&brief)] = false // the first rule that denies is the one to name
+		}
 	}
 	return nil
 }
 
-// add counts what a rule decided. It reports whether the rule denied the request.
-func (r *ruleCollector) add(ns int64, at int, b *answer.Brief, deniedBefore, alone bool) (denied bool) {
-	r.out.Requests++
-	denied = !b.Allowed && !b.Shadow
+// count counts the request.
+func (c *collector) count(d decision, deniedBefore bool, alone alone) {
 	switch {
-	case denied:
+	case d.denied:
+		c.Denied++
+		if deniedBefore {
+			c.Again++
+		}
+		if alone[enforced] {
+			c.Alone++
+		}
+	case d.shadow:
+		c.Shadow++
+		if alone[inShadow] {
+			c.ShadowAlone++
+		}
+	}
+}
+
+// kindOf returns the kind of a denial.
+func kindOf(b *answer.Brief) kind {
+	if b.Shadow {
+		return inShadow
+	}
+	return enforced
+}
+
+// add counts what a rule decided.
+func (r *ruleCollector) add(ns int64, at int, b *answer.Brief, deniedBefore bool, alone alone) {
+	r.out.Requests++
+	switch {
+	case !b.Allowed && !b.Shadow:
 		r.out.Denied++
 		r.denied.add(at, 1)
 		if deniedBefore {
@@ -115,20 +162,20 @@ func (r *ruleCollector) add(ns int64, at int, b *answer.Brief, deniedBefore, alo
 	i, ok := r.clients.find(key)
 	if !ok {
 		r.out.Uncounted++
-		return denied
+		return
 	}
 	r.clients.use(i, ns, r.cost)
 	c := &r.clients.all[i]
 	c.requests++
-	if !b.Allowed {
-		c.denied++
-		r.heavy.count(i, c.denied, key, at)
+	if b.Allowed {
+		return
 	}
-	if denied && alone {
-		c.alone++
-		r.alone.count(i, c.alone, key, at)
+	c.denied++
+	r.heavy.count(i, c.denied, key, at)
+	if kind := kindOf(b); alone[kind] {
+		c.alone[kind]++
+		r.alone[kind].count(i, c.alone[kind], key, at)
 	}
-	return denied
 }
 
 // end returns the outcome.
@@ -142,15 +189,10 @@ func (c *collector) end() Outcome {
 			if r.clients.all[j].denied > 0 {
 				out.DeniedClients++
 			}
-			if r.clients.all[j].alone > 0 {
-				out.AloneClients++
-				out.Alone += int64(r.clients.all[j].alone)
-			}
 		}
 		out.Top = r.heavy.top(r.clients.all)
-		if out.Alone > 0 {
-			out.TopAlone = r.alone.top(r.clients.all)
-		}
+		out.Alone, out.AloneClients, out.TopAlone = r.endAlone(enforced)
+		out.ShadowAlone, out.ShadowAloneClients, out.TopShadowAlone = r.endAlone(inShadow)
 		for j, uses := range r.clients.uses() {
 			l := &r.rule.Limits[j]
 			name := l.Name
@@ -161,6 +203,20 @@ func (c *collector) end() Outcome {
 		}
 	}
 	return c.Outcome
+}
+
+// endAlone sums up what this policy alone denies.
+func (r *ruleCollector) endAlone(k kind) (requests, clients int64, top []Client) {
+	for i := range r.clients.all {
+		if n := r.clients.all[i].alone[k]; n > 0 {
+			requests += int64(n)
+			clients++
+		}
+	}
+	if requests > 0 {
+		top = r.alone[k].top(r.clients.all)
+	}
+	return requests, clients, top
 }
 
 // keyParts reads a key out of a brief.

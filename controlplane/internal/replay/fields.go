@@ -15,6 +15,9 @@ import (
 // Fields lists what a policy reads of a request.
 func Fields(p *policy.Policy) []string {
 	need := map[string]bool{}
+	for i := range p.Exempt {
+		matchFields(need, &p.Exempt[i])
+	}
 	for i := range p.Rules {
 		r := &p.Rules[i]
 		if r.Mode == policy.ModeOff {
@@ -25,14 +28,22 @@ func Fields(p *policy.Policy) []string {
 			matchFields(need, &r.Exempt[j])
 		}
 		keyFields(need, r.Key)
-		if r.Cost.Header != "" {
-			need[accesslog.HeaderField(r.Cost.Header)] = true
-		}
-		if r.Cost.Query != "" {
-			need[accesslog.FieldPath] = true
+		costFields(need, &r.Cost)
+		for j := range r.Costs {
+			matchFields(need, &r.Costs[j].Match)
+			costFields(need, &r.Costs[j].Cost)
 		}
 	}
 	return slices.Sorted(maps.Keys(need))
+}
+
+func costFields(need map[string]bool, c *policy.Cost) {
+	if c.Header != "" {
+		need[accesslog.HeaderField(c.Header)] = true
+	}
+	if c.Query != "" {
+		need[accesslog.FieldPath] = true
+	}
 }
 
 func matchFields(need map[string]bool, m *policy.Match) {

@@ -29,7 +29,7 @@ type Options struct {
 	Log     accesslog.Options
 	Policy  File
 	Against *File   // another policy, beside the first
-	Unknown float64 // the largest share of unknown lines
+	Unknown float64 // the largest share of lines that are unknown, or too far from their place
 
 	Wasm     []byte
 	Proxies  int    // 0 = 1; requests go to them in turn
@@ -98,11 +98,20 @@ func (o Options) run(ctx context.Context, files []File) (*run, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	if err := r.warn(); err != nil {
+	if err := r.log.CheckUnknown(o.Unknown); err != nil {
 		return nil, err
 	}
-	return r, r.log.CheckUnknown(o.Unknown)
+	if err := r.log.CheckOrder(o.Unknown); err != nil {
+		return nil, err
+	}
+	if r.timeline == nil {
+		return nil, ErrNoRequests
+	}
+	return r, r.warn()
 }
+
+// ErrNoRequests is the error of logs in which no line is a whole request.
+var ErrNoRequests = errors.New("no line of the logs is a whole request")
 
 // warn says what makes figures other than a reader would think.
 func (r *run) warn() error {
@@ -231,10 +240,13 @@ func (r *run) decide(ctx context.Context, b *batch) (*decidedBatch, error) {
 	var group errgroup.Group
 	for i, fleet := range r.fleets {
 		d.decisions[i] = make([]decision, len(b.ns))
-		group.Go(func() (err error) {
+		group.Go(func() error {
 			for j := range b.ns {
-				one := &d.decisions[i][j]
-				if one.briefs, one.denied, err = fleet.Serve(b.ns[j], b.requests[j]); err != nil {
+				briefs, denied, err := fleet.Serve(b.ns[j], b.requests[j])
+				if err != nil {
+					return err
+				}
+				if d.decisions[i][j], err = newDecision(briefs, denied); err != nil {
 					return err
 				}
 			}
@@ -267,7 +279,11 @@ func (r *run) collect(d *decidedBatch) error {
 			r.denied++
 		}
 		for i, c := range r.collectors {
-			alone := len(r.collectors) > 1 && !d.decisions[1-i][j].denied
+			var alone alone
+			if len(r.collectors) > 1 {
+				other := &d.decisions[1-i][j]
+				alone[enforced], alone[inShadow] = !other.denied, !other.denied && !other.shadow
+			}
 			if err := c.add(ns, d.decisions[i][j], before, alone); err != nil {
 				return err
 			}
@@ -277,11 +293,9 @@ func (r *run) collect(d *decidedBatch) error {
 }
 
 func (r *run) report() *Report {
-	report := &Report{Log: r.log.Stats, Status: Status{Denied: r.denied}, Proxies: max(r.Proxies, 1)}
-	if r.timeline == nil { // no request at all
-		return report
+	report := &Report{
+		Log: r.log.Stats, Status: Status{Denied: r.denied}, Proxies: max(r.Proxies, 1), Outcome: r.collectors[0].end(),
 	}
-	report.Outcome = r.collectors[0].end()
 	if len(r.collectors) > 1 {
 		other := r.collectors[1].end()
 		report.Against = &other

@@ -239,6 +239,8 @@ func TestAPolicyNeedsItsFields(t *testing.T) {
 		{`match: {hosts: [a]}`, "host"},
 		{`exempt: [{headers: {x-a: "*"}}]`, "header:x-a"},
 		{`cost: {header: x-cost}`, "header:x-cost"},
+		{`cost: [{match: {headers: {x-tier: a}}, cost: 2}]`, "header:x-tier"},
+		{`cost: [{match: {methods: [GET]}, cost: {header: x-cost}}]`, "header:x-cost"},
 	} {
 		o := options(t, `{version: 1, rules: [{name: a, limits: ["10/1h"], `+c.rule+`}]}`, traffic(1, 1))
 		_, err := Run(t.Context(), o)
@@ -246,6 +248,9 @@ func TestAPolicyNeedsItsFields(t *testing.T) {
 		require.ErrorAs(t, err, &lacking, c.rule)
 		require.Equal(t, c.field, lacking.Field)
 	}
+	o := options(t, `{version: 1, exempt: [{headers: {x-probe: "1"}}], rules: [{name: a, limits: ["10/1h"]}]}`, traffic(1, 1))
+	_, err := Run(t.Context(), o)
+	require.ErrorContains(t, err, "does not have the field header:x-probe")
 }
 
 func TestALimitFinerThanTheClock(t *testing.T) {

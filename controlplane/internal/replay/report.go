@@ -37,8 +37,12 @@ type Outcome struct {
 	Denied int64  `json:"denied"` // requests
 	Again  int64  `json:"again"`  // of those, lines with status 429
 	// Alone counts requests that this policy denies and the other does not.
-	Alone int64  `json:"alone,omitempty"`
-	Rules []Rule `json:"rules"`
+	Alone int64 `json:"alone,omitempty"`
+	// Shadow counts requests that are not denied, and would be if all rules were enforced.
+	Shadow int64 `json:"shadow_denied"`
+	// ShadowAlone counts those of which the other policy would not deny even that.
+	ShadowAlone int64  `json:"shadow_alone,omitempty"`
+	Rules       []Rule `json:"rules"`
 }
 
 // Rule is what one rule decided on the requests that it is for.
@@ -66,6 +70,11 @@ type Rule struct {
 	Alone        int64    `json:"alone,omitempty"`
 	AloneClients int64    `json:"alone_clients,omitempty"`
 	TopAlone     []Client `json:"top_alone,omitempty"`
+
+	// ShadowAlone is of requests that the other policy allows, in shadow too.
+	ShadowAlone        int64    `json:"shadow_alone,omitempty"`
+	ShadowAloneClients int64    `json:"shadow_alone_clients,omitempty"`
+	TopShadowAlone     []Client `json:"top_shadow_alone,omitempty"`
 }
 
 // Series count requests over the report's timeline.

@@ -70,7 +70,7 @@ func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.timeline == nil || r.collectors[0].Rules[0].Requests == 0 {
+	if r.collectors[0].Rules[0].Requests == 0 {
 		return nil, ErrKeyless
 	}
 	s := o.find(r, draft)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
 )
 
@@ -22,7 +23,7 @@ const maxDrawn = 32
 var pageText string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"n": grouped, "share": share, "time": moment, "key": replay.KeyText, "inc": func(i int) int { return i + 1 },
+	"n": grouped, "share": share, "time": moment, "key": keyText, "inc": func(i int) int { return i + 1 },
 	"clients": func(caption string, list []replay.Client) clientsView { return clientsView{caption, list} },
 }).Parse(pageText))
 
@@ -43,7 +44,9 @@ type limitView struct {
 
 type outcomeView struct {
 	*replay.Outcome
-	Alone string // what Outcome.Alone counts; "" = there is no other policy
+	// What the counts of the same names are of; "" = there is no other policy.
+	Alone, ShadowAlone string
+
 	Rules []ruleView
 	Left  int // rules without charts
 }
@@ -91,8 +94,8 @@ func write(w io.Writer, v *view) error {
 		if err != nil {
 			return err
 		}
-		v.Outcomes[0].Alone = "No longer denied by " + other.Policy
-		second.Alone = "Newly denied"
+		v.Outcomes[0].Alone, v.Outcomes[0].ShadowAlone = "No longer denied by "+other.Policy, "No longer denied in shadow by "+other.Policy
+		second.Alone, second.ShadowAlone = "Newly denied", "Newly denied in shadow"
 		v.Outcomes = append(v.Outcomes, second)
 	}
 	if err := page.Execute(w, v); err != nil {
@@ -135,6 +138,14 @@ func (v *ruleView) draw(t replay.Timeline) error {
 		v.Pictures = append(v.Pictures, p)
 	}
 	return nil
+}
+
+// maxKeyBytes is how much of a key a table shows.
+const maxKeyBytes = 200
+
+// keyText shows a key without signs that would rearrange the page's text.
+func keyText(key []*string) string {
+	return printable.Text(printable.Cut(replay.KeyText(key), maxKeyBytes))
 }
 
 // grouped prints a number with its thousands apart.

@@ -73,7 +73,7 @@ func TestReplay(t *testing.T) {
 	for _, want := range []string{
 		"1,234 requests from <time>2026-01-31 12:00:00Z</time> to <time>2026-01-31 12:03:00Z</time>",
 		"Denies <strong>2</strong> of 1,234 requests (0.16%)",
-		`<th scope="row">192.0.2.1</th><td class="n">2</td><td class="n">4</td><td class="n">50%</td>`,
+		`<th scope="row"><bdi>192.0.2.1</bdi></th><td class="n">2</td><td class="n">4</td><td class="n">50%</td>`,
 		`alt="At most 3 allowed, at 12:00. At most 2 denied, at 12:01. "`,
 		"Requests per minute", "never more than 4. The limit is 2.",
 	} {
@@ -93,6 +93,24 @@ func TestHostileNames(t *testing.T) {
 	require.NotContains(t, page, "<script")
 	require.NotContains(t, page, "<img src=x")
 	pictures(t, page)
+	page = replayed(t, result(rule("a", "a\u202eb\xff\x00c"+strings.Repeat("d", 1<<16))))
+	require.NotContains(t, page, "\u202e", "it turns the text behind it round")
+	require.Regexp(t, `<bdi>a·b`+"\uFFFD"+`·cd{100,200}…</bdi>`, page)
+}
+
+// What is left out, and what is denied in shadow alone, is said.
+func TestLeftOut(t *testing.T) {
+	r := result(rule("a", "192.0.2.1"))
+	r.Log.NoHTTP, r.Log.Unended, r.Shadow = 1200, 2, 617
+	r.Against = &replay.Outcome{Policy: "other.yaml", ShadowAlone: 45, Rules: []replay.Rule{rule("b", "192.0.2.2")}}
+	r.Against.Rules[0].TopShadowAlone = r.Against.Rules[0].Top
+	page := replayed(t, r)
+	for _, want := range []string{
+		"1,200 lines of connections", "2 last lines without an end", "would deny <strong>617</strong> more (50%)",
+		"Newly denied in shadow: 45 requests.", "<caption>Newly denied in shadow</caption>",
+	} {
+		require.Contains(t, page, want)
+	}
 }
 
 func TestManyRules(t *testing.T) {
