@@ -75,7 +75,7 @@ func operator(name string) ([]target, error) {
 
 // cutArgument cuts COMMAND(argument):most, of which Envoy demands the command alone.
 func cutArgument(name string) (command, argument string, most int, err error) {
-	command, length := name, ""
+	length := ""
 	if i := strings.IndexByte(name, '('); i >= 0 {
 		end := strings.LastIndexByte(name, ')')
 		if end < i {

@@ -51,8 +51,8 @@ func newClients(rule *policy.Rule, left *int64) *clients {
 }
 
 // find returns the number of a key's client; false: there are too many.
-func (c *clients) find(key string) (uint32, bool) {
-	hash := maphash.String(c.seed, key)
+func (c *clients) find(key []byte) (uint32, bool) {
+	hash := maphash.Bytes(c.seed, key)
 	i, known := c.index[hash]
 	if known {
 		return i, true
@@ -144,13 +144,13 @@ func newHeavy(t *timeline, rules int) *heavy {
 }
 
 // count says that a client has counted so often, now once more.
-func (h *heavy) count(i, count uint32, key string, at int) {
+func (h *heavy) count(i, count uint32, key []byte, at int) {
 	c := h.clients[i]
 	if c == nil {
 		if len(h.clients) == h.most && !h.makeRoom(count) {
 			return
 		}
-		c = &heavyClient{key: key, before: count - 1, strip: h.timeline.new()}
+		c = &heavyClient{key: string(key), before: count - 1, strip: h.timeline.new()}
 		h.clients[i] = c
 	}
 	c.count = count

@@ -158,8 +158,7 @@ func (r *ruleCollector) add(ns int64, at int, b *answer.Brief, deniedBefore bool
 	if len(b.Reason) > 0 {
 		r.out.Reasons[string(b.Reason)]++
 	}
-	key := string(b.Key)
-	i, ok := r.clients.find(key)
+	i, ok := r.clients.find(b.Key)
 	if !ok {
 		r.out.Uncounted++
 		return
@@ -171,10 +170,10 @@ func (r *ruleCollector) add(ns int64, at int, b *answer.Brief, deniedBefore bool
 		return
 	}
 	c.denied++
-	r.heavy.count(i, c.denied, key, at)
+	r.heavy.count(i, c.denied, b.Key, at)
 	if kind := kindOf(b); alone[kind] {
 		c.alone[kind]++
-		r.alone[kind].count(i, c.alone[kind], key, at)
+		r.alone[kind].count(i, c.alone[kind], b.Key, at)
 	}
 }
 

@@ -52,7 +52,7 @@ func TestHeavy(t *testing.T) {
 			n = dice.IntN(topClients)
 		}
 		all[n].denied++
-		h.count(uint32(n), all[n].denied, "\x01\x02x", line.at(int64(i)*1e7))
+		h.count(uint32(n), all[n].denied, []byte("\x01\x02x"), line.at(int64(i)*1e7))
 	}
 	top := h.top(all)
 	require.Len(t, top, topClients)

@@ -21,7 +21,7 @@ func TestUseOfCosts(t *testing.T) {
 	o = options(t, `{version: 1, rules: [{name: a, cost: 3000000000, limits: ["4000000000/1h"]}]}`, lines)
 	report, err = Run(t.Context(), o)
 	require.NoError(t, err)
-	require.EqualValues(t, uint32(math.MaxUint32), report.Rules[0].Use[0].Max)
+	require.Equal(t, uint32(math.MaxUint32), report.Rules[0].Use[0].Max)
 }
 
 // Of a log without requests there are no figures, nor of one against the order of time.
