@@ -104,6 +104,9 @@ func TestManageAndWasmNeedAdmin(t *testing.T) {
 		{"/v1/rollback/6", "", "to change the manage section"},
 		{"/v1/rollback/7", "", ""},
 		{"/v1/rollback/2", "", `to change the wasm path from none to \"/a.wasm\"`},
+		{"/v1/policies?wasm=/a.wasm", "report_keys: plain\n" + good, "to have clients' keys reported as they are (report_keys: plain)"},
+		{"/v1/policies?wasm=/a.wasm", "report_keys: plain # still\n" + good, ""},
+		{"/v1/policies?wasm=/a.wasm", "report_keys: off\n" + good, ""},
 	} {
 		if step.what != "" {
 			code, text := f.as("apply", "POST", step.path, step.text)

@@ -193,6 +193,8 @@ func (c current) mayBecome(ctx context.Context, d store.Draft, after *policy.Pol
 			fmt.Sprintf("to replace revision %d, whose manage section this release cannot read,", c.revision.Number))
 	case !sameManage(c.policy, after):
 		return missing(ctx, access.Admin, "to change the manage section")
+	case reportsPlain(after) && !reportsPlain(c.policy):
+		return missing(ctx, access.Admin, "to have clients' keys reported as they are (report_keys: plain)")
 	}
 	return nil
 }
@@ -203,6 +205,8 @@ func orNone(path string) string {
 	}
 	return shown(path)
 }
+
+func reportsPlain(p *policy.Policy) bool { return p != nil && p.ReportKeys == policy.ReportPlain }
 
 func sameManage(before, after *policy.Policy) bool { return manageOf(before) == manageOf(after) }
 

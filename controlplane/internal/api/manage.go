@@ -37,7 +37,7 @@ type Counters struct {
 	Sum     *int64          `json:"sum,omitempty"` // of the proxies' values
 
 	Denials []counted.Denials `json:"denials,omitempty"` // of top: of all proxies
-	Note    string          `json:"note,omitempty"`
+	Note    string            `json:"note,omitempty"`
 }
 
 // Explanations answers POST /v1/explain.

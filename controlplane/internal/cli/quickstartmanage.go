@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -34,11 +35,12 @@ func (s managedStore) Get(ctx context.Context, number uint64) (store.Revision, e
 		return r, err
 	}
 	var written struct{ Manage json.RawMessage }
-	rest, ok := bytes.CutPrefix(r.JSON, []byte("{"))
-	if !ok || json.Unmarshal(r.JSON, &written) != nil || written.Manage != nil {
-		return r, nil
+	if err := json.Unmarshal(r.JSON, &written); err != nil {
+		return r, fmt.Errorf("read revision %d: %w", number, err)
 	}
-	r.JSON = append(append(append([]byte("{"), s.section...), ','), rest...)
+	if rest, ok := bytes.CutPrefix(r.JSON, []byte("{")); ok && written.Manage == nil {
+		r.JSON = slices.Concat([]byte("{"), s.section, []byte(","), rest)
+	}
 	return r, nil
 }
 

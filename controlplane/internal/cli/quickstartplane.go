@@ -80,11 +80,7 @@ func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error,
 	if err != nil {
 		return nil, nil, errors.Join(err, web.Close(), policies.Close())
 	}
-	secret, err := reportSecret(data)
-	if err != nil {
-		return nil, nil, errors.Join(err, stream.Close(), web.Close(), policies.Close())
-	}
-	push, err := xds.New(d.cmd.Context(), xds.Options{Store: policies, Log: d.log, ReportSecret: secret})
+	push, err := xds.New(d.cmd.Context(), xds.Options{Store: policies, Log: d.log})
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("start xDS server: %w", err), stream.Close(), web.Close(), policies.Close())
 	}

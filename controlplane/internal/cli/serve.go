@@ -155,12 +155,8 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	if err != nil {
 		return err
 	}
-	secret, err := reportSecret(o.data)
-	if err != nil {
-		return err
-	}
 	push, err := xds.New(cmd.Context(), xds.Options{
-		Store: policies, ReportSecret: secret, Keep: o.keep, Wasm: o.wasm, Log: log, Identify: identify, ClientCAs: guard.proxyCAs,
+		Store: policies, Keep: o.keep, Wasm: o.wasm, Log: log, Identify: identify, ClientCAs: guard.proxyCAs,
 	})
 	if err != nil {
 		return fmt.Errorf("start xDS server: %w", err)

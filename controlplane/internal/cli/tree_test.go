@@ -52,6 +52,7 @@ var failing = map[string]string{
 	"sluice counters reset":         "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
 	"sluice counters set":           "--rule r --n 1 --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
 	"sluice counters stats":         "--proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
+	"sluice counters top":           "--proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
 	"sluice diff":                   "-f POLICY --server http://127.0.0.1:1",
 	"sluice explain":                "-f NONE --path /",
 	"sluice get":                    "--server http://127.0.0.1:1",

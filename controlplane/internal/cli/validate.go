@@ -103,8 +103,8 @@ expect up to %s of memory in one Envoy; at worst %s, while the windows of rename
 	if m.ExpressionBytes > 0 && err == nil {
 		_, err = fmt.Fprintf(w, "and at most %s for regular expressions in each of its workers\n", kibibytes(m.ExpressionBytes))
 	}
-	if m.DenialBytes > 0 && err == nil {
-		_, err = fmt.Fprintf(w, "and at most %s for the keys denied most in each of its workers\n", kibibytes(m.DenialBytes))
+	if m.DenialBytes >= 1<<20 && err == nil {
+		_, err = fmt.Fprintf(w, "and at most %s for the keys denied most in each of its workers\n", mebibytes(m.DenialBytes))
 	}
 	return err
 }

@@ -3,15 +3,15 @@ package policydoc
 // texts say what each field means, by "OBJECT.FIELD": the schema and the
 // reference print them.
 var texts = map[string]string{
-	"policy.version":  "Version of this format.",
-	"policy.revision": "The control plane sets it when it pushes a policy, at most 64 bytes; refused in a file.",
-	"policy.domain":   "Namespace of the counters: domains never share them.",
-	"policy.headers":  "Rate-limit fields on responses: ietf is RateLimit and RateLimit-Policy (draft 10), x-ratelimit the older X-RateLimit-* (draft 03). A denial has Retry-After with any of them.",
-	"policy.quota":    "How the rules of scope cluster ask the quota service.",
-	"policy.rules":    "The rules, in order. All that match a request must allow it; without rules every request is allowed.",
-	"policy.exempt":   "Requests that no rule decides or counts: a list of objects like match, of which one must hold. An empty object is refused.",
-	"policy.manage":   "Lets operators read and change counters; without it they cannot.",
-	"policy.report_keys":   "How sluice counters top shows the keys that are denied most. hash: the first 64 bits of their HMAC-SHA-256, under a secret of the control plane, or of the Envoy process where none pushes the policy. plain: as they are, but for cookies and credentials. off: none are kept.",
+	"policy.version":       "Version of this format.",
+	"policy.revision":      "The control plane sets it when it pushes a policy, at most 64 bytes; refused in a file.",
+	"policy.domain":        "Namespace of the counters: domains never share them.",
+	"policy.headers":       "Rate-limit fields on responses: ietf is RateLimit and RateLimit-Policy (draft 10), x-ratelimit the older X-RateLimit-* (draft 03). A denial has Retry-After with any of them.",
+	"policy.quota":         "How the rules of scope cluster ask the quota service.",
+	"policy.rules":         "The rules, in order. All that match a request must allow it; without rules every request is allowed.",
+	"policy.exempt":        "Requests that no rule decides or counts: a list of objects like match, of which one must hold. An empty object is refused.",
+	"policy.manage":        "Lets operators read and change counters; without it they cannot.",
+	"policy.report_keys":   "How sluice counters top shows the keys that are denied most. hash: the first 64 bits of their HMAC-SHA-256, under a secret of the control plane, or of the Envoy process where none pushes the policy. plain: as they are, but for keys with a cookie or an authorization header. off: none are kept.",
 	"policy.report_secret": "The control plane sets it when it pushes a policy; refused in a file.",
 
 	"rule.name":            "Unique; names the rule in metrics and messages.",

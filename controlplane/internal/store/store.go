@@ -58,8 +58,8 @@ type Store interface {
 	// Audit returns the newest entries first, at most limit of them and only
 	// those with an id below before; 0 means no bound.
 	Audit(ctx context.Context, limit int, before uint64) ([]Entry, error)
-	// Secret returns the secret with which the audit log hashes keys. The first
-	// call makes it.
+	// Secret returns the secret under which the audit log, and proxies' reports, hash
+	// keys. The first call makes it.
 	Secret(ctx context.Context) ([]byte, error)
 	// Watch returns a channel that gets a value after an Append, until ctx
 	// ends. Appends in quick succession may share one value.

@@ -3,6 +3,7 @@ package xds
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -53,7 +54,7 @@ type revision struct {
 	wasm   string
 	policy []byte // JSON, without its opening brace
 	digest [sha256.Size]byte
-	secret string // Options.ReportSecret
+	secret string // goes with the policy
 }
 
 func newRevision(r store.Revision) (revision, error) {
@@ -62,6 +63,18 @@ func newRevision(r store.Revision) (revision, error) {
 		return revision{}, errors.New("tag policy: not a JSON object")
 	}
 	return revision{number: r.Number, wasm: r.Wasm, policy: policy, digest: sha256.Sum256(r.JSON)}, nil
+}
+
+// reportSecret is what proxies hash the keys with that they report. It comes with the
+// store, so that a key has the same hash after a restart and from a backup.
+func reportSecret(ctx context.Context, s store.Store) (string, error) {
+	secret, err := s.Secret(ctx)
+	if err != nil {
+		return "", err
+	}
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte("report_secret"))
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // revision reads a revision from the store.
@@ -184,7 +197,7 @@ func digestIn(version string) string { return version[strings.LastIndexByte(vers
 
 func digest(r revision, p envoy.Plugin) string {
 	h := sha256.New()
-	for _, part := range [][]byte{[]byte(p.Wasm), []byte(p.VMID), []byte(p.Runtime), r.digest[:]} {
+	for _, part := range [][]byte{[]byte(p.Wasm), []byte(p.VMID), []byte(p.Runtime), r.digest[:], []byte(r.secret)} {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
 		h.Write(part)
 	}

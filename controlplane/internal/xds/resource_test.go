@@ -91,3 +91,33 @@ func TestBinaryPrecedence(t *testing.T) {
 	require.Equal(t, "/node", s.plugin(revision{}, node{wasm: "/node"}).Wasm)
 	require.Equal(t, "/server", s.plugin(revision{}, node{}).Wasm)
 }
+
+// Proxies get the secret of their reports with the policy, the same after a restart.
+// One that holds another secret is pushed to again.
+func TestReportSecret(t *testing.T) {
+	ctx := t.Context()
+	f := newFixture(t)
+	f.apply("one")
+	r, err := f.server.revision(ctx, 1)
+	require.NoError(t, err)
+	require.Regexp(t, `^[0-9a-f]{64}$`, r.secret)
+	require.Len(t, r.secret, policy.ReportSecretBytes)
+	pushed, problems := policy.ReadPushed(parsed(t, append(r.head("a"), r.policy...)))
+	require.Empty(t, problems)
+	require.Equal(t, r.secret, pushed.ReportSecret)
+	f.restart()
+	again, err := f.server.revision(ctx, 1)
+	require.NoError(t, err)
+	require.Equal(t, r.secret, again.secret)
+
+	other := r
+	other.secret = strings.Repeat("0", policy.ReportSecretBytes)
+	require.False(t, sameContent(version(r, "a", envoy.Plugin{}), version(other, "a", envoy.Plugin{})))
+}
+
+func parsed(t *testing.T, text []byte) *policy.Node {
+	t.Helper()
+	doc, err := policy.ParseJSON(text)
+	require.NoError(t, err)
+	return doc
+}

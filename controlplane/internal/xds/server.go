@@ -98,10 +98,6 @@ type Options struct {
 	Wasm  string       // path of the filter's binary where neither revision nor node names one
 	Log   *slog.Logger // default: nothing
 
-	// ReportSecret goes to proxies with every policy, for the hashes of the keys that
-	// they report; see policy.Policy.
-	ReportSecret string
-
 	// Identify returns the name in a client certificate that grants the node id,
 	// or why none does. It is not called where proxies need no certificate. By
 	// default the id must be a name in the certificate.
@@ -120,7 +116,7 @@ type Server struct {
 	log    *slog.Logger
 	ledger *Ledger
 	nonces nonces
-	secret string // Options.ReportSecret
+	secret string // goes to proxies with every policy; see policy.Policy.ReportSecret
 
 	identify    func(*x509.Certificate, string) (string, error)
 	clientCAs   func() *x509.CertPool
@@ -156,6 +152,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	secret, err := reportSecret(ctx, o.Store)
+	if err != nil {
+		return nil, err
+	}
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	changed := o.Store.Watch(watching)
 	ledger, err := newLedger(ctx, o.Store)
@@ -164,7 +164,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("load ledger: %w", err)
 	}
 	s := &Server{
-		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n, secret: o.ReportSecret,
+		store: o.Store, keep: o.Keep, wasm: o.Wasm, log: o.Log, ledger: ledger, nonces: n, secret: secret,
 		identify: o.Identify, clientCAs: o.ClientCAs, verifyEvery: verifyEvery,
 		payloads: newCache[payloadID, payload](maxPayloads), texts: newCache[uint64, revision](maxTexts),
 		stop: make(chan struct{}), cancel: cancel,
