@@ -212,6 +212,7 @@ func TestConsole(t *testing.T) {
 	}
 	require.True(t, run(b, chromedp.Evaluate[bool](
 		`[...document.images].length == 2 && [...document.images].every(i => i.complete && i.naturalWidth > 0)`)), "the plots are pictures")
+	b.await("figure table caption", "Keys of per-user denied most")
 	b.see("rules", "dark")
 
 	// Change the policy and go back.

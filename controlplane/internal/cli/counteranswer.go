@@ -150,7 +150,7 @@ func printDenials(w io.Writer, report *api.Counters) error {
 	table, since := [][]string{{"RULE", "DENIED", "ERROR", "KEY"}}, int64(0)
 	for _, d := range report.Denials {
 		for _, k := range d.Keys {
-			table = append(table, []string{d.Rule, strconv.FormatUint(uint64(k.Denied), 10), strconv.FormatUint(uint64(k.Error), 10), keyText(&k)})
+			table = append(table, []string{d.Rule, strconv.FormatUint(uint64(k.Denied), 10), strconv.FormatUint(uint64(k.Error), 10), manage.KeyText(&k)})
 		}
 		if d.SinceMs != 0 && (since == 0 || d.SinceMs < since) {
 			since = d.SinceMs
@@ -177,25 +177,4 @@ func printDenials(w io.Writer, report *api.Counters) error {
 		}
 	}
 	return nil
-}
-
-// keyText is a key in a cell.
-func keyText(k *answer.DeniedKey) string {
-	if k.Hash != "" {
-		return "hash " + k.Hash
-	}
-	parts := make([]string, len(k.Key))
-	for i, part := range k.Key {
-		if parts[i] = "(missing)"; part != nil {
-			parts[i] = *part
-		}
-	}
-	text := strings.Join(parts, ", ")
-	if k.Cut {
-		text += "…"
-	}
-	if len(k.Key) == 0 && !k.Cut {
-		return "(one counter for all)"
-	}
-	return text
 }

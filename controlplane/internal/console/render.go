@@ -10,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 //go:embed pages
@@ -24,6 +26,7 @@ func parsePages(names ...string) map[string]*template.Template {
 		"moment":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 		"machine":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"printable": printable.Text,
+		"keyText":   func(k answer.DeniedKey) string { return manage.KeyText(&k) },
 		"add":       func(a, b int) int { return a + b },
 	}
 	layout := template.Must(template.New("layout.html").Funcs(words).ParseFS(pageFiles, "pages/layout.html", "pages/parts.html"))

@@ -54,6 +54,10 @@ func (c *console) sample(r *http.Request) error {
 		return err
 	}
 	c.samples.add(&counters)
+	var top api.Counters // which the page can do without
+	if err := c.call(r, http.MethodPost, "/v1/counters/top", "application/x-www-form-urlencoded", form, &top); err == nil {
+		c.samples.addKeys(top.Denials)
+	}
 	return nil
 }
 

@@ -16,6 +16,7 @@ const (
 	forgetAfter = time.Minute
 	maxSamples  = 100 // of a rule
 	maxPlotted  = 50  // rules
+	maxKeys     = 10  // of a rule
 )
 
 // Counts are requests of a rule.
@@ -44,8 +45,9 @@ func (c Counts) over(seconds float64) Counts {
 type Rule struct {
 	Name   string
 	Total  Counts
-	Rates  []Counts // as many as there are times
-	latest int      // the sample that had it
+	Rates  []Counts           // as many as there are times
+	Keys   []answer.DeniedKey // denied most lately, up to maxKeys
+	latest int                // the sample that had it
 }
 
 // Now is the newest rate.
@@ -79,6 +81,17 @@ func (s *samples) due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.now().Sub(s.at) >= sampleEvery
+}
+
+// addKeys takes which keys the proxies have denied most.
+func (s *samples) addKeys(denials []answer.Denials) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range denials {
+		if r := s.rules[d.Rule]; r != nil {
+			r.Keys = d.Keys[:min(len(d.Keys), maxKeys)]
+		}
+	}
 }
 
 // add takes what the proxies have answered.

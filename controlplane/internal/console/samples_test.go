@@ -48,6 +48,13 @@ func TestSamples(t *testing.T) {
 	_, silent, _, _ := s.list()
 	require.Equal(t, []api.Problem{{Path: "b", Message: "gone"}}, silent)
 
+	// Keys are shown with a rule that is sampled.
+	keys := make([]answer.DeniedKey, 2*maxKeys)
+	s.addKeys([]answer.Denials{{Rule: "r", Keys: keys}, {Rule: "unknown", Keys: keys}})
+	rules, _, _, _ := s.list()
+	require.Len(t, rules, 1)
+	require.Len(t, rules[0].Keys, maxKeys)
+
 	// Samples are few, and those from before a pause do not count.
 	for range 2 * maxSamples {
 		s.add(&api.Counters{Proxies: []manage.Row{counted("a", 5, 0, 0)}})

@@ -2,6 +2,7 @@ package manage
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/top"
@@ -59,6 +60,27 @@ func identity(k *answer.DeniedKey) string {
 	}
 	if k.Cut {
 		text += "\x00cut"
+	}
+	return text
+}
+
+// KeyText is a key as people read it.
+func KeyText(k *answer.DeniedKey) string {
+	if k.Hash != "" {
+		return "hash " + k.Hash
+	}
+	parts := make([]string, len(k.Key))
+	for i, part := range k.Key {
+		if parts[i] = "(missing)"; part != nil {
+			parts[i] = *part
+		}
+	}
+	text := strings.Join(parts, ", ")
+	if k.Cut {
+		text += "…"
+	}
+	if len(k.Key) == 0 && !k.Cut {
+		return "(one counter for all)"
 	}
 	return text
 }
