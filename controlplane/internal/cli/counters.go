@@ -95,8 +95,9 @@ Each was denied DENIED times for certain, and up to ERROR times more. With few k
 ERROR is 0; with many that are denied seldom, what is kept of one is in part what was
 kept of others.
 
-The policy's report_keys says how keys are shown: as hashes, by default, which are
-the same on all proxies of one control plane, or plain, or not at all.`
+The policy's report_keys says how keys are shown: as hashes, by default, or plain, or
+not at all. With report_keys: hash in the policy a key has the same hash on all
+proxies of a control plane, without the field another one on each.`
 	}
 	if op.Name == "stats" {
 		cmd.Long = help.short + ".\n\nKeys and bytes are the proxy's; metrics (all of them with --output json) are\nwhat all its workers have counted, those that did not answer up to a second ago."
