@@ -117,7 +117,7 @@ func TestFunctionCallsOfARequest(t *testing.T) {
 		{"three windows", `"rules":[` + keyedBy(`"limits":["1000000/1m","1000000/1h","1000000/1d"]`) + `]`, 31},
 		{"fixed window per key", `"rules":[` + keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"fixed_window_per_key"}]`) + `]`, 31},
 		{"client address", `"rules":[{"name":"r","key":["client_ip"],"limits":["1000000/1h"]}]`, 34},
-		{"denied", `"rules":[` + keyedBy(`"limits":["1/366d"]`) + `]`, 54},
+		{"denied", `"rules":[` + keyedBy(`"limits":["1/366d"]`) + `]`, 58},
 		{"response fields", `"headers":"both","rules":[` + keyedBy(`"limits":["1000000/1h"]`) + `]`, 77},
 		{"by path", `"rules":[` + keyedBy(`"match":{"paths":["/v1/*"]},"limits":["1000000/1h"]`) + `]`, 58},
 		{"three rules", `"rules":[` + keyedBy(`"limits":["1000000/1h"]`) +

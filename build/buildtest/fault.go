@@ -1,9 +1,7 @@
 package buildtest
 
 import (
-	"cmp"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,27 +21,24 @@ type Fault struct {
 	New  string // what it says instead
 }
 
-// Plant compiles the filter with the faults and returns its bytes. It fails
-// where a file does not say what is to be replaced: the fault then has to
+// Plant compiles the filter with the fault and returns its bytes. It fails
+// where the file does not say what is to be replaced: the fault then has to
 // follow the source.
-func Plant(tb testing.TB, faults ...Fault) []byte {
+func Plant(tb testing.TB, f Fault) []byte {
 	tb.Helper()
 	dir := tb.TempDir()
-	patched := map[string]string{} // by source
-	for i, f := range faults {
-		source := filepath.Join(Root(), f.File)
-		text, err := os.ReadFile(cmp.Or(patched[source], source))
-		require.NoError(tb, err)
-		require.Equal(tb, 1, strings.Count(string(text), f.Old), "%s: how often %s says %q", f.Name, f.File, f.Old)
-		patched[source] = filepath.Join(dir, fmt.Sprint("patched-", i, ".go"))
-		require.NoError(tb, os.WriteFile(patched[source], []byte(strings.Replace(string(text), f.Old, f.New, 1)), 0o600))
-	}
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": patched})
+	source := filepath.Join(Root(), f.File)
+	text, err := os.ReadFile(source)
+	require.NoError(tb, err)
+	require.Equal(tb, 1, strings.Count(string(text), f.Old), "%s: how often %s says %q", f.Name, f.File, f.Old)
+	patched := filepath.Join(dir, "patched.go")
+	require.NoError(tb, os.WriteFile(patched, []byte(strings.Replace(string(text), f.Old, f.New, 1)), 0o600))
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {source: patched}})
 	require.NoError(tb, err)
 	list := filepath.Join(dir, "overlay.json")
 	require.NoError(tb, os.WriteFile(list, overlay, 0o600))
 	file := filepath.Join(dir, "faulty.wasm")
-	require.NoError(tb, graft.Compile(Root(), file, "-overlay="+list), "%v: they do not compile", faults)
+	require.NoError(tb, graft.Compile(Root(), file, "-overlay="+list), "%s: it does not compile", f.Name)
 	wasm, err := os.ReadFile(file)
 	require.NoError(tb, err)
 	return wasm
