@@ -11,6 +11,8 @@ package top
 import (
 	"sort"
 	"unsafe"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 const (
@@ -47,7 +49,7 @@ func (k *Key) SetText(text []byte) { k.n = uint8(copy(k.text[:], text)) }
 func (k *Key) Text() []byte { return k.text[:k.n] }
 
 // Most is how often the key may have been denied.
-func (k *Key) Most() uint32 { return add(k.Denied, k.Error) }
+func (k *Key) Most() uint32 { return limit.AddSaturating(k.Denied, k.Error) }
 
 // Sketch counts denials. The zero value has counted none.
 type Sketch struct {
@@ -62,7 +64,7 @@ func (s *Sketch) Add(id uint64) (fresh *Key) {
 	for i := range s.keys[:s.n] {
 		k := &s.keys[i]
 		if k.ID == id {
-			k.Denied = add(k.Denied, 1)
+			k.Denied = limit.AddSaturating(k.Denied, 1)
 			return nil
 		}
 		if k.Most() < s.keys[least].Most() {
@@ -105,7 +107,7 @@ func Merge(lists ...List) List {
 	var sum List
 	at := map[uint64]int{}
 	for _, l := range lists {
-		sum.Rest = add(sum.Rest, l.Rest)
+		sum.Rest = limit.AddSaturating(sum.Rest, l.Rest)
 		for i := range l.Keys {
 			k := &l.Keys[i]
 			j, have := at[k.ID]
@@ -115,7 +117,7 @@ func Merge(lists ...List) List {
 				sum.Keys = append(sum.Keys, *k)
 				sum.Keys[j].Denied, sum.Keys[j].Error = 0, 0
 			}
-			sum.Keys[j].Denied = add(sum.Keys[j].Denied, k.Denied)
+			sum.Keys[j].Denied = limit.AddSaturating(sum.Keys[j].Denied, k.Denied)
 		}
 	}
 	for _, l := range lists {
@@ -126,9 +128,9 @@ func Merge(lists ...List) List {
 		for i := range sum.Keys {
 			k := &sum.Keys[i]
 			if more, ok := listed[k.ID]; ok {
-				k.Error = add(k.Error, more)
+				k.Error = limit.AddSaturating(k.Error, more)
 			} else {
-				k.Error = add(k.Error, l.Rest)
+				k.Error = limit.AddSaturating(k.Error, l.Rest)
 			}
 		}
 	}
@@ -149,12 +151,4 @@ func (l List) Cut(n int) List {
 	}
 	l.Keys = l.Keys[:min(n, len(l.Keys))]
 	return l
-}
-
-// add adds without wrapping around.
-func add(a, b uint32) uint32 {
-	if sum := a + b; sum >= a {
-		return sum
-	}
-	return ^uint32(0)
 }
