@@ -155,26 +155,10 @@ func (w *Worker) Publish(now int64) {
 	w.changed = !w.write(now)
 }
 
-// write writes the value of the worker's place.
+// write writes the value of the worker's place, which no other writes.
 func (w *Worker) write(now int64) bool {
 	w.append(now)
-	key := keyOf(w.place)
-	for range maxRetries {
-		_, cas, status := w.store.Get(key)
-		if status == state.NotFound {
-			cas = state.CreateOnly
-		} else if status != state.OK {
-			return false
-		}
-		switch w.store.Set(key, w.message, cas) {
-		case state.OK:
-			return true
-		case state.Mismatch: // the worker that had the place before
-		default:
-			return false
-		}
-	}
-	return false
+	return w.store.Set(keyOf(w.place), w.message, 0) == state.OK
 }
 
 // append makes the message, with as many keys of each rule as there is room for.
