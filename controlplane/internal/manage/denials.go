@@ -1,7 +1,6 @@
 package manage
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/answer"
@@ -11,14 +10,16 @@ import (
 // Denials adds up what the proxies know of the keys that are denied most: the rules in
 // the order in which a proxy first names them.
 func Denials(rows []Row) (sum []answer.Denials) {
+	places := map[string]int{}     // of rules in sum
 	numbers := map[string]uint64{} // of keys, by what tells them apart
 	var keys []answer.DeniedKey
 	lists := map[string][]top.List{}
 	for i := range rows {
 		for _, d := range rows[i].Denials {
-			at := slices.IndexFunc(sum, func(s answer.Denials) bool { return s.Rule == d.Rule })
-			if at < 0 {
+			at, have := places[d.Rule]
+			if !have {
 				at, sum = len(sum), append(sum, answer.Denials{Rule: d.Rule, SinceMs: d.SinceMs})
+				places[d.Rule] = at
 			}
 			if s := &sum[at]; d.SinceMs != 0 && (s.SinceMs == 0 || d.SinceMs < s.SinceMs) {
 				s.SinceMs = d.SinceMs
