@@ -142,14 +142,10 @@ type progress struct {
 }
 
 func newProgress(cmd *cobra.Command) *progress {
-	f, ok := cmd.ErrOrStderr().(*os.File)
-	if !ok {
-		return &progress{}
+	if to := cmd.ErrOrStderr(); isTerminal(to) {
+		return &progress{to: to}
 	}
-	if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 || os.Getenv("TERM") == "dumb" {
-		return &progress{}
-	}
-	return &progress{to: f}
+	return &progress{}
 }
 
 func (p *progress) show(read, size int64) {

@@ -95,14 +95,15 @@ func watchStatus(cmd *cobra.Command, o *serverOptions) error {
 	}
 }
 
-// isTerminal says whether people see what is written, as it comes.
+// isTerminal says whether people see what is written, as it comes, on a terminal that
+// can write over it.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {
 		return false
 	}
 	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }
 
 func printStatus(w io.Writer, st *api.Status) error {
