@@ -116,7 +116,7 @@ type Server struct {
 	log    *slog.Logger
 	ledger *Ledger
 	nonces nonces
-	secret string // goes to proxies with every policy; see policy.Policy.ReportSecret
+	secret string // goes with policies that name report_keys; see policy.Policy.ReportSecret
 
 	identify    func(*x509.Certificate, string) (string, error)
 	clientCAs   func() *x509.CertPool

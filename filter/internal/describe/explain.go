@@ -117,7 +117,7 @@ func keyPart(k *policy.KeyPart, v *match.Value) answer.KeyPart {
 	switch {
 	case !v.Present:
 		part.Missing = true
-	case k.Kind == policy.KeyCookie, k.Kind == policy.KeyHeader && policy.IsCredential(k.Name),
+	case len(k.Of) == 0 && k.HasCredential(),
 		strings.HasPrefix(v.Label, "cookie:"), policy.IsCredential(strings.TrimPrefix(v.Label, "header:")):
 		part.Hidden = true
 	default:

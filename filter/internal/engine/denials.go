@@ -80,6 +80,7 @@ const maxPart = 254
 // KeyOf returns the parts of a key that appendKeyText has written, nil for a part that the
 // request lacked. cut says that more than what is returned was written.
 func KeyOf(text []byte) (parts []*string, cut bool) {
+	parts = []*string{}
 	for len(text) > 0 {
 		n := int(text[0])
 		text = text[1:]
