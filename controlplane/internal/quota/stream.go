@@ -67,7 +67,7 @@ type granted struct {
 	definition *definition
 	key, id    [16]byte // in the store; the part's
 	charge     charge
-	units      uint32 // that have not been returned
+	units      uint32 // that may be returned
 	atNs       int64
 }
 
@@ -270,7 +270,8 @@ func (st *Stream) enqueue(groups []*group) error {
 	return nil
 }
 
-// giveBack uncounts returned units: at most what the grant gave, once.
+// giveBack uncounts returned units: at most what the grant gave, once. What a return
+// leaves has been spent, so a second one has nothing to give.
 func (st *Stream) giveBack(r lease.Return) {
 	s := st.service
 	age := st.number - r.Grant // newest = 0
@@ -280,7 +281,7 @@ func (st *Stream) giveBack(r lease.Return) {
 	}
 	g := &st.grants[len(st.grants)-1-int(age)]
 	units := min(r.Units, g.units)
-	if g.units -= units; units == 0 {
+	if g.units = 0; units == 0 {
 		return
 	}
 	d := g.definition
