@@ -11,60 +11,65 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim/interleave"
 )
 
-// faults are mistakes that a limiter of this kind can make, each planted in the
-// source of this one.
+// faults are mistakes that a limiter of this kind can make. One copy of the filter
+// has them all.
 var faults = []struct {
-	buildtest.Fault
+	name string
+	id   string
+	edit buildtest.Edit
 	race string // the scenario that finds it
 	want string // part of the error
 }{
-	{buildtest.Fault{
-		Name: "a missing key is created with cas 0", File: "shared/state/store.go",
-		Old: "const CreateOnly uint32 = 0xFFFFFFFE", New: "const CreateOnly uint32 = 0",
+	{"a missing key is created with cas 0", "create", buildtest.Edit{
+		File: "shared/state/store.go",
+		Old:  "const CreateOnly uint32 = 0xFFFFFFFE", New: `var CreateOnly = pick[uint32]("create", 0, 0xFFFFFFFE)`,
 	}, "create race of a page, fixed_window", "are admitted, not"},
-	{buildtest.Fault{
-		Name: "a refund ignores the generation", File: "shared/state/entry.go",
-		Old: "if e.slot < 0 || e.page.recordGeneration(&t.layout, e.slot) != committed.generation {", New: "if e.slot < 0 {",
+	{"a refund ignores the generation", "generation", buildtest.Edit{
+		File: "shared/state/entry.go",
+		Old:  "if e.slot < 0 || e.page.recordGeneration", New: `if e.slot < 0 || planted != "generation" && e.page.recordGeneration`,
 	}, "refund and reset, fixed_window", "a refund took the hit of another request"},
-	{buildtest.Fault{
-		Name: "eviction leaves no floor", File: "shared/state/evict.go",
-		Old: "t.addToFloor(e, slot, last, at)", New: "",
+	{"eviction leaves no floor", "floor", buildtest.Edit{
+		File: "shared/state/evict.go",
+		Old:  "t.addToFloor(e, slot, last, at)", New: `if planted != "floor" { t.addToFloor(e, slot, last, at) }`,
 	}, "full page, fixed_window", "eviction has refunded"},
-	{buildtest.Fault{
-		Name: "clean overwrites concurrent hits", File: "shared/state/operate.go",
-		Old: "return changes, t.write(e)", New: "return changes, t.tables.store.Set(e.key[:], e.page, 0)",
+	{"clean overwrites concurrent hits", "clean", buildtest.Edit{
+		File: "shared/state/operate.go",
+		Old:  "return changes, t.write(e)",
+		New:  `if planted == "clean" { return changes, t.tables.store.Set(e.key[:], e.page, 0) }; return changes, t.write(e)`,
 	}, "clean, fixed_window", "are admitted, not"},
-	{buildtest.Fault{
-		Name: "a window goes back with a worker's clock", File: "shared/state/table.go",
-		Old: "e.Now = max(now, last)", New: "e.Now = now",
+	{"a window goes back with a worker's clock", "back", buildtest.Edit{
+		File: "shared/state/table.go",
+		Old:  "e.Now = max(now, last)", New: `e.Now = pick("back", now, max(now, last))`,
 	}, "window roll, fixed_window", "are admitted in the new window"},
-	{buildtest.Fault{
-		Name: "a lost compare-and-swap counts as won", File: "filter/internal/engine/attempt.go",
-		Old: "case raced:\n\t\t\tif retries == maxRetries {", New: "case raced:\n\t\t\tif a.counted = true; a.counted {\n\t\t\t\treturn\n\t\t\t}\n\t\t\tif retries == maxRetries {",
+	{"a lost compare-and-swap counts as won", "won", buildtest.Edit{
+		File: "filter/internal/engine/attempt.go",
+		Old:  "case raced:\n\t\t\tif retries", New: "case raced:\n\t\t\tif planted == \"won\" {\n\t\t\t\ta.counted = true\n\t\t\t\treturn\n\t\t\t}\n\t\t\tif retries",
 	}, "create race of a page, fixed_window", "are admitted, not"},
-	{buildtest.Fault{
-		Name: "the fast path takes a lost compare-and-swap for won", File: "shared/state/fast.go",
-		Old: "return t.tables.store.Set(e.key[:], b, e.cas), true", New: "t.tables.store.Set(e.key[:], b, e.cas)\n\treturn OK, true",
+	{"the fast path takes a lost compare-and-swap for won", "fast-won", buildtest.Edit{
+		File: "shared/state/fast.go",
+		Old:  "return t.tables.store.Set(e.key[:], b, e.cas), true",
+		New:  `if s := t.tables.store.Set(e.key[:], b, e.cas); planted != "fast-won" { return s, true }; return OK, true`,
 	}, "create race of a page, fixed_window", "are admitted, not"},
-	{buildtest.Fault{
-		Name: "on the fast path a window goes back with a worker's clock", File: "shared/state/fast.go",
-		Old: "at := max(now, last)", New: "at := now",
+	{"on the fast path a window goes back with a worker's clock", "fast-back", buildtest.Edit{
+		File: "shared/state/fast.go",
+		Old:  "at := max(now, last)", New: `at := pick("fast-back", now, max(now, last))`,
 	}, "window roll, fixed_window", "are admitted in the new window"},
-	{buildtest.Fault{
-		Name: "the fast path overlooks the floor", File: "shared/state/fast.go",
-		Old: "if slot < 0 {", New: "if false {",
+	{"the fast path overlooks the floor", "fast-floor", buildtest.Edit{
+		File: "shared/state/fast.go",
+		Old:  "if slot < 0 {", New: `if slot < 0 && planted != "fast-floor" {`,
 	}, "full page, fixed_window", "eviction has refunded"},
-	{buildtest.Fault{
-		Name: "a late denial refunds nothing", File: "filter/internal/engine/decide.go",
-		Old: "attempts[i].refund(now)", New: "_ = attempts[i]",
+	{"a late denial refunds nothing", "refund", buildtest.Edit{
+		File: "filter/internal/engine/decide.go",
+		Old:  "attempts[i].refund(now)", New: `if planted != "refund" { attempts[i].refund(now) }`,
 	}, "refund, fixed_window", "counted"},
-	{buildtest.Fault{
-		Name: "the directory is written with cas 0", File: "shared/state/directory.go",
-		Old: "t.store.Set(directoryKey, next, cas)", New: "t.store.Set(directoryKey, next, 0*cas)",
+	{"the directory is written with cas 0", "directory", buildtest.Edit{
+		File: "shared/state/directory.go",
+		Old:  "t.store.Set(directoryKey, next, cas)", New: `t.store.Set(directoryKey, next, pick("directory", 0, cas))`,
 	}, "create race of two tables", "counted"},
-	{buildtest.Fault{
-		Name: "a changed list of windows starts anew", File: "shared/state/page.go",
-		Old: "copy(out.record(to, slot), b.record(from, slot)[:recordHeadBytes])", New: "continue",
+	{"a changed list of windows starts anew", "anew", buildtest.Edit{
+		File: "shared/state/page.go",
+		Old:  "copy(out.record(to, slot), b.record(from, slot)[:recordHeadBytes])",
+		New:  `if planted == "anew" { continue }; copy(out.record(to, slot), b.record(from, slot)[:recordHeadBytes])`,
 	}, "config change, a window more", "are admitted, not"},
 }
 
@@ -72,12 +77,17 @@ var faults = []struct {
 // there for it.
 func TestPlantedFaults(t *testing.T) {
 	t.Parallel()
-	found := 0
+	var edits []buildtest.Edit
 	for _, f := range faults {
-		t.Run(f.Name, func(t *testing.T) {
+		edits = append(edits, f.edit)
+	}
+	wasm, found := buildtest.Plant(t, edits...), 0
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
 			i := slices.IndexFunc(scenarios(), func(c scenario) bool { return c.name == f.race })
 			require.GreaterOrEqual(t, i, 0, "no race is named %q", f.race)
-			r := newBench(t, buildtest.Plant(t, f.Fault)).explore(t, &scenarios()[i], interleave.Bounds{Max: 300}, nil)
+			b := newBench(t, wasm, buildtest.ChooseFault+"="+f.id)
+			r := b.explore(t, &scenarios()[i], interleave.Bounds{Max: 300}, nil)
 			require.NotNil(t, r.Failure, "not found in %d interleavings", r.Executions)
 			first, _, _ := strings.Cut(r.Failure.Error(), "\n")
 			t.Logf("found by number %d of the interleavings: %s", r.Executions, first)

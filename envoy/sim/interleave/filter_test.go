@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	flagMax     = flag.Int("interleave-max", 3_200, "maximum of interleavings to search in a scenario, enough for 58 of 62; 0 = all")
+	flagMax     = flag.Int("interleave-max", 1_600, "maximum of interleavings to search in a scenario; 0 = all")
 	flagRandom  = flag.Int("interleave-random", 200, "random interleavings of a scenario that has more than the maximum")
 	flagSeed    = flag.Uint64("interleave-seed", 1, "seed of the random interleavings")
 	flagCase    = flag.String("interleave-case", "", "scenarios to run, a regular expression")

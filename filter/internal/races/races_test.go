@@ -15,8 +15,8 @@ import (
 )
 
 var (
-	flagMax    = flag.Int("races-max", 800, "maximum of executions to search in a scenario")
-	flagRandom = flag.Int("races-random", 200, "random executions of a scenario after the search")
+	flagMax    = flag.Int("races-max", 200, "maximum of executions to search in a scenario")
+	flagRandom = flag.Int("races-random", 400, "random executions of a scenario after the search")
 	flagSeed   = flag.Uint64("races-seed", 1, "seed of the random executions")
 	flagOnly   = flag.String("races-only", "", "the one scenario to run")
 )
@@ -71,6 +71,10 @@ func scenarios() []scenario {
 		{name: "hot key, messages lost", rules: clusterRule("r", "u", `"40/1h"`), before: all(4, a), scripts: all(8, a), times: someTime, keeps: true, faults: true},
 		{name: "idle units", rules: clusterRule("r", "u", `"40/1h"`), before: all(4, a), scripts: all(2, a), times: []int64{6 * second, 11 * second}, keeps: true},
 		{name: "idle units, a message twice", rules: clusterRule("r", "u", `"40/1h"`), before: all(4, a), scripts: all(2, a), times: []int64{6 * second, 11 * second}, keeps: true, faults: true},
+		{
+			name: "idle units of two keys", keeps: true, faults: true, before: all(4, a), rounds: 3, pause: 4500 * ms,
+			scripts: all(8, b), times: []int64{500 * ms}, rules: clusterRule("r", "u", `"90/1h"`),
+		},
 		{name: "a window ends", rules: clusterRule("r", "u", `"40/1s"`), start: 700 * ms, before: all(4, a), scripts: all(16, a), times: []int64{20 * ms, 160 * ms}, faults: true},
 		{name: "an hour ends", rules: clusterRule("r", "u", `"40/1h"`), start: hour - 11*second, before: all(4, a), scripts: all(10, a), times: []int64{ms, 6 * second}, keeps: true},
 		{name: "log", rules: clusterRule("r", "u", log20s), before: all(1, a), rounds: 4, pause: 150 * ms, scripts: all(14, a), times: []int64{20*second - 100*ms}},
