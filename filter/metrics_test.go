@@ -119,6 +119,56 @@ func TestMemoryUsageMovesWithItsTable(t *testing.T) {
 	require.Zero(t, b.Metrics()[gauge("a")])
 }
 
+// Keys that end while nobody asks are seen by a VM whose policy no request has met.
+func TestMemoryUsageOfAnUnusedTable(t *testing.T) {
+	live := func(b *bench) any {
+		n, have := b.Metrics()["rule=.=per-user;.;rate_limit_live_keys"]
+		if !have {
+			return nil
+		}
+		return n
+	}
+	store := sim.NewStore()
+	b := start(t, func(o *sim.Options) { o.Store = store })
+	require.NoError(t, b.Configure(policy(perUser)))
+	b.serve(t, 0, alice)
+	next := start(t, func(o *sim.Options) { o.Store = store })
+	next.now = b.now
+	require.NoError(t, next.Configure(policy(perUser+`,{"name":"more","limits":["1/1h"]}`)))
+	minutes := func() { // a survey takes 46 ticks
+		for range 120 {
+			next.now += 1_000_000_000
+			require.NoError(t, next.Tick(0))
+		}
+	}
+	minutes()
+	require.EqualValues(t, 1, live(next))
+	before := store.Namespace("sluice").Snapshot()
+	next.now += 48 * 3600 * 1_000_000_000
+	minutes()
+	require.Zero(t, live(next))
+	require.Equal(t, before, store.Namespace("sluice").Snapshot(), "nothing is registered")
+	require.NotContains(t, next.Metrics(), "rule=.=more;.;rate_limit_live_keys", "nobody has used it")
+}
+
+// Beside the heartbeat, rules that nobody uses cost a read of the directory now and then.
+func TestUnusedTablesCostATickLittle(t *testing.T) {
+	b := start(t)
+	require.NoError(t, b.Configure(manyRules(2000)))
+	reads := 0
+	for range 60 {
+		b.calls = nil
+		b.now += 1_000_000_000
+		require.NoError(t, b.Tick(0))
+		for _, call := range b.calls {
+			if call == "get_shared_data" {
+				reads++
+			}
+		}
+	}
+	require.LessOrEqual(t, reads, 60+6)
+}
+
 // A survey of a large table takes many ticks with few reads each.
 func TestMemoryUsageOfALargeTable(t *testing.T) {
 	b := start(t)

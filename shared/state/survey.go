@@ -21,11 +21,15 @@ const (
 
 // Step continues the survey of a table, whose pages' keys live counts. When it has
 // read the last page, it returns done and what it has found, and the survey starts
-// again. It skips a table that this worker has not used yet.
+// again. It skips a table that neither this worker has used nor Peek has seen.
 func (s *Survey) Step(t *Table, live func(value []byte) uint64) (found Found, done bool, status Status) {
 	if !t.open {
-		*s = Survey{}
-		return Found{}, false, OK
+		if t.seen == nil {
+			*s = Survey{}
+			return Found{}, false, OK
+		}
+		t.adopt(t.seen)
+		defer func() { t.open = false }() // it is not registered
 	}
 	read := 0
 	for i := 0; i < surveyPages && read < surveyBytes && s.next < t.pages; i++ {
@@ -49,6 +53,34 @@ func (s *Survey) Step(t *Table, live func(value []byte) uint64) (found Found, do
 	found = s.found
 	*s = Survey{}
 	return found, true, OK
+}
+
+// Peek looks in the directory for the tables that this worker has not used. Others
+// have, so they can be surveyed. It registers nothing.
+func (t *Tables) Peek() {
+	var unused []*Table
+	for _, table := range t.tables {
+		if table.seen = nil; !table.open {
+			unused = append(unused, table)
+		}
+	}
+	if len(unused) == 0 {
+		return
+	}
+	value, _, status := t.store.Get(directoryKey)
+	if status != OK {
+		return
+	}
+	d, _ := readDirectory(value) // one that cannot be read is empty
+	d.prepare(len(unused))
+	for _, table := range unused {
+		for _, i := range d.tablesOf(table.def.Counter) {
+			if e := &d.tables[i]; e.foreign == nil && e.hasOwner(t.self.id) {
+				seen := *e
+				table.seen = &seen
+			}
+		}
+	}
 }
 
 // Used reports whether this worker has used the table.

@@ -15,8 +15,9 @@ type Table struct {
 	tables *Tables
 	def    Definition
 
-	adopted uint32 // how often the fields below have changed
-	open    bool   // registered in the directory: the fields below are valid
+	seen    *tableEntry // what Peek has found, nil once the table is open
+	adopted uint32      // how often the fields below have changed
+	open    bool        // registered in the directory: the fields below are valid
 	number  uint16
 	pages   uint32
 	base    uint32

@@ -71,6 +71,7 @@ type Engine struct {
 
 	surveyed int // rules[surveyed] is the one whose memory is being added up
 	survey   state.Survey
+	peekAtNs int64 // see Survey
 }
 
 // New compiles a policy. It neither reads nor writes shared data.

@@ -31,9 +31,17 @@ func (e *Engine) assignMemory() {
 	}
 }
 
+// peekNs is how often the tables that this worker has not used are looked for: a
+// directory of ten thousand tables takes milliseconds.
+const peekNs = 10_000_000_000
+
 // Survey goes on adding up the memory of the tables, one rule after the other.
 // Call it on a tick: a call reads a few pages only.
 func (e *Engine) Survey() {
+	if now := e.host.Monotonic(); e.surveyed == 0 && !e.survey.Begun() && now >= e.peekAtNs {
+		e.peekAtNs = now + peekNs
+		e.tables.Peek()
+	}
 	for range e.rules {
 		r := &e.rules[e.surveyed]
 		if r.memory.own {
