@@ -19,9 +19,9 @@ import (
 // with it. Package engine compares more of the same natively.
 func TestTheFastPathDecidesAlike(t *testing.T) {
 	const policies, steps = 60, 40
-	general := buildtest.Plant(t, buildtest.Fault{
-		Name: "no fast path", File: "shared/state/fast.go",
-		Old: "if len(windows) == 0 ||", New: "if len(windows) >= 0 ||",
+	general := buildtest.Plant(t, buildtest.Edit{
+		File: "shared/state/fast.go",
+		Old:  "if len(windows) == 0 ||", New: "if len(windows) >= 0 ||",
 	})
 	var pairs [2][2]*bench // with and without the fast path, traced and not
 	for i := range pairs {
@@ -108,7 +108,12 @@ func (c *calls) NewFunctionListener(d api.FunctionDefinition) experimental.Funct
 // costs natively, and is most of what a decision costs.
 func TestFunctionCallsOfARequest(t *testing.T) {
 	var c calls
+	now := int64(1_000_000_000_000_000_000)
 	ctx := experimental.WithFunctionListenerFactory(context.Background(), &c)
+	h, err := sim.New(ctx, sim.Options{Wasm: wasm(), CacheDir: buildtest.CacheDir(), Seed: 1, Now: func() int64 { return now }})
+	require.NoError(t, err)
+	defer h.Close()
+	unused := h.Shared().Save()
 	for _, kind := range []struct {
 		name, policy string
 		max          int
@@ -124,10 +129,7 @@ func TestFunctionCallsOfARequest(t *testing.T) {
 			`,{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}]`, 95},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
-			now := int64(1_000_000_000_000_000_000)
-			h, err := sim.New(ctx, sim.Options{Wasm: wasm(), CacheDir: buildtest.CacheDir(), Seed: 1, Now: func() int64 { return now }})
-			require.NoError(t, err)
-			defer h.Close()
+			h.Shared().Restore(unused)
 			require.NoError(t, h.Configure([]byte(`{"version":1,`+kind.policy+`}`)))
 			r := &sim.Request{ClientIP: "192.0.2.1", Path: "/v1/x", Headers: [][2]string{{"x-user-id", "alice"}}}
 			for range 3 { // the second meets a page, the third memory to use again

@@ -116,12 +116,23 @@ func parse(data []byte) (*policy.Node, Errors) {
 // \/, no \u escapes in pairs, and folds U+2028 in a string. Only then are there
 // no positions.
 func parseText(data []byte) (*policy.Node, Errors) {
+	text, err := compactJSON(data)
 	n, errs := parseYAML(data)
-	asJSON, err := policy.ParseJSON(data)
-	if err != nil || len(errs) == 0 && bytes.Equal(policy.AppendJSON(nil, n), policy.AppendJSON(nil, asJSON)) {
+	if err != nil || len(errs) == 0 && bytes.Equal(policy.AppendJSON(nil, n), text) {
 		return n, errs
 	}
+	asJSON, _ := policy.ParseJSON(data)
 	return asJSON, nil
+}
+
+// compactJSON is the text of the tree that a JSON policy makes. The tree itself
+// is dropped: kept, it would double the memory that a large policy takes.
+func compactJSON(data []byte) ([]byte, error) {
+	n, err := policy.ParseJSON(data)
+	if err != nil {
+		return nil, err
+	}
+	return policy.AppendJSON(nil, n), nil
 }
 
 func invalidUTF8(data []byte) int {
