@@ -82,6 +82,8 @@ cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy s
 # do, some run what is compiled for this machine beside it.
 whole = ./envoy/proc $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\b(proc|redistest)\.(All|Find|Redis|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
 unit = $(filter-out $(whole) ./build/measure ./build/measure/% ./build/release ./build/browser %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
+# What make test leaves to e2e-long.
+long_scenarios = $(shell grep -l '^//go:build long' e2e/*_test.go | xargs sed -n 's/^func \(Test[A-Za-z]*\).*/\1/p')
 native = $(filter ./controlplane/% ./envoy/proxy,$(whole))
 
 .PHONY: help
@@ -116,7 +118,12 @@ race: build ## what runs natively, under the race detector; takes a C compiler
 
 .PHONY: e2e-all
 e2e-all: build ## the end-to-end scenarios on every supported Envoy
-	@SLUICE_EVERY_ENVOY=1 $(MAKE) --no-print-directory envoy-test versions='$(ENVOY_VERSIONS)' packages=./e2e/... timeout=60m
+	@SLUICE_EVERY_ENVOY=1 $(MAKE) --no-print-directory envoy-test versions='$(ENVOY_VERSIONS)' packages=./e2e/... timeout=60m flags='-tags long'
+
+.PHONY: e2e-long
+e2e-long: build ## the end-to-end scenarios that take many Envoys or much time, on the newest
+	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./e2e timeout=30m \
+		flags='-tags long -run "^($(subst $(space),|,$(long_scenarios)))$$$$"'
 
 .PHONY: e2e-console
 e2e-console: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(chromium) $(axe) ## the console in a real Chromium, on the newest Envoy; SHOTS=1: its pictures into docs/img
@@ -143,7 +150,7 @@ soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(servers) ## 
 .PHONY: faults
 faults: build measure ## what clients see of faults under limits over all Envoys, into docs/cluster.md: RUNS=3, FAULTS=WORD
 	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./e2e timeout=60m \
-		flags='-v -run TestFaults -fault-runs $(if $(RUNS),$(RUNS),3) $(if $(FAULTS),-fault-names $(FAULTS)) -fault-figures $(CURDIR)/docs/cluster-faults.json'
+		flags='-v -tags long -run TestFaults -fault-runs $(if $(RUNS),$(RUNS),3) $(if $(FAULTS),-fault-names $(FAULTS)) -fault-figures $(CURDIR)/docs/cluster-faults.json'
 	$(measure) pages
 
 .PHONY: servers

@@ -31,34 +31,34 @@ func separate(d driver) driver {
 // Each algorithm admits exactly its limit of a burst over four workers. The windows
 // do not end during the test, and the buckets gain nothing.
 func TestAlgorithms(t *testing.T) {
-	const sent = 1600
+	const sent = 900
 	for _, tc := range []struct {
 		name   string
 		fields string
 		want   int // admitted requests of one key's burst
 		used   int // the key's usage afterwards, 0 = want
 	}{
-		{name: "fixed window", fields: "limits: [700/" + far + "]", want: 700},
-		{name: "fixed window, offset", fields: "limits: [{requests: 700, per: " + far + ", offset: 4d}]", want: 700},
-		{name: "fixed window, jitter", fields: "limits: [{requests: 700, per: " + far + ", jitter: 50%}]", want: 700},
-		{name: "fixed window, count_denied", fields: "count_denied: true, limits: [700/" + far + "]", want: 700, used: sent},
-		{name: "per key", fields: "algorithm: fixed_window_per_key, limits: [700/" + far + "]", want: 700},
-		{name: "per key, elastic", fields: "algorithm: fixed_window_per_key, limits: [{requests: 700, per: 1h, elastic: true}]", want: 700},
+		{name: "fixed window", fields: "limits: [400/" + far + "]", want: 400},
+		{name: "fixed window, offset", fields: "limits: [{requests: 400, per: " + far + ", offset: 4d}]", want: 400},
+		{name: "fixed window, jitter", fields: "limits: [{requests: 400, per: " + far + ", jitter: 50%}]", want: 400},
+		{name: "fixed window, count_denied", fields: "count_denied: true, limits: [400/" + far + "]", want: 400, used: sent},
+		{name: "per key", fields: "algorithm: fixed_window_per_key, limits: [400/" + far + "]", want: 400},
+		{name: "per key, elastic", fields: "algorithm: fixed_window_per_key, limits: [{requests: 400, per: 1h, elastic: true}]", want: 400},
 		{
 			name:   "per key, elastic, count_denied",
-			fields: "count_denied: true, algorithm: fixed_window_per_key, limits: [{requests: 700, per: 1h, elastic: true}]", want: 700, used: sent,
+			fields: "count_denied: true, algorithm: fixed_window_per_key, limits: [{requests: 400, per: 1h, elastic: true}]", want: 400, used: sent,
 		},
 		{name: "sliding log", fields: "algorithm: sliding_window_log, limits: [512/" + far + "]", want: 512},
 		{name: "sliding log, count_denied", fields: "count_denied: true, algorithm: sliding_window_log, limits: [300/" + far + "]", want: 300},
-		{name: "sliding counter", fields: "algorithm: sliding_window_counter, limits: [700/" + far + "]", want: 700},
-		{name: "sliding counter, count_denied", fields: "count_denied: true, algorithm: sliding_window_counter, limits: [700/" + far + "]", want: 700, used: sent},
-		{name: "token bucket", fields: "algorithm: token_bucket, limits: [{requests: 1, per: " + far + ", burst: 700}]", want: 700},
+		{name: "sliding counter", fields: "algorithm: sliding_window_counter, limits: [400/" + far + "]", want: 400},
+		{name: "sliding counter, count_denied", fields: "count_denied: true, algorithm: sliding_window_counter, limits: [400/" + far + "]", want: 400, used: sent},
+		{name: "token bucket", fields: "algorithm: token_bucket, limits: [{requests: 1, per: " + far + ", burst: 400}]", want: 400},
 		{name: "token bucket of its requests", fields: "algorithm: token_bucket, limits: [7/" + far + "]", want: 7},
 		{name: "cost", fields: "cost: 3, algorithm: sliding_window_log, limits: [500/" + far + "]", want: 166, used: 498},
 		{name: "limit 0", fields: "algorithm: token_bucket, limits: [0/1h]", want: 0},
 		{name: "layered", fields: `limits: [
 			900/` + far + `, {requests: 800, per: 1h, algorithm: fixed_window_per_key},
-			{requests: 400, per: 1h, algorithm: sliding_window_log}, {requests: 700, per: ` + far + `, algorithm: sliding_window_counter},
+			{requests: 400, per: 1h, algorithm: sliding_window_log}, {requests: 500, per: ` + far + `, algorithm: sliding_window_counter},
 			{requests: 1, per: ` + far + `, burst: 600, algorithm: token_bucket}]`, want: 400},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestAlgorithms(t *testing.T) {
 
 // Each algorithm admits exactly its limit for each of many keys.
 func TestAlgorithmsManyKeys(t *testing.T) {
-	const keys, limit, sent = 100, 13, 4000
+	const keys, limit, sent = 50, 13, 2000
 	eachSeparately(t, func(t *testing.T, d driver) {
 		for name, window := range map[string]string{
 			"jitter":          "{requests: 13, per: " + far + ", jitter: 100%}",

@@ -1,3 +1,5 @@
+//go:build long
+
 package e2e
 
 import (
@@ -30,9 +32,7 @@ const (
 // when it is full, and admits cheaters again.
 func TestCardinalityAttack(t *testing.T) {
 	d := newest(t)
-	control := startControlPlane(t)
-	p := d.start(t, proxyOptions{node: "edge", xds: control.xds, edit: withoutUpstream})
-	control.awaitConnected(t, "edge")
+	p := siteOf(t, separate(d)) // it has a log
 	for _, c := range []struct{ name, limits string }{
 		{"aligned", "limits: [20/" + far + "]"},
 		{"per-key", "algorithm: fixed_window_per_key, limits: [20/" + far + "]"},
@@ -42,7 +42,7 @@ func TestCardinalityAttack(t *testing.T) {
 			for _, times := range []int{1, 10, 100} {
 				rule := fmt.Sprintf("%s-%d", c.name, times)
 				policy := fmt.Sprintf("version: 1\nrules: [{name: %s, key: [{header: x-user-id}], capacity: %d, %s}]\n", rule, *attackCapacity, c.limits)
-				control.apply(t, policy)
+				p.apply(t, policy)
 				printed, _ := memoryOf(t, policy)
 				o, grown := p.attack(t, times, *attackCapacity)
 				refused := uint64(0)
@@ -82,13 +82,13 @@ func (p *proxy) attack(t *testing.T, times, capacity int) (o attack.Outcome, gro
 	t.Helper()
 	list := attack.NewList(attack.Plan{Flood: times * capacity, Limit: attackLimit, Honest: 100, Cheaters: 20, Bursts: 10})
 	l := p.load(16)
-	l.send(t, 2000, func(int) request { return request{path: "/"} }) // without a key, so that Envoy allocates its buffers
+	l.send(t, 2000, func(int) request { return request{path: direct} }) // without a key, so that Envoy allocates its buffers
 	before := int64(0)
 	if capacity >= weighed {
 		before = settled(t, p)
 	}
 	began := time.Now()
-	got := l.send(t, list.Len(), func(i int) request { return request{"/", "x-user-id", list.Key(i)} })
+	got := l.send(t, list.Len(), func(i int) request { return request{direct, "x-user-id", list.Key(i)} })
 	took := time.Since(began)
 	require.Equal(t, len(got), count(got, allowed)+count(got, denied))
 	o = list.Judge(func(i int) bool { return got[i] == allowed })

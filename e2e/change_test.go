@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"compress/gzip"
 	"fmt"
 	"io"
@@ -37,17 +36,15 @@ rules: [{name: renamed, counter: per-user, key: [{header: x-user-id}], limits: [
 	})
 }
 
-// A different binary takes the counters over, whether it is built from this source or
-// from an earlier commit. So does the first binary when it comes back.
+// The binary of an earlier commit takes the counters over. So does the first one when
+// it comes back.
 func TestAnotherBinaryKeepsTheCounters(t *testing.T) {
-	other, earlier := buildtest.Filter(t, "sluice_other"), earlierFilter(t)
-	differ(t, built.filter, other)
-	differ(t, built.filter, earlier)
+	earlier := earlierFilter(t)
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, perUser("100/"+far))
 		l := s.load(16)
 		require.Equal(t, 100, count(l.send(t, 200, user("alice")), allowed))
-		for i, wasm := range []string{other, earlier, built.filter} {
+		for i, wasm := range []string{earlier, built.filter} {
 			s.apply(t, perUser(fmt.Sprint(150+50*i, "/", far)), "--wasm", wasm)
 			require.Equal(t, 50, count(l.send(t, 200, user("alice")), allowed))
 		}
@@ -70,15 +67,6 @@ func earlierFilter(t *testing.T) string {
 	require.NoError(t, err)
 	require.NoError(t, wasm.Close())
 	return path
-}
-
-func differ(t *testing.T, a, b string) {
-	t.Helper()
-	x, err := os.ReadFile(a)
-	require.NoError(t, err)
-	y, err := os.ReadFile(b)
-	require.NoError(t, err)
-	require.False(t, bytes.Equal(x, y), "%s and %s are the same", a, b)
 }
 
 // Pushing policies under load loses no count and adds none. The policies differ only

@@ -33,7 +33,7 @@ func TestOneHotKey(t *testing.T) {
 	})
 }
 
-var freshKeys = flag.Int("fresh-keys", 1000, "keys whose records all workers race to create")
+var freshKeys = flag.Int("fresh-keys", 500, "keys whose records all workers race to create")
 
 func TestFreshKeys(t *testing.T) {
 	const times = 20

@@ -1,7 +1,8 @@
+//go:build long
+
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -21,8 +22,6 @@ import (
 )
 
 var (
-	faultRuns = flag.Int("fault-runs", 0, "how often each fault happens to three Envoys, two quota services and their Redis; "+
-		"0: the faults of a short run, once and to two Envoys")
 	faultFigures = flag.String("fault-figures", "", "`FILE` for what came of them, as JSON; rows of faults that did not happen now stay in it")
 	faultNames   = flag.String("fault-names", ".", "`REGEXP` for the faults to happen")
 )
@@ -54,20 +53,6 @@ rules:
   - {name: second, match: {paths: [/second]}, scope: cluster, on_unavailable: deny, key: [{header: x-user-id}], limits: [30/1s]}
 `
 
-const (
-	faultTimeout = 100 * time.Millisecond // the default
-	faultWait    = faultTimeout + 20*time.Millisecond
-)
-
-// faultSlack is what is not known of a machine that runs other tests at the same time.
-// Long runs have it to themselves.
-func faultSlack() time.Duration {
-	if *faultRuns > 0 {
-		return 0
-	}
-	return 500 * time.Millisecond
-}
-
 // newFaultRig starts services on the store, and n proxies.
 func newFaultRig(t *testing.T, n int, url string) *faultRig {
 	t.Helper()
@@ -91,12 +76,6 @@ func newFaultRig(t *testing.T, n int, url string) *faultRig {
 func (f *faultRig) startProxy(t *testing.T, i int) {
 	f.proxies[i] = f.driver.start(t, proxyOptions{policy: faultPolicy, quota: f.gates[i].address(), workers: 2, edit: balanced})
 	f.load.move(i, f.proxies[i].address)
-}
-
-// balanced is withoutUpstream, with as many connections on each worker.
-func balanced(bootstrap []byte) []byte {
-	const address = "\n    address: "
-	return bytes.Replace(withoutUpstream(bootstrap), []byte(address), []byte("\n    connection_balance_config: {exact_balance: {}}"+address), 1)
 }
 
 func (f *faultRig) addresses() (all []string) {

@@ -3,8 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -188,8 +186,15 @@ func TestFieldScope(t *testing.T) {
 	})
 }
 
-// Two planted faults: in one filter reads of counters fail, in the other no write wins
-// its race.
+// onRequest is a fault of the function with this head, in requests that name it.
+func onRequest(name, head, does string) buildtest.Edit {
+	return buildtest.Edit{
+		File: "filter/internal/host/proxy.go", Old: head,
+		New: head + "\tif fault, _ := p.Header(\"x-fault\"); fault == \"" + name + "\" && string(key[:min(3, len(key))]) == \"sl/\" {\n\t\t" + does + "\n\t}\n",
+	}
+}
+
+// Two planted faults: reads of counters fail, and no write wins its race.
 func TestFieldOnErrorAndContention(t *testing.T) {
 	const policy = `
 version: 1
@@ -198,38 +203,30 @@ rules:
   - {name: allow, match: {paths: [/allow]}, limits: [9/` + far + `], on_error: allow, on_contention: allow}
   - {name: deny, match: {paths: [/deny]}, limits: [9/` + far + `], on_error: deny, on_contention: deny}
 `
-	const getHead = "func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {\n"
-	for name, c := range map[string]struct {
-		fault        buildtest.Fault
-		defaultValue int
-		metric       string
-	}{
-		"on_error": {buildtest.Fault{
-			Name: "reads fail", File: "filter/internal/host/proxy.go", Old: getHead,
-			New: getHead + "	if len(key) > 3 && string(key[:3]) == \"sl/\" {\n\t\treturn nil, 0, state.Failed\n\t}\n",
-		}, allowed, "rate_limit_errors_total"},
-		"on_contention": {buildtest.Fault{
-			Name: "writes lose", File: "filter/internal/host/proxy.go", Old: "	switch importSetShared(",
-			New: "	if len(key) > 3 && string(key[:3]) == \"sl/\" {\n\t\treturn state.Mismatch\n\t}\n\tswitch importSetShared(",
-		}, denied, "rate_limit_contention_total"},
-	} {
-		wasm := filepath.Join(t.TempDir(), "faulty.wasm")
-		require.NoError(t, os.WriteFile(wasm, buildtest.Plant(t, c.fault), 0o600))
-		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, d driver) {
-				p := d.start(t, proxyOptions{wasm: wasm, policy: policy})
-				require.Equal(t, c.defaultValue, p.status(t, "/default"))
-				require.Equal(t, allowed, p.status(t, "/allow"))
-				res, _ := p.get(t, "/deny")
-				require.Equal(t, denied, res.StatusCode)
-				require.Equal(t, "1", res.Header.Get("retry-after"))
-				eventually(t, 10*time.Second, "the metric", func() bool {
-					n, _ := p.metric(t, c.metric, "deny")
-					return n == 1
-				})
+	wasm := file(t, "faulty.wasm", string(buildtest.Plant(t,
+		onRequest("reads-fail", "func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {\n", "return nil, 0, state.Failed"),
+		onRequest("writes-lose", "func (p *proxy) Set(key, value []byte, cas uint32) state.Status {\n", "return state.Mismatch"))))
+	each(t, func(t *testing.T, d driver) {
+		p := d.start(t, proxyOptions{wasm: wasm, policy: policy})
+		for _, c := range []struct {
+			fault        string
+			defaultValue int
+			metric       string
+		}{
+			{"reads-fail", allowed, "rate_limit_errors_total"},
+			{"writes-lose", denied, "rate_limit_contention_total"},
+		} {
+			require.Equal(t, c.defaultValue, p.status(t, "/default", "x-fault", c.fault), c.fault)
+			require.Equal(t, allowed, p.status(t, "/allow", "x-fault", c.fault), c.fault)
+			res, _ := p.get(t, "/deny", "x-fault", c.fault)
+			require.Equal(t, denied, res.StatusCode, c.fault)
+			require.Equal(t, "1", res.Header.Get("retry-after"))
+			eventually(t, 10*time.Second, "the metric", func() bool {
+				n, _ := p.metric(t, c.metric, "deny")
+				return n == 1
 			})
-		})
-	}
+		}
+	})
 }
 
 var resetText = regexp.MustCompile(`;t=(\d+)`)

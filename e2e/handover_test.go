@@ -2,20 +2,15 @@ package e2e
 
 import (
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
 // A listener with a new policy takes several seconds to become ready. The filter does
@@ -25,16 +20,15 @@ func TestListenerThatIsNotReadyForLong(t *testing.T) {
 	const waits = 8 * time.Second
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
-			lds := &listenerFile{listenerList: listenerList{path: filepath.Join(t.TempDir(), "lds.yaml")}}
-			p := d.start(t, proxyOptions{policy: perUser("5/" + far), edit: func(bootstrap []byte) []byte {
-				return lds.take(t, bootstrap, freeAddress(t))
-			}})
+			s := siteOf(t, d)
+			p := s.listen(t, proxyOptions{policy: perUser("5/" + far)})
 			require.Equal(t, 5, count(p.load(4).send(t, 20, user("alice")), allowed))
-			began := time.Now()
-			lds.update(t, perUser("5/"+far+", 50/365d"), waits)
+			const updates = "listener_manager.listener_in_place_updated"
+			began, before := time.Now(), s.stat(t, updates)
+			s.offer(t, late(t, bootstrapOf(t, s.inDomain(perUser("5/"+far+", 50/365d"))), waits))
 			eventually(t, time.Minute, "the new listener", func() bool {
 				require.Zero(t, count(p.load(4).send(t, 8, user("alice")), allowed))
-				return updated(t, p)
+				return s.stat(t, updates) > before && s.stat(t, "listener_manager.total_listeners_warming") == 0
 			})
 			require.Greater(t, time.Since(began), 7*time.Second, "it was not ready all the time")
 			require.Zero(t, count(p.load(16).send(t, 64, user("alice")), allowed))
@@ -45,64 +39,62 @@ func TestListenerThatIsNotReadyForLong(t *testing.T) {
 // listenerList is a file from which an Envoy reads listeners.
 type listenerList struct {
 	path      string
+	mu        sync.Mutex
 	version   int
-	listeners []any
+	listeners map[string][]any // by scenario
+	addresses map[string]any   // by the listener's name
+}
+
+// address returns where the listener is. A new listener at port 0 would get the socket
+// of one that drains.
+func (l *listenerList) address(t *testing.T, listener string) any {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.addresses[listener] == nil {
+		free, err := ports.Free(1)
+		require.NoError(t, err)
+		l.addresses[listener] = map[string]any{"socket_address": map[string]any{"address": "127.0.0.1", "port_value": free[0]}}
+	}
+	return l.addresses[listener]
+}
+
+// set replaces a scenario's listeners. Those of scenarios that were dropped go with it.
+func (l *listenerList) set(t *testing.T, scenario string, listeners []any) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.listeners[scenario] = listeners
+	l.write(t)
+}
+
+func (l *listenerList) drop(scenario string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.listeners, scenario)
 }
 
 // write writes the listeners to the file, which makes Envoy read it.
 func (l *listenerList) write(t *testing.T) {
 	t.Helper()
 	l.version++
-	for _, listener := range l.listeners {
-		listener.(map[string]any)["@type"] = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	all := []any{}
+	for _, listeners := range l.listeners {
+		for _, listener := range listeners {
+			listener.(map[string]any)["@type"] = "type.googleapis.com/envoy.config.listener.v3.Listener"
+			all = append(all, listener)
+		}
 	}
-	file := marshaled(t, map[string]any{"version_info": fmt.Sprint(l.version), "resources": l.listeners})
+	file := marshaled(t, map[string]any{"version_info": fmt.Sprint(l.version), "resources": all})
 	next := l.path + ".next"
 	require.NoError(t, os.WriteFile(next, file, 0o600))
 	require.NoError(t, os.Rename(next, l.path)) // Envoy watches for moved files
 }
 
-// listenerFile is a file from which an Envoy reads its only listener.
-type listenerFile struct {
-	listenerList
-	address  string
-	listener map[string]any
-}
-
-// take moves the bootstrap's listener to the file and sets its address.
-func (l *listenerFile) take(t *testing.T, bootstrap []byte, address string) []byte {
+// late returns the bootstrap with a filter in front that delays its listener by waits.
+func late(t *testing.T, bootstrap []byte, waits time.Duration) []byte {
 	t.Helper()
-	var doc map[string]any
-	require.NoError(t, yaml.Unmarshal(bootstrap, &doc))
-	static := doc["static_resources"].(map[string]any)
-	l.address = address
-	l.listener = static["listeners"].([]any)[0].(map[string]any)
-	delete(static, "listeners")
-	doc["node"] = map[string]any{"id": "n", "cluster": "c"} // discovery needs one
-	doc["dynamic_resources"] = map[string]any{"lds_config": map[string]any{
-		"resource_api_version": "V3", "path_config_source": map[string]any{"path": l.path},
-	}}
-	l.write(t)
-	return marshaled(t, doc)
-}
-
-// write writes the listener to the file.
-func (l *listenerFile) write(t *testing.T) {
-	t.Helper()
-	host, text, err := net.SplitHostPort(l.address)
-	require.NoError(t, err)
-	port, err := strconv.Atoi(text)
-	require.NoError(t, err)
-	l.listener["address"] = map[string]any{"socket_address": map[string]any{"address": host, "port_value": port}}
-	l.listeners = []any{l.listener}
-	l.listenerList.write(t)
-}
-
-// update gives the listener another policy, and a filter that delays it by waits.
-func (l *listenerFile) update(t *testing.T, policy string, waits time.Duration) {
-	t.Helper()
-	filters := filtersOf(t, bootstrapOf(t, policy))
-	late := map[string]any{"name": "late", "config_discovery": map[string]any{
+	filter := map[string]any{"name": "late", "config_discovery": map[string]any{
 		"config_source": map[string]any{
 			"resource_api_version": "V3", "initial_fetch_timeout": fmt.Sprintf("%ds", int(waits.Seconds())),
 			"api_config_source": map[string]any{ // never responds
@@ -115,19 +107,19 @@ func (l *listenerFile) update(t *testing.T, policy string, waits time.Duration) 
 			"@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer", "max_request_bytes": 1000,
 		},
 	}}
-	managerOf(l.listener)["http_filters"] = append([]any{late}, filters...)
-	l.write(t)
+	return edited(t, bootstrap, func(listener map[string]any) {
+		manager := managerOf(listener)
+		manager["http_filters"] = append([]any{filter}, manager["http_filters"].([]any)...)
+	})
 }
 
-// updated reports whether the listener was updated and is ready.
-func updated(t *testing.T, p *proxy) bool {
+// edited returns the bootstrap with its first listener edited.
+func edited(t *testing.T, bootstrap []byte, edit func(listener map[string]any)) []byte {
 	t.Helper()
-	res, err := http.Get(p.admin + "/stats?filter=listener_manager.(listener_in_place|total_listeners_warming)")
-	require.NoError(t, err)
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	return strings.Contains(string(text), "listener_in_place_updated: 1\n") && strings.Contains(string(text), "warming: 0\n")
+	var doc map[string]any
+	require.NoError(t, yaml.Unmarshal(bootstrap, &doc))
+	edit(doc["static_resources"].(map[string]any)["listeners"].([]any)[0].(map[string]any))
+	return marshaled(t, doc)
 }
 
 // bootstrapOf returns a static bootstrap with the policy.
@@ -137,15 +129,6 @@ func bootstrapOf(t *testing.T, policy string) []byte {
 		"--upstream", "127.0.0.1:9", "--wasm", built.filter, "--envoy-version", "1.36", "--access-log", "", "-f", file(t, "policy.yaml", policy))
 	require.Zero(t, exit, errs)
 	return []byte(text)
-}
-
-func filtersOf(t *testing.T, bootstrap []byte) []any {
-	t.Helper()
-	var doc map[string]any
-	require.NoError(t, yaml.Unmarshal(bootstrap, &doc))
-	listener := doc["static_resources"].(map[string]any)["listeners"].([]any)[0].(map[string]any)
-	require.Equal(t, envoy.ListenerName, listener["name"])
-	return managerOf(listener)["http_filters"].([]any)
 }
 
 // managerOf returns the configuration of a listener's HTTP connection manager.

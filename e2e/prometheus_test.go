@@ -1,3 +1,5 @@
+//go:build long
+
 package e2e
 
 import (
@@ -164,10 +166,10 @@ func (s *prometheus) fired(t *testing.T, alert string) bool {
 }
 
 // panicking is the filter with a fault: it panics where it reads a header named so.
-var panicking = buildtest.Fault{
-	Name: "a header panics", File: "filter/internal/host/proxy.go",
-	Old: "func (p *proxy) Header(name string) (string, bool) {\n",
-	New: "func (p *proxy) Header(name string) (string, bool) {\n\tif name == \"x-panic\" {\n\t\tpanic(\"planted\")\n\t}\n",
+var panicking = buildtest.Edit{
+	File: "filter/internal/host/proxy.go",
+	Old:  "func (p *proxy) Header(name string) (string, bool) {\n",
+	New:  "func (p *proxy) Header(name string) (string, bool) {\n\tif name == \"x-panic\" {\n\t\tpanic(\"planted\")\n\t}\n",
 }
 
 const alertPolicy = `version: 1

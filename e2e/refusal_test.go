@@ -15,7 +15,7 @@ import (
 // A proxy that refuses a revision keeps the old policy. status reports the NACK and
 // never an ACK for it, and the next good revision applies.
 func TestRefusedRevision(t *testing.T) {
-	refusing := buildtest.Filter(t, "sluice_refuses")
+	refusing := file(t, "refusing.wasm", buildtest.Refusing)
 	missing := filepath.Join(t.TempDir(), "not-there.wasm")
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, perUser("100/"+far))

@@ -17,12 +17,11 @@ func TestFiltersOfOneName(t *testing.T) {
 		t.Run(d.name, func(t *testing.T) {
 			first := perUser("5/" + far)
 			second := perUser("50/365d")
-			p := d.start(t, proxyOptions{policy: first, edit: func(bootstrap []byte) []byte {
-				return withSecondListener(t, bootstrap, second)
+			s := siteOf(t, d)
+			p := s.listen(t, proxyOptions{policy: first, edit: func(bootstrap []byte) []byte {
+				return withSecondListener(t, bootstrap, s.inDomain(second))
 			}})
-			address, err := p.envoy.Listener(t.Context(), "second")
-			require.NoError(t, err)
-			other := load{address, 4}
+			other := load{s.listener(t, 1), 4}
 			// Both count at first. The older one notices the conflict because it still gets
 			// requests some seconds after the newer one has begun to count.
 			round := func(key string) [2]int {
@@ -59,7 +58,6 @@ func withSecondListener(t *testing.T, bootstrap []byte, policy string) []byte {
 	}
 	var from document
 	require.NoError(t, yaml.Unmarshal(bootstrapOf(t, policy), &from))
-	from.Static.Listeners[0]["name"] = "second"
 	var into map[string]any
 	require.NoError(t, yaml.Unmarshal(bootstrap, &into))
 	static := into["static_resources"].(map[string]any)

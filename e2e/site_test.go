@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -25,9 +26,15 @@ type site struct {
 
 var (
 	sitesLock sync.Mutex
-	sites     = map[string]site{} // by driver
+	sites     = map[string]*sharedSite{} // by driver
 	scenario  int
 )
+
+// sharedSite is a site as its first scenario starts it.
+type sharedSite struct {
+	starting sync.Mutex
+	site     site
+}
 
 // serve makes the driver's shared proxy run a policy in a new domain.
 func serve(t *testing.T, d driver, policy string) site {
@@ -37,28 +44,25 @@ func serve(t *testing.T, d driver, policy string) site {
 	return s
 }
 
-// siteOf returns the driver's site with a new domain. At any time one test uses a site.
+// siteOf returns the driver's site with a new domain. At any time one test applies
+// policies to a site; tests that listen there run beside each other.
 func siteOf(t *testing.T, d driver) site {
 	t.Helper()
 	sitesLock.Lock()
-	s, running := sites[d.name]
 	scenario++
 	domain := fmt.Sprint("scenario-", scenario)
-	sitesLock.Unlock()
-	if !running {
-		dir := filepath.Join(built.dir, d.name)
-		require.NoError(t, os.Mkdir(dir, 0o700))
-		s.control = newControlPlane(t, dir)
-		s.more = &listenerList{path: filepath.Join(dir, "lds.yaml")}
-		s.more.write(t)
-		s.proxy = d.launch(context.Background(), t, proxyOptions{node: "edge", xds: s.control.xds, workers: d.workers, edit: func(bootstrap []byte) []byte {
-			return fmt.Appendf(bootstrap, "\ndynamic_resources: {lds_config: {resource_api_version: V3, path_config_source: {path: %s}}}\n", s.more.path)
-		}})
-		s.control.awaitConnected(t, "edge")
-		sitesLock.Lock()
-		sites[d.name] = s
-		sitesLock.Unlock()
+	shared := sites[d.name]
+	if shared == nil {
+		shared = &sharedSite{}
+		sites[d.name] = shared
 	}
+	sitesLock.Unlock()
+	shared.starting.Lock()
+	defer shared.starting.Unlock()
+	if shared.site.proxy == nil {
+		shared.site = startSite(t, d)
+	}
+	s := shared.site
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log of %s:\n%s\nlog of serve:\n%s", d.name, s.log(), s.control.log)
@@ -71,46 +75,104 @@ func siteOf(t *testing.T, d driver) site {
 	return s
 }
 
+// direct is a path to which Envoy itself responds, as to those below it, so that a flood
+// measures the filter.
+const direct = "/direct"
+
+func startSite(t *testing.T, d driver) (s site) {
+	t.Helper()
+	dir := filepath.Join(built.dir, d.name)
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	s.control = newControlPlane(t, dir)
+	s.more = &listenerList{path: filepath.Join(dir, "lds.yaml"), listeners: map[string][]any{}, addresses: map[string]any{}}
+	s.more.write(t)
+	s.proxy = d.launch(context.Background(), t, proxyOptions{node: "edge", xds: s.control.xds, workers: d.workers, edit: func(bootstrap []byte) []byte {
+		const routes = "\n              routes:"
+		text := strings.Replace(string(bootstrap), routes, routes+
+			"\n              - {match: {prefix: "+direct+"}, direct_response: {status: 200, body: {inline_string: hello}}}", 1)
+		return fmt.Appendf(nil, "%s\ndynamic_resources: {lds_config: {resource_api_version: V3, path_config_source: {path: %s}}}\n", text, s.more.path)
+	}})
+	s.control.awaitConnected(t, "edge")
+	return s
+}
+
+// stat returns a counter or a gauge of the site's Envoy.
+func (s site) stat(t *testing.T, name string) uint64 {
+	t.Helper()
+	stats, err := s.envoy.Stats(t.Context(), "^"+regexp.QuoteMeta(name)+"$")
+	require.NoError(t, err)
+	require.Contains(t, stats, name)
+	return stats[name]
+}
+
 // filterName is the filter's name in a rendered bootstrap.
 const filterName = "sluice"
 
 // listen is start for a static policy that needs no Envoy of its own: it gets a
-// listener, with a filter of another name, in an Envoy that has compiled the filter
-// already. That takes an Envoy eight seconds of processor time.
+// listener in an Envoy that has compiled the filter already, which takes one eight
+// seconds of processor time.
 func (d driver) listen(t *testing.T, o proxyOptions) *proxy {
 	t.Helper()
 	if d.envoy == "" {
 		return d.start(t, o)
 	}
-	d = separate(d)
 	if o.workers != 0 {
 		d.name, d.workers = fmt.Sprint(d.name, "-", o.workers), o.workers
 	}
-	s := siteOf(t, d)
+	return siteOf(t, d).listen(t, o)
+}
+
+// listen adds the listeners of a static bootstrap to the site's Envoy.
+func (s site) listen(t *testing.T, o proxyOptions) *proxy {
+	t.Helper()
 	bootstrap := bootstrapOf(t, s.inDomain(o.policy))
 	if o.edit != nil {
 		bootstrap = o.edit(bootstrap)
 	}
-	var document map[string]any
-	require.NoError(t, yaml.Unmarshal(bootstrap, &document))
-	listener := document["static_resources"].(map[string]any)["listeners"].([]any)[0].(map[string]any)
-	listener["name"] = s.domain
-	for _, filter := range managerOf(listener)["http_filters"].([]any) {
-		if config, ok := filter.(map[string]any)["typed_config"].(map[string]any)["config"].(map[string]any); ok && config["name"] == filterName {
-			config["name"], config["root_id"] = s.domain, s.domain
-		}
-	}
-	s.more.listeners = []any{listener} // those of the tests before have done their work
-	s.more.write(t)
+	s.offer(t, bootstrap)
 	p := *s.proxy
-	eventually(t, 20*time.Second, "the listener", func() (found bool) {
-		address, err := s.envoy.Listener(t.Context(), s.domain)
-		p.address = address
-		return err == nil
-	})
+	p.address = s.listener(t, 0)
 	p.await(t)
 	return &p
 }
+
+// offer offers the listeners of a bootstrap to the site's Envoy in place of those that
+// the scenario has offered before. Their filter has another name than the site's, and
+// shared data of its own: the site's may have an earlier filter, which knows fewer
+// algorithms.
+func (s site) offer(t *testing.T, bootstrap []byte) {
+	t.Helper()
+	var document map[string]any
+	require.NoError(t, yaml.Unmarshal(bootstrap, &document))
+	listeners := document["static_resources"].(map[string]any)["listeners"].([]any)
+	for i, l := range listeners {
+		listener := l.(map[string]any)
+		listener["name"] = s.listenerName(i)
+		listener["address"] = s.more.address(t, s.listenerName(i))
+		for _, filter := range managerOf(listener)["http_filters"].([]any) {
+			typed, _ := filter.(map[string]any)["typed_config"].(map[string]any)
+			if config, ok := typed["config"].(map[string]any); ok && config["name"] == filterName {
+				config["name"], config["root_id"] = s.domain, s.domain
+				config["vm_config"].(map[string]any)["vm_id"] = s.domain
+			}
+		}
+	}
+	s.more.set(t, s.domain, listeners)
+	t.Cleanup(func() { s.more.drop(s.domain) })
+}
+
+// listener returns the address of the scenario's i-th listener once there is one.
+func (s site) listener(t *testing.T, i int) (address string) {
+	t.Helper()
+	eventually(t, 20*time.Second, "the listener", func() bool {
+		var err error
+		address, err = s.envoy.Listener(t.Context(), s.listenerName(i))
+		return err == nil
+	})
+	return address
+}
+
+func (s site) listenerName(i int) string { return fmt.Sprint(s.domain, "-", i) }
 
 // apply applies another policy in the scenario's domain.
 func (s site) apply(t *testing.T, policy string, flags ...string) {
@@ -130,7 +192,11 @@ func (s site) runs(t *testing.T) uint64 {
 }
 
 func stopSites() {
-	for _, s := range sites {
+	for _, shared := range sites {
+		s := shared.site
+		if s.proxy == nil {
+			continue
+		}
 		s.kill()
 		_ = s.control.cmd.Process.Kill()
 		_ = s.control.cmd.Wait()

@@ -1,3 +1,5 @@
+//go:build long
+
 package e2e
 
 import (
@@ -32,11 +34,11 @@ func soakPolicy(round int) string {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n")
 	for _, r := range soakRules {
-		fmt.Fprintf(&b, "  - {name: %s, match: {paths: [/%s]}, key: [{header: x-user-id}], algorithm: %s, limits: [%d/%s]}\n",
+		fmt.Fprintf(&b, "  - {name: %s, match: {paths: ["+direct+"/%s]}, key: [{header: x-user-id}], algorithm: %s, limits: [%d/%s]}\n",
 			r.name, r.name, r.algorithm, soakRaise*(round+1), far)
 	}
-	fmt.Fprintf(&b, "  - {name: flooded, match: {paths: [/flooded]}, key: [{header: x-user-id}], capacity: 1024, limits: [%d/%s]}\n", attackLimit, far)
-	fmt.Fprintf(&b, "  - {name: renamed-%d, match: {paths: [/flooded]}, key: [{header: x-user-id}], capacity: 1024, limits: [1000/%s]}\n", round, far)
+	fmt.Fprintf(&b, "  - {name: flooded, match: {paths: ["+direct+"/flooded]}, key: [{header: x-user-id}], capacity: 1024, limits: [%d/%s]}\n", attackLimit, far)
+	fmt.Fprintf(&b, "  - {name: renamed-%d, match: {paths: ["+direct+"/flooded]}, key: [{header: x-user-id}], capacity: 1024, limits: [1000/%s]}\n", round, far)
 	return b.String()
 }
 
@@ -45,9 +47,7 @@ func soakPolicy(round int) string {
 // of every key, no cheater gets more than its limit in all rounds, and Envoy stops
 // growing.
 func TestSoak(t *testing.T) {
-	control := startControlPlane(t)
-	p := newest(t).start(t, proxyOptions{node: "edge", xds: control.xds, edit: withoutUpstream})
-	control.awaitConnected(t, "edge")
+	p := siteOf(t, flooded(newest(t)))
 	other := sync.OnceValue(func() string { return buildtest.Filter(t, "sluice_other") })
 	l := p.load(16)
 	var cheated [soakKeys]int
@@ -66,7 +66,7 @@ func TestSoak(t *testing.T) {
 		if swap {
 			running, counted, surely = wasm, 0, 0
 		}
-		control.apply(t, soakPolicy(round), "--wasm", wasm)
+		p.apply(t, soakPolicy(round), "--wasm", wasm)
 		// The flood and the exact traffic run at the same time.
 		var attacked []int16
 		var attackErr error
@@ -74,14 +74,14 @@ func TestSoak(t *testing.T) {
 		attacking.Go(func() {
 			attacked, attackErr = l.try(soakFlood+10*soakKeys, func(i int) request {
 				if i < soakFlood {
-					return request{"/flooded", "x-user-id", fmt.Sprint("flood-", flooded+i)}
+					return request{direct + "/flooded", "x-user-id", fmt.Sprint("flood-", flooded+i)}
 				}
-				return request{"/flooded", "x-user-id", fmt.Sprint("cheater-", i%soakKeys)}
+				return request{direct + "/flooded", "x-user-id", fmt.Sprint("cheater-", i%soakKeys)}
 			})
 		})
 		for _, r := range soakRules {
 			n := 3 * soakRaise * soakKeys
-			got := l.send(t, n, func(i int) request { return request{"/" + r.name, "x-user-id", fmt.Sprint(i % soakKeys)} })
+			got := l.send(t, n, func(i int) request { return request{direct + "/" + r.name, "x-user-id", fmt.Sprint(i % soakKeys)} })
 			hits, counted = hits+n, counted+n
 			if !swap {
 				surely += n
@@ -107,9 +107,9 @@ func TestSoak(t *testing.T) {
 		memory = append(memory, p.allocated(t))
 		resident = append(resident, p.resident(t))
 		if round%20 == 19 {
-			control.kill(t)
-			control.start(t)
-			control.awaitConnected(t, "edge")
+			p.control.kill(t)
+			p.control.start(t)
+			p.control.awaitConnected(t, "edge")
 		}
 	}
 	for key, admitted := range cheated {

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bytes"
+	"flag"
 	"fmt"
 	"net"
 	"sync"
@@ -9,6 +11,29 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
+
+var faultRuns = flag.Int("fault-runs", 0, "how often each fault happens to three Envoys, two quota services and their Redis; "+
+	"0: the faults of a short run, once and to two Envoys")
+
+const (
+	faultTimeout = 100 * time.Millisecond // the default
+	faultWait    = faultTimeout + 20*time.Millisecond
+)
+
+// faultSlack is what is not known of a machine that runs other tests at the same time.
+// Long runs have it to themselves.
+func faultSlack() time.Duration {
+	if *faultRuns > 0 {
+		return 0
+	}
+	return 500 * time.Millisecond
+}
+
+// balanced is withoutUpstream, with as many connections on each worker.
+func balanced(bootstrap []byte) []byte {
+	const address = "\n    address: "
+	return bytes.Replace(withoutUpstream(bootstrap), []byte(address), []byte("\n    connection_balance_config: {exact_balance: {}}"+address), 1)
+}
 
 // waitingRig is an Envoy whose requests wait for a quota service behind a gate.
 type waitingRig struct {

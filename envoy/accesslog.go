@@ -6,10 +6,13 @@ import (
 )
 
 // LogLine is the format of the access log: when, what was asked and answered, what
-// the rules decided, and the keys' headers.
+// the rules decided, and by whose key.
 func (v bootstrapView) LogLine() string {
 	line := "%START_TIME% %REQ(:METHOD)% %PATH(NQ)% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS%" +
 		" %FILTER_STATE(wasm.sluice.verdict:PLAIN)%"
+	if v.ClientIP {
+		line += " client_ip=%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"
+	}
 	for _, name := range v.Headers {
 		if isLoggable(name) {
 			line += " " + name + "=%REQ(" + name + ")%"

@@ -48,6 +48,7 @@ type BootstrapOptions struct {
 
 	AccessLog string   // file of the access log; empty = none
 	Headers   []string // request headers that it shows
+	ClientIP  bool     // whether it shows the client's address
 
 	// Quota is the quota service of rules of scope cluster. Empty = none without a
 	// control plane, and the control plane's address with one.

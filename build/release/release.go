@@ -119,7 +119,24 @@ func finish(dir string, o options, from source, modules []module, key *signer) e
 	if err := writeSums(dir, ".", sumsFile); err != nil {
 		return err
 	}
-	return sign(dir, key, list)
+	if err := sign(dir, key, list); err != nil {
+		return err
+	}
+	return share(dir)
+}
+
+// share lets everybody read a release: OCI layouts have blobs for their owner alone.
+func share(dir string) error {
+	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		return os.Chmod(path, info.Mode()|0o444)
+	})
 }
 
 // copyFilter copies the filter that the binaries embed.

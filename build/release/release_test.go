@@ -90,6 +90,16 @@ func TestTwoReleasesAreAlike(t *testing.T) {
 	require.NotEqual(t, first[sumsFile+signatureEnd], second[sumsFile+signatureEnd])
 }
 
+func TestAnyoneMayReadARelease(t *testing.T) {
+	dir := t.TempDir()
+	standIn(t, dir, testKey(t))
+	for name := range files(t, dir) {
+		info, err := os.Stat(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.EqualValues(t, 0o444, info.Mode()&0o444, name)
+	}
+}
+
 var block = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
 // page returns the commands of docs/install.md.

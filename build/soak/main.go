@@ -73,7 +73,7 @@ func run(ctx context.Context, out io.Writer, list []part) error {
 
 func runPart(ctx context.Context, out io.Writer, p part) outcome {
 	var text bytes.Buffer
-	cmd := command(ctx, "go", append([]string{"test", "-count=1", "-timeout=2h", "-v"}, p.args...)...)
+	cmd := command(ctx, "go", append([]string{"test", "-count=1", "-timeout=2h", "-v", "-tags=long"}, p.args...)...)
 	cmd.Stdout = io.MultiWriter(out, &text)
 	cmd.Stderr = cmd.Stdout
 	began := time.Now()

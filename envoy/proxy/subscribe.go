@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -42,12 +43,12 @@ const extensionConfigType = "type.googleapis.com/envoy.config.core.v3.TypedExten
 
 // Subscription says which control plane gives the policy, and to whom.
 type Subscription struct {
-	Address  string      // HOST:PORT
-	TLS      *tls.Config // nil = plain text
-	Node     string      // id by which the control plane knows this proxy
-	Resource string      // default envoy.ResourceName
-	Manage   string      // where the control plane may send management requests, "" = nowhere
-	Without  string      // what is in force while the control plane has no policy, for the log
+	Addresses []string    // HOST:PORT each, tried in turn
+	TLS       *tls.Config // nil = plain text
+	Node      string      // id by which the control plane knows this proxy
+	Resource  string      // default envoy.ResourceName
+	Manage    string      // where the control plane may send management requests, "" = nowhere
+	Without   string      // what is in force while the control plane has no policy, for the log
 }
 
 // Subscribe takes policies from a control plane by Delta ECDS until ctx ends.
@@ -63,7 +64,7 @@ func (p *Proxy) Subscribe(ctx context.Context, s Subscription) error {
 	if s.TLS != nil {
 		security = credentials.NewTLS(s.TLS)
 	}
-	connection, err := grpc.NewClient(s.Address,
+	connection, err := Dial(s.Addresses,
 		grpc.WithTransportCredentials(security),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: retryBase, Multiplier: 1.6, Jitter: 0.2, MaxDelay: retryMax},
@@ -122,23 +123,26 @@ func refused(err error) bool {
 	return code == codes.PermissionDenied || code == codes.Unauthenticated || code == codes.InvalidArgument
 }
 
+// xds names the control plane in the log.
+func (c *subscriber) xds() string { return strings.Join(c.Addresses, ",") }
+
 // report logs why a stream has ended, unless it has logged that before.
 func (c *subscriber) report(err error) {
 	reason := fmt.Sprintf("%.1000s", status.Convert(err).Message())
 	switch {
 	case refused(err) && c.refusal != reason:
 		c.refusal = reason
-		c.proxy.log.Error("control plane refuses this proxy, nothing changes until it lets it in", "xds", c.Address, "node", c.Node, "reason", reason)
+		c.proxy.log.Error("control plane refuses this proxy, nothing changes until it lets it in", "xds", c.xds(), "node", c.Node, "reason", reason)
 	case !refused(err) && !c.quiet:
 		c.quiet, c.refusal = true, ""
-		c.proxy.log.Warn("control plane is away, nothing changes until it is back", "xds", c.Address, "error", reason)
+		c.proxy.log.Warn("control plane is away, nothing changes until it is back", "xds", c.xds(), "error", reason)
 	}
 }
 
 // subscribed notes that the control plane listens.
 func (c *subscriber) subscribed() {
 	c.quiet, c.refusal = false, ""
-	c.proxy.log.Info("subscribed", "xds", c.Address, "node", c.Node, "resource", c.Resource)
+	c.proxy.log.Info("subscribed", "xds", c.xds(), "node", c.Node, "resource", c.Resource)
 }
 
 // stream subscribes once and takes what comes until the stream ends.

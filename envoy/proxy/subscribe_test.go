@@ -32,7 +32,7 @@ func subscribe(t *testing.T, p *plane, s proxy.Subscription) {
 
 func TestSubscribeWithoutNode(t *testing.T) {
 	p := serve(t, hello)
-	require.ErrorContains(t, p.Subscribe(t.Context(), proxy.Subscription{Address: "127.0.0.1:1"}), "no node id")
+	require.ErrorContains(t, p.Subscribe(t.Context(), proxy.Subscription{Addresses: []string{"127.0.0.1:1"}}), "no node id")
 }
 
 // fickle is a control plane that gives a policy and takes it away.
@@ -83,13 +83,48 @@ func TestRefusedByTheControlPlane(t *testing.T) {
 	t.Cleanup(server.Stop)
 
 	p := serve(t, hello)
-	subscribe(t, p, proxy.Subscription{Address: listener.Addr().String()})
+	subscribe(t, p, proxy.Subscription{Addresses: []string{listener.Addr().String()}})
 	require.Eventually(t, func() bool { return p.log.count("control plane refuses this proxy") == 1 }, patience, moment)
 	require.Never(t, func() bool { return refusing.streams.Load() > 1 }, 2*time.Second, moment)
 	log := p.log.String()
 	require.Contains(t, log, `reason="write \x1b[31mn\" into the file`)
 	require.Less(t, len(log), 3000)
 	require.NotContains(t, log, "is away")
+}
+
+// counted is a control plane that counts its streams and says nothing.
+type counted struct {
+	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
+	streams atomic.Int64
+}
+
+func (c *counted) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
+	c.streams.Add(1)
+	<-stream.Context().Done()
+	return nil
+}
+
+// TestSeveralControlPlanes: the first is asked while it is there, and then the next.
+func TestSeveralControlPlanes(t *testing.T) {
+	t.Parallel()
+	var addresses []string
+	var planes [2]counted
+	var servers []*grpc.Server
+	for i := range planes {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		server := grpc.NewServer()
+		extensionv3.RegisterExtensionConfigDiscoveryServiceServer(server, &planes[i])
+		go func() { _ = server.Serve(listener) }()
+		t.Cleanup(server.Stop)
+		addresses, servers = append(addresses, listener.Addr().String()), append(servers, server)
+	}
+	p := serve(t, hello)
+	subscribe(t, p, proxy.Subscription{Addresses: addresses})
+	require.Eventually(t, func() bool { return planes[0].streams.Load() == 1 }, patience, moment)
+	require.Zero(t, planes[1].streams.Load())
+	servers[0].Stop()
+	require.Eventually(t, func() bool { return planes[1].streams.Load() == 1 }, patience, moment)
 }
 
 // TestPolicyTakenAway: what Configure was given is in force again.
@@ -109,7 +144,7 @@ func TestPolicyTakenAway(t *testing.T) {
 
 	p := serve(t, hello)
 	p.configure(perUser(2))
-	subscribe(t, p, proxy.Subscription{Address: listener.Addr().String(), Without: "the file"})
+	subscribe(t, p, proxy.Subscription{Addresses: []string{listener.Addr().String()}, Without: "the file"})
 	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `in_force="the file"`) }, patience, moment, p.log)
 	require.Contains(t, p.log.String(), "policy in force")
 	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})

@@ -44,6 +44,7 @@ const (
 	FieldMethod   = "method"
 	FieldHost     = "host"
 	FieldPath     = "path"
+	FieldQuery    = "query" // in the path
 	FieldClientIP = "client_ip"
 	FieldStatus   = "status"
 	FieldRoute    = "route"
@@ -96,21 +97,25 @@ func (e *LackingError) Error() string {
 
 // Hint says how to log the field.
 func (e *LackingError) Hint() string {
+	field := e.Field
+	if field == FieldQuery {
+		field = FieldPath
+	}
 	operator := map[string]string{
 		FieldTime: "%START_TIME%", FieldMethod: "%REQ(:METHOD)%", FieldHost: "%REQ(:AUTHORITY)%", FieldPath: "%REQ(:PATH)%",
 		FieldClientIP: "%DOWNSTREAM_REMOTE_ADDRESS%", FieldStatus: "%RESPONSE_CODE%", FieldRoute: "%ROUTE_NAME%",
-	}[e.Field]
-	if name, ok := strings.CutPrefix(e.Field, headerPrefix); ok {
+	}[field]
+	if name, ok := strings.CutPrefix(field, headerPrefix); ok {
 		operator = "%REQ(" + strings.ToUpper(name) + ")%"
 	}
-	if rest, ok := strings.CutPrefix(e.Field, jwtPrefix); ok {
+	if rest, ok := strings.CutPrefix(field, jwtPrefix); ok {
 		operator = "%DYNAMIC_METADATA(" + jwtNamespace + ":" + rest + ")%"
 	}
-	hint := "if the log has it under another name, say --map " + e.Field + "=NAME"
+	hint := "if the log has it under another name, say --map " + field + "=NAME"
 	if operator != "" {
 		hint = "have Envoy log " + operator + "; " + hint
 	}
-	if e.JSON || e.Field == FieldTime {
+	if e.JSON || field == FieldTime {
 		return hint
 	}
 	return hint + "; a text log's own format is given with --format"

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +57,38 @@ func TestOneHeaderOrAnother(t *testing.T) {
 	}
 }
 
+// A path without its query is a path, and lacks the query of a policy that reads it.
+func TestPathWithoutQuery(t *testing.T) {
+	both := []string{"path", "query"}
+	for _, c := range []struct {
+		line, format string
+		fields       []string
+		want         string
+	}{
+		{"2026-01-31T12:00:00Z /x", "%START_TIME% %PATH(NQ)%", both[:1], "/x"},
+		{"2026-01-31T12:00:00Z /x", "%START_TIME% %PATH(NQ)%", both, ""},
+		{"2026-01-31T12:00:00Z /x?a=1", "%START_TIME% %PATH%", both, "/x?a=1"},
+		{"2026-01-31T12:00:00Z /x?a=1 /x", "%START_TIME% %REQ(:PATH)% %PATH(NQ)%", both, "/x?a=1"},
+		{"2026-01-31T12:00:00Z /x /x?a=1", "%START_TIME% %PATH(NQ)% %REQ(:PATH)%", both, "/x?a=1"},
+		{`{"a":"/x","b":"/x?a=1","t":"2026-01-31T12:00:00Z"}`, `{"a":"%PATH(NQ)%","b":"%PATH%","t":"%START_TIME%"}`, both, "/x?a=1"},
+		{`{"path":"/x","t":"2026-01-31T12:00:00Z"}`, `{"path":"%PATH(NQ)%","t":"%START_TIME%"}`, both[:1], "/x"},
+		{`{"path":"/x","t":"2026-01-31T12:00:00Z"}`, `{"path":"%PATH(NQ)%","t":"%START_TIME%"}`, both, ""},
+		{`{"path":"/x?a=1","time":"2026-01-31T12:00:00Z"}`, "", both, "/x?a=1"},
+	} {
+		all, _, err := readAll(t, accesslog.Options{Names: []string{file(t, c.line+"\n")}, Format: c.format, Fields: c.fields})
+		if c.want == "" {
+			var lacking *accesslog.LackingError
+			require.ErrorAs(t, err, &lacking, c.format)
+			require.Equal(t, "query", lacking.Field)
+			require.Contains(t, lacking.Hint(), "%REQ(:PATH)%")
+			require.Contains(t, lacking.Hint(), "--map path=NAME")
+			continue
+		}
+		require.NoError(t, err, c.format)
+		require.Equal(t, c.want, all[0].Path, c.format)
+	}
+}
+
 // --map takes a field away from the name that had it.
 func TestMapOfAJSONFormat(t *testing.T) {
 	o := accesslog.Options{
@@ -100,6 +134,78 @@ func TestALongLineIsUnknown(t *testing.T) {
 		require.EqualValues(t, 1, stats.Unknown)
 		require.Equal(t, "it is too long", stats.Example.Why)
 	}
+}
+
+// A byte order mark is none of the first line, packed or not.
+func TestAByteOrderMark(t *testing.T) {
+	const mark = "\uFEFF"
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	_, err := z.Write([]byte(mark + combinedLine))
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	object := `{"time":"2026-01-31T12:00:00Z","method":"GET","path":"/","status":200,"remote_addr":"192.0.2.7"}` + "\n"
+	for _, content := range []string{mark + combinedLine, mark + object, zipped.String()} {
+		all, stats, err := readAll(t, accesslog.Options{Names: []string{file(t, content)}, Fields: append([]string{"client_ip"}, everyField...)})
+		require.NoError(t, err)
+		require.Zero(t, stats.Unknown)
+		require.Len(t, all, 1)
+		require.Equal(t, "192.0.2.7", all[0].ClientIP)
+	}
+	_, _, err = readAll(t, accesslog.Options{Names: []string{file(t, mark)}, Fields: everyField})
+	require.ErrorContains(t, err, "has no lines")
+}
+
+// nginx' escape=json has the request line under a name of its own; what else has it is surer.
+func TestTheRequestLineOfAJSONLog(t *testing.T) {
+	const start = `{"time_iso8601":"2026-01-31T12:00:00+00:00","remote_addr":"192.0.2.7","status":"200","request":`
+	for _, c := range []struct{ line, method, path string }{
+		{start + `"POST /a?b=\u0022c HTTP/2.0"}`, "POST", `/a?b="c`},
+		{start + `"GET /a HTTP/1.1","request_method":"PUT","uri":"/x"}`, "PUT", "/a"},
+		{start + `"GET /a HTTP/1.1","request_uri":"/b"}`, "GET", "/b"},
+		{start + `"id-1","request_method":"GET","request_uri":"/b"}`, "GET", "/b"},
+		{start + `{"method":"GET"},"request_method":"GET","request_uri":"/b"}`, "GET", "/b"},
+	} {
+		all, stats, err := readAll(t, accesslog.Options{Names: []string{file(t, c.line+"\n")}, Fields: append([]string{"query"}, everyField...)})
+		require.NoError(t, err, c.line)
+		require.Nil(t, stats.Example, c.line)
+		require.Equal(t, c.method+" "+c.path, all[0].Method+" "+all[0].Path, c.line)
+	}
+	all, stats, err := readAll(t, accesslog.Options{ // a port scan
+		Names:  []string{file(t, start+`"GET / HTTP/1.1"}`+"\n"+start+`"\u0016\u0003\u0001"}`+"\n"+start+`""}`+"\n")},
+		Fields: everyField,
+	})
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	require.EqualValues(t, 2, stats.NoHTTP)
+	_, _, err = readAll(t, accesslog.Options{Names: []string{file(t, start+`"id-1"}`+"\n")}, Fields: everyField})
+	require.ErrorContains(t, err, "does not have the field method")
+	all, _, err = readAll(t, accesslog.Options{
+		Names: []string{file(t, start+`"GET /a HTTP/1.1","uri":"/x"}`+"\n")}, Fields: everyField, Map: map[string]string{"path": "uri"},
+	})
+	require.NoError(t, err)
+	require.Equal(t, "/x", all[0].Path)
+}
+
+// A file counts once, however it is named.
+func TestALogTwice(t *testing.T) {
+	one, other := file(t, combinedLine), file(t, combinedLine)
+	link := filepath.Join(t.TempDir(), "link")
+	require.NoError(t, os.Symlink(one, link))
+	for _, c := range []struct {
+		names []string
+		want  string
+	}{
+		{[]string{one, other, one}, one + " is given twice: its requests would count twice"},
+		{[]string{one, other, link}, one + " and " + link + " are the same file: its requests would count twice"},
+		{[]string{"-", one, "-"}, "- is given twice: its requests would count twice"},
+	} {
+		_, _, err := readAll(t, accesslog.Options{Names: c.names, In: strings.NewReader(combinedLine), Fields: everyField})
+		require.EqualError(t, err, c.want)
+	}
+	all, _, err := readAll(t, accesslog.Options{Names: []string{"-", one, other}, In: strings.NewReader(combinedLine), Fields: everyField})
+	require.NoError(t, err)
+	require.Len(t, all, 3)
 }
 
 func TestAMissingStatus(t *testing.T) {

@@ -102,11 +102,18 @@ func (o *Options) guess(name string, lines []sampled, wanted map[string]bool) (f
 		most    int
 		refused error
 	)
+	patterns := make([]string, 0, len(guesses)+1)
 	for _, known := range guesses {
-		f, err := o.newFormat(known)
+		patterns = append(patterns, textFormats[known])
+	}
+	if rendered := renderedFormat(lines); rendered != "" {
+		patterns = append(patterns, rendered)
+	}
+	for _, pattern := range patterns {
+		f, err := o.compileText(pattern)
 		if err != nil {
 			refused = err // --map names what the format lacks
-			f, _ = compileText(textFormats[known], nil)
+			f, _ = compileText(pattern, nil)
 		}
 		if n := reads(f, lines, wanted); n > most {
 			best, most = f, n

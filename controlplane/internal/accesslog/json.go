@@ -52,6 +52,7 @@ func newObject(fields []string, names map[string]string) *object {
 		o.add(t.name, target{kind: t.kind, field: FieldTime, time: anyTime}, i)
 	}
 	o.add("request_time", target{kind: kindDuration, unit: float64(time.Second)}, 0)
+	o.add("request", target{kind: kindLine}, 0)
 	for _, field := range append([]string{FieldStatus, FieldMethod, FieldPath}, fields...) {
 		usual := jsonNames[field]
 		if header, ok := strings.CutPrefix(field, headerPrefix); ok {
@@ -123,11 +124,22 @@ func (o *object) compile(prefix string, n *policy.Node) error {
 			return err
 		}
 		for _, t := range targets {
-			o.add(name, t, 0)
-			o.seen[t.field] = true
+			rank := 0
+			if t.bare {
+				rank = 1
+			}
+			o.add(name, t, rank)
+			o.see(&t)
 		}
 	}
 	return nil
+}
+
+// see notes what a name gives.
+func (o *object) see(t *target) {
+	for _, field := range t.provides() {
+		o.seen[field] = true
+	}
 }
 
 func (o *object) provides() (fields []string) {
@@ -166,9 +178,32 @@ func (o *object) fields(prefix string, n *policy.Node, f *found, wanted map[stri
 			targets = o.targets[strings.ToLower(name)]
 		}
 		for _, t := range targets {
-			if err := o.value(t, name, value, f, wanted); err != nil {
+			if err := o.take(t, name, value, f, wanted); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// lineParts are what "GET /path HTTP/1.1" gives where no name of its own has it, as
+// $request in a JSON log of nginx.
+var lineParts = [2]*ranked{{methodTarget, 100}, {pathTarget, 100}}
+
+// take takes a value, and a request line in its parts. Under the line's name another
+// program may have anything: that says nothing of the request.
+func (o *object) take(t *ranked, name string, value *policy.Node, f *found, wanted map[string]bool) error {
+	if t.kind != kindLine {
+		return o.value(t, name, value, f, wanted)
+	}
+	method, path, ok := cutLine([]byte(value.Text))
+	if !ok {
+		return nil
+	}
+	for i, part := range [2][]byte{method, path} {
+		node := &policy.Node{Kind: policy.String, Text: string(part)}
+		if err := o.value(lineParts[i], name, node, f, wanted); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -179,7 +214,7 @@ func (o *object) value(t *ranked, name string, value *policy.Node, f *found, wan
 	if !matters(&t.target, wanted) {
 		return nil
 	}
-	o.seen[t.field] = true
+	o.see(&t.target)
 	if value.Kind == policy.Null || isMissing([]byte(value.Text)) {
 		return nil
 	}

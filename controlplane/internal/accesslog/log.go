@@ -62,6 +62,9 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	for _, field := range o.Fields {
 		l.wanted[field] = true
 	}
+	if err := checkTwice(o.Names); err != nil {
+		return nil, err
+	}
 	for _, name := range o.Names {
 		size, ok := Again(name)
 		if !ok {
@@ -80,6 +83,23 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	}
 	slices.SortStableFunc(l.sources, func(a, b *source) int { return compare(a.next.Ns, b.next.Ns) })
 	return l, nil
+}
+
+// checkTwice refuses a file that is named twice, also by a link.
+func checkTwice(names []string) error {
+	infos := make([]os.FileInfo, len(names))
+	for i, name := range names {
+		infos[i], _ = os.Stat(name) // openLines says what is wrong with it
+		for j := range i {
+			switch {
+			case names[j] == name:
+				return fmt.Errorf("%s is given twice: its requests would count twice", name)
+			case name != "-" && names[j] != "-" && os.SameFile(infos[j], infos[i]):
+				return fmt.Errorf("%s and %s are the same file: its requests would count twice", names[j], name)
+			}
+		}
+	}
+	return nil
 }
 
 func compare(a, b int64) int {
@@ -159,7 +179,8 @@ func (l *Log) recognize(s *source) (err error) {
 	}
 	has := s.format.provides()
 	for field := range l.options.Map {
-		has = append(has, field)
+		mapped := targetOf(field)
+		has = append(has, mapped.provides()...)
 	}
 	o, isObject := s.format.(*object)
 	if isObject {

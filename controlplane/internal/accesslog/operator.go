@@ -103,9 +103,9 @@ func commandTargets(command, argument string) ([]target, error) {
 			return []target{targetOf(field)}, nil
 		}
 	case "PATH":
-		if !strings.HasPrefix(argument, "NQ") {
-			return []target{targetOf(FieldPath)}, nil
-		}
+		path := targetOf(FieldPath)
+		path.bare = strings.HasPrefix(argument, "NQ")
+		return []target{path}, nil
 	case "DOWNSTREAM_REMOTE_ADDRESS", "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT":
 		return []target{targetOf(FieldClientIP)}, nil
 	case "RESPONSE_CODE":

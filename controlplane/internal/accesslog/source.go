@@ -109,8 +109,14 @@ func (l *lines) decompress(raw *bufio.Reader) error {
 		l.close = append(l.close, z.Close)
 		l.in = bufio.NewReaderSize(z, maxLineBytes)
 	}
+	if mark, _ := l.in.Peek(len(byteOrderMark)); string(mark) == byteOrderMark {
+		_, _ = l.in.Discard(len(byteOrderMark))
+	}
 	return nil
 }
+
+// byteOrderMark is what editors of Windows put before a text in UTF-8.
+const byteOrderMark = "\uFEFF"
 
 func (l *lines) damaged(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {

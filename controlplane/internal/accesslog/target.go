@@ -13,6 +13,7 @@ type target struct {
 	field string // the field's name; of kindTime, what is said of it
 	time  func([]byte) (ns int64, ok bool)
 	unit  float64 // of kindDuration, in ns
+	bare  bool    // of kindPath: it lacks the query
 	most  int     // bytes, at which the format cuts the value off; 0 = it does not
 }
 
@@ -57,10 +58,14 @@ func (t *target) provides() []string {
 	case kindNone, kindDuration:
 		return nil
 	case kindLine:
-		return []string{FieldMethod, FieldPath}
+		return []string{FieldMethod, FieldPath, FieldQuery}
+	case kindPath:
+		if !t.bare {
+			return []string{FieldPath, FieldQuery}
+		}
 	default: // one field
-		return []string{t.field}
 	}
+	return []string{t.field}
 }
 
 // found collects what a line says, before it is copied.
@@ -126,16 +131,25 @@ var (
 	pathTarget   = target{kind: kindPath, field: FieldPath}
 )
 
-// putLine takes "GET /path HTTP/1.1". What was no HTTP has no such line.
+// putLine takes a request line. What was no HTTP has no such line.
 func (f *found) putLine(text []byte) bool {
-	method, rest, ok := bytes.Cut(text, []byte(" "))
-	end := bytes.LastIndexByte(rest, ' ')
-	if !ok || end < 0 || !bytes.HasPrefix(rest[end+1:], []byte("HTTP/")) {
+	method, path, ok := cutLine(text)
+	if !ok {
 		f.noHTTP = true
 		return true
 	}
-	f.values = append(f.values, foundValue{&methodTarget, method}, foundValue{&pathTarget, rest[:end]})
+	f.values = append(f.values, foundValue{&methodTarget, method}, foundValue{&pathTarget, path})
 	return true
+}
+
+// cutLine cuts "GET /path HTTP/1.1".
+func cutLine(text []byte) (method, path []byte, ok bool) {
+	method, rest, ok := bytes.Cut(text, []byte(" "))
+	end := bytes.LastIndexByte(rest, ' ')
+	if !ok || end < 0 || !bytes.HasPrefix(rest[end+1:], []byte("HTTP/")) {
+		return nil, nil, false
+	}
+	return method, rest[:end], true
 }
 
 // request copies what is wanted out of the line.
@@ -218,6 +232,9 @@ func (r *Request) set(t *target, text string) bool {
 	case kindHost:
 		r.Host = text
 	case kindPath:
+		if t.bare && r.Path != "" {
+			break
+		}
 		r.Path = text
 		return isPath(text)
 	case kindClient:

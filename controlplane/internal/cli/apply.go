@@ -157,7 +157,7 @@ func (r rollOut) follow(interrupt context.Context, text io.Writer, result *rolle
 		printOutcome(text, v)
 	}
 	if len(result.Outcomes)+len(result.Missing) == 0 {
-		fmt.Fprintln(text, "no proxy is connected; each gets it when it connects")
+		fmt.Fprintln(text, "no proxy is connected; each gets it when it connects, as sluice status --watch shows")
 	}
 	return r.judge(result)
 }
@@ -201,7 +201,7 @@ func (r rollOut) judge(result *rolledOut) error {
 	switch {
 	case n[xds.Nacked] > 0:
 		return withHint(fmt.Errorf("revision %d was refused by %s; the last good one stays in force there", revision, proxies(n[xds.Nacked])),
-			"look at that proxy's log: why it refuses a policy never reaches the control plane")
+			`where it says "Unable to create Wasm plugin", only the proxy's log says why`)
 	case n[xds.Unsent] > 0:
 		return withHint(fmt.Errorf("revision %d could not be sent to %s", revision, proxies(n[xds.Unsent])), "see above")
 	case len(result.Missing) > 0:

@@ -64,6 +64,9 @@ func (o *clientOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.key, o.keyFlag, "", "`FILE` with its private key")
 }
 
+// serverFromEnvironment reports whether the environment says where the control plane is.
+func serverFromEnvironment() bool { return os.Getenv(serverVariable) != "" }
+
 // errInterrupted is the error of a command that a signal ended.
 var errInterrupted = errors.New("interrupted")
 
@@ -292,10 +295,13 @@ func (c *client) unreachable(err error) error {
 	}
 	hint := "is sluice serve running there? --server or " + serverVariable + " says where it is"
 	var authority x509.UnknownAuthorityError
+	var invalid *tls.CertificateVerificationError
 	var network *net.OpError
 	switch {
 	case errors.As(err, &authority):
 		hint = "--ca says which certificates vouch for the server"
+	case errors.As(err, &invalid):
+		hint = "the server's certificate has to be valid for the host of --server"
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		hint = "the server speaks plain http: use an http URL"
 	// With TLS 1.3 the refusal comes after the handshake, and the request may

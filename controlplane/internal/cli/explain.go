@@ -30,7 +30,7 @@ left of each limit. Nothing is counted.
 
 With -f the filter runs here, on a policy file, with empty counters. --proxy asks
 one running proxy, --server all that the control plane knows, like sluice counters
-through the management path.
+through the management path; so does SLUICE_SERVER where none of the three is given.
 
 The request is described by flags, by JSON like a line of simulate, or by a curl
 command line, which sends nothing. An unknown curl option is an error. Values are
@@ -52,7 +52,8 @@ or -H say otherwise. Give paths as the proxy normalises them.`,
 	return cmd
 }
 
-// checkTarget checks that exactly one target is given, and no flag for another.
+// checkTarget checks that exactly one target is given, and no flag for another. The
+// environment's server is the target where no flag names one.
 func (o *explainOptions) checkTarget(cmd *cobra.Command) error {
 	given := func(flag string) bool { return cmd.Flags().Changed(flag) }
 	asked := 0
@@ -62,7 +63,7 @@ func (o *explainOptions) checkTarget(cmd *cobra.Command) error {
 		}
 	}
 	switch {
-	case asked != 1:
+	case asked > 1 || asked == 0 && !serverFromEnvironment():
 		return usageError(errors.New("one of -f, --proxy and --server says whom to ask"),
 			"-f asks a policy file with empty counters, --proxy one running proxy, --server all that it knows")
 	case given("file"):

@@ -89,7 +89,7 @@ func imagePush(cmd *cobra.Command, to string, o imagePushOptions) error {
 	}
 	tag, err := name.NewTag(to, options...)
 	if err != nil {
-		return usageError(fmt.Errorf("%s names no image", printable.Text(to)), "give REGISTRY/IMAGE:TAG")
+		return usageError(fmt.Errorf("%s is not REGISTRY/IMAGE:TAG", printable.Text(to)), "name all three, such as registry.example.com/sluice:1.0.0")
 	}
 	if (o.username == "") != (o.passwordFile == "") {
 		return usageError(errors.New("--username and --password-file belong together"), "give both or none")

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 )
 
 // logFlags say how access logs are read.
@@ -55,7 +56,31 @@ func (l *logFlags) options(cmd *cobra.Command, files []string) (accesslog.Option
 		}
 		o.Map[field] = name
 	}
-	return o, nil
+	return o, l.checkPage()
+}
+
+// checkPage refuses a --html that cannot be written, before logs are read for it.
+func (l *logFlags) checkPage() error {
+	if l.html == "" {
+		return nil
+	}
+	if info, err := os.Stat(l.html); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("write --html: %w", &input.Irregular{Name: l.html, Mode: info.Mode()})
+	}
+	temporary, err := l.temporaryPage()
+	if err != nil {
+		return err
+	}
+	return errors.Join(temporary.Close(), os.Remove(temporary.Name()))
+}
+
+// temporaryPage makes the file that becomes the page.
+func (l *logFlags) temporaryPage() (*os.File, error) {
+	f, err := os.CreateTemp(filepath.Dir(l.html), ".sluice-*.html")
+	if err != nil {
+		return nil, fmt.Errorf("write --html: %w", err)
+	}
+	return f, nil
 }
 
 // writePage writes the page of --html. Its readers are those of the log: the user alone.
@@ -64,9 +89,9 @@ func (l *logFlags) writePage(write func(io.Writer) error) error {
 		return nil
 	}
 	// Renamed into place, so that no half of a page is left.
-	temporary, err := os.CreateTemp(filepath.Dir(l.html), ".sluice-*.html")
+	temporary, err := l.temporaryPage()
 	if err != nil {
-		return fmt.Errorf("write --html: %w", err)
+		return err
 	}
 	if err = errors.Join(write(temporary), temporary.Close()); err == nil {
 		err = os.Rename(temporary.Name(), l.html)

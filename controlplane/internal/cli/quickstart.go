@@ -292,8 +292,8 @@ func (d *demo) farewell() {
 It serves until Ctrl-C. In another terminal:
   curl -i -H 'x-user-id: alice' %[1]s/api/orders
   curl -i -H 'x-tenant: acme' %[4]s/reports/1
-  %[2]s apply -f examples/cluster.yaml%[3]s
+  %[2]s get%[3]s | sed s,%[6]s,20/minute, | %[2]s apply -f -%[3]s
   %[2]s status%[3]s
   curl -s %[5]s/stats/prometheus | grep rate_limit
-`, first.url, program, server, second.url, first.admin)
+`, first.url, program, server, second.url, first.admin, quickstartShared)
 }

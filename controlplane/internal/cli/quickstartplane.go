@@ -177,7 +177,7 @@ func (d *demo) startProxy(filter, node, listen, adminListen string) (*dataPlane,
 	if err != nil {
 		return nil, errors.Join(err, requests.Close())
 	}
-	quota, err := (&serviceOptions{address: d.xds}).connect()
+	quota, err := (&serviceOptions{addresses: []string{d.xds}}).connect()
 	if err != nil {
 		return nil, errors.Join(err, requests.Close(), admin.Close())
 	}
@@ -191,7 +191,7 @@ func (d *demo) startProxy(filter, node, listen, adminListen string) (*dataPlane,
 	ctx, cancel := context.WithCancel(d.cmd.Context())
 	ended := make(chan error, 2)
 	go func() {
-		ended <- p.Subscribe(ctx, proxy.Subscription{Address: d.xds, Node: node, Manage: requests.Addr().String()})
+		ended <- p.Subscribe(ctx, proxy.Subscription{Addresses: []string{d.xds}, Node: node, Manage: requests.Addr().String()})
 	}()
 	go func() { ended <- p.Serve(ctx, requests, admin) }()
 	return &dataPlane{

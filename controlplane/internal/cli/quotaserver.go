@@ -109,7 +109,7 @@ func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (quota.S
 	}
 	s, err := redisstore.Open(ctx, redisstore.Options{URL: o.store, PasswordFile: o.passwordFile, Log: log})
 	if err != nil {
-		return nil, withHint(fmt.Errorf("open --quota-store: %w", err), "--quota-store memory needs no server")
+		return nil, withHint(fmt.Errorf("open --quota-store: %w", err), "--quota-store memory needs no server; use it for a try")
 	}
 	return s, nil
 }

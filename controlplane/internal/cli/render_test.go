@@ -102,7 +102,7 @@ func TestRenderFilter(t *testing.T) {
 	require.NoError(t, os.WriteFile(wasm, nil, 0o600))
 	stdout, _, err := runRender(t, "", "filter", "-f", file, "--wasm", wasm)
 	require.NoError(t, err)
-	require.Contains(t, stdout, " x-user-id=%REQ(x-user-id)%")
+	require.Contains(t, stdout, " client_ip=%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT% x-user-id=%REQ(x-user-id)%")
 	require.NotContains(t, stdout, "sluice_xds")
 	stdout, stderr, err := runRender(t, "", "filter", "--wasm", wasm, "--xds", "127.0.0.1:1", "--xds", "10.0.0.1:2", "--node", "n", "--access-log", "")
 	require.NoError(t, err)

@@ -1,250 +1,72 @@
 package cli
 
 import (
-	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/sluice-ratelimit/sluice/envoy"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/kubernetes"
 )
 
-// resourceOptions are the flags of all custom resources.
-type resourceOptions struct {
-	policyInput
-	envoy.Object
-	envoy.Fetch
-	targets      []string
-	quotaCluster string
-}
-
-// AddFlags adds the flags; targets are known by other kinds in each product.
-func (o *resourceOptions) AddFlags(cmd *cobra.Command, urls, targets string) {
-	o.policyInput.AddFlags(cmd)
-	flags := cmd.Flags()
-	flags.StringVar(&o.Name, "name", envoy.ResourceName, "`NAME` of the resource")
-	flags.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resource (default: kubectl's)")
-	flags.StringVar(&o.URL, "url", "", "`URL` of the filter's binary: "+urls+" (required)")
-	flags.StringVar(&o.SHA256, "sha256", "", "`DIGEST` that the image, or the file behind http, must have; a wrong one stops a filter that runs")
-	flags.StringVar(&o.PullPolicy, "pull-policy", "", "`POLICY`: "+envoy.PullIfNotPresent+" or "+envoy.PullAlways+" (default: IfNotPresent, but Always for an image's tag latest)")
-	flags.StringVar(&o.PullSecret, "pull-secret", "", "`SECRET` in that namespace with the registry's credentials")
-	flags.StringArrayVar(&o.targets, "target", nil, targets)
-	flags.StringVar(&o.quotaCluster, "quota-cluster", "", "`NAME` of the proxies' cluster that leads to the quota service, for rules of scope cluster (default: the policy's quota.cluster)")
-	_ = cmd.MarkFlagRequired("url")
-	_ = cmd.RegisterFlagCompletionFunc("pull-policy", fixed(envoy.PullIfNotPresent, envoy.PullAlways))
-}
-
-func fixed(words ...string) cobra.CompletionFunc {
-	return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
-}
-
-// readPolicy returns the policy's text for a resource, and how its rules reach the
-// quota service. Of JSON the text is what every reader of YAML takes for the same.
-func (o *resourceOptions) readPolicy(cmd *cobra.Command) (text []byte, quota envoy.Quota, err error) {
-	read, err := o.read(cmd)
-	if err != nil {
-		return nil, quota, err
-	}
-	switch q := read.policy.Quota; {
-	case q != nil:
-		quota = envoy.Quota{Cluster: cmp.Or(o.quotaCluster, q.Cluster), Timeout: time.Duration(q.TimeoutNs)}
-	case o.quotaCluster != "":
-		return nil, quota, usageError(errors.New("--quota-cluster, but no rule of the policy has scope cluster"), "only such rules ask a quota service")
-	}
-	o.warn(cmd.ErrOrStderr())
-	if tree, err := policy.ParseJSON(read.text); err == nil {
-		return policy.AppendJSON(nil, tree), quota, nil
-	}
-	return bytes.TrimPrefix(read.text, []byte("\uFEFF")), quota, nil
-}
-
-// warn tells what may run in the proxies without a digest.
-func (o *resourceOptions) warn(to io.Writer) {
-	if strings.HasPrefix(o.URL, "file:") || o.SHA256 != "" || strings.Contains(o.URL, "@sha256:") {
-		return
-	}
-	fmt.Fprintln(to, "warning: without --sha256 whoever controls the URL decides what runs in the proxies")
-	if o.PullPolicy == envoy.PullAlways || o.PullPolicy == "" && o.isLatest() {
-		fmt.Fprintln(to, "warning: the binary is fetched again with each change, so a change of policy may change the binary too: give its digest")
-	}
-}
-
-// isLatest reports whether the image has the tag latest, by name or for want of one.
-func (o *resourceOptions) isLatest() bool {
-	image := o.Image()
-	_, tag, tagged := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
-	return image != "" && (!tagged || tag == "latest")
-}
-
-// printResource prints what a builder made.
-func printResource(cmd *cobra.Command, text []byte, err error) error {
-	if err != nil {
-		return usageError(err, cmd.CommandPath()+" --help shows examples")
-	}
-	_, err = cmd.OutOrStdout().Write(text)
-	return err
-}
-
-// renderIstioOptions are the flags of render istio.
-type renderIstioOptions struct {
-	resourceOptions
-	kind, phase, mode, fail string
-	priority                int32
-	ports                   []int
-	selector                []string
-}
-
-func (o *renderIstioOptions) AddFlags(cmd *cobra.Command) {
-	o.resourceOptions.AddFlags(cmd, "oci://REGISTRY/IMAGE:TAG, https://…, http://… or file:///PATH in the proxy's container",
-		"`KIND/NAME` it applies to: a Gateway; on waypoints only, a Service, a ServiceEntry or, in Istio's root namespace, GatewayClass/istio-waypoint; may be repeated (default: the whole namespace)")
-	flags := cmd.Flags()
-	flags.StringVar(&o.kind, "kind", "wasm-plugin", "`KIND` of resource: wasm-plugin, or traffic-extension (Istio 1.30 and later)")
-	flags.StringArrayVar(&o.selector, "selector", nil, "`LABEL=VALUE` of the workloads it applies to, not with --target; may be repeated")
-	flags.StringVar(&o.phase, "phase", "", "`PHASE` of the filter chain before which it runs: authn, authz or stats (default: after all of Istio's filters)")
-	flags.Int32Var(&o.priority, "priority", 0, "order among plugins of one phase, highest first")
-	flags.StringVar(&o.mode, "mode", "", "`MODE` of traffic: client, server or client-and-server (default: both)")
-	flags.IntSliceVar(&o.ports, "port", nil, "`PORT` of the service that is limited; may be repeated (default: all)")
-	flags.StringVar(&o.fail, "fail-strategy", "reload", "`STRATEGY` where the filter cannot run: reload, close or open")
-	_ = cmd.RegisterFlagCompletionFunc("kind", fixed("wasm-plugin", "traffic-extension"))
-	_ = cmd.RegisterFlagCompletionFunc("phase", fixed("authn", "authz", "stats"))
-	_ = cmd.RegisterFlagCompletionFunc("mode", fixed("client", "server", "client-and-server"))
-	_ = cmd.RegisterFlagCompletionFunc("fail-strategy", fixed("reload", "close", "open"))
-}
-
-func newRenderIstioCommand() *cobra.Command {
-	var o renderIstioOptions
+func newRenderKubernetesCommand() *cobra.Command {
+	var o kubernetes.Options
 	cmd := &cobra.Command{
-		Use:   "istio -f POLICY --url URL [--target KIND/NAME | --selector LABEL=VALUE]",
-		Short: "Write a WasmPlugin or a TrafficExtension for Istio",
-		Long: `Write a resource to standard output that has Istio load the filter into its
-proxies, with the policy as plain YAML inside, comments kept.
+		Use:   "kubernetes --image IMAGE -n NAMESPACE --proxies NAMESPACE[/LABEL=VALUE] [--quota-store URL]",
+		Short: "Write the manifests that run serve and quota in Kubernetes",
+		Long: `Write manifests to standard output: serve as a StatefulSet of one replica with a
+volume and, with --quota-store, quota as a Deployment of two, each with a Service and
+a NetworkPolicy, as a user without rights.
 
-On a sidecar, --mode server limits what comes in; without it the calls that the
-application makes itself are limited too.`,
-		Example: `  # On an ingress gateway of the Gateway API
-  sluice render istio -f policy.yaml -n edge --target Gateway/edge \
-    --url oci://registry.example/sluice:1.0.0 | kubectl apply -f -
-
-  # What comes in at port 8080 of the pods of one application
-  sluice render istio -f policy.yaml -n shop --selector app=shop --mode server --port 8080 \
-    --url https://files.example/sluice.wasm --sha256 "$(sha256sum < sluice.wasm | cut -c1-64)"
-
-  # The newer resource
-  sluice render istio --kind traffic-extension -f policy.yaml --url file:///opt/sluice/sluice.wasm`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return renderIstio(cmd, o) },
-	}
-	o.AddFlags(cmd)
-	return cmd
-}
-
-func renderIstio(cmd *cobra.Command, o renderIstioOptions) error {
-	options := envoy.IstioOptions{Object: o.Object, Fetch: o.Fetch, Ports: o.ports, Targets: o.targets}
-	if cmd.Flags().Changed("priority") {
-		options.Priority = &o.priority
-	}
-	for _, choice := range []struct {
-		flag, given string
-		words       []string
-		into        *string
-		values      []string
-	}{
-		{"kind", o.kind, []string{"wasm-plugin", "traffic-extension"}, &options.Kind, []string{envoy.WasmPluginKind, envoy.TrafficExtensionKind}},
-		{"phase", o.phase, []string{"", "authn", "authz", "stats"}, &options.Phase, []string{"", "AUTHN", "AUTHZ", "STATS"}},
-		{"mode", o.mode, []string{"", "client", "server", "client-and-server"}, &options.Mode, []string{"", "CLIENT", "SERVER", "CLIENT_AND_SERVER"}},
-		{"fail-strategy", o.fail, []string{"reload", "close", "open"}, &options.FailStrategy, []string{"FAIL_RELOAD", "FAIL_CLOSE", "FAIL_OPEN"}},
-	} {
-		known := false
-		for i, word := range choice.words {
-			if choice.given == word && (word != "" || !cmd.Flags().Changed(choice.flag)) {
-				*choice.into, known = choice.values[i], true
+The files that they read are in two Secrets. --tls-secret is of type
+kubernetes.io/tls, with a certificate for sluice-serve.NAMESPACE.svc and
+sluice-quota.NAMESPACE.svc. The keys of --secret are named like the flags of serve
+and quota: xds-client-ca and access, and what --serve-file and --quota-file name.`,
+		Example: `  sluice render kubernetes --image registry.example/sluice:v0.1.0 -n sluice --proxies edge --callers ci \
+    --quota-store redis://redis.data:6379 --serve-file http-client-ca,node-names | kubectl apply -f -`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkFileFlags(newServeCommand(), "serve-file", o.ServeFiles); err != nil {
+				return err
 			}
-		}
-		if !known {
-			words := strings.TrimPrefix(strings.Join(choice.words, ", "), ", ")
-			return usageError(fmt.Errorf("--%s %q: want one of %s", choice.flag, choice.given, words), cmd.CommandPath()+" --help shows examples")
-		}
+			if err := checkFileFlags(newQuotaCommand(), "quota-file", o.QuotaFiles); err != nil {
+				return err
+			}
+			text, err := kubernetes.Manifests(o)
+			return printResource(cmd, text, err)
+		},
 	}
-	var err error
-	if options.Selector, err = labels(o.selector); err != nil {
-		return err
+	flags := cmd.Flags()
+	flags.StringVar(&o.Image, "image", "", "`IMAGE` of the command (required)")
+	flags.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resources (required)")
+	flags.StringVar(&o.Storage, "storage", "4Gi", "`SIZE` of serve's volume")
+	flags.StringVar(&o.TLSSecret, "tls-secret", "sluice-tls", "`SECRET` with the server's certificate and key")
+	flags.StringVar(&o.Secret, "secret", "sluice", "`SECRET` with the other files")
+	flags.StringSliceVar(&o.ServeFiles, "serve-file", nil, "`FLAG` of serve whose file is in --secret; may be repeated")
+	flags.StringSliceVar(&o.QuotaFiles, "quota-file", nil, "`FLAG` of quota whose file is in --secret; may be repeated")
+	flags.StringVar(&o.QuotaStore, "quota-store", "", "`URL` of the Redis of quota (default: serve counts in memory, and there is no quota)")
+	flags.StringArrayVar(&o.Proxies, "proxies", nil, "`NAMESPACE[/LABEL=VALUE]` of pods that may reach xDS and quota; may be repeated (required)")
+	flags.StringArrayVar(&o.Callers, "callers", nil, "`NAMESPACE[/LABEL=VALUE]` of pods that may reach the HTTP APIs; may be repeated (default: none)")
+	for _, required := range []string{"image", "namespace", "proxies"} {
+		_ = cmd.MarkFlagRequired(required)
 	}
-	if options.Policy, options.Quota, err = o.readPolicy(cmd); err != nil {
-		return err
-	}
-	text, err := envoy.Istio(options)
-	return printResource(cmd, text, err)
-}
-
-// labels reads LABEL=VALUE.
-func labels(texts []string) (map[string]string, error) {
-	labels := map[string]string{}
-	for _, text := range texts {
-		label, value, ok := strings.Cut(text, "=")
-		if !ok || label == "" {
-			return nil, usageError(fmt.Errorf("--selector %q: want LABEL=VALUE", text), "for example --selector app=shop")
-		}
-		if _, given := labels[label]; given {
-			return nil, usageError(fmt.Errorf("--selector %q: the label is given twice", text), "one label has one value")
-		}
-		labels[label] = value
-	}
-	return labels, nil
-}
-
-// renderEnvoyGatewayOptions are the flags of render envoy-gateway.
-type renderEnvoyGatewayOptions struct {
-	resourceOptions
-	failOpen bool
-}
-
-func (o *renderEnvoyGatewayOptions) AddFlags(cmd *cobra.Command) {
-	o.resourceOptions.AddFlags(cmd, "oci://REGISTRY/IMAGE:TAG, https://… or http://…",
-		"`KIND/NAME` it applies to, or KIND/NAME/SECTION: a Gateway, HTTPRoute or GRPCRoute of that namespace; may be repeated (required)")
-	cmd.Flags().BoolVar(&o.failOpen, "fail-open", false, "let requests through where the filter cannot run: they have no limit, and nothing says so")
-	_ = cmd.MarkFlagRequired("target")
-}
-
-func newRenderEnvoyGatewayCommand() *cobra.Command {
-	var o renderEnvoyGatewayOptions
-	cmd := &cobra.Command{
-		Use:   "envoy-gateway -f POLICY --url URL --target KIND/NAME",
-		Short: "Write an EnvoyExtensionPolicy for Envoy Gateway",
-		Long: `Write a resource to standard output that has Envoy Gateway load the filter into
-its proxies, with the policy as plain YAML inside, comments kept.
-
-Change the binary and the policy one after the other. A proxy that has not
-fetched a binary before answers 503 where the filter in it refuses the policy,
-or nothing is limited with --fail-open. Until the policy is mended that listener
-takes no other change.
-
-After ten failed fetches of one --url Envoy Gateway waits about an hour. Another
-URL, such as the same with ?x behind it, is fetched at once.`,
-		Example: `  # All routes of a Gateway
-  sluice render envoy-gateway -f policy.yaml -n edge --target Gateway/edge \
-    --url oci://registry.example/sluice:1.0.0 | kubectl apply -f -
-
-  # One route, from a web server
-  sluice render envoy-gateway -f policy.yaml -n shop --target HTTPRoute/shop \
-    --url https://files.example/sluice.wasm --sha256 "$(sha256sum < sluice.wasm | cut -c1-64)"`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return renderEnvoyGateway(cmd, o) },
-	}
-	o.AddFlags(cmd)
 	return cmd
 }
 
-func renderEnvoyGateway(cmd *cobra.Command, o renderEnvoyGatewayOptions) error {
-	text, quota, err := o.readPolicy(cmd)
-	if err != nil {
-		return err
+// checkFileFlags refuses what is no flag of the command with a file as its value.
+func checkFileFlags(cmd *cobra.Command, flag string, names []string) error {
+	for _, name := range names {
+		switch name {
+		case "tls-cert", "tls-key", "client-ca":
+			return usageError(fmt.Errorf("--%s %s is there already", flag, name), "the certificate is in --tls-secret, client-ca is xds-client-ca")
+		}
+		found := cmd.Flags().Lookup(name)
+		if found == nil {
+			return usageError(fmt.Errorf("--%s %s: %s has no such flag", flag, name, cmd.Name()), "see sluice "+cmd.Name()+" --help")
+		}
+		if kind, _ := pflag.UnquoteUsage(found); kind != "FILE" {
+			return usageError(errors.New("--"+flag+" "+name+" takes no file"), "see sluice "+cmd.Name()+" --help")
+		}
 	}
-	text, err = envoy.EnvoyGateway(envoy.EnvoyGatewayOptions{
-		Object: o.Object, Fetch: o.Fetch, Policy: text, Quota: quota, Targets: o.targets, FailOpen: o.failOpen,
-	})
-	return printResource(cmd, text, err)
+	return nil
 }

@@ -9,14 +9,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/envoy"
@@ -38,47 +37,6 @@ type runOptions struct {
 	wasm     string
 	workers  int
 	insecure bool
-}
-
-// xdsOptions say which control plane gives the policy.
-type xdsOptions struct {
-	address       string
-	node          string
-	resource      string
-	ca, cert, key string
-}
-
-// serviceOptions say where the quota service is.
-type serviceOptions struct{ address, ca, cert, key string }
-
-// AddFlags adds the flags of a proxy that asks a quota service.
-func (o *serviceOptions) AddFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&o.address, "quota", "", "`ADDRESS` of the quota service, for rules of scope cluster (default: the control plane)")
-	f.StringVar(&o.ca, "quota-ca", "", "`FILE` with the certificate authority of the quota service: use TLS")
-	f.StringVar(&o.cert, "quota-cert", "", "`FILE` with the client certificate shown to it")
-	f.StringVar(&o.key, "quota-key", "", "`FILE` with its key")
-}
-
-// connect returns a connection to the quota service, nil if there is none. It
-// dials when it is first used.
-func (o *serviceOptions) connect() (*grpc.ClientConn, error) {
-	if o.address == "" {
-		return nil, nil
-	}
-	security := insecure.NewCredentials()
-	if o.ca != "" {
-		config, err := clientTLS("--quota-ca", o.ca, "--quota-cert and --quota-key", o.cert, o.key)
-		if err != nil {
-			return nil, err
-		}
-		security = credentials.NewTLS(config)
-	}
-	conn, err := grpc.NewClient(o.address, grpc.WithTransportCredentials(security))
-	if err != nil {
-		return nil, fmt.Errorf("connect to the quota service: %w", err)
-	}
-	return conn, nil
 }
 
 func newRunCommand() *cobra.Command {
@@ -107,7 +65,7 @@ standard error.`,
 		Example: `  sluice run -f policy.yaml --upstream http://127.0.0.1:8080
   sluice run -f policy.yaml --upstream http://127.0.0.1:8080 --listen 127.0.0.1:0   # a port of the system's choice, see the log
   sluice run --xds 127.0.0.1:18000 -f policy.yaml --node edge-1 --upstream http://127.0.0.1:8080 --admin 127.0.0.1:9901
-  sluice run --xds sluice.example:18000 --xds-ca ca.pem --xds-cert proxy.pem --xds-key proxy.key --upstream http://127.0.0.1:8080`,
+  sluice run --xds sluice-1.example:18000,sluice-2.example:18000 --xds-ca ca.pem --xds-cert proxy.pem --xds-key proxy.key --upstream http://127.0.0.1:8080`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd, o) },
 	}
 	f := cmd.Flags()
@@ -124,17 +82,6 @@ standard error.`,
 	return cmd
 }
 
-// AddFlags adds the flags of a proxy that gets its policy from a control plane.
-func (o *xdsOptions) AddFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&o.address, "xds", "", "`ADDRESS` of the control plane's xDS server")
-	f.StringVar(&o.node, "node", "", "node `ID` by which the control plane knows this proxy (default: sluice-run- and the host's name)")
-	f.StringVar(&o.resource, "resource", envoy.ResourceName, "`NAME` of the extension configuration to ask for")
-	f.StringVar(&o.ca, "xds-ca", "", "`FILE` with the certificate authority of the control plane: use TLS")
-	f.StringVar(&o.cert, "xds-cert", "", "`FILE` with this proxy's client certificate; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
-	f.StringVar(&o.key, "xds-key", "", "`FILE` with its key")
-}
-
 func run(cmd *cobra.Command, o runOptions) error {
 	if err := o.check(); err != nil {
 		return err
@@ -145,7 +92,7 @@ func run(cmd *cobra.Command, o runOptions) error {
 	}
 	var first []byte
 	if o.file != "" {
-		if first, err = readPolicyJSON(cmd, o.file, o.quota.address != ""); err != nil {
+		if first, err = readPolicyJSON(cmd, o.file, len(o.quota.addresses) > 0); err != nil {
 			return err
 		}
 	}
@@ -201,49 +148,34 @@ func run(cmd *cobra.Command, o runOptions) error {
 func (o *runOptions) check() error {
 	const hint = "the policy comes from a file with -f, from sluice serve with --xds, or from both"
 	switch {
-	case o.file == "" && o.xds.address == "":
+	case o.file == "" && len(o.xds.addresses) == 0:
 		return usageError(errors.New("no policy: give -f or --xds"), hint)
 	case o.file == "-":
 		return usageError(errors.New("-f - is not possible here"), "the policy is read again on SIGHUP, so it has to be a file")
 	case o.workers < 1 || o.workers > maxWorkers:
 		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "as many as processors is a good choice")
 	}
-	for _, f := range []struct{ flag, address string }{
-		{"--listen", o.listen}, {"--admin", o.admin}, {"--xds", o.xds.address}, {"--quota", o.quota.address},
+	for _, f := range []struct {
+		flag      string
+		addresses []string
+	}{
+		{"--listen", strings.Fields(o.listen)}, {"--admin", strings.Fields(o.admin)}, {"--xds", o.xds.addresses}, {"--quota", o.quota.addresses},
 	} {
-		if _, _, err := net.SplitHostPort(f.address); f.address != "" && err != nil {
-			return usageError(fmt.Errorf("%s %q is not an address", f.flag, f.address), "give HOST:PORT, for example 127.0.0.1:10000")
+		for _, address := range f.addresses {
+			if _, _, err := net.SplitHostPort(address); err != nil {
+				return usageError(fmt.Errorf("%s %q is not an address", f.flag, address), "give HOST:PORT, for example 127.0.0.1:10000")
+			}
 		}
 	}
 	x := &o.xds
-	if x.address == "" && (x.node != "" || x.resource != envoy.ResourceName || x.ca != "" || x.cert != "" || x.key != "") {
+	if len(x.addresses) == 0 && (x.node != "" || x.resource != envoy.ResourceName || x.ca != "" || x.cert != "" || x.key != "") {
 		return usageError(errors.New("--node, --resource, --xds-ca, --xds-cert and --xds-key need --xds"), hint)
 	}
-	if host, _, _ := net.SplitHostPort(x.address); x.address != "" && x.ca == "" && !manage.IsLoopback(host) && !o.insecure {
-		return usageError(fmt.Errorf("--xds %s is not a loopback address: anyone on the way could read and change the policy", x.address),
+	if address := o.exposed(x.addresses, x.ca); address != "" {
+		return usageError(fmt.Errorf("--xds %s is not a loopback address: anyone on the way could read and change the policy", address),
 			"give --xds-ca, and --xds-cert and --xds-key where sluice serve asks for them; --insecure allows it nevertheless")
 	}
 	return o.checkQuota()
-}
-
-func (o *runOptions) checkQuota() error {
-	q := &o.quota
-	switch {
-	case q.address == "" && *q != (serviceOptions{}):
-		return usageError(errors.New("--quota-ca, --quota-cert and --quota-key need --quota"), "give --quota HOST:PORT")
-	case q.ca == "" && (q.cert != "" || q.key != ""):
-		return usageError(errors.New("--quota-cert and --quota-key need --quota-ca"), "TLS needs the certificate authority of the quota service")
-	case (q.cert == "") != (q.key == ""):
-		return usageError(errors.New("--quota-cert and --quota-key belong together"), "give both or none")
-	}
-	if host, _, _ := net.SplitHostPort(q.address); q.address != "" && q.ca == "" && !manage.IsLoopback(host) && !o.insecure {
-		return usageError(fmt.Errorf("--quota %s is not a loopback address: anyone on the way could answer in its place", q.address),
-			"give --quota-ca; --insecure allows it nevertheless")
-	}
-	if q.address == "" {
-		*q = serviceOptions{o.xds.address, o.xds.ca, o.xds.cert, o.xds.key}
-	}
-	return nil
 }
 
 // runListeners are what run accepts on.
@@ -282,31 +214,6 @@ func readPolicyJSON(cmd *cobra.Command, file string, hasQuota bool) ([]byte, err
 	return read.json(), nil
 }
 
-func (o *xdsOptions) subscription() (proxy.Subscription, error) {
-	s := proxy.Subscription{Address: o.address, Node: o.node, Resource: o.resource}
-	if o.address == "" {
-		return s, nil
-	}
-	if s.Node == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			return s, withHint(fmt.Errorf("find a node id: %w", err), "give --node ID")
-		}
-		s.Node = "sluice-run-" + host
-	}
-	switch {
-	case o.ca == "" && o.cert == "" && o.key == "":
-		return s, nil
-	case o.ca == "":
-		return s, usageError(errors.New("--xds-cert and --xds-key need --xds-ca"), "TLS needs the certificate authority of the control plane")
-	case (o.cert == "") != (o.key == ""):
-		return s, usageError(errors.New("--xds-cert and --xds-key belong together"), "give both or none")
-	}
-	var err error
-	s.TLS, err = clientTLS("--xds-ca", o.ca, "--xds-cert and --xds-key", o.cert, o.key)
-	return s, err
-}
-
 // runner serves with a policy from either source, or both.
 type runner struct {
 	cmd   *cobra.Command
@@ -328,7 +235,7 @@ func (r runner) run(s proxy.Subscription, listeners runListeners) error {
 		defer signal.Stop(hangups)
 		background.Go(func() { r.watch(ctx, hangups) })
 	}
-	if s.Address == "" {
+	if len(s.Addresses) == 0 {
 		return r.serve(ctx, listeners)
 	}
 	ended := make(chan error, 1)
@@ -338,7 +245,7 @@ func (r runner) run(s proxy.Subscription, listeners runListeners) error {
 	case err := <-ended:
 		return err
 	case <-time.After(firstPolicyWithin):
-		r.log.Warn("no policy from the control plane yet: NOTHING IS LIMITED until there is one; -f would give one for the meantime", "xds", s.Address)
+		r.log.Warn("no policy from the control plane yet: NOTHING IS LIMITED until there is one; -f would give one for the meantime", "xds", strings.Join(s.Addresses, ","))
 	}
 	err := r.serve(ctx, listeners)
 	stop()

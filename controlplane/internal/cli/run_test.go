@@ -222,6 +222,8 @@ func TestRunErrors(t *testing.T) {
 		"no policy":         {with(), "no policy: give -f or --xds", ExitUsage},
 		"plain text":        {with("-f", good, "--xds", "192.0.2.1:1"), "--xds 192.0.2.1:1 is not a loopback address", ExitUsage},
 		"plain text, name":  {with("--xds", "sluice.example:1"), "--xds sluice.example:1 is not a loopback address", ExitUsage},
+		"plain text, later": {with("--xds", "127.0.0.1:1,192.0.2.1:1"), "--xds 192.0.2.1:1 is not a loopback address", ExitUsage},
+		"empty address":     {with("--xds", "127.0.0.1:1,"), `--xds "" is not an address`, ExitUsage},
 		"standard input":    {with("-f", "-"), "-f - is not possible here", ExitUsage},
 		"bad upstream":      {[]string{"-f", good, "--upstream", "localhost:80"}, `--upstream: upstream "localhost:80" is not an http or https URL`, ExitUsage},
 		"upstream path":     {[]string{"-f", good, "--upstream", "http://a/b"}, "has more than scheme, host and port", ExitUsage},
@@ -264,6 +266,7 @@ func TestQuickstart(t *testing.T) {
 		require.Contains(t, printed, line)
 	}
 	require.Contains(t, printed, "200 allowed  (no rate limit fields)")
+	require.Contains(t, printed, " | sed s,10/minute,20/minute, | ", "it works without a checkout")
 	require.Equal(t, http.StatusOK, statusOf(t, address))
 
 	// Another one beside it finds other ports.

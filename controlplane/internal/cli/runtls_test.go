@@ -46,7 +46,8 @@ func TestRunWithTLS(t *testing.T) {
 		"--server", "https://"+web, "--ca", cert, "--cert", cert, "--key", key)
 	require.NoError(t, <-apply.done)
 
-	common := []string{"--xds", xds, "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--wasm", needFilter(t)}
+	const dead = "localhost:1," // is tried first, and the other's certificate is not for its name
+	common := []string{"--xds", dead + xds, "--upstream", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--wasm", needFilter(t)}
 	trusted := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--xds-cert", cert, "--xds-key", key, "--node", "ci.test")...)
 	require.Equal(t, http.StatusTooManyRequests, statusOf(t, trusted.find(t, `msg=serving listen=(\S+)`)))
 	stranger := start(t, newRunCommand(), append(common[:len(common):len(common)], "--xds-ca", cert, "--node", "stranger")...)

@@ -93,12 +93,13 @@ func (m *memory) print(w io.Writer) error {
 		_, err := fmt.Fprintln(w, "it counts nothing")
 		return err
 	}
-	_, err := fmt.Fprintf(w, `%s for %d live keys in %d slots
+	_, err := fmt.Fprintf(w, `%s for %s in %d slots
 expect up to %s of memory in one Envoy; at worst %s, while the windows of renamed or removed counters have not ended
-`, count(m.Counters, "counter", "counters"), m.Keys, m.Slots, mebibytes(m.Bytes), mebibytes(m.Bytes+m.VanishedBytes))
+`, count(m.Counters, "counter", "counters"), count(int(m.Keys), "live key", "live keys"), m.Slots,
+		kibibytes(m.Bytes), kibibytes(m.Bytes+m.VanishedBytes))
 	if m.LeaseBytes > 0 && err == nil {
 		_, err = fmt.Fprintf(w, "of what to expect, %s hold what is leased, and %s count while the quota service is silent\n",
-			mebibytes(m.LeaseBytes), mebibytes(m.StandbyBytes))
+			kibibytes(m.LeaseBytes), kibibytes(m.StandbyBytes))
 	}
 	if m.ExpressionBytes > 0 && err == nil {
 		_, err = fmt.Fprintf(w, "and at most %s for regular expressions in each of its workers\n", kibibytes(m.ExpressionBytes))

@@ -41,7 +41,7 @@ func Of(p *policy.Policy) Footprint {
 			continue
 		}
 		windows := r.Windows()
-		bytes := state.HostBytes(windows, r.Capacity)
+		geometry, bytes := part(r, state.GeometryFor(windows, r.Capacity), state.HostBytes(windows, r.Capacity))
 		if r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableLocal && !standsBy[r.Counter] {
 			standsBy[r.Counter] = true
 			m.StandbyBytes += bytes
@@ -51,15 +51,14 @@ func Of(p *policy.Policy) Footprint {
 			continue
 		}
 		seen[r.Counter] = true
-		slots := state.GeometryFor(windows, r.Capacity).TotalSlots()
 		if r.Scope == policy.ScopeCluster {
-			bytes = state.LeaseHostBytes(len(windows), r.Capacity)
-			slots = state.LeaseGeometry(len(windows), r.Capacity).TotalSlots()
+			n := len(windows)
+			geometry, bytes = part(r, state.LeaseGeometry(n, r.Capacity), state.LeaseHostBytes(n, r.Capacity))
 			m.LeaseBytes += bytes
 		}
 		m.Counters++
-		m.Keys += uint64(r.Capacity)
-		m.Slots += slots
+		m.Keys += keys(r)
+		m.Slots += geometry.TotalSlots()
 		m.Bytes += bytes
 		largest = max(largest, bytes)
 	}
@@ -67,6 +66,23 @@ func Of(p *policy.Policy) Footprint {
 	m.ExpressionBytes, m.DenialBytes = expressionBytes(p), denialBytes(p)
 	m.VanishedBytes = state.WaitingTables * largest
 	return m
+}
+
+// keys is how many keys a rule counts at a time: without a key it has one for all requests.
+func keys(r *policy.Rule) uint64 {
+	if len(r.Key) == 0 {
+		return 1
+	}
+	return uint64(r.Capacity)
+}
+
+// part returns what a rule uses of its table. A page comes with its first key, so a rule
+// without a key has one page.
+func part(r *policy.Rule, table state.Geometry, bytes uint64) (state.Geometry, uint64) {
+	if len(r.Key) > 0 {
+		return table, bytes
+	}
+	return state.Geometry{Pages: 1, Slots: table.Slots}, bytes / uint64(table.Pages)
 }
 
 // denialBytes is the most that a worker's memory grows by for the keys denied most.

@@ -63,6 +63,52 @@ func TestMemoryOfLeases(t *testing.T) {
 	require.Equal(t, 1, shared.Counters)
 }
 
+// A rule without a key has one record, and so one page, whatever its capacity is.
+func TestMemoryOfRulesWithoutAKey(t *testing.T) {
+	const rule = `{"name":"a","limits":["9/1s"]`
+	for name, fields := range map[string]string{
+		"default capacity": `}`, "capacity of a page": `,"capacity":5}`,
+		"cluster": `,"scope":"cluster"}`, "cluster alone": `,"scope":"cluster","on_unavailable":"deny"}`,
+	} {
+		one := of(t, rule+fields)
+		require.EqualValues(t, 1, one.Keys, name)
+		require.LessOrEqual(t, one.Slots, uint64(32), name)
+		require.Less(t, one.Bytes, uint64(8<<10), name)
+		require.LessOrEqual(t, one.VanishedBytes, state.WaitingTables*one.Bytes, name)
+	}
+	keyed := of(t, `{"name":"a","key":["host"],"limits":["9/1s"]}`)
+	both := of(t, rule+`},{"name":"b","key":["host"],"limits":["9/1s"]}`)
+	require.Equal(t, keyed.Keys+1, both.Keys)
+	require.Equal(t, keyed.Bytes+of(t, rule+`}`).Bytes, both.Bytes)
+	require.Equal(t, keyed.VanishedBytes, both.VanishedBytes)
+}
+
+// What requests make of a rule without a key stays within the footprint.
+func TestARuleWithoutAKeyStaysWithinTheFootprint(t *testing.T) {
+	const rules = `{"name":"r","limits":["9/1h"]}`
+	now := int64(1)
+	host, err := sim.New(t.Context(), sim.Options{
+		Wasm: buildtest.Wasm(t), Workers: 1, VMID: "sluice", PluginName: "sluice", Seed: 1, CacheDir: buildtest.CacheDir(),
+		Now: func() int64 { return now },
+	})
+	require.NoError(t, err)
+	t.Cleanup(host.Close)
+	require.NoError(t, host.Configure([]byte(`{"version":1,"rules":[`+rules+`]}`)))
+	serve := func(i int) {
+		_, err := host.Serve(0, &sim.Request{Headers: [][2]string{{":path", fmt.Sprint("/", i)}, {":authority", fmt.Sprint(i)}}})
+		require.NoError(t, err)
+		now += 1e9
+	}
+	before, entries := host.Shared().Bytes(), host.Shared().Len()
+	for i := range 50 {
+		serve(i)
+	}
+	grown, bound := host.Shared().Bytes()-before, of(t, rules).Bytes
+	t.Logf("%d entries of %d bytes, validate says %d", host.Shared().Len()-entries, grown, bound)
+	require.Positive(t, grown)
+	require.LessOrEqual(t, uint64(grown), bound)
+}
+
 // Equal expressions count once.
 func TestMemoryOfExpressions(t *testing.T) {
 	memory := func(match string) uint64 {

@@ -26,7 +26,7 @@ type Options struct {
 func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 	n := &notes{}
 	n.add(place{}, "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N "+
-		"of them admit N times these limits.")
+		"of them admit N times these limits. Rules with scope: cluster count over all.")
 	keys, err := o.parts()
 	if err != nil {
 		return Imported{}, err

@@ -23,6 +23,9 @@ func TestWarnings(t *testing.T) {
 		{"header key, off", rule(`,"key":[{"header":"x-a"}],"mode":"off"`), nil},
 		{"header and address", rule(`,"key":[{"header":"x-a"},"client_ip"]`), nil},
 		{"no key", rule(``), nil},
+		{"Envoy's form of a header", rule(`,"match":{"headers":{"name":"x-tier","exact_match":"gold"}}`), []string{
+			"rules[0].match.headers.exact_match: is taken as a header's name, as is each name in headers: write one such as headers: {x-tier: gold}",
+		}},
 		{"month", limits(`"5/2 Months"`), []string{`rules[0].limits[0]: a month has no one length: this counts as 60 days; write "5/60d" to be plain`}},
 		{"elastic", limits(`{"requests":5,"per":"1m","algorithm":"fixed_window_per_key","elastic":true}`), []string{
 			`rules[0].limits[0].elastic: is deprecated, and here for policies of Python limits: a client that never pauses for 1m gets no new window; leave it out, or use sliding_window_log`,
@@ -203,12 +206,13 @@ func TestOverrideBounds(t *testing.T) {
 
 // A policy whose counters may take more than 64 MiB is warned of.
 func TestTheWarningOfMemory(t *testing.T) {
-	const small = `{"name":"small","match":{"paths":["/small/"]},"capacity":9,"limits":["99/1s"]}`
-	const large = small + `,{"name":"large","match":{"paths":["/large/"]},"limits":["99/1s"],"capacity":2000000}`
+	const small = `{"name":"small","key":["host"],"match":{"paths":["/small/"]},"capacity":9,"limits":["99/1s"]}`
+	const large = small + `,{"name":"large","key":["host"],"match":{"paths":["/large/"]},"limits":["99/1s"],"capacity":2000000}`
 	for _, c := range []struct {
 		name, rules, want string
 	}{
 		{"little", small, ""},
+		{"one key, whatever the capacity", strings.ReplaceAll(large, `"key":["host"],`, ""), ""},
 		{"much", large, "rules: counters for 2000009 live keys take up to 71 MiB in each Envoy: lower capacity if fewer keys are live at a time"},
 	} {
 		_, errs, warnings := judge(parseTree(t, `{"version":1,"rules":[`+c.rules+`]}`))

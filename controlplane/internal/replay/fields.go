@@ -42,8 +42,12 @@ func costFields(need map[string]bool, c *policy.Cost) {
 		need[accesslog.HeaderField(c.Header)] = true
 	}
 	if c.Query != "" {
-		need[accesslog.FieldPath] = true
+		queryField(need)
 	}
+}
+
+func queryField(need map[string]bool) {
+	need[accesslog.FieldPath], need[accesslog.FieldQuery] = true, true
 }
 
 func matchFields(need map[string]bool, m *policy.Match) {
@@ -71,8 +75,10 @@ func keyFields(need map[string]bool, key []policy.KeyPart) {
 			need[accesslog.FieldHost] = true
 		case policy.KeyMethod:
 			need[accesslog.FieldMethod] = true
-		case policy.KeyPath, policy.KeyQuery:
+		case policy.KeyPath:
 			need[accesslog.FieldPath] = true
+		case policy.KeyQuery:
+			queryField(need)
 		case policy.KeyCookie:
 			need[accesslog.HeaderField("cookie")] = true
 		case policy.KeyRoute:

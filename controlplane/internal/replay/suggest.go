@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
@@ -77,8 +78,22 @@ func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
 	again := o.Options
 	again.Policy, again.Against = File{name, []byte(draft.text())}, nil
 	s.Policy = draft.text()
-	s.Replay, err = Run(ctx, again)
-	return s, err
+	if s.Replay, err = Run(ctx, again); err != nil {
+		return nil, err
+	}
+	s.Replay.Warnings = append(s.Replay.Warnings, spanWarnings(&counted.Rules[0], o.Periods, &s.Log)...)
+	return s, nil
+}
+
+// spanWarnings name the periods of which the log has only a part.
+func spanWarnings(rule *policy.Rule, periods []string, log *accesslog.Stats) (warnings []string) {
+	for i, per := range periods {
+		if span := log.LastNs - log.FirstNs; rule.Limits[i].PeriodNs > span {
+			warnings = append(warnings, fmt.Sprintf("%s is longer than the log, which has %s: clients may use more in a whole %s",
+				per, time.Duration(span).Round(time.Second), per))
+		}
+	}
+	return warnings
 }
 
 // find sets the limits of the draft by what was counted.

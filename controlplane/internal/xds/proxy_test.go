@@ -183,7 +183,7 @@ func (c *control) subscribe(wasmName string) *subscriber {
 
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.Context()))
 	ended := make(chan error, 1)
-	go func() { ended <- s.Subscribe(ctx, proxy.Subscription{Address: c.address, Node: "n"}) }()
+	go func() { ended <- s.Subscribe(ctx, proxy.Subscription{Addresses: []string{c.address}, Node: "n"}) }()
 	c.t.Cleanup(func() { cancel(); require.NoError(c.t, <-ended) })
 	return s
 }

@@ -19,6 +19,12 @@ func (l *linter) unreachable(v value, r *policy.Rule) {
 			l.warn(paths.item(i), `never matches: every path starts with "/"`)
 		}
 	}
+	for _, h := range r.Match.Headers {
+		if strings.HasSuffix(h.Name, "_match") { // exact_match and its like in Envoy
+			l.warn(headerAt(match.field("headers"), h.Name), "is taken as a header's name, as is each name in headers: "+
+				"write one such as headers: {x-tier: gold}")
+		}
+	}
 	for _, part := range r.Key {
 		if part.Kind == policy.KeyHeader && r.MissingKey == policy.MissingSkip && lacks(&r.Match, part.Name) {
 			l.warn(headerAt(match.field("headers"), part.Name), "the rule applies to no request: its key is this header, "+

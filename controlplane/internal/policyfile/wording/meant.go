@@ -163,7 +163,11 @@ func Meant(p *policy.Problem) string {
 func unknownField(p *policy.Problem) string {
 	known, name := fieldsOf(p.Want.Of), p.Args[0]
 	message := "unknown field: "
-	if near := Meant(p); near != "" {
+	near := Meant(p)
+	switch {
+	case near == "headers" && p.Want.Of == "match":
+		return message + "did you mean " + quote(near) + "? " + strings.ToUpper(headersHint[:1]) + headersHint[1:]
+	case near != "":
 		return message + "did you mean " + quote(near) + "?"
 	}
 	if home := misplaced(name); home != "" {

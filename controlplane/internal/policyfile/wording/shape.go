@@ -68,6 +68,10 @@ func wrongValue(p *policy.Problem) string {
 		return "is empty: give " + Shape(want) + ", or remove the item"
 	case n.Kind == policy.Null:
 		return "is empty: give " + Shape(want) + ", or remove the field"
+	case want.Form == policy.FormPatterns:
+		return "must be " + Shape(want) + ", not " + describe(n) + ": " + headersHint
+	case n.Kind == policy.Object && inHeaders(p.Path): // as in Envoy's route matches
+		return "must be text, not an object: a pattern is " + patternForms
 	case want.Of == "segment" && n.Kind == policy.String:
 		path := strings.Split(n.Text, ".")
 		for i := range path {
@@ -76,6 +80,16 @@ func wrongValue(p *policy.Problem) string {
 		return "must be a list of the path's segments: write [" + strings.Join(path, ", ") + "]"
 	}
 	return "must be " + Shape(want) + ", not " + describe(n) + advice(want, n)
+}
+
+const (
+	patternForms = `text such as gold, "gold-*", "*-gold", "~[a-z]+", "*" for present or "!" for absent`
+	headersHint  = "write one such as headers: {x-tier: gold}"
+)
+
+// inHeaders reports whether the path is of a header's pattern.
+func inHeaders(path string) bool {
+	return (strings.Contains(path, ".headers.") || strings.Contains(path, ".headers[")) && !strings.Contains(path, ".response.")
 }
 
 // isItem reports whether the path ends with an index.

@@ -1,0 +1,251 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/examples"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+func runRender(t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, warnings bytes.Buffer
+	cmd := newRenderCommand()
+	forEach(cmd, complete)
+	cmd.SetArgs(args)
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&out)
+	cmd.SetErr(&warnings)
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	err = cmd.Execute()
+	return out.String(), warnings.String(), err
+}
+
+const onePolicy = "version: 1\nrules: [{name: all, limits: [10/1s]}]\n"
+
+func TestRenderIstio(t *testing.T) {
+	stdout, stderr, err := runRender(t, onePolicy, "istio", "-f", "-", "--kind", "traffic-extension", "--name", "limits", "-n", "shop",
+		"--url", "oci://r.example/sluice:1", "--sha256", strings.Repeat("a", 64), "--pull-policy", "Always", "--pull-secret", "registry",
+		"--phase", "authn", "--priority", "0", "--mode", "client-and-server", "--port", "80,81", "--port", "82", "--selector", "app=shop",
+		"--selector", "tier=", "--fail-strategy", "close")
+	require.NoError(t, err)
+	require.Empty(t, stderr)
+	zero := int32(0)
+	want, err := envoy.Istio(envoy.IstioOptions{
+		Object: envoy.Object{Name: "limits", Namespace: "shop"}, Kind: envoy.TrafficExtensionKind, Policy: []byte(onePolicy),
+		Fetch: envoy.Fetch{URL: "oci://r.example/sluice:1", SHA256: strings.Repeat("a", 64), PullPolicy: "Always", PullSecret: "registry"},
+		Phase: "AUTHN", Priority: &zero, Mode: "CLIENT_AND_SERVER", Ports: []int{80, 81, 82}, Selector: map[string]string{"app": "shop", "tier": ""}, FailStrategy: "FAIL_CLOSE",
+	})
+	require.NoError(t, err)
+	require.Equal(t, string(want), stdout)
+
+	stdout, stderr, err = runRender(t, onePolicy, "istio", "-f", "-", "--url", "oci://r.example/sluice:1", "--target", "Gateway/edge", "--target", "Service/shop")
+	require.NoError(t, err)
+	require.Equal(t, "warning: without --sha256 whoever controls the URL decides what runs in the proxies\n", stderr)
+	want, err = envoy.Istio(envoy.IstioOptions{
+		Policy: []byte(onePolicy), Fetch: envoy.Fetch{URL: "oci://r.example/sluice:1"}, Targets: []string{"Gateway/edge", "Service/shop"},
+	})
+	require.NoError(t, err)
+	require.Equal(t, string(want), stdout)
+}
+
+// TestRenderWarnsOfAnotherBinary: an image that is pulled with each change of the
+// resource may be another one.
+func TestRenderWarnsOfAnotherBinary(t *testing.T) {
+	digest := strings.Repeat("a", 64)
+	for _, c := range []struct {
+		args string
+		want bool
+	}{
+		{"oci://a/b:1", false}, {"oci://a/b:latest", true}, {"oci://a:5000/b", true}, {"oci://a:5000/b:1", false},
+		{"oci://a/b:1 --pull-policy Always", true}, {"oci://a/b:latest --pull-policy IfNotPresent", false},
+		{"oci://a/b@sha256:" + digest + " --pull-policy Always", false}, {"oci://a/b:latest --sha256 " + digest, false},
+		{"https://a/b", false}, {"https://a/b --pull-policy Always", true}, {"file:///b", false},
+	} {
+		_, stderr, err := runRender(t, onePolicy, append([]string{"istio", "-f", "-", "--url"}, strings.Fields(c.args)...)...)
+		require.NoError(t, err)
+		require.Equal(t, c.want, strings.Contains(stderr, "may change the binary"), c.args)
+	}
+}
+
+func TestRenderEnvoyGateway(t *testing.T) {
+	stdout, stderr, err := runRender(t, onePolicy, "envoy-gateway", "-f", "-", "--name", "limits", "-n", "shop", "--url", "https://a/b",
+		"--sha256", strings.Repeat("a", 64), "--pull-policy", "IfNotPresent", "--target", "Gateway/edge/http", "--fail-open")
+	require.NoError(t, err)
+	require.Empty(t, stderr)
+	want, err := envoy.EnvoyGateway(envoy.EnvoyGatewayOptions{
+		Object: envoy.Object{Name: "limits", Namespace: "shop"}, Policy: []byte(onePolicy), Targets: []string{"Gateway/edge/http"}, FailOpen: true,
+		Fetch: envoy.Fetch{URL: "https://a/b", SHA256: strings.Repeat("a", 64), PullPolicy: "IfNotPresent"},
+	})
+	require.NoError(t, err)
+	require.Equal(t, string(want), stdout)
+}
+
+const clusterPolicy = "version: 1\nrules: [{name: all, scope: cluster, limits: [10/1s]}]\n"
+
+// TestRenderQuotaCluster: the policy names the mesh's cluster, and the comment says
+// what that must be.
+func TestRenderQuotaCluster(t *testing.T) {
+	read := buildtest.Kubernetes(t)
+	const istios = "outbound|18001||quota.shop.svc.cluster.local"
+	for name, tc := range map[string]struct{ policy, flag, want string }{
+		"none":       {clusterPolicy, istios, istios},
+		"default":    {clusterPolicy, "", "sluice_quota"},
+		"policy's":   {"quota: {cluster: mine}\n" + clusterPolicy, "", "mine"},
+		"another":    {"quota: # of the mesh\n  cluster: mine # old\n  timeout: 50ms\n" + clusterPolicy, istios, istios},
+		"no cluster": {"quota: {timeout: 50ms}\n" + clusterPolicy, istios, istios},
+		"json":       {`{"version":1,"quota":{"timeout":"50ms"},"rules":[{"name":"all","scope":"cluster","limits":["10/1s"]}]}`, istios, istios},
+		"a word":     {clusterPolicy, "off", "off"},
+	} {
+		for _, kind := range [][]string{{"istio"}, {"istio", "--kind", "traffic-extension"}, {"envoy-gateway", "--target", "Gateway/a"}} {
+			args := slices.Concat(kind, []string{"-f", "-", "--url", "oci://a/b"})
+			if tc.flag != "" {
+				args = append(args, "--quota-cluster", tc.flag)
+			}
+			stdout, _, err := runRender(t, tc.policy, args...)
+			require.NoError(t, err, name)
+			list, err := read([]byte(stdout))
+			require.NoError(t, err, stdout)
+			tree, err := policy.ParseJSON([]byte(list[0].Configuration))
+			require.NoError(t, err)
+			got, problems := policy.ReadPushed(tree)
+			require.Empty(t, problems, stdout)
+			require.Equal(t, tc.want, got.Quota.Cluster, stdout)
+			require.Contains(t, stdout, "\n# Rules of scope cluster ask a quota service.")
+			require.Regexp(t, `\n# "?`+regexp.QuoteMeta(tc.want)+`"?, which leads to sluice quota:\n`, stdout)
+			half := time.Duration(got.Quota.TimeoutNs) / 2
+			require.Contains(t, stdout, fmt.Sprintf("connect_timeout %s, less than quota.timeout (%s)", half, 2*half))
+		}
+	}
+	stdout, _, err := runRender(t, onePolicy, "istio", "-f", "-", "--url", "oci://a/b")
+	require.NoError(t, err)
+	require.NotContains(t, stdout, "quota")
+}
+
+func TestRenderResourceRefuses(t *testing.T) {
+	istio := []string{"istio", "-f", "-", "--url", "oci://a/b"}
+	gateway := []string{"envoy-gateway", "-f", "-", "--url", "oci://a/b", "--target", "Gateway/a"}
+	with := func(base []string, more ...string) []string { return append(base[:len(base):len(base)], more...) }
+	for name, tc := range map[string]struct {
+		args  []string
+		stdin string
+		want  string
+		usage bool
+	}{
+		"no policy":            {[]string{"istio", "--url", "oci://a/b"}, "", `required flag(s) "file" not set`, true},
+		"no url":               {[]string{"istio", "-f", "-"}, onePolicy, `required flag(s) "url" not set`, true},
+		"no target":            {[]string{"envoy-gateway", "-f", "-", "--url", "oci://a/b"}, onePolicy, `required flag(s) "target" not set`, true},
+		"bad policy":           {istio, "version: 1\nrules: [{nam: all}]\n", "standard input:2:10: rules[0].nam", false},
+		"revision in a policy": {istio, "version: 1\nrevision: a\n", "revision", false},
+		"bad url":              {with(istio, "--url", "sluice:1"), onePolicy, `url "sluice:1": want one of`, true},
+		"kind":                 {with(istio, "--kind", "WasmPlugin"), onePolicy, `--kind "WasmPlugin": want one of wasm-plugin, traffic-extension`, true},
+		"phase":                {with(istio, "--phase", "first"), onePolicy, `--phase "first": want one of authn, authz, stats`, true},
+		"empty phase":          {with(istio, "--phase", ""), onePolicy, `--phase "": want one of authn, authz, stats`, true},
+		"mode":                 {with(istio, "--mode", "both"), onePolicy, `--mode "both": want one of client, server, client-and-server`, true},
+		"fail strategy":        {with(istio, "--fail-strategy", "never"), onePolicy, `--fail-strategy "never": want one of reload, close, open`, true},
+		"selector":             {with(istio, "--selector", "app"), onePolicy, `--selector "app": want LABEL=VALUE`, true},
+		"selector twice":       {with(istio, "--selector", "a=b", "--selector", "a=c"), onePolicy, "the label is given twice", true},
+		"both":                 {with(istio, "--selector", "a=b", "--target", "Gateway/a"), onePolicy, "a selector and targets", true},
+		"file for the gateway": {with(gateway, "--url", "file:///a"), onePolicy, "want one of oci://", true},
+		"quota of no rule":     {with(istio, "--quota-cluster", "a"), onePolicy, "--quota-cluster, but no rule of the policy has scope cluster", true},
+		"quota on two lines":   {with(gateway, "--quota-cluster", "a\nkind: b"), clusterPolicy, "quota cluster", true},
+		"bad gateway policy":   {gateway, "version: 2\n", "version", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stdout, _, err := runRender(t, tc.stdin, tc.args...)
+			require.ErrorContains(t, err, tc.want)
+			require.Empty(t, stdout)
+			require.Equal(t, tc.usage, ExitCode(err) == ExitUsage)
+		})
+	}
+}
+
+// policiesForKubernetes are texts that YAML 1.1 reads otherwise than a policy
+// file, and shapes that are hard to move under a field.
+var policiesForKubernetes = map[string]string{
+	"quickstart":    string(examples.Quickstart),
+	"words":         "version: 1\nrules: [{name: y, mode: off, limits: [1/1s]}, {name: no, mode: \"off\", limits: []}]\n",
+	"byte order":    "\uFEFFversion: 1\nrules: []\n",
+	"line ends":     "# a\r\nversion: 1\r\nrules:\r\n  # b\r\n  - name: a # c\r\n    limits: [1/1s]\r\n",
+	"anchors":       "version: 1\nrules:\n  - {name: a, match: &m {headers: {no: \"1_0\", y: on}}, limits: &l [1/1s, 2/1m]}\n  - {name: b, match: *m, limits: *l}\n",
+	"numbers":       "version: 1\nrules:\n  - {name: a, capacity: 1.6777216e7, cost: 4294967295, limits: [{requests: 10.0, per: 1d}, {requests: 1e6, per: 2d}]}\n",
+	"json":          `{"version":1,"rules":[{"name":"\ud83d\ude00 \/ 10","counter":"off","mode":"off","limits":[{"requests":5,"per":"1m","name":"1:30"}]},{"name":"10","limits":[]}]}`,
+	"json indented": "{\n\t\"version\": 1,\n\t\"rules\": [\n\t\t{\"name\": \"a\\u2028b\", \"limits\": []}\n\t]\n}\n",
+	"comments": "# head\n\n# of version\nversion: 1 # here\n# between\n\nrules: # of rules\n  # first\n\n  # really\n  - # dash\n    name: a\n" +
+		"    key: [\n      # in flow\n      {header: x}, # after\n    ]\n    limits:\n    - 1/1s\n    # foot of limits\n  # foot of rules\n# the end\n",
+	"styles": "version: 1\nrules:\n- name: |-\n    literal: yes\n  limits: []\n- name: >-\n    folded\n    text\n  limits: []\n- name: 'it''s'\n  limits: []\n" +
+		"- name: \"\\u00e9\\\"\\\\\"\n  limits: []\n- name: plain\n    on two lines\n  limits: []\n- {name: \"off\", limits: []}\n- {name: 'null', limits: []}\n",
+	"flow": "{version: 1, rules: [{name: on, limits: [10/1s]}]} # all\n",
+}
+
+// TestPolicyIsTheSameInKubernetes: the filter behind Istio and Envoy Gateway
+// reads the policy that the file has.
+func TestPolicyIsTheSameInKubernetes(t *testing.T) {
+	policiesForKubernetes["random words"] = randomWords(1000)
+	read := buildtest.Kubernetes(t)
+	for name, text := range policiesForKubernetes {
+		t.Run(name, func(t *testing.T) {
+			want, _, _, err := policyfile.Read(name, []byte(text))
+			require.NoError(t, err)
+			for _, args := range [][]string{
+				{"istio", "--url", "oci://a/b"}, {"istio", "--url", "oci://a/b", "--kind", "traffic-extension"},
+				{"envoy-gateway", "--url", "oci://a/b", "--target", "Gateway/a"},
+			} {
+				stdout, _, err := runRender(t, text, append(args, "-f", "-")...)
+				require.NoError(t, err)
+				list, err := read([]byte(stdout))
+				require.NoError(t, err, stdout)
+				require.Len(t, list, 1)
+				tree, err := policy.ParseJSON([]byte(list[0].Configuration))
+				require.NoError(t, err)
+				got, problems := policy.ReadPushed(tree)
+				require.Empty(t, problems, stdout)
+				require.Equal(t, want, got, stdout)
+			}
+		})
+	}
+}
+
+// randomWords is a policy with rules and header names that look like something
+// else; those that a policy file takes for no text are left out.
+func randomWords(n int) string {
+	random := rand.New(rand.NewPCG(1, 2))
+	pieces := strings.Split("y n yes no on off ON Off true null ~ = << 0 1 9 0x 0o 0b 010 _ . .. - + : e E f inf .inf nan NaN 1e3 2024-01-01 T00:00:00Z /1s * # %", " ")
+	var text strings.Builder
+	text.WriteString("version: 1\nrules:\n")
+	seen := map[string]bool{}
+	for i := 0; len(seen) < n; i++ {
+		word := ""
+		for range 1 + random.IntN(4) {
+			word += pieces[random.IntN(len(pieces))]
+		}
+		rule := fmt.Sprintf("  - {name: %s, match: {headers: {%s: %s}}, limits: []}\n", word, strings.Trim(word, "=:~!*#%/ "), word)
+		if _, _, _, err := policyfile.Read("word", []byte("version: 1\nrules:\n"+rule)); err != nil || seen[word] {
+			continue
+		}
+		seen[word] = true
+		text.WriteString(rule)
+	}
+	return text.String()
+}
+
+func TestRenderedFileNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bad.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("version: 1\nrules: 1\n"), 0o600))
+	_, _, err := runRender(t, "", "istio", "--url", "oci://a/b", "-f", file)
+	require.ErrorContains(t, err, file+":2:8: rules")
+}

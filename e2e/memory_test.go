@@ -1,0 +1,89 @@
+//go:build long
+
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	floodKeys = flag.Int("flood-keys", 25_000, "keys that come to a capacity of a third of them, or of 65,536; three times the capacity fill all slots")
+	renames   = flag.Int("renames", 60, "times that a rule is renamed under traffic")
+)
+
+// Many more keys come than the capacity, and memory stays within what validate printed.
+func TestMoreKeysThanCapacity(t *testing.T) {
+	capacity := 1
+	for capacity < 1<<16 && 6*capacity <= *floodKeys {
+		capacity *= 2
+	}
+	rule := func(name, limits string) string {
+		return fmt.Sprintf("\n  - {name: %s, match: {paths: [/%s]}, key: [{header: x-user-id}], capacity: %d, limits: [%s]}", name, name, capacity, limits)
+	}
+	aligned := rule("aligned", "{requests: 5, per: 366d}")
+	layered := rule("layered", "{requests: 5, per: 366d}, {requests: 9, per: 365d, algorithm: fixed_window_per_key}")
+	p := newest(t).listen(t, proxyOptions{policy: "version: 1\nrules:" + aligned + layered + "\n", edit: withoutUpstream})
+	l := p.load(16)
+	for _, c := range []struct{ name, rule string }{{"aligned", aligned}, {"layered", layered}} {
+		t.Run(c.name, func(t *testing.T) {
+			l.send(t, 2000, func(int) request { return request{"/" + c.name, "x-user-id", "one"} })
+			before := settled(t, p)
+			l.send(t, *floodKeys, func(i int) request { return request{"/" + c.name, "x-user-id", fmt.Sprint("k", i)} })
+			grown := settled(t, p) - before
+			printed, _ := memoryOf(t, "version: 1\nrules:"+c.rule+"\n")
+			t.Logf("%d keys: grown by %d bytes, validate printed %d: %.3f", *floodKeys, grown, printed, float64(grown)/float64(printed))
+			require.InDelta(t, 1, float64(grown)/float64(printed), 0.15)
+		})
+	}
+}
+
+// flooded has a site that scenarios share which look at Envoy's memory from revision to
+// revision. The first of them finds a new Envoy.
+func flooded(d driver) driver {
+	d.name += "-flooded"
+	return d
+}
+
+// Revision after revision renames the only rule under traffic. Memory stays within what
+// validate printed for tables in use and vanished ones.
+func TestRenames(t *testing.T) {
+	s := siteOf(t, flooded(newest(t)))
+	policy := func(i int) string {
+		return s.inDomain(strings.Replace(perUser("5/"+far), "per-user", fmt.Sprint("rule-", i), 1))
+	}
+	s.control.apply(t, policy(0))
+	first := s.runs(t)
+	l := s.load(8)
+	l.send(t, 5_000, func(int) request { return request{direct, "x-user-id", "one"} })
+	before := settled(t, s.proxy)
+	stop, stopped := make(chan struct{}), make(chan error)
+	go func() {
+		var err error
+		for n := 0; err == nil; n += 2000 {
+			select {
+			case <-stop:
+				stopped <- nil
+				return
+			default:
+				_, err = l.try(2000, func(i int) request { return request{direct, "x-user-id", fmt.Sprint("k", n+i)} })
+			}
+		}
+		stopped <- err
+	}()
+	for i := 1; i <= *renames; i++ {
+		s.control.push(t, policy(i))
+	}
+	eventually(t, time.Minute, "the last revision to run", func() bool { return s.runs(t) == first+uint64(*renames) })
+	close(stop)
+	require.NoError(t, <-stopped)
+	grown := settled(t, s.proxy) - before
+	counters, vanished := memoryOf(t, policy(0))
+	t.Logf("%d renames: grown by %d bytes, validate printed %d and %d for vanished ones", *renames, grown, counters, vanished)
+	require.LessOrEqual(t, grown, counters+vanished)
+}
