@@ -89,9 +89,9 @@ func TestEndlessPolicyTakesNoMemory(t *testing.T) {
 		var stderr bytes.Buffer
 		cmd := command(t, &stderr, "simulate", "-f", good, "-r", requests)
 		peak := filepath.Join(dir, "peak")
-		cmd.Env = append(cmd.Env, peakFile+"="+peak)
+		cmd.Env = append(cmd.Env, buildtest.StatusInto(peak))
 		require.Error(t, cmd.Run())
 		require.Contains(t, stderr.String(), "error: line 1: ")
-		buildtest.Below(t, statusBytes(t, peak, "VmHWM"), 200<<20)
+		buildtest.Below(t, buildtest.Memory(t, peak, buildtest.Peak), 200<<20)
 	}
 }

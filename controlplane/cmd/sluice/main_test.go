@@ -29,25 +29,13 @@ import (
 // asSluice makes the test binary behave as the command itself.
 const asSluice = "SLUICE_TEST_AS_COMMAND"
 
-// peakFile names the file in which that command leaves /proc/self/status when it
-// ends. What the kernel tells of a child that has ended includes its parent's size.
-const peakFile = "SLUICE_TEST_PEAK"
-
 // patience is how long a test waits for what must come.
 const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asSluice) != "" {
 		code := run()
-		if file := os.Getenv(peakFile); file != "" {
-			status, err := os.ReadFile("/proc/self/status")
-			if err == nil {
-				err = os.WriteFile(file, status, 0o600)
-			}
-			if err != nil {
-				panic(err)
-			}
-		}
+		buildtest.SaveStatus()
 		os.Exit(code)
 	}
 	testscript.Main(m, map[string]func(){"sluice": func() { os.Exit(run()) }})

@@ -4,9 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -70,27 +67,10 @@ func TestParallelPoliciesAreBoundedInMemory(t *testing.T) {
 		require.Contains(t, codes, http.StatusUnprocessableEntity)
 	}
 	require.Contains(t, codes, http.StatusServiceUnavailable)
-	peak := resident(t, s.process.Pid, "VmHWM")
-	t.Logf("at most %d MiB, %d MiB afterwards", peak>>20, resident(t, s.process.Pid, "VmRSS")>>20)
+	status := buildtest.StatusOf(s.process.Pid)
+	peak := buildtest.Memory(t, status, buildtest.Peak)
+	t.Logf("at most %d MiB, %d MiB afterwards", peak>>20, buildtest.Memory(t, status, buildtest.Resident)>>20)
 	buildtest.Below(t, peak, mostResident)
 	_, err := s.apply("version: 1\nrules: []\n")
 	require.NoError(t, err, "it goes on serving")
-}
-
-// resident reads a process's memory.
-func resident(t *testing.T, pid int, field string) int {
-	t.Helper()
-	return statusBytes(t, fmt.Sprintf("/proc/%d/status", pid), field)
-}
-
-// statusBytes is a field of a process' status as it is in a file.
-func statusBytes(t *testing.T, file, field string) int {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	m := regexp.MustCompile(field + `:\s+(\d+) kB`).FindSubmatch(text)
-	require.NotNil(t, m)
-	kb, err := strconv.Atoi(string(m[1]))
-	require.NoError(t, err)
-	return kb << 10
 }

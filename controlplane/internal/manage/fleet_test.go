@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -188,16 +189,13 @@ func TestHostileAnswers(t *testing.T) {
 		}
 	})
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHostileAnswers$", "-test.v")
-	child.Env = append(os.Environ(), childPort+"="+port)
+	status := filepath.Join(t.TempDir(), "status")
+	child.Env = append(os.Environ(), childPort+"="+port, buildtest.StatusInto(status))
 	out, err := child.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	_, peak, found := strings.Cut(string(out), "VmHWM:")
-	require.True(t, found, "%s", out)
-	var kib int
-	_, err = fmt.Sscanf(peak, "%d kB", &kib)
-	require.NoError(t, err)
-	t.Logf("at most %d MiB resident", kib>>10)
-	buildtest.Below(t, kib>>10, 300)
+	peak := buildtest.Memory(t, status, buildtest.Peak)
+	t.Logf("at most %d MiB resident", peak>>20)
+	buildtest.Below(t, peak, 300<<20)
 }
 
 func askHostile(t *testing.T, port string) {
@@ -215,11 +213,5 @@ func askHostile(t *testing.T, port string) {
 		}
 	}
 	require.LessOrEqual(t, kept, maxKept>>20)
-	status, err := os.ReadFile("/proc/self/status")
-	require.NoError(t, err)
-	for line := range strings.Lines(string(status)) {
-		if strings.HasPrefix(line, "VmHWM:") {
-			fmt.Print(line)
-		}
-	}
+	buildtest.SaveStatus()
 }

@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +19,7 @@ import (
 )
 
 // asReader makes the test binary a program that reads the policy on its standard
-// input, and prints the most memory it had and then what is wrong.
+// input, and prints what is wrong.
 const asReader = "SLUICE_TEST_READS_POLICY"
 
 func TestMain(m *testing.M) {
@@ -31,13 +31,10 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	_, _, _, err = policyfile.Read("policy.yaml", text)
-	status, _ := os.ReadFile("/proc/self/status")
-	_, most, _ := strings.Cut(string(status), "VmHWM:")
-	most, _, _ = strings.Cut(strings.TrimSpace(most), " kB")
-	fmt.Println(most)
 	if err != nil {
 		fmt.Println(err.Error()[:min(200, len(err.Error()))])
 	}
+	buildtest.SaveStatus()
 }
 
 // filled is a list of nearly as many items as fit into a policy, between before
@@ -131,7 +128,7 @@ func TestReadingIsBounded(t *testing.T) {
 	const bound = time.Second
 	self, err := os.Executable()
 	require.NoError(t, err)
-	slowest, largest := time.Duration(0), int64(0)
+	slowest, largest := time.Duration(0), 0
 	texts := hostileTexts()
 	if buildtest.Race { // one goroutine reads each, in a process of its own
 		texts = map[string]string{"unknown words": texts["unknown words"]}
@@ -147,20 +144,18 @@ func TestReadingIsBounded(t *testing.T) {
 	}
 	buildtest.Figure(t, "%d hostile policies: at most %d ms of a processor and %d MB each", len(texts), slowest.Milliseconds(), largest>>20)
 	buildtest.Below(t, slowest, bound)
-	buildtest.Below(t, largest, int64(200<<20))
+	buildtest.Below(t, largest, 200<<20)
 }
 
 // readAlone reads a text in a process of its own, and returns what that took and said.
-func readAlone(t *testing.T, self, text string) (cpu time.Duration, memory int64, said string) {
+func readAlone(t *testing.T, self, text string) (cpu time.Duration, memory int, said string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), self)
-	cmd.Env = append(os.Environ(), asReader+"=1", "GOMAXPROCS=1") // with more, the collector uses what is idle
+	status := filepath.Join(t.TempDir(), "status")
+	cmd.Env = append(os.Environ(), asReader+"=1", buildtest.StatusInto(status), "GOMAXPROCS=1") // with more, the collector uses what is idle
 	cmd.Stdin = strings.NewReader(text)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	require.NoError(t, cmd.Run(), out.String())
-	first, said, _ := strings.Cut(out.String(), "\n")
-	kilobytes, err := strconv.ParseInt(first, 10, 64)
-	require.NoError(t, err, "the kernel's word of the memory that a process has had")
-	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), kilobytes << 10, said
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), buildtest.Memory(t, status, buildtest.Peak), out.String()
 }

@@ -8,8 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -46,7 +44,7 @@ func TestReplayOfADay(t *testing.T) {
 	})
 	require.NoError(t, err)
 	took, used := time.Since(began), cpuTime(t)-usedBefore
-	peak := peakBytes(t)
+	peak := buildtest.Memory(t, buildtest.StatusOf(os.Getpid()), buildtest.Peak)
 	t.Logf("%d lines of %d clients in %s, %.0f a second; %s of processor time, %.1f µs a line; at most %d MiB of memory",
 		*longLines, clients, took.Round(time.Millisecond), float64(*longLines)/took.Seconds(), used.Round(time.Millisecond),
 		float64(used.Microseconds())/float64(*longLines), peak>>20)
@@ -55,7 +53,7 @@ func TestReplayOfADay(t *testing.T) {
 	require.EqualValues(t, clients, rule.Clients)
 	require.EqualValues(t, denied, rule.Denied)
 	require.Zero(t, report.Log.Late)
-	require.Less(t, peak, int64(maxLongBytes))
+	require.Less(t, peak, maxLongBytes)
 }
 
 // writeDay writes lines in the order of their ends, of clients of which few send most,
@@ -120,20 +118,4 @@ func cpuTime(t *testing.T) time.Duration {
 	var u syscall.Rusage
 	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-var peakText = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
-
-// peakBytes is the most memory that this process has had; 0 where nobody says.
-func peakBytes(t *testing.T) int64 {
-	t.Helper()
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	m := peakText.FindSubmatch(status)
-	require.NotNil(t, m)
-	kb, err := strconv.ParseInt(string(m[1]), 10, 64)
-	require.NoError(t, err)
-	return kb << 10
 }
