@@ -35,7 +35,7 @@ func StartCluster(t testing.TB, b Binary) *Cluster {
 	for i := range 2 * masters {
 		s := newServer(t, b)
 		s.args = append(s.args, "--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(bus[i]), "--cluster-node-timeout", patient,
-			"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
+			"--cluster-replica-validity-factor", "0", "--cluster-require-full-coverage", "no", "--repl-diskless-sync-delay", "0")
 		c.Servers = append(c.Servers, s)
 	}
 	for i, s := range c.Servers {

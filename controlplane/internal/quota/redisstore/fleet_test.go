@@ -77,18 +77,19 @@ func standstill(t *testing.T, store *redisstore.Store, c *redistest.Cluster) {
 }
 
 // failover kills a master while values are swapped: those of the others never fail,
-// and those of its own are swapped on when a replica has its place.
+// also while a replica is elected, and those of its own are swapped on when it is.
 func failover(t *testing.T, store *redisstore.Store, c *redistest.Cluster) {
 	const counters = 48 // none of them on the master that dies: once in 10⁸ runs
 	now := storetest.Now(t, store)
 	var killed atomic.Bool
-	var failed atomic.Int64
+	var failed, left atomic.Int64
+	left.Store(counters) // that are not known to be swapped on
 	var all sync.WaitGroup
 	for range counters {
 		all.Go(func() {
 			key, failures := storetest.Key(), 0
 			var old []byte
-			for after := 0; after < 20; time.Sleep(2 * time.Millisecond) {
+			for after := 0; left.Load() > 0; time.Sleep(2 * time.Millisecond) {
 				value := storetest.Value("")
 				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 				done := make(chan quota.Result, 1)
@@ -99,7 +100,9 @@ func failover(t *testing.T, store *redisstore.Store, c *redistest.Cluster) {
 				case quota.Swapped:
 					old = value
 					if killed.Load() {
-						after++
+						if after++; after == 20 {
+							left.Add(-1)
+						}
 					}
 				case quota.Failed:
 					failures++
