@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -46,11 +45,10 @@ type server struct {
 	refusals *refusals
 	memory   *memory
 	judging  turn
+	backups  turn
 	log      *slog.Logger
 	more     []prometheus.Collector
 	isWell   func(context.Context) error
-
-	backups sync.Mutex // held while a backup is sent
 }
 
 // New returns the API's handler.
@@ -74,7 +72,7 @@ func newServer(o Options) *server {
 	}
 	return &server{
 		store: o.Store, xds: o.XDS, identify: o.Identify, fleet: o.Fleet, quota: o.Quota, refusals: newRefusals(o.Log),
-		memory: newMemory(), judging: newTurn(), log: o.Log, more: o.Collectors, isWell: o.Healthy,
+		memory: newMemory(), judging: newTurn(maxJudgingWait), backups: newTurn(maxBackupWait), log: o.Log, more: o.Collectors, isWell: o.Healthy,
 	}
 }
 

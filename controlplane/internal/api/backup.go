@@ -12,17 +12,25 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
-// maxBackupTime is how long a caller may take to receive a backup.
-const maxBackupTime = 30 * time.Minute
+const (
+	// maxBackupTime is how long a caller may take to receive a backup.
+	maxBackupTime = 30 * time.Minute
+	// maxBackupWait is how long one waits for the backup before it.
+	maxBackupWait = 5 * time.Second
+)
 
 // backup handles GET /v1/backup: a copy of the store as of now, for sluice store
 // restore. One is sent at a time: each takes its own room on the disk.
 func (s *server) backup(w http.ResponseWriter, r *http.Request) error {
-	if !s.backups.TryLock() {
+	free, err := s.backups.take(r.Context())
+	if errors.Is(err, errBusy) {
 		err := errors.New("another backup is being sent: try again once that has ended")
 		return &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: "30"}
 	}
-	defer s.backups.Unlock()
+	if err != nil {
+		return err
+	}
+	defer free()
 	// A backup holds every policy, and the secret that hashes keys in the audit log.
 	caller := access.FromContext(r.Context())
 	id, err := s.store.Record(r.Context(), store.Entry{Who: caller.Name, From: caller.Address, Action: "backup"})

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,7 +21,7 @@ import (
 func TestBackup(t *testing.T) {
 	f := newFixture(t, "")
 	f.json(http.MethodPost, "/v1/policies", good, http.StatusCreated, &Applied{})
-	s := &server{store: f.store, xds: f.xds, log: slog.New(slog.DiscardHandler)}
+	s := &server{store: f.store, xds: f.xds, backups: newTurn(50 * time.Millisecond), log: slog.New(slog.DiscardHandler)}
 	ctx := access.NewContext(t.Context(), access.Caller{Name: "alice", Address: "192.0.2.7", Role: access.Admin})
 	request := httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/backup", nil)
 	get := func() *httptest.ResponseRecorder {
@@ -28,11 +29,12 @@ func TestBackup(t *testing.T) {
 		s.needs(access.Admin, s.backup)(w, request)
 		return w
 	}
-	s.backups.Lock()
+	free, err := s.backups.take(t.Context())
+	require.NoError(t, err)
 	busy := get()
 	require.Equal(t, http.StatusServiceUnavailable, busy.Code)
 	require.NotEmpty(t, busy.Header().Get("Retry-After"))
-	s.backups.Unlock()
+	free()
 
 	newest := func() store.Entry {
 		list, err := f.store.Audit(t.Context(), 1, 0)

@@ -112,7 +112,7 @@ type brokenReader struct{}
 func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 func TestTurn(t *testing.T) {
-	judging := newTurn()
+	judging := newTurn(time.Minute)
 	done, err := judging.take(t.Context())
 	require.NoError(t, err)
 	gone, leave := context.WithCancel(t.Context())

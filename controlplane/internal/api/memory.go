@@ -14,8 +14,8 @@ const (
 	// maxHeld bounds the bytes that are held for callers: of bodies that come in or
 	// wait to be judged, and of answers that go out.
 	maxHeld = 64 << 20
-	// maxTurnWait is how long a request waits to be judged.
-	maxTurnWait = 10 * time.Second
+	// maxJudgingWait is how long a request waits to be judged.
+	maxJudgingWait = 10 * time.Second
 	// uncounted bytes of each body do not count, so that senders of large ones do
 	// not keep out a policy of common size.
 	uncounted = 16 << 10
@@ -79,22 +79,25 @@ func (m *memory) read(w http.ResponseWriter, r *http.Request, maxBytes int) (tex
 	}
 }
 
-// turn lets one caller go on at a time.
-type turn chan struct{}
+// turn lets one caller go on at a time. The others wait that long.
+type turn struct {
+	held chan struct{}
+	wait time.Duration
+}
 
-func newTurn() turn { return make(turn, 1) }
+func newTurn(wait time.Duration) turn { return turn{make(chan struct{}, 1), wait} }
 
 // take waits for the turn until the caller has gone or too long.
 func (t turn) take(ctx context.Context) (free func(), err error) {
-	timeout := time.NewTimer(maxTurnWait)
+	timeout := time.NewTimer(t.wait)
 	defer timeout.Stop()
 	select {
-	case t <- struct{}{}:
+	case t.held <- struct{}{}:
 		if err := ctx.Err(); err != nil {
-			<-t
+			<-t.held
 			return nil, err
 		}
-		return func() { <-t }, nil
+		return func() { <-t.held }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-timeout.C:
