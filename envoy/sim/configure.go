@@ -64,14 +64,15 @@ func (h *Host) Replace(wasm []byte, configuration []byte) error {
 	if sha256.Sum256(wasm) == h.filter.sum {
 		return h.update(h.filter, configuration)
 	}
-	f, err := h.compile(wasm)
+	f, err := h.compiler.compile(wasm)
 	if err != nil {
 		return err
 	}
 	if err := h.update(f, configuration); err != nil {
-		_ = f.module.Close(h.ctx)
+		f.release()
 		return err
 	}
+	h.filters = append(h.filters, f)
 	return nil
 }
 

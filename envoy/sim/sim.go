@@ -36,8 +36,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/tetratelabs/wazero"
 )
 
 // Level is the level of a log line, numbered as in the proxy-wasm ABI.
@@ -119,16 +117,15 @@ type Options struct {
 	// Seed makes the random numbers of each VM repeat. 0 = true random.
 	Seed uint64
 
-	// CacheDir keeps compiled modules on disk. Empty = compile anew.
+	// CacheDir keeps compiled modules on disk. Empty = compile anew in each process.
 	CacheDir string
 }
 
 // Host is one simulated Envoy with the filter in each of its threads. Its
 // methods may be used by several goroutines; one thread serves one at a time.
 type Host struct {
-	runtime wazero.Runtime
-	cache   wazero.CompilationCache
-	ctx     context.Context
+	compiler *compiler
+	ctx      context.Context
 
 	vmID            string
 	vmConfiguration []byte
@@ -156,6 +153,7 @@ type Host struct {
 	updates    sync.Mutex // one configuration at a time
 	closed     bool
 	filter     *filter
+	filters    []*filter // all that it has run
 	configured []byte    // what runs, nil before the first
 	threads    []*thread // the workers, then the main thread
 }
@@ -187,25 +185,14 @@ func New(ctx context.Context, o Options) (*Host, error) {
 	if h.now == nil {
 		h.now = func() int64 { return time.Now().UnixNano() }
 	}
-	config := wazero.NewRuntimeConfig()
-	if o.CacheDir != "" {
-		cache, err := wazero.NewCompilationCacheWithDir(o.CacheDir)
-		if err != nil {
-			return nil, fmt.Errorf("open compilation cache: %w", err)
-		}
-		h.cache = cache
-		config = config.WithCompilationCache(cache)
-	}
-	h.runtime = wazero.NewRuntimeWithConfig(ctx, config)
-	if err := register(ctx, h.runtime); err != nil {
-		h.closeRuntime()
-		return nil, err
-	}
 	var err error
-	if h.filter, err = h.compile(o.Wasm); err != nil {
-		h.closeRuntime()
+	if h.compiler, err = compilerOf(o.CacheDir); err != nil {
 		return nil, err
 	}
+	if h.filter, err = h.compiler.compile(o.Wasm); err != nil {
+		return nil, err
+	}
+	h.filters = []*filter{h.filter}
 	store := o.Store
 	if store == nil {
 		store = NewStore()
@@ -292,7 +279,9 @@ func (h *Host) Close() {
 	if !h.closed {
 		h.closed = true
 		h.shared.release()
-		h.closeRuntime()
+		for _, f := range h.filters {
+			f.release()
+		}
 	}
 }
 
@@ -302,22 +291,14 @@ func (t *thread) close() {
 	defer t.Unlock()
 	t.root = nil
 	for _, v := range t.running {
-		for _, root := range v.roots {
-			root.hangUp()
-		}
+		v.close()
 	}
+	t.running = nil
 	for _, x := range t.paused {
 		x.phase, x.response = ended, closed("host_closed")
 		close(x.resumed)
 	}
 	t.paused = nil
-}
-
-func (h *Host) closeRuntime() {
-	_ = h.runtime.Close(h.ctx)
-	if h.cache != nil {
-		_ = h.cache.Close(h.ctx)
-	}
 }
 
 // elapsed is the monotonic clock: it follows Now, but not backwards.

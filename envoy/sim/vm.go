@@ -2,7 +2,6 @@ package sim
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,24 +11,6 @@ import (
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 )
-
-// filter is a compiled filter and its hash.
-type filter struct {
-	module wazero.CompiledModule
-	sum    [sha256.Size]byte
-}
-
-func (h *Host) compile(wasm []byte) (*filter, error) {
-	m, err := h.runtime.CompileModule(h.ctx, wasm)
-	if err != nil {
-		return nil, fmt.Errorf("compile module: %w", err)
-	}
-	if _, err := check(m); err != nil {
-		_ = m.Close(h.ctx)
-		return nil, err
-	}
-	return &filter{m, sha256.Sum256(wasm)}, nil
-}
 
 // The guest's callbacks, in the order of callbackNames.
 const (
@@ -112,7 +93,7 @@ func (h *Host) instantiate(id int, f *filter, heard *[]string) (*vm, error) {
 	v.scopes[0] = &scope{vm: v}
 	v.scopes[0].root = v.scopes[0]
 	v.current = v.scopes[0]
-	m, err := h.runtime.InstantiateModule(v.ctx, f.module, wazero.NewModuleConfig().WithName("").WithStartFunctions())
+	m, err := f.runtime.InstantiateModule(v.ctx, f.module, wazero.NewModuleConfig().WithName("").WithStartFunctions())
 	if err != nil {
 		return v, fmt.Errorf("instantiate module: %w", err)
 	}
