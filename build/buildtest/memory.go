@@ -33,6 +33,10 @@ func SaveStatus() {
 	}
 }
 
+// Collecting is the environment of a child whose memory is bounded. The tests themselves
+// run with a higher GOGC, to end sooner.
+const Collecting = "GOGC=100"
+
 // Fields of a status.
 const (
 	Peak     = "VmHWM" // the most memory that a process has had

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
@@ -87,7 +88,7 @@ func startServe(t *testing.T, dir string, wrapper ...string) server {
 	web, xds := fmt.Sprint("127.0.0.1:", free[0]), fmt.Sprint("127.0.0.1:", free[1])
 	args := slices.Concat(wrapper, []string{os.Args[0], "serve", "--data", dir, "--http", web, "--xds", xds})
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Env = append(os.Environ(), asSluice+"=1")
+	cmd.Env = append(os.Environ(), asSluice+"=1", buildtest.Collecting)
 	var log bytes.Buffer
 	cmd.Stderr = &log
 	require.NoError(t, cmd.Start())

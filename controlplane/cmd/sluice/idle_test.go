@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
@@ -40,7 +41,7 @@ func startLimited(t *testing.T, files int, flags ...string) server {
 	}
 	cmd := exec.Command("sh", append([]string{"-c", script, os.Args[0], "serve", "--data", t.TempDir(),
 		"--http", addresses[0], "--xds", addresses[1], "--wasm", "/f.wasm"}, flags...)...)
-	cmd.Env = append(os.Environ(), asSluice+"=1")
+	cmd.Env = append(os.Environ(), asSluice+"=1", buildtest.Collecting)
 	var log bytes.Buffer
 	cmd.Stderr = &log
 	require.NoError(t, cmd.Start())

@@ -22,7 +22,7 @@ func command(t *testing.T, stderr *bytes.Buffer, args ...string) *exec.Cmd {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), self, args...)
-	cmd.Env = append(os.Environ(), asSluice+"=1")
+	cmd.Env = append(os.Environ(), asSluice+"=1", buildtest.Collecting)
 	cmd.Stderr = stderr
 	return cmd
 }

@@ -190,7 +190,7 @@ func TestHostileAnswers(t *testing.T) {
 	})
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHostileAnswers$", "-test.v")
 	status := filepath.Join(t.TempDir(), "status")
-	child.Env = append(os.Environ(), childPort+"="+port, buildtest.StatusInto(status))
+	child.Env = append(os.Environ(), childPort+"="+port, buildtest.StatusInto(status), buildtest.Collecting)
 	out, err := child.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	peak := buildtest.Memory(t, status, buildtest.Peak)

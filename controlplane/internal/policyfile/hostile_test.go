@@ -152,7 +152,7 @@ func readAlone(t *testing.T, self, text string) (cpu time.Duration, memory int, 
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), self)
 	status := filepath.Join(t.TempDir(), "status")
-	cmd.Env = append(os.Environ(), asReader+"=1", buildtest.StatusInto(status), "GOMAXPROCS=1") // with more, the collector uses what is idle
+	cmd.Env = append(os.Environ(), asReader+"=1", buildtest.StatusInto(status), buildtest.Collecting, "GOMAXPROCS=1") // with more, the collector uses what is idle
 	cmd.Stdin = strings.NewReader(text)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out

@@ -1,0 +1,9 @@
+//go:build long
+
+package e2e
+
+import "testing"
+
+func TestQuickstartWithEnvoys(t *testing.T) {
+	quickstartHasFigures(t, "--envoy", newest(t).envoy)
+}
