@@ -33,7 +33,7 @@ func TestWarnings(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(validated), "\n")
 		for i, want := range []string{
 			"4:9: manage: without port, management requests are answered on every listener",
-			"6:3: rules: counters for 9393216 live keys take up to 337 MiB in each Envoy",
+			"6:3: rules: counters for 9131076 live keys take up to 326 MiB in each Envoy",
 			"6:5: rules[0].missing_key: a client that leaves out x-user-id escapes this rule",
 			"7:65: rules[1].limits[0]: a sliding_window_counter of 1 lets two requests through",
 			"8:95: rules[2].limits[0].elastic: is deprecated",

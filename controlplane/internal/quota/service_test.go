@@ -172,7 +172,7 @@ func TestMetrics(t *testing.T) {
 		return all
 	}
 	require.Equal(t, map[string]float64{
-		"asks_total granted": 1, "asks_total denied": 1, "units_granted_total": 6, "units_returned_total": 6, "units_lost_total": 3,
+		"asks_total granted": 1, "asks_total denied": 1, "units_granted_total": 6, "units_returned_total": 2, "units_lost_total": 3,
 		"streams": 1, "late_total": 1, "ask_seconds": 2,
 	}, page())
 	p.ask(want(3))
