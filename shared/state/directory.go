@@ -298,35 +298,20 @@ func longest(windows []limit.Window) int64 {
 	return ns
 }
 
-// update reads the directory, applies change and writes the result back if it
-// differs. It starts again if somebody else has written in between.
+// update applies change to the directory, and writes the result if it differs.
 func (t *Tables) update(change func(*directory)) Status {
-	for range maxRetries {
-		value, cas, status := t.store.Get(directoryKey)
+	return Update(t.store, directoryKey, func(old []byte) ([]byte, Status) {
 		d, ok := directory{}, true
-		switch status {
-		case OK:
-			d, ok = readDirectory(value)
-		case NotFound:
-			cas = CreateOnly
-		default:
-			return Failed
+		if old != nil {
+			d, ok = readDirectory(old)
 		}
 		if !ok {
-			return Failed
+			return nil, Failed
 		}
 		change(&d)
-		next := d.append(nil)
-		if bytes.Equal(next, value) {
-			return OK
+		if next := d.append(nil); !bytes.Equal(next, old) {
+			return next, OK
 		}
-		switch t.store.Set(directoryKey, next, cas) {
-		case OK:
-			return OK
-		case Mismatch:
-		default:
-			return Failed
-		}
-	}
-	return Failed
+		return nil, OK
+	})
 }

@@ -116,44 +116,36 @@ func (p *heartbeats) beginRound(now int64, d *directory) (gone []uint64) {
 // without heartbeats from their tables. An owner that has never counted writes
 // none, so that a configuration that Envoy refuses leaves no trace.
 func (t *Tables) renewHeartbeat(now int64, holds bool) Status {
-	for range maxRetries {
-		value, cas, status := t.store.Get(heartbeatsKey)
+	var gone []uint64
+	status := Update(t.store, heartbeatsKey, func(old []byte) (next []byte, status Status) {
+		gone = nil
 		p, ok := heartbeats{beganNs: now}, true
-		switch status {
-		case OK:
-			p, ok = readHeartbeats(value)
-		case NotFound:
-			cas = CreateOnly
-		default:
-			return Failed
+		if old != nil {
+			p, ok = readHeartbeats(old)
 		}
 		if !ok {
-			return Failed
+			return nil, Failed
 		}
 		if i := p.find(t.self.id); i < 0 && !holds || i >= 0 && p.owners[i].round == p.round && !p.roundEnded(now) {
-			return OK
+			return nil, OK
 		}
 		p.renew(t.self.id)
-		var gone []uint64
 		if p.roundEnded(now) {
 			d, status := t.directory()
 			if status != OK {
-				return status
+				return nil, status
 			}
 			gone = p.beginRound(now, &d)
 			if p.find(t.self.id) >= 0 { // it has tables
 				p.renew(t.self.id)
 			}
 		}
-		switch t.store.Set(heartbeatsKey, p.append(nil), cas) {
-		case OK:
-			return t.dropOwners(gone, now)
-		case Mismatch:
-		default:
-			return Failed
-		}
+		return p.append(nil), OK
+	})
+	if status != OK {
+		return status
 	}
-	return Failed
+	return t.dropOwners(gone, now)
 }
 
 func (t *Tables) directory() (d directory, status Status) {

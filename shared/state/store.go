@@ -38,3 +38,31 @@ type Store interface {
 	Get(key []byte) (value []byte, cas uint32, status Status)
 	Set(key, value []byte, cas uint32) Status
 }
+
+// Update has change make a value from the one there is, nil where there is none, and
+// writes what it returns, unless that is nil. It begins again where another worker has
+// written in between. Where change does not return OK, nothing is written and that is
+// the answer.
+func Update(s Store, key []byte, change func(old []byte) (next []byte, status Status)) Status {
+	for range maxRetries {
+		old, cas, status := s.Get(key)
+		switch status {
+		case OK:
+			if old == nil { // there is an empty one
+				old = []byte{}
+			}
+		case NotFound:
+			old, cas = nil, CreateOnly
+		default:
+			return Failed
+		}
+		next, status := change(old)
+		if status != OK || next == nil {
+			return status
+		}
+		if status = s.Set(key, next, cas); status != Mismatch {
+			return status
+		}
+	}
+	return Failed
+}

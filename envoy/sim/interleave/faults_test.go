@@ -63,8 +63,8 @@ var faults = []struct {
 		Old:  "attempts[i].refund(now)", New: `if planted != "refund" { attempts[i].refund(now) }`,
 	}, "refund, fixed_window", "counted"},
 	{"the directory is written with cas 0", "directory", buildtest.Edit{
-		File: "shared/state/directory.go",
-		Old:  "t.store.Set(directoryKey, next, cas)", New: `t.store.Set(directoryKey, next, pick("directory", 0, cas))`,
+		File: "shared/state/store.go",
+		Old:  "s.Set(key, next, cas)", New: `s.Set(key, next, pick("directory", 0, cas))`,
 	}, "create race of two tables", "counted"},
 	{"a changed list of windows starts anew", "anew", buildtest.Edit{
 		File: "shared/state/page.go",

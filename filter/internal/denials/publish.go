@@ -42,8 +42,6 @@ const (
 	// freeNs is how long after its last publication a worker's place is free. A worker
 	// that knows of denials publishes at least once in a period.
 	freeNs = 3 * PeriodNs
-
-	maxRetries = 64
 )
 
 var (
@@ -83,37 +81,23 @@ func keyOf(place int) []byte {
 // fresh reports whether what was written at an instant may be of a worker that lives.
 func fresh(atNs, now int64) bool { return atNs > now-freeNs && atNs <= now+PeriodNs }
 
-// update reads the places, applies change and writes them back if it says so. It
-// starts again if another worker has written in between.
+// update applies change to the places, and writes them back if it says so.
 func (w *Worker) update(change func([]place) ([]place, bool)) bool {
-	for range maxRetries {
-		value, cas, status := w.store.Get(placesKey)
+	return state.OK == state.Update(w.store, placesKey, func(old []byte) ([]byte, state.Status) {
 		var list []place
 		ok := true
-		switch status {
-		case state.OK:
-			list, ok = readPlaces(value)
-		case state.NotFound:
-			cas = state.CreateOnly
-		default:
-			ok = false
+		if old != nil {
+			list, ok = readPlaces(old)
 		}
 		if !ok {
-			return false
+			return nil, state.Failed
 		}
 		list, write := change(list)
 		if !write {
-			return true
+			return nil, state.OK
 		}
-		switch w.store.Set(placesKey, appendPlaces(nil, list), cas) {
-		case state.OK:
-			return true
-		case state.Mismatch:
-		default:
-			return false
-		}
-	}
-	return false
+		return appendPlaces(nil, list), state.OK
+	})
 }
 
 // take makes sure that the worker has a place, and that the others know that it lives.
