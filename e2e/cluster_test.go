@@ -22,8 +22,8 @@ func TestOneControlPlane(t *testing.T) {
 		c.awaitConnected(t, node)
 	}
 	t.Run("no connection", func(t *testing.T) { noConnectionWithoutClusterRules(t, c, proxies) })
-	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies) })
-	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies) })
+	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies, 3000) })
+	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies, 1000) })
 	t.Run("top denied keys", func(t *testing.T) { topCommand(t, c, proxies) })
 	t.Run("counters command", func(t *testing.T) { countersCommand(t, c, proxies) })
 }
@@ -55,7 +55,7 @@ const clusterPolicy = "version: 1\nquota: {timeout: 5s}\nrules:\n" // a busy mac
 
 // The limit holds over three Envoys of four workers, for each algorithm and with
 // several rules on a request.
-func oneLimitOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy) {
+func oneLimitOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy, requests int) {
 	t.Helper()
 	for name, rules := range map[string]string{
 		"fixed window":           clusterRule("1000/"+far, ""),
@@ -81,7 +81,7 @@ func oneLimitOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy) {
 			send := func(n int) []int16 {
 				return slices.Concat(sendAll(t, proxies, n, func(int, int) request { return request{"/", "x-user-id", user} })...)
 			}
-			got := send(1000)
+			got := send(requests / len(proxies))
 			// Units go back that one proxy holds while the others remember a denial for a
 			// second: idle ones within 10 s.
 			for end := time.Now().Add(12 * time.Second); count(got, allowed) < least && time.Now().Before(end); {
@@ -113,9 +113,9 @@ func noConnectionWithoutClusterRules(t *testing.T, c *controlPlane, proxies []*p
 	require.NotZero(t, connections(clusterRule("1000/"+far, "")))
 }
 
-func freshKeysOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy) {
+func freshKeysOverAllProxies(t *testing.T, c *controlPlane, proxies []*proxy, keys int) {
 	t.Helper()
-	const keys, times = 1000, 3
+	const times = 3 // on each proxy
 	c.apply(t, strings.Replace(clusterPolicy, "version: 1", "version: 1\ndomain: fresh", 1)+clusterRule("1/"+far, ""))
 	got := sendAll(t, proxies, keys*times, func(_, i int) request {
 		return request{"/", "x-user-id", fmt.Sprint("user-", i/times)}

@@ -23,6 +23,7 @@ type counters struct {
 			Metrics map[string]uint64
 		}
 	}
+	Quota   *struct{ Windows []struct{ Used uint32 } } // of a rule of scope cluster
 	Failed  int
 	Sum     *int64
 	Denials []answer.Denials

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // silent is a quota service that never answers.
@@ -56,4 +57,53 @@ func TestASilentQuotaServiceIsReported(t *testing.T) {
 			require.EqualValues(t, 4, b.Metrics()["rule=.=r;.;rate_limit_quota_unavailable_total"], "%v", b.Metrics())
 		})
 	}
+}
+
+// prompt is a quota service that grants what it is asked for, after a millisecond.
+type prompt struct {
+	silent
+	in *sim.Inbox
+}
+
+func (p prompt) Send(message []byte) {
+	var asks quota.Asks
+	if err := asks.Decode(message); err != nil {
+		panic(err)
+	}
+	var answers quota.Answers
+	for _, ask := range asks.Asks {
+		answer := quota.Answer{ID: ask.ID, Result: quota.Granted}
+		for _, part := range ask.Parts {
+			grant := quota.Grant{Number: ask.ID, Units: part.Cost, ValidNs: int64(time.Second), Windows: []quota.Standing{{Used: 1}}}
+			answer.Grants = append(answer.Grants, grant)
+		}
+		answers.Answers = append(answers.Answers, answer)
+	}
+	p.in.Message(time.Millisecond, answers.Append(nil))
+}
+
+// TestAWorkerThatAsksOftenTicks: what a worker does once a second is not put off by
+// requests that each ask the quota service.
+func TestAWorkerThatAsksOftenTicks(t *testing.T) {
+	b := start(t, func(o *sim.Options) {
+		o.Dial = func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in}, nil }
+	})
+	require.NoError(t, b.Configure(policy(`{"name":"r","scope":"cluster","key":[{"header":"x-user-id"}],"limits":["900/1h"],"on_unavailable":"deny","lease":"off"}`)))
+	pass := func(ms int) {
+		for range ms {
+			b.now += int64(time.Millisecond)
+			b.TickDue()
+		}
+	}
+	const requests, everyMs = 200, 20
+	for range requests {
+		x, err := b.Start(0, alice)
+		require.NoError(t, err)
+		require.True(t, x.Paused())
+		pass(everyMs)
+		res, err := x.Finish()
+		require.NoError(t, err)
+		require.Equal(t, 200, res.Status)
+	}
+	require.Greater(t, b.Metrics()["rule=.=r;.;rate_limit_allowed_total"], uint64(requests/2), "%v", b.Metrics())
 }

@@ -58,7 +58,7 @@ func (q *quotaTalk) serve(context uint32, v *engine.Verdict) bool {
 	if !v.Pending {
 		if v.WantsRefill() {
 			q.client.Refill(v, theProxy.Monotonic())
-			q.setPeriod()
+			q.hasten()
 			importActFor(context)
 		}
 		return false
@@ -68,7 +68,7 @@ func (q *quotaTalk) serve(context uint32, v *engine.Verdict) bool {
 		hold(context) // for the end of the context
 	}
 	q.client.Wait(context, v, theProxy.Monotonic())
-	q.setPeriod()
+	q.hasten()
 	return true
 }
 
@@ -144,7 +144,15 @@ func (q *quotaTalk) tick() bool {
 // maxReturned is how many grants go back in one tick.
 const maxReturned = 1024
 
-// setPeriod asks for the next tick as early as the client needs it.
+// hasten asks for a tick as early as the client needs it. A later one is asked for in a
+// tick alone: each change of the period puts the next tick off by all of it, and requests
+// that often change it back and forth would put it off for ever.
+func (q *quotaTalk) hasten() {
+	if q.client.Period() < q.period {
+		q.setPeriod()
+	}
+}
+
 func (q *quotaTalk) setPeriod() {
 	if period := min(q.client.Period(), tickMs); period != q.period {
 		q.period = period
@@ -197,7 +205,7 @@ func onGRPCReceive(root, token, size uint32) {
 	if err := q.client.Receive(q.message, theProxy.Monotonic()); err != nil {
 		proxywasm.LogError("sluice: the quota service sent what this build cannot read: " + err.Error())
 	}
-	q.setPeriod()
+	q.hasten()
 }
 
 // onGRPCClose is called when the stream has ended. Envoy forgets a token only when
@@ -214,7 +222,7 @@ func onGRPCClose(root, token, _ uint32) {
 	importGRPCClose(token)
 	q.token = 0
 	q.client.Closed(theProxy.Monotonic())
-	q.setPeriod()
+	q.hasten()
 }
 
 // buffer copies a buffer of the proxy into b.
