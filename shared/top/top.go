@@ -26,11 +26,11 @@ const (
 	MaxShared = 16 << 10
 )
 
-// MaxBytes is the most that a worker's memory grows by for so many rules: four times two
+// MaxBytes is the most that a worker's memory grows by for so many rules: six times two
 // sketches each, as far as the garbage collector lets memory outgrow what is used, and
 // what is shared while it is written.
 func MaxBytes(rules int) uint64 {
-	return uint64(4*min(rules, MaxRules)*int(unsafe.Sizeof([2]Sketch{})) + 3*MaxShared)
+	return uint64(6*min(rules, MaxRules)*int(unsafe.Sizeof([2]Sketch{})) + 3*MaxShared)
 }
 
 // Key is a key that has been denied.

@@ -168,8 +168,16 @@ func read(t *testing.T, paths []string) (*policy.Policy, []byte, []policy.Proble
 	return p, text, problems
 }
 
-// Rules that deny more keys than are kept take no more than Of says.
+// Rules that deny more keys than are kept take no more than Of says, however many
+// denials lie between two ticks.
 func TestDenialBytes(t *testing.T) {
+	for _, every := range []int{16, 48} {
+		growsWithDenials(t, every)
+	}
+}
+
+func growsWithDenials(t *testing.T, every int) {
+	t.Helper()
 	without := uint64(0) // what such a request takes itself
 	for _, report := range []string{"off", "hash"} {
 		var rules []string
@@ -197,13 +205,15 @@ func TestDenialBytes(t *testing.T) {
 			for i := range 3 * top.MaxKeys / 2 {
 				now += 1e9
 				serve(fmt.Sprint(i))
-				require.NoError(t, host.Tick(0))
+				if i%every == every-1 {
+					require.NoError(t, host.Tick(0))
+				}
 			}
 		}
 		before := host.Memory(0)
 		deny()
 		grown, bound := host.Memory(0)-before, Of(p).DenialBytes
-		t.Logf("%s: a worker grew by %d KiB, validate says %d", report, grown>>10, bound>>10)
+		t.Logf("%s, a tick every %d denials: a worker grew by %d KiB, validate says %d", report, every, grown>>10, bound>>10)
 		if report == "off" {
 			require.Zero(t, bound)
 			without = grown
