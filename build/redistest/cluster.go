@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,11 +17,14 @@ import (
 const (
 	masters = 3
 	slots   = 16384
-	// patient and failover are after how many milliseconds of silence a master is
-	// replaced: never on a busy machine, and soon.
-	patient  = "10000"
-	failover = "500"
+	// patient is after how many milliseconds of silence a master is replaced, until
+	// FailOver: never on a busy machine.
+	patient = "10000"
+	// Failover is the same after it.
+	Failover = time.Second
 )
+
+var failover = strconv.FormatInt(Failover.Milliseconds(), 10)
 
 // Cluster is three masters; the replica of each follows them in Servers.
 type Cluster struct{ Servers []*Server }
@@ -75,8 +79,7 @@ func (c *Cluster) nodes(self int, bus []int) string {
 	return b.String()
 }
 
-// FailOver has the Cluster replace a master that is silent for half a second. Without
-// it, no master is replaced.
+// FailOver has the Cluster replace a master that is silent for the time of Failover.
 func (c *Cluster) FailOver() {
 	for _, s := range c.Servers {
 		s.Do("CONFIG", "SET", "cluster-node-timeout", failover)
