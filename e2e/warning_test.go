@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// warned is a policy that gets every kind of warning.
+// warned is a policy that gets many kinds of warnings.
 const warned = `
 version: 1
 ` + managed + `rules:
