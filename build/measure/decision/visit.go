@@ -160,7 +160,8 @@ func (m *visitor) turns(ctx context.Context) error {
 		}
 	}
 	ended, after, err := m.elsewhere()
-	m.Foreign = round(max(0, float64(after-before)) / float64(ended.Sub(began)) / float64(len(m.allCores)))
+	// The readings are of ticks of 10 ms, so a share may come out beyond its bounds.
+	m.Foreign = round(min(1, max(0, float64(after-before)/float64(ended.Sub(began))/float64(len(m.allCores)))))
 	return err
 }
 
