@@ -46,6 +46,9 @@ func (e *Engine) Survey() {
 		r := &e.rules[e.surveyed]
 		if r.memory.own {
 			tables := r.tables()
+			if r.memory.at >= len(tables) { // a split has closed the second since
+				r.memory.sum, r.memory.at, e.survey = state.Found{}, 0, state.Survey{}
+			}
 			t := tables[r.memory.at]
 			found, done, _ := e.survey.Step(t, func(value []byte) uint64 { return e.live(r, t, value) }) // a failed survey begins anew
 			if done {
