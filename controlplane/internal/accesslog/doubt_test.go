@@ -185,6 +185,10 @@ func TestTheRequestLineOfAJSONLog(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Equal(t, "/x", all[0].Path)
+	_, _, err = readAll(t, accesslog.Options{
+		Names: []string{file(t, start+`"GET /a HTTP/1.1","uri":"/x"}`+"\n")}, Fields: everyField, Map: map[string]string{"path": "none"},
+	})
+	require.Error(t, err, "the name that the caller says is none of the log's")
 }
 
 // A file counts once, however it is named.

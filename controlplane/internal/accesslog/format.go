@@ -102,18 +102,18 @@ func (o *Options) guess(name string, lines []sampled, wanted map[string]bool) (f
 		most    int
 		refused error
 	)
-	patterns := make([]string, 0, len(guesses)+1)
+	var compilers []func(names map[string]string) (format, error)
 	for _, known := range guesses {
-		patterns = append(patterns, textFormats[known])
+		compilers = append(compilers, func(names map[string]string) (format, error) { return compileText(textFormats[known], names) })
 	}
-	if rendered := renderedFormat(lines); rendered != "" {
-		patterns = append(patterns, rendered)
+	if names, ok := renderedNames(lines); ok {
+		compilers = append(compilers, func(renamed map[string]string) (format, error) { return compileRendered(names, renamed) })
 	}
-	for _, pattern := range patterns {
-		f, err := o.compileText(pattern)
+	for _, compile := range compilers {
+		f, err := compile(o.Map)
 		if err != nil {
 			refused = err // --map names what the format lacks
-			f, _ = compileText(pattern, nil)
+			f, _ = compile(nil)
 		}
 		if n := reads(f, lines, wanted); n > most {
 			best, most = f, n

@@ -15,6 +15,7 @@ type object struct {
 	targets map[string][]*ranked // by name in lower case; names inside others are joined by dots
 	best    map[string]int       // of a line: the rank of the name that a field was read from
 	seen    map[string]bool      // fields that some line has had
+	renamed map[string]bool      // fields that the caller knows the names of
 }
 
 // ranked is a target, and how many other names of the field come first.
@@ -72,7 +73,7 @@ func newObject(fields []string, names map[string]string) *object {
 }
 
 func emptyObject() *object {
-	return &object{targets: map[string][]*ranked{}, best: map[string]int{}, seen: map[string]bool{}}
+	return &object{targets: map[string][]*ranked{}, best: map[string]int{}, seen: map[string]bool{}, renamed: map[string]bool{}}
 }
 
 func (o *object) add(name string, t target, rank int) {
@@ -85,6 +86,7 @@ func (o *object) rename(field, name string) {
 		o.targets[other] = slices.DeleteFunc(targets, func(t *ranked) bool { return t.field == field })
 	}
 	o.add(strings.ToLower(name), targetOf(field), 0)
+	o.renamed[field] = true
 }
 
 // compileObject compiles the JSON of Envoy's json_format.
@@ -201,6 +203,9 @@ func (o *object) take(t *ranked, name string, value *policy.Node, f *found, want
 		return nil
 	}
 	for i, part := range [2][]byte{method, path} {
+		if o.renamed[lineParts[i].field] {
+			continue
+		}
 		node := &policy.Node{Kind: policy.String, Text: string(part)}
 		if err := o.value(lineParts[i], name, node, f, wanted); err != nil {
 			return err

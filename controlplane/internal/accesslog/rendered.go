@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"bytes"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,25 +14,33 @@ const renderedStart = `%START_TIME% %REQ(:METHOD)% %PATH(NQ)% %RESPONSE_CODE% %R
 
 var renderedLine = regexp.MustCompile(`^\d{4}-\d\d-\d\dT[^ ]+Z [^ ]+ [^ ]+ \d{1,3} [^ ]+ [^ ]+(?: (.*))?$`)
 
-// renderedFormat returns the format of such lines, "" where there is none. A client can
-// write name=value into a header, but not into every line: a name is one that all have.
-func renderedFormat(lines []sampled) string {
-	var names []string
-	known := false
+// rendered is that log. Its values may have spaces, so that a line reads in one way
+// alone only where it has the names of the format and no others.
+type rendered struct {
+	*text
+	names []string
+}
+
+// renderedNames returns the names that most of such lines have, in their order. A client
+// can write name=value into a header, and a log may be older than the names of today. ok
+// is false where there is no such line.
+func renderedNames(lines []sampled) (names []string, ok bool) {
+	most, times := 0, map[string]int{}
 	for _, line := range lines {
 		m := renderedLine.FindSubmatch(line.text)
 		if m == nil || line.err != nil {
 			continue
 		}
-		inLine := namesIn(string(m[1]))
-		if !known {
-			names, known = inLine, true
+		inLine := namesIn(m[1])
+		list := strings.Join(inLine, " ")
+		if times[list]++; times[list] > most {
+			most, names = times[list], inLine
 		}
-		names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains(inLine, name) })
 	}
-	if !known {
-		return ""
-	}
+	return names, most > 0
+}
+
+func compileRendered(names []string, renamed map[string]string) (*rendered, error) {
 	format := renderedStart
 	for _, name := range names {
 		operator := "%REQ(" + name + ")%"
@@ -40,14 +49,34 @@ func renderedFormat(lines []sampled) string {
 		}
 		format += " " + name + "=" + operator
 	}
-	return format
+	t, err := compileText(format, renamed)
+	return &rendered{t, names}, err
 }
 
-func namesIn(text string) (names []string) {
-	for word := range strings.SplitSeq(text, " ") {
-		if name, _, ok := strings.Cut(word, "="); ok && isToken(name) && !strings.Contains(name, "%") && !slices.Contains(names, name) {
-			names = append(names, name)
+func (r *rendered) read(line []byte, f *found, wanted map[string]bool) error {
+	if err := r.text.read(line, f, wanted); err != nil {
+		return err
+	}
+	rest := line
+	for range strings.Count(renderedStart, " ") + 1 {
+		_, rest, _ = bytes.Cut(rest, []byte(" "))
+	}
+	if !slices.Equal(namesIn(rest), r.names) {
+		return errAmbiguous
+	}
+	return nil
+}
+
+// namesIn lists the words that look like name=value. Behind a semicolon or a comma such a
+// word is a parameter of the value before it, as in forwarded: proto=https; for=192.0.2.7.
+func namesIn(text []byte) (names []string) {
+	within := false
+	for word := range bytes.SplitSeq(text, []byte(" ")) {
+		name, _, ok := bytes.Cut(word, []byte("="))
+		if ok && !within && isToken(string(name)) && bytes.IndexByte(name, '%') < 0 {
+			names = append(names, string(name))
 		}
+		within = bytes.HasSuffix(word, []byte(";")) || bytes.HasSuffix(word, []byte(","))
 	}
 	return names
 }

@@ -68,6 +68,19 @@ func TestTheRenderedLogIsFoundOut(t *testing.T) {
 			log:    renderedLines(t, false, both, map[string]string{user: "a y=z x-tier=gold"}, nil, map[string]string{user: "alice"}),
 			fields: []string{"header:x-user-id"}, want: [][2]string{{"x-user-id", "alice"}}, unknown: 1,
 		},
+		"parameters in a header": {
+			log:    renderedLines(t, false, []string{"x-forwarded"}, map[string]string{"%REQ(x-forwarded)%": "proto=https; for=192.0.2.9"}),
+			fields: []string{"header:x-forwarded"}, want: [][2]string{{"x-forwarded", "proto=https; for=192.0.2.9"}},
+		},
+		"a header more than before": {
+			log: renderedLines(t, false, both[:1], map[string]string{user: "alice"}, map[string]string{user: "alice"}) +
+				renderedLines(t, false, both, map[string]string{user: "alice", tier: "gold"}) + renderedLines(t, false, both[:1], map[string]string{user: "bob"}),
+			fields: []string{"header:x-user-id"}, want: [][2]string{{"x-user-id", "bob"}}, unknown: 1,
+		},
+		"names in another order first": {
+			log:    renderedLines(t, false, both, map[string]string{user: "1 x-tier=9", tier: "2 x-user-id=8"}, map[string]string{user: "bob"}, map[string]string{user: "alice"}),
+			fields: []string{"header:x-user-id", "header:x-tier"}, want: [][2]string{{"x-user-id", "alice"}}, unknown: 1,
+		},
 		"beside other lines": {
 			log: "[2026-01-31 12:00:00.000][1][info][main] [source/server/server.cc:1] starting main dispatch loop\n" +
 				renderedLines(t, false, both, nil, denied),
