@@ -3,6 +3,7 @@ package main_test
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -149,6 +150,19 @@ func TestMemoryUsageOfAnUnusedTable(t *testing.T) {
 	require.Zero(t, live(next))
 	require.Equal(t, before, store.Namespace("sluice").Snapshot(), "nothing is registered")
 	require.NotContains(t, next.Metrics(), "rule=.=more;.;rate_limit_live_keys", "nobody has used it")
+
+	// What the others make of a new policy is looked for again, though a rule is unused.
+	longer := strings.Replace(perUser, "/1h", "/2h", 1)
+	require.NotEqual(t, perUser, longer)
+	for _, h := range []*bench{b, next} {
+		h.now = next.now
+		require.NoError(t, h.Configure(policy(longer+`,{"name":"more","limits":["1/1h"]}`)))
+	}
+	minutes()
+	b.now = next.now
+	b.serve(t, 0, alice)
+	minutes()
+	require.EqualValues(t, 1, live(next))
 }
 
 // Beside the heartbeat, rules that nobody uses cost a read of the directory now and then.

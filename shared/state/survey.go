@@ -86,5 +86,9 @@ func (t *Tables) Peek() {
 // Used reports whether this worker has used the table.
 func (t *Table) Used() bool { return t.open }
 
+// Known reports whether a survey reads the table: this worker has used it, or Peek has
+// seen it.
+func (t *Table) Known() bool { return t.open || t.seen != nil }
+
 // Begun reports whether a survey is under way.
 func (s *Survey) Begun() bool { return s.next > 0 }

@@ -15,7 +15,7 @@ type Table struct {
 	tables *Tables
 	def    Definition
 
-	seen    *tableEntry // what Peek has found, nil once the table is open
+	seen    *tableEntry // what Peek has found, if the table was not open then
 	adopted uint32      // how often the fields below have changed
 	open    bool        // registered in the directory: the fields below are valid
 	number  uint16

@@ -123,7 +123,7 @@ func (t *Tables) HasConflict() bool { return t.conflict }
 func (t *Tables) Split() {
 	t.split, t.conflict, t.self.id = true, false, t.splitOwner
 	for _, table := range t.tables {
-		table.open = false
+		table.open, table.seen = false, nil
 	}
 }
 

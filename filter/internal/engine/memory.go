@@ -38,9 +38,11 @@ const peekNs = 10_000_000_000
 // Survey goes on adding up the memory of the tables, one rule after the other.
 // Call it on a tick: a call reads a few pages only.
 func (e *Engine) Survey() {
-	if now := e.host.Monotonic(); e.surveyed == 0 && !e.survey.Begun() && now >= e.peekAtNs {
-		e.peekAtNs = now + peekNs
-		e.tables.Peek()
+	if len(e.rules) > 0 && e.rules[e.surveyed].memory.at == 0 && !e.survey.Begun() {
+		if now := e.host.Monotonic(); now >= e.peekAtNs {
+			e.peekAtNs = now + peekNs
+			e.tables.Peek()
+		}
 	}
 	for range e.rules {
 		r := &e.rules[e.surveyed]
@@ -86,7 +88,7 @@ func (e *Engine) live(r *rule, t *state.Table, value []byte) uint64 {
 // tables are those of the rule's counter: what it counts or leases in, and what
 // counts in the place of a silent quota service, once it is used.
 func (r *rule) tables() []*state.Table {
-	if r.leases != nil && r.table != nil && r.table.Used() {
+	if r.leases != nil && r.table != nil && r.table.Known() {
 		return []*state.Table{r.counted, r.table}
 	}
 	return []*state.Table{r.counted}
