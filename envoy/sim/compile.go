@@ -18,7 +18,7 @@ type filter struct {
 }
 
 // compiler compiles filters, each once for all Hosts of this process that keep what is
-// compiled in the same directory.
+// compiled in the same directory. It stays for the life of the process.
 type compiler struct {
 	mu      sync.Mutex
 	runtime wazero.Runtime
@@ -49,6 +49,7 @@ func compilerOf(dir string) (*compiler, error) {
 	}
 	c := &compiler{runtime: wazero.NewRuntimeWithConfig(ctx, config), filters: map[[sha256.Size]byte]*filter{}}
 	if err := register(ctx, c.runtime); err != nil {
+		_ = c.runtime.Close(ctx)
 		return nil, err
 	}
 	compilers.of[dir] = c

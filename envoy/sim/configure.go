@@ -48,12 +48,14 @@ func (h *Host) ConfigureWorker(worker int, configuration []byte) error {
 		return err
 	}
 	h.updates.Lock()
-	f, configured := h.filter, h.configured != nil
-	h.updates.Unlock()
-	if !configured {
+	defer h.updates.Unlock()
+	switch {
+	case h.closed:
+		return errClosed
+	case h.configured == nil:
 		return errors.New("configure worker: nothing is configured")
 	}
-	return h.apply(t, f, append([]byte{}, configuration...))
+	return h.apply(t, h.filter, append([]byte{}, configuration...))
 }
 
 // Replace gives all threads a new filter, in new VMs. The shared data stays.
@@ -85,13 +87,21 @@ func (h *Host) Reload(worker int) error {
 	}
 	h.updates.Lock()
 	defer h.updates.Unlock()
-	if h.configured == nil {
+	switch {
+	case h.closed:
+		return errClosed
+	case h.configured == nil:
 		return errors.New("reload worker: nothing is configured")
 	}
 	return h.apply(t, h.filter, h.configured)
 }
 
+var errClosed = errors.New("the host is closed")
+
 func (h *Host) update(f *filter, configuration []byte) error {
+	if h.closed {
+		return errClosed
+	}
 	configuration = append([]byte{}, configuration...)
 	same := f == h.filter && h.configured != nil && bytes.Equal(configuration, h.configured)
 	if !same {

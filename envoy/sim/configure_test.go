@@ -61,6 +61,17 @@ func TestRefusedStart(t *testing.T) {
 	require.EqualError(t, err, "serve on worker 0: nothing is configured")
 }
 
+// A closed host starts no VM: its filter may be gone.
+func TestClosedHost(t *testing.T) {
+	h, err := sim.New(context.Background(), sim.Options{Wasm: guest, CacheDir: cacheDir})
+	require.NoError(t, err)
+	require.NoError(t, h.Configure([]byte("one")))
+	h.Close()
+	for _, err := range []error{h.Configure([]byte("two")), h.ConfigureWorker(0, nil), h.Replace(guest, nil), h.Reload(0)} {
+		require.EqualError(t, err, "the host is closed")
+	}
+}
+
 func TestCanarySharesTheStore(t *testing.T) {
 	b := setUp(t)
 	require.Error(t, b.Configure([]byte("set=k refuse=x")))
