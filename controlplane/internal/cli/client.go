@@ -295,12 +295,12 @@ func (c *client) unreachable(err error) error {
 	}
 	hint := "is sluice serve running there? --server or " + serverVariable + " says where it is"
 	var authority x509.UnknownAuthorityError
-	var invalid *tls.CertificateVerificationError
+	var other x509.HostnameError
 	var network *net.OpError
 	switch {
 	case errors.As(err, &authority):
 		hint = "--ca says which certificates vouch for the server"
-	case errors.As(err, &invalid):
+	case errors.As(err, &other):
 		hint = "the server's certificate has to be valid for the host of --server"
 	case strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
 		hint = "the server speaks plain http: use an http URL"

@@ -155,11 +155,15 @@ func (o *runOptions) check() error {
 	case o.workers < 1 || o.workers > maxWorkers:
 		return usageError(fmt.Errorf("--workers %d is not from 1 to %d", o.workers, maxWorkers), "as many as processors is a good choice")
 	}
+	var admin []string
+	if o.admin != "" {
+		admin = []string{o.admin}
+	}
 	for _, f := range []struct {
 		flag      string
 		addresses []string
 	}{
-		{"--listen", strings.Fields(o.listen)}, {"--admin", strings.Fields(o.admin)}, {"--xds", o.xds.addresses}, {"--quota", o.quota.addresses},
+		{"--listen", []string{o.listen}}, {"--admin", admin}, {"--xds", o.xds.addresses}, {"--quota", o.quota.addresses},
 	} {
 		for _, address := range f.addresses {
 			if _, _, err := net.SplitHostPort(address); err != nil {

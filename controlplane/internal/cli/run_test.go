@@ -229,6 +229,8 @@ func TestRunErrors(t *testing.T) {
 		"upstream path":     {[]string{"-f", good, "--upstream", "http://a/b"}, "has more than scheme, host and port", ExitUsage},
 		"workers":           {with("-f", good, "--workers", "0"), "--workers 0 is not from 1 to", ExitUsage},
 		"listen":            {with("-f", good, "--listen", "10000"), `--listen "10000" is not an address`, ExitUsage},
+		"no listen":         {with("-f", good, "--listen", ""), `--listen "" is not an address`, ExitUsage},
+		"two listens":       {with("-f", good, "--listen", "a:1 b:2"), `--listen "a:1 b:2" is not an address`, ExitUsage},
 		"name without xds":  {with("-f", good, "--resource", "x"), "need --xds", ExitUsage},
 		"TLS without xds":   {with("-f", good, "--xds-ca", "x"), "need --xds", ExitUsage},
 		"cert without ca":   {with("--xds", "127.0.0.1:1", "--xds-cert", "x"), "need --xds-ca", ExitUsage},
