@@ -125,6 +125,8 @@ func (b *bench) start() (err error) {
 
 func (b *bench) close() {
 	b.stop()
+	_ = machine.Pin(os.Getpid(), b.allCores...)
+	runtime.GOMAXPROCS(len(b.allCores))
 	_ = os.RemoveAll(b.dir)
 }
 

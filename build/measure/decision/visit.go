@@ -160,8 +160,7 @@ func (m *visitor) turns(ctx context.Context) error {
 		}
 	}
 	ended, after, err := m.elsewhere()
-	// The readings are of ticks of 10 ms, so a share may come out beyond its bounds.
-	m.Foreign = round(min(1, max(0, float64(after-before)/float64(ended.Sub(began))/float64(len(m.allCores)))))
+	m.Foreign = round(max(0, float64(after-before)) / float64(ended.Sub(began)) / float64(len(m.allCores)))
 	return err
 }
 

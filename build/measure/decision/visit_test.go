@@ -31,7 +31,8 @@ func TestVisit(t *testing.T) {
 		require.Zero(t, got.Denied)
 		require.Positive(t, got.TestP50Us)
 		require.GreaterOrEqual(t, got.TestP99Us, got.TestP50Us)
-		require.LessOrEqual(t, got.Foreign, 1.0)
+		// The machine's clock goes in steps of 10 ms on each core.
+		require.Less(t, got.Foreign, 1+float64(10*time.Millisecond)/float64(2*time.Duration(b.pairs)*b.turn))
 
 		s.proof = "local.http_local_rate_limit.rate_limited"
 		_, err = b.visit(t.Context(), s)

@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	flagMax     = flag.Int("interleave-max", 1_100, "maximum of interleavings to search in a scenario; 0 = all")
-	flagRandom  = flag.Int("interleave-random", 100, "random interleavings of a scenario that has more than the maximum")
+	flagMax     = flag.Int("interleave-max", 1_600, "maximum of interleavings to search in a scenario; 0 = all")
+	flagRandom  = flag.Int("interleave-random", 200, "random interleavings of a scenario that has more than the maximum")
 	flagSeed    = flag.Uint64("interleave-seed", 1, "seed of the random interleavings")
 	flagCase    = flag.String("interleave-case", "", "scenarios to run, a regular expression")
 	flagChoices = flag.String("interleave-choices", "", "replay this interleaving of the scenario: the worker at each access, one digit each")

@@ -16,7 +16,7 @@ import (
 
 var (
 	flagMax    = flag.Int("races-max", 200, "maximum of executions to search in a scenario")
-	flagRandom = flag.Int("races-random", 200, "random executions of a scenario after the search")
+	flagRandom = flag.Int("races-random", 400, "random executions of a scenario after the search")
 	flagSeed   = flag.Uint64("races-seed", 1, "seed of the random executions")
 	flagOnly   = flag.String("races-only", "", "the one scenario to run")
 )
