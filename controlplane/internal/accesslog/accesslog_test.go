@@ -122,6 +122,25 @@ func TestFormats(t *testing.T) {
 			fields: []string{"header:x-user-id"},
 			want:   with(func(r *accesslog.Request) { r.Headers = [][2]string{{"x-user-id", "alice"}} }),
 		},
+		"the end, of envoy": {
+			line: `2026-01-31T12:00:01.500Z 1500 GET /v1/a?b=c 200`, format: `%EMIT_TIME% %DURATION% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE%`,
+			want: with(func(*accesslog.Request) {}),
+		},
+		"both ends, of envoy": {
+			line:   `2026-01-31T12:00:00Z 2026-01-31T12:00:09Z 1500 GET /v1/a?b=c 200`,
+			format: `%START_TIME% %EMIT_TIME% %DURATION% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE%`,
+			want:   with(func(*accesslog.Request) {}),
+		},
+		"the end in json of envoy": {
+			line:   `{"d":1500,"e":"1769860801.5","m":"GET","p":"/v1/a?b=c","s":200}`,
+			format: `{"e":"%EMIT_TIME(%s.%1f)%","d":"%DURATION%","m":"%REQ(:METHOD)%","p":"%REQ(:PATH)%","s":"%RESPONSE_CODE%"}`,
+			want:   with(func(*accesslog.Request) {}),
+		},
+		"both ends in json of envoy": {
+			line:   `{"a":"2026-01-31T12:00:09Z","b":"2026-01-31T12:00:00Z","d":1500,"m":"GET","p":"/v1/a?b=c","s":200}`,
+			format: `{"a":"%EMIT_TIME%","b":"%START_TIME%","d":"%DURATION%","m":"%REQ(:METHOD)%","p":"%REQ(:PATH)%","s":"%RESPONSE_CODE%"}`,
+			want:   with(func(*accesslog.Request) {}),
+		},
 		"named fields": {
 			line:   `{"ts":"2026-01-31T12:00:00Z","http":{"verb":"GET","url":"/v1/a?b=c"},"status":200,"who":"alice"}`,
 			names:  map[string]string{"method": "http.verb", "path": "http.url", "header:x-user-id": "who"},

@@ -127,7 +127,7 @@ func (o *object) compile(prefix string, n *policy.Node) error {
 		}
 		for _, t := range targets {
 			rank := 0
-			if t.bare {
+			if t.bare || t.kind == kindEnd {
 				rank = 1
 			}
 			o.add(name, t, rank)
@@ -244,6 +244,7 @@ func (o *object) value(t *ranked, name string, value *policy.Node, f *found, wan
 
 // forget drops what was found of a field.
 func (f *found) forget(field string) {
+	f.hasTime = f.hasTime && field != FieldTime
 	kept := f.values[:0]
 	for _, v := range f.values {
 		if v.target.field != field {

@@ -96,8 +96,13 @@ func cutArgument(name string) (command, argument string, most int, err error) {
 func commandTargets(command, argument string) ([]target, error) {
 	switch command {
 	case "START_TIME":
-		read, err := startTime(argument)
+		read, err := timeOf(command, argument)
 		return []target{{kind: kindTime, field: FieldTime, time: read}}, err
+	case "EMIT_TIME":
+		read, err := timeOf(command, argument)
+		return []target{{kind: kindEnd, field: FieldTime, time: read}}, err
+	case "DURATION":
+		return []target{{kind: kindDuration, unit: float64(time.Millisecond)}}, nil
 	case "REQ", "REQUEST_HEADER":
 		if field := requestHeader(argument); field != "" {
 			return []target{targetOf(field)}, nil
@@ -137,14 +142,15 @@ func requestHeader(argument string) string {
 	return ""
 }
 
-// The formats of %START_TIME(…)% that are read, as layouts of package time.
+// The formats of times that are read, as layouts of package time.
 var layouts = map[string]string{
 	"%Y": "2006", "%m": "01", "%d": "02", "%H": "15", "%M": "04", "%S": "05", "%z": "-0700", "%b": "Jan", "%e": "_2",
 	"%F": "2006-01-02", "%T": "15:04:05", "%y": "06", "%Z": "MST",
 	"%f": "000000000", "%3f": "000", "%6f": "000000", "%9f": "000000000",
 }
 
-func startTime(format string) (func([]byte) (int64, bool), error) {
+// timeOf returns what reads %command(format)%.
+func timeOf(command, format string) (func([]byte) (int64, bool), error) {
 	if format == "" {
 		return rfc3339, nil
 	}
@@ -165,13 +171,13 @@ func startTime(format string) (func([]byte) (int64, bool), error) {
 		}
 		part, ok := layouts[rest[:min(n, len(rest))]]
 		if !ok {
-			return nil, fmt.Errorf("%%START_TIME(%s)%%: %s is not read: have the time logged with %%Y-%%m-%%dT%%H:%%M:%%S.%%3f%%z",
-				format, rest[:min(n, len(rest))])
+			return nil, fmt.Errorf("%%%s(%s)%%: %s is not read: have the time logged with %%Y-%%m-%%dT%%H:%%M:%%S.%%3f%%z",
+				command, format, rest[:min(n, len(rest))])
 		}
 		if strings.HasSuffix(layout, ".") || !strings.HasSuffix(part, "000") {
 			layout += part
 		} else { // package time reads fractions behind a point alone
-			return nil, fmt.Errorf("%%START_TIME(%s)%%: a fraction is read behind a point alone", format)
+			return nil, fmt.Errorf("%%%s(%s)%%: a fraction is read behind a point alone", command, format)
 		}
 		rest = rest[n:]
 	}

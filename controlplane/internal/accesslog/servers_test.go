@@ -121,6 +121,7 @@ func (l *logOf) check(t *testing.T, file string, began time.Time) {
 const (
 	headerText = `%START_TIME(%Y-%m-%dT%H:%M:%S.%6f%z)% %DOWNSTREAM_REMOTE_ADDRESS% %REQ(:AUTHORITY)% %REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %RESPONSE_CODE% "%REQ(X-USER-ID)%" "%REQ(USER-AGENT)%"`
 	nestedJSON = `{"at":"%START_TIME(%s.%9f)%","http":{"verb":"%REQ(:METHOD)%","path":"%REQ(:PATH)%","code":"%RESPONSE_CODE%","host":"%REQ(:AUTHORITY)%"},"who":{"user":"%REQ(X-USER-ID)%","agent":"%REQ(USER-AGENT)%","at":"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"}}`
+	endJSON    = `{"end":"%EMIT_TIME%","took":"%DURATION%","verb":"%REQ(:METHOD)%","path":"%REQ(:PATH)%","code":"%RESPONSE_CODE%","user":"%REQ(X-USER-ID)%"}`
 	istioJSON  = `{"authority":"%REQ(:AUTHORITY)%","bytes_received":"%BYTES_RECEIVED%","bytes_sent":"%BYTES_SENT%","connection_termination_details":"%CONNECTION_TERMINATION_DETAILS%","downstream_local_address":"%DOWNSTREAM_LOCAL_ADDRESS%","downstream_remote_address":"%DOWNSTREAM_REMOTE_ADDRESS%","duration":"%DURATION%","method":"%REQ(:METHOD)%","path":"%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%","protocol":"%PROTOCOL%","request_id":"%REQ(X-REQUEST-ID)%","requested_server_name":"%REQUESTED_SERVER_NAME%","response_code":"%RESPONSE_CODE%","response_code_details":"%RESPONSE_CODE_DETAILS%","response_flags":"%RESPONSE_FLAGS%","route_name":"%ROUTE_NAME%","start_time":"%START_TIME%","upstream_cluster":"%UPSTREAM_CLUSTER_RAW%","upstream_host":"%UPSTREAM_HOST%","upstream_local_address":"%UPSTREAM_LOCAL_ADDRESS%","upstream_service_time":"%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%","upstream_transport_failure_reason":"%UPSTREAM_TRANSPORT_FAILURE_REASON%","user_agent":"%REQ(USER-AGENT)%","x_forwarded_for":"%REQ(X-FORWARDED-FOR)%"}`
 	istioText  = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "%UPSTREAM_TRANSPORT_FAILURE_REASON%" %BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER_RAW% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%`
 )
@@ -139,6 +140,7 @@ func TestLogsOfEnvoy(t *testing.T) {
 			written: nestedJSON, options: accesslog.Options{Format: nestedJSON}, whole: true, grain: time.Microsecond,
 			host: true, user: true, agent: true, address: true,
 		},
+		"end in json": {written: endJSON, options: accesslog.Options{Format: endJSON}, whole: true, grain: time.Millisecond, user: true},
 	}
 	binaries, err := proc.All()
 	require.NoError(t, err)

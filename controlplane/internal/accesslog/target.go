@@ -95,7 +95,9 @@ func (f *found) put(t *target, text []byte) bool {
 		return true
 	case kindTime, kindEnd:
 		ns, ok := t.time(text)
-		f.ns, f.hasTime, f.atEnd = ns, ok, t.kind == kindEnd
+		if t.kind == kindTime || !f.hasTime || f.atEnd { // a start is surer than an end
+			f.ns, f.hasTime, f.atEnd = ns, ok, t.kind == kindEnd
+		}
 		return ok
 	case kindDuration:
 		n, err := strconv.ParseFloat(string(text), 64)
