@@ -197,22 +197,6 @@ func TestPolicies(t *testing.T) {
 	require.Equal(t, uint64(3), h.Revisions[0].Number)
 }
 
-func TestRollbackToPrevious(t *testing.T) {
-	f := newFixture(t, "")
-	var e Error
-	var a Applied
-	f.json("POST", "/v1/policies", good, 201, &a)
-	f.json("POST", "/v1/rollback/previous", "", 404, &e)
-	require.Contains(t, e.Error, "none before the current one")
-	f.json("POST", "/v1/policies", good, 201, &a)
-	f.json("POST", "/v1/policies", good, 201, &a)
-	f.json("POST", "/v1/rollback/previous", "", 201, &a)
-	require.Equal(t, uint64(2), a.RollbackOf, "nobody has accepted any: the one before")
-	require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "e1", Revision: 1, Accepted: true}))
-	f.json("POST", "/v1/rollback/previous", "", 201, &a)
-	require.Equal(t, uint64(1), a.RollbackOf, "the newest accepted")
-}
-
 func TestBadRequests(t *testing.T) {
 	f := newFixture(t, "")
 	var a Applied

@@ -16,7 +16,7 @@ const (
 	Current = "current"
 	// Previous names the revision that a rollback goes to: the newest one before
 	// the current one that some proxy accepted, or else the one before the current
-	// one.
+	// one. A current one that is a rollback itself stands where its policy came from.
 	Previous = "previous"
 )
 
@@ -115,7 +115,17 @@ func (s *server) previous(r *http.Request) (uint64, error) {
 	if len(list) < 2 {
 		return 0, fmt.Errorf("%w: there is none before the current one", store.ErrNotFound)
 	}
-	whole := slices.DeleteFunc(slices.Clone(list[1:]), func(s store.Summary) bool { return s.Damaged })
+	before := list[0].Number // of a rollback: the revision whose policy it repeats
+	for _, revision := range list {
+		if revision.Number == before && revision.RollbackOf != 0 {
+			before = revision.RollbackOf
+		}
+	}
+	earlier := slices.DeleteFunc(slices.Clone(list), func(s store.Summary) bool { return s.Number >= before })
+	if len(earlier) == 0 {
+		return 0, fmt.Errorf("%w: there is none before revision %d, whose policy the current one repeats: name a revision", store.ErrNotFound, before)
+	}
+	whole := slices.DeleteFunc(earlier, func(s store.Summary) bool { return s.Damaged })
 	for _, revision := range whole {
 		if revision.Acked {
 			return revision.Number, nil

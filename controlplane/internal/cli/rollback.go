@@ -21,7 +21,8 @@ func newRollbackCommand() *cobra.Command {
 		Short: "Apply an earlier revision again",
 		Long: `Store an earlier revision's policy and binary as a new revision and push it.
 Without REVISION it takes the newest earlier revision that a proxy accepted, or
-the one before the current if none was accepted. The history keeps all revisions.`,
+the one before the current if none was accepted. After a rollback, earlier means
+before the revision that is in force again. The history keeps all revisions.`,
 		Example: `  sluice rollback        # to what was good before
   sluice rollback 3`,
 		Args: cobra.MaximumNArgs(1),
