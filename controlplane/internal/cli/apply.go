@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -200,8 +202,11 @@ func (r rollOut) judge(result *rolledOut) error {
 	proxies := func(n int) string { return count(n, "proxy", "proxies") }
 	switch {
 	case n[xds.Nacked] > 0:
-		return withHint(fmt.Errorf("revision %d was refused by %s; the last good one stays in force there", revision, proxies(n[xds.Nacked])),
-			`where it says "Unable to create Wasm plugin", only the proxy's log says why`)
+		hint := "see above"
+		if slices.ContainsFunc(result.Outcomes, func(o xds.ProxyOutcome) bool { return strings.Contains(o.Text, "Unable to create Wasm plugin") }) {
+			hint = `where it says "Unable to create Wasm plugin", only the proxy's log says why`
+		}
+		return withHint(fmt.Errorf("revision %d was refused by %s; the last good one stays in force there", revision, proxies(n[xds.Nacked])), hint)
 	case n[xds.Unsent] > 0:
 		return withHint(fmt.Errorf("revision %d could not be sent to %s", revision, proxies(n[xds.Unsent])), "see above")
 	case len(result.Missing) > 0:

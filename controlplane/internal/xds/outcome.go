@@ -94,7 +94,7 @@ func pause(ctx context.Context) {
 }
 
 // outcomes returns the outcome at every proxy that is connected and asks for
-// the policy.
+// the policy, or for what is not served.
 func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +107,7 @@ func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
 	}
 	for id, p := range l.proxies {
 		for _, s := range p.sessions {
-			if !s.subscribed {
+			if !s.subscribed && !p.strays() {
 				continue
 			}
 			o := ProxyOutcome{
@@ -121,6 +121,9 @@ func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
 				}
 			case Unsent:
 				o.Text = s.problem
+				if !s.subscribed {
+					o.Text = asksFor(p.unserved())
+				}
 			default: // nothing to add
 			}
 			if severity[o.Outcome] > severity[all[id].Outcome] {
@@ -132,6 +135,9 @@ func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
 }
 
 func (l *Ledger) outcome(s *session, number uint64) Outcome {
+	if !s.subscribed {
+		return Unsent
+	}
 	if accepted, ok := s.replies[number]; ok {
 		if accepted {
 			return Acked

@@ -68,7 +68,6 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 		if s.subscribed || !subscribed {
 			shown, subscribed = s, s.subscribed // the youngest that wants the policy, if any does
 		}
-		st.Unserved = append(st.Unserved, s.unserved...)
 		st.Waiting = st.Waiting || s.inFlight
 	}
 	st.Envoy, st.Address = shown.node.version, shown.peer
@@ -80,7 +79,7 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 	}
 	st.Since = st.Since.UTC()
 	st.Processes = l.processes(p)
-	st.Unserved = slices.Compact(slices.Sorted(slices.Values(st.Unserved)))
+	st.Unserved = p.unserved()
 	if !slices.Contains(st.Refused, st.Nacked) && st.Nacked <= st.Runs {
 		st.Nacked, st.NackedAt, st.NackText = 0, time.Time{}, "" // it has accepted a newer one, or this one, since
 	}
@@ -100,7 +99,7 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 	case st.Problem != "":
 		return "not served: " + st.Problem
 	case len(st.Unserved) > 0:
-		return fmt.Sprintf("asks for what is not served (only %q is): %q", envoy.ResourceName, st.Unserved[0])
+		return asksFor(st.Unserved)
 	case !shown.subscribed:
 		return "asks for no policy"
 	case len(st.Processes) > 0:
@@ -163,13 +162,35 @@ func (l *Ledger) Behind() int {
 	n := 0
 	for _, p := range l.proxies {
 		for _, s := range p.sessions {
-			if s.subscribed && s.runs != l.newest() {
+			if s.subscribed && s.runs != l.newest() || p.strays() {
 				n++
 				break
 			}
 		}
 	}
 	return n
+}
+
+// unserved are the names that the proxy asks for and that are not served.
+func (p *proxy) unserved() (names []string) {
+	for _, s := range p.sessions {
+		names = append(names, s.unserved...)
+	}
+	return slices.Compact(slices.Sorted(slices.Values(names)))
+}
+
+// strays reports whether the proxy asks for something, and not for the policy.
+func (p *proxy) strays() bool {
+	for _, s := range p.sessions {
+		if s.subscribed {
+			return false
+		}
+	}
+	return len(p.unserved()) > 0
+}
+
+func asksFor(unserved []string) string {
+	return fmt.Sprintf("asks for what is not served (only %q is): %q", envoy.ResourceName, unserved[0])
 }
 
 // Current returns the revision that a proxy gets which connects for the first time,

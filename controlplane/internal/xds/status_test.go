@@ -43,6 +43,10 @@ func TestStateOfAProxyThatAsksForSomethingElse(t *testing.T) {
 	st := f.state("e1", `asks for what is not served (only "sluice" is): "slice"`)
 	require.True(t, st.Connected)
 	require.Equal(t, []string{"slice", "two"}, st.Unserved)
+	require.Equal(t, 1, f.server.Ledger().Behind())
+	var outcomes []ProxyOutcome
+	require.Empty(t, f.server.Ledger().Follow(t.Context(), 1, func(o ProxyOutcome) { outcomes = append(outcomes, o) }))
+	require.Equal(t, []ProxyOutcome{{Node: "e1", Revision: 1, Outcome: Unsent, Text: st.State}}, outcomes)
 	e.asks(nil, []string{"slice"})
 	f.state("e1", `asks for what is not served (only "sluice" is): "two"`)
 	e.asks([]string{envoy.ResourceName}, nil)
