@@ -50,9 +50,10 @@ type BootstrapOptions struct {
 	Headers   []string // request headers that it shows
 	ClientIP  bool     // whether it shows the client's address
 
-	// Quota is the quota service of rules of scope cluster. Empty = none without a
-	// control plane, and the control plane's address with one.
-	Quota        string
+	// Quota is where the quota service of rules of scope cluster is; of several the
+	// proxy takes the first that answers. Empty = none without a control plane, and the
+	// control plane's addresses with one.
+	Quota        []string
 	QuotaTLS     *ClientTLS // if Quota is given; else XDSTLS
 	QuotaCluster string     // the cluster's name; default DefaultQuotaCluster
 	// QuotaTimeout is how long a request waits for it; default DefaultQuotaTimeout.
@@ -127,7 +128,7 @@ func (o BootstrapOptions) check() error {
 	if err := o.XDSTLS.check(len(o.XDS) > 0, "control plane"); err != nil {
 		return err
 	}
-	if err := o.QuotaTLS.check(o.Quota != "", "quota service"); err != nil {
+	if err := o.QuotaTLS.check(len(o.Quota) > 0, "quota service"); err != nil {
 		return err
 	}
 	if tls := o.ManageTLS; tls != nil {
@@ -148,8 +149,8 @@ func newBootstrapView(o BootstrapOptions, part bool) (bootstrapView, error) {
 		return view, err
 	}
 	view.Cluster = cmp.Or(o.Cluster, "sluice")
-	quotas := []string{o.Quota}
-	if o.Quota == "" {
+	quotas := o.Quota
+	if len(quotas) == 0 {
 		quotas, view.QuotaTLS = o.XDS, o.XDSTLS
 	}
 	for _, a := range []struct {

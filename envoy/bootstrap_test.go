@@ -32,7 +32,7 @@ var bootstraps = map[string]BootstrapOptions{
 	"quota": {
 		Plugin: Plugin{Wasm: "/usr/share/sluice/sluice.wasm", Policy: []byte(somePolicy)},
 		Listen: "127.0.0.1:10000", Upstream: "127.0.0.1:8080", Admin: "127.0.0.1:9901",
-		Quota: "quota.example.com:18001", QuotaTLS: &ClientTLS{CA: "/etc/sluice/quota.pem"},
+		Quota: []string{"quota-1.example.com:18001", "quota-2.example.com:18001"}, QuotaTLS: &ClientTLS{CA: "/etc/sluice/quota.pem"},
 		QuotaCluster: "shop_quota", QuotaTimeout: 30 * time.Millisecond,
 	},
 	"xds-manage-tls": {

@@ -54,7 +54,8 @@ func (o *proxyOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.tls.CA, "xds-ca", "", "`FILE` with the certificate authority of the control plane: use TLS")
 	flags.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the proxy's client certificate; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
 	flags.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
-	flags.StringVar(&b.Quota, "quota", "", "`HOST:PORT` of the quota service, for rules of scope cluster (default: the control plane)")
+	flags.StringSliceVar(&b.Quota, "quota", nil, "`HOST:PORT` of the quota service, for rules of scope cluster (default: the control plane). "+
+		"Of several, separated by commas, the proxy takes the first that answers")
 	flags.StringVar(&o.quotaTLS.CA, "quota-ca", "", "`FILE` with the certificate authority of the quota service: use TLS (default with neither: as --xds)")
 	flags.StringVar(&o.quotaTLS.Cert, "quota-cert", "", "`FILE` with the client certificate shown to it")
 	flags.StringVar(&o.quotaTLS.Key, "quota-key", "", "`FILE` with its key")
@@ -147,7 +148,7 @@ func (o *proxyOptions) render(cmd *cobra.Command, write func(envoy.BootstrapOpti
 		}
 		if q := read.policy.Quota; q != nil {
 			b.QuotaCluster, b.QuotaTimeout = q.Cluster, time.Duration(q.TimeoutNs)
-			if len(b.XDS) == 0 && b.Quota == "" {
+			if len(b.XDS) == 0 && len(b.Quota) == 0 {
 				return usageError(errors.New("the policy has quota or rules of scope cluster, but there is no quota service"),
 					"give --quota HOST:PORT")
 			}
@@ -196,7 +197,9 @@ func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
 	list := []listed{
 		{"--admin", b.Admin, "anyone who reaches it can read the configuration and stop Envoy", false},
 		{"--manage", b.Manage, "the management token and clients' keys cross the network in plain text: give --manage-cert and --manage-key", b.ManageTLS != nil},
-		{"--quota", b.Quota, "anyone on the way can read which counters are used and answer in its place: give --quota-ca", b.QuotaTLS != nil},
+	}
+	for _, address := range b.Quota {
+		list = append(list, listed{"--quota", address, "anyone on the way can read which counters are used and answer in its place: give --quota-ca", b.QuotaTLS != nil})
 	}
 	for _, address := range b.XDS {
 		list = append(list, listed{"--xds", address, "anyone on the way can read the policy and replace it: give --xds-ca", b.XDSTLS != nil})
