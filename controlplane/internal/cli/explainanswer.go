@@ -72,7 +72,7 @@ func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
 		fmt.Fprintf(b, "  %s: does not apply: %s\n", printable.Text(r.Rule), printable.Text(r.Why))
 		return
 	}
-	fmt.Fprintf(b, "  %s: matches, %s%s\n", printable.Text(r.Rule), verdictText(r), map[string]string{"shadow": " (shadow: never enforced)"}[r.Mode])
+	fmt.Fprintf(b, "  %s: matches, %s%s\n", printable.Text(r.Rule), verdictText(r), map[string]string{"shadow": " (shadow: not enforced)"}[r.Mode])
 	for _, p := range r.Key {
 		fmt.Fprintf(b, "    key       %s = %s\n", printable.Text(p.Part), partText(p))
 	}

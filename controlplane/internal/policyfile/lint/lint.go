@@ -158,7 +158,12 @@ func (l *linter) rule(v value, r *policy.Rule) {
 	l.cluster(v, r)
 	if r.Mode != policy.ModeOff {
 		l.unreachable(v, r)
-		l.spellings(v.field("match").field("paths"), r)
+		if len(r.Limits) > 0 {
+			l.spellings(v.field("match").field("paths"), r.Match.Paths, "rule")
+		}
+		for i := range r.Costs {
+			l.spellings(v.field("cost").item(i).field("match").field("paths"), r.Costs[i].Match.Paths, "cost")
+		}
 	}
 }
 

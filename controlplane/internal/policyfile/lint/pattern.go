@@ -84,19 +84,17 @@ func headerAt(headers value, name string) value {
 	return headers
 }
 
-// spellings warns of exact paths that a client can spell so that the rule does
-// not match and its upstream may: no proxy makes those spellings one.
-func (l *linter) spellings(paths value, r *policy.Rule) {
-	if len(r.Limits) == 0 {
-		return
-	}
-	for i, p := range r.Match.Paths {
+// spellings warns of exact paths that a client can spell so that what they are of,
+// the rule or a cost, does not match and its upstream may: no proxy makes those
+// spellings one.
+func (l *linter) spellings(paths value, patterns []policy.Pattern, of string) {
+	for i, p := range patterns {
 		if p.Kind != policy.Exact || strings.HasSuffix(p.Text, "/") || !strings.HasPrefix(p.Text, "/") {
 			continue
 		}
 		var missing []string
 		for _, behind := range []string{"/", ";"} {
-			if !l.anyMatches(r.Match.Paths, p.Text+behind) {
+			if !l.anyMatches(patterns, p.Text+behind) {
 				missing = append(missing, quote(p.Text+behind+"*"))
 			}
 		}
@@ -105,7 +103,7 @@ func (l *linter) spellings(paths value, r *policy.Rule) {
 		}
 		if len(missing) > 0 {
 			l.warn(paths.item(i), "many an upstream takes "+quote(p.Text+"/")+" and "+quote(p.Text+";a=1")+
-				" for this path, and the rule does not: add "+strings.Join(missing, " and ")+" where yours does")
+				" for this path, and the "+of+" does not: add "+strings.Join(missing, " and ")+" where yours does")
 		}
 	}
 }
