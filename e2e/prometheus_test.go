@@ -146,7 +146,7 @@ func (s *prometheus) moments(t *testing.T, query string, since time.Time) map[st
 		}
 	}
 	s.get(t, "query_range", url.Values{
-		"query": {query}, "start": {since.Format(time.RFC3339)}, "end": {time.Now().Format(time.RFC3339)}, "step": {fmt.Sprint(moment)},
+		"query": {query}, "start": {since.Format(time.RFC3339Nano)}, "end": {time.Now().Format(time.RFC3339Nano)}, "step": {fmt.Sprint(moment)},
 	}, &data)
 	moments := map[string][]float64{}
 	for _, series := range data.Result {
