@@ -5,20 +5,14 @@ import (
 	"unicode/utf8"
 )
 
-// LogLine is the format of the access log: when, what was asked and answered, what
-// the rules decided, and by whose key.
-func (v bootstrapView) LogLine() string {
-	line := "%START_TIME% %REQ(:METHOD)% %PATH(NQ)% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS%" +
-		" %FILTER_STATE(wasm.sluice.verdict:PLAIN)%"
-	if v.ClientIP {
-		line += " client_ip=%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"
-	}
+// LoggedHeaders are the headers that the access log shows.
+func (v bootstrapView) LoggedHeaders() (names []string) {
 	for _, name := range v.Headers {
 		if isLoggable(name) {
-			line += " " + name + "=%REQ(" + name + ")%"
+			names = append(names, name)
 		}
 	}
-	return line + "\n"
+	return names
 }
 
 // secrets are in the names of headers that no log should hold.

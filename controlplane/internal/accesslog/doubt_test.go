@@ -74,6 +74,8 @@ func TestPathWithoutQuery(t *testing.T) {
 		{`{"path":"/x","t":"2026-01-31T12:00:00Z"}`, `{"path":"%PATH(NQ)%","t":"%START_TIME%"}`, both[:1], "/x"},
 		{`{"path":"/x","t":"2026-01-31T12:00:00Z"}`, `{"path":"%PATH(NQ)%","t":"%START_TIME%"}`, both, ""},
 		{`{"path":"/x?a=1","time":"2026-01-31T12:00:00Z"}`, "", both, "/x?a=1"},
+		{`{"path_without_query":"/x","start_time":"2026-01-31T12:00:00Z"}`, "", both[:1], "/x"},
+		{`{"path_without_query":"/x","start_time":"2026-01-31T12:00:00Z"}`, "", both, ""},
 	} {
 		all, _, err := readAll(t, accesslog.Options{Names: []string{file(t, c.line+"\n")}, Format: c.format, Fields: c.fields})
 		if c.want == "" {

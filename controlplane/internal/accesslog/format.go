@@ -89,31 +89,25 @@ func (o *Options) compileText(pattern string) (format, error) {
 
 // guess returns the format that reads most of the lines.
 func (o *Options) guess(name string, lines []sampled, wanted map[string]bool) (format, error) {
+	objects := 0
 	for _, line := range lines {
 		if len(line.text) > 0 && line.text[0] == '{' {
-			return o.newFormat(jsonFormat)
+			objects++
 		}
-		if len(line.text) > 0 {
-			break
-		}
+	}
+	if 2*objects > len(lines) {
+		return o.newFormat(jsonFormat)
 	}
 	var (
 		best    format
 		most    int
 		refused error
 	)
-	var compilers []func(names map[string]string) (format, error)
 	for _, known := range guesses {
-		compilers = append(compilers, func(names map[string]string) (format, error) { return compileText(textFormats[known], names) })
-	}
-	if names, ok := renderedNames(lines); ok {
-		compilers = append(compilers, func(renamed map[string]string) (format, error) { return compileRendered(names, renamed) })
-	}
-	for _, compile := range compilers {
-		f, err := compile(o.Map)
+		f, err := compileText(textFormats[known], o.Map)
 		if err != nil {
 			refused = err // --map names what the format lacks
-			f, _ = compile(nil)
+			f, _ = compileText(textFormats[known], nil)
 		}
 		if n := reads(f, lines, wanted); n > most {
 			best, most = f, n

@@ -58,7 +58,7 @@ func newObject(fields []string, names map[string]string) *object {
 		usual := jsonNames[field]
 		if header, ok := strings.CutPrefix(field, headerPrefix); ok {
 			under := strings.ReplaceAll(header, "-", "_")
-			usual = []string{header, under, "http_" + under, "request_header_" + under, "req_header_" + under}
+			usual = []string{header, "headers." + header, under, "http_" + under, "request_header_" + under, "req_header_" + under}
 		}
 		for i, name := range usual {
 			if _, taken := o.targets[name]; !taken {
@@ -66,6 +66,8 @@ func newObject(fields []string, names map[string]string) *object {
 			}
 		}
 	}
+	// As the log that sluice render has Envoy write.
+	o.add("path_without_query", target{kind: kindPath, field: FieldPath, bare: true}, len(jsonNames[FieldPath]))
 	for field, name := range names {
 		o.rename(field, name)
 	}

@@ -14,10 +14,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 )
 
@@ -59,6 +61,7 @@ type logOf struct {
 	user    bool
 	agent   bool
 	address bool
+	bare    bool // of paths it has no query
 }
 
 func (l *logOf) fields() []string {
@@ -95,8 +98,12 @@ func (l *logOf) check(t *testing.T, file string, began time.Time) {
 	}
 	require.LessOrEqual(t, stats.GrainNs, int64(l.grain))
 	for _, s := range want {
-		r := byPath[s.path]
-		require.NotNil(t, r, s.path)
+		path := s.path
+		if l.bare {
+			path, _, _ = strings.Cut(path, "?")
+		}
+		r := byPath[path]
+		require.NotNil(t, r, path)
 		require.Equal(t, s.method, r.Method)
 		require.Equal(t, 200, r.Status)
 		if l.host {
@@ -126,6 +133,43 @@ const (
 	istioText  = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "%UPSTREAM_TRANSPORT_FAILURE_REASON%" %BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER_RAW% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%`
 )
 
+// renderedJSON is the format that sluice render has Envoy write.
+func renderedJSON(t *testing.T) string {
+	t.Helper()
+	config, err := envoy.Bootstrap(envoy.BootstrapOptions{
+		Plugin: envoy.Plugin{Wasm: "/sluice.wasm"}, Listen: "127.0.0.1:1", Upstream: "127.0.0.1:2", Admin: "127.0.0.1:3",
+		AccessLog: "/dev/stdout", Headers: []string{"x-user-id", "user-agent"}, ClientIP: true,
+	})
+	require.NoError(t, err)
+	var document any
+	require.NoError(t, yaml.Unmarshal(config, &document))
+	format, err := json.Marshal(find(document, "json_format"))
+	require.NoError(t, err)
+	return string(format)
+}
+
+// find returns the value under a name, wherever the document has it.
+func find(document any, name string) any {
+	switch document := document.(type) {
+	case map[string]any:
+		if value, ok := document[name]; ok {
+			return value
+		}
+		for _, value := range document {
+			if found := find(value, name); found != nil {
+				return found
+			}
+		}
+	case []any:
+		for _, value := range document {
+			if found := find(value, name); found != nil {
+				return found
+			}
+		}
+	}
+	return nil
+}
+
 // Logs that real Envoys write are read as what was sent.
 func TestLogsOfEnvoy(t *testing.T) {
 	logs := map[string]*logOf{
@@ -134,6 +178,9 @@ func TestLogsOfEnvoy(t *testing.T) {
 		"headers": {
 			written: headerText, options: accesslog.Options{Format: headerText}, grain: time.Microsecond,
 			host: true, user: true, agent: true, address: true,
+		},
+		"rendered": {
+			written: renderedJSON(t), whole: true, grain: time.Millisecond, user: true, agent: true, address: true, bare: true,
 		},
 		"istio json": {written: istioJSON, whole: true, grain: time.Millisecond, host: true, agent: true, address: true},
 		"nested json": {
