@@ -1,11 +1,14 @@
 package main_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -59,10 +62,11 @@ func TestASilentQuotaServiceIsReported(t *testing.T) {
 	}
 }
 
-// prompt is a quota service that grants what it is asked for, after a millisecond.
+// prompt is a quota service that grants what it is asked for.
 type prompt struct {
 	silent
-	in *sim.Inbox
+	in    *sim.Inbox
+	after time.Duration
 }
 
 func (p prompt) Send(message []byte) {
@@ -79,14 +83,14 @@ func (p prompt) Send(message []byte) {
 		}
 		answers.Answers = append(answers.Answers, answer)
 	}
-	p.in.Message(time.Millisecond, answers.Append(nil))
+	p.in.Message(p.after, answers.Append(nil))
 }
 
 // TestAWorkerThatAsksOftenTicks: what a worker does once a second is not put off by
 // requests that each ask the quota service.
 func TestAWorkerThatAsksOftenTicks(t *testing.T) {
 	b := start(t, func(o *sim.Options) {
-		o.Dial = func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in}, nil }
+		o.Dial = func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in, after: time.Millisecond}, nil }
 	})
 	require.NoError(t, b.Configure(policy(`{"name":"r","scope":"cluster","key":[{"header":"x-user-id"}],"limits":["900/1h"],"on_unavailable":"deny","lease":"off"}`)))
 	pass := func(ms int) {
@@ -106,4 +110,42 @@ func TestAWorkerThatAsksOftenTicks(t *testing.T) {
 		require.Equal(t, 200, res.Status)
 	}
 	require.Greater(t, b.Metrics()["rule=.=r;.;rate_limit_allowed_total"], uint64(requests/2), "%v", b.Metrics())
+}
+
+// A request that asks for a new key makes exactly these host calls, also where the
+// key takes another's place, and allocates at most so much.
+func TestWhatAnAskCosts(t *testing.T) {
+	const most, times = 11, 2000 // the table is full after the first thousand
+	b := start(t, func(o *sim.Options) {
+		o.Wasm = buildtest.Wasm(t, "sluice_mallocs")
+		o.Dial = func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in}, nil }
+	})
+	require.NoError(t, b.Configure(policy(`{"name":"r","scope":"cluster","key":[{"header":"x-user-id"}],"limits":["100/1m"],"on_unavailable":"deny","capacity":1024}`)))
+	user := 0
+	ask := func() {
+		user++
+		b.calls = nil
+		x, err := b.Start(0, asks(fmt.Sprint("user-", user)))
+		require.NoError(t, err)
+		require.True(t, x.Paused())
+		b.TickDue()
+		res, err := x.Finish()
+		require.NoError(t, err)
+		require.Equal(t, 200, res.Status)
+	}
+	mallocs := func() uint64 {
+		n, err := b.Ask(0, "sluice_mallocs")
+		require.NoError(t, err)
+		return n
+	}
+	for range times {
+		ask()
+	}
+	require.Equal(t, "header time get set_effective_context grpc_send get_buffer_bytes set_effective_context header time continue_stream "+
+		"set_effective_context time get set", short.Replace(strings.Join(b.calls, " ")))
+	before := mallocs()
+	for range times {
+		ask()
+	}
+	require.LessOrEqual(t, mallocs()-before, uint64(most*times))
 }

@@ -161,6 +161,9 @@ type LeaseEntry struct {
 
 	// WrittenNs is when the record was last written, 0 if there is none.
 	WrittenNs int64
+	// Ahead says that the record was written long after nowNs and was not read: it is of
+	// another epoch of the clock, or the worker has stood still since it read its own.
+	Ahead bool
 
 	entry Entry
 	nowNs int64
@@ -209,14 +212,14 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	if status := t.load(&e.entry, wallNs); status != OK {
 		return status
 	}
-	e.nowNs, e.Lost, e.WrittenNs = nowNs, 0, 0
+	e.nowNs, e.Lost, e.WrittenNs, e.Ahead = nowNs, 0, 0, false
 	e.Lease = Lease{Standings: e.Standings[:0]}
 	e.entry.slot = e.entry.page.find(&t.layout, e.entry.fingerprint)
 	if e.entry.slot < 0 {
 		return OK
 	}
 	written := e.entry.page.time(&t.layout, e.entry.slot)
-	if written > nowNs+MaxLeaseNs { // of another epoch of the clock
+	if e.Ahead = written > nowNs+MaxLeaseNs; e.Ahead {
 		return OK
 	}
 	e.WrittenNs = written
@@ -252,7 +255,7 @@ func (l *Leases) settle(e *LeaseEntry) {
 			break
 		}
 		var other Lease
-		other.read(p.lease(&t.layout, slot))
+		other.read(p.lease(&t.layout, slot)[:leaseBytes])
 		units := other.Left(e.nowNs)
 		if p.time(&t.layout, slot) > e.nowNs+MaxLeaseNs {
 			units = 0

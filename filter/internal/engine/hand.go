@@ -168,10 +168,13 @@ func (e *Engine) Settle(w *Want, returns []quota.Return) []quota.Return {
 // settle stores the answer in the key's record.
 func (s *leases) settle(h *hand, returns []quota.Return) []quota.Return {
 	e, wall := &s.engine.settling, s.engine.host.Now()
-	now := s.engine.host.Monotonic()
 	for range maxRetries {
+		now := s.engine.host.Monotonic()
 		if s.table.ReadAt(e, h.want.place, wall, now) != state.OK {
 			break
+		}
+		if e.Ahead {
+			continue
 		}
 		if e.Windows != h.want.windows {
 			e.Lease = state.Lease{Standings: e.Standings[:0], Windows: h.want.windows}
@@ -293,7 +296,7 @@ func (s *leases) release(e *state.LeaseEntry, h *held, wall, now int64) (units u
 		}
 		g := h.find(&e.Lease)
 		if g == nil {
-			return 0, false
+			return 0, e.Ahead // a later tick can read it
 		}
 		if now < g.EndNs && now-e.WrittenNs < s.idleNs {
 			return 0, true

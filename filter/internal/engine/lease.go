@@ -127,18 +127,11 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 	l := a.leased
 	l.from, l.nowNs = fromNowhere, s.engine.host.Monotonic()
 	a.entry.Now, a.entry.Rebased, a.entry.FromFloor = now, false, false
-	if s.table.Read(&l.entry, a.Key.Bytes, now, l.nowNs) != state.OK {
-		return failed
-	}
-	if l.entry.Windows != l.windows {
-		l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
-	}
 	need := a.units()
 	l.hand = s.engine.hands[handKey{s.definition(a), l.stable}]
-	if h := l.hand; h != nil {
+	if h := l.hand; h != nil && !h.Failed { // most answers decide without the table
+		l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
 		switch {
-		case h.Failed:
-			return s.alone(a, now)
 		case h.Denied && need >= h.Cost:
 			a.passNs = instant(now, h.WaitNs)
 			return short
@@ -146,6 +139,15 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 			l.from, a.passNs = fromHand, now
 			return granted
 		}
+	}
+	if s.table.Read(&l.entry, a.Key.Bytes, now, l.nowNs) != state.OK {
+		return failed
+	}
+	if l.entry.Windows != l.windows {
+		l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
+	}
+	if l.hand != nil && l.hand.Failed {
+		return s.alone(a, now)
 	}
 	if s.rule.policy.Lease != quota.LeaseOff {
 		switch {
