@@ -168,12 +168,12 @@ func (e *Engine) Settle(w *Want, returns []quota.Return) []quota.Return {
 // settle stores the answer in the key's record.
 func (s *leases) settle(h *hand, returns []quota.Return) []quota.Return {
 	e, wall := &s.engine.settling, s.engine.host.Now()
-	for range maxRetries {
+	for try := range maxRetries {
 		now := s.engine.host.Monotonic()
 		if s.table.ReadAt(e, h.want.place, wall, now) != state.OK {
 			break
 		}
-		if e.Ahead {
+		if e.Ahead && try == 0 { // by a newer time it can be read, unless it is of another epoch
 			continue
 		}
 		if e.Windows != h.want.windows {

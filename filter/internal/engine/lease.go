@@ -127,20 +127,24 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 	l := a.leased
 	l.from, l.nowNs = fromNowhere, s.engine.host.Monotonic()
 	a.entry.Now, a.entry.Rebased, a.entry.FromFloor = now, false, false
-	need := a.units()
 	l.hand = s.engine.hands[handKey{s.definition(a), l.stable}]
 	if h := l.hand; h != nil && !h.Failed { // most answers decide without the table
 		l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
 		switch {
-		case h.Denied && need >= h.Cost:
+		case h.Denied && a.Cost >= h.Cost: // rules before this one have hands of their own
 			a.passNs = instant(now, h.WaitNs)
 			return short
-		case h.Units >= need && l.nowNs < h.EndNs:
+		case h.Units >= a.Cost && l.nowNs < h.EndNs:
 			l.from, a.passNs = fromHand, now
 			return granted
 		}
 	}
-	if s.table.Read(&l.entry, a.Key.Bytes, now, l.nowNs) != state.OK {
+	status := s.table.Read(&l.entry, a.Key.Bytes, now, l.nowNs)
+	if status == state.OK && l.entry.Ahead { // by a newer time it can be read
+		l.nowNs = s.engine.host.Monotonic()
+		status = s.table.Reread(&l.entry, now, l.nowNs)
+	}
+	if status != state.OK {
 		return failed
 	}
 	if l.entry.Windows != l.windows {
@@ -150,6 +154,7 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 		return s.alone(a, now)
 	}
 	if s.rule.policy.Lease != quota.LeaseOff {
+		need := a.units()
 		switch {
 		case l.entry.Left(l.nowNs) >= need:
 			l.from, a.passNs = fromTable, now
