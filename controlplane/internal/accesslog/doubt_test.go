@@ -289,3 +289,15 @@ func TestCutPackedLogs(t *testing.T) {
 		require.Len(t, all, 80)
 	}
 }
+
+// What says when a request ended may be ambiguous where the log says when it began.
+func TestADurationThatNobodyNeeds(t *testing.T) {
+	all, stats, err := readAll(t, accesslog.Options{
+		Names:  []string{file(t, `2026-01-31T12:00:00Z GET /a 200 "alice" 12 Mozilla/5.0 (X11; Linux)`+"\n")},
+		Format: `%START_TIME% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE% "%REQ(X-USER-ID)%" %DURATION% %REQ(USER-AGENT)%`,
+		Fields: []string{"header:x-user-id", "method", "path", "status"},
+	})
+	require.NoError(t, err)
+	require.Zero(t, stats.Unknown, "%+v", stats.Example)
+	require.Equal(t, [][2]string{{"x-user-id", "alice"}}, all[0].Headers)
+}

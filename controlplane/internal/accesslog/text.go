@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -65,7 +66,25 @@ func compileText(format string, names map[string]string) (*text, error) {
 		return nil, errors.New("it has neither %OPERATORS% of Envoy nor $variables of nginx")
 	}
 	t.left, t.right = make([]int, 2*len(t.pieces)), make([]int, 2*len(t.pieces))
-	return t, t.rename(names)
+	if err := t.rename(names); err != nil {
+		return t, err
+	}
+	t.dropEnds()
+	return t, nil
+}
+
+// dropEnds has nobody read when requests end and how long they took, where the format
+// says when they began: a line may be ambiguous there.
+func (t *text) dropEnds() {
+	begins := func(t target) bool { return t.kind == kindTime }
+	if !slices.ContainsFunc(t.pieces, func(p piece) bool { return slices.ContainsFunc(p.targets, begins) }) {
+		return
+	}
+	for i := range t.pieces {
+		t.pieces[i].targets = slices.DeleteFunc(t.pieces[i].targets, func(t target) bool {
+			return t.kind == kindEnd || t.kind == kindDuration
+		})
+	}
 }
 
 // rename adds what the caller says of names.
