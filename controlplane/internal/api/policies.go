@@ -115,11 +115,18 @@ func (s *server) previous(r *http.Request) (uint64, error) {
 	if len(list) < 2 {
 		return 0, fmt.Errorf("%w: there is none before the current one", store.ErrNotFound)
 	}
-	before := list[0].Number // of a rollback: the revision whose policy it repeats
+	before, known := list[0].Number, true // of a rollback: the revision whose policy it repeats
 	for _, revision := range list {
-		if revision.Number == before && revision.RollbackOf != 0 {
-			before = revision.RollbackOf
+		if revision.Number != before {
+			continue
 		}
+		known = !revision.Damaged || before == list[0].Number
+		if revision.RollbackOf != 0 {
+			before, known = revision.RollbackOf, false
+		}
+	}
+	if !known {
+		return 0, fmt.Errorf("%w: the current revision repeats revision %d, which is gone or damaged: name a revision", store.ErrNotFound, before)
 	}
 	earlier := slices.DeleteFunc(slices.Clone(list), func(s store.Summary) bool { return s.Number >= before })
 	if len(earlier) == 0 {

@@ -50,3 +50,22 @@ func TestRollbackTwice(t *testing.T) {
 	f.json("POST", "/v1/rollback/previous", "", 404, &e)
 	require.Contains(t, e.Error, "none before revision 1, whose policy the current one repeats: name a revision")
 }
+
+// A rollback of a revision that is no longer kept may be one of any: nothing is guessed.
+func TestRollbackAfterPruning(t *testing.T) {
+	f := newFixture(t, "")
+	var a Applied
+	for _, path := range []string{"policies", "policies", "rollback/previous", "policies", "rollback/previous"} { // 3 is 1, 5 is 3
+		body := ""
+		if path == "policies" {
+			body = good
+		}
+		f.json("POST", "/v1/"+path, body, 201, &a)
+		require.NoError(t, f.store.SaveReply(t.Context(), store.Reply{Node: "e1", Revision: a.Number, Accepted: true}))
+	}
+	require.NoError(t, f.store.Drop(t.Context(), []uint64{1, 3})) // a proxy still runs 2
+	var e Error
+	f.json("POST", "/v1/rollback/previous", "", 404, &e)
+	require.Contains(t, e.Error, "repeats revision 3, which is gone or damaged: name a revision")
+	f.json("POST", "/v1/rollback/2", "", 201, &a)
+}
