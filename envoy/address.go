@@ -70,6 +70,9 @@ func parseAddress(text string) (address, error) {
 	if colon < 0 {
 		return wrong("has no port")
 	}
+	if strings.ContainsAny(text, " \t\r\n") {
+		return wrong("has a blank in it")
+	}
 	host, digits := text[:colon], text[colon+1:]
 	port, err := strconv.ParseUint(digits, 10, 16)
 	if err != nil {
@@ -83,7 +86,7 @@ func parseAddress(text string) (address, error) {
 		if ip, err := netip.ParseAddr(host); err != nil || !ip.Is6() {
 			return wrong("no IPv6 address between the brackets")
 		}
-	} else if strings.ContainsAny(host, ":[]/ \t\r\n") {
+	} else if strings.ContainsAny(host, ":[]/") {
 		return wrong("is no host name, and an IPv6 address goes between brackets")
 	}
 	return address{Host: host, Port: uint16(port)}, nil

@@ -121,10 +121,10 @@ func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
 				}
 			case Unsent:
 				o.Text = s.problem
-				if !s.subscribed {
-					o.Text = asksFor(p.unserved())
-				}
 			default: // nothing to add
+			}
+			if names := p.unserved(); o.Text == "" && len(names) > 0 {
+				o.Text = asksFor(names) // a filter of this proxy has no policy
 			}
 			if severity[o.Outcome] > severity[all[id].Outcome] {
 				all[id] = o

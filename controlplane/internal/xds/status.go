@@ -155,14 +155,16 @@ func (l *Ledger) Newest() uint64 {
 	return l.newest()
 }
 
-// Behind returns how many connected proxies do not run the newest revision.
+// Behind returns how many connected proxies do not run the newest revision, or not in
+// each filter that asks for one.
 func (l *Ledger) Behind() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
 	for _, p := range l.proxies {
+		strays := l.newest() > 0 && len(p.unserved()) > 0
 		for _, s := range p.sessions {
-			if s.subscribed && s.runs != l.newest() || p.strays() {
+			if s.subscribed && s.runs != l.newest() || strays {
 				n++
 				break
 			}

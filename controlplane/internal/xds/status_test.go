@@ -99,8 +99,15 @@ func TestStateOfTwoStreams(t *testing.T) {
 		Node: other.node, TypeUrl: TypeURL, ResourceNamesSubscribe: []string{"slice"},
 	}))
 	require.Equal(t, uint64(1), f.state("e1", `asks for what is not served (only "sluice" is): "slice"`).Runs)
+	ledger := f.server.Ledger()
+	require.Equal(t, 1, ledger.Behind())
+	for _, o := range ledger.outcomes(1) {
+		require.Equal(t, Acked, o.Outcome)
+		require.Contains(t, o.Text, `"slice"`)
+	}
 	other.asks(nil, []string{"slice"})
 	require.Equal(t, uint64(1), f.state("e1", "connected, 2 streams").Runs)
+	require.Zero(t, ledger.Behind())
 }
 
 func TestRefusalsThatMatter(t *testing.T) {
