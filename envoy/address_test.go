@@ -24,8 +24,8 @@ func TestAddress(t *testing.T) {
 		{text: "::1:8080", reason: "between brackets"},
 		{text: "[127.0.0.1]:8080", reason: "no IPv6 address between the brackets"},
 		{text: "http://127.0.0.1:8080", reason: "is a URL"},
-		{text: "a b:80", reason: "is no host name"},
-		{text: "a\nadmin:80", reason: "is no host name"},
+		{text: "a b:80", reason: "has a blank in it"},
+		{text: "a\nadmin:80", reason: "has a blank in it"},
 		{text: "", reason: "has no port"},
 	} {
 		t.Run(tc.text, func(t *testing.T) {
