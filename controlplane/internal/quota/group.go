@@ -1,6 +1,8 @@
 package quota
 
 import (
+	"slices"
+
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -82,6 +84,9 @@ func (g *group) answer() {
 		return
 	}
 	a := lease.Answer{ID: g.id, Result: g.result}
+	if g.result == lease.Denied {
+		g.look()
+	}
 	if g.result == lease.Granted || g.result == lease.Denied {
 		a.Grants = make([]lease.Grant, len(g.operations))
 		for i := range g.operations {
@@ -91,6 +96,19 @@ func (g *group) answer() {
 	st.answers = append(st.answers, a)
 	s.wake(st)
 	s.settle()
+}
+
+// look has a denied part stand as its key does since other parts of the key were undone.
+func (g *group) look() {
+	for i := range g.operations {
+		denied := &g.operations[i]
+		for j := range g.operations {
+			o := &g.operations[j]
+			if denied.denied && o.kind == undo && o.err == nil && o.key == denied.key && slices.Equal(o.windows, denied.windows) {
+				denied.standings = o.standings
+			}
+		}
+	}
 }
 
 func (g *group) grant(i int) lease.Grant {

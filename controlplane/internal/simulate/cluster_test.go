@@ -49,23 +49,31 @@ func randomLines(seed uint64, n int) string {
 	return b.String()
 }
 
-var clusterLimits = map[string]string{
-	"fixed_window":           `limits: ["20/1s", "60/10s"]`,
-	"fixed_window_per_key":   `algorithm: fixed_window_per_key, limits: ["20/1s", "60/10s"]`,
-	"sliding_window_log":     `algorithm: sliding_window_log, limits: ["20/1s", "60/10s"]`,
-	"sliding_window_counter": `algorithm: sliding_window_counter, limits: ["20/1s", "60/10s"]`,
-	"token_bucket":           `algorithm: token_bucket, limits: [{requests: 7, per: 1s, burst: 20}]`,
-	"mixed":                  `limits: ["20/1s", {requests: 50, per: 10s, algorithm: sliding_window_log}, {requests: 300, per: 1m, algorithm: token_bucket, burst: 40}]`,
+// clusterRules are the rules that are compared, without key and scope.
+var clusterRules = map[string][]string{
+	"fixed_window":           {`limits: ["20/1s", "60/10s"]`},
+	"fixed_window_per_key":   {`algorithm: fixed_window_per_key, limits: ["20/1s", "60/10s"]`},
+	"sliding_window_log":     {`algorithm: sliding_window_log, limits: ["20/1s", "60/10s"]`},
+	"sliding_window_counter": {`algorithm: sliding_window_counter, limits: ["20/1s", "60/10s"]`},
+	"token_bucket":           {`algorithm: token_bucket, limits: [{requests: 7, per: 1s, burst: 20}]`},
+	"mixed":                  {`limits: ["20/1s", {requests: 50, per: 10s, algorithm: sliding_window_log}, {requests: 300, per: 1m, algorithm: token_bucket, burst: 40}]`},
+	"one counter":            {`counter: c, limits: ["20/1s"]`, `counter: c, limits: ["20/1s"]`},
 }
 
-// Without a lease, three proxies decide as one proxy alone does with the same rule.
+// Without a lease, three proxies decide as one proxy alone does with the same rules.
 func TestWithoutALeaseACountIsOne(t *testing.T) {
-	for name, limits := range clusterLimits {
+	for name, rules := range clusterRules {
 		t.Run(name, func(t *testing.T) {
-			rule := "version: 1\nheaders: both\nrules:\n  - {name: r, key: [{header: u}], cost: {header: x-cost, max: 5}, " + limits
+			policy := func(scope string) string {
+				text := "version: 1\nheaders: both\nrules:\n"
+				for i, rule := range rules {
+					text += fmt.Sprintf("  - {name: r%d, key: [{header: u}], cost: {header: x-cost, max: 5}, %s%s}\n", i, rule, scope)
+				}
+				return text
+			}
 			lines := randomLines(1, *clusterLines)
-			want := simulateLines(t, rule+"}\n", 1, lines)
-			got := simulateLines(t, rule+", scope: cluster, lease: off}\n", 3, lines)
+			want := simulateLines(t, policy(""), 1, lines)
+			got := simulateLines(t, policy(", scope: cluster, lease: off"), 3, lines)
 			denied := 0
 			for i := range want {
 				require.Equal(t, want[i], got[i], "line %d", i+1)
