@@ -163,8 +163,8 @@ soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(servers) ## 
 
 .PHONY: faults
 faults: build measure ## what clients see of faults under limits over all Envoys, into docs/cluster.md: RUNS=3, FAULTS=WORD
-	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./e2e timeout=60m \
-		flags='-v -tags long -run TestFaults -fault-runs $(if $(RUNS),$(RUNS),3) $(if $(FAULTS),-fault-names $(FAULTS)) -fault-figures $(CURDIR)/docs/cluster-faults.json'
+	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' timeout=60m flags='-v -tags long -run TestFaults' \
+		packages='./e2e -fault-runs $(if $(RUNS),$(RUNS),3) $(if $(FAULTS),-fault-names $(FAULTS)) -fault-figures $(CURDIR)/docs/cluster-faults.json'
 	$(measure) pages
 
 .PHONY: servers
