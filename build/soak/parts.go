@@ -50,6 +50,7 @@ func parts(minutes int, seed uint64) []part {
 		{"worlds", []string{"./filter/internal/ask", "-run", "^TestTheLimitHoldsWhateverHappens$", "-worlds", n(40)}},
 		{"races", []string{"./filter/internal/races", "-run", "^TestRaces$", "-races-max", n(2_000), "-races-random", n(2_000), "-races-seed", from}},
 		{"cluster-exact", []string{"./controlplane/internal/simulate", "-run", "^TestWithoutALeaseACountIsOne$", "-cluster-lines", n(3_400)}},
+		{"cluster-policies", []string{"./controlplane/internal/simulate", "-run", "^TestRandomRulesWithoutALease$", "-cluster-policies", n(20)}},
 		{"cluster-leases", []string{"./controlplane/internal/simulate", "-run", "^TestLeasesStayWithinTheLimit$", "-cluster-lines", n(8_400)}},
 		{"faults", []string{"./e2e", "-run", "^TestFaults$", "-fault-runs", strconv.Itoa(min(max(1, minutes/10), 3))}},
 		{"waiting", []string{"./e2e", "-run", "^TestWaiting$", "-fault-runs", "1"}},

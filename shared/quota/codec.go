@@ -72,7 +72,8 @@ func (a *Ask) append(b []byte) []byte {
 		b = appendNumber(b, 4, uint64(p.Waiting))
 		b = appendNumber(b, 5, uint64(p.Ahead))
 		b = appendNumber(b, 6, uint64(p.Spent))
-		b = closed(appendBool(b, 7, p.Inspect), at)
+		b = appendBool(b, 7, p.Inspect)
+		b = closed(appendBool(b, 8, p.Shadow), at)
 	}
 	return b
 }
@@ -294,6 +295,8 @@ func (p *Part) set(f field) error {
 		return readUint32(f, &p.Spent)
 	case 7:
 		return readBool(f, &p.Inspect)
+	case 8:
+		return readBool(f, &p.Shadow)
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func randomWindow(r *rand.Rand) limit.Window {
 func randomAsk(r *rand.Rand) Ask {
 	return Ask{ID: u32(r), Parts: list(r, 1, MaxGroup, func(r *rand.Rand) Part {
 		return Part{
-			Definition: u32(r), Key: key(r), Cost: u32(r), Waiting: u32(r), Ahead: u32(r), Spent: u32(r), Inspect: r.IntN(2) == 0,
+			Definition: u32(r), Key: key(r), Cost: u32(r), Waiting: u32(r), Ahead: u32(r), Spent: u32(r), Inspect: r.IntN(2) == 0, Shadow: r.IntN(2) == 0,
 		}
 	})}
 }

@@ -94,6 +94,7 @@ type Part struct {
 	// They are counted whatever is left.
 	Spent   uint32
 	Inspect bool // grant nothing, only say how the key stands
+	Shadow  bool // the other parts are granted also where this one is not
 }
 
 // Return gives back units of a grant. It is sent once, on the stream that got

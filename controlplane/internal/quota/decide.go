@@ -159,6 +159,7 @@ func (o *operation) ask(r *record) (changed bool) {
 		o.denied, o.waitNs = true, r.WaitNs(p.Cost)
 		if o.counts {
 			r.Add(p.Cost, lease.Terms{})
+			o.waitNs = r.WaitNs(p.Cost) // from the new count
 			changed = true
 		}
 	case units > 0:

@@ -6,7 +6,7 @@ import (
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// group is one ask: all its parts are granted or none.
+// group is one ask: all its parts are granted or none, those in shadow aside.
 type group struct {
 	stream      *Stream
 	id          uint32
@@ -38,7 +38,7 @@ func (g *group) conclude() lease.Result {
 		switch o := &g.operations[i]; {
 		case o.err != nil || g.stream.closed:
 			return lease.Unavailable
-		case o.denied:
+		case o.denied && !o.part.Shadow:
 			result = lease.Denied
 		}
 	}

@@ -147,6 +147,19 @@ func TestRulesOfOneCounterNeedOneAsk(t *testing.T) {
 	}
 }
 
+// A shadow rule whose units are gone keeps no other rule from its units.
+func TestADeniedShadowRuleNeedsOneAsk(t *testing.T) {
+	rule := `"scope":"cluster","key":[{"header":"u"}],"lease":"off"`
+	w, s := pair(t, `{"name":"tried","mode":"shadow","limits":["1/1m"],`+rule+`},{"name":"r","limits":["100/1m"],`+rule+`}`)
+	for n := 1; n <= 3; n++ {
+		w.request("a")
+		s.Serve(t, w.stream)
+		w.deliver()
+		require.Equal(t, n, w.admitted())
+		require.Empty(t, w.stream.Asks)
+	}
+}
+
 // A record of another epoch of the clock is written over by the next answer.
 func TestARecordOfAnotherEpochHeals(t *testing.T) {
 	w, s := pair(t, perUser)

@@ -201,7 +201,7 @@ func (g *group) concernsMore(a *quota.Answer) bool {
 		return a.Result != quota.Unknown
 	}
 	for i := range a.Grants {
-		if i < len(g.wants) && a.Grants[i].Units <= g.wants[i].Part.Waiting {
+		if i < len(g.wants) && !a.Grants[i].Denied && a.Grants[i].Units <= g.wants[i].Part.Waiting {
 			return false
 		}
 	}

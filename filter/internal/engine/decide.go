@@ -24,8 +24,8 @@ func (e *Engine) decide(attempts []*Attempt, now int64) {
 	for _, a := range attempts {
 		if a.Shadow {
 			if denied {
-				if a.Reason == "" {
-					a.Reason = ReasonNotAsked
+				if a.Reason == "" || a.Reason == ReasonLimit { // or as the quota service would have it
+					a.Allowed, a.Known, a.Reason = true, false, ReasonNotAsked
 				}
 				continue
 			}

@@ -81,11 +81,14 @@ func (e *Engine) Process() uint64 { return e.tables.Process() }
 // There are none in a policy without cluster rules.
 func (e *Engine) Definitions() []quota.Definition { return e.definitions }
 
-// Wants appends what the pending verdict waits for: one want for each key.
+// Wants appends what the pending verdict waits for: one want for each key. Shadow rules
+// count last.
 func (v *Verdict) Wants(dst []Want) []Want {
-	for _, a := range v.Attempts {
-		if a.Pending {
-			dst = a.want(dst, a.Cost)
+	for _, shadow := range [2]bool{false, true} {
+		for _, a := range v.Attempts {
+			if a.Pending && a.Shadow == shadow {
+				dst = a.want(dst, a.Cost)
+			}
 		}
 	}
 	return dst
@@ -127,6 +130,7 @@ func (a *Attempt) want(dst []Want, cost uint32) []Want {
 	l, s := a.leased, a.rule.leases
 	w := Want{leases: s, place: l.entry.Place(), windows: l.windows, Part: quota.Part{
 		Definition: s.definition(a), Key: l.stable, Cost: cost, Waiting: cost, Spent: l.entry.Uncharged,
+		Shadow: a.Shadow,
 	}}
 	for i := range dst {
 		if dst[i].Same(&w) {

@@ -150,6 +150,10 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 	if l.entry.Windows != l.windows {
 		l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
 	}
+	if a.Cost == 0 { // nothing to ask for
+		a.passNs = now
+		return granted
+	}
 	if l.hand != nil && l.hand.Failed {
 		return s.alone(a, now)
 	}

@@ -67,7 +67,7 @@ func (s *Quota) Serve(t testing.TB, st *QuotaStream) {
 		for _, p := range a.Parts {
 			require.Contains(t, defs, p.Definition)
 			g := s.grant(st, defs[p.Definition], p)
-			if g.Denied {
+			if g.Denied && !p.Shadow {
 				answer.Result = quota.Denied
 			}
 			answer.Grants = append(answer.Grants, g)

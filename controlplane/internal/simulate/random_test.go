@@ -1,0 +1,87 @@
+package simulate_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var clusterPolicies = flag.Int("cluster-policies", 10, "how many random policies are compared")
+
+// decision is the part of a line that says what becomes of the request, and why.
+var decision = regexp.MustCompile(`"allowed":(true,"status":\d+|false,"status":\d+,"denied_by":"\w+")`)
+
+// randomRules are one to three rules, some of which share a counter.
+func randomRules(dice *rand.Rand) (rules []string) {
+	pick := func(of ...string) string { return of[dice.IntN(len(of))] }
+	window := func() string {
+		n, per := 3+dice.IntN(20), pick("1s", "2s", "10s")
+		how := pick("fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter",
+			fmt.Sprint("token_bucket, burst: ", 1+dice.IntN(n)))
+		return fmt.Sprintf("{requests: %d, per: %s, algorithm: %s}", n, per, how)
+	}
+	shared := fmt.Sprintf("counter: c, key: [{header: u}], limits: [%d/10s]", 3+dice.IntN(20))
+	for i := range 1 + dice.IntN(3) {
+		rule := fmt.Sprintf("name: r%d, %s", i, shared)
+		if dice.IntN(3) > 0 {
+			limits := window()
+			for range dice.IntN(2) {
+				limits += ", " + strings.Replace(window(), "per: ", "name: more, per: 3", 1)
+			}
+			rule = fmt.Sprintf("name: r%d, key: [%s], limits: [%s]", i, pick("{header: u}", "{header: u}, {header: v}", "{header: v}"), limits)
+			// A shadow rule counts what it denies also where another rule denies, unlike in one proxy.
+			rule += pick("", "", "", ", enforce_percent: 50", ", mode: shadow", pick("", ", count_denied: true"))
+			if strings.Contains(rule, "token_bucket") {
+				rule = strings.TrimSuffix(rule, ", count_denied: true")
+			}
+		}
+		rules = append(rules, rule+pick("", ", cost: {header: x-cost, max: 5}"))
+	}
+	return rules
+}
+
+// Without leases, three proxies decide by any rules as one proxy does: the same words,
+// and of rules that share a counter the same decision. Their waits differ: the service
+// knows one rule's alone.
+func TestRandomRulesWithoutALease(t *testing.T) {
+	for seed := range uint64(*clusterPolicies) {
+		dice := rand.New(rand.NewPCG(seed, 3))
+		rules := randomRules(dice)
+		policy := func(scope string) string {
+			text := "version: 1\nheaders: both\nrules:\n"
+			for _, rule := range rules {
+				text += "  - {" + rule + scope + "}\n"
+			}
+			return text
+		}
+		shared := strings.Count(policy(""), "counter: c") > 1
+		lines := strings.ReplaceAll(randomLines(seed, 300), `"u":`, `"v":"1","u":`)
+		want := simulateLines(t, policy(""), 1, lines)
+		got := simulateLines(t, policy(", scope: cluster, lease: off"), 3, lines)
+		for i := range want {
+			if shared {
+				want[i], got[i] = decision.FindString(want[i]), decision.FindString(got[i])
+			}
+			require.Equal(t, want[i], got[i], "seed %d, line %d of\n%s", seed, i+1, policy(""))
+		}
+	}
+}
+
+// What costs nothing passes without an ask.
+func TestACostOfNothingAsksNobody(t *testing.T) {
+	for _, lease := range []string{"auto", "off"} {
+		policy := "version: 1\nrules: [{name: r, scope: cluster, lease: " + lease + ", key: [{header: u}], limits: [1/10s], cost: {header: c, min: 0, max: 5}}]\n"
+		lines := ""
+		for _, cost := range "0100" {
+			lines += fmt.Sprintf(`{"at_ms":1700000000000,"headers":{"u":"a","c":"%c"},"fail":"%s"}`+"\n", cost, map[rune]string{'0': "quota"}[cost])
+		}
+		for _, line := range simulateLines(t, policy, 2, strings.ReplaceAll(lines, `,"fail":""`, "")) {
+			require.Contains(t, line, `"allowed":true,"status":200`)
+		}
+	}
+}
