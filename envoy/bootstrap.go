@@ -48,7 +48,6 @@ type BootstrapOptions struct {
 
 	AccessLog string   // file of the access log; empty = none
 	Headers   []string // request headers that it shows
-	ClientIP  bool     // whether it shows the client's address
 
 	// Quota is where the quota service of rules of scope cluster is; of several the
 	// proxy takes the first that answers. Empty = none without a control plane, and the

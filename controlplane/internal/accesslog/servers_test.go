@@ -138,7 +138,7 @@ func renderedJSON(t *testing.T) string {
 	t.Helper()
 	config, err := envoy.Bootstrap(envoy.BootstrapOptions{
 		Plugin: envoy.Plugin{Wasm: "/sluice.wasm"}, Listen: "127.0.0.1:1", Upstream: "127.0.0.1:2", Admin: "127.0.0.1:3",
-		AccessLog: "/dev/stdout", Headers: []string{"x-user-id", "user-agent"}, ClientIP: true,
+		AccessLog: "/dev/stdout", Headers: []string{"x-user-id", "user-agent"},
 	})
 	require.NoError(t, err)
 	var document any
@@ -180,7 +180,7 @@ func TestLogsOfEnvoy(t *testing.T) {
 			host: true, user: true, agent: true, address: true,
 		},
 		"rendered": {
-			written: renderedJSON(t), whole: true, grain: time.Millisecond, user: true, agent: true, address: true, bare: true,
+			written: renderedJSON(t), whole: true, grain: time.Millisecond, host: true, user: true, agent: true, address: true, bare: true,
 		},
 		"istio json": {written: istioJSON, whole: true, grain: time.Millisecond, host: true, agent: true, address: true},
 		"nested json": {

@@ -110,7 +110,11 @@ func (o *clientOptions) client() (*client, error) {
 // tls is the configuration for a connection to a URL.
 func (o *clientOptions) tls(to *url.URL) (*tls.Config, error) {
 	if (o.cert == "") != (o.key == "") {
-		return nil, usageError(fmt.Errorf("--cert and --%s belong together", o.keyFlag), "give both or none")
+		hint := "give both or none"
+		if o.keyFlag != "key" {
+			hint += "; --key is a part of the counter's key here"
+		}
+		return nil, usageError(fmt.Errorf("--cert and --%s belong together", o.keyFlag), hint)
 	}
 	if o.cert != "" && to.Scheme == "http" {
 		return nil, usageError(fmt.Errorf("--cert is of no use: %s is without TLS", to.Redacted()), "use an https URL")

@@ -61,7 +61,7 @@ func (o *proxyOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.quotaTLS.Key, "quota-key", "", "`FILE` with its key")
 	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, written to the user's cache folder)")
 	flags.StringVar(&b.Plugin.Envoy, "envoy-version", envoy.NewestVersion, "oldest `VERSION` of Envoy that is to read it, such as 1.36")
-	flags.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine for a line a request with the verdict, the keys' headers and the client's address, empty for none")
+	flags.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine for a line a request with the verdict, the client's address and the keys' headers, empty for none")
 	addFileFlag(cmd, &o.file, "policy `FILE` to bake in, - for standard input (default: one that limits nothing)")
 	_ = cmd.MarkFlagFilename("wasm", "wasm")
 }
@@ -154,7 +154,7 @@ func (o *proxyOptions) render(cmd *cobra.Command, write func(envoy.BootstrapOpti
 			}
 		}
 		b.Plugin.Policy = read.json()
-		b.Headers, b.ClientIP = logged(read.policy)
+		b.Headers = logged(read.policy)
 	}
 	var err error
 	if b.Plugin.Wasm, err = filterFile(o.wasm, cmd.ErrOrStderr()); err != nil {
@@ -169,23 +169,21 @@ func (o *proxyOptions) render(cmd *cobra.Command, write func(envoy.BootstrapOpti
 	return err
 }
 
-// logged says what the access log shows of a policy's keys: their headers, each once,
-// and whether the client's address.
-func logged(p *policy.Policy) (headers []string, clientIP bool) {
+// logged are the headers in a policy's keys, each once.
+func logged(p *policy.Policy) (headers []string) {
 	var add func(parts []policy.KeyPart)
 	add = func(parts []policy.KeyPart) {
 		for _, part := range parts {
 			if part.Kind == policy.KeyHeader && !slices.Contains(headers, part.Name) {
 				headers = append(headers, part.Name)
 			}
-			clientIP = clientIP || part.Kind == policy.KeyClientIP
 			add(part.Of)
 		}
 	}
 	for i := range p.Rules {
 		add(p.Rules[i].Key)
 	}
-	return headers, clientIP
+	return headers
 }
 
 // warnOfAddresses warns of addresses that others reach and nothing protects.

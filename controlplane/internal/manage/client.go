@@ -169,7 +169,7 @@ func (c *Client) readAnswer(ctx context.Context, at *url.URL, response *http.Res
 }
 
 const noManageHint = "the policy it runs needs manage: {path, port, token_sha256}, " +
-	"and its management address must be the listener on that port"
+	"and its management address must be the listener on that port, where no other filter answers before sluice"
 
 // unreachable says why there was no answer.
 func unreachable(at *url.URL, err error) error {
