@@ -35,16 +35,18 @@ func (c *counts) result(r Result) {
 }
 
 // beat counts a heartbeat, which alone tells of the store while nobody asks. One that
-// the store answers says nothing of swaps, which may fail at the same time.
-func (c *counts) beat(err error) {
+// the store answers says nothing of swaps, which may fail at the same time. It reports
+// whether the store answers again.
+func (c *counts) beat(err error) (again bool) {
 	failed := c.failedSwap.Swap(false)
 	switch {
 	case err != nil:
 		c.storeErrors.Add(1)
 		c.degraded.Store(1)
 	case !failed:
-		c.degraded.Store(0)
+		return c.degraded.Swap(0) != 0
 	}
+	return false
 }
 
 func (c *counts) answered(r lease.Result, ns int64) {

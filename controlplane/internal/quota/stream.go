@@ -165,9 +165,11 @@ func (s *Service) Heartbeat() {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
 	err := s.agree(ctx, func() []byte { return *s.secret.Load() })
 	cancel()
-	s.count.beat(err)
+	if s.count.beat(err) {
+		s.o.Log.Info("the store answers again")
+	}
 	if err != nil {
-		s.o.Log.Error("agree with the store on the key", "error", err)
+		s.o.Log.Error("use the store: meanwhile on_unavailable decides", "error", err)
 	}
 	type process struct {
 		domain *domain
