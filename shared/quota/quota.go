@@ -146,3 +146,13 @@ type Standing struct {
 	Used    uint32
 	ResetNs int64 // until the window has forgotten what it has counted, from the answer on
 }
+
+// Clone returns a copy that shares no memory.
+func (a *Answer) Clone() *Answer {
+	c := *a
+	c.Grants = append([]Grant(nil), a.Grants...)
+	for i := range c.Grants {
+		c.Grants[i].Windows = append([]Standing(nil), c.Grants[i].Windows...)
+	}
+	return &c
+}

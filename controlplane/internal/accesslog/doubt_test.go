@@ -301,3 +301,14 @@ func TestADurationThatNobodyNeeds(t *testing.T) {
 	require.Zero(t, stats.Unknown, "%+v", stats.Example)
 	require.Equal(t, [][2]string{{"x-user-id", "alice"}}, all[0].Headers)
 }
+
+// Blank lines and a few others do not hide that a log is JSON.
+func TestJSONAmongOtherLines(t *testing.T) {
+	line := `{"path":"/x","method":"GET","time":"2026-01-31T12:00:00Z","authority":"a","headers":{"authority":"b"}}` + "\n"
+	for text, unknown := range map[string]int64{line: 0, line + "\n\n\n\n": 0, "\n\n" + line: 0, "starting\n" + line: 1} {
+		all, stats, err := readAll(t, accesslog.Options{Names: []string{file(t, text)}, Fields: []string{"method", "path", "header:authority"}})
+		require.NoError(t, err, "%q", text)
+		require.Equal(t, unknown, stats.Unknown, "%q", text)
+		require.Equal(t, [][2]string{{"authority", "b"}}, all[0].Headers)
+	}
+}

@@ -89,13 +89,17 @@ func (o *Options) compileText(pattern string) (format, error) {
 
 // guess returns the format that reads most of the lines.
 func (o *Options) guess(name string, lines []sampled, wanted map[string]bool) (format, error) {
-	objects := 0
+	objects, others := 0, 0
 	for _, line := range lines {
-		if len(line.text) > 0 && line.text[0] == '{' {
+		switch {
+		case len(line.text) == 0:
+		case line.text[0] == '{':
 			objects++
+		default:
+			others++
 		}
 	}
-	if 2*objects > len(lines) {
+	if objects > 0 && objects >= others {
 		return o.newFormat(jsonFormat)
 	}
 	var (

@@ -58,7 +58,7 @@ func newObject(fields []string, names map[string]string) *object {
 		usual := jsonNames[field]
 		if header, ok := strings.CutPrefix(field, headerPrefix); ok {
 			under := strings.ReplaceAll(header, "-", "_")
-			usual = []string{header, "headers." + header, under, "http_" + under, "request_header_" + under, "req_header_" + under}
+			usual = []string{"headers." + header, header, under, "http_" + under, "request_header_" + under, "req_header_" + under}
 		}
 		for i, name := range usual {
 			if _, taken := o.targets[name]; !taken {

@@ -123,7 +123,7 @@ func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
 				o.Text = s.problem
 			default: // nothing to add
 			}
-			if names := p.unserved(); o.Text == "" && len(names) > 0 {
+			if names := p.unserved(); o.Outcome != Nacked && o.Text == "" && len(names) > 0 {
 				o.Text = asksFor(names) // a filter of this proxy has no policy
 			}
 			if severity[o.Outcome] > severity[all[id].Outcome] {

@@ -71,9 +71,10 @@ type Client struct {
 	lastID  uint32
 	returns []quota.Return
 
-	waiters map[uint32]*waiter
-	order   []*waiter // as they came, some of them decided since
-	ready   []*waiter // to be decided
+	waiters  map[uint32]*waiter
+	order    []*waiter // as they came, some of them decided since
+	ready    []*waiter // to be decided
+	resuming bool      // some of them are being decided: nothing is sent
 
 	asks    quota.Asks
 	answers quota.Answers
@@ -91,6 +92,7 @@ type group struct {
 	refill  bool
 	sentNs  int64
 	stream  uint32
+	answer  *quota.Answer // until the engine has it in the hand
 }
 
 // waiter is a request that waits.
@@ -101,6 +103,7 @@ type waiter struct {
 	late       bool
 	crowded    bool
 	gone       bool
+	take       *group // the answered group whose first waiter this is
 	settle     *group // the answered group whose last waiter this is
 }
 
@@ -187,11 +190,22 @@ func (c *Client) unqueue(g *group) {
 
 // Resume decides requests that are ready, at most maxResumed of them.
 func (c *Client) Resume(now int64) {
+	c.resume()
+	c.flush(now)
+}
+
+func (c *Client) resume() {
+	c.resuming = true
+	defer func() { c.resuming = false }() // also where deciding panics
 	for n := 0; len(c.ready) > 0 && n < maxResumed; {
 		w := c.ready[0]
 		c.ready = c.ready[1:]
-		settle := w.settle
-		w.settle = nil
+		take, settle := w.take, w.settle
+		w.take, w.settle = nil, nil
+		if take != nil {
+			c.take(take, take.answer)
+			take.answer = nil
+		}
 		if !w.gone {
 			n++
 			c.decide(w)
@@ -203,7 +217,6 @@ func (c *Client) Resume(now int64) {
 	if len(c.ready) == 0 {
 		c.ready = nil
 	}
-	c.flush(now)
 }
 
 // decide decides one request anew.

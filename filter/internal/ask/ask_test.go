@@ -2,6 +2,7 @@ package ask
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -82,7 +83,10 @@ func (w *worker) request(user string) uint32 {
 }
 
 func (w *worker) decide(context uint32) bool {
-	w.proxy.Headers = map[string][]string{"u": {w.users[context]}}
+	w.proxy.Headers = map[string][]string{}
+	for i, value := range strings.Fields(w.users[context]) {
+		w.proxy.Headers[[]string{"u", "v"}[i]] = []string{value}
+	}
 	v := w.engine.Decide()
 	if v.Pending {
 		w.client.Wait(context, v, w.proxy.Clock)
@@ -127,98 +131,6 @@ func pair(t *testing.T, rules string) (*worker, *service) {
 	proxy := hosttest.New()
 	proxy.Clock = 1000 * 60 * second
 	return newWorker(t, proxy, rules, 1), hosttest.NewQuota(func() int64 { return proxy.Clock })
-}
-
-// Rules that share a counter ask for both hits at once, and never again for these.
-func TestRulesOfOneCounterNeedOneAsk(t *testing.T) {
-	for _, lease := range []string{`"auto"`, `5`, `"off"`} {
-		rule := `"counter":"c","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"lease":` + lease
-		w, s := pair(t, `{"name":"a",`+rule+`},{"name":"b",`+rule+`}`)
-		w.request("a")
-		n := 0
-		for ; n < 3 && len(w.stream.Asks) > 0; n++ {
-			s.Serve(t, w.stream)
-			for len(w.stream.Answers) > 0 {
-				w.deliver()
-			}
-		}
-		require.Equal(t, 1, n, lease)
-		require.Equal(t, 1, w.admitted())
-	}
-}
-
-// A shadow rule whose units are gone keeps no other rule from its units.
-func TestADeniedShadowRuleNeedsOneAsk(t *testing.T) {
-	rule := `"scope":"cluster","key":[{"header":"u"}],"lease":"off"`
-	w, s := pair(t, `{"name":"tried","mode":"shadow","limits":["1/1m"],`+rule+`},{"name":"r","limits":["100/1m"],`+rule+`}`)
-	for n := 1; n <= 3; n++ {
-		w.request("a")
-		s.Serve(t, w.stream)
-		w.deliver()
-		require.Equal(t, n, w.admitted())
-		require.Empty(t, w.stream.Asks)
-	}
-}
-
-// A record of another epoch of the clock is written over by the next answer.
-func TestARecordOfAnotherEpochHeals(t *testing.T) {
-	w, s := pair(t, perUser)
-	w.request("a")
-	w.exchange(s)
-	w.tick()
-	w.proxy.Clock -= 20 * second
-	for range 3 {
-		w.proxy.Calls = nil
-		w.request("a")
-		w.exchange(s)
-		w.tick()
-		w.proxy.Clock += 200 * ms
-		require.Less(t, len(w.proxy.Calls), 20)
-	}
-}
-
-// late tells an old time first: its worker stood still between reading the clock and
-// the record.
-type late struct {
-	*hosttest.Proxy
-	old []int64
-}
-
-func (l *late) Monotonic() int64 {
-	if len(l.old) > 0 {
-		now := l.old[0]
-		l.old = l.old[1:]
-		return now
-	}
-	return l.Proxy.Monotonic()
-}
-
-// A worker that stood still writes over no units that other workers have admitted
-// without the service.
-func TestAStandstillForgetsNoCharge(t *testing.T) {
-	proxy := hosttest.New()
-	proxy.Clock = 1000 * 60 * second
-	hosts := []*late{{Proxy: proxy}, {Proxy: proxy}}
-	var workers []*worker
-	rules := hosttest.Policy(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"local"}`)
-	for i, host := range hosts {
-		w := &worker{t: t, proxy: proxy, random: uint32(i), users: map[uint32]string{}, verdicts: map[uint32]bool{}}
-		w.engine = engine.New(rules, host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-		w.engine.Quota.TimeoutNs, w.engine.Quota.Silent = 100*ms, true
-		w.client = New(w, w.engine)
-		workers = append(workers, w)
-	}
-	for range 5 {
-		require.True(t, workers[0].verdicts[workers[0].request("a")])
-	}
-	require.True(t, workers[1].verdicts[workers[1].request("b")]) // finds the table
-	hosts[1].old = []int64{proxy.Clock - 15*second}
-	require.True(t, workers[1].verdicts[workers[1].request("a")])
-	workers[0].engine.Quota.Silent = false
-	proxy.Headers = map[string][]string{"u": {"a"}}
-	v := workers[0].engine.Decide()
-	require.True(t, v.Pending)
-	require.EqualValues(t, 6, v.Wants(nil)[0].Part.Spent)
 }
 
 func TestAFirstRequestWaitsAndLaterOnesDoNot(t *testing.T) {

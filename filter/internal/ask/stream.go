@@ -10,6 +10,9 @@ import (
 
 // flush sends what is queued, unless a message is under way.
 func (c *Client) flush(now int64) {
+	if c.resuming { // what the last of them leave goes back first
+		return
+	}
 	if c.unanswered || len(c.queue) == 0 && len(c.returns) == 0 || !c.ensureOpen(now) {
 		return
 	}
@@ -181,17 +184,25 @@ func (c *Client) answer(a *quota.Answer) {
 			w.crowded = true
 		}
 	default:
-		c.take(g, a)
+		if len(c.ready) == 0 {
+			c.take(g, a)
+			break
+		}
+		g.answer = a.Clone() // until those before have had theirs: both may be of one key
+		if len(waiters) == 0 {
+			waiters = []*waiter{{gone: true}}
+		}
+		waiters[0].take = g
 	}
 	for _, w := range waiters {
 		w.group = nil
 	}
-	c.ready = append(c.ready, waiters...)
-	if n := len(c.ready); n > 0 && len(waiters) > 0 {
-		c.ready[n-1].settle = g
-	} else {
+	if len(waiters) == 0 {
 		c.settle(g)
+	} else {
+		waiters[len(waiters)-1].settle = g
 	}
+	c.ready = append(c.ready, waiters...)
 }
 
 // concernsMore reports whether an answer decides more than the group's own requests:

@@ -25,7 +25,7 @@ func (e *Engine) decide(attempts []*Attempt, now int64) {
 		if a.Shadow {
 			if denied {
 				if a.Reason == "" || a.Reason == ReasonLimit { // or as the quota service would have it
-					a.Allowed, a.Known, a.Reason = true, false, ReasonNotAsked
+					a.Allowed, a.Known, a.Pending, a.Reason = true, false, false, ReasonNotAsked
 				}
 				continue
 			}
@@ -92,19 +92,22 @@ func (e *Engine) commit(attempts []*Attempt, now int64) (denied bool) {
 // for: an ask is granted as a whole, so they cannot be asked for apart. It reports
 // whether that denies the request.
 func (v *Verdict) boundWants(now int64) (denied bool) {
-	wants := 0
-	for _, a := range v.Attempts {
-		if !a.Pending {
-			continue
-		}
-		if wants++; wants > quota.MaxGroup {
-			a.Pending = false
-			a.rule.metrics.Contention++
-			a.fail(ReasonContention, a.rule.policy.OnContention, now)
-			denied = denied || !a.Allowed && !a.Shadow
+	wants, pending := 0, false
+	for _, shadow := range [2]bool{false, true} {
+		for _, a := range v.Attempts {
+			if a.Shadow != shadow || !a.asks() {
+				continue
+			}
+			if wants++; wants > quota.MaxGroup && a.Pending {
+				a.Pending = false
+				a.rule.metrics.Contention++
+				a.fail(ReasonContention, a.rule.policy.OnContention, now)
+				denied = denied || !a.Allowed && !a.Shadow
+			}
+			pending = pending || a.Pending
 		}
 	}
-	v.Pending = !denied
+	v.Pending = pending && !denied
 	return denied
 }
 

@@ -86,7 +86,7 @@ func (e *Engine) Definitions() []quota.Definition { return e.definitions }
 func (v *Verdict) Wants(dst []Want) []Want {
 	for _, shadow := range [2]bool{false, true} {
 		for _, a := range v.Attempts {
-			if a.Pending && a.Shadow == shadow {
+			if a.asks() && a.Shadow == shadow {
 				dst = a.want(dst, a.Cost)
 			}
 		}
@@ -126,12 +126,28 @@ func (v *Verdict) Refills(dst []Want) []Want {
 // refills reports whether this hit is the one that asks for the key's next units.
 func (a *Attempt) refills() bool { return a.rule.leases != nil && !a.Unlimited && a.leased.refill }
 
+// asks reports whether a pending verdict's ask has a part for the attempt: also where it
+// has an answer that is gone before the next one comes.
+func (a *Attempt) asks() bool { return a.Pending || a.passing() }
+
+// passing reports whether the attempt has an answer that no record keeps.
+func (a *Attempt) passing() bool {
+	if a.rule.leases == nil || a.Unlimited || a.Cost == 0 || a.rule.policy.Lease != quota.LeaseOff {
+		return false
+	}
+	h := a.leased.hand
+	return h != nil && !h.Failed
+}
+
 func (a *Attempt) want(dst []Want, cost uint32) []Want {
 	l, s := a.leased, a.rule.leases
 	w := Want{leases: s, place: l.entry.Place(), windows: l.windows, Part: quota.Part{
 		Definition: s.definition(a), Key: l.stable, Cost: cost, Waiting: cost, Spent: l.entry.Uncharged,
 		Shadow: a.Shadow,
 	}}
+	if !a.Pending && a.passing() { // it has not read the table
+		w.place, w.windows, w.Part.Spent = l.hand.want.place, l.hand.want.windows, 0
+	}
 	for i := range dst {
 		if dst[i].Same(&w) {
 			dst[i].Part.Cost = limit.AddSaturating(dst[i].Part.Cost, cost)

@@ -127,28 +127,11 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 	l := a.leased
 	l.from, l.nowNs = fromNowhere, s.engine.host.Monotonic()
 	a.entry.Now, a.entry.Rebased, a.entry.FromFloor = now, false, false
-	l.hand = s.engine.hands[handKey{s.definition(a), l.stable}]
-	if h := l.hand; h != nil && !h.Failed { // most answers decide without the table
-		l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
-		switch {
-		case h.Denied && a.Cost >= h.Cost: // rules before this one have hands of their own
-			a.passNs = instant(now, h.WaitNs)
-			return short
-		case h.Units >= a.Cost && l.nowNs < h.EndNs:
-			l.from, a.passNs = fromHand, now
-			return granted
-		}
+	if said, ok := s.inHand(a, now); ok {
+		return said
 	}
-	status := s.table.Read(&l.entry, a.Key.Bytes, now, l.nowNs)
-	if status == state.OK && l.entry.Ahead { // by a newer time it can be read
-		l.nowNs = s.engine.host.Monotonic()
-		status = s.table.Reread(&l.entry, now, l.nowNs)
-	}
-	if status != state.OK {
+	if s.find(a, now) != state.OK {
 		return failed
-	}
-	if l.entry.Windows != l.windows {
-		l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
 	}
 	if a.Cost == 0 { // nothing to ask for
 		a.passNs = now
@@ -179,6 +162,41 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 		return crowded
 	}
 	return pending
+}
+
+// inHand decides by an answer that has just come, as most do, without the table. ok is
+// false where it does not suffice.
+func (s *leases) inHand(a *Attempt, now int64) (said outcome, ok bool) {
+	l := a.leased
+	l.hand = s.engine.hands[handKey{s.definition(a), l.stable}]
+	h := l.hand
+	if h == nil || h.Failed {
+		return 0, false
+	}
+	l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
+	switch {
+	case h.Denied && a.Cost >= h.Cost: // rules before this one have hands of their own
+		a.passNs = instant(now, h.WaitNs)
+		return short, true
+	case h.Units >= a.Cost && l.nowNs < h.EndNs:
+		l.from, a.passNs = fromHand, now
+		return granted, true
+	}
+	return 0, false
+}
+
+// find reads the key's record in the table.
+func (s *leases) find(a *Attempt, now int64) state.Status {
+	l := a.leased
+	status := s.table.Read(&l.entry, a.Key.Bytes, now, l.nowNs)
+	if status == state.OK && l.entry.Ahead { // by a newer time it can be read
+		l.nowNs = s.engine.host.Monotonic()
+		status = s.table.Reread(&l.entry, now, l.nowNs)
+	}
+	if l.entry.Windows != l.windows {
+		l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
+	}
+	return status
 }
 
 // left is how many units of the attempt's key this proxy may still spend.
