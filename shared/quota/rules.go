@@ -197,10 +197,12 @@ func (s *State) endOf(i int) int64 {
 
 // ValidNs returns how long units may be spent, from the moment before they were
 // asked for on. That moment was before the store applied the decision, which was at
-// most SlackNs after NowNs.
+// most SlackNs after NowNs. Where nothing is leased either, no unit is spent in a later
+// window than it was counted in; an answer without delay always is in time.
 func (s *State) ValidNs(t Terms) int64 {
 	if t.EndNs == 0 {
-		return min(shortLease, Shortest(s.Windows)/10)
+		left := max(s.EndNs()-s.NowNs-SlackNs(s.Windows), 1)
+		return min(shortLease, Shortest(s.Windows)/10, left)
 	}
 	return t.EndNs - s.NowNs - SlackNs(s.Windows)
 }

@@ -93,7 +93,8 @@ func TestTerms(t *testing.T) {
 		{"a bucket that never fills", at(base, 0, bucket(0, second, 100)), LeaseAuto, Terms{}, 100 * ms},
 		{"the window ends within the slack", at(base+minute-5*ms, 0, fixed(100, minute)), LeaseAuto, Terms{AgainNs: base + minute}, 0},
 		{"just before", at(base+minute-5*ms-1, 0, fixed(100, minute)), LeaseAuto, Terms{EndNs: base + minute}, 1},
-		{"a unit without a lease is never late", at(base+minute-5*ms, 0, fixed(100, minute)), LeaseOff, Terms{}, 100 * ms},
+		{"a unit without a lease stays in its window", at(base+minute-50*ms, 0, fixed(100, minute)), LeaseOff, Terms{}, 45 * ms},
+		{"a unit without a lease is never too late", at(base+minute-5*ms, 0, fixed(100, minute)), LeaseOff, Terms{}, 1},
 	} {
 		got := c.state.Terms(c.lease)
 		require.Equal(t, c.want, got, c.name)
