@@ -12,6 +12,7 @@ package quota
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
@@ -150,9 +151,9 @@ type Standing struct {
 // Clone returns a copy that shares no memory.
 func (a *Answer) Clone() *Answer {
 	c := *a
-	c.Grants = append([]Grant(nil), a.Grants...)
+	c.Grants = slices.Clone(a.Grants)
 	for i := range c.Grants {
-		c.Grants[i].Windows = append([]Standing(nil), c.Grants[i].Windows...)
+		c.Grants[i].Windows = slices.Clone(c.Grants[i].Windows)
 	}
 	return &c
 }

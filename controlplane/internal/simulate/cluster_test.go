@@ -60,20 +60,22 @@ var clusterRules = map[string][]string{
 	"one counter":            {`counter: c, limits: ["20/1s"]`, `counter: c, limits: ["20/1s"]`},
 }
 
+// policyOf is a policy of the rules, each with the same scope.
+func policyOf(rules []string, scope string) string {
+	return "version: 1\nheaders: both\nrules:\n  - {" + strings.Join(rules, scope+"}\n  - {") + scope + "}\n"
+}
+
 // Without a lease, three proxies decide as one proxy alone does with the same rules.
 func TestWithoutALeaseACountIsOne(t *testing.T) {
 	for name, rules := range clusterRules {
 		t.Run(name, func(t *testing.T) {
-			policy := func(scope string) string {
-				text := "version: 1\nheaders: both\nrules:\n"
-				for i, rule := range rules {
-					text += fmt.Sprintf("  - {name: r%d, key: [{header: u}], cost: {header: x-cost, max: 5}, %s%s}\n", i, rule, scope)
-				}
-				return text
+			var named []string
+			for i, rule := range rules {
+				named = append(named, fmt.Sprintf("name: r%d, key: [{header: u}], cost: {header: x-cost, max: 5}, %s", i, rule))
 			}
 			lines := randomLines(1, *clusterLines)
-			want := simulateLines(t, policy(""), 1, lines)
-			got := simulateLines(t, policy(", scope: cluster, lease: off"), 3, lines)
+			want := simulateLines(t, policyOf(named, ""), 1, lines)
+			got := simulateLines(t, policyOf(named, ", scope: cluster, lease: off"), 3, lines)
 			denied := 0
 			for i := range want {
 				require.Equal(t, want[i], got[i], "line %d", i+1)

@@ -162,9 +162,9 @@ func (l *Ledger) Behind() int {
 	defer l.mu.Unlock()
 	n := 0
 	for _, p := range l.proxies {
-		strays := l.newest() > 0 && len(p.unserved()) > 0
+		lacks := l.newest() > 0 && len(p.unserved()) > 0
 		for _, s := range p.sessions {
-			if s.subscribed && s.runs != l.newest() || strays {
+			if s.subscribed && s.runs != l.newest() || lacks {
 				n++
 				break
 			}
