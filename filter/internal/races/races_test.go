@@ -1,8 +1,10 @@
 package races
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 
@@ -97,48 +99,56 @@ func (w *world) judge() error {
 		}
 	}
 	for name, k := range w.keys {
-		var at []int64
-		for _, h := range w.admitted {
-			if h.key == name {
-				at = append(at, h.at)
-			}
-		}
-		slices.Sort(at)
+		hits := slices.DeleteFunc(slices.Clone(w.admitted), func(a admission) bool { return a.key != name })
+		slices.SortFunc(hits, func(a, b admission) int { return cmp.Compare(a.latest, b.latest) })
 		for i := range k.definition.Windows {
-			if err := over(&k.definition.Windows[i], name, at); err != nil {
-				return err
+			if err := over(&k.definition.Windows[i], hits); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
 		if !w.scenario.keeps {
 			continue
 		}
-		open := k.definition.Windows[0].End(w.now) - k.definition.Windows[0].PeriodNs
-		at = slices.DeleteFunc(at, func(ns int64) bool { return ns < open })
+		open, least, most := k.definition.Windows[0].End(w.now)-k.definition.Windows[0].PeriodNs, 0, w.scenario.strands
+		for _, hit := range hits {
+			if hit.latest >= open {
+				most++
+			}
+			if hit.earliest >= open {
+				least++
+			}
+		}
 		switch used := w.used(k); {
-		case used < len(at):
-			return fmt.Errorf("%s: %d were admitted, %d are counted", name, len(at), used)
-		case used > len(at)+w.scenario.strands && !w.lost:
-			return fmt.Errorf("%s: of %d units that are counted, %d were spent: the rest is stranded", name, used, len(at))
+		case used < least:
+			return fmt.Errorf("%s: %d were admitted, %d are counted", name, least, used)
+		case used > most && !w.lost:
+			return fmt.Errorf("%s: of %d units that are counted, %d were spent: the rest is stranded", name, used, most-w.scenario.strands)
 		}
 	}
 	return nil
 }
 
-// over reports whether a window has admitted more than its limit.
-func over(w *limit.Window, key string, at []int64) error {
-	for i, from := range at {
-		n, most := 0, int(w.Limit)
-		if w.Algorithm == limit.TokenBucket {
-			most = int(w.Burst)
-		}
-		for _, t := range at[i:] {
-			if w.Algorithm == limit.TokenBucket {
-				most = int(w.Burst) + int(int64(w.Limit)*(t-from)/w.PeriodNs)
-			} else if w.Algorithm == limit.FixedWindow && t >= w.End(from) || t-from >= w.PeriodNs {
-				break
+// over reports whether a window has admitted more than its limit: whether there are
+// two instants between which more hits are admitted than may be, for certain. The
+// hits are in the order of their latest instants.
+func over(w *limit.Window, hits []admission) error {
+	for _, first := range hits {
+		n, from := 0, first.earliest
+		for _, hit := range hits {
+			if hit.earliest < from {
+				continue
 			}
-			if n++; n > most {
-				return fmt.Errorf("%s: more than %d are admitted in %d ms", key, most, (t-from)/ms)
+			most := int64(w.Limit)
+			switch {
+			case w.Algorithm == limit.TokenBucket:
+				most = int64(w.Burst) + most*(hit.latest-from)/w.PeriodNs
+			case w.Algorithm == limit.FixedWindow:
+				most *= 1 + (w.End(hit.latest)-w.End(from))/w.PeriodNs
+			case hit.latest-from >= w.PeriodNs:
+				most = math.MaxInt64
+			}
+			if n++; int64(n) > most {
+				return fmt.Errorf("more than %d are admitted in %d ms", most, (hit.latest-from)/ms)
 			}
 		}
 	}

@@ -47,9 +47,12 @@ type world struct {
 	keys     map[string]key // that were asked for, by their name
 }
 
+// admission is a hit that was admitted, between the instant by which it was decided
+// and the one at which the decision was known. A worker that stands still between
+// them can admit by a unit that another has leased meanwhile.
 type admission struct {
-	key string
-	at  int64
+	key              string
+	earliest, latest int64
 }
 
 // key is how the service knows a key.
@@ -300,7 +303,7 @@ func (k *worker) decide(context uint32) bool {
 	if v.Allowed {
 		for _, key := range []string{r.user, r.tenant} {
 			if key != "" {
-				k.world.admitted = append(k.world.admitted, admission{key, k.readNs})
+				k.world.admitted = append(k.world.admitted, admission{key, k.readNs, k.world.now})
 			}
 		}
 	}
@@ -330,8 +333,7 @@ func (k *worker) tick() {
 	k.client.Tick(k.world.now)
 }
 
-// Monotonic notes the time: a worker that is stopped after it has read the clock
-// admits one request late, whatever it does.
+// Monotonic notes the time.
 func (k *worker) Monotonic() int64 {
 	k.readNs = k.world.now
 	return k.readNs
