@@ -3,6 +3,8 @@ package state
 import (
 	"bytes"
 
+	"github.com/dchest/siphash"
+
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
@@ -14,7 +16,7 @@ import (
 //
 // The usage of a lease, little endian; instants are the proxy's monotonic clock:
 //
-//	  0  u64  identity of the windows that the units were counted in
+//	  0  u64  which key and windows the lease is of
 //	  8       4 × units of a grant: u32 stream, u32 number, u32 units left, i64 end
 //	 88  i64  until when a denial holds
 //	 96  i64  when a denied hit passes, as the service knew it; -1 = never
@@ -67,8 +69,7 @@ func LeaseHostBytes(windows int, capacity uint32) uint64 {
 
 // Lease is what this proxy holds of one key. The zero value holds nothing.
 type Lease struct {
-	Windows uint64 // identity of the windows that the units were counted in
-	Grants  [MaxGrants]Held
+	Grants [MaxGrants]Held
 
 	DeniedNs   int64
 	PassNs     int64
@@ -78,10 +79,15 @@ type Lease struct {
 	SilentNs  int64
 	Uncharged uint32
 
-	RateNs              int64
-	RateNow, RateBefore uint32
-
+	Rate      Rate
 	Standings []Standing
+}
+
+// Rate is how many units were spent in the period that began at FromNs, and in the
+// one before it.
+type Rate struct {
+	FromNs      int64
+	Now, Before uint32
 }
 
 // Held is what is left of a grant.
@@ -157,7 +163,7 @@ type Standing struct {
 // Lease and call Write.
 type LeaseEntry struct {
 	Lease
-	Lost uint32 // units that Write has dropped with another key's record
+	Lost uint32 // units that Write has dropped with another record
 
 	// WrittenNs is when the record was last written, 0 if there is none.
 	WrittenNs int64
@@ -166,15 +172,21 @@ type LeaseEntry struct {
 	Ahead bool
 
 	entry Entry
+	place Place
 	nowNs int64
 }
 
 // Leases is the lease table of a counter.
-type Leases struct{ table *Table }
+type Leases struct {
+	table  *Table
+	layout uint64
+}
 
-// Leases returns the lease table of a counter with that many windows.
-func (t *Tables) Leases(counter CounterID, windows int, capacity uint32) *Leases {
-	return &Leases{t.Table(Definition{
+// Leases returns the lease table of a counter with that many windows. layout is a
+// hash of what makes windows the same: units that were counted in others are not
+// found again.
+func (t *Tables) Leases(counter CounterID, layout uint64, windows int, capacity uint32) *Leases {
+	return &Leases{layout: layout, table: t.Table(Definition{
 		Counter: counter, Windows: []limit.Window{leaseWindow(windows)}, Capacity: capacity,
 	})}
 }
@@ -190,19 +202,26 @@ func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
 			return status
 		}
 	}
-	e.entry.hash = l.table.hash(key)
-	return l.Reread(e, wallNs, nowNs)
+	return l.ReadAt(e, l.placeOf(key), wallNs, nowNs)
 }
 
 // Place is where a key's lease belongs, for ReadAt.
-type Place uint64
+type Place struct {
+	hash uint64
+	of   uint64 // keys that have one place must not share units, nor must windows
+}
+
+func (l *Leases) placeOf(key []byte) Place {
+	hash, of := siphash.Hash128(l.table.tables.seed[0], l.table.tables.seed[1], key)
+	return Place{hash, of ^ l.layout}
+}
 
 // Place returns the place of the entry's key.
-func (e *LeaseEntry) Place() Place { return Place(e.entry.hash) }
+func (e *LeaseEntry) Place() Place { return e.place }
 
 // ReadAt is Read of a key by its place.
 func (l *Leases) ReadAt(e *LeaseEntry, at Place, wallNs, nowNs int64) Status {
-	e.entry.hash = uint64(at)
+	e.place, e.entry.hash = at, at.hash
 	return l.Reread(e, wallNs, nowNs)
 }
 
@@ -222,8 +241,14 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	if e.Ahead = written > nowNs+MaxLeaseNs; e.Ahead {
 		return OK
 	}
-	e.WrittenNs = written
-	e.read(e.entry.page.lease(&t.layout, e.entry.slot))
+	b := e.entry.page.lease(&t.layout, e.entry.slot)
+	e.read(b)
+	if le.Uint64(b) == e.place.of {
+		e.WrittenNs = written
+	} else {
+		e.Lost = e.Left(nowNs)
+		e.Lease = Lease{Standings: e.Standings[:0]}
+	}
 	return OK
 }
 
@@ -241,7 +266,9 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 		l.settle(e)
 	}
 	e.entry.page.setTime(&t.layout, e.entry.slot, e.nowNs)
-	e.put(e.entry.page.lease(&t.layout, e.entry.slot))
+	b := e.entry.page.lease(&t.layout, e.entry.slot)
+	le.PutUint64(b, e.place.of)
+	e.put(b)
 	return t.write(&e.entry)
 }
 
@@ -273,7 +300,6 @@ func (l *Leases) settle(e *LeaseEntry) {
 func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recordHeadBytes:] }
 
 func (l *Lease) read(b []byte) {
-	l.Windows = le.Uint64(b)
 	for i := range l.Grants {
 		g := b[offGrants+i*grantBytes:]
 		l.Grants[i] = Held{
@@ -284,7 +310,7 @@ func (l *Lease) read(b []byte) {
 	l.DeniedNs, l.PassNs, l.DeniedCost = int64(le.Uint64(d)), int64(le.Uint64(d[8:])), le.Uint32(d[16:])
 	l.AskedNs, l.SilentNs = int64(le.Uint64(d[20:])), int64(le.Uint64(d[28:]))
 	l.Uncharged = le.Uint32(d[36:])
-	l.RateNs, l.RateNow, l.RateBefore = int64(le.Uint64(d[40:])), le.Uint32(d[48:]), le.Uint32(d[52:])
+	l.Rate.read(d[40:])
 	l.Standings = l.Standings[:0]
 	for b = b[leaseBytes:]; len(b) >= standingBytes; b = b[standingBytes:] {
 		l.Standings = append(l.Standings, Standing{le.Uint32(b), int64(le.Uint64(b[4:]))})
@@ -292,7 +318,6 @@ func (l *Lease) read(b []byte) {
 }
 
 func (l *Lease) put(b []byte) {
-	le.PutUint64(b, l.Windows)
 	for i := range l.Grants {
 		g, h := b[offGrants+i*grantBytes:], &l.Grants[i]
 		le.PutUint32(g, h.Stream)
@@ -307,9 +332,7 @@ func (l *Lease) put(b []byte) {
 	le.PutUint64(d[20:], uint64(l.AskedNs))
 	le.PutUint64(d[28:], uint64(l.SilentNs))
 	le.PutUint32(d[36:], l.Uncharged)
-	le.PutUint64(d[40:], uint64(l.RateNs))
-	le.PutUint32(d[48:], l.RateNow)
-	le.PutUint32(d[52:], l.RateBefore)
+	l.Rate.put(d[40:])
 	b = b[leaseBytes:]
 	for i := 0; len(b) >= standingBytes; i++ {
 		var s Standing
@@ -322,28 +345,38 @@ func (l *Lease) put(b []byte) {
 	}
 }
 
-// Rate is how many units were spent in the last period, by the two halves of which
+func (r *Rate) read(b []byte) {
+	*r = Rate{FromNs: int64(le.Uint64(b)), Now: le.Uint32(b[8:]), Before: le.Uint32(b[12:])}
+}
+
+func (r *Rate) put(b []byte) {
+	le.PutUint64(b, uint64(r.FromNs))
+	le.PutUint32(b[8:], r.Now)
+	le.PutUint32(b[12:], r.Before)
+}
+
+// Over is how many units were spent in the last period, by the two halves of which
 // the record knows.
-func (l *Lease) Rate(nowNs, periodNs int64) uint32 {
-	switch passed := nowNs - l.RateNs; {
+func (r *Rate) Over(nowNs, periodNs int64) uint32 {
+	switch passed := nowNs - r.FromNs; {
 	case passed < periodNs:
-		return limit.AddSaturating(l.RateNow, uint32(uint64(l.RateBefore)*uint64(periodNs-passed)/uint64(periodNs)))
+		return limit.AddSaturating(r.Now, uint32(uint64(r.Before)*uint64(periodNs-passed)/uint64(periodNs)))
 	case passed < 2*periodNs:
-		return uint32(uint64(l.RateNow) * uint64(2*periodNs-passed) / uint64(periodNs))
+		return uint32(uint64(r.Now) * uint64(2*periodNs-passed) / uint64(periodNs))
 	}
 	return 0
 }
 
 // Spent adds units to the rate.
-func (l *Lease) Spent(nowNs, periodNs int64, units uint32) {
-	switch passed := nowNs - l.RateNs; {
+func (r *Rate) Spent(nowNs, periodNs int64, units uint32) {
+	switch passed := nowNs - r.FromNs; {
 	case passed < periodNs:
 	case passed < 2*periodNs:
-		l.RateNs, l.RateBefore, l.RateNow = l.RateNs+periodNs, l.RateNow, 0
+		r.FromNs, r.Before, r.Now = r.FromNs+periodNs, r.Now, 0
 	default:
-		l.RateNs, l.RateBefore, l.RateNow = nowNs, 0, 0
+		r.FromNs, r.Before, r.Now = nowNs, 0, 0
 	}
-	l.RateNow = limit.AddSaturating(l.RateNow, units)
+	r.Now = limit.AddSaturating(r.Now, units)
 }
 
 // SetProxies shares with all workers how many proxies are alive.

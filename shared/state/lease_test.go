@@ -11,7 +11,7 @@ import (
 const leaseNow int64 = 5 * second
 
 func leasesOf(store Store, windows int, capacity uint32) *Leases {
-	return NewTables(store, seeded(1), 1, 1).Leases(CounterID{1}, windows, capacity)
+	return NewTables(store, seeded(1), 1, 1).Leases(CounterID{1}, 7, windows, capacity)
 }
 
 func readLease(t *testing.T, l *Leases, key string, nowNs int64) *LeaseEntry {
@@ -38,8 +38,8 @@ func TestALeaseIsKept(t *testing.T) {
 	require.Zero(t, e.WrittenNs)
 
 	want := Lease{
-		Windows: 1 << 60, Grants: [MaxGrants]Held{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
-		DeniedNs: 11, PassNs: -1, DeniedCost: 13, AskedNs: 15, SilentNs: 16, Uncharged: 18, RateNs: 17, RateNow: 19, RateBefore: 21,
+		Grants: [MaxGrants]Held{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
+		DeniedNs: 11, PassNs: -1, DeniedCost: 13, AskedNs: 15, SilentNs: 16, Uncharged: 18, Rate: Rate{17, 19, 21},
 		Standings: []Standing{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
 	}
 	e.Lease = want
@@ -70,7 +70,7 @@ func TestLeasesAreSpentOnce(t *testing.T) {
 	require.Equal(t, OK, first.Write(e))
 	var spent atomic.Int64
 	inParallel(store, func(_ int, tables *Tables) {
-		l := tables.Leases(CounterID{1}, 1, 100)
+		l := tables.Leases(CounterID{1}, 7, 1, 100)
 		e := &LeaseEntry{}
 		for {
 			if l.Read(e, []byte("k"), 100*second, leaseNow) != OK || e.Left(leaseNow) == 0 {
@@ -111,25 +111,49 @@ func TestLeasesOutliveMoreWindows(t *testing.T) {
 	e.Grants[0], e.Standings = Held{1, 1, 5, leaseNow + second}, []Standing{{Used: 1, ResetNs: 2}}
 	require.Equal(t, OK, l.Write(e))
 
-	more := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 3, 100)
+	more := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 7, 3, 100)
 	found := readLease(t, more, "k", leaseNow)
 	require.EqualValues(t, 5, found.Left(leaseNow))
 	require.Equal(t, []Standing{{Used: 1, ResetNs: 2}, {}, {}}, found.Standings)
 }
 
+// Neither another key nor other windows find the units of a record in their place.
+func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
+	store := newMemory()
+	l := leasesOf(store, 1, 100)
+	e := readLease(t, l, "k", leaseNow)
+	e.Grants[0] = Held{1, 1, 5, leaseNow + second}
+	require.Equal(t, OK, l.Write(e))
+
+	hourly := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 8, 1, 100)
+	require.Zero(t, readLease(t, hourly, "k", leaseNow).Left(leaseNow))
+
+	sameHash := Place{e.place.hash, e.place.of ^ 1}
+	other := &LeaseEntry{}
+	require.Equal(t, OK, l.ReadAt(other, sameHash, 100*second, leaseNow))
+	require.Zero(t, other.Left(leaseNow))
+	require.Zero(t, other.WrittenNs)
+	other.Grants[0] = Held{1, 2, 3, leaseNow + second}
+	require.Equal(t, OK, l.Write(other))
+	require.EqualValues(t, 5, other.Lost, "there is one place for both")
+	require.Zero(t, readLease(t, l, "k", leaseNow).Left(leaseNow))
+	require.Equal(t, OK, l.ReadAt(other, sameHash, 100*second, leaseNow))
+	require.EqualValues(t, 3, other.Left(leaseNow))
+}
+
 func TestLeaseRate(t *testing.T) {
 	const period = 100
 	var l Lease
-	l.Spent(1000, period, 10)
-	require.EqualValues(t, 10, l.Rate(1000, period))
-	require.EqualValues(t, 10, l.Rate(1099, period))
-	require.EqualValues(t, 5, l.Rate(1150, period))
-	l.Spent(1150, period, 4)
-	require.EqualValues(t, 4+5, l.Rate(1150, period))
-	require.EqualValues(t, 0, l.Rate(1300, period))
-	l.Spent(5000, period, 1<<32-1)
-	l.Spent(5001, period, 1)
-	require.Equal(t, uint32(1<<32-1), l.Rate(5001, period), "saturates")
+	l.Rate.Spent(1000, period, 10)
+	require.EqualValues(t, 10, l.Rate.Over(1000, period))
+	require.EqualValues(t, 10, l.Rate.Over(1099, period))
+	require.EqualValues(t, 5, l.Rate.Over(1150, period))
+	l.Rate.Spent(1150, period, 4)
+	require.EqualValues(t, 4+5, l.Rate.Over(1150, period))
+	require.EqualValues(t, 0, l.Rate.Over(1300, period))
+	l.Rate.Spent(5000, period, 1<<32-1)
+	l.Rate.Spent(5001, period, 1)
+	require.Equal(t, uint32(1<<32-1), l.Rate.Over(5001, period), "saturates")
 }
 
 // Units of several grants are spent in the order of their ends, and none after its

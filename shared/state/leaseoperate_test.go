@@ -19,7 +19,7 @@ func TestCleanKeepsLeases(t *testing.T) {
 		"live":         {Lease{Grants: [MaxGrants]Held{1: {1, 1, 5, later}}}, true},
 		"to return":    {Lease{Grants: [MaxGrants]Held{1: {1, 1, 5, leaseNow - second}}}, true},
 		"stranded":     {Lease{Grants: [MaxGrants]Held{1: {1, 1, 5, leaseNow - 3*second}}}, false},
-		"spent":        {Lease{Grants: [MaxGrants]Held{1: {1, 1, 0, later}}, RateNs: leaseNow, RateNow: 5}, false},
+		"spent":        {Lease{Grants: [MaxGrants]Held{1: {1, 1, 0, later}}, Rate: Rate{FromNs: leaseNow, Now: 5}}, false},
 		"denied":       {Lease{DeniedNs: later}, true},
 		"denied once":  {Lease{DeniedNs: leaseNow}, false},
 		"asked":        {Lease{AskedNs: later}, true},

@@ -20,10 +20,9 @@ type Quota struct {
 
 // Want is what a request needs of one key and this proxy has not.
 type Want struct {
-	Part    quota.Part
-	leases  *leases
-	place   state.Place
-	windows uint64
+	Part   quota.Part
+	leases *leases
+	place  state.Place
 }
 
 // Same reports whether both want units of one key.
@@ -56,11 +55,10 @@ type hand struct {
 
 // held is a grant that this worker's stream may return.
 type held struct {
-	leases  *leases
-	place   state.Place
-	windows uint64
-	stream  uint32
-	number  uint32 // of the grant
+	leases *leases
+	place  state.Place
+	stream uint32
+	number uint32 // of the grant
 }
 
 // maxHeld is how many grants one worker can return.
@@ -141,12 +139,12 @@ func (a *Attempt) passing() bool {
 
 func (a *Attempt) want(dst []Want, cost uint32) []Want {
 	l, s := a.leased, a.rule.leases
-	w := Want{leases: s, place: l.entry.Place(), windows: l.windows, Part: quota.Part{
+	w := Want{leases: s, place: l.entry.Place(), Part: quota.Part{
 		Definition: s.definition(a), Key: l.stable, Cost: cost, Waiting: cost, Spent: l.entry.Uncharged,
 		Shadow: a.Shadow,
 	}}
 	if !a.Pending && a.passing() { // it has not read the table
-		w.place, w.windows, w.Part.Spent = l.hand.want.place, l.hand.want.windows, 0
+		w.place, w.Part.Spent = l.hand.want.place, 0
 	}
 	for i := range dst {
 		if dst[i].Same(&w) {
@@ -156,7 +154,8 @@ func (a *Attempt) want(dst []Want, cost uint32) []Want {
 		}
 	}
 	if s.rule.policy.Lease != quota.LeaseOff {
-		w.Part.Ahead = limit.AddSaturating(l.entry.Rate(l.nowNs, s.rateNs), l.entry.Rate(l.nowNs, s.rateNs))
+		rate := l.entry.Rate.Over(l.nowNs, s.rateNs)
+		w.Part.Ahead = limit.AddSaturating(rate, rate)
 	}
 	return append(dst, w)
 }
@@ -196,15 +195,12 @@ func (s *leases) settle(h *hand, returns []quota.Return) []quota.Return {
 		if e.Ahead && try == 0 { // by a newer time it can be read, unless it is of another epoch
 			continue
 		}
-		if e.Windows != h.want.windows {
-			e.Lease = state.Lease{Standings: e.Standings[:0], Windows: h.want.windows}
-		}
 		back, lost := s.merge(&e.Lease, h, now)
 		switch s.table.Write(e) {
 		case state.OK:
 			s.rule.metrics.LeaseLost += uint64(lost) + uint64(e.Lost)
 			if h.Number != 0 && h.Units > 0 && len(back) == 0 {
-				s.engine.hold(held{s, h.want.place, h.want.windows, h.Stream, h.Number})
+				s.engine.hold(held{s, h.want.place, h.Stream, h.Number})
 			}
 			return append(returns, back...)
 		case state.Mismatch:
@@ -237,7 +233,7 @@ func (s *leases) merge(l *state.Lease, h *hand, now int64) (back []quota.Return,
 	for _, st := range h.Windows {
 		l.Standings = append(l.Standings, state.Standing{Used: st.Used, ResetNs: h.NowNs + st.ResetNs})
 	}
-	l.Spent(now, s.rateNs, h.spent)
+	l.Rate.Spent(now, s.rateNs, h.spent)
 	if h.Denied {
 		if s.rule.policy.Lease != quota.LeaseOff {
 			s.remember(l, h, now)
@@ -336,7 +332,7 @@ func (s *leases) release(e *state.LeaseEntry, h *held, wall, now int64) (units u
 // find returns what is left of the grant, nil if nothing is.
 func (h *held) find(l *state.Lease) *state.Held {
 	for i := range l.Grants {
-		if g := &l.Grants[i]; l.Windows == h.windows && g.Stream == h.stream && g.Number == h.number && g.Units > 0 {
+		if g := &l.Grants[i]; g.Stream == h.stream && g.Number == h.number && g.Units > 0 {
 			return g
 		}
 	}

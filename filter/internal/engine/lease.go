@@ -21,7 +21,6 @@ type leases struct {
 	table  *state.Leases
 	local  *records // counts while the service is silent, if on_unavailable is local
 	first  uint32   // the definition of the rule's own limits; those of its overrides follow
-	layout uint64   // hash of the windows, without their limits
 
 	rateNs   int64 // over which a key's rate is averaged
 	refillNs int64 // how long before a busy key's units run out the next are asked for
@@ -37,14 +36,13 @@ const (
 
 // leased is what an attempt needs for units that are leased.
 type leased struct {
-	from    leasedFrom
-	stable  [16]byte // the key's stable hash
-	windows uint64   // identity of the windows that the key's units are counted in
-	nowNs   int64    // monotonic
-	hand    *hand    // nil without an answer for the key
-	entry   state.LeaseEntry
-	of      state.Held // the grant that the units were of
-	refill  bool       // this hit is the one that asks for the next units
+	from   leasedFrom
+	stable [16]byte // the key's stable hash
+	nowNs  int64    // monotonic
+	hand   *hand    // nil without an answer for the key
+	entry  state.LeaseEntry
+	of     state.Held // the grant that the units were of
+	refill bool       // this hit is the one that asks for the next units
 
 	standings [state.MaxWindows]limit.Usage // memory for usage
 }
@@ -72,11 +70,11 @@ func (e *Engine) lease() {
 
 func (e *Engine) newLeases(r *rule) *leases {
 	p := r.policy
-	l := &leases{engine: e, rule: r, layout: layoutOf(r.windows), first: uint32(len(e.definitions))}
+	l := &leases{engine: e, rule: r, first: uint32(len(e.definitions))}
 	horizonNs := quota.HorizonNs(r.windows)
 	l.rateNs, l.refillNs, l.idleNs = max(horizonNs/2, 1), min(horizonNs/2, maxRefillNs), quota.IdleNs(r.windows)
 	id := state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition()+"\x00lease", p.Capacity)
-	l.table = e.tables.Leases(id, len(r.windows), p.Capacity)
+	l.table = e.tables.Leases(id, layoutOf(r.windows), len(r.windows), p.Capacity)
 	if p.OnUnavailable == policy.UnavailableLocal {
 		l.local = &records{table: r.table}
 	}
@@ -117,7 +115,6 @@ func (s *leases) begin(a *Attempt, lo, hi uint64) {
 	l.from, l.hand, l.refill = fromNowhere, nil, false
 	binary.LittleEndian.PutUint64(l.stable[:], lo)
 	binary.LittleEndian.PutUint64(l.stable[8:], hi)
-	l.windows = s.layout ^ hi // two keys with one fingerprint must not share units
 }
 
 // definition is the number of the definition that holds for the attempt's key.
@@ -193,9 +190,6 @@ func (s *leases) find(a *Attempt, now int64) state.Status {
 		l.nowNs = s.engine.host.Monotonic()
 		status = s.table.Reread(&l.entry, now, l.nowNs)
 	}
-	if l.entry.Windows != l.windows {
-		l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
-	}
 	return status
 }
 
@@ -206,11 +200,8 @@ func (s *leases) left(a *Attempt, now int64) (units uint32, err error) {
 	}
 	l := a.leased
 	l.nowNs = s.engine.host.Monotonic()
-	switch {
-	case s.table.Read(&l.entry, a.Key.Bytes, now, l.nowNs) != state.OK:
+	if s.table.Read(&l.entry, a.Key.Bytes, now, l.nowNs) != state.OK {
 		return 0, ErrStore
-	case l.entry.Windows != l.windows:
-		return 0, nil
 	}
 	return l.entry.Left(l.nowNs), nil
 }
@@ -300,7 +291,7 @@ func (s *leases) take(a *Attempt) outcome {
 	default: // from the table
 	}
 	l.of = l.entry.Take(l.nowNs, a.Cost)
-	l.entry.Spent(l.nowNs, s.rateNs, a.Cost)
+	l.entry.Rate.Spent(l.nowNs, s.rateNs, a.Cost)
 	if l.refill = s.isDue(l); l.refill {
 		l.entry.AskedNs = l.nowNs + s.engine.Quota.TimeoutNs
 	}
@@ -327,7 +318,6 @@ func (s *leases) write(l *leased) outcome {
 // of would be admitted twice.
 func (s *leases) takeLocal(a *Attempt) outcome {
 	l := a.leased
-	l.entry.Windows = l.windows
 	l.entry.Uncharged = limit.AddSaturating(l.entry.Uncharged, a.Cost)
 	if noted := s.write(l); noted != granted {
 		return noted
@@ -341,7 +331,7 @@ func (s *leases) isDue(l *leased) bool {
 	if l.entry.AskedNs > l.nowNs || s.engine.Quota.Silent {
 		return false
 	}
-	rate := uint64(l.entry.Rate(l.nowNs, s.rateNs))
+	rate := uint64(l.entry.Rate.Over(l.nowNs, s.rateNs))
 	return uint64(l.entry.Left(l.nowNs))*uint64(s.rateNs) < rate*uint64(s.refillNs)
 }
 
@@ -361,7 +351,7 @@ func (s *leases) refund(a *Attempt, now int64) bool {
 	back := l.of
 	back.Units = a.Cost
 	for range maxRetries {
-		if s.table.Reread(&l.entry, now, l.nowNs) != state.OK || l.entry.Windows != l.windows {
+		if s.table.Reread(&l.entry, now, l.nowNs) != state.OK || l.entry.WrittenNs == 0 {
 			return false // the units stay counted
 		}
 		if _, ok := l.entry.Put(l.nowNs, back); !ok {
