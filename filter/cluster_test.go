@@ -62,11 +62,12 @@ func TestASilentQuotaServiceIsReported(t *testing.T) {
 	}
 }
 
-// prompt is a quota service that grants what it is asked for.
+// prompt is a quota service that grants what it is asked for, and leases so many more.
 type prompt struct {
 	silent
 	in    *sim.Inbox
 	after time.Duration
+	ahead uint32
 }
 
 func (p prompt) Send(message []byte) {
@@ -78,7 +79,10 @@ func (p prompt) Send(message []byte) {
 	for _, ask := range asks.Asks {
 		answer := quota.Answer{ID: ask.ID, Result: quota.Granted}
 		for _, part := range ask.Parts {
-			grant := quota.Grant{Number: ask.ID, Units: part.Cost, ValidNs: int64(time.Second), Windows: []quota.Standing{{Used: 1}}}
+			grant := quota.Grant{
+				Number: ask.ID, Units: part.Cost + p.ahead, Leased: p.ahead > 0, ValidNs: int64(10 * time.Second),
+				Windows: []quota.Standing{{Used: 1}},
+			}
 			answer.Grants = append(answer.Grants, grant)
 		}
 		answers.Answers = append(answers.Answers, answer)

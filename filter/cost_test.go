@@ -27,6 +27,7 @@ var kinds = []struct {
 	{"sliding counter", keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"sliding_window_counter"}]`), "header time get set", 0},
 	{"sliding log", keyedBy(`"limits":[{"requests":100,"per":"1m","algorithm":"sliding_window_log"}]`), "header time get set", 0},
 	{"token bucket", keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"token_bucket"}]`), "header time get set", 0},
+	{"leased units", keyedBy(`"scope":"cluster","limits":["1000000/1h"]`), "header time get set", 0},
 	{"client address", `{"name":"r","key":["client_ip"],"limits":["1000000/1h"]}`, "property time get set", 0},
 	{"denied", keyedBy(`"limits":["1/366d"]`), "header time get set_property reply", 1},
 	{"three rules", `{"name":"a","key":[{"header":"x-user-id"}],"limits":["1000000/1h"]},` +
@@ -82,7 +83,10 @@ type load struct {
 // for 65,536.
 func newLoad(tb testing.TB, rules string, change ...func(*sim.Options)) *load {
 	l := &load{now: 1_000_000_000_000_000_000}
-	o := sim.Options{Wasm: wasm(), Workers: 1, CacheDir: buildtest.CacheDir(), Seed: 1, Now: func() int64 { return l.now }}
+	o := sim.Options{
+		Wasm: wasm(), Workers: 1, CacheDir: buildtest.CacheDir(), Seed: 1, Now: func() int64 { return l.now },
+		Dial: func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in, ahead: 1_000_000}, nil },
+	}
 	for _, c := range change {
 		c(&o)
 	}
@@ -100,12 +104,19 @@ func newLoad(tb testing.TB, rules string, change ...func(*sim.Options)) *load {
 	return l
 }
 
-// serve serves n requests, one every 5 ms, and returns the mean time of one in ns.
+// serve serves n requests, one every ms, and returns the mean time of one in ns.
 func (l *load) serve(tb testing.TB, n int) (ns float64) {
 	begin := time.Now()
 	for range n {
-		l.now += 5_000_000
-		if _, err := l.host.Serve(0, l.requests[l.served%manyKeys]); err != nil {
+		l.now += 1_000_000
+		x, err := l.host.Start(0, l.requests[l.served%manyKeys])
+		if err != nil {
+			tb.Fatal(err)
+		}
+		for x.Paused() {
+			l.host.TickDue()
+		}
+		if _, err := x.Finish(); err != nil {
 			tb.Fatal(err)
 		}
 		l.served++

@@ -20,20 +20,12 @@ const maxFastWindows = 3
 // that does not exist yet or has another layout, a full page, a floor, a wild
 // clock, a window that slides.
 type Fast struct {
-	table   *Table
-	windows []limit.Window
-	max     uint32 // the smallest limit: a larger cost never passes
-
-	adopted uint32 // the table's state that the fields below are of
-	usable  bool
-	spans   [maxFastWindows]span // of aligned windows, where the last hit fell
-	at      [maxFastWindows]int  // offset of each window's usage in a record
-
-	key                                      [15]byte // of a page, but for its index
-	head                                     uint64   // how a page of this layout begins
-	size, floor, prints, records, recordSize int
-	pages                                    uint64
-	horizonNs                                int64
+	fastPages
+	windows   []limit.Window
+	max       uint32               // the smallest limit: a larger cost never passes
+	spans     [maxFastWindows]span // of aligned windows, where the last hit fell
+	at        [maxFastWindows]int  // offset of each window's usage in a record
+	horizonNs int64
 }
 
 // NewFast returns the fast path for keys of the table that have these windows; nil
@@ -42,7 +34,7 @@ func NewFast(t *Table, windows []limit.Window) *Fast {
 	if len(windows) == 0 || len(windows) > maxFastWindows {
 		return nil
 	}
-	f := &Fast{table: t, windows: windows, max: windows[0].Limit}
+	f := &Fast{fastPages: fastPages{table: t}, windows: windows, max: windows[0].Limit}
 	for i := range windows {
 		w := &windows[i]
 		if w.Algorithm != limit.FixedWindow && w.Algorithm != limit.FixedWindowPerKey ||
@@ -54,22 +46,12 @@ func NewFast(t *Table, windows []limit.Window) *Fast {
 	return f
 }
 
-// prepare works out what lies where in the table's pages.
 func (f *Fast) prepare() {
-	t := f.table
-	l := &t.layout
-	f.adopted, f.usable = t.adopted, t.direct
-	if !f.usable {
-		return
-	}
-	f.spans = [maxFastWindows]span{}
+	f.fastPages.prepare()
+	f.spans, f.horizonNs = [maxFastWindows]span{}, f.table.horizonNs()
 	for i := range f.windows {
-		f.at[i] = recordHeadBytes + l.usages[i]
+		f.at[i] = recordHeadBytes + f.table.layout.usages[i]
 	}
-	f.key = t.pageKey(0)
-	f.head = le.Uint64(t.header)
-	f.size, f.floor, f.prints, f.records, f.recordSize = l.size, l.floor, l.fingerprints, l.records, l.recordBytes
-	f.pages, f.horizonNs = uint64(t.pages), t.horizonNs()
 }
 
 // Read is Table.Read of a key that has the path's windows, and Table.Check of a hit
@@ -83,47 +65,23 @@ func (f *Fast) Read(e *Entry, key []byte, now int64, cost uint32) (passNs int64,
 		return 0, false
 	}
 	e.hash = siphash.Hash(t.tables.seed[0], t.tables.seed[1], key)
-	e.key = f.key
-	le.PutUint64(e.key[7:], hexDigits(uint32(e.hash>>32*f.pages>>32)))
-	value, cas, status := t.tables.store.Get(e.key[:])
-	if status == OK && len(value) == f.size {
-		e.page, e.cas = value, cas
+	if f.get(e) {
 		if passNs, ok = f.read(e, now, cost); ok {
 			return passNs, true
 		}
+		f.decline(e)
 	}
-	e.got = got{true, status, cas, value}
 	return 0, false
 }
 
-// read finds the key's record in e.page, which has the size of the table's pages,
-// and decides.
-//
-//nolint:gocyclo // straight code is what makes it fast
+// read finds the key's record in e.page and decides.
 func (f *Fast) read(e *Entry, now int64, cost uint32) (passNs int64, ok bool) {
-	t := f.table
-	b, like := e.page, t.header
-	floorNs := int64(le.Uint64(b[offFloorTime:]))
-	if le.Uint64(b) != f.head || le.Uint16(b[offSpare:]) != 0 || floorNs < 0 {
-		return 0, false
-	}
-	for i := headBytes; i < f.floor; i += 4 {
-		if le.Uint32(b[i:]) != le.Uint32(like[i:]) {
-			return 0, false
-		}
-	}
-	fingerprint := uint32(e.hash)
-	slot, last := -1, floorNs
-	var record []byte
-	for i, at := f.prints, f.records; i < f.records; i += fingerprintBytes { // as page.find does
-		if le.Uint32(b[i:]) == fingerprint && le.Uint64(b[at:]) != 0 {
-			slot, record = (i-f.prints)/fingerprintBytes, b[at:at+f.recordSize]
-			last = int64(le.Uint64(record) - 1)
-			break
-		}
-		at += f.recordSize
-	}
-	if slot < 0 {
+	t, b, fingerprint := f.table, e.page, uint32(e.hash)
+	last := int64(le.Uint64(b[offFloorTime:]))
+	slot, record := f.find(b, fingerprint)
+	if slot >= 0 {
+		last = int64(le.Uint64(record) - 1)
+	} else {
 		for i := f.floor; i < f.prints; i += 4 {
 			if le.Uint32(b[i:]) != 0 {
 				return 0, false

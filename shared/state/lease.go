@@ -33,7 +33,11 @@ const (
 	leaseBytes     = 144
 	grantBytes     = 20
 	offGrants      = 8
+	offUnits       = 8  // in a grant
+	offEnd         = 12 // in a grant
 	offDenied      = offGrants + MaxGrants*grantBytes
+	offAsked       = offDenied + 20
+	offRate        = offDenied + 40
 	standingBytes  = 12
 
 	// MaxGrants is how many grants a record holds units of. Each goes back only on
@@ -81,13 +85,6 @@ type Lease struct {
 
 	Rate      Rate
 	Standings []Standing
-}
-
-// Rate is how many units were spent in the period that began at FromNs, and in the
-// one before it.
-type Rate struct {
-	FromNs      int64
-	Now, Before uint32
 }
 
 // Held is what is left of a grant.
@@ -171,9 +168,10 @@ type LeaseEntry struct {
 	// another epoch of the clock, or the worker has stood still since it read its own.
 	Ahead bool
 
-	entry Entry
-	place Place
-	nowNs int64
+	entry  Entry
+	place  Place
+	nowNs  int64
+	packed []byte // what FastLease has left
 }
 
 // Leases is the lease table of a counter.
@@ -303,14 +301,14 @@ func (l *Lease) read(b []byte) {
 	for i := range l.Grants {
 		g := b[offGrants+i*grantBytes:]
 		l.Grants[i] = Held{
-			Stream: le.Uint32(g), Number: le.Uint32(g[4:]), Units: le.Uint32(g[8:]), EndNs: int64(le.Uint64(g[12:])),
+			Stream: le.Uint32(g), Number: le.Uint32(g[4:]), Units: le.Uint32(g[offUnits:]), EndNs: int64(le.Uint64(g[offEnd:])),
 		}
 	}
 	d := b[offDenied:]
 	l.DeniedNs, l.PassNs, l.DeniedCost = int64(le.Uint64(d)), int64(le.Uint64(d[8:])), le.Uint32(d[16:])
 	l.AskedNs, l.SilentNs = int64(le.Uint64(d[20:])), int64(le.Uint64(d[28:]))
 	l.Uncharged = le.Uint32(d[36:])
-	l.Rate.read(d[40:])
+	l.Rate.read(b[offRate:])
 	l.Standings = l.Standings[:0]
 	for b = b[leaseBytes:]; len(b) >= standingBytes; b = b[standingBytes:] {
 		l.Standings = append(l.Standings, Standing{le.Uint32(b), int64(le.Uint64(b[4:]))})
@@ -322,8 +320,8 @@ func (l *Lease) put(b []byte) {
 		g, h := b[offGrants+i*grantBytes:], &l.Grants[i]
 		le.PutUint32(g, h.Stream)
 		le.PutUint32(g[4:], h.Number)
-		le.PutUint32(g[8:], h.Units)
-		le.PutUint64(g[12:], uint64(h.EndNs))
+		le.PutUint32(g[offUnits:], h.Units)
+		le.PutUint64(g[offEnd:], uint64(h.EndNs))
 	}
 	d := b[offDenied:]
 	le.PutUint64(d, uint64(l.DeniedNs))
@@ -332,7 +330,7 @@ func (l *Lease) put(b []byte) {
 	le.PutUint64(d[20:], uint64(l.AskedNs))
 	le.PutUint64(d[28:], uint64(l.SilentNs))
 	le.PutUint32(d[36:], l.Uncharged)
-	l.Rate.put(d[40:])
+	l.Rate.put(b[offRate:])
 	b = b[leaseBytes:]
 	for i := 0; len(b) >= standingBytes; i++ {
 		var s Standing
@@ -343,40 +341,6 @@ func (l *Lease) put(b []byte) {
 		le.PutUint64(b[4:], uint64(s.ResetNs))
 		b = b[standingBytes:]
 	}
-}
-
-func (r *Rate) read(b []byte) {
-	*r = Rate{FromNs: int64(le.Uint64(b)), Now: le.Uint32(b[8:]), Before: le.Uint32(b[12:])}
-}
-
-func (r *Rate) put(b []byte) {
-	le.PutUint64(b, uint64(r.FromNs))
-	le.PutUint32(b[8:], r.Now)
-	le.PutUint32(b[12:], r.Before)
-}
-
-// Over is how many units were spent in the last period, by the two halves of which
-// the record knows.
-func (r *Rate) Over(nowNs, periodNs int64) uint32 {
-	switch passed := nowNs - r.FromNs; {
-	case passed < periodNs:
-		return limit.AddSaturating(r.Now, uint32(uint64(r.Before)*uint64(periodNs-passed)/uint64(periodNs)))
-	case passed < 2*periodNs:
-		return uint32(uint64(r.Now) * uint64(2*periodNs-passed) / uint64(periodNs))
-	}
-	return 0
-}
-
-// Spent adds units to the rate.
-func (r *Rate) Spent(nowNs, periodNs int64, units uint32) {
-	switch passed := nowNs - r.FromNs; {
-	case passed < periodNs:
-	case passed < 2*periodNs:
-		r.FromNs, r.Before, r.Now = r.FromNs+periodNs, r.Now, 0
-	default:
-		r.FromNs, r.Before, r.Now = nowNs, 0, 0
-	}
-	r.Now = limit.AddSaturating(r.Now, units)
 }
 
 // SetProxies shares with all workers how many proxies are alive.

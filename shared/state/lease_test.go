@@ -38,7 +38,7 @@ func TestALeaseIsKept(t *testing.T) {
 	require.Zero(t, e.WrittenNs)
 
 	want := Lease{
-		Grants: [MaxGrants]Held{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
+		Grants:   [MaxGrants]Held{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
 		DeniedNs: 11, PassNs: -1, DeniedCost: 13, AskedNs: 15, SilentNs: 16, Uncharged: 18, Rate: Rate{17, 19, 21},
 		Standings: []Standing{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
 	}
@@ -139,6 +139,17 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	require.Zero(t, readLease(t, l, "k", leaseNow).Left(leaseNow))
 	require.Equal(t, OK, l.ReadAt(other, sameHash, 100*second, leaseNow))
 	require.EqualValues(t, 3, other.Left(leaseNow))
+
+	fast := l.NewFast(Ahead{RateNs: second, Ns: second})
+	_, _, taken := fast.Take(e, []byte("k"), leaseNow, 1, 0)
+	require.False(t, taken, "the fast path neither")
+	e = readLease(t, l, "k", leaseNow)
+	e.Grants[0] = Held{1, 4, 2, leaseNow + second}
+	require.Equal(t, OK, l.Write(e))
+	status, _, taken := fast.Take(e, []byte("k"), leaseNow, 1, 0)
+	require.True(t, taken)
+	require.Equal(t, OK, status)
+	require.EqualValues(t, 1, readLease(t, l, "k", leaseNow).Left(leaseNow))
 }
 
 func TestLeaseRate(t *testing.T) {

@@ -131,14 +131,13 @@ func (a *Attempt) subject(req *request.Request) {
 		a.limits.Windows = o.windows
 	}
 	a.Shadow = r.policy.Mode == policy.ModeShadow
-	if !r.jitters && r.policy.EnforcePercent >= 100 && r.leases == nil {
+	if r.leases != nil && !a.Unlimited {
+		r.leases.begin(a)
+	}
+	if !r.jitters && r.policy.EnforcePercent >= 100 {
 		return
 	}
-	a.hashed = append(append(a.hashed[:0], r.identity...), a.Key.Bytes...)
-	jitter, percent := state.StableHash(a.hashed)
-	if r.leases != nil && !a.Unlimited {
-		r.leases.begin(a, jitter, percent)
-	}
+	jitter, percent := a.stable()
 	a.Shadow = a.Shadow || percent%100 >= uint64(r.policy.EnforcePercent)
 	if r.jitters && !a.Unlimited {
 		a.shifted = a.shifted[:0]
@@ -147,6 +146,12 @@ func (a *Attempt) subject(req *request.Request) {
 		}
 		a.limits.Windows = a.shifted
 	}
+}
+
+// stable is the stable hash of the rule's counter and the key.
+func (a *Attempt) stable() (lo, hi uint64) {
+	a.hashed = append(append(a.hashed[:0], a.rule.identity...), a.Key.Bytes...)
+	return state.StableHash(a.hashed)
 }
 
 func (a *Attempt) deny(why Reason, passNs int64) {

@@ -4,6 +4,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/match"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -19,7 +20,8 @@ import (
 // another source of units must not be alone.
 func (r *rule) canBeAlone() bool {
 	p := r.policy
-	return r.fast != nil && match.IsFast(r.key) && p.Cost.Header == "" && p.Cost.Query == "" && p.Cost.Fixed > 0 && len(p.Costs) == 0 &&
+	serves := r.fast != nil || r.leases != nil && p.Lease != quota.LeaseOff && !r.jitters
+	return serves && match.IsFast(r.key) && p.Cost.Header == "" && p.Cost.Query == "" && p.Cost.Fixed > 0 && len(p.Costs) == 0 &&
 		len(p.Overrides) == 0 &&
 		p.Mode == policy.ModeEnforce && p.EnforcePercent >= 100 && !p.CountDenied && p.OnFull != policy.FullDeny
 }
@@ -46,6 +48,10 @@ func (a *Attempt) beginFast(r *rule, req *request.Request) bool {
 	a.rule, a.Known, a.counted, a.Allowed, a.Reason, a.ahead = r, false, false, true, "", 0
 	a.Cost, a.Override, a.Shadow, a.Unlimited, a.plain, a.alone = r.policy.Cost.Fixed, -1, false, false, true, true
 	a.limits = state.Key{Bytes: a.Key.Bytes, Windows: r.windows, Rule: r.windows}
+	if r.leases != nil {
+		a.Pending = false
+		r.leases.begin(a)
+	}
 	return true
 }
 
@@ -53,6 +59,10 @@ func (a *Attempt) beginFast(r *rule, req *request.Request) bool {
 func (e *Engine) decideAlone(attempts []*Attempt, now int64) {
 	a, v := attempts[0], &e.verdict
 	r := a.rule
+	if r.leases != nil {
+		e.decideLeased(attempts, now)
+		return
+	}
 	passNs, ok := r.fast.Read(&a.entry, a.Key.Bytes, now, a.Cost)
 	if !ok {
 		a.plain = false // so that records.read does not try the fast path again
@@ -81,14 +91,54 @@ func (e *Engine) decideAlone(attempts []*Attempt, now int64) {
 	default:
 		a.finish(failed, now)
 	}
-	if !a.counted {
-		if !a.Allowed {
-			a.persist()
-		}
-		v.settle()
-		v.count()
+	e.settleAlone(a)
+}
+
+// decideLeased is decideAlone for a rule of scope cluster. Where it declines, the
+// general path looks at the clock once more.
+func (e *Engine) decideLeased(attempts []*Attempt, now int64) {
+	a, v := attempts[0], &e.verdict
+	s, l := a.rule.leases, a.leased
+	l.nowNs = e.host.Monotonic()
+	askNs := l.nowNs + e.Quota.TimeoutNs
+	if e.Quota.Silent {
+		askNs = 0
+	}
+	status, due, taken := state.OK, false, false
+	if len(e.hands) == 0 {
+		status, due, taken = s.fast.Take(&l.entry, a.Key.Bytes, l.nowNs, a.Cost, askNs)
+	}
+	if !taken {
+		e.decide(attempts, now)
 		return
 	}
-	r.metrics.Allowed++
-	r.spikes.count(a, &r.metrics)
+	v.Now, v.Attempts = now, attempts
+	a.fast, a.Known, a.passNs = true, true, now
+	a.entry.Now, a.entry.Rebased, a.entry.FromFloor = now, false, false
+	l.from, l.refill = fromTable, due
+	switch status {
+	case state.OK:
+		a.counted = true
+	case state.Mismatch:
+		a.finish(raced, now)
+	default:
+		a.finish(failed, now)
+	}
+	if v.Pending = a.Pending; !v.Pending {
+		e.settleAlone(a)
+	}
+}
+
+// settleAlone makes the verdict of the attempt that decides alone, and counts it.
+func (e *Engine) settleAlone(a *Attempt) {
+	if a.counted {
+		a.rule.metrics.Allowed++
+		a.rule.spikes.count(a, &a.rule.metrics)
+		return
+	}
+	if !a.Allowed {
+		a.persist()
+	}
+	e.verdict.settle()
+	e.verdict.count()
 }

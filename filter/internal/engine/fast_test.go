@@ -16,7 +16,7 @@ import (
 func withoutFast(e *Engine) *Engine {
 	for i := range e.rules {
 		r := &e.rules[i]
-		if r.fast, r.alone = nil, false; r.table != nil {
+		if r.fast, r.alone = nil, false; r.leases == nil && r.table != nil {
 			r.units = &records{table: r.table}
 		}
 	}

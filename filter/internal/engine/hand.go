@@ -139,8 +139,12 @@ func (a *Attempt) passing() bool {
 
 func (a *Attempt) want(dst []Want, cost uint32) []Want {
 	l, s := a.leased, a.rule.leases
+	if a.fast {
+		l.entry.Unpack()
+	}
+	k := s.keyOf(a)
 	w := Want{leases: s, place: l.entry.Place(), Part: quota.Part{
-		Definition: s.definition(a), Key: l.stable, Cost: cost, Waiting: cost, Spent: l.entry.Uncharged,
+		Definition: k.definition, Key: k.key, Cost: cost, Waiting: cost, Spent: l.entry.Uncharged,
 		Shadow: a.Shadow,
 	}}
 	if !a.Pending && a.passing() { // it has not read the table
@@ -154,7 +158,7 @@ func (a *Attempt) want(dst []Want, cost uint32) []Want {
 		}
 	}
 	if s.rule.policy.Lease != quota.LeaseOff {
-		rate := l.entry.Rate.Over(l.nowNs, s.rateNs)
+		rate := l.entry.Rate.Over(l.nowNs, s.ahead.RateNs)
 		w.Part.Ahead = limit.AddSaturating(rate, rate)
 	}
 	return append(dst, w)
@@ -233,7 +237,7 @@ func (s *leases) merge(l *state.Lease, h *hand, now int64) (back []quota.Return,
 	for _, st := range h.Windows {
 		l.Standings = append(l.Standings, state.Standing{Used: st.Used, ResetNs: h.NowNs + st.ResetNs})
 	}
-	l.Rate.Spent(now, s.rateNs, h.spent)
+	l.Rate.Spent(now, s.ahead.RateNs, h.spent)
 	if h.Denied {
 		if s.rule.policy.Lease != quota.LeaseOff {
 			s.remember(l, h, now)

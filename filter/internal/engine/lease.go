@@ -22,9 +22,9 @@ type leases struct {
 	local  *records // counts while the service is silent, if on_unavailable is local
 	first  uint32   // the definition of the rule's own limits; those of its overrides follow
 
-	rateNs   int64 // over which a key's rate is averaged
-	refillNs int64 // how long before a busy key's units run out the next are asked for
-	idleNs   int64 // after which units that nobody takes go back
+	fast   *state.FastLease
+	ahead  state.Ahead
+	idleNs int64 // after which units that nobody takes go back
 }
 
 const (
@@ -37,9 +37,8 @@ const (
 // leased is what an attempt needs for units that are leased.
 type leased struct {
 	from   leasedFrom
-	stable [16]byte // the key's stable hash
-	nowNs  int64    // monotonic
-	hand   *hand    // nil without an answer for the key
+	nowNs  int64 // monotonic
+	hand   *hand // nil without an answer for the key
 	entry  state.LeaseEntry
 	of     state.Held // the grant that the units were of
 	refill bool       // this hit is the one that asks for the next units
@@ -64,6 +63,7 @@ func (e *Engine) lease() {
 		if r := &e.rules[i]; r.policy.Scope == policy.ScopeCluster && len(r.windows) > 0 {
 			r.leases = e.newLeases(r)
 			r.units, r.counted = r.leases, r.leases.table.Table()
+			r.alone = r.canBeAlone()
 		}
 	}
 }
@@ -72,9 +72,10 @@ func (e *Engine) newLeases(r *rule) *leases {
 	p := r.policy
 	l := &leases{engine: e, rule: r, first: uint32(len(e.definitions))}
 	horizonNs := quota.HorizonNs(r.windows)
-	l.rateNs, l.refillNs, l.idleNs = max(horizonNs/2, 1), min(horizonNs/2, maxRefillNs), quota.IdleNs(r.windows)
+	l.ahead, l.idleNs = state.Ahead{RateNs: max(horizonNs/2, 1), Ns: min(horizonNs/2, maxRefillNs)}, quota.IdleNs(r.windows)
 	id := state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition()+"\x00lease", p.Capacity)
 	l.table = e.tables.Leases(id, layoutOf(r.windows), len(r.windows), p.Capacity)
+	l.fast = l.table.NewFast(l.ahead)
 	if p.OnUnavailable == policy.UnavailableLocal {
 		l.local = &records{table: r.table}
 	}
@@ -106,23 +107,26 @@ func layoutOf(windows []limit.Window) uint64 {
 	return lo
 }
 
-// begin prepares an attempt. lo and hi are the key's stable hash.
-func (s *leases) begin(a *Attempt, lo, hi uint64) {
+// begin prepares an attempt.
+func (s *leases) begin(a *Attempt) {
 	if a.leased == nil {
 		a.leased = new(leased)
 	}
-	l := a.leased
-	l.from, l.hand, l.refill = fromNowhere, nil, false
-	binary.LittleEndian.PutUint64(l.stable[:], lo)
-	binary.LittleEndian.PutUint64(l.stable[8:], hi)
+	a.leased.from, a.leased.hand, a.leased.refill = fromNowhere, nil, false
 }
 
-// definition is the number of the definition that holds for the attempt's key.
-func (s *leases) definition(a *Attempt) uint32 { return s.first + uint32(a.Override+1) }
+// keyOf is how the service knows the attempt's key.
+func (s *leases) keyOf(a *Attempt) handKey {
+	k := handKey{definition: s.first + uint32(a.Override+1)}
+	lo, hi := a.stable()
+	binary.LittleEndian.PutUint64(k.key[:], lo)
+	binary.LittleEndian.PutUint64(k.key[8:], hi)
+	return k
+}
 
 func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 	l := a.leased
-	l.from, l.nowNs = fromNowhere, s.engine.host.Monotonic()
+	a.fast, l.from, l.nowNs = false, fromNowhere, s.engine.host.Monotonic()
 	a.entry.Now, a.entry.Rebased, a.entry.FromFloor = now, false, false
 	if said, ok := s.inHand(a, now); ok {
 		return said
@@ -165,9 +169,11 @@ func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 // false where it does not suffice.
 func (s *leases) inHand(a *Attempt, now int64) (said outcome, ok bool) {
 	l := a.leased
-	l.hand = s.engine.hands[handKey{s.definition(a), l.stable}]
-	h := l.hand
-	if h == nil || h.Failed {
+	if l.hand = nil; len(s.engine.hands) == 0 {
+		return 0, false
+	}
+	h := s.engine.hands[s.keyOf(a)]
+	if l.hand = h; h == nil || h.Failed {
 		return 0, false
 	}
 	l.entry.Lease = state.Lease{Standings: l.entry.Standings[:0]}
@@ -291,7 +297,7 @@ func (s *leases) take(a *Attempt) outcome {
 	default: // from the table
 	}
 	l.of = l.entry.Take(l.nowNs, a.Cost)
-	l.entry.Rate.Spent(l.nowNs, s.rateNs, a.Cost)
+	l.entry.Rate.Spent(l.nowNs, s.ahead.RateNs, a.Cost)
 	if l.refill = s.isDue(l); l.refill {
 		l.entry.AskedNs = l.nowNs + s.engine.Quota.TimeoutNs
 	}
@@ -325,14 +331,10 @@ func (s *leases) takeLocal(a *Attempt) outcome {
 	return s.local.take(a)
 }
 
-// isDue reports whether the key's next units should be asked for now: nobody has,
-// and what is left lasts less than refillNs at the key's rate.
+// isDue reports whether the key's next units should be asked for now.
 func (s *leases) isDue(l *leased) bool {
-	if l.entry.AskedNs > l.nowNs || s.engine.Quota.Silent {
-		return false
-	}
-	rate := uint64(l.entry.Rate.Over(l.nowNs, s.rateNs))
-	return uint64(l.entry.Left(l.nowNs))*uint64(s.rateNs) < rate*uint64(s.refillNs)
+	return l.entry.AskedNs <= l.nowNs && !s.engine.Quota.Silent &&
+		s.ahead.IsDue(l.entry.Left(l.nowNs), l.entry.Rate.Over(l.nowNs, s.ahead.RateNs))
 }
 
 func (s *leases) refund(a *Attempt, now int64) bool {
@@ -370,6 +372,9 @@ func (s *leases) usage(a *Attempt, window int) *limit.Usage {
 		return s.local.usage(a, window)
 	}
 	l := a.leased
+	if a.fast {
+		l.entry.Unpack()
+	}
 	used, resetNs := uint32(0), int64(0)
 	switch {
 	case l.hand != nil:
