@@ -12,7 +12,7 @@ const (
 
 	maxLease = 10 * second
 	// shortLease is how long a lease lasts once less than a quarter of the limit is
-	// left. A shorter one is not worth units beyond those that wait.
+	// left. A log or bucket whose leases would be shorter leases nothing.
 	shortLease = 100 * ms
 	// leastAhead is how many units must be left for some to be granted ahead.
 	leastAhead = 16
@@ -263,14 +263,24 @@ func (s *State) Grant(lease uint32, p *Part) (units uint32, t Terms, ok bool) {
 		return 0, t, false
 	}
 	units = min(left, max(p.Waiting, p.Cost))
-	if t.EndNs-s.NowNs < shortLease || left < leastAhead {
+	if t.EndNs == 0 || left < leastAhead {
 		return units, t, true
 	}
-	ahead := min(p.Ahead, (left-units)/scarce)
+	ahead := min(s.aheadUntil(t.EndNs, p.Ahead), (left-units)/scarce)
 	if lease != LeaseAuto {
 		ahead = min(ahead, lease)
 	}
 	return units + ahead, t, true
+}
+
+// aheadUntil is the part of what a proxy expects to need that it can need until the
+// end of a window, where that is near.
+func (s *State) aheadUntil(endNs int64, ahead uint32) uint32 {
+	rest, horizon := endNs-s.NowNs, HorizonNs(s.Windows)
+	if rest >= min(shortLease, horizon) {
+		return ahead
+	}
+	return uint32(uint64(ahead) * uint64(rest) / uint64(horizon))
 }
 
 // Add counts units in all windows, whatever is left. It returns what Refund needs.

@@ -192,7 +192,7 @@ func TestNeverOver(t *testing.T) {
 func TestStampMatters(t *testing.T) {
 	for _, name := range []string{"log", "layered"} {
 		over := 0
-		for seed := range uint64(60) {
+		for seed := range uint64(600) {
 			f := fleet{State: at(base, 0, shapes[name]...), r: rand.New(rand.NewPCG(seed, 1)), lease: LeaseAuto}
 			if f.run(t, 150) != "" {
 				over++

@@ -125,7 +125,9 @@ func TestGrant(t *testing.T) {
 		{"15 left: nothing ahead", at(base, 85, fixed(100, minute)), LeaseAuto, ask(0, 0, 1000), 0, true},
 		{"a lease of at most 3", at(base, 0, fixed(100, minute)), 3, ask(1, 4, 1000), 7, true},
 		{"no lease", at(base, 0, fixed(100, minute)), LeaseOff, ask(1, 4, 1000), 4, true},
-		{"the last 100 ms of a window", at(base+minute-99*ms, 0, fixed(100, minute)), LeaseAuto, ask(1, 1, 1000), 1, true},
+		{"the last 100 ms of a window: a sixtieth of six seconds' need", at(base+minute-99*ms, 0, fixed(100, minute)), LeaseAuto, ask(1, 1, 1000), 1 + 16, true},
+		{"the last 60 ms of a second: six tenths", at(base+second-60*ms, 0, fixed(100, second)), LeaseAuto, ask(1, 1, 10), 1 + 6, true},
+		{"the last 100 ms of a second: all", at(base+second-100*ms, 0, fixed(100, second)), LeaseAuto, ask(1, 1, 10), 1 + 10, true},
 		{"a hundredth of a log is less than 100 ms", at(base, 0, logOf(100, second)), LeaseAuto, ask(1, 1, 1000), 1, true},
 		{"the least of several windows", at(base, 60, fixed(100, minute), fixed(80, 2*minute)), LeaseAuto, ask(1, 4, 1000), 8, true},
 		{"an unlimited window", at(base, 60, fixed(100, minute), limit.Window{

@@ -56,7 +56,7 @@ var faults = []struct {
 	}, "window roll, fixed_window", "are admitted in the new window"},
 	{"the fast path overlooks the floor", "fast-floor", buildtest.Edit{
 		File: "shared/state/fast.go",
-		Old:  "if slot < 0 {", New: `if slot < 0 && planted != "fast-floor" {`,
+		Old:  "} else {\n\t\tfor i := f.floor;", New: "} else if planted != \"fast-floor\" {\n\t\tfor i := f.floor;",
 	}, "full page, fixed_window", "eviction has refunded"},
 	{"a late denial refunds nothing", "refund", buildtest.Edit{
 		File: "filter/internal/engine/decide.go",

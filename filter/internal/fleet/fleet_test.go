@@ -124,6 +124,24 @@ func TestAFleetUsesTheWholeLimit(t *testing.T) {
 	}
 }
 
+// Where the limit suffices, a busy key asks once in a hundred requests, also shortly
+// before its window ends.
+func TestAFleetBelowItsLimit(t *testing.T) {
+	for _, s := range situations[:4] {
+		if s.name == "Zipf keys" {
+			continue
+		}
+		c := Config{Limit: "20000/1s", PerSecond: 10000, Proxies: 3, Workers: 1, LastNs: 3 * second, TripNs: ms, Seed: 1}
+		s.set(&c)
+		r := Run(t, c)
+		asks := float64(r.Asks) / float64(r.Requests)
+		t.Logf("%s: %.2f %% asks, %.2f %% waited, %.2f %% used", s.name, 100*asks, 100*r.Waited(), 100*r.Used())
+		require.Less(t, asks, 0.01, s.name)
+		require.Less(t, r.Waited(), 0.01, s.name)
+		require.Greater(t, r.Used(), 0.99, s.name)
+	}
+}
+
 func write(t *testing.T, all [][]figures) {
 	if *figuresFile == "" {
 		return
