@@ -364,25 +364,3 @@ func TestTooManyWaiters(t *testing.T) {
 	require.Len(t, w.verdicts, 10)
 	require.Zero(t, w.admitted())
 }
-
-func TestIdleUnitsGoBack(t *testing.T) {
-	w, s := pair(t, `{"name":"r","scope":"cluster","limits":["10000/1m"]}`)
-	for range 500 {
-		w.proxy.Clock += ms
-		w.request("a")
-		w.exchange(s)
-	}
-	total := func() (n uint32) {
-		for _, key := range s.States {
-			n += key.Usages[0].Used
-		}
-		return n
-	}
-	require.Greater(t, total(), uint32(500), "some are leased ahead")
-	for range 10 {
-		w.proxy.Clock += second
-		w.tick()
-		w.exchange(s)
-	}
-	require.EqualValues(t, 500, total())
-}

@@ -62,6 +62,8 @@ type Engine struct {
 	definitions []quota.Definition
 	hands       map[handKey]*hand
 	held        []held
+	lookNs      int64 // when to look at the first of them
+	idleNs      int64 // the shortest time after which one is idle, 0 = none is held
 	settling    state.LeaseEntry
 	proxies     uint32 // as this worker has heard last
 

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -59,10 +60,15 @@ type held struct {
 	place  state.Place
 	stream uint32
 	number uint32 // of the grant
+	lookNs int64  // when it may be idle, or spent
 }
 
-// maxHeld is how many grants one worker can return.
-const maxHeld = 4096
+const (
+	// maxHeld is how many grants one worker can return.
+	maxHeld = 4096
+	// maxLookNs is the longest time until a worker looks at a grant again.
+	maxLookNs = 1_000_000_000
+)
 
 // SetProxies tells all workers how many proxies of the domain are alive.
 func (e *Engine) SetProxies(n uint32) {
@@ -204,7 +210,7 @@ func (s *leases) settle(h *hand, returns []quota.Return) []quota.Return {
 		case state.OK:
 			s.rule.metrics.LeaseLost += uint64(lost) + uint64(e.Lost)
 			if h.Number != 0 && h.Units > 0 && len(back) == 0 {
-				s.engine.hold(held{s, h.want.place, h.Stream, h.Number})
+				s.engine.hold(held{s, h.want.place, h.Stream, h.Number, s.lookAt(now, now, h.EndNs)})
 			}
 			return append(returns, back...)
 		case state.Mismatch:
@@ -278,6 +284,16 @@ func (e *Engine) hold(h held) {
 		return
 	}
 	e.held = append(e.held, h)
+	e.lookNs = min(e.lookNs, h.lookNs)
+	if idle := h.leases.idleNs; e.idleNs == 0 || idle < e.idleNs {
+		e.idleNs = idle
+	}
+}
+
+// lookAt is when to look at units next that were written last at writtenNs. Spent ones
+// leave the list then.
+func (s *leases) lookAt(now, writtenNs, endNs int64) int64 {
+	return min(writtenNs+s.idleNs, endNs, now+maxLookNs)
 }
 
 // Return appends the units that the worker's stream got and nobody takes any
@@ -286,31 +302,35 @@ func (e *Engine) Return(returns []quota.Return, stream uint32, maxGrants int) []
 	if len(e.held) == 0 {
 		return returns
 	}
-	now, wall := e.host.Monotonic(), e.host.Now()
-	kept := e.held[:0]
-	for i, h := range e.held {
+	now := e.host.Monotonic()
+	if now < e.lookNs {
+		return returns
+	}
+	wall, all := e.host.Now(), e.held
+	e.held, e.lookNs, e.idleNs = all[:0], math.MaxInt64, 0
+	for _, h := range all {
 		if h.stream != stream {
 			continue // its stream has ended: the units stay counted
 		}
-		if len(returns) >= maxGrants {
-			kept = append(kept, e.held[i:]...)
-			break
+		if keep := true; now >= h.lookNs && len(returns) < maxGrants {
+			var units uint32
+			if units, keep = h.leases.release(&e.settling, &h, wall, now); units > 0 {
+				returns = append(returns, quota.Return{Grant: h.number, Units: units})
+			}
+			if !keep {
+				continue
+			}
 		}
-		units, keep := h.leases.release(&e.settling, &h, wall, now)
-		if units > 0 {
-			returns = append(returns, quota.Return{Grant: h.number, Units: units})
-		}
-		if keep {
-			kept = append(kept, h)
-		}
+		e.hold(h)
 	}
-	e.held = kept
 	return returns
 }
 
-// release takes the grant's units out of the record if they are idle.
+// release takes the grant's units out of the record if they are idle. Where it keeps
+// them, it notes when to look again.
 func (s *leases) release(e *state.LeaseEntry, h *held, wall, now int64) (units uint32, keep bool) {
 	for range maxRetries {
+		h.lookNs = now + maxLookNs
 		if s.table.ReadAt(e, h.place, wall, now) != state.OK {
 			return 0, true
 		}
@@ -319,6 +339,7 @@ func (s *leases) release(e *state.LeaseEntry, h *held, wall, now int64) (units u
 			return 0, e.Ahead // a later tick can read it
 		}
 		if now < g.EndNs && now-e.WrittenNs < s.idleNs {
+			h.lookNs = s.lookAt(now, e.WrittenNs, g.EndNs)
 			return 0, true
 		}
 		units, g.Units = g.Units, 0
@@ -345,12 +366,4 @@ func (h *held) find(l *state.Lease) *state.Held {
 
 // NextReturn is how long until units of the worker's stream may be idle, 0 if it
 // holds none.
-func (e *Engine) NextReturn() int64 {
-	var first int64
-	for i := range e.held {
-		if idle := e.held[i].leases.idleNs; first == 0 || idle < first {
-			first = idle
-		}
-	}
-	return first
-}
+func (e *Engine) NextReturn() int64 { return e.idleNs }
