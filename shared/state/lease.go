@@ -251,7 +251,8 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 }
 
 // Write stores the lease. It returns Mismatch if somebody else wrote first: Reread.
-// Where the page is full, it drops the record that holds fewest units.
+// Where the page is full, it drops the record that holds fewest units, of several the
+// oldest.
 func (l *Leases) Write(e *LeaseEntry) Status {
 	t := l.table
 	if e.entry.epoch != t.epoch {
@@ -273,25 +274,33 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 // settle gives the entry a slot.
 func (l *Leases) settle(e *LeaseEntry) {
 	t, p := l.table, e.entry.page
-	best, fewest := -1, uint32(0)
+	best, fewest, oldest := -1, uint32(0), int64(0)
 	for slot := range t.layout.Slots {
 		if p.free(&t.layout, slot) {
 			best, fewest = slot, 0
 			break
 		}
-		var other Lease
-		other.read(p.lease(&t.layout, slot)[:leaseBytes])
-		units := other.Left(e.nowNs)
-		if p.time(&t.layout, slot) > e.nowNs+MaxLeaseNs {
-			units = 0
+		units, written := leftOf(p.lease(&t.layout, slot), e.nowNs), p.time(&t.layout, slot)
+		if written > e.nowNs+MaxLeaseNs { // of another epoch of the clock
+			units, written = 0, 0
 		}
-		if best < 0 || units < fewest {
-			best, fewest = slot, units
+		if best < 0 || units < fewest || units == fewest && written < oldest {
+			best, fewest, oldest = slot, units, written
 		}
 	}
 	e.Lost = fewest
 	p.place(&t.layout, best, e.entry.fingerprint)
 	e.entry.slot = best
+}
+
+// leftOf is Lease.Left of a lease's bytes.
+func leftOf(b []byte, nowNs int64) (units uint32) {
+	for i := offGrants; i < offDenied; i += grantBytes {
+		if int64(le.Uint64(b[i+offEnd:])) > nowNs {
+			units = limit.AddSaturating(units, le.Uint32(b[i+offUnits:]))
+		}
+	}
+	return units
 }
 
 // lease returns the bytes of the slot's lease.

@@ -104,6 +104,20 @@ func TestAFullPageDropsTheSmallestLease(t *testing.T) {
 	require.Zero(t, e.Lost, "leases that have ended hold nothing")
 }
 
+func TestAFullPageDropsTheOldestOfEqualLeases(t *testing.T) {
+	l := leasesOf(newMemory(), 1, 4)
+	for i, written := range []int64{7, 5, 6, 8} {
+		e := readLease(t, l, fmt.Sprint(i), leaseNow+written)
+		e.Rate.Now = 1
+		require.Equal(t, OK, l.Write(e))
+	}
+	e := readLease(t, l, "new", leaseNow+9)
+	require.Equal(t, OK, l.Write(e))
+	for i, kept := range []bool{true, false, true, true} {
+		require.Equal(t, kept, readLease(t, l, fmt.Sprint(i), leaseNow+9).WrittenNs != 0, i)
+	}
+}
+
 func TestLeasesOutliveMoreWindows(t *testing.T) {
 	store := newMemory()
 	l := leasesOf(store, 1, 100)
