@@ -106,6 +106,7 @@ func (g *Grant) append(b []byte) []byte {
 	b = appendBool(b, 4, g.Denied)
 	b = appendNumber(b, 5, uint64(g.WaitNs))
 	b = appendBool(b, 7, g.Leased)
+	b = appendBool(b, 8, g.Failed)
 	var at int
 	for _, w := range g.Windows {
 		b, at = open(b, 6)
@@ -357,6 +358,8 @@ func (g *Grant) set(f field) error {
 		return readInt64(f, &g.WaitNs)
 	case 7:
 		return readBool(f, &g.Leased)
+	case 8:
+		return readBool(f, &g.Failed)
 	case 6:
 		w, err := item(f, &g.Windows, MaxWindows)
 		if err != nil {

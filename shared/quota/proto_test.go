@@ -156,7 +156,7 @@ func randomAnswers(r *rand.Rand) Answers {
 
 func randomGrant(r *rand.Rand) Grant {
 	return Grant{
-		Number: u32(r), Units: u32(r), ValidNs: i64(r), Denied: r.IntN(2) == 0, Leased: r.IntN(2) == 0, WaitNs: i64(r),
+		Number: u32(r), Units: u32(r), ValidNs: i64(r), Denied: r.IntN(2) == 0, Leased: r.IntN(2) == 0, Failed: r.IntN(2) == 0, WaitNs: i64(r),
 		Windows: list(r, 0, MaxWindows, func(r *rand.Rand) Standing { return Standing{Used: u32(r), ResetNs: i64(r)} }),
 	}
 }

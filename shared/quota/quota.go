@@ -68,7 +68,7 @@ type Definition struct {
 	// Lease is the most units that may be granted ahead of need to one proxy:
 	// LeaseOff, LeaseAuto or a number.
 	Lease uint32
-	// CountDenied makes an ask that is denied count all the same.
+	// CountDenied makes what waits for an ask that is denied count all the same.
 	CountDenied bool
 }
 
@@ -138,6 +138,7 @@ type Grant struct {
 	Leased  bool  // units may be kept for later requests; otherwise the rest goes back at once
 	ValidNs int64 // how long units may be spent, from the moment before the ask was sent
 	Denied  bool
+	Failed  bool  // of a part in shadow: the store did not answer for its key
 	WaitNs  int64 // where Denied: until the cost passes if nobody else asks; limit.Never
 	Windows []Standing
 }

@@ -19,6 +19,7 @@ type kind uint8
 
 const (
 	ask     kind = iota
+	count        // count an ask in shadow that is denied
 	undo         // uncount a grant that nobody got
 	giveUp       // uncount units that a proxy returns
 	reset        // forget everything
@@ -113,6 +114,9 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 	switch o.kind {
 	case ask:
 		changed = o.ask(r)
+	case count:
+		o.countDenied(r)
+		changed = true
 	case undo, giveUp:
 		changed = o.giveBack(r)
 	case reset:
@@ -157,9 +161,8 @@ func (o *operation) ask(r *record) (changed bool) {
 	case p.Inspect:
 	case !ok && p.Cost > 0:
 		o.denied, o.waitNs = true, r.WaitNs(p.Cost)
-		if o.counts {
-			r.Add(p.Cost, lease.Terms{})
-			o.waitNs = r.WaitNs(p.Cost) // from the new count
+		if o.counts && !p.Shadow { // one in shadow counts only once no other part has denied
+			o.countDenied(r)
 			changed = true
 		}
 	case units > 0:
@@ -168,6 +171,12 @@ func (o *operation) ask(r *record) (changed bool) {
 		changed = true
 	}
 	return changed
+}
+
+// countDenied counts what waits for a denied ask. The wait is from the new count.
+func (o *operation) countDenied(r *record) {
+	r.Add(max(o.part.Waiting, o.part.Cost), lease.Terms{})
+	o.denied, o.waitNs = true, r.WaitNs(o.part.Cost)
 }
 
 // giveBack uncounts units where they are still counted. Where the record has been

@@ -24,8 +24,7 @@ func (g *group) finished(*operation) {
 		return
 	}
 	if g.result == 0 {
-		g.result = g.conclude()
-		if g.result != lease.Granted && g.undo() {
+		if g.result = g.conclude(); g.follow() {
 			return
 		}
 	}
@@ -36,7 +35,7 @@ func (g *group) conclude() lease.Result {
 	result := lease.Granted
 	for i := range g.operations {
 		switch o := &g.operations[i]; {
-		case o.err != nil || g.stream.closed:
+		case o.err != nil && !o.part.Shadow || g.stream.closed:
 			return lease.Unavailable
 		case o.denied && !o.part.Shadow:
 			result = lease.Denied
@@ -45,24 +44,27 @@ func (g *group) conclude() lease.Result {
 	return result
 }
 
-// undo uncounts what some parts were granted, because others were not. It reports
-// whether there is something to undo.
-func (g *group) undo() bool {
-	s := g.stream.service
+// follow does what follows from the group's result: it uncounts what some parts were
+// granted because others were not, or counts what is denied in shadow. It reports
+// whether there is something to do.
+func (g *group) follow() bool {
 	for i := range g.operations {
-		o := &g.operations[i]
-		if o.err != nil || o.units == 0 {
-			continue
+		switch o := &g.operations[i]; {
+		case o.err != nil:
+		case g.result != lease.Granted && o.units > 0:
+			o.kind, o.charge, o.n = undo, o.charged, o.units
+			g.left++
+		case g.result == lease.Granted && o.denied && o.counts:
+			o.kind = count
+			g.left++
 		}
-		o.kind, o.charge, o.n = undo, o.charged, o.units
-		g.left++
 	}
 	if g.left == 0 {
 		return false
 	}
 	for i := range g.operations {
-		if o := &g.operations[i]; o.kind == undo {
-			s.keys.add(o)
+		if o := &g.operations[i]; o.kind != ask {
+			g.stream.service.keys.add(o)
 		}
 	}
 	return true
@@ -113,6 +115,9 @@ func (g *group) look() {
 
 func (g *group) grant(i int) lease.Grant {
 	o := &g.operations[i]
+	if o.err != nil && o.kind != undo {
+		return lease.Grant{Failed: true}
+	}
 	p := lease.Grant{Denied: o.denied, WaitNs: o.waitNs, Windows: o.standings}
 	if g.result == lease.Granted && o.units > 0 {
 		p.Units, p.ValidNs, p.Leased = o.units, o.validNs, o.leased

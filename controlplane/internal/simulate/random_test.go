@@ -34,8 +34,7 @@ func randomRules(dice *rand.Rand) (rules []string) {
 				limits += ", " + window("3")
 			}
 			rule = fmt.Sprintf("name: r%d, key: [%s], limits: [%s]", i, pick("{header: u}", "{header: u}, {header: v}", "{header: v}"), limits)
-			// A shadow rule counts what it denies also where another rule denies, unlike in one proxy.
-			rule += pick("", "", "", ", enforce_percent: 50", ", mode: shadow", pick("", ", count_denied: true"))
+			rule += pick("", "", "", ", enforce_percent: 50", ", mode: shadow", pick("", ", count_denied: true", ", mode: shadow, count_denied: true"))
 			if strings.Contains(rule, "token_bucket") {
 				rule = strings.TrimSuffix(rule, ", count_denied: true")
 			}

@@ -158,12 +158,17 @@ func (c *Client) Refill(v *engine.Verdict, now int64) {
 // Return gives units back, with the next message.
 func (c *Client) Return(returns []quota.Return) { c.returns = append(c.returns, returns...) }
 
-// queued returns the group that waits to be sent and wants the same, or a new one.
+// queued returns the group that waits to be sent and wants the same, or a new one. Of
+// rules that count denied requests it wants the same cost too.
 func (c *Client) queued(wants []engine.Want, refill bool) *group {
 	c.key = c.key[:0]
 	for i := range wants {
-		c.key = binary.LittleEndian.AppendUint32(c.key, wants[i].Part.Definition)
-		c.key = append(c.key, wants[i].Part.Key[:]...)
+		p := &wants[i].Part
+		c.key = binary.LittleEndian.AppendUint32(c.key, p.Definition)
+		c.key = append(c.key, p.Key[:]...)
+		if c.countsDenied(&wants[i]) {
+			c.key = binary.LittleEndian.AppendUint32(c.key, p.Cost)
+		}
 	}
 	if g := c.groups[string(c.key)]; g != nil {
 		return g

@@ -56,7 +56,7 @@ func TestATickReadsOnlyWhatMayBeIdle(t *testing.T) {
 		return n
 	}
 	require.LessOrEqual(t, reads(100), 2*users, "once a second, and one second begins")
-	require.Len(t, w.stream.Asks, 0)
+	require.Empty(t, w.stream.Asks)
 	reads(400)
 	require.Zero(t, reads(100), "all have gone back")
 }

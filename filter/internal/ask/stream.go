@@ -167,7 +167,7 @@ func (c *Client) answer(a *quota.Answer) {
 		delete(c.flying, g.key)
 	}
 	waiters := g.waiters
-	if next := c.groups[g.key]; next != nil && !next.refill && g.concernsMore(a) {
+	if next := c.groups[g.key]; next != nil && !next.refill && c.concernsMore(g, a) {
 		waiters = append(waiters, next.waiters...)
 		c.unqueue(next)
 	}
@@ -206,9 +206,18 @@ func (c *Client) answer(a *quota.Answer) {
 }
 
 // concernsMore reports whether an answer decides more than the group's own requests:
-// it has units beyond their need, or no answer to later asks can be better.
-func (g *group) concernsMore(a *quota.Answer) bool {
-	if a.Result != quota.Granted {
+// it has units beyond their need, or no answer to later asks can be better, nor counts.
+func (c *Client) concernsMore(g *group, a *quota.Answer) bool {
+	switch a.Result {
+	case quota.Granted:
+	case quota.Denied:
+		for i := range g.wants {
+			if c.countsDenied(&g.wants[i]) {
+				return false
+			}
+		}
+		return true
+	default:
 		return a.Result != quota.Unknown
 	}
 	for i := range a.Grants {
@@ -217,6 +226,11 @@ func (g *group) concernsMore(a *quota.Answer) bool {
 		}
 	}
 	return true
+}
+
+// countsDenied reports whether an ask for it counts even where it is denied.
+func (c *Client) countsDenied(w *engine.Want) bool {
+	return c.engine.Definitions()[w.Part.Definition].CountDenied
 }
 
 // take hands an answer to the engine.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // serve lets the service answer messages, so many at most.
@@ -164,4 +165,62 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	v := workers[0].engine.Decide()
 	require.True(t, v.Pending)
 	require.EqualValues(t, 6, v.Wants(nil)[0].Part.Spent)
+}
+
+// Where the store fails for a shadow rule's key alone, the other rules decide as ever.
+func TestAFailedShadowPart(t *testing.T) {
+	rule := `"scope":"cluster","limits":["9/1m"],"on_unavailable":"deny","key":[{"header":"u"}]`
+	w, _ := pair(t, `{"name":"tried","mode":"shadow",`+rule+`},{"name":"r","lease":"off",`+rule+`}`)
+	for n, parts := range []int{2, 1} {
+		id := w.request("a")
+		require.NotContains(t, w.verdicts, id)
+		var m quota.Asks
+		require.NoError(t, m.Decode(w.stream.Asks[n]))
+		require.Len(t, m.Asks[0].Parts, parts, "nobody asks for a key that has just failed")
+		grants := []quota.Grant{{Number: uint32(n + 1), Units: 1, ValidNs: second, Windows: []quota.Standing{{Used: 1}}}, {Failed: true}}
+		answers := quota.Answers{Answers: []quota.Answer{{ID: m.Asks[0].ID, Result: quota.Granted, Grants: grants[:parts]}}}
+		require.NoError(t, w.client.Receive(answers.Append(nil), w.proxy.Clock))
+		require.True(t, w.verdicts[id])
+	}
+}
+
+// Requests of a rule that counts denied ones ask together only at the same cost: of an
+// ask that is denied all that waits counts, and one that costs less may pass.
+func TestDeniedRequestsThatCountAskByCost(t *testing.T) {
+	for _, c := range []struct {
+		rest  string
+		parts [][2]uint32 // cost and waiting
+	}{
+		{`,"count_denied":true`, [][2]uint32{{3, 6}, {1, 1}}},
+		{``, [][2]uint32{{3, 7}}},
+	} {
+		w, s := pair(t, `{"name":"r","scope":"cluster","lease":"off","key":[{"header":"u"}],"limits":["9/1m"],"cost":{"header":"v","max":9}`+c.rest+`}`)
+		for _, r := range []string{"b 1", "a 3", "a 1", "a 3"} {
+			w.request(r)
+		}
+		w.serve(s, 1)
+		var m quota.Asks
+		require.NoError(t, m.Decode(w.stream.Asks[0]))
+		var parts [][2]uint32
+		for _, a := range m.Asks {
+			parts = append(parts, [2]uint32{a.Parts[0].Cost, a.Parts[0].Waiting})
+		}
+		require.Equal(t, c.parts, parts, c.rest)
+	}
+}
+
+// An answer that denies leaves requests that came since to ask for themselves, where
+// denied ones count.
+func TestADenialThatCountsIsOfThoseWhoAsked(t *testing.T) {
+	for rest, asks := range map[string]int{`,"count_denied":true`: 1, ``: 0} {
+		w, _ := pair(t, `{"name":"r","scope":"cluster","lease":"off","key":[{"header":"u"}],"limits":["9/1m"]`+rest+`}`)
+		w.request("a")
+		w.request("a")
+		denied := quota.Answers{Answers: []quota.Answer{{
+			ID: 1, Result: quota.Denied, Grants: []quota.Grant{{Denied: true, WaitNs: second, Windows: []quota.Standing{{Used: 9}}}},
+		}}}
+		require.NoError(t, w.client.Receive(denied.Append(nil), w.proxy.Clock))
+		require.Len(t, w.verdicts, 2-asks, rest)
+		require.Len(t, w.stream.Asks, 1+asks, rest)
+	}
 }

@@ -37,7 +37,6 @@ type Answer struct {
 	SentNs int64 // when the ask was sent, monotonic
 	Stream uint32
 	Cost   uint32
-	Failed bool // the service could not reach the key
 }
 
 type handKey struct {
@@ -312,16 +311,17 @@ func (e *Engine) Return(returns []quota.Return, stream uint32, maxGrants int) []
 		if h.stream != stream {
 			continue // its stream has ended: the units stay counted
 		}
-		if keep := true; now >= h.lookNs && len(returns) < maxGrants {
-			var units uint32
-			if units, keep = h.leases.release(&e.settling, &h, wall, now); units > 0 {
-				returns = append(returns, quota.Return{Grant: h.number, Units: units})
-			}
-			if !keep {
-				continue
-			}
+		if now < h.lookNs || len(returns) >= maxGrants {
+			e.hold(h)
+			continue
 		}
-		e.hold(h)
+		units, keep := h.leases.release(&e.settling, &h, wall, now)
+		if units > 0 {
+			returns = append(returns, quota.Return{Grant: h.number, Units: units})
+		}
+		if keep {
+			e.hold(h)
+		}
 	}
 	return returns
 }

@@ -117,11 +117,7 @@ func (s *leases) begin(a *Attempt) {
 
 // keyOf is how the service knows the attempt's key.
 func (s *leases) keyOf(a *Attempt) handKey {
-	k := handKey{definition: s.first + uint32(a.Override+1)}
-	lo, hi := a.stable()
-	binary.LittleEndian.PutUint64(k.key[:], lo)
-	binary.LittleEndian.PutUint64(k.key[8:], hi)
-	return k
+	return handKey{s.first + uint32(a.Override+1), quota.KeyOf(a.stable())}
 }
 
 func (s *leases) read(a *Attempt, now int64, _ bool) outcome {

@@ -70,8 +70,8 @@ var faults = []fault{
 	}}, "log", "are admitted in"},
 	{"a group is granted by half", "half", []buildtest.Edit{{
 		File: "controlplane/internal/quota/group.go",
-		Old:  "if g.result != lease.Granted && g.undo() {",
-		New:  `if planted != "half" && g.result != lease.Granted && g.undo() {`,
+		Old:  "case g.result != lease.Granted && o.units > 0:",
+		New:  `case planted != "half" && g.result != lease.Granted && o.units > 0:`,
 	}}, "group", "is stranded"},
 	{"units go back on another stream", "stream", []buildtest.Edit{{
 		File: "filter/internal/engine/hand.go",
