@@ -138,7 +138,7 @@ type Grant struct {
 	Leased  bool  // units may be kept for later requests; otherwise the rest goes back at once
 	ValidNs int64 // how long units may be spent, from the moment before the ask was sent
 	Denied  bool
-	Failed  bool  // of a part in shadow: the store did not answer for its key
+	Failed  bool  // of a part in shadow: its key could not be decided
 	WaitNs  int64 // where Denied: until the cost passes if nobody else asks; limit.Never
 	Windows []Standing
 }

@@ -69,8 +69,11 @@ func span(w *limit.Window) int64 {
 	return w.Fill()
 }
 
-// MinLeaseNs is the shortest time for which units are granted ahead of need.
+// MinLeaseNs is the shortest lease of a log's or bucket's units.
 const MinLeaseNs = shortLease
+
+// Leases reports whether units of the window may be leased.
+func Leases(w *limit.Window) bool { return !stamped(w) || LeaseNs(w) >= MinLeaseNs }
 
 // LeaseNs is how long units of the window may be leased at most.
 func LeaseNs(w *limit.Window) int64 {
@@ -157,7 +160,7 @@ func (s *State) Terms(lease uint32) Terms {
 	for i := range s.Windows {
 		w := &s.Windows[i]
 		switch {
-		case w.Elastic || stamped(w) && LeaseNs(w) < shortLease:
+		case w.Elastic || !Leases(w):
 			return Terms{}
 		case stamped(w):
 			end = min(end, s.NowNs+LeaseNs(w))

@@ -226,5 +226,10 @@ func TestMostAheadIsGranted(t *testing.T) {
 		}
 	}
 	short := limit.Window{Algorithm: limit.SlidingWindowLog, Limit: 9, Units: 9, PeriodNs: 9999 * ms}
-	require.Less(t, LeaseNs(&short), MinLeaseNs)
+	require.False(t, Leases(&short))
+	short = limit.Window{Algorithm: limit.FixedWindow, Limit: 1000, PeriodNs: 50 * ms}
+	require.True(t, Leases(&short))
+	s := State{Windows: []limit.Window{short}, Usages: make([]limit.Usage, 1)}
+	granted, _, _ := s.Grant(LeaseAuto, &Part{Cost: 1, Waiting: 1, Ahead: 10})
+	require.EqualValues(t, 11, granted)
 }

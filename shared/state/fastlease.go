@@ -3,8 +3,6 @@ package state
 import (
 	"math"
 
-	"github.com/dchest/siphash"
-
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
@@ -32,16 +30,18 @@ func (f *FastLease) Take(e *LeaseEntry, key []byte, nowNs int64, cost uint32, as
 	t := f.table
 	if f.adopted != t.adopted {
 		f.prepare()
+		// A configuration with fewer windows may have made the table.
+		f.usable = f.usable && t.layout.Windows[0].Units >= t.def.Windows[0].Units
 	}
 	if !t.open || !f.usable || cost == 0 {
 		return OK, false, false
 	}
-	hash, of := siphash.Hash128(t.tables.seed[0], t.tables.seed[1], key)
-	e.entry.hash, e.place = hash, Place{hash, of ^ f.leases.layout}
+	e.place = f.leases.placeOf(key)
+	e.entry.hash = e.place.hash
 	if !f.get(&e.entry) {
 		return OK, false, false
 	}
-	slot, record := f.find(e.entry.page, uint32(hash))
+	slot, record := f.find(e.entry.page, uint32(e.place.hash))
 	if slot < 0 || int64(le.Uint64(record)-1) > nowNs+MaxLeaseNs || le.Uint64(record[recordHeadBytes:]) != e.place.of {
 		f.decline(&e.entry)
 		return OK, false, false

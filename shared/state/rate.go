@@ -19,8 +19,8 @@ func (r *Rate) put(b []byte) {
 	le.PutUint32(b[12:], r.Before)
 }
 
-// Over is how many units were spent in the last period, by the two halves of which
-// the record knows.
+// Over estimates how many units were spent in the last period: all of the current one's,
+// and of the one before the share that is less than a period ago.
 func (r *Rate) Over(nowNs, periodNs int64) uint32 {
 	switch passed := nowNs - r.FromNs; {
 	case passed < periodNs:

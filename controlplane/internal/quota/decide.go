@@ -115,8 +115,10 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 	case ask:
 		changed = o.ask(r)
 	case count:
-		o.countDenied(r)
-		changed = true
+		o.denied = true
+		if changed = r.Left(lease.Terms{}) < o.part.Cost; changed { // else a window has ended since
+			o.countDenied(r)
+		}
 	case undo, giveUp:
 		changed = o.giveBack(r)
 	case reset:
@@ -176,7 +178,7 @@ func (o *operation) ask(r *record) (changed bool) {
 // countDenied counts what waits for a denied ask. The wait is from the new count.
 func (o *operation) countDenied(r *record) {
 	r.Add(max(o.part.Waiting, o.part.Cost), lease.Terms{})
-	o.denied, o.waitNs = true, r.WaitNs(o.part.Cost)
+	o.waitNs = r.WaitNs(o.part.Cost)
 }
 
 // giveBack uncounts units where they are still counted. Where the record has been

@@ -23,7 +23,7 @@ func (g *group) finished(*operation) {
 	if g.left--; g.left > 0 {
 		return
 	}
-	if g.result == 0 {
+	if g.result == 0 || g.result == lease.Granted && g.stream.closed {
 		if g.result = g.conclude(); g.follow() {
 			return
 		}
@@ -49,25 +49,21 @@ func (g *group) conclude() lease.Result {
 // whether there is something to do.
 func (g *group) follow() bool {
 	for i := range g.operations {
-		switch o := &g.operations[i]; {
+		o := &g.operations[i]
+		switch {
 		case o.err != nil:
+			continue
 		case g.result != lease.Granted && o.units > 0:
 			o.kind, o.charge, o.n = undo, o.charged, o.units
-			g.left++
 		case g.result == lease.Granted && o.denied && o.counts:
 			o.kind = count
-			g.left++
+		default:
+			continue
 		}
+		g.left++
+		g.stream.service.keys.add(o)
 	}
-	if g.left == 0 {
-		return false
-	}
-	for i := range g.operations {
-		if o := &g.operations[i]; o.kind != ask {
-			g.stream.service.keys.add(o)
-		}
-	}
-	return true
+	return g.left > 0
 }
 
 // answer answers the ask.
@@ -115,10 +111,10 @@ func (g *group) look() {
 
 func (g *group) grant(i int) lease.Grant {
 	o := &g.operations[i]
-	if o.err != nil && o.kind != undo {
-		return lease.Grant{Failed: true}
+	if o.err != nil && o.kind == ask { // Denied is for proxies that do not know Failed
+		return lease.Grant{Failed: true, Denied: true, WaitNs: second}
 	}
-	p := lease.Grant{Denied: o.denied, WaitNs: o.waitNs, Windows: o.standings}
+	p := lease.Grant{Denied: o.denied || o.kind == count, WaitNs: o.waitNs, Windows: o.standings}
 	if g.result == lease.Granted && o.units > 0 {
 		p.Units, p.ValidNs, p.Leased = o.units, o.validNs, o.leased
 		p.Number = g.stream.remember(g.definitions[i], o)

@@ -334,48 +334,6 @@ func TestNewerValue(t *testing.T) {
 	require.EqualValues(t, 1, b.service.count.mismatches.Load())
 }
 
-// TestCountDeniedInShadow: a part in shadow that is denied counts where no other part
-// denies the request.
-func TestCountDeniedInShadow(t *testing.T) {
-	b := newRig(t)
-	tried, d := define(1, lease.LeaseOff, fixed(3, minute)), define(2, lease.LeaseOff, fixed(1, minute))
-	tried.CountDenied = true
-	p := b.proxy(b.service, tried, d)
-	shadow := lease.Part{Definition: 1, Cost: 2, Waiting: 4, Shadow: true}
-	p.ask(lease.Part{Definition: 1, Cost: 2})
-	a := p.ask(shadow, lease.Part{Definition: 2, Cost: 1})
-	require.Equal(t, lease.Granted, a.Result)
-	require.Equal(t, lease.Grant{Denied: true, WaitNs: minute, Windows: []lease.Standing{{Used: 6, ResetNs: minute}}}, a.Grants[0])
-	a = p.ask(shadow, lease.Part{Definition: 2, Cost: 1})
-	require.Equal(t, lease.Denied, a.Result)
-	require.EqualValues(t, 6, b.inspect(p).Used)
-}
-
-// TestAFailedShadowPart: an error of the store for a part in shadow is told of that
-// part; for another part it undoes the group.
-func TestAFailedShadowPart(t *testing.T) {
-	b := newRig(t)
-	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)), define(2, lease.LeaseAuto, fixed(10, minute)))
-	p.ask(want(4))
-	for _, shard := range b.memory.values {
-		for _, there := range shard {
-			there.value[NonceBytes]++ // of a newer release
-			there.value[0]++
-		}
-	}
-	fails, works := want(1), lease.Part{Definition: 2, Cost: 1}
-	fails.Shadow = true
-	a := p.ask(fails, works)
-	require.Equal(t, lease.Granted, a.Result)
-	require.Equal(t, lease.Grant{Failed: true}, a.Grants[0])
-	require.EqualValues(t, 1, a.Grants[1].Units)
-
-	fails.Shadow, works.Shadow = false, true
-	require.Equal(t, lease.Unavailable, p.ask(fails, works).Result)
-	works.Inspect = true
-	require.EqualValues(t, 1, p.ask(works).Grants[0].Windows[0].Used, "undone")
-}
-
 // TestServicesShareAStore: services whose clocks are apart grant a limit once.
 func TestServicesShareAStore(t *testing.T) {
 	b := newRig(t)

@@ -134,6 +134,41 @@ func TestClosedStream(t *testing.T) {
 	require.Zero(t, b.inspect(q).Used)
 }
 
+// TestStreamClosedWhileShadowCounts: the same where its group only waits for a denial in
+// shadow to be counted.
+func TestStreamClosedWhileShadowCounts(t *testing.T) {
+	b := newRig(t)
+	d, tried := define(1, lease.LeaseAuto, fixed(1000, minute)), define(2, lease.LeaseOff, fixed(1, minute))
+	tried.CountDenied = true
+	p, q := b.proxy(b.service, d, tried), b.proxy(b.service, d, tried)
+	answer := b.slow()
+	parts := []lease.Part{{Definition: 1, Cost: 1, Waiting: 1, Ahead: 20}, {Definition: 2, Cost: 2, Waiting: 2, Shadow: true}}
+	require.NoError(t, p.send(lease.Asks{Asks: []lease.Ask{{Parts: parts}}}))
+	for range 10 {
+		if answer(1); b.counting() {
+			break
+		}
+	}
+	p.Close()
+	for range 10 {
+		answer(1)
+	}
+	b.store.bend = nil
+	require.Zero(t, b.inspect(q).Used)
+}
+
+// counting reports whether a denial in shadow is being counted.
+func (b *rig) counting() bool {
+	for _, k := range b.service.keys.byID {
+		for _, o := range k.swap {
+			if o.kind == count {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // TestDrain: a service that stops answers what it has taken, and takes no more.
 func TestDrain(t *testing.T) {
 	b := newRig(t)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 )
 
 func TestIdleUnitsGoBack(t *testing.T) {
@@ -59,4 +61,22 @@ func TestATickReadsOnlyWhatMayBeIdle(t *testing.T) {
 	require.Empty(t, w.stream.Asks)
 	reads(400)
 	require.Zero(t, reads(100), "all have gone back")
+}
+
+// Grants that are spent at once leave room for others to be returned.
+func TestSpentGrantsLeaveTheList(t *testing.T) {
+	w, s := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["1000000/1m"],"lease":1}`)
+	for i := range 12_000 { // of ten keys, within a second; each grant has a unit for the next request
+		w.request(fmt.Sprint("user", i/2%10))
+		w.exchange(s)
+		if w.proxy.Clock += ms / 16; i%160 == 0 {
+			w.tick()
+		}
+	}
+	require.Greater(t, s.Granted(w.stream), 5000)
+	w.engine.EachMetric(func(m engine.Series, count uint64) {
+		if m.Metric == "leased_units_lost" {
+			require.Zero(t, count)
+		}
+	})
 }

@@ -208,20 +208,14 @@ func (c *Client) answer(a *quota.Answer) {
 // concernsMore reports whether an answer decides more than the group's own requests:
 // it has units beyond their need, or no answer to later asks can be better, nor counts.
 func (c *Client) concernsMore(g *group, a *quota.Answer) bool {
-	switch a.Result {
-	case quota.Granted:
-	case quota.Denied:
-		for i := range g.wants {
-			if c.countsDenied(&g.wants[i]) {
-				return false
-			}
-		}
-		return true
-	default:
+	if a.Result != quota.Granted && a.Result != quota.Denied {
 		return a.Result != quota.Unknown
 	}
-	for i := range a.Grants {
-		if i < len(g.wants) && !a.Grants[i].Denied && a.Grants[i].Units <= g.wants[i].Part.Waiting {
+	for i := range g.wants {
+		switch {
+		case c.countsDenied(&g.wants[i]):
+			return false
+		case a.Result == quota.Granted && i < len(a.Grants) && !a.Grants[i].Denied && a.Grants[i].Units <= g.wants[i].Part.Waiting:
 			return false
 		}
 	}

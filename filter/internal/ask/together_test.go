@@ -212,13 +212,16 @@ func TestDeniedRequestsThatCountAskByCost(t *testing.T) {
 // An answer that denies leaves requests that came since to ask for themselves, where
 // denied ones count.
 func TestADenialThatCountsIsOfThoseWhoAsked(t *testing.T) {
-	for rest, asks := range map[string]int{`,"count_denied":true`: 1, ``: 0} {
+	for rest, asks := range map[string]int{`,"count_denied":true`: 1, `,"count_denied":true,"mode":"shadow"`: 1, ``: 0} {
 		w, _ := pair(t, `{"name":"r","scope":"cluster","lease":"off","key":[{"header":"u"}],"limits":["9/1m"]`+rest+`}`)
 		w.request("a")
 		w.request("a")
 		denied := quota.Answers{Answers: []quota.Answer{{
 			ID: 1, Result: quota.Denied, Grants: []quota.Grant{{Denied: true, WaitNs: second, Windows: []quota.Standing{{Used: 9}}}},
 		}}}
+		if strings.Contains(rest, "shadow") {
+			denied.Answers[0].Result = quota.Granted
+		}
 		require.NoError(t, w.client.Receive(denied.Append(nil), w.proxy.Clock))
 		require.Len(t, w.verdicts, 2-asks, rest)
 		require.Len(t, w.stream.Asks, 1+asks, rest)

@@ -45,7 +45,7 @@ type Attempt struct {
 	rule    *rule
 	plain   bool      // the limits are the rule's own
 	alone   bool      // see beginFast
-	fast    bool      // the rule's fast path has read entry
+	fast    bool      // the rule's fast path has decided: the usage is in entry, or packed in leased.entry
 	limits  state.Key // the key with the limits that hold for it
 	ahead   uint32    // units that enforced rules before this one count in the same record
 	entry   state.Entry

@@ -8,16 +8,16 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// The fast path of a request is in this file: state.Fast reads and writes the
-// record, and where one rule alone decides, nothing else of the engine runs.
+// The fast path of a request is in this file: state.Fast and state.FastLease read and
+// write the record, and where one rule alone decides, nothing else of the engine runs.
 //
 // Its law: the verdict, the metrics, shared data and the calls to the host are
 // those of the general path. Where it declines, it has written nothing, and the
 // general path goes on with what was read.
 
 // canBeAlone reports whether decideAlone may decide requests that the rule alone
-// is for. decideAlone goes to shared data itself, past rule.units, so a rule with
-// another source of units must not be alone.
+// is for. decideAlone goes to shared data itself, past rule.units: it knows records and
+// leases, and no other source.
 func (r *rule) canBeAlone() bool {
 	p := r.policy
 	serves := r.fast != nil || r.leases != nil && p.Lease != quota.LeaseOff && !r.jitters
@@ -99,15 +99,16 @@ func (e *Engine) decideAlone(attempts []*Attempt, now int64) {
 func (e *Engine) decideLeased(attempts []*Attempt, now int64) {
 	a, v := attempts[0], &e.verdict
 	s, l := a.rule.leases, a.leased
+	if len(e.hands) > 0 {
+		e.decide(attempts, now)
+		return
+	}
 	l.nowNs = e.host.Monotonic()
 	askNs := l.nowNs + e.Quota.TimeoutNs
 	if e.Quota.Silent {
 		askNs = 0
 	}
-	status, due, taken := state.OK, false, false
-	if len(e.hands) == 0 {
-		status, due, taken = s.fast.Take(&l.entry, a.Key.Bytes, l.nowNs, a.Cost, askNs)
-	}
+	status, due, taken := s.fast.Take(&l.entry, a.Key.Bytes, l.nowNs, a.Cost, askNs)
 	if !taken {
 		e.decide(attempts, now)
 		return

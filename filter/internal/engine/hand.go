@@ -59,7 +59,7 @@ type held struct {
 	place  state.Place
 	stream uint32
 	number uint32 // of the grant
-	lookNs int64  // when it may be idle, or spent
+	lookNs int64  // when to look at it next; see lookAt
 }
 
 const (
@@ -289,10 +289,14 @@ func (e *Engine) hold(h held) {
 	}
 }
 
-// lookAt is when to look at units next that were written last at writtenNs. Spent ones
-// leave the list then.
+// lookAt is when to look at units next that were written last at writtenNs: when they may
+// be idle. Spent ones leave the list then, so it is sooner where the list is long.
 func (s *leases) lookAt(now, writtenNs, endNs int64) int64 {
-	return min(writtenNs+s.idleNs, endNs, now+maxLookNs)
+	most := int64(maxLookNs)
+	if len(s.engine.held) >= maxHeld/2 {
+		most /= 20
+	}
+	return min(writtenNs+s.idleNs, endNs, now+most)
 }
 
 // Return appends the units that the worker's stream got and nobody takes any
@@ -364,6 +368,6 @@ func (h *held) find(l *state.Lease) *state.Held {
 	return nil
 }
 
-// NextReturn is how long until units of the worker's stream may be idle, 0 if it
-// holds none.
+// NextReturn is the shortest time after which units that this worker holds count as
+// idle, 0 if it holds none.
 func (e *Engine) NextReturn() int64 { return e.idleNs }

@@ -43,8 +43,8 @@ func (l *linter) cluster(v value, r *policy.Rule) {
 	}
 	limits := v.field("limits")
 	for i := range r.Limits {
-		if ns := quota.LeaseNs(&r.Limits[i].Window); r.Limits[i].Max() > 0 && ns < quota.MinLeaseNs {
-			l.warn(limits.item(i), "the rule leases nothing, because a lease of this window would last "+policy.FormatDuration(ns)+
+		if w := &r.Limits[i].Window; r.Limits[i].Max() > 0 && !quota.Leases(w) {
+			l.warn(limits.item(i), "the rule leases nothing, because a lease of this window would last "+policy.FormatDuration(quota.LeaseNs(w))+
 				" and the shortest is "+policy.FormatDuration(quota.MinLeaseNs)+": each request asks the quota service; set lease to off to say so")
 			return
 		}
