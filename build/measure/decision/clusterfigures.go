@@ -105,22 +105,29 @@ func (f clusterFigures) core(store string, of func(coreRun) float64) float64 {
 
 // bars is the table of what limits over all Envoys are held to.
 func (f clusterFigures) bars() string {
-	hot := f.find(caseHot)
 	beside := func(name string) float64 { s := f.find(name); return s.added(sideLeased) / s.added(sideAsked) }
 	rate := func(r coreRun) float64 { return r.Rate }
 	perCPU := func(r coreRun) float64 { return 1e6 / r.ServiceUs }
 	const fresh = "every request a fresh key, CPU added over all processes, of envoyproxy/ratelimit's, "
-	list := []target{
-		{what: "one key at 10,000/s: CPU added, of a `scope: proxy` rule's", bound: 1.15, format: "%.2f", measured: hot.added(sideLeased) / hot.added(sideProxy)},
-		{what: "the same: requests that ask", bound: 2, format: "%.2f %%", measured: 100 * hot.median(sideLeased, func(t turn) float64 { return t.Asks })},
-		{what: "the same: p99 above it", bound: 0.1, format: "%.3f ms", measured: hot.over(sideLeased, sideProxy, func(t turn) float64 { return t.P99Us }) / 1e3},
+	var list []target
+	for _, one := range shares() {
+		if one.draw != nil {
+			continue
+		}
+		s := f.find(one.name)
+		list = append(list,
+			target{what: one.title + ": CPU added, of a `scope: proxy` rule's", bound: 1.15, format: "%.2f", measured: s.added(sideLeased) / s.added(sideProxy)},
+			target{what: "the same: requests that ask", bound: 2, format: "%.2f %%", measured: 100 * s.median(sideLeased, func(t turn) float64 { return t.Asks })},
+			target{what: "the same: p99 above it", bound: 0.1, format: "%.3f ms", measured: s.over(sideLeased, sideProxy, func(t turn) float64 { return t.P99Us }) / 1e3})
+	}
+	list = append(list, []target{
 		{what: fresh + "at low load", bound: 0.9, format: "%.2f", measured: beside(caseFresh)},
 		{what: fresh + "saturated", bound: 0.6, format: "%.2f", measured: beside(caseSaturated)},
 		{what: "10,000 clients (Zipf 1.1), 100/min each, 2,000/s: the same", bound: 0.5, format: "%.2f", measured: beside(caseClients)},
 		{what: "one quota service on one core, store in memory", bound: 60_000, format: "%.0f asks/s", measured: f.core(storeMemory, rate), atLeast: true},
 		{what: "the same, Redis", bound: 60_000, format: "%.0f asks/s", measured: f.core(storeRedis, rate), atLeast: true},
 		{what: "the same, Redis, in a second of the service's CPU", bound: 60_000, format: "%.0f asks", measured: f.core(storeRedis, perCPU), atLeast: true},
-	}
+	}...)
 	for _, u := range f.Used {
 		list = append(list, target{
 			what:  fmt.Sprintf("limit used, %s, %s, asked for %.2f times", u.Limit, u.Pattern, u.Demand),
