@@ -14,12 +14,12 @@ import (
 type FastLease struct {
 	fastPages
 	leases *Leases
-	ahead  Ahead
+	refill Refill
 }
 
 // NewFast returns the fast path through the table.
-func (l *Leases) NewFast(ahead Ahead) *FastLease {
-	return &FastLease{fastPages{table: l.table}, l, ahead}
+func (l *Leases) NewFast(refill Refill) *FastLease {
+	return &FastLease{fastPages{table: l.table}, l, refill}
 }
 
 // Take takes cost units of the key, and stores the record. taken is false where it
@@ -67,10 +67,10 @@ func (f *FastLease) Take(e *LeaseEntry, key []byte, nowNs int64, cost uint32, as
 	le.PutUint64(record, uint64(nowNs)+1)
 	var rate Rate
 	rate.read(b[offRate:])
-	rate.Spent(nowNs, f.ahead.RateNs, cost)
+	rate.Spent(nowNs, f.refill.RateNs, cost)
 	rate.put(b[offRate:])
 	asked := b[offAsked:]
-	if askNs > 0 && int64(le.Uint64(asked)) <= nowNs && f.ahead.IsDue(left-cost, rate.Over(nowNs, f.ahead.RateNs)) {
+	if askNs > 0 && int64(le.Uint64(asked)) <= nowNs && f.refill.IsDue(left-cost, rate.Over(nowNs, f.refill.RateNs)) {
 		due = true
 		le.PutUint64(asked, uint64(askNs))
 	}

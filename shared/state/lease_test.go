@@ -154,7 +154,7 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	require.Equal(t, OK, l.ReadAt(other, sameHash, 100*second, leaseNow))
 	require.EqualValues(t, 3, other.Left(leaseNow))
 
-	fast := l.NewFast(Ahead{RateNs: second, Ns: second})
+	fast := l.NewFast(Refill{RateNs: second, LeadNs: second})
 	_, _, taken := fast.Take(e, []byte("k"), leaseNow, 1, 0)
 	require.False(t, taken, "the fast path neither")
 	e = readLease(t, l, "k", leaseNow)

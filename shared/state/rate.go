@@ -43,11 +43,11 @@ func (r *Rate) Spent(nowNs, periodNs int64, units uint32) {
 	r.Now = limit.AddSaturating(r.Now, units)
 }
 
-// Ahead says when a key's next units are asked for: when what is left lasts less than
-// Ns at the rate that the key has over RateNs.
-type Ahead struct{ RateNs, Ns int64 }
+// Refill says when a key's next units are asked for: when what is left lasts less than
+// LeadNs at the rate that the key has over RateNs.
+type Refill struct{ RateNs, LeadNs int64 }
 
 // IsDue reports whether the time has come.
-func (a *Ahead) IsDue(left, rate uint32) bool {
-	return uint64(left)*uint64(a.RateNs) < uint64(rate)*uint64(a.Ns)
+func (r *Refill) IsDue(left, rate uint32) bool {
+	return uint64(left)*uint64(r.RateNs) < uint64(rate)*uint64(r.LeadNs)
 }

@@ -163,7 +163,7 @@ func (a *Attempt) want(dst []Want, cost uint32) []Want {
 		}
 	}
 	if s.rule.policy.Lease != quota.LeaseOff {
-		rate := l.entry.Rate.Over(l.nowNs, s.ahead.RateNs)
+		rate := l.entry.Rate.Over(l.nowNs, s.refill.RateNs)
 		w.Part.Ahead = limit.AddSaturating(rate, rate)
 	}
 	return append(dst, w)
@@ -242,7 +242,7 @@ func (s *leases) merge(l *state.Lease, h *hand, now int64) (back []quota.Return,
 	for _, st := range h.Windows {
 		l.Standings = append(l.Standings, state.Standing{Used: st.Used, ResetNs: h.NowNs + st.ResetNs})
 	}
-	l.Rate.Spent(now, s.ahead.RateNs, h.spent)
+	l.Rate.Spent(now, s.refill.RateNs, h.spent)
 	if h.Denied {
 		if s.rule.policy.Lease != quota.LeaseOff {
 			s.remember(l, h, now)

@@ -23,7 +23,7 @@ type leases struct {
 	first  uint32   // the definition of the rule's own limits; those of its overrides follow
 
 	fast   *state.FastLease
-	ahead  state.Ahead
+	refill state.Refill
 	idleNs int64 // after which units that nobody takes go back
 }
 
@@ -72,10 +72,11 @@ func (e *Engine) newLeases(r *rule) *leases {
 	p := r.policy
 	l := &leases{engine: e, rule: r, first: uint32(len(e.definitions))}
 	horizonNs := quota.HorizonNs(r.windows)
-	l.ahead, l.idleNs = state.Ahead{RateNs: max(horizonNs/2, 1), Ns: min(horizonNs/2, maxRefillNs)}, quota.IdleNs(r.windows)
+	l.refill = state.Refill{RateNs: max(horizonNs/2, 1), LeadNs: min(horizonNs/2, maxRefillNs)}
+	l.idleNs = quota.IdleNs(r.windows)
 	id := state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition()+"\x00lease", p.Capacity)
 	l.table = e.tables.Leases(id, layoutOf(r.windows), len(r.windows), p.Capacity)
-	l.fast = l.table.NewFast(l.ahead)
+	l.fast = l.table.NewFast(l.refill)
 	if p.OnUnavailable == policy.UnavailableLocal {
 		l.local = &records{table: r.table}
 	}
@@ -293,7 +294,7 @@ func (s *leases) take(a *Attempt) outcome {
 	default: // from the table
 	}
 	l.of = l.entry.Take(l.nowNs, a.Cost)
-	l.entry.Rate.Spent(l.nowNs, s.ahead.RateNs, a.Cost)
+	l.entry.Rate.Spent(l.nowNs, s.refill.RateNs, a.Cost)
 	if l.refill = s.isDue(l); l.refill {
 		l.entry.AskedNs = l.nowNs + s.engine.Quota.TimeoutNs
 	}
@@ -330,7 +331,7 @@ func (s *leases) takeLocal(a *Attempt) outcome {
 // isDue reports whether the key's next units should be asked for now.
 func (s *leases) isDue(l *leased) bool {
 	return l.entry.AskedNs <= l.nowNs && !s.engine.Quota.Silent &&
-		s.ahead.IsDue(l.entry.Left(l.nowNs), l.entry.Rate.Over(l.nowNs, s.ahead.RateNs))
+		s.refill.IsDue(l.entry.Left(l.nowNs), l.entry.Rate.Over(l.nowNs, s.refill.RateNs))
 }
 
 func (s *leases) refund(a *Attempt, now int64) bool {
