@@ -195,6 +195,9 @@ func (l *Leases) Table() *Table { return l.table }
 // Read finds the key's lease. wallNs is the wall clock, for the directory, and
 // nowNs the monotonic clock.
 func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
+	if e.entry.got.here { // FastLease.Take has just placed the key
+		return l.Reread(e, wallNs, nowNs)
+	}
 	if !l.table.open {
 		if status := l.table.enter(wallNs); status != OK {
 			return status
@@ -240,13 +243,12 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 		return OK
 	}
 	b := e.entry.page.lease(&t.layout, e.entry.slot)
-	e.read(b)
-	if le.Uint64(b) == e.place.of {
-		e.WrittenNs = written
-	} else {
-		e.Lost = e.Left(nowNs)
-		e.Lease = Lease{Standings: e.Standings[:0]}
+	if le.Uint64(b) != e.place.of {
+		e.Lost = leftOf(b, nowNs)
+		return OK
 	}
+	e.WrittenNs = written
+	e.read(b)
 	return OK
 }
 
