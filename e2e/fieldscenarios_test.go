@@ -269,6 +269,11 @@ rules:
 	})
 }
 
+// behindAProxy has an Envoy take the client's address from another proxy.
+func behindAProxy(bootstrap []byte) []byte {
+	return []byte(strings.Replace(string(bootstrap), "use_remote_address: true", "use_remote_address: true\n          xff_num_trusted_hops: 1", 1))
+}
+
 // IPv6 addresses come from x-forwarded-for in an Envoy behind another proxy, and from
 // the requests file in the simulator.
 func TestFieldV6Prefix(t *testing.T) {
@@ -294,9 +299,7 @@ func TestFieldV6Prefix(t *testing.T) {
 		}
 		for _, d := range envoys(t) {
 			t.Run(d.name+" "+prefix, func(t *testing.T) {
-				p := d.listen(t, proxyOptions{policy: policy, edit: func(b []byte) []byte {
-					return []byte(strings.Replace(string(b), "use_remote_address: true", "use_remote_address: true\n          xff_num_trusted_hops: 1", 1))
-				}})
+				p := d.listen(t, proxyOptions{policy: policy, edit: behindAProxy})
 				for i, s := range steps {
 					require.Equal(t, want[i], p.status(t, "/r", "x-forwarded-for", s.address), s.address)
 				}

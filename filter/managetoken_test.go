@@ -53,37 +53,69 @@ func TestBearer(t *testing.T) {
 	}
 }
 
-// Wrong tokens are counted by the client's address. After ten it gets 429 for the
-// rest of the second, with the right token too, because it could go on guessing
-// otherwise. Operators with other addresses are not affected.
+// After ten wrong tokens an address gets 429 for the rest of the second, with the right
+// token too, because it could go on guessing otherwise.
 func TestWrongTokensAreLimited(t *testing.T) {
 	b := start(t)
 	require.NoError(t, b.Configure(managedBy("right")))
 	const attacker = "192.0.2.1"
-	statuses := map[int]int{}
-	for i := range 1000 {
-		statuses[b.serve(t, 0, statsWith(fmt.Sprint("Bearer wrong", i), attacker)).Status]++
-	}
-	require.Equal(t, map[int]int{401: 10, 429: 990}, statuses)
+	require.Equal(t, map[int]int{401: 10, 429: 990}, b.guess(t, 1000, func(int) string { return attacker }))
 	res := b.serve(t, 0, statsWith("Bearer right", attacker))
 	require.Equal(t, 429, res.Status)
 	require.Contains(t, res.Headers, [2]string{"retry-after", "1"})
 	require.True(t, json.Valid(res.Body))
-	through := 0
-	for i := range 100 { // one in 64 shares the attacker's count
-		if b.serve(t, 0, statsWith("Bearer right", fmt.Sprintf("198.51.100.%d", i))).Status == 200 {
-			through++
-		}
-	}
-	require.Greater(t, through, 85)
 	b.now += 1_000_000_000
 	require.Equal(t, 200, b.serve(t, 0, statsWith("Bearer right", attacker)).Status)
-	for i := range 10 {
-		require.Equal(t, 401, b.serve(t, 0, statsWith(fmt.Sprint("Bearer wrong", i), attacker)).Status)
-	}
+	require.Equal(t, map[int]int{401: 10}, b.guess(t, 10, func(int) string { return attacker }))
 	require.Equal(t, 429, b.serve(t, 0, statsWith("Bearer right", attacker)).Status)
 	b.now -= 5_000_000_000 // a clock that was set back does not extend the block
 	require.Equal(t, 200, b.serve(t, 0, statsWith("Bearer right", attacker)).Status)
+}
+
+// guess sends wrong tokens and counts the answers by status.
+func (b *bench) guess(t *testing.T, n int, from func(i int) string) map[int]int {
+	t.Helper()
+	statuses := map[int]int{}
+	for i := range n {
+		statuses[b.serve(t, 0, statsWith(fmt.Sprint("Bearer wrong", i), from(i))).Status]++
+	}
+	return statuses
+}
+
+// However many addresses send wrong tokens, one that sent none is served. As many as
+// are remembered get ten looks each and no more; an IPv6 network of 64 bits is one
+// address.
+func TestWrongTokensLockNobodyElseOut(t *testing.T) {
+	v4 := func(n int) func(int) string {
+		return func(i int) string { return fmt.Sprintf("10.0.%d.%d", i%n>>8, i%n&255) }
+	}
+	v6 := func(n int) func(int) string {
+		return func(i int) string { return fmt.Sprintf("2001:db8:0:%x::%x", i%n, i+1) }
+	}
+	for _, tc := range []struct {
+		name string
+		n    int
+		from func(int) string
+		want map[int]int
+	}{
+		{"250 addresses", 5000, v4(250), map[int]int{401: 2500, 429: 2500}},
+		{"256 networks", 5120, v6(256), map[int]int{401: 2560, 429: 2560}},
+		{"a network", 100, v6(1), map[int]int{401: 10, 429: 90}},
+		{"10,000 addresses", 20_000, v4(10_000), map[int]int{401: 20_000}},
+		{"10,000 networks", 20_000, v6(10_000), map[int]int{401: 20_000}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := start(t, func(o *sim.Options) { o.OnCall = nil })
+			require.NoError(t, b.Configure(managedBy("right")))
+			require.Equal(t, tc.want, b.guess(t, tc.n, tc.from))
+			for i := range 64 {
+				for _, operator := range []string{"198.51.100.%d", "2001:db8:1:%x::1"} {
+					operator = fmt.Sprintf(operator, i)
+					require.Equal(t, 200, b.serve(t, 0, statsWith("Bearer right", operator)).Status, operator)
+				}
+			}
+		})
+	}
 }
 
 // Neither the right token nor a missing one is counted.

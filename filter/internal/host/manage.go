@@ -196,14 +196,14 @@ func (p *plugin) authorize() int {
 		return 401
 	}
 	address, _ := theProxy.ClientAddress()
-	mistakes, now := p.mistakes.of(address), theProxy.Now()
-	if mistakes.refuses(now) {
+	from, now := origin(address), theProxy.Now()
+	if p.mistakes.refuses(from, now) {
 		return 429
 	}
 	if sum := sha256.Sum([]byte(token)); subtle.ConstantTimeCompare(sum[:], p.manage.TokenSHA256[:]) == 1 {
 		return 200
 	}
-	mistakes.n++
+	p.mistakes.add(from, now)
 	return 401
 }
 

@@ -102,7 +102,6 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 	p.engine = engine.New(pol, &theProxy, p.identity)
 	p.fieldWriter.Style = pol.Headers
 	p.confine()
-	p.mistakes.seed = randomSeed()
 	var asked string
 	asked, p.trace = theProxy.Property("sluice", "trace")
 	p.brief = asked == "brief"

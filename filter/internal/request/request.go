@@ -296,7 +296,7 @@ func (r *Request) Client() (netip.Addr, bool) {
 		value, present := r.ClientText()
 		r.address = netip.Addr{}
 		if present {
-			r.address = addressOf(value)
+			r.address = AddressOf(value)
 		}
 		r.set(&r.client, value, r.address.IsValid())
 	}
@@ -312,9 +312,9 @@ func (r *Request) ClientText() (string, bool) {
 	return r.peer.value, r.peer.present
 }
 
-// addressOf reads an address with or without port; one mapped into IPv6 is an
-// IPv4 address.
-func addressOf(text string) netip.Addr {
+// AddressOf reads an address with or without port; the zero one is none. One mapped
+// into IPv6 is an IPv4 address.
+func AddressOf(text string) netip.Addr {
 	end, err := netip.ParseAddrPort(text)
 	ip := end.Addr()
 	if err != nil {
