@@ -54,7 +54,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &Conn{Conn: accepted, listener: l, address: Origin(accepted.RemoteAddr())}
+		c := &Conn{Conn: accepted, listener: l, address: Origin(accepted.RemoteAddr().String())}
 		c.heard.Store(time.Now().UnixNano())
 		if l.admit(c) {
 			return c, nil
@@ -65,10 +65,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // Origin is what counts as one address. For IPv6, where one client has billions of
 // addresses, it is the network of 64 bits.
-func Origin(peer net.Addr) string {
-	address, err := netip.ParseAddrPort(peer.String())
+func Origin(peer string) string {
+	address, err := netip.ParseAddrPort(peer)
 	if err != nil {
-		return peer.String()
+		return peer
 	}
 	ip := address.Addr().Unmap().WithZone("")
 	if ip.Is4() {

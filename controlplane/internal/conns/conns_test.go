@@ -143,14 +143,9 @@ func TestOrigin(t *testing.T) {
 		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1",
 		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::/64", "[fe80::1%eth0]:80": "fe80::/64", "@": "@",
 	} {
-		require.Equal(t, want, Origin(address(peer)))
+		require.Equal(t, want, Origin(peer))
 	}
 }
-
-type address string
-
-func (address) Network() string  { return "tcp" }
-func (a address) String() string { return string(a) }
 
 func TestKeptGivesWayToAnotherAddressOnly(t *testing.T) {
 	f := newFixture(t, 10)

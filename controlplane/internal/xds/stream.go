@@ -53,7 +53,7 @@ func (s *Server) serve(stream deltaStream) error {
 	}
 	shared := connectionOf(p)
 	c := &conversation{Server: s, log: shared.lines.Logger(s.log), stream: stream, connection: shared, address: p.Addr}
-	from := conns.Origin(p.Addr)
+	from := conns.Origin(p.Addr.String())
 	if err := s.ledger.admit(from); err != nil {
 		s.turned.Add(1)
 		c.log.Warn("proxy turned away", "address", p.Addr.String(), "error", err)
