@@ -31,6 +31,7 @@ func TestExemptSpellings(t *testing.T) {
 		{`"headers":{"x-t":"!"}`, []string{"x-t", "a", "x-t", "b"}, false},
 		{`"methods":["GET"]`, nil, true},
 		{`"methods":["GET"]`, []string{":method", "get"}, false},
+		{`"methods":["DELETE"]`, []string{":method", "POST", "x-http-method-override", "DELETE"}, false},
 	} {
 		p := hosttest.New()
 		p.With(c.headers...)
