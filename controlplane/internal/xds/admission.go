@@ -6,7 +6,7 @@ import "fmt"
 // in the store.
 const maxProxies = 10_000
 
-// share of all streams is what one address may have: a fifth.
+// share of all streams is what one address may have, and one proxy: a fifth.
 const share = 5
 
 // fullError says why a stream is turned away.

@@ -102,6 +102,29 @@ func TestOneAddressHasAFifth(t *testing.T) {
 	})
 }
 
+// A proxy that connects from many addresses leaves room for others.
+func TestOneProxyHasAFifth(t *testing.T) {
+	f := newFixture(t)
+	l := f.server.Ledger()
+	l.mu.Lock()
+	l.maxStreamsOf = 2
+	l.mu.Unlock()
+	from := func(id, address string) *proxyClient {
+		p := f.named(id, nil)
+		p.from = address
+		return p
+	}
+	from("one", "127.0.0.1").connect()
+	from("one", "127.0.0.2").connect()
+	f.eventually("two streams", func() bool { return l.Connected() == 1 && f.status("one").Streams == 2 })
+	err := from("one", "127.0.0.3").refusal()
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.ErrorContains(t, err, "2 streams of one are open, no more are served of one proxy")
+	require.Equal(t, uint64(1), f.server.Counts().TurnedAway)
+	from("two", "127.0.0.3").connect()
+	f.eventually("another proxy", func() bool { return l.Connected() == 2 })
+}
+
 // Subscribing again and again, with or without a refusal, gets the policy as
 // often as an honest proxy needs it and then once a second.
 func TestPushingAgainIsPaced(t *testing.T) {

@@ -83,7 +83,7 @@ func (f follower) stored() string {
 }
 
 func (f follower) session() *session {
-	s, _ := f.ledger.open(1, store.Identity{Node: "n"}, node{id: "n"}, "here")
+	s, _, _ := f.ledger.open(1, store.Identity{Node: "n"}, node{id: "n"}, "here")
 	f.ledger.subscribe(s, 0, true)
 	return s
 }

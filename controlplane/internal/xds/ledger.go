@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -30,7 +31,7 @@ type Ledger struct {
 	streams      int            // open ones, with a session or still without
 	streamsOf    map[string]int // the same by origin
 	maxStreams   int            // of all, and proxies that are known
-	maxStreamsOf int            // of one origin
+	maxStreamsOf int            // of one origin, and of one proxy
 	now          func() time.Time
 	era          uint64        // how often proxies were forgotten; see payload
 	changed      chan struct{} // closed and replaced at every change
@@ -148,12 +149,16 @@ func (l *Ledger) changes() <-chan struct{} {
 	return l.changed
 }
 
-// open adds a session for a stream that admit let in. It returns the proxies that
-// it dropped to stay within maxStreams; the caller forgets them.
-func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *session, dropped []store.Identity) {
+// open adds a session for a stream that admit let in, unless its proxy has as many
+// as one address may have. It returns the proxies that it dropped to stay within
+// maxStreams; the caller forgets them.
+func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *session, dropped []store.Identity, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.proxies[who]
+	if p != nil && len(p.sessions) >= l.maxStreamsOf {
+		return nil, nil, fullError{fmt.Sprintf("%d streams of %s are open, no more are served of one proxy", len(p.sessions), who.Node)}
+	}
 	if p == nil {
 		for len(l.proxies) >= l.maxStreams {
 			dropped = append(dropped, l.dropLongestGone())
@@ -165,7 +170,7 @@ func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *se
 	p.sessions[id] = s
 	p.gone = time.Time{}
 	l.broadcast()
-	return s, dropped
+	return s, dropped, nil
 }
 
 // dropLongestGone makes room for a proxy. Some proxy is gone, since fewer are

@@ -61,7 +61,7 @@
 //
 // Nothing that a proxy sends is kept beyond a bound. A request is at most
 // maxRequest, and only what is needed of it is read. One address has a fifth of
-// the streams, counted from their opening; a stream that sends no request ends
+// the streams, counted from their opening, and so has one proxy; a stream that sends no request ends
 // after ten seconds. What streams of one connection share in requests, small
 // frames, repeated pushes and lines of the log slows down after a burst. None of
 // it ends the connection: a proxy that is cut off connects again, which costs

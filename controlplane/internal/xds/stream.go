@@ -55,13 +55,18 @@ func (s *Server) serve(stream deltaStream) error {
 	c := &conversation{Server: s, log: shared.lines.Logger(s.log), stream: stream, connection: shared, address: p.Addr}
 	from := conns.Origin(p.Addr.String())
 	if err := s.ledger.admit(from); err != nil {
-		s.turned.Add(1)
-		c.log.Warn("proxy turned away", "address", p.Addr.String(), "error", err)
-		return status.Error(codes.ResourceExhausted, err.Error())
+		return c.turnAway(err)
 	}
 	defer s.ledger.leave(from)
 	defer c.end()
 	return c.run()
+}
+
+// turnAway ends a stream for which there is no room.
+func (c *conversation) turnAway(why error) error {
+	c.turned.Add(1)
+	c.log.Warn("proxy turned away", "address", c.address.String(), "error", why)
+	return status.Error(codes.ResourceExhausted, why.Error())
 }
 
 func (c *conversation) run() error {
@@ -202,7 +207,10 @@ func (c *conversation) begin(n node) error {
 		c.log.Warn("proxy refused", "address", address, "error", status.Convert(err).Message())
 		return err
 	}
-	session, dropped := c.ledger.open(c.streamIDs.Add(1), who, n, address)
+	session, dropped, err := c.ledger.open(c.streamIDs.Add(1), who, n, address)
+	if err != nil {
+		return c.turnAway(err)
+	}
 	c.session = session
 	c.connection.place.Keep(1)
 	if err := c.ledger.forgetStored(c.stream.Context(), dropped); err != nil {
