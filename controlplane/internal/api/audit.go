@@ -46,7 +46,7 @@ func (s *server) audit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.answerLarge(w, len(list)*2*maxSummary, Audit{Entries: list})
+	return s.answerLarge(w, r, len(list)*2*maxSummary, Audit{Entries: list})
 }
 
 // entry says who makes a draft the next revision, and in short what changes.

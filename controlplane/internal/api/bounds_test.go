@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -89,13 +90,11 @@ func TestBodiesHoldRoomForWhatTheyHave(t *testing.T) {
 	_, err = read(io.MultiReader(strings.NewReader("x"), brokenReader{}))
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 
-	free, err := m.take(maxHeld - 2*uncounted)
-	require.NoError(t, err)
+	free := fill(t, m, maxHeld-2*uncounted)
 	n, err := read(bytes.NewReader(make([]byte, 2*uncounted-1)))
 	require.NoError(t, err)
 	require.Equal(t, 2*uncounted-1, n)
-	full, err := m.take(2 * uncounted)
-	require.NoError(t, err)
+	full := fill(t, m, 2*uncounted)
 	n, err = read(bytes.NewReader(make([]byte, uncounted-1)))
 	require.NoError(t, err, "a small one is always read")
 	require.Equal(t, uncounted-1, n)
@@ -103,8 +102,38 @@ func TestBodiesHoldRoomForWhatTheyHave(t *testing.T) {
 	_, err = read(bytes.NewReader(make([]byte, 2*uncounted+1)))
 	require.ErrorIs(t, err, errBusy)
 	free()
-	_, err = m.take(maxHeld)
-	require.NoError(t, err, "all is given back")
+	fill(t, m, maxHeld)
+}
+
+// fill has other callers take so much.
+func fill(t *testing.T, m *memory, bytes int) (free func()) {
+	t.Helper()
+	half, err := m.take("one", bytes/2)
+	require.NoError(t, err)
+	rest, err := m.take("another", bytes-bytes/2)
+	require.NoError(t, err)
+	return func() { half(); rest() }
+}
+
+// A caller that sends or reads slowly leaves room for others.
+func TestOneCallerLeavesRoom(t *testing.T) {
+	f := newFixtureWith(t, func(o *Options) {
+		o.Identify = func(r *http.Request) (access.Caller, bool) {
+			return access.Caller{Name: r.Header.Get("Authorization"), Role: access.Apply}, true
+		}
+	})
+	large := good + strings.Repeat("# padding\n", uncounted/10)
+	taken := 0
+	for ; taken < maxHeld; taken += 1 << 20 {
+		if _, err := f.server.memory.take("slow", 1<<20); err != nil {
+			break
+		}
+	}
+	require.Equal(t, maxHeld/4*3, taken)
+	code, text := f.do("POST", "/v1/policies", large, "Authorization", "slow")
+	require.Equal(t, http.StatusServiceUnavailable, code, text)
+	code, text = f.do("POST", "/v1/policies", large, "Authorization", "other")
+	require.Equal(t, http.StatusCreated, code, text)
 }
 
 type brokenReader struct{}
@@ -137,8 +166,7 @@ func TestNoRoom(t *testing.T) {
 	code, _ := f.do("POST", "/v1/policies", good)
 	require.Equal(t, http.StatusCreated, code)
 	f.proxy("e1", func(int) bool { return true })
-	free, err := f.server.memory.take(maxHeld)
-	require.NoError(t, err)
+	free := fill(t, f.server.memory, maxHeld)
 	large := good + strings.Repeat("# padding\n", uncounted/10)
 	all := map[string]string{"/v1/policies": "POST", "/v1/policies?limit=1": "GET", "/v1/policies/1": "GET", "/v1/status": "GET", "/v1/audit": "GET"}
 	for path, method := range all {
@@ -166,7 +194,7 @@ func TestWorkForACallerThatHasGoneStops(t *testing.T) {
 	f := newFixture(t, "")
 	s := f.server
 	holds := func() bool {
-		free, err := s.memory.take(maxHeld)
+		free, err := s.memory.take("127.0.0.1", maxHeld/4*3)
 		if err == nil {
 			free()
 		}

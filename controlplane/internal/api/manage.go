@@ -189,13 +189,14 @@ func (s *server) call(ctx context.Context, timeout time.Duration) (*manage.Call,
 		err := errors.New("serve has no management token: start it with --manage-token-file")
 		return nil, nil, &failure{code: http.StatusNotImplemented, err: err}
 	}
-	targets, err := s.targets(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	call, err := s.fleet.Begin(timeout)
+	call, err := s.fleet.Begin(holder(ctx), timeout)
 	if err != nil {
 		return nil, nil, &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: "5"}
+	}
+	targets, err := s.targets(ctx)
+	if err != nil {
+		call.End()
+		return nil, nil, err
 	}
 	return call, targets, nil
 }

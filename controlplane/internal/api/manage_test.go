@@ -260,8 +260,7 @@ func form2(form url.Values, without string) url.Values {
 // Forms and descriptions count like policies, but for small ones.
 func TestNoRoomForForms(t *testing.T) {
 	m := newManagedFixture(t)
-	free, err := m.server.memory.take(maxHeld)
-	require.NoError(t, err)
+	free := fill(t, m.server.memory, maxHeld)
 	large := strings.Repeat("x", 2*uncounted)
 	for path, body := range map[string]string{"/v1/counters/get": "rule=r&key=" + large, "/v1/explain": `{"path":"/` + large + `"}`} {
 		code, text := m.do("POST", path, body, "Content-Type", "application/x-www-form-urlencoded")
@@ -273,9 +272,7 @@ func TestNoRoomForForms(t *testing.T) {
 	free()
 	code, text = m.do("POST", "/v1/counters/get", "rule=r&key="+large, "Content-Type", "application/x-www-form-urlencoded")
 	require.Equal(t, 200, code, text)
-	free, err = m.server.memory.take(maxHeld)
-	require.NoError(t, err, "all is given back")
-	free()
+	fill(t, m.server.memory, maxHeld)() // all is given back
 }
 
 // Each bad request has one clear error, which has no key in it.

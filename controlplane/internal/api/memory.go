@@ -1,13 +1,15 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"net/http"
 	"time"
 
-	"golang.org/x/sync/semaphore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
 )
 
 const (
@@ -28,22 +30,28 @@ var errBusy = &failure{
 }
 
 // memory counts the bytes held for callers.
-type memory struct{ held *semaphore.Weighted }
+type memory struct{ held *room.Room }
 
-func newMemory() *memory { return &memory{semaphore.NewWeighted(maxHeld)} }
+func newMemory() *memory { return &memory{room.New(maxHeld)} }
+
+// holder is whom room is counted for.
+func holder(ctx context.Context) string {
+	caller := access.FromContext(ctx)
+	return cmp.Or(caller.Name, caller.Address)
+}
 
 // take sets bytes apart until free is called, or returns errBusy.
-func (m *memory) take(bytes int) (free func(), err error) {
-	if !m.held.TryAcquire(int64(bytes)) {
+func (m *memory) take(who string, bytes int) (free func(), err error) {
+	if !m.held.Take(who, bytes) {
 		return nil, errBusy
 	}
-	return func() { m.held.Release(int64(bytes)) }, nil
+	return func() { m.held.Free(who, bytes) }, nil
 }
 
 // answerLarge answers with a body of about so many bytes as JSON. A caller may read
 // it slowly, so it counts until it is written.
-func (s *server) answerLarge(w http.ResponseWriter, bytes int, body any) error {
-	free, err := s.memory.take(min(bytes, maxHeld))
+func (s *server) answerLarge(w http.ResponseWriter, r *http.Request, bytes int, body any) error {
+	free, err := s.memory.take(holder(r.Context()), min(bytes, room.OfOne(maxHeld)))
 	if err != nil {
 		return err
 	}
@@ -57,12 +65,12 @@ func (s *server) answerLarge(w http.ResponseWriter, bytes int, body any) error {
 func (m *memory) read(w http.ResponseWriter, r *http.Request, maxBytes int) (text []byte, free func(), err error) {
 	body := http.MaxBytesReader(w, r.Body, int64(maxBytes))
 	text = make([]byte, 0, uncounted)
-	taken := 0
-	free = func() { m.held.Release(int64(taken)) }
+	who, taken := holder(r.Context()), 0
+	free = func() { m.held.Free(who, taken) }
 	for {
 		if len(text) == cap(text) {
 			size := min(2*cap(text), maxBytes+1)
-			if !m.held.TryAcquire(int64(size - taken)) {
+			if !m.held.Take(who, size-taken) {
 				return nil, free, errBusy
 			}
 			taken = size

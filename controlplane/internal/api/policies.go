@@ -56,7 +56,7 @@ func (s *server) history(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.answerLarge(w, len(list)*512, History{Revisions: list})
+	return s.answerLarge(w, r, len(list)*512, History{Revisions: list})
 }
 
 // list returns the newest revisions first, with known damage to their texts.
@@ -79,7 +79,7 @@ func (s *server) get(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.answerLarge(w, 3*(len(revision.YAML)+len(revision.JSON)),
+	return s.answerLarge(w, r, 3*(len(revision.YAML)+len(revision.JSON)),
 		Revision{Summary: revision.Summary, YAML: string(revision.YAML), Policy: revision.JSON})
 }
 

@@ -37,7 +37,7 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) error {
 	}
 	st := Status{Damaged: ledger.Damaged(), Proxies: ledger.Proxies()}
 	if len(list) == 0 {
-		return s.answerLarge(w, len(st.Proxies)*1024, st)
+		return s.answerLarge(w, r, len(st.Proxies)*1024, st)
 	}
 	newest := list[0]
 	if newest.Number > known && !newest.Damaged && !slices.Contains(st.Damaged, newest.Number) {
@@ -52,7 +52,7 @@ func (s *server) status(w http.ResponseWriter, r *http.Request) error {
 	if i := slices.IndexFunc(list, func(s store.Summary) bool { return s.Number == number }); i >= 0 {
 		st.Current = &list[i]
 	}
-	return s.answerLarge(w, len(st.Proxies)*1024, st)
+	return s.answerLarge(w, r, len(st.Proxies)*1024, st)
 }
 
 // WaitEvent is one line of GET /v1/revisions/{revision}/wait: the outcome on a

@@ -119,3 +119,26 @@ func TestSlowFormsOfStrangersTakeNoPlace(t *testing.T) {
 	code, text := f.browser().post("/console/login", url.Values{"token": {strings.Repeat("x", maxLogin)}})
 	require.Equal(t, http.StatusRequestEntityTooLarge, code, text)
 }
+
+// A visitor who sends slowly leaves places to others.
+func TestSlowFormsOfOneVisitorLeavePlaces(t *testing.T) {
+	f := newFixture(t, true)
+	b := f.as("read")
+	at, err := url.Parse(f.server.URL)
+	require.NoError(t, err)
+	cookie := b.client.Jar.Cookies(at)[0]
+	for range maxVisits {
+		slow, err := net.Dial("tcp", f.server.Listener.Addr().String())
+		require.NoError(t, err)
+		defer slow.Close()
+		_, err = fmt.Fprintf(slow, "POST /console/policy HTTP/1.1\r\nHost: localhost\r\nCookie: %s\r\nContent-Length: 100\r\n"+
+			"Content-Type: application/x-www-form-urlencoded\r\n\r\npolicy=", cookie)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		code, _ := b.get("/console/revisions")
+		return code == http.StatusServiceUnavailable
+	}, time.Minute, 10*time.Millisecond, "the visitor has all places for one")
+	code, text := f.as("admin").get("/console/revisions")
+	require.Equal(t, http.StatusOK, code, text)
+}

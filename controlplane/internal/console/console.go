@@ -9,6 +9,7 @@
 package console
 
 import (
+	"cmp"
 	"crypto/rand"
 	"embed"
 	"errors"
@@ -20,7 +21,9 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
 )
 
 // Path is where the console is.
@@ -49,7 +52,7 @@ type console struct {
 	secret   []byte // of the tokens in forms
 	asker    *asker
 	samples  *samples
-	visits   chan struct{}
+	visits   *room.Room
 }
 
 //go:embed assets
@@ -66,7 +69,7 @@ func New(o Options) http.Handler {
 	c := &console{
 		api: o.API, access: o.Access, log: o.Log, sessions: newSessions(time.Now), secret: secret,
 		guesses: newGuesses(time.Now), guessLog: lograte.NewLimit(1).Logger(o.Log),
-		asker: newAsker(o.Question), samples: newSamples(time.Now), visits: make(chan struct{}, maxVisits),
+		asker: newAsker(o.Question), samples: newSamples(time.Now), visits: room.New(maxVisits),
 	}
 	mux := http.NewServeMux()
 	mux.Handle(Path, c.pages())
@@ -165,7 +168,7 @@ func (c *console) public(p page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		err := parseForm(w, r, maxLogin)
 		if err == nil {
-			err = c.inPlace(func() error { return p(w, r, nil) })
+			err = c.inPlace(conns.Origin(r.RemoteAddr), func() error { return p(w, r, nil) })
 		}
 		if err != nil {
 			c.fail(w, r, nil, err)
@@ -183,7 +186,7 @@ func (c *console) known(p page) http.Handler {
 			return
 		}
 		if err == nil {
-			err = c.inPlace(func() error { return c.visited(w, r, v, p) })
+			err = c.inPlace(cmp.Or(v.caller.Name, conns.Origin(r.RemoteAddr)), func() error { return c.visited(w, r, v, p) })
 		}
 		if err != nil {
 			c.fail(w, r, v, err)
@@ -202,14 +205,12 @@ func (c *console) visited(w http.ResponseWriter, r *http.Request, v *visit, p pa
 }
 
 // inPlace bounds how many pages are made at a time.
-func (c *console) inPlace(f func() error) error {
-	select {
-	case c.visits <- struct{}{}:
-		defer func() { <-c.visits }()
-		return f()
-	default:
+func (c *console) inPlace(who string, f func() error) error {
+	if !c.visits.Take(who, 1) {
 		return errBusy
 	}
+	defer c.visits.Free(who, 1)
+	return f()
 }
 
 const (

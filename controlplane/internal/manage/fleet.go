@@ -11,13 +11,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/room"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 const (
 	// maxAsked is how many proxies are asked at the same time, by all callers.
 	maxAsked = 32
-	// maxCalls is how many callers are served at the same time.
+	// maxCalls is how many calls are served at the same time.
 	maxCalls = 4
 	// maxKept is what the large answers of one call may take together.
 	maxKept = 16 << 20
@@ -26,8 +27,9 @@ const (
 	MaxCall = 5 * time.Minute
 )
 
-// ErrBusy says that as many callers as there may be are being served.
-var ErrBusy = fmt.Errorf("%d callers are asking all proxies already", maxCalls)
+// ErrBusy says that as many calls as there may be are being served.
+var ErrBusy = fmt.Errorf("all proxies are being asked already: %d times at once, %d for one caller, is the most",
+	maxCalls, room.OfOne(maxCalls))
 
 // Row is a proxy and its answer to an operation, or what went wrong.
 type Row struct {
@@ -71,7 +73,7 @@ type Fleet struct {
 	rules       Rules
 	credentials func() Credentials
 	asked       chan struct{}
-	calls       chan struct{}
+	calls       *room.Room
 	large       chan struct{}
 }
 
@@ -84,20 +86,18 @@ type Credentials struct {
 // NewFleet returns a fleet. It gets the credentials anew for every call.
 func NewFleet(rules Rules, credentials func() Credentials) *Fleet {
 	return &Fleet{
-		rules: rules, credentials: credentials, asked: make(chan struct{}, maxAsked), calls: make(chan struct{}, maxCalls),
+		rules: rules, credentials: credentials, asked: make(chan struct{}, maxAsked), calls: room.New(maxCalls),
 		large: make(chan struct{}, 1),
 	}
 }
 
 // Begin starts a call, or fails with ErrBusy. The caller ends it when it is done
 // with the answers.
-func (f *Fleet) Begin(timeout time.Duration) (*Call, error) {
-	select {
-	case f.calls <- struct{}{}:
-	default:
+func (f *Fleet) Begin(who string, timeout time.Duration) (*Call, error) {
+	if !f.calls.Take(who, 1) {
 		return nil, ErrBusy
 	}
-	c := &Call{fleet: f, owners: map[netip.AddrPort]string{}}
+	c := &Call{fleet: f, who: who, owners: map[netip.AddrPort]string{}}
 	with := f.credentials()
 	c.client = Client{Token: with.Token, TLS: with.TLS, Rules: f.rules, Timeout: timeout, large: f.large, keep: c.keep}
 	return c, nil
@@ -106,6 +106,7 @@ func (f *Fleet) Begin(timeout time.Duration) (*Call, error) {
 // Call asks all proxies for one caller.
 type Call struct {
 	fleet  *Fleet
+	who    string
 	client Client
 
 	mu     sync.Mutex
@@ -114,7 +115,7 @@ type Call struct {
 }
 
 // End ends the call.
-func (c *Call) End() { <-c.fleet.calls }
+func (c *Call) End() { c.fleet.calls.Free(c.who, 1) }
 
 // Counters has every proxy do the operation and returns a row for each.
 func (c *Call) Counters(ctx context.Context, targets []Target, op Operation, query url.Values) []Row {

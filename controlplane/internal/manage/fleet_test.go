@@ -28,7 +28,7 @@ func newFleet(own ...netip.AddrPort) *Fleet {
 
 func begin(t *testing.T, f *Fleet) *Call {
 	t.Helper()
-	c, err := f.Begin(time.Minute)
+	c, err := f.Begin("one", time.Minute)
 	require.NoError(t, err)
 	t.Cleanup(c.End)
 	return c
@@ -92,8 +92,8 @@ func TestFewAreAskedAtOnce(t *testing.T) {
 	require.Greater(t, peak.Load(), int64(1))
 }
 
-// A caller too many is told so, and proxies are asked no more for one that has
-// gone.
+// A caller too many is told so, one caller leaves a call for others, and proxies are
+// asked no more for one that has gone.
 func TestCallers(t *testing.T) {
 	var asked atomic.Int64
 	gone := make(chan struct{})
@@ -108,9 +108,11 @@ func TestCallers(t *testing.T) {
 	for range maxCalls - 1 {
 		begin(t, f)
 	}
-	last, err := f.Begin(time.Minute)
+	_, err := f.Begin("one", time.Minute)
+	require.ErrorIs(t, err, ErrBusy)
+	last, err := f.Begin("another", time.Minute)
 	require.NoError(t, err)
-	_, err = f.Begin(time.Minute)
+	_, err = f.Begin("a third", time.Minute)
 	require.ErrorIs(t, err, ErrBusy)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan []Row)
@@ -124,7 +126,9 @@ func TestCallers(t *testing.T) {
 		require.Contains(t, r.Error, "canceled")
 	}
 	last.End()
-	begin(t, f)
+	last, err = f.Begin("another", time.Minute)
+	require.NoError(t, err)
+	last.End()
 }
 
 // Rows say why a proxy was not asked: it is serve itself, or another name of a
