@@ -2,7 +2,9 @@ package e2e
 
 import (
 	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -57,6 +59,102 @@ rules:
 			}
 			client.CloseIdleConnections()
 		}
+	})
+}
+
+// A client cannot get another counter, or a lower cost, by another spelling of a value,
+// over HTTP/1 and HTTP/2: blanks around a header's value are no part of it, and a cost
+// that an upstream may read otherwise is max.
+func TestSpellingsOfValues(t *testing.T) {
+	const policy = `
+version: 1
+rules:
+  - {name: key, match: {paths: [/key]}, key: [{header: x-api-key}], missing_key: deny, limits: [2/` + far + `]}
+  - {name: property, match: {paths: [/property]}, key: [{property: [request, headers, x-api-key]}], missing_key: deny, limits: [2/` + far + `]}
+  - {name: override, match: {paths: [/override]}, key: [{header: x-api-key}], limits: [100/` + far + `], overrides: [{key: [slow], limits: [2/` + far + `]}]}
+  - {name: match, match: {paths: [/match], headers: {x-api-key: "*-2"}}, key: [{header: n}], limits: [2/` + far + `]}
+  - {name: pages, match: {paths: [/pages]}, key: [{header: n}], cost: {query: page_size, default: 20, max: 500}, limits: [1000/` + far + `]}
+  - {name: weight, match: {paths: [/weight]}, key: [{header: n}], cost: [{cost: {header: x-cost, default: 20, max: 500}}], limits: [1000/` + far + `]}
+`
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, policy)
+		versions := []string{"HTTP/1"}
+		if d.envoy != "" { // the simulator's proxy speaks only HTTP/1
+			versions = append(versions, "HTTP/2")
+		}
+		for _, version := range versions {
+			client := &http.Client{Transport: transport(version)}
+			// admitted sends 40 requests with a header, spelled in as many ways, and counts
+			// those that get through.
+			admitted := func(target, name, value string, spaced bool) (n int) {
+				for i := range 40 {
+					sent := value
+					if spaced {
+						sent = strings.Repeat(" \t", i/6) + "  "[i%3:] + value + "\t\t"[i%2:] + "  "[:i%3]
+					}
+					lines := []string{"host: a", "n: " + version + target + value, name + ": " + sent}
+					if version == "HTTP/1" { // which Go's client would send trimmed
+						if s.raw(t, target, lines...).StatusCode == allowed {
+							n++
+						}
+						continue
+					}
+					r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.address+target, http.NoBody)
+					require.NoError(t, err)
+					r.Header["n"], r.Header[name] = []string{version + target + value}, []string{sent}
+					res, err := client.Do(r)
+					require.NoError(t, err)
+					res.Body.Close()
+					if res.StatusCode == allowed {
+						n++
+					}
+				}
+				return n
+			}
+			for _, target := range []string{"/key", "/property", "/match"} {
+				require.Equal(t, 2, admitted(target, "x-api-key", version+"-2", true), "%s %s", version, target)
+			}
+			if version == versions[len(versions)-1] {
+				require.Equal(t, 2, admitted("/override", "x-api-key", "slow", true), version)
+			}
+			for _, c := range []struct {
+				query string
+				want  int
+			}{
+				{"", 40},
+				{"page_size=25", 40},
+				{"page_size=500", 2},
+				{"page_size=0500", 2},
+				{"page%5Fsize=500", 2},
+				{"page_size=500&page_size=500", 2},
+				{"page_size=20&page_size=500", 2},
+				{"page_size=%2B500", 2},
+				{"page_size=+500", 2},
+				{"page_size=%20500", 2},
+				{"page_size=500.0", 2},
+				{"page_size=5e2", 2},
+				{"page_size=-5", 2},
+				{"page_size=", 2},
+				{"page_size", 2},
+				{"page_size=000000000000000000000500", 2},
+				{"page_size=1&x=1;page_size=500", 2},
+				{"Page_Size=500", 2},
+				{"page_size[]=500", 2},
+				{"page.size=500", 2},
+			} {
+				require.Equal(t, c.want, admitted("/pages?"+c.query, "x", "", false), "%s %s", version, c.query)
+			}
+			for cost, want := range map[string]int{
+				"25": 40, "500": 2, "500, 500": 2, "20, 500": 2, "+500": 2, "500.0": 2, "5e2": 2, "-5": 2, "": 2,
+			} {
+				require.Equal(t, want, admitted("/weight", "x-cost", cost, true), "%s %s", version, cost)
+			}
+			client.CloseIdleConnections()
+		}
+		eventually(t, 10*time.Second, "the metric", func() bool {
+			unreadable, _ := s.metric(t, "rate_limit_cost_unreadable_total", "pages")
+			return unreadable == uint64(len(versions)*40*13)
+		})
 	})
 }
 

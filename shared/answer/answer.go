@@ -93,20 +93,21 @@ type Explanation struct {
 // ExplainedRule is what one rule has to do with the request. Why is the reason
 // of one that does not match; all from Key on belongs to one that does.
 type ExplainedRule struct {
-	Rule      string    `json:"rule"`
-	Outcome   string    `json:"outcome"`
-	Why       string    `json:"why,omitempty"`
-	Key       []KeyPart `json:"key,omitempty"`
-	Cost      *uint32   `json:"cost,omitempty"`
-	TooLong   bool      `json:"too_long,omitempty"` // a value was too long for a regular expression
-	Override  *Override `json:"override,omitempty"`
-	Unlimited bool      `json:"unlimited,omitempty"`
-	Mode      string    `json:"mode,omitempty"`
-	Allowed   *bool     `json:"allowed,omitempty"` // nil if Pending
-	Pending   bool      `json:"pending,omitempty"` // it would ask the quota service
-	Lease     *Lease    `json:"lease,omitempty"`   // of a rule of scope cluster, before the request
-	Reason    string    `json:"reason,omitempty"`
-	Windows   []Window  `json:"windows,omitempty"` // before the request; of a rule of scope cluster, as the service has said last
+	Rule           string    `json:"rule"`
+	Outcome        string    `json:"outcome"`
+	Why            string    `json:"why,omitempty"`
+	Key            []KeyPart `json:"key,omitempty"`
+	Cost           *uint32   `json:"cost,omitempty"`
+	CostUnreadable bool      `json:"cost_unreadable,omitempty"` // the request's number could not be read, and the cost is max
+	TooLong        bool      `json:"too_long,omitempty"`        // a value was too long for a regular expression
+	Override       *Override `json:"override,omitempty"`
+	Unlimited      bool      `json:"unlimited,omitempty"`
+	Mode           string    `json:"mode,omitempty"`
+	Allowed        *bool     `json:"allowed,omitempty"` // nil if Pending
+	Pending        bool      `json:"pending,omitempty"` // it would ask the quota service
+	Lease          *Lease    `json:"lease,omitempty"`   // of a rule of scope cluster, before the request
+	Reason         string    `json:"reason,omitempty"`
+	Windows        []Window  `json:"windows,omitempty"` // before the request; of a rule of scope cluster, as the service has said last
 }
 
 // Lease is what a proxy holds of a key.

@@ -116,7 +116,7 @@ func TestExplanation(t *testing.T) {
 		Allowed: to(false), DeniedBy: "r", RetryNs: to(int64(5)),
 		Rules: []answer.ExplainedRule{
 			{
-				Rule: "r", Outcome: answer.Matches, Cost: to(uint32(0)), TooLong: true, Unlimited: true, Mode: "enforced", Allowed: to(false), Reason: "limit",
+				Rule: "r", Outcome: answer.Matches, Cost: to(uint32(0)), CostUnreadable: true, TooLong: true, Unlimited: true, Mode: "enforced", Allowed: to(false), Reason: "limit",
 				Key:      []answer.KeyPart{{Part: "header a", Value: to("")}, {Part: "path", Missing: true}, {Part: "cookie c", Hidden: true}},
 				Override: &answer.Override{Index: 0, Key: []string{"gold-*", `"`}}, Windows: windows,
 			},
@@ -128,7 +128,7 @@ func TestExplanation(t *testing.T) {
 	readsBack(t, x, text)
 	require.True(t, strings.HasPrefix(string(text), `{"allowed":false,"denied_by":"r","retry_after_ns":5,"rules":[{"rule":"r","outcome":"matches",`+
 		`"key":[{"part":"header a","value":""},{"part":"path","missing":true},{"part":"cookie c","hidden":true}],`+
-		`"cost":0,"too_long":true,"override":{"index":0,"key":["gold-*","\""]},"unlimited":true,"mode":"enforced","allowed":false,"reason":"limit","windows":[`), "%s", text)
+		`"cost":0,"cost_unreadable":true,"too_long":true,"override":{"index":0,"key":["gold-*","\""]},"unlimited":true,"mode":"enforced","allowed":false,"reason":"limit","windows":[`), "%s", text)
 	require.True(t, strings.HasSuffix(string(text), `},{"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"},`+
 		`{"rule":"u","outcome":"matches","key":[],"cost":1,"mode":"shadow","allowed":true,"windows":[]}]}`), "%s", text)
 }

@@ -208,6 +208,7 @@ func (r *ExplainedRule) append(b []byte) []byte {
 		b = append(appendFlag(appendFlag(b, "missing", p.Missing), "hidden", p.Hidden), '}')
 	}
 	b = appendNumber(append(b, ']'), "cost", r.Cost)
+	b = appendFlag(b, "cost_unreadable", r.CostUnreadable)
 	b = appendFlag(b, "too_long", r.TooLong)
 	if o := r.Override; o != nil {
 		b = strconv.AppendInt(append(member(b, "override", ""), `{"index":`...), int64(o.Index), 10)

@@ -93,7 +93,7 @@ func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
 		b.WriteString("    limits    none: nothing is counted\n")
 		return
 	}
-	fmt.Fprintf(b, "    cost      %d\n", *r.Cost)
+	fmt.Fprintf(b, "    cost      %d%s\n", *r.Cost, map[bool]string{true: ", which is max: an upstream may read the request's number otherwise"}[r.CostUnreadable])
 	for _, w := range r.Windows {
 		fmt.Fprintf(b, "    limit     %s\n", windowSentence(w))
 	}

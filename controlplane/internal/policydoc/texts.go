@@ -45,7 +45,7 @@ var texts = map[string]string{
 	"match.headers":    `From header names to patterns, all of which must hold: exact ("=" before it takes signs literally), prefix*, *suffix, "~" and an RE2 expression that matches in full, "*" for present, "!" for absent. Of a repeated header one value is enough, or all of them joined by ","; in exempt every value must match.`,
 	"match.client_ips": "Addresses and networks (10.0.0.0/8) of the client, as Envoy trusts it. An IPv4 address in IPv6 is an IPv4 address. A client on a Unix socket has none.",
 
-	"key.header":    "Value of this request header, the first if it is repeated. An empty value is not missing.",
+	"key.header":    "Value of this request header without blanks around it, the first if it is repeated. An empty value is not missing.",
 	"key.client_ip": "The client's address as Envoy trusts it, cut to a prefix. Missing on a Unix socket.",
 	"key.host":      "The host in lower case, without user, port and final dot.",
 	"key.method":    "The method in upper case.",
@@ -76,9 +76,9 @@ var texts = map[string]string{
 
 	"cost.header":  "Request header that holds the cost; this or query.",
 	"cost.query":   "Query parameter that holds the cost; this or header.",
-	"cost.default": "Cost where the header or parameter is missing, repeated or no whole number; from min to max.",
+	"cost.default": "Cost where the request lacks the header or parameter; from min to max.",
 	"cost.min":     "A smaller number counts as this. With 0 a client can switch its limit off.",
-	"cost.max":     "A larger number counts as this.",
+	"cost.max":     "A larger number counts as this, and so does a value that is no plain decimal number or is repeated with another value.",
 
 	"matched_cost.match": "Which requests have this cost. Only the last item may be without match: it is for all others, which cost 1 without it. Where a request may be read in several ways, as with a repeated header, the dearest cost among them counts.",
 	"matched_cost.cost":  "Their cost.",

@@ -61,7 +61,7 @@ func matched(a *engine.Attempt) answer.ExplainedRule {
 	p := a.Rule()
 	r := answer.ExplainedRule{
 		Rule: p.Name, Outcome: answer.Matches, Key: make([]answer.KeyPart, len(a.Key.Parts)), Cost: &a.Cost,
-		TooLong: a.TooLong, Unlimited: a.Unlimited, Mode: mode(a), Allowed: &a.Allowed, Pending: a.Pending, Reason: string(a.Reason),
+		CostUnreadable: a.CostUnreadable, TooLong: a.TooLong, Unlimited: a.Unlimited, Mode: mode(a), Allowed: &a.Allowed, Pending: a.Pending, Reason: string(a.Reason),
 	}
 	for i := range a.Key.Parts {
 		r.Key[i] = keyPart(&p.Key[i], &a.Key.Parts[i])

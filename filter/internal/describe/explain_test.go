@@ -245,6 +245,16 @@ func TestExplainRoute(t *testing.T) {
 	require.Contains(t, string(Explain(nil, e, p, r)), `"outcome":"matches","key":[{"part":"route","value":"main"}]`)
 }
 
+// A cost that cannot be read is said to be so.
+func TestExplainCostUnreadable(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"r","limits":["9/1h"],"cost":{"header":"c","max":7}}`)
+	for value, want := range map[string]string{"3": `"cost":3,"mode"`, "3 , 3": `"cost":3,"mode"`, "+3": `"cost":7,"cost_unreadable":true,"mode"`} {
+		p.With("c", value)
+		require.Contains(t, string(Explain(nil, e, p, described(p))), want)
+	}
+}
+
 // A value that was too long for an expression is said to be so.
 func TestExplainTooLong(t *testing.T) {
 	p := hosttest.New()

@@ -31,16 +31,17 @@ const (
 
 // Attempt is one rule applied to one request. Other packages only read it.
 type Attempt struct {
-	Key       match.Key
-	Cost      uint32
-	Override  int  // index of the override that holds for the key, -1 for none
-	Shadow    bool // denials are reported, not enforced
-	Unlimited bool // nothing is counted: no limits, or an unlimited key
-	TooLong   bool // a value was too long for a regular expression
-	Known     bool // the key's usage is known
-	Allowed   bool
-	Reason    Reason // of a denial, or of a pass without a count
-	Pending   bool   // the quota service must be asked
+	Key            match.Key
+	Cost           uint32
+	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once
+	Override       int  // index of the override that holds for the key, -1 for none
+	Shadow         bool // denials are reported, not enforced
+	Unlimited      bool // nothing is counted: no limits, or an unlimited key
+	TooLong        bool // a value was too long for a regular expression
+	Known          bool // the key's usage is known
+	Allowed        bool
+	Reason         Reason // of a denial, or of a pass without a count
+	Pending        bool   // the quota service must be asked
 
 	rule    *rule
 	plain   bool      // the limits are the rule's own
@@ -104,7 +105,9 @@ func (a *Attempt) begin(r *rule, req *request.Request) bool {
 	if !complete && r.policy.MissingKey == policy.MissingSkip {
 		return false
 	}
-	a.Cost = r.cost.Read(req)
+	if a.Cost, a.CostUnreadable = r.cost.Read(req); a.CostUnreadable {
+		r.metrics.CostUnreadable++
+	}
 	a.subject(req)
 	if !complete && r.policy.MissingKey == policy.MissingDeny {
 		a.deny(ReasonMissingKey, limit.Never)

@@ -46,7 +46,7 @@ func (a *Attempt) beginFast(r *rule, req *request.Request) bool {
 		return false
 	}
 	a.rule, a.Known, a.counted, a.Allowed, a.Reason, a.ahead, a.Pending = r, false, false, true, "", 0, false
-	a.Cost, a.Override, a.Shadow, a.Unlimited, a.plain, a.alone = r.policy.Cost.Fixed, -1, false, false, true, true
+	a.Cost, a.CostUnreadable, a.Override, a.Shadow, a.Unlimited, a.plain, a.alone = r.policy.Cost.Fixed, false, -1, false, false, true, true
 	a.limits = state.Key{Bytes: a.Key.Bytes, Windows: r.windows, Rule: r.windows}
 	if r.leases != nil {
 		r.leases.begin(a)

@@ -103,6 +103,7 @@ type told struct {
 	cost                                             uint32
 	override                                         int
 	shadow, unlimited, tooLong, known, allowed, done bool
+	unreadable                                       bool
 	reason                                           Reason
 	passNs, now                                      int64
 	fromFloor, evicted, rebased                      bool
@@ -112,7 +113,7 @@ type told struct {
 
 func said(a *Attempt) told {
 	o := told{
-		key: string(a.Key.Bytes), keyText: fmt.Sprint(a.Key.Parts), cost: a.Cost, override: a.Override, shadow: a.Shadow,
+		key: string(a.Key.Bytes), keyText: fmt.Sprint(a.Key.Parts), cost: a.Cost, unreadable: a.CostUnreadable, override: a.Override, shadow: a.Shadow,
 		unlimited: a.Unlimited, tooLong: a.TooLong, known: a.Known, allowed: a.Allowed, done: a.counted, reason: a.Reason,
 	}
 	if !a.Allowed {

@@ -16,6 +16,7 @@ type Metrics struct {
 	WindowResets   uint64 // windows that had ended when their key was counted again
 	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
 	TooLong        uint64 // requests with a value too long for a regular expression
+	CostUnreadable uint64 // requests whose cost is no plain number, or not one number
 
 	// Of rules of scope cluster only.
 	Waited      uint64 // requests that waited for the quota service
@@ -51,6 +52,7 @@ func (r *rule) eachMetric(f func(name string, count uint64)) {
 		{"not_taken_back", m.NotRefunded}, {"window_resets", m.WindowResets},
 		{"boundary_spikes", m.BoundarySpikes},
 		{"too_long", m.TooLong},
+		{"cost_unreadable", m.CostUnreadable},
 	} {
 		f(c.name, c.count)
 	}

@@ -35,6 +35,14 @@ func TestMatch(t *testing.T) {
 		{`"headers":{"x-tenant":"evil,acme"}`, []string{"x-tenant", "evil,acme"}, true},
 		{`"headers":{"x-tenant":"evil,acme"}`, []string{"x-tenant", "evil", "x-tenant", "acme"}, true},
 		{`"headers":{"x-tenant":"~ac.e"}`, []string{"x-tenant", "evil,", "x-tenant", "acme"}, true},
+		{`"headers":{"x-tenant":"acme"}`, []string{"x-tenant", " \tacme \t"}, true},
+		{`"headers":{"x-tenant":"acme"}`, []string{"x-tenant", "evil", "x-tenant", " acme "}, true},
+		{`"headers":{"x-tenant":"*-7"}`, []string{"x-tenant", "acme-7\t"}, true},
+		{`"headers":{"x-tenant":"evil,acme"}`, []string{"x-tenant", " evil ", "x-tenant", "\tacme "}, true},
+		{`"headers":{"x-tenant":"evil,acme"}`, []string{"x-tenant", "evil, acme"}, false},
+		{`"headers":{"x-tenant":"=,acme"}`, []string{"x-tenant", " ", "x-tenant", "acme"}, true},
+		{`"headers":{"x-tenant":"="}`, []string{"x-tenant", " "}, true},
+		{`"headers":{"x-tenant":"!"}`, []string{"x-tenant", " "}, false},
 		{`"headers":{"x-tenant":"=,"}`, []string{"x-tenant", "", "x-tenant", ""}, true},
 		{`"headers":{"x-tenant":"="}`, []string{"x-tenant", "", "x-tenant", ""}, true},
 		{`"headers":{"x-tenant":"acme","x-other":"b"}`, []string{"x-tenant", "x", "x-tenant", "acme", "x-other", "a", "x-other", "b"}, true},
@@ -75,6 +83,10 @@ func TestKey(t *testing.T) {
 		want        string
 	}{
 		{`{"header":"X-User"}`, "", []string{"x-user", "alice", "x-user", "bob"}, `"alice"`},
+		{`{"header":"x-user"}`, "", []string{"x-user", "\t alice \t"}, `"alice"`},
+		{`{"header":"x-user"}`, "", []string{"x-user", " a b "}, `"a b"`},
+		{`{"header":"x-user"}`, "", []string{"x-user", " "}, `""`},
+		{`{"header":"x-user"},"method"`, "", []string{"x-user", " alice"}, `"alice","GET"`},
 		{`"host"`, "", []string{":authority", "API.Example.com:80"}, `"api.example.com"`},
 		{`"method"`, "", nil, `"GET"`},
 		{`"method"`, "", []string{":method", "gEt"}, `"GET"`},
@@ -100,6 +112,8 @@ func TestKey(t *testing.T) {
 		{`{"cookie":"c"}`, "", []string{"cookie", "a=1,2", "cookie", "b=2", "cookie", "d=4; c=3"}, `"3"`},
 		{`{"cookie":"c"}`, "", []string{"cookie", "c=1,2"}, `"1,2"`},
 		{`{"cookie":"c"}`, "", []string{"cookie", "a=1", "cookie", "c=1,2"}, `"1"`},
+		{`{"cookie":"c"}`, "", []string{"cookie", " c = 1\t"}, `"1"`},
+		{`{"cookie":"c"}`, "", []string{"cookie", "  ", "cookie", " a=1 ", "cookie", "\tc=1,2 "}, `"1"`},
 		{`{"cookie":"c"}`, "", []string{"cookie", "a=1"}, ""},
 		{`"route"`, "", nil, `"main"`},
 		{`{"property":["source","port"]}`, "", nil, `"80"`},
@@ -107,6 +121,12 @@ func TestKey(t *testing.T) {
 		{`{"property":["connection","requested_server_name"]}`, "", nil, ""},
 		{`{"property":["request","query"]}`, "", nil, `""`},
 		{`{"property":["request","size"]}`, "", nil, `"text"`},
+		{`{"property":["request","useragent"]}`, "", nil, `"ua"`},
+		{`{"property":["request","headers","X-User"]}`, "", []string{"x-user", " alice\t"}, `"alice"`},
+		{`{"property":["request","headers","x-user"]}`, "", []string{"x-user", "alice ", "x-user", " bob"}, `"alice,bob"`},
+		{`{"property":["request","headers","x-user"]}`, "", []string{"x-user", "alice , bob"}, `"alice , bob"`},
+		{`{"property":["request","headers","x-user"]}`, "", []string{"x-user", " "}, `""`},
+		{`{"property":["request","headers","x-user"]}`, "", nil, ""},
 		{`{"property":["unknown"]}`, "", nil, ""},
 		{`{"jwt":{"provider":"p","claim":"sub"}}`, "", nil, `"alice123"`},
 		{`{"jwt":{"provider":"p","claim":["org","id"]}}`, "", nil, `"42"`},
@@ -115,6 +135,7 @@ func TestKey(t *testing.T) {
 		{`{"property":["metadata","filter_metadata","envoy.filters.http.jwt_authn","p","sub"]}`, "", nil, `"alice123"`},
 		{`{"property":["xds","route_metadata","filter_metadata","ns","k"]}`, "", nil, `"v"`},
 		{`{"first_of":[{"header":"a"},{"query":"q"},"host"]}`, "", []string{"a", ""}, `"header:a="`},
+		{`{"first_of":[{"header":"a"},{"query":"q"},"host"]}`, "", []string{"a", " 1\t"}, `"header:a=1"`},
 		{`{"first_of":[{"header":"a"},{"query":"q"},"host"]}`, "", []string{":path", "/?q=1"}, `"query:q=1"`},
 		{`{"first_of":[{"header":"a"},{"query":"q"},"host"]}`, "", nil, `"host=api.example.com"`},
 		{`{"first_of":[{"header":"a"},{"query":"q"}]}`, "", nil, ""},
@@ -123,7 +144,7 @@ func TestKey(t *testing.T) {
 		p.Client = c.client
 		p.Attributes = map[string]string{
 			"xds.route_name": "main", "source.port": "\x50\x00\x00\x00\x00\x00\x00\x00", "connection.mtls": "\x01",
-			"connection.requested_server_name": "", "request.query": "", "request.size": "text",
+			"connection.requested_server_name": "", "request.query": "", "request.size": "text", "request.useragent": " ua ",
 			"metadata":           hosttest.Metadata(t, `{"envoy.filters.http.jwt_authn":{"p":{"sub":"alice123","org":{"id":42}}}}`),
 			"xds.route_metadata": hosttest.Metadata(t, `{"ns":{"k":"v"}}`),
 		}
@@ -138,45 +159,131 @@ func TestKey(t *testing.T) {
 	}
 }
 
+// A client cannot lower its cost by a spelling that an upstream reads otherwise: what is
+// no plain decimal number, or not one number, costs max.
 func TestCost(t *testing.T) {
 	for _, c := range []struct {
-		values []string
-		want   uint32
+		values     []string
+		want       uint32
+		unreadable bool
 	}{
-		{nil, 3},
-		{[]string{"7"}, 7},
-		{[]string{"0"}, 2},
-		{[]string{"-5"}, 2},
-		{[]string{"1000"}, 100},
-		{[]string{"99999999999999999999999999"}, 100},
-		{[]string{"4294967296"}, 100},
-		{[]string{"7", "8"}, 3},
-		{[]string{"7.5"}, 3},
-		{[]string{""}, 3},
-		{[]string{"-"}, 3},
-		{[]string{"+7"}, 3},
-		{[]string{"0x10"}, 3},
-		{[]string{" 7"}, 3},
+		{nil, 3, false},
+		{[]string{"7"}, 7, false},
+		{[]string{"0"}, 2, false},
+		{[]string{"0070"}, 70, false},
+		{[]string{"1000"}, 100, false},
+		{[]string{"99999999999999999999999999"}, 100, false},
+		{[]string{"4294967296"}, 100, false},
+		{[]string{"18446744073709551617"}, 100, false},
+		{[]string{" \t7\t "}, 7, false},
+		{[]string{"7", "7"}, 7, false},
+		{[]string{"7 ", " 7", "7"}, 7, false},
+		{[]string{"7, 7"}, 7, false},
+		{[]string{"7", "8"}, 100, true},
+		{[]string{"7, 8"}, 100, true},
+		{[]string{"7", "07"}, 100, true},
+		{[]string{"7", ""}, 100, true},
+		{[]string{"7,"}, 100, true},
+		{[]string{"x", "x"}, 100, true},
+		{[]string{"-5"}, 100, true},
+		{[]string{"-"}, 100, true},
+		{[]string{"+7"}, 100, true},
+		{[]string{"7.5"}, 100, true},
+		{[]string{"7.0"}, 100, true},
+		{[]string{"7e0"}, 100, true},
+		{[]string{"0x10"}, 100, true},
+		{[]string{"7 0"}, 100, true},
+		{[]string{"7;q=1"}, 100, true},
+		{[]string{""}, 100, true},
+		{[]string{" "}, 100, true},
+		{[]string{"\v7"}, 100, true},
 	} {
 		p := hosttest.New()
 		if c.values != nil {
 			p.Headers["c"] = c.values
 		}
-		e := compileJSON(t, p, `{"name":"r","limits":["1000/1h"],"cost":{"header":"c","default":3,"min":2,"max":100}}`)
-		require.Equal(t, [][]uint32{{c.want}}, used(e.Decide()), "%q", c.values)
+		requireCost(t, p, `{"header":"c","default":3,"min":2,"max":100}`, c.want, c.unreadable)
 	}
 }
 
+// requireCost decides the request that the proxy is at under a rule of this cost.
+func requireCost(t *testing.T, p *hosttest.Proxy, cost string, want uint32, unreadable bool) {
+	t.Helper()
+	e := compileJSON(t, p, `{"name":"r","limits":["1000/1h"],"cost":`+cost+`}`)
+	v := e.Decide()
+	require.Equal(t, [][]uint32{{want}}, used(v), "%s %q", cost, p.Headers)
+	require.Equal(t, unreadable, v.Attempts[0].CostUnreadable, "%s %q", cost, p.Headers)
+	require.Equal(t, unreadable, e.rules[0].metrics.CostUnreadable == 1, "%s %q", cost, p.Headers)
+}
+
 func TestCostByQuery(t *testing.T) {
-	for query, want := range map[string]uint32{
-		"": 3, "?c=7": 7, "?c=0": 2, "?c=-5": 2, "?c=1000": 100, "?c=99999999999999999999999999": 100, "?c=4294967296": 100,
-		"?c=7&c=7": 3, "?c=7&C=8": 7, "?c=7.5": 3, "?c": 3, "?c=": 3, "?c=-": 3, "?c=+7": 3, "?c=%37": 7, "?%63=7": 7, "?c=0x10": 3, "?c=1e9": 3, "?c=٣": 3,
+	const most, doubt = 100, true
+	for _, c := range []struct {
+		name, query string
+		want        uint32
+		unreadable  bool
+	}{
+		{"c", "", 3, false},
+		{"c", "?c=7", 7, false},
+		{"c", "?c=0", 2, false},
+		{"c", "?c=007", 7, false},
+		{"c", "?c=1000", most, false},
+		{"c", "?c=99999999999999999999999999", most, false},
+		{"c", "?c=4294967296", most, false},
+		{"c", "?c=%37", 7, false},
+		{"c", "?%63=7", 7, false},
+		{"c", "?c=7&c=7", 7, false},
+		{"c", "?c=7&x=1&%63=%37", 7, false},
+		{"c", "?c=7&x=a;b", 7, false},
+		{"c", "?x=c=9", 3, false},
+		{"c", "?cc=9&xc=9&c.x=9", 3, false},
+		{"c", "?c=7#&c=8", 7, false},
+		{"c", "?c=7&c=8", most, doubt},
+		{"c", "?c=7&c=07", most, doubt},
+		{"c", "?c=7&c", most, doubt},
+		{"c", "?c=%2B7", most, doubt},
+		{"c", "?c=+7", most, doubt},
+		{"c", "?c=%207", most, doubt},
+		{"c", "?c=7%20", most, doubt},
+		{"c", "?c=7.0", most, doubt},
+		{"c", "?c=7e0", most, doubt},
+		{"c", "?c=0x10", most, doubt},
+		{"c", "?c=1_0", most, doubt},
+		{"c", "?c=-5", most, doubt},
+		{"c", "?c=-", most, doubt},
+		{"c", "?c=", most, doubt},
+		{"c", "?c", most, doubt},
+		{"c", "?c=%00", most, doubt},
+		{"c", "?c=٣", most, doubt},
+		{"c", "?c=７", most, doubt}, // a full-width seven
+		{"c", "?c=7,7", most, doubt},
+		// Some upstreams take these for the parameter, and others do not.
+		{"c", "?C=9", most, doubt},
+		{"c", "?c=7&C=9", most, doubt},
+		{"c", "?c[]=9", most, doubt},
+		{"c", "?c%5B0%5D=9", most, doubt},
+		{"c", "?x=1;c=9", most, doubt},
+		{"c", "?c=7;x=1", most, doubt},
+		{"c", "?x;y=1;c", most, doubt},
+		{"c", "?c;x=1", most, doubt},
+		{"c", "?x=1;%43=9", most, doubt},
+		{"c", "?+c=9", most, doubt},
+		{"page_size", "?page.size=9", most, doubt},
+		{"page_size", "?page+size=9", most, doubt},
+		{"page_size", "?page[size=9", most, doubt},
+		{"page_size", "?page%5FSize=9", most, doubt},
+		{"page_size", "?page%5Fsize=9", 9, false},
+		{"page_size", "?page[size]=9&page-size=9&pagesize=9&page_sizes=9", 3, false},
+		{"page[size]", "?page[size]=9&page[number]=2", 9, false},
+		{"page[size]", "?page[size][]=9", most, doubt},
 	} {
 		p := hosttest.New()
-		p.With(":path", "/"+query)
-		e := compileJSON(t, p, `{"name":"r","limits":["1000/1h"],"cost":{"query":"c","default":3,"min":2,"max":100}}`)
-		require.Equal(t, [][]uint32{{want}}, used(e.Decide()), "%q", query)
+		p.With(":path", "/"+c.query)
+		requireCost(t, p, `{"query":"`+c.name+`","default":3,"min":2,"max":100}`, c.want, c.unreadable)
 	}
+	p := hosttest.New()
+	p.With(":path", "/?c=0")
+	requireCost(t, p, `{"query":"c","min":0,"max":9}`, 0, false)
 }
 
 // What a rule of each kind asks of the proxy, call by call: each value once,

@@ -23,6 +23,8 @@ func TestExemptSpellings(t *testing.T) {
 		{`"headers":{"x-t":"good"}`, []string{"x-t", "good", "x-t", "good"}, true},
 		{`"headers":{"x-t":"good"}`, []string{"x-t", "good", "x-t", "evil"}, false},
 		{`"headers":{"x-t":"good"}`, []string{"x-t", "evil", "x-t", "good"}, false},
+		{`"headers":{"x-t":"good"}`, []string{"x-t", " good\t"}, true},
+		{`"headers":{"x-t":"good"}`, []string{"x-t", "good ", "x-t", " evil"}, false},
 		{`"headers":{"x-t":"good,evil"}`, []string{"x-t", "good", "x-t", "evil"}, false},
 		{`"headers":{"x-t":"good,evil"}`, []string{"x-t", "good,evil"}, true},
 		{`"headers":{"x-t":"good*"}`, []string{"x-t", "good,", "x-t", "evil"}, false},
@@ -68,7 +70,10 @@ func TestCallsForARepeatedHeader(t *testing.T) {
 		{nil, []string{"joined h"}},
 		{[]string{"h", "x"}, []string{"joined h"}},
 		{[]string{"h", "x,y"}, []string{"joined h", "header h"}},
+		{[]string{"h", " x "}, []string{"joined h"}},
+		{[]string{"h", "x, y"}, []string{"joined h", "header h"}},
 		{[]string{"h", "x", "h", "y"}, []string{"joined h", "header h", "headers"}},
+		{[]string{"h", "x ", "h", " y"}, []string{"joined h", "header h", "headers"}},
 	} {
 		p := hosttest.New()
 		e := compileJSON(t, p, rules)

@@ -26,7 +26,7 @@ var Hostile = []string{
 	"a", "b", "", "c", "\xff\xfe", "a\x00b", "é", strings.Repeat("k", 10_000), strings.Repeat("\xf0", 300),
 	"/", "//", "/v1", "/v1/x?y=1", "v1", "/v1/a#b?c", "?", "*", "%2f..%2f", "api.example.com", "API.Example.Com:443",
 	"/?q=1", "/?q=%ff&q&u=+", "/?u=%&y=1&y=2&=&&", "u=a; a=b", `u="a", u=b;;=`, "\x0a\x04\x0a\x00\x12\x00", "12345678",
-	":", "[::1]:80", "[::1", ".example.com", "0", "1", "2", "-1", "99999999999999999999", "1,1", " 1", "1e9", "0x1", "-",
+	":", "[::1]:80", "[::1", ".example.com", "0", "1", "2", "-1", "99999999999999999999", "1,1", " 1", "a\t", " a ", "1e9", "0x1", "-",
 }
 
 // Rules writes a random policy's rules. Where some capacity is small, records

@@ -1,6 +1,8 @@
 package match
 
 import (
+	"strings"
+
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -34,22 +36,23 @@ func CompileCosts(r *request.Request, p *policy.Rule) Costs {
 	return costs
 }
 
-// Read returns how many units the request takes. Where an item of the list holds in
-// some of the request's spellings only, the items after it are asked as well, and the
-// dearest counts.
-func (c *Costs) Read(r *request.Request) uint32 {
-	dearest := uint32(0)
+// Read returns how many units the request takes, and whether it says a cost that
+// cannot be read. Where an item of the list holds in some of the request's spellings
+// only, the items after it are asked as well, and the dearest counts.
+func (c *Costs) Read(r *request.Request) (dearest uint32, unreadable bool) {
 	for i := range c.matched {
 		m := &c.matched[i]
 		if !m.some.Holds(r) {
 			continue
 		}
-		dearest = max(dearest, m.cost.read(r))
+		units, bad := m.cost.read(r)
+		dearest, unreadable = max(dearest, units), unreadable || bad
 		if m.all.Holds(r) {
-			return dearest
+			return dearest, unreadable
 		}
 	}
-	return max(dearest, c.other.read(r))
+	units, bad := c.other.read(r)
+	return max(dearest, units), unreadable || bad
 }
 
 // compileCost gives the cost its number in the request.
@@ -64,40 +67,47 @@ func compileCost(r *request.Request, p policy.Cost) cost {
 	return c
 }
 
-// read returns the cost of the request. A header or parameter that is
-// missing, is no number or came more than once counts as the default, so that a
-// client cannot choose by repeating it; a number is kept between the rule's
-// bounds.
-func (c *cost) read(r *request.Request) uint32 {
+// read returns the cost of the request, kept between the rule's bounds: the default
+// where the request has none, and the greatest where an upstream may read another one
+// than is read here, so that no client lowers its cost by a spelling.
+func (c *cost) read(r *request.Request) (units uint32, unreadable bool) {
 	var (
 		text              string
-		present, repeated bool
+		present, doubtful bool
 	)
 	switch {
 	case c.Header != "":
 		text, present = r.JoinedHeader(c.number)
+		text, doubtful = oneOf(text)
 	case c.Query != "":
-		text, present, repeated = r.Parameter(c.number)
+		text, present, doubtful = r.Parameter(c.number)
 	default:
-		return c.Fixed
+		return c.Fixed, false
+	}
+	if !present && !doubtful {
+		return c.Default, false
 	}
 	n, ok := parseCost(text)
-	if !ok || !present || repeated {
-		return c.Default
+	if !ok || doubtful {
+		return c.Max, true
 	}
-	return max(c.Min, min(n, c.Max))
+	return max(c.Min, min(n, c.Max)), false
 }
 
-// parseCost reads a decimal integer, holding one too large or below zero at
-// the end of the range.
+// oneOf returns the first value of a header, and whether there is another one.
+func oneOf(joined string) (first string, others bool) {
+	first, rest, more := strings.Cut(joined, ",")
+	first = strings.Trim(first, " \t")
+	for value := ""; more && !others; {
+		value, rest, more = strings.Cut(rest, ",")
+		others = strings.Trim(value, " \t") != first
+	}
+	return first, others
+}
+
+// parseCost reads a plain decimal number, digits and nothing else, holding one too
+// large at the end of the range.
 func parseCost(s string) (n uint32, ok bool) {
-	negative := len(s) > 1 && s[0] == '-'
-	if negative {
-		s = s[1:]
-	}
-	if s == "" {
-		return 0, false
-	}
 	sum := uint64(0)
 	for i := range len(s) {
 		digit := s[i] - '0'
@@ -106,8 +116,5 @@ func parseCost(s string) (n uint32, ok bool) {
 		}
 		sum = min(sum*10+uint64(digit), 1<<32-1)
 	}
-	if negative {
-		return 0, true
-	}
-	return uint32(sum), true
+	return uint32(sum), s != ""
 }

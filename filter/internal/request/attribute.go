@@ -13,7 +13,7 @@ import (
 // attrKinds, and metadata, whose values may be of any type, is read as the whole
 // message, which has their types.
 type Attribute struct {
-	number int      // in Request.attributes
+	number int      // in Request.attributes; of attrHeader, the header's
 	kind   attrKind // how the bytes are read
 	path   []string // of attrMetadata: the namespace, then names in it
 }
@@ -22,7 +22,8 @@ type attrKind uint8
 
 const (
 	attrText     attrKind = iota // missing where empty: the proxy's word for none
-	attrExact                    // text that may be empty
+	attrExact                    // text of the request, which may be empty
+	attrHeader                   // all values of a request header
 	attrNumber                   // 8 bytes, little endian
 	attrBool                     // one byte
 	attrMetadata                 // envoy.config.core.v3.Metadata
@@ -47,6 +48,9 @@ func (r *Request) CompileAttribute(p *policy.KeyPart) Attribute {
 		path = append([]string{"metadata", "filter_metadata", jwtNamespace, p.Name}, p.Path...)
 	default: // a property has its path
 	}
+	if len(path) == 3 && path[0] == "request" && path[1] == "headers" {
+		return Attribute{kind: attrHeader, number: r.HeaderNumber(strings.ToLower(path[2]))}
+	}
 	a := Attribute{kind: attrKinds[strings.Join(path, ".")]}
 	for i := range path {
 		if path[i] == "filter_metadata" && (i == 1 || i == 2 && path[0] == "xds") &&
@@ -64,6 +68,9 @@ func (r *Request) CompileAttribute(p *policy.KeyPart) Attribute {
 
 // Read returns the attribute as text.
 func (a *Attribute) Read(r *Request) (string, bool) {
+	if a.kind == attrHeader {
+		return r.JoinedHeader(a.number)
+	}
 	l := &r.attributes[a.number]
 	if !r.knows(&l.lazy) {
 		value, present := r.source.Attribute(l.name)
@@ -76,10 +83,12 @@ func (a *Attribute) Read(r *Request) (string, bool) {
 	switch {
 	case a.kind == attrMetadata:
 		return metadataValue(value, a.path)
+	case a.kind == attrExact:
+		return trimmed(value), true // it may be a header's, as request.useragent
 	case a.kind == attrNumber && len(value) == 8:
 		return strconv.FormatInt(int64(binary.LittleEndian.Uint64([]byte(value))), 10), true
 	case a.kind == attrBool && len(value) == 1 && value[0] <= 1:
 		return strconv.FormatBool(value[0] == 1), true
 	}
-	return value, value != "" || a.kind == attrExact
+	return value, value != ""
 }

@@ -76,11 +76,6 @@ type joined struct {
 	values []string
 }
 
-type parameter struct {
-	named
-	repeated bool
-}
-
 // New returns a Request without names.
 func New(source Source) Request { return Request{source: source} }
 
@@ -157,39 +152,54 @@ func numberIn(list *[]named, name string) int {
 	return len(*list) - 1
 }
 
-// ParameterNumber returns the number of a query parameter.
-func (r *Request) ParameterNumber(name string) int {
-	for i := range r.parameters {
-		if r.parameters[i].name == name {
-			return i
-		}
-	}
-	r.parameters = append(r.parameters, parameter{named: named{name: name}})
-	return len(r.parameters) - 1
-}
-
-// Header returns the first value of a header.
+// Header returns the first value of a header, without the blanks around it.
 func (r *Request) Header(number int) (string, bool) {
 	l := &r.first[number]
 	if !r.knows(&l.lazy) {
 		value, present := r.source.Header(l.name)
+		if isPadded(value) {
+			value = trimmed(value)
+		}
 		r.set(&l.lazy, value, present)
 	}
 	return l.value, l.present
 }
 
-// JoinedHeader returns all values of a header, joined with ",".
+// JoinedHeader returns all values of a header, each without the blanks around it,
+// joined with ",". Where a comma and a blank leave open what is one value, the proxy
+// is asked.
 func (r *Request) JoinedHeader(number int) (string, bool) {
 	l := &r.joined[number]
 	if !r.knows(&l.lazy) {
 		value, present := r.source.JoinedHeader(l.name)
+		if isPadded(value) {
+			value = trimmed(value)
+		}
 		r.set(&l.lazy, value, present)
+		if strings.IndexByte(value, ',') >= 0 && strings.ContainsAny(value, blanks) {
+			if values := r.Values(number); len(values) > 1 {
+				l.value = strings.Join(values, ",")
+			}
+		}
 	}
 	return l.value, l.present
 }
 
-// Values returns each value of a header that is present; none where the call
-// into the proxy fails. A header with one value costs no more than Header.
+// blanks around a header's value are no part of it. Over HTTP/1 Envoy drops them, over
+// HTTP/2 it leaves that to the upstream.
+const blanks = " \t"
+
+func trimmed(value string) string { return strings.Trim(value, blanks) }
+
+// isPadded reports whether a value may have to be trimmed: nearly always two bytes say
+// no, without a function call.
+func isPadded(value string) bool {
+	return value != "" && (value[0] <= ' ' || value[len(value)-1] <= ' ')
+}
+
+// Values returns each value of a header that is present, without the blanks around
+// it; none where the call into the proxy fails. A header with one value costs no more
+// than Header.
 func (r *Request) Values(number int) []string {
 	l := &r.joined[number]
 	if l.split == r.turn {
@@ -201,6 +211,9 @@ func (r *Request) Values(number int) []string {
 		l.values = append(l.values, all)
 	} else {
 		l.values = r.source.AppendHeader(l.values, l.name)
+		for i := range l.values {
+			l.values[i] = trimmed(l.values[i])
+		}
 	}
 	return l.values
 }
@@ -233,36 +246,6 @@ func (r *Request) readTarget() {
 func (r *Request) Path() (string, bool) {
 	r.readTarget()
 	return r.path, r.target.present
-}
-
-// Parameter returns the first value of a query parameter, and whether there
-// are more.
-func (r *Request) Parameter(number int) (value string, present, repeated bool) {
-	p := &r.parameters[number]
-	if !r.knows(&p.lazy) {
-		r.readTarget()
-		value, count := parameterIn(r.query, p.name)
-		r.set(&p.lazy, value, count > 0)
-		p.repeated = count > 1
-	}
-	return p.value, p.present, p.repeated
-}
-
-// parameterIn returns the first value of a query's parameter and how often it
-// occurs. A parameter without "=" is present and empty.
-func parameterIn(query, name string) (first string, count int) {
-	for query != "" {
-		var pair string
-		pair, query, _ = strings.Cut(query, "&")
-		key, value, _ := strings.Cut(pair, "=")
-		if policy.UnescapeQuery(key) != name {
-			continue
-		}
-		if count++; count == 1 {
-			first = policy.UnescapeQuery(value)
-		}
-	}
-	return first, count
 }
 
 // Host returns the authority without port and user, as policy.CanonicalHost
