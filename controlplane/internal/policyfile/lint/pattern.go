@@ -20,6 +20,9 @@ func (l *linter) unreachable(v value, r *policy.Rule) {
 		}
 	}
 	for _, h := range r.Match.Headers {
+		if why := neverInHeader(h.Value); why != "" {
+			l.warn(headerAt(match.field("headers"), h.Name), "never matches: "+why)
+		}
 		if strings.HasSuffix(h.Name, "_match") { // exact_match and its like in Envoy
 			l.warn(headerAt(match.field("headers"), h.Name), "is taken as a header's name, as is each name in headers: "+
 				"write one such as headers: {x-tier: gold}")
@@ -155,6 +158,8 @@ func written(kind policy.PatternKind, text string) string {
 func (l *linter) matchable(v value, label string, p policy.Pattern, part *policy.KeyPart) {
 	why := ""
 	switch part.Kind {
+	case policy.KeyHeader:
+		why = neverInHeader(p)
 	case policy.KeyFirstOf:
 		l.matchableFirstOf(v, p, part)
 	case policy.KeyClientIP:
@@ -228,6 +233,16 @@ func inKey(ip netip.Addr, bits int) string {
 }
 
 func keyAddress(text string, bits int) string { return quote(inKey(netip.MustParseAddr(text), bits)) }
+
+// neverInHeader says why no header's value is as the pattern.
+func neverInHeader(p policy.Pattern) string {
+	const blanks = " \t"
+	begins, ends := p.Text != strings.TrimLeft(p.Text, blanks), p.Text != strings.TrimRight(p.Text, blanks)
+	if p.Kind == policy.Exact && (begins || ends) || p.Kind == policy.Prefix && begins || p.Kind == policy.Suffix && ends {
+		return "blanks around a header's value are no part of it"
+	}
+	return ""
+}
 
 // neverInPath says why no path, or segment of one, is as the pattern.
 func neverInPath(p policy.Pattern, segment int) string {
