@@ -93,7 +93,11 @@ func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
 		b.WriteString("    limits    none: nothing is counted\n")
 		return
 	}
-	fmt.Fprintf(b, "    cost      %d%s\n", *r.Cost, map[bool]string{true: ", which is max: an upstream may read the request's number otherwise"}[r.CostUnreadable])
+	fmt.Fprintf(b, "    cost      %d", *r.Cost)
+	if r.CostUnreadable {
+		b.WriteString(", which is max: an upstream may read the request's number otherwise")
+	}
+	b.WriteByte('\n')
 	for _, w := range r.Windows {
 		fmt.Fprintf(b, "    limit     %s\n", windowSentence(w))
 	}
