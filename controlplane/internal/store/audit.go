@@ -2,13 +2,12 @@ package store
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/json"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
-
-	"go.etcd.io/bbolt"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
@@ -19,72 +18,54 @@ const (
 	maxText = 4096 // Text and Outcome
 )
 
-// bounded returns the entry with its texts cut.
-func (e Entry) bounded() Entry {
+// putEntry stores an entry with its texts cut.
+func (r records) putEntry(e Entry) error {
 	for _, name := range []*string{&e.Who, &e.From, &e.Action} {
 		*name = printable.Cut(*name, maxName)
 	}
 	e.Text, e.Outcome = printable.Cut(e.Text, maxText), printable.Cut(e.Outcome, maxText)
-	return e
+	return r.putJSON(auditBucket, key(e.ID), e)
 }
 
-// appendEntry appends to the audit log within a transaction, and sets the
-// entry's ID and At.
-func appendEntry(tx *bbolt.Tx, e *Entry) error {
-	bucket := tx.Bucket(auditBucket)
-	id, k, err := next(bucket)
-	if err != nil {
+// appendEntry appends to the audit log, and sets the entry's ID and At.
+func (r records) appendEntry(e *Entry) (err error) {
+	if e.ID, err = r.next(auditBucket); err != nil {
 		return err
 	}
-	*e = e.bounded()
-	e.ID, e.At = id, time.Now().UTC()
-	c := bucket.Cursor()
-	for first, _ := c.First(); first != nil && binary.BigEndian.Uint64(first)+maxEntries <= id; first, _ = c.First() {
-		if err := c.Delete(); err != nil {
-			return err
+	e.At = time.Now().UTC()
+	if e.ID > maxEntries {
+		for _, old := range slices.Collect(r.newest(auditBucket, e.ID-maxEntries+1)) {
+			if err := r.delete(key(old), auditBucket); err != nil {
+				return err
+			}
 		}
 	}
-	return putEntry(tx, k, *e)
-}
-
-func putEntry(tx *bbolt.Tx, k []byte, e Entry) error {
-	text, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	return put(tx, auditBucket, k, text)
+	return r.putEntry(*e)
 }
 
 // Record implements Store.
-func (b *Bolt) Record(ctx context.Context, e Entry) (uint64, error) {
-	if err := ctx.Err(); err != nil {
-		return 0, err
-	}
-	err := b.commit(b.db.Update, func(tx *bbolt.Tx) error { return appendEntry(tx, &e) })
+func (b *Bolt) Record(ctx context.Context, e Entry) (id uint64, err error) {
+	err = b.commit(ctx, "record "+e.Action, b.db.Update, func(r records) error { return r.appendEntry(&e) })
 	if err != nil {
-		return 0, fmt.Errorf("record %s: %w", e.Action, err)
+		return 0, err
 	}
 	return e.ID, nil
 }
 
 // Settle implements Store.
-func (b *Bolt) Settle(_ context.Context, id uint64, outcome string) error {
-	err := b.commit(b.db.Update, func(tx *bbolt.Tx) error {
-		text, err := get(tx, auditBucket, key(id))
-		if text == nil || err != nil {
+func (b *Bolt) Settle(ctx context.Context, id uint64, outcome string) error {
+	return b.commit(ctx, fmt.Sprintf("settle audit entry %d", id), b.db.Update, func(r records) error {
+		var e Entry
+		err := r.getJSON(auditBucket, key(id), &e)
+		if errors.Is(err, ErrNotFound) {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
-		var e Entry
-		if err := json.Unmarshal(text, &e); err != nil {
-			return fmt.Errorf("read audit entry: %w", err)
-		}
 		e.Outcome = outcome
-		return putEntry(tx, key(id), e.bounded())
+		return r.putEntry(e)
 	})
-	if err != nil {
-		return fmt.Errorf("settle audit entry %d: %w", id, err)
-	}
-	return nil
 }
 
 // Audit implements Store. A damaged entry is listed with that as its outcome.
@@ -93,25 +74,31 @@ func (b *Bolt) Audit(_ context.Context, limit int, before uint64) ([]Entry, erro
 	if before == 0 {
 		before = math.MaxUint64
 	}
-	err := b.view(func(tx *bbolt.Tx) error {
-		c := tx.Bucket(auditBucket).Cursor()
-		newest := c.Last
-		if at, _ := c.Seek(key(before)); at != nil {
-			newest = c.Prev
-		}
-		for k, v := newest(); k != nil && (limit <= 0 || len(list) < limit); k, v = c.Prev() {
-			e := Entry{ID: binary.BigEndian.Uint64(k)}
-			if text, err := unseal(auditBucket, k, v); err != nil {
+	err := b.view("list audit entries", func(r records) error {
+		for id := range r.newest(auditBucket, before) {
+			if limit > 0 && len(list) == limit {
+				break
+			}
+			e := Entry{ID: id}
+			if err := r.getJSON(auditBucket, key(id), &e); err != nil {
 				e.Outcome = err.Error()
-			} else if err := json.Unmarshal(text, &e); err != nil {
-				return fmt.Errorf("read audit entry: %w", err)
 			}
 			list = append(list, e)
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("list audit entries: %w", err)
-	}
-	return list, nil
+	return list, err
+}
+
+// Secret implements Store. A damaged secret counts as none.
+func (b *Bolt) Secret(ctx context.Context) (secret []byte, err error) {
+	err = b.commit(ctx, "read audit secret", b.db.Update, func(r records) error {
+		if secret, err = r.get(metaBucket, secretKey); err == nil {
+			return nil
+		}
+		secret = make([]byte, 32)
+		_, _ = rand.Read(secret) // never fails: see its documentation
+		return r.put(metaBucket, secretKey, secret)
+	})
+	return secret, err
 }

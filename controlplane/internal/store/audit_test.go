@@ -46,7 +46,7 @@ func TestAuditIsBounded(t *testing.T) {
 	b, ctx := open(t, t.TempDir()), t.Context()
 	require.NoError(t, b.db.Update(func(tx *bbolt.Tx) error {
 		for range maxEntries {
-			if err := appendEntry(tx, &Entry{Action: "apply"}); err != nil {
+			if err := (records{tx}).appendEntry(&Entry{Action: "apply"}); err != nil {
 				return err
 			}
 		}

@@ -9,10 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
-
-	"go.etcd.io/bbolt"
 )
 
 // Contents says what a database holds.
@@ -22,59 +19,50 @@ type Contents struct {
 	Given     uint64 // the highest revision number that was ever given
 }
 
+func (r records) contents() Contents {
+	all := r.keys(revisionsBucket)
+	c := Contents{Revisions: len(all) / 8, Given: r.bucket(revisionsBucket).Sequence()}
+	if c.Revisions > 0 {
+		c.Newest = binary.BigEndian.Uint64(all[len(all)-8:])
+	}
+	return c
+}
+
 // Backup implements Store. It copies at once, into a file beside the database:
 // bbolt cannot grow its map while a transaction reads, and the caller may be slow.
 func (b *Bolt) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, 0, err
-	}
 	f, err := os.CreateTemp(filepath.Dir(b.db.Path()), ".backup-*")
 	if err != nil {
 		return nil, 0, fmt.Errorf("back up: %w", err)
 	}
-	c := unnamed{f}
-	_ = os.Remove(f.Name()) // where the system allows it, a crash leaves nothing
-	size, err := copyTo(b.db, f)
-	if err == nil {
-		_, err = f.Seek(0, io.SeekStart)
+	_ = os.Remove(f.Name()) // gone once it is closed, even by a crash
+	err = errors.Join(ctx.Err(), b.db.copyTo(f))
+	size, sizeErr := f.Seek(0, io.SeekCurrent)
+	_, startErr := f.Seek(0, io.SeekStart)
+	if err = errors.Join(err, sizeErr, startErr); err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("back up: %w", err), f.Close())
 	}
-	if err != nil {
-		return nil, 0, errors.Join(fmt.Errorf("back up: %w", err), c.Close())
-	}
-	return c, size, nil
+	return f, size, nil
 }
 
-// unnamed is a file that is gone once it is closed.
-type unnamed struct{ *os.File }
-
-func (u unnamed) Close() error {
-	err := u.File.Close()
-	_ = os.Remove(u.Name())
-	return err
-}
-
-func copyTo(db *bbolt.DB, w io.Writer) (n int64, err error) {
-	err = guard(func() error {
-		return db.View(func(tx *bbolt.Tx) (err error) {
-			n, err = tx.WriteTo(w)
-			return err
-		})
+func (d *database) copyTo(w io.Writer) error {
+	return d.view(func(r records) error {
+		_, err := r.tx.WriteTo(w)
+		return err
 	})
-	return n, err
 }
 
-// BackupDir backs up a directory that no other process has open. It changes nothing
-// there.
+// BackupDir backs up a directory that no other process has open.
 func BackupDir(dir, file string) (Contents, error) {
-	b, err := openDir(dir, os.O_RDONLY)
+	if _, err := os.Stat(filepath.Join(dir, FileName)); err != nil {
+		return Contents{}, err // rather than make one
+	}
+	b, err := Open(dir)
 	if err != nil {
 		return Contents{}, err
 	}
 	defer b.Close()
-	return Save(file, func(w io.Writer) error {
-		_, err := copyTo(b.db, w)
-		return err
-	})
+	return Save(file, b.db.copyTo)
 }
 
 // Save makes a file of a backup. The file gets its name, in place of an older one,
@@ -83,63 +71,58 @@ func Save(file string, write func(io.Writer) error) (c Contents, err error) {
 	if info, err := os.Lstat(file); err == nil && !info.Mode().IsRegular() {
 		return c, fmt.Errorf("write %s: it is there and is not a regular file", file)
 	}
-	dir := filepath.Dir(file)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(file)+"-*.part")
+	err = place(file, write, func(part string) (err error) {
+		c, err = Check(part)
+		return err
+	})
 	if err != nil {
-		return c, fmt.Errorf("write backup: %w", err)
-	}
-	defer os.Remove(f.Name()) // gone by then if all went well
-	if err = errors.Join(write(f), f.Sync(), f.Close()); err != nil {
-		return c, fmt.Errorf("write backup: %w", err)
-	}
-	if c, err = Check(f.Name()); err != nil {
-		return c, fmt.Errorf("check backup: %w", err)
-	}
-	if err := errors.Join(os.Rename(f.Name(), file), syncDir(dir)); err != nil {
 		return c, fmt.Errorf("write backup: %w", err)
 	}
 	return c, nil
 }
 
-// Check reads all of a database and returns ErrDamaged if any part of it is damaged.
-func Check(file string) (Contents, error) {
-	db, err := openFile(file, os.O_RDONLY)
+// place makes a file that gets its name only once it is durable and ready.
+func place(file string, write func(io.Writer) error, ready func(part string) error) error {
+	dir := filepath.Dir(file)
+	f, err := os.CreateTemp(dir, ".sluice-*.part")
 	if err != nil {
-		return Contents{}, err
+		return err
+	}
+	defer os.Remove(f.Name()) // gone by then if all went well
+	if err := errors.Join(write(f), f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := ready(f.Name()); err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(f.Name(), file), syncDir(dir))
+}
+
+// Check reads all of a database and returns ErrDamaged if any part of it is damaged.
+func Check(file string) (c Contents, err error) {
+	db, err := openFile(file, true)
+	if err != nil {
+		return c, err
 	}
 	defer db.Close()
-	var c Contents
-	err = guard(func() error {
-		return db.View(func(tx *bbolt.Tx) error {
-			c = contents(tx)
-			return flawed(flaws(tx))
-		})
+	err = db.view(func(r records) error {
+		c = r.contents()
+		return flawless(r.flaws())
 	})
 	return c, err
 }
 
-func contents(tx *bbolt.Tx) Contents {
-	bucket := tx.Bucket(revisionsBucket)
-	c := Contents{Given: bucket.Sequence()}
-	_ = bucket.ForEach(func(k, _ []byte) error {
-		c.Revisions++
-		c.Newest = binary.BigEndian.Uint64(k)
-		return nil
-	})
-	return c
+// flaw is a damaged record.
+type flaw struct {
+	bucket string
+	key    []byte
 }
 
-// flaw is a damaged entry.
-type flaw struct{ bucket, key []byte }
-
-func flaws(tx *bbolt.Tx) (list []flaw) {
-	for _, name := range buckets {
-		if bytes.Equal(name, metaBucket) {
-			continue
-		}
-		_ = tx.Bucket(name).ForEach(func(k, v []byte) error {
-			if _, err := unseal(name, k, v); err != nil {
-				list = append(list, flaw{name, bytes.Clone(k)})
+func (r records) flaws() (list []flaw) {
+	for _, bucket := range buckets {
+		_ = r.bucket(bucket).ForEach(func(k, v []byte) error {
+			if _, err := unseal(bucket, k, v); err != nil && bucket != metaBucket {
+				list = append(list, flaw{bucket, bytes.Clone(k)})
 			}
 			return nil
 		})
@@ -147,33 +130,14 @@ func flaws(tx *bbolt.Tx) (list []flaw) {
 	return list
 }
 
-// flawed is the error of a database with flaws.
-func flawed(list []flaw) error {
+func flawless(list []flaw) error {
 	const maxNames = 10
-	names := make([]string, 0, maxNames+1)
-	for i, f := range list {
-		if i == maxNames {
-			names = append(names, fmt.Sprintf("%d more", len(list)-maxNames))
-			break
-		}
-		names = append(names, entryName(f.bucket, f.key))
+	var names []string
+	for _, f := range list[:min(len(list), maxNames)] {
+		names = append(names, recordName(f.bucket, f.key))
 	}
 	if len(names) == 0 {
 		return nil
 	}
-	return damage("not what was stored: %s", strings.Join(names, ", "))
-}
-
-// drop deletes an entry; for the text of a revision, all of the revision.
-func (f flaw) drop(tx *bbolt.Tx) error {
-	texts := [][]byte{revisionsBucket, yamlBucket, jsonBucket}
-	if !slices.ContainsFunc(texts, func(name []byte) bool { return bytes.Equal(name, f.bucket) }) {
-		return tx.Bucket(f.bucket).Delete(f.key)
-	}
-	for _, name := range revisionBuckets {
-		if err := tx.Bucket(name).Delete(f.key); err != nil {
-			return err
-		}
-	}
-	return nil
+	return damage("not what was stored: %s (%d in all)", strings.Join(names, ", "), len(list))
 }

@@ -99,7 +99,7 @@ func TestAnyChangedByte(t *testing.T) {
 		changed := bytes.Clone(whole)
 		changed[at] ^= 1 << (at % 8)
 		require.NoError(t, os.WriteFile(file, changed, 0o600))
-		b, err := openDir(dir, os.O_RDONLY)
+		b, err := Open(dir)
 		if err != nil {
 			refused++
 			continue
@@ -226,9 +226,11 @@ func TestRecordOfAcknowledgedChanges(t *testing.T) {
 func TestRecordThatCannotBeWritten(t *testing.T) {
 	dir, ctx := filled(t), t.Context()
 	b := open(t, dir)
-	changed := b.Watch(ctx)
-	require.NoError(t, b.last.f.Close())
-	_, err := b.Append(ctx, draft("x"))
+	changed := b.Appended()
+	f, err := os.Open(b.last.f.Name()) // not to be written to
+	require.NoError(t, err)
+	b.last.f = f
+	_, err = b.Append(ctx, draft("x"))
 	require.ErrorContains(t, err, "record acknowledged change")
 	require.ErrorContains(t, b.Healthy(ctx), "the last change could not be stored")
 	require.Error(t, b.SaveReply(ctx, Reply{Node: "edge-1", Revision: 3}))
@@ -246,12 +248,12 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 // A change that failed says nothing about the next one.
 func TestHealthyAgain(t *testing.T) {
 	b, ctx := open(t, filled(t)), t.Context()
-	require.ErrorContains(t, b.commit(func(func(*bbolt.Tx) error) error { return syscall.ENOSPC }, nil), "no space")
+	require.ErrorContains(t, b.commit(ctx, "x", func(func(*bbolt.Tx) error) error { return syscall.ENOSPC }, nil), "no space")
 	require.NoError(t, b.Healthy(ctx))
 	list, err := b.History(ctx, 0)
 	require.NoError(t, err)
 	require.Len(t, list, 3, "a probe is no change")
-	require.ErrorContains(t, b.commit(func(func(*bbolt.Tx) error) error { return syscall.ENOSPC }, nil), "no space")
+	require.ErrorContains(t, b.commit(ctx, "x", func(func(*bbolt.Tx) error) error { return syscall.ENOSPC }, nil), "no space")
 	require.ErrorContains(t, b.Healthy(ctx), "no space", "it is not asked for each time")
 }
 
@@ -315,15 +317,15 @@ func TestAbsurdPages(t *testing.T) {
 	for name, change := range map[string]func([]byte){
 		"loop":        each(branchPage, func(page []byte) { order.PutUint64(page[24:], order.Uint64(page)) }),
 		"twice":       each(branchPage, func(page []byte) { copy(page[24:32], page[40:48]) }),
-		"count":       each(leafPage, func(page []byte) { order.PutUint16(page[10:], 0xFFFF) }),
+		"count":       each(0x02, func(page []byte) { order.PutUint16(page[10:], 0xFFFF) }),
 		"no branches": each(branchPage, func(page []byte) { order.PutUint16(page[10:], 0) }),
-		"overflow":    each(leafPage, func(page []byte) { order.PutUint32(page[12:], 0xFFFFFFFF) }),
-		"value":       each(leafPage, func(page []byte) { order.PutUint32(page[28:], 0xFFFFFFFF) }),
-		"key":         each(leafPage, func(page []byte) { order.PutUint32(page[24:], 0xFFFFFFF0) }),
-		"free count":  each(freelistPage, func(page []byte) { order.PutUint16(page[10:], 0xFFFF); order.PutUint64(page[16:], 1<<40) }),
-		"free in use": each(freelistPage, func(page []byte) { order.PutUint64(page[16:], order.Uint64(page)) }),
+		"overflow":    each(0x02, func(page []byte) { order.PutUint32(page[12:], 0xFFFFFFFF) }),
+		"value":       each(0x02, func(page []byte) { order.PutUint32(page[28:], 0xFFFFFFFF) }),
+		"key":         each(0x02, func(page []byte) { order.PutUint32(page[24:], 0xFFFFFFF0) }),
+		"free count":  each(0x10, func(page []byte) { order.PutUint16(page[10:], 0xFFFF); order.PutUint64(page[16:], 1<<20) }),
+		"free in use": each(0x10, func(page []byte) { order.PutUint64(page[16:], order.Uint64(page)) }),
 		"beyond":      each(branchPage, func(page []byte) { order.PutUint64(page[24:], 1<<50) }),
-		"bucket's root": each(leafPage, func(page []byte) {
+		"bucket's root": each(0x02, func(page []byte) {
 			b := bytes.Index(page[:size], []byte("yaml"))
 			order.PutUint64(page[max(b, 0)+4:], 1<<60)
 		}),

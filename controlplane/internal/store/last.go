@@ -4,12 +4,10 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
-
-	"go.etcd.io/bbolt"
 )
 
 // LastName is the name of a second file in the data directory: it says how far
@@ -31,17 +29,24 @@ type position struct {
 	Entry       uint64 // the highest id of an audit entry
 }
 
-func positionOf(tx *bbolt.Tx) position {
-	return position{
-		Transaction: uint64(tx.ID()),
-		Revision:    tx.Bucket(revisionsBucket).Sequence(),
-		Entry:       tx.Bucket(auditBucket).Sequence(),
-	}
+const positionText = "transaction %d, revision %d, audit entry %d"
+
+func (p position) String() string {
+	return fmt.Sprintf(positionText, p.Transaction, p.Revision, p.Entry)
 }
 
-// behind says whether the database lacks an acknowledged change.
+// behind says whether a database lacks an acknowledged change.
 func (p position) behind(acknowledged position) bool {
 	return p.Transaction < acknowledged.Transaction || p.Revision < acknowledged.Revision || p.Entry < acknowledged.Entry
+}
+
+func (r records) position() position {
+	return position{uint64(r.tx.ID()), r.bucket(revisionsBucket).Sequence(), r.bucket(auditBucket).Sequence()}
+}
+
+func (d *database) position() (p position) {
+	_ = d.view(func(r records) error { p = r.position(); return nil })
+	return p
 }
 
 // last is the open file.
@@ -53,69 +58,66 @@ type last struct {
 	known position
 }
 
-// openLast opens the file, or makes an empty one if flag has os.O_CREATE.
-func openLast(dir string, flag int) (*last, error) {
+// openLast opens the file, or makes an empty one.
+func openLast(dir string) (*last, error) {
 	name := filepath.Join(dir, LastName)
 	if err := checkRegular(name); err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(name, flag, 0o600)
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open record of acknowledged changes: %w", err)
 	}
 	l := &last{f: f}
 	for slot := range int64(2) {
 		text := make([]byte, slotBytes)
-		if n, err := f.ReadAt(text, slot*slotBytes); n == 0 || err != nil && !errors.Is(err, io.EOF) {
-			continue // missing or unreadable: the other one counts
-		}
-		if turn, p, ok := parseRecord(string(text)); ok && turn > l.turn {
+		_, _ = f.ReadAt(text, slot*slotBytes) // where one cannot be read, the other counts
+		var turn uint64
+		var p position
+		_, _ = fmt.Sscanf(string(text), "record %d: "+positionText, &turn, &p.Transaction, &p.Revision, &p.Entry)
+		if turn > l.turn && strings.HasPrefix(string(text), record(turn, p)) {
 			l.turn, l.known = turn, p
 		}
 	}
 	return l, nil
 }
 
+func record(turn uint64, p position) string {
+	text := fmt.Sprintf("record %d: %v", turn, p)
+	return fmt.Sprintf("%s, sha256 %x\n", text, sha256.Sum256([]byte(text)))
+}
+
+// catchUp compares a database with the record, and brings the record up to it: a
+// change that was durable but never acknowledged counts from now on.
+func (l *last) catchUp(has position) error {
+	switch {
+	case l.turn == 0 && (has.Revision > 0 || has.Entry > 0):
+		return damage("%s is not beside it or not whole, so nothing says whether all that was acknowledged is here", LastName)
+	case has.behind(l.known):
+		return damage("it lacks what was acknowledged: it ends with %v, and %v was acknowledged", has, l.known)
+	case l.turn == 0: // both records, so that their room is there for good
+		return errors.Join(l.set(has), l.set(has))
+	}
+	return l.advance(has)
+}
+
 // advance makes a committed position durable, unless a later one is there already.
 func (l *last) advance(p position) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.turn > 0 && p.Transaction <= l.known.Transaction {
+	if p.Transaction <= l.known.Transaction {
 		return nil
 	}
-	return l.write(p)
+	return l.set(p)
 }
 
 // set is advance that may go back. The caller has the file to itself.
 func (l *last) set(p position) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.write(p)
-}
-
-func (l *last) write(p position) error {
 	turn := l.turn + 1
-	if _, err := l.f.WriteAt(fmt.Appendf(nil, "%-*s", slotBytes, record(turn, p)), int64(turn%2)*slotBytes); err != nil {
-		return fmt.Errorf("record acknowledged change: %w", err)
-	}
-	if err := l.f.Sync(); err != nil {
+	_, err := l.f.WriteAt(fmt.Appendf(nil, "%-*s", slotBytes, record(turn, p)), int64(turn%2)*slotBytes)
+	if err = errors.Join(err, l.f.Sync()); err != nil {
 		return fmt.Errorf("record acknowledged change: %w", err)
 	}
 	l.turn, l.known = turn, p
 	return nil
-}
-
-const recordText = "record %d: transaction %d, revision %d, audit entry %d"
-
-func record(turn uint64, p position) string {
-	text := fmt.Sprintf(recordText, turn, p.Transaction, p.Revision, p.Entry)
-	return fmt.Sprintf("%s, sha256 %x\n", text, sha256.Sum256([]byte(text)))
-}
-
-func parseRecord(text string) (turn uint64, p position, ok bool) {
-	if _, err := fmt.Sscanf(text, recordText, &turn, &p.Transaction, &p.Revision, &p.Entry); err != nil {
-		return 0, p, false
-	}
-	want := record(turn, p)
-	return turn, p, len(text) >= len(want) && text[:len(want)] == want
 }

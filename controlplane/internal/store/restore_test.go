@@ -218,7 +218,7 @@ func TestDamagedAuditEntryIsNamed(t *testing.T) {
 	require.Len(t, list[0].Who, maxName-1, "no half of a letter")
 	require.True(t, strings.HasSuffix(list[0].Who, "é…"))
 	require.NoError(t, b.db.Update(func(tx *bbolt.Tx) error {
-		return tx.Bucket(auditBucket).Put(key(4), []byte("else"))
+		return tx.Bucket([]byte(auditBucket)).Put(key(4), []byte("else"))
 	}))
 	list, err = b.Audit(t.Context(), 0, 0)
 	require.NoError(t, err)

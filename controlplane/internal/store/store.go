@@ -13,8 +13,6 @@ package store
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"io"
 	"slices"
@@ -61,9 +59,8 @@ type Store interface {
 	// Secret returns the secret under which the audit log, and proxies' reports, hash
 	// keys. The first call makes it.
 	Secret(ctx context.Context) ([]byte, error)
-	// Watch returns a channel that gets a value after an Append, until ctx
-	// ends. Appends in quick succession may share one value.
-	Watch(ctx context.Context) <-chan struct{}
+	// Appended returns a channel that is closed at the next Append.
+	Appended() <-chan struct{}
 	// Healthy returns why no change can be stored, as far as that is known: what
 	// is stored is not in place, or the last change could not be written and a
 	// trial cannot either.
@@ -197,18 +194,4 @@ func (p Proxy) After(r Reply) Proxy {
 		p.Refused = p.Refused[max(0, len(p.Refused)-maxRefused):]
 	}
 	return p
-}
-
-// summary describes the draft under its number.
-func (d Draft) summary(number uint64, now time.Time) Summary {
-	sum := sha256.Sum256(d.YAML)
-	return Summary{
-		Number:     number,
-		File:       d.File,
-		Wasm:       d.Wasm,
-		RollbackOf: d.RollbackOf,
-		Created:    now.UTC(),
-		SHA256:     hex.EncodeToString(sum[:]),
-		Bytes:      len(d.YAML),
-	}
 }

@@ -30,6 +30,7 @@ func (s *Server) follow(ctx context.Context, appended <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		case <-appended:
+			appended = s.store.Appended() // before reading, so that no revision falls in between
 			err = s.refresh(ctx)
 		case <-retry:
 			err = s.refresh(ctx)

@@ -157,7 +157,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	changed := o.Store.Watch(watching)
+	appended := o.Store.Appended()
 	ledger, err := newLedger(ctx, o.Store)
 	if err != nil {
 		cancel()
@@ -170,7 +170,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		stop: make(chan struct{}), cancel: cancel,
 	}
 	s.logDamage(ledger.Damaged()...)
-	go s.follow(watching, changed)
+	go s.follow(watching, appended)
 	return s, nil
 }
 

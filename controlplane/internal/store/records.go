@@ -1,0 +1,152 @@
+package store
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"iter"
+
+	"go.etcd.io/bbolt"
+)
+
+// format is the number of the layout below. A store in another format is refused.
+// All values but this one are sealed.
+//
+//	meta       "format" → "3", "audit_secret" → 32 bytes; "probe" → what Healthy tried to write
+//	revisions  number, 8 bytes big-endian → Summary as JSON, without marks
+//	yaml       number → the text as given
+//	json       number → what proxies get
+//	acked      number → "", some proxy accepted it
+//	nacked     number → "", some proxy refused it
+//	proxies    Identity.key → Proxy as JSON
+//	audit      id, 8 bytes big-endian → Entry as JSON
+const format = "3"
+
+const (
+	metaBucket      = "meta"
+	revisionsBucket = "revisions"
+	yamlBucket      = "yaml"
+	jsonBucket      = "json"
+	ackedBucket     = "acked"
+	nackedBucket    = "nacked"
+	proxiesBucket   = "proxies"
+	auditBucket     = "audit"
+)
+
+var (
+	// textBuckets make a revision. They have the same numbers.
+	textBuckets     = []string{revisionsBucket, yamlBucket, jsonBucket}
+	revisionBuckets = append([]string{ackedBucket, nackedBucket}, textBuckets...)
+
+	buckets = append([]string{metaBucket, proxiesBucket, auditBucket}, revisionBuckets...)
+
+	formatKey = []byte("format")
+	secretKey = []byte("audit_secret")
+	probeKey  = []byte("probe")
+)
+
+func key(number uint64) []byte { return binary.BigEndian.AppendUint64(nil, number) }
+
+// records are what a transaction reads and writes. Revisions, replies and the audit
+// log know of the database only this, and commit and view.
+type records struct{ tx *bbolt.Tx }
+
+func (r records) bucket(name string) *bbolt.Bucket { return r.tx.Bucket([]byte(name)) }
+
+// next gives the next number of a bucket. bbolt's sequence is stored with the
+// bucket, and Restore may have set it above the last key.
+func (r records) next(bucket string) (uint64, error) { return r.bucket(bucket).NextSequence() }
+
+// put stores a text and its seal.
+func (r records) put(bucket string, k, text []byte) error {
+	return r.bucket(bucket).Put(k, append(seal(bucket, k, text), text...))
+}
+
+func (r records) putJSON(bucket string, k []byte, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return r.put(bucket, k, text)
+}
+
+// get returns the text, ErrNotFound, or ErrDamaged.
+func (r records) get(bucket string, k []byte) ([]byte, error) {
+	value := r.bucket(bucket).Get(k)
+	if value == nil {
+		return nil, ErrNotFound
+	}
+	text, err := unseal(bucket, k, value)
+	return bytes.Clone(text), err // bbolt's bytes are only valid within the transaction
+}
+
+func (r records) getJSON(bucket string, k []byte, v any) error {
+	text, err := r.get(bucket, k)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, v)
+}
+
+// delete deletes the records with a key in some buckets.
+func (r records) delete(k []byte, buckets ...string) error {
+	for _, bucket := range buckets {
+		if err := r.bucket(bucket).Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newest gives the numbers of a bucket that are below a bound, the newest first.
+func (r records) newest(bucket string, below uint64) iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		c := r.bucket(bucket).Cursor()
+		k, _ := c.Seek(key(below))
+		if k == nil {
+			k, _ = c.Last()
+		} else {
+			k, _ = c.Prev()
+		}
+		for ; k != nil && yield(binary.BigEndian.Uint64(k)); k, _ = c.Prev() {
+		}
+	}
+}
+
+// seal is the digest that stands before a text. bbolt has no checksums of its own
+// apart from those of its two meta pages, so a byte that changes on the disk would
+// otherwise become part of a policy.
+func seal(bucket string, k, text []byte) []byte {
+	h := sha256.New()
+	for _, part := range [][]byte{[]byte(bucket), k, text} {
+		_, _ = h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part)))) // a hash never fails
+		_, _ = h.Write(part)
+	}
+	return h.Sum(make([]byte, 0, sha256.Size+len(text)))
+}
+
+// unseal returns the text of a value that was read.
+func unseal(bucket string, k, value []byte) ([]byte, error) {
+	if len(value) >= sha256.Size {
+		if text := value[sha256.Size:]; bytes.Equal(seal(bucket, k, text), value[:sha256.Size]) {
+			return text, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %s is not what was stored", ErrDamaged, recordName(bucket, k))
+}
+
+// recordName names a record for people.
+func recordName(bucket string, k []byte) string {
+	switch {
+	case bucket == proxiesBucket:
+		return fmt.Sprintf("proxy %q", k)
+	case len(k) != 8:
+		return fmt.Sprintf("a record of %s", bucket)
+	case bucket == auditBucket:
+		return fmt.Sprintf("audit entry %d", binary.BigEndian.Uint64(k))
+	default:
+		return fmt.Sprintf("revision %d (%s)", binary.BigEndian.Uint64(k), bucket)
+	}
+}
