@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -162,27 +160,17 @@ func (s server) get(t *testing.T, path string, into any) {
 	response, err := http.Get(s.url + path)
 	require.NoError(t, err)
 	defer response.Body.Close()
-	require.Equal(t, http.StatusOK, response.StatusCode)
+	require.Equal(t, http.StatusOK, response.StatusCode, path)
 	require.NoError(t, json.NewDecoder(response.Body).Decode(into))
 }
 
 func (s server) check(t *testing.T, acknowledged map[int]string) {
 	t.Helper()
 	for revision, text := range acknowledged {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/v1/policies/%d", s.url, revision), nil)
-		require.NoError(t, err)
-		response, err := http.DefaultClient.Do(request)
-		require.NoError(t, err)
-		body, err := io.ReadAll(response.Body)
-		require.NoError(t, err)
-		require.NoError(t, response.Body.Close())
-		cancel()
-		require.Equal(t, http.StatusOK, response.StatusCode, "revision %d was acknowledged: %s", revision, body)
 		var r struct {
 			YAML string `json:"yaml"`
 		}
-		require.NoError(t, json.Unmarshal(body, &r))
+		s.get(t, fmt.Sprint("/v1/policies/", revision), &r)
 		require.Equal(t, text, r.YAML, "revision %d", revision)
 	}
 }
