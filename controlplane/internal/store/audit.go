@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -33,11 +32,9 @@ func (r records) appendEntry(e *Entry) (err error) {
 		return err
 	}
 	e.At = time.Now().UTC()
-	if e.ID > maxEntries {
-		for _, old := range slices.Collect(r.newest(auditBucket, e.ID-maxEntries+1)) {
-			if err := r.delete(key(old), auditBucket); err != nil {
-				return err
-			}
+	for _, old := range slices.Collect(r.newest(auditBucket, max(e.ID, maxEntries)-maxEntries+1, 0)) {
+		if err := r.delete(key(old), auditBucket); err != nil {
+			return err
 		}
 	}
 	return r.putEntry(*e)
@@ -56,11 +53,9 @@ func (b *Bolt) Record(ctx context.Context, e Entry) (id uint64, err error) {
 func (b *Bolt) Settle(ctx context.Context, id uint64, outcome string) error {
 	return b.commit(ctx, fmt.Sprintf("settle audit entry %d", id), b.db.Update, func(r records) error {
 		var e Entry
-		err := r.getJSON(auditBucket, key(id), &e)
-		if errors.Is(err, ErrNotFound) {
+		if err := r.getJSON(auditBucket, key(id), &e); errors.Is(err, ErrNotFound) {
 			return nil
-		}
-		if err != nil {
+		} else if err != nil {
 			return err
 		}
 		e.Outcome = outcome
@@ -71,14 +66,8 @@ func (b *Bolt) Settle(ctx context.Context, id uint64, outcome string) error {
 // Audit implements Store. A damaged entry is listed with that as its outcome.
 func (b *Bolt) Audit(_ context.Context, limit int, before uint64) ([]Entry, error) {
 	list := []Entry{}
-	if before == 0 {
-		before = math.MaxUint64
-	}
 	err := b.view("list audit entries", func(r records) error {
-		for id := range r.newest(auditBucket, before) {
-			if limit > 0 && len(list) == limit {
-				break
-			}
+		for id := range r.newest(auditBucket, before, limit) {
 			e := Entry{ID: id}
 			if err := r.getJSON(auditBucket, key(id), &e); err != nil {
 				e.Outcome = err.Error()

@@ -37,9 +37,9 @@ func (b *Bolt) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 	}
 	_ = os.Remove(f.Name()) // gone once it is closed, even by a crash
 	err = errors.Join(ctx.Err(), b.db.copyTo(f))
-	size, sizeErr := f.Seek(0, io.SeekCurrent)
-	_, startErr := f.Seek(0, io.SeekStart)
-	if err = errors.Join(err, sizeErr, startErr); err != nil {
+	size, _ := f.Seek(0, io.SeekCurrent)
+	_, seekErr := f.Seek(0, io.SeekStart)
+	if err = errors.Join(err, seekErr); err != nil {
 		return nil, 0, errors.Join(fmt.Errorf("back up: %w", err), f.Close())
 	}
 	return f, size, nil

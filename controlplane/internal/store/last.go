@@ -59,19 +59,17 @@ type last struct {
 }
 
 // openLast opens the file, or makes an empty one.
-func openLast(dir string) (*last, error) {
-	name := filepath.Join(dir, LastName)
+func openLast(dir string) (l *last, err error) {
+	l, name := &last{}, filepath.Join(dir, LastName)
 	if err := checkRegular(name); err != nil {
-		return nil, err
+		return l, err
 	}
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open record of acknowledged changes: %w", err)
+	if l.f, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return l, fmt.Errorf("open record of acknowledged changes: %w", err)
 	}
-	l := &last{f: f}
 	for slot := range int64(2) {
 		text := make([]byte, slotBytes)
-		_, _ = f.ReadAt(text, slot*slotBytes) // where one cannot be read, the other counts
+		_, _ = l.f.ReadAt(text, slot*slotBytes) // where one cannot be read, the other counts
 		var turn uint64
 		var p position
 		_, _ = fmt.Sscanf(string(text), "record %d: "+positionText, &turn, &p.Transaction, &p.Revision, &p.Entry)
@@ -95,8 +93,6 @@ func (l *last) catchUp(has position) error {
 		return damage("%s is not beside it or not whole, so nothing says whether all that was acknowledged is here", LastName)
 	case has.behind(l.known):
 		return damage("it lacks what was acknowledged: it ends with %v, and %v was acknowledged", has, l.known)
-	case l.turn == 0: // both records, so that their room is there for good
-		return errors.Join(l.set(has), l.set(has))
 	}
 	return l.advance(has)
 }

@@ -40,17 +40,16 @@ func Open(dir string) (*Bolt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", file, err)
 	}
-	l, err := openLast(dir)
-	if err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	b := &Bolt{db: db, last: l, appended: make(chan struct{})}
-	if err := l.catchUp(db.position()); err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", file, err), b.Close())
+	b := &Bolt{db: db, appended: make(chan struct{})}
+	if b.last, err = openLast(dir); err == nil {
+		err = b.last.catchUp(db.position())
 	}
 	// bbolt syncs the file; a new file's name is safe once its directory is. Restore
 	// moves the file away while it has it locked.
-	if err := errors.Join(syncDir(dir), b.inPlace()); err != nil {
+	if err == nil {
+		err = errors.Join(syncDir(dir), b.inPlace())
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", file, err), b.Close())
 	}
 	return b, nil
@@ -139,9 +138,7 @@ func (d *database) Close() (err error) {
 	if d.DB != nil {
 		err = d.DB.Close()
 	}
-	if d.f != nil {
-		_ = d.f.Close() // still open where bbolt made nothing of it
-	}
+	_ = d.f.Close() // still open where bbolt made nothing of it
 	return err
 }
 

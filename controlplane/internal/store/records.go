@@ -100,17 +100,19 @@ func (r records) delete(k []byte, buckets ...string) error {
 	return nil
 }
 
-// newest gives the numbers of a bucket that are below a bound, the newest first.
-func (r records) newest(bucket string, below uint64) iter.Seq[uint64] {
+// newest gives the numbers of a bucket that are below a bound, the newest first and
+// at most limit of them; 0 is no bound.
+func (r records) newest(bucket string, below uint64, limit int) iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		c := r.bucket(bucket).Cursor()
 		k, _ := c.Seek(key(below))
-		if k == nil {
+		if below == 0 || k == nil {
 			k, _ = c.Last()
 		} else {
 			k, _ = c.Prev()
 		}
-		for ; k != nil && yield(binary.BigEndian.Uint64(k)); k, _ = c.Prev() {
+		for n := 1; k != nil && yield(binary.BigEndian.Uint64(k)) && n != limit; n++ {
+			k, _ = c.Prev()
 		}
 	}
 }

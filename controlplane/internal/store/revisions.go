@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 )
@@ -60,10 +59,7 @@ func (b *Bolt) Get(_ context.Context, number uint64) (revision Revision, err err
 func (b *Bolt) History(_ context.Context, limit int) ([]Summary, error) {
 	list := []Summary{}
 	err := b.view("list revisions", func(r records) error {
-		for number := range r.newest(revisionsBucket, math.MaxUint64) {
-			if limit > 0 && len(list) == limit {
-				break
-			}
+		for number := range r.newest(revisionsBucket, 0, limit) {
 			s, err := r.summary(number)
 			if err != nil {
 				s = Summary{Number: number, Damaged: true}
@@ -91,11 +87,10 @@ func (r records) summary(number uint64) (s Summary, err error) {
 // pages again.
 func (b *Bolt) Drop(ctx context.Context, numbers []uint64) error {
 	return b.commit(ctx, "drop revisions", b.db.Update, func(r records) error {
-		for newest := range r.newest(revisionsBucket, math.MaxUint64) {
+		for newest := range r.newest(revisionsBucket, 0, 1) {
 			if slices.Contains(numbers, newest) {
 				return fmt.Errorf("revision %d is the newest", newest)
 			}
-			break
 		}
 		for _, number := range numbers {
 			if err := r.delete(key(number), revisionBuckets...); err != nil {
