@@ -52,12 +52,10 @@ func (d *database) copyTo(w io.Writer) error {
 	})
 }
 
-// BackupDir backs up a directory that no other process has open.
+// BackupDir backs up a directory that no other process has open. It changes nothing
+// there.
 func BackupDir(dir, file string) (Contents, error) {
-	if _, err := os.Stat(filepath.Join(dir, FileName)); err != nil {
-		return Contents{}, err // rather than make one
-	}
-	b, err := Open(dir)
+	b, err := openDir(dir, true)
 	if err != nil {
 		return Contents{}, err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 )
@@ -35,11 +34,6 @@ func (p position) String() string {
 	return fmt.Sprintf(positionText, p.Transaction, p.Revision, p.Entry)
 }
 
-// behind says whether a database lacks an acknowledged change.
-func (p position) behind(acknowledged position) bool {
-	return p.Transaction < acknowledged.Transaction || p.Revision < acknowledged.Revision || p.Entry < acknowledged.Entry
-}
-
 func (r records) position() position {
 	return position{uint64(r.tx.ID()), r.bucket(revisionsBucket).Sequence(), r.bucket(auditBucket).Sequence()}
 }
@@ -58,13 +52,16 @@ type last struct {
 	known position
 }
 
-// openLast opens the file, or makes an empty one.
-func openLast(dir string) (l *last, err error) {
-	l, name := &last{}, filepath.Join(dir, LastName)
+// openLast opens the file, or makes an empty one where it may.
+func openLast(name string, readOnly bool) (l *last, err error) {
+	l, flag := &last{}, os.O_RDWR|os.O_CREATE
+	if readOnly {
+		flag = os.O_RDONLY
+	}
 	if err := checkRegular(name); err != nil {
 		return l, err
 	}
-	if l.f, err = os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if l.f, err = os.OpenFile(name, flag, 0o600); err != nil {
 		return l, fmt.Errorf("open record of acknowledged changes: %w", err)
 	}
 	for slot := range int64(2) {
@@ -85,16 +82,15 @@ func record(turn uint64, p position) string {
 	return fmt.Sprintf("%s, sha256 %x\n", text, sha256.Sum256([]byte(text)))
 }
 
-// catchUp compares a database with the record, and brings the record up to it: a
-// change that was durable but never acknowledged counts from now on.
-func (l *last) catchUp(has position) error {
-	switch {
-	case l.turn == 0 && (has.Revision > 0 || has.Entry > 0):
+// check compares a database with the record.
+func (l *last) check(has position) error {
+	if l.turn == 0 && (has.Revision > 0 || has.Entry > 0) {
 		return damage("%s is not beside it or not whole, so nothing says whether all that was acknowledged is here", LastName)
-	case has.behind(l.known):
-		return damage("it lacks what was acknowledged: it ends with %v, and %v was acknowledged", has, l.known)
 	}
-	return l.advance(has)
+	if a := l.known; has.Transaction < a.Transaction || has.Revision < a.Revision || has.Entry < a.Entry {
+		return damage("it lacks what was acknowledged: it ends with %v, and %v was acknowledged", has, a)
+	}
+	return nil
 }
 
 // advance makes a committed position durable, unless a later one is there already.

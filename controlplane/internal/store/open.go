@@ -28,6 +28,12 @@ func Open(dir string) (*Bolt, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create data directory: %w", err)
 	}
+	return openDir(dir, false)
+}
+
+// openDir opens the store in a directory, of which it changes nothing if it is to
+// read only.
+func openDir(dir string, readOnly bool) (*Bolt, error) {
 	file, lastFile := filepath.Join(dir, FileName), filepath.Join(dir, LastName)
 	if err := checkRegular(file); err != nil {
 		return nil, err
@@ -36,18 +42,21 @@ func Open(dir string) (*Bolt, error) {
 	if _, err := os.Stat(lastFile); err == nil && missing != nil {
 		return nil, fmt.Errorf("open %s: %w: it is gone, but %s says that there was one", file, ErrDamaged, lastFile)
 	}
-	db, err := openFile(file, false)
+	db, err := openFile(file, readOnly)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", file, err)
 	}
 	b := &Bolt{db: db, appended: make(chan struct{})}
-	if b.last, err = openLast(dir); err == nil {
-		err = b.last.catchUp(db.position())
+	if b.last, err = openLast(lastFile, readOnly); err == nil {
+		err = b.last.check(db.position())
 	}
-	// bbolt syncs the file; a new file's name is safe once its directory is. Restore
-	// moves the file away while it has it locked.
+	if err == nil && !readOnly {
+		// A change that was durable but never acknowledged counts from now on. bbolt
+		// syncs the file; a new file's name is safe once its directory is.
+		err = errors.Join(b.last.advance(db.position()), syncDir(dir))
+	}
 	if err == nil {
-		err = errors.Join(syncDir(dir), b.inPlace())
+		err = b.inPlace() // Restore moves the file away while it has it locked
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", file, err), b.Close())

@@ -33,7 +33,7 @@ func checkPages(tx *bbolt.Tx, f *os.File) error {
 	if err != nil {
 		return fmt.Errorf("map it: %w", err)
 	}
-	defer syscall.Munmap(file)
+	defer func() { _ = syscall.Munmap(file) }()
 	if _, err := f.ReadAt(make([]byte, 1), tx.Size()-1); err != nil {
 		return damage("it is cut short: %w", err)
 	}

@@ -42,7 +42,7 @@ func Restore(backup, dir string, dropDamaged bool) (r Restored, err error) {
 	if errors.Is(oldErr, ErrHeld) {
 		return r, fmt.Errorf("restore into %s: %w", dir, oldErr)
 	}
-	record, err := openLast(dir)
+	record, err := openLast(filepath.Join(dir, LastName), false)
 	if err != nil {
 		return r, err
 	}
