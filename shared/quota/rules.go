@@ -92,55 +92,6 @@ func MostAhead(left uint32) uint32 {
 	return left / scarce
 }
 
-// State is a key's windows and what they have counted as of NowNs. What logs and
-// buckets have counted until StampNs may be spent at any time until then, so a
-// bucket's usage is as of StampNs.
-type State struct {
-	NowNs, StampNs int64
-	Windows        []limit.Window // as they hold for the key: see Shifted
-	Usages         []limit.Usage
-}
-
-// Roll brings s to now, or leaves it where it is already later.
-func (s *State) Roll(now int64) {
-	now = max(now, s.NowNs)
-	stamp := max(now, s.StampNs)
-	for i := range s.Windows {
-		w, u := &s.Windows[i], &s.Usages[i]
-		if w.Algorithm == limit.TokenBucket {
-			w.Roll(u, s.StampNs, stamp)
-		} else {
-			w.Roll(u, s.NowNs, now)
-		}
-	}
-	s.NowNs, s.StampNs = now, stamp
-}
-
-// Shift moves all instants of s by delta nanoseconds.
-func (s *State) Shift(delta int64) {
-	for i := range s.Windows {
-		s.Windows[i].Shift(&s.Usages[i], delta)
-	}
-	s.NowNs += delta
-	s.StampNs += delta
-}
-
-// ExpiryNs returns the instant from which s counts nothing.
-func (s *State) ExpiryNs() int64 {
-	expiry := s.StampNs
-	for i := range s.Windows {
-		expiry = max(expiry, s.Windows[i].Expiry(&s.Usages[i], s.asOf(i)))
-	}
-	return expiry
-}
-
-func (s *State) asOf(i int) int64 {
-	if s.Windows[i].Algorithm == limit.TokenBucket {
-		return s.StampNs
-	}
-	return s.NowNs
-}
-
 // Terms are on what terms units of a key are granted.
 type Terms struct {
 	// EndNs is when units must have been spent. It is no later than the end of the
@@ -164,7 +115,7 @@ func (s *State) Terms(lease uint32) Terms {
 			return Terms{}
 		case stamped(w):
 			end = min(end, s.NowNs+LeaseNs(w))
-		case !w.Unlimited && uint64(s.leftIn(i, s.StampNs))*scarce < uint64(w.Limit):
+		case !w.Unlimited && uint64(s.leftIn(i, 0))*scarce < uint64(w.Limit):
 			end = min(end, s.NowNs+shortLease)
 		}
 	}
@@ -214,15 +165,16 @@ func (s *State) ValidNs(t Terms) int64 {
 func (s *State) Left(t Terms) uint32 {
 	left := uint32(1<<32 - 1)
 	for i := range s.Windows {
-		left = min(left, s.leftIn(i, max(s.StampNs, t.EndNs)))
+		left = min(left, s.leftIn(i, t.EndNs))
 	}
 	return left
 }
 
-// leftIn returns what a window has left if units count as spent at the instant
-// stamp. What a bucket gains until then cannot be spent before, and units may be
-// spent now. So that gain must be there twice: as the bucket's, and as left over.
-func (s *State) leftIn(i int, stamp int64) uint32 {
+// leftIn returns what a window has left if units count as spent at the instant end,
+// or at the bucket's stamp if that is later. What a bucket gains until then cannot be
+// spent before, and units may be spent now. So that gain must be there twice: as the
+// bucket's, and as left over.
+func (s *State) leftIn(i int, end int64) uint32 {
 	w := &s.Windows[i]
 	switch {
 	case w.Unlimited:
@@ -230,8 +182,8 @@ func (s *State) leftIn(i int, stamp int64) uint32 {
 	case w.Algorithm != limit.TokenBucket:
 		return w.Remaining(&s.Usages[i], s.NowNs)
 	}
-	u := s.Usages[i]
-	w.Roll(&u, s.StampNs, stamp)
+	u, stamp := s.Usages[i], max(end, s.Stamps[i])
+	w.Roll(&u, s.Stamps[i], stamp)
 	remaining, gain := w.Remaining(&u, stamp), gained(w, stamp-s.NowNs)
 	return remaining - min(remaining, gain)
 }
@@ -286,70 +238,6 @@ func (s *State) aheadUntil(endNs int64, ahead uint32) uint32 {
 	return uint32(uint64(ahead) * uint64(rest) / uint64(horizon))
 }
 
-// Add counts units in all windows, whatever is left. It returns what Refund needs.
-func (s *State) Add(units uint32, t Terms) Charge {
-	stamp := max(s.StampNs, t.EndNs)
-	c := Charge{AtNs: s.NowNs, StampNs: stamp}
-	for i := range s.Windows {
-		w, u := &s.Windows[i], &s.Usages[i]
-		switch w.Algorithm {
-		case limit.TokenBucket:
-			w.Roll(u, s.StampNs, stamp)
-			w.Add(u, stamp, units)
-		case limit.SlidingWindowLog:
-			w.Add(u, stamp, units)
-		default:
-			isOpen := u.EndNs != 0
-			w.Add(u, s.NowNs, units)
-			if u.EndNs != 0 {
-				c.ended(i, len(s.Windows), u.EndNs, !isOpen && w.Algorithm == limit.FixedWindowPerKey)
-			}
-		}
-	}
-	s.StampNs = stamp
-	return c
-}
-
-// Charge says how units were counted.
-type Charge struct {
-	AtNs, StampNs int64
-	Ends          []int64 // by window, where each key's ends are its own; nil = none's are
-	Opened        uint16  // windows that the units opened, a bit each
-}
-
-func (c *Charge) ended(i, windows int, end int64, opened bool) {
-	if c.Ends == nil {
-		c.Ends = make([]int64, windows)
-	}
-	c.Ends[i] = end
-	if opened {
-		c.Opened |= 1 << i
-	}
-}
-
-// Refund uncounts units of a charge, where the windows that counted them are still
-// open. undo says that the request was never admitted, so that a window which it
-// opened need not have been: see limit.Window.Refund. It reports whether all windows
-// have let go of the units. s must have been rolled, and must have held the same
-// windows ever since the charge.
-func (s *State) Refund(c *Charge, units uint32, undo bool) bool {
-	ok := true
-	for i := range s.Windows {
-		w, u := &s.Windows[i], &s.Usages[i]
-		at := c.AtNs
-		if stamped(w) {
-			at = c.StampNs
-		}
-		var after limit.Usage
-		if c.Ends != nil {
-			after.EndNs = c.Ends[i]
-		}
-		opened := undo && c.Opened&(1<<i) != 0
-		ok = w.Refund(u, &after, at, s.asOf(i), units, opened) && ok
-	}
-	return ok
-}
-
 // WaitNs returns how long a cost that was denied must wait if nobody else asks.
 func (s *State) WaitNs(cost uint32) int64 {
 	wait := int64(0)
@@ -371,11 +259,11 @@ func (s *State) WaitNs(cost uint32) int64 {
 }
 
 // bucketPass is when a bucket's cost passes, given when it would pass if the bucket
-// stood as it will at StampNs.
+// stood as it will at its stamp.
 func (s *State) bucketPass(i int, cost uint32, pass int64) int64 {
-	w := &s.Windows[i]
-	if gain := gained(w, s.StampNs-s.NowNs); gain <= w.Burst-cost {
-		return s.NowNs + w.Check(&s.Usages[i], s.StampNs, cost+gain) - s.StampNs
+	w, stamp := &s.Windows[i], s.Stamps[i]
+	if gain := gained(w, stamp-s.NowNs); gain <= w.Burst-cost {
+		return s.NowNs + w.Check(&s.Usages[i], stamp, cost+gain) - stamp
 	}
 	return pass
 }
@@ -385,7 +273,7 @@ func (s *State) Standing(i int) Standing {
 	w, u := &s.Windows[i], &s.Usages[i]
 	used := w.Count(u, s.asOf(i))
 	if w.Algorithm == limit.TokenBucket && !w.Unlimited {
-		used = max(used, w.Burst-s.leftIn(i, s.StampNs))
+		used = max(used, w.Burst-s.leftIn(i, 0))
 	}
 	return Standing{Used: used, ResetNs: max(w.Reset(u, s.asOf(i))-s.NowNs, 0)}
 }

@@ -35,11 +35,11 @@ func bucket(n uint32, period int64, burst uint32) limit.Window {
 
 // at returns a key that has used n units of its windows at the instant.
 func at(now int64, used uint32, windows ...limit.Window) *State {
-	s := &State{NowNs: now, StampNs: now, Windows: windows, Usages: make([]limit.Usage, len(windows))}
+	s := NewState(now, windows)
 	if used > 0 {
 		s.Add(used, Terms{})
 	}
-	return s
+	return &s
 }
 
 func TestTimes(t *testing.T) {
@@ -78,7 +78,7 @@ func TestTerms(t *testing.T) {
 		{"of a counter", at(base, 76, counter(100, minute)), LeaseAuto, Terms{EndNs: base + 100*ms}, 95 * ms},
 		{"until the counter's period ends", at(base+55*second, 0, counter(100, minute)), LeaseAuto, Terms{EndNs: base + minute}, 4995 * ms},
 		{"an open window of a key", &State{
-			NowNs: base, StampNs: base, Windows: []limit.Window{perKey(100, minute)},
+			NowNs: base, Stamps: []int64{base}, Windows: []limit.Window{perKey(100, minute)},
 			Usages: []limit.Usage{{Used: 1, EndNs: base + 3*second}},
 		}, LeaseAuto, Terms{EndNs: base + 3*second}, 2995 * ms},
 		{"a window that would open", at(base, 0, perKey(100, second)), LeaseAuto, Terms{EndNs: base + second}, 995 * ms},
@@ -195,7 +195,7 @@ func TestRefund(t *testing.T) {
 		require.LessOrEqual(t, s.Left(Terms{}), left-5, name)
 		s.Roll(base + 50*ms)
 		require.True(t, s.Refund(&c, 5, false), name)
-		s.Roll(max(s.StampNs, base+50*ms))
+		s.Roll(max(terms.EndNs, base+50*ms))
 		require.Equal(t, left, min(s.Left(Terms{}), left), name)
 	}
 }
@@ -217,7 +217,7 @@ func TestRefundTooLate(t *testing.T) {
 func TestMostAheadIsGranted(t *testing.T) {
 	for _, units := range []uint32{0, 1, 15, 16, 17, 100, 1<<32 - 1} {
 		w := limit.Window{Algorithm: limit.FixedWindow, Limit: units, PeriodNs: 60 * second}
-		s := State{Windows: []limit.Window{w}, Usages: make([]limit.Usage, 1)}
+		s := NewState(0, []limit.Window{w})
 		granted, terms, ok := s.Grant(LeaseAuto, &Part{Ahead: 1<<32 - 1})
 		require.True(t, ok)
 		require.Equal(t, MostAhead(units), granted)
@@ -229,7 +229,7 @@ func TestMostAheadIsGranted(t *testing.T) {
 	require.False(t, Leases(&short))
 	short = limit.Window{Algorithm: limit.FixedWindow, Limit: 1000, PeriodNs: 50 * ms}
 	require.True(t, Leases(&short))
-	s := State{Windows: []limit.Window{short}, Usages: make([]limit.Usage, 1)}
+	s := NewState(0, []limit.Window{short})
 	granted, _, _ := s.Grant(LeaseAuto, &Part{Cost: 1, Waiting: 1, Ahead: 10})
 	require.EqualValues(t, 11, granted)
 }

@@ -13,6 +13,7 @@ type counts struct {
 	results                 [lease.Busy + 1]atomic.Uint64
 	granted, returned, lost atomic.Uint64 // units
 	mismatches, storeErrors atomic.Uint64
+	crowded                 atomic.Uint64
 	late                    atomic.Uint64
 	degraded                atomic.Int32
 	failedSwap              atomic.Bool // since the last heartbeat

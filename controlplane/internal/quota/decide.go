@@ -3,7 +3,6 @@ package quota
 import (
 	"errors"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
@@ -74,111 +73,93 @@ type outcome struct {
 // random is for nonces and generations. Nobody gains by guessing them.
 func random() uint64 { return rand.Uint64() } //nolint:gosec // it is fast, and seeded by the system
 
-// prepare makes the record hold the operation's windows at the time now. A window
-// that it does not have starts empty; one that the operation does not have is gone.
-func (r *record) prepare(o *operation, now int64) {
-	longest := int64(linger)
-	for i := range r.windows {
-		longest = max(longest, r.windows[i].PeriodNs)
-	}
-	if ahead := r.NowNs - now; ahead > longest { // the store's clock was wrong, or is
-		r.Windows = r.windows
-		r.Shift(-ahead)
-		r.generation = random()
-	}
-	if !slices.EqualFunc(r.windows, o.kinds, limit.Window.Same) {
-		r.rearrange(o.kinds)
-	}
-	r.Windows = o.windows
-	r.Roll(now)
-}
-
-// rearrange changes the generation, because a return does not know which window
-// has started anew since its grant.
-func (r *record) rearrange(kinds []limit.Window) {
-	usages := make([]limit.Usage, len(kinds))
-	for i, k := range kinds {
-		if at := slices.IndexFunc(r.windows, k.Same); at >= 0 {
-			usages[i] = r.Usages[at]
-		}
-	}
-	r.windows, r.Usages, r.generation = kinds, usages, random()
-}
-
 // carryOut carries the operation out on the record at the time now, and reports
 // whether that changed what the record counts.
 func (o *operation) carryOut(r *record, now int64) (changed bool) {
 	o.outcome = outcome{standings: o.standings[:0]}
-	r.prepare(o, now)
-	o.nowNs = r.NowNs
+	if o.err = r.prepare(o, now); o.err != nil {
+		return false
+	}
+	s := &r.asked
+	o.nowNs = s.NowNs
 	switch o.kind {
 	case ask:
 		changed = o.ask(r)
 	case count:
 		o.denied = true
-		if changed = r.Left(lease.Terms{}) < o.part.Cost; changed { // else a window has ended since
-			o.countDenied(r)
+		if changed = s.Left(lease.Terms{}) < o.part.Cost; changed { // else a window has ended since
+			o.countDenied(s)
 		}
 	case undo, giveUp:
 		changed = o.giveBack(r)
 	case reset:
-		o.hadUsage = r.counts()
-		r.forget()
 		changed = true
 	case set:
 		r.set(o.window, o.n)
 		changed = true
 	case inc:
-		r.add(o.window, o.n)
+		add(s, o.window, o.n)
 		changed = true
 	case inspect:
-		o.judge(r, o.n)
+		o.judge(s, o.n)
 	}
 	if o.againNs == 0 && o.kind != giveUp {
-		for i := range r.Windows {
-			o.standings = append(o.standings, r.Standing(i))
+		for i := range s.Windows {
+			o.standings = append(o.standings, s.Standing(i))
 		}
 	}
 	return changed
 }
 
-func (r *record) forget() {
-	clear(r.Usages)
-	r.StampNs, r.generation = r.NowNs, random()
-}
-
 func (o *operation) ask(r *record) (changed bool) {
-	p := &o.part
-	units, terms, ok := r.Grant(o.lease, p)
+	s, p := &r.asked, &o.part
+	units, terms, ok := s.Grant(o.lease, p)
 	if terms.AgainNs != 0 && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
 		o.againNs = terms.AgainNs
 		return false
 	}
 	if p.Spent > 0 {
-		r.Add(p.Spent, lease.Terms{})
-		units, terms, ok = r.Grant(o.lease, p)
+		countStated(s, p.Spent)
+		units, terms, ok = s.Grant(o.lease, p)
 		changed = true
 	}
 	switch {
 	case p.Inspect:
 	case !ok && p.Cost > 0:
-		o.denied, o.waitNs = true, r.WaitNs(p.Cost)
+		o.denied, o.waitNs = true, s.WaitNs(p.Cost)
 		if o.counts && !p.Shadow { // one in shadow counts only once no other part has denied
-			o.countDenied(r)
+			o.countDenied(s)
 			changed = true
 		}
 	case units > 0:
-		o.units, o.validNs, o.leased = units, r.ValidNs(terms), terms.EndNs != 0
-		o.charged = charge{r.Add(units, terms), r.generation}
+		o.units, o.validNs, o.leased = units, s.ValidNs(terms), terms.EndNs != 0
+		o.charged = charge{s.Add(units, terms), r.generation}
 		changed = true
 	}
 	return changed
 }
 
 // countDenied counts what waits for a denied ask. The wait is from the new count.
-func (o *operation) countDenied(r *record) {
-	r.Add(max(o.part.Waiting, o.part.Cost), lease.Terms{})
-	o.waitNs = r.WaitNs(o.part.Cost)
+func (o *operation) countDenied(s *lease.State) {
+	countStated(s, max(o.part.Waiting, o.part.Cost))
+	o.waitNs = s.WaitNs(o.part.Cost)
+}
+
+// countStated counts units that nothing but the proxy's word says were asked for. In
+// each window they count as at most its limit, and no bucket owes more than it holds
+// when full: a wrong number locks a key for no longer than using up its limit does.
+func countStated(s *lease.State, units uint32) {
+	for i := range s.Windows {
+		w, n := &s.Windows[i], units
+		if !w.Unlimited {
+			n = min(n, w.Max())
+		}
+		if w.Algorithm == limit.TokenBucket {
+			lacks, most := uint64(w.Count(&s.Usages[i], s.Stamps[i])), 2*uint64(w.Burst)
+			n = uint32(min(uint64(n), most-min(lacks, most)))
+		}
+		add(s, i, n)
+	}
 }
 
 // giveBack uncounts units where they are still counted. Where the record has been
@@ -187,7 +168,7 @@ func (o *operation) giveBack(r *record) (changed bool) {
 	if r.generation != o.charge.generation {
 		return false
 	}
-	if r.Refund(&o.charge.Charge, o.n, o.kind == undo) {
+	if r.asked.Refund(&o.charge.Charge, o.n, o.kind == undo) {
 		o.units = o.n
 	}
 	return true
@@ -206,6 +187,8 @@ func check(d *lease.Definition) error {
 			return errors.New("a window's period is not from 1 ms to 366 days")
 		case w.OffsetNs < 0 || w.OffsetNs >= w.PeriodNs:
 			return errors.New("a window's offset is not from 0 to its period")
+		case w.Unlimited && w.Algorithm == limit.TokenBucket && (w.Limit > 0 || w.Burst > 0):
+			return errors.New("an unlimited bucket has no limit and no burst")
 		case w.Units > limit.MaxLog:
 			return errors.New("a log remembers at most 512 units")
 		case i > 0 && d.Windows[i-1].Compare(*w) >= 0:

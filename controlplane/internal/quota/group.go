@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"errors"
 	"slices"
 
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
@@ -19,7 +20,10 @@ type group struct {
 
 // finished is called when an operation is. The last one decides about the group, and
 // if it undoes some of them, the last of those answers.
-func (g *group) finished(*operation) {
+func (g *group) finished(o *operation) {
+	if errors.Is(o.err, errWindows) {
+		g.stream.refused("ask refused", o.err)
+	}
 	if g.left--; g.left > 0 {
 		return
 	}

@@ -131,13 +131,13 @@ func (k *key) prepare(localNs, now int64) Swap {
 // that changed it.
 func (k *key) decide(now int64) (changed bool) {
 	if k.record == nil {
-		k.record = &record{generation: random(), State: lease.State{NowNs: now, StampNs: now}}
+		k.record = &record{generation: random(), State: lease.State{NowNs: now}}
 	}
 	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
 	for _, o := range k.swap {
 		changed = o.carryOut(k.record, now) || changed
 		k.slackNs = min(k.slackNs, lease.SlackNs(o.windows))
-		k.untilNs = min(k.untilNs, k.record.EndNs())
+		k.untilNs = min(k.untilNs, k.record.asked.EndNs())
 	}
 	return changed
 }
@@ -216,7 +216,12 @@ func (s *Service) swapped(k *key, r Result) {
 			s.later(o)
 			continue
 		}
-		o.err = err
+		switch {
+		case err != nil:
+			o.err = err
+		case errors.Is(o.err, errWindows):
+			s.count.crowded.Add(1)
+		}
 		o.owner.finished(o)
 	}
 	s.keys.rest(k)

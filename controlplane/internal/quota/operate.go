@@ -73,38 +73,33 @@ type waiter chan struct{}
 func (w waiter) finished(*operation) { close(w) }
 
 // judge finds out whether units are left.
-func (o *operation) judge(r *record, units uint32) {
-	if r.Left(lease.Terms{}) < units {
-		o.denied, o.waitNs = true, r.WaitNs(units)
+func (o *operation) judge(s *lease.State, units uint32) {
+	if s.Left(lease.Terms{}) < units {
+		o.denied, o.waitNs = true, s.WaitNs(units)
 	}
 }
 
-// counts reports whether the record counts something.
-func (r *record) counts() bool {
-	for i := range r.Windows {
-		if r.Standing(i).Used > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// set makes the window, or all, count n units and nothing else. A return does not
-// know which window was set since its grant, so the generation changes.
+// set makes the window, or all of the operation, count n units and nothing else. A
+// return does not know which window was set since its grant, so the generation changes.
 func (r *record) set(window int, n uint32) {
+	s := &r.asked
 	if window == AllWindows {
-		r.forget()
+		clear(s.Usages)
+		for i := range s.Stamps {
+			s.Stamps[i] = s.NowNs
+		}
 	} else {
-		r.Usages[window], r.generation = limit.Usage{}, random()
+		s.Usages[window] = limit.Usage{}
 	}
-	r.add(window, n)
+	r.generation = random()
+	add(s, window, n)
 }
 
 // add counts n units in the window, or in all.
-func (r *record) add(window int, n uint32) {
-	of := r.State
+func add(s *lease.State, window int, n uint32) {
+	of := *s
 	if window != AllWindows {
-		of.Windows, of.Usages = r.Windows[window:window+1], r.Usages[window:window+1]
+		of.Windows, of.Usages, of.Stamps = s.Windows[window:window+1], s.Usages[window:window+1], s.Stamps[window:window+1]
 	}
 	of.Add(n, lease.Terms{})
 }

@@ -74,13 +74,45 @@ func TestNeverOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for seed := range uint64(12) {
-				spent := newFleet(t, seed, windows).run(300)
-				for _, w := range windows {
-					require.LessOrEqual(t, overWindow(lease.Shifted(w, [16]byte{}), spent), 0, "seed %d", seed)
-				}
-				require.Greater(t, len(spent), 30, "seed %d", seed)
+				f := newFleet(t, seed, windows)
+				f.run(300)
+				require.Greater(t, len(f.spent[0]), 30, "seed %d", seed)
 			}
 		})
+	}
+}
+
+// TestNeverOverByDefinitions: the same where proxies have two or three definitions, as
+// in a rollout. Those that ask for a window spend no more together than it allows.
+func TestNeverOverByDefinitions(t *testing.T) {
+	fewer := func(windows []limit.Window) []limit.Window {
+		windows = slices.Clone(windows)
+		for i := range windows {
+			w := &windows[i]
+			w.Limit, w.Burst, w.Units = w.Limit/10, w.Burst/10, w.Units/10
+		}
+		return windows
+	}
+	longer := func(windows []limit.Window) []limit.Window {
+		windows = slices.Clone(windows)
+		for i := range windows {
+			windows[i].PeriodNs *= 2
+		}
+		return windows
+	}
+	for name, windows := range shapes {
+		for with, others := range map[string][][]limit.Window{
+			"longer": {longer(windows)}, "lower": {fewer(windows)},
+			"longer and lower": {longer(windows), fewer(windows)},
+			"all else":         {append(slices.Clone(shapes["fixed"]), longer(shapes["log"])...), shapes["layered"]},
+		} {
+			t.Run(name+" and "+with, func(t *testing.T) {
+				t.Parallel()
+				for seed := range uint64(6) {
+					newFleet(t, seed, append([][]limit.Window{windows}, others...)...).run(300)
+				}
+			})
+		}
 	}
 }
 
@@ -88,17 +120,18 @@ func TestNeverOver(t *testing.T) {
 // that is slow, loses answers, and counts when it counted what.
 type fleet struct {
 	*rig
-	r        *rand.Rand
-	proxies  []*proxy
-	services [2]*Service
-	d        lease.Definition
-	spent    []int64
+	r           *rand.Rand
+	seed        uint64
+	proxies     []*proxy // of each definition in turn, on each service in turn
+	services    [2]*Service
+	definitions []lease.Definition
+	spent       [][]int64 // by definition
 }
 
-func newFleet(t *testing.T, seed uint64, windows []limit.Window) *fleet {
-	f := &fleet{
-		rig: newRig(t), r: rand.New(rand.NewPCG(seed, 1)),
-		d: define(1, []uint32{lease.LeaseAuto, lease.LeaseOff, 3}[seed%3], windows...),
+func newFleet(t *testing.T, seed uint64, definitions ...[]limit.Window) *fleet {
+	f := &fleet{rig: newRig(t), seed: seed, r: rand.New(rand.NewPCG(seed, 1)), spent: make([][]int64, len(definitions))}
+	for _, windows := range definitions {
+		f.definitions = append(f.definitions, define(1, []uint32{lease.LeaseAuto, lease.LeaseOff, 3}[seed%3], windows...))
 	}
 	f.services = [2]*Service{f.service, f.another(3600 * second)}
 	f.store.bend = func(swaps []Swap, done func(int, Result)) bool {
@@ -112,23 +145,29 @@ func newFleet(t *testing.T, seed uint64, windows []limit.Window) *fleet {
 		f.clock.advance(f.delay())
 		return true
 	}
-	for i := range 4 {
-		f.proxies = append(f.proxies, f.proxy(f.services[i%2], f.d))
+	for i := range 4 * len(definitions) {
+		f.proxies = append(f.proxies, f.connect(i))
 	}
 	return f
+}
+
+func (f *fleet) connect(i int) *proxy {
+	n := len(f.definitions)
+	return f.proxy(f.services[i/n%2], f.definitions[i%n])
 }
 
 // delay is mostly below the slack, and now and then above.
 func (f *fleet) delay() int64 { return f.r.Int64N([]int64{ms / 10, ms, 3 * ms, 8 * ms}[f.r.IntN(4)]) }
 
-func (f *fleet) run(steps int) []int64 {
+// run lets the proxies ask in random turns, and judges what they have spent.
+func (f *fleet) run(steps int) {
 	for range steps {
 		f.clock.advance(f.r.Int64N([]int64{ms, 20 * ms, 300 * ms}[f.r.IntN(3)]))
 		i := f.r.IntN(len(f.proxies))
 		p := f.proxies[i]
 		if f.r.IntN(40) == 0 { // the stream ends: what it holds is lost
 			p.Close()
-			f.proxies[i] = f.proxy(f.services[i%2], f.d)
+			f.proxies[i] = f.connect(i)
 			continue
 		}
 		cost := 1 + f.r.Uint32N(3)
@@ -137,28 +176,39 @@ func (f *fleet) run(steps int) []int64 {
 		require.NoError(f.t, p.send(lease.Asks{Asks: []lease.Ask{{Parts: []lease.Part{part}}}}))
 		for n := 0; !p.Idle() && n < 100; n++ { // asks may wait for the next window
 			for _, a := range p.take() {
-				f.use(p, a, sent)
+				f.use(i%len(f.definitions), p, a, sent)
 			}
 			f.clock.advance(ms)
 		}
 	}
-	slices.Sort(f.spent)
-	return f.spent
+	for _, d := range f.definitions {
+		for _, w := range d.Windows {
+			var spent []int64
+			for i := range f.definitions {
+				if slices.Contains(f.definitions[i].Windows, w) {
+					spent = append(spent, f.spent[i]...)
+				}
+			}
+			slices.Sort(spent)
+			require.LessOrEqual(f.t, overWindow(lease.Shifted(w, [16]byte{}), spent), 0, "seed %d, %+v", f.seed, w)
+		}
+	}
 }
 
-func (f *fleet) use(p *proxy, a lease.Answer, sent int64) {
+func (f *fleet) use(definition int, p *proxy, a lease.Answer, sent int64) {
+	spend := func(at int64) { f.spent[definition] = append(f.spent[definition], at) }
 	for _, g := range a.Grants {
 		now, until := base+f.clock.now, sent+g.ValidNs-1
 		back := f.r.Uint32N(1 + g.Units/2)
 		for range g.Units - back {
 			switch at := now + f.r.Int64N(max(until-now, 0)+1); {
 			case f.unleased(p, g):
-				f.spent = append(f.spent, f.countedAt(p, g))
+				spend(f.charge(p, g).AtNs)
 			case until < now: // too late: lost
 			case f.r.IntN(3) == 0:
-				f.spent = append(f.spent, until)
+				spend(until)
 			default:
-				f.spent = append(f.spent, at)
+				spend(at)
 			}
 		}
 		if back > 0 {
@@ -174,7 +224,5 @@ func (f *fleet) charge(p *proxy, g lease.Grant) charge {
 // unleased reports whether the units count as spent when they were counted.
 func (f *fleet) unleased(p *proxy, g lease.Grant) bool {
 	c := f.charge(p, g)
-	return f.d.Lease == lease.LeaseOff || c.StampNs <= c.AtNs
+	return f.definitions[0].Lease == lease.LeaseOff || c.StampNs <= c.AtNs
 }
-
-func (f *fleet) countedAt(p *proxy, g lease.Grant) int64 { return f.charge(p, g).AtNs }

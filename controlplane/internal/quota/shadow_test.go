@@ -19,10 +19,10 @@ func TestCountDeniedInShadow(t *testing.T) {
 	p.ask(lease.Part{Definition: 1, Cost: 2})
 	a := p.ask(shadow, lease.Part{Definition: 2, Cost: 1})
 	require.Equal(t, lease.Granted, a.Result)
-	require.Equal(t, lease.Grant{Denied: true, WaitNs: minute, Windows: []lease.Standing{{Used: 6, ResetNs: minute}}}, a.Grants[0])
+	require.Equal(t, lease.Grant{Denied: true, WaitNs: minute, Windows: []lease.Standing{{Used: 5, ResetNs: minute}}}, a.Grants[0])
 	a = p.ask(shadow, lease.Part{Definition: 2, Cost: 1})
 	require.Equal(t, lease.Denied, a.Result)
-	require.EqualValues(t, 6, b.inspect(p).Used)
+	require.EqualValues(t, 5, b.inspect(p).Used)
 }
 
 // TestCountDeniedInShadowTooLate: what is denied counts in no later window.

@@ -196,7 +196,7 @@ func (st *Stream) define(d *lease.Definition) {
 	own.Windows = slices.Clone(d.Windows)
 	if err := check(d); err != nil {
 		own.broken = true
-		st.service.o.Log.Warn("definition refused", "address", st.peer.Address, "domain", st.domain.name, "error", err)
+		st.refused("definition refused", err)
 	}
 	if _, there := st.definitions[d.ID]; !there && len(st.definitions) >= lease.MaxDefinitions {
 		var oldest *definition
@@ -208,6 +208,11 @@ func (st *Stream) define(d *lease.Definition) {
 		delete(st.definitions, oldest.ID)
 	}
 	st.definitions[d.ID] = own
+}
+
+// refused logs why something is, without a key, and not more often than a log takes.
+func (st *Stream) refused(what string, err error) {
+	st.service.refusals.Warn(what, "address", st.peer.Address, "domain", st.domain.name, "error", err)
 }
 
 // group makes an ask's operations.

@@ -15,15 +15,16 @@ import (
 //	generation  8 bytes, little-endian like all that follows
 //	time        8 bytes: the store's clock when it was decided
 //	stamp       8 bytes: until when what logs and buckets have counted may be spent
-//	windows     1 byte: how many; each is its identity and its usage
+//	windows     1 byte: how many; each is its identity and its usage. Those that the
+//	            last operation named come first, in its order
 //
 // A window and its usage are varints, signed ones in zigzag:
 //
 //	identity  algorithm · period · offset · jitter · flags
-//	usage     used, end                    fixed windows
-//	          used, previous               sliding counter
-//	          n, n × (time − last, units)  log
-//	          end, high, low               bucket
+//	usage     used, end                                           fixed windows
+//	          used, previous                                      sliding counter
+//	          n, n × (time − last, units)                         log
+//	          limit, burst, stamp − its own stamp, end, high, low  bucket
 const (
 	version    = 1 // a release reads a version before the first one writes it
 	headBytes  = NonceBytes + 1 + 8 + 8 + 8 + 1
@@ -37,11 +38,13 @@ var (
 	errDamage = errors.New("the value is damaged")
 )
 
-// record is a value, read.
+// record is a value, read. It holds the windows of all who ask for the key: as the
+// policy has them, not shifted, and read from a store without the limits that the value
+// does not have.
 type record struct {
-	generation uint64         // random when made; changed by what takes usages away or adds windows
-	windows    []limit.Window // identities, as the policy has them: not shifted
+	generation uint64 // random when made; changed by what takes usages away
 	lease.State
+	asked lease.State // the windows of the last operation, as they hold for the key
 }
 
 // append appends the value's bytes to b.
@@ -49,16 +52,20 @@ func (r *record) append(b []byte, nonce uint64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, nonce)
 	b = append(b, version)
 	b = binary.LittleEndian.AppendUint64(b, r.generation)
+	stamp := r.NowNs
+	for i := range r.Windows {
+		stamp = max(stamp, r.Stamp(i))
+	}
 	b = binary.LittleEndian.AppendUint64(b, uint64(r.NowNs))
-	b = binary.LittleEndian.AppendUint64(b, uint64(r.StampNs))
-	b = append(b, byte(len(r.windows)))
-	for i := range r.windows {
-		b = appendWindow(b, &r.windows[i], &r.Usages[i])
+	b = binary.LittleEndian.AppendUint64(b, uint64(stamp))
+	b = append(b, byte(len(r.Windows)))
+	for i := range r.Windows {
+		b = appendWindow(b, &r.Windows[i], &r.Usages[i], stamp-r.Stamps[i])
 	}
 	return b
 }
 
-func appendWindow(b []byte, w *limit.Window, u *limit.Usage) []byte {
+func appendWindow(b []byte, w *limit.Window, u *limit.Usage, beforeStamp int64) []byte {
 	b = append(b, byte(w.Algorithm))
 	b = binary.AppendUvarint(b, uint64(w.PeriodNs))
 	b = binary.AppendUvarint(b, uint64(w.OffsetNs))
@@ -70,6 +77,9 @@ func appendWindow(b []byte, w *limit.Window, u *limit.Usage) []byte {
 	case limit.SlidingWindowLog:
 		return appendLog(b, u.Log)
 	case limit.TokenBucket:
+		b = binary.AppendUvarint(b, uint64(w.Limit))
+		b = binary.AppendUvarint(b, uint64(w.Burst))
+		b = binary.AppendUvarint(b, uint64(beforeStamp))
 		b = binary.AppendUvarint(b, uint64(u.EndNs))
 		b = binary.AppendVarint(b, u.Tokens.Hi)
 		return binary.AppendUvarint(b, u.Tokens.Lo)
@@ -116,16 +126,18 @@ func parse(b []byte) (*record, error) {
 		return nil, errNewer
 	}
 	at := func(i int) int64 { return int64(binary.LittleEndian.Uint64(b[NonceBytes+1+8*i:])) }
-	r := &record{generation: uint64(at(0)), State: lease.State{NowNs: at(1), StampNs: at(2)}}
-	n := int(b[headBytes-1])
-	if b[NonceBytes] != version || n > lease.MaxWindows || r.NowNs < 0 || r.StampNs < r.NowNs {
+	now, stamp, n := at(1), at(2), int(b[headBytes-1])
+	if b[NonceBytes] != version || n > lease.MaxWindows || now < 0 || stamp < now {
 		return nil, errDamage
 	}
-	rest := reader{b: b[headBytes:]}
-	for range n {
-		w, u := rest.window()
-		r.windows = append(r.windows, w)
-		r.Usages = append(r.Usages, u)
+	r := &record{generation: uint64(at(0)), State: lease.NewState(now, make([]limit.Window, n))}
+	rest := reader{b: b[headBytes:], latest: stamp - now}
+	for i := range n {
+		var before int64
+		r.Windows[i], r.Usages[i], before = rest.window()
+		if r.Windows[i].Algorithm == limit.TokenBucket {
+			r.Stamps[i] = stamp - before
+		}
 	}
 	if rest.bad || len(rest.b) > 0 {
 		return nil, errDamage
@@ -135,8 +147,9 @@ func parse(b []byte) (*record, error) {
 
 // reader reads what append has written; bad says that something else is there.
 type reader struct {
-	b   []byte
-	bad bool
+	b      []byte
+	latest int64 // from the value's time to its stamp
+	bad    bool
 }
 
 func (r *reader) byte() byte {
@@ -174,7 +187,7 @@ const (
 	maxUnits   = 1<<32 - 1
 )
 
-func (r *reader) window() (w limit.Window, u limit.Usage) {
+func (r *reader) window() (w limit.Window, u limit.Usage, beforeStamp int64) {
 	w.Algorithm = limit.Algorithm(r.byte())
 	w.PeriodNs = int64(r.uint(uint64(limit.MaxPeriodNs)))
 	w.OffsetNs = int64(r.uint(uint64(limit.MaxPeriodNs)))
@@ -190,13 +203,15 @@ func (r *reader) window() (w limit.Window, u limit.Usage) {
 	case limit.SlidingWindowLog:
 		u.Log = r.log()
 	case limit.TokenBucket:
+		w.Limit, w.Burst = uint32(r.uint(maxUnits)), uint32(r.uint(maxUnits))
+		beforeStamp = int64(r.uint(uint64(r.latest)))
 		u.EndNs = int64(r.uint(maxInstant))
 		u.Tokens.Hi, u.Tokens.Lo = r.int(), r.uint(1<<64-1)
 		r.bad = r.bad || u.Tokens.Hi >= 1<<31 || u.Tokens.Hi <= -1<<31
 	default:
 		r.bad = true
 	}
-	return w, u
+	return w, u, beforeStamp
 }
 
 func (r *reader) log() (log []int64) {

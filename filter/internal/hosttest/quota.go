@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -82,7 +81,8 @@ func (s *Quota) Serve(t testing.TB, st *QuotaStream) {
 func (s *Quota) grant(st *QuotaStream, d quota.Definition, p quota.Part) quota.Grant {
 	key := s.States[p.Key]
 	if key == nil {
-		key = &quota.State{NowNs: s.now(), StampNs: s.now(), Windows: d.Windows, Usages: make([]limit.Usage, len(d.Windows))}
+		fresh := quota.NewState(s.now(), d.Windows)
+		key = &fresh
 		s.States[p.Key] = key
 	}
 	key.Roll(s.now())

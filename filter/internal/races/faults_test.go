@@ -25,8 +25,8 @@ type fault struct {
 var faults = []fault{
 	{"a grant is not deducted", "deduct", []buildtest.Edit{{
 		File: "controlplane/internal/quota/decide.go",
-		Old:  "charge{r.Add(units, terms), r.generation}",
-		New:  `charge{r.Add(pick("deduct", 0, units), terms), r.generation}`,
+		Old:  "charge{s.Add(units, terms), r.generation}",
+		New:  `charge{s.Add(pick("deduct", 0, units), terms), r.generation}`,
 	}}, "hot key", "are admitted"},
 	{"what goes back twice is taken back twice", "twice", []buildtest.Edit{{
 		File: "controlplane/internal/quota/stream.go",
@@ -64,9 +64,9 @@ var faults = []fault{
 		New:  "\t\tcase planted == \"merge\" && g.Units > 0:\n\t\t\tg.Units, g.EndNs = g.Units+h.Units, max(g.EndNs, h.EndNs)\n\t\t\treturn 0, true\n\t\tcase g.Same(&h):\n",
 	}}, "a window ends", "are admitted in"},
 	{"a log's entries are stamped with their beginning", "stamp", []buildtest.Edit{{
-		File: "shared/quota/rules.go",
-		Old:  "stamp := max(s.StampNs, t.EndNs)\n\tc := Charge",
-		New:  "stamp := max(s.StampNs, pick(\"stamp\", s.NowNs, t.EndNs))\n\tc := Charge",
+		File: "shared/quota/state.go",
+		Old:  "StampNs: max(s.NowNs, t.EndNs)",
+		New:  `StampNs: max(s.NowNs, pick("stamp", 0, t.EndNs))`,
 	}}, "log", "are admitted in"},
 	{"a group is granted by half", "half", []buildtest.Edit{{
 		File: "controlplane/internal/quota/group.go",

@@ -1,0 +1,257 @@
+package quota
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const hour = 3600 * second
+
+func perKey(n uint32, period int64) limit.Window {
+	return limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: n, PeriodNs: period}
+}
+
+func counter(n uint32, period int64) limit.Window {
+	return limit.Window{Algorithm: limit.SlidingWindowCounter, Limit: n, PeriodNs: period}
+}
+
+func logOf(n uint32, period int64) limit.Window {
+	return limit.Window{Algorithm: limit.SlidingWindowLog, Limit: n, PeriodNs: period, Units: uint16(n)}
+}
+
+func bucket(n uint32, period int64, burst uint32) limit.Window {
+	return limit.Window{Algorithm: limit.TokenBucket, Limit: n, PeriodNs: period, Burst: burst}
+}
+
+// asking is a proxy whose rule has these windows.
+func (b *rig) asking(windows ...limit.Window) *proxy {
+	return b.proxy(b.service, define(1, lease.LeaseOff, windows...))
+}
+
+func (p *proxy) used() (used []uint32) {
+	for _, w := range p.ask(lease.Part{Definition: 1, Inspect: true}).Grants[0].Windows {
+		used = append(used, w.Used)
+	}
+	return used
+}
+
+// TestTwoPoliciesInTurn: each policy keeps its limit. One proxy's table admits 10 in the
+// same turns, because there a hit counts in the windows of both: see
+// TestTwoPoliciesInTurnInOneTable of shared/state.
+func TestTwoPoliciesInTurn(t *testing.T) {
+	b := newRig(t)
+	proxies := [2]*proxy{b.asking(fixed(10, hour)), b.asking(fixed(10, 2*hour))}
+	admitted := [2]int{}
+	for i := range 120 {
+		if proxies[i%2].ask(want(1)).Result == lease.Granted {
+			admitted[i%2]++
+		}
+	}
+	require.Equal(t, [2]int{10, 9}, admitted, "the longer window begins with what the shorter one has used")
+}
+
+// TestANewWindowBeginsWithWhatIsKnown: with the most that another of its algorithm has
+// counted in its span, and with nothing where that is not known.
+func TestANewWindowBeginsWithWhatIsKnown(t *testing.T) {
+	jittered := fixed(10, 2*hour)
+	jittered.Jitter = 50
+	for _, c := range []struct {
+		name    string
+		old     limit.Window
+		first   uint32 // used at once
+		afterNs int64
+		then    uint32 // used after that
+		fresh   limit.Window
+		want    uint32
+	}{
+		{"a longer fixed window", fixed(10, hour), 0, 0, 6, fixed(10, 2*hour), 6},
+		{"a longer fixed window that began before", fixed(10, hour), 3, hour, 6, fixed(10, 2*hour), 6},
+		{"a shorter one at its own beginning", fixed(10, 2*hour), 6, 0, 0, fixed(10, hour), 6},
+		{"a shorter one later", fixed(10, 2*hour), 6, hour, 1, fixed(10, hour), 0},
+		{"one of a lower limit", fixed(10, hour), 6, 0, 0, fixed(3, 2*hour), 6},
+		{"a key's own grid", fixed(10, hour), 6, 0, 0, jittered, 6},
+		{"from a key's own grid", jittered, 6, 0, 0, fixed(10, 4*hour), 6},
+		{"a key's own window", perKey(10, hour), 6, second, 1, perKey(10, 2*hour), 0},
+		{"a longer log", logOf(10, hour), 3, minute, 4, logOf(10, 2*hour), 7},
+		{"a shorter log", logOf(10, 2*hour), 3, hour, 4, logOf(10, hour), 4},
+		{"a log that remembers less", logOf(10, hour), 7, 0, 0, logOf(5, 2*hour), 5},
+		{"a longer counter", counter(10, hour), 3, hour, 4, counter(10, 2*hour), 7},
+		{"a shorter counter", counter(10, 2*hour), 3, hour, 4, counter(10, hour), 0},
+		{"a bucket of a lower limit", bucket(10, hour, 10), 7, 0, 0, bucket(5, hour, 5), 2},
+		{"a bucket of a higher limit", bucket(10, hour, 10), 7, 0, 0, bucket(20, hour, 20), 17},
+		{"a bucket of another period", bucket(10, hour, 10), 7, 0, 0, bucket(20, 2*hour, 20), 0},
+		{"another algorithm", fixed(10, hour), 6, 0, 0, counter(10, hour), 0},
+	} {
+		b := newRig(t)
+		old := b.asking(c.old)
+		require.Equal(t, lease.Granted, old.ask(want(c.first)).Result, c.name)
+		b.clock.advance(c.afterNs)
+		require.Equal(t, lease.Granted, old.ask(want(c.then)).Result, c.name)
+		require.Equal(t, []uint32{c.want}, b.asking(c.fresh).used(), c.name)
+	}
+}
+
+// TestOthersWindowsGoOn: while another definition is asked for all the time, a window is
+// rolled and refilled as if it were alone, what it granted comes back, and a lease of
+// the other's does not hold it up.
+func TestOthersWindowsGoOn(t *testing.T) {
+	for name, w := range map[string]limit.Window{
+		"fixed": fixed(10, 10*second), "per key": perKey(10, 10*second), "counter": counter(10, 10*second),
+		"log": logOf(10, 10*second), "bucket": bucket(10, 10*second, 10),
+	} {
+		theirs := logOf(500, 24*hour)
+		if w.Algorithm == theirs.Algorithm {
+			theirs = bucket(500, 24*hour, 500)
+		}
+		alone, beside := newRig(t), newRig(t)
+		other := beside.proxy(beside.service, define(1, lease.LeaseAuto, theirs))
+		mine := [2]*proxy{alone.asking(w), beside.asking(w)}
+		for step := range 400 {
+			other.ask(want(1))
+			var got [2]lease.Answer
+			for i, p := range mine {
+				got[i] = p.ask(want(2))
+				if step%7 == 0 && got[i].Grants[0].Number > 0 {
+					p.giveBack(got[i].Grants[0].Number, 1)
+				}
+			}
+			require.Equal(t, got[0], got[1], "%s, step %d", name, step)
+			alone.clock.advance(100 * ms)
+			beside.clock.advance(100 * ms)
+		}
+	}
+}
+
+// TestTheSeventeenthWindow: a key counts in 16 windows. What asks for one more is
+// refused and logged; the others go on, and a window that ends makes room.
+func TestTheSeventeenthWindow(t *testing.T) {
+	b := newRig(t)
+	var log strings.Builder
+	s, err := NewService(t.Context(), Options{Store: b.store, Clock: b.clock, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	require.NoError(t, err)
+	b.service = s
+	asking := func(n int) *proxy { return b.asking(perKey(10, hour+int64(n)*second)) }
+	for n := range lease.MaxWindows {
+		require.Equal(t, lease.Granted, asking(n).ask(want(1)).Result)
+	}
+	require.Equal(t, lease.Unavailable, asking(16).ask(want(1)).Result)
+	require.Equal(t, lease.Granted, asking(15).ask(want(1)).Result)
+	require.EqualValues(t, 1, s.count.crowded.Load())
+	require.Regexp(t, `^time=\S+ level=WARN msg="ask refused" address=test domain=d error="the key counts in 16 windows of other definitions: `+
+		`more are refused until one of them ends"\n$`, log.String())
+	inShadow := want(1)
+	inShadow.Shadow = true
+	require.True(t, asking(16).ask(inShadow).Grants[0].Failed)
+
+	b.clock.advance(hour)
+	require.Equal(t, lease.Granted, asking(16).ask(want(1)).Result)
+	require.Equal(t, lease.Unavailable, asking(17).ask(want(1)).Result)
+	found, err := s.Operate(t.Context(), "d", define(1, lease.LeaseOff, perKey(10, 17*second)), [16]byte{}, Operation{What: Reset})
+	require.NoError(t, err)
+	require.True(t, found.HadUsage, "of other definitions")
+	require.Equal(t, lease.Granted, asking(17).ask(want(10)).Result, "reset has forgotten every window")
+}
+
+// TestOperateOnADefinition: what changes a key acts on the windows of its definition.
+func TestOperateOnADefinition(t *testing.T) {
+	b := newRig(t)
+	mine, others := define(1, lease.LeaseOff, fixed(10, hour)), b.asking(perKey(10, hour))
+	others.ask(want(4))
+	for _, what := range []Operation{{What: Set, Units: 9, Window: AllWindows}, {What: Inc, Units: 1, Window: 0}, {What: Hit, Units: 0}} {
+		_, err := b.service.Operate(t.Context(), "d", mine, [16]byte{}, what)
+		require.NoError(t, err)
+		require.Equal(t, []uint32{4}, others.used())
+	}
+	_, err := b.service.Operate(t.Context(), "d", mine, [16]byte{}, Operation{What: Reset})
+	require.NoError(t, err)
+	require.Equal(t, []uint32{0}, others.used())
+}
+
+// TestNoMessageLowersACount: whatever a proxy of the domain sends, what another has used
+// stays used.
+func TestNoMessageLowersACount(t *testing.T) {
+	spent := func(p *proxy) { p.ask(lease.Part{Definition: 1, Spent: 1}) }
+	takeAndReturn := func(p *proxy) {
+		g := p.ask(lease.Part{Definition: 1, Cost: 1, Waiting: 1<<32 - 1}).Grants[0]
+		p.giveBack(g.Number, g.Units)
+	}
+	short := logOf(10, hour)
+	short.Units = 1
+	for _, c := range []struct {
+		name    string
+		honest  limit.Window
+		hostile []limit.Window
+		send    func(p *proxy)
+	}{
+		{"other windows", fixed(10, hour), []limit.Window{counter(10, hour)}, spent},
+		{"a window that ends at once", fixed(10, hour), []limit.Window{perKey(1, ms)}, spent},
+		{"a log that remembers one unit", logOf(10, hour), []limit.Window{short}, spent},
+		{"a bucket that is refilled at once", bucket(10, hour, 10), []limit.Window{bucket(1<<32-1, hour, 1<<32-1)}, spent},
+		{"an empty bucket", bucket(10, hour, 10), []limit.Window{bucket(0, hour, 0)}, spent},
+		{"units beyond what is counted", fixed(10, hour), []limit.Window{unlimited(fixed(0, hour))}, takeAndReturn},
+		{"the same of a counter", counter(10, hour), []limit.Window{unlimited(counter(0, hour))}, takeAndReturn},
+		{"the same of a log", logOf(10, hour), []limit.Window{unlimited(logOf(10, hour))}, takeAndReturn},
+		{"the same of a key's own window", perKey(10, hour), []limit.Window{unlimited(perKey(0, hour))}, takeAndReturn},
+		{"an unlimited bucket", bucket(10, hour, 10), []limit.Window{unlimited(bucket(10, hour, 10))}, func(p *proxy) {
+			require.Equal(t, lease.Unknown, p.ask(want(1)).Result)
+		}},
+	} {
+		b := newRig(t)
+		honest := b.asking(c.honest)
+		honest.ask(want(8))
+		hostile := b.asking(c.hostile...)
+		for range 3 {
+			c.send(hostile)
+			b.clock.advance(second)
+		}
+		require.GreaterOrEqual(t, honest.used()[0], uint32(8), c.name)
+		require.Equal(t, lease.Denied, honest.ask(want(3)).Result, c.name)
+	}
+}
+
+func unlimited(w limit.Window) limit.Window {
+	w.Unlimited = true
+	return w
+}
+
+// TestStatedUnits: what a proxy says that it has admitted, or denied, counts once as much
+// as the limit at most. So a wrong number locks a key no longer than its windows last.
+func TestStatedUnits(t *testing.T) {
+	const all = 1<<32 - 1
+	for _, c := range []struct {
+		name    string
+		window  limit.Window
+		part    lease.Part
+		used    uint32
+		longest int64 // until a unit passes
+	}{
+		{"spent, fixed", fixed(10, minute), lease.Part{Cost: 1, Spent: all}, 15, minute},
+		{"spent, counter", counter(10, minute), lease.Part{Cost: 1, Spent: all}, 15, 2 * minute},
+		{"spent, log", logOf(10, minute), lease.Part{Cost: 1, Spent: all}, 10, minute},
+		{"spent, bucket", bucket(10, minute, 10), lease.Part{Cost: 1, Spent: all}, 15, 2 * minute},
+		{"denied, fixed", fixed(10, minute), lease.Part{Cost: all, Waiting: all}, 15, minute},
+		{"denied, counter", counter(10, minute), lease.Part{Cost: all, Waiting: all}, 15, 2 * minute},
+		{"denied, log", logOf(10, minute), lease.Part{Cost: 1, Waiting: all, Spent: 5}, 10, minute},
+		{"denied, what it needs", counter(10, minute), lease.Part{Cost: 6, Waiting: 9}, 14, 2 * minute},
+	} {
+		b := newRig(t)
+		b.asking(c.window).ask(want(5))
+		d := define(1, lease.LeaseOff, c.window)
+		d.CountDenied = c.window.Algorithm != limit.TokenBucket && c.part.Spent == 0
+		p := b.proxy(b.service, d)
+		c.part.Definition = 1
+		p.ask(c.part)
+		require.Equal(t, []uint32{c.used}, p.used(), c.name)
+		for range 3 { // no bucket owes more than it holds when full
+			p.ask(lease.Part{Definition: 1, Spent: c.part.Spent, Inspect: true})
+		}
+		g := p.ask(lease.Part{Definition: 1, Cost: 1}).Grants[0]
+		require.LessOrEqual(t, g.WaitNs, c.longest+c.longest/10, c.name)
+	}
+}

@@ -1,0 +1,155 @@
+package quota
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// errWindows is for the definition that would be one too many: no other's usage makes
+// room for it.
+var errWindows = errors.New("the key counts in 16 windows of other definitions: more are refused until one of them ends")
+
+// prepare brings the record to the time now and puts the operation's windows first.
+// Others stay behind them, with what they have counted, until they have ended.
+func (r *record) prepare(o *operation, now int64) error {
+	longest := int64(linger)
+	for i := range r.Windows {
+		longest = max(longest, r.Windows[i].PeriodNs)
+	}
+	if ahead := r.NowNs - now; ahead > longest { // the store's clock was wrong, or is
+		r.Shift(-ahead)
+		r.generation = random()
+	}
+	r.Roll(now)
+	if o.kind == reset {
+		o.hadUsage = slices.ContainsFunc(r.Usages, func(u limit.Usage) bool { return !u.IsZero() })
+		r.State, r.generation = lease.State{NowNs: r.NowNs}, random()
+	}
+	if !slices.EqualFunc(r.Windows, o.kinds, same) {
+		if err := r.arrange(o); err != nil {
+			return err
+		}
+	}
+	n := len(o.kinds)
+	r.asked = lease.State{NowNs: r.NowNs, Windows: o.windows, Usages: r.Usages[:n], Stamps: r.Stamps[:n]}
+	r.keepLogs()
+	return nil
+}
+
+// same reports whether the windows count as one. Buckets of other limits do not: each
+// is refilled by its own, so that nobody's limits fill another's bucket.
+func same(v, w limit.Window) bool {
+	return v.Same(w) && (v.Algorithm != limit.TokenBucket || v.Limit == w.Limit && v.Burst == w.Burst)
+}
+
+// arrange puts the operation's windows first. It leaves the record as it is if they are
+// too many.
+func (r *record) arrange(o *operation) error {
+	s := lease.NewState(r.NowNs, slices.Clone(o.kinds))
+	for i, w := range o.kinds {
+		if at := slices.IndexFunc(r.Windows, func(v limit.Window) bool { return same(v, w) }); at >= 0 {
+			s.Usages[i], s.Stamps[i] = r.Usages[at], r.Stamps[at]
+		} else {
+			s.Usages[i], s.Stamps[i] = r.known(&o.windows[i])
+		}
+	}
+	for i, v := range r.Windows {
+		if !r.Usages[i].IsZero() && !slices.ContainsFunc(o.kinds, func(w limit.Window) bool { return same(v, w) }) {
+			s.Windows, s.Usages, s.Stamps = append(s.Windows, v), append(s.Usages, r.Usages[i]), append(s.Stamps, r.Stamps[i])
+		}
+	}
+	if len(s.Windows) > lease.MaxWindows {
+		return errWindows
+	}
+	r.State = s
+	return nil
+}
+
+// known returns what a new window begins with: the most that one of the same algorithm
+// has surely counted in the new one's current span. A key's own window has no span
+// before its first unit, so it begins empty.
+func (r *record) known(w *limit.Window) (most limit.Usage, stamp int64) {
+	stamp = r.NowNs
+	for i := range r.Windows {
+		v, u, of := &r.Windows[i], limit.Usage{}, r.NowNs
+		if v.Algorithm != w.Algorithm || r.Usages[i].IsZero() {
+			continue
+		}
+		switch w.Algorithm {
+		case limit.FixedWindow, limit.SlidingWindowCounter:
+			u = w.Set(r.NowNs, r.countedSince(i, w.End(r.NowNs)-w.PeriodNs))
+		case limit.SlidingWindowLog:
+			u = r.loggedSince(i, w)
+		case limit.TokenBucket:
+			u, of = r.tokens(i, w), r.Stamps[i]
+		default:
+		}
+		if w.Count(&u, of) > w.Count(&most, stamp) {
+			most, stamp = u, of
+		}
+	}
+	return most, stamp
+}
+
+// countedSince is how many units an aligned window has counted of which all came after
+// start.
+func (r *record) countedSince(i int, start int64) (units uint32) {
+	v, u := &r.Windows[i], &r.Usages[i]
+	begin := v.End(r.NowNs) - v.PeriodNs
+	if u.EndNs != 0 { // of a key's own grid
+		begin = u.EndNs - v.PeriodNs
+	}
+	if begin >= start {
+		units = u.Used
+	}
+	if begin-v.PeriodNs >= start {
+		units = limit.AddSaturating(units, u.Prev)
+	}
+	return units
+}
+
+// loggedSince returns those units of a log that came in w's period, even if they were
+// leased, which count as of the lease's end.
+func (r *record) loggedSince(i int, w *limit.Window) (u limit.Usage) {
+	v, leased := &r.Windows[i], int64(0)
+	if lease.Leases(v) {
+		leased = lease.LeaseNs(v)
+	}
+	for _, t := range r.Usages[i].Log {
+		if t-leased > r.NowNs-w.PeriodNs {
+			w.Add(&u, min(t, r.NowNs), 1)
+		}
+	}
+	return u
+}
+
+// tokens returns w with the tokens that a bucket of the same period holds, and without
+// its debt. How much one of another period lacks depends on its limits.
+func (r *record) tokens(i int, w *limit.Window) (u limit.Usage) {
+	if r.Windows[i].PeriodNs != w.PeriodNs {
+		return u
+	}
+	if u = r.Usages[i]; u.Tokens.Hi < 0 {
+		u.Tokens = limit.Tokens{}
+	}
+	w.Roll(&u, r.Stamps[i], r.Stamps[i]) // no more than w holds
+	return u
+}
+
+// keepLogs has no log forget units because the operation's definition remembers fewer.
+func (r *record) keepLogs() {
+	s, own := &r.asked, false
+	for i := range s.Windows {
+		n := len(s.Usages[i].Log)
+		if n <= int(s.Windows[i].Units) {
+			continue
+		}
+		if !own {
+			s.Windows, own = slices.Clone(s.Windows), true
+		}
+		s.Windows[i].Units = uint16(n)
+	}
+}

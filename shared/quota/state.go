@@ -1,0 +1,147 @@
+package quota
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+// State is a key's windows and what they have counted as of NowNs.
+type State struct {
+	NowNs   int64
+	Windows []limit.Window // as they hold for the key: see Shifted
+	Usages  []limit.Usage
+	// Stamps, by window, are for buckets: what one has counted may be spent at any
+	// time until its stamp, so its usage is as of then.
+	Stamps []int64
+}
+
+// NewState returns a key that has counted nothing.
+func NewState(now int64, windows []limit.Window) State {
+	s := State{NowNs: now, Windows: windows, Usages: make([]limit.Usage, len(windows)), Stamps: make([]int64, len(windows))}
+	for i := range s.Stamps {
+		s.Stamps[i] = now
+	}
+	return s
+}
+
+// Roll brings s to now, or leaves it where it is already later.
+func (s *State) Roll(now int64) {
+	now = max(now, s.NowNs)
+	for i := range s.Windows {
+		last := s.asOf(i)
+		s.Stamps[i] = max(now, s.Stamps[i])
+		if s.Windows[i].Algorithm == limit.TokenBucket {
+			s.Windows[i].Roll(&s.Usages[i], last, s.Stamps[i])
+		} else {
+			s.Windows[i].Roll(&s.Usages[i], last, now)
+		}
+	}
+	s.NowNs = now
+}
+
+// Shift moves all instants of s by delta nanoseconds.
+func (s *State) Shift(delta int64) {
+	for i := range s.Windows {
+		s.Windows[i].Shift(&s.Usages[i], delta)
+		s.Stamps[i] += delta
+	}
+	s.NowNs += delta
+}
+
+// ExpiryNs returns the instant from which s counts nothing.
+func (s *State) ExpiryNs() int64 {
+	expiry := s.NowNs
+	for i := range s.Windows {
+		expiry = max(expiry, s.Stamp(i), s.Windows[i].Expiry(&s.Usages[i], s.asOf(i)))
+	}
+	return expiry
+}
+
+// asOf is the instant of a window's usage.
+func (s *State) asOf(i int) int64 {
+	if s.Windows[i].Algorithm == limit.TokenBucket {
+		return s.Stamps[i]
+	}
+	return s.NowNs
+}
+
+// Stamp is until when what a log or bucket has counted may be spent. A log's units
+// have their own, and none comes before another.
+func (s *State) Stamp(i int) int64 {
+	if log := s.Usages[i].Log; len(log) > 0 {
+		return max(s.NowNs, log[len(log)-1])
+	}
+	return s.asOf(i)
+}
+
+// Add counts units in all windows, whatever is left. It returns what Refund needs.
+func (s *State) Add(units uint32, t Terms) Charge {
+	c := Charge{AtNs: s.NowNs, StampNs: max(s.NowNs, t.EndNs)}
+	for i := range s.Windows {
+		w, u := &s.Windows[i], &s.Usages[i]
+		if !stamped(w) {
+			isOpen := u.EndNs != 0
+			w.Add(u, s.NowNs, units)
+			if u.EndNs != 0 {
+				c.ended(i, len(s.Windows), u.EndNs, !isOpen && w.Algorithm == limit.FixedWindowPerKey)
+			}
+			continue
+		}
+		stamp := max(s.Stamp(i), c.StampNs)
+		if w.Algorithm == limit.TokenBucket {
+			w.Roll(u, s.Stamps[i], stamp)
+			s.Stamps[i] = stamp
+		}
+		w.Add(u, stamp, units)
+		if stamp != c.StampNs {
+			c.ended(i, len(s.Windows), stamp, false)
+		}
+	}
+	return c
+}
+
+// saturated is where a count ends.
+const saturated = 1<<32 - 1
+
+// Charge says how units were counted.
+type Charge struct {
+	AtNs, StampNs int64
+	// Ends are, by window, the end of a key's own window, or the stamp of a log or
+	// bucket that is later than StampNs; nil = there are none.
+	Ends   []int64
+	Opened uint16 // windows that the units opened, a bit each
+}
+
+func (c *Charge) ended(i, windows int, end int64, opened bool) {
+	if c.Ends == nil {
+		c.Ends = make([]int64, windows)
+	}
+	c.Ends[i] = end
+	if opened {
+		c.Opened |= 1 << i
+	}
+}
+
+// Refund uncounts units of a charge, where the windows that counted them are still
+// open. undo says that the request was never admitted, so that a window which it
+// opened need not have been: see limit.Window.Refund. It reports whether all windows
+// have let go of the units. s must have been rolled, and must have held the same
+// windows ever since the charge.
+func (s *State) Refund(c *Charge, units uint32, undo bool) bool {
+	ok := true
+	for i := range s.Windows {
+		w, u := &s.Windows[i], &s.Usages[i]
+		if u.Used == saturated || u.Prev == saturated { // it may count less than was added: others' units stay
+			ok = false
+			continue
+		}
+		var after limit.Usage
+		if c.Ends != nil {
+			after.EndNs = c.Ends[i]
+		}
+		at := c.AtNs
+		if stamped(w) {
+			at = max(c.StampNs, after.EndNs)
+		}
+		opened := undo && c.Opened&(1<<i) != 0
+		ok = w.Refund(u, &after, at, s.asOf(i), units, opened) && ok
+	}
+	return ok
+}
