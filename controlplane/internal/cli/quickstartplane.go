@@ -84,7 +84,7 @@ func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error,
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("start xDS server: %w", err), stream.Close(), web.Close(), policies.Close())
 	}
-	q, err := (&quotaOptions{store: quotaMemory}).open(d.cmd.Context(), d.log, nil)
+	q, err := (&quotaOptions{store: quotaMemory}).open(d.cmd.Context(), d.log, nil, nil)
 	if err != nil {
 		return nil, nil, errors.Join(err, stream.Close(), web.Close(), policies.Close())
 	}

@@ -40,23 +40,26 @@ With --quota-store memory it must be the only one of its proxies, and what was
 counted is lost with it. A password in the URL is never logged; better is
 --quota-password-file.
 
-With --client-ca every proxy needs a certificate. --quota-domains says which
+With --client-ca every proxy needs a certificate, and --quota-domains says which
 domains of policies a certificate may ask for, one line each; * and {id} stand
 for one or more characters, as in serve's --node-names:
 
   SAN DOMAIN                # a name in a certificate, and the policy's domain
   spiffe://corp/edge/* shop
 
+--quota-domains any lets each certificate ask for every domain, and so use up, or
+lock, every counter of the store.
+
 An address that is not loopback is refused without TLS and --client-ca, for HTTP
 without TLS and --access.`,
 		Example: `  sluice quota
   sluice quota --listen 0.0.0.0:18001 --http 0.0.0.0:18081 --quota-store redis://redis.corp:6379 \
-      --tls-cert server.pem --tls-key server.key --client-ca proxies.pem --access access`,
+      --tls-cert server.pem --tls-key server.key --client-ca proxies.pem --quota-domains domains --access access`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runQuota(cmd, o) },
 	}
 	o.AddFlags(cmd, defaultQuotaHTTP, defaultQuota)
-	o.quotas.AddFlags(cmd, "memory|URL")
+	o.quotas.AddFlags(cmd, "memory|URL", "needed with --client-ca")
 	return cmd
 }
 
@@ -66,6 +69,10 @@ func runQuota(cmd *cobra.Command, o quotaCommandOptions) error {
 	}
 	if err := o.quotas.check(o.xdsClientCA, "--client-ca"); err != nil {
 		return err
+	}
+	if o.xdsClientCA != "" && o.quotas.domains == "" {
+		return usageError(errors.New("--client-ca needs --quota-domains: certificates alone do not say whose units a proxy may take"),
+			`give a file with lines SAN DOMAIN, such as "edge.corp shop", or any to let each certificate ask for every domain`)
 	}
 	log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
 	guard, err := o.guard(log)
@@ -86,7 +93,7 @@ func runQuota(cmd *cobra.Command, o quotaCommandOptions) error {
 	if err != nil {
 		return err
 	}
-	q, err := o.quotas.open(cmd.Context(), log, guard.proxyCAs)
+	q, err := o.quotas.open(cmd.Context(), log, guard.proxyCAs, nil)
 	if err != nil {
 		return err
 	}

@@ -14,12 +14,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/reload"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
@@ -44,13 +43,14 @@ type quotaOptions struct {
 	domains      string
 }
 
-// AddFlags adds the flags of serve and quota.
-func (o *quotaOptions) AddFlags(cmd *cobra.Command, stores string) {
+// AddFlags adds the flags of serve and quota, which differ in what stores there are and
+// what holds without --quota-domains.
+func (o *quotaOptions) AddFlags(cmd *cobra.Command, stores, domains string) {
 	f := cmd.Flags()
 	f.StringVar(&o.store, "quota-store", quotaMemory, "`"+stores+"` where rules of scope cluster count: memory is lost with this process; redis://, redis+sentinel:// or redis+cluster:// takes several")
 	f.StringVar(&o.passwordFile, "quota-password-file", "", "`FILE` with the password of --quota-store's URL")
 	f.StringVar(&o.keyFile, "quota-key-file", "", "`FILE` with a secret of at least 16 bytes that keeps clients' names out of the store; default: one that the store keeps")
-	f.StringVar(&o.domains, "quota-domains", "", "`FILE` with lines SAN DOMAIN: which policy domains a certificate may ask for; default: all")
+	f.StringVar(&o.domains, "quota-domains", "", "`FILE` with lines SAN DOMAIN: which policy domains a certificate may ask for; any = each all; "+domains)
 	for _, flag := range []string{"quota-password-file", "quota-key-file", "quota-domains"} {
 		_ = cmd.MarkFlagFilename(flag)
 	}
@@ -77,8 +77,9 @@ type quotas struct {
 	server  *quota.Server
 }
 
-// open starts the service, nil where it is off.
-func (o *quotaOptions) open(ctx context.Context, log *slog.Logger, proxyCAs func() *x509.CertPool) (_ *quotas, err error) {
+// open starts the service, nil where it is off. It stands beside the policies that
+// serve gives to proxies, or alone.
+func (o *quotaOptions) open(ctx context.Context, log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Store) (_ *quotas, err error) {
 	if o.store == quotaOff {
 		return nil, nil
 	}
@@ -86,7 +87,7 @@ func (o *quotaOptions) open(ctx context.Context, log *slog.Logger, proxyCAs func
 	if options.Secret, err = o.secret(); err != nil {
 		return nil, err
 	}
-	if options.Allow, err = o.allow(log); err != nil {
+	if options.Allow, err = o.allow(log, proxyCAs, policies); err != nil {
 		return nil, err
 	}
 	if options.Store, err = o.openStore(ctx, log); err != nil {
@@ -129,25 +130,6 @@ func (o *quotaOptions) secret() ([]byte, error) {
 			"openssl rand -hex 32 makes one; all quota services of a store need the same")
 	}
 	return []byte(secret), nil
-}
-
-// allow returns the rule of --quota-domains, which is read again when it changes.
-func (o *quotaOptions) allow(log *slog.Logger) (func(quota.Peer, string) error, error) {
-	if o.domains == "" {
-		return nil, nil
-	}
-	rules, err := reload.Open(log, func(contents [][]byte) (*access.NodeIDs, error) {
-		return access.ParseNodeIDs(o.domains, contents[0])
-	}, o.domains)
-	if err != nil {
-		return nil, fmt.Errorf("read --quota-domains: %w", err)
-	}
-	return func(p quota.Peer, domain string) error {
-		if p.Certificate == nil {
-			return errors.New("the proxy showed no certificate")
-		}
-		return rules.Get().Domain(p.Certificate, domain)
-	}, nil
 }
 
 // serverOptions are those of a listener that serves quotas, beside xDS or alone.

@@ -22,7 +22,8 @@ a NetworkPolicy, as a user without rights.
 The files that they read are in two Secrets. --tls-secret is of type
 kubernetes.io/tls, with a certificate for sluice-serve.NAMESPACE.svc and
 sluice-quota.NAMESPACE.svc. The keys of --secret are named like the flags of serve
-and quota: xds-client-ca and access, and what --serve-file and --quota-file name.`,
+and quota: xds-client-ca and access, with --quota-store quota-domains, and what
+--serve-file and --quota-file name.`,
 		Example: `  sluice render kubernetes --image registry.example/sluice:v0.1.0 -n sluice --proxies edge --callers ci \
     --quota-store redis://redis.data:6379 --serve-file http-client-ca,node-names | kubectl apply -f -`,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -87,7 +87,7 @@ sides. Proxies that share a certificate can pose as each other.`,
 	o.AddFlags(cmd, defaultHTTP, defaultXDS)
 	o.names.AddFlags(cmd)
 	o.manage.AddFlags(cmd)
-	o.quotas.AddFlags(cmd, "memory|URL|off")
+	o.quotas.AddFlags(cmd, "memory|URL|off", "default: that of serve's policy")
 	return cmd
 }
 
@@ -151,7 +151,7 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	if err != nil {
 		return err
 	}
-	q, err := o.quotas.open(cmd.Context(), log, guard.proxyCAs)
+	q, err := o.quotas.open(cmd.Context(), log, guard.proxyCAs, policies)
 	if err != nil {
 		return err
 	}

@@ -142,7 +142,7 @@ func (o Options) workloads() ([]workload, error) {
 		"--listen=:18001", "--http=:18081", "--quota-store=" + o.QuotaStore, "--tls-cert=" + Dir + "/tls.crt", "--tls-key=" + Dir + "/tls.key",
 		"--client-ca=" + Dir + "/xds-client-ca", // of the same proxies
 	}, Files: []string{"xds-client-ca"}}
-	quota.addFiles(append([]string{"access"}, o.QuotaFiles...)...)
+	quota.addFiles(append([]string{"access", "quota-domains"}, o.QuotaFiles...)...)
 	for _, file := range needs.Files {
 		key, ok := strings.CutPrefix(file, Dir+"/")
 		if !ok || !secretKey.MatchString(key) {
