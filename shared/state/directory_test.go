@@ -102,6 +102,23 @@ func TestWindowsChangedByTheirOnlyOwnerKeepWhatRemains(t *testing.T) {
 	require.Len(t, store.directory(t).tables, 1)
 }
 
+// In one proxy each policy has a table of its own. Over the cluster each has windows of its
+// own in one value: see TestTwoPoliciesInTurn of controlplane/internal/quota.
+func TestTwoPoliciesInTurnInOneProxy(t *testing.T) {
+	store := newMemory()
+	tables := [2]*Table{
+		configured(store, "a", 1, definition("x", 100, aligned(10, anHour, 0))),
+		configured(store, "b", 2, definition("x", 100, aligned(10, 2*anHour, 0))),
+	}
+	admitted := [2]int{}
+	for i := range 120 {
+		if hit(t, tables[i%2], []byte("k"), second, 1) {
+			admitted[i%2]++
+		}
+	}
+	require.Equal(t, [2]int{10, 10}, admitted)
+}
+
 func TestALateWorkerDoesNotUndoANewerLayout(t *testing.T) {
 	store := newMemory()
 	hour, day := aligned(5, anHour, 0), aligned(9, 24*anHour, 0)

@@ -47,6 +47,7 @@ func TestContainersOfRenderKubernetesStart(t *testing.T) {
 	a := newAuthority(t)
 	g := &guarded{t: t, dir: t.TempDir()}
 	g.write("xds-client-ca", a.pem)
+	g.write("quota-domains", "* shop\n")
 	g.write("http-client-ca", a.pem)
 	cert, key := a.issue(t, "server.test")
 	g.write("tls.crt", cert)
