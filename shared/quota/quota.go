@@ -68,7 +68,8 @@ type Definition struct {
 	// Lease is the most units that may be granted ahead of need to one proxy:
 	// LeaseOff, LeaseAuto or a number.
 	Lease uint32
-	// CountDenied makes what waits for an ask that is denied count all the same.
+	// CountDenied makes what waits for an ask that is denied count all the same, at most
+	// a window's limit.
 	CountDenied bool
 }
 
@@ -92,7 +93,7 @@ type Part struct {
 	Waiting    uint32   // units that all waiting requests of the worker need, at least Cost
 	Ahead      uint32   // units that the proxy expects to need while a lease lasts
 	// Spent are units that the proxy has admitted by itself while it could not ask.
-	// They are counted whatever is left.
+	// They are counted whatever is left, at most a window's limit.
 	Spent   uint32
 	Inspect bool // grant nothing, only say how the key stands
 	Shadow  bool // the other parts are granted also where this one is not
@@ -118,7 +119,7 @@ type Result uint8
 const (
 	Granted     Result = 1 + iota
 	Denied             // some part has too few units left
-	Unavailable        // the store did not answer for one of the keys
+	Unavailable        // the store did not answer for one of the keys, or it counts in 16 other windows
 	Unknown            // a definition that the stream has not sent or the service has dropped
 	Busy               // the service takes no more asks of this stream now
 )

@@ -8,30 +8,48 @@ type State struct {
 	Windows []limit.Window // as they hold for the key: see Shifted
 	Usages  []limit.Usage
 	// Stamps, by window, are for buckets: what one has counted may be spent at any
-	// time until its stamp, so its usage is as of then.
+	// time until its stamp, so its usage is as of then. nil = no window is a bucket.
 	Stamps []int64
 }
 
 // NewState returns a key that has counted nothing.
 func NewState(now int64, windows []limit.Window) State {
-	s := State{NowNs: now, Windows: windows, Usages: make([]limit.Usage, len(windows)), Stamps: make([]int64, len(windows))}
-	for i := range s.Stamps {
-		s.Stamps[i] = now
+	s := State{NowNs: now, Windows: windows, Usages: make([]limit.Usage, len(windows))}
+	for i := range windows {
+		if windows[i].Algorithm == limit.TokenBucket {
+			s.SetStamp(i, now)
+		}
 	}
 	return s
+}
+
+// SetStamp sets a bucket's stamp.
+func (s *State) SetStamp(i int, stamp int64) {
+	if s.Stamps == nil {
+		s.Stamps = make([]int64, len(s.Windows))
+	}
+	s.Stamps[i] = stamp
+}
+
+// Some returns the windows from one to before another. It shares the memory of s.
+func (s *State) Some(from, to int) State {
+	some := State{NowNs: s.NowNs, Windows: s.Windows[from:to], Usages: s.Usages[from:to]}
+	if s.Stamps != nil {
+		some.Stamps = s.Stamps[from:to]
+	}
+	return some
 }
 
 // Roll brings s to now, or leaves it where it is already later.
 func (s *State) Roll(now int64) {
 	now = max(now, s.NowNs)
 	for i := range s.Windows {
-		last := s.asOf(i)
-		s.Stamps[i] = max(now, s.Stamps[i])
+		last, to := s.asOf(i), now
 		if s.Windows[i].Algorithm == limit.TokenBucket {
-			s.Windows[i].Roll(&s.Usages[i], last, s.Stamps[i])
-		} else {
-			s.Windows[i].Roll(&s.Usages[i], last, now)
+			to = max(now, last)
+			s.Stamps[i] = to
 		}
+		s.Windows[i].Roll(&s.Usages[i], last, to)
 	}
 	s.NowNs = now
 }
@@ -40,6 +58,8 @@ func (s *State) Roll(now int64) {
 func (s *State) Shift(delta int64) {
 	for i := range s.Windows {
 		s.Windows[i].Shift(&s.Usages[i], delta)
+	}
+	for i := range s.Stamps {
 		s.Stamps[i] += delta
 	}
 	s.NowNs += delta

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -67,6 +68,7 @@ type outcome struct {
 	charged   charge
 	standings []lease.Standing
 	nowNs     int64 // when it was decided, by the store's clock
+	untilNs   int64 // when the first window ends that it counts in
 	hadUsage  bool  // of reset: the key had counted something
 }
 
@@ -77,42 +79,45 @@ func random() uint64 { return rand.Uint64() } //nolint:gosec // it is fast, and 
 // whether that changed what the record counts.
 func (o *operation) carryOut(r *record, now int64) (changed bool) {
 	o.outcome = outcome{standings: o.standings[:0]}
-	if o.err = r.prepare(o, now); o.err != nil {
+	s, err := r.prepare(o, now)
+	if err != nil {
+		o.err, o.untilNs = err, math.MaxInt64
 		return false
 	}
-	s := &r.asked
 	o.nowNs = s.NowNs
 	switch o.kind {
 	case ask:
-		changed = o.ask(r)
+		changed = o.ask(r, &s)
 	case count:
 		o.denied = true
 		if changed = s.Left(lease.Terms{}) < o.part.Cost; changed { // else a window has ended since
-			o.countDenied(s)
+			o.countDenied(&s)
 		}
 	case undo, giveUp:
-		changed = o.giveBack(r)
+		changed = o.giveBack(r, &s)
 	case reset:
 		changed = true
 	case set:
-		r.set(o.window, o.n)
+		setTo(&s, o.window, o.n)
+		r.generation = random() // a return does not know which window was set since its grant
 		changed = true
 	case inc:
-		add(s, o.window, o.n)
+		add(&s, o.window, o.n)
 		changed = true
 	case inspect:
-		o.judge(s, o.n)
+		o.judge(&s, o.n)
 	}
 	if o.againNs == 0 && o.kind != giveUp {
 		for i := range s.Windows {
 			o.standings = append(o.standings, s.Standing(i))
 		}
 	}
+	o.untilNs = s.EndNs()
 	return changed
 }
 
-func (o *operation) ask(r *record) (changed bool) {
-	s, p := &r.asked, &o.part
+func (o *operation) ask(r *record, s *lease.State) (changed bool) {
+	p := &o.part
 	units, terms, ok := s.Grant(o.lease, p)
 	if terms.AgainNs != 0 && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
 		o.againNs = terms.AgainNs
@@ -164,11 +169,11 @@ func countStated(s *lease.State, units uint32) {
 
 // giveBack uncounts units where they are still counted. Where the record has been
 // made anew since, they are gone already.
-func (o *operation) giveBack(r *record) (changed bool) {
+func (o *operation) giveBack(r *record, s *lease.State) (changed bool) {
 	if r.generation != o.charge.generation {
 		return false
 	}
-	if r.asked.Refund(&o.charge.Charge, o.n, o.kind == undo) {
+	if s.Refund(&o.charge.Charge, o.n, o.kind == undo) {
 		o.units = o.n
 	}
 	return true

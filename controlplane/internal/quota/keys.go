@@ -137,7 +137,7 @@ func (k *key) decide(now int64) (changed bool) {
 	for _, o := range k.swap {
 		changed = o.carryOut(k.record, now) || changed
 		k.slackNs = min(k.slackNs, lease.SlackNs(o.windows))
-		k.untilNs = min(k.untilNs, k.record.asked.EndNs())
+		k.untilNs = min(k.untilNs, o.untilNs)
 	}
 	return changed
 }

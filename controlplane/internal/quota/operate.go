@@ -79,10 +79,8 @@ func (o *operation) judge(s *lease.State, units uint32) {
 	}
 }
 
-// set makes the window, or all of the operation, count n units and nothing else. A
-// return does not know which window was set since its grant, so the generation changes.
-func (r *record) set(window int, n uint32) {
-	s := &r.asked
+// setTo makes the window, or all, count n units and nothing else.
+func setTo(s *lease.State, window int, n uint32) {
 	if window == AllWindows {
 		clear(s.Usages)
 		for i := range s.Stamps {
@@ -91,7 +89,6 @@ func (r *record) set(window int, n uint32) {
 	} else {
 		s.Usages[window] = limit.Usage{}
 	}
-	r.generation = random()
 	add(s, window, n)
 }
 
@@ -99,7 +96,7 @@ func (r *record) set(window int, n uint32) {
 func add(s *lease.State, window int, n uint32) {
 	of := *s
 	if window != AllWindows {
-		of.Windows, of.Usages, of.Stamps = s.Windows[window:window+1], s.Usages[window:window+1], s.Stamps[window:window+1]
+		of = s.Some(window, window+1)
 	}
 	of.Add(n, lease.Terms{})
 }

@@ -44,7 +44,6 @@ var (
 type record struct {
 	generation uint64 // random when made; changed by what takes usages away
 	lease.State
-	asked lease.State // the windows of the last operation, as they hold for the key
 }
 
 // append appends the value's bytes to b.
@@ -60,7 +59,7 @@ func (r *record) append(b []byte, nonce uint64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(stamp))
 	b = append(b, byte(len(r.Windows)))
 	for i := range r.Windows {
-		b = appendWindow(b, &r.Windows[i], &r.Usages[i], stamp-r.Stamps[i])
+		b = appendWindow(b, &r.Windows[i], &r.Usages[i], stamp-r.Stamp(i))
 	}
 	return b
 }
@@ -136,7 +135,7 @@ func parse(b []byte) (*record, error) {
 		var before int64
 		r.Windows[i], r.Usages[i], before = rest.window()
 		if r.Windows[i].Algorithm == limit.TokenBucket {
-			r.Stamps[i] = stamp - before
+			r.SetStamp(i, stamp-before)
 		}
 	}
 	if rest.bad || len(rest.b) > 0 {

@@ -13,8 +13,9 @@ import (
 var errWindows = errors.New("the key counts in 16 windows of other definitions: more are refused until one of them ends")
 
 // prepare brings the record to the time now and puts the operation's windows first.
-// Others stay behind them, with what they have counted, until they have ended.
-func (r *record) prepare(o *operation, now int64) error {
+// Others stay behind them, with what they have counted, until they have ended. It returns
+// those of the operation, as they hold for its key.
+func (r *record) prepare(o *operation, now int64) (asked lease.State, err error) {
 	longest := int64(linger)
 	for i := range r.Windows {
 		longest = max(longest, r.Windows[i].PeriodNs)
@@ -30,13 +31,13 @@ func (r *record) prepare(o *operation, now int64) error {
 	}
 	if !slices.EqualFunc(r.Windows, o.kinds, same) {
 		if err := r.arrange(o); err != nil {
-			return err
+			return asked, err
 		}
 	}
-	n := len(o.kinds)
-	r.asked = lease.State{NowNs: r.NowNs, Windows: o.windows, Usages: r.Usages[:n], Stamps: r.Stamps[:n]}
-	r.keepLogs()
-	return nil
+	asked = r.Some(0, len(o.kinds))
+	asked.Windows = o.windows
+	keepLogs(&asked)
+	return asked, nil
 }
 
 // same reports whether the windows count as one. Buckets of other limits do not: each
@@ -48,24 +49,34 @@ func same(v, w limit.Window) bool {
 // arrange puts the operation's windows first. It leaves the record as it is if they are
 // too many.
 func (r *record) arrange(o *operation) error {
-	s := lease.NewState(r.NowNs, slices.Clone(o.kinds))
-	for i, w := range o.kinds {
-		if at := slices.IndexFunc(r.Windows, func(v limit.Window) bool { return same(v, w) }); at >= 0 {
-			s.Usages[i], s.Stamps[i] = r.Usages[at], r.Stamps[at]
-		} else {
-			s.Usages[i], s.Stamps[i] = r.known(&o.windows[i])
-		}
-	}
+	windows := slices.Clip(o.kinds)
 	for i, v := range r.Windows {
-		if !r.Usages[i].IsZero() && !slices.ContainsFunc(o.kinds, func(w limit.Window) bool { return same(v, w) }) {
-			s.Windows, s.Usages, s.Stamps = append(s.Windows, v), append(s.Usages, r.Usages[i]), append(s.Stamps, r.Stamps[i])
+		if !r.Usages[i].IsZero() && find(o.kinds, v) < 0 {
+			windows = append(windows, v)
 		}
 	}
-	if len(s.Windows) > lease.MaxWindows {
+	if len(windows) > lease.MaxWindows {
 		return errWindows
+	}
+	s := lease.NewState(r.NowNs, windows)
+	for i, w := range windows {
+		var stamp int64
+		if at := find(r.Windows, w); at >= 0 {
+			s.Usages[i], stamp = r.Usages[at], r.Stamp(at)
+		} else {
+			s.Usages[i], stamp = r.known(&o.windows[i])
+		}
+		if w.Algorithm == limit.TokenBucket {
+			s.SetStamp(i, stamp)
+		}
 	}
 	r.State = s
 	return nil
+}
+
+// find returns the index of a window, -1 where it is not there.
+func find(windows []limit.Window, w limit.Window) int {
+	return slices.IndexFunc(windows, func(v limit.Window) bool { return same(v, w) })
 }
 
 // known returns what a new window begins with: the most that one of the same algorithm
@@ -84,7 +95,7 @@ func (r *record) known(w *limit.Window) (most limit.Usage, stamp int64) {
 		case limit.SlidingWindowLog:
 			u = r.loggedSince(i, w)
 		case limit.TokenBucket:
-			u, of = r.tokens(i, w), r.Stamps[i]
+			u, of = r.tokens(i, w), r.Stamp(i)
 		default:
 		}
 		if w.Count(&u, of) > w.Count(&most, stamp) {
@@ -135,13 +146,13 @@ func (r *record) tokens(i int, w *limit.Window) (u limit.Usage) {
 	if u = r.Usages[i]; u.Tokens.Hi < 0 {
 		u.Tokens = limit.Tokens{}
 	}
-	w.Roll(&u, r.Stamps[i], r.Stamps[i]) // no more than w holds
+	w.Roll(&u, r.Stamp(i), r.Stamp(i)) // no more than w holds
 	return u
 }
 
 // keepLogs has no log forget units because the operation's definition remembers fewer.
-func (r *record) keepLogs() {
-	s, own := &r.asked, false
+func keepLogs(s *lease.State) {
+	own := false
 	for i := range s.Windows {
 		n := len(s.Usages[i].Log)
 		if n <= int(s.Windows[i].Units) {
