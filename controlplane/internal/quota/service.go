@@ -62,13 +62,13 @@ type Peer struct {
 // that answers later, so that a simulator can run it in virtual time: with a Memory,
 // all is done when Receive returns.
 type Service struct {
-	o        Options
-	ctx      context.Context
-	cancel   context.CancelFunc
-	count    counts
-	secret   atomic.Pointer[[]byte]
-	refusals *slog.Logger // bounded
-	apart    atomic.Bool  // the store knows another secret: this service would count apart
+	o      Options
+	ctx    context.Context
+	cancel context.CancelFunc
+	count  counts
+	secret atomic.Pointer[[]byte]
+	log    *slog.Logger // of what streams do
+	apart  atomic.Bool  // the store knows another secret: this service would count apart
 
 	mu       sync.Mutex
 	clock    clock
@@ -92,9 +92,9 @@ type domain struct {
 	proxies uint32 // that are alive, over all services
 }
 
-// refusalsAtOnce is how many lines about refused definitions and asks are logged before
+// burstLines is how many lines about refused definitions and asks are logged before
 // they are one a second.
-const refusalsAtOnce = 10
+const burstLines = 10
 
 // NewService returns a service that is ready.
 func NewService(ctx context.Context, o Options) (*Service, error) {
@@ -110,7 +110,7 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{o: o, refusals: lograte.NewLimit(refusalsAtOnce).Logger(o.Log), keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{})}
+	s := &Service{o: o, log: lograte.NewLimit(burstLines).Logger(o.Log), keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.agree(ctx, func() []byte { return s.firstSecret(ctx) }); err != nil {
 		s.cancel()

@@ -212,7 +212,7 @@ func (st *Stream) define(d *lease.Definition) {
 
 // refused logs why something is, without a key, and not more often than a log takes.
 func (st *Stream) refused(what string, err error) {
-	st.service.refusals.Warn(what, "address", st.peer.Address, "domain", st.domain.name, "error", err)
+	st.service.log.Warn(what, "address", st.peer.Address, "domain", st.domain.name, "error", err)
 }
 
 // group makes an ask's operations.
