@@ -18,7 +18,6 @@ type counts struct {
 	answered       atomic.Uint64
 	upstreamErrors atomic.Uint64
 	filterFailures atomic.Uint64
-	crowdedOut     atomic.Uint64
 }
 
 // Admin answers /healthz, with 503 until there is a policy, and
@@ -48,9 +47,7 @@ func (p *Proxy) prometheus() []byte {
 		"sluice_proxy_local_replies_total":   p.counts.answered.Load(),
 		"sluice_proxy_upstream_errors_total": p.counts.upstreamErrors.Load(),
 		"sluice_proxy_filter_failures_total": p.counts.filterFailures.Load(),
-		"sluice_proxy_crowded_out_total":     p.counts.crowdedOut.Load(),
 		"sluice_proxy_shared_data_bytes":     uint64(p.host.Shared().Bytes()),
-		"sluice_proxy_waiting_requests":      uint64(max(p.waiting.Load(), 0)),
 	}
 	for name, value := range p.host.Metrics() {
 		samples[sample(name)] = value

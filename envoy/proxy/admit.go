@@ -1,82 +1,75 @@
 package proxy
 
 import (
+	"errors"
 	"net/http"
-	"slices"
+	"net/url"
+	"regexp"
+	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
-// refusal is an answer to a request that goes no further.
-type refusal struct {
-	status int
-	text   string
+// admit refuses what the Envoy of a rendered bootstrap would not show to a filter,
+// and returns the path of all else.
+func admit(r *http.Request) (path string, redirect bool, err error) {
+	for name := range r.Header {
+		if strings.Contains(name, "_") { // some servers read it as a hyphen: a second spelling of a key
+			return "", false, errors.New("a header's name has an underscore")
+		}
+	}
+	switch {
+	case r.Method == http.MethodConnect || r.Method != strings.ToUpper(r.Method): // get is no way around a rule for GET
+		return "", false, errors.New("unknown method")
+	case r.Host == "" || !httpguts.ValidHostHeader(r.Host):
+		return "", false, errors.New("no host, or a malformed one")
+	}
+	return normalize(strings.TrimPrefix(r.RequestURI, "http://"+r.Host)) // which a client of a forward proxy sends
 }
-
-func (r *refusal) Error() string { return r.text }
 
 var (
-	errVersion    = &refusal{http.StatusUpgradeRequired, "this proxy speaks HTTP/1.1"}
-	errHead       = &refusal{http.StatusRequestHeaderFieldsTooLarge, "the head of a request has at most 100 headers and 60 KiB"}
-	errUnderscore = &refusal{http.StatusBadRequest, "a header's name has an underscore"}
-	errMethod     = &refusal{http.StatusBadRequest, "unknown method"}
-	errConnect    = &refusal{http.StatusMethodNotAllowed, "CONNECT is not supported"}
-	errHost       = &refusal{http.StatusBadRequest, "no host"}
-	errPath       = &refusal{http.StatusBadRequest, "malformed request path"}
-	errAuthority  = &refusal{http.StatusBadRequest, "malformed authority"}
-	errScheme     = &refusal{http.StatusForbidden, "the connection has no TLS, so the scheme is http"}
-	errNoPath     = &refusal{http.StatusNotFound, "no path"}
+	errPath = errors.New("malformed request path")
+
+	plainSlashes = strings.NewReplacer("%2F", "/", "%2f", "/", "%5C", `\`, "%5c", `\`)
+	// dotParameters are the parameters of a dot segment, which Envoy drops before
+	// it looks at escapes and backslashes (CVE-2026-73551).
+	dotParameters = regexp.MustCompile(`(/\.\.?);[^/]*`)
+	escape        = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
+	needless      = regexp.MustCompile(`[A-Za-z0-9._~-]`) // of an escape
+	respelled     = strings.NewReplacer(`\`, "/", `"`, "%22", "<", "%3C", ">", "%3E", "^", "%5E", "`", "%60", "{", "%7B", "|", "%7C", "}", "%7D")
+	slashes       = regexp.MustCompile(`//+`)
 )
 
-// methods are those that Envoy takes. They are in capitals, so that get is no
-// way around a rule for GET.
-var methods = strings.Fields(`GET HEAD POST PUT DELETE OPTIONS TRACE PATCH
-	ACL BIND CHECKOUT COPY LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MOVE NOTIFY PROPFIND PROPPATCH
-	PURGE REBIND REPORT SEARCH SOURCE SUBSCRIBE UNBIND UNLINK UNLOCK UNSUBSCRIBE`)
-
-// admit refuses what Envoy would not show to a filter, and returns the path of
-// all else.
-func admit(r *http.Request) (path string, redirect bool, why *refusal) {
-	switch {
-	case r.ProtoMajor != 1 || r.ProtoMinor != 1:
-		return "", false, errVersion
-	case headTooLarge(r):
-		return "", false, errHead
-	case underscored(r.Header):
-		return "", false, errUnderscore
-	case r.Method == http.MethodConnect:
-		return "", false, errConnect
-	case !slices.Contains(methods, r.Method):
-		return "", false, errMethod
+// normalize gives a request target the one spelling that rules are written
+// for, as Envoy 1.40 does with normalize_path, merge_slashes and
+// UNESCAPE_AND_REDIRECT. A target with an escaped slash is to be redirected to what
+// is returned. The query stays as it was sent.
+func normalize(target string) (normal string, redirect bool, err error) {
+	path, query, hasQuery := strings.Cut(target, "?")
+	never := func(r rune) bool { return r <= ' ' || r >= 0x7F || r == '#' }
+	_, err = url.PathUnescape(path)
+	if err != nil || !strings.HasPrefix(path, "/") || strings.Contains(path, "%00") || strings.ContainsFunc(target, never) {
+		return "", false, errPath
 	}
-	if path, why = origin(r.RequestURI); why != nil {
-		return "", false, why
-	}
-	if r.Host == "" {
-		return "", false, errHost
-	}
-	return normalize(path)
-}
-
-// underscored finds what some servers read as a hyphen: x_user_id would be a
-// second spelling of a key.
-func underscored(h http.Header) bool {
-	for name := range h {
-		if strings.Contains(name, "_") {
-			return true
+	plain := plainSlashes.Replace(path)
+	redirect = plain != path
+	plain = dotParameters.ReplaceAllString(plain, "$1")
+	plain = escape.ReplaceAllStringFunc(plain, func(escaped string) string {
+		c, _ := strconv.ParseUint(escaped[1:], 16, 8)
+		if letter := string([]byte{byte(c)}); needless.MatchString(letter) {
+			return letter
 		}
+		return escaped
+	})
+	read, err := url.ParseRequestURI(respelled.Replace(plain))
+	if err != nil {
+		return "", false, errPath
 	}
-	return false
-}
-
-// headTooLarge counts exactly where net/http allows some more.
-func headTooLarge(r *http.Request) bool {
-	bytes := len(r.Method) + len(r.RequestURI) + len(r.Host)
-	headers := 1 // Host
-	for name, values := range r.Header {
-		for _, value := range values {
-			bytes += len(name) + len(value)
-			headers++
-		}
+	resolved := new(url.URL).ResolveReference(read) // of dot segments
+	path = slashes.ReplaceAllString(resolved.EscapedPath(), "/")
+	if hasQuery {
+		path += "?" + query
 	}
-	return bytes > maxHeaderBytes || headers > maxHeaders
+	return path, redirect, nil
 }

@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"errors"
-
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
@@ -11,12 +9,6 @@ import (
 // Dial returns a connection to the first of the addresses, HOST:PORT each, that lets it
 // connect. It tries them in turn, and from the first again after each loss.
 func Dial(addresses []string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
-	switch len(addresses) {
-	case 0:
-		return nil, errors.New("there is no address")
-	case 1:
-		return grpc.NewClient(addresses[0], options...)
-	}
 	list := make([]resolver.Address, len(addresses))
 	for i, a := range addresses {
 		list[i] = resolver.Address{Addr: a, ServerName: a} // whose certificate has to be its own

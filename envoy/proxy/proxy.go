@@ -6,8 +6,8 @@
 // sees what Envoy would show it: the connection's address as the client's, one
 // spelling for each path, headers in lower case.
 //
-// A policy is bytes to it. It serves HTTP/1.1 without upgrades: it takes none that
-// a client offers, such as to a websocket.
+// It is for a first try and for tests, not for an edge: HTTP is what net/http makes
+// of it, over HTTP/1 and without upgrades. A policy is bytes to it.
 package proxy
 
 import (
@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httputil"
 	"net/url"
 	"os"
 	"sync"
@@ -36,13 +35,8 @@ const (
 	// a file.
 	Embedded = "embedded:sluice.wasm"
 
-	defaultQueue   = 1024
 	defaultTimeout = 15 * time.Second // that of a route in Envoy
-
-	defaultConnections   = 4096
-	defaultHeaderTimeout = 10 * time.Second
-	defaultBodyIdle      = time.Minute
-	defaultStreamIdle    = 5 * time.Minute // stream_idle_timeout
+	pausedAtMost   = 5 * time.Minute  // stream_idle_timeout
 )
 
 // Options say what a Proxy is made of. Wasm and Upstream are required.
@@ -52,14 +46,7 @@ type Options struct {
 	ReadFile func(name string) ([]byte, error) // reads a filter that the control plane names; default os.ReadFile
 	Workers  int                               // worker VMs; default 1
 	Upstream *url.URL
-
-	Queue   int           // requests that may wait for a worker; default 1024
-	Timeout time.Duration // until the upstream begins to answer; default 15 s
-
-	Connections   int           // from clients at a time; default 4096
-	HeaderTimeout time.Duration // for the head of a request; default 10 s
-	BodyIdle      time.Duration // without a byte of a request's body, or of what either end is to read; default 60 s
-	StreamIdle    time.Duration // without a byte of a response's body, or paused by the filter; default 5 min, as in Envoy
+	Timeout  time.Duration // until the upstream begins to answer; default 15 s
 
 	// Cluster returns the service that the filter may open gRPC streams to, by the
 	// name that a policy gives it; nil = there is none. The caller closes it after the
@@ -77,16 +64,12 @@ type Proxy struct {
 	log       *slog.Logger
 	host      *sim.Host
 	transport *http.Transport
-	reverse   *httputil.ReverseProxy
-
-	free    chan int // workers that are
-	waiting atomic.Int64
-	broken  atomic.Bool // some worker's VM has failed
+	free      chan int    // workers that are
+	broken    atomic.Bool // some worker's VM has failed
 
 	updates sync.Mutex
 	running [sha256.Size]byte // digest of the filter that runs
 	given   bool              // the policy in force is the control plane's
-	without []byte            // the one in force while it gives none
 
 	readyOnce sync.Once
 	ready     chan struct{}
@@ -96,19 +79,21 @@ type Proxy struct {
 // New compiles the filter and starts its workers with a policy that limits
 // nothing.
 func New(ctx context.Context, o Options) (*Proxy, error) {
-	if err := checkUpstream(o.Upstream); err != nil {
-		return nil, err
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o = o.withDefaults()
+	if o.ReadFile == nil {
+		o.ReadFile = os.ReadFile
+	}
+	o.WasmName, o.Workers, o.Timeout = cmp.Or(o.WasmName, Embedded), max(o.Workers, 1), cmp.Or(o.Timeout, defaultTimeout)
 	p := &Proxy{
 		options: o, log: o.Log, free: make(chan int, o.Workers), ready: make(chan struct{}),
-		without: []byte(envoy.EmptyPolicy),
-		running: sha256.Sum256(o.Wasm), transport: newTransport(o),
+		running: sha256.Sum256(o.Wasm), transport: newTransport(o.Timeout),
 	}
 	host, err := sim.New(context.WithoutCancel(ctx), sim.Options{
 		Wasm: o.Wasm, Workers: o.Workers, VMID: envoy.DefaultVMID, CacheDir: o.CacheDir,
 		PluginName: envoy.ResourceName, RootID: envoy.ResourceName,
-		LogLevel: sim.Info, Log: p.hear, Dial: p.dial, StreamIdle: o.StreamIdle,
+		LogLevel: sim.Info, Log: p.hear, Dial: p.dial, StreamIdle: pausedAtMost,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("load filter: %w", err)
@@ -121,66 +106,36 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	for worker := range o.Workers {
 		p.free <- worker
 	}
-	p.reverse = p.newReverseProxy()
 	return p, nil
-}
-
-func (o Options) withDefaults() Options {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.WasmName == "" {
-		o.WasmName = Embedded
-	}
-	if o.ReadFile == nil {
-		o.ReadFile = os.ReadFile
-	}
-	o.Workers = max(o.Workers, 1)
-	o.Queue = cmp.Or(o.Queue, defaultQueue)
-	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
-	o.Connections = cmp.Or(o.Connections, defaultConnections)
-	o.HeaderTimeout = cmp.Or(o.HeaderTimeout, defaultHeaderTimeout)
-	o.BodyIdle = cmp.Or(o.BodyIdle, defaultBodyIdle)
-	o.StreamIdle = cmp.Or(o.StreamIdle, defaultStreamIdle)
-	return o
 }
 
 // ParseUpstream reads the URL of an upstream.
 func ParseUpstream(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
-	if err != nil {
-		return nil, fmt.Errorf("upstream %q is not a URL", text)
-	}
-	return u, checkUpstream(u)
-}
-
-func checkUpstream(u *url.URL) error {
 	switch {
-	case u == nil:
-		return errors.New("no upstream")
+	case err != nil:
+		return nil, fmt.Errorf("upstream %q is not a URL", text)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "":
-		return fmt.Errorf("upstream %q is not an http or https URL with a host", u.Redacted())
+		return nil, fmt.Errorf("upstream %q is not an http or https URL with a host", u.Redacted())
 	case u.User != nil:
-		return errors.New("upstream URL holds a user: credentials pass through from the client")
+		return nil, errors.New("upstream URL holds a user: credentials pass through from the client")
 	case u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
-		return fmt.Errorf("upstream %q has more than scheme, host and port: paths pass through unchanged", u.Redacted())
+		return nil, fmt.Errorf("upstream %q has more than scheme, host and port: paths pass through unchanged", u.Redacted())
 	}
-	return nil
+	return u, nil
 }
 
-// Configure enforces a policy, JSON, while no control plane gives one, and
-// reports whether that is now. The error of one that the filter refuses is a
+// Configure enforces a policy, JSON, until a control plane has given one, and
+// reports whether it is in force. The error of one that the filter refuses is a
 // *sim.Refused, and the policy before stays.
 func (p *Proxy) Configure(policy []byte) (inForce bool, err error) {
 	p.updates.Lock()
 	defer p.updates.Unlock()
-	if !p.given {
-		if err := p.apply(p.options.Wasm, policy); err != nil {
-			return false, err
-		}
+	if p.given {
+		return false, nil
 	}
-	p.without = policy
-	return !p.given, nil
+	err = p.apply(p.options.Wasm, policy)
+	return err == nil, err
 }
 
 // adopt enforces the policy of the control plane with the filter it names.
@@ -192,26 +147,15 @@ func (p *Proxy) adopt(wasm, policy []byte) error {
 	return err
 }
 
-// fallBack returns to the policy that Configure was given last.
-func (p *Proxy) fallBack() error {
-	p.updates.Lock()
-	defer p.updates.Unlock()
-	err := p.apply(p.options.Wasm, p.without)
-	p.given = p.given && err != nil
-	return err
-}
-
 // apply enforces a policy with a filter, which may differ from the one that
 // runs; counters survive.
 func (p *Proxy) apply(wasm, policy []byte) error {
 	digest := sha256.Sum256(wasm)
-	var err error
-	if digest == p.running {
-		err = p.host.Configure(policy)
-	} else {
-		err = p.host.Replace(wasm, policy)
+	enforce := p.host.Configure
+	if digest != p.running {
+		enforce = func(policy []byte) error { return p.host.Replace(wasm, policy) }
 	}
-	if err != nil {
+	if err := enforce(policy); err != nil {
 		return err
 	}
 	p.running = digest
@@ -221,9 +165,6 @@ func (p *Proxy) apply(wasm, policy []byte) error {
 
 // Ready is closed once a policy has been taken.
 func (p *Proxy) Ready() <-chan struct{} { return p.ready }
-
-// Metrics returns the filter's metrics by name. They lag behind by a tick.
-func (p *Proxy) Metrics() map[string]uint64 { return p.host.Metrics() }
 
 // Close ends the filter. Serve has to have returned.
 func (p *Proxy) Close() {
@@ -239,18 +180,13 @@ func (p *Proxy) hear(level sim.Level, vm int, message string) {
 		to = slog.LevelError
 	case level == sim.Warn:
 		to = slog.LevelWarn
-	case level < sim.Info:
-		to = slog.LevelDebug
 	}
-	p.log.Log(context.Background(), to, message, "vm", vmName(vm))
-}
-
-func vmName(vm int) string {
+	name := fmt.Sprint("worker ", vm)
 	switch vm {
 	case sim.Canary:
-		return "canary"
+		name = "canary"
 	case sim.Main:
-		return "main"
+		name = "main"
 	}
-	return fmt.Sprintf("worker %d", vm)
+	p.log.Log(context.Background(), to, message, "vm", name)
 }

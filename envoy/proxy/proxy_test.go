@@ -5,12 +5,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,52 +16,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
-	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
-
-// TestExactOverManyConnections: four workers, sixteen connections, one key.
-func TestExactOverManyConnections(t *testing.T) {
-	var reached atomic.Int64
-	p := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Add(1) }),
-		func(o *proxy.Options) { o.Workers = 4 })
-	p.configure(perUser(1000))
-	const connections, each = 16, 3000 / 16
-	const rest = 3000 - connections*each
-	var ok, denied atomic.Int64
-	var clients sync.WaitGroup
-	for c := range connections {
-		clients.Go(func() {
-			client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
-			defer client.CloseIdleConnections()
-			n := each
-			if c == 0 {
-				n += rest
-			}
-			for range n {
-				r, _ := http.NewRequest(http.MethodGet, p.url+"/api/x", http.NoBody)
-				r.Header.Set("x-user-id", "alice")
-				response, err := client.Do(r)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				_, _ = io.Copy(io.Discard, response.Body)
-				_ = response.Body.Close()
-				switch response.StatusCode {
-				case http.StatusOK:
-					ok.Add(1)
-				case http.StatusTooManyRequests:
-					denied.Add(1)
-				}
-			}
-		})
-	}
-	clients.Wait()
-	require.Equal(t, int64(1000), ok.Load())
-	require.Equal(t, int64(2000), denied.Load())
-	require.Equal(t, int64(1000), reached.Load(), "what is denied never reaches the upstream")
-	require.Equal(t, http.StatusOK, p.status("bob"))
-}
 
 func TestHeaders(t *testing.T) {
 	seen := make(chan *http.Request, 1)
@@ -95,10 +48,8 @@ func TestHeaders(t *testing.T) {
 	require.Equal(t, "http", r.Header.Get("X-Forwarded-Proto"))
 	require.Equal(t, "h", r.Header.Get("X-Forwarded-Host"))
 	require.Equal(t, "test", r.Header.Get("User-Agent"))
-	for _, hop := range []string{"Connection", "Upgrade", "X-Private", "Accept-Encoding"} {
-		if hop != "Accept-Encoding" { // the test's own client asks for gzip
-			require.Empty(t, r.Header.Get(hop), hop)
-		}
+	for _, hop := range []string{"Connection", "Upgrade", "X-Private"} {
+		require.Empty(t, r.Header.Get(hop), hop)
 	}
 
 	response, body = p.do(http.MethodGet, "/api/x", "x-user-id", "alice")
@@ -120,29 +71,18 @@ func TestHeaders(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, response.StatusCode)
 }
 
-// TestOneSpellingOfAPath: no other spelling slips past a rule.
-func TestOneSpellingOfAPath(t *testing.T) {
+// TestLargeHead: of 60 KiB are let in, more than 64 are not.
+func TestLargeHead(t *testing.T) {
 	p := serve(t, hello)
-	p.configure(perUser(1))
-	require.Equal(t, http.StatusOK, p.status("alice"))
-	for _, path := range []string{"/%61pi/x", "//api/x", "/x/../api/x", "/x/%2e%2e/api//x", `/api\x`} {
-		connection, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+	for size, want := range map[int]int{59 << 10: http.StatusOK, 64 << 10: http.StatusRequestHeaderFieldsTooLarge} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.url, http.NoBody)
 		require.NoError(t, err)
-		_, err = fmt.Fprintf(connection, "GET %s HTTP/1.1\r\nHost: a\r\nX-User-Id: alice\r\nConnection: close\r\n\r\n", path)
+		r.Header.Set("X-Long", strings.Repeat("a", size))
+		response, err := http.DefaultTransport.RoundTrip(r)
 		require.NoError(t, err)
-		answer, err := io.ReadAll(connection)
-		require.NoError(t, err)
-		require.True(t, strings.HasPrefix(string(answer), "HTTP/1.1 429 "), "%s: %s", path, answer)
-		require.NoError(t, connection.Close())
+		require.Equal(t, want, response.StatusCode, size)
+		require.NoError(t, response.Body.Close())
 	}
-}
-
-func TestRepeatedKeyHeader(t *testing.T) {
-	p := serve(t, hello)
-	p.configure(perUser(1))
-	first, _ := p.do(http.MethodGet, "/api/x", "x-user-id", "a", "x-user-id", "b")
-	again, _ := p.do(http.MethodGet, "/api/x", "x-user-id", "a", "x-user-id", "b")
-	require.Equal(t, []int{200, 429}, []int{first.StatusCode, again.StatusCode})
 }
 
 // TestStreaming: both bodies arrive while the other end still writes.
@@ -220,11 +160,9 @@ func TestUpstreamFailures(t *testing.T) {
 		"down": {hello, func(o *proxy.Options) {
 			o.Upstream = &url.URL{Scheme: "http", Host: fmt.Sprint("127.0.0.1:", free[0])}
 		},
-			http.StatusBadGateway, "the upstream cannot be reached\n"},
+			http.StatusBadGateway, "the upstream gave no answer\n"},
 		"slow": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, func(o *proxy.Options) { o.Timeout = 50 * time.Millisecond },
 			http.StatusGatewayTimeout, "the upstream did not answer in time\n"},
-		"hangs up": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, func(*proxy.Options) {},
-			http.StatusBadGateway, "the upstream ended the connection without an answer\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := serve(t, tc.upstream, tc.change)
@@ -259,32 +197,14 @@ func TestClientThatLeaves(t *testing.T) {
 	}
 }
 
-func TestPolicyChanges(t *testing.T) {
-	p := serve(t, hello)
-	code, text := p.ask("/healthz")
-	require.Equal(t, http.StatusServiceUnavailable, code, text)
-	require.Equal(t, http.StatusOK, p.status("alice"), "without a policy nothing is limited")
-
-	p.configure(perUser(2))
-	code, _ = p.ask("/healthz")
-	require.Equal(t, http.StatusOK, code)
-	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})
-
-	var refused *sim.Refused
-	_, err := p.Configure([]byte(`{"version":1,"rules":[{"name":"x","limits":["0/0s"],"color":1}]}`))
-	require.ErrorAs(t, err, &refused)
-	require.ErrorContains(t, err, "rules[0].limits[0]")
-	require.ErrorContains(t, err, "rules[0].color", "all problems at once")
-	require.Equal(t, http.StatusTooManyRequests, p.status("alice"), "the old policy stays")
-
-	p.configure(perUser(3))
-	require.Equal(t, []int{200, 429}, []int{p.status("alice"), p.status("alice")}, "counters survive")
-}
-
 func TestStats(t *testing.T) {
 	t.Parallel()
 	p := serve(t, hello)
+	code, _ := p.ask("/healthz")
+	require.Equal(t, http.StatusServiceUnavailable, code, "no policy yet")
 	p.configure(perUser(2))
+	code, _ = p.ask("/healthz")
+	require.Equal(t, http.StatusOK, code)
 	for range 3 {
 		p.status("alice")
 	}
@@ -339,9 +259,4 @@ func TestParseUpstream(t *testing.T) {
 		_, err := proxy.ParseUpstream(text)
 		require.ErrorContains(t, err, want, text)
 	}
-}
-
-func TestBadFilter(t *testing.T) {
-	_, err := proxy.New(t.Context(), proxy.Options{Wasm: []byte("no wasm"), Upstream: &url.URL{Scheme: "http", Host: "a"}})
-	require.ErrorContains(t, err, "load filter: compile module")
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -19,12 +18,12 @@ import (
 type stream struct {
 	in     *sim.Inbox
 	cancel context.CancelFunc
-
-	mu     sync.Mutex
-	queue  [][]byte // what the filter has sent; it bounds that itself
-	closed bool     // nothing follows
-	more   chan struct{}
+	out    chan []byte // what the filter has sent
 }
+
+// unsent is how many messages of the filter may wait to be sent. It lets one wait for
+// an answer.
+const unsent = 64
 
 // dial opens a stream to one of the clusters. A service that cannot be reached
 // ends it.
@@ -42,32 +41,25 @@ func (p *Proxy) dial(c sim.Call, in *sim.Inbox) (sim.Peer, error) {
 			ctx = metadata.AppendToOutgoingContext(ctx, pair[0], pair[1])
 		}
 	}
-	s := &stream{in: in, cancel: cancel, more: make(chan struct{}, 1)}
+	s := &stream{in: in, cancel: cancel, out: make(chan []byte, unsent)}
 	go s.run(ctx, conn, "/"+c.Service+"/"+c.Method)
 	return s, nil
 }
 
-// Send queues a message.
-func (s *stream) Send(message []byte) { s.add(message, false) }
+// Send queues a message. A service that takes none for so long loses the stream.
+func (s *stream) Send(message []byte) {
+	select {
+	case s.out <- message:
+	default:
+		s.cancel()
+	}
+}
 
 // CloseSend says that nothing follows.
-func (s *stream) CloseSend() { s.add(nil, true) }
+func (s *stream) CloseSend() { close(s.out) }
 
 // Cancel ends the stream.
 func (s *stream) Cancel() { s.cancel() }
-
-func (s *stream) add(message []byte, last bool) {
-	s.mu.Lock()
-	if message != nil {
-		s.queue = append(s.queue, message)
-	}
-	s.closed = s.closed || last
-	s.mu.Unlock()
-	select {
-	case s.more <- struct{}{}:
-	default:
-	}
-}
 
 // run receives until the service ends the stream.
 func (s *stream) run(ctx context.Context, conn grpc.ClientConnInterface, method string) {
@@ -96,21 +88,15 @@ func (s *stream) run(ctx context.Context, conn grpc.ClientConnInterface, method 
 // hears.
 func (s *stream) send(ctx context.Context, client grpc.ClientStream) {
 	for {
-		s.mu.Lock()
-		queue, closed := s.queue, s.closed
-		s.queue = nil
-		s.mu.Unlock()
-		for i := range queue {
-			if client.SendMsg(&queue[i]) != nil {
+		select {
+		case message, more := <-s.out:
+			if !more {
+				_ = client.CloseSend()
 				return
 			}
-		}
-		if closed {
-			_ = client.CloseSend()
-			return
-		}
-		select {
-		case <-s.more:
+			if client.SendMsg(&message) != nil {
+				return
+			}
 		case <-ctx.Done():
 			return
 		}

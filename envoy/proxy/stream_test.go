@@ -85,7 +85,7 @@ func TestFilterPausesAndAsks(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, nobody.Close()) })
 	wasm := pauser(t)
 	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }), func(o *proxy.Options) {
-		o.Wasm, o.Workers, o.StreamIdle = wasm, 1, time.Minute
+		o.Wasm, o.Workers = wasm, 1
 		o.Cluster = func(name string) grpc.ClientConnInterface {
 			return map[string]grpc.ClientConnInterface{"quota": conn, "nobody": nobody}[name]
 		}

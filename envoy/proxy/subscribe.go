@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
@@ -23,6 +24,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
@@ -34,10 +36,6 @@ const (
 	keepaliveEvery = 10 * time.Second
 )
 
-// refusedMax is the longest wait of a proxy that was refused, until somebody
-// mends that. The first wait is retryMax.
-const refusedMax = 30 * time.Second
-
 // extensionConfigType is the type of the resource and of its discovery.
 const extensionConfigType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 
@@ -48,7 +46,6 @@ type Subscription struct {
 	Node      string      // id by which the control plane knows this proxy
 	Resource  string      // default envoy.ResourceName
 	Manage    string      // where the control plane may send management requests, "" = nowhere
-	Without   string      // what is in force while the control plane has no policy, for the log
 }
 
 // Subscribe takes policies from a control plane by Delta ECDS until ctx ends.
@@ -59,7 +56,6 @@ func (p *Proxy) Subscribe(ctx context.Context, s Subscription) error {
 		return errors.New("subscribe: no node id: the control plane tells proxies apart by it")
 	}
 	s.Resource = cmp.Or(s.Resource, envoy.ResourceName)
-	s.Without = cmp.Or(s.Without, "nothing is limited")
 	security := insecure.NewCredentials()
 	if s.TLS != nil {
 		security = credentials.NewTLS(s.TLS)
@@ -92,9 +88,11 @@ type subscriber struct {
 
 	version string // of the resource that is enforced, empty for none
 	streams int    // in a row that brought nothing
-	quiet   bool   // the log knows that the control plane is away
-	refusal string // that the log knows, empty once the control plane has let the proxy in
+	said    string // why the control plane gives nothing, as the log knows; empty while it does
 }
+
+// away is what the log knows of a control plane that does not answer.
+const away = "away"
 
 func (c *subscriber) run(ctx context.Context) {
 	for {
@@ -102,12 +100,8 @@ func (c *subscriber) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		base, longest := retryBase, retryMax
-		if refused(err) {
-			base, longest = retryMax, refusedMax
-		}
 		c.report(err)
-		wait := min(base<<min(c.streams, 8), longest)
+		wait := min(retryBase<<min(c.streams, 8), retryMax)
 		c.streams++
 		select {
 		case <-ctx.Done():
@@ -117,32 +111,21 @@ func (c *subscriber) run(ctx context.Context) {
 	}
 }
 
-// refused reports whether the control plane answered and does not let the proxy in.
-func refused(err error) bool {
-	code := status.Code(err)
-	return code == codes.PermissionDenied || code == codes.Unauthenticated || code == codes.InvalidArgument
-}
-
-// xds names the control plane in the log.
-func (c *subscriber) xds() string { return strings.Join(c.Addresses, ",") }
-
 // report logs why a stream has ended, unless it has logged that before.
 func (c *subscriber) report(err error) {
-	reason := fmt.Sprintf("%.1000s", status.Convert(err).Message())
-	switch {
-	case refused(err) && c.refusal != reason:
-		c.refusal = reason
-		c.proxy.log.Error("control plane refuses this proxy, nothing changes until it lets it in", "xds", c.xds(), "node", c.Node, "reason", reason)
-	case !refused(err) && !c.quiet:
-		c.quiet, c.refusal = true, ""
-		c.proxy.log.Warn("control plane is away, nothing changes until it is back", "xds", c.xds(), "error", reason)
+	why := status.Convert(err)
+	reason := fmt.Sprintf("%.1000s", why.Message())
+	log, before := c.proxy.log.With("xds", strings.Join(c.Addresses, ","), "node", c.Node, "reason", reason), c.said
+	switch why.Code() {
+	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument:
+		if c.said = reason; c.said != before {
+			log.Error("control plane refuses this proxy, nothing changes until it lets it in")
+		}
+	default:
+		if c.said = away; c.said != before {
+			log.Warn("control plane is away, nothing changes until it is back")
+		}
 	}
-}
-
-// subscribed notes that the control plane listens.
-func (c *subscriber) subscribed() {
-	c.quiet, c.refusal = false, ""
-	c.proxy.log.Info("subscribed", "xds", c.xds(), "node", c.Node, "resource", c.Resource)
 }
 
 // stream subscribes once and takes what comes until the stream ends.
@@ -156,18 +139,16 @@ func (c *subscriber) stream(ctx context.Context) error {
 	if err := stream.Send(c.first()); err != nil && !errors.Is(err, io.EOF) { // at io.EOF Recv returns why
 		return err
 	}
-	if c.refusal == "" { // else the request is no sign yet
-		c.subscribed()
+	if c.said == "" || c.said == away { // else the request is no sign yet that it is let in
+		c.said = ""
+		c.proxy.log.Info("subscribed", "xds", strings.Join(c.Addresses, ","), "node", c.Node, "resource", c.Resource)
 	}
 	for {
 		response, err := stream.Recv()
 		if err != nil {
 			return err
 		}
-		c.streams = 0
-		if c.refusal != "" {
-			c.subscribed()
-		}
+		c.streams, c.said = 0, ""
 		if err := stream.Send(c.answer(response)); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
@@ -201,56 +182,45 @@ func (c *subscriber) first() *discoveryv3.DeltaDiscoveryRequest {
 // answer takes a response and makes its ACK or NACK.
 func (c *subscriber) answer(response *discoveryv3.DeltaDiscoveryResponse) *discoveryv3.DeltaDiscoveryRequest {
 	r := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: extensionConfigType, ResponseNonce: response.GetNonce()}
-	if err := c.take(response); err != nil {
-		r.ErrorDetail = &rpcstatus.Status{Code: int32(codes.Internal), Message: err.Error()}
-	}
-	return r
-}
-
-// take applies a response. The text of its error is for the control plane;
-// the log gets the whole reason.
-func (c *subscriber) take(response *discoveryv3.DeltaDiscoveryResponse) error {
-	log := c.proxy.log.With("nonce", response.GetNonce())
-	for _, name := range response.GetRemovedResources() {
-		if name != c.Resource {
-			continue
-		}
-		// As in Envoy, where the default_config takes over.
-		if err := c.proxy.fallBack(); err != nil {
-			return err
-		}
-		c.version = ""
-		log.Warn("control plane has no policy for this proxy", "in_force", c.Without)
-	}
 	for _, resource := range response.GetResources() {
 		if resource.GetName() != c.Resource {
 			continue
 		}
-		if err := c.enforce(resource); err != nil {
-			log.Error("policy refused, the one before stays in force", "version", resource.GetVersion(), "error", err)
-			var said *nack
-			if errors.As(err, &said) {
-				return errors.New(said.text)
-			}
-			return err
+		log := c.proxy.log.With("nonce", response.GetNonce(), "version", resource.GetVersion())
+		if err := c.proxy.enforce(resource); err != nil {
+			log.Error("policy refused, the one before stays in force", "error", err)
+			r.ErrorDetail = &rpcstatus.Status{Code: int32(codes.Internal), Message: err.Error()}
+			continue
 		}
 		c.version = resource.GetVersion()
-		log.Info("policy in force", "version", c.version)
+		log.Info("policy in force")
 	}
-	return nil
+	return r
 }
 
-func (c *subscriber) enforce(resource *discoveryv3.Resource) error {
-	config, err := readPlugin(resource)
-	if err != nil {
-		return err
+// enforce adopts the policy in a resource, with the filter that it names. It reads
+// what sluice serve writes. There is one filter and one store, so vm_id, root_id and
+// the runtime choose nothing.
+func (p *Proxy) enforce(resource *discoveryv3.Resource) error {
+	var extension corev3.TypedExtensionConfig
+	var filter wasmfilterv3.Wasm
+	var policy wrapperspb.StringValue
+	if err := resource.GetResource().UnmarshalTo(&extension); err != nil {
+		return fmt.Errorf("read extension config: %w", err)
 	}
-	wasm, err := c.proxy.code(config.code)
-	if err != nil {
-		return err
+	if err := extension.GetTypedConfig().UnmarshalTo(&filter); err != nil {
+		return fmt.Errorf("read filter config: %w", err)
 	}
-	if err := c.proxy.adopt(wasm, config.policy); err != nil {
-		return &nack{text: "Unable to create Wasm plugin " + config.name, cause: err}
+	config := filter.GetConfig()
+	if err := config.GetConfiguration().UnmarshalTo(&policy); err != nil {
+		return fmt.Errorf("read plugin configuration: %w", err)
 	}
-	return nil
+	wasm, file := p.options.Wasm, config.GetVmConfig().GetCode().GetLocal().GetFilename()
+	if file != Embedded {
+		var err error
+		if wasm, err = p.options.ReadFile(file); err != nil { // anew every time, as Envoy does
+			return fmt.Errorf("read the filter: %w", err)
+		}
+	}
+	return p.adopt(wasm, []byte(policy.GetValue()))
 }

@@ -6,17 +6,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
@@ -35,31 +31,6 @@ func TestSubscribeWithoutNode(t *testing.T) {
 	require.ErrorContains(t, p.Subscribe(t.Context(), proxy.Subscription{Addresses: []string{"127.0.0.1:1"}}), "no node id")
 }
 
-// fickle is a control plane that gives a policy and takes it away.
-type fickle struct {
-	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
-	policy *discoveryv3.Resource
-}
-
-func (f *fickle) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDiscoveryService_DeltaExtensionConfigsServer) error {
-	if _, err := stream.Recv(); err != nil {
-		return err
-	}
-	for _, response := range []*discoveryv3.DeltaDiscoveryResponse{
-		{Nonce: "1", Resources: []*discoveryv3.Resource{f.policy}},
-		{Nonce: "2", RemovedResources: []string{envoy.ResourceName}},
-	} {
-		if err := stream.Send(response); err != nil {
-			return err
-		}
-		if _, err := stream.Recv(); err != nil {
-			return err
-		}
-	}
-	<-stream.Context().Done()
-	return nil
-}
-
 // closed is a control plane that lets nobody in.
 type closed struct {
 	extensionv3.UnimplementedExtensionConfigDiscoveryServiceServer
@@ -71,8 +42,7 @@ func (c *closed) DeltaExtensionConfigs(extensionv3.ExtensionConfigDiscoveryServi
 	return status.Error(codes.PermissionDenied, "write \x1b[31mn\" into the file"+strings.Repeat("x", 2000))
 }
 
-// TestRefusedByTheControlPlane: the log says why, once, and the control plane
-// is not asked twice a second.
+// TestRefusedByTheControlPlane: the log says why, once.
 func TestRefusedByTheControlPlane(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -85,8 +55,9 @@ func TestRefusedByTheControlPlane(t *testing.T) {
 	p := serve(t, hello)
 	subscribe(t, p, proxy.Subscription{Addresses: []string{listener.Addr().String()}})
 	require.Eventually(t, func() bool { return p.log.count("control plane refuses this proxy") == 1 }, patience, moment)
-	require.Never(t, func() bool { return refusing.streams.Load() > 1 }, 2*time.Second, moment)
+	require.Eventually(t, func() bool { return refusing.streams.Load() > 2 }, patience, moment)
 	log := p.log.String()
+	require.Equal(t, 1, strings.Count(log, "control plane refuses this proxy"))
 	require.Contains(t, log, `reason="write \x1b[31mn\" into the file`)
 	require.Less(t, len(log), 3000)
 	require.NotContains(t, log, "is away")
@@ -125,27 +96,4 @@ func TestSeveralControlPlanes(t *testing.T) {
 	require.Zero(t, planes[1].streams.Load())
 	servers[0].Stop()
 	require.Eventually(t, func() bool { return planes[1].streams.Load() == 1 }, patience, moment)
-}
-
-// TestPolicyTakenAway: what Configure was given is in force again.
-func TestPolicyTakenAway(t *testing.T) {
-	extension, err := envoy.Plugin{Wasm: proxy.Embedded, Policy: perUser(1)}.ExtensionConfig()
-	require.NoError(t, err)
-	packed, err := anypb.New(extension)
-	require.NoError(t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	server := grpc.NewServer()
-	extensionv3.RegisterExtensionConfigDiscoveryServiceServer(server, &fickle{
-		policy: &discoveryv3.Resource{Name: envoy.ResourceName, Version: "1", Resource: packed},
-	})
-	go func() { _ = server.Serve(listener) }()
-	t.Cleanup(server.Stop)
-
-	p := serve(t, hello)
-	p.configure(perUser(2))
-	subscribe(t, p, proxy.Subscription{Addresses: []string{listener.Addr().String()}, Without: "the file"})
-	require.Eventually(t, func() bool { return strings.Contains(p.log.String(), `in_force="the file"`) }, patience, moment, p.log)
-	require.Contains(t, p.log.String(), "policy in force")
-	require.Equal(t, []int{200, 200, 429}, []int{p.status("alice"), p.status("alice"), p.status("alice")})
 }

@@ -45,23 +45,20 @@ func newRunCommand() *cobra.Command {
 		Use:   "run [-f POLICY] [--xds ADDRESS] --upstream URL",
 		Short: "Run the filter as a reverse proxy, without Envoy",
 		Long: `Run the filter that Envoy loads as a reverse proxy in front of one HTTP server:
-for a first try, for tests, and where there is no Envoy.
+for a first try and for tests. Put an Envoy at the edge.
 
 The policy comes from a file, read again on SIGHUP, or from sluice serve. A refused
 policy changes nothing: the last good one stays in force, also while the control
 plane is away. With both, the file's policy is in force until the control plane has
-sent one, and again if it takes that away. With --xds alone the proxy waits three
-seconds for the first policy and then SERVES WITHOUT LIMITS until there is one,
-with a warning: give -f as well where that must not happen.
+sent one. With --xds alone the proxy waits three seconds for the first policy and
+then SERVES WITHOUT LIMITS until there is one, with a warning: give -f as well where
+that must not happen.
 
-The client's address is that of its connection, whatever x-forwarded-for says,
-and paths are normalized as in an Envoy that sluice render set up. It speaks
-HTTP/1.1; websockets and other upgrades do not pass. The head of a request has at
-most 60 KiB, 100 headers and 10 seconds. A request whose body is silent for 60
-seconds gets 408. A client or upstream that reads nothing for 60 seconds is cut off,
-and so is a response that is silent for five minutes. There are 4,096 connections:
-one more closes the one idle longest, or is closed if none is idle. Logs go to
-standard error.`,
+The client's address is that of its connection, whatever x-forwarded-for says, and
+paths are normalized as in an Envoy that sluice render set up. It speaks HTTP/1;
+websockets and other upgrades do not pass. The head of a request has at most 64 KiB
+and 10 seconds, the upstream 15 seconds to begin its response. There are 4,096
+connections; one more waits. Bodies may take for ever. Logs go to standard error.`,
 		Example: `  sluice run -f policy.yaml --upstream http://127.0.0.1:8080
   sluice run -f policy.yaml --upstream http://127.0.0.1:8080 --listen 127.0.0.1:0   # a port of the system's choice, see the log
   sluice run --xds 127.0.0.1:18000 -f policy.yaml --node edge-1 --upstream http://127.0.0.1:8080 --admin 127.0.0.1:9901
@@ -140,7 +137,6 @@ func run(cmd *cobra.Command, o runOptions) error {
 		if _, err := p.Configure(first); err != nil {
 			return err
 		}
-		subscription.Without = "the policy of " + o.file
 	}
 	return r.run(subscription, listeners)
 }

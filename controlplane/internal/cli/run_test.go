@@ -155,7 +155,7 @@ func TestRunFromControlPlane(t *testing.T) {
 
 	broken := start(t, newApplyCommand(), "-f", policy, "--server", "http://"+web, "--wasm", "/nowhere/sluice.wasm")
 	require.ErrorContains(t, <-broken.done, "refused by 1 proxy")
-	require.Contains(t, broken.out.String(), "NACK  Invalid path: /nowhere/sluice.wasm")
+	require.Contains(t, broken.out.String(), "NACK  read the filter: open /nowhere/sluice.wasm: no such file")
 	require.Equal(t, http.StatusTooManyRequests, statusOf(t, address))
 	require.NoError(t, c.end(t))
 	require.NoError(t, control.end(t))

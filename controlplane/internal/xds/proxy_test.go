@@ -142,7 +142,7 @@ func (c *control) refused(number uint64, text string) {
 	c.t.Helper()
 	v := c.verdict(number)
 	require.Equal(c.t, xds.Nacked, v.Outcome)
-	require.Equal(c.t, text, v.Text)
+	require.Contains(c.t, v.Text, text)
 }
 
 // status waits until the ledger's line about the proxy is as asked.
@@ -232,15 +232,14 @@ func TestSubscribe(t *testing.T) {
 	require.Equal(t, []int{200, 429}, []int{p.status(), p.status()}, "counters survive")
 
 	// A revision whose filter is not there is refused and withdrawn.
-	c.refused(c.apply(perUser(9), "/nowhere/sluice.wasm"), "Invalid path: /nowhere/sluice.wasm")
+	c.refused(c.apply(perUser(9), "/nowhere/sluice.wasm"), "open /nowhere/sluice.wasm: no such file")
 	c.status("withdrawn", func(s xds.ProxyStatus) bool { return s.Acked == 2 && !s.Waiting && !s.Unsettled })
 	require.Equal(t, http.StatusTooManyRequests, p.status())
 
 	// So is one that the filter itself refuses.
-	c.refused(c.apply(perUser(9), refusingFile), "Unable to create Wasm plugin sluice")
+	c.refused(c.apply(perUser(9), refusingFile), "does not know policy version 1")
 	c.status("withdrawn", func(s xds.ProxyStatus) bool { return s.Acked == 2 && !s.Waiting && !s.Unsettled })
 	require.Equal(t, http.StatusTooManyRequests, p.status())
-	require.Contains(t, p.log.String(), "does not know policy version 1", "the log knows why")
 
 	c.accepted(c.apply(perUser(4), ""))
 	require.Equal(t, []int{200, 429}, []int{p.status(), p.status()})
