@@ -135,14 +135,6 @@ func (b *tab) await(selector, want string) {
 		"%s should say %s\n%s", selector, want, b.text("body"))
 }
 
-// retype replaces what a field holds, as somebody does who types.
-func (b *tab) retype(selector, text string) {
-	b.t.Helper()
-	b.do(chromedp.Focus(selector))
-	run(b, chromedp.Evaluate[any](`document.activeElement.select()`))
-	b.do(chromedp.KeyEvent("\b"), chromedp.SendKeys(selector, text))
-}
-
 // looks are the themes and widths in which each page is seen.
 var looks = []struct {
 	name, theme   string

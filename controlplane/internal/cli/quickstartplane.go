@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/console"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
@@ -89,13 +90,10 @@ func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error,
 		return nil, nil, errors.Join(err, stream.Close(), web.Close(), policies.Close())
 	}
 	d.server, d.xds = "http://"+web.Addr().String(), stream.Addr().String()
-	pages, endConsole, err := withConsole(api.New(api.Options{
+	pages := console.New(console.Options{Log: d.log, API: api.New(api.Options{
 		Store: policies, XDS: push, Fleet: quickstartFleet(token, web.Addr(), stream.Addr()),
 		Quota: api.Quota{Service: q.service, Private: true}, Log: d.log, Collectors: q.collectors(),
-	}), guard{}, d.log)
-	if err != nil {
-		return nil, nil, errors.Join(err, stream.Close(), web.Close(), policies.Close())
-	}
+	})})
 	s := servers{log: d.log, push: push, quotas: q, proxies: "xds", httpListener: web, xdsListener: stream, handler: pages}
 	// It outlives the command's context: the data plane goes first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
@@ -106,7 +104,7 @@ func (d *demo) startControlPlane(data string) (stop func(), failed <-chan error,
 	return func() {
 		cancel()
 		<-gone
-		if err := errors.Join(endConsole(), policies.Close()); err != nil {
+		if err := policies.Close(); err != nil {
 			d.log.Error("close the control plane", "error", err)
 		}
 	}, ended, err

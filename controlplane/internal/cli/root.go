@@ -64,7 +64,6 @@ func commands() []*cobra.Command {
 	return []*cobra.Command{
 		newApplyCommand(),
 		newAuditCommand(),
-		newConsoleAnswerCommand(),
 		newCountersCommand(),
 		newDiffCommand(),
 		newExplainCommand(),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/console"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
@@ -162,13 +163,9 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 		return fmt.Errorf("start xDS server: %w", err)
 	}
 	defer push.Stop()
-	pages, endConsole, err := withConsole(api.New(api.Options{
+	pages := console.New(console.Options{Access: guard.identify != nil, Log: log, API: api.New(api.Options{
 		Store: policies, XDS: push, Identify: guard.identify, Fleet: fleet, Quota: o.quotas.forAPI(q), Log: log, Collectors: q.collectors(),
-	}), guard, log)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = endConsole() }()
+	})})
 	s := servers{
 		log: log, push: push, guard: guard, quotas: q, proxies: "xds",
 		httpListener: conns.Bound(httpListener, share.HTTP), xdsListener: conns.Bound(xdsListener, share.XDS),

@@ -27,7 +27,6 @@ var printsNoData = map[string]string{
 	"sluice render istio":           "prints a resource",
 	"sluice render kubernetes":      "prints resources",
 	"sluice quota":                  "serves",
-	"sluice console-answer":         "answers serve",
 	"sluice run":                    "serves",
 	"sluice schema":                 "prints JSON in any case",
 	"sluice serve":                  "serves",
@@ -69,7 +68,6 @@ var failing = map[string]string{
 	"sluice render istio":           "-f NONE --url oci://a/b",
 	"sluice render kubernetes":      "",
 	"sluice replay":                 "NONE -f NONE",
-	"sluice console-answer":         "--cache NONE",
 	"sluice rollback":               "--server http://127.0.0.1:1",
 	"sluice run":                    "-f NONE --upstream http://127.0.0.1:1",
 	"sluice schema":                 "", // never fails but where it cannot write

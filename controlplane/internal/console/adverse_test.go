@@ -12,49 +12,20 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
-// Nothing falls between the look at the newest revision and the change.
-func TestAChangeThatComesBetweenIsNotOverwritten(t *testing.T) {
-	f := newFixture(t, false)
-	whole := api.New(api.Options{Store: f.store, XDS: f.xds})
-	var first sync.Once
-	f.server.Config.Handler = New(Options{Question: question(t), API: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
-			first.Do(func() {
-				other := httptest.NewRequest(http.MethodPost, "/v1/policies", strings.NewReader(good))
-				whole.ServeHTTP(httptest.NewRecorder(), other)
-			})
-		}
-		whole.ServeHTTP(w, r)
-	})})
-	b := f.browser()
-	form := url.Values{"csrf": {b.csrf("/console/policy")}, "file": {"policy.yaml"}, "policy": {good}, "base": {"0"}}
-	code, text := b.post("/console/policy/apply", form)
-	require.Equal(t, http.StatusConflict, code, text)
-	require.Contains(t, text, "revision 1 has been applied since you looked")
-	code, _ = b.post("/console/revisions/1/rollback", form)
-	require.Equal(t, http.StatusConflict, code)
-	form.Del("base")
-	code, text = b.post("/console/policy/apply", form)
-	require.Equal(t, http.StatusBadRequest, code)
-	require.Contains(t, text, "is not the number of a revision")
-}
-
-// A damaged policy is replaced in the page that says so.
-func TestDamagedPolicyCanBeReplaced(t *testing.T) {
+// A damaged revision can be replaced by an older one.
+func TestDamagedRevisionCanBeReplaced(t *testing.T) {
 	f := newFixture(t, true)
+	f.apply(good)
+	f.apply(strings.Replace(good, "missing_key: deny", "missing_key: share", 1))
 	b := f.as("admin") // whether the manage section changes is not known
-	code, _ := b.apply(good, "0")
-	require.Equal(t, http.StatusOK, code)
 	file := filepath.Join(f.dir, store.FileName)
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -62,7 +33,7 @@ func TestDamagedPolicyCanBeReplaced(t *testing.T) {
 	require.NoError(t, err)
 	defer db.Close()
 	for at := 0; ; { // bbolt has the file mapped
-		i := bytes.Index(text[at:], []byte("missing_key: deny"))
+		i := bytes.Index(text[at:], []byte("missing_key: share"))
 		if i < 0 {
 			break
 		}
@@ -70,32 +41,24 @@ func TestDamagedPolicyCanBeReplaced(t *testing.T) {
 		_, err = db.WriteAt([]byte("#"), int64(at))
 		require.NoError(t, err)
 	}
-	code, page := b.get("/console/policy")
-	require.Equal(t, http.StatusOK, code, page)
-	require.Contains(t, page, "apply the policy again")
 	for _, path := range []string{"/console/", "/console/revisions"} {
-		code, page = b.get(path)
+		code, page := b.get(path)
 		require.Equal(t, http.StatusOK, code, page)
 	}
-	_, page = b.post("/console/policy", url.Values{"csrf": {b.csrf("/console/policy")}, "do": {"review"}, "policy": {good}})
-	require.Contains(t, page, "Revision 1 cannot be compared with")
-	code, page = b.apply(good, "1")
+	_, page := b.get("/console/revisions/1/rollback")
+	require.Contains(t, page, "Revision 2 cannot be compared with")
+	code, page := b.rollback("2")
 	require.Equal(t, http.StatusOK, code)
-	require.Contains(t, page, "Revision 2 is applied.")
+	require.Contains(t, page, "Revision 3 is applied.")
 }
 
-// A policy is checked as somebody types: that the visitor leaves meanwhile is no error.
+// That a visitor leaves meanwhile is no error.
 func TestAVisitorWhoLeavesIsNotLogged(t *testing.T) {
-	f := newFixture(t, false)
 	var log bytes.Buffer
-	f.server.Config.Handler = New(Options{
-		API: api.New(api.Options{Store: f.store, XDS: f.xds}), Question: question(t), Log: slog.New(slog.NewTextHandler(&log, nil)),
-	})
-	form := url.Values{"csrf": {f.browser().csrf("/console/policy")}, "policy": {good}}
+	f := newLoggedFixture(t, false, slog.New(slog.NewTextHandler(&log, nil)))
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	r := httptest.NewRequestWithContext(gone, http.MethodPost, "/console/policy/check", strings.NewReader(form.Encode()))
-	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r := httptest.NewRequestWithContext(gone, http.MethodGet, "/console/revisions", http.NoBody)
 	f.server.Config.Handler.ServeHTTP(httptest.NewRecorder(), r)
 	require.Empty(t, log.String())
 }
@@ -103,7 +66,7 @@ func TestAVisitorWhoLeavesIsNotLogged(t *testing.T) {
 // Whoever shows no token and sends slowly keeps nobody out.
 func TestSlowFormsOfStrangersTakeNoPlace(t *testing.T) {
 	f := newFixture(t, true)
-	for _, path := range []string{"/console/login", "/console/policy"} {
+	for _, path := range []string{"/console/login", "/console/revisions/1/rollback"} {
 		for range maxVisits {
 			slow, err := net.Dial("tcp", f.server.Listener.Addr().String())
 			require.NoError(t, err)
@@ -116,7 +79,7 @@ func TestSlowFormsOfStrangersTakeNoPlace(t *testing.T) {
 		code, text := f.browser().get("/console/login")
 		require.Equal(t, http.StatusOK, code, text)
 	}
-	code, text := f.browser().post("/console/login", url.Values{"token": {strings.Repeat("x", maxLogin)}})
+	code, text := f.browser().post("/console/login", url.Values{"token": {strings.Repeat("x", maxForm)}})
 	require.Equal(t, http.StatusRequestEntityTooLarge, code, text)
 }
 

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
@@ -21,19 +23,24 @@ type failure struct {
 
 func (f *failure) Error() string { return f.text }
 
-// errBusy says that there is no room for a visit or a question now.
+func isCode(err error, code int) bool {
+	var f *failure
+	return errors.As(err, &f) && f.code == code
+}
+
+// errBusy says that there is no room for a visit now.
 var errBusy = &failure{code: http.StatusServiceUnavailable, text: "the console is busy: try again in 1 s", retryAfter: "1"}
 
 // call asks the API what the visitor of r may ask: its connection and its session speak
 // for it. Whether a page of another origin sent r has been seen to.
-func (c *console) call(r *http.Request, method, target, contentType string, body []byte, into any) error {
-	asked, err := http.NewRequestWithContext(r.Context(), method, target, bytes.NewReader(body))
+func (c *console) call(r *http.Request, method, target string, form url.Values, into any) error {
+	asked, err := http.NewRequestWithContext(r.Context(), method, target, strings.NewReader(form.Encode()))
 	if err != nil {
 		return fmt.Errorf("ask the API: %w", err)
 	}
 	asked.Host, asked.RemoteAddr, asked.TLS = r.Host, r.RemoteAddr, r.TLS
-	if contentType != "" {
-		asked.Header.Set("Content-Type", contentType)
+	if form != nil {
+		asked.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	got := &recorder{header: http.Header{}}
 	c.api.ServeHTTP(got, asked)
@@ -51,7 +58,7 @@ func (c *console) call(r *http.Request, method, target, contentType string, body
 }
 
 func (c *console) get(r *http.Request, target string, into any) error {
-	return c.call(r, http.MethodGet, target, "", nil, into)
+	return c.call(r, http.MethodGet, target, nil, into)
 }
 
 // recorder keeps what the API answers, which the API bounds.

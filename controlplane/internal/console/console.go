@@ -1,10 +1,9 @@
-// Package console is the web pages of serve: what proxies run, revisions, live rules,
-// and a playground.
+// Package console is the web pages of serve: what proxies run, revisions, and live
+// rules.
 //
 // Its invariant: a page has no rights of its own. It asks the API, in this process, for
 // the caller that the browser's session or certificate stands for, so checks, roles and
-// audit are the API's. A policy that somebody types is read in another process, which
-// answers within bounds. The package must never import the command line, the store or
+// audit are the API's. The package must never import the command line, the store or
 // the xDS server's insides beyond what the API answers with.
 package console
 
@@ -17,6 +16,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
@@ -32,14 +32,12 @@ const Path = "/console/"
 // maxVisits is how many pages are made at the same time.
 const maxVisits = 16
 
-// Options of the console. API and Question are required.
+// Options of the console. API is required.
 type Options struct {
 	API http.Handler
 	// Access says that callers need a token or a certificate.
 	Access bool
-	// Question is the command that runs Answer on its standard input and output.
-	Question []string
-	Log      *slog.Logger // default: nothing
+	Log    *slog.Logger // default: nothing
 }
 
 type console struct {
@@ -50,9 +48,10 @@ type console struct {
 	guesses  *guesses
 	guessLog *slog.Logger
 	secret   []byte // of the tokens in forms
-	asker    *asker
 	samples  *samples
 	visits   *room.Room
+
+	comparing sync.Mutex // held while policies are read: they take memory
 }
 
 //go:embed assets
@@ -69,7 +68,7 @@ func New(o Options) http.Handler {
 	c := &console{
 		api: o.API, access: o.Access, log: o.Log, sessions: newSessions(time.Now), secret: secret,
 		guesses: newGuesses(time.Now), guessLog: lograte.NewLimit(1).Logger(o.Log),
-		asker: newAsker(o.Question), samples: newSamples(time.Now), visits: room.New(maxVisits),
+		samples: newSamples(time.Now), visits: room.New(maxVisits),
 	}
 	mux := http.NewServeMux()
 	mux.Handle(Path, c.pages())
@@ -122,10 +121,6 @@ func (c *console) pages() http.Handler {
 		"GET /console/revisions/{revision}":           c.revision,
 		"GET /console/revisions/{revision}/rollback":  c.reviewRollback,
 		"POST /console/revisions/{revision}/rollback": c.rollback,
-		"GET /console/policy":                         c.edit,
-		"POST /console/policy":                        c.edited,
-		"POST /console/policy/check":                  c.check,
-		"POST /console/policy/apply":                  c.apply,
 		"GET /console/rules":                          c.rules,
 		"GET /console/rules/plot.svg":                 c.plot,
 		"POST /console/logout":                        c.logout,
@@ -166,7 +161,7 @@ func secured(next http.Handler) http.Handler {
 // unknown who sends slowly takes nobody's place.
 func (c *console) public(p page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		err := parseForm(w, r, maxLogin)
+		err := parseForm(w, r)
 		if err == nil {
 			err = c.inPlace(conns.Origin(r.RemoteAddr), func() error { return p(w, r, nil) })
 		}
@@ -195,7 +190,7 @@ func (c *console) known(p page) http.Handler {
 }
 
 func (c *console) visited(w http.ResponseWriter, r *http.Request, v *visit, p page) error {
-	if err := parseForm(w, r, maxForm); err != nil {
+	if err := parseForm(w, r); err != nil {
 		return err
 	}
 	if r.Method == http.MethodPost && !c.madeFor(v, r.PostForm.Get("csrf")) {
@@ -213,23 +208,19 @@ func (c *console) inPlace(who string, f func() error) error {
 	return f()
 }
 
-const (
-	// maxForm is room for a policy and the requests to ask about, escaped.
-	maxForm = 4 << 20
-	// maxLogin is room for a token, escaped.
-	maxLogin = 4 * access.MaxToken
-)
+// maxForm is room for a token, escaped. Other forms are shorter.
+const maxForm = 4 * access.MaxToken
 
-func parseForm(w http.ResponseWriter, r *http.Request, maxBytes int64) error {
+func parseForm(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodPost {
 		return nil
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, maxBytes)
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 	err := r.ParseForm()
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return &failure{code: http.StatusRequestEntityTooLarge, text: "the form is larger than " + strconv.FormatInt(maxBytes, 10) + " bytes"}
+		return &failure{code: http.StatusRequestEntityTooLarge, text: "the form is larger than " + strconv.Itoa(maxForm) + " bytes"}
 	case err != nil:
 		return &failure{code: http.StatusBadRequest, text: "the form is malformed"}
 	}

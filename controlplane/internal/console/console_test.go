@@ -61,7 +61,7 @@ func newLoggedFixture(t *testing.T, restricted bool, log *slog.Logger) *fixture 
 		f.setAccess("read", "apply", "admin")
 		o.Identify = access.Gate{List: func() *access.List { return f.list }}.Identify
 	}
-	f.server = httptest.NewServer(New(Options{API: api.New(o), Access: restricted, Question: question(t), Log: log}))
+	f.server = httptest.NewServer(New(Options{API: api.New(o), Access: restricted, Log: log}))
 	t.Cleanup(func() {
 		f.server.Close()
 		x.Stop()
@@ -143,24 +143,31 @@ func (b *browser) csrf(path string) string {
 	return found[1]
 }
 
-// apply applies a policy as somebody does who follows the forms.
-func (b *browser) apply(policy, base string) (int, string) {
+// apply applies a policy, which is not the console's to do.
+func (f *fixture) apply(policy string) {
+	f.t.Helper()
+	r := httptest.NewRequest(http.MethodPost, "/v1/policies", strings.NewReader(policy))
+	w := httptest.NewRecorder()
+	api.New(api.Options{Store: f.store, XDS: f.xds}).ServeHTTP(w, r)
+	require.Equal(f.t, http.StatusCreated, w.Code, w.Body)
+}
+
+// rollback rolls back to revision 1 as somebody does who follows the forms.
+func (b *browser) rollback(base string) (int, string) {
 	b.f.t.Helper()
-	return b.post("/console/policy/apply", url.Values{
-		"csrf": {b.csrf("/console/policy")}, "file": {"policy.yaml"}, "policy": {policy}, "base": {base},
-	})
+	return b.post("/console/revisions/1/rollback", url.Values{"csrf": {b.csrf("/console/")}, "base": {base}})
 }
 
 func TestNobodySeesAPageWithoutAToken(t *testing.T) {
 	f := newFixture(t, true)
 	b := f.browser()
-	for _, path := range []string{"/console/", "/console/revisions", "/console/revisions/1", "/console/policy", "/console/rules", "/console/rules/plot.svg", "/console/none", "/"} {
+	for _, path := range []string{"/console/", "/console/revisions", "/console/revisions/1", "/console/revisions/1/rollback", "/console/rules", "/console/rules/plot.svg", "/console/none", "/"} {
 		code, text := b.get(path)
 		require.Equal(t, http.StatusOK, code, path)
 		require.Contains(t, text, "<h1>Sign in</h1>", path)
 		require.NotContains(t, text, "<nav", path)
 	}
-	for _, path := range []string{"/console/policy", "/console/policy/check", "/console/policy/apply", "/console/revisions/1/rollback", "/console/logout"} {
+	for _, path := range []string{"/console/revisions/1/rollback", "/console/logout"} {
 		code, _ := b.post(path, nil)
 		require.Equal(t, http.StatusUnauthorized, code, path)
 	}
@@ -209,8 +216,8 @@ func TestSessionCookie(t *testing.T) {
 func TestFormsNeedTheirToken(t *testing.T) {
 	f := newFixture(t, true)
 	b, other := f.as("admin"), f.as("admin")
-	for _, path := range []string{"/console/policy", "/console/policy/check", "/console/policy/apply", "/console/revisions/1/rollback", "/console/logout"} {
-		for _, csrf := range []string{"", "0", other.csrf("/console/policy")} {
+	for _, path := range []string{"/console/revisions/1/rollback", "/console/logout"} {
+		for _, csrf := range []string{"", "0", other.csrf("/console/")} {
 			code, text := b.post(path, url.Values{"csrf": {csrf}})
 			require.Equal(t, http.StatusForbidden, code, path)
 			require.Contains(t, text, "this form is not of your session", path)
@@ -221,20 +228,21 @@ func TestFormsNeedTheirToken(t *testing.T) {
 // What holds of the API on loopback holds here: other pages reach neither forms nor figures.
 func TestOtherPagesGetNowhere(t *testing.T) {
 	f := newFixture(t, false)
+	f.apply(good)
 	b := f.browser()
-	code, text := b.get("/console/")
+	code, text := b.get("/console/rules")
 	require.Equal(t, http.StatusOK, code)
 	require.Contains(t, text, "anyone, role admin")
-	form := url.Values{"csrf": {b.csrf("/console/policy")}, "file": {"policy.yaml"}, "policy": {good}, "base": {"0"}}
+	form := url.Values{"csrf": {b.csrf("/console/revisions/1/rollback")}, "base": {"1"}}
 	for _, header := range []http.Header{
 		{"Sec-Fetch-Site": {"cross-site"}}, {"Sec-Fetch-Site": {"same-site"}}, {"Origin": {"https://evil.example"}},
 	} {
 		b.header = header
-		code, text := b.post("/console/policy/apply", form)
+		code, text := b.post("/console/revisions/1/rollback", form)
 		require.Equal(t, http.StatusForbidden, code)
 		require.Contains(t, text, "cross-origin request refused")
 	}
-	for _, path := range []string{"/console/", "/console/policy", "/console/rules"} {
+	for _, path := range []string{"/console/", "/console/revisions", "/console/rules"} {
 		r, err := http.NewRequest(http.MethodGet, f.server.URL+path, http.NoBody)
 		require.NoError(t, err)
 		r.Host = "rebound.example"
@@ -243,83 +251,71 @@ func TestOtherPagesGetNowhere(t *testing.T) {
 		require.Contains(t, text, "is not a name of loopback")
 	}
 	b.header = http.Header{"Sec-Fetch-Site": {"same-origin"}, "Accept": {"text/html"}}
-	code, text = b.post("/console/policy/apply", form)
+	code, text = b.post("/console/revisions/1/rollback", form)
 	require.Equal(t, http.StatusOK, code)
-	require.Contains(t, text, "Revision 1 is applied.")
+	require.Contains(t, text, "Revision 2 is applied.")
 }
 
 func TestRoles(t *testing.T) {
 	f := newFixture(t, true)
-	reader, applier := f.as("read"), f.as("apply")
-	code, text := reader.apply(good, "0")
-	require.Equal(t, http.StatusForbidden, code)
-	require.Contains(t, text, "POST /v1/policies needs the role apply: token read has the role read")
-	code, text = applier.apply(good, "0")
-	require.Equal(t, http.StatusOK, code)
-	require.Contains(t, text, "Revision 1 is applied.")
-	// What takes an admin in the API takes one here.
+	f.apply(good)
 	digest := strings.Repeat("0123456789abcdef", 4)
-	code, text = applier.apply(good+"manage: {path: /m/, token_sha256: \""+digest+"\"}\n", "1")
+	f.apply(good + "manage: {path: /m/, token_sha256: \"" + digest + "\"}\n")
+	reader, applier := f.as("read"), f.as("apply")
+	code, text := reader.rollback("2")
 	require.Equal(t, http.StatusForbidden, code)
-	require.Contains(t, text, "to change the manage section needs the role admin: token apply has the role apply")
-
-	code, _ = applier.apply(strings.Replace(good, "2/1m", "3/1m", 1), "1")
-	require.Equal(t, http.StatusOK, code)
-	csrf := reader.csrf("/console/policy")
-	code, _ = reader.post("/console/revisions/1/rollback", url.Values{"csrf": {csrf}, "base": {"2"}})
-	require.Equal(t, http.StatusForbidden, code)
+	require.Contains(t, text, "POST /v1/rollback/{revision} needs the role apply: token read has the role read")
 	_, text = reader.get("/console/revisions/1")
 	require.NotContains(t, text, "Roll back")
-	csrf = applier.csrf("/console/policy")
-	code, text = applier.post("/console/revisions/1/rollback", url.Values{"csrf": {csrf}, "base": {"2"}})
+	_, text = reader.get("/console/revisions/1/rollback")
+	require.Contains(t, text, "To roll back takes the role apply: you have the role read.")
+	// What takes an admin in the API takes one here.
+	code, text = applier.rollback("2")
+	require.Equal(t, http.StatusForbidden, code)
+	require.Contains(t, text, "to change the manage section needs the role admin: token apply has the role apply")
+	f.apply(strings.Replace(good, "2/1m", "3/1m", 1))
+	code, text = applier.rollback("3")
 	require.Equal(t, http.StatusOK, code)
-	require.Contains(t, text, "Revision 3 is applied.")
+	require.Contains(t, text, "Revision 4 is applied.")
 
 	entries, err := f.store.Audit(t.Context(), 10, 0)
 	require.NoError(t, err)
-	require.Len(t, entries, 3)
+	require.Len(t, entries, 4)
 	require.Equal(t, []string{"rollback", "token apply", "127.0.0.1"}, []string{entries[0].Action, entries[0].Who, entries[0].From})
-	require.Equal(t, "apply", entries[1].Action)
 }
 
-func TestAChangeIsReviewed(t *testing.T) {
+func TestARollbackIsReviewed(t *testing.T) {
 	f := newFixture(t, true)
 	b := f.as("apply")
-	csrf := b.csrf("/console/policy")
-	_, text := b.post("/console/policy", url.Values{"csrf": {csrf}, "do": {"review"}, "file": {"policy.yaml"}, "policy": {good}})
-	require.Contains(t, text, "It is the first policy")
-	require.NotContains(t, text, "The texts are the same.")
-	code, _ := b.apply(good, "0")
-	require.Equal(t, http.StatusOK, code)
-	changed := strings.Replace(good, "2/1m", "<b>/1m", 1)
-	review := func(policy string) string {
-		code, text := b.post("/console/policy", url.Values{"csrf": {csrf}, "do": {"review"}, "file": {"policy.yaml"}, "policy": {policy}})
-		require.Equal(t, http.StatusOK, code, text)
-		return text
-	}
-	text = review(changed)
-	require.Contains(t, text, `data-line="7" data-column="14"`)
-	require.Contains(t, text, "The policy is not valid, so it cannot be applied.")
-	require.NotContains(t, text, "<b>")
-	text = review(strings.NewReplacer("2/1m", "3/2m", "\n", "\r\n").Replace(good))
+	f.apply(good)
+	f.apply(strings.NewReplacer("2/1m", "3/2m", "domain: shop", "domain: shop # <b>").Replace(good))
+	_, text := b.get("/console/revisions/2")
+	require.Contains(t, text, "What it changed since revision 1")
 	require.Contains(t, text, `rule &#34;per-user&#34;: limits [&#34;2/1m&#34;] → [&#34;3/2m&#34;]`)
 	require.Contains(t, text, `counter &#34;per-user&#34;: kept; fixed_window of 2m is new and starts empty; fixed_window of 1m is dropped`)
 	require.Contains(t, text, "-    limits: [&#34;2/1m&#34;]")
-	require.Contains(t, text, `<input type="hidden" name="base" value="1">`)
-
-	// What is applied meanwhile is not overwritten.
-	code, text = b.apply(good, "0")
-	require.Equal(t, http.StatusConflict, code)
-	require.Contains(t, text, "revision 1 has been applied since you looked")
-	code, _ = b.apply(strings.Replace(good, "2/1m", "5/1m", 1), "1")
-	require.Equal(t, http.StatusOK, code)
-	_, text = b.get("/console/revisions/2")
-	require.Contains(t, text, "What it changed since revision 1")
-	require.Contains(t, text, "All counters keep what they have counted.")
+	require.NotContains(t, text, "<b>")
 	_, text = b.get("/console/revisions/1/rollback")
 	require.Contains(t, text, "What changes from revision 2")
+	require.Contains(t, text, `<input type="hidden" name="base" value="2">`)
+
+	// What is applied meanwhile is not overwritten.
+	f.apply(strings.Replace(good, "2/1m", "5/1m", 1))
+	code, text := b.rollback("2")
+	require.Equal(t, http.StatusConflict, code)
+	require.Contains(t, text, "revision 3 has been applied since you looked")
+	_, text = b.rollback("")
+	require.Contains(t, text, "is not the number of a revision")
+	_, text = b.get("/console/revisions/1/rollback")
+	require.Contains(t, text, "All counters keep what they have counted.")
+	code, text = b.rollback("3")
+	require.Equal(t, http.StatusOK, code, text)
+	_, text = b.get("/console/revisions/4")
+	require.Contains(t, text, "a rollback to revision 1")
 	_, text = b.get("/console/revisions")
-	require.Contains(t, text, `<a href="/console/revisions/2">2</a>`)
+	require.Contains(t, text, `<a href="/console/revisions/4">4</a>`)
+	_, text = b.get("/console/revisions/1/rollback")
+	require.Contains(t, text, "The texts are the same.")
 }
 
 // A client certificate speaks for a browser as it does for a command, and over TLS the
@@ -331,7 +327,7 @@ func TestOverTLS(t *testing.T) {
 	}
 	f := newFixture(t, true)
 	pages := New(Options{
-		API: api.New(api.Options{Store: f.store, XDS: f.xds, Identify: certificate}), Access: true, Question: question(t),
+		API: api.New(api.Options{Store: f.store, XDS: f.xds, Identify: certificate}), Access: true,
 	})
 	for name, want := range map[string]string{"alice": "certificate alice, role apply", "mallory": "<h1>Sign in</h1>"} {
 		r := httptest.NewRequest(http.MethodGet, "https://control.example.com/console/revisions", http.NoBody)

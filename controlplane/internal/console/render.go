@@ -19,7 +19,7 @@ import (
 var pageFiles embed.FS
 
 // templates are the pages, each with the layout around it.
-var templates = parsePages("login", "failure", "proxies", "revisions", "revision", "review", "policy", "rules")
+var templates = parsePages("login", "failure", "proxies", "revisions", "revision", "rollback", "rules")
 
 func parsePages(names ...string) map[string]*template.Template {
 	words := template.FuncMap{
@@ -27,7 +27,6 @@ func parsePages(names ...string) map[string]*template.Template {
 		"machine":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"printable": printable.Text,
 		"keyText":   func(k answer.DeniedKey) string { return manage.KeyText(&k) },
-		"add":       func(a, b int) int { return a + b },
 	}
 	layout := template.Must(template.New("layout.html").Funcs(words).ParseFS(pageFiles, "pages/layout.html", "pages/parts.html"))
 	pages := map[string]*template.Template{}

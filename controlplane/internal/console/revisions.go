@@ -1,13 +1,19 @@
 package console
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 
+	"github.com/rogpeppe/go-internal/diff"
+
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -32,8 +38,10 @@ type revisionView struct {
 
 // difference is what a change of the policy means, or why that cannot be said.
 type difference struct {
-	Reply
-	From    string // the revision before, "" for none
+	From    uint64       // the revision before
+	Words   []string     // a sentence each
+	Changes []api.Change // what becomes of counters
+	Diff    string       // of the texts
 	Unknown string
 }
 
@@ -59,45 +67,40 @@ func (c *console) revision(w http.ResponseWriter, r *http.Request, v *visit) err
 	at := slices.IndexFunc(h.Revisions, func(s store.Summary) bool { return s.Number == n })
 	if at >= 0 && at+1 < len(h.Revisions) {
 		b.Before = h.Revisions[at+1].Number
-		b.Difference = c.difference(r, v, b.Before, &Text{b.File, b.YAML})
+		b.Difference = c.difference(r, b.Before, &b.Revision)
 	}
 	return c.render(w, http.StatusOK, "revision", view{fmt.Sprintf("Revision %d", n), "revisions", v, &b})
 }
 
-// difference compares a policy with a revision, 0 for none.
-func (c *console) difference(r *http.Request, v *visit, before uint64, after *Text) *difference {
-	q := Question{After: after}
-	d := &difference{}
-	if before > 0 {
-		d.From = fmt.Sprintf("revision %d", before)
-		var old api.Revision
-		if err := c.get(r, fmt.Sprintf("/v1/policies/%d", before), &old); err != nil {
-			d.Unknown = fmt.Sprintf("Revision %d cannot be compared with: %s.", before, err)
-		} else {
-			q.Before = &Text{old.File, old.YAML}
-		}
-	}
-	reply, err := c.asker.ask(r.Context(), asks(r, v), q)
-	if err != nil {
-		d.Unknown = "The difference is not known: " + err.Error() + "."
+// difference compares a policy with a revision.
+func (c *console) difference(r *http.Request, before uint64, after *api.Revision) *difference {
+	d := &difference{From: before}
+	var old api.Revision
+	if err := c.get(r, fmt.Sprintf("/v1/policies/%d", before), &old); err != nil {
+		d.Unknown = fmt.Sprintf("Revision %d cannot be compared with: %s.", before, err)
 		return d
 	}
-	d.Reply = *reply
+	c.comparing.Lock()
+	defer c.comparing.Unlock()
+	text := diff.Diff("before", []byte(old.YAML), "after", []byte(after.YAML))
+	_, hunks, _ := bytes.Cut(text, []byte("\n")) // the line of a command that was never given
+	d.Diff = string(hunks)
+	was, wasTree, _, err := policyfile.Read(old.File, []byte(old.YAML))
+	is, isTree, _, err2 := policyfile.Read(after.File, []byte(after.YAML))
+	if err = errors.Join(err, err2); err != nil { // another release has accepted it
+		d.Unknown = "What becomes of counters is not known: " + err.Error()
+		return d
+	}
+	d.Changes, d.Words = api.Changes(was, is), policydiff.Words(wasTree, isTree)
 	return d
 }
 
-// reviewView is a change of the policy, before it is made.
-type reviewView struct {
-	Action     string // what the button does
-	Target     string // where the form goes
+// rollbackView is a rollback, before it is made.
+type rollbackView struct {
+	To         uint64
 	Base       uint64 // the revision that is replaced
-	After      Text
-	Wasm       string
 	Difference *difference
 }
-
-// Possible says whether the change can be made.
-func (b *reviewView) Possible() bool { return len(b.Difference.Problems) == 0 }
 
 // current returns the newest revision, number 0 before the first.
 func (c *console) current(r *http.Request) (store.Summary, error) {
@@ -121,35 +124,21 @@ func (c *console) reviewRollback(w http.ResponseWriter, r *http.Request, v *visi
 	if err != nil {
 		return err
 	}
-	after := Text{old.File, old.YAML}
-	return c.render(w, http.StatusOK, "review", view{fmt.Sprintf("Roll back to revision %d", n), "revisions", v, &reviewView{
-		Action: fmt.Sprintf("Roll back to revision %d", n), Target: fmt.Sprintf("/console/revisions/%d/rollback", n),
-		Base: now.Number, After: after, Difference: c.difference(r, v, now.Number, &after),
+	return c.render(w, http.StatusOK, "rollback", view{fmt.Sprintf("Roll back to revision %d", n), "revisions", v, &rollbackView{
+		To: n, Base: now.Number, Difference: c.difference(r, now.Number, &old),
 	}})
 }
 
+// rollback has the API make a revision. The form names the base that was reviewed, so
+// the API refuses if another one came after it.
 func (c *console) rollback(w http.ResponseWriter, r *http.Request, v *visit) error {
 	n, ok := number(r.PathValue("revision"))
 	if !ok {
 		return c.unknown(w, r, v)
 	}
 	query := url.Values{"base": {r.PostForm.Get("base")}}
-	return c.change(w, r, fmt.Sprintf("/v1/rollback/%d?%s", n, query.Encode()), "", nil)
-}
-
-func (c *console) apply(w http.ResponseWriter, r *http.Request, _ *visit) error {
-	query := url.Values{"file": {r.PostForm.Get("file")}, "base": {r.PostForm.Get("base")}}
-	if wasm := r.PostForm.Get("wasm"); wasm != "" {
-		query.Set("wasm", wasm)
-	}
-	return c.change(w, r, "/v1/policies?"+query.Encode(), "application/yaml", []byte(typed(r, "policy")))
-}
-
-// change has the API make a revision. The target names the base that was reviewed, so
-// the API refuses if another one came after it.
-func (c *console) change(w http.ResponseWriter, r *http.Request, target, contentType string, body []byte) error {
 	var applied api.Applied
-	if err := c.call(whole(r), http.MethodPost, target, contentType, body, &applied); err != nil {
+	if err := c.call(whole(r), http.MethodPost, fmt.Sprintf("/v1/rollback/%d?%s", n, query.Encode()), nil, &applied); err != nil {
 		return err
 	}
 	http.Redirect(w, r, fmt.Sprintf("%s?applied=%d", Path, applied.Number), http.StatusSeeOther)

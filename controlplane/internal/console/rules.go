@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/go-analyze/charts"
@@ -49,13 +50,13 @@ func (c *console) sample(r *http.Request) error {
 		return nil
 	}
 	var counters api.Counters
-	form := []byte("timeout=2s")
-	if err := c.call(r, http.MethodPost, "/v1/counters/stats", "application/x-www-form-urlencoded", form, &counters); err != nil {
+	form := url.Values{"timeout": {"2s"}}
+	if err := c.call(r, http.MethodPost, "/v1/counters/stats", form, &counters); err != nil {
 		return err
 	}
 	c.samples.add(&counters)
 	var top api.Counters // which the page can do without
-	if err := c.call(r, http.MethodPost, "/v1/counters/top", "application/x-www-form-urlencoded", form, &top); err == nil {
+	if err := c.call(r, http.MethodPost, "/v1/counters/top", form, &top); err == nil {
 		c.samples.addKeys(top.Denials)
 	}
 	return nil
