@@ -33,8 +33,9 @@ type exchange struct {
 	upstream *http.Response // what it answered, nil if the filter did
 }
 
-// ServeHTTP is the way of a request. What is HTTP is the reverse proxy's:
-// hop-by-hop headers, streaming, trailers. Its transport is the filter.
+// ServeHTTP takes a request through the filter to the upstream. A reverse proxy does
+// what is HTTP, such as hop-by-hop headers, streaming and trailers; its transport is the
+// filter.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.counts.requests.Add(1)
 	path, redirect, err := admit(r)
@@ -48,9 +49,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.ContentLength < 0 {
-		// It may answer while it reads. Where it stops reading nobody knows whether
-		// the next request begins.
-		_ = http.NewResponseController(w).EnableFullDuplex() // HTTP/1 can
+		// The upstream may answer before it has read all. Before a response on a
+		// connection that goes on, net/http would read the rest.
 		w.Header().Set("Connection", "close")
 	}
 	x := &exchange{Proxy: p, path: path}

@@ -58,7 +58,7 @@ The client's address is that of its connection, whatever x-forwarded-for says, a
 paths are normalized as in an Envoy that sluice render set up. It speaks HTTP/1;
 websockets and other upgrades do not pass. The head of a request has at most 64 KiB
 and 10 seconds, the upstream 15 seconds to begin its response. There are 4,096
-connections; one more waits. Bodies may take for ever. Logs go to standard error.`,
+connections; one more waits. Nothing ends a slow body. Logs go to standard error.`,
 		Example: `  sluice run -f policy.yaml --upstream http://127.0.0.1:8080
   sluice run -f policy.yaml --upstream http://127.0.0.1:8080 --listen 127.0.0.1:0   # a port of the system's choice, see the log
   sluice run --xds 127.0.0.1:18000 -f policy.yaml --node edge-1 --upstream http://127.0.0.1:8080 --admin 127.0.0.1:9901
