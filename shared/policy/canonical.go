@@ -6,8 +6,8 @@ import (
 )
 
 // CanonicalHost is the one spelling under which a host without port is
-// compared and counted: in lower case, without the dot that ends a full name,
-// an IPv6 address in brackets in its shortest form.
+// compared and counted: in lower case, without dots at its end, an IPv6 address
+// in brackets in its shortest form.
 func CanonicalHost(host string) string {
 	if strings.HasPrefix(host, "[") {
 		if inside, closed := strings.CutSuffix(host[1:], "]"); closed {
@@ -16,8 +16,8 @@ func CanonicalHost(host string) string {
 			}
 		}
 	}
-	if len(host) > 1 {
-		host = strings.TrimSuffix(host, ".")
+	for len(host) > 1 && host[len(host)-1] == '.' {
+		host = host[:len(host)-1]
 	}
 	return strings.ToLower(host)
 }

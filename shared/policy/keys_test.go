@@ -104,7 +104,7 @@ func TestNewKeyDefinitionsAreUnambiguous(t *testing.T) {
 
 func TestCanonicalHost(t *testing.T) {
 	for host, want := range map[string]string{
-		"": "", ".": ".", "A.Example": "a.example", "a.example.": "a.example", "192.0.2.1": "192.0.2.1",
+		"": "", ".": ".", "...": ".", "A.Example": "a.example", "a.example.": "a.example", "a.example..": "a.example", "192.0.2.1": "192.0.2.1",
 		"[2001:DB8:0::1]": "[2001:db8::1]", "[::1]": "[::1]", "[fe80::1%ETH0]": "[fe80::1]", "[::ffff:192.0.2.1]": "[::ffff:192.0.2.1]",
 		"[1.2.3.4]": "[1.2.3.4]", "[": "[", "[::1": "[::1", "[X]": "[x]",
 	} {

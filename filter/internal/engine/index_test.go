@@ -49,7 +49,7 @@ func TestIndexLeavesNoRuleOut(t *testing.T) {
 		for range 60 {
 			host := strings.Replace(hosts[dice.IntN(len(hosts))], "*", "q", 1)
 			path := strings.NewReplacer("*", "x", "~", "", "=", "").Replace(paths[dice.IntN(len(paths))])
-			p.With(":authority", host, ":path", path+[]string{"", "/", "/b", "?q=/v1"}[dice.IntN(4)], ":method", []string{"GET", "POST"}[dice.IntN(2)])
+			p.With(":authority", host+[]string{"", "", ":x", ":@b.a"}[dice.IntN(4)], ":path", []string{"", "/;", ""}[dice.IntN(3)]+path+[]string{"", "/", "/b", "?q=/v1", ";x"}[dice.IntN(5)], ":method", []string{"GET", "POST"}[dice.IntN(2)])
 			switch dice.IntN(20) {
 			case 0:
 				delete(p.Headers, ":authority")

@@ -18,7 +18,7 @@ func IsFast(parts []KeyPart) bool {
 
 // ReadFast is Read for parts that are IsFast; false: ask Read.
 func (k *Key) ReadFast(parts []KeyPart, r *request.Request) bool {
-	k.Parts, k.Bytes = k.Parts[:0], k.Bytes[:0]
+	k.Begin()
 	if len(parts) == 0 {
 		return true
 	}

@@ -27,7 +27,7 @@ type Index struct {
 
 // dimension is the index by host or by path.
 type dimension struct {
-	read   func(*request.Request) (string, bool)
+	read   func(*request.Request) []string
 	asking []uint64 // the rules that ask for it
 	open   []uint64 // rules that are never left out: they do not ask, or ask by an expression
 
@@ -49,10 +49,10 @@ func NewIndex(rules []*Match) Index {
 	x := Index{candidates: make([]uint64, size), scratch: make([]uint64, size)}
 	for _, d := range []struct {
 		patterns func(*Match) []pattern
-		read     func(*request.Request) (string, bool)
+		read     func(*request.Request) []string
 	}{
-		{func(m *Match) []pattern { return m.hosts }, (*request.Request).Host},
-		{func(m *Match) []pattern { return m.paths }, (*request.Request).Path},
+		{func(m *Match) []pattern { return m.hosts }, (*request.Request).Hosts},
+		{func(m *Match) []pattern { return m.paths }, (*request.Request).Paths},
 	} {
 		if made := newDimension(rules, d.patterns, d.read); count(made.asking) >= minIndexed {
 			x.dimensions = append(x.dimensions, made)
@@ -62,7 +62,7 @@ func NewIndex(rules []*Match) Index {
 	return x
 }
 
-func newDimension(rules []*Match, patterns func(*Match) []pattern, read func(*request.Request) (string, bool)) dimension {
+func newDimension(rules []*Match, patterns func(*Match) []pattern, read func(*request.Request) []string) dimension {
 	size := (len(rules) + 63) / 64
 	d := dimension{
 		read: read, asking: make([]uint64, size), open: make([]uint64, size),
@@ -133,10 +133,12 @@ func (x *Index) Find(r *request.Request) []uint64 {
 
 func (d *dimension) find(r *request.Request, out []uint64) {
 	copy(out, d.open)
-	text, present := d.read(r)
-	if !present {
-		return
+	for _, text := range d.read(r) {
+		d.findText(text, out)
 	}
+}
+
+func (d *dimension) findText(text string, out []uint64) {
 	for _, i := range d.exact[text] {
 		add(out, i)
 	}

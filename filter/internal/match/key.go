@@ -48,6 +48,14 @@ func CompileKey(r *request.Request, parts []policy.KeyPart) []KeyPart {
 type Key struct {
 	Parts []Value
 	Bytes []byte // all parts, as they are hashed
+
+	others []reading
+}
+
+// reading is what a server may take for a part beside its value in the key.
+type reading struct {
+	part int
+	text string
 }
 
 // Value is one part of a request's key.
@@ -67,7 +75,7 @@ func (v *Value) Whole() string {
 
 // Begin empties the key.
 func (k *Key) Begin() {
-	k.Parts, k.Bytes = k.Parts[:0], k.Bytes[:0]
+	k.Parts, k.Bytes, k.others = k.Parts[:0], k.Bytes[:0], k.others[:0]
 }
 
 // Add appends the value of the next key part.
@@ -92,8 +100,38 @@ func (k *Key) Read(parts []KeyPart, r *request.Request) bool {
 		v := parts[i].choose(r)
 		k.Add(v)
 		complete = complete && v.Present
+		if r.IsDoubtful() {
+			k.addOthers(i, &parts[i], v.Label, r)
+		}
 	}
 	return complete
+}
+
+// addOthers notes what else a server may take the part for. The label is of the part of a
+// first_of that the request has.
+func (k *Key) addOthers(part int, p *KeyPart, label string, r *request.Request) {
+	prefix := ""
+	for i := range p.of {
+		if p.of[i].label == label {
+			p, prefix = &p.of[i], label+"="
+			break
+		}
+	}
+	var readings []string
+	switch p.Kind {
+	case policy.KeyHost:
+		readings = r.Hosts()
+	case policy.KeyPath:
+		readings = r.Paths()
+	default: // has one
+	}
+	for i := 1; i < len(readings); i++ {
+		text := readings[i]
+		if p.Segment > 0 {
+			text, _ = segment(text, p.Segment)
+		}
+		k.others = append(k.others, reading{part, prefix + text})
+	}
 }
 
 // choose reads the key part; of a first_of the first one that the request has.
@@ -184,11 +222,11 @@ func network(ip netip.Addr, v4, v6 int) (string, bool) {
 // KeyPatterns are the patterns of an override, one for each key part.
 type KeyPatterns []pattern
 
-// CompileKeyPatterns compiles an override's patterns. long says whether they hold
-// for a value that is too long to be read.
-func CompileKeyPatterns(patterns []policy.Pattern, long bool) (list KeyPatterns) {
+// CompileKeyPatterns compiles an override's patterns. doubt says whether they hold
+// for a value that is too long to be read, and where they do for some of its readings.
+func CompileKeyPatterns(patterns []policy.Pattern, doubt bool) (list KeyPatterns) {
 	for _, p := range patterns {
-		list = append(list, compilePattern(p, long))
+		list = append(list, compilePattern(p, doubt))
 	}
 	return list
 }
@@ -196,7 +234,14 @@ func CompileKeyPatterns(patterns []policy.Pattern, long bool) (list KeyPatterns)
 // Hold reports whether every pattern holds for its part of the key.
 func (l KeyPatterns) Hold(k *Key, r *request.Request) bool {
 	for i := range l {
-		if v := &k.Parts[i]; !l[i].holds(v.Whole(), v.Present, r) {
+		v := &k.Parts[i]
+		held := l[i].holds(v.Whole(), v.Present, r)
+		for _, other := range k.others {
+			if other.part == i && held != l[i].doubt {
+				held = l[i].holds(other.text, true, r)
+			}
+		}
+		if !held {
 			return false
 		}
 	}

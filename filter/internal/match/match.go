@@ -36,7 +36,7 @@ type pattern struct {
 	kind      policy.PatternKind
 	text      string
 	automaton *automaton.Automaton // of an expression
-	long      bool                 // whether an expression holds for a value that is too long to be read
+	doubt     bool                 // whether it holds for a value that is too long for an expression, or has several readings of which it holds for some
 }
 
 // Compile compiles an entry of a rule's "match" or "exempt".
@@ -58,8 +58,8 @@ func Compile(r *request.Request, m *policy.Match, exempt bool) Match {
 	return out
 }
 
-func compilePattern(p policy.Pattern, long bool) pattern {
-	return pattern{kind: p.Kind, text: p.Text, automaton: p.Automaton, long: long}
+func compilePattern(p policy.Pattern, doubt bool) pattern {
+	return pattern{kind: p.Kind, text: p.Text, automaton: p.Automaton, doubt: doubt}
 }
 
 // IsEmpty reports whether every request matches.
@@ -80,10 +80,10 @@ func (m *Match) holdsOf(r *request.Request, read bool) bool {
 	if len(m.methods) > 0 && r.KnowsMethod() == read && !m.method(r) {
 		return false
 	}
-	if len(m.hosts) > 0 && r.KnowsHost() == read && !anyHolds(m.hosts, r, r.Host) {
+	if len(m.hosts) > 0 && r.KnowsHost() == read && !m.anyHolds(m.hosts, r, r.Hosts()) {
 		return false
 	}
-	if len(m.paths) > 0 && r.KnowsPath() == read && !anyHolds(m.paths, r, r.Path) {
+	if len(m.paths) > 0 && r.KnowsPath() == read && !m.anyHolds(m.paths, r, r.Paths()) {
 		return false
 	}
 	if len(m.clients) > 0 && r.KnowsClient() == read {
@@ -140,11 +140,19 @@ func (m *Match) header(h *headerMatch, r *request.Request) bool {
 	return m.exempt
 }
 
-// anyHolds reports whether one of the patterns holds for what read returns.
-func anyHolds(patterns []pattern, r *request.Request, read func() (string, bool)) bool {
-	value, present := read()
+// anyHolds reports whether one of the patterns holds for a reading of the value.
+func (m *Match) anyHolds(patterns []pattern, r *request.Request, readings []string) bool {
+	for _, value := range readings {
+		if isAny(patterns, r, value) != m.exempt {
+			return !m.exempt
+		}
+	}
+	return m.exempt && len(readings) > 0
+}
+
+func isAny(patterns []pattern, r *request.Request, value string) bool {
 	for i := range patterns {
-		if patterns[i].holds(value, present, r) {
+		if patterns[i].holds(value, true, r) {
 			return true
 		}
 	}
@@ -176,7 +184,7 @@ func (p *pattern) holds(value string, present bool, r *request.Request) bool {
 	}
 	if len(value) > automaton.MaxValueBytes {
 		r.TooLong = true
-		return p.long
+		return p.doubt
 	}
 	return p.automaton.Match(value)
 }

@@ -9,8 +9,6 @@ package request
 import (
 	"net/netip"
 	"strings"
-
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Source is the proxy that has the request. What it returns is valid until the
@@ -41,13 +39,15 @@ type Request struct {
 	source  Source
 	turn    uint64 // counts requests; what was read in another turn is not known
 	method  lazy
-	target  lazy
-	name    lazy
+	target  lazy // its path
+	name    lazy // in the authority
 	peer    lazy // the client's address as the proxy writes it
 	client  lazy
 	address netip.Addr // of client
 
-	path, query string // of target
+	hosts []string // what servers may take the authority for, first name
+	paths []string // what they may take the target's path for, first target
+	query string   // of the target
 
 	first      []named
 	joined     []joined
@@ -80,7 +80,14 @@ type joined struct {
 func New(source Source) Request { return Request{source: source} }
 
 // Begin forgets what was read: the source is at another request.
-func (r *Request) Begin() { r.turn++ }
+func (r *Request) Begin() {
+	r.turn++
+	r.hosts, r.paths = r.hosts[:0], r.paths[:0]
+}
+
+// IsDoubtful reports whether servers may take the host or the path, as far as they have
+// been read, for different ones.
+func (r *Request) IsDoubtful() bool { return len(r.hosts) > 1 || len(r.paths) > 1 }
 
 // Clone returns a Request of another source with the same names and numbers.
 // It shares nothing with r.
@@ -225,52 +232,6 @@ func (r *Request) Method() (string, bool) {
 		r.set(&r.method, value, present)
 	}
 	return r.method.value, r.method.present
-}
-
-// readTarget splits the request's target, as the proxy normalised it, into
-// path and query. It resolves escapes in the path, so that a path has one
-// spelling: the proxy leaves those of characters that need none in a path,
-// such as %3A.
-func (r *Request) readTarget() {
-	if r.knows(&r.target) {
-		return
-	}
-	value, present := r.source.Header(":path")
-	r.set(&r.target, value, present)
-	value, _, _ = strings.Cut(value, "#")
-	value, r.query, _ = strings.Cut(value, "?")
-	r.path = policy.Unescape(value)
-}
-
-// Path returns the path without query and fragment.
-func (r *Request) Path() (string, bool) {
-	r.readTarget()
-	return r.path, r.target.present
-}
-
-// Host returns the authority without port and user, as policy.CanonicalHost
-// spells it.
-func (r *Request) Host() (string, bool) {
-	if !r.knows(&r.name) {
-		value, present := r.source.Header(":authority")
-		host := value[strings.LastIndexByte(value, '@')+1:]
-		r.set(&r.name, policy.CanonicalHost(withoutPort(host)), present)
-	}
-	return r.name.value, r.name.present
-}
-
-// withoutPort cuts the port off an authority, "[::1]:80" included.
-func withoutPort(authority string) string {
-	colon := strings.LastIndexByte(authority, ':')
-	if colon < 0 || colon < strings.LastIndexByte(authority, ']') {
-		return authority
-	}
-	for i := colon + 1; i < len(authority); i++ {
-		if authority[i] < '0' || authority[i] > '9' {
-			return authority
-		}
-	}
-	return authority[:colon]
 }
 
 // Client returns the trusted address of the client; absent on a Unix socket.

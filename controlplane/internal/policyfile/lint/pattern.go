@@ -95,18 +95,13 @@ func (l *linter) spellings(paths value, patterns []policy.Pattern, of string) {
 		if p.Kind != policy.Exact || strings.HasSuffix(p.Text, "/") || !strings.HasPrefix(p.Text, "/") {
 			continue
 		}
-		var missing []string
-		for _, behind := range []string{"/", ";"} {
-			if !l.anyMatches(patterns, p.Text+behind) {
-				missing = append(missing, quote(p.Text+behind+"*"))
-			}
-		}
+		matches := l.anyMatches(patterns, p.Text+"/")
 		if l.compared > maxCompared || len(l.warnings) == policy.MaxProblems {
 			return
 		}
-		if len(missing) > 0 {
-			l.warn(paths.item(i), "many an upstream takes "+quote(p.Text+"/")+" and "+quote(p.Text+";a=1")+
-				" for this path, and the "+of+" does not: add "+strings.Join(missing, " and ")+" where yours does")
+		if !matches {
+			l.warn(paths.item(i), "many an upstream takes "+quote(p.Text+"/")+" for this path, and the "+of+
+				" does not: add "+quote(p.Text+"/*")+" where yours does")
 		}
 	}
 }
