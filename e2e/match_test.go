@@ -55,6 +55,7 @@ rules:
 `)
 		for host, want := range map[string]int{
 			"api.example.com": denied, "API.EXAMPLE.COM:8443": denied, "api.example.com.": denied, "api.example.com.:80": denied,
+			"api.example.com:x": denied, "api.example.com:443.": denied, "api.example.com:+80": denied, "api.example.com:1:2": denied, "[api.example.com]:80": denied,
 			"api.example.com.evil": allowed, "xapi.example.com": allowed, "api.example.com:": denied,
 			"a.shop.example": denied, "a.b.Shop.Example.": denied, "shop.example": allowed, ".shop.example": denied,
 			"[2001:db8::1]": denied, "[2001:db8::1]:443": denied, "[2001:0DB8::0001]": denied, "[2001:db8::2]": allowed, "192.0.2.1:80": denied,
@@ -82,6 +83,8 @@ rules:
 			"/x%2f..%2flogin": 307, "/%2flogin": 307, "/x%5c..%5clogin": 307,
 			"/v1/users:batch": denied, "/v1/users%3Abatch": denied, "/v1/users%3abatch": denied, "/v1/users%253Abatch": allowed,
 			"/cafe/": denied, "/cafe": allowed, "/caf%C3%A9": denied, "/caf%c3%a9": denied, "/a%20b/c": denied,
+			"/login;a=1": denied, "/login%3Ba": denied, "/;a/login": denied, "/;/;a/login": denied, "/a/..;/login": denied, "/x/%2e%2e;/login": denied,
+			"/cafe;a/b": denied, "/u/bob;a": denied, "/login;/": allowed, "/log;in": allowed,
 			"/x*": denied, "/x%2A": denied, "/xy": allowed,
 			"/u/bob": denied, "/u/bo%20b": denied, "/u/%62ob": denied, "/u/": allowed,
 		} {

@@ -4,10 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -273,43 +271,16 @@ func TestLogsOfNginx(t *testing.T) {
 			options: accesslog.Options{Format: nginxFormat}, grain: time.Millisecond, whole: true, host: true, user: true, agent: true, address: true,
 		},
 	}
-	binary := os.Getenv("SLUICE_NGINX")
-	if binary == "" {
-		binary = filepath.Join(buildtest.Root(), "build", "out", "nginx", "usr", "sbin", "nginx")
-	}
-	_, err := exec.LookPath(binary)
-	require.NoError(t, err, "make servers installs an nginx, or set SLUICE_NGINX to one")
-	dir, began := t.TempDir(), time.Now()
+	began := time.Now()
 	free, err := ports.Free(1)
 	require.NoError(t, err)
 	address := fmt.Sprint("127.0.0.1:", free[0])
-	config := filepath.Join(dir, "nginx.conf")
-	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
-daemon off;
-master_process off;
-pid %[1]s/pid;
-error_log stderr;
-events {}
-http {
-  client_body_temp_path %[1]s; proxy_temp_path %[1]s; fastcgi_temp_path %[1]s; uwsgi_temp_path %[1]s; scgi_temp_path %[1]s;
+	dir := buildtest.Nginx(t, address, fmt.Sprintf(`
   large_client_header_buffers 4 16k;
-  log_format headers '%[2]s';
-  access_log %[1]s/combined;
-  access_log %[1]s/headers headers;
-  server { listen %[3]s; location / { return 200; } }
-}
-`, dir, nginxFormat, address), 0o600))
-	cmd := exec.CommandContext(t.Context(), binary, "-p", dir, "-c", config, "-e", "stderr")
-	cmd.Stderr = os.Stderr
-	require.NoError(t, cmd.Start())
-	defer func() {
-		require.NoError(t, cmd.Process.Kill())
-		_ = cmd.Wait() // killed
-	}()
-	require.Eventually(t, func() bool {
-		c, err := net.Dial("tcp", address)
-		return err == nil && c.Close() == nil
-	}, time.Minute, 20*time.Millisecond)
+  log_format headers '%s';
+  access_log combined;
+  access_log headers headers;
+  server { listen %s; location / { return 200; } }`, nginxFormat, address))
 	for _, r := range append(append([]sent{}, requests...), hostile) {
 		r.send(t, address)
 	}

@@ -27,6 +27,8 @@ func TestHostSpellings(t *testing.T) {
 		{"api.example.com:x@evil.example:80", "api.example.com", true, false},
 		{"user@api.example.com:80", "api.example.com", true, false},
 		{"user:secret@api.example.com:80", "user", true, false},
+		{"user:secret@api.example.com", "user", true, false},
+		{"a:x.shop.example:80@evil.example", "a", true, false},
 		{"[api.example.com]", "api.example.com", true, false},
 		{"[api.example.com]:80", "api.example.com", true, false},
 		{"[api.example.com]x:80", "api.example.com", true, false},

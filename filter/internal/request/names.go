@@ -45,13 +45,12 @@ func appendHosts(list []string, authority string) []string {
 	if plain {
 		return list
 	}
-	// Envoy looks for its domains in all of the authority or, where it ignores ports, in
-	// what stands before the last colon. A parser of URLs takes the user off first.
-	before := authority
-	if colon := strings.LastIndexByte(authority, ':'); colon > strings.LastIndexByte(authority, ']') {
-		before = authority[:colon]
+	// A parser of URLs takes the user off first. Envoy looks for its domains in all of the
+	// authority or, where it ignores ports, in what stands before the last colon.
+	for _, text := range []string{withoutPort(withoutUser(authority)), withoutPort(authority), authority} {
+		list = append(list, policy.CanonicalHost(text))
 	}
-	return append(list, policy.CanonicalHost(withoutUser(before)), policy.CanonicalHost(authority))
+	return list
 }
 
 // cutHost cuts an authority behind brackets that it begins with, else before its first
@@ -68,6 +67,14 @@ func cutHost(authority string) (host, rest string) {
 }
 
 func withoutUser(host string) string { return host[strings.LastIndexByte(host, '@')+1:] }
+
+// withoutPort cuts an authority before its last colon, if that is not in brackets.
+func withoutPort(authority string) string {
+	if colon := strings.LastIndexByte(authority, ':'); colon > strings.LastIndexByte(authority, ']') {
+		return authority[:colon]
+	}
+	return authority
+}
 
 // isPort reports whether s is nothing, or a colon and digits.
 func isPort(s string) bool {
