@@ -128,7 +128,7 @@ func (m *hostMode) ask(t *testing.T, spelling string) string {
 			word += taken[0]
 		}
 	}
-	first, last := remaining(t, goes), remaining(t, nginx)
+	first, last := remainingOf(t, goes), remainingOf(t, nginx)
 	require.Equal(t, first-1, last, spelling)
 	var same []string // what counted this host before, if it did
 	if word != "." && host == "api" {
@@ -158,7 +158,7 @@ func (m *hostMode) ask(t *testing.T, spelling string) string {
 	return word
 }
 
-func remaining(t *testing.T, h http.Header) int {
+func remainingOf(t *testing.T, h http.Header) int {
 	t.Helper()
 	n, err := strconv.Atoi(h.Get("x-ratelimit-remaining"))
 	require.NoError(t, err)

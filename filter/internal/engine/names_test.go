@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // A host that some server takes for another counts against the client: a match knows
@@ -53,6 +54,7 @@ func TestHostSpellings(t *testing.T) {
 		require.Equal(t, c.exempt, e.Decide().Allowed, "exempt %q", c.authority)
 		e = compileJSON(t, p, `{"name":"r","key":["host"],"limits":["9/1h"]}`)
 		require.Equal(t, c.key, e.Decide().Attempts[0].Key.Parts[0].Text, c.authority)
+		require.Equal(t, c.key, policy.CanonicalHost(c.key), "overrides could not name it")
 	}
 }
 

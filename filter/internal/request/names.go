@@ -35,22 +35,33 @@ func (r *Request) readHost() {
 }
 
 func appendHosts(list []string, authority string) []string {
+	end := 0
+	for end < len(authority) && isCanonical(authority[end]) {
+		end++
+	}
+	if (end == len(authority) || isPort(authority[end:])) && end > 0 && authority[end-1] != '.' {
+		return append(list, authority[:end]) // the usual host, without a call
+	}
 	host, rest := cutHost(authority)
+	if strings.IndexByte(host, '@') < 0 && isPort(rest) && !isBracketed(host) {
+		return append(list, policy.CanonicalHost(host))
+	}
 	name := withoutUser(host)
-	plain := len(name) == len(host) && isPort(rest)
-	if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") && strings.IndexByte(name, ':') < 0 {
-		name, plain = name[1:len(name)-1], false // Go's SplitHostPort takes them off
+	if isBracketed(name) {
+		name = name[1 : len(name)-1]
 	}
 	list = append(list, policy.CanonicalHost(name))
-	if plain {
-		return list
-	}
 	// A parser of URLs takes the user off first. Envoy looks for its domains in all of the
 	// authority or, where it ignores ports, in what stands before the last colon.
 	for _, text := range []string{withoutPort(withoutUser(authority)), withoutPort(authority), authority} {
 		list = append(list, policy.CanonicalHost(text))
 	}
 	return list
+}
+
+// isCanonical reports whether policy.CanonicalHost leaves c as it is in a name.
+func isCanonical(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-' || c == '.'
 }
 
 // cutHost cuts an authority behind brackets that it begins with, else before its first
@@ -67,6 +78,12 @@ func cutHost(authority string) (host, rest string) {
 }
 
 func withoutUser(host string) string { return host[strings.LastIndexByte(host, '@')+1:] }
+
+// isBracketed reports whether a host is no address in brackets: Go's SplitHostPort takes
+// them off.
+func isBracketed(host string) bool {
+	return strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") && strings.IndexByte(host, ':') < 0
+}
 
 // withoutPort cuts an authority before its last colon, if that is not in brackets.
 func withoutPort(authority string) string {
@@ -106,30 +123,22 @@ func (r *Request) readTarget() {
 	if r.knows(&r.target) {
 		return
 	}
-	target, present := r.source.Header(":path")
-	end, escaped, parameters := 0, false, false
-	for ; end < len(target) && target[end] != '?' && target[end] != '#'; end++ {
-		switch target[end] {
-		case '%':
-			escaped = true
-		case ';':
-			parameters = true
-		}
+	path, present := r.source.Header(":path")
+	if end := strings.IndexByte(path, '#'); end >= 0 {
+		path = path[:end]
 	}
-	path, query := target[:end], target[end:]
-	if escaped {
-		path = policy.Unescape(path)
-		parameters = strings.IndexByte(path, ';') >= 0
+	r.query = ""
+	if end := strings.IndexByte(path, '?'); end >= 0 {
+		path, r.query = path[:end], path[end+1:]
 	}
-	if parameters {
+	path = policy.Unescape(path)
+	if strings.IndexByte(path, ';') >= 0 {
 		r.paths = append(r.paths, withoutParameters(path))
 	}
 	if present {
 		r.paths = append(r.paths, path)
 		path = r.paths[0]
 	}
-	query, _, _ = strings.Cut(query, "#")
-	r.query = strings.TrimPrefix(query, "?")
 	r.set(&r.target, path, present)
 }
 
