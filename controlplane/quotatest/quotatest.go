@@ -70,7 +70,7 @@ func (s *Stream) Receive(message []byte) error { return s.stream.Receive(message
 
 // Next returns the next message of the service, nil if there is none.
 func (s *Stream) Next() []byte {
-	message, ok := s.stream.Next(nil)
+	message, ok := s.stream.Next()
 	if !ok {
 		return nil
 	}

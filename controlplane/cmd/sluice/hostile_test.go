@@ -123,9 +123,9 @@ func (bytesCodec) Name() string                       { return "proto" }
 
 const method = "/envoy.service.extension.v3.ExtensionConfigDiscoveryService/DeltaExtensionConfigs"
 
-// attack opens 200 streams that each send what next returns until it is nil, and
-// read nothing.
-func (s server) attack(t *testing.T, next func(stream, request int) []byte) (stop func()) {
+// attack opens 200 streams of the method that each send what next returns until it is
+// nil, and read nothing.
+func (s server) attack(t *testing.T, method string, next func(stream, request int) []byte) (stop func()) {
 	t.Helper()
 	const connections, streams = 20, 10
 	ctx, cancel := context.WithCancel(t.Context())
@@ -228,7 +228,7 @@ func TestHostileStreams(t *testing.T) {
 		{"nothing", func(int, int) []byte { return nil }},
 	} {
 		t.Run(a.name, func(t *testing.T) {
-			stop := s.attack(t, a.next)
+			stop := s.attack(t, method, a.next)
 			defer stop()
 			for range 3 {
 				s.honest(t, a.name)
@@ -238,7 +238,7 @@ func TestHostileStreams(t *testing.T) {
 		})
 	}
 	t.Run("subscribing again and again", func(t *testing.T) {
-		stop := s.attack(t, func(stream, n int) []byte {
+		stop := s.attack(t, method, func(stream, n int) []byte {
 			if n == 0 {
 				return opening(stream)
 			}

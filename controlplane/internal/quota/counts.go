@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,7 +15,7 @@ type counts struct {
 	granted, returned, lost atomic.Uint64 // units
 	mismatches, storeErrors atomic.Uint64
 	crowded                 atomic.Uint64
-	late                    atomic.Uint64
+	late, unread, full      atomic.Uint64
 	degraded                atomic.Int32
 	failedSwap              atomic.Bool // since the last heartbeat
 	latency                 atomic.Pointer[prometheus.Histogram]
@@ -24,6 +25,10 @@ type counts struct {
 func (c *counts) result(r Result) {
 	switch r.Outcome {
 	case Failed:
+		if errors.Is(r.Err, ErrFull) { // the store answers
+			c.full.Add(1)
+			return
+		}
 		c.storeErrors.Add(1)
 		c.failedSwap.Store(true)
 		c.degraded.Store(1)

@@ -41,8 +41,9 @@ type operation struct {
 	n       uint32         // units of undo, giveUp, inc, set and inspect
 	window  int            // of inc and set, or AllWindows
 
-	key   [16]byte
-	owner owner
+	key    [16]byte
+	domain string // whose key it is
+	owner  owner
 
 	outcome
 }

@@ -75,6 +75,10 @@ func (g *group) answer() {
 	st := g.stream
 	s := st.service
 	st.open--
+	s.open.take(&st.parts, -len(g.operations))
+	if !st.crowded() {
+		st.goOn()
+	}
 	s.count.answered(g.result, s.o.Clock.NowNs()-g.startNs)
 	for i := range g.operations { // what could not be undone
 		if o := &g.operations[i]; o.kind == undo {
@@ -90,13 +94,13 @@ func (g *group) answer() {
 		g.look()
 	}
 	if g.result == lease.Granted || g.result == lease.Denied {
-		a.Grants = make([]lease.Grant, len(g.operations))
 		for i := range g.operations {
-			a.Grants[i] = g.grant(i)
+			s.grants = append(s.grants, g.grant(i))
 		}
+		a.Grants = s.grants
 	}
-	st.answers = append(st.answers, a)
-	s.wake(st)
+	st.say(&a)
+	s.grants = s.grants[:0]
 	s.settle()
 }
 

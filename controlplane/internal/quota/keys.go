@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync"
+	"sync/atomic"
 
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -20,8 +22,10 @@ const (
 	// maxLate is how often it is decided anew because the store's clock had moved on:
 	// where windows are short that may be each time.
 	maxLate = 64
-	// maxCached is how many keys' last values are kept.
-	maxCached = 1 << 15
+	// maxCached and cachedBytes bound the last values of keys that are kept: usual keys
+	// by number, long logs by their bytes.
+	maxCached   = 1 << 15
+	cachedBytes = 16 << 20
 )
 
 var errContended = errors.New("the key's value changed each time before it was swapped")
@@ -30,6 +34,7 @@ var errContended = errors.New("the key's value changed each time before it was s
 // last value as far as it is known.
 type key struct {
 	id      [16]byte
+	domain  string
 	record  *record // nil = as far as is known, none is there
 	nonce   []byte  // of the value; nil = none
 	waiting []*operation
@@ -42,6 +47,18 @@ type key struct {
 	slackNs int64         // how much later the store may carry it out
 	untilNs int64         // when the first window ends that it counts in
 	cached  *list.Element // unless busy
+	bytes   int           // of it while it is cached
+}
+
+// size is about what the key takes.
+func (k *key) size() int {
+	n := 300 + cap(k.value) + 8*(cap(k.swap)+cap(k.waiting))
+	if k.record != nil {
+		for i := range k.record.Windows {
+			n += 2*windowBytes + 8*cap(k.record.Usages[i].Log)
+		}
+	}
+	return n
 }
 
 // keys are those with operations, and the last ones that had some.
@@ -50,15 +67,23 @@ type keys struct {
 	idle  *list.List // of *key, longest idle first
 	ready []*key     // have operations and no swap under way
 	max   int        // idle ones that are kept
+	bytes int        // of idle ones
 }
 
 func newKeys() keys { return keys{byID: map[[16]byte]*key{}, idle: list.New(), max: maxCached} }
+
+// wake takes a key out of the idle ones.
+func (ks *keys) wake(k *key) {
+	ks.idle.Remove(k.cached)
+	ks.bytes -= k.bytes
+	k.cached = nil
+}
 
 // add lets an operation wait for its key's turn.
 func (ks *keys) add(o *operation) {
 	k := ks.byID[o.key]
 	if k == nil {
-		k = &key{id: o.key}
+		k = &key{id: o.key, domain: o.domain}
 		ks.byID[o.key] = k
 	}
 	k.waiting = append(k.waiting, o)
@@ -67,8 +92,7 @@ func (ks *keys) add(o *operation) {
 	}
 	k.busy = true
 	if k.cached != nil {
-		ks.idle.Remove(k.cached)
-		k.cached = nil
+		ks.wake(k)
 	}
 	ks.ready = append(ks.ready, k)
 }
@@ -82,9 +106,11 @@ func (ks *keys) rest(k *key) {
 		return
 	}
 	k.busy = false
-	k.cached = ks.idle.PushBack(k)
-	for ks.idle.Len() > ks.max {
-		oldest := ks.idle.Remove(ks.idle.Front()).(*key)
+	k.cached, k.bytes = ks.idle.PushBack(k), k.size()
+	ks.bytes += k.bytes
+	for ks.idle.Len() > ks.max || ks.bytes > cachedBytes {
+		oldest := ks.idle.Front().Value.(*key)
+		ks.wake(oldest)
 		delete(ks.byID, oldest.id)
 	}
 }
@@ -113,7 +139,7 @@ func (k *key) prepare(localNs, now int64) Swap {
 		k.firstNs, k.late = localNs, 0
 	}
 	k.sentNs = localNs
-	s := Swap{Key: k.id, Old: k.nonce, UntilNs: math.MaxInt64}
+	s := Swap{Key: k.id, Domain: k.domain, Old: k.nonce, UntilNs: math.MaxInt64}
 	if !k.decide(now) {
 		return s
 	}
@@ -184,16 +210,54 @@ func (k *key) finish(r Result) (done bool, err error) {
 // swapNow sends the swaps of the keys that are ready.
 func (s *Service) swapNow(ready []*key, swaps []Swap) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
-	left := len(ready)
+	var left atomic.Int64
+	left.Store(int64(len(ready)))
+	s.landed.hold(true)
 	s.o.Store.Swap(ctx, swaps, func(i int, r Result) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if left--; left == 0 {
+		if s.landed.add(landing{ready[i], r}) {
+			go s.pump()
+		}
+		if left.Add(-1) == 0 {
 			cancel()
 		}
-		s.swapped(ready[i], r)
-		s.pumpSoon()
 	})
+	s.landed.hold(false)
+}
+
+// landed are results of the store that pump has not taken up yet. A store may say them
+// one by one, and they are taken up together.
+type landed struct {
+	mu   sync.Mutex
+	all  []landing
+	held bool // pump is about to look
+}
+
+type landing struct {
+	key    *key
+	result Result
+}
+
+// add reports whether pump must be called for it.
+func (l *landed) add(r landing) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, r)
+	return len(l.all) == 1 && !l.held
+}
+
+func (l *landed) hold(held bool) {
+	l.mu.Lock()
+	l.held = held
+	l.mu.Unlock()
+}
+
+// take swaps what has landed for an empty list.
+func (l *landed) take(empty []landing) []landing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.all
+	l.all = empty
+	return all
 }
 
 // swapped hands out what came of a key's operations.
@@ -203,6 +267,9 @@ func (s *Service) swapped(k *key, r Result) {
 		s.clock.note(k.sentNs, r.NowNs, r.Outcome == Late)
 	}
 	s.count.result(r)
+	if errors.Is(r.Err, ErrFull) {
+		s.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
+	}
 	done, err := k.finish(r)
 	if !done {
 		s.keys.ready = append(s.keys.ready, k)

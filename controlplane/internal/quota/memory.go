@@ -3,44 +3,74 @@ package quota
 import (
 	"bytes"
 	"context"
-	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
 
-// shards are looked through one after the other, so that no swap waits long.
-const shards = 256
-
-// maxValues bounds a Memory: about 1 GiB of ordinary values.
-const maxValues = 4_000_000
+const (
+	// shards are looked through one after the other, so that no swap waits long.
+	shards = 256
+	// maxBytes bounds what a Memory holds. The process takes up to twice that before Go
+	// collects what has expired.
+	maxBytes = 512 << 20
+	// mostOfFree is how much of the memory that is free one domain may hold: three times
+	// as much. Alone it has three quarters of all, and leaves the rest to the others.
+	mostOfFree = 3
+	// keptBytes is what a value takes beside its bytes, which count in steps.
+	keptBytes = 112
+	stepBytes = 32
+)
 
 // Memory is a Store in this process, for one service. What it holds is lost with it.
 type Memory struct {
-	now       func() int64
-	maxValues int
+	now      func() int64
+	maxBytes int
 
 	mu      sync.Mutex
-	values  [shards]map[[16]byte]kept // by the key's first byte
-	n       int
+	values  [shards]shard // by the key's first byte
+	bytes   int           // of all values
+	spaces  map[string]*space
 	swept   int   // shard that was looked through last for what has expired
 	sweepNs int64 // when to look through the next
-	live    map[string]map[uint64]int64
+	live    map[string][]process
 	secrets map[string][]byte
+}
+
+// shard is some of the values. A map keeps its memory when values leave it, so it is made
+// anew where most have left.
+type shard struct {
+	values map[[16]byte]kept
+	most   int // values that this map has had at once
 }
 
 type kept struct {
 	value    []byte
+	of       *space
 	expireNs int64
 }
 
-var errFull = errors.New("the memory store is full: more keys are counted than it holds")
+func (k *kept) size() int { return keptBytes + (len(k.value)+stepBytes-1)/stepBytes*stepBytes }
+
+// space is what the values of one domain take.
+type space struct {
+	domain string
+	bytes  int
+}
+
+// process is one that was noted as alive.
+type process struct {
+	number  uint64
+	untilNs int64
+}
 
 // NewMemory returns an empty store with a clock, in nanoseconds since the Unix
 // epoch. The clock must not step back.
 func NewMemory(now func() int64) *Memory {
-	m := &Memory{now: now, maxValues: maxValues, live: map[string]map[uint64]int64{}, secrets: map[string][]byte{}}
+	m := &Memory{now: now, maxBytes: maxBytes, spaces: map[string]*space{}, live: map[string][]process{}, secrets: map[string][]byte{}}
 	for i := range m.values {
-		m.values[i] = map[[16]byte]kept{}
+		m.values[i].values = map[[16]byte]kept{}
 	}
 	return m
 }
@@ -62,9 +92,15 @@ func (m *Memory) swap(s *Swap) Result {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	m.sweep(now)
-	shard := m.values[s.Key[0]]
-	there, held := shard[s.Key]
+	if now >= m.sweepNs {
+		m.sweep(now)
+	}
+	in := &m.values[s.Key[0]]
+	there, held := in.values[s.Key]
+	takes := 0
+	if held {
+		takes = there.size()
+	}
 	if there.expireNs <= now {
 		there = kept{}
 	}
@@ -74,16 +110,40 @@ func (m *Memory) swap(s *Swap) Result {
 		r.Outcome = Differs
 	case now < s.AtNs-s.SlackNs || now > s.AtNs+s.SlackNs || now >= s.UntilNs:
 		r.Outcome = Late
-	case m.n >= m.maxValues && !held:
-		return Result{Outcome: Failed, Err: errFull}
 	default:
-		if !held {
-			m.n++
+		fresh := kept{bytes.Clone(s.New), m.space(s.Domain), s.ExpireNs}
+		if !m.take(fresh.of, fresh.size()-takes) {
+			return Result{Outcome: Failed, Err: ErrFull}
 		}
-		shard[s.Key] = kept{bytes.Clone(s.New), s.ExpireNs}
+		in.values[s.Key] = fresh
+		in.most = max(in.most, len(in.values))
 		return Result{Outcome: Swapped, NowNs: now}
 	}
 	return r
+}
+
+// space returns the space of a domain.
+func (m *Memory) space(domain string) *space {
+	of := m.spaces[domain]
+	if of == nil {
+		of = &space{domain: domain}
+		m.spaces[domain] = of
+	}
+	return of
+}
+
+// take counts more bytes of a domain's values, or fewer, and reports whether there is
+// room for them. A domain without values is forgotten.
+func (m *Memory) take(of *space, more int) bool {
+	fits := more <= 0 || of.bytes+more <= mostOfFree*(m.maxBytes-m.bytes-more)
+	if fits {
+		of.bytes += more
+		m.bytes += more
+	}
+	if of.bytes == 0 {
+		delete(m.spaces, of.domain)
+	}
+	return fits
 }
 
 func isNonce(value, nonce []byte) bool {
@@ -95,40 +155,66 @@ func isNonce(value, nonce []byte) bool {
 
 // sweep drops what has expired: of all shards in ten seconds.
 func (m *Memory) sweep(now int64) {
-	if now < m.sweepNs {
-		return
-	}
 	m.sweepNs = now + linger/shards
 	m.swept = (m.swept + 1) % shards
-	shard := m.values[m.swept]
-	for key, there := range shard {
-		if there.expireNs <= now {
-			delete(shard, key)
-			m.n--
+	if m.swept == 0 {
+		for domain, of := range m.live {
+			m.keepLive(domain, of, now)
 		}
+	}
+	in := &m.values[m.swept]
+	for key, there := range in.values {
+		if there.expireNs <= now {
+			delete(in.values, key)
+			m.take(there.of, -there.size())
+		}
+	}
+	if len(in.values) < in.most/4 {
+		fresh := make(map[[16]byte]kept, len(in.values))
+		maps.Copy(fresh, in.values)
+		*in = shard{fresh, len(fresh)}
+	}
+}
+
+// sweepAll does what swaps would have done since the last one: while nobody asks, there
+// are none.
+func (m *Memory) sweepAll() {
+	m.mu.Lock()
+	due := min((m.now()-m.sweepNs)/(linger/shards), shards)
+	m.mu.Unlock()
+	for range due {
+		m.mu.Lock()
+		m.sweep(m.now())
+		m.mu.Unlock()
 	}
 }
 
 // Live implements Store.
-func (m *Memory) Live(_ context.Context, domain string, process uint64) (int, error) {
+func (m *Memory) Live(_ context.Context, domain string, number uint64) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	if m.live[domain] == nil {
-		m.live[domain] = map[uint64]int64{}
-	}
 	of := m.live[domain]
-	of[process] = now + int64(LiveFor)
-	for p, until := range of {
-		if until <= now {
-			delete(of, p)
-		}
+	at := slices.IndexFunc(of, func(p process) bool { return p.number == number })
+	if at < 0 {
+		at, of = len(of), append(of, process{number: number})
 	}
-	return len(of), nil
+	of[at].untilNs = now + int64(LiveFor)
+	return m.keepLive(domain, of, now), nil
 }
 
-// Secret implements Store.
+// keepLive keeps those of a domain's processes that are alive.
+func (m *Memory) keepLive(domain string, of []process, now int64) int {
+	of = slices.DeleteFunc(of, func(p process) bool { return p.untilNs <= now })
+	if m.live[domain] = of; len(of) == 0 {
+		delete(m.live, domain)
+	}
+	return len(of)
+}
+
+// Secret implements Store. A service's heartbeats ask for it.
 func (m *Memory) Secret(_ context.Context, name string, fresh func() []byte) ([]byte, error) {
+	m.sweepAll()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.secrets[name] == nil {

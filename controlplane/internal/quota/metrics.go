@@ -33,6 +33,8 @@ func (s *Service) Collectors() []prometheus.Collector {
 	counter("quota_units_lost_total", "Unspent units that could not be given back: they stay counted until their window ends.", nil, c.lost.Load)
 	counter("quota_late_total", "Decisions made again because the store's clock had moved on.", nil, c.late.Load)
 	counter("quota_store_errors_total", "Swaps and heartbeats that the store did not answer.", nil, c.storeErrors.Load)
+	counter("quota_store_full_total", "Swaps that the memory store had no room for: the domain's keys take more than its share.", nil, c.full.Load)
+	counter("quota_unread_streams_total", "Streams ended because they did not read their answers.", nil, c.unread.Load)
 	counter("quota_mismatches_total", "Asks for keys whose value a newer release has written, or that is damaged.", nil, c.mismatches.Load)
 	counter("quota_crowded_total", "Asks refused because their keys count in 16 windows of other definitions.", nil, c.crowded.Load)
 	gauge("quota_degraded", "1 while the store does not answer, or has another key.", func() float64 { return float64(c.degraded.Load()) })

@@ -50,7 +50,7 @@ func (s *Service) Operate(ctx context.Context, domain string, d lease.Definition
 		kind:  map[What]kind{Inspect: inspect, Hit: ask, Inc: inc, Set: set, Reset: reset}[what.What],
 		kinds: d.Windows, windows: shifted(d.Windows, id), counts: d.CountDenied,
 		n: what.Units, window: what.Window, part: lease.Part{Cost: what.Units},
-		key: newHasher(*s.secret.Load()).key(prefix(domain, &d.Counter), id[:]), owner: finished,
+		key: newHasher(*s.secret.Load()).key(prefix(domain, &d.Counter), id[:]), domain: domain, owner: finished,
 	}
 	s.mu.Lock()
 	s.keys.add(&o)

@@ -113,7 +113,7 @@ func (p *proxy) send(m lease.Asks) error { return p.Receive(m.Append(nil)) }
 func (p *proxy) take() []lease.Answer {
 	var all []lease.Answer
 	for {
-		b, ok := p.Next(nil)
+		b, ok := p.Next()
 		if !ok {
 			return all
 		}

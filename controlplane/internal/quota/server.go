@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -53,20 +55,51 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 
 // Unmarshal implements encoding.CodecV2.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	m, ok := v.(*message)
+	in, ok := v.(*incoming)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
-	n := data.Len()
-	if n > lease.MaxMessageBytes { // Receive says so
-		n = lease.MaxMessageBytes + 1
-	}
-	if cap(*m) < n {
-		*m = make(message, n)
-	}
-	*m = (*m)[:n]
-	data.CopyTo(*m)
+	in.rest.Reset(data) // holds on to data until it is read
 	return nil
+}
+
+// incoming is a message that is read in pieces, so that the stream does not hold all of
+// it until its turn.
+type incoming struct {
+	rest   mem.Reader
+	buffer []byte
+	begun  int // bytes at the buffer's end that begin a field
+}
+
+// next returns the next fields, which are a message too, and whether they are the last
+// ones. They have about that size.
+func (in *incoming) next(size int) (piece []byte, last bool) {
+	n := copy(in.buffer, in.buffer[len(in.buffer)-in.begun:])
+	in.buffer = in.buffer[:n]
+	for ; ; size *= 2 {
+		in.fill(size)
+		last = in.rest.Remaining() == 0
+		whole := 0
+		for n := 0; n >= 0 && whole < len(in.buffer); whole += max(n, 0) {
+			_, _, n = protowire.ConsumeField(in.buffer[whole:])
+		}
+		switch {
+		case last: // if the end is no field, whoever reads it says so
+			in.begun = 0
+			return in.buffer, true
+		case whole > 0:
+			in.begun = len(in.buffer) - whole
+			return in.buffer[:whole], false
+		}
+	}
+}
+
+// fill reads on until so much is in the buffer.
+func (in *incoming) fill(size int) {
+	had := len(in.buffer)
+	size = min(size, had+in.rest.Remaining())
+	in.buffer = slices.Grow(in.buffer, max(size-had, 0))[:max(size, had)]
+	_, _ = io.ReadFull(&in.rest, in.buffer[had:]) // that much is there
 }
 
 // Guest is a connection as the listener's server sees it.
@@ -77,6 +110,8 @@ type Guest interface {
 	Verify() error
 	// Enter notes that a stream is open, until leave is called.
 	Enter() (leave func())
+	// Close closes the connection at once.
+	Close()
 }
 
 // Server serves streams over gRPC.
@@ -125,6 +160,7 @@ type conversation struct {
 	ready  chan struct{}
 	failed chan error
 	first  chan struct{} // closed by the first message
+	pass   pass
 }
 
 func (s *Server) serve(stream grpc.ServerStream) error {
@@ -135,9 +171,13 @@ func (s *Server) serve(stream grpc.ServerStream) error {
 	guest := s.guest(stream.Context())
 	c := conversation{
 		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), first: make(chan struct{}),
+		pass: newPass(),
 	}
 	var err error
 	c.Stream, err = s.service.Open(Peer{Address: p.Addr.String(), Certificate: guest.Certificate()}, func() {
+		if c.unread.Load() { // nothing less frees what gRPC holds for it
+			guest.Close()
+		}
 		select {
 		case c.ready <- struct{}{}:
 		default:
@@ -193,11 +233,11 @@ func (s *Server) run(c *conversation, guest Guest) error {
 
 // receive takes messages until the stream ends.
 func (c *conversation) receive() {
-	var m message
+	var in incoming
 	for first := true; ; first = false {
-		err := c.RecvMsg(&m)
+		err := c.RecvMsg(&in)
 		if err == nil {
-			err = c.Receive(m)
+			err = c.takeAll(&in)
 		}
 		if err != nil {
 			c.failed <- err
@@ -209,10 +249,45 @@ func (c *conversation) receive() {
 	}
 }
 
+// pieceBytes is how much of a message is taken at once: an ask takes twenty times its
+// bytes while it is decided, and others wait for it.
+const pieceBytes = 1 << 10
+
+// takeAll takes a message, piece by piece.
+func (c *conversation) takeAll(in *incoming) error {
+	defer in.rest.Close()
+	if n := in.rest.Remaining(); n > lease.MaxMessageBytes {
+		return c.Receive(make([]byte, lease.MaxMessageBytes+1)) // says so
+	}
+	for {
+		piece, last := in.next(pieceBytes / max(1, c.work/4))
+		if err := c.take(piece); err != nil || last {
+			if cap(in.buffer) > 4*pieceBytes {
+				in.buffer = nil
+			}
+			return err
+		}
+	}
+}
+
+// take takes a piece of a message when it is the stream's turn, and its asks have begun
+// when it returns.
+func (c *conversation) take(piece []byte) error {
+	ctx, s := c.ServerStream.Context(), c.service
+	c.wait(ctx, false)
+	if err := s.gate.enter(ctx, &c.pass); err != nil {
+		return err
+	}
+	defer s.gate.leave(&c.pass, len(piece))
+	err := c.Receive(piece)
+	c.wait(ctx, true)
+	return err
+}
+
 // flush sends all answers that there are.
 func (c *conversation) flush() error {
 	for {
-		b, ok := c.Next(nil)
+		b, ok := c.Next()
 		if !ok {
 			return nil
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -29,6 +30,7 @@ type anyGuest struct{}
 func (anyGuest) Certificate() *x509.Certificate { return nil }
 func (anyGuest) Verify() error                  { return nil }
 func (anyGuest) Enter() func()                  { return func() {} }
+func (anyGuest) Close()                         {}
 
 func testCodec() encoding.CodecV2 { return NewCodec(encoding.GetCodecV2("proto")) }
 
@@ -52,7 +54,7 @@ type worker struct {
 	stream grpc.ClientStream
 	conn   *grpc.ClientConn
 	cancel context.CancelFunc
-	buffer message
+	in     incoming
 }
 
 func dial(t testing.TB, address string, d ...lease.Definition) *worker {
@@ -71,10 +73,12 @@ func dial(t testing.TB, address string, d ...lease.Definition) *worker {
 func (w *worker) send(m lease.Asks) error { return w.stream.SendMsg(message(m.Append(nil))) }
 
 func (w *worker) receive(m *lease.Answers) error {
-	if err := w.stream.RecvMsg(&w.buffer); err != nil {
+	if err := w.stream.RecvMsg(&w.in); err != nil {
 		return err
 	}
-	return m.Decode(w.buffer)
+	defer w.in.rest.Close()
+	text, err := io.ReadAll(&w.in.rest)
+	return errors.Join(err, m.Decode(text))
 }
 
 func (w *worker) end() {

@@ -12,13 +12,11 @@ import (
 	"fmt"
 	"hash"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -66,6 +64,8 @@ type Service struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	count  counts
+	gate   gate
+	landed landed
 	secret atomic.Pointer[[]byte]
 	log    *slog.Logger // of what streams do
 	apart  atomic.Bool  // the store knows another secret: this service would count apart
@@ -73,10 +73,15 @@ type Service struct {
 	mu       sync.Mutex
 	clock    clock
 	keys     keys
-	turns    []*Stream // have groups that wait
-	underWay int       // swaps
+	open     share // of streams
+	unsent   share
+	kept     share
+	said     lease.Answers // memory for one answer
+	grants   []lease.Grant // memory for its grants
+	turns    []*Stream     // have groups that wait
+	underWay int           // swaps
 	pumping  bool
-	soon     bool
+	spare    []landing // memory for landed
 	notify   []*Stream // have answers
 	domains  map[string]*domain
 	streams  map[*Stream]struct{}
@@ -110,7 +115,9 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{o: o, log: lograte.NewLimit(burstLines).Logger(o.Log), keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{})}
+	s := &Service{o: o, gate: newGate(), keys: newKeys(), domains: map[string]*domain{}, streams: map[*Stream]struct{}{}, drained: make(chan struct{})}
+	s.log = lograte.NewLimit(burstLines).Logger(o.Log)
+	s.open, s.unsent, s.kept = newShares()
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	if err := s.agree(ctx, func() []byte { return s.firstSecret(ctx) }); err != nil {
 		s.cancel()
@@ -219,8 +226,8 @@ func (s *Service) wake(st *Stream) {
 	}
 }
 
-// pump sends what is ready to the store, until nothing is. One goroutine does it at
-// a time.
+// pump takes up what has come of swaps and sends what is ready to the store, until
+// nothing is. One goroutine does it at a time.
 func (s *Service) pump() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,8 +236,14 @@ func (s *Service) pump() {
 	}
 	s.pumping = true
 	for {
+		came := s.landed.take(s.spare)
+		for i := range came {
+			s.swapped(came[i].key, came[i].result)
+		}
+		clear(came)
+		s.spare = came[:0]
 		ready, swaps := s.next()
-		if len(ready) == 0 && len(s.notify) == 0 {
+		if len(came) == 0 && len(ready) == 0 && len(s.notify) == 0 {
 			break
 		}
 		woken := s.notify
@@ -248,21 +261,6 @@ func (s *Service) pump() {
 		s.mu.Lock()
 	}
 	s.pumping = false
-}
-
-// pumpSoon lets another goroutine pump, unless one does: a store's results come one
-// by one, and what they make ready should leave together.
-func (s *Service) pumpSoon() {
-	if s.pumping || s.soon {
-		return
-	}
-	s.soon = true
-	go func() {
-		s.mu.Lock()
-		s.soon = false
-		s.mu.Unlock()
-		s.pump()
-	}()
 }
 
 // turn is how many groups a stream begins before the next stream's turn.
@@ -307,6 +305,7 @@ func (s *Service) takeTurn() bool {
 		s.turns = append(s.turns, st)
 	} else {
 		st.waiting = nil
+		st.goOn()
 	}
 	return true
 }
@@ -333,18 +332,6 @@ func (h *hasher) key(prefix, key []byte) (id [16]byte) {
 func prefix(domain string, counter *[16]byte) []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(domain)))
 	return append(append(b, domain...), counter[:]...)
-}
-
-// shifted returns the windows as they hold for the key.
-func shifted(windows []limit.Window, id [16]byte) []limit.Window {
-	if !slices.ContainsFunc(windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
-		return windows
-	}
-	own := make([]limit.Window, len(windows))
-	for i, w := range windows {
-		own[i] = lease.Shifted(w, id)
-	}
-	return own
 }
 
 var errClosed = errors.New("the quota service is shutting down")

@@ -325,7 +325,7 @@ func TestNewerValue(t *testing.T) {
 	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
 	p.ask(want(4))
 	for _, shard := range b.memory.values {
-		for _, there := range shard {
+		for _, there := range shard.values {
 			there.value[NonceBytes]++
 			there.value[0]++
 		}

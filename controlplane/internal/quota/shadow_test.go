@@ -53,7 +53,7 @@ func TestAFailedShadowPart(t *testing.T) {
 	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)), define(2, lease.LeaseAuto, fixed(10, minute)))
 	p.ask(want(4))
 	for _, shard := range b.memory.values {
-		for _, there := range shard {
+		for _, there := range shard.values {
 			there.value[NonceBytes]++ // of a newer release
 			there.value[0]++
 		}

@@ -4,6 +4,7 @@ package quota
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -32,6 +33,7 @@ const LiveFor = 10 * time.Second
 // clock says that the caller's decision still holds.
 type Swap struct {
 	Key      [16]byte
+	Domain   string // whose key it is: a store may bound what each domain keeps
 	Old      []byte // nonce of the value that is expected; nil = none is there
 	New      []byte // the value; its first NonceBytes are its nonce. nil = only read
 	AtNs     int64  // when the caller decided, by the store's clock as far as it knows
@@ -46,6 +48,10 @@ const NonceBytes = 8
 
 // Outcome is what became of a Swap.
 type Outcome uint8
+
+// ErrFull is the error of a Failed swap that was not carried out because the domain has
+// no room for more.
+var ErrFull = errors.New("the domain has no room for more in the memory store: its keys count more than their share")
 
 // The outcomes.
 const (

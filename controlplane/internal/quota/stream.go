@@ -1,10 +1,12 @@
 package quota
 
 import (
-	"cmp"
+	"container/list"
 	"context"
+	"errors"
 	"math"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -15,9 +17,6 @@ import (
 )
 
 const (
-	// maxOpen is how many asks of one stream may wait for answers, or answers for the
-	// stream to read them.
-	maxOpen = 8192
 	// One stream may ask so often: more than one core serves.
 	asksPerSecond, burstAsks = 100_000, 20_000
 	// maxStreams bounds the memory for streams.
@@ -25,8 +24,8 @@ const (
 	// rememberNs is how long a grant is remembered for returns: a lease and the time
 	// after which it counts as idle, and some.
 	rememberNs = 30 * second
-	// roomForAnswer is what an answer takes at most.
-	roomForAnswer = 8 << 10
+	// enoughAnswers is when a message takes no further one. One takes at most 8 KiB.
+	enoughAnswers = 8 << 10
 )
 
 // Stream is one worker's stream. Receive and Close are called by one goroutine.
@@ -37,45 +36,36 @@ type Stream struct {
 
 	asks        lease.Asks
 	definitions map[uint32]*definition
-	uses        uint64
-	secret      *[]byte // of the hasher
+	recent      *list.List // of *definition, the one that was used least recently first
+	secret      *[]byte    // of the hasher
 	hasher      *hasher
 	rate        *rate.Limiter
+	work        int           // of the dearest definition; see work
+	room        chan struct{} // what Wait waits for
+	unread      atomic.Bool   // too many answers wait for the stream to read them
 
 	// The service's lock guards the rest.
 	domain  *domain
 	process uint64
 	closed  bool
 	woken   bool
+	waits   bool // in Wait
 	waiting []*group
-	open    int // groups that have no answer yet
-	answers []lease.Answer
+	open    int       // groups that have no answer yet
+	parts   int       // of these
+	answers [][]byte  // messages of them
+	unsent  int       // bytes of answers, with those that Next returned last
+	sending int       // bytes of these
 	grants  []granted // by number, the oldest first
 	number  uint32    // of the newest grant
-}
-
-// definition is one that the stream has sent.
-type definition struct {
-	lease.Definition
-	prefix []byte
-	broken bool // asks that name it are answered Unknown
-	used   uint64
-}
-
-// granted is what a return needs to know of a grant.
-type granted struct {
-	definition *definition
-	key, id    [16]byte // in the store; the part's
-	charge     charge
-	units      uint32 // that may be returned
-	atNs       int64
+	kept    int       // bytes of definitions and grants
 }
 
 // Open begins a stream. ready is called when Next has something; it must not wait.
 func (s *Service) Open(p Peer, ready func()) (*Stream, error) {
 	st := &Stream{
-		service: s, peer: p, ready: ready, definitions: map[uint32]*definition{},
-		rate: rate.NewLimiter(asksPerSecond, burstAsks),
+		service: s, peer: p, ready: ready, definitions: map[uint32]*definition{}, recent: list.New(),
+		rate: rate.NewLimiter(asksPerSecond, burstAsks), room: make(chan struct{}, 1),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,28 +178,6 @@ func (s *Service) Heartbeat() {
 	}
 }
 
-// define keeps a definition, in place of the one that was used least recently if
-// there are too many.
-func (st *Stream) define(d *lease.Definition) {
-	st.uses++
-	own := &definition{Definition: *d, prefix: prefix(st.domain.name, &d.Counter), used: st.uses}
-	own.Windows = slices.Clone(d.Windows)
-	if err := check(d); err != nil {
-		own.broken = true
-		st.refused("definition refused", err)
-	}
-	if _, there := st.definitions[d.ID]; !there && len(st.definitions) >= lease.MaxDefinitions {
-		var oldest *definition
-		for _, other := range st.definitions {
-			if oldest == nil || cmp.Less(other.used, oldest.used) {
-				oldest = other
-			}
-		}
-		delete(st.definitions, oldest.ID)
-	}
-	st.definitions[d.ID] = own
-}
-
 // refused logs why something is, without a key, and not more often than a log takes.
 func (st *Stream) refused(what string, err error) {
 	st.service.log.Warn(what, "address", st.peer.Address, "domain", st.domain.name, "error", err)
@@ -231,12 +199,11 @@ func (st *Stream) group(a *lease.Ask, now int64, busy bool) *group {
 			g.result = lease.Unknown
 			return g
 		}
-		st.uses++
-		d.used = st.uses
+		st.recent.MoveToBack(d.recent)
 		g.definitions[i] = d
 		g.operations[i] = operation{
 			lease: d.Lease, counts: d.CountDenied, kinds: d.Windows, windows: shifted(d.Windows, p.Key),
-			part: *p, key: st.hasher.key(d.prefix, p.Key[:]), owner: g,
+			part: *p, key: st.hasher.key(d.prefix, p.Key[:]), domain: st.domain.name, owner: g,
 		}
 	}
 	return g
@@ -258,12 +225,7 @@ func (st *Stream) enqueue(groups []*group) error {
 	wasIdle := len(st.waiting) == 0
 	for _, g := range groups {
 		st.open++
-		switch {
-		case len(st.answers) >= 2*maxOpen:
-			return status.Errorf(codes.ResourceExhausted, "%d answers wait, and the stream does not read them", len(st.answers))
-		case g.result == 0 && st.open+len(st.answers) > maxOpen:
-			g.result = lease.Busy
-		}
+		s.open.take(&st.parts, len(g.operations))
 		if g.result != 0 {
 			g.answer()
 			continue
@@ -274,7 +236,46 @@ func (st *Stream) enqueue(groups []*group) error {
 	if wasIdle && len(st.waiting) > 0 {
 		s.turns = append(s.turns, st)
 	}
+	if st.unread.Load() {
+		return status.Error(codes.ResourceExhausted, errUnread.Error())
+	}
 	return nil
+}
+
+// crowded reports whether too many of the stream's asks are open for it to ask for more.
+func (st *Stream) crowded() bool {
+	s := st.service
+	return s.open.over(st.parts, len(s.streams))
+}
+
+// wait returns once none of the stream's groups waits for its turn any more, and unless
+// begun, so many are answered that it may ask for more; or ctx ends.
+func (st *Stream) wait(ctx context.Context, begun bool) {
+	for {
+		st.service.mu.Lock()
+		st.waits = len(st.waiting) > 0 || !begun && st.crowded()
+		waits := st.waits
+		st.service.mu.Unlock()
+		if !waits {
+			return
+		}
+		select {
+		case <-st.room:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// goOn lets wait look again.
+func (st *Stream) goOn() {
+	if !st.waits {
+		return
+	}
+	select {
+	case st.room <- struct{}{}:
+	default:
+	}
 }
 
 // giveBack uncounts returned units: at most what the grant gave, once. What a return
@@ -293,7 +294,9 @@ func (st *Stream) giveBack(r lease.Return) {
 	}
 	d := g.definition
 	s.keys.add(&operation{
-		kind: giveUp, kinds: d.Windows, windows: shifted(d.Windows, g.id), charge: g.charge, n: units, key: g.key, owner: s,
+		kind: giveUp, kinds: d.Windows, windows: shifted(d.Windows, g.key), charge: g.charge, n: units,
+		key:    st.hasher.key(d.prefix, g.key[:]),
+		domain: st.domain.name, owner: s,
 	})
 }
 
@@ -303,42 +306,43 @@ func (s *Service) finished(o *operation) {
 	s.count.lost.Add(uint64(o.n - o.units))
 }
 
-// remember notes a grant for its return, and forgets old ones.
-func (st *Stream) remember(d *definition, o *operation) uint32 {
-	now := st.service.o.Clock.NowNs()
-	old := 0
-	for old < len(st.grants) && (len(st.grants)-old >= lease.MaxGrants || now-st.grants[old].atNs > rememberNs) {
-		old++
+var errUnread = errors.New("too many answers wait, and the stream does not read them")
+
+// say lets an answer wait for the stream to read it.
+func (st *Stream) say(a *lease.Answer) {
+	s := st.service
+	last := len(st.answers) - 1
+	if last < 0 || len(st.answers[last]) >= enoughAnswers {
+		st.answers = append(st.answers, make([]byte, 0, 512))
+		last++
 	}
-	st.grants = append(st.grants[old:], granted{d, o.key, o.part.Key, o.charged, o.units, now})
-	st.number++
-	return st.number
+	s.said.Answers = append(s.said.Answers[:0], *a)
+	b := s.said.Append(st.answers[last])
+	s.unsent.take(&st.unsent, len(b)-len(st.answers[last]))
+	st.answers[last] = b
+	if s.unsent.over(st.unsent, len(s.streams)) && !st.unread.Swap(true) {
+		s.count.unread.Add(1)
+		st.refused("stream ended", errUnread)
+	}
+	s.wake(st)
 }
 
-// Next appends the bytes of the next message to b. ok says that there was one.
-func (st *Stream) Next(b []byte) (_ []byte, ok bool) {
-	st.service.mu.Lock()
-	defer st.service.mu.Unlock()
+// Next returns the bytes of the next message, which count as sent once it is called
+// again. ok says that there is one.
+func (st *Stream) Next() (message []byte, ok bool) {
+	s := st.service
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unsent.take(&st.unsent, -st.sending)
+	st.sending = 0
 	if len(st.answers) == 0 {
-		return b, false
+		return nil, false
 	}
-	var m lease.Answers
-	start := len(b)
-	for n := range st.answers {
-		m.Answers = st.answers[n : n+1]
-		if b = m.Append(b); len(b)-start > lease.MaxMessageBytes-roomForAnswer {
-			st.answers = st.answers[n+1:]
-			return st.withProxies(b), true
-		}
-	}
-	clear(st.answers)
-	st.answers = st.answers[:0]
-	return st.withProxies(b), true
-}
-
-func (st *Stream) withProxies(b []byte) []byte {
+	message = st.answers[0]
+	st.answers = slices.Delete(st.answers, 0, 1)
+	st.sending = len(message)
 	m := lease.Answers{Proxies: st.domain.proxies}
-	return m.Append(b)
+	return m.Append(message), true
 }
 
 // Idle reports whether all asks are answered and the answers taken.
@@ -357,8 +361,13 @@ func (st *Stream) Close() {
 		return
 	}
 	st.closed = true
-	st.open -= len(st.waiting)
-	st.waiting = nil
+	for _, g := range st.waiting {
+		st.open--
+		s.open.take(&st.parts, -len(g.operations))
+	}
+	s.unsent.take(&st.unsent, -st.unsent)
+	s.kept.take(&st.kept, -st.kept)
+	st.waiting, st.answers, st.grants, st.sending = nil, nil, nil, 0
 	delete(s.streams, st)
 	if d := st.domain; d != nil {
 		if d.streams--; d.streams == 0 {

@@ -217,7 +217,7 @@ func TestProxies(t *testing.T) {
 
 func (p *proxy) proxies() uint32 {
 	require.NoError(p.t, p.send(lease.Asks{Asks: []lease.Ask{{Parts: []lease.Part{want(1)}}}}))
-	b, _ := p.Next(nil)
+	b, _ := p.Next()
 	var m lease.Answers
 	require.NoError(p.t, m.Decode(b))
 	return m.Proxies

@@ -95,7 +95,7 @@ func (p *caller) lost() {
 // answer brings what the service has said.
 func (p *caller) answer() {
 	for {
-		message, ok := p.stream.Next(nil)
+		message, ok := p.stream.Next()
 		if !ok {
 			return
 		}

@@ -56,3 +56,10 @@ func (g Guest) Enter() (leave func()) {
 	}
 	return func() { g.connection.place.Keep(-1) }
 }
+
+// Close closes the connection at once, with all its streams.
+func (g Guest) Close() {
+	if g.connection.raw != nil {
+		_ = g.connection.raw.Close()
+	}
+}

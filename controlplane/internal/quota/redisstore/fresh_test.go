@@ -163,7 +163,7 @@ func (a *asker) ask(t *testing.T, keys ...[16]byte) (got []lease.Answer) {
 	a.asks = lease.Asks{}
 	for len(got) < len(keys) {
 		<-a.ready
-		for b, ok := a.Next(nil); ok; b, ok = a.Next(nil) {
+		for b, ok := a.Next(); ok; b, ok = a.Next() {
 			var m lease.Answers
 			require.NoError(t, m.Decode(b))
 			got = append(got, m.Answers...)

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const (
+	leaseMethod = "/" + quota.Service + "/" + quota.Method
+	// floodFor is how long each flood lasts. mostFlooded ends it: without bounds it takes
+	// all the memory of a machine.
+	floodFor    = 3 * time.Second
+	mostFlooded = 2 * mostMemory
+	// askTimeout is how long a proxy waits for its answer.
+	askTimeout = 100 * time.Millisecond
+)
+
+// floodWindows are as many of an algorithm as a definition has at most.
+func floodWindows(a limit.Algorithm) (windows []limit.Window) {
+	for i := range quota.MaxWindows {
+		windows = append(windows, limit.Window{
+			Algorithm: a, Limit: 500, PeriodNs: int64(time.Hour) + int64(i), Units: 512,
+		})
+	}
+	return windows
+}
+
+// floodMessage fills a message with asks of so many parts, each for a key of its own.
+func floodMessage(n, parts int, part quota.Part) (message []byte) {
+	for i := 0; ; i++ {
+		ask := quota.Ask{ID: uint32(i)}
+		for p := range parts {
+			part.Key = quota.KeyOf(uint64(n), uint64(i*parts+p))
+			ask.Parts = append(ask.Parts, part)
+		}
+		m := quota.Asks{Asks: []quota.Ask{ask}}
+		longer := m.Append(message)
+		if len(longer) > quota.MaxMessageBytes {
+			return message
+		}
+		message = longer
+	}
+}
+
+// floods are what 200 streams send as fast as they may, and never read an answer.
+func floods() map[string][][]byte {
+	parts := map[string]struct {
+		parts int
+		quota.Part
+	}{
+		"looks":        {1, quota.Part{Inspect: true}},
+		"large groups": {quota.MaxGroup, quota.Part{Inspect: true}},
+		"grants":       {1, quota.Part{Cost: 1}},
+		"logs":         {1, quota.Part{Cost: 500}},
+	}
+	all := map[string][][]byte{}
+	for name, p := range parts {
+		for n := range 4 { // few keys: what the store holds has a bound of its own
+			all[name] = append(all[name], floodMessage(n, p.parts, p.Part))
+		}
+	}
+	for i := range 32 {
+		d := quota.Definition{ID: 1, Counter: [16]byte{byte(i)}, Windows: floodWindows(limit.FixedWindow)}
+		m := quota.Asks{Definitions: []quota.Definition{d}, Asks: []quota.Ask{{Parts: []quota.Part{{Definition: 1, Cost: 1}}}}}
+		all["definitions"] = append(all["definitions"], m.Append(nil))
+	}
+	return all
+}
+
+// TestQuotaFlood: streams that ask and never read take little memory, and an honest proxy
+// is answered within its timeout meanwhile.
+func TestQuotaFlood(t *testing.T) {
+	for name, messages := range floods() {
+		t.Run(name, func(t *testing.T) {
+			s := startLimited(t, 0)
+			algorithm := limit.FixedWindow
+			if name == "logs" {
+				algorithm = limit.SlidingWindowLog
+			}
+			first := quota.Asks{Domain: "flood", Process: 1, Definitions: []quota.Definition{{Windows: floodWindows(algorithm)}}}
+			stop := s.attack(t, leaseMethod, func(_, n int) []byte {
+				if n == 0 {
+					return first.Append(nil)
+				}
+				return messages[n%len(messages)]
+			})
+			defer stop()
+			took := s.honestAsks(t)
+			slices.Sort(took)
+			most := took[len(took)*99/100]
+			t.Logf("%d asks of an honest proxy: half within %s, 99 of 100 within %s, all within %s",
+				len(took), took[len(took)/2], most, took[len(took)-1])
+			boundedMemory(t, s.process.Pid)
+			buildtest.Below(t, most, askTimeout)
+		})
+	}
+}
+
+// honestAsks asks as a proxy does, one after the other, and returns how long each took.
+func (s server) honestAsks(t *testing.T) (took []time.Duration) {
+	t.Helper()
+	stream, err := s.connection(t, honestIP).NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
+		leaseMethod, grpc.ForceCodec(bytesCodec{}))
+	require.NoError(t, err)
+	m := firstMessage("shop")
+	for until := time.Now().Add(floodFor); time.Now().Before(until); time.Sleep(2 * time.Millisecond) {
+		watch := buildtest.StartStopwatch(s.process.Pid)
+		m.Asks = []quota.Ask{{ID: 1, Parts: []quota.Part{{Definition: 1, Cost: 1, Waiting: 1}}}}
+		require.NoError(t, stream.SendMsg(m.Append(nil)))
+		m = quota.Asks{}
+		var b []byte
+		require.NoError(t, stream.RecvMsg(&b))
+		took = append(took, watch.Elapsed())
+		if buildtest.Memory(t, buildtest.StatusOf(s.process.Pid), buildtest.Resident) > mostFlooded {
+			break
+		}
+	}
+	return took
+}

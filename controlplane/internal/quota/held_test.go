@@ -1,0 +1,173 @@
+package quota
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	lease "github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// TestUnreadAnswers: a stream ends whose answers nobody reads, sooner where there are
+// many such streams; one that reads goes on.
+func TestUnreadAnswers(t *testing.T) {
+	var m lease.Asks
+	for range 100 {
+		m.Asks = append(m.Asks, lease.Ask{Parts: []lease.Part{{Definition: 1, Inspect: true}}})
+	}
+	for _, streams := range []int{1, 50, 400} {
+		b := newRig(t)
+		d := define(1, lease.LeaseOff, fixed(10, minute))
+		honest := b.proxy(b.service, d)
+		var unread []*proxy
+		for range streams {
+			unread = append(unread, b.proxy(b.service, d))
+		}
+		ended := 0
+		for n := 0; ended < streams; n++ {
+			require.Less(t, n, 500)
+			for _, p := range unread {
+				if p.closed {
+					continue
+				}
+				if err := p.send(m); err != nil {
+					require.Equal(t, codes.ResourceExhausted, status.Code(err))
+					require.True(t, p.unread.Load())
+					p.Close()
+					ended++
+				}
+			}
+			require.NoError(t, honest.send(m))
+			require.NotEmpty(t, honest.take())
+			require.LessOrEqual(t, b.service.unsent.used, b.service.unsent.total+(streams+1)*b.service.unsent.least)
+		}
+		require.EqualValues(t, streams, b.service.count.unread.Load())
+	}
+}
+
+// TestKeptIsBounded: what a service remembers of streams is bounded in bytes, each in its
+// share of them, and all of it is free when they have closed.
+func TestKeptIsBounded(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	b := newRig(t)
+	s := b.service
+	var windows []limit.Window
+	for i := range lease.MaxWindows {
+		windows = append(windows, limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 1e9, PeriodNs: minute + int64(i)})
+	}
+	var all []*proxy
+	for range 40 {
+		all = append(all, b.proxy(s))
+	}
+	for n := range 60_000 {
+		p := all[random.IntN(len(all))]
+		d := define(random.Uint32N(2000), lease.LeaseAuto, windows...)
+		part := lease.Part{Definition: d.ID, Cost: 1, Key: lease.KeyOf(uint64(n%5000), 0)}
+		require.NoError(t, p.send(lease.Asks{Definitions: []lease.Definition{d}, Asks: []lease.Ask{{Parts: []lease.Part{part}}}}))
+		require.Equal(t, lease.Granted, p.take()[0].Result)
+		require.LessOrEqual(t, p.kept, s.kept.most)
+	}
+	require.LessOrEqual(t, s.kept.used, s.kept.total*11/10)
+	for _, p := range all {
+		require.NotEmpty(t, p.grants)
+		kept := map[*definition]bool{}
+		bytes := 0
+		for i := range p.grants {
+			bytes += p.grants[i].bytes()
+			kept[p.grants[i].definition] = true
+		}
+		for _, d := range p.Stream.definitions {
+			kept[d] = true
+		}
+		for d := range kept {
+			bytes += d.bytes()
+		}
+		require.Equal(t, bytes, p.kept)
+		p.Close()
+	}
+	require.Zero(t, s.kept.used)
+	require.Zero(t, s.open.used)
+	require.Zero(t, s.unsent.used)
+}
+
+// TestGate: who has had little goes first, and who gives up holds nobody up.
+func TestGate(t *testing.T) {
+	g := gate{free: 1}
+	passes := make([]pass, 4)
+	for i := range passes {
+		passes[i] = newPass()
+	}
+	enter := func(ctx context.Context, i int) chan error {
+		done := make(chan error, 1)
+		waiting := len(g.waiting)
+		go func() { done <- g.enter(ctx, &passes[i]) }()
+		require.Eventually(t, func() bool {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			return len(g.waiting) > waiting || len(done) > 0
+		}, 5e9, 1e5)
+		return done
+	}
+	ctx, giveUp := context.WithCancel(t.Context())
+	require.NoError(t, <-enter(ctx, 0))
+	g.leave(&passes[0], 1000)
+	require.NoError(t, <-enter(ctx, 1))
+	heavy, gone, light := enter(t.Context(), 0), enter(ctx, 2), enter(t.Context(), 3)
+	giveUp()
+	require.ErrorIs(t, <-gone, context.Canceled)
+	g.leave(&passes[1], 10)
+	require.NoError(t, <-light)
+	require.Empty(t, heavy)
+	g.leave(&passes[3], 10)
+	require.NoError(t, <-heavy)
+	g.leave(&passes[0], 10)
+	require.Equal(t, 1, g.free)
+}
+
+// TestPieces: a message in pieces says what it said at once.
+func TestPieces(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		var m lease.Asks
+		for i := range random.Uint32N(100) {
+			ask := lease.Ask{ID: i}
+			for range 1 + random.IntN(lease.MaxGroup) {
+				ask.Parts = append(ask.Parts, lease.Part{Definition: random.Uint32N(300)})
+			}
+			m.Asks = append(m.Asks, ask)
+			m.Returns = append(m.Returns, lease.Return{Grant: i})
+		}
+		text := m.Append(nil)
+		if random.IntN(2) == 0 {
+			text = text[:random.IntN(len(text)+1)]
+		}
+		var data mem.BufferSlice
+		for rest := text; len(rest) > 0; {
+			n := 1 + random.IntN(len(rest))
+			data, rest = append(data, mem.SliceBuffer(rest[:n])), rest[n:]
+		}
+		var in incoming
+		in.rest.Reset(data)
+		size := 1 + random.IntN(2000)
+		var got lease.Asks
+		var err error
+		for last := false; !last && err == nil; {
+			var piece []byte
+			piece, last = in.next(size)
+			var of lease.Asks
+			err = of.Decode(piece)
+			got.Asks, got.Returns = append(got.Asks, of.Asks...), append(got.Returns, of.Returns...)
+		}
+		var want lease.Asks
+		require.Equal(t, want.Decode(text), err)
+		if err == nil {
+			require.Equal(t, want.Append(nil), got.Append(nil))
+		}
+	}
+}
