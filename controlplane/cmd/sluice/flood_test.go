@@ -1,6 +1,10 @@
 package main
 
 import (
+	"io"
+	"net"
+	"os"
+	"os/exec"
 	"slices"
 	"testing"
 	"time"
@@ -124,4 +128,35 @@ func (s server) honestAsks(t *testing.T) (took []time.Duration) {
 		}
 	}
 	return took
+}
+
+// TestHostileStore: a store that announces two billion elements is refused, and does not
+// end the process for lack of memory.
+func TestHostileStore(t *testing.T) {
+	for _, reply := range []string{"*2000000000\r\n", "%2000000000\r\n", "$2000000000\r\n", "$-5\r\n"} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					_, _ = c.Read(make([]byte, 1))
+					_, _ = io.WriteString(c, reply)
+					_, _ = io.Copy(io.Discard, c)
+				}()
+			}
+		}()
+		cmd := exec.Command("sh", "-c", `ulimit -v 8000000; exec "$0" "$@"`, os.Args[0], "quota",
+			"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--quota-store", "redis://"+l.Addr().String())
+		cmd.Env = append(os.Environ(), asSluice+"=1")
+		said, err := cmd.CombinedOutput()
+		require.Error(t, err)
+		require.Equal(t, 1, cmd.ProcessState.ExitCode(), "%.500s", said)
+		require.Contains(t, string(said), "its reply is none of Redis', or too large")
+	}
 }

@@ -212,7 +212,7 @@ func secretFile(name string) (string, error) {
 
 // option is what the client is started with.
 func (a *address) option() (rueidis.ClientOption, error) {
-	o := clientOption()
+	o := limited(clientOption(), a.form)
 	o.InitAddress = a.hosts
 	o.Username, o.Password, o.SelectDB = a.user, a.password, a.database
 	o.ForceSingleClient = a.form == single

@@ -1,0 +1,164 @@
+package redisstore
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"strconv"
+
+	"github.com/redis/rueidis"
+)
+
+// The client makes room for as much as a reply announces, and a server that is broken or
+// hostile may announce anything. So each connection is read ahead of the client.
+const (
+	// mostReply is far more than a value takes, mostOfCluster more than the slots of a
+	// Cluster of hundreds of nodes.
+	mostReply, mostOfCluster = 1 << 20, 16 << 20
+	elementBytes             = 64 // that an element takes in the client
+	maxDepth                 = 8
+	lineBytes                = 16 // of a line that says how long something is
+)
+
+var errReply = errors.New("its reply is none of Redis', or too large")
+
+// replies is a connection that ends with errReply at the first reply that would take more
+// than most bytes.
+type replies struct {
+	net.Conn
+	most int64
+
+	took  int64           // by the reply that is being read
+	left  [maxDepth]int64 // elements that each list which is being read lacks
+	depth int
+	skip  int64 // bytes of a string, with the end of its line
+	line  []byte
+	err   error
+}
+
+// dial is what the client connects with.
+func dial(most int64) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+	return func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (conn net.Conn, err error) {
+		if config != nil {
+			conn, err = (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, "tcp", address)
+		} else {
+			conn, err = dialer.DialContext(ctx, "tcp", address)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return &replies{Conn: conn, most: most}, nil
+	}
+}
+
+func (r *replies) Read(b []byte) (int, error) {
+	if r.err != nil {
+		return 0, r.err
+	}
+	n, err := r.Conn.Read(b)
+	if r.follow(b[:n]); r.err != nil {
+		return 0, r.err
+	}
+	return n, err
+}
+
+func (r *replies) follow(b []byte) {
+	for len(b) > 0 && r.err == nil {
+		if r.skip > 0 {
+			n := min(r.skip, int64(len(b)))
+			b = b[n:]
+			if r.skip -= n; r.skip == 0 {
+				r.element()
+			}
+			continue
+		}
+		n := bytes.IndexByte(b, '\n') + 1
+		part := b[:n]
+		if n == 0 {
+			part = b
+		}
+		r.line = append(r.line, part[:min(len(part), lineBytes+1-len(r.line))]...)
+		r.take(int64(len(part)))
+		if b = b[len(part):]; n > 0 && r.err == nil {
+			r.endLine()
+			r.line = r.line[:0]
+		}
+	}
+}
+
+func (r *replies) take(n int64) {
+	if r.took += n; r.took > r.most {
+		r.err = errReply
+	}
+}
+
+// element ends a string, a number or a list, and with it the lists whose last one it is.
+func (r *replies) element() {
+	for ; r.depth > 0; r.depth-- {
+		if r.left[r.depth-1]--; r.left[r.depth-1] > 0 {
+			return
+		}
+	}
+	r.took = 0
+}
+
+func (r *replies) endLine() {
+	each := int64(1)
+	switch r.line[0] {
+	case '+', '-', ',', '(', ':':
+		r.element()
+	case '_', '#': // the client reads no line, but bytes
+		if n := len(r.line); n != map[byte]int{'_': 3, '#': 4}[r.line[0]] || r.line[n-2] != '\r' {
+			r.err = errReply
+		}
+		r.element()
+	case '$', '!', '=':
+		if n := r.number(); n >= 0 {
+			r.take(n)
+			r.skip = n + 2
+		}
+	case '%':
+		each = 2
+		fallthrough
+	case '*', '~', '>':
+		n := each * r.number()
+		switch {
+		case n == 0:
+			r.element()
+		case n > 0 && r.depth < maxDepth:
+			r.take(n * elementBytes)
+			r.left[r.depth] = n
+			r.depth++
+		case n != -1:
+			r.err = errReply
+		}
+	default:
+		r.err = errReply
+	}
+}
+
+// number is what the line announces; -1 is nothing instead.
+func (r *replies) number() int64 {
+	text, ok := bytes.CutSuffix(r.line[1:], []byte("\r\n"))
+	if string(text) == "-1" {
+		r.element()
+		return -1
+	}
+	n, err := strconv.ParseUint(string(text), 10, 32)
+	if err != nil || !ok {
+		r.err = errReply
+		return -1
+	}
+	return int64(n)
+}
+
+// limited makes the client's connections end at replies that are too large.
+func limited(o rueidis.ClientOption, f form) rueidis.ClientOption {
+	o.DialCtxFn = dial(mostReply)
+	if f == cluster {
+		o.DialCtxFn = dial(mostOfCluster)
+	}
+	return o
+}

@@ -1,0 +1,60 @@
+package redisstore
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// script is a connection that says something.
+type script struct {
+	net.Conn
+	io.Reader
+}
+
+func (s script) Read(b []byte) (int, error) { return s.Reader.Read(b) }
+
+// Every reply that Redis gives passes, however it is cut, and what would take the client
+// more than it should does not.
+func TestReplies(t *testing.T) {
+	all := func(pattern string, n int) string { return strings.Repeat(pattern, n) }
+	long := all("x", 1000)
+	for text, ok := range map[string]bool{
+		"+OK\r\n": true, "-ERR no\r\n": true, ":12\r\n": true, "_\r\n": true, "#t\r\n": true, ",1.5\r\n": true, "(123456789012345678901\r\n": true,
+		"$-1\r\n": true, "*-1\r\n": true, "*0\r\n": true, "%0\r\n": true, "$0\r\n\r\n": true,
+		"$1000\r\n" + long + "\r\n":           true,
+		"*3\r\n:0\r\n$2\r\n\r\n\r\n*-1\r\n":   true,
+		"%2\r\n+a\r\n:1\r\n+b\r\n~1\r\n_\r\n": true,
+		">2\r\n+message\r\n=5\r\ntxt:a\r\n":   true,
+		all("*1\r\n", 7) + ":1\r\n":           true,
+
+		"*2000000000\r\n": false, "%2000000000\r\n": false, "~2000000000\r\n": false, ">2000000000\r\n": false,
+		"$2000000000\r\n": false, "!2000000000\r\n": false, "=2000000000\r\n": false,
+		"*99999999999999999999\r\n": false, "$99999999999999999999\r\n": false, "%9223372036854775807\r\n": false,
+		"$-2\r\n": false, "*-2\r\n": false, "%-1\r\n": false, "*?\r\n": false, "$?\r\n": false, "*1x\r\n": false, "*\r\n": false, "*1\n": false,
+		"_ab*2000000000\r\n": false, "#tab*2000000000\r\n": false, "#\n": false, "_\n": false,
+		"|1\r\n+a\r\n+b\r\n+c\r\n": false, ";3\r\nabc\r\n": false, ".\r\n": false, "HTTP/1.1 200 OK\r\n": false,
+		all("*1\r\n", 9) + ":1\r\n":                    false,
+		"*40000\r\n" + all("*40000\r\n", 2):            false,
+		"+" + all(long, 200):                           false,
+		"*200\r\n" + all("$1000\r\n"+long+"\r\n", 200): false,
+	} {
+		name := text[:min(len(text), 30)]
+		for _, cut := range []func(io.Reader) io.Reader{func(r io.Reader) io.Reader { return r }, iotest.OneByteReader, iotest.HalfReader} {
+			r := &replies{Conn: script{Reader: cut(strings.NewReader(all(text, 20)))}, most: 100_000}
+			got, err := io.ReadAll(r)
+			require.NotContains(t, string(got), "*2000000000\r\n", name)
+			if ok {
+				require.NoError(t, err, "%q", name)
+				require.Equal(t, all(text, 20), string(got))
+				require.Zero(t, r.took)
+			} else {
+				require.ErrorIs(t, err, errReply, "%q", name)
+			}
+		}
+	}
+}
