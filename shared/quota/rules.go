@@ -69,6 +69,25 @@ func span(w *limit.Window) int64 {
 	return w.Fill()
 }
 
+// MostWaitNs is the longest wait for units, and the longest time until all are forgotten:
+// the longest window, but two periods of a sliding counter, and of a bucket, which owes no
+// more than it holds, twice the time in which it fills. To what is counted when a lease
+// ends it adds that lease.
+func MostWaitNs(windows []limit.Window) (most int64) {
+	for i := range windows {
+		w := &windows[i]
+		n := span(w)
+		if w.Algorithm == limit.SlidingWindowCounter || w.Algorithm == limit.TokenBucket {
+			n *= 2
+		}
+		if stamped(w) {
+			n += LeaseNs(w)
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
 // MinLeaseNs is the shortest lease of a log's or bucket's units.
 const MinLeaseNs = shortLease
 

@@ -41,6 +41,10 @@ func (f *fleet) step(t *testing.T) {
 	cost := 1 + f.r.Uint32N(3)
 	part := Part{Cost: cost, Waiting: cost + f.r.Uint32N(20), Ahead: f.r.Uint32N(200)}
 	units, terms, ok := f.Grant(f.lease, &part)
+	for i := range f.Windows {
+		require.LessOrEqual(t, f.Standing(i).ResetNs, MostWaitNs(f.Windows))
+	}
+	require.LessOrEqual(t, f.WaitNs(cost), MostWaitNs(f.Windows))
 	if !ok || units == 0 {
 		return
 	}

@@ -36,6 +36,7 @@ type worker struct {
 	next     uint32
 	users    map[uint32]string
 	verdicts map[uint32]bool // of the requests that are decided: allowed
+	onResume func()
 }
 
 func newWorker(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) *worker {
@@ -71,6 +72,9 @@ func (w *worker) Random() uint32 {
 
 func (w *worker) Resume(context uint32) bool {
 	require.NotContains(w.t, w.verdicts, context, "decided twice")
+	if w.onResume != nil {
+		w.onResume()
+	}
 	return w.decide(context)
 }
 

@@ -176,8 +176,21 @@ func (e *Engine) Receive(w *Want, a Answer) {
 		e.hands = map[handKey]*hand{}
 	}
 	a.Windows = slices.Clone(a.Windows)
+	a.bound(quota.MostWaitNs(e.definitions[w.Part.Definition].Windows))
 	e.hands[handKey{w.Part.Definition, w.Part.Key}] = &hand{
-		Answer: a, want: *w, NowNs: e.host.Monotonic(), EndNs: a.SentNs + min(a.ValidNs, state.MaxLeaseNs),
+		Answer: a, want: *w, NowNs: e.host.Monotonic(), EndNs: a.SentNs + a.ValidNs,
+	}
+}
+
+// bound brings times that a broken service states to what can be.
+func (a *Answer) bound(mostNs int64) {
+	a.ValidNs = min(max(a.ValidNs, 0), state.MaxLeaseNs)
+	if a.WaitNs != limit.Never {
+		a.WaitNs = min(max(a.WaitNs, 0), mostNs)
+	}
+	for i := range a.Windows {
+		st := &a.Windows[i]
+		st.ResetNs = min(max(st.ResetNs, 0), mostNs)
 	}
 }
 
