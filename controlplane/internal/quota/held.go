@@ -19,7 +19,7 @@ type share struct {
 func newShares() (open, unsent, kept share) {
 	return share{most: 2048, total: 32 << 10, least: 64}, // parts of asks that have no answer
 		share{most: 256 << 10, total: 4 << 20, least: 16 << 10}, // bytes of answers that are not sent
-		share{most: 1 << 20, total: 16 << 20, least: 16 << 10} // bytes of definitions and grants
+		share{most: 1 << 20, total: 8 << 20, least: 16 << 10} // bytes of definitions and grants
 }
 
 // over reports whether a stream that has taken own takes too much.

@@ -82,7 +82,7 @@ func TestKeptIsBounded(t *testing.T) {
 			bytes += p.grants[i].bytes()
 			kept[p.grants[i].definition] = true
 		}
-		for _, d := range p.Stream.definitions {
+		for _, d := range p.definitions {
 			kept[d] = true
 		}
 		for d := range kept {

@@ -273,7 +273,7 @@ func (c *conversation) takeAll(in *incoming) error {
 // take takes a piece of a message when it is the stream's turn, and its asks have begun
 // when it returns.
 func (c *conversation) take(piece []byte) error {
-	ctx, s := c.ServerStream.Context(), c.service
+	ctx, s := c.Context(), c.service
 	c.wait(ctx, false)
 	if err := s.gate.enter(ctx, &c.pass); err != nil {
 		return err

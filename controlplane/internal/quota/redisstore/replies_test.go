@@ -21,7 +21,7 @@ func (s script) Read(b []byte) (int, error) { return s.Reader.Read(b) }
 // Every reply that Redis gives passes, however it is cut, and what would take the client
 // more than it should does not.
 func TestReplies(t *testing.T) {
-	all := func(pattern string, n int) string { return strings.Repeat(pattern, n) }
+	all := strings.Repeat
 	long := all("x", 1000)
 	for text, ok := range map[string]bool{
 		"+OK\r\n": true, "-ERR no\r\n": true, ":12\r\n": true, "_\r\n": true, "#t\r\n": true, ",1.5\r\n": true, "(123456789012345678901\r\n": true,
