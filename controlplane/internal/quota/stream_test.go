@@ -92,8 +92,20 @@ func (b *rig) slow() (answer func(n int)) {
 			next := open[0]
 			open = open[1:]
 			next()
-			b.service.pump()
+			b.pumped()
 		}
+	}
+}
+
+// pumped returns once what has landed is taken up, which another goroutine may be doing.
+func (b *rig) pumped() {
+	for busy := true; busy; {
+		b.service.pump()
+		b.service.mu.Lock()
+		b.service.landed.mu.Lock()
+		busy = b.service.pumping || len(b.service.landed.all) > 0
+		b.service.landed.mu.Unlock()
+		b.service.mu.Unlock()
 	}
 }
 
