@@ -76,14 +76,14 @@ newest := $(lastword $(ENVOY_VERSIONS))
 
 # What a target is made from: what the compiler reads, tests aside.
 go_files = $(shell find $(1) -name '*.go' ! -name '*_test.go' ! -path '*/testdata/*' 2>/dev/null)
-filter_sources := go.mod go.sum $(call go_files,filter shared build/compile build/graft)
+filter_sources := go.mod go.sum $(call go_files,filter shared build/compile build/wasm)
 embedded_assets := $(shell find controlplane envoy examples ! -path '*/testdata/*' -type f \
 	\( -name '*.tmpl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' \) 2>/dev/null)
 cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy shared examples) $(embedded_assets)
 
 # Unit tests take neither an Envoy nor the compiled filter nor a Redis; of those that
 # do, some run what is compiled for this machine beside it.
-whole = ./envoy/proc $(shell grep -rlE '\b(buildtest|graft)\.(Compile|Filter|Plant|Wasm)\b|\b(proc|redistest)\.(All|Find|Redis|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
+whole = ./envoy/proc $(shell grep -rlE '\b(buildtest|wasm)\.(Compile|Filter|Plant|Wasm)\b|\b(proc|redistest)\.(All|Find|Redis|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
 unit = $(filter-out $(whole) ./build/measure ./build/measure/% ./build/release ./build/browser %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
 # What make test leaves to e2e-long: some scenarios, and on the oldest Envoy whatever its
 # version may change.

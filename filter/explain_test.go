@@ -78,7 +78,4 @@ func TestExplainBadRequests(t *testing.T) {
 	stranger := explainRequest(`{}`)
 	stranger.Headers[0][1] = "Bearer other"
 	require.Equal(t, 401, b.serve(t, 0, stranger).Status)
-	broken := explainRequest(`{"headers":{"x-user-id":"alice"}}`)
-	broken.Faults = &sim.Faults{Clock: true}
-	require.Equal(t, 500, b.serve(t, 0, broken).Status, "after a panic the request does not go upstream")
 }

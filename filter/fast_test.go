@@ -1,14 +1,11 @@
 package main_test
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"github.com/tetratelabs/wazero/api"
-	"github.com/tetratelabs/wazero/experimental"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
@@ -91,55 +88,4 @@ var upstreams = [][][2]string{
 	{{"ratelimit", `"u";r=1;t=2`}, {"ratelimit", `"v";r=1;t=2`}},
 	{{"x-ratelimit-remaining", "many"}},
 	{{"x-ratelimit-remaining", "3"}, {"x-ratelimit-reset", "1900000000"}, {"ratelimit-policy", `"u";q=3`}},
-}
-
-// calls counts the functions that the guest runs.
-type calls struct{ n int }
-
-func (c *calls) NewFunctionListener(d api.FunctionDefinition) experimental.FunctionListener {
-	if d.GoFunction() != nil { // the host's
-		return nil
-	}
-	return experimental.FunctionListenerFunc(
-		func(context.Context, api.Module, api.FunctionDefinition, []uint64, experimental.StackIterator) { c.n++ })
-}
-
-// In an engine that compiles a module as it starts, a call costs ten times what it
-// costs natively, and is most of what a decision costs.
-func TestFunctionCallsOfARequest(t *testing.T) {
-	var c calls
-	now := int64(1_000_000_000_000_000_000)
-	ctx := experimental.WithFunctionListenerFactory(context.Background(), &c)
-	h, err := sim.New(ctx, sim.Options{Wasm: wasm(), CacheDir: buildtest.CacheDir(), Seed: 1, Now: func() int64 { return now }})
-	require.NoError(t, err)
-	defer h.Close()
-	unused := h.Shared().Save()
-	for _, kind := range []struct {
-		name, policy string
-		max          int
-	}{
-		{"one window", `"rules":[` + keyedBy(`"limits":["1000000/1h"]`) + `]`, 31},
-		{"three windows", `"rules":[` + keyedBy(`"limits":["1000000/1m","1000000/1h","1000000/1d"]`) + `]`, 31},
-		{"fixed window per key", `"rules":[` + keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"fixed_window_per_key"}]`) + `]`, 31},
-		{"client address", `"rules":[{"name":"r","key":["client_ip"],"limits":["1000000/1h"]}]`, 34},
-		{"denied", `"rules":[` + keyedBy(`"limits":["1/366d"]`) + `]`, 58},
-		{"response fields", `"headers":"both","rules":[` + keyedBy(`"limits":["1000000/1h"]`) + `]`, 77},
-		{"by path", `"rules":[` + keyedBy(`"match":{"paths":["/v1/*"]},"limits":["1000000/1h"]`) + `]`, 58},
-		{"three rules", `"rules":[` + keyedBy(`"limits":["1000000/1h"]`) +
-			`,{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}]`, 95},
-	} {
-		t.Run(kind.name, func(t *testing.T) {
-			h.Shared().Restore(unused)
-			require.NoError(t, h.Configure([]byte(`{"version":1,`+kind.policy+`}`)))
-			r := &sim.Request{ClientIP: "192.0.2.1", Path: "/v1/x", Headers: [][2]string{{"x-user-id", "alice"}}}
-			for range 3 { // the second meets a page, the third memory to use again
-				c.n = 0
-				_, err := h.Serve(0, r)
-				require.NoError(t, err)
-				now += 5_000_000
-			}
-			t.Logf("%s: %d calls", kind.name, c.n)
-			require.LessOrEqual(t, c.n, kind.max)
-		})
-	}
 }

@@ -108,26 +108,3 @@ func TestHostileRequestsChangeNothingElse(t *testing.T) {
 	require.Equal(t, 429, b.serve(t, 0, alice).Status)
 	require.LessOrEqual(t, b.Shared().Len(), 3+1+7+7, "the seed, the directory, the owners and the pages of 1 + 64 + 64 keys, 16 slots in each of the latter")
 }
-
-// A denial because of a panic has Retry-After too.
-func TestPanicDenialHasRetryAfter(t *testing.T) {
-	b := start(t)
-	require.NoError(t, b.Configure(policy(`{"name":"r","limits":["2/1h"],"on_error":"deny"}`)))
-	res := b.serve(t, 0, &sim.Request{Faults: &sim.Faults{Clock: true}})
-	require.Equal(t, 429, res.Status)
-	require.Contains(t, res.Headers, [2]string{"retry-after", "1"})
-	require.Equal(t, 200, b.serve(t, 0, alice).Status)
-}
-
-// The filter answers a management request that panics. It must not go upstream,
-// because it carries the token.
-func TestPanicOfAManagementRequest(t *testing.T) {
-	b := start(t)
-	require.NoError(t, b.Configure([]byte(hostilePolicy)))
-	res := b.serve(t, 0, &sim.Request{
-		Method: "POST", Path: "/.sluice/counters/peek?rule=alice&key=alice",
-		Headers: [][2]string{{"authorization", "Bearer test"}}, Faults: &sim.Faults{Clock: true},
-	})
-	require.Equal(t, 500, res.Status)
-	require.Contains(t, string(res.Body), `{"error":"the operation failed`)
-}

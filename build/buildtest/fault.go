@@ -1,7 +1,6 @@
 package buildtest
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -12,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/graft"
+	"github.com/sluice-ratelimit/sluice/build/wasm"
 )
 
 // Edit changes what a file of the source says once. A test plants mistakes so, to see
@@ -44,6 +43,23 @@ func pick[T any](fault string, wrong, right T) T {
 }
 `
 
+// getenv is what a C library has, which the filter is not linked with.
+const getenv = `package host
+
+import "unsafe"
+
+//go:wasmimport wasi_snapshot_preview1 environ_get
+func environ(list, text unsafe.Pointer) uint32
+
+var list, text [4096]byte
+
+//export getenv
+func getenv(name *byte) *byte {
+	environ(unsafe.Pointer(&list), unsafe.Pointer(&text))
+	return &text[len("` + ChooseFault + `=")] // it is the only one, or there is none
+}
+`
+
 var packageClause = regexp.MustCompile(`(?m)^package \w+$`)
 
 // Overlay returns a flag for the go command with which it compiles edited copies.
@@ -51,19 +67,10 @@ func Overlay(tb testing.TB, edits ...Edit) string {
 	tb.Helper()
 	dir := tb.TempDir()
 	replace := map[string]string{} // by source
-	put := func(source, text string) {
-		if replace[source] == "" {
-			replace[source] = filepath.Join(dir, fmt.Sprint(len(replace), ".go"))
-		}
-		require.NoError(tb, os.WriteFile(replace[source], []byte(text), 0o600))
-	}
-	for _, e := range edits {
-		source := filepath.Join(Root(), e.File)
-		text, err := os.ReadFile(cmp.Or(replace[source], source))
-		require.NoError(tb, err)
-		require.Equal(tb, 1, strings.Count(string(text), e.Old), "how often %s says %q", e.File, e.Old)
-		put(source, strings.Replace(string(text), e.Old, e.New, 1))
-		put(filepath.Join(filepath.Dir(source), "planted.go"), packageClause.FindString(string(text))+choice)
+	for source, text := range edited(tb, edits) {
+		copied := filepath.Join(dir, fmt.Sprint(len(replace), ".go"))
+		require.NoError(tb, os.WriteFile(copied, []byte(text), 0o600))
+		replace[filepath.Join(Root(), source)] = copied
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	require.NoError(tb, err)
@@ -72,12 +79,44 @@ func Overlay(tb testing.TB, edits ...Edit) string {
 	return "-overlay=" + list
 }
 
-// Plant compiles the filter with the edits and returns its bytes.
+// edited returns the text of each file that edits make another.
+func edited(tb testing.TB, edits []Edit) map[string]string {
+	tb.Helper()
+	texts := map[string]string{}
+	for _, e := range edits {
+		if texts[e.File] == "" {
+			text, err := os.ReadFile(filepath.Join(Root(), e.File))
+			require.NoError(tb, err)
+			texts[e.File] = string(text)
+		}
+		require.Equal(tb, 1, strings.Count(texts[e.File], e.Old), "how often %s says %q", e.File, e.Old)
+		texts[e.File] = strings.Replace(texts[e.File], e.Old, e.New, 1)
+		texts[filepath.Join(filepath.Dir(e.File), "planted.go")] = packageClause.FindString(texts[e.File]) + choice
+	}
+	return texts
+}
+
+// Plant compiles the filter with the edits, in a copy of its source, and returns its
+// bytes.
 func Plant(tb testing.TB, edits ...Edit) []byte {
 	tb.Helper()
-	file := filepath.Join(tb.TempDir(), "faulty.wasm")
-	require.NoError(tb, graft.Compile(Root(), file, Overlay(tb, edits...)))
-	wasm, err := os.ReadFile(file)
+	root := tb.TempDir()
+	for _, folder := range []string{"filter", "shared"} {
+		require.NoError(tb, os.CopyFS(filepath.Join(root, folder), os.DirFS(filepath.Join(Root(), folder))))
+	}
+	texts := edited(tb, edits)
+	texts["filter/internal/host/getenv.go"] = getenv
+	for _, file := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join(Root(), file))
+		require.NoError(tb, err)
+		texts[file] = string(text)
+	}
+	for file, text := range texts {
+		require.NoError(tb, os.WriteFile(filepath.Join(root, file), []byte(text), 0o600))
+	}
+	file, err := wasm.Filter(root)
 	require.NoError(tb, err)
-	return wasm
+	module, err := os.ReadFile(file)
+	require.NoError(tb, err)
+	return module
 }

@@ -1,5 +1,4 @@
-// The compile command compiles the filter: what go build makes of ./filter, with
-// its grafts.
+// The compile command compiles the filter.
 package main
 
 import (
@@ -7,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/sluice-ratelimit/sluice/build/graft"
+	"github.com/sluice-ratelimit/sluice/build/wasm"
 )
 
 func main() {
@@ -21,7 +20,7 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := graft.Compile(".", *out); err != nil {
+	if err := wasm.Compile(".", *out); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}

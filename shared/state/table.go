@@ -1,7 +1,6 @@
 package state
 
 import (
-	"bytes"
 	"math/bits"
 	"slices"
 
@@ -175,11 +174,12 @@ func (t *Table) read(value []byte) (page, Status) {
 	}
 }
 
-// fits reports whether b has the table's layout and is readable.
+// fits reports whether b has the table's layout and is readable. TinyGo's bytes.Equal
+// would allocate.
 func (t *Table) fits(b page) bool {
 	return len(b) == len(t.header) && le.Uint64(b) == le.Uint64(t.header) && // to the end of the epoch
 		le.Uint16(b[offSpare:]) == 0 && b.floorTime() >= 0 &&
-		bytes.Equal(b[headBytes:t.layout.floor], t.header[headBytes:t.layout.floor])
+		slices.Equal(b[headBytes:t.layout.floor], t.header[headBytes:t.layout.floor])
 }
 
 // horizonNs is how far ahead of a worker's clock a record may be. A wild clock

@@ -201,7 +201,7 @@ func (c *Client) Resume(now int64) {
 
 func (c *Client) resume() {
 	c.resuming = true
-	defer func() { c.resuming = false }() // also where deciding panics
+	defer func() { c.resuming = false }()
 	for n := 0; len(c.ready) > 0 && n < maxResumed; {
 		w := c.ready[0]
 		c.ready = c.ready[1:]

@@ -1,8 +1,8 @@
 package engine
 
 import (
-	"bytes"
 	"math"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -123,7 +123,7 @@ func (a *Attempt) overtaken() {
 func ahead(before []*Attempt, a *Attempt) (units uint32) {
 	for _, b := range before {
 		if b.rule.counted == a.rule.counted && !b.Shadow && !b.Unlimited && !a.Unlimited && a.Cost > 0 &&
-			bytes.Equal(b.Key.Bytes, a.Key.Bytes) {
+			slices.Equal(b.Key.Bytes, a.Key.Bytes) {
 			units += min(b.Cost, math.MaxUint32-units)
 		}
 	}

@@ -235,14 +235,3 @@ func (e *Engine) attempt(i int) *Attempt {
 	}
 	return e.attempts[i]
 }
-
-// DenyOnError reports whether some rule asks to deny requests that could not be
-// decided.
-func (e *Engine) DenyOnError() bool {
-	for i := range e.rules {
-		if e.rules[i].policy.OnError == policy.FailDeny {
-			return true
-		}
-	}
-	return false
-}

@@ -49,11 +49,11 @@ func (s *spikes) add(w *limit.Window, now int64, units uint64, m *Metrics) {
 		}
 	}
 	if now-s.start < w.PeriodNs/10 {
-		over := func() uint64 { return max(s.before+s.head, uint64(w.Limit)) - uint64(w.Limit) }
-		already := over()
+		limit := uint64(w.Limit)
+		already := max(s.before+s.head, limit)
 		s.head += units
 		if s.before > 0 {
-			m.BoundarySpikes += over() - already
+			m.BoundarySpikes += max(s.before+s.head, limit) - already
 		}
 	}
 	if end-now <= w.PeriodNs/10 {

@@ -15,18 +15,19 @@ const (
 // callback empties it first, so that a request allocates nothing.
 var arena bump
 
-// bump hands out memory in order; front says what is left of the current chunk.
+// bump hands out memory in order.
 type bump struct {
+	active bool     // a host call of this package is running
 	chunks [][]byte // chunks[next-1] is the current one, those after it are free
 	next   int
-	whole  []byte  // the current chunk
-	base   uintptr // its address
+	whole  []byte // the current chunk
+	used   int    // of it
 }
 
 // reset empties the arena. Memory taken from it is invalid from now on.
 func (a *bump) reset() {
 	if a.next == 1 && len(a.chunks) == 1 { // as nearly always
-		front.next = uint64(a.base)
+		a.used = 0
 		return
 	}
 	a.trim()
@@ -44,24 +45,22 @@ func (a *bump) trim() {
 }
 
 // grow goes on to the next chunk, which has room for n bytes.
-func (a *bump) grow(n int) {
+func (a *bump) grow(n uint64) {
 	if a.next == len(a.chunks) || n > chunkBytes {
 		a.chunks = append(a.chunks[:a.next], make([]byte, max(n, chunkBytes)))
 	}
-	a.whole = a.chunks[a.next]
-	a.base = uintptr(unsafe.Pointer(unsafe.SliceData(a.whole)))
-	front.next, front.end = uint64(a.base), uint64(a.base)+uint64(len(a.whole))
+	a.whole, a.used = a.chunks[a.next], 0
 	a.next++
 }
 
 // take returns size bytes.
 func (a *bump) take(size uint32) unsafe.Pointer {
 	n := (uint64(size) + 7) &^ 7
-	if n > front.end-front.next {
-		a.grow(int(n))
+	if n > uint64(len(a.whole)-a.used) {
+		a.grow(n)
 	}
-	at := front.next - uint64(a.base)
-	front.next += n
+	at := a.used
+	a.used += int(n)
 	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(a.whole)), at)
 }
 
@@ -71,6 +70,6 @@ func (a *bump) bytes(address, size uint32) []byte {
 	if size == 0 {
 		return nil
 	}
-	at := uintptr(address) - a.base
+	at := uintptr(address) - uintptr(unsafe.Pointer(unsafe.SliceData(a.whole)))
 	return a.whole[at : at+uintptr(size) : at+uintptr(size)]
 }

@@ -18,8 +18,9 @@ func TestArena(t *testing.T) {
 			p := a.take(uint32(size))
 			require.Zero(t, uintptr(p)%8)
 			b := unsafe.Slice((*byte)(p), size)
-			require.GreaterOrEqual(t, uintptr(p), a.base)
-			require.LessOrEqual(t, uintptr(p)+uintptr(size), a.base+uintptr(len(a.whole)))
+			base := uintptr(unsafe.Pointer(unsafe.SliceData(a.whole)))
+			require.GreaterOrEqual(t, uintptr(p), base)
+			require.LessOrEqual(t, uintptr(p)+uintptr(size), base+uintptr(len(a.whole)))
 			for j := range b {
 				b[j] = byte(i)
 			}

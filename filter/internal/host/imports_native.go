@@ -62,3 +62,9 @@ func importBuffer(uint32, uint32, uint32, unsafe.Pointer, unsafe.Pointer) uint32
 func importActFor(uint32) uint32 { panic(noProxy) }
 
 func importContinue(uint32) uint32 { panic(noProxy) }
+
+func sdkContextCreate(uint32, uint32) { panic(noProxy) }
+
+func sdkDone(uint32) bool { panic(noProxy) }
+
+func sdkDelete(uint32) { panic(noProxy) }

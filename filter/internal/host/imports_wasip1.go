@@ -77,15 +77,42 @@ func importActFor(context uint32) uint32
 //go:wasmimport env proxy_continue_stream
 func importContinue(stream uint32) uint32
 
+// The SDK's entries for the contexts of configurations; those of streams never reach
+// the SDK.
+
+//go:linkname sdkContextCreate github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/internal.proxyOnContextCreate
+func sdkContextCreate(context, root uint32)
+
+//go:linkname sdkDone github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/internal.proxyOnDone
+func sdkDone(context uint32) bool
+
+//go:linkname sdkDelete github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/internal.proxyOnDelete
+func sdkDelete(context uint32)
+
 // malloc returns memory for what the host returns; the host prefers this export to
 // the SDK's. While one of our own calls runs, the memory is the arena's. At any
-// other time the SDK is the caller and keeps the memory. The graft in front of
-// malloc serves what fits into the arena's current chunk.
+// other time the SDK is the caller and keeps the memory.
 //
 //go:wasmexport malloc
 func malloc(size uint32) unsafe.Pointer {
-	if front.active != 0 {
+	if arena.active {
 		return arena.take(size)
 	}
 	return unsafe.Pointer(unsafe.SliceData(make([]byte, max(size, 1))))
+}
+
+// What TinyGo's runtime would take from a C library, which is not linked.
+
+//export arc4random
+func arc4random() (n uint32) {
+	importRandom(unsafe.Pointer(&n), 4)
+	return n
+}
+
+//export strlen
+func strlen(text unsafe.Pointer) (n uintptr) {
+	for *(*byte)(unsafe.Add(text, n)) != 0 {
+		n++
+	}
+	return n
 }

@@ -11,3 +11,5 @@ func mallocs() uint64 {
 	runtime.ReadMemStats(&memStats)
 	return memStats.Mallocs
 }
+
+var memStats runtime.MemStats

@@ -30,7 +30,7 @@ func (p *plugin) managed() bool {
 	if !under {
 		return false
 	}
-	p.guard(func() { p.answerManagement(rest) })
+	p.answerManagement(rest)
 	return true
 }
 
@@ -65,18 +65,6 @@ func (p *plugin) answerManagement(rest string) {
 	default:
 		answer(404, problem("there is nothing here: try "+p.manage.Path+"counters/peek"))
 	}
-}
-
-// guard answers if do panics. The recovery of plugin.request may let the request,
-// and its token, go upstream.
-func (p *plugin) guard(do func()) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.panicked("manage", r)
-			answer(500, problem("the operation failed: the proxy's log says why"))
-		}
-	}()
-	do()
 }
 
 func (p *plugin) operate(op, query string) {

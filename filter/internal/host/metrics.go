@@ -52,8 +52,6 @@ func must(status uint32) {
 // name has the form that Istio's extraStatTags recognize.
 type metrics struct {
 	published []counter // in the order of engine.EachMetric
-	panics    uint64
-	panic     counter
 }
 
 type counter struct {
@@ -70,7 +68,6 @@ func (m *metrics) publish(e *engine.Engine) {
 		m.published[i].raise(count, func() string { return counterName(&s) })
 		i++
 	})
-	m.panic.raise(m.panics, func() string { return "rate_limit_panics_total" })
 	e.EachMemory(func(m engine.Memory) {
 		eachGauge(&m, func(name string, value uint64) { define(kindGauge, name).set(value) })
 	})

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"runtime"
 	"slices"
 	"strconv"
 
@@ -24,12 +23,22 @@ type vm struct{ types.DefaultVMContext }
 
 func (*vm) NewPluginContext(context uint32) types.PluginContext {
 	p := &plugin{context: context}
-	plugins[context] = p
+	plugins = append(plugins, p)
 	return p
 }
 
-// plugins are the configurations by their contexts, refused ones included.
-var plugins = map[uint32]*plugin{}
+// plugins are the configurations in this VM, few, refused ones included.
+var plugins []*plugin
+
+// pluginOf returns the configuration of a root context, nil if there is none.
+func pluginOf(context uint32) *plugin {
+	for _, p := range plugins {
+		if p.context == context {
+			return p
+		}
+	}
+	return nil
+}
 
 // plugin is one configuration of the filter in one VM. Several live side by
 // side while a configuration changes, so everything it owns hangs on it.
@@ -76,13 +85,7 @@ const (
 
 // OnPluginStart reads the policy. It logs every problem of a refused one, because
 // Envoy's NACK does not carry the reason.
-func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
-	status = types.OnPluginStartStatusFailed
-	defer func() {
-		if r := recover(); r != nil {
-			proxywasm.LogCritical("sluice: configure: " + reason(r))
-		}
-	}()
+func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	arena.reset()
 	text, err := proxywasm.GetPluginConfiguration()
 	if err != nil {
@@ -112,8 +115,7 @@ func (p *plugin) OnPluginStart(int) (status types.OnPluginStartStatus) {
 		proxywasm.LogCritical("sluice: set the tick period: " + err.Error())
 		return types.OnPluginStartStatusFailed
 	}
-	p.enlist()
-	collect(begun)
+	running = append(running, p)
 	return types.OnPluginStartStatusOK
 }
 
@@ -147,22 +149,11 @@ func filterName() string {
 	return name + root
 }
 
-// enlist adds the configuration to those that run.
-func (p *plugin) enlist() {
-	running = append(running, p)
-}
-
-// delist undoes enlist.
-func (p *plugin) delist() {
-	running = slices.DeleteFunc(running, func(other *plugin) bool { return other == p })
-}
-
 // split gives the configuration tables of its own, on the assumption that another
 // filter of the same name has another policy. A replaced configuration does not
 // get here: it gets no streams long before it would split. A listener that is
 // being drained does get streams; it looks like a conflict, so it splits too.
 func (p *plugin) split() {
-	defer p.recovered("split")
 	p.isSplit = true
 	p.engine.Split()
 	proxywasm.LogWarn("sluice: another filter of this name has another policy, or this one's listener is being drained: " +
@@ -171,7 +162,6 @@ func (p *plugin) split() {
 
 // OnTick flushes the metrics and keeps the tables registered.
 func (p *plugin) OnTick() {
-	defer p.recovered("tick")
 	arena.reset()
 	if p.quota != nil && !p.quota.tick() {
 		return
@@ -183,7 +173,6 @@ func (p *plugin) OnTick() {
 		p.engine.ShareDenials()
 		p.watch()
 	}
-	collect(begun)
 }
 
 // watch counts ticks with a conflict.
@@ -197,10 +186,12 @@ func (p *plugin) watch() {
 
 // OnPluginDone ends the configuration.
 func (p *plugin) OnPluginDone() bool {
-	defer p.recovered("done")
-	delete(plugins, p.context)
-	asked = nil
-	p.delist()
+	isThis := func(other *plugin) bool { return other == p }
+	plugins = slices.DeleteFunc(plugins, isThis)
+	running = slices.DeleteFunc(running, isThis)
+	if newest.plugin == p {
+		newest.plugin = nil
+	}
 	if p.quota != nil {
 		p.quota.end()
 		p.quota = nil
@@ -211,51 +202,5 @@ func (p *plugin) OnPluginDone() bool {
 		p.engine.Release()
 		p.engine = nil
 	}
-	collect(behind)
 	return true
-}
-
-// collect collects garbage when the heap has reached so many tenths of the size at
-// which Go's runtime would. The runtime itself would start a collection and hardly
-// end it, because its goroutines get no time in a filter, which only answers
-// calls. Meanwhile nothing would be freed, and every write of a pointer cost more.
-func collect(tenths uint64) {
-	if len(running) == 0 {
-		return // the VM ends as well
-	}
-	if runtime.ReadMemStats(&memStats); memStats.HeapAlloc/tenths >= memStats.NextGC/10 {
-		runtime.GC()
-	}
-}
-
-const (
-	begun  = 7 // before the runtime starts by itself
-	behind = 4 // after the end of a configuration, which was most of the heap
-)
-
-var memStats runtime.MemStats
-
-// recovered keeps a panic inside the callback. A panic that leaves it kills the
-// VM, and with it every stream of the worker. It must be deferred itself.
-func (p *plugin) recovered(callback string) {
-	if r := recover(); r != nil {
-		p.panicked(callback, r)
-	}
-}
-
-func (p *plugin) panicked(callback string, r any) {
-	p.metrics.panics++
-	proxywasm.LogCritical("sluice: " + callback + ": panic: " + reason(r))
-}
-
-// reason is the value of a panic as text. Package fmt would do this for any value,
-// and be a twelfth of the module.
-func reason(r any) string {
-	switch r := r.(type) {
-	case error:
-		return r.Error()
-	case string:
-		return r
-	}
-	return "a value of another type"
 }

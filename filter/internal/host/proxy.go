@@ -54,10 +54,10 @@ func (p *proxy) Monotonic() int64 {
 }
 
 func (p *proxy) Header(name string) (string, bool) {
-	front.active = 1
+	arena.active = true
 	status := importHeader(mapRequestHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
 		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
-	front.active = 0
+	arena.active = false
 	return p.text(status)
 }
 
@@ -68,9 +68,9 @@ func (p *proxy) JoinedHeader(name string) (string, bool) {
 
 // AppendHeader reads all headers: the proxy has no call for the values of one.
 func (p *proxy) AppendHeader(values []string, name string) []string {
-	front.active = 1
+	arena.active = true
 	status := importHeaders(mapRequestHeaders, unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
-	front.active = 0
+	arena.active = false
 	pairs, _ := p.text(status)
 	return appendValues(values, pairs, name)
 }
@@ -83,10 +83,10 @@ func (p *proxy) AddResponseHeader(name, value string) bool {
 
 // HasResponseHeader reports whether the response has the header.
 func (p *proxy) HasResponseHeader(name string) bool {
-	front.active = 1
+	arena.active = true
 	status := importHeader(mapResponseHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
 		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
-	front.active = 0
+	arena.active = false
 	return status == statusOK
 }
 
@@ -126,10 +126,10 @@ func (p *proxy) SetState(name string, value []byte) bool {
 }
 
 func (p *proxy) property() (string, bool) {
-	front.active = 1
+	arena.active = true
 	status := importProperty(unsafe.Pointer(unsafe.SliceData(p.path)), uint32(len(p.path)),
 		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
-	front.active = 0
+	arena.active = false
 	return p.text(status)
 }
 
@@ -142,10 +142,10 @@ func (p *proxy) text(status uint32) (string, bool) {
 }
 
 func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {
-	front.active = 1
+	arena.active = true
 	status := importGetShared(unsafe.Pointer(unsafe.SliceData(key)), uint32(len(key)),
 		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size), unsafe.Pointer(&p.cas))
-	front.active = 0
+	arena.active = false
 	switch status {
 	case statusOK:
 		return arena.bytes(p.address, p.size), p.cas, state.OK

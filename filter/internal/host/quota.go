@@ -65,7 +65,6 @@ func (q *quotaTalk) serve(context uint32, v *engine.Verdict) bool {
 	}
 	if waitingFor[context] == nil {
 		waitingFor[context] = q
-		hold(context) // for the end of the context
 	}
 	q.client.Wait(context, v, theProxy.Monotonic())
 	q.hasten()
@@ -84,10 +83,7 @@ func (q *quotaTalk) Resume(context uint32) bool {
 }
 
 func (q *quotaTalk) release(context uint32) {
-	if waitingFor[context] != nil {
-		delete(waitingFor, context)
-		drop(context)
-	}
+	delete(waitingFor, context)
 }
 
 // forget is called when a request that waits has ended.
@@ -182,7 +178,7 @@ func (q *quotaTalk) end() {
 
 // talkOf returns the talk of a root context.
 func talkOf(root, token uint32) *quotaTalk {
-	if p := plugins[root]; p != nil && p.quota != nil && p.quota.token == token && token != 0 {
+	if p := pluginOf(root); p != nil && p.quota != nil && p.quota.token == token && token != 0 {
 		return p.quota
 	}
 	return nil
@@ -196,7 +192,6 @@ func onGRPCReceive(root, token, size uint32) {
 	if q == nil {
 		return
 	}
-	defer q.plugin.recovered("quota answer")
 	arena.reset()
 	if !theProxy.buffer(bufferGRPC, size, &q.message) {
 		proxywasm.LogError("sluice: the proxy gives no message of the quota service")
@@ -217,7 +212,6 @@ func onGRPCClose(root, token, _ uint32) {
 	if q == nil {
 		return
 	}
-	defer q.plugin.recovered("quota close")
 	arena.reset()
 	importGRPCClose(token)
 	q.token = 0
@@ -227,9 +221,9 @@ func onGRPCClose(root, token, _ uint32) {
 
 // buffer copies a buffer of the proxy into b.
 func (p *proxy) buffer(kind, size uint32, b *[]byte) bool {
-	front.active = 1
+	arena.active = true
 	status := importBuffer(kind, 0, size, unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
-	front.active = 0
+	arena.active = false
 	if status != statusOK {
 		return false
 	}

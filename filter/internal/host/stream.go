@@ -24,13 +24,13 @@ type stream struct {
 	next    *stream // whose context is alike
 }
 
-// waiting are the streams that wait for their response, by their contexts as
-// front.held counts them.
-var waiting [heldSlots]*stream
+// waiting are the streams that wait for their response, by their contexts modulo
+// the length.
+var waiting [1024]*stream
 
 // streamOf returns the stream of a context, nil if none waits.
 func streamOf(context uint32) *stream {
-	s := waiting[context%heldSlots]
+	s := waiting[context%uint32(len(waiting))]
 	for s != nil && s.context != context {
 		s = s.next
 	}
@@ -39,54 +39,46 @@ func streamOf(context uint32) *stream {
 
 // forget undoes await.
 func (s *stream) forget() {
-	at := &waiting[s.context%heldSlots]
+	at := &waiting[s.context%uint32(len(waiting))]
 	for *at != s {
 		at = &(*at).next
 	}
 	*at, s.next = s.next, nil
-	drop(s.context)
 	s.plugin.idle = append(s.plugin.idle, s)
 }
 
-// asked is the configuration that the request before this one was for.
-var asked *plugin
+// newest is the stream made last, and its configuration.
+var newest struct {
+	context uint32
+	plugin  *plugin
+}
 
-// defaultResponse is for a denial that no rule caused.
-var defaultResponse = policy.DefaultResponse()
+// onContextCreate notes a new stream: the callback that follows is its request. The
+// SDK hears of configurations alone.
+//
+//go:wasmexport sluice_on_context_create
+func onContextCreate(context, root uint32) {
+	if root == 0 {
+		sdkContextCreate(context, root)
+		return
+	}
+	newest.context, newest.plugin = context, pluginOf(root)
+}
 
 // onRequestHeaders handles the request of the newest stream: Envoy creates a
 // stream when its request arrives, and hands the request over at once.
 //
 //go:wasmexport sluice_on_request_headers
 func onRequestHeaders(context, _, _ uint32) uint32 {
-	p := asked
-	if p == nil || p.context != front.root {
-		p = plugins[front.root]
-		asked = p
-	}
-	if p == nil || context != front.created {
+	if newest.plugin == nil || newest.context != context {
 		proxywasm.LogCritical("sluice: a request of a stream that does not exist")
 		return uint32(types.ActionContinue)
 	}
-	return uint32(p.request(context))
+	return uint32(newest.plugin.request(context))
 }
 
-// request decides the request of a stream. If that panics, the strictest on_error
-// of the policy decides instead.
-func (p *plugin) request(context uint32) (action types.Action) {
-	defer func() {
-		r := recover() // only this function can: see the language specification
-		if r == nil {
-			return
-		}
-		p.panicked("request", r)
-		action = types.ActionContinue
-		if p.engine != nil && p.engine.DenyOnError() {
-			p.fields = append(p.fields[:0], describe.Field{Name: "retry-after", Value: "1"},
-				describe.Field{Name: "x-envoy-ratelimited", Value: "true"})
-			action = p.deny("", &defaultResponse, append(p.body[:0], defaultResponse.Body[0].Text...))
-		}
-	}()
+// request decides the request of a stream.
+func (p *plugin) request(context uint32) types.Action {
 	arena.reset()
 	if p.conflicts > conflictTicks*conflictFades && !p.isSplit {
 		p.split()
@@ -127,9 +119,8 @@ func (p *plugin) await(context uint32) {
 		p.idle = p.idle[:n-1]
 	}
 	s.fields, p.fields = p.fields, s.fields
-	s.context, s.next = context, waiting[context%heldSlots]
-	waiting[context%heldSlots] = s
-	hold(context)
+	at := &waiting[context%uint32(len(waiting))]
+	s.context, s.next, *at = context, *at, s
 }
 
 // deny answers in the upstream's place, with p.fields as headers.
@@ -175,11 +166,10 @@ func setState(name string, value []byte) {
 	}
 }
 
-// onResponseHeaders adds the response's fields. Envoy calls it only for contexts
-// whose number is held.
+// onResponseHeaders adds the response's fields.
 //
 //go:wasmexport sluice_on_response_headers
-func onResponseHeaders(context uint32) uint32 {
+func onResponseHeaders(context, _, _ uint32) uint32 {
 	if s := streamOf(context); s != nil {
 		s.respond()
 	}
@@ -187,7 +177,6 @@ func onResponseHeaders(context uint32) uint32 {
 }
 
 func (s *stream) respond() {
-	defer s.plugin.recovered("response")
 	arena.reset()
 	p := s.plugin
 	if p.readUpstream(s.fields) {
@@ -226,10 +215,11 @@ func changeHeader(what string, err error) {
 	}
 }
 
-// onDelete forgets a context, and reports whether it is a configuration.
+// onDelete forgets a context. The end of a configuration is two callbacks of the SDK;
+// Envoy would make the first of them for each stream, too.
 //
 //go:wasmexport sluice_on_delete
-func onDelete(context uint32) bool {
+func onDelete(context uint32) {
 	if s := streamOf(context); s != nil {
 		s.forget()
 	}
@@ -238,7 +228,10 @@ func onDelete(context uint32) bool {
 			q.forget(context)
 		}
 	}
-	return plugins[context] != nil
+	if pluginOf(context) != nil {
+		sdkDone(context)
+		sdkDelete(context)
+	}
 }
 
 // appendWord appends a rule's name for response code details, which access logs
