@@ -186,14 +186,6 @@ func TestFieldScope(t *testing.T) {
 	})
 }
 
-// onRequest is a fault of the function with this head, in requests that name it.
-func onRequest(name, head, does string) buildtest.Edit {
-	return buildtest.Edit{
-		File: "filter/internal/host/proxy.go", Old: head,
-		New: head + "\tif fault, _ := p.Header(\"x-fault\"); fault == \"" + name + "\" && string(key[:min(3, len(key))]) == \"sl/\" {\n\t\t" + does + "\n\t}\n",
-	}
-}
-
 // Two planted faults: reads of counters fail, and no write wins its race.
 func TestFieldOnErrorAndContention(t *testing.T) {
 	const policy = `
@@ -203,9 +195,7 @@ rules:
   - {name: allow, match: {paths: [/allow]}, limits: [9/` + far + `], on_error: allow, on_contention: allow}
   - {name: deny, match: {paths: [/deny]}, limits: [9/` + far + `], on_error: deny, on_contention: deny}
 `
-	wasm := file(t, "faulty.wasm", string(buildtest.Plant(t,
-		onRequest("reads-fail", "func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {\n", "return nil, 0, state.Failed"),
-		onRequest("writes-lose", "func (p *proxy) Set(key, value []byte, cas uint32) state.Status {\n", "return state.Mismatch"))))
+	wasm := buildtest.Filter(t, "sluice_faults")
 	each(t, func(t *testing.T, d driver) {
 		p := d.start(t, proxyOptions{wasm: wasm, policy: policy})
 		for _, c := range []struct {

@@ -165,13 +165,6 @@ func (s *prometheus) fired(t *testing.T, alert string) bool {
 	return s.query(t, `count_over_time(ALERTS{alertstate="firing",alertname="`+alert+`"}[1h])`) != ""
 }
 
-// panicking is the filter with a fault: it panics where it reads a header named so.
-var panicking = buildtest.Edit{
-	File: "filter/internal/host/proxy.go",
-	Old:  "func (p *proxy) Header(name string) (string, bool) {\n",
-	New:  "func (p *proxy) Header(name string) (string, bool) {\n\tif name == \"x-panic\" {\n\t\tpanic(\"planted\")\n\t}\n",
-}
-
 const alertPolicy = `version: 1
 quota: {timeout: 1s}
 rules:
@@ -179,7 +172,6 @@ rules:
 - {name: busy, match: {paths: [/busy]}, key: [{header: x-user-id}], limits: [10/` + far + `], capacity: 16}
 - {name: small, match: {paths: [/small]}, key: [{header: x-user-id}], limits: [9/5s], capacity: 1, on_full: deny}
 - {name: tiny, match: {paths: [/tiny]}, key: [{header: x-user-id}], limits: [1/5s], capacity: 1}
-- {name: panic, match: {paths: [/panic]}, key: [{header: x-panic}], limits: [9/` + far + `], on_error: allow, capacity: 16}
 ` + managed
 
 var minutes = regexp.MustCompile(`(for: )?\b([0-9]+)m\b`)
@@ -213,8 +205,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 
 	store := redistest.Start(t, redistest.Redis(t)[0])
 	c, q := startControlPlane(t), startQuota(t, "redis://"+store.Addr())
-	wasm := filepath.Join(t.TempDir(), "panicking.wasm")
-	require.NoError(t, os.WriteFile(wasm, buildtest.Plant(t, panicking), 0o600))
+	wasm := buildtest.Filter(t, "sluice_faults")
 	p := newest(t).start(t, proxyOptions{node: "edge", xds: c.xds, quota: q.address, wasm: wasm, workers: 2})
 	c.awaitConnected(t, "edge")
 	c.apply(t, alertPolicy, "--wasm", wasm)
@@ -236,7 +227,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 		{"a client is denied", []string{"SluiceDenialShare"}, nothing, send("/busy", "alice"), nothing},
 		{"keys without room", []string{"SluiceTableFull", "SluiceTableNearlyFull"}, nothing, invent("/small"), nothing},
 		{"keys without a record", []string{"SluiceFloorDenials"}, nothing, invent("/tiny"), nothing},
-		{"a panic", []string{"SluicePanics"}, send("/panic", "bob"), nothing, nothing},
+		{"a panic", []string{"SluicePanics"}, func() { p.status(t, "/", "x-fault", "panic") }, send("/all", "alice"), nothing},
 		{"a filter that is not there", []string{"SluiceRevisionRefused", "SluiceProxiesBehind"}, func() {
 			_, _, exit := c.tryApply(t, alertPolicy+"# changed\n", "--wasm", wasm+".none")
 			require.Equal(t, 1, exit)

@@ -47,8 +47,7 @@ var rows = []row{
 		{"Denied", "reqps", perRule("rate_limit_denied_total")},
 		{"Share that is denied", "percentunit", []query{{deniedShare, "{{domain}} {{rule}}"}}},
 		{"Would be denied, were the rule enforced", "reqps", perRule("rate_limit_shadow_denied_total")},
-		{"Decided without counting", "reqps", append(perRule("rate_limit_errors_total", "rate_limit_contention_total"),
-			total("rate_limit_panics_total")...)},
+		{"Decided without counting", "reqps", perRule("rate_limit_errors_total", "rate_limit_contention_total")},
 		{"Values that count against the client", "reqps", perRule("rate_limit_too_long_total", "rate_limit_cost_unreadable_total")},
 	}},
 	{"Tables", []chart{

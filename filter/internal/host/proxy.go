@@ -2,9 +2,10 @@
 // streams through the proxy-wasm SDK, and the calls of the hot path through
 // imports of its own.
 //
-// Its invariant: host calls, pointers and SDK types stay inside, no callback lets
-// a panic out, and a request allocates nothing but texts of its own: a client's
-// network, the numbers in response headers. It decides nothing about limits.
+// Its invariant: host calls, pointers and SDK types stay inside, and a request
+// allocates nothing but texts of its own: a client's network, the numbers in response
+// headers. It decides nothing about limits. A panic ends the VM, because there is no
+// recover: Envoy then answers the requests of the worker, and makes a new VM.
 package host
 
 import (
@@ -142,6 +143,9 @@ func (p *proxy) text(status uint32) (string, bool) {
 }
 
 func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {
+	if planted("reads-fail", key) {
+		return nil, 0, state.Failed
+	}
 	arena.active = true
 	status := importGetShared(unsafe.Pointer(unsafe.SliceData(key)), uint32(len(key)),
 		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size), unsafe.Pointer(&p.cas))
@@ -157,6 +161,9 @@ func (p *proxy) Get(key []byte) ([]byte, uint32, state.Status) {
 }
 
 func (p *proxy) Set(key, value []byte, cas uint32) state.Status {
+	if planted("writes-lose", key) {
+		return state.Mismatch
+	}
 	switch importSetShared(unsafe.Pointer(unsafe.SliceData(key)), uint32(len(key)),
 		unsafe.Pointer(unsafe.SliceData(value)), uint32(len(value)), cas) {
 	case statusOK:

@@ -80,6 +80,9 @@ func onRequestHeaders(context, _, _ uint32) uint32 {
 // request decides the request of a stream.
 func (p *plugin) request(context uint32) types.Action {
 	arena.reset()
+	if planted("panic", nil) {
+		panic("planted")
+	}
 	if p.conflicts > conflictTicks*conflictFades && !p.isSplit {
 		p.split()
 	}
