@@ -85,7 +85,8 @@ func (b *builder) state(s set, before kind) int {
 	}
 	at := b.slot(s, before)
 	for ; b.slots[at] != 0; at = (at + 1) % len(b.slots) {
-		if n := int(b.slots[at]) - 1; b.before[n] == before && slices.Equal(b.set(n), s) {
+		n := int(b.slots[at]) - 1 // fits: it is the number of a state
+		if b.before[n] == before && slices.Equal(b.set(n), s) {
 			return n
 		}
 	}

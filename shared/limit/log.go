@@ -27,8 +27,8 @@ func (w *Window) checkLog(u *Usage, now int64, cost uint32) int64 {
 // the window, the dropped ones have left it too, and the log is complete again.
 func (w *Window) addLog(u *Usage, now int64, cost uint32) {
 	room := int(w.Units)
-	n := min(int(cost), room)
-	u.Cut = u.Cut || len(u.Log)+int(cost) > room
+	n := int(min(cost, uint32(room)))
+	u.Cut = u.Cut || int64(len(u.Log))+int64(cost) > int64(room)
 	if drop := len(u.Log) + n - room; drop > 0 {
 		u.Log = u.Log[drop:]
 	}

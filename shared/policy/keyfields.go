@@ -35,11 +35,11 @@ var (
 	routeObject  = newObject[KeyPart]("route", nil)
 
 	clientIPObject = newObject("client_ip", []field[KeyPart]{
-		{"v4_prefix", integer(0, 32), "32", func(r *reader, v value, k *KeyPart) { k.V4Prefix = int(r.integer(v)) }},
-		{"v6_prefix", integer(0, 128), "64", func(r *reader, v value, k *KeyPart) { k.V6Prefix = int(r.integer(v)) }},
+		{"v4_prefix", integer(0, 32), "32", func(r *reader, v value, k *KeyPart) { k.V4Prefix = int(r.integer(v)) }},  // fits: at most 32
+		{"v6_prefix", integer(0, 128), "64", func(r *reader, v value, k *KeyPart) { k.V6Prefix = int(r.integer(v)) }}, // fits: at most 128
 	})
 	keyPathObject = newObject("path", []field[KeyPart]{
-		{"segment", required(integer(1, 64)), "", func(r *reader, v value, k *KeyPart) { k.Segment = int(r.integer(v)) }},
+		{"segment", required(integer(1, 64)), "", func(r *reader, v value, k *KeyPart) { k.Segment = int(r.integer(v)) }}, // fits: at most 64
 	})
 	jwtObject = newObject("jwt", []field[KeyPart]{
 		{"provider", required(text), "", func(r *reader, v value, k *KeyPart) { k.Name = r.shortText(v) }},

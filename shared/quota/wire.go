@@ -127,7 +127,7 @@ func readField(b []byte) (f field, n int, err error) {
 		if length > uint64(len(rest)) {
 			return f, 0, errCut
 		}
-		size = int(length)
+		size = int(length) // fits: it is no more than the rest
 	default:
 		return f, 0, errTag
 	}

@@ -142,7 +142,10 @@ type Geometry struct {
 // the percentage of slots that capacity may use, so that fewer than 2 in 100 new
 // keys meet a full page while keys come and go. A page is copied at each read and
 // write, so only logs are worth more than 2 KiB.
-var fills = [...]struct{ slots, bytes, percent uint64 }{
+var fills = [...]struct {
+	slots          uint8
+	bytes, percent uint64
+}{
 	{32, 2 << 10, 70}, {16, 4 << 10, 60}, {8, 8 << 10, 44}, {4, 1 << 63, 24},
 }
 
@@ -156,11 +159,11 @@ func GeometryFor(windows []limit.Window, capacity uint32) Geometry {
 		}
 		i++
 	}
-	if uint64(capacity) <= fills[i].slots {
+	if capacity <= uint32(fills[i].slots) {
 		return Geometry{Pages: 1, Slots: uint8(max(capacity, 1))}
 	}
-	perPage := fills[i].slots * fills[i].percent
-	return Geometry{Pages: uint32((uint64(capacity)*100 + perPage - 1) / perPage), Slots: uint8(fills[i].slots)}
+	perPage := uint64(fills[i].slots) * fills[i].percent
+	return Geometry{Pages: uint32((uint64(capacity)*100 + perPage - 1) / perPage), Slots: fills[i].slots}
 }
 
 // TotalSlots is how many keys the table can hold.

@@ -60,7 +60,7 @@ func (a *bump) take(size uint32) unsafe.Pointer {
 		a.grow(n)
 	}
 	at := a.used
-	a.used += int(n)
+	a.used += int(n) // fits: it is no more than the chunk
 	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(a.whole)), at)
 }
 

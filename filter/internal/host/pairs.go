@@ -7,16 +7,16 @@ import "encoding/binary"
 // byte. Numbers take four bytes. Broken headers have no values.
 func appendValues(values []string, pairs, name string) []string {
 	count, rest := number(pairs)
-	if count > len(rest)/8 {
+	if count > uint32(len(rest)/8) {
 		return values
 	}
 	sizes, rest := rest[:8*count], rest[8*count:]
 	for sizes != "" {
 		var field [2]string
 		for i := range field {
-			var size int
+			var size uint32
 			size, sizes = number(sizes)
-			if size >= len(rest) {
+			if size >= uint32(len(rest)) {
 				return values
 			}
 			field[i], rest = rest[:size], rest[size+1:]
@@ -29,9 +29,9 @@ func appendValues(values []string, pairs, name string) []string {
 }
 
 // number cuts off a number.
-func number(s string) (n int, rest string) {
+func number(s string) (n uint32, rest string) {
 	if len(s) < 4 {
 		return 0, ""
 	}
-	return int(binary.LittleEndian.Uint32([]byte(s[:4]))), s[4:]
+	return binary.LittleEndian.Uint32([]byte(s[:4])), s[4:]
 }
