@@ -100,8 +100,9 @@ func denialBytes(p *policy.Policy) uint64 {
 }
 
 // expressionBytes is the most that a worker's memory grows by for the regular
-// expressions: three times their tables, as far as the garbage collector lets
-// memory outgrow what is used, and what compiling takes until it is collected.
+// expressions: three times their tables, what compiling takes until it is collected, and
+// the places between the tables that are too short for anything else. The filter's memory
+// doubles where the collector finds no place that is long enough.
 func expressionBytes(p *policy.Policy) uint64 {
 	seen, tables := map[*automaton.Automaton]bool{nil: true}, 0
 	add := func(p policy.Pattern) {
@@ -131,6 +132,7 @@ func expressionBytes(p *policy.Policy) uint64 {
 			add(h.Value)
 		}
 	}
-	const making, collected = 256 << 10, 8 << 20
-	return uint64(3*tables + min((len(seen)-1)*making, collected))
+	const making, collected, between = 256 << 10, 8 << 20, 5 << 10
+	n := len(seen) - 1
+	return uint64(2 * (3*tables + min(n*making, collected) + n*between))
 }
