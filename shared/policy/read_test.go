@@ -61,7 +61,7 @@ func TestReadFull(t *testing.T) {
 		require.Equal(t, policy.DefaultResponse(), r.Response)
 		r.Response = policy.Response{}
 		if r.Scope == policy.ScopeProxy {
-			require.EqualValues(t, quota.LeaseAuto, r.Lease)
+			require.Equal(t, uint32(quota.LeaseAuto), r.Lease)
 			require.Equal(t, policy.UnavailableLocal, r.OnUnavailable)
 			r.Scope, r.Lease, r.OnUnavailable = "", 0, ""
 		}

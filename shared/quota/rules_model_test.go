@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -101,7 +102,7 @@ func (f *fleet) use(units uint32, c Charge, until int64) {
 
 // over returns the first window in which more was spent than it allows, "" if none.
 func (f *fleet) over() string {
-	slices.SortStableFunc(f.spent, func(a, b spent) int { return int(a.at - b.at) })
+	slices.SortStableFunc(f.spent, func(a, b spent) int { return cmp.Compare(a.at, b.at) })
 	for i := range f.Windows {
 		if f.Windows[i].Unlimited {
 			continue

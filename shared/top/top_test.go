@@ -95,5 +95,5 @@ func TestKey(t *testing.T) {
 	k.SetText(long)
 	require.Equal(t, long[:top.MaxText], k.Text())
 	k.Denied, k.Error = 1<<31, 1<<31
-	require.EqualValues(t, 1<<32-1, k.Most())
+	require.Equal(t, uint32(1<<32-1), k.Most())
 }
