@@ -72,15 +72,9 @@ func isInt(t types.Type) bool {
 }
 
 func isWider(t types.Type) bool {
+	wider := []types.BasicKind{types.Int64, types.Uint64, types.Uint32, types.Uint, types.Uintptr, types.Float64}
 	b, ok := t.Underlying().(*types.Basic)
-	if !ok {
-		return false
-	}
-	switch b.Kind() {
-	case types.Int64, types.Uint64, types.Uint32, types.Uint, types.Uintptr, types.Float64:
-		return true
-	}
-	return false
+	return ok && slices.Contains(wider, b.Kind())
 }
 
 // fits reports whether an expression is bounded by what an int of 32 bits holds: a

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,9 +118,22 @@ func linkedModules(ctx context.Context, o options) ([]module, error) {
 	if err != nil {
 		return nil, err
 	}
-	list = append(list, library)
+	tinygo, err := tinyGo(ctx, o.tree)
+	if err != nil {
+		return nil, err
+	}
+	list = append(list, library, tinygo)
 	slices.SortFunc(list, func(a, b module) int { return strings.Compare(a.Path, b.Path) })
 	return list, nil
+}
+
+// tinyGo has the runtime that the filter links.
+func tinyGo(ctx context.Context, tree string) (m module, err error) {
+	text, err := run(ctx, filepath.Join(tree, "build", "tinygo"), nil, "go", "mod", "download", "-json", "github.com/tinygo-org/tinygo")
+	if err != nil {
+		return m, err
+	}
+	return m, json.Unmarshal(text, &m)
 }
 
 // standardLibrary is what every Go program links.
