@@ -142,7 +142,7 @@ e2e-all: build ## the end-to-end scenarios on every supported Envoy
 e2e-long: build ## the scenarios that take many Envoys or much time, on the newest; on the oldest what its version may change
 	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./e2e timeout=30m flags='-tags long -run "^($(long_scenarios))$$$$"'
 	$(if $(ENVOY_PATH),,@$(MAKE) --no-print-directory envoy-test versions='$(oldest)' timeout=30m \
-		packages='./e2e $(addprefix ./,$(sort $(dir $(with_every_envoy))))' flags='-run "^($(of_every_version)|$(call tests_in,$(with_every_envoy)))$$$$"')
+		packages='./e2e $(addprefix ./,$(sort $(dir $(with_every_envoy))))' flags='-tags long -run "^($(of_every_version)|$(call tests_in,$(with_every_envoy)))$$$$"')
 
 .PHONY: e2e-console
 e2e-console: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(chromium) $(axe) ## the console in a real Chromium, on the newest Envoy; SHOTS=1: its pictures into docs/img

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,17 +16,40 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// The binary of an earlier commit takes the counters over. So does the first one when
-// it comes back.
+// The filter of an earlier commit and this one replace each other under traffic. No
+// request fails, and each is counted once.
 func TestAnotherBinaryKeepsTheCounters(t *testing.T) {
 	earlier := earlierFilter(t)
 	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, perUser("100/"+far))
-		l := s.load(16)
-		require.Equal(t, 100, count(l.send(t, 200, user("alice")), allowed))
+		limited := func(limit int) string { return oneRule(fmt.Sprintf("limits: [%d/%s]", limit, far)) }
+		s := serve(t, d, limited(1_000_000))
+		var sent []int16
+		var failed error
+		stop := make(chan struct{})
+		var traffic sync.WaitGroup
+		traffic.Go(func() {
+			for failed == nil {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				var statuses []int16
+				statuses, failed = s.load(16).try(400, user("alice"))
+				sent = append(sent, statuses...)
+			}
+		})
+		for i, wasm := range []string{earlier, built.filter, earlier, built.filter} {
+			s.apply(t, limited(1_000_001+i), "--wasm", wasm)
+		}
+		close(stop)
+		traffic.Wait()
+		require.NoError(t, failed)
+		require.Equal(t, len(sent), count(sent, allowed))
+		t.Logf("%d requests", len(sent))
 		for i, wasm := range []string{earlier, built.filter} {
-			s.apply(t, perUser(fmt.Sprint(150+50*i, "/", far)), "--wasm", wasm)
-			require.Equal(t, 50, count(l.send(t, 200, user("alice")), allowed))
+			s.apply(t, limited(len(sent)+50+50*i), "--wasm", wasm)
+			require.Equal(t, 50, count(s.load(16).send(t, 200, user("alice")), allowed))
 		}
 	})
 }
