@@ -74,7 +74,7 @@ rules:
   - {name: login, match: {paths: [/login]}, limits: [0/`+far+`]}
   - {name: batch, match: {paths: ["/v1/users:batch", "/cafe/*", "/caf%C3%A9", "/a b*"]}, limits: [0/`+far+`]}
   - {name: literal, match: {paths: ["=/x*"]}, limits: [0/`+far+`]}
-  - {name: expression, match: {paths: ["~/u/[a-z ]+"]}, limits: [0/`+far+`]}
+  - {name: expression, match: {paths: ["~/u/[a-z ]+", "~/p/.*"]}, limits: [0/`+far+`]}
 `)
 		for target, want := range map[string]int{
 			"/login": denied, "/login?x": denied, "/%6cogin": denied, "/%6Cog%69n": denied, "//login": denied, "/./login": denied,
@@ -86,7 +86,7 @@ rules:
 			"/login;a=1": denied, "/login%3Ba": denied, "/;a/login": denied, "/;/;a/login": denied, "/a/..;/login": denied, "/x/%2e%2e;/login": denied,
 			"/cafe;a/b": denied, "/u/bob;a": denied, "/login;/": allowed, "/log;in": allowed,
 			"/x*": denied, "/x%2A": denied, "/xy": allowed,
-			"/u/bob": denied, "/u/bo%20b": denied, "/u/%62ob": denied, "/u/": allowed,
+			"/u/bob": denied, "/p/%0Ax": denied, "/u/bo%20b": denied, "/u/%62ob": denied, "/u/": allowed,
 		} {
 			require.Equal(t, want, s.raw(t, target).StatusCode, target)
 		}

@@ -1,6 +1,7 @@
 // Package automaton compiles a regular expression to a table and matches texts
 // against it with one look-up a character. A text matches exactly if the whole text
-// matches in Go's regexp, but Match needs less memory and has no bad worst case.
+// matches in Go's regexp under (?s), but Match needs less memory and has no bad worst
+// case.
 //
 // Its invariant: the work and memory for an expression are bounded before they are
 // spent, and Match neither allocates nor backtracks. It must build for wasm and

@@ -26,6 +26,10 @@ const (
 	maxSetWork  = 96 << 20
 )
 
+// flags are Go's, with (?s): where . took no newline, a path with %0A in it would
+// slip past a rule for "~/v1/.*".
+const flags = syntax.Perl | syntax.DotNL
+
 // Set compiles the expressions of one policy. Equal expressions share a table, and
 // all of them share the bounds on memory and work. The zero Set is ready for use.
 type Set struct {
@@ -76,7 +80,7 @@ func (s *Set) compile(text string) (*Automaton, error) {
 		return nil, s.tooMuch(left,
 			"has too many classes such as \\pL, or ranges in which case does not count: write fewer of them")
 	}
-	re, err := syntax.Parse(text, syntax.Perl)
+	re, err := syntax.Parse(text, flags)
 	if err != nil {
 		return nil, err
 	}

@@ -80,6 +80,7 @@ func TestPathParameters(t *testing.T) {
 		{"/v1/..;/other", "/other", true, false},
 		{"/..;/..;/login", "/login", true, false},
 		{"/odd;x/y", "/odd/y", true, false},
+		{"/v1/%0Ax", "/v1/\nx", true, true},
 		{"/login;/", "/login/", false, false},
 		{"/login/;x", "/login/", false, false},
 		{"/login/..;", "/", false, false},
