@@ -9,9 +9,9 @@ import (
 )
 
 func TestCosts(t *testing.T) {
-	read := func(cost string) (policy.Rule, []string) {
-		p, problems := policy.ReadSound(parse(t, `{"version":1,"rules":[{"name":"a","limits":["9/1s"],"cost":`+cost+`}]}`))
-		return p.Rules[0], messages(problems)
+	read := func(cost string) (*policy.Policy, []string) {
+		p, problems := policy.Read(parse(t, `{"version":1,"rules":[{"name":"a","limits":["9/1s"],"cost":`+cost+`}]}`))
+		return p, messages(problems)
 	}
 	search := policy.MatchedCost{
 		Match: policy.Match{Paths: []policy.Pattern{{Kind: policy.Prefix, Text: "/search"}}}, Cost: policy.Cost{Fixed: 10},
@@ -29,10 +29,10 @@ func TestCosts(t *testing.T) {
 			[]policy.MatchedCost{search}, policy.Cost{Header: "x-c", Default: 1, Min: 1, Max: 7},
 		},
 	} {
-		rule, problems := read(tt.cost)
+		p, problems := read(tt.cost)
 		require.Empty(t, problems, tt.cost)
-		require.Equal(t, tt.list, rule.Costs, tt.cost)
-		require.Equal(t, tt.other, rule.Cost, tt.cost)
+		require.Equal(t, tt.list, p.Rules[0].Costs, tt.cost)
+		require.Equal(t, tt.other, p.Rules[0].Cost, tt.cost)
 	}
 	for cost, want := range map[string]string{
 		`[]`:                               "rules[0].cost: empty_value",

@@ -92,16 +92,6 @@ func readLimit(r *reader, v value, l *Limit) {
 	}
 }
 
-// ReadLimit reads a limit of a valid rule once more, by itself.
-func ReadLimit(n, rule *Node) (l Limit) {
-	r := &reader{rule: ruleState{algorithm: limit.FixedWindow}}
-	if a := rule.Member("algorithm"); a != nil {
-		r.rule.algorithm = r.algorithm(value{node: a, shape: word(algorithms[:]...)})
-	}
-	readLimit(r, value{node: n}, &l)
-	return l
-}
-
 // distinct refuses a window that is, or is named, like one before it.
 func (r *reader) distinct(v value, list place, before []Limit, l *Limit) {
 	for i := range before {

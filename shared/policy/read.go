@@ -23,27 +23,11 @@ const (
 
 // Read makes the policy of a file. It reports every problem, not only the
 // first; with any problem the policy is nil.
-func Read(doc *Node) (*Policy, []Problem) {
-	p, problems := ReadSound(doc)
-	if len(problems) > 0 {
-		return nil, problems
-	}
-	return p, nil
-}
-
-// ReadSound is Read that returns with the problems what it could read. A rule
-// without a problem is whole.
-func ReadSound(doc *Node) (*Policy, []Problem) { return (&reader{}).read(doc) }
+func Read(doc *Node) (*Policy, []Problem) { return (&reader{}).read(doc) }
 
 // ReadPushed is Read for a policy that comes from the control plane, which may
 // carry its revision.
-func ReadPushed(doc *Node) (*Policy, []Problem) {
-	p, problems := (&reader{pushed: true}).read(doc)
-	if len(problems) > 0 {
-		return nil, problems
-	}
-	return p, nil
-}
+func ReadPushed(doc *Node) (*Policy, []Problem) { return (&reader{pushed: true}).read(doc) }
 
 // reader collects what is wrong while the tables are walked.
 type reader struct {
@@ -88,7 +72,10 @@ func (r *reader) read(doc *Node) (*Policy, []Problem) {
 	if r.dropped > 0 {
 		r.problems = append(r.problems, Problem{Code: MoreProblems, Args: []string{itoa(int64(r.dropped))}})
 	}
-	return p, r.problems
+	if len(r.problems) > 0 {
+		return nil, r.problems
+	}
+	return p, nil
 }
 
 // count is how many problems there are so far.

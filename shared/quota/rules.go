@@ -88,11 +88,8 @@ func MostWaitNs(windows []limit.Window) (most int64) {
 	return most
 }
 
-// MinLeaseNs is the shortest lease of a log's or bucket's units.
-const MinLeaseNs = shortLease
-
 // Leases reports whether units of the window may be leased.
-func Leases(w *limit.Window) bool { return !stamped(w) || LeaseNs(w) >= MinLeaseNs }
+func Leases(w *limit.Window) bool { return !stamped(w) || LeaseNs(w) >= shortLease }
 
 // LeaseNs is how long units of the window may be leased at most.
 func LeaseNs(w *limit.Window) int64 {
@@ -100,15 +97,6 @@ func LeaseNs(w *limit.Window) int64 {
 		return min(maxLease, span(w)/logShare)
 	}
 	return min(maxLease, w.PeriodNs)
-}
-
-// MostAhead is how many units are granted ahead of need at most where so many are
-// left.
-func MostAhead(left uint32) uint32 {
-	if left < leastAhead {
-		return 0
-	}
-	return left / scarce
 }
 
 // Terms are on what terms units of a key are granted.

@@ -213,14 +213,14 @@ func TestRefundTooLate(t *testing.T) {
 	}
 }
 
-// What is said of leases before one is granted is what Grant grants.
-func TestMostAheadIsGranted(t *testing.T) {
-	for _, units := range []uint32{0, 1, 15, 16, 17, 100, 1<<32 - 1} {
+// One grant gives a quarter of what is left ahead of need, and nothing of less than 16.
+func TestGrantsAheadOfNeed(t *testing.T) {
+	for units, ahead := range map[uint32]uint32{0: 0, 1: 0, 15: 0, 16: 4, 17: 4, 100: 25, 1<<32 - 1: 1<<30 - 1} {
 		w := limit.Window{Algorithm: limit.FixedWindow, Limit: units, PeriodNs: 60 * second}
 		s := NewState(0, []limit.Window{w})
 		granted, terms, ok := s.Grant(LeaseAuto, &Part{Ahead: 1<<32 - 1})
 		require.True(t, ok)
-		require.Equal(t, MostAhead(units), granted)
+		require.Equal(t, ahead, granted)
 		if units > 0 {
 			require.Equal(t, LeaseNs(&w), terms.EndNs)
 		}

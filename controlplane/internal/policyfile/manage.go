@@ -5,25 +5,19 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// judgeManage finds what is dangerous in the manage section of a valid policy: a
-// token that anyone would guess is an error, no port a warning.
-func judgeManage(doc *policy.Node) (problems, warnings []Problem) {
-	manage := doc.Member("manage")
+// weakToken finds in the manage section of a valid policy a token that anyone would
+// guess.
+func weakToken(manage *policy.Node) *Problem {
 	if manage == nil {
-		return nil, nil
+		return nil
 	}
 	token := manage.Member("token_sha256")
-	if why, weak := weaktoken.Weak(token.Text); weak {
-		problems = append(problems, Problem{
-			Line: token.Line, Column: token.Column, Path: "manage.token_sha256",
-			Message: why + ": make a token with openssl rand -hex 32",
-		})
+	why, weak := weaktoken.Weak(token.Text)
+	if !weak {
+		return nil
 	}
-	if manage.Member("port") == nil {
-		warnings = append(warnings, Problem{
-			Line: manage.Line, Column: manage.Column, Path: "manage",
-			Message: "without port, management requests are answered on every listener, those of clients too: name the port of a listener for them alone, such as render envoy --manage makes",
-		})
+	return &Problem{
+		Line: token.Line, Column: token.Column, Path: "manage.token_sha256",
+		Message: why + ": make a token with openssl rand -hex 32",
 	}
-	return problems, warnings
 }

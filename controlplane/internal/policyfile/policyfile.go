@@ -1,7 +1,7 @@
 // Package policyfile reads the policy file that a person writes, in YAML or
 // JSON, and answers in sentences: parse the text into a tree with lines and
 // columns, let shared/policy judge the tree, put its problems in words, warn of
-// what is valid and perhaps not meant (lint).
+// what is valid and limits less than it seems to.
 //
 // Its invariant: what it accepts and writes as JSON is the tree that the
 // filter will read from that JSON, node for node. YAML's own cleverness
@@ -17,7 +17,7 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/lint"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/warnings"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -38,32 +38,34 @@ func Parse(name string, data []byte) (*policy.Node, error) {
 }
 
 // Read reads and judges a policy file: the policy, the tree it came from and
-// the warnings about it. An error is an Errors with every problem.
+// the warnings about it. An error is an Errors with every problem, and no warnings.
 func Read(name string, data []byte) (*policy.Policy, *policy.Node, []Problem, error) {
 	n, errs := parse(data)
 	if n == nil {
 		return nil, nil, nil, inFile(name, errs)
 	}
-	p, more, warnings := judge(n)
-	if len(more) == 0 {
-		weak, open := judgeManage(n)
-		more, warnings = append(more, weak...), merge(warnings, open)
-	}
+	p, more, warned := judge(n)
 	errs = merge(errs, more)
-	warnings = inFile(name, warnings)
 	if len(errs) > 0 {
-		return nil, nil, warnings, inFile(name, errs)
+		return nil, nil, nil, inFile(name, errs)
 	}
-	return p, n, warnings, nil
+	return p, n, inFile(name, warned), nil
 }
 
-// judge reads the policy of a tree and puts what is found in words.
-func judge(doc *policy.Node) (p *policy.Policy, problems, warnings Errors) {
-	p, found := policy.ReadSound(doc)
-	for _, w := range lint.Warnings(doc, p, found) {
-		warnings = append(warnings, Problem{Line: w.Line, Column: w.Column, Path: w.Path, Message: w.Message})
+// judge reads the policy of a tree and puts what is found in words. Of an invalid
+// policy there are problems alone.
+func judge(doc *policy.Node) (p *policy.Policy, problems, warned Errors) {
+	p, found := policy.Read(doc)
+	if len(found) > 0 {
+		return nil, inWords(found), nil
 	}
-	return p, inWords(found), warnings
+	if weak := weakToken(doc.Member("manage")); weak != nil {
+		return nil, Errors{*weak}, nil
+	}
+	for _, w := range warnings.Of(doc, p) {
+		warned = append(warned, Problem{Line: w.Line, Column: w.Column, Path: w.Path, Message: w.Message})
+	}
+	return p, nil, warned
 }
 
 func inFile(name string, problems Errors) Errors {

@@ -95,14 +95,6 @@ func TestReadKeepsPositions(t *testing.T) {
 	require.Equal(t, [2]int{4, 15}, [2]int{limit.Line, limit.Column})
 }
 
-func TestReadWarnings(t *testing.T) {
-	_, _, warnings, err := policyfile.Read("p.yaml", []byte("version: 1\nrules:\n  - name: a\n    key: [{header: x-a}]\n    limits: [1/month]\n"))
-	require.NoError(t, err)
-	require.Len(t, warnings, 2)
-	require.Equal(t, "p.yaml:3:5: rules[0].missing_key: a client that leaves out x-a escapes this rule: set missing_key to deny or share, or add client_ip to the key", warnings[0].String())
-	require.Equal(t, `p.yaml:5:14: rules[0].limits[0]: a month has no one length: this counts as 30 days; write "1/30d" to be plain`, warnings[1].String())
-}
-
 // Both ways a policy can arrive, as a file and as the JSON made of it, lead to
 // the same tree and the same judgement.
 func FuzzYAML(f *testing.F) {

@@ -109,33 +109,31 @@ func TestReadUnsoundTree(t *testing.T) {
 	require.Len(t, errs, 1)
 }
 
-func TestReadBounds(t *testing.T) {
-	items := strings.TrimSuffix(strings.Repeat("7,", 10_001), ",")
-	_, errs, _ := judge(parseTree(t, `{"version":1,"rules":[`+items+`]}`))
+// Each list and text has a largest size, which it may have.
+func TestBounds(t *testing.T) {
+	many := func(n int, item string) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }
+	for _, tt := range []struct {
+		most int
+		doc  func(n int) string
+		want string
+	}{
+		{policy.MaxBodyBytes, func(n int) string { return rule(`,"response":{"body":"` + strings.Repeat("a", n) + `"}`) }, "rules[0].response.body: must be at most 4096 bytes, not 4097"},
+		{policy.MaxHeaderBytes, func(n int) string { return rule(`,"response":{"headers":{"x-a":"` + strings.Repeat("a", n) + `"}}`) }, "rules[0].response.headers.x-a: must be at most 1024 bytes, not 1025"},
+		{policy.MaxOverrides, func(n int) string {
+			return rule(`,"key":["host"],"overrides":[` + many(n, `{"key":["a"],"unlimited":true}`) + `]`)
+		}, "rules[0].overrides: has 1001 overrides, the most is 1000"},
+	} {
+		_, errs, _ := judge(parseTree(t, tt.doc(tt.most)))
+		require.Empty(t, messages(errs), tt.want)
+		_, errs, _ = judge(parseTree(t, tt.doc(tt.most+1)))
+		require.Equal(t, []string{tt.want}, messages(errs))
+	}
+	_, errs, _ := judge(parseTree(t, rule(`,"response":{"headers":{`+many(policy.MaxResponseHeaders+1, `"x-a":"1"`)+`}}`)))
+	require.Equal(t, []string{"rules[0].response.headers: has 33 headers, the most is 32"}, messages(errs))
+	_, errs, _ = judge(parseTree(t, `{"version":1,"rules":[`+many(10_001, "7")+`]}`))
 	require.Equal(t, "rules: has 10001 rules, the most is 10000", errs[0].String())
 	require.Len(t, errs, 1001)
 	require.Equal(t, "and 9001 more problems", errs[1000].String())
-}
-
-func TestResponseIsBounded(t *testing.T) {
-	headers := func(n int) string {
-		return `{"headers":{` + strings.TrimSuffix(strings.Repeat(`"x-N":"1",`, n), ",") + `}}`
-	}
-	for text, want := range map[string]string{
-		`{"body":"` + strings.Repeat("a", policy.MaxBodyBytes+1) + `"}`:              "rules[0].response.body: must be at most 4096 bytes, not 4097",
-		`{"headers":{"x-a":"` + strings.Repeat("a", policy.MaxHeaderBytes+1) + `"}}`: "rules[0].response.headers.x-a: must be at most 1024 bytes, not 1025",
-		headers(policy.MaxResponseHeaders + 1):                                       "rules[0].response.headers: has 33 headers, the most is 32",
-	} {
-		_, errs, _ := judge(parseTree(t, rule(`,"response":`+text)))
-		require.Equal(t, []string{want}, messages(errs))
-	}
-	for _, text := range []string{
-		`{"body":"` + strings.Repeat("a", policy.MaxBodyBytes) + `"}`,
-		`{"headers":{"x-a":"` + strings.Repeat("a", policy.MaxHeaderBytes) + `"}}`,
-	} {
-		_, errs, _ := judge(parseTree(t, rule(`,"response":`+text)))
-		require.Empty(t, errs)
-	}
 }
 
 func TestProblemString(t *testing.T) {

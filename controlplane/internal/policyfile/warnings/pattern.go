@@ -1,0 +1,219 @@
+package warnings
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const everyPath = `every path starts with "/"`
+
+// match warns of a rule that no request reaches, or that another spelling escapes.
+// Only what no request could disprove counts.
+func (c *collector) match(v value, r *policy.Rule, manage *policy.Manage) {
+	paths, headers := v.field("paths"), v.field("headers")
+	managed := manage != nil && len(r.Match.Paths) > 0
+	for i, p := range r.Match.Paths {
+		// "*" is the path of OPTIONS.
+		if p.Kind == policy.Regexp && !p.Automaton.Begins('/') && !p.Automaton.Begins('*') {
+			c.never(paths.item(i), everyPath)
+		}
+		managed = managed && (p.Kind == policy.Exact || p.Kind == policy.Prefix) && strings.HasPrefix(p.Text, manage.Path)
+	}
+	if managed {
+		c.warn(paths, "the rule applies to no request: those under "+quote(manage.Path)+" are management requests, which no rule sees")
+	}
+	for i, h := range r.Match.Headers {
+		f := headers.node.Fields[i]
+		at := value{node: f.Value, path: policy.Join(headers.path, f.Name)}
+		c.never(at, neverInHeader(h.Value))
+		isKey := func(p policy.KeyPart) bool { return p.Kind == policy.KeyHeader && p.Name == h.Name }
+		if h.Value.Kind == policy.Absent && r.MissingKey == policy.MissingSkip && slices.ContainsFunc(r.Key, isKey) {
+			c.warn(at, "the rule applies to no request: its key is this header, "+
+				"which those that match lack; remove one of the two, or set missing_key to share")
+		}
+	}
+	if len(r.Limits) > 0 {
+		c.spellings(paths, r.Match.Paths, "rule")
+	}
+}
+
+// never warns of a pattern that nothing matches, if there is a reason.
+func (c *collector) never(v value, why string) {
+	if why != "" {
+		c.warn(v, "never matches: "+why)
+	}
+}
+
+// maxCompared is how many patterns are compared with others: those of some forty
+// rules with policy.MaxOverrides each.
+const maxCompared = 20 << 20
+
+// spellings warns of exact paths that a client can spell so that what they are of,
+// the rule or a cost, does not match and its upstream may: no proxy makes those
+// spellings one.
+func (c *collector) spellings(paths value, patterns []policy.Pattern, of string) {
+	for i, p := range patterns {
+		if p.Kind != policy.Exact || strings.HasSuffix(p.Text, "/") || !strings.HasPrefix(p.Text, "/") {
+			continue
+		}
+		matches := c.anyMatches(patterns, p.Text+"/")
+		if c.compared > maxCompared || len(c.warnings) == policy.MaxProblems {
+			return
+		}
+		if !matches {
+			c.warn(paths.item(i), "many an upstream takes "+quote(p.Text+"/")+" for this path, and the "+of+
+				" does not: add "+quote(p.Text+"/*")+" where yours does")
+		}
+	}
+}
+
+func (c *collector) anyMatches(patterns []policy.Pattern, path string) bool {
+	for i := range patterns {
+		c.compared++
+		p := &patterns[i]
+		if p.Kind == policy.Prefix && strings.HasPrefix(path, p.Text) || p.Kind == policy.Regexp && p.Automaton.Match(path) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *collector) override(v value, o *policy.Override, key []policy.KeyPart) {
+	for i, p := range o.Key {
+		at := v.field("key").item(i)
+		isText := p.Kind == policy.Exact || p.Kind == policy.Prefix || p.Kind == policy.Suffix
+		if isText && !strings.Contains(at.node.Text, "%") { // an escape may be of what ends a path
+			c.never(at, neverInKey(p, &key[i]))
+		}
+	}
+	for i := range o.Limits {
+		c.inexact(v, o.Limits[i])
+	}
+}
+
+// neverInKey says why no key's part is as the exact text, prefix or suffix.
+func neverInKey(p policy.Pattern, part *policy.KeyPart) string {
+	switch part.Kind {
+	case policy.KeyHeader:
+		return neverInHeader(p)
+	case policy.KeyFirstOf:
+		return neverInFirstOf(p, part)
+	case policy.KeyClientIP:
+		return neverAddress(p, part)
+	case policy.KeyHost:
+		name, port, found := strings.Cut(p.Text, ":")
+		if found && p.Kind != policy.Prefix && port != "" && strings.Trim(port, "0123456789") == "" && !strings.HasPrefix(name, "[") {
+			return "hosts are in keys without their port"
+		}
+	case policy.KeyPath:
+		switch {
+		case part.Segment == 0 && p.Kind != policy.Suffix && !strings.HasPrefix(p.Text, "/") && p.Text != "*":
+			return everyPath
+		case strings.Contains(p.Text, "?"):
+			return "paths are in keys without the query"
+		case part.Segment > 0 && strings.Contains(p.Text, "/"):
+			return `a segment of a path holds no "/"`
+		}
+	default: // may be anything
+	}
+	return ""
+}
+
+// neverInFirstOf is neverInKey for the parts of a first_of, whose texts say which
+// part they are.
+func neverInFirstOf(p policy.Pattern, part *policy.KeyPart) string {
+	var labels []string
+	for i := range part.Of {
+		label := part.Of[i].Label() + "="
+		if text, found := strings.CutPrefix(p.Text, label); found {
+			return neverInKey(policy.Pattern{Kind: p.Kind, Text: text}, &part.Of[i])
+		}
+		if mayBe(label, p) {
+			return ""
+		}
+		labels = append(labels, quote(label))
+	}
+	return "the key says which part of first_of it has, and begins with " + strings.Join(labels, " or ")
+}
+
+// neverAddress says why no key has an address written so.
+func neverAddress(p policy.Pattern, part *policy.KeyPart) string {
+	if p.Kind != policy.Exact {
+		if strings.Trim(p.Text, "0123456789abcdef.:/") != "" {
+			return "addresses are in keys in lower case, as 192.0.2.7 and 2001:db8::7 are"
+		}
+		return ""
+	}
+	network, err := netip.ParsePrefix(p.Text)
+	ip := network.Addr()
+	if err != nil {
+		ip, err = netip.ParseAddr(p.Text)
+	}
+	if err != nil {
+		return quote(p.Text) + " is no address"
+	}
+	ip = ip.Unmap().WithZone("")
+	want, bits := ip.String(), part.V6Prefix
+	if ip.Is4() {
+		bits = part.V4Prefix
+	}
+	if network, err := ip.Prefix(bits); err == nil && bits < ip.BitLen() {
+		want = network.String()
+	}
+	if want == p.Text {
+		return ""
+	}
+	return "the address is in keys as " + quote(want)
+}
+
+// neverInHeader says why no header's value is as the pattern.
+func neverInHeader(p policy.Pattern) string {
+	begins, ends := strings.TrimLeft(p.Text, " \t") != p.Text, strings.TrimRight(p.Text, " \t") != p.Text
+	if p.Kind == policy.Exact && (begins || ends) || p.Kind == policy.Prefix && begins || p.Kind == policy.Suffix && ends {
+		return "blanks around a header's value are no part of it"
+	}
+	return ""
+}
+
+// covered warns of overrides that an earlier one always stands before.
+func (c *collector) covered(v value, overrides []policy.Override) {
+	for i := range overrides {
+		for j := range i {
+			if c.compared > maxCompared {
+				return
+			}
+			if c.covers(overrides[j].Key, overrides[i].Key) {
+				c.warn(v.item(i), "can never match: "+v.item(j).path+" comes first and matches every key that it does")
+				break
+			}
+		}
+	}
+}
+
+func (c *collector) covers(wide, narrow []policy.Pattern) bool {
+	for i := range wide {
+		c.compared++
+		if !covers(wide[i], narrow[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// covers reports whether p surely matches whatever q does. Of a regular
+// expression only the same is known to.
+func covers(p, q policy.Pattern) bool {
+	switch p.Kind {
+	case policy.Any:
+		return true
+	case policy.Prefix:
+		return (q.Kind == policy.Exact || q.Kind == policy.Prefix) && strings.HasPrefix(q.Text, p.Text)
+	case policy.Suffix:
+		return (q.Kind == policy.Exact || q.Kind == policy.Suffix) && strings.HasSuffix(q.Text, p.Text)
+	default:
+		return p == q
+	}
+}

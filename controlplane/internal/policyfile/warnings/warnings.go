@@ -1,0 +1,148 @@
+// Package warnings finds what is valid in a policy and limits less than its
+// writer means: rules that a client escapes, patterns that never match, requests
+// that no limit has room for.
+//
+// Its invariant: it refuses nothing, and is asked only about a policy that has no
+// problem.
+package warnings
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Warning is one caution, with its place in the document.
+type Warning struct {
+	Line, Column  int
+	Path, Message string
+}
+
+// Of returns the warnings about a policy in the order of the document that it was
+// read of.
+func Of(doc *policy.Node, p *policy.Policy) []Warning {
+	c := &collector{}
+	root := value{node: doc}
+	rules := root.field("rules")
+	isCluster := func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }
+	if len(p.Rules) == 0 {
+		c.warn(rules, "there is none: every request is allowed")
+	}
+	if p.Quota != nil && !slices.ContainsFunc(p.Rules, isCluster) {
+		c.warn(root.field("quota"), "no rule has scope cluster, so nothing asks a quota service")
+	}
+	if p.Manage != nil && p.Manage.Port == 0 {
+		c.warn(root.field("manage"), "without port, management requests are answered on every listener, those of clients too: "+
+			"name the port of a listener for them alone, such as render envoy --manage makes")
+	}
+	c.exemptions(root, p.Exempt)
+	for i := range p.Rules {
+		if p.Rules[i].Mode != policy.ModeOff {
+			c.rule(rules.item(i), &p.Rules[i], p.Manage)
+		}
+	}
+	slices.SortStableFunc(c.warnings, func(a, b Warning) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+	return c.warnings
+}
+
+// collector collects warnings.
+type collector struct {
+	warnings []Warning
+	compared int // patterns with others
+}
+
+func (c *collector) warn(v value, message string) {
+	if len(c.warnings) < policy.MaxProblems {
+		c.warnings = append(c.warnings, Warning{Line: v.node.Line, Column: v.node.Column, Path: v.path, Message: message})
+	}
+}
+
+func (c *collector) rule(v value, r *policy.Rule, manage *policy.Manage) {
+	c.bypass(v, r)
+	c.exemptions(v, r.Exempt)
+	c.raised(v, r)
+	c.match(v.field("match"), r, manage)
+	if r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableAllow {
+		c.warn(v.field("on_unavailable"), "while the quota service is silent, every request is allowed and none is counted: "+
+			"local keeps each Envoy to its share of the limit")
+	}
+	for i := range r.Costs {
+		c.spellings(v.field("cost").item(i).field("match").field("paths"), r.Costs[i].Match.Paths, "cost")
+	}
+	c.tooDear(v, r)
+	for i := range r.Limits {
+		c.inexact(v.field("limits").item(i), r.Limits[i])
+	}
+	overrides := v.field("overrides")
+	for i := range r.Overrides {
+		c.override(overrides.item(i), &r.Overrides[i], r.Key)
+	}
+	c.covered(overrides, r.Overrides)
+}
+
+func (c *collector) inexact(v value, w policy.Limit) {
+	if w.Algorithm == limit.SlidingWindowCounter && w.Limit == 1 {
+		c.warn(v, "a sliding_window_counter of 1 lets two requests through across a boundary, "+
+			"one late in a window and one early in the next: use sliding_window_log, which is exact")
+	}
+}
+
+// tooDear warns of requests that never fit a limit. An override may have room for them.
+func (c *collector) tooDear(v value, r *policy.Rule) {
+	if len(r.Overrides) > 0 {
+		return
+	}
+	cheapest := leastCost(r.Cost)
+	for i := range r.Costs {
+		cheapest = min(cheapest, leastCost(r.Costs[i].Cost))
+	}
+	for i, w := range r.Limits {
+		at, room := v.field("limits").item(i), w.Max()
+		each := func(cost uint32) string {
+			return ": each costs at least " + strconv.FormatUint(uint64(cost), 10) + ", and " + strconv.FormatUint(uint64(room), 10) + " is the most that fits"
+		}
+		switch {
+		case room == 0: // meant to deny
+			continue
+		case cheapest > room:
+			c.warn(at, "denies every request"+each(cheapest))
+			continue
+		}
+		for j := range r.Costs {
+			if cost := leastCost(r.Costs[j].Cost); cost > room {
+				c.warn(v.field("cost").item(j), at.path+" denies all that match"+each(cost))
+			}
+		}
+	}
+}
+
+func leastCost(c policy.Cost) uint32 { return max(c.Fixed, c.Min) }
+
+// value is a value of the document and its path.
+type value struct {
+	node *policy.Node
+	path string
+}
+
+// field is the value of a field, or its object where the field is absent.
+func (v value) field(name string) value {
+	at := value{node: v.node, path: policy.Join(v.path, name)}
+	if n := v.node.Member(name); n != nil {
+		at.node = n
+	}
+	return at
+}
+
+func (v value) item(i int) value {
+	return value{node: v.node.Items[i], path: v.path + "[" + strconv.Itoa(i) + "]"}
+}
+
+// quote is s in quotes, cut where it is too long for a message.
+func quote(s string) string { return strconv.Quote(policy.Clip(s)) }
