@@ -23,7 +23,7 @@ func (r *reader) pattern(v value, s string, parse func(string) (Pattern, bool), 
 
 func (r *reader) expression(v value, text string) (*automaton.Automaton, bool) {
 	if text == "" {
-		r.fail(v, BadExpression, "", "")
+		r.fail(v, BadExpression, text, `is empty: write one after the "~"`)
 		return nil, false
 	}
 	a, err := r.expressions.Compile(text)

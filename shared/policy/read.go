@@ -56,7 +56,7 @@ type ruleAt struct {
 
 func (r *reader) read(doc *Node) (*Policy, []Problem) {
 	r.keyPart = readKeyPart
-	v := value{node: doc, shape: objectOf(policyObject.Name)}
+	v := value{node: doc, shape: required(objectOf(policyObject.Name))}
 	p := &Policy{}
 	if doc == nil {
 		v.node = &Node{}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/wording"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -72,9 +72,9 @@ func (c *Change) windows() (s string) {
 	for _, w := range c.Windows {
 		switch w.Fate {
 		case New:
-			s += "; " + wording.Window(w.Window) + " is new and starts empty"
+			s += "; " + message.Window(w.Window) + " is new and starts empty"
 		case Dropped:
-			s += "; " + wording.Window(w.Window) + " is dropped"
+			s += "; " + message.Window(w.Window) + " is dropped"
 		default: // goes without saying
 		}
 	}
@@ -214,7 +214,7 @@ func counterText(r *policy.Rule) string {
 		s += " " + itoa(r.Capacity)
 	}
 	for _, w := range windows {
-		s += " " + wording.Window(w)
+		s += " " + message.Window(w)
 	}
 	return s
 }

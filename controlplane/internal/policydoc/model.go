@@ -4,7 +4,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/wording"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -53,7 +53,7 @@ func model() (objects []objectDoc) {
 
 // typeOf is the type of the field at "OBJECT.FIELD".
 func typeOf(at string, s policy.Shape) typeDoc {
-	d := typeDoc{form: s.Form, words: s.Words, min: s.Min, max: s.Max, text: wording.Shape(s)}
+	d := typeDoc{form: s.Form, words: s.Words, min: s.Min, max: s.Max, text: message.Shape(s)}
 	switch s.Form {
 	case policy.FormText:
 		d.pattern = textPatterns[at]

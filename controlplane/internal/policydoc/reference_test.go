@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/wording"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -74,7 +74,7 @@ func TestModelIsComplete(t *testing.T) {
 			fields[at] = true
 			check(at, &f.is)
 			require.NotEmpty(t, f.text, "%s: say in texts.go what it means", at)
-			require.NotEmpty(t, wording.Shape(f.Shape), at)
+			require.NotEmpty(t, message.Shape(f.Shape), at)
 		}
 	}
 	for _, named := range []map[string]bool{keys(texts), keys(textPatterns), keys(itemCounts)} {

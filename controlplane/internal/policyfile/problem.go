@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/wording"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -48,20 +48,11 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// inWords makes sentences of what the reader found. A field that is missing goes
-// unmentioned where an unknown one beside it stands for it.
-func inWords(found []policy.Problem) Errors {
-	meant := map[string]bool{}
+// inWords makes sentences of what the reader found.
+func inWords(found []policy.Problem) (problems Errors) {
 	for i := range found {
-		if p := &found[i]; p.Code == policy.UnknownField {
-			meant[policy.Join(p.Args[1], wording.Meant(p))] = true
-		}
-	}
-	var problems Errors
-	for i := range found {
-		if p := &found[i]; p.Code != policy.MissingField || !meant[p.Path] {
-			problems = append(problems, Problem{Line: p.Line, Column: p.Column, Path: p.Path, Message: wording.Of(p)})
-		}
+		p := &found[i]
+		problems = append(problems, Problem{Line: p.Line, Column: p.Column, Path: p.Path, Message: message.Of(p)})
 	}
 	return problems
 }

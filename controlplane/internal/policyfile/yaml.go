@@ -41,8 +41,7 @@ func parseYAML(data []byte) (*policy.Node, Errors) {
 }
 
 func isEmpty(doc *yaml.Node) bool {
-	return len(doc.Content) == 0 || doc.Content[0].Kind == yaml.ScalarNode && doc.Content[0].Value == "" &&
-		doc.Content[0].Style == 0
+	return len(doc.Content) == 0 || doc.Content[0].Tag == "!!null"
 }
 
 // converter turns YAML nodes into policy nodes.

@@ -1,4 +1,4 @@
-package wording
+package message
 
 import "strings"
 
@@ -9,12 +9,10 @@ func nearest(s string, words []string) string {
 	if len(s) > longest {
 		return ""
 	}
-	s = strings.ToLower(s)
-	best, bestDistance := "", 0
+	best, least := "", longest
 	for _, w := range words {
-		d := distance(s, w)
-		if d <= max(1, len(w)/3) && (best == "" || d < bestDistance) {
-			best, bestDistance = w, d
+		if d := distance(strings.ToLower(s), w); d <= max(1, len(w)/3) && d < least {
+			best, least = w, d
 		}
 	}
 	return best
@@ -23,23 +21,22 @@ func nearest(s string, words []string) string {
 // distance counts the insertions, deletions, substitutions and swaps
 // of two side by side that turn a into b (optimal string alignment).
 func distance(a, b string) int {
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			change := 1
-			if a[i-1] == b[j-1] {
-				change = 0
+	d := make([][]int, len(a)+1) // between the first i bytes of a and the first j of b
+	for i := range d {
+		d[i] = make([]int, len(b)+1)
+		for j := range d[i] {
+			switch {
+			case i == 0 || j == 0:
+				d[i][j] = i + j
+			case a[i-1] == b[j-1]:
+				d[i][j] = d[i-1][j-1]
+			default:
+				d[i][j] = 1 + min(d[i-1][j], d[i][j-1], d[i-1][j-1])
 			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+change)
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
+				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
 			}
 		}
-		before, last, row = last, row, before
 	}
-	return last[len(b)]
+	return d[len(a)][len(b)]
 }

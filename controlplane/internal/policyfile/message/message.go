@@ -1,0 +1,115 @@
+// Package message makes sentences of the problems that shared/policy finds: what
+// is wrong and what would be right.
+//
+// Its invariant: it decides nothing, and returns a sentence for whatever it is
+// given.
+package message
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Of says what is wrong and what would be right.
+func Of(p *policy.Problem) string {
+	sentence, known := sentences[p.Code]
+	switch {
+	case p.Code == policy.WrongValue:
+		return wrongValue(p.Node, p.Want)
+	case p.Code == policy.UnknownField:
+		return unknownField(p.Args[0], p.Want.Of)
+	case p.Code == policy.DuplicateField && len(p.Args) > 0:
+		return "appears twice, first in line " + p.Args[0] + ": keep one"
+	case p.Code == policy.BadExpression:
+		return "the regular expression " + quote(p.Args[0]) + " " + strings.Replace(p.Args[1], "error parsing regexp:", "is not RE2:", 1)
+	case !known:
+		return string(p.Code)
+	}
+	return strings.NewReplacer(parts(p)...).Replace(sentence)
+}
+
+// parts are what the sentences leave open, each with what this problem puts there.
+func parts(p *policy.Problem) []string {
+	list := []string{"{want}", Shape(p.Want)}
+	if p.Node != nil {
+		list = append(list, "{value}", describe(p.Node), "{count}", strconv.Itoa(len(p.Node.Items)+len(p.Node.Fields)))
+	}
+	for i, arg := range p.Args {
+		n := strconv.Itoa(i + 1)
+		ns, _ := strconv.ParseInt(arg, 10, 64)
+		list = append(list, "{"+n+"}", arg, `{"`+n+`"}`, quote(arg), "{ns "+n+"}", policy.FormatDuration(ns))
+	}
+	var windows []string
+	for _, w := range p.Windows {
+		windows = append(windows, Window(w))
+	}
+	if len(windows) > 0 {
+		list = append(list, "{window}", windows[0], "{windows}", cmp.Or(strings.Join(windows[1:], ", "), "none"))
+	}
+	return list
+}
+
+// Window is all that makes a window what it is, in words.
+func Window(w limit.Window) string {
+	var with []string
+	if w.OffsetNs > 0 {
+		with = append(with, "offset "+policy.FormatDuration(w.OffsetNs))
+	}
+	if w.Jitter > 0 {
+		with = append(with, "jitter "+strconv.Itoa(int(w.Jitter))+"%")
+	}
+	if w.Elastic {
+		with = append(with, "elastic")
+	}
+	s := policy.AlgorithmName(w.Algorithm) + " of " + policy.FormatDuration(w.PeriodNs)
+	if len(with) > 0 {
+		s += " with " + strings.Join(with, " and ")
+	}
+	return s
+}
+
+// homes are the objects whose fields people put in the wrong place.
+var homes = []struct{ object, place string }{
+	{"policy", "at the top of the policy"},
+	{"quota", "in quota, at the top of the policy"},
+	{"rule", "in a rule, an item of rules"},
+	{"match", "in match"},
+	{"limit", "in a limit, an item of limits"},
+	{"key", "in a part of a key, an item of key"},
+}
+
+func unknownField(name, object string) string {
+	known := fieldsOf(object)
+	if near := nearest(name, known); near != "" {
+		return "unknown field: did you mean " + quote(near) + "?"
+	}
+	for _, home := range homes {
+		if slices.Contains(fieldsOf(home.object), name) {
+			return "unknown field: it belongs " + home.place
+		}
+	}
+	if len(known) == 0 {
+		return "unknown field: there is none here"
+	}
+	return "unknown field: the fields here are " + strings.Join(known, ", ")
+}
+
+// fieldsOf are the names of an object's fields.
+func fieldsOf(object string) (names []string) {
+	for _, o := range policy.Schema() {
+		for i := range o.Fields {
+			if o.Name == object {
+				names = append(names, o.Fields[i].Name)
+			}
+		}
+	}
+	return names
+}
+
+// quote is s in quotes, cut where it is too long for a message.
+func quote(s string) string { return strconv.Quote(policy.Clip(s)) }

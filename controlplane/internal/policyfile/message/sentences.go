@@ -1,0 +1,117 @@
+package message
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// sentences say what is wrong and what would be right. {value} is the value as an
+// error shows it and {count} how many items it has; {1} is the problem's first
+// argument, {"1"} the same in quotes and {ns 1} the same as a duration; {window} is
+// the wrong window and {windows} are the rule's own.
+var sentences = map[policy.Code]string{
+	policy.TooLarge:       "the policy is {1} bytes, the most is " + strconv.Itoa(policy.MaxBytes),
+	policy.TooDeep:        "is nested more than " + strconv.Itoa(policy.MaxDepth) + " deep",
+	policy.NotUTF8:        "is not UTF-8",
+	policy.MoreProblems:   "and {1} more problems",
+	policy.UnknownVersion: "{value} is not known to this build, which reads version " + strconv.Itoa(policy.Version),
+	policy.Reserved:       "is reserved: the control plane sets it when it pushes a policy; remove it",
+
+	policy.MissingField:   "is missing: it must be {want}",
+	policy.DuplicateField: "appears twice: keep one",
+	policy.TooLong:        "must be at most {1} bytes long",
+	policy.TooMany:        "has {count} items, the most is {1}",
+	policy.WrongCount:     "must have {1} to {2} items, not {count}",
+	policy.EmptyValue:     "must not be empty: give it a value, or remove it",
+	policy.ControlChar:    "must not hold control characters; tabs and ends of lines may stand in the body of a response",
+	policy.OuterSpace:     "must not start or end with a space: {value}",
+	policy.NotASCII:       "a header's value must be ASCII: {value}",
+
+	policy.BadManagePath: `{value} cannot be the path of management: write a plain one with "/" at both ends such as "/.sluice/"`,
+	// The value may be the token itself: it is not repeated.
+	policy.BadTokenHash: `must be the SHA-256 of a token that is not empty, in quotes, 64 hexadecimal digits: printf %s "$TOKEN" | sha256sum`,
+	policy.TimeoutRange: "must be " + policy.FormatDuration(policy.MinTimeoutNs) + " to " + policy.FormatDuration(policy.MaxTimeoutNs) + ", not {ns 1}",
+
+	policy.RuleNameTwice: `{"1"} is the name of {2} too: names of rules must differ`,
+	policy.CountDenied:   "does not go with token_bucket, where a denied request takes nothing: remove it, or use another algorithm",
+	policy.ShadowPercent: "does not go with mode shadow, which enforces nothing: remove it, or set mode to enforce",
+	policy.ExemptsAll:    "would exempt every request: give it a condition, or set mode to off",
+	policy.ClusterOnly:   "only a rule of scope cluster has it: remove it, or set scope to cluster",
+	policy.LeasedDenials: "needs lease: off in a rule of scope cluster: a proxy that leases denies requests without asking, " +
+		"and those would not be counted",
+	policy.LeasedElastic: "needs lease: off in a rule of scope cluster: a unit was counted when it was leased, " +
+		"so spending it cannot move the end of its window",
+
+	policy.CounterKey:      `shares counter {"1"} with {2}: their keys must be the same`,
+	policy.CounterWindows:  `shares counter {"1"} with {2}: their windows (algorithm, per, offset, jitter, elastic) must be the same`,
+	policy.CounterCapacity: `shares counter {"1"} with {2}: their capacities must be the same, not {3} and {4}`,
+	policy.CounterScope: `shares counter {"1"} with {2}: their scopes must be the same, because one would count in each proxy ` +
+		"and the other over all: give one of them a counter of its own",
+	policy.CounterLease: `shares counter {"1"} with {2}: their lease must be the same, because a proxy spends the same units for both`,
+	policy.CounterLimits: `shares counter {"1"} and leased units with {2}: their limits and overrides must be the same, or units leased ` +
+		"under the higher limit would be spent under the lower: set lease to off in both, or give each a counter of its own",
+
+	policy.CostWithoutPlace: "must name where the cost is: write {header: x-cost} or {query: cost}",
+	policy.CostTwoPlaces:    "has a header and a query parameter: keep one",
+	policy.CostMinAboveMax:  "min is {1} and max {2}: min must not be above max",
+	policy.CostBeyondBounds: "default is {1}: it must be from min to max, {2} to {3}",
+	policy.CostForAllEarly:  "has no match, so that no item after it is ever asked: put it last",
+
+	policy.BadLimit:         "{value} is not a limit: " + limitHint,
+	policy.BadLimitPeriod:   "{value} is not a limit, because its period is not known: " + limitHint,
+	policy.BadLimitRequests: "{value} is not a limit: the requests of one are a whole number from 0 to 4294967295",
+	policy.ManyLimits:       "{value} is more than one limit: write each as an item of its own",
+	policy.BadDuration:      `{value} is not a duration: write one such as "10s", "1h30m" or "7d", with the units ns, us, ms, s, m, h, d, w`,
+	policy.LongDuration:     "duration {value} is too long: the most is 366d",
+	policy.PeriodRange:      "a window must be 1ms to 366d long, not {ns 1}",
+
+	policy.WindowNameNumber: "{value} looks like the index of a window: use a letter",
+	policy.WindowNameTwice:  `has the name of {2}, {"1"}: names of windows must differ`,
+	policy.WindowTwice:      "is the same window as {1} ({window}): keep the one with the smaller limit",
+	policy.LogTooLong: "a sliding_window_log remembers each request, at most " + strconv.Itoa(limit.MaxLog) +
+		" of them, not {1}: use sliding_window_counter",
+	policy.LogsTooLong: "the logs remember {1} requests a key together (overrides and rules of the same counter included), " +
+		"more than a counter has room for: one log of " + strconv.Itoa(limit.MaxLog) + " fits; use sliding_window_counter for the larger",
+	policy.EmptyBucket:      "must be at least 1, not 0: a bucket that holds nothing always denies",
+	policy.BurstMisplaced:   "only token_bucket has a burst: remove it, or set algorithm to token_bucket",
+	policy.ElasticMisplaced: "only fixed_window_per_key can be elastic: remove it, or set algorithm to fixed_window_per_key",
+	policy.JitterMisplaced:  "only fixed_window has jitter: remove it, or set algorithm to fixed_window",
+	policy.OffsetMisplaced:  "only fixed_window has an offset, not {1}: remove it, or set algorithm to fixed_window",
+	policy.OffsetTooLong:    "must be less than per, which is {ns 1}, not {ns 2}",
+
+	policy.BadHost: `{value} is not a host: write one such as "api.example.com", "*.example.com" or "[2001:db8::1]", in ASCII and without ` +
+		"scheme, port and path, or leave hosts out to match every host",
+	policy.BadMethod: "{value} is not a method: write one in upper case such as GET",
+	policy.BadPath: `{value} is not a path: write one such as "/v1/users", "/v1/*" for all that begin so or a regular expression such as "~/v[0-9]+", ` +
+		`without the query; "=" before a path takes its * literally`,
+	policy.BadPattern: `a * may stand at one end of a value, and a ! alone in match: write a regular expression after "~", ` +
+		`or "=" before a value to take it literally`,
+	policy.BadNetwork: `{value} is not an address or a network: write one such as "192.0.2.7", "10.0.0.0/8" or "2001:db8::/32", ` +
+		"without port, zone and bits beyond the prefix",
+	policy.BadHeaderName: `{"1"} is not a header's name: write one such as x-user-id; host, method, path and status have fields of their own`,
+	policy.BadCookieName: "{value} is not a cookie's name: write one such as session",
+
+	policy.ManyInKeyPart:    "must have one field, not {1}: make each part an item of its own",
+	policy.FirstOfNested:    "a first_of holds no other: put its parts in the list",
+	policy.FirstOfTwice:     "is never chosen: {2} is {1} too",
+	policy.PropertyTooEarly: `{"1"} is not known before the request is decided; the key part route is the name of the route`,
+	policy.PropertyNoValue:  "holds many values: name one of them, as [request, headers, x-user-id] does",
+
+	policy.OverrideNoKey:   "the rule has no key whose values could differ: give it a key, or change its limits",
+	policy.OverrideBoth:    "unlimited keys have no limits: keep one of the two",
+	policy.OverrideNeither: "must have limits, or unlimited: true",
+	policy.OverrideRenames: "a window has one name for all keys, the one in the rule's limits: remove it here",
+	policy.OverriddenTwice: "is the same window as one before it ({window}): keep one",
+	policy.NotARuleWindow:  "is {window}: an override changes only the numbers of the rule's own windows, which are {windows}",
+	policy.PatternCount:    `must have {1} patterns, one for each part of the rule's key, not {count}: write "*" for a part that may be anything`,
+
+	policy.BadTemplate:  `holds a % that begins no placeholder: write %% for a percent sign, or one of %` + strings.Join(policy.Placeholders, "%, %") + "%",
+	policy.BadMediaType: "{value} is not a media type: write one such as application/json",
+	policy.HeaderTaken:  "cannot be set here: the proxy sets it, or a field of the policy such as content_type, grpc_status and headers",
+	policy.GRPCStatusOK: "a denial cannot be ok: leave it out for resource_exhausted, or write unavailable",
+}
+
+const limitHint = `write one such as "10/minute", "5/1s" or "3 per 15 minutes"`

@@ -1,0 +1,111 @@
+package message
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// objects and lists and choices are values of these forms, in words.
+var (
+	objects = map[string]string{
+		"policy": "a policy, an object with the fields version and rules",
+		"limit":  `a limit such as "10/minute" or {requests: 10, per: 1m}`,
+		"key":    "a part of a key such as {header: x-user-id}, {query: user}, client_ip, host, method, path or route",
+	}
+	lists = map[string]string{
+		"limit":   `a list such as ["10/minute", "5/1s"]`,
+		"key":     "a list such as [{header: x-user-id}, client_ip]",
+		"segment": "a list of the path's segments such as [connection, mtls]",
+	}
+	choices = map[string]string{
+		"lease":            "auto, off or a number of units from 1 to " + strconv.Itoa(policy.MaxLease),
+		"cost":             "a whole number from 1 to 4294967295, an object such as {header: x-cost} or a list such as [{match: …, cost: 10}]",
+		"one_cost":         "a whole number from 1 to 4294967295 or an object such as {header: x-cost}",
+		"percent":          `a percentage from 1 to 100 such as 25 or "25%"`,
+		"path":             `"full" or an object such as {segment: 1}`,
+		"claim":            "a claim's name such as sub, or a list of names for one inside another",
+		"response_headers": "an object from header names to texts",
+		"grpc_status":      "a gRPC status such as resource_exhausted, or its number from 1 to 16",
+	}
+)
+
+// Shape says what a value of the shape is, after "must be".
+func Shape(s policy.Shape) string {
+	switch s.Form {
+	case policy.FormText, policy.FormName:
+		return "text"
+	case policy.FormWord:
+		return "one of " + strings.Join(s.Words, ", ")
+	case policy.FormInteger:
+		if s.Min == s.Max {
+			return strconv.FormatInt(s.Min, 10)
+		}
+		return "a whole number from " + strconv.FormatInt(s.Min, 10) + " to " + strconv.FormatInt(s.Max, 10)
+	case policy.FormBool:
+		return "true or false"
+	case policy.FormDuration:
+		return `a duration such as "10s", "1h30m" or "7d"`
+	case policy.FormPeriod:
+		return `a period such as "minute", "15 minutes" or "1h30m"`
+	case policy.FormList:
+		return cmp.Or(lists[s.Of], "a list")
+	case policy.FormObject:
+		return cmp.Or(objects[s.Of], "an object")
+	case policy.FormPatterns:
+		return "an object from header names to patterns such as {x-tier: gold}"
+	default:
+		return choices[s.Of]
+	}
+}
+
+// wrongValue says that a value is not of its shape.
+func wrongValue(n *policy.Node, want policy.Shape) string {
+	isText := n.Kind == policy.String
+	switch {
+	case n.Kind == policy.Null && want.Required:
+		return "is empty: give " + Shape(want)
+	case n.Kind == policy.Null:
+		return "is empty: give " + Shape(want) + ", or remove it"
+	}
+	s := "must be " + Shape(want) + ", not " + describe(n)
+	switch want.Form {
+	case policy.FormText, policy.FormName:
+		if n.Kind == policy.Number || n.Kind == policy.Bool {
+			s += ": put it in quotes"
+		}
+	case policy.FormInteger:
+		number := policy.Node{Kind: policy.Number, Text: n.Text}
+		if _, ok := number.Integer(); isText && ok {
+			s += ": remove the quotes"
+		}
+	case policy.FormBool:
+		if isText && (n.Text == "true" || n.Text == "false") {
+			s += ": remove the quotes"
+		}
+	case policy.FormWord:
+		if near := nearest(n.Text, want.Words); isText && near != "" {
+			s += ": did you mean " + quote(near) + "?"
+		}
+	default: // the shape says all
+	}
+	return s
+}
+
+// describe is a value as an error shows it.
+func describe(n *policy.Node) string {
+	switch n.Kind {
+	case policy.Bool, policy.Number:
+		return policy.Clip(n.Text)
+	case policy.String:
+		return quote(n.Text)
+	case policy.List:
+		return "a list"
+	case policy.Object:
+		return "an object"
+	default:
+		return "nothing"
+	}
+}
