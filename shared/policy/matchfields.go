@@ -23,12 +23,12 @@ func readHosts(r *reader, v value, m *Match) {
 	})
 }
 
-// Methods are the common ones, which nobody means in lower case.
-var Methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"}
+// commonMethods are those that nobody means in lower case.
+var commonMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"}
 
 func readMethods(r *reader, v value, m *Match) {
 	r.eachText(v, func(at value, s string) {
-		if upper := strings.ToUpper(s); !isToken(s) || s != upper && slices.Contains(Methods, upper) {
+		if upper := strings.ToUpper(s); !isToken(s) || s != upper && slices.Contains(commonMethods, upper) {
 			r.fail(at, BadMethod)
 		}
 		m.Methods = append(m.Methods, s)

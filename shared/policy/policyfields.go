@@ -112,9 +112,9 @@ func readManagePath(r *reader, v value, m *Manage) {
 	}
 }
 
-// EmptySHA256 is the SHA-256 of no bytes: what the shell's pipe gives where TOKEN
+// emptySHA256 is the SHA-256 of no bytes: what the shell's pipe gives where TOKEN
 // is not set.
-var EmptySHA256 = [32]byte{
+var emptySHA256 = [32]byte{
 	0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24,
 	0x27, 0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
 }
@@ -126,7 +126,7 @@ func readTokenHash(r *reader, v value, m *Manage) {
 		ok = isHex(s[i]) && isHex(s[i+1])
 		m.TokenSHA256[i/2] = hexValue(s[i])<<4 | hexValue(s[i+1])
 	}
-	if !ok || m.TokenSHA256 == EmptySHA256 {
+	if !ok || m.TokenSHA256 == emptySHA256 {
 		r.fail(v, BadTokenHash)
 	}
 }
