@@ -92,6 +92,10 @@ func (c *collector) inexact(v value, w policy.Limit) {
 		c.warn(v, "a sliding_window_counter of 1 lets two requests through across a boundary, "+
 			"one late in a window and one early in the next: use sliding_window_log, which is exact")
 	}
+	if w.Elastic {
+		c.warn(v, "elastic is deprecated: a client that never pauses for "+policy.FormatDuration(w.PeriodNs)+
+			" gets no new window; leave it out, or use sliding_window_log")
+	}
 }
 
 // tooDear warns of requests that never fit a limit. An override may have room for them.
