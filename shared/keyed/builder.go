@@ -208,6 +208,7 @@ func (b *Builder) Build() (*Limiter, error) {
 	l.maxBytes = allocatedSlice[shard](len(l.shards))
 	for i := range l.shards {
 		s := &l.shards[i]
+		s.store.now = l.now
 		s.open(l.windows, each, now)
 		l.maxBytes += s.maxBytes(l.windows)
 		l.slots += state.GeometryFor(l.windows, each).TotalSlots()

@@ -74,7 +74,7 @@ func (l *Limiter) HitDetail(key string, cost uint32, dst []Usage) (r Result, win
 func (l *Limiter) hit(s *shard, cost uint32, now int64, r *Result) {
 	s.read(now)
 	if pass := s.hit(l, cost, r); !r.Allowed {
-		r.RetryAfter = wait(pass, now)
+		r.RetryAfter = wait(pass, s.entry.CallerNs)
 	}
 	l.report(s, r)
 }
@@ -92,7 +92,7 @@ func (l *Limiter) PeekN(key string, cost uint32) (r Result) {
 	s.look(now)
 	pass := s.table.Check(&s.entry, cost)
 	if r.Allowed = passes(pass, s.entry.Now); !r.Allowed {
-		r.RetryAfter = wait(pass, now)
+		r.RetryAfter = wait(pass, s.entry.CallerNs)
 	}
 	l.report(s, &r)
 	return r

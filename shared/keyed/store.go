@@ -33,8 +33,9 @@ type store struct {
 	made      uint64 // number of existing chunks
 
 	scratch  []byte // a copy of a page that does not exist yet or must not change
-	readOnly bool   // Get returns a copy
-	walking  bool   // Get finds only pages that were written
+	now      func() int64
+	readOnly bool // Get returns a copy
+	walking  bool // Get finds only pages that were written
 }
 
 // prepare sets the store up for that many pages that begin as empty.
@@ -93,6 +94,10 @@ func (s *store) Get(key []byte) (value []byte, cas uint32, status state.Status) 
 	}
 	return s.scratch, written, state.OK
 }
+
+// Now is the limiter's clock. A goroutine may have waited for the shard's lock since it
+// read it.
+func (s *store) Now() int64 { return s.now() }
 
 // Set stores the value. A page that Get returned is in its place already.
 func (s *store) Set(key, value []byte, _ uint32) state.Status {

@@ -231,6 +231,28 @@ func (w *Window) Shift(u *Usage, delta int64) {
 	}
 }
 
+// SetBack moves u, a usage that was written at last, back to now, because
+// the clock was set back. What is measured in elapsed time stays as it was. An aligned
+// window, and a counter, counts in the period that holds now.
+func (w *Window) SetBack(u *Usage, last, now int64) {
+	switch {
+	case w.Algorithm == SlidingWindowCounter:
+		left := u.Prev - uint32(mulDiv(last-w.start(last), u.Prev, w.PeriodNs)) // rounded up
+		*u = Usage{Used: AddSaturating(u.Used, left)}
+	case w.Algorithm == FixedWindow && u.EndNs > now:
+		u.EndNs -= (u.EndNs - now - 1) / w.PeriodNs * w.PeriodNs // on the key's own grid
+	case w.Algorithm != FixedWindow:
+		w.Shift(u, now-last)
+	}
+}
+
+// SetFloorBack is SetBack of a floor. A jittered window's covers keys with other grids.
+func (w *Window) SetFloorBack(f *Usage, last, now int64) {
+	if w.SetBack(f, last, now); w.Jitter > 0 && f.EndNs != 0 {
+		f.EndNs = now + w.PeriodNs
+	}
+}
+
 // Load is the fraction of a limit that is used.
 type Load struct{ Used, Limit uint32 }
 

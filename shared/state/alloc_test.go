@@ -39,6 +39,8 @@ func (a *arena) Set(key, value []byte, cas uint32) Status {
 	return OK
 }
 
+func (a *arena) Now() int64 { return 0 }
+
 func hotPath(t testing.TB, windows ...limit.Window) (decide func() Status) {
 	store := &arena{values: make(map[string]*stored)}
 	table := configured(store, "o", 1, definition("x", 4096, windows...))

@@ -149,11 +149,15 @@ func (d *directory) append(b []byte) []byte {
 }
 
 // forgetFuture treats configurations that were made well after now as the oldest:
-// the clock was set back since, and later configurations must outrank them.
+// the clock was set back since, and later configurations must outrank them. A counter
+// that vanished then has vanished now.
 func (d *directory) forgetFuture(now int64) {
 	for i := range d.tables {
 		e := &d.tables[i]
 		e.configuredNs = pastOrOldest(e.configuredNs, now)
+		if e.vanishedNs > now+aheadNs {
+			e.vanishedNs = max(now, 1)
+		}
 		for j := range e.owners {
 			e.owners[j].configuredNs = pastOrOldest(e.owners[j].configuredNs, now)
 		}

@@ -19,9 +19,10 @@ type Key struct {
 // ready for Read. Re-use an Entry from request to request: it keeps its memory.
 type Entry struct {
 	Now       int64 // the instant at which the key is counted
+	CallerNs  int64 // the caller's clock, as it read it or as it was read once more; Now may be later
 	FromFloor bool  // the key has no record and starts from the page's floor
 	Evicted   bool  // Commit evicted a live record
-	Rebased   bool  // Read moved times far in the future, written by a wild clock, to now
+	Rebased   bool  // Read moved what was written before the clock was set back to the present
 	Resets    int   // windows whose usage has ended since the record was written
 
 	hash        uint64   // of the key, under the tables' seed
@@ -31,9 +32,9 @@ type Entry struct {
 	fresh       bool // the page does not exist yet: page is the table's header, to be copied before a change
 	cas         uint32
 	epoch       uint32
-	slot        int   // -1 without a record
-	callerNs    int64 // the caller's clock; Now may be later
-	got         got   // what Fast.Read has read and declined
+	slot        int  // -1 without a record
+	looked      bool // the clock was read once more
+	got         got  // what Fast.Read has read and declined
 
 	// By column of the layout.
 	windows []limit.Window              // with the key's limits
@@ -156,8 +157,8 @@ func (t *Table) finish(e *Entry, replaced bool) Status {
 	return t.write(e)
 }
 
-// Persist writes a denied key's entry if Read has rebased it, so that a wild clock
-// cannot lock the key out. It may lose a race: the winner has rebased it too.
+// Persist writes a denied key's entry if Read has rebased it, so that the key is not
+// rebased, and its wait begun anew, each time. It may lose a race: the winner has rebased it too.
 func (t *Table) Persist(e *Entry) {
 	if e.Rebased {
 		t.write(e)
@@ -192,7 +193,7 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 		if t.load(e, now) != OK || e.epoch != committed.epoch {
 			return false
 		}
-		e.callerNs = now
+		e.CallerNs = now
 		e.slot = e.page.find(&t.layout, e.fingerprint)
 		if e.slot < 0 || e.page.recordGeneration(&t.layout, e.slot) != committed.generation {
 			return false
@@ -211,7 +212,7 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 
 func (t *Table) refund(e, committed *Entry, cost uint32) bool {
 	last := e.page.time(&t.layout, e.slot)
-	at := max(e.callerNs, last)
+	at := max(e.CallerNs, last)
 	complete := true
 	for i := range t.layout.Windows {
 		w, u := &e.windows[i], &e.usage[i]

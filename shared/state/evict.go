@@ -101,12 +101,12 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 	return at
 }
 
-// recordTime is when the slot's record was last written. It is the caller's now
-// if a wild clock wrote it.
+// recordTime is when the slot's record was last written, or the present if the clock
+// was set back since.
 func (t *Table) recordTime(e *Entry, slot int) int64 {
 	last := e.page.time(&t.layout, slot)
-	if last > e.callerNs+t.horizonNs() {
-		return e.callerNs
+	if t.wasSetBack(e, last) {
+		return max(e.Now, e.CallerNs)
 	}
 	return last
 }
@@ -118,8 +118,8 @@ func (t *Table) recordUsage(e *Entry, slot, i int) limit.Usage {
 	if u.Log != nil {
 		e.other = u.Log
 	}
-	if last := e.page.time(&t.layout, slot); last > e.callerNs+t.horizonNs() {
-		t.layout.Windows[i].Shift(&u, e.callerNs-last)
+	if last, as := e.page.time(&t.layout, slot), t.recordTime(e, slot); as < last {
+		t.layout.Windows[i].SetBack(&u, last, as)
 	}
 	return u
 }

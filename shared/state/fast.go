@@ -21,11 +21,10 @@ const maxFastWindows = 3
 // clock, a window that slides.
 type Fast struct {
 	fastPages
-	windows   []limit.Window
-	max       uint32               // the smallest limit: a larger cost never passes
-	spans     [maxFastWindows]span // of aligned windows, where the last hit fell
-	at        [maxFastWindows]int  // offset of each window's usage in a record
-	horizonNs int64
+	windows []limit.Window
+	max     uint32               // the smallest limit: a larger cost never passes
+	spans   [maxFastWindows]span // of aligned windows, where the last hit fell
+	at      [maxFastWindows]int  // offset of each window's usage in a record
 }
 
 // NewFast returns the fast path for keys of the table that have these windows; nil
@@ -48,7 +47,7 @@ func NewFast(t *Table, windows []limit.Window) *Fast {
 
 func (f *Fast) prepare() {
 	f.fastPages.prepare()
-	f.spans, f.horizonNs = [maxFastWindows]span{}, f.table.horizonNs()
+	f.spans = [maxFastWindows]span{}
 	for i := range f.windows {
 		f.at[i] = recordHeadBytes + f.table.layout.usages[i]
 	}
@@ -88,7 +87,7 @@ func (f *Fast) read(e *Entry, now int64, cost uint32) (passNs int64, ok bool) {
 			}
 		}
 	}
-	if last > now+f.horizonNs {
+	if last > now+aheadNs {
 		return 0, false
 	}
 	at := max(now, last)
@@ -129,7 +128,7 @@ func (f *Fast) read(e *Entry, now int64, cost uint32) (passNs int64, ok bool) {
 			passNs = max(passNs, end)
 		}
 	}
-	e.Now, e.callerNs, e.slot, e.fingerprint = at, now, slot, fingerprint
+	e.Now, e.CallerNs, e.slot, e.fingerprint = at, now, slot, fingerprint
 	e.FromFloor, e.Evicted, e.Rebased, e.Resets = false, false, false, resets
 	e.fresh, e.epoch, e.opened = false, t.epoch, 0
 	e.windows, e.rule = f.windows, f.windows

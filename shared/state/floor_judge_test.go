@@ -224,6 +224,8 @@ func (v *shelfView) Get(key []byte) ([]byte, uint32, Status) {
 	return v.ring[v.next], item.cas, OK
 }
 
+func (v *shelfView) Now() int64 { return v.now }
+
 func (v *shelfView) Set(key, value []byte, cas uint32) Status {
 	if v.fault != nil {
 		cas = v.fault(v, key, value, cas)

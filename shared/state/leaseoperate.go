@@ -25,7 +25,7 @@ func (l *Leases) live(e *LeaseEntry, nowNs int64) (keys uint64) {
 
 // Live is Table.Live of leases.
 func (l *Leases) Live(e *LeaseEntry, wallNs, nowNs int64, value []byte) uint64 {
-	if e.entry.callerNs = wallNs; l.table.show(&e.entry, l.table.def.Windows, value) != OK {
+	if e.entry.CallerNs = wallNs; l.table.show(&e.entry, l.table.def.Windows, value) != OK {
 		return 0
 	}
 	return l.live(e, nowNs)

@@ -26,6 +26,7 @@ type memory struct {
 	values map[string]stored
 	cas    uint32
 	writes int
+	clock  func() int64 // nil = it stands where its callers' clocks do
 }
 
 type stored struct {
@@ -56,6 +57,14 @@ func (m *memory) Set(key, value []byte, cas uint32) Status {
 	m.writes++
 	m.values[string(key)] = stored{append(s.value[:0], value...), m.cas}
 	return OK
+}
+
+// Now is the clock that is read once more.
+func (m *memory) Now() int64 {
+	if m.clock == nil {
+		return 0
+	}
+	return m.clock()
 }
 
 // bytes returns the value of a key, nil if there is none.

@@ -111,7 +111,7 @@ func (t *Table) live(e *Entry) (keys uint64) {
 // Live counts the keys that count something in a page as it is stored; none of one
 // that it cannot read.
 func (t *Table) Live(e *Entry, rule []limit.Window, now int64, value []byte) uint64 {
-	if e.callerNs = now; t.show(e, rule, value) != OK {
+	if e.CallerNs = now; t.show(e, rule, value) != OK {
 		return 0
 	}
 	return t.live(e)
@@ -142,7 +142,7 @@ func (t *Table) each(
 			return 0, status
 		}
 	}
-	e.callerNs = now
+	e.CallerNs = now
 	for index := uint32(0); index < t.pages; index++ {
 		changes, status := uint64(0), Mismatch
 		for retries := 0; status == Mismatch && retries < maxRetries; retries++ {
@@ -169,7 +169,7 @@ func (t *Table) visitPage(e *Entry, rule []limit.Window, index uint32, visit fun
 	e.cas = cas
 	status = t.show(e, rule, value)
 	if status == Mismatch { // the directory has newer windows
-		if status := t.enter(e.callerNs); status != OK {
+		if status := t.enter(e.CallerNs); status != OK {
 			return 0, status
 		}
 		return 0, Mismatch
@@ -192,9 +192,10 @@ func (t *Table) show(e *Entry, rule []limit.Window, value []byte) Status {
 	}
 	e.page, e.epoch, e.slot = b, t.epoch, -1
 	t.define(e, &Key{Windows: rule, Rule: rule})
-	if last := b.floorTime(); last > e.callerNs+t.horizonNs() {
+	e.looked = false
+	if last := b.floorTime(); t.wasSetBack(e, last) {
 		t.rebase(e, last)
 	}
-	e.Now = max(e.callerNs, b.floorTime())
+	e.Now = max(e.CallerNs, b.floorTime())
 	return OK
 }

@@ -6,8 +6,8 @@
 // construction: a table has a fixed number of pages, a page has a fixed number of
 // slots, and what an evicted key has used goes into the page's floor.
 //
-// It builds for wasm and natively and must never read a clock, hold a key's
-// text, or import anything that does I/O.
+// It builds for wasm and natively and must never read a clock but the Store's, hold a
+// key's text, or import anything that does I/O.
 package state
 
 // Status is the outcome of an operation on a Store or a Table.
@@ -37,6 +37,9 @@ const CreateOnly uint32 = 0xFFFFFFFE
 type Store interface {
 	Get(key []byte) (value []byte, cas uint32, status Status)
 	Set(key, value []byte, cas uint32) Status
+	// Now returns nanoseconds since the Unix epoch. It is asked for the time of a value
+	// that was read before, where the time its caller has read is too old to judge it.
+	Now() int64
 }
 
 // Update has change make a value from the one there is, nil where there is none, and

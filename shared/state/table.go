@@ -25,7 +25,6 @@ type Table struct {
 	header  page             // an empty page to compare with and to copy, never written
 	columns [MaxWindows]int  // by window of the definition: its column in the layout, or -1
 	direct  bool             // define need not copy a key's windows
-	longest int64            // period of the longest window
 	spans   [MaxWindows]span // by column: the aligned window of the last hit
 }
 
@@ -42,7 +41,6 @@ func (t *Table) adopt(e *tableEntry) {
 	t.number, t.pages, t.base, t.epoch = e.number, e.geometry.Pages, e.base, e.epoch
 	t.layout = NewLayout(e.windows, int(e.geometry.Slots))
 	t.header = newPage(&t.layout, t.epoch)
-	t.longest = longest(e.windows)
 	t.direct = len(e.windows) == len(t.def.Windows)
 	for i, w := range t.def.Windows {
 		t.columns[i] = -1
@@ -182,9 +180,22 @@ func (t *Table) fits(b page) bool {
 		slices.Equal(b[headBytes:t.layout.floor], t.header[headBytes:t.layout.floor])
 }
 
-// horizonNs is how far ahead of a worker's clock a record may be. A wild clock
-// wrote what lies further ahead.
-func (t *Table) horizonNs() int64 { return max(t.longest, 10_000_000_000) }
+// aheadNs is how far ahead of a worker's clock a record or floor may be: the clocks of
+// workers differ, and may be set back a little.
+const aheadNs = 10_000_000_000
+
+// wasSetBack reports whether the clock was set back since last, when a record or floor
+// was written. The worker may only have stood still after it had read its clock, so it
+// reads it once more.
+func (t *Table) wasSetBack(e *Entry, last int64) bool {
+	if last <= e.CallerNs+aheadNs {
+		return false
+	}
+	if !e.looked {
+		e.CallerNs, e.looked = max(e.CallerNs, t.tables.store.Now()), true
+	}
+	return last > e.CallerNs+aheadNs
+}
 
 // Read finds the key's record as of now, or the floor if the key has no record. If
 // the worker's clock is behind the last write, e.Now is the time of that write.
@@ -204,7 +215,7 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	if status := t.load(e, now); status != OK {
 		return status
 	}
-	e.callerNs = now
+	e.CallerNs, e.looked = now, false
 	e.Evicted, e.Rebased, e.FromFloor, e.opened, e.Resets = false, false, false, 0, 0
 	t.define(e, &key)
 	e.slot = e.page.find(&t.layout, e.fingerprint)
@@ -212,11 +223,11 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	if e.slot >= 0 {
 		last = e.page.time(&t.layout, e.slot)
 	}
-	if last > now+t.horizonNs() {
+	if t.wasSetBack(e, last) {
 		t.rebase(e, last)
-		last = now
+		last = e.CallerNs
 	}
-	e.Now = max(now, last)
+	e.Now = max(e.CallerNs, last)
 	if e.slot >= 0 {
 		t.roll(e, last)
 	} else {
@@ -285,28 +296,27 @@ func (t *Table) define(e *Entry, key *Key) {
 	}
 }
 
-// rebase moves the times that a wild clock wrote at last back to e.callerNs.
+// rebase moves the record, or the floor, that was written at last back to e.CallerNs.
+// The record gets a new generation: what it has counted may be in other windows now, so
+// no hit from before is refunded from it.
 func (t *Table) rebase(e *Entry, last int64) {
 	e.Rebased = true
-	delta := e.callerNs - last
 	for i := range t.layout.Windows {
 		w := &t.layout.Windows[i]
 		if e.slot >= 0 {
 			u := e.page.usage(&t.layout, e.slot, i, e.log(i))
-			w.Shift(&u, delta)
-			if w.Jitter > 0 && u.EndNs != 0 {
-				u.EndNs = e.windows[i].End(e.callerNs) // on the key's own grid
-			}
+			w.SetBack(&u, last, e.CallerNs)
 			e.page.setUsage(&t.layout, e.slot, i, &u)
 		} else {
 			f := e.page.floor(&t.layout, i)
-			w.Shift(&f, delta)
+			w.SetFloorBack(&f, last, e.CallerNs)
 			e.page.setFloor(&t.layout, i, f)
 		}
 	}
-	if e.slot >= 0 {
-		e.page.setTime(&t.layout, e.slot, e.callerNs)
-	} else {
-		e.page.setFloorTime(e.callerNs)
+	if e.slot < 0 {
+		e.page.setFloorTime(e.CallerNs)
+		return
 	}
+	e.page.setTime(&t.layout, e.slot, e.CallerNs)
+	e.page.mark(&t.layout, e.slot, e.page.nextGeneration(), e.page.wasReset(&t.layout, e.slot))
 }

@@ -169,6 +169,7 @@ func (t *Tables) enter(now int64, tables []*Table) Status {
 	entries := make([]tableEntry, len(tables))
 	conflict, split := false, false
 	status := t.update(func(d *directory) {
+		now = max(now, t.store.Now()) // it may be old, and d newer
 		d.forgetFuture(now)
 		self := owner{t.self.id, pastOrOldest(t.self.configuredNs, now)}
 		d.release(self, t.keeps, now)

@@ -1,12 +1,72 @@
 package engine
 
 import (
+	"encoding/json"
+	"fmt"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/limit/steptest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
+
+// definedLimit is a limit of a policy.
+type definedLimit struct {
+	Algorithm string `json:"algorithm"`
+	Requests  uint32 `json:"requests"`
+	Per       string `json:"per"`
+	Offset    string `json:"offset,omitempty"`
+	Jitter    int    `json:"jitter,omitempty"`
+	Elastic   bool   `json:"elastic,omitempty"`
+	Burst     uint32 `json:"burst,omitempty"`
+}
+
+// TestTheClockSteps: as in shared/state, on the paths that a request takes.
+func TestTheClockSteps(t *testing.T) {
+	histories := 300
+	if testing.Short() {
+		histories /= 10
+	}
+	steptest.Judge(t, histories, func(windows []limit.Window, capacity uint32, clock *steptest.Clock) steptest.Limiter {
+		limits := make([]definedLimit, len(windows))
+		for i, w := range windows {
+			limits[i] = definedLimit{
+				policy.AlgorithmName(w.Algorithm), w.Limit, time.Duration(w.PeriodNs).String(), time.Duration(w.OffsetNs).String(),
+				int(w.Jitter), w.Elastic, 0,
+			}
+			if w.OffsetNs == 0 {
+				limits[i].Offset = ""
+			}
+			if w.Algorithm == limit.TokenBucket {
+				limits[i].Burst = w.Burst
+			}
+		}
+		text, err := json.Marshal(limits)
+		require.NoError(t, err)
+		p := hosttest.New()
+		e := compileJSON(t, p, fmt.Sprintf(`{"name":"r","key":[{"header":"u"}],"cost":{"header":"cost","max":9},"capacity":%d,"limits":%s}`, capacity, text))
+		at := func(key int, cost uint32) {
+			p.Calls, p.Clock = nil, clock.Ns
+			p.With("u", strconv.Itoa(key), "cost", strconv.Itoa(int(cost)))
+		}
+		return steptest.Limiter{
+			Hit: func(key int, cost uint32) bool {
+				at(key, cost)
+				return e.Decide().Allowed
+			},
+			OfKey: func(w limit.Window, key int) limit.Window {
+				at(key, 1)
+				jitter, _ := e.Peek().Attempts[0].stable()
+				return w.Shifted(w.KeyShift(jitter))
+			},
+		}
+	})
+}
 
 // What a wild clock wrote is moved to the present by the first request that is
 // denied, also in the record of a rule that would have let it pass: that
@@ -38,18 +98,18 @@ func TestWildClockBesideADenial(t *testing.T) {
 	}
 }
 
-// A clock that steps back by less than a window counts at the time of the last
-// write, and opens nothing anew.
+// A clock that steps back by up to 10 s counts at the time of the last write, and
+// opens nothing anew.
 func TestClockStepsBack(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"} {
 		p := hosttest.New()
 		e := compileJSON(t, p, `{"name":"r","limits":["3/20s"],"algorithm":"`+algorithm+`"}`)
 		p.Clock = 1_000_000_000e9
 		require.True(t, e.Decide().Allowed)
-		p.Clock -= 15e9
+		p.Clock -= 10e9
 		require.Equal(t, 2, admits(p, e, 9), algorithm)
 		v := e.Decide()
-		require.Greater(t, v.RetryNs, int64(15e9), "%s: from the caller's own time", algorithm)
+		require.Greater(t, v.RetryNs, int64(10e9), "%s: from the caller's own time", algorithm)
 		p.Clock += v.RetryNs - 1
 		require.False(t, e.Decide().Allowed, algorithm)
 		p.Clock++
@@ -77,4 +137,36 @@ func TestWaitOfACountedDenialAfterAWildClock(t *testing.T) {
 			w.waits(v)
 		}
 	}
+}
+
+// A worker that stood still for 30 s between its clock and a record reads its clock once
+// more: the clock was not set back, and nobody gets anything back. Only then is it read
+// twice.
+func TestAWorkerThatStoodStill(t *testing.T) {
+	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"} {
+		p := &late{proxy: hosttest.New()}
+		e := compileJSON(t, p, `{"name":"r","limits":["3/20s"],"algorithm":"`+algorithm+`"}`)
+		p.Clock = 1_000_000_030e9
+		require.Equal(t, 3, admits(p.proxy, e, 9), algorithm)
+		p.reads, p.lateNs = 0, 30e9
+		require.False(t, e.Decide().Allowed, algorithm)
+		require.Equal(t, 2, p.reads)
+		require.Zero(t, e.rules[0].metrics.ClockRebased, algorithm)
+		p.reads = 0
+		require.Zero(t, admits(p.proxy, e, 9), algorithm)
+		require.Equal(t, 9, p.reads)
+	}
+}
+
+// late is a proxy whose clock is read that long before the record, once.
+type late struct {
+	*proxy
+	lateNs int64
+	reads  int
+}
+
+func (l *late) Now() int64 {
+	now := l.Clock - l.lateNs
+	l.reads, l.lateNs = l.reads+1, 0
+	return now
 }

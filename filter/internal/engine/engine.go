@@ -26,8 +26,6 @@ type Host interface {
 	state.Store
 	request.Source
 
-	// Now returns nanoseconds since the Unix epoch.
-	Now() int64
 	// Monotonic returns nanoseconds of a clock that no one sets, from any instant on.
 	Monotonic() int64
 	// Counted returns what all workers have counted of a rule's metric, as of the last time each
