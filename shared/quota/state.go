@@ -54,15 +54,15 @@ func (s *State) Roll(now int64) {
 	s.NowNs = now
 }
 
-// Shift moves all instants of s by delta nanoseconds.
-func (s *State) Shift(delta int64) {
+// SetBack moves s back to now, because the clock was set back.
+func (s *State) SetBack(now int64) {
 	for i := range s.Windows {
-		s.Windows[i].Shift(&s.Usages[i], delta)
+		s.Windows[i].SetBack(&s.Usages[i], s.NowNs, now)
 	}
 	for i := range s.Stamps {
-		s.Stamps[i] += delta
+		s.Stamps[i] += now - s.NowNs
 	}
-	s.NowNs += delta
+	s.NowNs = now
 }
 
 // ExpiryNs returns the instant from which s counts nothing.

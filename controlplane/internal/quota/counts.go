@@ -16,6 +16,7 @@ type counts struct {
 	mismatches, storeErrors atomic.Uint64
 	crowded                 atomic.Uint64
 	late, unread, full      atomic.Uint64
+	rebased                 atomic.Uint64
 	degraded                atomic.Int32
 	failedSwap              atomic.Bool // since the last heartbeat
 	latency                 atomic.Pointer[prometheus.Histogram]

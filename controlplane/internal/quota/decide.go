@@ -12,6 +12,10 @@ import (
 // linger is how much longer a value lives than what it has counted.
 const linger = 10 * second
 
+// aheadNs is how far ahead of the store's clock a value may be. Where it lies further
+// ahead, the clock was set back.
+const aheadNs = 10 * second
+
 const second = 1_000_000_000
 
 // kind says what an operation does to a key.
@@ -71,6 +75,7 @@ type outcome struct {
 	nowNs     int64 // when it was decided, by the store's clock
 	untilNs   int64 // when the first window ends that it counts in
 	hadUsage  bool  // of reset: the key had counted something
+	rebased   bool  // the store's clock was set back since the value was written
 }
 
 // random is for nonces and generations. Nobody gains by guessing them.
@@ -114,7 +119,7 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 		}
 	}
 	o.untilNs = s.EndNs()
-	return changed
+	return changed || o.rebased
 }
 
 func (o *operation) ask(r *record, s *lease.State) (changed bool) {

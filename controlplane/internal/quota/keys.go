@@ -42,6 +42,7 @@ type key struct {
 	firstNs int64        // when the swap was tried first
 	late    int          // how often the store carried it out too late
 	busy    bool
+	reads   bool          // the swap only reads: by the service's idea of the store's clock nothing changes
 	value   []byte        // memory for what is swapped in
 	sentNs  int64         // when the swap left, by the service's clock
 	slackNs int64         // how much later the store may carry it out
@@ -140,7 +141,7 @@ func (k *key) prepare(localNs, now int64) Swap {
 	}
 	k.sentNs = localNs
 	s := Swap{Key: k.id, Domain: k.domain, Old: k.nonce, UntilNs: math.MaxInt64}
-	if !k.decide(now) {
+	if k.reads = !k.decide(now); k.reads {
 		return s
 	}
 	k.value = k.record.append(k.value[:0], random())
@@ -263,14 +264,14 @@ func (l *landed) take(empty []landing) []landing {
 // swapped hands out what came of a key's operations.
 func (s *Service) swapped(k *key, r Result) {
 	s.underWay--
-	if r.Outcome != Failed {
-		s.clock.note(k.sentNs, r.NowNs, r.Outcome == Late)
-	}
 	s.count.result(r)
 	if errors.Is(r.Err, ErrFull) {
 		s.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
 	}
 	done, err := k.finish(r)
+	if r.Outcome != Failed { // one that only read was late if something changes by the store's clock
+		s.clock.note(k.sentNs, r.NowNs, r.Outcome == Late || k.reads && !done)
+	}
 	if !done {
 		s.keys.ready = append(s.keys.ready, k)
 		return
@@ -279,6 +280,9 @@ func (s *Service) swapped(k *key, r Result) {
 		s.count.mismatches.Add(1)
 	}
 	for _, o := range k.swap {
+		if err == nil && o.rebased {
+			s.count.rebased.Add(1)
+		}
 		if err == nil && o.againNs != 0 {
 			s.later(o)
 			continue

@@ -66,7 +66,7 @@ type process struct {
 }
 
 // NewMemory returns an empty store with a clock, in nanoseconds since the Unix
-// epoch. The clock must not step back.
+// epoch.
 func NewMemory(now func() int64) *Memory {
 	m := &Memory{now: now, maxBytes: maxBytes, spaces: map[string]*space{}, live: map[string][]process{}, secrets: map[string][]byte{}}
 	for i := range m.values {
@@ -92,7 +92,7 @@ func (m *Memory) swap(s *Swap) Result {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.now()
-	if now >= m.sweepNs {
+	if now >= m.sweepNs || now < m.sweepNs-linger { // or the clock was set back
 		m.sweep(now)
 	}
 	in := &m.values[s.Key[0]]
@@ -205,7 +205,9 @@ func (m *Memory) Live(_ context.Context, domain string, number uint64) (int, err
 
 // keepLive keeps those of a domain's processes that are alive.
 func (m *Memory) keepLive(domain string, of []process, now int64) int {
-	of = slices.DeleteFunc(of, func(p process) bool { return p.untilNs <= now })
+	of = slices.DeleteFunc(of, func(p process) bool {
+		return p.untilNs <= now || p.untilNs > now+int64(LiveFor) // or the clock was set back
+	})
 	if m.live[domain] = of; len(of) == 0 {
 		delete(m.live, domain)
 	}

@@ -32,6 +32,7 @@ func (s *Service) Collectors() []prometheus.Collector {
 	counter("quota_units_returned_total", "Units that proxies gave back unspent.", nil, c.returned.Load)
 	counter("quota_units_lost_total", "Unspent units that could not be given back: they stay counted until their window ends.", nil, c.lost.Load)
 	counter("quota_late_total", "Decisions made again because the store's clock had moved on.", nil, c.late.Load)
+	counter("quota_clock_rebased_total", "Values moved to the present: the store's clock was set back since they were written.", nil, c.rebased.Load)
 	counter("quota_store_errors_total", "Swaps and heartbeats that the store did not answer.", nil, c.storeErrors.Load)
 	counter("quota_store_full_total", "Swaps that the memory store had no room for: the domain's keys take more than its share.", nil, c.full.Load)
 	counter("quota_unread_streams_total", "Streams ended because they did not read their answers.", nil, c.unread.Load)

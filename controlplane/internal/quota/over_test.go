@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/limit/steptest"
 	lease "github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -114,6 +115,38 @@ func TestNeverOverByDefinitions(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestTheStoresClockSteps: as in shared/state, by two services that know the store's clock
+// from its last answer. Units without a lease count as admitted when the store counted
+// them.
+func TestTheStoresClockSteps(t *testing.T) {
+	histories := 300
+	if testing.Short() {
+		histories /= 10
+	}
+	steptest.Judge(t, histories, func(windows []limit.Window, _ uint32, clock *steptest.Clock) steptest.Limiter {
+		b := &rig{t: t, clock: &virtual{}, memory: NewMemory(func() int64 { return clock.Ns })}
+		b.store = &odd{Store: b.memory}
+		var proxies [2]*proxy
+		for i := range proxies {
+			proxies[i] = b.proxy(b.another(int64(i)*3600*second), define(1, lease.LeaseOff, windows...))
+		}
+		id := func(key int) [16]byte { return [16]byte{1: byte(key)} }
+		n := 0
+		return steptest.Limiter{
+			Hit: func(key int, cost uint32) bool {
+				b.clock.now = clock.ElapsedNs
+				n++
+				part := want(cost)
+				part.Key = id(key)
+				a := proxies[n/3%2].ask(part)
+				require.Contains(t, []lease.Result{lease.Granted, lease.Denied}, a.Result)
+				return a.Result == lease.Granted
+			},
+			OfKey: func(w limit.Window, key int) limit.Window { return lease.Shifted(w, id(key)) },
+		}
+	})
 }
 
 // fleet is proxies on two services, whose clocks are an hour apart, and a store

@@ -16,13 +16,10 @@ var errWindows = errors.New("the key counts in 16 windows of other definitions: 
 // Others stay behind them, with what they have counted, until they have ended. It returns
 // those of the operation, as they hold for its key.
 func (r *record) prepare(o *operation, now int64) (asked lease.State, err error) {
-	longest := int64(linger)
-	for i := range r.Windows {
-		longest = max(longest, r.Windows[i].PeriodNs)
-	}
-	if ahead := r.NowNs - now; ahead > longest { // the store's clock was wrong, or is
-		r.Shift(-ahead)
+	if r.NowNs > now+aheadNs { // now is the store's time, or the store refuses what is decided by it
+		r.SetBack(now)
 		r.generation = random()
+		o.rebased = true
 	}
 	r.Roll(now)
 	if o.kind == reset {

@@ -13,11 +13,12 @@ import (
 )
 
 // liveScript notes ARGV[1] in the sorted set KEYS[1] by time, drops what is older
-// than ARGV[2] milliseconds, and counts.
+// than ARGV[2] milliseconds, or newer than now because the clock was set back, and counts.
 const liveScript = `local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[2])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], now + ARGV[2], '+inf')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return redis.call('ZCARD', KEYS[1])`
 
