@@ -73,6 +73,11 @@ var faults = []fault{
 		Old:  "case g.result != lease.Granted && o.units > 0:",
 		New:  `case planted != "half" && g.result != lease.Granted && o.units > 0:`,
 	}}, "group", "is stranded"},
+	{"a worker that stood still takes its clock for set back", "still", []buildtest.Edit{{
+		File: "shared/state/table.go",
+		Old:  "if !e.looked {",
+		New:  `if !e.looked && planted != "still" {`,
+	}}, "a worker stands still", "are admitted in"},
 	{"units go back on another stream", "stream", []buildtest.Edit{{
 		File: "filter/internal/engine/hand.go",
 		Old:  "if h.stream != stream {",

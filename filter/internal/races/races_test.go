@@ -87,6 +87,10 @@ func scenarios() []scenario {
 			name: "refund", keeps: true, strands: 2, times: someTime, before: all(3, a), scripts: all(4, at), rules: clusterRule("r", "u", `"40/1h"`) +
 				`,{"name":"q","key":[{"header":"t"}],"missing_key":"skip","limits":["3/1h"]}`,
 		},
+		{
+			name: "a worker stands still", before: all(1, a), scripts: all(3, a), times: []int64{second, 30 * second},
+			rules: `{"name":"r","key":[{"header":"u"}],"limits":[{"requests":4,"per":"20s","algorithm":"sliding_window_log"}]}`,
+		},
 		{name: "two keys", rules: clusterRule("r", "u", `"24/1h"`), before: all(3, a, b), scripts: all(6, b, a), times: someTime, keeps: true, faults: true},
 	}
 }
@@ -106,7 +110,7 @@ func (w *world) judge() error {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
-		if !w.scenario.keeps {
+		if !w.scenario.keeps || k.alone {
 			continue
 		}
 		open, least, most := k.definition.Windows[0].End(w.now)-k.definition.Windows[0].PeriodNs, 0, w.scenario.strands

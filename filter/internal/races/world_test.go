@@ -59,6 +59,7 @@ type admission struct {
 type key struct {
 	definition quota.Definition
 	hash       [16]byte
+	alone      bool // it does not: the key counts in a proxy
 }
 
 // worker is one worker of a proxy, and its engine's host.
@@ -294,7 +295,7 @@ func (k *worker) decide(context uint32) bool {
 	if v.Pending {
 		for _, want := range v.Wants(nil) {
 			name := [...]string{r.user, r.tenant}[want.Part.Definition]
-			k.world.keys[name] = key{k.engine.Definitions()[want.Part.Definition], want.Part.Key}
+			k.world.keys[name] = key{k.engine.Definitions()[want.Part.Definition], want.Part.Key, false}
 		}
 		k.client.Wait(context, v, k.world.now)
 		return false
@@ -306,11 +307,31 @@ func (k *worker) decide(context uint32) bool {
 				k.world.admitted = append(k.world.admitted, admission{key, k.readNs, k.world.now})
 			}
 		}
+		k.admitAlone(v)
 	}
 	if v.WantsRefill() {
 		k.client.Refill(v, k.world.now)
 	}
 	return true
+}
+
+// admitAlone notes what counts in the worker's proxy alone.
+func (k *worker) admitAlone(v *engine.Verdict) {
+	for _, a := range v.Attempts {
+		if a.Rule().Scope == policy.ScopeCluster {
+			continue
+		}
+		name := fmt.Sprint("proxy ", k.id/2, ", rule ", a.Rule().Name, ", ", k.headers)
+		if _, known := k.world.keys[name]; !known {
+			var d quota.Definition
+			for i := range a.Rule().Limits {
+				w, _ := a.Window(i)
+				d.Windows = append(d.Windows, *w)
+			}
+			k.world.keys[name] = key{d, [16]byte{}, true}
+		}
+		k.world.admitted = append(k.world.admitted, admission{name, k.readNs, k.world.now})
+	}
 }
 
 func (k *worker) hear() {
@@ -331,6 +352,12 @@ func (k *worker) tick() {
 	k.ticks = k.world.now + second
 	k.client.Return(k.engine.Return(nil, k.client.Stream(), 1024))
 	k.client.Tick(k.world.now)
+}
+
+// Now notes the time.
+func (k *worker) Now() int64 {
+	k.readNs = k.world.now
+	return k.readNs
 }
 
 // Monotonic notes the time.
