@@ -173,8 +173,9 @@ func (b *Builder) CountDenied() *Builder {
 
 // Clock makes the limiter read the time from now, for tests. now must be safe for
 // concurrent use if the limiter is used concurrently. It must return times from
-// 1970 to 2249; the nearest of these counts for any other. A clock that steps back
-// re-opens no window. Without Clock, the limiter uses the system's time of day, and
+// 1970 to 2249; the nearest of these counts for any other. After a step back, a key
+// below every window's rate is denied for at most 10 s; an aligned window opens again if
+// its start comes again. Without Clock, the limiter uses the system's time of day, and
 // notices a step of it within a tenth of a second.
 func (b *Builder) Clock(now func() time.Time) *Builder {
 	b.clock = now

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/limit/steptest"
+	"github.com/sluice-ratelimit/sluice/shared/steptest"
 )
 
 // TestTheClockSteps: rule and floors, by the judge of all limiters whose clock steps.

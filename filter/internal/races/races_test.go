@@ -11,8 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -130,6 +132,25 @@ func (w *world) judge() error {
 		}
 	}
 	return nil
+}
+
+// admitAlone notes what counts in the worker's proxy alone.
+func (k *worker) admitAlone(v *engine.Verdict) {
+	for _, a := range v.Attempts {
+		if a.Rule().Scope == policy.ScopeCluster {
+			continue
+		}
+		name := fmt.Sprint("proxy ", k.id/2, ", rule ", a.Rule().Name, ", ", k.headers)
+		if _, known := k.world.keys[name]; !known {
+			var d quota.Definition
+			for i := range a.Rule().Limits {
+				w, _ := a.Window(i)
+				d.Windows = append(d.Windows, *w)
+			}
+			k.world.keys[name] = key{d, [16]byte{}, true}
+		}
+		k.world.admitted = append(k.world.admitted, admission{name, k.readNs, k.world.now})
+	}
 }
 
 // over reports whether a window has admitted more than its limit: whether there are

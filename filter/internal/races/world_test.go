@@ -315,25 +315,6 @@ func (k *worker) decide(context uint32) bool {
 	return true
 }
 
-// admitAlone notes what counts in the worker's proxy alone.
-func (k *worker) admitAlone(v *engine.Verdict) {
-	for _, a := range v.Attempts {
-		if a.Rule().Scope == policy.ScopeCluster {
-			continue
-		}
-		name := fmt.Sprint("proxy ", k.id/2, ", rule ", a.Rule().Name, ", ", k.headers)
-		if _, known := k.world.keys[name]; !known {
-			var d quota.Definition
-			for i := range a.Rule().Limits {
-				w, _ := a.Window(i)
-				d.Windows = append(d.Windows, *w)
-			}
-			k.world.keys[name] = key{d, [16]byte{}, true}
-		}
-		k.world.admitted = append(k.world.admitted, admission{name, k.readNs, k.world.now})
-	}
-}
-
 func (k *worker) hear() {
 	st := k.stream
 	if st.closed {

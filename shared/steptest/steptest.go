@@ -54,13 +54,13 @@ type Make func(windows []limit.Window, capacity uint32, clock *Clock) Limiter
 
 // Judge plays random histories, in which the clock steps, to limiters of every
 // algorithm, alone and layered.
-func Judge(t *testing.T, histories int, make Make) {
+func Judge(t *testing.T, histories int, limiter Make) {
 	t.Helper()
 	for seed := range uint64(histories) {
 		for name, play := range map[string]func(*history){"over": (*history).greedy, "calm": (*history).calm} {
-			h := &history{random: rand.New(rand.NewPCG(seed, 0x57e9)), clock: &Clock{}}
+			random := rand.New(rand.NewPCG(seed, 0x57e9)) //nolint:gosec // it is to be the same again
+			h := &history{random: random, make: limiter, clock: &Clock{}}
 			h.clock.move(0, 2_000_000_000*second+h.random.Int64N(400*day))
-			h.make = make
 			play(h)
 			require.Empty(t, h.found, "%s, seed %d: %+v%s", name, seed, h.windows, h.said())
 		}
@@ -118,15 +118,18 @@ func (h *history) define(capacity uint32, periods []int64, limits func(w *limit.
 			Algorithm: limit.Algorithm(1 + h.random.IntN(int(limit.TokenBucket))),
 			PeriodNs:  periods[h.random.IntN(len(periods))],
 		}
-		switch {
-		case w.Algorithm == limit.FixedWindow && h.random.IntN(2) == 0:
-			w.OffsetNs = h.random.Int64N(w.PeriodNs)
-		case w.Algorithm == limit.FixedWindow && h.random.IntN(2) == 0:
-			w.Jitter = uint8(1 + h.random.IntN(100))
-		case w.Algorithm == limit.FixedWindowPerKey:
+		switch w.Algorithm {
+		case limit.FixedWindow:
+			if h.random.IntN(2) == 0 {
+				w.OffsetNs = h.random.Int64N(w.PeriodNs)
+			} else {
+				w.Jitter = uint8(h.random.IntN(100))
+			}
+		case limit.FixedWindowPerKey:
 			w.Elastic = h.random.IntN(3) == 0
-		case w.Algorithm == limit.SlidingWindowLog:
+		case limit.SlidingWindowLog:
 			w.PeriodNs = min(w.PeriodNs, 60*second) // it remembers few units
+		default:
 		}
 		limits(&w)
 		if !slices.ContainsFunc(h.windows, w.Same) {
