@@ -39,7 +39,7 @@ var faults = []struct {
 	}, "clean, fixed_window", "are admitted, not"},
 	{"a window goes back with a worker's clock", "back", buildtest.Edit{
 		File: "shared/state/table.go",
-		Old:  "e.Now = max(now, last)", New: `e.Now = pick("back", now, max(now, last))`,
+		Old:  "e.Now = max(e.CallerNs, last)", New: `e.Now = pick("back", e.CallerNs, max(e.CallerNs, last))`,
 	}, "window roll, fixed_window", "are admitted in the new window"},
 	{"a lost compare-and-swap counts as won", "won", buildtest.Edit{
 		File: "filter/internal/engine/attempt.go",
