@@ -31,7 +31,7 @@ const (
 	MissedRounds = 5
 )
 
-var heartbeatsKey = []byte("sluice/owners")
+var heartbeatsKey = []byte("sluice/owners" + keySuffix)
 
 type heartbeats struct {
 	round   uint32

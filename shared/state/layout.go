@@ -45,8 +45,7 @@ const MaxWindows = 16
 //	                         u64 when full, stamped
 //	a lease                  see lease.go; it is the only column of its table
 const (
-	formatVersion = 1
-	kindCounters  = 1
+	kindCounters = 1
 
 	offVersion    = 0
 	offKind       = 1
@@ -60,7 +59,7 @@ const (
 	windowBytes   = 20
 
 	fingerprintBytes = 4
-	recordHeadBytes  = 10
+	recordHeadBytes  = 10 + spareBytes
 	unitBytes        = 7
 
 	elasticBit     = 1

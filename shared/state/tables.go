@@ -12,16 +12,16 @@ import (
 // twice for a longer one, and a prefix, because Istio puts all plugins into one
 // namespace.
 var (
-	directoryKey = []byte("sluice/tables")
+	directoryKey = []byte("sluice/tables" + keySuffix)
 	seedKey      = []byte("sluice/seed")
 )
 
-const pagePrefix = "sl/"
-
-// The seed is one value: u8 format version, u8 kind 3, u16 spare, 16 bytes.
+// The seed is one value that all layouts share: u8 version 1, u8 kind 3, u16 spare,
+// 16 bytes.
 const (
-	kindSeed  = 3
-	seedBytes = 20
+	seedVersion = 1
+	kindSeed    = 3
+	seedBytes   = 20
 )
 
 // maxRetries bounds every loop of compare-and-swap. With about 200, a hot key
@@ -236,13 +236,13 @@ func (t *Tables) loadSeed() Status {
 		switch {
 		case status == NotFound:
 			fresh := make([]byte, seedBytes)
-			fresh[0], fresh[1] = formatVersion, kindSeed
+			fresh[0], fresh[1] = seedVersion, kindSeed
 			t.random(fresh[4:])
 			if t.store.Set(seedKey, fresh, CreateOnly) == Failed {
 				return Failed
 			}
 			continue
-		case status != OK || len(value) != seedBytes || value[0] != formatVersion || value[1] != kindSeed:
+		case status != OK || len(value) != seedBytes || value[0] != seedVersion || value[1] != kindSeed:
 			return Failed
 		}
 		t.seed = [2]uint64{le.Uint64(value[4:]), le.Uint64(value[12:])}

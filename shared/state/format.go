@@ -1,0 +1,14 @@
+//go:build !sluice_layout
+
+package state
+
+// The version of the layout of directory, heartbeats and pages, and what it adds to
+// their keys. Each version has keys of its own: two releases that differ in it run in
+// one proxy, each with counters of its own, and neither meets a value that it cannot
+// read. The first version's keys are plain.
+const (
+	formatVersion = 1
+	keySuffix     = ""
+	pagePrefix    = "sl/"
+	spareBytes    = 0 // of each record
+)
