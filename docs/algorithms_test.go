@@ -80,7 +80,7 @@ func TestComingFrom(t *testing.T) {
 	problems, _ = badPrograms(t, []doc{{"docs/planted.md", "```go\npackage main\n\nfunc main() { nothing() }\n```\n"}})
 	require.Len(t, problems, 1)
 
-	operations := "\n" + operationsHeading + "\n" + document(t, "docs/algorithms.md").section(operationsHeading)
+	operations := "\n" + operationsHeading + "\n" + document(t, "docs/counters.md").section(operationsHeading)
 	missing, checked := badMethods(t, doc{d.path, d.text + operations})
 	require.Empty(t, missing)
 	require.GreaterOrEqual(t, checked, 20)
@@ -88,7 +88,7 @@ func TestComingFrom(t *testing.T) {
 	require.Equal(t, []string{"HitTwice"}, missing)
 }
 
-// operationsHeading is where algorithms.md has the methods of a keyed.Limiter.
+// operationsHeading is where counters.md has the methods of a keyed.Limiter.
 const operationsHeading = "## Operations"
 
 var (
