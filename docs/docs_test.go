@@ -292,7 +292,7 @@ var explainedIn = map[string]string{
 
 var (
 	objectText = regexp.MustCompile(`(?m)^## (\w+)\n((?s:.*?))(?:\z|^## )`)
-	fieldText  = regexp.MustCompile("(?m)^\\| `(?:\\S*\\.)?(\\w+)` \\| ([^|\n]+) \\|")
+	fieldText  = regexp.MustCompile("(?m)^- `(?:\\S*\\.)?(\\w+)` \\(")
 )
 
 // unexplained lists the fields of reference.md, which is made of the tables that
@@ -358,7 +358,7 @@ func TestPolicyFields(t *testing.T) {
 	}
 	for _, name := range []string{"capacity", "token_sha256", "v6_prefix"} {
 		planted, _ := unexplained(t, doc{d.path, strings.ReplaceAll(d.text, name, "?")}, reference)
-		require.Len(t, planted, strings.Count(reference.text, "."+name+"` |"), name)
+		require.Len(t, planted, strings.Count(reference.text, "."+name+"` ("), name)
 	}
 }
 

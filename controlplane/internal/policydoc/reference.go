@@ -10,9 +10,8 @@ import (
 
 const head = `# Policy reference
 
-Every field of the policy file, one a line, made from the tables by which policies
-are read. [policy.md](policy.md) explains them with examples; ` + "`sluice schema`" + `
-prints the same for editors.
+Every field of the policy file, with its type and default. [policy.md](policy.md) explains
+them with examples; ` + "`sluice schema`" + ` prints the same for editors.
 
 A name is 1 to 128 bytes of text without control characters and without spaces at
 its ends.
@@ -82,27 +81,27 @@ func (r *reference) section(b *strings.Builder, o *objectDoc) {
 	default:
 		fmt.Fprintf(b, "At %s.\n", code(places...))
 	}
-	b.WriteString("\n| field | type | default | meaning |\n|---|---|---|---|\n")
+	b.WriteString("\n")
 	at := places[0]
 	if at != "" {
 		at += "."
 	}
 	for i := range o.fields {
 		f := &o.fields[i]
-		fmt.Fprintf(b, "| `%s%s` | %s | %s | %s |\n", at, f.Name, r.typeOf(&f.is), defaultOf(f), escape(f.text))
+		fmt.Fprintf(b, "- `%s%s` (%s%s): %s\n", at, f.Name, r.typeOf(&f.is), defaultOf(f), escape(f.text))
 	}
 }
 
 func defaultOf(f *fieldDoc) string {
 	switch {
 	case f.Shape.Required:
-		return "required"
+		return "; required"
 	case f.reserved:
-		return "not in a file"
+		return "; not in a file"
 	case f.Default == nil:
 		return ""
 	}
-	return code(f.Default.Text)
+	return "; default " + code(f.Default.Text)
 }
 
 // typeOf says what a value looks like.
@@ -148,11 +147,11 @@ func (r *reference) typeOf(t *typeDoc) string {
 		}
 		return strings.Join(forms, ", or ")
 	default:
-		return strings.ReplaceAll(t.text, "|", `\|`)
+		return t.text
 	}
 }
 
-// escape makes text mean itself in a table.
-func escape(text string) string { return strings.NewReplacer("|", `\|`, "*", `\*`).Replace(text) }
+// escape makes text mean itself in Markdown.
+func escape(text string) string { return strings.ReplaceAll(text, "*", `\*`) }
 
 func code(words ...string) string { return "`" + strings.Join(words, "`, `") + "`" }

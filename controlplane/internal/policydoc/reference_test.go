@@ -24,9 +24,8 @@ func TestEveryFieldHasALine(t *testing.T) {
 			fields++
 			lines := 0
 			for _, line := range strings.Split(section, "\n") {
-				if strings.HasPrefix(line, "| `"+f.Name+"` ") || strings.Contains(line, "."+f.Name+"` | ") {
+				if strings.HasPrefix(line, "- `"+f.Name+"` (") || strings.Contains(line, "."+f.Name+"` (") {
 					lines++
-					require.Equal(t, 5, strings.Count(strings.ReplaceAll(line, `\|`, ""), "|"), line)
 					require.Contains(t, line, escape(f.text))
 				}
 			}
