@@ -167,10 +167,9 @@ soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(servers) ## 
 		$(GO) run ./build/soak -minutes $(MINUTES) $(if $(PARTS),-only '$(PARTS)') $(if $(SEED),-seed $(SEED))
 
 .PHONY: faults
-faults: build measure ## what clients see of faults under limits over all Envoys, into docs/cluster.md: RUNS=3, FAULTS=WORD
+faults: build ## what clients see of faults under limits over all Envoys, for docs/cluster.md: RUNS=3, FAULTS=WORD
 	@$(MAKE) --no-print-directory envoy-test versions='$(newest)' timeout=60m flags='-v -tags long -run TestFaults' \
-		packages='./e2e -fault-runs $(if $(RUNS),$(RUNS),3) $(if $(FAULTS),-fault-names $(FAULTS)) -fault-figures $(CURDIR)/docs/cluster-faults.json'
-	$(measure) pages
+		packages='./e2e -fault-runs $(if $(RUNS),$(RUNS),3) $(if $(FAULTS),-fault-names $(FAULTS))'
 
 .PHONY: servers
 servers: $(servers) ## the Redis, the Valkey, the nginx and the Prometheus that tests run
@@ -194,42 +193,28 @@ release-push: releaser ## push a release's images and their signatures: VERSION=
 	$(releaser) push '$(out)/release/$(VERSION)' '$(REGISTRY)'
 
 .PHONY: size
-size: build measure $(out)/envoy-$(ENVOY_VERSION)/envoy ## what the filter imports and exports, its size, how long loading it blocks Envoy
+size: build measure $(out)/envoy-$(ENVOY_VERSION)/envoy ## how large the filter is, and how long loading it blocks Envoy
 	$(measure) size --envoy $(out)/envoy-$(ENVOY_VERSION)/envoy $(filter)
 
 .PHONY: bench
-bench: build measure $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(service) ## what a decision costs, into docs/performance.md; CASES=REGEXP, ROUNDS=N or A=WASM B=WASM: a part, printed only
+bench: build measure $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(service) ## what a decision costs, for docs/performance.md; CASES=REGEXP, ROUNDS=N or A=WASM B=WASM: a part
 	$(measure) decision --envoy $(if $(ENVOY_PATH),$(ENVOY_PATH),$(out)/envoy-$(newest)/envoy) --wasm $(if $(B),$(B),$(filter)) $(if $(A),--against $(A)) \
-		--ratelimit $(ratelimit) --redis $(redis) $(if $(CASES),--cases '$(CASES)') $(if $(ROUNDS),--rounds $(ROUNDS)) \
-		$(if $(CASES)$(ROUNDS)$(A)$(B),,--docs docs)
+		--ratelimit $(ratelimit) --redis $(redis) $(if $(CASES),--cases '$(CASES)') $(if $(ROUNDS),--rounds $(ROUNDS))
 	$(if $(CASES)$(ROUNDS)$(A)$(B),,@$(MAKE) --no-print-directory bench-cluster)
 
 .PHONY: bench-cluster
-bench-cluster: build measure $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(ratelimit) $(redis) ## what limits over three Envoys cost, into docs/cluster.md; CASES=REGEXP or ROUNDS=N: a part, printed only
+bench-cluster: build measure $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(ratelimit) $(redis) ## what limits over three Envoys cost, for docs/cluster.md; CASES=REGEXP or ROUNDS=N: a part
 	$(measure) cluster --sluice $(cli) --envoy $(if $(ENVOY_PATH),$(ENVOY_PATH),$(out)/envoy-$(newest)/envoy) --wasm $(filter) \
-		--ratelimit $(ratelimit) --redis $(redis) $(if $(CASES),--cases '$(CASES)') $(if $(ROUNDS),--rounds $(ROUNDS)) \
-		$(if $(CASES)$(ROUNDS),,--docs docs)
+		--ratelimit $(ratelimit) --redis $(redis) $(if $(CASES),--cases '$(CASES)') $(if $(ROUNDS),--rounds $(ROUNDS))
 
 .PHONY: bench-keyed
-bench-keyed: measure ## measure the Go library beside others and write docs/keyed-performance.md: ROUNDS=7
-	$(measure) libraries $(if $(ROUNDS),--rounds $(ROUNDS)) --docs docs
+bench-keyed: ## the Go library beside others, for docs/keyed-performance.md: ROUNDS=7
+	$(GO) test -C build/measure -run '^$$' -bench . -count $(or $(ROUNDS),7) ./libraries
 
 .PHONY: bench-scale
-bench-scale: build measure $(out)/envoy-$(ENVOY_VERSION)/envoy ## the largest policy, serve with 1,000 proxies, simulate, a change in Envoy: writes docs/scale.md; PARTS=REGEXP, ROUNDS=3
-	exec $(measure) scale --sluice $(cli) --wasm $(filter) --envoy $(out)/envoy-$(ENVOY_VERSION)/envoy \
-		$(if $(PARTS),--only '$(PARTS)') $(if $(ROUNDS),--rounds $(ROUNDS))
-
-.PHONY: plots
-plots: build measure ## pictures and tables of docs/algorithms.md
-	$(measure) plots --sluice $(cli) --wasm $(filter)
-
-.PHONY: fleet
-fleet: measure ## run the model of many proxies under one limit: pictures and table of docs/cluster.md
-	$(measure) fleet
-
-.PHONY: pages
-pages: measure ## tables and pictures of the measured pages, anew from docs/*.json
-	$(measure) pages
+bench-scale: build $(out)/envoy-$(ENVOY_VERSION)/envoy ## the largest policy, serve with 1,000 proxies, simulate, a change in Envoy, for docs/scale.md: PARTS=REGEXP, ROUNDS=3
+	SLUICE_ENVOY='$(ENVOY_VERSION)=$(CURDIR)/$(out)/envoy-$(ENVOY_VERSION)/envoy' \
+		$(GO) test -C build/measure -run '^$$' -bench '$(or $(PARTS),.)' -benchtime 3x -count $(or $(ROUNDS),3) -timeout 1h ./scale
 
 .PHONY: lines
 lines: measure ## how many lines of Go there are, without comments and blank ones

@@ -177,10 +177,10 @@ func TestImportLaws(t *testing.T) {
 func TestImportLawsBite(t *testing.T) {
 	in := func(folder string) string { return path.Join(module, folder) }
 	crimes := map[string]graph{
-		"imports no helper of tests":                                {in("build/measure/plots"): {in("build/buildtest")}},
+		"imports no helper of tests":                                {in("build/measure/decision"): {in("build/buildtest")}},
 		"must not reach controlplane, envoy, e2e or build":          {in("filter"): {in("shared/x")}, in("shared/x"): {in("envoy")}},
 		"must not reach filter":                                     {in("controlplane/cmd"): {in("filter/internal/engine")}},
-		"must not reach the filter's or the control plane's source": {in("build/measure/scale"): {in("controlplane/cmd")}},
+		"must not reach the filter's or the control plane's source": {in("build/measure/decision"): {in("controlplane/cmd")}},
 		"must not reach filter or controlplane":                     {in("envoy/sim"): {in("controlplane/internal/store")}},
 		"must not reach another package of the module":              {in("envoy/proc"): {in("shared/policy")}},
 		"must not reach anything of the module outside shared": {

@@ -3,14 +3,11 @@
 package e2e
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
-	"os"
 	"regexp"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,10 +18,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/redistest"
 )
 
-var (
-	faultFigures = flag.String("fault-figures", "", "`FILE` for what came of them, as JSON; rows of faults that did not happen now stay in it")
-	faultNames   = flag.String("fault-names", ".", "`REGEXP` for the faults to happen")
-)
+var faultNames = flag.String("fault-names", ".", "`REGEXP` for the faults to happen")
 
 // faultRig is proxies under limits of quota services that share a store, and a steady
 // load on them. Faults happen to its parts.
@@ -93,19 +87,38 @@ func (f *faultRig) eachGate(do func(g *gate)) {
 
 // faultRow is what clients saw of a fault, in all its runs together.
 type faultRow struct {
-	Fault    string  `json:"fault"`
-	Runs     int     `json:"runs"`
-	Requests int     `json:"requests"`
-	Rate     float64 `json:"rate"` // requests a second, of the slowest run
-	Admitted int     `json:"admitted"`
-	Failed   int     `json:"failed"`
-	Ended    int     `json:"ended,omitempty"` // requests that died with the proxy that had them
-	Over     int     `json:"over"`            // units over a limit, on_unavailable: deny
-	MayOver  int     `json:"may_over"`
-	Local    int     `json:"local"` // the same, on_unavailable: local
-	MayLocal int     `json:"may_local"`
-	WaitMs   float64 `json:"wait_ms"` // the longest, without what the machine added
-	TookMs   float64 `json:"took_ms"` // the longest as a client sees it
+	Fault    string
+	Runs     int
+	Requests int
+	Rate     float64 // requests a second, of the slowest run
+	Admitted int
+	Failed   int
+	Ended    int // requests that died with the proxy that had them
+	Over     int // units over a limit, on_unavailable: deny
+	MayOver  int
+	Local    int // the same, on_unavailable: local
+	MayLocal int
+	WaitMs   float64 // the longest, without what the machine added
+	TookMs   float64 // the longest as a client sees it
+}
+
+// line is its row of the table in docs/cluster.md.
+func (r *faultRow) line() string {
+	over := func(units, may int) string {
+		switch {
+		case units > may:
+			return fmt.Sprintf("**%d**, promised ≤ %d", units, may)
+		case may > 0:
+			return fmt.Sprintf("%d of ≤ %d", units, may)
+		}
+		return fmt.Sprint(units)
+	}
+	failed := fmt.Sprint(r.Failed)
+	if r.Ended > 0 {
+		failed += fmt.Sprintf(", and %d that it had", r.Ended)
+	}
+	return fmt.Sprintf("| %s | %d | %d | %.0f | %s | %s | %s | %.0f | %.0f |", r.Fault, r.Runs, r.Requests, r.Rate, failed,
+		over(r.Over, r.MayOver), over(r.Local, r.MayLocal), r.WaitMs, r.TookMs)
 }
 
 const (
@@ -205,15 +218,6 @@ func (f *faultRig) stood(e exchange) bool {
 	return false
 }
 
-// faultReport is what docs/cluster-faults.json holds.
-type faultReport struct {
-	Processors int        `json:"processors"`
-	Envoy      string     `json:"envoy"`
-	Redis      string     `json:"redis"`
-	TimeoutMs  int64      `json:"timeout_ms"`
-	Rows       []faultRow `json:"rows"`
-}
-
 // What clients see of faults is what docs/cluster.md says.
 func TestFaults(t *testing.T) {
 	binary := redistest.Redis(t)[0]
@@ -224,50 +228,18 @@ func TestFaults(t *testing.T) {
 	}
 	f := newFaultRig(t, n, "redis://"+server.Addr())
 	f.store = server
-	report := faultReport{
-		Processors: runtime.NumCPU(), Envoy: strings.TrimPrefix(f.driver.name, "envoy-"), Redis: binary.Version,
-		TimeoutMs: faultTimeout.Milliseconds(), Rows: f.runAll(t, faults),
-	}
+	t.Logf("%s, %s, %d processors, timeout %s", f.driver.name, binary, runtime.NumCPU(), faultTimeout)
+	f.runAll(t, faults)
 	if *faultRuns == 0 {
 		f.withoutServices(t)
 		return
 	}
 	f.moveToCluster(t, binary)
-	report.Rows = append(report.Rows, f.runAll(t, clusterFaults)...)
-	if *faultFigures != "" {
-		report.join(t, *faultFigures)
-	}
-}
-
-// join writes the report into the file, beside the rows of other faults there.
-func (r *faultReport) join(t *testing.T, file string) {
-	t.Helper()
-	now := map[string]faultRow{}
-	for _, row := range r.Rows {
-		now[row.Fault] = row
-	}
-	if text, err := os.ReadFile(file); err == nil {
-		var former faultReport
-		require.NoError(t, json.Unmarshal(text, &former))
-		for _, row := range former.Rows {
-			if _, again := now[row.Fault]; !again {
-				now[row.Fault] = row
-			}
-		}
-	}
-	r.Rows = nil
-	for _, c := range slices.Concat(faults, clusterFaults) {
-		if row, ok := now[c.Name]; ok {
-			r.Rows = append(r.Rows, row)
-		}
-	}
-	text, err := json.MarshalIndent(r, "", " ")
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(file, append(text, '\n'), 0o600))
+	f.runAll(t, clusterFaults)
 }
 
 // runAll lets the faults happen, in a short run only those that are part of it.
-func (f *faultRig) runAll(t *testing.T, list []fault) (rows []faultRow) {
+func (f *faultRig) runAll(t *testing.T, list []fault) {
 	t.Helper()
 	which := regexp.MustCompile(*faultNames)
 	warmUp := fault{Name: "warm up", cut: len(f.proxies), losses: 1, happen: func(*testing.T, *faultRig) {}}
@@ -280,10 +252,8 @@ func (f *faultRig) runAll(t *testing.T, list []fault) (rows []faultRow) {
 		for range max(1, *faultRuns) {
 			f.run(t, c, &row)
 		}
-		t.Logf("%+v", row)
-		rows = append(rows, row)
+		t.Log(row.line())
 	}
-	return rows
 }
 
 // moveToCluster puts services whose store is a Cluster in place of those there are.

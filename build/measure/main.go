@@ -1,7 +1,6 @@
-// The measure command measures the product and writes what it finds into the
-// documentation: what a decision costs in Envoy, the parts beside the hot path at
-// scale, the Go library beside others, the size of the filter, and pictures of what
-// each algorithm admits.
+// The measure command measures what the product claims, and prints it as tables: what
+// a decision costs in Envoy, what limits over all Envoys cost, the size of the filter.
+// What else is measured are benchmarks, in the folders libraries and scale.
 //
 // Its invariant: it is a module of its own, so that what it links reaches no user of
 // the product, and no process that it starts outlives it. It must not import the
@@ -10,7 +9,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -19,13 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/build/measure/decision"
-	"github.com/sluice-ratelimit/sluice/build/measure/faults"
-	"github.com/sluice-ratelimit/sluice/build/measure/fleet"
-	"github.com/sluice-ratelimit/sluice/build/measure/libraries"
 	"github.com/sluice-ratelimit/sluice/build/measure/loading"
-	"github.com/sluice-ratelimit/sluice/build/measure/page"
-	"github.com/sluice-ratelimit/sluice/build/measure/plots"
-	"github.com/sluice-ratelimit/sluice/build/measure/scale"
 )
 
 func main() {
@@ -33,39 +25,12 @@ func main() {
 	root := &cobra.Command{
 		Use: "measure", Short: "Measure the product, from the root of its repository",
 		SilenceErrors: true, SilenceUsage: true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if rounds, err := cmd.Flags().GetInt("rounds"); err == nil && rounds < 1 {
-				return errors.New("--rounds is 1 or more")
-			}
-			return nil
-		},
 	}
-	root.AddCommand(decision.Command(), decision.ClusterCommand(), scale.Command(), libraries.Command(), loading.SizeCommand(), plots.Command(), fleet.Command(), pagesCommand(), linesCommand())
+	root.AddCommand(decision.Command(), decision.ClusterCommand(), loading.SizeCommand(), linesCommand())
 	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
-	}
-}
-
-// measuredPages read the figures that are kept beside each page.
-var measuredPages = []func(docs string) (page.Figures, error){decision.Figures, decision.ClusterFigures, scale.Figures, libraries.Figures, fleet.Figures, faults.Figures}
-
-func pagesCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "pages", Short: "Make tables and pictures anew from the figures in docs/*.json", Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			for _, read := range measuredPages {
-				figures, err := read("docs")
-				if err != nil {
-					return err
-				}
-				if err := figures.Write("docs"); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
 	}
 }

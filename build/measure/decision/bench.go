@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/sluice-ratelimit/sluice/build/measure/loading"
 	"github.com/sluice-ratelimit/sluice/build/measure/machine"
@@ -42,64 +41,62 @@ type bench struct {
 	allCores, envoyCores []int
 }
 
-// Command is the subcommand.
+// Command is the subcommand for one Envoy.
 func Command() *cobra.Command {
 	b := &bench{pairs: 60, turn: 25 * time.Millisecond, warmUp: time.Second}
-	var cases, docs string
-	cmd := &cobra.Command{
-		Use:   "decision",
-		Short: "What one decision costs in Envoy: into docs/performance.md",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			which, err := regexp.Compile(cases)
-			if err != nil {
-				return err
-			}
-			return b.command(cmd.Context(), which, docs)
-		},
-	}
-	b.flags(cmd.Flags(), &cases, &docs, "performance.md")
+	cmd := b.command(b.decision)
+	cmd.Use, cmd.Short = "decision", "What one decision costs in Envoy"
 	cmd.Flags().StringVar(&b.against, "against", "", "`path` of another build of the filter, which --wasm is measured against")
 	return cmd
 }
 
-// flags are those of both commands.
-func (b *bench) flags(flags *pflag.FlagSet, cases, docs *string, page string) {
+// ClusterCommand is the subcommand for limits over all Envoys.
+func ClusterCommand() *cobra.Command {
+	b := &bench{warmUp: time.Second}
+	cmd := b.command(b.cluster)
+	cmd.Use, cmd.Short = "cluster", "What limits over all Envoys cost"
+	cmd.Flags().StringVar(&b.sluice, "sluice", "build/out/sluice", "`path` of the command line")
+	return cmd
+}
+
+func (b *bench) command(measure func(context.Context, *regexp.Regexp) error) *cobra.Command {
+	var cases string
+	cmd := &cobra.Command{Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		which, err := regexp.Compile(cases)
+		if err != nil {
+			return err
+		}
+		if b.rounds < 1 {
+			return errors.New("--rounds is 1 or more")
+		}
+		if b.envoy == "" {
+			if b.envoy, err = proc.Find(); err != nil {
+				return err
+			}
+		}
+		version, err := proc.Version(cmd.Context(), b.envoy)
+		if err != nil {
+			return err
+		}
+		if err := b.start(); err != nil {
+			return err
+		}
+		defer b.close()
+		processor, err := machine.Processor()
+		if err != nil {
+			return err
+		}
+		fmt.Printf("Envoy %s on %d cores of an %s; rounds: %d.\n\n", version, len(b.allCores), processor, b.rounds)
+		return measure(cmd.Context(), which)
+	}}
+	flags := cmd.Flags()
 	flags.StringVar(&b.envoy, "envoy", "", "`path` of the Envoy; default: what ENVOY_PATH or PATH offers")
 	flags.StringVar(&b.wasm, "wasm", "build/out/sluice.wasm", "`path` of the filter")
 	flags.StringVar(&b.ratelimit, "ratelimit", "", "`path` of envoyproxy/ratelimit")
 	flags.StringVar(&b.redis, "redis", "", "`path` of redis-server")
-	flags.StringVar(docs, "docs", "", "`folder` of "+page+"; default: only print")
-	flags.StringVar(cases, "cases", ".", "regular `expression` for the names of the cases")
+	flags.StringVar(&cases, "cases", ".", "regular `expression` for the names of the cases")
 	flags.IntVar(&b.rounds, "rounds", 5, "how often each case is measured, each time in a new Envoy")
-}
-
-func (b *bench) command(ctx context.Context, which *regexp.Regexp, docs string) (err error) {
-	if b.envoy == "" {
-		if b.envoy, err = proc.Find(); err != nil {
-			return err
-		}
-	}
-	if err := b.start(); err != nil {
-		return err
-	}
-	defer b.close()
-	found, err := b.run(ctx, which)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("\n%s\n%s", found.machine(), found.cases())
-	if b.against == "" { // the bounds are of what is added to no filter
-		fmt.Printf("\n%s\n%s\n%s", found.others(), found.loads(), found.targets())
-	}
-	if docs == "" {
-		return nil
-	}
-	shown, err := found.page()
-	if err != nil {
-		return err
-	}
-	return shown.Write(docs)
+	return cmd
 }
 
 // start takes the place of the run: Envoy gets the first core. This process, with
@@ -130,49 +127,43 @@ func (b *bench) close() {
 	_ = os.RemoveAll(b.dir)
 }
 
-// run measures every case in every round, so that what changes slowly meets all.
-func (b *bench) run(ctx context.Context, which *regexp.Regexp) (f figures, err error) {
-	f = figures{Cores: len(b.allCores), Rounds: b.rounds, Pairs: b.pairs, TurnMs: float64(b.turn.Microseconds()) / 1e3, Rate: slowRate}
-	if f.Processor, err = machine.Processor(); err != nil {
-		return f, err
-	}
-	if f.Envoy, err = proc.Version(ctx, b.envoy); err != nil {
-		return f, err
-	}
-	var cases []subject
+// decision measures every case in every round, so that what changes slowly meets all.
+func (b *bench) decision(ctx context.Context, which *regexp.Regexp) error {
+	var f figures
 	for _, s := range subjects() {
 		if which.MatchString(s.name) && (b.against == "" || s.policy != "" || s.name == caseNone) {
-			cases = append(cases, s)
-			f.Cases = append(f.Cases, measured{Name: s.name, Title: s.title, Workers: max(s.workers, 1), Direct: s.direct})
+			f.cases = append(f.cases, measured{subject: s})
 		}
 	}
-	var loads []load
 	for _, l := range allLoads() {
 		if which.MatchString("load-"+l.name) && b.against == "" {
-			loads = append(loads, l)
-			f.Loads = append(f.Loads, loaded{Name: l.name, Title: l.title})
+			f.loads = append(f.loads, loaded{load: l})
 		}
 	}
-	if len(cases)+len(loads) == 0 {
-		return f, errors.New("no case has such a name")
+	if len(f.cases)+len(f.loads) == 0 {
+		return errors.New("no case has such a name")
 	}
 	for round := range b.rounds {
-		for i, s := range cases {
-			v, err := b.visit(ctx, s)
+		for i := range f.cases {
+			c := &f.cases[i]
+			v, err := b.visit(ctx, c.subject)
 			if err != nil {
-				return f, fmt.Errorf("measure %s: %w", s.name, err)
+				return fmt.Errorf("measure %s: %w", c.name, err)
 			}
-			f.Cases[i].Visits = append(f.Cases[i].Visits, v)
-			fmt.Printf("%d/%d %-16s base %6.2f µs, with it %6.2f, ratio %.3f (%.3f … %.3f); others %.2f\n",
-				round+1, b.rounds, s.name, v.BaseUs, v.TestUs, v.Ratio, v.RatioLow, v.RatioHigh, v.Foreign)
+			c.visits = append(c.visits, v)
+			fmt.Printf("%d/%d %-16s base %6.2f µs, with it %6.2f, ratio %.3f\n", round+1, b.rounds, c.name, v.baseUs, v.testUs, v.ratio)
 		}
-		for i, l := range loads {
-			if err := b.load(ctx, l, &f.Loads[i]); err != nil {
-				return f, fmt.Errorf("load %s: %w", l.name, err)
+		for i := range f.loads {
+			if err := b.load(ctx, &f.loads[i]); err != nil {
+				return fmt.Errorf("load %s: %w", f.loads[i].name, err)
 			}
 		}
 	}
-	return f, nil
+	fmt.Printf("\n%s\n%s", f.caseTable(), f.others())
+	if b.against == "" { // the bounds are of what is added to no filter
+		fmt.Printf("\n%s\n%s", f.loadTable(), f.targets())
+	}
+	return nil
 }
 
 // loadWorkers is how many threads of Envoy loading is measured with: each has a VM
@@ -180,11 +171,10 @@ func (b *bench) run(ctx context.Context, which *regexp.Regexp) (f figures, err e
 const loadWorkers = 4
 
 // load has a new Envoy load a module, and take another policy where there is one.
-func (b *bench) load(ctx context.Context, l load, into *loaded) error {
+func (b *bench) load(ctx context.Context, l *loaded) (err error) {
 	plugin := envoy.Plugin{Wasm: b.wasm, Policy: []byte(l.policy)}
-	if l.module != "" {
-		var err error
-		if plugin, err = b.module(ctx, l.module); err != nil {
+	if l.policy == "" {
+		if plugin, err = b.floorPlugin(); err != nil {
 			return err
 		}
 	}
@@ -192,11 +182,10 @@ func (b *bench) load(ctx context.Context, l load, into *loaded) error {
 	if err != nil {
 		return err
 	}
-	into.BlockedMs = append(into.BlockedMs, round(got.Blocked.Seconds()*1e3))
-	into.Grown = append(into.Grown, got.Grown)
+	l.blockedMs = append(l.blockedMs, got.Blocked.Seconds()*1e3)
+	l.grownMiB = append(l.grownMiB, float64(got.Grown)/(1<<20))
 	if l.changed != "" {
-		into.ChangedMs = append(into.ChangedMs, round(got.Changed.Seconds()*1e3))
+		l.changedMs = append(l.changedMs, got.Changed.Seconds()*1e3)
 	}
-	fmt.Printf("load %s: blocked for %v, grown by %.1f MiB\n", l.name, got.Blocked.Round(time.Millisecond), float64(got.Grown)/(1<<20))
 	return nil
 }

@@ -29,9 +29,9 @@ func TestBootstraps(t *testing.T) {
 			require.Empty(t, problems, s.name)
 		}
 		// Those that differ in their policies alone are the same to Envoy.
-		if kind := fmt.Sprint(s.filter, s.module, s.direct, s.workers > 1, s.service); !valid[kind] {
+		if kind := fmt.Sprint(s.filter, s.floor, s.direct, s.workers > 1, s.service); !valid[kind] {
 			valid[kind] = true
-			bootstrap, err := b.bootstrap(t.Context(), s)
+			bootstrap, err := b.bootstrap(s)
 			require.NoError(t, err, s.name)
 			require.NoError(t, proc.Validate(t.Context(), binary, bootstrap), s.name)
 		}

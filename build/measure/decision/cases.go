@@ -12,7 +12,7 @@ import (
 type subject struct {
 	name, title string
 	filter      string // JSON objects of filters, each followed by a comma; "" = no filter
-	module      string // of modules, where it is the filter
+	floor       bool   // the floor's module is the filter
 	policy      string // of our filter, where it is the filter
 	workers     int    // threads of Envoy; 0 = one
 	keys        int    // that requests carry in turn; 0 = one
@@ -79,9 +79,7 @@ func subjects() []subject {
 		{name: "local-keys", title: "local_ratelimit, dynamic descriptor", filter: localDynamic, proof: localOK},
 		{name: "lua", title: "Lua that reads a header", filter: luaHeader},
 		{name: caseService, title: "envoyproxy/ratelimit and Redis", filter: rateLimit, service: true, proof: "cluster.upstream.ratelimit.ok"},
-		{name: caseFloor, title: "floor: the same four host calls, nothing else", module: "floor"},
-		{name: "four", title: "the same four host calls, in Go", module: "four"},
-		{name: "go", title: "bare Go module", module: "bare"},
+		{name: caseFloor, title: "floor: the same four host calls, nothing else", floor: true},
 		{name: "empty", title: "empty policy", policy: envoy.EmptyPolicy},
 		{name: caseHeader, title: "key: a header, one window", policy: simple},
 		{name: "client-ip", title: "key: client_ip", policy: policyOf("", `{"name":"per-address","key":["client_ip"],`+limits(plenty)+`}`)},
@@ -102,8 +100,7 @@ func subjects() []subject {
 		{name: caseManyKeys, title: "key: a header, 100,000 keys", keys: manyKeys, policy: one(fmt.Sprintf(`"capacity":%d,`, manyKeys) + limits(plenty))},
 		{name: "fields-2", title: "key: a header, response headers, 2 workers", workers: 2,
 			policy: policyOf(`"headers":"both",`, byHeader("per-user", limits(plenty)))},
-		{name: "floor-2", title: "floor, 2 workers", workers: 2, module: "floor"},
-		{name: "four-2", title: "the same four host calls, in Go, 2 workers", workers: 2, module: "four"},
+		{name: "floor-2", title: "floor, 2 workers", workers: 2, floor: true},
 		{name: "workers-2", title: "key: a header, 2 workers", workers: 2, policy: simple},
 		{name: "workers-4", title: "key: a header, 4 workers", workers: 4, policy: simple},
 		{name: "denied-4", title: "denied, 4 workers", workers: 4, policy: one(soon), limit: few},
@@ -113,15 +110,13 @@ func subjects() []subject {
 // load is a module that an Envoy loads while it serves.
 type load struct {
 	name, title string
-	module      string // of modules; "" = our filter
-	policy      string
+	policy      string // of our filter; "" = the floor's module
 	changed     string // another policy for it; "" = none
 }
 
 func allLoads() []load {
 	return []load{
-		{name: "floor", title: "the floor's module", module: "floor"},
-		{name: "bare", title: "bare Go module", module: "bare"},
+		{name: "floor", title: "the floor's module"},
 		{name: loadOurs, title: "the filter with a policy of 10 rules", policy: paths(10), changed: policyOf("", byHeader("another", limits("5/1h")))},
 	}
 }

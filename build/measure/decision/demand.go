@@ -5,35 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"fortio.org/fortio/periodic"
 )
 
-// demand is a limit that is asked for twice what it admits.
-type demand struct {
-	limit   string
-	most    float64 // that a window admits
-	window  time.Duration
-	windows int // that are counted
-}
+// demands are limits of a second that are asked for twice what they admit, and how many
+// windows are counted.
+var demands = []struct{ most, windows int }{{10_000, 5}, {1000, 10}, {100, 20}, {10, 20}}
 
-// The demands that need the machine for themselves, and those that are measured side by side.
-var (
-	largeDemands = []demand{{"10000/1s", 10_000, time.Second, 5}, {"1000/1s", 1000, time.Second, 10}}
-	smallDemands = []demand{{"100/1m", 100, time.Minute, 1}, {"10/1s", 10, time.Second, 20}, {"100/1s", 100, time.Second, 20}}
-)
-
-// pattern says which Envoy gets a request at an instant.
-type pattern struct {
+// patterns say which Envoy gets a request at an instant.
+var patterns = []struct {
 	name  string
 	proxy func(at time.Time) int
-}
-
-var patterns = []pattern{
+}{
 	{"even", func(time.Time) int { return rand.IntN(proxies) }}, //nolint:gosec // no secret
 	{"90-10", func(time.Time) int {
 		if rand.IntN(10) > 0 { //nolint:gosec // no secret
@@ -46,12 +32,11 @@ var patterns = []pattern{
 
 // roamer sends to one Envoy or another, one request at a time.
 type roamer struct {
-	to          [proxies]*client
-	proxy       func(at time.Time) int
-	from, until time.Time // what is admitted between counts
-	admitted    int
-	sent        int
-	err         error
+	to             [proxies]*client
+	proxy          func(at time.Time) int
+	from, until    time.Time // what is admitted between counts
+	admitted, sent int
+	err            error
 }
 
 // Run sends one request: fortio calls it.
@@ -72,96 +57,63 @@ func (r *roamer) Run(context.Context, periodic.ThreadID) (ok bool, details strin
 
 // usedLimit is how much of a limit was admitted under a pattern.
 type usedLimit struct {
-	Limit   string  `json:"limit"`
-	Pattern string  `json:"pattern"`
-	Demand  float64 `json:"demand"` // requests of what the limit admits
-	Used    float64 `json:"used"`   // share of the limit
+	limit, pattern string
+	asked, used    float64 // of what the limit admits
 }
 
 // demand measures every limit under every pattern.
 func (b *bench) demand(ctx context.Context) (found []usedLimit, err error) {
-	all := slices.Concat(largeDemands, smallDemands)
 	var sides []side
-	for _, d := range all {
-		name := "used-" + strings.ReplaceAll(d.limit, "/", "-")
-		sides = append(sides, side{name: name, policy: leasedRule(name, d.limit)})
+	for _, d := range demands {
+		limit := fmt.Sprint(d.most, "/1s")
+		sides = append(sides, side{name: limit, policy: leasedRule("used-"+strings.ReplaceAll(limit, "/", "-"), limit)})
 	}
 	f, err := b.startFleet(ctx, sides, "")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.stop()) }()
-	for i := range all {
-		warming, err := f.dial(ctx, sides[i].name)
+	for i, d := range demands {
+		all, err := f.dial(ctx, sides[i].name)
 		if err == nil {
-			err = f.warm(warming)
+			err = f.warm(all)
 		}
-		warming.close()
-		if err != nil {
-			return nil, err
-		}
-	}
-	for i, d := range largeDemands {
 		for _, p := range patterns {
-			got, err := f.use(ctx, sides[i].name, d, p)
-			if err != nil {
-				return nil, err
+			u := usedLimit{limit: sides[i].name, pattern: p.name}
+			if err == nil {
+				u.asked, u.used, err = use(all, d.most, d.windows, p.proxy, []byte(p.name))
 			}
-			found = append(found, got)
+			found = append(found, u)
+		}
+		all.close()
+		if err != nil || ctx.Err() != nil {
+			return nil, errors.Join(err, ctx.Err())
 		}
 	}
-	beside, err := f.useAll(ctx, sides[len(largeDemands):])
-	found = append(found, beside...)
-	for _, u := range found {
-		fmt.Printf("%s, %s: asked for %.3f of the limit, used %.4f of it\n", u.Limit, u.Pattern, u.Demand, u.Used)
-	}
-	return found, err
-}
-
-func (f *fleet) useAll(ctx context.Context, sides []side) ([]usedLimit, error) {
-	found := make([]usedLimit, len(smallDemands)*len(patterns))
-	errs := make([]error, len(found))
-	var running sync.WaitGroup
-	for i, d := range smallDemands {
-		for j, p := range patterns {
-			at := i*len(patterns) + j
-			running.Go(func() { found[at], errs[at] = f.use(ctx, sides[i].name, d, p) })
-		}
-	}
-	running.Wait()
-	return found, errors.Join(errs...)
+	return found, nil
 }
 
 // use asks for twice a limit, from now until enough whole windows are over.
-func (f *fleet) use(ctx context.Context, name string, d demand, p pattern) (usedLimit, error) {
-	all, err := f.dial(ctx, name)
-	defer all.close()
-	if err != nil {
-		return usedLimit{}, err
-	}
-	from := time.Now().Truncate(d.window).Add(d.window)
-	until := from.Add(time.Duration(d.windows) * d.window)
+func use(all clients, most, windows int, proxy func(time.Time) int, key []byte) (asked, used float64, err error) {
+	from := time.Now().Truncate(time.Second).Add(time.Second)
+	until := from.Add(time.Duration(windows) * time.Second)
 	var runners []periodic.Runnable
 	for i := range connections {
-		r := &roamer{proxy: p.proxy, from: from, until: until}
+		r := &roamer{proxy: proxy, from: from, until: until}
 		for j := range r.to {
 			r.to[j] = all[j*connections+i]
-			r.to[j].keys = [][]byte{[]byte(p.name)}
+			r.to[j].keys, r.to[j].next = [][]byte{key}, 0
 			if err := r.to[j].conn.SetDeadline(time.Now().Add(patience)); err != nil {
-				return usedLimit{}, err
+				return 0, 0, err
 			}
 		}
 		runners = append(runners, r)
 	}
-	runAll(runners, periodic.RunnerOptions{QPS: 2 * d.most / d.window.Seconds(), Uniform: true, Duration: time.Until(until)})
-	admitted, sent := 0, 0
+	runAll(runners, periodic.RunnerOptions{QPS: 2 * float64(most), Uniform: true, Duration: time.Until(until)})
+	possible := float64(most * windows)
 	for _, r := range runners {
 		r := r.(*roamer)
-		if r.err != nil {
-			return usedLimit{}, r.err
-		}
-		admitted, sent = admitted+r.admitted, sent+r.sent
+		asked, used, err = asked+float64(r.sent)/possible, used+float64(r.admitted)/possible, errors.Join(err, r.err)
 	}
-	possible := d.most * float64(d.windows)
-	return usedLimit{d.limit, p.name, round(float64(sent) / possible), float64(admitted) / possible}, ctx.Err()
+	return asked, used, err
 }

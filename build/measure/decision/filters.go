@@ -2,11 +2,9 @@ package decision
 
 import (
 	"bytes"
-	"context"
 	_ "embed"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"text/template"
 
@@ -44,37 +42,16 @@ const (
 			{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %[2]d}}}}]}]}},`
 )
 
-// Modules to compare with: the four host calls that a limit needs, by hand and in
-// Go, and nothing but Go's runtime.
-var (
-	//go:embed testdata/floor.wasm
-	floor []byte
-	//go:embed testdata/bare/main.go
-	bare []byte
-	//go:embed testdata/four/main.go
-	four []byte
-)
+// floor is a module that makes the four host calls that a limit needs, and nothing else.
+//
+//go:embed testdata/floor.wasm
+var floor []byte
 
-// module writes one of these modules into the folder of the run.
-func (b *bench) module(ctx context.Context, name string) (envoy.Plugin, error) {
-	file := filepath.Join(b.dir, name+".wasm")
-	plugin := envoy.Plugin{Name: name, VMID: name, Wasm: file, Policy: []byte("{}"), Capabilities: []string{}}
-	if _, err := os.Stat(file); err == nil {
-		return plugin, nil
-	}
-	if name == "floor" {
-		return plugin, os.WriteFile(file, floor, 0o600)
-	}
-	source := filepath.Join(b.dir, name+".go")
-	if err := os.WriteFile(source, map[string][]byte{"bare": bare, "four": four}[name], 0o600); err != nil {
-		return plugin, err
-	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildmode=c-shared", "-trimpath", "-ldflags=-s -w", "-o", file, source)
-	cmd.Dir, cmd.Env = b.dir, append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return plugin, fmt.Errorf("build a module to compare with: %w\n%s", err, out)
-	}
-	return plugin, nil
+// floorPlugin writes the module into the folder of the run.
+func (b *bench) floorPlugin() (envoy.Plugin, error) {
+	file := filepath.Join(b.dir, "floor.wasm")
+	plugin := envoy.Plugin{Name: "floor", VMID: "floor", Wasm: file, Policy: []byte("{}"), Capabilities: []string{}}
+	return plugin, os.WriteFile(file, floor, 0o600)
 }
 
 // wasmFilter is a plugin as an HTTP filter.
@@ -92,32 +69,32 @@ func wasmFilter(p envoy.Plugin) (string, error) {
 
 // filters are those of the two listeners of a case. Two builds of our filter in one
 // Envoy must not share counters: each has a vm_id of its own.
-func (b *bench) filters(ctx context.Context, s subject) (base, test string, err error) {
-	switch {
-	case s.policy != "":
-		if b.against != "" {
-			if base, err = wasmFilter(envoy.Plugin{Wasm: b.against, VMID: "against", Policy: []byte(s.policy)}); err != nil {
-				return "", "", err
-			}
-		}
-		test, err = wasmFilter(envoy.Plugin{Wasm: b.wasm, VMID: "sluice", Policy: []byte(s.policy)})
-	case s.module != "":
-		p, failed := b.module(ctx, s.module)
-		if failed != nil {
-			return "", "", failed
+func (b *bench) filters(s subject) (base, test string, err error) {
+	if s.floor {
+		p, err := b.floorPlugin()
+		if err != nil {
+			return "", "", err
 		}
 		test, err = wasmFilter(p)
-	default:
-		test = s.filter
+		return "", test, err
 	}
+	if s.policy == "" {
+		return "", s.filter, nil
+	}
+	if b.against != "" {
+		if base, err = wasmFilter(envoy.Plugin{Wasm: b.against, VMID: "against", Policy: []byte(s.policy)}); err != nil {
+			return "", "", err
+		}
+	}
+	test, err = wasmFilter(envoy.Plugin{Wasm: b.wasm, VMID: "sluice", Policy: []byte(s.policy)})
 	return base, test, err
 }
 
 type listener struct{ Name, Filters string }
 
 // bootstrap is an Envoy with two listeners that differ in their filters alone.
-func (b *bench) bootstrap(ctx context.Context, s subject) ([]byte, error) {
-	base, test, err := b.filters(ctx, s)
+func (b *bench) bootstrap(s subject) ([]byte, error) {
+	base, test, err := b.filters(s)
 	if err != nil {
 		return nil, err
 	}

@@ -65,20 +65,14 @@ func (b *bench) startFleet(ctx context.Context, sides []side, route string) (f *
 		return f, err
 	}
 	for range proxies {
-		p, err := proc.Start(ctx, proc.Options{Binary: b.envoy, Bootstrap: bootstrap, Concurrency: 1, LogLevel: "error"})
+		p, err := b.startEnvoy(ctx, bootstrap, 1)
 		if err != nil {
 			return f, err
 		}
 		f.envoys = append(f.envoys, p)
-		if err := machine.Pin(p.Pid(), b.allCores...); err != nil {
-			return f, err
-		}
 	}
 	for _, p := range f.envoys {
-		if err := p.WaitReady(ctx); err != nil {
-			return f, err
-		}
-		if err := machine.Pin(p.Pid(), b.envoyCores...); err != nil {
+		if err := b.ready(ctx, p, b.envoyCores); err != nil {
 			return f, err
 		}
 	}
@@ -150,31 +144,20 @@ type quotaService struct {
 	http string // URL
 }
 
-func (q *quotaService) address() string { return fmt.Sprint("127.0.0.1:", q.port) }
-
-// startQuota starts one on the cores of this program, or on others.
-func (b *bench) startQuota(ctx context.Context, store string, cores ...int) (*quotaService, error) {
+// startQuota starts one on the cores of this program.
+func (b *bench) startQuota(ctx context.Context, store string) (*quotaService, error) {
 	free, err := ports.Free(2)
 	if err != nil {
 		return nil, err
 	}
 	q := &quotaService{port: free[0], http: fmt.Sprint("http://127.0.0.1:", free[1])}
-	cmd := exec.CommandContext(ctx, b.sluice, "quota", "--listen", q.address(),
+	cmd := exec.CommandContext(ctx, b.sluice, "quota", "--listen", fmt.Sprint("127.0.0.1:", free[0]),
 		"--http", fmt.Sprint("127.0.0.1:", free[1]), "--quota-store", store)
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	if q.Child, err = machine.Start(cmd); err != nil {
 		return nil, err
 	}
-	if len(cores) > 0 {
-		err = machine.Pin(q.Pid(), cores...)
-	}
-	if err == nil {
-		err = q.Until(ctx, "be healthy", func() bool {
-			response, err := http.Get(q.http + "/healthz")
-			return err == nil && response.Body.Close() == nil && response.StatusCode == http.StatusOK
-		})
-	}
-	if err != nil {
+	if err = q.Until(ctx, "be healthy", healthy(q.http+"/healthz")); err != nil {
 		q.Kill()
 	}
 	return q, err

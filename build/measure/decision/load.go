@@ -165,7 +165,9 @@ func runAll(runners []periodic.Runnable, o periodic.RunnerOptions) time.Duration
 	return time.Since(began)
 }
 
-func (o outcome) percentile(share float64) float64 { return round(sample.Quantile(o.latencies, share)) }
+func (o outcome) latency() latency {
+	return latency{sample.Quantile(o.latencies, 0.5), sample.Quantile(o.latencies, 0.99)}
+}
 
 // startUpstream serves what every listener leads to: a small answer, as cheap as
 // possible, since it shares its core with the load.

@@ -47,8 +47,8 @@ func TestLoad(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, got.latencies, 200)
 	require.Greater(t, got.took, 400*time.Millisecond)
-	require.Positive(t, got.percentile(0.5))
-	require.GreaterOrEqual(t, got.percentile(0.99), got.percentile(0.5))
+	require.Positive(t, got.latency().p50)
+	require.GreaterOrEqual(t, got.latency().p99, got.latency().p50)
 
 	bad, err := dial(address, 1)
 	require.NoError(t, err)

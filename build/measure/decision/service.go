@@ -83,10 +83,14 @@ func (b *bench) startService(ctx context.Context) (s *service, err error) {
 	if s.ratelimit, err = machine.Start(ratelimit); err != nil {
 		return nil, err
 	}
-	return s, s.ratelimit.Until(ctx, "be healthy", func() bool {
-		response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/healthcheck", free[2]))
+	return s, s.ratelimit.Until(ctx, "be healthy", healthy(fmt.Sprintf("http://127.0.0.1:%d/healthcheck", free[2])))
+}
+
+func healthy(url string) func() bool {
+	return func() bool {
+		response, err := http.Get(url) //nolint:noctx // of a child
 		return err == nil && response.Body.Close() == nil && response.StatusCode == http.StatusOK
-	})
+	}
 }
 
 func (s *service) stop() {

@@ -114,14 +114,10 @@ func (s share) listeners() (list []side) {
 
 // turn is what one turn of one side took: CPU for a request.
 type turn struct {
-	EnvoyUs   float64 `json:"envoy_us"` // of all Envoys
-	ServiceUs float64 `json:"service_us"`
-	RedisUs   float64 `json:"redis_us"`
-	Rate      float64 `json:"rate"` // requests a second that were reached
-	P50Us     float64 `json:"p50_us"`
-	P99Us     float64 `json:"p99_us"`
-	Denied    float64 `json:"denied"` // share of requests
-	Asks      float64 `json:"asks"`   // of the quota service, for a request
+	envoyUs, serviceUs, redisUs float64 // of all Envoys, of both services
+	rate                        float64 // requests a second that were reached
+	denied, asks                float64 // for a request; asks are the quota service's
+	latency
 }
 
 // settle is how long what a turn leaves to do counts for it.
@@ -135,7 +131,7 @@ func (b *bench) share(ctx context.Context, s share) (found sharedCase, err error
 		return found, err
 	}
 	defer func() { err = errors.Join(err, f.stop()) }()
-	found = sharedCase{Name: s.name, Title: s.title, Sides: map[string][]turn{}}
+	found = sharedCase{}
 	loads := make([]clients, len(sides))
 	defer func() {
 		for _, l := range loads {
@@ -172,9 +168,9 @@ func (b *bench) share(ctx context.Context, s share) (found sharedCase, err error
 			if err != nil {
 				return found, fmt.Errorf("%s: %w; Envoy's log:\n%s", sides[i].name, err, f.envoys[0].Log())
 			}
-			found.Sides[sides[i].name] = append(found.Sides[sides[i].name], t)
+			found[sides[i].name] = append(found[sides[i].name], t)
 			fmt.Printf("%d/%d %s %-9s %6.0f/s: Envoys %6.2f µs, services %6.2f, Redis %5.2f; p99 %.0f µs, asks %.4f\n",
-				r+1, rounds, s.name, sides[i].name, t.Rate, t.EnvoyUs, t.ServiceUs, t.RedisUs, t.P99Us, t.Asks)
+				r+1, rounds, s.name, sides[i].name, t.rate, t.envoyUs, t.serviceUs, t.redisUs, t.p99, t.asks)
 		}
 	}
 	return found, nil
@@ -205,9 +201,9 @@ func (f *fleet) turn(ctx context.Context, s share, load clients) (t turn, err er
 	}
 	after, err := f.used()
 	n := float64(max(got.admitted+got.denied, 1))
-	us := func(i int) float64 { return round(float64((after[i] - before[i]).Nanoseconds()) / 1e3 / n) }
+	us := func(i int) float64 { return float64((after[i] - before[i]).Nanoseconds()) / 1e3 / n }
 	return turn{
-		EnvoyUs: us(0), ServiceUs: us(1), RedisUs: us(2), Rate: round(n / got.took.Seconds()),
-		P50Us: got.percentile(0.5), P99Us: got.percentile(0.99), Denied: round(float64(got.denied) / n), Asks: round((asksAfter - asksBefore) / n),
+		envoyUs: us(0), serviceUs: us(1), redisUs: us(2), rate: n / got.took.Seconds(),
+		denied: float64(got.denied) / n, asks: (asksAfter - asksBefore) / n, latency: got.latency(),
 	}, err
 }

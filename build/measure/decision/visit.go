@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"time"
 
@@ -18,6 +17,21 @@ const (
 	slowTime = 750 * time.Millisecond
 )
 
+// visit is what one Envoy took. Base is the listener without the filter, test the
+// one with it.
+type visit struct {
+	baseUs, testUs     float64 // CPU of Envoy for a request, medians of the turns
+	ratio              float64 // median of test / base over pairs of successive turns
+	serviceUs, redisUs float64 // CPU of the other processes for a request
+	base, test         latency
+	rss                uint64 // bytes, at the end
+	bytesPerKey        float64
+	admitted, denied   int
+	over               int // admitted beyond the limit
+}
+
+type latency struct{ p50, p99 float64 } // µs
+
 // visitor measures a case in one running Envoy.
 type visitor struct {
 	*bench
@@ -27,9 +41,9 @@ type visitor struct {
 	base, test clients
 	perTurn    int // requests
 
-	bases, tests, busy []float64 // of each turn; turns of one index follow on each other
-	services, redises  []float64
-	visit
+	bases, tests      []float64 // of each turn; turns of one index follow on each other
+	services, redises []float64
+	found             visit
 }
 
 // visit starts an Envoy and measures a case in it.
@@ -42,27 +56,20 @@ func (b *bench) visit(ctx context.Context, s subject) (v visit, err error) {
 		}
 		defer b.service.stop()
 	}
-	bootstrap, err := b.bootstrap(ctx, s)
+	bootstrap, err := b.bootstrap(s)
 	if err != nil {
-		return v, err
-	}
-	p, err := proc.Start(ctx, proc.Options{Binary: b.envoy, Bootstrap: bootstrap, Concurrency: max(s.workers, 1), LogLevel: "error"})
-	if err != nil {
-		return v, err
-	}
-	defer func() { err = errors.Join(err, p.Kill()) }()
-	// Until it serves, modules are compiled, which both cores may do.
-	if err := machine.Pin(p.Pid(), b.allCores...); err != nil {
-		return v, err
-	}
-	if err := p.WaitReady(ctx); err != nil {
 		return v, err
 	}
 	to := b.envoyCores
 	if s.workers > 1 {
 		to = b.allCores // workers race on more than one core only
 	}
-	if err := machine.Pin(p.Pid(), to...); err != nil {
+	p, err := b.startEnvoy(ctx, bootstrap, max(s.workers, 1))
+	if err != nil {
+		return v, err
+	}
+	defer func() { err = errors.Join(err, p.Kill()) }()
+	if err := b.ready(ctx, p, to); err != nil {
 		return v, err
 	}
 	m := visitor{bench: b, process: p, subject: s}
@@ -70,7 +77,27 @@ func (b *bench) visit(ctx context.Context, s subject) (v visit, err error) {
 	if err := m.measure(ctx); err != nil {
 		return v, fmt.Errorf("%w; Envoy's log:\n%s", err, p.Log())
 	}
-	return m.visit, nil
+	return m.found, nil
+}
+
+// startEnvoy starts one that may use both cores: until it serves, it compiles modules.
+func (b *bench) startEnvoy(ctx context.Context, bootstrap []byte, workers int) (*proc.Process, error) {
+	p, err := proc.Start(ctx, proc.Options{Binary: b.envoy, Bootstrap: bootstrap, Concurrency: workers, LogLevel: "error"})
+	if err != nil {
+		return nil, err
+	}
+	if err := machine.Pin(p.Pid(), b.allCores...); err != nil {
+		return nil, errors.Join(err, p.Kill())
+	}
+	return p, nil
+}
+
+// ready waits until it serves and confines it to its cores.
+func (b *bench) ready(ctx context.Context, p *proc.Process, cores []int) error {
+	if err := p.WaitReady(ctx); err != nil {
+		return err
+	}
+	return machine.Pin(p.Pid(), cores...)
 }
 
 func (m *visitor) measure(ctx context.Context) (err error) {
@@ -82,16 +109,13 @@ func (m *visitor) measure(ctx context.Context) (err error) {
 			return ctx.Err()
 		}
 	}
+	v := &m.found
 	if m.subject.limit > 0 {
-		m.Over = max(0, m.Admitted-m.subject.limit)
+		v.over = max(0, v.admitted-m.subject.limit)
 	}
-	ratios := sample.Ratios(m.tests, m.bases)
-	m.BaseUs, m.TestUs, m.Busy = round(sample.Median(m.bases)), round(sample.Median(m.tests)), round(sample.Median(m.busy))
-	m.Ratio, m.RatioLow, m.RatioHigh = round(sample.Median(ratios)), round(sample.Quantile(ratios, 0.25)), round(sample.Quantile(ratios, 0.75))
-	if m.subject.service {
-		m.ServiceUs, m.RedisUs = round(sample.Median(m.services)), round(sample.Median(m.redises))
-	}
-	m.RSS, err = m.process.RSS()
+	v.baseUs, v.testUs, v.ratio = sample.Median(m.bases), sample.Median(m.tests), sample.Median(sample.Ratios(m.tests, m.bases))
+	v.serviceUs, v.redisUs = sample.Median(m.services), sample.Median(m.redises)
+	v.rss, err = m.process.RSS()
 	return err
 }
 
@@ -122,7 +146,7 @@ func (m *visitor) fill(ctx context.Context) error {
 		return err
 	}
 	after, err := m.process.Memory(ctx)
-	m.BytesPerKey = (float64(after) - float64(before)) / float64(m.subject.keys)
+	m.found.bytesPerKey = (float64(after) - float64(before)) / float64(m.subject.keys)
 	return err
 }
 
@@ -144,10 +168,6 @@ func (m *visitor) warm(ctx context.Context) error {
 // turns loads the listeners by turns, each pair in the other order, so that what
 // drifts tells on both alike.
 func (m *visitor) turns(ctx context.Context) error {
-	began, before, err := m.elsewhere()
-	if err != nil {
-		return err
-	}
 	for i := range m.pairs {
 		sides := []clients{m.base, m.test}
 		for j := range sides {
@@ -159,21 +179,7 @@ func (m *visitor) turns(ctx context.Context) error {
 			}
 		}
 	}
-	ended, after, err := m.elsewhere()
-	m.Foreign = round(max(0, float64(after-before)) / float64(ended.Sub(began)) / float64(len(m.allCores)))
-	return err
-}
-
-// elsewhere is the processor time used so far by all that this run did not start.
-func (m *visitor) elsewhere() (now time.Time, used time.Duration, err error) {
-	if used, err = machine.UsedTime(); err != nil {
-		return now, 0, err
-	}
-	ours, err := cpuTimes(append(m.processes(), os.Getpid()))
-	for _, part := range ours {
-		used -= part
-	}
-	return time.Now(), used, err
+	return nil
 }
 
 // processes are those that a request costs: Envoy first.
@@ -207,7 +213,6 @@ func (m *visitor) oneTurn(side clients) error {
 		return nil
 	}
 	m.tests = append(m.tests, perRequest(0))
-	m.busy = append(m.busy, float64(after[0]-before[0])/float64(got.took))
 	if m.subject.service {
 		m.services, m.redises = append(m.services, perRequest(1)), append(m.redises, perRequest(2))
 	}
@@ -235,8 +240,8 @@ func (m *visitor) ask(side clients, n int) (outcome, error) {
 // count keeps count of what the test side answered.
 func (m *visitor) count(side clients, got outcome) {
 	if m.isTest(side) {
-		m.Admitted += got.admitted
-		m.Denied += got.denied
+		m.found.admitted += got.admitted
+		m.found.denied += got.denied
 	}
 }
 
@@ -250,8 +255,7 @@ func (m *visitor) latency(context.Context) error {
 	}
 	test, err := m.test.paced(slowRate, slowTime)
 	m.count(m.test, test)
-	m.BaseP50Us, m.BaseP99Us = base.percentile(0.5), base.percentile(0.99)
-	m.TestP50Us, m.TestP99Us = test.percentile(0.5), test.percentile(0.99)
+	m.found.base, m.found.test = base.latency(), test.latency()
 	return err
 }
 
@@ -265,7 +269,7 @@ func (m *visitor) prove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if seen, asked := stats[m.subject.proof], m.Admitted+m.Denied; seen != uint64(asked) {
+	if seen, asked := stats[m.subject.proof], m.found.admitted+m.found.denied; seen != uint64(asked) {
 		return fmt.Errorf("%s is %d after %d requests", m.subject.proof, seen, asked)
 	}
 	return nil

@@ -23,16 +23,13 @@ func TestVisit(t *testing.T) {
 		}
 		got, err := b.visit(t.Context(), s)
 		require.NoError(t, err, s.name)
-		require.Positive(t, got.Ratio)
-		require.LessOrEqual(t, got.RatioLow, got.RatioHigh)
-		require.Greater(t, got.BaseUs, 1.0)
-		require.Greater(t, got.RSS, uint64(1<<20))
-		require.GreaterOrEqual(t, got.Admitted, int(slowRate*slowTime.Seconds()))
-		require.Zero(t, got.Denied)
-		require.Positive(t, got.TestP50Us)
-		require.GreaterOrEqual(t, got.TestP99Us, got.TestP50Us)
-		// The machine's clock goes in steps of 10 ms on each core.
-		require.Less(t, got.Foreign, 1+float64(10*time.Millisecond)/float64(2*time.Duration(b.pairs)*b.turn))
+		require.Positive(t, got.ratio)
+		require.Greater(t, got.baseUs, 1.0)
+		require.Greater(t, got.rss, uint64(1<<20))
+		require.GreaterOrEqual(t, got.admitted, int(slowRate*slowTime.Seconds()))
+		require.Zero(t, got.denied)
+		require.Positive(t, got.test.p50)
+		require.GreaterOrEqual(t, got.test.p99, got.test.p50)
 
 		s.proof = "local.http_local_rate_limit.rate_limited"
 		_, err = b.visit(t.Context(), s)

@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"syscall"
 	"time"
 )
 
@@ -73,30 +71,4 @@ func (c *Child) Until(ctx context.Context, what string, ask func() bool) error {
 		}
 	}
 	return nil
-}
-
-// Ran is what a command took from start to end.
-type Ran struct {
-	Wall   time.Duration
-	MaxMiB float64 // most memory resident
-	Out    []byte  // standard output
-}
-
-// Run runs a command to its end.
-func Run(cmd *exec.Cmd) (Ran, error) {
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	began := time.Now()
-	if err := cmd.Run(); err != nil {
-		return Ran{}, fmt.Errorf("run %s: %w: %.2000s", cmd.Args, err, errs.String())
-	}
-	return Ran{time.Since(began), maxMiB(cmd.ProcessState), out.Bytes()}, nil
-}
-
-func maxMiB(s *os.ProcessState) float64 {
-	usage, ok := s.SysUsage().(*syscall.Rusage)
-	if !ok {
-		return 0
-	}
-	return float64(usage.Maxrss) / 1024 // of kB
 }

@@ -26,46 +26,6 @@ func CPUTime(pid int) (time.Duration, error) {
 	return time.Duration(now.Nano()), nil
 }
 
-// UsedTime is the processor time that everything on this machine has used so far,
-// and what its host took from it, in steps of 10 ms.
-func UsedTime() (time.Duration, error) {
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
-		return 0, err
-	}
-	stat, err := fs.Stat()
-	if err != nil {
-		return 0, fmt.Errorf("read the clock of the machine: %w", err)
-	}
-	t := stat.CPUTotal
-	seconds := t.User + t.Nice + t.System + t.IRQ + t.SoftIRQ + t.Steal
-	return time.Duration(seconds * float64(time.Second)), nil
-}
-
-// MainThreadTime is the processor time that the first thread of a process has used.
-func MainThreadTime(pid int) (time.Duration, error) {
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
-		return 0, err
-	}
-	thread, err := fs.Thread(pid, pid)
-	if err != nil {
-		return 0, err
-	}
-	stat, err := thread.Schedstat()
-	return time.Duration(stat.RunningNanoseconds), err
-}
-
-// Memory is the resident memory of a process in MiB: now, and the most there was.
-func Memory(pid int) (now, highest float64, err error) {
-	process, err := procfs.NewProc(pid)
-	if err != nil {
-		return 0, 0, err
-	}
-	status, err := process.NewStatus()
-	return float64(status.VmRSS) / (1 << 20), float64(status.VmHWM) / (1 << 20), err
-}
-
 // Processor is the model of the first core, or the architecture where the kernel
 // does not tell.
 func Processor() (string, error) {

@@ -14,15 +14,6 @@ var errNotLinux = errors.New("measure: only on Linux")
 // CPUTime is known on Linux only.
 func CPUTime(int) (time.Duration, error) { return 0, errNotLinux }
 
-// UsedTime is known on Linux only.
-func UsedTime() (time.Duration, error) { return 0, errNotLinux }
-
-// MainThreadTime is known on Linux only.
-func MainThreadTime(int) (time.Duration, error) { return 0, errNotLinux }
-
-// Memory is known on Linux only.
-func Memory(int) (now, highest float64, err error) { return 0, 0, errNotLinux }
-
 // Processor is the architecture.
 func Processor() (string, error) { return runtime.GOARCH, nil }
 

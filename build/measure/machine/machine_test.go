@@ -13,9 +13,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/measure/machine"
 )
 
-func TestTimes(t *testing.T) {
-	all, err := machine.UsedTime()
-	require.NoError(t, err)
+func TestCPUTime(t *testing.T) {
 	before, err := machine.CPUTime(os.Getpid())
 	require.NoError(t, err)
 	after := before
@@ -24,22 +22,8 @@ func TestTimes(t *testing.T) {
 		after, err = machine.CPUTime(os.Getpid())
 		require.NoError(t, err)
 	}
-	now, err := machine.UsedTime()
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, now, all) // steps of 10 ms
-	_, err = machine.MainThreadTime(os.Getpid())
-	require.NoError(t, err)
-
 	_, err = machine.CPUTime(1 << 22) // beyond the last process id there can be
 	require.Error(t, err)
-}
-
-func TestMemory(t *testing.T) {
-	now, highest, err := machine.Memory(os.Getpid())
-	require.NoError(t, err)
-	require.Greater(t, now, 1.0)
-	require.Less(t, now, 10_000.0)
-	require.GreaterOrEqual(t, highest, now)
 }
 
 func TestProcessorAndCores(t *testing.T) {
@@ -68,10 +52,4 @@ func TestChild(t *testing.T) {
 	require.NoError(t, err)
 	err = failing.Until(t.Context(), "serve", func() bool { return false })
 	require.ErrorContains(t, err, "wait for sh to serve: it ended: exit status 3\nwhy")
-
-	ran, err := machine.Run(exec.CommandContext(t.Context(), "echo", "hello"))
-	require.NoError(t, err)
-	require.Equal(t, "hello\n", string(ran.Out))
-	require.Positive(t, ran.Wall)
-	require.Positive(t, ran.MaxMiB)
 }

@@ -1,17 +1,13 @@
 package fleet
 
 import (
-	"encoding/json"
 	"flag"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-var (
-	figuresFile = flag.String("figures", "", "write what each run has shown to this `file`, as JSON")
-)
+var long = flag.Bool("long", false, "longer runs, and a row of the table in docs/cluster.md for each situation")
 
 const (
 	minute = 60 * second
@@ -38,7 +34,7 @@ var situations = []situation{
 	{"lost messages", func(c *Config) { c.Pattern, c.Loss = Even, 0.01 }, 0.8, true},
 }
 
-// loads have twice the demand that their limit admits. For figures they last longer.
+// loads have twice the demand that their limit admits. Long ones are more, and last longer.
 func loads() []Config {
 	list := []Config{
 		{Limit: "10/1s", PerSecond: 20, LastNs: 30 * second},
@@ -53,7 +49,7 @@ func loads() []Config {
 	if testing.Short() {
 		return list[:1]
 	}
-	if *figuresFile == "" {
+	if !*long {
 		return list
 	}
 	for i := range list {
@@ -64,21 +60,12 @@ func loads() []Config {
 	return append(list, Config{Limit: "100/1d", PerSecond: 0.0023, Workers: 1, LastNs: day}, Config{Limit: "100000/1d", PerSecond: 2.3, Workers: 1, LastNs: day})
 }
 
-// figures are what one run has shown, as docs/cluster.md has it.
+// figures are what one run has shown.
 type figures struct {
-	Demand         string  `json:"demand"`
-	Limit          string  `json:"limit"`
-	Proxies        int     `json:"proxies"`
-	Keys           int     `json:"keys"`
-	TripMs         float64 `json:"trip_ms"`
-	Requests       int     `json:"requests"`
-	Admitted       int     `json:"admitted"`
-	Over           int     `json:"over"` // the most that a window admitted beyond its limit
-	Used           float64 `json:"used"` // of what exact limiting admits
-	AsksPerRequest float64 `json:"asks_per_request"`
-	Paused         float64 `json:"paused"` // of the requests
-	PauseP50Ms     float64 `json:"pause_p50_ms"`
-	PauseP99Ms     float64 `json:"pause_p99_ms"`
+	over               int     // the most that a window admitted beyond its limit
+	used               float64 // of what exact limiting admits
+	asks, paused       float64 // for a request; of the requests
+	pauseP99Ms, tripMs float64
 }
 
 func (s *situation) run(t *testing.T, c Config) figures {
@@ -92,18 +79,16 @@ func (s *situation) run(t *testing.T, c Config) figures {
 	s.set(&c)
 	r := Run(t, c)
 	f := figures{
-		Demand: s.name, Limit: c.Limit, Proxies: c.Proxies, Keys: max(c.Keys, 1), TripMs: float64(c.TripNs) / 1e6,
-		Requests: r.Requests, Admitted: r.Admitted, Over: max(r.Over, 0), Used: r.Used(),
-		AsksPerRequest: float64(r.Asks) / float64(r.Requests), Paused: r.Waited(),
-		PauseP50Ms: float64(r.WaitP50) / 1e6, PauseP99Ms: float64(r.WaitP99) / 1e6,
+		over: max(r.Over, 0), used: r.Used(), asks: float64(r.Asks) / float64(r.Requests), paused: r.Waited(),
+		pauseP99Ms: float64(r.WaitP99) / 1e6, tripMs: float64(c.TripNs) / 1e6,
 	}
 	t.Logf("%s over %d proxies: %.2f %% used, %.3f asks a request, %.2f %% waited, p99 %.2f ms",
-		c.Limit, c.Proxies, 100*f.Used, f.AsksPerRequest, 100*f.Paused, f.PauseP99Ms)
-	require.Zero(t, f.Over, c.Limit)
-	require.GreaterOrEqual(t, f.Used, s.used, c.Limit)
+		c.Limit, c.Proxies, 100*f.used, f.asks, 100*f.paused, f.pauseP99Ms)
+	require.Zero(t, f.over, c.Limit)
+	require.GreaterOrEqual(t, f.used, s.used, c.Limit)
 	if !s.lost {
 		require.Zero(t, r.Alone, "decided without the service")
-		require.LessOrEqual(t, f.PauseP99Ms, 4*f.TripMs, c.Limit)
+		require.LessOrEqual(t, f.pauseP99Ms, 4*f.tripMs, c.Limit)
 	}
 	return f
 }
@@ -112,14 +97,21 @@ func (s *situation) run(t *testing.T, c Config) figures {
 // under twice the demand, and never more, however the demand is spread, from windows
 // of a second to those of a day.
 func TestAFleetUsesTheWholeLimit(t *testing.T) {
-	all := make([][]figures, len(situations))
-	t.Cleanup(func() { write(t, all) })
-	for i := range situations {
-		t.Run(situations[i].name, func(t *testing.T) {
+	for _, s := range situations {
+		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
+			worst := figures{used: 1}
+			fewest := 1.0
 			for _, c := range loads() {
-				all[i] = append(all[i], situations[i].run(t, c))
+				f := s.run(t, c)
+				fewest = min(fewest, f.asks)
+				worst = figures{
+					max(worst.over, f.over), min(worst.used, f.used), max(worst.asks, f.asks), max(worst.paused, f.paused),
+					max(worst.pauseP99Ms, f.pauseP99Ms), f.tripMs,
+				}
 			}
+			t.Logf("| %s | %d | %.1f %% | %.3f–%.2f | %.1f %% | %.1f ms | %.1f ms |", s.name, worst.over,
+				100*worst.used, fewest, worst.asks, 100*worst.paused, worst.pauseP99Ms, worst.tripMs)
 		})
 	}
 }
@@ -140,15 +132,6 @@ func TestAFleetBelowItsLimit(t *testing.T) {
 		require.Less(t, r.Waited(), 0.01, s.name)
 		require.Greater(t, r.Used(), 0.99, s.name)
 	}
-}
-
-func write(t *testing.T, all [][]figures) {
-	if *figuresFile == "" {
-		return
-	}
-	b, err := json.MarshalIndent(all, "", "  ")
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(*figuresFile, append(b, '\n'), 0o600))
 }
 
 // Messages that break their streams cost units, never the limit.

@@ -1,0 +1,230 @@
+package scale
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/measure/machine"
+	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/envoy/proc"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const (
+	resourceType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+	proxies      = 1000 // that serve is measured with
+	retryAfter   = 50 * time.Millisecond
+)
+
+// server is one sluice serve.
+type server struct {
+	*machine.Child
+	http, xds, data string
+}
+
+func serve(tb testing.TB) *server {
+	tb.Helper()
+	free, err := ports.Free(2)
+	require.NoError(tb, err)
+	s := &server{data: tb.TempDir(), http: fmt.Sprint("127.0.0.1:", free[0]), xds: fmt.Sprint("127.0.0.1:", free[1])}
+	s.start(tb)
+	tb.Cleanup(func() { s.Kill() })
+	return s
+}
+
+func (s *server) start(tb testing.TB) {
+	tb.Helper()
+	var err error
+	s.Child, err = machine.Start(exec.Command(sluice, "serve", "--data", s.data, "--http", s.http, "--xds", s.xds, "--wasm", filter))
+	require.NoError(tb, err, "make build")
+	require.NoError(tb, s.Until(tb.Context(), "answer", func() bool {
+		_, err := get("http://" + s.http + "/metrics")
+		return err == nil
+	}))
+}
+
+// until waits until a gauge has that value.
+func (s *server) until(tb testing.TB, gauge string, value int) {
+	tb.Helper()
+	require.NoError(tb, s.Until(tb.Context(), fmt.Sprint("say ", gauge, " ", value), func() bool {
+		text, err := get("http://" + s.http + "/metrics")
+		return err == nil && strings.Contains(text, fmt.Sprintf("\n%s %d\n", gauge, value))
+	}))
+}
+
+func get(url string) (string, error) {
+	response, err := http.Get(url) //nolint:gosec,noctx // of a child
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(response.Body)
+	return string(text), errors.Join(err, response.Body.Close())
+}
+
+// apply applies a policy with the command line and waits for all proxies.
+func (s *server) apply(tb testing.TB, rules, revision int) {
+	tb.Helper()
+	run(tb, "apply", "-f", file(tb, "policy.yaml", policyOf(rules, revision)), "--server", "http://"+s.http, "--wait", "2m")
+}
+
+// follow is a proxy that accepts everything at once, counts what it accepted, and
+// connects again as soon as it can.
+func follow(ctx context.Context, tb testing.TB, address, id string, acks *atomic.Int64) {
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff: backoff.Config{BaseDelay: retryAfter, Multiplier: 1, Jitter: 0.5, MaxDelay: retryAfter},
+	}))
+	require.NoError(tb, err)
+	tb.Cleanup(func() { _ = conn.Close() })
+	held := map[string]string{}
+	go func() {
+		for ctx.Err() == nil {
+			_ = stream(ctx, conn, id, held, acks) // always ends in an error: the server's end, or ours
+			time.Sleep(retryAfter)
+		}
+	}()
+}
+
+func stream(ctx context.Context, conn *grpc.ClientConn, id string, held map[string]string, acks *atomic.Int64) error {
+	s, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	next := &discoveryv3.DeltaDiscoveryRequest{
+		Node: &corev3.Node{Id: id}, TypeUrl: resourceType,
+		ResourceNamesSubscribe: []string{envoy.ResourceName}, InitialResourceVersions: held,
+	}
+	for {
+		if err := s.Send(next); err != nil {
+			return err
+		}
+		r, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		for _, resource := range r.GetResources() {
+			held[resource.GetName()] = resource.GetVersion()
+			acks.Add(1)
+		}
+		next = &discoveryv3.DeltaDiscoveryRequest{TypeUrl: resourceType, ResponseNonce: r.GetNonce()}
+	}
+}
+
+// BenchmarkServe is a change of policy until 1,000 proxies have accepted it. Then serve
+// is killed, and all of them come back at once.
+func BenchmarkServe(b *testing.B) {
+	for _, rules := range []int{10, policy.MaxRules} {
+		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
+			s := serve(b)
+			var acks atomic.Int64
+			for i := range proxies {
+				follow(b.Context(), b, s.xds, fmt.Sprintf("proxy-%04d", i), &acks)
+			}
+			s.until(b, "sluice_proxies_connected", proxies)
+			revision, most, back := 0, 0, time.Duration(0)
+			for b.Loop() {
+				revision++
+				s.apply(b, rules, revision)
+				b.StopTimer()
+				most = max(most, buildtest.Memory(b, buildtest.StatusOf(s.Pid()), buildtest.Peak))
+				began := time.Now()
+				s.Kill()
+				s.start(b)
+				s.until(b, "sluice_proxies_connected", proxies)
+				back += time.Since(began)
+				s.until(b, "sluice_proxies_behind", 0)
+				b.StartTimer()
+			}
+			b.ReportMetric(back.Seconds()*1e3/float64(b.N), "ms/back")
+			b.ReportMetric(float64(most)/(1<<20), "MiB")
+			b.ReportMetric(float64(acks.Load())/float64(b.N), "ACKs/op")
+		})
+	}
+}
+
+// BenchmarkChange is a change of the policy of a real Envoy with four workers, until its
+// ACK. Meanwhile the admin interface, which the main thread alone answers, and a worker
+// are asked without a pause: the longest wait is for how long they did nothing else.
+func BenchmarkChange(b *testing.B) {
+	binary, err := proc.Find()
+	require.NoError(b, err)
+	for _, rules := range []int{10, policy.MaxRules} {
+		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
+			s := serve(b)
+			upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			b.Cleanup(upstream.Close)
+			bootstrap, _ := run(b, "render", "envoy", "--xds", s.xds, "--node", "measured", "--listen", "127.0.0.1:0",
+				"--upstream", upstream.Listener.Addr().String(), "--admin", "127.0.0.1:0", "--wasm", filter)
+			e, err := proc.Start(b.Context(), proc.Options{Binary: binary, Bootstrap: bootstrap, Concurrency: 4})
+			require.NoError(b, err)
+			b.Cleanup(func() { _ = e.Kill() })
+			require.NoError(b, e.WaitReady(b.Context()))
+			address, err := e.Listener(b.Context(), "ingress")
+			require.NoError(b, err)
+			s.apply(b, rules, 1) // from no policy at all
+			revision, blocked, held := 1, time.Duration(0), time.Duration(0)
+			for b.Loop() {
+				revision++
+				main := longest(func() error { _, err := e.Get(b.Context(), "/ready"); return err })
+				worker := longest(func() error { _, err := get("http://" + address + "/none"); return err })
+				s.apply(b, rules, revision)
+				b.StopTimer()
+				time.Sleep(time.Second) // the ACK comes from the main thread: the workers are told behind it
+				blocked, held = blocked+main(), held+worker()
+				b.StartTimer()
+			}
+			b.ReportMetric(blocked.Seconds()*1e3/float64(b.N), "ms/main-thread-blocked")
+			b.ReportMetric(held.Seconds()*1e3/float64(b.N), "ms/request-held")
+			rss, err := e.RSS()
+			require.NoError(b, err)
+			b.ReportMetric(float64(rss)/(1<<20), "MiB")
+		})
+	}
+}
+
+// longest asks without a pause. The function that it returns ends that and says the
+// longest wait.
+func longest(ask func() error) func() time.Duration {
+	var stop atomic.Bool
+	waited := make(chan time.Duration)
+	go func() {
+		most := time.Duration(0)
+		for !stop.Load() {
+			asked := time.Now()
+			if ask() == nil {
+				most = max(most, time.Since(asked))
+			}
+		}
+		waited <- most
+	}()
+	return func() time.Duration {
+		stop.Store(true)
+		return <-waited
+	}
+}
+
+// A wait that is longer than all others is the one that counts.
+func TestLongest(t *testing.T) {
+	var n atomic.Int64
+	stop := longest(func() error { time.Sleep(time.Duration(n.Add(1)%5) * 5 * time.Millisecond); return nil })
+	time.Sleep(100 * time.Millisecond)
+	require.GreaterOrEqual(t, stop(), 20*time.Millisecond)
+}
