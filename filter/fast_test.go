@@ -78,7 +78,7 @@ func TestTheFastPathDecidesAlike(t *testing.T) {
 		require.Equal(t, pair[1].Metrics(), pair[0].Metrics(), text)
 		require.Equal(t, pair[1].log, pair[0].log)
 	}
-	buildtest.Figure(t, "%d random requests to the compiled filter with and without its fast path, %d of them admitted", requests, admitted)
+	t.Logf("%d random requests to the compiled filter with and without its fast path, %d of them admitted", requests, admitted)
 }
 
 // upstreams are rate limit fields that a response may have already.

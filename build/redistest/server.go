@@ -1,20 +1,21 @@
 package redistest
 
 import (
-	"bytes"
-	"errors"
+	"context"
+	"crypto/tls"
+	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/child"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
@@ -23,37 +24,13 @@ type Server struct {
 	Binary Binary
 	Port   int
 
-	t        testing.TB
-	dir      string
-	args     []string
-	password string
-	tls      *Certificates
-	process  *process
-}
+	*child.Child // one life of it
 
-// process is one life of a server.
-type process struct {
-	cmd  *exec.Cmd
-	out  output
-	done chan struct{}
-}
-
-// output collects what a server prints while others read it.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+	t            testing.TB
+	dir          string
+	args         []string
+	password     string
+	certificates *Certificates // with TLS
 }
 
 // Start starts a server on a port of its own, with these arguments more, such as
@@ -70,9 +47,10 @@ func Start(t testing.TB, b Binary, args ...string) *Server {
 func StartTLS(t testing.TB, b Binary, password string) *Server {
 	t.Helper()
 	s := newServer(t, b)
-	s.password, s.tls = password, newCertificates(t, s.dir)
-	s.args = append(s.args, "--port", "0", "--tls-port", strconv.Itoa(s.Port), "--tls-cert-file", s.tls.Server,
-		"--tls-key-file", s.tls.ServerKey, "--tls-ca-cert-file", s.tls.CA, "--tls-auth-clients", "optional", "--requirepass", password)
+	c := newCertificates(t, s.dir)
+	s.password, s.certificates = password, c
+	s.args = append(s.args, "--port", "0", "--tls-port", strconv.Itoa(s.Port), "--tls-cert-file", c.Server,
+		"--tls-key-file", c.ServerKey, "--tls-ca-cert-file", c.CA, "--tls-auth-clients", "optional", "--requirepass", password)
 	s.Restart()
 	return s
 }
@@ -83,69 +61,37 @@ func newServer(t testing.TB, b Binary) *Server {
 	require.NoError(t, err)
 	s := &Server{Binary: b, Port: free[0], t: t, dir: t.TempDir()}
 	s.args = []string{"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", s.dir, "--save", "", "--appendonly", "no"}
-	t.Cleanup(func() { s.Kill() })
+	t.Cleanup(func() {
+		if s.Child != nil {
+			s.Kill()
+		}
+	})
 	return s
 }
 
 // Restart starts the server again, and returns when it answers.
 func (s *Server) Restart() {
 	s.t.Helper()
-	p := &process{cmd: command(s.t, s.Binary.Path, s.args...), done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
-	p.cmd.SysProcAttr = dieWithParent()
-	started := make(chan error)
-	go p.run(started)
-	require.NoError(s.t, <-started)
-	s.process = p
-	eventually(s.t, "start a server: "+strings.Join(s.args, " "), func() bool {
-		select {
-		case <-p.done:
-			require.FailNow(s.t, "the server ended: "+p.out.String())
-		default:
-		}
+	var err error
+	s.Child, err = child.Start(command(s.t, s.Binary.Path, s.args...))
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.Until(s.t.Context(), "answer", func() bool {
 		_, err := s.try("PING")
 		return err == nil
-	})
-}
-
-// run waits for the process on a thread of its own: the kernel ends the child when
-// the thread that started it ends.
-func (p *process) run(started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	err := p.cmd.Start()
-	started <- err
-	if err == nil {
-		_ = p.cmd.Wait()
-		close(p.done)
-	}
-}
-
-// Kill ends the server as kill -9 does.
-func (s *Server) Kill() {
-	if s.process != nil {
-		s.Signal(syscall.SIGKILL)
-		<-s.process.done
-	}
+	}), strings.Join(s.args, " "))
 }
 
 // Signal sends a signal, such as SIGSTOP and SIGCONT.
-func (s *Server) Signal(signal os.Signal) {
-	if err := s.process.cmd.Process.Signal(signal); !errors.Is(err, os.ErrProcessDone) {
-		require.NoError(s.t, err)
-	}
-}
-
-// Log is what the server has printed in this life.
-func (s *Server) Log() string { return s.process.out.String() }
+func (s *Server) Signal(signal syscall.Signal) { require.NoError(s.t, s.Child.Signal(signal)) }
 
 // Addr is where the server listens.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
 
 // Certificates are the files of a server with TLS.
-func (s *Server) Certificates() *Certificates { return s.tls }
+func (s *Server) Certificates() *Certificates { return s.certificates }
 
-// Do sends a command on a connection of its own and returns the answer as text.
+// Do sends a command on a connection of its own and returns the answer as text; the parts
+// of an array stand on lines of their own.
 func (s *Server) Do(args ...string) string {
 	s.t.Helper()
 	answer, err := s.try(args...)
@@ -153,19 +99,38 @@ func (s *Server) Do(args ...string) string {
 	return answer
 }
 
+func (s *Server) try(args ...string) (string, error) {
+	o := rueidis.ClientOption{
+		InitAddress: []string{s.Addr()}, Password: s.password, ForceSingleClient: true, DisableCache: true, DisableRetry: true, AlwaysRESP2: true,
+		PipelineMultiplex: -1,
+	}
+	if s.certificates != nil {
+		o.TLSConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // on loopback, before it is known to be up
+	}
+	client, err := rueidis.NewClient(o)
+	if err != nil {
+		return "", err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	answer, err := client.Do(ctx, client.B().Arbitrary(args...).Build()).ToAny()
+	if rueidis.IsRedisNil(err) {
+		return "", nil
+	}
+	if list, ok := answer.([]any); ok {
+		var lines []string
+		for _, part := range list {
+			lines = append(lines, fmt.Sprint(part))
+		}
+		return strings.Join(lines, "\n"), err
+	}
+	return fmt.Sprint(answer), err
+}
+
 // config writes the server a file, for those that keep their state in it.
 func (s *Server) config(lines ...string) {
 	file := filepath.Join(s.dir, "server.conf")
 	require.NoError(s.t, os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
 	s.args = append([]string{file}, s.args...)
-}
-
-// Running reports whether the server lives.
-func (s *Server) Running() bool {
-	select {
-	case <-s.process.done:
-		return false
-	default:
-		return true
-	}
 }

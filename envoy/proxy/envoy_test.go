@@ -24,7 +24,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
@@ -302,5 +301,5 @@ func compare(t *testing.T, here, there string, sent map[string]string, answers i
 		})
 	}
 	all.Wait()
-	buildtest.Figure(t, "%d requests compared with Envoy, different are %v", len(sent), different)
+	t.Logf("%d requests compared with Envoy, different are %v", len(sent), different)
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
@@ -72,7 +71,7 @@ func TestEvictionNeverRefunds(t *testing.T) {
 	}
 	count, seed, found := violations(*floorSeed, runs, nil, allShapes)
 	require.Zero(t, count, "replay the first with -run %s -floor-runs 1 -floor-seed %d: %s", t.Name(), seed, found)
-	buildtest.Figure(t, "%d random steps of evictions, refunds and policy changes in %d histories from seed %d, each judged by exact limiters",
+	t.Logf("%d random steps of evictions, refunds and policy changes in %d histories from seed %d, each judged by exact limiters",
 		runs*runSteps, runs, *floorSeed)
 }
 

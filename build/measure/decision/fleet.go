@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-ratelimit/sluice/build/measure/machine"
+	"github.com/sluice-ratelimit/sluice/build/child"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
@@ -139,7 +139,7 @@ func (f *fleet) used() (times [3]time.Duration, err error) {
 
 // quotaService is a running `sluice quota`.
 type quotaService struct {
-	*machine.Child
+	*child.Child
 	port int
 	http string // URL
 }
@@ -154,7 +154,7 @@ func (b *bench) startQuota(ctx context.Context, store string) (*quotaService, er
 	cmd := exec.CommandContext(ctx, b.sluice, "quota", "--listen", fmt.Sprint("127.0.0.1:", free[0]),
 		"--http", fmt.Sprint("127.0.0.1:", free[1]), "--quota-store", store)
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
-	if q.Child, err = machine.Start(cmd); err != nil {
+	if q.Child, err = child.Start(cmd); err != nil {
 		return nil, err
 	}
 	if err = q.Until(ctx, "be healthy", healthy(q.http+"/healthz")); err != nil {

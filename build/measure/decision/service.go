@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/sluice-ratelimit/sluice/build/measure/machine"
+	"github.com/sluice-ratelimit/sluice/build/child"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
@@ -19,7 +19,7 @@ import (
 type service struct {
 	port             int    // of its gRPC
 	redisAt          string // address
-	ratelimit, redis *machine.Child
+	ratelimit, redis *child.Child
 }
 
 // limitConfig is what it limits: a limit for each user that none reaches, and one for
@@ -64,7 +64,7 @@ func (b *bench) startService(ctx context.Context) (s *service, err error) {
 		redis.Env = append(os.Environ(), "LD_LIBRARY_PATH="+at)
 	}
 	if err == nil {
-		s.redis, err = machine.Start(redis)
+		s.redis, err = child.Start(redis)
 	}
 	if err == nil {
 		err = s.redis.Until(ctx, "accept connections", func() bool {
@@ -80,7 +80,7 @@ func (b *bench) startService(ctx context.Context) (s *service, err error) {
 		"REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redisAt, "RUNTIME_ROOT="+b.dir, "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_WATCH_ROOT=false",
 		"HOST=127.0.0.1", "GRPC_HOST=127.0.0.1", "DEBUG_HOST=127.0.0.1",
 		"GRPC_PORT="+strconv.Itoa(free[0]), "PORT="+strconv.Itoa(free[2]), "DEBUG_PORT="+strconv.Itoa(free[3]))
-	if s.ratelimit, err = machine.Start(ratelimit); err != nil {
+	if s.ratelimit, err = child.Start(ratelimit); err != nil {
 		return nil, err
 	}
 	return s, s.ratelimit.Until(ctx, "be healthy", healthy(fmt.Sprintf("http://127.0.0.1:%d/healthcheck", free[2])))
@@ -94,7 +94,7 @@ func healthy(url string) func() bool {
 }
 
 func (s *service) stop() {
-	for _, c := range []*machine.Child{s.ratelimit, s.redis} {
+	for _, c := range []*child.Child{s.ratelimit, s.redis} {
 		if c != nil {
 			c.Kill()
 		}

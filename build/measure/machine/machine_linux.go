@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -76,11 +75,6 @@ func Pin(pid int, to ...int) error {
 		}
 	}
 	return nil
-}
-
-// dieWithParent has the kernel kill a child when its parent ends, however.
-func dieWithParent() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
 
 func gone(task string) bool {

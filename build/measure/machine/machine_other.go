@@ -5,7 +5,6 @@ package machine
 import (
 	"errors"
 	"runtime"
-	"syscall"
 	"time"
 )
 
@@ -22,5 +21,3 @@ func Cores() ([]int, error) { return nil, errNotLinux }
 
 // Pin works on Linux only.
 func Pin(int, ...int) error { return errNotLinux }
-
-func dieWithParent() *syscall.SysProcAttr { return nil }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/child"
 	"github.com/sluice-ratelimit/sluice/build/measure/machine"
 )
 
@@ -36,20 +37,15 @@ func TestProcessorAndCores(t *testing.T) {
 	require.True(t, slices.IsSorted(cores))
 }
 
-func TestChild(t *testing.T) {
+func TestPin(t *testing.T) {
 	cores, err := machine.Cores()
 	require.NoError(t, err)
-	child, err := machine.Start(exec.CommandContext(t.Context(), "sleep", "60"))
+	c, err := child.Start(exec.CommandContext(t.Context(), "sleep", "60"))
 	require.NoError(t, err)
-	require.NoError(t, machine.Pin(child.Pid(), cores[0]))
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(child.Pid()) + "/status")
+	require.NoError(t, machine.Pin(c.Pid(), cores[0]))
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(c.Pid()) + "/status")
 	require.NoError(t, err)
 	require.Contains(t, string(text), "\nCpus_allowed_list:\t"+strconv.Itoa(cores[0])+"\n")
-	child.Kill()
-	require.ErrorContains(t, machine.Pin(child.Pid(), cores[0]), "it has no threads")
-
-	failing, err := machine.Start(exec.CommandContext(t.Context(), "sh", "-c", "echo why; exit 3"))
-	require.NoError(t, err)
-	err = failing.Until(t.Context(), "serve", func() bool { return false })
-	require.ErrorContains(t, err, "wait for sh to serve: it ended: exit status 3\nwhy")
+	c.Kill()
+	require.ErrorContains(t, machine.Pin(c.Pid(), cores[0]), "it has no threads")
 }

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/measure/machine"
+	"github.com/sluice-ratelimit/sluice/build/child"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
@@ -37,7 +37,7 @@ const (
 
 // server is one sluice serve.
 type server struct {
-	*machine.Child
+	*child.Child
 	http, xds, data string
 }
 
@@ -54,7 +54,7 @@ func serve(tb testing.TB) *server {
 func (s *server) start(tb testing.TB) {
 	tb.Helper()
 	var err error
-	s.Child, err = machine.Start(exec.Command(sluice, "serve", "--data", s.data, "--http", s.http, "--xds", s.xds, "--wasm", filter))
+	s.Child, err = child.Start(exec.Command(sluice, "serve", "--data", s.data, "--http", s.http, "--xds", s.xds, "--wasm", filter))
 	require.NoError(tb, err, "make build")
 	require.NoError(tb, s.Until(tb.Context(), "answer", func() bool {
 		_, err := get("http://" + s.http + "/metrics")

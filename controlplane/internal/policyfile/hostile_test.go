@@ -142,7 +142,7 @@ func TestReadingIsBounded(t *testing.T) {
 		t.Logf("%-34s %4d ms %4d MB: %.100s", name, cpu.Milliseconds(), memory>>20, said)
 		slowest, largest = max(slowest, cpu), max(largest, memory)
 	}
-	buildtest.Figure(t, "%d hostile policies: at most %d ms of a processor and %d MB each", len(texts), slowest.Milliseconds(), largest>>20)
+	t.Logf("%d hostile policies: at most %d ms of a processor and %d MB each", len(texts), slowest.Milliseconds(), largest>>20)
 	buildtest.Below(t, slowest, bound)
 	buildtest.Below(t, largest, 200<<20)
 }

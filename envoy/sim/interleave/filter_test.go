@@ -60,7 +60,7 @@ func TestInterleavings(t *testing.T) {
 	}
 	require.Positive(t, cases, "no scenario matches %q", *flagCase)
 	if *flagCase == "" && !t.Failed() {
-		buildtest.Figure(t, "%d interleavings of %d races searched, %d races exhaustively, and %d random ones from seed %d: %d accesses of the compiled filter",
+		t.Logf("%d interleavings of %d races searched, %d races exhaustively, and %d random ones from seed %d: %d accesses of the compiled filter",
 			sum.Executions, cases, exhaustive, sum.Random, *flagSeed, sum.Accesses)
 	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -27,7 +26,7 @@ func FuzzDecide(f *testing.F) {
 	requests := 0
 	f.Fuzz(func(t *testing.T, data []byte) { requests += decideAll(t, hosttest.Tape(data)) })
 	if requests > 0 { // none where other processes do the fuzzing
-		buildtest.Figure(f, "%d random requests under random policies, each verdict judged", requests)
+		f.Logf("%d random requests under random policies, each verdict judged", requests)
 	}
 }
 

@@ -1,8 +1,8 @@
 //go:build !linux
 
-package redistest
+package child
 
 import "syscall"
 
-// dieWithParent has no equal outside Linux; the test's cleanup remains.
+// dieWithParent has no equal outside Linux; who starts a child kills it.
 func dieWithParent() *syscall.SysProcAttr { return nil }

@@ -1,20 +1,25 @@
-package machine
+// Package child runs programs for tests and measurements.
+//
+// Its invariant: no child outlives this process, however that ends. It must not import
+// another package of this module.
+package child
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 )
 
 // Child is a process that does not outlive this one.
 type Child struct {
 	cmd  *exec.Cmd
-	out  bytes.Buffer // read after done
+	out  strings.Builder // read after done
 	done chan struct{}
 	err  error // of Wait; read after done
 }
@@ -40,6 +45,24 @@ func Start(cmd *exec.Cmd) (*Child, error) {
 		return nil, fmt.Errorf("start %s: %w", filepath.Base(cmd.Path), err)
 	}
 	return c, nil
+}
+
+// Running reports whether it has not ended.
+func (c *Child) Running() bool {
+	select {
+	case <-c.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Signal sends a signal, such as SIGSTOP and SIGCONT; one that has ended gets none.
+func (c *Child) Signal(signal os.Signal) error {
+	if err := c.cmd.Process.Signal(signal); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
 }
 
 // Pid is the process id.
