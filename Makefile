@@ -154,7 +154,7 @@ e2e-gateway: build $(envoy_gateway) $(released)/SHA256SUMS ## what `render envoy
 		packages=./e2e timeout=15m flags='-v -tags gateway -run TestEnvoyGateway -exec $(CURDIR)/build/gateway/alone'
 
 .PHONY: e2e-istio
-e2e-istio: build $(istio)/envoy_bootstrap.json $(kube)/kube-apiserver $(etcd) $(released)/SHA256SUMS ## what `render istio` writes, on the real Istio, without a cluster; building that takes ten minutes, once; Linux
+e2e-istio: build $(istio)/envoy_bootstrap.json $(istio)/istiod.yaml $(kube)/kube-apiserver $(etcd) $(released)/SHA256SUMS ## what `render istio` writes, on the real Istio, without a cluster; building that takes ten minutes, once; Linux
 	@$(with_release) SLUICE_ISTIO='$(CURDIR)/$(istio)' SLUICE_KUBE_APISERVER='$(CURDIR)/$(kube)/kube-apiserver' SLUICE_ETCD='$(CURDIR)/$(etcd)' \
 		$(MAKE) --no-print-directory envoy-test versions='$(newest)' packages=./e2e timeout=15m flags='-v -tags istio -run TestIstio -exec "$(alone)"'
 
@@ -310,6 +310,10 @@ $(istio)/envoy_bootstrap.json: build/istio/go.mod build/istio/go.sum
 	@from=$$($(GO) list -C build/istio -m -f '{{.Dir}}' istio.io/istio sigs.k8s.io/gateway-api | paste -sd ' '); \
 	install -m 644 $${from% *}/manifests/charts/base/files/crd-all.gen.yaml $${from#* }/config/crd/standard/gateway.networking.k8s.io_[!v]*.yaml $(@D)/crds; \
 	install -m 644 $${from% *}/tools/packaging/common/envoy_bootstrap.json $@
+
+# What istioctl installs, with the templates by which istiod makes pods and Deployments.
+$(istio)/istiod.yaml: build/istio/go.mod build/istio/go.sum | $(istio)/envoy_bootstrap.json
+	install -m 644 $$($(GO) list -C build/istio -m -f '{{.Dir}}' istio.io/istio)/operator/cmd/mesh/testdata/manifest-generate/output/pilot_default.golden.yaml $@
 
 $(kube)/kube-apiserver: build/kube/go.mod build/kube/go.sum
 	CGO_ENABLED=0 $(GO) build -C build/kube -ldflags '-s -w' -o $(CURDIR)/$@ k8s.io/kubernetes/cmd/kube-apiserver

@@ -55,6 +55,8 @@ func TestIstio(t *testing.T) {
 		t.Run(kind, func(t *testing.T) { s.life(t, kind) })
 	}
 	t.Run("file in the proxy's container", s.fromFile)
+	t.Run("ConfigMap that pods mount", s.fromConfigMap)
+	t.Run("size of a ConfigMap", s.configMapSize)
 	t.Run("a release's image from a private registry, by its digest", s.fromRegistry)
 	t.Run("resources of the page", s.page)
 	t.Run("manifests of serve and quota", s.manifests)
@@ -93,7 +95,7 @@ func limited(name, limits, more string) string {
 func (s *istioSite) render(t *testing.T, policy string, flags ...string) string {
 	t.Helper()
 	args := append([]string{"render", "istio", "-f", file(t, "policy.yaml", policy)}, flags...)
-	if !slices.Contains(flags, "--url") {
+	if !slices.Contains(flags, "--url") && !slices.Contains(flags, "--wasm-configmap") {
 		args = append(args, "--url", s.url, "--sha256", s.sha256)
 	}
 	if !slices.Contains(flags, "-n") {

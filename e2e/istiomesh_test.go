@@ -31,7 +31,8 @@ const (
 	etcdPort      = 25379
 	apiPort       = 25443
 	discoveryPort = 25010
-	istiodPort    = 25011
+	istiodPort    = 25011 // and the next one
+	injectorPort  = 25013
 )
 
 // registryName is 127.0.0.1 for the proxies.
@@ -61,6 +62,7 @@ func startMesh(t *testing.T) *mesh {
 	m.startKube(t)
 	m.applyFiles(t, m.installed, "crds")
 	m.kube.apply(t, meshResources(upstream().Listener.Addr().(*net.TCPAddr).Port))
+	m.applyInjector(t)
 	m.startIstiod(t)
 	return m
 }
@@ -133,11 +135,11 @@ func (m *mesh) startIstiod(t *testing.T) {
 	m.run(t, "istiod", []string{
 		"POD_NAME=istiod", "POD_NAMESPACE=istio-system", "CLUSTER_ID=Kubernetes", "KUBECONFIG=" + kubeconfig,
 		"PILOT_CERT_PROVIDER=none", "PILOT_ENABLE_AMBIENT=true", "PILOT_ENABLE_SENDING_HBONE=false", "PILOT_ENABLE_SIDECAR_LISTENING_HBONE=false",
-		"ENABLE_CA_SERVER=false", "INJECT_ENABLED=false", "VALIDATION_WEBHOOK_CONFIG_NAME=", "INJECTION_WEBHOOK_CONFIG_NAME=",
+		"ENABLE_CA_SERVER=false", "VALIDATION_WEBHOOK_CONFIG_NAME=", "INJECTION_WEBHOOK_CONFIG_NAME=",
 		"PILOT_ENABLE_METADATA_EXCHANGE=false", "PILOT_ENABLE_ALPN_FILTER=false", // filters that only Istio's own builds of Envoy have
 	}, filepath.Join(m.installed, "pilot-discovery"), "discovery", "--kubeconfig="+kubeconfig, "--namespace=istio-system",
 		"--meshConfig="+m.write(t, "mesh.yaml", strings.ReplaceAll(meshConfig, "ACCESS_LOG", m.accessLog())),
-		"--grpcAddr=", fmt.Sprint("--secureGRPCAddr=127.0.0.1:", discoveryPort), "--httpsAddr=", fmt.Sprint("--httpAddr=127.0.0.1:", istiodPort),
+		"--grpcAddr=", fmt.Sprint("--secureGRPCAddr=127.0.0.1:", discoveryPort), fmt.Sprint("--httpsAddr=127.0.0.1:", injectorPort), fmt.Sprint("--httpAddr=127.0.0.1:", istiodPort),
 		"--tlsCertFile="+m.certs.cert, "--tlsKeyFile="+m.certs.key, "--caCertFile="+m.certs.ca,
 		fmt.Sprint("--monitoringAddr=127.0.0.1:", istiodPort+1), "--ctrlz_port=0")
 	eventually(t, 60*time.Second, "istiod", func() bool {
@@ -168,9 +170,10 @@ func (m *mesh) startProxy(t *testing.T, kind, pod, address, labels string, ports
   "proxyAdminPort": %d, "statusPort": %d, "concurrency": 2, "extraStatTags": ["domain", "rule", "override"], "terminationDrainDuration": "1s"
 }`, discoveryPort, m.certs.ca, m.certs.cert, m.certs.key, m.envoy, filepath.Join(m.dir, pod, "etc"),
 			filepath.Join(m.installed, "envoy_bootstrap.json"), ports, ports+3))
-	// pilot-agent stores modules in /var/lib/istio/data, which nobody can change.
+	// pilot-agent stores modules in /var/lib/istio/data, which nobody can change. What a
+	// pod mounts of a ConfigMap is the folder configmap.
 	return m.run(t, pod, env, "unshare", "--mount", "sh", "-ec",
-		`mount -t tmpfs data /var/lib; mkdir -p /var/lib/istio/data; mount --bind "$0" /etc/hosts; exec "$@"`,
+		`mount -t tmpfs data /var/lib; mkdir -p /var/lib/istio/data /var/lib/sluice-filter configmap; mount --bind configmap /var/lib/sluice-filter; mount --bind "$0" /etc/hosts; exec "$@"`,
 		m.write(t, "hosts", "127.0.0.1 localhost "+registryName+"\n"), filepath.Join(m.installed, "pilot-agent"), "proxy", kind, "--domain", "edge.svc.cluster.local", "--proxyLogLevel=warning")
 }
 

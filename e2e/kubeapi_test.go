@@ -52,10 +52,24 @@ func (k *kubeAPI) send(t *testing.T, resources, query string) {
 }
 
 // remove deletes what apply has stored.
-func (k *kubeAPI) remove(t *testing.T, resource string) {
+func (k *kubeAPI) remove(t *testing.T, resources string) {
 	t.Helper()
-	status, answer := k.call(t, http.MethodDelete, k.path(t, resource), "")
-	require.Equal(t, http.StatusOK, status, answer)
+	for _, text := range betweenDocuments.Split(resources, -1) {
+		status, answer := k.call(t, http.MethodDelete, k.path(t, text), "")
+		require.Equal(t, http.StatusOK, status, answer)
+	}
+}
+
+// read decodes what the API server has stored, and is false where there is nothing.
+func (k *kubeAPI) read(t *testing.T, path string, into any) bool {
+	t.Helper()
+	status, answer := k.call(t, http.MethodGet, path, "")
+	if status == http.StatusNotFound {
+		return false
+	}
+	require.Equal(t, http.StatusOK, status, "%s", answer)
+	require.NoError(t, json.Unmarshal(answer, into))
+	return true
 }
 
 // path is where the API server keeps a resource, "" for an empty document.

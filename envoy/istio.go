@@ -19,7 +19,7 @@ const (
 	TrafficExtensionKind = "TrafficExtension" // its successor, since Istio 1.30
 )
 
-// IstioOptions say what an Istio resource holds. URL and Policy are required.
+// IstioOptions say what an Istio resource holds. URL, or Mount, and Policy are required.
 //
 // Environment variables (vmConfig) are left out on purpose: the filter reads
 // none, and different ones would give each plugin VMs of its own. So is
@@ -27,8 +27,9 @@ const (
 type IstioOptions struct {
 	Object
 	Fetch
-	Kind   string // default WasmPluginKind
-	Policy []byte // the text of a policy file, valid
+	Mount  ConfigMap // instead of a URL
+	Kind   string    // default WasmPluginKind
+	Policy []byte    // the text of a policy file, valid
 	Quota  Quota
 
 	Phase    string // AUTHN, AUTHZ or STATS; empty = after all of Istio's filters
@@ -69,6 +70,9 @@ var resourceTemplates = template.Must(template.New("istio").Funcs(template.FuncM
 func Istio(o IstioOptions) ([]byte, error) {
 	o.Kind, o.Name = cmp.Or(o.Kind, WasmPluginKind), cmp.Or(o.Name, ResourceName)
 	o.FailStrategy = cmp.Or(o.FailStrategy, istioFailStrategies[0])
+	if o.Mount.Name != "" && o.URL == "" {
+		o.URL = o.Mount.url()
+	}
 	view, err := o.view()
 	var out bytes.Buffer
 	if err == nil {
@@ -104,6 +108,9 @@ func (o IstioOptions) check() error {
 		return err
 	}
 	if err := o.Quota.check(); err != nil {
+		return err
+	}
+	if err := o.Mount.check(o.URL); err != nil {
 		return err
 	}
 	if err := o.Fetch.check("oci://REGISTRY/IMAGE", "https://HOST/PATH", "http://HOST/PATH", "file:///PATH"); err != nil {

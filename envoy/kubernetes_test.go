@@ -81,6 +81,15 @@ var resources = map[string]resource{
 		buildtest.Resource{Kind: "TrafficExtension", Name: ".sluice", FailurePolicy: "FAIL_RELOAD", Code: "file:///opt/sluice.wasm"},
 		`{"match":[{"ports":[{"number":1}]}],"wasm":{"url":"file:///opt/sluice.wasm","type":"HTTP","failStrategy":"FAIL_RELOAD","pluginConfig":POLICY}}`,
 	},
+	"istio/wasmplugin-configmap": {
+		func() ([]byte, error) {
+			return Istio(IstioOptions{
+				Object: Object{Namespace: "edge"}, Policy: []byte(commentedPolicy), Mount: ConfigMap{Name: "1e3", File: "/home/a b/$(c).wasm"}, Mode: "SERVER",
+			})
+		},
+		buildtest.Resource{Kind: "WasmPlugin", Namespace: "edge", Name: "edge.sluice", FailurePolicy: "FAIL_RELOAD", Code: "file:///var/lib/sluice-filter/sluice.wasm"},
+		`{"match":[{"mode":"SERVER"}],"url":"file:///var/lib/sluice-filter/sluice.wasm","type":"HTTP","failStrategy":"FAIL_RELOAD","pluginConfig":POLICY}`,
+	},
 	"envoygateway/image": {
 		func() ([]byte, error) {
 			return EnvoyGateway(EnvoyGatewayOptions{
@@ -175,6 +184,11 @@ func TestIstioRefuses(t *testing.T) {
 		"file folder":        {func(o *IstioOptions) { o.URL = "file:///opt/" }, "want file:///PATH"},
 		"sha256 of a file":   {func(o *IstioOptions) { o.URL, o.SHA256 = "file:///a", digest }, "Istio does not check files"},
 		"sha256":             {func(o *IstioOptions) { o.SHA256 = strings.ToUpper(digest) }, "want 64 digits 0-9a-f"},
+		"url and ConfigMap":  {func(o *IstioOptions) { o.Mount = ConfigMap{"a", "/b"} }, "a url and a ConfigMap: the filter comes from one of the two"},
+		"ConfigMap":          {func(o *IstioOptions) { o.URL, o.Mount = "", ConfigMap{"A", "/b"} }, `ConfigMap "A": want lower-case`},
+		"its file":           {func(o *IstioOptions) { o.URL, o.Mount = "", ConfigMap{"a", "/b';c"} }, "want a path without quotes and line breaks"},
+		"its file's line":    {func(o *IstioOptions) { o.URL, o.Mount = "", ConfigMap{"a", "/b\u0085c"} }, "want a path without quotes and line breaks"},
+		"its digest":         {func(o *IstioOptions) { o.URL, o.SHA256, o.Mount = "", digest, ConfigMap{"a", "/b"} }, "Istio does not check files"},
 		"pull policy":        {func(o *IstioOptions) { o.PullPolicy = "Never" }, `pull policy "Never": want IfNotPresent or Always`},
 		"file pulled":        {func(o *IstioOptions) { o.URL, o.PullPolicy = "file:///a", PullAlways }, "nothing is pulled"},
 		"secret of the web":  {func(o *IstioOptions) { o.URL, o.PullSecret = "https://a/b", "s" }, "a pull secret without an oci:// URL"},

@@ -30,13 +30,12 @@ func (o *resourceOptions) AddFlags(cmd *cobra.Command, urls, targets string) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.Name, "name", envoy.ResourceName, "`NAME` of the resource")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resource (default: kubectl's)")
-	flags.StringVar(&o.URL, "url", "", "`URL` of the filter's binary: "+urls+" (required)")
+	flags.StringVar(&o.URL, "url", "", "`URL` of the filter's binary: "+urls)
 	flags.StringVar(&o.SHA256, "sha256", "", "`DIGEST` that the image, or the file behind http, must have; a wrong one stops a filter that runs")
 	flags.StringVar(&o.PullPolicy, "pull-policy", "", "`POLICY`: "+envoy.PullIfNotPresent+" or "+envoy.PullAlways+" (default: IfNotPresent, but Always for an image's tag latest)")
 	flags.StringVar(&o.PullSecret, "pull-secret", "", "`SECRET` in that namespace with the registry's credentials")
 	flags.StringArrayVar(&o.targets, "target", nil, targets)
 	flags.StringVar(&o.quotaCluster, "quota-cluster", "", "`NAME` of the proxies' cluster that leads to the quota service, for rules of scope cluster (default: the policy's quota.cluster)")
-	_ = cmd.MarkFlagRequired("url")
 	_ = cmd.RegisterFlagCompletionFunc("pull-policy", fixed(envoy.PullIfNotPresent, envoy.PullAlways))
 }
 
@@ -66,7 +65,7 @@ func (o *resourceOptions) readPolicy(cmd *cobra.Command) (text []byte, quota env
 
 // warn tells what may run in the proxies without a digest.
 func (o *resourceOptions) warn(to io.Writer) {
-	if strings.HasPrefix(o.URL, "file:") || o.SHA256 != "" || strings.Contains(o.URL, "@sha256:") {
+	if o.URL == "" || strings.HasPrefix(o.URL, "file:") || o.SHA256 != "" || strings.Contains(o.URL, "@sha256:") {
 		return
 	}
 	fmt.Fprintln(to, "warning: without --sha256 whoever controls the URL decides what runs in the proxies")
@@ -95,15 +94,18 @@ func printResource(cmd *cobra.Command, text []byte, err error) error {
 type renderIstioOptions struct {
 	resourceOptions
 	kind, phase, mode, fail string
+	configMap, wasm         string
 	priority                int32
 	ports                   []int
 	selector                []string
 }
 
 func (o *renderIstioOptions) AddFlags(cmd *cobra.Command) {
-	o.resourceOptions.AddFlags(cmd, "oci://REGISTRY/IMAGE:TAG, https://…, http://… or file:///PATH in the proxy's container",
+	o.resourceOptions.AddFlags(cmd, "oci://REGISTRY/IMAGE:TAG, https://…, http://… or file:///PATH in the proxy's container (required without --wasm-configmap)",
 		"`KIND/NAME` it applies to: a Gateway; on waypoints only, a Service, a ServiceEntry or, in Istio's root namespace, GatewayClass/istio-waypoint; may be repeated (default: the whole namespace)")
 	flags := cmd.Flags()
+	flags.StringVar(&o.configMap, "wasm-configmap", "", "`NAME` of a ConfigMap that the proxies' pods mount, with the filter's binary inside, instead of --url; the output's comment says how")
+	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter for --wasm-configmap (default: the one inside this program, written to the user's cache folder)")
 	flags.StringVar(&o.kind, "kind", "wasm-plugin", "`KIND` of resource: wasm-plugin, or traffic-extension (Istio 1.30 and later)")
 	flags.StringArrayVar(&o.selector, "selector", nil, "`LABEL=VALUE` of the workloads it applies to, not with --target; may be repeated")
 	flags.StringVar(&o.phase, "phase", "", "`PHASE` of the filter chain before which it runs: authn, authz or stats (default: after all of Istio's filters)")
@@ -111,6 +113,7 @@ func (o *renderIstioOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.mode, "mode", "", "`MODE` of traffic: client, server or client-and-server (default: both)")
 	flags.IntSliceVar(&o.ports, "port", nil, "`PORT` of the service that is limited; may be repeated (default: all)")
 	flags.StringVar(&o.fail, "fail-strategy", "reload", "`STRATEGY` where the filter cannot run: reload, close or open")
+	_ = cmd.MarkFlagFilename("wasm", "wasm")
 	_ = cmd.RegisterFlagCompletionFunc("kind", fixed("wasm-plugin", "traffic-extension"))
 	_ = cmd.RegisterFlagCompletionFunc("phase", fixed("authn", "authz", "stats"))
 	_ = cmd.RegisterFlagCompletionFunc("mode", fixed("client", "server", "client-and-server"))
@@ -120,7 +123,7 @@ func (o *renderIstioOptions) AddFlags(cmd *cobra.Command) {
 func newRenderIstioCommand() *cobra.Command {
 	var o renderIstioOptions
 	cmd := &cobra.Command{
-		Use:   "istio -f POLICY --url URL [--target KIND/NAME | --selector LABEL=VALUE]",
+		Use:   "istio -f POLICY {--url URL | --wasm-configmap NAME} [--target KIND/NAME | --selector LABEL=VALUE]",
 		Short: "Write a WasmPlugin or a TrafficExtension for Istio",
 		Long: `Write a resource to standard output that has Istio load the filter into its
 proxies, with the policy as plain YAML inside, comments kept.
@@ -136,7 +139,10 @@ application makes itself are limited too.`,
     --url https://files.example/sluice.wasm --sha256 "$(sha256sum < sluice.wasm | cut -c1-64)"
 
   # The newer resource
-  sluice render istio --kind traffic-extension -f policy.yaml --url file:///opt/sluice/sluice.wasm`,
+  sluice render istio --kind traffic-extension -f policy.yaml --url file:///opt/sluice/sluice.wasm
+
+  # Without a registry: the filter in a ConfigMap, which the output's comment says how to mount
+  sluice render istio -f policy.yaml -n edge --target Gateway/edge --wasm-configmap sluice-1.0.0`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return renderIstio(cmd, o) },
 	}
 	o.AddFlags(cmd)
@@ -171,6 +177,9 @@ func renderIstio(cmd *cobra.Command, o renderIstioOptions) error {
 		}
 	}
 	var err error
+	if options.Mount, err = o.mount(); err != nil {
+		return err
+	}
 	if options.Selector, err = labels(o.selector); err != nil {
 		return err
 	}
@@ -179,6 +188,33 @@ func renderIstio(cmd *cobra.Command, o renderIstioOptions) error {
 	}
 	text, err := envoy.Istio(options)
 	return printResource(cmd, text, err)
+}
+
+// mount is the ConfigMap that has the filter, if one is named.
+func (o *renderIstioOptions) mount() (m envoy.ConfigMap, err error) {
+	switch {
+	case o.configMap == "" && o.wasm != "":
+		return m, usageError(errors.New("--wasm without --wasm-configmap"), "--url says where the proxies find the filter")
+	case o.configMap == "" && o.URL == "":
+		return m, usageError(errors.New("neither --url nor --wasm-configmap"), "give the filter's URL, or a ConfigMap that the proxies mount")
+	case o.configMap == "":
+		return m, nil
+	case o.URL != "":
+		return m, usageError(errors.New("--url and --wasm-configmap"), "give one of the two: the ConfigMap's file has a URL of its own")
+	}
+	wasm, err := readFilter(o.wasm)
+	if err != nil {
+		return m, err
+	}
+	if len(wasm) > envoy.MaxConfigMap {
+		return m, withHint(fmt.Errorf("the filter has %d bytes: a ConfigMap holds at most %d", len(wasm), envoy.MaxConfigMap),
+			"sluice image push puts one of any size into a registry, for --url")
+	}
+	m = envoy.ConfigMap{Name: o.configMap, File: o.wasm}
+	if m.File == "" {
+		m.File, err = writeFilter(wasm)
+	}
+	return m, err
 }
 
 // labels reads LABEL=VALUE.
@@ -204,9 +240,10 @@ type renderEnvoyGatewayOptions struct {
 }
 
 func (o *renderEnvoyGatewayOptions) AddFlags(cmd *cobra.Command) {
-	o.resourceOptions.AddFlags(cmd, "oci://REGISTRY/IMAGE:TAG, https://… or http://…",
+	o.resourceOptions.AddFlags(cmd, "oci://REGISTRY/IMAGE:TAG, https://… or http://… (required)",
 		"`KIND/NAME` it applies to, or KIND/NAME/SECTION: a Gateway, HTTPRoute or GRPCRoute of that namespace; may be repeated (required)")
 	cmd.Flags().BoolVar(&o.failOpen, "fail-open", false, "let requests through where the filter cannot run: they have no limit, and nothing says so")
+	_ = cmd.MarkFlagRequired("url")
 	_ = cmd.MarkFlagRequired("target")
 }
 

@@ -63,6 +63,31 @@ func TestRenderIstio(t *testing.T) {
 	require.Equal(t, string(want), stdout)
 }
 
+// TestRenderConfigMap: a ConfigMap holds a mebibyte, and not a byte more.
+func TestRenderConfigMap(t *testing.T) {
+	module := func(bytes int) string {
+		return file(t, "a filter.wasm", "\x00asm"+strings.Repeat("\x00", bytes-4))
+	}
+	render := func(wasm string) (stdout, stderr string, err error) {
+		return runRender(t, onePolicy, "istio", "-f", "-", "-n", "shop", "--wasm-configmap", "sluice-1", "--wasm", wasm)
+	}
+	wasm := module(1_048_576)
+	stdout, stderr, err := render(wasm)
+	require.NoError(t, err)
+	require.Empty(t, stderr)
+	want, err := envoy.Istio(envoy.IstioOptions{
+		Object: envoy.Object{Namespace: "shop"}, Policy: []byte(onePolicy), Mount: envoy.ConfigMap{Name: "sluice-1", File: wasm},
+	})
+	require.NoError(t, err)
+	require.Equal(t, string(want), stdout)
+	require.Contains(t, stdout, "\n#   kubectl create configmap sluice-1 -n shop --from-file=sluice.wasm='"+wasm+"'\n")
+
+	_, _, err = render(module(1_048_577))
+	require.EqualError(t, err, "the filter has 1048577 bytes: a ConfigMap holds at most 1048576")
+	_, _, err = render(filepath.Join(t.TempDir(), "none.wasm"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
 // TestRenderWarnsOfAnotherBinary: an image that is pulled with each change of the
 // resource may be another one.
 func TestRenderWarnsOfAnotherBinary(t *testing.T) {
@@ -147,7 +172,10 @@ func TestRenderResourceRefuses(t *testing.T) {
 		usage bool
 	}{
 		"no policy":            {[]string{"istio", "--url", "oci://a/b"}, "", `required flag(s) "file" not set`, true},
-		"no url":               {[]string{"istio", "-f", "-"}, onePolicy, `required flag(s) "url" not set`, true},
+		"no url":               {[]string{"istio", "-f", "-"}, onePolicy, "neither --url nor --wasm-configmap", true},
+		"no url of an image":   {[]string{"envoy-gateway", "-f", "-", "--target", "Gateway/a"}, onePolicy, `required flag(s) "url" not set`, true},
+		"url and ConfigMap":    {with(istio, "--wasm-configmap", "a"), onePolicy, "--url and --wasm-configmap", true},
+		"file of a url":        {with(istio, "--wasm", "a"), onePolicy, "--wasm without --wasm-configmap", true},
 		"no target":            {[]string{"envoy-gateway", "-f", "-", "--url", "oci://a/b"}, onePolicy, `required flag(s) "target" not set`, true},
 		"bad policy":           {istio, "version: 1\nrules: [{nam: all}]\n", "standard input:2:10: rules[0].nam", false},
 		"revision in a policy": {istio, "version: 1\nrevision: a\n", "revision", false},
