@@ -247,11 +247,11 @@ measure:
 	@mkdir -p $(out)
 	@$(GO) build -C build/measure -trimpath -o $(CURDIR)/$(measure) .
 
-# So is what makes a release.
+# So is what makes a release. It finds TinyGo by its own source, hence no -trimpath.
 .PHONY: releaser
 releaser:
 	@mkdir -p $(out)
-	@$(GO) build -C build/release -trimpath -o $(CURDIR)/$(releaser) .
+	@$(GO) build -C build/release -o $(CURDIR)/$(releaser) .
 
 $(released)/SHA256SUMS: $(cli) $(call go_files,build/release) | releaser
 	$(releaser) make --version $(notdir $(released)) --out $(released) --platform linux/$$($(GO) env GOARCH)

@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/build/wasm"
 )
 
 // run runs a command in the tree and returns what it prints.
@@ -78,7 +80,7 @@ type module struct {
 }
 
 // linkedModules returns the modules that any binary or the filter links, by path.
-func linkedModules(ctx context.Context, o options) ([]module, error) {
+func linkedModules(ctx context.Context, o options, compilers []wasm.Compiler) ([]module, error) {
 	found := map[string]module{}
 	type linked struct{ platform, program string }
 	programs := []linked{{"wasip1/wasm", "./filter"}}
@@ -114,31 +116,35 @@ func linkedModules(ctx context.Context, o options) ([]module, error) {
 		}
 		list = append(list, m)
 	}
-	library, err := standardLibrary(ctx, o.tree)
+	for _, toolchain := range []string{"", wasm.Toolchain} {
+		library, err := standardLibrary(ctx, o.tree, toolchain)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, library)
+	}
+	tinygo, err := tinyGo(ctx, o.tree, compilers[0].Version)
 	if err != nil {
 		return nil, err
 	}
-	tinygo, err := tinyGo(ctx, o.tree)
-	if err != nil {
-		return nil, err
-	}
-	list = append(list, library, tinygo)
-	slices.SortFunc(list, func(a, b module) int { return strings.Compare(a.Path, b.Path) })
+	list = append(list, tinygo)
+	slices.SortFunc(list, func(a, b module) int { return strings.Compare(a.Path+a.Version, b.Path+b.Version) })
 	return list, nil
 }
 
 // tinyGo has the runtime that the filter links.
-func tinyGo(ctx context.Context, tree string) (m module, err error) {
-	text, err := run(ctx, filepath.Join(tree, "build", "tinygo"), nil, "go", "mod", "download", "-json", "github.com/tinygo-org/tinygo")
+func tinyGo(ctx context.Context, tree, version string) (m module, err error) {
+	text, err := run(ctx, filepath.Join(tree, "build", "tinygo"), nil, "go", "mod", "download", "-json", "github.com/tinygo-org/tinygo@v"+version)
 	if err != nil {
 		return m, err
 	}
 	return m, json.Unmarshal(text, &m)
 }
 
-// standardLibrary is what every Go program links.
-func standardLibrary(ctx context.Context, tree string) (module, error) {
-	text, err := run(ctx, tree, nil, "go", "env", "GOVERSION", "GOROOT")
+// standardLibrary is what every Go program links: the binaries that of the Go here, the
+// filter that of another.
+func standardLibrary(ctx context.Context, tree, toolchain string) (module, error) {
+	text, err := run(ctx, tree, []string{toolchain}, "go", "env", "GOVERSION", "GOROOT")
 	if err != nil {
 		return module{}, err
 	}

@@ -12,6 +12,8 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 	classifier "github.com/google/licenseclassifier/v2"
 	"github.com/google/licenseclassifier/v2/assets"
+
+	"github.com/sluice-ratelimit/sluice/build/wasm"
 )
 
 // allowed are the licenses that a linked module may have: none asks for more than its
@@ -119,11 +121,15 @@ func writeNotices(dir, tree string, modules []module, found []license) error {
 	return publish(filepath.Join(dir, noticesFile), []byte(text))
 }
 
-// writeSBOM writes what is linked as CycloneDX. It has no serial number and no time: it
+// writeSBOM writes what is linked, and what the filter was compiled by, as CycloneDX. It has no serial number and no time: it
 // follows from the source.
-func writeSBOM(dir string, o options, from source, modules []module, found []license) error {
+func writeSBOM(dir string, o options, from source, modules []module, found []license, compilers []wasm.Compiler) error {
+	var tools []cdx.Component
+	for _, c := range compilers {
+		tools = append(tools, cdx.Component{Type: cdx.ComponentTypeApplication, Name: c.Name, Version: c.Version})
+	}
 	bom := cdx.NewBOM()
-	bom.Metadata = &cdx.Metadata{Component: &cdx.Component{
+	bom.Metadata = &cdx.Metadata{Tools: &cdx.ToolsChoice{Components: &tools}, Component: &cdx.Component{
 		BOMRef: "sluice", Type: cdx.ComponentTypeApplication, Name: "sluice", Version: o.version,
 		Properties: &[]cdx.Property{{Name: "commit", Value: from.commit}},
 	}}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -13,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/build/wasm"
 )
 
 // options say what is released, and where to.
@@ -87,11 +90,15 @@ func makeRelease(ctx context.Context, log io.Writer, o options) error {
 			return err
 		}
 	}
-	modules, err := linkedModules(ctx, o)
+	compilers, err := wasm.Compilers()
 	if err != nil {
 		return err
 	}
-	if err := finish(dir, o, from, modules, key); err != nil {
+	modules, err := linkedModules(ctx, o, compilers)
+	if err != nil {
+		return err
+	}
+	if err := finish(dir, o, from, modules, compilers, key); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(o.out); err != nil {
@@ -101,7 +108,7 @@ func makeRelease(ctx context.Context, log io.Writer, o options) error {
 }
 
 // finish makes the rest of a release out of its binaries and its filter.
-func finish(dir string, o options, from source, modules []module, key *signer) error {
+func finish(dir string, o options, from source, modules []module, compilers []wasm.Compiler, key *signer) error {
 	licenses, err := identifyAll(modules)
 	if err != nil {
 		return err
@@ -109,7 +116,7 @@ func finish(dir string, o options, from source, modules []module, key *signer) e
 	if err := writeNotices(dir, o.tree, modules, licenses); err != nil {
 		return err
 	}
-	if err := writeSBOM(dir, o, from, modules, licenses); err != nil {
+	if err := writeSBOM(dir, o, from, modules, licenses, compilers); err != nil {
 		return err
 	}
 	list, err := writeImages(dir, o, from)
@@ -139,7 +146,8 @@ func share(dir string) error {
 	})
 }
 
-// copyFilter copies the filter that the binaries embed.
+// copyFilter copies the filter that the binaries embed. It is the one that the compilers
+// here make: that of others may lie there still.
 func copyFilter(tree, dir string) error {
 	embedded, err := os.ReadFile(filepath.Join(tree, "build/out/embed/sluice.wasm"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -147,6 +155,17 @@ func copyFilter(tree, dir string) error {
 	}
 	if err != nil {
 		return err
+	}
+	file, err := wasm.Filter(tree)
+	if err != nil {
+		return err
+	}
+	compiled, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(embedded, compiled) {
+		return errors.New("the filter that is built is not what the source and the compilers here make: remove build/out/sluice.wasm and run make build")
 	}
 	return publish(filepath.Join(dir, filterFile), embedded)
 }

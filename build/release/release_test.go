@@ -29,9 +29,13 @@ import (
 	"github.com/google/licenseclassifier/v2/assets"
 	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/wasm"
 )
 
 const tree = "../.."
+
+var compilers = []wasm.Compiler{{Name: "tinygo", Version: "0.39.0"}}
 
 // standIn makes all of a release but its binaries, which compiling takes minutes.
 func standIn(t *testing.T, dir string, key *signer) {
@@ -44,9 +48,9 @@ func standIn(t *testing.T, dir string, key *signer) {
 	}
 	host := o
 	host.platforms = []string{"linux/amd64"}
-	modules, err := linkedModules(t.Context(), host)
+	modules, err := linkedModules(t.Context(), host, compilers)
 	require.NoError(t, err)
-	require.NoError(t, finish(dir, o, source{"c0ffee", time.Unix(1_800_000_000, 0).UTC()}, modules, key))
+	require.NoError(t, finish(dir, o, source{"c0ffee", time.Unix(1_800_000_000, 0).UTC()}, modules, compilers, key))
 }
 
 func testKey(t *testing.T) *signer {
@@ -223,6 +227,9 @@ func TestBillOfMaterials(t *testing.T) {
 		require.True(t, names[name], name)
 	}
 	require.False(t, names["github.com/stretchr/testify"], "tests reach no user")
+	library := regexp.MustCompile(`\nstd (go\S+) \(`).FindAllString(notices, -1)
+	require.Len(t, library, 2, "that of the binaries and that of the filter")
+	require.Equal(t, []cdx.Component{{Type: cdx.ComponentTypeApplication, Name: "tinygo", Version: "0.39.0"}}, *bom.Metadata.Tools.Components)
 }
 
 func TestLicenses(t *testing.T) {

@@ -142,7 +142,7 @@ func compile(tinygo, root, tags, file string) error {
 	}
 	cmd := exec.Command(tinygo, append(options, "-target", described, "-tags", tags, "-o", plain, "./filter")...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), toolchain, "GOFLAGS="+os.Getenv("GOFLAGS")+" -modfile="+modules)
+	cmd.Env = append(os.Environ(), Toolchain, "GOFLAGS="+os.Getenv("GOFLAGS")+" -modfile="+modules)
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return errors.Join(err, errors.New(string(said)))
 	}

@@ -50,6 +50,20 @@ func TestFilterIsCompiledOnce(t *testing.T) {
 	require.Contains(t, string(text), "-tags sluice_test v0")
 }
 
+// A release names the compilers of its filter.
+func TestCompilers(t *testing.T) {
+	list, err := Compilers()
+	require.NoError(t, err)
+	for i, name := range []string{"tinygo", "go", "llvm", "binaryen"} {
+		require.Equal(t, name, list[i].Name)
+		require.Regexp(t, `^(go)?[0-9]+(\.[0-9]+)*$`, list[i].Version)
+	}
+	require.Equal(t, Toolchain, "GOTOOLCHAIN="+list[1].Version)
+	stand(t, "0.39.0", "")
+	_, err = Compilers()
+	require.ErrorContains(t, err, "for its versions: it says")
+}
+
 func TestTinyGoIsNewEnough(t *testing.T) {
 	for version, want := range map[string]string{
 		"0.39.0": "", "0.40.1": "", "1.0.0": "",

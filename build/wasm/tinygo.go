@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// toolchain is the Go that TinyGo 0.39 reads the standard library of. Go gets it.
-const toolchain = "GOTOOLCHAIN=go1.25.5"
+// Toolchain says, to the go command, whose standard library TinyGo 0.39 compiles.
+const Toolchain = "GOTOOLCHAIN=go1.25.5"
 
 var versionText = regexp.MustCompile(`tinygo version (\d+)\.(\d+)`)
 
@@ -72,4 +72,25 @@ func ask(tinygo string) (string, error) {
 		return "", fmt.Errorf("it is %d.%d, and the filter takes 0.39 or newer", major, minor)
 	}
 	return string(said), nil
+}
+
+// Compiler is one of those that decide the module's bytes.
+type Compiler struct{ Name, Version string }
+
+var compilersText = regexp.MustCompile(`^tinygo version (\S+) .*using go version (\S+) and LLVM version (\S+)\)\nwasm-opt version (\S+)`)
+
+// Compilers returns those that are here.
+func Compilers() ([]Compiler, error) {
+	tinygo, _, err := find()
+	if err != nil {
+		return nil, err
+	}
+	ask := exec.Command("sh", "-c", `"$0" version && "$("$0" env WASMOPT)" --version`, tinygo)
+	ask.Env = append(os.Environ(), Toolchain)
+	said, err := ask.CombinedOutput()
+	m := compilersText.FindStringSubmatch(string(said))
+	if err != nil || m == nil {
+		return nil, errors.Join(err, fmt.Errorf("ask %s for its versions: it says %q", tinygo, said))
+	}
+	return []Compiler{{"tinygo", m[1]}, {"go", m[2]}, {"llvm", m[3]}, {"binaryen", m[4]}}, nil
 }

@@ -119,7 +119,7 @@ func addWasmFlag(cmd *cobra.Command, file *string, condition string) {
 // maxWorkers bounds the worker VMs of one process: each takes tens of MB.
 const maxWorkers = 64
 
-// maxFilterBytes bounds a filter's binary. Ours is 5 MB.
+// maxFilterBytes bounds a filter's binary. Ours is less than 1 MB.
 const maxFilterBytes = 64 << 20
 
 func readFilterFile(name string) ([]byte, error) { return input.File(name, maxFilterBytes) }
