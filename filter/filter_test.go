@@ -201,7 +201,7 @@ func TestAPanicEndsTheVM(t *testing.T) {
 		r.Faults = &sim.Faults{Clock: true}
 		require.Equal(t, 503, b.serve(t, 0, r).Status)
 		require.ErrorContains(t, b.Failed(0), "vm failed in proxy_on_request_headers")
-		require.NoError(t, b.Reload(0))
+		b.now += 1e9
 	}
 	require.Contains(t, strings.Join(b.log, "\n"), "panic: the proxy has no clock")
 	for _, want := range []int{200, 429} {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+
+	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 // counts are the proxy's own metrics.
@@ -52,6 +54,9 @@ func (p *Proxy) prometheus() []byte {
 	for name, value := range p.host.Metrics() {
 		samples[sample(name)] = value
 	}
+	for name, value := range p.host.Reloads() {
+		samples["envoy_wasm_"+envoy.ResourceName+"_"+name] = value
+	}
 	var out bytes.Buffer
 	last := ""
 	for _, name := range slices.Sorted(maps.Keys(samples)) {
@@ -59,7 +64,7 @@ func (p *Proxy) prometheus() []byte {
 		if family != last {
 			last = family
 			kind := "gauge"
-			if strings.HasSuffix(family, "_total") {
+			if strings.HasSuffix(family, "_total") || strings.Contains(family, "_vm_reload_") {
 				kind = "counter"
 			}
 			fmt.Fprintf(&out, "# TYPE %s %s\n", family, kind)

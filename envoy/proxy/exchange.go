@@ -113,7 +113,6 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 		return nil, errClosed
 	case res.Details == "wasm_fail_stream":
 		x.counts.filterFailures.Add(1)
-		x.broken.Store(true)
 	case res.Local:
 		x.counts.answered.Add(1)
 	}

@@ -21,7 +21,6 @@ import (
 	"net/url"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -64,8 +63,7 @@ type Proxy struct {
 	log       *slog.Logger
 	host      *sim.Host
 	transport *http.Transport
-	free      chan int    // workers that are
-	broken    atomic.Bool // some worker's VM has failed
+	free      chan int // workers that are
 
 	updates sync.Mutex
 	running [sha256.Size]byte // digest of the filter that runs

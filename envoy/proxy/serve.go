@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	reloadEvery   = time.Second
 	shutdownGrace = 10 * time.Second
 
 	maxConnections = 4096     // one more waits
@@ -56,36 +55,19 @@ func (p *Proxy) Serve(ctx context.Context, listener, admin net.Listener) error {
 	return all.Wait()
 }
 
-// tick gives the VMs their ticks when they are due, and brings failed ones back, as
-// Envoy's FAIL_RELOAD does.
+// tick gives the VMs their ticks when they are due.
 func (p *Proxy) tick(ctx context.Context) {
-	reload := time.NewTicker(reloadEvery)
-	defer reload.Stop()
 	for {
-		wait := reloadEvery
+		wait := time.Second
 		if due, ok := p.host.Next(); ok {
 			wait = time.Until(time.Unix(0, due))
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-reload.C:
-			p.reload()
 		case <-p.host.Changed():
 		case <-time.After(wait):
 		}
 		p.host.TickDue()
-	}
-}
-
-func (p *Proxy) reload() {
-	if !p.broken.Swap(false) {
-		return
-	}
-	for worker := range p.host.Workers() {
-		if err := p.host.Reload(worker); err != nil {
-			p.broken.Store(true)
-			p.log.Error("restart a failed VM", "worker", worker, "error", err)
-		}
 	}
 }

@@ -43,7 +43,19 @@ func (h *Host) Configure(configuration []byte) error {
 // tried by no canary: what a thread does when an update has come to it and not
 // yet to the others. The next Configure makes all threads alike again.
 func (h *Host) ConfigureWorker(worker int, configuration []byte) error {
-	return h.again(worker, "configure worker", func() []byte { return append([]byte{}, configuration...) })
+	t, err := h.worker(worker)
+	if err != nil {
+		return err
+	}
+	h.updates.Lock()
+	defer h.updates.Unlock()
+	switch {
+	case h.closed:
+		return errClosed
+	case h.configured == nil:
+		return errors.New("configure worker: nothing is configured")
+	}
+	return h.apply(t, h.filter, append([]byte{}, configuration...))
 }
 
 // Replace gives all threads a new filter, in new VMs. The shared data stays.
@@ -64,29 +76,6 @@ func (h *Host) Replace(wasm []byte, configuration []byte) error {
 	}
 	h.filters = append(h.filters, f)
 	return nil
-}
-
-// Reload starts a new VM in a thread whose VM has failed, with the running
-// configuration, as FAIL_RELOAD does after a while. A working VM is left alone.
-func (h *Host) Reload(worker int) error {
-	return h.again(worker, "reload worker", func() []byte { return h.configured })
-}
-
-// again gives one worker a configuration of the running filter.
-func (h *Host) again(worker int, what string, configuration func() []byte) error {
-	t, err := h.worker(worker)
-	if err != nil {
-		return err
-	}
-	h.updates.Lock()
-	defer h.updates.Unlock()
-	switch {
-	case h.closed:
-		return errClosed
-	case h.configured == nil:
-		return errors.New(what + ": nothing is configured")
-	}
-	return h.apply(t, h.filter, configuration())
 }
 
 var errClosed = errors.New("the host is closed")
@@ -174,7 +163,7 @@ func (h *Host) apply(t *thread, f *filter, configuration []byte) error {
 	if err != nil {
 		return h.abandon(t, v, err)
 	}
-	t.root = root
+	t.root, t.loaded = root, h.elapsed()
 	if old != nil {
 		old.vm.retire(old)
 	}

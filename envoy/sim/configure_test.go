@@ -67,7 +67,7 @@ func TestClosedHost(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.Configure([]byte("one")))
 	h.Close()
-	for _, err := range []error{h.Configure([]byte("two")), h.ConfigureWorker(0, nil), h.Replace(guest, nil), h.Reload(0)} {
+	for _, err := range []error{h.Configure([]byte("two")), h.ConfigureWorker(0, nil), h.Replace(guest, nil)} {
 		require.EqualError(t, err, "the host is closed")
 	}
 }
@@ -195,11 +195,43 @@ func TestPanicEndsTheVMOnly(t *testing.T) {
 	require.Equal(t, 14, grpc.GRPCStatus)
 	require.Equal(t, []string{"v 1"}, b.do(1, "get k"), "the other worker goes on")
 
-	require.NoError(t, b.Reload(0))
+	b.at(1e9)
 	require.Equal(t, []string{"v 1", "first"}, b.do(0, "get k;config"))
 	require.Equal(t, 503, b.serve(1, "panic").Status)
 	require.NoError(t, b.Configure([]byte("first")))
 	require.Equal(t, []string{"first"}, b.do(1, "config"), "the same configuration starts it anew")
+}
+
+// A failed VM is made anew by the first request that comes a second after its last start,
+// so by the next one where it has run for longer.
+func TestReload(t *testing.T) {
+	b := setUp(t, workers(2))
+	require.NoError(t, b.Configure([]byte("veto=k")))
+	for _, step := range []struct {
+		atMs                      int64
+		worker                    int
+		do                        string
+		status                    int
+		success, failure, backoff uint64
+	}{
+		{0, 0, "panic", 503, 0, 0, 0},
+		{999, 0, "config", 503, 0, 0, 1},
+		{1000, 0, "config", 200, 1, 0, 1},
+		{5000, 0, "panic", 503, 1, 0, 1},
+		{5000, 0, "panic", 503, 2, 0, 1},
+		{5999, 0, "config", 503, 2, 0, 2},
+		{5999, 1, "set k no 0", 200, 2, 0, 2},
+		{6000, 0, "config", 503, 2, 1, 2},
+		{6500, 1, "set k yes 0", 200, 2, 1, 2},
+		{6999, 0, "config", 503, 2, 1, 3},
+		{7000, 0, "config", 200, 3, 1, 3},
+	} {
+		b.at(step.atMs * 1e6)
+		require.Equal(t, step.status, b.serve(step.worker, step.do).Status, "%+v", step)
+		require.Equal(t, map[string]uint64{
+			"vm_reload_success": step.success, "vm_reload_failure": step.failure, "vm_reload_backoff": step.backoff,
+		}, b.Reloads(), "%+v", step)
+	}
 }
 
 func TestPanicInTheResponse(t *testing.T) {
@@ -214,7 +246,8 @@ func TestPanicWhileAnotherRequestIsUnderWay(t *testing.T) {
 	res := b.serve(0, "on", func(r *sim.Request) {
 		r.Upstream = func(*sim.Request) (*sim.Response, error) {
 			b.serve(0, "panic")
-			require.NoError(t, b.Reload(0))
+			b.at(1e9)
+			require.Equal(t, []string{"first"}, b.do(0, "config"))
 			return &sim.Response{Status: 200}, nil
 		}
 	})

@@ -66,6 +66,9 @@ func (h *Host) Start(worker int, r *Request) (*Exchange, error) {
 	t.Lock()
 	defer t.Unlock()
 	x := &Exchange{host: h, thread: t}
+	if t.root != nil && t.root.vm.failed != nil {
+		t.reload()
+	}
 	root := t.root
 	switch {
 	case root == nil && !t.started:

@@ -22,6 +22,8 @@
 //   - Within one HTTP/2 connection, where one request's callback denies another, Envoy
 //     logs and deletes the denied one after it has answered the other.
 //   - A stream ends with its VM; in Envoy, with the last request of that VM.
+//   - A VM that has trapped is made anew by the first request that comes a second after
+//     its last start; Envoy, with FAIL_RELOAD, adds up to half a second at random.
 //   - A call on a stream that the other end has closed answers OK, and does nothing. By
 //     its source, Envoy then reads memory that it has freed, and so it does when a
 //     configuration goes that has such a stream. A filter therefore closes its own end
@@ -135,6 +137,7 @@ type Host struct {
 	properties      map[string][]byte
 	shared          *Namespace
 	metrics         metrics
+	reloads         reloads
 	now             func() int64
 	logTo           func(Level, int, string)
 	logLevel        Level
@@ -164,6 +167,7 @@ type thread struct {
 	id      int
 	root    *scope // context of the running configuration, nil if it has none
 	started bool   // a configuration has reached it
+	loaded  int64  // when root was started or, where it has failed, last tried again
 	running []*vm  // see vms
 	host    *Host
 	paused  []*Exchange // the longest first
@@ -210,7 +214,8 @@ func New(ctx context.Context, o Options) (*Host, error) {
 // Workers returns the number of worker VMs.
 func (h *Host) Workers() int { return len(h.threads) - 1 }
 
-// Failed returns why a worker has no filter to serve with, nil if it has one.
+// Failed returns why a worker has no filter to serve with, nil if it has one. A VM that
+// trapped is made anew at a later request.
 func (h *Host) Failed(worker int) error {
 	t, err := h.worker(worker)
 	if err != nil {

@@ -90,6 +90,10 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 			if proxywasm.SetSharedData("once", nil, 0xFFFFFFFE) != nil {
 				return false
 			}
+		case "veto":
+			if b, _, _ := proxywasm.GetSharedData(value); string(b) == "no" {
+				return false
+			}
 		case "queue":
 			id, err := proxywasm.RegisterSharedQueue(value)
 			proxywasm.LogInfof("queue %d %v", id, err)
