@@ -85,7 +85,7 @@ func (d driver) version() string { return strings.TrimPrefix(d.name, "envoy-") }
 var ofEveryVersion = []string{
 	"TestOneHotKey", "TestFreshKeys", "TestRaisedLimitLetsTheDifferenceThrough", "TestListenerThatIsNotReadyForLong", "TestMatchPaths", "TestHosts",
 	"TestForwardedForIsNotBelieved", "TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestQuickstartInKubernetes", "TestAccessLogOfThePage",
-	"TestEnvoyGateway", "TestAnotherBinaryKeepsTheCounters",
+	"TestEnvoyGateway", "TestAnotherBinaryKeepsTheCounters", "TestReloadAfterATrap", "TestTraps",
 }
 
 // envoys returns the Envoys that the test runs on.

@@ -201,7 +201,9 @@ func (s *istioSite) life(t *testing.T, kind string) {
 	})
 	t.Run("Envoy's name of it", func(t *testing.T) {
 		name := map[string]string{"wasm-plugin": "edge.sluice" + translated, "traffic-extension": "edge.sluice"}[kind]
-		require.Contains(t, s.admin(t, "/config_dump?resource=ecds_filters"), fmt.Sprintf("%q", name))
+		dump := s.admin(t, "/config_dump?resource=ecds_filters")
+		require.Contains(t, dump, fmt.Sprintf("%q", name))
+		require.Contains(t, dump, `"failure_policy": "FAIL_RELOAD"`)
 	})
 	t.Run("a change keeps the counters", func(t *testing.T) {
 		s.kube.apply(t, s.render(t, limited(kind, "15/"+far, ""), flags...))

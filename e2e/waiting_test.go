@@ -30,9 +30,12 @@ func faultSlack() time.Duration {
 }
 
 // balanced is withoutUpstream, with as many connections on each worker.
-func balanced(bootstrap []byte) []byte {
+func balanced(bootstrap []byte) []byte { return spread(withoutUpstream(bootstrap)) }
+
+// spread gives each worker as many connections.
+func spread(bootstrap []byte) []byte {
 	const address = "\n    address: "
-	return bytes.Replace(withoutUpstream(bootstrap), []byte(address), []byte("\n    connection_balance_config: {exact_balance: {}}"+address), 1)
+	return bytes.Replace(bootstrap, []byte(address), []byte("\n    connection_balance_config: {exact_balance: {}}"+address), 1)
 }
 
 // waitingRig is an Envoy whose requests wait for a quota service behind a gate.

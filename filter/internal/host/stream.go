@@ -94,6 +94,9 @@ func (p *plugin) decide(context uint32) types.Action {
 		return types.ActionPause
 	}
 	v := p.engine.Decide()
+	if planted("panic-counted", nil) {
+		panic("planted")
+	}
 	if p.quota != nil && p.quota.serve(context, v) {
 		return types.ActionPause
 	}
