@@ -286,7 +286,7 @@ func (d doc) section(heading string) string {
 // explainedIn says under which heading of policy.md the fields of an object of
 // reference.md are explained.
 var explainedIn = map[string]string{
-	"policy": "## The policy", "quota": "## One limit over all Envoys", "rule": "## A rule", "match": "## match", "key": "## key", "client_ip": "## key", "path": "## key",
+	"policy": "## The policy", "quota": "## One limit over all Envoys", "rule": "## A rule", "match": "## match", "key": "## key", "header": "## key", "address": "## key", "client_ip": "## key", "path": "## key",
 	"jwt": "## key", "limit": "## limits", "cost": "## cost", "matched_cost": "## cost", "override": "## overrides", "response": "## response", "manage": "## manage",
 }
 

@@ -187,3 +187,38 @@ func transport(version string) *http.Transport {
 	t.Protocols.SetUnencryptedHTTP2(version == "HTTP/2")
 	return t
 }
+
+// A credential is one key however its scheme is written, and so is an address in a
+// header, with every address of its network.
+func TestSpellingsOfClients(t *testing.T) {
+	const policy = `
+version: 1
+rules:
+  - {name: credential, match: {paths: [/credential]}, key: [{header: {name: authorization, scheme: bearer}}], missing_key: deny, limits: [2/` + far + `]}
+  - {name: address, match: {paths: [/address]}, key: [{address: {header: x-client}}], missing_key: deny, limits: [2/` + far + `]}
+`
+	each(t, func(t *testing.T, d driver) {
+		s := serve(t, d, policy)
+		for _, c := range []struct {
+			header    string
+			spellings []string
+			admitted  int
+		}{
+			{"authorization", []string{"Bearer k1", "bearer k1", "BEARER  k1", "Bearer\tk1", "bEARER k1 "}, 2},
+			{"authorization", []string{"Bearer k2", "Bearer k3", "Bearer k4"}, 3},
+			{"authorization", []string{"Basic k5", "k5", "Bearer", "Bearerk5"}, 0},
+			{"x-client", []string{"2001:db8:0:1::1", "[2001:db8:0:1::2]:443", "2001:DB8::1:0:0:0:3", `"[2001:db8:0:1::4]"`, "2001:db8:0:1::5, 192.0.2.1"}, 2},
+			{"x-client", []string{"192.0.2.7", "192.0.2.7:4711", "::ffff:192.0.2.7"}, 2},
+			{"x-client", []string{"192.0.2.8", "2001:db8:0:2::1"}, 2},
+			{"x-client", []string{"unknown", "_hidden", "192.0.2", ""}, 0},
+		} {
+			target, admitted := map[string]string{"authorization": "/credential", "x-client": "/address"}[c.header], 0
+			for _, spelling := range c.spellings {
+				if s.raw(t, target, "host: a", c.header+": "+spelling).StatusCode == allowed {
+					admitted++
+				}
+			}
+			require.Equal(t, c.admitted, admitted, "%q", c.spellings)
+		}
+	})
+}

@@ -14,7 +14,9 @@ func TestTables(t *testing.T) {
 	checkTable(t, ruleObject)
 	checkTable(t, matchObject)
 	checkTable(t, keyObject)
+	checkTable(t, keyHeaderObject)
 	checkTable(t, clientIPObject)
+	checkTable(t, addressObject)
 	checkTable(t, keyPathObject)
 	checkTable(t, jwtObject)
 	checkTable(t, limitObject)
@@ -27,7 +29,7 @@ func TestTables(t *testing.T) {
 		require.False(t, names[o.Name], o.Name)
 		names[o.Name] = true
 	}
-	require.Len(t, names, 14+len([]string{"host", "method", "route"}))
+	require.Len(t, names, 16+len([]string{"host", "method", "route"}))
 }
 
 func checkTable[T any](t *testing.T, o *object[T]) {

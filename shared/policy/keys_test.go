@@ -89,7 +89,8 @@ func TestNewKeyDefinitionsAreUnambiguous(t *testing.T) {
 	}
 	seen := map[string]int{}
 	for i, key := range [][]policy.KeyPart{
-		{query("a")}, {{Kind: policy.KeyCookie, Name: "a"}}, {{Kind: policy.KeyHeader, Name: "a"}}, {query("a"), query("b")}, {query("a,query:1:b")},
+		{query("a")}, {{Kind: policy.KeyCookie, Name: "a"}}, {{Kind: policy.KeyHeader, Name: "a"}}, {{Kind: policy.KeyHeader, Name: "a", Scheme: "b"}},
+		{{Kind: policy.KeyAddress, Name: "a", V4Prefix: 32}}, {{Kind: policy.KeyAddress, Name: "a", V6Prefix: 32}}, {query("a"), query("b")}, {query("a,query:1:b")},
 		{route}, {property("route_name")}, {property("a", "b")}, {property("a.b")}, {property("a"), property("b")}, {property("a:1:b")},
 		{jwt("a", "b")}, {jwt("a", "b", "c")}, {jwt("a", "b:1:c")}, {jwt("a:1:1:b")}, {jwt("b", "a")},
 		{firstOf(host, route)}, {firstOf(route, host)}, {host, route}, {firstOf(host, route), host}, {firstOf(host, route, host)},

@@ -100,11 +100,8 @@ func (p *KeyPart) spelling(of Pattern) string {
 	case p.Kind == KeyMethod:
 		return strings.ToUpper(of.Text)
 	case p.Kind == KeyFirstOf && of.Kind != Suffix:
-		for i := range p.Of {
-			label := p.Of[i].Label() + "="
-			if text, found := strings.CutPrefix(of.Text, label); found {
-				return label + p.Of[i].spelling(Pattern{Kind: of.Kind, Text: text})
-			}
+		if label, text, err := p.Cut(of.Text); err == nil {
+			return label + "=" + p.Labeled(label).spelling(Pattern{Kind: of.Kind, Text: text})
 		}
 	}
 	return of.Text

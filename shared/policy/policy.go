@@ -148,35 +148,6 @@ type Pattern struct {
 	Automaton *automaton.Automaton // of Regexp; equal expressions share it
 }
 
-// KeyKind says where a key part comes from.
-type KeyKind uint8
-
-// The kinds of key parts.
-const (
-	KeyHeader   KeyKind = 1 + iota // Name = header, lower case
-	KeyClientIP                    // V4Prefix, V6Prefix
-	KeyHost                        // authority, lower case, without port
-	KeyMethod
-	KeyPath     // Segment: 0 = the full path without query, n = its n-th segment from 1
-	KeyQuery    // Name = parameter
-	KeyCookie   // Name = cookie
-	KeyRoute    // the name of Envoy's route
-	KeyJWT      // Name = provider, Path = claim
-	KeyProperty // Path = the attribute's segments
-	KeyFirstOf  // Of = key parts; the first that the request has counts
-)
-
-// KeyPart is one part of what a rule counts by.
-type KeyPart struct {
-	Kind     KeyKind
-	Name     string
-	V4Prefix int
-	V6Prefix int
-	Segment  int
-	Path     []string
-	Of       []KeyPart
-}
-
 // Limit is one window of a rule.
 type Limit struct {
 	Name string // may be empty: then its index names it

@@ -108,6 +108,7 @@ const (
 	BadNetwork       Code = "bad_network"
 	BadHeaderName    Code = "bad_header_name" // name
 	BadCookieName    Code = "bad_cookie_name"
+	BadScheme        Code = "bad_scheme"
 	ManyInKeyPart    Code = "many_in_key_part" // fields
 	FirstOfNested    Code = "first_of_nested"
 	FirstOfTwice     Code = "first_of_twice"     // label, other

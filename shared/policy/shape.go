@@ -68,12 +68,10 @@ type FieldSchema struct {
 
 // Schema returns every object of the policy file, in the order of reading.
 func Schema() []ObjectSchema {
-	return []ObjectSchema{
-		policyObject.ObjectSchema, quotaObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema, keyObject.ObjectSchema,
-		clientIPObject.ObjectSchema, hostObject.ObjectSchema, methodObject.ObjectSchema, keyPathObject.ObjectSchema,
-		routeObject.ObjectSchema, jwtObject.ObjectSchema, limitObject.ObjectSchema, costObject.ObjectSchema, matchedCostObject.ObjectSchema,
-		overrideObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema,
-	}
+	list := []ObjectSchema{policyObject.ObjectSchema, quotaObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema}
+	list = append(list, keyObjects()...)
+	return append(list, limitObject.ObjectSchema, costObject.ObjectSchema, matchedCostObject.ObjectSchema,
+		overrideObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema)
 }
 
 // field is one row of an object's table. Reading, the schema and the reference

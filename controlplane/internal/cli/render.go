@@ -174,8 +174,8 @@ func logged(p *policy.Policy) (headers []string) {
 	var add func(parts []policy.KeyPart)
 	add = func(parts []policy.KeyPart) {
 		for _, part := range parts {
-			if part.Kind == policy.KeyHeader && !slices.Contains(headers, part.Name) {
-				headers = append(headers, part.Name)
+			if name := part.Header(); name != "" && !slices.Contains(headers, name) {
+				headers = append(headers, name)
 			}
 			add(part.Of)
 		}

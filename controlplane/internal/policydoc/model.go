@@ -106,7 +106,9 @@ var textPatterns = map[string]string{
 	"response.body":       `^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]*$`,
 	"manage.path":         `^/(?:[^/?#%\\ ]+/)+$`,
 	"manage.token_sha256": `^[0-9A-Fa-f]{64}$`,
-	"key.header":          tokenPattern,
+	"header.name":         tokenPattern,
+	"header.scheme":       tokenPattern,
+	"address.header":      tokenPattern,
 	"cost.header":         tokenPattern,
 }
 
@@ -159,6 +161,7 @@ var choices = map[string][]typeDoc{
 		form: policy.FormList, min: 1, max: policy.MaxCosts, item: &typeDoc{form: policy.FormObject, object: "matched_cost"},
 	}),
 	"one_cost": oneCost,
+	"header":   {{form: policy.FormText, pattern: tokenPattern, text: "text"}, {form: policy.FormObject, object: "header"}},
 	"path":     {{form: policy.FormWord, words: []string{"full"}}, {form: policy.FormObject, object: "path"}},
 	"response_headers": {{
 		form: policy.FormPatterns, item: &anyText, text: "object from header names to texts",

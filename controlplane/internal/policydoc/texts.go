@@ -45,7 +45,7 @@ var texts = map[string]string{
 	"match.headers":    `From header names to patterns, all of which must hold: exact ("=" before it takes signs literally), prefix*, *suffix, "~" and an RE2 expression that matches in full, "*" for present, "!" for absent. Of a repeated header one value is enough, or all of them joined by ","; in exempt every value must match.`,
 	"match.client_ips": "Addresses and networks (10.0.0.0/8) of the client, as Envoy trusts it. An IPv4 address in IPv6 is an IPv4 address. A client on a Unix socket has none.",
 
-	"key.header":    "Value of this request header without blanks around it, the first if it is repeated. An empty value is not missing.",
+	"key.header":    "Value of this request header without blanks around it, the first if it is repeated. An empty value is not missing. With a scheme it is the credential after the scheme alone.",
 	"key.client_ip": "The client's address as Envoy trusts it, cut to a prefix. Missing on a Unix socket.",
 	"key.host":      "The host in lower case, without user, final dots and what follows its first colon.",
 	"key.method":    "The method in upper case.",
@@ -55,7 +55,15 @@ var texts = map[string]string{
 	"key.route":     "The name of the route that Envoy chose. Missing where the route has none.",
 	"key.jwt":       "A claim of the token that Envoy's jwt_authn filter, placed before this one, has verified: a text, a number, true or false. Missing without token or claim.",
 	"key.property":  `An attribute of Envoy, by the segments of its path, at most 16: ["connection", "uri_san_peer_certificate"]. Missing where Envoy has none.`,
+	"key.address":   "The address in this request header, cut to a prefix: the first of a list, without port, brackets and quotes. Missing where the header holds no address. Use it only for a header that a proxy in front of Envoy sets.",
 	"key.first_of":  "The first of these parts that the request has; missing where it has none. The key says which part it is: a header never counts as an address of the same text.",
+
+	"header.name":   "The header.",
+	"header.scheme": "Authentication scheme before the credential, such as bearer. Its case and the spaces after it do not matter; a header with another scheme is missing.",
+
+	"address.header":    "The header, such as cf-connecting-ip.",
+	"address.v4_prefix": "Bits of an IPv4 address that count.",
+	"address.v6_prefix": "Bits of an IPv6 address that count; one subscriber usually has 64.",
 
 	"client_ip.v4_prefix": "Bits of an IPv4 address that count.",
 	"client_ip.v6_prefix": "Bits of an IPv6 address that count; one subscriber usually has 64.",

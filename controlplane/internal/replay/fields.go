@@ -67,28 +67,24 @@ func matchFields(need map[string]bool, m *policy.Match) {
 func keyFields(need map[string]bool, key []policy.KeyPart) {
 	for i := range key {
 		switch k := &key[i]; k.Kind {
-		case policy.KeyHeader:
-			need[accesslog.HeaderField(k.Name)] = true
-		case policy.KeyClientIP:
-			need[accesslog.FieldClientIP] = true
-		case policy.KeyHost:
-			need[accesslog.FieldHost] = true
-		case policy.KeyMethod:
-			need[accesslog.FieldMethod] = true
 		case policy.KeyPath:
 			need[accesslog.FieldPath] = true
 		case policy.KeyQuery:
 			queryField(need)
 		case policy.KeyCookie:
 			need[accesslog.HeaderField("cookie")] = true
-		case policy.KeyRoute:
-			need[accesslog.FieldRoute] = true
 		case policy.KeyJWT:
 			need[accesslog.JWTField(k.Name, k.Path)] = true
 		case policy.KeyProperty:
 			need[accesslog.PropertyField(k.Path)] = true
 		case policy.KeyFirstOf:
 			keyFields(need, k.Of)
+		default: // a header, or what a log calls as a policy does
+			if name := k.Header(); name != "" {
+				need[accesslog.HeaderField(name)] = true
+			} else {
+				need[k.Label()] = true
+			}
 		}
 	}
 }

@@ -2,7 +2,6 @@ package describe
 
 import (
 	"strconv"
-	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/match"
@@ -117,8 +116,7 @@ func keyPart(k *policy.KeyPart, v *match.Value) answer.KeyPart {
 	switch {
 	case !v.Present:
 		part.Missing = true
-	case len(k.Of) == 0 && k.HasCredential(),
-		strings.HasPrefix(v.Label, "cookie:"), policy.IsCredential(strings.TrimPrefix(v.Label, "header:")):
+	case k.Labeled(v.Label).HasCredential():
 		part.Hidden = true
 	default:
 		text := v.Whole()

@@ -13,7 +13,7 @@ func IsFast(parts []KeyPart) bool {
 		return true
 	}
 	p := &parts[0]
-	return len(parts) == 1 && (p.Kind == policy.KeyHeader || p.Kind == policy.KeyClientIP && p.V4Prefix >= 32)
+	return len(parts) == 1 && (p.Kind == policy.KeyHeader && p.Scheme == "" || p.Kind == policy.KeyClientIP && p.V4Prefix >= 32)
 }
 
 // ReadFast is Read for parts that are IsFast; false: ask Read.

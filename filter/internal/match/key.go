@@ -24,7 +24,7 @@ func CompileKey(r *request.Request, parts []policy.KeyPart) []KeyPart {
 	for i := range parts {
 		k := KeyPart{KeyPart: &parts[i]}
 		switch k.Kind {
-		case policy.KeyHeader:
+		case policy.KeyHeader, policy.KeyAddress:
 			k.number = r.HeaderNumber(k.Name)
 		case policy.KeyQuery:
 			k.number = r.ParameterNumber(k.Name)
@@ -157,7 +157,18 @@ func (p *KeyPart) Parse(text string) (Value, error) {
 func (p *KeyPart) read(r *request.Request) (string, bool) {
 	switch p.Kind {
 	case policy.KeyHeader:
-		return r.Header(p.number)
+		text, present := r.Header(p.number)
+		if p.Scheme == "" {
+			return text, present
+		}
+		return credential(text, p.Scheme)
+	case policy.KeyAddress:
+		list, _ := r.Header(p.number)
+		ip, present := address(list)
+		if !present {
+			return "", false
+		}
+		return network(ip, p.V4Prefix, p.V6Prefix)
 	case policy.KeyClientIP:
 		ip, present := r.Client()
 		if !present {
@@ -200,6 +211,34 @@ func segment(path string, n int) (string, bool) {
 	}
 	text, _, _ := strings.Cut(rest, "/")
 	return text, text != ""
+}
+
+// credential returns what follows the scheme and its spaces, up to the next space.
+func credential(text, scheme string) (string, bool) {
+	if len(text) <= len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) || !isBlank(text[len(scheme)]) {
+		return "", false
+	}
+	text = strings.TrimLeft(text[len(scheme):], " \t")
+	if end := strings.IndexAny(text, " \t"); end >= 0 {
+		text = text[:end]
+	}
+	return text, text != ""
+}
+
+func isBlank(c byte) bool { return c == ' ' || c == '\t' }
+
+// address returns the first address of a list, which may be in quotes, in brackets and
+// with a port.
+func address(list string) (netip.Addr, bool) {
+	text, _, _ := strings.Cut(list, ",")
+	text = strings.Trim(text, "\" \t")
+	if inner, bracketed := strings.CutPrefix(text, "["); bracketed {
+		text, _, _ = strings.Cut(inner, "]")
+	} else if host, _, found := strings.Cut(text, ":"); found && strings.Count(text, ":") == 1 {
+		text = host
+	}
+	ip, err := netip.ParseAddr(text)
+	return ip.Unmap().WithZone(""), err == nil
 }
 
 // network returns the network of an address, as "192.0.2.7" where the prefix is

@@ -92,6 +92,7 @@ var sentences = map[policy.Code]string{
 	policy.BadNetwork: `{value} is not an address or a network: write one such as "192.0.2.7", "10.0.0.0/8" or "2001:db8::/32", ` +
 		"without port, zone and bits beyond the prefix",
 	policy.BadHeaderName: `{"1"} is not a header's name: write one such as x-user-id; host, method, path and status have fields of their own`,
+	policy.BadScheme:     "{value} is not an authentication scheme: write one such as bearer",
 	policy.BadCookieName: "{value} is not a cookie's name: write one such as session",
 
 	policy.ManyInKeyPart:    "must have one field, not {1}: make each part an item of its own",

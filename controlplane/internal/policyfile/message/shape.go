@@ -26,6 +26,7 @@ var (
 		"one_cost":         "a whole number from 1 to 4294967295 or an object such as {header: x-cost}",
 		"percent":          `a percentage from 1 to 100 such as 25 or "25%"`,
 		"path":             `"full" or an object such as {segment: 1}`,
+		"header":           "a header's name such as x-user-id, or an object such as {name: authorization, scheme: bearer}",
 		"claim":            "a claim's name such as sub, or a list of names for one inside another",
 		"response_headers": "an object from header names to texts",
 		"grpc_status":      "a gRPC status such as resource_exhausted, or its number from 1 to 16",

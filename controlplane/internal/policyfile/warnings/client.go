@@ -1,6 +1,7 @@
 package warnings
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -44,6 +45,29 @@ func (c *collector) exemptions(v value, list []policy.Match) {
 		c.warn(v.field("exempt").item(i), "any client can send or leave out "+strings.Join(names, ", ")+" and be exempt"+whatToDo+"add client_ips")
 	}
 }
+
+// identities warns of headers that name a client, and of which a client has many or
+// makes one up.
+func (c *collector) identities(v value, key []policy.KeyPart) {
+	for i := range key {
+		p, at := &key[i], v.item(i)
+		c.identities(at.field("first_of"), p.Of)
+		switch name := p.Header(); {
+		case name == "authorization" && p.Scheme == "":
+			c.warn(at, "a client that writes the scheme in another case, or with more spaces behind it, has a count of its own: "+
+				"write {header: {name: authorization, scheme: bearer}}, which is the credential alone")
+		case name == "x-forwarded-for":
+			c.warn(at, "any client can begin x-forwarded-for with what it likes: write client_ip, and set Envoy's xff_num_trusted_hops "+
+				"to the number of proxies in front of it")
+		case p.Kind == policy.KeyHeader && slices.Contains(addressHeaders, name):
+			c.warn(at, "an IPv6 client has many addresses, each with a count of its own: write {address: {header: "+name+"}}, which cuts them to "+
+				"their network, and let clients reach Envoy through the proxy that sets "+name+" alone")
+		}
+	}
+}
+
+// addressHeaders hold the client's address behind some proxies.
+var addressHeaders = []string{"x-real-ip", "cf-connecting-ip", "cf-connecting-ipv6", "true-client-ip", "x-client-ip", "fastly-client-ip", "x-envoy-external-address"}
 
 // raised warns, once a rule, of an override that allows more to whoever sends a
 // header, a parameter or a cookie.
@@ -94,13 +118,10 @@ func mayBe(start string, p policy.Pattern) bool {
 
 // sent names what a client sends to make the part whatever it likes, "" where it cannot.
 func sent(p *policy.KeyPart) string {
-	switch {
-	case p.Kind == policy.KeyHeader:
-		return p.Name
-	case p.Kind == policy.KeyQuery, p.Kind == policy.KeyCookie, isAttribute(p, "request.headers", "request.referer", "request.useragent"):
-		return p.Label()
+	if p.Origin() != policy.Sent {
+		return ""
 	}
-	return ""
+	return cmp.Or(p.Header(), p.Label())
 }
 
 // omitted names what a client leaves out to lack the part, "" where it cannot. A
@@ -108,13 +129,8 @@ func sent(p *policy.KeyPart) string {
 // without a token pass, and in Istio does. Where it does not, missing_key: deny says
 // the same and costs nothing.
 func omitted(p *policy.KeyPart) string {
-	if p.Kind == policy.KeyJWT || isAttribute(p, "connection.subject_peer_certificate", "connection.dns_san_peer_certificate",
-		"connection.uri_san_peer_certificate", "connection.sha256_peer_certificate_digest") {
+	if p.Origin() == policy.Verified {
 		return p.Label()
 	}
 	return sent(p)
-}
-
-func isAttribute(p *policy.KeyPart, names ...string) bool {
-	return p.Kind == policy.KeyProperty && slices.Contains(names, strings.Join(p.Path[:min(2, len(p.Path))], "."))
 }

@@ -98,10 +98,13 @@ func (c *collector) override(v value, o *policy.Override, key []policy.KeyPart) 
 func neverInKey(p policy.Pattern, part *policy.KeyPart) string {
 	switch part.Kind {
 	case policy.KeyHeader:
+		if part.Scheme != "" && strings.ContainsAny(p.Text, " \t") {
+			return "the key has the credential after its scheme " + part.Scheme + ", and no spaces"
+		}
 		return neverInHeader(p)
 	case policy.KeyFirstOf:
 		return neverInFirstOf(p, part)
-	case policy.KeyClientIP:
+	case policy.KeyClientIP, policy.KeyAddress:
 		return neverAddress(p, part)
 	case policy.KeyHost:
 		name, port, found := strings.Cut(p.Text, ":")

@@ -68,6 +68,7 @@ func (c *collector) rule(v value, r *policy.Rule, manage *policy.Manage) {
 	c.bypass(v, r)
 	c.exemptions(v, r.Exempt)
 	c.raised(v, r)
+	c.identities(v.field("key"), r.Key)
 	c.match(v.field("match"), r, manage)
 	if r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableAllow {
 		c.warn(v.field("on_unavailable"), "while the quota service is silent, every request is allowed and none is counted: "+

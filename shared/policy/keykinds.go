@@ -1,0 +1,297 @@
+package policy
+
+import (
+	"errors"
+	"slices"
+	"strings"
+)
+
+// KeyKind says where a key part comes from.
+type KeyKind uint8
+
+// The kinds of key parts.
+const (
+	KeyHeader   KeyKind = 1 + iota // Name = header, lower case; Scheme of a credential, lower case, or ""
+	KeyClientIP                    // V4Prefix, V6Prefix
+	KeyHost                        // authority, lower case, without port
+	KeyMethod
+	KeyPath     // Segment: 0 = the full path without query, n = its n-th segment from 1
+	KeyQuery    // Name = parameter
+	KeyCookie   // Name = cookie
+	KeyRoute    // the name of Envoy's route
+	KeyJWT      // Name = provider, Path = claim
+	KeyProperty // Path = the attribute's segments
+	KeyFirstOf  // Of = key parts; the first that the request has counts
+	KeyAddress  // Name = header, lower case, that holds an address; V4Prefix, V6Prefix
+)
+
+// KeyPart is one part of what a rule counts by.
+type KeyPart struct {
+	Kind     KeyKind
+	Name     string
+	Scheme   string
+	V4Prefix int
+	V6Prefix int
+	Segment  int
+	Path     []string
+	Of       []KeyPart
+}
+
+// keyObject is one item of "key", which has exactly one of the fields: the kinds.
+var keyObject = newObject("key", []field[KeyPart]{
+	{"header", choice("header"), "", readKeyHeader},
+	{"client_ip", objectOf("client_ip"), "", part(KeyClientIP, clientIPObject)},
+	{"host", objectOf("host"), "", part(KeyHost, hostObject)},
+	{"method", objectOf("method"), "", part(KeyMethod, methodObject)},
+	{"path", choice("path"), "", readKeyPath},
+	{"query", text, "", func(r *reader, v value, k *KeyPart) { *k = KeyPart{Kind: KeyQuery, Name: r.shortText(v)} }},
+	{"cookie", text, "", readCookie},
+	{"route", objectOf("route"), "", part(KeyRoute, routeObject)},
+	{"jwt", objectOf("jwt"), "", part(KeyJWT, jwtObject)},
+	{"property", listOf("segment"), "", readProperty},
+	{"first_of", listOf("key"), "", readFirstOf},
+	{"address", objectOf("address"), "", part(KeyAddress, addressObject)},
+})
+
+var (
+	hostObject   = newObject[KeyPart]("host", nil)
+	methodObject = newObject[KeyPart]("method", nil)
+	routeObject  = newObject[KeyPart]("route", nil)
+
+	keyHeaderObject = newObject("header", []field[KeyPart]{
+		{"name", required(text), "", func(r *reader, v value, k *KeyPart) { k.Name = r.headerName(v) }},
+		{"scheme", text, "", func(r *reader, v value, k *KeyPart) { k.Scheme = r.scheme(v) }},
+	})
+	prefixFields = []field[KeyPart]{
+		{"v4_prefix", integer(0, 32), "32", func(r *reader, v value, k *KeyPart) { k.V4Prefix = int(r.integer(v)) }},  // fits: at most 32
+		{"v6_prefix", integer(0, 128), "64", func(r *reader, v value, k *KeyPart) { k.V6Prefix = int(r.integer(v)) }}, // fits: at most 128
+	}
+	clientIPObject = newObject("client_ip", prefixFields)
+	addressObject  = newObject("address", append([]field[KeyPart]{
+		{"header", required(text), "", func(r *reader, v value, k *KeyPart) { k.Name = r.headerName(v) }},
+	}, prefixFields...))
+	keyPathObject = newObject("path", []field[KeyPart]{
+		{"segment", required(integer(1, 64)), "", func(r *reader, v value, k *KeyPart) { k.Segment = int(r.integer(v)) }}, // fits: at most 64
+	})
+	jwtObject = newObject("jwt", []field[KeyPart]{
+		{"provider", required(text), "", func(r *reader, v value, k *KeyPart) { k.Name = r.shortText(v) }},
+		{"claim", required(choice("claim")), "", func(r *reader, v value, k *KeyPart) {
+			if v.node.Kind == String {
+				k.Path = []string{r.shortText(v)}
+			} else {
+				k.Path = r.segments(v)
+			}
+		}},
+	})
+)
+
+// keyObjects are the objects of a key part.
+func keyObjects() (list []ObjectSchema) {
+	for _, o := range []*object[KeyPart]{
+		keyObject, keyHeaderObject, clientIPObject, addressObject, hostObject, methodObject, keyPathObject, routeObject, jwtObject,
+	} {
+		list = append(list, o.ObjectSchema)
+	}
+	return list
+}
+
+// keyKind is what else there is to a kind of key part, but for how the filter reads it
+// of a request.
+type keyKind struct {
+	bare   bool // a policy may write the word alone
+	header bool // Name is the header that it is read from
+	// detail appends what tells two parts of the kind apart, for KeyDefinition.
+	detail func(b []byte, p *KeyPart) []byte
+	// label follows the word in Label, nil where the word says all.
+	label func(p *KeyPart) string
+	// origin says what a client can do about it, nil where it is Inherent.
+	origin func(p *KeyPart) Origin
+}
+
+var keyKinds = [...]keyKind{
+	KeyHeader:   {header: true, detail: headerDetail, label: headerLabel, origin: sent},
+	KeyClientIP: {bare: true, detail: prefixDetail},
+	KeyHost:     {bare: true},
+	KeyMethod:   {bare: true},
+	KeyPath:     {bare: true, detail: segmentDetail, label: segmentLabel},
+	KeyQuery:    {detail: nameDetail, label: partName, origin: sent},
+	KeyCookie:   {detail: nameDetail, label: partName, origin: sent},
+	KeyRoute:    {bare: true},
+	KeyJWT:      {detail: claimDetail, label: claimLabel, origin: verified},
+	KeyProperty: {detail: pathDetail, label: pathLabel, origin: propertyOrigin},
+	KeyFirstOf:  {},
+	KeyAddress:  {header: true, detail: addressDetail, label: partName, origin: sent},
+}
+
+// keyWords are what a policy calls the kinds.
+var keyWords = [...]string{
+	KeyHeader: "header", KeyClientIP: "client_ip", KeyHost: "host", KeyMethod: "method", KeyPath: "path",
+	KeyQuery: "query", KeyCookie: "cookie", KeyRoute: "route", KeyJWT: "jwt", KeyProperty: "property",
+	KeyFirstOf: "first_of", KeyAddress: "address",
+}
+
+func nameDetail(b []byte, p *KeyPart) []byte { return appendSized(b, p.Name) }
+func prefixDetail(b []byte, p *KeyPart) []byte {
+	return appendNumber(appendNumber(b, p.V4Prefix), p.V6Prefix)
+}
+func addressDetail(b []byte, p *KeyPart) []byte { return prefixDetail(nameDetail(b, p), p) }
+func segmentDetail(b []byte, p *KeyPart) []byte { return appendNumber(b, p.Segment) }
+func claimDetail(b []byte, p *KeyPart) []byte   { return appendPath(nameDetail(b, p), p.Path) }
+func pathDetail(b []byte, p *KeyPart) []byte    { return appendPath(b, p.Path) }
+
+func partName(p *KeyPart) string   { return p.Name }
+func pathLabel(p *KeyPart) string  { return strings.Join(p.Path, ".") }
+func claimLabel(p *KeyPart) string { return p.Name + ":" + pathLabel(p) }
+
+func sent(*KeyPart) Origin     { return Sent }
+func verified(*KeyPart) Origin { return Verified }
+
+func headerDetail(b []byte, p *KeyPart) []byte {
+	if b = nameDetail(b, p); p.Scheme != "" {
+		b = appendSized(b, p.Scheme)
+	}
+	return b
+}
+
+func headerLabel(p *KeyPart) string {
+	if p.Scheme != "" {
+		return p.Name + ":" + p.Scheme
+	}
+	return p.Name
+}
+
+func segmentLabel(p *KeyPart) string {
+	if p.Segment > 0 {
+		return itoa(int64(p.Segment))
+	}
+	return ""
+}
+
+// Origin says what a client can do about a key part.
+type Origin uint8
+
+// The origins of key parts.
+const (
+	Inherent Origin = iota // every request has it
+	Verified               // it is checked; the client can leave it out
+	Sent                   // the client sends what it likes, or nothing
+)
+
+// Origin returns what a client can do about the part. Of a first_of ask its parts.
+func (p *KeyPart) Origin() Origin {
+	if origin := keyKinds[p.Kind].origin; origin != nil {
+		return origin(p)
+	}
+	return Inherent
+}
+
+func propertyOrigin(p *KeyPart) Origin {
+	switch strings.Join(p.Path[:min(2, len(p.Path))], ".") {
+	case "request.headers", "request.referer", "request.useragent":
+		return Sent
+	case "connection.subject_peer_certificate", "connection.dns_san_peer_certificate",
+		"connection.uri_san_peer_certificate", "connection.sha256_peer_certificate_digest":
+		return Verified
+	}
+	return Inherent
+}
+
+// Header is the request header that the part is read from, "" if there is none.
+func (p *KeyPart) Header() string {
+	if keyKinds[p.Kind].header {
+		return p.Name
+	}
+	return ""
+}
+
+// KeyDefinition is the canonical text of what the rule's key is made of, the
+// same for every way to write it. Names carry their length, so that no two
+// definitions share a text. Counters are found by it: a change here loses them.
+func (r *Rule) KeyDefinition() string { return string(appendDefinitions(nil, r.Key)) }
+
+func appendDefinitions(b []byte, parts []KeyPart) []byte {
+	for i := range parts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, keyWords[parts[i].Kind]...)
+		switch detail := keyKinds[parts[i].Kind].detail; {
+		case detail != nil:
+			b = detail(b, &parts[i])
+		case parts[i].Kind == KeyFirstOf: // not in its row: Go allows no table that leads back to itself
+			b = append(appendDefinitions(append(appendNumber(b, len(parts[i].Of)), '('), parts[i].Of), ')')
+		}
+	}
+	return b
+}
+
+func appendNumber(b []byte, n int) []byte { return append(append(b, ':'), itoa(int64(n))...) }
+
+// appendSized writes ":3:abc".
+func appendSized(b []byte, text string) []byte {
+	return append(append(appendNumber(b, len(text)), ':'), text...)
+}
+
+// appendPath writes ":2:1:a:1:b", the number of texts before them.
+func appendPath(b []byte, path []string) []byte {
+	b = appendNumber(b, len(path))
+	for _, text := range path {
+		b = appendSized(b, text)
+	}
+	return b
+}
+
+// Label names the part in words: "header:x-user-id", "client_ip". Among the
+// parts of one first_of all differ; there the text of a key is LABEL=VALUE, so
+// that one part's value is never taken for another's.
+func (p *KeyPart) Label() string {
+	if label := keyKinds[p.Kind].label; label != nil {
+		if text := label(p); text != "" {
+			return keyWords[p.Kind] + ":" + text
+		}
+	}
+	return keyWords[p.Kind]
+}
+
+// Cut divides a key part as people write it. Label says which of its key parts a
+// first_of is of; it is empty for every other kind.
+func (p *KeyPart) Cut(text string) (label, value string, err error) {
+	if p.Kind != KeyFirstOf {
+		return "", text, nil
+	}
+	labels := ""
+	for i := range p.Of {
+		label := p.Of[i].Label()
+		if value, found := strings.CutPrefix(text, label+"="); found {
+			return label, value, nil
+		}
+		labels += " or " + string(AppendString(nil, label+"="))
+	}
+	return "", "", errors.New("a first_of begins with what it is, " + strings.TrimPrefix(labels, " or "))
+}
+
+// Labeled is the part of a first_of with that label; for any other kind, and for no
+// label, p itself.
+func (p *KeyPart) Labeled(label string) *KeyPart {
+	for i := range p.Of {
+		if p.Of[i].Label() == label {
+			return &p.Of[i]
+		}
+	}
+	return p
+}
+
+// IsCredential reports whether a header's value is a secret of the client.
+func IsCredential(header string) bool {
+	return slices.Contains([]string{"authorization", "proxy-authorization", "cookie"}, header)
+}
+
+// HasCredential reports whether the value may be a secret of the client.
+func (p *KeyPart) HasCredential() bool {
+	for i := range p.Of {
+		if p.Of[i].HasCredential() {
+			return true
+		}
+	}
+	return p.Kind == KeyCookie || p.Kind == KeyHeader && IsCredential(p.Name)
+}
