@@ -178,8 +178,14 @@ rules: [{name: r, match: {paths: [/limited]}, algorithm: fixed_window_per_key, l
 			{"twice", []string{"X-RateLimit-Remaining: 9", "X-RateLimit-Remaining: 2", "X-RateLimit-Reset: 5"}, map[string]string{
 				"x-ratelimit-remaining": "2", "x-ratelimit-reset": "5",
 			}},
-			{"not comparable", []string{"X-RateLimit-Remaining: plenty"}, map[string]string{
-				"x-ratelimit-limit": "1000" + tail, "x-ratelimit-remaining": "plenty\n99\\d", "x-ratelimit-reset": `31622\d\d\d`,
+			{"no number", []string{"X-RateLimit-Remaining: plenty"}, map[string]string{
+				"x-ratelimit-limit": "1000" + tail, "x-ratelimit-remaining": `9\d\d`, "x-ratelimit-reset": `31622\d\d\d`,
+			}},
+			{"older drafts and milliseconds", []string{
+				"RateLimit: limit=100, remaining=50, reset=5", "RateLimit-Policy: 100;w=60", "X-RateLimit-Remaining: 1.0", "X-RateLimit-Reset: 1700000000123.5",
+			}, map[string]string{
+				"ratelimit-policy": `"upstream";q=100;w=60, ` + policy, "ratelimit": `"upstream";r=50;t=5, ` + `"r";r=9\d\d;t=31622\d\d\d`,
+				"x-ratelimit-remaining": "1", "x-ratelimit-reset": "1700000000124",
 			}},
 		} {
 			var headers []string

@@ -59,8 +59,7 @@ type plugin struct {
 
 	details, headers, body []byte // of a denial, under construction
 	word                   []byte // the verdict for access logs, under construction
-	sent                   []describe.Sent
-	keep                   []bool
+	sent                   []string
 
 	managePort uint16 // where management requests are answered, 0 = on any port
 

@@ -185,13 +185,8 @@ func onResponseHeaders(context, _, _ uint32) uint32 {
 func (s *stream) respond() {
 	arena.reset()
 	p := s.plugin
-	if p.readUpstream(s.fields) {
-		describe.Reconcile(s.fields, p.sent, p.keep, theProxy.Now())
-		for i, f := range s.fields {
-			if p.sent[i].Present && !p.keep[i] {
-				changeHeader("remove", proxywasm.RemoveHttpResponseHeader(f.Name))
-			}
-		}
+	if p.takeUpstream(s.fields) {
+		describe.Reconcile(s.fields, p.sent, theProxy.Now())
 	}
 	for _, f := range s.fields {
 		if !theProxy.AddResponseHeader(f.Name, f.Value) {
@@ -200,17 +195,18 @@ func (s *stream) respond() {
 	}
 }
 
-// readUpstream reads the fields of the same names that the upstream sent, and
-// reports whether it sent any.
-func (p *plugin) readUpstream(fields []describe.Field) (sentAny bool) {
-	p.sent, p.keep = p.sent[:0], p.keep[:0]
+// takeUpstream reads the fields of the same names that the upstream sent, takes them out
+// of the response, and reports whether there were any.
+func (p *plugin) takeUpstream(fields []describe.Field) (sentAny bool) {
+	p.sent = p.sent[:0]
 	for _, f := range fields {
-		var sent describe.Sent
+		sent := ""
 		if theProxy.HasResponseHeader(f.Name) {
-			sent.Value, sent.Present = theProxy.JoinedResponseHeader(f.Name)
+			sent, _ = theProxy.JoinedResponseHeader(f.Name)
+			changeHeader("remove", proxywasm.RemoveHttpResponseHeader(f.Name))
 			sentAny = true
 		}
-		p.sent, p.keep = append(p.sent, sent), append(p.keep, false)
+		p.sent = append(p.sent, sent)
 	}
 	return sentAny
 }
