@@ -34,7 +34,6 @@ type Entry struct {
 	epoch       uint32
 	slot        int  // -1 without a record
 	looked      bool // the clock was read once more
-	got         got  // what Fast.Read has read and declined
 
 	// By column of the layout.
 	windows []limit.Window              // with the key's limits
@@ -48,14 +47,6 @@ type Entry struct {
 	// From Commit, for Refund.
 	generation uint16
 	opened     uint16 // bit i: the hit opened the window of column i
-}
-
-// got is an answer of the store.
-type got struct {
-	here   bool
-	status Status
-	cas    uint32
-	value  []byte
 }
 
 // log returns memory for a log of column i: twice the longest log, because a hit

@@ -168,10 +168,9 @@ type LeaseEntry struct {
 	// another epoch of the clock, or the worker has stood still since it read its own.
 	Ahead bool
 
-	entry  Entry
-	place  Place
-	nowNs  int64
-	packed []byte // what FastLease has left
+	entry Entry
+	place Place
+	nowNs int64
 }
 
 // Leases is the lease table of a counter.
@@ -195,9 +194,6 @@ func (l *Leases) Table() *Table { return l.table }
 // Read finds the key's lease. wallNs is the wall clock, for the directory, and
 // nowNs the monotonic clock.
 func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
-	if e.entry.got.here { // FastLease.Take has just placed the key
-		return l.Reread(e, wallNs, nowNs)
-	}
 	if !l.table.open {
 		if status := l.table.enter(wallNs); status != OK {
 			return status

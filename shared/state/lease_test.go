@@ -153,17 +153,6 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	require.Zero(t, readLease(t, l, "k", leaseNow).Left(leaseNow))
 	require.Equal(t, OK, l.ReadAt(other, sameHash, 100*second, leaseNow))
 	require.EqualValues(t, 3, other.Left(leaseNow))
-
-	fast := l.NewFast(Refill{RateNs: second, LeadNs: second})
-	_, _, taken := fast.Take(e, []byte("k"), leaseNow, 1, 0)
-	require.False(t, taken, "the fast path neither")
-	e = readLease(t, l, "k", leaseNow)
-	e.Grants[0] = Held{1, 4, 2, leaseNow + second}
-	require.Equal(t, OK, l.Write(e))
-	status, _, taken := fast.Take(e, []byte("k"), leaseNow, 1, 0)
-	require.True(t, taken)
-	require.Equal(t, OK, status)
-	require.EqualValues(t, 1, readLease(t, l, "k", leaseNow).Left(leaseNow))
 }
 
 func TestLeaseRate(t *testing.T) {

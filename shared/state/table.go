@@ -15,7 +15,6 @@ type Table struct {
 	def    Definition
 
 	seen    *tableEntry // what Peek has found, if the table was not open then
-	adopted uint32      // how often the fields below have changed
 	open    bool        // registered in the directory: the fields below are valid
 	number  uint16
 	pages   uint32
@@ -37,7 +36,6 @@ func (t *Table) adopt(e *tableEntry) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.adopted++
 	t.number, t.pages, t.base, t.epoch = e.number, e.geometry.Pages, e.base, e.epoch
 	t.layout = NewLayout(e.windows, int(e.geometry.Slots))
 	t.header = newPage(&t.layout, t.epoch)
@@ -114,7 +112,7 @@ func (t *Table) load(e *Entry, now int64) Status {
 	}
 	for range maxRetries {
 		e.key, e.fingerprint = t.place(e.hash)
-		value, cas, status := t.get(e)
+		value, cas, status := t.tables.store.Get(e.key[:])
 		switch status {
 		case OK:
 		case NotFound:
@@ -138,15 +136,6 @@ func (t *Table) load(e *Entry, now int64) Status {
 		return status
 	}
 	return Failed
-}
-
-// get reads e's page, unless the fast path has just done so.
-func (t *Table) get(e *Entry) ([]byte, uint32, Status) {
-	if g := e.got; g.here {
-		e.got = got{}
-		return g.value, g.cas, g.status
-	}
-	return t.tables.store.Get(e.key[:])
 }
 
 // read converts a page to the table's layout. It returns Mismatch if the directory

@@ -51,16 +51,15 @@ func TestVectors(t *testing.T) {
 	require.NoError(t, err)
 	var all []vector
 	require.NoError(t, json.Unmarshal(b, &all))
-	run, fast := 0, 0
+	run := 0
 	for _, v := range all {
 		if v.Profile != "core" {
 			continue
 		}
 		run++
-		t.Run(v.ID, func(t *testing.T) { runVector(t, &v, &fast) })
+		t.Run(v.ID, func(t *testing.T) { runVector(t, &v) })
 	}
 	require.Equal(t, 53, run)
-	require.Greater(t, fast, 50, "steps that the fast path has served")
 }
 
 func (c *vectorWindow) definition(t *testing.T, algo string) limit.Window {
@@ -94,8 +93,6 @@ type played struct {
 	table *Table
 	entry Entry
 	base  int64
-
-	beside *beside // nil where the fast path does not serve the windows
 }
 
 func (p *played) read(t *testing.T, at int64) *Entry {
@@ -103,7 +100,7 @@ func (p *played) read(t *testing.T, at int64) *Entry {
 	return &p.entry
 }
 
-func runVector(t *testing.T, v *vector, fast *int) {
+func runVector(t *testing.T, v *vector) {
 	var list []vectorWindow
 	if v.Cfg[0] == '[' {
 		require.NoError(t, json.Unmarshal(v.Cfg, &list))
@@ -116,7 +113,6 @@ func runVector(t *testing.T, v *vector, fast *int) {
 		windows = append(windows, c.definition(t, v.Algo))
 	}
 	p := &played{table: configured(newMemory(), "o", 0, definition(v.ID, 4, windows...))}
-	p.beside = newBeside(p.table, v.ID, windows)
 	if v.Algo == "sliding_counter" {
 		p.base = 2 * windows[0].PeriodNs // leave room for the previous period
 	}
@@ -136,16 +132,11 @@ func runVector(t *testing.T, v *vector, fast *int) {
 		}
 		missed := 0
 		for i := range s.N {
-			at := p.base + (s.T+int64(i)*s.Step)*ms
-			if !hit(t, p.table, []byte("k"), at, 1) {
+			if !hit(t, p.table, []byte("k"), p.base+(s.T+int64(i)*s.Step)*ms, 1) {
 				missed++
 			}
-			p.beside.hit(t, at, 1)
 		}
 		require.Equal(t, s.Miss, missed)
-	}
-	if p.beside != nil {
-		*fast += p.beside.served
 	}
 }
 
@@ -155,9 +146,6 @@ func (p *played) step(t *testing.T, s vectorStep) {
 	if s.Op == "hit" && pass == e.Now && s.Cost > 0 {
 		require.Equal(t, OK, p.table.Commit(e, s.Cost, true))
 		p.read(t, s.T)
-	}
-	if s.Op == "hit" {
-		p.beside.hit(t, p.base+s.T*ms, s.Cost)
 	}
 	if s.Allow != nil {
 		require.Equal(t, *s.Allow, pass == e.Now)

@@ -45,19 +45,6 @@ var faults = []struct {
 		File: "filter/internal/engine/attempt.go",
 		Old:  "case raced:\n\t\t\tif retries", New: "case raced:\n\t\t\tif planted == \"won\" {\n\t\t\t\ta.counted = true\n\t\t\t\treturn\n\t\t\t}\n\t\t\tif retries",
 	}, "create race of a page, fixed_window", "are admitted, not"},
-	{"the fast path takes a lost compare-and-swap for won", "fast-won", buildtest.Edit{
-		File: "shared/state/fast.go",
-		Old:  "return t.tables.store.Set(e.key[:], b, e.cas), true",
-		New:  `if s := t.tables.store.Set(e.key[:], b, e.cas); planted != "fast-won" { return s, true }; return OK, true`,
-	}, "create race of a page, fixed_window", "are admitted, not"},
-	{"on the fast path a window goes back with a worker's clock", "fast-back", buildtest.Edit{
-		File: "shared/state/fast.go",
-		Old:  "at := max(now, last)", New: `at := pick("fast-back", now, max(now, last))`,
-	}, "window roll, fixed_window", "are admitted in the new window"},
-	{"the fast path overlooks the floor", "fast-floor", buildtest.Edit{
-		File: "shared/state/fast.go",
-		Old:  "} else {\n\t\tfor i := f.floor;", New: "} else if planted != \"fast-floor\" {\n\t\tfor i := f.floor;",
-	}, "full page, fixed_window", "eviction has refunded"},
 	{"a late denial refunds nothing", "refund", buildtest.Edit{
 		File: "filter/internal/engine/decide.go",
 		Old:  "attempts[i].refund(now)", New: `if planted != "refund" { attempts[i].refund(now) }`,

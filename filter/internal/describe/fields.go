@@ -17,9 +17,6 @@ type Fields struct {
 	Style policy.Headers
 
 	text [2][]byte // header values under construction
-
-	prepared map[*policy.Rule]*prepared
-	last     *prepared
 }
 
 // Append appends the response headers of a verdict: on a denial Retry-After and
@@ -40,9 +37,6 @@ func (f *Fields) Append(dst []Field, v *engine.Verdict) []Field {
 	attempts := v.Attempts
 	if !v.Allowed {
 		attempts = attempts[v.Denied : v.Denied+1]
-	}
-	if a := attempts[0]; len(attempts) == 1 && isPrepared(a) {
-		return f.appendOne(dst, a, v.Now, ietf, xRateLimit)
 	}
 	if ietf {
 		dst = f.appendIETF(dst, attempts, v.Now)

@@ -44,9 +44,6 @@ type Attempt struct {
 	Pending        bool   // the quota service must be asked
 
 	rule    *rule
-	plain   bool      // the limits are the rule's own
-	alone   bool      // see beginFast
-	fast    bool      // the rule's fast path has decided: the usage is in entry, or packed in leased.entry
 	limits  state.Key // the key with the limits that hold for it
 	ahead   uint32    // units that enforced rules before this one count in the same record
 	entry   state.Entry
@@ -117,7 +114,7 @@ func (a *Attempt) begin(r *rule, req *request.Request) bool {
 
 func (a *Attempt) start(r *rule) {
 	a.rule, a.Known, a.counted, a.Allowed, a.Reason, a.ahead = r, false, false, true, "", 0
-	a.alone, a.Pending = false, false
+	a.Pending = false
 }
 
 // subject finds the limits that hold for the key, and whether they are enforced
@@ -127,8 +124,7 @@ func (a *Attempt) subject(req *request.Request) {
 	a.limits = state.Key{Bytes: a.Key.Bytes, Windows: r.windows, Rule: r.windows}
 	a.Unlimited = r.units == nil
 	a.Override = r.override(&a.Key, req)
-	a.plain = a.Override < 0
-	if !a.plain {
+	if a.Override >= 0 {
 		o := &r.overrides[a.Override]
 		a.Unlimited = a.Unlimited || o.unlimited
 		a.limits.Windows = o.windows

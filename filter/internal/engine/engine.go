@@ -122,8 +122,7 @@ func (e *Engine) Clone(host Host) *Engine {
 			r.counted = r.table
 		}
 		if r.leases == nil && r.table != nil {
-			r.fast = state.NewFast(r.table, r.windows)
-			r.units = &records{r.table, r.fast}
+			r.units = &records{r.table}
 		}
 	}
 	c.attempts, c.definitions, c.hands, c.held = nil, nil, nil, nil
@@ -157,15 +156,7 @@ func (e *Engine) Decide() *Verdict {
 	v := &e.verdict
 	v.begin()
 	e.request.Begin()
-	attempts := e.matchFast()
-	if attempts == nil {
-		attempts = e.match()
-	}
-	switch {
-	case len(attempts) == 0:
-	case len(attempts) == 1 && attempts[0].alone:
-		e.decideAlone(attempts, e.host.Now())
-	default:
+	if attempts := e.match(); len(attempts) > 0 {
 		e.decide(attempts, e.host.Now())
 	}
 	return v
@@ -214,7 +205,7 @@ func (e *Engine) attemptRule(attempts []*Attempt, i int) []*Attempt {
 	n := len(attempts)
 	e.request.TooLong = e.tooLong
 	a := e.attempt(n)
-	applies := (r.always || r.concerns(&e.request)) && (r.alone && a.beginFast(r, &e.request) || a.begin(r, &e.request))
+	applies := (r.always || r.concerns(&e.request)) && a.begin(r, &e.request)
 	if e.request.TooLong {
 		r.metrics.TooLong++
 	}

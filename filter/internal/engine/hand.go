@@ -144,9 +144,6 @@ func (a *Attempt) passing() bool {
 
 func (a *Attempt) want(dst []Want, cost uint32) []Want {
 	l, s := a.leased, a.rule.leases
-	if a.fast {
-		l.entry.Unpack()
-	}
 	k := s.keyOf(a)
 	w := Want{leases: s, place: l.entry.Place(), Part: quota.Part{
 		Definition: k.definition, Key: k.key, Cost: cost, Waiting: cost, Spent: l.entry.Uncharged,

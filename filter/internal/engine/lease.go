@@ -22,7 +22,6 @@ type leases struct {
 	local  *records // counts while the service is silent, if on_unavailable is local
 	first  uint32   // the definition of the rule's own limits; those of its overrides follow
 
-	fast   *state.FastLease
 	refill state.Refill
 	idleNs int64 // after which units that nobody takes go back
 }
@@ -63,7 +62,6 @@ func (e *Engine) lease() {
 		if r := &e.rules[i]; r.policy.Scope == policy.ScopeCluster && len(r.windows) > 0 {
 			r.leases = e.newLeases(r)
 			r.units, r.counted = r.leases, r.leases.table.Table()
-			r.alone = r.canBeAlone()
 		}
 	}
 }
@@ -76,7 +74,6 @@ func (e *Engine) newLeases(r *rule) *leases {
 	l.idleNs = quota.IdleNs(r.windows)
 	id := state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition()+"\x00lease", p.Capacity)
 	l.table = e.tables.Leases(id, layoutOf(r.windows), len(r.windows), p.Capacity)
-	l.fast = l.table.NewFast(l.refill)
 	if p.OnUnavailable == policy.UnavailableLocal {
 		l.local = &records{table: r.table}
 	}
@@ -123,7 +120,7 @@ func (s *leases) keyOf(a *Attempt) handKey {
 
 func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
 	l := a.leased
-	a.fast, l.from, l.nowNs = false, fromNowhere, s.engine.host.Monotonic()
+	l.from, l.nowNs = fromNowhere, s.engine.host.Monotonic()
 	a.entry.Now, a.entry.Rebased, a.entry.FromFloor = now, false, false
 	if said, ok := s.inHand(a, now); ok {
 		return said
@@ -369,9 +366,6 @@ func (s *leases) usage(a *Attempt, window int) *limit.Usage {
 		return s.local.usage(a, window)
 	}
 	l := a.leased
-	if a.fast {
-		l.entry.Unpack()
-	}
 	used, resetNs := uint32(0), int64(0)
 	switch {
 	case l.hand != nil:

@@ -26,8 +26,6 @@ type rule struct {
 	leases    *leases      // nil unless the scope is cluster
 	counted   *state.Table // holds the rule's counts or leases; rules that share a counter share it
 	units     units        // nil without limits
-	fast      *state.Fast  // nil where it does not serve the windows
-	alone     bool         // see canBeAlone
 	always    bool         // every request is for the rule
 	jitters   bool         // some window's grid is shifted by the key
 	identity  []byte       // precedes a key in its stable hash
@@ -85,9 +83,7 @@ func (e *Engine) compile(p *policy.Rule) rule {
 	}
 	r.table = e.table(p, r.windows, "")
 	r.counted = r.table
-	r.fast = state.NewFast(r.table, r.windows)
-	r.units = &records{r.table, r.fast}
-	r.alone = r.canBeAlone()
+	r.units = &records{r.table}
 	return r
 }
 

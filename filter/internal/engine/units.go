@@ -49,17 +49,9 @@ const (
 // records is the source of rules that count in shared data.
 type records struct {
 	table *state.Table
-	fast  *state.Fast // nil where it does not serve the windows
 }
 
 func (s *records) read(a *Attempt, now int64, again bool) outcome {
-	a.fast = false
-	if !again && a.plain && s.fast != nil {
-		a.passNs, a.fast = s.fast.Read(&a.entry, a.Key.Bytes, now, a.units())
-	}
-	if a.fast {
-		return s.granted(a, a.passNs)
-	}
 	var status state.Status
 	if again {
 		status = s.table.Reread(&a.entry, a.limits, now)
@@ -97,14 +89,7 @@ func (s *records) passes(a *Attempt) int64 {
 func (a *Attempt) units() uint32 { return min(a.Cost, math.MaxUint32-a.ahead) + a.ahead }
 
 func (s *records) take(a *Attempt) outcome {
-	status := state.Mismatch
-	if a.fast {
-		status, a.fast = s.fast.Commit(&a.entry, a.Cost)
-	}
-	if !a.fast {
-		status = s.table.Commit(&a.entry, a.Cost, a.evicts())
-	}
-	switch status {
+	switch s.table.Commit(&a.entry, a.Cost, a.evicts()) {
 	case state.OK:
 		a.stored()
 		if !a.Allowed {

@@ -168,13 +168,9 @@ func (p *KeyPart) read(r *request.Request) (string, bool) {
 		if !present {
 			return "", false
 		}
-		return network(ip, p.V4Prefix, p.V6Prefix)
+		return p.network(ip)
 	case policy.KeyClientIP:
-		ip, present := r.Client()
-		if !present {
-			return "", false
-		}
-		return network(ip, p.V4Prefix, p.V6Prefix)
+		return p.clientNetwork(r)
 	case policy.KeyHost:
 		return r.Host()
 	case policy.KeyMethod:
@@ -241,13 +237,26 @@ func address(list string) (netip.Addr, bool) {
 	return ip.Unmap().WithZone(""), err == nil
 }
 
-// network returns the network of an address, as "192.0.2.7" where the prefix is
-// the whole address and "192.0.2.0/24" where it is not.
-func network(ip netip.Addr, v4, v6 int) (string, bool) {
-	bits := v6
-	if ip.Is4() {
-		bits = v4
+// clientNetwork returns the client's network.
+func (p *KeyPart) clientNetwork(r *request.Request) (string, bool) {
+	ip, present := r.Client()
+	if !present || p.bits(ip) >= ip.BitLen() {
+		return r.ClientText()
 	}
+	return p.network(ip)
+}
+
+func (p *KeyPart) bits(ip netip.Addr) int {
+	if ip.Is4() {
+		return p.V4Prefix
+	}
+	return p.V6Prefix
+}
+
+// network returns the network of an address, as "192.0.2.7" where the prefix is the whole
+// address and "192.0.2.0/24" where it is not.
+func (p *KeyPart) network(ip netip.Addr) (string, bool) {
+	bits := p.bits(ip)
 	if bits >= ip.BitLen() {
 		return ip.String(), true
 	}

@@ -46,13 +46,7 @@ var faults = []fault{
 	{"a lease is used after its end", "end", []buildtest.Edit{
 		{File: "shared/state/lease.go", Old: "g := &l.Grants[i]; g.EndNs > nowNs {", New: `g := &l.Grants[i]; g.EndNs > nowNs || planted == "end" {`},
 		{File: "shared/state/lease.go", Old: "if g.Units > 0 && g.EndNs > nowNs &&", New: `if g.Units > 0 && (g.EndNs > nowNs || planted == "end") &&`},
-		{File: "shared/state/fastlease.go", Old: "units == 0 || endNs <= nowNs {", New: `units == 0 || endNs <= nowNs && planted != "end" {`},
 	}, "a window ends", "are admitted in"},
-	{"a hit on the fast path that another worker has overtaken takes its units", "overtaken", []buildtest.Edit{{
-		File: "shared/state/fastlease.go",
-		Old:  "return s, due && s == OK, true",
-		New:  `return pick("overtaken", OK, s), due && s == OK, true`,
-	}}, "hot key", "are admitted"},
 	{"a lease begins with its answer", "answer", []buildtest.Edit{{
 		File: "filter/internal/engine/hand.go",
 		Old:  "EndNs: a.SentNs + ",

@@ -39,10 +39,9 @@ type Request struct {
 	source  Source
 	turn    uint64 // counts requests; what was read in another turn is not known
 	method  lazy
-	target  lazy // its path
-	name    lazy // in the authority
-	peer    lazy // the client's address as the proxy writes it
-	client  lazy
+	target  lazy       // its path
+	name    lazy       // in the authority
+	client  lazy       // its address as the proxy writes it
 	address netip.Addr // of client
 
 	hosts []string // what servers may take the authority for, first name
@@ -237,7 +236,7 @@ func (r *Request) Method() (string, bool) {
 // Client returns the trusted address of the client; absent on a Unix socket.
 func (r *Request) Client() (netip.Addr, bool) {
 	if !r.knows(&r.client) {
-		value, present := r.ClientText()
+		value, present := r.source.ClientAddress()
 		r.address = netip.Addr{}
 		if present {
 			r.address = AddressOf(value)
@@ -247,13 +246,14 @@ func (r *Request) Client() (netip.Addr, bool) {
 	return r.address, r.client.present
 }
 
-// ClientText is the client's address with its port, as the proxy writes it.
+// ClientText is Client as text. An IPv4 address has one spelling, so what the proxy wrote
+// is taken, without the port.
 func (r *Request) ClientText() (string, bool) {
-	if !r.knows(&r.peer) {
-		value, present := r.source.ClientAddress()
-		r.set(&r.peer, value, present)
+	ip, present := r.Client()
+	if text, _, _ := strings.Cut(r.client.value, ":"); present && strings.IndexByte(text, '.') > 0 {
+		return text, true
 	}
-	return r.peer.value, r.peer.present
+	return ip.String(), present
 }
 
 // AddressOf reads an address with or without port; the zero one is none. One mapped
