@@ -184,3 +184,29 @@ func parseTemplate(s string) (t Template, rest string, ok bool) {
 	}
 	return t, "", true
 }
+
+// Holds reports whether the pattern holds for a value. Where the value is too long for an
+// expression it says so, and doubt is the answer.
+func (p *Pattern) Holds(value string, present, doubt bool) (holds, tooLong bool) {
+	switch {
+	case p.Kind == Any:
+		return true, false
+	case !present || p.Kind == Absent:
+		return !present && p.Kind == Absent, false
+	}
+	switch p.Kind {
+	case Present:
+		return true, false
+	case Exact:
+		return value == p.Text, false
+	case Prefix:
+		return strings.HasPrefix(value, p.Text), false
+	case Suffix:
+		return strings.HasSuffix(value, p.Text), false
+	default: // a regular expression
+	}
+	if len(value) > automaton.MaxValueBytes {
+		return doubt, true
+	}
+	return p.Automaton.Match(value), false
+}

@@ -85,8 +85,8 @@ func whyUnmatched(p *policy.Rule, r *request.Request) (outcome, why string) {
 	if why := exemption(p.Exempt, r); why != "" {
 		return outcomeExempt, why
 	}
-	var key match.Key
-	key.Read(match.CompileKey(r, p.Key), r)
+	var key policy.Key
+	match.ReadKey(&key, match.CompileKey(r, p.Key), r)
 	for i := range key.Parts {
 		if !key.Parts[i].Present {
 			return outcomeNoKey, "missing_key: the request has no " + partName(&p.Key[i]) +
@@ -111,7 +111,7 @@ func exemption(list []policy.Match, r *request.Request) string {
 const unexplained = "match: some condition does not hold"
 
 // keyPart hides credentials.
-func keyPart(k *policy.KeyPart, v *match.Value) answer.KeyPart {
+func keyPart(k *policy.KeyPart, v *policy.Value) answer.KeyPart {
 	part := answer.KeyPart{Part: partName(k)}
 	switch {
 	case !v.Present:

@@ -31,13 +31,9 @@ const (
 
 // Attempt is one rule applied to one request. Other packages only read it.
 type Attempt struct {
-	Key            match.Key
+	policy.Subject
 	Cost           uint32
 	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once
-	Override       int  // index of the override that holds for the key, -1 for none
-	Shadow         bool // denials are reported, not enforced
-	Unlimited      bool // nothing is counted: no limits, or an unlimited key
-	TooLong        bool // a value was too long for a regular expression
 	Known          bool // the key's usage is known
 	Allowed        bool
 	Reason         Reason // of a denial, or of a pass without a count
@@ -50,8 +46,6 @@ type Attempt struct {
 	counted bool  // the hit is in the store
 	passNs  int64 // of a denial: when the hit would pass, or limit.Never
 
-	hashed  []byte         // input of the key's stable hash
-	shifted []limit.Window // windows with the key's jitter
 	shared  []limit.Window // this proxy's share of the limits
 	unnamed namedMetrics
 	leased  *leased // nil until the attempt is of a rule of scope cluster
@@ -75,7 +69,7 @@ func (a *Attempt) Now() int64 { return a.entry.Now }
 
 // Window returns the rule's limit i as it holds for the key, and its usage.
 func (a *Attempt) Window(i int) (*limit.Window, *limit.Usage) {
-	at := a.rule.order[i]
+	at := a.rule.subjects.Order[i]
 	return &a.limits.Windows[at], a.rule.units.usage(a, at)
 }
 
@@ -83,7 +77,7 @@ func (a *Attempt) Window(i int) (*limit.Window, *limit.Usage) {
 func (a *Attempt) Tightest() int {
 	best, lowest := 0, uint32(0)
 	limited := false
-	for i := range a.rule.order {
+	for i := range a.rule.subjects.Order {
 		w, u := a.Window(i)
 		if w.Unlimited {
 			continue
@@ -98,14 +92,14 @@ func (a *Attempt) Tightest() int {
 // begin reads key and cost from the request, and reports whether the rule applies.
 func (a *Attempt) begin(r *rule, req *request.Request) bool {
 	a.start(r)
-	complete := a.Key.Read(r.key, req)
+	complete := match.ReadKey(&a.Key, r.key, req)
 	if !complete && r.policy.MissingKey == policy.MissingSkip {
 		return false
 	}
 	if a.Cost, a.CostUnreadable = r.cost.Read(req); a.CostUnreadable {
 		r.metrics.CostUnreadable++
 	}
-	a.subject(req)
+	a.subject()
 	if !complete && r.policy.MissingKey == policy.MissingDeny {
 		a.deny(ReasonMissingKey, limit.Never)
 	}
@@ -119,38 +113,13 @@ func (a *Attempt) start(r *rule) {
 
 // subject finds the limits that hold for the key, and whether they are enforced
 // on it.
-func (a *Attempt) subject(req *request.Request) {
+func (a *Attempt) subject() {
 	r := a.rule
-	a.limits = state.Key{Bytes: a.Key.Bytes, Windows: r.windows, Rule: r.windows}
-	a.Unlimited = r.units == nil
-	a.Override = r.override(&a.Key, req)
-	if a.Override >= 0 {
-		o := &r.overrides[a.Override]
-		a.Unlimited = a.Unlimited || o.unlimited
-		a.limits.Windows = o.windows
-	}
-	a.Shadow = r.policy.Mode == policy.ModeShadow
+	r.subjects.Find(&a.Subject)
+	a.limits = state.Key{Bytes: a.Key.Bytes, Windows: a.Windows, Rule: r.subjects.Windows}
 	if r.leases != nil && !a.Unlimited {
 		r.leases.begin(a)
 	}
-	if !r.jitters && r.policy.EnforcePercent >= 100 {
-		return
-	}
-	jitter, percent := a.stable()
-	a.Shadow = a.Shadow || percent%100 >= uint64(r.policy.EnforcePercent)
-	if r.jitters && !a.Unlimited {
-		a.shifted = a.shifted[:0]
-		for _, w := range a.limits.Windows {
-			a.shifted = append(a.shifted, w.Shifted(w.KeyShift(jitter)))
-		}
-		a.limits.Windows = a.shifted
-	}
-}
-
-// stable is the stable hash of the rule's counter and the key.
-func (a *Attempt) stable() (lo, hi uint64) {
-	a.hashed = append(append(a.hashed[:0], a.rule.identity...), a.Key.Bytes...)
-	return state.StableHash(a.hashed)
 }
 
 func (a *Attempt) deny(why Reason, passNs int64) {

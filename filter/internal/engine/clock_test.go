@@ -61,7 +61,8 @@ func TestTheClockSteps(t *testing.T) {
 			},
 			OfKey: func(w limit.Window, key int) limit.Window {
 				at(key, 1)
-				jitter, _ := e.Peek().Attempts[0].stable()
+				a := e.Peek().Attempts[0]
+				jitter, _ := a.rule.subjects.Hash(&a.Subject)
 				return w.Shifted(w.KeyShift(jitter))
 			},
 		}

@@ -195,7 +195,7 @@ func (v *Verdict) count() {
 // it has none.
 func (a *Attempt) named() *namedMetrics {
 	if a.Override >= 0 {
-		if i := a.rule.overrides[a.Override].named; i >= 0 {
+		if i := a.rule.namedBy[a.Override]; i >= 0 {
 			return &a.rule.named[i]
 		}
 	}

@@ -206,13 +206,13 @@ func (e *Engine) attemptRule(attempts []*Attempt, i int) []*Attempt {
 	e.request.TooLong = e.tooLong
 	a := e.attempt(n)
 	applies := (r.always || r.concerns(&e.request)) && a.begin(r, &e.request)
-	if e.request.TooLong {
+	if e.request.TooLong || applies && a.TooLong {
 		r.metrics.TooLong++
 	}
 	if !applies {
 		return attempts
 	}
-	a.TooLong = e.request.TooLong
+	a.TooLong = a.TooLong || e.request.TooLong
 	return e.attempts[:n+1]
 }
 

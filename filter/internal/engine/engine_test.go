@@ -23,7 +23,7 @@ func operate(t *testing.T, e *Engine, op Operation) string {
 func used(v *Verdict) (counts [][]uint32) {
 	for i := range v.Attempts {
 		var rule []uint32
-		for j := range v.Attempts[i].rule.order {
+		for j := range v.Attempts[i].rule.subjects.Order {
 			w, u := v.Attempts[i].Window(j)
 			rule = append(rule, w.Count(u, v.Attempts[i].entry.Now))
 		}

@@ -59,7 +59,7 @@ const (
 // their places.
 func (e *Engine) lease() {
 	for i := range e.rules {
-		if r := &e.rules[i]; r.policy.Scope == policy.ScopeCluster && len(r.windows) > 0 {
+		if r := &e.rules[i]; r.policy.Scope == policy.ScopeCluster && len(r.subjects.Windows) > 0 {
 			r.leases = e.newLeases(r)
 			r.units, r.counted = r.leases, r.leases.table.Table()
 		}
@@ -69,27 +69,20 @@ func (e *Engine) lease() {
 func (e *Engine) newLeases(r *rule) *leases {
 	p := r.policy
 	l := &leases{engine: e, rule: r, first: uint32(len(e.definitions))}
-	horizonNs := quota.HorizonNs(r.windows)
+	horizonNs := quota.HorizonNs(r.subjects.Windows)
 	l.refill = state.Refill{RateNs: max(horizonNs/2, 1), LeadNs: min(horizonNs/2, maxRefillNs)}
-	l.idleNs = quota.IdleNs(r.windows)
-	id := state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition()+"\x00lease", p.Capacity)
-	l.table = e.tables.Leases(id, layoutOf(r.windows), len(r.windows), p.Capacity)
+	l.idleNs = quota.IdleNs(r.subjects.Windows)
+	id := r.subjects.Counter("\x00lease", p.Capacity)
+	l.table = e.tables.Leases(id, layoutOf(r.subjects.Windows), len(r.subjects.Windows), p.Capacity)
 	if p.OnUnavailable == policy.UnavailableLocal {
 		l.local = &records{table: r.table}
 	}
-	counter := state.NewCounterID(e.policy.Domain, p.Counter, p.KeyDefinition(), 0)
-	e.define(l, counter, r.windows)
-	for i := range r.overrides {
-		e.define(l, counter, r.overrides[i].windows)
+	for override := -1; override < len(p.Overrides); override++ {
+		d := r.subjects.Definition(override)
+		d.ID = uint32(len(e.definitions))
+		e.definitions = append(e.definitions, d)
 	}
 	return l
-}
-
-func (e *Engine) define(l *leases, counter state.CounterID, windows []limit.Window) {
-	p := l.rule.policy
-	e.definitions = append(e.definitions, quota.Definition{
-		ID: uint32(len(e.definitions)), Counter: counter, Windows: windows, Lease: p.Lease, CountDenied: p.CountDenied,
-	})
 }
 
 // layoutOf is a hash of what makes windows the same; see limit.Window.Same.
@@ -115,7 +108,7 @@ func (s *leases) begin(a *Attempt) {
 
 // keyOf is how the service knows the attempt's key.
 func (s *leases) keyOf(a *Attempt) handKey {
-	return handKey{s.first + uint32(a.Override+1), quota.KeyOf(a.stable())}
+	return handKey{s.first + uint32(a.Override+1), s.rule.subjects.QuotaKey(&a.Subject)}
 }
 
 func (s *leases) read(a *Attempt, now int64, _ bool) outcome {
@@ -232,7 +225,7 @@ func instant(now, waitNs int64) int64 {
 
 // knows reports whether the attempt's usage is known.
 func (s *leases) knows(a *Attempt) bool {
-	l, n := a.leased, len(s.rule.windows)
+	l, n := a.leased, len(s.rule.subjects.Windows)
 	switch {
 	case l.from == fromLocal:
 		return true
@@ -260,11 +253,7 @@ func (s *leases) alone(a *Attempt, now int64) outcome {
 // the number of proxies.
 func (s *leases) share(a *Attempt) []limit.Window {
 	proxies := max(s.engine.tables.Proxies(), 1)
-	windows := s.rule.windows
-	if a.Override >= 0 {
-		windows = s.rule.overrides[a.Override].windows
-	}
-	a.shared = append(a.shared[:0], windows...)
+	a.shared = append(a.shared[:0], s.rule.subjects.Limits(a.Override)...)
 	for i := range a.shared {
 		w := &a.shared[i]
 		if w.Limit > 0 {

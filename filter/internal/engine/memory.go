@@ -77,7 +77,7 @@ func (e *Engine) Survey() {
 func (e *Engine) live(r *rule, t *state.Table, value []byte) uint64 {
 	switch {
 	case r.leases == nil:
-		return t.Live(&e.attempt(0).entry, r.windows, e.host.Now(), value)
+		return t.Live(&e.attempt(0).entry, r.subjects.Windows, e.host.Now(), value)
 	case t == r.counted:
 		return r.leases.table.Live(&e.settling, e.host.Now(), e.host.Monotonic(), value)
 	default:

@@ -29,7 +29,7 @@ type modelWindow struct {
 // record returns a copy of what the key has used, as it stands at the instant
 // it is counted at.
 func (m model) record(t *Attempt, now int64) modelRecord {
-	r, windows := modelRecord{last: now, windows: make([]modelWindow, len(t.rule.windows))}, t.limits.Windows
+	r, windows := modelRecord{last: now, windows: make([]modelWindow, len(t.rule.subjects.Windows))}, t.limits.Windows
 	if have := m[modelKey{t.rule.policy.Name, string(t.Key.Bytes)}]; have != nil {
 		r = modelRecord{last: have.last, windows: slices.Clone(have.windows)}
 		for i := range r.windows {
@@ -177,7 +177,7 @@ func (m model) add(t *Attempt, r modelRecord) {
 	for i, w := range t.limits.Windows {
 		r.windows[i].add(w, r.last, int64(t.Cost))
 		log := &r.windows[i].log
-		*log = (*log)[max(0, len(*log)-int(t.rule.windows[i].Units)):]
+		*log = (*log)[max(0, len(*log)-int(t.rule.subjects.Windows[i].Units)):]
 	}
 	m.keep(t, r)
 }

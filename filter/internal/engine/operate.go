@@ -99,27 +99,13 @@ func (e *Engine) subject(op Operation) (*Attempt, error) {
 	if r == nil {
 		return nil, errors.New("there is no rule " + strconv.Quote(op.Rule))
 	}
-	if len(op.Key) != len(r.key) {
-		parts := " parts, not "
-		if len(r.key) == 1 {
-			parts = " part, not "
-		}
-		return nil, errors.New("the key of rule " + strconv.Quote(op.Rule) + " has " + strconv.Itoa(len(r.key)) + parts +
-			strconv.Itoa(len(op.Key)))
-	}
 	a := e.attempt(0)
 	a.start(r)
 	a.Cost = op.N
-	a.Key.Begin()
-	for i, text := range op.Key {
-		p, err := r.key[i].Parse(text)
-		if err != nil {
-			return nil, errors.New("part " + strconv.Itoa(i) + " of the key of rule " + strconv.Quote(op.Rule) + ": " +
-				err.Error())
-		}
-		a.Key.Add(p)
+	if err := r.policy.ParseKey(&a.Key, op.Key); err != nil {
+		return nil, err
 	}
-	a.subject(&e.request)
+	a.subject()
 	return a, nil
 }
 
@@ -169,7 +155,7 @@ func (a *Attempt) operate(op Operation, now int64) (value int64, err error) {
 			return a.expiresAt(), nil
 		}
 		if window == state.AllWindows {
-			window = a.rule.order[a.Tightest()]
+			window = a.rule.subjects.Order[a.Tightest()]
 		}
 		return int64(a.limits.Windows[window].Count(table.Usage(&a.entry, window), a.entry.Now)), nil
 	}
@@ -193,14 +179,14 @@ func (a *Attempt) expiresAt() int64 {
 	return 0
 }
 
-// window returns the index in r.windows of the window with that name or index
+// window returns the index in r.subjects.Windows of the window with that name or index
 // in the policy, state.AllWindows for none.
 func (r *rule) window(name string) (int, error) {
 	if name == "" {
 		return state.AllWindows, nil
 	}
 	if i := r.policy.LimitNamed(name); i >= 0 {
-		return r.order[i], nil
+		return r.subjects.Order[i], nil
 	}
 	return 0, errors.New("rule " + strconv.Quote(r.policy.Name) + " has no window " + strconv.Quote(name))
 }
@@ -241,7 +227,7 @@ func (e *Engine) operateOnRules(op Operation) (Result, error) {
 func (e *Engine) clean(r *rule, now int64) (freed uint64, err error) {
 	status := state.OK
 	if r.table != nil {
-		freed, status = r.table.Clean(&e.attempt(0).entry, r.windows, now)
+		freed, status = r.table.Clean(&e.attempt(0).entry, r.subjects.Windows, now)
 	}
 	if r.leases != nil && status == state.OK {
 		var leased uint64
@@ -259,7 +245,7 @@ func (e *Engine) clean(r *rule, now int64) (freed uint64, err error) {
 func (e *Engine) stats(r *rule, now int64) (RuleStats, error) {
 	s, status := RuleStats{Rule: r.policy}, state.OK
 	if r.table != nil {
-		s.Stats, status = r.table.Stats(&e.attempt(0).entry, r.windows, now)
+		s.Stats, status = r.table.Stats(&e.attempt(0).entry, r.subjects.Windows, now)
 	}
 	if r.leases != nil && status == state.OK {
 		local := s.Stats

@@ -27,8 +27,8 @@ func (s *spikes) count(a *Attempt, m *Metrics) {
 }
 
 func (s *spikes) countLoud(a *Attempt, m *Metrics) {
-	for i := range a.rule.windows {
-		if w := &a.rule.windows[i]; w.Algorithm == limit.FixedWindow {
+	for i := range a.rule.subjects.Windows {
+		if w := &a.rule.subjects.Windows[i]; w.Algorithm == limit.FixedWindow {
 			s.add(w, a.entry.Now, uint64(a.Cost), m)
 			return
 		}

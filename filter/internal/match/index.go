@@ -48,11 +48,11 @@ func NewIndex(rules []*Match) Index {
 	size := (len(rules) + 63) / 64
 	x := Index{candidates: make([]uint64, size), scratch: make([]uint64, size)}
 	for _, d := range []struct {
-		patterns func(*Match) []pattern
+		patterns func(*Match) []policy.Pattern
 		read     func(*request.Request) []string
 	}{
-		{func(m *Match) []pattern { return m.hosts }, (*request.Request).Hosts},
-		{func(m *Match) []pattern { return m.paths }, (*request.Request).Paths},
+		{func(m *Match) []policy.Pattern { return m.hosts }, (*request.Request).Hosts},
+		{func(m *Match) []policy.Pattern { return m.paths }, (*request.Request).Paths},
 	} {
 		if made := newDimension(rules, d.patterns, d.read); count(made.asking) >= minIndexed {
 			x.dimensions = append(x.dimensions, made)
@@ -62,7 +62,7 @@ func NewIndex(rules []*Match) Index {
 	return x
 }
 
-func newDimension(rules []*Match, patterns func(*Match) []pattern, read func(*request.Request) []string) dimension {
+func newDimension(rules []*Match, patterns func(*Match) []policy.Pattern, read func(*request.Request) []string) dimension {
 	size := (len(rules) + 63) / 64
 	d := dimension{
 		read: read, asking: make([]uint64, size), open: make([]uint64, size),
@@ -74,14 +74,14 @@ func newDimension(rules []*Match, patterns func(*Match) []pattern, read func(*re
 		if len(list) > 0 {
 			add(d.asking, uint32(i))
 		}
-		isExpression := func(p pattern) bool { return p.kind == policy.Regexp }
+		isExpression := func(p policy.Pattern) bool { return p.Kind == policy.Regexp }
 		if len(list) == 0 || slices.ContainsFunc(list, isExpression) {
 			add(d.open, uint32(i))
 			continue
 		}
 		for _, p := range list {
 			var into map[string][]uint32
-			switch p.kind {
+			switch p.Kind {
 			case policy.Suffix:
 				into = d.suffixes
 			case policy.Prefix:
@@ -89,7 +89,7 @@ func newDimension(rules []*Match, patterns func(*Match) []pattern, read func(*re
 			default: // the only other kind that is indexed
 				into = d.exact
 			}
-			into[p.text] = append(into[p.text], uint32(i))
+			into[p.Text] = append(into[p.Text], uint32(i))
 		}
 	}
 	for text, rules := range starts {

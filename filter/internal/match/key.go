@@ -6,7 +6,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // KeyPart is a compiled policy.KeyPart.
@@ -44,72 +43,25 @@ func CompileKey(r *request.Request, parts []policy.KeyPart) []KeyPart {
 	return key
 }
 
-// Key is a request's key for one rule.
-type Key struct {
-	Parts []Value
-	Bytes []byte // all parts, as they are hashed
-
-	others []reading
-}
-
-// reading is what a server may take for a part beside its value in the key.
-type reading struct {
-	part int
-	text string
-}
-
-// Value is one part of a request's key.
-type Value struct {
-	Label   string // of a first_of: which of its key parts the request has
-	Text    string
-	Present bool
-}
-
-// Whole is the value for people and for patterns.
-func (v *Value) Whole() string {
-	if v.Label == "" {
-		return v.Text
-	}
-	return v.Label + "=" + v.Text
-}
-
-// Begin empties the key.
-func (k *Key) Begin() {
-	k.Parts, k.Bytes, k.others = k.Parts[:0], k.Bytes[:0], k.others[:0]
-}
-
-// Add appends the value of the next key part.
-func (k *Key) Add(v Value) {
-	k.Parts = append(k.Parts, v)
-	if !v.Present {
-		k.Bytes = state.AppendMissing(k.Bytes)
-		return
-	}
-	if v.Label != "" {
-		k.Bytes = state.AppendPart(k.Bytes, v.Label)
-	}
-	k.Bytes = state.AppendPart(k.Bytes, v.Text)
-}
-
-// Read takes every key part from the request and reports whether the request
+// ReadKey takes every key part from the request and reports whether the request
 // has them all.
-func (k *Key) Read(parts []KeyPart, r *request.Request) bool {
-	k.Begin()
+func ReadKey(k *policy.Key, parts []KeyPart, r *request.Request) bool {
+	k.Reset()
 	complete := true
 	for i := range parts {
 		v := parts[i].choose(r)
 		k.Add(v)
 		complete = complete && v.Present
 		if r.IsDoubtful() {
-			k.addOthers(i, &parts[i], v.Label, r)
+			addReadings(k, i, &parts[i], v.Label, r)
 		}
 	}
 	return complete
 }
 
-// addOthers notes what else a server may take the part for. The label is of the part of a
-// first_of that the request has.
-func (k *Key) addOthers(part int, p *KeyPart, label string, r *request.Request) {
+// addReadings notes what else a server may take the part for. The label is of the part of
+// a first_of that the request has.
+func addReadings(k *policy.Key, part int, p *KeyPart, label string, r *request.Request) {
 	prefix := ""
 	for i := range p.of {
 		if p.of[i].label == label {
@@ -130,28 +82,22 @@ func (k *Key) addOthers(part int, p *KeyPart, label string, r *request.Request) 
 		if p.Segment > 0 {
 			text, _ = segment(text, p.Segment)
 		}
-		k.others = append(k.others, reading{part, prefix + text})
+		k.AddReading(part, prefix+text)
 	}
 }
 
 // choose reads the key part; of a first_of the first one that the request has.
-func (p *KeyPart) choose(r *request.Request) Value {
+func (p *KeyPart) choose(r *request.Request) policy.Value {
 	if p.Kind != policy.KeyFirstOf {
 		text, present := p.read(r)
-		return Value{Text: text, Present: present}
+		return policy.Value{Text: text, Present: present}
 	}
 	for i := range p.of {
 		if text, present := p.of[i].read(r); present {
-			return Value{p.of[i].label, text, true}
+			return policy.Value{Label: p.of[i].label, Text: text, Present: true}
 		}
 	}
-	return Value{}
-}
-
-// Parse is the inverse of Value.Whole.
-func (p *KeyPart) Parse(text string) (Value, error) {
-	label, value, err := p.Cut(text)
-	return Value{label, value, true}, err
+	return policy.Value{}
 }
 
 func (p *KeyPart) read(r *request.Request) (string, bool) {
@@ -265,33 +211,4 @@ func (p *KeyPart) network(ip netip.Addr) (string, bool) {
 		return "", false
 	}
 	return prefix.String(), true
-}
-
-// KeyPatterns are the patterns of an override, one for each key part.
-type KeyPatterns []pattern
-
-// CompileKeyPatterns compiles an override's patterns. doubt says whether they hold
-// for a value that is too long to be read, and where they do for some of its readings.
-func CompileKeyPatterns(patterns []policy.Pattern, doubt bool) (list KeyPatterns) {
-	for _, p := range patterns {
-		list = append(list, compilePattern(p, doubt))
-	}
-	return list
-}
-
-// Hold reports whether every pattern holds for its part of the key.
-func (l KeyPatterns) Hold(k *Key, r *request.Request) bool {
-	for i := range l {
-		v := &k.Parts[i]
-		held := l[i].holds(v.Whole(), v.Present, r)
-		for _, other := range k.others {
-			if other.part == i && held != l[i].doubt {
-				held = l[i].holds(other.text, true, r)
-			}
-		}
-		if !held {
-			return false
-		}
-	}
-	return true
 }

@@ -1,6 +1,6 @@
 // Package match compiles what a rule says about requests: which ones it is for
-// (Match, Index), by which key it counts them (Key), which keys have limits of
-// their own (KeyPatterns), and how many units a request costs (Cost).
+// (Match, Index), by which key it counts them (KeyPart), and how many units a request
+// costs (Costs).
 //
 // Its invariant: a value that a client may spell in several ways, or that is too
 // long to be read, counts against the client. It decides nothing.
@@ -21,45 +21,31 @@ import (
 type Match struct {
 	exempt  bool
 	methods []string
-	hosts   []pattern
-	paths   []pattern
+	hosts   []policy.Pattern
+	paths   []policy.Pattern
 	clients addresses
 	headers []headerMatch
 }
 
 type headerMatch struct {
 	number int // see request.Request
-	value  pattern
-}
-
-type pattern struct {
-	kind      policy.PatternKind
-	text      string
-	automaton *automaton.Automaton // of an expression
-	doubt     bool                 // whether it holds for a value that is too long for an expression, or has several readings of which it holds for some
+	value  policy.Pattern
 }
 
 // Compile compiles an entry of a rule's "match" or "exempt".
 func Compile(r *request.Request, m *policy.Match, exempt bool) Match {
-	out := Match{exempt: exempt, methods: m.Methods, clients: newAddresses(m.ClientIPs)}
+	out := Match{exempt: exempt, methods: m.Methods, paths: m.Paths, clients: newAddresses(m.ClientIPs)}
 	for _, host := range m.Hosts {
 		if suffix, ok := strings.CutPrefix(host, "*"); ok {
-			out.hosts = append(out.hosts, pattern{kind: policy.Suffix, text: suffix})
+			out.hosts = append(out.hosts, policy.Pattern{Kind: policy.Suffix, Text: suffix})
 		} else {
-			out.hosts = append(out.hosts, pattern{kind: policy.Exact, text: host})
+			out.hosts = append(out.hosts, policy.Pattern{Kind: policy.Exact, Text: host})
 		}
 	}
-	for _, path := range m.Paths {
-		out.paths = append(out.paths, compilePattern(path, !exempt))
-	}
 	for _, h := range m.Headers {
-		out.headers = append(out.headers, headerMatch{r.HeaderNumber(h.Name), compilePattern(h.Value, !exempt)})
+		out.headers = append(out.headers, headerMatch{r.HeaderNumber(h.Name), h.Value})
 	}
 	return out
-}
-
-func compilePattern(p policy.Pattern, doubt bool) pattern {
-	return pattern{kind: p.Kind, text: p.Text, automaton: p.Automaton, doubt: doubt}
 }
 
 // IsEmpty reports whether every request matches.
@@ -122,18 +108,18 @@ func (m *Match) method(r *request.Request) bool {
 func (m *Match) header(h *headerMatch, r *request.Request) bool {
 	joined, present := r.JoinedHeader(h.number)
 	whole := !m.exempt && len(joined) <= automaton.MaxValueBytes
-	if whole && h.value.holds(joined, present, r) {
+	if whole && m.holds(&h.value, joined, present, r) {
 		return true
 	}
 	if !present || strings.IndexByte(joined, ',') < 0 {
-		return !whole && h.value.holds(joined, present, r)
+		return !whole && m.holds(&h.value, joined, present, r)
 	}
 	values := r.Values(h.number)
 	if len(values) == 0 { // the call failed
 		return !m.exempt
 	}
 	for _, value := range values {
-		if h.value.holds(value, true, r) != m.exempt {
+		if m.holds(&h.value, value, true, r) != m.exempt {
 			return !m.exempt
 		}
 	}
@@ -141,18 +127,18 @@ func (m *Match) header(h *headerMatch, r *request.Request) bool {
 }
 
 // anyHolds reports whether one of the patterns holds for a reading of the value.
-func (m *Match) anyHolds(patterns []pattern, r *request.Request, readings []string) bool {
+func (m *Match) anyHolds(patterns []policy.Pattern, r *request.Request, readings []string) bool {
 	for _, value := range readings {
-		if isAny(patterns, r, value) != m.exempt {
+		if m.isAny(patterns, r, value) != m.exempt {
 			return !m.exempt
 		}
 	}
 	return m.exempt && len(readings) > 0
 }
 
-func isAny(patterns []pattern, r *request.Request, value string) bool {
+func (m *Match) isAny(patterns []policy.Pattern, r *request.Request, value string) bool {
 	for i := range patterns {
-		if patterns[i].holds(value, true, r) {
+		if m.holds(&patterns[i], value, true, r) {
 			return true
 		}
 	}
@@ -160,31 +146,8 @@ func isAny(patterns []pattern, r *request.Request, value string) bool {
 }
 
 // holds notes in the request that a value was too long to be read.
-func (p *pattern) holds(value string, present bool, r *request.Request) bool {
-	switch p.kind {
-	case policy.Absent:
-		return !present
-	case policy.Any:
-		return true
-	default: // needs a value
-	}
-	if !present {
-		return false
-	}
-	switch p.kind {
-	case policy.Present:
-		return true
-	case policy.Exact:
-		return value == p.text
-	case policy.Prefix:
-		return strings.HasPrefix(value, p.text)
-	case policy.Suffix:
-		return strings.HasSuffix(value, p.text)
-	default: // a regular expression
-	}
-	if len(value) > automaton.MaxValueBytes {
-		r.TooLong = true
-		return p.doubt
-	}
-	return p.automaton.Match(value)
+func (m *Match) holds(p *policy.Pattern, value string, present bool, r *request.Request) bool {
+	holds, tooLong := p.Holds(value, present, !m.exempt)
+	r.TooLong = r.TooLong || tooLong
+	return holds
 }

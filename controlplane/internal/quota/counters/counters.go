@@ -70,7 +70,7 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	prepared := &Prepared{Operation: o, subject: s, domain: p.Domain, column: quota.AllWindows}
 	decides := o.Name == "hit" || o.Name == "peek"
 	switch {
-	case s.unlimited && !decides:
+	case s.Unlimited && !decides:
 		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
 	case o.Window != "":
 		i := r.LimitNamed(o.Window)
@@ -89,7 +89,7 @@ func (p *Prepared) Do(ctx context.Context, s *quota.Service) (answer.Answer, err
 	switch {
 	case !known:
 		return answer.Answer{}, errors.New("unknown operation " + strconv.Quote(p.Name))
-	case p.unlimited:
+	case p.Unlimited:
 		return p.verdict(&quota.Found{}), nil
 	}
 	units := p.N
@@ -126,7 +126,7 @@ func (p *Prepared) value(found *quota.Found) answer.Answer {
 
 // verdict is the answer to hit and peek.
 func (p *Prepared) verdict(found *quota.Found) answer.Answer {
-	allowed := !found.Denied || p.shadow
+	allowed := !found.Denied || p.Shadow
 	a := answer.Answer{Allowed: &allowed}
 	decided := answer.Rule{
 		Rule: p.rule.Name, Key: make([]*string, len(p.parts)), Mode: "enforced", Allowed: !found.Denied, Windows: p.windows(found),
@@ -134,7 +134,7 @@ func (p *Prepared) verdict(found *quota.Found) answer.Answer {
 	for i := range p.parts {
 		decided.Key[i] = &p.parts[i]
 	}
-	if p.shadow {
+	if p.Shadow {
 		decided.Mode = "shadow"
 	}
 	if len(decided.Windows) > 0 {
@@ -154,7 +154,7 @@ func (p *Prepared) verdict(found *quota.Found) answer.Answer {
 func (s *subject) windows(found *quota.Found) []answer.Window {
 	all := []answer.Window{}
 	for i, column := range s.order {
-		if s.unlimited {
+		if s.Unlimited {
 			break
 		}
 		w, st := &s.definition.Windows[column], found.Windows[column]

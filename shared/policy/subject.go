@@ -1,0 +1,155 @@
+package policy
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// Subject is a rule as it holds for one key.
+type Subject struct {
+	Key       Key
+	Override  int            // index of the override that holds for the key, -1 for none
+	Windows   []limit.Window // with the limits that hold for the key, grids shifted by its jitter
+	Shadow    bool           // denials are reported, not enforced
+	Unlimited bool           // nothing is counted: the rule has no limits, or the key is unlimited
+	TooLong   bool           // a value was too long for a regular expression
+
+	hashed  []byte
+	shifted []limit.Window
+}
+
+// Subjects works out the subjects of one rule, alike for the filter, the quota service and
+// whoever asks either for a key's counters.
+type Subjects struct {
+	Rule    *Rule
+	Windows []limit.Window // in the order of limit.Window.Compare, as records have them; see state.Overridden
+	Order   []int          // Windows[Order[i]] is the policy's limit i
+
+	domain    string
+	prefix    []byte // precedes a key in its stable hash
+	jitters   bool   // some window's grid is shifted by the key
+	overrides []overrideLimits
+}
+
+// overrideLimits are an override's windows in the order of Subjects.Windows.
+type overrideLimits struct {
+	windows []limit.Window
+	doubt   bool // the override holds where it is in doubt: it does not raise a limit
+}
+
+// Subjects compiles a rule of the policy.
+func (p *Policy) Subjects(r *Rule) Subjects {
+	s := Subjects{
+		Rule: r, Windows: sorted(r.Windows()), domain: p.Domain,
+		prefix: state.AppendPart(state.AppendPart(nil, p.Domain), r.Counter),
+	}
+	own := make([]state.Override, len(r.Overrides))
+	for i := range r.Overrides {
+		o := &r.Overrides[i]
+		limits := overrideLimits{sorted(o.Windows()), !o.Raises(r)}
+		s.overrides = append(s.overrides, limits)
+		var keys []byte
+		for _, p := range o.Key {
+			keys = state.AppendPart(append(keys, byte(p.Kind)), p.Text)
+		}
+		own[i] = state.Override{Keys: string(keys), Windows: limits.windows}
+	}
+	s.Windows = state.Overridden(s.Windows, own)
+	for _, l := range r.Limits {
+		s.Order = append(s.Order, slices.IndexFunc(s.Windows, l.Same))
+		s.jitters = s.jitters || l.Jitter > 0
+	}
+	return s
+}
+
+// sorted sorts by sort.Slice: each type that slices.SortFunc sorts adds 20 kB to the
+// filter.
+func sorted(w []limit.Window) []limit.Window {
+	sort.Slice(w, func(i, j int) bool { return w[i].Compare(w[j]) < 0 })
+	return w
+}
+
+// Find works out what holds for the subject's key.
+func (s *Subjects) Find(to *Subject) {
+	to.Override, to.TooLong = -1, false
+	for i := range s.overrides {
+		if s.holds(i, to) {
+			to.Override = i
+			break
+		}
+	}
+	to.Windows = s.Limits(to.Override)
+	to.Unlimited = len(to.Windows) == 0
+	to.Shadow = s.Rule.Mode == ModeShadow
+	if !s.jitters && s.Rule.EnforcePercent >= 100 {
+		return
+	}
+	jitter, percent := s.Hash(to)
+	to.Shadow = to.Shadow || percent%100 >= uint64(s.Rule.EnforcePercent)
+	if s.jitters && !to.Unlimited {
+		to.shifted = to.shifted[:0]
+		for i := range to.Windows {
+			w := &to.Windows[i]
+			to.shifted = append(to.shifted, w.Shifted(w.KeyShift(jitter)))
+		}
+		to.Windows = to.shifted
+	}
+}
+
+// holds reports whether every pattern of an override holds for its part of the key.
+func (s *Subjects) holds(override int, to *Subject) bool {
+	k, doubt := &to.Key, s.overrides[override].doubt
+	for i := range s.Rule.Overrides[override].Key {
+		p, v := &s.Rule.Overrides[override].Key[i], &k.Parts[i]
+		held, tooLong := p.Holds(v.Whole(), v.Present, doubt)
+		to.TooLong = to.TooLong || tooLong
+		for _, other := range k.readings {
+			if other.part == i && held != doubt {
+				held, tooLong = p.Holds(other.text, true, doubt)
+				to.TooLong = to.TooLong || tooLong
+			}
+		}
+		if !held {
+			return false
+		}
+	}
+	return true
+}
+
+// Limits are the windows with the limits that an override gives its keys, of -1 the
+// rule's own. There are none where nothing is counted.
+func (s *Subjects) Limits(override int) []limit.Window {
+	if override < 0 {
+		return s.Windows
+	}
+	return s.overrides[override].windows
+}
+
+// Hash is the stable hash of the rule's counter and the subject's key.
+func (s *Subjects) Hash(of *Subject) (lo, hi uint64) {
+	of.hashed = append(append(of.hashed[:0], s.prefix...), of.Key.Bytes...)
+	return state.StableHash(of.hashed)
+}
+
+// QuotaKey is how the quota service knows the subject's key.
+func (s *Subjects) QuotaKey(of *Subject) [16]byte { return quota.KeyOf(s.Hash(of)) }
+
+// Counter identifies a table of the rule's counter. What the definition of its key is
+// followed by tells apart tables of one counter.
+func (s *Subjects) Counter(suffix string, capacity uint32) state.CounterID {
+	return state.NewCounterID(s.domain, s.Rule.Counter, s.Rule.KeyDefinition()+suffix, capacity)
+}
+
+// Definition is what the quota service is told of the limits of an override's keys; of -1
+// of the rule's own. It has no number yet.
+func (s *Subjects) Definition(override int) quota.Definition {
+	windows := slices.Clone(s.Limits(override))
+	for i := range windows {
+		windows[i].Stamp, windows[i].FillNs = 0, 0
+	}
+	return quota.Definition{Counter: s.Counter("", 0), Windows: windows, Lease: s.Rule.Lease, CountDenied: s.Rule.CountDenied}
+}
