@@ -141,6 +141,8 @@ rules:
 				{"Page_Size=500", 2},
 				{"page_size[]=500", 2},
 				{"page.size=500", 2},
+				{"[page_size]=500", 2},
+				{"page_size%00=500", 2},
 			} {
 				require.Equal(t, c.want, admitted("/pages?"+c.query, "x", "", false), "%s %s", version, c.query)
 			}
@@ -153,7 +155,7 @@ rules:
 		}
 		eventually(t, 10*time.Second, "the metric", func() bool {
 			unreadable, _ := s.metric(t, "rate_limit_cost_unreadable_total", "pages")
-			return unreadable == uint64(len(versions)*40*13)
+			return unreadable == uint64(len(versions)*40*15)
 		})
 	})
 }

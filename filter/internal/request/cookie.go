@@ -1,8 +1,13 @@
 package request
 
-import "strings"
+import (
+	"strings"
 
-// Cookie returns the value of the first cookie of a name.
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Cookie returns the value of a cookie, in the one spelling of all those that Go's
+// net/http, Node's cookie, Django and Python's http.cookies read as the same.
 func (r *Request) Cookie(number int) (string, bool) {
 	c := &r.cookies[number]
 	if !r.knows(&c.lazy) {
@@ -12,43 +17,94 @@ func (r *Request) Cookie(number int) (string, bool) {
 	return c.value, c.present
 }
 
-// findCookie looks through all cookie headers. The proxy joins them with a
-// comma, which a cookie's value may hold too; only a comma costs a second call,
-// which says where the first header ends.
+// findCookie looks through all cookie headers. The proxy joins them with a comma, which
+// a cookie's value may hold too.
 func (r *Request) findCookie(name string) (string, bool) {
-	all, present := r.JoinedHeader(r.cookieHeader)
-	if !present {
-		return "", false
+	all, _ := r.JoinedHeader(r.cookieHeader)
+	if strings.IndexByte(all, ',') >= 0 {
+		all = strings.Join(r.Values(r.cookieHeader), ";")
 	}
-	if strings.IndexByte(all, ',') < 0 {
-		return cookieIn(all, name, ";")
-	}
-	first, _ := r.Header(r.cookieHeader)
-	if value, found := cookieIn(first, name, ";"); found || len(first) >= len(all) {
-		return value, found
-	}
-	return cookieIn(all[len(first):], name, ";,")
+	return cookieIn(all, name)
 }
 
-// cookieIn returns the value of the first cookie of a name in one header,
-// without the quotes around it.
-func cookieIn(header, name, separators string) (string, bool) {
-	for header != "" {
-		pair := header
-		if end := strings.IndexAny(header, separators); end >= 0 {
-			pair, header = header[:end], header[end+1:]
-		} else {
-			header = ""
-		}
-		key, value, isPair := strings.Cut(pair, "=")
-		if !isPair || strings.Trim(key, " \t") != name {
+// cookieIn returns the value of the first cookie of a name. One that Go passes over, or
+// whose name differs in case (ASP.NET), counts only where there is no other.
+func cookieIn(header, name string) (value string, found bool) {
+	for more := true; more; {
+		var pair string
+		pair, header, more = strings.Cut(header, ";")
+		key, text, isPair := strings.Cut(pair, "=")
+		if !isPair || !strings.EqualFold(strippedCookie(key), name) {
 			continue
 		}
-		value = strings.Trim(value, " \t")
-		if n := len(value); n >= 2 && value[0] == '"' && value[n-1] == '"' {
-			value = value[1 : n-1]
+		text = strippedCookie(text)
+		isFirst := isSoundCookie(text) && strippedCookie(key) == name
+		if isFirst || !found {
+			value, found = cookieValue(text), true
 		}
-		return value, true
+		if isFirst {
+			break
+		}
 	}
-	return "", false
+	return value, found
+}
+
+// strippedCookie drops what upstreams strip off names and values: blanks, and what
+// Django (0x85, 0xa0) and older releases of Node's cookie (0xa0) take for such.
+func strippedCookie(text string) string {
+	isSpace := func(c byte) bool { return c == ' ' || c == '\t' || c == 0x85 || c == 0xa0 }
+	for text != "" && isSpace(text[0]) {
+		text = text[1:]
+	}
+	for text != "" && isSpace(text[len(text)-1]) {
+		text = text[:len(text)-1]
+	}
+	return text
+}
+
+// isSoundCookie reports whether Go takes a value, and does not pass over the cookie.
+func isSoundCookie(text string) bool {
+	if n := len(text); n >= 2 && text[0] == '"' && text[n-1] == '"' {
+		text = text[1 : n-1]
+	}
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c >= 0x7f || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// cookieValue drops quotes, with older releases of Node's cookie also where only the
+// first is there, and reads Python's escapes in them. Python ends a value without quotes
+// at a blank. Node reads escapes of URLs in all of this.
+func cookieValue(text string) string {
+	if strings.HasPrefix(text, `"`) {
+		text = unslashed(text[1:max(1, len(text)-1)])
+	} else if end := strings.IndexAny(text, blanks); end >= 0 {
+		text = text[:end]
+	}
+	return policy.Unescape(text)
+}
+
+// unslashed replaces \ooo, three octal digits, by that byte, and \c by c.
+func unslashed(text string) string {
+	if strings.IndexByte(text, '\\') < 0 {
+		return text
+	}
+	b := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' || i+1 == len(text) {
+			b = append(b, text[i])
+			continue
+		}
+		i++
+		if i+2 < len(text) && text[i]|3 == '3' && text[i+1]|7 == '7' && text[i+2]|7 == '7' {
+			b = append(b, (text[i]-'0')<<6|(text[i+1]-'0')<<3|(text[i+2]-'0'))
+			i += 2
+		} else {
+			b = append(b, text[i])
+		}
+	}
+	return string(b)
 }

@@ -70,19 +70,3 @@ func FuzzMetadata(f *testing.F) {
 		}
 	})
 }
-
-func TestCookieIn(t *testing.T) {
-	for _, c := range []struct{ header, want string }{
-		{"a=1", "1"}, {"b=2; a=1", "1"}, {"b=2;a=1;a=3", "1"}, {` a = "x y" `, "x y"}, {`a="`, `"`}, {`a=""`, ""}, {"a=", ""},
-		{"a=b=c", "b=c"}, {"a=1,2", "1,2"}, {"a=%41", "%41"}, {";;a=1", "1"}, {"xa=2; a=1", "1"},
-		{"", "-"}, {"a", "-"}, {"A=1", "-"}, {"b=a=1", "-"}, {"=1", "-"}, {"b=2, a=1", "-"},
-	} {
-		value, present := cookieIn(c.header, "a", ";")
-		if c.want == "-" {
-			require.False(t, present, c.header)
-		} else {
-			require.True(t, present, c.header)
-			require.Equal(t, c.want, value, c.header)
-		}
-	}
-}

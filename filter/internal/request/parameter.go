@@ -1,6 +1,7 @@
 package request
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -36,46 +37,61 @@ func (r *Request) Parameter(number int) (value string, present, doubtful bool) {
 	return p.value, p.present, p.doubtful
 }
 
-// parameterIn returns the first value of a query's parameter. A parameter without "="
-// is present and empty. It is doubtful with a further, other value, and where only
-// some upstreams find it: by a name that isAlike, or where they separate by ";" too.
+// parameterIn returns the first value of a query's parameter, else that of the first one
+// which some upstreams take for it: by a name that isAlike, or where they separate by
+// ";" too. A parameter without "=" is present and empty. It is doubtful with a further,
+// other value, and where upstreams read it differently.
 func parameterIn(query, name string) (first string, present, doubtful bool) {
+	named := false // first is of the very name
 	for query != "" {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
-		key, value, _ := strings.Cut(pair, "=")
-		if key = policy.UnescapeQuery(key); key == name {
-			value = policy.UnescapeQuery(value)
-			doubtful = doubtful || present && value != first
-			if !present {
-				first, present = value, true
+		pair, rest, parted := strings.Cut(pair, ";")
+		for begins := true; ; begins = false {
+			key, value, _ := strings.Cut(pair, "=")
+			key = policy.UnescapeQuery(key)
+			isNamed := begins && key == name
+			if isNamed || isAlike(key, name) {
+				value = policy.UnescapeQuery(value)
+				doubtful = doubtful || !isNamed || parted || present && value != first
+				if !present || isNamed && !named {
+					first, present, named = value, true, isNamed
+				}
 			}
-			continue
-		}
-		for more := true; more && !doubtful; {
-			var part string
-			part, pair, more = strings.Cut(pair, ";")
-			key, _, _ = strings.Cut(part, "=")
-			doubtful = isAlike(policy.UnescapeQuery(key), name)
+			if rest == "" {
+				break
+			}
+			pair, rest, _ = strings.Cut(rest, ";")
 		}
 	}
 	return first, present, doubtful
 }
 
 // isAlike reports whether some upstreams take a name in a query for another: without
-// regard to case (ASP.NET), as a list, "name[]" (PHP, Rails, qs), or as PHP spells a
-// variable.
+// regard to case (ASP.NET), with the escapes of IIS, as a list, "name[]" (PHP, Rails,
+// qs), in brackets (Rack, qs), or as PHP spells a variable.
 func isAlike(key, name string) bool {
 	key = strings.Trim(key, blanks)
-	if len(key) < len(name) || len(key) > len(name) && key[len(name)] != '[' {
-		return false
-	}
+	return beginsAlike(key, name) || beginsAlike(strings.TrimLeft(key, "[]"), name)
+}
+
+func beginsAlike(key, name string) bool {
 	for i := range len(name) {
-		if folded(key[i]) != folded(name[i]) {
+		if key == "" {
 			return false
 		}
+		c, size := key[0], 1
+		if strings.HasPrefix(key, "%u00") && len(key) >= len("%u0070") {
+			if n, err := strconv.ParseUint(key[4:6], 16, 8); err == nil {
+				c, size = byte(n), len("%u0070")
+			}
+		}
+		if folded(c) != folded(name[i]) {
+			return false
+		}
+		key = key[size:]
 	}
-	return true
+	return key == "" || key[0] == '[' || key[0] == ']' || key[0] == 0
 }
 
 func folded(c byte) byte {
