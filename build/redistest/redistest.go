@@ -30,7 +30,7 @@ type Binary struct {
 func (b Binary) String() string { return b.Name + "-" + b.Version }
 
 // variables name the programs, with commas between. Where one is not set, the
-// program is the one that the Makefile installs.
+// program is the one that build/fetch installs.
 var variables = map[string]string{
 	"SLUICE_REDIS":  "build/out/redis/usr/bin/redis-server",
 	"SLUICE_VALKEY": "build/out/valkey/valkey-server",

