@@ -5,9 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -74,45 +72,33 @@ func buildBinary(ctx context.Context, o options, from source, platform, out stri
 }
 
 // module is one that a binary or the filter links.
-type module struct {
-	Path, Version, Sum, Dir string
-	Replace                 *module
-}
+type module struct{ Path, Version, Sum, Dir string }
+
+// linkedTemplate has go list print the module of a package, unless it is the product's.
+const linkedTemplate = `{{with .Module}}{{if not .Main}}{{if .Replace}}{{.Path}} is replaced{{else}}` +
+	`{"Path":"{{.Path}}","Version":"{{.Version}}","Sum":"{{.Sum}}","Dir":"{{.Dir}}"}{{end}}{{end}}{{end}}`
 
 // linkedModules returns the modules that any binary or the filter links, by path.
 func linkedModules(ctx context.Context, o options, compilers []wasm.Compiler) ([]module, error) {
-	found := map[string]module{}
-	type linked struct{ platform, program string }
-	programs := []linked{{"wasip1/wasm", "./filter"}}
+	programs := map[string]string{"wasip1/wasm": "./filter"} // by platform
 	for _, platform := range o.platforms {
-		programs = append(programs, linked{platform, command})
+		programs[platform] = command
 	}
-	for _, p := range programs {
-		text, err := run(ctx, o.tree, environment(p.platform), "go", "list", "-deps", "-json=Module", p.program)
+	found := map[string]bool{} // in JSON
+	for platform, program := range programs {
+		text, err := run(ctx, o.tree, environment(platform), "go", "list", "-deps", "-f", linkedTemplate, program)
 		if err != nil {
 			return nil, err
 		}
-		for d := json.NewDecoder(bytes.NewReader(text)); ; {
-			var pkg struct {
-				Module *struct {
-					module
-					Main bool
-				}
-			}
-			if err := d.Decode(&pkg); errors.Is(err, io.EOF) {
-				break
-			} else if err != nil {
-				return nil, err
-			}
-			if pkg.Module != nil && !pkg.Module.Main {
-				found[pkg.Module.Path] = pkg.Module.module
-			}
+		for line := range strings.Lines(string(text)) {
+			found[line] = true
 		}
 	}
-	list := make([]module, 0, len(found))
-	for _, m := range found {
-		if m.Replace != nil {
-			return nil, fmt.Errorf("%s is replaced: a release links what go.mod names", m.Path)
+	var list []module
+	for text := range found {
+		var m module
+		if err := json.Unmarshal([]byte(text), &m); err != nil {
+			return nil, fmt.Errorf("%s: a release links what go.mod names: %w", strings.TrimSpace(text), err)
 		}
 		list = append(list, m)
 	}

@@ -70,11 +70,7 @@ func newPushCommand() *cobra.Command {
 
 // pushLayout pushes everything in a layout by the tags it gives.
 func pushLayout(dir string, repository name.Repository, options ...remote.Option) (lines []string, err error) {
-	path, err := layout.FromPath(dir)
-	if err != nil {
-		return nil, err
-	}
-	index, err := path.ImageIndex()
+	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -82,27 +78,21 @@ func pushLayout(dir string, repository name.Repository, options ...remote.Option
 	if err != nil {
 		return nil, err
 	}
+	all := map[name.Reference]remote.Taggable{}
 	for _, entry := range manifest.Manifests {
 		tag := repository.Tag(entry.Annotations[nameAnnotation])
 		if entry.MediaType == types.OCIImageIndex {
-			nested, err := index.ImageIndex(entry.Digest)
-			if err != nil {
-				return nil, err
-			}
-			err = remote.WriteIndex(tag, nested, options...)
-			if err != nil {
-				return nil, fmt.Errorf("push %s: %w", tag, err)
-			}
+			all[tag], err = index.ImageIndex(entry.Digest)
 		} else {
-			img, err := index.Image(entry.Digest)
-			if err != nil {
-				return nil, err
-			}
-			if err := remote.Write(tag, img, options...); err != nil {
-				return nil, fmt.Errorf("push %s: %w", tag, err)
-			}
+			all[tag], err = index.Image(entry.Digest)
+		}
+		if err != nil {
+			return nil, err
 		}
 		lines = append(lines, fmt.Sprintf("%s@%s", tag, entry.Digest))
+	}
+	if err := remote.MultiWrite(all, options...); err != nil {
+		return nil, fmt.Errorf("push to %s: %w", repository, err)
 	}
 	return lines, nil
 }
