@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -192,17 +193,63 @@ rules: [{name: r, key: [client_ip], limits: [1/` + far + `]}]
 			require.Equal(t, want, s.status(t, "/", headers...), forwarded)
 		}
 	})
+}
+
+// What client_ip is where Envoy stands, as docs/clients.md says. Of each pair of requests
+// the second is denied if it comes from the same client.
+func TestWhoTheClientIs(t *testing.T) {
+	const (
+		edge       = "use_remote_address: true"
+		customized = "original_ip_detection_extensions:\n          - name: custom\n            typed_config: {\"@type\": " +
+			"type.googleapis.com/envoy.extensions.http.original_ip_detection.custom_header.v3.CustomHeaderConfig, header_name: cf-connecting-ip}"
+		chains = "    filter_chains:\n"
+		tcp    = "    listener_filters:\n    - name: proxy_protocol\n      typed_config: {\"@type\": " +
+			"type.googleapis.com/envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol, allow_requests_without_proxy_protocol: true}\n"
+	)
 	for _, d := range envoys(t) {
-		t.Run(d.name+" behind a proxy", func(t *testing.T) {
-			p := d.listen(t, proxyOptions{policy: strings.Replace(policy, "key:", "match: {hosts: [behind.example]}, key:", 1), edit: func(b []byte) []byte {
-				return []byte(strings.Replace(string(b), "use_remote_address: true", "use_remote_address: true\n          xff_num_trusted_hops: 1", 1))
-			}})
-			p.walk(t, []step{
-				{allowed, "/", []string{":host", "behind.example", "x-forwarded-for", "203.0.113.9"}},
-				{denied, "/", []string{":host", "behind.example", "x-forwarded-for", "198.51.100.1, 203.0.113.9"}},
-				{denied, "/", []string{":host", "behind.example", "x-forwarded-for", "198.51.100.1", "x-forwarded-for", "203.0.113.9"}},
-				{allowed, "/", []string{":host", "behind.example", "x-forwarded-for", "203.0.113.9, 198.51.100.1"}},
+		for name, c := range map[string]struct {
+			old, set string
+			pairs    [][2]string // what each of two clients sends before, or among, its headers
+			same     []bool
+		}{
+			"behind one proxy": {edge, edge + "\n          xff_num_trusted_hops: 1", [][2]string{
+				{"x-forwarded-for: 203.0.113.1", "x-forwarded-for: 198.51.100.1, 203.0.113.1"},
+				{"x-forwarded-for: 203.0.113.2", "x-forwarded-for: 203.0.113.3"},
+				{"x-forwarded-for: 203.0.113.4:4711", "x-forwarded-for: 203.0.113.5:4711"}, // Envoy reads no port: both are the proxy
+			}, []bool{true, false, true}},
+			"in a sidecar": {edge, "use_remote_address: false", [][2]string{
+				{"x-forwarded-for: 203.0.113.1", "x-forwarded-for: 198.51.100.1, 203.0.113.1"},
+				{"x-forwarded-for: 203.0.113.2", "x-forwarded-for: 203.0.113.3"},
+			}, []bool{true, false}},
+			"behind a content network": {edge, customized, [][2]string{
+				{"cf-connecting-ip: 2001:db8:0:1::1", "cf-connecting-ip: 2001:db8:0:1::2"},
+				{"cf-connecting-ip: 203.0.113.2", "cf-connecting-ip: 203.0.113.3"},
+				{"cf-connecting-ip: 64:ff9b::203.0.113.4", "cf-connecting-ip: 64:ff9b::203.0.113.5"}, // two of the IPv4 internet behind NAT64
+			}, []bool{true, false, false}},
+			"behind a TCP balancer": {chains, tcp + chains, [][2]string{
+				{"PROXY TCP4 203.0.113.1 192.0.2.1 1 80", "PROXY TCP4 203.0.113.1 192.0.2.1 2 80"},
+				{"PROXY TCP4 203.0.113.2 192.0.2.1 1 80", "PROXY TCP4 203.0.113.3 192.0.2.1 1 80"},
+			}, []bool{true, false}},
+		} {
+			t.Run(d.name+" "+name, func(t *testing.T) {
+				p := d.listen(t, proxyOptions{policy: `
+version: 1
+rules: [{name: r, match: {hosts: [client.example]}, key: [client_ip, path], limits: [1/` + far + `]}]
+`, edit: func(b []byte) []byte { return []byte(strings.Replace(string(b), c.old, c.set, 1)) }})
+				for i, pair := range c.pairs {
+					for j, line := range pair {
+						head := fmt.Sprintf("GET /%d HTTP/1.1\r\nhost: client.example\r\n%s\r\n\r\n", i, line)
+						if strings.HasPrefix(line, "PROXY") {
+							head = fmt.Sprintf("%s\r\nGET /%d HTTP/1.1\r\nhost: client.example\r\n\r\n", line, i)
+						}
+						want := allowed
+						if j == 1 && c.same[i] {
+							want = denied
+						}
+						require.Equal(t, want, p.statusOf(t, head), line)
+					}
+				}
 			})
-		})
+		}
 	}
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -194,6 +195,21 @@ func propertyOrigin(p *KeyPart) Origin {
 		return Verified
 	}
 	return Inherent
+}
+
+// nat64 is where a translator puts clients of the IPv4 internet (RFC 6052).
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// Bits is how much of an address counts. Of a translated IPv4 address the whole prefix
+// does, and as much of the rest as of any other, or its clients were all one.
+func (p *KeyPart) Bits(ip netip.Addr) int {
+	switch {
+	case ip.Is4():
+		return p.V4Prefix
+	case nat64.Contains(ip):
+		return nat64.Bits() + p.V4Prefix
+	}
+	return p.V6Prefix
 }
 
 // Header is the request header that the part is read from, "" if there is none.

@@ -186,23 +186,16 @@ func address(list string) (netip.Addr, bool) {
 // clientNetwork returns the client's network.
 func (p *KeyPart) clientNetwork(r *request.Request) (string, bool) {
 	ip, present := r.Client()
-	if !present || p.bits(ip) >= ip.BitLen() {
+	if !present || p.Bits(ip) >= ip.BitLen() {
 		return r.ClientText()
 	}
 	return p.network(ip)
 }
 
-func (p *KeyPart) bits(ip netip.Addr) int {
-	if ip.Is4() {
-		return p.V4Prefix
-	}
-	return p.V6Prefix
-}
-
 // network returns the network of an address, as "192.0.2.7" where the prefix is the whole
 // address and "192.0.2.0/24" where it is not.
 func (p *KeyPart) network(ip netip.Addr) (string, bool) {
-	bits := p.bits(ip)
+	bits := p.Bits(ip)
 	if bits >= ip.BitLen() {
 		return ip.String(), true
 	}

@@ -159,10 +159,7 @@ func neverAddress(p policy.Pattern, part *policy.KeyPart) string {
 		return quote(p.Text) + " is no address"
 	}
 	ip = ip.Unmap().WithZone("")
-	want, bits := ip.String(), part.V6Prefix
-	if ip.Is4() {
-		bits = part.V4Prefix
-	}
+	want, bits := ip.String(), part.Bits(ip)
 	if network, err := ip.Prefix(bits); err == nil && bits < ip.BitLen() {
 		want = network.String()
 	}
