@@ -122,6 +122,8 @@ var importLaws = []importLaw{
 		reason: "a decision is a pure function of integers: no clock, no allocation, no format"},
 	{who: "filter/internal", except: "filter/internal/host", what: "must not reach the proxy-wasm SDK", forbidden: anyOf(sdk),
 		reason: "the engine is tested and reasoned about without a host; host calls go through its own Host interface"},
+	{who: "filter/internal/decide", what: "must not reach a source of units", forbidden: inFolders("filter/internal/local", "filter/internal/lease", "filter/internal/rules", "filter/internal/host"),
+		reason: "it decides alike whatever the source is: what decides by one belongs into its package"},
 	{who: "filter/internal", except: "filter/internal/host", what: "imports neither unsafe nor time", forbidden: anyOf("unsafe", "time"), direct: true,
 		reason: "time comes from the host, once a request; memory tricks belong to filter/internal/host"},
 }
@@ -187,6 +189,7 @@ func TestImportLawsBite(t *testing.T) {
 			in("shared/state"): {in("shared/limit"), in("build")}, in("shared/limit"): nil},
 		"imports nothing but math/bits":                    {in("shared/limit"): {"math/bits", "math"}},
 		"must not reach the proxy-wasm SDK":                {in("filter/internal/engine"): {in("x")}, in("x"): {sdk + "/proxywasm"}},
+		"must not reach a source of units":                 {in("filter/internal/decide"): {in("x")}, in("x"): {in("filter/internal/lease")}},
 		"imports neither unsafe nor time":                  {in("filter/internal/engine"): {"time"}},
 		"must not link net":                                {in("filter"): {"a"}, "a": {"net"}},
 		"must not link a decoder that works by reflection": {in("filter"): {"a"}, "a": {"encoding/json"}},

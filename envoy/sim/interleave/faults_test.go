@@ -42,12 +42,12 @@ var faults = []struct {
 		Old:  "e.Now = max(e.CallerNs, last)", New: `e.Now = pick("back", e.CallerNs, max(e.CallerNs, last))`,
 	}, "window roll, fixed_window", "are admitted in the new window"},
 	{"a lost compare-and-swap counts as won", "won", buildtest.Edit{
-		File: "filter/internal/engine/attempt.go",
-		Old:  "case raced:\n\t\t\tif retries", New: "case raced:\n\t\t\tif planted == \"won\" {\n\t\t\t\ta.counted = true\n\t\t\t\treturn\n\t\t\t}\n\t\t\tif retries",
+		File: "filter/internal/decide/subject.go",
+		Old:  "case o == Taken:", New: `case o == Taken || planted == "won" && o == Raced:`,
 	}, "create race of a page, fixed_window", "are admitted, not"},
 	{"a late denial refunds nothing", "refund", buildtest.Edit{
-		File: "filter/internal/engine/decide.go",
-		Old:  "attempts[i].refund(now)", New: `if planted != "refund" { attempts[i].refund(now) }`,
+		File: "filter/internal/decide/decide.go",
+		Old:  "before.refund(now)", New: `if planted != "refund" { before.refund(now) }`,
 	}, "refund, fixed_window", "counted"},
 	{"the directory is written with cas 0", "directory", buildtest.Edit{
 		File: "shared/state/store.go",

@@ -61,8 +61,8 @@ func TestTheClockSteps(t *testing.T) {
 			},
 			OfKey: func(w limit.Window, key int) limit.Window {
 				at(key, 1)
-				a := e.Peek().Attempts[0]
-				jitter, _ := a.rule.subjects.Hash(&a.Subject)
+				a := e.Peek().Subjects[0]
+				jitter, _ := a.Rule.Subjects.Hash(&a.Subject)
 				return w.Shifted(w.KeyShift(jitter))
 			},
 		}
@@ -93,7 +93,7 @@ func TestWildClockBesideADenial(t *testing.T) {
 		p.Clock += 1e9 - 1
 		again := e.Decide()
 		require.EqualValues(t, 1, again.RetryNs, algorithm)
-		require.False(t, again.Attempts[1].entry.Rebased, "%s: once is enough", algorithm)
+		require.False(t, again.Subjects[1].Record.Rebased, "%s: once is enough", algorithm)
 		p.Clock++
 		require.True(t, e.Decide().Allowed, algorithm)
 	}
@@ -133,7 +133,7 @@ func TestWaitOfACountedDenialAfterAWildClock(t *testing.T) {
 			p.Clock = 500_000_004e9
 			v := e.Decide()
 			require.False(t, v.Allowed)
-			require.EqualValues(t, 1, e.rules[0].metrics.ClockRebased)
+			require.EqualValues(t, 1, e.rules[0].Metrics.ClockRebased)
 			w := watch{t: t, p: p, e: e, rules: `{"name":"r","count_denied":true,"limits":[{"requests":1,"per":"10s",` + window + `}]}`}
 			w.waits(v)
 		}
@@ -152,7 +152,7 @@ func TestAWorkerThatStoodStill(t *testing.T) {
 		p.reads, p.lateNs = 0, 30e9
 		require.False(t, e.Decide().Allowed, algorithm)
 		require.Equal(t, 2, p.reads)
-		require.Zero(t, e.rules[0].metrics.ClockRebased, algorithm)
+		require.Zero(t, e.rules[0].Metrics.ClockRebased, algorithm)
 		p.reads = 0
 		require.Zero(t, admits(p.proxy, e, 9), algorithm)
 		require.Equal(t, 9, p.reads)

@@ -156,26 +156,26 @@ func TestWhatCountDeniedDoesNotCount(t *testing.T) {
 	require.True(t, e.Decide().Allowed)
 	before := maps.Clone(p.Store)
 	p.With("u", "second")
-	require.Equal(t, ReasonFull, e.Decide().Attempts[0].Reason)
+	require.Equal(t, "on_full", e.Decide().Subjects[0].Reason())
 	p.With("u", "second", "c", "3") // can never pass, full or not
 	v := e.Decide()
-	require.Equal(t, ReasonLimit, v.Attempts[0].Reason)
+	require.Equal(t, "limit", v.Subjects[0].Reason())
 	require.EqualValues(t, -1, v.RetryNs)
 	require.Contains(t, report(v), `"used":0`)
 	require.Equal(t, before, p.Store)
-	require.EqualValues(t, 2, e.rules[0].metrics.Full)
-	require.Zero(t, e.rules[0].metrics.Errors, "a full page is no error")
+	require.EqualValues(t, 2, e.rules[0].Metrics.Full)
+	require.Zero(t, e.rules[0].Metrics.Errors, "a full page is no error")
 
 	p.With("u", "first", "c", "3")
 	p.Fail = "set"
 	v = e.Decide()
 	require.False(t, v.Allowed)
-	require.Equal(t, ReasonLimit, v.Attempts[0].Reason)
+	require.Equal(t, "limit", v.Subjects[0].Reason())
 	require.Contains(t, report(v), `"windows":[]`)
-	require.EqualValues(t, 1, e.rules[0].metrics.Errors)
-	p.Fail, p.Steal = "", maxRetries
+	require.EqualValues(t, 1, e.rules[0].Metrics.Errors)
+	p.Fail, p.Steal = "", retries
 	v = e.Decide()
-	require.Equal(t, ReasonLimit, v.Attempts[0].Reason)
-	require.EqualValues(t, 1, e.rules[0].metrics.Contention)
+	require.Equal(t, "limit", v.Subjects[0].Reason())
+	require.EqualValues(t, 1, e.rules[0].Metrics.Contention)
 	require.Contains(t, report(v), `"windows":[]`)
 }

@@ -1,22 +1,20 @@
-// Package engine turns one request into one verdict: it finds the rules that the
-// request matches (package match), and asks for each whether every window has
-// room for the key. Package describe writes a verdict down.
+// Package engine puts a policy's rooms together: it finds the rules that a request matches
+// (package rules), has them decide (package decide) by their sources of units (packages
+// local and lease), and carries out operations on counters. Package respond writes a
+// verdict down.
 //
-// Its invariant: all rules decide or none counts. A denied request leaves the
-// counters as if it had never come, and nothing a race does makes a later
-// decision looser. It knows the proxy as the small Host interface only. It must
-// never import the proxy-wasm SDK, unsafe, or a clock.
+// Its invariant: a call leaves nothing behind but counters in shared data and metrics. It
+// knows the proxy as the small Host interface only. It must never import the proxy-wasm
+// SDK, unsafe, or a clock.
 package engine
 
 import (
-	"math/bits"
-	"slices"
-
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
-	"github.com/sluice-ratelimit/sluice/filter/internal/match"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
-	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -44,90 +42,56 @@ type Identity struct {
 // Engine decides requests under one policy. It serves one worker: a call
 // overwrites what the call before it returned.
 type Engine struct {
-	host     Host
-	policy   *policy.Policy
-	exempt   []match.Match // of the whole policy
-	rules    []rule
-	index    match.Index
-	tables   *state.Tables
-	request  request.Request
-	verdict  Verdict
-	tooLong  bool       // a value of the request was too long for an expression in exempt
-	attempts []*Attempt // as many as a request has needed: most policies have far more rules than a request matches
+	host   Host
+	id     Identity
+	policy *policy.Policy
+	of     *rules.Rules
+	rules  []rules.Rule // of.List
+	tables *state.Tables
 
-	// Quota is for rules of scope cluster.
-	Quota       Quota
-	definitions []quota.Definition
-	hands       map[handKey]*hand
-	held        []held
-	lookNs      int64 // when to look at the first of them
-	idleNs      int64 // the shortest time after which one is idle, 0 = none is held
-	settling    state.LeaseEntry
-	proxies     uint32 // as this worker has heard last
+	verdict *decide.Verdict
+	idle    []*decide.Verdict
 
-	owner   uint64
-	random  func([]byte)
+	// Leases is what the rules of scope cluster have in common.
+	Leases *lease.Worker
+
 	denials *denials.Worker
 
-	surveyed int // rules[surveyed] is the one whose memory is being added up
+	memory   []memory // of the rules that report theirs
+	surveyed int      // memory[surveyed] is being added up
 	survey   state.Survey
 	peekAtNs int64 // see Survey
 }
 
 // New compiles a policy. It neither reads nor writes shared data.
 func New(p *policy.Policy, host Host, id Identity) *Engine {
+	tables := state.NewTables(host, id.Random, id.Owner, id.ConfiguredNs)
+	tables.SetSplitOwner(id.SplitOwner)
+	return compile(p, host, id, tables)
+}
+
+func compile(p *policy.Policy, host Host, id Identity, tables *state.Tables) *Engine {
 	e := &Engine{
-		host:    host,
-		policy:  p,
-		request: request.New(host),
-		tables:  state.NewTables(host, id.Random, id.Owner, id.ConfiguredNs),
-		owner:   id.Owner,
-		random:  id.Random,
+		host: host, id: id, policy: p, of: rules.New(p, host), tables: tables, verdict: &decide.Verdict{},
+		Leases: lease.NewWorker(host, tables, p.Domain),
 	}
 	e.denials = e.newWorker()
-	e.tables.SetSplitOwner(id.SplitOwner)
-	e.exempt = compileExempt(&e.request, p.Exempt)
-	e.rules = make([]rule, 0, len(p.Rules))
-	for i := range p.Rules {
-		if p.Rules[i].Mode == policy.ModeOff {
-			continue
-		}
-		e.rules = append(e.rules, e.compile(&p.Rules[i]))
-	}
-	e.lease()
-	e.assignMemory()
-	matches := make([]*match.Match, len(e.rules))
+	e.rules = e.of.List
 	for i := range e.rules {
-		matches[i] = &e.rules[i].match
+		r := &e.rules[i].Rule
+		r.Denials, r.Worker = e.newDenials(r.Policy), e.denials
+		e.addSource(r)
 	}
-	e.index = match.NewIndex(matches)
+	e.assignMemory()
 	return e
 }
 
 // Clone returns an engine for another host that decides as e does. It shares
-// nothing with e that a decision changes, but for memory that the next decision
-// writes anew.
+// nothing with e that a decision changes.
 func (e *Engine) Clone(host Host) *Engine {
-	c := *e
-	c.host, c.request = host, e.request.Clone(host)
-	c.tables = e.tables.On(host)
-	c.denials = c.newWorker()
-	c.rules = slices.Clone(e.rules)
-	for i := range c.rules {
-		r := &c.rules[i]
-		r.metrics, r.spikes, r.named = Metrics{}, spikes{}, slices.Clone(r.named)
-		r.denials, r.worker = c.newDenials(r.policy), c.denials
-		if r.table != nil {
-			r.table = c.tables.Counterpart(r.table)
-			r.counted = r.table
-		}
-		if r.leases == nil && r.table != nil {
-			r.units = &records{r.table}
-		}
-	}
-	c.attempts, c.definitions, c.hands, c.held = nil, nil, nil, nil
-	c.lease()
-	return &c
+	c := compile(e.policy, host, e.id, e.tables.On(host))
+	c.Leases.TimeoutNs, c.Leases.Silent = e.Leases.TimeoutNs, e.Leases.Silent
+	return c
 }
 
 // Policy returns the policy that the engine decides by.
@@ -152,75 +116,37 @@ func (e *Engine) Release() {
 
 // Decide decides the request that the host is at, and counts it. The verdict is
 // valid until the next call.
-func (e *Engine) Decide() *Verdict {
-	v := &e.verdict
-	v.begin()
-	e.request.Begin()
-	if attempts := e.match(); len(attempts) > 0 {
-		e.decide(attempts, e.host.Now())
+func (e *Engine) Decide() *decide.Verdict {
+	v := e.verdict
+	if e.of.Begin(v); v.Matched() {
+		v.Decide(e.host.Now())
 	}
 	return v
 }
 
 // Peek returns what each rule by itself makes of the request that the host is
 // at, and counts nothing. The verdict is valid until the next call.
-func (e *Engine) Peek() *Verdict {
-	e.verdict.begin()
-	e.request.Begin()
-	return e.peek(e.match(), e.host.Now())
+func (e *Engine) Peek() *decide.Verdict {
+	v := e.verdict
+	e.of.Begin(v)
+	v.Peek(e.host.Now())
+	return v
 }
 
-// match returns an attempt for each rule that the request is for.
-func (e *Engine) match() []*Attempt {
-	attempts := e.attempts[:0]
-	if len(e.exempt) > 0 && e.isExempt() {
-		return attempts
+// Keep makes a verdict last until Free: its request waits, and Resume goes on with it.
+func (e *Engine) Keep(v *decide.Verdict) {
+	if v != e.verdict {
+		return // it is kept
 	}
-	if set := e.index.Find(&e.request); set == nil {
-		for i := range e.rules {
-			attempts = e.attemptRule(attempts, i)
-		}
-	} else {
-		for w, word := range set {
-			for ; word != 0; word &= word - 1 {
-				attempts = e.attemptRule(attempts, w*64+bits.TrailingZeros64(word))
-			}
-		}
+	e.verdict = &decide.Verdict{}
+	if n := len(e.idle); n > 0 {
+		e.verdict, e.idle = e.idle[n-1], e.idle[:n-1]
 	}
-	return attempts
 }
 
-// isExempt reports whether the request is exempt from all rules. A value that was too
-// long for that is counted with the rules that judge the request.
-func (e *Engine) isExempt() bool {
-	e.request.TooLong = false
-	e.verdict.Exempt = isExempt(e.exempt, &e.request)
-	e.tooLong = e.request.TooLong
-	return e.verdict.Exempt
-}
+// Resume goes on with a request that has waited, where it stopped: with the rules, keys and
+// limits that were found.
+func (e *Engine) Resume(v *decide.Verdict) { v.Decide(e.host.Now()) }
 
-// attemptRule appends an attempt for the i-th rule if the request is for it.
-func (e *Engine) attemptRule(attempts []*Attempt, i int) []*Attempt {
-	r := &e.rules[i]
-	n := len(attempts)
-	e.request.TooLong = e.tooLong
-	a := e.attempt(n)
-	applies := (r.always || r.concerns(&e.request)) && a.begin(r, &e.request)
-	if e.request.TooLong || applies && a.TooLong {
-		r.metrics.TooLong++
-	}
-	if !applies {
-		return attempts
-	}
-	a.TooLong = a.TooLong || e.request.TooLong
-	return e.attempts[:n+1]
-}
-
-// attempt returns the memory of a request's i-th attempt; i is at most how many
-// were needed so far.
-func (e *Engine) attempt(i int) *Attempt {
-	if i == len(e.attempts) {
-		e.attempts = append(e.attempts, new(Attempt))
-	}
-	return e.attempts[i]
-}
+// Free takes a verdict back that Keep has kept.
+func (e *Engine) Free(v *decide.Verdict) { e.idle = append(e.idle, v) }

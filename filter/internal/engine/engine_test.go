@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -20,12 +21,12 @@ func operate(t *testing.T, e *Engine, op Operation) string {
 }
 
 // used returns what each window of each rule that matched has counted.
-func used(v *Verdict) (counts [][]uint32) {
-	for i := range v.Attempts {
+func used(v *decide.Verdict) (counts [][]uint32) {
+	for i := range v.Subjects {
 		var rule []uint32
-		for j := range v.Attempts[i].rule.subjects.Order {
-			w, u := v.Attempts[i].Window(j)
-			rule = append(rule, w.Count(u, v.Attempts[i].entry.Now))
+		for j := range v.Subjects[i].Rule.Subjects.Order {
+			w, u := v.Subjects[i].Window(j)
+			rule = append(rule, w.Count(u, v.Subjects[i].Record.Now))
 		}
 		counts = append(counts, rule)
 	}
@@ -67,7 +68,7 @@ func TestLateDenialRefunds(t *testing.T) {
 	require.False(t, v.Allowed)
 	require.Equal(t, "third", v.DeniedBy().Name)
 	require.Equal(t, [][]uint32{{1}, {1}, {2}}, used(v))
-	require.Zero(t, e.rules[0].metrics.NotRefunded)
+	require.Zero(t, e.rules[0].Metrics.NotRefunded)
 }
 
 func TestRulesThatShareACounterCountOnceEach(t *testing.T) {
@@ -98,7 +99,7 @@ func TestMissingKey(t *testing.T) {
 	deny := compileJSON(t, p, `{"name":"deny","key":[{"header":"a"}],"missing_key":"deny","limits":["1/1h"]}`)
 	v = deny.Decide()
 	require.False(t, v.Allowed)
-	require.Equal(t, ReasonMissingKey, v.Attempts[0].Reason)
+	require.Equal(t, "missing_key", v.Subjects[0].Reason())
 	_, ok := v.RetryAfter()
 	require.False(t, ok)
 }
@@ -108,22 +109,22 @@ func TestFailures(t *testing.T) {
 		name, rule, fail string
 		steal            int
 		allowed          bool
-		reason           Reason
+		reason           string
 	}{
-		{"get fails, default", `{"name":"r","limits":["1/1h"]}`, "get", 0, true, ReasonError},
-		{"get fails, deny", `{"name":"r","limits":["1/1h"],"on_error":"deny"}`, "get", 0, false, ReasonError},
-		{"set fails, default", `{"name":"r","limits":["1/1h"]}`, "set", 0, true, ReasonError},
-		{"set fails, deny", `{"name":"r","limits":["1/1h"],"on_error":"deny"}`, "set", 0, false, ReasonError},
-		{"retries suffice", `{"name":"r","limits":["1/1h"]}`, "", maxRetries, true, ""},
-		{"retries run out, default", `{"name":"r","limits":["1/1h"]}`, "", maxRetries + 1, false, ReasonContention},
-		{"retries run out, allow", `{"name":"r","limits":["1/1h"],"on_contention":"allow"}`, "", maxRetries + 1, true, ReasonContention},
+		{"get fails, default", `{"name":"r","limits":["1/1h"]}`, "get", 0, true, "on_error"},
+		{"get fails, deny", `{"name":"r","limits":["1/1h"],"on_error":"deny"}`, "get", 0, false, "on_error"},
+		{"set fails, default", `{"name":"r","limits":["1/1h"]}`, "set", 0, true, "on_error"},
+		{"set fails, deny", `{"name":"r","limits":["1/1h"],"on_error":"deny"}`, "set", 0, false, "on_error"},
+		{"retries suffice", `{"name":"r","limits":["1/1h"]}`, "", retries, true, ""},
+		{"retries run out, default", `{"name":"r","limits":["1/1h"]}`, "", retries + 1, false, "on_contention"},
+		{"retries run out, allow", `{"name":"r","limits":["1/1h"],"on_contention":"allow"}`, "", retries + 1, true, "on_contention"},
 	} {
 		p := hosttest.New()
 		e := compileJSON(t, p, c.rule)
 		p.Fail, p.Steal = c.fail, c.steal
 		v := e.Decide()
 		require.Equal(t, c.allowed, v.Allowed, c.name)
-		require.Equal(t, c.reason, v.Attempts[0].Reason, c.name)
+		require.Equal(t, c.reason, v.Subjects[0].Reason(), c.name)
 		if !c.allowed {
 			require.Equal(t, int64(1e9), v.RetryNs, c.name)
 		}
@@ -144,13 +145,13 @@ func TestOnFull(t *testing.T) {
 		require.Equal(t, c.allowed, v.Allowed, c.onFull)
 		switch c.onFull {
 		case "deny":
-			require.Equal(t, ReasonFull, v.Attempts[0].Reason)
+			require.Equal(t, "on_full", v.Subjects[0].Reason())
 			require.Equal(t, int64(60e9), v.RetryNs)
-			require.EqualValues(t, 1, e.rules[0].metrics.Full)
+			require.EqualValues(t, 1, e.rules[0].Metrics.Full)
 		case "allow":
-			require.EqualValues(t, 1, e.rules[0].metrics.Full)
+			require.EqualValues(t, 1, e.rules[0].Metrics.Full)
 		case "inherit":
-			require.EqualValues(t, 1, e.rules[0].metrics.Evicted)
+			require.EqualValues(t, 1, e.rules[0].Metrics.Evicted)
 			p.With("u", "alice")
 			v = e.Decide() // starts from the floor, which knows one hit
 			require.Equal(t, [][]uint32{{2}}, used(v))
@@ -171,7 +172,7 @@ func TestFullPageDeniesBeforeAnythingCounts(t *testing.T) {
 	before := maps.Clone(p.Store)
 	v := e.Decide()
 	require.Equal(t, "each", v.DeniedBy().Name)
-	require.Equal(t, ReasonFull, v.Attempts[1].Reason)
+	require.Equal(t, "on_full", v.Subjects[1].Reason())
 	require.Equal(t, before, p.Store)
 
 	require.Contains(t, operate(t, e, Operation{Name: "peek", Rule: "each", Key: []string{"bob"}, N: 1}),
@@ -189,9 +190,9 @@ func TestFullPageDeniesBeforeAnythingCounts(t *testing.T) {
 func TestFailedWriteIsNotReported(t *testing.T) {
 	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","limits":["5/1h"],"on_contention":"allow"}`)
-	p.Steal = maxRetries + 1
+	p.Steal = retries + 1
 	v := e.Decide()
-	require.Equal(t, ReasonContention, v.Attempts[0].Reason)
+	require.Equal(t, "on_contention", v.Subjects[0].Reason())
 	require.Contains(t, report(v), `"windows":[]`)
 	require.Empty(t, fields(policy.HeadersIETF, v))
 }

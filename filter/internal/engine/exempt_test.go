@@ -17,18 +17,18 @@ func TestExemptFromThePolicy(t *testing.T) {
 	v := e.Decide()
 	require.False(t, v.Allowed)
 	require.False(t, v.Exempt)
-	require.Len(t, v.Attempts, 2)
+	require.Len(t, v.Subjects, 2)
 	p.With(":method", "HEAD")
 	p.Calls = nil
 	v = e.Decide()
 	require.True(t, v.Allowed && v.Exempt)
-	require.Empty(t, v.Attempts)
+	require.Empty(t, v.Subjects)
 	require.Equal(t, []string{"header :method"}, p.Calls)
 	require.JSONEq(t, `{"allowed":true,"exempt":true,"rules":[]}`, report(v))
 	require.True(t, e.Peek().Exempt)
 	p.With(":method", "GET")
 	require.False(t, e.Peek().Exempt)
-	require.EqualValues(t, 1, e.rules[0].metrics.Denied)
+	require.EqualValues(t, 1, e.rules[0].Metrics.Denied)
 }
 
 // The first item of cost that matches gives the cost; a request that may be read in
@@ -60,6 +60,6 @@ func TestCostByMatch(t *testing.T) {
 		p.With(c.headers...)
 		e := compileJSON(t, p, `{"name":"r","limits":["100/1h"],"cost":`+c.cost+`}`)
 		v := e.Decide()
-		require.Equal(t, c.want, v.Attempts[0].Cost, "%s %v", c.cost, c.headers)
+		require.Equal(t, c.want, v.Subjects[0].Cost, "%s %v", c.cost, c.headers)
 	}
 }

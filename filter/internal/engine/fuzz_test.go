@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -65,7 +66,7 @@ func decideAll(t *testing.T, in hosttest.Tape) (requests int) {
 		case raced:
 			w.admit(v)
 		case v.Allowed:
-			require.LessOrEqual(t, w.changes(before), len(v.Attempts))
+			require.LessOrEqual(t, w.changes(before), len(v.Subjects))
 			w.admit(v)
 		default:
 			if w.rebased() == rebased {
@@ -108,13 +109,13 @@ func (w *watch) operate(in *hosttest.Tape) {
 
 func (w *watch) rebased() (n uint64) {
 	for i := range w.e.rules {
-		n += w.e.rules[i].metrics.ClockRebased
+		n += w.e.rules[i].Metrics.ClockRebased
 	}
 	return n
 }
 
 // said: whatever was in the request, report and fields are well formed.
-func (w *watch) said(v *Verdict) {
+func (w *watch) said(v *decide.Verdict) {
 	require.True(w.t, json.Valid([]byte(report(v))), "%q", report(v))
 	w.e.policy.Headers = policy.HeadersBoth
 	for _, f := range fields(policy.HeadersBoth, v) {
@@ -135,9 +136,9 @@ func (w *watch) changes(before map[string]cell) (n int) {
 }
 
 // countedDenials is how many rules count the request although they deny it.
-func countedDenials(v *Verdict) (n int) {
-	for i := range v.Attempts {
-		if t := v.Attempts[i]; !t.Shadow && t.Reason == ReasonLimit && t.rule.policy.CountDenied {
+func countedDenials(v *decide.Verdict) (n int) {
+	for i := range v.Subjects {
+		if t := v.Subjects[i]; !t.Shadow && t.Reason() == "limit" && t.Rule.Policy.CountDenied {
 			n++
 		}
 	}
@@ -145,23 +146,23 @@ func countedDenials(v *Verdict) (n int) {
 }
 
 // admit: no window of an exact algorithm admits more to a key than its limit.
-func (w *watch) admit(v *Verdict) {
+func (w *watch) admit(v *decide.Verdict) {
 	if !v.Allowed {
 		return
 	}
-	for i := range v.Attempts {
-		t := v.Attempts[i]
-		require.False(w.t, !t.Shadow && t.Reason == ReasonFull && t.rule.policy.OnFull == policy.FullDeny, w.rules)
-		if t.Cost == 0 || t.Reason != "" || t.Unlimited {
+	for i := range v.Subjects {
+		t := v.Subjects[i]
+		require.False(w.t, !t.Shadow && t.Reason() == "on_full" && t.Rule.Policy.OnFull == policy.FullDeny, w.rules)
+		if t.Cost == 0 || t.Reason() != "" || t.Unlimited {
 			continue
 		}
-		for j, window := range t.limits.Windows {
-			at := admission{t.rule.policy.Name, string(t.Key.Bytes), j}
+		for j, window := range t.Limits.Windows {
+			at := admission{t.Rule.Policy.Name, string(t.Key.Bytes), j}
 			if w.admitted[at] == nil {
 				w.admitted[at] = &admitted{}
 			}
-			w.admitted[at].add(window, t.entry.Now, t.Cost)
-			if w.rebased() == 0 && !w.operated && !t.Shadow && !window.Unlimited && !t.rule.policy.CountDenied {
+			w.admitted[at].add(window, t.Record.Now, t.Cost)
+			if w.rebased() == 0 && !w.operated && !t.Shadow && !window.Unlimited && !t.Rule.Policy.CountDenied {
 				require.True(w.t, w.admitted[at].within(window), "%s: %v %v", w.rules, window, w.admitted[at])
 			}
 		}
@@ -170,7 +171,7 @@ func (w *watch) admit(v *Verdict) {
 
 // waits: after the wait that a denial names the same request passes, a
 // nanosecond before it does not; where it names none, it never does.
-func (w *watch) waits(v *Verdict) {
+func (w *watch) waits(v *decide.Verdict) {
 	w.t.Helper()
 	if v.RetryNs == limit.Never {
 		require.False(w.t, w.passes(w.p.Clock+limit.MaxPeriodNs), "a wait helps: %s", w.rules)
@@ -194,8 +195,8 @@ func (w *watch) passes(at int64) bool {
 }
 
 // agrees: the verdict is the one of the model.
-func (w *watch) agrees(v *Verdict) {
-	allowed, deniedBy, retryNs := w.model.decide(v.Attempts, w.p.Clock)
+func (w *watch) agrees(v *decide.Verdict) {
+	allowed, deniedBy, retryNs := w.model.decide(v.Subjects, w.p.Clock)
 	require.Equal(w.t, allowed, v.Allowed, w.rules)
 	if !allowed {
 		require.Equal(w.t, deniedBy, v.DeniedBy().Name, w.rules)

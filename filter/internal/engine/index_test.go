@@ -9,13 +9,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 )
 
 // matched are the names of the rules that the verdict is of.
-func matched(v *Verdict) (names []string) {
-	for i := range v.Attempts {
-		names = append(names, v.Attempts[i].rule.policy.Name)
+func matched(v *decide.Verdict) (names []string) {
+	for i := range v.Subjects {
+		names = append(names, v.Subjects[i].Rule.Policy.Name)
 	}
 	return names
 }
@@ -27,7 +30,7 @@ func TestIndexLeavesNoRuleOut(t *testing.T) {
 	hosts := []string{"a", "b.a", "c.b.a", "*.a", "*.b.a", "*.x", "[::1]", "b.a.", "xa"}
 	paths := []string{"/*", "/v1", "/v1*", "/v1/*", "/v1/a*", "/v1/a/b", "/v2/*", "*", "=*", "~/v[0-9]+.*", "/v1/ab*", "/v1/a%20b", "/v", "/v*"}
 	for round := range 60 {
-		var rules []string
+		var list []string
 		for i := range 1 + dice.IntN(150) {
 			var match []string
 			for field, list := range map[string][]string{"hosts": hosts, "paths": paths} {
@@ -42,10 +45,10 @@ func TestIndexLeavesNoRuleOut(t *testing.T) {
 			if dice.IntN(5) == 0 {
 				match = append(match, `"methods":["POST"]`)
 			}
-			rules = append(rules, fmt.Sprintf(`{"name":"r%d","limits":[],"match":{%s}}`, i, strings.Join(match, ",")))
+			list = append(list, fmt.Sprintf(`{"name":"r%d","limits":[],"match":{%s}}`, i, strings.Join(match, ",")))
 		}
 		p := hosttest.New()
-		e := compileJSON(t, p, strings.Join(rules, ","))
+		e := compileJSON(t, p, strings.Join(list, ","))
 		for range 60 {
 			host := strings.Replace(hosts[dice.IntN(len(hosts))], "*", "q", 1)
 			path := strings.NewReplacer("*", "x", "~", "", "=", "").Replace(paths[dice.IntN(len(paths))])
@@ -57,10 +60,12 @@ func TestIndexLeavesNoRuleOut(t *testing.T) {
 				delete(p.Headers, ":path")
 			}
 			var want []string
-			e.request.Begin()
-			for i := range e.rules {
-				if e.rules[i].match.Holds(&e.request) {
-					want = append(want, e.rules[i].policy.Name)
+			req := request.New(p)
+			req.Begin()
+			for i := range e.policy.Rules {
+				r := &e.policy.Rules[i]
+				if m := rules.Compile(&req, &r.Match, false); m.Holds(&req) {
+					want = append(want, r.Name)
 				}
 			}
 			require.Equal(t, want, matched(e.Decide()), "%v", p.Headers)
@@ -105,11 +110,11 @@ func TestIndexReadsNoMoreThanRulesNeed(t *testing.T) {
 }
 
 func manyRules(n int) string {
-	var rules []string
+	var list []string
 	for i := range n {
-		rules = append(rules, fmt.Sprintf(`{"name":"r%d","match":{"hosts":["h%d.example"],"paths":["/v1/r%d/*"]},"limits":["4000000000/1h"],"capacity":16}`, i, i, i))
+		list = append(list, fmt.Sprintf(`{"name":"r%d","match":{"hosts":["h%d.example"],"paths":["/v1/r%d/*"]},"limits":["4000000000/1h"],"capacity":16}`, i, i, i))
 	}
-	return strings.Join(rules, ",")
+	return strings.Join(list, ",")
 }
 
 // BenchmarkRules is what finding and deciding the last of so many rules takes.

@@ -1,12 +1,15 @@
 package engine
 
-import "github.com/sluice-ratelimit/sluice/shared/state"
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
 
 // memory is what a rule's tables take in Envoy, and how many live keys they have, as
 // this worker has last added it up. Where rules share a table the first reports it, so
 // that the sum over rules is right.
 type memory struct {
-	own   bool        // this rule reports its table
+	rule  *decide.Rule
 	found state.Found // as of the last complete survey
 	fresh bool        // a survey has ended since EachMemory
 
@@ -25,9 +28,10 @@ type Memory struct {
 func (e *Engine) assignMemory() {
 	reported := map[*state.Table]bool{nil: true}
 	for i := range e.rules {
-		r := &e.rules[i]
-		r.memory.own = !reported[r.counted]
-		reported[r.counted] = true
+		if r := &e.rules[i].Rule; !reported[r.Counted] {
+			reported[r.Counted] = true
+			e.memory = append(e.memory, memory{rule: r})
+		}
 	}
 }
 
@@ -38,84 +42,65 @@ const peekNs = 10_000_000_000
 // Survey goes on adding up the memory of the tables, one rule after the other.
 // Call it on a tick: a call reads a few pages only.
 func (e *Engine) Survey() {
-	if len(e.rules) > 0 && e.rules[e.surveyed].memory.at == 0 && !e.survey.Begun() {
+	if len(e.memory) > 0 && e.memory[e.surveyed].at == 0 && !e.survey.Begun() {
 		if now := e.host.Monotonic(); now >= e.peekAtNs {
 			e.peekAtNs = now + peekNs
 			e.tables.Peek()
 		}
 	}
-	for range e.rules {
-		r := &e.rules[e.surveyed]
-		if r.memory.own {
-			tables := r.tables()
-			if r.memory.at >= len(tables) { // a split has closed the second since
-				r.memory.sum, r.memory.at, e.survey = state.Found{}, 0, state.Survey{}
-			}
-			t := tables[r.memory.at]
-			found, done, _ := e.survey.Step(t, func(value []byte) uint64 { return e.live(r, t, value) }) // a failed survey begins anew
-			if done {
-				r.memory.sum.Bytes += found.Bytes
-				r.memory.sum.Keys += found.Keys
-				if r.memory.at++; r.memory.at == len(tables) {
-					r.memory.found, r.memory.fresh = r.memory.sum, true
-					r.memory.sum, r.memory.at = state.Found{}, 0
-					e.nextSurvey()
-				}
-				return
-			}
-			if e.survey.Begun() {
-				return
-			}
-			r.memory.sum, r.memory.at = state.Found{}, 0
+	for range e.memory {
+		if e.surveyNext(&e.memory[e.surveyed]) {
+			return
 		}
-		e.nextSurvey()
+		e.surveyed = (e.surveyed + 1) % len(e.memory)
 	}
 }
 
-// live counts the live keys of a page. Those of a rule of scope cluster are those of
-// its leases, as in stats.
-func (e *Engine) live(r *rule, t *state.Table, value []byte) uint64 {
+// surveyNext goes on with a rule's tables. It reports whether that was enough for a call:
+// a table that nobody uses costs nothing.
+func (e *Engine) surveyNext(m *memory) bool {
+	source := counterOf(m.rule)
+	tables := source.Tables()
+	if m.at >= len(tables) { // a split has closed the second since
+		m.sum, m.at, e.survey = state.Found{}, 0, state.Survey{}
+	}
+	t := tables[m.at]
+	found, done, _ := e.survey.Step(t, func(value []byte) uint64 { return source.Live(t, e.host.Now(), value) }) // a failed survey begins anew
 	switch {
-	case r.leases == nil:
-		return t.Live(&e.attempt(0).entry, r.subjects.Windows, e.host.Now(), value)
-	case t == r.counted:
-		return r.leases.table.Live(&e.settling, e.host.Now(), e.host.Monotonic(), value)
-	default:
-		return 0
+	case done:
+		m.sum.Bytes += found.Bytes
+		m.sum.Keys += found.Keys
+		if m.at++; m.at == len(tables) {
+			m.found, m.fresh = m.sum, true
+			m.sum, m.at = state.Found{}, 0
+			e.surveyed = (e.surveyed + 1) % len(e.memory)
+		}
+		return true
+	case e.survey.Begun():
+		return true
 	}
+	m.sum, m.at = state.Found{}, 0
+	return false
 }
-
-// tables are those of the rule's counter: what it counts or leases in, and what
-// counts in the place of a silent quota service, once it is used.
-func (r *rule) tables() []*state.Table {
-	if r.leases != nil && r.table != nil && r.table.Known() {
-		return []*state.Table{r.counted, r.table}
-	}
-	return []*state.Table{r.counted}
-}
-
-func (e *Engine) nextSurvey() { e.surveyed = (e.surveyed + 1) % len(e.rules) }
 
 // EachMemory calls f for every rule whose memory has been added up since the
 // last call.
 func (e *Engine) EachMemory(f func(m Memory)) {
-	for i := range e.rules {
-		if r := &e.rules[i]; r.memory.fresh {
-			r.memory.fresh = false
-			f(e.memoryOf(r))
+	for i := range e.memory {
+		if m := &e.memory[i]; m.fresh {
+			m.fresh = false
+			f(e.memoryOf(m))
 		}
 	}
 }
 
 // EachReported calls f for every rule that EachMemory reports at some time.
 func (e *Engine) EachReported(f func(m Memory)) {
-	for i := range e.rules {
-		if e.rules[i].memory.own {
-			f(e.memoryOf(&e.rules[i]))
-		}
+	for i := range e.memory {
+		f(e.memoryOf(&e.memory[i]))
 	}
 }
 
-func (e *Engine) memoryOf(r *rule) Memory {
-	return Memory{Series{Domain: e.policy.Domain, Rule: r.policy.Name}, r.memory.found, uint64(r.policy.Capacity)}
+func (e *Engine) memoryOf(m *memory) Memory {
+	return Memory{Series{Domain: e.policy.Domain, Rule: m.rule.Policy.Name}, m.found, uint64(m.rule.Policy.Capacity)}
 }

@@ -4,6 +4,7 @@ import (
 	"math/big"
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
@@ -28,9 +29,9 @@ type modelWindow struct {
 
 // record returns a copy of what the key has used, as it stands at the instant
 // it is counted at.
-func (m model) record(t *Attempt, now int64) modelRecord {
-	r, windows := modelRecord{last: now, windows: make([]modelWindow, len(t.rule.subjects.Windows))}, t.limits.Windows
-	if have := m[modelKey{t.rule.policy.Name, string(t.Key.Bytes)}]; have != nil {
+func (m model) record(t *decide.Subject, now int64) modelRecord {
+	r, windows := modelRecord{last: now, windows: make([]modelWindow, len(t.Rule.Subjects.Windows))}, t.Limits.Windows
+	if have := m[modelKey{t.Rule.Policy.Name, string(t.Key.Bytes)}]; have != nil {
 		r = modelRecord{last: have.last, windows: slices.Clone(have.windows)}
 		for i := range r.windows {
 			r.windows[i].log = slices.Clone(r.windows[i].log)
@@ -103,12 +104,12 @@ func grid(w limit.Window, now int64) (start, end int64) {
 }
 
 // check returns when a hit passes, limit.Never, or a time not after the record's.
-func (r *modelRecord) check(t *Attempt) int64 {
+func (r *modelRecord) check(t *decide.Subject) int64 {
 	at := r.last
 	if t.Unlimited {
 		return at
 	}
-	for i, w := range t.limits.Windows {
+	for i, w := range t.Limits.Windows {
 		most := w.Limit
 		if w.Algorithm == limit.TokenBucket {
 			most = w.Burst
@@ -170,14 +171,14 @@ func (m modelWindow) counter(w limit.Window, at int64) int64 {
 }
 
 // add counts a hit.
-func (m model) add(t *Attempt, r modelRecord) {
+func (m model) add(t *decide.Subject, r modelRecord) {
 	if t.Cost == 0 || t.Unlimited {
 		return
 	}
-	for i, w := range t.limits.Windows {
+	for i, w := range t.Limits.Windows {
 		r.windows[i].add(w, r.last, int64(t.Cost))
 		log := &r.windows[i].log
-		*log = (*log)[max(0, len(*log)-int(t.rule.subjects.Windows[i].Units)):]
+		*log = (*log)[max(0, len(*log)-int(t.Rule.Subjects.Windows[i].Units)):]
 	}
 	m.keep(t, r)
 }
@@ -206,16 +207,16 @@ func (m *modelWindow) add(w limit.Window, now, cost int64) {
 	m.used += cost
 }
 
-func (m model) keep(t *Attempt, r modelRecord) {
-	m[modelKey{t.rule.policy.Name, string(t.Key.Bytes)}] = &r
+func (m model) keep(t *decide.Subject, r modelRecord) {
+	m[modelKey{t.Rule.Policy.Name, string(t.Key.Bytes)}] = &r
 }
 
 // denies does what a rule does that denies, and reports when the hit passes.
-func (m model) denies(t *Attempt, r modelRecord, passNs int64) int64 {
-	if t.Reason == ReasonMissingKey {
+func (m model) denies(t *decide.Subject, r modelRecord, passNs int64) int64 {
+	if t.Reason() == "missing_key" {
 		return limit.Never
 	}
-	if t.rule.policy.CountDenied && t.Cost > 0 {
+	if t.Rule.Policy.CountDenied && t.Cost > 0 {
 		m.add(t, r)
 		return r.check(t)
 	}
@@ -227,9 +228,9 @@ func (m model) denies(t *Attempt, r modelRecord, passNs int64) int64 {
 
 // decide returns whether a request that made these attempts passes, the first rule
 // that denies it, and how long it has to wait.
-func (m model) decide(attempts []*Attempt, now int64) (allowed bool, deniedBy string, retryNs int64) {
+func (m model) decide(attempts []*decide.Subject, now int64) (allowed bool, deniedBy string, retryNs int64) {
 	records := make([]modelRecord, len(attempts))
-	each := func(shadow bool, f func(t *Attempt, r modelRecord, passNs int64)) {
+	each := func(shadow bool, f func(t *decide.Subject, r modelRecord, passNs int64)) {
 		for i := range attempts {
 			if t := attempts[i]; t.Shadow == shadow {
 				records[i] = m.record(t, now)
@@ -237,16 +238,16 @@ func (m model) decide(attempts []*Attempt, now int64) (allowed bool, deniedBy st
 			}
 		}
 	}
-	passes := func(t *Attempt, r modelRecord, passNs int64) bool {
-		return t.Reason != ReasonMissingKey && passNs != limit.Never && passNs <= r.last
+	passes := func(t *decide.Subject, r modelRecord, passNs int64) bool {
+		return t.Reason() != "missing_key" && passNs != limit.Never && passNs <= r.last
 	}
-	each(false, func(t *Attempt, r modelRecord, passNs int64) {
+	each(false, func(t *decide.Subject, r modelRecord, passNs int64) {
 		if passes(t, r, passNs) {
 			return
 		}
 		passNs = m.denies(t, r, passNs)
 		if deniedBy == "" {
-			deniedBy = t.rule.policy.Name
+			deniedBy = t.Rule.Policy.Name
 		}
 		if passNs == limit.Never || retryNs == limit.Never {
 			retryNs = limit.Never
@@ -255,15 +256,15 @@ func (m model) decide(attempts []*Attempt, now int64) (allowed bool, deniedBy st
 		}
 	})
 	if deniedBy != "" {
-		each(false, func(t *Attempt, r modelRecord, passNs int64) {
-			if r.rebased && t.Reason != ReasonMissingKey {
+		each(false, func(t *decide.Subject, r modelRecord, passNs int64) {
+			if r.rebased && t.Reason() != "missing_key" {
 				m.keep(t, r)
 			}
 		})
 		return false, deniedBy, retryNs
 	}
 	for _, shadow := range []bool{false, true} {
-		each(shadow, func(t *Attempt, r modelRecord, passNs int64) {
+		each(shadow, func(t *decide.Subject, r modelRecord, passNs int64) {
 			if passes(t, r, passNs) {
 				m.add(t, r)
 			} else {

@@ -37,10 +37,10 @@ func TestNamedOverrides(t *testing.T) {
 		"default r: allowed": 3, "default r: denied": 3, "default r:gold allowed": 2, "default r:gold denied": 1,
 		"default s: allowed": 2, "default s: shadow_denied": 1, "default s:gold shadow_denied": 1,
 	}, series(e))
-	require.Empty(t, e.verdict.Attempts[0].OverrideName())
+	require.Empty(t, e.verdict.Subjects[0].OverrideName())
 	p.With("u", "c")
 	v := e.Decide()
-	require.Equal(t, "gold", v.Attempts[0].OverrideName())
+	require.Equal(t, "gold", v.Subjects[0].OverrideName())
 	require.Contains(t, report(v), `"rule":"r","override":"gold","key":["c"]`)
 }
 
@@ -60,8 +60,8 @@ func TestOverrideNamesAreBounded(t *testing.T) {
 	require.EqualValues(t, len(overrides), counts["default r: allowed"])
 	require.EqualValues(t, 1, counts["default r:n15 allowed"])
 	require.Zero(t, counts["default r:n16 allowed"])
-	require.Len(t, e.rules[0].named, policy.MaxCountedNames)
-	require.Equal(t, "n19", e.verdict.Attempts[0].OverrideName())
+	require.Len(t, e.rules[0].Named, policy.MaxCountedNames)
+	require.Equal(t, "n19", e.verdict.Subjects[0].OverrideName())
 }
 
 // A clone counts for itself.

@@ -53,7 +53,7 @@ func TestHostSpellings(t *testing.T) {
 		e = compileJSON(t, p, `{"name":"r","limits":["0/1h"],"exempt":[{"hosts":["api.example.com","*.shop.example"]}]}`)
 		require.Equal(t, c.exempt, e.Decide().Allowed, "exempt %q", c.authority)
 		e = compileJSON(t, p, `{"name":"r","key":["host"],"limits":["9/1h"]}`)
-		require.Equal(t, c.key, e.Decide().Attempts[0].Key.Parts[0].Text, c.authority)
+		require.Equal(t, c.key, e.Decide().Subjects[0].Key.Parts[0].Text, c.authority)
 		require.Equal(t, c.key, policy.CanonicalHost(c.key), "overrides could not name it")
 	}
 }
@@ -96,7 +96,7 @@ func TestPathParameters(t *testing.T) {
 		e = compileJSON(t, p, `{"name":"r","limits":["0/1h"],"exempt":[{"paths":["/login","/v1/*","/odd;x/*"]}]}`)
 		require.Equal(t, c.exempt, e.Decide().Allowed, "exempt %q", c.path)
 		e = compileJSON(t, p, `{"name":"r","key":["path"],"limits":["9/1h"]}`)
-		require.Equal(t, c.key, e.Decide().Attempts[0].Key.Parts[0].Text, c.path)
+		require.Equal(t, c.key, e.Decide().Subjects[0].Key.Parts[0].Text, c.path)
 	}
 }
 
@@ -124,14 +124,14 @@ func TestOverridesOfOtherSpellings(t *testing.T) {
 		p.With(c.headers...)
 		for limit, want := range map[string]bool{"7/1h": c.raised, "1/1h": c.low} {
 			e := compileJSON(t, p, `{"name":"r","key":[`+c.key+`],"limits":["3/1h"],"overrides":[{"key":["`+c.pattern+`"],"limits":["`+limit+`"]}]}`)
-			require.Equal(t, want, e.Decide().Attempts[0].Override >= 0, "%s %s %v", c.pattern, limit, c.headers)
+			require.Equal(t, want, e.Decide().Subjects[0].Override >= 0, "%s %s %v", c.pattern, limit, c.headers)
 		}
 	}
 	// What one request's path left open says nothing of the next.
 	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","key":["path"],"limits":["3/1h"],"overrides":[{"key":["/v1"],"unlimited":true}]}`)
 	p.With(":path", "/;/v1")
-	require.Negative(t, e.Decide().Attempts[0].Override)
+	require.Negative(t, e.Decide().Subjects[0].Override)
 	p.With(":path", "/v1")
-	require.Zero(t, e.Decide().Attempts[0].Override)
+	require.Zero(t, e.Decide().Subjects[0].Override)
 }

@@ -5,6 +5,9 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -21,17 +24,13 @@ type Operation struct {
 // Operations are the names of all operations.
 var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_at", "leased", "clean", "stats", "top"}
 
-// ErrStore says that a call into the proxy failed, or that other workers kept
-// writing.
-var ErrStore = errors.New("the counters could not be read or written")
-
 // Result is what an operation found or did.
 type Result struct {
-	Verdict *Verdict      // of hit and peek
-	Rules   []RuleStats   // of stats
-	Denials []RuleDenials // of top
-	Attempt *Attempt      // of the operations on one key: its windows
-	Now     int64         // when Attempt was read
+	Verdict *decide.Verdict // of hit and peek
+	Rules   []RuleStats     // of stats
+	Denials []RuleDenials   // of top
+	Subject *decide.Subject // of the operations on one key: its windows
+	Now     int64           // when Subject was read
 	// Value is what the window named by the operation has used, else the tightest
 	// one; for expires_at it is in nanoseconds since the epoch, for reset 1 if the
 	// key had a record and 0 if not, for clean how many records it freed, and for
@@ -63,132 +62,74 @@ func (e *Engine) Operate(op Operation) (Result, error) {
 	case "top":
 		return e.topDenied(op)
 	}
-	a, err := e.subject(op)
+	s, err := e.named(op)
 	if err != nil {
 		return Result{}, err
 	}
-	now := e.host.Now()
-	switch isLeased := op.Name == "leased"; {
-	case a.rule.leases == nil && isLeased:
-		return Result{}, errors.New("rule " + strconv.Quote(op.Rule) + " has scope proxy: it leases nothing")
-	case isLeased:
-		units, err := a.rule.leases.left(a, now)
-		return Result{Value: int64(units)}, err
-	case a.rule.leases != nil:
-		return Result{}, errors.New("rule " + strconv.Quote(op.Rule) +
-			" has scope cluster: its counters are the quota service's, which sluice counters asks without --proxy")
+	v, now, c := e.verdict, e.host.Now(), s.Rule.Source
+	if c, counts := c.(counter); counts {
+		if err := c.Refusal(op.Name); err != nil {
+			return Result{}, err
+		}
 	}
-	e.verdict.begin()
-	switch op.Name {
-	case "peek":
-		return Result{Verdict: e.peek(e.attempts[:1], now)}, nil
-	case "hit":
-		e.decide(e.attempts[:1], now)
-		return Result{Verdict: &e.verdict}, nil
-	}
-	if a.Unlimited {
+	switch {
+	case op.Name == "peek":
+		v.Peek(now)
+		return Result{Verdict: v}, nil
+	case op.Name == "hit":
+		v.Decide(now)
+		return Result{Verdict: v}, nil
+	case s.Unlimited && (c == nil || op.Name != "leased"):
 		return Result{}, errors.New("rule " + strconv.Quote(op.Rule) + " counts nothing for this key")
 	}
-	value, err := a.operate(op, now)
-	return Result{Attempt: a, Now: now, Value: value}, err
+	window, err := window(s.Rule, op.Window)
+	if err != nil {
+		return Result{}, err
+	}
+	value, err := c.(counter).Operate(s, op.Name, window, op.N, now)
+	result := Result{Now: now, Value: value}
+	if op.Name != "leased" {
+		result.Subject = s
+	}
+	return result, err
 }
 
-// subject begins an attempt of the operation's rule and key.
-func (e *Engine) subject(op Operation) (*Attempt, error) {
+// named begins a verdict on the operation's rule and key.
+func (e *Engine) named(op Operation) (*decide.Subject, error) {
 	r := e.rule(op.Rule)
 	if r == nil {
 		return nil, errors.New("there is no rule " + strconv.Quote(op.Rule))
 	}
-	a := e.attempt(0)
-	a.start(r)
-	a.Cost = op.N
-	if err := r.policy.ParseKey(&a.Key, op.Key); err != nil {
+	e.verdict.Begin()
+	s := e.verdict.Next()
+	if err := r.Policy.ParseKey(&s.Key, op.Key); err != nil {
 		return nil, err
 	}
-	a.subject()
-	return a, nil
+	s.Cost, s.CostUnreadable = op.N, false
+	s.Begin(&r.Rule)
+	e.verdict.Add()
+	return s, nil
 }
 
-func (e *Engine) rule(name string) *rule {
+func (e *Engine) rule(name string) *rules.Rule {
 	for i := range e.rules {
-		if e.rules[i].policy.Name == name {
+		if e.rules[i].Policy.Name == name {
 			return &e.rules[i]
 		}
 	}
 	return nil
 }
 
-// operate reads the key's usage and changes it, until no other worker writes in between.
-func (a *Attempt) operate(op Operation, now int64) (value int64, err error) {
-	window, err := a.rule.window(op.Window)
-	if err != nil {
-		return 0, err
-	}
-	table := a.rule.table
-	for range maxRetries {
-		if table.Read(&a.entry, a.limits, now) != state.OK {
-			break
-		}
-		a.Known = true
-		status, had := state.OK, false
-		switch op.Name {
-		case "inc":
-			status = table.Inc(&a.entry, window, op.N, a.evicts())
-		case "set":
-			status = table.Set(&a.entry, window, op.N, a.evicts())
-		case "reset":
-			had, status = table.Reset(&a.entry, a.evicts())
-		}
-		switch {
-		case status == state.Full:
-			return 0, errors.New("the page of this key is full, and on_full does not evict")
-		case status == state.Mismatch:
-			continue
-		case status != state.OK:
-			return 0, ErrStore
-		case op.Name == "reset":
-			a.Known = table.Read(&a.entry, a.limits, now) == state.OK // as reset left it
-			return one(had), nil
-		case op.Name == "inc" || op.Name == "set":
-			a.stored()
-		case op.Name == "expires_at":
-			return a.expiresAt(), nil
-		}
-		if window == state.AllWindows {
-			window = a.rule.subjects.Order[a.Tightest()]
-		}
-		return int64(a.limits.Windows[window].Count(table.Usage(&a.entry, window), a.entry.Now)), nil
-	}
-	return 0, ErrStore
-}
-
-func one(yes bool) int64 {
-	if yes {
-		return 1
-	}
-	return 0
-}
-
-// expiresAt is when the tightest window starts anew; 0 for a window per key that
-// has not begun.
-func (a *Attempt) expiresAt() int64 {
-	w, u := a.Window(a.Tightest())
-	if at := w.Reset(u, a.entry.Now); at > a.entry.Now {
-		return at
-	}
-	return 0
-}
-
-// window returns the index in r.subjects.Windows of the window with that name or index
+// window returns the index in r.Subjects.Windows of the window with that name or index
 // in the policy, state.AllWindows for none.
-func (r *rule) window(name string) (int, error) {
+func window(r *decide.Rule, name string) (int, error) {
 	if name == "" {
 		return state.AllWindows, nil
 	}
-	if i := r.policy.LimitNamed(name); i >= 0 {
-		return r.subjects.Order[i], nil
+	if i := r.Policy.LimitNamed(name); i >= 0 {
+		return r.Subjects.Order[i], nil
 	}
-	return 0, errors.New("rule " + strconv.Quote(r.policy.Name) + " has no window " + strconv.Quote(name))
+	return 0, errors.New("rule " + strconv.Quote(r.Policy.Name) + " has no window " + strconv.Quote(name))
 }
 
 // operateOnRules carries out clean or stats on the rule or all rules.
@@ -202,7 +143,7 @@ func (e *Engine) operateOnRules(op Operation) (Result, error) {
 	}
 	for i := range e.rules {
 		r := &e.rules[i]
-		if op.Rule != "" && op.Rule != r.policy.Name {
+		if op.Rule != "" && op.Rule != r.Policy.Name {
 			continue
 		}
 		if op.Name == "clean" {
@@ -222,42 +163,28 @@ func (e *Engine) operateOnRules(op Operation) (Result, error) {
 	return result, nil
 }
 
-// clean frees what counts nothing: of a rule of scope cluster, too, where a lease
-// holds nothing.
-func (e *Engine) clean(r *rule, now int64) (freed uint64, err error) {
-	status := state.OK
-	if r.table != nil {
-		freed, status = r.table.Clean(&e.attempt(0).entry, r.subjects.Windows, now)
-	}
-	if r.leases != nil && status == state.OK {
-		var leased uint64
-		leased, status = r.leases.table.Clean(&e.settling, now, e.host.Monotonic())
-		freed += leased
-	}
-	if status != state.OK {
-		return 0, ErrStore
+// clean frees what counts nothing.
+func (e *Engine) clean(r *rules.Rule, now int64) (freed uint64, err error) {
+	if c := counterOf(&r.Rule); c != nil {
+		var status state.Status
+		if freed, status = c.Clean(now); status != state.OK {
+			return 0, local.ErrStore
+		}
 	}
 	return freed, nil
 }
 
-// stats describes the rule's table. The keys of a rule of scope cluster are those of
-// its leases; those that count here while the service is silent are among them.
-func (e *Engine) stats(r *rule, now int64) (RuleStats, error) {
-	s, status := RuleStats{Rule: r.policy}, state.OK
-	if r.table != nil {
-		s.Stats, status = r.table.Stats(&e.attempt(0).entry, r.subjects.Windows, now)
+// stats describes the rule's tables.
+func (e *Engine) stats(r *rules.Rule, now int64) (RuleStats, error) {
+	s := RuleStats{Rule: r.Policy}
+	if c := counterOf(&r.Rule); c != nil {
+		var status state.Status
+		if s.Stats, status = c.Stats(now); status != state.OK {
+			return s, local.ErrStore
+		}
 	}
-	if r.leases != nil && status == state.OK {
-		local := s.Stats
-		s.Stats, status = r.leases.table.Stats(&e.settling, now, e.host.Monotonic())
-		s.Pages += local.Pages
-		s.Bytes += local.Bytes
-	}
-	if status != state.OK {
-		return s, ErrStore
-	}
-	r.eachMetric(func(name string, _ uint64) {
-		s.Metrics = append(s.Metrics, Count{name, e.host.Counted(e.policy.Domain, r.policy.Name, name)})
+	r.Each(func(name string, _ uint64) {
+		s.Metrics = append(s.Metrics, Count{name, e.host.Counted(e.policy.Domain, r.Policy.Name, name)})
 	})
 	return s, nil
 }

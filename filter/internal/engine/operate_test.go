@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 )
 
 // Each operation on each algorithm, at 21.5 s with windows of 10 s: the value
@@ -159,9 +160,9 @@ func TestResetWithAndWithoutAFloor(t *testing.T) {
 		require.True(t, e.Decide().Matched())
 		p.With("u", "b")
 		require.True(t, e.Decide().Allowed, "%s: b has used nothing, and evicts a", algorithm)
-		require.EqualValues(t, 1, e.rules[0].metrics.Evicted)
+		require.EqualValues(t, 1, e.rules[0].Metrics.Evicted)
 		require.Zero(t, admits(p, e, 1, "u", "a"), "%s: a starts from the floor", algorithm)
-		require.EqualValues(t, 1, e.rules[0].metrics.FloorDenied)
+		require.EqualValues(t, 1, e.rules[0].Metrics.FloorDenied)
 		require.Equal(t, `{"value":0`, key("reset", "a"), "it had no record")
 		require.Equal(t, `{"value":0`, key("get", "a"))
 		require.Equal(t, 3, admits(p, e, 4, "u", "a"), "%s: the floor is not for it any more", algorithm)
@@ -198,7 +199,7 @@ func TestRefundAfterSetAndReset(t *testing.T) {
 			v := e.Decide()
 			require.Equal(t, "second", v.DeniedBy().Name)
 			require.Equal(t, [][]uint32{{c.used}, {2}}, used(e.Decide()), "%s %s", algorithm, c.op.Name)
-			require.Equal(t, c.left, e.rules[0].metrics.NotRefunded, "%s %s", algorithm, c.op.Name)
+			require.Equal(t, c.left, e.rules[0].Metrics.NotRefunded, "%s %s", algorithm, c.op.Name)
 		}
 	}
 }
@@ -257,12 +258,12 @@ func TestOperationsRefused(t *testing.T) {
 	for _, fail := range []string{"get", "set"} {
 		p.Fail = fail
 		_, err := e.Operate(Operation{Name: "inc", Rule: "r", Key: []string{"a"}, N: 1})
-		require.ErrorIs(t, err, ErrStore)
+		require.ErrorIs(t, err, local.ErrStore)
 	}
-	p.Fail, p.Steal = "", maxRetries
+	p.Fail, p.Steal = "", retries
 	_, err := e.Operate(Operation{Name: "inc", Rule: "r", Key: []string{"a"}, N: 1})
-	require.ErrorIs(t, err, ErrStore)
-	p.Steal = maxRetries - 1
+	require.ErrorIs(t, err, local.ErrStore)
+	p.Steal = retries - 1
 	require.Contains(t, operate(t, e, Operation{Name: "inc", Rule: "r", Key: []string{"a"}, N: 1}), `{"value":2,`)
 }
 

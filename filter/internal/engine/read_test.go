@@ -212,8 +212,8 @@ func requireCost(t *testing.T, p *hosttest.Proxy, cost string, want uint32, unre
 	e := compileJSON(t, p, `{"name":"r","limits":["1000/1h"],"cost":`+cost+`}`)
 	v := e.Decide()
 	require.Equal(t, [][]uint32{{want}}, used(v), "%s %q", cost, p.Headers)
-	require.Equal(t, unreadable, v.Attempts[0].CostUnreadable, "%s %q", cost, p.Headers)
-	require.Equal(t, unreadable, e.rules[0].metrics.CostUnreadable == 1, "%s %q", cost, p.Headers)
+	require.Equal(t, unreadable, v.Subjects[0].CostUnreadable, "%s %q", cost, p.Headers)
+	require.Equal(t, unreadable, e.rules[0].Metrics.CostUnreadable == 1, "%s %q", cost, p.Headers)
 }
 
 func TestCostByQuery(t *testing.T) {

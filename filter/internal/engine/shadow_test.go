@@ -29,9 +29,9 @@ func TestShadow(t *testing.T) {
 	require.Equal(t, "r", v.DeniedBy().Name)
 	require.Contains(t, report(v), `{"rule":"s","key":[],"mode":"shadow","allowed":true,"reason":"not_asked","windows":[]}`,
 		"a request that an enforced rule denies is not shown to it")
-	m := e.rules[0].metrics
+	m := e.rules[0].Metrics
 	require.Equal(t, []uint64{2, 2, 0}, []uint64{m.Allowed, m.ShadowDenied, m.Denied})
-	m = e.rules[1].metrics
+	m = e.rules[1].Metrics
 	require.Equal(t, []uint64{4, 0, 1}, []uint64{m.Allowed, m.ShadowDenied, m.Denied})
 }
 
@@ -51,13 +51,13 @@ func TestShadowRollsNothingBack(t *testing.T) {
 		require.True(t, e.Decide().Allowed)
 		p.With("u", "second")
 		if c.name == "contention" { // after the enforced rule's write
-			p.After = func(string) { p.After, p.Steal = nil, maxRetries+1 }
+			p.After = func(string) { p.After, p.Steal = nil, retries+1 }
 		}
 		v := e.Decide()
 		require.True(t, v.Allowed, c.name)
-		require.False(t, v.Attempts[0].Allowed, c.name)
+		require.False(t, v.Subjects[0].Allowed, c.name)
 		require.Equal(t, []uint32{2}, used(v)[1], c.name)
-		require.NotZero(t, e.rules[0].metrics.ShadowDenied, c.name)
+		require.NotZero(t, e.rules[0].Metrics.ShadowDenied, c.name)
 	}
 }
 
@@ -89,8 +89,8 @@ func TestEnforcePercent(t *testing.T) {
 				require.True(t, e.Decide().Allowed)
 			}
 			v := e.Decide()
-			require.False(t, v.Attempts[0].Allowed)
-			require.Equal(t, v.Allowed, v.Attempts[0].Shadow)
+			require.False(t, v.Subjects[0].Allowed)
+			require.Equal(t, v.Allowed, v.Subjects[0].Shadow)
 			if !v.Allowed {
 				list[key] = true
 			}
@@ -124,7 +124,7 @@ func TestKeyOutsideEnforcePercentIsShadow(t *testing.T) {
 		require.Equal(t, [][]uint32{{want + 1}}, used(v))
 		require.Contains(t, report(v), `"mode":"shadow"`)
 	}
-	require.EqualValues(t, 3, e.rules[0].metrics.ShadowDenied)
+	require.EqualValues(t, 3, e.rules[0].Metrics.ShadowDenied)
 }
 
 // The windows of a jittered rule are as long as any, and each key's its own.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 )
@@ -130,9 +131,9 @@ func TestTooLongForAnExpression(t *testing.T) {
 		if c.noted {
 			noted = 5
 		}
-		require.Equal(t, noted, e.rules[0].metrics.TooLong, c.name)
+		require.Equal(t, noted, e.rules[0].Metrics.TooLong, c.name)
 		v := e.Decide()
-		require.Equal(t, c.noted, len(v.Attempts) > 0 && v.Attempts[0].TooLong, c.name)
+		require.Equal(t, c.noted, len(v.Subjects) > 0 && v.Subjects[0].TooLong, c.name)
 	}
 }
 
@@ -144,7 +145,7 @@ func TestTooLongIsOfOneRuleAndRequest(t *testing.T) {
 	e.Decide()
 	p.With("h", "x")
 	e.Decide()
-	require.EqualValues(t, 1, e.rules[0].metrics.TooLong)
-	require.Zero(t, e.rules[1].metrics.TooLong)
-	require.False(t, slices.ContainsFunc(e.verdict.Attempts, func(t *Attempt) bool { return t.TooLong }))
+	require.EqualValues(t, 1, e.rules[0].Metrics.TooLong)
+	require.Zero(t, e.rules[1].Metrics.TooLong)
+	require.False(t, slices.ContainsFunc(e.verdict.Subjects, func(t *decide.Subject) bool { return t.TooLong }))
 }

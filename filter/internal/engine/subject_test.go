@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -47,8 +48,8 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 			":path", pick("/a/b?q=a", "/b;x?q=%62", "/c"))
 		e := New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 		v := e.Decide()
-		wants := v.Wants(nil)
-		for _, a := range v.Attempts {
+		wants := lease.AppendWants(nil, v)
+		for _, a := range v.Subjects {
 			var named policy.Subject
 			var texts []string
 			for i := range a.Key.Parts {
@@ -65,7 +66,7 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 			require.Equal(t, of.QuotaKey(&named), wants[0].Part.Key)
 			want := of.Definition(named.Override)
 			want.ID = wants[0].Part.Definition
-			require.Equal(t, want, e.Definitions()[want.ID])
+			require.Equal(t, want, e.Leases.Definitions[want.ID])
 			asked++
 		}
 	}

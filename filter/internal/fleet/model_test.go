@@ -8,9 +8,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/ask"
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 )
 
 const (
@@ -129,7 +130,7 @@ type proxy struct {
 	world  *world
 	host   *hosttest.Proxy
 	engine *engine.Engine
-	client *ask.Client
+	client *lease.Client
 	stream *hosttest.QuotaStream
 	random *rand.Rand
 	ticks  int64 // when the next tick is due
@@ -150,12 +151,12 @@ func Run(t testing.TB, c Config) Result {
 		hits: map[window]int{}, wanted: map[window]int{},
 	}
 	w.service = hosttest.NewQuota(func() int64 { return w.now })
-	lease := c.Lease
-	if lease == "" {
-		lease = "auto"
+	most := c.Lease
+	if most == "" {
+		most = "auto"
 	}
 	rules := fmt.Sprintf(`{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":[%q],"on_unavailable":"deny","lease":%s}`,
-		c.Limit, map[bool]string{true: lease, false: `"` + lease + `"`}[lease[0] >= '0' && lease[0] <= '9'])
+		c.Limit, map[bool]string{true: most, false: `"` + most + `"`}[most[0] >= '0' && most[0] <= '9'])
 	c.Workers = max(c.Workers, 1)
 	var host *hosttest.Proxy
 	for i := range c.Proxies * c.Workers {
@@ -165,8 +166,8 @@ func Run(t testing.TB, c Config) Result {
 		p := &proxy{world: w, host: host, random: rand.New(rand.NewPCG(c.Seed, uint64(i)+2)), since: map[uint32]pending{}}
 		p.host.Clock = w.now
 		p.engine = engine.New(hosttest.Policy(t, rules), p.host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-		p.engine.Quota.TimeoutNs = 100 * ms
-		p.client = ask.New(p, p.engine)
+		p.engine.Leases.TimeoutNs = 100 * ms
+		p.client = lease.NewClient(p, p.engine.Leases)
 		w.proxies = append(w.proxies, p)
 		first := second * int64(i) / int64(c.Proxies*c.Workers)
 		p.ticks = w.now + first
@@ -220,23 +221,29 @@ func (p *proxy) request(key int) {
 	w.result.Requests++
 	w.wanted[p.windowOf(key)]++
 	p.since[p.next] = pending{key, w.now}
-	p.decide(p.next, true)
+	p.decide(p.next)
 	p.replan()
 }
 
 func (p *proxy) windowOf(key int) window {
-	win := &p.engine.Definitions()[0].Windows[0]
+	win := &p.engine.Leases.Definitions[0].Windows[0]
 	return window{key, win.End(p.world.now)}
 }
 
-// decide decides a request, and reports whether it need not wait.
-func (p *proxy) decide(context uint32, first bool) bool {
+// decide begins a request.
+func (p *proxy) decide(context uint32) {
 	w, r := p.world, p.since[context]
 	p.host.Clock = w.now
 	p.host.Headers = map[string][]string{"u": {fmt.Sprint(r.key)}}
 	p.host.Calls = p.host.Calls[:0]
-	v := p.engine.Decide()
+	p.respond(context, p.engine.Decide(), true)
+}
+
+// respond notes a verdict, and reports whether the request need not wait.
+func (p *proxy) respond(context uint32, v *decide.Verdict, first bool) bool {
+	w, r := p.world, p.since[context]
 	if v.Pending {
+		p.engine.Keep(v)
 		p.client.Wait(context, v, w.now)
 		return false
 	}
@@ -248,10 +255,10 @@ func (p *proxy) decide(context uint32, first bool) bool {
 	if v.Allowed {
 		w.result.Admitted++
 		w.hits[p.windowOf(r.key)]++
-	} else if v.Attempts[0].Reason == engine.ReasonSilent {
+	} else if v.Subjects[0].Outcome == decide.Silent {
 		w.result.Alone++
 	}
-	if v.WantsRefill() {
+	if lease.WantsRefill(v) {
 		p.client.Refill(v, w.now)
 	}
 	return true
@@ -264,7 +271,6 @@ func (p *proxy) tick() {
 		return // planned before an earlier one was
 	}
 	p.host.Clock = w.now
-	p.client.Return(p.engine.Return(nil, p.client.Stream(), 1024))
 	p.client.Tick(w.now)
 	p.ticks = math.MaxInt64
 	p.replan()
@@ -279,7 +285,13 @@ func (p *proxy) replan() {
 	}
 }
 
-func (p *proxy) Resume(context uint32) bool { return p.decide(context, false) }
+func (p *proxy) Resume(context uint32, v *decide.Verdict) bool {
+	p.host.Clock = p.world.now
+	p.engine.Resume(v)
+	return p.respond(context, v, false)
+}
+
+func (p *proxy) Free(v *decide.Verdict) { p.engine.Free(v) }
 
 func (p *proxy) Random() uint32 { return p.random.Uint32() }
 
@@ -341,7 +353,7 @@ func (p *proxy) broken(st *hosttest.QuotaStream) {
 
 func (w *world) sum() Result {
 	r := w.result
-	limit := int(w.proxies[0].engine.Definitions()[0].Windows[0].Limit)
+	limit := int(w.proxies[0].engine.Leases.Definitions[0].Windows[0].Limit)
 	for win, wanted := range w.wanted {
 		r.Possible += min(wanted, limit)
 		r.Over = max(r.Over, w.hits[win]-limit)

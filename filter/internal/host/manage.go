@@ -8,8 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/describe"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/sha256"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -19,7 +20,7 @@ import (
 //
 //	POST {path}counters/OPERATION?rule=NAME&key=PART&key=PART&n=UNITS&window=NAME
 //
-// carries out an operation and answers as describe.AppendResult writes it. For
+// carries out an operation and answers as respond.AppendResult writes it. For
 //
 //	POST {path}explain
 //
@@ -47,7 +48,7 @@ func (p *plugin) answerManagement(rest string) {
 		return
 	case 429:
 		answer(429, problem("too many wrong tokens from this address: wait a second"),
-			describe.Field{Name: "retry-after", Value: "1"})
+			respond.Field{Name: "retry-after", Value: "1"})
 		return
 	}
 	path, query, _ := strings.Cut(rest, "?")
@@ -78,12 +79,12 @@ func (p *plugin) operate(op, query string) {
 	}
 	result, err := p.engine.Operate(asked)
 	switch {
-	case errors.Is(err, engine.ErrStore):
+	case errors.Is(err, local.ErrStore):
 		answer(500, problem(err.Error()))
 	case err != nil:
 		answer(400, problem(err.Error()))
 	default:
-		answer(200, describe.AppendResult(nil, &result))
+		answer(200, respond.AppendResult(nil, &result))
 	}
 }
 
@@ -195,8 +196,8 @@ func (p *plugin) authorize() int {
 	return 401
 }
 
-func answer(status uint32, body []byte, fields ...describe.Field) {
-	fields = append(fields, describe.Field{Name: "content-type", Value: "application/json"})
+func answer(status uint32, body []byte, fields ...respond.Field) {
+	fields = append(fields, respond.Field{Name: "content-type", Value: "application/json"})
 	theProxy.send(&reply{
 		status: status, details: []byte("sluice_management"), body: append(body, '\n'), grpc: grpcFromStatus,
 		headers: appendHeaders(nil, fields),

@@ -7,8 +7,8 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/describe"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -53,8 +53,8 @@ type plugin struct {
 	verdicts    bool     // publish every verdict to access logs
 	metrics     metrics
 	context     uint32
-	fields      []describe.Field // of the request that is decided
-	fieldWriter describe.Fields
+	fields      []respond.Field // of the request that is decided
+	fieldWriter respond.Fields
 	idle        []*stream // ended streams, to be re-used
 
 	details, headers, body []byte // of a denial, under construction

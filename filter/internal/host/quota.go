@@ -7,8 +7,8 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/ask"
-	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -18,11 +18,11 @@ const (
 	streamRequest = 0
 )
 
-// quotaTalk is a configuration's talk with the quota service: ask.Client decides
+// quotaTalk is a configuration's talk with the quota service: lease.Client decides
 // what is said, and this is its way through the proxy.
 type quotaTalk struct {
 	plugin  *plugin
-	client  *ask.Client
+	client  *lease.Client
 	service []byte // a GrpcService message
 	token   uint32 // of the open stream, 0 = none
 	period  uint32 // of the ticks, ms
@@ -36,12 +36,12 @@ var waitingFor = map[uint32]*quotaTalk{}
 
 // newQuotaTalk returns nil where the policy has no rules of scope cluster.
 func newQuotaTalk(p *plugin, pol *policy.Policy) *quotaTalk {
-	if len(p.engine.Definitions()) == 0 {
+	if len(p.engine.Leases.Definitions) == 0 {
 		return nil
 	}
 	q := &quotaTalk{plugin: p, period: tickMs, service: grpcService(pol.Quota.Cluster)}
-	p.engine.Quota.TimeoutNs = pol.Quota.TimeoutNs
-	q.client = ask.New(q, p.engine)
+	p.engine.Leases.TimeoutNs = pol.Quota.TimeoutNs
+	q.client = lease.NewClient(q, p.engine.Leases)
 	return q
 }
 
@@ -54,41 +54,41 @@ func grpcService(cluster string) []byte {
 }
 
 // serve makes the request wait if its verdict is pending, and reports whether it is.
-func (q *quotaTalk) serve(context uint32, v *engine.Verdict) bool {
+func (q *quotaTalk) serve(context uint32, v *decide.Verdict) bool {
 	if !v.Pending {
-		if v.WantsRefill() {
+		if lease.WantsRefill(v) {
 			q.client.Refill(v, theProxy.Monotonic())
 			q.hasten()
 			importActFor(context)
 		}
 		return false
 	}
-	if waitingFor[context] == nil {
-		waitingFor[context] = q
-	}
+	waitingFor[context] = q
+	q.plugin.engine.Keep(v)
 	q.client.Wait(context, v, theProxy.Monotonic())
 	q.hasten()
 	return true
 }
 
-// Resume decides a request that has waited.
-func (q *quotaTalk) Resume(context uint32) bool {
+// Resume goes on with a request that has waited.
+func (q *quotaTalk) Resume(context uint32, v *decide.Verdict) bool {
 	importActFor(context)
 	defer importActFor(q.plugin.context)
-	q.release(context)
-	if q.plugin.request(context) == types.ActionContinue {
+	delete(waitingFor, context)
+	arena.reset()
+	q.plugin.engine.Resume(v)
+	if q.plugin.respond(context, v) == types.ActionContinue {
 		importContinue(streamRequest)
 	}
 	return waitingFor[context] == nil
 }
 
-func (q *quotaTalk) release(context uint32) {
-	delete(waitingFor, context)
-}
+// Free takes back a verdict that serve has kept.
+func (q *quotaTalk) Free(v *decide.Verdict) { q.plugin.engine.Free(v) }
 
 // forget is called when a request that waits has ended.
 func (q *quotaTalk) forget(context uint32) {
-	q.release(context)
+	delete(waitingFor, context)
 	q.client.Forget(context)
 }
 
@@ -126,19 +126,15 @@ func (q *quotaTalk) Random() uint32 { return uint32(randomSeed()) }
 // tick reports whether a second has passed since the last one for which it did.
 func (q *quotaTalk) tick() bool {
 	now := theProxy.Monotonic()
-	q.client.Return(q.plugin.engine.Return(nil, q.client.Stream(), maxReturned))
 	q.client.Tick(now)
 	q.setPeriod()
-	q.gauge(q.plugin.engine.Quota.Silent)
+	q.gauge(q.plugin.engine.Leases.Silent)
 	if now-q.quietNs < tickMs*1e6 {
 		return false
 	}
 	q.quietNs = now
 	return true
 }
-
-// maxReturned is how many grants go back in one tick.
-const maxReturned = 1024
 
 // hasten asks for a tick as early as the client needs it. A later one is asked for in a
 // tick alone: each change of the period puts the next tick off by all of it, and requests

@@ -6,8 +6,8 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/describe"
-	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -18,7 +18,7 @@ const grpcFromStatus = -1
 // with its reply.
 type stream struct {
 	plugin *plugin
-	fields []describe.Field
+	fields []respond.Field
 
 	context uint32
 	next    *stream // whose context is alike
@@ -97,10 +97,15 @@ func (p *plugin) decide(context uint32) types.Action {
 	if planted("panic-counted", nil) {
 		panic("planted")
 	}
+	return p.respond(context, v)
+}
+
+// respond makes the request wait if the verdict is pending, answers it, or lets it go on.
+func (p *plugin) respond(context uint32, v *decide.Verdict) types.Action {
 	if p.quota != nil && p.quota.serve(context, v) {
 		return types.ActionPause
 	}
-	if p.trace || p.verdicts || describe.Notable(v) {
+	if p.trace || p.verdicts || respond.Notable(v) {
 		p.publish(v)
 	}
 	if v.Allowed && p.fieldWriter.Style == policy.HeadersNone {
@@ -109,7 +114,7 @@ func (p *plugin) decide(context uint32) types.Action {
 	p.fields = p.fieldWriter.Append(p.fields[:0], v)
 	if !v.Allowed {
 		rule := v.DeniedBy()
-		return p.deny(rule.Name, &rule.Response, describe.AppendBody(p.body[:0], v))
+		return p.deny(rule.Name, &rule.Response, respond.AppendBody(p.body[:0], v))
 	}
 	if len(p.fields) > 0 {
 		p.await(context)
@@ -151,18 +156,18 @@ const (
 // publish makes the verdict available to access logs. It costs a call, so
 // requests that every rule has simply allowed go without it, unless the node's
 // metadata asks for all verdicts.
-func (p *plugin) publish(v *engine.Verdict) {
+func (p *plugin) publish(v *decide.Verdict) {
 	if p.brief {
-		p.word = describe.AppendBriefs(p.word[:0], v)
+		p.word = respond.AppendBriefs(p.word[:0], v)
 		setState(briefState, p.word)
 		return
 	}
-	if describe.Notable(v) || p.verdicts && v.Matched() {
-		p.word = describe.AppendWord(p.word[:0], v)
+	if respond.Notable(v) || p.verdicts && v.Matched() {
+		p.word = respond.AppendWord(p.word[:0], v)
 		setState(verdictState, p.word)
 	}
 	if p.trace {
-		setState(reportState, describe.AppendReport(nil, v))
+		setState(reportState, respond.AppendReport(nil, v))
 	}
 }
 
@@ -186,7 +191,7 @@ func (s *stream) respond() {
 	arena.reset()
 	p := s.plugin
 	if p.takeUpstream(s.fields) {
-		describe.Reconcile(s.fields, p.sent, theProxy.Now())
+		respond.Reconcile(s.fields, p.sent, theProxy.Now())
 	}
 	for _, f := range s.fields {
 		if !theProxy.AddResponseHeader(f.Name, f.Value) {
@@ -197,7 +202,7 @@ func (s *stream) respond() {
 
 // takeUpstream reads the fields of the same names that the upstream sent, takes them out
 // of the response, and reports whether there were any.
-func (p *plugin) takeUpstream(fields []describe.Field) (sentAny bool) {
+func (p *plugin) takeUpstream(fields []respond.Field) (sentAny bool) {
 	p.sent = p.sent[:0]
 	for _, f := range fields {
 		sent := ""
@@ -250,7 +255,7 @@ func appendWord(b []byte, name string) []byte {
 
 // appendHeaders writes headers in the ABI's form: a count, the sizes of names
 // and values, then names and values, each followed by a zero byte.
-func appendHeaders(b []byte, fields []describe.Field) []byte {
+func appendHeaders(b []byte, fields []respond.Field) []byte {
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(fields)))
 	for _, f := range fields {
 		b = binary.LittleEndian.AppendUint32(b, uint32(len(f.Name)))

@@ -34,7 +34,7 @@ var faults = []fault{
 		New:  `if g.units = pick("twice", g.units, 0); units == 0 {`,
 	}}, "idle units, a message twice", "were admitted, "},
 	{"what goes back stays in the record", "stays", []buildtest.Edit{{
-		File: "filter/internal/engine/hand.go",
+		File: "filter/internal/lease/worker.go",
 		Old:  "units, g.Units = g.Units, 0",
 		New:  `units, g.Units = g.Units, pick("stays", g.Units, 0)`,
 	}}, "idle units", "were admitted, "},
@@ -48,9 +48,9 @@ var faults = []fault{
 		{File: "shared/state/lease.go", Old: "if g.Units > 0 && g.EndNs > nowNs &&", New: `if g.Units > 0 && (g.EndNs > nowNs || planted == "end") &&`},
 	}, "a window ends", "are admitted in"},
 	{"a lease begins with its answer", "answer", []buildtest.Edit{{
-		File: "filter/internal/engine/hand.go",
-		Old:  "EndNs: a.SentNs + ",
-		New:  `EndNs: pick("answer", e.host.Monotonic(), a.SentNs) + `,
+		File: "filter/internal/lease/stream.go",
+		Old:  "r.endNs = g.sentNs + ",
+		New:  `r.endNs = pick("answer", r.nowNs, g.sentNs) + `,
 	}}, "a window ends", "are admitted in"},
 	{"units are merged under the later end", "merge", []buildtest.Edit{{
 		File: "shared/state/lease.go",
@@ -73,7 +73,7 @@ var faults = []fault{
 		New:  `if !e.looked && planted != "still" {`,
 	}}, "a worker stands still", "are admitted in"},
 	{"units go back on another stream", "stream", []buildtest.Edit{{
-		File: "filter/internal/engine/hand.go",
+		File: "filter/internal/lease/worker.go",
 		Old:  "if h.stream != stream {",
 		New:  `if planted != "stream" && h.stream != stream {`,
 	}}, "idle units of two keys", "were admitted, "},

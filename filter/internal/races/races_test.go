@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -134,15 +134,15 @@ func (w *world) judge() error {
 }
 
 // admitAlone notes what counts in the worker's proxy alone.
-func (k *worker) admitAlone(v *engine.Verdict) {
-	for _, a := range v.Attempts {
-		if a.Rule().Scope == policy.ScopeCluster {
+func (k *worker) admitAlone(v *decide.Verdict) {
+	for _, a := range v.Subjects {
+		if a.Rule.Policy.Scope == policy.ScopeCluster {
 			continue
 		}
-		name := fmt.Sprint("proxy ", k.id/2, ", rule ", a.Rule().Name, ", ", k.headers)
+		name := fmt.Sprint("proxy ", k.id/2, ", rule ", a.Rule.Policy.Name, ", ", k.headers)
 		if _, known := k.world.keys[name]; !known {
 			var d quota.Definition
-			for i := range a.Rule().Limits {
+			for i := range a.Rule.Policy.Limits {
 				w, _ := a.Window(i)
 				d.Windows = append(d.Windows, *w)
 			}

@@ -7,9 +7,10 @@ import (
 	"testing"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/quotatest"
-	"github.com/sluice-ratelimit/sluice/filter/internal/ask"
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -68,7 +69,7 @@ type worker struct {
 	world  *world
 	id     int
 	engine *engine.Engine
-	client *ask.Client
+	client *lease.Client
 	stream *stream // nil = none is open
 	random uint32
 	script []request
@@ -104,8 +105,8 @@ func newWorld(t testing.TB, c *scenario, p *policy.Policy) *world {
 		}
 		k := &worker{Proxy: proxy, world: w, id: id, random: uint32(id + 1), waiting: map[uint32]request{}}
 		k.engine = engine.New(p, k, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-		k.engine.Quota.TimeoutNs = timeoutNs
-		k.client = ask.New(k, k.engine)
+		k.engine.Leases.TimeoutNs = timeoutNs
+		k.client = lease.NewClient(k, k.engine.Leases)
 		k.ticks = w.now + second
 		w.workers = append(w.workers, k)
 	}
@@ -285,17 +286,17 @@ func (k *worker) begin() {
 	k.next++
 	k.waiting[k.next] = k.script[0]
 	k.script = k.script[1:]
-	k.decide(k.next)
+	k.headers = k.waiting[k.next]
+	k.respond(k.next, k.engine.Decide())
 }
 
-func (k *worker) decide(context uint32) bool {
-	k.headers = k.waiting[context]
-	r := k.headers
-	v := k.engine.Decide()
+func (k *worker) respond(context uint32, v *decide.Verdict) bool {
+	r := k.waiting[context]
 	if v.Pending {
-		for _, want := range v.Wants(nil) {
+		k.engine.Keep(v)
+		for _, want := range lease.AppendWants(nil, v) {
 			name := [...]string{r.user, r.tenant}[want.Part.Definition]
-			k.world.keys[name] = key{k.engine.Definitions()[want.Part.Definition], want.Part.Key, false}
+			k.world.keys[name] = key{k.engine.Leases.Definitions[want.Part.Definition], want.Part.Key, false}
 		}
 		k.client.Wait(context, v, k.world.now)
 		return false
@@ -309,7 +310,7 @@ func (k *worker) decide(context uint32) bool {
 		}
 		k.admitAlone(v)
 	}
-	if v.WantsRefill() {
+	if lease.WantsRefill(v) {
 		k.client.Refill(v, k.world.now)
 	}
 	return true
@@ -331,7 +332,6 @@ func (k *worker) hear() {
 
 func (k *worker) tick() {
 	k.ticks = k.world.now + second
-	k.client.Return(k.engine.Return(nil, k.client.Stream(), 1024))
 	k.client.Tick(k.world.now)
 }
 
@@ -369,7 +369,13 @@ func (k *worker) Header(name string) (string, bool) {
 	return value, value != ""
 }
 
-func (k *worker) Resume(context uint32) bool { return k.decide(context) }
+func (k *worker) Resume(context uint32, v *decide.Verdict) bool {
+	k.headers = k.waiting[context]
+	k.engine.Resume(v)
+	return k.respond(context, v)
+}
+
+func (k *worker) Free(v *decide.Verdict) { k.engine.Free(v) }
 
 func (k *worker) Random() uint32 {
 	k.random = k.random*1664525 + 1013904223

@@ -1,0 +1,169 @@
+package decide
+
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/top"
+)
+
+// Rule is what decides of a policy.Rule, and what it has counted.
+type Rule struct {
+	Policy       *policy.Rule
+	Subjects     policy.Subjects
+	Source       Source       // nil without limits
+	Counted      *state.Table // holds what Source counts; rules that share a counter share it
+	CountsDenied bool         // hits that the rule denies; the quota service counts those that it denies
+	Metrics      Metrics
+	Named        []Named // by names of overrides
+
+	namedBy []int // by override: index in Named, -1 for none
+	spikes  spikes
+
+	Denials *denials.Rule // nil where the policy reports no keys
+	Worker  *denials.Worker
+}
+
+// NewRule returns the rule of a policy, without a source.
+func NewRule(p *policy.Policy, r *policy.Rule) Rule {
+	rule := Rule{Policy: r, Subjects: p.Subjects(r), CountsDenied: r.CountDenied && r.Scope == policy.ScopeProxy}
+	names := r.OverrideNames()
+	names = names[:min(len(names), policy.MaxCountedNames)]
+	for _, name := range names {
+		rule.Named = append(rule.Named, Named{Name: name})
+	}
+	for i := range r.Overrides {
+		rule.namedBy = append(rule.namedBy, slices.Index(names, r.Overrides[i].Name))
+	}
+	return rule
+}
+
+// Metrics counts what became of one rule's requests since the engine was made.
+type Metrics struct {
+	Allowed        uint64 // requests the rule matched that went through
+	Denied         uint64 // requests this rule denied
+	ShadowDenied   uint64 // requests it would have denied, were it enforced
+	Evicted        uint64 // live records that made room for others
+	FloorDenied    uint64 // denials of keys that started from a page's floor
+	Full           uint64 // hits for which on_full decided: deny or allow
+	CASRetries     uint64 // compare-and-swaps that another worker won
+	Contention     uint64 // hits that ran out of retries
+	Errors         uint64 // decisions that a failing host call prevented
+	ClockRebased   uint64 // records of a wild clock, moved to the present
+	NotRefunded    uint64 // charges of denied requests that had to stay
+	WindowResets   uint64 // windows that had ended when their key was counted again
+	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
+	TooLong        uint64 // requests with a value too long for a regular expression
+	CostUnreadable uint64 // requests whose cost is no plain number, or not one number
+
+	// Of rules of scope cluster only.
+	Waited      uint64 // requests that waited for the quota service
+	Unavailable uint64 // requests for which on_unavailable decided
+	LeaseLost   uint64 // leased units that could not go back
+}
+
+// Named counts what became of the requests for which overrides of one name held.
+type Named struct {
+	Name                          string
+	Allowed, Denied, ShadowDenied uint64 // as in Metrics
+}
+
+// Each calls f for every metric of the rule in a stable order: the name without
+// prefix and unit, and the count.
+func (r *Rule) Each(f func(name string, count uint64)) {
+	m := &r.Metrics
+	all := [...]struct {
+		name  string
+		count uint64
+	}{
+		{"allowed", m.Allowed}, {"denied", m.Denied}, {"shadow_denied", m.ShadowDenied},
+		{"evicted", m.Evicted}, {"floor_denied", m.FloorDenied}, {"full", m.Full},
+		{"cas_retries", m.CASRetries}, {"contention", m.Contention},
+		{"errors", m.Errors}, {"clock_rebased", m.ClockRebased},
+		{"not_taken_back", m.NotRefunded}, {"window_resets", m.WindowResets},
+		{"boundary_spikes", m.BoundarySpikes},
+		{"too_long", m.TooLong},
+		{"cost_unreadable", m.CostUnreadable},
+		// A rule of scope proxy has none of these.
+		{"quota_waited", m.Waited}, {"quota_unavailable", m.Unavailable}, {"leased_units_lost", m.LeaseLost},
+	}
+	for i := range r.metrics() {
+		f(all[i].name, all[i].count)
+	}
+}
+
+func (r *Rule) metrics() int {
+	if r.Policy.Scope == policy.ScopeCluster && r.Source != nil {
+		return 18
+	}
+	return 15
+}
+
+// Stored adds to the metrics what storing a hit has done to the record's page.
+func (r *Rule) Stored(e *state.Entry) {
+	if e.Evicted {
+		r.Metrics.Evicted++
+	}
+	r.Metrics.WindowResets += uint64(e.Resets)
+}
+
+// count adds the verdict to the rules' metrics.
+func (v *Verdict) count() {
+	for _, s := range v.Subjects {
+		m, n := &s.Rule.Metrics, s.named()
+		if s.Outcome == Full {
+			m.Full++
+		}
+		switch {
+		case v.Allowed && (s.Allowed || !s.Shadow):
+			m.Allowed++
+			n.Allowed++
+		case s.Shadow && v.Allowed:
+			m.ShadowDenied++
+			n.ShadowDenied++
+			s.noteDenied(v.Now)
+		case !s.Allowed && !s.Shadow:
+			m.Denied++
+			n.Denied++
+			s.noteDenied(v.Now)
+			if s.Outcome == Denied && s.Record.FromFloor {
+				m.FloorDenied++
+			}
+		}
+		if s.Outcome == Taken {
+			s.Rule.spikes.count(s)
+		}
+	}
+}
+
+// named is what counts the subject under its override's name; what nobody reads where
+// it has none.
+func (s *Subject) named() *Named {
+	if s.Override >= 0 {
+		if i := s.Rule.namedBy[s.Override]; i >= 0 {
+			return &s.Rule.Named[i]
+		}
+	}
+	return &s.unnamed
+}
+
+// noteDenied counts a denial of the subject's key, also one in shadow mode.
+func (s *Subject) noteDenied(now int64) {
+	if r := s.Rule; r.Denials != nil {
+		if fresh := r.Worker.Count(r.Denials, s.Key.Bytes, now); fresh != nil {
+			var text [top.MaxText + denials.MaxPart + 1]byte
+			fresh.SetText(s.appendKeyText(text[:0]))
+		}
+	}
+}
+
+// appendKeyText appends the beginning of the key, for denials.KeyOf.
+func (s *Subject) appendKeyText(text []byte) []byte {
+	for i := 0; i < len(s.Key.Parts) && len(text) < top.MaxText; i++ {
+		v := &s.Key.Parts[i]
+		text = denials.AppendPart(text, v.Whole(), v.Present)
+	}
+	return text
+}

@@ -1,0 +1,129 @@
+package decide
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// purse is a source with units of its own. Another worker takes loses of them between
+// Check and Take, and the next asks Checks have to ask for them first.
+type purse struct {
+	left, loses uint32
+	asks        int
+}
+
+func (p *purse) Check(s *Subject, _ int64) Outcome {
+	switch {
+	case p.asks > 0:
+		p.asks--
+		return Pending
+	case s.Cost > p.left:
+		s.PassNs = limit.Never
+		return Denied
+	}
+	return Granted
+}
+
+func (p *purse) Recheck(s *Subject, now int64) Outcome { return p.Check(s, now) }
+
+func (p *purse) Take(s *Subject) Outcome {
+	if p.loses > 0 {
+		p.left, p.loses = p.left-p.loses, 0
+		return Raced
+	}
+	p.left -= s.Cost
+	return Taken
+}
+
+func (p *purse) Refund(s *Subject, _ int64) bool {
+	p.left += s.Cost
+	return true
+}
+
+func (p *purse) Persist(*Subject) {}
+
+func (p *purse) Usage(*Subject, int) *limit.Usage { return &limit.Usage{} }
+
+// begin begins a verdict on the rules, and gives them sources.
+func begin(t *testing.T, rules string, sources ...*purse) *Verdict {
+	p := hosttest.Policy(t, rules)
+	v := &Verdict{}
+	v.Begin()
+	for i, source := range sources {
+		r := NewRule(p, &p.Rules[i])
+		r.Source = source
+		s := v.Next()
+		s.Cost = 2
+		s.Begin(&r)
+		v.Add()
+	}
+	return v
+}
+
+const two = `{"name":"first","limits":["100/1h"]},{"name":"second","limits":["100/1h"]}`
+
+// A rule decides by whatever source it has: it takes what a request costs, and
+// refunds it when another rule denies.
+func TestAnySourceOfUnits(t *testing.T) {
+	first, second := &purse{left: 5}, &purse{left: 3}
+	v := begin(t, two, first, second)
+	v.Decide(1)
+	require.True(t, v.Allowed)
+	require.Equal(t, []uint32{3, 1}, []uint32{first.left, second.left})
+
+	second.left, second.loses = 2, 2
+	v = begin(t, two, first, second)
+	v.Decide(1)
+	require.Equal(t, "second", v.DeniedBy().Name, "it lost its last units after the check")
+	require.Equal(t, limit.Never, v.RetryNs)
+	require.Equal(t, []uint32{3, 0}, []uint32{first.left, second.left}, "the first rule's are refunded")
+
+	first.left, second.left = 1, 9
+	v = begin(t, two, first, second)
+	v.Decide(1)
+	require.Equal(t, "first", v.DeniedBy().Name)
+	require.Equal(t, []uint32{1, 9}, []uint32{first.left, second.left}, "nothing is taken")
+}
+
+// A request that waits keeps its subjects and counts nothing; it goes on with them.
+func TestAVerdictThatWaitsGoesOn(t *testing.T) {
+	first, second := &purse{left: 5}, &purse{left: 3, asks: 1}
+	v := begin(t, two, first, second)
+	v.Decide(1)
+	require.True(t, v.Pending)
+	require.Equal(t, []Outcome{Granted, Pending}, []Outcome{v.Subjects[0].Outcome, v.Subjects[1].Outcome})
+	require.Equal(t, []uint32{5, 3}, []uint32{first.left, second.left})
+	v.Decide(2)
+	require.False(t, v.Pending)
+	require.True(t, v.Allowed)
+	require.Equal(t, []uint32{3, 1}, []uint32{first.left, second.left})
+
+	second.asks = 1
+	v = begin(t, two, first, second)
+	v.Decide(3)
+	first.left = 0
+	v.Decide(4)
+	require.Equal(t, "first", v.DeniedBy().Name, "another request has taken the units meanwhile")
+	require.EqualValues(t, 1, second.left)
+}
+
+// Each outcome has the reason and the verdict that the policy gives it.
+func TestOutcomes(t *testing.T) {
+	for _, then := range []policy.Failure{policy.FailAllow, policy.FailDeny} {
+		v := begin(t, `{"name":"r","limits":["1/1h"],"on_full":"`+string(then)+`","on_error":"`+string(then)+`","on_contention":"`+string(then)+`"}`, &purse{})
+		s := v.Subjects[0]
+		for o, reason := range map[Outcome]string{Full: "on_full", Failed: "on_error", Contended: "on_contention"} {
+			s.end(o, 1)
+			require.Equal(t, reason, s.Reason())
+			require.Equal(t, then == policy.FailAllow, s.Allowed, reason)
+		}
+		s.end(Denied, 1)
+		require.False(t, s.Allowed)
+		require.Equal(t, "limit", s.Reason())
+	}
+}

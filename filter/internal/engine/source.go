@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// counter is what a source can do beside deciding.
+type counter interface {
+	decide.Source
+	// Refusal says why the source does not carry out an operation, nil if it does.
+	Refusal(name string) error
+	Operate(s *decide.Subject, name string, window int, n uint32, now int64) (value int64, err error)
+	Clean(now int64) (freed uint64, status state.Status)
+	Stats(now int64) (state.Stats, state.Status)
+	Tables() []*state.Table
+	Live(t *state.Table, now int64, page []byte) uint64
+}
+
+// counterOf is a rule's source, nil if it has none.
+func counterOf(r *decide.Rule) counter {
+	c, _ := r.Source.(counter)
+	return c
+}
+
+// addSource gives a rule its source of units.
+func (e *Engine) addSource(r *decide.Rule) {
+	switch {
+	case len(r.Policy.Limits) == 0:
+	case r.Policy.Scope != policy.ScopeCluster:
+		r.Counted = e.table(r, "")
+		r.Source = local.New(r, r.Counted)
+	case r.Policy.OnUnavailable == policy.UnavailableLocal:
+		e.Leases.Add(r, e.table(r, "\x00local"))
+	default:
+		e.Leases.Add(r, nil)
+	}
+}
+
+// table is the table of a rule's counter. What the definition of its key is followed by
+// tells apart tables of one counter.
+func (e *Engine) table(r *decide.Rule, suffix string) *state.Table {
+	return e.tables.Table(state.Definition{
+		Counter: r.Subjects.Counter(suffix, r.Policy.Capacity), Windows: r.Subjects.Windows, Capacity: r.Policy.Capacity,
+	})
+}

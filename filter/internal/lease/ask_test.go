@@ -1,0 +1,383 @@
+package lease_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const (
+	ms     = int64(1_000_000)
+	second = 1000 * ms
+)
+
+type (
+	service = hosttest.Quota
+	stream  = hosttest.QuotaStream
+)
+
+// worker is one worker of a proxy.
+type worker struct {
+	t      *testing.T
+	proxy  *hosttest.Proxy
+	engine *engine.Engine
+	client *lease.Client
+	stream *stream // nil = none is open
+	down   bool    // no stream can be opened
+	opened int
+	random uint32
+	lastID uint32 // of the asks that were sent
+
+	next     uint32
+	users    map[uint32]string
+	verdicts map[uint32]bool // of the requests that are decided: allowed
+	onResume func(*decide.Verdict)
+}
+
+func newWorker(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) *worker {
+	w := &worker{t: t, proxy: proxy, random: seed, users: map[uint32]string{}, verdicts: map[uint32]bool{}}
+	w.engine = engine.New(hosttest.Policy(t, rules), proxy, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+	w.engine.Leases.TimeoutNs = 100 * ms
+	w.client = lease.NewClient(w, w.engine.Leases)
+	return w
+}
+
+func (w *worker) Open() bool {
+	if w.down {
+		return false
+	}
+	w.opened++
+	w.stream = &stream{}
+	return true
+}
+
+func (w *worker) Send(message []byte) bool {
+	require.NotNil(w.t, w.stream)
+	require.LessOrEqual(w.t, len(message), quota.MaxMessageBytes)
+	w.stream.Asks = append(w.stream.Asks, slices.Clone(message))
+	var m quota.Asks
+	require.NoError(w.t, m.Decode(message))
+	for _, a := range m.Asks {
+		w.lastID = max(w.lastID, a.ID)
+	}
+	return true
+}
+
+func (w *worker) Cancel() { w.stream = nil }
+
+func (w *worker) Random() uint32 {
+	w.random = w.random*1664525 + 1013904223
+	return w.random
+}
+
+func (w *worker) Resume(context uint32, v *decide.Verdict) bool {
+	require.NotContains(w.t, w.verdicts, context, "decided twice")
+	w.proxy.Headers = nil // they are gone with the callback
+	w.engine.Resume(v)
+	if w.onResume != nil {
+		w.onResume(v)
+	}
+	return w.respond(context, v)
+}
+
+func (w *worker) Free(v *decide.Verdict) { w.engine.Free(v) }
+
+// request begins a request of a user and returns its number.
+func (w *worker) request(user string) uint32 {
+	w.next++
+	w.users[w.next] = user
+	w.decide(w.next)
+	return w.next
+}
+
+func (w *worker) decide(context uint32) {
+	w.proxy.Headers = map[string][]string{}
+	for i, value := range strings.Fields(w.users[context]) {
+		w.proxy.Headers[[]string{"u", "v"}[i]] = []string{value}
+	}
+	w.respond(context, w.engine.Decide())
+}
+
+func (w *worker) respond(context uint32, v *decide.Verdict) bool {
+	if v.Pending {
+		w.engine.Keep(v)
+		w.client.Wait(context, v, w.proxy.Clock)
+		return false
+	}
+	w.verdicts[context] = v.Allowed
+	if lease.WantsRefill(v) {
+		w.client.Refill(v, w.proxy.Clock)
+	}
+	return true
+}
+
+// deliver brings the first answer of the service.
+func (w *worker) deliver() {
+	answer := w.stream.Answers[0]
+	w.stream.Answers = w.stream.Answers[1:]
+	require.NoError(w.t, w.client.Receive(answer, w.proxy.Clock))
+}
+
+// exchange lets the service answer all there is.
+func (w *worker) exchange(s *service) {
+	for st := w.stream; st != nil && st == w.stream && len(st.Asks) > 0; {
+		s.Serve(w.t, st)
+		for len(st.Answers) > 0 && st == w.stream {
+			w.deliver()
+		}
+	}
+}
+
+func (w *worker) tick() {
+	w.client.Tick(w.proxy.Clock)
+}
+
+const (
+	perUser = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"]}`
+	noLease = `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["3/1m"],"lease":"off"}`
+)
+
+// pair is a worker and its service at one clock.
+func pair(t *testing.T, rules string) (*worker, *service) {
+	proxy := hosttest.New()
+	proxy.Clock = 1000 * 60 * second
+	return newWorker(t, proxy, rules, 1), hosttest.NewQuota(func() int64 { return proxy.Clock })
+}
+
+func TestAFirstRequestWaitsAndLaterOnesDoNot(t *testing.T) {
+	w, s := pair(t, perUser)
+	first := w.request("a")
+	require.NotContains(t, w.verdicts, first)
+	require.True(t, w.client.Waiting())
+	w.exchange(s)
+	require.True(t, w.verdicts[first])
+	require.False(t, w.client.Waiting())
+
+	for range 20 { // the rate is known by now
+		w.proxy.Clock += 10 * ms
+		w.request("a")
+		w.exchange(s)
+	}
+	asked := s.Granted(w.stream)
+	w.request("a")
+	w.request("a")
+	require.Len(t, w.verdicts, 23, "decided without the service")
+	require.LessOrEqual(t, asked, 12)
+}
+
+func TestADenialIsRemembered(t *testing.T) {
+	w, s := pair(t, perUser)
+	for range 103 {
+		w.request("a")
+		w.exchange(s)
+	}
+	require.Equal(t, 100, w.admitted())
+	before := w.lastID
+	require.False(t, w.verdicts[w.request("a")])
+	require.Equal(t, before, w.lastID, "asked again")
+	w.proxy.Clock += second
+	w.request("a")
+	require.NotEqual(t, before, w.lastID, "a denial is remembered for a second at most")
+}
+
+func (w *worker) admitted() (n int) {
+	for _, allowed := range w.verdicts {
+		if allowed {
+			n++
+		}
+	}
+	return n
+}
+
+func TestWithoutALeaseEachRequestAsks(t *testing.T) {
+	w, s := pair(t, noLease)
+	for i := range 5 {
+		at := w.request("a")
+		w.exchange(s)
+		require.Equal(t, i < 3, w.verdicts[at], "request %d", i)
+	}
+	require.EqualValues(t, 5, w.lastID)
+}
+
+func TestASilentServiceIsWaitedForOnce(t *testing.T) {
+	for _, tt := range []struct {
+		then  string
+		allow int
+	}{{"local", 50}, {"allow", 200}, {"deny", 0}} {
+		t.Run(tt.then, func(t *testing.T) {
+			w, s := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"`+tt.then+`"}`)
+			w.engine.Leases.SetProxies(2)
+			first := w.request("a")
+			for range 9 {
+				w.proxy.Clock += 10 * ms
+				w.tick()
+			}
+			require.NotContains(t, w.verdicts, first)
+			w.proxy.Clock += 20 * ms
+			w.tick()
+			require.Contains(t, w.verdicts, first)
+			for range 199 {
+				w.request("a")
+			}
+			require.Len(t, w.verdicts, 200, "nobody waits for a silent service")
+			require.Equal(t, tt.allow, w.admitted())
+
+			for range 20 { // it comes back
+				w.proxy.Clock += 100 * ms
+				w.tick()
+				w.exchange(s)
+			}
+			require.False(t, w.engine.Leases.Silent)
+			for range 200 {
+				w.request("a")
+				w.exchange(s)
+			}
+			if tt.then == "local" {
+				require.Equal(t, 100, w.admitted(), "what was admitted alone is counted")
+			}
+		})
+	}
+}
+
+// A worker that stands still for the timeout has not heard the service, which may
+// have answered. It does not count as silent, but for once.
+func TestAStandstillIsNotSilence(t *testing.T) {
+	for name, answers := range map[string]bool{"it answers": true, "it is silent": false} {
+		t.Run(name, func(t *testing.T) {
+			w, s := pair(t, perUser)
+			first := w.request("a")
+			w.proxy.Clock += 150 * ms
+			w.tick()
+			require.Contains(t, w.verdicts, first, "who waits, waits no longer")
+			require.False(t, w.engine.Leases.Silent)
+			if answers {
+				w.exchange(s)
+				require.True(t, w.verdicts[w.request("a")])
+				return
+			}
+			for range 10 { // as slow as before
+				require.False(t, w.engine.Leases.Silent)
+				second := w.request("a")
+				w.proxy.Clock += 60 * ms
+				w.tick()
+				w.proxy.Clock += 60 * ms
+				w.tick()
+				require.Contains(t, w.verdicts, second)
+				if w.engine.Leases.Silent {
+					return
+				}
+			}
+			require.Fail(t, "never silent")
+		})
+	}
+}
+
+func TestAClosedStreamIsAskedAgain(t *testing.T) {
+	w, s := pair(t, perUser)
+	first := w.request("a")
+	w.stream = nil
+	w.client.Closed(w.proxy.Clock)
+	w.proxy.Clock += 20 * ms
+	w.tick()
+	w.exchange(s)
+	require.True(t, w.verdicts[first])
+	require.Equal(t, 2, w.opened)
+}
+
+func TestWhatANewerServiceSaysIsNotAGrant(t *testing.T) {
+	w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["100/1m"],"on_unavailable":"deny"}`)
+	first := w.request("a")
+	m := quota.Answers{Answers: []quota.Answer{{
+		ID: w.lastID, Result: quota.Busy + 1,
+		Grants: []quota.Grant{{Number: 1, Units: 50, ValidNs: second, Windows: []quota.Standing{{}}}},
+	}}}
+	require.NoError(t, w.client.Receive(m.Append(nil), w.proxy.Clock))
+	require.Contains(t, w.verdicts, first)
+	require.False(t, w.verdicts[first])
+	require.False(t, w.verdicts[w.request("a")], "for a second nobody asks again")
+}
+
+func TestALateAnswerCounts(t *testing.T) {
+	w, s := pair(t, perUser)
+	w.request("b")
+	w.exchange(s)
+	first := w.request("a")
+	late := w.stream
+	s.Serve(t, late)
+	w.request("c") // keeps the service from being silent
+	w.proxy.Clock += 50 * ms
+	require.Len(t, late.Answers, 1)
+	answer := late.Answers[0]
+	late.Answers = nil
+	said := quota.Answers{Proxies: 2}
+	require.NoError(t, w.client.Receive(said.Append(nil), w.proxy.Clock))
+	w.proxy.Clock += 60 * ms
+	w.tick()
+	require.Contains(t, w.verdicts, first)
+	require.NoError(t, w.client.Receive(answer, w.proxy.Clock))
+	require.True(t, w.verdicts[w.request("a")], "the unit of the late answer is used")
+}
+
+func TestAClientThatHasGoneIsNotResumed(t *testing.T) {
+	w, s := pair(t, perUser)
+	first := w.request("a")
+	w.client.Forget(first)
+	require.False(t, w.client.Waiting())
+	w.exchange(s)
+	require.NotContains(t, w.verdicts, first)
+	require.True(t, w.verdicts[w.request("a")], "its unit is the next request's")
+}
+
+func TestOneCallbackResumesFew(t *testing.T) {
+	w, s := pair(t, `{"name":"r","scope":"cluster","limits":["100/1m"]}`)
+	for range 300 {
+		w.request("a")
+	}
+	for range 2 { // the first request asks alone
+		s.Serve(t, w.stream)
+		w.deliver()
+	}
+	require.Len(t, w.verdicts, 1+64, "no callback resumes more")
+	for range 10 {
+		w.tick()
+		w.exchange(s)
+	}
+	require.Len(t, w.verdicts, 300)
+	require.Equal(t, 100, w.admitted())
+}
+
+// A request that is ready when a tick comes may have to wait again, and even then
+// not for longer than the timeout.
+func TestWhoIsReadyAtATickWaitsNoLonger(t *testing.T) {
+	w, s := pair(t, `{"name":"r","scope":"cluster","limits":["100/1m"],"on_unavailable":"deny"}`)
+	for range 300 {
+		w.request("a")
+	}
+	for range 2 { // the first request asks alone
+		s.Serve(t, w.stream)
+		w.deliver()
+	}
+	for range 15 { // 99 were granted; the rest asks again, and nobody answers
+		w.tick()
+		w.proxy.Clock += 10 * ms
+	}
+	require.Len(t, w.verdicts, 300)
+}
+
+func TestTooManyWaiters(t *testing.T) {
+	w, _ := pair(t, `{"name":"r","scope":"cluster","limits":["100000/1m"],"on_contention":"deny"}`)
+	const most = 1024
+	for range most + 10 {
+		w.request("a")
+	}
+	require.Len(t, w.verdicts, 10, "the others wait")
+	require.Zero(t, w.admitted())
+}

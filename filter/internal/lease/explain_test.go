@@ -1,0 +1,57 @@
+package lease_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+)
+
+// TestExplainALease: what a rule of scope cluster makes of a request, and that it
+// would ask where it cannot know.
+func TestExplainALease(t *testing.T) {
+	w, s := pair(t, perUser)
+	explain := func() answer.Explanation {
+		text := respond.Explain(nil, w.engine, w.proxy, &respond.Request{Method: "GET", Path: "/", Headers: map[string][]string{"u": {"a"}}})
+		var x answer.Explanation
+		require.NoError(t, json.Unmarshal(text, &x), "%s", text)
+		require.Equal(t, string(text), string(x.Append(nil)))
+		return x
+	}
+	x := explain()
+	require.True(t, x.Pending)
+	require.Nil(t, x.Allowed)
+	require.True(t, x.Rules[0].Pending)
+	require.Nil(t, x.Rules[0].Allowed)
+	require.Equal(t, &answer.Lease{}, x.Rules[0].Lease)
+	require.Empty(t, x.Rules[0].Windows, "the service has not said anything")
+
+	for range 10 {
+		w.request("a")
+		w.exchange(s)
+		w.proxy.Clock += 50 * ms
+	}
+	x = explain()
+	held := x.Rules[0].Lease
+	require.Positive(t, held.Units)
+	require.Positive(t, held.EndsNs)
+	require.False(t, x.Pending)
+	require.True(t, *x.Allowed)
+	require.True(t, *x.Rules[0].Allowed)
+	require.Greater(t, x.Rules[0].Windows[0].Used, uint32(10), "as the service has said last")
+	require.Equal(t, held, explain().Rules[0].Lease, "explaining spends nothing")
+
+	w.proxy.Clock += 20 * second
+	x = explain()
+	require.True(t, x.Pending)
+	require.Zero(t, x.Rules[0].Lease.Units)
+	require.NotEmpty(t, x.Rules[0].Windows, "it is still known what the service has said last")
+
+	w.engine.Leases.Silent = true
+	x = explain()
+	require.False(t, x.Pending)
+	require.True(t, *x.Allowed, "on_unavailable decides")
+}

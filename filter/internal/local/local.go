@@ -1,0 +1,181 @@
+// Package local is the source of units of rules that one proxy counts: records in
+// shared data.
+//
+// Its invariant: all arithmetic is in shared/limit, and each hit is one compare-and-swap
+// of the key's record.
+package local
+
+import (
+	"errors"
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// ErrStore says that a call into the proxy failed, or that other workers kept
+// writing.
+var ErrStore = errors.New("the counters could not be read or written")
+
+// maxRetries bounds the compare-and-swaps of one operation, as of one hit.
+const maxRetries = 256
+
+// Source counts in the records of a table.
+type Source struct {
+	Table *state.Table
+	name  string
+	rule  []limit.Window
+	full  policy.OnFull
+	entry state.Entry // of what visits all pages
+}
+
+// New returns the source of a rule, over the table of its counter.
+func New(r *decide.Rule, table *state.Table) *Source {
+	return &Source{Table: table, name: r.Policy.Name, rule: r.Subjects.Windows, full: r.Policy.OnFull}
+}
+
+func (c *Source) evicts() bool { return c.full == policy.FullInherit }
+
+// Check reads the key's record.
+func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
+	return c.judge(s, c.Table.Read(&s.Record, s.Limits, now))
+}
+
+// Recheck is Check without hashing the key again.
+func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome {
+	return c.judge(s, c.Table.Reread(&s.Record, s.Limits, now))
+}
+
+func (c *Source) judge(s *decide.Subject, read state.Status) decide.Outcome {
+	if s.Known = read == state.OK; !s.Known {
+		return decide.Failed
+	}
+	e := &s.Record
+	s.PassNs = c.Table.Check(e, s.Units())
+	if c.full == policy.FullDeny && s.Cost > 0 && s.PassNs != limit.Never && !e.HasRecord() {
+		if vacantNs := c.Table.Earliest(e); vacantNs == limit.Never || vacantNs > max(s.PassNs, e.Now) {
+			s.PassNs = vacantNs
+			return decide.Full
+		}
+	}
+	if s.PassNs == limit.Never || s.PassNs > e.Now {
+		return decide.Denied
+	}
+	return decide.Granted
+}
+
+// Take counts the hit in the record.
+func (c *Source) Take(s *decide.Subject) decide.Outcome {
+	e := &s.Record
+	switch c.Table.Commit(e, s.Cost, c.evicts()) {
+	case state.OK:
+		if s.Rule.Stored(e); !s.Allowed {
+			if passNs := c.Table.Check(e, s.Units()); passNs > e.Now {
+				s.PassNs = passNs
+			}
+		}
+		return decide.Taken
+	case state.Full:
+		return decide.Full
+	case state.Mismatch:
+		return decide.Raced
+	default:
+		return decide.Failed
+	}
+}
+
+// Refund uncounts the hit.
+func (c *Source) Refund(s *decide.Subject, now int64) bool {
+	return c.Table.Refund(&s.Record, now, s.Cost)
+}
+
+// Persist stores a record that was written before the clock was set back: the wait in the
+// verdict begins now.
+func (c *Source) Persist(s *decide.Subject) { c.Table.Persist(&s.Record) }
+
+// Usage is the usage in the record.
+func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
+	return c.Table.Usage(&s.Record, window)
+}
+
+// Refusal refuses leased.
+func (c *Source) Refusal(name string) error {
+	if name != "leased" {
+		return nil
+	}
+	return errors.New("rule " + strconv.Quote(c.name) + " has scope proxy: it leases nothing")
+}
+
+// Operate reads the key's usage and changes it, until no other worker writes in between.
+// The window is an index in Rule.Subjects.Windows, or state.AllWindows.
+func (c *Source) Operate(s *decide.Subject, name string, window int, n uint32, now int64) (value int64, err error) {
+	e := &s.Record
+	for range maxRetries {
+		if c.Table.Read(e, s.Limits, now) != state.OK {
+			break
+		}
+		s.Known = true
+		status, had := state.OK, false
+		switch name {
+		case "inc":
+			status = c.Table.Inc(e, window, n, c.evicts())
+		case "set":
+			status = c.Table.Set(e, window, n, c.evicts())
+		case "reset":
+			had, status = c.Table.Reset(e, c.evicts())
+		}
+		switch {
+		case status == state.Full:
+			return 0, errors.New("the page of this key is full, and on_full does not evict")
+		case status == state.Mismatch:
+			continue
+		case status != state.OK:
+			return 0, ErrStore
+		case name == "reset":
+			s.Known = c.Table.Read(e, s.Limits, now) == state.OK // as reset left it
+			if had {
+				return 1, nil
+			}
+			return 0, nil
+		case name == "inc" || name == "set":
+			s.Rule.Stored(e)
+		case name == "expires_at":
+			return expiresAt(s), nil
+		}
+		if window == state.AllWindows {
+			window = s.Rule.Subjects.Order[s.Tightest()]
+		}
+		return int64(s.Limits.Windows[window].Count(c.Table.Usage(e, window), e.Now)), nil
+	}
+	return 0, ErrStore
+}
+
+// expiresAt is when the tightest window starts anew; 0 for a window per key that
+// has not begun.
+func expiresAt(s *decide.Subject) int64 {
+	w, u := s.Window(s.Tightest())
+	if at := w.Reset(u, s.Now()); at > s.Now() {
+		return at
+	}
+	return 0
+}
+
+// Clean frees the slots of expired records and returns how many.
+func (c *Source) Clean(now int64) (freed uint64, status state.Status) {
+	return c.Table.Clean(&c.entry, c.rule, now)
+}
+
+// Stats counts live keys and pages.
+func (c *Source) Stats(now int64) (state.Stats, state.Status) {
+	return c.Table.Stats(&c.entry, c.rule, now)
+}
+
+// Tables are the tables in which the source counts.
+func (c *Source) Tables() []*state.Table { return []*state.Table{c.Table} }
+
+// Live counts the live keys of a page of a table.
+func (c *Source) Live(_ *state.Table, now int64, page []byte) uint64 {
+	return c.Table.Live(&c.entry, c.rule, now, page)
+}

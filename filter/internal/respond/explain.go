@@ -1,0 +1,149 @@
+package respond
+
+import (
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Explain appends as JSON, an answer.Explanation, what the policy would make of a
+// request now. It counts nothing and asks nobody: a clone of the engine decides, and
+// its writes are thrown away.
+func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
+	now := proxy.Now()
+	v := e.Clone(newDryRun(r, proxy, now)).Decide()
+	// Rules that share a counter see each other's hits in v, but not here.
+	before := e.Clone(newDryRun(r, proxy, now)).Peek().Subjects
+	unmatched := request.New(newDryRun(r, proxy, now))
+	unmatched.Begin()
+
+	rules, exempt := e.Policy().Rules, exemption(e.Policy().Exempt, &unmatched)
+	x := answer.Explanation{Allowed: &v.Allowed, Pending: v.Pending, Rules: make([]answer.ExplainedRule, len(rules))}
+	if !v.Allowed {
+		x.DeniedBy, x.RetryNs = v.DeniedBy().Name, &v.RetryNs
+	}
+	attempts := v.Subjects
+	for i := range rules {
+		p := &rules[i]
+		if len(attempts) > 0 && attempts[0].Rule.Policy == p {
+			x.Rules[i] = matched(attempts[0])
+			x.Rules[i].Windows = windows(before[0], now)
+			if units, endsNs, leases := lease.Leased(before[0]); leases {
+				x.Rules[i].Lease = &answer.Lease{Units: units, EndsNs: endsNs}
+			}
+			attempts, before = attempts[1:], before[1:]
+		} else {
+			outcome, why := whyUnmatched(p, &unmatched)
+			if exempt != "" && outcome != outcomeOff {
+				outcome, why = outcomeExempt, "the policy's "+exempt
+			}
+			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: outcome, Why: why}
+		}
+	}
+	return x.Append(b)
+}
+
+// The outcomes of a rule that did not decide. One that did has answer.Matches.
+const (
+	outcomeNoMatch = "no_match" // a condition of its match does not hold
+	outcomeExempt  = "exempt"   // an entry of exempt holds
+	outcomeNoKey   = "no_key"   // the request lacks a key part, and missing_key is skip
+	outcomeOff     = "off"      // its mode
+)
+
+// matched explains a rule that decided, but for its windows.
+func matched(a *decide.Subject) answer.ExplainedRule {
+	p := a.Rule.Policy
+	r := answer.ExplainedRule{
+		Rule: p.Name, Outcome: answer.Matches, Key: make([]answer.KeyPart, len(a.Key.Parts)), Cost: &a.Cost,
+		CostUnreadable: a.CostUnreadable, TooLong: a.TooLong, Unlimited: a.Unlimited, Mode: mode(a), Allowed: &a.Allowed, Pending: a.Outcome == decide.Pending, Reason: a.Reason(),
+	}
+	for i := range a.Key.Parts {
+		r.Key[i] = keyPart(&p.Key[i], &a.Key.Parts[i])
+	}
+	if a.Override >= 0 {
+		r.Override = &answer.Override{Index: a.Override, Name: a.OverrideName()}
+		for _, pattern := range p.Overrides[a.Override].Key {
+			r.Override.Key = append(r.Override.Key, notation(pattern))
+		}
+	}
+	return r
+}
+
+// whyUnmatched returns why a rule did not decide.
+func whyUnmatched(p *policy.Rule, r *request.Request) (outcome, why string) {
+	if p.Mode == policy.ModeOff {
+		return outcomeOff, "mode: the rule is off"
+	}
+	if why := failing(&p.Match, r); why != "" {
+		return outcomeNoMatch, why
+	}
+	if why := exemption(p.Exempt, r); why != "" {
+		return outcomeExempt, why
+	}
+	var key policy.Key
+	rules.ReadKey(&key, rules.CompileKey(r, p.Key), r)
+	for i := range key.Parts {
+		if !key.Parts[i].Present {
+			return outcomeNoKey, "missing_key: the request has no " + partName(&p.Key[i]) +
+				", and missing_key is " + string(p.MissingKey)
+		}
+	}
+	return outcomeNoMatch, unexplained
+}
+
+// exemption says which exemption holds, "" if none does.
+func exemption(list []policy.Match, r *request.Request) string {
+	for i := range list {
+		if m := rules.Compile(r, &list[i], true); m.Holds(r) {
+			return "exempt[" + strconv.Itoa(i) + "] holds"
+		}
+	}
+	return ""
+}
+
+// unexplained stands for a condition that predicates has no words for. A test
+// says that there is none.
+const unexplained = "match: some condition does not hold"
+
+// keyPart hides credentials.
+func keyPart(k *policy.KeyPart, v *policy.Value) answer.KeyPart {
+	part := answer.KeyPart{Part: partName(k)}
+	switch {
+	case !v.Present:
+		part.Missing = true
+	case k.Labeled(v.Label).HasCredential():
+		part.Hidden = true
+	default:
+		text := v.Whole()
+		part.Value = &text
+	}
+	return part
+}
+
+// partName names a key part in words, or as KeyDefinition does.
+func partName(k *policy.KeyPart) string {
+	switch k.Kind {
+	case policy.KeyHeader:
+		return "header " + k.Name
+	case policy.KeyClientIP:
+		return "client_ip"
+	case policy.KeyPath:
+		if k.Segment > 0 {
+			return "path segment " + strconv.Itoa(k.Segment)
+		}
+		return "path"
+	case policy.KeyQuery:
+		return "query " + k.Name
+	case policy.KeyCookie:
+		return "cookie " + k.Name
+	default:
+		return k.Label()
+	}
+}

@@ -1,0 +1,266 @@
+package respond
+
+import (
+	"encoding/json"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// explanation is the answer of Explain.
+type explanation struct {
+	Allowed  bool   `json:"allowed"`
+	DeniedBy string `json:"denied_by"`
+	RetryNs  int64  `json:"retry_after_ns"`
+	Rules    []struct {
+		Rule, Outcome, Why, Mode, Reason string
+		Key                              []struct {
+			Part, Value     string
+			Missing, Hidden bool
+		}
+		Cost      uint32
+		Override  *struct{ Index int }
+		Unlimited bool
+		Allowed   bool
+		Windows   []struct{ Used uint32 }
+	}
+}
+
+// described is the request that the proxy is at.
+func described(p *hosttest.Proxy) *Request {
+	first := func(name string) string {
+		if v := p.Headers[name]; len(v) > 0 {
+			return v[0]
+		}
+		return ""
+	}
+	d := &Request{
+		Method: first(":method"), Host: first(":authority"), Path: first(":path"),
+		ClientAddress: p.Client, Headers: map[string][]string{}, Attributes: p.Attributes,
+	}
+	for name, values := range p.Headers {
+		if name[0] != ':' {
+			d.Headers[name] = values
+		}
+	}
+	return d
+}
+
+func explain(t *testing.T, e *engine.Engine, p *hosttest.Proxy) explanation {
+	t.Helper()
+	var x explanation
+	text := Explain(nil, e, p, described(p))
+	require.NoError(t, json.Unmarshal(text, &x), "%s", text)
+	return x
+}
+
+func TestExplainWhy(t *testing.T) {
+	for _, c := range []struct {
+		rule         string
+		headers      []string
+		outcome, why string
+	}{
+		{`"match":{"methods":["GET","HEAD"],"paths":["/x"]}`, []string{":method", "POST"}, outcomeNoMatch, "methods: POST is not one of GET, HEAD"},
+		{`"match":{"hosts":["a.example","*.b.example"]}`, nil, outcomeNoMatch, "hosts: api.example.com is not one of a.example, *.b.example"},
+		{`"match":{"paths":["/v1/*","=/a*","/login","~/u/[0-9]+"]}`, []string{":path", "/v2/x?y=1"}, outcomeNoMatch, "paths: /v2/x is not one of /v1/*, =/a*, /login, ~/u/[0-9]+"},
+		{`"match":{"paths":["/","/1","/2","/3","/4","/5","/6","/7","/8","/9","/a","/b"]}`, []string{":path", "/x"}, outcomeNoMatch, "paths: /x is not one of /, /1, /2, /3, /4, /5, /6, /7, /8, /9 and 2 more"},
+		{`"match":{"headers":{"x-a":"*","x-b":"acme-*"}}`, []string{"x-a", "1", "x-b", "other"}, outcomeNoMatch, "headers: x-b is other, not acme-*"},
+		{`"match":{"headers":{"x-a":"*-7"}}`, []string{"x-a", ""}, outcomeNoMatch, `headers: x-a is "", not *-7`},
+		{`"match":{"headers":{"x-a":"*"}}`, nil, outcomeNoMatch, "headers: x-a is absent"},
+		{`"match":{"headers":{"x-a":"!"}}`, []string{"x-a", "1"}, outcomeNoMatch, "headers: x-a is present, and must be absent"},
+		{`"match":{"headers":{"authorization":"=!"}}`, []string{"authorization", "Bearer s3cret"}, outcomeNoMatch, "headers: authorization is another than =!"},
+		{`"key":["host",{"header":"X-User"}]`, nil, outcomeNoKey, "missing_key: the request has no header x-user, and missing_key is skip"},
+		{`"key":[{"path":{"segment":2}}]`, nil, outcomeNoKey, "missing_key: the request has no path segment 2, and missing_key is skip"},
+		{`"match":{"client_ips":["10.0.0.0/8"]}`, nil, outcomeNoMatch, "client_ips: 192.0.2.7 is not one of 10.0.0.0/8"},
+		{`"exempt":[{"methods":["PUT"]},{"paths":["/"]}]`, nil, outcomeExempt, "exempt[1] holds"},
+		{`"key":["host"]}],"exempt":[{"methods":["PUT"]},{"paths":["/"]`, nil, outcomeExempt, "the policy's exempt[1] holds"},
+		{`"mode":"off"}],"exempt":[{"paths":["/"]`, nil, outcomeOff, "mode: the rule is off"},
+		{`"key":[{"query":"user"}]`, nil, outcomeNoKey, "missing_key: the request has no query user, and missing_key is skip"},
+		{`"key":["route"]`, nil, outcomeNoKey, "missing_key: the request has no route, and missing_key is skip"},
+		{`"mode":"off"`, nil, outcomeOff, "mode: the rule is off"},
+	} {
+		p := hosttest.New()
+		p.With(c.headers...)
+		e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],`+c.rule+`}`)
+		x := explain(t, e, p)
+		require.True(t, x.Allowed)
+		require.Equal(t, c.outcome, x.Rules[0].Outcome)
+		require.Equal(t, c.why, x.Rules[0].Why)
+	}
+}
+
+func TestExplainMatched(t *testing.T) {
+	p := hosttest.New()
+	p.Clock = 1
+	p.With("x-plan", "gold-1", "x-user", "alice", "authorization", "Bearer s3cret", "x-cost", "3")
+	e := compileJSON(t, p, `
+		{"name":"free","key":[{"header":"x-user"}],"limits":["5/1h"],"overrides":[{"key":["bob"],"limits":["1/1h"]},{"key":["al*"],"unlimited":true}]},
+		{"name":"plan","key":[{"header":"x-plan"},{"header":"authorization"},{"header":"x-none"}],"missing_key":"share","cost":{"header":"x-cost"},
+			"limits":["4/1h","100/1d"],"overrides":[{"name":"gold","key":["gold-*","*","*"],"limits":["5/1h"]}]},
+		{"name":"trial","mode":"shadow","limits":["0/1h"]}`)
+	require.True(t, e.Decide().Allowed)
+	text := string(Explain(nil, e, p, described(p)))
+	require.NotContains(t, text, "s3cret")
+	require.JSONEq(t, `{"allowed":false,"denied_by":"plan","retry_after_ns":3599999999999,"rules":[
+		{"rule":"free","outcome":"matches","key":[{"part":"header x-user","value":"alice"}],"cost":1,"override":{"index":1,"key":["al*"]},
+			"unlimited":true,"mode":"enforced","allowed":true,"windows":[]},
+		{"rule":"plan","outcome":"matches","key":[{"part":"header x-plan","value":"gold-1"},{"part":"header authorization","hidden":true},{"part":"header x-none","missing":true}],
+			"cost":3,"override":{"index":0,"name":"gold","key":["gold-*","*","*"]},"mode":"enforced","allowed":false,"reason":"limit","windows":[
+				{"limit":5,"per_ns":3600000000000,"used":3,"remaining":2,"reset_ns":3599999999999},
+				{"unlimited":true,"per_ns":86400000000000,"used":3,"reset_ns":86399999999999}]},
+		{"rule":"trial","outcome":"matches","key":[],"cost":1,"mode":"shadow","allowed":true,"reason":"not_asked","windows":[
+				{"limit":0,"per_ns":3600000000000,"used":0,"remaining":0,"reset_ns":3599999999999}]}]}`, text)
+}
+
+// Two rules with one counter count a request twice, so its last unit lets
+// neither through; windows show the usage before the request.
+func TestExplainRulesOfOneCounter(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"a","counter":"c","limits":["3/1h"]},{"name":"b","counter":"c","limits":["3/1h"]}`)
+	require.True(t, e.Decide().Allowed)
+	x := explain(t, e, p)
+	require.False(t, x.Allowed)
+	require.Equal(t, "b", x.DeniedBy)
+	require.EqualValues(t, 2, x.Rules[0].Windows[0].Used)
+	require.EqualValues(t, 2, x.Rules[1].Windows[0].Used)
+}
+
+func TestExplainWithoutCounters(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"r","limits":["3/1h"],"on_error":"deny"}`)
+	require.True(t, explain(t, e, p).Allowed)
+	require.Empty(t, p.Store, "not even a table")
+	p.Fail = "get"
+	x := explain(t, e, p)
+	require.False(t, x.Allowed)
+	require.Equal(t, "on_error", x.Rules[0].Reason)
+}
+
+// Explain says of a request what Decide then does, whatever policy, request and
+// history are, and leaves no trace.
+func TestExplainIsWhatDecideDoes(t *testing.T) {
+	dice := rand.NewChaCha8([32]byte{5})
+	outcomes := map[string]int{}
+	for range 400 {
+		data := make([]byte, 600)
+		dice.Read(data)
+		in := hosttest.Tape(data)
+		rules := in.Rules(in.Next()%2 == 1)
+		p := hosttest.New()
+		p.Clock = 1_700_000_000_123_456_789
+		e := compileJSON(t, p, rules)
+		for len(in) > 0 {
+			in.Request(p, true)
+			for _, name := range []string{":path", ":authority"} { // a described request has no empty ones
+				if v := p.Headers[name]; len(v) > 0 && v[0] == "" {
+					delete(p.Headers, name)
+				}
+			}
+			store, metrics := maps.Clone(p.Store), metricsOf(e)
+			x := explain(t, e, p)
+			require.Equal(t, store, p.Store, "%s", rules)
+			require.Equal(t, metrics, metricsOf(e), "%s", rules)
+
+			v := e.Decide()
+			require.Equal(t, v.Allowed, x.Allowed, "%s", rules)
+			if !v.Allowed {
+				require.Equal(t, v.DeniedBy().Name, x.DeniedBy, "%s", rules)
+				require.Equal(t, v.RetryNs, x.RetryNs, "%s", rules)
+			}
+			matched := v.Subjects
+			for i := range x.Rules {
+				r := &x.Rules[i]
+				outcomes[r.Outcome]++
+				require.NotEqual(t, unexplained, r.Why, "%s", rules)
+				if r.Outcome != answer.Matches {
+					continue
+				}
+				require.Equal(t, matched[0].Rule.Policy.Name, r.Rule)
+				require.Equal(t, matched[0].Allowed, r.Allowed, "%s", rules)
+				require.Equal(t, matched[0].Reason(), r.Reason)
+				require.Equal(t, matched[0].Cost, r.Cost)
+				require.Len(t, r.Key, len(matched[0].Key.Parts))
+				matched = matched[1:]
+			}
+			require.Empty(t, matched, "a rule matched of which explain says that it does not: %s", rules)
+		}
+	}
+	for _, outcome := range []string{answer.Matches, outcomeNoMatch, outcomeNoKey} {
+		require.Greater(t, outcomes[outcome], 1000, outcome)
+	}
+}
+
+func metricsOf(e *engine.Engine) map[string]uint64 {
+	counts := map[string]uint64{}
+	e.EachMetric(func(s engine.Series, count uint64) { counts[s.Rule+" "+s.Override+s.Metric] = count })
+	return counts
+}
+
+// A condition without words would be called unexplained.
+func TestEveryConditionHasWords(t *testing.T) {
+	var fields, named []string
+	for f := range reflect.TypeFor[policy.Match]().Fields() {
+		fields = append(fields, f.Name)
+	}
+	for _, p := range predicates {
+		named = append(named, p.field)
+	}
+	require.ElementsMatch(t, fields, named, "give predicates a row for each field of a match")
+}
+
+// What a described request holds is not taken for the next one's.
+func TestExplainLeavesNothingBehind(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"r","key":[{"header":"x-user"},{"query":"q"},{"cookie":"c"},{"property":["connection","id"]}],"missing_key":"share",
+		"match":{"headers":{"x-plan":"gold"}},"limits":["10/1h"]}`)
+	p.With("x-user", "bob", "x-plan", "gold", ":path", "/?q=2", "cookie", "c=2")
+	p.Attributes = map[string]string{"connection.id": "2"}
+	for range 3 {
+		Explain(nil, e, p, &Request{Path: "/?q=1", Headers: map[string][]string{"x-user": {"alice"}, "x-plan": {"silver"}, "cookie": {"c=1"}}})
+		require.True(t, e.Decide().Matched())
+		Explain(nil, e, p, &Request{Path: "/?q=1", Headers: map[string][]string{"x-user": {"alice"}, "x-plan": {"gold"}, "cookie": {"c=1"}}})
+		v := e.Decide()
+		for i, want := range []string{"bob", "2", "2", "2"} {
+			require.Equal(t, want, v.Subjects[0].Key.Parts[i].Text)
+		}
+	}
+}
+
+// A described route is the one that key parts read.
+func TestExplainRoute(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"r","key":["route"],"limits":["9/1h"]}`)
+	r, err := ParseRequest(`{"path":"/","route":"main"}`)
+	require.NoError(t, err)
+	require.Contains(t, string(Explain(nil, e, p, r)), `"outcome":"matches","key":[{"part":"route","value":"main"}]`)
+}
+
+// A cost that cannot be read is said to be so.
+func TestExplainCostUnreadable(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"r","limits":["9/1h"],"cost":{"header":"c","max":7}}`)
+	for value, want := range map[string]string{"3": `"cost":3,"mode"`, "3 , 3": `"cost":3,"mode"`, "+3": `"cost":7,"cost_unreadable":true,"mode"`} {
+		p.With("c", value)
+		require.Contains(t, string(Explain(nil, e, p, described(p))), want)
+	}
+}
+
+// A value that was too long for an expression is said to be so.
+func TestExplainTooLong(t *testing.T) {
+	p := hosttest.New()
+	e := compileJSON(t, p, `{"name":"r","limits":["0/1h"],"match":{"headers":{"h":"~y"}}}`)
+	for size, tooLong := range map[int]bool{automaton.MaxValueBytes: false, automaton.MaxValueBytes + 1: true} {
+		p.With("h", strings.Repeat("y", size))
+		require.Equal(t, tooLong, strings.Contains(string(Explain(nil, e, p, described(p))), `"too_long":true`), size)
+	}
+}

@@ -1,0 +1,51 @@
+package respond
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+func compileJSON(t testing.TB, host engine.Host, rules string) *engine.Engine {
+	t.Helper()
+	return engine.New(hosttest.Policy(t, rules), host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+}
+
+func appendFields(style policy.Headers, v *decide.Verdict) []Field {
+	f := Fields{Style: style}
+	return f.Append(nil, v)
+}
+
+func TestFields(t *testing.T) {
+	p := hosttest.New()
+	p.Clock = 1_500_000_000
+	rules := `{"name":"a","limits":["9/10s",{"requests":20,"per":"1d","name":"daily"}]},{"name":"b\"","limits":["3/500ms"]}`
+	e := compileJSON(t, p, rules)
+	fields := func(style policy.Headers) []Field {
+		return appendFields(style, e.Decide())
+	}
+	require.Empty(t, fields("none"))
+	require.Equal(t, []Field{
+		{"ratelimit-policy", `"a/0";q=9;w=10, "a/daily";q=20;w=86400, "b\"";q=3`},
+		{"ratelimit", `"a/0";r=7;t=9, "a/daily";r=18;t=86399, "b\"";r=1;t=1`},
+	}, fields("ietf"))
+	require.Equal(t, []Field{
+		{"x-ratelimit-limit", "3, 9;w=10, 20;w=86400, 3;w=1"},
+		{"x-ratelimit-remaining", "0"},
+		{"x-ratelimit-reset", "1"},
+	}, fields("x-ratelimit"))
+	require.Equal(t, []Field{
+		{"retry-after", "1"},
+		{"x-envoy-ratelimited", "true"},
+		{"ratelimit-policy", `"b\"";q=3`},
+		{"ratelimit", `"b\"";r=0;t=1`},
+		{"x-ratelimit-limit", "3, 3;w=1"},
+		{"x-ratelimit-remaining", "0"},
+		{"x-ratelimit-reset", "1"},
+	}, fields("both"))
+}

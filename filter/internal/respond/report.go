@@ -1,0 +1,84 @@
+// Package respond writes down what the engine decided: response headers and
+// bodies for clients, a word for access logs, JSON for people and tools.
+//
+// Its invariant: it reads verdicts and changes nothing. Keys reach only the
+// JSON; clients and access logs never see them.
+package respond
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+)
+
+// AppendReport appends the whole verdict as JSON, an answer.Answer.
+func AppendReport(b []byte, v *decide.Verdict) []byte {
+	report := answer.Answer{Allowed: &v.Allowed, Exempt: v.Exempt, Rules: make([]answer.Rule, len(v.Subjects))}
+	if !v.Allowed {
+		report.DeniedBy, report.RetryNs = v.DeniedBy().Name, &v.RetryNs
+	}
+	for i, a := range v.Subjects {
+		report.Rules[i] = decision(a, v.Now)
+	}
+	return report.Append(b)
+}
+
+// AppendBriefs appends what each rule that matched decided, each an answer.Brief.
+func AppendBriefs(b []byte, v *decide.Verdict) []byte {
+	for _, a := range v.Subjects {
+		b = answer.AppendBrief(b, a.Rule.Policy.Name, a.Reason(), a.Allowed, a.Shadow, len(a.Key.Parts))
+		for i := range a.Key.Parts {
+			if part := &a.Key.Parts[i]; part.Present {
+				b = answer.AppendBriefPart(b, part.Label, part.Text)
+			} else {
+				b = answer.AppendBriefMissing(b)
+			}
+		}
+	}
+	return b
+}
+
+// decision is what the rule decided.
+func decision(a *decide.Subject, now int64) answer.Rule {
+	r := answer.Rule{
+		Rule: a.Rule.Policy.Name, Override: a.OverrideName(), Key: make([]*string, len(a.Key.Parts)), Mode: mode(a), Allowed: a.Allowed,
+		Reason: a.Reason(), Windows: windows(a, now),
+	}
+	for i := range a.Key.Parts {
+		if part := &a.Key.Parts[i]; part.Present {
+			text := part.Whole()
+			r.Key[i] = &text
+		}
+	}
+	if len(r.Windows) > 0 {
+		r.Remaining = r.Windows[a.Tightest()].Remaining
+	}
+	return r
+}
+
+// mode is the rule's mode for this key. The policy's word differs: enforce.
+func mode(a *decide.Subject) string {
+	if a.Shadow {
+		return "shadow"
+	}
+	return "enforced"
+}
+
+// windows are the rule's limits in policy order, none where the usage is unknown.
+func windows(a *decide.Subject, now int64) []answer.Window {
+	if !a.Known {
+		return []answer.Window{}
+	}
+	all := make([]answer.Window, len(a.Rule.Policy.Limits))
+	for i := range all {
+		w, u := a.Window(i)
+		all[i] = answer.Window{
+			Name: a.Rule.Policy.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.PeriodNs,
+			Used: w.Count(u, a.Now()), ResetNs: max(0, w.Reset(u, a.Now())-now),
+		}
+		if !w.Unlimited {
+			limit, left := w.Max(), w.Remaining(u, a.Now())
+			all[i].Limit, all[i].Remaining = &limit, &left
+		}
+	}
+	return all
+}

@@ -1,0 +1,82 @@
+package respond
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// A denial gets the response of the rule it is attributed to, with the values
+// of that rule's tightest window.
+func TestResponse(t *testing.T) {
+	p := hosttest.New()
+	p.Clock = 1_500_000_000
+	e := compileJSON(t, p, `{"name":"open","limits":["9/1h"],"response":{"status":418}},
+		{"name":"Größe \"1\"","key":[{"header":"u"}],"limits":["7/1m","2/10s"],"response":{"status":503,"body":"%RULE% %RETRY_AFTER%/%LIMIT%/%REMAINING% 5%%",
+		 "content_type":"text/html","headers":{"x-fixed":"a","x-values":"%RULE%;%RETRY_AFTER%;%LIMIT%;%REMAINING%;%%"},"grpc_status":14}},
+		{"name":"late","limits":["1/1h"],"response":{"status":400},"match":{"headers":{"late":"*"}}}`)
+	p.With("u", "alice", "late", "")
+	require.Nil(t, e.Decide().DeniedBy())
+	require.EqualValues(t, 400, e.Decide().DeniedBy().Response.Status, "the third rule denies; the others have room")
+	p.With("u", "alice")
+	delete(p.Headers, "late")
+	require.True(t, e.Decide().Allowed)
+	v := e.Decide()
+	require.False(t, v.Allowed)
+	require.EqualValues(t, 503, v.DeniedBy().Response.Status)
+	require.EqualValues(t, 14, v.DeniedBy().Response.GRPCStatus)
+	require.Equal(t, `Größe "1" 9/2/0 5%`, string(AppendBody(nil, v)))
+	require.Equal(t, []Field{
+		{"retry-after", "9"}, {"x-envoy-ratelimited", "true"}, {"content-type", "text/html"},
+		{"x-fixed", "a"}, {"x-values", `Gr??e "1";9;2;0;%`},
+	}, appendFields(policy.HeadersNone, v))
+}
+
+// Where there is no figure, the body says so and the header is left out.
+func TestResponseWithoutFigures(t *testing.T) {
+	const response = `"response":{"body":"%RETRY_AFTER%/%LIMIT%/%REMAINING%","headers":{"x-a":"%RETRY_AFTER%","x-b":"%LIMIT%","x-c":"%REMAINING%","x-d":"%RULE%"}}`
+	for _, c := range []struct {
+		name, rule, fail, body string
+		fields                 []Field
+	}{
+		{"missing key", `"key":[{"header":"none"}],"missing_key":"deny","limits":["9/1h"]`, "", "-/-/-", nil},
+		{"never", `"limits":["0/1h"]`, "", "-/0/0", []Field{{"x-b", "0"}, {"x-c", "0"}}},
+		{"error", `"limits":["9/1h"],"on_error":"deny"`, "get", "1/-/-", []Field{{"retry-after", "1"}, {"x-a", "1"}}},
+	} {
+		p := hosttest.New()
+		p.Fail = c.fail
+		e := compileJSON(t, p, `{"name":"r",`+c.rule+`,`+response+`}`)
+		v := e.Decide()
+		require.False(t, v.Allowed, c.name)
+		require.Equal(t, c.body, string(AppendBody(nil, v)), c.name)
+		fields := appendFields(policy.HeadersNone, v)
+		require.ElementsMatch(t, append(c.fields, Field{"x-envoy-ratelimited", "true"}, Field{"x-d", "r"}), fields, c.name)
+	}
+}
+
+// An empty body has no type, and a plain one that of the proxy.
+func TestContentType(t *testing.T) {
+	for response, want := range map[string]bool{
+		`{"content_type":"text/html"}`: true, `{"content_type":"text/html","body":""}`: false, `{"content_type":"text/plain"}`: false, `{}`: false,
+	} {
+		e := compileJSON(t, hosttest.New(), `{"name":"r","limits":["0/1h"],"response":`+response+`}`)
+		fields := appendFields(policy.HeadersNone, e.Decide())
+		if want {
+			require.Contains(t, fields, Field{"content-type", "text/html"}, response)
+		} else {
+			require.Len(t, fields, 1, response)
+		}
+	}
+}
+
+// A bucket has its burst as limit, and what it gains in a period as quota.
+func TestFieldsOfABucket(t *testing.T) {
+	e := compileJSON(t, hosttest.New(), `{"name":"r","algorithm":"token_bucket","limits":[{"requests":600,"per":"1m","burst":50},"60/2m"]}`)
+	require.Equal(t, []Field{
+		{"ratelimit-policy", `"r/0";q=50, "r/1";q=60;w=120`}, {"ratelimit", `"r/0";r=49;t=1, "r/1";r=59;t=2`},
+		{"x-ratelimit-limit", "50, 600;w=60;burst=50, 60;w=120"}, {"x-ratelimit-remaining", "49"}, {"x-ratelimit-reset", "1"},
+	}, appendFields("both", e.Decide()))
+}

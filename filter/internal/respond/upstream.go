@@ -1,0 +1,172 @@
+package respond
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+)
+
+// Reconcile joins our fields of a response with those of the same names that the
+// upstream sent, so that a client that reads any of them learns of no more than
+// both grant. theirs[i] is what came under the name of fields[i], all its lines joined
+// with a comma, empty if there was none; fields[i] becomes the one line to send.
+//
+// RateLimit and RateLimit-Policy are lists: ours follow theirs. Those of draft 7 and
+// before become items of a list. The X-RateLimit fields describe one window, the
+// tightest, ours or theirs; X-RateLimit-Limit lists the quotas of both. What cannot be
+// read is dropped: a client could not read it either, least of all beside ours.
+func Reconcile(fields []Field, theirs []string, now int64) {
+	limit, remaining, reset := -1, -1, -1
+	for i := range fields {
+		switch fields[i].Name {
+		case "x-ratelimit-limit":
+			limit = i
+		case "x-ratelimit-remaining":
+			remaining = i
+		case "x-ratelimit-reset":
+			reset = i
+		case "ratelimit":
+			fields[i].Value = joined(items(theirs[i], remainingOfDraft7), fields[i].Value)
+		case "ratelimit-policy":
+			fields[i].Value = joined(items(theirs[i], quotasOfDraft7), fields[i].Value)
+		}
+	}
+	if limit < 0 || remaining < 0 || reset < 0 {
+		return
+	}
+	left, _, known := numbers(theirs[remaining])
+	_, ends, dated := numbers(theirs[reset])
+	ourLeft, _, _ := numbers(fields[remaining].Value)
+	_, ourEnds, _ := numbers(fields[reset].Value)
+	switch { // a moment, not a wait: ours must not read as one long past
+	case dated && ends > sinceEpochMs:
+		ourEnds = (ourEnds + uint64(decide.Seconds(now))) * 1000
+	case dated && ends > sinceEpoch:
+		ourEnds += uint64(decide.Seconds(now))
+	}
+	quotas := listed(theirs[limit])
+	if !known || ourLeft < left || ourLeft == left && ourEnds >= ends {
+		fields[limit].Value = joined(fields[limit].Value, quotas)
+		fields[reset].Value = strconv.FormatUint(ourEnds, 10)
+		return
+	}
+	_, ours, _ := strings.Cut(fields[limit].Value, ", ")
+	fields[limit].Value = joined(quotas, ours)
+	fields[remaining].Value = strconv.FormatUint(left, 10)
+	if !dated {
+		ends = ourEnds
+	}
+	fields[reset].Value = strconv.FormatUint(ends, 10)
+}
+
+// A larger reset than any window is long is a moment since the epoch, which some
+// services write, in seconds or in milliseconds.
+const (
+	sinceEpoch   = 1_000_000_000
+	sinceEpochMs = 100 * sinceEpoch
+)
+
+// joined joins two lists, either of which may be empty.
+func joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + ", " + b
+}
+
+// items returns a list of RateLimit or RateLimit-Policy, of which each item begins with a
+// text in quotes; what older drafts wrote there is made one.
+func items(list string, older func(string) string) string {
+	if list = strings.Trim(list, " \t"); strings.HasPrefix(list, `"`) {
+		return list
+	}
+	return older(list)
+}
+
+// remainingOfDraft7 makes an item of "limit=100, remaining=50, reset=5".
+func remainingOfDraft7(list string) string {
+	remaining, reset := "", ""
+	for _, item := range strings.Split(list, ",") {
+		name, value, _ := strings.Cut(strings.Trim(item, " \t"), "=")
+		least, most, ok := numbers(value)
+		switch {
+		case ok && name == "remaining":
+			remaining = `"upstream";r=` + strconv.FormatUint(least, 10)
+		case ok && name == "reset" && most < sinceEpoch:
+			reset = ";t=" + strconv.FormatUint(most, 10)
+		}
+	}
+	if remaining == "" {
+		return ""
+	}
+	return remaining + reset
+}
+
+// quotasOfDraft7 makes a list of "100;w=60, 1000;w=3600".
+func quotasOfDraft7(list string) (text string) {
+	for i, item := range strings.Split(list, ",") {
+		quota, parameters, _ := strings.Cut(strings.Trim(item, " \t"), ";")
+		least, _, ok := numbers(quota)
+		if !ok {
+			return ""
+		}
+		name := `"upstream`
+		if i > 0 {
+			name += "-" + strconv.Itoa(i+1)
+		}
+		one := name + `";q=` + strconv.FormatUint(least, 10)
+		for _, p := range strings.Split(parameters, ";") {
+			if window, isWindow := strings.CutPrefix(strings.Trim(p, " \t"), "w="); isWindow {
+				if _, seconds, ok := numbers(window); ok {
+					one += ";w=" + strconv.FormatUint(seconds, 10)
+				}
+			}
+		}
+		text = joined(text, one)
+	}
+	return text
+}
+
+// listed returns the quotas of X-RateLimit-Limit, nothing where one is no number.
+func listed(list string) (text string) {
+	for _, item := range strings.Split(list, ",") {
+		quota, parameters, more := strings.Cut(strings.Trim(item, " \t"), ";")
+		least, _, ok := numbers(quota)
+		if !ok {
+			return ""
+		}
+		one := strconv.FormatUint(least, 10)
+		if more {
+			one += ";" + parameters
+		}
+		text = joined(text, one)
+	}
+	return text
+}
+
+// numbers returns the smallest of a list of numbers, rounded down, and the largest,
+// rounded up, if it is one and not empty. What is below zero is zero.
+func numbers(list string) (smallest, largest uint64, ok bool) {
+	for _, item := range strings.Split(list, ",") {
+		item = strings.Trim(item, " \t")
+		digits, negative := strings.CutPrefix(item, "-")
+		whole, fraction, _ := strings.Cut(digits, ".")
+		n, err := strconv.ParseUint(whole, 10, 52)
+		if err != nil || strings.Trim(fraction, "0123456789") != "" {
+			return 0, 0, false
+		}
+		up := n
+		if strings.Trim(fraction, "0") != "" {
+			up++
+		}
+		if negative {
+			n, up = 0, 0
+		}
+		if !ok || n < smallest {
+			smallest = n
+		}
+		largest, ok = max(largest, up), true
+	}
+	return smallest, largest, ok
+}

@@ -1,0 +1,85 @@
+package respond
+
+import (
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+)
+
+// maxWordBytes bounds what a verdict adds to a line of an access log: the rules
+// beyond it are only counted.
+const maxWordBytes = 4 << 10
+
+// Notable reports whether the verdict is worth a word in an access log: some
+// rule denied, be it a shadow rule, or let the request through undecided.
+func Notable(v *decide.Verdict) bool {
+	for _, a := range v.Subjects {
+		if !a.Allowed || a.Reason() != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// AppendWord appends the verdict of every rule that matched, in policy order,
+// as one word for access logs:
+//
+//	per-user=denied:limit,per-plan:gold=allowed,trial=shadow_denied:limit
+//
+// A colon in front of the verdict separates the rule's name from that of its override.
+// Each rule's verdict is allowed or denied. A shadow rule's begins with shadow_;
+// shadow_skipped says that an enforced rule denied first. Behind a colon is the
+// reason of a denial or of a pass without a count. In names, everything but
+// letters, digits and -._~/ is percent-encoded. The word holds no keys. It leaves
+// out rules beyond 4 KiB, and "+3" at the end says how many.
+func AppendWord(b []byte, v *decide.Verdict) []byte {
+	start := len(b)
+	for i, a := range v.Subjects {
+		before := len(b)
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if b = appendRuleWord(b, v, a); len(b)-start > maxWordBytes {
+			b = append(b[:before], ",+"...)
+			return strconv.AppendInt(b, int64(len(v.Subjects)-i), 10)
+		}
+	}
+	return b
+}
+
+func appendRuleWord(b []byte, v *decide.Verdict, a *decide.Subject) []byte {
+	b = appendEncoded(b, a.Rule.Policy.Name)
+	if name := a.OverrideName(); name != "" {
+		b = appendEncoded(append(b, ':'), name)
+	}
+	b = append(b, '=')
+	if a.Shadow {
+		b = append(b, "shadow_"...)
+	}
+	switch {
+	case a.Shadow && !v.Allowed:
+		return append(b, "skipped"...)
+	case a.Allowed:
+		b = append(b, "allowed"...)
+	default:
+		b = append(b, "denied"...)
+	}
+	if reason := a.Reason(); reason != "" {
+		b = append(append(b, ':'), reason...)
+	}
+	return b
+}
+
+// appendEncoded percent-encodes the characters that separate the word's parts.
+func appendEncoded(b []byte, name string) []byte {
+	const digits = "0123456789ABCDEF"
+	for i := range len(name) {
+		switch c := name[i]; {
+		case c|0x20 >= 'a' && c|0x20 <= 'z', c >= '0' && c <= '9', c == '-', c == '.', c == '_', c == '~', c == '/':
+			b = append(b, c)
+		default:
+			b = append(b, '%', digits[c>>4], digits[c&15])
+		}
+	}
+	return b
+}

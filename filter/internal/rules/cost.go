@@ -1,0 +1,120 @@
+package rules
+
+import (
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Costs are the compiled costs of a rule.
+type Costs struct {
+	matched []matchedCost
+	other   cost
+}
+
+// matchedCost is a cost with its match, compiled twice: some holds if one spelling of
+// the request does, all only if every one does.
+type matchedCost struct {
+	some, all Match
+	cost      cost
+}
+
+// cost is a compiled policy.Cost.
+type cost struct {
+	policy.Cost
+	number int // of the header or the parameter; see request.Request
+}
+
+// CompileCosts compiles the costs of a rule.
+func CompileCosts(r *request.Request, p *policy.Rule) Costs {
+	costs := Costs{other: compileCost(r, p.Cost)}
+	for i := range p.Costs {
+		m := &p.Costs[i].Match
+		costs.matched = append(costs.matched, matchedCost{Compile(r, m, false), Compile(r, m, true), compileCost(r, p.Costs[i].Cost)})
+	}
+	return costs
+}
+
+// Read returns how many units the request takes, and whether it says a cost that
+// cannot be read. Where an item of the list holds in some of the request's spellings
+// only, the items after it are asked as well, and the dearest counts.
+func (c *Costs) Read(r *request.Request) (dearest uint32, unreadable bool) {
+	for i := range c.matched {
+		m := &c.matched[i]
+		if !m.some.Holds(r) {
+			continue
+		}
+		units, bad := m.cost.read(r)
+		dearest, unreadable = max(dearest, units), unreadable || bad
+		if m.all.Holds(r) {
+			return dearest, unreadable
+		}
+	}
+	units, bad := c.other.read(r)
+	return max(dearest, units), unreadable || bad
+}
+
+// compileCost gives the cost its number in the request.
+func compileCost(r *request.Request, p policy.Cost) cost {
+	c := cost{Cost: p}
+	switch {
+	case p.Header != "":
+		c.number = r.HeaderNumber(p.Header)
+	case p.Query != "":
+		c.number = r.ParameterNumber(p.Query)
+	}
+	return c
+}
+
+// read returns the cost of the request, kept between the rule's bounds: the default
+// where the request has none, and the greatest where an upstream may read another one
+// than is read here, so that no client lowers its cost by a spelling.
+func (c *cost) read(r *request.Request) (units uint32, unreadable bool) {
+	var (
+		text              string
+		present, doubtful bool
+	)
+	switch {
+	case c.Header != "":
+		text, present = r.JoinedHeader(c.number)
+		text, doubtful = oneOf(text)
+	case c.Query != "":
+		text, present, doubtful = r.Parameter(c.number)
+	default:
+		return c.Fixed, false
+	}
+	if !present && !doubtful {
+		return c.Default, false
+	}
+	n, ok := parseCost(text)
+	if !ok || doubtful {
+		return c.Max, true
+	}
+	return max(c.Min, min(n, c.Max)), false
+}
+
+// oneOf returns the first value of a header, and whether there is another one.
+func oneOf(joined string) (first string, others bool) {
+	first, rest, more := strings.Cut(joined, ",")
+	first = strings.Trim(first, " \t")
+	for value := ""; more && !others; {
+		value, rest, more = strings.Cut(rest, ",")
+		others = strings.Trim(value, " \t") != first
+	}
+	return first, others
+}
+
+// parseCost reads a plain decimal number, digits and nothing else, holding one too
+// large at the end of the range.
+func parseCost(s string) (n uint32, ok bool) {
+	sum := uint64(0)
+	for i := range len(s) {
+		digit := s[i] - '0'
+		if digit > 9 {
+			return 0, false
+		}
+		sum = min(sum*10+uint64(digit), 1<<32-1)
+	}
+	return uint32(sum), s != ""
+}

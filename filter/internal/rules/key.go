@@ -1,0 +1,207 @@
+package rules
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// KeyPart is a compiled policy.KeyPart.
+type KeyPart struct {
+	*policy.KeyPart
+	number    int // of the header, parameter or cookie; see request.Request
+	attribute request.Attribute
+	of        []KeyPart // the key parts of a first_of
+	label     string    // of a key part in a first_of
+}
+
+// CompileKey compiles the key parts of a rule.
+func CompileKey(r *request.Request, parts []policy.KeyPart) []KeyPart {
+	var key []KeyPart
+	for i := range parts {
+		k := KeyPart{KeyPart: &parts[i]}
+		switch k.Kind {
+		case policy.KeyHeader, policy.KeyAddress:
+			k.number = r.HeaderNumber(k.Name)
+		case policy.KeyQuery:
+			k.number = r.ParameterNumber(k.Name)
+		case policy.KeyCookie:
+			k.number = r.CookieNumber(k.Name)
+		case policy.KeyRoute, policy.KeyJWT, policy.KeyProperty:
+			k.attribute = r.CompileAttribute(k.KeyPart)
+		case policy.KeyFirstOf:
+			k.of = CompileKey(r, k.Of)
+			for j := range k.of {
+				k.of[j].label = k.of[j].Label()
+			}
+		default: // needs no number
+		}
+		key = append(key, k)
+	}
+	return key
+}
+
+// ReadKey takes every key part from the request and reports whether the request
+// has them all.
+func ReadKey(k *policy.Key, parts []KeyPart, r *request.Request) bool {
+	k.Reset()
+	complete := true
+	for i := range parts {
+		v := parts[i].choose(r)
+		k.Add(v)
+		complete = complete && v.Present
+		if r.IsDoubtful() {
+			addReadings(k, i, &parts[i], v.Label, r)
+		}
+	}
+	return complete
+}
+
+// addReadings notes what else a server may take the part for. The label is of the part of
+// a first_of that the request has.
+func addReadings(k *policy.Key, part int, p *KeyPart, label string, r *request.Request) {
+	prefix := ""
+	for i := range p.of {
+		if p.of[i].label == label {
+			p, prefix = &p.of[i], label+"="
+			break
+		}
+	}
+	var readings []string
+	switch p.Kind {
+	case policy.KeyHost:
+		readings = r.Hosts()
+	case policy.KeyPath:
+		readings = r.Paths()
+	default: // has one
+	}
+	for i := 1; i < len(readings); i++ {
+		text := readings[i]
+		if p.Segment > 0 {
+			text, _ = segment(text, p.Segment)
+		}
+		k.AddReading(part, prefix+text)
+	}
+}
+
+// choose reads the key part; of a first_of the first one that the request has.
+func (p *KeyPart) choose(r *request.Request) policy.Value {
+	if p.Kind != policy.KeyFirstOf {
+		text, present := p.read(r)
+		return policy.Value{Text: text, Present: present}
+	}
+	for i := range p.of {
+		if text, present := p.of[i].read(r); present {
+			return policy.Value{Label: p.of[i].label, Text: text, Present: true}
+		}
+	}
+	return policy.Value{}
+}
+
+func (p *KeyPart) read(r *request.Request) (string, bool) {
+	switch p.Kind {
+	case policy.KeyHeader:
+		text, present := r.Header(p.number)
+		if p.Scheme == "" {
+			return text, present
+		}
+		return credential(text, p.Scheme)
+	case policy.KeyAddress:
+		list, _ := r.Header(p.number)
+		ip, present := address(list)
+		if !present {
+			return "", false
+		}
+		return p.network(ip)
+	case policy.KeyClientIP:
+		return p.clientNetwork(r)
+	case policy.KeyHost:
+		return r.Host()
+	case policy.KeyMethod:
+		method, present := r.Method()
+		return strings.ToUpper(method), present
+	case policy.KeyQuery:
+		value, present, _ := r.Parameter(p.number)
+		return value, present
+	case policy.KeyCookie:
+		return r.Cookie(p.number)
+	case policy.KeyRoute, policy.KeyJWT, policy.KeyProperty:
+		return p.attribute.Read(r)
+	default:
+		path, present := r.Path()
+		if p.Segment == 0 || !present {
+			return path, present
+		}
+		return segment(path, p.Segment)
+	}
+}
+
+// segment returns the n-th segment of a path, from 1.
+func segment(path string, n int) (string, bool) {
+	rest, rooted := strings.CutPrefix(path, "/")
+	if !rooted {
+		return "", false
+	}
+	for ; n > 1; n-- {
+		_, after, more := strings.Cut(rest, "/")
+		if !more {
+			return "", false
+		}
+		rest = after
+	}
+	text, _, _ := strings.Cut(rest, "/")
+	return text, text != ""
+}
+
+// credential returns what follows the scheme and its spaces, up to the next space.
+func credential(text, scheme string) (string, bool) {
+	if len(text) <= len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) || !isBlank(text[len(scheme)]) {
+		return "", false
+	}
+	text = strings.TrimLeft(text[len(scheme):], " \t")
+	if end := strings.IndexAny(text, " \t"); end >= 0 {
+		text = text[:end]
+	}
+	return text, text != ""
+}
+
+func isBlank(c byte) bool { return c == ' ' || c == '\t' }
+
+// address returns the first address of a list, which may be in quotes, in brackets and
+// with a port.
+func address(list string) (netip.Addr, bool) {
+	text, _, _ := strings.Cut(list, ",")
+	text = strings.Trim(text, "\" \t")
+	if inner, bracketed := strings.CutPrefix(text, "["); bracketed {
+		text, _, _ = strings.Cut(inner, "]")
+	} else if host, _, found := strings.Cut(text, ":"); found && strings.Count(text, ":") == 1 {
+		text = host
+	}
+	ip, err := netip.ParseAddr(text)
+	return ip.Unmap().WithZone(""), err == nil
+}
+
+// clientNetwork returns the client's network.
+func (p *KeyPart) clientNetwork(r *request.Request) (string, bool) {
+	ip, present := r.Client()
+	if !present || p.Bits(ip) >= ip.BitLen() {
+		return r.ClientText()
+	}
+	return p.network(ip)
+}
+
+// network returns the network of an address, as "192.0.2.7" where the prefix is the whole
+// address and "192.0.2.0/24" where it is not.
+func (p *KeyPart) network(ip netip.Addr) (string, bool) {
+	bits := p.Bits(ip)
+	if bits >= ip.BitLen() {
+		return ip.String(), true
+	}
+	prefix, err := ip.Prefix(bits)
+	if err != nil {
+		return "", false
+	}
+	return prefix.String(), true
+}

@@ -1,0 +1,53 @@
+package rules
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// A credential is what follows its scheme: however the scheme and the spaces are
+// written, it is one key.
+func TestCredential(t *testing.T) {
+	for text, want := range map[string]string{
+		"Bearer k1": "k1", "bearer k1": "k1", "BEARER  k1": "k1", "Bearer \t k1": "k1", "Bearer k1 k2": "k1", "Bearer k1,k2": "k1,k2", "Bearer K1": "K1",
+		"Bearer": "", "Bearer ": "", "Bearerk1": "", "Basic k1": "", "": "", "n1 Bearer k1": "", " Bearer k1": "",
+	} {
+		got, present := credential(text, "bearer")
+		require.Equal(t, want, got, text)
+		require.Equal(t, want != "", present, text)
+	}
+}
+
+// Of a client behind NAT64 the translated address counts.
+func TestNetworks(t *testing.T) {
+	for text, want := range map[string]string{
+		"192.0.2.7": "192.0.2.0/24", "2001:db8:0:1:2::7": "2001:db8:0:1::/64", "64:ff9b::192.0.2.7": "64:ff9b::c000:200/120",
+		"64:ff9b:1::7": "64:ff9b:1::/64",
+	} {
+		got, present := (&KeyPart{KeyPart: &policy.KeyPart{V4Prefix: 24, V6Prefix: 64}}).network(netip.MustParseAddr(text))
+		require.True(t, present)
+		require.Equal(t, want, got)
+	}
+	whole, _ := (&KeyPart{KeyPart: &policy.KeyPart{V4Prefix: 32, V6Prefix: 64}}).network(netip.MustParseAddr("64:ff9b::192.0.2.7"))
+	require.Equal(t, "64:ff9b::c000:207", whole)
+}
+
+// An address in a header is one key in each way that proxies write it.
+func TestAddress(t *testing.T) {
+	for text, want := range map[string]string{
+		"192.0.2.7": "192.0.2.7", "192.0.2.7:4711": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7", "192.0.2.7, 10.0.0.1": "192.0.2.7", `"192.0.2.7:80"`: "192.0.2.7",
+		"2001:db8::7": "2001:db8::7", "2001:DB8:0::7": "2001:db8::7", "[2001:db8::7]": "2001:db8::7", "[2001:db8::7]:443": "2001:db8::7",
+		`"[2001:db8::7]:443"`: "2001:db8::7", "fe80::1%eth0": "fe80::1", "2001:db8::7 ,x": "2001:db8::7", "[2001:db8::7": "2001:db8::7",
+		"": "", "unknown": "", "_hidden": "", "192.0.2": "", "192.0.2.7.1": "", "192.0.2.07": "", ",192.0.2.7": "", "[]": "", ":": "", "localhost:80": "",
+	} {
+		ip, present := address(text)
+		require.Equal(t, want != "", present, text)
+		if present {
+			require.Equal(t, want, ip.String(), text)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+// Package rules compiles a policy's rules and finds those that a request is for (Rules).
+// It compiles what each says about requests: which ones it is for
+// (Match, Index), by which key it counts them (KeyPart), and how many units a request
+// costs (Costs).
+//
+// Its invariant: a value that a client may spell in several ways, or that is too
+// long to be read, counts against the client. It decides nothing.
+package rules
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/shared/automaton"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Match is a compiled policy.Match: predicates in the order of their cost. A
+// value that a client may spell in several ways counts against the client: under
+// "match" one spelling that holds is enough, under "exempt" all must hold.
+type Match struct {
+	exempt  bool
+	methods []string
+	hosts   []policy.Pattern
+	paths   []policy.Pattern
+	clients addresses
+	headers []headerMatch
+}
+
+type headerMatch struct {
+	number int // see request.Request
+	value  policy.Pattern
+}
+
+// Compile compiles an entry of a rule's "match" or "exempt".
+func Compile(r *request.Request, m *policy.Match, exempt bool) Match {
+	out := Match{exempt: exempt, methods: m.Methods, paths: m.Paths, clients: newAddresses(m.ClientIPs)}
+	for _, host := range m.Hosts {
+		if suffix, ok := strings.CutPrefix(host, "*"); ok {
+			out.hosts = append(out.hosts, policy.Pattern{Kind: policy.Suffix, Text: suffix})
+		} else {
+			out.hosts = append(out.hosts, policy.Pattern{Kind: policy.Exact, Text: host})
+		}
+	}
+	for _, h := range m.Headers {
+		out.headers = append(out.headers, headerMatch{r.HeaderNumber(h.Name), h.Value})
+	}
+	return out
+}
+
+// IsEmpty reports whether every request matches.
+func (m *Match) IsEmpty() bool {
+	return len(m.methods)+len(m.hosts)+len(m.paths)+len(m.clients)+len(m.headers) == 0
+}
+
+// Holds reports whether the request matches. It first asks the predicates on
+// values that have been read, which need no call into the proxy: often they are
+// enough to say no.
+func (m *Match) Holds(r *request.Request) bool {
+	return m.holdsOf(r, true) && m.holdsOf(r, false)
+}
+
+// holdsOf asks the predicates on values that have been read, or those on values
+// that have not.
+func (m *Match) holdsOf(r *request.Request, read bool) bool {
+	if len(m.methods) > 0 && r.KnowsMethod() == read && !m.method(r) {
+		return false
+	}
+	if len(m.hosts) > 0 && r.KnowsHost() == read && !m.holdsForAny(m.hosts, r, r.Hosts()) {
+		return false
+	}
+	if len(m.paths) > 0 && r.KnowsPath() == read && !m.holdsForAny(m.paths, r, r.Paths()) {
+		return false
+	}
+	if len(m.clients) > 0 && r.KnowsClient() == read {
+		if ip, present := r.Client(); !present || !m.clients.hold(ip) {
+			return false
+		}
+	}
+	for i := range m.headers {
+		h := &m.headers[i]
+		if r.KnowsJoinedHeader(h.number) == read && !m.header(h, r) {
+			return false
+		}
+	}
+	return true
+}
+
+// method takes "get" for GET, as some upstreams do, unless that would exempt the
+// request.
+func (m *Match) method(r *request.Request) bool {
+	method, _ := r.Method()
+	if slices.Contains(m.methods, method) {
+		return true
+	}
+	for i := 0; i < len(m.methods) && !m.exempt; i++ {
+		if strings.EqualFold(m.methods[i], method) {
+			return true
+		}
+	}
+	return false
+}
+
+// header asks about all values of a header. The proxy joins them with a comma,
+// which a value may hold too; only a comma costs further calls, for each value by
+// itself. For a match the joined values may hold as well: an upstream may read
+// them as one.
+func (m *Match) header(h *headerMatch, r *request.Request) bool {
+	joined, present := r.JoinedHeader(h.number)
+	whole := !m.exempt && len(joined) <= automaton.MaxValueBytes
+	if whole && m.holds(&h.value, joined, present, r) {
+		return true
+	}
+	if !present || strings.IndexByte(joined, ',') < 0 {
+		return !whole && m.holds(&h.value, joined, present, r)
+	}
+	values := r.Values(h.number)
+	if len(values) == 0 { // the call failed
+		return !m.exempt
+	}
+	for _, value := range values {
+		if m.holds(&h.value, value, true, r) != m.exempt {
+			return !m.exempt
+		}
+	}
+	return m.exempt
+}
+
+// holdsForAny reports whether one of the patterns holds for a reading of the value.
+func (m *Match) holdsForAny(patterns []policy.Pattern, r *request.Request, readings []string) bool {
+	for _, value := range readings {
+		if m.isAny(patterns, r, value) != m.exempt {
+			return !m.exempt
+		}
+	}
+	return m.exempt && len(readings) > 0
+}
+
+func (m *Match) isAny(patterns []policy.Pattern, r *request.Request, value string) bool {
+	for i := range patterns {
+		if m.holds(&patterns[i], value, true, r) {
+			return true
+		}
+	}
+	return false
+}
+
+// holds notes in the request that a value was too long to be read.
+func (m *Match) holds(p *policy.Pattern, value string, present bool, r *request.Request) bool {
+	holds, tooLong := p.Holds(value, present, !m.exempt)
+	r.TooLong = r.TooLong || tooLong
+	return holds
+}
