@@ -124,7 +124,7 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 	if e.slot >= 0 {
 		return OK
 	}
-	if status := t.settle(e, evict); status != OK {
+	if status := t.findSlot(e, evict); status != OK {
 		return status
 	}
 	for i := range e.windows {

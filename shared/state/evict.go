@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// settle gives e a slot. If it evicts a live record, it adds its usage to the
+// findSlot gives e a slot. If it evicts a live record, it adds its usage to the
 // floor.
-func (t *Table) settle(e *Entry, evict bool) Status {
+func (t *Table) findSlot(e *Entry, evict bool) Status {
 	slot, expired := t.vacant(e)
 	if slot < 0 {
 		if !evict {

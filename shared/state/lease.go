@@ -73,7 +73,7 @@ func LeaseHostBytes(windows int, capacity uint32) uint64 {
 
 // Lease is what this proxy holds of one key. The zero value holds nothing.
 type Lease struct {
-	Grants [MaxGrants]Held
+	Grants [MaxGrants]Grant
 
 	DeniedNs   int64
 	PassNs     int64
@@ -87,15 +87,15 @@ type Lease struct {
 	Standings []Standing
 }
 
-// Held is what is left of a grant.
-type Held struct {
+// Grant is what is left of a grant.
+type Grant struct {
 	Stream, Number uint32
 	Units          uint32
 	EndNs          int64 // units may be spent before it
 }
 
 // Same reports whether both are of one grant.
-func (h *Held) Same(g *Held) bool { return h.Stream == g.Stream && h.Number == g.Number }
+func (h *Grant) Same(g *Grant) bool { return h.Stream == g.Stream && h.Number == g.Number }
 
 // Left returns how many units may be spent.
 func (l *Lease) Left(nowNs int64) (units uint32) {
@@ -109,9 +109,9 @@ func (l *Lease) Left(nowNs int64) (units uint32) {
 
 // Take spends units, those first whose lease ends first. It returns the grant that
 // the last of them were of. At least so many must be left.
-func (l *Lease) Take(nowNs int64, units uint32) (from Held) {
+func (l *Lease) Take(nowNs int64, units uint32) (from Grant) {
 	for units > 0 {
-		var first *Held
+		var first *Grant
 		for i := range l.Grants {
 			g := &l.Grants[i]
 			if g.Units > 0 && g.EndNs > nowNs && (first == nil || g.EndNs < first.EndNs) {
@@ -128,8 +128,8 @@ func (l *Lease) Take(nowNs int64, units uint32) (from Held) {
 
 // Put adds units of a grant. ok says that there was room; lost is how many units of
 // an ended stream made it.
-func (l *Lease) Put(nowNs int64, h Held) (lost uint32, ok bool) {
-	var room *Held
+func (l *Lease) Put(nowNs int64, h Grant) (lost uint32, ok bool) {
+	var room *Grant
 	for i := range l.Grants {
 		g := &l.Grants[i]
 		switch {
@@ -260,7 +260,7 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 		e.entry.page, e.entry.fresh = bytes.Clone(e.entry.page), false
 	}
 	if e.entry.slot < 0 {
-		l.settle(e)
+		l.findSlot(e)
 	}
 	e.entry.page.setTime(&t.layout, e.entry.slot, e.nowNs)
 	b := e.entry.page.lease(&t.layout, e.entry.slot)
@@ -269,8 +269,8 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 	return t.write(&e.entry)
 }
 
-// settle gives the entry a slot.
-func (l *Leases) settle(e *LeaseEntry) {
+// findSlot gives the entry a slot.
+func (l *Leases) findSlot(e *LeaseEntry) {
 	t, p := l.table, e.entry.page
 	best, fewest, oldest := -1, uint32(0), int64(0)
 	for slot := range t.layout.Slots {
@@ -307,7 +307,7 @@ func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recor
 func (l *Lease) read(b []byte) {
 	for i := range l.Grants {
 		g := b[offGrants+i*grantBytes:]
-		l.Grants[i] = Held{
+		l.Grants[i] = Grant{
 			Stream: le.Uint32(g), Number: le.Uint32(g[4:]), Units: le.Uint32(g[offUnits:]), EndNs: int64(le.Uint64(g[offEnd:])),
 		}
 	}

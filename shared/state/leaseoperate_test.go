@@ -16,10 +16,10 @@ func TestCleanKeepsLeases(t *testing.T) {
 
 		keep bool
 	}{
-		"live":         {Lease{Grants: [MaxGrants]Held{1: {1, 1, 5, later}}}, true},
-		"to return":    {Lease{Grants: [MaxGrants]Held{1: {1, 1, 5, leaseNow - second}}}, true},
-		"stranded":     {Lease{Grants: [MaxGrants]Held{1: {1, 1, 5, leaseNow - 3*second}}}, false},
-		"spent":        {Lease{Grants: [MaxGrants]Held{1: {1, 1, 0, later}}, Rate: Rate{FromNs: leaseNow, Now: 5}}, false},
+		"live":         {Lease{Grants: [MaxGrants]Grant{1: {1, 1, 5, later}}}, true},
+		"to return":    {Lease{Grants: [MaxGrants]Grant{1: {1, 1, 5, leaseNow - second}}}, true},
+		"stranded":     {Lease{Grants: [MaxGrants]Grant{1: {1, 1, 5, leaseNow - 3*second}}}, false},
+		"spent":        {Lease{Grants: [MaxGrants]Grant{1: {1, 1, 0, later}}, Rate: Rate{FromNs: leaseNow, Now: 5}}, false},
 		"denied":       {Lease{DeniedNs: later}, true},
 		"denied once":  {Lease{DeniedNs: leaseNow}, false},
 		"asked":        {Lease{AskedNs: later}, true},
@@ -71,7 +71,7 @@ func TestCleanIsLateForASpender(t *testing.T) {
 	for i := range 20 {
 		key := fmt.Sprint(i)
 		e := readLease(t, l, key, leaseNow)
-		e.Grants[0] = Held{1, 1, 2, leaseNow + second}
+		e.Grants[0] = Grant{1, 1, 2, leaseNow + second}
 		require.Equal(t, OK, l.Write(e))
 		spender := readLease(t, l, key, leaseNow)
 		spender.Take(leaseNow, 2)

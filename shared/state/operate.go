@@ -54,7 +54,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	placed := e.slot >= 0
 	if t.floorLives(e, e.Now) {
 		if !placed {
-			if status := t.settle(e, evict); status != OK {
+			if status := t.findSlot(e, evict); status != OK {
 				return false, status
 			}
 		}

@@ -48,7 +48,7 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 			":path", pick("/a/b?q=a", "/b;x?q=%62", "/c"))
 		e := New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 		v := e.Decide()
-		wants := lease.AppendWants(nil, v)
+		wants := lease.AppendParts(nil, v)
 		for _, a := range v.Subjects {
 			var named policy.Subject
 			var texts []string
@@ -63,9 +63,9 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 				continue
 			}
 			require.Len(t, wants, 1)
-			require.Equal(t, of.QuotaKey(&named), wants[0].Part.Key)
+			require.Equal(t, of.QuotaKey(&named), wants[0].Key)
 			want := of.Definition(named.Override)
-			want.ID = wants[0].Part.Definition
+			want.ID = wants[0].Definition
 			require.Equal(t, want, e.Leases.Definitions[want.ID])
 			asked++
 		}

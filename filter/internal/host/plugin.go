@@ -48,9 +48,7 @@ type plugin struct {
 	engine      *engine.Engine
 	manage      *policy.Manage
 	mistakes    mistakes // wrong tokens of management requests
-	trace       bool     // report the whole of every verdict
-	brief       bool     // report every verdict in brief
-	verdicts    bool     // publish every verdict to access logs
+	reports     reports
 	metrics     metrics
 	context     uint32
 	fields      []respond.Field // of the request that is decided
@@ -67,6 +65,13 @@ type plugin struct {
 
 	conflicts int  // see watch
 	isSplit   bool // see split
+}
+
+// reports says which verdicts are published, beside those that access logs get anyway.
+type reports struct {
+	whole bool // of every request, with keys
+	brief bool // of every request, in brief
+	words bool // of every request, to access logs
 }
 
 // running are the configurations in this VM.
@@ -105,10 +110,10 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	p.fieldWriter.Style = pol.Headers
 	p.confine()
 	var asked string
-	asked, p.trace = theProxy.Property("sluice", "trace")
-	p.brief = asked == "brief"
+	asked, p.reports.whole = theProxy.Property("sluice", "trace")
+	p.reports.brief = asked == "brief"
 	asked, _ = theProxy.Property("xds", "node", "metadata", "sluice", "verdicts")
-	p.verdicts = asked == "all"
+	p.reports.words = asked == "all"
 	p.quota = newQuotaTalk(p, pol)
 	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {
 		proxywasm.LogCritical("sluice: set the tick period: " + err.Error())

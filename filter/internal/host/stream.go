@@ -105,7 +105,7 @@ func (p *plugin) respond(context uint32, v *decide.Verdict) types.Action {
 	if p.quota != nil && p.quota.serve(context, v) {
 		return types.ActionPause
 	}
-	if p.trace || p.verdicts || respond.Notable(v) {
+	if p.reports.whole || p.reports.words || respond.Notable(v) {
 		p.publish(v)
 	}
 	if v.Allowed && p.fieldWriter.Style == policy.HeadersNone {
@@ -157,16 +157,16 @@ const (
 // requests that every rule has simply allowed go without it, unless the node's
 // metadata asks for all verdicts.
 func (p *plugin) publish(v *decide.Verdict) {
-	if p.brief {
+	if p.reports.brief {
 		p.word = respond.AppendBriefs(p.word[:0], v)
 		setState(briefState, p.word)
 		return
 	}
-	if respond.Notable(v) || p.verdicts && v.Matched() {
+	if respond.Notable(v) || p.reports.words && v.Matched() {
 		p.word = respond.AppendWord(p.word[:0], v)
 		setState(verdictState, p.word)
 	}
-	if p.trace {
+	if p.reports.whole {
 		setState(reportState, respond.AppendReport(nil, v))
 	}
 }

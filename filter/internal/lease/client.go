@@ -63,10 +63,10 @@ type Client struct {
 	tickNs   int64  // when the last tick was
 	stalled  bool   // a late tick has given the service more time
 
-	groups  map[string]*group // queued, by what they want
-	flying  map[string]*group // sent, by what they want
-	byID    map[uint32]*group
-	queue   []*group
+	groups  map[string]*ask // queued, by what they want
+	flying  map[string]*ask // sent, by what they want
+	byID    map[uint32]*ask
+	queue   []*ask
 	lastID  uint32
 	returns []quota.Return
 
@@ -79,7 +79,7 @@ type Client struct {
 	answers quota.Answers
 	message []byte
 	key     []byte
-	wants   []Want
+	parts   []Part
 }
 
 // stream is a stream to the service.
@@ -91,10 +91,10 @@ type stream struct {
 }
 
 // group is the asks of requests that want the same units.
-type group struct {
+type ask struct {
 	id      uint32
 	key     string
-	wants   []Want
+	parts   []Part
 	waiters []*waiter
 	refill  bool
 	sentNs  int64
@@ -106,7 +106,7 @@ type waiter struct {
 	context    uint32
 	verdict    *decide.Verdict
 	deadlineNs int64
-	group      *group // nil once it is ready
+	ask        *ask // nil once it is ready
 	late       bool
 	crowded    bool
 	gone       bool
@@ -116,15 +116,15 @@ type waiter struct {
 func NewClient(host Host, w *Worker) *Client {
 	return &Client{
 		host: host, worker: w, stream: stream{defined: map[uint32]bool{}},
-		groups: map[string]*group{}, flying: map[string]*group{},
-		byID: map[uint32]*group{}, waiters: map[uint32]*waiter{}, pauseNs: firstPauseNs,
+		groups: map[string]*ask{}, flying: map[string]*ask{},
+		byID: map[uint32]*ask{}, waiters: map[uint32]*waiter{}, pauseNs: firstPauseNs,
 	}
 }
 
 // Waiting reports whether some request waits.
 func (c *Client) Waiting() bool { return len(c.waiters) > 0 }
 
-// Wait makes a request wait for what its pending verdict wants. The client keeps the
+// Wait makes a request wait for what its pending verdict parts. The client keeps the
 // verdict until Host.Free.
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	w := c.waiters[context]
@@ -141,25 +141,25 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 		}
 	}
 	c.release(v, decide.Pending)
-	c.wants = AppendWants(c.wants[:0], v)
-	g := c.queued(c.wants, false)
-	w.group = g
+	c.parts = AppendParts(c.parts[:0], v)
+	g := c.queued(c.parts, false)
+	w.ask = g
 	if len(g.waiters) > 0 {
-		for i := range g.wants { // the cost stays that of the first
-			p := &g.wants[i].Part
-			p.Waiting = limit.AddSaturating(p.Waiting, c.wants[i].Part.Cost)
+		for i := range g.parts { // the cost stays that of the first
+			p := &g.parts[i].Part
+			p.Waiting = limit.AddSaturating(p.Waiting, c.parts[i].Cost)
 		}
 	}
 	g.waiters, g.refill = append(g.waiters, w), false
 	c.flush(now)
 }
 
-// Refill asks ahead, for requests to come.
-func (c *Client) Refill(v *decide.Verdict, now int64) {
-	c.wants = takeRefills(c.wants[:0], v)
-	for i := range c.wants {
+// AskAhead asks ahead, for requests to come.
+func (c *Client) AskAhead(v *decide.Verdict, now int64) {
+	c.parts = appendAhead(c.parts[:0], v)
+	for i := range c.parts {
 		if len(c.queue) < maxRefills {
-			c.queued(c.wants[i:i+1], true)
+			c.queued(c.parts[i:i+1], true)
 		}
 	}
 	c.flush(now)
@@ -188,32 +188,32 @@ func (c *Client) giveBack(r quota.Return, stream uint32) {
 	}
 }
 
-// queued returns the group that waits to be sent and wants the same, or a new one. Of
-// rules that count denied requests it wants the same cost too.
-func (c *Client) queued(wants []Want, refill bool) *group {
+// queued returns the group that waits to be sent and parts the same, or a new one. Of
+// rules that count denied requests it parts the same cost too.
+func (c *Client) queued(parts []Part, refill bool) *ask {
 	c.key = c.key[:0]
-	for i := range wants {
-		p := &wants[i].Part
+	for i := range parts {
+		p := &parts[i].Part
 		c.key = binary.LittleEndian.AppendUint32(c.key, p.Definition)
 		c.key = append(c.key, p.Key[:]...)
-		if c.countsDenied(&wants[i]) {
+		if c.countsDenied(&parts[i]) {
 			c.key = binary.LittleEndian.AppendUint32(c.key, p.Cost)
 		}
 	}
 	if g := c.groups[string(c.key)]; g != nil {
 		return g
 	}
-	g := &group{key: string(c.key), wants: append([]Want(nil), wants...), refill: refill}
+	g := &ask{key: string(c.key), parts: append([]Part(nil), parts...), refill: refill}
 	c.groups[g.key] = g
 	if refill {
-		c.queue = append([]*group{g}, c.queue...) // before first contacts
+		c.queue = append([]*ask{g}, c.queue...) // before first contacts
 	} else {
 		c.queue = append(c.queue, g)
 	}
 	return g
 }
 
-func (c *Client) unqueue(g *group) {
+func (c *Client) unqueue(g *ask) {
 	delete(c.groups, g.key)
 	for i, other := range c.queue {
 		if other == g {
@@ -276,7 +276,7 @@ func (c *Client) Forget(context uint32) {
 		return
 	}
 	c.remove(w)
-	if g := w.group; g != nil {
+	if g := w.ask; g != nil {
 		for i, other := range g.waiters {
 			if other == w {
 				g.waiters = append(g.waiters[:i], g.waiters[i+1:]...)
@@ -286,81 +286,5 @@ func (c *Client) Forget(context uint32) {
 		if len(g.waiters) == 0 && c.groups[g.key] == g {
 			c.unqueue(g)
 		}
-	}
-}
-
-// Tick decides requests whose time is over, gives back what is idle, and finds out whether
-// the service is silent. Period says when to call it next.
-func (c *Client) Tick(now int64) {
-	c.returns = c.worker.idle(c.returns, c.stream.number, len(c.returns)+maxReturns)
-	if !c.stoodStill(now) {
-		c.listen(now)
-	}
-	kept := c.order[:0]
-	for i, w := range c.order {
-		if w.group != nil && now < w.deadlineNs && !c.worker.Silent {
-			kept = append(kept, c.order[i:]...)
-			break
-		}
-		switch {
-		case c.waiters[w.context] != w || w.late: // decided, or about to be
-		case w.group != nil:
-			c.expire(w)
-		default: // it is ready, and may have to wait again
-			kept = append(kept, w)
-		}
-	}
-	clear(c.order[len(kept):])
-	c.order = kept
-	c.abandon(now)
-	if c.worker.Silent {
-		c.probe(now)
-	}
-	c.Resume(now)
-}
-
-// Period is how soon Tick must be called, in milliseconds.
-func (c *Client) Period() uint32 {
-	switch {
-	case len(c.ready) > 0:
-		return 1
-	case len(c.waiters) > 0 || c.sentNs != 0:
-		return 10
-	}
-	if ns := c.worker.idleNs; ns > 0 {
-		return uint32(min(max(ns, minReturnNs)/1e6, 1000))
-	}
-	return 1000
-}
-
-// expire makes a request ready that has waited for too long.
-func (c *Client) expire(w *waiter) {
-	g := w.group
-	for i, other := range g.waiters {
-		if other == w {
-			g.waiters = append(g.waiters[:i], g.waiters[i+1:]...)
-			break
-		}
-	}
-	w.group, w.late = nil, true
-	c.ready = append(c.ready, w)
-	if len(g.waiters) == 0 && !g.refill && c.groups[g.key] == g {
-		c.unqueue(g)
-	}
-}
-
-// End decides all requests that wait, without the service: the configuration ends.
-func (c *Client) End(now int64) {
-	for _, w := range c.order {
-		if w.group != nil {
-			c.expire(w)
-		}
-	}
-	for len(c.ready) > 0 {
-		c.Resume(now)
-	}
-	if c.stream.number != 0 {
-		c.host.Cancel()
-		c.stream.number = 0
 	}
 }

@@ -2,8 +2,6 @@ package lease
 
 import (
 	"encoding/binary"
-	"errors"
-	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
@@ -41,10 +39,10 @@ type account struct {
 	from   from
 	nowNs  int64 // monotonic
 	answer answer
-	want   int // of the ask that it waits for
+	part   int // of the ask that it waits for
 	entry  state.LeaseEntry
-	of     state.Held // the grant that the units were of
-	refill bool       // this hit is the one that asks for the next units
+	of     state.Grant // the grant that the units were of
+	refill bool        // this hit is the one that asks for the next units
 
 	shares    []limit.Window // this proxy's share of the limits
 	standings [state.MaxWindows]limit.Usage
@@ -66,15 +64,6 @@ type answer struct {
 	waitNs int64  // of a denial
 	units  uint32 // for this request alone
 	of     *grant // that the units are of, nil if there are none
-}
-
-// grant is what requests that have waited got of a grant. What they do not take goes back
-// when the last of them is decided: the service takes units of a grant back once.
-type grant struct {
-	received
-	source *Source
-	place  state.Place
-	having int // requests that have units of it
 }
 
 // accountOf returns what the source remembers of the subject.
@@ -293,86 +282,6 @@ func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
 	u := &a.standings[window]
 	*u = s.Limits.Windows[window].Standing(s.Record.Now, used, resetNs, u.Log)
 	return u
-}
-
-// Leased returns how many units of the subject's key this proxy held when it was checked,
-// and how long until the last of them end. leases is false for a rule that leases nothing.
-func Leased(s *decide.Subject) (units uint32, endsNs int64, leases bool) {
-	if _, leases = s.Rule.Source.(*Source); !leases || s.Unlimited {
-		return 0, 0, false
-	}
-	a := accountOf(s)
-	for i := range a.entry.Grants {
-		if g := &a.entry.Grants[i]; g.Units > 0 && g.EndNs > a.nowNs {
-			endsNs = max(endsNs, g.EndNs-a.nowNs)
-		}
-	}
-	return a.entry.Left(a.nowNs), endsNs, true
-}
-
-// Refusal refuses all but leased.
-func (c *Source) Refusal(name string) error {
-	if name == "leased" {
-		return nil
-	}
-	return errors.New("rule " + strconv.Quote(c.rule.Policy.Name) +
-		" has scope cluster: its counters are the quota service's, which sluice counters asks without --proxy")
-}
-
-// Operate says how many units of the key this proxy may still spend.
-func (c *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64) (value int64, err error) {
-	if s.Unlimited {
-		return 0, nil
-	}
-	a := accountOf(s)
-	a.nowNs = c.worker.host.Monotonic()
-	if c.table.Read(&a.entry, s.Key.Bytes, now, a.nowNs) != state.OK {
-		return 0, local.ErrStore
-	}
-	return int64(a.entry.Left(a.nowNs)), nil
-}
-
-// Clean frees what counts nothing: where a lease holds nothing, too.
-func (c *Source) Clean(now int64) (freed uint64, status state.Status) {
-	if c.local != nil {
-		if freed, status = c.local.Clean(now); status != state.OK {
-			return freed, status
-		}
-	}
-	leased, status := c.table.Clean(&c.worker.entry, now, c.worker.host.Monotonic())
-	return freed + leased, status
-}
-
-// Stats counts the keys of the leases, and the pages of both tables: those that count here
-// while the service is silent are among the leases.
-func (c *Source) Stats(now int64) (s state.Stats, status state.Status) {
-	var without state.Stats
-	if c.local != nil {
-		if without, status = c.local.Stats(now); status != state.OK {
-			return s, status
-		}
-	}
-	s, status = c.table.Stats(&c.worker.entry, now, c.worker.host.Monotonic())
-	s.Pages += without.Pages
-	s.Bytes += without.Bytes
-	return s, status
-}
-
-// Tables are what the source leases in, and what counts in the place of a silent service,
-// once it is used.
-func (c *Source) Tables() []*state.Table {
-	if c.local != nil && c.local.Table.Known() {
-		return []*state.Table{c.table.Table(), c.local.Table}
-	}
-	return []*state.Table{c.table.Table()}
-}
-
-// Live counts the leases of a page that hold something, as in Stats.
-func (c *Source) Live(t *state.Table, now int64, page []byte) uint64 {
-	if t != c.table.Table() {
-		return 0
-	}
-	return c.table.Live(&c.worker.entry, now, c.worker.host.Monotonic(), page)
 }
 
 // refillOf is when the rule asks for units ahead.

@@ -19,7 +19,7 @@ func (c *Client) flush(now int64) {
 	m := &c.asks
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
 	c.greet(m)
-	var sent, left []*group
+	var sent, left []*ask
 	for _, g := range c.queue {
 		if len(sent) == maxAsks || c.flying[g.key] != nil {
 			left = append(left, g)
@@ -29,9 +29,9 @@ func (c *Client) flush(now int64) {
 		c.lastID++
 		g.id, g.sentNs, g.stream = c.lastID, now, c.stream.number
 		ask := quota.Ask{ID: g.id}
-		for i := range g.wants {
-			c.define(g.wants[i].Part.Definition)
-			ask.Parts = append(ask.Parts, g.wants[i].Part)
+		for i := range g.parts {
+			c.define(g.parts[i].Definition)
+			ask.Parts = append(ask.Parts, g.parts[i].Part)
 		}
 		m.Asks = append(m.Asks, ask)
 	}
@@ -104,7 +104,7 @@ func (c *Client) Closed(now int64) {
 	}
 	c.stream.number, c.sentNs, c.returns = 0, 0, c.returns[:0]
 	c.backOff(now)
-	groups := make([]*group, 0, len(c.byID))
+	groups := make([]*ask, 0, len(c.byID))
 	for _, g := range c.byID {
 		groups = append(groups, g)
 	}
@@ -118,16 +118,16 @@ func (c *Client) Closed(now int64) {
 }
 
 // requeue queues a group again.
-func (c *Client) requeue(g *group) {
+func (c *Client) requeue(g *ask) {
 	if g.refill || len(g.waiters) == 0 {
 		return
 	}
 	if other := c.groups[g.key]; other != nil {
 		for _, w := range g.waiters {
-			w.group = other
+			w.ask = other
 		}
-		for i := range other.wants {
-			p, q := &other.wants[i].Part, &g.wants[i].Part
+		for i := range other.parts {
+			p, q := &other.parts[i].Part, &g.parts[i].Part
 			p.Cost, p.Waiting = q.Cost, limit.AddSaturating(p.Waiting, q.Waiting)
 		}
 		other.waiters, other.refill = append(g.waiters, other.waiters...), false
@@ -175,8 +175,8 @@ func (c *Client) answer(a *quota.Answer) {
 	}
 	switch a.Result {
 	case quota.Unknown:
-		for i := range g.wants {
-			delete(c.stream.defined, g.wants[i].Part.Definition)
+		for i := range g.parts {
+			delete(c.stream.defined, g.parts[i].Definition)
 		}
 		g.waiters = waiters
 		c.requeue(g)
@@ -186,33 +186,33 @@ func (c *Client) answer(a *quota.Answer) {
 			w.crowded = true
 		}
 	default:
-		for i := range g.wants {
+		for i := range g.parts {
 			c.share(g, i, a, waiters)
 		}
 	}
 	for _, w := range waiters {
-		w.group = nil
+		w.ask = nil
 	}
 	c.ready = append(c.ready, waiters...)
 }
 
-// share gives the waiters what the answer has for one want, in their order, and stores the
+// share gives the waiters what the answer has for one part, in their order, and stores the
 // rest.
-func (c *Client) share(g *group, i int, a *quota.Answer, waiters []*waiter) {
-	want := &g.wants[i]
-	got := &grant{source: want.source, place: want.place}
+func (c *Client) share(g *ask, i int, a *quota.Answer, waiters []*waiter) {
+	part := &g.parts[i]
+	got := &grant{source: part.source, place: part.place}
 	r := &got.received
-	r.cost, r.stream, r.nowNs = want.Part.Cost, g.stream, c.worker.host.Monotonic()
+	r.cost, r.stream, r.nowNs = part.Cost, g.stream, c.worker.host.Monotonic()
 	if a.Result != quota.Granted && a.Result != quota.Denied || i >= len(a.Grants) { // or what a newer service says
 		r.Failed = true
 	} else {
 		r.Grant = a.Grants[i]
 	}
-	r.bound(quota.MostWaitNs(c.worker.Definitions[want.Part.Definition].Windows))
+	r.bound(quota.MostWaitNs(c.worker.Definitions[part.Definition].Windows))
 	r.endNs = g.sentNs + r.ValidNs
 	for _, w := range waiters {
 		for _, s := range w.verdict.Subjects {
-			if s.Outcome == decide.Pending && s.Rule.Source == want.source && accountOf(s).want == i {
+			if s.Outcome == decide.Pending && s.Rule.Source == part.source && accountOf(s).part == i {
 				got.give(s)
 			}
 		}
@@ -221,20 +221,20 @@ func (c *Client) share(g *group, i int, a *quota.Answer, waiters []*waiter) {
 	if got.Units = 0; got.having > 0 && !rest.Leased { // all of it goes back at once
 		got.Units, rest.Units = rest.Units, 0
 	}
-	c.giveBack(want.source.store(want.place, &rest, want.Part.Spent), g.stream)
+	c.giveBack(part.source.store(part.place, &rest, part.Spent), g.stream)
 }
 
 // concernsMore reports whether an answer decides more than the group's own requests:
 // it has units beyond their need, or no answer to later asks can be better, nor counts.
-func (c *Client) concernsMore(g *group, a *quota.Answer) bool {
+func (c *Client) concernsMore(g *ask, a *quota.Answer) bool {
 	if a.Result != quota.Granted && a.Result != quota.Denied {
 		return a.Result != quota.Unknown
 	}
-	for i := range g.wants {
+	for i := range g.parts {
 		switch {
-		case c.countsDenied(&g.wants[i]):
+		case c.countsDenied(&g.parts[i]):
 			return false
-		case a.Result == quota.Granted && i < len(a.Grants) && !a.Grants[i].Denied && a.Grants[i].Units <= g.wants[i].Part.Waiting:
+		case a.Result == quota.Granted && i < len(a.Grants) && !a.Grants[i].Denied && a.Grants[i].Units <= g.parts[i].Waiting:
 			return false
 		}
 	}
@@ -242,78 +242,6 @@ func (c *Client) concernsMore(g *group, a *quota.Answer) bool {
 }
 
 // countsDenied reports whether an ask for it counts even where it is denied.
-func (c *Client) countsDenied(w *Want) bool {
-	return c.worker.Definitions[w.Part.Definition].CountDenied
-}
-
-// standstillNs is how long a worker may stand still and go on with its stream.
-const standstillNs = 1_000_000_000
-
-// stoodStill reports whether the tick comes so late that the worker was busy with
-// something else: what it has sent may not have left, and what has come may lie
-// behind the tick. The service gets its timeout anew, once until it answers. Requests
-// wait no longer for that. After a very long time it begins a new stream.
-func (c *Client) stoodStill(now int64) bool {
-	gap := now - max(c.tickNs, c.sentNs)
-	late := c.sentNs != 0 && !c.stalled && gap > c.worker.TimeoutNs/2 && gap < standstillNs
-	c.tickNs = now
-	if late {
-		c.stalled, c.sentNs = true, now
-	}
-	return late
-}
-
-// listen declares the service silent when nothing has come for the timeout after a
-// message, or no stream could be opened for so long. It ends a silent stream.
-func (c *Client) listen(now int64) {
-	timeout := c.worker.TimeoutNs
-	silent := c.sentNs != 0 && now-c.sentNs >= timeout && now-c.heardNs >= timeout
-	if !silent && c.stream.number == 0 {
-		for _, w := range c.order {
-			if w.group != nil {
-				silent = now >= w.deadlineNs
-				break
-			}
-		}
-	}
-	if !silent {
-		return
-	}
-	c.worker.Silent, c.pauseNs = true, maxPauseNs
-	if c.stream.number != 0 {
-		c.host.Cancel()
-		c.Closed(now)
-	}
-}
-
-// probe asks the silent service for no units, to hear whether it answers again.
-func (c *Client) probe(now int64) {
-	if c.sentNs != 0 || !c.ensureOpen(now) {
-		return
-	}
-	look := quota.Part{Inspect: true} // at the first definition, and a key that nobody has
-	m := quota.Asks{Definitions: c.worker.Definitions[:1], Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
-	c.stream.defined[0] = true
-	c.greet(&m)
-	c.message = m.Append(c.message[:0])
-	if !c.host.Send(c.message) {
-		c.Closed(now)
-		return
-	}
-	c.stream.greeted, c.sentNs = true, now
-}
-
-// abandon lets keys be asked for again whose asks have got no answer in time,
-// though others have. A late answer still counts.
-func (c *Client) abandon(now int64) {
-	for key, g := range c.flying {
-		if now-g.sentNs >= c.worker.TimeoutNs {
-			delete(c.flying, key)
-		}
-	}
-	for id, g := range c.byID {
-		if now-g.sentNs >= lateNs {
-			delete(c.byID, id)
-		}
-	}
+func (c *Client) countsDenied(w *Part) bool {
+	return c.worker.Definitions[w.Definition].CountDenied
 }

@@ -165,7 +165,7 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	proxy.Headers = map[string][]string{"u": {"a"}}
 	v := workers[0].engine.Decide()
 	require.True(t, v.Pending)
-	require.EqualValues(t, 6, lease.AppendWants(nil, v)[0].Part.Spent)
+	require.EqualValues(t, 6, lease.AppendParts(nil, v)[0].Spent)
 }
 
 // Where the store fails for a shadow rule's key alone, the other rules decide as ever.

@@ -34,7 +34,7 @@ var faults = []fault{
 		New:  `if g.units = pick("twice", g.units, 0); units == 0 {`,
 	}}, "idle units, a message twice", "were admitted, "},
 	{"what goes back stays in the record", "stays", []buildtest.Edit{{
-		File: "filter/internal/lease/worker.go",
+		File: "filter/internal/lease/idle.go",
 		Old:  "units, g.Units = g.Units, 0",
 		New:  `units, g.Units = g.Units, pick("stays", g.Units, 0)`,
 	}}, "idle units", "were admitted, "},
@@ -73,7 +73,7 @@ var faults = []fault{
 		New:  `if !e.looked && planted != "still" {`,
 	}}, "a worker stands still", "are admitted in"},
 	{"units go back on another stream", "stream", []buildtest.Edit{{
-		File: "filter/internal/lease/worker.go",
+		File: "filter/internal/lease/idle.go",
 		Old:  "if h.stream != stream {",
 		New:  `if planted != "stream" && h.stream != stream {`,
 	}}, "idle units of two keys", "were admitted, "},

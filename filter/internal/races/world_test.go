@@ -294,9 +294,9 @@ func (k *worker) respond(context uint32, v *decide.Verdict) bool {
 	r := k.waiting[context]
 	if v.Pending {
 		k.engine.Keep(v)
-		for _, want := range lease.AppendWants(nil, v) {
-			name := [...]string{r.user, r.tenant}[want.Part.Definition]
-			k.world.keys[name] = key{k.engine.Leases.Definitions[want.Part.Definition], want.Part.Key, false}
+		for _, want := range lease.AppendParts(nil, v) {
+			name := [...]string{r.user, r.tenant}[want.Definition]
+			k.world.keys[name] = key{k.engine.Leases.Definitions[want.Definition], want.Key, false}
 		}
 		k.client.Wait(context, v, k.world.now)
 		return false
@@ -310,8 +310,8 @@ func (k *worker) respond(context uint32, v *decide.Verdict) bool {
 		}
 		k.admitAlone(v)
 	}
-	if lease.WantsRefill(v) {
-		k.client.Refill(v, k.world.now)
+	if lease.AsksAhead(v) {
+		k.client.AskAhead(v, k.world.now)
 	}
 	return true
 }

@@ -1,0 +1,151 @@
+package lease
+
+import "github.com/sluice-ratelimit/sluice/shared/quota"
+
+// Tick decides requests whose time is over, gives back what is idle, and finds out whether
+// the service is silent. Period says when to call it next.
+func (c *Client) Tick(now int64) {
+	c.returns = c.worker.idle(c.returns, c.stream.number, len(c.returns)+maxReturns)
+	if !c.stoodStill(now) {
+		c.listen(now)
+	}
+	kept := c.order[:0]
+	for i, w := range c.order {
+		if w.ask != nil && now < w.deadlineNs && !c.worker.Silent {
+			kept = append(kept, c.order[i:]...)
+			break
+		}
+		switch {
+		case c.waiters[w.context] != w || w.late: // decided, or about to be
+		case w.ask != nil:
+			c.expire(w)
+		default: // it is ready, and may have to wait again
+			kept = append(kept, w)
+		}
+	}
+	clear(c.order[len(kept):])
+	c.order = kept
+	c.abandon(now)
+	if c.worker.Silent {
+		c.probe(now)
+	}
+	c.Resume(now)
+}
+
+// Period is how soon Tick must be called, in milliseconds.
+func (c *Client) Period() uint32 {
+	switch {
+	case len(c.ready) > 0:
+		return 1
+	case len(c.waiters) > 0 || c.sentNs != 0:
+		return 10
+	}
+	if ns := c.worker.idleNs; ns > 0 {
+		return uint32(min(max(ns, minReturnNs)/1e6, 1000))
+	}
+	return 1000
+}
+
+// expire makes a request ready that has waited for too long.
+func (c *Client) expire(w *waiter) {
+	g := w.ask
+	for i, other := range g.waiters {
+		if other == w {
+			g.waiters = append(g.waiters[:i], g.waiters[i+1:]...)
+			break
+		}
+	}
+	w.ask, w.late = nil, true
+	c.ready = append(c.ready, w)
+	if len(g.waiters) == 0 && !g.refill && c.groups[g.key] == g {
+		c.unqueue(g)
+	}
+}
+
+// End decides all requests that wait, without the service: the configuration ends.
+func (c *Client) End(now int64) {
+	for _, w := range c.order {
+		if w.ask != nil {
+			c.expire(w)
+		}
+	}
+	for len(c.ready) > 0 {
+		c.Resume(now)
+	}
+	if c.stream.number != 0 {
+		c.host.Cancel()
+		c.stream.number = 0
+	}
+}
+
+// standstillNs is how long a worker may stand still and go on with its stream.
+const standstillNs = 1_000_000_000
+
+// stoodStill reports whether the tick comes so late that the worker was busy with
+// something else: what it has sent may not have left, and what has come may lie
+// behind the tick. The service gets its timeout anew, once until it answers. Requests
+// wait no longer for that. After a very long time it begins a new stream.
+func (c *Client) stoodStill(now int64) bool {
+	gap := now - max(c.tickNs, c.sentNs)
+	late := c.sentNs != 0 && !c.stalled && gap > c.worker.TimeoutNs/2 && gap < standstillNs
+	c.tickNs = now
+	if late {
+		c.stalled, c.sentNs = true, now
+	}
+	return late
+}
+
+// listen declares the service silent when nothing has come for the timeout after a
+// message, or no stream could be opened for so long. It ends a silent stream.
+func (c *Client) listen(now int64) {
+	timeout := c.worker.TimeoutNs
+	silent := c.sentNs != 0 && now-c.sentNs >= timeout && now-c.heardNs >= timeout
+	if !silent && c.stream.number == 0 {
+		for _, w := range c.order {
+			if w.ask != nil {
+				silent = now >= w.deadlineNs
+				break
+			}
+		}
+	}
+	if !silent {
+		return
+	}
+	c.worker.Silent, c.pauseNs = true, maxPauseNs
+	if c.stream.number != 0 {
+		c.host.Cancel()
+		c.Closed(now)
+	}
+}
+
+// probe asks the silent service for no units, to hear whether it answers again.
+func (c *Client) probe(now int64) {
+	if c.sentNs != 0 || !c.ensureOpen(now) {
+		return
+	}
+	look := quota.Part{Inspect: true} // at the first definition, and a key that nobody has
+	m := quota.Asks{Definitions: c.worker.Definitions[:1], Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
+	c.stream.defined[0] = true
+	c.greet(&m)
+	c.message = m.Append(c.message[:0])
+	if !c.host.Send(c.message) {
+		c.Closed(now)
+		return
+	}
+	c.stream.greeted, c.sentNs = true, now
+}
+
+// abandon lets keys be asked for again whose asks have got no answer in time,
+// though others have. A late answer still counts.
+func (c *Client) abandon(now int64) {
+	for key, g := range c.flying {
+		if now-g.sentNs >= c.worker.TimeoutNs {
+			delete(c.flying, key)
+		}
+	}
+	for id, g := range c.byID {
+		if now-g.sentNs >= lateNs {
+			delete(c.byID, id)
+		}
+	}
+}
