@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/top"
 )
 

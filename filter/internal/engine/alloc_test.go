@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 )
 
 // Every algorithm decides, counts, denies and refunds without allocating.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 )
 
 // With count_denied a hit that this rule denies adds its cost to all windows of

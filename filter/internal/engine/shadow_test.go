@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 )
 
 // A shadow rule decides, counts and reports, and never denies.

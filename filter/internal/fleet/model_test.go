@@ -8,9 +8,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 )
 

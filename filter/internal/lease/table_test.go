@@ -5,8 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 )
 
 // A later configuration of fewer windows may have made the table, which then keeps no

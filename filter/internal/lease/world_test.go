@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 )
 
 // law checks what was admitted at the given instants, in their order.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"

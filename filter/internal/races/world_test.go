@@ -6,10 +6,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/controlplane/quotatest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 

@@ -5,8 +5,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 )
 
 // Garbage collection would stop a worker: what a request needs is there before

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/policy"

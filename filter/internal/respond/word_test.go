@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/hosttest"
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 )
 
 // The word for access logs has the verdict of every rule that matched, shadow
