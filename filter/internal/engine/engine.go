@@ -148,5 +148,13 @@ func (e *Engine) Keep(v *decide.Verdict) {
 // limits that were found.
 func (e *Engine) Resume(v *decide.Verdict) { v.Decide(e.host.Now()) }
 
+// maxIdle is how many verdicts are kept for requests to come: each takes kilobytes, and
+// seldom many wait at once.
+const maxIdle = 64
+
 // Free takes a verdict back that Keep has kept.
-func (e *Engine) Free(v *decide.Verdict) { e.idle = append(e.idle, v) }
+func (e *Engine) Free(v *decide.Verdict) {
+	if len(e.idle) < maxIdle {
+		e.idle = append(e.idle, v)
+	}
+}
