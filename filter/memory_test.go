@@ -19,5 +19,5 @@ func TestMemoryOfLargePoliciesIsBounded(t *testing.T) {
 		used = append(used, b.Memory(0)>>20)
 	}
 	t.Logf("MiB after each: %d", used)
-	require.LessOrEqual(t, used[19], uint64(64))
+	require.LessOrEqual(t, used[19], uint64(16))
 }

@@ -70,6 +70,7 @@ func (b *builder) build(prog *syntax.Prog) *Automaton {
 		b.table = append(b.table, end)
 	}
 	a.next, a.width = slices.Clip(b.table), b.width
+	a.starts = append(make([]rune, 0, len(a.starts)), a.starts...) // append's own memory would be searched for pointers
 	return a
 }
 

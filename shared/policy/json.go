@@ -13,7 +13,7 @@ import (
 //
 // The nodes have no positions: the JSON of a plugin's configuration was made
 // by a program, on one line. An error is a *Problem and has one.
-func ParseJSON(data []byte) (*Node, error) {
+func ParseJSON[T string | []byte](data T) (*Node, error) {
 	if len(data) > MaxBytes {
 		return nil, &Problem{Code: TooLarge, Args: []string{itoa(int64(len(data)))}}
 	}

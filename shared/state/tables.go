@@ -1,7 +1,9 @@
 package state
 
 import (
+	"bytes"
 	"slices"
+	"unsafe"
 
 	"github.com/dchest/siphash"
 
@@ -49,8 +51,16 @@ func NewCounterID(domain, counter, keyParts string, capacity uint32) CounterID {
 // Use it for what must not change when Envoy restarts, never to place a record.
 func StableHash(key []byte) (lo, hi uint64) { return siphash.Hash128(0, 0, key) }
 
-// OwnerID identifies an owner of tables: a configuration, by its name.
-func OwnerID(name string) uint64 { return siphash.Hash(0, 1, []byte(name)) }
+// OwnerID identifies an owner of tables: a configuration, by its name, which may be in
+// parts.
+func OwnerID(name ...string) uint64 {
+	key := [16]byte{8: 1}
+	h := siphash.New(key[:])
+	for _, part := range name {
+		_, _ = h.Write(unsafe.Slice(unsafe.StringData(part), len(part)))
+	}
+	return h.Sum64()
+}
 
 // AppendPart appends the value of a key part, preceded by its length, so that the
 // keys ("ab", "c") and ("a", "bc") differ.
@@ -77,10 +87,10 @@ type Tables struct {
 	store      Store
 	random     func([]byte)
 	self       owner
-	splitOwner uint64 // owner of the tables after Split; 0 = there is none
-	split      bool   // the tables are the split owner's
-	conflict   bool   // see HasConflict
-	tables     map[CounterID]*Table
+	splitOwner uint64   // owner of the tables after Split; 0 = there is none
+	split      bool     // the tables are the split owner's
+	conflict   bool     // see HasConflict
+	tables     []*Table // sorted by counter: no map, see docs/RATIONALE.md
 
 	seeded bool
 	seed   [2]uint64
@@ -92,18 +102,30 @@ type Tables struct {
 func NewTables(store Store, random func([]byte), ownerID uint64, configuredNs int64) *Tables {
 	return &Tables{
 		store: store, random: random, self: owner{ownerID, configuredNs},
-		tables: make(map[CounterID]*Table),
 	}
 }
 
 // Table returns the table of a counter; rules that share a counter share it.
 func (t *Tables) Table(def Definition) *Table {
-	if have := t.tables[def.Counter]; have != nil {
-		return have
+	at, found := t.find(def.Counter)
+	if !found {
+		t.tables = slices.Insert(t.tables, at, &Table{tables: t, def: def})
 	}
-	table := &Table{tables: t, def: def}
-	t.tables[def.Counter] = table
-	return table
+	return t.tables[at]
+}
+
+// Clear lets go of all tables.
+func (t *Tables) Clear() {
+	for _, table := range t.tables {
+		*table = Table{}
+	}
+	t.tables = nil
+}
+
+func (t *Tables) find(id CounterID) (at int, found bool) {
+	return slices.BinarySearchFunc(t.tables, id, func(table *Table, id CounterID) int {
+		return bytes.Compare(table.def.Counter[:], id[:])
+	})
 }
 
 // SetSplitOwner sets the owner of the tables after Split. All workers that run one
@@ -144,7 +166,7 @@ func (t *Tables) Release(now int64) Status {
 	return OK
 }
 
-func (t *Tables) keeps(id CounterID) bool { return t.tables[id] != nil }
+func (t *Tables) keeps(id CounterID) bool { _, found := t.find(id); return found }
 
 // Heartbeat writes the owner's sign of life, reads the directory, and registers
 // the tables again if another configuration has removed the owner from them. Call

@@ -107,11 +107,14 @@ func (e *Engine) HasConflict() bool { return e.tables.HasConflict() }
 // Split gives the tables to the owner Identity.SplitOwner.
 func (e *Engine) Split() { e.tables.Split() }
 
-// Release gives up what the engine holds after Split, and what it shares of denials.
+// Release ends the engine: it gives up what it holds after Split and what it shares of
+// denials, and its memory leads nowhere any more, should the collector keep some of it.
 func (e *Engine) Release() {
 	now := e.host.Now()
 	e.tables.Release(now)
 	e.denials.Release(now)
+	clear(e.rules)
+	e.tables.Clear()
 }
 
 // Decide decides the request that the host is at, and counts it. The verdict is

@@ -63,7 +63,9 @@ func (m *metrics) publish(e *engine.Engine) {
 	i := 0
 	e.EachMetric(func(s engine.Series, count uint64) {
 		if i == len(m.published) {
-			m.published = append(m.published, counter{})
+			more := make([]counter, max(64, 2*i)) // append's memory would be searched for pointers
+			copy(more, m.published)
+			m.published = more
 		}
 		m.published[i].raise(count, func() string { return counterName(&s) })
 		i++

@@ -3,6 +3,7 @@ package host
 import (
 	"slices"
 	"strconv"
+	"unsafe"
 
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
@@ -91,7 +92,8 @@ const (
 // Envoy's NACK does not carry the reason.
 func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	arena.reset()
-	text, err := proxywasm.GetPluginConfiguration()
+	configuration, err := proxywasm.GetPluginConfiguration()
+	text := unsafe.String(unsafe.SliceData(configuration), len(configuration)) // whose parts the policy keeps
 	if err != nil {
 		proxywasm.LogCritical("sluice: read the plugin configuration: " + err.Error())
 		return types.OnPluginStartStatusFailed
@@ -103,7 +105,7 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	p.manage = pol.Manage
 	name := filterName()
 	p.identity = engine.Identity{
-		Owner: state.OwnerID(name), SplitOwner: state.OwnerID(name + "\x00" + string(text)),
+		Owner: state.OwnerID(name), SplitOwner: state.OwnerID(name, "\x00", text),
 		ConfiguredNs: theProxy.Now(), Random: fillRandom,
 	}
 	p.engine = engine.New(pol, &theProxy, p.identity)
@@ -123,7 +125,7 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	return types.OnPluginStartStatusOK
 }
 
-func readPolicy(text []byte) (*policy.Policy, bool) {
+func readPolicy(text string) (*policy.Policy, bool) {
 	doc, err := policy.ParseJSON(text)
 	if err != nil {
 		proxywasm.LogCritical("sluice: policy refused: " + unreadable(text, err))
@@ -204,7 +206,8 @@ func (p *plugin) OnPluginDone() bool {
 		p.metrics.publish(p.engine)
 		p.forget()
 		p.engine.Release()
-		p.engine = nil
+		clear(p.engine.Policy().Rules) // the collector may take a constant for a pointer to them
+		*p.engine, p.engine = engine.Engine{}, nil
 	}
 	return true
 }

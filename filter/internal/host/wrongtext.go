@@ -10,7 +10,7 @@ const (
 
 // unreadable says why a configuration is no policy, and what to do where people
 // commonly write another kind of text.
-func unreadable(text []byte, err error) string {
+func unreadable(text string, err error) string {
 	// Not errors.As, which links reflection.
 	problem, ok := err.(*policy.Problem) //nolint:errorlint // see above
 	if !ok || problem.Code != policy.InvalidJSON {
@@ -32,9 +32,9 @@ func unreadable(text []byte, err error) string {
 // Envoy hands to the filter as it is. It begins with the tag of a map's entry, the
 // entry's length and the tag and length of the field's name: no text has such
 // characters.
-func isStruct(text []byte) bool {
+func isStruct(text string) bool {
 	const tag, longest = '\n', 8
-	for i, c := range text[:min(len(text), longest)] {
+	for i, c := range []byte(text[:min(len(text), longest)]) {
 		switch {
 		case i == 0 && c != tag:
 			return false

@@ -26,7 +26,7 @@ type Request struct {
 //
 // No error repeats a value: it may be a secret.
 func ParseRequest(text string) (*Request, error) {
-	doc, err := policy.ParseJSON([]byte(text))
+	doc, err := policy.ParseJSON(text)
 	if err != nil || doc.Kind != policy.Object {
 		return nil, errors.New("must be a JSON object in ASCII")
 	}

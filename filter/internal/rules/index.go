@@ -31,15 +31,14 @@ type dimension struct {
 	asking []uint64 // the rules that ask for it
 	open   []uint64 // rules that are never left out: they do not ask, or ask by an expression
 
-	exact    map[string][]uint32
-	suffixes map[string][]uint32 // ".example.com"
-	prefixes []prefix            // sorted
+	exact, suffixes, prefixes []asked // each sorted; a suffix is ".example.com"
 }
 
-// prefix is the beginning of a text and the rules that ask for it.
-type prefix struct {
+// asked is a text and the rules that ask for it. In the place of a map, whose memory
+// TinyGo's collector takes for pointers.
+type asked struct {
 	text   string
-	parent int // index of the longest other prefix that text begins with, -1 for none
+	parent int // of a prefix: index of the longest other that text begins with, -1 for none
 	rules  []uint32
 }
 
@@ -66,9 +65,7 @@ func newDimension(rules []*Match, patterns func(*Match) []policy.Pattern, read f
 	size := (len(rules) + 63) / 64
 	d := dimension{
 		read: read, asking: make([]uint64, size), open: make([]uint64, size),
-		exact: map[string][]uint32{}, suffixes: map[string][]uint32{},
 	}
-	starts := map[string][]uint32{}
 	for i := range rules {
 		list := patterns(rules[i])
 		if len(list) > 0 {
@@ -80,28 +77,59 @@ func newDimension(rules []*Match, patterns func(*Match) []policy.Pattern, read f
 			continue
 		}
 		for _, p := range list {
-			var into map[string][]uint32
+			var into *[]asked
 			switch p.Kind {
 			case policy.Suffix:
-				into = d.suffixes
+				into = &d.suffixes
 			case policy.Prefix:
-				into = starts
+				into = &d.prefixes
 			default: // the only other kind that is indexed
-				into = d.exact
+				into = &d.exact
 			}
-			into[p.Text] = append(into[p.Text], uint32(i))
+			*into = append(*into, asked{text: p.Text, rules: []uint32{uint32(i)}})
 		}
 	}
-	for text, rules := range starts {
-		d.prefixes = append(d.prefixes, prefix{text: text, rules: rules})
-	}
+	d.exact, d.suffixes, d.prefixes = sorted(d.exact), sorted(d.suffixes), sorted(d.prefixes)
 	d.nest()
 	return d
 }
 
-// nest sorts the prefixes and links each to the one around it.
+// sorted sorts by text and makes one of those with equal texts.
+func sorted(list []asked) []asked {
+	sort.SliceStable(list, func(i, j int) bool { return list[i].text < list[j].text })
+	n := 0
+	for i := range list {
+		if n > 0 && list[n-1].text == list[i].text {
+			list[n-1].rules = append(list[n-1].rules, list[i].rules...)
+			continue
+		}
+		list[n] = list[i]
+		n++
+	}
+	return list[:n]
+}
+
+// find returns the index of the last text that does not sort after this one, -1 for
+// none, and whether it is this one.
+func find(list []asked, text string) (at int, exact bool) {
+	at, exact = slices.BinarySearchFunc(list, text, func(a asked, text string) int { return strings.Compare(a.text, text) })
+	if !exact {
+		at--
+	}
+	return at, exact
+}
+
+// addExact adds the rules that ask for this very text.
+func addExact(list []asked, text string, out []uint64) {
+	if at, exact := find(list, text); exact {
+		for _, i := range list[at].rules {
+			add(out, i)
+		}
+	}
+}
+
+// nest links each prefix to the one around it.
 func (d *dimension) nest() {
-	sort.Slice(d.prefixes, func(i, j int) bool { return d.prefixes[i].text < d.prefixes[j].text })
 	for i := range d.prefixes {
 		at := i - 1
 		for at >= 0 && !strings.HasPrefix(d.prefixes[i].text, d.prefixes[at].text) {
@@ -139,14 +167,10 @@ func (d *dimension) find(r *request.Request, out []uint64) {
 }
 
 func (d *dimension) findText(text string, out []uint64) {
-	for _, i := range d.exact[text] {
-		add(out, i)
-	}
+	addExact(d.exact, text, out)
 	if len(d.suffixes) > 0 {
 		for at := strings.IndexByte(text, '.'); at >= 0; {
-			for _, i := range d.suffixes[text[at:]] {
-				add(out, i)
-			}
+			addExact(d.suffixes, text[at:], out)
 			next := strings.IndexByte(text[at+1:], '.')
 			if next < 0 {
 				break
@@ -160,13 +184,7 @@ func (d *dimension) findText(text string, out []uint64) {
 // findPrefixes starts at the greatest prefix that does not sort after the text,
 // and goes outwards: every prefix of the text is among those.
 func (d *dimension) findPrefixes(text string, out []uint64) {
-	at, exact := slices.BinarySearchFunc(d.prefixes, text, func(p prefix, text string) int {
-		return strings.Compare(p.text, text)
-	})
-	if !exact {
-		at--
-	}
-	for at >= 0 {
+	for at, _ := find(d.prefixes, text); at >= 0; {
 		p := &d.prefixes[at]
 		if strings.HasPrefix(text, p.text) {
 			for _, i := range p.rules {
