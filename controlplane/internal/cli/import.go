@@ -39,7 +39,7 @@ type importOptions struct {
 func (o *importOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.routes, "routes", "", "`FILE` of Envoy with the rate_limits of its routes")
-	flags.StringVar(&o.listener, "listener", "", "`NAME` or IP:PORT of the listener, where several have limits")
+	flags.StringVar(&o.listener, "listener", "", "`NAME` or IP:PORT of the listener, or name of the routes, where several have limits")
 	flags.StringArrayVar(&o.keys, "key", nil, "`KEY=PART` that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or host; may be given again")
 	_ = cmd.MarkFlagFilename("routes", "yaml", "yml", "json")
 }
@@ -56,7 +56,8 @@ The service knows only keys, such as remote_address. The rate_limits of Envoy's
 routes say which part of a request a key is: give the file with them as --routes.
 Without it a key is what --key says, or what Envoy commonly makes of it. Any other
 key is taken for a header, x_user for x-user, and a note says so. A rule for a key
-whose value Envoy's routes choose, such as generic_key, is off until it has a match.`,
+whose value Envoy's routes choose, such as generic_key, is off until it has a match.
+A BackendTrafficPolicy needs no routes.`,
 		Example: `  sluice import envoy-ratelimit config.yaml --routes envoy.yaml > policy.yaml
 
   sluice import envoy-ratelimit config.yaml --key user=header:x-user-id --key tenant=query:tenant`,
@@ -75,9 +76,10 @@ func newImportLocalRatelimitCommand() *cobra.Command {
 		Use:   "local-ratelimit (FILE|-)",
 		Short: "Translate a configuration of Envoy's local rate limit filter",
 		Long: `Translate the configuration of Envoy's local rate limit filter into a policy; - is
-standard input. The file is a configuration of Envoy, a listener or route of it, or
-only that of the filter. For the filter alone, --routes and --key say what the keys
-of its descriptors are, as in import envoy-ratelimit.`,
+standard input. The file is a configuration or dump of Envoy, a listener or route of
+it, only that of the filter, an EnvoyFilter or a BackendTrafficPolicy. Where routes
+are apart from their listener, give them as --routes. For the filter alone, --routes
+and --key say what the keys of its descriptors are, as in import envoy-ratelimit.`,
 		Example: `  sluice import local-ratelimit envoy.yaml > policy.yaml
 
   sluice import local-ratelimit envoy.yaml --listener 0.0.0.0:10000

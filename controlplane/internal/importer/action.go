@@ -121,7 +121,7 @@ func product(list, ways []descriptor) []descriptor {
 	for _, way := range ways {
 		for _, d := range list {
 			d.entries = slices.Concat(d.entries, way.entries)
-			d.scope = d.and(way.scope, "Its actions set two conditions on one header, and a match holds one.")
+			d.scope = d.and(way.scope, "Its actions set two conditions on one part of the request, and a match holds one.")
 			all = append(all, d)
 		}
 	}
@@ -141,7 +141,7 @@ func (in *source) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders)
 	}
 	p := headerPart(name)
 	if p.kind == "header" && !isHeaderName(name) {
-		in.failField(a, "header_name", "must be the name of a header, not "+strconv.Quote(name))
+		in.failField(a, "header_name", "must be the name of a header, not "+strconv.Quote(a.GetHeaderName()))
 		return nil
 	}
 	switch p.kind {
@@ -189,6 +189,9 @@ func (in *source) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress) []
 // under a key of its own if it has none.
 func fixed(key string, a valueAction) descriptor {
 	e := entry{key: cmp.Or(a.GetDescriptorKey(), key), value: a.GetDescriptorValue()}
+	if e.value == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
+		return descriptor{entries: []entry{{key: e.key, part: &clientIP}}}
+	}
 	d := descriptor{entries: []entry{e}}
 	if strings.Contains(e.value, "%") {
 		d.cannot("Envoy's formatter makes the value " + e.value + " of the request, and the import cannot translate that.")

@@ -2,6 +2,7 @@ package importer
 
 import (
 	"encoding/json"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -20,6 +22,7 @@ import (
 // what the policy cannot hold goes to the notes.
 type source struct {
 	file     string
+	root     *policy.Node
 	notes    *notes
 	problems policyfile.Errors
 	failed   map[*policy.Node]bool
@@ -33,21 +36,18 @@ type origin struct {
 	path string // "descriptors[0]", or empty
 }
 
-// open parses a file.
-func open(f File, n *notes) (*source, *policy.Node, error) {
-	if isBlank(f.Text) {
-		return nil, nil, policyfile.Errors{{File: f.Name, Message: "the file is empty"}}
-	}
-	root, err := policyfile.Parse(f.Name, f.Text)
+// open parses a file; of a configuration of Envoy it takes parts for the whole.
+func open(f File, n *notes) (*source, error) {
+	root, err := parse(f)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	in := &source{file: f.Name, notes: n, failed: map[*policy.Node]bool{}, origins: map[any]origin{},
+	in := &source{file: f.Name, root: root, notes: n, failed: map[*policy.Node]bool{}, origins: map[any]origin{},
 		decoded: map[*policy.Node]proto.Message{}}
-	if root.Kind != policy.Object {
+	if root.Kind != policy.Object && root.Kind != policy.List {
 		in.fail(root, "", "must be an object, not "+kindNames[root.Kind])
 	}
-	return in, root, in.err()
+	return in, in.err()
 }
 
 // err returns the problems.
@@ -97,15 +97,12 @@ func (in *source) placeOf(n *policy.Node) place { return place{in.file, n.Line, 
 // that every problem has its place.
 func (in *source) message(n *policy.Node, path string, m protoreflect.Message) {
 	in.origins[m.Interface()] = origin{n, path}
-	fields := m.Descriptor().Fields()
-	find := func(name string) (protoreflect.FieldDescriptor, bool) {
-		fd := fields.ByJSONName(name)
-		if fd == nil {
-			fd = fields.ByTextName(name)
-		}
-		return fd, fd != nil
+	known := map[string]protoreflect.FieldDescriptor{}
+	for i := range m.Descriptor().Fields().Len() {
+		fd := m.Descriptor().Fields().Get(i)
+		known[fd.TextName()], known[fd.JSONName()] = fd, fd
 	}
-	eachField(in, n, path, find, func(fd protoreflect.FieldDescriptor, v *policy.Node, path string) {
+	eachField(in, n, path, known, func(fd protoreflect.FieldDescriptor, v *policy.Node, path string) {
 		one := fd.ContainingOneof()
 		switch note, skip := skipped(fd); {
 		case skip:
@@ -187,15 +184,11 @@ var wantedKinds = map[string]string{
 // is the name, "note" says why the import makes nothing of the field.
 func (in *source) structure(n *policy.Node, path string, v reflect.Value) {
 	in.origins[v.Addr().Interface()] = origin{n, path}
-	find := func(name string) (int, bool) {
-		for i := range v.NumField() {
-			if v.Type().Field(i).Tag.Get("yaml") == name {
-				return i, true
-			}
-		}
-		return 0, false
+	known := map[string]int{}
+	for i := range v.NumField() {
+		known[v.Type().Field(i).Tag.Get("yaml")] = i
 	}
-	eachField(in, n, path, find, func(i int, value *policy.Node, path string) {
+	eachField(in, n, path, known, func(i int, value *policy.Node, path string) {
 		tag, f := v.Type().Field(i).Tag, v.Field(i)
 		switch note, skip := tag.Lookup("note"); {
 		case skip:
@@ -217,9 +210,9 @@ func (in *source) structure(n *policy.Node, path string, v reflect.Value) {
 	})
 }
 
-// eachField calls set for the fields of an object that find knows, and notes
-// the others.
-func eachField[F comparable](in *source, n *policy.Node, path string, find func(name string) (F, bool),
+// eachField calls set for the fields of an object that are known. Of the others
+// those that resemble one are typos, and the rest is noted.
+func eachField[F comparable](in *source, n *policy.Node, path string, fields map[string]F,
 	set func(f F, v *policy.Node, path string)) {
 	if n.Kind != policy.Object {
 		in.fail(n, path, "must be an object, not "+kindNames[n.Kind])
@@ -228,9 +221,15 @@ func eachField[F comparable](in *source, n *policy.Node, path string, find func(
 	seen, unknown := map[F]bool{}, map[string]bool{}
 	for _, field := range n.Fields {
 		path := join(path, field.Name)
-		f, known := find(field.Name)
+		f, known := fields[field.Name]
+		near := ""
+		if !known && !unknown[field.Name] {
+			near = message.Nearest(field.Name, slices.Sorted(maps.Keys(fields)))
+		}
 		switch {
 		case field.Name == "@type":
+		case near != "":
+			in.fail(&policy.Node{Line: field.Line, Column: field.Column}, path, `unknown field: did you mean "`+near+`"?`)
 		case known && seen[f] || unknown[field.Name]:
 			in.fail(&policy.Node{Line: field.Line, Column: field.Column}, path, "is given twice: keep one")
 		case !known:

@@ -2,6 +2,7 @@ package importer
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -162,6 +163,12 @@ func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]boo
 			m.rule.name = clip(d.keys(), 100) // it is for several values
 		}
 	}
+	if n := len(m.rule.exempt); n > policy.MaxExempt {
+		m.rule.exempt = m.rule.exempt[:policy.MaxExempt]
+		m.note("It should leave out the requests of " + strconv.Itoa(n) + " matches, and a rule has at most " +
+			strconv.Itoa(policy.MaxExempt) + ".")
+		m.off()
+	}
 	if len(m.rule.overrides) > 0 && len(m.rule.key) == 0 {
 		m.rule.overrides = nil
 	}
@@ -235,9 +242,11 @@ func (m *maker) except(c *cell, inside bool) bool {
 			v = pattern{}
 		}
 		text, ok := m.parts[i].override(v)
-		if !ok { // no request has this value here
-			if inside {
-				m.notes.add(c.place, noPath(v))
+		if !ok {
+			m.notes.add(c.place, noPath(v))
+			if strings.ContainsAny(v.text[:min(1, len(v.text))], "/*") { // else no request has this value
+				m.note("This rule should leave out requests of " + c.name + ", and cannot say so.")
+				m.off()
 			}
 			return true
 		}
@@ -249,6 +258,7 @@ func (m *maker) except(c *cell, inside bool) bool {
 		if !slices.Contains(m.kept, i) && !m.cell.patterns[i].within(c.patterns[i]) {
 			if !p.restrict(&beyond, c.patterns[i]) {
 				m.note("This rule should leave out requests of " + c.name + ", and cannot say so.")
+				m.off()
 			}
 		}
 	}
@@ -279,29 +289,11 @@ func (m *maker) only() {
 			patterns[at], _ = m.parts[i].override(m.cell.patterns[i])
 		}
 	}
-	m.rule.overrides = append(m.rule.overrides, override{patterns, m.cell.quota})
-	m.rule.capacity = m.rule.named()
-	m.rule.overrides = append(m.rule.overrides, override{others, nil})
-}
-
-// named counts the keys that overrides with limits name; 0 if a pattern of
-// theirs fits many keys.
-func (r *rule) named() (count uint64) {
-	for _, o := range r.overrides {
-		for _, text := range o.patterns {
-			if o.quota != nil && text != "" && text[0] != '=' && (text[0] == '~' || strings.Contains(text, "*")) {
-				return 0
-			}
-		}
-		if o.quota != nil {
-			count++
-		}
-	}
-	return count
+	m.rule.overrides = append(m.rule.overrides, override{patterns, m.cell.quota}, override{others, nil})
 }
 
 func noPath(v pattern) string {
-	return "No path is " + v.text + ": paths begin with / and are compared without the query, so it never applies."
+	return "No paths are " + v.text + ": they begin with / and are compared without the query. There is no rule for it."
 }
 
 // guess is the part of a request that a descriptor's key commonly stands for,
@@ -319,7 +311,7 @@ func guess(key string) (p part, note string, ok bool) {
 	case "source_cluster":
 		return part{kind: "property", path: []string{"node", "cluster"}}, "", true
 	case "path":
-		return fullPath, pathNote, true
+		return headerPart(":path"), pathNote, true
 	case "method":
 		return method, "", true
 	case "host", "authority":
@@ -329,6 +321,9 @@ func guess(key string) (p part, note string, ok bool) {
 			"them with --routes FILE.", false
 	}
 	name := strings.ToLower(strings.ReplaceAll(key, "_", "-"))
+	if strings.HasSuffix(name, "remote-address") {
+		return clientIP, "A guess: the key " + key + " is the client's address. To be sure, give --routes FILE.", true
+	}
 	if !isHeaderName(name) {
 		return part{}, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" +
 			key + "=header:NAME'.", false

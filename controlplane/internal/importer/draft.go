@@ -30,7 +30,6 @@ type rule struct {
 	cost          string
 	countDenied   bool
 	off           bool
-	capacity      uint64
 	response      string
 	identity      string // only rules of one identity may share a counter
 }
@@ -103,7 +102,7 @@ func (d *draft) nameRules() {
 // counts reports whether two rules may share a counter.
 func (r *rule) counts(other *rule) bool {
 	return slices.EqualFunc(r.key, other.key, part.is) && r.quota.algorithm == other.quota.algorithm &&
-		r.quota.per == other.quota.per && r.capacity == other.capacity && r.identity == other.identity
+		r.quota.per == other.quota.per && r.identity == other.identity
 }
 
 // clip makes text fit for a rule's name: printable, without space at its ends,
@@ -186,9 +185,6 @@ func (r *rule) write(w *writer) {
 		w.field(in, "mode", "shadow")
 	case r.quota.percent > 0:
 		w.field(in, "enforce_percent", strconv.FormatUint(r.quota.percent, 10))
-	}
-	if r.capacity > 0 {
-		w.field(in, "capacity", strconv.FormatUint(r.capacity, 10))
 	}
 	w.field(in, "response", r.response)
 }

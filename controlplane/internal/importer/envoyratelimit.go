@@ -2,6 +2,8 @@ package importer
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -21,19 +23,27 @@ type Options struct {
 	Keys     map[string]string // a descriptor's key to header:NAME, query:NAME, client_ip, path, method or host
 }
 
+const eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of them " +
+	"admit N times these limits. Rules with scope: cluster count over all."
+
 // EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service:
 // the files of one domain.
 func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 	n := &notes{}
-	n.add(place{}, "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N "+
-		"of them admit N times these limits. Rules with scope: cluster count over all.")
 	keys, err := o.parts()
 	if err != nil {
 		return Imported{}, err
 	}
 	root, domain, errs := &tree{}, "", policyfile.Errors(nil)
 	for _, f := range files {
-		if err := readDomain(f, n, root, &domain); err != nil {
+		in, err := open(f, n)
+		if err != nil {
+			return Imported{}, err
+		}
+		if policies := ofKind(in.root, "BackendTrafficPolicy"); len(policies) > 0 && len(files) == 1 {
+			return in.gateway(policies)
+		}
+		if err := in.readDomain(root, &domain); err != nil {
 			var problems policyfile.Errors
 			if !errors.As(err, &problems) {
 				return Imported{}, err
@@ -41,6 +51,7 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 			errs = append(errs, problems...)
 		}
 	}
+	n.add(place{}, eachEnvoy)
 	d := &draft{from: "envoyproxy/ratelimit", domain: domain}
 	var all []descriptor
 	e := &enforcement{}
@@ -65,18 +76,20 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 		root.reach(all[i].entries, reached, len(made) > 0)
 	}
 	root.unreached(reached, n)
+	if err := keys.unused(); err != nil {
+		return Imported{}, err
+	}
 	e.apply(d.rules, n)
 	return finish(d, n)
 }
 
 // readDomain adds the descriptors of a file to those of its domain.
-func readDomain(f File, n *notes, root *tree, domain *string) error {
-	in, node, err := open(f, n)
-	if err != nil {
-		return err
+func (in *source) readDomain(root *tree, domain *string) error {
+	if in.refuse(in.root, true); in.err() != nil {
+		return in.err()
 	}
 	o := &theirFile{}
-	in.structure(node, "", reflect.ValueOf(o).Elem())
+	in.structure(in.root, "", reflect.ValueOf(o).Elem())
 	switch name := o.Domain; {
 	case name == "":
 		in.failField(o, "domain", "the file needs a domain")
@@ -101,20 +114,26 @@ func (e *KeyError) Error() string {
 		"path, method or host"
 }
 
+// keyParts are the parts of Keys, and which of them a descriptor has.
+type keyParts struct {
+	parts map[string]part
+	used  map[string]bool
+}
+
 // parts reads the parts of Keys.
-func (o Options) parts() (map[string]part, error) {
-	made := map[string]part{}
+func (o Options) parts() (*keyParts, error) {
+	made := &keyParts{map[string]part{}, map[string]bool{}}
 	for key, text := range o.Keys {
 		kind, name, named := strings.Cut(text, ":")
 		switch {
 		case kind == "header" && isHeaderName(strings.ToLower(name)):
-			made[key] = headerPart(name)
+			made.parts[key] = headerPart(name)
 		case kind == "query" && name != "":
-			made[key] = part{kind: "query", name: name}
+			made.parts[key] = part{kind: "query", name: name}
 		case text == "client_ip":
-			made[key] = clientIP
+			made.parts[key] = clientIP
 		case !named && slices.Contains([]string{"path", "method", "host"}, kind):
-			made[key] = part{kind: kind}
+			made.parts[key] = part{kind: kind}
 		default:
 			return nil, &KeyError{Key: key, Part: text}
 		}
@@ -122,13 +141,24 @@ func (o Options) parts() (map[string]part, error) {
 	return made, nil
 }
 
+// unused is an error where a key is one of no descriptor.
+func (k *keyParts) unused() error {
+	for _, key := range slices.Sorted(maps.Keys(k.parts)) {
+		if !k.used[key] {
+			return fmt.Errorf("no descriptor has the key %s of --key", key)
+		}
+	}
+	return nil
+}
+
 // guessDescriptors makes a descriptor of keys whose actions are not known, of
 // what the keys commonly stand for. Where Envoy's routes choose a key's value,
 // it makes a descriptor for each value.
-func guessDescriptors(root *tree, keysOf []string, known map[string]part, n *notes) []descriptor {
+func guessDescriptors(root *tree, keysOf []string, known *keyParts, n *notes) []descriptor {
 	list := []descriptor{{}}
 	for i, key := range keysOf {
-		p, isKnown := known[key]
+		p, isKnown := known.parts[key]
+		known.used[key] = true
 		note := ""
 		if !isKnown {
 			p, note, isKnown = guess(key)
@@ -190,12 +220,16 @@ func (t *tree) unreached(reached map[*tree]bool, n *notes) {
 // routedDescriptors reads the descriptors that Envoy's routes make, and what
 // its rate limit filter says.
 func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descriptor, error) {
-	in, node, err := open(*o.Routes, n)
+	in, err := open(*o.Routes, n)
 	if err != nil {
 		return nil, err
 	}
+	if in.refuse(in.root, false); in.err() != nil {
+		return nil, in.err()
+	}
+	in.root = in.whole(in.root)
 	ofDomain := func(c *policy.Node) bool { return textOf(c, "domain") == d.domain }
-	at, err := choose(in.sites(node), o.Listener, func(s *site) bool {
+	at, err := choose(sites(in), o.Listener, func(s *site) bool {
 		isFilter := func(c filterConfig) bool { return isConfig[*ratelimitv3.RateLimit](c) }
 		return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isFilter(c) && ofDomain(c.node) }) ||
 			!slices.ContainsFunc(s.filters, isFilter) && s.limited()

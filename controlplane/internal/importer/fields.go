@@ -80,14 +80,15 @@ func fieldOf(n *policy.Node, name string) *policy.Node {
 	if n == nil {
 		return nil
 	}
-	folded := strings.ReplaceAll(name, "_", "")
 	for i := range n.Fields {
-		if f := &n.Fields[i]; f.Name == name || strings.EqualFold(f.Name, folded) {
-			if f.Value.Kind == policy.Null {
-				return nil
-			}
+		if f := &n.Fields[i]; isField(f.Name, name) && f.Value.Kind != policy.Null {
 			return f.Value
 		}
 	}
 	return nil
+}
+
+// isField reports whether a field is written in one of the two ways.
+func isField(written, name string) bool {
+	return written == name || strings.EqualFold(written, strings.ReplaceAll(name, "_", ""))
 }

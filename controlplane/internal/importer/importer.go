@@ -9,7 +9,6 @@
 package importer
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -37,9 +36,15 @@ var ErrNothing = errors.New("there is no rate limit in it")
 
 // Choices is returned for a configuration with limits for several listeners: a
 // policy is for one.
-type Choices struct{ Names []string }
+type Choices struct {
+	Names []string
+	Given string // the name that is none of them
+}
 
 func (c *Choices) Error() string {
+	if c.Given != "" {
+		return fmt.Sprintf("there is no listener %q with rate limits", c.Given)
+	}
 	return fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(c.Names))
 }
 
@@ -109,6 +114,3 @@ func check(text []byte) policyfile.Errors {
 	errors.As(err, &problems)
 	return problems
 }
-
-// isBlank reports whether a file holds only space.
-func isBlank(text []byte) bool { return len(bytes.TrimSpace(text)) == 0 }

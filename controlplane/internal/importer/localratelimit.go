@@ -3,6 +3,7 @@ package importer
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,57 +24,80 @@ func LocalRatelimit(f File, o Options) (Imported, error) {
 	if err != nil {
 		return Imported{}, err
 	}
-	in, node, err := open(f, n)
+	in, err := open(f, n)
 	if err != nil {
 		return Imported{}, err
 	}
+	if policies := ofKind(in.root, "BackendTrafficPolicy"); len(policies) > 0 {
+		return in.gateway(policies)
+	}
+	in.refuse(in.root, false)
+	in.root = in.whole(in.root)
 	l := &localImport{in: in, routes: in, draft: &draft{from: "Envoy's local rate limit filter"}, notes: n, keys: keys}
-	at, err := choose(in.sites(node), o.Listener, limitedLocally)
-	if err != nil {
+	if err := l.read(o); err != nil {
 		return Imported{}, err
 	}
-	var filter *localv3.LocalRateLimit
-	if at != nil {
-		l.hosts = in.hosts(at)
-		filter = config[*localv3.LocalRateLimit](in, at.filters, hasBucket)
-	} else {
-		filter = in.bareFilter(node)
-		if o.Routes != nil {
-			if l.hosts, l.routes, err = routesOf(*o.Routes, o.Listener, n); err != nil {
-				return Imported{}, err
-			}
-		}
-	}
-	l.all(filter)
 	for _, in := range []*source{l.routes, in} {
 		if err := in.err(); err != nil {
 			return Imported{}, err
 		}
 	}
+	if len(l.draft.rules) == 0 {
+		if err := in.nothing(in.root); err != nil {
+			return Imported{}, err
+		}
+	}
+	if err := keys.unused(); err != nil {
+		return Imported{}, err
+	}
 	return finish(l.draft, n)
 }
 
-// routesOf reads the routes of another file.
-func routesOf(f File, listener string, n *notes) ([]virtualHost, *source, error) {
-	in, node, err := open(f, n)
-	if err != nil {
-		return nil, nil, err
+// read makes rules of a filter alone, or of the listener that is chosen.
+func (l *localImport) read(o Options) error {
+	files := []*source{l.in}
+	if o.Routes != nil {
+		given, err := open(*o.Routes, l.notes)
+		if err != nil {
+			return err
+		}
+		given.root = given.whole(given.root)
+		files = append(files, given)
 	}
-	at, err := choose(in.sites(node), listener, (*site).limited)
-	return in.hosts(at), in, err
+	alone, wants := l.in.alone(), limitedLocally
+	if alone.node != nil {
+		wants = func(s *site) bool { return s.limited() || limitedLocally(s) }
+	}
+	at, err := choose(sites(files...), o.Listener, wants)
+	switch {
+	case err != nil:
+		return err
+	case at == nil:
+		at = &site{in: l.in}
+	}
+	if alone.node != nil {
+		at.filters = []filterConfig{alone}
+	}
+	if o.Routes != nil && at.in != files[1] {
+		l.notes.add(place{}, o.Routes.Name+": nothing is made of these routes: the listener has routes of its own, or these have no rate_limits")
+	}
+	l.routes, l.hosts = at.in, at.in.hosts(at)
+	l.all(at.filters)
+	return nil
 }
 
-// bareFilter decodes a configuration that stands alone: the filter, its
-// typed_config or what is in it.
-func (in *source) bareFilter(n *policy.Node) *localv3.LocalRateLimit {
-	alone := []filterConfig{configOf(fieldOf(n, "typed_config")), configOf(n)}
-	if filter := config[*localv3.LocalRateLimit](in, alone, nil); filter != nil {
-		return filter
+// alone finds a configuration that stands alone: the filter, its typed_config
+// or what is in it.
+func (in *source) alone() filterConfig {
+	for _, c := range []filterConfig{configOf(textOf(in.root, "name"), fieldOf(in.root, "typed_config")), configOf("", in.root)} {
+		if isConfig[*localv3.LocalRateLimit](c) {
+			return c
+		}
 	}
-	if hasBucket(n) || fieldOf(n, "filter_enabled") != nil {
-		return decodeOnce[*localv3.LocalRateLimit](in, n, "")
+	if hasBucket(in.root) || fieldOf(in.root, "filter_enabled") != nil {
+		return filterConfig{message: localMessage, node: in.root}
 	}
-	return nil
+	return filterConfig{}
 }
 
 // hasBucket reports whether a configuration limits anything. Otherwise it is
@@ -82,10 +106,12 @@ func hasBucket(n *policy.Node) bool {
 	return fieldOf(n, "token_bucket") != nil || fieldOf(n, "descriptors") != nil
 }
 
+const localMessage = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
+
 func limitedLocally(s *site) bool {
 	isLocal := func(c filterConfig) bool { return isConfig[*localv3.LocalRateLimit](c) }
 	return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isLocal(c) && hasBucket(c.node) }) ||
-		contains(s.routing, func(n *policy.Node) bool { return isLocal(configOf(n)) })
+		contains(s.routing, func(n *policy.Node) bool { return isLocal(configOf("", n)) })
 }
 
 // localImport makes rules of the configurations of one listener.
@@ -95,69 +121,88 @@ type localImport struct {
 	hosts  []virtualHost
 	draft  *draft
 	notes  *notes
-	keys   map[string]part
+	keys   *keyParts
 }
 
-// all makes the rules of the filter's configuration, and of those of routes.
-func (l *localImport) all(filter *localv3.LocalRateLimit) {
-	own := func(r *hostRoute) *localv3.LocalRateLimit {
-		return config[*localv3.LocalRateLimit](l.routes, r.own, nil)
-	}
+// own is a route's configuration, or that of its virtual host; disabled where it
+// switches the filter off.
+func (l *localImport) own(r *hostRoute, filters []filterConfig) (o *localv3.LocalRateLimit, disabled bool) {
+	o = config[*localv3.LocalRateLimit](l.routes, r.own, nil)
+	return o, o == nil && slices.ContainsFunc(r.own, func(c filterConfig) bool {
+		return c.disabled && slices.ContainsFunc(filters, func(f filterConfig) bool { return f.name == c.name && f.message == localMessage })
+	})
+}
+
+// all makes the rules of the filters' configurations, and of those of routes.
+func (l *localImport) all(filters []filterConfig) {
 	var rest scope // requests of no route with a configuration of its own
 	var routes []*hostRoute
 	for _, h := range l.hosts {
 		for _, r := range h.routes {
+			o, disabled := l.own(r, filters)
 			switch {
-			case own(r) == nil:
+			case o == nil && !disabled:
 				continue
 			case r.scope.match.empty():
-				rest.notes = append(rest.notes, "A route with its own configuration takes all requests that no other route "+
-					"takes. This rule should leave them out.")
+				rest.cannot("It is for the requests of routes without a configuration of their own, and an exempt cannot say which those " +
+					"are.")
 			default:
 				rest.exempt = append(rest.exempt, r.scope.match)
+				if len(r.scope.unknown) > 0 {
+					rest.note("It leaves out more requests than there, where the condition of a route is one that an exempt cannot say.")
+				}
 			}
-			routes = append(routes, r)
+			if o != nil {
+				routes = append(routes, r)
+			}
 		}
 	}
-	if filter != nil {
-		l.config(filter, l.in, rest, func(r *hostRoute) bool { return own(r) == nil })
+	for _, c := range filters {
+		if c.message == localMessage && c.node != nil {
+			filter := decodeOnce[*localv3.LocalRateLimit](l.in, c.node, pathOf(c.node, l.in.root))
+			l.config(filter, l.in, rest, c.disabled, func(r *hostRoute) bool { o, disabled := l.own(r, filters); return o == nil && !disabled })
+		}
 	}
 	for _, route := range routes {
-		l.config(own(route), l.routes, route.scope, func(r *hostRoute) bool { return r == route })
+		o, _ := l.own(route, filters)
+		l.config(o, l.routes, route.scope, false, func(r *hostRoute) bool { return r == route })
 	}
+}
+
+// pathOf is the path of a filter's configuration in messages.
+func pathOf(n, root *policy.Node) string {
+	if n == root {
+		return ""
+	}
+	return "LocalRateLimit"
 }
 
 // config makes the rules of one configuration, for the requests of a scope and
 // the routes that use accepts.
-func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests scope, use func(*hostRoute) bool) {
+func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests scope, disabled bool, use func(*hostRoute) bool) {
 	if !hasBucket(in.origins[o].node) {
 		return // it is there for its routes
 	}
 	e := in.readEnforcement(o, 0, o.GetStatus())
+	if disabled {
+		e.off = true
+		in.note(o, "disabled", "the filter is disabled, and its rules are off.")
+	}
 	l.draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.draft.headers)
 	var rules []rule
-	var limited []match
 	byKeys, made := descriptorsByKeys(o), map[*commonv3.LocalRateLimitDescriptor]bool{}
 	for _, d := range l.descriptors(o, in, requests, use) {
-		of := d.rules(in.localCells(byKeys, d.entries, made), l.notes)
-		for k := range of {
-			of[k].capacity = in.capacity(o, &of[k])
-			limited = append(limited, limits(&of[k]))
-		}
-		rules = append(rules, of...)
+		rules = append(rules, d.rules(in.localCells(byKeys, d.entries, made), l.notes)...)
 	}
+	in.noteForgetting(o)
 	if q := in.readBucket(o.GetTokenBucket()); q != nil {
 		d := descriptor{scope: requests}
-		if all := o.GetAlwaysConsumeDefaultTokenBucket(); all != nil && !all.GetValue() {
-			if slices.ContainsFunc(limited, func(m match) bool { return m.empty() }) {
-				d.notes = append(slices.Clone(d.notes), "Envoy uses this bucket only for requests without a descriptor, and "+
-					"an exempt cannot say which those are.")
-			} else {
-				d.exempt = slices.Concat(d.exempt, limited)
-			}
+		if all := o.GetAlwaysConsumeDefaultTokenBucket(); all == nil || all.GetValue() || d.others(rules) {
+			name := cmp.Or(o.GetStatPrefix(), "local")
+			rules = append(d.rules([]cell{{name: name, quota: q, place: q.place}}, l.notes), rules...)
+		} else {
+			in.note(o, "token_bucket", "every request has a descriptor with a limit, so Envoy never uses this bucket, and there is no rule for it")
 		}
-		name := cmp.Or(o.GetStatPrefix(), "local")
-		rules = append(d.rules([]cell{{name: name, quota: q, place: q.place}}, l.notes), rules...)
 	} else if o.GetTokenBucket() != nil {
 		in.note(o, "token_bucket", "the token bucket has no fill_interval: Envoy ignores it, and there is no rule for it")
 	}
@@ -176,24 +221,6 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 	}
 }
 
-// limits says for which requests a rule limits anything, empty where no match
-// can.
-func limits(r *rule) match {
-	m := r.match.clone()
-	for _, p := range r.key {
-		switch {
-		case p.kind == "header" && !m.header(p.name):
-			m.headers = append(m.headers, headerMatch{p.name, "*"})
-		case p.kind == "query", p.kind == "property":
-			return match{}
-		}
-	}
-	if len(r.exempt) > 0 || r.off || slices.ContainsFunc(r.overrides, func(o override) bool { return o.quota == nil }) {
-		return match{}
-	}
-	return m
-}
-
 // perConnection counts each connection for itself.
 func (l *localImport) perConnection(at place, rules []rule) {
 	text := "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays until " +
@@ -209,22 +236,16 @@ func (l *localImport) perConnection(at place, rules []rule) {
 	}
 }
 
-// capacity is what max_dynamic_descriptors says for rules whose keys come from
-// requests.
-func (in *source) capacity(o *localv3.LocalRateLimit, r *rule) uint64 {
-	if len(r.key) == 0 || r.capacity > 0 {
-		return r.capacity
+// noteForgetting notes how many values Envoy keeps of an entry whose values come
+// from requests. It bounds memory, and newcomers are not denied for it.
+func (in *source) noteForgetting(o *localv3.LocalRateLimit) {
+	isOpen := func(e *commonv3.RateLimitDescriptor_Entry) bool { return e.GetValue() == "" }
+	if slices.ContainsFunc(o.GetDescriptors(), func(d *commonv3.LocalRateLimitDescriptor) bool { return slices.ContainsFunc(d.GetEntries(), isOpen) }) {
+		kept := cmp.Or(o.GetMaxDynamicDescriptors().GetValue(), 20)
+		in.notes.add(place{}, "Envoy keeps "+strconv.Itoa(int(kept))+" values of an entry without a value, and forgets the least "+
+			"recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an evicted key does not "+
+			"come back to a full bucket.")
 	}
-	n := o.GetMaxDynamicDescriptors().GetValue()
-	if n == 0 {
-		in.notes.add(place{}, "Envoy keeps 20 values of a descriptor whose value is empty, and forgets the least "+
-			"recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an evicted "+
-			"key does not come back to a full bucket.")
-	} else {
-		in.note(o, "max_dynamic_descriptors", "max_dynamic_descriptors: beyond it Envoy forgets a value, which then "+
-			"starts with a full bucket. Here a new value starts from what evicted ones have used")
-	}
-	return min(uint64(n), policy.MaxCapacity)
 }
 
 // descriptors are the descriptors of requests, by the filter's own rate_limits

@@ -14,6 +14,7 @@ type part struct {
 	name   string // of a header or query parameter
 	v4, v6 int    // of client_ip
 	path   []string
+	query  bool // of a path: Envoy compares it with its query
 }
 
 var (
@@ -27,7 +28,7 @@ var (
 func headerPart(name string) part {
 	switch name = strings.ToLower(name); name {
 	case ":path":
-		return fullPath
+		return part{kind: "path", query: true}
 	case ":method":
 		return method
 	case ":authority", "host":
@@ -80,7 +81,7 @@ func (p part) spell(v pattern) pattern {
 // the part never fits the pattern.
 func (p part) override(v pattern) (text string, ok bool) {
 	if p.kind == "path" {
-		if _, ok := v.path(); !ok {
+		if _, ok := p.pathOf(v); !ok {
 			return "", false
 		}
 	}
@@ -88,6 +89,16 @@ func (p part) override(v pattern) (text string, ok bool) {
 		v.text = withoutPort(v.text)
 	}
 	return p.spell(v).value(), true
+}
+
+// pathOf writes a pattern over the path in the notation of paths.
+func (p part) pathOf(v pattern) (text string, ok bool) {
+	if p.query {
+		if v, _, ok = v.ofPath(); !ok {
+			return "", false
+		}
+	}
+	return v.path()
 }
 
 // restrict adds to a match that the part fits a pattern. It reports whether the
@@ -103,7 +114,7 @@ func (p part) restrict(m *match, v pattern) (done bool) {
 		}
 		m.headers = append(m.headers, headerMatch{p.name, v.value()})
 	case "path":
-		text, ok := v.path()
+		text, ok := p.pathOf(v)
 		if !ok || len(m.paths) > 0 {
 			return false
 		}
@@ -180,12 +191,33 @@ func (m *match) clone() match {
 		slices.Clone(m.clientIPs)}
 }
 
+// lists are the lists of a match that holds if one of a list's entries does.
+func (m *match) lists() [4]*[]string {
+	return [4]*[]string{&m.hosts, &m.methods, &m.paths, &m.clientIPs}
+}
+
+// without is the match without the conditions that another one has too.
+func (m *match) without(other *match) match {
+	left := m.clone()
+	for i, list := range left.lists() {
+		if slices.Equal(*list, *other.lists()[i]) {
+			*list = nil
+		}
+	}
+	left.headers = slices.DeleteFunc(left.headers, func(h headerMatch) bool { return slices.Contains(other.headers, h) })
+	return left
+}
+
 // and adds the conditions of another match. It reports whether it did: a match
 // has one list for each part, so both may not restrict the same one.
 func (m *match) and(other match) (done bool) {
-	if len(m.hosts) > 0 && len(other.hosts) > 0 || len(m.methods) > 0 && len(other.methods) > 0 ||
-		len(m.paths) > 0 && len(other.paths) > 0 || len(m.clientIPs) > 0 && len(other.clientIPs) > 0 {
-		return false
+	for i, list := range m.lists() {
+		switch more := *other.lists()[i]; {
+		case len(*list) == 0:
+			*list = slices.Clone(more)
+		case len(more) > 0 && !slices.Equal(*list, more):
+			return false
+		}
 	}
 	for _, h := range other.headers {
 		if m.header(h.name) {
@@ -196,9 +228,5 @@ func (m *match) and(other match) (done bool) {
 		}
 		m.headers = append(m.headers, h)
 	}
-	m.hosts = append(m.hosts, other.hosts...)
-	m.methods = append(m.methods, other.methods...)
-	m.paths = append(m.paths, other.paths...)
-	m.clientIPs = append(m.clientIPs, other.clientIPs...)
 	return true
 }

@@ -2,6 +2,7 @@ package importer
 
 import (
 	"regexp"
+	"regexp/syntax"
 	"strings"
 )
 
@@ -141,4 +142,73 @@ func (p pattern) path() (text string, ok bool) {
 	case expression:
 	}
 	return "~" + p.regexp(), true
+}
+
+// ofPath is the pattern of the path for one of :path, which has the query too.
+// Same says that the query makes no difference. It is not ok if the pattern is
+// about the query, or may be.
+func (p pattern) ofPath() (path pattern, same, ok bool) {
+	if p.kind == anyValue {
+		return p, true, true
+	} else if p.kind == exactly {
+		return p, false, !strings.ContainsAny(p.text, "?#")
+	}
+	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
+		text, cut := strings.CutSuffix(strings.TrimSuffix(p.text, "$"), query)
+		if cut && p.kind == expression && text != "" {
+			p.text, same = text, true
+		}
+	}
+	re, err := syntax.Parse(p.regexp(), syntax.Perl)
+	if err != nil {
+		return p, false, false
+	}
+	last := re
+	if re.Op == syntax.OpConcat {
+		last = re.Sub[lastOf(re)]
+	}
+	return p, same || isAny(last), !seesQuery(re, true)
+}
+
+// seesQuery reports whether an expression may be about what follows a path. What
+// takes any rest of the text is not, at its end.
+func seesQuery(re *syntax.Regexp, atEnd bool) bool {
+	switch {
+	case re.Op == syntax.OpLiteral:
+		return strings.ContainsAny(string(re.Rune), "?#")
+	case re.Op == syntax.OpCharClass: // one such as [^/] is not meant for the query
+		return inClass(re, '?') && !inClass(re, 1)
+	case isAny(re):
+		return !atEnd
+	}
+	for i, sub := range re.Sub {
+		if seesQuery(sub, atEnd && (re.Op != syntax.OpConcat || i >= lastOf(re))) {
+			return true
+		}
+	}
+	return false
+}
+
+// lastOf is the last part of a sequence, apart from the end of the text.
+func lastOf(re *syntax.Regexp) int {
+	at := len(re.Sub) - 1
+	if at > 0 && re.Sub[at].Op == syntax.OpEndText {
+		at--
+	}
+	return at
+}
+
+// isAny reports whether an expression takes any text.
+func isAny(re *syntax.Regexp) bool {
+	return (re.Op == syntax.OpStar || re.Op == syntax.OpPlus) &&
+		(re.Sub[0].Op == syntax.OpAnyChar || re.Sub[0].Op == syntax.OpAnyCharNotNL)
+}
+
+func inClass(re *syntax.Regexp, r rune) bool {
+	for i := 0; i < len(re.Rune); i += 2 {
+		if re.Rune[i] <= r && r <= re.Rune[i+1] {
+			return true
+		}
+	}
+	return false
 }

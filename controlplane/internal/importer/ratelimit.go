@@ -249,7 +249,7 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 	case limit.Unlimited:
 		t.quota = &quota{unlimited: true, place: t.place}
 	case !known:
-		in.failField(limit, "unit", fmt.Sprintf("must be second, minute, hour, day, week, month or year, not %q", unit))
+		in.failField(limit, "unit", fmt.Sprintf("must be second, minute, hour, day, week, month or year, not %q", limit.Unit))
 	default:
 		t.quota = &quota{requests: uint64(limit.RequestsPerUnit), per: per, shadow: d.ShadowMode || d.QuotaMode,
 			place: t.place}

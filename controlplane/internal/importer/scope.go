@@ -45,6 +45,17 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 	if inverted {
 		m = &match{}
 	}
+	if p.query {
+		path, same, ok := v.ofPath()
+		switch {
+		case !ok:
+			s.cannot("Envoy compares :path with its query, and paths come without it here: they cannot say " + v.text + ".")
+			return
+		case !same:
+			s.note("Envoy compares :path with its query. Here " + v.text + " is a path, with any query behind it.")
+		}
+		v = path
+	}
 	switch {
 	case !p.restrict(m, v):
 		s.cannot("A match cannot say a condition on " + strings.TrimSpace(p.kind+" "+p.name) + ", or not twice.")
@@ -184,7 +195,7 @@ func (s *scope) leaveOut(own, earlier *scope) {
 		return
 	}
 	if len(earlier.unknown) > 0 || len(earlier.exempt) > 0 {
-		s.note("In Envoy an earlier route takes some of these requests, by conditions that an exempt cannot say.")
+		s.cannot("An earlier route takes some of these requests, by conditions that an exempt cannot say.")
 		return
 	}
 	if !earlier.match.empty() {

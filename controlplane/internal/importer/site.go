@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,60 +16,90 @@ import (
 // site is what one listener of Envoy says about limits: its filters, and the
 // routes with their rate_limits.
 type site struct {
-	name    string
-	filters []filterConfig
-	routing *policy.Node // has virtual_hosts, or is nil
+	name, routes string // of the listener, and of its routes
+	filters      []filterConfig
+	in           *source      // of the routing
+	routing      *policy.Node // has virtual_hosts, or is nil
+	place        place
 }
 
 // filterConfig is the configuration of a filter, decoded when it is needed.
 type filterConfig struct {
-	message string // the name of its type
-	node    *policy.Node
+	name     string // of the filter
+	message  string // the name of its type
+	node     *policy.Node
+	disabled bool
 }
 
-// sites finds the listeners in a configuration of Envoy, or its routes alone.
-// It reads the tree of the file, because listeners hold configurations of types
-// that this import does not know.
-func (in *source) sites(root *policy.Node) []*site {
-	var list []*site
-	var walk func(n *policy.Node, listener string)
-	walk = func(n *policy.Node, listener string) {
-		for _, item := range n.Items {
-			walk(item, listener)
+// sites finds the listeners in configurations of Envoy, each with the routes
+// that it names, and routes that no listener names. It reads the trees of the
+// files, because listeners hold configurations of types that this import does
+// not know.
+func sites(files ...*source) []*site {
+	var listeners, routes []*site
+	for _, in := range files {
+		in.find(in.root, "", &listeners, &routes)
+	}
+	used := map[*site]bool{}
+	for _, s := range listeners {
+		if s.routing != nil {
+			continue
 		}
-		if fieldOf(n, "filter_chains") != nil {
-			listener = listenerName(n)
-		}
-		filters := fieldOf(n, "http_filters")
+		from := func(r *site) bool { return s.routes != "" && r.name == s.routes }
+		at := slices.IndexFunc(routes, from)
+		last := slices.IndexFunc(routes, func(r *site) bool { return r.in != files[0] })
 		switch {
-		case filters != nil:
-			at := &site{name: listener, routing: fieldOf(n, "route_config")}
-			if listener == "" {
-				at.name = "line " + strconv.Itoa(n.Line)
-			}
-			for _, f := range filters.Items {
-				at.filters = append(at.filters, configOf(fieldOf(f, "typed_config")))
-			}
-			list = append(list, at)
-		case fieldOf(n, "virtual_hosts") != nil:
-			list = append(list, &site{name: listener, routing: n})
-		default:
-			for _, f := range n.Fields {
-				walk(f.Value, listener)
+		case at < 0 && last >= 0 && last == len(routes)-1: // the only ones that were given for it
+			at = last
+		case at < 0 && s.routes != "":
+			files[0].notes.add(place{}, "The listener "+s.name+" takes its routes "+s.routes+" by RDS, and they are not in this file: "+
+				"give them with --routes FILE.")
+		}
+		if at >= 0 {
+			s.in, s.routing, used[routes[at]] = routes[at].in, routes[at].routing, true
+		}
+	}
+	return append(listeners, slices.DeleteFunc(routes, func(r *site) bool { return used[r] })...)
+}
+
+// find adds the listeners and routes below a node.
+func (in *source) find(n *policy.Node, listener string, listeners, routes *[]*site) {
+	for _, item := range n.Items {
+		in.find(item, listener, listeners, routes)
+	}
+	if fieldOf(n, "filter_chains") != nil {
+		listener = listenerName(n)
+	}
+	filters := fieldOf(n, "http_filters")
+	switch {
+	case filters != nil:
+		s := &site{name: listener, in: in, routing: fieldOf(n, "route_config"), place: in.placeOf(n)}
+		s.routes = cmp.Or(textOf(s.routing, "name"), textOf(fieldOf(n, "rds"), "route_config_name"))
+		if listener == "" {
+			s.name = "line " + strconv.Itoa(n.Line)
+		}
+		for _, f := range filters.Items {
+			c := configOf(textOf(f, "name"), fieldOf(f, "typed_config"))
+			c.disabled = textOf(f, "disabled") == "true"
+			s.filters = append(s.filters, c)
+		}
+		*listeners = append(*listeners, s)
+	case fieldOf(n, "virtual_hosts") != nil:
+		name := cmp.Or(textOf(n, "name"), listener, "line "+strconv.Itoa(n.Line))
+		*routes = append(*routes, &site{name: name, in: in, routing: n, place: in.placeOf(n)})
+	default:
+		for _, f := range n.Fields {
+			if !isField(f.Name, "warming_state") && !isField(f.Name, "draining_state") { // no request comes to these
+				in.find(f.Value, listener, listeners, routes)
 			}
 		}
 	}
-	walk(root, "")
-	return list
 }
 
 // listenerName is the name by which a listener is chosen.
 func listenerName(n *policy.Node) string {
-	if name := textOf(n, "name"); name != "" {
-		return name
-	}
 	address := fieldOf(fieldOf(n, "address"), "socket_address")
-	return textOf(address, "address") + ":" + textOf(address, "port_value")
+	return cmp.Or(textOf(n, "name"), textOf(address, "address")+":"+textOf(address, "port_value"))
 }
 
 func textOf(n *policy.Node, field string) string {
@@ -80,15 +111,17 @@ func textOf(n *policy.Node, field string) string {
 
 // configOf finds the configuration in a typed_config, which may be in a
 // TypedStruct or in a FilterConfig of a route.
-func configOf(n *policy.Node) filterConfig {
+func configOf(name string, n *policy.Node) filterConfig {
 	message := typeOf(textOf(n, "@type"))
 	switch {
 	case strings.HasSuffix(message, ".TypedStruct"):
 		message, n = typeOf(textOf(n, "type_url")), fieldOf(n, "value")
 	case strings.HasSuffix(message, ".FilterConfig"):
-		return configOf(fieldOf(n, "config"))
+		c := configOf(name, fieldOf(n, "config"))
+		c.disabled = textOf(n, "disabled") == "true"
+		return c
 	}
-	return filterConfig{message, n}
+	return filterConfig{name: name, message: message, node: n}
 }
 
 // typeOf is the name of a message in an address of its type.
@@ -127,23 +160,50 @@ func isConfig[M proto.Message](c filterConfig) bool {
 // several; nil if there is none.
 func choose(sites []*site, listener string, wants func(s *site) bool) (*site, error) {
 	var fits []*site
-	c := &Choices{}
+	seen, ofName := map[string]bool{}, map[string]int{}
 	for _, s := range sites {
-		if !wants(s) {
-			continue
-		}
-		c.Names = append(c.Names, s.name)
-		if listener == "" || s.name == listener {
+		if id := s.text(); wants(s) && !seen[id] { // Istio has a chain for TLS and the same for plain text
+			seen[id] = true
+			ofName[s.name]++
 			fits = append(fits, s)
 		}
 	}
+	c := &Choices{Given: listener}
+	var chosen []*site
+	for _, s := range fits {
+		name := s.name
+		if ofName[s.name] > 1 && s.routes != "" {
+			name += "/" + s.routes
+		}
+		for n, base := 2, name; slices.Contains(c.Names, name); n++ {
+			name = base + "#" + strconv.Itoa(n)
+		}
+		c.Names = append(c.Names, name)
+		if listener == "" || listener == name || listener == s.name && ofName[s.name] == 1 {
+			chosen = append(chosen, s)
+		}
+	}
 	switch {
-	case len(fits) == 1:
-		return fits[0], nil
-	case len(c.Names) == 0:
+	case len(chosen) == 1:
+		return chosen[0], nil
+	case len(fits) == 0:
 		return nil, nil
 	}
 	return nil, c
+}
+
+// text is what a site says, to compare it with others.
+func (s *site) text() string {
+	b := []byte(s.name)
+	for _, c := range s.filters {
+		if c.node != nil {
+			b = policy.AppendJSON(append(b, c.message...), c.node)
+		}
+	}
+	if s.routing != nil {
+		b = policy.AppendJSON(b, s.routing)
+	}
+	return string(b)
 }
 
 // contains reports whether an object in the tree is wanted.
@@ -251,7 +311,7 @@ func (in *source) configsOf(m protoreflect.ProtoMessage) []filterConfig {
 	var list []filterConfig
 	if n := fieldOf(in.origins[m].node, "typed_per_filter_config"); n != nil {
 		for _, f := range n.Fields {
-			list = append(list, configOf(f.Value))
+			list = append(list, configOf(f.Name, f.Value))
 		}
 	}
 	return list

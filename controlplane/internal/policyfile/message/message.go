@@ -85,7 +85,7 @@ var homes = []struct{ object, place string }{
 
 func unknownField(name, object string) string {
 	known := fieldsOf(object)
-	if near := nearest(name, known); near != "" {
+	if near := Nearest(name, known); near != "" {
 		return "unknown field: did you mean " + quote(near) + "?"
 	}
 	for _, home := range homes {

@@ -2,9 +2,9 @@ package message
 
 import "strings"
 
-// nearest is the word a person most likely meant by s, or "" where none is
+// Nearest is the word a person most likely meant by s, or "" where none is
 // near: at most a third of its letters, and at least one, may differ.
-func nearest(s string, words []string) string {
+func Nearest(s string, words []string) string {
 	const longest = 64 // no field or word is longer; bounds the work on hostile input
 	if len(s) > longest {
 		return ""

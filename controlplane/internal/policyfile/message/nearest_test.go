@@ -13,6 +13,6 @@ func TestNearest(t *testing.T) {
 		"naem": "name", "Limits": "limits", "limit": "limits", "missingkey": "missing_key", "missing-key": "missing_key",
 		"onerror": "on_error", "keys": "key", "k": "", "kye": "key", "flavor": "", "": "", strings.Repeat("name", 20): "",
 	} {
-		require.Equal(t, want, nearest(text, words), text)
+		require.Equal(t, want, Nearest(text, words), text)
 	}
 }

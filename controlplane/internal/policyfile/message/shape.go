@@ -87,7 +87,7 @@ func wrongValue(n *policy.Node, want policy.Shape) string {
 			s += ": remove the quotes"
 		}
 	case policy.FormWord:
-		if near := nearest(n.Text, want.Words); isText && near != "" {
+		if near := Nearest(n.Text, want.Words); isText && near != "" {
 			s += ": did you mean " + quote(near) + "?"
 		}
 	default: // the shape says all

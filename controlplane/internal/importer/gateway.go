@@ -1,0 +1,194 @@
+package importer
+
+import (
+	"net/netip"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// gatewayLimit is the rateLimit of a BackendTrafficPolicy of Envoy Gateway.
+type gatewayLimit struct {
+	Type   string        `yaml:"type"`
+	Global *gatewayRules `yaml:"global"`
+	Local  *gatewayRules `yaml:"local"`
+}
+
+type gatewayRules struct {
+	Rules []*gatewayRule `yaml:"rules"`
+}
+
+type gatewayRule struct {
+	Name      string             `yaml:"name"`
+	Selectors []*gatewaySelector `yaml:"clientSelectors"`
+	Limit     *gatewayQuota      `yaml:"limit"`
+	Cost      any                `yaml:"cost" note:"each request costs 1 here: give the rule a cost"`
+	Shared    bool               `yaml:"shared" note:"the rule has one counter wherever its policy is applied"`
+	Shadow    bool               `yaml:"shadowMode"`
+}
+
+type gatewayQuota struct {
+	Requests uint32 `yaml:"requests"`
+	Unit     string `yaml:"unit"`
+}
+
+// gatewaySelector says of which requests a rule is; all its conditions hold.
+type gatewaySelector struct {
+	Headers    []*gatewayMatch `yaml:"headers"`
+	Methods    []*gatewayMatch `yaml:"methods"`
+	Path       *gatewayMatch   `yaml:"path"`
+	SourceCIDR *gatewayMatch   `yaml:"sourceCIDR"`
+	Query      []*gatewayMatch `yaml:"queryParams"`
+}
+
+type gatewayMatch struct {
+	Type   string `yaml:"type"`
+	Name   string `yaml:"name"`
+	Value  string `yaml:"value"`
+	Invert bool   `yaml:"invert"`
+}
+
+// gateway makes rules of BackendTrafficPolicies.
+func (in *source) gateway(list []*policy.Node) (Imported, error) {
+	d := &draft{from: "BackendTrafficPolicy"}
+	for _, n := range list {
+		name, spec := textOf(fieldOf(n, "metadata"), "name"), fieldOf(n, "spec")
+		for _, target := range append(itemsOf(spec, "target_refs"), fieldOf(spec, "target_ref")) {
+			if target != nil {
+				in.notes.add(in.placeOf(target), "the BackendTrafficPolicy is for the "+textOf(target, "kind")+" "+textOf(target, "name")+
+					" alone: apply the policy to the same, or give its rules a match")
+			}
+		}
+		o := &gatewayLimit{}
+		if limit := fieldOf(spec, "rate_limit"); limit != nil {
+			in.structure(limit, "", reflect.ValueOf(o).Elem())
+		}
+		for _, of := range []*gatewayRules{o.Global, o.Local} {
+			if of != nil {
+				d.rules = append(d.rules, in.gatewayRules(of, strings.TrimSpace(printable(name)), of == o.Local)...)
+			}
+			if of != nil && of == o.Global {
+				in.notes.add(place{}, eachEnvoy)
+			}
+		}
+	}
+	if err := in.err(); err != nil {
+		return Imported{}, err
+	}
+	return finish(d, in.notes)
+}
+
+// gatewayRules makes a rule of each. A local rule without selectors is for the
+// requests of no other rule.
+func (in *source) gatewayRules(o *gatewayRules, name string, local bool) []rule {
+	var list []rule
+	type made struct {
+		descriptor
+		cell
+	}
+	var open []made
+	for i, r := range o.Rules {
+		d := descriptor{place: in.at(r)}
+		for _, s := range r.Selectors {
+			in.readSelector(&d, s)
+		}
+		c := cell{name: r.Name, place: in.at(r), quota: in.gatewayQuota(r, local), patterns: make([]pattern, len(d.parts()))}
+		if c.name == "" {
+			c.name = name + "-" + strconv.Itoa(i+1)
+		}
+		c.shared = make([]bool, len(c.patterns))
+		if local && len(r.Selectors) == 0 {
+			open = append(open, made{d, c})
+			continue
+		}
+		list = append(list, d.rules([]cell{c}, in.notes)...)
+	}
+	limited := slices.Clone(list)
+	for _, m := range open {
+		if m.others(limited) {
+			list = append(list, m.rules([]cell{m.cell}, in.notes)...)
+		}
+	}
+	return list
+}
+
+func (in *source) gatewayQuota(r *gatewayRule, local bool) *quota {
+	if r.Limit == nil {
+		in.fail(in.origins[r].node, in.origins[r].path, "a rule needs a limit")
+		return nil
+	}
+	unit := strings.ToLower(r.Limit.Unit)
+	per, known := unitPeriods[unit]
+	if !known || unit == "week" {
+		in.failField(r.Limit, "unit", "must be Second, Minute, Hour, Day, Month or Year, not "+strconv.Quote(r.Limit.Unit))
+	}
+	q := &quota{requests: uint64(r.Limit.Requests), per: per, shadow: r.Shadow, place: in.at(r.Limit)}
+	if local && q.requests > 0 {
+		q.algorithm, q.burst = "token_bucket", q.requests
+		if short := map[string]string{"second": "1s", "minute": "1m", "hour": "1h", "day": "1d"}[unit]; short != "" {
+			q.per = short
+		}
+	}
+	return q
+}
+
+// readSelector adds a selector's conditions and parts of keys to a descriptor.
+func (in *source) readSelector(d *descriptor, o *gatewaySelector) {
+	for _, h := range o.Headers {
+		if !isHeaderName(strings.ToLower(h.Name)) {
+			in.failField(h, "name", "must be the name of a header, not "+strconv.Quote(h.Name))
+			continue
+		}
+		in.select1(d, headerPart(h.Name), h)
+	}
+	for _, m := range o.Methods {
+		in.select1(d, method, m)
+	}
+	for _, q := range o.Query {
+		in.select1(d, part{kind: "query", name: q.Name}, q)
+	}
+	if o.Path != nil {
+		in.select1(d, fullPath, o.Path)
+	}
+	if o.SourceCIDR != nil {
+		in.select1(d, clientIP, o.SourceCIDR)
+	}
+}
+
+// select1 adds one condition: on a part of the request, or that each value of
+// the part counts for itself.
+func (in *source) select1(d *descriptor, p part, o *gatewayMatch) {
+	v := pattern{exactly, o.Value}
+	switch o.Type {
+	case "Distinct":
+		d.entries = append(d.entries, entry{key: p.kind + p.name, part: &p})
+		if v.text == "" {
+			return
+		}
+	case "PathPrefix":
+		v = pattern{expression, regexp.QuoteMeta(strings.TrimSuffix(o.Value, "/")) + "(/.*)?"}
+	case "RegularExpression":
+		v = pattern{expression, o.Value}
+		if _, err := regexp.Compile(o.Value); err != nil || o.Value == "" {
+			in.failField(o, "value", "must be an expression of RE2, not "+strconv.Quote(o.Value))
+			return
+		}
+	case "Exact", "":
+	default:
+		in.failField(o, "type", "must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
+		return
+	}
+	if p.kind == "client_ip" {
+		network, err := netip.ParsePrefix(o.Value)
+		if err != nil {
+			in.failField(o, "value", "must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))
+			return
+		}
+		v.text = network.Masked().String()
+	}
+	d.restrict(p, v, o.Invert)
+}

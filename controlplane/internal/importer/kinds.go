@@ -1,0 +1,243 @@
+package importer
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// border separates the documents of a file.
+var border = regexp.MustCompile(`(?m)^---[ \t]*(#.*)?\r?$`)
+
+// parse parses a file: its document, or a list of its documents.
+func parse(f File) (*policy.Node, error) {
+	root := &policy.Node{Kind: policy.List, Line: 1, Column: 1}
+	begin := 0
+	for _, at := range append(border.FindAllIndex(f.Text, -1), []int{len(f.Text), len(f.Text)}) {
+		text := f.Text[begin:at[0]]
+		if blank.Match(text) {
+			begin = at[1]
+			continue
+		}
+		lines := strings.Repeat("\n", strings.Count(string(f.Text[:begin]), "\n")) // so that places are the file's
+		n, err := policyfile.Parse(f.Name, append([]byte(lines), text...))
+		if err != nil {
+			return nil, err
+		}
+		root.Items, begin = append(root.Items, n), at[1]
+	}
+	switch len(root.Items) {
+	case 0:
+		return nil, policyfile.Errors{{File: f.Name, Message: "the file is empty"}}
+	case 1:
+		return root.Items[0], nil
+	}
+	return root, nil
+}
+
+var blank = regexp.MustCompile(`^(\s*(#.*)?(\n|$))*$`)
+
+// resources are the documents of a file, also those in a List of Kubernetes.
+func resources(root *policy.Node) []*policy.Node {
+	switch {
+	case root.Kind == policy.List:
+		return root.Items
+	case textOf(root, "kind") == "List" && fieldOf(root, "items") != nil:
+		return fieldOf(root, "items").Items
+	}
+	return []*policy.Node{root}
+}
+
+// ofKind are the resources of a kind.
+func ofKind(root *policy.Node, kind string) (list []*policy.Node) {
+	for _, n := range resources(root) {
+		if textOf(n, "kind") == kind {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// ofEnvoy are fields that a configuration of Envoy, or a part of it, begins with.
+var ofEnvoy = []string{"static_resources", "configs", "resources", "filter_chains", "http_filters", "virtual_hosts", "routes", "match",
+	"typed_config", "typed_per_filter_config", "token_bucket", "@type"}
+
+// refuse refuses a file of another kind than the command reads, by its name and
+// with what can be done.
+func (in *source) refuse(root *policy.Node, ofService bool) {
+	n := root
+	if of := append(ofKind(root, "EnvoyFilter"), resources(root)...); len(of) > 0 {
+		n = of[0]
+	}
+	kind, does := textOf(n, "kind"), "a configuration of Envoy"
+	if kind != "" && strings.Contains("AEIOU", kind[:1]) {
+		does = "an " + clip(kind, 100)
+	} else if kind != "" {
+		does = "a " + clip(kind, 100)
+	}
+	has := func(field string) bool { return fieldOf(n, field) != nil }
+	switch isEnvoy := kind == "EnvoyFilter" || kind == "" && slices.ContainsFunc(ofEnvoy, has); {
+	case isEnvoy && ofService:
+		does += ": give it as --routes, beside the configuration of envoyproxy/ratelimit, or to sluice import local-ratelimit"
+	case isEnvoy, kind == "BackendTrafficPolicy", kind == "List":
+		return
+	case kind == "ConfigMap":
+		name, file := textOf(fieldOf(n, "metadata"), "name"), "FILE"
+		if data := fieldOf(n, "data"); data != nil && len(data.Fields) > 0 {
+			file = data.Fields[0].Name
+		}
+		if !isHost(name) || !isHost(file) { // no text of a file becomes part of a shell's command
+			name, file = "NAME", "FILE"
+		}
+		does += ": give what it holds as a file, such as that of kubectl get configmap " + name + " -o 'jsonpath={.data." +
+			strings.ReplaceAll(file, ".", `\.`) + "}'"
+	case kind != "":
+		does += " (" + clip(textOf(n, "api_version"), 100) + "), which the import does not read: write its limits as rules of a policy"
+	case has("rules") && has("version"):
+		does = "a policy already: sluice validate reads it"
+	case !ofService && has("domain") && has("descriptors"):
+		does = "a configuration of envoyproxy/ratelimit: give it to sluice import envoy-ratelimit"
+	default:
+		return
+	}
+	in.fail(n, "", "this is "+does)
+}
+
+// nothing says why there is no rate limit in a file: a name that is spelled
+// wrongly, or a filter that the import does not read.
+func (in *source) nothing(root *policy.Node) error {
+	known := []string{"descriptors", "filter_chains", "http_filters", "rate_limits", "route_config", "token_bucket", "typed_config",
+		"typed_per_filter_config", "virtual_hosts"}
+	var unread string
+	contains(root, func(n *policy.Node) bool {
+		for _, f := range n.Fields {
+			if near := message.Nearest(f.Name, known); near != "" && !slices.ContainsFunc(known, func(k string) bool { return isField(f.Name, k) }) {
+				in.fail(&policy.Node{Line: f.Line, Column: f.Column}, f.Name, `unknown field: did you mean "`+near+`"?`)
+			}
+		}
+		if t := typeOf(textOf(n, "@type")); strings.Contains(t, "ratelimit") || strings.Contains(t, "rate_limit") {
+			unread = t
+		}
+		return false
+	})
+	if err := in.err(); err != nil || unread == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s is not read", ErrNothing, unread)
+}
+
+// whole makes the configuration of Envoy of EnvoyFilters and of parts of it.
+func (in *source) whole(root *policy.Node) *policy.Node {
+	if filters := ofKind(root, "EnvoyFilter"); len(filters) > 0 {
+		return in.patched(filters)
+	}
+	list := &policy.Node{Kind: policy.List, Items: []*policy.Node{root}}
+	if root.Kind == policy.List {
+		list = root
+	}
+	has := func(names ...string) bool {
+		return len(list.Items) > 0 && !slices.ContainsFunc(list.Items, func(n *policy.Node) bool {
+			return !slices.ContainsFunc(names, func(name string) bool { return fieldOf(n, name) != nil })
+		})
+	}
+	switch {
+	case has("routes"):
+		return object(root, "virtual_hosts", list)
+	case has("route", "typed_per_filter_config") && !has("rate_limits", "domains"):
+		for i, n := range list.Items {
+			if fieldOf(n, "match") == nil { // as a patch has it
+				list.Items[i] = with(n, "match", object(n, "prefix", text(n, "/")))
+			}
+		}
+		return in.whole(object(root, "routes", list))
+	}
+	return root
+}
+
+// patched is the listener that EnvoyFilters make, as far as their patches say.
+func (in *source) patched(envoyFilters []*policy.Node) *policy.Node {
+	root := envoyFilters[0]
+	filters, hosts := &policy.Node{Kind: policy.List}, &policy.Node{Kind: policy.List}
+	for _, e := range envoyFilters {
+		for _, p := range itemsOf(fieldOf(e, "spec"), "config_patches") {
+			value := fieldOf(fieldOf(p, "patch"), "value")
+			vhost := fieldOf(fieldOf(fieldOf(p, "match"), "route_configuration"), "vhost")
+			to := textOf(p, "apply_to")
+			switch {
+			case value == nil:
+			case to == "HTTP_FILTER":
+				filters.Items = append(filters.Items, value)
+			case to == "VIRTUAL_HOST", to == "ROUTE_CONFIGURATION":
+				h := hostOf(hosts, p, textOf(vhost, "name"))
+				h.Fields = append(h.Fields, value.Fields...)
+			case to == "HTTP_ROUTE":
+				match := object(p, "prefix", text(p, "/"))
+				if name := textOf(fieldOf(vhost, "route"), "name"); name != "" {
+					match = object(p)
+					in.notes.add(in.placeOf(p), "the patch is for the route "+name+", and the EnvoyFilter does not say for which requests "+
+						"that is: its rules are off until they have a match")
+				}
+				routes := fieldOf(hostOf(hosts, p, textOf(vhost, "name")), "routes")
+				routes.Items = append(routes.Items, with(value, "match", match))
+			}
+		}
+	}
+	for _, h := range hosts.Items {
+		if routes := fieldOf(h, "routes"); len(routes.Items) == 0 {
+			routes.Items = []*policy.Node{object(h, "match", object(h, "prefix", text(h, "/")), "route", object(h))}
+		}
+	}
+	in.notes.add(place{}, "An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for every request of the "+
+		"proxies that get the policy.")
+	return object(root, "http_filters", filters, "route_config", object(root, "virtual_hosts", hosts))
+}
+
+// hostOf is the virtual host that Istio names by its domain, or in a way that
+// stands for every request.
+func hostOf(hosts *policy.Node, at *policy.Node, domain string) *policy.Node {
+	if domain == "" || strings.HasPrefix(domain, "inbound|") || strings.HasPrefix(domain, "*") && !strings.HasPrefix(domain, "*.") {
+		domain = "*"
+	}
+	for _, h := range hosts.Items {
+		if itemsOf(h, "domains")[0].Text == domain {
+			return h
+		}
+	}
+	domains := &policy.Node{Kind: policy.List, Items: []*policy.Node{text(at, domain)}}
+	h := object(at, "domains", domains, "routes", &policy.Node{Kind: policy.List})
+	hosts.Items = append(hosts.Items, h)
+	return h
+}
+
+func itemsOf(n *policy.Node, field string) []*policy.Node {
+	if v := fieldOf(n, field); v != nil {
+		return v.Items
+	}
+	return nil
+}
+
+// object is an object with these names and values, at the place of a node.
+func object(at *policy.Node, fields ...any) *policy.Node {
+	n := &policy.Node{Kind: policy.Object, Line: at.Line, Column: at.Column}
+	for i := 0; i < len(fields); i += 2 {
+		n.Fields = append(n.Fields, policy.Field{Name: fields[i].(string), Value: fields[i+1].(*policy.Node), Line: at.Line, Column: at.Column})
+	}
+	return n
+}
+
+func text(at *policy.Node, s string) *policy.Node {
+	return &policy.Node{Kind: policy.String, Text: s, Line: at.Line, Column: at.Column}
+}
+
+// with is an object with one more field.
+func with(n *policy.Node, name string, value *policy.Node) *policy.Node {
+	added := *n
+	added.Kind = policy.Object
+	added.Fields = append(slices.Clone(n.Fields), policy.Field{Name: name, Value: value, Line: n.Line, Column: n.Column})
+	return &added
+}

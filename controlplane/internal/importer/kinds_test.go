@@ -1,0 +1,263 @@
+package importer_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
+)
+
+// What the cases have in common: a filter that limits a tier, the routes that
+// say what a tier is, and both as the parts of Envoy that hold them.
+const (
+	localType = `"@type": type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit`
+	on        = `filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}, rate_limited_as_resource_exhausted: true`
+	tierLimit = `stat_prefix: all, ` + on + `, token_bucket: {max_tokens: 900, tokens_per_fill: 900, fill_interval: 1s},
+    descriptors: [{entries: [{key: tier, value: free}], token_bucket: {max_tokens: 7, tokens_per_fill: 7, fill_interval: 60s}}]`
+	tierRoutes = `name: web, virtual_hosts: [{name: v, domains: ["*"], routes: [{match: {prefix: /}, route: {cluster: c,
+    rate_limits: [{actions: [{request_headers: {header_name: x-plan-tier, descriptor_key: tier}}]}]}}]}]`
+	tierListener = `name: front, filter_chains: [{filters: [{name: hcm, typed_config: {stat_prefix: in, rds: {route_config_name: web, config_source: {ads: {}}},
+    http_filters: [{name: local, typed_config: {` + localType + `, ` + tierLimit + `}}]}}]}]`
+	serviceListener = `name: front, filter_chains: [{filters: [{name: hcm, typed_config: {stat_prefix: in, rds: {route_config_name: web, config_source: {ads: {}}},
+    http_filters: [{name: global, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit, domain: shop}}]}}]}]`
+	tierDomain = "domain: shop\ndescriptors: [{key: tier, value: free, rate_limit: {unit: minute, requests_per_unit: 7}}]"
+	tierRule   = "match: {headers: {x-plan-tier: free}}\n"
+)
+
+// dump is Envoy's /config_dump of a listener and of routes apart from it.
+func dump(listener string) string {
+	return `{configs: [{dynamic_listeners: [{name: front, active_state: {listener: {` + listener + `}},
+  draining_state: {listener: {` + listener + `}}}]}, {dynamic_route_configs: [{route_config: {` + tierRoutes + `}}]}]}`
+}
+
+func routesFile(text string) *importer.File {
+	return &importer.File{Name: "r.yaml", Text: []byte(text)}
+}
+
+func TestRoutesApartFromTheirListener(t *testing.T) {
+	for name, run := range map[string]func() (importer.Imported, error){
+		"beside a listener": func() (importer.Imported, error) {
+			return filter("{"+tierListener+"}", importer.Options{Routes: routesFile("{" + tierRoutes + "}")})
+		},
+		"of another name": func() (importer.Imported, error) {
+			return filter("{"+tierListener+"}", importer.Options{Routes: routesFile("{" + strings.Replace(tierRoutes, "web", "www", 1) + "}")})
+		},
+		"beside a filter": func() (importer.Imported, error) {
+			return filter("{"+tierLimit+"}", importer.Options{Routes: routesFile("{" + tierRoutes + "}")})
+		},
+		"in a dump": func() (importer.Imported, error) { return filter(dump(tierListener), importer.Options{}) },
+		"in a dump, by name": func() (importer.Imported, error) {
+			return filter(dump(tierListener), importer.Options{Listener: "front"})
+		},
+		"of a service": func() (importer.Imported, error) {
+			return service(tierDomain, importer.Options{Routes: routesFile(dump(serviceListener))})
+		},
+		"of a service, by name": func() (importer.Imported, error) {
+			return service(tierDomain, importer.Options{Listener: "front", Routes: routesFile(dump(serviceListener))})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			made, err := run()
+			require.NoError(t, err)
+			require.Contains(t, string(made.Policy), tierRule)
+		})
+	}
+	made, err := filter("{"+tierListener+"}", importer.Options{})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), "The listener front takes its routes web by RDS, and they are not in this file")
+	made, err = filter("{"+strings.Replace(tierListener, `rds: {route_config_name: web, config_source: {ads: {}}}`, "route_config: {"+tierRoutes+"}", 1)+"}",
+		importer.Options{Routes: routesFile("{" + tierRoutes + "}")})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), "r.yaml: nothing is made of these routes")
+}
+
+func TestEachSiteHasAName(t *testing.T) {
+	of := func(name string) string { return strings.Replace(tierRoutes, "name: web", "name: "+name, 1) }
+	_, err := service(tierDomain, importer.Options{Routes: routesFile("[{" + of("a") + "}, {" + of("b") + "}]")})
+	var choices *importer.Choices
+	require.ErrorAs(t, err, &choices)
+	require.Equal(t, []string{"a", "b"}, choices.Names)
+	made, err := service(tierDomain, importer.Options{Listener: "b", Routes: routesFile("[{" + of("a") + "}, {" + of("b") + "}]")})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), tierRule)
+
+	// Two chains of one listener, as for two ports of one workload.
+	chains := strings.Replace(tierListener, "name: front, ", "", 1)
+	other := strings.Replace(strings.Replace(chains, "route_config_name: web", "route_config_name: w2", 1), "max_tokens: 7", "max_tokens: 8", 1)
+	two := "{name: front, a: {" + chains + "}, filter_chains: [], b: {" + other + "}}"
+	two = strings.ReplaceAll(two, "{filter_chains: [{filters", "{x: [{filters")
+	_, err = filter(two, importer.Options{})
+	require.ErrorAs(t, err, &choices)
+	require.Equal(t, []string{"front/web", "front/w2"}, choices.Names)
+	made, err = filter(two, importer.Options{Listener: "front/w2"})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), "burst: 8")
+	_, err = filter(two, importer.Options{Listener: "back"})
+	require.EqualError(t, err, `there is no listener "back" with rate limits`)
+}
+
+const envoyFilter = `apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: limits}
+spec:
+  configPatches:
+  - applyTo: HTTP_FILTER
+    match: {context: SIDECAR_INBOUND}
+    patch:
+      operation: INSERT_BEFORE
+      value: {name: local, typed_config: {"@type": type.googleapis.com/udpa.type.v1.TypedStruct,
+        type_url: type.googleapis.com/envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit, value: {stat_prefix: room}}}
+---
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: actions}
+spec:
+  configPatches:
+  - applyTo: HTTP_ROUTE
+    match: {context: SIDECAR_INBOUND, routeConfiguration: {vhost: {name: VHOST, route: {PICK}}}}
+    patch: {operation: MERGE, value: {VALUE}}
+`
+
+var patch = `route: {rate_limits: [{actions: [{request_headers: {header_name: x-plan-tier, descriptor_key: tier}}]}]},
+    typed_per_filter_config: {local: {` + localType + `, ` + tierLimit + `}}`
+
+func TestResourcesAndExcerptsAreRead(t *testing.T) {
+	istio := func(vhost, route string) string {
+		return strings.NewReplacer("VHOST", vhost, "PICK", route, "VALUE", patch).Replace(envoyFilter)
+	}
+	for name, tt := range map[string]struct{ text, want string }{
+		"EnvoyFilters":    {istio(`"inbound|http|80"`, "action: ANY"), tierRule},
+		"of one host":     {istio("pay.example:443", "action: ANY"), "match: {hosts: [pay.example], headers: {x-plan-tier: free}}\n"},
+		"of one route":    {istio(`"inbound|http|80"`, "name: charge"), `mode: "off"`},
+		"in a list":       {"kind: List\nitems: [{" + strings.ReplaceAll("kind: EnvoyFilter, spec: {configPatches: [{applyTo: VIRTUAL_HOST, patch: {value: {rate_limits: [{actions: [{request_headers: {header_name: x-plan-tier, descriptor_key: tier}}]}]}}}, {applyTo: HTTP_FILTER, patch: {value: {typed_config: {"+localType+", "+tierLimit+"}}}}]}", "\n", " ") + "}]", tierRule},
+		"a patch's value": {"{" + patch + "}", tierRule},
+		"a route":         {"{match: {prefix: /}, " + patch + "}", tierRule},
+		"routes":          {"[{match: {path: /a}, route: {cluster: c}}, {match: {prefix: /}, " + patch + "}]", "exempt:\n      - {paths: [/a]}"},
+		"a virtual host":  {"{domains: [a.example], routes: [{match: {prefix: /}, " + patch + "}]}", "hosts: [a.example], headers: {x-plan-tier: free}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			made, err := filter(tt.text, importer.Options{})
+			require.NoError(t, err)
+			require.Contains(t, string(made.Policy), tt.want)
+			require.Contains(t, string(made.Policy), "{requests: 7, per: 1m}")
+		})
+	}
+}
+
+const trafficPolicy = `apiVersion: gateway.envoyproxy.io/v1alpha1
+kind: BackendTrafficPolicy
+metadata: {name: shop}
+spec:
+  targetRefs: [{kind: HTTPRoute, name: api}]
+  rateLimit:
+    type: TYPE
+    KIND:
+      rules:
+      - clientSelectors: [{headers: [{name: x-plan, value: gold}, {name: x-bot, value: "1", invert: true}], methods: [{value: POST}]}]
+        limit: {requests: 90, unit: Hour}
+      - clientSelectors: [{sourceCIDR: {type: Distinct, value: 10.0.0.0/8}}, {path: {type: PathPrefix, value: /api}}]
+        limit: {requests: 20, unit: Minute}
+      - clientSelectors: [{headers: [{type: Distinct, name: X-User}]}]
+        limit: {requests: 3, unit: Second}
+      - limit: {requests: 1000, unit: Second}
+`
+
+func TestBackendTrafficPolicy(t *testing.T) {
+	for _, run := range []func(string, importer.Options) (importer.Imported, error){service, filter} {
+		made, err := run(strings.NewReplacer("TYPE", "Global", "KIND", "global").Replace(trafficPolicy), importer.Options{})
+		require.NoError(t, err)
+		require.Contains(t, string(made.Policy), `rules:
+  - name: shop-1
+    match: {methods: [POST], headers: {x-plan: gold}}
+    exempt:
+      - {headers: {x-bot: "1"}}
+    limits: [90/hour]
+  - name: shop-2
+    match: {paths: ["~/api(/.*)?"], client_ips: ["10.0.0.0/8"]}
+    key: [{client_ip: {v4_prefix: 32, v6_prefix: 128}}]
+    limits: [20/minute]
+  - name: shop-3
+    key: [{header: x-user}]
+    limits: [3/second]
+  - name: shop-4
+    limits: [1000/second]
+`)
+		require.Contains(t, string(made.Policy), "for the HTTPRoute api alone")
+	}
+	// A local rule without selectors is for the requests of no other rule.
+	made, err := filter(strings.NewReplacer("TYPE", "Local", "KIND", "local").Replace(trafficPolicy), importer.Options{})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), "limits: [{requests: 90, per: 1h}]")
+	require.Regexp(t, `(?s)name: shop-4\n.*limits: \[\{requests: 1000, per: 1s\}\]\n    mode: "off"`, string(made.Policy))
+	easy := strings.Replace(trafficPolicy, `, {name: x-bot, value: "1", invert: true}`, "", 1)
+	made, err = filter(strings.NewReplacer("TYPE", "Local", "KIND", "local").Replace(easy), importer.Options{})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), `name: shop-4
+    exempt:
+      - {methods: [POST], headers: {x-plan: gold}}
+      - {paths: ["~/api(/.*)?"], client_ips: ["10.0.0.0/8"]}
+      - {headers: {x-user: "*"}}
+    algorithm: token_bucket
+    limits: [{requests: 1000, per: 1s}]
+`)
+	require.NotContains(t, string(made.Policy), "mode")
+
+	for text, want := range map[string]string{
+		"limit: {requests: 3, unit: Fortnight}":                                                     `rules[0].limit.unit: must be Second, Minute, Hour, Day, Month or Year, not "Fortnight"`,
+		"limit: {requests: 3, unit: Second}, clientSelectors: [{headrs: []}]":                       `rules[0].clientSelectors[0].headrs: unknown field: did you mean "headers"?`,
+		"limit: {requests: 3, unit: Second}, clientSelectors: [{sourceCIDR: {value: 10.0.0.0/33}}]": `rules[0].clientSelectors[0].sourceCIDR.value: must be a network such as 10.0.0.0/8, not "10.0.0.0/33"`,
+	} {
+		_, err := filter("kind: BackendTrafficPolicy\nspec: {rateLimit: {type: Local, local: {rules: [{"+text+"}]}}}", importer.Options{})
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestFilesOfAnotherKind(t *testing.T) {
+	for text, want := range map[string]struct{ service, filter string }{
+		"apiVersion: kuadrant.io/v1\nkind: RateLimitPolicy\nspec: {limits: {}}": {
+			"c.yaml:1:1: this is a RateLimitPolicy (kuadrant.io/v1), which the import does not read: write its limits as rules of a policy",
+			"f.yaml:1:1: this is a RateLimitPolicy (kuadrant.io/v1), which the import does not read: write its limits as rules of a policy"},
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: rl}\ndata: {config.yaml: 'domain: d'}": {
+			`c.yaml:1:1: this is a ConfigMap: give what it holds as a file, such as that of kubectl get configmap rl -o 'jsonpath={.data.config\.yaml}'`,
+			`f.yaml:1:1: this is a ConfigMap: give what it holds as a file, such as that of kubectl get configmap rl -o 'jsonpath={.data.config\.yaml}'`},
+		"version: 1\nrules: []":  {"c.yaml:1:1: this is a policy already: sluice validate reads it", "f.yaml:1:1: this is a policy already: sluice validate reads it"},
+		one:                      {"", "f.yaml:1:1: this is a configuration of envoyproxy/ratelimit: give it to sluice import envoy-ratelimit"},
+		"{" + tierListener + "}": {"c.yaml:1:1: this is a configuration of Envoy: give it as --routes, beside the configuration of envoyproxy/ratelimit, or to sluice import local-ratelimit", ""},
+		strings.NewReplacer("VHOST", "a", "PICK", "", "VALUE", patch).Replace(envoyFilter): {
+			"c.yaml:1:1: this is an EnvoyFilter: give it as --routes, beside the configuration of envoyproxy/ratelimit, or to sluice import local-ratelimit", ""},
+		"name: n\ntyped_config: {'@type': type.googleapis.com/envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit}": {
+			"", "there is no rate limit in it: envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit is not read"},
+	} {
+		if want.service != "" {
+			_, err := service(text, importer.Options{})
+			require.EqualError(t, err, want.service)
+		}
+		if want.filter != "" {
+			_, err := filter(text, importer.Options{})
+			require.EqualError(t, err, want.filter)
+		}
+	}
+}
+
+// A typo never becomes a default: it is told in the words of the file.
+func TestTypos(t *testing.T) {
+	for text, want := range map[string]string{
+		"token_buckt: {max_tokens: 1, fill_interval: 1s}\nstat_prefix: a":                                   `f.yaml:1:1: token_buckt: unknown field: did you mean "token_bucket"?`,
+		"token_bucket: {max_tokens: 10, tokensPerFil: 10, fill_interval: 1s}":                               `f.yaml:1:32: token_bucket.tokensPerFil: unknown field: did you mean "tokensPerFill"?`,
+		"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{request_header: {header_name: a}}]}]":     `f.yaml:2:27: rate_limits[0].actions[0].request_header: unknown field: did you mean "request_headers"?`,
+		"token_bucket: {max_tokens: 0}\nrate_limits: [{actions: [{request_headers: {header_name: X Y}}]}]":  `f.yaml:2:58: rate_limits[0].actions[0].request_headers.header_name: must be the name of a header, not "X Y"`,
+		"virtual_hosts: [{domains: ['*'], routes: [{match: {prefix: /}, route: {rate_limit: []}}]}]":        `f.yaml:1:72: rate_limit: unknown field: did you mean "rate_limits"?`,
+		"static_resources: {listener: [{filter_chains: [{filters: [{typed_config: {http_filter: []}}]}]}]}": `f.yaml:1:75: http_filter: unknown field: did you mean "http_filters"?`,
+	} {
+		_, err := filter(text, importer.Options{})
+		require.EqualError(t, err, want)
+	}
+	_, err := service(strings.Replace(one, "day", "Dya", 1), importer.Options{})
+	require.ErrorContains(t, err, `not "Dya"`)
+	_, err = service(strings.Replace(one, "requests_per_unit", "request_per_unit", 1), importer.Options{})
+	require.ErrorContains(t, err, `unknown field: did you mean "requests_per_unit"?`)
+	_, err = service(one, importer.Options{Keys: map[string]string{"aa": "header:x"}})
+	require.EqualError(t, err, "no descriptor has the key aa of --key")
+}
