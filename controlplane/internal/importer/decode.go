@@ -18,16 +18,14 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// source is one file while it is decoded. Its problems make the import fail;
-// what the policy cannot hold goes to the notes.
+// source is one file while it is decoded.
 type source struct {
-	file     string
-	root     *policy.Node
-	notes    *notes
-	problems policyfile.Errors
-	failed   map[*policy.Node]bool
-	origins  map[any]origin                 // of each decoded message, by its pointer
-	decoded  map[*policy.Node]proto.Message // what decodeOnce made
+	file    string
+	root    *policy.Node
+	notes   *notes
+	failed  map[*policy.Node]bool
+	origins map[any]origin                 // of each decoded message, by its pointer
+	decoded map[*policy.Node]proto.Message // what decodeOnce made
 }
 
 // origin is the object that a message was decoded from.
@@ -47,22 +45,14 @@ func open(f File, n *notes) (*source, error) {
 	if root.Kind != policy.Object && root.Kind != policy.List {
 		in.fail(root, "", "must be an object, not "+kindNames[root.Kind])
 	}
-	return in, in.err()
-}
-
-// err returns the problems.
-func (in *source) err() error {
-	if len(in.problems) > 0 {
-		return in.problems
-	}
-	return nil
+	return in, n.err()
 }
 
 // fail adds a problem, one for each node: the first is the cause of the others.
 func (in *source) fail(n *policy.Node, path, message string) {
 	if !in.failed[n] {
 		in.failed[n] = true
-		in.problems = append(in.problems, policyfile.Problem{File: in.file, Line: n.Line, Column: n.Column, Path: path,
+		in.notes.problems = append(in.notes.problems, policyfile.Problem{File: in.file, Line: n.Line, Column: n.Column, Path: path,
 			Message: message})
 	}
 }

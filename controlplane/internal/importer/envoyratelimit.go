@@ -1,7 +1,7 @@
 package importer
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"maps"
 	"reflect"
@@ -34,60 +34,36 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 	if err != nil {
 		return Imported{}, err
 	}
-	root, domain, errs := &tree{}, "", policyfile.Errors(nil)
+	root, d, e := &tree{}, &draft{from: "envoyproxy/ratelimit"}, &enforcement{}
 	for _, f := range files {
 		in, err := open(f, n)
 		if err != nil {
 			return Imported{}, err
 		}
-		if policies := ofKind(in.root, "BackendTrafficPolicy"); len(policies) > 0 && len(files) == 1 {
+		if policies := ofKind(in.root, "BackendTrafficPolicy"); len(policies) > 0 {
 			return in.gateway(policies)
 		}
-		if err := in.readDomain(root, &domain); err != nil {
-			var problems policyfile.Errors
-			if !errors.As(err, &problems) {
-				return Imported{}, err
-			}
-			errs = append(errs, problems...)
+		if in.refuse(true); n.err() == nil {
+			in.readDomain(root, &d.domain)
 		}
 	}
 	n.add(place{}, eachEnvoy)
-	d := &draft{from: "envoyproxy/ratelimit", domain: domain}
 	var all []descriptor
-	e := &enforcement{}
 	if o.Routes == nil {
-		for _, keysOf := range root.sequences() {
-			all = append(all, guessDescriptors(root, keysOf, keys, n)...)
-		}
+		all = guessBelow([]*tree{root}, descriptor{}, keys, n)
 	} else if all, err = routedDescriptors(d, e, o, n); err != nil {
-		var problems policyfile.Errors
-		if !errors.As(err, &problems) {
-			return Imported{}, err
-		}
-		errs = append(errs, problems...)
+		return Imported{}, cmp.Or(n.err(), err)
 	}
-	if len(errs) > 0 {
-		return Imported{}, errs
-	}
-	reached := map[*tree]bool{}
 	for i := range all {
-		made := all[i].rules(root.cells(all[i].entries), n)
-		d.rules = append(d.rules, made...)
-		root.reach(all[i].entries, reached, len(made) > 0)
+		d.rules = append(d.rules, all[i].rules(root.cells(all[i].entries), n)...)
 	}
-	root.unreached(reached, n)
-	if err := keys.unused(); err != nil {
-		return Imported{}, err
-	}
+	root.unreached(n)
 	e.apply(d.rules, n)
-	return finish(d, n)
+	return finish(d, n, keys)
 }
 
 // readDomain adds the descriptors of a file to those of its domain.
-func (in *source) readDomain(root *tree, domain *string) error {
-	if in.refuse(in.root, true); in.err() != nil {
-		return in.err()
-	}
+func (in *source) readDomain(root *tree, domain *string) {
 	o := &theirFile{}
 	in.structure(in.root, "", reflect.ValueOf(o).Elem())
 	switch name := o.Domain; {
@@ -103,7 +79,6 @@ func (in *source) readDomain(root *tree, domain *string) error {
 		*domain = name
 	}
 	root.addAll(in, o.Descriptors)
-	return in.err()
 }
 
 // KeyError is returned for an entry of Options.Keys that is no part of a request.
@@ -151,83 +126,91 @@ func (k *keyParts) unused() error {
 	return nil
 }
 
-// guessDescriptors makes a descriptor of keys whose actions are not known, of
-// what the keys commonly stand for. Where Envoy's routes choose a key's value,
-// it makes a descriptor for each value.
-func guessDescriptors(root *tree, keysOf []string, known *keyParts, n *notes) []descriptor {
-	list := []descriptor{{}}
-	for i, key := range keysOf {
+// guessBelow lists the descriptors that lead to limits below these levels, of what
+// their keys commonly stand for. Where Envoy's routes choose a key's value there
+// is one for each value.
+func guessBelow(levels []*tree, before descriptor, known *keyParts, n *notes) (list []descriptor) {
+	for _, group := range grouped(levels, func(c *tree) string { return c.key }) {
+		key := group[0].key
 		p, isKnown := known.parts[key]
-		known.used[key] = true
 		note := ""
-		if !isKnown {
+		if known.used[key] = true; !isKnown {
 			p, note, isKnown = guess(key)
 		}
-		if isKnown {
-			if note != "" {
-				n.add(place{}, note)
-			}
-			list = product(list, one(entry{key: key, part: &p}))
-			continue
+		ways := [][]*tree{group}
+		if !isKnown {
+			ways = grouped([]*tree{{children: group}}, func(c *tree) string { return c.value })
+		} else if note != "" {
+			n.add(place{}, note)
 		}
-		var ways []descriptor
-		for _, value := range root.values(keysOf[:i+1]) {
-			why := "It is for requests for which Envoy sends " + key + " = " + value + ". " + note
-			if value == "" {
-				why = "It is for requests for which Envoy sends " + key + ", with a counter for each value. " + note
+		for _, way := range ways {
+			e, d := entry{key: key, part: &p}, before
+			if value := way[0].value; !isKnown {
+				why := "It is for requests for which Envoy sends " + key + " = " + value + ". " + note
+				if value == "" {
+					why = "It is for requests for which Envoy sends " + key + ", with a counter for each value. " + note
+				}
+				e = entry{key: key, value: value}
+				d.unknown = append(slices.Clip(d.unknown), why)
 			}
-			ways = append(ways, descriptor{entries: []entry{{key: key, value: value}}, scope: scope{unknown: []string{why}}})
+			d.entries = append(slices.Clip(d.entries), e)
+			if slices.ContainsFunc(way, func(t *tree) bool { return t.quota.limits() }) {
+				list = append(list, d)
+			}
+			list = append(list, guessBelow(way, d, known, n)...)
 		}
-		list = product(list, ways)
 	}
 	return list
 }
 
-// reach marks the limits that a descriptor leads to, and the unlimited levels if
-// the descriptor made rules.
-func (t *tree) reach(entries []entry, reached map[*tree]bool, made bool) {
-	if len(entries) == 0 {
-		reached[t] = reached[t] || made || t.quota != nil && !t.quota.unlimited
-		return
-	}
-	first, rest := entries[0], entries[1:]
-	if first.part == nil {
-		if c := t.child(first.key, first.value); c != nil {
-			c.reach(rest, reached, made)
+// grouped groups the levels below others that lead to a limit, in their order.
+func grouped(levels []*tree, by func(*tree) string) (groups [][]*tree) {
+	index := map[string]int{}
+	for _, level := range levels {
+		for _, c := range level.children {
+			at, known := index[by(c)]
+			switch {
+			case !c.limited():
+			case known:
+				groups[at] = append(groups[at], c)
+			default:
+				index[by(c)] = len(groups)
+				groups = append(groups, []*tree{c})
+			}
 		}
-		return
 	}
-	for _, c := range t.withKey(first.key).all {
-		c.reach(rest, reached, made)
-	}
+	return groups
 }
+
+// limited reports whether there is a limit on a level or below.
+func (t *tree) limited() bool {
+	return t.quota.limits() || slices.ContainsFunc(t.children, (*tree).limited)
+}
+
+func (q *quota) limits() bool { return q != nil && !q.unlimited }
 
 // unreached notes limits that no descriptor leads to, and those that need no
 // rule.
-func (t *tree) unreached(reached map[*tree]bool, n *notes) {
+func (t *tree) unreached(n *notes) {
 	for _, c := range t.children {
 		switch {
-		case c.quota == nil || reached[c]:
+		case c.quota == nil || c.reached:
 		case c.quota.unlimited:
 			n.add(c.place, c.path+" is unlimited: it needs no rule")
 		default:
 			n.add(c.place, c.path+": no rate_limits of the routes lead to this limit, so there is no rule for it")
 		}
-		c.unreached(reached, n)
+		c.unreached(n)
 	}
 }
 
 // routedDescriptors reads the descriptors that Envoy's routes make, and what
 // its rate limit filter says.
 func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descriptor, error) {
-	in, err := open(*o.Routes, n)
+	in, err := openEnvoy(*o.Routes, n)
 	if err != nil {
 		return nil, err
 	}
-	if in.refuse(in.root, false); in.err() != nil {
-		return nil, in.err()
-	}
-	in.root = in.whole(in.root)
 	ofDomain := func(c *policy.Node) bool { return textOf(c, "domain") == d.domain }
 	at, err := choose(sites(in), o.Listener, func(s *site) bool {
 		isFilter := func(c filterConfig) bool { return isConfig[*ratelimitv3.RateLimit](c) }
@@ -255,7 +238,7 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 		all = append(all, in.readRateLimit(limit, filter.GetStage())...)
 	}
 	if len(filter.GetRateLimits()) > 0 {
-		return all, in.err()
+		return all, nil
 	}
 	ownOf := func(r *hostRoute) *ratelimitv3.RateLimitPerRoute {
 		return config[*ratelimitv3.RateLimitPerRoute](in, r.own, nil)
@@ -275,5 +258,5 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 			all = append(all, made.in(a.scope))
 		}
 	}
-	return all, in.err()
+	return all, nil
 }

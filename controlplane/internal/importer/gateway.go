@@ -76,10 +76,7 @@ func (in *source) gateway(list []*policy.Node) (Imported, error) {
 			}
 		}
 	}
-	if err := in.err(); err != nil {
-		return Imported{}, err
-	}
-	return finish(d, in.notes)
+	return finish(d, in.notes, &keyParts{})
 }
 
 // gatewayRules makes a rule of each. A local rule without selectors is for the

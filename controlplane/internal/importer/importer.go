@@ -48,10 +48,20 @@ func (c *Choices) Error() string {
 	return fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(c.Names))
 }
 
-// notes collects what the user should know, each note once.
+// notes collects what the user should know, each note once, and the problems of
+// the files, which make the import fail.
 type notes struct {
-	list []policyfile.Problem
-	seen map[policyfile.Problem]bool
+	list     []policyfile.Problem
+	seen     map[policyfile.Problem]bool
+	problems policyfile.Errors
+}
+
+// err returns the problems.
+func (n *notes) err() error {
+	if len(n.problems) > 0 {
+		return n.problems
+	}
+	return nil
 }
 
 // add adds a note about a place, or about the whole file.
@@ -78,7 +88,10 @@ func (p place) String() string {
 }
 
 // finish sorts the notes, writes the policy and validates it.
-func finish(d *draft, notes *notes) (Imported, error) {
+func finish(d *draft, notes *notes, keys *keyParts) (Imported, error) {
+	if err := cmp.Or(notes.err(), keys.unused()); err != nil {
+		return Imported{}, err
+	}
 	if len(d.rules) == 0 {
 		return Imported{Notes: notes.list}, ErrNothing
 	}

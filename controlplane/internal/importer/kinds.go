@@ -42,6 +42,17 @@ func parse(f File) (*policy.Node, error) {
 
 var blank = regexp.MustCompile(`^(\s*(#.*)?(\n|$))*$`)
 
+// openEnvoy opens a configuration of Envoy, or a part of one as the whole.
+func openEnvoy(f File, n *notes) (*source, error) {
+	in, err := open(f, n)
+	if err != nil {
+		return nil, err
+	}
+	in.refuse(false)
+	in.root = in.whole(in.root)
+	return in, n.err()
+}
+
 // resources are the documents of a file, also those in a List of Kubernetes.
 func resources(root *policy.Node) []*policy.Node {
 	switch {
@@ -69,9 +80,9 @@ var ofEnvoy = []string{"static_resources", "configs", "resources", "filter_chain
 
 // refuse refuses a file of another kind than the command reads, by its name and
 // with what can be done.
-func (in *source) refuse(root *policy.Node, ofService bool) {
-	n := root
-	if of := append(ofKind(root, "EnvoyFilter"), resources(root)...); len(of) > 0 {
+func (in *source) refuse(ofService bool) {
+	n := in.root
+	if of := append(ofKind(n, "EnvoyFilter"), resources(n)...); len(of) > 0 {
 		n = of[0]
 	}
 	kind, does := textOf(n, "kind"), "a configuration of Envoy"
@@ -125,7 +136,7 @@ func (in *source) nothing(root *policy.Node) error {
 		}
 		return false
 	})
-	if err := in.err(); err != nil || unread == "" {
+	if err := in.notes.err(); err != nil || unread == "" {
 		return err
 	}
 	return fmt.Errorf("%w: %s is not read", ErrNothing, unread)

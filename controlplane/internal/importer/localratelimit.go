@@ -24,44 +24,33 @@ func LocalRatelimit(f File, o Options) (Imported, error) {
 	if err != nil {
 		return Imported{}, err
 	}
-	in, err := open(f, n)
+	in, err := openEnvoy(f, n)
 	if err != nil {
 		return Imported{}, err
 	}
 	if policies := ofKind(in.root, "BackendTrafficPolicy"); len(policies) > 0 {
 		return in.gateway(policies)
 	}
-	in.refuse(in.root, false)
-	in.root = in.whole(in.root)
 	l := &localImport{in: in, routes: in, draft: &draft{from: "Envoy's local rate limit filter"}, notes: n, keys: keys}
 	if err := l.read(o); err != nil {
 		return Imported{}, err
 	}
-	for _, in := range []*source{l.routes, in} {
-		if err := in.err(); err != nil {
-			return Imported{}, err
-		}
-	}
-	if len(l.draft.rules) == 0 {
+	if len(l.draft.rules) == 0 && n.err() == nil {
 		if err := in.nothing(in.root); err != nil {
 			return Imported{}, err
 		}
 	}
-	if err := keys.unused(); err != nil {
-		return Imported{}, err
-	}
-	return finish(l.draft, n)
+	return finish(l.draft, n, keys)
 }
 
 // read makes rules of a filter alone, or of the listener that is chosen.
 func (l *localImport) read(o Options) error {
 	files := []*source{l.in}
 	if o.Routes != nil {
-		given, err := open(*o.Routes, l.notes)
+		given, err := openEnvoy(*o.Routes, l.notes)
 		if err != nil {
 			return err
 		}
-		given.root = given.whole(given.root)
 		files = append(files, given)
 	}
 	alone, wants := l.in.alone(), limitedLocally
@@ -261,10 +250,7 @@ func (l *localImport) descriptors(o *localv3.LocalRateLimit, in *source, request
 			}
 		}
 	case len(l.hosts) == 0:
-		root := localTree(o)
-		for _, keys := range root.sequences() {
-			list = append(list, guessDescriptors(root, keys, l.keys, l.notes)...)
-		}
+		list = guessBelow([]*tree{localTree(o)}, descriptor{}, l.keys, l.notes)
 	default:
 		own := func(*hostRoute) ([]*routev3.RateLimit, int32) { return nil, int32(o.GetVhRateLimits()) }
 		for _, a := range applyLimits(l.hosts, use, own) {

@@ -21,6 +21,7 @@ func TestLimitReqOfNginx(t *testing.T) {
 	buildtest.Nginx(t, address, fmt.Sprintf(`
   access_log off;
   limit_req_status 429;
+  limit_req_log_level info;
   limit_req_zone $binary_remote_addr zone=one:1m rate=1r/m;
   limit_req_zone $binary_remote_addr zone=two:1m rate=1r/m;
   server { listen %s;

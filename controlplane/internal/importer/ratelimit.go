@@ -15,6 +15,7 @@ type tree struct {
 	place      place
 	children   []*tree
 	of         map[string]*siblings // the children by key
+	reached    bool                 // a descriptor leads to it
 }
 
 // siblings are the levels of one key below another.
@@ -82,7 +83,7 @@ func (t *tree) child(key, value string) *tree {
 func (t *tree) cells(entries []entry) []cell {
 	if len(entries) == 0 {
 		c := cell{name: t.path, place: t.place}
-		if t.quota != nil && !t.quota.unlimited {
+		if t.reached = true; t.quota.limits() {
 			c.quota = t.quota
 		}
 		return []cell{c}
@@ -128,48 +129,6 @@ func nothing(entries []entry) cell {
 		}
 	}
 	return c
-}
-
-// sequences lists the sequences of keys that lead to a limit, in the order of
-// the file.
-func (t *tree) sequences() [][]string {
-	var list [][]string
-	known := map[string]bool{}
-	for _, c := range t.children {
-		var own [][]string
-		if c.quota != nil && !c.quota.unlimited {
-			own = append(own, []string{c.key})
-		}
-		for _, below := range c.sequences() {
-			own = append(own, append([]string{c.key}, below...))
-		}
-		for _, s := range own {
-			if name := strings.Join(s, "\x00"); !known[name] { // no key holds a control character
-				known[name] = true
-				list = append(list, s)
-			}
-		}
-	}
-	return list
-}
-
-// values lists the values of the last of keys, under any values of those before.
-func (t *tree) values(keys []string) []string {
-	var list []string
-	known := map[string]bool{}
-	for _, c := range t.withKey(keys[0]).all {
-		more := []string{c.value}
-		if len(keys) > 1 {
-			more = c.values(keys[1:])
-		}
-		for _, v := range more {
-			if !known[v] {
-				known[v] = true
-				list = append(list, v)
-			}
-		}
-	}
-	return list
 }
 
 // theirFile is a file of envoyproxy/ratelimit.
