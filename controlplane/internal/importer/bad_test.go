@@ -156,6 +156,10 @@ func TestKeysThatAreGiven(t *testing.T) {
 	require.Contains(t, string(made.Policy), "key: [{header: x-user}]")
 	require.Len(t, made.Notes, 1, "no guess is noted")
 
+	made, err = service(strings.ReplaceAll(one, "key: a", "key: PATH"), importer.Options{})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), "key: [{path: full}]")
+
 	for _, part := range []string{"header:", "header:a b", "cookie:a", "path:x", "query", ""} {
 		_, err = service(one, importer.Options{Keys: map[string]string{"a": part}})
 		var key *importer.KeyError

@@ -300,7 +300,7 @@ func noPath(v pattern) string {
 // where no actions say it. It is not ok for a key whose values Envoy's routes
 // choose.
 func guess(key string) (p part, note string, ok bool) {
-	switch key {
+	switch strings.ToLower(key) {
 	case "remote_address":
 		return clientIP, "", true
 	case "masked_remote_address":

@@ -26,9 +26,20 @@ type gatewayRule struct {
 	Name      string             `yaml:"name"`
 	Selectors []*gatewaySelector `yaml:"clientSelectors"`
 	Limit     *gatewayQuota      `yaml:"limit"`
-	Cost      any                `yaml:"cost" note:"each request costs 1 here: give the rule a cost"`
+	Cost      *gatewayCost       `yaml:"cost"`
 	Shared    bool               `yaml:"shared" note:"the rule has one counter wherever its policy is applied"`
 	Shadow    bool               `yaml:"shadowMode"`
+}
+
+type gatewayCost struct {
+	Request  *gatewayHits `yaml:"request"`
+	Response *gatewayHits `yaml:"response"`
+}
+
+type gatewayHits struct {
+	From     string `yaml:"from"`
+	Number   uint32 `yaml:"number"`
+	Metadata any    `yaml:"metadata" note:""`
 }
 
 type gatewayQuota struct {
@@ -93,6 +104,9 @@ func (in *source) gatewayRules(o *gatewayRules, name string, local bool) []rule 
 		for _, s := range r.Selectors {
 			in.readSelector(&d, s)
 		}
+		if r.Cost != nil {
+			d.readCost(r.Cost)
+		}
 		c := cell{name: r.Name, place: in.at(r), quota: in.gatewayQuota(r, local), patterns: make([]pattern, len(d.parts()))}
 		if c.name == "" {
 			c.name = name + "-" + strconv.Itoa(i+1)
@@ -111,6 +125,18 @@ func (in *source) gatewayRules(o *gatewayRules, name string, local bool) []rule 
 		}
 	}
 	return list
+}
+
+func (d *descriptor) readCost(o *gatewayCost) {
+	hits := o.Request
+	switch {
+	case o.Response != nil:
+		d.cannot("It counts what its responses say, and no rule does.")
+	case hits != nil && (hits.From != "Number" || hits.Number == 0):
+		d.cannot("Its cost is no number from 1.")
+	case hits != nil && hits.Number > 1:
+		d.cost = strconv.Itoa(int(hits.Number))
+	}
 }
 
 func (in *source) gatewayQuota(r *gatewayRule, local bool) *quota {

@@ -139,6 +139,10 @@ func (in *source) nothing(root *policy.Node) error {
 	if err := in.notes.err(); err != nil || unread == "" {
 		return err
 	}
+	if unread == "envoy.extensions.filters.http.ratelimit.v3.RateLimit" {
+		return fmt.Errorf("%w: its filter asks envoyproxy/ratelimit, so give the configuration of that to sluice import envoy-ratelimit, "+
+			"and this file as --routes", ErrNothing)
+	}
 	return fmt.Errorf("%w: %s is not read", ErrNothing, unread)
 }
 
@@ -205,6 +209,9 @@ func (in *source) patched(envoyFilters []*policy.Node) *policy.Node {
 	}
 	in.notes.add(place{}, "An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for every request of the "+
 		"proxies that get the policy.")
+	if len(hosts.Items) == 0 {
+		return object(root, "http_filters", filters)
+	}
 	return object(root, "http_filters", filters, "route_config", object(root, "virtual_hosts", hosts))
 }
 

@@ -132,13 +132,18 @@ func TestResourcesAndExcerptsAreRead(t *testing.T) {
 		"of one host":     {istio("pay.example:443", "action: ANY"), "match: {hosts: [pay.example], headers: {x-plan-tier: free}}\n"},
 		"of one route":    {istio(`"inbound|http|80"`, "name: charge"), `mode: "off"`},
 		"in a list":       {"kind: List\nitems: [{" + strings.ReplaceAll("kind: EnvoyFilter, spec: {configPatches: [{applyTo: VIRTUAL_HOST, patch: {value: {rate_limits: [{actions: [{request_headers: {header_name: x-plan-tier, descriptor_key: tier}}]}]}}}, {applyTo: HTTP_FILTER, patch: {value: {typed_config: {"+localType+", "+tierLimit+"}}}}]}", "\n", " ") + "}]", tierRule},
+		"routes given":    {"kind: EnvoyFilter\nspec: {configPatches: [{applyTo: HTTP_FILTER, patch: {value: {typed_config: {" + localType + ", " + tierLimit + "}}}}]}", tierRule},
 		"a patch's value": {"{" + patch + "}", tierRule},
 		"a route":         {"{match: {prefix: /}, " + patch + "}", tierRule},
 		"routes":          {"[{match: {path: /a}, route: {cluster: c}}, {match: {prefix: /}, " + patch + "}]", "exempt:\n      - {paths: [/a]}"},
 		"a virtual host":  {"{domains: [a.example], routes: [{match: {prefix: /}, " + patch + "}]}", "hosts: [a.example], headers: {x-plan-tier: free}"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			made, err := filter(tt.text, importer.Options{})
+			o := importer.Options{}
+			if name == "routes given" {
+				o.Routes = routesFile("{" + tierRoutes + "}")
+			}
+			made, err := filter(tt.text, o)
 			require.NoError(t, err)
 			require.Contains(t, string(made.Policy), tt.want)
 			require.Contains(t, string(made.Policy), "{requests: 7, per: 1m}")
@@ -204,6 +209,15 @@ func TestBackendTrafficPolicy(t *testing.T) {
 `)
 	require.NotContains(t, string(made.Policy), "mode")
 
+	for cost, want := range map[string]string{
+		"request: {from: Number, number: 4}": "    cost: 4\n",
+		"request: {from: Number, number: 0}": "mode: \"off\"",
+		"request: {from: Number, number: 0}, response: {from: Metadata, metadata: {namespace: n, key: k}}": "mode: \"off\"",
+	} {
+		made, err := filter("kind: BackendTrafficPolicy\nspec: {rateLimit: {global: {rules: [{limit: {requests: 3, unit: Day}, cost: {"+cost+"}}]}}}", importer.Options{})
+		require.NoError(t, err)
+		require.Contains(t, string(made.Policy), want)
+	}
 	for text, want := range map[string]string{
 		"limit: {requests: 3, unit: Fortnight}":                                                     `rules[0].limit.unit: must be Second, Minute, Hour, Day, Month or Year, not "Fortnight"`,
 		"limit: {requests: 3, unit: Second}, clientSelectors: [{headrs: []}]":                       `rules[0].clientSelectors[0].headrs: unknown field: did you mean "headers"?`,
@@ -227,6 +241,7 @@ func TestFilesOfAnotherKind(t *testing.T) {
 		"{" + tierListener + "}": {"c.yaml:1:1: this is a configuration of Envoy: give it as --routes, beside the configuration of envoyproxy/ratelimit, or to sluice import local-ratelimit", ""},
 		strings.NewReplacer("VHOST", "a", "PICK", "", "VALUE", patch).Replace(envoyFilter): {
 			"c.yaml:1:1: this is an EnvoyFilter: give it as --routes, beside the configuration of envoyproxy/ratelimit, or to sluice import local-ratelimit", ""},
+		"{" + serviceListener + "}": {"", "there is no rate limit in it: its filter asks envoyproxy/ratelimit, so give the configuration of that to sluice import envoy-ratelimit, and this file as --routes"},
 		"name: n\ntyped_config: {'@type': type.googleapis.com/envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit}": {
 			"", "there is no rate limit in it: envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit is not read"},
 	} {
