@@ -102,6 +102,7 @@ func (c *cell) apart(other *cell, free []bool) bool {
 // override of that cell's rule.
 func (d *descriptor) rules(cells []cell, n *notes) []rule {
 	var list []rule
+	cells = d.possible(cells, n)
 	index, done := indexCells(cells), make([]bool, len(cells))
 	for at := len(cells) - 1; at >= 0; at-- {
 		if cells[at].quota == nil || done[at] {
@@ -134,6 +135,20 @@ func (d *descriptor) rules(cells []cell, n *notes) []rule {
 		}
 	}
 	return list
+}
+
+// possible leaves out cells with a value that no request has.
+func (d *descriptor) possible(cells []cell, n *notes) []cell {
+	parts := d.parts()
+	return slices.DeleteFunc(slices.Clone(cells), func(c cell) bool {
+		for i, v := range c.patterns {
+			if parts[i].never(v) {
+				n.add(c.place, "no request has the value "+v.text+" of "+c.name+", so there is no rule for it")
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // rule makes the rule of the cell at an index. The cells of before take their
@@ -244,10 +259,8 @@ func (m *maker) except(c *cell, inside bool) bool {
 		text, ok := m.parts[i].override(v)
 		if !ok {
 			m.notes.add(c.place, noPath(v))
-			if strings.ContainsAny(v.text[:min(1, len(v.text))], "/*") { // else no request has this value
-				m.note("This rule should leave out requests of " + c.name + ", and cannot say so.")
-				m.off()
-			}
+			m.note("This rule should leave out requests of " + c.name + ", and cannot say so.")
+			m.off()
 			return true
 		}
 		patterns[at] = text
@@ -293,7 +306,7 @@ func (m *maker) only() {
 }
 
 func noPath(v pattern) string {
-	return "No paths are " + v.text + ": they begin with / and are compared without the query. There is no rule for it."
+	return "Paths are compared without the query, and cannot say " + v.text + ": there is no rule for it."
 }
 
 // guess is the part of a request that a descriptor's key commonly stands for,
@@ -304,7 +317,7 @@ func guess(key string) (p part, note string, ok bool) {
 	case "remote_address":
 		return clientIP, "", true
 	case "masked_remote_address":
-		return clientIP, "masked_remote_address counts whole addresses here, as Envoy does if its action has no prefix " +
+		return maskedIP, "masked_remote_address counts whole addresses here, as Envoy does if its action has no prefix " +
 			"lengths.", true
 	case "destination_cluster":
 		return part{kind: "property", path: []string{"xds", "cluster_name"}}, "", true
@@ -322,7 +335,7 @@ func guess(key string) (p part, note string, ok bool) {
 	}
 	name := strings.ToLower(strings.ReplaceAll(key, "_", "-"))
 	if strings.HasSuffix(name, "remote-address") {
-		return clientIP, "A guess: the key " + key + " is the client's address. To be sure, give --routes FILE.", true
+		return maskedIP, "A guess: the key " + key + " is the client's address. To be sure, give --routes FILE.", true
 	}
 	if !isHeaderName(name) {
 		return part{}, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" +

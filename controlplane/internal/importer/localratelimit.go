@@ -179,9 +179,9 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 	}
 	l.draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.draft.headers)
 	var rules []rule
-	byKeys, made := descriptorsByKeys(o), map[*commonv3.LocalRateLimitDescriptor]bool{}
+	made := map[*commonv3.LocalRateLimitDescriptor]bool{}
 	for _, d := range l.descriptors(o, in, requests, use) {
-		rules = append(rules, d.rules(in.localCells(byKeys, d.entries, made), l.notes)...)
+		rules = append(rules, d.rules(in.localCells(o, d.entries, made), l.notes)...)
 	}
 	in.noteForgetting(o)
 	if q := in.readBucket(o.GetTokenBucket()); q != nil {
@@ -279,32 +279,12 @@ func localTree(o *localv3.LocalRateLimit) *tree {
 	return root
 }
 
-// descriptorsByKeys finds the filter's descriptors by the keys of their entries.
-func descriptorsByKeys(o *localv3.LocalRateLimit) map[string][]*commonv3.LocalRateLimitDescriptor {
-	list := map[string][]*commonv3.LocalRateLimitDescriptor{}
-	for _, d := range o.GetDescriptors() {
-		name := joinKeys(d.GetEntries(), (*commonv3.RateLimitDescriptor_Entry).GetKey)
-		list[name] = append(list[name], d)
-	}
-	return list
-}
-
-// joinKeys is one text for a list of keys. No key holds a control character.
-func joinKeys[E any](entries []E, key func(E) string) string {
-	var b strings.Builder
-	for _, e := range entries {
-		b.WriteString(key(e) + "\x00")
-	}
-	return b.String()
-}
-
 // localCells lists the cases of a descriptor: the filter's descriptors without
 // an empty value first, then the others, each as a whole. It marks those that a
 // request may be of as made.
-func (in *source) localCells(byKeys map[string][]*commonv3.LocalRateLimitDescriptor, entries []entry,
-	made map[*commonv3.LocalRateLimitDescriptor]bool) []cell {
+func (in *source) localCells(o *localv3.LocalRateLimit, entries []entry, made map[*commonv3.LocalRateLimitDescriptor]bool) []cell {
 	var exact, dynamic []cell
-	for _, d := range byKeys[joinKeys(entries, func(e entry) string { return e.key })] {
+	for _, d := range o.GetDescriptors() {
 		if !fits(d, entries) {
 			continue
 		}
@@ -337,11 +317,14 @@ func (in *source) localCells(byKeys map[string][]*commonv3.LocalRateLimitDescrip
 	return append(append(exact, dynamic...), nothing(entries))
 }
 
-// fits reports whether a request whose entries have the keys of a descriptor
-// may have its values too.
+// fits reports whether a request's entries may have the keys and values of a
+// descriptor.
 func fits(d *commonv3.LocalRateLimitDescriptor, entries []entry) bool {
+	if len(d.GetEntries()) != len(entries) {
+		return false
+	}
 	for i, e := range d.GetEntries() {
-		if entries[i].part == nil && e.GetValue() != "" && e.GetValue() != entries[i].value {
+		if entries[i].key != e.GetKey() || entries[i].part == nil && e.GetValue() != "" && e.GetValue() != entries[i].value {
 			return false
 		}
 	}

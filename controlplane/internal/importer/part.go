@@ -15,10 +15,12 @@ type part struct {
 	v4, v6 int    // of client_ip
 	path   []string
 	query  bool // of a path: Envoy compares it with its query
+	masked bool // of client_ip: its values may be networks of any size
 }
 
 var (
 	clientIP = part{kind: "client_ip", v4: 32, v6: 128}
+	maskedIP = part{kind: "client_ip", v4: 32, v6: 128, masked: true}
 	fullPath = part{kind: "path"}
 	method   = part{kind: "method"}
 	host     = part{kind: "host"}
@@ -75,6 +77,26 @@ func (p part) spell(v pattern) pattern {
 		}
 	}
 	return v
+}
+
+// never reports whether no request has such a value of the part.
+func (p part) never(v pattern) bool {
+	switch {
+	case p.kind == "path" && (v.kind == exactly || v.kind == wildcard):
+		return v.text == "" || v.text[0] != '/' && v.text[0] != '*'
+	case p.kind == "client_ip" && v.kind == exactly:
+		text := p.spell(v).text
+		if ip, err := netip.ParseAddr(text); err == nil {
+			text = netip.PrefixFrom(ip, ip.BitLen()).String()
+		}
+		network, err := netip.ParsePrefix(text)
+		bits := p.v6
+		if network.Addr().Is4() {
+			bits = p.v4
+		}
+		return err != nil || !p.masked && network.Bits() != bits
+	}
+	return false
 }
 
 // override writes a pattern over the part as overrides have it. It is not ok if

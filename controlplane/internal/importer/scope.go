@@ -45,6 +45,9 @@ func (s *scope) restrict(p part, v pattern, inverted bool) {
 	if inverted {
 		m = &match{}
 	}
+	if p.kind == "host" && v.kind == exactly && withoutPort(v.text) != v.text {
+		s.note("The host " + v.text + " is compared without its port here.")
+	}
 	if p.query {
 		path, same, ok := v.ofPath()
 		switch {

@@ -122,6 +122,20 @@ func TestOffTogetherWithTheBroader(t *testing.T) {
 	require.Contains(t, string(made.Policy), "exempt:\n      - {paths: [/b*]}")
 }
 
+// A value that no request has makes no rule, least of all a wider one.
+func TestValuesThatNoRequestHas(t *testing.T) {
+	for key, value := range map[string]string{"remote_address": "10.0.0.0/8", "path": "pay", "forwarded_remote_address": "here"} {
+		made, err := service("domain: d\ndescriptors:\n  - {key: "+key+", value: "+value+", rate_limit: {unit: day, requests_per_unit: 1}}\n  - {key: "+key+", rate_limit: {unit: day, requests_per_unit: 9}}", importer.Options{})
+		require.NoError(t, err)
+		require.Contains(t, string(made.Policy), "no request has the value "+value+" of "+key+"_"+value)
+		require.NotContains(t, string(made.Policy), "1/day")
+		require.Contains(t, string(made.Policy), "9/day")
+	}
+	made, err := service("domain: d\ndescriptors: [{key: edge-masked-remote-address, value: 10.0.0.0/8, rate_limit: {unit: day, requests_per_unit: 1}}]", importer.Options{})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), `match: {client_ips: ["10.0.0.0/8"]}`)
+}
+
 // Envoy compares :path with its query, and paths come without.
 func TestPathsWithTheirQuery(t *testing.T) {
 	const left = "Envoy compares :path with its query"
