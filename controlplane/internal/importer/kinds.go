@@ -163,7 +163,7 @@ func (in *source) whole(root *policy.Node) *policy.Node {
 	switch {
 	case has("routes"):
 		return object(root, "virtual_hosts", list)
-	case has("route", "typed_per_filter_config") && !has("rate_limits", "domains"):
+	case has("route", "typed_per_filter_config") && !has("rate_limits", "domains", "virtual_hosts"):
 		for i, n := range list.Items {
 			if fieldOf(n, "match") == nil { // as a patch has it
 				list.Items[i] = with(n, "match", object(n, "prefix", text(n, "/")))

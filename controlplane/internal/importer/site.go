@@ -230,7 +230,7 @@ type virtualHost struct {
 type hostRoute struct {
 	scope   scope
 	limits  []*routev3.RateLimit
-	own     []filterConfig // of the route, then of its virtual host
+	own     []filterConfig // of the route, then of what it is in
 	include bool           // the virtual host's limits too
 }
 
@@ -240,27 +240,36 @@ func (in *source) hosts(s *site) []virtualHost {
 		return nil
 	}
 	var list []virtualHost
-	for _, o := range decodeOnce[*routev3.RouteConfiguration](in, s.routing, "").GetVirtualHosts() {
+	all := decodeOnce[*routev3.RouteConfiguration](in, s.routing, "")
+	for i, o := range all.GetVirtualHosts() {
 		h := virtualHost{scope: hostScope(o.GetDomains(), in.notes), limits: o.GetRateLimits()}
-		h.routes = in.routes(o, h.scope)
-		list = append(list, h)
-	}
-	for i := range list { // the host with * is for the requests of no other
-		if len(list[i].scope.match.hosts) > 0 {
-			continue
-		}
-		var others match
-		for j := range list {
-			others.hosts = append(others.hosts, list[j].scope.match.hosts...)
-		}
-		if !others.empty() {
-			list[i].scope.exempt = append(list[i].scope.exempt, others)
-			for _, r := range list[i].routes {
-				r.scope.exempt = append(r.scope.exempt, others)
+		var others match // hosts of which Envoy finds another virtual host, as it takes the longest domain that fits
+		for j, other := range all.GetVirtualHosts() {
+			for _, domain := range other.GetDomains() {
+				at := hostScope([]string{domain}, &notes{})
+				switch {
+				case i == j || !slices.ContainsFunc(o.GetDomains(), func(d string) bool { return isBelow(withoutPort(domain), withoutPort(d)) }):
+				case len(at.unknown) > 0:
+					h.scope.cannot("Another virtual host takes the requests to " + domain + ", and an exempt cannot say that.")
+				default:
+					others.hosts = append(others.hosts, at.match.hosts...)
+				}
 			}
 		}
+		if !others.empty() {
+			h.scope.exempt = append(h.scope.exempt, others)
+		}
+		h.routes = in.routes(o, h.scope, in.configsOf(all))
+		list = append(list, h)
 	}
 	return list
+}
+
+// isBelow reports whether every host of a domain is one of another that is
+// shorter.
+func isBelow(domain, wider string) bool {
+	suffix, isWild := strings.CutPrefix(wider, "*")
+	return isWild && domain != wider && strings.HasSuffix(domain, suffix)
 }
 
 // hostScope is for the requests to a virtual host's domains.
@@ -284,7 +293,7 @@ func hostScope(domains []string, n *notes) (s scope) {
 
 // routes reads a virtual host's routes. Envoy takes the first that fits, so
 // each leaves out those before it.
-func (in *source) routes(host *routev3.VirtualHost, ofHost scope) []*hostRoute {
+func (in *source) routes(host *routev3.VirtualHost, ofHost scope, ofAll []filterConfig) []*hostRoute {
 	var list []*hostRoute
 	var before []scope
 	for _, o := range host.GetRoutes() {
@@ -300,7 +309,7 @@ func (in *source) routes(host *routev3.VirtualHost, ofHost scope) []*hostRoute {
 				"one."),
 			limits:  o.GetRoute().GetRateLimits(),
 			include: o.GetRoute().GetIncludeVhRateLimits().GetValue(), //nolint:staticcheck // configurations still have it
-			own:     append(in.configsOf(o), in.configsOf(host)...),
+			own:     slices.Concat(in.configsOf(o), in.configsOf(host), ofAll),
 		})
 	}
 	return list

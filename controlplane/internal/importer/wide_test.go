@@ -122,6 +122,25 @@ func TestOffTogetherWithTheBroader(t *testing.T) {
 	require.Contains(t, string(made.Policy), "exempt:\n      - {paths: [/b*]}")
 }
 
+// Envoy takes the virtual host with the longest domain, so a wider one leaves its
+// requests out.
+func TestHostsOfAnotherVirtualHost(t *testing.T) {
+	host := func(domain, key string) string {
+		return `{domains: ["` + domain + `"], routes: [{match: {prefix: /}, route: {cluster: c, rate_limits: [{actions: [{request_headers: {header_name: x-` + key + `, descriptor_key: ` + key + `}}]}]}}]}`
+	}
+	config := `typed_per_filter_config: {local: {` + localType + `, stat_prefix: all, ` + on + `, descriptors: [{entries: [{key: a}], ` + bucket7 + `}, {entries: [{key: b}], ` + bucket7 + `}]}}`
+	for _, tt := range [][3]string{
+		{"*.shop.example", "pay.shop.example", "match: {hosts: [\"*.shop.example\"]}\n    exempt:\n      - {hosts: [pay.shop.example]}"},
+		{"*.shop.example", "*.eu.shop.example", "exempt:\n      - {hosts: [\"*.eu.shop.example\"]}"},
+		{"*", "shop.*", "mode: \"off\""},
+		{"a.example", "b.example", "- name: a\n    match: {hosts: [a.example]}\n    key"},
+	} {
+		made, err := filter("{"+config+", virtual_hosts: ["+host(tt[0], "a")+", "+host(tt[1], "b")+"]}", importer.Options{})
+		require.NoError(t, err)
+		require.Contains(t, string(made.Policy), tt[2])
+	}
+}
+
 // A value that no request has makes no rule, least of all a wider one.
 func TestValuesThatNoRequestHas(t *testing.T) {
 	for key, value := range map[string]string{"remote_address": "10.0.0.0/8", "path": "pay", "forwarded_remote_address": "here"} {
