@@ -27,7 +27,7 @@ func (in *source) readRateLimit(o *routev3.RateLimit, stage uint32) []descriptor
 	}
 	d := descriptor{place: in.at(o)}
 	if o.GetLimit() != nil {
-		d.note("Envoy may send a limit from metadata, which goes before the one here. A policy cannot say that.")
+		d.cannot("Envoy may send another limit from metadata, and a policy cannot say that.")
 	}
 	if o.GetApplyOnStreamDone() {
 		d.cannot("It counts when the response is complete, and denies nothing. No rule counts then.")

@@ -65,7 +65,8 @@ type cell struct {
 // holds reports whether a cell can be an override of c's rule: its values are
 // all among those of c, but for free parts, which may have any value.
 func (c *cell) holds(other *cell, free []bool) bool {
-	if other.quota == nil || other.quota.class() != c.quota.class() || len(other.quota.notes) > 0 {
+	if other.quota == nil || other.quota.class() != c.quota.class() || len(other.quota.notes) > 0 ||
+		len(other.quota.unknown)+len(c.quota.unknown) > 0 {
 		return false
 	}
 	for i := range c.patterns {
@@ -210,10 +211,10 @@ func (m *maker) note(text string) {
 }
 
 func (m *maker) notesOf() {
-	for _, text := range slices.Concat(m.descriptor.unknown, m.descriptor.notes, m.cell.quota.notes) {
+	for _, text := range slices.Concat(m.descriptor.unknown, m.cell.quota.unknown, m.descriptor.notes, m.cell.quota.notes) {
 		m.note(text)
 	}
-	if len(m.descriptor.unknown) > 0 {
+	if len(m.descriptor.unknown)+len(m.cell.quota.unknown) > 0 {
 		m.off()
 	}
 }

@@ -50,6 +50,7 @@ type quota struct {
 	shadow    bool
 	percent   uint64 // 0 = all
 	notes     []string
+	unknown   []string // why its rule is off
 	place     place
 }
 

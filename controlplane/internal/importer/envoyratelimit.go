@@ -48,6 +48,7 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 		}
 	}
 	n.add(place{}, eachEnvoy)
+	root.replace()
 	var all []descriptor
 	if o.Routes == nil {
 		all = guessBelow([]*tree{root}, descriptor{}, keys, n)
@@ -192,7 +193,7 @@ func (q *quota) limits() bool { return q != nil && !q.unlimited }
 // unreached notes limits that no descriptor leads to, and those that need no
 // rule.
 func (t *tree) unreached(n *notes) {
-	for _, c := range t.children {
+	for _, c := range t.all() {
 		switch {
 		case c.quota == nil || c.reached:
 		case c.quota.unlimited:
@@ -200,7 +201,6 @@ func (t *tree) unreached(n *notes) {
 		default:
 			n.add(c.place, c.path+": no rate_limits of the routes lead to this limit, so there is no rule for it")
 		}
-		c.unreached(n)
 	}
 }
 

@@ -16,6 +16,7 @@ type tree struct {
 	children   []*tree
 	of         map[string]*siblings // the children by key
 	reached    bool                 // a descriptor leads to it
+	limit      *theirLimit
 }
 
 // siblings are the levels of one key below another.
@@ -199,7 +200,7 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 		}
 		return
 	}
-	t.place = in.at(limit)
+	t.place, t.limit = in.at(limit), limit
 	unit := strings.ToLower(limit.Unit)
 	per, known := unitPeriods[unit]
 	switch {
@@ -224,9 +225,38 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 			in.failField(r, "name", "must name a limit")
 		case limit.Name:
 			in.failField(r, "name", "a limit cannot replace itself")
-		default:
-			in.note(limit, "replaces", t.path+" replaces the limit named "+r.Name+": a request with both would count only "+
-				"in "+t.path+". Here it counts in both: give the rule of "+r.Name+" an exempt with what makes "+t.path+" apply.")
 		}
 	}
+}
+
+// all are the levels below one.
+func (t *tree) all() (list []*tree) {
+	for _, c := range t.children {
+		list = append(append(list, c), c.all()...)
+	}
+	return list
+}
+
+// replace switches limits off that others replace: a request that counts in both
+// counts there in the other alone.
+func (t *tree) replace() {
+	by, all := map[string]*tree{}, t.all()
+	for _, c := range all {
+		for _, r := range c.limit.replaces() {
+			by[r.Name] = c
+		}
+	}
+	for _, c := range all {
+		if c.limit != nil && by[c.limit.Name] != nil && c.quota.limits() && !c.quota.shadow {
+			c.quota.unknown = append(c.quota.unknown, by[c.limit.Name].path+" replaces this limit: a request with both counts there in "+
+				"that alone. Give the rule an exempt with what makes the other apply.")
+		}
+	}
+}
+
+func (l *theirLimit) replaces() []*theirReplaced {
+	if l == nil {
+		return nil
+	}
+	return l.Replaces
 }

@@ -98,6 +98,7 @@ func TestOffTogetherWithTheBroader(t *testing.T) {
 		off  []string
 	}{
 		"a descriptor by the query":                {limited("{key: query_match, value: q}", "{query_parameter_value_match: {descriptor_value: q, query_parameters: [{name: a, present_match: true}]}}"), []string{"others", "query_match_q"}},
+		"a limit from metadata":                    {strings.Replace(limited("{key: remote_address}", "{remote_address: {}}"), "[{actions", "[{limit: {dynamic_metadata: {metadata_key: {key: k, path: [{key: p}]}}}, actions", 1), []string{"others", "remote_address"}},
 		"a path with its query":                    {limited("{key: header_match, value: m}", "{header_value_match: {descriptor_value: m, headers: [{name: ':path', string_match: {prefix: '/a?'}}]}}"), []string{"others", "header_match_m"}},
 		"an earlier route by the query":            {listener(route("prefix: /a, query_parameters: [{name: a, present_match: true}]", slow) + ", " + route("prefix: /a", slow)), []string{"own", "own-2"}},
 		"the listener's, a route takes all":        {listener("{match: {path: /a}, route: {cluster: c}}, " + route("prefix: /", slow)), []string{"rest"}},
