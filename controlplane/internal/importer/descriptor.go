@@ -112,7 +112,7 @@ func (d *descriptor) rules(cells []cell, n *notes) []rule {
 		free := d.unmatched(&cells[at])
 		before, inside := index.before(at, free), map[int]bool{}
 		for _, i := range before {
-			if !done[i] && cells[at].holds(&cells[i], free) {
+			if !done[i] && cells[at].holds(&cells[i], free) && d.unsayable(&cells[i]) == "" {
 				done[i], inside[i] = true, true
 			}
 		}
@@ -138,6 +138,16 @@ func (d *descriptor) rules(cells []cell, n *notes) []rule {
 	return list
 }
 
+// unsayable says why no override has a cell's patterns, if none does.
+func (d *descriptor) unsayable(c *cell) string {
+	for i, p := range d.parts() {
+		if _, ok := p.override(c.patterns[i]); !ok {
+			return "Paths are compared without the query, and cannot say " + c.patterns[i].text + "."
+		}
+	}
+	return ""
+}
+
 // possible leaves out cells with a value that no request has.
 func (d *descriptor) possible(cells []cell, n *notes) []cell {
 	parts := d.parts()
@@ -160,11 +170,10 @@ func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]boo
 	m.rule = rule{name: clip(c.name, 100), quota: c.quota, match: d.match.clone(), exempt: slices.Clone(d.exempt),
 		cost: d.cost, countDenied: d.cost != "" && c.quota.algorithm == ""}
 	m.place()
-	for _, i := range m.listed {
-		if _, ok := m.parts[i].override(c.patterns[i]); !ok {
-			n.add(c.place, noPath(c.patterns[i]))
-			return rule{}, false
-		}
+	if why := d.unsayable(c); why != "" {
+		m.note(why)
+		m.off()
+		return m.rule, true
 	}
 	m.notesOf()
 	for _, i := range before {
@@ -259,7 +268,6 @@ func (m *maker) except(c *cell, inside bool) bool {
 		}
 		text, ok := m.parts[i].override(v)
 		if !ok {
-			m.notes.add(c.place, noPath(v))
 			m.note("This rule should leave out requests of " + c.name + ", and cannot say so.")
 			m.off()
 			return true
@@ -304,10 +312,6 @@ func (m *maker) only() {
 		}
 	}
 	m.rule.overrides = append(m.rule.overrides, override{patterns, m.cell.quota}, override{others, nil})
-}
-
-func noPath(v pattern) string {
-	return "Paths are compared without the query, and cannot say " + v.text + ": there is no rule for it."
 }
 
 // guess is the part of a request that a descriptor's key commonly stands for,

@@ -247,10 +247,15 @@ func (t *tree) replace() {
 		}
 	}
 	for _, c := range all {
-		if c.limit != nil && by[c.limit.Name] != nil && c.quota.limits() && !c.quota.shadow {
-			c.quota.unknown = append(c.quota.unknown, by[c.limit.Name].path+" replaces this limit: a request with both counts there in "+
-				"that alone. Give the rule an exempt with what makes the other apply.")
+		if c.limit == nil || by[c.limit.Name] == nil || !c.quota.limits() {
+			continue
 		}
+		why := &c.quota.unknown
+		if c.quota.shadow {
+			why = &c.quota.notes // it denies nobody
+		}
+		*why = append(*why, by[c.limit.Name].path+" replaces this limit: a request with both counts there in that alone. Give the rule "+
+			"an exempt with what makes the other apply.")
 	}
 }
 

@@ -102,7 +102,8 @@ func TestOffTogetherWithTheBroader(t *testing.T) {
 		"a path with its query":                    {limited("{key: header_match, value: m}", "{header_value_match: {descriptor_value: m, headers: [{name: ':path', string_match: {prefix: '/a?'}}]}}"), []string{"others", "header_match_m"}},
 		"an earlier route by the query":            {listener(route("prefix: /a, query_parameters: [{name: a, present_match: true}]", slow) + ", " + route("prefix: /a", slow)), []string{"own", "own-2"}},
 		"the listener's, a route takes all":        {listener("{match: {path: /a}, route: {cluster: c}}, " + route("prefix: /", slow)), []string{"rest"}},
-		"a value that no path of a policy can say": {limited("{key: path}], "+bucket7+"}, {entries: [{key: path, value: '/a?b'}", "{request_headers: {header_name: ':path', descriptor_key: path}}"), []string{"path", "others"}},
+		"a value that no path of a policy can say": {limited("{key: path}], "+bucket7+"}, {entries: [{key: path, value: '/a?b'}", "{request_headers: {header_name: ':path', descriptor_key: path}}"), []string{"path", `"path_/a?b"`, "others"}},
+		"only such a value":                        {limited("{key: path, value: '/a?b'}", "{request_headers: {header_name: ':path', descriptor_key: path}}"), []string{`"path_/a?b"`, "others"}},
 		"a disabled filter":                        {strings.Replace(listener(""), "http_filters: [{", "http_filters: [{disabled: true, ", 1), []string{"rest"}},
 	} {
 		t.Run(name, func(t *testing.T) {
