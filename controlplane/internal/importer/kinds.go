@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
@@ -14,11 +15,18 @@ import (
 // border separates the documents of a file.
 var border = regexp.MustCompile(`(?m)^---[ \t]*(#.*)?\r?$`)
 
+// maxDocuments bounds the work on a file, as each is read with its place in it.
+const maxDocuments = 100
+
 // parse parses a file: its document, or a list of its documents.
 func parse(f File) (*policy.Node, error) {
 	root := &policy.Node{Kind: policy.List, Line: 1, Column: 1}
-	begin := 0
-	for _, at := range append(border.FindAllIndex(f.Text, -1), []int{len(f.Text), len(f.Text)}) {
+	begin, borders := 0, append(border.FindAllIndex(f.Text, -1), []int{len(f.Text), len(f.Text)})
+	if len(borders) > maxDocuments {
+		return nil, policyfile.Errors{{File: f.Name, Message: "there are more than " + strconv.Itoa(maxDocuments) + " documents in it: " +
+			"give those with limits"}}
+	}
+	for _, at := range borders {
 		text := f.Text[begin:at[0]]
 		if blank.Match(text) {
 			begin = at[1]

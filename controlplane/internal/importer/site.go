@@ -2,6 +2,7 @@ package importer
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"slices"
 	"strconv"
 	"strings"
@@ -160,9 +161,9 @@ func isConfig[M proto.Message](c filterConfig) bool {
 // several; nil if there is none.
 func choose(sites []*site, listener string, wants func(s *site) bool) (*site, error) {
 	var fits []*site
-	seen, ofName := map[string]bool{}, map[string]int{}
+	seen, ofName := map[[sha256.Size]byte]bool{}, map[string]int{}
 	for _, s := range sites {
-		if id := s.text(); wants(s) && !seen[id] { // Istio has a chain for TLS and the same for plain text
+		if id := s.digest(); wants(s) && !seen[id] { // Istio has a chain for TLS and the same for plain text
 			seen[id] = true
 			ofName[s.name]++
 			fits = append(fits, s)
@@ -192,8 +193,8 @@ func choose(sites []*site, listener string, wants func(s *site) bool) (*site, er
 	return nil, c
 }
 
-// text is what a site says, to compare it with others.
-func (s *site) text() string {
+// digest is of what a site says, to compare it with others.
+func (s *site) digest() [sha256.Size]byte {
 	b := []byte(s.name)
 	for _, c := range s.filters {
 		if c.node != nil {
@@ -203,7 +204,7 @@ func (s *site) text() string {
 	if s.routing != nil {
 		b = policy.AppendJSON(b, s.routing)
 	}
-	return string(b)
+	return sha256.Sum256(b)
 }
 
 // contains reports whether an object in the tree is wanted.

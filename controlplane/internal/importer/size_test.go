@@ -76,6 +76,7 @@ func TestBombs(t *testing.T) {
 		"aliases": {laughs.String() + "domain: d\n", "an alias counts each time it is used"},
 		"depth":   {"domain: d\ndescriptors: " + strings.Repeat("[{key: a, descriptors: ", 5000) + strings.Repeat("}]", 5000), "deep"},
 		"integer": {"domain: d\ndescriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1" + strings.Repeat("0", 100_000) + "}}]", "whole number from 0"},
+		"parts":   {strings.Repeat("a: 1\n---\n", 100_000), "more than 100 documents"},
 		"size":    {"domain: d\n" + strings.Repeat("#\n", 1<<20), "the most is 1048576"},
 	} {
 		_, err := importer.EnvoyRatelimit([]importer.File{{Name: "f", Text: []byte(tc.text)}}, importer.Options{})
