@@ -94,10 +94,8 @@ func (in *source) refuse(ofService bool) {
 		n = of[0]
 	}
 	kind, does := textOf(n, "kind"), "a configuration of Envoy"
-	if kind != "" && strings.Contains("AEIOU", kind[:1]) {
-		does = "an " + clip(kind, 100)
-	} else if kind != "" {
-		does = "a " + clip(kind, 100)
+	if kind != "" {
+		does = strings.Replace("a "+clip(kind, 100), "a E", "an E", 1)
 	}
 	has := func(field string) bool { return fieldOf(n, field) != nil }
 	switch isEnvoy := kind == "EnvoyFilter" || kind == "" && slices.ContainsFunc(ofEnvoy, has); {
@@ -106,15 +104,7 @@ func (in *source) refuse(ofService bool) {
 	case isEnvoy, kind == "BackendTrafficPolicy", kind == "List":
 		return
 	case kind == "ConfigMap":
-		name, file := textOf(fieldOf(n, "metadata"), "name"), "FILE"
-		if data := fieldOf(n, "data"); data != nil && len(data.Fields) > 0 {
-			file = data.Fields[0].Name
-		}
-		if !isHost(name) || !isHost(file) { // no text of a file becomes part of a shell's command
-			name, file = "NAME", "FILE"
-		}
-		does += ": give what it holds as a file, such as that of kubectl get configmap " + name + " -o 'jsonpath={.data." +
-			strings.ReplaceAll(file, ".", `\.`) + "}'"
+		does += ": give what it holds as a file, such as that of " + getData(n)
 	case kind != "":
 		does += " (" + clip(textOf(n, "api_version"), 100) + "), which the import does not read: write its limits as rules of a policy"
 	case has("rules") && has("version"):
@@ -125,6 +115,18 @@ func (in *source) refuse(ofService bool) {
 		return
 	}
 	in.fail(n, "", "this is "+does)
+}
+
+// getData is the command that prints what is in a ConfigMap.
+func getData(n *policy.Node) string {
+	name, file := textOf(fieldOf(n, "metadata"), "name"), "FILE"
+	if data := fieldOf(n, "data"); data != nil && len(data.Fields) > 0 {
+		file = data.Fields[0].Name
+	}
+	if !isHost(name) || !isHost(file) { // no text of a file becomes part of a shell's command
+		name, file = "NAME", "FILE"
+	}
+	return "kubectl get configmap " + name + " -o 'jsonpath={.data." + strings.ReplaceAll(file, ".", `\.`) + "}'"
 }
 
 // nothing says why there is no rate limit in a file: a name that is spelled

@@ -148,10 +148,12 @@ func (p pattern) path() (text string, ok bool) {
 // Same says that the query makes no difference. It is not ok if the pattern is
 // about the query, or may be.
 func (p pattern) ofPath() (path pattern, same, ok bool) {
-	if p.kind == anyValue {
+	switch p.kind {
+	case anyValue:
 		return p, true, true
-	} else if p.kind == exactly {
+	case exactly:
 		return p, false, !strings.ContainsAny(p.text, "?#")
+	case wildcard, expression:
 	}
 	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
 		text, cut := strings.CutSuffix(strings.TrimSuffix(p.text, "$"), query)

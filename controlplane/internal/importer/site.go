@@ -21,7 +21,6 @@ type site struct {
 	filters      []filterConfig
 	in           *source      // of the routing
 	routing      *policy.Node // has virtual_hosts, or is nil
-	place        place
 }
 
 // filterConfig is the configuration of a filter, decoded when it is needed.
@@ -74,7 +73,7 @@ func (in *source) find(n *policy.Node, listener string, listeners, routes *[]*si
 	filters := fieldOf(n, "http_filters")
 	switch {
 	case filters != nil:
-		s := &site{name: listener, in: in, routing: fieldOf(n, "route_config"), place: in.placeOf(n)}
+		s := &site{name: listener, in: in, routing: fieldOf(n, "route_config")}
 		s.routes = cmp.Or(textOf(s.routing, "name"), textOf(fieldOf(n, "rds"), "route_config_name"))
 		if listener == "" {
 			s.name = "line " + strconv.Itoa(n.Line)
@@ -87,7 +86,7 @@ func (in *source) find(n *policy.Node, listener string, listeners, routes *[]*si
 		*listeners = append(*listeners, s)
 	case fieldOf(n, "virtual_hosts") != nil:
 		name := cmp.Or(textOf(n, "name"), listener, "line "+strconv.Itoa(n.Line))
-		*routes = append(*routes, &site{name: name, in: in, routing: n, place: in.placeOf(n)})
+		*routes = append(*routes, &site{name: name, in: in, routing: n})
 	default:
 		for _, f := range n.Fields {
 			if !isField(f.Name, "warming_state") && !isField(f.Name, "draining_state") { // no request comes to these
