@@ -212,11 +212,14 @@ func routedDescriptors(d *draft, e *enforcement, o Options, n *notes) ([]descrip
 		return nil, err
 	}
 	ofDomain := func(c *policy.Node) bool { return textOf(c, "domain") == d.domain }
-	at, err := choose(sites(in), o.Listener, func(s *site) bool {
-		isFilter := func(c filterConfig) bool { return isConfig[*ratelimitv3.RateLimit](c) }
-		return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isFilter(c) && ofDomain(c.node) }) ||
-			!slices.ContainsFunc(s.filters, isFilter) && s.limited()
+	isFilter := func(c filterConfig) bool { return isConfig[*ratelimitv3.RateLimit](c) }
+	list := sites(in)
+	at, err := choose(list, o.Listener, func(s *site) bool {
+		return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isFilter(c) && ofDomain(c.node) })
 	})
+	if at == nil && err == nil {
+		at, err = choose(list, o.Listener, func(s *site) bool { return !slices.ContainsFunc(s.filters, isFilter) && s.limited() })
+	}
 	if err != nil {
 		return nil, err
 	}

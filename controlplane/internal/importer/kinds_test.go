@@ -54,6 +54,9 @@ func TestRoutesApartFromTheirListener(t *testing.T) {
 		"of a service": func() (importer.Imported, error) {
 			return service(tierDomain, importer.Options{Routes: routesFile(dump(serviceListener))})
 		},
+		"beside routes of others": func() (importer.Imported, error) {
+			return service(tierDomain, importer.Options{Routes: routesFile("[" + dump(serviceListener) + ", {" + strings.Replace(tierRoutes, "name: web", "name: x", 1) + "}]")})
+		},
 		"of a service, by name": func() (importer.Imported, error) {
 			return service(tierDomain, importer.Options{Listener: "front", Routes: routesFile(dump(serviceListener))})
 		},
@@ -66,7 +69,7 @@ func TestRoutesApartFromTheirListener(t *testing.T) {
 	}
 	made, err := filter("{"+tierListener+"}", importer.Options{})
 	require.NoError(t, err)
-	require.Contains(t, string(made.Policy), "The listener front takes its routes web by RDS, and they are not in this file")
+	require.Contains(t, string(made.Policy), "The routes web of the listener front are not in this file")
 	made, err = filter("{"+strings.Replace(tierListener, `rds: {route_config_name: web, config_source: {ads: {}}}`, "route_config: {"+tierRoutes+"}", 1)+"}",
 		importer.Options{Routes: routesFile("{" + tierRoutes + "}")})
 	require.NoError(t, err)

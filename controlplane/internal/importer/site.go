@@ -48,12 +48,8 @@ func sites(files ...*source) []*site {
 		from := func(r *site) bool { return s.routes != "" && r.name == s.routes }
 		at := slices.IndexFunc(routes, from)
 		last := slices.IndexFunc(routes, func(r *site) bool { return r.in != files[0] })
-		switch {
-		case at < 0 && last >= 0 && last == len(routes)-1: // the only ones that were given for it
+		if at < 0 && last >= 0 && last == len(routes)-1 { // the only ones that were given for it
 			at = last
-		case at < 0 && s.routes != "":
-			files[0].notes.add(place{}, "The listener "+s.name+" takes its routes "+s.routes+" by RDS, and they are not in this file: "+
-				"give them with --routes FILE.")
 		}
 		if at >= 0 {
 			s.in, s.routing, used[routes[at]] = routes[at].in, routes[at].routing, true
@@ -185,6 +181,10 @@ func choose(sites []*site, listener string, wants func(s *site) bool) (*site, er
 	}
 	switch {
 	case len(chosen) == 1:
+		if s := chosen[0]; s.routing == nil {
+			s.in.notes.add(place{}, strings.TrimSpace("The routes "+s.routes)+" of the listener "+s.name+" are not in this file: give them with "+
+				"--routes FILE.")
+		}
 		return chosen[0], nil
 	case len(fits) == 0:
 		return nil, nil
