@@ -23,12 +23,12 @@ type gatewayRules struct {
 }
 
 type gatewayRule struct {
-	Name      string             `yaml:"name"`
 	Selectors []*gatewaySelector `yaml:"clientSelectors"`
 	Limit     *gatewayQuota      `yaml:"limit"`
 	Cost      *gatewayCost       `yaml:"cost"`
 	Shared    bool               `yaml:"shared" note:"the rule has one counter wherever its policy is applied"`
 	Shadow    bool               `yaml:"shadowMode"`
+	Fields    any                `yaml:"xRateLimitHeaders" note:"a policy has headers for all its rules"`
 }
 
 type gatewayCost struct {
@@ -45,6 +45,10 @@ type gatewayHits struct {
 type gatewayQuota struct {
 	Requests uint32 `yaml:"requests"`
 	Unit     string `yaml:"unit"`
+	Metadata *struct {
+		Namespace string `yaml:"namespace"`
+		Key       string `yaml:"key"`
+	} `yaml:"fromMetadata"`
 }
 
 // gatewaySelector says of which requests a rule is; all its conditions hold.
@@ -107,10 +111,8 @@ func (in *source) gatewayRules(o *gatewayRules, name string, local bool) []rule 
 		if r.Cost != nil {
 			d.readCost(r.Cost)
 		}
-		c := cell{name: r.Name, place: in.at(r), quota: in.gatewayQuota(r, local), patterns: make([]pattern, len(d.parts()))}
-		if c.name == "" {
-			c.name = name + "-" + strconv.Itoa(i+1)
-		}
+		c := cell{name: name + "-" + strconv.Itoa(i+1), place: in.at(r), quota: in.gatewayQuota(r, local),
+			patterns: make([]pattern, len(d.parts()))}
 		c.shared = make([]bool, len(c.patterns))
 		if local && len(r.Selectors) == 0 {
 			open = append(open, made{d, c})
@@ -146,13 +148,16 @@ func (in *source) gatewayQuota(r *gatewayRule, local bool) *quota {
 	}
 	unit := strings.ToLower(r.Limit.Unit)
 	per, known := unitPeriods[unit]
-	if !known || unit == "week" {
-		in.failField(r.Limit, "unit", "must be Second, Minute, Hour, Day, Month or Year, not "+strconv.Quote(r.Limit.Unit))
+	if !known {
+		in.failField(r.Limit, "unit", "must be Second, Minute, Hour, Day, Week, Month or Year, not "+strconv.Quote(r.Limit.Unit))
 	}
 	q := &quota{requests: uint64(r.Limit.Requests), per: per, shadow: r.Shadow, place: in.at(r.Limit)}
+	if r.Limit.Metadata != nil {
+		q.unknown = []string{"Envoy may take another limit from metadata, and a policy cannot say that."}
+	}
 	if local && q.requests > 0 {
 		q.algorithm, q.burst = "token_bucket", q.requests
-		if short := map[string]string{"second": "1s", "minute": "1m", "hour": "1h", "day": "1d"}[unit]; short != "" {
+		if short := map[string]string{"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d"}[unit]; short != "" {
 			q.per = short
 		}
 	}
@@ -168,14 +173,31 @@ func (in *source) readSelector(d *descriptor, o *gatewaySelector) {
 		}
 		in.select1(d, headerPart(h.Name), h)
 	}
-	for _, m := range o.Methods {
-		in.select1(d, method, m)
+	var methods match
+	for _, m := range o.Methods { // any of them
+		if m.Invert && len(o.Methods) > 1 {
+			d.cannot("It is for any of several methods or all but one.")
+		} else if m.Invert {
+			d.restrict(method, pattern{exactly, m.Value}, true)
+		} else if isOf(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
+			methods.methods = append(methods.methods, m.Value)
+		} else {
+			in.failField(m, "value", "must be a method such as GET, not "+strconv.Quote(m.Value))
+		}
+	}
+	if !d.match.and(methods) {
+		d.cannot("Two of its selectors are for other methods.")
 	}
 	for _, q := range o.Query {
 		in.select1(d, part{kind: "query", name: q.Name}, q)
 	}
 	if o.Path != nil {
-		in.select1(d, fullPath, o.Path)
+		if o.Path.Type == "" {
+			o.Path.Type = "PathPrefix"
+		}
+		if o.Path.Type != "PathPrefix" || o.Path.Value != "/" {
+			in.select1(d, fullPath, o.Path)
+		}
 	}
 	if o.SourceCIDR != nil {
 		in.select1(d, clientIP, o.SourceCIDR)
@@ -193,7 +215,7 @@ func (in *source) select1(d *descriptor, p part, o *gatewayMatch) {
 			return
 		}
 	case "PathPrefix":
-		v = pattern{expression, regexp.QuoteMeta(strings.TrimSuffix(o.Value, "/")) + "(/.*)?"}
+		v = pattern{expression, regexp.QuoteMeta(strings.TrimSuffix(o.Value, "/")) + below}
 	case "RegularExpression":
 		v = pattern{expression, o.Value}
 		if _, err := regexp.Compile(o.Value); err != nil || o.Value == "" {

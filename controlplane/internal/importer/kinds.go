@@ -134,26 +134,31 @@ func getData(n *policy.Node) string {
 func (in *source) nothing(root *policy.Node) error {
 	known := []string{"descriptors", "filter_chains", "http_filters", "rate_limits", "route_config", "token_bucket", "typed_config",
 		"typed_per_filter_config", "virtual_hosts"}
-	var unread string
+	unread, routed := "", false
 	contains(root, func(n *policy.Node) bool {
 		for _, f := range n.Fields {
-			if near := message.Nearest(f.Name, known); near != "" && !slices.ContainsFunc(known, func(k string) bool { return isField(f.Name, k) }) {
+			near := message.Nearest(f.Name, known)
+			isKnown := slices.ContainsFunc(known, func(k string) bool { return isField(f.Name, k) })
+			if d := len(near) - len(f.Name); near != "" && !isKnown && -1 <= d && d <= 1 {
 				in.fail(&policy.Node{Line: f.Line, Column: f.Column}, f.Name, `unknown field: did you mean "`+near+`"?`)
 			}
+			routed = routed || isField(f.Name, "rate_limits")
 		}
 		if t := typeOf(textOf(n, "@type")); strings.Contains(t, "ratelimit") || strings.Contains(t, "rate_limit") {
 			unread = t
 		}
 		return false
 	})
-	if err := in.notes.err(); err != nil || unread == "" {
-		return err
+	err := in.notes.err()
+	switch {
+	case err != nil:
+	case routed, strings.HasPrefix(unread, serviceFilter[:len(serviceFilter)-1]):
+		err = fmt.Errorf("%w: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to "+
+			"sluice import envoy-ratelimit, and this file as --routes", ErrNothing)
+	case unread != "":
+		err = fmt.Errorf("%w: %s is not read", ErrNothing, unread)
 	}
-	if unread == "envoy.extensions.filters.http.ratelimit.v3.RateLimit" {
-		return fmt.Errorf("%w: its filter asks envoyproxy/ratelimit, so give the configuration of that to sluice import envoy-ratelimit, "+
-			"and this file as --routes", ErrNothing)
-	}
-	return fmt.Errorf("%w: %s is not read", ErrNothing, unread)
+	return err
 }
 
 // whole makes the configuration of Envoy of EnvoyFilters and of parts of it.

@@ -163,9 +163,9 @@ spec:
     type: TYPE
     KIND:
       rules:
-      - clientSelectors: [{headers: [{name: x-plan, value: gold}, {name: x-bot, value: "1", invert: true}], methods: [{value: POST}]}]
+      - clientSelectors: [{headers: [{name: x-plan, value: gold}, {name: x-bot, value: "1", invert: true}], methods: [{value: POST}, {value: PUT}]}]
         limit: {requests: 90, unit: Hour}
-      - clientSelectors: [{sourceCIDR: {type: Distinct, value: 10.0.0.0/8}}, {path: {type: PathPrefix, value: /api}}]
+      - clientSelectors: [{sourceCIDR: {type: Distinct, value: 10.0.0.0/8}}, {path: {value: /api}}]
         limit: {requests: 20, unit: Minute}
       - clientSelectors: [{headers: [{type: Distinct, name: X-User}]}]
         limit: {requests: 3, unit: Second}
@@ -178,7 +178,7 @@ func TestBackendTrafficPolicy(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, string(made.Policy), `rules:
   - name: shop-1
-    match: {methods: [POST], headers: {x-plan: gold}}
+    match: {methods: [POST, PUT], headers: {x-plan: gold}}
     exempt:
       - {headers: {x-bot: "1"}}
     limits: [90/hour]
@@ -204,7 +204,7 @@ func TestBackendTrafficPolicy(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(made.Policy), `name: shop-4
     exempt:
-      - {methods: [POST], headers: {x-plan: gold}}
+      - {methods: [POST, PUT], headers: {x-plan: gold}}
       - {paths: ["~/api(/.*)?"], client_ips: ["10.0.0.0/8"]}
       - {headers: {x-user: "*"}}
     algorithm: token_bucket
@@ -212,6 +212,9 @@ func TestBackendTrafficPolicy(t *testing.T) {
 `)
 	require.NotContains(t, string(made.Policy), "mode")
 
+	made, err = filter("kind: BackendTrafficPolicy\nspec: {rateLimit: {global: {rules: [{limit: {requests: 3, unit: Day, fromMetadata: {namespace: n, key: k}}}]}}}", importer.Options{})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), "mode: \"off\"")
 	for cost, want := range map[string]string{
 		"request: {from: Number, number: 4}": "    cost: 4\n",
 		"request: {from: Number, number: 0}": "mode: \"off\"",
@@ -222,7 +225,7 @@ func TestBackendTrafficPolicy(t *testing.T) {
 		require.Contains(t, string(made.Policy), want)
 	}
 	for text, want := range map[string]string{
-		"limit: {requests: 3, unit: Fortnight}":                                                     `rules[0].limit.unit: must be Second, Minute, Hour, Day, Month or Year, not "Fortnight"`,
+		"limit: {requests: 3, unit: Fortnight}":                                                     `rules[0].limit.unit: must be Second, Minute, Hour, Day, Week, Month or Year, not "Fortnight"`,
 		"limit: {requests: 3, unit: Second}, clientSelectors: [{headrs: []}]":                       `rules[0].clientSelectors[0].headrs: unknown field: did you mean "headers"?`,
 		"limit: {requests: 3, unit: Second}, clientSelectors: [{sourceCIDR: {value: 10.0.0.0/33}}]": `rules[0].clientSelectors[0].sourceCIDR.value: must be a network such as 10.0.0.0/8, not "10.0.0.0/33"`,
 	} {
@@ -244,7 +247,8 @@ func TestFilesOfAnotherKind(t *testing.T) {
 		"{" + tierListener + "}": {"c.yaml:1:1: this is a configuration of Envoy: give it as --routes, beside the configuration of envoyproxy/ratelimit, or to sluice import local-ratelimit", ""},
 		strings.NewReplacer("VHOST", "a", "PICK", "", "VALUE", patch).Replace(envoyFilter): {
 			"c.yaml:1:1: this is an EnvoyFilter: give it as --routes, beside the configuration of envoyproxy/ratelimit, or to sluice import local-ratelimit", ""},
-		"{" + serviceListener + "}": {"", "there is no rate limit in it: its filter asks envoyproxy/ratelimit, so give the configuration of that to sluice import envoy-ratelimit, and this file as --routes"},
+		"{" + serviceListener + "}": {"", "there is no rate limit in it: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to sluice import envoy-ratelimit, and this file as --routes"},
+		"{" + tierRoutes + "}":      {"", "there is no rate limit in it: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to sluice import envoy-ratelimit, and this file as --routes"},
 		"name: n\ntyped_config: {'@type': type.googleapis.com/envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit}": {
 			"", "there is no rate limit in it: envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit is not read"},
 	} {

@@ -237,7 +237,10 @@ func (m *match) and(other match) (done bool) {
 		switch more := *other.lists()[i]; {
 		case len(*list) == 0:
 			*list = slices.Clone(more)
-		case len(more) > 0 && !slices.Equal(*list, more):
+		case len(more) == 0 || slices.Equal(*list, more):
+		case list == &m.paths && len(*list) == 1 && len(more) == 1 && pathWithin(more[0], (*list)[0]):
+			*list = slices.Clone(more)
+		case list != &m.paths || len(*list) > 1 || len(more) > 1 || !pathWithin((*list)[0], more[0]):
 			return false
 		}
 	}

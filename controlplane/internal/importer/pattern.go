@@ -155,6 +155,9 @@ func (p pattern) ofPath() (path pattern, same, ok bool) {
 		return p, false, !strings.ContainsAny(p.text, "?#")
 	case wildcard, expression:
 	}
+	if text, ok := strings.CutSuffix(strings.TrimPrefix(p.text, "^"), `(/.*|\?.*|#.*|;.*|$)`); ok { // as Envoy Gateway writes a prefix
+		return pattern{expression, text + below}, true, true
+	}
 	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
 		text, cut := strings.CutSuffix(strings.TrimSuffix(p.text, "$"), query)
 		if cut && p.kind == expression && text != "" {

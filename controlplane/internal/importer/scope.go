@@ -78,7 +78,7 @@ func (in *source) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 			s.restrict(fullPath, stringPattern("prefix", path.Prefix, fold), false)
 		}
 	case *routev3.RouteMatch_PathSeparatedPrefix:
-		s.restrict(fullPath, pattern{expression, regexp.QuoteMeta(path.PathSeparatedPrefix) + "(/.*)?"}, false)
+		s.restrict(fullPath, pattern{expression, regexp.QuoteMeta(path.PathSeparatedPrefix) + below}, false)
 	case *routev3.RouteMatch_SafeRegex:
 		if v, ok := in.readRegex(path.SafeRegex); ok {
 			s.restrict(fullPath, v, false)
@@ -206,15 +206,48 @@ func (s *scope) leaveOut(own, earlier *scope) {
 	}
 }
 
-// pathsApart reports whether no path fits both patterns. Of expressions it
-// does not know.
-func pathsApart(a, b string) bool {
-	return a[0] != '~' && b[0] != '~' && pathPattern(a).apart(pathPattern(b))
+// below is the end of an expression for a path and those below it.
+const below = "(/.*)?"
+
+// pathWithin reports whether all paths that fit one pattern fit another, where
+// both are known.
+func pathWithin(a, b string) bool {
+	inner, _ := pathShape(a)
+	outer, shape := pathShape(b)
+	switch shape {
+	case '*':
+		return a == b || inner != "" && strings.HasPrefix(inner, outer)
+	case '/':
+		return a == b || inner == outer && !strings.HasSuffix(a, "*") || strings.HasPrefix(inner, outer+"/")
+	}
+	return a == b
 }
 
-func pathPattern(text string) pattern {
-	if strings.HasSuffix(text, "*") && text[0] != '=' {
-		return pattern{wildcard, text}
+// pathsApart reports whether no path fits both patterns. Of most expressions it
+// does not know.
+func pathsApart(a, b string) bool {
+	one, _ := pathShape(a)
+	two, _ := pathShape(b)
+	return one != "" && two != "" && !pathWithin(a, b) && !pathWithin(b, a)
+}
+
+// pathShape is the text that all paths of a pattern begin with, and * where
+// anything may follow, / where only paths below may. It is empty for other
+// expressions.
+func pathShape(text string) (begin string, shape byte) {
+	if quoted, isBelow := strings.CutSuffix(text, below); text[0] == '~' {
+		re, err := regexp.Compile(quoted[1:])
+		if !isBelow || err != nil {
+			return "", 0
+		}
+		begin, whole := re.LiteralPrefix()
+		if !whole {
+			return "", 0
+		}
+		return begin, '/'
 	}
-	return pattern{exactly, strings.TrimPrefix(text, "=")}
+	if plain, isPrefix := strings.CutSuffix(text, "*"); isPrefix && text[0] != '=' {
+		return plain, '*'
+	}
+	return strings.TrimPrefix(text, "="), '='
 }

@@ -301,6 +301,10 @@ func (in *source) routes(host *routev3.VirtualHost, ofHost scope, ofAll []filter
 		in.readRouteMatch(&own, o.GetMatch())
 		all := own
 		for i := range before {
+			if b := &before[i]; b.match.empty() && len(b.exempt)+len(b.unknown) == 0 {
+				in.notes.add(in.at(o), "an earlier route takes all requests, so there is no rule for this one and those behind it")
+				return list
+			}
 			all.leaveOut(&own, &before[i])
 		}
 		before = append(before, own)

@@ -143,6 +143,27 @@ func TestHostsOfAnotherVirtualHost(t *testing.T) {
 	}
 }
 
+// A condition of an action within that of its route is the narrower of the two.
+func TestConditionWithinThatOfItsRoute(t *testing.T) {
+	for _, tt := range [][3]string{
+		{"path_separated_prefix: /api", "prefix: /api/v1/", "[/api/v1/*]"},
+		{"prefix: /api", `safe_regex: {regex: "^/api/v1(/.*|\\?.*|#.*|;.*|$)"}`, `["~/api/v1(/.*)?"]`},
+		{"path_separated_prefix: /api", "exact: /api", "[/api]"},
+		{"path: /api", "prefix: /a", "[/api]"},
+		{"path_separated_prefix: /api", "prefix: /apis/", ""},
+	} {
+		made, err := filter(`{match: {`+tt[0]+`}, route: {cluster: c, rate_limits: [{actions: [{header_value_match: {descriptor_value: m, headers: [{name: ":path", string_match: {`+tt[1]+`}}]}}]}]},
+    typed_per_filter_config: {local: {`+localType+`, stat_prefix: s, `+on+`, descriptors: [{entries: [{key: header_match, value: m}], `+bucket7+`}]}}}`, importer.Options{})
+		require.NoError(t, err)
+		if tt[2] == "" {
+			require.Contains(t, string(made.Policy), "mode: \"off\"")
+		} else {
+			require.Contains(t, string(made.Policy), "match: {paths: "+tt[2]+"}\n")
+			require.NotContains(t, string(made.Policy), "mode")
+		}
+	}
+}
+
 // A value that no request has makes no rule, least of all a wider one.
 func TestValuesThatNoRequestHas(t *testing.T) {
 	for key, value := range map[string]string{"remote_address": "10.0.0.0/8", "path": "pay", "forwarded_remote_address": "here"} {
@@ -164,21 +185,22 @@ func TestPathsWithTheirQuery(t *testing.T) {
 		paths string // of the match; none where the rule is off
 		noted bool
 	}{
-		`exact: /pay`:                            {"paths: [/pay]", true},
-		`prefix: /pay`:                           {"paths: [/pay*]", false},
-		`prefix: "/pay?a="`:                      {"", true},
-		`suffix: .pdf`:                           {"", true},
-		`contains: "?dump="`:                     {"", true},
-		`contains: dump`:                         {"", true},
-		`safe_regex: {regex: "/find\\?w=.*"}`:    {"", true},
-		`safe_regex: {regex: "/items/[0-9]{3}"}`: {`paths: ["~/items/[0-9]{3}"]`, true},
-		`safe_regex: {regex: "/items/[^/]+"}`:    {`paths: ["~/items/[^/]+"]`, true},
-		`safe_regex: {regex: "/find(\\?.*)?"}`:   {`paths: ["~/find"]`, false},
-		`safe_regex: {regex: "^/v[12]/.*$"}`:     {`paths: ["~^/v[12]/.*$"]`, false},
-		`safe_regex: {regex: "/a|/b.*"}`:         {`paths: ["~/a|/b.*"]`, true},
-		`safe_regex: {regex: ".*\\.pdf"}`:        {"", true},
-		`safe_regex: {regex: "/a[?]b"}`:          {"", true},
-		`exact: /Pay, ignore_case: true`:         {`paths: ["~(?i)/Pay"]`, true},
+		`exact: /pay`:                                       {"paths: [/pay]", true},
+		`prefix: /pay`:                                      {"paths: [/pay*]", false},
+		`prefix: "/pay?a="`:                                 {"", true},
+		`suffix: .pdf`:                                      {"", true},
+		`contains: "?dump="`:                                {"", true},
+		`contains: dump`:                                    {"", true},
+		`safe_regex: {regex: "/find\\?w=.*"}`:               {"", true},
+		`safe_regex: {regex: "/items/[0-9]{3}"}`:            {`paths: ["~/items/[0-9]{3}"]`, true},
+		`safe_regex: {regex: "/items/[^/]+"}`:               {`paths: ["~/items/[^/]+"]`, true},
+		`safe_regex: {regex: "/find(\\?.*)?"}`:              {`paths: ["~/find"]`, false},
+		`safe_regex: {regex: "^/v[12]/.*$"}`:                {`paths: ["~^/v[12]/.*$"]`, false},
+		`safe_regex: {regex: "^/pay(/.*|\\?.*|#.*|;.*|$)"}`: {`paths: ["~/pay(/.*)?"]`, false},
+		`safe_regex: {regex: "/a|/b.*"}`:                    {`paths: ["~/a|/b.*"]`, true},
+		`safe_regex: {regex: ".*\\.pdf"}`:                   {"", true},
+		`safe_regex: {regex: "/a[?]b"}`:                     {"", true},
+		`exact: /Pay, ignore_case: true`:                    {`paths: ["~(?i)/Pay"]`, true},
 	} {
 		t.Run(matcher, func(t *testing.T) {
 			made, err := filter(strings.Replace(limited("{key: header_match, value: m}", "{header_value_match: {descriptor_value: m, headers: [{name: ':path', string_match: {"+matcher+"}}]}}"), ", always_consume_default_token_bucket: false", "", 1), importer.Options{})
