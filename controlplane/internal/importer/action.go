@@ -107,7 +107,7 @@ func one(e entry, notes ...string) []descriptor {
 }
 
 func guessed(key string) []descriptor {
-	p, _, _ := guess(key)
+	p, _, _ := guess(key, false)
 	return one(entry{key: key, part: &p})
 }
 

@@ -26,7 +26,7 @@ func TestBadConfigurationOfTheService(t *testing.T) {
 	for name, tt := range map[string]struct{ text, want string }{
 		"empty":            {" \n", "c.yaml: the file is empty"},
 		"no YAML":          {"domain: d\ndescriptors: [", "c.yaml:2: invalid YAML: did not find expected node content: a value is missing, a bracket is not closed, or text must be in quotes"},
-		"a list":           {"- domain: d", "c.yaml:1:1: must be an object, not a list"},
+		"a list":           {"- a", "c.yaml:1:3: must be an object, not text"},
 		"no domain":        {"descriptors: []", "c.yaml:1:1: domain: the file needs a domain"},
 		"no key":           {"domain: d\ndescriptors:\n  - value: a\n", "c.yaml:3:5: descriptors[0].key: a descriptor needs a key"},
 		"bad unit":         {"domain: d\ndescriptors:\n  - key: a\n    rate_limit: {unit: fortnight, requests_per_unit: 1}", `c.yaml:4:24: descriptors[0].rate_limit.unit: must be second, minute, hour, day, week, month or year, not "fortnight"`},
@@ -144,7 +144,11 @@ func TestFilesOfOneDomain(t *testing.T) {
 	require.Contains(t, string(made.Policy), "key: [{header: b}]")
 
 	_, err = importer.EnvoyRatelimit([]importer.File{file("a", one), file("b", "domain: e\ndescriptors: []")}, importer.Options{})
-	require.EqualError(t, err, "b:1:9: domain: is e, and that of the file before is d: a policy has one domain, so import the files one by one")
+	require.EqualError(t, err, "b:1:9: domain: is e, and that of the file before is d: a policy has one domain, so import them one by one")
+
+	made, err = service(one+"---\n"+strings.ReplaceAll(one, "key: a", "key: b"), importer.Options{})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), "key: [{header: b}]")
 
 	_, err = importer.EnvoyRatelimit([]importer.File{file("a", one), file("b", one)}, importer.Options{})
 	require.EqualError(t, err, "b:3:5: descriptors[0]: the descriptor a is given twice, which envoyproxy/ratelimit refuses: keep one")
@@ -155,6 +159,10 @@ func TestKeysThatAreGiven(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(made.Policy), "key: [{header: x-user}]")
 	require.Len(t, made.Notes, 1, "no guess is noted")
+
+	made, err = service(strings.ReplaceAll(one, "key: a", "key: shop-route\n    value: shop-route"), importer.Options{})
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), "mode: \"off\"", "no header is its own value")
 
 	made, err = service(strings.ReplaceAll(one, "key: a", "key: PATH"), importer.Options{})
 	require.NoError(t, err)

@@ -316,8 +316,12 @@ func (m *maker) only() {
 
 // guess is the part of a request that a descriptor's key commonly stands for,
 // where no actions say it. It is not ok for a key whose values Envoy's routes
-// choose.
-func guess(key string) (p part, note string, ok bool) {
+// choose, such as one that is its own value.
+func guess(key string, isOwnValue bool) (p part, note string, ok bool) {
+	chosen := "Envoy's routes choose the value of the key " + key + ", and they are not in this file: give them with --routes FILE."
+	if isOwnValue {
+		return part{}, chosen, false
+	}
 	switch strings.ToLower(key) {
 	case "remote_address":
 		return clientIP, "", true
@@ -335,8 +339,7 @@ func guess(key string) (p part, note string, ok bool) {
 	case "host", "authority":
 		return host, "", true
 	case "generic_key", "header_match", "query_match", "remote_address_match":
-		return part{}, "Envoy's routes choose the value of the key " + key + ", and they are not in this file: give " +
-			"them with --routes FILE.", false
+		return part{}, chosen, false
 	}
 	name := strings.ToLower(strings.ReplaceAll(key, "_", "-"))
 	if strings.HasSuffix(name, "remote-address") {

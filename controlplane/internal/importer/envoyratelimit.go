@@ -44,7 +44,9 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 			return in.gateway(policies)
 		}
 		if in.refuse(true); n.err() == nil {
-			in.readDomain(root, &d.domain)
+			for _, document := range resources(in.root) {
+				in.readDomain(document, root, &d.domain)
+			}
 		}
 	}
 	n.add(place{}, eachEnvoy)
@@ -64,15 +66,15 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 }
 
 // readDomain adds the descriptors of a file to those of its domain.
-func (in *source) readDomain(root *tree, domain *string) {
+func (in *source) readDomain(n *policy.Node, root *tree, domain *string) {
 	o := &theirFile{}
-	in.structure(in.root, "", reflect.ValueOf(o).Elem())
+	in.structure(n, "", reflect.ValueOf(o).Elem())
 	switch name := o.Domain; {
 	case name == "":
 		in.failField(o, "domain", "the file needs a domain")
 	case *domain != "" && *domain != name:
 		in.failField(o, "domain", "is "+name+", and that of the file before is "+*domain+": a policy has one domain, so "+
-			"import the files one by one")
+			"import them one by one")
 	case len(name) > policy.MaxNameBytes || strings.TrimSpace(printable(name)) != name:
 		in.failField(o, "domain", "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
 			"characters and spaces at its ends")
@@ -136,7 +138,7 @@ func guessBelow(levels []*tree, before descriptor, known *keyParts, n *notes) (l
 		p, isKnown := known.parts[key]
 		note := ""
 		if known.used[key] = true; !isKnown {
-			p, note, isKnown = guess(key)
+			p, note, isKnown = guess(key, len(group) == 1 && group[0].value == key)
 		}
 		ways := [][]*tree{group}
 		if !isKnown {
