@@ -175,13 +175,14 @@ func (in *source) readSelector(d *descriptor, o *gatewaySelector) {
 	}
 	var methods match
 	for _, m := range o.Methods { // any of them
-		if m.Invert && len(o.Methods) > 1 {
+		switch {
+		case m.Invert && len(o.Methods) > 1:
 			d.cannot("It is for any of several methods or all but one.")
-		} else if m.Invert {
+		case m.Invert:
 			d.restrict(method, pattern{exactly, m.Value}, true)
-		} else if isOf(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
+		case isOf(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
 			methods.methods = append(methods.methods, m.Value)
-		} else {
+		default:
 			in.failField(m, "value", "must be a method such as GET, not "+strconv.Quote(m.Value))
 		}
 	}

@@ -216,8 +216,13 @@ func TestBackendTrafficPolicy(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(made.Policy), "mode: \"off\"")
 	for cost, want := range map[string]string{
-		"request: {from: Number, number: 4}": "    cost: 4\n",
-		"request: {from: Number, number: 0}": "mode: \"off\"",
+		"request: {from: Number, number: 4}":                                                               "    cost: 4\n",
+		"request: {from: Number, number: 0}":                                                               "mode: \"off\"",
+		"}, clientSelectors: [{queryParams: [{type: Distinct, name: tenant}]}], x: {":                      "key: [{query: tenant}]",
+		"}, clientSelectors: [{queryParams: [{name: a, value: b}]}], x: {":                                 "mode: \"off\"",
+		"}, clientSelectors: [{methods: [{value: GET, invert: true}]}], x: {":                              "exempt:\n      - {methods: [GET]}",
+		"}, clientSelectors: [{methods: [{value: GET, invert: true}, {value: PUT}]}], x: {":                "mode: \"off\"",
+		"}, clientSelectors: [{methods: [{value: GET}]}, {methods: [{value: PUT}]}], x: {":                 "mode: \"off\"",
 		"request: {from: Number, number: 0}, response: {from: Metadata, metadata: {namespace: n, key: k}}": "mode: \"off\"",
 	} {
 		made, err := filter("kind: BackendTrafficPolicy\nspec: {rateLimit: {global: {rules: [{limit: {requests: 3, unit: Day}, cost: {"+cost+"}}]}}}", importer.Options{})
@@ -225,7 +230,12 @@ func TestBackendTrafficPolicy(t *testing.T) {
 		require.Contains(t, string(made.Policy), want)
 	}
 	for text, want := range map[string]string{
-		"limit: {requests: 3, unit: Fortnight}":                                                     `rules[0].limit.unit: must be Second, Minute, Hour, Day, Week, Month or Year, not "Fortnight"`,
+		"limit: {requests: 3, unit: Day}, clientSelectors: [{methods: [{value: get}]}]":                     `methods[0].value: must be a method such as GET, not "get"`,
+		"limit: {requests: 3, unit: Day}, clientSelectors: [{headers: [{name: a b}]}]":                      `headers[0].name: must be the name of a header, not "a b"`,
+		"limit: {requests: 3, unit: Day}, clientSelectors: [{path: {type: RegularExpression, value: '('}}]": `path.value: must be an expression of RE2, not "("`,
+		"limit: {requests: 3, unit: Day}, clientSelectors: [{path: {type: Suffix, value: a}}]":              `path.type: must be Exact, Distinct, PathPrefix or RegularExpression, not "Suffix"`,
+		"shadowMode: true":                      "rules[0]: a rule needs a limit",
+		"limit: {requests: 3, unit: Fortnight}": `rules[0].limit.unit: must be Second, Minute, Hour, Day, Week, Month or Year, not "Fortnight"`,
 		"limit: {requests: 3, unit: Second}, clientSelectors: [{headrs: []}]":                       `rules[0].clientSelectors[0].headrs: unknown field: did you mean "headers"?`,
 		"limit: {requests: 3, unit: Second}, clientSelectors: [{sourceCIDR: {value: 10.0.0.0/33}}]": `rules[0].clientSelectors[0].sourceCIDR.value: must be a network such as 10.0.0.0/8, not "10.0.0.0/33"`,
 	} {

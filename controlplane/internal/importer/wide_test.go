@@ -93,10 +93,15 @@ func TestOffTogetherWithTheBroader(t *testing.T) {
 			`}}], route_config: {virtual_hosts: [{domains: ["*"], routes: [` + routes + `]}]}}}]}]}`
 	}
 	const slow = `token_bucket: {max_tokens: 5, tokens_per_fill: 5, fill_interval: 60s}`
+	var many strings.Builder
+	for i := range 101 {
+		fmt.Fprintf(&many, "{match: {path: /r%d}, route: {cluster: c}}, ", i)
+	}
 	for name, tt := range map[string]struct {
 		text string
 		off  []string
 	}{
+		"more routes than a rule leaves out":       {listener(many.String() + route("prefix: /", slow)), []string{"rest", "own"}},
 		"a descriptor by the query":                {limited("{key: query_match, value: q}", "{query_parameter_value_match: {descriptor_value: q, query_parameters: [{name: a, present_match: true}]}}"), []string{"others", "query_match_q"}},
 		"a limit from metadata":                    {strings.Replace(limited("{key: remote_address}", "{remote_address: {}}"), "[{actions", "[{limit: {dynamic_metadata: {metadata_key: {key: k, path: [{key: p}]}}}, actions", 1), []string{"others", "remote_address"}},
 		"a path with its query":                    {limited("{key: header_match, value: m}", "{header_value_match: {descriptor_value: m, headers: [{name: ':path', string_match: {prefix: '/a?'}}]}}"), []string{"others", "header_match_m"}},
