@@ -24,32 +24,20 @@ var notTranslated = map[protoreflect.FullName]string{
 	localFilter + "local_cluster_rate_limit": "each Envoy counts for itself, and the limit is not " +
 		"divided by their number",
 	localFilter + "request_headers_to_add_when_not_enforced": "no header marks requests that a shadow rule would deny",
-	localFilter + "enable_retry_after_header":                "", // a denial has it here
 
 	serviceFilter + "failure_mode_deny":                  noFailure,
 	serviceFilter + "failure_mode_deny_percent":          noFailure,
 	serviceFilter + "status_on_error":                    noFailure,
 	serviceFilter + "metadata_namespace":                 "a limit has no metadata here",
 	serviceFilter + "disable_x_envoy_ratelimited_header": "a denial has x-envoy-ratelimited",
-	serviceFilter + "enable_retry_after_header":          "", // as above
 	serviceFilter + "rate_limit_service":                 "",
-	serviceFilter + "timeout":                            "",
-	serviceFilter + "stat_prefix":                        "",
 	servicePerRoute + "override_option": "the rate_limits of a route go before those of its virtual " +
 		"host",
 
 	rateLimit + "disable_key":        "no runtime key switches a rule off: use mode",
 	rateLimit + "x_ratelimit_option": "a response's fields show all rules that match",
 
-	rateLimit + "Action.GenericKey.default_value":                  "",
-	rateLimit + "Action.HeaderValueMatch.default_value":            "",
-	rateLimit + "Action.RemoteAddressMatch.default_value":          "",
-	rateLimit + "Action.QueryParameterValueMatch.default_value":    "",
-	rateLimit + "Action.QueryParameterValueMatch.expect_match":     "", // its rule is off
-	rateLimit + "Action.QueryParameterValueMatch.query_parameters": "",
-
-	"envoy.config.core.v3.HeaderValue.raw_value":    "a denial's header has its value as text",
-	"envoy.type.matcher.v3.RegexMatcher.google_re2": "", // all expressions are RE2
+	"envoy.config.core.v3.HeaderValue.raw_value": "a denial's header has its value as text",
 }
 
 // The prefixes of the fields of Envoy's filters and of rate_limits.
