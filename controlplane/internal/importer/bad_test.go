@@ -215,6 +215,10 @@ func FuzzImport(f *testing.F) {
 	f.Add(one, "virtual_hosts: [{domains: ['*'], rate_limits: [{actions: [{request_headers: {header_name: a, descriptor_key: a}}]}], routes: [{match: {prefix: /}}]}]")
 	f.Add(twoListeners, "")
 	f.Add("token_bucket: {max_tokens: 1, fill_interval: 1s}\ndescriptors: [{entries: [{key: a}]}]", "a: {virtual_hosts: [{domains: [b]}]}")
+	f.Add("{"+tierListener+"}", "{"+tierRoutes+"}")
+	f.Add(tierDomain, dump(serviceListener))
+	f.Add(strings.NewReplacer("VHOST", "a.example", "PICK", "name: r", "VALUE", patch).Replace(envoyFilter), "")
+	f.Add(strings.NewReplacer("TYPE", "Local", "KIND", "local").Replace(trafficPolicy), "")
 	f.Fuzz(func(t *testing.T, text, routes string) {
 		o := importer.Options{Listener: "inside"}
 		if routes != "" {
