@@ -129,62 +129,6 @@ func (k *keyParts) unused() error {
 	return nil
 }
 
-// guessBelow lists the descriptors that lead to limits below these levels, of what
-// their keys commonly stand for. Where Envoy's routes choose a key's value there
-// is one for each value.
-func guessBelow(levels []*tree, before descriptor, known *keyParts, n *notes) (list []descriptor) {
-	for _, group := range grouped(levels, func(c *tree) string { return c.key }) {
-		key := group[0].key
-		p, isKnown := known.parts[key]
-		note := ""
-		if known.used[key] = true; !isKnown {
-			p, note, isKnown = guess(key, len(group) == 1 && group[0].value == key)
-		}
-		ways := [][]*tree{group}
-		if !isKnown {
-			ways = grouped([]*tree{{children: group}}, func(c *tree) string { return c.value })
-		} else if note != "" {
-			n.add(place{}, note)
-		}
-		for _, way := range ways {
-			e, d := entry{key: key, part: &p}, before
-			if value := way[0].value; !isKnown {
-				why := "It is for requests for which Envoy sends " + key + " = " + value + ". " + note
-				if value == "" {
-					why = "It is for requests for which Envoy sends " + key + ", with a counter for each value. " + note
-				}
-				e = entry{key: key, value: value}
-				d.unknown = append(slices.Clip(d.unknown), why)
-			}
-			d.entries = append(slices.Clip(d.entries), e)
-			if slices.ContainsFunc(way, func(t *tree) bool { return t.quota.limits() }) {
-				list = append(list, d)
-			}
-			list = append(list, guessBelow(way, d, known, n)...)
-		}
-	}
-	return list
-}
-
-// grouped groups the levels below others that lead to a limit, in their order.
-func grouped(levels []*tree, by func(*tree) string) (groups [][]*tree) {
-	index := map[string]int{}
-	for _, level := range levels {
-		for _, c := range level.children {
-			at, known := index[by(c)]
-			switch {
-			case !c.limited():
-			case known:
-				groups[at] = append(groups[at], c)
-			default:
-				index[by(c)] = len(groups)
-				groups = append(groups, []*tree{c})
-			}
-		}
-	}
-	return groups
-}
-
 // limited reports whether there is a limit on a level or below.
 func (t *tree) limited() bool {
 	return t.quota.limits() || slices.ContainsFunc(t.children, (*tree).limited)
