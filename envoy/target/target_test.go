@@ -1,4 +1,4 @@
-package proxy
+package target
 
 import (
 	"testing"
@@ -20,7 +20,7 @@ func TestNormalize(t *testing.T) {
 		`/a?b=../x//y%2f\`: `/a?b=../x//y%2f\`, "/a?": "/a?",
 		"//": "/", "///": "/", "/x/..;/y": "/y", "/x/.;a=b/y": "/x/y", `/x/..;\y`: "/", "/x/%2e%2e;/y": "/x/..;/y", "/..;": "/",
 	} {
-		got, redirect, err := normalize(target)
+		got, redirect, err := Normalize(target)
 		require.NoError(t, err, target)
 		require.Equal(t, want, got, target)
 		require.False(t, redirect, target)
@@ -28,13 +28,13 @@ func TestNormalize(t *testing.T) {
 	for target, want := range map[string]string{
 		"/a%2fb": "/a/b", "/a%2Fb": "/a/b", "/a%5cb": "/a/b", "/a%2f..%2fb": "/b", "/a%2f/b": "/a/b", "/a/..%2fb?q=%2f": "/b?q=%2f",
 	} {
-		got, redirect, err := normalize(target)
+		got, redirect, err := Normalize(target)
 		require.NoError(t, err, target)
 		require.Equal(t, want, got, target)
 		require.True(t, redirect, target)
 	}
 	for _, target := range []string{"*", "", "a", "/a#b", "/a?b#c", "/a%00b", "/\xc3\xa9", "/a\x7f", "/a b", "/a%zz", "/a%", "/%%300"} {
-		_, _, err := normalize(target)
+		_, _, err := Normalize(target)
 		require.Equal(t, errPath, err, target)
 	}
 }
@@ -45,11 +45,11 @@ func FuzzNormalize(f *testing.F) {
 	f.Add("/a/%2e%2e//b?c")
 	f.Add(`/a%2f..\%5cb`)
 	f.Fuzz(func(t *testing.T, target string) {
-		once, _, err := normalize(target)
+		once, _, err := Normalize(target)
 		if err != nil || dotParameters.MatchString(once) {
 			return
 		}
-		twice, redirect, err := normalize(once)
+		twice, redirect, err := Normalize(once)
 		require.NoError(t, err)
 		require.False(t, redirect)
 		require.Equal(t, once, twice)
