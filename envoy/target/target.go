@@ -27,6 +27,9 @@ var (
 	slashes       = regexp.MustCompile(`//+`)
 )
 
+// normalSigns have no other spelling in a path.
+const normalSigns = "/ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+
 // Normalize gives a request target the one spelling that rules are written
 // for, as Envoy 1.40 does with normalize_path, merge_slashes and
 // UNESCAPE_AND_REDIRECT. A target with an escaped slash is to be redirected to what
@@ -37,6 +40,9 @@ func Normalize(target string) (normal string, redirect bool, err error) {
 	_, err = url.PathUnescape(path)
 	if err != nil || !strings.HasPrefix(path, "/") || strings.Contains(path, "%00") || strings.ContainsFunc(target, never) {
 		return "", false, errPath
+	}
+	if strings.TrimLeft(path, normalSigns) == "" && !strings.Contains(path, "//") && !strings.Contains(path, "/.") {
+		return target, false, nil // as most are
 	}
 	plain := plainSlashes.Replace(path)
 	redirect = plain != path

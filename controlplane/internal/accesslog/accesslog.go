@@ -1,10 +1,12 @@
-// Package accesslog reads the access logs of Envoy, nginx, Apache and what writes like
-// them, and returns their requests in the order of time.
+// Package accesslog reads the access logs of Envoy, nginx, Caddy, load balancers and what
+// writes like them, and returns their requests in the order of time, with the paths that
+// Envoy routes by.
 //
-// Its invariant: a line is read as exactly one request or counted as unknown. A line
+// Its invariant: a line is read as exactly one request or counted as left out. A line
 // that could be read in two ways, because a client wrote the separators of the format
-// into a header, is unknown; a file that is damaged or cut ends with an error. Memory
-// is bounded, whatever a log holds. It must never import a policy or the filter.
+// into a header, is unknown; a file that is damaged or cut ends with an error. What was
+// recognized is in Stats.Readings. Memory is bounded, whatever a log holds. It must never
+// import a policy's rules or the filter.
 package accesslog
 
 import (
@@ -20,10 +22,10 @@ type Request struct {
 	Status   int   // 0 = unknown
 	Method   string
 	Host     string
-	Path     string // with its query
+	Path     string // as Envoy routes it, with its query
 	ClientIP string // without port
 	Route    string
-	Headers  [][2]string
+	Headers  [][2]string // a header that stands there twice is there twice
 	Values   [][2]string // other fields that were asked for, by name
 }
 
@@ -31,7 +33,7 @@ type Request struct {
 type Options struct {
 	Names  []string          // files, and - for In
 	In     io.Reader         // standard input
-	Format string            // the name of a format, or its text; empty = find out
+	Format string            // the name of a format, or its text; empty = recognize it
 	Map    map[string]string // what a field is called in the log, by the field's name
 	Fields []string          // that the reader of the requests needs, beside the time
 
@@ -48,11 +50,14 @@ const (
 	FieldClientIP = "client_ip"
 	FieldStatus   = "status"
 	FieldRoute    = "route"
+	fieldTook     = "duration"
 
 	headerPrefix   = "header:"
 	jwtPrefix      = "jwt:"
 	propertyPrefix = "property:"
 )
+
+const jwtNamespace = "envoy.filters.http.jwt_authn"
 
 // HeaderField names the field of a request header, in lower case.
 func HeaderField(name string) string { return headerPrefix + name }
@@ -66,10 +71,15 @@ func JWTField(provider string, claim []string) string {
 // PropertyField names the field of an attribute.
 func PropertyField(path []string) string { return propertyPrefix + strings.Join(path, ".") }
 
+// operators are what has Envoy log a field.
+var operators = map[string]string{
+	FieldTime: "START_TIME", FieldMethod: "REQ(:METHOD)", FieldHost: "REQ(:AUTHORITY)", FieldPath: "REQ(:PATH)",
+	FieldQuery: "REQ(:PATH)", FieldClientIP: "DOWNSTREAM_REMOTE_ADDRESS", FieldStatus: "RESPONSE_CODE", FieldRoute: "ROUTE_NAME",
+}
+
 // CheckField refuses a name that is none of a field.
 func CheckField(name string) error {
-	switch name {
-	case FieldTime, FieldMethod, FieldHost, FieldPath, FieldClientIP, FieldStatus, FieldRoute:
+	if operators[name] != "" && name != FieldQuery {
 		return nil
 	}
 	for _, prefix := range []string{headerPrefix, jwtPrefix, propertyPrefix} {
@@ -85,7 +95,7 @@ func CheckField(name string) error {
 type LackingError struct {
 	Log   string // empty: all logs
 	Field string
-	JSON  bool
+	Names []string // that the log has
 }
 
 func (e *LackingError) Error() string {
@@ -97,28 +107,43 @@ func (e *LackingError) Error() string {
 
 // Hint says how to log the field.
 func (e *LackingError) Hint() string {
-	field := e.Field
-	if field == FieldQuery {
+	operator, field := operators[e.Field], e.Field
+	if name, ok := strings.CutPrefix(field, headerPrefix); ok {
+		operator = "REQ(" + strings.ToUpper(name) + ")"
+	} else if rest, ok := strings.CutPrefix(field, jwtPrefix); ok {
+		operator = "DYNAMIC_METADATA(" + jwtNamespace + ":" + rest + ")"
+	} else if field == FieldQuery {
 		field = FieldPath
 	}
-	operator := map[string]string{
-		FieldTime: "%START_TIME%", FieldMethod: "%REQ(:METHOD)%", FieldHost: "%REQ(:AUTHORITY)%", FieldPath: "%REQ(:PATH)%",
-		FieldClientIP: "%DOWNSTREAM_REMOTE_ADDRESS%", FieldStatus: "%RESPONSE_CODE%", FieldRoute: "%ROUTE_NAME%",
-	}[field]
-	if name, ok := strings.CutPrefix(field, headerPrefix); ok {
-		operator = "%REQ(" + strings.ToUpper(name) + ")%"
-	}
-	if rest, ok := strings.CutPrefix(field, jwtPrefix); ok {
-		operator = "%DYNAMIC_METADATA(" + jwtNamespace + ":" + rest + ")%"
-	}
 	hint := "if the log has it under another name, say --map " + field + "=NAME"
+	if len(e.Names) > 0 {
+		hint += " with one of " + list(e.Names)
+	}
 	if operator != "" {
-		hint = "have Envoy log " + operator + "; " + hint
+		hint = "have Envoy log %" + operator + "%; " + hint
 	}
-	if e.JSON || field == FieldTime {
-		return hint
-	}
-	return hint + "; a text log's own format is given with --format"
+	return hint
 }
 
-const jwtNamespace = "envoy.filters.http.jwt_authn"
+// list shortens a list of names for a message.
+func list(names []string) string {
+	const most = 40
+	if len(names) > most {
+		names = append(names[:most:most], "…")
+	}
+	return strings.Join(names, ", ")
+}
+
+// BalancerError is the error of a log whose addresses are those of a load balancer.
+type BalancerError struct{ Log, Name, Address, Forwarded string }
+
+func (e *BalancerError) Error() string {
+	return fmt.Sprintf("%s: client_ip, which is read from %s, is the private address %s, while x-forwarded-for is %q",
+		e.Log, e.Name, e.Address, e.Forwarded)
+}
+
+// Hint says how to choose.
+func (e *BalancerError) Hint() string {
+	return "--map client_ip=x-forwarded-for takes the last address there that is not private, --map client_ip=" + e.Name +
+		" what you have"
+}

@@ -1,13 +1,14 @@
 package accesslog
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
@@ -19,34 +20,25 @@ type Log struct {
 
 	ctx     context.Context
 	options Options
-	wanted  map[string]bool
 	sources []*source // not open yet, in the order of their first lines
-	open    []*source // a heap: the one with the oldest line first
-	objects []*object // the formats of JSON logs
+	open    []*source // the one with the oldest line first
+	places  []*place  // of all files
 	sorter  sorter
 	last    int64
 	read    atomic.Int64
 	size    int64
-	found   found
 }
 
 // source is one file.
 type source struct {
-	name    string
-	lines   *lines
-	pending []sampled // the first lines, of what cannot be read twice
-	ended   error     // what follows them, nil = more lines
-	format  format
-	number  int64
-	next    *Request
-	grain   resolution
-}
-
-// sampled is a line that was read to find the format out. Of a line that is too long
-// it is the begin.
-type sampled struct {
-	text []byte
-	err  error // errLong, errUnended
+	name   string
+	lines  *lines // nil: not open
+	format format
+	places []*place
+	number int64
+	next   *Request
+	bytes  int // about what next takes
+	grain  int64
 }
 
 // How many lines and bytes at the begin of a file show its format.
@@ -58,10 +50,7 @@ const (
 // Open looks into all files: what their formats are, whether they have what is
 // needed, and when they begin.
 func Open(ctx context.Context, o Options) (*Log, error) {
-	l := &Log{ctx: ctx, options: o, wanted: map[string]bool{}, sorter: sorter{spanNs: int64(o.Sort)}}
-	for _, field := range o.Fields {
-		l.wanted[field] = true
-	}
+	l := &Log{ctx: ctx, options: o, sorter: sorter{spanNs: int64(o.Sort)}}
 	if err := checkTwice(o.Names); err != nil {
 		return nil, err
 	}
@@ -74,14 +63,12 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 		l.size += size
 	}
 	for _, name := range o.Names {
-		s, err := l.look(name)
-		if err != nil {
+		if err := l.look(name); err != nil {
 			l.Close()
 			return nil, err
 		}
-		l.sources = append(l.sources, s)
 	}
-	slices.SortStableFunc(l.sources, func(a, b *source) int { return compare(a.next.Ns, b.next.Ns) })
+	slices.SortStableFunc(l.sources, older)
 	return l, nil
 }
 
@@ -102,54 +89,32 @@ func checkTwice(names []string) error {
 	return nil
 }
 
-func compare(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}
+func older(a, b *source) int { return cmp.Compare(a.next.Ns, b.next.Ns) }
 
 // look reads the begin of a file.
-func (l *Log) look(name string) (*source, error) {
+func (l *Log) look(name string) error {
 	_, again := Again(name)
 	read := &l.read
 	if again {
 		read = new(atomic.Int64)
 	}
 	in, err := openLines(l.ctx, name, l.options.In, read)
-	if err != nil {
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
-			err = fmt.Errorf("read a log: %w", err)
-		}
-		return nil, err
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("read a log: %w", err)
+	} else if err != nil {
+		return err
 	}
 	s := &source{name: in.name, lines: in}
-	for size := 0; len(s.pending) < sampleLines && size < sampleBytes && s.ended == nil; {
-		line, err := in.next()
-		if err == nil || errors.Is(err, errUnended) || errors.Is(err, errLong) {
-			s.pending = append(s.pending, sampled{bytes.Clone(line), err})
-			size += len(line)
-		} else {
-			s.ended = err
-		}
-	}
-	if s.ended != nil && !errors.Is(s.ended, io.EOF) {
-		in.Close()
-		return nil, s.ended
-	}
-	if err := l.recognize(s); err != nil {
-		in.Close()
-		return nil, err
+	l.sources = append(l.sources, s) // for Close
+	sample, err := in.sample()
+	if err == nil {
+		err = l.recognize(s, sample)
 	}
 	if again { // to be opened again when its time has come
 		in.Close()
-		s.lines, s.pending, s.ended = nil, nil, nil
+		s.lines = nil
 	}
-	s.number = 0
-	return s, nil
+	return err
 }
 
 // Again reports whether a name is a file that can be read more than once, and its size.
@@ -162,37 +127,88 @@ func Again(name string) (size int64, ok bool) {
 }
 
 // recognize finds the format of a file, and refuses one that lacks a field.
-func (l *Log) recognize(s *source) (err error) {
-	if l.options.Format != "" {
-		s.format, err = l.options.newFormat(l.options.Format)
-	} else {
-		s.format, err = l.options.guess(s.name, s.pending, l.wanted)
+func (l *Log) recognize(s *source, sample []string) (err error) {
+	var name string
+	if s.format, name, err = l.options.recognize(sample); err != nil {
+		return err
 	}
+	unknown := &UnknownFormat{Name: s.name}
+	for _, line := range sample {
+		d := &draft{}
+		var why error
+		if s.format != nil {
+			why = s.format.read(line, d)
+		}
+		if why == nil && d.timed {
+			s.next = &Request{Ns: d.Ns}
+			break
+		}
+		if unknown.Line == "" {
+			unknown.Line = clip(line)
+			if why != nil {
+				unknown.Why = why.Error()
+			}
+		}
+	}
+	if s.format == nil {
+		return unknown
+	}
+	var names []string
+	s.places, names = s.format.has()
+	l.places = append(l.places, s.places...)
+	reading := Reading{s.name, name, map[string]string{}}
+	for _, field := range append([]string{FieldTime}, l.options.Fields...) {
+		p := find(s.places, field)
+		if p == nil {
+			return &LackingError{Log: s.name, Field: field, Names: names}
+		}
+		reading.Fields[p.field] = p.name
+	}
+	if s.next == nil {
+		return unknown
+	}
+	if l.options.Format == "" {
+		l.Readings = append(l.Readings, reading)
+	}
+	return l.options.checkBalancer(s.name, sample)
+}
+
+// find returns where a format has a field.
+func find(places []*place, field string) *place {
+	for _, p := range places {
+		if p.field == field || field == FieldQuery && p.field == FieldPath && !p.bare {
+			return p
+		}
+	}
+	return nil
+}
+
+// checkBalancer refuses to take the address of a load balancer for the client's, where
+// the log has both and nobody has said which one is meant.
+func (o *Options) checkBalancer(log string, sample []string) error {
+	if !slices.Contains(o.Fields, FieldClientIP) || o.Map[FieldClientIP] != "" {
+		return nil
+	}
+	both := Options{Format: o.Format, Fields: []string{FieldClientIP, HeaderField("x-forwarded-for")}}
+	f, _, err := both.recognize(sample)
 	if err != nil {
 		return err
 	}
-	for _, line := range s.pending {
-		l.found.reset()
-		if s.format.read(line.text, &l.found, l.wanted) == nil && l.found.hasTime && s.next == nil {
-			s.next = &Request{Ns: l.found.ns}
+	places, _ := f.has()
+	found, behind := &BalancerError{Log: log}, 0
+	all := count(sample, func(line string) bool {
+		d := &draft{}
+		if f.read(line, d) != nil || d.ClientIP == "" {
+			return false
 		}
-	}
-	has := s.format.provides()
-	for field := range l.options.Map {
-		mapped := targetOf(field)
-		has = append(has, mapped.provides()...)
-	}
-	o, isObject := s.format.(*object)
-	if isObject {
-		l.objects = append(l.objects, o)
-	}
-	for _, field := range append([]string{FieldTime}, l.options.Fields...) {
-		if !slices.Contains(has, field) {
-			return &LackingError{Log: s.name, Field: field, JSON: isObject}
+		if len(d.Headers) > 0 && isPrivateText(d.ClientIP) && !isPrivateText(address(d.Headers[0][1])) {
+			found.Name, found.Address, found.Forwarded = find(places, FieldClientIP).name, d.ClientIP, clip(d.Headers[0][1])
+			behind++
 		}
-	}
-	if s.next == nil {
-		return &UnknownFormat{Name: s.name, Line: firstLine(s.pending)}
+		return true
+	})
+	if behind > 0 && 2*behind >= all {
+		return found
 	}
 	return nil
 }
@@ -200,9 +216,7 @@ func (l *Log) recognize(s *source) (err error) {
 // Close closes the files.
 func (l *Log) Close() {
 	for _, s := range append(l.open, l.sources...) {
-		if s.lines != nil {
-			s.lines.Close()
-		}
+		s.lines.Close()
 	}
 }
 
@@ -229,23 +243,23 @@ func (l *Log) Next() (*Request, error) {
 		if s == nil {
 			return nil, l.end()
 		}
-		l.sorter.push(s.next)
+		l.sorter.push(s.next, s.bytes)
 		if err := l.advance(s); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// end refuses JSON logs of which no line had a field that --map names: the name is
-// another. Other fields the begin of each log has shown.
+// end refuses logs of which no line had a field that --map names, and notes other
+// fields that none had.
 func (l *Log) end() error {
-	for field := range l.options.Map {
-		seen := false
-		for _, o := range l.objects {
-			seen = seen || o.seen[field]
+	for _, field := range l.options.Fields {
+		had := slices.ContainsFunc(l.places, func(p *place) bool { return p.had && find([]*place{p}, field) != nil })
+		if !had && l.options.Map[field] != "" {
+			return &LackingError{Field: field}
 		}
-		if len(l.objects) > 0 && l.wanted[field] && !seen {
-			return &LackingError{Field: field, JSON: true}
+		if !had {
+			l.Empty = append(l.Empty, field)
 		}
 	}
 	return io.EOF
@@ -292,11 +306,12 @@ func (l *Log) oldest() (*source, error) {
 // advance reads the next request of an open file.
 func (l *Log) advance(s *source) error {
 	for {
-		line, err := s.read()
+		line, err := s.lines.next()
+		s.number++
 		switch {
 		case errors.Is(err, io.EOF):
 			s.lines.Close()
-			l.GrainNs = max(l.GrainNs, s.grain.grain)
+			l.GrainNs = max(l.GrainNs, s.grain)
 			l.open = slices.DeleteFunc(l.open, func(o *source) bool { return o == s })
 			return nil
 		case errors.Is(err, errUnended):
@@ -304,52 +319,40 @@ func (l *Log) advance(s *source) error {
 			continue
 		case err != nil && !errors.Is(err, errLong):
 			return err
-		}
-		if len(bytes.TrimSpace(line)) == 0 {
+		case strings.TrimSpace(line) == "":
 			continue
 		}
 		if s.next, err = l.parse(s, line, err); err != nil {
 			return err
 		}
 		if s.next != nil {
-			slices.SortStableFunc(l.open, func(a, b *source) int { return compare(a.next.Ns, b.next.Ns) })
+			slices.SortStableFunc(l.open, older)
 			return nil
 		}
 	}
 }
 
-func (s *source) read() ([]byte, error) {
-	s.number++
-	if len(s.pending) > 0 {
-		line := s.pending[0]
-		s.pending = s.pending[1:]
-		return line.text, line.err
-	}
-	if s.ended != nil {
-		return nil, s.ended
-	}
-	return s.lines.next()
-}
-
 // parse counts a line, and returns its request; nil: it has none.
-func (l *Log) parse(s *source, line []byte, err error) (*Request, error) {
+func (l *Log) parse(s *source, line string, err error) (*Request, error) {
 	if l.Lines++; l.Lines%interruptLines == 0 && l.ctx.Err() != nil {
 		return nil, input.ErrInterrupted
 	}
-	l.found.reset()
+	d := draft{}
 	if err == nil {
-		err = s.format.read(line, &l.found, l.wanted)
+		err = s.format.read(line, &d)
 	}
-	var r *Request
 	if err == nil {
-		r, err = l.found.request(l.wanted)
+		err = d.end(s.places)
 	}
 	switch {
 	case err == nil:
-		s.grain.add(l.found.ns)
-		return r, nil
+		s.grain, s.bytes = coarsest(s.grain, d.Ns), fixedBytes+2*len(line)
+		return &d.Request, nil
 	case errors.Is(err, errNoHTTP):
 		l.NoHTTP++
+		return nil, nil
+	case errors.Is(err, errRefused):
+		l.Refused++
 		return nil, nil
 	}
 	l.Unknown++
@@ -365,4 +368,5 @@ func (l *Log) parse(s *source, line []byte, err error) (*Request, error) {
 const (
 	interruptLines = 1 << 12
 	hopelessLines  = 10_000
+	fixedBytes     = 200 // of a request, beside its texts
 )

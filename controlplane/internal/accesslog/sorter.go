@@ -13,6 +13,7 @@ type sorter struct {
 type placed struct {
 	*Request
 	number uint64 // among equal times, the order of lines
+	bytes  int    // about what it takes
 }
 
 // What a sorter holds is bounded; beyond that the oldest goes on early.
@@ -23,11 +24,11 @@ const (
 
 func (p placed) before(q placed) bool { return p.Ns < q.Ns || p.Ns == q.Ns && p.number < q.number }
 
-func (s *sorter) push(r *Request) {
+func (s *sorter) push(r *Request, bytes int) {
 	s.newest = max(s.newest, r.Ns)
-	s.bytes += r.size()
+	s.bytes += bytes
 	s.number++
-	s.heap = append(s.heap, placed{r, s.number})
+	s.heap = append(s.heap, placed{r, s.number, bytes})
 	for i := len(s.heap) - 1; i > 0; {
 		parent := (i - 1) / 2
 		if !s.heap[i].before(s.heap[parent]) {
@@ -44,7 +45,7 @@ func (s *sorter) pop(all bool) *Request {
 	if n < 0 || !all && s.heap[0].Ns > s.newest-s.spanNs && n < maxSorting && s.bytes < maxSortingBytes {
 		return nil
 	}
-	first := s.heap[0].Request
+	first := s.heap[0]
 	s.heap[0] = s.heap[n]
 	s.heap[n] = placed{}
 	s.heap = s.heap[:n]
@@ -59,18 +60,6 @@ func (s *sorter) pop(all bool) *Request {
 		s.heap[i], s.heap[child] = s.heap[child], s.heap[i]
 		i = child
 	}
-	s.bytes -= first.size()
-	return first
-}
-
-// size is about what a request takes.
-func (r *Request) size() int {
-	const fixed = 160
-	n := fixed + len(r.Method) + len(r.Host) + len(r.Path) + len(r.ClientIP) + len(r.Route)
-	for _, list := range [...][][2]string{r.Headers, r.Values} {
-		for i := range list {
-			n += 32 + len(list[i][1])
-		}
-	}
-	return n
+	s.bytes -= first.bytes
+	return first.Request
 }

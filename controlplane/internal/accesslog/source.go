@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync/atomic"
 
 	"github.com/klauspost/compress/zstd"
@@ -26,7 +27,7 @@ const (
 type lines struct {
 	name  string
 	close []func()
-	in    *bufio.Reader
+	in    *bufio.Reader // of sampleBytes
 }
 
 // counter counts the bytes that are read of all files.
@@ -59,7 +60,7 @@ func openLines(ctx context.Context, name string, stdin io.Reader, n *atomic.Int6
 	} else {
 		l.name = "standard input"
 	}
-	if err := l.decompress(bufio.NewReaderSize(counter{interruptible(ctx, raw), n}, maxLineBytes)); err != nil {
+	if err := l.decompress(bufio.NewReaderSize(counter{interruptible(ctx, raw), n}, sampleBytes)); err != nil {
 		l.Close()
 		return nil, err
 	}
@@ -98,16 +99,16 @@ func (l *lines) decompress(raw *bufio.Reader) error {
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
 		z, err := gzip.NewReader(raw)
 		if err != nil {
-			return l.damaged(err)
+			return l.failed(err)
 		}
-		l.in = bufio.NewReaderSize(z, maxLineBytes)
+		l.in = bufio.NewReaderSize(z, sampleBytes)
 	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		z, err := zstd.NewReader(raw, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxZstdWindow))
 		if err != nil {
-			return l.damaged(err)
+			return l.failed(err)
 		}
 		l.close = append(l.close, z.Close)
-		l.in = bufio.NewReaderSize(z, maxLineBytes)
+		l.in = bufio.NewReaderSize(z, sampleBytes)
 	}
 	if mark, _ := l.in.Peek(len(byteOrderMark)); string(mark) == byteOrderMark {
 		_, _ = l.in.Discard(len(byteOrderMark))
@@ -118,8 +119,12 @@ func (l *lines) decompress(raw *bufio.Reader) error {
 // byteOrderMark is what editors of Windows put before a text in UTF-8.
 const byteOrderMark = "\uFEFF"
 
-func (l *lines) damaged(err error) error {
-	if errors.Is(err, io.ErrUnexpectedEOF) {
+// failed is the error of a read.
+func (l *lines) failed(err error) error {
+	switch {
+	case errors.Is(err, input.ErrInterrupted):
+		return err
+	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%s is cut off: its compressed data has no end", l.name)
 	}
 	return fmt.Errorf("%s is damaged: %w", l.name, err)
@@ -127,34 +132,52 @@ func (l *lines) damaged(err error) error {
 
 // Close closes the file.
 func (l *lines) Close() {
-	for _, c := range l.close {
-		c()
+	if l != nil {
+		for _, c := range l.close {
+			c()
+		}
+		l.close = nil
 	}
-	l.close = nil
 }
 
 // errUnended is of a last line without an end: its writer has not finished it, or the
 // file is cut.
 var errUnended = errors.New("the last line has no end")
 
-// next returns the next line. It is valid until the next call. With errLong it is the
-// line's begin.
-func (l *lines) next() ([]byte, error) {
+// sample returns the whole lines at the begin that are not blank. They are still to come.
+func (l *lines) sample() (lines []string, err error) {
+	begin, err := l.in.Peek(sampleBytes)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, l.failed(err)
+	}
+	for line := range strings.Lines(string(begin)) {
+		line, ended := strings.CutSuffix(line, "\n")
+		if len(lines) == sampleLines || len(lines) > 0 && !ended && err == nil {
+			break
+		}
+		if line = strings.TrimSuffix(line, "\r"); strings.TrimSpace(line) != "" {
+			lines = append(lines, line[:min(len(line), maxLineBytes)])
+		}
+	}
+	return lines, nil
+}
+
+// next returns the next line; with errLong its begin.
+func (l *lines) next() (string, error) {
 	line, err := l.in.ReadSlice('\n')
 	switch {
+	case err == nil && len(line) > maxLineBytes:
+		return string(line[:maxLineBytes]), errLong
 	case err == nil:
-		return bytes.TrimSuffix(line[:len(line)-1], []byte("\r")), nil
+		return string(bytes.TrimSuffix(line[:len(line)-1], []byte("\r"))), nil
 	case errors.Is(err, bufio.ErrBufferFull):
-		begin := bytes.Clone(line[:256])
-		return begin, l.skip()
+		return string(line[:maxLineBytes]), l.skip()
 	case errors.Is(err, io.EOF) && len(line) == 0:
-		return nil, io.EOF
+		return "", io.EOF
 	case errors.Is(err, io.EOF):
-		return line, errUnended
-	case errors.Is(err, input.ErrInterrupted):
-		return nil, err
+		return "", errUnended
 	}
-	return nil, l.damaged(err)
+	return "", l.failed(err)
 }
 
 // skip goes over the rest of a line that is too long.
@@ -163,12 +186,10 @@ func (l *lines) skip() error {
 		line, err := l.in.ReadSlice('\n')
 		n += len(line)
 		switch {
-		case err == nil:
-			return errLong
-		case errors.Is(err, io.EOF):
+		case err == nil, errors.Is(err, io.EOF):
 			return errLong
 		case !errors.Is(err, bufio.ErrBufferFull):
-			return l.damaged(err)
+			return l.failed(err)
 		}
 	}
 	return fmt.Errorf("%s has %d bytes without the end of a line: it is no access log", l.name, endlessBytes)

@@ -1,272 +1,230 @@
 package accesslog
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"slices"
+	"strconv"
 	"strings"
 )
 
 // text is a format of lines of text: literal text and values in turn.
 type text struct {
-	before  []byte // the first value
+	before  string // the first value
 	pieces  []piece
-	escapes bool // values are escaped as by nginx and Apache
+	escapes bool // values are escaped as by nginx and Apache: none has a raw quotation mark
+	places  []*place
 
 	left, right []int // where the values begin and end, in turn
 }
 
 // piece is a value and the literal text behind it.
 type piece struct {
-	name    string // as the format names it
-	targets []target
-	after   []byte
+	name     string // as the format names it
+	meanings []meaning
+	after    string
+	width    int // of a value that may have the text behind it inside, as a time has spaces
 }
-
-// errAmbiguous is of a line with separators inside its values.
-var errAmbiguous = errors.New("it can be read in two ways: a value has the format's separators in it")
 
 // compileText compiles a format of Envoy, with %OPERATORS%, or of nginx, with
 // $variables.
-func compileText(format string, names map[string]string) (*text, error) {
-	format = strings.TrimSuffix(strings.TrimSuffix(format, "\n"), `\n`)
-	parse := cutOperator
+func (o *Options) compileText(format string) (*text, error) {
 	t := &text{}
+	if err := t.cut(strings.TrimSuffix(strings.TrimSuffix(format, "\n"), `\n`)); err != nil {
+		return nil, err
+	}
+	t.left, t.right = make([]int, 2*len(t.pieces)), make([]int, 2*len(t.pieces))
+	var places []place
+	for i, p := range t.pieces {
+		for _, m := range p.meanings {
+			places = append(places, place{name: p.name, meaning: m, piece: i})
+		}
+	}
+	var err error
+	t.places, err = o.choose(places, t.find)
+	return t, err
+}
+
+// cut cuts the format into its pieces.
+func (t *text) cut(format string) error {
+	parse := cutOperator
 	if !strings.Contains(format, "%") && strings.Contains(format, "$") {
 		parse, t.escapes = cutVariable, true
 	}
 	for rest := format; rest != ""; {
 		literal, name, after, err := parse(rest)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if len(t.pieces) == 0 {
-			t.before = append(t.before, literal...)
+		n := len(t.pieces)
+		if n == 0 {
+			t.before += literal
 		} else {
-			last := &t.pieces[len(t.pieces)-1]
-			last.after = append(last.after, literal...)
+			t.pieces[n-1].after += literal
 		}
-		rest = after
-		if name == "" {
+		if rest = after; name == "" {
 			continue
 		}
-		if n := len(t.pieces); n > 0 && len(t.pieces[n-1].after) == 0 {
-			return nil, fmt.Errorf("nothing separates %s from %s", t.pieces[n-1].name, name)
-		}
 		p := piece{name: name}
-		if t.escapes {
-			p.targets = variable(name)
-		} else if p.targets, err = operator(name); err != nil {
-			return nil, err
+		if !t.escapes {
+			m, err := operatorMeaning(name)
+			if err != nil {
+				return err
+			}
+			if p.width = len(m.layout); m.field != "" {
+				p.meanings = append(p.meanings, m)
+			}
+		} else if p.meanings = meaningsOf(strings.ToLower(name)); name == "time_local" {
+			p.width = len(localLayout)
 		}
-		t.pieces = append(t.pieces, p)
+		if n == 0 || t.pieces[n-1].after != "" {
+			t.pieces = append(t.pieces, p)
+			continue
+		}
+		last := &t.pieces[n-1]
+		if len(last.meanings)+len(p.meanings) > 0 {
+			return fmt.Errorf("nothing separates %s from %s", last.name, name)
+		}
+		last.name += name // nobody asks for either
 	}
 	if len(t.pieces) == 0 {
-		return nil, errors.New("it has neither %OPERATORS% of Envoy nor $variables of nginx")
-	}
-	t.left, t.right = make([]int, 2*len(t.pieces)), make([]int, 2*len(t.pieces))
-	if err := t.rename(names); err != nil {
-		return t, err
-	}
-	t.dropEnds()
-	return t, nil
-}
-
-// dropEnds has nobody read when requests end and how long they took, where the format
-// says when they began: a line may be ambiguous there.
-func (t *text) dropEnds() {
-	begins := func(t target) bool { return t.kind == kindTime }
-	if !slices.ContainsFunc(t.pieces, func(p piece) bool { return slices.ContainsFunc(p.targets, begins) }) {
-		return
-	}
-	for i := range t.pieces {
-		t.pieces[i].targets = slices.DeleteFunc(t.pieces[i].targets, func(t target) bool {
-			return t.kind == kindEnd || t.kind == kindDuration
-		})
-	}
-}
-
-// rename adds what the caller says of names.
-func (t *text) rename(names map[string]string) error {
-	for field, name := range names {
-		hit := false
-		for i := range t.pieces {
-			if sameName(t.pieces[i].name, name) {
-				t.pieces[i].targets = append(t.pieces[i].targets, targetOf(field))
-				hit = true
-			}
-		}
-		if !hit {
-			return fmt.Errorf("--map %s=%s: the format has no %s", field, name, name)
-		}
-		for i := range t.pieces {
-			if !sameName(t.pieces[i].name, name) {
-				t.pieces[i].drop(field)
-			}
-		}
+		return errors.New("it has neither %OPERATORS% of Envoy nor $variables of nginx")
 	}
 	return nil
 }
 
-// drop makes the piece be for anything but the field.
-func (p *piece) drop(field string) {
-	kept := p.targets[:0]
-	for _, t := range p.targets {
-		if t.field != field && (field != FieldTime || t.kind != kindTime && t.kind != kindEnd) {
-			kept = append(kept, t)
-		}
-	}
-	p.targets = kept
-}
-
-// sameName compares a format's name for a value with a person's.
-func sameName(have, said string) bool {
-	said = strings.Trim(strings.TrimPrefix(said, "$"), "%")
-	if strings.EqualFold(have, said) {
-		return true
-	}
-	inner, ok := strings.CutPrefix(have, "REQ(")
-	return ok && strings.EqualFold(strings.TrimSuffix(inner, ")"), said)
-}
-
-func (t *text) provides() (fields []string) {
+func (t *text) names() (names []string) {
 	for i := range t.pieces {
-		for j := range t.pieces[i].targets {
-			fields = append(fields, t.pieces[i].targets[j].provides()...)
+		names = append(names, t.pieces[i].name)
+	}
+	return names
+}
+
+// find returns the place of what a person calls by the format's name, or by a header's.
+func (t *text) find(said string) (*place, error) {
+	said = strings.ToLower(strings.Trim(strings.TrimPrefix(said, "$"), "%"))
+	for i, p := range t.pieces {
+		for _, m := range append(p.meanings, meaning{}) {
+			if said == strings.ToLower(p.name) || HeaderField(said) == m.field {
+				return &place{name: p.name, piece: i}, nil
+			}
 		}
 	}
-	return fields
+	return nil, fmt.Errorf("the format has no %s, but %s", said, list(t.names()))
 }
 
 // read reads a line.
-func (t *text) read(line []byte, f *found, wanted map[string]bool) error {
-	if !t.fromLeft(line) || !t.fromRight(line) {
-		return errForm
+func (t *text) read(line string, d *draft) error {
+	if err := t.fromLeft(line); err != nil {
+		return err
 	}
-	for i := range t.pieces {
-		targets := t.pieces[i].targets
-		for j := range targets {
-			if !matters(&targets[j], wanted) {
-				continue
-			}
-			if t.left[2*i] != t.right[2*i] || t.left[2*i+1] != t.right[2*i+1] {
-				return errAmbiguous
-			}
-			value := line[t.left[2*i]:t.left[2*i+1]]
-			if t.escapes && bytes.IndexByte(value, '\\') >= 0 {
-				value = unescape(value)
-			}
-			if !f.put(&targets[j], value) {
-				return fmt.Errorf("%s is %q", t.pieces[i].name, clip(value))
-			}
+	t.fromRight(line)
+	for _, p := range t.places {
+		i := p.piece
+		value := line[t.left[2*i]:t.left[2*i+1]]
+		if t.left[2*i] != t.right[2*i] || t.left[2*i+1] != t.right[2*i+1] {
+			return fmt.Errorf("it can be read in two ways: %s is %q from the left and %q from the right, because a value has the "+
+				"format's separators in it or the format lacks a value", p.name, clip(value), clip(line[t.right[2*i]:t.right[2*i+1]]))
+		}
+		if t.escapes {
+			value = unescape(value)
+		}
+		if err := d.put(p, value); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// matters reports whether anybody wants what the target is for.
-func matters(t *target, wanted map[string]bool) bool {
-	switch t.kind {
-	case kindNone:
-		return false
-	case kindTime, kindEnd, kindDuration, kindStatus:
-		return true
-	case kindLine, kindMethod, kindPath: // say whether there was a request
-		return true
-	default:
-		return wanted[t.field]
-	}
-}
-
 // fromLeft finds values that end as early as they can.
-func (t *text) fromLeft(line []byte) bool {
-	if !bytes.HasPrefix(line, t.before) {
-		return false
-	}
-	at := len(t.before)
+func (t *text) fromLeft(line string) error {
+	at, ok := len(t.before), strings.HasPrefix(line, t.before)
 	for i := range t.pieces {
-		t.left[2*i] = at
-		after := t.pieces[i].after
-		n := len(line) - at
-		if i < len(t.pieces)-1 || len(after) > 0 {
-			n = bytes.Index(line[at:], after)
+		p := &t.pieces[i]
+		if !ok {
+			return fmt.Errorf("it does not have the format's form before %s", p.name)
 		}
-		if i == len(t.pieces)-1 {
-			if n = len(line) - at - len(after); n < 0 || !bytes.HasSuffix(line, after) {
-				return false
-			}
+		rest := line[at:]
+		n := strings.Index(rest, p.after)
+		switch {
+		case p.width > 0:
+			n = p.width
+		case t.escapes && strings.HasPrefix(p.after, `"`):
+			n = quoted(rest)
+		case p.after == "" || i == len(t.pieces)-1:
+			n = len(rest) - len(p.after)
 		}
-		if n < 0 {
-			return false
+		if ok = n >= 0 && n <= len(rest) && strings.HasPrefix(rest[n:], p.after); ok {
+			t.left[2*i], t.left[2*i+1] = at, at+n
+			at += n + len(p.after)
 		}
-		t.left[2*i+1] = at + n
-		at += n + len(after)
 	}
-	return true
+	if !ok || at != len(line) {
+		return fmt.Errorf("it does not have the format's form behind %s", t.pieces[len(t.pieces)-1].name)
+	}
+	return nil
 }
 
-// fromRight finds values that begin as late as they can.
-func (t *text) fromRight(line []byte) bool {
-	last := t.pieces[len(t.pieces)-1].after
-	if !bytes.HasSuffix(line, last) {
-		return false
+// quoted returns the place of the first quotation mark that is not escaped, -1 = none.
+func quoted(text string) int {
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			return i
+		case '\\':
+			i++
+		}
 	}
-	end := len(line) - len(last)
+	return -1
+}
+
+// fromRight finds values that begin as late as they can. The line is one that fromLeft
+// has read.
+func (t *text) fromRight(line string) {
+	end := len(line) - len(t.pieces[len(t.pieces)-1].after)
 	for i := len(t.pieces) - 1; i >= 0; i-- {
-		t.right[2*i+1] = end
-		if i == 0 {
-			t.right[0] = len(t.before)
-			return end >= len(t.before)
+		begin := len(t.before)
+		switch {
+		case t.pieces[i].width > 0:
+			begin = max(end-t.pieces[i].width, begin)
+		case i > 0:
+			separator := t.pieces[i-1].after
+			begin = max(strings.LastIndex(line[:end], separator)+len(separator), begin)
 		}
-		separator := t.pieces[i-1].after
-		n := bytes.LastIndex(line[:end], separator)
-		if n < 0 {
-			return false
+		t.right[2*i], t.right[2*i+1] = begin, end
+		if i > 0 {
+			end = max(begin-len(t.pieces[i-1].after), 0)
 		}
-		t.right[2*i] = n + len(separator)
-		end = n
 	}
-	return true
 }
 
 // unescape undoes \xHH, \", \\ and the letters of C.
-func unescape(text []byte) []byte {
-	out := make([]byte, 0, len(text))
+func unescape(text string) string {
+	if !strings.Contains(text, `\`) {
+		return text
+	}
+	var out strings.Builder
 	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if c != '\\' || i+1 == len(text) {
-			out = append(out, c)
+		if text[i] != '\\' || i+1 == len(text) {
+			out.WriteByte(text[i])
 			continue
 		}
 		i++
-		switch c = text[i]; c {
-		case 'x':
-			if i+2 < len(text) && hex(text[i+1]) < 16 && hex(text[i+2]) < 16 {
-				out = append(out, hex(text[i+1])<<4|hex(text[i+2]))
-				i += 2
-				continue
-			}
-			out = append(out, '\\', 'x')
-		case 'n':
-			out = append(out, '\n')
-		case 't':
-			out = append(out, '\t')
-		case 'r':
-			out = append(out, '\r')
+		letter := strings.IndexByte(`ntr`, text[i])
+		code, err := uint64(0), error(nil)
+		if text[i] == 'x' && i+2 < len(text) {
+			code, err = strconv.ParseUint(text[i+1:i+3], 16, 8)
+		}
+		switch {
+		case text[i] == 'x' && i+2 < len(text) && err == nil:
+			out.WriteByte(byte(code))
+			i += 2
+		case text[i] == 'x':
+			out.WriteString(`\x`)
+		case letter >= 0:
+			out.WriteByte("\n\t\r"[letter])
 		default:
-			out = append(out, c)
+			out.WriteByte(text[i])
 		}
 	}
-	return out
-}
-
-func hex(c byte) byte {
-	switch {
-	case c >= '0' && c <= '9':
-		return c - '0'
-	case c|0x20 >= 'a' && c|0x20 <= 'f':
-		return c | 0x20 - 'a' + 10
-	}
-	return 255
+	return out.String()
 }

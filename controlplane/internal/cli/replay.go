@@ -173,6 +173,18 @@ func shadowAlone(o *replay.Outcome) alone {
 func printLogStats(w io.Writer, s *accesslog.Stats, denied int64) {
 	fmt.Fprintf(w, "%s from %s to %s, %s of them answered 429\n", counted(s.Requests, "request", "requests"),
 		moment(accesslog.Time(s.FirstNs)), moment(accesslog.Time(s.LastNs)), grouped(denied))
+	for i, r := range s.Readings {
+		// Rotated logs have one format: it is said once.
+		same := func(other accesslog.Reading) bool {
+			return r.Format == other.Format && maps.Equal(r.Fields, other.Fields)
+		}
+		if slices.IndexFunc(s.Readings, same) == i {
+			fmt.Fprintf(w, "%s is read as %s: %s\n", printable.Text(r.Log), r.Format, printable.Text(namesOf(r.Fields)))
+		}
+	}
+	for _, field := range s.Empty {
+		fmt.Fprintf(w, "warning: no line has a value of %s\n", printable.Text(field))
+	}
 	if s.Unknown > 0 {
 		fmt.Fprintf(w, "left out: %s of another format; line %d of %s is %q: %s\n",
 			counted(s.Unknown, "line", "lines"), s.Example.Number, printable.Text(s.Example.Log), s.Example.Text,
@@ -182,6 +194,9 @@ func printLogStats(w io.Writer, s *accesslog.Stats, denied int64) {
 	if s.NoHTTP > 0 {
 		fmt.Fprintf(w, "left out: %s of connections that brought no request\n", counted(s.NoHTTP, "line", "lines"))
 	}
+	if s.Refused > 0 {
+		fmt.Fprintf(w, "left out: %s with a path that Envoy answers 400\n", counted(s.Refused, "line", "lines"))
+	}
 	if s.Unended > 0 {
 		fmt.Fprintf(w, "left out: %s without an end\n", counted(s.Unended, "last line", "last lines"))
 	}
@@ -189,6 +204,15 @@ func printLogStats(w io.Writer, s *accesslog.Stats, denied int64) {
 		fmt.Fprintf(w, "%s further from their place than --sort, and count later than they came\n",
 			counted(s.Late, "line stands", "lines stand"))
 	}
+}
+
+// namesOf says what a log calls the fields.
+func namesOf(fields map[string]string) string {
+	var list []string
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		list = append(list, field+" is "+fields[field])
+	}
+	return strings.Join(list, ", ")
 }
 
 func printReplayed(w io.Writer, o *replay.Outcome, r *replay.Report) error {

@@ -94,10 +94,6 @@ const jwtNamespace = "envoy.filters.http.jwt_authn"
 // request is a line as the filter sees it.
 func request(r *accesslog.Request) *sim.Request {
 	s := &sim.Request{Method: r.Method, Host: r.Host, Path: r.Path, ClientIP: r.ClientIP, Route: r.Route, Headers: r.Headers}
-	if _, rest, ok := strings.Cut(r.Path, "://"); ok && r.Path[0] != '/' { // GET http://host/path
-		_, path, _ := strings.Cut(rest, "/")
-		s.Path = "/" + path
-	}
 	for _, v := range r.Values {
 		if path, ok := strings.CutPrefix(v[0], "property:"); ok {
 			if s.Properties == nil {

@@ -1,9 +1,9 @@
 package accesslog
 
 import (
-	"bytes"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -14,13 +14,12 @@ var (
 	lastNs  = time.Now().Add(24 * time.Hour).UnixNano()
 )
 
-// inRange refuses times at which no log was written.
 func inRange(ns int64) (int64, bool) { return ns, ns >= firstNs && ns < lastNs }
 
 // byLayout reads times of one layout of package time.
-func byLayout(layout string) func([]byte) (int64, bool) {
-	return func(text []byte) (int64, bool) {
-		t, err := time.Parse(layout, string(text))
+func byLayout(layout string) func(string) (int64, bool) {
+	return func(text string) (int64, bool) {
+		t, err := time.Parse(layout, text)
 		if err != nil || t.Year() < 1970 || t.Year() > 2200 { // beyond them, UnixNano is undefined
 			return 0, false
 		}
@@ -28,17 +27,26 @@ func byLayout(layout string) func([]byte) (int64, bool) {
 	}
 }
 
+const localLayout = "02/Jan/2006:15:04:05 -0700"
+
 var (
 	rfc3339 = byLayout(time.RFC3339Nano)
-	local   = byLayout("02/Jan/2006:15:04:05 -0700")
+	local   = byLayout(localLayout)
 	noColon = byLayout("2006-01-02T15:04:05.999999999-0700")
 )
 
 // epoch reads a number of seconds, or of milli-, micro- or nanoseconds: each has
 // three digits more, and only one of them is a time at which a log was written.
-func epoch(text []byte) (int64, bool) {
-	whole, fraction, _ := bytes.Cut(text, []byte("."))
-	n, err := strconv.ParseInt(string(whole), 10, 64)
+func epoch(text string) (int64, bool) {
+	if strings.ContainsAny(text, "eE") { // 1.769860801E9, as Java writes it
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(f >= 0 && f < math.MaxInt64) {
+			return 0, false
+		}
+		text = strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	whole, fraction, _ := strings.Cut(text, ".")
+	n, err := strconv.ParseInt(whole, 10, 64)
 	if err != nil || n < 0 {
 		return 0, false
 	}
@@ -47,9 +55,9 @@ func epoch(text []byte) (int64, bool) {
 		scale /= 1000
 	}
 	ns := n * scale
-	if len(fraction) > 0 {
-		f, err := strconv.ParseFloat("0."+string(fraction), 64)
-		if err != nil || math.IsInf(f, 0) {
+	if fraction != "" {
+		f, err := strconv.ParseFloat("0."+fraction, 64)
+		if err != nil {
 			return 0, false
 		}
 		ns += int64(math.Round(f * float64(scale)))
@@ -57,14 +65,16 @@ func epoch(text []byte) (int64, bool) {
 	return inRange(ns)
 }
 
-// anyTime reads a time of any of the usual forms.
-func anyTime(text []byte) (int64, bool) {
+// anyTime reads a time of any of the forms that say which instant they are: one without
+// a zone does not.
+func anyTime(text string) (int64, bool) {
+	text = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]") // as Apache's %t
 	switch {
 	case len(text) < 9:
 		return 0, false
 	case text[2] == '/':
 		return local(text)
-	case text[4] == '-' && len(text) > 10:
+	case text[4] == '-':
 		if ns, ok := rfc3339(text); ok {
 			return ns, true
 		}
@@ -73,17 +83,14 @@ func anyTime(text []byte) (int64, bool) {
 	return epoch(text)
 }
 
-// resolution is the grain of the times of a log: the largest that all have.
-type resolution struct {
-	grain int64
-	seen  bool
-}
-
-func (r *resolution) add(ns int64) {
-	if !r.seen {
-		r.grain, r.seen = int64(time.Second), true
+// coarsest returns the grain of the times of a log: the largest that all have. Before the
+// first it is 0.
+func coarsest(grain, ns int64) int64 {
+	if grain == 0 {
+		grain = int64(time.Second)
 	}
-	for r.grain > 1 && ns%r.grain != 0 {
-		r.grain /= 1000
+	for grain > 1 && ns%grain != 0 {
+		grain /= 1000
 	}
+	return grain
 }

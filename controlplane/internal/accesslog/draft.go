@@ -1,0 +1,188 @@
+package accesslog
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/envoy/target"
+)
+
+// What is said of a line that is not read.
+var (
+	errNoHTTP  = errors.New("it has no request")
+	errLong    = errors.New("it is too long")
+	errRefused = errors.New("it has a path that Envoy answers 400")
+)
+
+// draft is a request while its line is read.
+type draft struct {
+	Request
+	took  int64
+	timed bool
+	atEnd bool
+}
+
+// put takes the value of a field.
+func (d *draft) put(p *place, text string) error {
+	part := text
+	if p.line && text != "" { // what was no HTTP has no such line
+		var ok bool
+		if part, ok = cutLine(text, p.field); !ok {
+			return errNoHTTP
+		}
+	}
+	if text == "" || text == "-" {
+		return nil
+	}
+	if p.most > 0 && len(text) >= p.most && p.field != FieldStatus {
+		return fmt.Errorf("%s is %q, and the format cuts it off at %d bytes", p.name, clip(text), p.most)
+	}
+	if p.had = true; !d.set(p, text, part) {
+		return fmt.Errorf("%s is %q, which is no %s", p.name, clip(text), p.kind())
+	}
+	return nil
+}
+
+// kind says what a value should be.
+func (p *place) kind() string {
+	if p.field == FieldTime {
+		return "time with a zone, from 1971 until now, in a form that is read"
+	}
+	return p.field
+}
+
+// set sets a field. It reports whether the text is one of its values.
+func (d *draft) set(p *place, text, part string) (ok bool) {
+	switch p.field {
+	case FieldTime:
+		d.timed, d.atEnd = true, p.end
+		d.Ns, ok = p.time(text)
+		return ok
+	case fieldTook:
+		n, err := strconv.ParseFloat(text, 64)
+		d.took = int64(n * float64(p.unit))
+		return err == nil && n >= 0 && n*float64(p.unit) < 1e15
+	case FieldStatus:
+		n, err := strconv.Atoi(text)
+		d.Status = n
+		return err == nil && n >= 0 && n <= 999
+	case FieldMethod:
+		d.Method = part
+		return isToken(part)
+	case FieldHost:
+		d.Host = part
+	case FieldPath:
+		d.Path = part
+	case FieldClientIP:
+		d.ClientIP = address(text)
+		return d.ClientIP != ""
+	case FieldRoute:
+		d.Route = text
+	default:
+		if header, ok := strings.CutPrefix(p.field, headerPrefix); ok {
+			d.Headers = append(d.Headers, [2]string{header, text})
+		} else {
+			d.Values = append(d.Values, [2]string{p.field, text})
+		}
+	}
+	return true
+}
+
+// cutLine returns the method, the path or the host of "GET /path HTTP/1.1".
+func cutLine(line, field string) (part string, ok bool) {
+	method, rest, ok := strings.Cut(line, " ")
+	end := strings.LastIndexByte(rest, ' ')
+	if !ok || end < 0 || !strings.HasPrefix(rest[end+1:], "HTTP/") {
+		return "", false
+	}
+	switch field {
+	case FieldMethod:
+		return method, true
+	case FieldHost:
+		host, _ := cutTarget(rest[:end])
+		return host, true
+	}
+	return rest[:end], true
+}
+
+// cutTarget cuts http://host/path, which clients send to a forward proxy and load
+// balancers log, into host and path.
+func cutTarget(line string) (host, path string) {
+	_, rest, ok := strings.Cut(line, "://")
+	if !ok || line[0] == '/' {
+		return "", line
+	}
+	host, path, _ = strings.Cut(rest, "/")
+	return host, "/" + path
+}
+
+// end checks the request of a line, of a format that has these places.
+func (d *draft) end(places []*place) (err error) {
+	has := func(field string) bool { return find(places, field) != nil }
+	switch {
+	case d.Method == "" && d.Path == "" && (has(FieldMethod) || has(FieldPath)):
+		return errNoHTTP
+	case !d.timed:
+		return errors.New("it has no time")
+	}
+	for _, f := range [...][2]string{
+		{FieldMethod, d.Method}, {FieldPath, d.Path}, {FieldHost, d.Host}, {FieldClientIP, d.ClientIP},
+	} {
+		if f[1] == "" && has(f[0]) {
+			return fmt.Errorf("it has no %s", f[0])
+		}
+	}
+	if d.atEnd {
+		d.Ns -= d.took
+	}
+	if d.Path != "" {
+		_, path := cutTarget(d.Path)
+		if d.Path, _, err = target.Normalize(path); err != nil {
+			return errRefused
+		}
+	}
+	return nil
+}
+
+// address returns the address in a text that may have a port, or be a list as in
+// X-Forwarded-For: there the last one that is not private, which the outermost of your
+// proxies has seen, or else the last. Empty: there is none.
+func address(text string) (found string) {
+	parts := strings.Split(text, ",")
+	for i := len(parts) - 1; i >= 0; i-- {
+		host := strings.TrimSpace(parts[i])
+		if at, err := netip.ParseAddrPort(host); err == nil {
+			host = at.Addr().String()
+		}
+		host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+		ip, err := netip.ParseAddr(host)
+		switch {
+		case err != nil:
+			return found
+		case !isPrivate(ip):
+			return host
+		case found == "":
+			found = host
+		}
+	}
+	return found
+}
+
+func isPrivateText(text string) bool {
+	ip, err := netip.ParseAddr(text)
+	return err != nil || isPrivate(ip)
+}
+
+func isPrivate(ip netip.Addr) bool {
+	return ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast()
+}
+
+// isToken reports whether a text is a method: letters, digits and a few signs.
+func isToken(text string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
+		return r <= ' ' || r >= 0x7F || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
+	})
+}

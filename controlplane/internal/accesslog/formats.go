@@ -1,0 +1,144 @@
+package accesslog
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// format reads the lines of one format.
+type format interface {
+	// read takes what a line says. An error says why the line is none of the format.
+	read(line string, d *draft) error
+	// has returns where the format has the fields, and all names in it.
+	has() ([]*place, []string)
+}
+
+func (t *text) has() ([]*place, []string)   { return t.places, t.names() }
+func (f *object) has() ([]*place, []string) { return f.places, f.names }
+
+const (
+	common   = `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent`
+	combined = common + ` "$http_referer" "$http_user_agent"`
+
+	envoyStart = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %RESPONSE_FLAGS% `
+	envoyEnd   = `%BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" ` +
+		`"%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%"`
+
+	albNamed = `$type $response_time $elb $client_ip $target $request_processing_time $target_processing_time ` +
+		`$response_processing_time $status $target_status $received_bytes $sent_bytes "$url_request" "$http_user_agent" ` +
+		`$ssl_cipher $ssl_protocol $target_group "$trace_id" "$domain_name" "$certificate" $rule_priority ` +
+		`$request_creation_time "$actions" "$redirect_url" "$error_reason" "$target_list" "$target_status_list" ` +
+		`"$classification" "$classification_reason"`
+)
+
+// textFormats are the formats of text with a name. Without a name given, that which
+// reads most of the lines is taken, the first of equals.
+var textFormats = []struct{ name, text string }{
+	{"istio", envoyStart + `%RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "%UPSTREAM_TRANSPORT_FAILURE_REASON%" ` +
+		envoyEnd + ` %UPSTREAM_CLUSTER_RAW% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS% ` +
+		`%REQUESTED_SERVER_NAME% %ROUTE_NAME%`},
+	{"envoy", envoyStart + envoyEnd},
+	{"ingress-nginx", combined + ` $request_length $request_time [$proxy_upstream_name] [$proxy_alternative_upstream_name] ` +
+		`$upstream_addr $upstream_response_length $upstream_response_time $upstream_status $req_id`},
+	{"main", combined + ` "$http_x_forwarded_for"`}, // of nginx' packages
+	{"kong", combined + ` kong_request_id: "$kong_request_id"`},
+	{"traefik", combined + ` $request_count "$router" "$server_url" ${took}ms`},
+	{"apisix", `$remote_addr - $remote_user [$time_local] $http_host "$request" $status $body_bytes_sent $request_time ` +
+		`"$http_referer" "$http_user_agent" $upstream_addr $upstream_status $upstream_response_time "$upstream_url"`},
+	{"haproxy", `%SYSLOG%]: %DOWNSTREAM_REMOTE_ADDRESS% [%START_TIME(%d/%b/%Y:%H:%M:%S.%3f)%] %FRONTEND% %BACKEND% %TIMES% ` +
+		`%RESPONSE_CODE% %BYTES% %REQUEST_COOKIE% %RESPONSE_COOKIE% %STATE% %CONNECTIONS% %QUEUES% "%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%"`},
+	{"alb", albNamed + ` $conn_trace_id "$transformed_host" "$transformed_uri" "$transform_status"`},
+	{"alb", albNamed + ` $conn_trace_id`},
+	{"alb", albNamed},
+	{"combined", combined},
+	{"nginx", combined},
+	{"common", common},
+}
+
+const jsonFormat = "json"
+
+// FormatNames lists the formats with a name.
+func FormatNames() (names []string) {
+	for _, f := range textFormats {
+		names = append(names, f.name)
+	}
+	slices.Sort(names)
+	return append(slices.Compact(names), jsonFormat)
+}
+
+// recognize returns the format that the caller has named or written out, or the one that
+// reads most of the sample, nil if none does.
+func (o *Options) recognize(sample []string) (f format, name string, err error) {
+	isObject := func(line string) bool { return strings.HasPrefix(line, "{") }
+	said := strings.TrimSpace(o.Format)
+	switch {
+	case said == jsonFormat, said == "" && 2*count(sample, isObject) >= max(len(sample), 1):
+		f, err := o.newObject(sample)
+		return f, jsonFormat, err
+	case isObject(said):
+		f, err := o.compileObject(said)
+		return f, said, err
+	case strings.ContainsAny(said, "%$"):
+		f, err := o.compileText(said)
+		return f, said, err
+	}
+	most, best := 0, ""
+	for _, known := range textFormats {
+		if said != "" && said != known.name {
+			continue
+		}
+		t, err := new(Options).compileText(known.text)
+		if err != nil {
+			return nil, "", err
+		}
+		n := count(sample, func(line string) bool {
+			err := t.read(line, &draft{})
+			return err == nil || errors.Is(err, errNoHTTP)
+		})
+		if n > most || best == "" && said != "" {
+			most, name, best = n, known.name, known.text
+		}
+	}
+	switch {
+	case best == "" && said != "":
+		return nil, "", fmt.Errorf("--format %s: there is no such format: it is one of %s, or the format itself "+
+			"as Envoy or nginx has it", said, strings.Join(FormatNames(), ", "))
+	case said == "" && 2*most < max(len(sample), 1):
+		return nil, "", nil
+	}
+	t, err := o.compileText(best)
+	return t, name, err
+}
+
+func count(lines []string, is func(string) bool) (n int) {
+	for _, line := range lines {
+		if is(line) {
+			n++
+		}
+	}
+	return n
+}
+
+// UnknownFormat is the error of a log of which no line is read.
+type UnknownFormat struct{ Name, Line, Why string }
+
+func (u *UnknownFormat) Error() string {
+	switch {
+	case u.Line == "":
+		return u.Name + " has no lines"
+	case u.Why == "":
+		return fmt.Sprintf("%s has lines of no known format, such as %q", u.Name, u.Line)
+	}
+	return fmt.Sprintf("no line of %s is read, such as %q: %s", u.Name, u.Line, u.Why)
+}
+
+// clip shortens a text for a message.
+func clip(text string) string {
+	const most = 200
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "\uFFFD") + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}

@@ -1,0 +1,132 @@
+package accesslog
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// meaning is what a value of a line is for.
+type meaning struct {
+	field  string
+	time   func(string) (ns int64, ok bool) // of a time
+	unit   time.Duration                    // of a duration
+	end    bool                             // the time is that of the request's end
+	line   bool                             // the value is a request line; the field is a part of it
+	bare   bool                             // the path lacks the query
+	layout string                           // of a time of one
+	most   int                              // bytes, at which the format cuts the value off; 0 = it does not
+}
+
+// meaningOf returns what a field's value is for.
+func meaningOf(field string) meaning {
+	if field == FieldTime {
+		return meaning{field: field, time: anyTime}
+	}
+	return meaning{field: field}
+}
+
+// names are what logs call the fields, in lower case; of those of one field the surest
+// first. JSON logs have most of them: variables of nginx, operators of Envoy, and what
+// Caddy, Cloudflare and Traefik write.
+var names = []struct {
+	meaning
+	took  string // of a time of the end: what says there how many seconds the request took
+	names string
+}{
+	{meaning{field: FieldTime, time: anyTime}, "", "start_time startutc edgestarttimestamp request_creation_time"},
+	{meaning{field: FieldTime, time: anyTime, end: true}, "request_time", "msec time_iso8601 time_local"},
+	{meaning{field: FieldTime, time: anyTime, end: true}, "duration", "ts"},
+	{meaning{field: FieldTime, time: anyTime}, "", "timestamp @timestamp time"},
+	{meaning{field: FieldMethod}, "", "method request_method :method req_method requestmethod request.method clientrequestmethod"},
+	{meaning{field: FieldMethod, line: true}, "", "request url_request"},
+	{meaning{field: FieldHost}, "", "authority :authority host http_host request_authority requesthost request.host clientrequesthost"},
+	{meaning{field: FieldPath}, "", "path x-envoy-origin-path x-envoy-original-path request_uri :path requestpath request.uri clientrequesturi"},
+	{meaning{field: FieldHost, line: true}, "", "url_request"}, // of a load balancer, which logs GET http://host/path
+	{meaning{field: FieldPath, line: true}, "", "request url_request"},
+	{meaning{field: FieldPath, bare: true}, "", "path_without_query clientrequestpath"}, // the first as sluice render has Envoy write it
+	{meaning{field: FieldClientIP}, "", "downstream_remote_address downstream_remote_address_without_port remote_addr client_ip clienthost " +
+		"request.client_ip request.remote_ip clientip"},
+	{meaning{field: FieldStatus}, "", "response_code status responsecode status_code downstreamstatus edgeresponsestatus"},
+	{meaning{field: FieldRoute}, "", "route_name"},
+}
+
+// headerNames are what JSON logs call a header.
+func headerNames(header string) []string {
+	under := strings.ReplaceAll(header, "-", "_")
+	return []string{
+		"headers." + header, "request.headers." + header, header, under, "http_" + under, "request_header_" + under,
+		"req_header_" + under, "request_" + header,
+	}
+}
+
+// place is where a format has a field.
+type place struct {
+	name string // as the format spells it
+	meaning
+	piece int  // of a text format
+	read  int  // the last line of a JSON format that had it
+	had   bool // some line has had a value
+}
+
+// meaningsOf returns what a name of a text format is for.
+func meaningsOf(name string) (meanings []meaning) {
+	for i := range names {
+		if slices.Contains(strings.Fields(names[i].names), name) {
+			meanings = append(meanings, names[i].meaning)
+		}
+	}
+	if header, ok := strings.CutPrefix(name, "http_"); ok && len(meanings) == 0 {
+		meanings = append(meanings, meaningOf(HeaderField(strings.ReplaceAll(header, "_", "-"))))
+	}
+	if name == "request_time" {
+		meanings = append(meanings, meaning{field: fieldTook, unit: time.Second})
+	}
+	return meanings
+}
+
+// better reports whether a place is surer: a time of the begin than one of the end, a
+// path with its query than one without.
+func (p *place) better(than *place) bool {
+	return than.end && !p.end || than.bare && !p.bare
+}
+
+// always are the fields that each log is asked for: whether a line is of a request
+// does not depend on who reads it.
+var always = []string{FieldTime, fieldTook, FieldStatus, FieldMethod, FieldPath}
+
+// choose picks one place of each field that is wanted: where Map says, or the surest.
+func (o *Options) choose(places []place, find func(said string) (*place, error)) ([]*place, error) {
+	best := map[string]*place{}
+	for i := range places {
+		p := &places[i]
+		if have := best[p.field]; have == nil || p.better(have) {
+			best[p.field] = p
+		}
+	}
+	for field, said := range o.Map {
+		p, err := find(said)
+		if err != nil {
+			return nil, fmt.Errorf("--map %s=%s: %w", field, said, err)
+		}
+		best[field] = p
+		if i := slices.IndexFunc(places, func(q place) bool { return q.name == p.name && q.field == field }); i >= 0 {
+			best[field] = &places[i]
+		} else {
+			p.meaning = meaningOf(field)
+		}
+	}
+	if t := best[FieldTime]; t == nil || !t.end {
+		delete(best, fieldTook)
+	}
+	chosen := []*place{}
+	for field, p := range best {
+		if slices.Contains(always, field) || slices.Contains(o.Fields, field) {
+			chosen = append(chosen, p)
+		}
+	}
+	slices.SortFunc(chosen, func(p, q *place) int { return cmp.Compare(p.field, q.field) })
+	return chosen, nil
+}
