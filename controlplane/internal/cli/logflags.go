@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -13,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 )
 
 // logFlags say how access logs are read.
@@ -22,7 +19,6 @@ type logFlags struct {
 	names   []string
 	sort    time.Duration
 	unknown share
-	html    string
 }
 
 // AddFlags adds the flags.
@@ -35,8 +31,6 @@ func (l *logFlags) AddFlags(cmd *cobra.Command) {
 	flags.DurationVar(&l.sort, "sort", 30*time.Second, "how far from its place in time a line may stand")
 	l.unknown = 0.1
 	flags.Var(&l.unknown, "unknown-at-most", "share of lines that may be of another format, or too far from their place")
-	flags.StringVar(&l.html, "html", "", "also write a page with charts to this `FILE`; it names clients")
-	_ = cmd.MarkFlagFilename("html", "html")
 }
 
 // options returns what to read.
@@ -56,50 +50,7 @@ func (l *logFlags) options(cmd *cobra.Command, files []string) (accesslog.Option
 		}
 		o.Map[field] = name
 	}
-	return o, l.checkPage()
-}
-
-// checkPage refuses a --html that cannot be written, before logs are read for it.
-func (l *logFlags) checkPage() error {
-	if l.html == "" {
-		return nil
-	}
-	if info, err := os.Stat(l.html); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("write --html: %w", &input.Irregular{Name: l.html, Mode: info.Mode()})
-	}
-	temporary, err := l.temporaryPage()
-	if err != nil {
-		return err
-	}
-	return errors.Join(temporary.Close(), os.Remove(temporary.Name()))
-}
-
-// temporaryPage makes the file that becomes the page.
-func (l *logFlags) temporaryPage() (*os.File, error) {
-	f, err := os.CreateTemp(filepath.Dir(l.html), ".sluice-*.html")
-	if err != nil {
-		return nil, fmt.Errorf("write --html: %w", err)
-	}
-	return f, nil
-}
-
-// writePage writes the page of --html. Its readers are those of the log: the user alone.
-func (l *logFlags) writePage(write func(io.Writer) error) error {
-	if l.html == "" {
-		return nil
-	}
-	// Renamed into place, so that no half of a page is left.
-	temporary, err := l.temporaryPage()
-	if err != nil {
-		return err
-	}
-	if err = errors.Join(write(temporary), temporary.Close()); err == nil {
-		err = os.Rename(temporary.Name(), l.html)
-	}
-	if err != nil {
-		return fmt.Errorf("write --html: %w", errors.Join(err, os.Remove(temporary.Name())))
-	}
-	return nil
+	return o, nil
 }
 
 // logError adds the way out to an error about a log.

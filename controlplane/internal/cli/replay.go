@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/report"
@@ -26,6 +29,7 @@ type replayOptions struct {
 	against string
 	proxies int
 	wasm    string
+	html    string
 }
 
 // AddFlags adds the flags.
@@ -37,6 +41,8 @@ func (o *replayOptions) AddFlags(cmd *cobra.Command) {
 	_ = cmd.MarkFlagFilename("against", "yaml", "yml", "json")
 	flags.IntVar(&o.proxies, "proxies", 1, "`NUMBER` of proxies; requests go to them in turn")
 	addWasmFlag(cmd, &o.wasm, "")
+	flags.StringVar(&o.html, "html", "", "also write a page with charts to this `FILE`; it names clients")
+	_ = cmd.MarkFlagFilename("html", "html")
 	o.log.AddFlags(cmd)
 	o.output.AddFlags(cmd)
 }
@@ -73,6 +79,33 @@ func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {
 		return usageError(errors.New("a policy of - is not possible here"),
 			"give the policy as a file; - among the logs is standard input")
 	}
+	return withPage(o.html, func(page io.Writer) error { return o.replay(cmd, logs, page) })
+}
+
+// withPage makes the file of --html before logs are read for it, and puts it in its place
+// when it is whole. Its readers are those of the log: the user alone.
+func withPage(name string, run func(io.Writer) error) error {
+	if name == "" {
+		return run(nil)
+	}
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("write --html: %w", &input.Irregular{Name: name, Mode: info.Mode()})
+	}
+	page, err := os.CreateTemp(filepath.Dir(name), ".sluice-*.html")
+	if err != nil {
+		return fmt.Errorf("write --html: %w", err)
+	}
+	defer os.Remove(page.Name()) // what has not become the page
+	if err := errors.Join(run(page), page.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(page.Name(), name); err != nil {
+		return fmt.Errorf("write --html: %w", err)
+	}
+	return nil
+}
+
+func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer) error {
 	read, err := o.log.options(cmd, logs)
 	if err != nil {
 		return err
@@ -101,8 +134,10 @@ func (o *replayOptions) run(cmd *cobra.Command, logs []string) error {
 	if err != nil {
 		return logError(err)
 	}
-	if err := o.log.writePage(func(w io.Writer) error { return report.Replay(w, result) }); err != nil {
-		return err
+	if page != nil {
+		if err := report.Write(page, result); err != nil {
+			return err
+		}
 	}
 	return o.output.print(cmd, result, func(w io.Writer) error { return printReplay(w, result) })
 }
@@ -181,9 +216,6 @@ func printLogStats(w io.Writer, s *accesslog.Stats, denied int64) {
 		if slices.IndexFunc(s.Readings, same) == i {
 			fmt.Fprintf(w, "%s is read as %s: %s\n", printable.Text(r.Log), r.Format, printable.Text(namesOf(r.Fields)))
 		}
-	}
-	for _, field := range s.Empty {
-		fmt.Fprintf(w, "warning: no line has a value of %s\n", printable.Text(field))
 	}
 	if s.Unknown > 0 {
 		fmt.Fprintf(w, "left out: %s of another format; line %d of %s is %q: %s\n",

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/report"
 )
 
 // suggestOptions are the flags of suggest.
@@ -86,9 +85,6 @@ func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {
 		return usageError(err, "--key and --per are as a policy has them: --key header:x-user-id --per 1m,1h")
 	case err != nil:
 		return logError(err)
-	}
-	if err := o.log.writePage(func(w io.Writer) error { return report.Suggestion(w, s) }); err != nil {
-		return err
 	}
 	return o.output.print(cmd, s, func(w io.Writer) error { return printSuggestion(w, s, o.key) })
 }

@@ -115,6 +115,9 @@ var ErrNoRequests = errors.New("no line of the logs is a whole request")
 
 // warn says what makes figures other than a reader would think.
 func (r *run) warn() error {
+	for _, field := range r.log.Empty {
+		r.warnings = append(r.warnings, "no line has a value of "+field)
+	}
 	for i, c := range r.collectors {
 		r.warnings = append(r.warnings, grainWarnings(c.policy, r.log.GrainNs)...)
 		for j := range c.rules {

@@ -1,4 +1,4 @@
-// Package report writes what a replay or a suggestion found as one HTML file, which
+// Package report writes what a replay found as one HTML file, which
 // needs no other file, no script and no network.
 package report
 
@@ -29,17 +29,9 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 
 // view is what the page shows.
 type view struct {
-	Title      string
-	Report     *replay.Report
-	Suggestion *replay.Suggestion // nil: none was asked for
-	Limits     []limitView
-	Outcomes   []outcomeView
-}
-
-// limitView is a suggested limit.
-type limitView struct {
-	*replay.LimitFor
-	Each, Most Picture
+	Title    string
+	Report   *replay.Report
+	Outcomes []outcomeView
 }
 
 type outcomeView struct {
@@ -61,36 +53,16 @@ type clientsView struct {
 	Clients []replay.Client
 }
 
-// Replay writes the page of a replay.
-func Replay(w io.Writer, r *replay.Report) error {
-	return write(w, &view{Title: "What " + r.Policy + " would have denied", Report: r})
-}
-
-// Suggestion writes the page of a suggestion.
-func Suggestion(w io.Writer, s *replay.Suggestion) error {
-	v := &view{Title: "Which limits would fit", Report: s.Replay, Suggestion: s}
-	for i := range s.Limits {
-		l := limitView{LimitFor: &s.Limits[i]}
-		var err error
-		if l.Each, err = use(&s.Limits[i].Each, l.Units, "in "+l.Per); err != nil {
-			return err
-		}
-		if l.Most, err = use(&s.Limits[i].Most, l.Units, "in its fullest "+l.Per); err != nil {
-			return err
-		}
-		v.Limits = append(v.Limits, l)
-	}
-	return write(w, v)
-}
-
-func write(w io.Writer, v *view) error {
-	first, err := outcome(v.Report, &v.Report.Outcome)
+// Write writes the page of a replay.
+func Write(w io.Writer, r *replay.Report) error {
+	v := &view{Title: "What " + r.Policy + " would have denied", Report: r}
+	first, err := outcome(r, &r.Outcome)
 	if err != nil {
 		return err
 	}
 	v.Outcomes = []outcomeView{first}
-	if other := v.Report.Against; other != nil {
-		second, err := outcome(v.Report, other)
+	if other := r.Against; other != nil {
+		second, err := outcome(r, other)
 		if err != nil {
 			return err
 		}

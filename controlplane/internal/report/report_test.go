@@ -43,7 +43,7 @@ func result(rules ...replay.Rule) *replay.Report {
 func replayed(t *testing.T, r *replay.Report) string {
 	t.Helper()
 	var page bytes.Buffer
-	require.NoError(t, Replay(&page, r))
+	require.NoError(t, Write(&page, r))
 	return page.String()
 }
 
@@ -101,12 +101,12 @@ func TestHostileNames(t *testing.T) {
 // What is left out, and what is denied in shadow alone, is said.
 func TestLeftOut(t *testing.T) {
 	r := result(rule("a", "192.0.2.1"))
-	r.Log.NoHTTP, r.Log.Unended, r.Shadow = 1200, 2, 617
+	r.Log.NoHTTP, r.Log.Refused, r.Log.Unended, r.Shadow = 1200, 3, 2, 617
 	r.Against = &replay.Outcome{Policy: "other.yaml", ShadowAlone: 45, Rules: []replay.Rule{rule("b", "192.0.2.2")}}
 	r.Against.Rules[0].TopShadowAlone = r.Against.Rules[0].Top
 	page := replayed(t, r)
 	for _, want := range []string{
-		"1,200 lines of connections", "2 last lines without an end", "would deny <strong>617</strong> more (50%)",
+		"1,200 lines of connections", "3 lines with a path", "2 last lines without an end", "would deny <strong>617</strong> more (50%)",
 		"Newly denied in shadow: 45 requests.", "<caption>Newly denied in shadow</caption>",
 	} {
 		require.Contains(t, page, want)
@@ -134,18 +134,6 @@ func TestAgainst(t *testing.T) {
 	require.Contains(t, page, "No longer denied by other.yaml: 0 requests.")
 	require.Contains(t, page, "Newly denied: 3 requests.")
 	require.Contains(t, page, "<caption>Newly denied</caption>")
-}
-
-func TestSuggestion(t *testing.T) {
-	var page bytes.Buffer
-	use := replay.Distribution{Periods: 9, P50: 1, P90: 5, P99: 60, P999: 700, Max: 8000}
-	require.NoError(t, Suggestion(&page, &replay.Suggestion{
-		Clients: 1500, Limits: []replay.LimitFor{{Per: "1m", Units: 350, Each: use, Most: use}},
-		Policy: "version: 1\n# <b>\n", Replay: result(rule("per-client", "192.0.2.1")),
-	}))
-	for _, want := range []string{"1,500 clients.", "<h3>350 in 1m</h3>", "# &lt;b&gt;", "its fullest 1m", "The limit is 350."} {
-		require.Contains(t, page.String(), want)
-	}
 }
 
 // TestLongTimes: charts of any length of time are drawn.
