@@ -158,50 +158,39 @@ func printReplay(w io.Writer, r *replay.Report) error {
 	if err := printReplayed(w, r.Against, r); err != nil {
 		return err
 	}
-	name := r.Against.Policy
-	if err := printAlone(w, "newly denied by "+name, enforcedAlone(r.Against)); err != nil {
-		return err
+	enforced := func(r *replay.Rule) *replay.Alone { return &r.Alone }
+	shadow := func(r *replay.Rule) *replay.Alone { return &r.ShadowAlone }
+	name := " by " + r.Against.Policy
+	for _, p := range []struct {
+		title    string
+		requests int64
+		of       *replay.Outcome
+		alone    func(*replay.Rule) *replay.Alone
+		show     bool
+	}{
+		{"newly denied" + name, r.Against.Alone, r.Against, enforced, true},
+		{"no longer denied" + name, r.Alone, &r.Outcome, enforced, true},
+		{"newly denied in shadow" + name, r.Against.ShadowAlone, r.Against, shadow, r.Shadow+r.Against.Shadow > 0},
+		{"no longer denied in shadow" + name, r.ShadowAlone, &r.Outcome, shadow, r.Shadow+r.Against.Shadow > 0},
+	} {
+		if !p.show {
+			continue
+		}
+		fmt.Fprintf(w, "\n%s: %s\n", printable.Text(p.title), counted(p.requests, "request", "requests"))
+		for i := range p.of.Rules {
+			u := &p.of.Rules[i]
+			a := p.alone(u)
+			if a.Requests == 0 {
+				continue
+			}
+			fmt.Fprintf(w, "by %s: %s of %s\n", printable.Text(u.Rule),
+				counted(a.Requests, "request", "requests"), counted(a.Clients, "client", "clients"))
+			if err := printClients(w, u, a.Top); err != nil {
+				return err
+			}
+		}
 	}
-	if err := printAlone(w, "no longer denied by "+name, enforcedAlone(&r.Outcome)); err != nil {
-		return err
-	}
-	if r.Shadow+r.Against.Shadow == 0 {
-		return nil
-	}
-	if err := printAlone(w, "newly denied in shadow by "+name, shadowAlone(r.Against)); err != nil {
-		return err
-	}
-	return printAlone(w, "no longer denied in shadow by "+name, shadowAlone(&r.Outcome))
-}
-
-// alone is what only one policy denies.
-type alone struct {
-	requests int64
-	rules    []aloneRule
-}
-
-type aloneRule struct {
-	*replay.Rule
-	requests, clients int64
-	top               []replay.Client
-}
-
-func enforcedAlone(o *replay.Outcome) alone {
-	a := alone{requests: o.Alone}
-	for i := range o.Rules {
-		u := &o.Rules[i]
-		a.rules = append(a.rules, aloneRule{u, u.Alone, u.AloneClients, u.TopAlone})
-	}
-	return a
-}
-
-func shadowAlone(o *replay.Outcome) alone {
-	a := alone{requests: o.ShadowAlone}
-	for i := range o.Rules {
-		u := &o.Rules[i]
-		a.rules = append(a.rules, aloneRule{u, u.ShadowAlone, u.ShadowAloneClients, u.TopShadowAlone})
-	}
-	return a
+	return nil
 }
 
 // printLogStats prints what was read, and what was left out of it.
@@ -281,23 +270,6 @@ func printReplayed(w io.Writer, o *replay.Outcome, r *replay.Report) error {
 			if err := printClients(w, u, u.Top); err != nil {
 				return err
 			}
-		}
-	}
-	return nil
-}
-
-// printAlone prints whom only this policy denies.
-func printAlone(w io.Writer, title string, a alone) error {
-	fmt.Fprintf(w, "\n%s: %s\n", printable.Text(title), counted(a.requests, "request", "requests"))
-	for i := range a.rules {
-		u := &a.rules[i]
-		if u.requests == 0 {
-			continue
-		}
-		fmt.Fprintf(w, "by %s: %s of %s\n", printable.Text(u.Rule.Rule),
-			counted(u.requests, "request", "requests"), counted(u.clients, "client", "clients"))
-		if err := printClients(w, u.Rule, u.top); err != nil {
-			return err
 		}
 	}
 	return nil

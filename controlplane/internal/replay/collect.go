@@ -33,7 +33,6 @@ func newDecision(briefs string, denied bool) (decision, error) {
 // collector sums the decisions of one policy up.
 type collector struct {
 	Outcome
-	policy   *policy.Policy
 	timeline *timeline
 	index    map[string]int // of rules, by name
 	rules    []ruleCollector
@@ -62,7 +61,7 @@ type ruleCollector struct {
 }
 
 func newCollector(name string, p *policy.Policy, t *timeline) *collector {
-	c := &collector{Outcome: Outcome{Policy: name}, policy: p, timeline: t, index: map[string]int{}}
+	c := &collector{Outcome: Outcome{Policy: name}, timeline: t, index: map[string]int{}}
 	left := int64(MaxClients)
 	for i := range p.Rules {
 		r := &p.Rules[i]
@@ -190,8 +189,7 @@ func (c *collector) end() Outcome {
 			}
 		}
 		out.Top = r.heavy.top(r.clients.all)
-		out.Alone, out.AloneClients, out.TopAlone = r.endAlone(enforced)
-		out.ShadowAlone, out.ShadowAloneClients, out.TopShadowAlone = r.endAlone(inShadow)
+		out.Alone, out.ShadowAlone = r.endAlone(enforced), r.endAlone(inShadow)
 		for j, uses := range r.clients.uses() {
 			l := &r.rule.Limits[j]
 			name := l.Name
@@ -205,17 +203,17 @@ func (c *collector) end() Outcome {
 }
 
 // endAlone sums up what this policy alone denies.
-func (r *ruleCollector) endAlone(k kind) (requests, clients int64, top []Client) {
+func (r *ruleCollector) endAlone(k kind) (a Alone) {
 	for i := range r.clients.all {
 		if n := r.clients.all[i].alone[k]; n > 0 {
-			requests += int64(n)
-			clients++
+			a.Requests += int64(n)
+			a.Clients++
 		}
 	}
-	if requests > 0 {
-		top = r.alone[k].top(r.clients.all)
+	if a.Requests > 0 {
+		a.Top = r.alone[k].top(r.clients.all)
 	}
-	return requests, clients, top
+	return a
 }
 
 // keyParts reads a key out of a brief.

@@ -13,13 +13,10 @@ import (
 	"io"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
-	"github.com/sluice-ratelimit/sluice/envoy/sim"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -36,8 +33,6 @@ type Options struct {
 	CacheDir string // keeps the compiled filter
 	Warn     func(string)
 	Progress func(read, size int64) // of bytes; called now and then
-
-	counted *policy.Policy // whose limits use is counted by; nil = that of Policy
 }
 
 // File is a policy.
@@ -48,60 +43,83 @@ type File struct {
 
 const (
 	tooManyRequests = 429
-	batchRequests   = 1024
-	batchesAhead    = 4
 	seed            = 1
+	showEvery       = 1024 // requests
 )
 
-// batch is requests in the order of time.
-type batch struct {
-	ns       []int64
-	status   []int
-	requests []*sim.Request
-}
+// ErrNoRequests is the error of logs in which no line is a whole request.
+var ErrNoRequests = errors.New("no line of the logs is a whole request")
 
 // Run replays.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	files := []File{o.Policy}
+	sides := []*side{{File: o.Policy}}
 	if o.Against != nil {
-		files = append(files, *o.Against)
+		sides = append(sides, &side{File: *o.Against})
 	}
-	r, err := o.run(ctx, files)
+	r, err := o.run(ctx, sides)
 	if err != nil {
 		return nil, err
 	}
-	return r.report(), nil
+	report := &Report{
+		Log: r.log.Stats, Status: Status{Denied: r.denied}, Proxies: max(r.Proxies, 1), Outcome: r.sides[0].end(),
+		Timeline: r.timeline.report(), Warnings: r.warnings,
+	}
+	if len(sides) > 1 {
+		other := sides[1].end()
+		report.Against = &other
+	}
+	return report, nil
+}
+
+// run is a replay under way.
+type run struct {
+	Options
+	log      *accesslog.Log
+	sides    []*side
+	timeline *timeline
+	warnings []string
+	denied   int64
+}
+
+// side is one policy, the proxies that run it, and what came of that.
+type side struct {
+	File
+	policy *policy.Policy // to count by
+	fleet  *simulate.Fleet
+	*collector
 }
 
 // run decides and counts the whole log.
-func (o Options) run(ctx context.Context, files []File) (*run, error) {
-	r := &run{Options: o}
-	for _, f := range files {
-		p, _, _, err := policyfile.Read(f.Name, f.Text)
+func (o Options) run(ctx context.Context, sides []*side) (r *run, err error) {
+	r = &run{Options: o, sides: sides}
+	for _, s := range sides {
+		p, _, _, err := policyfile.Read(s.Name, s.Text)
 		if err != nil {
 			return nil, err
 		}
-		o.Log.Fields = append(o.Log.Fields, Fields(p)...)
-		r.files = append(r.files, decidedFile{f, p})
+		r.Log.Fields = append(r.Log.Fields, Fields(p)...)
+		if s.policy == nil {
+			s.policy = p
+		}
 	}
-	if f := o.counted; f != nil {
-		r.files[0].policy = f
-	}
-	var err error
-	if r.log, err = accesslog.Open(ctx, o.Log); err != nil {
+	if r.log, err = accesslog.Open(ctx, r.Log); err != nil {
 		return nil, err
 	}
 	defer r.log.Close()
 	defer r.close()
-	if err := r.all(ctx); ctx.Err() != nil {
+	for err == nil {
+		var line *accesslog.Request
+		if line, err = r.log.Next(); err == nil {
+			err = r.decide(ctx, line)
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
 		return nil, input.ErrInterrupted
-	} else if err != nil {
+	case !errors.Is(err, io.EOF):
 		return nil, err
 	}
-	if err := r.log.CheckUnknown(o.Unknown); err != nil {
-		return nil, err
-	}
-	if err := r.log.CheckOrder(o.Unknown); err != nil {
+	if err := errors.Join(r.log.CheckUnknown(o.Unknown), r.log.CheckOrder(o.Unknown)); err != nil {
 		return nil, err
 	}
 	if r.timeline == nil {
@@ -110,19 +128,77 @@ func (o Options) run(ctx context.Context, files []File) (*run, error) {
 	return r, r.warn()
 }
 
-// ErrNoRequests is the error of logs in which no line is a whole request.
-var ErrNoRequests = errors.New("no line of the logs is a whole request")
+func (r *run) close() {
+	for _, s := range r.sides {
+		if s.fleet != nil {
+			s.fleet.Close()
+		}
+	}
+}
+
+// start makes the proxies at the time of the first request.
+func (r *run) start(ctx context.Context, ns int64) (err error) {
+	r.timeline = newTimeline(ns)
+	for _, s := range r.sides {
+		s.collector = newCollector(s.Name, s.policy, r.timeline)
+		s.fleet, err = simulate.NewFleet(ctx, simulate.Options{
+			Wasm: r.Wasm, Proxies: r.Proxies, Seed: seed, CacheDir: r.CacheDir, Log: r.Warn,
+		}, s.Name, s.Text, ns)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decide has each policy decide a request, and counts what came of it.
+func (r *run) decide(ctx context.Context, line *accesslog.Request) error {
+	if r.timeline == nil {
+		if err := r.start(ctx, line.Ns); err != nil {
+			return err
+		}
+	}
+	if r.Progress != nil && r.log.Requests%showEvery == 0 {
+		r.Progress(r.log.Progress())
+	}
+	var decisions [2]decision
+	asked := request(line)
+	for i, s := range r.sides {
+		briefs, denied, err := s.fleet.Serve(line.Ns, asked)
+		if err != nil {
+			return err
+		}
+		if decisions[i], err = newDecision(briefs, denied); err != nil {
+			return err
+		}
+	}
+	before := line.Status == tooManyRequests
+	if before {
+		r.denied++
+	}
+	for i, s := range r.sides {
+		var alone alone
+		if len(r.sides) > 1 {
+			other := &decisions[1-i]
+			alone = [2]bool{enforced: !other.denied, inShadow: !other.denied && !other.shadow}
+		}
+		if err := s.add(line.Ns, decisions[i], before, alone); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // warn says what makes figures other than a reader would think.
 func (r *run) warn() error {
 	for _, field := range r.log.Empty {
 		r.warnings = append(r.warnings, "no line has a value of "+field)
 	}
-	for i, c := range r.collectors {
-		r.warnings = append(r.warnings, grainWarnings(c.policy, r.log.GrainNs)...)
-		for j := range c.rules {
-			rule := c.rules[j].rule
-			evicted, err := r.fleets[i].Counted(rule.Name, "evicted")
+	for _, s := range r.sides {
+		r.warnings = append(r.warnings, grainWarnings(s.policy, r.log.GrainNs)...)
+		for i := range s.rules {
+			rule := s.rules[i].rule
+			evicted, err := s.fleet.Counted(rule.Name, "evicted")
 			if err != nil {
 				return err
 			}
@@ -133,178 +209,6 @@ func (r *run) warn() error {
 		}
 	}
 	return nil
-}
-
-// decidedFile is a policy that proxies run, and the one to count by.
-type decidedFile struct {
-	File
-	policy *policy.Policy
-}
-
-type run struct {
-	Options
-	log        *accesslog.Log
-	files      []decidedFile
-	fleets     []*simulate.Fleet
-	timeline   *timeline
-	collectors []*collector
-	warnings   []string
-	denied     int64
-}
-
-func (r *run) close() {
-	for _, f := range r.fleets {
-		f.Close()
-	}
-}
-
-// all reads and decides side by side.
-func (r *run) all(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	batches := make(chan *batch, batchesAhead)
-	decided := make(chan *decidedBatch, batchesAhead)
-	group.Go(func() error {
-		defer close(batches)
-		return r.read(ctx, batches)
-	})
-	group.Go(func() error {
-		defer close(decided)
-		for b := range batches {
-			d, err := r.decide(ctx, b)
-			if err != nil {
-				return err
-			}
-			if err := send(ctx, decided, d); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	group.Go(func() error {
-		for d := range decided {
-			if err := r.collect(d); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	return group.Wait()
-}
-
-// send passes a value on unless the other side has gone.
-func send[T any](ctx context.Context, to chan<- T, value T) error {
-	select {
-	case to <- value:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (r *run) read(ctx context.Context, out chan<- *batch) error {
-	for ended := false; !ended; {
-		b := &batch{}
-		for len(b.ns) < batchRequests && !ended {
-			line, err := r.log.Next()
-			switch ended = errors.Is(err, io.EOF); {
-			case ended:
-			case err != nil:
-				return err
-			default:
-				b.ns, b.status, b.requests = append(b.ns, line.Ns), append(b.status, line.Status), append(b.requests, request(line))
-			}
-		}
-		if r.Progress != nil {
-			r.Progress(r.log.Progress())
-		}
-		if len(b.ns) == 0 {
-			break
-		}
-		if err := send(ctx, out, b); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// decidedBatch is a batch with what each policy made of it.
-type decidedBatch struct {
-	*batch
-	decisions [][]decision
-}
-
-func (r *run) decide(ctx context.Context, b *batch) (*decidedBatch, error) {
-	if r.fleets == nil {
-		if err := r.start(ctx, b.ns[0]); err != nil {
-			return nil, err
-		}
-	}
-	d := &decidedBatch{b, make([][]decision, len(r.fleets))}
-	var group errgroup.Group
-	for i, fleet := range r.fleets {
-		d.decisions[i] = make([]decision, len(b.ns))
-		group.Go(func() error {
-			for j := range b.ns {
-				briefs, denied, err := fleet.Serve(b.ns[j], b.requests[j])
-				if err != nil {
-					return err
-				}
-				if d.decisions[i][j], err = newDecision(briefs, denied); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	return d, group.Wait()
-}
-
-// start makes the proxies at the time of the first request.
-func (r *run) start(ctx context.Context, ns int64) error {
-	r.timeline = newTimeline(ns)
-	for _, f := range r.files {
-		fleet, err := simulate.NewFleet(ctx, simulate.Options{
-			Wasm: r.Wasm, Proxies: r.Proxies, Seed: seed, CacheDir: r.CacheDir, Log: r.Warn,
-		}, f.Name, f.Text, ns)
-		if err != nil {
-			return err
-		}
-		r.fleets = append(r.fleets, fleet)
-		r.collectors = append(r.collectors, newCollector(f.Name, f.policy, r.timeline))
-	}
-	return nil
-}
-
-func (r *run) collect(d *decidedBatch) error {
-	for j, ns := range d.ns {
-		before := d.status[j] == tooManyRequests
-		if before {
-			r.denied++
-		}
-		for i, c := range r.collectors {
-			var alone alone
-			if len(r.collectors) > 1 {
-				other := &d.decisions[1-i][j]
-				alone[enforced], alone[inShadow] = !other.denied, !other.denied && !other.shadow
-			}
-			if err := c.add(ns, d.decisions[i][j], before, alone); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (r *run) report() *Report {
-	report := &Report{
-		Log: r.log.Stats, Status: Status{Denied: r.denied}, Proxies: max(r.Proxies, 1), Outcome: r.collectors[0].end(),
-	}
-	if len(r.collectors) > 1 {
-		other := r.collectors[1].end()
-		report.Against = &other
-	}
-	report.Timeline, report.Warnings = r.timeline.report(), r.warnings
-	return report
 }
 
 // grainWarnings name the limits that are finer than the clock of the log.

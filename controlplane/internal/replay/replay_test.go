@@ -205,8 +205,8 @@ func TestAgainst(t *testing.T) {
 	require.Positive(t, both.Alone)
 	require.Positive(t, both.Against.Alone)
 	require.Equal(t, both.Denied-both.Alone, both.Against.Denied-both.Against.Alone, "what both deny")
-	require.Equal(t, both.Against.Alone, both.Against.Rules[0].Alone)
-	require.Equal(t, both.Against.Rules[0].AloneClients, int64(len(both.Against.Rules[0].TopAlone)))
+	require.Equal(t, both.Against.Alone, both.Against.Rules[0].Alone.Requests)
+	require.Equal(t, both.Against.Rules[0].Alone.Clients, int64(len(both.Against.Rules[0].Alone.Top)))
 
 	o.Policy, o.Against = *o.Against, nil
 	alone, err := Run(t.Context(), o)

@@ -66,15 +66,17 @@ type Rule struct {
 	Use    []Use    `json:"use,omitempty"` // by limit; none where a request costs a varying number of units
 	Top    []Client `json:"top"`           // the most denied
 
-	// Alone is of requests that the other policy allows.
-	Alone        int64    `json:"alone,omitempty"`
-	AloneClients int64    `json:"alone_clients,omitempty"`
-	TopAlone     []Client `json:"top_alone,omitempty"`
+	// Alone is of requests that the other policy allows; ShadowAlone of those denied in
+	// shadow that it allows in shadow too.
+	Alone       Alone `json:"alone,omitzero"`
+	ShadowAlone Alone `json:"shadow_alone,omitzero"`
+}
 
-	// ShadowAlone is of requests that the other policy allows, in shadow too.
-	ShadowAlone        int64    `json:"shadow_alone,omitempty"`
-	ShadowAloneClients int64    `json:"shadow_alone_clients,omitempty"`
-	TopShadowAlone     []Client `json:"top_shadow_alone,omitempty"`
+// Alone is what one rule denies of what the other policy does not.
+type Alone struct {
+	Requests int64    `json:"requests"`
+	Clients  int64    `json:"clients"`
+	Top      []Client `json:"top"`
 }
 
 // Series count requests over the report's timeline.
@@ -88,7 +90,7 @@ type Series struct {
 type Client struct {
 	Key      []*string `json:"key"` // nil: the requests lack the part
 	Requests int64     `json:"requests"`
-	Denied   int64     `json:"denied"` // be it in shadow; in top_alone, by this policy alone
+	Denied   int64     `json:"denied"` // be it in shadow; in alone, by this policy alone
 	// Strip is the denials over the timeline, without the first Before ones: the client
 	// was not among the most denied then.
 	Strip  []int64 `json:"strip"`
@@ -106,18 +108,10 @@ type Use struct {
 
 // Distribution is over all periods of all clients that have a request.
 type Distribution struct {
-	Periods int64    `json:"periods"`
-	P50     uint32   `json:"p50"`
-	P90     uint32   `json:"p90"`
-	P99     uint32   `json:"p99"`
-	P999    uint32   `json:"p999"`
-	Max     uint32   `json:"max"`
-	Bins    []UseBin `json:"bins"`
-}
-
-// UseBin counts the periods with From to To units. Bins grow by the steps 1, 2, 5, 10.
-type UseBin struct {
-	From    uint32 `json:"from"`
-	To      uint32 `json:"to"`
 	Periods int64  `json:"periods"`
+	P50     uint32 `json:"p50"`
+	P90     uint32 `json:"p90"`
+	P99     uint32 `json:"p99"`
+	P999    uint32 `json:"p999"`
+	Max     uint32 `json:"max"`
 }

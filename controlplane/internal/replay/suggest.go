@@ -64,14 +64,12 @@ func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
 	if err != nil {
 		return nil, err
 	}
-	first := o.Options
-	first.counted, first.Against = counted, nil
-	first.Policy = File{name, []byte((&draftRule{name: draft.name, key: draft.key}).text())}
-	r, err := first.run(ctx, []File{first.Policy})
+	keys := []byte((&draftRule{name: draft.name, key: draft.key}).text())
+	r, err := o.run(ctx, []*side{{File: File{name, keys}, policy: counted}})
 	if err != nil {
 		return nil, err
 	}
-	if r.collectors[0].Rules[0].Requests == 0 {
+	if r.sides[0].Rules[0].Requests == 0 {
 		return nil, ErrKeyless
 	}
 	s := o.find(r, draft)
@@ -98,7 +96,7 @@ func spanWarnings(rule *policy.Rule, periods []string, log *accesslog.Stats) (wa
 
 // find sets the limits of the draft by what was counted.
 func (o *SuggestOptions) find(r *run, draft *draftRule) *Suggestion {
-	rule := &r.collectors[0].rules[0]
+	rule := &r.sides[0].rules[0]
 	s := &Suggestion{
 		Log: r.log.Stats, Clients: int64(len(rule.clients.all)),
 		Keyless: r.log.Requests - rule.out.Requests,

@@ -35,28 +35,8 @@ func (u Uses) Quantile(share float64) uint32 {
 
 // Distribution sums the uses up.
 func (u Uses) Distribution() Distribution {
-	d := Distribution{
+	return Distribution{
 		Periods: u.Sum(), P50: u.Quantile(0.5), P90: u.Quantile(0.9), P99: u.Quantile(0.99),
-		P999: u.Quantile(0.999), Max: u.Quantile(1), Bins: []UseBin{},
-	}
-	for _, units := range slices.Sorted(maps.Keys(u)) {
-		from, to := binOf(units)
-		if n := len(d.Bins); n == 0 || d.Bins[n-1].From != from {
-			d.Bins = append(d.Bins, UseBin{From: from, To: to})
-		}
-		d.Bins[len(d.Bins)-1].Periods += u[units]
-	}
-	return d
-}
-
-// binOf returns the bin of a number: 1, 2 to 4, 5 to 9, 10 to 19, and so on.
-func binOf(units uint32) (from, to uint32) {
-	edges := [...]uint64{1, 2, 5, 10}
-	for scale := uint64(1); ; scale *= 10 {
-		for i := range edges[:3] {
-			if next := edges[i+1] * scale; uint64(units) < next {
-				return uint32(edges[i] * scale), uint32(min(next-1, 1<<32-1))
-			}
-		}
+		P999: u.Quantile(0.999), Max: u.Quantile(1),
 	}
 }

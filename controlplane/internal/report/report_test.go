@@ -103,7 +103,7 @@ func TestLeftOut(t *testing.T) {
 	r := result(rule("a", "192.0.2.1"))
 	r.Log.NoHTTP, r.Log.Refused, r.Log.Unended, r.Shadow = 1200, 3, 2, 617
 	r.Against = &replay.Outcome{Policy: "other.yaml", ShadowAlone: 45, Rules: []replay.Rule{rule("b", "192.0.2.2")}}
-	r.Against.Rules[0].TopShadowAlone = r.Against.Rules[0].Top
+	r.Against.Rules[0].ShadowAlone.Top = r.Against.Rules[0].Top
 	page := replayed(t, r)
 	for _, want := range []string{
 		"1,200 lines of connections", "3 lines with a path", "2 last lines without an end", "would deny <strong>617</strong> more (50%)",
@@ -128,7 +128,7 @@ func TestManyRules(t *testing.T) {
 func TestAgainst(t *testing.T) {
 	r := result(rule("a", "192.0.2.1"))
 	other := replay.Outcome{Policy: "other.yaml", Denied: 5, Alone: 3, Rules: []replay.Rule{rule("b", "192.0.2.2")}}
-	other.Rules[0].TopAlone = other.Rules[0].Top
+	other.Rules[0].Alone.Top = other.Rules[0].Top
 	r.Against = &other
 	page := replayed(t, r)
 	require.Contains(t, page, "No longer denied by other.yaml: 0 requests.")
