@@ -249,20 +249,6 @@ func TestTheGrainOfSeveralLogs(t *testing.T) {
 	}
 }
 
-// What is read of standard input is counted.
-func TestProgressOfStandardInput(t *testing.T) {
-	in := strings.Repeat(combinedLine, 3000)
-	l, err := accesslog.Open(t.Context(), accesslog.Options{Names: []string{"-"}, In: strings.NewReader(in), Fields: everyField})
-	require.NoError(t, err)
-	defer l.Close()
-	for err == nil {
-		_, err = l.Next()
-	}
-	read, size := l.Progress()
-	require.EqualValues(t, len(in), read)
-	require.Negative(t, size)
-}
-
 // A packed log that ends anywhere before its end is an error; several in one file are
 // read to the end of the last.
 func TestCutPackedLogs(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 )
@@ -25,8 +24,6 @@ type Log struct {
 	places  []*place  // of all files
 	sorter  sorter
 	last    int64
-	read    atomic.Int64
-	size    int64
 }
 
 // source is one file.
@@ -53,14 +50,6 @@ func Open(ctx context.Context, o Options) (*Log, error) {
 	l := &Log{ctx: ctx, options: o, sorter: sorter{spanNs: int64(o.Sort)}}
 	if err := checkTwice(o.Names); err != nil {
 		return nil, err
-	}
-	for _, name := range o.Names {
-		size, ok := Again(name)
-		if !ok {
-			l.size = -1
-			break
-		}
-		l.size += size
 	}
 	for _, name := range o.Names {
 		if err := l.look(name); err != nil {
@@ -93,12 +82,7 @@ func older(a, b *source) int { return cmp.Compare(a.next.Ns, b.next.Ns) }
 
 // look reads the begin of a file.
 func (l *Log) look(name string) error {
-	_, again := Again(name)
-	read := &l.read
-	if again {
-		read = new(atomic.Int64)
-	}
-	in, err := openLines(l.ctx, name, l.options.In, read)
+	in, err := openLines(l.ctx, name, l.options.In)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("read a log: %w", err)
 	} else if err != nil {
@@ -110,20 +94,11 @@ func (l *Log) look(name string) error {
 	if err == nil {
 		err = l.recognize(s, sample)
 	}
-	if again { // to be opened again when its time has come
+	if in.again { // to be opened again when its time has come
 		in.Close()
 		s.lines = nil
 	}
 	return err
-}
-
-// Again reports whether a name is a file that can be read more than once, and its size.
-func Again(name string) (size int64, ok bool) {
-	info, err := os.Stat(name)
-	if name == "-" || err != nil || !info.Mode().IsRegular() {
-		return 0, false
-	}
-	return info.Size(), true
 }
 
 // recognize finds the format of a file, and refuses one that lacks a field.
@@ -220,9 +195,6 @@ func (l *Log) Close() {
 	}
 }
 
-// Progress says how many bytes of how many are read; -1: nobody knows.
-func (l *Log) Progress() (read, size int64) { return l.read.Load(), l.size }
-
 // Next returns the next request, io.EOF behind the last.
 func (l *Log) Next() (*Request, error) {
 	for {
@@ -288,7 +260,7 @@ func (l *Log) oldest() (*source, error) {
 		l.sources = l.sources[1:]
 		if s.lines == nil {
 			var err error
-			if s.lines, err = openLines(l.ctx, s.name, nil, &l.read); err != nil {
+			if s.lines, err = openLines(l.ctx, s.name, nil); err != nil {
 				return nil, err
 			}
 		}

@@ -3,14 +3,14 @@ package accesslog
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"strings"
-	"sync/atomic"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -28,53 +28,37 @@ type lines struct {
 	name  string
 	close []func()
 	in    *bufio.Reader // of sampleBytes
-}
-
-// counter counts the bytes that are read of all files.
-type counter struct {
-	io.Reader
-	n *atomic.Int64
-}
-
-func (c counter) Read(p []byte) (int, error) {
-	n, err := c.Reader.Read(p)
-	c.n.Add(int64(n))
-	return n, err
+	again bool          // it can be read more than once
 }
 
 // openLines opens a file, or a reader that is open, and undoes its compression.
-func openLines(ctx context.Context, name string, stdin io.Reader, n *atomic.Int64) (*lines, error) {
+func openLines(ctx context.Context, name string, stdin io.Reader) (*lines, error) {
 	l := &lines{name: name}
-	raw := stdin
-	if name != "-" {
+	raw := input.Until(ctx, stdin)
+	if name == "-" {
+		l.name = "standard input"
+	} else {
 		f, err := input.Open(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		if info, err := f.Stat(); err == nil && info.IsDir() {
-			_ = f.Close()
-			return nil, &input.Irregular{Name: name, Mode: info.Mode()}
-		}
 		l.close = append(l.close, func() { _ = f.Close() })
-		raw = f
-	} else {
-		l.name = "standard input"
+		info, err := f.Stat()
+		switch {
+		case err != nil || info.IsDir():
+			l.Close()
+			return nil, cmp.Or(err, error(&input.Irregular{Name: name, Mode: fs.ModeDir}))
+		case info.Mode().IsRegular():
+			raw, l.again = f, true
+		default:
+			raw = input.Until(ctx, f)
+		}
 	}
-	if err := l.decompress(bufio.NewReaderSize(counter{interruptible(ctx, raw), n}, sampleBytes)); err != nil {
+	if err := l.decompress(bufio.NewReaderSize(raw, sampleBytes)); err != nil {
 		l.Close()
 		return nil, err
 	}
 	return l, nil
-}
-
-// interruptible makes reads of what may wait end with the context.
-func interruptible(ctx context.Context, r io.Reader) io.Reader {
-	if f, ok := r.(*os.File); ok {
-		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
-			return r
-		}
-	}
-	return input.Until(ctx, r)
 }
 
 // magics are the first bytes of files that are no text.

@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -114,38 +113,16 @@ func ratio(n, all int64) string {
 	return percent(float64(n) / float64(all))
 }
 
-// progress shows on a terminal how much is read.
-type progress struct {
-	to    io.Writer // nil: no terminal
-	next  time.Time
-	shown bool
-}
-
-func newProgress(cmd *cobra.Command) *progress {
-	if to := cmd.ErrOrStderr(); isTerminal(to) {
-		return &progress{to: to}
+// progress shows on a terminal how far the logs are read, and returns what ends that.
+func progress(cmd *cobra.Command) (show func(*accesslog.Stats), end func()) {
+	to, next := cmd.ErrOrStderr(), time.Now()
+	if !isTerminal(to) {
+		return func(*accesslog.Stats) {}, func() {}
 	}
-	return &progress{}
-}
-
-func (p *progress) show(read, size int64) {
-	now := time.Now()
-	if p.to == nil || now.Before(p.next) {
-		return
-	}
-	p.next, p.shown = now.Add(100*time.Millisecond), true
-	if size <= 0 {
-		fmt.Fprintf(p.to, "\r%d MB read\x1b[K", read/1e6)
-		return
-	}
-	const cells = 40
-	done := int(min(read, size) * cells / size)
-	fmt.Fprintf(p.to, "\r[%s%s] %3d%%\x1b[K", strings.Repeat("=", done), strings.Repeat(" ", cells-done),
-		min(read, size)*100/size)
-}
-
-func (p *progress) end() {
-	if p.shown {
-		fmt.Fprint(p.to, "\r\x1b[K")
-	}
+	return func(s *accesslog.Stats) {
+		if now := time.Now(); now.After(next) {
+			next = now.Add(100 * time.Millisecond)
+			fmt.Fprintf(to, "\r%s until %s\x1b[K", counted(s.Requests, "request", "requests"), moment(accesslog.Time(s.LastNs)))
+		}
+	}, func() { fmt.Fprint(to, "\r\x1b[K") }
 }

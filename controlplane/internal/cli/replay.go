@@ -110,10 +110,10 @@ func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer
 	if err != nil {
 		return err
 	}
-	bar := newProgress(cmd)
-	defer bar.end()
+	show, end := progress(cmd)
+	defer end()
 	r := replay.Options{
-		Log: read, Proxies: o.proxies, Unknown: float64(o.log.unknown), CacheDir: compiledFilters(), Progress: bar.show,
+		Log: read, Proxies: o.proxies, Unknown: float64(o.log.unknown), CacheDir: compiledFilters(), Progress: show,
 		Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 	}
 	if r.Policy, err = replayFile(cmd, o.policy); err != nil {
@@ -130,7 +130,7 @@ func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer
 		return err
 	}
 	result, err := replay.Run(cmd.Context(), r)
-	bar.end()
+	end()
 	if err != nil {
 		return logError(err)
 	}

@@ -69,16 +69,16 @@ func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {
 	if err != nil {
 		return err
 	}
-	bar := newProgress(cmd)
-	defer bar.end()
+	show, end := progress(cmd)
+	defer end()
 	s, err := replay.Suggest(cmd.Context(), replay.SuggestOptions{
 		Options: replay.Options{
-			Log: read, Unknown: float64(o.log.unknown), Wasm: wasm, CacheDir: compiledFilters(), Progress: bar.show,
+			Log: read, Unknown: float64(o.log.unknown), Wasm: wasm, CacheDir: compiledFilters(), Progress: show,
 			Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
 		},
 		Key: o.key, Periods: o.per, Most: float64(o.most),
 	})
-	bar.end()
+	end()
 	var problems policyfile.Errors
 	switch {
 	case errors.As(err, &problems):

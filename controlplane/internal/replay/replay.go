@@ -32,7 +32,7 @@ type Options struct {
 	Proxies  int    // 0 = 1; requests go to them in turn
 	CacheDir string // keeps the compiled filter
 	Warn     func(string)
-	Progress func(read, size int64) // of bytes; called now and then
+	Progress func(*accesslog.Stats) // called now and then
 }
 
 // File is a policy.
@@ -159,7 +159,7 @@ func (r *run) decide(ctx context.Context, line *accesslog.Request) error {
 		}
 	}
 	if r.Progress != nil && r.log.Requests%showEvery == 0 {
-		r.Progress(r.log.Progress())
+		r.Progress(&r.log.Stats)
 	}
 	var decisions [2]decision
 	asked := request(line)
