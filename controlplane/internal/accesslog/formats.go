@@ -69,8 +69,8 @@ func FormatNames() (names []string) {
 }
 
 // recognize returns the format that the caller has named or written out, or the one that
-// reads most of the sample, nil if none does.
-func (o *Options) recognize(sample []string) (f format, name string, err error) {
+// reads most of the sample of a log.
+func (o *Options) recognize(log string, sample []string) (f format, name string, err error) {
 	isObject := func(line string) bool { return strings.HasPrefix(line, "{") }
 	said := strings.TrimSpace(o.Format)
 	switch {
@@ -106,7 +106,7 @@ func (o *Options) recognize(sample []string) (f format, name string, err error) 
 		return nil, "", fmt.Errorf("--format %s: there is no such format: it is one of %s, or the format itself "+
 			"as Envoy or nginx has it", said, strings.Join(FormatNames(), ", "))
 	case said == "" && 2*most < max(len(sample), 1):
-		return nil, "", nil
+		return nil, "", &UnknownFormat{Name: log, Line: clip(strings.Join(sample[:min(len(sample), 1)], ""))}
 	}
 	t, err := o.compileText(best)
 	return t, name, err

@@ -19,29 +19,28 @@ type Log struct {
 
 	ctx     context.Context
 	options Options
-	sources []*source // not open yet, in the order of their first lines
-	open    []*source // the one with the oldest line first
+	sources []*source // in the order of their next lines
 	places  []*place  // of all files
 	sorter  sorter
-	last    int64
 }
 
 // source is one file.
 type source struct {
 	name   string
-	lines  *lines // nil: not open
+	lines  *lines // nil: not open yet
 	format format
 	places []*place
 	number int64
-	next   *Request
-	bytes  int // about what next takes
+	ns     int64    // of the next line
+	next   *Request // nil: none is read yet
+	bytes  int      // about what next takes
 	grain  int64
 }
 
 // How many lines and bytes at the begin of a file show its format.
 const (
 	sampleLines = 1000
-	sampleBytes = 1 << 20
+	sampleBytes = 256 << 10
 )
 
 // Open looks into all files: what their formats are, whether they have what is
@@ -78,7 +77,7 @@ func checkTwice(names []string) error {
 	return nil
 }
 
-func older(a, b *source) int { return cmp.Compare(a.next.Ns, b.next.Ns) }
+func older(a, b *source) int { return cmp.Compare(a.ns, b.ns) }
 
 // look reads the begin of a file.
 func (l *Log) look(name string) error {
@@ -103,35 +102,13 @@ func (l *Log) look(name string) error {
 
 // recognize finds the format of a file, and refuses one that lacks a field.
 func (l *Log) recognize(s *source, sample []string) (err error) {
-	var name string
-	if s.format, name, err = l.options.recognize(sample); err != nil {
+	reading := Reading{s.name, "", map[string]string{}}
+	if s.format, reading.Format, err = l.options.recognize(s.name, sample); err != nil {
 		return err
-	}
-	unknown := &UnknownFormat{Name: s.name}
-	for _, line := range sample {
-		d := &draft{}
-		var why error
-		if s.format != nil {
-			why = s.format.read(line, d)
-		}
-		if why == nil && d.timed {
-			s.next = &Request{Ns: d.Ns}
-			break
-		}
-		if unknown.Line == "" {
-			unknown.Line = clip(line)
-			if why != nil {
-				unknown.Why = why.Error()
-			}
-		}
-	}
-	if s.format == nil {
-		return unknown
 	}
 	var names []string
 	s.places, names = s.format.has()
 	l.places = append(l.places, s.places...)
-	reading := Reading{s.name, name, map[string]string{}}
 	for _, field := range append([]string{FieldTime}, l.options.Fields...) {
 		p := find(s.places, field)
 		if p == nil {
@@ -139,13 +116,22 @@ func (l *Log) recognize(s *source, sample []string) (err error) {
 		}
 		reading.Fields[p.field] = p.name
 	}
-	if s.next == nil {
-		return unknown
-	}
 	if l.options.Format == "" {
 		l.Readings = append(l.Readings, reading)
 	}
-	return l.options.checkBalancer(s.name, sample)
+	unknown := &UnknownFormat{Name: s.name}
+	for _, line := range sample {
+		d := &draft{}
+		err := s.format.read(line, d)
+		if err == nil && d.timed {
+			s.ns = d.Ns
+			return l.options.checkBalancer(s.name, sample)
+		}
+		if err != nil && unknown.Line == "" {
+			unknown.Line, unknown.Why = clip(line), err.Error()
+		}
+	}
+	return unknown
 }
 
 // find returns where a format has a field.
@@ -165,7 +151,7 @@ func (o *Options) checkBalancer(log string, sample []string) error {
 		return nil
 	}
 	both := Options{Format: o.Format, Fields: []string{FieldClientIP, HeaderField("x-forwarded-for")}}
-	f, _, err := both.recognize(sample)
+	f, _, err := both.recognize(log, sample)
 	if err != nil {
 		return err
 	}
@@ -190,7 +176,7 @@ func (o *Options) checkBalancer(log string, sample []string) error {
 
 // Close closes the files.
 func (l *Log) Close() {
-	for _, s := range append(l.open, l.sources...) {
+	for _, s := range l.sources {
 		s.lines.Close()
 	}
 }
@@ -198,27 +184,30 @@ func (l *Log) Close() {
 // Next returns the next request, io.EOF behind the last.
 func (l *Log) Next() (*Request, error) {
 	for {
-		if r := l.sorter.pop(len(l.open) == 0 && len(l.sources) == 0); r != nil {
+		if r := l.sorter.pop(len(l.sources) == 0); r != nil {
 			l.settle(r)
 			if l.Late > hopelessLines && l.Late > l.Requests/2 {
 				return nil, &Disorder{l.Stats}
 			}
 			return r, nil
 		}
-		s, err := l.oldest()
-		if err != nil {
-			return nil, err
-		}
-		if s == nil && len(l.sorter.heap) > 0 {
-			continue
-		}
-		if s == nil {
+		if len(l.sources) == 0 {
 			return nil, l.end()
 		}
-		l.sorter.push(s.next, s.bytes)
+		s := l.sources[0]
+		switch {
+		case s.next != nil:
+			l.sorter.push(s.next, s.bytes)
+		case s.lines == nil: // its time has come
+			var err error
+			if s.lines, err = openLines(l.ctx, s.name, nil); err != nil {
+				return nil, err
+			}
+		}
 		if err := l.advance(s); err != nil {
 			return nil, err
 		}
+		slices.SortStableFunc(l.sources, older)
 	}
 }
 
@@ -240,11 +229,10 @@ func (l *Log) end() error {
 // settle counts a request that goes out. One that is late gets the time of the one
 // before it.
 func (l *Log) settle(r *Request) {
-	if r.Ns < l.last {
+	if r.Ns < l.LastNs {
 		l.Late++
-		r.Ns = l.last
+		r.Ns = l.LastNs
 	}
-	l.last = r.Ns
 	if l.Requests == 0 {
 		l.FirstNs = r.Ns
 	}
@@ -252,62 +240,34 @@ func (l *Log) settle(r *Request) {
 	l.LastNs = r.Ns
 }
 
-// oldest returns the open file with the oldest line, after those were opened that
-// begin before it; nil: all files are read.
-func (l *Log) oldest() (*source, error) {
-	for len(l.sources) > 0 && (len(l.open) == 0 || l.sources[0].next.Ns <= l.open[0].next.Ns) {
-		s := l.sources[0]
-		l.sources = l.sources[1:]
-		if s.lines == nil {
-			var err error
-			if s.lines, err = openLines(l.ctx, s.name, nil); err != nil {
-				return nil, err
-			}
-		}
-		l.open = append(l.open, s)
-		if err := l.advance(s); err != nil {
-			return nil, err
-		}
-	}
-	if len(l.open) == 0 {
-		return nil, nil
-	}
-	return l.open[0], nil
-}
-
-// advance reads the next request of an open file.
+// advance reads the next request of a file, and drops a file that has none.
 func (l *Log) advance(s *source) error {
-	for {
+	for s.next = nil; s.next == nil; {
 		line, err := s.lines.next()
 		s.number++
 		switch {
 		case errors.Is(err, io.EOF):
 			s.lines.Close()
 			l.GrainNs = max(l.GrainNs, s.grain)
-			l.open = slices.DeleteFunc(l.open, func(o *source) bool { return o == s })
+			l.sources = slices.DeleteFunc(l.sources, func(o *source) bool { return o == s })
 			return nil
 		case errors.Is(err, errUnended):
 			l.Unended++
-			continue
 		case err != nil && !errors.Is(err, errLong):
 			return err
-		case strings.TrimSpace(line) == "":
-			continue
-		}
-		if s.next, err = l.parse(s, line, err); err != nil {
-			return err
-		}
-		if s.next != nil {
-			slices.SortStableFunc(l.open, older)
-			return nil
+		case strings.TrimSpace(line) != "":
+			if err := l.parse(s, line, err); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
 }
 
-// parse counts a line, and returns its request; nil: it has none.
-func (l *Log) parse(s *source, line string, err error) (*Request, error) {
+// parse counts a line, and takes its request if it has one.
+func (l *Log) parse(s *source, line string, err error) error {
 	if l.Lines++; l.Lines%interruptLines == 0 && l.ctx.Err() != nil {
-		return nil, input.ErrInterrupted
+		return input.ErrInterrupted
 	}
 	d := draft{}
 	if err == nil {
@@ -318,23 +278,21 @@ func (l *Log) parse(s *source, line string, err error) (*Request, error) {
 	}
 	switch {
 	case err == nil:
-		s.grain, s.bytes = coarsest(s.grain, d.Ns), fixedBytes+2*len(line)
-		return &d.Request, nil
+		s.next, s.ns, s.bytes = &d.Request, d.Ns, fixedBytes+2*len(line)
+		s.grain = coarsest(s.grain, d.Ns)
 	case errors.Is(err, errNoHTTP):
 		l.NoHTTP++
-		return nil, nil
 	case errors.Is(err, errRefused):
 		l.Refused++
-		return nil, nil
+	default:
+		if l.Unknown++; l.Example == nil {
+			l.Example = &Example{Log: s.name, Number: s.number, Text: clip(line), Why: err.Error()}
+		}
+		if l.Unknown > hopelessLines && l.Unknown > l.Lines/2 {
+			return &UnknownLines{l.Stats}
+		}
 	}
-	l.Unknown++
-	if l.Example == nil {
-		l.Example = &Example{Log: s.name, Number: s.number, Text: clip(line), Why: err.Error()}
-	}
-	if l.Unknown > hopelessLines && l.Unknown > l.Lines/2 {
-		return nil, &UnknownLines{l.Stats}
-	}
-	return nil, nil
+	return nil
 }
 
 const (

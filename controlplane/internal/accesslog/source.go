@@ -54,7 +54,7 @@ func openLines(ctx context.Context, name string, stdin io.Reader) (*lines, error
 			raw = input.Until(ctx, f)
 		}
 	}
-	if err := l.decompress(bufio.NewReaderSize(raw, sampleBytes)); err != nil {
+	if err := l.decompress(bufio.NewReader(raw)); err != nil {
 		l.Close()
 		return nil, err
 	}
@@ -78,22 +78,23 @@ func (l *lines) decompress(raw *bufio.Reader) error {
 			return fmt.Errorf("%s is packed with %s", l.name, m.what)
 		}
 	}
-	l.in = raw
+	unpacked := io.Reader(raw)
 	switch {
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
 		z, err := gzip.NewReader(raw)
 		if err != nil {
 			return l.failed(err)
 		}
-		l.in = bufio.NewReaderSize(z, sampleBytes)
+		unpacked = z
 	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		z, err := zstd.NewReader(raw, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxZstdWindow))
 		if err != nil {
 			return l.failed(err)
 		}
 		l.close = append(l.close, z.Close)
-		l.in = bufio.NewReaderSize(z, sampleBytes)
+		unpacked = z
 	}
+	l.in = bufio.NewReaderSize(unpacked, sampleBytes)
 	if mark, _ := l.in.Peek(len(byteOrderMark)); string(mark) == byteOrderMark {
 		_, _ = l.in.Discard(len(byteOrderMark))
 	}
