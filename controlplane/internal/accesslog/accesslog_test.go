@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/envoy/target"
 )
 
 var everyField = []string{"method", "path", "status"}
@@ -280,6 +281,10 @@ func FuzzLines(f *testing.F) {
 	f.Add(`{"start_time":"2026-01-31T12:00:00Z","method":"GET","path":"/"}`, "json")
 	f.Add(`[2026-01-31T12:00:00.123Z] "a b"`, `[%START_TIME%] "%REQ(X)%"`)
 	f.Add("1769860801.500 a", `$msec $http_x`)
+	f.Add("#Fields: date time cs(x)\n2026-01-31 12:00:01 a\n", "")
+	f.Add("2026-01-31 12:00:01 a b\n", `%START_TIME(%Y-%m-%d %H:%M:%S)% %REQ(X)% %REQ(:PATH)%`)
+	f.Add(caddyLine+"\n", "")
+	f.Add(albStart+"\n", "alb")
 	f.Fuzz(func(t *testing.T, lines, format string) {
 		l, err := accesslog.Open(t.Context(), accesslog.Options{
 			Names: []string{"-"}, In: strings.NewReader(lines), Format: format, Fields: []string{"header:x"}, Map: map[string]string{"header:x": "x"},
@@ -295,6 +300,10 @@ func FuzzLines(f *testing.F) {
 			}
 			require.GreaterOrEqual(t, r.Ns, last)
 			last = r.Ns
+			if r.Path != "" {
+				_, _, err := target.Normalize(r.Path)
+				require.NoError(t, err)
+			}
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 // What is said of a line that is not read.
 var (
 	errNoHTTP  = errors.New("it has no request")
+	errComment = errors.New("it is a comment")
 	errLong    = errors.New("it is too long")
 	errRefused = errors.New("it has a path that Envoy answers 400")
 )
@@ -50,6 +51,9 @@ func (d *draft) put(p *place, text string) error {
 func (p *place) kind() string {
 	if p.field == FieldTime {
 		return "time with a zone, from 1971 until now, in a form that is read"
+	}
+	if p.field == FieldClientIP {
+		return "address"
 	}
 	return p.field
 }

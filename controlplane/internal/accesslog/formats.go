@@ -57,7 +57,45 @@ var textFormats = []struct{ name, text string }{
 	{"common", common},
 }
 
-const jsonFormat = "json"
+// The formats whose names stand in the log.
+const (
+	jsonFormat = "json"
+	w3cFormat  = "w3c"
+)
+
+// w3cNames are what the extended log format of the W3C, of CloudFront and IIS, calls the
+// operators.
+var w3cNames = map[string]string{
+	"c-ip": operators[FieldClientIP], "cs-method": operators[FieldMethod], "x-host-header": operators[FieldHost],
+	"cs-host": operators[FieldHost], "cs-uri-stem": "PATH(NQ)", "sc-status": operators[FieldStatus],
+}
+
+// w3cText is the format that a line of #Fields says, empty without one.
+func w3cText(sample []string) string {
+	separator, names := " ", []string(nil)
+	for _, line := range sample {
+		if fields, ok := strings.CutPrefix(line, "#Fields:"); ok && names == nil {
+			names = strings.Fields(fields)
+		} else if strings.Contains(line, "\t") {
+			separator = "\t"
+		}
+	}
+	for i, name := range names {
+		if w3cNames[name] != "" {
+			name = w3cNames[name]
+		} else if header, ok := strings.CutPrefix(name, "cs("); ok {
+			name = "REQ(" + header
+		} else if name == "time" && i > 0 && names[i-1] == "date" {
+			names[i-1], name = "", "START_TIME(%Y-%m-%d"+separator+"%H:%M:%S)"
+		}
+		names[i] = name
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
+	if len(names) == 0 {
+		return ""
+	}
+	return "%" + strings.Join(names, "%"+separator+"%") + "%"
+}
 
 // FormatNames lists the formats with a name.
 func FormatNames() (names []string) {
@@ -65,7 +103,7 @@ func FormatNames() (names []string) {
 		names = append(names, f.name)
 	}
 	slices.Sort(names)
-	return append(slices.Compact(names), jsonFormat)
+	return append(slices.Compact(names), jsonFormat, w3cFormat)
 }
 
 // recognize returns the format that the caller has named or written out, or the one that
@@ -83,6 +121,11 @@ func (o *Options) recognize(log string, sample []string) (f format, name string,
 	case strings.ContainsAny(said, "%$"):
 		f, err := o.compileText(said)
 		return f, said, err
+	}
+	if text := w3cText(sample); text != "" && (said == w3cFormat || said == "") {
+		f, err := o.compileText(text)
+		f.comments = true
+		return f, w3cFormat, err
 	}
 	most, best := 0, ""
 	for _, known := range textFormats {

@@ -73,6 +73,26 @@ func TestKnownFormats(t *testing.T) {
 	}
 }
 
+// A log that names its fields is read by them, its comments aside.
+func TestALogThatNamesItsFields(t *testing.T) {
+	for _, separator := range []string{" ", "\t"} {
+		log := "#Version: 1.0\n#Fields: date time x-edge c-ip cs-method x-host-header cs-uri-stem sc-status cs(User-Agent) cs-uri-query\n" +
+			strings.Repeat(strings.ReplaceAll("2026-01-31 12:00:01 FRA 192.0.2.7 GET api.example.com //v1/a 200 curl%20 b=c\n", " ", separator), 3)
+		o := accesslog.Options{Names: []string{file(t, log)}, Fields: []string{"client_ip", "path", "host", "header:user-agent"}}
+		all, stats, err := readAll(t, o)
+		require.NoError(t, err)
+		require.EqualValues(t, 3, stats.Lines)
+		require.Equal(t, "w3c", stats.Readings[0].Format)
+		require.Equal(t, accesslog.Request{
+			Ns: noon + 1e9, Status: 200, Method: "GET", Host: "api.example.com", Path: "/v1/a", ClientIP: "192.0.2.7",
+			Headers: [][2]string{{"user-agent", "curl%20"}},
+		}, *all[2])
+		o.Fields = []string{"query"}
+		_, _, err = readAll(t, o)
+		require.ErrorContains(t, err, "does not have the field query")
+	}
+}
+
 // A header of two values is a header twice; what is no text is an error that says so,
 // not a header that the request lacks.
 func TestValuesThatAreNoText(t *testing.T) {
@@ -87,7 +107,7 @@ func TestValuesThatAreNoText(t *testing.T) {
 		{"host", `["a","b"]`, "who is a list of 2"},
 		{"header:x-user-id", `[]`, "no line has the field header:x-user-id"},
 		{"header:x-user-id", `null`, "no line has the field header:x-user-id"},
-		{"client_ip", `"unix:"`, `who is "unix:", which is no client_ip`},
+		{"client_ip", `"unix:"`, `who is "unix:", which is no address`},
 	} {
 		name := file(t, `{"time":"2026-01-31T12:00:00Z","who":`+c.value+"}\n")
 		all, _, err := readAll(t, accesslog.Options{Names: []string{name}, Fields: []string{c.field}, Map: map[string]string{c.field: "who"}})

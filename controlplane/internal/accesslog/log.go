@@ -280,6 +280,8 @@ func (l *Log) parse(s *source, line string, err error) error {
 	case err == nil:
 		s.next, s.ns, s.bytes = &d.Request, d.Ns, fixedBytes+2*len(line)
 		s.grain = coarsest(s.grain, d.Ns)
+	case errors.Is(err, errComment):
+		l.Lines--
 	case errors.Is(err, errNoHTTP):
 		l.NoHTTP++
 	case errors.Is(err, errRefused):

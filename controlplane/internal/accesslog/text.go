@@ -14,6 +14,8 @@ type text struct {
 	escapes bool // values are escaped as by nginx and Apache: none has a raw quotation mark
 	places  []*place
 
+	comments bool // lines that begin with # are none of the log
+
 	left, right []int // where the values begin and end, in turn
 }
 
@@ -114,6 +116,9 @@ func (t *text) find(said string) (*place, error) {
 
 // read reads a line.
 func (t *text) read(line string, d *draft) error {
+	if t.comments && strings.HasPrefix(line, "#") {
+		return errComment
+	}
 	if err := t.fromLeft(line); err != nil {
 		return err
 	}
