@@ -144,9 +144,10 @@ func (d *draft) end(places []*place) (err error) {
 	}
 	if d.Path != "" {
 		_, path := cutTarget(d.Path)
-		if d.Path, _, err = target.Normalize(path); err != nil {
+		if path, _, err = target.Normalize(path); err != nil {
 			return errRefused
 		}
+		d.Path = path
 	}
 	return nil
 }

@@ -140,7 +140,15 @@ func TestPathsAreThoseThatEnvoyRoutes(t *testing.T) {
 			require.Equal(t, "/v1/login", r.Path)
 		}
 		require.EqualValues(t, 2, stats.Refused)
+		require.Equal(t, "/v1/%zz", stats.BadPath)
+		require.NoError(t, stats.CheckUnknown(0))
 	}
+	_, stats, err := readAll(t, accesslog.Options{
+		Names: []string{file(t, `{"time":"2026-01-31T12:00:00Z","method":"GET","path":"v1"}`+"\n")}, Fields: []string{"path"},
+	})
+	require.NoError(t, err)
+	require.ErrorContains(t, stats.CheckUnknown(1), `1 of 1 lines have a path that Envoy answers 400, such as "v1"`)
+	require.True(t, stats.NoStatus)
 }
 
 // A time is read, or is what the error is about.

@@ -214,12 +214,14 @@ func (l *Log) Next() (*Request, error) {
 // end refuses logs of which no line had a field that --map names, and notes other
 // fields that none had.
 func (l *Log) end() error {
+	had := slices.DeleteFunc(l.places, func(p *place) bool { return !p.had })
+	l.NoStatus = find(had, FieldStatus) == nil
 	for _, field := range l.options.Fields {
-		had := slices.ContainsFunc(l.places, func(p *place) bool { return p.had && find([]*place{p}, field) != nil })
-		if !had && l.options.Map[field] != "" {
+		switch {
+		case find(had, field) != nil:
+		case l.options.Map[field] != "":
 			return &LackingError{Field: field}
-		}
-		if !had {
+		default:
 			l.Empty = append(l.Empty, field)
 		}
 	}
@@ -285,7 +287,9 @@ func (l *Log) parse(s *source, line string, err error) error {
 	case errors.Is(err, errNoHTTP):
 		l.NoHTTP++
 	case errors.Is(err, errRefused):
-		l.Refused++
+		if l.Refused++; l.Refused == 1 {
+			l.BadPath = clip(d.Path)
+		}
 	default:
 		if l.Unknown++; l.Example == nil {
 			l.Example = &Example{Log: s.name, Number: s.number, Text: clip(line), Why: err.Error()}

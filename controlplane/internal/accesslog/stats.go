@@ -13,6 +13,7 @@ type Stats struct {
 	Example  *Example `json:"example"`    // the first unknown line
 	NoHTTP   int64    `json:"no_request"` // of connections that brought none
 	Refused  int64    `json:"refused"`    // with a path that Envoy answers 400
+	BadPath  string   `json:"bad_path"`   // the first such path
 	Unended  int64    `json:"unended"`    // last lines without an end, left out
 	Late     int64    `json:"late"`       // further from their place than they may stand
 	FirstNs  int64    `json:"first_ns"`   // of the requests
@@ -21,6 +22,7 @@ type Stats struct {
 
 	Readings []Reading `json:"readings,omitempty"` // what was recognized
 	Empty    []string  `json:"empty,omitempty"`    // fields that were asked for, and that no line had
+	NoStatus bool      `json:"no_status"`          // no line says how the request was answered
 }
 
 // Reading is what the format of a log was taken for, and where it has the fields that
@@ -54,6 +56,10 @@ func (u *UnknownLines) Error() string {
 func (s *Stats) CheckUnknown(most float64) error {
 	if float64(s.Unknown) > most*float64(s.Lines) {
 		return &UnknownLines{*s}
+	}
+	if 2*s.Refused > s.Lines {
+		return fmt.Errorf("%d of %d lines have a path that Envoy answers 400, such as %q: say --map path=NAME if another "+
+			"field has the path", s.Refused, s.Lines, s.BadPath)
 	}
 	return nil
 }

@@ -195,8 +195,8 @@ func printReplay(w io.Writer, r *replay.Report) error {
 
 // printLogStats prints what was read, and what was left out of it.
 func printLogStats(w io.Writer, s *accesslog.Stats, denied int64) {
-	fmt.Fprintf(w, "%s from %s to %s, %s of them answered 429\n", counted(s.Requests, "request", "requests"),
-		moment(accesslog.Time(s.FirstNs)), moment(accesslog.Time(s.LastNs)), grouped(denied))
+	fmt.Fprintf(w, "%s from %s to %s%s\n", counted(s.Requests, "request", "requests"),
+		moment(accesslog.Time(s.FirstNs)), moment(accesslog.Time(s.LastNs)), answered(s, denied, ""))
 	for i, r := range s.Readings {
 		// Rotated logs have one format: it is said once.
 		same := func(other accesslog.Reading) bool {
@@ -216,7 +216,7 @@ func printLogStats(w io.Writer, s *accesslog.Stats, denied int64) {
 		fmt.Fprintf(w, "left out: %s of connections that brought no request\n", counted(s.NoHTTP, "line", "lines"))
 	}
 	if s.Refused > 0 {
-		fmt.Fprintf(w, "left out: %s with a path that Envoy answers 400\n", counted(s.Refused, "line", "lines"))
+		fmt.Fprintf(w, "left out: %s with a path that Envoy answers 400, such as %q\n", counted(s.Refused, "line", "lines"), s.BadPath)
 	}
 	if s.Unended > 0 {
 		fmt.Fprintf(w, "left out: %s without an end\n", counted(s.Unended, "last line", "last lines"))
@@ -225,6 +225,14 @@ func printLogStats(w io.Writer, s *accesslog.Stats, denied int64) {
 		fmt.Fprintf(w, "%s further from their place than --sort, and count later than they came\n",
 			counted(s.Late, "line stands", "lines stand"))
 	}
+}
+
+// answered says how many requests were answered 429, if the log says how they were answered.
+func answered(s *accesslog.Stats, denied int64, when string) string {
+	if s.NoStatus {
+		return ""
+	}
+	return ", " + grouped(denied) + " of them answered 429" + when
 }
 
 // namesOf says what a log calls the fields.
@@ -237,8 +245,8 @@ func namesOf(fields map[string]string) string {
 }
 
 func printReplayed(w io.Writer, o *replay.Outcome, r *replay.Report) error {
-	fmt.Fprintf(w, "\n%s denies %s (%s), %s of them answered 429 then, too\n",
-		printable.Text(o.Policy), counted(o.Denied, "request", "requests"), ratio(o.Denied, r.Log.Requests), grouped(o.Again))
+	fmt.Fprintf(w, "\n%s denies %s (%s)%s\n", printable.Text(o.Policy),
+		counted(o.Denied, "request", "requests"), ratio(o.Denied, r.Log.Requests), answered(&r.Log, o.Again, " then, too"))
 	if o.Shadow > 0 {
 		fmt.Fprintf(w, "its rules in shadow would deny %s more (%s)\n", grouped(o.Shadow), ratio(o.Shadow, r.Log.Requests))
 	}
