@@ -83,7 +83,7 @@ func logError(err error) error {
 type share float64
 
 // String, Set and Type make share a flag's value.
-func (s *share) String() string { return percent(float64(*s)) }
+func (s *share) String() string { return strconv.FormatFloat(100*float64(*s), 'g', 3, 64) + "%" }
 
 // Set takes the flag's text.
 func (s *share) Set(text string) error {
@@ -102,17 +102,6 @@ func (s *share) Set(text string) error {
 // Type names the flag's value in help.
 func (s *share) Type() string { return "share" }
 
-// percent prints a share with three digits.
-func percent(s float64) string { return strconv.FormatFloat(s*100, 'g', 3, 64) + "%" }
-
-// ratio prints n of all as a share.
-func ratio(n, all int64) string {
-	if all == 0 {
-		return percent(0)
-	}
-	return percent(float64(n) / float64(all))
-}
-
 // progress shows on a terminal how far the logs are read, and returns what ends that.
 func progress(cmd *cobra.Command) (show func(*accesslog.Stats), end func()) {
 	to, next := cmd.ErrOrStderr(), time.Now()
@@ -122,7 +111,7 @@ func progress(cmd *cobra.Command) (show func(*accesslog.Stats), end func()) {
 	return func(s *accesslog.Stats) {
 		if now := time.Now(); now.After(next) {
 			next = now.Add(100 * time.Millisecond)
-			fmt.Fprintf(to, "\r%s until %s\x1b[K", counted(s.Requests, "request", "requests"), moment(accesslog.Time(s.LastNs)))
+			fmt.Fprintf(to, "\r%d requests until %s\x1b[K", s.Requests, moment(accesslog.Time(s.LastNs)))
 		}
 	}, func() { fmt.Fprint(to, "\r\x1b[K") }
 }

@@ -4,13 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/report"
 )
 
 // suggestOptions are the flags of suggest.
@@ -86,44 +85,5 @@ func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {
 	case err != nil:
 		return logError(err)
 	}
-	return o.output.print(cmd, s, func(w io.Writer) error { return printSuggestion(w, s, o.key) })
-}
-
-// printSuggestion prints the policy, with what is known in comments.
-func printSuggestion(w io.Writer, s *replay.Suggestion, key []string) error {
-	var about strings.Builder
-	printLogStats(&about, &s.Log, s.Replay.Status.Denied)
-	if s.Keyless > 0 {
-		fmt.Fprintf(&about, "%s no %s: the rule does not see them\n",
-			counted(s.Keyless, "request has", "requests have"), strings.Join(key, " or no "))
-	}
-	fmt.Fprintf(&about, "\nrequests of each of %s\n", counted(s.Clients, "client", "clients"))
-	rows := [][]string{{"IN", "P50", "P90", "P99", "P99.9", "MAX"}}
-	for i := range s.Limits {
-		l := &s.Limits[i]
-		rows = append(rows, useRow("every "+l.Per, &l.Each), useRow("its fullest "+l.Per, &l.Most))
-	}
-	if err := printTable(&about, rows); err != nil {
-		return err
-	}
-	rule := &s.Replay.Rules[0]
-	fmt.Fprintf(&about, "\nthis policy would have denied %s (%s) of %s (%s)\n",
-		counted(rule.Shadow, "request", "requests"), ratio(rule.Shadow, rule.Requests),
-		counted(rule.DeniedClients, "client", "clients"), ratio(rule.DeniedClients, rule.Clients))
-	for _, warning := range s.Replay.Warnings {
-		fmt.Fprintln(&about, "warning:", printable.Text(warning))
-	}
-	for line := range strings.Lines(about.String()) {
-		fmt.Fprint(w, strings.TrimRight("# "+line, " \n"), "\n")
-	}
-	_, err := io.WriteString(w, "\n"+s.Policy)
-	return err
-}
-
-func useRow(period string, d *replay.Distribution) []string {
-	row := []string{period}
-	for _, n := range []uint32{d.P50, d.P90, d.P99, d.P999, d.Max} {
-		row = append(row, grouped(int64(n)))
-	}
-	return row
+	return o.output.print(cmd, s, func(w io.Writer) error { return report.Policy(w, s) })
 }

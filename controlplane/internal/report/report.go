@@ -1,5 +1,5 @@
-// Package report writes what a replay found as one HTML file, which
-// needs no other file, no script and no network.
+// Package report writes what a replay or a suggestion found: as text, and a replay as one
+// HTML file, which needs no other file, no script and no network.
 package report
 
 import (
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"math"
 	"strconv"
 	"time"
 
@@ -129,14 +128,9 @@ func grouped(v any) string {
 	return text
 }
 
-// share prints a part of all with two digits that count.
+// share prints a part of all with three digits.
 func share(n, all int64) string {
-	if all == 0 || n == 0 {
-		return "0%"
-	}
-	p := 100 * float64(n) / float64(all)
-	digits := min(max(1-int(math.Floor(math.Log10(p))), 0), 6)
-	return strconv.FormatFloat(p, 'f', digits, 64) + "%"
+	return strconv.FormatFloat(100*float64(n)/float64(max(all, 1)), 'g', 3, 64) + "%"
 }
 
 func moment(ns int64) string { return accesslog.Time(ns).UTC().Format(time.DateTime + "Z") }

@@ -72,7 +72,7 @@ func TestReplay(t *testing.T) {
 	page := replayed(t, result(rule("per-client", "192.0.2.1")))
 	for _, want := range []string{
 		"1,234 requests from <time>2026-01-31 12:00:00Z</time> to <time>2026-01-31 12:03:00Z</time>",
-		"Denies <strong>2</strong> of 1,234 requests (0.16%)",
+		"Denies <strong>2</strong> of 1,234 requests (0.162%)",
 		`<th scope="row"><bdi>192.0.2.1</bdi></th><td class="n">2</td><td class="n">4</td><td class="n">50%</td>`,
 		`alt="At most 3 allowed, at 12:00. At most 2 denied, at 12:01. "`,
 		"Requests per minute", "never more than 4. The limit is 2.",
@@ -157,11 +157,12 @@ func TestLongTimes(t *testing.T) {
 	}
 }
 
-func TestShare(t *testing.T) {
+func TestNumbers(t *testing.T) {
 	for want, of := range map[string][2]int64{
-		"0%": {0, 0}, "100%": {5, 5}, "50%": {1, 2}, "1.0%": {1, 100}, "0.16%": {2, 1234}, "0.00010%": {1, 1_000_000}, "33%": {1, 3}, "99%": {99, 100},
+		"0%": {0, 0}, "100%": {5, 5}, "50%": {1, 2}, "1%": {1, 100}, "0.162%": {2, 1234}, "0.0001%": {1, 1_000_000}, "33.3%": {1, 3},
 	} {
 		require.Equal(t, want, share(of[0], of[1]))
 	}
 	require.Equal(t, []string{"1", "999", "1,000", "1,234,567"}, []string{grouped(1), grouped(999), grouped(1000), grouped(uint32(1_234_567))})
+	require.Equal(t, []string{"1 line", "0 lines", "1,000 lines"}, []string{count(1, "line"), count(0, "line"), count(1000, "line")})
 }

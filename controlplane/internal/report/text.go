@@ -1,0 +1,130 @@
+package report
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"text/template"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
+)
+
+//go:embed text.tmpl
+var textText string
+
+var texts = template.Must(template.New("texts").Funcs(template.FuncMap{
+	"n": grouped, "share": share, "time": moment, "key": keyCell, "count": count, "text": printable.Text, "upper": strings.ToUpper, "join": strings.Join,
+	"readings": readings, "outcomes": outcomes, "alone": alone,
+	"clients": func(key []string, list []replay.Client) any {
+		return struct {
+			Key     []string
+			Clients []replay.Client
+		}{key, list}
+	},
+}).Parse(textText))
+
+// Text writes a replay for a terminal.
+func Text(w io.Writer, r *replay.Report) error { return writeText(w, "replay", r) }
+
+// Policy writes the policy of a suggestion, with what is known in comments.
+func Policy(w io.Writer, s *replay.Suggestion) error {
+	var about bytes.Buffer
+	if err := writeText(&about, "suggestion", s); err != nil {
+		return err
+	}
+	for line := range strings.Lines(about.String()) {
+		fmt.Fprint(w, strings.TrimRight("# "+line, " \n"), "\n")
+	}
+	_, err := io.WriteString(w, "\n"+s.Policy)
+	return err
+}
+
+func writeText(w io.Writer, name string, data any) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if err := texts.ExecuteTemplate(t, name, data); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return t.Flush()
+}
+
+// readings are what logs were taken for: of rotated logs, which have one format, the first.
+func readings(s *accesslog.Stats) (list []accesslog.Reading) {
+	for _, r := range s.Readings {
+		same := func(other accesslog.Reading) bool {
+			return r.Format == other.Format && maps.Equal(r.Fields, other.Fields)
+		}
+		if !slices.ContainsFunc(list, same) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// of is an outcome and its report.
+type of struct {
+	Report  *replay.Report
+	Outcome *replay.Outcome
+}
+
+func outcomes(r *replay.Report) []of {
+	if r.Against == nil {
+		return []of{{r, &r.Outcome}}
+	}
+	return []of{{r, &r.Outcome}, {r, r.Against}}
+}
+
+// aloneView is what only one of two policies denies.
+type aloneView struct {
+	Title    string
+	Requests int64
+	Rules    []aloneRule
+}
+
+type aloneRule struct {
+	*replay.Rule
+	By *replay.Alone
+}
+
+func alone(r *replay.Report) []aloneView {
+	if r.Against == nil {
+		return nil
+	}
+	by := " by " + r.Against.Policy
+	list := []aloneView{
+		{"newly denied" + by, r.Against.Alone, nil}, {"no longer denied" + by, r.Alone, nil},
+		{"newly denied in shadow" + by, r.Against.ShadowAlone, nil}, {"no longer denied in shadow" + by, r.ShadowAlone, nil},
+	}
+	for i := range list {
+		rules := [...][]replay.Rule{r.Against.Rules, r.Rules}[i%2]
+		for j := range rules {
+			by := [...]*replay.Alone{&rules[j].Alone, &rules[j].ShadowAlone}[i/2]
+			list[i].Rules = append(list[i].Rules, aloneRule{&rules[j], by})
+		}
+	}
+	if r.Shadow+r.Against.Shadow == 0 {
+		list = list[:2]
+	}
+	return list
+}
+
+// count prints "1 line" or "12,345 lines".
+func count(n int64, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return grouped(n) + " " + what
+}
+
+// keyCell shows a key in a table.
+func keyCell(key []*string) string {
+	return printable.Text(printable.Cut(replay.KeyText(key), maxCellBytes))
+}
+
+const maxCellBytes = 80
