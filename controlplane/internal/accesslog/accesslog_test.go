@@ -207,11 +207,11 @@ func TestBadLogs(t *testing.T) {
 func TestLackingField(t *testing.T) {
 	name := file(t, combinedLine)
 	_, _, err := readAll(t, accesslog.Options{Names: []string{name}, Fields: []string{"header:x-user-id"}})
-	var lacking *accesslog.LackingError
+	var lacking *accesslog.Error
 	require.ErrorAs(t, err, &lacking)
 	require.ErrorContains(t, err, "does not have the field header:x-user-id")
-	require.Contains(t, lacking.Hint(), "%REQ(X-USER-ID)%")
-	require.Contains(t, lacking.Hint(), "--map header:x-user-id=NAME")
+	require.Contains(t, lacking.Hint, "%REQ(X-USER-ID)%")
+	require.Contains(t, lacking.Hint, "--map header:x-user-id=NAME")
 }
 
 // A name that no line has, and a time that no log has yet.

@@ -79,11 +79,11 @@ func TestPathWithoutQuery(t *testing.T) {
 	} {
 		all, _, err := readAll(t, accesslog.Options{Names: []string{file(t, c.line+"\n")}, Format: c.format, Fields: c.fields})
 		if c.want == "" {
-			var lacking *accesslog.LackingError
+			var lacking *accesslog.Error
 			require.ErrorAs(t, err, &lacking, c.format)
-			require.Equal(t, "query", lacking.Field)
-			require.Contains(t, lacking.Hint(), "%REQ(:PATH)%")
-			require.Contains(t, lacking.Hint(), "--map path=NAME")
+			require.Equal(t, "query", lacking.Lacking)
+			require.Contains(t, lacking.Hint, "%REQ(:PATH)%")
+			require.Contains(t, lacking.Hint, "--map path=NAME")
 			continue
 		}
 		require.NoError(t, err, c.format)

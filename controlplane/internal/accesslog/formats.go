@@ -149,7 +149,7 @@ func (o *Options) recognize(log string, sample []string) (f format, name string,
 		return nil, "", fmt.Errorf("--format %s: there is no such format: it is one of %s, or the format itself "+
 			"as Envoy or nginx has it", said, strings.Join(FormatNames(), ", "))
 	case said == "" && 2*most < max(len(sample), 1):
-		return nil, "", &UnknownFormat{Name: log, Line: clip(strings.Join(sample[:min(len(sample), 1)], ""))}
+		return nil, "", unknownFormat(log, clip(strings.Join(sample[:min(len(sample), 1)], "")), "")
 	}
 	t, err := o.compileText(best)
 	return t, name, err
@@ -162,26 +162,4 @@ func count(lines []string, is func(string) bool) (n int) {
 		}
 	}
 	return n
-}
-
-// UnknownFormat is the error of a log of which no line is read.
-type UnknownFormat struct{ Name, Line, Why string }
-
-func (u *UnknownFormat) Error() string {
-	switch {
-	case u.Line == "":
-		return u.Name + " has no lines"
-	case u.Why == "":
-		return fmt.Sprintf("%s has lines of no known format, such as %q", u.Name, u.Line)
-	}
-	return fmt.Sprintf("no line of %s is read, such as %q: %s", u.Name, u.Line, u.Why)
-}
-
-// clip shortens a text for a message.
-func clip(text string) string {
-	const most = 200
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "\uFFFD") + "…"
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
 }

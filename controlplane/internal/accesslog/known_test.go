@@ -192,11 +192,11 @@ func TestALogBehindALoadBalancer(t *testing.T) {
 	} {
 		o := accesslog.Options{Names: []string{file(t, line+"\n")}, Fields: []string{"client_ip"}}
 		_, _, err := readAll(t, o)
-		var behind *accesslog.BalancerError
+		var behind *accesslog.Error
 		require.ErrorAs(t, err, &behind)
 		require.ErrorContains(t, err, "client_ip, which is read from "+name+", is the private address 10.0.0.3")
 		for said, want := range map[string]string{name: "10.0.0.3", "x-forwarded-for": "198.51.100.7"} {
-			require.Contains(t, behind.Hint(), "--map client_ip="+said)
+			require.Contains(t, behind.Hint, "--map client_ip="+said)
 			if strings.HasPrefix(line, "{") {
 				said = strings.ReplaceAll(said, "-", "_")
 			}
@@ -224,9 +224,9 @@ func TestWhatIsTold(t *testing.T) {
 	require.Empty(t, stats.Readings, "the caller has said it")
 	o.Fields = []string{"host"}
 	_, _, err = readAll(t, o)
-	var lacking *accesslog.LackingError
+	var lacking *accesslog.Error
 	require.ErrorAs(t, err, &lacking)
-	require.Contains(t, lacking.Hint(), "with one of Time, ClientIP, X-User-Id")
+	require.Contains(t, lacking.Hint, "with one of Time, ClientIP, X-User-Id")
 }
 
 // A format that does not fit says where.

@@ -112,14 +112,14 @@ func (l *Log) recognize(s *source, sample []string) (err error) {
 	for _, field := range append([]string{FieldTime}, l.options.Fields...) {
 		p := find(s.places, field)
 		if p == nil {
-			return &LackingError{Log: s.name, Field: field, Names: names}
+			return lacking(s.name, field, names)
 		}
 		reading.Fields[p.field] = p.name
 	}
 	if l.options.Format == "" {
 		l.Readings = append(l.Readings, reading)
 	}
-	unknown := &UnknownFormat{Name: s.name}
+	first, why := "", ""
 	for _, line := range sample {
 		d := &draft{}
 		err := s.format.read(line, d)
@@ -127,11 +127,11 @@ func (l *Log) recognize(s *source, sample []string) (err error) {
 			s.ns = d.Ns
 			return l.options.checkBalancer(s.name, sample)
 		}
-		if err != nil && unknown.Line == "" {
-			unknown.Line, unknown.Why = clip(line), err.Error()
+		if err != nil && why == "" {
+			first, why = clip(line), err.Error()
 		}
 	}
-	return unknown
+	return unknownFormat(s.name, first, why)
 }
 
 // find returns where a format has a field.
@@ -156,20 +156,21 @@ func (o *Options) checkBalancer(log string, sample []string) error {
 		return err
 	}
 	places, _ := f.has()
-	found, behind := &BalancerError{Log: log}, 0
+	var example [2]string
+	behind := 0
 	all := count(sample, func(line string) bool {
 		d := &draft{}
 		if f.read(line, d) != nil || d.ClientIP == "" {
 			return false
 		}
 		if len(d.Headers) > 0 && isPrivateText(d.ClientIP) && !isPrivateText(address(d.Headers[0][1])) {
-			found.Name, found.Address, found.Forwarded = find(places, FieldClientIP).name, d.ClientIP, clip(d.Headers[0][1])
+			example = [2]string{d.ClientIP, d.Headers[0][1]}
 			behind++
 		}
 		return true
 	})
 	if behind > 0 && 2*behind >= all {
-		return found
+		return behindBalancer(log, find(places, FieldClientIP).name, example[0], example[1])
 	}
 	return nil
 }
@@ -186,8 +187,8 @@ func (l *Log) Next() (*Request, error) {
 	for {
 		if r := l.sorter.pop(len(l.sources) == 0); r != nil {
 			l.settle(r)
-			if l.Late > hopelessLines && l.Late > l.Requests/2 {
-				return nil, &Disorder{l.Stats}
+			if l.Late > hopelessLines {
+				return r, l.CheckOrder(0.5)
 			}
 			return r, nil
 		}
@@ -220,7 +221,7 @@ func (l *Log) end() error {
 		switch {
 		case find(had, field) != nil:
 		case l.options.Map[field] != "":
-			return &LackingError{Field: field}
+			return lacking("", field, nil)
 		default:
 			l.Empty = append(l.Empty, field)
 		}
@@ -294,8 +295,8 @@ func (l *Log) parse(s *source, line string, err error) error {
 		if l.Unknown++; l.Example == nil {
 			l.Example = &Example{Log: s.name, Number: s.number, Text: clip(line), Why: err.Error()}
 		}
-		if l.Unknown > hopelessLines && l.Unknown > l.Lines/2 {
-			return &UnknownLines{l.Stats}
+		if l.Unknown > hopelessLines {
+			return l.CheckUnknown(0.5)
 		}
 	}
 	return nil

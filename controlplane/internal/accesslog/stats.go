@@ -1,9 +1,6 @@
 package accesslog
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // Stats count the lines of all files.
 type Stats struct {
@@ -43,40 +40,3 @@ type Example struct {
 
 // Time returns an instant of the statistics.
 func Time(ns int64) time.Time { return time.Unix(0, ns).UTC() }
-
-// UnknownLines is the error of a log of which too few lines are read.
-type UnknownLines struct{ Stats }
-
-func (u *UnknownLines) Error() string {
-	return fmt.Sprintf("%d of the first %d lines are of another format; line %d of %s is %q: %s",
-		u.Unknown, u.Lines, u.Example.Number, u.Example.Log, u.Example.Text, u.Example.Why)
-}
-
-// CheckUnknown refuses figures that more than a share of the lines would miss.
-func (s *Stats) CheckUnknown(most float64) error {
-	if float64(s.Unknown) > most*float64(s.Lines) {
-		return &UnknownLines{*s}
-	}
-	if 2*s.Refused > s.Lines {
-		return fmt.Errorf("%d of %d lines have a path that Envoy answers 400, such as %q: say --map path=NAME if another "+
-			"field has the path", s.Refused, s.Lines, s.BadPath)
-	}
-	return nil
-}
-
-// Disorder is the error of a log of which too many lines stand far from their place.
-type Disorder struct{ Stats }
-
-func (d *Disorder) Error() string {
-	return fmt.Sprintf("%d of the first %d requests stand further from their place in time than lines are sorted",
-		d.Late, d.Requests)
-}
-
-// CheckOrder refuses figures in which more than a share of the requests count later
-// than they came.
-func (s *Stats) CheckOrder(most float64) error {
-	if float64(s.Late) > most*float64(s.Requests) {
-		return &Disorder{*s}
-	}
-	return nil
-}

@@ -54,27 +54,9 @@ func (l *logFlags) options(cmd *cobra.Command, files []string) (accesslog.Option
 
 // logError adds the way out to an error about a log.
 func logError(err error) error {
-	var (
-		lacking  *accesslog.LackingError
-		balancer *accesslog.BalancerError
-		unknown  *accesslog.UnknownLines
-		order    *accesslog.Disorder
-		format   *accesslog.UnknownFormat
-	)
-	switch {
-	case errors.As(err, &lacking):
-		return withHint(err, lacking.Hint())
-	case errors.As(err, &balancer):
-		return withHint(err, balancer.Hint())
-	case errors.As(err, &unknown):
-		return withHint(err, "give one format's logs at a time, with --format; --unknown-at-most allows more of them")
-	case errors.As(err, &order):
-		return withHint(err, "say how far lines may stand from their place, as --sort 10m; turn a log of the newest lines first round, "+
-			"as with tac")
-	case errors.As(err, &format) && format.Why != "":
-		return withHint(err, "--format has to say all that a line has, and times need a zone; --map says what a field is called")
-	case errors.As(err, &format):
-		return withHint(err, "say --format with the format's text, as Envoy's text_format_source or nginx' log_format has it")
+	var e *accesslog.Error
+	if errors.As(err, &e) {
+		return withHint(err, e.Hint)
 	}
 	return err
 }

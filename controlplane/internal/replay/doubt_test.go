@@ -37,8 +37,9 @@ func TestLogsWithoutFigures(t *testing.T) {
 		lines[i].atMs = noonMs - int64(i)*1000
 	}
 	_, err = Run(t.Context(), options(t, rules, lines))
-	var disorder *accesslog.Disorder
+	var disorder *accesslog.Error
 	require.ErrorAs(t, err, &disorder)
+	require.Contains(t, disorder.Hint, "--sort")
 }
 
 // A policy in shadow mode denies nobody; whom it would deny is told beside it.

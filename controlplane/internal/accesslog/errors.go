@@ -1,0 +1,113 @@
+package accesslog
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Error is one of a log, and says what to do about it.
+type Error struct {
+	Text, Hint string
+	Lacking    string // the field that is needed, and that the log does not have
+}
+
+func (e *Error) Error() string { return e.Text }
+
+// lacking is the error of a log, or of all, without a field that is needed. It knows the
+// names that the log has.
+func lacking(log, field string, names []string) error {
+	e := &Error{Text: fmt.Sprintf("%s does not have the field %s, which is needed", log, field), Lacking: field}
+	if log == "" {
+		e.Text = fmt.Sprintf("no line has the field %s, which is needed", field)
+	}
+	operator := operators[field]
+	if name, ok := strings.CutPrefix(field, headerPrefix); ok {
+		operator = "REQ(" + strings.ToUpper(name) + ")"
+	} else if rest, ok := strings.CutPrefix(field, jwtPrefix); ok {
+		operator = "DYNAMIC_METADATA(" + jwtNamespace + ":" + rest + ")"
+	} else if field == FieldQuery {
+		field = FieldPath
+	}
+	if operator != "" {
+		e.Hint = "have Envoy log %" + operator + "%; "
+	}
+	e.Hint += "if the log has it under another name, say --map " + field + "=NAME"
+	if len(names) > 0 {
+		e.Hint += " with one of " + list(names)
+	}
+	return e
+}
+
+// list shortens a list of names for a message.
+func list(names []string) string {
+	const most = 40
+	if len(names) > most {
+		names = append(names[:most:most], "…")
+	}
+	return strings.Join(names, ", ")
+}
+
+// unknownFormat is the error of a log of which no line is read.
+func unknownFormat(log, line, why string) error {
+	e := &Error{
+		Text: fmt.Sprintf("no line of %s is read, such as %q: %s", log, line, why),
+		Hint: "--format has to say all that a line has, and times need a zone; --map says what a field is called",
+	}
+	switch {
+	case line == "":
+		e.Text = log + " has no lines"
+	case why == "":
+		e.Text = fmt.Sprintf("%s has lines of no known format, such as %q", log, line)
+		e.Hint = "say --format with the format's text, as Envoy's text_format_source or nginx' log_format has it"
+	}
+	return e
+}
+
+// behindBalancer is the error of a log whose addresses are those of a load balancer.
+func behindBalancer(log, name, address, forwarded string) error {
+	return &Error{
+		Text: fmt.Sprintf("%s: client_ip, which is read from %s, is the private address %s, while x-forwarded-for is %q",
+			log, name, address, clip(forwarded)),
+		Hint: "--map client_ip=x-forwarded-for takes the last address there that is not private, --map client_ip=" + name +
+			" what you have",
+	}
+}
+
+// CheckUnknown refuses figures that more than a share of the lines would miss.
+func (s *Stats) CheckUnknown(most float64) error {
+	switch {
+	case float64(s.Unknown) > most*float64(s.Lines):
+		return &Error{
+			Text: fmt.Sprintf("%d of the first %d lines are of another format; line %d of %s is %q: %s",
+				s.Unknown, s.Lines, s.Example.Number, s.Example.Log, s.Example.Text, s.Example.Why),
+			Hint: "give one format's logs at a time, with --format; --unknown-at-most allows more of them",
+		}
+	case 2*s.Refused > s.Lines:
+		return &Error{
+			Text: fmt.Sprintf("%d of %d lines have a path that Envoy answers 400, such as %q", s.Refused, s.Lines, s.BadPath),
+			Hint: "if another field has the path, say --map path=NAME",
+		}
+	}
+	return nil
+}
+
+// CheckOrder refuses figures in which more than a share of the requests count later
+// than they came.
+func (s *Stats) CheckOrder(most float64) error {
+	if float64(s.Late) <= most*float64(s.Requests) {
+		return nil
+	}
+	return &Error{
+		Text: fmt.Sprintf("%d of the first %d requests stand further from their place in time than lines are sorted", s.Late, s.Requests),
+		Hint: "say how far lines may stand from their place, as --sort 10m; turn a log of the newest lines first round, as with tac",
+	}
+}
+
+// clip shortens a text for a message.
+func clip(text string) string {
+	const most = 200
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "\uFFFD") + "…"
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
