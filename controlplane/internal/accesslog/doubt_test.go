@@ -124,6 +124,18 @@ func TestLinesWithoutARequest(t *testing.T) {
 	}
 }
 
+// A request lacks what it lacks, unless somebody needs it.
+func TestALineWithoutAMethod(t *testing.T) {
+	o := accesslog.Options{Names: []string{file(t, `{"time":"2026-01-31T12:00:00Z","method":"GET","path":"/"}`+"\n"+
+		`{"time":"2026-01-31T12:00:00Z","path":"/"}`+"\n")}}
+	for field, unknown := range map[string]int64{"path": 0, "method": 1} {
+		o.Fields = []string{"query", field}
+		_, stats, err := readAll(t, o)
+		require.NoError(t, err)
+		require.Equal(t, unknown, stats.Unknown)
+	}
+}
+
 // A line that is too long is unknown, also when it is among the first of a log that
 // cannot be read twice.
 func TestALongLineIsUnknown(t *testing.T) {

@@ -3,9 +3,11 @@ package accesslog
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sluice-ratelimit/sluice/envoy/target"
 )
@@ -66,9 +68,12 @@ func (d *draft) set(p *place, text, part string) (ok bool) {
 		d.Ns, ok = p.time(text)
 		return ok
 	case fieldTook:
-		n, err := strconv.ParseFloat(text, 64)
-		d.took = int64(n * float64(p.unit))
-		return err == nil && n >= 0 && n*float64(p.unit) < 1e15
+		took, err := time.ParseDuration(text) // 1.5ms, as Caddy may write it
+		if n, isNumber := strconv.ParseFloat(text, 64); isNumber == nil {
+			took, err = time.Duration(min(n, math.MaxInt32)*float64(p.unit)), nil
+		}
+		d.took = int64(took)
+		return err == nil && took >= 0
 	case FieldStatus:
 		n, err := strconv.Atoi(text)
 		d.Status = n
@@ -135,7 +140,7 @@ func (d *draft) end(places []*place) (err error) {
 	for _, f := range [...][2]string{
 		{FieldMethod, d.Method}, {FieldPath, d.Path}, {FieldHost, d.Host}, {FieldClientIP, d.ClientIP},
 	} {
-		if f[1] == "" && has(f[0]) {
+		if p := find(places, f[0]); p != nil && p.needed && f[1] == "" {
 			return fmt.Errorf("it has no %s", f[0])
 		}
 	}

@@ -49,6 +49,7 @@ func TestKnownFormats(t *testing.T) {
 		{"alb", albStart + ` TID_1`, 1, "api.example.com:443", ""},
 		{"alb", albStart + ` TID_1 "-" "-" "-"`, 1, "api.example.com:443", ""},
 		{"json", caddyLine, 1, "api.example.com", "ann"},
+		{"json", strings.Replace(caddyLine, `"duration":0.5`, `"duration":"500ms"`, 1), 1, "api.example.com", "ann"},
 		{"json", fmt.Sprintf(cloudflareLine, `"2026-01-31T12:00:01Z"`), 1, "api.example.com", ""},
 		{"json", fmt.Sprintf(cloudflareLine, `1769860801`), 1, "api.example.com", ""},
 		{"json", fmt.Sprintf(cloudflareLine, `1769860801500000000`), 1.5, "api.example.com", ""},
@@ -222,7 +223,11 @@ func TestWhatIsTold(t *testing.T) {
 	_, stats, err = readAll(t, o)
 	require.NoError(t, err)
 	require.Empty(t, stats.Readings, "the caller has said it")
-	o.Fields = []string{"host"}
+	o = accesslog.Options{Names: []string{file(t, caddyLine+"\n")}}
+	_, stats, err = readAll(t, o)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"time": "ts - duration"}, stats.Readings[0].Fields)
+	o = accesslog.Options{Names: []string{file(t, line)}, Fields: []string{"host"}}
 	_, _, err = readAll(t, o)
 	var lacking *accesslog.Error
 	require.ErrorAs(t, err, &lacking)

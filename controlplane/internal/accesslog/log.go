@@ -116,6 +116,9 @@ func (l *Log) recognize(s *source, sample []string) (err error) {
 		}
 		reading.Fields[p.field] = p.name
 	}
+	if took := find(s.places, fieldTook); took != nil {
+		reading.Fields[FieldTime] += " - " + took.name
+	}
 	if l.options.Format == "" {
 		l.Readings = append(l.Readings, reading)
 	}

@@ -66,9 +66,10 @@ func headerNames(header string) []string {
 type place struct {
 	name string // as the format spells it
 	meaning
-	piece int  // of a text format
-	read  int  // the last line of a JSON format that had it
-	had   bool // some line has had a value
+	needed bool // each request must have it, as far as it is one of a request's own fields
+	piece  int  // of a text format
+	read   int  // the last line of a JSON format that had it
+	had    bool // some line has had a value
 }
 
 // meaningsOf returns what a name of a text format is for.
@@ -98,7 +99,7 @@ func (p *place) better(than *place) bool {
 var always = []string{FieldTime, fieldTook, FieldStatus, FieldMethod, FieldPath}
 
 // choose picks one place of each field that is wanted: where Map says, or the surest.
-func (o *Options) choose(places []place, find func(said string) (*place, error)) ([]*place, error) {
+func (o *Options) choose(places []place, called func(said string) (*place, error)) ([]*place, error) {
 	best := map[string]*place{}
 	for i := range places {
 		p := &places[i]
@@ -107,7 +108,7 @@ func (o *Options) choose(places []place, find func(said string) (*place, error))
 		}
 	}
 	for field, said := range o.Map {
-		p, err := find(said)
+		p, err := called(said)
 		if err != nil {
 			return nil, fmt.Errorf("--map %s=%s: %w", field, said, err)
 		}
@@ -123,7 +124,8 @@ func (o *Options) choose(places []place, find func(said string) (*place, error))
 	}
 	chosen := []*place{}
 	for field, p := range best {
-		if slices.Contains(always, field) || slices.Contains(o.Fields, field) {
+		p.needed = slices.ContainsFunc(o.Fields, func(f string) bool { return find([]*place{p}, f) != nil })
+		if p.needed || slices.Contains(always, field) {
 			chosen = append(chosen, p)
 		}
 	}

@@ -202,34 +202,24 @@ func (t *text) fromRight(line string) {
 	}
 }
 
-// unescape undoes \xHH, \", \\ and the letters of C.
+// unescape undoes \xHH, \", \\ and the letters of C. What is none of them stays.
 func unescape(text string) string {
 	if !strings.Contains(text, `\`) {
 		return text
 	}
 	var out strings.Builder
-	for i := 0; i < len(text); i++ {
-		if text[i] != '\\' || i+1 == len(text) {
-			out.WriteByte(text[i])
-			continue
-		}
-		i++
-		letter := strings.IndexByte(`ntr`, text[i])
-		code, err := uint64(0), error(nil)
-		if text[i] == 'x' && i+2 < len(text) {
-			code, err = strconv.ParseUint(text[i+1:i+3], 16, 8)
-		}
+	for text != "" {
+		c, whole, tail, err := strconv.UnquoteChar(text, '"')
 		switch {
-		case text[i] == 'x' && i+2 < len(text) && err == nil:
-			out.WriteByte(byte(code))
-			i += 2
-		case text[i] == 'x':
-			out.WriteString(`\x`)
-		case letter >= 0:
-			out.WriteByte("\n\t\r"[letter])
+		case err != nil:
+			tail = text[1:]
+			out.WriteByte(text[0])
+		case whole:
+			out.WriteString(text[:len(text)-len(tail)])
 		default:
-			out.WriteByte(text[i])
+			out.WriteByte(byte(c))
 		}
+		text = tail
 	}
 	return out.String()
 }

@@ -14,76 +14,74 @@ import (
 
 // Fields lists what a policy reads of a request.
 func Fields(p *policy.Policy) []string {
-	need := map[string]bool{}
+	need := fields{}
 	for i := range p.Exempt {
-		matchFields(need, &p.Exempt[i])
+		need.match(&p.Exempt[i])
 	}
 	for i := range p.Rules {
 		r := &p.Rules[i]
 		if r.Mode == policy.ModeOff {
 			continue
 		}
-		matchFields(need, &r.Match)
+		need.match(&r.Match)
 		for j := range r.Exempt {
-			matchFields(need, &r.Exempt[j])
+			need.match(&r.Exempt[j])
 		}
-		keyFields(need, r.Key)
-		costFields(need, &r.Cost)
+		need.key(r.Key)
+		need.cost(&r.Cost)
 		for j := range r.Costs {
-			matchFields(need, &r.Costs[j].Match)
-			costFields(need, &r.Costs[j].Cost)
+			need.match(&r.Costs[j].Match)
+			need.cost(&r.Costs[j].Cost)
 		}
 	}
 	return slices.Sorted(maps.Keys(need))
 }
 
-func costFields(need map[string]bool, c *policy.Cost) {
-	if c.Header != "" {
-		need[accesslog.HeaderField(c.Header)] = true
-	}
-	if c.Query != "" {
-		queryField(need)
+type fields map[string]bool
+
+// add adds a field if a policy uses it.
+func (f fields) add(used bool, field string) {
+	if used {
+		f[field] = true
 	}
 }
 
-func queryField(need map[string]bool) {
-	need[accesslog.FieldPath], need[accesslog.FieldQuery] = true, true
+func (f fields) cost(c *policy.Cost) {
+	f.add(c.Header != "", accesslog.HeaderField(c.Header))
+	f.add(c.Query != "", accesslog.FieldQuery)
 }
 
-func matchFields(need map[string]bool, m *policy.Match) {
-	for field, used := range map[string]bool{
-		accesslog.FieldHost: len(m.Hosts) > 0, accesslog.FieldMethod: len(m.Methods) > 0,
-		accesslog.FieldPath: len(m.Paths) > 0, accesslog.FieldClientIP: len(m.ClientIPs) > 0,
-	} {
-		if used {
-			need[field] = true
-		}
-	}
+func (f fields) match(m *policy.Match) {
+	f.add(len(m.Hosts) > 0, accesslog.FieldHost)
+	f.add(len(m.Methods) > 0, accesslog.FieldMethod)
+	f.add(len(m.Paths) > 0, accesslog.FieldPath)
+	f.add(len(m.ClientIPs) > 0, accesslog.FieldClientIP)
 	for i := range m.Headers {
-		need[accesslog.HeaderField(m.Headers[i].Name)] = true
+		f.add(true, accesslog.HeaderField(m.Headers[i].Name))
 	}
 }
 
-func keyFields(need map[string]bool, key []policy.KeyPart) {
+// keyFields are the fields of parts of keys without a name.
+var keyFields = map[policy.KeyKind]string{
+	policy.KeyClientIP: accesslog.FieldClientIP, policy.KeyHost: accesslog.FieldHost, policy.KeyMethod: accesslog.FieldMethod,
+	policy.KeyPath: accesslog.FieldPath, policy.KeyQuery: accesslog.FieldQuery, policy.KeyRoute: accesslog.FieldRoute,
+	policy.KeyCookie: accesslog.HeaderField("cookie"),
+}
+
+func (f fields) key(key []policy.KeyPart) {
 	for i := range key {
 		switch k := &key[i]; k.Kind {
-		case policy.KeyPath:
-			need[accesslog.FieldPath] = true
-		case policy.KeyQuery:
-			queryField(need)
-		case policy.KeyCookie:
-			need[accesslog.HeaderField("cookie")] = true
 		case policy.KeyJWT:
-			need[accesslog.JWTField(k.Name, k.Path)] = true
+			f.add(true, accesslog.JWTField(k.Name, k.Path))
 		case policy.KeyProperty:
-			need[accesslog.PropertyField(k.Path)] = true
+			f.add(true, accesslog.PropertyField(k.Path))
 		case policy.KeyFirstOf:
-			keyFields(need, k.Of)
-		default: // a header, or what a log calls as a policy does
+			f.key(k.Of)
+		default:
 			if name := k.Header(); name != "" {
-				need[accesslog.HeaderField(name)] = true
+				f.add(true, accesslog.HeaderField(name))
 			} else {
-				need[k.Label()] = true
+				f.add(true, keyFields[k.Kind])
 			}
 		}
 	}

@@ -90,6 +90,11 @@ func TestSuggestIsWhatAModelFinds(t *testing.T) {
 		require.Equal(t, requests, rule.Shadow)
 		require.Equal(t, clients, rule.DeniedClients)
 		require.Equal(t, requests, s.Replay.Shadow)
+		require.Equal(t, "shadow", rule.Mode)
+		require.LessOrEqual(t, float64(requests), most*float64(rule.Requests), "no more than was asked for")
+		require.LessOrEqual(t, float64(clients), most*float64(rule.Clients))
+		require.Equal(t, s.Keyless, int64(len(m.lines))-rule.Requests)
+		require.Equal(t, s.Clients, rule.Clients)
 	}
 }
 

@@ -283,26 +283,6 @@ func TestEvictionIsWarnedOf(t *testing.T) {
 	require.Contains(t, report.Warnings[0], "its capacity of 20")
 }
 
-// What is suggested denies no more than was asked for, and a tighter limit would.
-func TestSuggest(t *testing.T) {
-	lines := traffic(3, 5000)
-	for _, most := range []float64{0, 0.02, 0.3} {
-		o := SuggestOptions{Options: options(t, "", lines), Key: []string{"header:x-user-id"}, Periods: []string{"1s", "1m"}, Most: most}
-		s, err := Suggest(t.Context(), o)
-		require.NoError(t, err)
-		rule := &s.Replay.Rules[0]
-		require.Equal(t, "shadow", rule.Mode)
-		require.LessOrEqual(t, float64(rule.Shadow), most*float64(rule.Requests))
-		require.LessOrEqual(t, float64(rule.DeniedClients), most*float64(rule.Clients))
-		require.Equal(t, s.Keyless, int64(len(lines))-rule.Requests)
-		require.Equal(t, s.Clients, rule.Clients)
-		for i, limit := range s.Limits {
-			require.Equal(t, rule.Use[i].Distribution, limit.Each)
-			require.Equal(t, s.Clients, limit.Most.Periods)
-		}
-	}
-}
-
 func TestSuggestWarnsOfAShortLog(t *testing.T) {
 	lines := []logged{{noonMs, "u", "/", "192.0.2.7", 200}, {noonMs + 90_000, "u", "/", "192.0.2.7", 200}}
 	o := SuggestOptions{Options: options(t, "", lines), Key: []string{"client_ip"}, Periods: []string{"90s", "1h"}, Most: 0.001}
