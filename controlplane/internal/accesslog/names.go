@@ -34,23 +34,23 @@ func meaningOf(field string) meaning {
 var names = []struct {
 	meaning
 	took  string // of a time of the end: what says there how many seconds the request took
-	names string
+	names []string
 }{
-	{meaning{field: FieldTime, time: anyTime}, "", "start_time startutc edgestarttimestamp request_creation_time"},
-	{meaning{field: FieldTime, time: anyTime, end: true}, "request_time", "msec time_iso8601 time_local"},
-	{meaning{field: FieldTime, time: anyTime, end: true}, "duration", "ts"},
-	{meaning{field: FieldTime, time: anyTime}, "", "timestamp @timestamp time"},
-	{meaning{field: FieldMethod}, "", "method request_method :method req_method requestmethod request.method clientrequestmethod"},
-	{meaning{field: FieldMethod, line: true}, "", "request url_request"},
-	{meaning{field: FieldHost}, "", "authority :authority host http_host request_authority requesthost request.host clientrequesthost"},
-	{meaning{field: FieldPath}, "", "path x-envoy-origin-path x-envoy-original-path request_uri :path requestpath request.uri clientrequesturi"},
-	{meaning{field: FieldHost, line: true}, "", "url_request"}, // of a load balancer, which logs GET http://host/path
-	{meaning{field: FieldPath, line: true}, "", "request url_request"},
-	{meaning{field: FieldPath, bare: true}, "", "path_without_query clientrequestpath"}, // the first as sluice render has Envoy write it
-	{meaning{field: FieldClientIP}, "", "downstream_remote_address downstream_remote_address_without_port remote_addr client_ip clienthost " +
-		"request.client_ip request.remote_ip clientip"},
-	{meaning{field: FieldStatus}, "", "response_code status responsecode status_code downstreamstatus edgeresponsestatus"},
-	{meaning{field: FieldRoute}, "", "route_name"},
+	{meaning{field: FieldTime, time: anyTime}, "", strings.Fields("start_time startutc edgestarttimestamp request_creation_time")},
+	{meaning{field: FieldTime, time: anyTime, end: true}, "request_time", strings.Fields("msec time_iso8601 time_local")},
+	{meaning{field: FieldTime, time: anyTime, end: true}, "duration", strings.Fields("ts")},
+	{meaning{field: FieldTime, time: anyTime}, "", strings.Fields("timestamp @timestamp time")},
+	{meaning{field: FieldMethod}, "", strings.Fields("method request_method :method req_method requestmethod request.method clientrequestmethod")},
+	{meaning{field: FieldMethod, line: true}, "", strings.Fields("request url_request")},
+	{meaning{field: FieldHost}, "", strings.Fields("authority :authority host http_host request_authority requesthost request.host clientrequesthost")},
+	{meaning{field: FieldPath}, "", strings.Fields("path x-envoy-origin-path x-envoy-original-path request_uri :path requestpath request.uri clientrequesturi")},
+	{meaning{field: FieldHost, line: true}, "", strings.Fields("url_request")}, // of a load balancer, which logs GET http://host/path
+	{meaning{field: FieldPath, line: true}, "", strings.Fields("request url_request")},
+	{meaning{field: FieldPath, bare: true}, "", strings.Fields("path_without_query clientrequestpath")}, // the first as sluice render has Envoy write it
+	{meaning{field: FieldClientIP}, "", strings.Fields("downstream_remote_address downstream_remote_address_without_port remote_addr client_ip clienthost " +
+		"request.client_ip request.remote_ip clientip")},
+	{meaning{field: FieldStatus}, "", strings.Fields("response_code status responsecode status_code downstreamstatus edgeresponsestatus")},
+	{meaning{field: FieldRoute}, "", strings.Fields("route_name")},
 }
 
 // headerNames are what JSON logs call a header.
@@ -75,7 +75,7 @@ type place struct {
 // meaningsOf returns what a name of a text format is for.
 func meaningsOf(name string) (meanings []meaning) {
 	for i := range names {
-		if slices.Contains(strings.Fields(names[i].names), name) {
+		if slices.Contains(names[i].names, name) {
 			meanings = append(meanings, names[i].meaning)
 		}
 	}

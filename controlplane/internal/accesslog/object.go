@@ -52,7 +52,7 @@ func (o *Options) newObject(sample []string) (*object, error) {
 		return true
 	}
 	for i := range names {
-		for _, name := range strings.Fields(names[i].names) {
+		for _, name := range names[i].names {
 			if add(name, names[i].meaning) && names[i].took != "" {
 				add(names[i].took, meaning{field: fieldTook, unit: time.Second})
 			}
