@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 // logFlags say how access logs are read.
@@ -56,10 +57,12 @@ func (l *logFlags) options(cmd *cobra.Command, files []string) (accesslog.Option
 func logError(err error) error {
 	var e *accesslog.Error
 	if errors.As(err, &e) {
-		return withHint(err, e.Hint)
+		return withHint(err, printable.Text(printable.Cut(e.Hint, maxHintBytes))) // it has names of the log
 	}
 	return err
 }
+
+const maxHintBytes = 2000
 
 // share is a part of a whole, as 0.1% or 0.001.
 type share float64
