@@ -284,7 +284,7 @@ func (l *Log) parse(s *source, line string, err error) error {
 	}
 	switch {
 	case err == nil:
-		s.next, s.ns, s.bytes = &d.Request, d.Ns, fixedBytes+2*len(line)
+		s.next, s.ns, s.bytes = &d.Request, d.Ns, fixedBytes+len(line)
 		s.grain = coarsest(s.grain, d.Ns)
 	case errors.Is(err, errComment):
 		l.Lines--

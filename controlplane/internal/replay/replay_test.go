@@ -298,6 +298,10 @@ func TestSuggestRefuses(t *testing.T) {
 	o.Key, o.Log.Names = []string{"client_ip"}, []string{"-"}
 	_, err = Suggest(t.Context(), o)
 	require.ErrorContains(t, err, "cannot be read twice")
+	o = SuggestOptions{Options: options(t, "", []logged{{noonMs, "", "/", "192.0.2.7", 200}}), Key: []string{"header:x-user-id"}, Periods: []string{"1s"}}
+	_, err = Suggest(t.Context(), o)
+	require.ErrorIs(t, err, ErrKeyless)
+	require.ErrorContains(t, err, "no line has a value of header:x-user-id")
 }
 
 func TestLeast(t *testing.T) {

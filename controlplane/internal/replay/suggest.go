@@ -69,7 +69,11 @@ func Suggest(ctx context.Context, o SuggestOptions) (*Suggestion, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.sides[0].Rules[0].Requests == 0 {
+	switch {
+	case r.sides[0].Rules[0].Requests > 0:
+	case len(r.log.Empty) > 0:
+		return nil, fmt.Errorf("%w: no line has a value of %s", ErrKeyless, strings.Join(r.log.Empty, ", "))
+	default:
 		return nil, ErrKeyless
 	}
 	s := o.find(r, draft)
