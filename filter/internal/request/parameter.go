@@ -76,9 +76,21 @@ func isAlike(key, name string) bool {
 }
 
 func beginsAlike(key, name string) bool {
+	rest, begins := cutAlike(key, name)
+	switch {
+	case !begins:
+		return false
+	case rest == "" || rest[0] == '[' || rest[0] == 0:
+		return true
+	}
+	return rest[0] == ']' && strings.IndexByte(key[:len(key)-len(rest)], '[') < 0 // else it closes a bracket of the name
+}
+
+// cutAlike cuts off the name that a key begins with.
+func cutAlike(key, name string) (rest string, begins bool) {
 	for i := range len(name) {
 		if key == "" {
-			return false
+			return "", false
 		}
 		c, size := key[0], 1
 		if strings.HasPrefix(key, "%u00") && len(key) >= len("%u0070") {
@@ -87,11 +99,11 @@ func beginsAlike(key, name string) bool {
 			}
 		}
 		if folded(c) != folded(name[i]) {
-			return false
+			return "", false
 		}
 		key = key[size:]
 	}
-	return key == "" || key[0] == '[' || key[0] == ']' || key[0] == 0
+	return key, true
 }
 
 func folded(c byte) byte {
