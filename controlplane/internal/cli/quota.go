@@ -56,7 +56,7 @@ without TLS and --access.`,
   sluice quota --listen 0.0.0.0:18001 --http 0.0.0.0:18081 --quota-store redis://redis.corp:6379 \
       --tls-cert server.pem --tls-key server.key --client-ca proxies.pem --quota-domains domains --access access`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runQuota(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return unlessStopped(cmd.Context(), runQuota(cmd, o)) },
 	}
 	o.AddFlags(cmd, defaultQuotaHTTP, defaultQuota)
 	o.quotas.AddFlags(cmd, "memory|URL", "needed with --client-ca")

@@ -78,7 +78,7 @@ sides. Proxies that share a certificate can pose as each other.`,
   sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \
       --tls-cert server.pem --tls-key server.key --xds-client-ca proxies.pem --access access`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return unlessStopped(cmd.Context(), serve(cmd, o)) },
 	}
 	cmd.Flags().StringVar(&o.data, "data", "", "`DIR` of the store, created if need be (required)")
 	_ = cmd.MarkFlagRequired("data")
@@ -100,6 +100,15 @@ func checkKeep(keep int) error {
 		return usageError(fmt.Errorf("--keep %d is not 0 or from 2", keep), "2 are the current revision and the one before; 0 keeps all")
 	}
 	return nil
+}
+
+// unlessStopped takes the error off a server that a signal stopped while it started: it
+// ends like one that has served.
+func unlessStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 func serve(cmd *cobra.Command, o serveOptions) error {
