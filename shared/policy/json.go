@@ -50,6 +50,8 @@ type jsonText struct {
 	items  []*Node
 	fields []Field
 
+	scratch []byte
+
 	nodes   slab[Node]
 	lists   slab[*Node]
 	objects slab[Field]
@@ -184,21 +186,20 @@ func (j *jsonText) readObject(depth int) *Node {
 	}
 }
 
-// string reads the string that begins here.
+// string reads the string that begins here. It is a copy: TinyGo's collector takes as long
+// for a pointer into an object as it lies deep in it, and policies are large.
 func (j *jsonText) string() (s string, ok bool) {
 	j.at++
 	start := j.at
-	var text []byte // what came before start, where an escape parts the two
+	text := j.scratch[:0] // what came before start, where an escape parts the two
 	for j.at < len(j.text) {
 		c := j.text[j.at]
 		switch {
 		case c == '"':
-			s = j.text[start:j.at]
+			text = append(text, j.text[start:j.at]...)
 			j.at++
-			if text != nil {
-				s = string(append(text, s...))
-			}
-			return s, true
+			j.scratch = text
+			return string(text), true
 		case c < ' ':
 			return "", false
 		case c == '\\':
