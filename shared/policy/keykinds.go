@@ -309,5 +309,6 @@ func (p *KeyPart) HasCredential() bool {
 			return true
 		}
 	}
-	return p.Kind == KeyCookie || p.Kind == KeyHeader && IsCredential(p.Name)
+	isHeaders := p.Kind == KeyProperty && len(p.Path) == 3 && p.Path[0] == "request" && p.Path[1] == "headers"
+	return p.Kind == KeyCookie || p.Kind == KeyHeader && IsCredential(p.Name) || isHeaders && IsCredential(strings.ToLower(p.Path[2]))
 }

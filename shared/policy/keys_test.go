@@ -130,3 +130,20 @@ func TestUnescape(t *testing.T) {
 		require.Equal(t, want[1], policy.UnescapeQuery(text), text)
 	}
 }
+
+// However a key reads a credential, it is known for one.
+func TestHasCredential(t *testing.T) {
+	authorization := policy.KeyPart{Kind: policy.KeyProperty, Path: []string{"request", "headers", "Authorization"}}
+	for _, p := range []policy.KeyPart{
+		authorization, {Kind: policy.KeyHeader, Name: "authorization", Scheme: "bearer"}, {Kind: policy.KeyCookie, Name: "sid"},
+		{Kind: policy.KeyFirstOf, Of: []policy.KeyPart{{Kind: policy.KeyHost}, authorization}},
+	} {
+		require.True(t, p.HasCredential(), p.Label())
+	}
+	for _, p := range []policy.KeyPart{
+		{Kind: policy.KeyHeader, Name: "x-user-id"}, {Kind: policy.KeyProperty, Path: []string{"request", "headers", "x-user-id"}},
+		{Kind: policy.KeyProperty, Path: []string{"source", "headers", "authorization"}},
+	} {
+		require.False(t, p.HasCredential(), p.Label())
+	}
+}
