@@ -198,25 +198,30 @@ version: 1
 rules:
   - {name: credential, match: {paths: [/credential]}, key: [{header: {name: authorization, scheme: bearer}}], missing_key: deny, limits: [2/` + far + `]}
   - {name: address, match: {paths: [/address]}, key: [{address: {header: x-client}}], missing_key: deny, limits: [2/` + far + `]}
+  - {name: network, match: {paths: [/network]}, key: [{address: {header: x-client, v4_prefix: 24, v6_prefix: 48}}], limits: [1/` + far + `]}
 `
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, policy)
 		for _, c := range []struct {
-			header    string
+			target    string
 			spellings []string
 			admitted  int
 		}{
-			{"authorization", []string{"Bearer k1", "bearer k1", "BEARER  k1", "Bearer\tk1", "bEARER k1 "}, 2},
-			{"authorization", []string{"Bearer k2", "Bearer k3", "Bearer k4"}, 3},
-			{"authorization", []string{"Basic k5", "k5", "Bearer", "Bearerk5"}, 0},
-			{"x-client", []string{"2001:db8:0:1::1", "[2001:db8:0:1::2]:443", "2001:DB8::1:0:0:0:3", `"[2001:db8:0:1::4]"`, "2001:db8:0:1::5, 192.0.2.1"}, 2},
-			{"x-client", []string{"192.0.2.7", "192.0.2.7:4711", "::ffff:192.0.2.7"}, 2},
-			{"x-client", []string{"192.0.2.8", "2001:db8:0:2::1"}, 2},
-			{"x-client", []string{"unknown", "_hidden", "192.0.2", ""}, 0},
+			{"/credential", []string{"Bearer k1", "bearer k1", "BEARER  k1", "Bearer\tk1", "bEARER k1 "}, 2},
+			{"/credential", []string{"Bearer k2", "Bearer k3", "Bearer k4"}, 3},
+			{"/credential", []string{"Basic k5", "k5", "Bearer", "Bearerk5"}, 0},
+			{"/address", []string{"2001:db8:0:1::1", "[2001:db8:0:1::2]:443", "2001:DB8::1:0:0:0:3", `"[2001:db8:0:1::4]"`, "2001:db8:0:1::5, 192.0.2.1"}, 2},
+			{"/address", []string{"192.0.2.7", "192.0.2.7:4711", "::ffff:192.0.2.7"}, 2},
+			{"/address", []string{"192.0.2.8", "2001:db8:0:2::1"}, 2},
+			{"/network", []string{"192.0.2.8", "192.0.2.9", "192.0.3.9", "2001:db8:1:1::1", "2001:db8:1:2::1", "2001:db8:2::1"}, 4},
+			{"/address", []string{"unknown", "_hidden", "192.0.2", ""}, 0},
 		} {
-			target, admitted := map[string]string{"authorization": "/credential", "x-client": "/address"}[c.header], 0
+			header, admitted := "x-client", 0
+			if c.target == "/credential" {
+				header = "authorization"
+			}
 			for _, spelling := range c.spellings {
-				if s.raw(t, target, "host: a", c.header+": "+spelling).StatusCode == allowed {
+				if s.raw(t, c.target, "host: a", header+": "+spelling).StatusCode == allowed {
 					admitted++
 				}
 			}
