@@ -104,6 +104,7 @@ func TestControlPlaneKilled(t *testing.T) {
 			}
 		}
 		require.Greater(t, acknowledged, first+2)
+		c.awaitConnected(t, "edge") // what it runs is known from before, and the site's next test applies to proxies that are there
 		eventually(t, time.Minute, "the proxy to run the newest revision", func() bool {
 			return c.proxies(t)["edge"].Runs == uint64(acknowledged)
 		})
