@@ -180,7 +180,7 @@ func (t *Table) Earliest(e *Entry) int64 {
 // loose. e must be as Commit left it.
 func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 	committed := *e
-	for range maxRetries {
+	for range MaxRetries {
 		if t.load(e, now) != OK || e.epoch != committed.epoch {
 			return false
 		}

@@ -145,7 +145,7 @@ func (t *Table) each(
 	e.CallerNs = now
 	for index := uint32(0); index < t.pages; index++ {
 		changes, status := uint64(0), Mismatch
-		for retries := 0; status == Mismatch && retries < maxRetries; retries++ {
+		for retries := 0; status == Mismatch && retries < MaxRetries; retries++ {
 			changes, status = t.visitPage(e, rule, index, visit)
 		}
 		if status != OK {

@@ -47,7 +47,7 @@ type Store interface {
 // written in between. Where change does not return OK, nothing is written and that is
 // the answer.
 func Update(s Store, key []byte, change func(old []byte) (next []byte, status Status)) Status {
-	for range maxRetries {
+	for range MaxRetries {
 		old, cas, status := s.Get(key)
 		switch status {
 		case OK:

@@ -110,7 +110,7 @@ func (t *Table) load(e *Entry, now int64) Status {
 			return status
 		}
 	}
-	for range maxRetries {
+	for range MaxRetries {
 		e.key, e.fingerprint = t.place(e.hash)
 		value, cas, status := t.tables.store.Get(e.key[:])
 		switch status {

@@ -26,9 +26,9 @@ const (
 	seedBytes   = 20
 )
 
-// maxRetries bounds every loop of compare-and-swap. With about 200, a hot key
+// MaxRetries bounds every loop of compare-and-swap. With about 200, a hot key
 // under 16 workers runs out of retries with a probability of 10⁻⁹.
-const maxRetries = 256
+const MaxRetries = 256
 
 // CounterID identifies a counter: an unkeyed hash that is the same everywhere.
 type CounterID [16]byte
@@ -253,7 +253,7 @@ func (t *Tables) loadSeed() Status {
 	if t.seeded {
 		return OK
 	}
-	for range maxRetries {
+	for range MaxRetries {
 		value, _, status := t.store.Get(seedKey)
 		switch {
 		case status == NotFound:

@@ -55,9 +55,6 @@ func NewFleet(ctx context.Context, o Options, name string, text []byte, ns int64
 // Close ends the proxies.
 func (f *Fleet) Close() { f.close() }
 
-// Policy returns what the proxies run.
-func (f *Fleet) Policy() *policy.Policy { return f.policy }
-
 // Counted returns what the proxies together have counted of a rule's metric.
 func (f *Fleet) Counted(rule, metric string) (n uint64, err error) {
 	for _, host := range f.hosts {

@@ -38,10 +38,6 @@ type Source interface {
 	Usage(s *Subject, window int) *limit.Usage
 }
 
-// maxRetries bounds the compare-and-swaps of one hit: a hot key under 16 workers needs
-// about 200 for a chance of 10⁻⁹ to run out.
-const maxRetries = 256
-
 // failureRetryNs is the wait that a denial for want of a decision asks for.
 const failureRetryNs = 1_000_000_000
 

@@ -166,7 +166,7 @@ func (s *Subject) take(now int64) {
 			s.Outcome = Taken
 		case o != Raced:
 			s.end(o, now)
-		case retries == maxRetries:
+		case retries == state.MaxRetries:
 			s.end(Contended, now)
 		default:
 			s.Rule.Metrics.CASRetries++
@@ -183,7 +183,7 @@ func (s *Subject) countDenied(now int64) (counted bool) {
 	if !r.CountsDenied || s.Outcome != Denied || s.Cost == 0 {
 		return false
 	}
-	for range maxRetries {
+	for range state.MaxRetries {
 		switch r.Source.Take(s) {
 		case Taken:
 			return true

@@ -90,7 +90,7 @@ type stream struct {
 	defined map[uint32]bool // definitions that it has had
 }
 
-// group is the asks of requests that want the same units.
+// ask is what the service is asked for by requests that want the same units.
 type ask struct {
 	id      uint32
 	key     string
@@ -124,7 +124,7 @@ func NewClient(host Host, w *Worker) *Client {
 // Waiting reports whether some request waits.
 func (c *Client) Waiting() bool { return len(c.waiters) > 0 }
 
-// Wait makes a request wait for what its pending verdict parts. The client keeps the
+// Wait makes a request wait for the units of its pending verdict. The client keeps the
 // verdict until Host.Free.
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	w := c.waiters[context]
@@ -188,8 +188,8 @@ func (c *Client) giveBack(r quota.Return, stream uint32) {
 	}
 }
 
-// queued returns the group that waits to be sent and parts the same, or a new one. Of
-// rules that count denied requests it parts the same cost too.
+// queued returns the ask for the same parts that waits to be sent, or a new one. Of rules
+// that count denied requests the costs are the same, too.
 func (c *Client) queued(parts []Part, refill bool) *ask {
 	c.key = c.key[:0]
 	for i := range parts {

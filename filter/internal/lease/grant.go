@@ -89,7 +89,7 @@ func (g *grant) leave(units uint32) (back quota.Return) {
 func (c *Source) store(at state.Place, r *received, spent uint32) quota.Return {
 	w := c.worker
 	e, wall := &w.entry, w.host.Now()
-	for try := range maxRetries {
+	for try := range state.MaxRetries {
 		now := w.host.Monotonic()
 		if c.table.ReadAt(e, at, wall, now) != state.OK {
 			break

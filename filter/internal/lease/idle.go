@@ -80,7 +80,7 @@ func (w *Worker) idle(returns []quota.Return, stream uint32, maxGrants int) []qu
 // them, it notes when to look again.
 func (h *leased) takeBack(e *state.LeaseEntry, wall, now int64) (units uint32, keep bool) {
 	c := h.source
-	for range maxRetries {
+	for range state.MaxRetries {
 		h.lookNs = now + maxLookNs
 		if c.table.ReadAt(e, h.place, wall, now) != state.OK {
 			return 0, true

@@ -15,8 +15,6 @@ const (
 	// silenceNs is for how long a key is decided without the service after its
 	// store has failed for this key. A denial is remembered no longer either.
 	silenceNs = 1_000_000_000
-	// maxRetries bounds the compare-and-swaps of one change of a record.
-	maxRetries = 256
 )
 
 // Source is the source of units of a rule of scope cluster: units that this proxy has
@@ -252,7 +250,7 @@ func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	}
 	back := a.of
 	back.Units = s.Cost
-	for range maxRetries {
+	for range state.MaxRetries {
 		if c.table.Reread(&a.entry, now, a.nowNs) != state.OK || a.entry.WrittenNs == 0 {
 			return false // the units stay counted
 		}

@@ -19,9 +19,6 @@ import (
 // writing.
 var ErrStore = errors.New("the counters could not be read or written")
 
-// maxRetries bounds the compare-and-swaps of one operation, as of one hit.
-const maxRetries = 256
-
 // Source counts in the records of a table.
 type Source struct {
 	Table *state.Table
@@ -112,7 +109,7 @@ func (c *Source) Refusal(name string) error {
 // The window is an index in Rule.Subjects.Windows, or state.AllWindows.
 func (c *Source) Operate(s *decide.Subject, name string, window int, n uint32, now int64) (value int64, err error) {
 	e := &s.Record
-	for range maxRetries {
+	for range state.MaxRetries {
 		if c.Table.Read(e, s.Limits, now) != state.OK {
 			break
 		}

@@ -28,16 +28,16 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	if !v.Allowed {
 		x.DeniedBy, x.RetryNs = v.DeniedBy().Name, &v.RetryNs
 	}
-	attempts := v.Subjects
+	subjects := v.Subjects
 	for i := range rules {
 		p := &rules[i]
-		if len(attempts) > 0 && attempts[0].Rule.Policy == p {
-			x.Rules[i] = matched(attempts[0])
+		if len(subjects) > 0 && subjects[0].Rule.Policy == p {
+			x.Rules[i] = matched(subjects[0])
 			x.Rules[i].Windows = windows(before[0], now)
 			if units, endsNs, leases := lease.Leased(before[0]); leases {
 				x.Rules[i].Lease = &answer.Lease{Units: units, EndsNs: endsNs}
 			}
-			attempts, before = attempts[1:], before[1:]
+			subjects, before = subjects[1:], before[1:]
 		} else {
 			outcome, why := whyUnmatched(p, &unmatched)
 			if exempt != "" && outcome != outcomeOff {

@@ -34,15 +34,15 @@ func (f *Fields) Append(dst []Field, v *decide.Verdict) []Field {
 	if !ietf && !xRateLimit || !v.Matched() {
 		return dst
 	}
-	attempts := v.Subjects
+	subjects := v.Subjects
 	if !v.Allowed {
-		attempts = attempts[v.Denied : v.Denied+1]
+		subjects = subjects[v.Denied : v.Denied+1]
 	}
 	if ietf {
-		dst = f.appendIETF(dst, attempts, v.Now)
+		dst = f.appendIETF(dst, subjects, v.Now)
 	}
 	if xRateLimit {
-		dst = f.appendXRateLimit(dst, attempts, v.Now)
+		dst = f.appendXRateLimit(dst, subjects, v.Now)
 	}
 	return dst
 }
@@ -52,9 +52,9 @@ func (f *Fields) Append(dst []Field, v *decide.Verdict) []Field {
 // q and window w, remaining r and seconds to reset t. There is no w for a window
 // that is no whole number of seconds, nor for a token bucket whose burst differs
 // from what it gains in a period. Clients learn nothing of shadow rules.
-func (f *Fields) appendIETF(dst []Field, attempts []*decide.Subject, now int64) []Field {
+func (f *Fields) appendIETF(dst []Field, subjects []*decide.Subject, now int64) []Field {
 	policies, limits := f.text[0][:0], f.text[1][:0]
-	for _, a := range attempts {
+	for _, a := range subjects {
 		if !a.Known || a.Shadow {
 			continue
 		}
@@ -97,14 +97,14 @@ func appendQuota(b []byte, w *limit.Window) []byte {
 // appendXRateLimit writes the X-RateLimit fields of draft 03: the tightest
 // window, and behind its limit the quota policies of all windows, each with the w
 // that the draft requires.
-func (f *Fields) appendXRateLimit(dst []Field, attempts []*decide.Subject, now int64) []Field {
+func (f *Fields) appendXRateLimit(dst []Field, subjects []*decide.Subject, now int64) []Field {
 	var (
 		known       bool
 		quota, left uint32
 		reset       int64
 	)
 	quotas := f.text[0][:0]
-	for _, a := range attempts {
+	for _, a := range subjects {
 		if !a.Known || a.Shadow {
 			continue
 		}
