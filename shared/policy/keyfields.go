@@ -122,7 +122,7 @@ func readProperty(r *reader, v value, k *KeyPart) {
 		r.fail(v, PropertyTooEarly, k.Path[0])
 	}
 	if holdsMany(k.Path) {
-		r.fail(v, PropertyNoValue, k.Path[0])
+		r.fail(v, PropertyNoValue)
 	}
 }
 

@@ -80,10 +80,10 @@ func (r *reader) eachHeader(v value, mayName func(string) bool, use func(at valu
 			r.failName(v, f, BadHeaderName, f.Name)
 			continue
 		case len(name) > MaxNameBytes:
-			r.failName(v, f, TooLong, itoa(MaxNameBytes), itoa(int64(len(name))))
+			r.failName(v, f, TooLong, itoa(MaxNameBytes))
 			continue
 		case !mayName(name):
-			r.failName(v, f, HeaderTaken, name)
+			r.failName(v, f, HeaderTaken)
 			continue
 		case first[name] != nil:
 			r.duplicate(v, f, first[name])

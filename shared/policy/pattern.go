@@ -156,8 +156,8 @@ func isPrintable(s string) bool {
 var Placeholders = []string{"RULE", "RETRY_AFTER", "LIMIT", "REMAINING"}
 
 // parseTemplate reads the notation of response: %NAME% is a value and %% a
-// percent sign. Where it fails, rest is what follows the percent sign.
-func parseTemplate(s string) (t Template, rest string, ok bool) {
+// percent sign.
+func parseTemplate(s string) (t Template, ok bool) {
 	literal := ""
 	for {
 		before, after, found := strings.Cut(s, "%")
@@ -172,7 +172,7 @@ func parseTemplate(s string) (t Template, rest string, ok bool) {
 		}
 		at := slices.Index(Placeholders, name)
 		if !closed || at < 0 {
-			return nil, after, false
+			return nil, false
 		}
 		if literal != "" {
 			t, literal = append(t, TemplatePart{Text: literal}), ""
@@ -182,7 +182,7 @@ func parseTemplate(s string) (t Template, rest string, ok bool) {
 	if literal != "" {
 		t = append(t, TemplatePart{Text: literal})
 	}
-	return t, "", true
+	return t, true
 }
 
 // Holds reports whether the pattern holds for a value. Where the value is too long for an

@@ -48,7 +48,7 @@ const (
 
 	WrongValue     Code = "wrong_value" // not of the wanted shape
 	MissingField   Code = "missing_field"
-	UnknownField   Code = "unknown_field"   // name, path of the object
+	UnknownField   Code = "unknown_field"   // name
 	DuplicateField Code = "duplicate_field" // line of the first, if known
 	UnknownVersion Code = "unknown_version"
 	Reserved       Code = "reserved"
@@ -113,17 +113,17 @@ const (
 	FirstOfNested    Code = "first_of_nested"
 	FirstOfTwice     Code = "first_of_twice"     // label, other
 	PropertyTooEarly Code = "property_too_early" // not known before the decision
-	PropertyNoValue  Code = "property_no_value"  // many values
-	OverrideNoKey    Code = "override_no_key"    // the rule has none
-	OverrideBoth     Code = "override_both"      // limits and unlimited
+	PropertyNoValue  Code = "property_no_value"
+	OverrideNoKey    Code = "override_no_key" // the rule has none
+	OverrideBoth     Code = "override_both"   // limits and unlimited
 	OverrideNeither  Code = "override_neither"
 	PatternCount     Code = "pattern_count"     // key parts
 	NotARuleWindow   Code = "not_a_rule_window" // Windows
 	OverriddenTwice  Code = "overridden_twice"  // Windows
 	OverrideRenames  Code = "override_renames"  // a window
-	BadTemplate      Code = "bad_template"      // what follows the wrong %
+	BadTemplate      Code = "bad_template"
 	BadMediaType     Code = "bad_media_type"
-	HeaderTaken      Code = "header_taken" // name
+	HeaderTaken      Code = "header_taken"
 	GRPCStatusOK     Code = "grpc_status_ok"
 )
 

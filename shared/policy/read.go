@@ -117,7 +117,7 @@ func (r *reader) object(v value, known []FieldSchema, read func(i int, child val
 		at := indexOf(known, f.Name)
 		switch {
 		case at < 0:
-			r.failName(v, f, UnknownField, f.Name, v.at.String())
+			r.failName(v, f, UnknownField, f.Name)
 		case first[at] > 0:
 			r.duplicate(v, f, &v.node.Fields[first[at]-1])
 		default:

@@ -39,9 +39,9 @@ func readBody(r *reader, v value, res *Response) {
 }
 
 func (r *reader) template(v value) Template {
-	t, rest, ok := parseTemplate(v.node.Text)
+	t, ok := parseTemplate(v.node.Text)
 	if !ok {
-		r.fail(v, BadTemplate, rest)
+		r.fail(v, BadTemplate)
 	}
 	return t
 }

@@ -37,7 +37,7 @@ func (t *Table) findSlot(e *Entry, evict bool) Status {
 func (t *Table) addToFloor(e *Entry, slot int, last, at int64) {
 	for i := range t.layout.Windows {
 		w := &e.rule[i]
-		victim := w.Floor(t.recordUsage(e, slot, i), last, at)
+		victim := w.Floor(t.recordUsage(e, slot, i, last), last, at)
 		e.page.setFloor(&t.layout, i, w.MergeFloors(e.page.floor(&t.layout, i), victim))
 	}
 }
@@ -95,7 +95,7 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 	at := int64(0)
 	last := t.recordTime(e, slot)
 	for i := range t.layout.Windows {
-		u := t.recordUsage(e, slot, i)
+		u := t.recordUsage(e, slot, i, last)
 		at = max(at, e.rule[i].Expiry(&u, last))
 	}
 	return at
@@ -111,15 +111,15 @@ func (t *Table) recordTime(e *Entry, slot int) int64 {
 	return last
 }
 
-// recordUsage is the usage of column i in the slot's record, as of recordTime. It
-// is valid until the next call.
-func (t *Table) recordUsage(e *Entry, slot, i int) limit.Usage {
+// recordUsage is the usage of column i in the slot's record at its recordTime. It is
+// valid until the next call.
+func (t *Table) recordUsage(e *Entry, slot, i int, at int64) limit.Usage {
 	u := e.page.usage(&t.layout, slot, i, e.other)
 	if u.Log != nil {
 		e.other = u.Log
 	}
-	if last, as := e.page.time(&t.layout, slot), t.recordTime(e, slot); as < last {
-		t.layout.Windows[i].SetBack(&u, last, as)
+	if last := e.page.time(&t.layout, slot); at < last {
+		t.layout.Windows[i].SetBack(&u, last, at)
 	}
 	return u
 }
@@ -138,7 +138,7 @@ func (t *Table) leastLoaded(e *Entry) int {
 				continue
 			}
 			w := &e.rule[column]
-			u := w.ByRule(t.recordUsage(e, slot, column), last, at)
+			u := w.ByRule(t.recordUsage(e, slot, column, last), last, at)
 			if l := w.Load(&u, at); load.Less(l) {
 				load = l
 			}

@@ -53,7 +53,7 @@ func goldenTable(t *testing.T, store Store) *Table {
 func TestGoldenBytes(t *testing.T) {
 	store := newMemory()
 	table := goldenTable(t, store)
-	at, _ := table.locate([]byte("a"))
+	at, _ := table.place(table.hash([]byte("a")))
 	require.Equal(t, "sl/000100000000", string(at[:]))
 	requireGolden(t, "page", store.bytes(at[:]))
 	requireGolden(t, "directory", store.bytes(directoryKey))
@@ -121,7 +121,7 @@ func TestDamagedPages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := newMemory()
 			table := goldenTable(t, store)
-			at, _ := table.locate([]byte("a"))
+			at, _ := table.place(table.hash([]byte("a")))
 			damaged := damage(store.bytes(at[:]))
 			store.Set(at[:], damaged, 0)
 			writes := store.writes

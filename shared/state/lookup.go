@@ -1,9 +1,6 @@
 package state
 
-import (
-	"bytes"
-	"sort"
-)
+import ()
 
 // lookup finds a counter's tables in a directory, and free table numbers, without
 // a search through all tables: a configuration may have ten thousand. It is valid
@@ -93,7 +90,5 @@ func (t *Tables) withOthers(first *Table) []*Table {
 	if open < minAhead {
 		return []*Table{first}
 	}
-	// All workers register them in the same order, so each finds what others have registered.
-	sort.Slice(closed, func(i, j int) bool { return bytes.Compare(closed[i].def.Counter[:], closed[j].def.Counter[:]) < 0 })
 	return append([]*Table{first}, closed[:min(open, len(closed))]...)
 }

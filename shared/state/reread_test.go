@@ -27,7 +27,7 @@ func TestRereadDoesNotHash(t *testing.T) {
 	table.tables.SetSplitOwner(OwnerID("another"))
 	table.tables.Split()
 	require.Equal(t, OK, table.Reread(&e, key, second))
-	at, _ := table.locate(numbered(7))
+	at, _ := table.place(table.hash(numbered(7)))
 	require.Equal(t, at, e.key)
 }
 

@@ -69,12 +69,6 @@ func (t *Table) enter(now int64) Status {
 	return t.tables.enter(now, t.tables.withOthers(t))
 }
 
-// locate returns where the key's record belongs: the page's key in shared data
-// and the fingerprint in the page.
-func (t *Table) locate(key []byte) (at [15]byte, fingerprint uint32) {
-	return t.place(t.hash(key))
-}
-
 func (t *Table) hash(key []byte) uint64 {
 	return siphash.Hash(t.tables.seed[0], t.tables.seed[1], key)
 }

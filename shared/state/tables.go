@@ -105,6 +105,12 @@ func NewTables(store Store, random func([]byte), ownerID uint64, configuredNs in
 	}
 }
 
+// On returns the same tables over another store, none of them read yet. A store
+// that keeps writes to itself shows what would happen without changing anything.
+func (t *Tables) On(store Store) *Tables {
+	return NewTables(store, t.random, t.self.id, t.self.configuredNs)
+}
+
 // Table returns the table of a counter; rules that share a counter share it.
 func (t *Tables) Table(def Definition) *Table {
 	at, found := t.find(def.Counter)
@@ -148,9 +154,6 @@ func (t *Tables) Split() {
 		table.open, table.seen = false, nil
 	}
 }
-
-// IsSplit reports whether the tables are the split owner's.
-func (t *Tables) IsSplit() bool { return t.split }
 
 // Release removes the owner from all its tables after Split. No successor takes
 // over a split owner's tables: they wait for their windows to end. It does nothing

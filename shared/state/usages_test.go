@@ -39,7 +39,7 @@ func usagesDefinition() Definition {
 func TestGoldenUsages(t *testing.T) {
 	store := newMemory()
 	table := usagesTable(t, store)
-	at, _ := table.locate([]byte("a"))
+	at, _ := table.place(table.hash([]byte("a")))
 	requireGolden(t, "usages", store.bytes(at[:]))
 	requireGolden(t, "usages-directory", store.bytes(directoryKey))
 
@@ -88,7 +88,7 @@ func TestDamagedDefinitions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			store := newMemory()
 			table := usagesTable(t, store)
-			at, _ := table.locate([]byte("a"))
+			at, _ := table.place(table.hash([]byte("a")))
 			damaged := store.bytes(at[:])
 			damaged[headBytes+c.window*windowBytes+c.offset] = c.value
 			store.Set(at[:], damaged, 0)

@@ -105,7 +105,6 @@ func (o *replayOptions) replay(cmd *cobra.Command, logs []string, page io.Writer
 		return err
 	}
 	show, end := progress(cmd)
-	defer end()
 	r := replay.Options{
 		Log: read, Proxies: o.proxies, Unknown: float64(o.log.unknown), CacheDir: compiledFilters(), Progress: show,
 		Warn: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },

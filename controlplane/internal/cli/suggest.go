@@ -69,7 +69,6 @@ func (o *suggestOptions) run(cmd *cobra.Command, logs []string) error {
 		return err
 	}
 	show, end := progress(cmd)
-	defer end()
 	s, err := replay.Suggest(cmd.Context(), replay.SuggestOptions{
 		Options: replay.Options{
 			Log: read, Unknown: float64(o.log.unknown), Wasm: wasm, CacheDir: compiledFilters(), Progress: show,

@@ -35,14 +35,16 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 		return Imported{}, err
 	}
 	root, d, e := &tree{}, &draft{from: "envoyproxy/ratelimit"}, &enforcement{}
-	for _, f := range files {
-		in, err := open(f, n)
-		if err != nil {
+	opened := make([]*source, len(files))
+	for i, f := range files {
+		if opened[i], err = open(f, n); err != nil {
 			return Imported{}, err
 		}
-		if policies := ofKind(in.root, "BackendTrafficPolicy"); len(policies) > 0 {
-			return in.gateway(policies)
-		}
+	}
+	if made, are, err := gatewayPolicies(opened, o, keys); are {
+		return made, err
+	}
+	for _, in := range opened {
 		if in.refuse(true); n.err() == nil {
 			for _, document := range resources(in.root) {
 				in.readDomain(document, root, &d.domain)

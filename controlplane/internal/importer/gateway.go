@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"errors"
 	"net/netip"
 	"reflect"
 	"regexp"
@@ -67,31 +68,58 @@ type gatewayMatch struct {
 	Invert bool   `yaml:"invert"`
 }
 
-// gateway makes rules of BackendTrafficPolicies.
-func (in *source) gateway(list []*policy.Node) (Imported, error) {
-	d := &draft{from: "BackendTrafficPolicy"}
-	for _, n := range list {
-		name, spec := textOf(fieldOf(n, "metadata"), "name"), fieldOf(n, "spec")
-		for _, target := range append(itemsOf(spec, "target_refs"), fieldOf(spec, "target_ref")) {
-			if target != nil {
-				in.notes.add(in.placeOf(target), "the BackendTrafficPolicy is for the "+textOf(target, "kind")+" "+textOf(target, "name")+
-					" alone: apply the policy to the same, or give its rules a match")
-			}
-		}
-		o := &gatewayLimit{}
-		if limit := fieldOf(spec, "rate_limit"); limit != nil {
-			in.structure(limit, "", reflect.ValueOf(o).Elem())
-		}
-		for _, of := range []*gatewayRules{o.Global, o.Local} {
-			if of != nil {
-				d.rules = append(d.rules, in.gatewayRules(of, strings.TrimSpace(printable(name)), of == o.Local)...)
-			}
-			if of != nil && of == o.Global {
-				in.notes.add(place{}, eachEnvoy)
+// gatewayPolicies imports files of BackendTrafficPolicies, if they have any. Other limits
+// beside them are a problem: a policy is made of one kind.
+func gatewayPolicies(files []*source, o Options, keys *keyParts) (made Imported, are bool, err error) {
+	const kind = "BackendTrafficPolicy"
+	d := &draft{from: kind}
+	if !slices.ContainsFunc(files, func(in *source) bool { return len(ofKind(in.root, kind)) > 0 }) {
+		return made, false, nil
+	}
+	if o.Routes != nil || o.Listener != "" {
+		return made, true, errors.New("a " + kind + " names its requests itself: leave out --routes and --listener")
+	}
+	for _, in := range files {
+		for _, n := range resources(in.root) {
+			if textOf(n, "kind") == kind {
+				d.rules = append(d.rules, in.gateway(n)...)
+			} else {
+				in.fail(n, "", "is no "+kind+", and others are: import each kind by itself")
 			}
 		}
 	}
-	return finish(d, in.notes, &keyParts{})
+	made, err = finish(d, files[0].notes, keys)
+	return made, true, err
+}
+
+// gateway makes rules of a BackendTrafficPolicy.
+func (in *source) gateway(n *policy.Node) (list []rule) {
+	name, spec := textOf(fieldOf(n, "metadata"), "name"), fieldOf(n, "spec")
+	targets := append(itemsOf(spec, "target_refs"), fieldOf(spec, "target_ref"))
+	for _, target := range append(targets, itemsOf(spec, "target_selectors")...) {
+		if target == nil {
+			continue
+		}
+		which := strings.TrimSpace("the " + textOf(target, "kind") + " " + textOf(target, "name"))
+		if fieldOf(target, "name") == nil {
+			which = "what its targetSelectors select"
+		}
+		in.notes.add(in.placeOf(target), "the BackendTrafficPolicy is for "+which+" alone: apply the policy to the same, or give its rules a match")
+	}
+	o := &gatewayLimit{}
+	if limit := fieldOf(spec, "rate_limit"); limit != nil {
+		in.structure(limit, "", reflect.ValueOf(o).Elem())
+	}
+	for _, of := range []*gatewayRules{o.Global, o.Local} {
+		if of == nil {
+			continue
+		}
+		list = append(list, in.gatewayRules(of, strings.TrimSpace(printable(name)), of == o.Local)...)
+		if of == o.Global {
+			in.notes.add(place{}, eachEnvoy)
+		}
+	}
+	return list
 }
 
 // gatewayRules makes a rule of each. A local rule without selectors is for the

@@ -56,9 +56,14 @@ func openEnvoy(f File, n *notes) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
+	return in, in.asEnvoy()
+}
+
+// asEnvoy has the file read as a configuration of Envoy.
+func (in *source) asEnvoy() error {
 	in.refuse(false)
 	in.root = in.whole(in.root)
-	return in, n.err()
+	return in.notes.err()
 }
 
 // resources are the documents of a file, also those in a List of Kubernetes.

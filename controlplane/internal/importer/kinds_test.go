@@ -1,6 +1,7 @@
 package importer_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -171,6 +172,39 @@ spec:
         limit: {requests: 3, unit: Second}
       - limit: {requests: 1000, unit: Second}
 `
+
+// All policies of all files become rules; other limits beside them, and options that
+// change nothing, are errors.
+func TestBackendTrafficPolicies(t *testing.T) {
+	policyOf := func(name, spec string) string {
+		return "kind: BackendTrafficPolicy\nmetadata: {name: " + name + "}\nspec: {" + spec + "rateLimit: {global: {rules: [{limit: {requests: 3, unit: Day}}]}}}\n"
+	}
+	const ofService = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5}}]\n"
+	read := func(o importer.Options, texts ...string) (importer.Imported, error) {
+		var files []importer.File
+		for i, text := range texts {
+			files = append(files, importer.File{Name: string(rune('a'+i)) + ".yaml", Text: []byte(text)})
+		}
+		return importer.EnvoyRatelimit(files, o)
+	}
+	made, err := read(importer.Options{}, policyOf("one", ""), policyOf("two", "targetSelectors: [{matchLabels: {app: x}}], ")+"---\n"+policyOf("three", ""))
+	require.NoError(t, err)
+	for _, want := range []string{"name: one-1", "name: two-1", "name: three-1", "b.yaml:3: the BackendTrafficPolicy is for what its targetSelectors select alone"} {
+		require.Contains(t, string(made.Policy)+fmt.Sprint(made.Notes), want)
+	}
+	for _, mixed := range [][]string{{policyOf("one", ""), ofService}, {ofService, policyOf("one", "")}, {policyOf("one", "") + "---\n" + ofService}} {
+		_, err := read(importer.Options{}, mixed...)
+		require.ErrorContains(t, err, "is no BackendTrafficPolicy, and others are: import each kind by itself")
+	}
+	_, err = filter("kind: EnvoyFilter\nspec: {}\n---\n"+policyOf("one", ""), importer.Options{})
+	require.ErrorContains(t, err, "is no BackendTrafficPolicy")
+	for _, o := range []importer.Options{{Listener: "x"}, {Routes: &importer.File{Name: "r.yaml"}}} {
+		_, err := read(o, policyOf("one", ""))
+		require.ErrorContains(t, err, "leave out --routes and --listener")
+	}
+	_, err = read(importer.Options{Keys: map[string]string{"nope": "path"}}, policyOf("one", ""))
+	require.ErrorContains(t, err, "nope")
+}
 
 func TestBackendTrafficPolicy(t *testing.T) {
 	for _, run := range []func(string, importer.Options) (importer.Imported, error){service, filter} {

@@ -20,12 +20,15 @@ func LocalRatelimit(f File, o Options) (Imported, error) {
 	if err != nil {
 		return Imported{}, err
 	}
-	in, err := openEnvoy(f, n)
+	in, err := open(f, n)
 	if err != nil {
 		return Imported{}, err
 	}
-	if policies := ofKind(in.root, "BackendTrafficPolicy"); len(policies) > 0 {
-		return in.gateway(policies)
+	if made, are, err := gatewayPolicies([]*source{in}, o, keys); are {
+		return made, err
+	}
+	if err := in.asEnvoy(); err != nil {
+		return Imported{}, err
 	}
 	l := &localImport{in: in, routes: in, draft: &draft{from: "Envoy's local rate limit filter"}, notes: n, keys: keys}
 	if err := l.read(o); err != nil {

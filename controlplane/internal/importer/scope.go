@@ -99,7 +99,7 @@ func (in *source) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 
 // readHeaderMatcher adds a condition on a header.
 func (in *source) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
-	name := o.GetName()
+	name := strings.ToLower(o.GetName())
 	p := headerPart(name)
 	if p.kind == "header" && !isHeaderName(name) {
 		in.failField(o, "name", "must be the name of a header, not "+strconv.Quote(name))

@@ -73,8 +73,7 @@ func (c *collector) spellings(paths value, patterns []policy.Pattern, of string)
 func (c *collector) anyMatches(patterns []policy.Pattern, path string) bool {
 	for i := range patterns {
 		c.compared++
-		p := &patterns[i]
-		if p.Kind == policy.Prefix && strings.HasPrefix(path, p.Text) || p.Kind == policy.Regexp && p.Automaton.Match(path) {
+		if holds, _ := patterns[i].Holds(path, true, true); holds {
 			return true
 		}
 	}
