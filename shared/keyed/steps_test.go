@@ -13,11 +13,7 @@ import (
 
 // TestTheClockSteps: as in shared/state.
 func TestTheClockSteps(t *testing.T) {
-	histories := 300
-	if testing.Short() {
-		histories /= 10
-	}
-	steptest.Judge(t, histories, func(windows []limit.Window, capacity uint32, clock *steptest.Clock) steptest.Limiter {
+	steptest.Judge(t, 300, func(windows []limit.Window, capacity uint32, clock *steptest.Clock) steptest.Limiter {
 		b := New().Capacity(capacity).Clock(func() time.Time { return time.Unix(0, clock.Ns) })
 		for _, w := range windows {
 			b.windows = append(b.windows, window{Window: w, period: time.Duration(w.PeriodNs)})

@@ -53,8 +53,8 @@ func checkTable[T any](t *testing.T, o *object[T]) {
 
 // The kinds of key parts are the fields of the object, in its order.
 func TestKeyWords(t *testing.T) {
-	require.Len(t, keyWords, len(keyObject.Fields)+1)
+	require.Len(t, keyKinds, len(keyObject.Fields)+1)
 	for i, f := range keyObject.Fields {
-		require.Equal(t, f.Name, keyWords[i+1])
+		require.Equal(t, f.Name, keyKinds[i+1].word)
 	}
 }

@@ -60,7 +60,7 @@ func readKeyPart(r *reader, v value, k *KeyPart) {
 
 // readBareKeyPart reads a part that needs nothing but its kind: "- host".
 func readBareKeyPart(r *reader, v value, k *KeyPart) {
-	kind := slices.Index(keyWords[:], v.node.Text)
+	kind := slices.IndexFunc(keyKinds[:], func(k keyKind) bool { return k.word == v.node.Text })
 	if kind <= 0 || !keyKinds[kind].bare {
 		r.fail(v, WrongValue)
 		return

@@ -99,8 +99,9 @@ func keyObjects() (list []ObjectSchema) {
 // keyKind is what else there is to a kind of key part, but for how the filter reads it
 // of a request.
 type keyKind struct {
-	bare   bool // a policy may write the word alone
-	header bool // Name is the header that it is read from
+	word   string // what a policy calls it
+	bare   bool   // a policy may write the word alone
+	header bool   // Name is the header that it is read from
 	// detail appends what tells two parts of the kind apart, for KeyDefinition.
 	detail func(b []byte, p *KeyPart) []byte
 	// label follows the word in Label, nil where the word says all.
@@ -110,25 +111,18 @@ type keyKind struct {
 }
 
 var keyKinds = [...]keyKind{
-	KeyHeader:   {header: true, detail: headerDetail, label: headerLabel, origin: sent},
-	KeyClientIP: {bare: true, detail: prefixDetail},
-	KeyHost:     {bare: true},
-	KeyMethod:   {bare: true},
-	KeyPath:     {bare: true, detail: segmentDetail, label: segmentLabel},
-	KeyQuery:    {detail: nameDetail, label: partName, origin: sent},
-	KeyCookie:   {detail: nameDetail, label: partName, origin: sent},
-	KeyRoute:    {bare: true},
-	KeyJWT:      {detail: claimDetail, label: claimLabel, origin: verified},
-	KeyProperty: {detail: pathDetail, label: pathLabel, origin: propertyOrigin},
-	KeyFirstOf:  {},
-	KeyAddress:  {header: true, detail: addressDetail, label: partName, origin: sent},
-}
-
-// keyWords are what a policy calls the kinds.
-var keyWords = [...]string{
-	KeyHeader: "header", KeyClientIP: "client_ip", KeyHost: "host", KeyMethod: "method", KeyPath: "path",
-	KeyQuery: "query", KeyCookie: "cookie", KeyRoute: "route", KeyJWT: "jwt", KeyProperty: "property",
-	KeyFirstOf: "first_of", KeyAddress: "address",
+	KeyHeader:   {word: "header", header: true, detail: headerDetail, label: headerLabel, origin: sent},
+	KeyClientIP: {word: "client_ip", bare: true, detail: prefixDetail},
+	KeyHost:     {word: "host", bare: true},
+	KeyMethod:   {word: "method", bare: true},
+	KeyPath:     {word: "path", bare: true, detail: segmentDetail, label: segmentLabel},
+	KeyQuery:    {word: "query", detail: nameDetail, label: partName, origin: sent},
+	KeyCookie:   {word: "cookie", detail: nameDetail, label: partName, origin: sent},
+	KeyRoute:    {word: "route", bare: true},
+	KeyJWT:      {word: "jwt", detail: claimDetail, label: claimLabel, origin: verified},
+	KeyProperty: {word: "property", detail: pathDetail, label: pathLabel, origin: propertyOrigin},
+	KeyFirstOf:  {word: "first_of"},
+	KeyAddress:  {word: "address", header: true, detail: addressDetail, label: partName, origin: sent},
 }
 
 func nameDetail(b []byte, p *KeyPart) []byte { return appendSized(b, p.Name) }
@@ -230,7 +224,7 @@ func appendDefinitions(b []byte, parts []KeyPart) []byte {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, keyWords[parts[i].Kind]...)
+		b = append(b, keyKinds[parts[i].Kind].word...)
 		switch detail := keyKinds[parts[i].Kind].detail; {
 		case detail != nil:
 			b = detail(b, &parts[i])
@@ -263,10 +257,10 @@ func appendPath(b []byte, path []string) []byte {
 func (p *KeyPart) Label() string {
 	if label := keyKinds[p.Kind].label; label != nil {
 		if text := label(p); text != "" {
-			return keyWords[p.Kind] + ":" + text
+			return keyKinds[p.Kind].word + ":" + text
 		}
 	}
-	return keyWords[p.Kind]
+	return keyKinds[p.Kind].word
 }
 
 // Cut divides a key part as people write it. Label says which of its key parts a

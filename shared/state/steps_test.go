@@ -11,11 +11,7 @@ import (
 
 // TestTheClockSteps: rule and floors, by the judge of all limiters whose clock steps.
 func TestTheClockSteps(t *testing.T) {
-	histories := 1500
-	if testing.Short() {
-		histories /= 10
-	}
-	steptest.Judge(t, histories, func(windows []limit.Window, capacity uint32, clock *steptest.Clock) steptest.Limiter {
+	steptest.Judge(t, 1500, func(windows []limit.Window, capacity uint32, clock *steptest.Clock) steptest.Limiter {
 		store := newMemory()
 		store.clock = func() int64 { return clock.Ns }
 		table := configured(store, "o", 1, definition("x", capacity, windows...))

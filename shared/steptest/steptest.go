@@ -53,9 +53,12 @@ type Limiter struct {
 type Make func(windows []limit.Window, capacity uint32, clock *Clock) Limiter
 
 // Judge plays random histories, in which the clock steps, to limiters of every
-// algorithm, alone and layered.
+// algorithm, alone and layered; with -short a tenth of them.
 func Judge(t *testing.T, histories int, limiter Make) {
 	t.Helper()
+	if testing.Short() {
+		histories /= 10
+	}
 	for seed := range uint64(histories) {
 		for name, play := range map[string]func(*history){"over": (*history).greedy, "calm": (*history).calm} {
 			random := rand.New(rand.NewPCG(seed, 0x57e9)) //nolint:gosec // it is to be the same again

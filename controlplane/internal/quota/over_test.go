@@ -121,11 +121,7 @@ func TestNeverOverByDefinitions(t *testing.T) {
 // from its last answer. Units without a lease count as admitted when the store counted
 // them.
 func TestTheStoresClockSteps(t *testing.T) {
-	histories := 300
-	if testing.Short() {
-		histories /= 10
-	}
-	steptest.Judge(t, histories, func(windows []limit.Window, _ uint32, clock *steptest.Clock) steptest.Limiter {
+	steptest.Judge(t, 300, func(windows []limit.Window, _ uint32, clock *steptest.Clock) steptest.Limiter {
 		b := &rig{t: t, clock: &virtual{}, memory: NewMemory(func() int64 { return clock.Ns })}
 		b.store = &odd{Store: b.memory}
 		var proxies [2]*proxy

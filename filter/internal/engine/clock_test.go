@@ -28,11 +28,7 @@ type definedLimit struct {
 
 // TestTheClockSteps: as in shared/state, on the paths that a request takes.
 func TestTheClockSteps(t *testing.T) {
-	histories := 300
-	if testing.Short() {
-		histories /= 10
-	}
-	steptest.Judge(t, histories, func(windows []limit.Window, capacity uint32, clock *steptest.Clock) steptest.Limiter {
+	steptest.Judge(t, 300, func(windows []limit.Window, capacity uint32, clock *steptest.Clock) steptest.Limiter {
 		limits := make([]definedLimit, len(windows))
 		for i, w := range windows {
 			limits[i] = definedLimit{
