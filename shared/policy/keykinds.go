@@ -206,6 +206,16 @@ func (p *KeyPart) Bits(ip netip.Addr) int {
 	return p.V6Prefix
 }
 
+// Network is what a key holds of an address: "192.0.2.7" where the prefix is the whole
+// address, and "192.0.2.0/24" where it is not.
+func (p *KeyPart) Network(ip netip.Addr) string {
+	bits := p.Bits(ip)
+	if network, err := ip.Prefix(bits); err == nil && bits < ip.BitLen() {
+		return network.String()
+	}
+	return ip.String()
+}
+
 // Header is the request header that the part is read from, "" if there is none.
 func (p *KeyPart) Header() string {
 	if keyKinds[p.Kind].header {

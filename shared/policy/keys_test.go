@@ -147,3 +147,14 @@ func TestHasCredential(t *testing.T) {
 		require.False(t, p.HasCredential(), p.Label())
 	}
 }
+
+// Of a client behind NAT64 the translated address counts.
+func TestNetworks(t *testing.T) {
+	for text, want := range map[string]string{
+		"192.0.2.7": "192.0.2.0/24", "2001:db8:0:1:2::7": "2001:db8:0:1::/64", "64:ff9b::192.0.2.7": "64:ff9b::c000:200/120",
+		"64:ff9b:1::7": "64:ff9b:1::/64",
+	} {
+		require.Equal(t, want, (&policy.KeyPart{V4Prefix: 24, V6Prefix: 64}).Network(netip.MustParseAddr(text)))
+	}
+	require.Equal(t, "64:ff9b::c000:207", (&policy.KeyPart{V4Prefix: 32, V6Prefix: 64}).Network(netip.MustParseAddr("64:ff9b::192.0.2.7")))
+}

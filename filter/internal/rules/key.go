@@ -114,7 +114,7 @@ func (p *KeyPart) read(r *request.Request) (string, bool) {
 		if !present {
 			return "", false
 		}
-		return p.network(ip)
+		return p.Network(ip), true
 	case policy.KeyClientIP:
 		return p.clientNetwork(r)
 	case policy.KeyHost:
@@ -189,19 +189,5 @@ func (p *KeyPart) clientNetwork(r *request.Request) (string, bool) {
 	if !present || p.Bits(ip) >= ip.BitLen() {
 		return r.ClientText()
 	}
-	return p.network(ip)
-}
-
-// network returns the network of an address, as "192.0.2.7" where the prefix is the whole
-// address and "192.0.2.0/24" where it is not.
-func (p *KeyPart) network(ip netip.Addr) (string, bool) {
-	bits := p.Bits(ip)
-	if bits >= ip.BitLen() {
-		return ip.String(), true
-	}
-	prefix, err := ip.Prefix(bits)
-	if err != nil {
-		return "", false
-	}
-	return prefix.String(), true
+	return p.Network(ip), true
 }

@@ -1,12 +1,9 @@
 package rules
 
 import (
-	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // A credential is what follows its scheme: however the scheme and the spaces are
@@ -20,20 +17,6 @@ func TestCredential(t *testing.T) {
 		require.Equal(t, want, got, text)
 		require.Equal(t, want != "", present, text)
 	}
-}
-
-// Of a client behind NAT64 the translated address counts.
-func TestNetworks(t *testing.T) {
-	for text, want := range map[string]string{
-		"192.0.2.7": "192.0.2.0/24", "2001:db8:0:1:2::7": "2001:db8:0:1::/64", "64:ff9b::192.0.2.7": "64:ff9b::c000:200/120",
-		"64:ff9b:1::7": "64:ff9b:1::/64",
-	} {
-		got, present := (&KeyPart{KeyPart: &policy.KeyPart{V4Prefix: 24, V6Prefix: 64}}).network(netip.MustParseAddr(text))
-		require.True(t, present)
-		require.Equal(t, want, got)
-	}
-	whole, _ := (&KeyPart{KeyPart: &policy.KeyPart{V4Prefix: 32, V6Prefix: 64}}).network(netip.MustParseAddr("64:ff9b::192.0.2.7"))
-	require.Equal(t, "64:ff9b::c000:207", whole)
 }
 
 // An address in a header is one key in each way that proxies write it.

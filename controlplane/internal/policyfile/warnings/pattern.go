@@ -157,11 +157,7 @@ func neverAddress(p policy.Pattern, part *policy.KeyPart) string {
 	if err != nil {
 		return quote(p.Text) + " is no address"
 	}
-	ip = ip.Unmap().WithZone("")
-	want, bits := ip.String(), part.Bits(ip)
-	if network, err := ip.Prefix(bits); err == nil && bits < ip.BitLen() {
-		want = network.String()
-	}
+	want := part.Network(ip.Unmap().WithZone(""))
 	if want == p.Text {
 		return ""
 	}
