@@ -1,5 +1,4 @@
-// Package buildtest compiles for tests: the filter, as it is and with faults, and
-// the reader of custom resources.
+// Package buildtest compiles for tests: the filter, and the reader of custom resources.
 //
 // Its invariant: what a test gets was compiled from the tree under test, never
 // an older file that happened to lie around. No program may import it.

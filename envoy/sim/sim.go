@@ -73,9 +73,8 @@ type Options struct {
 	Workers         int    // worker VMs, 1 if 0
 	VMID            string // namespace of the shared data
 	VMConfiguration []byte
-	Environment     []string // NAME=VALUE, as by vm_config.environment_variables
-	PluginName      string   // properties plugin_name and
-	RootID          string   // plugin_root_id
+	PluginName      string // properties plugin_name and
+	RootID          string // plugin_root_id
 
 	// Properties are known to every context, also those of the plugin: node.*,
 	// for one. Paths are joined with dots or zero bytes.
@@ -131,7 +130,6 @@ type Host struct {
 
 	vmID            string
 	vmConfiguration []byte
-	environment     []string
 	pluginName      string
 	rootID          string
 	properties      map[string][]byte
@@ -178,7 +176,7 @@ type thread struct {
 // no VM: the first Configure does.
 func New(ctx context.Context, o Options) (*Host, error) {
 	h := &Host{
-		ctx: ctx, vmID: o.VMID, vmConfiguration: o.VMConfiguration, environment: o.Environment, pluginName: o.PluginName, rootID: o.RootID,
+		ctx: ctx, vmID: o.VMID, vmConfiguration: o.VMConfiguration, pluginName: o.PluginName, rootID: o.RootID,
 		properties: o.Properties, now: o.Now, logTo: o.Log, logLevel: o.LogLevel, onCall: o.OnCall,
 		onShared: o.OnShared, seed: o.Seed, dial: o.Dial, streamIdle: int64(o.StreamIdle),
 		changed: make(chan struct{}, 1),

@@ -31,10 +31,10 @@ var wasiCalls = []hostCall{
 	{name: "fd_close", params: "i", wasi: answer(errnoOK)},
 	{name: "fd_fdstat_get", params: "ii", wasi: (*vm).fdstat, allowed: inStart},
 	{name: "fd_fdstat_set_flags", params: "ii", wasi: answer(errnoNosys), allowed: inStart},
-	{name: "environ_get", params: "ii", wasi: (*vm).environ, allowed: inStart},
-	{name: "environ_sizes_get", params: "ii", wasi: (*vm).environSizes, allowed: inStart},
+	{name: "environ_get", params: "ii", wasi: answer(errnoOK), allowed: inStart},
+	{name: "environ_sizes_get", params: "ii", wasi: (*vm).none, allowed: inStart},
 	{name: "args_get", params: "ii", wasi: answer(errnoOK), allowed: inStart},
-	{name: "args_sizes_get", params: "ii", wasi: (*vm).noArguments, allowed: inStart},
+	{name: "args_sizes_get", params: "ii", wasi: (*vm).none, allowed: inStart},
 	{name: "clock_time_get", params: "iIi", wasi: (*vm).clockTime, allowed: inStart | inAlloc},
 	{name: "random_get", params: "ii", wasi: (*vm).random, allowed: inStart},
 	{name: "sched_yield", params: "", wasi: answer(errnoOK)},
@@ -123,30 +123,10 @@ func (v *vm) fdstat(s []uint64) errno {
 	return errnoOK
 }
 
-func (v *vm) noArguments(s []uint64) errno { return v.sizes(s, 0, 0) }
-
-func (v *vm) environSizes(s []uint64) errno {
-	bytes := 0
-	for _, variable := range v.host.environment {
-		bytes += len(variable) + 1
-	}
-	return v.sizes(s, len(v.host.environment), bytes)
-}
-
-func (v *vm) sizes(s []uint64, count, bytes int) errno {
-	if v.writeU32(s[0], uint32(count)) != statusOK || v.writeU32(s[1], uint32(bytes)) != statusOK {
+// none says that there are no arguments, and no variables of an environment.
+func (v *vm) none(s []uint64) errno {
+	if v.writeU32(s[0], 0) != statusOK || v.writeU32(s[1], 0) != statusOK {
 		return errnoFault
-	}
-	return errnoOK
-}
-
-func (v *vm) environ(s []uint64) errno {
-	list, text := s[0], s[1]
-	for _, variable := range v.host.environment {
-		if v.writeU32(list, uint32(text)) != statusOK || !v.mem.Write(uint32(text), append([]byte(variable), 0)) {
-			return errnoFault
-		}
-		list, text = list+4, text+uint64(len(variable))+1
 	}
 	return errnoOK
 }

@@ -146,13 +146,13 @@ type bench struct {
 	outcome outcome
 }
 
-func newBench(t *testing.T, wasm []byte, environment ...string) *bench {
+func newBench(t *testing.T, wasm []byte) *bench {
 	t.Helper()
 	b := &bench{}
 	b.Scheduler = interleave.New(func() *sim.Namespace { return b.Shared() })
 	h, err := sim.New(context.Background(), sim.Options{
 		Wasm: wasm, Workers: maxWorkers + 1, VMID: "sluice", PluginName: "sluice", RootID: "sluice", Seed: 1,
-		Environment: environment, CacheDir: buildtest.CacheDir(), OnShared: b.Park, LogLevel: sim.Error,
+		CacheDir: buildtest.CacheDir(), OnShared: b.Park, LogLevel: sim.Error,
 		Now: func() int64 {
 			if worker := b.Running(); worker != interleave.Nobody {
 				return b.clocks[worker]
