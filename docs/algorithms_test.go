@@ -3,13 +3,9 @@ package docs_test
 import (
 	"encoding/json"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,27 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
-
-// Every algorithm that a policy may name has a section with a policy and a picture,
-// and the first table says what it is to be chosen for.
-func TestAlgorithmsAreDescribed(t *testing.T) {
-	d := document(t, "docs/algorithms.md")
-	names := []string{"layered"}
-	for a := limit.FixedWindow; a <= limit.TokenBucket; a++ {
-		names = append(names, policy.AlgorithmName(a))
-	}
-	choose := d.section("## The algorithms")
-	for _, name := range names {
-		require.Contains(t, choose, "\n| [`"+name+"`](#"+name+") | ")
-		section := d.section("## " + name)
-		for _, part := range []string{"```yaml " + name + ".yaml\n", "(img/" + name + ".svg)", "**Bound**", "**Source**"} {
-			require.Contains(t, section, part, name)
-		}
-	}
-}
 
 // The requests of the pictures in algorithms.md come at these ms: a few, three bursts of
 // twelve, and from 18 s on two a second.
@@ -106,94 +82,6 @@ func admittedOf(t *testing.T, output string) (admitted, highest, all int) {
 		highest = max(highest, i-first+1)
 	}
 	return len(times), highest, len(pictured())
-}
-
-// comingFrom is what users of other limiters know, by the section that must
-// speak of it.
-var comingFrom = map[string]string{
-	"## Hammer: fix_window":         "algorithm: :fix_window|key|scale|limit|increment|hit/5|get/3|inc/4|set/4|clean/1|clean_period|start_link|count_denied",
-	"## Hammer: fix_window_per_key": "algorithm: :fix_window_per_key|hit/5|expires_at/3|get/3|inc/4|set/4|clean/1|clean_period|count_denied",
-	"## ADR-003: FIXED_WINDOW": "algorithm=FIXED_WINDOW|capacity|windowDurationMs|refillRate|tryConsume(tokens)|rate_limit_window_resets_total|" +
-		"rate_limit_boundary_spikes_total|rate_limit_memory_usage_bytes|Hierarchical token bucket|Sliding window with sampling|" +
-		"Fixed window with burst allowance|Burst buffer|Window jitter|Multi-tier windows|Adaptive windows",
-	"## glimit: layered windows": "new()|per_second|burst_limit|new_window()|window(seconds:, max:)|window_seconds:, max_count:|identifier(fn)|on_limit_exceeded(fn)|" +
-		"build()|hit()|apply()|apply_built()|RateLimited(retry_after)|Denied(retry_after)|get_count()|remove()|cleanup()|store()|check(",
-	"## Python limits": "FixedWindowRateLimiter|FixedWindowElasticExpiryRateLimiter|MovingWindowRateLimiter|SlidingWindowCounterRateLimiter|" +
-		"parse_many|hit(item|test(item|get_window_stats|clear(item|storage|cost=1|floats",
-}
-
-func TestComingFrom(t *testing.T) {
-	s, d := build(t), document(t, "docs/coming-from.md")
-	problems, checked := s.badPolicies([]doc{d})
-	require.Empty(t, problems)
-	require.GreaterOrEqual(t, checked, 4)
-	for heading, words := range comingFrom {
-		section := d.section(heading)
-		for _, word := range strings.Split(words, "|") {
-			require.Contains(t, section, word, heading)
-		}
-	}
-	problems, checked = badPrograms(t, []doc{d, document(t, "docs/library.md")})
-	require.Empty(t, problems)
-	require.Positive(t, checked)
-	problems, _ = badPrograms(t, []doc{{"docs/planted.md", "```go\npackage main\n\nfunc main() { nothing() }\n```\n"}})
-	require.Len(t, problems, 1)
-
-	operations := "\n" + operationsHeading + "\n" + document(t, "docs/counters.md").section(operationsHeading)
-	missing, checked := badMethods(t, doc{d.path, d.text + operations})
-	require.Empty(t, missing)
-	require.GreaterOrEqual(t, checked, 20)
-	missing, _ = badMethods(t, doc{d.path, d.text + operations + "| `their()` | `HitTwice` |\n"})
-	require.Equal(t, []string{"HitTwice"}, missing)
-}
-
-// operationsHeading is where counters.md has the methods of a keyed.Limiter.
-const operationsHeading = "## Operations"
-
-var (
-	lastCell = regexp.MustCompile(`(?m)^\|.*\| ([^|]+) \|$`)
-	exported = regexp.MustCompile("`([A-Z]\\w+)(?:\\.([A-Z]\\w+))?")
-)
-
-// badMethods checks the Go names that the last columns of the tables speak of
-// against what shared/keyed exports.
-func badMethods(t *testing.T, d doc) (missing []string, checked int) {
-	known := map[string]bool{}
-	files, err := filepath.Glob(filepath.Join(buildtest.Root(), "shared", "keyed", "*.go"))
-	require.NoError(t, err)
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		ast.Inspect(file, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.FuncDecl:
-				known[n.Name.Name] = true
-			case *ast.TypeSpec:
-				known[n.Name.Name] = true
-			case *ast.Field:
-				for _, name := range n.Names {
-					known[name.Name] = true
-				}
-			}
-			return true
-		})
-	}
-	for _, heading := range []string{operationsHeading, "## glimit: layered windows", "## Python limits"} {
-		for _, cell := range lastCell.FindAllStringSubmatch(d.section(heading), -1) {
-			for _, m := range exported.FindAllStringSubmatch(cell[1], -1) {
-				for _, name := range m[1:] {
-					checked++
-					if name != "" && !known[name] {
-						missing = append(missing, name)
-					}
-				}
-			}
-		}
-	}
-	return missing, checked
 }
 
 // badPrograms compiles the Go programs of the documents.
