@@ -81,34 +81,6 @@ func TestAlgorithms(t *testing.T) {
 	}
 }
 
-// Each algorithm admits exactly its limit for each of many keys.
-func TestAlgorithmsManyKeys(t *testing.T) {
-	const keys, limit, sent = 50, 13, 2000
-	eachSeparately(t, func(t *testing.T, d driver) {
-		for name, window := range map[string]string{
-			"jitter":          "{requests: 13, per: " + far + ", jitter: 100%}",
-			"per key":         "{requests: 13, per: " + far + ", algorithm: fixed_window_per_key}",
-			"sliding log":     "{requests: 13, per: " + far + ", algorithm: sliding_window_log}",
-			"sliding counter": "{requests: 13, per: " + far + ", algorithm: sliding_window_counter}",
-			"token bucket":    "{requests: 1, per: " + far + ", burst: 13, algorithm: token_bucket}",
-		} {
-			s := serve(t, d, oneRule("limits: ["+window+"]"))
-			got := s.load(16).send(t, sent, func(i int) request {
-				return request{"/", "x-user-id", fmt.Sprint("user-", i%keys)}
-			})
-			passed := make([]int, keys)
-			for i, status := range got {
-				if status == allowed {
-					passed[i%keys]++
-				}
-			}
-			for k, n := range passed {
-				require.Equal(t, limit, n, "%s, key %d", name, k)
-			}
-		}
-	})
-}
-
 // Denied requests that were counted still count when the limit is raised.
 func TestAlgorithmsCountDenied(t *testing.T) {
 	eachSeparately(t, func(t *testing.T, d driver) {

@@ -24,15 +24,6 @@ func user(name string) func(int) request {
 	return func(int) request { return request{"/", "x-user-id", name} }
 }
 
-func TestOneHotKey(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, perUser("1000/"+far))
-		got := s.load(16).send(t, 3000, user("alice"))
-		require.Equal(t, 1000, count(got, allowed))
-		require.Equal(t, 2000, count(got, denied))
-	})
-}
-
 var freshKeys = flag.Int("fresh-keys", 500, "keys whose records all workers race to create")
 
 func TestFreshKeys(t *testing.T) {

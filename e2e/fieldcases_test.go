@@ -56,8 +56,9 @@ var fieldCases = map[string]fieldCase{
 		{"/ c=3", "429", "429"}, {"/ c=1", "429", "200"},
 	}},
 	"rule.mode": {`
-- {name: $, match: {@}, ⟦mode: shadow⟧, limits: [0/1h]}`, "", []fieldStep{
-		{"/", "200", "429"},
+- {name: $, match: {@}, ⟦mode: shadow⟧, limits: [0/1h]}
+- {name: $2, match: {@, paths: [/off]}, ⟦mode: "off"⟧, limits: [0/1h]}`, "", []fieldStep{
+		{"/", "200", "429"}, {"/off", "200", "429"},
 	}},
 	"rule.enforce_percent": {`
 - {name: $, match: {@}, ⟦enforce_percent: 0⟧, limits: [0/1h]}`, "", []fieldStep{
