@@ -146,23 +146,6 @@ func TestMixedAnswers(t *testing.T) {
 	f.eventually("accepted now", func() bool { return f.status("b").Acked == 2 })
 }
 
-func TestTwoProcessesOfOneNode(t *testing.T) {
-	f := newFixture(t)
-	f.apply("one")
-	parent := f.proxy("e1")
-	parent.accept("one")
-	child := f.proxy("e1")
-	child.accept("one")
-	f.eventually("two streams", func() bool { return f.status("e1").Streams == 2 })
-	f.apply("two")
-	parent.accept("two")
-	child.refuse("two")
-	child.accept("one") // its own last good one, whatever the other process says
-	f.eventually("settled", func() bool { s := f.status("e1"); return !s.Waiting && s.Nacked == 2 })
-	parent.hangUp()
-	f.eventually("one stream", func() bool { s := f.status("e1"); return s.Streams == 1 && s.Connected })
-}
-
 func TestResubscribingGetsItAgain(t *testing.T) {
 	f := newFixture(t)
 	f.apply("one")
