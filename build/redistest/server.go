@@ -15,8 +15,8 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/child"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 // Server is one running server.
@@ -83,6 +83,9 @@ func (s *Server) Restart() {
 
 // Signal sends a signal, such as SIGSTOP and SIGCONT.
 func (s *Server) Signal(signal syscall.Signal) { require.NoError(s.t, s.Child.Signal(signal)) }
+
+// Kill ends the server as kill -9 does.
+func (s *Server) Kill() { require.NoError(s.t, s.Child.Kill()) }
 
 // Addr is where the server listens.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }

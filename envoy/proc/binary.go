@@ -3,8 +3,8 @@
 // ends it.
 //
 // Its invariant: no Envoy outlives the program that started it. It knows
-// nothing of the filter or of policies and must not import any other package
-// of this module; the caller brings the bootstrap.
+// nothing of the filter or of policies and must not import another
+// package of this module but child; the caller brings the bootstrap.
 package proc
 
 import (

@@ -5,14 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
 )
-
-// dieWithParent has the kernel kill the child when its parent ends, however.
-func dieWithParent() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-}
 
 // ticksPerSecond is the unit of the times in /proc/PID/stat, USER_HZ, which
 // Linux fixes at 100 on every architecture Go runs on.

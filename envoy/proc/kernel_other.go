@@ -4,12 +4,8 @@ package proc
 
 import (
 	"errors"
-	"syscall"
 	"time"
 )
-
-// dieWithParent has no equal outside Linux; Stop and the context remain.
-func dieWithParent() *syscall.SysProcAttr { return nil }
 
 var errNotLinux = errors.New("measure envoy: only on Linux")
 

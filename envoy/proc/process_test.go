@@ -1,16 +1,9 @@
 package proc
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"strconv"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -40,23 +33,6 @@ static_resources:
           - name: router
             typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
 `
-
-// orphanVariable makes this test binary start an Envoy, print its process id
-// and hang, as a program that is about to be killed.
-const orphanVariable = "PROC_TEST_ORPHAN"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(orphanVariable) == "" {
-		os.Exit(m.Run())
-	}
-	p, err := Start(context.Background(), Options{Bootstrap: []byte(hello)})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	fmt.Println(p.Pid())
-	select {}
-}
 
 func start(t *testing.T, bootstrap string) *Process {
 	t.Helper()
@@ -108,7 +84,7 @@ func TestProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, used, time.Duration(0))
 
-	version, err := Version(ctx, p.cmd.Path)
+	version, err := Version(ctx, p.binary)
 	require.NoError(t, err)
 	require.Regexp(t, `^1\.\d+\.\d+`, version)
 
@@ -139,29 +115,4 @@ func TestStartEndsWithContext(t *testing.T) {
 	require.NoError(t, err)
 	cancel()
 	<-p.Done()
-}
-
-func TestNoEnvoyOutlivesItsProgram(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), orphanVariable+"=1", "TMPDIR="+t.TempDir())
-	cmd.Stderr = os.Stderr
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	require.NoError(t, err)
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(pid, 0), "Envoy runs")
-
-	require.NoError(t, cmd.Process.Kill())
-	require.Error(t, cmd.Wait(), "killed")
-	require.Eventually(t, func() bool { return !runs(pid) }, time.Minute, pollEvery)
-}
-
-// runs reports whether a process runs; one that only waits to be reaped by
-// whoever adopted it does not.
-func runs(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err == nil && !strings.Contains(string(stat), ") Z ")
 }

@@ -12,10 +12,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-ratelimit/sluice/build/child"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 // proxies is how many Envoys share limits.
@@ -85,7 +85,7 @@ func (f *fleet) stop() (err error) {
 		err = errors.Join(err, p.Kill())
 	}
 	if f.quota != nil {
-		f.quota.Kill()
+		err = errors.Join(err, f.quota.Kill())
 	}
 	if f.service != nil {
 		f.service.stop()
@@ -158,7 +158,7 @@ func (b *bench) startQuota(ctx context.Context, store string) (*quotaService, er
 		return nil, err
 	}
 	if err = q.Until(ctx, "be healthy", healthy(q.http+"/healthz")); err != nil {
-		q.Kill()
+		err = errors.Join(err, q.Kill())
 	}
 	return q, err
 }

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/sluice-ratelimit/sluice/build/child"
 	"github.com/sluice-ratelimit/sluice/build/ports"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 // service is the rate limit service that a case measures beside the filter, and
@@ -96,7 +96,7 @@ func healthy(url string) func() bool {
 func (s *service) stop() {
 	for _, c := range []*child.Child{s.ratelimit, s.redis} {
 		if c != nil {
-			c.Kill()
+			_ = c.Kill() // its end, or that of this program, is all the same
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/child"
 	"github.com/sluice-ratelimit/sluice/build/measure/machine"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 func TestCPUTime(t *testing.T) {

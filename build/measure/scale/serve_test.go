@@ -22,10 +22,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/child"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 

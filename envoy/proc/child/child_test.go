@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/child"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 // parent makes TestOrphan start a child, print its process id and hang, as a test that is

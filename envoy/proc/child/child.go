@@ -1,4 +1,4 @@
-// Package child runs programs for tests and measurements.
+// Package child runs programs for tests, measurements and a first try.
 //
 // Its invariant: no child outlives this process, however that ends. It must not import
 // another package of this module.
@@ -8,25 +8,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 )
 
 // Child is a process that does not outlive this one.
 type Child struct {
 	cmd  *exec.Cmd
-	out  strings.Builder // read after done
+	out  output
 	done chan struct{}
 	err  error // of Wait; read after done
 }
 
-// Start starts a child.
-func Start(cmd *exec.Cmd) (*Child, error) {
-	c := &Child{cmd: cmd, done: make(chan struct{})}
+// Start starts a child. What it prints also goes to cmd.Stdout, if that is set. When it
+// has ended, atEnd is called.
+func Start(cmd *exec.Cmd, atEnd ...func() error) (*Child, error) {
+	c := &Child{cmd: cmd, out: output{tee: cmd.Stdout}, done: make(chan struct{})}
+	// A grandchild that holds the pipe must not hold Wait for ever.
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr, cmd.WaitDelay = &c.out, &c.out, dieWithParent(), time.Second
 	started := make(chan error)
 	go func() {
@@ -38,6 +42,9 @@ func Start(cmd *exec.Cmd) (*Child, error) {
 		started <- err
 		if err == nil {
 			c.err = cmd.Wait()
+			for _, do := range atEnd {
+				c.err = errors.Join(c.err, do())
+			}
 			close(c.done)
 		}
 	}()
@@ -68,30 +75,70 @@ func (c *Child) Signal(signal os.Signal) error {
 // Pid is the process id.
 func (c *Child) Pid() int { return c.cmd.Process.Pid }
 
+// Done is closed when the child has ended.
+func (c *Child) Done() <-chan struct{} { return c.done }
+
 // Kill ends the child as kill -9 does and waits until it is gone.
-func (c *Child) Kill() {
-	_ = c.cmd.Process.Kill()
+func (c *Child) Kill() error {
+	if err := c.Signal(os.Kill); err != nil {
+		return fmt.Errorf("kill %s: %w", filepath.Base(c.cmd.Path), err)
+	}
 	<-c.done
+	return nil
+}
+
+// Log is everything that the child has printed so far.
+func (c *Child) Log() string { return c.out.String() }
+
+// tail is the end of what it has printed, for messages.
+func (c *Child) tail() string {
+	const maxTail = 4000
+	log := c.Log()
+	return log[max(0, len(log)-maxTail):]
 }
 
 // patience is how long Until waits.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // Until waits for the child to do something: until ask returns true or the child
 // has ended.
 func (c *Child) Until(ctx context.Context, what string, ask func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for !ask() {
 		select {
 		case <-c.done:
-			return fmt.Errorf("wait for %s to %s: it ended: %w\n%s", filepath.Base(c.cmd.Path), what, errors.Join(c.err), c.out.String())
+			return fmt.Errorf("wait for %s to %s: it ended: %w\n%s", filepath.Base(c.cmd.Path), what, errors.Join(c.err), c.tail())
 		case <-ctx.Done():
-			return fmt.Errorf("wait for %s to %s: %w", filepath.Base(c.cmd.Path), what, ctx.Err())
+			return fmt.Errorf("wait for %s to %s: %w\n%s", filepath.Base(c.cmd.Path), what, ctx.Err(), c.tail())
 		case <-tick.C:
 		}
 	}
 	return nil
+}
+
+// output collects what a child prints while others read it.
+type output struct {
+	tee  io.Writer
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.tee != nil {
+		if n, err := o.tee.Write(p); err != nil {
+			return n, err
+		}
+	}
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
