@@ -94,9 +94,9 @@ func TestGRPCResponse(t *testing.T) {
 		}
 		for protocol, client := range clients {
 			for _, c := range []struct{ path, contentType, status, message string }{
-				{"/slow", "application/grpc", "14", "<p>slow down: 0 is 100%25%0A"},
-				{"/slow", "application/grpc+proto", "14", "<p>slow down: 0 is 100%25%0A"},
-				{"/plain", "application/grpc", "8", "rate limit exceeded%0A"},
+				{"/slow", "application/grpc", "14", "<p>slow down: 0 is 100%25"},
+				{"/slow", "application/grpc+proto", "14", "<p>slow down: 0 is 100%25"},
+				{"/plain", "application/grpc", "8", "rate limit exceeded"},
 			} {
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.address+c.path, http.NoBody)
 				require.NoError(t, err)
@@ -131,8 +131,8 @@ func TestGRPCResponse(t *testing.T) {
 			message string
 			left    []string
 		}{
-			"/slow":  {codes.Unavailable, "<p>slow down: 0 is 100%\n", []string{"0/0"}},
-			"/plain": {codes.ResourceExhausted, "rate limit exceeded\n", nil},
+			"/slow":  {codes.Unavailable, "<p>slow down: 0 is 100%", []string{"0/0"}},
+			"/plain": {codes.ResourceExhausted, "rate limit exceeded", nil},
 		} {
 			var header metadata.MD
 			err := conn.Invoke(t.Context(), path, &emptypb.Empty{}, &emptypb.Empty{}, grpc.Header(&header), grpc.Trailer(&header))
