@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -60,7 +61,23 @@ func (k *Key) AddReading(part int, text string) {
 	k.readings = append(k.readings, reading{part, text})
 }
 
-// ParseKey reads a key that people write: one text for each part of the rule's key.
+// MissingPart stands for a part that the request lacks, in keys that people write and read.
+const MissingPart = "(missing)"
+
+// PartText is a part of a key as people write and read it; nil is a missing one. A value
+// that reads like one has a "=" before it.
+func PartText(part *string) string {
+	switch {
+	case part == nil:
+		return MissingPart
+	case strings.TrimLeft(*part, "=") == MissingPart:
+		return "=" + *part
+	}
+	return *part
+}
+
+// ParseKey reads a key that people write: one text for each part of the rule's key, as of
+// PartText.
 func (r *Rule) ParseKey(k *Key, parts []string) error {
 	if len(parts) != len(r.Key) {
 		word := " parts, not "
@@ -71,6 +88,16 @@ func (r *Rule) ParseKey(k *Key, parts []string) error {
 	}
 	k.Reset()
 	for i, text := range parts {
+		switch {
+		case text == MissingPart && r.MissingKey == MissingShare:
+			k.Add(Value{})
+			continue
+		case text == MissingPart:
+			return errors.New("part " + strconv.Itoa(i) + " of the key of rule " + strconv.Quote(r.Name) + " is " + MissingPart +
+				", but only missing_key: share counts such a key: a text of these letters is written =" + MissingPart)
+		case strings.TrimLeft(text, "=") == MissingPart:
+			text = text[1:]
+		}
 		label, value, err := r.Key[i].Cut(text)
 		if err != nil {
 			return errors.New("part " + strconv.Itoa(i) + " of the key of rule " + strconv.Quote(r.Name) + ": " + err.Error())

@@ -84,7 +84,7 @@ func counterCells(op manage.Operation, r manage.Row) [][]string {
 	case "hit", "peek":
 		return [][]string{verdictCells(r)}
 	case "expires-at":
-		at := ""
+		at := "nothing is counted"
 		if *r.Value > 0 {
 			at = time.UnixMilli(*r.Value).UTC().Format("2006-01-02 15:04:05.000Z")
 		}

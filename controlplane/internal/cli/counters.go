@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // operationHelp is what help says of an operation.
@@ -56,7 +57,7 @@ reset are exact after 10 seconds.
 With --proxy one proxy is asked from here, with the token in a file; nothing of
 that is in the audit log.
 
-Exits 1 unless every proxy did it.`,
+Exits 1 unless every proxy did it, and if reset found no such key on any of them.`,
 		Example: `  sluice counters get --rule per-user --key alice
   sluice counters stats --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token`,
 	}
@@ -111,7 +112,7 @@ func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 	f, s := cmd.Flags(), &o.subject
 	if o.op.Keyed {
 		f.StringVar(&s.Rule, "rule", "", "`NAME` of the rule (required)")
-		f.StringArrayVar(&s.Key, "key", nil, "a part of the key as `TEXT`; again for each further part, in the rule's order")
+		f.StringArrayVar(&s.Key, "key", nil, "a part of the key as `TEXT`; again for each further part, in the rule's order; "+policy.MissingPart+" for one that the request lacks")
 		_ = cmd.MarkFlagRequired("rule")
 	} else {
 		f.StringVar(&s.Rule, "rule", "", "`NAME` of the rule (default: all rules)")
@@ -150,12 +151,14 @@ func counters(cmd *cobra.Command, o countersOptions) error {
 		}
 		report := api.NewCounters(o.op, []manage.Row{{Asked: asked, Answer: a}})
 		report.Sum = nil
-		return o.output.print(cmd, report, func(w io.Writer) error { return o.print(w, &report) })
+		err = o.output.print(cmd, report, func(w io.Writer) error { return o.print(w, &report) })
+		return errors.Join(err, o.missed(&report))
 	}
 	query.Set("timeout", o.timeout.String())
-	of := o.op // of the proxies' answers
-	return askAll(cmd, &o.manageOptions, "/v1/counters/"+o.op.Name, nil, "application/x-www-form-urlencoded", query.Encode(),
+	of, answered := o.op, &api.Counters{} // of is of the proxies' answers
+	err = askAll(cmd, &o.manageOptions, "/v1/counters/"+o.op.Name, nil, "application/x-www-form-urlencoded", query.Encode(),
 		func(report *api.Counters) (list []manage.Row, alone bool) {
+			answered = report
 			if report.Quota != nil {
 				of = manage.Leased
 			}
@@ -163,4 +166,22 @@ func counters(cmd *cobra.Command, o countersOptions) error {
 		},
 		func(r *manage.Row) (manage.Asked, bool) { return r.Asked, manage.Answers(of, &r.Answer) },
 		o.print)
+	if err != nil {
+		return err
+	}
+	return o.missed(answered)
+}
+
+// missed is the error of a reset that found nothing to forget anywhere.
+func (o *countersOptions) missed(report *api.Counters) error {
+	if o.op.Name != "reset" || report.Quota != nil && *report.Quota.Value > 0 {
+		return nil
+	}
+	for _, r := range report.Proxies {
+		if report.Quota == nil && *r.Value > 0 {
+			return nil
+		}
+	}
+	return withHint(errors.New("there was no such key: nothing was reset"),
+		"sluice counters top prints keys as --key takes them, one for each part; sluice explain shows the key of a request")
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/top"
 )
 
@@ -72,9 +73,7 @@ func KeyText(k *answer.DeniedKey) string {
 	}
 	parts := make([]string, len(k.Key))
 	for i, part := range k.Key {
-		if parts[i] = "(missing)"; part != nil {
-			parts[i] = *part
-		}
+		parts[i] = policy.PartText(part)
 	}
 	text := strings.Join(parts, ", ")
 	if k.Cut {

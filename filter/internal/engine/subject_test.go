@@ -74,3 +74,37 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 	require.Greater(t, asked, 100)
 	require.Greater(t, overridden, 30)
 }
+
+// A key that lacks a part is named as top prints it, and so is one whose client sends
+// what stands for that.
+func TestAKeyIsNamedAsTopPrintsIt(t *testing.T) {
+	p := hosttest.Policy(t, `{"name":"r","missing_key":"share","algorithm":"fixed_window_per_key","limits":["1/1h"],`+
+		`"key":[{"header":"t"},{"first_of":[{"header":"u"},{"query":"q"}]}]}`)
+	host := hosttest.New()
+	e := New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+	for _, headers := range [][]string{
+		{"u", "zoe"}, {"t", "", "u", "zoe"}, {"t", "(missing)", "u", "zoe"}, {"t", "=(missing)", "u", "zoe"}, {"t", "=", "u", "zoe"}, {"t", "(missing)"}, {},
+	} {
+		host.With(headers...)
+		require.True(t, e.Decide().Allowed)
+		v := e.Decide()
+		require.False(t, v.Allowed)
+		var key []string
+		for _, part := range v.Subjects[0].Key.Parts {
+			text := part.Whole()
+			if !part.Present {
+				key = append(key, policy.PartText(nil))
+			} else {
+				key = append(key, policy.PartText(&text))
+			}
+		}
+		reset, err := e.Operate(Operation{Name: "reset", Rule: "r", Key: key})
+		require.NoError(t, err)
+		require.Equal(t, int64(1), reset.Value, key)
+		require.True(t, e.Decide().Allowed, key)
+	}
+	e = New(hosttest.Policy(t, `{"name":"r","key":[{"header":"u"}],"limits":["1/1h"]}`), host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+	_, err := e.Operate(Operation{Name: "reset", Rule: "r", Key: []string{"(missing)"}})
+	require.EqualError(t, err, `part 0 of the key of rule "r" is (missing), but only missing_key: share counts such a key: `+
+		`a text of these letters is written =(missing)`)
+}
