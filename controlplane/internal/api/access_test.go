@@ -95,7 +95,7 @@ func TestManageAndWasmNeedAdmin(t *testing.T) {
 		{"/v1/policies?wasm=/a.wasm", good, `to change the wasm path from none to \"/a.wasm\"`},
 		{"/v1/policies?wasm=/a.wasm", strings.Replace(good, "10/1m", "11/1m", 1), ""},
 		{"/v1/policies?wasm=/b.wasm", good, `to change the wasm path from \"/a.wasm\" to \"/b.wasm\"`},
-		{"/v1/policies", good, `to leave out the wasm path \"/b.wasm\" of revision 4`},
+		{"/v1/policies?wasm=", good, `to leave out the wasm path \"/b.wasm\" of revision 4`},
 		{"/v1/policies", managed, "to change the manage section"},
 		{"/v1/policies", managed + "# a comment\n", ""},
 		{"/v1/policies", other, "to change the manage section"},

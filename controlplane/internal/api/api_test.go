@@ -176,8 +176,9 @@ func TestPolicies(t *testing.T) {
 	require.Equal(t, "/opt/f.wasm", a.Wasm)
 	require.Equal(t, 0, a.Proxies)
 	require.NotNil(t, a.Warnings)
-	f.json("POST", "/v1/policies", strings.Replace(good, "shop", "market", 1), 201, &a)
+	f.json("POST", "/v1/policies?wasm=", strings.Replace(good, "shop", "market", 1), 201, &a)
 	require.Equal(t, uint64(2), a.Number)
+	require.Empty(t, a.Wasm)
 
 	var r Revision
 	f.json("GET", "/v1/policies/1", "", 200, &r)
@@ -192,6 +193,9 @@ func TestPolicies(t *testing.T) {
 	require.Equal(t, "/opt/f.wasm", a.Wasm, "the binary is rolled back too")
 	f.json("GET", "/v1/policies/3", "", 200, &r)
 	require.Equal(t, good, r.YAML)
+	a = Applied{}
+	f.json("POST", "/v1/policies", good, 201, &a)
+	require.Equal(t, "/opt/f.wasm", a.Wasm, "the binary in force stays if none is named")
 	f.json("GET", "/v1/policies?limit=2", "", 200, &h)
 	require.Len(t, h.Revisions, 2)
 	require.Equal(t, uint64(3), h.Revisions[0].Number)
@@ -287,7 +291,7 @@ func TestStatusAndMetrics(t *testing.T) {
 	require.NotNil(t, st.Proxies)
 	f.proxy("e1", func(n int) bool { return n == 1 })
 	var a Applied
-	f.json("POST", "/v1/policies", good, 201, &a)
+	f.json("POST", "/v1/policies?wasm=/opt/good.wasm", good, 201, &a)
 	require.Equal(t, 1, a.Proxies)
 	settled := func(acked, nacked uint64) {
 		require.Eventually(t, func() bool {
@@ -298,7 +302,7 @@ func TestStatusAndMetrics(t *testing.T) {
 		}, 2*time.Minute, 5*time.Millisecond)
 	}
 	settled(1, 0)
-	f.json("POST", "/v1/policies", good, 201, &a)
+	f.json("POST", "/v1/policies?wasm=/opt/bad.wasm", good, 201, &a)
 	settled(1, 2)
 	require.Equal(t, uint64(1), st.Current.Number, "a refused revision is not current")
 	require.Equal(t, uint64(2), st.Newest.Number)
@@ -314,6 +318,9 @@ func TestStatusAndMetrics(t *testing.T) {
 	} {
 		require.Contains(t, text, line+"\n")
 	}
+	a = Applied{}
+	f.json("POST", "/v1/policies", good, 201, &a)
+	require.Equal(t, "/opt/good.wasm", a.Wasm, "a binary that was refused does not come again")
 }
 
 func TestWaitStreamsOutcomes(t *testing.T) {

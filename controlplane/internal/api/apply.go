@@ -24,7 +24,7 @@ const (
 )
 
 // apply handles POST /v1/policies?file=NAME&wasm=PATH&base=REVISION with the YAML as
-// body.
+// body. Without wasm the path in force stays; wasm= names none.
 func (s *server) apply(w http.ResponseWriter, r *http.Request) error {
 	d, err := draft(r)
 	if err != nil {
@@ -41,7 +41,26 @@ func (s *server) apply(w http.ResponseWriter, r *http.Request) error {
 		return badRequest(fmt.Errorf("read policy: %w", err))
 	}
 	d.YAML = text
-	return s.change(w, r, func() (store.Draft, error) { return d, nil })
+	return s.change(w, r, func() (store.Draft, error) {
+		var err error
+		if !r.URL.Query().Has("wasm") {
+			d.Wasm, err = s.wasmInForce(r.Context())
+		}
+		return d, err
+	})
+}
+
+// wasmInForce is the wasm path of the newest revision that no proxy has refused, or that is
+// current all the same.
+func (s *server) wasmInForce(ctx context.Context) (string, error) {
+	list, err := s.store.History(ctx, 0)
+	current := s.xds.Ledger().Current()
+	for _, r := range list {
+		if !r.Damaged && (!r.Nacked || r.Number == current) {
+			return r.Wasm, err
+		}
+	}
+	return "", err
 }
 
 // draft reads what the URL says about a policy.

@@ -37,12 +37,13 @@ that refuses keeps its last good policy.`,
 		Example: `  sluice apply -f policy.yaml
   sluice apply -f policy.yaml --server https://sluice.example:18080 --token-file token
   sluice apply -f policy.yaml --wasm /opt/sluice/sluice-2.wasm   # also change the filter's binary
+  sluice apply -f policy.yaml --wasm ''                          # back to the node's own or serve --wasm
   sluice apply -f policy.yaml --wait 0                           # do not wait for the proxies`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return apply(cmd, o) },
 	}
 	o.policyInput.AddFlags(cmd)
 	o.serverOptions.AddFlags(cmd)
-	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines; it goes before the node's own and serve --wasm")
+	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines; it goes before the node's own and serve --wasm (default: the one in force stays)")
 	addWaitFlag(cmd, &o.wait)
 	return cmd
 }
@@ -75,7 +76,7 @@ func apply(cmd *cobra.Command, o applyOptions) error {
 		return err
 	}
 	query := url.Values{"file": {read.name}}
-	if o.wasm != "" {
+	if cmd.Flags().Changed("wasm") {
 		query.Set("wasm", o.wasm)
 	}
 	var applied api.Applied
@@ -114,6 +115,9 @@ func (r rollOut) run(cmd *cobra.Command) error {
 		fmt.Fprintf(text, ", a rollback of %d", r.applied.RollbackOf)
 	}
 	fmt.Fprintln(text)
+	if r.applied.Wasm != "" {
+		fmt.Fprintf(text, "filter module: %s\n", printable.Text(r.applied.Wasm))
+	}
 
 	result := rolledOut{Applied: r.applied, Outcomes: []xds.ProxyOutcome{}, Missing: []xds.ProxyOutcome{}}
 	var failed error

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 type diffOptions struct {
@@ -46,8 +47,9 @@ type difference struct {
 	Revision uint64       `json:"revision"` // 0 = nothing has been applied yet
 	File     string       `json:"file"`
 	Differs  bool         `json:"differs"`
-	Diff     string       `json:"diff"`    // unified
-	Changes  []api.Change `json:"changes"` // null where the revision cannot be read
+	Diff     string       `json:"diff"`           // unified
+	Wasm     string       `json:"wasm,omitempty"` // the revision's filter module, which apply keeps unless told otherwise
+	Changes  []api.Change `json:"changes"`        // null where the revision cannot be read
 }
 
 func diffPolicies(cmd *cobra.Command, o diffOptions) error {
@@ -66,7 +68,7 @@ func diffPolicies(cmd *cobra.Command, o diffOptions) error {
 	d := difference{File: read.name}
 	name, text := "nothing applied yet", ""
 	if before != nil {
-		d.Revision, text = before.Number, before.YAML
+		d.Revision, d.Wasm, text = before.Number, before.Wasm, before.YAML
 		name = fmt.Sprintf("revision %d", before.Number)
 	}
 	d.Diff = unified(name, text, read.name, read.text)
@@ -85,6 +87,9 @@ func (d *difference) print(w io.Writer, name string) error {
 	text := fmt.Sprintf("no difference from %s\n", name)
 	if d.Differs {
 		text = d.Diff + "\n"
+	}
+	if d.Wasm != "" {
+		text += "filter module: " + printable.Text(d.Wasm) + " stays, unless apply --wasm names another\n"
 	}
 	if _, err := io.WriteString(w, text); err != nil || !d.Differs || d.Changes == nil {
 		return err // where Changes is nil, a warning has said why

@@ -31,6 +31,7 @@ func newStatusCommand() *cobra.Command {
 how it stands (STATE), the revision its process accepted last (RUNS), the one
 sent to it last (SENT) and its last refusal, unless it has accepted a newer
 revision since. The table cuts long texts, --output json does not.
+A filter module that apply --wasm has named is shown with its revision.
 Proxies that went away are shown for an hour. Where several processes use one node
 id, their addresses are shown, or their certificates where these differ.`,
 		Example: `  sluice status
@@ -146,6 +147,9 @@ const (
 func printRevision(w io.Writer, r *store.Summary, note string) {
 	if r != nil && !r.Damaged {
 		fmt.Fprintf(w, "revision %d  %s  applied %s%s\n", r.Number, printable.Text(printable.Cut(r.File, maxCell)), moment(r.Created), note)
+		if r.Wasm != "" {
+			fmt.Fprintf(w, "filter module: %s\n", printable.Text(printable.Cut(r.Wasm, maxCell)))
+		}
 	}
 }
 
