@@ -82,8 +82,9 @@ type DeniedKey struct {
 
 // Explanation is what the policy makes of a request, step by step.
 type Explanation struct {
-	Allowed  *bool           `json:"allowed,omitempty"` // nil if Pending
-	Pending  bool            `json:"pending,omitempty"` // the quota service would be asked, and decide
+	Allowed  *bool           `json:"allowed,omitempty"`         // nil if Pending or NeedsIP
+	NeedsIP  bool            `json:"needs_client_ip,omitempty"` // the request has no address, and with one it may go another way
+	Pending  bool            `json:"pending,omitempty"`         // the quota service would be asked, and decide
 	DeniedBy string          `json:"denied_by,omitempty"`
 	RetryMs  *int64          `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
 	RetryNs  *int64          `json:"retry_after_ns,omitempty"`
@@ -96,6 +97,7 @@ type ExplainedRule struct {
 	Rule           string    `json:"rule"`
 	Outcome        string    `json:"outcome"`
 	Why            string    `json:"why,omitempty"`
+	NeedsIP        bool      `json:"needs_client_ip,omitempty"` // the rule looks at the client's address, which the request lacks
 	Key            []KeyPart `json:"key,omitempty"`
 	Cost           *uint32   `json:"cost,omitempty"`
 	CostUnreadable bool      `json:"cost_unreadable,omitempty"` // the request's number could not be read, and the cost is max

@@ -180,9 +180,12 @@ func (k *DeniedKey) append(b []byte) []byte {
 //	  "reason":"limit","windows":[{"limit":10,"per_ns":1000,"used":10,"remaining":0,"reset_ns":5}]},
 //	 {"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"}]}
 func (x *Explanation) Append(b []byte) []byte {
-	if x.Pending {
+	switch {
+	case x.NeedsIP:
+		b = appendFlag(append(b, '{'), "needs_client_ip", true)
+	case x.Pending:
 		b = appendFlag(append(b, '{'), "pending", true)
-	} else {
+	default:
 		b = appendDecision(b, *x.Allowed, x.DeniedBy, x.RetryNs)
 	}
 	b = append(member(b, "rules", ""), '[')
@@ -195,6 +198,7 @@ func (x *Explanation) Append(b []byte) []byte {
 func (r *ExplainedRule) append(b []byte) []byte {
 	b = policy.AppendString(append(b, `{"rule":`...), r.Rule)
 	b = policy.AppendString(member(b, "outcome", ""), r.Outcome)
+	b = appendFlag(b, "needs_client_ip", r.NeedsIP)
 	if r.Outcome != Matches {
 		return append(appendText(b, "why", r.Why), '}')
 	}

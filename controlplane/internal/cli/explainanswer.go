@@ -53,6 +53,8 @@ func printExplainReport(w io.Writer, r *explainReport) error {
 
 func printExplained(b *strings.Builder, who string, x *answer.Explanation) {
 	switch {
+	case x.NeedsIP:
+		fmt.Fprintf(b, "%snot known: it depends on the client's address, which --client-ip gives\n", who)
 	case x.Allowed == nil:
 		fmt.Fprintf(b, "%sthe quota service decides\n", who)
 	case *x.Allowed:
@@ -69,12 +71,19 @@ func printExplained(b *strings.Builder, who string, x *answer.Explanation) {
 
 func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
 	if r.Outcome != answer.Matches {
-		fmt.Fprintf(b, "  %s: does not apply: %s\n", printable.Text(r.Rule), printable.Text(r.Why))
+		text := "does not apply: "
+		if r.NeedsIP {
+			text = "depends on --client-ip: without an address: "
+		}
+		fmt.Fprintf(b, "  %s: %s%s\n", printable.Text(r.Rule), text, printable.Text(r.Why))
 		return
 	}
 	fmt.Fprintf(b, "  %s: matches, %s%s\n", printable.Text(r.Rule), verdictText(r), map[string]string{"shadow": " (shadow: not enforced)"}[r.Mode])
 	for _, p := range r.Key {
 		fmt.Fprintf(b, "    key       %s = %s\n", printable.Text(p.Part), partText(p))
+	}
+	if r.NeedsIP {
+		b.WriteString("    note      depends on --client-ip: this is for a request without an address\n")
 	}
 	if len(r.Key) == 0 {
 		b.WriteString("    key       none: one counter for all\n")

@@ -116,7 +116,7 @@ func Explains(x *answer.Explanation) bool {
 			return false
 		}
 	}
-	return x.Allowed != nil || x.Pending
+	return x.Allowed != nil || x.Pending || x.NeedsIP
 }
 
 func milliseconds(ns *int64) *int64 {

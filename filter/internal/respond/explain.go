@@ -45,6 +45,13 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 			}
 			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: outcome, Why: why}
 		}
+		if r.ClientAddress == "" && needsClient(e.Policy(), p, newDryRun(r, proxy, now)) {
+			x.Rules[i].NeedsIP = true
+			x.NeedsIP = x.NeedsIP || p.Mode == policy.ModeEnforce && (v.Allowed || v.DeniedBy() == p)
+		}
+	}
+	if x.NeedsIP {
+		x.Allowed, x.DeniedBy, x.RetryNs, x.Pending = nil, "", nil, false
 	}
 	return x.Append(b)
 }
@@ -96,6 +103,32 @@ func whyUnmatched(p *policy.Rule, r *request.Request) (outcome, why string) {
 		}
 	}
 	return outcomeNoMatch, unexplained
+}
+
+// needsClient reports whether the rule looks at the client's address before it is settled
+// what becomes of a request without one.
+func needsClient(of *policy.Policy, p *policy.Rule, d *dryRun) bool {
+	r := request.New(d)
+	r.Begin()
+	if p.Mode == policy.ModeOff {
+		return false
+	}
+	outcome := ""
+	if exemption(of.Exempt, &r) == "" {
+		outcome, _ = whyUnmatched(p, &r)
+	}
+	if outcome != outcomeNoKey || p.MissingKey == policy.MissingShare || !r.KnowsClient() {
+		return r.KnowsClient()
+	}
+	for i := range p.Key { // a part that the address cannot fill settles it
+		part := request.New(d)
+		part.Begin()
+		var key policy.Key
+		if !rules.ReadKey(&key, rules.CompileKey(&part, p.Key[i:i+1]), &part) && !part.KnowsClient() {
+			return false
+		}
+	}
+	return true
 }
 
 // exemption says which exemption holds, "" if none does.

@@ -20,6 +20,7 @@ import (
 // explanation is the answer of Explain.
 type explanation struct {
 	Allowed  bool   `json:"allowed"`
+	NeedsIP  bool   `json:"needs_client_ip"`
 	DeniedBy string `json:"denied_by"`
 	RetryNs  int64  `json:"retry_after_ns"`
 	Rules    []struct {
@@ -150,7 +151,7 @@ func TestExplainWithoutCounters(t *testing.T) {
 // history are, and leaves no trace.
 func TestExplainIsWhatDecideDoes(t *testing.T) {
 	dice := rand.NewChaCha8([32]byte{5})
-	outcomes := map[string]int{}
+	outcomes, unknown := map[string]int{}, 0
 	for range 400 {
 		data := make([]byte, 600)
 		dice.Read(data)
@@ -172,8 +173,13 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 			require.Equal(t, metrics, metricsOf(e), "%s", rules)
 
 			v := e.Decide()
-			require.Equal(t, v.Allowed, x.Allowed, "%s", rules)
-			if !v.Allowed {
+			if x.NeedsIP {
+				require.Empty(t, p.Client, "%s", rules)
+				unknown++
+			} else {
+				require.Equal(t, v.Allowed, x.Allowed, "%s", rules)
+			}
+			if !v.Allowed && !x.NeedsIP {
 				require.Equal(t, v.DeniedBy().Name, x.DeniedBy, "%s", rules)
 				require.Equal(t, v.RetryNs, x.RetryNs, "%s", rules)
 			}
@@ -195,6 +201,7 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 			require.Empty(t, matched, "a rule matched of which explain says that it does not: %s", rules)
 		}
 	}
+	require.Positive(t, unknown)
 	for _, outcome := range []string{answer.Matches, outcomeNoMatch, outcomeNoKey} {
 		require.Greater(t, outcomes[outcome], 1000, outcome)
 	}
@@ -262,5 +269,39 @@ func TestExplainTooLong(t *testing.T) {
 	for size, tooLong := range map[int]bool{automaton.MaxValueBytes: false, automaton.MaxValueBytes + 1: true} {
 		p.With("h", strings.Repeat("y", size))
 		require.Equal(t, tooLong, strings.Contains(string(Explain(nil, e, p, described(p))), `"too_long":true`), size)
+	}
+}
+
+// Nothing is said that a client's address would change, unless the request has one.
+func TestExplainWithoutAnAddress(t *testing.T) {
+	for _, tc := range []struct {
+		rule        string
+		rules, says bool
+	}{
+		{`"key":["client_ip"]`, true, true},
+		{`"key":["client_ip"],"mode":"shadow"`, true, false},
+		{`"key":["client_ip"],"mode":"off"`, false, false},
+		{`"key":["client_ip"],"missing_key":"deny"`, true, true},
+		{`"key":["client_ip"],"missing_key":"share"`, true, true},
+		{`"key":["client_ip",{"header":"none"}]`, false, false},
+		{`"key":["client_ip",{"header":"none"}],"missing_key":"share"`, true, true},
+		{`"key":[{"first_of":[{"header":"x-a"},"client_ip"]}]`, false, false},
+		{`"key":[{"first_of":["client_ip",{"header":"x-a"}]}]`, true, true},
+		{`"match":{"client_ips":["10.0.0.0/8"]}`, true, true},
+		{`"match":{"methods":["POST"],"client_ips":["10.0.0.0/8"]}`, false, false},
+		{`"exempt":[{"client_ips":["10.0.0.0/8"]}]`, true, true},
+		{`"key":[{"header":"x-a"}]`, false, false},
+	} {
+		p := hosttest.New()
+		p.With("x-a", "1")
+		e := engine.New(hosttest.Policy(t, `{"name":"r",`+tc.rule+`,"limits":["1/1m"]}`), p, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+		for address, want := range map[string][]bool{"": {tc.rules, tc.says}, "192.0.2.7": {false, false}} {
+			d := described(p)
+			d.ClientAddress = address
+			var x answer.Explanation
+			require.NoError(t, json.Unmarshal(Explain(nil, e, p, d), &x))
+			require.Equal(t, want, []bool{x.Rules[0].NeedsIP, x.NeedsIP}, "%s from %q", tc.rule, address)
+			require.Equal(t, x.NeedsIP, x.Allowed == nil, tc.rule)
+		}
 	}
 }
