@@ -20,6 +20,16 @@ func (a address) isIP() bool {
 	return err == nil
 }
 
+// overlaps reports whether two IPs to listen on share a port: one IP, or one of them
+// every interface. Envoy's [::] is IPv6 alone.
+func (a address) overlaps(b address) bool {
+	if a.Port != b.Port || a.Port == 0 {
+		return false
+	}
+	one, other := netip.MustParseAddr(a.Host), netip.MustParseAddr(b.Host)
+	return one == other || one.Is4() == other.Is4() && (one.IsUnspecified() || other.IsUnspecified())
+}
+
 // NameKind is the kind of name that a certificate carries for the host.
 func (a address) NameKind() string {
 	if a.isIP() {

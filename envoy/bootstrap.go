@@ -180,9 +180,30 @@ func newBootstrapView(o BootstrapOptions, part bool) (bootstrapView, error) {
 			*a.into = append(*a.into, parsed)
 		}
 	}
+	if err := view.checkListeners(); err != nil {
+		return view, err
+	}
 	var err error
 	view.Filter, err = filterYAML(o.Plugin)
 	return view, err
+}
+
+// checkListeners finds two listeners of one address: Envoy refuses the second one, or,
+// by SO_REUSEPORT, the kernel gives each a share of the connections.
+func (v *bootstrapView) checkListeners() error {
+	listeners := []struct {
+		what string
+		at   []address
+	}{{"listen", v.ListenAt}, {"admin", v.AdminAt}, {"manage", v.ManageAt}}
+	for i, one := range listeners {
+		for _, other := range listeners[i+1:] {
+			if len(one.at) > 0 && len(other.at) > 0 && one.at[0].overlaps(other.at[0]) {
+				return fmt.Errorf("%s address and %s address both take port %d of %s: give each a port of its own",
+					one.what, other.what, one.at[0].Port, other.at[0].Host)
+			}
+		}
+	}
+	return nil
 }
 
 // bootstrapView is what the template sees.
