@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"slices"
@@ -38,8 +39,37 @@ type LimitFor struct {
 	Per   string `json:"per"`
 	Units uint32 `json:"units"` // that are suggested
 	// Each is over all periods of all clients, Most over each client's fullest one.
-	Each Distribution `json:"each"`
-	Most Distribution `json:"most"`
+	Each  Distribution `json:"each"`
+	Most  Distribution `json:"most"`
+	Apart *Apart       `json:"apart,omitempty"`
+}
+
+// Apart are clients that use more than apartFactor times what any other does. They are
+// at most a hundredth of at least fewClients clients, or one, and set no limit.
+type Apart struct {
+	Clients int64  `json:"clients"`
+	Least   uint32 `json:"least"`  // units that each of them used in its fullest period
+	Others  uint32 `json:"others"` // units that no other client exceeded in one
+}
+
+const (
+	apartFactor = 3
+	fewClients  = 10 // of fewer, none is known to be unlike the others
+)
+
+// apart finds them among each client's use of its fullest period; nil = none.
+func apart(fullest Uses) (found *Apart) {
+	clients, above := fullest.Sum(), int64(0)
+	units := slices.Sorted(maps.Keys(fullest))
+	for i := len(units) - 1; i > 0 && clients >= fewClients; i-- {
+		if above += fullest[units[i]]; above > (clients+99)/100 {
+			break
+		}
+		if uint64(units[i]) > apartFactor*uint64(units[i-1]) {
+			found = &Apart{above, units[i], units[i-1]}
+		}
+	}
+	return found
 }
 
 // ErrKeyless is the error of a log in which no request has the key.
@@ -111,10 +141,14 @@ func (o *SuggestOptions) find(r *run, draft *draftRule) *Suggestion {
 	all := rule.clients.uses()
 	for j, per := range o.Periods {
 		fullest := rule.clients.most(j)
-		units := least(all[j], fullest, int64(most*float64(rule.out.Requests)), int64(most*float64(s.Clients)))
-		draft.units[j] = round(units)
+		l := LimitFor{Per: per, Each: all[j].Distribution(), Most: fullest.Distribution(), Apart: apart(fullest)}
+		if l.Apart != nil {
+			all[j], fullest = all[j].upTo(l.Apart.Others), fullest.upTo(l.Apart.Others)
+		}
+		l.Units = round(least(all[j], fullest, int64(most*float64(all[j].units())), int64(most*float64(fullest.Sum()))))
+		draft.units[j] = l.Units
 		draft.capacity = max(draft.capacity, rule.clients.periods[j].peak)
-		s.Limits = append(s.Limits, LimitFor{per, draft.units[j], all[j].Distribution(), fullest.Distribution()})
+		s.Limits = append(s.Limits, l)
 	}
 	return s
 }

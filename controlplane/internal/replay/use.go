@@ -17,6 +17,25 @@ func (u Uses) Sum() (n int64) {
 	return n
 }
 
+// units returns how many units were used.
+func (u Uses) units() (n int64) {
+	for units, times := range u {
+		n += int64(units) * times
+	}
+	return n
+}
+
+// upTo returns the uses of at most so many units.
+func (u Uses) upTo(most uint32) Uses {
+	kept := Uses{}
+	for units, times := range u {
+		if units <= most {
+			kept[units] = times
+		}
+	}
+	return kept
+}
+
 // Quantile returns the least number of units that a share of all uses does not exceed.
 func (u Uses) Quantile(share float64) uint32 {
 	var (

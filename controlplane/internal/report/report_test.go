@@ -166,3 +166,14 @@ func TestNumbers(t *testing.T) {
 	require.Equal(t, []string{"1", "999", "1,000", "1,234,567"}, []string{grouped(1), grouped(999), grouped(1000), grouped(uint32(1_234_567))})
 	require.Equal(t, []string{"1 line", "0 lines", "1,000 lines"}, []string{count(1, "line"), count(0, "line"), count(1000, "line")})
 }
+
+// A suggestion says which clients set no limit.
+func TestSuggestionSaysWhoIsApart(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, Policy(&out, &replay.Suggestion{
+		Clients: 41, Replay: result(rule("per-client-ip", "192.0.2.1")),
+		Limits: []replay.LimitFor{{Per: "1m", Apart: &replay.Apart{Clients: 1, Least: 1200, Others: 12}}, {Per: "1h"}},
+	}))
+	require.Contains(t, out.String(), "\n# apart: 1 client with 1,200 or more in a 1m, where no other has more than 12: only the others set the limit\n")
+	require.Equal(t, 1, strings.Count(out.String(), "apart"))
+}
