@@ -49,7 +49,6 @@ type clientOptions struct {
 	ca        string
 	cert      string
 	key       string
-	keyFlag   string // name of the flag, "" for key
 }
 
 // AddFlags adds the flags of every command that talks to a server.
@@ -60,8 +59,7 @@ func (o *clientOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.tokenFile, "token-file", "", "`FILE` with the bearer token")
 	f.StringVar(&o.ca, "ca", "", "`FILE` with the certificates that vouch for the server; default: the system's")
 	f.StringVar(&o.cert, "cert", "", "`FILE` with the caller's certificate")
-	o.keyFlag = cmp.Or(o.keyFlag, "key")
-	f.StringVar(&o.key, o.keyFlag, "", "`FILE` with its private key")
+	f.StringVar(&o.key, "cert-key", "", "`FILE` with its private key")
 }
 
 // serverFromEnvironment reports whether the environment says where the control plane is.
@@ -110,11 +108,7 @@ func (o *clientOptions) client() (*client, error) {
 // tls is the configuration for a connection to a URL.
 func (o *clientOptions) tls(to *url.URL) (*tls.Config, error) {
 	if (o.cert == "") != (o.key == "") {
-		hint := "give both or none"
-		if o.keyFlag != "key" {
-			hint += "; --key is a part of the counter's key here"
-		}
-		return nil, usageError(fmt.Errorf("--cert and --%s belong together", o.keyFlag), hint)
+		return nil, usageError(errors.New("--cert and --cert-key belong together"), "give both or none")
 	}
 	if o.cert != "" && to.Scheme == "http" {
 		return nil, usageError(fmt.Errorf("--cert is of no use: %s is without TLS", to.Redacted()), "use an https URL")
@@ -312,7 +306,7 @@ func (c *client) unreachable(err error) error {
 	// meet the closed connection, in many words, before it meets the reason.
 	case c.base.Scheme == "https" && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) &&
 		(!errors.As(err, &network) || network.Op != "dial"):
-		hint = "the server may want a client certificate it trusts: --cert and --key"
+		hint = "the server may want a client certificate it trusts: --cert and --cert-key"
 	}
 	return withHint(fmt.Errorf("reach server %s: %w", c.base.Redacted(), err), hint)
 }
@@ -339,7 +333,7 @@ func (c *client) refused(response *http.Response) error {
 	}
 	err = fmt.Errorf("server %s: %s", c.base.Redacted(), body.Error)
 	if response.StatusCode == http.StatusUnauthorized {
-		return withHint(err, "--token-file names a file with a token, --cert and --key a certificate, that the server's --access file knows")
+		return withHint(err, "--token-file names a file with a token, --cert and --cert-key a certificate, that the server's --access file knows")
 	}
 	return err
 }

@@ -127,7 +127,6 @@ func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 	if o.op.Window {
 		f.StringVar(&s.Window, "window", "", "`NAME` or index of the window (default: all)")
 	}
-	o.keyFlag = "cert-key" // --key is a counter's
 	o.manageOptions.AddFlags(cmd)
 }
 

@@ -43,7 +43,7 @@ func TestRunWithTLS(t *testing.T) {
 		"--access", file(t, "access", "certificate ci.test apply\n"))
 	web, xds := control.find(t, `msg=serving http=(\S+)`), control.find(t, `xds=(\S+)`)
 	apply := start(t, newApplyCommand(), "-f", file(t, "policy.yaml", "version: 1\nrules: [{name: all, limits: [0/1s]}]\n"),
-		"--server", "https://"+web, "--ca", cert, "--cert", cert, "--key", key)
+		"--server", "https://"+web, "--ca", cert, "--cert", cert, "--cert-key", key)
 	require.NoError(t, <-apply.done)
 
 	const dead = "localhost:1," // is tried first, and the other's certificate is not for its name
