@@ -3,6 +3,8 @@ package envoy
 import (
 	"strings"
 	"unicode/utf8"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // LoggedHeaders are the headers that the access log shows.
@@ -15,17 +17,8 @@ func (v bootstrapView) LoggedHeaders() (names []string) {
 	return names
 }
 
-// secrets are in the names of headers that no log should hold.
-var secrets = []string{"auth", "cookie", "key", "token", "secret", "password", "session", "credential", "signature"}
-
 // isLoggable says whether a header may stand in an access log: it is no secret, and
 // its name means nothing else in a format.
 func isLoggable(name string) bool {
-	lower := strings.ToLower(name)
-	for _, secret := range secrets {
-		if strings.Contains(lower, secret) {
-			return false
-		}
-	}
-	return name != "" && utf8.ValidString(name) && !strings.ContainsAny(name, "%():? ")
+	return name != "" && !policy.IsCredential(name) && utf8.ValidString(name) && !strings.ContainsAny(name, "%():? ")
 }

@@ -3,7 +3,6 @@ package policy
 import (
 	"errors"
 	"net/netip"
-	"slices"
 	"strings"
 )
 
@@ -299,20 +298,4 @@ func (p *KeyPart) Labeled(label string) *KeyPart {
 		}
 	}
 	return p
-}
-
-// IsCredential reports whether a header's value is a secret of the client.
-func IsCredential(header string) bool {
-	return slices.Contains([]string{"authorization", "proxy-authorization", "cookie"}, header)
-}
-
-// HasCredential reports whether the value may be a secret of the client.
-func (p *KeyPart) HasCredential() bool {
-	for i := range p.Of {
-		if p.Of[i].HasCredential() {
-			return true
-		}
-	}
-	isHeaders := p.Kind == KeyProperty && len(p.Path) == 3 && p.Path[0] == "request" && p.Path[1] == "headers"
-	return p.Kind == KeyCookie || p.Kind == KeyHeader && IsCredential(p.Name) || isHeaders && IsCredential(strings.ToLower(p.Path[2]))
 }

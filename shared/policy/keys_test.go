@@ -3,6 +3,7 @@ package policy_test
 import (
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -133,17 +134,33 @@ func TestUnescape(t *testing.T) {
 
 // However a key reads a credential, it is known for one.
 func TestHasCredential(t *testing.T) {
-	authorization := policy.KeyPart{Kind: policy.KeyProperty, Path: []string{"request", "headers", "Authorization"}}
-	for _, p := range []policy.KeyPart{
-		authorization, {Kind: policy.KeyHeader, Name: "authorization", Scheme: "bearer"}, {Kind: policy.KeyCookie, Name: "sid"},
-		{Kind: policy.KeyFirstOf, Of: []policy.KeyPart{{Kind: policy.KeyHost}, authorization}},
-	} {
-		require.True(t, p.HasCredential(), p.Label())
+	property := func(path ...string) policy.KeyPart { return policy.KeyPart{Kind: policy.KeyProperty, Path: path} }
+	named := func(kind policy.KeyKind, names ...string) (parts []policy.KeyPart) {
+		for _, name := range names {
+			parts = append(parts, policy.KeyPart{Kind: kind, Name: name})
+		}
+		return parts
 	}
-	for _, p := range []policy.KeyPart{
-		{Kind: policy.KeyHeader, Name: "x-user-id"}, {Kind: policy.KeyProperty, Path: []string{"request", "headers", "x-user-id"}},
-		{Kind: policy.KeyProperty, Path: []string{"source", "headers", "authorization"}},
-	} {
+	secret := slices.Concat(
+		named(policy.KeyHeader, "authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token", "x-amz-security-token", ":path"),
+		named(policy.KeyQuery, "access_token", "api_key", "Token", "key", "sig", "X-Amz-Signature", "client_secret", "password", "code"),
+		named(policy.KeyCookie, "sid", "theme"),
+		[]policy.KeyPart{
+			property("request", "headers", "Authorization"), property("request", "headers", "x-api-key"), property("request", "headers"),
+			property("request", "query"), property("request", "path"), property("metadata", "filter_metadata", "edge", "api_key"),
+			{Kind: policy.KeyHeader, Name: "x-proof", Scheme: "dpop"}, {Kind: policy.KeyJWT, Name: "p", Path: []string{"session_id"}},
+		})
+	for _, p := range secret {
+		require.True(t, p.HasCredential(), p.Label())
+		inside := policy.KeyPart{Kind: policy.KeyFirstOf, Of: []policy.KeyPart{{Kind: policy.KeyHost}, p}}
+		require.True(t, inside.HasCredential(), p.Label())
+	}
+	for _, p := range slices.Concat(
+		named(policy.KeyHeader, "x-user-id", "x-tenant", ":authority"), named(policy.KeyQuery, "user", "page", "zipcode"),
+		[]policy.KeyPart{
+			property("request", "headers", "x-user-id"), property("request", "url_path"), property("source", "address"), property("connection", "uri_san_peer_certificate"),
+			{Kind: policy.KeyJWT, Name: "p", Path: []string{"sub"}}, {Kind: policy.KeyClientIP}, {Kind: policy.KeyHost}, {Kind: policy.KeyPath}, {Kind: policy.KeyMethod}, {Kind: policy.KeyRoute},
+		}) {
 		require.False(t, p.HasCredential(), p.Label())
 	}
 }

@@ -11,7 +11,7 @@ var texts = map[string]string{
 	"policy.rules":         "The rules, in order. All that match a request must allow it; without rules every request is allowed.",
 	"policy.exempt":        "Requests that no rule decides or counts: a list of objects like match, of which one must hold. None may be empty.",
 	"policy.manage":        "Lets operators read and change counters; without it they cannot.",
-	"policy.report_keys":   "How sluice counters top shows the keys that are denied most. hash: 64 bits of their HMAC-SHA-256, under a secret of the control plane if it pushes the policy, else of the Envoy process. plain: as they are, except keys with a cookie or an authorization header. off: none are kept.",
+	"policy.report_keys":   "How sluice counters top shows the keys that are denied most. hash: 64 bits of their HMAC-SHA-256, under a secret of the control plane if it pushes the policy, else of the Envoy process. plain: as they are, except keys that may hold a credential, which stay hashes: of a cookie, an authentication scheme, or a header, parameter, attribute or claim whose name says so, such as authorization, x-api-key or access_token. off: none are kept.",
 	"policy.report_secret": "The control plane sets it when it pushes a policy; refused in a file.",
 
 	"rule.name":            "Unique; names the rule in metrics and messages.",

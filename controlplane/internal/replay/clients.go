@@ -177,7 +177,7 @@ func (h *heavy) makeRoom(count uint32) bool {
 }
 
 // top returns those that have counted most, the first ones of equals that came first.
-func (h *heavy) top(all []client) []Client {
+func (h *heavy) top(key []policy.KeyPart, all []client) []Client {
 	var numbers []uint32
 	for i := range h.clients {
 		numbers = append(numbers, i)
@@ -192,7 +192,7 @@ func (h *heavy) top(all []client) []Client {
 	for _, i := range numbers[:min(len(numbers), topClients)] {
 		c := h.clients[i]
 		top = append(top, Client{
-			Key: keyParts(c.key), Requests: int64(all[i].requests), Denied: int64(c.count),
+			Key: reportedKey(key, c.key, i), Requests: int64(all[i].requests), Denied: int64(c.count),
 			Strip: h.timeline.whole(c.strip), Before: int64(c.before),
 		})
 	}

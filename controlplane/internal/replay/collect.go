@@ -188,7 +188,7 @@ func (c *collector) end() Outcome {
 				out.DeniedClients++
 			}
 		}
-		out.Top = r.heavy.top(r.clients.all)
+		out.Top = r.heavy.top(r.rule.Key, r.clients.all)
 		out.Alone, out.ShadowAlone = r.endAlone(enforced), r.endAlone(inShadow)
 		for j, uses := range r.clients.uses() {
 			l := &r.rule.Limits[j]
@@ -211,15 +211,23 @@ func (r *ruleCollector) endAlone(k kind) (a Alone) {
 		}
 	}
 	if a.Requests > 0 {
-		a.Top = r.alone[k].top(r.clients.all)
+		a.Top = r.alone[k].top(r.rule.Key, r.clients.all)
 	}
 	return a
 }
 
-// keyParts reads a key out of a brief.
-func keyParts(key string) []*string {
-	b := answer.Brief{Key: []byte(key)}
-	return b.KeyParts()
+// reportedKey reads the key of a rule's i-th client out of a brief. A credential is not
+// shown: the number of the client, by its first request, stands for it.
+func reportedKey(key []policy.KeyPart, text string, i uint32) []*string {
+	b := answer.Brief{Key: []byte(text)}
+	parts := b.KeyParts()
+	for j := range parts {
+		if parts[j] != nil && key[j].HasCredential() {
+			hidden := "hidden:" + strconv.FormatUint(uint64(i)+1, 10)
+			parts[j] = &hidden
+		}
+	}
+	return parts
 }
 
 // KeyText is a key for people.

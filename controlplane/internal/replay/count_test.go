@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 func TestUses(t *testing.T) {
@@ -51,7 +53,7 @@ func TestHeavy(t *testing.T) {
 		all[n].denied++
 		h.count(uint32(n), all[n].denied, []byte("\x01\x02x"), line.at(int64(i)*1e7))
 	}
-	top := h.top(all)
+	top := h.top([]policy.KeyPart{{Kind: policy.KeyHost}}, all)
 	require.Len(t, top, topClients)
 	require.Len(t, line.series, watchedClients)
 	for i, c := range top {

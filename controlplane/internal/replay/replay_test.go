@@ -229,6 +229,20 @@ func TestProxies(t *testing.T) {
 	}
 }
 
+// A report shows no credential, but tells those of a rule apart.
+func TestNoCredentialIsReported(t *testing.T) {
+	lines := []logged{}
+	for i, path := range []string{"/?access_token=s3cret1", "/?access_token=s3cret2", "/?access_token=s3cret2", "/?access_token=s3cret2"} {
+		lines = append(lines, logged{noonMs + int64(i), "u", path, "192.0.2.1", 200})
+	}
+	report, err := Run(t.Context(), options(t, `{version: 1, rules: [{name: a, key: [client_ip, {query: access_token}], limits: ["1/1h"]}]}`, lines))
+	require.NoError(t, err)
+	text, err := json.Marshal(report)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "s3cret")
+	require.Equal(t, "192.0.2.1, hidden:2", KeyText(report.Rules[0].Top[0].Key))
+}
+
 func TestAPolicyNeedsItsFields(t *testing.T) {
 	for _, c := range []struct{ rule, field string }{
 		{`key: [{header: x-other}]`, "header:x-other"},

@@ -60,9 +60,12 @@ func TestTopHidesKeys(t *testing.T) {
 		{policy.ReportHash, `{"header":"u"}`, "u"},
 		{policy.ReportPlain, `{"header":"authorization"}`, "authorization"},
 		{policy.ReportPlain, `{"cookie":"c"}`, "cookie"},
+		{policy.ReportPlain, `{"header":"x-api-key"}`, "x-api-key"},
+		{policy.ReportPlain, `{"query":"token"}`, ":path"},
+		{policy.ReportPlain, `{"property":["request","headers","authorization"]}`, "authorization"},
 		{policy.ReportPlain, `{"first_of":[{"header":"u"},{"cookie":"c"}]}`, "u"},
 	} {
-		got, err := topOf(t, tc.report, `{"name":"r","key":[`+tc.key+`],"limits":["1/1h"]}`, tc.header, "c=alice")
+		got, err := topOf(t, tc.report, `{"name":"r","key":[`+tc.key+`],"limits":["1/1h"]}`, tc.header, "/?token=alice; c=alice")
 		require.NoError(t, err)
 		require.Regexp(t, `"keys":\[\{"hash":"[0-9a-f]{16}","denied":2,"error":0\}\]`, got)
 		require.NotContains(t, got, "alice")

@@ -79,6 +79,7 @@ func TestExplainWhy(t *testing.T) {
 		{`"match":{"headers":{"x-a":"*-7"}}`, []string{"x-a", ""}, outcomeNoMatch, `headers: x-a is "", not *-7`},
 		{`"match":{"headers":{"x-a":"*"}}`, nil, outcomeNoMatch, "headers: x-a is absent"},
 		{`"match":{"headers":{"x-a":"!"}}`, []string{"x-a", "1"}, outcomeNoMatch, "headers: x-a is present, and must be absent"},
+		{`"match":{"headers":{"x-api-key":"k1"}}`, []string{"x-api-key", "s3cret"}, outcomeNoMatch, "headers: x-api-key is another than k1"},
 		{`"match":{"headers":{"authorization":"=!"}}`, []string{"authorization", "Bearer s3cret"}, outcomeNoMatch, "headers: authorization is another than =!"},
 		{`"key":["host",{"header":"X-User"}]`, nil, outcomeNoKey, "missing_key: the request has no header x-user, and missing_key is skip"},
 		{`"key":[{"path":{"segment":2}}]`, nil, outcomeNoKey, "missing_key: the request has no path segment 2, and missing_key is skip"},

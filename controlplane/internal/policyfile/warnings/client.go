@@ -66,6 +66,16 @@ func (c *collector) identities(v value, key []policy.KeyPart) {
 	}
 }
 
+// credentials warns of keys that report_keys: plain does not show.
+func (c *collector) credentials(v value, key []policy.KeyPart) {
+	for i := range key {
+		c.credentials(v.item(i).field("first_of"), key[i].Of)
+		if key[i].Kind != policy.KeyFirstOf && key[i].HasCredential() {
+			c.warn(v.item(i), key[i].Label()+" may hold a credential, which is never printed: report_keys shows this rule's keys as hashes, not plain")
+		}
+	}
+}
+
 // addressHeaders hold the client's address behind some proxies.
 var addressHeaders = []string{"x-real-ip", "cf-connecting-ip", "cf-connecting-ipv6", "true-client-ip", "x-client-ip", "fastly-client-ip", "x-envoy-external-address"}
 

@@ -39,6 +39,9 @@ func Of(doc *policy.Node, p *policy.Policy) []Warning {
 	}
 	c.exemptions(root, p.Exempt)
 	for i := range p.Rules {
+		if p.ReportKeys == policy.ReportPlain {
+			c.credentials(rules.item(i).field("key"), p.Rules[i].Key)
+		}
 		if p.Rules[i].Mode != policy.ModeOff {
 			c.rule(rules.item(i), &p.Rules[i], p.Manage)
 		}
