@@ -1,7 +1,5 @@
 package state
 
-import ()
-
 // lookup finds a counter's tables in a directory, and free table numbers, without
 // a search through all tables: a configuration may have ten thousand. It is valid
 // as long as no table is removed.
