@@ -176,6 +176,7 @@ func TestPolicies(t *testing.T) {
 	require.Equal(t, "/opt/f.wasm", a.Wasm)
 	require.Equal(t, 0, a.Proxies)
 	require.NotNil(t, a.Warnings)
+	a = Applied{}
 	f.json("POST", "/v1/policies?wasm=", strings.Replace(good, "shop", "market", 1), 201, &a)
 	require.Equal(t, uint64(2), a.Number)
 	require.Empty(t, a.Wasm)
@@ -198,7 +199,7 @@ func TestPolicies(t *testing.T) {
 	require.Equal(t, "/opt/f.wasm", a.Wasm, "the binary in force stays if none is named")
 	f.json("GET", "/v1/policies?limit=2", "", 200, &h)
 	require.Len(t, h.Revisions, 2)
-	require.Equal(t, uint64(3), h.Revisions[0].Number)
+	require.Equal(t, uint64(4), h.Revisions[0].Number)
 }
 
 func TestBadRequests(t *testing.T) {
