@@ -208,7 +208,7 @@ var fieldCases = map[string]fieldCase{
 	}},
 	"response.body": {`
 - {name: $, match: {@}, limits: [0/1h], response: {⟦body: "%RULE% says no\n"⟧}}`, "body", []fieldStep{
-		{"/", "response.body says no\n", "rate limit exceeded\n"},
+		{"/", "response.body says no\n", "rate limit exceeded"},
 	}},
 	"response.content_type": {`
 - {name: $, match: {@}, limits: [0/1h], response: {⟦content_type: text/html⟧}}`, "content-type", []fieldStep{

@@ -75,7 +75,7 @@ func TestResponse(t *testing.T) {
 		require.Regexp(t, `^3(600|59\d)$`, res.Header.Get("x-wait"))
 		res, body = s.get(t, "/plain")
 		require.Equal(t, denied, res.StatusCode)
-		require.Equal(t, "rate limit exceeded\n", body)
+		require.Equal(t, "rate limit exceeded", body)
 		require.Equal(t, "text/plain", res.Header.Get("content-type"))
 		require.Equal(t, "true", res.Header.Get("x-envoy-ratelimited"))
 	})
@@ -94,8 +94,8 @@ func TestGRPCResponse(t *testing.T) {
 		}
 		for protocol, client := range clients {
 			for _, c := range []struct{ path, contentType, status, message string }{
-				{"/slow", "application/grpc", "14", "<p>slow down: 0 is 100%25"},
-				{"/slow", "application/grpc+proto", "14", "<p>slow down: 0 is 100%25"},
+				{"/slow", "application/grpc", "14", "<p>slow down: 0 is 100%25%0A"},
+				{"/slow", "application/grpc+proto", "14", "<p>slow down: 0 is 100%25%0A"},
 				{"/plain", "application/grpc", "8", "rate limit exceeded"},
 			} {
 				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.address+c.path, http.NoBody)
@@ -131,7 +131,7 @@ func TestGRPCResponse(t *testing.T) {
 			message string
 			left    []string
 		}{
-			"/slow":  {codes.Unavailable, "<p>slow down: 0 is 100%", []string{"0/0"}},
+			"/slow":  {codes.Unavailable, "<p>slow down: 0 is 100%\n", []string{"0/0"}},
 			"/plain": {codes.ResourceExhausted, "rate limit exceeded", nil},
 		} {
 			var header metadata.MD

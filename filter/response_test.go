@@ -29,14 +29,14 @@ func TestDenialIsTheRulesResponse(t *testing.T) {
 		{"x-envoy-ratelimited", "true"}, {"x-reason", "busy now"}, {"x-wait", "800"},
 	}
 	require.ElementsMatch(t, want, res.Headers)
-	require.Equal(t, []string{"get_current_time_nanoseconds", "get_shared_data", "set_property", "get_header_map_value", "send_local_response"}, b.calls)
+	require.Equal(t, []string{"get_current_time_nanoseconds", "get_shared_data", "set_property", "send_local_response"}, b.calls)
 
 	res = b.serve(t, 0, &sim.Request{Headers: [][2]string{{"content-type", "application/grpc+proto"}}})
 	require.Equal(t, 200, res.Status)
 	require.Empty(t, res.Body)
 	require.Equal(t, 14, res.GRPCStatus)
 	require.ElementsMatch(t, [][2]string{
-		{"content-type", "application/grpc"}, {"grpc-status", "14"}, {"grpc-message", "busy: busy now, 1"}, {"retry-after", "800"},
+		{"content-type", "application/grpc"}, {"grpc-status", "14"}, {"grpc-message", "busy: busy now, 1%0A"}, {"retry-after", "800"},
 		{"x-envoy-ratelimited", "true"}, {"x-reason", "busy now"}, {"x-wait", "800"},
 	}, res.Headers)
 	res = b.serve(t, 0, &sim.Request{Method: "HEAD"})

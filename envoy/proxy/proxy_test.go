@@ -54,11 +54,11 @@ func TestHeaders(t *testing.T) {
 
 	response, body = p.do(http.MethodGet, "/api/x", "x-user-id", "alice")
 	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
-	require.Equal(t, "rate limit exceeded\n", body)
+	require.Equal(t, "rate limit exceeded", body)
 	require.Equal(t, "3600", response.Header.Get("Retry-After"))
 	require.Equal(t, `"per-user";r=0;t=3600`, response.Header.Get("RateLimit"))
 	require.Equal(t, "text/plain", response.Header.Get("Content-Type"))
-	require.Equal(t, int64(20), response.ContentLength)
+	require.Equal(t, int64(19), response.ContentLength)
 
 	response, body = p.do(http.MethodHead, "/api/x", "x-user-id", "alice")
 	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)

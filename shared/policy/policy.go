@@ -261,7 +261,7 @@ const (
 // that no rule caused.
 func DefaultResponse() Response {
 	return Response{
-		Status: 429, Body: Template{{Text: "rate limit exceeded\n"}}, GRPCStatus: 8, // RESOURCE_EXHAUSTED
+		Status: 429, Body: Template{{Text: "rate limit exceeded"}}, GRPCStatus: 8, // RESOURCE_EXHAUSTED
 	}
 }
 

@@ -97,7 +97,7 @@ var texts = map[string]string{
 	"override.unlimited": "In place of limits: requests with such a key are allowed and not counted, and the key takes no memory.",
 
 	"response.status":       "HTTP status of a denial. Less than 400 would pass for a success or send the client elsewhere. gRPC requests get 200 and grpc_status.",
-	"response.body":         `Body of a denial, at most 4096 bytes, with the placeholders of headers; "" is none, and the default is a line that says "rate limit exceeded". A gRPC client gets it as grpc-message.`,
+	"response.body":         `Body of a denial, at most 4096 bytes, with the placeholders of headers; "" is none, and the default is "rate limit exceeded". A gRPC client gets it as grpc-message, in which a newline is %0A.`,
 	"response.content_type": "Content-Type of the body.",
 	"response.headers":      "Headers of a denial, from names to texts, at most 32. %RULE%, %RETRY_AFTER%, %LIMIT% and %REMAINING% stand for values, %% for a percent sign. A header whose value is unknown is left out. Headers of the connection or the filter, such as Content-Length, Retry-After and RateLimit, cannot be set.",
 	"response.grpc_status":  "gRPC status of a denial, by name or number; never ok.",

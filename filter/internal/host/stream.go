@@ -2,7 +2,6 @@ package host
 
 import (
 	"encoding/binary"
-	"strings"
 
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
@@ -115,7 +114,7 @@ func (p *plugin) respond(context uint32, v *decide.Verdict) types.Action {
 	p.fields = p.fieldWriter.Append(p.fields[:0], v)
 	if !v.Allowed {
 		rule := v.DeniedBy()
-		return p.deny(rule.Name, &rule.Response, asMessage(respond.AppendBody(p.body[:0], v)))
+		return p.deny(rule.Name, &rule.Response, respond.AppendBody(p.body[:0], v))
 	}
 	if len(p.fields) > 0 {
 		p.await(context)
@@ -133,21 +132,6 @@ func (p *plugin) await(context uint32) {
 	s.fields, p.fields = p.fields, s.fields
 	at := &waiting[context%uint32(len(waiting))]
 	s.context, s.next, *at = context, *at, s
-}
-
-// asMessage cuts the newline at the end of a body that becomes a grpc-message, where
-// the proxy would write it as %0A.
-func asMessage(body []byte) []byte {
-	last := len(body) - 1
-	if last < 0 || body[last] != '\n' {
-		return body
-	}
-	kind, _ := theProxy.Header("content-type")
-	rest, ok := strings.CutPrefix(kind, "application/grpc")
-	if ok && (rest == "" || rest[0] == '+') { // as Envoy knows a gRPC request
-		return body[:last]
-	}
-	return body
 }
 
 // deny answers in the upstream's place, with p.fields as headers.
