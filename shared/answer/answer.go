@@ -82,13 +82,15 @@ type DeniedKey struct {
 
 // Explanation is what the policy makes of a request, step by step.
 type Explanation struct {
-	Allowed  *bool           `json:"allowed,omitempty"`         // nil if Pending or NeedsIP
-	NeedsIP  bool            `json:"needs_client_ip,omitempty"` // the request has no address, and with one it may go another way
-	Pending  bool            `json:"pending,omitempty"`         // the quota service would be asked, and decide
-	DeniedBy string          `json:"denied_by,omitempty"`
-	RetryMs  *int64          `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
-	RetryNs  *int64          `json:"retry_after_ns,omitempty"`
-	Rules    []ExplainedRule `json:"rules,omitempty"` // all of the policy
+	Allowed  *bool  `json:"allowed,omitempty"` // nil if Pending, or if it depends on what is not known
+	Pending  bool   `json:"pending,omitempty"` // the quota service would be asked, and decide
+	DeniedBy string `json:"denied_by,omitempty"`
+	RetryMs  *int64 `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
+	RetryNs  *int64 `json:"retry_after_ns,omitempty"`
+	// DependsOn names parts of keys that the description leaves open. What is denied
+	// all the same has no RetryMs.
+	DependsOn []string        `json:"depends_on,omitempty"`
+	Rules     []ExplainedRule `json:"rules,omitempty"` // all of the policy
 }
 
 // ExplainedRule is what one rule has to do with the request. Why is the reason
@@ -97,7 +99,6 @@ type ExplainedRule struct {
 	Rule           string    `json:"rule"`
 	Outcome        string    `json:"outcome"`
 	Why            string    `json:"why,omitempty"`
-	NeedsIP        bool      `json:"needs_client_ip,omitempty"` // the rule looks at the client's address, which the request lacks
 	Key            []KeyPart `json:"key,omitempty"`
 	Cost           *uint32   `json:"cost,omitempty"`
 	CostUnreadable bool      `json:"cost_unreadable,omitempty"` // the request's number could not be read, and the cost is max
@@ -119,8 +120,11 @@ type Lease struct {
 	EndsNs int64  `json:"ends_ns,omitempty"`
 }
 
-// Matches is the outcome of a rule that decided.
-const Matches = "matches"
+// Outcomes that a reader tells from the others.
+const (
+	Matches  = "matches"   // the rule decided
+	NotKnown = "not_known" // the rule applies, and its key is not known
+)
 
 // KeyPart is one part of a key: a value, or why there is none.
 type KeyPart struct {

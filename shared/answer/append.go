@@ -65,7 +65,9 @@ func appendDecision(b []byte, allowed bool, deniedBy string, retryNs *int64) []b
 	b = strconv.AppendBool(append(b, `{"allowed":`...), allowed)
 	if !allowed {
 		b = policy.AppendString(member(b, "denied_by", ""), deniedBy)
-		b = AppendTime(b, "retry_after", *retryNs, Ns)
+		if retryNs != nil {
+			b = AppendTime(b, "retry_after", *retryNs, Ns)
+		}
 	}
 	return b
 }
@@ -181,12 +183,17 @@ func (k *DeniedKey) append(b []byte) []byte {
 //	 {"rule":"s","outcome":"no_match","why":"methods: POST is not one of GET, HEAD"}]}
 func (x *Explanation) Append(b []byte) []byte {
 	switch {
-	case x.NeedsIP:
-		b = appendFlag(append(b, '{'), "needs_client_ip", true)
-	case x.Pending:
-		b = appendFlag(append(b, '{'), "pending", true)
+	case x.Pending || x.Allowed == nil:
+		b = appendFlag(append(b, '{'), "pending", x.Pending)
 	default:
 		b = appendDecision(b, *x.Allowed, x.DeniedBy, x.RetryNs)
+	}
+	if len(x.DependsOn) > 0 {
+		b = append(member(b, "depends_on", ""), '[')
+		for _, name := range x.DependsOn {
+			b = policy.AppendString(comma(b), name)
+		}
+		b = append(b, ']')
 	}
 	b = append(member(b, "rules", ""), '[')
 	for i := range x.Rules {
@@ -198,7 +205,6 @@ func (x *Explanation) Append(b []byte) []byte {
 func (r *ExplainedRule) append(b []byte) []byte {
 	b = policy.AppendString(append(b, `{"rule":`...), r.Rule)
 	b = policy.AppendString(member(b, "outcome", ""), r.Outcome)
-	b = appendFlag(b, "needs_client_ip", r.NeedsIP)
 	if r.Outcome != Matches {
 		return append(appendText(b, "why", r.Why), '}')
 	}

@@ -52,9 +52,12 @@ func printExplainReport(w io.Writer, r *explainReport) error {
 }
 
 func printExplained(b *strings.Builder, who string, x *answer.Explanation) {
+	depends := strings.Replace(printable.Text(strings.Join(x.DependsOn, ", ")), "client_ip", "client_ip (--client-ip)", 1)
 	switch {
-	case x.NeedsIP:
-		fmt.Fprintf(b, "%snot known: it depends on the client's address, which --client-ip gives\n", who)
+	case depends != "" && x.Allowed == nil:
+		fmt.Fprintf(b, "%snot known: it depends on %s, which the description does not give\n", who, depends)
+	case depends != "":
+		fmt.Fprintf(b, "%sdenied by %s; whether waiting helps depends on %s, which the description does not give\n", who, printable.Text(x.DeniedBy), depends)
 	case x.Allowed == nil:
 		fmt.Fprintf(b, "%sthe quota service decides\n", who)
 	case *x.Allowed:
@@ -70,20 +73,18 @@ func printExplained(b *strings.Builder, who string, x *answer.Explanation) {
 }
 
 func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
-	if r.Outcome != answer.Matches {
-		text := "does not apply: "
-		if r.NeedsIP {
-			text = "depends on --client-ip: without an address: "
-		}
-		fmt.Fprintf(b, "  %s: %s%s\n", printable.Text(r.Rule), text, printable.Text(r.Why))
+	switch r.Outcome {
+	case answer.Matches:
+	case answer.NotKnown:
+		fmt.Fprintf(b, "  %s: not known whether it denies: %s\n", printable.Text(r.Rule), printable.Text(r.Why))
+		return
+	default:
+		fmt.Fprintf(b, "  %s: does not apply: %s\n", printable.Text(r.Rule), printable.Text(r.Why))
 		return
 	}
 	fmt.Fprintf(b, "  %s: matches, %s%s\n", printable.Text(r.Rule), verdictText(r), map[string]string{"shadow": " (shadow: not enforced)"}[r.Mode])
 	for _, p := range r.Key {
 		fmt.Fprintf(b, "    key       %s = %s\n", printable.Text(p.Part), partText(p))
-	}
-	if r.NeedsIP {
-		b.WriteString("    note      depends on --client-ip: this is for a request without an address\n")
 	}
 	if len(r.Key) == 0 {
 		b.WriteString("    key       none: one counter for all\n")

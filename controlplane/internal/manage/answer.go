@@ -116,7 +116,7 @@ func Explains(x *answer.Explanation) bool {
 			return false
 		}
 	}
-	return x.Allowed != nil || x.Pending || x.NeedsIP
+	return x.Allowed != nil || x.Pending || len(x.DependsOn) > 0
 }
 
 func milliseconds(ns *int64) *int64 {

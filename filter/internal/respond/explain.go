@@ -1,7 +1,9 @@
 package respond
 
 import (
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
@@ -20,7 +22,8 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	v := e.Clone(newDryRun(r, proxy, now)).Decide()
 	// Rules that share a counter see each other's hits in v, but not here.
 	before := e.Clone(newDryRun(r, proxy, now)).Peek().Subjects
-	unmatched := request.New(newDryRun(r, proxy, now))
+	dry := newDryRun(r, proxy, now)
+	unmatched := request.New(dry)
 	unmatched.Begin()
 
 	rules, exempt := e.Policy().Rules, exemption(e.Policy().Exempt, &unmatched)
@@ -28,30 +31,44 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	if !v.Allowed {
 		x.DeniedBy, x.RetryNs = v.DeniedBy().Name, &v.RetryNs
 	}
-	subjects := v.Subjects
+	subjects, certain := v.Subjects, ""
 	for i := range rules {
 		p := &rules[i]
-		if len(subjects) > 0 && subjects[0].Rule.Policy == p {
+		decided := len(subjects) > 0 && subjects[0].Rule.Policy == p
+		missed := dry.missedBy(e.Policy(), p, &unmatched)
+		switch {
+		case len(missed) > 0:
+			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: answer.NotKnown, Why: "the description does not give " + strings.Join(missed, ", ")}
+			for _, name := range missed {
+				if p.Mode != policy.ModeShadow && !slices.Contains(x.DependsOn, name) {
+					x.DependsOn = append(x.DependsOn, name)
+				}
+			}
+		case decided:
+			if a := subjects[0]; certain == "" && !a.Allowed && !a.Shadow {
+				certain = p.Name
+			}
 			x.Rules[i] = matched(subjects[0])
 			x.Rules[i].Windows = windows(before[0], now)
 			if units, endsNs, leases := lease.Leased(before[0]); leases {
 				x.Rules[i].Lease = &answer.Lease{Units: units, EndsNs: endsNs}
 			}
-			subjects, before = subjects[1:], before[1:]
-		} else {
+		default:
 			outcome, why := whyUnmatched(p, &unmatched)
 			if exempt != "" && outcome != outcomeOff {
 				outcome, why = outcomeExempt, "the policy's "+exempt
 			}
 			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: outcome, Why: why}
 		}
-		if r.ClientAddress == "" && needsClient(e.Policy(), p, newDryRun(r, proxy, now)) {
-			x.Rules[i].NeedsIP = true
-			x.NeedsIP = x.NeedsIP || p.Mode == policy.ModeEnforce && (v.Allowed || v.DeniedBy() == p)
+		if decided {
+			subjects, before = subjects[1:], before[1:]
 		}
 	}
-	if x.NeedsIP {
-		x.Allowed, x.DeniedBy, x.RetryNs, x.Pending = nil, "", nil, false
+	if len(x.DependsOn) > 0 { // of which the verdict took for granted that the request lacks it
+		x.Allowed, x.DeniedBy, x.RetryNs = nil, certain, nil
+		if certain != "" {
+			x.Allowed = &v.Allowed
+		}
 	}
 	return x.Append(b)
 }
@@ -103,32 +120,6 @@ func whyUnmatched(p *policy.Rule, r *request.Request) (outcome, why string) {
 		}
 	}
 	return outcomeNoMatch, unexplained
-}
-
-// needsClient reports whether the rule looks at the client's address before it is settled
-// what becomes of a request without one.
-func needsClient(of *policy.Policy, p *policy.Rule, d *dryRun) bool {
-	r := request.New(d)
-	r.Begin()
-	if p.Mode == policy.ModeOff {
-		return false
-	}
-	outcome := ""
-	if exemption(of.Exempt, &r) == "" {
-		outcome, _ = whyUnmatched(p, &r)
-	}
-	if outcome != outcomeNoKey || p.MissingKey == policy.MissingShare || !r.KnowsClient() {
-		return r.KnowsClient()
-	}
-	for i := range p.Key { // a part that the address cannot fill settles it
-		part := request.New(d)
-		part.Begin()
-		var key policy.Key
-		if !rules.ReadKey(&key, rules.CompileKey(&part, p.Key[i:i+1]), &part) && !part.KnowsClient() {
-			return false
-		}
-	}
-	return true
 }
 
 // exemption says which exemption holds, "" if none does.

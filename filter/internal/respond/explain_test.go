@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -20,10 +21,11 @@ import (
 // explanation is the answer of Explain.
 type explanation struct {
 	Allowed  bool   `json:"allowed"`
-	NeedsIP  bool   `json:"needs_client_ip"`
 	DeniedBy string `json:"denied_by"`
 	RetryNs  int64  `json:"retry_after_ns"`
-	Rules    []struct {
+
+	DependsOn []string `json:"depends_on"`
+	Rules     []struct {
 		Rule, Outcome, Why, Mode, Reason string
 		Key                              []struct {
 			Part, Value     string
@@ -88,7 +90,6 @@ func TestExplainWhy(t *testing.T) {
 		{`"key":["host"]}],"exempt":[{"methods":["PUT"]},{"paths":["/"]`, nil, outcomeExempt, "the policy's exempt[1] holds"},
 		{`"mode":"off"}],"exempt":[{"paths":["/"]`, nil, outcomeOff, "mode: the rule is off"},
 		{`"key":[{"query":"user"}]`, nil, outcomeNoKey, "missing_key: the request has no query user, and missing_key is skip"},
-		{`"key":["route"]`, nil, outcomeNoKey, "missing_key: the request has no route, and missing_key is skip"},
 		{`"mode":"off"`, nil, outcomeOff, "mode: the rule is off"},
 	} {
 		p := hosttest.New()
@@ -152,7 +153,7 @@ func TestExplainWithoutCounters(t *testing.T) {
 // history are, and leaves no trace.
 func TestExplainIsWhatDecideDoes(t *testing.T) {
 	dice := rand.NewChaCha8([32]byte{5})
-	outcomes, unknown := map[string]int{}, 0
+	outcomes := map[string]int{}
 	for range 400 {
 		data := make([]byte, 600)
 		dice.Read(data)
@@ -174,13 +175,13 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 			require.Equal(t, metrics, metricsOf(e), "%s", rules)
 
 			v := e.Decide()
-			if x.NeedsIP {
-				require.Empty(t, p.Client, "%s", rules)
-				unknown++
-			} else {
+			switch {
+			case len(x.DependsOn) == 0:
 				require.Equal(t, v.Allowed, x.Allowed, "%s", rules)
+			case x.DeniedBy != "": // whatever the description leaves open
+				require.False(t, v.Allowed, "%s", rules)
 			}
-			if !v.Allowed && !x.NeedsIP {
+			if !v.Allowed && len(x.DependsOn) == 0 {
 				require.Equal(t, v.DeniedBy().Name, x.DeniedBy, "%s", rules)
 				require.Equal(t, v.RetryNs, x.RetryNs, "%s", rules)
 			}
@@ -189,6 +190,9 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 				r := &x.Rules[i]
 				outcomes[r.Outcome]++
 				require.NotEqual(t, unexplained, r.Why, "%s", rules)
+				if r.Outcome == answer.NotKnown && len(matched) > 0 && matched[0].Rule.Policy.Name == r.Rule {
+					matched = matched[1:]
+				}
 				if r.Outcome != answer.Matches {
 					continue
 				}
@@ -202,8 +206,7 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 			require.Empty(t, matched, "a rule matched of which explain says that it does not: %s", rules)
 		}
 	}
-	require.Positive(t, unknown)
-	for _, outcome := range []string{answer.Matches, outcomeNoMatch, outcomeNoKey} {
+	for _, outcome := range []string{answer.Matches, answer.NotKnown, outcomeNoMatch, outcomeNoKey} {
 		require.Greater(t, outcomes[outcome], 1000, outcome)
 	}
 }
@@ -273,36 +276,58 @@ func TestExplainTooLong(t *testing.T) {
 	}
 }
 
-// Nothing is said that a client's address would change, unless the request has one.
-func TestExplainWithoutAnAddress(t *testing.T) {
-	for _, tc := range []struct {
-		rule        string
-		rules, says bool
-	}{
-		{`"key":["client_ip"]`, true, true},
-		{`"key":["client_ip"],"mode":"shadow"`, true, false},
-		{`"key":["client_ip"],"mode":"off"`, false, false},
-		{`"key":["client_ip"],"missing_key":"deny"`, true, true},
-		{`"key":["client_ip"],"missing_key":"share"`, true, true},
-		{`"key":["client_ip",{"header":"none"}]`, false, false},
-		{`"key":["client_ip",{"header":"none"}],"missing_key":"share"`, true, true},
-		{`"key":[{"first_of":[{"header":"x-a"},"client_ip"]}]`, false, false},
-		{`"key":[{"first_of":["client_ip",{"header":"x-a"}]}]`, true, true},
-		{`"match":{"client_ips":["10.0.0.0/8"]}`, true, true},
-		{`"match":{"methods":["POST"],"client_ips":["10.0.0.0/8"]}`, false, false},
-		{`"exempt":[{"client_ips":["10.0.0.0/8"]}]`, true, true},
-		{`"key":[{"header":"x-a"}]`, false, false},
+// What follows from the description is known. What the proxy alone knows is named, and the
+// verdict depends on it unless a rule that is known denies.
+func TestExplainWhatIsNotDescribed(t *testing.T) {
+	const deny = `"missing_key":"deny","limits":["9/1h"]}`
+	for _, c := range []struct{ rules, allowed, deniedBy, dependsOn string }{
+		{`{"name":"r","key":[{"property":["request","url_path"]},{"property":["request","query"]},{"property":["request","path"]}],` + deny, "true", "", ""},
+		{`{"name":"r","key":[{"property":["request","method"]},{"property":["request","host"]},{"property":["request","headers","x-a"]}],` + deny, "true", "", ""},
+		{`{"name":"r","key":[{"property":["request","useragent"]}],` + deny, "false", "r", ""}, // there is none
+		{`{"name":"r","key":["host",{"property":["connection","id"]}],` + deny, "", "", "property:connection.id"},
+		{`{"name":"r","key":["route"],"limits":["9/1h"]}`, "", "", "route"},
+		{`{"name":"r","key":["route"],"missing_key":"share","limits":["0/1h"]}`, "", "", "route"},
+		{`{"name":"r","key":[{"first_of":["route","host"]}],` + deny, "", "", "route"},
+		{`{"name":"r","key":[{"first_of":["host","route"]}],` + deny, "true", "", ""},
+		{`{"name":"r","key":["route",{"header":"x-none"}],` + deny, "false", "r", ""},
+		{`{"name":"r","key":["route",{"header":"x-none"}],"limits":["0/1h"]}`, "true", "", ""},
+		{`{"name":"r","mode":"shadow","key":["route"],` + deny, "true", "", ""},
+		{`{"name":"r","mode":"off","key":["route"],` + deny, "true", "", ""},
+		{`{"name":"r","match":{"methods":["PUT"]},"key":["route"],` + deny, "true", "", ""},
+		{`{"name":"r","key":["route"],` + deny + `,{"name":"s","limits":["0/1h"]}`, "false", "s", "route"},
+		{`{"name":"r","key":["client_ip"],"limits":["9/1h"]}`, "", "", "client_ip"},
+		{`{"name":"r","key":["client_ip"],"mode":"shadow",` + deny, "true", "", ""},
+		{`{"name":"r","key":["client_ip"],"missing_key":"share","limits":["9/1h"]}`, "", "", "client_ip"},
+		{`{"name":"r","key":["client_ip",{"header":"none"}],"limits":["9/1h"]}`, "true", "", ""},
+		{`{"name":"r","key":["client_ip",{"header":"none"}],` + deny, "false", "r", ""},
+		{`{"name":"r","key":["client_ip",{"header":"none"}],"missing_key":"share","limits":["9/1h"]}`, "", "", "client_ip"},
+		{`{"name":"r","key":[{"first_of":[{"header":"x-a"},"client_ip"]}],` + deny, "true", "", ""},
+		{`{"name":"r","key":[{"first_of":["client_ip",{"header":"x-a"}]}],` + deny, "", "", "client_ip"},
+		{`{"name":"r","match":{"client_ips":["10.0.0.0/8"]},"limits":["9/1h"]}`, "", "", "client_ip"},
+		{`{"name":"r","match":{"client_ips":["10.0.0.0/8"]},"key":["client_ip","route"],` + deny, "", "", "client_ip"},
+		{`{"name":"r","match":{"methods":["PUT"],"client_ips":["10.0.0.0/8"]},"limits":["9/1h"]}`, "true", "", ""},
+		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]}],"limits":["9/1h"]}`, "", "", "client_ip"},
+		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]},{"methods":["GET"]}],"limits":["0/1h"]}`, "true", "", ""},
+		{`{"name":"r","exempt":[{"client_ips":["10.0.0.0/8"]}],"key":["client_ip","route"],` + deny, "", "", "client_ip,route"},
+		{`{"name":"r","limits":["9/1h"]}],"exempt":[{"client_ips":["10.0.0.0/8"]}`, "", "", "client_ip"},
 	} {
 		p := hosttest.New()
 		p.With("x-a", "1")
-		e := engine.New(hosttest.Policy(t, `{"name":"r",`+tc.rule+`,"limits":["1/1m"]}`), p, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-		for address, want := range map[string][]bool{"": {tc.rules, tc.says}, "192.0.2.7": {false, false}} {
-			d := described(p)
-			d.ClientAddress = address
-			var x answer.Explanation
-			require.NoError(t, json.Unmarshal(Explain(nil, e, p, d), &x))
-			require.Equal(t, want, []bool{x.Rules[0].NeedsIP, x.NeedsIP}, "%s from %q", tc.rule, address)
-			require.Equal(t, x.NeedsIP, x.Allowed == nil, tc.rule)
+		r := described(p)
+		r.Path, r.ClientAddress = "/x?y=1", ""
+		var x answer.Explanation
+		require.NoError(t, json.Unmarshal(Explain(nil, compileJSON(t, p, c.rules), p, r), &x), c.rules)
+		allowed := ""
+		if x.Allowed != nil {
+			allowed = strconv.FormatBool(*x.Allowed)
 		}
+		require.Equal(t, c.allowed, allowed, c.rules)
+		require.Equal(t, c.deniedBy, x.DeniedBy, c.rules)
+		require.Equal(t, c.dependsOn, strings.Join(x.DependsOn, ","), c.rules)
+		require.Equal(t, c.dependsOn != "" && allowed != "true" || strings.Contains(c.rules, `"shadow"`), x.Rules[0].Outcome == answer.NotKnown, c.rules)
+		r.ClientAddress = "192.0.2.7"
+		x = answer.Explanation{}
+		require.NoError(t, json.Unmarshal(Explain(nil, compileJSON(t, p, c.rules), p, r), &x), c.rules)
+		require.NotContains(t, x.DependsOn, "client_ip", c.rules)
 	}
 }

@@ -114,6 +114,7 @@ type dryRun struct {
 	proxy   engine.Host
 	now     int64
 	written map[string]written
+	missed  bool // something was read that the description leaves open
 }
 
 type written struct {
@@ -155,12 +156,8 @@ func (d *dryRun) AppendHeader(values []string, name string) []string {
 }
 
 func (d *dryRun) ClientAddress() (string, bool) {
+	d.missed = d.missed || d.Request.ClientAddress == ""
 	return d.Request.ClientAddress, d.Request.ClientAddress != ""
-}
-
-func (d *dryRun) Attribute(path string) (string, bool) {
-	value, present := d.Attributes[strings.ReplaceAll(path, "\x00", ".")]
-	return value, present
 }
 
 // Monotonic is the proxy's: leases end by it.
