@@ -28,9 +28,9 @@ type Options struct {
 // Process is one running Envoy.
 type Process struct {
 	*child.Child
-	binary, dir string
-	adminPath   string
-	admin       string // set by WaitReady
+	dir       string
+	adminPath string
+	admin     string // set by WaitReady
 }
 
 // stopGrace is how long Stop waits for Envoy to end by itself.
@@ -54,7 +54,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 	if err := os.WriteFile(bootstrap, o.Bootstrap, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("start envoy: %w", err), os.RemoveAll(dir))
 	}
-	p := &Process{binary: binary, dir: dir, adminPath: filepath.Join(dir, "admin")}
+	p := &Process{dir: dir, adminPath: filepath.Join(dir, "admin")}
 	level := o.LogLevel
 	if level == "" {
 		level = "info"

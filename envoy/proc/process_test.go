@@ -84,7 +84,9 @@ func TestProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, used, time.Duration(0))
 
-	version, err := Version(ctx, p.binary)
+	binary, err := Find()
+	require.NoError(t, err)
+	version, err := Version(ctx, binary)
 	require.NoError(t, err)
 	require.Regexp(t, `^1\.\d+\.\d+`, version)
 

@@ -68,7 +68,10 @@ func diffPolicies(cmd *cobra.Command, o diffOptions) error {
 	d := difference{File: read.name}
 	name, text := "nothing applied yet", ""
 	if before != nil {
-		d.Revision, d.Wasm, text = before.Number, before.Wasm, before.YAML
+		d.Revision, text = before.Number, before.YAML
+		if !before.Nacked { // apply does not keep a module that a proxy has refused
+			d.Wasm = before.Wasm
+		}
 		name = fmt.Sprintf("revision %d", before.Number)
 	}
 	d.Diff = unified(name, text, read.name, read.text)
