@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // Source is where the units of one rule come from. What it must remember of a subject
@@ -36,6 +37,19 @@ type Source interface {
 	Persist(s *Subject)
 	// Usage is the usage of a window of Rule.Subjects.Windows, as of Check or Take.
 	Usage(s *Subject, window int) *limit.Usage
+
+	// Refusal says why the source does not carry out an operation, nil if it does.
+	Refusal(operation string) error
+	// Operate carries out an operation on the windows of the subject's key, or on one.
+	Operate(s *Subject, operation string, window int, n uint32, now int64) (value int64, err error)
+	// Clean frees what counts nothing.
+	Clean(now int64) (freed uint64, status state.Status)
+	// Stats tells what the rule's tables take and hold.
+	Stats(now int64) (state.Stats, state.Status)
+	// Tables are those with what the source counts.
+	Tables() []*state.Table
+	// Live is how many keys of a page of one of Tables count something.
+	Live(t *state.Table, now int64, page []byte) uint64
 }
 
 // failureRetryNs is the wait that a denial for want of a decision asks for.

@@ -13,6 +13,8 @@ import (
 // purse is a source with units of its own. Another worker takes loses of them between
 // Check and Take, and the next asks Checks have to ask for them first.
 type purse struct {
+	Source // what deciding does not call
+
 	left, loses uint32
 	asks        int
 }

@@ -59,7 +59,7 @@ func (e *Engine) Survey() {
 // surveyNext goes on with a rule's tables. It reports whether that was enough for a call:
 // a table that nobody uses costs nothing.
 func (e *Engine) surveyNext(m *memory) bool {
-	source := counterOf(m.rule)
+	source := m.rule.Source
 	tables := source.Tables()
 	if m.at >= len(tables) { // a split has closed the second since
 		m.sum, m.at, e.survey = state.Found{}, 0, state.Survey{}

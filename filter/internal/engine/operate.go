@@ -67,7 +67,7 @@ func (e *Engine) Operate(op Operation) (Result, error) {
 		return Result{}, err
 	}
 	v, now, c := e.verdict, e.host.Now(), s.Rule.Source
-	if c, counts := c.(counter); counts {
+	if c != nil {
 		if err := c.Refusal(op.Name); err != nil {
 			return Result{}, err
 		}
@@ -86,7 +86,7 @@ func (e *Engine) Operate(op Operation) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	value, err := c.(counter).Operate(s, op.Name, window, op.N, now)
+	value, err := c.Operate(s, op.Name, window, op.N, now)
 	result := Result{Now: now, Value: value}
 	if op.Name != "leased" {
 		result.Subject = s
@@ -165,7 +165,7 @@ func (e *Engine) operateOnRules(op Operation) (Result, error) {
 
 // clean frees what counts nothing.
 func (e *Engine) clean(r *rules.Rule, now int64) (freed uint64, err error) {
-	if c := counterOf(&r.Rule); c != nil {
+	if c := r.Source; c != nil {
 		var status state.Status
 		if freed, status = c.Clean(now); status != state.OK {
 			return 0, local.ErrStore
@@ -177,7 +177,7 @@ func (e *Engine) clean(r *rules.Rule, now int64) (freed uint64, err error) {
 // stats describes the rule's tables.
 func (e *Engine) stats(r *rules.Rule, now int64) (RuleStats, error) {
 	s := RuleStats{Rule: r.Policy}
-	if c := counterOf(&r.Rule); c != nil {
+	if c := r.Source; c != nil {
 		var status state.Status
 		if s.Stats, status = c.Stats(now); status != state.OK {
 			return s, local.ErrStore

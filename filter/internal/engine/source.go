@@ -7,24 +7,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// counter is what a source can do beside deciding.
-type counter interface {
-	decide.Source
-	// Refusal says why the source does not carry out an operation, nil if it does.
-	Refusal(name string) error
-	Operate(s *decide.Subject, name string, window int, n uint32, now int64) (value int64, err error)
-	Clean(now int64) (freed uint64, status state.Status)
-	Stats(now int64) (state.Stats, state.Status)
-	Tables() []*state.Table
-	Live(t *state.Table, now int64, page []byte) uint64
-}
-
-// counterOf is a rule's source, nil if it has none.
-func counterOf(r *decide.Rule) counter {
-	c, _ := r.Source.(counter)
-	return c
-}
-
 // addSource gives a rule its source of units.
 func (e *Engine) addSource(r *decide.Rule) {
 	switch {
