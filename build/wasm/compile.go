@@ -153,7 +153,27 @@ func compile(tinygo, root, tags, file string) error {
 	if module, err = setExports(module); err != nil {
 		return fmt.Errorf("change the exports of what %s made: %w", tinygo, err)
 	}
+	if module, err = shrink(tinygo, plain, module); err != nil {
+		return err
+	}
 	return write(file, module)
+}
+
+// shrink drops what only the exports needed that the module has no more, a tenth of it.
+// The file is scratch.
+func shrink(tinygo, file string, module []byte) ([]byte, error) {
+	optimizer, err := exec.Command(tinygo, "env", "WASMOPT").Output()
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for its wasm-opt: %w", tinygo, err)
+	}
+	if err := os.WriteFile(file, module, 0o600); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(strings.TrimSpace(string(optimizer)), "-Oz", file, "-o", file)
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return nil, errors.Join(err, errors.New(string(said)))
+	}
+	return os.ReadFile(file)
 }
 
 // write makes a file that nobody sees half written.
