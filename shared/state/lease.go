@@ -168,9 +168,11 @@ type LeaseEntry struct {
 	// another epoch of the clock, or the worker has stood still since it read its own.
 	Ahead bool
 
+	// NowNs is the monotonic clock of the last read.
+	NowNs int64
+
 	entry Entry
 	place Place
-	nowNs int64
 }
 
 // Leases is the lease table of a counter.
@@ -228,7 +230,7 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	if status := t.load(&e.entry, wallNs); status != OK {
 		return status
 	}
-	e.nowNs, e.Lost, e.WrittenNs, e.Ahead = nowNs, 0, 0, false
+	e.NowNs, e.Lost, e.WrittenNs, e.Ahead = nowNs, 0, 0, false
 	e.Lease = Lease{Standings: e.Standings[:0]}
 	e.entry.slot = e.entry.page.find(&t.layout, e.entry.fingerprint)
 	if e.entry.slot < 0 {
@@ -262,7 +264,7 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 	if e.entry.slot < 0 {
 		l.findSlot(e)
 	}
-	e.entry.page.setTime(&t.layout, e.entry.slot, e.nowNs)
+	e.entry.page.setTime(&t.layout, e.entry.slot, e.NowNs)
 	b := e.entry.page.lease(&t.layout, e.entry.slot)
 	le.PutUint64(b, e.place.of)
 	e.put(b)
@@ -278,8 +280,8 @@ func (l *Leases) findSlot(e *LeaseEntry) {
 			best, fewest = slot, 0
 			break
 		}
-		units, written := leftOf(p.lease(&t.layout, slot), e.nowNs), p.time(&t.layout, slot)
-		if written > e.nowNs+MaxLeaseNs { // of another epoch of the clock
+		units, written := leftOf(p.lease(&t.layout, slot), e.NowNs), p.time(&t.layout, slot)
+		if written > e.NowNs+MaxLeaseNs { // of another epoch of the clock
 			units, written = 0, 0
 		}
 		if best < 0 || units < fewest || units == fewest && written < oldest {

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Source is where the units of one rule come from. What it must remember of a subject
-// between two calls it keeps in the subject.
+// Source is where the units of one rule come from. It may remember the subject that was
+// checked last: of a request, no rule has two.
 //
 // A limit on what only the answer tells will hold units in the place of Take, and settle
 // them when the answer is known: two methods more, and a receipt that the stream keeps.
@@ -35,7 +35,8 @@ type Source interface {
 	Refund(s *Subject, now int64) (complete bool)
 	// Persist stores what Check has moved to the present, though nothing is taken.
 	Persist(s *Subject)
-	// Usage is the usage of a window of Rule.Subjects.Windows, as of Check or Take.
+	// Usage is the usage of a window of Rule.Subjects.Windows, as of Check or Take. It is
+	// valid until the next call.
 	Usage(s *Subject, window int) *limit.Usage
 
 	// Refusal says why the source does not carry out an operation, nil if it does.

@@ -45,9 +45,9 @@ type Subject struct {
 	Ahead   uint32 // units that the subjects before this one count in the same record
 	PassNs  int64  // of a denial: when the hit would pass, or limit.Never
 
-	Limits state.Key   // the key with the limits that hold for it where it is counted
-	Record state.Entry // of a source that counts in shared data
-	Lease  any         // of a source that leases
+	Limits state.Key         // the key with the limits that hold for it where it is counted
+	Record state.Entry       // of a source that counts in shared data
+	Lease  *state.LeaseEntry // of a source that leases
 
 	unnamed Named
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
-	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -48,7 +47,7 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 			":path", pick("/a/b?q=a", "/b;x?q=%62", "/c"))
 		e := New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 		v := e.Decide()
-		wants := lease.AppendParts(nil, v)
+		wants := e.Leases.AppendParts(nil, v)
 		for _, a := range v.Subjects {
 			var named policy.Subject
 			var texts []string

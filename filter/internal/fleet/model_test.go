@@ -258,8 +258,8 @@ func (p *proxy) respond(context uint32, v *decide.Verdict, first bool) bool {
 	} else if v.Subjects[0].Outcome == decide.Silent {
 		w.result.Alone++
 	}
-	if lease.AsksAhead(v) {
-		p.client.AskAhead(v, w.now)
+	if p.engine.Leases.AsksAhead() {
+		p.client.AskAhead(w.now)
 	}
 	return true
 }

@@ -56,8 +56,8 @@ func grpcService(cluster string) []byte {
 // serve makes the request wait if its verdict is pending, and reports whether it is.
 func (q *quotaTalk) serve(context uint32, v *decide.Verdict) bool {
 	if !v.Pending {
-		if lease.AsksAhead(v) {
-			q.client.AskAhead(v, theProxy.Monotonic())
+		if q.plugin.engine.Leases.AsksAhead() {
+			q.client.AskAhead(theProxy.Monotonic())
 			q.hasten()
 			importActFor(context)
 		}

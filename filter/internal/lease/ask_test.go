@@ -113,8 +113,8 @@ func (w *worker) respond(context uint32, v *decide.Verdict) bool {
 		return false
 	}
 	w.verdicts[context] = v.Allowed
-	if lease.AsksAhead(v) {
-		w.client.AskAhead(v, w.proxy.Clock)
+	if w.engine.Leases.AsksAhead() {
+		w.client.AskAhead(w.proxy.Clock)
 	}
 	return true
 }

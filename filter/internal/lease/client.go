@@ -10,6 +10,7 @@ package lease
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -63,10 +64,10 @@ type Client struct {
 	tickNs   int64  // when the last tick was
 	stalled  bool   // a late tick has given the service more time
 
-	groups  map[string]*ask // queued, by what they want
-	flying  map[string]*ask // sent, by what they want
-	byID    map[uint32]*ask
-	queue   []*ask
+	queue   []*ask          // to be sent
+	queued  map[string]*ask // of the queue, by what they want
+	flying  map[string]*ask // sent and not abandoned, by what they want
+	sent    []*ask          // by their numbers, without an answer
 	lastID  uint32
 	returns []quota.Return
 
@@ -79,7 +80,6 @@ type Client struct {
 	answers quota.Answers
 	message []byte
 	key     []byte
-	parts   []Part
 }
 
 // stream is a stream to the service.
@@ -90,13 +90,13 @@ type stream struct {
 	defined map[uint32]bool // definitions that it has had
 }
 
-// ask is what the service is asked for by requests that want the same units.
+// ask is what the service is asked for by requests that want the same units. One that
+// nobody waits for is for requests to come.
 type ask struct {
 	id      uint32
 	key     string
 	parts   []Part
 	waiters []*waiter
-	refill  bool
 	sentNs  int64
 	stream  uint32
 }
@@ -104,20 +104,18 @@ type ask struct {
 // waiter is a request that waits.
 type waiter struct {
 	context    uint32
-	verdict    *decide.Verdict
+	verdict    *decide.Verdict // nil once it is decided
 	deadlineNs int64
-	ask        *ask // nil once it is ready
-	late       bool
-	crowded    bool
-	gone       bool
+	parts      []Part         // what it has asked for
+	ask        *ask           // nil once it is ready
+	short      decide.Outcome // of what it has not got: Pending; once it goes on for want of an answer Silent or Contended
 }
 
 // NewClient returns a client of a worker with cluster rules.
 func NewClient(host Host, w *Worker) *Client {
 	return &Client{
 		host: host, worker: w, stream: stream{defined: map[uint32]bool{}},
-		groups: map[string]*ask{}, flying: map[string]*ask{},
-		byID: map[uint32]*ask{}, waiters: map[uint32]*waiter{}, pauseNs: firstPauseNs,
+		queued: map[string]*ask{}, flying: map[string]*ask{}, waiters: map[uint32]*waiter{}, pauseNs: firstPauseNs,
 	}
 }
 
@@ -129,7 +127,7 @@ func (c *Client) Waiting() bool { return len(c.waiters) > 0 }
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	w := c.waiters[context]
 	if w == nil {
-		w = &waiter{context: context, verdict: v, deadlineNs: now + c.worker.TimeoutNs}
+		w = &waiter{context: context, verdict: v, deadlineNs: now + c.worker.TimeoutNs, short: decide.Pending}
 		v.Keep()
 		c.waiters[context] = w
 		c.order = append(c.order, w)
@@ -140,151 +138,138 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 			}
 		}
 	}
-	c.release(v, decide.Pending)
-	c.parts = AppendParts(c.parts[:0], v)
-	g := c.queued(c.parts, false)
-	w.ask = g
-	if len(g.waiters) > 0 {
-		for i := range g.parts { // the cost stays that of the first
-			p := &g.parts[i].Part
-			p.Waiting = limit.AddSaturating(p.Waiting, c.parts[i].Cost)
+	w.parts = slices.DeleteFunc(w.parts, func(p Part) bool {
+		pending := p.subject.Outcome == decide.Pending
+		if pending {
+			c.release(&p)
 		}
-	}
-	g.waiters, g.refill = append(g.waiters, w), false
+		return pending || p.of == nil
+	})
+	got := len(w.parts)
+	w.parts = c.worker.AppendParts(w.parts, v)
+	c.want(w.parts[got:], w)
 	c.flush(now)
 }
 
-// AskAhead asks ahead, for requests to come.
-func (c *Client) AskAhead(v *decide.Verdict, now int64) {
-	c.parts = appendAhead(c.parts[:0], v)
-	for i := range c.parts {
+// AskAhead asks for what requests to come will soon need.
+func (c *Client) AskAhead(now int64) {
+	for i := range c.worker.ahead {
 		if len(c.queue) < maxRefills {
-			c.queued(c.parts[i:i+1], true)
+			c.want(c.worker.ahead[i:i+1], nil)
 		}
 	}
+	c.worker.ahead = c.worker.ahead[:0]
 	c.flush(now)
 }
 
-// release has the units go back that a request has got from answers and not taken; of a
-// decided request, or of one that has to wait again the Pending ones.
-func (c *Client) release(v *decide.Verdict, only decide.Outcome) {
-	for _, s := range v.Subjects {
-		a, leases := s.Lease.(*account)
-		if !leases || only == decide.Pending && s.Outcome != only {
-			continue
-		}
-		got := a.answer
-		if a.answer = (answer{}); got.of != nil {
-			c.giveBack(got.of.leave(got.units), got.of.stream)
-		}
+// release has the units of a part go back that its request has got and not taken.
+func (c *Client) release(p *Part) {
+	if p.of != nil && !p.of.Denied {
+		c.giveBack(p.of.leave(p.units), p.of.stream)
 	}
 }
 
 // giveBack gives units back with the next message, on the stream that got them or not at
 // all.
 func (c *Client) giveBack(r quota.Return, stream uint32) {
-	if r.Units > 0 && stream == c.stream.number {
+	if r.Grant > 0 && r.Units > 0 && stream == c.stream.number {
 		c.returns = append(c.returns, r)
 	}
 }
 
-// queued returns the ask for the same parts that waits to be sent, or a new one. Of rules
-// that count denied requests the costs are the same, too.
-func (c *Client) queued(parts []Part, refill bool) *ask {
+// want queues an ask for the parts of a waiter, of nil for requests to come, or joins the
+// one that is queued. Of rules that count denied requests the costs are the same, too.
+func (c *Client) want(parts []Part, w *waiter) {
 	c.key = c.key[:0]
 	for i := range parts {
-		p := &parts[i].Part
+		p := &parts[i]
 		c.key = binary.LittleEndian.AppendUint32(c.key, p.Definition)
 		c.key = append(c.key, p.Key[:]...)
-		if c.countsDenied(&parts[i]) {
+		if c.countsDenied(p) {
 			c.key = binary.LittleEndian.AppendUint32(c.key, p.Cost)
 		}
 	}
-	if g := c.groups[string(c.key)]; g != nil {
-		return g
+	a := c.queued[string(c.key)]
+	switch {
+	case a == nil:
+		a = &ask{key: string(c.key), parts: slices.Clone(parts)}
+		c.queued[a.key] = a
+		if w == nil {
+			c.queue = append([]*ask{a}, c.queue...) // before first contacts
+		} else {
+			c.queue = append(c.queue, a)
+		}
+	case w != nil:
+		for i := range a.parts {
+			p := &a.parts[i]
+			if len(a.waiters) == 0 { // the cost is that of the first
+				p.Cost = parts[i].Cost
+			}
+			p.Waiting = limit.AddSaturating(p.Waiting, parts[i].Cost)
+		}
 	}
-	g := &ask{key: string(c.key), parts: append([]Part(nil), parts...), refill: refill}
-	c.groups[g.key] = g
-	if refill {
-		c.queue = append([]*ask{g}, c.queue...) // before first contacts
-	} else {
-		c.queue = append(c.queue, g)
+	if w != nil {
+		a.waiters, w.ask = append(a.waiters, w), a
 	}
-	return g
 }
 
-func (c *Client) unqueue(g *ask) {
-	delete(c.groups, g.key)
-	for i, other := range c.queue {
-		if other == g {
-			c.queue = append(c.queue[:i], c.queue[i+1:]...)
-			return
-		}
+func (c *Client) unqueue(a *ask) {
+	delete(c.queued, a.key)
+	c.queue = slices.DeleteFunc(c.queue, func(other *ask) bool { return other == a })
+}
+
+// leave has a request wait for its ask no longer.
+func (c *Client) leave(w *waiter) {
+	a := w.ask
+	if w.ask = nil; a == nil {
+		return
+	}
+	a.waiters = slices.DeleteFunc(a.waiters, func(other *waiter) bool { return other == w })
+	if len(a.waiters) == 0 && c.queued[a.key] == a {
+		c.unqueue(a)
 	}
 }
 
 // Resume decides requests that are ready, at most maxResumed of them.
 func (c *Client) Resume(now int64) {
-	c.resume()
-	c.flush(now)
-}
-
-func (c *Client) resume() {
 	c.resuming = true
-	defer func() { c.resuming = false }()
 	for n := 0; len(c.ready) > 0 && n < maxResumed; {
 		w := c.ready[0]
 		c.ready = c.ready[1:]
-		if !w.gone {
+		if w.verdict != nil {
 			n++
-			c.decide(w)
+			c.resume(w)
 		}
 	}
-	if len(c.ready) == 0 {
+	if c.resuming = false; len(c.ready) == 0 {
 		c.ready = nil
 	}
+	c.flush(now)
 }
 
-// decide goes on with one request.
-func (c *Client) decide(w *waiter) {
-	of := c.worker
-	crowded := of.crowded
-	of.late, of.crowded = w.late, w.crowded
+// resume goes on with one request.
+func (c *Client) resume(w *waiter) {
+	c.worker.resumed = w
 	done := c.host.Resume(w.context, w.verdict)
-	of.late, of.crowded = false, crowded
-	if done && !w.gone {
+	if c.worker.resumed = nil; done && w.verdict != nil {
 		c.remove(w)
 	}
 }
 
 func (c *Client) remove(w *waiter) {
-	c.release(w.verdict, decide.Taken)
+	for i := range w.parts {
+		c.release(&w.parts[i])
+	}
 	c.host.Free(w.verdict)
-	w.gone = true
+	w.verdict = nil
 	delete(c.waiters, w.context)
 	c.worker.crowded = len(c.waiters) >= maxWaiters
-	if len(c.waiters) == 0 {
-		clear(c.order)
-		c.order = c.order[:0]
-	}
 }
 
 // Forget is called when a request has ended. It is never resumed.
 func (c *Client) Forget(context uint32) {
-	w := c.waiters[context]
-	if w == nil {
-		return
-	}
-	c.remove(w)
-	if g := w.ask; g != nil {
-		for i, other := range g.waiters {
-			if other == w {
-				g.waiters = append(g.waiters[:i], g.waiters[i+1:]...)
-				break
-			}
-		}
-		if len(g.waiters) == 0 && c.groups[g.key] == g {
-			c.unqueue(g)
-		}
+	if w := c.waiters[context]; w != nil {
+		c.remove(w)
+		c.leave(w)
 	}
 }

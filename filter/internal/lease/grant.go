@@ -7,71 +7,43 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// received is an answer for one part, or units of one that a request leaves.
-type received struct {
-	quota.Grant
-	left   bool // it is what a request leaves: all else is stored
-	cost   uint32
-	stream uint32
-	nowNs  int64 // when it came
-	endNs  int64
-	spent  uint32 // units that the requests which waited have got
+// grant is an answer for one part. What requests that have waited got of it and do not take
+// goes back when the last of them is decided: the service takes units of a grant back once.
+type grant struct {
+	quota.Grant // its Units are those that nobody has
+	part        *Part
+	stream      uint32
+	nowNs       int64 // when it came
+	endNs       int64
+	standings   []state.Standing
+	having      int    // requests that have units of it
+	given       uint32 // units that they have got
 }
 
 // bound brings times that a broken service states to what can be.
-func (r *received) bound(mostNs int64) {
-	r.ValidNs = min(max(r.ValidNs, 0), state.MaxLeaseNs)
-	if r.WaitNs != limit.Never {
-		r.WaitNs = min(max(r.WaitNs, 0), mostNs)
+func (g *grant) bound(mostNs int64) {
+	g.ValidNs = min(max(g.ValidNs, 0), state.MaxLeaseNs)
+	if g.WaitNs != limit.Never {
+		g.WaitNs = min(max(g.WaitNs, 0), mostNs)
 	}
-	for i := range r.Windows {
-		st := &r.Windows[i]
+	for i := range g.Windows {
+		st := &g.Windows[i]
 		st.ResetNs = min(max(st.ResetNs, 0), mostNs)
 	}
 }
 
-// back are the units that go back to the service.
-func (r *received) back() quota.Return {
-	if r.Number == 0 {
-		return quota.Return{}
-	}
-	return quota.Return{Grant: r.Number, Units: r.Units}
-}
-
-func (r *received) appendStandings(list []state.Standing) []state.Standing {
-	for _, st := range r.Windows {
-		list = append(list, state.Standing{Used: st.Used, ResetNs: r.nowNs + st.ResetNs})
-	}
-	return list
-}
-
-// grant is what requests that have waited got of a grant. What they do not take goes back
-// when the last of them is decided: the service takes units of a grant back once.
-type grant struct {
-	received
-	source *Source
-	place  state.Place
-	having int // requests that have units of it
-}
-
 // give answers a request that has waited, as far as the answer suffices.
-func (g *grant) give(s *decide.Subject) {
-	a := accountOf(s)
+func (g *grant) give(p *Part) {
 	switch {
 	case g.Failed:
-		return
-	case g.Denied && s.Cost >= g.cost:
-		a.answer = answer{denied: true, waitNs: g.WaitNs}
-	case !g.Denied && g.Units >= s.Cost && g.nowNs < g.endNs:
-		a.answer = answer{units: s.Cost, of: g}
+	case g.Denied && p.Cost >= g.part.Cost:
+		p.of = g
+	case !g.Denied && g.Units >= p.Cost && g.nowNs < g.endNs:
+		p.of, p.units = g, p.Cost
 		g.having++
-		g.Units -= s.Cost
-		g.spent = limit.AddSaturating(g.spent, s.Cost)
-	default:
-		return
+		g.Units -= p.Cost
+		g.given = limit.AddSaturating(g.given, p.Cost)
 	}
-	a.entry.Lease = state.Lease{Standings: g.appendStandings(a.entry.Standings[:0])}
-	a.entry.WrittenNs = g.nowNs
 }
 
 // leave takes what a decided request leaves. It returns what goes back to the service.
@@ -80,83 +52,81 @@ func (g *grant) leave(units uint32) (back quota.Return) {
 	if g.having--; g.having > 0 || g.Units == 0 {
 		return back
 	}
-	g.left = true
-	return g.source.store(g.place, &g.received, 0)
+	return g.store(g.Units, false)
 }
 
-// store writes what is received, and nobody has got, into the key's record. It returns
-// what goes back to the service.
-func (c *Source) store(at state.Place, r *received, spent uint32) quota.Return {
+// store writes units into the key's record, and of an answer what it says. It returns what
+// goes back to the service.
+func (g *grant) store(units uint32, answer bool) quota.Return {
+	c := g.part.source
 	w := c.worker
 	e, wall := &w.entry, w.host.Now()
 	for try := range state.MaxRetries {
 		now := w.host.Monotonic()
-		if c.table.ReadAt(e, at, wall, now) != state.OK {
+		if c.table.ReadAt(e, g.part.place, wall, now) != state.OK {
 			break
 		}
 		if e.Ahead && try == 0 { // by a newer time it can be read, unless it is of another epoch
 			continue
 		}
-		back, lost := c.merge(&e.Lease, r, spent, now)
-		switch c.write(e) {
-		case decide.Taken:
-			c.rule.Metrics.LeaseLost += uint64(lost)
-			if r.Number != 0 && r.Units > 0 && back.Units == 0 {
-				w.list(leased{c, at, r.stream, r.Number, c.lookAt(now, now, r.endNs)})
-			}
-			return back
-		case decide.Raced:
+		if answer {
+			g.note(&e.Lease, now)
+		}
+		kept, lost := g.keep(&e.Lease, units, answer, now)
+		written := c.write(e)
+		if written == decide.Raced {
 			continue
-		default:
+		}
+		if written == decide.Taken && kept {
+			c.rule.Metrics.LeaseLost += uint64(lost)
+			w.list(leased{c, g.part.place, g.stream, g.Number, c.lookAt(now, now, g.endNs)})
+			return quota.Return{}
 		}
 		break
 	}
-	return r.back()
+	return quota.Return{Grant: g.Number, Units: units}
 }
 
-// merge changes the record. back are units that return to the service, lost is how many
-// can not.
-func (c *Source) merge(l *state.Lease, r *received, spent uint32, now int64) (back quota.Return, lost uint32) {
-	if !r.left {
-		l.AskedNs, l.SilentNs = 0, 0
-		if r.Failed {
-			l.SilentNs = now + silenceNs
-			return back, 0
-		}
-		l.Uncharged -= min(l.Uncharged, spent)
-		l.Standings = r.appendStandings(l.Standings[:0])
-		l.Rate.Spent(now, c.refill.RateNs, r.spent)
-		if r.Denied {
-			if c.leases {
-				r.remember(l, now)
-			}
-			return back, 0
-		}
+// note changes the record as the answer says.
+func (g *grant) note(l *state.Lease, now int64) {
+	c := g.part.source
+	l.AskedNs, l.SilentNs = 0, 0
+	if g.Failed {
+		l.SilentNs = now + silenceNs
+		return
 	}
-	if r.Units == 0 || !r.Leased || now >= r.endNs && !r.left { // what is left joins the rest, and goes back with it
-		return r.back(), 0
+	l.Uncharged -= min(l.Uncharged, g.part.Spent)
+	l.Standings = append(l.Standings[:0], g.standings...)
+	l.Rate.Spent(now, c.refill.RateNs, g.given)
+	if g.Denied && c.leases {
+		g.remember(l, now)
 	}
-	if l.DeniedCost <= r.Units {
+}
+
+// keep puts units into the record, if they may be spent later. Those of an earlier answer
+// join the rest, and go back with it. lost is how many units can not go back.
+func (g *grant) keep(l *state.Lease, units uint32, answer bool, now int64) (kept bool, lost uint32) {
+	if units == 0 || !g.Leased || g.Failed || g.Denied || answer && now >= g.endNs {
+		return false, 0
+	}
+	if l.DeniedCost <= units {
 		l.DeniedNs = 0
 	}
-	lost, ok := l.Put(now, state.Grant{Stream: r.stream, Number: r.Number, Units: r.Units, EndNs: r.endNs})
-	if !ok {
-		return r.back(), 0
-	}
-	return back, lost
+	lost, kept = l.Put(now, state.Grant{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
+	return kept, lost
 }
 
 // remember keeps a denial.
-func (r *received) remember(l *state.Lease, now int64) {
-	cost := r.cost
+func (g *grant) remember(l *state.Lease, now int64) {
+	cost := g.part.Cost
 	if l.DeniedNs > now {
 		cost = min(cost, l.DeniedCost)
 	}
 	l.DeniedCost, l.PassNs = cost, limit.Never
 	wait := int64(silenceNs)
-	if r.WaitNs != limit.Never {
-		l.PassNs = r.nowNs + r.WaitNs
-		wait = min(wait, r.WaitNs)
+	if g.WaitNs != limit.Never {
+		l.PassNs = g.nowNs + g.WaitNs
+		wait = min(wait, g.WaitNs)
 	}
 	l.DeniedNs = now + wait
 }

@@ -6,22 +6,26 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // Leased returns how many units of the subject's key this proxy held when it was checked,
 // and how long until the last of them end. leases is false for a rule that leases nothing.
 func Leased(s *decide.Subject) (units uint32, endsNs int64, leases bool) {
-	if _, leases = s.Rule.Source.(*Source); !leases || s.Unlimited {
+	switch e := s.Lease; {
+	case s.Rule.Policy.Scope != policy.ScopeCluster || s.Unlimited:
 		return 0, 0, false
-	}
-	a := accountOf(s)
-	for i := range a.entry.Grants {
-		if g := &a.entry.Grants[i]; g.Units > 0 && g.EndNs > a.nowNs {
-			endsNs = max(endsNs, g.EndNs-a.nowNs)
+	case e == nil: // it was not checked
+		return 0, 0, true
+	default:
+		for i := range e.Grants {
+			if g := &e.Grants[i]; g.Units > 0 && g.EndNs > e.NowNs {
+				endsNs = max(endsNs, g.EndNs-e.NowNs)
+			}
 		}
+		return e.Left(e.NowNs), endsNs, true
 	}
-	return a.entry.Left(a.nowNs), endsNs, true
 }
 
 // Refusal refuses all but leased.
@@ -38,12 +42,11 @@ func (c *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64
 	if s.Unlimited {
 		return 0, nil
 	}
-	a := accountOf(s)
-	a.nowNs = c.worker.host.Monotonic()
-	if c.table.Read(&a.entry, s.Key.Bytes, now, a.nowNs) != state.OK {
+	e, nowNs := &c.worker.entry, c.worker.host.Monotonic()
+	if c.table.Read(e, s.Key.Bytes, now, nowNs) != state.OK {
 		return 0, local.ErrStore
 	}
-	return int64(a.entry.Left(a.nowNs)), nil
+	return int64(e.Left(nowNs)), nil
 }
 
 // Clean frees what counts nothing: where a lease holds nothing, too.

@@ -30,20 +30,14 @@ type Source struct {
 	leases bool // units may be kept for later requests
 	refill state.Refill
 	idleNs int64 // after which units that nobody takes go back
-}
 
-// account is what the source remembers of a subject.
-type account struct {
-	from   from
-	nowNs  int64 // monotonic
-	answer answer
-	part   int // of the ask that it waits for
-	entry  state.LeaseEntry
-	of     state.Grant // the grant that the units were of
-	refill bool        // this hit is the one that asks for the next units
+	// Of the subject that was checked last:
+	from  from
+	got   *Part       // what the service has said to its request, if that has waited
+	taken state.Grant // from leaseTable: the grant that the units were of
 
-	shares    []limit.Window // this proxy's share of the limits
-	standings [state.MaxWindows]limit.Usage
+	shares []limit.Window // this proxy's share of the limits
+	usage  limit.Usage
 }
 
 // from says where a subject takes its units.
@@ -55,24 +49,6 @@ const (
 	leaseTable
 	localTable
 )
-
-// answer is what the service has said to a request that has waited.
-type answer struct {
-	denied bool
-	waitNs int64  // of a denial
-	units  uint32 // for this request alone
-	of     *grant // that the units are of, nil if there are none
-}
-
-// accountOf returns what the source remembers of the subject.
-func accountOf(s *decide.Subject) *account {
-	if a, ok := s.Lease.(*account); ok {
-		return a
-	}
-	a := new(account)
-	s.Lease = a
-	return a
-}
 
 // layoutOf is a hash of what makes windows the same; see limit.Window.Same.
 func layoutOf(windows []limit.Window) uint64 {
@@ -87,66 +63,64 @@ func layoutOf(windows []limit.Window) uint64 {
 	return lo
 }
 
+// refillOf is when the rule asks for units ahead.
+func refillOf(windows []limit.Window) state.Refill {
+	horizonNs := quota.HorizonNs(windows)
+	return state.Refill{RateNs: max(horizonNs/2, 1), LeadNs: min(horizonNs/2, maxRefillNs)}
+}
+
 // Check decides by the answer that the request has waited for, else by the key's lease.
 func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
-	a := accountOf(s)
+	if s.Lease == nil {
+		s.Lease = new(state.LeaseEntry)
+	}
+	e := s.Lease
 	s.Limits.Windows = s.Windows
-	a.from, a.refill, a.nowNs = nowhere, false, c.worker.host.Monotonic()
 	s.Record.Now, s.Record.Rebased, s.Record.FromFloor = now, false, false
-	switch {
-	case a.answer.denied:
-		s.Known, s.PassNs = c.knows(a), passNs(now, a.answer.waitNs, a.answer.waitNs)
-		return decide.Denied
-	case a.answer.of != nil && a.answer.units >= s.Cost && a.nowNs < a.answer.of.endNs:
-		a.from, s.Known, s.PassNs = ownGrant, c.knows(a), now
+	e.NowNs = c.worker.host.Monotonic()
+	c.from, c.got = nowhere, c.worker.got(s)
+	if g := c.got; g != nil && (g.of.Denied || g.units >= s.Cost && e.NowNs < g.of.endNs) {
+		e.WrittenNs, e.Standings = g.of.nowNs, append(e.Standings[:0], g.of.standings...)
+		if s.Known, s.PassNs = c.knows(e), now; g.of.Denied {
+			s.PassNs = passNs(now, g.of.WaitNs, g.of.WaitNs)
+			return decide.Denied
+		}
+		c.from = ownGrant
 		return decide.Granted
 	}
-	if c.find(s, a, now) != state.OK {
-		s.Known = false
+	status := c.table.Read(e, s.Key.Bytes, now, e.NowNs)
+	if status == state.OK && e.Ahead { // by a newer time it can be read
+		status = c.table.Reread(e, now, c.worker.host.Monotonic())
+	}
+	if s.Known = status == state.OK && c.knows(e); status != state.OK {
 		return decide.Failed
 	}
-	s.Known = c.knows(a)
-	return c.judge(s, a, now)
+	return c.judge(s, now)
 }
 
 // Recheck is Check.
 func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return c.Check(s, now) }
 
 // judge decides by the key's lease.
-func (c *Source) judge(s *decide.Subject, a *account, now int64) decide.Outcome {
-	if s.Cost == 0 { // nothing to ask for
+func (c *Source) judge(s *decide.Subject, now int64) decide.Outcome {
+	l, nowNs, w := &s.Lease.Lease, s.Lease.NowNs, c.worker
+	switch need := s.Units(); {
+	case s.Cost == 0: // nothing to ask for
 		s.PassNs = now
 		return decide.Granted
+	case !c.leases:
+	case l.Left(nowNs) >= need:
+		c.from, s.PassNs = leaseTable, now
+		return decide.Granted
+	case l.DeniedNs > nowNs && need >= l.DeniedCost:
+		s.PassNs = passNs(now, l.PassNs-nowNs, l.PassNs)
+		return decide.Denied
 	}
-	l := &a.entry.Lease
-	if c.leases {
-		need := s.Units()
-		switch {
-		case l.Left(a.nowNs) >= need:
-			a.from, s.PassNs = leaseTable, now
-			return decide.Granted
-		case l.DeniedNs > a.nowNs && need >= l.DeniedCost:
-			s.PassNs = passNs(now, l.PassNs-a.nowNs, l.PassNs)
-			return decide.Denied
-		}
+	short := w.short(s)
+	if l.SilentNs > nowNs || w.Silent || short == decide.Silent {
+		return c.alone(s, now)
 	}
-	switch w := c.worker; {
-	case l.SilentNs > a.nowNs || w.Silent || w.late:
-		return c.alone(s, a, now)
-	case w.crowded:
-		return decide.Contended
-	}
-	return decide.Pending
-}
-
-// find reads the key's record in the table.
-func (c *Source) find(s *decide.Subject, a *account, now int64) state.Status {
-	status := c.table.Read(&a.entry, s.Key.Bytes, now, a.nowNs)
-	if status == state.OK && a.entry.Ahead { // by a newer time it can be read
-		a.nowNs = c.worker.host.Monotonic()
-		status = c.table.Reread(&a.entry, now, a.nowNs)
-	}
-	return status
+	return short
 }
 
 // passNs is when a wait from now on is over; never where said says so.
@@ -158,19 +132,19 @@ func passNs(now, waitNs, said int64) int64 {
 }
 
 // knows reports whether the key's usage is known.
-func (c *Source) knows(a *account) bool {
-	return a.entry.WrittenNs != 0 && len(a.entry.Standings) >= len(c.rule.Subjects.Windows)
+func (c *Source) knows(e *state.LeaseEntry) bool {
+	return e.WrittenNs != 0 && len(e.Standings) >= len(c.rule.Subjects.Windows)
 }
 
 // alone decides without the service.
-func (c *Source) alone(s *decide.Subject, a *account, now int64) decide.Outcome {
+func (c *Source) alone(s *decide.Subject, now int64) decide.Outcome {
 	if c.local == nil {
 		return decide.Silent
 	}
-	s.Limits.Windows = c.share(s, a)
+	s.Limits.Windows = c.share(s)
 	found := c.local.Check(s, now)
 	if found != decide.Failed {
-		a.from = localTable
+		c.from = localTable
 		c.rule.Metrics.Unavailable++
 	}
 	return found
@@ -178,11 +152,11 @@ func (c *Source) alone(s *decide.Subject, a *account, now int64) decide.Outcome 
 
 // share is what one proxy may admit without the service: the limits, divided by
 // the number of proxies.
-func (c *Source) share(s *decide.Subject, a *account) []limit.Window {
+func (c *Source) share(s *decide.Subject) []limit.Window {
 	proxies := max(c.worker.tables.Proxies(), 1)
-	a.shares = append(a.shares[:0], c.rule.Subjects.Limits(s.Override)...)
-	for i := range a.shares {
-		w := &a.shares[i]
+	c.shares = append(c.shares[:0], c.rule.Subjects.Limits(s.Override)...)
+	for i := range c.shares {
+		w := &c.shares[i]
 		if w.Limit > 0 {
 			w.Limit = max(1, w.Limit/proxies)
 		}
@@ -190,19 +164,19 @@ func (c *Source) share(s *decide.Subject, a *account) []limit.Window {
 			w.Burst = max(1, w.Burst/proxies)
 		}
 	}
-	return a.shares
+	return c.shares
 }
 
 // Take takes the cost from where Check has found it.
 func (c *Source) Take(s *decide.Subject) decide.Outcome {
-	a := accountOf(s)
-	switch a.from {
+	e := s.Lease
+	switch c.from {
 	case ownGrant:
-		a.answer.units -= s.Cost
+		c.got.units -= s.Cost
 		return decide.Taken
 	case localTable: // the service hears of it first: what it never hears of would be admitted twice
-		a.entry.Uncharged = limit.AddSaturating(a.entry.Uncharged, s.Cost)
-		if noted := c.write(&a.entry); noted != decide.Taken {
+		e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
+		if noted := c.write(e); noted != decide.Taken {
 			return noted
 		}
 		return c.local.Take(s)
@@ -210,15 +184,16 @@ func (c *Source) Take(s *decide.Subject) decide.Outcome {
 		return decide.Failed
 	default: // from the table
 	}
-	l := &a.entry.Lease
-	a.of = l.Take(a.nowNs, s.Cost)
-	l.Rate.Spent(a.nowNs, c.refill.RateNs, s.Cost)
-	due := l.AskedNs <= a.nowNs && !c.worker.Silent && c.refill.IsDue(l.Left(a.nowNs), l.Rate.Over(a.nowNs, c.refill.RateNs))
+	c.taken = e.Take(e.NowNs, s.Cost)
+	e.Rate.Spent(e.NowNs, c.refill.RateNs, s.Cost)
+	due := e.AskedNs <= e.NowNs && !c.worker.Silent && c.refill.IsDue(e.Left(e.NowNs), e.Rate.Over(e.NowNs, c.refill.RateNs))
 	if due {
-		l.AskedNs = a.nowNs + c.worker.TimeoutNs
+		e.AskedNs = e.NowNs + c.worker.TimeoutNs
 	}
-	taken := c.write(&a.entry)
-	a.refill = due && taken == decide.Taken
+	taken := c.write(e)
+	if due && taken == decide.Taken {
+		c.worker.ahead = append(c.worker.ahead, c.part(s, 0))
+	}
 	return taken
 }
 
@@ -237,10 +212,9 @@ func (c *Source) write(e *state.LeaseEntry) decide.Outcome {
 
 // Refund puts the units back to where they were taken from.
 func (c *Source) Refund(s *decide.Subject, now int64) bool {
-	a := accountOf(s)
-	switch a.from {
+	switch c.from {
 	case ownGrant:
-		a.answer.units += s.Cost
+		c.got.units += s.Cost
 		return true
 	case localTable:
 		return c.local.Refund(s, now)
@@ -248,16 +222,16 @@ func (c *Source) Refund(s *decide.Subject, now int64) bool {
 		return false
 	default: // from the table
 	}
-	back := a.of
+	e, back := s.Lease, c.taken
 	back.Units = s.Cost
 	for range state.MaxRetries {
-		if c.table.Reread(&a.entry, now, a.nowNs) != state.OK || a.entry.WrittenNs == 0 {
+		if c.table.Reread(e, now, e.NowNs) != state.OK || e.WrittenNs == 0 {
 			return false // the units stay counted
 		}
-		if _, ok := a.entry.Put(a.nowNs, back); !ok {
+		if _, ok := e.Put(e.NowNs, back); !ok {
 			return false
 		}
-		if written := c.write(&a.entry); written != decide.Raced {
+		if written := c.write(e); written != decide.Raced {
 			return written == decide.Taken
 		}
 	}
@@ -269,21 +243,13 @@ func (c *Source) Persist(*decide.Subject) {}
 
 // Usage says how the key stands over all proxies, by the last answer.
 func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
-	a := accountOf(s)
-	if a.from == localTable {
+	if c.from == localTable {
 		return c.local.Usage(s, window)
 	}
 	used, resetNs := uint32(0), int64(0)
-	if st := &a.entry.Standings[window]; st.ResetNs > a.nowNs {
-		used, resetNs = st.Used, st.ResetNs-a.nowNs
+	if st := &s.Lease.Standings[window]; st.ResetNs > s.Lease.NowNs {
+		used, resetNs = st.Used, st.ResetNs-s.Lease.NowNs
 	}
-	u := &a.standings[window]
-	*u = s.Limits.Windows[window].Standing(s.Record.Now, used, resetNs, u.Log)
-	return u
-}
-
-// refillOf is when the rule asks for units ahead.
-func refillOf(windows []limit.Window) state.Refill {
-	horizonNs := quota.HorizonNs(windows)
-	return state.Refill{RateNs: max(horizonNs/2, 1), LeadNs: min(horizonNs/2, maxRefillNs)}
+	c.usage = s.Limits.Windows[window].Standing(s.Record.Now, used, resetNs, c.usage.Log)
+	return &c.usage
 }

@@ -1,11 +1,13 @@
 package lease
 
 import (
+	"slices"
 	"sort"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // flush sends what is queued, unless a message is under way.
@@ -18,50 +20,50 @@ func (c *Client) flush(now int64) {
 	}
 	m := &c.asks
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
-	c.greet(m)
 	var sent, left []*ask
-	for _, g := range c.queue {
-		if len(sent) == maxAsks || c.flying[g.key] != nil {
-			left = append(left, g)
+	for _, a := range c.queue {
+		if len(sent) == maxAsks || c.flying[a.key] != nil {
+			left = append(left, a)
 			continue
 		}
-		sent = append(sent, g)
+		sent = append(sent, a)
 		c.lastID++
-		g.id, g.sentNs, g.stream = c.lastID, now, c.stream.number
-		ask := quota.Ask{ID: g.id}
-		for i := range g.parts {
-			c.define(g.parts[i].Definition)
-			ask.Parts = append(ask.Parts, g.parts[i].Part)
+		a.id, a.sentNs, a.stream = c.lastID, now, c.stream.number
+		message := quota.Ask{ID: a.id}
+		for i := range a.parts {
+			c.define(a.parts[i].Definition)
+			message.Parts = append(message.Parts, a.parts[i].Part)
 		}
-		m.Asks = append(m.Asks, ask)
+		m.Asks = append(m.Asks, message)
 	}
 	if c.stream.heard { // units go back on the stream that got them, after its first answer
 		n := min(len(c.returns), maxReturns)
 		m.Returns, c.returns = append(m.Returns, c.returns[:n]...), c.returns[n:]
 	}
-	if len(m.Asks) == 0 && len(m.Returns) == 0 {
+	if len(m.Asks) == 0 && len(m.Returns) == 0 || !c.send(m, now) {
 		return
+	}
+	c.queue, c.sent = left, append(c.sent, sent...)
+	for _, a := range sent {
+		delete(c.queued, a.key)
+		c.flying[a.key] = a
+	}
+}
+
+// send sends a message, and in a stream's first one who asks.
+func (c *Client) send(m *quota.Asks, now int64) bool {
+	if !c.stream.greeted {
+		m.Domain, m.Process = c.worker.domain, c.worker.tables.Process()
 	}
 	c.message = m.Append(c.message[:0])
 	if !c.host.Send(c.message) {
 		c.Closed(now)
-		return
+		return false
 	}
-	c.stream.greeted, c.queue = true, left
-	if len(m.Asks) > 0 {
+	if c.stream.greeted = true; len(m.Asks) > 0 {
 		c.sentNs = now
 	}
-	for _, g := range sent {
-		delete(c.groups, g.key)
-		c.flying[g.key], c.byID[g.id] = g, g
-	}
-}
-
-// greet says in a stream's first message who asks.
-func (c *Client) greet(m *quota.Asks) {
-	if !c.stream.greeted {
-		m.Domain, m.Process = c.worker.domain, c.worker.tables.Process()
-	}
+	return true
 }
 
 // define puts a definition into the message, if the stream has not had it.
@@ -104,37 +106,32 @@ func (c *Client) Closed(now int64) {
 	}
 	c.stream.number, c.sentNs, c.returns = 0, 0, c.returns[:0]
 	c.backOff(now)
-	groups := make([]*ask, 0, len(c.byID))
-	for _, g := range c.byID {
-		groups = append(groups, g)
+	for _, a := range c.sent {
+		c.requeue(a)
 	}
-	sort.Slice(groups, func(i, j int) bool { return groups[i].id < groups[j].id })
-	for _, g := range groups {
-		c.requeue(g)
-	}
-	clear(c.byID)
+	c.sent = nil
 	clear(c.flying)
 	c.flush(now)
 }
 
-// requeue queues a group again.
-func (c *Client) requeue(g *ask) {
-	if g.refill || len(g.waiters) == 0 {
+// requeue queues an ask again for which somebody waits.
+func (c *Client) requeue(a *ask) {
+	if len(a.waiters) == 0 {
 		return
 	}
-	if other := c.groups[g.key]; other != nil {
-		for _, w := range g.waiters {
-			w.ask = other
-		}
-		for i := range other.parts {
-			p, q := &other.parts[i].Part, &g.parts[i].Part
-			p.Cost, p.Waiting = q.Cost, limit.AddSaturating(p.Waiting, q.Waiting)
-		}
-		other.waiters, other.refill = append(g.waiters, other.waiters...), false
+	next := c.queued[a.key]
+	if next == nil {
+		c.queued[a.key], c.queue = a, append(c.queue, a)
 		return
 	}
-	c.groups[g.key] = g
-	c.queue = append(c.queue, g)
+	for _, w := range a.waiters {
+		w.ask = next
+	}
+	for i := range next.parts {
+		p, q := &next.parts[i], &a.parts[i]
+		p.Cost, p.Waiting = q.Cost, limit.AddSaturating(p.Waiting, q.Waiting)
+	}
+	next.waiters = append(a.waiters, next.waiters...)
 }
 
 // Receive takes a message of the service.
@@ -154,40 +151,34 @@ func (c *Client) Receive(message []byte, now int64) error {
 		c.answer(&c.answers.Answers[i])
 	}
 	c.Resume(now)
-	c.flush(now)
 	return nil
 }
 
 // answer gives an answer to the requests that waited for it, and stores the rest.
-func (c *Client) answer(a *quota.Answer) {
-	g := c.byID[a.ID]
-	if g == nil {
+func (c *Client) answer(said *quota.Answer) {
+	a := c.answered(said.ID)
+	if a == nil {
 		return
 	}
-	delete(c.byID, a.ID)
-	if c.flying[g.key] == g {
-		delete(c.flying, g.key)
-	}
-	waiters := g.waiters
-	if next := c.groups[g.key]; next != nil && !next.refill && c.concernsMore(g, a) {
+	waiters := a.waiters
+	if next := c.queued[a.key]; next != nil && len(next.waiters) > 0 && c.concernsMore(a, said) {
 		waiters = append(waiters, next.waiters...)
 		c.unqueue(next)
 	}
-	switch a.Result {
+	switch said.Result {
 	case quota.Unknown:
-		for i := range g.parts {
-			delete(c.stream.defined, g.parts[i].Definition)
+		for i := range a.parts {
+			delete(c.stream.defined, a.parts[i].Definition)
 		}
-		g.waiters = waiters
-		c.requeue(g)
+		c.requeue(a)
 		return
 	case quota.Busy:
 		for _, w := range waiters {
-			w.crowded = true
+			w.short = decide.Contended
 		}
 	default:
-		for i := range g.parts {
-			c.share(g, i, a, waiters)
+		for i := range a.parts {
+			c.share(a, i, said, waiters)
 		}
 	}
 	for _, w := range waiters {
@@ -196,45 +187,61 @@ func (c *Client) answer(a *quota.Answer) {
 	c.ready = append(c.ready, waiters...)
 }
 
+// answered takes the ask of that number off those that were sent, nil if there is none.
+// Numbers begin anew after the largest.
+func (c *Client) answered(id uint32) *ask {
+	i := sort.Search(len(c.sent), func(i int) bool { return c.sent[i].id-c.sent[0].id >= id-c.sent[0].id })
+	if i == len(c.sent) || c.sent[i].id != id {
+		return nil
+	}
+	a := c.sent[i]
+	c.sent = slices.Delete(c.sent, i, i+1)
+	if c.flying[a.key] == a {
+		delete(c.flying, a.key)
+	}
+	return a
+}
+
 // share gives the waiters what the answer has for one part, in their order, and stores the
 // rest.
-func (c *Client) share(g *ask, i int, a *quota.Answer, waiters []*waiter) {
-	part := &g.parts[i]
-	got := &grant{source: part.source, place: part.place}
-	r := &got.received
-	r.cost, r.stream, r.nowNs = part.Cost, g.stream, c.worker.host.Monotonic()
-	if a.Result != quota.Granted && a.Result != quota.Denied || i >= len(a.Grants) { // or what a newer service says
-		r.Failed = true
+func (c *Client) share(a *ask, i int, said *quota.Answer, waiters []*waiter) {
+	part := &a.parts[i]
+	g := &grant{part: part, stream: a.stream, nowNs: c.worker.host.Monotonic()}
+	if said.Result != quota.Granted && said.Result != quota.Denied || i >= len(said.Grants) { // or what a newer service says
+		g.Failed = true
 	} else {
-		r.Grant = a.Grants[i]
+		g.Grant = said.Grants[i]
 	}
-	r.bound(quota.MostWaitNs(c.worker.Definitions[part.Definition].Windows))
-	r.endNs = g.sentNs + r.ValidNs
+	g.bound(quota.MostWaitNs(c.worker.Definitions[part.Definition].Windows))
+	g.endNs = a.sentNs + g.ValidNs
+	for _, st := range g.Windows {
+		g.standings = append(g.standings, state.Standing{Used: st.Used, ResetNs: g.nowNs + st.ResetNs})
+	}
 	for _, w := range waiters {
-		for _, s := range w.verdict.Subjects {
-			if s.Outcome == decide.Pending && s.Rule.Source == part.source && accountOf(s).part == i {
-				got.give(s)
+		for j := range w.parts {
+			if p := &w.parts[j]; p.of == nil && p.Definition == part.Definition {
+				g.give(p)
 			}
 		}
 	}
-	rest := *r
-	if got.Units = 0; got.having > 0 && !rest.Leased { // all of it goes back at once
-		got.Units, rest.Units = rest.Units, 0
+	rest := g.Units
+	if g.Units = 0; g.having > 0 && !g.Leased { // all of it goes back at once
+		g.Units, rest = rest, 0
 	}
-	c.giveBack(part.source.store(part.place, &rest, part.Spent), g.stream)
+	c.giveBack(g.store(rest, true), a.stream)
 }
 
-// concernsMore reports whether an answer decides more than the group's own requests:
+// concernsMore reports whether an answer decides more than the ask's own requests:
 // it has units beyond their need, or no answer to later asks can be better, nor counts.
-func (c *Client) concernsMore(g *ask, a *quota.Answer) bool {
-	if a.Result != quota.Granted && a.Result != quota.Denied {
-		return a.Result != quota.Unknown
+func (c *Client) concernsMore(a *ask, said *quota.Answer) bool {
+	if said.Result != quota.Granted && said.Result != quota.Denied {
+		return said.Result != quota.Unknown
 	}
-	for i := range g.parts {
+	for i := range a.parts {
 		switch {
-		case c.countsDenied(&g.parts[i]):
+		case c.countsDenied(&a.parts[i]):
 			return false
-		case a.Result == quota.Granted && i < len(a.Grants) && !a.Grants[i].Denied && a.Grants[i].Units <= g.parts[i].Waiting:
+		case said.Result == quota.Granted && i < len(said.Grants) && !said.Grants[i].Denied && said.Grants[i].Units <= a.parts[i].Waiting:
 			return false
 		}
 	}
@@ -242,6 +249,4 @@ func (c *Client) concernsMore(g *ask, a *quota.Answer) bool {
 }
 
 // countsDenied reports whether an ask for it counts even where it is denied.
-func (c *Client) countsDenied(w *Part) bool {
-	return c.worker.Definitions[w.Definition].CountDenied
-}
+func (c *Client) countsDenied(p *Part) bool { return c.worker.Definitions[p.Definition].CountDenied }

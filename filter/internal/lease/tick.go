@@ -1,6 +1,11 @@
 package lease
 
-import "github.com/sluice-ratelimit/sluice/shared/quota"
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
 
 // Tick decides requests whose time is over, gives back what is idle, and finds out whether
 // the service is silent. Period says when to call it next.
@@ -9,22 +14,12 @@ func (c *Client) Tick(now int64) {
 	if !c.stoodStill(now) {
 		c.listen(now)
 	}
-	kept := c.order[:0]
-	for i, w := range c.order {
-		if w.ask != nil && now < w.deadlineNs && !c.worker.Silent {
-			kept = append(kept, c.order[i:]...)
-			break
-		}
-		switch {
-		case c.waiters[w.context] != w || w.late: // decided, or about to be
-		case w.ask != nil:
+	c.order = slices.DeleteFunc(c.order, func(w *waiter) bool {
+		if w.ask != nil && (c.worker.Silent || now >= w.deadlineNs) {
 			c.expire(w)
-		default: // it is ready, and may have to wait again
-			kept = append(kept, w)
 		}
-	}
-	clear(c.order[len(kept):])
-	c.order = kept
+		return w.verdict == nil
+	})
 	c.abandon(now)
 	if c.worker.Silent {
 		c.probe(now)
@@ -48,18 +43,9 @@ func (c *Client) Period() uint32 {
 
 // expire makes a request ready that has waited for too long.
 func (c *Client) expire(w *waiter) {
-	g := w.ask
-	for i, other := range g.waiters {
-		if other == w {
-			g.waiters = append(g.waiters[:i], g.waiters[i+1:]...)
-			break
-		}
-	}
-	w.ask, w.late = nil, true
+	c.leave(w)
+	w.short = decide.Silent
 	c.ready = append(c.ready, w)
-	if len(g.waiters) == 0 && !g.refill && c.groups[g.key] == g {
-		c.unqueue(g)
-	}
 }
 
 // End decides all requests that wait, without the service: the configuration ends.
@@ -101,12 +87,7 @@ func (c *Client) listen(now int64) {
 	timeout := c.worker.TimeoutNs
 	silent := c.sentNs != 0 && now-c.sentNs >= timeout && now-c.heardNs >= timeout
 	if !silent && c.stream.number == 0 {
-		for _, w := range c.order {
-			if w.ask != nil {
-				silent = now >= w.deadlineNs
-				break
-			}
-		}
+		silent = slices.ContainsFunc(c.order, func(w *waiter) bool { return w.ask != nil && now >= w.deadlineNs })
 	}
 	if !silent {
 		return
@@ -126,26 +107,21 @@ func (c *Client) probe(now int64) {
 	look := quota.Part{Inspect: true} // at the first definition, and a key that nobody has
 	m := quota.Asks{Definitions: c.worker.Definitions[:1], Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
 	c.stream.defined[0] = true
-	c.greet(&m)
-	c.message = m.Append(c.message[:0])
-	if !c.host.Send(c.message) {
-		c.Closed(now)
-		return
-	}
-	c.stream.greeted, c.sentNs = true, now
+	c.send(&m, now)
 }
 
 // abandon lets keys be asked for again whose asks have got no answer in time,
 // though others have. A late answer still counts.
 func (c *Client) abandon(now int64) {
-	for key, g := range c.flying {
-		if now-g.sentNs >= c.worker.TimeoutNs {
-			delete(c.flying, key)
+	for _, a := range c.sent {
+		if now-a.sentNs < c.worker.TimeoutNs {
+			break
+		}
+		if c.flying[a.key] == a {
+			delete(c.flying, a.key)
 		}
 	}
-	for id, g := range c.byID {
-		if now-g.sentNs >= lateNs {
-			delete(c.byID, id)
-		}
+	for len(c.sent) > 0 && now-c.sent[0].sentNs >= lateNs {
+		c.sent = c.sent[1:]
 	}
 }

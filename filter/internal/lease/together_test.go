@@ -165,7 +165,7 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	proxy.Headers = map[string][]string{"u": {"a"}}
 	v := workers[0].engine.Decide()
 	require.True(t, v.Pending)
-	require.EqualValues(t, 6, lease.AppendParts(nil, v)[0].Spent)
+	require.EqualValues(t, 6, workers[0].engine.Leases.AppendParts(nil, v)[0].Spent)
 }
 
 // Where the store fails for a shadow rule's key alone, the other rules decide as ever.
@@ -227,4 +227,25 @@ func TestADenialThatCountsIsOfThoseWhoAsked(t *testing.T) {
 		require.Len(t, w.verdicts, 2-asks, rest)
 		require.Len(t, w.stream.Asks, 1+asks, rest)
 	}
+}
+
+// A request that joins an ask for requests to come asks for what it costs.
+func TestAnAskAheadIsJoined(t *testing.T) {
+	w, s := pair(t, `{"name":"r","scope":"cluster","lease":"auto","key":[{"header":"u"}],"limits":["1000/1m"]}`)
+	for range 20 {
+		w.proxy.Clock += 10 * ms
+		w.request("a")
+		w.exchange(s)
+	}
+	w.request("b") // its message is under way
+	for decided := true; decided; {
+		_, decided = w.verdicts[w.request("a")]
+	}
+	s.Serve(t, w.stream)
+	w.deliver()
+	var m quota.Asks
+	require.NoError(t, m.Decode(w.stream.Asks[0]))
+	part := m.Asks[0].Parts[0]
+	require.Equal(t, []uint32{1, 1}, []uint32{part.Cost, part.Waiting})
+	require.Positive(t, part.Ahead)
 }

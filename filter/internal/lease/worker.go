@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"slices"
+
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -26,9 +28,12 @@ type Worker struct {
 	host    Clock
 	tables  *state.Tables
 	domain  string
-	late    bool // the request at hand has waited for the timeout
-	crowded bool // too many wait already
+	sources map[*decide.Rule]*Source
 	proxies uint32
+
+	resumed *waiter // that goes on, nil = none does
+	crowded bool    // too many wait already
+	ahead   []Part  // what requests to come will soon need, and nobody has asked for
 
 	leased []leased
 	lookNs int64            // when to look at the first of them
@@ -38,7 +43,7 @@ type Worker struct {
 
 // NewWorker returns a worker without rules.
 func NewWorker(host Clock, tables *state.Tables, domain string) *Worker {
-	return &Worker{host: host, tables: tables, domain: domain}
+	return &Worker{host: host, tables: tables, domain: domain, sources: map[*decide.Rule]*Source{}}
 }
 
 // Add gives a rule its source of units. fallback is the table that counts in the place of a
@@ -56,6 +61,7 @@ func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 		d.ID = uint32(len(w.Definitions))
 		w.Definitions = append(w.Definitions, d)
 	}
+	w.sources[r] = c
 	r.Source, r.Counted = c, c.table.Table()
 }
 
@@ -67,67 +73,74 @@ func (w *Worker) SetProxies(n uint32) {
 	}
 }
 
-// Part is what requests need of one key and this proxy has not.
+// Part is what a request needs of one key and this proxy has not, and what it has got of it.
 type Part struct {
 	quota.Part
-	source *Source
-	place  state.Place
+	subject *decide.Subject
+	source  *Source
+	place   state.Place
+
+	of    *grant // the answer, nil until it has come
+	units uint32 // of it, which the request has not taken
 }
 
 // AppendParts appends what the pending verdict waits for: one part for each key. Shadow
 // rules count last.
-func AppendParts(dst []Part, v *decide.Verdict) []Part {
+func (w *Worker) AppendParts(dst []Part, v *decide.Verdict) []Part {
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
-			if c, leases := s.Rule.Source.(*Source); leases && s.Outcome == decide.Pending && s.Shadow == shadow {
-				dst = c.append(dst, s, s.Cost)
+			if s.Outcome == decide.Pending && s.Shadow == shadow {
+				dst = append(dst, w.sources[s.Rule].part(s, s.Cost))
 			}
 		}
 	}
 	return dst
 }
 
-// AsksAhead reports whether requests after this one will soon need more units.
-func AsksAhead(v *decide.Verdict) bool {
-	for _, s := range v.Subjects {
-		if a, leases := s.Lease.(*account); leases && a.refill {
-			return true
-		}
-	}
-	return false
-}
-
-// appendAhead appends what the requests after this one will need soon.
-func appendAhead(dst []Part, v *decide.Verdict) []Part {
-	for _, s := range v.Subjects {
-		if a, leases := s.Lease.(*account); leases && a.refill {
-			a.refill = false
-			if c, leases := s.Rule.Source.(*Source); leases {
-				dst = c.append(dst, s, 0)
-			}
-		}
-	}
-	return dst
-}
-
-// append appends a part for the subject's key, or adds the cost to one that there is.
-func (c *Source) append(dst []Part, s *decide.Subject, cost uint32) []Part {
-	a := accountOf(s)
-	w := Part{source: c, place: a.entry.Place(), Part: quota.Part{
+// part is what is asked for the subject's key.
+func (c *Source) part(s *decide.Subject, cost uint32) Part {
+	e := s.Lease
+	p := Part{subject: s, source: c, place: e.Place(), Part: quota.Part{
 		Definition: c.first + uint32(s.Override+1), Key: c.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
-		Spent: a.entry.Uncharged, Shadow: s.Shadow,
+		Spent: e.Uncharged, Shadow: s.Shadow,
 	}}
-	for i := range dst {
-		if p := &dst[i].Part; p.Definition == w.Definition && p.Key == w.Key {
-			p.Cost = limit.AddSaturating(p.Cost, cost)
-			p.Waiting, a.part = p.Cost, i
-			return dst
+	if c.leases {
+		rate := e.Rate.Over(e.NowNs, c.refill.RateNs)
+		p.Ahead = limit.AddSaturating(rate, rate)
+	}
+	return p
+}
+
+// AsksAhead reports whether requests to come will soon need more units: see Client.AskAhead.
+func (w *Worker) AsksAhead() bool { return len(w.ahead) > 0 }
+
+// waiterOf returns the waiter that goes on with the subject, nil if none does.
+func (w *Worker) waiterOf(s *decide.Subject) *waiter {
+	if w.resumed == nil || !slices.Contains(w.resumed.verdict.Subjects, s) {
+		return nil
+	}
+	return w.resumed
+}
+
+// got returns what the service has said to the subject's request, nil if nothing.
+func (w *Worker) got(s *decide.Subject) *Part {
+	if by := w.waiterOf(s); by != nil {
+		for i := range by.parts {
+			if p := &by.parts[i]; p.subject == s && p.of != nil {
+				return p
+			}
 		}
 	}
-	if c.leases {
-		rate := a.entry.Rate.Over(a.nowNs, c.refill.RateNs)
-		w.Ahead = limit.AddSaturating(rate, rate)
+	return nil
+}
+
+// short is what becomes of a subject for which the proxy holds too few units.
+func (w *Worker) short(s *decide.Subject) decide.Outcome {
+	switch by := w.waiterOf(s); {
+	case by != nil:
+		return by.short
+	case w.crowded:
+		return decide.Contended
 	}
-	a.part = len(dst)
-	return append(dst, w)
+	return decide.Pending
 }

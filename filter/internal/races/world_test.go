@@ -294,7 +294,7 @@ func (k *worker) respond(context uint32, v *decide.Verdict) bool {
 	r := k.waiting[context]
 	if v.Pending {
 		k.engine.Keep(v)
-		for _, want := range lease.AppendParts(nil, v) {
+		for _, want := range k.engine.Leases.AppendParts(nil, v) {
 			name := [...]string{r.user, r.tenant}[want.Definition]
 			k.world.keys[name] = key{k.engine.Leases.Definitions[want.Definition], want.Key, false}
 		}
@@ -310,8 +310,8 @@ func (k *worker) respond(context uint32, v *decide.Verdict) bool {
 		}
 		k.admitAlone(v)
 	}
-	if lease.AsksAhead(v) {
-		k.client.AskAhead(v, k.world.now)
+	if k.engine.Leases.AsksAhead() {
+		k.client.AskAhead(k.world.now)
 	}
 	return true
 }
