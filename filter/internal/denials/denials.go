@@ -27,7 +27,7 @@ type Worker struct {
 
 	store   state.Store
 	id      uint64 // of this worker among those that publish
-	place   int    // where it publishes, -1 before it has
+	place   uint64 // where it publishes, if no other worker has that
 	kept    []*Rule
 	changed bool // since the last publication
 	message []byte
@@ -36,7 +36,7 @@ type Worker struct {
 // NewWorker returns a worker with that number, which no other has, that shares what it
 // knows in the store.
 func NewWorker(store state.Store, id uint64) *Worker {
-	return &Worker{store: store, id: max(id, 1), place: -1}
+	return &Worker{store: store, id: max(id, 1), place: id % MaxPlaces}
 }
 
 // Rule is one rule's denials.

@@ -2,22 +2,14 @@ package denials
 
 import (
 	"encoding/binary"
-	"slices"
 	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/top"
 )
 
-// Workers publish in places: values of shared data that only one worker writes. The
-// value of placesKey says whose they are. All integers are little endian:
-//
-//	0  u8   format version, 1
-//	1  u8   kind, 6 = places
-//	2  u16  places n
-//	4       n × u64 worker, i64 when it published last; 0 = it has ended
-//
-// The value of a place:
+// Workers publish in places: values of shared data that one worker writes at a time. All
+// integers are little endian:
 //
 //	0  u8   format version, 1
 //	1  u8   kind, 7 = denials
@@ -28,103 +20,37 @@ import (
 //	        k × u64 key, u32 denied, u32 error, u8 text, text bytes
 const (
 	formatVersion = 1
-	kindPlaces    = 6
 	kindDenials   = 7
 
-	placesHeadBytes = 4
-	placeBytes      = 16
-	headBytes       = 20
-	ruleHeadBytes   = 22
-	keyHeadBytes    = 17
+	headBytes     = 20
+	ruleHeadBytes = 22
+	keyHeadBytes  = 17
 
 	// MaxPlaces is how many workers publish.
 	MaxPlaces = 256
+	// maxTries is how many places a worker looks at in one call, until it has one.
+	maxTries = 8
 	// freeNs is how long after its last publication a worker's place is free. A worker
 	// that knows of denials publishes at least once in a period.
 	freeNs = 3 * PeriodNs
 )
 
-var (
-	placesKey = []byte("sluice/denials")
-	le        = binary.LittleEndian
-)
+var le = binary.LittleEndian
 
-type place struct {
-	worker uint64
-	atNs   int64
+func keyOf(place uint64) []byte {
+	return strconv.AppendUint([]byte("sluice/denied/"), place, 10)
 }
 
-func readPlaces(b []byte) (list []place, ok bool) {
-	if len(b) < placesHeadBytes || b[0] != formatVersion || b[1] != kindPlaces ||
-		len(b) != placesHeadBytes+int(le.Uint16(b[2:]))*placeBytes {
-		return nil, false
+// publisherOf returns the worker that has published a value and may live, 0 if there is
+// none.
+func publisherOf(b []byte, now int64) (worker uint64) {
+	if len(b) < headBytes || b[0] != formatVersion || b[1] != kindDenials {
+		return 0
 	}
-	for b = b[placesHeadBytes:]; len(b) > 0; b = b[placeBytes:] {
-		list = append(list, place{le.Uint64(b), int64(le.Uint64(b[8:]))})
+	if atNs := int64(le.Uint64(b[12:])); atNs <= now-freeNs || atNs > now+PeriodNs {
+		return 0
 	}
-	return list, true
-}
-
-func appendPlaces(b []byte, list []place) []byte {
-	b = le.AppendUint16(append(b, formatVersion, kindPlaces), uint16(len(list)))
-	for _, p := range list {
-		b = le.AppendUint64(b, p.worker)
-		b = le.AppendUint64(b, uint64(p.atNs))
-	}
-	return b
-}
-
-func keyOf(place int) []byte {
-	return strconv.AppendInt([]byte("sluice/denials/"), int64(place), 10)
-}
-
-// fresh reports whether what was written at an instant may be of a worker that lives.
-func fresh(atNs, now int64) bool { return atNs > now-freeNs && atNs <= now+PeriodNs }
-
-// update applies change to the places, and writes them back if it says so.
-func (w *Worker) update(change func([]place) ([]place, bool)) bool {
-	return state.OK == state.Update(w.store, placesKey, func(old []byte) ([]byte, state.Status) {
-		var list []place
-		ok := true
-		if old != nil {
-			list, ok = readPlaces(old)
-		}
-		if !ok {
-			return nil, state.Failed
-		}
-		list, write := change(list)
-		if !write {
-			return nil, state.OK
-		}
-		return appendPlaces(nil, list), state.OK
-	})
-}
-
-// take makes sure that the worker has a place, and that the others know that it lives.
-func (w *Worker) take(now int64) bool {
-	at := -1
-	done := w.update(func(list []place) ([]place, bool) {
-		at = slices.IndexFunc(list, func(p place) bool { return p.worker == w.id })
-		if at >= 0 && list[at].atNs > now-PeriodNs/2 && list[at].atNs <= now {
-			return nil, false
-		}
-		if at < 0 {
-			at = slices.IndexFunc(list, func(p place) bool { return !fresh(p.atNs, now) })
-		}
-		if at < 0 {
-			if len(list) == MaxPlaces {
-				return nil, false
-			}
-			at, list = len(list), append(list, place{})
-		}
-		list[at] = place{w.id, now}
-		return list, true
-	})
-	if !done {
-		at = -1
-	}
-	w.place = at
-	return at >= 0
+	return le.Uint64(b[4:])
 }
 
 // Publish tells the other workers what has changed since the last call. Call it on a
@@ -133,16 +59,29 @@ func (w *Worker) Publish(now int64) {
 	for _, r := range w.kept {
 		w.turn(r, now)
 	}
-	if !w.changed || !w.take(now) {
-		return
+	if w.changed {
+		w.append(now)
+		w.changed = !w.write(now)
 	}
-	w.changed = !w.write(now)
 }
 
-// write writes the value of the worker's place, which no other writes.
+// write writes the message to the worker's place, or to the next that no other worker has.
 func (w *Worker) write(now int64) bool {
-	w.append(now)
-	return w.store.Set(keyOf(w.place), w.message, 0) == state.OK
+	for range maxTries {
+		free := false
+		status := state.Update(w.store, keyOf(w.place), func(old []byte) ([]byte, state.Status) {
+			if other := publisherOf(old, now); other != 0 && other != w.id {
+				return nil, state.OK
+			}
+			free = true
+			return w.message, state.OK
+		})
+		if free || status != state.OK {
+			return status == state.OK
+		}
+		w.place = (w.place + 1) % MaxPlaces
+	}
+	return false
 }
 
 // append makes the message, with as many keys of each rule as there is room for.
@@ -188,22 +127,18 @@ func size(lists []top.List) int {
 
 // Release forgets what the worker knows, and gives its place to another one.
 func (w *Worker) Release(now int64) {
+	if len(w.kept) > 0 {
+		state.Update(w.store, keyOf(w.place), func(old []byte) ([]byte, state.Status) {
+			if publisherOf(old, now) != w.id {
+				return nil, state.OK
+			}
+			return []byte{}, state.OK
+		})
+	}
 	for _, r := range w.kept {
 		r.kept = nil
 	}
 	w.kept = nil
-	if w.place < 0 {
-		return
-	}
-	w.write(now)
-	w.update(func(list []place) ([]place, bool) {
-		at := slices.IndexFunc(list, func(p place) bool { return p.worker == w.id })
-		if at >= 0 {
-			list[at] = place{}
-		}
-		return list, at >= 0
-	})
-	w.place = -1
 }
 
 // Known is what all workers know of a rule.
@@ -235,19 +170,14 @@ func (w *Worker) Known(rules []*Rule, now int64) (known []Known, ok bool) {
 		r.secret = secret
 		r.identify()
 	}
-	var places []place
-	if !w.update(func(list []place) ([]place, bool) { places = list; return nil, false }) {
-		return nil, false
-	}
-	for i, p := range places {
-		if p.worker == w.id || !fresh(p.atNs, now) {
-			continue
-		}
-		value, _, status := w.store.Get(keyOf(i))
+	for place := range uint64(MaxPlaces) {
+		value, _, status := w.store.Get(keyOf(place))
 		if status == state.Failed {
 			return nil, false
 		}
-		readDenials(value, p.worker, now, note)
+		if by := publisherOf(value, now); by != 0 && by != w.id {
+			readDenials(value, note)
+		}
 	}
 	known = make([]Known, len(rules))
 	for i, r := range rules {
@@ -256,13 +186,9 @@ func (w *Worker) Known(rules []*Rule, now int64) (known []Known, ok bool) {
 	return known, true
 }
 
-// readDenials calls note for each rule that the worker has published. What this build
-// cannot read, and what is too old, it leaves out.
-func readDenials(b []byte, worker uint64, now int64, note func(id uint64, began int64, l top.List)) {
-	if len(b) < headBytes || b[0] != formatVersion || b[1] != kindDenials || le.Uint64(b[4:]) != worker ||
-		!fresh(int64(le.Uint64(b[12:])), now) {
-		return
-	}
+// readDenials calls note for each rule that a worker has published, as far as it can be
+// read.
+func readDenials(b []byte, note func(id uint64, began int64, l top.List)) {
 	rules := int(le.Uint16(b[2:]))
 	for b = b[headBytes:]; rules > 0 && len(b) >= ruleHeadBytes; rules-- {
 		id, began := le.Uint64(b), int64(le.Uint64(b[8:]))
