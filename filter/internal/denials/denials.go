@@ -7,7 +7,10 @@
 package denials
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/sha256"
+	"crypto/hmac"
+	"crypto/sha256"
+	"hash"
+
 	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/top"
 )
@@ -31,6 +34,7 @@ type Worker struct {
 	kept    []*Rule
 	changed bool // since the last publication
 	message []byte
+	sum     []byte
 }
 
 // NewWorker returns a worker with that number, which no other has, that shares what it
@@ -48,6 +52,7 @@ type Rule struct {
 	kept   *[2]top.Sketch // of the period before and of the running one; nil before the first denial
 	began  [2]int64
 	secret []byte
+	mac    hash.Hash // of keys that are not Plain
 }
 
 // Count counts a denial of the key. It returns a key that is new to a rule that is
@@ -62,8 +67,10 @@ func (w *Worker) Count(r *Rule, key []byte, now int64) (fresh *top.Key) {
 	if fresh = r.kept[1].Add(id); fresh == nil || r.Plain {
 		return fresh
 	}
-	sum := sha256.HMAC(r.secret, key)
-	fresh.SetText(sum[:HashBytes])
+	r.mac.Reset()
+	r.mac.Write(key)
+	w.sum = r.mac.Sum(w.sum[:0])
+	fresh.SetText(w.sum[:HashBytes])
 	return nil
 }
 
@@ -76,6 +83,7 @@ func (w *Worker) keep(r *Rule, now int64) bool {
 		return false
 	}
 	r.identify()
+	r.mac = hmac.New(sha256.New, r.secret)
 	r.kept, r.began = new([2]top.Sketch), [2]int64{now, now}
 	w.kept = append(w.kept, r)
 	return true

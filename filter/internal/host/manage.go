@@ -2,6 +2,7 @@ package host
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
 	"errors"
@@ -11,7 +12,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
-	"github.com/sluice-ratelimit/sluice/filter/internal/sha256"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -189,7 +189,7 @@ func (p *plugin) authorize() int {
 	if p.mistakes.refuses(from, now) {
 		return 429
 	}
-	if sum := sha256.Sum([]byte(token)); subtle.ConstantTimeCompare(sum[:], p.manage.TokenSHA256[:]) == 1 {
+	if sum := sha256.Sum256([]byte(token)); subtle.ConstantTimeCompare(sum[:], p.manage.TokenSHA256[:]) == 1 {
 		return 200
 	}
 	p.mistakes.add(from, now)
