@@ -23,6 +23,10 @@ var fieldCases = map[string]fieldCase{
 - {name: $, match: {@}, key: [{header: u}], ⟦missing_key: deny⟧, limits: [9/FAR]}`, "", []fieldStep{
 		{"/ u=a", "200", "200"}, {"/", "429", "200"},
 	}},
+	"missing_key.deny": {`
+- {name: $, match: {@}, key: [{header: u}, {header: v}], missing_key: ⟦{deny: {body: "no %MISSING%"}}|deny⟧, limits: [9/FAR], response: {headers: {x-missing: "%MISSING%"}}}`, "body", []fieldStep{
+		{"/ u=a", "no header v", "missing header v"}, {"/", "no header u, header v", "missing header u, header v"},
+	}},
 	"rule.algorithm": {`
 - {name: $, match: {@}, ⟦algorithm: fixed_window_per_key|algorithm: token_bucket⟧, limits: [9/FAR]}`, "ratelimit", []fieldStep{
 		{"/", `"rule.algorithm";r=8;t=31622400`, `"rule.algorithm";r=8;t=3513600`},

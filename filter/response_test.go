@@ -44,6 +44,25 @@ func TestDenialIsTheRulesResponse(t *testing.T) {
 	require.Empty(t, res.Body)
 }
 
+// Who lacks a part of the key gets a response that says so, and the details say it to logs.
+func TestDenialForWantOfAKey(t *testing.T) {
+	b := start(t)
+	require.NoError(t, b.Configure(policy(`{"name":"per user","key":[{"header":"x-user-id"}],"missing_key":{"deny":{"status":401,"grpc_status":"unauthenticated"}},"limits":["1/1h"]}`)))
+	require.Equal(t, 200, b.serve(t, 0, alice).Status)
+	res := b.serve(t, 0, &sim.Request{})
+	require.Equal(t, 401, res.Status)
+	require.Equal(t, "missing header x-user-id", string(res.Body))
+	require.Equal(t, "missing_key{per_user}", res.Details)
+	require.Equal(t, "per%20user=denied:missing_key", res.State["sluice.verdict"])
+	require.ElementsMatch(t, [][2]string{{"content-length", "24"}, {"content-type", "text/plain"}, {"x-envoy-ratelimited", "true"}}, res.Headers)
+	require.Equal(t, "rate_limited{per_user}", b.serve(t, 0, alice).Details)
+
+	res = b.serve(t, 0, &sim.Request{Headers: [][2]string{{"content-type", "application/grpc"}}})
+	require.Equal(t, 200, res.Status)
+	require.Equal(t, 16, res.GRPCStatus)
+	require.Contains(t, res.Headers, [2]string{"grpc-message", "missing header x-user-id"})
+}
+
 // Access logs get every verdict that is more than "allowed", and all verdicts if the
 // node's metadata says so.
 func TestVerdictsForAccessLogs(t *testing.T) {

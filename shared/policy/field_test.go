@@ -23,13 +23,14 @@ func TestTables(t *testing.T) {
 	checkTable(t, overrideObject)
 	checkTable(t, costObject)
 	checkTable(t, matchedCostObject)
+	checkTable(t, missingKeyObject)
 	checkTable(t, responseObject)
 	names := map[string]bool{}
 	for _, o := range Schema() {
 		require.False(t, names[o.Name], o.Name)
 		names[o.Name] = true
 	}
-	require.Len(t, names, 16+len([]string{"host", "method", "route"}))
+	require.Len(t, names, 17+len([]string{"host", "method", "route"}))
 }
 
 func checkTable[T any](t *testing.T, o *object[T]) {

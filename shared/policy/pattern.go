@@ -153,7 +153,7 @@ func isPrintable(s string) bool {
 }
 
 // Placeholders are the names of values in a response, the first of ValueRule.
-var Placeholders = []string{"RULE", "RETRY_AFTER", "LIMIT", "REMAINING"}
+var Placeholders = []string{"RULE", "RETRY_AFTER", "LIMIT", "REMAINING", "MISSING"}
 
 // parseTemplate reads the notation of response: %NAME% is a value and %% a
 // percent sign.

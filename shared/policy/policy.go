@@ -67,19 +67,21 @@ const (
 
 // Rule limits the requests it matches, a counter for each key.
 type Rule struct {
-	Name        string
-	Counter     string // identity of the counters; default Name
-	Scope       Scope
-	Match       Match
-	Exempt      []Match   // the rule skips a request for which one of them holds
-	Key         []KeyPart // none = one counter for all
-	MissingKey  MissingKey
-	Limits      []Limit // none = always allowed
-	Overrides   []Override
-	Costs       []MatchedCost // the first whose match holds gives a request's cost
-	Cost        Cost          // of other requests
-	CountDenied bool          // a request that this rule denies is counted too
-	Mode        Mode
+	Name       string
+	Counter    string // identity of the counters; default Name
+	Scope      Scope
+	Match      Match
+	Exempt     []Match   // the rule skips a request for which one of them holds
+	Key        []KeyPart // none = one counter for all
+	MissingKey MissingKey
+	// MissingResponse is what a client gets that MissingDeny denies; nil with the other choices.
+	MissingResponse *Response
+	Limits          []Limit // none = always allowed
+	Overrides       []Override
+	Costs           []MatchedCost // the first whose match holds gives a request's cost
+	Cost            Cost          // of other requests
+	CountDenied     bool          // a request that this rule denies is counted too
+	Mode            Mode
 	// EnforcePercent is the share of keys on which denials are enforced; the
 	// other keys act as in shadow mode.
 	EnforcePercent uint8
@@ -255,6 +257,7 @@ const (
 	ValueRetryAfter                    // seconds, as in Retry-After
 	ValueLimit                         // the limit of the window with least remaining
 	ValueRemaining                     // what that window has left
+	ValueMissing                       // the parts of the key that the request lacks
 )
 
 // DefaultResponse is the response of a rule that gives none, and of a denial

@@ -46,6 +46,7 @@ type ruleState struct {
 	algorithm limit.Algorithm // what its limits default to
 	anyKey    bool            // the key could not be read, so nothing can be held against it
 	limits    bool            // the limits are sound
+	givesBody bool            // the response has a body of its own
 }
 
 // ruleAt is where a rule stands and whether it can be compared with others.

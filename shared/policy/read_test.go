@@ -59,7 +59,7 @@ func TestReadFull(t *testing.T) {
 	for i := range p.Rules { // which have tests of their own
 		r := &p.Rules[i]
 		require.Equal(t, policy.DefaultResponse(), r.Response)
-		r.Response = policy.Response{}
+		r.Response, r.MissingResponse = policy.Response{}, nil
 		if r.Scope == policy.ScopeProxy {
 			require.Equal(t, uint32(quota.LeaseAuto), r.Lease)
 			require.Equal(t, policy.UnavailableLocal, r.OnUnavailable)

@@ -43,6 +43,36 @@ func TestResponse(t *testing.T) {
 	}
 }
 
+// Who lacks a part of the key gets the response of the rule, but for what missing_key
+// gives and a default body that names the part.
+func TestResponseToAMissingKey(t *testing.T) {
+	missing := policy.Template{{Text: "missing "}, {Value: policy.ValueMissing}}
+	given := []policy.ResponseHeader{{Name: "x-a", Value: policy.Template{{Text: "1"}}}}
+	for text, want := range map[string]policy.Response{
+		`"missing_key":"deny"`:      {Status: 429, Body: missing, GRPCStatus: 8},
+		`"missing_key":{"deny":{}}`: {Status: 429, Body: missing, GRPCStatus: 8},
+		`"missing_key":{"deny":{"status":401,"body":"who are you?","grpc_status":"unauthenticated"}}`: {
+			Status: 401, Body: policy.Template{{Text: "who are you?"}}, GRPCStatus: 16,
+		},
+		`"missing_key":"deny","response":{"status":503,"body":"no","content_type":"text/html","headers":{"x-a":"1"},"grpc_status":14}`: {
+			Status: 503, Body: policy.Template{{Text: "no"}}, ContentType: "text/html", Headers: given, GRPCStatus: 14,
+		},
+		`"response":{"status":503,"content_type":"text/html","headers":{"x-a":"1"},"grpc_status":14},"missing_key":{"deny":{"headers":{"x-b":"%MISSING%"}}}`: {
+			Status: 503, Body: missing, ContentType: "text/html", GRPCStatus: 14,
+			Headers: []policy.ResponseHeader{{Name: "x-b", Value: policy.Template{{Value: policy.ValueMissing}}}},
+		},
+		`"response":{"body":"{}","content_type":"application/json"},"missing_key":{"deny":{"body":"","content_type":"text/plain"}}`: {Status: 429, GRPCStatus: 8},
+	} {
+		p, errs := policy.Read(parse(t, rule(`,"key":[{"header":"u"}],`+text)))
+		require.Empty(t, messages(errs), text)
+		require.Equal(t, policy.MissingDeny, p.Rules[0].MissingKey, text)
+		require.Equal(t, &want, p.Rules[0].MissingResponse, text)
+	}
+	p, errs := policy.Read(parse(t, rule(`,"missing_key":"share"`)))
+	require.Empty(t, messages(errs))
+	require.Nil(t, p.Rules[0].MissingResponse)
+}
+
 // A template that is taken says what its text does, sign for sign.
 func FuzzResponseBody(f *testing.F) {
 	for _, text := range []string{"", "plain", "%RULE%", "%%RULE%%", "a%RETRY_AFTER%b%%%LIMIT%", "100%", "%REMAINING", "%rule%"} {
@@ -50,6 +80,7 @@ func FuzzResponseBody(f *testing.F) {
 	}
 	names := map[policy.Placeholder]string{
 		policy.ValueRule: "%RULE%", policy.ValueRetryAfter: "%RETRY_AFTER%", policy.ValueLimit: "%LIMIT%", policy.ValueRemaining: "%REMAINING%",
+		policy.ValueMissing: "%MISSING%",
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		text = strings.ToValidUTF8(text, "?")

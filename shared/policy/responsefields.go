@@ -24,6 +24,47 @@ var responseObject = newObject("response", []field[Response]{
 	{"grpc_status", choice("grpc_status"), "resource_exhausted", readGRPCStatus},
 })
 
+var missingKeys = word(MissingSkip, MissingDeny, MissingShare)
+
+// missingKeyObject is "missing_key" where it is an object.
+var missingKeyObject = newObject("missing_key", []field[Response]{
+	{"deny", required(objectOf("response")), "", func(r *reader, v value, res *Response) {
+		readObject(r, v, responseWithoutDefaults, res)
+	}},
+})
+
+// responseWithoutDefaults is a response that takes what it does not give from another.
+var responseWithoutDefaults = func() *object[Response] {
+	bare := *responseObject
+	bare.Fields = slices.Clone(bare.Fields)
+	for i := range bare.Fields {
+		bare.Fields[i].Default = nil
+	}
+	return &bare
+}()
+
+// readMissingKey reads what happens without a part of the key. A denial takes from the
+// rule's response what it does not give, and the body too if that gives one.
+func readMissingKey(r *reader, v value, rule *Rule) {
+	response := rule.Response
+	if !r.rule.givesBody {
+		response.Body = Template{{Text: "missing "}, {Value: ValueMissing}}
+	}
+	switch v.node.Kind {
+	case Object:
+		rule.MissingKey = MissingDeny
+		readObject(r, v, missingKeyObject, &response)
+	case String:
+		v.shape = missingKeys
+		rule.MissingKey = MissingKey(r.word(v))
+	default:
+		r.fail(v, WrongValue)
+	}
+	if rule.MissingKey == MissingDeny {
+		rule.MissingResponse = &response
+	}
+}
+
 // readBody takes what text does not: nothing at all, tabs and ends of lines.
 func readBody(r *reader, v value, res *Response) {
 	isRefused := func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\r' && c != '\t' }
@@ -55,8 +96,8 @@ func readContentType(r *reader, v value, res *Response) {
 	kind, sub, _ := strings.Cut(strings.TrimSpace(media), "/")
 	if !isToken(kind) || !isToken(sub) || !isPrintable(s) || len(s) > MaxHeaderBytes {
 		r.fail(v, BadMediaType)
-	} else if s != "text/plain" {
-		res.ContentType = s
+	} else if res.ContentType = s; s == "text/plain" {
+		res.ContentType = ""
 	}
 }
 
@@ -74,6 +115,7 @@ func readResponseHeaders(r *reader, v value, res *Response) {
 		r.fail(v, TooMany, itoa(MaxResponseHeaders))
 		return
 	}
+	res.Headers = nil
 	mayName := func(name string) bool { return !slices.Contains(takenHeaders, name) }
 	r.eachHeader(v, mayName, func(at value, name, s string) {
 		switch {

@@ -19,7 +19,7 @@ const (
 )
 
 // ruleObject is one item of "rules". The algorithm comes before the limits,
-// which take it as their default.
+// which take it as their default, and the response before missing_key.
 var ruleObject = newObject("rule", []field[Rule]{
 	{"name", required(name), "", func(r *reader, v value, rule *Rule) { rule.Name = r.name(v) }},
 	{"counter", name, "", func(r *reader, v value, rule *Rule) { rule.Counter = r.name(v) }},
@@ -30,10 +30,6 @@ var ruleObject = newObject("rule", []field[Rule]{
 	{"match", objectOf("match"), "", func(r *reader, v value, rule *Rule) { readObject(r, v, matchObject, &rule.Match) }},
 	{"exempt", listOf("match"), "", func(r *reader, v value, rule *Rule) { rule.Exempt = r.exemptions(v) }},
 	{"key", listOf("key"), "", readKey},
-	{
-		"missing_key", word(MissingSkip, MissingDeny, MissingShare), "skip",
-		func(r *reader, v value, rule *Rule) { rule.MissingKey = MissingKey(r.word(v)) },
-	},
 	{"algorithm", word(algorithms[:]...), "fixed_window", func(r *reader, v value, _ *Rule) {
 		r.rule.algorithm = r.algorithm(v)
 	}},
@@ -70,7 +66,9 @@ var ruleObject = newObject("rule", []field[Rule]{
 	},
 	{"response", objectOf("response"), "", func(r *reader, v value, rule *Rule) {
 		readObject(r, v, responseObject, &rule.Response)
+		r.rule.givesBody = v.has("body")
 	}},
+	{"missing_key", choice("missing_key"), "skip", readMissingKey},
 })
 
 func readRule(r *reader, v value, rule *Rule) {

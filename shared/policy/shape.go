@@ -71,7 +71,7 @@ func Schema() []ObjectSchema {
 	list := []ObjectSchema{policyObject.ObjectSchema, quotaObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema}
 	list = append(list, keyObjects()...)
 	return append(list, limitObject.ObjectSchema, costObject.ObjectSchema, matchedCostObject.ObjectSchema,
-		overrideObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema)
+		overrideObject.ObjectSchema, missingKeyObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema)
 }
 
 // field is one row of an object's table. Reading, the schema and the reference

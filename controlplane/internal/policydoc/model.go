@@ -153,6 +153,7 @@ var oneCost = []typeDoc{{form: policy.FormInteger, min: 1, max: math.MaxUint32},
 
 // choices are the forms of values that have several.
 var choices = map[string][]typeDoc{
+	"missing_key": {{form: policy.FormWord, words: []string{"skip", "deny", "share"}}, {form: policy.FormObject, object: "missing_key"}},
 	"lease": {
 		{form: policy.FormWord, words: []string{"auto", "off"}},
 		{form: policy.FormInteger, min: 1, max: policy.MaxLease},

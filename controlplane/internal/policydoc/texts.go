@@ -20,7 +20,7 @@ var texts = map[string]string{
 	"rule.match":           "Which requests the rule is for: all given conditions must hold. Without it the rule is for every request.",
 	"rule.exempt":          "Requests that the rule neither decides nor counts, although they match: a list of objects like match, of which one must hold. None may be empty.",
 	"rule.key":             "The parts of the key; their order counts. Without a key the rule has one counter for all.",
-	"rule.missing_key":     `What happens to a request that lacks a part of the key. skip: the rule ignores it. deny: it is denied, without Retry-After. share: it counts under its other parts and "missing", which differs from empty.`,
+	"rule.missing_key":     `What happens to a request that lacks a part of the key. skip: the rule ignores it. deny: it is denied, without Retry-After, and the client is told which part is missing. share: it counts under its other parts and "missing", which differs from empty.`,
 	"rule.algorithm":       "How the windows count, unless a limit says otherwise.",
 	"rule.limits":          "The windows. A request must fit in every one; an empty list always allows.",
 	"rule.overrides":       "Other limits for some keys; the first override that matches a key holds.",
@@ -96,10 +96,12 @@ var texts = map[string]string{
 	"override.limits":    "Windows of the rule, with the same algorithm, per, offset, jitter and elastic, and other requests or burst. A window left out is unlimited for these keys, and still counts.",
 	"override.unlimited": "In place of limits: requests with such a key are allowed and not counted, and the key takes no memory.",
 
+	"missing_key.deny": `What the client gets. What it leaves out is as in the rule's response; if neither has a body, it is "missing %MISSING%".`,
+
 	"response.status":       "HTTP status of a denial. Less than 400 would pass for a success or send the client elsewhere. gRPC requests get 200 and grpc_status.",
 	"response.body":         `Body of a denial, at most 4096 bytes, with the placeholders of headers; "" is none, and the default is "rate limit exceeded". A gRPC client gets it as grpc-message, in which a newline is %0A.`,
 	"response.content_type": "Content-Type of the body.",
-	"response.headers":      "Headers of a denial, from names to texts, at most 32. %RULE%, %RETRY_AFTER%, %LIMIT% and %REMAINING% stand for values, %% for a percent sign. A header whose value is unknown is left out. Headers of the connection or the filter, such as Content-Length, Retry-After and RateLimit, cannot be set.",
+	"response.headers":      "Headers of a denial, from names to texts, at most 32. %RULE%, %RETRY_AFTER%, %LIMIT%, %REMAINING% and %MISSING% stand for values, %% for a percent sign. A header whose value is unknown is left out. Headers of the connection or the filter, such as Content-Length, Retry-After and RateLimit, cannot be set.",
 	"response.grpc_status":  "gRPC status of a denial, by name or number; never ok.",
 
 	"manage.path":         "Path of management requests, such as /.sluice/. It starts and ends with /. Requests under it never reach the upstream.",

@@ -58,6 +58,17 @@ func (v *Verdict) DeniedBy() *policy.Rule {
 	return v.Subjects[v.Denied].Rule.Policy
 }
 
+// LacksKey reports whether the denial is for want of a key part.
+func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Subjects[v.Denied].Outcome == MissingKey }
+
+// Response is what the client of a denial gets.
+func (v *Verdict) Response() *policy.Response {
+	if v.LacksKey() {
+		return v.DeniedBy().MissingResponse
+	}
+	return &v.DeniedBy().Response
+}
+
 // RetryAfter returns the seconds of the Retry-After header; ok is false where
 // no wait would help.
 func (v *Verdict) RetryAfter() (seconds int64, ok bool) {

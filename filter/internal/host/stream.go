@@ -113,8 +113,7 @@ func (p *plugin) respond(context uint32, v *decide.Verdict) types.Action {
 	}
 	p.fields = p.fieldWriter.Append(p.fields[:0], v)
 	if !v.Allowed {
-		rule := v.DeniedBy()
-		return p.deny(rule.Name, &rule.Response, respond.AppendBody(p.body[:0], v))
+		return p.deny(v)
 	}
 	if len(p.fields) > 0 {
 		p.await(context)
@@ -135,12 +134,16 @@ func (p *plugin) await(context uint32) {
 }
 
 // deny answers in the upstream's place, with p.fields as headers.
-func (p *plugin) deny(rule string, response *policy.Response, body []byte) types.Action {
-	p.body = body
-	p.details = append(appendWord(append(p.details[:0], "rate_limited{"...), rule), '}')
+func (p *plugin) deny(v *decide.Verdict) types.Action {
+	response, why := v.Response(), "rate_limited{"
+	if v.LacksKey() {
+		why = "missing_key{"
+	}
+	p.body = respond.AppendBody(p.body[:0], v)
+	p.details = append(appendWord(append(p.details[:0], why...), v.DeniedBy().Name), '}')
 	p.headers = appendHeaders(p.headers[:0], p.fields)
 	theProxy.send(&reply{
-		status: uint32(response.Status), details: p.details, body: body,
+		status: uint32(response.Status), details: p.details, body: p.body,
 		headers: p.headers, grpc: int32(response.GRPCStatus),
 	})
 	return types.ActionPause

@@ -36,10 +36,14 @@ func TestDecidingAllocatesNothing(t *testing.T) {
 			v      *decide.Verdict
 			writer Fields
 			fields []Field
+			body   []byte
 		)
 		decide := func() {
 			v = e.Decide()
 			fields = writer.Append(fields[:0], v)
+			if !v.Allowed {
+				body = AppendBody(body[:0], v)
+			}
 		}
 		decide()
 		require.LessOrEqual(t, testing.AllocsPerRun(100, decide), c.most, c.name)

@@ -151,23 +151,41 @@ func keyPart(k *policy.KeyPart, v *policy.Value) answer.KeyPart {
 	return part
 }
 
-// partName names a key part in words, or as KeyDefinition does.
-func partName(k *policy.KeyPart) string {
+func partName(k *policy.KeyPart) string { return string(appendPartName(nil, k)) }
+
+// appendPartName names a key part in words, or as KeyDefinition does.
+func appendPartName(b []byte, k *policy.KeyPart) []byte {
 	switch k.Kind {
 	case policy.KeyHeader:
-		return "header " + k.Name
-	case policy.KeyClientIP:
-		return "client_ip"
-	case policy.KeyPath:
-		if k.Segment > 0 {
-			return "path segment " + strconv.Itoa(k.Segment)
+		b = append(append(b, "header "...), k.Name...)
+		if k.Scheme != "" {
+			b = append(append(append(b, " ("...), k.Scheme...), ')')
 		}
-		return "path"
+	case policy.KeyAddress:
+		b = append(append(b, "address in header "...), k.Name...)
+	case policy.KeyPath:
+		b = append(b, "path"...)
+		if k.Segment > 0 {
+			b = strconv.AppendInt(append(b, " segment "...), int64(k.Segment), 10)
+		}
 	case policy.KeyQuery:
-		return "query " + k.Name
+		b = append(append(b, "query "...), k.Name...)
 	case policy.KeyCookie:
-		return "cookie " + k.Name
+		b = append(append(b, "cookie "...), k.Name...)
+	case policy.KeyJWT:
+		b = append(b, "jwt claim"...)
+		for i, name := range k.Path {
+			b = append(append(b, " ."[min(i, 1)]), name...)
+		}
+	case policy.KeyFirstOf:
+		for i := range k.Of {
+			if i > 0 {
+				b = append(b, " or "...)
+			}
+			b = appendPartName(b, &k.Of[i])
+		}
 	default:
-		return k.Label()
+		b = append(b, k.Label()...)
 	}
+	return b
 }

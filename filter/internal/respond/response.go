@@ -2,6 +2,7 @@ package respond
 
 import (
 	"strconv"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -10,18 +11,10 @@ import (
 // AppendBody appends the body of a denial. "-" stands for a value that is not
 // known.
 func AppendBody(b []byte, v *decide.Verdict) []byte {
-	for _, part := range v.DeniedBy().Response.Body {
-		switch part.Value {
-		case policy.NoValue:
-			b = append(b, part.Text...)
-		case policy.ValueRule:
-			b = append(b, v.DeniedBy().Name...)
-		default:
-			if n, known := figure(v, part.Value); known {
-				b = strconv.AppendInt(b, n, 10)
-			} else {
-				b = append(b, '-')
-			}
+	for _, part := range v.Response().Body {
+		known := false
+		if b, known = appendPart(b, v, part); !known {
+			b = append(b, '-')
 		}
 	}
 	return b
@@ -31,7 +24,7 @@ func AppendBody(b []byte, v *decide.Verdict) []byte {
 // every denial has. It leaves out headers whose value is not known.
 func (f *Fields) appendResponse(dst []Field, v *decide.Verdict) []Field {
 	dst = append(dst, Field{"x-envoy-ratelimited", "true"})
-	response := &v.DeniedBy().Response
+	response := v.Response()
 	if response.ContentType != "" && len(response.Body) > 0 {
 		dst = append(dst, Field{"content-type", response.ContentType})
 	}
@@ -44,39 +37,60 @@ func (f *Fields) appendResponse(dst []Field, v *decide.Verdict) []Field {
 		text, known := appendValue(f.text[0][:0], v, h.Value)
 		f.text[0] = text
 		if known {
-			dst = append(dst, Field{h.Name, string(text)})
+			dst = append(dst, Field{h.Name, strings.Map(printable, string(text))})
 		}
 	}
 	return dst
 }
 
-// appendValue writes a header's value, which is ASCII.
+// appendValue writes a header's value.
 func appendValue(b []byte, v *decide.Verdict, t policy.Template) (_ []byte, known bool) {
 	for _, part := range t {
-		switch part.Value {
-		case policy.NoValue:
-			b = append(b, part.Text...)
-		case policy.ValueRule:
-			b = appendPrintable(b, v.DeniedBy().Name)
-		default:
-			n, known := figure(v, part.Value)
-			if !known {
-				return b, false
-			}
-			b = strconv.AppendInt(b, n, 10)
+		if b, known = appendPart(b, v, part); !known {
+			return b, false
 		}
 	}
 	return b, true
 }
 
-func appendPrintable(b []byte, s string) []byte {
-	for _, r := range s {
-		if r < ' ' || r > '~' {
-			r = '?'
+func appendPart(b []byte, v *decide.Verdict, part policy.TemplatePart) (_ []byte, known bool) {
+	switch part.Value {
+	case policy.NoValue:
+		return append(b, part.Text...), true
+	case policy.ValueRule:
+		return append(b, v.DeniedBy().Name...), true
+	case policy.ValueMissing:
+		if !v.LacksKey() {
+			return b, false
 		}
-		b = append(b, byte(r))
+		return appendMissing(b, v.Subjects[v.Denied]), true
+	default:
+		n, known := figure(v, part.Value)
+		if known {
+			b = strconv.AppendInt(b, n, 10)
+		}
+		return b, known
+	}
+}
+
+// appendMissing names the parts of the key that the request lacks.
+func appendMissing(b []byte, s *decide.Subject) []byte {
+	separator := ""
+	for i := range s.Key.Parts {
+		if !s.Key.Parts[i].Present {
+			b = appendPartName(append(b, separator...), &s.Rule.Policy.Key[i])
+			separator = ", "
+		}
 	}
 	return b
+}
+
+// printable is r, or "?" where a header cannot have it.
+func printable(r rune) rune {
+	if r < ' ' || r > '~' {
+		return '?'
+	}
+	return r
 }
 
 // figure returns the number that a placeholder stands for: the wait, or the limit

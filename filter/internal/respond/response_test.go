@@ -20,14 +20,14 @@ func TestResponse(t *testing.T) {
 		{"name":"late","limits":["1/1h"],"response":{"status":400},"match":{"headers":{"late":"*"}}}`)
 	p.With("u", "alice", "late", "")
 	require.Nil(t, e.Decide().DeniedBy())
-	require.EqualValues(t, 400, e.Decide().DeniedBy().Response.Status, "the third rule denies; the others have room")
+	require.EqualValues(t, 400, e.Decide().Response().Status, "the third rule denies; the others have room")
 	p.With("u", "alice")
 	delete(p.Headers, "late")
 	require.True(t, e.Decide().Allowed)
 	v := e.Decide()
 	require.False(t, v.Allowed)
-	require.EqualValues(t, 503, v.DeniedBy().Response.Status)
-	require.EqualValues(t, 14, v.DeniedBy().Response.GRPCStatus)
+	require.EqualValues(t, 503, v.Response().Status)
+	require.EqualValues(t, 14, v.Response().GRPCStatus)
 	require.Equal(t, `Größe "1" 9/2/0 5%`, string(AppendBody(nil, v)))
 	require.Equal(t, []Field{
 		{"retry-after", "9"}, {"x-envoy-ratelimited", "true"}, {"content-type", "text/html"},
@@ -37,14 +37,14 @@ func TestResponse(t *testing.T) {
 
 // Where there is no figure, the body says so and the header is left out.
 func TestResponseWithoutFigures(t *testing.T) {
-	const response = `"response":{"body":"%RETRY_AFTER%/%LIMIT%/%REMAINING%","headers":{"x-a":"%RETRY_AFTER%","x-b":"%LIMIT%","x-c":"%REMAINING%","x-d":"%RULE%"}}`
+	const response = `"response":{"body":"%RETRY_AFTER%/%LIMIT%/%REMAINING%/%MISSING%","headers":{"x-a":"%RETRY_AFTER%","x-b":"%LIMIT%","x-c":"%REMAINING%","x-d":"%RULE%","x-e":"%MISSING%"}}`
 	for _, c := range []struct {
 		name, rule, fail, body string
 		fields                 []Field
 	}{
-		{"missing key", `"key":[{"header":"none"}],"missing_key":"deny","limits":["9/1h"]`, "", "-/-/-", nil},
-		{"never", `"limits":["0/1h"]`, "", "-/0/0", []Field{{"x-b", "0"}, {"x-c", "0"}}},
-		{"error", `"limits":["9/1h"],"on_error":"deny"`, "get", "1/-/-", []Field{{"retry-after", "1"}, {"x-a", "1"}}},
+		{"missing key", `"key":[{"header":"none"}],"missing_key":"deny","limits":["9/1h"]`, "", "-/-/-/header none", []Field{{"x-e", "header none"}}},
+		{"never", `"limits":["0/1h"]`, "", "-/0/0/-", []Field{{"x-b", "0"}, {"x-c", "0"}}},
+		{"error", `"limits":["9/1h"],"on_error":"deny"`, "get", "1/-/-/-", []Field{{"retry-after", "1"}, {"x-a", "1"}}},
 	} {
 		p := hosttest.New()
 		p.Fail = c.fail
@@ -54,6 +54,28 @@ func TestResponseWithoutFigures(t *testing.T) {
 		require.Equal(t, c.body, string(AppendBody(nil, v)), c.name)
 		fields := appendFields(policy.HeadersNone, v)
 		require.ElementsMatch(t, append(c.fields, Field{"x-envoy-ratelimited", "true"}, Field{"x-d", "r"}), fields, c.name)
+	}
+}
+
+// A client that is denied for want of a key part is told which, never what others send.
+func TestResponseToAMissingKey(t *testing.T) {
+	for key, want := range map[string]string{
+		`{"header":"X-User-Id"}`:                                                                                                   "missing header x-user-id",
+		`"host",{"query":"token"},{"cookie":"sid"}`:                                                                                "missing query token, cookie sid",
+		`{"header":{"name":"authorization","scheme":"Bearer"}},{"path":{"segment":2}}`:                                             "missing header authorization (bearer), path segment 2",
+		`{"first_of":[{"header":"x-api-key"},{"cookie":"sid"},{"address":{"header":"x-client"}}]}`:                                 "missing header x-api-key or cookie sid or address in header x-client",
+		`{"jwt":{"provider":"p","claim":["org","id"]}},{"property":["connection","uri_san_peer_certificate"]},"route","client_ip"`: "missing jwt claim org.id, property:connection.uri_san_peer_certificate, route, client_ip",
+	} {
+		p := hosttest.New()
+		p.With(":path", "/a", ":authority", "secret.example")
+		p.Client = ""
+		e := compileJSON(t, p, `{"name":"r","key":[`+key+`],"missing_key":{"deny":{"status":401,"grpc_status":16}},"limits":["9/1h"]}`)
+		v := e.Decide()
+		require.True(t, v.LacksKey(), key)
+		require.EqualValues(t, 401, v.Response().Status)
+		require.EqualValues(t, 16, v.Response().GRPCStatus)
+		require.Equal(t, want, string(AppendBody(nil, v)))
+		require.Equal(t, []Field{{"x-envoy-ratelimited", "true"}}, appendFields(policy.HeadersBoth, v))
 	}
 }
 

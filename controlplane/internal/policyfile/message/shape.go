@@ -11,9 +11,10 @@ import (
 // objects and lists and choices are values of these forms, in words.
 var (
 	objects = map[string]string{
-		"policy": "a policy, an object with the fields version and rules",
-		"limit":  `a limit such as "10/minute" or {requests: 10, per: 1m}`,
-		"key":    "a part of a key such as {header: x-user-id}, {query: user}, client_ip, host, method, path or route",
+		"policy":   "a policy, an object with the fields version and rules",
+		"response": "an object such as {status: 503}",
+		"limit":    `a limit such as "10/minute" or {requests: 10, per: 1m}`,
+		"key":      "a part of a key such as {header: x-user-id}, {query: user}, client_ip, host, method, path or route",
 	}
 	lists = map[string]string{
 		"limit":   `a list such as ["10/minute", "5/1s"]`,
@@ -21,6 +22,7 @@ var (
 		"segment": "a list of the path's segments such as [connection, mtls]",
 	}
 	choices = map[string]string{
+		"missing_key":      "skip, deny, share or an object such as {deny: {status: 401}}",
 		"lease":            "auto, off or a number of units from 1 to " + strconv.Itoa(policy.MaxLease),
 		"cost":             "a whole number from 1 to 4294967295, an object such as {header: x-cost} or a list such as [{match: …, cost: 10}]",
 		"one_cost":         "a whole number from 1 to 4294967295 or an object such as {header: x-cost}",
