@@ -165,14 +165,16 @@ clean: ## remove everything built or installed
 
 $(filter): go.mod go.sum $(call files,filter shared build/compile build/wasm)
 	@mkdir -p $(@D)
-	$(GO) run ./build/compile -o $@
+	@echo 'compiling the filter with TinyGo, which takes a minute'
+	@$(GO) run ./build/compile -o $@
 
 $(out)/embed/sluice.wasm: $(filter)
 	@mkdir -p $(@D)
-	cp $< $@
+	@cp $< $@
 
 $(cli): $(out)/embed/sluice.wasm go.mod go.sum build/embed.go $(call files,controlplane envoy shared examples)
-	$(GO) build -trimpath -o $@ ./controlplane/cmd/sluice
+	@echo 'compiling the command line, which takes a minute the first time'
+	@$(GO) build -trimpath -o $@ ./controlplane/cmd/sluice
 
 $(released)/SHA256SUMS: $(cli) $(call files,build/release) | releaser
 	$(out)/releaser make --version $(notdir $(released)) --out $(released) --platform linux/$$($(GO) env GOARCH)

@@ -26,8 +26,9 @@ func TestQuickstartHasFigures(t *testing.T) {
 
 func quickstartHasFigures(t *testing.T, flags ...string) {
 	t.Helper()
-	server := startQuickstart(t, flags...)
+	server, suggested := startQuickstart(t, flags...)
 	awaitFigures(t, server, "per-tenant")
+	trySuggestions(t, suggested)
 	mine := file(t, "mine.yaml", "version: 1\nrules: [{name: mine, limits: [1/1h]}]\n")
 	_, errs, exit := sluice(t, "apply", "--server", server, "-f", mine)
 	require.Zero(t, exit, errs)
@@ -37,8 +38,40 @@ func quickstartHasFigures(t *testing.T, flags ...string) {
 	require.NotContains(t, text, "manage", "a policy stays as it was written")
 }
 
-// startQuickstart returns the URL of the control plane once the transcript is over.
-func startQuickstart(t *testing.T, flags ...string) string {
+// trySuggestions runs the command lines that quickstart ends with. A user who types them
+// is let through at first, is denied later, and then finds the name among the keys denied.
+func trySuggestions(t *testing.T, lines []string) {
+	t.Helper()
+	run := func(line string) string {
+		out, err := exec.CommandContext(t.Context(), "bash", "-o", "pipefail", "-c", line).CombinedOutput()
+		require.NoError(t, err, "%s\n%s", line, out)
+		return string(out)
+	}
+	var denied []string // names
+	for _, line := range lines {
+		name := clientText.FindStringSubmatch(line)
+		switch {
+		case name != nil:
+			require.Contains(t, run(line), " 200 OK\r\n", line)
+			eventually(t, 20*time.Second, "429 from "+line, func() bool { return strings.Contains(run(line), " 429 Too Many Requests\r\n") })
+			denied = append(denied, name[1])
+		case strings.Contains(line, " counters top"):
+			for _, name := range denied {
+				eventually(t, 20*time.Second, name+" in "+line, func() bool { return strings.Contains(run(line), name) })
+			}
+		default:
+			run(line)
+		}
+	}
+	require.Len(t, denied, 2)
+	require.Greater(t, len(lines), len(denied))
+}
+
+var clientText = regexp.MustCompile(`^curl -i -H 'x-\S+: (\w+)' `)
+
+// startQuickstart returns the URL of the control plane once the transcript is over, and the
+// command lines that it suggests.
+func startQuickstart(t *testing.T, flags ...string) (server string, suggested []string) {
 	t.Helper()
 	log := &output{}
 	cmd := exec.CommandContext(t.Context(), built.sluice, append([]string{"quickstart", "--wasm", built.filter}, flags...)...)
@@ -51,10 +84,16 @@ func startQuickstart(t *testing.T, flags ...string) string {
 			t.Logf("quickstart:\n%s", log)
 		}
 	})
-	eventually(t, 60*time.Second, "quickstart to serve", func() bool { return strings.Contains(log.String(), "It serves until Ctrl-C") })
+	eventually(t, 60*time.Second, "quickstart to serve", func() bool { return strings.Contains(log.String(), "/stats/prometheus") })
 	found := consoleAt.FindStringSubmatch(log.String())
 	require.NotNil(t, found)
-	return found[1]
+	_, rest, _ := strings.Cut(log.String(), "It serves until Ctrl-C")
+	for _, line := range strings.Split(rest, "\n") {
+		if line, ok := strings.CutPrefix(line, "  "); ok {
+			suggested = append(suggested, line)
+		}
+	}
+	return found[1], suggested
 }
 
 // awaitFigures waits until each proxy tells what the rule has counted, and until the

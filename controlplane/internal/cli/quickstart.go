@@ -127,7 +127,7 @@ func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
 	if err != nil || o.exit {
 		return err
 	}
-	d.farewell()
+	d.farewell(o.policy == "")
 	select {
 	case <-cmd.Context().Done():
 		return nil
@@ -278,8 +278,9 @@ func fields(h http.Header) string {
 	return strings.Join(shown, "  ")
 }
 
-// farewell suggests what to try.
-func (d *demo) farewell() {
+// farewell suggests what to try. With the embedded policies the clients are new ones, which
+// have used nothing yet.
+func (d *demo) farewell(embedded bool) {
 	program, server := "sluice", ""
 	if filepath.Base(os.Args[0]) == program {
 		program = os.Args[0]
@@ -288,12 +289,15 @@ func (d *demo) farewell() {
 		server = " --server " + d.server
 	}
 	first, second := d.planes[0], d.planes[1]
-	fmt.Fprintf(d.out, `
-It serves until Ctrl-C. In another terminal:
-  curl -i -H 'x-user-id: alice' %[1]s/api/orders
-  curl -i -H 'x-tenant: acme' %[4]s/reports/1
-  %[2]s get%[3]s | sed s,%[6]s,20/minute, | %[2]s apply -f -%[3]s
-  %[2]s status%[3]s
-  curl -s %[5]s/stats/prometheus | grep rate_limit
-`, first.url, program, server, second.url, first.admin, quickstartShared)
+	fmt.Fprintf(d.out, "\nIt serves until Ctrl-C. In another terminal:\n")
+	if embedded {
+		fmt.Fprintf(d.out, `  curl -i -H 'x-user-id: carol' %[1]s/api/orders   # 200 up to %[5]s, then 429
+  curl -i -H 'x-tenant: initech' %[2]s/reports/1   # 200 up to %[6]s over both proxies, then 429
+  %[3]s counters top%[4]s   # who was denied most
+  %[3]s get%[4]s | sed s,%[6]s,20/minute, | %[3]s apply -f -%[4]s
+`, first.url, second.url, program, server, quickstartRaised, quickstartShared)
+	} else {
+		fmt.Fprintf(d.out, "  curl -i %s/\n", first.url)
+	}
+	fmt.Fprintf(d.out, "  %s status%s\n  curl -s %s/stats/prometheus | grep rate_limit\n", program, server, first.admin)
 }
