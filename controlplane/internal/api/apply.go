@@ -160,7 +160,10 @@ func (s *server) append(ctx context.Context, base *uint64, d store.Draft) (Appli
 	proxies := s.xds.Ledger().Connected()
 	s.log.Info("revision applied", "revision", revision.Number, "rollback_of", revision.RollbackOf,
 		"who", access.Who(d.Audit.Who), "file", revision.File, "sha256", revision.SHA256, "wasm", revision.Wasm, "proxies", proxies)
-	return Applied{Summary: revision.Summary, Warnings: Problems(warnings), Proxies: proxies, Changes: changes}, nil
+	return Applied{
+		Summary: revision.Summary, Warnings: Problems(warnings), Proxies: proxies, Changes: changes,
+		ProxyWarnings: misfits(p, s.xds.Ledger().Managed()),
+	}, nil
 }
 
 // current is the newest revision, with which the next one is compared.

@@ -28,6 +28,9 @@ type Applied struct {
 	// Changes is what becomes of each counter of the revision before and of this
 	// one; null where there is none before, or none that can be read.
 	Changes []Change `json:"changes"`
+	// ProxyWarnings say what the policy takes for granted and connected proxies, by what
+	// they tell of themselves, lack.
+	ProxyWarnings []string `json:"proxy_warnings,omitempty"`
 }
 
 // History answers GET /v1/policies.

@@ -31,7 +31,8 @@ func newApplyCommand() *cobra.Command {
 		Use:   "apply -f FILE",
 		Short: "Store a policy as a new revision and push it to every proxy",
 		Long: `Check a policy, store it as a new revision and push it to every connected proxy.
-It prints which counters restart, are new or vanish, and what each proxy answers.
+It prints which counters restart, are new or vanish, and what each proxy answers. It
+warns where the policy names another management port than a proxy has.
 It exits with 1 if a proxy refuses the policy or does not answer in time. A proxy
 that refuses keeps its last good policy.`,
 		Example: `  sluice apply -f policy.yaml
@@ -109,6 +110,9 @@ func (r rollOut) run(cmd *cobra.Command) error {
 	printChanges(text, r.applied.Changes)
 	if r.applied.Changes == nil && r.applied.Number > 1 {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning: which counters restart is not known: the server cannot read the revision before")
+	}
+	for _, warning := range r.applied.ProxyWarnings {
+		fmt.Fprintln(cmd.ErrOrStderr(), "warning:", printable.Text(warning))
 	}
 	fmt.Fprintf(text, "revision %d applied", r.applied.Number)
 	if r.applied.RollbackOf != 0 {

@@ -240,6 +240,12 @@ func (p Proxy) url() (*url.URL, error) {
 	return &url.URL{Scheme: scheme, Host: host, Path: p.Path}, nil
 }
 
+// Port is that of the listener at an address that a proxy has told, 0 where there is none.
+func Port(address string) uint16 {
+	_, port, _ := splitAddress(strings.TrimPrefix(address, "https://"))
+	return port
+}
+
 func (p Proxy) listener() (scheme, address string, err error) {
 	if p.Address == "" {
 		return "", "", &Failure{

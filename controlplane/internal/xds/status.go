@@ -87,9 +87,9 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 	return st
 }
 
-// noPolicy is the state of a proxy that has accepted nothing. What its bootstrap
-// says is not known here.
-const noPolicy = "no policy: unlimited, unless its bootstrap has one"
+// noPolicy is the state of a proxy that has accepted nothing from here. What its own
+// configuration has is not known here.
+const noPolicy = "no policy from here: its bootstrap decides"
 
 // state is ProxyStatus.State.
 func (l *Ledger) state(st *ProxyStatus, shown *session) string {
