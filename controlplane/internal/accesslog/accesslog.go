@@ -71,11 +71,17 @@ func JWTField(provider string, claim []string) string {
 // PropertyField names the field of an attribute.
 func PropertyField(path []string) string { return propertyPrefix + strings.Join(path, ".") }
 
-// operators are what has Envoy log a field.
-var operators = map[string]string{
-	FieldTime: "START_TIME", FieldMethod: "REQ(:METHOD)", FieldHost: "REQ(:AUTHORITY)", FieldPath: "REQ(:PATH)",
-	FieldQuery: "REQ(:PATH)", FieldClientIP: "DOWNSTREAM_REMOTE_ADDRESS", FieldStatus: "RESPONSE_CODE", FieldRoute: "ROUTE_NAME",
-}
+// operators are what has Envoy log a field, and variables what has nginx.
+var (
+	operators = map[string]string{
+		FieldTime: "START_TIME", FieldMethod: "REQ(:METHOD)", FieldHost: "REQ(:AUTHORITY)", FieldPath: "REQ(:PATH)",
+		FieldQuery: "REQ(:PATH)", FieldClientIP: "DOWNSTREAM_REMOTE_ADDRESS", FieldStatus: "RESPONSE_CODE", FieldRoute: "ROUTE_NAME",
+	}
+	variables = map[string]string{
+		FieldTime: "time_iso8601", FieldMethod: "request_method", FieldHost: "http_host", FieldPath: "request_uri",
+		FieldQuery: "request_uri", FieldClientIP: "remote_addr", FieldStatus: "status",
+	}
+)
 
 // CheckField refuses a name that is none of a field.
 func CheckField(name string) error {

@@ -79,10 +79,7 @@ func TestFormats(t *testing.T) {
 			}),
 		},
 		"envoy": {
-			line: `[2026-01-31T12:00:00.123Z] "GET /v1/a?b=c HTTP/1.1" 200 - 0 154 3 2 "203.0.113.9, 192.0.2.7" "agent" "id-1" "api.example.com" "10.0.0.1:80"`,
-			names: map[string]string{
-				"client_ip": "x-forwarded-for",
-			},
+			line:   `[2026-01-31T12:00:00.123Z] "GET /v1/a?b=c HTTP/1.1" 200 - 0 154 3 2 "203.0.113.9, 192.0.2.7" "agent" "id-1" "api.example.com" "10.0.0.1:80"`,
 			fields: []string{"host", "client_ip", "header:user-agent"},
 			want: with(func(r *accesslog.Request) {
 				r.Ns += 123 * ms
@@ -204,14 +201,20 @@ func TestBadLogs(t *testing.T) {
 	}
 }
 
+// The hint has the names that the log has itself.
 func TestLackingField(t *testing.T) {
-	name := file(t, combinedLine)
-	_, _, err := readAll(t, accesslog.Options{Names: []string{name}, Fields: []string{"header:x-user-id"}})
-	var lacking *accesslog.Error
-	require.ErrorAs(t, err, &lacking)
-	require.ErrorContains(t, err, "does not have the field header:x-user-id")
-	require.Contains(t, lacking.Hint, "%REQ(X-USER-ID)%")
-	require.Contains(t, lacking.Hint, "--map header:x-user-id=NAME")
+	const logged = "have it logged, by Envoy as %REQ(X-USER-ID)%, by nginx as $http_x_user_id; if the log has it under another name, say " +
+		"--map header:x-user-id=NAME with one of "
+	for line, names := range map[string]string{
+		combinedLine: "remote_addr, remote_user, time_local, request, status, body_bytes_sent, http_referer, http_user_agent",
+		"#Fields: date time c-ip\n2026-01-31 12:00:01 192.0.2.7\n": "date time, c-ip",
+	} {
+		_, _, err := readAll(t, accesslog.Options{Names: []string{file(t, line)}, Fields: []string{"header:x-user-id"}})
+		var lacking *accesslog.Error
+		require.ErrorAs(t, err, &lacking)
+		require.ErrorContains(t, err, "does not have the field header:x-user-id")
+		require.Equal(t, logged+names, lacking.Hint)
+	}
 }
 
 // A name that no line has, and a time that no log has yet.

@@ -3,33 +3,36 @@ package accesslog
 import (
 	"fmt"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 // Error is one of a log, and says what to do about it.
-type Error struct {
-	Text, Hint string
-	Lacking    string // the field that is needed, and that the log does not have
-}
+type Error struct{ Text, Hint string }
 
 func (e *Error) Error() string { return e.Text }
 
 // lacking is the error of a log, or of all, without a field that is needed. It knows the
 // names that the log has.
 func lacking(log, field string, names []string) error {
-	e := &Error{Text: fmt.Sprintf("%s does not have the field %s, which is needed", log, field), Lacking: field}
+	e := &Error{Text: fmt.Sprintf("%s does not have the field %s, which is needed", log, field)}
 	if log == "" {
 		e.Text = fmt.Sprintf("no line has the field %s, which is needed", field)
 	}
-	operator := operators[field]
+	operator, variable := operators[field], variables[field]
 	if name, ok := strings.CutPrefix(field, headerPrefix); ok {
-		operator = "REQ(" + strings.ToUpper(name) + ")"
+		operator, variable = "REQ("+strings.ToUpper(name)+")", "http_"+strings.ReplaceAll(name, "-", "_")
 	} else if rest, ok := strings.CutPrefix(field, jwtPrefix); ok {
 		operator = "DYNAMIC_METADATA(" + jwtNamespace + ":" + rest + ")"
 	} else if field == FieldQuery {
 		field = FieldPath
 	}
 	if operator != "" {
-		e.Hint = "have Envoy log %" + operator + "%; "
+		e.Hint = "have it logged, by Envoy as %" + operator + "%"
+		if variable != "" {
+			e.Hint += ", by nginx as $" + variable
+		}
+		e.Hint += "; "
 	}
 	e.Hint += "if the log has it under another name, say --map " + field + "=NAME"
 	if len(names) > 0 {
@@ -80,7 +83,7 @@ func (s *Stats) CheckUnknown(most float64) error {
 		return &Error{
 			Text: fmt.Sprintf("%d of the first %d lines are of another format; line %d of %s is %q: %s",
 				s.Unknown, s.Lines, s.Example.Number, s.Example.Log, s.Example.Text, s.Example.Why),
-			Hint: "give one format's logs at a time, with --format; --unknown-at-most allows more of them",
+			Hint: "give one format's logs at a time, with --format; what they lack has to be logged; --unknown-at-most allows more of them",
 		}
 	case 2*s.Refused > s.Lines:
 		return &Error{
@@ -104,10 +107,4 @@ func (s *Stats) CheckOrder(most float64) error {
 }
 
 // clip shortens a text for a message.
-func clip(text string) string {
-	const most = 200
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "\uFFFD") + "…"
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
-}
+func clip(text string) string { return printable.Cut(text, 200) }

@@ -63,38 +63,35 @@ const (
 	w3cFormat  = "w3c"
 )
 
-// w3cNames are what the extended log format of the W3C, of CloudFront and IIS, calls the
-// operators.
-var w3cNames = map[string]string{
-	"c-ip": operators[FieldClientIP], "cs-method": operators[FieldMethod], "x-host-header": operators[FieldHost],
-	"cs-host": operators[FieldHost], "cs-uri-stem": "PATH(NQ)", "sc-status": operators[FieldStatus],
-}
-
-// w3cText is the format that a line of #Fields says, empty without one.
-func w3cText(sample []string) string {
-	separator, names := " ", []string(nil)
+// newW3C is the format that a line of #Fields says, nil without one: the extended log
+// format of the W3C, as CloudFront and IIS write it.
+func (o *Options) newW3C(sample []string) (*text, error) {
+	t, separator := &text{comments: true}, " "
 	for _, line := range sample {
-		if fields, ok := strings.CutPrefix(line, "#Fields:"); ok && names == nil {
-			names = strings.Fields(fields)
+		if fields, ok := strings.CutPrefix(line, "#Fields:"); ok && t.pieces == nil {
+			for _, name := range strings.Fields(fields) {
+				t.pieces = append(t.pieces, piece{name: name, meanings: meaningsOf(strings.ToLower(name))})
+			}
 		} else if strings.Contains(line, "\t") {
 			separator = "\t"
 		}
 	}
-	for i, name := range names {
-		if w3cNames[name] != "" {
-			name = w3cNames[name]
-		} else if header, ok := strings.CutPrefix(name, "cs("); ok {
-			name = "REQ(" + header
-		} else if name == "time" && i > 0 && names[i-1] == "date" {
-			names[i-1], name = "", "START_TIME(%Y-%m-%d"+separator+"%H:%M:%S)"
+	for i := len(t.pieces) - 1; i >= 0; i-- {
+		p := &t.pieces[i]
+		if p.after = separator; i == len(t.pieces)-1 {
+			p.after = ""
 		}
-		names[i] = name
+		if p.name == "date" && i+1 < len(t.pieces) && t.pieces[i+1].name == "time" {
+			layout := "2006-01-02" + separator + "15:04:05"
+			t.pieces[i+1].name, t.pieces[i+1].width = "date time", len(layout)
+			t.pieces[i+1].meanings = []meaning{{field: FieldTime, time: byLayout(layout)}}
+			t.pieces = slices.Delete(t.pieces, i, i+1)
+		}
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
-	if len(names) == 0 {
-		return ""
+	if t.pieces == nil {
+		return nil, nil
 	}
-	return "%" + strings.Join(names, "%"+separator+"%") + "%"
+	return t, t.end(o)
 }
 
 // FormatNames lists the formats with a name.
@@ -122,10 +119,10 @@ func (o *Options) recognize(log string, sample []string) (f format, name string,
 		f, err := o.compileText(said)
 		return f, said, err
 	}
-	if text := w3cText(sample); text != "" && (said == w3cFormat || said == "") {
-		f, err := o.compileText(text)
-		f.comments = true
-		return f, w3cFormat, err
+	if said == w3cFormat || said == "" {
+		if t, err := o.newW3C(sample); t != nil {
+			return t, w3cFormat, err
+		}
 	}
 	most, best := 0, ""
 	for _, known := range textFormats {

@@ -16,6 +16,7 @@ type meaning struct {
 	end    bool                             // the time is that of the request's end
 	line   bool                             // the value is a request line; the field is a part of it
 	bare   bool                             // the path lacks the query
+	spare  bool                             // it is the field's where the log has no other
 	layout string                           // of a time of one
 	most   int                              // bytes, at which the format cuts the value off; 0 = it does not
 }
@@ -30,7 +31,7 @@ func meaningOf(field string) meaning {
 
 // names are what logs call the fields, in lower case; of those of one field the surest
 // first. JSON logs have most of them: variables of nginx, operators of Envoy, and what
-// Caddy, Cloudflare and Traefik write.
+// Caddy, Cloudflare and Traefik write. Logs that name their fields have the rest.
 var names = []struct {
 	meaning
 	took  string // of a time of the end: what says there how many seconds the request took
@@ -40,16 +41,16 @@ var names = []struct {
 	{meaning{field: FieldTime, time: anyTime, end: true}, "request_time", strings.Fields("msec time_iso8601 time_local")},
 	{meaning{field: FieldTime, time: anyTime, end: true}, "duration", strings.Fields("ts")},
 	{meaning{field: FieldTime, time: anyTime}, "", strings.Fields("timestamp @timestamp time")},
-	{meaning{field: FieldMethod}, "", strings.Fields("method request_method :method req_method requestmethod request.method clientrequestmethod")},
+	{meaning{field: FieldMethod}, "", strings.Fields("method request_method :method req_method requestmethod request.method clientrequestmethod cs-method")},
 	{meaning{field: FieldMethod, line: true}, "", strings.Fields("request url_request")},
-	{meaning{field: FieldHost}, "", strings.Fields("authority :authority host http_host request_authority requesthost request.host clientrequesthost")},
+	{meaning{field: FieldHost}, "", strings.Fields("authority :authority host http_host request_authority requesthost request.host clientrequesthost x-host-header cs-host")},
 	{meaning{field: FieldPath}, "", strings.Fields("path x-envoy-origin-path x-envoy-original-path request_uri :path requestpath request.uri clientrequesturi")},
 	{meaning{field: FieldHost, line: true}, "", strings.Fields("url_request")}, // of a load balancer, which logs GET http://host/path
 	{meaning{field: FieldPath, line: true}, "", strings.Fields("request url_request")},
-	{meaning{field: FieldPath, bare: true}, "", strings.Fields("path_without_query clientrequestpath")}, // the first as sluice render has Envoy write it
+	{meaning{field: FieldPath, bare: true}, "", strings.Fields("path_without_query clientrequestpath cs-uri-stem")}, // the first as sluice render has Envoy write it
 	{meaning{field: FieldClientIP}, "", strings.Fields("downstream_remote_address downstream_remote_address_without_port remote_addr client_ip clienthost " +
-		"request.client_ip request.remote_ip clientip")},
-	{meaning{field: FieldStatus}, "", strings.Fields("response_code status responsecode status_code downstreamstatus edgeresponsestatus")},
+		"request.client_ip request.remote_ip clientip c-ip")},
+	{meaning{field: FieldStatus}, "", strings.Fields("response_code status responsecode status_code downstreamstatus edgeresponsestatus sc-status")},
 	{meaning{field: FieldRoute}, "", strings.Fields("route_name")},
 }
 
@@ -81,6 +82,8 @@ func meaningsOf(name string) (meanings []meaning) {
 	}
 	if header, ok := strings.CutPrefix(name, "http_"); ok && len(meanings) == 0 {
 		meanings = append(meanings, meaningOf(HeaderField(strings.ReplaceAll(header, "_", "-"))))
+	} else if header, ok := strings.CutPrefix(name, "cs("); ok { // cs(User-Agent), of a log that says its #Fields
+		meanings = append(meanings, meaningOf(HeaderField(strings.TrimSuffix(header, ")"))))
 	}
 	if name == "request_time" {
 		meanings = append(meanings, meaning{field: fieldTook, unit: time.Second})
@@ -89,9 +92,9 @@ func meaningsOf(name string) (meanings []meaning) {
 }
 
 // better reports whether a place is surer: a time of the begin than one of the end, a
-// path with its query than one without.
+// path with its query than one without, Envoy's own address of the client than a header.
 func (p *place) better(than *place) bool {
-	return than.end && !p.end || than.bare && !p.bare
+	return than.end && !p.end || than.bare && !p.bare || than.spare && !p.spare
 }
 
 // always are the fields that each log is asked for: whether a line is of a request

@@ -82,9 +82,9 @@ func (o *Options) compileObject(format string) (*object, error) {
 		if err != nil || literal != "" || rest != "" || command == "" {
 			return err // or no single value
 		}
-		t, err := operatorMeaning(command)
-		if t.field != "" {
-			places = append(places, place{name: name, meaning: t})
+		meanings, err := operatorMeanings(command)
+		for _, m := range meanings {
+			places = append(places, place{name: name, meaning: m})
 		}
 		return err
 	})

@@ -53,8 +53,20 @@ func cutVariable(format string) (literal, name, rest string, err error) {
 	return literal, name, after, nil
 }
 
-// operatorMeaning returns what the value of COMMAND(argument):most is for, of which
-// Envoy demands the command alone.
+// operatorMeanings returns what the value of COMMAND(argument):most is for, of which
+// Envoy demands the command alone. Envoy appends to X-Forwarded-For, so its last address
+// is the client's where the log has no other.
+func operatorMeanings(name string) ([]meaning, error) {
+	t, err := operatorMeaning(name)
+	switch {
+	case t.field == "" || err != nil:
+		return nil, err
+	case t.field == HeaderField("x-forwarded-for"):
+		return []meaning{t, {field: FieldClientIP, most: t.most, spare: true}}, nil
+	}
+	return []meaning{t}, nil
+}
+
 func operatorMeaning(name string) (t meaning, err error) {
 	var command, argument, length string
 	if i := strings.IndexByte(name, '('); i >= 0 {

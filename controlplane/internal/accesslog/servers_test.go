@@ -40,6 +40,7 @@ func (s *sent) send(t *testing.T, address string) {
 	require.NoError(t, err)
 	r.Host = "api.example.com"
 	r.Header.Set("User-Agent", s.agent)
+	r.Header.Set("X-Forwarded-For", "198.51.100.7, "+trusted)
 	if s.user != "" {
 		r.Header.Set("X-User-Id", s.user)
 	}
@@ -58,13 +59,13 @@ type logOf struct {
 	host    bool // the fields that it has, beside method, path and status
 	user    bool
 	agent   bool
-	address bool
+	address string
 	bare    bool // of paths it has no query
 }
 
 func (l *logOf) fields() []string {
 	fields := append([]string{}, everyField...)
-	for field, has := range map[string]bool{"host": l.host, "header:x-user-id": l.user, "header:user-agent": l.agent, "client_ip": l.address} {
+	for field, has := range map[string]bool{"host": l.host, "header:x-user-id": l.user, "header:user-agent": l.agent, "client_ip": l.address != ""} {
 		if has {
 			fields = append(fields, field)
 		}
@@ -107,9 +108,7 @@ func (l *logOf) check(t *testing.T, file string, began time.Time) {
 		if l.host {
 			require.Equal(t, "api.example.com", r.Host)
 		}
-		if l.address {
-			require.Equal(t, "127.0.0.1", r.ClientIP)
-		}
+		require.Equal(t, l.address, r.ClientIP)
 		headers := map[string]string{}
 		for _, h := range r.Headers {
 			headers[h[0]] = h[1]
@@ -168,22 +167,25 @@ func find(document any, name string) any {
 	return nil
 }
 
+// trusted is the address that Envoy takes for the client's, behind a proxy.
+const trusted = "203.0.113.9"
+
 // Logs that real Envoys write are read as what was sent.
 func TestLogsOfEnvoy(t *testing.T) {
 	logs := map[string]*logOf{
-		"default":    {grain: time.Millisecond, host: true, agent: true},
-		"istio text": {written: istioText, grain: time.Millisecond, host: true, agent: true, address: true},
+		"default":    {grain: time.Millisecond, host: true, agent: true, address: trusted},
+		"istio text": {written: istioText, grain: time.Millisecond, host: true, agent: true, address: trusted},
 		"headers": {
 			written: headerText, options: accesslog.Options{Format: headerText}, grain: time.Microsecond,
-			host: true, user: true, agent: true, address: true,
+			host: true, user: true, agent: true, address: trusted,
 		},
 		"rendered": {
-			written: renderedJSON(t), whole: true, grain: time.Millisecond, host: true, user: true, agent: true, address: true, bare: true,
+			written: renderedJSON(t), whole: true, grain: time.Millisecond, host: true, user: true, agent: true, address: trusted, bare: true,
 		},
-		"istio json": {written: istioJSON, whole: true, grain: time.Millisecond, host: true, agent: true, address: true},
+		"istio json": {written: istioJSON, whole: true, grain: time.Millisecond, host: true, agent: true, address: trusted},
 		"nested json": {
 			written: nestedJSON, options: accesslog.Options{Format: nestedJSON}, whole: true, grain: time.Microsecond,
-			host: true, user: true, agent: true, address: true,
+			host: true, user: true, agent: true, address: trusted,
 		},
 		"end in json": {written: endJSON, options: accesslog.Options{Format: endJSON}, whole: true, grain: time.Millisecond, user: true},
 	}
@@ -266,10 +268,10 @@ const nginxFormat = `$msec $request_time $remote_addr "$request" $status "$http_
 // Logs that a real nginx writes are read as what was sent.
 func TestLogsOfNginx(t *testing.T) {
 	logs := map[string]*logOf{
-		"combined": {grain: time.Second, whole: true, agent: true, address: true},
+		"combined": {grain: time.Second, whole: true, agent: true, address: "127.0.0.1"},
 		"headers": {
 			options: accesslog.Options{Format: nginxFormat}, grain: time.Second, // where all came in one whole second's first millisecond
-			whole: true, host: true, user: true, agent: true, address: true,
+			whole: true, host: true, user: true, agent: true, address: "127.0.0.1",
 		},
 	}
 	began := time.Now()

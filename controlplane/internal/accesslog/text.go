@@ -34,6 +34,11 @@ func (o *Options) compileText(format string) (*text, error) {
 	if err := t.cut(strings.TrimSuffix(strings.TrimSuffix(format, "\n"), `\n`)); err != nil {
 		return nil, err
 	}
+	return t, t.end(o)
+}
+
+// end makes the format of its pieces.
+func (t *text) end(o *Options) (err error) {
 	t.left, t.right = make([]int, 2*len(t.pieces)), make([]int, 2*len(t.pieces))
 	var places []place
 	for i, p := range t.pieces {
@@ -41,9 +46,8 @@ func (o *Options) compileText(format string) (*text, error) {
 			places = append(places, place{name: p.name, meaning: m, piece: i})
 		}
 	}
-	var err error
 	t.places, err = o.choose(places, t.find)
-	return t, err
+	return err
 }
 
 // cut cuts the format into its pieces.
@@ -68,12 +72,11 @@ func (t *text) cut(format string) error {
 		}
 		p := piece{name: name}
 		if !t.escapes {
-			m, err := operatorMeaning(name)
-			if err != nil {
+			if p.meanings, err = operatorMeanings(name); err != nil {
 				return err
 			}
-			if p.width = len(m.layout); m.field != "" {
-				p.meanings = append(p.meanings, m)
+			if len(p.meanings) > 0 {
+				p.width = len(p.meanings[0].layout)
 			}
 		} else if p.meanings = meaningsOf(strings.ToLower(name)); name == "time_local" {
 			p.width = len(localLayout)
