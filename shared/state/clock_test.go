@@ -164,3 +164,20 @@ func TestCleanIsNotMisledByAWildClock(t *testing.T) {
 		require.False(t, hit(t, table, []byte("b"), now, 3), name)
 	}
 }
+
+// While the clock is behind a page's floor, a key that is evicted keeps the time that it
+// still has to wait: its own clock has not reached the floor's time.
+func TestAnEvictionBehindTheFloorRefundsNothing(t *testing.T) {
+	grid := jittered(7*second, 100)
+	grid.Limit = 2
+	for name, w := range map[string]limit.Window{
+		"per key": perKey(2, 7*second), "log": slidingLog(2, 7*second), "bucket": tokenBucket(2, 2, 7*second), "jittered": grid,
+	} {
+		table := newTable(1, w)
+		now := 100_000 * second
+		require.True(t, hit(t, table, []byte("a"), now+8*second, 1))
+		require.True(t, hit(t, table, []byte("b"), now, 2), name) // a becomes the floor, 8 s ahead
+		require.True(t, hit(t, table, []byte("c"), now+second, 1), name)
+		require.False(t, hit(t, table, []byte("b"), now+2*second, 1), name)
+	}
+}

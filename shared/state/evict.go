@@ -33,11 +33,16 @@ func (t *Table) findSlot(e *Entry, evict bool) Status {
 }
 
 // addToFloor adds the usage of the slot's record, written at last, to the floor,
-// which was rolled to at.
+// which was rolled to at. Where the floor is ahead of the clock, the usage keeps its age.
 func (t *Table) addToFloor(e *Entry, slot int, last, at int64) {
+	ahead := at - max(last, e.CallerNs)
 	for i := range t.layout.Windows {
-		w := &e.rule[i]
-		victim := w.Floor(t.recordUsage(e, slot, i, last), last, at)
+		w, u, written := &e.rule[i], t.recordUsage(e, slot, i, last), last
+		if !w.OnGrid() {
+			w.Shift(&u, ahead)
+			written += ahead
+		}
+		victim := w.Floor(u, written, at)
 		e.page.setFloor(&t.layout, i, w.MergeFloors(e.page.floor(&t.layout, i), victim))
 	}
 }
@@ -78,7 +83,7 @@ func (t *Table) vacant(e *Entry) (slot int, expired bool) {
 		}
 	}
 	for i := range t.layout.Slots {
-		if t.expiry(e, i) <= e.Now {
+		if t.expiry(e, i) <= e.CallerNs {
 			return i, true
 		}
 	}

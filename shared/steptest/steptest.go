@@ -33,12 +33,16 @@ type Clock struct {
 	ElapsedNs int64 // what a clock shows that nobody sets
 
 	passed int64 // how far the clock has gone forward in all, also where it was set
+	backs  int   // how often it was set back
 }
 
 func (c *Clock) move(elapsed, step int64) {
 	c.Ns += elapsed + step
 	c.ElapsedNs += elapsed
 	c.passed += elapsed + max(step, 0)
+	if step < 0 {
+		c.backs++
+	}
 }
 
 // Limiter is what is judged.
@@ -183,6 +187,8 @@ type admission struct {
 	passed int64 // see Clock
 	starts []int // by window: how often an aligned one has started, by the clock
 	units  int64
+	ahead  int64 // how far the clock was behind an earlier reading, at most, since the key's last admission
+	backs  int   // see Clock
 }
 
 // greedy plays clients that take what they get, more of them than find room: no
@@ -198,7 +204,7 @@ func (h *history) greedy() {
 	for key := range starts {
 		starts[key] = make([]start, len(h.windows))
 	}
-	hits := make([][]admission, keys)
+	hits, ahead, readings := make([][]admission, keys), make([]int64, keys), []int64{}
 	for range 250 {
 		period := h.windows[h.random.IntN(len(h.windows))].PeriodNs
 		h.pass(h.random.Int64N(1+period/[]int64{3, 30, 1000}[h.random.IntN(3)]), h.random.IntN(15) == 0)
@@ -207,13 +213,22 @@ func (h *history) greedy() {
 				starts[key][i].look(h.ofKey(w, key), h.clock.Ns)
 			}
 		}
+		readings = append(readings, h.clock.Ns)
+		for _, reading := range readings {
+			if behind := reading - h.clock.Ns; behind <= graceNs {
+				for key := range ahead {
+					ahead[key] = max(ahead[key], behind)
+				}
+			}
+		}
 		key, cost := h.random.IntN(keys), 1+h.random.Uint32N(1+h.random.Uint32N(3))
 		allowed := h.limiter.Hit(key, cost)
 		h.note("%d ms passed, the clock shows %d: %d of key %d: %v", h.clock.passed/ms, h.clock.Ns, cost, key, allowed)
 		if !allowed {
 			continue
 		}
-		a := admission{passed: h.clock.passed, units: int64(cost)}
+		a := admission{passed: h.clock.passed, units: int64(cost), ahead: ahead[key], backs: h.clock.backs}
+		ahead[key] = 0
 		for i := range h.windows {
 			a.starts = append(a.starts, starts[key][i].n)
 		}
@@ -256,16 +271,22 @@ func keeps(w *limit.Window, i int, hits []admission) bool {
 		return fits(w, hits)
 	}
 	for from := range hits {
-		units := int64(0)
+		units, ahead := int64(0), int64(0)
 		for to := from; to < len(hits); to++ {
+			if to > from {
+				ahead = max(ahead, hits[to].ahead)
+			}
 			long, most := hits[to].passed-hits[from].passed, int64(w.Limit)
 			switch {
 			case w.Algorithm == limit.FixedWindow:
 				most *= int64(1 + hits[to].starts[i] - hits[from].starts[i])
+				if ahead > 0 { // an evicted key may begin with the window that others have reached
+					most += int64(w.Limit)
+				}
 			case w.Algorithm == limit.TokenBucket:
 				most = int64(w.Burst) + most*long/w.PeriodNs
 			case w.Algorithm == limit.SlidingWindowCounter && long <= w.PeriodNs:
-				most += most*long/w.PeriodNs + 1
+				most += most*(long+ahead)/w.PeriodNs + 1 + int64(hits[to].backs-hits[from].backs)
 			case w.Elastic && (to == from || hits[to].passed-hits[to-1].passed < w.PeriodNs): // it slides on
 			case w.Algorithm == limit.SlidingWindowLog && long < w.PeriodNs:
 			default:
