@@ -81,8 +81,8 @@ func (r *images) pushRelease(t *testing.T) map[string]string {
 	releaser, release := os.Getenv("SLUICE_RELEASER"), os.Getenv("SLUICE_RELEASE")
 	require.FileExists(t, filepath.Join(release, "SHA256SUMS"), "run `make e2e-gateway` or `make e2e-istio`, which make a release, "+
 		"or set SLUICE_RELEASE to the folder of one and SLUICE_RELEASER to the program that made it")
-	cmd := exec.CommandContext(t.Context(), releaser, "push", "--ca", r.ca, release, host(r.Server)+"/shop/sluice")
-	cmd.Env = append(os.Environ(), "REGISTRY_USERNAME=ci", "REGISTRY_PASSWORD="+imagePassword)
+	cmd := exec.CommandContext(t.Context(), releaser, "push", release, host(r.Server)+"/shop/sluice")
+	cmd.Env = append(os.Environ(), "SSL_CERT_FILE="+r.ca, "REGISTRY_USERNAME=ci", "REGISTRY_PASSWORD="+imagePassword)
 	out, err := cmd.Output()
 	require.NoError(t, err)
 	urls := map[string]string{}

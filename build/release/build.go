@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,16 +29,11 @@ func run(ctx context.Context, tree string, env []string, name string, args ...st
 	return out, nil
 }
 
-// sourceOf asks git for the commit. Where there is no history, SOURCE_DATE_EPOCH says
-// the time, if anything does.
+// sourceOf asks git for the commit.
 func sourceOf(ctx context.Context, tree string) (source, error) {
 	text, err := run(ctx, tree, nil, "git", "log", "-1", "--format=%H %ct")
 	if err != nil {
-		if ctx.Err() != nil {
-			return source{}, ctx.Err()
-		}
-		seconds, err := strconv.ParseInt(cmp.Or(os.Getenv("SOURCE_DATE_EPOCH"), "0"), 10, 64)
-		return source{time: time.Unix(seconds, 0).UTC()}, err
+		return source{}, err
 	}
 	commit, stamp, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
 	seconds, err := strconv.ParseInt(stamp, 10, 64)
@@ -72,68 +66,57 @@ func buildBinary(ctx context.Context, o options, from source, platform, out stri
 }
 
 // module is one that a binary or the filter links.
-type module struct{ Path, Version, Sum, Dir string }
+type module struct {
+	Path, Version, Sum, Dir string
+	Main                    bool
+	Replace                 *struct{ Path string }
+}
 
-// linkedTemplate has go list print the module of a package, unless it is the product's.
-const linkedTemplate = `{{with .Module}}{{if not .Main}}{{if .Replace}}{{.Path}} is replaced{{else}}` +
-	`{"Path":"{{.Path}}","Version":"{{.Version}}","Sum":"{{.Sum}}","Dir":"{{.Dir}}"}{{end}}{{end}}{{end}}`
-
-// linkedModules returns the modules that any binary or the filter links, by path.
+// linkedModules returns the modules that any binary or the filter links, by path: with
+// them Go's library, which the filter has from another Go, and the filter's runtime.
 func linkedModules(ctx context.Context, o options, compilers []wasm.Compiler) ([]module, error) {
 	programs := map[string]string{"wasip1/wasm": "./filter"} // by platform
 	for _, platform := range o.platforms {
 		programs[platform] = command
 	}
-	found := map[string]bool{} // in JSON
+	found := map[string]module{}
 	for platform, program := range programs {
-		text, err := run(ctx, o.tree, environment(platform), "go", "list", "-deps", "-f", linkedTemplate, program)
+		text, err := run(ctx, o.tree, environment(platform), "go", "list", "-deps", "-json=Module", program)
 		if err != nil {
 			return nil, err
 		}
-		for line := range strings.Lines(string(text)) {
-			found[line] = true
+		for packages := json.NewDecoder(bytes.NewReader(text)); packages.More(); {
+			var p struct{ Module *module }
+			if err := packages.Decode(&p); err != nil {
+				return nil, err
+			}
+			if p.Module == nil || p.Module.Main {
+				continue
+			}
+			if p.Module.Replace != nil {
+				return nil, fmt.Errorf("%s is replaced: a release links what go.mod names", p.Module.Path)
+			}
+			found[p.Module.Path] = *p.Module
 		}
-	}
-	var list []module
-	for text := range found {
-		var m module
-		if err := json.Unmarshal([]byte(text), &m); err != nil {
-			return nil, fmt.Errorf("%s: a release links what go.mod names: %w", strings.TrimSpace(text), err)
-		}
-		list = append(list, m)
 	}
 	for _, toolchain := range []string{"", wasm.Toolchain} {
-		library, err := standardLibrary(ctx, o.tree, toolchain)
+		text, err := run(ctx, o.tree, []string{toolchain}, "go", "env", "GOVERSION", "GOROOT")
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, library)
+		version, dir, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+		found["std"+version] = module{Path: "std", Version: version, Dir: dir}
 	}
-	tinygo, err := tinyGo(ctx, o.tree, compilers[0].Version)
-	if err != nil {
-		return nil, err
+	var tinygo module
+	text, err := run(ctx, filepath.Join(o.tree, "build", "tinygo"), nil,
+		"go", "mod", "download", "-json", "github.com/tinygo-org/tinygo@v"+compilers[0].Version)
+	if err == nil {
+		err = json.Unmarshal(text, &tinygo)
 	}
-	list = append(list, tinygo)
-	slices.SortFunc(list, func(a, b module) int { return strings.Compare(a.Path+a.Version, b.Path+b.Version) })
-	return list, nil
-}
-
-// tinyGo has the runtime that the filter links.
-func tinyGo(ctx context.Context, tree, version string) (m module, err error) {
-	text, err := run(ctx, filepath.Join(tree, "build", "tinygo"), nil, "go", "mod", "download", "-json", "github.com/tinygo-org/tinygo@v"+version)
-	if err != nil {
-		return m, err
+	list := []module{tinygo}
+	for _, m := range found {
+		list = append(list, m)
 	}
-	return m, json.Unmarshal(text, &m)
-}
-
-// standardLibrary is what every Go program links: the binaries that of the Go here, the
-// filter that of another.
-func standardLibrary(ctx context.Context, tree, toolchain string) (module, error) {
-	text, err := run(ctx, tree, []string{toolchain}, "go", "env", "GOVERSION", "GOROOT")
-	if err != nil {
-		return module{}, err
-	}
-	version, dir, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-	return module{Path: "std", Version: version, Dir: dir}, nil
+	slices.SortFunc(list, func(a, b module) int { return strings.Compare(a.Path+"@"+a.Version, b.Path+"@"+b.Version) })
+	return list, err
 }

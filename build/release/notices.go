@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,43 +28,58 @@ var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|unlicense)
 
 // license is what a module's files say.
 type license struct {
-	ids   []string
-	texts []string
+	expression string // in SPDX's form
+	text       string
 }
 
-// expression is the licenses in SPDX's form.
-func (l *license) expression() string { return strings.Join(l.ids, " AND ") }
+// identifyAll reads every module's licenses, in the modules' order.
+func identifyAll(modules []module) (list []license, err error) {
+	known, err := assets.DefaultClassifier()
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range modules {
+		found, err := identify(known, m.Path, m.Dir)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", m.Path, err)
+		}
+		list = append(list, found)
+	}
+	return list, nil
+}
 
 // identify reads a module's licenses. Each file that is one must be known and allowed.
-func identify(known *classifier.Classifier, path, dir string) (license, error) {
+func identify(known *classifier.Classifier, path, dir string) (found license, err error) {
 	files, err := licenseFiles(path, dir)
 	if err != nil {
-		return license{}, err
+		return found, err
 	}
-	var found license
+	var ids, texts []string
 	for _, file := range files {
 		text, err := os.ReadFile(filepath.Join(dir, file))
 		if err != nil {
-			return license{}, err
+			return found, err
 		}
-		ids := licenses(known, text)
-		for _, id := range ids {
-			if !slices.Contains(allowed, id) {
-				return license{}, fmt.Errorf("%s: %s is %s, which is not among the allowed licenses", path, file, id)
+		texts = append(texts, strings.TrimRight(string(text), "\n"))
+		isKnown := strings.HasPrefix(strings.ToLower(file), "notice")
+		for _, match := range known.Match(known.Normalize(text)).Matches {
+			if match.MatchType != "License" {
+				continue
 			}
+			if !slices.Contains(allowed, match.Name) {
+				return found, fmt.Errorf("%s is %s, which is not among the allowed licenses", file, match.Name)
+			}
+			ids, isKnown = append(ids, match.Name), true
 		}
-		if len(ids) == 0 && !strings.HasPrefix(strings.ToLower(file), "notice") {
-			return license{}, fmt.Errorf("%s: %s is no license that is known", path, file)
+		if !isKnown {
+			return found, fmt.Errorf("%s is no license that is known", file)
 		}
-		found.ids = append(found.ids, ids...)
-		found.texts = append(found.texts, strings.TrimRight(string(text), "\n"))
 	}
-	if len(found.ids) == 0 {
-		return license{}, fmt.Errorf("%s has no license in %s", path, dir)
+	if len(ids) == 0 {
+		return found, fmt.Errorf("it has no license in %s", dir)
 	}
-	slices.Sort(found.ids)
-	found.ids = slices.Compact(found.ids)
-	return found, nil
+	slices.Sort(ids)
+	return license{strings.Join(slices.Compact(ids), " AND "), strings.Join(texts, "\n\n")}, nil
 }
 
 // licenseFiles names the files with a module's terms.
@@ -82,31 +96,6 @@ func licenseFiles(path, dir string) (files []string, err error) {
 	return files, err
 }
 
-func licenses(known *classifier.Classifier, text []byte) (ids []string) {
-	for _, match := range known.Match(known.Normalize(text)).Matches {
-		if match.MatchType == "License" {
-			ids = append(ids, match.Name)
-		}
-	}
-	return ids
-}
-
-// identifyAll reads every module's licenses, in the modules' order.
-func identifyAll(modules []module) (list []license, err error) {
-	known, err := assets.DefaultClassifier()
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range modules {
-		found, err := identify(known, m.Path, m.Dir)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, found)
-	}
-	return list, nil
-}
-
 // writeNotices writes the licenses of the product and of everything that it links.
 func writeNotices(dir, tree string, modules []module, found []license) error {
 	own, err := os.ReadFile(filepath.Join(tree, "LICENSE"))
@@ -116,7 +105,7 @@ func writeNotices(dir, tree string, modules []module, found []license) error {
 	text := "sluice\n\n" + string(own)
 	for i, m := range modules {
 		text += fmt.Sprintf("\n%s\n%s %s (%s)\n\n%s\n", strings.Repeat("-", 78), m.Path, m.Version,
-			found[i].expression(), strings.Join(found[i].texts, "\n\n"))
+			found[i].expression, found[i].text)
 	}
 	return publish(filepath.Join(dir, noticesFile), []byte(text))
 }
@@ -139,14 +128,13 @@ func writeSBOM(dir string, o options, from source, modules []module, found []lic
 		purl := "pkg:golang/" + m.Path + "@" + m.Version
 		component := cdx.Component{
 			BOMRef: purl, PackageURL: purl, Type: cdx.ComponentTypeLibrary, Name: m.Path, Version: m.Version, Scope: cdx.ScopeRequired,
-			Licenses: &cdx.Licenses{{Expression: found[i].expression()}},
+			Licenses: &cdx.Licenses{{Expression: found[i].expression}},
 		}
 		if m.Sum != "" {
 			component.Properties = &[]cdx.Property{{Name: "go.sum", Value: m.Sum}}
 		}
 		components, refs = append(components, component), append(refs, purl)
 	}
-	slices.SortFunc(components, func(a, b cdx.Component) int { return cmp.Compare(a.BOMRef, b.BOMRef) })
 	bom.Components = &components
 	bom.Dependencies = &[]cdx.Dependency{{Ref: "sluice", Dependencies: &refs}}
 	file, err := os.Create(filepath.Join(dir, sbomFile))

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 
@@ -18,19 +15,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/wasmimage"
 )
 
-// credentials are those of the environment or, without any there, those that docker
-// login stored.
-func credentials() remote.Option {
-	if name := os.Getenv("REGISTRY_USERNAME"); name != "" {
-		return remote.WithAuth(&authn.Basic{Username: name, Password: os.Getenv("REGISTRY_PASSWORD")})
-	}
-	return remote.WithAuthFromKeychain(authn.DefaultKeychain)
-}
-
-// newPushCommand pushes the images of a release, then their signatures.
+// newPushCommand pushes the images of a release, then their signatures. Credentials are
+// those of the environment or, without any there, those that docker login stored.
 func newPushCommand() *cobra.Command {
-	var ca string
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:   "push DIR REGISTRY/IMAGE",
 		Short: "Push a release's images and their signatures",
 		Args:  cobra.ExactArgs(2),
@@ -39,21 +27,13 @@ func newPushCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			connect := remote.DefaultTransport.(*http.Transport).Clone()
-			if ca != "" {
-				text, err := os.ReadFile(ca)
-				if err != nil {
-					return err
-				}
-				pool := x509.NewCertPool()
-				if !pool.AppendCertsFromPEM(text) {
-					return fmt.Errorf("%s holds no PEM certificate", ca)
-				}
-				connect.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+			credentials := remote.WithAuthFromKeychain(authn.DefaultKeychain)
+			if user := os.Getenv("REGISTRY_USERNAME"); user != "" {
+				credentials = remote.WithAuth(&authn.Basic{Username: user, Password: os.Getenv("REGISTRY_PASSWORD")})
 			}
 			for _, part := range []string{layoutDir, signatureDir} {
 				lines, err := pushLayout(filepath.Join(args[0], part), repository, remote.WithContext(cmd.Context()),
-					credentials(), remote.WithTransport(wasmimage.OnlyTLS{Next: connect, Loopback: true}))
+					credentials, remote.WithTransport(wasmimage.OnlyTLS{Next: remote.DefaultTransport, Loopback: true}))
 				if err != nil {
 					return err
 				}
@@ -64,8 +44,6 @@ func newPushCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&ca, "ca", "", "`FILE` with the certificates that vouch for the registry")
-	return cmd
 }
 
 // pushLayout pushes everything in a layout by the tags it gives.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ var allPlatforms = []string{"darwin/amd64", "darwin/arm64", "linux/amd64", "linu
 
 var versionText = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`)
 
-// source is a commit, or a tree without a history.
+// source is a commit.
 type source struct {
 	commit string
 	time   time.Time // of the commit: no file of a release says when it was made
@@ -108,7 +109,7 @@ func makeRelease(ctx context.Context, log io.Writer, o options) error {
 }
 
 // finish makes the rest of a release out of its binaries and its filter.
-func finish(dir string, o options, from source, modules []module, compilers []wasm.Compiler, key *signer) error {
+func finish(dir string, o options, from source, modules []module, compilers []wasm.Compiler, key *ecdsa.PrivateKey) error {
 	licenses, err := identifyAll(modules)
 	if err != nil {
 		return err
@@ -119,14 +120,13 @@ func finish(dir string, o options, from source, modules []module, compilers []wa
 	if err := writeSBOM(dir, o, from, modules, licenses, compilers); err != nil {
 		return err
 	}
-	list, err := writeImages(dir, o, from)
-	if err != nil {
+	if err := writeImages(dir, o, from); err != nil {
 		return err
 	}
 	if err := writeSums(dir, ".", sumsFile); err != nil {
 		return err
 	}
-	if err := sign(dir, key, list); err != nil {
+	if err := sign(dir, key); err != nil {
 		return err
 	}
 	return share(dir)
@@ -149,25 +149,19 @@ func share(dir string) error {
 // copyFilter copies the filter that the binaries embed. It is the one that the compilers
 // here make: that of others may lie there still.
 func copyFilter(tree, dir string) error {
-	embedded, err := os.ReadFile(filepath.Join(tree, "build/out/embed/sluice.wasm"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("the filter is not built: run make build")
-	}
-	if err != nil {
-		return err
-	}
-	file, err := wasm.Filter(tree)
-	if err != nil {
+	file := filepath.Join(dir, filterFile)
+	if err := wasm.Compile(tree, file); err != nil {
 		return err
 	}
 	compiled, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(embedded, compiled) {
-		return errors.New("the filter that is built is not what the source and the compilers here make: remove build/out/sluice.wasm and run make build")
+	embedded, err := os.ReadFile(filepath.Join(tree, "build/out/embed/sluice.wasm"))
+	if err != nil || !bytes.Equal(embedded, compiled) {
+		return errors.Join(err, errors.New("the filter that is built is not what the source and the compilers here make: remove build/out/sluice.wasm and run make build"))
 	}
-	return publish(filepath.Join(dir, filterFile), embedded)
+	return nil
 }
 
 // writeSums writes the digest of every file in a folder, as sha256sum -c reads it. The

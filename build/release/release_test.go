@@ -38,7 +38,7 @@ const tree = "../.."
 var compilers = []wasm.Compiler{{Name: "tinygo", Version: "0.39.0"}}
 
 // standIn makes all of a release but its binaries, which compiling takes minutes.
-func standIn(t *testing.T, dir string, key *signer) {
+func standIn(t *testing.T, dir string, key *ecdsa.PrivateKey) {
 	t.Helper()
 	o := options{tree: tree, version: "v0.1.0", out: dir, platforms: allPlatforms}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, filterFile), []byte("\x00asm stands in"), 0o644))
@@ -53,7 +53,7 @@ func standIn(t *testing.T, dir string, key *signer) {
 	require.NoError(t, finish(dir, o, source{"c0ffee", time.Unix(1_800_000_000, 0).UTC()}, modules, compilers, key))
 }
 
-func testKey(t *testing.T) *signer {
+func testKey(t *testing.T) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := signingKey("", io.Discard)
 	require.NoError(t, err)
@@ -75,7 +75,7 @@ func files(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-func signature(file string) bool {
+func varies(file string) bool {
 	return strings.HasPrefix(file, signatureDir+"/") || strings.HasPrefix(file, signatureSums) ||
 		file == publicKeyFile || file == sumsFile+signatureEnd
 }
@@ -86,7 +86,7 @@ func TestTwoReleasesAreAlike(t *testing.T) {
 	standIn(t, two, testKey(t))
 	first, second := files(t, one), files(t, two)
 	for name, text := range first {
-		if !signature(name) {
+		if !varies(name) {
 			require.Equal(t, sha256.Sum256([]byte(text)), sha256.Sum256([]byte(second[name])), name)
 			require.NotContains(t, text, one, name)
 		}
@@ -182,7 +182,7 @@ func TestPush(t *testing.T) {
 		raw, err := base64.StdEncoding.DecodeString(manifest.Layers[0].Annotations[signatureAnnotation])
 		require.NoError(t, err)
 		hash := sha256.Sum256(payload)
-		require.True(t, ecdsa.VerifyASN1(&key.key.PublicKey, hash[:], raw))
+		require.True(t, ecdsa.VerifyASN1(&key.PublicKey, hash[:], raw))
 		var said struct {
 			Critical struct {
 				Image map[string]string
@@ -262,12 +262,12 @@ func TestChosenLicenses(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "licenses", "ftl.txt"), []byte(text), 0o600))
 	found, err := identifyAll([]module{{Path: "github.com/golang/freetype", Dir: dir}})
 	require.NoError(t, err)
-	require.Equal(t, "FTL", found[0].expression())
+	require.Equal(t, "FTL", found[0].expression)
 }
 
 // A key comes as openssl writes it, or as cosign keeps it, under a password.
 func TestSigningKey(t *testing.T) {
-	der, err := x509.MarshalPKCS8PrivateKey(testKey(t).key)
+	der, err := x509.MarshalPKCS8PrivateKey(testKey(t))
 	require.NoError(t, err)
 	secret, err := encrypted.Encrypt(der, []byte("open sesame"))
 	require.NoError(t, err)
@@ -291,7 +291,7 @@ func TestSigningKey(t *testing.T) {
 	require.NoError(t, err)
 	write("CERTIFICATE", der)
 	_, err = signingKey(file, io.Discard)
-	require.ErrorContains(t, err, "no key that signs")
+	require.ErrorContains(t, err, "unknown private key PEM file type: CERTIFICATE")
 }
 
 // licenseText is a license's text as the classifier knows it.
