@@ -126,26 +126,3 @@ func TestNumbersFitTheFiltersInt(t *testing.T) {
 		}
 	}
 }
-
-func TestNumbersThatDoNotFit(t *testing.T) {
-	const source = `package p
-func f(u uint32, d int64, b []byte) []int {
-	return []int{
-		int(min(u, 9)), int(d % 7), int(u & 0xff), int(uint64(d) % uint64(len(b))), int(byte(u)),
-		int(u), // fits: it is small
-		int(u), // it is small
-		int(min(u, uint32(d))),
-		int(d >> 3),
-		int(d * 7),
-	}
-}`
-	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, "p.go", source, parser.ParseComments)
-	require.NoError(t, err)
-	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
-	_, err = (&types.Config{}).Check("p", files, []*ast.File{file}, info)
-	require.NoError(t, err)
-	require.Equal(t, []string{
-		"p.go:6: int(u)", "p.go:7: int(min(u, uint32(d)))", "p.go:8: int(d >> 3)", "p.go:9: int(d * 7)",
-	}, narrowed(files, []*ast.File{file}, info))
-}
