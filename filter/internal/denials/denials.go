@@ -40,7 +40,7 @@ type Worker struct {
 // NewWorker returns a worker with that number, which no other has, that shares what it
 // knows in the store.
 func NewWorker(store state.Store, id uint64) *Worker {
-	return &Worker{store: store, id: max(id, 1), place: id % MaxPlaces}
+	return &Worker{store: store, id: max(id, 1)}
 }
 
 // Rule is one rule's denials.

@@ -51,7 +51,7 @@ func plain(name string) *denials.Rule { return &denials.Rule{Name: []byte(name),
 
 func TestWorkersKnowOfEachOther(t *testing.T) {
 	store := newProxy()
-	a, b, c := worker(store, 1), worker(store, 2), worker(store, 2+denials.MaxPlaces)
+	a, b, c := worker(store, 1), worker(store, 2), worker(store, 3)
 	ofA, ofB, ofC := plain("r"), plain("r"), plain("r")
 	deny(a, ofA, "alice", start+5, 3)
 	deny(b, ofB, "alice", start, 2)
@@ -142,7 +142,7 @@ func TestDenialsAreForgotten(t *testing.T) {
 		})
 	}
 	store := newProxy()
-	a, b := worker(store, 1), worker(store, 1+denials.MaxPlaces)
+	a, b := worker(store, 1), worker(store, 2)
 	ofA, ofB := plain("r"), plain("r")
 	deny(a, ofA, "alice", start, 1)
 	a.Publish(start)
@@ -214,7 +214,7 @@ func TestForeignBytes(t *testing.T) {
 		deny(a, r, fmt.Sprint("key ", i), start, 1+i%5)
 	}
 	a.Publish(start)
-	good := store.Store["sluice/denied/1"].Value
+	good := store.Store["sluice/denied/0"].Value
 	random := rand.New(rand.NewPCG(1, 2))
 	b := worker(store, 2)
 	for i := range len(good) + 2000 {
@@ -222,7 +222,7 @@ func TestForeignBytes(t *testing.T) {
 		if i >= len(good) {
 			bytes[random.IntN(len(bytes))] ^= byte(1 + random.IntN(255))
 		}
-		store.Store["sluice/denied/1"] = hosttest.Cell{Value: bytes, CAS: 1}
+		store.Store["sluice/denied/0"] = hosttest.Cell{Value: bytes, CAS: 1}
 		known, ok := b.Known([]*denials.Rule{plain("r")}, start)
 		require.True(t, ok)
 		require.LessOrEqual(t, len(known[0].Keys), top.MaxKeys)

@@ -28,8 +28,6 @@ const (
 
 	// MaxPlaces is how many workers publish.
 	MaxPlaces = 256
-	// maxTries is how many places a worker looks at in one call, until it has one.
-	maxTries = 8
 	// freeNs is how long after its last publication a worker's place is free. A worker
 	// that knows of denials publishes at least once in a period.
 	freeNs = 3 * PeriodNs
@@ -65,9 +63,10 @@ func (w *Worker) Publish(now int64) {
 	}
 }
 
-// write writes the message to the worker's place, or to the next that no other worker has.
+// write writes the message to the worker's place, or to the next that no other worker has:
+// the first time a worker looks at the places of all that came before it.
 func (w *Worker) write(now int64) bool {
-	for range maxTries {
+	for range MaxPlaces {
 		free := false
 		status := state.Update(w.store, keyOf(w.place), func(old []byte) ([]byte, state.Status) {
 			if other := publisherOf(old, now); other != 0 && other != w.id {
