@@ -1,13 +1,17 @@
 package envoy
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // callbacks are those that the filter may export.
@@ -18,11 +22,19 @@ const callbacks = `
 
 // DefaultCapabilities is the allow-list of the filter: its callbacks and all host
 // functions of the oldest supported Envoy. To leave out those that it does not
-// import would save nothing, and a newer binary in its place might need one. A VM
-// keeps the list it was made with: a changed one takes effect with the next binary
-// or vm_id.
+// import would save nothing, and a newer binary in its place might need one.
 func DefaultCapabilities() []string {
 	return append(sim.HostFunctions(), strings.Fields(callbacks)...)
+}
+
+// Unneeded returns the callbacks that a policy does not need, where each costs a call into
+// the filter for every request. Of a policy that cannot be read, none.
+func Unneeded(policyJSON []byte) []string {
+	var p struct{ Headers policy.Headers }
+	if json.Unmarshal(policyJSON, &p) == nil && (p.Headers == "" || p.Headers == policy.HeadersNone) {
+		return []string{"proxy_on_response_headers"}
+	}
+	return nil
 }
 
 // NewestVersion is the newest Envoy that is supported.
@@ -51,14 +63,16 @@ func parseVersion(text string) (major, minor int, err error) {
 	return 0, 0, fmt.Errorf("version %q of Envoy: want one such as %s", text, NewestVersion)
 }
 
-// restrict puts the allow-list where the plugin's Envoy reads it.
-func (p Plugin) restrict(config *wasmv3.PluginConfig) {
+// restrict puts the allow-list where the plugin's Envoy reads it. A VM keeps the list that
+// it was made with, and Envoy tells VMs apart by their configuration and not by their
+// lists: so what is left out stands there too, from where the filter knows it.
+func (p Plugin) restrict(config *wasmv3.PluginConfig) error {
 	names := p.Capabilities
 	if names == nil {
-		names = DefaultCapabilities()
+		names = slices.DeleteFunc(DefaultCapabilities(), func(name string) bool { return slices.Contains(p.Unneeded, name) })
 	}
 	if len(names) == 0 {
-		return
+		return nil
 	}
 	allowed := make(map[string]*wasmv3.SanitizationConfig, len(names))
 	for _, name := range names {
@@ -67,8 +81,14 @@ func (p Plugin) restrict(config *wasmv3.PluginConfig) {
 	list := &wasmv3.CapabilityRestrictionConfig{AllowedCapabilities: allowed}
 	if TakesVMCapabilities(p.Envoy) {
 		config.GetVmConfig().CapabilityRestrictionConfig = list
-		return
+	} else {
+		//nolint:staticcheck // deprecated since 1.40, and the only one before
+		config.CapabilityRestrictionConfig = list
 	}
-	//nolint:staticcheck // deprecated since 1.40, and the only one before
-	config.CapabilityRestrictionConfig = list
+	if p.Capabilities != nil || len(p.Unneeded) == 0 {
+		return nil
+	}
+	without, err := marshal(wrapperspb.String("without " + strings.Join(p.Unneeded, " ")))
+	config.GetVmConfig().Configuration = without
+	return err
 }

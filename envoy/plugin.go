@@ -52,6 +52,10 @@ type Plugin struct {
 	// and of the callbacks Envoy calls; nil is DefaultCapabilities, an empty
 	// list allows all. It must name every import of the module, WASI's too.
 	Capabilities []string
+
+	// Unneeded are callbacks that nil Capabilities leave out. With nil they are those that
+	// Policy does not need.
+	Unneeded []string
 }
 
 // ErrNoWasm says that a Plugin lacks the path of the filter's binary.
@@ -89,7 +93,12 @@ func (p Plugin) Filter() (*wasmfilterv3.Wasm, error) {
 			}},
 		}},
 	}
-	p.restrict(config)
+	if p.Unneeded == nil {
+		p.Unneeded = Unneeded(p.Policy)
+	}
+	if err := p.restrict(config); err != nil {
+		return nil, fmt.Errorf("marshal VM configuration: %w", err)
+	}
 	return &wasmfilterv3.Wasm{Config: config}, nil
 }
 

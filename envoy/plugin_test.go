@@ -1,6 +1,8 @@
 package envoy
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -22,13 +24,35 @@ func TestPluginDefaults(t *testing.T) {
 	require.Equal(t, "sluice", config.GetName())
 	require.Equal(t, "sluice", config.GetRootId())
 	require.Equal(t, wasmv3.FailurePolicy_FAIL_RELOAD, config.GetFailurePolicy())
-	require.Nil(t, config.GetVmConfig().GetConfiguration(), "a VM configuration would start a new VM")
 	require.Equal(t, "sluice", config.GetVmConfig().GetVmId())
 	require.Equal(t, "envoy.wasm.runtime.v8", config.GetVmConfig().GetRuntime())
 	require.Equal(t, "/lib/sluice.wasm", config.GetVmConfig().GetCode().GetLocal().GetFilename())
 	require.JSONEq(t, `{"version":1}`, policyOf(t, config))
-	//nolint:staticcheck // the field every supported Envoy reads
-	require.Len(t, config.GetCapabilityRestrictionConfig().GetAllowedCapabilities(), len(DefaultCapabilities()))
+}
+
+// TestUnneeded: what a policy does not need is not allowed, and the VM's configuration says
+// so, which makes it another VM.
+func TestUnneeded(t *testing.T) {
+	const callback = "proxy_on_response_headers"
+	for policy, unneeded := range map[string]bool{
+		`{"version":1}`: true, `{"headers":"none"}`: true, `{"headers":"ietf"}`: false, `{"headers":"both"}`: false, `{"headers":`: false,
+	} {
+		resource, err := Plugin{Wasm: "/a.wasm", Policy: []byte(policy)}.ExtensionConfig()
+		require.NoError(t, err)
+		config := unpack(t, resource).GetConfig()
+		//nolint:staticcheck // the field every supported Envoy reads
+		allowed := config.GetCapabilityRestrictionConfig().GetAllowedCapabilities()
+		want := DefaultCapabilities()
+		var without wrapperspb.StringValue
+		if unneeded {
+			want = slices.DeleteFunc(want, func(name string) bool { return name == callback })
+			require.NoError(t, config.GetVmConfig().GetConfiguration().UnmarshalTo(&without))
+			require.Equal(t, "without "+callback, without.GetValue())
+		} else {
+			require.Nil(t, config.GetVmConfig().GetConfiguration(), policy)
+		}
+		require.ElementsMatch(t, want, slices.Collect(maps.Keys(allowed)), policy)
+	}
 }
 
 func TestPluginFields(t *testing.T) {

@@ -187,6 +187,15 @@ func TestRefusedText(t *testing.T) {
 	}
 }
 
+// A policy that needs calls which Envoy was told not to make is refused.
+func TestCallsLeftOut(t *testing.T) {
+	b := start(t, func(o *sim.Options) { o.VMConfiguration = []byte("without proxy_on_response_headers") })
+	require.NoError(t, b.Configure([]byte(`{"version":1}`)))
+	require.Error(t, b.Configure([]byte(`{"version":1,"headers":"ietf"}`)))
+	require.Contains(t, strings.Join(b.log, "\n"), "critical: sluice: policy refused: headers: ietf needs the callback proxy_on_response_headers, "+
+		"which vm_config is without proxy_on_response_headers: render vm_config anew with this policy")
+}
+
 // A panic ends the VM, and with it the requests of its worker: Envoy answers them, also
 // one of management, whose token must not go upstream. The next VM finds the counters. A
 // proxy without a clock makes the filter panic.

@@ -55,6 +55,8 @@ type revision struct {
 	policy []byte // JSON, without its opening brace
 	digest [sha256.Size]byte
 	secret string // goes with the policy
+
+	unneeded []string // callbacks
 }
 
 func newRevision(r store.Revision) (revision, error) {
@@ -62,7 +64,10 @@ func newRevision(r store.Revision) (revision, error) {
 	if !ok {
 		return revision{}, errors.New("tag policy: not a JSON object")
 	}
-	return revision{number: r.Number, wasm: r.Wasm, policy: policy, digest: sha256.Sum256(r.JSON)}, nil
+	return revision{
+		number: r.Number, wasm: r.Wasm, policy: policy, digest: sha256.Sum256(r.JSON),
+		unneeded: append([]string{}, envoy.Unneeded(r.JSON)...),
+	}, nil
 }
 
 // reportSecret is what proxies hash the keys with that they report. It comes with the
@@ -108,7 +113,7 @@ func (s *Server) plugin(r revision, n node) envoy.Plugin {
 // newPayload is the revision as a node gets it.
 func newPayload(p envoy.Plugin, r revision, tag string) (payload, error) {
 	version := version(r, tag, p)
-	p.Policy = r.head(tag)
+	p.Policy, p.Unneeded = r.head(tag), r.unneeded
 	config, err := p.ExtensionConfig()
 	if err != nil {
 		return payload{}, err

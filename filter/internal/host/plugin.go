@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
 	"unsafe"
@@ -139,7 +140,19 @@ func readPolicy(text string) (*policy.Policy, bool) {
 		}
 		proxywasm.LogCritical("sluice: policy refused: " + problems[i].Error())
 	}
-	return pol, len(problems) == 0 && takes(pol)
+	return pol, len(problems) == 0 && called(pol) && takes(pol)
+}
+
+// called reports whether Envoy makes the calls that the policy needs. Its configuration of
+// the VM says which ones the list of capabilities lacks on purpose.
+func called(pol *policy.Policy) bool {
+	without, _ := proxywasm.GetVMConfiguration()
+	if pol.Headers == policy.HeadersNone || !bytes.Contains(without, []byte("proxy_on_response_headers")) {
+		return true
+	}
+	proxywasm.LogCritical("sluice: policy refused: headers: " + string(pol.Headers) + " needs the callback proxy_on_response_headers, " +
+		"which vm_config is " + string(without) + ": render vm_config anew with this policy")
+	return false
 }
 
 // maxLogged is how many problems of one policy are logged: validate prints them
