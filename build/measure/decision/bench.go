@@ -131,7 +131,7 @@ func (b *bench) close() {
 func (b *bench) decision(ctx context.Context, which *regexp.Regexp) error {
 	var f figures
 	for _, s := range subjects() {
-		if which.MatchString(s.name) && (b.against == "" || s.policy != "" || s.name == caseNone) {
+		if which.MatchString(s.name) && (b.against == "" || s.policy != "" && !s.floor || s.name == caseNone) {
 			f.cases = append(f.cases, measured{subject: s})
 		}
 	}
@@ -174,7 +174,7 @@ const loadWorkers = 4
 func (b *bench) load(ctx context.Context, l *loaded) (err error) {
 	plugin := envoy.Plugin{Wasm: b.wasm, Policy: []byte(l.policy)}
 	if l.policy == "" {
-		if plugin, err = b.floorPlugin(); err != nil {
+		if plugin, err = b.floorPlugin(envoy.EmptyPolicy); err != nil {
 			return err
 		}
 	}

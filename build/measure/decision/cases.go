@@ -13,7 +13,7 @@ type subject struct {
 	name, title string
 	filter      string // JSON objects of filters, each followed by a comma; "" = no filter
 	floor       bool   // the floor's module is the filter
-	policy      string // of our filter, where it is the filter
+	policy      string // of our filter, where it is the filter, or of the floor's
 	workers     int    // threads of Envoy; 0 = one
 	keys        int    // that requests carry in turn; 0 = one
 	direct      bool   // Envoy itself answers what is let through, no upstream
@@ -26,6 +26,9 @@ type subject struct {
 const (
 	caseNone          = "none"
 	caseFloor         = "floor"
+	caseFloorFields   = "floor-fields"
+	caseFields        = "fields"
+	caseThreeRules    = "three-rules"
 	caseHeader        = "header"
 	caseService       = "ratelimit"
 	caseDenied        = "denied"
@@ -79,7 +82,8 @@ func subjects() []subject {
 		{name: "local-keys", title: "local_ratelimit, dynamic descriptor", filter: localDynamic, proof: localOK},
 		{name: "lua", title: "Lua that reads a header", filter: luaHeader},
 		{name: caseService, title: "envoyproxy/ratelimit and Redis", filter: rateLimit, service: true, proof: "cluster.upstream.ratelimit.ok"},
-		{name: caseFloor, title: "floor: the same four host calls, nothing else", floor: true},
+		{name: caseFloor, title: "floor: the same four host calls, nothing else", floor: true, policy: envoy.EmptyPolicy},
+		{name: caseFloorFields, title: "floor with the host calls of response headers", floor: true, policy: policyOf(`"headers":"both",`)},
 		{name: "empty", title: "empty policy", policy: envoy.EmptyPolicy},
 		{name: caseHeader, title: "key: a header, one window", policy: simple},
 		{name: "client-ip", title: "key: client_ip", policy: policyOf("", `{"name":"per-address","key":["client_ip"],`+limits(plenty)+`}`)},
@@ -89,8 +93,8 @@ func subjects() []subject {
 		{name: "log", title: "sliding_window_log, 2,000 keys", keys: 2000, policy: one(`"algorithm":"sliding_window_log",` + limits("20/1s"))},
 		{name: "counter", title: "sliding_window_counter", policy: one(`"algorithm":"sliding_window_counter",` + limits("1000000000/1h"))},
 		{name: "bucket", title: "token_bucket", policy: one(`"algorithm":"token_bucket",` + limits("1000000/1s"))},
-		{name: "three-rules", title: "three rules", policy: policyOf("", byHeader("a", limits(plenty)), byHeader("b", limits(plenty)), byHeader("c", limits(plenty)))},
-		{name: "fields", title: "key: a header, response headers", policy: policyOf(`"headers":"both",`, byHeader("per-user", limits(plenty)))},
+		{name: caseThreeRules, title: "three rules", policy: policyOf("", byHeader("a", limits(plenty)), byHeader("b", limits(plenty)), byHeader("c", limits(plenty)))},
+		{name: caseFields, title: "key: a header, response headers", policy: policyOf(`"headers":"both",`, byHeader("per-user", limits(plenty)))},
 		{name: caseDenied, title: "denied", policy: one(soon), limit: few},
 		{name: "denied-fields", title: "denied, response headers", limit: few, policy: policyOf(`"headers":"both",`, byHeader("per-user", soon))},
 		{name: caseDirectAllowed, title: "allowed, no upstream", direct: true, policy: simple},
@@ -100,7 +104,7 @@ func subjects() []subject {
 		{name: caseManyKeys, title: "key: a header, 100,000 keys", keys: manyKeys, policy: one(fmt.Sprintf(`"capacity":%d,`, manyKeys) + limits(plenty))},
 		{name: "fields-2", title: "key: a header, response headers, 2 workers", workers: 2,
 			policy: policyOf(`"headers":"both",`, byHeader("per-user", limits(plenty)))},
-		{name: "floor-2", title: "floor, 2 workers", workers: 2, floor: true},
+		{name: "floor-2", title: "floor, 2 workers", workers: 2, floor: true, policy: envoy.EmptyPolicy},
 		{name: "workers-2", title: "key: a header, 2 workers", workers: 2, policy: simple},
 		{name: "workers-4", title: "key: a header, 4 workers", workers: 4, policy: simple},
 		{name: "denied-4", title: "denied, 4 workers", workers: 4, policy: one(soon), limit: few},

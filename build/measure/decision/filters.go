@@ -42,15 +42,17 @@ const (
 			{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %[2]d}}}}]}]}},`
 )
 
-// floor is a module that makes the four host calls that a limit needs, and nothing else.
+// floor is a module that makes the four host calls that a limit needs, those that add the
+// fields of a policy, and nothing else.
 //
 //go:embed testdata/floor.wasm
 var floor []byte
 
-// floorPlugin writes the module into the folder of the run.
-func (b *bench) floorPlugin() (envoy.Plugin, error) {
+// floorPlugin writes the module into the folder of the run. Of the policy it takes only
+// whether responses get fields.
+func (b *bench) floorPlugin(policy string) (envoy.Plugin, error) {
 	file := filepath.Join(b.dir, "floor.wasm")
-	plugin := envoy.Plugin{Name: "floor", VMID: "floor", Wasm: file, Policy: []byte("{}"), Capabilities: []string{}}
+	plugin := envoy.Plugin{Name: "floor", VMID: "floor", Wasm: file, Policy: []byte(policy)}
 	return plugin, os.WriteFile(file, floor, 0o600)
 }
 
@@ -71,7 +73,7 @@ func wasmFilter(p envoy.Plugin) (string, error) {
 // Envoy must not share counters: each has a vm_id of its own.
 func (b *bench) filters(s subject) (base, test string, err error) {
 	if s.floor {
-		p, err := b.floorPlugin()
+		p, err := b.floorPlugin(s.policy)
 		if err != nil {
 			return "", "", err
 		}
