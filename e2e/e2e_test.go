@@ -84,7 +84,7 @@ func (d driver) version() string { return strings.TrimPrefix(d.name, "envoy-") }
 // processor time.
 var ofEveryVersion = []string{
 	"TestFreshKeys", "TestRaisedLimitLetsTheDifferenceThrough", "TestListenerThatIsNotReadyForLong", "TestMatchPaths", "TestHosts",
-	"TestForwardedForIsNotBelieved", "TestWhoTheClientIs", "TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestQuickstartInKubernetes", "TestAccessLogOfThePage",
+	"TestForwardedForIsNotBelieved", "TestWhoTheClientIs", "TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestAccessLogOfThePage",
 	"TestEnvoyGateway", "TestAnotherBinaryKeepsTheCounters", "TestReloadAfterATrap", "TestTraps",
 }
 

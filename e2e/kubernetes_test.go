@@ -84,40 +84,6 @@ func at(t *testing.T, node *yaml.Node, path ...string) *yaml.Node {
 	return node
 }
 
-// TestQuickstartInKubernetes: each resource with the README's policy is decoded with
-// the types of Istio or Envoy Gateway and converted as they do. The filter accepts and
-// enforces the policy.
-func TestQuickstartInKubernetes(t *testing.T) {
-	read := buildtest.Kubernetes(t)
-	common := []string{"--url", "oci://registry.example/sluice:1", "-n", "shop", "-f", quickstart()}
-	plugin := rendered(t, read, append([]string{"istio"}, common...)...)
-	extension := rendered(t, read, append([]string{"istio", "--kind", "traffic-extension"}, common...)...)
-	require.Equal(t, plugin.Configuration, extension.Configuration)
-	for name, resource := range map[string]buildtest.Resource{
-		"istio":         plugin,
-		"envoy gateway": rendered(t, read, append([]string{"envoy-gateway", "--target", "Gateway/edge"}, common...)...),
-	} {
-		t.Run(name, func(t *testing.T) {
-			each(t, func(t *testing.T, d driver) {
-				p := d.listen(t, as(t, resource))
-				for range 3 {
-					require.Equal(t, allowed, p.status(t, "/api/orders", "x-user-id", "alice"))
-				}
-				res, _ := p.get(t, "/api/orders", "x-user-id", "alice")
-				require.Equal(t, denied, res.StatusCode)
-				require.NotEmpty(t, res.Header.Get("Retry-After"))
-				require.Contains(t, res.Header.Get("RateLimit"), `"per-user";r=0`)
-				require.Equal(t, allowed, p.status(t, "/api/orders", "x-user-id", "bob"))
-				for range 5 {
-					require.Equal(t, allowed, p.status(t, "/login", ":method", "POST"))
-				}
-				require.Equal(t, denied, p.status(t, "/login", ":method", "POST"))
-				require.Equal(t, allowed, p.status(t, "/login"))
-			})
-		})
-	}
-}
-
 // TestWasmPluginsSideBySide: Istio sets no vm_id, so all plugins of a proxy share their
 // shared data and, with the same code, one VM. Our plugins share a counter if they
 // define it and its windows alike, and have separate ones otherwise.

@@ -83,23 +83,3 @@ func TestMemoryGaugeAndStats(t *testing.T) {
 		})
 	})
 }
-
-// The metrics of a policy with a domain have it as a label, those of named overrides
-// the name.
-func TestMetricsOfDomainAndOverride(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, `
-version: 1
-rules:
-  - {name: r, key: [{header: u}], limits: [0/`+far+`], overrides: [{name: gold, key: [a], limits: [5/`+far+`]}]}
-`)
-		require.Equal(t, allowed, s.status(t, "/", "u", "a"))
-		require.Equal(t, denied, s.status(t, "/", "u", "b"))
-		of := `{domain="` + s.domain + `",rule="r"`
-		for _, line := range []string{
-			"rate_limit_denied_total" + of + "} 1", "rate_limit_override_allowed_total" + of + `,override="gold"} 1`,
-		} {
-			eventually(t, 20*time.Second, line, func() bool { return strings.Contains(s.prometheus(t), line) })
-		}
-	})
-}

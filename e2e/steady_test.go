@@ -6,10 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // steady is a load of constant rate on several proxies. It remembers what became of
@@ -253,30 +250,4 @@ func waits(all, beside []exchange) (wait, took time.Duration) {
 		wait = max(wait, d-time.Duration(added))
 	}
 	return wait, took
-}
-
-func TestJudgingALoad(t *testing.T) {
-	const ms = int64(time.Millisecond)
-	at := func(from, until int64) exchange {
-		return exchange{rule: "r", key: "k", from: from * ms, until: until * ms, status: allowed}
-	}
-	r := steadyRule{name: "r", limit: 2}
-	for _, c := range []struct {
-		all          []exchange
-		far, windows int
-	}{
-		{[]exchange{at(0, 1), at(500, 600)}, 0, 0},
-		{[]exchange{at(0, 1), at(500, 600), at(900, 999)}, 1, 1},
-		{[]exchange{at(0, 1), at(500, 600), at(900, 1000)}, 1, 0},
-		{[]exchange{at(0, 1), at(500, 600), at(900, 1001), at(999, 1002)}, 2, 0},
-		{[]exchange{at(0, 1), at(500, 600), at(900, 1001), at(999, 1002), at(1999, 2000), at(1500, 1999)}, 4, 1},
-		{[]exchange{at(0, 5000), at(0, 1), at(2, 3), at(1000, 1001), at(1000, 1001)}, 3, 0},
-		{[]exchange{at(0, 1), at(0, 1), {rule: "r", key: "other", status: allowed}, {rule: "r", key: "k", status: denied}}, 0, 1},
-	} {
-		require.Equal(t, c.far, overFar(c.all, r), "%+v", c.all)
-		require.Equal(t, c.windows, overWindows(c.all, r), "%+v", c.all)
-	}
-	wait, took := waits([]exchange{at(0, 100), at(200, 320)}, []exchange{at(0, 1), at(180, 210), at(305, 321), {proxy: 1, until: 400 * ms}})
-	require.Equal(t, 105*time.Millisecond, wait)
-	require.Equal(t, 120*time.Millisecond, took)
 }

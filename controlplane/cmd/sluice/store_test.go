@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func TestFullDisk(t *testing.T) {
 		var err error
 		for err == nil {
 			require.Less(t, len(acknowledged), 1000)
-			text := fmt.Sprintf("version: 1\ndomain: d-%d\nrules: []\n%s", len(acknowledged), padding(6))
+			text := fmt.Sprintf("version: 1\ndomain: d-%d\nrules: []\n%s", len(acknowledged), strings.Repeat("# padding\n", 6000))
 			var revision int
 			if revision, err = s.apply(text); err == nil {
 				acknowledged[revision] = text
@@ -58,4 +59,16 @@ func (s server) code(t *testing.T, path string) int {
 	require.NoError(t, err)
 	defer response.Body.Close()
 	return response.StatusCode
+}
+
+// check compares what is stored with what was acknowledged, revision by revision.
+func (s server) check(t *testing.T, acknowledged map[int]string) {
+	t.Helper()
+	for revision, text := range acknowledged {
+		var r struct {
+			YAML string `json:"yaml"`
+		}
+		s.get(t, fmt.Sprint("/v1/policies/", revision), &r)
+		require.Equal(t, text, r.YAML, "revision %d", revision)
+	}
 }

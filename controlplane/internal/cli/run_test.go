@@ -138,29 +138,6 @@ func TestRunFromFile(t *testing.T) {
 	require.NoError(t, c.end(t))
 }
 
-func TestRunFromControlPlane(t *testing.T) {
-	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	defer upstream.Close()
-	control := start(t, newServeCommand(), "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0")
-	web, xds := control.find(t, `msg=serving http=(\S+)`), control.find(t, `xds=(\S+)`)
-	c := start(t, newRunCommand(), "--xds", xds, "--node", "n", "--upstream", upstream.URL, "--listen", "127.0.0.1:0", "--wasm", needFilter(t))
-	address := c.find(t, `msg=serving listen=(\S+)`)
-	require.Equal(t, http.StatusOK, statusOf(t, address), "no policy yet")
-
-	policy := file(t, "policy.yaml", "version: 1\nrules: [{name: all, algorithm: fixed_window_per_key, limits: [1/1h]}]\n")
-	apply := start(t, newApplyCommand(), "-f", policy, "--server", "http://"+web)
-	require.NoError(t, <-apply.done, "%s", &apply.out)
-	require.Regexp(t, `(?m)^n +ACK$`, apply.out.String())
-	require.Equal(t, []int{200, 429}, []int{statusOf(t, address), statusOf(t, address)})
-
-	broken := start(t, newApplyCommand(), "-f", policy, "--server", "http://"+web, "--wasm", "/nowhere/sluice.wasm")
-	require.ErrorContains(t, <-broken.done, "refused by 1 proxy")
-	require.Contains(t, broken.out.String(), "NACK  read the filter: open /nowhere/sluice.wasm: no such file")
-	require.Equal(t, http.StatusTooManyRequests, statusOf(t, address))
-	require.NoError(t, c.end(t))
-	require.NoError(t, control.end(t))
-}
-
 // TestRunFromBoth: the file's policy is in force until the control plane has
 // given one.
 func TestRunFromBoth(t *testing.T) {

@@ -140,7 +140,7 @@ func readPolicy(text string) (*policy.Policy, bool) {
 		}
 		proxywasm.LogCritical("sluice: policy refused: " + problems[i].Error())
 	}
-	return pol, len(problems) == 0 && called(pol) && takes(pol)
+	return pol, len(problems) == 0 && called(pol)
 }
 
 // called reports whether Envoy makes the calls that the policy needs. Its configuration of
