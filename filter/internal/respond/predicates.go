@@ -9,100 +9,52 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// predicate is one field of a match, with the words for a request that fails it.
-// Whether the request does is decided by package rules, given this field alone.
-type predicate struct {
-	field string // of policy.Match
-	each  func(*policy.Match) []policy.Match
-	why   func(one *policy.Match, r *request.Request) string
-}
-
-// predicates are all fields of a match, in the order in which package rules asks
-// them.
-var predicates = []predicate{
-	{
-		field: "Methods",
-		each:  func(m *policy.Match) []policy.Match { return alone(policy.Match{Methods: m.Methods}, len(m.Methods)) },
-		why: func(one *policy.Match, r *request.Request) string {
-			return "methods: " + value(r.Method()) + " is not one of " + list(one.Methods)
-		},
-	},
-	{
-		field: "Hosts",
-		each:  func(m *policy.Match) []policy.Match { return alone(policy.Match{Hosts: m.Hosts}, len(m.Hosts)) },
-		why: func(one *policy.Match, r *request.Request) string {
-			return "hosts: " + value(r.Host()) + " is not one of " + list(one.Hosts)
-		},
-	},
-	{
-		field: "Paths",
-		each:  func(m *policy.Match) []policy.Match { return alone(policy.Match{Paths: m.Paths}, len(m.Paths)) },
-		why: func(one *policy.Match, r *request.Request) string {
-			var patterns []string
-			for _, p := range one.Paths {
-				patterns = append(patterns, notation(p))
-			}
-			return "paths: " + value(r.Path()) + " is not one of " + list(patterns)
-		},
-	},
-	{
-		field: "ClientIPs",
-		each: func(m *policy.Match) []policy.Match {
-			return alone(policy.Match{ClientIPs: m.ClientIPs}, len(m.ClientIPs))
-		},
-		why: func(one *policy.Match, r *request.Request) string {
-			var networks []string
-			for _, p := range one.ClientIPs {
-				networks = append(networks, p.String())
-			}
-			ip, present := r.Client()
-			return "client_ips: " + value(ip.String(), present) + " is not one of " + list(networks)
-		},
-	},
-	{
-		field: "Headers",
-		each: func(m *policy.Match) (each []policy.Match) {
-			for i := range m.Headers {
-				each = append(each, policy.Match{Headers: m.Headers[i : i+1]})
-			}
-			return each
-		},
-		why: func(one *policy.Match, r *request.Request) string {
-			h := one.Headers[0]
-			text, present := r.JoinedHeader(r.HeaderNumber(h.Name))
-			switch {
-			case !present:
-				return "headers: " + h.Name + " is absent"
-			case h.Value.Kind == policy.Absent:
-				return "headers: " + h.Name + " is present, and must be absent"
-			case policy.IsCredential(h.Name):
-				return "headers: " + h.Name + " is another than " + notation(h.Value)
-			}
-			return "headers: " + h.Name + " is " + value(text, true) + ", not " + notation(h.Value)
-		},
-	},
-}
-
-// alone is a match of one field, none where the field is empty.
-func alone(m policy.Match, entries int) []policy.Match {
-	if entries == 0 {
-		return nil
-	}
-	return []policy.Match{m}
-}
-
-// failing says in words which condition of a match is the first that does not
-// hold for the request; "" if all hold.
+// failing says in words which condition of a match is the first that does not hold for the
+// request, in the order in which package rules asks them; "" if all hold. Whether one holds
+// is decided by package rules, given that condition alone.
 func failing(m *policy.Match, r *request.Request) string {
-	for i := range predicates {
-		p := &predicates[i]
-		for _, one := range p.each(m) {
-			if compiled := rules.Compile(r, &one, false); !compiled.Holds(r) {
-				return p.why(&one, r)
-			}
+	fails := func(one policy.Match) bool {
+		compiled := rules.Compile(r, &one, false)
+		return !compiled.Holds(r)
+	}
+	var wanted []string
+	switch {
+	case fails(policy.Match{Methods: m.Methods}):
+		return "methods: " + value(r.Method()) + " is not one of " + list(m.Methods)
+	case fails(policy.Match{Hosts: m.Hosts}):
+		return "hosts: " + value(r.Host()) + " is not one of " + list(m.Hosts)
+	case fails(policy.Match{Paths: m.Paths}):
+		for _, p := range m.Paths {
+			wanted = append(wanted, notation(p))
+		}
+		return "paths: " + value(r.Path()) + " is not one of " + list(wanted)
+	case fails(policy.Match{ClientIPs: m.ClientIPs}):
+		for _, p := range m.ClientIPs {
+			wanted = append(wanted, p.String())
+		}
+		ip, present := r.Client()
+		return "client_ips: " + value(ip.String(), present) + " is not one of " + list(wanted)
+	}
+	for i := range m.Headers {
+		if fails(policy.Match{Headers: m.Headers[i : i+1]}) {
+			return "headers: " + m.Headers[i].Name + whyHeader(&m.Headers[i], r)
 		}
 	}
 	return ""
+}
+
+// whyHeader says why the request's header is none that the match wants.
+func whyHeader(h *policy.HeaderMatch, r *request.Request) string {
+	switch text, present := r.JoinedHeader(r.HeaderNumber(h.Name)); {
+	case !present:
+		return " is absent"
+	case h.Value.Kind == policy.Absent:
+		return " is present, and must be absent"
+	case policy.IsCredential(h.Name):
+		return " is another than " + notation(h.Value)
+	default:
+		return " is " + value(text, true) + ", not " + notation(h.Value)
+	}
 }
 
 // value is a value of the request, in a message.
