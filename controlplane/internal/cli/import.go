@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 func newImportCommand() *cobra.Command {
@@ -33,6 +34,7 @@ type importOptions struct {
 	routes   string
 	listener string
 	keys     []string
+	scope    string
 }
 
 // AddFlags adds the flags.
@@ -41,6 +43,7 @@ func (o *importOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.routes, "routes", "", "`FILE` of Envoy with the rate_limits of its routes")
 	flags.StringVar(&o.listener, "listener", "", "`NAME` or IP:PORT of the listener, or name of the routes, where several have limits")
 	flags.StringArrayVar(&o.keys, "key", nil, "`KEY=PART` that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or host; may be given again")
+	flags.StringVar(&o.scope, "scope", string(policy.ScopeProxy), "`SCOPE` of the rules: proxy, each Envoy counts for itself; or cluster, all count together, which takes a quota service")
 	_ = cmd.MarkFlagFilename("routes", "yaml", "yml", "json")
 }
 
@@ -98,7 +101,10 @@ and --key say what the keys of its descriptors are, as in import envoy-ratelimit
 
 // importFrom reads the files, and prints the policy and the notes.
 func importFrom(cmd *cobra.Command, o importOptions, names []string, run func([]importer.File, importer.Options) (importer.Imported, error)) error {
-	options := importer.Options{Listener: o.listener, Keys: map[string]string{}}
+	options := importer.Options{Listener: o.listener, Keys: map[string]string{}, Cluster: o.scope == string(policy.ScopeCluster)}
+	if !options.Cluster && o.scope != string(policy.ScopeProxy) {
+		return usageError(fmt.Errorf("--scope %s is neither proxy nor cluster", o.scope), "cluster counts over all Envoys")
+	}
 	for _, k := range o.keys {
 		key, part, ok := strings.Cut(k, "=")
 		if !ok || key == "" {

@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"cmp"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ type draft struct {
 	from    string // "envoyproxy/ratelimit"
 	domain  string
 	headers string
+	cluster bool // the rules get scope cluster
 	rules   []rule
 }
 
@@ -29,6 +31,8 @@ type rule struct {
 	overrides     []override
 	cost          string
 	countDenied   bool
+	scope         string // cluster, or empty
+	leaseOff      bool
 	off           bool
 	response      string
 	identity      string // only rules of one identity may share a counter
@@ -52,6 +56,14 @@ type quota struct {
 	notes     []string
 	unknown   []string // why its rule is off
 	place     place
+}
+
+func (o *override) write() string {
+	then := "unlimited: true"
+	if o.quota != nil {
+		then = "limits: [" + o.quota.write() + "]"
+	}
+	return "{key: " + flowList(o.patterns) + ", " + then + "}"
 }
 
 // class is what a rule and its overrides have in common: a window and a mode.
@@ -97,6 +109,28 @@ func (d *draft) nameRules() {
 		case !r.off && !other.off && other.counts(r):
 			r.counter = other.name
 		}
+	}
+}
+
+// overAll gives the rules scope cluster, except those of a connection, which one Envoy has.
+// Rules of one counter lease alike, and not at all if one of them counts denials or allows
+// another number: units of the one would not do for the other.
+func (d *draft) overAll() {
+	first, off := map[string]*rule{}, map[string]bool{}
+	of := func(r *rule) string { return cmp.Or(r.counter, r.name) }
+	for i := range d.rules {
+		r := &d.rules[i]
+		if slices.ContainsFunc(r.key, connectionID.is) {
+			continue
+		}
+		r.scope = string(policy.ScopeCluster)
+		other := cmp.Or(first[of(r)], r)
+		first[of(r)] = other
+		off[of(r)] = off[of(r)] || r.countDenied || r.quota.write() != other.quota.write() ||
+			!slices.EqualFunc(r.overrides, other.overrides, func(a, b override) bool { return a.write() == b.write() })
+	}
+	for i := range d.rules {
+		d.rules[i].leaseOff = off[of(&d.rules[i])]
 	}
 }
 
@@ -154,6 +188,10 @@ func (r *rule) write(w *writer) {
 	w.line("  - name: " + scalar(r.name))
 	const in = "    "
 	w.field(in, "counter", scalarOrNone(r.counter))
+	w.field(in, "scope", r.scope)
+	if r.leaseOff {
+		w.field(in, "lease", `"off"`)
+	}
 	if !r.match.empty() {
 		w.field(in, "match", r.match.write())
 	}
@@ -167,14 +205,7 @@ func (r *rule) write(w *writer) {
 	}
 	w.field(in, "algorithm", r.quota.algorithm)
 	w.field(in, "limits", "["+r.quota.write()+"]")
-	w.list(in, "overrides", len(r.overrides), func(i int) string {
-		o := r.overrides[i]
-		then := "unlimited: true"
-		if o.quota != nil {
-			then = "limits: [" + o.quota.write() + "]"
-		}
-		return "{key: " + flowList(o.patterns) + ", " + then + "}"
-	})
+	w.list(in, "overrides", len(r.overrides), func(i int) string { return r.overrides[i].write() })
 	w.field(in, "cost", r.cost)
 	if r.countDenied {
 		w.field(in, "count_denied", "true")

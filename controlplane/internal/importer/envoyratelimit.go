@@ -21,10 +21,15 @@ type Options struct {
 	Routes   *File             // Envoy's configuration with the rate_limits; nil = keys are guessed
 	Listener string            // which of its listeners, where several have limits
 	Keys     map[string]string // a descriptor's key to header:NAME, query:NAME, client_ip, path, method or host
+	Cluster  bool              // rules get scope: cluster
 }
 
-const eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of them " +
-	"admit N times these limits. Rules with scope: cluster count over all."
+const (
+	// forItself is what a note says that does not hold of rules of scope cluster.
+	forItself = "each Envoy counts for itself"
+	eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Here " + forItself + ": N of them " +
+		"admit N times these limits. --scope cluster makes rules that count over all."
+)
 
 // EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service:
 // the files of one domain.
@@ -34,7 +39,7 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 	if err != nil {
 		return Imported{}, err
 	}
-	root, d, e := &tree{}, &draft{from: "envoyproxy/ratelimit"}, &enforcement{}
+	root, d, e := &tree{}, &draft{from: "envoyproxy/ratelimit", cluster: o.Cluster}, &enforcement{}
 	opened := make([]*source, len(files))
 	for i, f := range files {
 		if opened[i], err = open(f, n); err != nil {

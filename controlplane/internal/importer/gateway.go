@@ -72,7 +72,7 @@ type gatewayMatch struct {
 // beside them are a problem: a policy is made of one kind.
 func gatewayPolicies(files []*source, o Options, keys *keyParts) (made Imported, are bool, err error) {
 	const kind = "BackendTrafficPolicy"
-	d := &draft{from: kind}
+	d := &draft{from: kind, cluster: o.Cluster}
 	if !slices.ContainsFunc(files, func(in *source) bool { return len(ofKind(in.root, kind)) > 0 }) {
 		return made, false, nil
 	}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -104,6 +105,10 @@ func finish(d *draft, notes *notes, keys *keyParts) (Imported, error) {
 		}
 	}
 	d.nameRules()
+	if d.cluster {
+		d.overAll()
+		notes.list = slices.DeleteFunc(notes.list, func(p policyfile.Problem) bool { return strings.Contains(p.Message, forItself) })
+	}
 	slices.SortStableFunc(notes.list, func(a, b policyfile.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})

@@ -30,7 +30,7 @@ func LocalRatelimit(f File, o Options) (Imported, error) {
 	if err := in.asEnvoy(); err != nil {
 		return Imported{}, err
 	}
-	l := &localImport{in: in, routes: in, draft: &draft{from: "Envoy's local rate limit filter"}, notes: n, keys: keys}
+	l := &localImport{in: in, routes: in, draft: &draft{from: "Envoy's local rate limit filter", cluster: o.Cluster}, notes: n, keys: keys}
 	if err := l.read(o); err != nil {
 		return Imported{}, err
 	}
@@ -209,6 +209,8 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 	}
 }
 
+var connectionID = part{kind: "property", path: []string{"connection", "id"}}
+
 // perConnection counts each connection for itself.
 func (l *localImport) perConnection(at place, rules []rule) {
 	text := "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays until " +
@@ -216,7 +218,7 @@ func (l *localImport) perConnection(at place, rules []rule) {
 	l.notes.add(at, text)
 	for i := range rules {
 		r := &rules[i]
-		r.key = append([]part{{kind: "property", path: []string{"connection", "id"}}}, r.key...)
+		r.key = append([]part{connectionID}, r.key...)
 		for k := range r.overrides {
 			r.overrides[k].patterns = slices.Insert(r.overrides[k].patterns, 0, "*")
 		}
