@@ -70,7 +70,7 @@ func newPage(t *testing.T, files string) page {
 		"control.example.com:18000", "localhost:"+port(1), "0.0.0.0:18000", "127.0.0.1:"+port(1),
 		"0.0.0.0:10000", "127.0.0.1:"+port(2), "127.0.0.1:10000", "127.0.0.1:"+port(2),
 		"127.0.0.1:9901", "127.0.0.1:"+port(3),
-		"10.0.0.7:9902", "127.0.0.1:"+port(4), "port: 9902", "port: "+port(4),
+		"10.0.0.7:9902", "127.0.0.1:"+port(4), "127.0.0.1:9902", "127.0.0.1:"+port(4), "port: 9902", "port: "+port(4),
 		"127.0.0.1:8080", upstream.Listener.Addr().String(),
 		"control.example.com", "localhost", "10.0.0.0/24", "127.0.0.0/8", "10.0.0.7", "127.0.0.1",
 		" /etc/", " "+root+"/etc/", " /usr/", " "+root+"/usr/", "=/usr/", "="+root+"/usr/",

@@ -120,6 +120,10 @@ func TestFilterEntry(t *testing.T) {
 				require.Equal(t, at(manager, field), value, field)
 			}
 			require.Equal(t, all["stats_config"], parts[2]["stats_config"])
+			if o.Manage != "" {
+				require.Equal(t, at(all, "static_resources", "listeners", 1), at(parts[2], "static_resources", "listeners", 0))
+				require.Equal(t, at(all, "node", "metadata"), at(parts[2], "node", "metadata"))
+			}
 			if len(o.XDS) > 0 {
 				clusters := at(all, "static_resources", "clusters").([]any)
 				require.Equal(t, clusters[1:], at(parts[2], "static_resources", "clusters"))

@@ -17,9 +17,9 @@ var filterEntryTemplate = template.Must(template.Must(bootstrapTemplate.Clone())
 
 // FilterEntry writes what an existing Envoy configuration lacks, as three documents of
 // YAML: the entry of http_filters, what goes beside it, and what goes to the top level.
-// Listeners, upstream and admin interface are the configuration's own; o's are not read.
+// Clients' listener, upstream and admin interface are the configuration's own; o's are not
+// read.
 func FilterEntry(o BootstrapOptions) ([]byte, error) {
-	o.Manage, o.ManageTLS = "", nil
 	view, err := newBootstrapView(o, true)
 	var out bytes.Buffer
 	if err == nil {

@@ -59,6 +59,9 @@ func (o *proxyOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.quotaTLS.CA, "quota-ca", "", "`FILE` with the certificate authority of the quota service: use TLS (default with neither: as --xds)")
 	flags.StringVar(&o.quotaTLS.Cert, "quota-cert", "", "`FILE` with the client certificate shown to it")
 	flags.StringVar(&o.quotaTLS.Key, "quota-key", "", "`FILE` with its key")
+	flags.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
+	flags.StringVar(&o.manageTLS.Cert, "manage-cert", "", "`FILE` on the proxy's machine with the certificate chain of that listener: use TLS")
+	flags.StringVar(&o.manageTLS.Key, "manage-key", "", "`FILE` on the proxy's machine with its private key")
 	flags.StringVar(&o.wasm, "wasm", "", "`FILE` of the filter on the proxy's machine (default: the one inside this program, written to the user's cache folder)")
 	flags.StringVar(&b.Plugin.Envoy, "envoy-version", envoy.NewestVersion, "oldest `VERSION` of Envoy that is to read it, such as 1.36")
 	flags.StringVar(&b.AccessLog, "access-log", "/dev/stdout", "`FILE` on the proxy's machine for a line a request with the verdict, the client's address and the keys' headers, empty for none")
@@ -94,9 +97,6 @@ of -f is in force until it answers. Without --xds the policy of -f is static.`,
 	flags.StringVar(&b.Listen, "listen", "", "`IP:PORT` on which the proxy accepts requests (required)")
 	flags.StringVar(&b.Upstream, "upstream", "", "`HOST:PORT` of the server behind it (required)")
 	flags.StringVar(&b.Admin, "admin", "", "`IP:PORT` of Envoy's admin interface (required)")
-	flags.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
-	flags.StringVar(&o.manageTLS.Cert, "manage-cert", "", "`FILE` on the proxy's machine with the certificate chain of that listener: use TLS")
-	flags.StringVar(&o.manageTLS.Key, "manage-key", "", "`FILE` on the proxy's machine with its private key")
 	for _, required := range []string{"listen", "upstream", "admin"} {
 		_ = cmd.MarkFlagRequired(required)
 	}
@@ -106,7 +106,7 @@ of -f is in force until it answers. Without --xds the policy of -f is static.`,
 func newRenderFilterCommand() *cobra.Command {
 	var o proxyOptions
 	cmd := &cobra.Command{
-		Use:   "filter [-f POLICY] [--xds HOST:PORT --node ID]",
+		Use:   "filter [-f POLICY] [--xds HOST:PORT --node ID] [--manage IP:PORT]",
 		Short: "Write what an Envoy configuration of your own lacks",
 		Long: `Write what an Envoy configuration of your own lacks, as three YAML documents: the
 entry of http_filters, what belongs beside http_filters, and what belongs to the top
@@ -114,7 +114,10 @@ level. docs/envoy.md shows where each goes.`,
 		Example: `  sluice render filter -f policy.yaml --wasm /usr/lib/sluice/sluice.wasm
 
   # The policy comes from one of two control planes
-  sluice render filter --xds 10.0.0.1:18000,10.0.0.2:18000 --xds-ca ca.pem --node edge-1`,
+  sluice render filter --xds 10.0.0.1:18000,10.0.0.2:18000 --xds-ca ca.pem --node edge-1
+
+  # With a listener on which operators read counters
+  sluice render filter -f policy.yaml --manage 127.0.0.1:9902`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.file == "" && len(o.bootstrap.XDS) == 0 {
 				return usageError(errors.New("neither a policy nor a control plane to get it from"), "give -f FILE or --xds HOST:PORT")

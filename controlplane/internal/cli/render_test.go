@@ -115,6 +115,8 @@ func TestRenderFilter(t *testing.T) {
 	require.ErrorContains(t, err, "neither a policy nor a control plane")
 	_, _, err = runRender(t, "", "filter", "--wasm", wasm, "--xds", "127.0.0.1:1")
 	require.ErrorContains(t, err, "no node id")
+	_, _, err = runRender(t, "", "filter", "-f", file, "--wasm", wasm, "--manage", "127.0.0.1:9902")
+	require.ErrorContains(t, err, "the policy has no manage")
 }
 
 // TestEmptyPolicyIsValid: what render bakes in without -f is a policy.
