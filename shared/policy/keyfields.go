@@ -80,7 +80,7 @@ func readKeyPath(r *reader, v value, k *KeyPart) {
 
 func readCookie(r *reader, v value, k *KeyPart) {
 	*k = KeyPart{Kind: KeyCookie, Name: r.shortText(v)}
-	if k.Name != "" && !isToken(k.Name) {
+	if k.Name != "" && !IsToken(k.Name) {
 		r.fail(v, BadCookieName)
 	}
 }
@@ -88,7 +88,7 @@ func readCookie(r *reader, v value, k *KeyPart) {
 // scheme reads an authentication scheme, in lower case.
 func (r *reader) scheme(v value) string {
 	s := r.shortText(v)
-	if s != "" && !isToken(s) {
+	if s != "" && !IsToken(s) {
 		r.fail(v, BadScheme)
 	}
 	return strings.ToLower(s)

@@ -28,7 +28,7 @@ var commonMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "O
 
 func readMethods(r *reader, v value, m *Match) {
 	r.eachText(v, func(at value, s string) {
-		if upper := strings.ToUpper(s); !isToken(s) || s != upper && slices.Contains(commonMethods, upper) {
+		if upper := strings.ToUpper(s); !IsToken(s) || s != upper && slices.Contains(commonMethods, upper) {
 			r.fail(at, BadMethod)
 		}
 		m.Methods = append(m.Methods, s)
@@ -57,7 +57,7 @@ func readHeaderMatches(r *reader, v value, m *Match) {
 	if v.node.Kind == Object && len(v.node.Fields) == 0 {
 		r.fail(v, EmptyValue)
 	}
-	r.eachHeader(v, isToken, func(at value, name, s string) {
+	r.eachHeader(v, IsToken, func(at value, name, s string) {
 		if p, ok := r.pattern(at, s, parseHeaderValue, BadPattern); ok {
 			m.Headers = append(m.Headers, HeaderMatch{Name: name, Value: p})
 		}
@@ -76,7 +76,7 @@ func (r *reader) eachHeader(v value, mayName func(string) bool, use func(at valu
 		f := &v.node.Fields[i]
 		name := strings.ToLower(f.Name)
 		switch {
-		case !isToken(name):
+		case !IsToken(name):
 			r.failName(v, f, BadHeaderName, f.Name)
 			continue
 		case len(name) > MaxNameBytes:
@@ -102,7 +102,7 @@ func (r *reader) headerName(v value) string {
 	s, ok := r.text(v)
 	switch {
 	case !ok:
-	case !isToken(s):
+	case !IsToken(s):
 		r.fail(v, BadHeaderName, s)
 	default:
 		r.fits(v, MaxNameBytes)

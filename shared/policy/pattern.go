@@ -131,9 +131,9 @@ func parseNetwork(s string) (netip.Prefix, bool) {
 	return network, network.Masked() == network
 }
 
-// isToken reports whether s is a token of RFC 9110, which header names and
+// IsToken reports whether s is a token of RFC 9110, which header names and
 // methods are.
-func isToken(s string) bool {
+func IsToken(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if c := s[i]; !isDigit(c) && !isLetter(c) && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
 			return false

@@ -94,7 +94,7 @@ func readContentType(r *reader, v value, res *Response) {
 	}
 	media, _, _ := strings.Cut(s, ";")
 	kind, sub, _ := strings.Cut(strings.TrimSpace(media), "/")
-	if !isToken(kind) || !isToken(sub) || !isPrintable(s) || len(s) > MaxHeaderBytes {
+	if !IsToken(kind) || !IsToken(sub) || !isPrintable(s) || len(s) > MaxHeaderBytes {
 		r.fail(v, BadMediaType)
 	} else if res.ContentType = s; s == "text/plain" {
 		res.ContentType = ""

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/envoy/target"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // What is said of a line that is not read.
@@ -24,7 +25,6 @@ var (
 type draft struct {
 	Request
 	took  int64
-	timed bool
 	atEnd bool
 }
 
@@ -64,7 +64,7 @@ func (p *place) kind() string {
 func (d *draft) set(p *place, text, part string) (ok bool) {
 	switch p.field {
 	case FieldTime:
-		d.timed, d.atEnd = true, p.end
+		d.atEnd = p.end
 		d.Ns, ok = p.time(text)
 		return ok
 	case fieldTook:
@@ -80,7 +80,7 @@ func (d *draft) set(p *place, text, part string) (ok bool) {
 		return err == nil && n >= 0 && n <= 999
 	case FieldMethod:
 		d.Method = part
-		return isToken(part)
+		return policy.IsToken(part)
 	case FieldHost:
 		d.Host = part
 	case FieldPath:
@@ -134,7 +134,7 @@ func (d *draft) end(places []*place) (err error) {
 	switch {
 	case d.Method == "" && d.Path == "" && (has(FieldMethod) || has(FieldPath)):
 		return errNoHTTP
-	case !d.timed:
+	case d.Ns == 0:
 		return errors.New("it has no time")
 	}
 	for _, f := range [...][2]string{
@@ -188,11 +188,4 @@ func isPrivateText(text string) bool {
 
 func isPrivate(ip netip.Addr) bool {
 	return ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast()
-}
-
-// isToken reports whether a text is a method: letters, digits and a few signs.
-func isToken(text string) bool {
-	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
-		return r <= ' ' || r >= 0x7F || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
-	})
 }

@@ -126,7 +126,7 @@ func (l *Log) recognize(s *source, sample []string) (err error) {
 	for _, line := range sample {
 		d := &draft{}
 		err := s.format.read(line, d)
-		if err == nil && d.timed {
+		if err == nil && d.Ns != 0 {
 			s.ns = d.Ns
 			return l.options.checkBalancer(s.name, sample)
 		}

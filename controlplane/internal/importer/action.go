@@ -134,14 +134,12 @@ func product(list, ways []descriptor) []descriptor {
 }
 
 func (in *source) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders) []descriptor {
-	name := strings.ToLower(a.GetHeaderName())
-	if name == "" {
+	if a.GetHeaderName() == "" {
 		in.failField(a, "header_name", "request_headers needs a header_name")
 		return nil
 	}
-	p := headerPart(name)
-	if p.kind == "header" && !isHeaderName(name) {
-		in.failField(a, "header_name", "must be the name of a header, not "+strconv.Quote(a.GetHeaderName()))
+	p, ok := in.headerPart(a, "header_name", a.GetHeaderName())
+	if !ok {
 		return nil
 	}
 	switch p.kind {
@@ -152,7 +150,7 @@ func (in *source) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders)
 	}
 	ways := one(entry{key: a.GetDescriptorKey(), part: &p})
 	if a.GetSkipIfAbsent() && p.kind == "header" {
-		ways = append(ways, descriptor{scope: scope{match: match{headers: []headerMatch{{name, "!"}}}}})
+		ways = append(ways, descriptor{scope: scope{match: match{headers: []headerMatch{{p.name, "!"}}}}})
 	}
 	return ways
 }

@@ -195,11 +195,9 @@ func (in *source) gatewayQuota(r *gatewayRule, local bool) *quota {
 // readSelector adds a selector's conditions and parts of keys to a descriptor.
 func (in *source) readSelector(d *descriptor, o *gatewaySelector) {
 	for _, h := range o.Headers {
-		if !isHeaderName(strings.ToLower(h.Name)) {
-			in.failField(h, "name", "must be the name of a header, not "+strconv.Quote(h.Name))
-			continue
+		if p, ok := in.headerPart(h, "name", h.Name); ok {
+			in.select1(d, p, h)
 		}
-		in.select1(d, headerPart(h.Name), h)
 	}
 	var methods match
 	for _, m := range o.Methods { // any of them

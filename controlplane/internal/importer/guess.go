@@ -2,6 +2,7 @@ package importer
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -104,6 +105,13 @@ func guess(key string, isOwnValue bool) (p part, note string, ok bool) {
 
 const pathNote = "Paths are counted without the query here. Envoy sends :path with it."
 
-func isHeaderName(name string) bool {
-	return len(name) <= policy.MaxNameBytes && isOf(name, "abcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~")
+func isHeaderName(name string) bool { return len(name) <= policy.MaxNameBytes && policy.IsToken(name) }
+
+// headerPart is the part for a header that a file names; a problem where that is no name.
+func (in *source) headerPart(m any, field, name string) (p part, ok bool) {
+	p = headerPart(name)
+	if ok = p.kind != "header" || isHeaderName(p.name); !ok {
+		in.failField(m, field, "must be the name of a header, not "+strconv.Quote(name))
+	}
+	return p, ok
 }

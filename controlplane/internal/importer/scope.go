@@ -99,12 +99,11 @@ func (in *source) readRouteMatch(s *scope, o *routev3.RouteMatch) {
 
 // readHeaderMatcher adds a condition on a header.
 func (in *source) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
-	name := strings.ToLower(o.GetName())
-	p := headerPart(name)
-	if p.kind == "header" && !isHeaderName(name) {
-		in.failField(o, "name", "must be the name of a header, not "+strconv.Quote(name))
+	p, ok := in.headerPart(o, "name", o.GetName())
+	if !ok {
 		return
 	}
+	name := strings.ToLower(o.GetName())
 	v, known := in.readPattern(o, false)
 	presence, isPresence := o.GetHeaderMatchSpecifier().(*routev3.HeaderMatcher_PresentMatch)
 	inverted, missingIsEmpty := o.GetInvertMatch(), o.GetTreatMissingHeaderAsEmpty()
