@@ -39,6 +39,7 @@ var fieldScenarios = map[string]func(t *testing.T){
 	"rule.on_contention":   TestFieldOnErrorAndContention,
 	"limit.offset":         TestFieldOffsetAndJitter,
 	"limit.jitter":         TestFieldOffsetAndJitter,
+	"limit.utc_offset":     TestFieldOffsetAndJitter,
 	"client_ip.v6_prefix":  TestFieldV6Prefix,
 	"key.address":          TestSpellingsOfClients,
 	"address.header":       TestSpellingsOfClients,
@@ -252,12 +253,16 @@ headers: ietf
 rules:
   - {name: plain, match: {paths: [/plain]}, limits: [{requests: 9, per: 366d}]}
   - {name: offset, match: {paths: [/offset]}, limits: [{requests: 9, per: 366d, offset: 100d}]}
+  - {name: months, match: {paths: [/months]}, limits: [{requests: 9, per: month, utc_offset: "-12:00"}]}
   - {name: jitter, match: {paths: [/jitter]}, key: [{header: u}], limits: [{requests: 9, per: 366d, jitter: 50%}]}
 `)
 		now := time.Now().Unix()
 		left := func(offset int64) int64 { return year - (now-offset)%year }
 		require.InDelta(t, left(0), s.reset(t, "/plain"), 10)
 		require.InDelta(t, left(100*day), s.reset(t, "/offset"), 10)
+		west := time.Unix(now, 0).In(time.FixedZone("", -12*3600))
+		end := time.Date(west.Year(), west.Month()+1, 1, 0, 0, 0, 0, west.Location()).Unix()
+		require.InDelta(t, end-now, s.reset(t, "/months"), 10)
 		resets := map[int64]bool{}
 		for i := range 8 {
 			key := fmt.Sprint("key", i)

@@ -44,6 +44,7 @@ type Window struct {
 	Limit     *uint32 `json:"limit,omitempty"` // nil if unlimited, and so is Remaining
 	PerMs     int64   `json:"per_ms"`
 	PerNs     int64   `json:"per_ns,omitempty"`
+	Months    int64   `json:"months,omitempty"` // of a window of months: per is how long the present one is
 	Used      uint32  `json:"used"`
 	Remaining *uint32 `json:"remaining,omitempty"`
 	ResetMs   int64   `json:"reset_ms"` // from now

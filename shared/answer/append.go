@@ -110,6 +110,9 @@ func AppendWindows(b []byte, windows []Window, t Times) []byte {
 		b = appendFlag(b, "unlimited", w.Unlimited)
 		b = appendNumber(b, "limit", w.Limit)
 		b = AppendTime(b, "per", w.PerNs, t)
+		if w.Months > 0 {
+			b = strconv.AppendInt(append(b, `,"months":`...), w.Months, 10)
+		}
 		b = appendNumber(b, "used", &w.Used)
 		b = appendNumber(b, "remaining", w.Remaining)
 		b = append(AppendTime(b, "reset", w.ResetNs, t), '}')

@@ -29,6 +29,8 @@ type window struct {
 	jitter  int
 	burst   uint32
 	options [optionKinds]bool // the options that were given
+
+	utcOffset time.Duration
 }
 
 // OnFull is what a limiter does with a new key when there is no room for it among
@@ -67,6 +69,15 @@ func New() *Builder { return &Builder{capacity: DefaultCapacity} }
 // Source: Hammer's FixWindow and glimit's window; it is fixed_window in a policy.
 func (b *Builder) Window(per time.Duration, units uint32, options ...WindowOption) *Builder {
 	return b.add(limit.FixedWindow, per, units, options)
+}
+
+// Months adds a fixed window of 1, 2, 3, 4, 6 or 12 whole months of the Gregorian
+// calendar, which starts with a month, UTC, and of which one starts with each year.
+// Options: [Offset], below 28 days, [UTCOffset], [Name].
+//
+// It is fixed_window with per: month or per: year in a policy.
+func (b *Builder) Months(months int, units uint32, options ...WindowOption) *Builder {
+	return b.add(limit.Calendar, time.Duration(min(max(months, 0), 99))*time.Duration(limit.MonthNs), units, options)
 }
 
 // WindowPerKey adds a fixed window that opens with a key's first hit and ends per
@@ -120,6 +131,8 @@ func (b *Builder) add(a limit.Algorithm, per time.Duration, units uint32, option
 		case offsetOption:
 			w.offset = time.Duration(o.value)
 			w.OffsetNs = o.value
+		case utcOffsetOption:
+			w.utcOffset = time.Duration(o.value)
 		case jitterOption:
 			w.jitter = int(o.value)
 			w.Jitter = uint8(o.value)
@@ -133,6 +146,9 @@ func (b *Builder) add(a limit.Algorithm, per time.Duration, units uint32, option
 		}
 	}
 	switch {
+	case a == limit.Calendar:
+		calendar := limit.NewCalendar(1, int64(w.offset), int64(w.utcOffset))
+		w.OffsetNs = calendar.OffsetNs
 	case a == limit.SlidingWindowLog:
 		w.Units = uint16(min(units, limit.MaxLog))
 	case a == limit.TokenBucket && w.options[burstOption]:

@@ -51,7 +51,10 @@ func (b *Builder) check() error {
 func (b *Builder) checkWindow(p *problems, i int) {
 	w := &b.windows[i]
 	at := fmt.Sprintf("window %d (%s)", i, w.describe())
-	if w.PeriodNs < limit.MinPeriodNs || w.PeriodNs > limit.MaxPeriodNs {
+	switch {
+	case w.Algorithm == limit.Calendar && !new(limit.NewCalendar(w.Months(), 0, 0)).InRange():
+		p.add("%s: it must be 1, 2, 3, 4, 6 or 12 months", at)
+	case w.Algorithm != limit.Calendar && (w.PeriodNs < limit.MinPeriodNs || w.PeriodNs > limit.MaxPeriodNs):
 		p.add("%s: its length must be 1ms to 366 days", at)
 	}
 	if w.Algorithm == limit.SlidingWindowLog && w.Limit > limit.MaxLog {
@@ -80,18 +83,17 @@ func (w *window) checkOptions(p *problems, at string) {
 		owner limit.Algorithm
 		where string
 	}{
+		{utcOffsetOption, "UTCOffset", limit.Calendar, "months: use Months"},
 		{offsetOption, "Offset", limit.FixedWindow, "an aligned window: use Window"},
 		{jitterOption, "Jitter", limit.FixedWindow, "an aligned window: use Window"},
 		{elasticOption, "Elastic", limit.FixedWindowPerKey, "a window per key: use WindowPerKey"},
 		{burstOption, "Burst", limit.TokenBucket, "a token bucket: use TokenBucket"},
 	} {
-		if w.options[o.kind] && w.Algorithm != o.owner {
+		if w.options[o.kind] && w.Algorithm != o.owner && (w.Algorithm != limit.Calendar || o.kind != offsetOption) {
 			p.add("%s: %s belongs to %s or drop it", at, o.name, o.where)
 		}
 	}
-	if w.options[offsetOption] && (w.offset < 0 || w.offset >= w.period) {
-		p.add("%s: an offset of %s: it must be at least 0 and less than the window's length", at, w.offset)
-	}
+	w.checkOffsets(p, at)
 	if w.options[jitterOption] && (w.jitter < 1 || w.jitter > 100) {
 		p.add("%s: a jitter of %d percent: it must be 1 to 100", at, w.jitter)
 	}
@@ -100,6 +102,19 @@ func (w *window) checkOptions(p *problems, at string) {
 	}
 	if w.options[nameOption] && strings.Trim(w.name, "0123456789") == "" {
 		p.add("%s: the name %q: it needs a character that is not a digit, because a number is an index", at, w.name)
+	}
+}
+
+func (w *window) checkOffsets(p *problems, at string) {
+	switch {
+	case !w.options[offsetOption]:
+	case w.Algorithm == limit.Calendar && (w.offset < 0 || int64(w.offset) >= limit.MaxOffsetNs):
+		p.add("%s: an offset of %s: it must be at least 0 and less than 28 days", at, w.offset)
+	case w.offset < 0 || w.offset >= w.period:
+		p.add("%s: an offset of %s: it must be at least 0 and less than the window's length", at, w.offset)
+	}
+	if o := int64(w.utcOffset); o < -limit.WestNs || o > limit.EastNs || w.utcOffset%time.Minute != 0 {
+		p.add("%s: a UTC offset of %s: it must be whole minutes from -12h to 14h", at, w.utcOffset)
 	}
 }
 
@@ -116,6 +131,8 @@ func (w *window) describe() string {
 		method = "SlidingCounter"
 	case limit.TokenBucket:
 		method = "TokenBucket"
+	case limit.Calendar:
+		return fmt.Sprintf("Months of %d", w.Months())
 	}
 	return fmt.Sprintf("%s of %s", method, w.period)
 }

@@ -137,7 +137,7 @@ func (l *Limiter) appendUsage(dst []Usage, s *shard) []Usage {
 	for i := range l.named {
 		w, u := l.window(s, i)
 		dst = append(dst, Usage{
-			Name: l.named[i].name, Period: time.Duration(w.PeriodNs),
+			Name: l.named[i].name, Period: time.Duration(w.LengthNs(s.entry.Now)),
 			Limit: w.Max(), Used: w.Count(u, s.entry.Now),
 			Remaining: w.Remaining(u, s.entry.Now), ResetAt: instant(w.Reset(u, s.entry.Now)),
 		})

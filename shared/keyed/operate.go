@@ -119,7 +119,7 @@ func (l *Limiter) ExpiresAt(key string) time.Time {
 	defer s.mu.Unlock()
 	s.look(now)
 	w, u := l.window(s, l.tightest(s))
-	onGrid := w.Algorithm == limit.FixedWindow || w.Algorithm == limit.SlidingWindowCounter
+	onGrid := w.Algorithm == limit.FixedWindow || w.OnGrid()
 	if !onGrid && u.IsZero() {
 		return time.Time{}
 	}

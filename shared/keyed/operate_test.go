@@ -122,6 +122,13 @@ func TestOperations(t *testing.T) {
 			{4*24*3600_000 - 1, "hit", 1, "yes, 0 left, reset in 1ms"}, // Monday, 5 January 1970
 			{4 * 24 * 3600_000, "hit", 1, "yes, 0 left, reset in 168h0m0s"},
 		}},
+		{"months", New().Months(1, 2, UTCOffset(5*3600*second)), []step{
+			{31*24*3600_000 - 5*3600_000 - 1, "hit", 2, "yes, 0 left, reset in 1ms"},
+			{31*24*3600_000 - 5*3600_000, "hit", 2, "yes, 0 left, reset in 672h0m0s"}, // February 1970
+			{40 * 24 * 3600_000, "peek", 1, "in 451h0m0s, 0 left, reset in 451h0m0s"},
+			{40 * 24 * 3600_000, "expires", 0, "1411h0m0s"},
+			{59*24*3600_000 - 5*3600_000, "hit", 1, "yes, 1 left, reset in 744h0m0s"},
+		}},
 		{"window per key", New().WindowPerKey(10*second, 3), []step{
 			{1003_000, "peek", 1, "yes, 3 left, reset in 0s"},
 			{1003_000, "expires", 0, "-1ns"},

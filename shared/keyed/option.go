@@ -14,6 +14,7 @@ type optionKind uint8
 
 const (
 	offsetOption optionKind = iota
+	utcOffsetOption
 	jitterOption
 	burstOption
 	elasticOption
@@ -25,6 +26,12 @@ const (
 // 7 days with an offset of 4 days starts on Mondays, UTC.
 func Offset(d time.Duration) WindowOption {
 	return WindowOption{kind: offsetOption, value: int64(d)}
+}
+
+// UTCOffset says how far the clock is ahead of UTC on which the months of
+// [Builder.Months] start: whole minutes from −12 to 14 hours.
+func UTCOffset(d time.Duration) WindowOption {
+	return WindowOption{kind: utcOffsetOption, value: int64(d)}
 }
 
 // Jitter shifts an aligned window by a constant for each key, up to percent (1 to

@@ -1,6 +1,6 @@
 package limit
 
-// start returns the start of the aligned window that holds now.
+// start returns the start of the aligned window that holds now, if all are equally long.
 func (w *Window) start(now int64) int64 {
 	since := now - w.OffsetNs
 	in := since % w.PeriodNs
@@ -10,14 +10,35 @@ func (w *Window) start(now int64) int64 {
 	return now - in
 }
 
-// End returns the end of the aligned window that holds now. The end itself
-// belongs to the next window.
-func (w *Window) End(now int64) int64 { return w.start(now) + w.PeriodNs }
+// Span returns the start and the end of the aligned window that holds now. The end
+// itself belongs to the next window.
+func (w *Window) Span(now int64) (start, end int64) {
+	if w.Algorithm == Calendar {
+		return w.calendar(now)
+	}
+	start = w.start(now)
+	return start, start + w.PeriodNs
+}
+
+// End returns the end of the aligned window that holds now.
+func (w *Window) End(now int64) int64 {
+	_, end := w.Span(now)
+	return end
+}
+
+// LengthNs returns how long the window is that holds now.
+func (w *Window) LengthNs(now int64) int64 {
+	if w.Algorithm != Calendar {
+		return w.PeriodNs
+	}
+	start, end := w.calendar(now)
+	return end - start
+}
 
 // OnGrid reports whether the window is aligned alike for all keys. Usage does
 // not change between two instants of the same aligned window.
 func (w *Window) OnGrid() bool {
-	return w.Algorithm == SlidingWindowCounter || w.Algorithm == FixedWindow && w.Jitter == 0
+	return w.Algorithm == SlidingWindowCounter || w.Algorithm == Calendar || w.Algorithm == FixedWindow && w.Jitter == 0
 }
 
 // endOf is the end of the fixed window that u, written at last, counts in. A

@@ -28,8 +28,12 @@ type model struct {
 	slides bool
 }
 
-// gridStart is floor((at − offset) / W) · W + offset.
+// gridStart is floor((at − offset) / W) · W + offset, or by the calendar.
 func gridStart(w Window, at int64) *big.Int {
+	if w.Algorithm == Calendar {
+		start, _ := civilSpan(w, at)
+		return big.NewInt(start)
+	}
 	offset, period := big.NewInt(w.OffsetNs), big.NewInt(w.PeriodNs)
 	k := new(big.Int).Div(new(big.Int).Sub(big.NewInt(at), offset), period) // rounds down: the period is positive
 	return k.Add(k.Mul(k, period), offset)
@@ -69,6 +73,10 @@ func (m *model) used() uint32 {
 func (m *model) end(now int64) int64 {
 	if m.window.Algorithm == FixedWindowPerKey {
 		return m.openNs + m.window.PeriodNs
+	}
+	if m.window.Algorithm == Calendar {
+		_, end := civilSpan(m.window, now)
+		return end
 	}
 	start := gridStart(m.window, now)
 	return start.Add(start, big.NewInt(m.window.PeriodNs)).Int64()
@@ -118,10 +126,14 @@ func randomWindow(r *rand.Rand) Window {
 	if r.IntN(3) == 0 {
 		w.PeriodNs = MinPeriodNs + r.Int64N(MaxPeriodNs-MinPeriodNs+1)
 	}
-	switch r.IntN(4) {
-	case 0, 1:
+	switch r.IntN(5) {
+	case 0:
+		units := w.Limit
+		w = NewCalendar([]int64{1, 2, 3, 4, 6, 12}[r.IntN(6)], r.Int64N(MaxOffsetNs), r.Int64N(EastNs+WestNs)-WestNs)
+		w.Limit = units
+	case 1, 2:
 		w.Algorithm, w.Elastic = FixedWindowPerKey, r.IntN(3) == 0
-	case 2:
+	case 3:
 		w.OffsetNs = r.Int64N(w.PeriodNs)
 		if r.IntN(2) == 0 {
 			w.Jitter = uint8(1 + r.IntN(100))

@@ -165,7 +165,7 @@ func (w *Window) Remaining(u *Usage, now int64) uint32 {
 // aligned and has counted nothing resets now. u must have been rolled to now.
 func (w *Window) Reset(u *Usage, now int64) int64 {
 	switch {
-	case w.Algorithm == FixedWindow:
+	case w.Algorithm == FixedWindow || w.Algorithm == Calendar:
 		return w.End(now)
 	case w.Algorithm == SlidingWindowCounter && u.Used > 0:
 		return w.End(now) + w.PeriodNs

@@ -30,6 +30,8 @@ const (
 	// TokenBucket holds up to Burst tokens and gains Limit of them in PeriodNs,
 	// continuously. Source: Hammer TokenBucket, bucket4j, GCRA.
 	TokenBucket
+	// Calendar is FixedWindow in whole months of the Gregorian calendar; see NewCalendar.
+	Calendar
 )
 
 const (
@@ -50,8 +52,8 @@ const (
 type Window struct {
 	Algorithm Algorithm
 	Limit     uint32 // units; 0 always denies. TokenBucket: tokens gained in a period
-	PeriodNs  int64  // MinPeriodNs … MaxPeriodNs
-	OffsetNs  int64  // FixedWindow only: shifts the grid, 0 ≤ OffsetNs < PeriodNs
+	PeriodNs  int64  // MinPeriodNs … MaxPeriodNs; Calendar: see MonthNs
+	OffsetNs  int64  // FixedWindow: shifts the grid, 0 ≤ OffsetNs < PeriodNs; Calendar: ShiftNs + EastNs
 	// Jitter, for a FixedWindow only, is up to how many percent of the period each
 	// key's grid is shifted; see KeyShift.
 	Jitter  uint8

@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/bits"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 // units are Go's and two more, longest first. A day is 24 hours and a week 7
@@ -125,29 +127,83 @@ func FormatDuration(ns int64) string {
 	return b.String()
 }
 
-// periods are the words of Python limits, and week. A month and a year are as
-// long there as here: 30 and 360 days.
+// periods are the words of Python limits, and week.
 var periods = []struct {
 	name string
-	ns   uint64
+	ns   uint64 // of months: limit.MonthNs for each
 }{
 	{"second", 1_000_000_000},
 	{"minute", 60_000_000_000},
 	{"hour", 3_600_000_000_000},
 	{"day", 86_400_000_000_000},
 	{"week", 7 * 86_400_000_000_000},
-	{"month", 30 * 86_400_000_000_000},
-	{"year", 360 * 86_400_000_000_000},
+	{"month", uint64(limit.MonthNs)},
+	{"year", 12 * uint64(limit.MonthNs)},
+}
+
+// Period is the length of a window.
+type Period struct {
+	Ns       int64
+	Calendar bool // whole months: limit.MonthNs for each
+}
+
+// PeriodOf returns how long a policy says that the window is.
+func PeriodOf(w limit.Window) string {
+	if w.Algorithm == limit.Calendar {
+		return FormatMonths(w.Months())
+	}
+	return FormatDuration(w.PeriodNs)
+}
+
+// FormatMonths writes a number of months so that ParsePeriod reads the same.
+func FormatMonths(months int64) string {
+	switch months {
+	case 1:
+		return "month"
+	case 12:
+		return "year"
+	}
+	return itoa(months) + " months"
+}
+
+// FormatUTCOffset writes ns, which are whole minutes, as ParseUTCOffset reads it.
+func FormatUTCOffset(ns int64) string {
+	sign := "+"
+	if ns < 0 {
+		sign, ns = "-", -ns
+	}
+	minutes := ns / 60_000_000_000
+	return sign + twoDigits(minutes/60) + ":" + twoDigits(minutes%60)
+}
+
+func twoDigits(n int64) string { return string([]byte{byte('0' + n/10), byte('0' + n%10)}) }
+
+// ParseUTCOffset reads how far a clock is ahead of UTC, such as +02:00, in nanoseconds.
+func ParseUTCOffset(s string) (ns int64, ok bool) {
+	if len(s) != len("+02:00") || s[0] != '+' && s[0] != '-' || s[3] != ':' {
+		return 0, false
+	}
+	for _, i := range [...]int{1, 2, 4, 5} {
+		if !isDigit(s[i]) {
+			return 0, false
+		}
+	}
+	hours, minutes := int64(decimal(s[1:3])), int64(decimal(s[4:]))
+	ns = (hours*60 + minutes) * 60_000_000_000
+	if s[0] == '-' {
+		ns = -ns
+	}
+	return ns, minutes < 60 && ns >= -limit.WestNs && ns <= limit.EastNs
 }
 
 // parseLimit reads a limit as text: REQUESTS, "/" or "per", and a period. The
 // period is a word, perhaps with a count before it, or a duration. The code is
 // "" for a text that is one.
-func parseLimit(s string) (requests uint32, periodNs int64, code Code) {
+func parseLimit(s string) (requests uint32, per Period, code Code) {
 	unsigned, negative := strings.CutPrefix(strings.TrimSpace(s), "-")
 	count, rest := cutDigits(unsigned)
 	if negative && count != "" {
-		return 0, 0, BadLimitRequests
+		return 0, Period{}, BadLimitRequests
 	}
 	rest = strings.TrimSpace(rest)
 	if after, found := strings.CutPrefix(rest, "/"); found {
@@ -160,33 +216,34 @@ func parseLimit(s string) (requests uint32, periodNs int64, code Code) {
 	n := decimal(count)
 	switch {
 	case count == "":
-		return 0, 0, BadLimit
+		return 0, Period{}, BadLimit
 	case strings.ContainsAny(rest, ",;|/"):
-		return 0, 0, ManyLimits
+		return 0, Period{}, ManyLimits
 	case n > math.MaxUint32:
-		return 0, 0, BadLimitRequests
+		return 0, Period{}, BadLimitRequests
 	}
-	ns, err := ParsePeriod(rest)
+	per, err := ParsePeriod(rest)
 	if err != nil {
-		return 0, 0, BadLimitPeriod
+		return 0, Period{}, BadLimitPeriod
 	}
-	return uint32(n), ns, ""
+	return uint32(n), per, ""
 }
 
 // ParsePeriod reads a duration, or one of the words of a text limit with or without
-// a count before it, such as minute or 15 minutes, in nanoseconds.
-func ParsePeriod(s string) (int64, error) {
+// a count before it, such as minute or 15 minutes.
+func ParsePeriod(s string) (Period, error) {
 	s = strings.TrimSpace(s)
 	times, word := cutDigits(s)
-	ns := periodWord(strings.TrimSpace(word))
-	if ns == 0 {
-		return ParseDuration(s)
+	each := periodWord(strings.TrimSpace(word))
+	if each == 0 {
+		ns, err := ParseDuration(s)
+		return Period{Ns: ns}, err
 	}
 	k := uint64(1)
 	if times != "" {
 		k = decimal(times)
 	}
-	return int64(min(mulSaturating(k, ns), math.MaxInt64)), nil
+	return Period{int64(min(mulSaturating(k, each), math.MaxInt64)), each >= uint64(limit.MonthNs)}, nil
 }
 
 // periodWord finds a period by its name in any case, in singular or plural.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 func TestParseLimit(t *testing.T) {
@@ -13,7 +15,7 @@ func TestParseLimit(t *testing.T) {
 	tests := []struct {
 		text     string
 		requests uint32
-		period   int64
+		ns       int64
 	}{
 		{"10/minute", 10, minute},
 		{"10/1s", 10, second},
@@ -29,15 +31,13 @@ func TestParseLimit(t *testing.T) {
 		{"007/1s", 7, second},
 		{"4294967295/366d", 4294967295, 366 * day},
 		{"1/1w2d3h4m5s6ms7us8ns", 1, 9*day + 3*hour + 4*minute + 5*second + 6_007_008},
-		{"1/month", 1, 30 * day},
-		{"1/1 year", 1, 360 * day},
 		{"1/0.5s", 1, second / 2},
 	}
 	for _, tt := range tests {
-		requests, period, code := parseLimit(tt.text)
+		requests, per, code := parseLimit(tt.text)
 		require.Empty(t, code, tt.text)
 		require.Equal(t, tt.requests, requests, tt.text)
-		require.Equal(t, tt.period, period, tt.text)
+		require.Equal(t, Period{Ns: tt.ns}, per, tt.text)
 	}
 	for _, text := range []string{
 		"", " ", "/", "10", "10/", "/1s", "per second", "10 second", "10/second!", "10/s", "10/1", "1.5/s", "10/1s 2s", "10//1s",
@@ -50,17 +50,42 @@ func TestParseLimit(t *testing.T) {
 
 // The words stand in a limit that is text and in the per of one that is an object.
 func TestParsePeriod(t *testing.T) {
-	for text, want := range map[string]int64{
-		"minute": 60e9, "15 Minutes": 900e9, "1h30m": 5400e9, " day ": 86400e9, "2weeks": 14 * 86400e9, "month": 30 * 86400e9,
-		"0": 0, "99999999999999999999 days": 1<<63 - 1,
+	for text, want := range map[string]Period{
+		"minute": {Ns: 60e9}, "15 Minutes": {Ns: 900e9}, "1h30m": {Ns: 5400e9}, " day ": {Ns: 86400e9}, "2weeks": {Ns: 14 * 86400e9},
+		"0": {}, "99999999999999999999 days": {Ns: 1<<63 - 1},
+		"month": {limit.MonthNs, true}, "1 Year": {12 * limit.MonthNs, true}, "6months": {6 * limit.MonthNs, true}, "0 months": {0, true},
 	} {
-		ns, err := ParsePeriod(text)
+		per, err := ParsePeriod(text)
 		require.NoError(t, err, text)
-		require.Equal(t, want, ns, text)
+		require.Equal(t, want, per, text)
+	}
+	for _, months := range []int64{1, 2, 3, 4, 6, 12} {
+		w := limit.NewCalendar(months, 0, 0)
+		per, err := ParsePeriod(PeriodOf(w))
+		require.NoError(t, err)
+		require.Equal(t, Period{w.PeriodNs, true}, per)
 	}
 	for _, text := range []string{"", "15", "min", "fortnight", "minute 15", "1 s", "-1 day", "1.5 hours"} {
 		_, err := ParsePeriod(text)
 		require.ErrorIs(t, err, ErrBadDuration, text)
+	}
+}
+
+func TestParseUTCOffset(t *testing.T) {
+	const minute = int64(60e9)
+	for text, want := range map[string]int64{
+		"+00:00": 0, "+02:00": 120 * minute, "-05:30": -330 * minute, "-12:00": -720 * minute, "+14:00": 840 * minute, "-00:01": -minute,
+	} {
+		ns, ok := ParseUTCOffset(text)
+		require.True(t, ok, text)
+		require.Equal(t, want, ns, text)
+		require.Equal(t, text, FormatUTCOffset(ns))
+	}
+	for _, text := range []string{
+		"", "02:00", "+2:00", "+0200", "+02", "+02:60", "-12:01", "+14:01", "+20:00", "+02:0x", "+0x:00", "Z", "UTC", " +02:00", "+02:00 ", "+02.00", "*02:00",
+	} {
+		_, ok := ParseUTCOffset(text)
+		require.False(t, ok, text)
 	}
 }
 
@@ -126,14 +151,14 @@ func FuzzLimitText(f *testing.F) {
 		} else if goes, err := time.ParseDuration(text); err == nil {
 			require.True(t, strings.HasPrefix(text, "-") || strings.HasPrefix(text, "+"), "refuses %v", goes)
 		}
-		requests, period, code := parseLimit(text)
-		if code != "" {
+		requests, per, code := parseLimit(text)
+		if code != "" || per.Calendar {
 			return
 		}
-		written := itoa(int64(requests)) + "/" + FormatDuration(period)
-		requests2, period2, code := parseLimit(written)
+		written := itoa(int64(requests)) + "/" + FormatDuration(per.Ns)
+		requests2, per2, code := parseLimit(written)
 		require.Empty(t, code, written)
 		require.Equal(t, requests, requests2)
-		require.Equal(t, period, period2)
+		require.Equal(t, per, per2)
 	})
 }

@@ -8,26 +8,40 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
+// writtenLimit is a limit as the policy has it.
+type writtenLimit struct {
+	Name string
+	limit.Window
+	months      bool // the period is of whole months
+	utcOffsetNs int64
+}
+
 // limitObject is one item of "limits" that is an object.
-var limitObject = newObject("limit", []field[Limit]{
-	{"requests", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, l *Limit) {
+var limitObject = newObject("limit", []field[writtenLimit]{
+	{"requests", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, l *writtenLimit) {
 		l.Limit = uint32(r.integer(v))
 	}},
-	{"per", required(period), "", func(r *reader, v value, l *Limit) {
-		if ns, ok := r.durationBy(v, ParsePeriod); ok {
-			l.PeriodNs = r.period(v, ns)
+	{"per", required(period), "", func(r *reader, v value, l *writtenLimit) {
+		if per, ok := parsed(r, v, ParsePeriod); ok {
+			r.period(v, per, l)
 		}
 	}},
-	{"name", name, "", func(r *reader, v value, l *Limit) {
+	{"name", name, "", func(r *reader, v value, l *writtenLimit) {
 		if l.Name = r.name(v); l.Name != "" && strings.Trim(l.Name, "0123456789") == "" {
 			r.fail(v, WindowNameNumber)
 		}
 	}},
-	{"algorithm", word(algorithms[:]...), "", func(r *reader, v value, l *Limit) { l.Algorithm = r.algorithm(v) }},
-	{"burst", integer(0, math.MaxUint32), "", func(r *reader, v value, l *Limit) { l.Burst = uint32(r.integer(v)) }},
-	{"offset", duration, "", func(r *reader, v value, l *Limit) { l.OffsetNs, _ = r.duration(v) }},
-	{"jitter", choice("percent"), "", func(r *reader, v value, l *Limit) { l.Jitter = r.percent(v) }},
-	{"elastic", boolean, "false", func(r *reader, v value, l *Limit) { l.Elastic = r.boolean(v) }},
+	{"algorithm", word(algorithms[:]...), "", func(r *reader, v value, l *writtenLimit) { l.Algorithm = r.algorithm(v) }},
+	{"burst", integer(0, math.MaxUint32), "", func(r *reader, v value, l *writtenLimit) { l.Burst = uint32(r.integer(v)) }},
+	{"offset", duration, "", func(r *reader, v value, l *writtenLimit) { l.OffsetNs, _ = r.duration(v) }},
+	{"utc_offset", choice("utc_offset"), "", func(r *reader, v value, l *writtenLimit) {
+		ns, ok := ParseUTCOffset(v.node.Text)
+		if l.utcOffsetNs = ns; !ok || v.node.Kind != String {
+			r.fail(v, WrongValue)
+		}
+	}},
+	{"jitter", choice("percent"), "", func(r *reader, v value, l *writtenLimit) { l.Jitter = r.percent(v) }},
+	{"elastic", boolean, "false", func(r *reader, v value, l *writtenLimit) { l.Elastic = r.boolean(v) }},
 })
 
 // algorithms are the names of limit.FixedWindow and those behind it.
@@ -36,20 +50,32 @@ var algorithms = [...]string{
 }
 
 // AlgorithmName is what a policy calls the algorithm.
-func AlgorithmName(a limit.Algorithm) string { return algorithms[a-1] }
+func AlgorithmName(a limit.Algorithm) string {
+	if a == limit.Calendar {
+		a = limit.FixedWindow
+	}
+	return algorithms[a-1]
+}
 
 // algorithm answers 0 for what it has refused.
 func (r *reader) algorithm(v value) limit.Algorithm {
 	return limit.Algorithm(1 + slices.Index(algorithms[:], r.word(v)))
 }
 
-// period is ns if that is a length a window may have, else 0.
-func (r *reader) period(v value, ns int64) int64 {
-	if ns >= limit.MinPeriodNs && ns <= limit.MaxPeriodNs {
-		return ns
+// period sets the length of a window to per if a window may have that length.
+func (r *reader) period(v value, per Period, l *writtenLimit) {
+	w := limit.Window{Algorithm: limit.FixedWindow, PeriodNs: per.Ns}
+	if per.Calendar {
+		w.Algorithm = limit.Calendar
 	}
-	r.fail(v, PeriodRange, itoa(ns))
-	return 0
+	switch {
+	case w.InRange():
+		l.PeriodNs, l.months = per.Ns, per.Calendar
+	case per.Calendar:
+		r.fail(v, MonthCount, itoa(per.Ns/limit.MonthNs))
+	default:
+		r.fail(v, PeriodRange, itoa(per.Ns))
+	}
 }
 
 func readLimits(r *reader, v value, rule *Rule) {
@@ -73,23 +99,24 @@ func readLimits(r *reader, v value, rule *Rule) {
 	r.rule.limits = r.rule.algorithm != 0 && r.count() == start
 }
 
-func readLimit(r *reader, v value, l *Limit) {
-	l.Algorithm = r.rule.algorithm
+func readLimit(r *reader, v value, out *Limit) {
+	l := writtenLimit{Window: limit.Window{Algorithm: r.rule.algorithm}}
 	if v.node.Kind == String {
-		requests, ns, code := parseLimit(v.node.Text)
+		requests, per, code := parseLimit(v.node.Text)
 		if code != "" {
 			r.fail(v, code)
 			return
 		}
-		if l.PeriodNs = r.period(v, ns); l.PeriodNs > 0 {
+		if r.period(v, per, &l); l.PeriodNs > 0 {
 			l.Limit = requests
 		}
-	} else if !readObject(r, v, limitObject, l) {
+	} else if !readObject(r, v, limitObject, &l) {
 		return
 	}
 	if l.Algorithm != 0 {
-		r.fitsAlgorithm(v, l)
+		r.fitsAlgorithm(v, &l)
 	}
+	*out = Limit{Name: l.Name, Window: l.Window}
 }
 
 // distinct refuses a window that is, or is named, like one before it.
@@ -111,26 +138,13 @@ func (r *reader) failWindow(v value, code Code, windows []limit.Window, args ...
 
 // fitsAlgorithm checks a limit against its algorithm, whose fields it may have
 // and those alone.
-func (r *reader) fitsAlgorithm(v value, l *Limit) {
-	if l.Jitter > 0 && l.Algorithm != limit.FixedWindow {
-		r.fail(v.field("jitter"), JitterMisplaced)
-	}
-	switch {
-	case l.OffsetNs == 0 || l.PeriodNs == 0:
-	case l.Algorithm != limit.FixedWindow:
-		r.fail(v.field("offset"), OffsetMisplaced, AlgorithmName(l.Algorithm))
-	case l.OffsetNs >= l.PeriodNs:
-		r.fail(v.field("offset"), OffsetTooLong, itoa(l.PeriodNs), itoa(l.OffsetNs))
-	}
+func (r *reader) fitsAlgorithm(v value, l *writtenLimit) {
+	r.fitsGrid(v, l)
 	if l.Elastic && l.Algorithm != limit.FixedWindowPerKey {
 		r.fail(v.field("elastic"), ElasticMisplaced)
 	}
 	if l.Algorithm == limit.SlidingWindowLog && l.Limit > limit.MaxLog {
-		at := v
-		if v.node.Kind == Object {
-			at = v.field("requests")
-		}
-		r.fail(at, LogTooLong, itoa(int64(l.Limit)))
+		r.fail(v.inObject("requests"), LogTooLong, itoa(int64(l.Limit)))
 	}
 	switch burst := v.node.Member("burst"); {
 	case l.Algorithm != limit.TokenBucket && burst != nil:
@@ -141,6 +155,33 @@ func (r *reader) fitsAlgorithm(v value, l *Limit) {
 		if n, ok := burst.Integer(); ok && n == 0 {
 			r.fail(v.field("burst"), EmptyBucket)
 		}
+	}
+}
+
+// fitsGrid checks what shifts a window on the clock, and makes one of months a Calendar.
+func (r *reader) fitsGrid(v value, l *writtenLimit) {
+	switch {
+	case l.Jitter == 0:
+	case l.Algorithm != limit.FixedWindow:
+		r.fail(v.field("jitter"), JitterMisplaced)
+	case l.months:
+		r.fail(v.field("jitter"), MonthJitter)
+	}
+	switch {
+	case l.months && l.Algorithm != limit.FixedWindow:
+		r.fail(v.inObject("per"), MonthsMisplaced, AlgorithmName(l.Algorithm))
+	case l.months && l.OffsetNs >= limit.MaxOffsetNs:
+		r.fail(v.field("offset"), MonthOffsetTooLong, itoa(l.OffsetNs))
+	case l.months:
+		calendar := limit.NewCalendar(l.PeriodNs/limit.MonthNs, l.OffsetNs, l.utcOffsetNs)
+		l.Algorithm, l.OffsetNs = calendar.Algorithm, calendar.OffsetNs
+	case v.has("utc_offset") && l.PeriodNs > 0:
+		r.fail(v.field("utc_offset"), UTCOffsetMisplaced)
+	case l.OffsetNs == 0 || l.PeriodNs == 0:
+	case l.Algorithm != limit.FixedWindow:
+		r.fail(v.field("offset"), OffsetMisplaced, AlgorithmName(l.Algorithm))
+	case l.OffsetNs >= l.PeriodNs:
+		r.fail(v.field("offset"), OffsetTooLong, itoa(l.PeriodNs), itoa(l.OffsetNs))
 	}
 }
 

@@ -26,6 +26,9 @@ func layeredLimits() []policy.Limit {
 		{Window: limit.Window{Algorithm: limit.FixedWindow, Limit: 50, PeriodNs: day, OffsetNs: 4 * hour, Jitter: 25}},
 		{Window: limit.Window{Algorithm: limit.FixedWindow, Limit: 60, PeriodNs: day, Jitter: 100}},
 		{Window: limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 70, PeriodNs: day}},
+		{Window: limit.Window{
+			Algorithm: limit.Calendar, Limit: 80, PeriodNs: 3 * limit.MonthNs, OffsetNs: 14*day + 5*hour + limit.EastNs,
+		}},
 	}
 }
 
@@ -52,6 +55,7 @@ func layers() policy.Rule {
 					1: {Algorithm: limit.TokenBucket, Limit: 8, PeriodNs: minute, Burst: 8},
 					3: {Algorithm: limit.SlidingWindowLog, Limit: 6, PeriodNs: second, Units: 7},
 					5: {Algorithm: limit.FixedWindow, Limit: 7, PeriodNs: day, OffsetNs: 4 * hour, Jitter: 25},
+					8: {Algorithm: limit.Calendar, Limit: 9, PeriodNs: 3 * limit.MonthNs, OffsetNs: 14*day + 5*hour + limit.EastNs},
 				}),
 			},
 			{
@@ -120,8 +124,8 @@ func wellFormed(t *testing.T, p *policy.Policy) {
 func fits(t *testing.T, w limit.Window) {
 	t.Helper()
 	is := func(a limit.Algorithm) bool { return w.Algorithm == a }
-	require.True(t, w.PeriodNs >= limit.MinPeriodNs && w.PeriodNs <= limit.MaxPeriodNs)
-	require.True(t, w.OffsetNs == 0 || is(limit.FixedWindow) && w.OffsetNs < w.PeriodNs)
+	require.True(t, w.InRange())
+	require.True(t, w.OffsetNs == 0 || is(limit.FixedWindow) || is(limit.Calendar))
 	require.True(t, w.Jitter == 0 || is(limit.FixedWindow) && w.Jitter <= 100)
 	require.True(t, !w.Elastic || is(limit.FixedWindowPerKey))
 	require.True(t, w.Burst == 0 || is(limit.TokenBucket))

@@ -89,7 +89,9 @@ const (
 	ManyLimits       Code = "many_limits"        // in one text
 	BadDuration      Code = "bad_duration"
 	LongDuration     Code = "long_duration"
-	PeriodRange      Code = "period_range" // ns
+	PeriodRange      Code = "period_range"     // ns
+	MonthCount       Code = "month_count"      // count
+	MonthsMisplaced  Code = "months_misplaced" // not a fixed window; algorithm
 	WindowNameNumber Code = "window_name_number"
 	WindowNameTwice  Code = "window_name_twice" // name, other
 	WindowTwice      Code = "window_twice"      // other; Windows
@@ -100,6 +102,11 @@ const (
 	JitterMisplaced  Code = "jitter_misplaced"  // not a fixed window
 	OffsetMisplaced  Code = "offset_misplaced"  // not a fixed window; algorithm
 	OffsetTooLong    Code = "offset_too_long"   // period and offset in ns
+
+	MonthJitter        Code = "month_jitter"
+	MonthOffsetTooLong Code = "month_offset_too_long" // ns
+	UTCOffsetMisplaced Code = "utc_offset_misplaced"  // not of months
+
 	BadHost          Code = "bad_host"
 	BadMethod        Code = "bad_method"
 	BadPath          Code = "bad_path"

@@ -251,6 +251,14 @@ func (v value) field(name string) value {
 	return at
 }
 
+// inObject is the place of a field, or of the value itself where that is no object.
+func (v value) inObject(name string) value {
+	if v.node.Kind != Object {
+		return v
+	}
+	return v.field(name)
+}
+
 // place is where a value stands. Its text is put together where a problem needs it.
 type place struct {
 	is     kindOfPlace

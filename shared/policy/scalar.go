@@ -88,21 +88,21 @@ func (r *reader) boolean(v value) bool {
 }
 
 // duration reads nanoseconds; 0 of what it has refused.
-func (r *reader) duration(v value) (int64, bool) { return r.durationBy(v, ParseDuration) }
+func (r *reader) duration(v value) (int64, bool) { return parsed(r, v, ParseDuration) }
 
-func (r *reader) durationBy(v value, parse func(string) (int64, error)) (int64, bool) {
+func parsed[T any](r *reader, v value, parse func(string) (T, error)) (out T, ok bool) {
 	if v.node.Kind != String {
 		r.fail(v, WrongValue)
-		return 0, false
+		return out, false
 	}
-	ns, err := parse(v.node.Text)
+	out, err := parse(v.node.Text)
 	switch {
 	case errors.Is(err, ErrLongDuration):
 		r.fail(v, LongDuration)
 	case err != nil:
 		r.fail(v, BadDuration)
 	}
-	return ns, err == nil
+	return out, err == nil
 }
 
 // percent reads 25 or "25%".

@@ -72,7 +72,7 @@ func TestEnumsAsPublished(t *testing.T) {
 		"Algorithm": {
 			"FIXED_WINDOW": uint64(limit.FixedWindow), "FIXED_WINDOW_PER_KEY": uint64(limit.FixedWindowPerKey),
 			"SLIDING_WINDOW_LOG": uint64(limit.SlidingWindowLog), "SLIDING_WINDOW_COUNTER": uint64(limit.SlidingWindowCounter),
-			"TOKEN_BUCKET": uint64(limit.TokenBucket), "ALGORITHM_UNSPECIFIED": 0,
+			"TOKEN_BUCKET": uint64(limit.TokenBucket), "CALENDAR": uint64(limit.Calendar), "ALGORITHM_UNSPECIFIED": 0,
 		},
 		"Result": {
 			"GRANTED": uint64(Granted), "DENIED": uint64(Denied), "UNAVAILABLE": uint64(Unavailable), "UNKNOWN": uint64(Unknown),

@@ -31,7 +31,7 @@ const MaxWindows = 16
 //
 // The usage of one window, and its floor if that differs:
 //
-//	fixed_window             u32 used; with jitter also u64 end
+//	fixed_window             u32 used; with jitter also u64 end; of months: no jitter
 //	fixed_window_per_key     u32 used, u64 end in the low 63 bits and, in the top
 //	                         bit, whether the window slides
 //	sliding_window_log       u16 units, in the top bit whether older ones were
@@ -114,6 +114,8 @@ func usageBytes(w limit.Window) (usage, floor int) {
 		if w.Jitter > 0 {
 			return 12, 12
 		}
+		return 4, 4
+	case limit.Calendar:
 		return 4, 4
 	case limit.FixedWindowPerKey:
 		return 12, 12

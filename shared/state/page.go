@@ -58,8 +58,7 @@ func readWindow(b []byte) (limit.Window, bool) {
 	usage, _ := usageBytes(w)
 	known := usage != 0 && extra <= maxExtra &&
 		(b[1] == 0 || w.Elastic && w.Algorithm == limit.FixedWindowPerKey) &&
-		w.PeriodNs >= limit.MinPeriodNs && w.PeriodNs <= limit.MaxPeriodNs &&
-		w.OffsetNs >= 0 && w.OffsetNs < w.PeriodNs
+		w.InRange()
 	return w, known
 }
 

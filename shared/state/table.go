@@ -234,8 +234,8 @@ func (t *Table) roll(e *Entry, last int64) {
 			e.Resets++
 		}
 		if w.OnGrid() {
-			end := w.End(e.Now)
-			t.spans[i] = span{end - w.PeriodNs, end}
+			start, end := w.Span(e.Now)
+			t.spans[i] = span{start, end}
 		}
 	}
 }

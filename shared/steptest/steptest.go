@@ -122,7 +122,7 @@ func (h *history) pass(elapsed int64, steps bool) (stepped bool) {
 func (h *history) define(capacity uint32, periods []int64, limits func(w *limit.Window)) {
 	for range 1 + h.random.IntN(3) {
 		w := limit.Window{
-			Algorithm: limit.Algorithm(1 + h.random.IntN(int(limit.TokenBucket))),
+			Algorithm: limit.Algorithm(1 + h.random.IntN(int(limit.Calendar))),
 			PeriodNs:  periods[h.random.IntN(len(periods))],
 		}
 		switch w.Algorithm {
@@ -132,6 +132,8 @@ func (h *history) define(capacity uint32, periods []int64, limits func(w *limit.
 			} else {
 				w.Jitter = uint8(h.random.IntN(100))
 			}
+		case limit.Calendar:
+			w = limit.NewCalendar([]int64{1, 2, 3, 4, 6, 12}[h.random.IntN(6)], h.random.Int64N(28*day), 0)
 		case limit.FixedWindowPerKey:
 			w.Elastic = h.random.IntN(3) == 0
 		case limit.SlidingWindowLog:
@@ -278,7 +280,7 @@ func keeps(w *limit.Window, i int, hits []admission) bool {
 			}
 			long, most := hits[to].passed-hits[from].passed, int64(w.Limit)
 			switch {
-			case w.Algorithm == limit.FixedWindow:
+			case w.Algorithm == limit.FixedWindow || w.Algorithm == limit.Calendar:
 				most *= int64(1 + hits[to].starts[i] - hits[from].starts[i])
 				if ahead > 0 { // an evicted key may begin with the window that others have reached
 					most += int64(w.Limit)

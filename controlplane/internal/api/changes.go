@@ -30,7 +30,7 @@ func Changes(before, after *policy.Policy) []Change {
 			Counter: c.Counter, Fate: c.Fate, Why: c.Why, Renamed: c.Renamed, Keeps: c.Keeps(), Text: c.String(),
 		}
 		for _, w := range c.Windows {
-			change.Windows = append(change.Windows, WindowChange{Per: policy.FormatDuration(w.Window.PeriodNs), Fate: w.Fate})
+			change.Windows = append(change.Windows, WindowChange{Per: policy.PeriodOf(w.Window), Fate: w.Fate})
 		}
 		changes = append(changes, change)
 	}

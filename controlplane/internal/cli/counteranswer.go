@@ -136,7 +136,7 @@ func windowsText(windows []answer.Window) string {
 		if w.Limit != nil {
 			of = strconv.FormatUint(uint64(*w.Limit), 10)
 		}
-		text := fmt.Sprintf("%d of %s per %s", w.Used, of, policy.FormatDuration(w.PerMs*int64(time.Millisecond)))
+		text := fmt.Sprintf("%d of %s per %s", w.Used, of, per(&w))
 		if w.Name != "" {
 			text = w.Name + " " + text
 		}

@@ -143,7 +143,7 @@ func windowSentence(w answer.Window) string {
 	if w.Name != "" {
 		name = printable.Text(w.Name) + ": "
 	}
-	per := span(w.PerMs)
+	per := per(&w)
 	if w.Unlimited || w.Limit == nil || w.Remaining == nil {
 		return fmt.Sprintf("%sunlimited per %s, %d used", name, per, w.Used)
 	}
@@ -167,6 +167,14 @@ func leaseSentence(r *answer.ExplainedRule) string {
 		return text + "; the quota service has not said yet how the key stands"
 	}
 	return text
+}
+
+// per is how long a window is, as a policy has it.
+func per(w *answer.Window) string {
+	if w.Months > 0 {
+		return policy.FormatMonths(w.Months)
+	}
+	return span(w.PerMs)
 }
 
 // span prints milliseconds as a policy has them.

@@ -185,9 +185,9 @@ func (in *source) gatewayQuota(r *gatewayRule, local bool) *quota {
 	}
 	if local && q.requests > 0 {
 		q.algorithm, q.burst = "token_bucket", q.requests
-		if short := map[string]string{"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d"}[unit]; short != "" {
-			q.per = short
-		}
+		q.per = map[string]string{"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d", "month": "30d", "year": "365d"}[unit]
+	} else {
+		in.noteCalendar(unit)
 	}
 	return q
 }

@@ -246,6 +246,18 @@ func TestBackendTrafficPolicy(t *testing.T) {
 `)
 	require.NotContains(t, string(made.Policy), "mode")
 
+	// Months of the service become the calendar's, with a note. A bucket keeps their length.
+	const monthly = "kind: BackendTrafficPolicy\nspec: {rateLimit: {TYPE: {rules: [{limit: {requests: 3, unit: Month}}, {limit: {requests: 9, unit: Year}}]}}}"
+	for kind, want := range map[string][]string{
+		"global": {"limits: [3/month]", "limits: [9/year]", "months of 30 days"},
+		"local":  {"limits: [{requests: 3, per: 30d}]", "limits: [{requests: 9, per: 365d}]"},
+	} {
+		made, err := filter(strings.Replace(monthly, "TYPE", kind, 1), importer.Options{})
+		require.NoError(t, err)
+		for _, text := range want {
+			require.Contains(t, string(made.Policy), text)
+		}
+	}
 	made, err = filter("kind: BackendTrafficPolicy\nspec: {rateLimit: {global: {rules: [{limit: {requests: 3, unit: Day, fromMetadata: {namespace: n, key: k}}}]}}}", importer.Options{})
 	require.NoError(t, err)
 	require.Contains(t, string(made.Policy), "mode: \"off\"")

@@ -165,7 +165,15 @@ type theirReplaced struct {
 
 var unitPeriods = map[string]string{
 	"second": "second", "minute": "minute", "hour": "hour", "day": "day", "week": "week",
-	"month": "30d", "year": "365d", // fixed lengths there too
+	"month": "month", "year": "year",
+}
+
+// noteCalendar says of units that have fixed lengths there how they differ.
+func (in *source) noteCalendar(unit string) {
+	if unit == "month" || unit == "year" {
+		in.notes.add(place{}, "envoyproxy/ratelimit has months of 30 days, unless it is set to calendar months, and years of 365. "+
+			"Here months and years are the calendar's, in UTC. For fixed lengths write 30d and 365d.")
+	}
 }
 
 // addAll adds descriptors; those of several files of a domain come together.
@@ -213,6 +221,7 @@ func (t *tree) addQuota(in *source, d *theirDescriptor) {
 	default:
 		t.quota = &quota{requests: uint64(limit.RequestsPerUnit), per: per, shadow: d.ShadowMode || d.QuotaMode,
 			place: t.place}
+		in.noteCalendar(unit)
 		if d.QuotaMode {
 			t.quota.notes = append(t.quota.notes, "quota_mode denies a request only when all its descriptors in that mode "+
 				"are over their limits. A rule denies alone, so it is shadow. If a request has only one such descriptor, "+

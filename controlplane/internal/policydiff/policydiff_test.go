@@ -61,6 +61,9 @@ func TestBetween(t *testing.T) {
 		{"windows", a, `{"name":"a","key":["host"],"limits":["10/1s",{"requests":9,"per":"1m","offset":"1s"},{"requests":9,"per":"1m","jitter":10}]}`, []string{
 			`counter "a": kept; fixed_window of 1m with offset 1s is new and starts empty; fixed_window of 1m with jitter 10% is new and starts empty; fixed_window of 1m is dropped`,
 		}},
+		{"months", `{"name":"a","limits":["9/30d","1/month"]}`, `{"name":"a","limits":["5/month",{"requests":9,"per":"6 months","utc_offset":"+05:30"},{"requests":9,"per":"year","offset":"14d","utc_offset":"-00:00"}]}`, []string{
+			`counter "a": kept; fixed_window of 6 months with utc_offset +05:30 is new and starts empty; fixed_window of year with offset 2w is new and starts empty; fixed_window of 30d is dropped`,
+		}},
 		{"algorithm", `{"name":"a","limits":["1/1s"],"algorithm":"token_bucket"}`, `{"name":"a","limits":["1/1s"],"algorithm":"sliding_window_log"}`, []string{
 			`counter "a": kept; sliding_window_log of 1s is new and starts empty; token_bucket of 1s is dropped`,
 		}},

@@ -169,6 +169,7 @@ var choices = map[string][]typeDoc{
 	}},
 	"grpc_status": {{form: policy.FormWord, words: policy.GRPCStatuses[1:]}, {form: policy.FormInteger, min: 1, max: 16}},
 	"claim":       {anyText, {form: policy.FormList, item: &anyText, min: 1}},
+	"utc_offset":  {{form: policy.FormText, pattern: `^(?:[+-](?:0[0-9]|1[01]):[0-5][0-9]|[+-]12:00|\+1[23]:[0-5][0-9]|\+14:00)$`, text: `text such as "+02:00"`}},
 	"percent": {{form: policy.FormInteger, min: 1, max: 100}, {
 		form: policy.FormText, pattern: `^[0-9]+(?:\.[0-9]+)?(?:[Ee][+-]?[0-9]+)?%$`, text: `text such as "25%"`,
 	}},

@@ -192,12 +192,10 @@ func check(d *lease.Definition) error {
 	for i := range d.Windows {
 		w := &d.Windows[i]
 		switch {
-		case w.Algorithm < limit.FixedWindow || w.Algorithm > limit.TokenBucket:
+		case w.Algorithm < limit.FixedWindow || w.Algorithm > limit.Calendar:
 			return errUnknownWindow
-		case w.PeriodNs < limit.MinPeriodNs || w.PeriodNs > limit.MaxPeriodNs:
-			return errors.New("a window's period is not from 1 ms to 366 days")
-		case w.OffsetNs < 0 || w.OffsetNs >= w.PeriodNs:
-			return errors.New("a window's offset is not from 0 to its period")
+		case !w.InRange():
+			return errors.New("a window is not 1 ms to 366 days or 1, 2, 3, 4, 6 or 12 months long, or its offset is not less")
 		case w.Unlimited && w.Algorithm == limit.TokenBucket && (w.Limit > 0 || w.Burst > 0):
 			return errors.New("an unlimited bucket has no limit and no burst")
 		case w.Units > limit.MaxLog:

@@ -60,6 +60,8 @@ func TestTwoPoliciesInTurn(t *testing.T) {
 func TestANewWindowBeginsWithWhatIsKnown(t *testing.T) {
 	jittered := fixed(10, 2*hour)
 	jittered.Jitter = 50
+	month := limit.NewCalendar(1, 0, 0)
+	month.Limit = 10
 	for _, c := range []struct {
 		name    string
 		old     limit.Window
@@ -74,6 +76,9 @@ func TestANewWindowBeginsWithWhatIsKnown(t *testing.T) {
 		{"a shorter one at its own beginning", fixed(10, 2*hour), 6, 0, 0, fixed(10, hour), 6},
 		{"a shorter one later", fixed(10, 2*hour), 6, hour, 1, fixed(10, hour), 0},
 		{"one of a lower limit", fixed(10, hour), 6, 0, 0, fixed(3, 2*hour), 6},
+		{"a month", fixed(10, hour), 6, 0, 0, month, 6},
+		{"a day of a month", month, 6, 0, 0, fixed(10, 24*hour), 0},
+		{"a year after a month", month, 6, 0, 0, limit.NewCalendar(12, 0, 0), 6},
 		{"a key's own grid", fixed(10, hour), 6, 0, 0, jittered, 6},
 		{"from a key's own grid", jittered, 6, 0, 0, fixed(10, 4*hour), 6},
 		{"a key's own window", perKey(10, hour), 6, second, 1, perKey(10, 2*hour), 0},
@@ -100,8 +105,10 @@ func TestANewWindowBeginsWithWhatIsKnown(t *testing.T) {
 // rolled and refilled as if it were alone, what it granted comes back, and a lease of
 // the other's does not hold it up.
 func TestOthersWindowsGoOn(t *testing.T) {
+	endsSoon := limit.NewCalendar(1, (base+10*second)%(24*hour), 0)
+	endsSoon.Limit = 10
 	for name, w := range map[string]limit.Window{
-		"fixed": fixed(10, 10*second), "per key": perKey(10, 10*second), "counter": counter(10, 10*second),
+		"fixed": fixed(10, 10*second), "month": endsSoon, "per key": perKey(10, 10*second), "counter": counter(10, 10*second),
 		"log": logOf(10, 10*second), "bucket": bucket(10, 10*second, 10),
 	} {
 		theirs := logOf(500, 24*hour)

@@ -54,8 +54,11 @@ func TestOperate(t *testing.T) {
 // TestOperateOnOneWindow: the others stay, of every algorithm, and no return uncounts
 // what was set since its grant.
 func TestOperateOnOneWindow(t *testing.T) {
-	for a := limit.FixedWindow; a <= limit.TokenBucket; a++ {
+	for a := limit.FixedWindow; a <= limit.Calendar; a++ {
 		one := limit.Window{Algorithm: a, Limit: 10, PeriodNs: 1000 * second, Burst: 10, Units: 10}
+		if a == limit.Calendar {
+			one.PeriodNs = limit.MonthNs
+		}
 		b := newRig(t)
 		d := define(1, lease.LeaseAuto, fixed(20, minute), one)
 		p := b.proxy(b.service, d)

@@ -188,14 +188,13 @@ const (
 
 func (r *reader) window() (w limit.Window, u limit.Usage, beforeStamp int64) {
 	w.Algorithm = limit.Algorithm(r.byte())
-	w.PeriodNs = int64(r.uint(uint64(limit.MaxPeriodNs)))
-	w.OffsetNs = int64(r.uint(uint64(limit.MaxPeriodNs)))
+	w.PeriodNs, w.OffsetNs = int64(r.uint(maxInstant)), int64(r.uint(maxInstant))
 	w.Jitter = r.byte()
 	flags := r.byte()
 	w.Elastic, u.Slides, u.Cut = flags&flagElas != 0, flags&flagSlides != 0, flags&flagCut != 0
-	r.bad = r.bad || w.PeriodNs < limit.MinPeriodNs || flags > flagElas|flagSlides|flagCut
+	r.bad = r.bad || !w.InRange() || flags > flagElas|flagSlides|flagCut
 	switch w.Algorithm {
-	case limit.FixedWindow, limit.FixedWindowPerKey:
+	case limit.FixedWindow, limit.FixedWindowPerKey, limit.Calendar:
 		u.Used, u.EndNs = uint32(r.uint(maxUnits)), int64(r.uint(maxInstant))
 	case limit.SlidingWindowCounter:
 		u.Used, u.Prev = uint32(r.uint(maxUnits)), uint32(r.uint(maxUnits))

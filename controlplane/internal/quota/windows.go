@@ -83,12 +83,13 @@ func (r *record) known(w *limit.Window) (most limit.Usage, stamp int64) {
 	stamp = r.NowNs
 	for i := range r.Windows {
 		v, u, of := &r.Windows[i], limit.Usage{}, r.NowNs
-		if v.Algorithm != w.Algorithm || r.Usages[i].IsZero() {
+		if named(v) != named(w) || r.Usages[i].IsZero() {
 			continue
 		}
 		switch w.Algorithm {
-		case limit.FixedWindow, limit.SlidingWindowCounter:
-			u = w.Set(r.NowNs, r.countedSince(i, w.End(r.NowNs)-w.PeriodNs))
+		case limit.FixedWindow, limit.Calendar, limit.SlidingWindowCounter:
+			start, _ := w.Span(r.NowNs)
+			u = w.Set(r.NowNs, r.countedSince(i, start))
 		case limit.SlidingWindowLog:
 			u = r.loggedSince(i, w)
 		case limit.TokenBucket:
@@ -102,11 +103,19 @@ func (r *record) known(w *limit.Window) (most limit.Usage, stamp int64) {
 	return most, stamp
 }
 
+// named is the algorithm as a policy names it.
+func named(w *limit.Window) limit.Algorithm {
+	if w.Algorithm == limit.Calendar {
+		return limit.FixedWindow
+	}
+	return w.Algorithm
+}
+
 // countedSince is how many units an aligned window has counted of which all came after
 // start.
 func (r *record) countedSince(i int, start int64) (units uint32) {
 	v, u := &r.Windows[i], &r.Usages[i]
-	begin := v.End(r.NowNs) - v.PeriodNs
+	begin, _ := v.Span(r.NowNs)
 	if u.EndNs != 0 { // of a key's own grid
 		begin = u.EndNs - v.PeriodNs
 	}

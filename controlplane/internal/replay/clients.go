@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -32,19 +33,24 @@ type window struct{ number, used, most uint32 }
 
 // period is of one limit.
 type period struct {
-	ns, offsetNs int64
-	uses         Uses
-	number       uint32 // of the newest one
-	active       int64  // clients in it
-	peak         int64  // clients in one, at most
+	window   limit.Window
+	lengthNs int64 // of the shortest one
+	uses     Uses
+	number   uint32 // of the newest one
+	active   int64  // clients in it
+	peak     int64  // clients in one, at most
 }
 
 func newClients(rule *policy.Rule, left *int64) *clients {
 	c := &clients{seed: maphash.MakeSeed(), index: map[uint64]uint32{}, left: left}
 	if rule.Cost.Header == "" && rule.Cost.Query == "" && len(rule.Costs) == 0 {
 		for i := range rule.Limits {
-			w := &rule.Limits[i]
-			c.periods = append(c.periods, period{ns: w.PeriodNs, offsetNs: w.OffsetNs, uses: Uses{}})
+			w := rule.Limits[i].Window
+			p := period{window: w, lengthNs: w.PeriodNs, uses: Uses{}}
+			if w.Algorithm == limit.Calendar {
+				p.lengthNs = w.Months() * limit.MaxOffsetNs
+			}
+			c.periods = append(c.periods, p)
 		}
 	}
 	return c
@@ -72,7 +78,8 @@ func (c *clients) find(key []byte) (uint32, bool) {
 func (c *clients) use(i uint32, ns int64, units uint32) {
 	for j := range c.periods {
 		p := &c.periods[j]
-		number := uint32((ns-p.offsetNs)/p.ns) + 1 // 0 is none
+		start, _ := p.window.Span(ns)
+		number := uint32(start/p.lengthNs) + 1 // 0 is none
 		w := &c.windows[int(i)*len(c.periods)+j]
 		if w.number != number {
 			if w.used > 0 {

@@ -196,7 +196,7 @@ func (c *collector) end() Outcome {
 			if name == "" {
 				name = strconv.Itoa(j)
 			}
-			out.Use = append(out.Use, Use{Limit: name, Units: l.Max(), PeriodNs: l.PeriodNs, Distribution: uses.Distribution()})
+			out.Use = append(out.Use, Use{Limit: name, Units: l.Max(), PeriodNs: l.PeriodNs, Months: l.Months(), Distribution: uses.Distribution()})
 		}
 	}
 	return c.Outcome

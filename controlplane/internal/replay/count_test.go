@@ -3,9 +3,11 @@ package replay
 import (
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -13,6 +15,20 @@ func TestUses(t *testing.T) {
 	u := Uses{1: 90, 7: 9, 19: 1}
 	d := u.Distribution()
 	require.Equal(t, []uint32{1, 1, 7, 19, 19}, []uint32{d.P50, d.P90, d.P99, d.P999, d.Max})
+}
+
+// Windows of months are told apart by the calendar.
+func TestUseByMonths(t *testing.T) {
+	left := int64(1)
+	c := newClients(&policy.Rule{Limits: []policy.Limit{{Window: limit.NewCalendar(1, 0, 0)}, {Window: limit.NewCalendar(12, 0, 0)}}}, &left)
+	i, known := c.find([]byte("a"))
+	require.True(t, known)
+	for _, day := range []string{"2027-12-31", "2028-01-01", "2028-01-31", "2028-02-01", "2028-02-29", "2028-02-29", "2028-03-01", "2029-01-01"} {
+		at, err := time.Parse(time.DateOnly, day)
+		require.NoError(t, err)
+		c.use(i, at.UnixNano(), 1)
+	}
+	require.Equal(t, []Uses{{1: 3, 2: 1, 3: 1}, {1: 2, 6: 1}}, c.uses())
 }
 
 // A timeline that becomes wider counts as one that was as wide from the start.

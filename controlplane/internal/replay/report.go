@@ -103,6 +103,7 @@ type Use struct {
 	Limit    string `json:"limit"` // name or index
 	Units    uint32 `json:"units"` // that the limit allows at most at once
 	PeriodNs int64  `json:"period_ns"`
+	Months   int64  `json:"months,omitempty"` // of a window of months: PeriodNs has 31 days for each
 	Distribution
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // maxDrawn is how many rules of a policy have charts. Tables have all.
@@ -97,7 +98,11 @@ func (v *ruleView) draw(t replay.Timeline) error {
 	v.Pictures = append(v.Pictures, p)
 	for i := range v.Use {
 		u := &v.Use[i]
-		if p, err = use(&u.Distribution, u.Units, "per "+span(u.PeriodNs)); err != nil {
+		per := span(u.PeriodNs)
+		if u.Months > 0 {
+			per = policy.FormatMonths(u.Months)
+		}
+		if p, err = use(&u.Distribution, u.Units, "per "+per); err != nil {
 			return err
 		}
 		v.Pictures = append(v.Pictures, p)

@@ -12,7 +12,7 @@ import (
 // so it is exact for a rule without a key on one worker and an approximation
 // otherwise. No record holds any of it.
 type spikes struct {
-	start      int64  // of the window that holds the counts below
+	end        int64  // of the window that holds the counts below
 	head, tail uint64 // units in its first and last tenth
 	before     uint64 // units in the last tenth of the window before
 
@@ -29,7 +29,7 @@ func (s *spikes) count(of *Subject) {
 func (s *spikes) countLoud(of *Subject) {
 	windows := of.Rule.Subjects.Windows
 	for i := range windows {
-		if w := &windows[i]; w.Algorithm == limit.FixedWindow {
+		if w := &windows[i]; w.Algorithm == limit.FixedWindow || w.Algorithm == limit.Calendar {
 			s.add(w, of.Record.Now, uint64(of.Cost), &of.Rule.Metrics)
 			return
 		}
@@ -38,18 +38,19 @@ func (s *spikes) countLoud(of *Subject) {
 }
 
 func (s *spikes) add(w *limit.Window, now int64, units uint64, m *Metrics) {
-	end := w.End(now)
-	if start := end - w.PeriodNs; start != s.start {
+	start, end := w.Span(now)
+	length := end - start
+	if end != s.end {
 		before := uint64(0)
-		if start == s.start+w.PeriodNs {
+		if start == s.end {
 			before = s.tail
 		}
 		*s = spikes{
-			start: start, before: before,
-			quietFrom: start + (w.PeriodNs+9)/10, quietTo: end - w.PeriodNs/10,
+			end: end, before: before,
+			quietFrom: start + (length+9)/10, quietTo: end - length/10,
 		}
 	}
-	if now-s.start < w.PeriodNs/10 {
+	if now-start < length/10 {
 		limit := uint64(w.Limit)
 		already := max(s.before+s.head, limit)
 		s.head += units
@@ -57,7 +58,7 @@ func (s *spikes) add(w *limit.Window, now int64, units uint64, m *Metrics) {
 			m.BoundarySpikes += max(s.before+s.head, limit) - already
 		}
 	}
-	if end-now <= w.PeriodNs/10 {
+	if end-now <= length/10 {
 		s.tail += units
 	}
 }

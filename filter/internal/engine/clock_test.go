@@ -32,8 +32,11 @@ func TestTheClockSteps(t *testing.T) {
 		limits := make([]definedLimit, len(windows))
 		for i, w := range windows {
 			limits[i] = definedLimit{
-				policy.AlgorithmName(w.Algorithm), w.Limit, time.Duration(w.PeriodNs).String(), time.Duration(w.OffsetNs).String(),
+				policy.AlgorithmName(w.Algorithm), w.Limit, policy.PeriodOf(w), time.Duration(w.OffsetNs).String(),
 				int(w.Jitter), w.Elastic, 0,
+			}
+			if w.Algorithm == limit.Calendar {
+				limits[i].Offset = time.Duration(w.ShiftNs()).String()
 			}
 			if w.OffsetNs == 0 {
 				limits[i].Offset = ""

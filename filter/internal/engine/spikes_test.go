@@ -27,6 +27,7 @@ func TestBoundarySpikes(t *testing.T) {
 		{"every boundary", `"5/10s"`, []hits{{9500, 5, 0}, {10500, 2, 2}, {19500, 3, 2}, {20500, 5, 5}}},
 		{"the whole limit twice", `"5/10s"`, []hits{{9500, 9, 0}, {10500, 9, 5}}},
 		{"offset", `{"requests":5,"per":"10s","offset":"3s"}`, []hits{{12500, 5, 0}, {13500, 5, 5}}},
+		{"months", `"5/month"`, []hits{{31*86_400_000 - 1, 5, 0}, {31 * 86_400_000, 2, 2}, {59*86_400_000 - 1, 3, 2}, {59 * 86_400_000, 5, 5}}},
 		{"the shortest aligned window", `{"requests":5,"per":"1s","algorithm":"token_bucket"},"5/10s","100/1h"`, []hits{{9500, 5, 0}, {10500, 5, 5}}},
 		{"none aligned", `{"requests":5,"per":"10s","algorithm":"fixed_window_per_key"}`, []hits{{9500, 5, 0}, {10500, 5, 0}}},
 	} {

@@ -79,15 +79,15 @@ func (f *Fields) appendIETF(dst []Field, subjects []*decide.Subject, now int64) 
 func appendPolicy(b []byte, a *decide.Subject, i int, w *limit.Window) []byte {
 	b = appendPolicyName(separate(b), a, i)
 	b = strconv.AppendUint(append(b, ";q="...), uint64(w.Max()), 10)
-	if w.PeriodNs%1_000_000_000 == 0 && w.Max() == w.Limit {
-		b = strconv.AppendInt(append(b, ";w="...), w.PeriodNs/1_000_000_000, 10)
+	if length := w.LengthNs(a.Now()); length%1_000_000_000 == 0 && w.Max() == w.Limit {
+		b = strconv.AppendInt(append(b, ";w="...), length/1_000_000_000, 10)
 	}
 	return b
 }
 
-func appendQuota(b []byte, w *limit.Window) []byte {
+func appendQuota(b []byte, a *decide.Subject, w *limit.Window) []byte {
 	b = strconv.AppendUint(append(b, ", "...), uint64(w.Limit), 10)
-	b = strconv.AppendInt(append(b, ";w="...), decide.Seconds(w.PeriodNs), 10)
+	b = strconv.AppendInt(append(b, ";w="...), decide.Seconds(w.LengthNs(a.Now())), 10)
 	if w.Max() != w.Limit { // a token bucket, as in the draft's example
 		b = strconv.AppendUint(append(b, ";burst="...), uint64(w.Max()), 10)
 	}
@@ -116,7 +116,7 @@ func (f *Fields) appendXRateLimit(dst []Field, subjects []*decide.Subject, now i
 			if remaining := w.Remaining(u, a.Now()); !known || remaining < left {
 				known, quota, left, reset = true, w.Max(), remaining, resetSeconds(a, w, u, now)
 			}
-			quotas = appendQuota(quotas, w)
+			quotas = appendQuota(quotas, a, w)
 		}
 	}
 	f.text[0] = quotas

@@ -72,7 +72,7 @@ func windows(a *decide.Subject, now int64) []answer.Window {
 	for i := range all {
 		w, u := a.Window(i)
 		all[i] = answer.Window{
-			Name: a.Rule.Policy.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.PeriodNs,
+			Name: a.Rule.Policy.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(a.Now()), Months: w.Months(),
 			Used: w.Count(u, a.Now()), ResetNs: max(0, w.Reset(u, a.Now())-now),
 		}
 		if !w.Unlimited {

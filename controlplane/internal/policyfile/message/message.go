@@ -57,8 +57,14 @@ func parts(p *policy.Problem) []string {
 // Window is all that makes a window what it is, in words.
 func Window(w limit.Window) string {
 	var with []string
-	if w.OffsetNs > 0 {
-		with = append(with, "offset "+policy.FormatDuration(w.OffsetNs))
+	offset := w.OffsetNs
+	if w.Algorithm == limit.Calendar {
+		if offset = w.ShiftNs(); offset < 0 {
+			with = append(with, "utc_offset "+policy.FormatUTCOffset(-offset))
+		}
+	}
+	if offset > 0 {
+		with = append(with, "offset "+policy.FormatDuration(offset))
 	}
 	if w.Jitter > 0 {
 		with = append(with, "jitter "+strconv.Itoa(int(w.Jitter))+"%")
@@ -66,7 +72,7 @@ func Window(w limit.Window) string {
 	if w.Elastic {
 		with = append(with, "elastic")
 	}
-	s := policy.AlgorithmName(w.Algorithm) + " of " + policy.FormatDuration(w.PeriodNs)
+	s := policy.AlgorithmName(w.Algorithm) + " of " + policy.PeriodOf(w)
 	if len(with) > 0 {
 		s += " with " + strings.Join(with, " and ")
 	}

@@ -68,6 +68,13 @@ var sentences = map[policy.Code]string{
 	policy.LongDuration:     "duration {value} is too long: the most is 366d",
 	policy.PeriodRange:      "a window must be 1ms to 366d long, not {ns 1}",
 
+	policy.MonthCount: "a window of months has 1, 2, 3, 4, 6 or 12 of them, so that one starts with each year, not {1}",
+	policy.MonthsMisplaced: "only fixed_window counts by calendar months, not {1}: set algorithm to fixed_window, " +
+		"or write 30d or 365d for a window of that length",
+	policy.MonthJitter:        "a window of months has no jitter: remove it, or write 30d or 365d for a window of that length",
+	policy.MonthOffsetTooLong: "must be less than 28d, the shortest month, not {ns 1}",
+	policy.UTCOffsetMisplaced: "only a window of months or years has a UTC offset: remove it, or shift other windows by offset, " +
+		"such as 16h for days of UTC+8",
 	policy.WindowNameNumber: "{value} looks like the index of a window: use a letter",
 	policy.WindowNameTwice:  `has the name of {2}, {"1"}: names of windows must differ`,
 	policy.WindowTwice:      "is the same window as {1} ({window}): keep the one with the smaller limit",

@@ -30,6 +30,7 @@ var (
 		"path":             `"full" or an object such as {segment: 1}`,
 		"header":           "a header's name such as x-user-id, or an object such as {name: authorization, scheme: bearer}",
 		"claim":            "a claim's name such as sub, or a list of names for one inside another",
+		"utc_offset":       `a UTC offset from -12:00 to +14:00, such as "+02:00"`,
 		"response_headers": "an object from header names to texts",
 		"grpc_status":      "a gRPC status such as resource_exhausted, or its number from 1 to 16",
 	}

@@ -159,7 +159,8 @@ func (s *subject) windows(found *quota.Found) []answer.Window {
 		}
 		w, st := &s.definition.Windows[column], found.Windows[column]
 		a := answer.Window{
-			Name: s.rule.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.PeriodNs, Used: st.Used, ResetNs: st.ResetNs,
+			Name: s.rule.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
+			Used: st.Used, ResetNs: st.ResetNs,
 		}
 		if !w.Unlimited {
 			most := w.Max()
