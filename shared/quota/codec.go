@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
 
 // maxItems is no bound of its own: a message of MaxMessageBytes has fewer items.
@@ -13,11 +14,11 @@ const maxItems = MaxMessageBytes
 // Append appends the message's bytes to b.
 func (m *Asks) Append(b []byte) []byte {
 	if m.Domain != "" {
-		b = appendVarint(append(b, tag(1, wireBytes)), uint64(len(m.Domain)))
+		b = binary.AppendUvarint(append(b, tag(1, wire.Bytes)), uint64(len(m.Domain)))
 		b = append(b, m.Domain...)
 	}
 	if m.Process != 0 {
-		b = binary.LittleEndian.AppendUint64(append(b, tag(2, wireFixed64)), m.Process)
+		b = binary.LittleEndian.AppendUint64(append(b, tag(2, wire.Fixed64)), m.Process)
 	}
 	var at int
 	for i := range m.Definitions {
@@ -127,50 +128,50 @@ func (m *Asks) Decode(b []byte) error {
 }
 
 func (m *Asks) set(f field) error {
-	switch f.id {
+	switch f.ID {
 	case 1:
 		return m.setDomain(f)
 	case 2:
-		if f.wire != wireFixed64 {
+		if f.Wire != wire.Fixed64 {
 			return errType
 		}
-		m.Process = binary.LittleEndian.Uint64(f.bytes)
+		m.Process = binary.LittleEndian.Uint64(f.Bytes)
 	case 3:
 		d, err := item(f, &m.Definitions, MaxDefinitions)
 		if err != nil {
 			return err
 		}
-		return d.decode(f.bytes)
+		return d.decode(f.Bytes)
 	case 4:
 		a, err := item(f, &m.Asks, maxItems)
 		if err != nil {
 			return err
 		}
-		return a.decode(f.bytes)
+		return a.decode(f.Bytes)
 	case 5:
 		r, err := item(f, &m.Returns, maxItems)
 		if err != nil {
 			return err
 		}
 		*r = Return{}
-		return eachField(f.bytes, r.set)
+		return eachField(f.Bytes, r.set)
 	}
 	return nil
 }
 
 func (m *Asks) setDomain(f field) error {
 	switch {
-	case f.wire != wireBytes:
+	case f.Wire != wire.Bytes:
 		return errType
-	case len(f.bytes) > MaxDomainBytes || !utf8.Valid(f.bytes):
+	case len(f.Bytes) > MaxDomainBytes || !utf8.Valid(f.Bytes):
 		return errSize
 	}
-	m.Domain = string(f.bytes)
+	m.Domain = string(f.Bytes)
 	return nil
 }
 
 func (r *Return) set(f field) error {
-	switch f.id {
+	switch f.ID {
 	case 1:
 		return readUint32(f, &r.Grant)
 	case 2:
@@ -183,7 +184,7 @@ func (d *Definition) decode(b []byte) error {
 	*d = Definition{Windows: d.Windows[:0]}
 	keyed := false
 	err := eachField(b, func(f field) error {
-		keyed = keyed || f.id == 2
+		keyed = keyed || f.ID == 2
 		return d.set(f)
 	})
 	switch {
@@ -198,7 +199,7 @@ func (d *Definition) decode(b []byte) error {
 }
 
 func (d *Definition) set(f field) error {
-	switch f.id {
+	switch f.ID {
 	case 1:
 		return readUint32(f, &d.ID)
 	case 2:
@@ -209,7 +210,7 @@ func (d *Definition) set(f field) error {
 			return err
 		}
 		*w = limit.Window{}
-		return eachField(f.bytes, func(f field) error { return setWindow(w, f) })
+		return eachField(f.Bytes, func(f field) error { return setWindow(w, f) })
 	case 4:
 		return readUint32(f, &d.Lease)
 	case 5:
@@ -219,7 +220,7 @@ func (d *Definition) set(f field) error {
 }
 
 func setWindow(w *limit.Window, f field) error {
-	switch f.id {
+	switch f.ID {
 	case 1:
 		return read(f, &w.Algorithm, 1<<8-1)
 	case 2:
@@ -254,7 +255,7 @@ func (a *Ask) decode(b []byte) error {
 }
 
 func (a *Ask) set(f field) error {
-	switch f.id {
+	switch f.ID {
 	case 1:
 		return readUint32(f, &a.ID)
 	case 2:
@@ -262,7 +263,7 @@ func (a *Ask) set(f field) error {
 		if err != nil {
 			return err
 		}
-		return p.decode(f.bytes)
+		return p.decode(f.Bytes)
 	}
 	return nil
 }
@@ -271,7 +272,7 @@ func (p *Part) decode(b []byte) error {
 	*p = Part{}
 	keyed := false
 	err := eachField(b, func(f field) error {
-		keyed = keyed || f.id == 2
+		keyed = keyed || f.ID == 2
 		return p.set(f)
 	})
 	if err == nil && !keyed {
@@ -281,7 +282,7 @@ func (p *Part) decode(b []byte) error {
 }
 
 func (p *Part) set(f field) error {
-	switch f.id {
+	switch f.ID {
 	case 1:
 		return readUint32(f, &p.Definition)
 	case 2:
@@ -313,14 +314,14 @@ func (m *Answers) Decode(b []byte) error {
 }
 
 func (m *Answers) set(f field) error {
-	switch f.id {
+	switch f.ID {
 	case 1:
 		a, err := item(f, &m.Answers, maxItems)
 		if err != nil {
 			return err
 		}
 		*a = Answer{Grants: a.Grants[:0]}
-		return eachField(f.bytes, a.set)
+		return eachField(f.Bytes, a.set)
 	case 2:
 		return readUint32(f, &m.Proxies)
 	}
@@ -328,7 +329,7 @@ func (m *Answers) set(f field) error {
 }
 
 func (a *Answer) set(f field) error {
-	switch f.id {
+	switch f.ID {
 	case 1:
 		return readUint32(f, &a.ID)
 	case 2:
@@ -339,13 +340,13 @@ func (a *Answer) set(f field) error {
 			return err
 		}
 		*g = Grant{Windows: g.Windows[:0]}
-		return eachField(f.bytes, g.set)
+		return eachField(f.Bytes, g.set)
 	}
 	return nil
 }
 
 func (g *Grant) set(f field) error {
-	switch f.id {
+	switch f.ID {
 	case 1:
 		return readUint32(f, &g.Number)
 	case 2:
@@ -366,13 +367,13 @@ func (g *Grant) set(f field) error {
 			return err
 		}
 		*w = Standing{}
-		return eachField(f.bytes, w.set)
+		return eachField(f.Bytes, w.set)
 	}
 	return nil
 }
 
 func (s *Standing) set(f field) error {
-	switch f.id {
+	switch f.ID {
 	case 1:
 		return readUint32(f, &s.Used)
 	case 2:

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
 
 func bytesOf(parts ...string) []byte { return []byte(strings.Join(parts, "")) }
@@ -18,15 +20,15 @@ func TestDecodeRefuses(t *testing.T) {
 		b    []byte
 		want error
 	}{
-		{"a tag alone", bytesOf("\x20"), errCut},
-		{"a length beyond the end", bytesOf("\x0a\x05abc"), errCut},
-		{"a length of 2⁶³", bytesOf("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7fabc"), errCut},
-		{"a number of eleven bytes", bytesOf("\x28", strings.Repeat("\xff", 10), "\x01"), errCut},
-		{"a number of 65 bits", bytesOf("\x28", strings.Repeat("\xff", 9), "\x02"), errCut},
-		{"a fixed number that is cut", bytesOf("\x11\x01\x02"), errCut},
-		{"field 0", bytesOf("\x00\x00"), errTag},
-		{"a field number beyond 2²⁹", bytesOf("\x80\x80\x80\x80\x10\x00"), errTag},
-		{"a group", bytesOf("\x33\x34"), errTag},
+		{"a tag alone", bytesOf("\x20"), wire.ErrCut},
+		{"a length beyond the end", bytesOf("\x0a\x05abc"), wire.ErrCut},
+		{"a length of 2⁶³", bytesOf("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7fabc"), wire.ErrCut},
+		{"a number of eleven bytes", bytesOf("\x28", strings.Repeat("\xff", 10), "\x01"), wire.ErrCut},
+		{"a number of 65 bits", bytesOf("\x28", strings.Repeat("\xff", 9), "\x02"), wire.ErrCut},
+		{"a fixed number that is cut", bytesOf("\x11\x01\x02"), wire.ErrCut},
+		{"field 0", bytesOf("\x00\x00"), wire.ErrTag},
+		{"a field number beyond 2²⁹", bytesOf("\x80\x80\x80\x80\x10\x00"), wire.ErrTag},
+		{"a group", bytesOf("\x33\x34"), wire.ErrTag},
 		{"a domain that is a number", bytesOf("\x08\x01"), errType},
 		{"a process that is a varint", bytesOf("\x10\x01"), errType},
 		{"an ask that is a number", bytesOf("\x20\x01"), errType},

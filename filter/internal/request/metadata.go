@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math"
 	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/shared/wire"
 )
 
 // Dynamic metadata is read as protocol buffers, because there a value has its
@@ -14,97 +16,36 @@ import (
 //	entry:    1 = the name, 2 = what it stands for
 //	Value:    2 = double, 3 = text, 4 = bool, 5 = Struct, 6 = list (1 = each Value)
 
-const (
-	wireVarint  = 0
-	wireFixed64 = 1
-	wireBytes   = 2
-	wireFixed32 = 5
-)
+type field = wire.Field[string]
 
-// protoField is one field of a message.
-type protoField struct {
-	number uint64
-	wire   uint64 // how it is written
-	bits   uint64 // of a varint or a fixed number
-	bytes  string // of a text or message
-}
-
-// nextField cuts the first field off a message; false at the message's end and
-// where it is broken.
-func nextField(m *string) (f protoField, ok bool) {
-	tag, ok := takeVarint(m)
-	if !ok {
-		return f, false
+// each calls f for each field of a message, up to the end or where it is broken.
+func each(message string, f func(field)) {
+	for message != "" {
+		next, err := wire.Cut(&message)
+		if err != nil {
+			return
+		}
+		f(next)
 	}
-	f.number, f.wire = tag>>3, tag&7
-	switch f.wire {
-	case wireVarint:
-		f.bits, ok = takeVarint(m)
-		return f, ok
-	case wireBytes:
-		size, ok := takeVarint(m)
-		if !ok || size > uint64(len(*m)) {
-			return f, false
-		}
-		f.bytes, *m = (*m)[:size], (*m)[size:]
-		return f, true
-	case wireFixed64, wireFixed32:
-		size := 8
-		if f.wire == wireFixed32 {
-			size = 4
-		}
-		if len(*m) < size {
-			return f, false
-		}
-		if size == 8 {
-			f.bits = binary.LittleEndian.Uint64([]byte((*m)[:8]))
-		}
-		*m = (*m)[size:]
-		return f, true
-	}
-	return f, false
-}
-
-func takeVarint(m *string) (n uint64, ok bool) {
-	for i := 0; i < len(*m) && i < binary.MaxVarintLen64; i++ {
-		c := (*m)[i]
-		n |= uint64(c&0x7f) << (7 * i)
-		if c < 0x80 {
-			*m = (*m)[i+1:]
-			return n, true
-		}
-	}
-	return 0, false
 }
 
 // entry returns the content of a name in a Metadata or a Struct.
 func entry(message, name string) (value string, found bool) {
-	for {
-		f, ok := nextField(&message)
-		if !ok {
-			return value, found
+	each(message, func(f field) {
+		if f.ID != 1 || f.Wire != wire.Bytes {
+			return
 		}
-		if f.number != 1 || f.wire != wireBytes {
-			continue
-		}
-		key, content := "", ""
-		for {
-			half, ok := nextField(&f.bytes)
-			if !ok {
-				break
+		var halves [3]string
+		each(f.Bytes, func(half field) {
+			if half.Wire == wire.Bytes && half.ID < uint64(len(halves)) {
+				halves[half.ID] = half.Bytes
 			}
-			switch {
-			case half.wire != wireBytes:
-			case half.number == 1:
-				key = half.bytes
-			case half.number == 2:
-				content = half.bytes
-			}
+		})
+		if halves[1] == name {
+			value, found = halves[2], true
 		}
-		if key == name {
-			value, found = content, true
-		}
-	}
+	})
+	return value, found
 }
 
 // metadataValue returns a value by its path, as text: a text itself, a number in
@@ -116,17 +57,15 @@ func metadataValue(metadata string, path []string) (string, bool) {
 		return "", false
 	}
 	for i, name := range path[1:] {
-		var value protoField
+		value := field{ID: 5, Bytes: content}
 		if i > 0 {
 			value = oneOf(content)
-		} else {
-			value = protoField{number: 5, wire: wireBytes, bytes: content}
 		}
-		switch value.number {
+		switch value.ID {
 		case 5:
-			content, found = entry(value.bytes, name)
+			content, found = entry(value.Bytes, name)
 		case 6:
-			content, found = item(value.bytes, name)
+			content, found = item(value.Bytes, name)
 		default:
 			return "", false
 		}
@@ -138,49 +77,43 @@ func metadataValue(metadata string, path []string) (string, bool) {
 }
 
 // wireOf is how each field of a Value is written.
-var wireOf = [7]uint64{1: wireVarint, 2: wireFixed64, 3: wireBytes, 4: wireVarint, 5: wireBytes, 6: wireBytes}
+var wireOf = [7]byte{1: wire.Varint, 2: wire.Fixed64, 3: wire.Bytes, 4: wire.Varint, 5: wire.Bytes, 6: wire.Bytes}
 
 // oneOf returns the one field of a Value.
-func oneOf(value string) (last protoField) {
-	for {
-		f, ok := nextField(&value)
-		if !ok {
-			return last
-		}
-		if f.number > 0 && f.number < uint64(len(wireOf)) && f.wire == wireOf[f.number] {
+func oneOf(value string) (last field) {
+	each(value, func(f field) {
+		if f.ID < uint64(len(wireOf)) && f.Wire == wireOf[f.ID] {
 			last = f
 		}
-	}
+	})
+	return last
 }
 
-func item(list, number string) (string, bool) {
+func item(list, number string) (text string, found bool) {
 	n, err := strconv.ParseUint(number, 10, 16)
 	if err != nil {
 		return "", false
 	}
-	for {
-		f, ok := nextField(&list)
-		if !ok {
-			return "", false
-		}
-		if f.number != 1 || f.wire != wireBytes {
-			continue
+	each(list, func(f field) {
+		if f.ID != 1 || f.Wire != wire.Bytes {
+			return
 		}
 		if n == 0 {
-			return f.bytes, true
+			text, found = f.Bytes, true
 		}
 		n--
-	}
+	})
+	return text, found
 }
 
-func valueText(f protoField) (string, bool) {
-	switch f.number {
+func valueText(f field) (string, bool) {
+	switch f.ID {
 	case 2:
-		return numberText(math.Float64frombits(f.bits)), true
+		return numberText(math.Float64frombits(binary.LittleEndian.Uint64([]byte(f.Bytes)))), true
 	case 3:
-		return f.bytes, true
+		return f.Bytes, true
 	case 4:
-		return strconv.FormatBool(f.bits != 0), true
+		return strconv.FormatBool(f.Number != 0), true
 	}
 	return "", false
 }

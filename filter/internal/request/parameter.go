@@ -7,22 +7,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// parameter is a parameter of the query.
-type parameter struct {
-	named
-	doubtful bool
-}
-
 // ParameterNumber returns the number of a query parameter.
-func (r *Request) ParameterNumber(name string) int {
-	for i := range r.parameters {
-		if r.parameters[i].name == name {
-			return i
-		}
-	}
-	r.parameters = append(r.parameters, parameter{named: named{name: name}})
-	return len(r.parameters) - 1
-}
+func (r *Request) ParameterNumber(name string) int { return numberIn(&r.parameters, name) }
 
 // Parameter returns the first value of a query parameter, and whether some upstream
 // may read another one.

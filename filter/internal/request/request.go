@@ -50,7 +50,7 @@ type Request struct {
 
 	first      []named
 	joined     []joined
-	parameters []parameter
+	parameters []named
 	cookies    []named
 	attributes []named
 
@@ -58,9 +58,10 @@ type Request struct {
 }
 
 type lazy struct {
-	turn    uint64
-	present bool
-	value   string
+	turn     uint64
+	present  bool
+	doubtful bool // some upstream may read another value
+	value    string
 }
 
 type named struct {
@@ -87,29 +88,6 @@ func (r *Request) Begin() {
 // IsDoubtful reports whether servers may take the host or the path, as far as they have
 // been read, for different ones.
 func (r *Request) IsDoubtful() bool { return len(r.hosts) > 1 || len(r.paths) > 1 }
-
-// Clone returns a Request of another source with the same names and numbers.
-// It shares nothing with r.
-func (r *Request) Clone(source Source) Request {
-	return Request{
-		source: source, turn: 1, cookieHeader: r.cookieHeader,
-		first: unread(r.first), cookies: unread(r.cookies), attributes: unread(r.attributes),
-		joined:     unreadEach(r.joined, func(j *joined) joined { return joined{named: named{name: j.name}} }),
-		parameters: unreadEach(r.parameters, func(p *parameter) parameter { return parameter{named: named{name: p.name}} }),
-	}
-}
-
-func unread(list []named) []named {
-	return unreadEach(list, func(n *named) named { return named{name: n.name} })
-}
-
-func unreadEach[T any](list []T, unread func(*T) T) []T {
-	fresh := make([]T, len(list))
-	for i := range list {
-		fresh[i] = unread(&list[i])
-	}
-	return fresh
-}
 
 // knows reports whether l has been read.
 func (r *Request) knows(l *lazy) bool { return l.turn == r.turn }
