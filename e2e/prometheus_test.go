@@ -229,6 +229,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 		{"a client is denied", []string{"SluiceDenialShare"}, nothing, send("/busy", "alice"), nothing},
 		{"keys without room", []string{"SluiceTableFull", "SluiceTableNearlyFull"}, nothing, invent("/small"), nothing},
 		{"keys without a record", []string{"SluiceFloorDenials"}, nothing, invent("/tiny"), nothing},
+		{"calls into Envoy that fail", []string{"SluiceErrors"}, nothing, func() { p.status(t, "/busy", "x-user-id", "bob", "x-fault", "reads-fail") }, nothing},
 		{"a panic", []string{"SluicePanics"}, func() { p.status(t, "/", "x-fault", "panic") }, reconnect, nothing},
 		{"a filter that is not there", []string{"SluiceRevisionRefused", "SluiceProxiesBehind"}, func() {
 			_, _, exit := c.tryApply(t, alertPolicy+"# changed\n", "--wasm", wasm+".none")
