@@ -163,6 +163,12 @@ func TestMemoryUsageOfAnUnusedTable(t *testing.T) {
 	b.serve(t, 0, alice)
 	minutes()
 	require.EqualValues(t, 1, live(next))
+
+	// A rule with another key has a counter of its own, which nobody has used.
+	anew := strings.Replace(perUser, "x-user-id", "x-tenant", 1)
+	require.NoError(t, next.Configure(policy(anew)))
+	minutes()
+	require.Zero(t, live(next))
 }
 
 // Beside the heartbeat, rules that nobody uses cost a read of the directory now and then.

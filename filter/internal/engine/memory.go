@@ -12,6 +12,7 @@ type memory struct {
 	rule  *decide.Rule
 	found state.Found // as of the last complete survey
 	fresh bool        // a survey has ended since EachMemory
+	known bool        // found has been reported, so that 0 need not be said again
 
 	at  int         // which of the rule's tables is surveyed
 	sum state.Found // of those before
@@ -65,26 +66,28 @@ func (e *Engine) surveyNext(m *memory) bool {
 		m.sum, m.at, e.survey = state.Found{}, 0, state.Survey{}
 	}
 	t := tables[m.at]
-	found, done, _ := e.survey.Step(t, func(value []byte) uint64 { return source.Live(t, e.host.Now(), value) }) // a failed survey begins anew
+	found, done, status := e.survey.Step(t, func(value []byte) uint64 { return source.Live(t, e.host.Now(), value) }) // a failed survey begins anew
 	switch {
 	case done:
 		m.sum.Bytes += found.Bytes
 		m.sum.Keys += found.Keys
 		if m.at++; m.at == len(tables) {
-			m.found, m.fresh = m.sum, true
+			m.found, m.fresh, m.known = m.sum, true, true
 			m.sum, m.at = state.Found{}, 0
 			e.surveyed = (e.surveyed + 1) % len(e.memory)
 		}
 		return true
 	case e.survey.Begun():
 		return true
+	case status == state.OK && (!m.known || m.found != state.Found{}): // there is no such table, or no longer
+		m.found, m.fresh, m.known = state.Found{}, true, true
 	}
 	m.sum, m.at = state.Found{}, 0
 	return false
 }
 
-// EachMemory calls f for every rule whose memory has been added up since the
-// last call.
+// EachMemory calls f for every rule whose memory has been added up since the last call, or
+// found to be none.
 func (e *Engine) EachMemory(f func(m Memory)) {
 	for i := range e.memory {
 		if m := &e.memory[i]; m.fresh {

@@ -71,7 +71,11 @@ func (m *metrics) publish(e *engine.Engine) {
 		i++
 	})
 	e.EachMemory(func(m engine.Memory) {
-		eachGauge(&m, func(name string, value uint64) { define(kindGauge, name).set(value) })
+		eachGauge(&m, func(name string, value uint64) {
+			if _, have := defined[name]; have || m.Bytes > 0 {
+				define(kindGauge, name).set(value)
+			}
+		})
 	})
 }
 
