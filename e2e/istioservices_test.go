@@ -72,7 +72,7 @@ func pageResources(t *testing.T) (list []string) {
 	for _, found := range fencedYAML.FindAllStringSubmatch(string(text), -1) {
 		list = append(list, found[1])
 	}
-	require.Len(t, list, 3)
+	require.Len(t, list, 2)
 	return list
 }
 
@@ -83,7 +83,7 @@ func (s *istioSite) quota(t *testing.T) {
 	_, port, err := net.SplitHostPort(service.address)
 	require.NoError(t, err)
 	s.with(t, quotaEntry(port))
-	s.with(t, strings.ReplaceAll(pageResources(t)[1], "quota.shop.svc.cluster.local", "quota.example"))
+	s.with(t, strings.ReplaceAll(pageResources(t)[0], "quota.shop.svc.cluster.local", "quota.example"))
 	s.with(t, s.render(t, "version: 1\ndomain: shop\nheaders: ietf\nrules:\n"+
 		"- {name: everywhere, scope: cluster, key: [{header: x-user-id}], on_unavailable: deny, limits: [10/"+far+"]}\n",
 		"--quota-cluster", "outbound|18001||quota.example"))

@@ -10,11 +10,9 @@ import (
 
 const head = `# Policy reference
 
-Every field of the policy file, with its type and default. [policy.md](policy.md) explains
-them with examples; ` + "`sluice schema`" + ` prints the same for editors.
-
-A name is 1 to 128 bytes of text without control characters and without spaces at
-its ends.
+Every field of the policy file. [policy.md](policy.md) explains them with examples; ` + "`sluice schema`" + `
+prints the same for editors. A name is 1 to 128 bytes of text without control characters or
+spaces at its ends.
 `
 
 // Reference returns the reference page: a line for every field.
