@@ -89,16 +89,13 @@ func (r *Rule) Each(f func(name string, count uint64)) {
 		// A rule of scope proxy has none of these.
 		{"quota_waited", m.Waited}, {"quota_unavailable", m.Unavailable}, {"leased_units_lost", m.LeaseLost},
 	}
-	for i := range r.metrics() {
-		f(all[i].name, all[i].count)
+	counted := all[:]
+	if r.Policy.Scope != policy.ScopeCluster || r.Source == nil {
+		counted = all[:len(all)-3]
 	}
-}
-
-func (r *Rule) metrics() int {
-	if r.Policy.Scope == policy.ScopeCluster && r.Source != nil {
-		return 18
+	for i := range counted {
+		f(counted[i].name, counted[i].count)
 	}
-	return 15
 }
 
 // Stored adds to the metrics what storing a hit has done to the record's page.

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
-	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
@@ -55,19 +54,19 @@ func (e *Engine) ShareDenials() { e.denials.Publish(e.host.Now()) }
 
 // topDenied carries out the operation top on the rule or all rules.
 func (e *Engine) topDenied(op Operation) (Result, error) {
-	switch {
-	case e.policy.ReportKeys == policy.ReportOff:
+	if e.policy.ReportKeys == policy.ReportOff {
 		return Result{}, errors.New("the policy's report_keys is off: no keys are kept")
-	case op.Rule != "" && e.rule(op.Rule) == nil:
-		return Result{}, errors.New("there is no rule " + strconv.Quote(op.Rule))
+	}
+	list, err := e.rulesOf(op.Rule)
+	if err != nil {
+		return Result{}, err
 	}
 	result := Result{Denials: []RuleDenials{}}
 	var rules []*denials.Rule
-	for i := range e.rules {
-		if r := &e.rules[i]; op.Rule == "" || op.Rule == r.Policy.Name {
-			rules = append(rules, r.Denials)
-			result.Denials = append(result.Denials, RuleDenials{Rule: r.Policy, Plain: r.Denials.Plain})
-		}
+	for i := range list {
+		r := &list[i]
+		rules = append(rules, r.Denials)
+		result.Denials = append(result.Denials, RuleDenials{Rule: r.Policy, Plain: r.Denials.Plain})
 	}
 	known, ok := e.denials.Known(rules, e.host.Now())
 	if !ok {

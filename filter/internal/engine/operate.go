@@ -96,10 +96,14 @@ func (e *Engine) Operate(op Operation) (Result, error) {
 
 // named begins a verdict on the operation's rule and key.
 func (e *Engine) named(op Operation) (*decide.Subject, error) {
-	r := e.rule(op.Rule)
-	if r == nil {
-		return nil, errors.New("there is no rule " + strconv.Quote(op.Rule))
+	list, err := e.rulesOf(op.Rule)
+	if op.Rule == "" {
+		err = errNoRule("")
 	}
+	if err != nil {
+		return nil, err
+	}
+	r := &list[0]
 	e.verdict.Begin()
 	s := e.verdict.Next()
 	if err := r.Policy.ParseKey(&s.Key, op.Key); err != nil {
@@ -111,14 +115,20 @@ func (e *Engine) named(op Operation) (*decide.Subject, error) {
 	return s, nil
 }
 
-func (e *Engine) rule(name string) *rules.Rule {
+// rulesOf returns the rule of a name, all rules where that is empty.
+func (e *Engine) rulesOf(name string) ([]rules.Rule, error) {
+	if name == "" {
+		return e.rules, nil
+	}
 	for i := range e.rules {
 		if e.rules[i].Policy.Name == name {
-			return &e.rules[i]
+			return e.rules[i : i+1], nil
 		}
 	}
-	return nil
+	return nil, errNoRule(name)
 }
+
+func errNoRule(name string) error { return errors.New("there is no rule " + strconv.Quote(name)) }
 
 // window returns the index in r.Subjects.Windows of the window with that name or index
 // in the policy, state.AllWindows for none.
@@ -134,57 +144,34 @@ func window(r *decide.Rule, name string) (int, error) {
 
 // operateOnRules carries out clean or stats on the rule or all rules.
 func (e *Engine) operateOnRules(op Operation) (Result, error) {
-	if op.Rule != "" && e.rule(op.Rule) == nil {
-		return Result{}, errors.New("there is no rule " + strconv.Quote(op.Rule))
+	list, err := e.rulesOf(op.Rule)
+	if err != nil {
+		return Result{}, err
 	}
 	now, result := e.host.Now(), Result{}
 	if op.Name == "stats" {
 		result.Rules = []RuleStats{}
 	}
-	for i := range e.rules {
-		r := &e.rules[i]
-		if op.Rule != "" && op.Rule != r.Policy.Name {
+	for i := range list {
+		r, freed, status := &list[i], uint64(0), state.OK
+		stats := RuleStats{Rule: r.Policy}
+		switch {
+		case r.Source == nil:
+		case op.Name == "clean":
+			freed, status = r.Source.Clean(now)
+		default:
+			stats.Stats, status = r.Source.Stats(now)
+		}
+		if status != state.OK {
+			return Result{}, local.ErrStore
+		}
+		if result.Value += int64(freed); op.Name == "clean" {
 			continue
 		}
-		if op.Name == "clean" {
-			freed, err := e.clean(r, now)
-			if err != nil {
-				return Result{}, err
-			}
-			result.Value += int64(freed)
-			continue
-		}
-		stats, err := e.stats(r, now)
-		if err != nil {
-			return Result{}, err
-		}
+		r.Each(func(name string, _ uint64) {
+			stats.Metrics = append(stats.Metrics, Count{name, e.host.Counted(e.policy.Domain, r.Policy.Name, name)})
+		})
 		result.Rules = append(result.Rules, stats)
 	}
 	return result, nil
-}
-
-// clean frees what counts nothing.
-func (e *Engine) clean(r *rules.Rule, now int64) (freed uint64, err error) {
-	if c := r.Source; c != nil {
-		var status state.Status
-		if freed, status = c.Clean(now); status != state.OK {
-			return 0, local.ErrStore
-		}
-	}
-	return freed, nil
-}
-
-// stats describes the rule's tables.
-func (e *Engine) stats(r *rules.Rule, now int64) (RuleStats, error) {
-	s := RuleStats{Rule: r.Policy}
-	if c := r.Source; c != nil {
-		var status state.Status
-		if s.Stats, status = c.Stats(now); status != state.OK {
-			return s, local.ErrStore
-		}
-	}
-	r.Each(func(name string, _ uint64) {
-		s.Metrics = append(s.Metrics, Count{name, e.host.Counted(e.policy.Domain, r.Policy.Name, name)})
-	})
-	return s, nil
 }
