@@ -52,19 +52,16 @@ func (p *plugin) answerManagement(rest string) {
 		return
 	}
 	path, query, _ := strings.Cut(rest, "?")
-	op, known := strings.CutPrefix(path, "counters/")
-	explain := path == "explain"
-	if method, _ := theProxy.Header(":method"); (known || explain) && method != "POST" {
+	op, onCounters := strings.CutPrefix(path, "counters/")
+	switch method, _ := theProxy.Header(":method"); {
+	case !onCounters && path != "explain":
+		answer(404, problem("there is nothing here: try "+p.manage.Path+"counters/peek"))
+	case method != "POST":
 		answer(405, problem("management requests are made by POST"))
-		return
-	}
-	switch {
-	case explain:
-		p.explain()
-	case known:
+	case onCounters:
 		p.operate(op, query)
 	default:
-		answer(404, problem("there is nothing here: try "+p.manage.Path+"counters/peek"))
+		p.explain()
 	}
 }
 
@@ -133,16 +130,13 @@ func queryFault(query string) string {
 	if strings.Contains(query, ";") {
 		return `parameters are separated by "&"; a ";" in one is written %3B`
 	}
-	for at := strings.IndexByte(query, '%'); at >= 0; {
-		escape := query[at:min(at+3, len(query))]
-		if _, err := strconv.ParseUint(escape[1:], 16, 8); err != nil || len(escape) < 3 {
-			return "invalid escape " + strconv.Quote(escape) + `: a "%" is written %25`
+	_, rest, more := strings.Cut(query, "%")
+	for more {
+		digits := rest[:min(2, len(rest))]
+		if _, err := strconv.ParseUint(digits, 16, 8); err != nil || len(digits) < 2 {
+			return "invalid escape " + strconv.Quote("%"+digits) + `: a "%" is written %25`
 		}
-		next := strings.IndexByte(query[at+1:], '%')
-		if next < 0 {
-			break
-		}
-		at += 1 + next
+		_, rest, more = strings.Cut(rest, "%")
 	}
 	return ""
 }
@@ -153,7 +147,7 @@ func (p *plugin) onManagePort() bool {
 	if p.managePort == 0 {
 		return true
 	}
-	port, ok := theProxy.Property("destination", "port")
+	port, ok := theProxy.Attribute("destination\x00port")
 	return ok && len(port) == 8 && binary.LittleEndian.Uint64([]byte(port)) == uint64(p.managePort)
 }
 
@@ -164,7 +158,7 @@ func (p *plugin) confine() {
 	if p.manage == nil {
 		return
 	}
-	text, _ := theProxy.Property("xds", "node", "metadata", "sluice", "manage_port")
+	text, _ := theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00manage_port")
 	port, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
 		port = 0

@@ -7,40 +7,25 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// metric is a metric by the proxy's number.
-type metric uint32
-
 const (
 	kindCounter uint32 = 0
 	kindGauge   uint32 = 1
 )
 
-// defined are the metrics that this VM has defined, by name. Each definition
+// defined are the numbers of the metrics that this VM has defined, by name. Each definition
 // takes memory in the proxy, so a metric is defined when it first is not 0, and
 // later configurations use it further.
-var defined = map[string]metric{}
+var defined = map[string]uint32{}
 
-func define(kind uint32, name string) metric {
-	m, have := defined[name]
+func define(kind uint32, name string) uint32 {
+	number, have := defined[name]
 	if !have {
 		id := new(uint32)
 		must(importDefineMetric(kind, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)), unsafe.Pointer(id)))
-		m = metric(*id)
-		defined[name] = m
+		number, defined[name] = *id, *id
 	}
-	return m
+	return number
 }
-
-func (m metric) value() uint64 {
-	value := new(uint64)
-	must(importGetMetric(uint32(m), unsafe.Pointer(value)))
-	return *value
-}
-
-func (m metric) increment(by uint64) { must(importIncrementMetric(uint32(m), int64(by))) }
-
-// set sets a gauge of the process; the VM that sets it last is right.
-func (m metric) set(value uint64) { must(importRecordMetric(uint32(m), value)) }
 
 func must(status uint32) {
 	if status != statusOK {
@@ -55,7 +40,7 @@ type metrics struct {
 }
 
 type counter struct {
-	metric metric // valid where count is above 0
+	number uint32 // the proxy's, where count is above 0
 	count  uint64
 }
 
@@ -73,7 +58,7 @@ func (m *metrics) publish(e *engine.Engine) {
 	e.EachMemory(func(m engine.Memory) {
 		eachGauge(&m, func(name string, value uint64) {
 			if _, have := defined[name]; have || m.Bytes > 0 {
-				define(kindGauge, name).set(value)
+				must(importRecordMetric(define(kindGauge, name), value))
 			}
 		})
 	})
@@ -100,7 +85,8 @@ func labels(s *engine.Series) string {
 	return text
 }
 
-// eachGauge calls f for what is known of a rule's table.
+// eachGauge calls f for what is known of a rule's table. The gauges are of the process: the
+// VM that sets one last is right.
 func eachGauge(m *engine.Memory, f func(name string, value uint64)) {
 	of := labels(&m.Series)
 	f(of+"rate_limit_memory_usage_bytes", m.Bytes)
@@ -125,7 +111,7 @@ func (p *plugin) forget() {
 		}
 		eachGauge(&m, func(name string, _ uint64) {
 			if gauge, have := defined[name]; have {
-				gauge.set(0)
+				must(importRecordMetric(gauge, 0))
 			}
 		})
 	})
@@ -134,7 +120,9 @@ func (p *plugin) forget() {
 // Counted reads the proxy's counter, which is one for all workers. It defines
 // counters that have counted nothing yet: few, and only on request.
 func (p *proxy) Counted(domain, rule, metric string) uint64 {
-	return define(kindCounter, counterName(&engine.Series{Domain: domain, Rule: rule, Metric: metric})).value()
+	value := new(uint64)
+	must(importGetMetric(define(kindCounter, counterName(&engine.Series{Domain: domain, Rule: rule, Metric: metric})), unsafe.Pointer(value)))
+	return *value
 }
 
 // raise brings the proxy's counter to count.
@@ -143,8 +131,8 @@ func (c *counter) raise(count uint64, name func() string) {
 		return
 	}
 	if c.count == 0 {
-		c.metric = define(kindCounter, name())
+		c.number = define(kindCounter, name())
 	}
-	c.metric.increment(count - c.count)
+	must(importIncrementMetric(c.number, int64(count-c.count)))
 	c.count = count
 }

@@ -113,9 +113,9 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	p.fieldWriter.Style = pol.Headers
 	p.confine()
 	var asked string
-	asked, p.reports.whole = theProxy.Property("sluice", "trace")
+	asked, p.reports.whole = theProxy.Attribute("sluice\x00trace")
 	p.reports.brief = asked == "brief"
-	asked, _ = theProxy.Property("xds", "node", "metadata", "sluice", "verdicts")
+	asked, _ = theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00verdicts")
 	p.reports.words = asked == "all"
 	p.quota = newQuotaTalk(p, pol)
 	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {
@@ -162,10 +162,9 @@ const maxLogged = 50
 // filterName says whose counters this configuration's are: every VM and every
 // listener that runs the filter under one name shares them.
 func filterName() string {
-	name, _ := theProxy.Property("plugin_name")
-	name += "\x00"
-	root, _ := theProxy.Property("plugin_root_id")
-	return name + root
+	name, _ := theProxy.Attribute("plugin_name")
+	root, _ := theProxy.Attribute("plugin_root_id")
+	return name + "\x00" + root
 }
 
 // split gives the configuration tables of its own, on the assumption that another

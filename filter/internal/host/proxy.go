@@ -9,7 +9,6 @@
 package host
 
 import (
-	"encoding/binary"
 	"unsafe"
 
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -54,17 +53,24 @@ func (p *proxy) Monotonic() int64 {
 	return int64(p.ns)
 }
 
-func (p *proxy) Header(name string) (string, bool) {
+func (p *proxy) Header(name string) (string, bool) { return p.header(mapRequestHeaders, name) }
+
+func (p *proxy) header(of uint32, name string) (string, bool) {
 	arena.active = true
-	status := importHeader(mapRequestHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
+	status := importHeader(of, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
 		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
 	arena.active = false
 	return p.text(status)
 }
 
 func (p *proxy) JoinedHeader(name string) (string, bool) {
-	p.path = append(append(p.path[:0], "request\x00headers\x00"...), name...)
-	return p.property()
+	return p.joinedHeader("request\x00headers\x00", name)
+}
+
+// joinedHeader returns all values of a header, joined with ",".
+func (p *proxy) joinedHeader(of, name string) (string, bool) {
+	p.path = append(append(p.path[:0], of...), name...)
+	return p.Attribute(unsafe.String(unsafe.SliceData(p.path), len(p.path)))
 }
 
 // AppendHeader reads all headers: the proxy has no call for the values of one.
@@ -82,41 +88,14 @@ func (p *proxy) AddResponseHeader(name, value string) bool {
 		unsafe.Pointer(unsafe.StringData(value)), uint32(len(value))) == statusOK
 }
 
-// HasResponseHeader reports whether the response has the header.
-func (p *proxy) HasResponseHeader(name string) bool {
-	arena.active = true
-	status := importHeader(mapResponseHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
-		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
-	arena.active = false
-	return status == statusOK
-}
-
-// JoinedResponseHeader returns all values of a response header, joined with ",".
-func (p *proxy) JoinedResponseHeader(name string) (string, bool) {
-	p.path = append(append(p.path[:0], "response\x00headers\x00"...), name...)
-	return p.property()
-}
-
-func (p *proxy) ClientAddress() (string, bool) {
-	p.path = append(p.path[:0], "source\x00address"...)
-	return p.property()
-}
+func (p *proxy) ClientAddress() (string, bool) { return p.Attribute("source\x00address") }
 
 func (p *proxy) Attribute(path string) (string, bool) {
-	p.path = append(p.path[:0], path...)
-	return p.property()
-}
-
-// Property returns an attribute of the proxy by the segments of its path.
-func (p *proxy) Property(segments ...string) (string, bool) {
-	p.path = p.path[:0]
-	for i, s := range segments {
-		if i > 0 {
-			p.path = append(p.path, 0)
-		}
-		p.path = append(p.path, s...)
-	}
-	return p.property()
+	arena.active = true
+	status := importProperty(unsafe.Pointer(unsafe.StringData(path)), uint32(len(path)),
+		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
+	arena.active = false
+	return p.text(status)
 }
 
 // SetState stores a value as the request's filter state "wasm."+name. It reports
@@ -124,14 +103,6 @@ func (p *proxy) Property(segments ...string) (string, bool) {
 func (p *proxy) SetState(name string, value []byte) bool {
 	return importSetProperty(unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
 		unsafe.Pointer(unsafe.SliceData(value)), uint32(len(value))) == statusOK
-}
-
-func (p *proxy) property() (string, bool) {
-	arena.active = true
-	status := importProperty(unsafe.Pointer(unsafe.SliceData(p.path)), uint32(len(p.path)),
-		unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
-	arena.active = false
-	return p.text(status)
 }
 
 func (p *proxy) text(status uint32) (string, bool) {
@@ -179,12 +150,6 @@ func fillRandom(b []byte) {
 	if importRandom(unsafe.Pointer(unsafe.SliceData(b)), uint32(len(b))) != statusOK {
 		panic("the proxy gives no random bytes")
 	}
-}
-
-func randomSeed() uint64 {
-	var b [8]byte
-	fillRandom(b[:])
-	return binary.LittleEndian.Uint64(b[:])
 }
 
 // reply is one local reply.

@@ -121,7 +121,11 @@ func (q *quotaTalk) Cancel() {
 }
 
 // Random returns a random number.
-func (q *quotaTalk) Random() uint32 { return uint32(randomSeed()) }
+func (q *quotaTalk) Random() uint32 {
+	var b [4]byte
+	fillRandom(b[:])
+	return binary.LittleEndian.Uint32(b[:])
+}
 
 // tick reports whether a second has passed since the last one for which it did.
 func (q *quotaTalk) tick() bool {
@@ -162,7 +166,7 @@ func (q *quotaTalk) gauge(silent bool) {
 		if !silent {
 			by = -1
 		}
-		must(importIncrementMetric(uint32(define(kindGauge, "rate_limit_quota_degraded")), by))
+		must(importIncrementMetric(define(kindGauge, "rate_limit_quota_degraded"), by))
 	}
 }
 

@@ -209,8 +209,8 @@ func (p *plugin) takeUpstream(fields []respond.Field) (sentAny bool) {
 	p.sent = p.sent[:0]
 	for _, f := range fields {
 		sent := ""
-		if theProxy.HasResponseHeader(f.Name) {
-			sent, _ = theProxy.JoinedResponseHeader(f.Name)
+		if _, present := theProxy.header(mapResponseHeaders, f.Name); present {
+			sent, _ = theProxy.joinedHeader("response\x00headers\x00", f.Name)
 			changeHeader("remove", proxywasm.RemoveHttpResponseHeader(f.Name))
 			sentAny = true
 		}

@@ -1,8 +1,13 @@
 package host
 
-import "github.com/sluice-ratelimit/sluice/shared/policy"
+import (
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
 
 const (
+	spaces   = " \t\r\n"
 	asStruct = "it came as google.protobuf.Struct: put it as JSON into google.protobuf.StringValue, " +
 		"as sluice render filter -f FILE writes it"
 	noJSON = "the filter reads JSON, not YAML: sluice render filter -f FILE writes the policy as JSON"
@@ -19,10 +24,8 @@ func unreadable(text string, err error) string {
 	if isStruct(text) {
 		return asStruct
 	}
-	for len(text) > 0 && isSpace(text[0]) {
-		text = text[1:]
-	}
-	if len(text) > 0 && text[0] != '{' && text[0] != '[' {
+	text = strings.TrimLeft(text, spaces)
+	if text != "" && text[0] != '{' && text[0] != '[' {
 		return err.Error() + ": " + noJSON
 	}
 	return err.Error()
@@ -38,11 +41,9 @@ func isStruct(text string) bool {
 		switch {
 		case i == 0 && c != tag:
 			return false
-		case c < ' ' && !isSpace(c):
+		case c < ' ' && strings.IndexByte(spaces, c) < 0:
 			return true
 		}
 	}
 	return false
 }
-
-func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
