@@ -141,9 +141,7 @@ func (r *Request) Header(number int) (string, bool) {
 	l := &r.first[number]
 	if !r.knows(&l.lazy) {
 		value, present := r.source.Header(l.name)
-		if isPadded(value) {
-			value = trimmed(value)
-		}
+		value = trimmed(value)
 		r.set(&l.lazy, value, present)
 	}
 	return l.value, l.present
@@ -156,9 +154,7 @@ func (r *Request) JoinedHeader(number int) (string, bool) {
 	l := &r.joined[number]
 	if !r.knows(&l.lazy) {
 		value, present := r.source.JoinedHeader(l.name)
-		if isPadded(value) {
-			value = trimmed(value)
-		}
+		value = trimmed(value)
 		r.set(&l.lazy, value, present)
 		if strings.IndexByte(value, ',') >= 0 && strings.ContainsAny(value, blanks) {
 			if values := r.Values(number); len(values) > 1 {
@@ -173,12 +169,12 @@ func (r *Request) JoinedHeader(number int) (string, bool) {
 // HTTP/2 it leaves that to the upstream.
 const blanks = " \t"
 
-func trimmed(value string) string { return strings.Trim(value, blanks) }
-
-// isPadded reports whether a value may have to be trimmed: nearly always two bytes say
-// no, without a function call.
-func isPadded(value string) bool {
-	return value != "" && (value[0] <= ' ' || value[len(value)-1] <= ' ')
+// trimmed looks at the ends first: nearly always two bytes say that nothing is to be cut.
+func trimmed(value string) string {
+	if value != "" && (value[0] <= ' ' || value[len(value)-1] <= ' ') {
+		return strings.Trim(value, blanks)
+	}
+	return value
 }
 
 // Values returns each value of a header that is present, without the blanks around

@@ -16,7 +16,7 @@ type Field struct{ Name, Value string }
 type Fields struct {
 	Style policy.Headers
 
-	text [2][]byte // header values under construction
+	text [3][]byte // header values under construction
 }
 
 // Append appends the response headers of a verdict: on a denial Retry-After and
@@ -26,54 +26,71 @@ func (f *Fields) Append(dst []Field, v *decide.Verdict) []Field {
 	if seconds, ok := v.RetryAfter(); ok {
 		dst = append(dst, Field{"retry-after", strconv.FormatInt(seconds, 10)})
 	}
-	if !v.Allowed {
-		dst = f.appendResponse(dst, v)
+	if v.Allowed {
+		return f.appendWindows(dst, v.Subjects, v.Now)
 	}
-	ietf := f.Style == policy.HeadersIETF || f.Style == policy.HeadersBoth
-	xRateLimit := f.Style == policy.HeadersXRateLimit || f.Style == policy.HeadersBoth
-	if !ietf && !xRateLimit || !v.Matched() {
-		return dst
-	}
-	subjects := v.Subjects
-	if !v.Allowed {
-		subjects = subjects[v.Denied : v.Denied+1]
-	}
-	if ietf {
-		dst = f.appendIETF(dst, subjects, v.Now)
-	}
-	if xRateLimit {
-		dst = f.appendXRateLimit(dst, subjects, v.Now)
-	}
-	return dst
+	return f.appendWindows(f.appendResponse(dst, v), v.Subjects[v.Denied:v.Denied+1], v.Now)
 }
 
-// appendIETF writes RateLimit-Policy and RateLimit of
-// draft-ietf-httpapi-ratelimit-headers-10: one item for each window, with quota
-// q and window w, remaining r and seconds to reset t. There is no w for a window
-// that is no whole number of seconds, nor for a token bucket whose burst differs
-// from what it gains in a period. Clients learn nothing of shadow rules.
-func (f *Fields) appendIETF(dst []Field, subjects []*decide.Subject, now int64) []Field {
-	policies, limits := f.text[0][:0], f.text[1][:0]
+// appendWindows writes the fields of the style for the windows of rules. Clients learn
+// nothing of shadow rules.
+//
+// RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-10 have one item
+// for each window, with quota q and window w, remaining r and seconds to reset t. There is no
+// w for a window that is no whole number of seconds, nor for a token bucket whose burst
+// differs from what it gains in a period.
+//
+// The X-RateLimit fields of draft 03 have the tightest window, and behind its limit the quota
+// policies of all windows, each with the w that the draft requires.
+func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int64) []Field {
+	ietf := f.Style == policy.HeadersIETF || f.Style == policy.HeadersBoth
+	xRateLimit := f.Style == policy.HeadersXRateLimit || f.Style == policy.HeadersBoth
+	if !ietf && !xRateLimit {
+		return dst
+	}
+	policies, limits, quotas := f.text[0][:0], f.text[1][:0], f.text[2][:0]
+	var (
+		tightest *limit.Window
+		least    uint32 // units left, in the tightest window
+		endsIn   int64
+	)
 	for _, a := range subjects {
 		if !a.Known || a.Shadow {
 			continue
 		}
-		for j := range a.Rule.Policy.Limits {
-			w, u := a.Window(j)
+		for i := range a.Rule.Policy.Limits {
+			w, u := a.Window(i)
 			if w.Unlimited {
 				continue
 			}
-			policies = appendPolicy(policies, a, j, w)
-			limits = appendPolicyName(separate(limits), a, j)
-			limits = strconv.AppendUint(append(limits, ";r="...), uint64(w.Remaining(u, a.Now())), 10)
-			limits = strconv.AppendInt(append(limits, ";t="...), resetSeconds(a, w, u, now), 10)
+			left, reset := w.Remaining(u, a.Now()), decide.Seconds(w.Reset(u, a.Now())-now)
+			if tightest == nil || left < least {
+				tightest, least, endsIn = w, left, reset
+			}
+			if ietf {
+				policies = appendPolicy(policies, a, i, w)
+				limits = appendPolicyName(separate(limits), a, i)
+				limits = strconv.AppendUint(append(limits, ";r="...), uint64(left), 10)
+				limits = strconv.AppendInt(append(limits, ";t="...), reset, 10)
+			}
+			if xRateLimit {
+				quotas = appendQuota(quotas, a, w)
+			}
 		}
 	}
-	f.text = [2][]byte{policies, limits}
-	if len(policies) == 0 {
+	f.text = [3][]byte{policies, limits, quotas}
+	if tightest == nil {
 		return dst
 	}
-	return append(dst, Field{"ratelimit-policy", string(policies)}, Field{"ratelimit", string(limits)})
+	if ietf {
+		dst = append(dst, Field{"ratelimit-policy", string(policies)}, Field{"ratelimit", string(limits)})
+	}
+	if xRateLimit {
+		dst = append(dst, Field{"x-ratelimit-limit", strconv.FormatUint(uint64(tightest.Max()), 10) + string(quotas)},
+			Field{"x-ratelimit-remaining", strconv.FormatUint(uint64(least), 10)},
+			Field{"x-ratelimit-reset", strconv.FormatInt(endsIn, 10)})
+	}
+	return dst
 }
 
 func appendPolicy(b []byte, a *decide.Subject, i int, w *limit.Window) []byte {
@@ -92,46 +109,6 @@ func appendQuota(b []byte, a *decide.Subject, w *limit.Window) []byte {
 		b = strconv.AppendUint(append(b, ";burst="...), uint64(w.Max()), 10)
 	}
 	return b
-}
-
-// appendXRateLimit writes the X-RateLimit fields of draft 03: the tightest
-// window, and behind its limit the quota policies of all windows, each with the w
-// that the draft requires.
-func (f *Fields) appendXRateLimit(dst []Field, subjects []*decide.Subject, now int64) []Field {
-	var (
-		known       bool
-		quota, left uint32
-		reset       int64
-	)
-	quotas := f.text[0][:0]
-	for _, a := range subjects {
-		if !a.Known || a.Shadow {
-			continue
-		}
-		for j := range a.Rule.Policy.Limits {
-			w, u := a.Window(j)
-			if w.Unlimited {
-				continue
-			}
-			if remaining := w.Remaining(u, a.Now()); !known || remaining < left {
-				known, quota, left, reset = true, w.Max(), remaining, resetSeconds(a, w, u, now)
-			}
-			quotas = appendQuota(quotas, a, w)
-		}
-	}
-	f.text[0] = quotas
-	if !known {
-		return dst
-	}
-	return append(dst,
-		Field{"x-ratelimit-limit", strconv.FormatUint(uint64(quota), 10) + string(quotas)},
-		Field{"x-ratelimit-remaining", strconv.FormatUint(uint64(left), 10)},
-		Field{"x-ratelimit-reset", strconv.FormatInt(reset, 10)})
-}
-
-// resetSeconds is the time from now, rounded up, until the window starts anew.
-func resetSeconds(a *decide.Subject, w *limit.Window, u *limit.Usage, now int64) int64 {
-	return decide.Seconds(w.Reset(u, a.Now()) - now)
 }
 
 func separate(b []byte) []byte {

@@ -104,18 +104,13 @@ func remainingOfDraft7(list string) string {
 }
 
 // quotasOfDraft7 makes a list of "100;w=60, 1000;w=3600".
-func quotasOfDraft7(list string) (text string) {
-	for i, item := range strings.Split(list, ",") {
-		quota, parameters, _ := strings.Cut(strings.Trim(item, " \t"), ";")
-		least, _, ok := numbers(quota)
-		if !ok {
-			return ""
-		}
+func quotasOfDraft7(list string) string {
+	return eachQuota(list, func(i int, quota, parameters string) string {
 		name := `"upstream`
 		if i > 0 {
 			name += "-" + strconv.Itoa(i+1)
 		}
-		one := name + `";q=` + strconv.FormatUint(least, 10)
+		one := name + `";q=` + quota
 		for _, p := range strings.Split(parameters, ";") {
 			if window, isWindow := strings.CutPrefix(strings.Trim(p, " \t"), "w="); isWindow {
 				if _, seconds, ok := numbers(window); ok {
@@ -123,24 +118,30 @@ func quotasOfDraft7(list string) (text string) {
 				}
 			}
 		}
-		text = joined(text, one)
-	}
-	return text
+		return one
+	})
 }
 
-// listed returns the quotas of X-RateLimit-Limit, nothing where one is no number.
-func listed(list string) (text string) {
-	for _, item := range strings.Split(list, ",") {
-		quota, parameters, more := strings.Cut(strings.Trim(item, " \t"), ";")
+// listed returns the quotas of X-RateLimit-Limit.
+func listed(list string) string {
+	return eachQuota(list, func(_ int, quota, parameters string) string {
+		if parameters == "" {
+			return quota
+		}
+		return quota + ";" + parameters
+	})
+}
+
+// eachQuota makes a list of what item makes of each quota of a list and of its parameters,
+// nothing where one is no number.
+func eachQuota(list string, item func(i int, quota, parameters string) string) (text string) {
+	for i, one := range strings.Split(list, ",") {
+		quota, parameters, _ := strings.Cut(strings.Trim(one, " \t"), ";")
 		least, _, ok := numbers(quota)
 		if !ok {
 			return ""
 		}
-		one := strconv.FormatUint(least, 10)
-		if more {
-			one += ";" + parameters
-		}
-		text = joined(text, one)
+		text = joined(text, item(i, strconv.FormatUint(least, 10), parameters))
 	}
 	return text
 }

@@ -49,25 +49,21 @@ func ReadKey(k *policy.Key, parts []KeyPart, r *request.Request) bool {
 	k.Reset()
 	complete := true
 	for i := range parts {
-		v := parts[i].choose(r)
+		v, part := parts[i].choose(r)
 		k.Add(v)
 		complete = complete && v.Present
 		if r.IsDoubtful() {
-			addReadings(k, i, &parts[i], v.Label, r)
+			addReadings(k, i, part, r)
 		}
 	}
 	return complete
 }
 
-// addReadings notes what else a server may take the part for. The label is of the part of
-// a first_of that the request has.
-func addReadings(k *policy.Key, part int, p *KeyPart, label string, r *request.Request) {
+// addReadings notes what else a server may take for the key's part, which was read by p.
+func addReadings(k *policy.Key, part int, p *KeyPart, r *request.Request) {
 	prefix := ""
-	for i := range p.of {
-		if p.of[i].label == label {
-			p, prefix = &p.of[i], label+"="
-			break
-		}
+	if p.label != "" {
+		prefix = p.label + "="
 	}
 	var readings []string
 	switch p.Kind {
@@ -86,18 +82,20 @@ func addReadings(k *policy.Key, part int, p *KeyPart, label string, r *request.R
 	}
 }
 
-// choose reads the key part; of a first_of the first one that the request has.
-func (p *KeyPart) choose(r *request.Request) policy.Value {
+// choose reads the key part, and returns what it was read by: of a first_of the first that
+// the request has.
+func (p *KeyPart) choose(r *request.Request) (policy.Value, *KeyPart) {
 	if p.Kind != policy.KeyFirstOf {
 		text, present := p.read(r)
-		return policy.Value{Text: text, Present: present}
+		return policy.Value{Text: text, Present: present}, p
 	}
 	for i := range p.of {
-		if text, present := p.of[i].read(r); present {
-			return policy.Value{Label: p.of[i].label, Text: text, Present: true}
+		one := &p.of[i]
+		if text, present := one.read(r); present {
+			return policy.Value{Label: one.label, Text: text, Present: true}, one
 		}
 	}
-	return policy.Value{}
+	return policy.Value{}, p
 }
 
 func (p *KeyPart) read(r *request.Request) (string, bool) {
@@ -157,7 +155,7 @@ func segment(path string, n int) (string, bool) {
 
 // credential returns what follows the scheme and its spaces, up to the next space.
 func credential(text, scheme string) (string, bool) {
-	if len(text) <= len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) || !isBlank(text[len(scheme)]) {
+	if len(text) <= len(scheme) || !strings.EqualFold(text[:len(scheme)], scheme) || strings.IndexByte(" \t", text[len(scheme)]) < 0 {
 		return "", false
 	}
 	text = strings.TrimLeft(text[len(scheme):], " \t")
@@ -166,8 +164,6 @@ func credential(text, scheme string) (string, bool) {
 	}
 	return text, text != ""
 }
-
-func isBlank(c byte) bool { return c == ' ' || c == '\t' }
 
 // address returns the first address of a list, which may be in quotes, in brackets and
 // with a port.
