@@ -36,8 +36,12 @@ func TestASilentQuotaServiceIsReported(t *testing.T) {
 				o.Workers = 2
 				o.Dial = func(sim.Call, *sim.Inbox) (sim.Peer, error) { return silent{}, nil }
 			})
-			require.NoError(t, b.Configure(policy(`{"name":"r","scope":"cluster","key":[{"header":"x-user-id"}],"limits":["9/1h"],"on_unavailable":"`+then+`"}`)))
+			require.NoError(t, b.Configure([]byte(`{"version":1,`+manage+`,"rules":[{"name":"r","scope":"cluster","key":[{"header":"x-user-id"}],"limits":["9/1h"],"on_unavailable":"`+then+`"}]}`)))
 			for worker := range 2 {
+				if worker == 1 { // which has not asked, and takes the other's word
+					require.Contains(t, string(b.serve(t, worker, explainRequest(`{"headers":{"x-user-id":"alice"}}`)).Body), `"lease":{"units":0,"silent":"`+then+`"}`)
+					require.Contains(t, string(b.serve(t, worker, &sim.Request{Method: "POST", Path: "/.sluice/counters/leased?rule=r&key=alice", Headers: [][2]string{{"authorization", "Bearer test"}}}).Body), `{"value":0,"silent":"`+then+`"`)
+				}
 				began := b.now
 				x, err := b.Start(worker, alice)
 				require.NoError(t, err)

@@ -13,6 +13,7 @@ package answer
 // statistics.
 type Answer struct {
 	Value    *int64   `json:"value,omitempty"`
+	Silent   string   `json:"silent,omitempty"`  // of leased, while the quota service is silent: what on_unavailable says
 	Windows  []Window `json:"windows,omitempty"` // of a value
 	Allowed  *bool    `json:"allowed,omitempty"`
 	Exempt   bool     `json:"exempt,omitempty"` // from all rules
@@ -119,6 +120,7 @@ type Lease struct {
 	Units  uint32 `json:"units"`
 	EndsMs int64  `json:"ends_ms,omitempty"` // from now
 	EndsNs int64  `json:"ends_ns,omitempty"`
+	Silent string `json:"silent,omitempty"` // while the quota service is: what on_unavailable says
 }
 
 // Outcomes that a reader tells from the others.

@@ -52,8 +52,9 @@ func TestVerdict(t *testing.T) {
 
 func TestValue(t *testing.T) {
 	for want, a := range map[string]answer.Answer{
-		`{"value":-3}`:             {Value: to(int64(-3))},
-		`{"value":0,"windows":[]}`: {Value: to(int64(0)), Windows: []answer.Window{}},
+		`{"value":-3}`:                             {Value: to(int64(-3))},
+		`{"value":0,"windows":[]}`:                 {Value: to(int64(0)), Windows: []answer.Window{}},
+		`{"value":0,"silent":"deny","windows":[]}`: {Value: to(int64(0)), Silent: "deny", Windows: []answer.Window{}},
 		`{"value":1,"windows":[{"unlimited":true,"per_ns":1,"used":2,"reset_ns":3}]}`: {
 			Value: to(int64(1)), Windows: []answer.Window{{Unlimited: true, PerNs: 1, Used: 2, ResetNs: 3}},
 		},
@@ -139,13 +140,13 @@ func TestPendingExplanation(t *testing.T) {
 		Lease: &answer.Lease{}, Windows: windows,
 	}, {
 		Rule: "s", Outcome: answer.Matches, Key: []answer.KeyPart{}, Cost: to(uint32(1)), Mode: "enforced", Allowed: to(true),
-		Lease: &answer.Lease{Units: 3, EndsNs: 5}, Windows: windows,
+		Lease: &answer.Lease{Units: 3, EndsNs: 5, Silent: "local"}, Windows: windows,
 	}}}
 	text := x.Append(nil)
 	readsBack(t, x, text)
 	require.Contains(t, string(text), `{"pending":true,"rules":[{`)
 	require.Contains(t, string(text), `"mode":"enforced","pending":true,"lease":{"units":0},"windows":[`)
-	require.Contains(t, string(text), `"allowed":true,"lease":{"units":3,"ends_ns":5},"windows":[`)
+	require.Contains(t, string(text), `"allowed":true,"lease":{"units":3,"ends_ns":5,"silent":"local"},"windows":[`)
 }
 
 func TestTimes(t *testing.T) {

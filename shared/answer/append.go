@@ -50,7 +50,7 @@ func AppendTime(b []byte, name string, ns int64, t Times) []byte {
 // A value without windows has Windows nil.
 func (a *Answer) Append(b []byte) []byte {
 	if a.Value != nil {
-		b = strconv.AppendInt(append(b, `{"value":`...), *a.Value, 10)
+		b = appendText(strconv.AppendInt(append(b, `{"value":`...), *a.Value, 10), "silent", a.Silent)
 		if a.Windows != nil {
 			b = AppendWindows(member(b, "windows", ""), a.Windows, Ns)
 		}
@@ -242,7 +242,7 @@ func (r *ExplainedRule) append(b []byte) []byte {
 		if l.EndsNs != 0 {
 			b = AppendTime(b, "ends", l.EndsNs, Ns)
 		}
-		b = append(b, '}')
+		b = append(appendText(b, "silent", l.Silent), '}')
 	}
 	b = appendText(b, "reason", r.Reason)
 	return append(AppendWindows(member(b, "windows", ""), r.Windows, Ns), '}')

@@ -34,7 +34,7 @@ type Counters struct {
 	Quota   *counted.Answer `json:"quota,omitempty"`
 	Proxies []manage.Row    `json:"proxies"`
 	Failed  int             `json:"failed"`
-	Sum     *int64          `json:"sum,omitempty"` // of the proxies' values
+	Sum     *int64          `json:"sum,omitempty"` // of the values of the proxies that answered; nil if none did
 
 	Denials []counted.Denials `json:"denials,omitempty"` // of top: of all proxies
 	Note    string            `json:"note,omitempty"`
@@ -99,7 +99,7 @@ func NewCounters(op manage.Operation, rows []manage.Row) Counters {
 			sum += *r.Value
 		}
 	}
-	if op.Sums {
+	if op.Sums && c.Failed < len(rows) {
 		c.Sum = &sum
 	}
 	if op.Name == "top" {

@@ -96,7 +96,7 @@ func (s *server) clusterCounters(
 	if call != nil {
 		c = NewCounters(manage.Leased, call.Counters(r.Context(), targets, manage.Leased, url.Values{"rule": query["rule"], "key": query["key"]}))
 	} else {
-		c.Sum, c.Note = nil, noteUnknown
+		c.Note = noteUnknown
 	}
 	if op.Name == "set" || op.Name == "reset" {
 		c.Note = noteLeased

@@ -21,7 +21,7 @@ func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 	if o.op.Name == "top" {
 		return printDenials(w, report)
 	}
-	table, holds := [][]string{counterHeads(o.op)}, ""
+	table, holds, failed := [][]string{counterHeads(o.op)}, "", []string(nil)
 	if report.Quota != nil {
 		table = append(table, counterCells(o.op, manage.Row{Asked: manage.Asked{Proxy: "quota service"}, Answer: *report.Quota})...)
 		holds = "holds "
@@ -29,14 +29,21 @@ func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 	for _, r := range report.Proxies {
 		switch {
 		case r.Error != "":
-			table = append(table, []string{r.Proxy, "failed: " + r.Error})
+			table, failed = append(table, []string{r.Proxy, "failed: " + r.Error}), append(failed, r.Proxy)
+		case r.Silent != "":
+			table = append(table, []string{r.Proxy, holds + strconv.FormatInt(*r.Value, 10) + "; " + silentText(r.Silent), windowsText(r.Windows)})
 		case holds != "":
 			table = append(table, []string{r.Proxy, holds + strconv.FormatInt(*r.Value, 10)})
 		default:
 			table = append(table, counterCells(o.op, r)...)
 		}
 	}
-	if report.Sum != nil {
+	switch unknown := strings.Join(failed, ", "); {
+	case report.Sum == nil && unknown != "" && (holds != "" || o.op.Sums):
+		table = append(table, []string{"sum", "not known: no proxy answered"})
+	case report.Sum != nil && unknown != "":
+		table = append(table, []string{"sum", holds + "at least " + strconv.FormatInt(*report.Sum, 10) + ", without " + unknown})
+	case report.Sum != nil:
 		table = append(table, []string{"sum", holds + strconv.FormatInt(*report.Sum, 10)})
 	}
 	if err := printTable(w, table); err != nil || report.Note == "" {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/url"
 
@@ -151,7 +152,7 @@ func counters(cmd *cobra.Command, o countersOptions) error {
 		report := api.NewCounters(o.op, []manage.Row{{Asked: asked, Answer: a}})
 		report.Sum = nil
 		err = o.output.print(cmd, report, func(w io.Writer) error { return o.print(w, &report) })
-		return errors.Join(err, o.missed(&report))
+		return errors.Join(err, o.judge(&report))
 	}
 	query.Set("timeout", o.timeout.String())
 	of, answered := o.op, &api.Counters{} // of is of the proxies' answers
@@ -168,11 +169,22 @@ func counters(cmd *cobra.Command, o countersOptions) error {
 	if err != nil {
 		return err
 	}
-	return o.missed(answered)
+	return o.judge(answered)
 }
 
-// missed is the error of a reset that found nothing to forget anywhere.
-func (o *countersOptions) missed(report *api.Counters) error {
+// judge is the error of proxies that the quota service does not answer, and of a reset that
+// found nothing to forget anywhere.
+func (o *countersOptions) judge(report *api.Counters) error {
+	silent := 0
+	for _, r := range report.Proxies {
+		if r.Silent != "" {
+			silent++
+		}
+	}
+	if silent > 0 {
+		return withHint(fmt.Errorf("the quota service does not answer %d of %s: on_unavailable decides there", silent, count(len(report.Proxies), "proxy", "proxies")),
+			"its figures lack what they count meanwhile, and they do not see a change; sluice explain says what they decide")
+	}
 	if o.op.Name != "reset" || report.Quota != nil && *report.Quota.Value > 0 {
 		return nil
 	}

@@ -233,7 +233,10 @@ func (c *curl) request() (*simulate.Request, error) {
 		}
 		u.RawQuery = strings.TrimPrefix(u.RawQuery+"&"+strings.Join(c.data, "&"), "&")
 	}
-	r := &simulate.Request{Method: c.verb(), Host: u.Host, Path: u.RequestURI(), Headers: map[string][]string{}}
+	r := &simulate.Request{
+		Method: c.verb(), Host: u.Host, Path: u.RequestURI(), Headers: map[string][]string{},
+		Properties: map[string]string{"request.scheme": u.Scheme},
+	}
 	if c.hasData && !c.get {
 		if c.implied["content-type"] == "" {
 			c.implied["content-type"] = "application/x-www-form-urlencoded"

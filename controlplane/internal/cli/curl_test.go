@@ -12,7 +12,7 @@ import (
 func sent(method, host, path string, headers ...string) *simulate.Request {
 	r := &simulate.Request{Method: method, Host: host, Path: path, Headers: map[string][]string{
 		"accept": {"*/*"}, "user-agent": {assumedCurl},
-	}}
+	}, Properties: map[string]string{"request.scheme": "http"}}
 	for i := 0; i < len(headers); i += 2 {
 		name, value := headers[i], headers[i+1]
 		if name[0] == '!' {
@@ -27,6 +27,11 @@ func sent(method, host, path string, headers ...string) *simulate.Request {
 	return r
 }
 
+func secure(r *simulate.Request) *simulate.Request {
+	r.Properties["request.scheme"] = "https"
+	return r
+}
+
 func TestParseCurl(t *testing.T) {
 	form := []string{"content-type", "application/x-www-form-urlencoded", "content-length"}
 	for _, c := range []struct {
@@ -34,7 +39,7 @@ func TestParseCurl(t *testing.T) {
 		args []string
 		want *simulate.Request
 	}{
-		{"plain", []string{"curl", "https://a.example:8443/x/../y//z?q=1#f"}, sent("GET", "a.example:8443", "/y//z?q=1")},
+		{"plain", []string{"curl", "https://a.example:8443/x/../y//z?q=1#f"}, secure(sent("GET", "a.example:8443", "/y//z?q=1"))},
 		{"without its name, without scheme", []string{"a.example"}, sent("GET", "a.example", "/")},
 		{"path as it is", []string{"--path-as-is", "http://a/x/../y%2f"}, sent("GET", "a", "/x/../y%2f")},
 		{"escapes stay", []string{"http://a/x%2Fy"}, sent("GET", "a", "/x%2Fy")},

@@ -161,6 +161,8 @@ func leaseSentence(r *answer.ExplainedRule) string {
 		text = fmt.Sprintf("the proxy holds %d for %s", l.Units, span(l.EndsMs))
 	}
 	switch {
+	case r.Lease.Silent != "":
+		return text + "; " + silentText(r.Lease.Silent)
 	case len(r.Windows) > 0:
 		return text + "; the limits are as the quota service has said last"
 	case r.Pending:
@@ -175,6 +177,15 @@ func per(w *answer.Window) string {
 		return policy.FormatMonths(w.Months)
 	}
 	return span(w.PerMs)
+}
+
+// silentText says what decides at a proxy that the quota service does not answer.
+func silentText(onUnavailable string) string {
+	text := "the quota service does not answer: on_unavailable decides, which is " + printable.Text(onUnavailable)
+	if onUnavailable == string(policy.UnavailableLocal) {
+		text += ", by the proxy's own share of the limits"
+	}
+	return text
 }
 
 // span prints milliseconds as a policy has them.

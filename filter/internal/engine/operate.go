@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -29,7 +30,7 @@ type Result struct {
 	Verdict *decide.Verdict // of hit and peek
 	Rules   []RuleStats     // of stats
 	Denials []RuleDenials   // of top
-	Subject *decide.Subject // of the operations on one key: its windows
+	Subject *decide.Subject // of the operations on one key: its windows; of leased, while the quota service is silent
 	Now     int64           // when Subject was read
 	// Value is what the window named by the operation has used, else the tightest
 	// one; for expires_at it is in nanoseconds since the epoch, for reset 1 if the
@@ -88,7 +89,7 @@ func (e *Engine) Operate(op Operation) (Result, error) {
 	}
 	value, err := c.Operate(s, op.Name, window, op.N, now)
 	result := Result{Now: now, Value: value}
-	if op.Name != "leased" {
+	if held, _ := lease.Leased(s); op.Name != "leased" || held.Silent {
 		result.Subject = s
 	}
 	return result, err

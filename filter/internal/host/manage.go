@@ -58,10 +58,15 @@ func (p *plugin) answerManagement(rest string) {
 		answer(404, problem("there is nothing here: try "+p.manage.Path+"counters/peek"))
 	case method != "POST":
 		answer(405, problem("management requests are made by POST"))
-	case onCounters:
-		p.operate(op, query)
 	default:
-		p.explain()
+		if p.quota != nil {
+			defer p.quota.takeWord()()
+		}
+		if onCounters {
+			p.operate(op, query)
+		} else {
+			p.explain()
+		}
 	}
 }
 

@@ -120,8 +120,12 @@ func (p *plugin) forget() {
 // Counted reads the proxy's counter, which is one for all workers. It defines
 // counters that have counted nothing yet: few, and only on request.
 func (p *proxy) Counted(domain, rule, metric string) uint64 {
+	return valueOf(define(kindCounter, counterName(&engine.Series{Domain: domain, Rule: rule, Metric: metric})))
+}
+
+func valueOf(metric uint32) uint64 {
 	value := new(uint64)
-	must(importGetMetric(define(kindCounter, counterName(&engine.Series{Domain: domain, Rule: rule, Metric: metric})), unsafe.Pointer(value)))
+	must(importGetMetric(metric, unsafe.Pointer(value)))
 	return *value
 }
 

@@ -166,8 +166,19 @@ func (q *quotaTalk) gauge(silent bool) {
 		if !silent {
 			by = -1
 		}
-		must(importIncrementMetric(define(kindGauge, "rate_limit_quota_degraded"), by))
+		must(importIncrementMetric(degraded(), by))
 	}
+}
+
+func degraded() uint32 { return define(kindGauge, "rate_limit_quota_degraded") }
+
+// takeWord lets a worker that has no stream to the quota service, and so cannot know whether
+// that answers, take the word of the other workers until restore.
+func (q *quotaTalk) takeWord() (restore func()) {
+	leases := q.plugin.engine.Leases
+	own := leases.Silent
+	leases.Silent = own || !q.client.IsConnected() && valueOf(degraded()) > 0
+	return func() { leases.Silent = own }
 }
 
 // end decides what still waits.

@@ -119,6 +119,10 @@ func NewClient(host Host, w *Worker) *Client {
 	}
 }
 
+// IsConnected reports whether a stream is open. A worker without one does not know whether
+// the service is silent, unless it has found so.
+func (c *Client) IsConnected() bool { return c.stream.number != 0 }
+
 // Waiting reports whether some request waits.
 func (c *Client) Waiting() bool { return len(c.waiters) > 0 }
 

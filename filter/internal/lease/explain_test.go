@@ -54,4 +54,5 @@ func TestExplainALease(t *testing.T) {
 	x = explain()
 	require.False(t, x.Pending)
 	require.True(t, *x.Allowed, "on_unavailable decides")
+	require.Equal(t, &answer.Lease{Silent: "local"}, x.Rules[0].Lease)
 }

@@ -6,26 +6,32 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Leased returns how many units of the subject's key this proxy held when it was checked,
-// and how long until the last of them end. leases is false for a rule that leases nothing.
-func Leased(s *decide.Subject) (units uint32, endsNs int64, leases bool) {
+// Holding is what this proxy knew of a key when it was checked.
+type Holding struct {
+	Units  uint32 // that it may still spend
+	EndsNs int64  // until the last of them end
+	Silent bool   // the quota service is silent: on_unavailable decides what the units do not cover
+}
+
+// Leased returns what is known of the subject's key. leases is false for a rule that leases
+// nothing.
+func Leased(s *decide.Subject) (h Holding, leases bool) {
+	c, leases := s.Rule.Source.(*Source)
 	switch e := s.Lease; {
-	case s.Rule.Policy.Scope != policy.ScopeCluster || s.Unlimited:
-		return 0, 0, false
-	case e == nil: // it was not checked
-		return 0, 0, true
-	default:
+	case !leases || s.Unlimited:
+		return h, false
+	case e != nil: // it was checked
 		for i := range e.Grants {
 			if g := &e.Grants[i]; g.Units > 0 && g.EndNs > e.NowNs {
-				endsNs = max(endsNs, g.EndNs-e.NowNs)
+				h.EndsNs = max(h.EndsNs, g.EndNs-e.NowNs)
 			}
 		}
-		return e.Left(e.NowNs), endsNs, true
+		h.Units, h.Silent = e.Left(e.NowNs), c.isSilent(e)
 	}
+	return h, true
 }
 
 // Refusal refuses all but leased.
@@ -37,16 +43,21 @@ func (c *Source) Refusal(name string) error {
 		" has scope cluster: its counters are the quota service's, which sluice counters asks without --proxy")
 }
 
-// Operate says how many units of the key this proxy may still spend.
+// Operate says how many units of the key this proxy may still spend. While the service is
+// silent, the subject has what this proxy has counted by itself.
 func (c *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64) (value int64, err error) {
 	if s.Unlimited {
 		return 0, nil
 	}
-	e, nowNs := &c.worker.entry, c.worker.host.Monotonic()
-	if c.table.Read(e, s.Key.Bytes, now, nowNs) != state.OK {
+	e := new(state.LeaseEntry)
+	s.Lease, e.NowNs = e, c.worker.host.Monotonic()
+	if c.table.Read(e, s.Key.Bytes, now, e.NowNs) != state.OK {
 		return 0, local.ErrStore
 	}
-	return int64(e.Left(nowNs)), nil
+	if c.isSilent(e) && c.alone(s, now) == decide.Failed {
+		return 0, local.ErrStore
+	}
+	return int64(e.Left(e.NowNs)), nil
 }
 
 // Clean frees what counts nothing: where a lease holds nothing, too.

@@ -1,11 +1,14 @@
 package lease_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 )
 
 // TestOperationsOnLeases: a proxy says what it holds of a key, and leaves all other
@@ -49,4 +52,19 @@ func TestOperationsOnLeases(t *testing.T) {
 	stats, err = do("stats", "r")
 	require.NoError(t, err)
 	require.Zero(t, stats.Rules[0].Keys)
+
+	// While the service is silent the proxy says what it has counted by itself, of its share.
+	result, err := do("leased", "r", "a")
+	require.NoError(t, err)
+	require.Nil(t, result.Subject)
+	w.engine.Leases.Silent = true
+	for range 3 {
+		w.request("b")
+	}
+	for key, used := range map[string]uint32{"b": 3, "c": 0} {
+		result, err := do("leased", "r", key)
+		require.NoError(t, err)
+		text := string(respond.AppendResult(nil, &result))
+		require.True(t, strings.HasPrefix(text, fmt.Sprintf(`{"value":0,"silent":"local","windows":[{"limit":50,"per_ns":60000000000,"used":%d,`, used)), text)
+	}
 }

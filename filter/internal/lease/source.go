@@ -117,10 +117,19 @@ func (c *Source) judge(s *decide.Subject, now int64) decide.Outcome {
 		return decide.Denied
 	}
 	short := w.short(s)
-	if l.SilentNs > nowNs || w.Silent || short == decide.Silent {
-		return c.alone(s, now)
+	if c.isSilent(s.Lease) || short == decide.Silent {
+		found := c.alone(s, now)
+		if c.from == localTable {
+			c.rule.Metrics.Unavailable++
+		}
+		return found
 	}
 	return short
+}
+
+// isSilent reports whether the service answers nothing, or nothing about this key.
+func (c *Source) isSilent(e *state.LeaseEntry) bool {
+	return e.SilentNs > e.NowNs || c.worker.Silent
 }
 
 // passNs is when a wait from now on is over; never where said says so.
@@ -145,7 +154,6 @@ func (c *Source) alone(s *decide.Subject, now int64) decide.Outcome {
 	found := c.local.Check(s, now)
 	if found != decide.Failed {
 		c.from = localTable
-		c.rule.Metrics.Unavailable++
 	}
 	return found
 }

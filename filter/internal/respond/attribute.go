@@ -32,6 +32,10 @@ func (d *dryRun) Attribute(path string) (string, bool) {
 		return d.Header("user-agent")
 	case "request.referer":
 		return d.Header("referer")
+	case "request.id": // Envoy makes one up where a client sends none
+		if id, given := d.Header("x-request-id"); given {
+			return id, true
+		}
 	}
 	d.missed = true
 	return "", false

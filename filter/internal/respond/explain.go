@@ -50,8 +50,8 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 			}
 			x.Rules[i] = matched(subjects[0])
 			x.Rules[i].Windows = windows(before[0], now)
-			if units, endsNs, leases := lease.Leased(before[0]); leases {
-				x.Rules[i].Lease = &answer.Lease{Units: units, EndsNs: endsNs}
+			if held, leases := lease.Leased(before[0]); leases {
+				x.Rules[i].Lease = &answer.Lease{Units: held.Units, EndsNs: held.EndsNs, Silent: silent(before[0])}
 			}
 		default:
 			outcome, why := whyUnmatched(p, &unmatched)

@@ -285,6 +285,9 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 		{`{"name":"r","key":[{"property":["request","method"]},{"property":["request","host"]},{"property":["request","headers","x-a"]}],` + deny, "true", "", ""},
 		{`{"name":"r","key":[{"property":["request","useragent"]}],` + deny, "false", "r", ""}, // there is none
 		{`{"name":"r","key":["host",{"property":["connection","id"]}],` + deny, "", "", "property:connection.id"},
+		{`{"name":"r","key":[{"property":["request","id"]}],` + deny, "true", "", ""},
+		{`{"name":"r","key":[{"property":["request","scheme"]}],` + deny, "", "", "property:request.scheme"},
+		{`{"name":"r","key":[{"property":["source","address"]}],` + deny, "", "", "property:source.address"}, // with its port
 		{`{"name":"r","key":["route"],"limits":["9/1h"]}`, "", "", "route"},
 		{`{"name":"r","key":["route"],"missing_key":"share","limits":["0/1h"]}`, "", "", "route"},
 		{`{"name":"r","key":[{"first_of":["route","host"]}],` + deny, "", "", "route"},
@@ -312,7 +315,7 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 		{`{"name":"r","limits":["9/1h"]}],"exempt":[{"client_ips":["10.0.0.0/8"]}`, "", "", "client_ip"},
 	} {
 		p := hosttest.New()
-		p.With("x-a", "1")
+		p.With("x-a", "1", "x-request-id", "7")
 		r := described(p)
 		r.Path, r.ClientAddress = "/x?y=1", ""
 		var x answer.Explanation
@@ -325,9 +328,10 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 		require.Equal(t, c.deniedBy, x.DeniedBy, c.rules)
 		require.Equal(t, c.dependsOn, strings.Join(x.DependsOn, ","), c.rules)
 		require.Equal(t, c.dependsOn != "" && allowed != "true" || strings.Contains(c.rules, `"shadow"`), x.Rules[0].Outcome == answer.NotKnown, c.rules)
-		r.ClientAddress = "192.0.2.7"
+		r.Attributes = map[string]string{"source.address": "192.0.2.7:4711", "request.scheme": "https"}
 		x = answer.Explanation{}
 		require.NoError(t, json.Unmarshal(Explain(nil, compileJSON(t, p, c.rules), p, r), &x), c.rules)
 		require.NotContains(t, x.DependsOn, "client_ip", c.rules)
+		require.NotContains(t, x.DependsOn, "property:source.address", c.rules)
 	}
 }

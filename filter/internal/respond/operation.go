@@ -20,7 +20,7 @@ func AppendResult(b []byte, r *engine.Result) []byte {
 	}
 	result := answer.Answer{Value: &r.Value}
 	if r.Subject != nil {
-		result.Windows = windows(r.Subject, r.Now)
+		result.Silent, result.Windows = silent(r.Subject), windows(r.Subject, r.Now)
 	}
 	return result.Append(b)
 }

@@ -7,6 +7,7 @@ package respond
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
@@ -61,6 +62,15 @@ func mode(a *decide.Subject) string {
 		return "shadow"
 	}
 	return "enforced"
+}
+
+// silent is what the rule's on_unavailable says while the quota service is silent, else
+// empty.
+func silent(a *decide.Subject) string {
+	if held, _ := lease.Leased(a); held.Silent {
+		return string(a.Rule.Policy.OnUnavailable)
+	}
+	return ""
 }
 
 // windows are the rule's limits in policy order, none where the usage is unknown.

@@ -1,6 +1,7 @@
 package respond
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
 	"strconv"
@@ -155,9 +156,12 @@ func (d *dryRun) AppendHeader(values []string, name string) []string {
 	return append(values, d.Headers[name]...)
 }
 
+// ClientAddress is in the attribute source.address, too. That has the connection's port, so
+// it does not follow from the address alone.
 func (d *dryRun) ClientAddress() (string, bool) {
-	d.missed = d.missed || d.Request.ClientAddress == ""
-	return d.Request.ClientAddress, d.Request.ClientAddress != ""
+	address := cmp.Or(d.Request.ClientAddress, d.Attributes["source.address"])
+	d.missed = d.missed || address == ""
+	return address, address != ""
 }
 
 // Monotonic is the proxy's: leases end by it.
