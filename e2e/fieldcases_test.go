@@ -128,7 +128,7 @@ var fieldCases = map[string]fieldCase{
 	}},
 	"key.cookie": {`
 - {name: $, match: {@}, key: [⟦{cookie: s}|host⟧], limits: [1/FAR]}`, "", []fieldStep{
-		{"/ cookie=s=1", "200", "200"}, {"/ cookie=s=2", "200", "429"}, {"/ cookie=t=0;s=2", "429", "429"},
+		{"/ cookie=s=1", "200", "200"}, {"/ cookie=s=2", "200", "429"}, {"/ cookie=t=0;s=2", "429", "429"}, {"/ cookie=t=0 cookie=s=2", "429", "429"},
 	}},
 	"key.property": {`
 - {name: $, match: {@}, key: [⟦{property: [request, headers, u]}|host⟧], limits: [1/FAR]}`, "", []fieldStep{

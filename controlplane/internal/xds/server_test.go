@@ -9,7 +9,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -131,33 +130,6 @@ func TestProxyThatRefusesEverythingIsLeftAlone(t *testing.T) {
 	late.accept("r4")
 }
 
-func TestNodeMetadataAndRevisionChooseTheBinary(t *testing.T) {
-	f := newFixture(t)
-	f.apply("one")
-	e := &proxyClient{f: f, node: &corev3.Node{Id: "e1", Metadata: metadata(t, map[string]any{"wasm": "/node.wasm", "vm_id": "v"})}}
-	e.connect()
-	t.Cleanup(e.hangUp)
-	r := e.expect("one")
-	require.Equal(t, "/node.wasm", wasmIn(t, r))
-	require.Equal(t, "v", filterIn(t, r).GetConfig().GetVmConfig().GetVmId())
-	plain := f.proxy("e2")
-	require.Equal(t, "/lib/sluice.wasm", wasmIn(t, plain.expect("one")))
-}
-
-func TestNodeWithoutIDIsRefused(t *testing.T) {
-	f := newFixture(t)
-	conn, err := grpc.NewClient(f.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	require.NoError(t, err)
-	defer conn.Close()
-	stream, err := extensionv3.NewExtensionConfigDiscoveryServiceClient(conn).DeltaExtensionConfigs(t.Context())
-	require.NoError(t, err)
-	require.NoError(t, stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL}))
-	_, err = stream.Recv()
-	require.Equal(t, codes.InvalidArgument, status.Code(err))
-	require.ErrorContains(t, err, "node.id")
-	require.Empty(t, f.server.Ledger().Proxies())
-}
-
 func TestAggregatedStream(t *testing.T) {
 	f := newFixture(t)
 	f.apply("one")
@@ -183,6 +155,3 @@ func TestAggregatedStream(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.NotErrorIs(t, err, io.EOF)
 }
-
-// TestFleet has many proxies answer at once while revisions come: every one of
-// them ends at the last revision, and the books agree with what each one said.
