@@ -243,10 +243,14 @@ func (v bootstrapView) Service(name string, at []address) clusterView {
 	return c
 }
 
+// QuotaClusterName is the name of the quota service's cluster, which the control plane
+// compares with what policies name.
+func (v bootstrapView) QuotaClusterName() string { return cmp.Or(v.QuotaCluster, DefaultQuotaCluster) }
+
 // QuotaService describes the quota service's cluster: no connection attempt lasts
 // as long as requests wait, and one that hangs is noticed within a second.
 func (v bootstrapView) QuotaService(at []address) clusterView {
-	c := v.Endpoint(cmp.Or(v.QuotaCluster, DefaultQuotaCluster), at)
+	c := v.Endpoint(v.QuotaClusterName(), at)
 	wait := cmp.Or(v.QuotaTimeout, DefaultQuotaTimeout) / 2
 	c.Keepalive, c.TLS = "1s", v.QuotaTLS
 	c.ConnectTimeout = strconv.FormatFloat(wait.Seconds(), 'f', -1, 64) + "s"

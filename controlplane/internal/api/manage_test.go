@@ -107,6 +107,26 @@ func TestApplyNamesProxiesOfAnotherManagePort(t *testing.T) {
 		`("127.0.0.1:9902"): it will answer no request`}, on("port: 9903, "))
 }
 
+// So are those whose Envoy has the quota service under another name than the policy.
+func TestApplyNamesProxiesOfAnotherQuotaCluster(t *testing.T) {
+	m := newManagedFixture(t)
+	on := func(rule string) []string {
+		m.t.Helper()
+		var a Applied
+		m.json("POST", "/v1/policies", "version: 1\nquota: {cluster: quota_eu}\nrules: [{name: r, "+rule+"limits: [1/1h]}]\n", 201, &a)
+		return a.ProxyWarnings
+	}
+	require.Empty(t, on("scope: cluster, "), "no proxy")
+	always := func(int) bool { return true }
+	m.proxyWith("edge-0", map[string]any{}, always)
+	m.proxyWith("edge-1", map[string]any{"quota_cluster": "sluice_quota"}, always)
+	m.proxyWith("edge-2", map[string]any{"quota_cluster": "quota_eu"}, always)
+	require.Eventually(t, func() bool { return len(m.xds.Ledger().Managed()) == 3 }, time.Minute, time.Millisecond)
+	require.Empty(t, on(""), "no rule asks the quota service")
+	require.Equal(t, []string{`quota.cluster is "quota_eu", but the quota service's cluster in the Envoy of edge-1 is "sluice_quota": ` +
+		"on_unavailable will decide rules of scope cluster"}, on("scope: cluster, "))
+}
+
 // listener is where a proxy answers management requests.
 func listener(t *testing.T, answer http.HandlerFunc) string {
 	t.Helper()

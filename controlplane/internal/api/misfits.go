@@ -2,6 +2,7 @@ package api
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
@@ -13,19 +14,32 @@ import (
 // misfits says where proxies, by what they tell of themselves, lack what the policy takes
 // for granted. What a proxy does not tell is not known, and nothing is said of it.
 func misfits(p *policy.Policy, proxies []xds.Managed) (warnings []string) {
-	var names []string
-	var first xds.Managed
 	port := manageOf(p).Port
+	names, first := lacking(proxies, func(m xds.Managed) bool { at := manage.Port(m.Address); return port != 0 && at != 0 && at != port })
+	if names != "" {
+		warnings = append(warnings, fmt.Sprintf("manage.port is %d, but the management listener of %s is on another port (%s): it will answer no request",
+			port, names, shown(first.Address)))
+	}
+	if !slices.ContainsFunc(p.Rules, func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }) {
+		return warnings
+	}
+	names, first = lacking(proxies, func(m xds.Managed) bool { return m.Quota != "" && m.Quota != p.Quota.Cluster })
+	if names != "" {
+		warnings = append(warnings, fmt.Sprintf("quota.cluster is %s, but the quota service's cluster in the Envoy of %s is %s: on_unavailable will decide rules of scope cluster",
+			shown(p.Quota.Cluster), names, shown(first.Quota)))
+	}
+	return warnings
+}
+
+// lacking names the proxies that lack something, and returns the first.
+func lacking(proxies []xds.Managed, lacks func(xds.Managed) bool) (names string, first xds.Managed) {
+	var list []string
 	for _, m := range proxies {
-		if at := manage.Port(m.Address); port != 0 && at != 0 && at != port {
-			if names = append(names, m.Node); len(names) == 1 {
+		if lacks(m) {
+			if list = append(list, m.Node); len(list) == 1 {
 				first = m
 			}
 		}
 	}
-	if len(names) > 0 {
-		warnings = append(warnings, fmt.Sprintf("manage.port is %d, but the management listener of %s is on another port (%s): it will answer no request",
-			port, printable.Cut(strings.Join(names, ", "), maxShown), shown(first.Address)))
-	}
-	return warnings
+	return printable.Cut(strings.Join(list, ", "), maxShown), first
 }

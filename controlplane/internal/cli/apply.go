@@ -32,7 +32,8 @@ func newApplyCommand() *cobra.Command {
 		Short: "Store a policy as a new revision and push it to every proxy",
 		Long: `Check a policy, store it as a new revision and push it to every connected proxy.
 It prints which counters restart, are new or vanish, and what each proxy answers. It
-warns where the policy names another management port than a proxy has.
+warns where the policy names another management port than a proxy has, or another
+cluster of the quota service.
 It exits with 1 if a proxy refuses the policy or does not answer in time. A proxy
 that refuses keeps its last good policy.`,
 		Example: `  sluice apply -f policy.yaml

@@ -45,6 +45,7 @@ type node struct {
 	vmID    string // metadata sluice.vm_id
 	runtime string // metadata sluice.runtime
 	manage  string // metadata sluice.manage: its address for management requests
+	quota   string // metadata sluice.quota_cluster: Envoy's cluster of the quota service
 }
 
 const (
@@ -66,7 +67,7 @@ func (n node) check() error {
 	if err := access.CheckNodeID(n.id); err != nil {
 		return err
 	}
-	for name, value := range map[string]string{"wasm": n.wasm, "vm_id": n.vmID, "runtime": n.runtime, "manage": n.manage} {
+	for name, value := range map[string]string{"wasm": n.wasm, "vm_id": n.vmID, "runtime": n.runtime, "manage": n.manage, "quota_cluster": n.quota} {
 		switch {
 		case len(value) > maxMetadata:
 			return fmt.Errorf("metadata sluice.%s has more than %d bytes", name, maxMetadata)
@@ -227,7 +228,7 @@ func (n *node) metadata(message []byte) error {
 
 // own takes a field of the struct "sluice".
 func (n *node) own(name string, value []byte) error {
-	into, ok := map[string]*string{"wasm": &n.wasm, "vm_id": &n.vmID, "runtime": &n.runtime, "manage": &n.manage}[name]
+	into, ok := map[string]*string{"wasm": &n.wasm, "vm_id": &n.vmID, "runtime": &n.runtime, "manage": &n.manage, "quota_cluster": &n.quota}[name]
 	if !ok {
 		return nil
 	}
