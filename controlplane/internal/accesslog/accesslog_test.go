@@ -223,8 +223,15 @@ func TestMistakenNameAndTime(t *testing.T) {
 	name := file(t, strings.Repeat(line, 10)+strings.ReplaceAll(line, "2026", "2199"))
 	o := accesslog.Options{Names: []string{name}, Fields: []string{"header:x-user-id"}, Map: map[string]string{"header:x-user-id": "whom"}}
 	_, _, err := readAll(t, o)
-	require.EqualError(t, err, "no line has the field header:x-user-id, which is needed")
+	require.EqualError(t, err, `--map header:x-user-id=whom: no line has a value of "whom"`)
+	var mistaken *accesslog.Error
+	require.ErrorAs(t, err, &mistaken)
+	require.Equal(t, "lines have start_time, who", mistaken.Hint)
+	o.Map["path"] = "where" // read of every line, whatever is needed
 	o.Map["header:x-user-id"] = "who"
+	_, _, err = readAll(t, o)
+	require.EqualError(t, err, `--map path=where: no line has a value of "where"`)
+	delete(o.Map, "path")
 	all, stats, err := readAll(t, o)
 	require.NoError(t, err)
 	require.Len(t, all, 10)

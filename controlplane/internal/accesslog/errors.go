@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
@@ -12,13 +13,20 @@ type Error struct{ Text, Hint string }
 
 func (e *Error) Error() string { return e.Text }
 
-// lacking is the error of a log, or of all, without a field that is needed. It knows the
-// names that the log has.
+// nothingMapped is the error of a field that --map reads where no line has anything.
+func nothingMapped(field, name string, names []string) error {
+	slices.Sort(names)
+	e := &Error{Text: fmt.Sprintf("--map %s=%s: no line has a value of %q", field, name, name)}
+	if names = slices.Compact(names); len(names) > 0 {
+		e.Hint = "lines have " + list(names)
+	}
+	return e
+}
+
+// lacking is the error of a log without a field that is needed. It knows the names that the
+// log has.
 func lacking(log, field string, names []string) error {
 	e := &Error{Text: fmt.Sprintf("%s does not have the field %s, which is needed", log, field)}
-	if log == "" {
-		e.Text = fmt.Sprintf("no line has the field %s, which is needed", field)
-	}
 	operator, variable := operators[field], variables[field]
 	if name, ok := strings.CutPrefix(field, headerPrefix); ok {
 		operator, variable = "REQ("+strings.ToUpper(name)+")", "http_"+strings.ReplaceAll(name, "-", "_")

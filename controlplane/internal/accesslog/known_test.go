@@ -106,8 +106,8 @@ func TestValuesThatAreNoText(t *testing.T) {
 		{"header:x-user-id", `{"id":"ann"}`, "who is an object: say --map with the name inside it, as who.NAME"},
 		{"header:x-user-id", `[{"id":1}]`, "who is an object"},
 		{"host", `["a","b"]`, "who is a list of 2"},
-		{"header:x-user-id", `[]`, "no line has the field header:x-user-id"},
-		{"header:x-user-id", `null`, "no line has the field header:x-user-id"},
+		{"header:x-user-id", `[]`, `--map header:x-user-id=who: no line has a value of "who"`},
+		{"header:x-user-id", `null`, `--map header:x-user-id=who: no line has a value of "who"`},
 		{"client_ip", `"unix:"`, `who is "unix:", which is no address`},
 	} {
 		name := file(t, `{"time":"2026-01-31T12:00:00Z","who":`+c.value+"}\n")

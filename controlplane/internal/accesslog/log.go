@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ type Log struct {
 	options Options
 	sources []*source // in the order of their next lines
 	places  []*place  // of all files
+	names   []string  // of all files' samples, where formats name their fields
 	sorter  sorter
 }
 
@@ -109,6 +111,7 @@ func (l *Log) recognize(s *source, sample []string) (err error) {
 	var names []string
 	s.places, names = s.format.has()
 	l.places = append(l.places, s.places...)
+	l.names = append(l.names, names...)
 	for _, field := range append([]string{FieldTime}, l.options.Fields...) {
 		p := find(s.places, field)
 		if p == nil {
@@ -218,14 +221,15 @@ func (l *Log) Next() (*Request, error) {
 // end refuses logs of which no line had a field that --map names, and notes other
 // fields that none had.
 func (l *Log) end() error {
-	had := slices.DeleteFunc(l.places, func(p *place) bool { return !p.had })
+	had := slices.DeleteFunc(slices.Clone(l.places), func(p *place) bool { return !p.had })
+	for _, field := range slices.Sorted(maps.Keys(l.options.Map)) {
+		if find(l.places, field) != nil && find(had, field) == nil {
+			return nothingMapped(field, l.options.Map[field], l.names)
+		}
+	}
 	l.NoStatus = find(had, FieldStatus) == nil
 	for _, field := range l.options.Fields {
-		switch {
-		case find(had, field) != nil:
-		case l.options.Map[field] != "":
-			return lacking("", field, nil)
-		default:
+		if find(had, field) == nil {
 			l.Empty = append(l.Empty, field)
 		}
 	}
