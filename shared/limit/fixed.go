@@ -28,10 +28,7 @@ func (w *Window) End(now int64) int64 {
 
 // LengthNs returns how long the window is that holds now.
 func (w *Window) LengthNs(now int64) int64 {
-	if w.Algorithm != Calendar {
-		return w.PeriodNs
-	}
-	start, end := w.calendar(now)
+	start, end := w.Span(now)
 	return end - start
 }
 
