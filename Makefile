@@ -151,7 +151,7 @@ bench_of = envoy=$$(build/fetch envoy-$(ENVOY_VERSION)); ratelimit=$$(build/fetc
 	$(out)/measure $(1) --envoy $$envoy --ratelimit $$ratelimit --redis $$redis
 part = $(if $(CASES),--cases '$(CASES)') $(if $(ROUNDS),--rounds $(ROUNDS))
 
-bench-keyed: ## the Go library beside others, for docs/keyed-performance.md: ROUNDS=7
+bench-keyed: ## the Go library beside others, for docs/library.md: ROUNDS=7
 	$(GO) test -C build/measure -run '^$$' -bench . -count $(or $(ROUNDS),7) ./libraries
 
 bench-scale: build ## the largest policy, serve with 1,000 proxies, simulate, a change in Envoy, for docs/scale.md: PARTS=REGEXP, ROUNDS=3
