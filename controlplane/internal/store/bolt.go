@@ -21,7 +21,7 @@ type Bolt struct {
 
 	mu       sync.Mutex
 	appended chan struct{} // closed and replaced at every Append
-	failed   error         // of the last commit, nil if that was durable
+	failed   error         // of the last commit that failed, nil since a revision was stored
 	probed   time.Time     // when Healthy last tried whether that is still so
 }
 
@@ -71,9 +71,9 @@ func (b *Bolt) commit(ctx context.Context, what string, run func(func(*bbolt.Tx)
 		if err == nil {
 			err = b.last.advance(reached)
 		}
-		b.mu.Lock()
-		b.failed = err
-		b.mu.Unlock()
+		if err != nil {
+			b.setFailed(err)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -110,8 +110,9 @@ func (b *Bolt) Healthy(ctx context.Context) error {
 	return err
 }
 
-// probe stores as much as a revision and drops it again. Without it, a store
-// would stay unhealthy after a full disk until somebody's next change.
+// probe stores as much as a revision and drops it again. Without it, a store would stay
+// unhealthy after a full disk until somebody's next revision. What is smaller may find
+// room where that does not.
 func (b *Bolt) probe(ctx context.Context) error {
 	for _, size := range []int{probeBytes, 0} {
 		err := b.commit(ctx, "try the disk", b.db.Update, func(r records) error {
@@ -121,7 +122,14 @@ func (b *Bolt) probe(ctx context.Context) error {
 			return err
 		}
 	}
+	b.setFailed(nil)
 	return nil
+}
+
+func (b *Bolt) setFailed(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failed = err
 }
 
 // Appended implements Store.

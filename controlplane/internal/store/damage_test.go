@@ -268,7 +268,8 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	require.Equal(t, uint64(5), r.Number, "the one that was not acknowledged has its number all the same")
 }
 
-// A change that failed says nothing about the next one.
+// A change that failed says nothing about the next one; that a small one is stored says
+// nothing about the next revision.
 func TestHealthyAgain(t *testing.T) {
 	b, ctx := open(t, filled(t)), t.Context()
 	full := func(func(*bbolt.Tx) error) error { return syscall.ENOSPC }
@@ -279,6 +280,11 @@ func TestHealthyAgain(t *testing.T) {
 	require.Len(t, list, 3, "a probe is no change")
 	require.ErrorContains(t, b.commit(ctx, "x", full, nil), "no space")
 	require.ErrorContains(t, b.Healthy(ctx), "no space", "it is not asked for each time")
+	require.NoError(t, b.SaveReply(ctx, Reply{Node: "edge-1", Revision: 3}))
+	require.ErrorContains(t, b.Healthy(ctx), "no space")
+	_, err = b.Append(ctx, draft("x"))
+	require.NoError(t, err)
+	require.NoError(t, b.Healthy(ctx))
 }
 
 // A database that is no longer at its place would take changes until the process

@@ -34,6 +34,7 @@ func (b *Bolt) Append(ctx context.Context, d Draft) (Revision, error) {
 	if err != nil {
 		return Revision{}, err
 	}
+	b.setFailed(nil)
 	b.notify()
 	return revision, nil
 }
