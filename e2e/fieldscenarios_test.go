@@ -92,7 +92,7 @@ func TestFieldDomain(t *testing.T) {
 func TestFieldHeaders(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, "version: 1\n")
-		var admitted int // by one counter, though Envoy makes another VM where responses begin or cease to matter
+		var admitted int                               // by one counter, though Envoy makes another VM where responses begin or cease to matter
 		for headers, want := range map[string][2]bool{ // ratelimit, x-ratelimit-limit
 			"": {}, "headers: none\n": {}, "headers: ietf\n": {true, false}, "headers: x-ratelimit\n": {false, true}, "headers: both\n": {true, true},
 		} {

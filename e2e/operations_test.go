@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -61,16 +60,6 @@ func (p *proxy) tryOperate(op, query string) (answer operation, err error) {
 		return answer, err
 	}
 	return answer, json.Unmarshal(body, &answer)
-}
-
-// awaitMetric waits until Envoy's metrics hold the line.
-func (p *proxy) awaitMetric(t *testing.T, line string) {
-	t.Helper()
-	eventually(t, 10*time.Second, line, func() bool {
-		text, err := p.envoy.Prometheus(t.Context())
-		require.NoError(t, err)
-		return strings.Contains(text, line)
-	})
 }
 
 // Operations change the counts of all workers' requests, and requests those of
