@@ -27,14 +27,15 @@ func DefaultCapabilities() []string {
 	return append(sim.HostFunctions(), strings.Fields(callbacks)...)
 }
 
-// Unneeded returns the callbacks that a policy does not need, where each costs a call into
-// the filter for every request. Of a policy that cannot be read, none.
-func Unneeded(policyJSON []byte) []string {
+// Capabilities is DefaultCapabilities without the callbacks that the policy does not need:
+// each costs a call into the filter for every request. A policy that cannot be read needs all.
+func Capabilities(policyJSON []byte) []string {
+	names := DefaultCapabilities()
 	var p struct{ Headers policy.Headers }
 	if json.Unmarshal(policyJSON, &p) == nil && (p.Headers == "" || p.Headers == policy.HeadersNone) {
-		return []string{"proxy_on_response_headers"}
+		names = slices.DeleteFunc(names, func(name string) bool { return name == "proxy_on_response_headers" })
 	}
-	return nil
+	return names
 }
 
 // NewestVersion is the newest Envoy that is supported.
@@ -65,11 +66,12 @@ func parseVersion(text string) (major, minor int, err error) {
 
 // restrict puts the allow-list where the plugin's Envoy reads it. A VM keeps the list that
 // it was made with, and Envoy tells VMs apart by their configuration and not by their
-// lists: so what is left out stands there too, from where the filter knows it.
+// lists: so the callbacks that are left out stand there too, from where the filter knows
+// them.
 func (p Plugin) restrict(config *wasmv3.PluginConfig) error {
 	names := p.Capabilities
 	if names == nil {
-		names = slices.DeleteFunc(DefaultCapabilities(), func(name string) bool { return slices.Contains(p.Unneeded, name) })
+		names = Capabilities(p.Policy)
 	}
 	if len(names) == 0 {
 		return nil
@@ -85,10 +87,11 @@ func (p Plugin) restrict(config *wasmv3.PluginConfig) error {
 		//nolint:staticcheck // deprecated since 1.40, and the only one before
 		config.CapabilityRestrictionConfig = list
 	}
-	if p.Capabilities != nil || len(p.Unneeded) == 0 {
+	without := slices.DeleteFunc(strings.Fields(callbacks), func(name string) bool { return allowed[name] != nil })
+	if len(without) == 0 {
 		return nil
 	}
-	without, err := marshal(wrapperspb.String("without " + strings.Join(p.Unneeded, " ")))
-	config.GetVmConfig().Configuration = without
+	packed, err := marshal(wrapperspb.String("without " + strings.Join(without, " ")))
+	config.GetVmConfig().Configuration = packed
 	return err
 }

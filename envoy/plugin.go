@@ -49,13 +49,9 @@ type Plugin struct {
 	Envoy   string // version of the proxy, such as "1.40.0"; empty = any
 
 	// Capabilities is an allow-list of the host functions the module may call
-	// and of the callbacks Envoy calls; nil is DefaultCapabilities, an empty
+	// and of the callbacks Envoy calls; nil is what Policy needs, an empty
 	// list allows all. It must name every import of the module, WASI's too.
 	Capabilities []string
-
-	// Unneeded are callbacks that nil Capabilities leave out. With nil they are those that
-	// Policy does not need.
-	Unneeded []string
 }
 
 // ErrNoWasm says that a Plugin lacks the path of the filter's binary.
@@ -92,9 +88,6 @@ func (p Plugin) Filter() (*wasmfilterv3.Wasm, error) {
 				Local: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: p.Wasm}},
 			}},
 		}},
-	}
-	if p.Unneeded == nil {
-		p.Unneeded = Unneeded(p.Policy)
 	}
 	if err := p.restrict(config); err != nil {
 		return nil, fmt.Errorf("marshal VM configuration: %w", err)

@@ -30,9 +30,9 @@ func TestPluginDefaults(t *testing.T) {
 	require.JSONEq(t, `{"version":1}`, policyOf(t, config))
 }
 
-// TestUnneeded: what a policy does not need is not allowed, and the VM's configuration says
+// TestCapabilitiesOfAPolicy: what a policy does not need is not allowed, and the VM's configuration says
 // so, which makes it another VM.
-func TestUnneeded(t *testing.T) {
+func TestCapabilitiesOfAPolicy(t *testing.T) {
 	const callback = "proxy_on_response_headers"
 	for policy, unneeded := range map[string]bool{
 		`{"version":1}`: true, `{"headers":"none"}`: true, `{"headers":"ietf"}`: false, `{"headers":"both"}`: false, `{"headers":`: false,

@@ -56,7 +56,7 @@ type revision struct {
 	digest [sha256.Size]byte
 	secret string // goes with the policy
 
-	unneeded []string // callbacks
+	capabilities []string // that the policy needs
 }
 
 func newRevision(r store.Revision) (revision, error) {
@@ -66,7 +66,7 @@ func newRevision(r store.Revision) (revision, error) {
 	}
 	return revision{
 		number: r.Number, wasm: r.Wasm, policy: policy, digest: sha256.Sum256(r.JSON),
-		unneeded: append([]string{}, envoy.Unneeded(r.JSON)...),
+		capabilities: envoy.Capabilities(r.JSON),
 	}, nil
 }
 
@@ -113,7 +113,7 @@ func (s *Server) plugin(r revision, n node) envoy.Plugin {
 // newPayload is the revision as a node gets it.
 func newPayload(p envoy.Plugin, r revision, tag string) (payload, error) {
 	version := version(r, tag, p)
-	p.Policy, p.Unneeded = r.head(tag), r.unneeded
+	p.Policy, p.Capabilities = r.head(tag), r.capabilities
 	config, err := p.ExtensionConfig()
 	if err != nil {
 		return payload{}, err
