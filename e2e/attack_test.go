@@ -85,7 +85,7 @@ func (p *proxy) attack(t *testing.T, times, capacity int) (o attack.Outcome, gro
 	l.send(t, 2000, func(int) request { return request{path: direct} }) // without a key, so that Envoy allocates its buffers
 	before := int64(0)
 	if capacity >= weighed {
-		before = settled(t, p)
+		before = settled(t, p.allocated)
 	}
 	began := time.Now()
 	got := l.send(t, list.Len(), func(i int) request { return request{direct, "x-user-id", list.Key(i)} })
@@ -93,7 +93,7 @@ func (p *proxy) attack(t *testing.T, times, capacity int) (o attack.Outcome, gro
 	require.Equal(t, len(got), count(got, allowed)+count(got, denied))
 	o = list.Judge(func(i int) bool { return got[i] == allowed })
 	if capacity >= weighed {
-		grown = settled(t, p) - before
+		grown = settled(t, p.allocated) - before
 		t.Logf("grown by %d bytes", grown)
 	}
 	t.Logf("%d x capacity %d, %d requests in %.1f s: %.1f %% of honest requests denied, a cheater admitted %d of %d times, %d clients over the limit",

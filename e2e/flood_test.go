@@ -34,13 +34,13 @@ func memoryOf(t *testing.T, policy string) (counters, vanished int64) {
 	return v.Memory.Bytes, v.Memory.Vanished
 }
 
-// settled returns the bytes that Envoy has allocated once it is idle.
-func settled(t *testing.T, p *proxy) int64 {
+// settled returns the bytes that an idle Envoy has come down to, allocated or resident.
+func settled(t *testing.T, bytes func(*testing.T) int64) int64 {
 	t.Helper()
-	lowest := p.allocated(t)
+	lowest := bytes(t)
 	for range 5 {
 		time.Sleep(300 * time.Millisecond)
-		lowest = min(lowest, p.allocated(t))
+		lowest = min(lowest, bytes(t))
 	}
 	return lowest
 }

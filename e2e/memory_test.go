@@ -15,6 +15,9 @@ import (
 var (
 	floodKeys = flag.Int("flood-keys", 25_000, "keys that come to a capacity of a third of them, or of 65,536; three times the capacity fill all slots")
 	renames   = flag.Int("renames", 60, "times that a rule is renamed under traffic")
+
+	changes         = flag.Int("changes", 60, "changes of a limit under traffic, with which Envoy does not grow")
+	clusterRequests = flag.Int("cluster-requests", 100_000, "requests of cluster rules, in whose last nine tenths Envoy does not grow")
 )
 
 // Many more keys come than the capacity, and memory stays within what validate printed.
@@ -33,9 +36,9 @@ func TestMoreKeysThanCapacity(t *testing.T) {
 	for _, c := range []struct{ name, rule string }{{"aligned", aligned}, {"layered", layered}} {
 		t.Run(c.name, func(t *testing.T) {
 			l.send(t, 2000, func(int) request { return request{"/" + c.name, "x-user-id", "one"} })
-			before := settled(t, p)
+			before := settled(t, p.allocated)
 			l.send(t, *floodKeys, func(i int) request { return request{"/" + c.name, "x-user-id", fmt.Sprint("k", i)} })
-			grown := settled(t, p) - before
+			grown := settled(t, p.allocated) - before
 			printed, _ := memoryOf(t, "version: 1\nrules:"+c.rule+"\n")
 			t.Logf("%d keys: grown by %d bytes, validate printed %d: %.3f", *floodKeys, grown, printed, float64(grown)/float64(printed))
 			require.InDelta(t, 1, float64(grown)/float64(printed), 0.15)
@@ -50,18 +53,14 @@ func flooded(d driver) driver {
 	return d
 }
 
-// Revision after revision renames the only rule under traffic. Memory stays within what
-// validate printed for tables in use and vanished ones.
-func TestRenames(t *testing.T) {
-	s := siteOf(t, flooded(newest(t)))
-	policy := func(i int) string {
-		return s.inDomain(strings.Replace(perUser("5/"+far), "per-user", fmt.Sprint("rule-", i), 1))
-	}
+// grownBy has revision after revision come under traffic, and returns by how many bytes
+// Envoy has grown.
+func (s site) grownBy(t *testing.T, revisions int, policy func(i int) string, nth func(i int) request, bytes func(*testing.T) int64) int64 {
+	t.Helper()
 	s.control.apply(t, policy(0))
-	first := s.runs(t)
-	l := s.load(8)
-	l.send(t, 5_000, func(int) request { return request{direct, "x-user-id", "one"} })
-	before := settled(t, s.proxy)
+	first, l := s.runs(t), s.load(8)
+	l.send(t, 5_000, func(int) request { return nth(0) })
+	before := settled(t, bytes)
 	stop, stopped := make(chan struct{}), make(chan error)
 	go func() {
 		var err error
@@ -71,19 +70,70 @@ func TestRenames(t *testing.T) {
 				stopped <- nil
 				return
 			default:
-				_, err = l.try(2000, func(i int) request { return request{direct, "x-user-id", fmt.Sprint("k", n+i)} })
+				_, err = l.try(2000, func(i int) request { return nth(n + i) })
 			}
 		}
 		stopped <- err
 	}()
-	for i := 1; i <= *renames; i++ {
+	for i := 1; i <= revisions; i++ {
 		s.control.push(t, policy(i))
 	}
-	eventually(t, time.Minute, "the last revision to run", func() bool { return s.runs(t) == first+uint64(*renames) })
+	eventually(t, time.Minute, "the last revision to run", func() bool { return s.runs(t) == first+uint64(revisions) })
 	close(stop)
 	require.NoError(t, <-stopped)
-	grown := settled(t, s.proxy) - before
+	return settled(t, bytes) - before
+}
+
+// Revision after revision renames the only rule under traffic. Memory stays within what
+// validate printed for tables in use and vanished ones.
+func TestRenames(t *testing.T) {
+	s := siteOf(t, flooded(newest(t)))
+	policy := func(i int) string {
+		return s.inDomain(strings.Replace(perUser("5/"+far), "per-user", fmt.Sprint("rule-", i), 1))
+	}
+	grown := s.grownBy(t, *renames, policy, func(i int) request { return request{direct, "x-user-id", fmt.Sprint("k", i)} }, s.allocated)
 	counters, vanished := memoryOf(t, policy(0))
 	t.Logf("%d renames: grown by %d bytes, validate printed %d and %d for vanished ones", *renames, grown, counters, vanished)
 	require.LessOrEqual(t, grown, counters+vanished)
+}
+
+// Revision after revision raises a limit under traffic. Envoy does not grow.
+func TestEnvoyDoesNotGrowWithChanges(t *testing.T) {
+	s := siteOf(t, flooded(newest(t)))
+	policy := func(i int) string { return s.inDomain(perUser(fmt.Sprintf("%d/%s", 5+i, far))) }
+	grown := s.grownBy(t, *changes, policy, func(i int) request { return request{direct, "x-user-id", fmt.Sprint("k", i%1000)} }, s.resident)
+	t.Logf("%d changes: grown by %d KiB", *changes, grown>>10)
+	require.Less(t, grown, int64(5<<20))
+}
+
+// A hot key on leases, keys that are asked for once, and keys that are denied: after the
+// first tenth of the requests Envoy does not grow.
+func TestEnvoyDoesNotGrowWithClusterRules(t *testing.T) {
+	service := startQuota(t, "memory")
+	p := newest(t).start(t, proxyOptions{quota: service.address, edit: withoutUpstream, policy: clusterPolicy +
+		"  - {name: hot, scope: cluster, key: [{header: x-user-id}], limits: [100000000/1h]}\n" +
+		"  - {name: many, scope: cluster, match: {paths: [/many]}, capacity: 4096, key: [{header: x-key}], limits: [5/1m]}\n"})
+	l, sent := p.load(16), 0
+	send := func(n int) (refused int) {
+		refused = count(l.send(t, n, func(i int) request {
+			switch i % 100 {
+			case 0:
+				return request{"/many", "x-key", fmt.Sprint("denied-", i/100%50)}
+			case 50:
+				return request{"/many", "x-key", fmt.Sprint("once-", sent+i)}
+			}
+			return request{"/", "x-user-id", "hot"}
+		}), denied)
+		sent += n
+		return refused
+	}
+	refused := send(*clusterRequests / 10)
+	before := settled(t, p.resident)
+	for sent < *clusterRequests {
+		refused += send(*clusterRequests / 20)
+	}
+	grown := settled(t, p.resident) - before
+	t.Logf("%d requests, %d denied: grown by %d KiB", sent, refused, grown>>10)
+	require.Positive(t, refused)
+	require.Less(t, grown, int64(5<<20))
 }

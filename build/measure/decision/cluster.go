@@ -87,7 +87,7 @@ func bars(found map[string]sharedCase, used []usedLimit) string {
 	}
 	list = append(list,
 		target{what: fresh + "at low load", bound: 0.75, format: "%.2f", measured: beside(caseFresh)},
-		target{what: fresh + "saturated", bound: 0.95, format: "%.2f", measured: beside(caseSaturated)},
+		target{what: fresh + "saturated", bound: 0.6, format: "%.2f", measured: beside(caseSaturated)},
 		target{what: "10,000 clients (Zipf 1.1), 100/min each, 2,000/s: the same", bound: 0.5, format: "%.2f", measured: beside(caseClients)})
 	for _, u := range used {
 		list = append(list, target{

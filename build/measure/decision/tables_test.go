@@ -15,7 +15,8 @@ func TestTargets(t *testing.T) {
 	floor := measured{subject: subject{name: caseFloor}, visits: []visit{{ratio: 1.25}}}
 	f := figures{cases: []measured{header, floor}, loads: []loaded{{load: load{name: loadOurs}, blockedMs: []float64{1301}}}}
 	targets := f.targets()
-	require.Contains(t, targets, "one window, of the floor's | ≤ 1.40 | 1.32 | met |")
+	require.Contains(t, targets, "one window, of no filter's | ≤ 0.330 | 0.330 | met |")
+	require.Contains(t, targets, "the same rule, of the floor's | ≤ 1.40 | 1.32 | met |")
 	require.Contains(t, targets, "by a new binary | ≤ 400 ms | 1301 ms | **missed** |")
 	require.Contains(t, targets, "with an upstream | ≤ 1.000 | – | not measured |")
 	require.Contains(t, targets, "at worst | ≤ 0 | 0 | met |")

@@ -246,6 +246,20 @@ func TestBackendTrafficPolicy(t *testing.T) {
 `)
 	require.NotContains(t, string(made.Policy), "mode")
 
+	// Envoy has what these name among the headers.
+	const pseudo = "kind: BackendTrafficPolicy\nspec: {rateLimit: {global: {rules: [{limit: {requests: 3, unit: Day}, clientSelectors: [{headers: [HEADER]}]}]}}}"
+	for header, want := range map[string]string{
+		`{name: ":method", value: GET}`:               "match: {methods: [GET]}",
+		`{name: ":method", value: GET, invert: true}`: "exempt:\n      - {methods: [GET]}",
+		`{name: ":path", type: Distinct}`:             "key: [{path: full}]",
+		`{name: ":authority", value: a.example}`:      "match: {hosts: [a.example]}",
+	} {
+		made, err := filter(strings.Replace(pseudo, "HEADER", header, 1), importer.Options{})
+		require.NoError(t, err)
+		require.Contains(t, string(made.Policy), want)
+		require.NotContains(t, string(made.Policy), "mode")
+	}
+
 	// Months of the service become the calendar's, with a note. A bucket keeps their length.
 	const monthly = "kind: BackendTrafficPolicy\nspec: {rateLimit: {TYPE: {rules: [{limit: {requests: 3, unit: Month}}, {limit: {requests: 9, unit: Year}}]}}}"
 	for kind, want := range map[string][]string{
