@@ -15,8 +15,7 @@ import (
 )
 
 // kinds are rules of each kind, with the host calls of a request, and with how many
-// texts the filter allocates for it: a Retry-After, and four for the hash of a key
-// whose first denial this is.
+// texts the filter allocates for it: a Retry-After.
 var kinds = []struct {
 	name, rules, calls string
 	texts              int
@@ -30,7 +29,7 @@ var kinds = []struct {
 	{"token bucket", keyedBy(`"limits":[{"requests":1000000,"per":"1h","algorithm":"token_bucket"}]`), "header time get set", 0},
 	{"leased units", keyedBy(`"scope":"cluster","limits":["1000000/1h"]`), "header time get set", 0},
 	{"client address", `{"name":"r","key":["client_ip"],"limits":["1000000/1h"]}`, "property time get set", 0},
-	{"denied", keyedBy(`"limits":["1/366d"]`), "header time get set_property reply", 5},
+	{"denied", keyedBy(`"limits":["1/366d"]`), "header time get set_property reply", 1},
 	{"three rules", `{"name":"a","key":[{"header":"x-user-id"}],"limits":["1000000/1h"]},` +
 		`{"name":"b","key":["client_ip"],"limits":["1000000/1h"]},{"name":"c","limits":["1000000/1h"]}`, "header property time get get get set set set", 0},
 }

@@ -11,7 +11,7 @@ var texts = map[string]string{
 	"policy.rules":         "All that match a request must allow it.",
 	"policy.exempt":        "Requests that no rule decides or counts: those that fit an object of the list.",
 	"policy.manage":        "Lets operators read and change counters.",
-	"policy.report_keys":   "How sluice counters top shows the keys that are denied most. hash: 64 bits of their HMAC-SHA-256. plain: as they are, except keys that may hold a credential, which stay hashes: of a cookie, an authentication scheme, or a header, parameter, attribute or claim whose name says so, such as authorization, x-api-key or access_token. off: none are kept.",
+	"policy.report_keys":   "How sluice counters top shows the keys that are denied most. hash: by 64 bits of an HMAC-SHA-256. plain: as they are, except keys that may hold a credential, which stay hashes: of a cookie, an authentication scheme, or a header, parameter, attribute or claim whose name says so, such as authorization, x-api-key or access_token. off: none are kept.",
 	"policy.report_secret": "Set by the control plane; refused in a file.",
 
 	"rule.name":            "Unique; names the rule in metrics and messages.",

@@ -9,7 +9,6 @@ package denials
 import (
 	"crypto/hmac"
 	"crypto/sha256"
-	"hash"
 
 	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/top"
@@ -34,7 +33,6 @@ type Worker struct {
 	kept    []*Rule
 	changed bool // since the last publication
 	message []byte
-	sum     []byte
 }
 
 // NewWorker returns a worker with that number, which no other has, that shares what it
@@ -52,7 +50,6 @@ type Rule struct {
 	kept   *[2]top.Sketch // of the period before and of the running one; nil before the first denial
 	began  [2]int64
 	secret []byte
-	mac    hash.Hash // of keys that are not Plain
 }
 
 // Count counts a denial of the key. It returns a key that is new to a rule that is
@@ -64,14 +61,20 @@ func (w *Worker) Count(r *Rule, key []byte, now int64) (fresh *top.Key) {
 	w.turn(r, now)
 	w.changed = true
 	id, _ := state.StableHash(key)
-	if fresh = r.kept[1].Add(id); fresh == nil || r.Plain {
-		return fresh
+	if fresh = r.kept[1].Add(id); !r.Plain {
+		return nil
 	}
-	r.mac.Reset()
-	r.mac.Write(key)
-	w.sum = r.mac.Sum(w.sum[:0])
-	fresh.SetText(w.sum[:HashBytes])
-	return nil
+	return fresh
+}
+
+// hash has hashes stand for the keys of a rule that is not Plain.
+func (r *Rule) hash(keys []top.Key) {
+	mac := hmac.New(sha256.New, r.secret)
+	for i := range keys {
+		mac.Reset()
+		mac.Write(le.AppendUint64(nil, keys[i].ID))
+		keys[i].SetText(mac.Sum(nil)[:HashBytes])
+	}
 }
 
 // keep makes room for the rule, and reports whether there is any.
@@ -83,7 +86,6 @@ func (w *Worker) keep(r *Rule, now int64) bool {
 		return false
 	}
 	r.identify()
-	r.mac = hmac.New(sha256.New, r.secret)
 	r.kept, r.began = new([2]top.Sketch), [2]int64{now, now}
 	w.kept = append(w.kept, r)
 	return true

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/top"
 )
 
@@ -91,7 +92,8 @@ func TestHashes(t *testing.T) {
 	deny(b, ofB, "alice", start, 1)
 	b.Publish(start)
 	h := hmac.New(sha256.New, secret)
-	h.Write([]byte("alice"))
+	id, _ := state.StableHash([]byte("alice"))
+	h.Write(binary.LittleEndian.AppendUint64(nil, id))
 	list, _ := texts(t, a, ofA, start)
 	require.Equal(t, []string{fmt.Sprintf("%s:2+0", h.Sum(nil)[:denials.HashBytes])}, list)
 	for _, cell := range store.Store {

@@ -17,7 +17,7 @@ import (
 //	4  u64  worker
 //	12 i64  when it was written
 //	20      n × rule: u64 rule, i64 since when, u32 rest, u16 keys k, and
-//	        k × u64 key, u32 denied, u32 error, u8 text, text bytes
+//	        k × u64 key, u32 denied, u32 error, u8 text, text bytes; no text where it is a hash
 const (
 	formatVersion = 1
 	kindDenials   = 7
@@ -181,6 +181,9 @@ func (w *Worker) Known(rules []*Rule, now int64) (known []Known, ok bool) {
 	known = make([]Known, len(rules))
 	for i, r := range rules {
 		known[i] = Known{since[r.id], top.Merge(lists[r.id]...)}
+		if !r.Plain {
+			r.hash(known[i].Keys)
+		}
 	}
 	return known, true
 }

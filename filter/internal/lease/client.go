@@ -65,6 +65,7 @@ type Client struct {
 	stalled  bool   // a late tick has given the service more time
 
 	queue   []*ask          // to be sent
+	sending []*ask          // memory for those of one message
 	queued  map[string]*ask // of the queue, by what they want
 	flying  map[string]*ask // sent and not abandoned, by what they want
 	sent    []*ask          // by their numbers, without an answer
@@ -142,13 +143,16 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 			}
 		}
 	}
-	w.parts = slices.DeleteFunc(w.parts, func(p Part) bool {
-		pending := p.subject.Outcome == decide.Pending
-		if pending {
-			c.release(&p)
+	kept := w.parts[:0]
+	for i := range w.parts {
+		switch p := &w.parts[i]; {
+		case p.subject.Outcome == decide.Pending:
+			c.release(p)
+		case p.of != nil:
+			kept = append(kept, *p)
 		}
-		return pending || p.of == nil
-	})
+	}
+	w.parts = kept
 	got := len(w.parts)
 	w.parts = c.worker.AppendParts(w.parts, v)
 	c.want(w.parts[got:], w)
@@ -237,17 +241,14 @@ func (c *Client) leave(w *waiter) {
 // Resume decides requests that are ready, at most maxResumed of them.
 func (c *Client) Resume(now int64) {
 	c.resuming = true
-	for n := 0; len(c.ready) > 0 && n < maxResumed; {
-		w := c.ready[0]
-		c.ready = c.ready[1:]
-		if w.verdict != nil {
+	done := 0
+	for n := 0; done < len(c.ready) && n < maxResumed; done++ {
+		if w := c.ready[done]; w.verdict != nil {
 			n++
 			c.resume(w)
 		}
 	}
-	if c.resuming = false; len(c.ready) == 0 {
-		c.ready = nil
-	}
+	c.resuming, c.ready = false, slices.Delete(c.ready, 0, done)
 	c.flush(now)
 }
 

@@ -20,7 +20,8 @@ func (c *Client) flush(now int64) {
 	}
 	m := &c.asks
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
-	var sent, left []*ask
+	var left []*ask
+	sent := c.sending[:0]
 	for _, a := range c.queue {
 		if len(sent) == maxAsks || c.flying[a.key] != nil {
 			left = append(left, a)
@@ -29,12 +30,14 @@ func (c *Client) flush(now int64) {
 		sent = append(sent, a)
 		c.lastID++
 		a.id, a.sentNs, a.stream = c.lastID, now, c.stream.number
-		message := quota.Ask{ID: a.id}
+		n := len(m.Asks)
+		m.Asks = slices.Grow(m.Asks, 1)[:n+1]
+		message := &m.Asks[n]
+		*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
 		for i := range a.parts {
 			c.define(a.parts[i].Definition)
 			message.Parts = append(message.Parts, a.parts[i].Part)
 		}
-		m.Asks = append(m.Asks, message)
 	}
 	if c.stream.heard { // units go back on the stream that got them, after its first answer
 		n := min(len(c.returns), maxReturns)
@@ -43,7 +46,7 @@ func (c *Client) flush(now int64) {
 	if len(m.Asks) == 0 && len(m.Returns) == 0 || !c.send(m, now) {
 		return
 	}
-	c.queue, c.sent = left, append(c.sent, sent...)
+	c.queue, c.sending, c.sent = append(c.queue[:0], left...), sent, append(c.sent, sent...)
 	for _, a := range sent {
 		delete(c.queued, a.key)
 		c.flying[a.key] = a
