@@ -42,8 +42,8 @@ func TestTheFloorOfAKeyWithLimitsOfItsOwn(t *testing.T) {
 	require.Equal(t, Usage{Used: 2, Prev: 10, EndNs: withStamp(160*second, foreignStamp)}, floor)
 	back := own.Start(rule.RollFloor(floor, now, now), now, nil)
 	require.Equal(t, now+1, own.Check(&back, now, 40), "the key has what it had, a nanosecond later")
-	require.EqualValues(t, 120, rule.Count(new(rule.ByRule(u, now, now)), now), "by the rule's limits it is far over them")
-	require.Zero(t, rule.Count(new(rolled(rule, u, now, now)), now))
+	require.EqualValues(t, 120, rule.Count(ref(rule.ByRule(u, now, now)), now), "by the rule's limits it is far over them")
+	require.Zero(t, rule.Count(ref(rolled(rule, u, now, now)), now))
 }
 
 // Under another rate the floor's bucket counts as empty when it was written, not
@@ -116,15 +116,15 @@ func TestLimitsOfZeroDelayNoOtherKey(t *testing.T) {
 		floor := rule.Floor(own.Set(now, 7), now, now)
 		require.Equal(t, rule.stamped(now+7*second), floor.EndNs)
 		floor = rule.RollFloor(floor, now, now)
-		require.Equal(t, now, own.Check(new(own.Start(floor, now, nil)), now, 2), "the tokens it had left")
-		require.LessOrEqual(t, own.Check(new(own.Start(floor, now, nil)), now, 3), now+stampMask)
-		require.Greater(t, own.Check(new(own.Start(floor, now, nil)), now, 4), now+second-1)
+		require.Equal(t, now, own.Check(ref(own.Start(floor, now, nil)), now, 2), "the tokens it had left")
+		require.LessOrEqual(t, own.Check(ref(own.Start(floor, now, nil)), now, 3), now+stampMask)
+		require.Greater(t, own.Check(ref(own.Start(floor, now, nil)), now, 4), now+second-1)
 
 		rule.Stamp, rule.FillNs = 7, 40*second
 		slower := Window{Algorithm: TokenBucket, Limit: 1, Burst: 40, PeriodNs: second, Stamp: 7}
 		floor = rule.RollFloor(floor, now, now)
 		require.Equal(t, rule.stamped(now+40*second), floor.EndNs, "nothing is left under other overrides")
-		require.Zero(t, slower.Remaining(new(slower.Start(floor, now, nil)), now))
+		require.Zero(t, slower.Remaining(ref(slower.Start(floor, now, nil)), now))
 	}
 	rule := Window{Algorithm: TokenBucket, Limit: 10, Burst: 10, PeriodNs: second}
 	none := Window{Algorithm: TokenBucket, Burst: 10, PeriodNs: second}

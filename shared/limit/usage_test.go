@@ -193,5 +193,6 @@ func TestLoad(t *testing.T) {
 	} {
 		require.Equal(t, c.less, c.l.Less(c.m), "%v %v", c.l, c.m)
 	}
-	require.Equal(t, Load{Used: 3, Limit: 1}, new(aligned(0, ms, 0)).Load(&Usage{Used: 3}, 0), "a limit of 0 divides nothing by it")
+	w := aligned(0, ms, 0)
+	require.Equal(t, Load{Used: 3, Limit: 1}, w.Load(&Usage{Used: 3}, 0), "a limit of 0 divides nothing by it")
 }

@@ -22,28 +22,20 @@ var (
 func violations(first uint64, runs int, fault fault, shape int) (count int64, seed uint64, found string) {
 	var next, bad atomic.Int64
 	var once sync.Mutex
-	var wait sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		wait.Go(func() {
-			for {
-				n := next.Add(1) - 1
-				if n >= int64(runs) {
-					return
-				}
-				message := newRun(first+uint64(n), fault, shape).play()
-				if message == "" {
-					continue
-				}
-				bad.Add(1)
-				once.Lock()
-				if found == "" || first+uint64(n) < seed {
-					seed, found = first+uint64(n), message
-				}
-				once.Unlock()
+	inParallel(runtime.GOMAXPROCS(0), func(int) {
+		for n := next.Add(1) - 1; n < int64(runs); n = next.Add(1) - 1 {
+			message := newRun(first+uint64(n), fault, shape).play()
+			if message == "" {
+				continue
 			}
-		})
-	}
-	wait.Wait()
+			bad.Add(1)
+			once.Lock()
+			if found == "" || first+uint64(n) < seed {
+				seed, found = first+uint64(n), message
+			}
+			once.Unlock()
+		}
+	})
 	return bad.Load(), seed, found
 }
 

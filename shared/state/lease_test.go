@@ -69,7 +69,7 @@ func TestLeasesAreSpentOnce(t *testing.T) {
 	e.Grants[0] = Grant{1, 1, units, leaseNow + second}
 	require.Equal(t, OK, first.Write(e))
 	var spent atomic.Int64
-	inParallel(store, func(_ int, tables *Tables) {
+	race(store, func(_ int, tables *Tables) {
 		l := tables.Leases(CounterID{1}, 7, 1, 100)
 		e := &LeaseEntry{}
 		for {

@@ -2,7 +2,6 @@ package state
 
 import (
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -13,14 +12,9 @@ import (
 
 const raceWorkers = 8
 
-// inParallel runs do in each of raceWorkers workers, which have their own tables
-// over one store.
-func inParallel(store Store, do func(worker int, tables *Tables)) {
-	var wait sync.WaitGroup
-	for n := range raceWorkers {
-		wait.Go(func() { do(n, NewTables(store, seeded(uint64(n)), 1, 1)) })
-	}
-	wait.Wait()
+// race runs do in each of raceWorkers workers, which have their own tables over one store.
+func race(store Store, do func(worker int, tables *Tables)) {
+	inParallel(raceWorkers, func(n int) { do(n, NewTables(store, seeded(uint64(n)), 1, 1)) })
 }
 
 func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
@@ -39,7 +33,7 @@ func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
 		}
 		var admitted atomic.Int64
 		store := newMemory()
-		inParallel(store, func(worker int, tables *Tables) {
+		race(store, func(worker int, tables *Tables) {
 			table := tables.Table(def)
 			for range 400 {
 				if hit(t, table, []byte("hot"), 100*second+int64(worker), 1) {
@@ -56,7 +50,7 @@ func TestFreshKeysGetOneHitEach(t *testing.T) {
 	const keys = 2000
 	def := definition("x", 4*keys, aligned(1, anHour, 0), perKey(1, 2*anHour))
 	var admitted [keys]atomic.Int64
-	inParallel(newMemory(), func(_ int, tables *Tables) {
+	race(newMemory(), func(_ int, tables *Tables) {
 		table := tables.Table(def)
 		for n := range keys {
 			if hit(t, table, numbered(n), 100*second, 1) {
@@ -102,7 +96,7 @@ func TestRefundRacesLeaveNoPhantomCounts(t *testing.T) {
 		slidingLog(each, anHour), slidingCounter(each, anHour), tokenBucket(each, 1, anHour))
 	total := definition("total", 4, perKey(users*each/2, anHour))
 	var admitted [users]atomic.Int64
-	inParallel(store, func(worker int, tables *Tables) {
+	race(store, func(worker int, tables *Tables) {
 		first, last := tables.Table(perUser), tables.Table(total)
 		r := rand.New(rand.NewPCG(uint64(worker), 1))
 		for range 4 * each * users / raceWorkers {
