@@ -1,95 +1,131 @@
 package policydoc
 
 import (
-	"regexp"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-func TestReferenceInDocs(t *testing.T) { requireDoc(t, "reference.md", Reference()) }
+const head = `# Policy reference
 
-// Every field has one line.
-func TestEveryFieldHasALine(t *testing.T) {
-	text := Reference()
-	fields := 0
-	for _, o := range model() {
-		_, section, _ := strings.Cut(text, "\n## "+o.name+"\n")
-		section, _, _ = strings.Cut(section, "\n## ")
-		for _, f := range o.fields {
+Every field of the policy file. [policy.md](policy.md) explains them with examples; ` + "`sluice schema`" + `
+prints the same for editors. A name is 1 to 128 bytes of text without control characters or
+spaces at its ends.
+`
+
+// The reference page has a line for every field, and every text is one of a field.
+func TestReferenceInDocs(t *testing.T) {
+	r := reference{objects: map[string]*node{}, places: map[string][]string{}}
+	all, fields := objects(), 0
+	for _, o := range all {
+		r.objects[o.name] = o.node
+		for _, f := range o.node.Properties {
+			require.NotEmpty(t, f.node.Description, "%s.%s: say in texts.go what it means", o.name, f.name)
 			fields++
-			lines := 0
-			for _, line := range strings.Split(section, "\n") {
-				if strings.HasPrefix(line, "- `"+f.Name+"` (") || strings.Contains(line, "."+f.Name+"` (") {
-					lines++
-					require.Contains(t, line, escape(f.text))
-				}
-			}
-			require.Equal(t, 1, lines, "%s.%s", o.name, f.Name)
 		}
 	}
-	require.Greater(t, fields, 40)
-	require.NotContains(t, text, "](#host)", "a link to an object without fields leads nowhere")
+	require.Len(t, texts, fields)
+	r.visit("policy", "", nil)
+	var b strings.Builder
+	b.WriteString(head)
+	for _, o := range all {
+		r.section(&b, o.name, o.node)
+	}
+	requireDoc(t, "reference.md", b.String())
 }
 
-// Everything in the model has a text and a form, and nothing that is said by
-// name is about a field that there is not.
-func TestModelIsComplete(t *testing.T) {
-	objects := map[string]bool{}
-	for _, o := range model() {
-		require.False(t, objects[o.name], o.name)
-		objects[o.name] = true
+type reference struct {
+	objects map[string]*node
+	places  map[string][]string // of each object, as paths
+}
+
+// visit notes the place of an object and of those in it.
+func (r *reference) visit(name, at string, inside []string) {
+	if slices.Contains(inside, name) {
+		return // an object that may hold itself
 	}
-	var check func(at string, d *typeDoc)
-	check = func(at string, d *typeDoc) {
-		switch d.form {
-		case policy.FormObject:
-			require.True(t, objects[d.object], "%s is an object %q that policy.Schema lacks; or say in model.go what it looks like", at, d.object)
-		case policy.FormText, policy.FormDuration, policy.FormPeriod:
-			_, err := regexp.Compile(d.pattern)
-			require.NoError(t, err, at)
-		case policy.FormWord:
-			require.NotEmpty(t, d.words, at)
-		case policy.FormList, policy.FormPatterns:
-			check(at+"[]", d.item)
-		case policy.FormChoice:
-			require.NotEmpty(t, d.forms, "%s: say in model.go in which forms it may be written", at)
-			for i := range d.forms {
-				check(at, &d.forms[i])
-			}
-		default: // says all by itself
-			require.NotZero(t, d.form, at)
-		}
-	}
-	fields := map[string]bool{}
-	for _, o := range model() {
-		for i := range o.fields {
-			f := &o.fields[i]
-			at := o.name + "." + f.Name
-			fields[at] = true
-			check(at, &f.is)
-			require.NotEmpty(t, f.text, "%s: say in texts.go what it means", at)
-			require.NotEmpty(t, message.Shape(f.Shape), at)
-		}
-	}
-	for _, named := range []map[string]bool{keys(texts), keys(textPatterns), keys(itemCounts)} {
-		for at := range named {
-			require.True(t, fields[at], at)
-		}
+	r.places[name] = append(r.places[name], at)
+	for _, f := range r.objects[name].Properties {
+		r.follow(f.node, strings.TrimPrefix(at+"."+f.name, "."), append(inside, name))
 	}
 }
 
-func keys[T any](m map[string]T) map[string]bool {
-	set := map[string]bool{}
-	for k := range m {
-		set[k] = true
+func (r *reference) follow(n *node, at string, inside []string) {
+	if n.Ref != "" {
+		r.visit(nameOf(n), at, inside)
 	}
-	return set
+	if n.Items != nil {
+		r.follow(n.Items, at+"[]", inside)
+	}
+	for _, form := range n.AnyOf {
+		r.follow(form, at, inside)
+	}
 }
+
+func nameOf(n *node) string { return strings.TrimPrefix(n.Ref, "#/$defs/") }
+
+func (r *reference) section(b *strings.Builder, name string, o *node) {
+	if len(o.Properties) == 0 {
+		return
+	}
+	places := r.places[name]
+	where := "At " + code(places...)
+	if o.MaxProperties == 1 {
+		where += "; exactly one of these fields"
+	} else if places[0] == "" {
+		where = "The whole file"
+	}
+	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", name, where)
+	for _, f := range o.Properties {
+		notes := r.typeOf(f.node)
+		switch {
+		case slices.Contains(o.Required, f.name):
+			notes += "; required"
+		case f.node.reserved:
+			notes += "; not in a file"
+		case f.node.Default != nil:
+			notes += "; default " + code(strings.Trim(fmt.Sprintf("%s", f.node.Default), `"`))
+		}
+		field := strings.TrimPrefix(places[0]+"."+f.name, ".")
+		fmt.Fprintf(b, "- `%s` (%s): %s\n", field, notes, strings.ReplaceAll(f.node.Description, "*", `\*`))
+	}
+}
+
+// typeOf says what a value looks like.
+func (r *reference) typeOf(n *node) string {
+	switch {
+	case n.says != "":
+		return n.says
+	case n.Const != nil:
+		return fmt.Sprint(n.Const)
+	case n.Enum != nil:
+		return code(n.Enum...)
+	case n.Minimum != nil:
+		return fmt.Sprintf("%d to %d", *n.Minimum, *n.Maximum)
+	case n.Ref != "" && len(r.objects[nameOf(n)].Properties) == 0:
+		return code("{}")
+	case n.Ref != "":
+		return "[" + nameOf(n) + "](#" + nameOf(n) + ")"
+	case n.MinItems > 0 && n.MaxItems > 0:
+		return fmt.Sprintf("list of %d to %d: %s", n.MinItems, n.MaxItems, r.typeOf(n.Items))
+	case n.MinItems > 0:
+		return fmt.Sprintf("list of %d or more: %s", n.MinItems, r.typeOf(n.Items))
+	case n.Items != nil:
+		return fmt.Sprintf("list of at most %d: %s", n.MaxItems, r.typeOf(n.Items))
+	}
+	var forms []string
+	for _, form := range n.AnyOf {
+		forms = append(forms, r.typeOf(form))
+	}
+	return strings.Join(forms, ", or ")
+}
+
+func code(words ...string) string { return "`" + strings.Join(words, "`, `") + "`" }
 
 // The words that a key part may be alone are those that the reader takes.
 func TestBareKeyParts(t *testing.T) {
@@ -103,5 +139,5 @@ func TestBareKeyParts(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, items["key"].forms[0].words, taken)
+	require.Equal(t, items["key"].AnyOf[0].Enum, taken)
 }

@@ -9,15 +9,20 @@ package policydoc
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // node is one schema; a field that is empty says nothing.
 type node struct {
+	says     string // how the reference says it, where the rest does not
+	reserved bool   // a field that the schema leaves out: the control plane sets it
+
 	Schema               string     `json:"$schema,omitempty"`
 	Title                string     `json:"title,omitempty"`
 	Description          string     `json:"description,omitempty"`
@@ -56,49 +61,27 @@ type property struct {
 	node *node
 }
 
-// MarshalJSON writes an object in the order of p.
+// MarshalJSON writes an object in the order of p, without what is reserved.
 func (p properties) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, entry := range p {
-		if i > 0 {
-			b.WriteByte(',')
+	for _, entry := range p {
+		if entry.node.reserved {
+			continue
 		}
-		fmt.Fprintf(&b, "%q:", entry.name)
 		text, err := json.Marshal(entry.node)
 		if err != nil {
 			return nil, fmt.Errorf("write schema of %s: %w", entry.name, err)
 		}
-		b.Write(text)
+		fmt.Fprintf(&b, ",%q:%s", entry.name, text)
 	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
+	return append(append([]byte{'{'}, bytes.TrimPrefix(b.Bytes(), []byte(","))...), '}'), nil
 }
 
-const root = "policy"
-
 // JSONSchema returns the schema of a policy, for people to read too.
-func JSONSchema() ([]byte, error) { return write(model()) }
-
-func write(model []objectDoc) ([]byte, error) {
-	known := map[string]bool{}
-	for _, o := range model {
-		known[o.name] = true
-	}
-	var top *node
-	var defs properties
-	for i := range model {
-		o, err := object(&model[i], known)
-		if err != nil {
-			return nil, err
-		}
-		if model[i].name == root {
-			top = o
-		} else {
-			defs = append(defs, property{model[i].name, o})
-		}
-	}
-	top.Schema, top.Title, top.Defs = "https://json-schema.org/draft/2020-12/schema", "sluice policy", defs
+func JSONSchema() ([]byte, error) {
+	all := objects()
+	top := all[0].node
+	top.Schema, top.Title, top.Defs = "https://json-schema.org/draft/2020-12/schema", "sluice policy", all[1:]
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -109,86 +92,92 @@ func write(model []objectDoc) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func object(o *objectDoc, known map[string]bool) (*node, error) {
-	n := &node{Type: "object", AdditionalProperties: false, AllOf: dependencies[o.name]}
-	if o.oneField {
-		n.MinProperties, n.MaxProperties = 1, 1
+// objects are all objects of the policy file, the whole file first.
+func objects() (list properties) {
+	for _, o := range policy.Schema() {
+		n := &node{Type: "object", AdditionalProperties: false, AllOf: dependencies[o.Name]}
+		if o.Name == "key" {
+			n.MinProperties, n.MaxProperties = 1, 1
+		}
+		for _, f := range o.Fields {
+			at := o.Name + "." + f.Name
+			value := *typeOf(at, f.Shape)
+			value.Description, value.Deprecated = texts[at], strings.HasPrefix(texts[at], "Deprecated:")
+			value.reserved = at == "policy.revision" || at == "policy.report_secret"
+			if f.Default != nil {
+				value.Default = json.RawMessage(policy.AppendJSON(nil, f.Default))
+			}
+			n.Properties = append(n.Properties, property{f.Name, &value})
+			if f.Shape.Required {
+				n.Required = append(n.Required, f.Name)
+			}
+		}
+		list = append(list, property{o.Name, n})
 	}
-	for i := range o.fields {
-		f := &o.fields[i]
-		if f.reserved {
-			continue
-		}
-		value, err := typed(&f.is, known)
-		if err != nil {
-			return nil, fmt.Errorf("field %s of %s: %w", f.Name, o.name, err)
-		}
-		value.Description = f.text
-		value.Deprecated = strings.HasPrefix(f.text, "Deprecated:")
-		if f.Default != nil {
-			value.Default = json.RawMessage(policy.AppendJSON(nil, f.Default))
-		}
-		n.Properties = append(n.Properties, property{f.Name, value})
-		if f.Shape.Required {
-			n.Required = append(n.Required, f.Name)
-		}
-	}
-	return n, nil
+	return list
 }
 
-// What every text and every name is.
-const (
-	textPattern = `^[^\x00-\x1f\x7f-\x9f]+$`
-	namePattern = `^[^\x00-\x20\x7f-\x9f](?:[^\x00-\x1f\x7f-\x9f]*[^\x00-\x20\x7f-\x9f])?$`
-)
-
-func typed(t *typeDoc, known map[string]bool) (*node, error) {
-	switch t.form {
-	case policy.FormText, policy.FormDuration, policy.FormPeriod:
-		n := &node{Type: "string", Pattern: t.pattern}
-		if t.pattern == "" {
-			n.Pattern = textPattern
-		} else if strings.Contains(t.text, "such as") {
-			n.PatternError = "must be " + t.text
-		}
-		return n, nil
+// typeOf is what the field at "OBJECT.FIELD" looks like.
+func typeOf(at string, s policy.Shape) *node {
+	switch s.Form {
+	case policy.FormText:
+		return text("text", cmp.Or(textPatterns[at], textPattern))
 	case policy.FormName:
-		return &node{Type: "string", Pattern: namePattern, MaxLength: policy.MaxNameBytes}, nil
+		return &node{Type: "string", Pattern: namePattern, MaxLength: policy.MaxNameBytes, says: "name"}
+	case policy.FormDuration:
+		return &node{Type: "string", Pattern: durationPattern, PatternError: "must be " + message.Shape(s), says: "duration"}
+	case policy.FormPeriod:
+		return &node{Type: "string", Pattern: periodPattern, PatternError: "must be " + message.Shape(s), says: "duration, or `minute`, `15 minutes` and the like"}
 	case policy.FormWord:
-		return &node{Enum: t.words}, nil
+		return word(s.Words...)
 	case policy.FormInteger:
-		if t.min == t.max {
-			return &node{Const: t.min}, nil
-		}
-		return &node{Type: "integer", Minimum: &t.min, Maximum: &t.max}, nil
+		return integer(s.Min, s.Max)
 	case policy.FormBool:
-		return &node{Type: "boolean"}, nil
+		return &node{Type: "boolean", says: "true or false"}
 	case policy.FormList:
-		items, err := typed(t.item, known)
-		return &node{Type: "array", Items: items, MinItems: t.min, MaxItems: t.max}, err
-	case policy.FormPatterns:
-		values, err := typed(t.item, known)
-		return &node{
-			Type: "object", AdditionalProperties: values, MinProperties: t.min,
-			PropertyNames: &node{Pattern: "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$", MaxLength: policy.MaxNameBytes},
-		}, err
-	case policy.FormChoice:
-		n := &node{}
-		for i := range t.forms {
-			form, err := typed(&t.forms[i], known)
-			if err != nil {
-				return nil, err
-			}
-			n.AnyOf = append(n.AnyOf, form)
+		item := items[s.Of]
+		if item == nil {
+			item = object(s.Of)
 		}
-		return n, nil
+		return list(item, itemCounts[at][0], itemCounts[at][1])
 	case policy.FormObject:
-		if known[t.object] {
-			return &node{Ref: "#/$defs/" + t.object}, nil
-		}
-		return nil, fmt.Errorf("there is no object %q: add it to policy.Schema, or say in model.go how it is written", t.object)
+		return object(s.Of)
+	case policy.FormPatterns:
+		return headers(text("text", headerValuePattern), 1, "object from header names to patterns such as {x-tier: gold}")
 	default:
-		return nil, fmt.Errorf("nothing says how it is written: say it in model.go")
+		return &node{AnyOf: choices[s.Of]}
+	}
+}
+
+func text(says, pattern string) *node {
+	n := &node{Type: "string", Pattern: pattern, says: says}
+	if strings.Contains(says, "such as") {
+		n.PatternError = "must be " + says
+	}
+	return n
+}
+
+func word(words ...string) *node { return &node{Enum: words} }
+
+func integer(low, high int64) *node {
+	if low == high {
+		return &node{Const: low}
+	}
+	return &node{Type: "integer", Minimum: &low, Maximum: &high}
+}
+
+func object(name string) *node { return &node{Ref: "#/$defs/" + name} }
+
+// list is of so many items; a most of 0 is any number.
+func list(item *node, least, most int64) *node {
+	return &node{Type: "array", Items: item, MinItems: least, MaxItems: most}
+}
+
+// headers is an object from header names to values.
+func headers(value *node, least int64, says string) *node {
+	return &node{
+		Type: "object", AdditionalProperties: value, MinProperties: least, says: says,
+		PropertyNames: &node{Pattern: tokenPattern, MaxLength: policy.MaxNameBytes},
 	}
 }
 

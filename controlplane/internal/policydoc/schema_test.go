@@ -2,7 +2,6 @@ package policydoc
 
 import (
 	"bytes"
-	"encoding/json"
 	"flag"
 	"math/rand/v2"
 	"os"
@@ -150,9 +149,9 @@ func mutate(t *testing.T, dice *rand.Rand, n *policy.Node) {
 }
 
 var fieldNames = func() (names []string) {
-	for _, o := range model() {
-		for _, f := range o.fields {
-			names = append(names, f.Name)
+	for _, o := range objects() {
+		for _, f := range o.node.Properties {
+			names = append(names, f.name)
 		}
 	}
 	return names
@@ -227,30 +226,5 @@ func TestSchemaRefuses(t *testing.T) {
 		_, errs := policy.Read(n)
 		require.NotEmpty(t, errs, "the reader takes it: %s", doc)
 		require.Error(t, accepts(t, s, n), doc)
-	}
-}
-
-// What has no words in the model makes no schema at all.
-func TestSchemaIsOfTheModel(t *testing.T) {
-	text, err := JSONSchema()
-	require.NoError(t, err)
-	var doc struct {
-		Defs map[string]struct{ Properties map[string]any } `json:"$defs"`
-	}
-	require.NoError(t, json.Unmarshal(text, &doc))
-	for _, o := range model() {
-		require.True(t, o.name == root || len(doc.Defs[o.name].Properties) == len(o.fields), o.name)
-	}
-	field := func(d typeDoc) []objectDoc {
-		return []objectDoc{{name: "policy", fields: []fieldDoc{{FieldSchema: policy.FieldSchema{Name: "x"}, is: d}}}}
-	}
-	for want, d := range map[string]typeDoc{
-		`field x of policy: there is no object "y"`:                 {form: policy.FormObject, object: "y"},
-		`field x of policy: nothing says how it is written`:         {},
-		`field x of policy: nothing says how it is written: say it`: {form: policy.FormChoice, forms: []typeDoc{{}}},
-		`field x of policy: there is no object "z"`:                 {form: policy.FormList, item: &typeDoc{form: policy.FormObject, object: "z"}},
-	} {
-		_, err := write(field(d))
-		require.ErrorContains(t, err, want)
 	}
 }
