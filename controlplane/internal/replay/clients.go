@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"hash/maphash"
 	"math"
 	"slices"
@@ -9,8 +10,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// MaxClients bounds the keys of all rules of a policy that are told apart.
-const MaxClients = 4_000_000
+const (
+	// MaxClients bounds the keys of all rules of a policy that are told apart.
+	MaxClients = 4_000_000
+	// maxKeyBytes bounds the texts of keys that are denied. Beyond them are clients that
+	// first are denied after a million others, and do not get into a table.
+	maxKeyBytes = 256 << 20
+)
 
 // clients is what is known of each key of a rule. A key is known by a hash of 64 bits:
 // of four million keys, two are taken for one with a chance of one in two million.
@@ -21,11 +27,13 @@ type clients struct {
 	windows []window // of each client as many as periods
 	periods []period
 	left    *int64 // how many more clients there may be, of all rules
+	room    *int   // for more bytes of keys, of all rules
 }
 
 type client struct {
 	requests, denied uint32
 	alone            [2]uint32 // by kind
+	key              string    // of one that was denied
 }
 
 // window is what a client has used in its newest period, and at most in one.
@@ -41,8 +49,8 @@ type period struct {
 	peak     int64  // clients in one, at most
 }
 
-func newClients(rule *policy.Rule, left *int64) *clients {
-	c := &clients{seed: maphash.MakeSeed(), index: map[uint64]uint32{}, left: left}
+func newClients(rule *policy.Rule, left *int64, room *int) *clients {
+	c := &clients{seed: maphash.MakeSeed(), index: map[uint64]uint32{}, left: left, room: room}
 	if rule.Cost.Header == "" && rule.Cost.Query == "" && len(rule.Costs) == 0 {
 		for i := range rule.Limits {
 			w := rule.Limits[i].Window
@@ -121,87 +129,35 @@ func (c *clients) most(j int) Uses {
 	return all
 }
 
-// heavy keeps the clients that count most, with their keys.
-type heavy struct {
-	timeline *timeline
-	clients  map[uint32]*heavyClient
-	most     int    // clients
-	least    uint32 // no client here has counted less
-}
+// topClients is how many of a rule's clients are reported.
+const topClients = 10
 
-type heavyClient struct {
-	key    string
-	count  uint32
-	before uint32 // counted before the client came here
-	strip  *series
-}
-
-// How many clients of a rule are watched, and of all rules unless there are very many;
-// and how many of a rule's are reported.
-const (
-	watchedClients    = 256
-	allWatchedClients = 1 << 16
-	topClients        = 10
-)
-
-// newHeavy returns one of so many rules'.
-func newHeavy(t *timeline, rules int) *heavy {
-	most := max(min(watchedClients, allWatchedClients/rules), topClients)
-	return &heavy{timeline: t, clients: map[uint32]*heavyClient{}, most: most}
-}
-
-// count says that a client has counted so often, now once more.
-func (h *heavy) count(i, count uint32, key []byte, at int) {
-	c := h.clients[i]
-	if c == nil {
-		if len(h.clients) == h.most && !h.makeRoom(count) {
-			return
-		}
-		c = &heavyClient{key: string(key), before: count - 1, strip: h.timeline.new()}
-		h.clients[i] = c
+// named gives a client that is denied its key, as far as there is room for keys.
+func (c *clients) named(i uint32, key []byte) *client {
+	found := &c.all[i]
+	if found.key == "" && len(key) <= *c.room {
+		*c.room -= len(key)
+		found.key = string(key)
 	}
-	c.count = count
-	c.strip.add(at, 1)
+	return found
 }
 
-// makeRoom drops the client that has counted least, if that is less than count.
-func (h *heavy) makeRoom(count uint32) bool {
-	if count <= h.least {
-		return false
-	}
-	drop, least := uint32(0), ^uint32(0)
-	for i, c := range h.clients {
-		if c.count < least || c.count == least && i > drop {
-			drop, least = i, c.count
+// sum adds up a count of the clients. It returns how many have any, and those that have
+// most, of equals those that came first.
+func (c *clients) sum(key []policy.KeyPart, count func(*client) uint32) (a Alone) {
+	var having []uint32
+	for i := range c.all {
+		if n := count(&c.all[i]); n > 0 {
+			a.Requests += int64(n)
+			having = append(having, uint32(i))
 		}
 	}
-	if h.least = least; count <= least {
-		return false
-	}
-	h.timeline.drop(h.clients[drop].strip)
-	delete(h.clients, drop)
-	return true
-}
-
-// top returns those that have counted most, the first ones of equals that came first.
-func (h *heavy) top(key []policy.KeyPart, all []client) []Client {
-	var numbers []uint32
-	for i := range h.clients {
-		numbers = append(numbers, i)
-	}
-	slices.SortFunc(numbers, func(a, b uint32) int {
-		if x, y := h.clients[a].count, h.clients[b].count; x != y {
-			return int(y) - int(x)
+	a.Clients = int64(len(having))
+	slices.SortStableFunc(having, func(i, j uint32) int { return cmp.Compare(count(&c.all[j]), count(&c.all[i])) })
+	for _, i := range having {
+		if found := &c.all[i]; found.key != "" && len(a.Top) < topClients {
+			a.Top = append(a.Top, Client{Key: reportedKey(key, found.key, i), Requests: int64(found.requests), Denied: int64(count(found))})
 		}
-		return int(a) - int(b)
-	})
-	top := []Client{}
-	for _, i := range numbers[:min(len(numbers), topClients)] {
-		c := h.clients[i]
-		top = append(top, Client{
-			Key: reportedKey(key, c.key, i), Requests: int64(all[i].requests), Denied: int64(c.count),
-			Strip: h.timeline.whole(c.strip), Before: int64(c.before),
-		})
 	}
-	return top
+	return a
 }

@@ -54,15 +54,13 @@ type ruleCollector struct {
 	rule                    *policy.Rule
 	out                     *Rule
 	clients                 *clients
-	heavy                   *heavy
-	alone                   [2]*heavy // by kind
 	allowed, denied, shadow *series
 	cost                    uint32
 }
 
 func newCollector(name string, p *policy.Policy, t *timeline) *collector {
 	c := &collector{Outcome: Outcome{Policy: name}, timeline: t, index: map[string]int{}}
-	left := int64(MaxClients)
+	left, room := int64(MaxClients), maxKeyBytes
 	for i := range p.Rules {
 		r := &p.Rules[i]
 		if r.Mode == policy.ModeOff {
@@ -71,8 +69,7 @@ func newCollector(name string, p *policy.Policy, t *timeline) *collector {
 		c.index[r.Name] = len(c.rules)
 		c.Rules = append(c.Rules, Rule{Rule: r.Name, Mode: string(r.Mode), Key: labels(r.Key), Reasons: map[string]int64{}})
 		c.rules = append(c.rules, ruleCollector{
-			rule: r, clients: newClients(r, &left), heavy: newHeavy(t, len(p.Rules)),
-			alone:   [2]*heavy{newHeavy(t, len(p.Rules)), newHeavy(t, len(p.Rules))},
+			rule: r, clients: newClients(r, &left, &room),
 			allowed: t.new(), denied: t.new(), shadow: t.new(), cost: r.Cost.Fixed,
 		})
 	}
@@ -163,16 +160,14 @@ func (r *ruleCollector) add(ns int64, at int, b *answer.Brief, deniedBefore bool
 		return
 	}
 	r.clients.use(i, ns, r.cost)
-	c := &r.clients.all[i]
-	c.requests++
+	r.clients.all[i].requests++
 	if b.Allowed {
 		return
 	}
+	c := r.clients.named(i, b.Key)
 	c.denied++
-	r.heavy.count(i, c.denied, b.Key, at)
 	if kind := kindOf(b); alone[kind] {
 		c.alone[kind]++
-		r.alone[kind].count(i, c.alone[kind], b.Key, at)
 	}
 }
 
@@ -183,13 +178,10 @@ func (c *collector) end() Outcome {
 		out := r.out
 		out.Series = Series{c.timeline.whole(r.allowed), c.timeline.whole(r.denied), c.timeline.whole(r.shadow)}
 		out.Clients = int64(len(r.clients.all))
-		for j := range r.clients.all {
-			if r.clients.all[j].denied > 0 {
-				out.DeniedClients++
-			}
-		}
-		out.Top = r.heavy.top(r.rule.Key, r.clients.all)
-		out.Alone, out.ShadowAlone = r.endAlone(enforced), r.endAlone(inShadow)
+		denied := r.clients.sum(r.rule.Key, func(c *client) uint32 { return c.denied })
+		out.DeniedClients, out.Top = denied.Clients, append([]Client{}, denied.Top...)
+		out.Alone = r.clients.sum(r.rule.Key, func(c *client) uint32 { return c.alone[enforced] })
+		out.ShadowAlone = r.clients.sum(r.rule.Key, func(c *client) uint32 { return c.alone[inShadow] })
 		for j, uses := range r.clients.uses() {
 			l := &r.rule.Limits[j]
 			name := l.Name
@@ -200,20 +192,6 @@ func (c *collector) end() Outcome {
 		}
 	}
 	return c.Outcome
-}
-
-// endAlone sums up what this policy alone denies.
-func (r *ruleCollector) endAlone(k kind) (a Alone) {
-	for i := range r.clients.all {
-		if n := r.clients.all[i].alone[k]; n > 0 {
-			a.Requests += int64(n)
-			a.Clients++
-		}
-	}
-	if a.Requests > 0 {
-		a.Top = r.alone[k].top(r.rule.Key, r.clients.all)
-	}
-	return a
 }
 
 // reportedKey reads the key of a rule's i-th client out of a brief. A credential is not

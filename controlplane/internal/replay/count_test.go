@@ -19,8 +19,8 @@ func TestUses(t *testing.T) {
 
 // Windows of months are told apart by the calendar.
 func TestUseByMonths(t *testing.T) {
-	left := int64(1)
-	c := newClients(&policy.Rule{Limits: []policy.Limit{{Window: limit.NewCalendar(1, 0, 0)}, {Window: limit.NewCalendar(12, 0, 0)}}}, &left)
+	left, room := int64(1), 100
+	c := newClients(&policy.Rule{Limits: []policy.Limit{{Window: limit.NewCalendar(1, 0, 0)}, {Window: limit.NewCalendar(12, 0, 0)}}}, &left, &room)
 	i, known := c.find([]byte("a"))
 	require.True(t, known)
 	for _, day := range []string{"2027-12-31", "2028-01-01", "2028-01-31", "2028-02-01", "2028-02-29", "2028-02-29", "2028-03-01", "2029-01-01"} {
@@ -52,30 +52,5 @@ func TestTimeline(t *testing.T) {
 		require.Equal(t, want, line.whole(s))
 		require.LessOrEqual(t, r.Count, MaxPoints)
 		require.Zero(t, r.StartNs%r.WidthNs)
-	}
-}
-
-// Of more clients than are watched, those that count most are found, and nothing is
-// counted twice.
-func TestHeavy(t *testing.T) {
-	dice := rand.New(rand.NewPCG(1, 1))
-	line := newTimeline(0)
-	h, all := newHeavy(line, 1), make([]client, 2000)
-	for i := range 200_000 {
-		n := dice.IntN(len(all))
-		if dice.IntN(3) == 0 {
-			n = dice.IntN(topClients)
-		}
-		all[n].denied++
-		h.count(uint32(n), all[n].denied, []byte("\x01\x02x"), line.at(int64(i)*1e7))
-	}
-	top := h.top([]policy.KeyPart{{Kind: policy.KeyHost}}, all)
-	require.Len(t, top, topClients)
-	require.Len(t, line.series, watchedClients)
-	for i, c := range top {
-		require.Greater(t, c.Denied, int64(6000))
-		require.Equal(t, c.Denied, sum(c.Strip)+c.Before)
-		require.Less(t, c.Before, c.Denied/10)
-		require.True(t, i == 0 || c.Denied <= top[i-1].Denied)
 	}
 }

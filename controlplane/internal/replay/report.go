@@ -91,10 +91,6 @@ type Client struct {
 	Key      []*string `json:"key"` // nil: the requests lack the part
 	Requests int64     `json:"requests"`
 	Denied   int64     `json:"denied"` // be it in shadow; in alone, by this policy alone
-	// Strip is the denials over the timeline, without the first Before ones: the client
-	// was not among the most denied then.
-	Strip  []int64 `json:"strip"`
-	Before int64   `json:"before"`
 }
 
 // Use is how many units clients asked for in a limit's period, denied ones

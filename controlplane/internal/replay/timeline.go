@@ -11,7 +11,7 @@ type timeline struct {
 	width  int // index into widths
 	first  int64
 	count  int
-	series map[*series]struct{}
+	series []*series
 }
 
 // series counts over a timeline.
@@ -29,7 +29,7 @@ var widths = func() (ns []int64) {
 }()
 
 func newTimeline(startNs int64) *timeline {
-	return &timeline{first: startNs / widths[0], series: map[*series]struct{}{}}
+	return &timeline{first: startNs / widths[0]}
 }
 
 // at returns the element of an instant, none of which is before the start.
@@ -48,7 +48,7 @@ func (t *timeline) at(ns int64) int {
 func (t *timeline) widen() {
 	ratio := widths[t.width+1] / widths[t.width]
 	first := t.first / ratio
-	for s := range t.series {
+	for _, s := range t.series {
 		var wide series
 		for i, n := range *s {
 			wide.add(int((t.first+int64(i))/ratio-first), n)
@@ -61,11 +61,9 @@ func (t *timeline) widen() {
 
 func (t *timeline) new() *series {
 	s := new(series)
-	t.series[s] = struct{}{}
+	t.series = append(t.series, s)
 	return s
 }
-
-func (t *timeline) drop(s *series) { delete(t.series, s) }
 
 func (s *series) add(i int, n int64) {
 	for len(*s) <= i {

@@ -38,15 +38,3 @@ func lines(t replay.Timeline, s replay.Series) (list []line) {
 	}
 	return list
 }
-
-// bars draws when a client was denied, as an SVG path with a bar for each element of the
-// timeline that has denials.
-func bars(strip []int64) string {
-	var path strings.Builder
-	for at, n := range strip {
-		if n > 0 {
-			fmt.Fprintf(&path, "M%d %dv-%d", at, top, max(top*n/slices.Max(strip), top/20))
-		}
-	}
-	return path.String()
-}

@@ -20,16 +20,13 @@ var pageText string
 
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"n": grouped, "share": share, "time": moment, "key": keyCell, "inc": func(i int) int { return i + 1 },
-	"lines": lines, "bars": bars, "per": per, "outcomes": outcomes, "alone": alone,
-	"clients": func(t replay.Timeline, caption string, list []replay.Client) clientsView {
-		return clientsView{t, caption, list}
-	},
+	"lines": lines, "per": per, "outcomes": outcomes, "alone": alone,
+	"clients": func(caption string, list []replay.Client) clientsView { return clientsView{caption, list} },
 }).Parse(pageText))
 
 type clientsView struct {
-	Timeline replay.Timeline
-	Caption  string
-	Clients  []replay.Client
+	Caption string
+	Clients []replay.Client
 }
 
 // Write writes the page of a replay.
