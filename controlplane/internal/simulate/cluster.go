@@ -130,6 +130,9 @@ func (p *caller) Cancel() {
 // operate has the quota service do an operation, and asks the line's proxy, or all,
 // what they hold of the key.
 func (s *simulation) operate(l *line, on counters.Operation, o *output) error {
+	if l.request.Fail != "" {
+		return fmt.Errorf("fail: rule %q has scope cluster: no proxy is between op %s and the quota service", on.Rule, l.op)
+	}
 	prepared, err := counters.Prepare(s.policy, on)
 	if err != nil {
 		return fmt.Errorf("op %s: %w", l.op, err)

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"path"
 	"strings"
@@ -33,19 +31,11 @@ type Request struct {
 
 // ReadRequest reads a request as a line of simulate has it; it needs no time.
 func ReadRequest(text []byte) (*Request, error) {
-	in := &fields{}
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(in); err != nil {
-		return nil, plain(err)
+	in, err := decode(text)
+	if err != nil {
+		return nil, err
 	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("there is more than one JSON object")
-	}
-	if in.Op != "" || in.Worker != nil || in.Fail != "" || in.Metadata != nil {
-		return nil, errors.New("a request to explain has method, host, path, headers, client_ip, route, properties and a time, nothing else")
-	}
-	if err := in.only("a request", ""); err != nil {
+	if err := in.only(requestFields); err != nil {
 		return nil, err
 	}
 	r := &Request{Method: in.Method, Host: in.Host, Path: in.Path, ClientIP: in.ClientIP, Headers: map[string][]string{}, Route: in.Route, Properties: in.Properties}

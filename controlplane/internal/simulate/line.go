@@ -26,7 +26,6 @@ import (
 
 // line is one line of input, checked.
 type line struct {
-	number  int
 	ns      int64           // when
 	time    json.RawMessage // as given
 	unit    string          // the field it was given in: at_ms, at_ns or at
@@ -62,6 +61,8 @@ type fields struct {
 
 	Route    string                    `json:"route"`
 	Metadata map[string]map[string]any `json:"metadata"`
+
+	given map[string]json.RawMessage // all of them, by name
 }
 
 // policyFile is a valid policy and the JSON that the filter reads.
@@ -84,139 +85,124 @@ func readPolicy(file string, data []byte) (*policyFile, error) {
 	return &policyFile{p, text}, nil
 }
 
-// All lines are in memory before the first is simulated, so they are bounded,
-// and so are the policies that they name.
-const (
-	maxLineBytes   = 1 << 20
-	maxInputBytes  = 128 << 20
-	maxLines       = 1_000_000
-	maxPolicyBytes = 16 << 20
-)
+// maxLineBytes bounds a line of input.
+const maxLineBytes = 1 << 20
 
-// reader checks the whole input before anything is simulated.
+// reader reads and checks lines.
 type reader struct {
-	dir      string // of the policy files that lines name, in it or below
-	workers  int
-	proxies  int
-	current  *policyFile            // in force at the line being read
-	policies map[string]*policyFile // read so far, by the name in the lines
-	bytes    int                    // of those policies
+	in      *bufio.Reader
+	dir     string // of the policy files that lines name, in it or below
+	workers int
+	proxies int
+	number  int // of the last line
 }
 
-// readAll returns all lines, or the first problem with its line number.
-func (r *reader) readAll(in io.Reader) ([]line, error) {
-	var lines []line
-	buffered, total := bufio.NewReaderSize(in, maxLineBytes), 0
-	for number := 1; ; number++ {
-		text, err := buffered.ReadSlice('\n')
-		ended := errors.Is(err, io.EOF)
-		total += len(text)
+// next returns the next line, io.EOF behind the last.
+func (r *reader) next() (line, error) {
+	for {
+		text, err := r.in.ReadSlice('\n')
+		r.number++
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
-			return nil, fmt.Errorf("line %d: it has more than the %d bytes that a line may have", number, maxLineBytes)
+			return line{}, fmt.Errorf("line %d: it has more than the %d bytes that a line may have", r.number, maxLineBytes)
 		case errors.Is(err, input.ErrInterrupted):
-			return nil, err
-		case err != nil && !ended:
-			return nil, fmt.Errorf("read requests: %w", err)
-		case total > maxInputBytes || len(lines) == maxLines && len(text) > 0:
-			return nil, fmt.Errorf("line %d: the requests are more than %d lines or %d bytes: simulate fewer at a time", number, maxLines, maxInputBytes)
+			return line{}, err
+		case err != nil && !errors.Is(err, io.EOF):
+			return line{}, fmt.Errorf("read requests: %w", err)
 		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
 			l, err := r.read(text)
 			if err != nil {
-				return nil, fmt.Errorf("line %d: %w", number, err)
+				return line{}, fmt.Errorf("line %d: %w", r.number, err)
 			}
-			l.number = number
-			lines = append(lines, l)
+			return l, nil
 		}
-		if ended {
-			return lines, nil
+		if err != nil {
+			return line{}, io.EOF
 		}
 	}
 }
 
+// kinds are what a line may be, and the fields that each has beside op and its time. A
+// request has no op.
+var kinds = map[string]string{
+	"": requestFields + " metadata proxy worker fail", "policy": "file",
+	"hit": keyed + " n", "peek": keyed + " n", "get": keyed, "reset": keyed, "expires_at": keyed,
+	"inc": keyed + " n window", "set": keyed + " n window",
+	"clean": "rule proxy worker fail", "stats": "rule proxy worker fail",
+}
+
+const (
+	requestFields = "method host path headers client_ip route properties"
+	keyed         = "rule key proxy worker fail"
+	times         = "at_ms at_ns at"
+)
+
 func (r *reader) read(text []byte) (line, error) {
+	in, err := decode(text)
+	if err != nil {
+		return line{}, err
+	}
+	has, known := kinds[in.Op]
+	l := line{request: in, op: in.Op, proxy: -1, worker: -1}
+	switch {
+	case !known:
+		ops := slices.DeleteFunc(slices.Sorted(maps.Keys(kinds)), func(op string) bool { return op == "" })
+		return l, fmt.Errorf("op: unknown operation %q: it must be %s", in.Op, strings.Join(ops, ", "))
+	case in.Op == "set" && in.N == nil:
+		return l, errors.New("n: op set needs the units to set")
+	case in.Worker != nil && (*in.Worker < 0 || *in.Worker >= r.workers):
+		return l, fmt.Errorf("worker: %d is none of the %d workers, which count from 0", *in.Worker, r.workers)
+	case in.Proxy != nil && (*in.Proxy < 0 || *in.Proxy >= r.proxies):
+		return l, fmt.Errorf("proxy: %d is none of the %d proxies, which count from 0", *in.Proxy, r.proxies)
+	}
+	if in.Worker != nil {
+		l.worker = *in.Worker
+	}
+	if in.Proxy != nil {
+		l.proxy = *in.Proxy
+	}
+	_, err = faults(in.Fail)
+	if err = errors.Join(in.only(has), err); err != nil {
+		return l, err
+	}
+	if err := l.readTime(in); err != nil {
+		return l, err
+	}
+	if in.Op == "policy" {
+		l.policy, err = r.policyIn(in.File)
+		return l, err
+	}
+	return l, in.check()
+}
+
+// decode decodes a line.
+func decode(text []byte) (*fields, error) {
 	in := &fields{}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(in); err != nil {
-		return line{}, plain(err)
+		return nil, plain(err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return line{}, errors.New("there is more than one JSON object")
+		return nil, errors.New("there is more than one JSON object")
 	}
-	l := line{request: in, op: in.Op, proxy: -1, worker: -1}
-	if err := l.readTime(in); err != nil {
-		return line{}, err
-	}
-	if in.Worker != nil {
-		l.worker = *in.Worker
-		if l.worker < 0 || l.worker >= r.workers {
-			return line{}, fmt.Errorf("worker: %d is none of the %d workers, which count from 0", l.worker, r.workers)
-		}
-	}
-	if in.Proxy != nil {
-		l.proxy = *in.Proxy
-		if l.proxy < 0 || l.proxy >= r.proxies {
-			return line{}, fmt.Errorf("proxy: %d is none of the %d proxies, which count from 0", l.proxy, r.proxies)
-		}
-	}
-	if _, err := faults(in.Fail); err != nil {
-		return line{}, err
-	}
-	switch in.Op {
-	case "":
-		if err := in.only("a request", ""); err != nil {
-			return line{}, err
-		}
-		return l, in.check()
-	case "policy":
-		if err := in.only("op policy", "file"); err != nil {
-			return line{}, err
-		}
-		return r.readPolicyLine(l)
-	}
-	kind, known := operations[in.Op]
-	if !known {
-		return line{}, fmt.Errorf("op: unknown operation %q: it must be policy, %s", in.Op, strings.Join(slices.Sorted(maps.Keys(operations)), ", "))
-	}
-	if err := in.only("op "+in.Op, "rule"); err != nil {
-		return line{}, err
-	}
-	return l, r.checkOperation(in, kind)
+	return in, json.Unmarshal(text, &in.given)
 }
-
-// operations are the operations and what each takes.
-var operations = map[string]takes{
-	"hit": {key: true, n: true}, "peek": {key: true, n: true},
-	"get": {key: true}, "reset": {key: true}, "expires_at": {key: true},
-	"inc": {key: true, n: true, window: true}, "set": {key: true, n: true, window: true},
-	"clean": {}, "stats": {},
-}
-
-// takes says which fields an operation has beside rule.
-type takes struct{ key, n, window bool }
 
 // only refuses fields that a line of this kind would ignore.
-func (in *fields) only(kind, has string) error {
-	request := in.Method != "" || in.Host != "" || in.Path != "" || in.Headers != nil ||
-		in.ClientIP != "" || in.Properties != nil || in.Route != "" || in.Metadata != nil
-	operation := in.Rule != "" || in.Key != nil || in.N != nil || in.Window != ""
-	switch {
-	case request && has != "":
-		return fmt.Errorf("%s has no method, host, path, headers, client_ip, properties, route or metadata", kind)
-	case operation && has != "rule":
-		return fmt.Errorf("%s has no rule, key, n or window", kind)
-	case in.File != "" && has != "file":
-		return fmt.Errorf("%s has no file", kind)
-	case has == "file" && in.isPlaced():
-		return fmt.Errorf("%s has no proxy, worker or fail", kind)
+func (in *fields) only(has string) error {
+	for name := range in.given {
+		if !slices.Contains(strings.Fields(has+" op "+times), name) {
+			what := "a request"
+			if in.Op != "" {
+				what = "op " + in.Op
+			}
+			return fmt.Errorf("%s: %s has none, but %s", name, what, strings.Join(strings.Fields(has), ", "))
+		}
 	}
 	return nil
 }
-
-// isPlaced reports whether the line says where or how it is served.
-func (in *fields) isPlaced() bool { return in.Proxy != nil || in.Worker != nil || in.Fail != "" }
 
 // check refuses a request that no proxy would show to the filter.
 func (in *fields) check() error {
@@ -243,22 +229,10 @@ func notInToken(r rune) bool {
 	return r <= ' ' || r >= 0x7F || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
 }
 
-func (r *reader) readPolicyLine(l line) (line, error) {
-	if l.request.File == "" {
-		return line{}, errors.New("file: op policy needs the file of the new policy")
-	}
-	p, err := r.policyIn(l.request.File)
-	if err != nil {
-		return line{}, err
-	}
-	l.policy, r.current = p, p
-	return l, nil
-}
-
-// policyIn reads a policy beside the requests or below, once.
+// policyIn reads a policy beside the requests or below.
 func (r *reader) policyIn(file string) (*policyFile, error) {
-	if p := r.policies[file]; p != nil {
-		return p, nil
+	if file == "" {
+		return nil, errors.New("file: op policy needs the file of the new policy")
 	}
 	if !filepath.IsLocal(file) {
 		return nil, fmt.Errorf("file: %q is not in the folder of the requests or below it", file)
@@ -272,59 +246,7 @@ func (r *reader) policyIn(file string) (*policyFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
-	if r.bytes += len(text); r.bytes > maxPolicyBytes {
-		return nil, fmt.Errorf("file: the policies of one run have more than %d bytes together", maxPolicyBytes)
-	}
-	p, err := readPolicy(filepath.Join(r.dir, file), text)
-	if err == nil {
-		r.policies[file] = p
-	}
-	return p, err
-}
-
-func (r *reader) checkOperation(in *fields, kind takes) error {
-	switch {
-	case !kind.key && in.Key != nil:
-		return fmt.Errorf("key: op %s acts on whole rules", in.Op)
-	case !kind.n && in.N != nil:
-		return fmt.Errorf("n: op %s takes none", in.Op)
-	case in.Op == "set" && in.N == nil:
-		return errors.New("n: op set needs the units to set")
-	case !kind.window && in.Window != "":
-		return fmt.Errorf("window: op %s takes none", in.Op)
-	case in.Rule == "" && !kind.key:
-		return nil // all rules
-	case in.Rule == "":
-		return errors.New("rule: an operation needs the name of a rule")
-	}
-	rules := r.current.policy.Rules
-	i := slices.IndexFunc(rules, func(rule policy.Rule) bool { return rule.Name == in.Rule })
-	if i < 0 {
-		return fmt.Errorf("rule: the policy has no rule %q", in.Rule)
-	}
-	return in.checkRule(kind, &rules[i])
-}
-
-// checkRule refuses an operation that the rule has not.
-func (in *fields) checkRule(kind takes, rule *policy.Rule) error {
-	switch {
-	case rule.Mode == policy.ModeOff:
-		return fmt.Errorf("rule: %q is off", in.Rule)
-	case kind.key && rule.Scope == policy.ScopeCluster && in.Fail != "":
-		return fmt.Errorf("fail: rule %q has scope cluster: no proxy is between this operation and the quota service", in.Rule)
-	case kind.key && len(in.Key) != len(rule.Key):
-		return fmt.Errorf("key: rule %q has a key of %s, not %d", in.Rule, countParts(len(rule.Key)), len(in.Key))
-	case in.Window != "" && rule.LimitNamed(in.Window) < 0:
-		return fmt.Errorf("window: rule %q has no window %q", in.Rule, in.Window)
-	}
-	return nil
-}
-
-func countParts(n int) string {
-	if n == 1 {
-		return "1 part"
-	}
-	return strconv.Itoa(n) + " parts"
+	return readPolicy(filepath.Join(r.dir, file), text)
 }
 
 func (l *line) readTime(in *fields) error {

@@ -1,9 +1,8 @@
 // Package simulate runs the compiled filter over requests with given times and
 // writes what it decided, one line of JSON for one line of input.
 //
-// Its invariant: the same input gives the same output, byte for byte, and
-// either all of it is valid or nothing is written. It decides nothing: every
-// verdict is the filter's. It must never import the filter or the engine.
+// Its invariant: the same input gives the same output, byte for byte, up to the
+// first line that is not valid. It decides nothing: every verdict is the filter's. It must never import the filter or the engine.
 package simulate
 
 import (
@@ -13,6 +12,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -70,37 +70,52 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 		return err
 	}
 	o.Proxies = max(o.Proxies, 1)
-	r := &reader{dir: o.Dir, workers: o.Workers, proxies: o.Proxies, current: first, policies: map[string]*policyFile{}}
-	lines, err := r.readAll(input.Until(ctx, o.Requests))
+	in := bufio.NewReaderSize(input.Until(ctx, o.Requests), maxLineBytes)
+	r := &reader{in: in, dir: o.Dir, workers: o.Workers, proxies: o.Proxies}
+	s := &simulation{turns: make([]int, o.Proxies)}
+	defer s.close()
+	w := bufio.NewWriter(out)
+	for err == nil {
+		err = s.line(ctx, o, r, first, w)
+	}
+	if flushed := w.Flush(); errors.Is(err, io.EOF) {
+		return flushed
+	}
+	return err
+}
+
+// line reads a line and answers it.
+func (s *simulation) line(ctx context.Context, o Options, r *reader, first *policyFile, w *bufio.Writer) error {
+	if ctx.Err() != nil {
+		return input.ErrInterrupted
+	}
+	l, err := r.next()
 	if err != nil {
 		return err
 	}
-	s := &simulation{policy: first.policy, turns: make([]int, o.Proxies)}
-	if len(lines) > 0 {
-		s.now = lines[0].ns
+	if s.policy == nil {
+		s.now = l.ns
+		if err := s.start(ctx, o, first); err != nil {
+			return err
+		}
 	}
+	if err := s.step(&l, w); err != nil {
+		return fmt.Errorf("line %d: %w", r.number, err)
+	}
+	return nil
+}
+
+// start makes the proxies at the time of the first line.
+func (s *simulation) start(ctx context.Context, o Options, p *policyFile) (err error) {
 	if s.cluster, err = newCluster(ctx, func() int64 { return s.now }); err != nil {
 		return err
 	}
-	defer s.close()
 	for i := range o.Proxies {
 		if err := s.addProxy(ctx, o, uint64(i), traceReport); err != nil {
 			return err
 		}
 	}
-	if err := s.configure(first); err != nil {
-		return err
-	}
-	w := bufio.NewWriter(out)
-	for i := range lines {
-		if ctx.Err() != nil {
-			return input.ErrInterrupted
-		}
-		if err := s.step(&lines[i], w); err != nil {
-			return fmt.Errorf("line %d: %w", lines[i].number, err)
-		}
-	}
-	return w.Flush()
+	return s.configure(p)
 }
 
 func (o Options) readPolicy() (*policyFile, error) {
@@ -212,7 +227,11 @@ func (s *simulation) serve(l *line, o *output) error {
 	if l.op != "" {
 		report = response.Body
 		if response.Status != http.StatusOK {
-			return fmt.Errorf("op %s: %s", l.op, strings.TrimSpace(string(report)))
+			var refused struct{ Error string }
+			if json.Unmarshal(report, &refused) != nil {
+				refused.Error = string(report)
+			}
+			return fmt.Errorf("op %s: %s", l.op, refused.Error)
 		}
 	}
 	if l.op == "stats" {

@@ -157,47 +157,38 @@ func statuses(t *testing.T, out string) (list []string) {
 	return list
 }
 
-func TestBadInputWritesNothing(t *testing.T) {
-	const policy = "version: 1\nrules: [{name: r, key: [method], limits: [1/1s]}]\n"
+func TestABadLineEndsTheOutput(t *testing.T) {
+	const policy = "version: 1\nrules: [{name: r, key: [method], limits: [1/1s]}, {name: c, scope: cluster, key: [method], limits: [1/1s]}]\n"
 	for _, c := range []struct{ line, want string }{
-		{`{"at_ms":1,"color":"red"}`, `line 2: unknown field "color"`},
-		{`{"at_ms":1`, "line 2: the JSON object has no end"},
-		{`{"at_ms":1}{"at_ms":2}`, "line 2: there is more than one JSON object"},
-		{`{"method":"GET"}`, "line 2: a line needs one time: at_ms, at_ns or at"},
-		{`{"at_ms":1,"at_ns":1}`, "line 2: a line needs one time: at_ms, at_ns or at"},
-		{`{"at_ms":-1}`, "line 2: at_ms: -1 is no whole number from 0 to "},
-		{`{"at_ms":1.5}`, "line 2: at_ms: 1.5 is no whole number"},
-		{`{"at":"yesterday"}`, `line 2: at: "yesterday" is no time like`},
-		{`{"at_ms":1,"worker":2}`, "line 2: worker: 2 is none of the 2 workers, which count from 0"},
-		{`{"at_ms":1,"fail":"sometimes"}`, `line 2: fail: "sometimes" must be get, set, quota or cas:N`},
-		{`{"at_ms":1,"op":"steal"}`, `line 2: op: unknown operation "steal"`},
-		{`{"at_ms":1,"op":"reset","rule":"r","key":["GET"],"n":1}`, `line 2: n: op reset takes none`},
-		{`{"at_ms":1,"op":"get","rule":"r","key":["GET"],"n":1}`, `line 2: n: op get takes none`},
-		{`{"at_ms":1,"op":"set","rule":"r","key":["GET"],"n":-1}`, `line 2: n: must be a whole number from 0`},
-		{`{"at_ms":1,"op":"inc","rule":"r","key":["GET"],"n":4294967296}`, `line 2: n: must be a whole number from 0 to 4294967295, not`},
-		{`{"at_ms":1,"op":"get","rule":"r","key":["GET"],"window":"0"}`, `line 2: window: op get takes none`},
-		{`{"at_ms":1,"op":"set","rule":"r","key":["GET"],"n":1,"window":"1"}`, `line 2: window: rule "r" has no window "1"`},
-		{`{"at_ms":1,"op":"get","rule":"r","key":"a"}`, `line 2: key: must be a list of texts, not string`},
-		{`{"at_ms":1,"op":"set","rule":"r","n":1}`, `line 2: key: rule "r" has a key of 1 part, not 0`},
-		{`{"at_ms":1,"op":"clean","rule":"r","key":["GET"]}`, `line 2: key: op clean acts on whole rules`},
-		{`{"at_ms":1,"op":"stats","rule":"s"}`, `line 2: rule: the policy has no rule "s"`},
-		{`{"at_ms":1,"op":"stats","path":"/"}`, `line 2: op stats has no method, host, path`},
-		{`{"at_ms":1,"op":"peek"}`, "line 2: rule: an operation needs the name of a rule"},
-		{`{"at_ms":1,"op":"peek","rule":"s"}`, `line 2: rule: the policy has no rule "s"`},
-		{`{"at_ms":1,"op":"peek","rule":"r"}`, `line 2: key: rule "r" has a key of 1 part, not 0`},
-		{`{"at_ms":1,"op":"peek","rule":"r","key":["GET"],"path":"/x"}`, "line 2: op peek has no method, host, path"},
-		{`{"at_ms":1,"rule":"r"}`, "line 2: a request has no rule, key, n or window"},
-		{`{"at_ms":1,"op":"policy"}`, "line 2: file: op policy needs the file"},
-		{`{"at_ms":1,"op":"policy","file":"none.yaml"}`, "line 2: read policy: "},
-		{`{"at_ms":1,"metadata":{"ns":7}}`, "line 2: metadata: must be an object, not number"},
-		{`{"at_ms":1,"route":7}`, "line 2: route: must be text, not number"},
-		{`{"at_ms":1,"op":"stats","route":"r"}`, `line 2: op stats has no method, host, path`},
-		{`{"at_ms":1,"op":"stats","metadata":{}}`, `line 2: op stats has no method, host, path`},
-		{`{"at_ms":1,"headers":{"a":1}}`, "line 2: headers"},
+		{`{"at_ms":1,"color":"red"}`, `unknown field "color"`},
+		{`{"at_ms":1`, "the JSON object has no end"},
+		{`{"at_ms":1}{"at_ms":2}`, "there is more than one JSON object"},
+		{`{"method":"GET"}`, "a line needs one time: at_ms, at_ns or at"},
+		{`{"at_ms":1,"at_ns":1}`, "a line needs one time: at_ms, at_ns or at"},
+		{`{"at_ms":-1}`, "at_ms: -1 is no whole number from 0 to "},
+		{`{"at_ms":1.5}`, "at_ms: 1.5 is no whole number"},
+		{`{"at":"yesterday"}`, `at: "yesterday" is no time like`},
+		{`{"at_ms":1,"worker":2}`, "worker: 2 is none of the 2 workers, which count from 0"},
+		{`{"at_ms":1,"fail":"sometimes"}`, `fail: "sometimes" must be get, set, quota or cas:N`},
+		{`{"at_ms":1,"rule":"r"}`, "rule: a request has none"},
+		{`{"at_ms":1,"op":"steal"}`, `op: unknown operation "steal": it must be clean, expires_at, get, hit,`},
+		{`{"at_ms":1,"op":"get","rule":"r","key":["GET"],"n":1}`, `n: op get has none`},
+		{`{"at_ms":1,"op":"set","rule":"r","key":["GET"]}`, `n: op set needs the units to set`},
+		{`{"at_ms":1,"op":"inc","rule":"r","key":["GET"],"n":4294967296}`, `n: must be a whole number from 0 to 4294967295, not`},
+		{`{"at_ms":1,"op":"get","rule":"r","key":"a"}`, `key: must be a list of texts, not string`},
+		{`{"at_ms":1,"op":"set","rule":"r","n":1}`, `op set: the key of rule "r" has 1 part, not 0`},
+		{`{"at_ms":1,"op":"peek","rule":"c"}`, `op peek: the key of rule "c" has 1 part, not 0`},
+		{`{"at_ms":1,"op":"stats","rule":"s"}`, `op stats: there is no rule "s"`},
+		{`{"at_ms":1,"op":"peek","rule":"r","key":["GET"],"path":"/x"}`, "path: op peek has none"},
+		{`{"at_ms":1,"op":"peek","rule":"c","key":["GET"],"fail":"get"}`, `fail: rule "c" has scope cluster`},
+		{`{"at_ms":1,"op":"policy"}`, "file: op policy needs the file"},
+		{`{"at_ms":1,"op":"policy","file":"none.yaml"}`, "read policy: "},
+		{`{"at_ms":1,"metadata":{"ns":7}}`, "metadata: must be an object, not number"},
+		{`{"at_ms":1,"headers":{"a":1}}`, "headers"},
 	} {
-		out, err := run(t, policy, `{"at_ms":0}`+"\n"+c.line+"\n", 2)
-		require.ErrorContains(t, err, c.want, c.line)
-		require.Empty(t, out, c.line)
+		out, err := run(t, policy, `{"at_ms":0}`+"\n"+c.line+"\n"+`{"at_ms":9}`+"\n", 2)
+		require.ErrorContains(t, err, "line 2: "+c.want, c.line)
+		require.Equal(t, []string{"200"}, statuses(t, out), c.line)
 	}
 }
 
