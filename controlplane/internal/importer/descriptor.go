@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -103,24 +104,33 @@ func (c *cell) apart(other *cell, free []bool) bool {
 // override of that cell's rule.
 func (d *descriptor) rules(cells []cell, n *notes) []rule {
 	var list []rule
+	if len(cells) > policy.MaxRules { // each is compared with each other
+		p := cells[0].place
+		n.problems = append(n.problems, policyfile.Problem{File: p.file, Line: p.line, Column: p.column,
+			Message: d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"})
+		return nil
+	}
 	cells = d.possible(cells, n)
-	index, done := indexCells(cells), make([]bool, len(cells))
+	done := make([]bool, len(cells))
 	for at := len(cells) - 1; at >= 0; at-- {
 		if cells[at].quota == nil || done[at] {
 			continue
 		}
-		free := d.unmatched(&cells[at])
-		before, inside := index.before(at, free), map[int]bool{}
-		for _, i := range before {
+		free, inside := d.unmatched(&cells[at]), map[int]bool{}
+		for i := range at {
 			if !done[i] && cells[at].holds(&cells[i], free) && d.unsayable(&cells[i]) == "" {
 				done[i], inside[i] = true, true
 			}
 		}
 		if len(inside) == 0 {
 			clear(free) // the rule is for its own values alone
-			before = index.before(at, free)
 		}
-		before = slices.DeleteFunc(before, func(i int) bool { return cells[i].apart(&cells[at], free) })
+		var before []int
+		for i := range at {
+			if !cells[i].apart(&cells[at], free) {
+				before = append(before, i)
+			}
+		}
 		if r, ok := d.rule(cells, at, before, inside, n); ok {
 			list = append(list, r)
 			continue
