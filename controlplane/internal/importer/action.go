@@ -55,7 +55,7 @@ func (in *source) readHits(d *descriptor, o *routev3.RateLimit_HitsAddend) {
 	case n.GetValue() > math.MaxUint32:
 		in.failField(o, "number", "must be a whole number from 0 to 4294967295")
 	case n.GetValue() > 1:
-		d.cost = strconv.FormatUint(n.GetValue(), 10)
+		d.cost = n.GetValue()
 	}
 }
 
@@ -150,7 +150,7 @@ func (in *source) readRequestHeaders(a *routev3.RateLimit_Action_RequestHeaders)
 	}
 	ways := one(entry{key: a.GetDescriptorKey(), part: &p})
 	if a.GetSkipIfAbsent() && p.kind == "header" {
-		ways = append(ways, descriptor{scope: scope{match: match{headers: []headerMatch{{p.name, "!"}}}}})
+		ways = append(ways, descriptor{scope: scope{match: match{Headers: map[string]string{p.name: "!"}}}})
 	}
 	return ways
 }
@@ -247,7 +247,7 @@ func (in *source) readRemoteAddressMatch(a *routev3.RateLimit_Action_RemoteAddre
 	d := fixed("remote_address_match", a)
 	var m match
 	for _, r := range a.GetAddressMatcher().GetRanges() {
-		m.clientIPs = append(m.clientIPs, in.readCIDRRange(r)...)
+		m.ClientIPs = append(m.ClientIPs, in.readCIDRRange(r)...)
 	}
 	switch {
 	case m.empty():

@@ -13,8 +13,8 @@ import (
 // fixed or taken from the request.
 type descriptor struct {
 	entries []entry
-	scope   // the requests for which Envoy sends it
-	cost    string
+	scope          // the requests for which Envoy sends it
+	cost    uint64 // 0 = 1
 	place   place
 }
 
@@ -178,7 +178,7 @@ func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]boo
 	c := &cells[at]
 	m := &maker{descriptor: d, cell: c, notes: n, parts: d.parts()}
 	m.rule = rule{name: clip(c.name, 100), quota: c.quota, match: d.match.clone(), exempt: slices.Clone(d.exempt),
-		cost: d.cost, countDenied: d.cost != "" && c.quota.algorithm == ""}
+		cost: d.cost, countDenied: d.cost > 0 && c.quota.algorithm == ""}
 	m.place()
 	if why := d.unsayable(c); why != "" {
 		m.note(why)
@@ -254,7 +254,7 @@ func (m *maker) place() {
 		}
 		if m.cell.shared[i] {
 			if !matched {
-				m.note("Values of " + p.write() + " that fit " + v.text + " share one counter there. A rule cannot say that.")
+				m.note("Values of " + strings.TrimSpace(p.kind+" "+p.name) + " that fit " + v.text + " share one counter there. A rule cannot say that.")
 				m.off()
 			}
 			continue

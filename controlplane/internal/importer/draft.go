@@ -1,11 +1,14 @@
 package importer
 
 import (
+	"bytes"
 	"cmp"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -29,12 +32,12 @@ type rule struct {
 	key           []part
 	quota         *quota
 	overrides     []override
-	cost          string
+	cost          uint64 // 0 = 1
 	countDenied   bool
 	scope         string // cluster, or empty
 	leaseOff      bool
 	off           bool
-	response      string
+	response      *response
 	identity      string // only rules of one identity may share a counter
 }
 
@@ -58,12 +61,15 @@ type quota struct {
 	place     place
 }
 
-func (o *override) write() string {
-	then := "unlimited: true"
-	if o.quota != nil {
-		then = "limits: [" + o.quota.write() + "]"
-	}
-	return "{key: " + flowList(o.patterns) + ", " + then + "}"
+// response is what a denied request gets.
+type response struct {
+	Status  uint32            `yaml:"status,omitempty"`
+	Headers map[string]string `yaml:"headers,omitempty"`
+}
+
+// same reports whether two overrides give the same keys the same numbers.
+func (o override) same(other override) bool {
+	return slices.Equal(o.patterns, other.patterns) && (o.quota == nil) == (other.quota == nil) && (o.quota == nil || o.quota.same(other.quota))
 }
 
 // class is what a rule and its overrides have in common: a window and a mode.
@@ -77,15 +83,26 @@ type class struct {
 	percent        uint64
 }
 
-func (q *quota) write() string {
-	requests := strconv.FormatUint(q.requests, 10)
-	if q.algorithm == "" {
-		return requests + "/" + q.per
+// same reports whether two quotas allow the same.
+func (q *quota) same(other *quota) bool {
+	return q.algorithm == other.algorithm && q.requests == other.requests && q.per == other.per && q.burst == other.burst
+}
+
+// asLimits is the quota as a rule's limits.
+func (q *quota) asLimits() []any {
+	switch {
+	case q.algorithm == "":
+		return []any{strconv.FormatUint(q.requests, 10) + "/" + q.per}
+	case q.burst == q.requests:
+		return []any{limitText{q.requests, q.per, nil}}
 	}
-	if q.burst == q.requests {
-		return "{requests: " + requests + ", per: " + q.per + "}"
-	}
-	return "{requests: " + requests + ", per: " + q.per + ", burst: " + strconv.FormatUint(q.burst, 10) + "}"
+	return []any{limitText{q.requests, q.per, &q.burst}}
+}
+
+type limitText struct {
+	Requests uint64  `yaml:"requests"`
+	Per      string  `yaml:"per"`
+	Burst    *uint64 `yaml:"burst,omitempty"`
 }
 
 // nameRules makes the names unique. Rules that had one name share a counter
@@ -126,8 +143,8 @@ func (d *draft) overAll() {
 		r.scope = string(policy.ScopeCluster)
 		other := cmp.Or(first[of(r)], r)
 		first[of(r)] = other
-		off[of(r)] = off[of(r)] || r.countDenied || r.quota.write() != other.quota.write() ||
-			!slices.EqualFunc(r.overrides, other.overrides, func(a, b override) bool { return a.write() == b.write() })
+		off[of(r)] = off[of(r)] || r.countDenied || !r.quota.same(other.quota) ||
+			!slices.EqualFunc(r.overrides, other.overrides, override.same)
 	}
 	for i := range d.rules {
 		d.rules[i].leaseOff = off[of(&d.rules[i])]
@@ -150,12 +167,44 @@ func clip(text string, size int) string {
 	return text
 }
 
+// document is the policy as it is written.
+type document struct {
+	Version int          `yaml:"version"`
+	Domain  string       `yaml:"domain,omitempty"`
+	Headers string       `yaml:"headers,omitempty"`
+	Rules   []*yaml.Node `yaml:"rules"`
+}
+
+// ruleText is a rule as it is written.
+type ruleText struct {
+	Name           string       `yaml:"name"`
+	Counter        string       `yaml:"counter,omitempty"`
+	Scope          string       `yaml:"scope,omitempty"`
+	Lease          string       `yaml:"lease,omitempty"`
+	Match          *match       `yaml:"match,omitempty,flow"`
+	Exempt         []*yaml.Node `yaml:"exempt,omitempty"`
+	Key            []part       `yaml:"key,omitempty,flow"`
+	Algorithm      string       `yaml:"algorithm,omitempty"`
+	Limits         []any        `yaml:"limits,flow"`
+	Overrides      []*yaml.Node `yaml:"overrides,omitempty"`
+	Cost           uint64       `yaml:"cost,omitempty"`
+	CountDenied    bool         `yaml:"count_denied,omitempty"`
+	Mode           string       `yaml:"mode,omitempty"`
+	EnforcePercent uint64       `yaml:"enforce_percent,omitempty"`
+	Response       *response    `yaml:"response,omitempty,flow"`
+}
+
+type overrideText struct {
+	Key       []string `yaml:"key"`
+	Limits    []any    `yaml:"limits,omitempty"`
+	Unlimited bool     `yaml:"unlimited,omitempty"`
+}
+
 // write writes the policy, with the notes that are not about one rule at its
 // head.
 func (d *draft) write(notes []policyfile.Problem) []byte {
-	var b strings.Builder
-	w := &writer{b: &b}
-	w.comment("", "Imported from "+d.from+". Read the comments: they say what differs.")
+	var b bytes.Buffer
+	b.WriteString(comment("Imported from "+d.from+". Read the comments: they say what differs.") + "\n")
 	ofRules := map[string]bool{}
 	for _, r := range d.rules {
 		for _, c := range r.comments {
@@ -168,76 +217,58 @@ func (d *draft) write(notes []policyfile.Problem) []byte {
 			if n.Line > 0 {
 				at = filepath.Base(n.File) + ":" + strconv.Itoa(n.Line) + ": "
 			}
-			w.comment("", "- "+at+n.Message)
+			b.WriteString(comment("- "+at+n.Message) + "\n")
 		}
 	}
-	w.line("version: 1")
-	w.field("", "domain", scalarOrNone(d.domain))
-	w.field("", "headers", d.headers)
-	w.line("rules:")
+	doc := document{Version: policy.Version, Domain: d.domain, Headers: d.headers}
 	for i := range d.rules {
-		d.rules[i].write(w)
+		doc.Rules = append(doc.Rules, d.rules[i].write())
 	}
-	return []byte(b.String())
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(doc); err != nil {
+		panic(err) // texts, numbers and lists of them
+	}
+	return b.Bytes()
 }
 
-func (r *rule) write(w *writer) {
-	for _, c := range r.comments {
-		w.comment("  ", c)
+func (r *rule) write() *yaml.Node {
+	text := ruleText{
+		Name: r.name, Counter: r.counter, Scope: r.scope, Key: r.key, Algorithm: r.quota.algorithm, Limits: r.quota.asLimits(),
+		Cost: r.cost, CountDenied: r.countDenied, Response: r.response,
 	}
-	w.line("  - name: " + scalar(r.name))
-	const in = "    "
-	w.field(in, "counter", scalarOrNone(r.counter))
-	w.field(in, "scope", r.scope)
 	if r.leaseOff {
-		w.field(in, "lease", `"off"`)
+		text.Lease = "off"
 	}
 	if !r.match.empty() {
-		w.field(in, "match", r.match.write())
+		text.Match = &r.match
 	}
-	w.list(in, "exempt", len(r.exempt), func(i int) string { return r.exempt[i].write() })
-	if len(r.key) > 0 {
-		parts := make([]string, len(r.key))
-		for i := range parts {
-			parts[i] = r.key[i].write()
+	for _, m := range r.exempt {
+		text.Exempt = append(text.Exempt, flow(m))
+	}
+	for _, o := range r.overrides {
+		one := overrideText{Key: o.patterns, Unlimited: o.quota == nil}
+		if o.quota != nil {
+			one.Limits = o.quota.asLimits()
 		}
-		w.field(in, "key", "["+strings.Join(parts, ", ")+"]")
-	}
-	w.field(in, "algorithm", r.quota.algorithm)
-	w.field(in, "limits", "["+r.quota.write()+"]")
-	w.list(in, "overrides", len(r.overrides), func(i int) string { return r.overrides[i].write() })
-	w.field(in, "cost", r.cost)
-	if r.countDenied {
-		w.field(in, "count_denied", "true")
+		text.Overrides = append(text.Overrides, flow(one))
 	}
 	switch {
 	case r.off:
-		w.field(in, "mode", `"off"`)
+		text.Mode = string(policy.ModeOff)
 	case r.quota.shadow:
-		w.field(in, "mode", "shadow")
+		text.Mode = string(policy.ModeShadow)
 	case r.quota.percent > 0:
-		w.field(in, "enforce_percent", strconv.FormatUint(r.quota.percent, 10))
+		text.EnforcePercent = r.quota.percent
 	}
-	w.field(in, "response", r.response)
-}
-
-func (m *match) write() string {
-	var fields []string
-	add := func(name string, list []string) {
-		if len(list) > 0 {
-			fields = append(fields, name+": "+flowList(list))
-		}
+	n := &yaml.Node{}
+	if err := n.Encode(text); err != nil {
+		panic(err)
 	}
-	add("hosts", m.hosts)
-	add("methods", m.methods)
-	add("paths", m.paths)
-	if len(m.headers) > 0 {
-		var headers []string
-		for _, h := range m.headers {
-			headers = append(headers, scalar(h.name)+": "+scalar(h.value))
-		}
-		fields = append(fields, "headers: {"+strings.Join(headers, ", ")+"}")
+	var comments []string
+	for _, c := range r.comments {
+		comments = append(comments, comment(c))
 	}
-	add("client_ips", m.clientIPs)
-	return "{" + strings.Join(fields, ", ") + "}"
+	n.HeadComment = strings.Join(comments, "\n")
+	return n
 }

@@ -14,7 +14,7 @@ import (
 type enforcement struct {
 	off, shadow bool
 	percent     uint64 // 0 = all
-	response    string
+	response    *response
 }
 
 // limitFilter is a configuration of either filter.
@@ -71,15 +71,14 @@ func (in *source) fraction(field string, f *corev3.RuntimeFractionalPercent, abs
 }
 
 // readResponse is the rule's response: a status and headers.
-func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) string {
-	var fields []string
+func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) *response {
+	made := &response{}
 	switch code := status.GetCode(); {
 	case code > 599:
 		in.failField(status, "code", "must be at most 599")
 	case code >= 400 && code != 429:
-		fields = append(fields, "status: "+strconv.Itoa(int(code)))
+		made.Status = uint32(code)
 	}
-	var headers []string
 	for _, h := range o.GetResponseHeadersToAdd() {
 		name, value := strings.ToLower(h.GetHeader().GetKey()), h.GetHeader().GetValue()
 		if !isHeaderName(name) {
@@ -92,19 +91,19 @@ func (in *source) readResponse(o limitFilter, status *typev3.HttpStatus) string 
 			continue
 		}
 		value = strings.ReplaceAll(strings.ReplaceAll(value, "%%", "%"), "%", "%%")
-		headers = append(headers, scalar(name)+": "+quoted(value))
-	}
-	if len(headers) > 0 {
-		fields = append(fields, "headers: {"+strings.Join(headers, ", ")+"}")
+		if made.Headers == nil {
+			made.Headers = map[string]string{}
+		}
+		made.Headers[name] = value
 	}
 	if !o.GetRateLimitedAsResourceExhausted() {
 		in.notes.add(place{}, "A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter "+
 			"as it is set. To keep that, add response: {grpc_status: unavailable} to a rule.")
 	}
-	if len(fields) == 0 {
-		return ""
+	if made.Status == 0 && len(made.Headers) == 0 {
+		return nil
 	}
-	return "{" + strings.Join(fields, ", ") + "}"
+	return made
 }
 
 // apply gives the rules this enforcement. A rule without a key has no share of

@@ -165,7 +165,7 @@ func (d *descriptor) readCost(o *gatewayCost) {
 	case hits != nil && (hits.From != "Number" || hits.Number == 0):
 		d.cannot("Its cost is no number from 1.")
 	case hits != nil && hits.Number > 1:
-		d.cost = strconv.Itoa(int(hits.Number))
+		d.cost = uint64(hits.Number)
 	}
 }
 
@@ -207,7 +207,7 @@ func (in *source) readSelector(d *descriptor, o *gatewaySelector) {
 		case m.Invert:
 			d.restrict(method, pattern{exactly, m.Value}, true)
 		case isOf(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
-			methods.methods = append(methods.methods, m.Value)
+			methods.Methods = append(methods.Methods, m.Value)
 		default:
 			in.failField(m, "value", "must be a method such as GET, not "+strconv.Quote(m.Value))
 		}

@@ -217,7 +217,7 @@ func TestBackendTrafficPolicy(t *testing.T) {
       - {headers: {x-bot: "1"}}
     limits: [90/hour]
   - name: shop-2
-    match: {paths: ["~/api(/.*)?"], client_ips: ["10.0.0.0/8"]}
+    match: {paths: ['~/api(/.*)?'], client_ips: [10.0.0.0/8]}
     key: [{client_ip: {v4_prefix: 32, v6_prefix: 128}}]
     limits: [20/minute]
   - name: shop-3
@@ -239,8 +239,8 @@ func TestBackendTrafficPolicy(t *testing.T) {
 	require.Contains(t, string(made.Policy), `name: shop-4
     exempt:
       - {methods: [POST, PUT], headers: {x-plan: gold}}
-      - {paths: ["~/api(/.*)?"], client_ips: ["10.0.0.0/8"]}
-      - {headers: {x-user: "*"}}
+      - {paths: ['~/api(/.*)?'], client_ips: [10.0.0.0/8]}
+      - {headers: {x-user: '*'}}
     algorithm: token_bucket
     limits: [{requests: 1000, per: 1s}]
 `)

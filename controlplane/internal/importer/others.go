@@ -32,8 +32,8 @@ func (r *rule) limits(exempt []match) (m match, ok bool) {
 	m = r.match.clone()
 	for _, p := range r.key {
 		switch {
-		case p.kind == "header" && !m.header(p.name):
-			m.headers = append(m.headers, headerMatch{p.name, "*"})
+		case p.kind == "header" && !m.has(p.name):
+			m.and(match{Headers: map[string]string{p.name: "*"}})
 		case p.kind == "query", p.kind == "property":
 			return match{}, false
 		}

@@ -1,7 +1,7 @@
 package importer
 
 import (
-	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -44,23 +44,19 @@ func (p part) is(q part) bool {
 	return p.kind == q.kind && p.name == q.name && p.v4 == q.v4 && p.v6 == q.v6 && slices.Equal(p.path, q.path)
 }
 
-// write writes the part as an item of a rule's key.
-func (p part) write() string {
+// MarshalYAML writes the part as an item of a rule's key.
+func (p part) MarshalYAML() (any, error) {
 	switch p.kind {
 	case "client_ip":
-		return fmt.Sprintf("{client_ip: {v4_prefix: %d, v6_prefix: %d}}", p.v4, p.v6)
+		return map[string]map[string]int{p.kind: {"v4_prefix": p.v4, "v6_prefix": p.v6}}, nil
 	case "path":
-		return "{path: full}"
+		return map[string]string{p.kind: "full"}, nil
 	case "property":
-		quoted := make([]string, len(p.path))
-		for i := range quoted {
-			quoted[i] = scalar(p.path[i])
-		}
-		return "{property: [" + strings.Join(quoted, ", ") + "]}"
+		return map[string][]string{p.kind: p.path}, nil
 	case "header", "query":
-		return "{" + p.kind + ": " + scalar(p.name) + "}"
+		return map[string]string{p.kind: p.name}, nil
 	}
-	return p.kind
+	return p.kind, nil
 }
 
 // spell writes a value of the part as rules' keys have it.
@@ -129,41 +125,35 @@ func (p part) restrict(m *match, v pattern) (done bool) {
 	if v.kind == anyValue {
 		return true
 	}
-	switch p.kind {
-	case "header":
-		if m.header(p.name) {
-			return false
-		}
-		m.headers = append(m.headers, headerMatch{p.name, v.value()})
-	case "path":
-		text, ok := p.pathOf(v)
-		if !ok || len(m.paths) > 0 {
-			return false
-		}
-		m.paths = []string{text}
-	case "method":
-		if v.kind != exactly || len(m.methods) > 0 || !isOf(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_") {
-			return false
-		}
-		m.methods = []string{v.text}
-	case "host":
-		if v.kind != exactly || len(m.hosts) > 0 || !isHost(withoutPort(v.text)) {
-			return false
-		}
-		m.hosts = []string{withoutPort(v.text)}
-	case "client_ip":
-		if v.kind != exactly || len(m.clientIPs) > 0 {
-			return false
-		}
-		text := p.spell(v).text
-		if !isNetwork(text) {
-			return false
-		}
-		m.clientIPs = []string{text}
-	default:
+	if p.kind == "header" {
+		return m.and(match{Headers: map[string]string{p.name: v.value()}})
+	}
+	text, ok := p.listed(v)
+	list := m.list(p.kind)
+	if !ok || len(*list) > 0 {
 		return false
 	}
+	*list = []string{text}
 	return true
+}
+
+// listed writes a pattern over the part as lists of a match have it. It is not ok where
+// none has.
+func (p part) listed(v pattern) (text string, ok bool) {
+	if p.kind == "path" {
+		return p.pathOf(v)
+	}
+	text = p.spell(v).text
+	switch p.kind {
+	case "method":
+		ok = isOf(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+	case "host":
+		text = withoutPort(text)
+		ok = isHost(text)
+	case "client_ip":
+		ok = isNetwork(text)
+	}
+	return text, ok && v.kind == exactly
 }
 
 // isNetwork reports whether text is an address or a network.
@@ -193,65 +183,65 @@ func withoutPort(text string) string {
 
 // match is a rule's match, or one exemption.
 type match struct {
-	hosts, methods, paths []string
-	headers               []headerMatch
-	clientIPs             []string
+	Hosts     []string          `yaml:"hosts,omitempty"`
+	Methods   []string          `yaml:"methods,omitempty"`
+	Paths     []string          `yaml:"paths,omitempty"`
+	Headers   map[string]string `yaml:"headers,omitempty"`
+	ClientIPs []string          `yaml:"client_ips,omitempty"`
 }
 
-type headerMatch struct{ name, value string }
-
-func (m *match) header(name string) bool {
-	return slices.ContainsFunc(m.headers, func(h headerMatch) bool { return h.name == name })
-}
+func (m *match) has(header string) bool { return m.Headers[header] != "" }
 
 func (m *match) empty() bool {
-	return len(m.hosts)+len(m.methods)+len(m.paths)+len(m.headers)+len(m.clientIPs) == 0
+	return len(m.Hosts)+len(m.Methods)+len(m.Paths)+len(m.Headers)+len(m.ClientIPs) == 0
 }
 
 func (m *match) clone() match {
-	return match{slices.Clone(m.hosts), slices.Clone(m.methods), slices.Clone(m.paths), slices.Clone(m.headers),
-		slices.Clone(m.clientIPs)}
+	return match{slices.Clone(m.Hosts), slices.Clone(m.Methods), slices.Clone(m.Paths), maps.Clone(m.Headers), slices.Clone(m.ClientIPs)}
 }
 
-// lists are the lists of a match that holds if one of a list's entries does.
-func (m *match) lists() [4]*[]string {
-	return [4]*[]string{&m.hosts, &m.methods, &m.paths, &m.clientIPs}
+// listed are the parts with a list in a match, which holds if one of its entries does.
+var listed = []string{"host", "method", "path", "client_ip"}
+
+// list is the list of such a part.
+func (m *match) list(part string) *[]string {
+	return map[string]*[]string{"host": &m.Hosts, "method": &m.Methods, "path": &m.Paths, "client_ip": &m.ClientIPs}[part]
 }
 
 // without is the match without the conditions that another one has too.
 func (m *match) without(other *match) match {
 	left := m.clone()
-	for i, list := range left.lists() {
-		if slices.Equal(*list, *other.lists()[i]) {
+	for _, part := range listed {
+		if list := left.list(part); slices.Equal(*list, *other.list(part)) {
 			*list = nil
 		}
 	}
-	left.headers = slices.DeleteFunc(left.headers, func(h headerMatch) bool { return slices.Contains(other.headers, h) })
+	maps.DeleteFunc(left.Headers, func(name, value string) bool { return other.Headers[name] == value })
 	return left
 }
 
 // and adds the conditions of another match. It reports whether it did: a match
 // has one list for each part, so both may not restrict the same one.
 func (m *match) and(other match) (done bool) {
-	for i, list := range m.lists() {
-		switch more := *other.lists()[i]; {
+	for _, part := range listed {
+		switch list, more := m.list(part), *other.list(part); {
 		case len(*list) == 0:
 			*list = slices.Clone(more)
 		case len(more) == 0 || slices.Equal(*list, more):
-		case list == &m.paths && len(*list) == 1 && len(more) == 1 && pathWithin(more[0], (*list)[0]):
+		case part == "path" && len(*list) == 1 && len(more) == 1 && pathWithin(more[0], (*list)[0]):
 			*list = slices.Clone(more)
-		case list != &m.paths || len(*list) > 1 || len(more) > 1 || !pathWithin((*list)[0], more[0]):
+		case part != "path" || len(*list) > 1 || len(more) > 1 || !pathWithin((*list)[0], more[0]):
 			return false
 		}
 	}
-	for _, h := range other.headers {
-		if m.header(h.name) {
-			if slices.Contains(m.headers, h) {
-				continue
-			}
+	for name, value := range other.Headers {
+		if m.has(name) && m.Headers[name] != value {
 			return false
 		}
-		m.headers = append(m.headers, h)
+		if m.Headers == nil {
+			m.Headers = map[string]string{}
+		}
+		m.Headers[name] = value
 	}
 	return true
 }

@@ -121,11 +121,11 @@ func (in *source) readHeaderMatcher(s *scope, o *routev3.HeaderMatcher) {
 		if (!isPresence || presence.PresentMatch) == inverted {
 			value = "!"
 		}
-		if !s.match.and(match{headers: []headerMatch{{p.name, value}}}) {
+		if !s.match.and(match{Headers: map[string]string{p.name: value}}) {
 			s.cannot("There are two conditions on the header " + name + ", and a match holds one.")
 		}
-	case inverted && p.kind == "header" && s.match.header(name) && !missingIsEmpty:
-		s.exempt = append(s.exempt, match{headers: []headerMatch{{p.name, v.value()}}})
+	case inverted && p.kind == "header" && s.match.has(name) && !missingIsEmpty:
+		s.exempt = append(s.exempt, match{Headers: map[string]string{p.name: v.value()}})
 	default:
 		s.restrict(p, v, inverted)
 	}
@@ -192,7 +192,7 @@ func stringPattern(as, text string, fold bool) pattern {
 // leaveOut takes the requests of an earlier route out of a later one, if they
 // may be the same.
 func (s *scope) leaveOut(own, earlier *scope) {
-	a, b := own.match.paths, earlier.match.paths
+	a, b := own.match.Paths, earlier.match.Paths
 	if len(a) > 0 && len(b) > 0 && pathsApart(a[0], b[0]) {
 		return
 	}

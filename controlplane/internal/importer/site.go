@@ -190,7 +190,7 @@ func (in *source) hosts(s *site) []virtualHost {
 				case len(at.unknown) > 0:
 					h.scope.cannot("Another virtual host takes the requests to " + domain + ", and an exempt cannot say that.")
 				default:
-					others.hosts = append(others.hosts, at.match.hosts...)
+					others.Hosts = append(others.Hosts, at.match.Hosts...)
 				}
 			}
 		}
@@ -222,8 +222,8 @@ func hostScope(domains []string, n *notes) (s scope) {
 		}
 		if !isHost(strings.TrimPrefix(name, "*.")) {
 			s.cannot("The host " + d + " has a wildcard that no match here has.")
-		} else if !slices.Contains(s.match.hosts, name) {
-			s.match.hosts = append(s.match.hosts, name)
+		} else if !slices.Contains(s.match.Hosts, name) {
+			s.match.Hosts = append(s.match.Hosts, name)
 		}
 	}
 	return s

@@ -107,8 +107,8 @@ func TestOffTogetherWithTheBroader(t *testing.T) {
 		"a path with its query":                    {limited("{key: header_match, value: m}", "{header_value_match: {descriptor_value: m, headers: [{name: ':path', string_match: {prefix: '/a?'}}]}}"), []string{"others", "header_match_m"}},
 		"an earlier route by the query":            {listener(route("prefix: /a, query_parameters: [{name: a, present_match: true}]", slow) + ", " + route("prefix: /a", slow)), []string{"own", "own-2"}},
 		"the listener's, a route takes all":        {listener("{match: {path: /a}, route: {cluster: c}}, " + route("prefix: /", slow)), []string{"rest"}},
-		"a value that no path of a policy can say": {limited("{key: path}], "+bucket7+"}, {entries: [{key: path, value: '/a?b'}", "{request_headers: {header_name: ':path', descriptor_key: path}}"), []string{"path", `"path_/a?b"`, "others"}},
-		"only such a value":                        {limited("{key: path, value: '/a?b'}", "{request_headers: {header_name: ':path', descriptor_key: path}}"), []string{`"path_/a?b"`, "others"}},
+		"a value that no path of a policy can say": {limited("{key: path}], "+bucket7+"}, {entries: [{key: path, value: '/a?b'}", "{request_headers: {header_name: ':path', descriptor_key: path}}"), []string{"path", "path_/a?b", "others"}},
+		"only such a value":                        {limited("{key: path, value: '/a?b'}", "{request_headers: {header_name: ':path', descriptor_key: path}}"), []string{"path_/a?b", "others"}},
 		"a disabled filter":                        {strings.Replace(listener(""), "http_filters: [{", "http_filters: [{disabled: true, ", 1), []string{"rest"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,8 +137,8 @@ func TestHostsOfAnotherVirtualHost(t *testing.T) {
 	}
 	config := `typed_per_filter_config: {local: {` + localType + `, stat_prefix: all, ` + on + `, descriptors: [{entries: [{key: a}], ` + bucket7 + `}, {entries: [{key: b}], ` + bucket7 + `}]}}`
 	for _, tt := range [][3]string{
-		{"*.shop.example", "pay.shop.example", "match: {hosts: [\"*.shop.example\"]}\n    exempt:\n      - {hosts: [pay.shop.example]}"},
-		{"*.shop.example", "*.eu.shop.example", "exempt:\n      - {hosts: [\"*.eu.shop.example\"]}"},
+		{"*.shop.example", "pay.shop.example", "match: {hosts: ['*.shop.example']}\n    exempt:\n      - {hosts: [pay.shop.example]}"},
+		{"*.shop.example", "*.eu.shop.example", "exempt:\n      - {hosts: ['*.eu.shop.example']}"},
 		{"*", "shop.*", "mode: \"off\""},
 		{"a.example", "b.example", "- name: a\n    match: {hosts: [a.example]}\n    key"},
 	} {
@@ -152,7 +152,7 @@ func TestHostsOfAnotherVirtualHost(t *testing.T) {
 func TestConditionWithinThatOfItsRoute(t *testing.T) {
 	for _, tt := range [][3]string{
 		{"path_separated_prefix: /api", "prefix: /api/v1/", "[/api/v1/*]"},
-		{"prefix: /api", `safe_regex: {regex: "^/api/v1(/.*|\\?.*|#.*|;.*|$)"}`, `["~/api/v1(/.*)?"]`},
+		{"prefix: /api", `safe_regex: {regex: "^/api/v1(/.*|\\?.*|#.*|;.*|$)"}`, "['~/api/v1(/.*)?']"},
 		{"path_separated_prefix: /api", "exact: /api", "[/api]"},
 		{"path: /api", "prefix: /a", "[/api]"},
 		{"path_separated_prefix: /api", "prefix: /apis/", ""},
@@ -180,7 +180,7 @@ func TestValuesThatNoRequestHas(t *testing.T) {
 	}
 	made, err := service("domain: d\ndescriptors: [{key: edge-masked-remote-address, value: 10.0.0.0/8, rate_limit: {unit: day, requests_per_unit: 1}}]", importer.Options{})
 	require.NoError(t, err)
-	require.Contains(t, string(made.Policy), `match: {client_ips: ["10.0.0.0/8"]}`)
+	require.Contains(t, string(made.Policy), `match: {client_ips: [10.0.0.0/8]}`)
 }
 
 // Envoy compares :path with its query, and paths come without.
@@ -197,15 +197,15 @@ func TestPathsWithTheirQuery(t *testing.T) {
 		`contains: "?dump="`:                                {"", true},
 		`contains: dump`:                                    {"", true},
 		`safe_regex: {regex: "/find\\?w=.*"}`:               {"", true},
-		`safe_regex: {regex: "/items/[0-9]{3}"}`:            {`paths: ["~/items/[0-9]{3}"]`, true},
-		`safe_regex: {regex: "/items/[^/]+"}`:               {`paths: ["~/items/[^/]+"]`, true},
-		`safe_regex: {regex: "/find(\\?.*)?"}`:              {`paths: ["~/find"]`, false},
-		`safe_regex: {regex: "^/v[12]/.*$"}`:                {`paths: ["~^/v[12]/.*$"]`, false},
-		`safe_regex: {regex: "^/pay(/.*|\\?.*|#.*|;.*|$)"}`: {`paths: ["~/pay(/.*)?"]`, false},
-		`safe_regex: {regex: "/a|/b.*"}`:                    {`paths: ["~/a|/b.*"]`, true},
+		`safe_regex: {regex: "/items/[0-9]{3}"}`:            {`paths: ['~/items/[0-9]{3}']`, true},
+		`safe_regex: {regex: "/items/[^/]+"}`:               {`paths: ['~/items/[^/]+']`, true},
+		`safe_regex: {regex: "/find(\\?.*)?"}`:              {`paths: [~/find]`, false},
+		`safe_regex: {regex: "^/v[12]/.*$"}`:                {`paths: ['~^/v[12]/.*$']`, false},
+		`safe_regex: {regex: "^/pay(/.*|\\?.*|#.*|;.*|$)"}`: {`paths: ['~/pay(/.*)?']`, false},
+		`safe_regex: {regex: "/a|/b.*"}`:                    {`paths: [~/a|/b.*]`, true},
 		`safe_regex: {regex: ".*\\.pdf"}`:                   {"", true},
 		`safe_regex: {regex: "/a[?]b"}`:                     {"", true},
-		`exact: /Pay, ignore_case: true`:                    {`paths: ["~(?i)/Pay"]`, true},
+		`exact: /Pay, ignore_case: true`:                    {`paths: ['~(?i)/Pay']`, true},
 	} {
 		t.Run(matcher, func(t *testing.T) {
 			made, err := filter(strings.Replace(limited("{key: header_match, value: m}", "{header_value_match: {descriptor_value: m, headers: [{name: ':path', string_match: {"+matcher+"}}]}}"), ", always_consume_default_token_bucket: false", "", 1), importer.Options{})

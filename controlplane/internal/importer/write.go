@@ -1,49 +1,35 @@
 package importer
 
 import (
-	"regexp"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"go.yaml.in/yaml/v3"
 )
 
-// writer writes YAML as a person would.
-type writer struct{ b *strings.Builder }
-
-func (w *writer) line(text string) { w.b.WriteString(text + "\n") }
-
-// field writes a field whose value is YAML already; nothing for an empty one.
-func (w *writer) field(indent, name, value string) {
-	if value != "" {
-		w.line(indent + name + ": " + value)
+// flow writes a value as YAML on one line.
+func flow(v any) *yaml.Node {
+	n := &yaml.Node{}
+	if err := n.Encode(v); err != nil {
+		panic(err) // texts, numbers and lists of them
 	}
+	n.Style |= yaml.FlowStyle
+	return n
 }
 
-// list writes a list with an item a line.
-func (w *writer) list(indent, name string, count int, item func(i int) string) {
-	if count == 0 {
-		return
-	}
-	w.line(indent + name + ":")
-	for i := range count {
-		w.line(indent + "  - " + item(i))
-	}
-}
+const commentWidth = 94
 
-const commentWidth = 96
-
-// comment writes text as lines of comment, without characters that end a line.
-func (w *writer) comment(indent, text string) {
-	start := indent + "# "
-	line := start
+// comment writes text as lines of a comment, without characters that end a line.
+func comment(text string) string {
+	var lines []string
+	line := "#"
 	for word := range strings.FieldsSeq(printable(text)) {
-		if len(line) > len(start) && len(line)+len(word) >= commentWidth {
-			w.line(strings.TrimRight(line, " "))
-			line = indent + "#   "
+		if len(line)+1+len(word) > commentWidth {
+			lines = append(lines, line)
+			line = "#  "
 		}
-		line += word + " "
+		line += " " + word
 	}
-	w.line(strings.TrimRight(line, " "))
+	return strings.Join(append(lines, line), "\n")
 }
 
 func printable(text string) string {
@@ -53,40 +39,4 @@ func printable(text string) string {
 		}
 		return r
 	}, text)
-}
-
-func flowList(texts []string) string {
-	quoted := make([]string, len(texts))
-	for i := range texts {
-		quoted[i] = scalar(texts[i])
-	}
-	return "[" + strings.Join(quoted, ", ") + "]"
-}
-
-// plainScalar is text that YAML takes for text without quotes, also in flow
-// style.
-var plainScalar = regexp.MustCompile(`^[A-Za-z_/][A-Za-z0-9_./-]*\*?$`)
-
-// scalar writes text, with quotes where YAML could take it for something else.
-func scalar(text string) string {
-	switch strings.ToLower(text) {
-	case "true", "false", "null", "yes", "no", "on", "off", "y", "n":
-	default:
-		if plainScalar.MatchString(text) {
-			return text
-		}
-	}
-	return quoted(text)
-}
-
-func scalarOrNone(text string) string {
-	if text == "" {
-		return ""
-	}
-	return scalar(text)
-}
-
-// quoted writes text in quotes.
-func quoted(text string) string {
-	return string(policy.AppendJSON(nil, &policy.Node{Kind: policy.String, Text: text}))
 }
