@@ -16,6 +16,9 @@ const (
 	albStart      = `https 2026-01-31T12:00:01.500000Z app/lb/1 192.0.2.7:2817 10.0.0.1:80 0.000 0.500 0.000 200 200 34 366 ` +
 		`"GET https://api.example.com:443/v1/a?b=c HTTP/1.1" "agent \x22x\x22 y" TLS_AES_128 TLSv1.3 arn:aws:tg/7 "Root=1-2" "-" "-" 0 ` +
 		`2026-01-31T12:00:01.000000Z "waf,forward" "-" "-" "10.0.0.1:80" "200" "-" "-"`
+	envoyLine = `[2026-01-31T12:00:00.125Z] "GET /v1/a?b=c HTTP/1.1" 200 - 0 154 3 2 "203.0.113.9, 192.0.2.7" "agent" "id-1" "api.example.com" "10.0.0.1:80"`
+	istioLine = `[2026-01-31T12:00:00.125Z] "GET /v1/a?b=c HTTP/1.1" 200 - via_upstream - "-" 0 154 3 2 "-" "agent" "id-1" "api.example.com" ` +
+		`"10.0.0.1:80" outbound|80||api - 10.0.0.2:80 192.0.2.7:4711 - default`
 	apisixLine = `192.0.2.7 - - [31/Jan/2026:12:00:02 +0000] api.example.com "GET /v1/a?b=c HTTP/1.1" 200 12 1.000 "-" "agent" ` +
 		`10.1.2.3:80 200 0.9 "http://api"`
 	haproxyLine = `Jan 31 12:00:02 lb haproxy[14389]: 192.0.2.7:33317 [31/Jan/2026:12:00:01.500] web app/one 10/0/30/69/109 200 2750 - - ---- ` +
@@ -29,13 +32,15 @@ const (
 		`"RequestMethod":"GET","RequestPath":"/v1/a?b=c","StartUTC":"2026-01-31T12:00:01Z","request_X-User-Id":"ann","time":"2026-01-31T12:00:09Z"}`
 )
 
-// What these write is known at sight, with the time at which each request began.
-func TestKnownFormats(t *testing.T) {
+// What these write is known at sight or by the format that is said, with the time at which
+// each request began.
+func TestFormats(t *testing.T) {
 	for _, c := range []struct {
 		format, line string
 		at           float64 // seconds past noon
 		host, user   string  // where the log has them
 	}{
+		{"common", `192.0.2.7 - - [31/Jan/2026:13:00:00 +0100] "GET /v1/a?b=c HTTP/1.1" 200 12`, 0, "", ""},
 		{"combined", combinedStart, 2, "", ""},
 		{"main", combinedStart + ` "-"`, 2, "", ""},
 		{"main", combinedStart + ` "198.51.100.7"`, 2, "", ""},
@@ -48,14 +53,34 @@ func TestKnownFormats(t *testing.T) {
 		{"alb", albStart, 1, "api.example.com:443", ""},
 		{"alb", albStart + ` TID_1`, 1, "api.example.com:443", ""},
 		{"alb", albStart + ` TID_1 "-" "-" "-"`, 1, "api.example.com:443", ""},
+		{"envoy", envoyLine, 0.125, "api.example.com", ""},
+		{"istio", istioLine, 0.125, "api.example.com", ""},
 		{"json", caddyLine, 1, "api.example.com", "ann"},
 		{"json", strings.Replace(caddyLine, `"duration":0.5`, `"duration":"500ms"`, 1), 1, "api.example.com", "ann"},
 		{"json", fmt.Sprintf(cloudflareLine, `"2026-01-31T12:00:01Z"`), 1, "api.example.com", ""},
 		{"json", fmt.Sprintf(cloudflareLine, `1769860801`), 1, "api.example.com", ""},
 		{"json", fmt.Sprintf(cloudflareLine, `1769860801500000000`), 1.5, "api.example.com", ""},
 		{"json", traefikLine, 1, "api.example.com", "ann"},
+		{"json", `{"start_time":"2026-01-31T12:00:00.125Z","method":"GET","path":"/v1/a?b=c","response_code":200,"downstream_remote_address":"192.0.2.7:443","authority":"api","x_user_id":"ann"}`, 0.125, "api", "ann"},
+
+		{`%START_TIME(%d.%m.%Y %H:%M:%S.%6f)% | %DOWNSTREAM_REMOTE_ADDRESS% | %REQ(X-USER-ID)% | %REQ(:METHOD)% | %REQ(:PATH)% | %RESPONSE_CODE%`,
+			`31.01.2026 12:00:00.125000 | 192.0.2.7:80 | ann | GET | /v1/a?b=c | 200`, 0.125, "", "ann"},
+		{`%START_TIME(%s.%3f)% %DOWNSTREAM_REMOTE_ADDRESS% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE%`, `1769860800.125 192.0.2.7:80 GET /v1/a?b=c 200`, 0.125, "", ""},
+		{`{"t":"%START_TIME(%s%3f)%","q":{"m":"%REQ(:METHOD)%","p":"%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%"},"s":"%RESPONSE_CODE%","a":"%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"}`,
+			`{"t":1769860800125,"q":{"m":"GET","p":"/v1/a?b=c"},"s":"200","a":"192.0.2.7"}`, 0.125, "", ""},
+		{`$msec $request_time $remote_addr "$request" $status ${http_x_user_id}`, `1769860801.500 1.500 192.0.2.7 "GET /v1/a?b=c HTTP/2.0" 200 ann`, 0, "", "ann"},
+		{`%EMIT_TIME% %DURATION% %DOWNSTREAM_REMOTE_ADDRESS% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE%`, `2026-01-31T12:00:01.500Z 1500 192.0.2.7:80 GET /v1/a?b=c 200`, 0, "", ""},
+		{`%START_TIME% %EMIT_TIME% %DURATION% %DOWNSTREAM_REMOTE_ADDRESS% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE%`,
+			`2026-01-31T12:00:00Z 2026-01-31T12:00:09Z 1500 192.0.2.7:80 GET /v1/a?b=c 200`, 0, "", ""},
+		{`{"a":"%EMIT_TIME%","b":"%START_TIME%","d":"%DURATION%","m":"%REQ(:METHOD)%","p":"%REQ(:PATH)%","s":"%RESPONSE_CODE%","c":"%DOWNSTREAM_REMOTE_ADDRESS%"}`,
+			`{"a":"2026-01-31T12:00:09Z","b":"2026-01-31T12:00:00Z","d":1500,"m":"GET","p":"/v1/a?b=c","s":200,"c":"192.0.2.7:80"}`, 0, "", ""},
+		{`{"d":"%DURATION%","e":"%EMIT_TIME(%s.%1f)%","m":"%REQ(:METHOD)%","p":"%REQ(:PATH)%","s":"%RESPONSE_CODE%","c":"%DOWNSTREAM_REMOTE_ADDRESS%"}`,
+			`{"d":1500,"e":"1769860801.5","m":"GET","p":"/v1/a?b=c","s":200,"c":"192.0.2.7:80"}`, 0, "", ""},
 	} {
 		o := accesslog.Options{Names: []string{file(t, c.line+"\n")}, Fields: []string{"client_ip", "method", "query"}}
+		if strings.ContainsAny(c.format, "%$") {
+			o.Format = c.format
+		}
 		want := accesslog.Request{
 			Ns: noon + int64(c.at*1e9), Status: 200, Method: "GET", Path: "/v1/a?b=c", ClientIP: "192.0.2.7", Host: c.host,
 		}
@@ -70,7 +95,32 @@ func TestKnownFormats(t *testing.T) {
 		require.NoError(t, err, c.line)
 		require.Len(t, all, 1, c.line)
 		require.Equal(t, want, *all[0], c.line)
-		require.Equal(t, c.format, stats.Readings[0].Format, c.line)
+		require.True(t, o.Format != "" || stats.Readings[0].Format == c.format, c.line)
+	}
+}
+
+// Fields have the spelling of the log, or that of nobody but --map.
+func TestFields(t *testing.T) {
+	for _, c := range []struct{ field, said, format, line, want string }{
+		{"client_ip", "", "", `{"time":"2026-01-31T12:00:00Z","client_ip":"[2001:db8::1]:443"}`, "2001:db8::1"},
+		{"client_ip", "", "", `{"time":"2026-01-31T12:00:00Z","client_ip":"192.0.2.7, 10.0.0.1"}`, "192.0.2.7"},
+		{"route", "", "", istioLine, "default"},
+		{"header:user-agent", "", "", combinedStart, `agent "x" y`},
+		{"header:user-agent", "", "", `{"time":"2026-01-31T12:00:00Z","user_agent":null}`, ""},
+		{"jwt:p:sub", "", `%START_TIME% sub=%DYNAMIC_METADATA(envoy.filters.http.jwt_authn:p:sub)%`, `2026-01-31T12:00:00Z sub=u-1`, "u-1"},
+		{"header:x-user-id", "who.is", "", `{"time":"2026-01-31T12:00:00Z","who":{"is":"ann"}}`, "ann"},
+	} {
+		o := accesslog.Options{Names: []string{file(t, c.line+"\n")}, Format: c.format, Fields: []string{c.field}}
+		if c.said != "" {
+			o.Map = map[string]string{c.field: c.said}
+		}
+		all, _, err := readAll(t, o)
+		require.NoError(t, err, c.line)
+		got := all[0].ClientIP + all[0].Route
+		for _, v := range append(all[0].Headers, all[0].Values...) {
+			got += v[1]
+		}
+		require.Equal(t, c.want, got, c.line)
 	}
 }
 
