@@ -1,10 +1,15 @@
 package accesslog
 
+import (
+	"cmp"
+	"container/heap"
+)
+
 // sorter puts requests into the order of time, as far as they stand no further from
-// their place than a span. It is a heap.
+// their place than a span.
 type sorter struct {
 	spanNs int64
-	heap   []placed
+	queue  queue
 	newest int64
 	bytes  int
 	number uint64
@@ -16,50 +21,41 @@ type placed struct {
 	bytes  int    // about what it takes
 }
 
+// queue implements heap.Interface.
+type queue []placed
+
+func (q queue) Len() int { return len(q) }
+func (q queue) Less(i, j int) bool {
+	return cmp.Or(cmp.Compare(q[i].Ns, q[j].Ns), cmp.Compare(q[i].number, q[j].number)) < 0
+}
+func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(p any)   { *q = append(*q, p.(placed)) }
+func (q *queue) Pop() any {
+	last := (*q)[len(*q)-1]
+	(*q)[len(*q)-1] = placed{}
+	*q = (*q)[:len(*q)-1]
+	return last
+}
+
 // What a sorter holds is bounded; beyond that the oldest goes on early.
 const (
 	maxSorting      = 1 << 18
 	maxSortingBytes = 128 << 20
 )
 
-func (p placed) before(q placed) bool { return p.Ns < q.Ns || p.Ns == q.Ns && p.number < q.number }
-
 func (s *sorter) push(r *Request, bytes int) {
 	s.newest = max(s.newest, r.Ns)
 	s.bytes += bytes
 	s.number++
-	s.heap = append(s.heap, placed{r, s.number, bytes})
-	for i := len(s.heap) - 1; i > 0; {
-		parent := (i - 1) / 2
-		if !s.heap[i].before(s.heap[parent]) {
-			break
-		}
-		s.heap[i], s.heap[parent] = s.heap[parent], s.heap[i]
-		i = parent
-	}
+	heap.Push(&s.queue, placed{r, s.number, bytes})
 }
 
 // pop returns the oldest request if nothing older can come, or if all is in.
 func (s *sorter) pop(all bool) *Request {
-	n := len(s.heap) - 1
-	if n < 0 || !all && s.heap[0].Ns > s.newest-s.spanNs && n < maxSorting && s.bytes < maxSortingBytes {
+	if n := len(s.queue); n == 0 || !all && s.queue[0].Ns > s.newest-s.spanNs && n <= maxSorting && s.bytes < maxSortingBytes {
 		return nil
 	}
-	first := s.heap[0]
-	s.heap[0] = s.heap[n]
-	s.heap[n] = placed{}
-	s.heap = s.heap[:n]
-	for i := 0; ; {
-		child := 2*i + 1
-		if child+1 < n && s.heap[child+1].before(s.heap[child]) {
-			child++
-		}
-		if child >= n || !s.heap[child].before(s.heap[i]) {
-			break
-		}
-		s.heap[i], s.heap[child] = s.heap[child], s.heap[i]
-		i = child
-	}
+	first := heap.Pop(&s.queue).(placed)
 	s.bytes -= first.bytes
 	return first.Request
 }
