@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var clusterPolicies = flag.Int("cluster-policies", 10, "how many random policies are compared")
+var clusterPolicies = flag.Int("cluster-policies", 20, "how many random policies are compared")
 
 // decision is the part of a line that says what becomes of the request, and why.
 var decision = regexp.MustCompile(`"allowed":(true,"status":\d+|false,"status":\d+,"denied_by":"\w+")`)
@@ -26,6 +26,7 @@ func randomRules(dice *rand.Rand) (rules []string) {
 		return fmt.Sprintf("{requests: %d, per: %s, algorithm: %s}", n, per, how)
 	}
 	shared := fmt.Sprintf("counter: c, key: [{header: u}], limits: [%d/10s]", 3+dice.IntN(20))
+	override := `, overrides: [{key: ["1"], limits: ["2/10s"]}, {key: ["2"], unlimited: true}]`
 	for i := range 1 + dice.IntN(3) {
 		rule := fmt.Sprintf("name: r%d, %s", i, shared)
 		if dice.IntN(3) > 0 {
@@ -39,6 +40,9 @@ func randomRules(dice *rand.Rand) (rules []string) {
 				rule = strings.TrimSuffix(rule, ", count_denied: true")
 			}
 		}
+		if rule == fmt.Sprintf("name: r%d, %s", i, shared) {
+			rule += pick("", override)
+		}
 		rules = append(rules, rule+pick("", ", cost: {header: x-cost, max: 5}"))
 	}
 	return rules
@@ -48,6 +52,7 @@ func randomRules(dice *rand.Rand) (rules []string) {
 // and of rules that share a counter the same decision. Their waits differ: the service
 // knows one rule's alone.
 func TestRandomRulesWithoutALease(t *testing.T) {
+	denied := 0
 	for seed := range uint64(*clusterPolicies) {
 		dice := rand.New(rand.NewPCG(seed, 3))
 		rules := randomRules(dice)
@@ -57,12 +62,14 @@ func TestRandomRulesWithoutALease(t *testing.T) {
 		want := simulateLines(t, policy, 1, lines)
 		got := simulateLines(t, policyOf(rules, ", scope: cluster, lease: off"), 3, lines)
 		for i := range want {
+			denied += strings.Count(want[i], `"allowed":false,"status"`)
 			if shared {
 				want[i], got[i] = decision.FindString(want[i]), decision.FindString(got[i])
 			}
 			require.Equal(t, want[i], got[i], "seed %d, line %d of\n%s", seed, i+1, policy)
 		}
 	}
+	require.Greater(t, denied, 30**clusterPolicies)
 }
 
 // What costs nothing passes without an ask.
