@@ -19,7 +19,6 @@ type draft struct {
 	from    string // "envoyproxy/ratelimit"
 	domain  string
 	headers string
-	cluster bool // the rules get scope cluster
 	rules   []rule
 }
 

@@ -24,22 +24,18 @@ type Options struct {
 	Cluster  bool              // rules get scope: cluster
 }
 
-const (
-	// forItself is what a note says that does not hold of rules of scope cluster.
-	forItself = "each Envoy counts for itself"
-	eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Here " + forItself + ": N of them " +
-		"admit N times these limits. --scope cluster makes rules that count over all."
-)
+const eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of them " +
+	"admit N times these limits. --scope cluster makes rules that count over all."
 
 // EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service:
 // the files of one domain.
 func EnvoyRatelimit(files []File, o Options) (Imported, error) {
-	n := &notes{}
+	n := &notes{cluster: o.Cluster}
 	keys, err := o.parts()
 	if err != nil {
 		return Imported{}, err
 	}
-	root, d, e := &tree{}, &draft{from: "envoyproxy/ratelimit", cluster: o.Cluster}, &enforcement{}
+	root, d, e := &tree{}, &draft{from: "envoyproxy/ratelimit"}, &enforcement{}
 	opened := make([]*source, len(files))
 	for i, f := range files {
 		if opened[i], err = open(f, n); err != nil {
@@ -56,7 +52,7 @@ func EnvoyRatelimit(files []File, o Options) (Imported, error) {
 			}
 		}
 	}
-	n.add(place{}, eachEnvoy)
+	n.addUnlessCluster(place{}, eachEnvoy)
 	root.replace()
 	var all []descriptor
 	if o.Routes == nil {

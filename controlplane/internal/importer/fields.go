@@ -21,8 +21,6 @@ var partly = map[protoreflect.FullName]string{
 // notTranslated lists the fields that have no equal in a policy, with a note
 // that says so. Those that say nothing about limits have an empty note.
 var notTranslated = map[protoreflect.FullName]string{
-	localFilter + "local_cluster_rate_limit": forItself + ", and the limit is not divided by their number: " +
-		"--scope cluster makes rules that count over all",
 	localFilter + "request_headers_to_add_when_not_enforced": "no header marks requests that a shadow rule would deny",
 
 	serviceFilter + "failure_mode_deny":                  noFailure,

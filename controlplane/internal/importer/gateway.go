@@ -72,7 +72,7 @@ type gatewayMatch struct {
 // beside them are a problem: a policy is made of one kind.
 func gatewayPolicies(files []*source, o Options, keys *keyParts) (made Imported, are bool, err error) {
 	const kind = "BackendTrafficPolicy"
-	d := &draft{from: kind, cluster: o.Cluster}
+	d := &draft{from: kind}
 	if !slices.ContainsFunc(files, func(in *source) bool { return len(ofKind(in.root, kind)) > 0 }) {
 		return made, false, nil
 	}
@@ -116,7 +116,7 @@ func (in *source) gateway(n *policy.Node) (list []rule) {
 		}
 		list = append(list, in.gatewayRules(of, strings.TrimSpace(printable(name)), of == o.Local)...)
 		if of == o.Global {
-			in.notes.add(place{}, eachEnvoy)
+			in.notes.addUnlessCluster(place{}, eachEnvoy)
 		}
 	}
 	return list

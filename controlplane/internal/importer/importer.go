@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -52,6 +51,7 @@ func (c *Choices) Error() string {
 // notes collects what the user should know, each note once, and the problems of
 // the files, which make the import fail.
 type notes struct {
+	cluster  bool // the rules count over all Envoys
 	list     []policyfile.Problem
 	seen     map[policyfile.Problem]bool
 	problems policyfile.Errors
@@ -76,6 +76,13 @@ func (n *notes) add(at place, message string) {
 	}
 	n.seen[p] = true
 	n.list = append(n.list, p)
+}
+
+// addUnlessCluster adds a note that holds of rules which each Envoy counts for itself.
+func (n *notes) addUnlessCluster(at place, message string) {
+	if !n.cluster {
+		n.add(at, message)
+	}
 }
 
 // place is a position in a file.
@@ -105,9 +112,8 @@ func finish(d *draft, notes *notes, keys *keyParts) (Imported, error) {
 		}
 	}
 	d.nameRules()
-	if d.cluster {
+	if notes.cluster {
 		d.overAll()
-		notes.list = slices.DeleteFunc(notes.list, func(p policyfile.Problem) bool { return strings.Contains(p.Message, forItself) })
 	}
 	slices.SortStableFunc(notes.list, func(a, b policyfile.Problem) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))

@@ -15,7 +15,7 @@ import (
 // LocalRatelimit imports Envoy's local rate limit filter: its configuration,
 // or that of an Envoy that has it.
 func LocalRatelimit(f File, o Options) (Imported, error) {
-	n := &notes{}
+	n := &notes{cluster: o.Cluster}
 	keys, err := o.parts()
 	if err != nil {
 		return Imported{}, err
@@ -30,7 +30,7 @@ func LocalRatelimit(f File, o Options) (Imported, error) {
 	if err := in.asEnvoy(); err != nil {
 		return Imported{}, err
 	}
-	l := &localImport{in: in, routes: in, draft: &draft{from: "Envoy's local rate limit filter", cluster: o.Cluster}, notes: n, keys: keys}
+	l := &localImport{in: in, routes: in, draft: &draft{from: "Envoy's local rate limit filter"}, notes: n, keys: keys}
 	if err := l.read(o); err != nil {
 		return Imported{}, err
 	}
@@ -175,6 +175,10 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 	if disabled {
 		e.off = true
 		in.note(o, "disabled", "the filter is disabled, and its rules are off.")
+	}
+	if o.GetLocalClusterRateLimit() != nil {
+		in.notes.addUnlessCluster(in.atField(o, "local_cluster_rate_limit"), "local_cluster_rate_limit: each Envoy counts for itself, and "+
+			"the limit is not divided by their number: --scope cluster makes rules that count over all")
 	}
 	l.draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.draft.headers)
 	var rules []rule
