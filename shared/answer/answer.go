@@ -96,12 +96,16 @@ type Explanation struct {
 }
 
 // ExplainedRule is what one rule has to do with the request. Why is the reason
-// of one that does not match; all from Key on belongs to one that does.
+// of one that does not match; all from Key on belongs to one that does, and Key
+// to NoKey also to others if keys were asked for.
 type ExplainedRule struct {
 	Rule           string    `json:"rule"`
 	Outcome        string    `json:"outcome"`
 	Why            string    `json:"why,omitempty"`
 	Key            []KeyPart `json:"key,omitempty"`
+	NoKey          string    `json:"no_key,omitempty"` // where keys were asked for: why the request makes none
+	Hash           string    `json:"hash,omitempty"`   // where they were: of the key, as top shows it
+	Common         bool      `json:"common,omitempty"` // where they were: nothing of the key is the client's, others have it too
 	Cost           *uint32   `json:"cost,omitempty"`
 	CostUnreadable bool      `json:"cost_unreadable,omitempty"` // the request's number could not be read, and the cost is max
 	TooLong        bool      `json:"too_long,omitempty"`        // a value was too long for a regular expression

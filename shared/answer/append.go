@@ -207,20 +207,15 @@ func (x *Explanation) Append(b []byte) []byte {
 
 func (r *ExplainedRule) append(b []byte) []byte {
 	b = policy.AppendString(append(b, `{"rule":`...), r.Rule)
-	b = policy.AppendString(member(b, "outcome", ""), r.Outcome)
+	b = appendText(policy.AppendString(member(b, "outcome", ""), r.Outcome), "why", r.Why)
+	if r.Outcome == Matches || r.Key != nil {
+		b = r.appendKey(b)
+	}
+	b = appendFlag(appendText(appendText(b, "no_key", r.NoKey), "hash", r.Hash), "common", r.Common)
 	if r.Outcome != Matches {
-		return append(appendText(b, "why", r.Why), '}')
+		return append(b, '}')
 	}
-	b = append(member(b, "key", ""), '[')
-	for i := range r.Key {
-		p := &r.Key[i]
-		b = policy.AppendString(append(comma(b), `{"part":`...), p.Part)
-		if p.Value != nil {
-			b = policy.AppendString(member(b, "value", ""), *p.Value)
-		}
-		b = append(appendFlag(appendFlag(b, "missing", p.Missing), "hidden", p.Hidden), '}')
-	}
-	b = appendNumber(append(b, ']'), "cost", r.Cost)
+	b = appendNumber(b, "cost", r.Cost)
 	b = appendFlag(b, "cost_unreadable", r.CostUnreadable)
 	b = appendFlag(b, "too_long", r.TooLong)
 	if o := r.Override; o != nil {
@@ -246,6 +241,19 @@ func (r *ExplainedRule) append(b []byte) []byte {
 	}
 	b = appendText(b, "reason", r.Reason)
 	return append(AppendWindows(member(b, "windows", ""), r.Windows, Ns), '}')
+}
+
+func (r *ExplainedRule) appendKey(b []byte) []byte {
+	b = append(member(b, "key", ""), '[')
+	for i := range r.Key {
+		p := &r.Key[i]
+		b = policy.AppendString(append(comma(b), `{"part":`...), p.Part)
+		if p.Value != nil {
+			b = policy.AppendString(member(b, "value", ""), *p.Value)
+		}
+		b = append(appendFlag(appendFlag(b, "missing", p.Missing), "hidden", p.Hidden), '}')
+	}
+	return append(b, ']')
 }
 
 // comma separates what follows from an element before it, if there is one.

@@ -190,6 +190,17 @@ func propertyOrigin(p *KeyPart) Origin {
 	return Inherent
 }
 
+// OfClient reports whether the part tells clients apart. Host, method, path and route are
+// the same for all. Of a first_of ask its parts.
+func (p *KeyPart) OfClient() bool {
+	switch p.Kind {
+	case KeyHost, KeyMethod, KeyPath, KeyRoute:
+		return false
+	default:
+		return true
+	}
+}
+
 // nat64 is where a translator puts clients of the IPv4 internet (RFC 6052).
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 

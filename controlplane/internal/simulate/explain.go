@@ -25,6 +25,7 @@ type Request struct {
 	ClientIP   string              `json:"client_ip,omitempty"`
 	Route      string              `json:"route,omitempty"`
 	Properties map[string]string   `json:"properties,omitempty"` // text alone: by path, segments joined by dots
+	Keys       bool                `json:"keys,omitempty"`       // say the key of each rule, of credentials too
 
 	AtNs *int64 `json:"-"` // when, nil if the request does not say
 }

@@ -69,12 +69,25 @@ func (w *Worker) Count(r *Rule, key []byte, now int64) (fresh *top.Key) {
 
 // hash has hashes stand for the keys of a rule that is not Plain.
 func (r *Rule) hash(keys []top.Key) {
-	mac := hmac.New(sha256.New, r.secret)
 	for i := range keys {
-		mac.Reset()
-		mac.Write(le.AppendUint64(nil, keys[i].ID))
-		keys[i].SetText(mac.Sum(nil)[:HashBytes])
+		keys[i].SetText(hashOf(r.secret, keys[i].ID))
 	}
+}
+
+func hashOf(secret []byte, id uint64) []byte {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write(le.AppendUint64(nil, id))
+	return mac.Sum(nil)[:HashBytes]
+}
+
+// Hash is what Known shows of a key, nil while there is no secret.
+func (w *Worker) Hash(key []byte) []byte {
+	secret := w.Secret()
+	if secret == nil {
+		return nil
+	}
+	id, _ := state.StableHash(key)
+	return hashOf(secret, id)
 }
 
 // keep makes room for the rule, and reports whether there is any.

@@ -52,6 +52,10 @@ func (e *Engine) newDenials(p *policy.Rule) *denials.Rule {
 // tick.
 func (e *Engine) ShareDenials() { e.denials.Publish(e.host.Now()) }
 
+// DenialHash is what top shows of a key of a rule whose keys are hashed; nil while there
+// is no secret for it.
+func (e *Engine) DenialHash(key *policy.Key) []byte { return e.denials.Hash(key.Bytes) }
+
 // topDenied carries out the operation top on the rule or all rules.
 func (e *Engine) topDenied(op Operation) (Result, error) {
 	if e.policy.ReportKeys == policy.ReportOff {

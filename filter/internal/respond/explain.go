@@ -60,6 +60,9 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 			}
 			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: outcome, Why: why}
 		}
+		if r.Keys && p.Mode != policy.ModeOff {
+			sayKey(&x.Rules[i], e, p, dry, &unmatched)
+		}
 		if decided {
 			subjects, before = subjects[1:], before[1:]
 		}
@@ -112,14 +115,21 @@ func whyUnmatched(p *policy.Rule, r *request.Request) (outcome, why string) {
 		return outcomeExempt, why
 	}
 	var key policy.Key
-	rules.ReadKey(&key, rules.CompileKey(r, p.Key), r)
-	for i := range key.Parts {
-		if !key.Parts[i].Present {
-			return outcomeNoKey, "missing_key: the request has no " + partName(&p.Key[i]) +
-				", and missing_key is " + string(p.MissingKey)
-		}
+	if lacks := readKey(&key, p, r); lacks != "" {
+		return outcomeNoKey, "missing_key: " + lacks
 	}
 	return outcomeNoMatch, unexplained
+}
+
+// readKey reads the rule's key, and says why no counter has it, if none has.
+func readKey(key *policy.Key, p *policy.Rule, r *request.Request) (lacks string) {
+	rules.ReadKey(key, rules.CompileKey(r, p.Key), r)
+	for i := range key.Parts {
+		if !key.Parts[i].Present && p.MissingKey != policy.MissingShare {
+			return "the request has no " + partName(&p.Key[i]) + ", and missing_key is " + string(p.MissingKey)
+		}
+	}
+	return ""
 }
 
 // exemption says which exemption holds, "" if none does.

@@ -125,6 +125,51 @@ func TestExplainMatched(t *testing.T) {
 				{"limit":0,"per_ns":3600000000000,"used":0,"remaining":0,"reset_ns":3599999999999}]}]}`, text)
 }
 
+// Where keys are asked for, every rule that is not off says the request's key in it, as the
+// operations on counters take it, and by its hash as top shows it.
+func TestExplainKeys(t *testing.T) {
+	p := hosttest.New()
+	p.With("x-user", "alice", "authorization", "Bearer s3cret")
+	e := compileJSON(t, p, `
+		{"name":"elsewhere","match":{"paths":["/other"]},"key":[{"header":"x-user"},{"header":"x-none"}],"missing_key":"share","limits":["5/1h"]},
+		{"name":"token","key":[{"first_of":[{"header":{"name":"authorization","scheme":"bearer"}},"client_ip"]}],"limits":["1/1h"]},
+		{"name":"lacks","key":[{"header":"x-none"}],"missing_key":"deny","mode":"shadow","limits":["5/1h"]},
+		{"name":"open","key":["client_ip"],"limits":["5/1h"]},
+		{"name":"host","key":["host"],"limits":["5/1h"]},
+		{"name":"all","limits":["5/1h"]},
+		{"name":"none","mode":"off","limits":["5/1h"]}`)
+	require.True(t, e.Decide().Allowed)
+	require.False(t, e.Decide().Allowed)
+	r := described(p)
+	r.ClientAddress, r.Keys = "", true
+	var x answer.Explanation
+	text := Explain(nil, e, p, r)
+	require.NoError(t, json.Unmarshal(text, &x), "%s", text)
+	for i, want := range []struct {
+		key, noKey string
+		common     bool
+	}{
+		{`[{"part":"header x-user","value":"alice"},{"part":"header x-none","missing":true}]`, "", false},
+		{`[{"part":"header authorization (bearer) or client_ip","value":"header:authorization:bearer=s3cret","hidden":true}]`, "", false},
+		{`[{"part":"header x-none","missing":true}]`, "the request has no header x-none, and missing_key is deny", false},
+		{`null`, "the description does not give client_ip", false},
+		{`[{"part":"host","value":"` + r.Host + `"}]`, "", true},
+		{`[]`, "", true},
+		{`null`, "", false},
+	} {
+		rule := x.Rules[i]
+		key, err := json.Marshal(rule.Key)
+		require.NoError(t, err)
+		require.JSONEq(t, want.key, string(key), rule.Rule)
+		require.Equal(t, want.noKey, rule.NoKey, rule.Rule)
+		require.Equal(t, want.common, rule.Common, rule.Rule)
+		require.Equal(t, key[0] == '[' && want.noKey == "", rule.Hash != "", rule.Rule)
+	}
+	result, err := e.Operate(engine.Operation{Name: "top", Rule: "token"})
+	require.NoError(t, err)
+	require.Contains(t, string(AppendResult(nil, &result)), `"hash":"`+x.Rules[1].Hash+`"`)
+}
+
 // Two rules with one counter count a request twice, so its last unit lets
 // neither through; windows show the usage before the request.
 func TestExplainRulesOfOneCounter(t *testing.T) {

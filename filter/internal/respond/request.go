@@ -19,6 +19,7 @@ type Request struct {
 	Headers            map[string][]string // by name in lower case
 	ClientAddress      string              // with or without port
 	Attributes         map[string]string   // by path, its segments joined by dots; see request.Source
+	Keys               bool                // say the key of each rule, whatever the rule is for, and of credentials the value
 }
 
 // ParseRequest reads a description:
@@ -58,8 +59,11 @@ func (r *Request) parseField(f *policy.Field) error {
 		return r.parseHeaders(f.Value)
 	case f.Name == "properties":
 		return r.parseProperties(f.Value)
+	case f.Name == "keys" && f.Value.Kind == policy.Bool:
+		r.Keys = f.Value.Text == "true"
+		return nil
 	case !known:
-		return errors.New(strconv.Quote(f.Name) + " is none of method, host, path, headers, client_ip, route, properties")
+		return errors.New(strconv.Quote(f.Name) + " is none of method, host, path, headers, client_ip, route, properties, keys")
 	case f.Value.Kind != policy.String:
 		return errors.New(f.Name + ": must be text")
 	}

@@ -1,0 +1,47 @@
+package respond
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// sayKey says by which key the request counts, or would if the rule was for it, or why by
+// none. A credential is said too: it comes from the description, and so from whoever asks.
+func sayKey(x *answer.ExplainedRule, e *engine.Engine, p *policy.Rule, d *dryRun, r *request.Request) {
+	r.Begin()
+	d.missed = false
+	var key policy.Key
+	x.NoKey = readKey(&key, p, r)
+	if d.missed {
+		x.NoKey = d.open(p, r)
+	}
+	if x.NoKey != "" {
+		return
+	}
+	x.Key, x.Hash, x.Common = make([]answer.KeyPart, len(key.Parts)), hexadecimal(e.DenialHash(&key)), true
+	for i := range key.Parts {
+		v, part := &key.Parts[i], p.Key[i].Labeled(key.Parts[i].Label)
+		x.Key[i] = keyPart(&p.Key[i], v)
+		if v.Present {
+			text := v.Whole()
+			x.Key[i].Value = &text
+			x.Common = x.Common && !part.OfClient()
+		}
+	}
+}
+
+// open names the first part of the key that the description leaves open.
+func (d *dryRun) open(p *policy.Rule, r *request.Request) string {
+	for i := range p.Key {
+		d.missed = false
+		r.Begin()
+		one := policy.Rule{Key: p.Key[i : i+1]}
+		var key policy.Key
+		if readKey(&key, &one, r); d.missed {
+			return "the description does not give " + partName(&p.Key[i])
+		}
+	}
+	return ""
+}
