@@ -16,6 +16,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
+// quotaService is how its answer is called among those of proxies.
+const quotaService = "quota service"
+
 // print prints the answers of the proxies, and the sum where there is one.
 func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 	if o.op.Name == "top" {
@@ -23,7 +26,7 @@ func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 	}
 	table, holds, failed := [][]string{counterHeads(o.op)}, "", []string(nil)
 	if report.Quota != nil {
-		table = append(table, counterCells(o.op, manage.Row{Asked: manage.Asked{Proxy: "quota service"}, Answer: *report.Quota})...)
+		table = append(table, counterCells(o.op, manage.Row{Asked: manage.Asked{Proxy: quotaService}, Answer: *report.Quota})...)
 		holds = "holds "
 	}
 	for _, r := range report.Proxies {

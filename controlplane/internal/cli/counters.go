@@ -4,13 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -33,6 +31,9 @@ type countersOptions struct {
 	manageOptions
 	op      manage.Operation
 	subject manage.Subject
+
+	request  requestOptions // of reset
+	allRules bool
 }
 
 func newCountersCommand() *cobra.Command {
@@ -59,12 +60,14 @@ With --proxy one proxy is asked from here, with the token in a file; nothing of
 that is in the audit log.
 
 Exits 1 unless every proxy did it, and if reset found no such key on any of them.`,
-		Example: `  sluice counters get --rule per-user --key alice
+		Example: `  sluice counters find --header x-user-id=alice --client-ip 192.0.2.7
+  sluice counters get --rule per-user --key alice
   sluice counters stats --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token`,
 	}
 	for _, op := range manage.Operations {
 		cmd.AddCommand(newOperationCommand(op))
 	}
+	cmd.AddCommand(newCountersFindCommand())
 	return cmd
 }
 
@@ -83,7 +86,7 @@ func newOperationCommand(op manage.Operation) *cobra.Command {
 		Short: help.short,
 		Example: "  " + use + "\n" +
 			"  " + use + " --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token",
-		RunE: func(cmd *cobra.Command, _ []string) error { return counters(cmd, o) },
+		RunE: func(cmd *cobra.Command, args []string) error { return counters(cmd, o, args) },
 	}
 	if op.Name != op.Wire {
 		cmd.Aliases = []string{op.Wire}
@@ -101,6 +104,15 @@ The policy's report_keys says how keys are shown: as hashes, by default, or plai
 not at all. With report_keys: hash in the policy a key has the same hash on all
 proxies of a control plane, without the field another one on each.`
 	}
+	if op.Name == "reset" {
+		cmd.Args = cobra.ArbitraryArgs
+		cmd.Long = help.short + `. The client is described by --key, or by one of its requests, as for sluice
+counters find, in --rule or in --all-rules: in every rule that has a key of its own for
+it, and not in counters that it shares with other clients.
+
+Exits 1 if there was no such key.`
+		cmd.Example += "\n  sluice counters reset --all-rules --header x-user-id=alice --client-ip 192.0.2.7"
+	}
 	if op.Name == "stats" {
 		cmd.Long = help.short + ".\n\nKeys and bytes are the proxy's; metrics (all of them with --output json) are\nwhat all its workers have counted, those that did not answer up to a second ago."
 	}
@@ -114,7 +126,9 @@ func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 	if o.op.Keyed {
 		f.StringVar(&s.Rule, "rule", "", "`NAME` of the rule (required)")
 		f.StringArrayVar(&s.Key, "key", nil, "a part of the key as `TEXT`; again for each further part, in the rule's order; "+policy.MissingPart+" for one that the request lacks")
-		_ = cmd.MarkFlagRequired("rule")
+		if o.op.Name != "reset" {
+			_ = cmd.MarkFlagRequired("rule")
+		}
 	} else {
 		f.StringVar(&s.Rule, "rule", "", "`NAME` of the rule (default: all rules)")
 	}
@@ -125,15 +139,22 @@ func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 		f.Lookup("n").DefValue, s.N = "", ""
 		_ = cmd.MarkFlagRequired("n")
 	}
+	if o.op.Name == "reset" {
+		f.BoolVar(&o.allRules, "all-rules", false, "reset the described client in every rule that has a key of its own for it")
+		o.request.AddFlags(cmd)
+	}
 	if o.op.Window {
 		f.StringVar(&s.Window, "window", "", "`NAME` or index of the window (default: all)")
 	}
 	o.manageOptions.AddFlags(cmd)
 }
 
-func counters(cmd *cobra.Command, o countersOptions) error {
+func counters(cmd *cobra.Command, o countersOptions, args []string) error {
 	if err := o.check(cmd); err != nil {
 		return err
+	}
+	if o.allRules || len(args) > 0 || o.request.isGiven() {
+		return o.resetClient(cmd, args)
 	}
 	if o.op.Units && o.subject.N == "" {
 		return usageError(errors.New("--n is empty"), "give the number of units")
@@ -142,34 +163,21 @@ func counters(cmd *cobra.Command, o countersOptions) error {
 	if err != nil {
 		return usageError(errors.New("--"+err.Error()), "sluice counters "+o.op.Name+" --help shows examples")
 	}
-	if o.proxy != "" {
-		asked, a, err := askOne(cmd, &o.manageOptions, func(m *manage.Client, u *url.URL) (answer.Answer, error) {
-			return m.Counters(cmd.Context(), u, o.op, query)
-		})
-		if err != nil {
-			return err
-		}
-		report := api.NewCounters(o.op, []manage.Row{{Asked: asked, Answer: a}})
-		report.Sum = nil
-		err = o.output.print(cmd, report, func(w io.Writer) error { return o.print(w, &report) })
-		return errors.Join(err, o.judge(&report))
-	}
-	query.Set("timeout", o.timeout.String())
-	of, answered := o.op, &api.Counters{} // of is of the proxies' answers
-	err = askAll(cmd, &o.manageOptions, "/v1/counters/"+o.op.Name, nil, "application/x-www-form-urlencoded", query.Encode(),
-		func(report *api.Counters) (list []manage.Row, alone bool) {
-			answered = report
-			if report.Quota != nil {
-				of = manage.Leased
-			}
-			return report.Proxies, report.Quota != nil && manage.Answers(o.op, report.Quota)
-		},
-		func(r *manage.Row) (manage.Asked, bool) { return r.Asked, manage.Answers(of, &r.Answer) },
-		o.print)
+	a, err := o.asker(cmd)
 	if err != nil {
 		return err
 	}
-	return o.judge(answered)
+	report, err := a.counters(cmd.Context(), o.op, query)
+	if err != nil {
+		return err
+	}
+	if err := o.output.print(cmd, report, func(w io.Writer) error { return o.print(w, report) }); err != nil {
+		return err
+	}
+	if err := failures(report.Proxies, func(r *manage.Row) *manage.Asked { return &r.Asked }); err != nil {
+		return err
+	}
+	return o.judge(report)
 }
 
 // judge is the error of proxies that the quota service does not answer, and of a reset that
@@ -185,14 +193,8 @@ func (o *countersOptions) judge(report *api.Counters) error {
 		return withHint(fmt.Errorf("the quota service does not answer %d of %s: on_unavailable decides there", silent, count(len(report.Proxies), "proxy", "proxies")),
 			"its figures lack what they count meanwhile, and they do not see a change; sluice explain says what they decide")
 	}
-	if o.op.Name != "reset" || report.Quota != nil && *report.Quota.Value > 0 {
-		return nil
+	if o.op.Name == "reset" && !wasReset(report) {
+		return errNothingReset()
 	}
-	for _, r := range report.Proxies {
-		if report.Quota == nil && *r.Value > 0 {
-			return nil
-		}
-	}
-	return withHint(errors.New("there was no such key: nothing was reset"),
-		"sluice counters top prints keys as --key takes them, one for each part; sluice explain shows the key of a request")
+	return nil
 }

@@ -3,13 +3,11 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"net/url"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
-	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
 type explainOptions struct {
@@ -94,26 +92,31 @@ func explain(cmd *cobra.Command, o explainOptions, pasted []string) error {
 	if o.policy != "" {
 		return explainFile(cmd, o, r)
 	}
+	rows, _, err := o.ask(cmd, r)
+	if err != nil {
+		return err
+	}
+	if err := o.print(cmd, explainReport{Proxies: rows}); err != nil {
+		return err
+	}
+	return failures(rows, func(r *manage.ExplainRow) *manage.Asked { return &r.Asked })
+}
+
+// ask has the proxies explain the request.
+func (o *manageOptions) ask(cmd *cobra.Command, r *simulate.Request) ([]manage.ExplainRow, *asker, error) {
 	if r.AtNs != nil {
-		return usageError(errors.New("--request has a time: a running proxy explains what holds now"), "remove the time, or ask a file with -f")
+		return nil, nil, usageError(errors.New("--request has a time: a running proxy explains what holds now"), "remove the time, or ask a file with explain -f")
 	}
 	described := r.Header()
 	if len(described) > manage.MaxDescribed {
-		return usageError(fmt.Errorf("the request takes %d bytes to describe, more than the %d that a proxy takes", len(described), manage.MaxDescribed), "leave out headers that no rule looks at")
+		return nil, nil, usageError(fmt.Errorf("the request takes %d bytes to describe, more than the %d that a proxy takes", len(described), manage.MaxDescribed), "leave out headers that no rule looks at")
 	}
-	if o.proxy != "" {
-		asked, x, err := askOne(cmd, &o.manageOptions, func(m *manage.Client, u *url.URL) (answer.Explanation, error) {
-			return m.Explain(cmd.Context(), u, described)
-		})
-		if err != nil {
-			return err
-		}
-		return o.print(cmd, explainReport{Proxies: []manage.ExplainRow{{Asked: asked, Explanation: x}}})
+	a, err := o.asker(cmd)
+	if err != nil {
+		return nil, nil, err
 	}
-	return askAll(cmd, &o.manageOptions, "/v1/explain", url.Values{"timeout": {o.timeout.String()}}, "application/json", described,
-		func(report *explainReport) ([]manage.ExplainRow, bool) { return report.Proxies, false },
-		func(r *manage.ExplainRow) (manage.Asked, bool) { return r.Asked, manage.Explains(&r.Explanation) },
-		printExplainReport)
+	rows, err := a.explain(cmd.Context(), described)
+	return rows, a, err
 }
 
 func explainFile(cmd *cobra.Command, o explainOptions, r *simulate.Request) error {

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,6 +21,8 @@ type requestOptions struct {
 	path     string
 	headers  []string
 	clientIP string
+	cookies  []string
+	query    []string
 }
 
 // AddFlags adds the flags that describe a request.
@@ -28,15 +32,25 @@ func (o *requestOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.method, "method", "", "`METHOD` (default GET)")
 	f.StringVar(&o.host, "host", "", "`HOST` that the client asks for")
 	f.StringVar(&o.path, "path", "", "`PATH` as the proxy normalised it, with query (default /)")
-	f.StringArrayVar(&o.headers, "header", nil, "a header as `NAME:VALUE`; again for each further one")
+	f.StringArrayVar(&o.headers, "header", nil, "a header as `NAME:VALUE` or NAME=VALUE; again for each further one")
+	f.StringArrayVar(&o.cookies, "cookie", nil, "a cookie as `NAME=VALUE`; again for each further one")
+	f.StringArrayVar(&o.query, "query", nil, "a parameter of the query as `NAME=VALUE`; again for each further one")
 	f.StringVar(&o.clientIP, "client-ip", "", "`ADDRESS` of the client as the proxy trusts it")
 }
 
-const requestHint = "describe it by --method, --host, --path, --header and --client-ip, by --request JSON, or paste a curl command line after --"
+const requestHint = "describe it by --method, --host, --path, --query, --header, --cookie and --client-ip, by --request JSON, or paste a curl command line after --"
+
+// byFlags reports whether flags describe a request, beside the client's address.
+func (o *requestOptions) byFlags() bool {
+	return o.method != "" || o.host != "" || o.path != "" || len(o.headers)+len(o.cookies)+len(o.query) > 0
+}
+
+// isGiven reports whether any flag describes a request.
+func (o *requestOptions) isGiven() bool { return o.byFlags() || o.json != "" || o.clientIP != "" }
 
 // request is the request that the flags, or a curl command line, describe.
 func (o *requestOptions) request(cmd *cobra.Command, pasted []string) (*simulate.Request, error) {
-	flags := o.method != "" || o.host != "" || o.path != "" || len(o.headers) > 0
+	flags := o.byFlags()
 	if at := cmd.ArgsLenAtDash(); len(pasted) > 0 && at != 0 {
 		return nil, usageError(fmt.Errorf("unknown argument %q", printable.Text(pasted[0])), "a curl command line goes after --")
 	}
@@ -81,12 +95,26 @@ func (o *requestOptions) described(pasted []string) (*simulate.Request, error) {
 	}
 	r := &simulate.Request{Method: o.method, Host: o.host, Path: o.path, Headers: map[string][]string{}}
 	for _, line := range o.headers {
-		name, value, found := strings.Cut(line, ":")
-		if !found {
+		at := strings.IndexAny(line, ":=")
+		if at < 0 {
 			return nil, usageError(errors.New(`--header lacks the ":" behind its name`), "give something like --header 'x-user-id: alice'")
 		}
-		name = strings.ToLower(strings.TrimSpace(name))
-		r.Headers[name] = append(r.Headers[name], strings.TrimSpace(value))
+		name := strings.ToLower(strings.TrimSpace(line[:at]))
+		r.Headers[name] = append(r.Headers[name], strings.TrimSpace(line[at+1:]))
+	}
+	if len(o.cookies) > 0 {
+		r.Headers["cookie"] = append(r.Headers["cookie"], strings.Join(o.cookies, "; "))
+	}
+	for _, pair := range o.query {
+		name, value, found := strings.Cut(pair, "=")
+		if !found {
+			return nil, usageError(errors.New(`--query lacks the "=" behind its name`), "give something like --query user=alice")
+		}
+		separator := "?"
+		if strings.Contains(r.Path, "?") {
+			separator = "&"
+		}
+		r.Path = cmp.Or(r.Path, "/") + separator + url.QueryEscape(name) + "=" + url.QueryEscape(value)
 	}
 	return r, nil
 }

@@ -5,13 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"net/url"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 )
 
@@ -59,62 +60,112 @@ func (o *manageOptions) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// askOne asks the proxy of --proxy. It notes that no audit log has that.
-func askOne[T any](cmd *cobra.Command, o *manageOptions, ask func(*manage.Client, *url.URL) (T, error)) (manage.Asked, T, error) {
-	var none T
+// asker asks all proxies through the server, or the one of --proxy from here.
+type asker struct {
+	server  *client
+	timeout time.Duration
+
+	proxy *manage.Client // nil: the server is asked
+	at    *url.URL
+}
+
+// asker returns what the flags say. It notes that no audit log has what --proxy is asked.
+func (o *manageOptions) asker(cmd *cobra.Command) (*asker, error) {
+	if o.proxy == "" {
+		c, err := o.client()
+		return &asker{server: c, timeout: o.timeout}, err
+	}
 	u, err := parseManageURL(o.proxy)
 	if err != nil {
-		return manage.Asked{}, none, err
+		return nil, err
 	}
 	config, err := o.tls(u)
 	if err != nil {
-		return manage.Asked{}, none, err
+		return nil, err
 	}
 	token, err := readToken(o.manageToken)
 	if err != nil {
-		return manage.Asked{}, none, err
+		return nil, err
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), "note: the proxy is asked directly, so this is not in the audit log of sluice serve")
-	result, err := ask(&manage.Client{Token: token, TLS: config, Timeout: o.timeout, Rules: manage.Rules{Insecure: o.insecure}}, u)
-	return manage.Asked{Proxy: u.Host, URL: u.String()}, result, interrupted(err)
+	return &asker{proxy: &manage.Client{Token: token, TLS: config, Timeout: o.timeout, Rules: manage.Rules{Insecure: o.insecure}}, at: u}, nil
 }
 
-// askAll has the server ask all proxies and prints their rows. Rows also says whether
-// the report is one without proxies. Asked returns the proxy of a row, and whether its
-// answer is whole.
-func askAll[Report, Row any](cmd *cobra.Command, o *manageOptions, path string, query url.Values, kind, body string,
-	rows func(*Report) (list []Row, alone bool), asked func(*Row) (manage.Asked, bool), text func(io.Writer, *Report) error,
-) error {
-	c, err := o.client()
-	if err != nil {
-		return err
+func (a *asker) asked() manage.Asked { return manage.Asked{Proxy: a.at.Host, URL: a.at.String()} }
+
+// counters does an operation. The report may have rows of proxies that failed; with
+// --proxy that is an error.
+func (a *asker) counters(ctx context.Context, op manage.Operation, query url.Values) (*api.Counters, error) {
+	if a.proxy != nil {
+		done, err := a.proxy.Counters(ctx, a.at, op, query)
+		if err != nil {
+			return nil, interrupted(err)
+		}
+		report := api.NewCounters(op, []manage.Row{{Asked: a.asked(), Answer: done}})
+		report.Sum = nil
+		return &report, nil
 	}
-	report := new(Report)
-	if err := c.ask(cmd.Context(), path, query, kind, body, report); err != nil {
-		return err
+	form := maps.Clone(query)
+	form.Set("timeout", a.timeout.String())
+	report, of := new(api.Counters), op // of is of the proxies' answers
+	if err := a.server.ask(ctx, "/v1/counters/"+op.Name, nil, "application/x-www-form-urlencoded", form.Encode(), report); err != nil {
+		return nil, err
 	}
-	list, alone := rows(report)
-	failed, hint := 0, ""
-	for i := range list {
-		a, whole := asked(&list[i])
-		switch {
-		case a.Error != "":
-			failed++
-			hint = cmp.Or(hint, a.Hint)
-		case !whole:
-			return c.notOurs()
+	whole := true
+	if report.Quota != nil {
+		of, whole = manage.Leased, manage.Answers(op, report.Quota)
+	}
+	for i := range report.Proxies {
+		r := &report.Proxies[i]
+		whole = whole && (r.Error != "" || manage.Answers(of, &r.Answer))
+	}
+	switch {
+	case !whole:
+		return nil, a.server.notOurs()
+	case len(report.Proxies) == 0 && report.Quota == nil:
+		return nil, errNoProxy()
+	}
+	return report, nil
+}
+
+// explain explains a described request, like counters.
+func (a *asker) explain(ctx context.Context, described string) ([]manage.ExplainRow, error) {
+	if a.proxy != nil {
+		x, err := a.proxy.Explain(ctx, a.at, described)
+		return []manage.ExplainRow{{Asked: a.asked(), Explanation: x}}, interrupted(err)
+	}
+	report := new(api.Explanations)
+	if err := a.server.ask(ctx, "/v1/explain", url.Values{"timeout": {a.timeout.String()}}, "application/json", described, report); err != nil {
+		return nil, err
+	}
+	for i := range report.Proxies {
+		if r := &report.Proxies[i]; r.Error == "" && !manage.Explains(&r.Explanation) {
+			return nil, a.server.notOurs()
 		}
 	}
-	if len(list) == 0 && !alone {
-		return withHint(errors.New("no proxy is connected"), "sluice status shows those that were; --proxy asks one that the server does not know")
+	if len(report.Proxies) == 0 {
+		return nil, errNoProxy()
 	}
-	if err := o.output.print(cmd, report, func(w io.Writer) error { return text(w, report) }); err != nil {
-		return err
+	return report.Proxies, nil
+}
+
+func errNoProxy() error {
+	return withHint(errors.New("no proxy is connected"), "sluice status shows those that were; --proxy asks one that the server does not know")
+}
+
+// failures is the error of rows of proxies that failed, nil if none did.
+func failures[Row any](rows []Row, asked func(*Row) *manage.Asked) error {
+	failed, hint := 0, ""
+	for i := range rows {
+		if a := asked(&rows[i]); a.Error != "" {
+			failed++
+			hint = cmp.Or(hint, a.Hint)
+		}
 	}
-	if failed > 0 {
-		return withHint(fmt.Errorf("it failed on %d of %s", failed, count(len(list), "proxy", "proxies")), hint)
+	if failed == 0 {
+		return nil
 	}
-	return nil
+	return withHint(fmt.Errorf("it failed on %d of %s", failed, count(len(rows), "proxy", "proxies")), hint)
 }
 
 // parseManageURL reads --proxy.

@@ -44,6 +44,7 @@ var failing = map[string]string{
 	"sluice audit":                  "--server http://127.0.0.1:1",
 	"sluice counters clean":         "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
 	"sluice counters expires-at":    "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
+	"sluice counters find":          "--client-ip 192.0.2.7 --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
 	"sluice counters get":           "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
 	"sluice counters hit":           "--rule r --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",
 	"sluice counters inc":           "--rule r --n 1 --proxy http://127.0.0.1:1/.sluice/ --manage-token-file NONE",

@@ -66,16 +66,21 @@ func identity(k *answer.DeniedKey) string {
 	return text
 }
 
+// KeyParts are the parts of a key as operations take them.
+func KeyParts(k *answer.DeniedKey) []string {
+	parts := make([]string, len(k.Key))
+	for i, part := range k.Key {
+		parts[i] = policy.PartText(part)
+	}
+	return parts
+}
+
 // KeyText is a key as people read it.
 func KeyText(k *answer.DeniedKey) string {
 	if k.Hash != "" {
 		return "hash " + k.Hash
 	}
-	parts := make([]string, len(k.Key))
-	for i, part := range k.Key {
-		parts[i] = policy.PartText(part)
-	}
-	text := strings.Join(parts, ", ")
+	text := strings.Join(KeyParts(k), ", ")
 	if k.Cut {
 		text += "…"
 	}

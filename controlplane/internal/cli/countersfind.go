@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+)
+
+// clientReport is what find prints as JSON.
+type clientReport struct {
+	DeniedBy []string       `json:"denied_by"` // rules that deny the client now
+	Rules    []*clientKey   `json:"rules"`
+	Failed   []manage.Asked `json:"failed,omitempty"` // proxies that did not say their keys
+}
+
+func newCountersFindCommand() *cobra.Command {
+	var o struct {
+		requestOptions
+		manageOptions
+	}
+	cmd := &cobra.Command{
+		Use:   "find [flags] [-- curl COMMAND LINE]",
+		Short: "Find a client's counters in all rules, what denies it, and how to free it",
+		Long: `Find the counters of a client that is described by one of its requests, as for
+sluice explain. For each rule: the key that the client has in it, or why it has none;
+what is used of each window, and whether it denies the client now; how often it has
+lately, if the key is one that counters top shows; and the command that frees it.
+
+Rules that are not for the described request are shown too, with the key that the
+client has in them: often only the client's name is known. Nothing is counted.
+
+A credential is never printed, only the hash that counters top shows of the key.
+sluice counters reset takes the same description instead of --key.
+
+Exits 1 if no rule has a key of the client.`,
+		Example: `  sluice counters find --header x-user-id=alice --client-ip 192.0.2.7
+
+  sluice counters find --client-ip 192.0.2.7 -- curl https://api.example.com/v1/orders -H 'x-user-id: alice'`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			r, err := o.request(cmd, args)
+			if err != nil {
+				return err
+			}
+			keys, failed, a, err := o.clientKeys(cmd, r)
+			if err != nil {
+				return err
+			}
+			report := clientReport{DeniedBy: []string{}, Rules: keys, Failed: failed}
+			found := false
+			for _, k := range keys {
+				if k.NoKey == "" {
+					found = true
+					if err := k.read(cmd.Context(), a); err != nil {
+						return err
+					}
+				}
+				if k.denies() && !slices.Contains(report.DeniedBy, k.Rule) {
+					report.DeniedBy = append(report.DeniedBy, k.Rule)
+				}
+			}
+			if found {
+				addDenials(cmd, a, keys)
+			}
+			err = o.output.print(cmd, &report, func(w io.Writer) error { return report.print(w) })
+			if err == nil {
+				err = report.judge(found)
+			}
+			return err
+		},
+	}
+	o.requestOptions.AddFlags(cmd)
+	o.manageOptions.AddFlags(cmd)
+	return cmd
+}
+
+// judge is the error of what was not found, or not known.
+func (r *clientReport) judge(found bool) error {
+	unknown := len(r.Failed)
+	for _, k := range r.Rules {
+		if k.Error != "" || slices.ContainsFunc(k.Counters, func(c clientCounter) bool { return c.Error != "" }) {
+			unknown++
+		}
+	}
+	switch {
+	case unknown > 0:
+		return withHint(errors.New("some counters are not known: see above"), "sluice status shows the proxies")
+	case !found:
+		return withHint(errors.New("no rule has a key of this client"), "describe more of its requests: "+requestHint)
+	}
+	return nil
+}
+
+// addDenials adds how often keys were denied lately, as far as proxies keep that.
+func addDenials(cmd *cobra.Command, a *asker, keys []*clientKey) {
+	report, err := a.counters(cmd.Context(), operationOf("top"), url.Values{})
+	if err != nil {
+		return // the policy keeps none
+	}
+	for _, k := range keys {
+		for i := range k.Counters {
+			k.Counters[i].addDenials(k, report)
+		}
+	}
+}
+
+func (c *clientCounter) addDenials(k *clientKey, top *api.Counters) {
+	for _, row := range top.Proxies {
+		for _, rule := range row.Denials {
+			for _, of := range rule.Keys {
+				is := of.Hash == c.Hash || of.Hash == "" && !of.Cut && slices.Equal(manage.KeyParts(&of), k.parts)
+				if row.Proxy == c.Proxy && rule.Rule == k.Rule && is {
+					c.Denied = &of.Denied
+				}
+			}
+		}
+	}
+}
+
+func (r *clientReport) print(w io.Writer) error {
+	var b strings.Builder
+	if len(r.DeniedBy) == 0 {
+		b.WriteString("no rule denies this client now\n")
+	} else {
+		fmt.Fprintf(&b, "denied now by %s\n", printable.Text(strings.Join(r.DeniedBy, ", ")))
+	}
+	for _, k := range r.Rules {
+		k.print(&b)
+	}
+	for _, f := range r.Failed {
+		fmt.Fprintf(&b, "\n%s failed: %s\n", printable.Text(f.Proxy), printable.Text(f.Error))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (k *clientKey) print(b *strings.Builder) {
+	fmt.Fprintf(b, "\n%s\n", printable.Text(k.Rule))
+	if k.NoKey != "" {
+		fmt.Fprintf(b, "  no key: %s\n", printable.Text(k.NoKey))
+	} else {
+		fmt.Fprintf(b, "  key: %s\n", printable.Text(keySentence(k.Key)))
+	}
+	if k.Why != "" {
+		fmt.Fprintf(b, "  not for this request: %s\n", printable.Text(k.Why))
+	}
+	if k.Error != "" {
+		fmt.Fprintf(b, "  failed: %s\n", printable.Text(k.Error))
+	}
+	if k.NoKey != "" || k.Error != "" {
+		return
+	}
+	table := [][]string{{"  PROXY", "NOW", "WINDOWS", "LATELY DENIED", "HASH"}}
+	for i := range k.Counters {
+		table = append(table, k.Counters[i].cells())
+	}
+	_ = printTable(b, table) // a builder takes all
+	switch {
+	case !k.isCounted():
+		b.WriteString("  nothing is counted: the key is unlimited\n")
+	case k.Reset == "":
+		fmt.Fprintf(b, "  to free it: sluice counters reset --rule %s, with the flags of this find in place of --key\n", printable.Text(shellWord(k.Rule)))
+	case k.Common:
+		fmt.Fprintf(b, "  to free it, for all clients that share it: %s\n", printable.Text(k.Reset))
+	default:
+		fmt.Fprintf(b, "  to free it: %s\n", printable.Text(k.Reset))
+	}
+}
+
+func keySentence(key []answer.KeyPart) string {
+	if len(key) == 0 {
+		return "none, one counter for all"
+	}
+	parts := make([]string, len(key))
+	for i, p := range key {
+		parts[i] = p.Part + " = " + partText(p)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (c *clientCounter) cells() []string {
+	denied := ""
+	if c.Denied != nil {
+		denied = strconv.FormatUint(uint64(*c.Denied), 10)
+	}
+	switch {
+	case c.Error != "":
+		return []string{"  " + c.Proxy, "failed: " + c.Error}
+	case c.Allowed == nil:
+		return []string{"  " + c.Proxy, "holds " + strconv.FormatInt(*c.Holds, 10), "", denied, c.Hash}
+	}
+	cells := verdictCells(c.row)
+	now := cells[1]
+	if c.Override != "" {
+		now += ", override " + c.Override
+	}
+	return []string{"  " + c.Proxy, now, freedText(c.Windows), denied, c.Hash}
+}
+
+// freedText is windowsText with when each starts anew.
+func freedText(windows []answer.Window) string {
+	texts := make([]string, len(windows))
+	for i, w := range windows {
+		if texts[i] = windowsText(windows[i : i+1]); w.Used > 0 && w.ResetMs > 0 {
+			texts[i] += ", new in " + span(w.ResetMs)
+		}
+	}
+	return strings.Join(texts, "; ")
+}

@@ -1,0 +1,202 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// clientKey is a rule with the key that a described client has in it, at the proxies that
+// say so. Proxies that run other policies may have the client by other keys.
+type clientKey struct {
+	Rule   string           `json:"rule"`
+	Why    string           `json:"why,omitempty"`    // why the rule is not for the described request
+	NoKey  string           `json:"no_key,omitempty"` // why the client has no counter in it
+	Key    []answer.KeyPart `json:"key,omitempty"`    // without the values that are credentials
+	Common bool             `json:"common,omitempty"` // nothing of the key is the client's: others have it too
+	Error  string           `json:"error,omitempty"`  // why the counter is not known
+	Reset  string           `json:"reset,omitempty"`  // the command that frees it; none prints a credential
+
+	Counters []clientCounter `json:"counters,omitempty"`
+
+	parts  []string          // as --key takes them
+	cost   uint32            // of the described request
+	denied bool              // by lack of a key
+	hashes map[string]string // by proxy
+}
+
+// clientCounter is what one proxy, or the quota service, has counted of a key.
+type clientCounter struct {
+	manage.Asked
+	Allowed  *bool           `json:"allowed,omitempty"` // whether the request would be now, by this rule
+	Reason   string          `json:"reason,omitempty"`
+	RetryMs  *int64          `json:"retry_after_ms,omitempty"`
+	Override string          `json:"override,omitempty"`
+	Windows  []answer.Window `json:"windows,omitempty"`
+	Holds    *int64          `json:"holds,omitempty"`  // units that a proxy has leased
+	Hash     string          `json:"hash,omitempty"`   // of the key, as counters top shows it
+	Denied   *uint32         `json:"denied,omitempty"` // times lately, if the key is one of those that top shows
+
+	row manage.Row
+}
+
+// clientKeys finds the keys of the client that the request describes, in all rules of all
+// proxies. Failed are the proxies that did not say.
+func (o *manageOptions) clientKeys(cmd *cobra.Command, r *simulate.Request) (keys []*clientKey, failed []manage.Asked, a *asker, err error) {
+	r.Keys = true
+	rows, a, err := o.ask(cmd, r)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	for i := range rows {
+		row := &rows[i]
+		if row.Error != "" {
+			failed = append(failed, row.Asked)
+			continue
+		}
+		for j := range row.Rules {
+			if said := keyOf(&row.Rules[j]); said != nil {
+				keys = addKey(keys, said, row.Proxy, row.Rules[j].Hash)
+			}
+		}
+	}
+	for _, k := range keys {
+		if k.NoKey == "" {
+			k.Reset = o.resetLine(cmd, k)
+		}
+		for i := range k.Key {
+			if k.Key[i].Hidden {
+				k.Key[i].Value = nil
+			}
+		}
+	}
+	return keys, failed, a, nil
+}
+
+// keyOf is what an explained rule says of the client, nil where the rule is off.
+func keyOf(r *answer.ExplainedRule) *clientKey {
+	k := &clientKey{Rule: r.Rule, NoKey: r.NoKey, Key: r.Key, Common: r.Common, cost: 1, hashes: map[string]string{}}
+	switch {
+	case r.Outcome == answer.Matches:
+		k.denied = r.Reason == "missing_key" && r.Mode != string(policy.ModeShadow)
+		if r.Cost != nil {
+			k.cost = *r.Cost
+		}
+	case r.NoKey == "" && r.Hash == "":
+		return nil
+	case r.NoKey == "" || r.Outcome != answer.NotKnown && r.Outcome != "no_key":
+		k.Why = r.Why
+	}
+	for _, p := range r.Key {
+		value := p.Value
+		if p.Missing {
+			value = nil
+		}
+		k.parts = append(k.parts, policy.PartText(value))
+	}
+	return k
+}
+
+// addKey adds what a proxy says to what others have said alike.
+func addKey(keys []*clientKey, said *clientKey, proxy, hash string) []*clientKey {
+	at := slices.IndexFunc(keys, func(k *clientKey) bool {
+		return k.Rule == said.Rule && k.Why == said.Why && k.NoKey == said.NoKey && slices.Equal(k.parts, said.parts)
+	})
+	if at < 0 {
+		at, keys = len(keys), append(keys, said)
+	}
+	keys[at].hashes[proxy] = hash
+	return keys
+}
+
+// read adds the counters of the key.
+func (k *clientKey) read(ctx context.Context, a *asker) error {
+	peek := operationOf("peek")
+	query, err := peek.Query(manage.Subject{Rule: k.Rule, Key: k.parts, N: strconv.FormatUint(uint64(k.cost), 10)})
+	if err != nil {
+		k.Error = err.Error()
+		return nil
+	}
+	report, err := a.counters(ctx, peek, query)
+	switch {
+	case errors.Is(err, errInterrupted):
+		return err
+	case err != nil:
+		k.Error = err.Error()
+		return nil
+	case report.Quota != nil:
+		k.add(manage.Row{Asked: manage.Asked{Proxy: quotaService}, Answer: *report.Quota})
+	}
+	for _, r := range report.Proxies {
+		if _, has := k.hashes[r.Proxy]; has {
+			k.add(r)
+		}
+	}
+	return nil
+}
+
+func (k *clientKey) add(r manage.Row) {
+	c := clientCounter{Asked: r.Asked, Allowed: r.Allowed, RetryMs: r.RetryMs, Holds: r.Value, Hash: k.hashes[r.Proxy], row: r}
+	for _, v := range r.Rules { // one
+		c.Reason, c.Override, c.Windows = v.Reason, v.Override, v.Windows
+	}
+	k.Counters = append(k.Counters, c)
+}
+
+// denies reports whether the rule denies the client now, where it is for its requests.
+func (k *clientKey) denies() bool {
+	return k.denied || slices.ContainsFunc(k.Counters, func(c clientCounter) bool { return c.Allowed != nil && !*c.Allowed })
+}
+
+// isCounted reports whether any proxy counts the key: it does not where the key is unlimited.
+func (k *clientKey) isCounted() bool {
+	return slices.ContainsFunc(k.Counters, func(c clientCounter) bool { return len(c.Windows) > 0 })
+}
+
+// resetLine is the command that frees the key, empty if that cannot be printed.
+func (o *manageOptions) resetLine(cmd *cobra.Command, k *clientKey) string {
+	line := "sluice counters reset --rule " + shellWord(k.Rule)
+	unfit := func(p answer.KeyPart) bool { return p.Hidden || p.Value != nil && !printable.Is(*p.Value) }
+	if slices.ContainsFunc(k.Key, unfit) {
+		return ""
+	}
+	for _, part := range k.parts {
+		line += " --key " + shellWord(part)
+	}
+	return line + o.again(cmd)
+}
+
+// again are the flags that say whom to ask, as they were given.
+func (o *manageOptions) again(cmd *cobra.Command) (text string) {
+	for _, name := range []string{"server", "token-file", "ca", "cert", "cert-key", "proxy", "manage-token-file", "insecure"} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
+			text += " --" + name + "=" + shellWord(f.Value.String())
+		}
+	}
+	return text
+}
+
+// shellWord is a text as a shell reads it back.
+func shellWord(text string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:,@%+=", r)
+	}
+	if text != "" && strings.IndexFunc(text, func(r rune) bool { return !plain(r) }) < 0 {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+func operationOf(name string) manage.Operation {
+	return manage.Operations[slices.IndexFunc(manage.Operations, func(op manage.Operation) bool { return op.Name == name })]
+}

@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
+)
+
+// clientReset is a key that reset has found, and what became of it.
+type clientReset struct {
+	Rule  string           `json:"rule"`
+	Key   []answer.KeyPart `json:"key"`
+	Error string           `json:"error,omitempty"`
+	*api.Counters
+}
+
+const resetHint = "give --rule with --key, or describe a request of the client for --rule or --all-rules, as for sluice counters find"
+
+// resetClient resets the keys of a described client: in the rule, or in all rules where it
+// has one that others do not share.
+func (o *countersOptions) resetClient(cmd *cobra.Command, args []string) error {
+	switch {
+	case o.allRules == (o.subject.Rule != ""):
+		return usageError(errors.New("one of --rule and --all-rules says what to reset"), resetHint)
+	case len(o.subject.Key) > 0:
+		return usageError(errors.New("--key does not go with the description of a request, which has the key"), resetHint)
+	}
+	r, err := o.request.request(cmd, args)
+	if err != nil {
+		return err
+	}
+	keys, failed, a, err := o.clientKeys(cmd, r)
+	if err != nil {
+		return err
+	}
+	done := []clientReset{}
+	for _, k := range keys {
+		if k.NoKey != "" || o.allRules && k.Common || !o.allRules && k.Rule != o.subject.Rule {
+			continue
+		}
+		if err := k.read(cmd.Context(), a); err != nil {
+			return err
+		}
+		if k.Error == "" && !k.isCounted() {
+			continue // an unlimited key has no counter
+		}
+		one := clientReset{Rule: k.Rule, Key: k.Key}
+		query, err := o.op.Query(manage.Subject{Rule: k.Rule, Key: k.parts})
+		if err == nil {
+			one.Counters, err = a.counters(cmd.Context(), o.op, query)
+		}
+		if errors.Is(err, errInterrupted) {
+			return err
+		}
+		if err != nil {
+			one.Error = err.Error()
+		}
+		done = append(done, one)
+	}
+	value := struct {
+		Resets []clientReset  `json:"resets"`
+		Failed []manage.Asked `json:"failed,omitempty"`
+	}{done, failed}
+	if err := o.output.print(cmd, &value, func(w io.Writer) error { return o.printResets(w, done, failed) }); err != nil {
+		return err
+	}
+	return o.judgeResets(done, failed)
+}
+
+func (o *countersOptions) printResets(w io.Writer, done []clientReset, failed []manage.Asked) error {
+	table := [][]string{{"RULE", "KEY", "PROXY", "ANSWER"}}
+	for _, d := range done {
+		key := keySentence(d.Key)
+		if d.Error != "" {
+			table = append(table, []string{d.Rule, key, "", "failed: " + d.Error})
+			continue
+		}
+		for _, r := range d.rows() {
+			switch {
+			case r.Error != "":
+				table = append(table, []string{d.Rule, key, r.Proxy, "failed: " + r.Error})
+			case d.Quota != nil && r.Proxy != quotaService:
+				table = append(table, []string{d.Rule, key, r.Proxy, fmt.Sprint("holds ", *r.Value)})
+			default:
+				table = append(table, append([]string{d.Rule, key}, counterCells(o.op, r)[0]...))
+			}
+		}
+	}
+	for _, f := range failed {
+		table = append(table, []string{"", "", f.Proxy, "failed: " + f.Error})
+	}
+	if len(table) == 1 {
+		return nil
+	}
+	if err := printTable(w, table); err != nil {
+		return err
+	}
+	for _, d := range done {
+		if d.Counters != nil && d.Note != "" { // the same for all rules of the quota service
+			_, err := fmt.Fprintln(w, printable.Text(d.Note))
+			return err
+		}
+	}
+	return nil
+}
+
+// rows are the answers, first that of the quota service if there is one.
+func (d *clientReset) rows() []manage.Row {
+	if d.Quota == nil {
+		return d.Proxies
+	}
+	return append([]manage.Row{{Asked: manage.Asked{Proxy: quotaService}, Answer: *d.Quota}}, d.Proxies...)
+}
+
+// judgeResets is the error where something failed, or where nothing was reset.
+func (o *countersOptions) judgeResets(done []clientReset, failed []manage.Asked) error {
+	unknown, reset := len(failed), false
+	for _, d := range done {
+		if d.Error != "" || slices.ContainsFunc(d.rows(), func(r manage.Row) bool { return r.Error != "" || r.Silent != "" }) {
+			unknown++
+			continue
+		}
+		reset = reset || wasReset(d.Counters)
+	}
+	switch {
+	case unknown > 0:
+		return withHint(errors.New("not all counters were reset: see above"), "sluice status shows the proxies")
+	case !reset:
+		return errNothingReset()
+	}
+	return nil
+}
+
+// wasReset reports whether anybody had the key.
+func wasReset(report *api.Counters) bool {
+	if report.Quota != nil {
+		return *report.Quota.Value > 0
+	}
+	return slices.ContainsFunc(report.Proxies, func(r manage.Row) bool { return r.Value != nil && *r.Value > 0 })
+}
+
+func errNothingReset() error {
+	return withHint(errors.New("there was no such key: nothing was reset"),
+		"sluice counters find shows a client's keys; top prints keys as --key takes them, one for each part")
+}
