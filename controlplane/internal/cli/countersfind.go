@@ -76,7 +76,7 @@ Exits 1 if no rule has a key of the client.`,
 			if found {
 				addDenials(cmd, a, keys)
 			}
-			err = o.output.print(cmd, &report, func(w io.Writer) error { return report.print(w) })
+			err = o.output.print(cmd, &report, report.print)
 			if err == nil {
 				err = report.judge(found)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
@@ -119,22 +120,31 @@ func addKey(keys []*clientKey, said *clientKey, proxy, hash string) []*clientKey
 	return keys
 }
 
+// onKey does an operation on one of the client's keys.
+func (a *asker) onKey(ctx context.Context, op manage.Operation, s manage.Subject) (*api.Counters, error) {
+	query, err := op.Query(s)
+	if err != nil {
+		return nil, err
+	}
+	return a.counters(ctx, op, query)
+}
+
+// ignoreFailure is nil for an error of one key, which is no reason to leave out the others.
+func ignoreFailure(err error) error {
+	if errors.Is(err, errInterrupted) {
+		return err
+	}
+	return nil
+}
+
 // read adds the counters of the key.
 func (k *clientKey) read(ctx context.Context, a *asker) error {
-	peek := operationOf("peek")
-	query, err := peek.Query(manage.Subject{Rule: k.Rule, Key: k.parts, N: strconv.FormatUint(uint64(k.cost), 10)})
+	report, err := a.onKey(ctx, operationOf("peek"), manage.Subject{Rule: k.Rule, Key: k.parts, N: strconv.FormatUint(uint64(k.cost), 10)})
 	if err != nil {
 		k.Error = err.Error()
-		return nil
+		return ignoreFailure(err)
 	}
-	report, err := a.counters(ctx, peek, query)
-	switch {
-	case errors.Is(err, errInterrupted):
-		return err
-	case err != nil:
-		k.Error = err.Error()
-		return nil
-	case report.Quota != nil:
+	if report.Quota != nil {
 		k.add(manage.Row{Asked: manage.Asked{Proxy: quotaService}, Answer: *report.Quota})
 	}
 	for _, r := range report.Proxies {

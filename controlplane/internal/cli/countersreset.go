@@ -53,15 +53,11 @@ func (o *countersOptions) resetClient(cmd *cobra.Command, args []string) error {
 			continue // an unlimited key has no counter
 		}
 		one := clientReset{Rule: k.Rule, Key: k.Key}
-		query, err := o.op.Query(manage.Subject{Rule: k.Rule, Key: k.parts})
-		if err == nil {
-			one.Counters, err = a.counters(cmd.Context(), o.op, query)
-		}
-		if errors.Is(err, errInterrupted) {
-			return err
-		}
+		one.Counters, err = a.onKey(cmd.Context(), o.op, manage.Subject{Rule: k.Rule, Key: k.parts})
 		if err != nil {
-			one.Error = err.Error()
+			if one.Error = err.Error(); ignoreFailure(err) != nil {
+				return err
+			}
 		}
 		done = append(done, one)
 	}
