@@ -43,6 +43,6 @@ func topCommand(t *testing.T, control *controlPlane, envoys []*proxy) {
 		}
 		text, errs, exit := sluice(t, "counters", "top", "--server", control.url())
 		require.Zero(t, exit, errs)
-		require.Regexp(t, `(?s)^RULE +DENIED +ERROR +KEY\nper-user +105 +0 +.*\nper-user +45 +0 +.*\nsince 20`, text)
+		require.Regexp(t, `(?s)^RULE +MODE +DENIED +ERROR +KEY\nper-user +enforced +105 +0 +.*\nper-user +enforced +45 +0 +.*\nsince 20`, text)
 	}
 }

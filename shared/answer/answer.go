@@ -67,11 +67,16 @@ type Stats struct {
 // certain.
 type Denials struct {
 	Rule    string      `json:"rule"`
+	Mode    string      `json:"mode,omitempty"`     // enforced, shadow or PartlyEnforced
 	SinceMs int64       `json:"since_ms,omitempty"` // epoch; without one nothing was denied lately
 	SinceNs int64       `json:"since_ns,omitempty"`
 	Keys    []DeniedKey `json:"keys"`
 	Rest    uint32      `json:"rest"` // times that any other key may have been denied
 }
+
+// PartlyEnforced is the mode of denials of which some were enforced, others were not: each
+// key's are alike.
+const PartlyEnforced = "partly enforced"
 
 // DeniedKey is a key, or its hash, and how often it was denied.
 type DeniedKey struct {

@@ -147,13 +147,14 @@ func AppendStats(b []byte, rules []Stats, metrics func(i int, yield func(name st
 
 // AppendDenials appends the filter's answer to top:
 //
-//	{"rules":[{"rule":"r","since_ns":5,"keys":[{"key":["alice"],"denied":7,"error":0},
+//	{"rules":[{"rule":"r","mode":"enforced","since_ns":5,"keys":[{"key":["alice"],"denied":7,"error":0},
 //	 {"hash":"9f86d081884c7d65","denied":5,"error":2}],"rest":0}]}
 func AppendDenials(b []byte, rules []Denials) []byte {
 	b = append(b, `{"rules":[`...)
 	for i := range rules {
 		r := &rules[i]
 		b = policy.AppendString(append(comma(b), `{"rule":`...), r.Rule)
+		b = appendText(b, "mode", r.Mode)
 		if r.SinceNs != 0 {
 			b = AppendTime(b, "since", r.SinceNs, Ns)
 		}

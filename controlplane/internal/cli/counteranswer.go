@@ -157,10 +157,10 @@ func windowsText(windows []answer.Window) string {
 
 // printDenials prints the keys that are denied most, and the proxies that did not say.
 func printDenials(w io.Writer, report *api.Counters) error {
-	table, since := [][]string{{"RULE", "DENIED", "ERROR", "KEY"}}, int64(0)
+	table, since := [][]string{{"RULE", "MODE", "DENIED", "ERROR", "KEY"}}, int64(0)
 	for _, d := range report.Denials {
 		for _, k := range d.Keys {
-			table = append(table, []string{d.Rule, strconv.FormatUint(uint64(k.Denied), 10), strconv.FormatUint(uint64(k.Error), 10), manage.KeyText(&k)})
+			table = append(table, []string{d.Rule, d.Mode, strconv.FormatUint(uint64(k.Denied), 10), strconv.FormatUint(uint64(k.Error), 10), manage.KeyText(&k)})
 		}
 		if d.SinceMs != 0 && (since == 0 || d.SinceMs < since) {
 			since = d.SinceMs

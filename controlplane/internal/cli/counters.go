@@ -93,8 +93,9 @@ func newOperationCommand(op manage.Operation) *cobra.Command {
 	}
 	if op.Name == "top" {
 		cmd.Long = help.short + `: those of the last 10 to 20
-minutes, of all proxies and their workers together, up to 32 of each rule. A denial
-in shadow mode counts like one that is enforced.
+minutes, of all proxies and their workers together, up to 32 of each rule. MODE says
+whether the rule's denials are enforced, or are in shadow mode and deny nobody; with
+enforce_percent, or where proxies run other policies, it is partly enforced.
 
 Each was denied DENIED times for certain, and up to ERROR times more. With few keys
 ERROR is 0; with many that are denied seldom, what is kept of one is in part what was

@@ -19,8 +19,11 @@ func Denials(rows []Row) (sum []answer.Denials) {
 		for _, d := range rows[i].Denials {
 			at, have := places[d.Rule]
 			if !have {
-				at, sum = len(sum), append(sum, answer.Denials{Rule: d.Rule, SinceMs: d.SinceMs})
+				at, sum = len(sum), append(sum, answer.Denials{Rule: d.Rule, Mode: d.Mode, SinceMs: d.SinceMs})
 				places[d.Rule] = at
+			}
+			if sum[at].Mode != d.Mode {
+				sum[at].Mode = answer.PartlyEnforced
 			}
 			if s := &sum[at]; d.SinceMs != 0 && (s.SinceMs == 0 || d.SinceMs < s.SinceMs) {
 				s.SinceMs = d.SinceMs

@@ -167,6 +167,7 @@ func TestExplainKeys(t *testing.T) {
 	}
 	result, err := e.Operate(engine.Operation{Name: "top", Rule: "token"})
 	require.NoError(t, err)
+	require.Contains(t, string(AppendResult(nil, &result)), `{"rule":"token","mode":"enforced",`)
 	require.Contains(t, string(AppendResult(nil, &result)), `"hash":"`+x.Rules[1].Hash+`"`)
 }
 

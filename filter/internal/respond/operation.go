@@ -4,6 +4,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // AppendResult appends the answer to an operation as JSON: a verdict as
@@ -45,7 +46,7 @@ func ruleDenials(rules []engine.RuleDenials) []answer.Denials {
 	list := make([]answer.Denials, len(rules))
 	for i := range rules {
 		r := &rules[i]
-		list[i] = answer.Denials{Rule: r.Rule.Name, SinceNs: r.SinceNs, Keys: make([]answer.DeniedKey, len(r.Keys)), Rest: r.Rest}
+		list[i] = answer.Denials{Rule: r.Rule.Name, Mode: ruleMode(r.Rule), SinceNs: r.SinceNs, Keys: make([]answer.DeniedKey, len(r.Keys)), Rest: r.Rest}
 		for j := range r.Keys {
 			k := &r.Keys[j]
 			list[i].Keys[j] = answer.DeniedKey{Denied: k.Denied, Error: k.Error}
@@ -58,6 +59,17 @@ func ruleDenials(rules []engine.RuleDenials) []answer.Denials {
 		}
 	}
 	return list
+}
+
+// ruleMode is what mode is of a rule's subjects.
+func ruleMode(r *policy.Rule) string {
+	switch {
+	case r.Mode == policy.ModeShadow || r.EnforcePercent == 0:
+		return "shadow"
+	case r.EnforcePercent < 100:
+		return answer.PartlyEnforced
+	}
+	return "enforced"
 }
 
 // hexadecimal is encoding/hex without package fmt, which that imports.
