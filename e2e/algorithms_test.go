@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,45 +78,4 @@ func TestAlgorithms(t *testing.T) {
 			})
 		})
 	}
-}
-
-// enforce_percent chooses keys by their identity alone, so the same ones in every
-// proxy.
-func TestAlgorithmsEnforcePercent(t *testing.T) {
-	const keys = 200
-	var everywhere []bool
-	eachSeparately(t, func(t *testing.T, d driver) {
-		s := serve(t, d, perUser("1/"+far))
-		enforced := func(percent int) []bool {
-			s.control.apply(t, fmt.Sprintf(`
-version: 1
-domain: percent
-rules: [{name: share, key: [{header: x-user-id}], enforce_percent: %d, limits: [1/%s]}]
-`, percent, far))
-			got := s.load(16).send(t, 2*keys, func(i int) request {
-				return request{"/", "x-user-id", fmt.Sprint("user-", i/2)}
-			})
-			list := make([]bool, keys)
-			for i, status := range got {
-				list[i/2] = list[i/2] || status == denied
-			}
-			return list
-		}
-		number := func(list []bool) (n int) {
-			for _, is := range list {
-				if is {
-					n++
-				}
-			}
-			return n
-		}
-		require.Equal(t, 0, number(enforced(0)))
-		half := enforced(50)
-		require.InDelta(t, keys/2, number(half), keys/5)
-		require.Equal(t, keys, number(enforced(100)))
-		if everywhere == nil {
-			everywhere = half
-		}
-		require.Equal(t, everywhere, half)
-	})
 }

@@ -191,7 +191,7 @@ func (g *gateway) serveFilter(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(g.path(filepath.Join("www", name)), wasm, 0o600))
 	}
-	cert, key := manageCertificate(t)
+	cert, key := buildtest.Certificate(t)
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	require.NoError(t, err)
 	wasm := http.FileServer(http.Dir(g.path("www")))

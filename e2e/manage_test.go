@@ -1,45 +1,19 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-)
 
-// manageCertificate writes a self-signed certificate for 127.0.0.1 and its key.
-func manageCertificate(t *testing.T) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	require.NoError(t, err)
-	encoded, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(t, err)
-	dir := t.TempDir()
-	cert, key = filepath.Join(dir, "manage.pem"), filepath.Join(dir, "manage.key")
-	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), 0o600))
-	return cert, key
-}
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+)
 
 // The control plane sends management requests over TLS if it trusts the proxy's
 // certificate. Only the management listener answers them, also if the policy names no
@@ -47,7 +21,7 @@ func manageCertificate(t *testing.T) (cert, key string) {
 func TestManagementOverTLS(t *testing.T) {
 	t.Parallel()
 	d := newest(t)
-	cert, key := manageCertificate(t)
+	cert, key := buildtest.Certificate(t)
 	control := &controlPlane{data: filepath.Join(t.TempDir(), "data"), xds: freeAddress(t), http: freeAddress(t), flags: []string{"--manage-ca", cert}}
 	control.start(t)
 	t.Cleanup(func() { control.kill(t) })

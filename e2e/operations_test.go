@@ -7,9 +7,15 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+)
+
+// The token of management requests.
+const (
+	token       = "operator-token-of-the-tests"
+	tokenSHA256 = "11371aff22562e1c8540b6417a2429007fbbdb4ae0ffda050503b3d77632e972"
+	bearer      = "Bearer " + token
 )
 
 // operation is the answer to a management request.
@@ -60,46 +66,6 @@ func (p *proxy) tryOperate(op, query string) (answer operation, err error) {
 		return answer, err
 	}
 	return answer, json.Unmarshal(body, &answer)
-}
-
-// Operations change the counts of all workers' requests, and requests those of
-// operations.
-func TestOperations(t *testing.T) {
-	eachSeparately(t, func(t *testing.T, d driver) {
-		s := serve(t, d, oneRule("limits: [100/"+far+"]"))
-		const alice = "rule=per-user&key=alice"
-		admitted := func() int { return count(s.load(16).send(t, 320, user("alice")), allowed) }
-
-		require.Zero(t, s.operate(t, "get", alice).Value)
-		require.Zero(t, s.operate(t, "reset", alice).Value, "there was no record")
-		s.load(16).send(t, 60, user("alice"))
-		for range 3 * workers {
-			require.EqualValues(t, 60, s.operate(t, "get", alice).Value, "every worker sees the same")
-		}
-		require.EqualValues(t, 75, s.operate(t, "inc", alice+"&n=15").Value)
-		require.Equal(t, 25, admitted())
-
-		set := s.operate(t, "set", alice+"&n=90")
-		require.EqualValues(t, 90, set.Value)
-		require.EqualValues(t, 10, set.Windows[0].Remaining)
-		require.Equal(t, 10, admitted())
-		require.EqualValues(t, 1000, s.operate(t, "set", alice+"&n=1000").Value, "beyond the limit")
-		require.Zero(t, admitted())
-
-		require.EqualValues(t, 1, s.operate(t, "reset", alice).Value)
-		require.Zero(t, s.operate(t, "get", alice).Value)
-		require.Equal(t, 100, admitted())
-		require.EqualValues(t, 105, s.operate(t, "inc", alice+"&n=5").Value, "inc ignores the limit")
-		require.Zero(t, admitted())
-
-		const per = 366 * 24 * int64(time.Hour)
-		require.Equal(t, (time.Now().UnixNano()/per+1)*per, s.operate(t, "expires_at", alice).Value)
-		require.Zero(t, s.operate(t, "get", "rule=per-user&key=bob").Value, "another key")
-		require.True(t, s.operate(t, "hit", "rule=per-user&key=bob&n=30").Allowed)
-		require.False(t, s.operate(t, "hit", "rule=per-user&key=bob&n=71").Allowed)
-		require.True(t, s.operate(t, "peek", "rule=per-user&key=bob&n=70").Allowed)
-		require.EqualValues(t, 30, s.operate(t, "get", "rule=per-user&key=bob").Value)
-	})
 }
 
 // Increments and hits that race for one record are all counted exactly once.

@@ -44,43 +44,6 @@ rules:
     response: {status: 599}
 `
 
-// A denied client gets the response of the rule that denied it.
-func TestResponse(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, responses)
-		for _, method := range []string{"GET", "POST", "HEAD"} {
-			res, body := s.get(t, "/slow", ":method", method)
-			require.Equal(t, 503, res.StatusCode)
-			require.Equal(t, "text/html; charset=utf-8", res.Header.Get("content-type"))
-			require.EqualValues(t, len("<p>slow down: 0 is 100%\n"), res.ContentLength)
-			if method != "HEAD" {
-				require.Equal(t, "<p>slow down: 0 is 100%\n", body)
-			}
-			require.Equal(t, []string{"slow down"}, res.Header.Values("x-reason"))
-			require.Equal(t, "0/0", res.Header.Get("x-left"))
-			require.Equal(t, "yes", res.Header.Get("x-plain"))
-			require.Equal(t, []string{"true"}, res.Header.Values("x-envoy-ratelimited"))
-			require.NotContains(t, res.Header, "X-Wait", "waiting does not help")
-			require.NotContains(t, res.Header, "Retry-After")
-			require.NotContains(t, res.Header, "X-Upstream")
-		}
-		res, _ := s.get(t, "/waits")
-		require.Equal(t, allowed, res.StatusCode)
-		require.NotContains(t, res.Header, "X-Envoy-Ratelimited")
-		res, body := s.get(t, "/waits")
-		require.Equal(t, 400, res.StatusCode)
-		require.Empty(t, body)
-		require.NotContains(t, res.Header, "Content-Type")
-		require.Equal(t, res.Header.Get("retry-after"), res.Header.Get("x-wait"))
-		require.Regexp(t, `^3(600|59\d)$`, res.Header.Get("x-wait"))
-		res, body = s.get(t, "/plain")
-		require.Equal(t, denied, res.StatusCode)
-		require.Equal(t, "rate limit exceeded", body)
-		require.Equal(t, "text/plain", res.Header.Get("content-type"))
-		require.Equal(t, "true", res.Header.Get("x-envoy-ratelimited"))
-	})
-}
-
 // A gRPC client gets a trailers-only response: 200, with the gRPC status and the body
 // as message among the headers.
 func TestGRPCResponse(t *testing.T) {

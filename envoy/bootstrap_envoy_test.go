@@ -3,14 +3,8 @@ package envoy_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -69,24 +63,6 @@ func get(t *testing.T, ctx context.Context, url string) string {
 	return string(body)
 }
 
-// selfSigned writes a certificate and its key as PEM files.
-func selfSigned(t *testing.T) (certificateFile, keyFile string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	certificate := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
-	signed, err := x509.CreateCertificate(rand.Reader, certificate, certificate, key.Public(), key)
-	require.NoError(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	write := func(name, kind string, der []byte) string {
-		file := filepath.Join(t.TempDir(), name)
-		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-		return file
-	}
-	return write("cert.pem", "CERTIFICATE", signed), write("key.pem", "PRIVATE KEY", private)
-}
-
 // patience is for machines with much else to do.
 const patience = 3 * time.Minute
 
@@ -134,7 +110,7 @@ func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	wasm := filepath.Join(t.TempDir(), "smallest.wasm")
 	require.NoError(t, os.WriteFile(wasm, []byte(buildtest.Smallest), 0o600))
 	plugin := envoy.Plugin{Wasm: wasm, Policy: []byte(`{"version":1}`)}
-	certificate, key := selfSigned(t)
+	certificate, key := buildtest.Certificate(t)
 	tls := &envoy.ClientTLS{CA: certificate}
 	mutual := &envoy.ClientTLS{CA: certificate, Cert: certificate, Key: key}
 	base := envoy.BootstrapOptions{Plugin: plugin, Listen: ":0", Upstream: "localhost:8080", Admin: "[::1]:0", Node: "n"}

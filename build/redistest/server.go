@@ -15,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
@@ -33,6 +34,9 @@ type Server struct {
 	certificates *Certificates // with TLS
 }
 
+// Certificates are the files of a server with TLS, which vouches for itself.
+type Certificates struct{ CA, Server, ServerKey string }
+
 // Start starts a server on a port of its own, with these arguments more, such as
 // "--maxmemory", "2mb". It keeps nothing on disk.
 func Start(t testing.TB, b Binary, args ...string) *Server {
@@ -47,7 +51,8 @@ func Start(t testing.TB, b Binary, args ...string) *Server {
 func StartTLS(t testing.TB, b Binary, password string) *Server {
 	t.Helper()
 	s := newServer(t, b)
-	c := newCertificates(t, s.dir)
+	cert, key := buildtest.Certificate(t)
+	c := &Certificates{CA: cert, Server: cert, ServerKey: key}
 	s.password, s.certificates = password, c
 	s.args = append(s.args, "--port", "0", "--tls-port", strconv.Itoa(s.Port), "--tls-cert-file", c.Server,
 		"--tls-key-file", c.ServerKey, "--tls-ca-cert-file", c.CA, "--tls-auth-clients", "optional", "--requirepass", password)
