@@ -95,27 +95,3 @@ func TestConcurrentOperations(t *testing.T) {
 	})
 	require.EqualValues(t, 16_000, l.Detail("counted", nil)[0].Used)
 }
-
-// TestAFloodRefundsNothing: a key that is evicted and comes back gets no more than
-// the limit, whatever other keys come.
-func TestAFloodRefundsNothing(t *testing.T) {
-	const units = 20
-	l, _ := build(t, New().Window(time.Hour, units).Capacity(3000))
-	honest := keys(200)
-	passed := make([]atomic.Int64, len(honest))
-	together(4, func(worker int) {
-		for i := range 12_000 {
-			l.Hit(fmt.Sprint("flood", worker, i))
-			if n := i % len(honest); l.Hit(honest[n]).Allowed {
-				passed[n].Add(1)
-			}
-		}
-	})
-	for i := range passed {
-		require.LessOrEqual(t, passed[i].Load(), int64(units))
-	}
-	s := l.Stats()
-	require.Positive(t, s.Evicted)
-	require.LessOrEqual(t, s.Keys, s.Slots)
-	require.LessOrEqual(t, int64(s.Bytes), l.MaxBytes())
-}

@@ -7,80 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAdd(t *testing.T) {
-	a, k := aligned(5, 10*ms, 0), perKey(5, 10*ms)
-	now := 41 * ms
-	for name, c := range map[string]struct {
-		w    Window
-		u    Usage
-		cost uint32
-		want Usage
-	}{
-		"aligned":                 {a, Usage{Used: 2}, 3, Usage{Used: 5}},
-		"does not check":          {a, Usage{Used: 5}, 3, Usage{Used: 8}},
-		"saturates":               {a, Usage{Used: math.MaxUint32 - 1}, 2, Usage{Used: math.MaxUint32}},
-		"stays saturated":         {a, Usage{Used: math.MaxUint32}, math.MaxUint32, Usage{Used: math.MaxUint32}},
-		"just fits":               {a, Usage{Used: math.MaxUint32 - 2}, 2, Usage{Used: math.MaxUint32}},
-		"per key opens":           {k, Usage{}, 1, Usage{Used: 1, EndNs: 51 * ms}},
-		"per key stays":           {k, Usage{Used: 1, EndNs: 47 * ms}, 2, Usage{Used: 3, EndNs: 47 * ms}},
-		"per key slides":          {k, Usage{Used: 1, EndNs: 47 * ms, Slides: true}, 2, Usage{Used: 3, EndNs: 51 * ms, Slides: true}},
-		"per key, saturates":      {k, Usage{Used: math.MaxUint32, EndNs: 47 * ms}, 1, Usage{Used: math.MaxUint32, EndNs: 47 * ms}},
-		"aligned, nothing counts": {a, Usage{Used: 2}, 0, Usage{Used: 2}},
-	} {
-		require.Equal(t, c.want, added(c.w, c.u, now, c.cost), name)
-	}
-}
-
-func TestRemainingResetExpiry(t *testing.T) {
-	a, k := aligned(5, 10*ms, 0), perKey(5, 10*ms)
-	now := 41 * ms
-	for name, c := range map[string]struct {
-		w             Window
-		u             Usage
-		remaining     uint32
-		reset, expiry int64
-	}{
-		"aligned, empty":       {a, Usage{}, 5, 50 * ms, 0},
-		"aligned":              {a, Usage{Used: 3}, 2, 50 * ms, 50 * ms},
-		"aligned, full":        {a, Usage{Used: 5}, 0, 50 * ms, 50 * ms},
-		"aligned, above":       {a, Usage{Used: 50}, 0, 50 * ms, 50 * ms},
-		"aligned, saturated":   {a, Usage{Used: math.MaxUint32}, 0, 50 * ms, 50 * ms},
-		"per key, none open":   {k, Usage{}, 5, now, 0},
-		"per key":              {k, Usage{Used: 3, EndNs: 47 * ms}, 2, 47 * ms, 47 * ms},
-		"per key, open, empty": {k, Usage{EndNs: 47 * ms, Slides: true}, 5, 47 * ms, 47 * ms},
-		"limit 0":              {aligned(0, 10*ms, 0), Usage{}, 0, 50 * ms, 0},
-	} {
-		require.Equal(t, c.remaining, c.w.Remaining(&c.u, now), name)
-		require.Equal(t, c.reset, c.w.Reset(&c.u, now), name)
-		require.Equal(t, c.expiry, c.w.Expiry(&c.u, now), name)
-	}
-}
-
-func TestRefundAligned(t *testing.T) {
-	w := aligned(5, 10*ms, 3*ms)
-	for name, c := range map[string]struct {
-		u, after Usage
-		at, now  int64
-		cost     uint32
-		want     Usage
-		taken    bool
-	}{
-		"alone":                     {Usage{Used: 1}, Usage{Used: 1}, 40 * ms, 41 * ms, 1, Usage{}, true},
-		"other hits since":          {Usage{Used: 4}, Usage{Used: 2}, 40 * ms, 41 * ms, 2, Usage{Used: 2}, true},
-		"last ns of the window":     {Usage{Used: 2}, Usage{Used: 2}, 40 * ms, 43*ms - 1, 2, Usage{}, true},
-		"its window has ended":      {Usage{Used: 2}, Usage{Used: 2}, 40 * ms, 43 * ms, 2, Usage{Used: 2}, true},
-		"was set lower":             {Usage{Used: 1}, Usage{Used: 3}, 40 * ms, 41 * ms, 2, Usage{Used: 1}, false},
-		"cost 0":                    {Usage{Used: 1}, Usage{Used: 1}, 40 * ms, 41 * ms, 0, Usage{Used: 1}, true},
-		"the largest cost":          {Usage{Used: math.MaxUint32}, Usage{Used: math.MaxUint32}, 40 * ms, 41 * ms, math.MaxUint32, Usage{}, true},
-		"before the grid's offset":  {Usage{Used: 2}, Usage{Used: 1}, 0, 3*ms - 1, 1, Usage{Used: 1}, true},
-		"ended at the grid's start": {Usage{Used: 2}, Usage{Used: 1}, 0, 3 * ms, 1, Usage{Used: 2}, true},
-	} {
-		got, taken := refunded(w, c.u, c.after, c.at, c.now, c.cost, false)
-		require.Equal(t, c.want, got, name)
-		require.Equal(t, c.taken, taken, name)
-	}
-}
-
 func TestRefundPerKey(t *testing.T) {
 	w := perKey(5, 10*ms)
 	open := func(used uint32, endMs int64) Usage { return Usage{Used: used, EndNs: endMs * ms} }
@@ -113,19 +39,6 @@ func TestRefundPerKey(t *testing.T) {
 		got, taken := refunded(w, c.u, c.after, 40*ms, c.now*ms, c.cost, c.opened)
 		require.Equal(t, c.want, got, name)
 		require.Equal(t, c.taken, taken, name)
-	}
-}
-
-// The first of two hits opened the window and is refunded. The window then ends W
-// after the second hit or later.
-func TestRefundOfTheOpenerKeepsTheOtherHit(t *testing.T) {
-	w := perKey(2, 20*ms)
-	first := added(w, Usage{}, 0, 1)
-	both := added(w, rolled(w, first, 0, 10*ms), 10*ms, 1)
-	left, taken := refunded(w, rolled(w, both, 10*ms, 11*ms), first, 0, 11*ms, 1, true)
-	require.True(t, taken)
-	for now := 11 * ms; now < 30*ms; now += ms {
-		require.EqualValues(t, 1, rolled(w, left, 11*ms, now).Used, "the hit at 10 ms still counts at %d ms", now/ms)
 	}
 }
 

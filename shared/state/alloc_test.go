@@ -123,27 +123,3 @@ func TestEvictionDoesNotAllocate(t *testing.T) {
 		require.Zero(t, testing.AllocsPerRun(200, newcomer), name)
 	}
 }
-
-func BenchmarkHit(b *testing.B) {
-	for name, windows := range windowsOf(1 << 31) {
-		b.Run(name, func(b *testing.B) {
-			decide := hotPath(b, windows...)
-			b.ReportAllocs()
-			for b.Loop() {
-				decide()
-			}
-		})
-	}
-}
-
-func BenchmarkDenied(b *testing.B) {
-	for name, windows := range windowsOf(1) {
-		b.Run(name, func(b *testing.B) {
-			decide := hotPath(b, windows...)
-			b.ReportAllocs()
-			for b.Loop() {
-				decide()
-			}
-		})
-	}
-}

@@ -201,14 +201,10 @@ func (s *shelf) find(key []byte) *shelfItem {
 	return nil
 }
 
-// fault breaks a write; it may change value and returns the cas to use.
-type fault func(v *shelfView, key, value []byte, cas uint32) uint32
-
 // shelfView is a worker's access to the shelf. Values it hands out last for
 // the next 63 reads, far longer than a request.
 type shelfView struct {
 	shelf *shelf
-	fault fault
 	now   int64
 	ring  [64][]byte
 	next  int
@@ -227,9 +223,6 @@ func (v *shelfView) Get(key []byte) ([]byte, uint32, Status) {
 func (v *shelfView) Now() int64 { return v.now }
 
 func (v *shelfView) Set(key, value []byte, cas uint32) Status {
-	if v.fault != nil {
-		cas = v.fault(v, key, value, cas)
-	}
 	item := v.shelf.find(key)
 	if item == nil {
 		v.shelf.items = append(v.shelf.items, shelfItem{key: string(key)})

@@ -25,7 +25,6 @@ type run struct {
 	drops   map[tenure]int
 	resets  map[resetKey]int
 	present map[tenure]uint32 // first epoch of the window
-	shape   int               // index in floorShapes, or allShapes
 	found   string            // the first violation
 }
 
@@ -95,17 +94,15 @@ type admissionWindow struct {
 	stays  bool // the window could not refund the hit
 }
 
-// newRun returns a run. fault, unless nil, breaks writes to the store. shape is an
-// index in floorShapes, or allShapes.
-func newRun(seed uint64, fault fault, shape int) *run {
+func newRun(seed uint64) *run {
 	random := rand.New(rand.NewPCG(seed, 0x510ce))
 	r := &run{
 		random: random, store: newShelf(), clock: 1000 + random.Int64N(100), keys: 3 + random.IntN(6),
-		drops: make(map[tenure]int), present: make(map[tenure]uint32), resets: make(map[resetKey]int), shape: shape,
+		drops: make(map[tenure]int), present: make(map[tenure]uint32), resets: make(map[resetKey]int),
 	}
 	r.variant = []runVariant{r.define("x", uint32(2+random.IntN(3)))}
 	for range 1 + random.IntN(3) {
-		w := &runWorker{view: &shelfView{shelf: r.store, fault: fault}, offset: random.Int64N(4)}
+		w := &runWorker{view: &shelfView{shelf: r.store}, offset: random.Int64N(4)}
 		r.workers = append(r.workers, w)
 		r.configure(w, 0)
 	}
@@ -115,11 +112,7 @@ func newRun(seed uint64, fault fault, shape int) *run {
 // define returns a configuration with a random shape and random limits. A log
 // remembers as many units as the largest limit of any key.
 func (r *run) define(counter string, capacity uint32) runVariant {
-	shape := r.shape
-	if shape < 0 {
-		shape = r.random.IntN(len(floorShapes))
-	}
-	windows := slices.Clone(floorShapes[shape])
+	windows := slices.Clone(floorShapes[r.random.IntN(len(floorShapes))])
 	slices.SortFunc(windows, limit.Window.Compare)
 	override := slices.Clone(windows)
 	for _, list := range [][]limit.Window{windows, override} {

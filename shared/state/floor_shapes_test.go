@@ -2,8 +2,6 @@ package state
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-const allShapes = -1
-
 func elastic(period int64) limit.Window {
 	return limit.Window{Algorithm: limit.FixedWindowPerKey, PeriodNs: period, Elastic: true}
 }

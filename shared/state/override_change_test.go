@@ -42,56 +42,6 @@ func evict(t *testing.T, table *Table, rule []limit.Window, other string, now in
 	require.Equal(t, OK, table.Inc(&e, AllWindows, 1, true))
 }
 
-// A key that has used all its tokens has none under any later limits, even if it
-// was evicted in between: under a slower rate its bucket is full later than the
-// evicted record said.
-func TestAChangedOverrideRefundsNoTokens(t *testing.T) {
-	bucket := func(burst, requests uint32) *limit.Window {
-		w := tokenBucket(burst, requests, second)
-		return &w
-	}
-	rule := *bucket(4, 2)
-	for name, c := range map[string]struct{ before, evictor, after *limit.Window }{
-		"a key slowed":                     {nil, nil, bucket(4, 1)},
-		"a key given a larger bucket":      {nil, nil, bucket(40, 1)},
-		"another override":                 {bucket(4, 3), bucket(4, 3), bucket(4, 1)},
-		"one that the evictor has changed": {bucket(4, 3), bucket(4, 1), bucket(4, 1)},
-		"one that the evictor lacks":       {bucket(4, 3), nil, bucket(4, 1)},
-		"an override for a while":          {nil, bucket(4, 1), bucket(4, 1)},
-		"a removed override, as the rule":  {bucket(4, 4), bucket(4, 4), nil},
-		"a removed override, slower":       {bucket(4, 1), nil, nil},
-	} {
-		store, now := newMemory(), 1000*second
-		table, key := inConfig(store, 1, rule, c.before)
-		require.Equal(t, 4, admit(t, table, key, now, 4), name)
-		table, key = inConfig(store, 2, rule, c.evictor)
-		evict(t, table, key.Rule, "other", now)
-		table, key = inConfig(store, 3, rule, c.after)
-		require.Zero(t, admit(t, table, key, now, 1), name)
-
-		var e Entry
-		require.Equal(t, OK, table.Read(&e, key, now))
-		require.True(t, e.FromFloor, name)
-		pass := table.Check(&e, 1)
-		require.LessOrEqual(t, pass, now+45*second, name)
-		require.Zero(t, admit(t, table, key, pass-1, 1), name)
-		require.Equal(t, 1, admit(t, table, key, pass, 1), "%s: it waits no longer than Check said", name)
-	}
-}
-
-// A record does not expire when its bucket would have been full under limits that
-// its key no longer has.
-func TestASlowedOverrideExpiresLater(t *testing.T) {
-	rule, fast, slow := tokenBucket(10, 10, second), tokenBucket(10, 10, second), tokenBucket(10, 1, second)
-	fast.Burst = 20
-	store, now := newMemory(), 1000*second
-	table, key := inConfig(store, 1, rule, &fast)
-	require.Equal(t, 20, admit(t, table, key, now, 20))
-	table, key = inConfig(store, 2, rule, &slow)
-	evict(t, table, key.Rule, "other", now+3*second)
-	require.Equal(t, 2, admit(t, table, key, now+3*second, 10), "what it gained at its new rate, a few µs less")
-}
-
 // While the overrides stay the same, an evicted key has exactly what it had.
 func TestAnOverrideThatStaysIsExact(t *testing.T) {
 	rule, own := tokenBucket(10, 10, second), tokenBucket(100, 1, second)

@@ -8,65 +8,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// withLimits returns a key with limits of its own.
-func withLimits(table *Table, key string, windows ...limit.Window) Key {
-	return Key{Bytes: []byte(key), Windows: windows, Rule: table.def.Windows}
-}
-
-// A key has a larger bucket than the rule's. It is not the least used only because
-// a bucket of the rule's size would be full, and it gains nothing if it is evicted.
-func TestALargerTokenBucketIsNotRefunded(t *testing.T) {
-	table := newTable(2, tokenBucket(10, 10, second))
-	own := withLimits(table, "large", tokenBucket(100, 1, second))
-	now := 100 * second
-	var e Entry
-	read := func(key Key) *Entry {
-		require.Equal(t, OK, table.Read(&e, key, now))
-		return &e
-	}
-	require.Equal(t, now, table.Check(read(own), 60))
-	require.Equal(t, OK, table.Commit(&e, 60, true))
-	require.True(t, hit(t, table, []byte("b"), now, 1))
-	require.True(t, hit(t, table, []byte("c"), now, 1), "b is evicted")
-	require.Equal(t, now, table.Check(read(own), 40))
-	require.False(t, e.FromFloor)
-	require.Equal(t, now+second, table.Check(&e, 41))
-	require.Equal(t, OK, table.Commit(&e, 40, true))
-
-	small := newTable(1, tokenBucket(10, 10, second))
-	table, own = small, withLimits(small, "large", tokenBucket(100, 1, second))
-	require.Equal(t, now, table.Check(read(own), 60))
-	require.Equal(t, OK, table.Commit(&e, 60, true))
-	read(keyed(table, []byte("b")))
-	require.Equal(t, OK, table.Inc(&e, AllWindows, 1, true))
-	require.True(t, e.Evicted)
-	require.Equal(t, now+1, table.Check(read(own), 40), "a nanosecond late")
-	require.Equal(t, now+second+1, table.Check(&e, 41), "its usage was not lost")
-	require.True(t, e.FromFloor)
-}
-
-// A key with another rate than the rule's waits exactly as long as Check says,
-// also if it starts from a floor.
-func TestAKeyOfAnotherRateIsNotLockedOut(t *testing.T) {
-	table := newTable(1, tokenBucket(10, 1, second))
-	own := withLimits(table, "slow", tokenBucket(10, 2, second))
-	now := 100 * second
-	require.True(t, hit(t, table, []byte("a"), now, 10))
-	var e Entry
-	require.Equal(t, OK, table.Read(&e, keyed(table, []byte("b")), now))
-	require.Equal(t, OK, table.Inc(&e, AllWindows, 1, true), "a is evicted")
-	require.Equal(t, OK, table.Read(&e, own, now))
-	require.True(t, e.FromFloor)
-	pass := table.Check(&e, 1)
-	require.Greater(t, pass, now)
-	require.Equal(t, OK, table.Read(&e, own, pass-1))
-	require.Equal(t, pass, table.Check(&e, 1))
-	require.Equal(t, OK, table.Read(&e, own, pass))
-	require.Equal(t, pass, table.Check(&e, 1))
-	require.Equal(t, OK, table.Read(&e, own, now+11*second))
-	require.Equal(t, now+11*second, table.Check(&e, 10), "the floor has ended")
-}
-
 // If a worker does not know a jittered window, its hit counts in it for a whole
 // period, which is as long as on any key's grid.
 func TestAnUnknownGridCountsForAWholePeriod(t *testing.T) {

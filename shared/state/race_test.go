@@ -46,23 +46,6 @@ func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
 	}
 }
 
-func TestFreshKeysGetOneHitEach(t *testing.T) {
-	const keys = 2000
-	def := definition("x", 4*keys, aligned(1, anHour, 0), perKey(1, 2*anHour))
-	var admitted [keys]atomic.Int64
-	race(newMemory(), func(_ int, tables *Tables) {
-		table := tables.Table(def)
-		for n := range keys {
-			if hit(t, table, numbered(n), 100*second, 1) {
-				admitted[n].Add(1)
-			}
-		}
-	})
-	for n := range admitted {
-		require.EqualValues(t, 1, admitted[n].Load(), "key %d", n)
-	}
-}
-
 // request applies two rules to one request: it reads and checks both, then commits
 // both in order, and refunds the first if the second denies late.
 func request(t *testing.T, first, last *Table, a, b []byte, now int64) bool {

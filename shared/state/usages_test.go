@@ -191,3 +191,21 @@ func TestAPageOfLogsStaysSmall(t *testing.T) {
 		require.GreaterOrEqual(t, g.Slots, uint8(4))
 	}
 }
+
+// TestStoredAlgorithms fails when records can hold a new algorithm: then
+// floorShapes must have it.
+func TestStoredAlgorithms(t *testing.T) {
+	var stored []limit.Algorithm
+	for a := range 256 {
+		if limit.Algorithm(a) == algorithmLease {
+			continue // no algorithm of a policy: nothing counts in it
+		}
+		if part, floor := usageBytes(limit.Window{Algorithm: limit.Algorithm(a)}); part != 0 || floor != 0 {
+			stored = append(stored, limit.Algorithm(a))
+		}
+	}
+	require.Equal(t, []limit.Algorithm{
+		limit.FixedWindow, limit.FixedWindowPerKey, limit.SlidingWindowLog, limit.SlidingWindowCounter, limit.TokenBucket,
+		limit.Calendar, // which is at home in steptest, since its windows are too long for floorShapes
+	}, stored)
+}
