@@ -281,6 +281,7 @@ func TestPoliciesAndCommands(t *testing.T) {
 		"policies": s.badPolicies, "commands": s.badCommands, "links": badLinks,
 		"transcripts": func(docs []doc) ([]string, int) { return s.badTranscripts(t, docs) },
 		"programs":    func(docs []doc) ([]string, int) { return badPrograms(t, docs) },
+		"tests":       func(docs []doc) ([]string, int) { return badTests(t, docs) },
 	} {
 		problems, checked := check(docs)
 		require.Empty(t, problems, name)
@@ -289,31 +290,41 @@ func TestPoliciesAndCommands(t *testing.T) {
 	}
 }
 
-// Every test that a page names as the source of a figure exists.
-func TestNamedTestsExist(t *testing.T) {
-	var tests []byte
-	require.NoError(t, filepath.WalkDir(buildtest.Root(), func(path string, _ os.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		tests = append(tests, text...)
-		return err
-	}))
-	check := func(docs []doc) (problems []string, checked int) {
-		for _, d := range docs {
-			for _, m := range testText.FindAllStringSubmatch(d.text, -1) {
-				checked++
-				if !bytes.Contains(tests, []byte("\nfunc "+m[1]+"(")) {
-					problems = append(problems, d.path+": there is no "+m[1])
-				}
+var testText = regexp.MustCompile(`\b((?:Test|Fuzz)[A-Z]\w+)`)
+
+// badTests checks that every test that a page names as the source of a figure exists.
+func badTests(t *testing.T, docs []doc) (problems []string, checked int) {
+	found := exec.CommandContext(t.Context(), "grep", "-rhoE", "--include=*_test.go", "--exclude-dir=out", `^func (Test|Fuzz)\w+`)
+	found.Dir = buildtest.Root()
+	out, err := found.Output()
+	require.NoError(t, err)
+	for _, d := range docs {
+		for _, m := range testText.FindAllStringSubmatch(d.text, -1) {
+			checked++
+			if !strings.Contains(string(out), "func "+m[1]+"\n") {
+				problems = append(problems, d.path+": there is no "+m[1])
 			}
 		}
-		return problems, checked
 	}
-	problems, checked := check(documents(t))
-	require.Empty(t, problems)
-	require.Positive(t, checked)
+	return problems, checked
 }
 
-var testText = regexp.MustCompile(`\b((?:Test|Fuzz)[A-Z]\w+)`)
+// badPrograms compiles the Go programs of the documents.
+func badPrograms(t *testing.T, docs []doc) (problems []string, checked int) {
+	for _, d := range docs {
+		for _, f := range d.fences() {
+			if f.lang != "go" {
+				continue
+			}
+			checked++
+			file := filepath.Join(t.TempDir(), "main.go")
+			require.NoError(t, os.WriteFile(file, []byte(f.text), 0o600))
+			cmd := exec.CommandContext(t.Context(), "go", "vet", file)
+			cmd.Dir = buildtest.Root()
+			if out, err := cmd.CombinedOutput(); err != nil {
+				problems = append(problems, f.at+": "+string(out))
+			}
+		}
+	}
+	return problems, checked
+}
