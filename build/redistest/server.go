@@ -15,7 +15,6 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
@@ -27,15 +26,12 @@ type Server struct {
 
 	*child.Child // one life of it
 
-	t            testing.TB
-	dir          string
-	args         []string
-	password     string
-	certificates *Certificates // with TLS
+	t        testing.TB
+	dir      string
+	args     []string
+	password string
+	tls      bool
 }
-
-// Certificates are the files of a server with TLS, which vouches for itself.
-type Certificates struct{ CA, Server, ServerKey string }
 
 // Start starts a server on a port of its own, with these arguments more, such as
 // "--maxmemory", "2mb". It keeps nothing on disk.
@@ -47,15 +43,14 @@ func Start(t testing.TB, b Binary, args ...string) *Server {
 	return s
 }
 
-// StartTLS starts a server that takes TLS alone, and wants the password.
-func StartTLS(t testing.TB, b Binary, password string) *Server {
+// StartTLS starts a server that takes TLS alone, with a certificate that vouches for
+// itself, and wants the password.
+func StartTLS(t testing.TB, b Binary, password, cert, key string) *Server {
 	t.Helper()
 	s := newServer(t, b)
-	cert, key := buildtest.Certificate(t)
-	c := &Certificates{CA: cert, Server: cert, ServerKey: key}
-	s.password, s.certificates = password, c
-	s.args = append(s.args, "--port", "0", "--tls-port", strconv.Itoa(s.Port), "--tls-cert-file", c.Server,
-		"--tls-key-file", c.ServerKey, "--tls-ca-cert-file", c.CA, "--tls-auth-clients", "optional", "--requirepass", password)
+	s.password, s.tls = password, true
+	s.args = append(s.args, "--port", "0", "--tls-port", strconv.Itoa(s.Port), "--tls-cert-file", cert,
+		"--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "optional", "--requirepass", password)
 	s.Restart()
 	return s
 }
@@ -95,9 +90,6 @@ func (s *Server) Kill() { require.NoError(s.t, s.Child.Kill()) }
 // Addr is where the server listens.
 func (s *Server) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.Port) }
 
-// Certificates are the files of a server with TLS.
-func (s *Server) Certificates() *Certificates { return s.certificates }
-
 // Do sends a command on a connection of its own and returns the answer as text; the parts
 // of an array stand on lines of their own.
 func (s *Server) Do(args ...string) string {
@@ -112,7 +104,7 @@ func (s *Server) try(args ...string) (string, error) {
 		InitAddress: []string{s.Addr()}, Password: s.password, ForceSingleClient: true, DisableCache: true, DisableRetry: true, AlwaysRESP2: true,
 		PipelineMultiplex: -1,
 	}
-	if s.certificates != nil {
+	if s.tls {
 		o.TLSConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // on loopback, before it is known to be up
 	}
 	client, err := rueidis.NewClient(o)

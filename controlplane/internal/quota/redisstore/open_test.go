@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/redistest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota/redisstore"
@@ -39,11 +40,11 @@ func TestTLSAndPassword(t *testing.T) {
 		}
 	}
 	require.True(t, b.TLS, "one of the servers was built with TLS")
-	server := redistest.StartTLS(t, b, password)
+	cert, key := buildtest.Certificate(t)
+	server := redistest.StartTLS(t, b, password, cert, key)
 	server.Do("ACL", "SETUSER", "limiter", "on", ">"+password, "~sluice:*", "+@all")
-	files := server.Certificates()
-	host, tls := server.Addr(), "?ca="+url.QueryEscape(files.CA)
-	withCertificate := tls + "&cert=" + url.QueryEscape(files.Server) + "&key=" + url.QueryEscape(files.ServerKey)
+	host, tls := server.Addr(), "?ca="+url.QueryEscape(cert)
+	withCertificate := tls + "&cert=" + url.QueryEscape(cert) + "&key=" + url.QueryEscape(key)
 	escaped := url.UserPassword("", password).String() + "@"
 	right, wrong := passwordFile(t, password+"\n"), passwordFile(t, "s3cr3t-wrong")
 	for _, c := range []struct{ name, url, file, says string }{
@@ -58,7 +59,7 @@ func TestTLSAndPassword(t *testing.T) {
 		{"unknown CA", "rediss://" + host, right, "certificate"},
 		{"another name", "rediss://" + host + tls + "&server_name=example.org", right, "certificate"},
 		{"no TLS", "redis://" + host, right, "the quota store"},
-		{"a certificate without its key", "rediss://" + host + tls + "&cert=" + url.QueryEscape(files.Server), right,
+		{"a certificate without its key", "rediss://" + host + tls + "&cert=" + url.QueryEscape(cert), right,
 			"read the certificate for the quota store"},
 		{"a CA that is none", "rediss://" + host + "?ca=" + url.QueryEscape(right), right, "holds no certificate in PEM"},
 		{"a certificate", "rediss://" + host + withCertificate, right, ""},
