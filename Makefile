@@ -32,7 +32,7 @@ with_release = SLUICE_RELEASE='$(CURDIR)/$(released)' SLUICE_RELEASER='$(CURDIR)
 
 # Compilers and tests collect garbage a quarter as often as they would: they end soon. Tests
 # find servers in build/out, or those that the environment names; of several Envoys they
-# learn by SLUICE_ENVOY.
+# learn by SLUICE_ENVOY. golangci-lint does what vet does.
 go_test = GOGC=400 $(GO) test -count=1 -vet=off
 with_envoys = envoys=$$(build/fetch envoys $(1)); SLUICE_ENVOY=$$envoys
 
@@ -49,7 +49,7 @@ of_versions := ./envoy/... ./controlplane/internal/accesslog
 # What a target is made from: what the compiler reads, tests aside.
 files = $(shell find $(1) -type f ! -name '*_test.go' ! -path '*/testdata/*' ! -name '*.md')
 
-.PHONY: help build run test test-sluice test-measure test-release check lint race e2e-all e2e-long e2e-console e2e-gateway e2e-istio \
+.PHONY: help build run test test-sluice test-measure test-release check narrow lint race e2e-all e2e-long e2e-console e2e-gateway e2e-istio \
 	soak faults servers release release-check release-push releaser size bench bench-cluster bench-keyed bench-scale lines clean
 
 help: ## print this
@@ -65,7 +65,7 @@ test: build servers ## all tests, on the newest supported Envoy (or on ENVOY_PAT
 	@build/fetch envoys $(if $(LONG),$(oldest)) $(newest) >/dev/null
 	@$(MAKE) --no-print-directory -j 3 test-sluice test-measure test-release
 
-# The longest package begins first, and waits more than it computes. vet is what check does.
+# The longest package begins first, and waits more than it computes.
 test-sluice:
 	$(call with_envoys,$(if $(LONG),$(oldest)) $(newest)) $(go_test) $(if $(LONG),-tags long) -p 3 -timeout 45m ./e2e ./...
 test-measure:
@@ -73,9 +73,10 @@ test-measure:
 test-release:
 	cd build/release && $(go_test) ./...
 
-check: build lint ## vet, lint and the unit tests, random ones a tenth as long; on amd64 the filter's once more with an int of 32 bits
-	$(GO) vet ./...
-	GOGC=400 $(GO) test -short $(unit)
+check: build lint narrow ## lint and the unit tests, random ones a tenth as long; on amd64 the filter's once more with an int of 32 bits
+	GOGC=400 $(GO) test -short -vet=off $(unit)
+
+narrow:
 	$(if $(filter amd64,$(shell $(GO) env GOARCH)),GOARCH=386 CGO_ENABLED=0 GOGC=400 $(GO) test -short -vet=off $(in_filter))
 
 lint: ## golangci-lint, with the reasons in .golangci.yml

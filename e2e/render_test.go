@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestRenderedBootstraps(t *testing.T) {
 		t.Run(d.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			static := render("-f", quickstart(), "--envoy-version", d.version())
+			static := render("-f", filepath.Join(buildtest.Root(), "examples", "quickstart.yaml"), "--envoy-version", d.version())
 			// The filter is compiled once, by the Envoy that refuses below.
 			ecds := render("-f", managed, "--wasm", file(t, "smallest.wasm", buildtest.Smallest), "--manage", "127.0.0.1:9902", "--xds", "localhost:18000", "--node", "edge", "--envoy-version", d.version())
 			require.NoError(t, proc.Validate(ctx, d.envoy, []byte(ecds)))
