@@ -10,18 +10,9 @@ import (
 
 // ThreadTime is the processor time that the calling thread has used so far. What
 // else runs on the machine does not count. Call runtime.LockOSThread before.
-func ThreadTime() (time.Duration, error) { return clock(unix.CLOCK_THREAD_CPUTIME_ID) }
-
-// processTime is the processor time that all threads of a process have used so far.
-func processTime(pid int) (time.Duration, error) {
-	// clock_getcpuclockid(3): the complement of the process id above three
-	// bits, of which 2 asks for what the scheduler counts.
-	return clock(int32(^pid<<3 | 2))
-}
-
-func clock(id int32) (time.Duration, error) {
+func ThreadTime() (time.Duration, error) {
 	var now unix.Timespec
-	if err := unix.ClockGettime(id, &now); err != nil {
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {
 		return 0, fmt.Errorf("read a clock of processor time: %w", err)
 	}
 	return time.Duration(now.Nano()), nil

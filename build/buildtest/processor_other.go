@@ -15,6 +15,4 @@ var (
 // ThreadTime is the time that has passed, where threads have no clock.
 func ThreadTime() (time.Duration, error) { return time.Since(start), nil }
 
-func processTime(int) (time.Duration, error) { return 0, errNotLinux }
-
 func machineTime() (used, all time.Duration, err error) { return 0, 0, errNotLinux }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"runtime"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 // Slowdown is how much longer a busy thread takes now than it needs of processor
@@ -97,7 +99,7 @@ func (s *Stopwatch) read() (u usage, err error) {
 		return u, err
 	}
 	for _, pid := range append([]int{os.Getpid()}, s.children...) {
-		used, err := processTime(pid)
+		used, err := child.CPUTime(pid)
 		if err != nil {
 			return u, err
 		}

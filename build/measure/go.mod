@@ -8,7 +8,6 @@ require (
 	fortio.org/fortio v1.75.3
 	fortio.org/log v1.18.3
 	github.com/envoyproxy/go-control-plane/envoy v1.40.0
-	github.com/prometheus/procfs v0.22.0
 	github.com/sethvargo/go-limiter v0.7.1
 	github.com/sluice-ratelimit/sluice v0.0.0-00010101000000-000000000000
 	github.com/spf13/cobra v1.10.2

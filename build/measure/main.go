@@ -26,7 +26,7 @@ func main() {
 		Use: "measure", Short: "Measure the product, from the root of its repository",
 		SilenceErrors: true, SilenceUsage: true,
 	}
-	root.AddCommand(decision.Command(), decision.ClusterCommand(), loading.SizeCommand(), linesCommand())
+	root.AddCommand(decision.Command(), decision.ClusterCommand(), loading.SizeCommand())
 	err := root.ExecuteContext(ctx)
 	stop()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/measure/machine"
 	"github.com/sluice-ratelimit/sluice/build/measure/sample"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 const (
@@ -221,7 +222,7 @@ func (m *visitor) oneTurn(side clients) error {
 
 func cpuTimes(pids []int) (list []time.Duration, err error) {
 	for _, pid := range pids {
-		used, err := machine.CPUTime(pid)
+		used, err := child.CPUTime(pid)
 		if err != nil {
 			return nil, err
 		}

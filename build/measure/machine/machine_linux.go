@@ -4,39 +4,23 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
-	"time"
 
-	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
-// CPUTime is the processor time that all threads of a process have used so far.
-// The kernel's clock of it counts nanoseconds, not ticks.
-func CPUTime(pid int) (time.Duration, error) {
-	// clock_getcpuclockid(3): the complement of the process id above three
-	// bits, of which 2 asks for what the scheduler counts.
-	clock := int32(^pid<<3 | 2)
-	var now unix.Timespec
-	if err := unix.ClockGettime(clock, &now); err != nil {
-		return 0, fmt.Errorf("read the clock of process %d: %w", pid, err)
-	}
-	return time.Duration(now.Nano()), nil
-}
+var modelName = regexp.MustCompile(`(?m)^model name\s*: (.+)$`)
 
 // Processor is the model of the first core, or the architecture where the kernel
 // does not tell.
 func Processor() (string, error) {
-	fs, err := procfs.NewDefaultFS()
-	if err != nil {
-		return "", err
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if found := modelName.FindSubmatch(text); found != nil {
+		return string(found[1]), nil
 	}
-	cores, err := fs.CPUInfo()
-	if err != nil || len(cores) == 0 || cores[0].ModelName == "" {
-		return runtime.GOARCH, err
-	}
-	return cores[0].ModelName, nil
+	return runtime.GOARCH, err
 }
 
 // Cores are the processors that this program may use.

@@ -75,6 +75,9 @@ func (c *Child) Signal(signal os.Signal) error {
 // Pid is the process id.
 func (c *Child) Pid() int { return c.cmd.Process.Pid }
 
+// CPU is the processor time that the child has used so far.
+func (c *Child) CPU() (time.Duration, error) { return CPUTime(c.Pid()) }
+
 // Done is closed when the child has ended.
 func (c *Child) Done() <-chan struct{} { return c.done }
 

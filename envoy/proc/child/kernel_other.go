@@ -2,7 +2,19 @@
 
 package child
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+	"time"
+)
+
+var errNotLinux = errors.New("measure a process: only on Linux")
 
 // dieWithParent has no equal outside Linux; who starts a child kills it.
 func dieWithParent() *syscall.SysProcAttr { return nil }
+
+// CPUTime is the processor time that a process has used so far.
+func CPUTime(int) (time.Duration, error) { return 0, errNotLinux }
+
+// RSS is how many bytes of memory the child has resident.
+func (c *Child) RSS() (uint64, error) { return 0, errNotLinux }
