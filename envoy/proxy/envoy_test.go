@@ -4,12 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httputil"
+	"net/textproto"
 	"net/url"
 	"os"
 	"os/exec"
@@ -70,8 +69,8 @@ func besideEnvoy(t *testing.T, test func(t *testing.T, here, there string)) {
 	}
 }
 
-// echo answers every request with its head, as it came over the wire. It
-// parses as little as it can, so that nothing is refused or spelled anew here.
+// echo answers a request with its head, as it came over the wire, so that nothing is
+// spelled anew here.
 func echo(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -85,106 +84,49 @@ func echo(t *testing.T) string {
 			}
 			go func() {
 				defer c.Close()
-				in := bufio.NewReader(c)
-				for echoOne(in, c) == nil {
+				in, head := textproto.NewReader(bufio.NewReader(c)), ""
+				for {
+					line, err := in.ReadLine()
+					if err != nil || line == "" {
+						break
+					}
+					head += line + "\n"
 				}
+				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(head), head)
 			}()
 		}
 	}()
 	return listener.Addr().String()
 }
 
-func echoOne(in *bufio.Reader, out io.Writer) error {
-	var head strings.Builder
-	var body io.Reader = http.NoBody
-	for {
-		line, err := in.ReadString('\n')
-		if err != nil {
-			return err
-		}
-		if line = strings.TrimRight(line, "\r\n"); line == "" {
-			break
-		}
-		fmt.Fprintln(&head, line)
-		switch name, value, _ := strings.Cut(line, ": "); strings.ToLower(name) {
-		case "content-length":
-			n, _ := strconv.ParseInt(value, 10, 64)
-			body = io.LimitReader(in, n)
-		case "transfer-encoding":
-			body = httputil.NewChunkedReader(in)
-		}
-	}
-	read, err := io.ReadAll(body)
-	if err != nil {
-		return err
-	}
-	if strings.Contains(head.String(), "hunked") {
-		for { // trailers
-			line, err := in.ReadString('\n')
-			if err != nil {
-				return err
-			}
-			if line == "\r\n" {
-				break
-			}
-			fmt.Fprint(&head, "trailer ", line)
-		}
-	}
-	fmt.Fprintf(&head, "body %q\n", read)
-	_, err = fmt.Fprintf(out, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", head.Len(), head.String())
-	return err
-}
+var filterSaw = regexp.MustCompile(`(?im)^(x-filter-saw|host): .*$`)
 
-// tell sends bytes and says what became of them: of each of so many answers, 0
-// for all, that it was refused, where it redirects to, or what the upstream got.
-func tell(address, request string, answers int) string {
+// tell sends a request and says what became of it: that it was refused, where it redirects
+// to, or what the filter and the upstream got.
+func tell(address, request string) string {
 	c, err := net.Dial("tcp", address)
 	if err != nil {
 		return err.Error()
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience))
-	go func() { _, _ = io.WriteString(c, request) }()
-	var told []string
-	for in := bufio.NewReader(c); answers == 0 || len(told) < answers; {
-		answer, err := http.ReadResponse(in, nil)
-		var body []byte
-		if err == nil {
-			body, err = io.ReadAll(answer.Body)
-		}
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return strings.Join(append(told, "waits"), ", ")
-		case err != nil && len(told) == 0:
-			return "refused"
-		case err != nil:
-			return strings.Join(append(told, "closed"), ", ")
-		case answer.StatusCode >= http.StatusBadRequest: // what comes after it is as good as gone
-			return strings.Join(append(told, "refused"), ", ")
-		case answer.StatusCode == http.StatusOK:
-			told = append(told, "200 "+shown(string(body)))
-		default:
-			told = append(told, fmt.Sprint(answer.StatusCode, " ", answer.Header.Get("Location")))
-		}
+	_, _ = io.WriteString(c, request)
+	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || answer.StatusCode >= http.StatusBadRequest {
+		return "refused"
 	}
-	return strings.Join(told, ", ")
-}
-
-// shown is what an echo says of the request line and of what an attacker could
-// be after.
-func shown(echoed string) string {
-	first, rest, _ := strings.Cut(echoed, "\n")
-	var said []string
-	for line := range strings.Lines(rest) {
-		name, _, _ := strings.Cut(line, " ")
-		switch strings.ToLower(strings.TrimSuffix(name, ":")) {
-		case "host", "x-user-id", "x_user_id", "x-filter-saw", "body", "trailer", "te", "upgrade", "keep-alive",
-			"proxy-connection", "expect":
-			said = append(said, strings.ToLower(name)+strings.TrimRight(strings.TrimPrefix(line, name), "\r\n"))
-		}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Sprint(answer.StatusCode, " ", answer.Header.Get("Location"))
 	}
-	slices.Sort(said)
-	return strings.Join(append([]string{strconv.QuoteToASCII(first)}, said...), " | ")
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return err.Error()
+	}
+	first, rest, _ := strings.Cut(string(body), "\n")
+	seen := filterSaw.FindAllString(rest, -1)
+	slices.Sort(seen)
+	return strings.ToLower(fmt.Sprintf("%q %q", first, seen))
 }
 
 // differs says why this proxy may answer a request otherwise than an Envoy.
@@ -199,8 +141,6 @@ func differs(name, version string) string {
 		return "Envoy leaves two slashes of a path of nothing else"
 	case unusual.MatchString(name):
 		return "the host of an absolute target is for net/http to judge, and its scheme is http"
-	case strings.HasPrefix(name, "chunked"):
-		return "a chunked request is the last of its connection"
 	case version == "1.36.4" && dotParameters.MatchString(path):
 		return "Envoy resolves dot segments with parameters from 1.36.10 on"
 	}
@@ -214,48 +154,15 @@ var (
 	dotParameters = regexp.MustCompile(`(?i)(/|%2f)\.\.?;`)
 )
 
-// shapes are requests that two parsers could read in two ways.
-func shapes() map[string]string {
-	m := map[string]string{}
-	for _, lines := range []string{
-		"X-User-Id: alice", "X-User-Id:", "X-User-Id:   alice   ", "X-User-Id: al\tice", "X-User-Id: al\x00ice", "X-User-Id: al\xefce",
-		"X-User-Id : alice", "X-User-Id", ": alice", ":path: /b", "X-User-Id: alice\r\n bob", "X-User-Id: alice\r\nX-User-Id: bob",
-		"X-User-Id:\r\nX-User-Id: bob", "X_User_Id: alice", "X_User_Id: alice\r\nX-User-Id: bob",
-		"Connection: x-user-id\r\nX-User-Id: alice", "Keep-Alive: timeout=5", "Proxy-Connection: keep-alive", "TE: trailers", "TE: gzip, trailers",
-		"Upgrade: websocket", "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__",
-		"Content-Length: -5", "Content-Length: 5 5", "Content-Length: 0x5", "Content-Length: 0\r\nContent-Length: 5",
-		"Transfer-Encoding: xchunked", "Transfer-Encoding: chunked, gzip", "Transfer-Encoding: identity",
-	} {
-		m[lines] = "GET /a HTTP/1.1\r\nHost: example.com\r\n" + lines + "\r\n\r\n"
-	}
-	for _, method := range strings.Fields("get Get PUT DELETE PATCH TRACE PROPFIND REPORT CONNECT") {
-		m[method] = method + " /a HTTP/1.1\r\nHost: example.com\r\n\r\n"
-	}
-	for _, host := range strings.Fields("a/b a\\b a;b a: :80 [::1] [::1 A.Example a:99999 a?b http://a a<b a_b a{b") {
-		m["host "+host] = "GET /a HTTP/1.1\r\nHost: " + host + "\r\n\r\n"
-	}
-	post := "POST /a HTTP/1.1\r\nHost: example.com\r\n"
-	m["length"] = post + "Content-Length: 5\r\n\r\nhello"
-	m["expects to go on"] = post + "Expect: 100-continue\r\nContent-Length: 5\r\n\r\nhello"
-	m["chunked"] = post + "Transfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n0\r\n\r\n"
-	m["chunked, trailer"] = post + "Transfer-Encoding: chunked\r\nTrailer: x-user-id\r\n\r\n5\r\nhello\r\n0\r\nX-User-Id: bob\r\n\r\n"
-	m["chunk size no number"] = post + "Transfer-Encoding: chunked\r\n\r\nzz\r\nhello\r\n0\r\n\r\n"
-	m["no host"] = "GET /a HTTP/1.1\r\n\r\n"
-	m["no version"] = "GET /a\r\n\r\n"
-	m["OPTIONS *"] = "OPTIONS * HTTP/1.1\r\nHost: example.com\r\n\r\n"
-	return m
-}
-
-// TestAsEnvoy: what a client sends is refused by both, or both show the filter
-// and the upstream the same.
+// TestAsEnvoy: a path is refused by both, or both show the filter and the upstream the
+// same.
 func TestAsEnvoy(t *testing.T) {
 	t.Parallel()
 	sent := targets(t)
 	require.GreaterOrEqual(t, len(sent), 200)
 	besideEnvoy(t, func(t *testing.T, here, there string) {
 		_, version, _ := strings.Cut(t.Name(), "/")
-		compare(t, here, there, sent, 1, version)
-		compare(t, here, there, shapes(), 0, version)
+		compare(t, here, there, sent, version)
 	})
 }
 
@@ -274,7 +181,7 @@ func targets(t *testing.T) map[string]string {
 }
 
 // compare sends all to both. An outcome may differ where why says so.
-func compare(t *testing.T, here, there string, sent map[string]string, answers int, version string) {
+func compare(t *testing.T, here, there string, sent map[string]string, version string) {
 	t.Helper()
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -284,11 +191,8 @@ func compare(t *testing.T, here, there string, sent map[string]string, answers i
 		all.Go(func() {
 			few <- struct{}{}
 			defer func() { <-few }()
-			if answers == 0 { // all until one that ends the connection
-				request += "GET /last HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n"
-			}
-			want, got := tell(there, request, answers), tell(here, request, answers)
-			if strings.EqualFold(want, got) {
+			want, got := tell(there, request), tell(here, request)
+			if want == got {
 				return
 			}
 			if reason := differs(name, version); reason != "" {

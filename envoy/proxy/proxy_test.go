@@ -2,9 +2,9 @@ package proxy_test
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -52,23 +52,29 @@ func TestHeaders(t *testing.T) {
 		require.Empty(t, r.Header.Get(hop), hop)
 	}
 
-	response, body = p.do(http.MethodGet, "/api/x", "x-user-id", "alice")
+	response, _ = p.do(http.MethodGet, "/api/x", "x-user-id", "alice")
 	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
-	require.Equal(t, "rate limit exceeded", body)
-	require.Equal(t, "3600", response.Header.Get("Retry-After"))
-	require.Equal(t, `"per-user";r=0;t=3600`, response.Header.Get("RateLimit"))
-	require.Equal(t, "text/plain", response.Header.Get("Content-Type"))
 	require.Equal(t, int64(19), response.ContentLength)
+}
 
-	response, body = p.do(http.MethodHead, "/api/x", "x-user-id", "alice")
-	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
-	require.Empty(t, body)
-
-	response, _ = p.do(http.MethodGet, "/api/a%2fb?c", "x-user-id", "alice")
-	require.Equal(t, http.StatusTemporaryRedirect, response.StatusCode)
-	require.Equal(t, "/api/a/b?c", response.Header.Get("Location"))
-	response, _ = p.do(http.MethodGet, "/api/a%00b")
-	require.Equal(t, http.StatusBadRequest, response.StatusCode)
+// What the Envoy of a rendered bootstrap would not show to a filter is refused, as a
+// second spelling of a key or a way around a rule.
+func TestRefusedHeads(t *testing.T) {
+	p := serve(t, hello)
+	for _, head := range []string{
+		"GET / HTTP/1.1\r\nHost: a\r\nX_User_Id: alice", "get / HTTP/1.1\r\nHost: a", "CONNECT / HTTP/1.1\r\nHost: a", "GET / HTTP/1.1\r\nHost: a<b",
+		"GET / HTTP/1.1", "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 5", "OPTIONS * HTTP/1.1\r\nHost: a",
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(p.url, "http://"))
+		require.NoError(t, err)
+		_, err = io.WriteString(c, head+"\r\n\r\n")
+		require.NoError(t, err)
+		response, err := http.ReadResponse(bufio.NewReader(c), nil)
+		require.NoError(t, err, head)
+		require.Equal(t, http.StatusBadRequest, response.StatusCode, head)
+		require.NoError(t, response.Body.Close())
+		require.NoError(t, c.Close())
+	}
 }
 
 // TestLargeHead: of 60 KiB are let in, more than 64 are not.
@@ -175,67 +181,6 @@ func TestUpstreamFailures(t *testing.T) {
 			require.Contains(t, stats, "sluice_proxy_upstream_errors_total 1\n")
 		})
 	}
-}
-
-func TestClientThatLeaves(t *testing.T) {
-	arrived, left := make(chan struct{}), make(chan struct{})
-	p := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		close(arrived)
-		<-r.Context().Done()
-		close(left)
-	}))
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { <-arrived; cancel() }()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, http.NoBody)
-	require.NoError(t, err)
-	_, err = http.DefaultTransport.RoundTrip(r)
-	require.ErrorIs(t, err, context.Canceled)
-	select {
-	case <-left:
-	case <-time.After(patience):
-		t.Fatal("the upstream was not told")
-	}
-}
-
-func TestStats(t *testing.T) {
-	t.Parallel()
-	p := serve(t, hello)
-	code, _ := p.ask("/healthz")
-	require.Equal(t, http.StatusServiceUnavailable, code, "no policy yet")
-	p.configure(perUser(2))
-	code, _ = p.ask("/healthz")
-	require.Equal(t, http.StatusOK, code)
-	for range 3 {
-		p.status("alice")
-	}
-	require.Eventually(t, func() bool {
-		_, stats := p.ask("/stats/prometheus")
-		return strings.Contains(stats, "# TYPE rate_limit_allowed_total counter\nrate_limit_allowed_total{rule=\"per-user\"} 2\n") &&
-			strings.Contains(stats, "rate_limit_denied_total{rule=\"per-user\"} 1\n") &&
-			strings.Contains(stats, "sluice_proxy_requests_total 3\n") && strings.Contains(stats, "sluice_proxy_local_replies_total 1\n")
-	}, patience, 50*time.Millisecond)
-}
-
-func TestServeEndsWithItsContext(t *testing.T) {
-	arrived, answer := make(chan struct{}), make(chan struct{})
-	p := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		close(arrived)
-		<-answer
-		fmt.Fprint(w, "late")
-	}))
-	body := make(chan string)
-	go func() {
-		_, text := p.do(http.MethodGet, "/")
-		body <- text
-	}()
-	<-arrived
-	ended := make(chan error)
-	go func() { ended <- p.end() }()
-	close(answer)
-	require.Equal(t, "late", <-body, "a request under way ends")
-	require.NoError(t, <-ended)
-	_, err := http.Get(p.url)
-	require.Error(t, err)
 }
 
 func TestParseUpstream(t *testing.T) {
