@@ -56,36 +56,22 @@ func TestBootstrap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := Bootstrap(o)
 			require.NoError(t, err)
-			golden := filepath.Join("testdata", "bootstrap", name+".yaml")
-			if *update {
-				require.NoError(t, os.WriteFile(golden, got, 0o600))
-			}
-			want, err := os.ReadFile(golden)
-			require.NoError(t, err)
-			require.Equal(t, string(want), string(got), "if the change is meant: go test ./envoy -update")
-
-			// Whatever the template did, it is YAML and the values arrived.
-			var document struct {
-				Node struct {
-					ID       string
-					Metadata map[string]map[string]string
-				}
-			}
-			require.NoError(t, yaml.Unmarshal(got, &document))
-			require.Equal(t, o.Node, document.Node.ID)
-			require.Equal(t, o.Plugin.Wasm, document.Node.Metadata["sluice"]["wasm"])
-			announced, port := o.Manage, ""
-			if o.Manage != "" {
-				port = "9902"
-			}
-			if o.ManageTLS != nil {
-				announced = "https://" + o.Manage
-			}
-			require.Equal(t, announced, document.Node.Metadata["sluice"]["manage"])
-			require.Equal(t, port, document.Node.Metadata["sluice"]["manage_port"])
-			require.Equal(t, o.Plugin.VMID, document.Node.Metadata["sluice"]["vm_id"])
+			requireGolden(t, filepath.Join("bootstrap", name+".yaml"), got)
 		})
 	}
+}
+
+// requireGolden compares with a file of testdata.
+func requireGolden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	golden := filepath.Join("testdata", name)
+	if *update {
+		require.NoError(t, os.MkdirAll(filepath.Dir(golden), 0o750))
+		require.NoError(t, os.WriteFile(golden, got, 0o600))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), string(got), "if the change is meant: go test ./envoy -update")
 }
 
 // TestFilterEntry: the parts are those of the whole bootstrap, ready to be pasted.
@@ -98,13 +84,7 @@ func TestFilterEntry(t *testing.T) {
 			o.Listen, o.Upstream, o.Admin = "", "", ""
 			got, err := FilterEntry(o)
 			require.NoError(t, err)
-			golden := filepath.Join("testdata", "filter", name+".yaml")
-			if *update {
-				require.NoError(t, os.WriteFile(golden, got, 0o600))
-			}
-			want, err := os.ReadFile(golden)
-			require.NoError(t, err)
-			require.Equal(t, string(want), string(got), "if the change is meant: go test ./envoy -update")
+			requireGolden(t, filepath.Join("filter", name+".yaml"), got)
 
 			var parts [3]map[string]any
 			documents := yaml.NewDecoder(bytes.NewReader(got))
