@@ -52,7 +52,7 @@ Exits 1 if no rule has a key of the client.`,
 			if err := o.check(cmd); err != nil {
 				return err
 			}
-			r, err := o.request(cmd, args)
+			r, err := o.request()
 			if err != nil {
 				return err
 			}

@@ -20,7 +20,7 @@ type explainOptions struct {
 func newExplainCommand() *cobra.Command {
 	var o explainOptions
 	cmd := &cobra.Command{
-		Use:   "explain (-f POLICY | --proxy URL | --server URL) [flags] [-- curl COMMAND LINE]",
+		Use:   "explain (-f POLICY | --proxy URL | --server URL) [flags]",
 		Short: "Say which rules match a request, and what is left, without counting it",
 		Long: `Ask the filter what it would decide about a request now: which rules match it and why
 the others do not, by which key it counts, which override holds, and how much is
@@ -30,18 +30,15 @@ With -f the filter runs here, on a policy file, with empty counters. --proxy ask
 one running proxy, --server all that the control plane knows, like sluice counters
 through the management path; so does SLUICE_SERVER where none of the three is given.
 
-The request is described by flags, by JSON like a line of simulate, or by a curl
-command line, which sends nothing. An unknown curl option is an error. Values are
-printed only where they are part of a key. user-agent is ` + assumedCurl + ` unless -A
-or -H say otherwise. Give paths as the proxy normalises them.`,
+The request is described by flags, or by JSON like a line of simulate. Values are
+printed only where they are part of a key. Give paths as the proxy normalises them.`,
 		Example: `  sluice explain -f policy.yaml --host api.example.com --path /v1/orders --header 'x-user-id: alice'
 
   sluice explain -f policy.yaml --request '{"path":"/v1/orders","headers":{"x-user-id":"alice"}}'
 
   sluice explain --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token \
-      --client-ip 192.0.2.7 -- curl -X POST https://api.example.com/v1/orders -H 'x-user-id: alice'`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error { return explain(cmd, o, args) },
+      --client-ip 192.0.2.7 --method POST --host api.example.com --path /v1/orders --header 'x-user-id: alice'`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return explain(cmd, o) },
 	}
 	addFileFlag(cmd, &o.policy, "policy `FILE` to ask, with empty counters")
 	addWasmFlag(cmd, &o.wasm, "with -f: ")
@@ -81,11 +78,11 @@ func (o *explainOptions) checkTarget(cmd *cobra.Command) error {
 	return nil
 }
 
-func explain(cmd *cobra.Command, o explainOptions, pasted []string) error {
+func explain(cmd *cobra.Command, o explainOptions) error {
 	if err := o.checkTarget(cmd); err != nil {
 		return err
 	}
-	r, err := o.request(cmd, pasted)
+	r, err := o.request()
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
@@ -38,7 +37,7 @@ func (o *requestOptions) AddFlags(cmd *cobra.Command) {
 	f.StringVar(&o.clientIP, "client-ip", "", "`ADDRESS` of the client as the proxy trusts it")
 }
 
-const requestHint = "describe it by --method, --host, --path, --query, --header, --cookie and --client-ip, by --request JSON, or paste a curl command line after --"
+const requestHint = "describe it by --method, --host, --path, --query, --header, --cookie and --client-ip, or by --request JSON"
 
 // byFlags reports whether flags describe a request, beside the client's address.
 func (o *requestOptions) byFlags() bool {
@@ -48,25 +47,15 @@ func (o *requestOptions) byFlags() bool {
 // isGiven reports whether any flag describes a request.
 func (o *requestOptions) isGiven() bool { return o.byFlags() || o.json != "" || o.clientIP != "" }
 
-// request is the request that the flags, or a curl command line, describe.
-func (o *requestOptions) request(cmd *cobra.Command, pasted []string) (*simulate.Request, error) {
-	flags := o.byFlags()
-	if at := cmd.ArgsLenAtDash(); len(pasted) > 0 && at != 0 {
-		return nil, usageError(fmt.Errorf("unknown argument %q", printable.Text(pasted[0])), "a curl command line goes after --")
-	}
-	ways := 0
-	for _, way := range []bool{flags, o.json != "", len(pasted) > 0} {
-		if way {
-			ways++
-		}
-	}
-	if ways > 1 {
+// request is the request that the flags describe.
+func (o *requestOptions) request() (*simulate.Request, error) {
+	switch {
+	case o.byFlags() && o.json != "":
 		return nil, usageError(errors.New("the request is described in two ways"), requestHint)
-	}
-	if ways == 0 && o.clientIP == "" {
+	case !o.isGiven():
 		return nil, usageError(errors.New("there is no request to explain"), requestHint)
 	}
-	r, err := o.described(pasted)
+	r, err := o.described()
 	if err != nil {
 		return nil, err
 	}
@@ -82,11 +71,8 @@ func (o *requestOptions) request(cmd *cobra.Command, pasted []string) (*simulate
 	return r, nil
 }
 
-func (o *requestOptions) described(pasted []string) (*simulate.Request, error) {
-	switch {
-	case len(pasted) > 0:
-		return parseCurl(pasted)
-	case o.json != "":
+func (o *requestOptions) described() (*simulate.Request, error) {
+	if o.json != "" {
 		r, err := simulate.ReadRequest([]byte(o.json))
 		if err != nil {
 			return nil, usageError(fmt.Errorf("--request: %w", err), `give something like {"path":"/v1/orders","headers":{"x-user-id":"alice"}}`)

@@ -132,7 +132,7 @@ func TestEveryCommand(t *testing.T) {
 			exit, err := runCommand(t, path, "--no-such-flag")
 			require.Equal(t, ExitUsage, exit, "%v", err)
 			require.NotEmpty(t, Hint(err), "%v", err)
-			if !strings.Contains(path, " import ") && !strings.Contains(path, " explain") {
+			if !strings.Contains(path, " import ") {
 				exit, err = runCommand(t, path, "1", "surplus")
 				require.Equal(t, ExitUsage, exit, "%v", err)
 			}
