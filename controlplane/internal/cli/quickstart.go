@@ -40,11 +40,9 @@ const (
 )
 
 type quickstartOptions struct {
-	envoy  string
-	policy string
-	data   string
-	wasm   string
-	exit   bool
+	envoy string
+	wasm  string
+	exit  bool
 }
 
 func newQuickstartCommand() *cobra.Command {
@@ -61,16 +59,11 @@ Everything listens on loopback: on the usual ports where they are free, else on
 others, and says where.`,
 		Example: `  sluice quickstart
   sluice quickstart --envoy /usr/local/bin/envoy
-  sluice quickstart --policy policy.yaml --data data   # keep the revisions
-  sluice quickstart --exit                             # only the transcript`,
+  sluice quickstart --exit   # only the transcript`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return quickstart(cmd, o) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.envoy, "envoy", "", "`PATH` of an Envoy to run the filter in")
-	f.StringVar(&o.policy, "policy", "", "policy `FILE` to push (default: examples/quickstart.yaml, a copy of which is inside this program)")
-	_ = cmd.MarkFlagFilename("policy", "yaml", "yml", "json")
-	f.StringVar(&o.data, "data", "", "`DIR` of the policy store (default: one that is removed at the end)")
-	_ = cmd.MarkFlagDirname("data")
 	addWasmFlag(cmd, &o.wasm, "")
 	f.BoolVar(&o.exit, "exit", false, "stop after the transcript")
 	return cmd
@@ -89,24 +82,15 @@ type demo struct {
 }
 
 func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
-	text, name := examples.Quickstart, "quickstart.yaml"
-	if o.policy != "" {
-		read, err := (&policyInput{file: o.policy}).read(cmd)
-		if err != nil {
-			return err
-		}
-		text, name = read.text, read.name
-	}
 	d := &demo{cmd: cmd, out: cmd.OutOrStdout()}
 	// Only warnings are logged, so that the transcript stands out.
 	d.log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if o.data == "" {
-		if o.data, err = os.MkdirTemp("", "sluice-quickstart-"); err != nil {
-			return fmt.Errorf("make data directory: %w", err)
-		}
-		defer func() { err = errors.Join(err, os.RemoveAll(o.data)) }()
+	data, err := os.MkdirTemp("", "sluice-quickstart-")
+	if err != nil {
+		return fmt.Errorf("make data directory: %w", err)
 	}
-	stopControlPlane, failed, err := d.startControlPlane(o.data)
+	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
+	stopControlPlane, failed, err := d.startControlPlane(data)
 	if err != nil {
 		return err
 	}
@@ -120,14 +104,14 @@ func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
 	if err := d.startPlanes(o); err != nil {
 		return err
 	}
-	err = d.show(name, text, o.policy == "")
+	err = d.show()
 	if err != nil && cmd.Context().Err() != nil {
 		return errInterrupted
 	}
 	if err != nil || o.exit {
 		return err
 	}
-	d.farewell(o.policy == "")
+	d.farewell()
 	select {
 	case <-cmd.Context().Done():
 		return nil
@@ -137,14 +121,15 @@ func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
 }
 
 // show pushes the policy and sends requests.
-func (d *demo) show(name string, text []byte, embedded bool) error {
+func (d *demo) show() error {
 	ctx, cancel := context.WithTimeout(d.cmd.Context(), quickstartPatience)
 	defer cancel()
 	if err := d.connected(ctx); err != nil {
 		return err
 	}
+	const name = "quickstart.yaml"
 	fmt.Fprintf(d.out, "\nThe policy is pushed: sluice apply -f %s\n", name)
-	if err := d.apply(name, text); err != nil {
+	if err := d.apply(name, examples.Quickstart); err != nil {
 		return err
 	}
 	fmt.Fprintf(d.out, "\ncontrol plane  %s, xDS and quota service on %s\n", d.server, d.xds)
@@ -156,9 +141,6 @@ func (d *demo) show(name string, text []byte, embedded bool) error {
 		fmt.Fprintf(d.out, "%-14s %s, %s\n", p.node, p.url, p.what)
 	}
 	fmt.Fprintf(d.out, "upstream       %s, echoes requests\n\n", d.echo)
-	if !embedded {
-		return d.send(ctx, "/", "", 3)
-	}
 	fmt.Fprintf(d.out, "Each user may send %s to /api/ at each proxy. At %s:\n", quickstartLimit, d.planes[0].node)
 	for _, step := range []struct {
 		path, user string
@@ -169,7 +151,7 @@ func (d *demo) show(name string, text []byte, embedded bool) error {
 		}
 	}
 	fmt.Fprintf(d.out, "\nThe limit is raised to %s. What alice has used still counts:\n", quickstartRaised)
-	if err := d.apply(name, bytes.Replace(text, []byte(quickstartLimit), []byte(quickstartRaised), 1)); err != nil {
+	if err := d.apply(name, bytes.Replace(examples.Quickstart, []byte(quickstartLimit), []byte(quickstartRaised), 1)); err != nil {
 		return err
 	}
 	if err := d.send(ctx, "/api/orders", "alice", 3); err != nil {
@@ -278,9 +260,8 @@ func fields(h http.Header) string {
 	return strings.Join(shown, "  ")
 }
 
-// farewell suggests what to try. With the embedded policies the clients are new ones, which
-// have used nothing yet.
-func (d *demo) farewell(embedded bool) {
+// farewell suggests what to try. The clients are new ones, which have used nothing yet.
+func (d *demo) farewell() {
 	program, server := "sluice", ""
 	if filepath.Base(os.Args[0]) == program {
 		program = os.Args[0]
@@ -290,14 +271,11 @@ func (d *demo) farewell(embedded bool) {
 	}
 	first, second := d.planes[0], d.planes[1]
 	fmt.Fprintf(d.out, "\nIt serves until Ctrl-C. In another terminal:\n")
-	if embedded {
-		fmt.Fprintf(d.out, `  curl -i -H 'x-user-id: carol' %[1]s/api/orders   # 200 up to %[5]s, then 429
+	fmt.Fprintf(d.out, `  curl -i -H 'x-user-id: carol' %[1]s/api/orders   # 200 up to %[5]s, then 429
   curl -i -H 'x-tenant: initech' %[2]s/reports/1   # 200 up to %[6]s over both proxies, then 429
   %[3]s counters top%[4]s   # who was denied most
   %[3]s get%[4]s | sed s,%[6]s,20/minute, | %[3]s apply -f -%[4]s
-`, first.url, second.url, program, server, quickstartRaised, quickstartShared)
-	} else {
-		fmt.Fprintf(d.out, "  curl -i %s/\n", first.url)
-	}
-	fmt.Fprintf(d.out, "  %s status%s\n  curl -s %s/stats/prometheus | grep rate_limit\n", program, server, first.admin)
+  %[3]s status%[4]s
+  curl -s %[7]s/stats/prometheus | grep rate_limit
+`, first.url, second.url, program, server, quickstartRaised, quickstartShared, first.admin)
 }

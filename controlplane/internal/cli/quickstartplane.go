@@ -175,7 +175,7 @@ func (d *demo) startProxy(filter, node, listen, adminListen string) (*dataPlane,
 	if err != nil {
 		return nil, errors.Join(err, requests.Close())
 	}
-	quota, err := (&serviceOptions{addresses: []string{d.xds}}).connect()
+	quota, err := (&serviceOptions{xds: []string{d.xds}}).connect()
 	if err != nil {
 		return nil, errors.Join(err, requests.Close(), admin.Close())
 	}

@@ -39,26 +39,15 @@ type proxyOptions struct {
 	policyInput
 	wasm      string
 	bootstrap envoy.BootstrapOptions
-	tls       envoy.ClientTLS
-	quotaTLS  envoy.ClientTLS
+	services  serviceOptions
 	manageTLS envoy.ServerTLS
 }
 
 // AddFlags adds the flags; here, unlike elsewhere, -f is optional.
 func (o *proxyOptions) AddFlags(cmd *cobra.Command) {
 	b, flags := &o.bootstrap, cmd.Flags()
-	flags.StringVar(&b.Node, "node", "", "node `ID` by which the control plane knows the proxy (required with --xds)")
+	o.services.AddFlags(cmd, "(required with --xds)")
 	flags.StringVar(&b.Cluster, "cluster", "", "node cluster `NAME` (default \"sluice\")")
-	flags.StringSliceVar(&b.XDS, "xds", nil, "`HOST:PORT` of the control plane; without it the policy is static. "+
-		"Of several, separated by commas, the proxy takes the first that answers")
-	flags.StringVar(&o.tls.CA, "xds-ca", "", "`FILE` with the certificate authority of the control plane: use TLS")
-	flags.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the proxy's client certificate; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
-	flags.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
-	flags.StringSliceVar(&b.Quota, "quota", nil, "`HOST:PORT` of the quota service, for rules of scope cluster (default: the control plane). "+
-		"Of several, separated by commas, the proxy takes the first that answers")
-	flags.StringVar(&o.quotaTLS.CA, "quota-ca", "", "`FILE` with the certificate authority of the quota service: use TLS (default with neither: as --xds)")
-	flags.StringVar(&o.quotaTLS.Cert, "quota-cert", "", "`FILE` with the client certificate shown to it")
-	flags.StringVar(&o.quotaTLS.Key, "quota-key", "", "`FILE` with its key")
 	flags.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
 	flags.StringVar(&o.manageTLS.Cert, "manage-cert", "", "`FILE` on the proxy's machine with the certificate chain of that listener: use TLS")
 	flags.StringVar(&o.manageTLS.Key, "manage-key", "", "`FILE` on the proxy's machine with its private key")
@@ -119,7 +108,7 @@ level. docs/envoy.md shows where each goes.`,
   # With a listener on which operators read counters
   sluice render filter -f policy.yaml --manage 127.0.0.1:9902`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.file == "" && len(o.bootstrap.XDS) == 0 {
+			if o.file == "" && len(o.services.xds) == 0 {
 				return usageError(errors.New("neither a policy nor a control plane to get it from"), "give -f FILE or --xds HOST:PORT")
 			}
 			return o.render(cmd, envoy.FilterEntry)
@@ -131,12 +120,18 @@ level. docs/envoy.md shows where each goes.`,
 
 // render writes a configuration of the policy and the flags.
 func (o *proxyOptions) render(cmd *cobra.Command, write func(envoy.BootstrapOptions) ([]byte, error)) error {
-	b := o.bootstrap
-	if o.tls != (envoy.ClientTLS{}) {
-		b.XDSTLS = &o.tls
+	if err := o.services.check(); err != nil {
+		return err
 	}
-	if o.quotaTLS != (envoy.ClientTLS{}) {
-		b.QuotaTLS = &o.quotaTLS
+	b := o.bootstrap
+	b.Node, b.XDS, b.Quota = o.services.node, o.services.xds, o.services.quota
+	if tls := &o.services.tls; tls.CA != "" {
+		if len(b.XDS) > 0 {
+			b.XDSTLS = tls
+		}
+		if len(b.Quota) > 0 {
+			b.QuotaTLS = tls
+		}
 	}
 	if o.manageTLS != (envoy.ServerTLS{}) {
 		b.ManageTLS = &o.manageTLS
@@ -200,7 +195,7 @@ func warnOfAddresses(w io.Writer, b envoy.BootstrapOptions) {
 		{"--manage", b.Manage, "the management token and clients' keys cross the network in plain text: give --manage-cert and --manage-key", b.ManageTLS != nil},
 	}
 	for _, address := range b.Quota {
-		list = append(list, listed{"--quota", address, "anyone on the way can read which counters are used and answer in its place: give --quota-ca", b.QuotaTLS != nil})
+		list = append(list, listed{"--quota", address, "anyone on the way can read which counters are used and answer in its place: give --xds-ca", b.QuotaTLS != nil})
 	}
 	for _, address := range b.XDS {
 		list = append(list, listed{"--xds", address, "anyone on the way can read the policy and replace it: give --xds-ca", b.XDSTLS != nil})

@@ -34,7 +34,7 @@ func TestRenderEnvoy(t *testing.T) {
 
 	t.Run("everything", func(t *testing.T) {
 		stdout, stderr, err := runRenderEnvoy(t, with("-f", managed, "--xds", "control:18000,spare:18000", "--node", "edge-1", "--envoy-version", "1.36", "--manage", "127.0.0.1:9902",
-			"--xds-ca", "ca.pem", "--xds-cert", "cert.pem", "--xds-key", "key.pem", "--cluster", "edge", "--manage-cert", "m.pem", "--manage-key", "m.key")...)
+			"--quota", "quota:18001", "--xds-ca", "ca.pem", "--xds-cert", "cert.pem", "--xds-key", "key.pem", "--cluster", "edge", "--manage-cert", "m.pem", "--manage-key", "m.key")...)
 		require.NoError(t, err)
 		require.Empty(t, stderr)
 		want, err := envoy.Bootstrap(envoy.BootstrapOptions{
@@ -43,6 +43,8 @@ func TestRenderEnvoy(t *testing.T) {
 			Listen: "127.0.0.1:10000", Upstream: "127.0.0.1:8080", Admin: "127.0.0.1:9901", Manage: "127.0.0.1:9902",
 			XDS: []string{"control:18000", "spare:18000"}, Node: "edge-1", Cluster: "edge",
 			XDSTLS:    &envoy.ClientTLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"},
+			Quota:     []string{"quota:18001"},
+			QuotaTLS:  &envoy.ClientTLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"},
 			ManageTLS: &envoy.ServerTLS{Cert: "m.pem", Key: "m.key"},
 		})
 		require.NoError(t, err)
@@ -78,13 +80,13 @@ func TestRenderEnvoy(t *testing.T) {
 		"no policy":                       {with("-f", filepath.Join(dir, "none.yaml")), "read policy: open"},
 		"bad policy":                      {with("-f", bad), bad + ":2:10: rules[0].nam"},
 		"an argument":                     {with("policy.yaml"), `unexpected argument "policy.yaml"`},
-		"TLS, no xds":                     {with("--xds-ca", "ca.pem"), "no control plane"},
+		"TLS, no xds":                     {with("--xds-ca", "ca.pem"), "need --xds or --quota"},
 		"manage, but the policy has none": {with("--manage", "127.0.0.1:9902", "-f", good), "the policy has no manage"},
 		"manage on every port":            {with("--manage", "127.0.0.1:9902", "-f", open), "the policy's manage has no port"},
 		"manage cert, no key":             {with("--manage", "127.0.0.1:9902", "--manage-cert", "c"), "go together"},
 		"manage cert, no listener":        {with("--manage-cert", "c", "--manage-key", "k"), "no listener for them"},
 		"manage on another port":          {with("--manage", "127.0.0.1:9903", "-f", managed), "on port 9902 alone"},
-		"key, no cert":                    {with("--xds", "a:1", "--node", "n", "--xds-ca", "c", "--xds-key", "k"), "go together"},
+		"key, no cert":                    {with("--xds", "a:1", "--node", "n", "--xds-ca", "c", "--xds-key", "k"), "belong together"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, _, err := runRenderEnvoy(t, tc.args...)

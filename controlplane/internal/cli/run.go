@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
@@ -29,8 +28,7 @@ const firstPolicyWithin = 3 * time.Second
 
 type runOptions struct {
 	file     string
-	xds      xdsOptions
-	quota    serviceOptions
+	services serviceOptions
 	listen   string
 	upstream string
 	admin    string
@@ -67,8 +65,7 @@ connections; one more waits. Nothing ends a slow body. Logs go to standard error
 	}
 	f := cmd.Flags()
 	addFileFlag(cmd, &o.file, "policy `FILE`, read again on SIGHUP; with --xds, until the control plane gives one")
-	o.xds.AddFlags(cmd)
-	o.quota.AddFlags(cmd)
+	o.services.AddFlags(cmd, "(default: sluice-run- and the host's name)")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:10000", "`ADDRESS` on which to accept requests")
 	f.StringVar(&o.upstream, "upstream", "", "`URL` of the server behind, without a path (required)")
 	_ = cmd.MarkFlagRequired("upstream")
@@ -89,11 +86,11 @@ func run(cmd *cobra.Command, o runOptions) error {
 	}
 	var first []byte
 	if o.file != "" {
-		if first, err = readPolicyJSON(cmd, o.file, len(o.quota.addresses) > 0); err != nil {
+		if first, err = readPolicyJSON(cmd, o.file, len(o.services.xds)+len(o.services.quota) > 0); err != nil {
 			return err
 		}
 	}
-	subscription, err := o.xds.subscription()
+	subscription, err := o.services.subscription()
 	if err != nil {
 		return err
 	}
@@ -116,7 +113,7 @@ func run(cmd *cobra.Command, o runOptions) error {
 			return fmt.Errorf("find the filter: %w", err)
 		}
 	}
-	quota, err := o.quota.connect()
+	quota, err := o.services.connect()
 	if err != nil {
 		return err
 	}
@@ -144,8 +141,10 @@ func run(cmd *cobra.Command, o runOptions) error {
 func (o *runOptions) check() error {
 	const hint = "the policy comes from a file with -f, from sluice serve with --xds, or from both"
 	switch {
-	case o.file == "" && len(o.xds.addresses) == 0:
+	case o.file == "" && len(o.services.xds) == 0:
 		return usageError(errors.New("no policy: give -f or --xds"), hint)
+	case len(o.services.xds) == 0 && o.services.node != "":
+		return usageError(errors.New("--node needs --xds"), hint)
 	case o.file == "-":
 		return usageError(errors.New("-f - is not possible here"), "the policy is read again on SIGHUP, so it has to be a file")
 	case o.workers < 1 || o.workers > maxWorkers:
@@ -159,7 +158,7 @@ func (o *runOptions) check() error {
 		flag      string
 		addresses []string
 	}{
-		{"--listen", []string{o.listen}}, {"--admin", admin}, {"--xds", o.xds.addresses}, {"--quota", o.quota.addresses},
+		{"--listen", []string{o.listen}}, {"--admin", admin}, {"--xds", o.services.xds}, {"--quota", o.services.quota},
 	} {
 		for _, address := range f.addresses {
 			if _, _, err := net.SplitHostPort(address); err != nil {
@@ -167,15 +166,10 @@ func (o *runOptions) check() error {
 			}
 		}
 	}
-	x := &o.xds
-	if len(x.addresses) == 0 && (x.node != "" || x.resource != envoy.ResourceName || x.ca != "" || x.cert != "" || x.key != "") {
-		return usageError(errors.New("--node, --resource, --xds-ca, --xds-cert and --xds-key need --xds"), hint)
+	if err := o.services.check(); err != nil || o.insecure {
+		return err
 	}
-	if address := o.exposed(x.addresses, x.ca); address != "" {
-		return usageError(fmt.Errorf("--xds %s is not a loopback address: anyone on the way could read and change the policy", address),
-			"give --xds-ca, and --xds-cert and --xds-key where sluice serve asks for them; --insecure allows it nevertheless")
-	}
-	return o.checkQuota()
+	return o.services.checkExposed()
 }
 
 // runListeners are what run accepts on.

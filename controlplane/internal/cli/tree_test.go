@@ -60,7 +60,7 @@ var failing = map[string]string{
 	"sluice image push":             "127.0.0.1:1/sluice:1 --wasm NONE",
 	"sluice import envoy-ratelimit": "NONE",
 	"sluice import local-ratelimit": "NONE",
-	"sluice quickstart":             "--policy NONE",
+	"sluice quickstart":             "--wasm NONE",
 	"sluice quota":                  "--quota-store memory --http 127.0.0.1:0 --listen 127.0.0.1:0 --quota-key-file NONE",
 	"sluice render envoy":           "-f NONE --listen 127.0.0.1:1 --upstream 127.0.0.1:2 --admin 127.0.0.1:3",
 	"sluice render envoy-gateway":   "-f NONE --url oci://a/b --target Gateway/a",

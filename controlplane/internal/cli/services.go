@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/envoy"
+	"github.com/sluice-ratelimit/sluice/envoy/proxy"
+)
+
+// serviceOptions say which control plane gives a proxy its policy, and which quota
+// service leases units to it.
+type serviceOptions struct {
+	xds, quota []string
+	node       string
+	tls        envoy.ClientTLS // to both
+}
+
+// AddFlags adds the flags of a proxy, be it rendered or run. Nodes is what holds
+// without --node.
+func (o *serviceOptions) AddFlags(cmd *cobra.Command, nodes string) {
+	f := cmd.Flags()
+	f.StringSliceVar(&o.xds, "xds", nil, "`HOST:PORT` of the control plane; of several, separated by commas, the proxy takes the first that answers")
+	f.StringVar(&o.node, "node", "", "node `ID` by which the control plane knows the proxy "+nodes)
+	f.StringSliceVar(&o.quota, "quota", nil, "`HOST:PORT` of the quota service, for rules of scope cluster, or several like --xds (default: the control plane)")
+	f.StringVar(&o.tls.CA, "xds-ca", "", "`FILE` with the certificate authority of both: use TLS")
+	f.StringVar(&o.tls.Cert, "xds-cert", "", "`FILE` with the client certificate shown to both; --node must be a DNS or URI name in it, or granted to one by serve --node-names")
+	f.StringVar(&o.tls.Key, "xds-key", "", "`FILE` with its key")
+}
+
+// check refuses flags that do not go together.
+func (o *serviceOptions) check() error {
+	switch {
+	case len(o.xds)+len(o.quota) == 0 && o.tls != (envoy.ClientTLS{}):
+		return usageError(errors.New("--xds-ca, --xds-cert and --xds-key need --xds or --quota"), "give --xds HOST:PORT")
+	case o.tls.CA == "" && o.tls.Cert+o.tls.Key != "":
+		return usageError(errors.New("--xds-cert and --xds-key need --xds-ca"), "TLS needs the certificate authority of the server")
+	case (o.tls.Cert == "") != (o.tls.Key == ""):
+		return usageError(errors.New("--xds-cert and --xds-key belong together"), "give both or none")
+	}
+	return nil
+}
+
+// checkExposed refuses servers that would be reached over a network without TLS.
+func (o *serviceOptions) checkExposed() error {
+	exposed := func(address string) bool {
+		host, _, _ := net.SplitHostPort(address)
+		return o.tls.CA == "" && !manage.IsLoopback(host)
+	}
+	const hint = "give --xds-ca, and --xds-cert and --xds-key where the server asks for them; --insecure allows it nevertheless"
+	if i := slices.IndexFunc(o.xds, exposed); i >= 0 {
+		return usageError(fmt.Errorf("--xds %s is not a loopback address: anyone on the way could read and change the policy", o.xds[i]), hint)
+	}
+	if i := slices.IndexFunc(o.quota, exposed); i >= 0 {
+		return usageError(fmt.Errorf("--quota %s is not a loopback address: anyone on the way could answer in its place", o.quota[i]), hint)
+	}
+	return nil
+}
+
+// subscription is how `run` gets its policy.
+func (o *serviceOptions) subscription() (proxy.Subscription, error) {
+	s := proxy.Subscription{Addresses: o.xds, Node: o.node}
+	if len(o.xds) == 0 {
+		return s, nil
+	}
+	if s.Node == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return s, withHint(fmt.Errorf("find a node id: %w", err), "give --node ID")
+		}
+		s.Node = "sluice-run-" + host
+	}
+	if o.tls.CA == "" {
+		return s, nil
+	}
+	var err error
+	s.TLS, err = clientTLS("--xds-ca", o.tls.CA, "--xds-cert and --xds-key", o.tls.Cert, o.tls.Key)
+	return s, err
+}
+
+// connect returns a connection to the quota service, nil if there is none. It
+// dials when it is first used.
+func (o *serviceOptions) connect() (*grpc.ClientConn, error) {
+	addresses := o.quota
+	if len(addresses) == 0 {
+		addresses = o.xds
+	}
+	if len(addresses) == 0 {
+		return nil, nil
+	}
+	security := insecure.NewCredentials()
+	if o.tls.CA != "" {
+		config, err := clientTLS("--xds-ca", o.tls.CA, "--xds-cert and --xds-key", o.tls.Cert, o.tls.Key)
+		if err != nil {
+			return nil, err
+		}
+		security = credentials.NewTLS(config)
+	}
+	conn, err := proxy.Dial(addresses, grpc.WithTransportCredentials(security))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the quota service: %w", err)
+	}
+	return conn, nil
+}
