@@ -2,12 +2,7 @@ package main
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"net"
@@ -23,6 +18,7 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
@@ -78,23 +74,11 @@ func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
 // The file holds it and its key.
 func selfSigned(t *testing.T) (file string, config *tls.Config) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	cert := template("edge", 1)
-	cert.IsCA, cert.BasicConstraintsValid, cert.KeyUsage = true, true, x509.KeyUsageCertSign|x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
-	require.NoError(t, err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	both := append(bytes.Clone(public), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
+	pair := certtest.Issue(nil, []string{"edge.test"})
+	public, private := certtest.PEM(pair)
 	file = filepath.Join(t.TempDir(), "both.pem")
-	require.NoError(t, os.WriteFile(file, both, 0o600))
-	pool := x509.NewCertPool()
-	require.True(t, pool.AppendCertsFromPEM(public))
-	pair, err := tls.X509KeyPair(both, both)
-	require.NoError(t, err)
-	return file, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, Certificates: []tls.Certificate{pair}}
+	require.NoError(t, os.WriteFile(file, []byte(public+private), 0o600))
+	return file, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: certtest.Pool(pair), Certificates: []tls.Certificate{*pair}}
 }
 
 // idle has 80 connections do nothing in each way there is, beside honest callers.

@@ -2,15 +2,9 @@ package main
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
+	"crypto/tls"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -23,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
@@ -163,50 +158,17 @@ func spoil(ts *testscript.TestScript, _ bool, args []string) {
 // vouches for, one more for each name given, and stranger.pem and .key that
 // vouch for themselves.
 func certs(ts *testscript.TestScript, _ bool, names []string) {
-	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	ts.Check(err)
-	ca := template("ca", 1)
-	ca.IsCA, ca.BasicConstraintsValid, ca.KeyUsage = true, true, x509.KeyUsageCertSign
-	issue(ts, "ca", ca, ca, caKey, caKey)
-	for i, name := range []string{"server", "client", "edge"} {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		ts.Check(err)
-		issue(ts, name, template(name, int64(i+2)), ca, key, caKey)
+	write := func(name string, c *tls.Certificate) {
+		cert, key := certtest.PEM(c)
+		ts.Check(errors.Join(os.WriteFile(ts.MkAbs(name+".pem"), []byte(cert), 0o600), os.WriteFile(ts.MkAbs(name+".key"), []byte(key), 0o600)))
 	}
-	for i, name := range names {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		ts.Check(err)
-		cert := template(name, int64(i+100))
-		cert.DNSNames = []string{name}
-		issue(ts, name, cert, ca, key, caKey)
+	ca := certtest.Issue(nil, nil)
+	write("ca", ca)
+	for _, name := range []string{"server", "client", "edge"} {
+		write(name, certtest.Issue(ca, []string{name + ".test"}))
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	ts.Check(err)
-	stranger := template("stranger", 9)
-	issue(ts, "stranger", stranger, stranger, key, key)
-}
-
-func template(name string, serial int64) *x509.Certificate {
-	return &x509.Certificate{
-		SerialNumber: big.NewInt(serial),
-		Subject:      pkix.Name{CommonName: name},
-		DNSNames:     []string{name + ".test"},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(time.Hour),
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	for _, name := range names {
+		write(name, certtest.Issue(ca, []string{name}))
 	}
-}
-
-func issue(ts *testscript.TestScript, name string, cert, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) {
-	der, err := x509.CreateCertificate(rand.Reader, cert, parent, key.Public(), parentKey)
-	ts.Check(err)
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	ts.Check(err)
-	write := func(file, kind string, bytes []byte) {
-		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes})
-		ts.Check(os.WriteFile(ts.MkAbs(file), text, 0o600))
-	}
-	write(name+".pem", "CERTIFICATE", der)
-	write(name+".key", "PRIVATE KEY", private)
+	write("stranger", certtest.Issue(nil, []string{"stranger.test"}))
 }

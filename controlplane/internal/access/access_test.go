@@ -1,16 +1,12 @@
 package access
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/json"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -19,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 )
 
 func digest(token string) string {
@@ -104,29 +102,6 @@ func TestRoles(t *testing.T) {
 	require.Zero(t, FromContext(t.Context()).Role)
 }
 
-// certificate issues a client certificate, by parent or by itself.
-func issue(t *testing.T, change func(*x509.Certificate), parent *tls.Certificate) *tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	change(c)
-	signer, signerKey := c, any(key)
-	if parent != nil {
-		signer, signerKey = parent.Leaf, parent.PrivateKey
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, signer, key.Public(), signerKey)
-	require.NoError(t, err)
-	leaf, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
-}
-
-func authority(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign }
-
 func uri(t *testing.T, text string) *url.URL {
 	t.Helper()
 	u, err := url.Parse(text)
@@ -178,7 +153,9 @@ certificate spiffe://corp/ns/*/sa/watch-* read
 		"none":                  {func(*x509.Certificate) {}, Caller{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, known := l.Certificate(issue(t, tc.cert, nil).Leaf)
+			var cert x509.Certificate
+			tc.cert(&cert)
+			c, known := l.Certificate(&cert)
 			require.Equal(t, tc.want, c)
 			require.Equal(t, tc.want.Role != 0, known)
 		})
@@ -186,13 +163,14 @@ certificate spiffe://corp/ns/*/sa/watch-* read
 }
 
 func TestGate(t *testing.T) {
-	ca, other := issue(t, authority, nil), issue(t, authority, nil)
-	named := func(c *x509.Certificate) { c.DNSNames = []string{"ops.corp"} }
-	good := issue(t, named, ca)
+	ca, other := certtest.Issue(nil, nil), certtest.Issue(nil, nil)
+	issue := func(by *tls.Certificate, more ...func(*x509.Certificate)) *tls.Certificate {
+		return certtest.Issue(by, []string{"ops.corp"}, more...)
+	}
+	good := issue(ca)
 	list, err := ParseList("access", []byte("certificate ops.corp admin\ntoken ci apply "+digest("token of ci")+"\n"))
 	require.NoError(t, err)
-	roots := x509.NewCertPool()
-	roots.AddCert(ca.Leaf)
+	roots := certtest.Pool(ca)
 	gate := Gate{List: func() *List { return list }, ClientCAs: func() *x509.CertPool { return roots }}
 	role := func(header string, certs ...*tls.Certificate) Role {
 		r := httptest.NewRequest(http.MethodGet, "https://localhost/", http.NoBody)
@@ -217,13 +195,13 @@ func TestGate(t *testing.T) {
 	twice.Header["Authorization"] = []string{"Bearer token of ci", "Bearer wrong"}
 	_, known := gate.Identify(twice)
 	require.False(t, known, "whoever looks at the other one judges otherwise")
-	require.Zero(t, role("", issue(t, named, other)))
-	require.Zero(t, role("", issue(t, func(c *x509.Certificate) { named(c); c.NotAfter = time.Now().Add(-time.Minute) }, ca)),
+	require.Zero(t, role("", issue(other)))
+	require.Zero(t, role("", issue(ca, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })),
 		"a connection may outlive its certificate")
-	require.Zero(t, role("", issue(t, func(c *x509.Certificate) { named(c); c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }, ca)))
-	middle := issue(t, authority, ca)
-	require.Zero(t, role("", issue(t, named, middle)))
-	require.Equal(t, Admin, role("", issue(t, named, middle), middle))
+	require.Zero(t, role("", issue(ca, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} })))
+	middle := issue(ca, func(c *x509.Certificate) { c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign })
+	require.Zero(t, role("", issue(middle)))
+	require.Equal(t, Admin, role("", issue(middle), middle))
 
 	roots = x509.NewCertPool()
 	require.Zero(t, role("", good), "the authority is trusted no more")

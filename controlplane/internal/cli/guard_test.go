@@ -1,18 +1,11 @@
 package cli
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/hex"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,7 +14,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"
 
+	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/reload"
 )
 
@@ -64,48 +59,18 @@ func TestWhatServeAllows(t *testing.T) {
 
 // authority issues certificates for 127.0.0.1 with one DNS name.
 type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  string
+	*tls.Certificate
+	pem string
 }
 
-func newAuthority(t *testing.T) *authority {
-	t.Helper()
-	a := &authority{}
-	a.pem, _ = a.issue(t, "")
+func newAuthority() *authority {
+	a := &authority{Certificate: certtest.Issue(nil, nil)}
+	a.pem, _ = certtest.PEM(a.Certificate)
 	return a
 }
 
-// issue returns a certificate and its key; without a name, the authority's own.
-func (a *authority) issue(t *testing.T, name string) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	require.NoError(t, err)
-	c := &x509.Certificate{
-		SerialNumber: serial, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	parent, signer := a.cert, a.key
-	if name == "" {
-		c.IsCA, c.KeyUsage = true, x509.KeyUsageCertSign
-		parent, signer = c, private
-	} else {
-		c.DNSNames = []string{name}
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, private.Public(), signer)
-	require.NoError(t, err)
-	if name == "" {
-		a.key = private
-		a.cert, err = x509.ParseCertificate(der)
-		require.NoError(t, err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(t, err)
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
-		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}))
+func (a *authority) issue(name string) (cert, key string) {
+	return certtest.PEM(certtest.Issue(a.Certificate, []string{name}))
 }
 
 // guarded is a real serve whose files are changed while it runs.
@@ -126,7 +91,7 @@ func (g *guarded) write(name, text string) {
 func (g *guarded) changed() { time.Sleep(reload.Interval) }
 
 func (g *guarded) writePair(name string, a *authority, san string) {
-	cert, key := a.issue(g.t, san)
+	cert, key := a.issue(san)
 	g.write(name+".pem", cert)
 	g.write(name+".key", key)
 }
@@ -142,8 +107,7 @@ func (g *guarded) client(a *authority, name string) *http.Client {
 }
 
 func (g *guarded) config(a *authority, name string) *tls.Config {
-	config := &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
-	config.RootCAs.AddCert(a.cert)
+	config := &tls.Config{RootCAs: certtest.Pool(a.Certificate), MinVersion: tls.VersionTLS12}
 	if name != "" {
 		pair, err := tls.LoadX509KeyPair(g.path(name+".pem"), g.path(name+".key"))
 		require.NoError(g.t, err)
@@ -195,27 +159,13 @@ func startGuarded(t *testing.T, a *authority) *guarded {
 	return g
 }
 
-func TestWhoIsLetIn(t *testing.T) {
-	a, other := newAuthority(t), newAuthority(t)
+// What a connection and a request may have is bounded. Who is let in at all is in
+// testdata/script/secure.txtar.
+func TestConnectionsAreBounded(t *testing.T) {
+	a := newAuthority()
 	g := startGuarded(t, a)
-	g.writePair("stranger", other, "ops.test")
-	for _, tc := range []struct {
-		cert, token string
-		want        int // 0 = no connection
-	}{
-		{"", "token of ci", 200}, {"", "token of watch", 200}, {"", "", 401}, {"", "token of c", 401},
-		{"ops", "", 200}, {"edge", "", 401}, {"edge", "token of ci", 200}, {"ops", "wrong", 401}, {"stranger", "", 0},
-	} {
-		code, err := g.status(g.client(a, tc.cert), tc.token)
-		require.Equal(t, tc.want == 0, err != nil, "%+v: %v", tc, err)
-		require.Equal(t, tc.want, code, "%+v", tc)
-	}
-	require.NoError(t, g.stream(a, "edge"))
-	require.NoError(t, g.stream(a, "ops"), "who may call HTTP is vouched for, too")
-	require.Error(t, g.stream(a, ""))
-	require.Error(t, g.stream(a, "stranger"))
-
-	_, err := tls.Dial("tcp", g.web, &tls.Config{RootCAs: g.config(a, "").RootCAs, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10})
+	roots := g.config(a, "").RootCAs
+	_, err := tls.Dial("tcp", g.web, &tls.Config{RootCAs: roots, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10})
 	require.Error(t, err, "TLS 1.2 is the floor")
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+g.web+"/v1/status", http.NoBody)
 	require.NoError(t, err)
@@ -225,13 +175,26 @@ func TestWhoIsLetIn(t *testing.T) {
 		require.NoError(t, response.Body.Close())
 		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, response.StatusCode)
 	}
+
+	// Connections are bounded, so requests are: HTTP/2's usual are 250 of a connection.
+	c, err := tls.Dial("tcp", g.web, &tls.Config{RootCAs: roots, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12})
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, http2.ClientPreface)
+	require.NoError(t, err)
+	framer := http2.NewFramer(c, c)
+	require.NoError(t, framer.WriteSettings())
+	first, err := framer.ReadFrame()
+	require.NoError(t, err)
+	streams, _ := first.(*http2.SettingsFrame).Value(http2.SettingMaxConcurrentStreams)
+	require.EqualValues(t, maxRequests, streams)
 	require.NoError(t, g.serve.end(t))
 	require.NotContains(t, g.serve.out.String(), "token of")
 }
 
 func TestServeReadsItsFilesAgain(t *testing.T) {
 	t.Parallel()
-	old, next := newAuthority(t), newAuthority(t)
+	old, next := newAuthority(), newAuthority()
 	g := startGuarded(t, old)
 	kept := g.client(old, "ops") // one connection, from before
 	code, err := g.status(kept, "")

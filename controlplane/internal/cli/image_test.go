@@ -49,8 +49,8 @@ func pushImage(t *testing.T, args ...string) (string, error) {
 }
 
 func TestImagePush(t *testing.T) {
-	a := newAuthority(t)
-	cert, key := a.issue(t, "registry.test")
+	a := newAuthority()
+	cert, key := a.issue("registry.test")
 	pair, err := tls.X509KeyPair([]byte(cert), []byte(key))
 	require.NoError(t, err)
 	server := imageRegistry(t)

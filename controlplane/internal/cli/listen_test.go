@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
 func TestExitCode(t *testing.T) {
@@ -25,8 +24,4 @@ func TestLines(t *testing.T) {
 	require.Equal(t, []string{"x", "y·[2J"}, Lines(errors.Join(errors.New("x"), errors.New("y\x1b[2J"))))
 	problems := policyfile.Errors{{File: "a", Line: 1, Column: 2, Path: "p", Message: "m"}, {Message: "n"}}
 	require.Equal(t, []string{"a:1:2: p: m", "n"}, Lines(fmt.Errorf("outside: %w", problems)))
-}
-
-func TestPlain(t *testing.T) {
-	require.Equal(t, "a b é·[31m··", printable.Text("a b é\x1b[31m\n\t"))
 }

@@ -44,12 +44,12 @@ func containersOf(t *testing.T, manifests string) map[string]container {
 
 func TestContainersOfRenderKubernetesStart(t *testing.T) {
 	redis := redistest.Start(t, redistest.Redis(t)[0])
-	a := newAuthority(t)
+	a := newAuthority()
 	g := &guarded{t: t, dir: t.TempDir()}
 	g.write("xds-client-ca", a.pem)
 	g.write("quota-domains", "* shop\n")
 	g.write("http-client-ca", a.pem)
-	cert, key := a.issue(t, "server.test")
+	cert, key := a.issue("server.test")
 	g.write("tls.crt", cert)
 	g.write("tls.key", key)
 	g.write("access", fmt.Sprintf("token ci apply %s\n", digestOf("token of ci")))

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"runtime/debug"
 	"testing"
 
@@ -34,13 +33,4 @@ func TestVersionText(t *testing.T) {
 	} {
 		require.Equal(t, c.want, versionText(&c.info, []byte(c.wasm)), c.name)
 	}
-}
-
-func TestVersionFlag(t *testing.T) {
-	root := NewRootCommand()
-	var out bytes.Buffer
-	root.SetOut(&out)
-	root.SetArgs([]string{"--version"})
-	require.NoError(t, root.Execute())
-	require.Regexp(t, `^sluice \S+\n(commit .*\n)?built with go\S+ for \w+/\w+\nfilter: (none inside|\d+ bytes, sha256 [0-9a-f]{64})\n$`, out.String())
 }
