@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -133,70 +131,6 @@ func listener(t *testing.T, answer http.HandlerFunc) string {
 	s := httptest.NewServer(answer)
 	t.Cleanup(s.Close)
 	return strings.TrimPrefix(s.URL, "http://")
-}
-
-func TestCounters(t *testing.T) {
-	m := newManagedFixture(t)
-	var mu sync.Mutex
-	var asked []string
-	ok := func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		asked = append(asked, r.Method+" "+r.URL.String()+" "+r.Header.Get("Authorization"))
-		if strings.HasSuffix(r.URL.Path, "explain") {
-			_, _ = w.Write([]byte(`{"allowed":true,"rules":[]}`))
-			return
-		}
-		_, _ = w.Write([]byte(`{"value":3,"windows":[]}`))
-	}
-	var none Counters
-	m.counters("get", url.Values{"rule": {"r"}}, 200, &none)
-	require.NotNil(t, none.Proxies)
-	require.Empty(t, none.Proxies)
-
-	var a Applied
-	m.json("POST", "/v1/policies", managed, 201, &a)
-	one := listener(t, ok)
-	m.proxyAt("edge-1", one, 1)
-	m.proxyAt("edge-2", listener(t, ok), 1)
-	m.proxyAt("edge-3", one, 1)
-	m.proxyAt("edge-4", "", 1)
-	m.proxyAt("edge-5", "https://169.254.169.254:80", 1)
-	m.proxyAt("edge-6", "192.0.2.1:80", 1)
-	key := []string{"alice", "192.0.2.7"}
-	form := url.Values{"rule": {"per-user"}, "key": key, "n": {"0005"}, "window": {"daily"}}
-
-	var c Counters
-	m.counters("inc", form, 200, &c)
-	require.Equal(t, "inc", c.Op)
-	require.Equal(t, 4, c.Failed)
-	require.EqualValues(t, 6, *c.Sum)
-	for i, want := range []string{"", "", "also that of edge-1", "reported no management address", "outside what serve may ask", "outside what serve may ask"} {
-		require.Equal(t, fmt.Sprint("edge-", i+1), c.Proxies[i].Proxy)
-		require.Contains(t, c.Proxies[i].Error, want)
-		require.Equal(t, want != "", c.Proxies[i].Hint != "")
-	}
-	query := "key=alice&key=192.0.2.7&n=5&rule=per-user&window=daily"
-	require.Equal(t, []string{asked[0], asked[0]}, asked)
-	require.Equal(t, "POST /.sluice/counters/inc?"+query+" Bearer "+managementToken, asked[0])
-
-	// The path is that of the policy each proxy runs, and one without is not asked.
-	m.json("POST", "/v1/policies", good, 201, &a)
-	m.proxyAt("edge-7", listener(t, ok), 2)
-	m.counters("get", url.Values{"rule": {"per-user"}, "key": key}, 200, &c)
-	require.Contains(t, c.Proxies[6].Error, "has no manage")
-
-	var x Explanations
-	got, text := m.do("POST", "/v1/explain?timeout=5s", `{"path":"/"}`)
-	require.Equal(t, 200, got, text)
-	decode(t, text, &x)
-	require.Len(t, x.Proxies, 7)
-
-	// Nothing tells a key or the token.
-	entries, err := m.store.Audit(t.Context(), 0, 0)
-	require.NoError(t, err)
-	require.NotContains(t, fmt.Sprint(entries)+m.log.String()+text, "alice")
-	require.NotContains(t, fmt.Sprint(entries)+m.log.String()+text, managementToken)
 }
 
 // Who asked, what and what came of it: the entry is there before the first proxy
