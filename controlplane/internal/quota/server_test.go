@@ -199,21 +199,6 @@ func TestStreamsEnd(t *testing.T) {
 	require.ErrorContains(t, err, "longer than 64 KiB")
 }
 
-// TestServerDrains: streams of a service that stops end, and their last asks are
-// answered.
-func TestServerDrains(t *testing.T) {
-	s := newService(t, NewMemory(SteadyClock()))
-	w := dial(t, startServer(t, s, time.Minute), define(1, lease.LeaseAuto, fixed(10, minute)))
-	defer w.end()
-	require.NoError(t, w.send(lease.Asks{Asks: []lease.Ask{{Parts: []lease.Part{want(1)}}}}))
-	var m lease.Answers
-	require.NoError(t, w.receive(&m))
-	s.Drain(t.Context())
-	err := w.receive(&m)
-	require.Equal(t, codes.Unavailable, status.Code(err))
-	require.ErrorContains(t, err, "shutting down")
-}
-
 // BenchmarkServer is how many asks a second one service answers over gRPC: streams
 // with one message under way each, of 64 asks for as many keys. It counts seconds of
 // one core, the workers' side of the connection included.

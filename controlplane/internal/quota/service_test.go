@@ -333,21 +333,3 @@ func TestNewerValue(t *testing.T) {
 	require.Equal(t, lease.Unavailable, p.ask(want(1)).Result)
 	require.EqualValues(t, 1, b.service.count.mismatches.Load())
 }
-
-// TestServicesShareAStore: services whose clocks are apart grant a limit once.
-func TestServicesShareAStore(t *testing.T) {
-	b := newRig(t)
-	d := define(1, lease.LeaseAuto, fixed(1000, minute))
-	var proxies []*proxy
-	for _, apartNs := range []int64{0, second, -3600 * second} {
-		proxies = append(proxies, b.proxy(b.another(apartNs), d))
-	}
-	total := uint32(0)
-	for i := range 3000 {
-		b.clock.advance(ms)
-		for _, g := range proxies[i%3].ask(want(1)).Grants {
-			total += g.Units
-		}
-	}
-	require.EqualValues(t, 1000, total)
-}

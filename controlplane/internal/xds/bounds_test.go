@@ -4,16 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/stretchr/testify/require"
-	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
@@ -190,40 +187,6 @@ func TestLogLinesAreBounded(t *testing.T) {
 	require.NotContains(t, lines.String(), "\x1b")
 }
 
-func TestWordsOfAProxyAreCut(t *testing.T) {
-	f := newFixture(t)
-	f.apply("one")
-	e := f.proxy("e1")
-	require.NoError(t, e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{
-		TypeUrl: TypeURL, ResponseNonce: e.expect("one").GetNonce(),
-		ErrorDetail: &rpcstatus.Status{Code: 13, Message: strings.Repeat("é", 100_000)},
-	}))
-	f.eventually("booked", func() bool { return f.status("e1").Nacked == 1 })
-	require.Equal(t, strings.Repeat("é", maxNackText/2-2)+"…", f.status("e1").NackText)
-}
-
-// A proxy that reports what never was gets what is.
-func TestRevisionsThatNeverWere(t *testing.T) {
-	f := newFixture(t)
-	f.apply("one")
-	for i, held := range []string{
-		"2-a-b", fmt.Sprint(uint64(math.MaxUint64), "-a-b"), "0-a-b", "-1-a-b", "99999999999999999999-a-b",
-		"1-a-b", "1", "\x00", strings.Repeat("1", 100_000),
-	} {
-		e := f.named(fmt.Sprint("e", i), nil)
-		e.version = held
-		e.connect()
-		e.accept("one")
-		f.eventually("booked", func() bool { return f.status(e.node.GetId()).Runs == 1 })
-		require.Equal(t, uint64(1), f.status(e.node.GetId()).Acked)
-	}
-	known, err := f.store.Proxies(t.Context())
-	require.NoError(t, err)
-	for _, p := range known {
-		require.Equal(t, uint64(1), p.Acked)
-	}
-}
-
 // Kinds of proxies are theirs to make up. They share the policy's text.
 func TestKindsShareThePolicy(t *testing.T) {
 	f := newFixture(t)
@@ -236,17 +199,6 @@ func TestKindsShareThePolicy(t *testing.T) {
 		require.Same(t, &r.policy[0], &e.resource[1][0])
 		require.Less(t, len(e.resource[0])+len(e.resource[2]), 8<<10)
 	}
-}
-
-func TestTooLargeARequest(t *testing.T) {
-	f := newFixture(t)
-	e := f.proxy("e1")
-	names := make([]string, 3000)
-	for i := range names {
-		names[i] = strings.Repeat("x", 100)
-	}
-	require.NoError(t, e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: TypeURL, ResourceNamesSubscribe: names}))
-	require.Equal(t, codes.ResourceExhausted, status.Code(<-e.ended))
 }
 
 // Two processes of one identity that disagree do not move each other, and the
@@ -276,15 +228,4 @@ func TestProcessesThatDisagree(t *testing.T) {
 	b.accept("one")
 	f.eventually("settled", func() bool { s := f.status("e1"); return s.Streams == 2 && !s.Waiting && !s.Unsettled })
 	a.nothingMore()
-}
-
-// The node of an aggregated stream comes with any type.
-func TestNodeOfAnotherType(t *testing.T) {
-	f := newFixture(t)
-	f.apply("one")
-	e := f.named("e1", nil)
-	e.dial()
-	require.NoError(t, e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: &corev3.Node{Id: "e1"}, TypeUrl: "other"}))
-	require.NoError(t, e.stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{envoy.ResourceName}}))
-	e.accept("one")
 }

@@ -176,38 +176,6 @@ func TestTrustEndsWhileStreaming(t *testing.T) {
 	}
 }
 
-// Two proxies with one node id and certificates of their own are two.
-func TestOneIDOfTwoCertificates(t *testing.T) {
-	f, a := secure(t, "*.corp edge-*")
-	f.apply("one")
-	good, bad := f.named("edge-1", a.client("a.corp")), f.named("edge-1", a.client("b.corp"))
-	for _, p := range []*proxyClient{good, bad} {
-		p.connect()
-		p.accept("one")
-	}
-	f.eventually("both run it", func() bool { return f.server.Counts().Acks == 2 })
-	two := f.apply("two")
-	good.accept("two")
-	bad.refuse("two")
-	bad.accept("one")
-	f.eventually("settled", func() bool { return f.server.Counts().Acks == 4 })
-	var got []ProxyOutcome
-	require.Empty(t, f.server.Ledger().Follow(t.Context(), two, func(v ProxyOutcome) { got = append(got, v) }))
-	require.Equal(t, []ProxyOutcome{
-		{SAN: "a.corp", Node: "edge-1", Shared: true, Revision: 2, Outcome: Acked},
-		{SAN: "b.corp", Node: "edge-1", Shared: true, Revision: 2, Outcome: Nacked, Text: "Unable to create Wasm plugin sluice", Fallback: 1},
-	}, got)
-	f.restart()
-	var runs []uint64
-	for _, p := range f.server.Ledger().Proxies() {
-		runs = append(runs, p.Acked)
-	}
-	require.Equal(t, []uint64{2, 1}, runs)
-	for _, m := range f.server.Ledger().Managed() {
-		require.NotEmpty(t, m.SAN)
-	}
-}
-
 // What a proxy holds outranks what it is remembered to have refused.
 func TestReportOutranksRefusal(t *testing.T) {
 	f := newFixture(t)

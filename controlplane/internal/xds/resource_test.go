@@ -55,19 +55,6 @@ func TestStampIsWhatTheFilterReads(t *testing.T) {
 	require.Equal(t, revision, p.Revision)
 }
 
-func TestNoncesDiffer(t *testing.T) {
-	seen := map[string]bool{}
-	for range 3 { // processes
-		n, err := newNonces()
-		require.NoError(t, err)
-		for range 100 {
-			nonce := n.next()
-			require.False(t, seen[nonce])
-			seen[nonce] = true
-		}
-	}
-}
-
 func TestVersion(t *testing.T) {
 	p := envoy.Plugin{Wasm: "/a.wasm"}
 	r := revisionOf(t, 12, `{"version":1}`)
