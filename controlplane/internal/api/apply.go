@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -193,11 +194,11 @@ func (s *server) current(ctx context.Context) (current, error) {
 
 // changes says what becomes of each counter, nil where there is no policy to
 // compare with.
-func (c current) changes(after *policy.Policy) []Change {
+func (c current) changes(after *policy.Policy) []policydiff.Change {
 	if c.policy == nil {
 		return nil
 	}
-	return Changes(c.policy, after)
+	return policydiff.Between(c.policy, after)
 }
 
 // mayBecome refuses a change of what the policy hands to others, unless an

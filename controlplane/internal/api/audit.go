@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -50,7 +51,7 @@ func (s *server) audit(w http.ResponseWriter, r *http.Request) error {
 }
 
 // entry says who makes a draft the next revision, and in short what changes.
-func entry(ctx context.Context, before current, d store.Draft, after *policy.Policy, changes []Change) store.Entry {
+func entry(ctx context.Context, before current, d store.Draft, after *policy.Policy, changes []policydiff.Change) store.Entry {
 	caller := access.FromContext(ctx)
 	e := store.Entry{Who: caller.Name, From: caller.Address, Action: "apply"}
 	var parts []string

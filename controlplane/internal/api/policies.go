@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -27,7 +28,7 @@ type Applied struct {
 	Proxies  int       `json:"proxies"` // connected now
 	// Changes is what becomes of each counter of the revision before and of this
 	// one; null where there is none before, or none that can be read.
-	Changes []Change `json:"changes"`
+	Changes []policydiff.Change `json:"changes"`
 	// ProxyWarnings say what the policy takes for granted and connected proxies, by what
 	// they tell of themselves, lack.
 	ProxyWarnings []string `json:"proxy_warnings,omitempty"`

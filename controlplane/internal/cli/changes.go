@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -42,9 +43,9 @@ func (c *client) revision(ctx context.Context, number string) (*api.Revision, er
 
 // counterChanges compares a policy with the revision it is to replace, nil for
 // none. A revision of another version of sluice may be beyond this one.
-func counterChanges(cmd *cobra.Command, before *api.Revision, after *policy.Policy) []api.Change {
+func counterChanges(cmd *cobra.Command, before *api.Revision, after *policy.Policy) []policydiff.Change {
 	if before == nil {
-		return api.Changes(nil, after)
+		return policydiff.Between(nil, after)
 	}
 	old, _, _, err := policyfile.Read(before.File, []byte(before.YAML))
 	if err != nil {
@@ -52,11 +53,11 @@ func counterChanges(cmd *cobra.Command, before *api.Revision, after *policy.Poli
 			before.Number, printable.Text(Lines(err)[0]))
 		return nil
 	}
-	return api.Changes(old, after)
+	return policydiff.Between(old, after)
 }
 
 // printChanges prints what becomes of the counters that do not stay as they are.
-func printChanges(w io.Writer, changes []api.Change) {
+func printChanges(w io.Writer, changes []policydiff.Change) {
 	for _, change := range changes {
 		if !change.Keeps {
 			fmt.Fprintln(w, printable.Text(change.Text))

@@ -10,7 +10,7 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
@@ -44,12 +44,12 @@ counted. Nothing is applied.`,
 
 // difference is what diff prints as JSON.
 type difference struct {
-	Revision uint64       `json:"revision"` // 0 = nothing has been applied yet
-	File     string       `json:"file"`
-	Differs  bool         `json:"differs"`
-	Diff     string       `json:"diff"`           // unified
-	Wasm     string       `json:"wasm,omitempty"` // the revision's filter module, which apply keeps unless told otherwise
-	Changes  []api.Change `json:"changes"`        // null where the revision cannot be read
+	Revision uint64              `json:"revision"` // 0 = nothing has been applied yet
+	File     string              `json:"file"`
+	Differs  bool                `json:"differs"`
+	Diff     string              `json:"diff"`           // unified
+	Wasm     string              `json:"wasm,omitempty"` // the revision's filter module, which apply keeps unless told otherwise
+	Changes  []policydiff.Change `json:"changes"`        // null where the revision cannot be read
 }
 
 func diffPolicies(cmd *cobra.Command, o diffOptions) error {
@@ -97,7 +97,7 @@ func (d *difference) print(w io.Writer, name string) error {
 	if _, err := io.WriteString(w, text); err != nil || !d.Differs || d.Changes == nil {
 		return err // where Changes is nil, a warning has said why
 	}
-	if slices.ContainsFunc(d.Changes, func(c api.Change) bool { return !c.Keeps }) {
+	if slices.ContainsFunc(d.Changes, func(c policydiff.Change) bool { return !c.Keeps }) {
 		printChanges(w, d.Changes)
 		return nil
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/footprint"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 type validateOptions struct {
@@ -38,11 +37,11 @@ printed with file, line, column, path and what would be right.`,
 
 // validation is what validate prints as JSON.
 type validation struct {
-	Valid    bool          `json:"valid"`
-	Rules    int           `json:"rules,omitempty"`
-	Memory   *memory       `json:"memory,omitempty"`
-	Problems []api.Problem `json:"problems"`
-	Warnings []api.Problem `json:"warnings"`
+	Valid    bool                 `json:"valid"`
+	Rules    int                  `json:"rules,omitempty"`
+	Memory   *footprint.Footprint `json:"memory,omitempty"`
+	Problems []api.Problem        `json:"problems"`
+	Warnings []api.Problem        `json:"warnings"`
 }
 
 func validate(cmd *cobra.Command, o validateOptions) error {
@@ -57,7 +56,8 @@ func validate(cmd *cobra.Command, o validateOptions) error {
 		}
 		if read.policy != nil {
 			v.Rules = len(read.policy.Rules)
-			v.Memory = memoryOf(read.policy)
+			memory := footprint.Of(read.policy)
+			v.Memory = &memory
 		}
 		return errors.Join(printJSON(cmd.OutOrStdout(), v), err)
 	}
@@ -66,29 +66,11 @@ func validate(cmd *cobra.Command, o validateOptions) error {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s\n", o.file, count(len(read.policy.Rules), "rule", "rules"))
-	return memoryOf(read.policy).print(cmd.OutOrStdout())
+	return printMemory(cmd.OutOrStdout(), footprint.Of(read.policy))
 }
 
-// memory is what a policy's counters take in one Envoy, as validate prints it.
-type memory struct {
-	Counters      int    `json:"counters"`
-	Keys          uint64 `json:"keys"`
-	Slots         uint64 `json:"slots"`
-	Bytes         uint64 `json:"bytes"`
-	LeaseBytes    uint64 `json:"lease_bytes,omitempty"`
-	StandbyBytes  uint64 `json:"standby_bytes,omitempty"`
-	VanishedBytes uint64 `json:"vanished_bytes"`
-	// in each worker
-	ExpressionBytes uint64 `json:"expression_bytes,omitempty"`
-	DenialBytes     uint64 `json:"denial_bytes,omitempty"`
-}
-
-func memoryOf(p *policy.Policy) *memory {
-	m := memory(footprint.Of(p))
-	return &m
-}
-
-func (m *memory) print(w io.Writer) error {
+// printMemory says what a policy's counters take in one Envoy.
+func printMemory(w io.Writer, m footprint.Footprint) error {
 	if m.Counters == 0 {
 		_, err := fmt.Fprintln(w, "it counts nothing")
 		return err

@@ -38,16 +38,16 @@ type revisionView struct {
 
 // difference is what a change of the policy means, or why that cannot be said.
 type difference struct {
-	From    uint64       // the revision before
-	Words   []string     // a sentence each
-	Changes []api.Change // what becomes of counters
-	Diff    string       // of the texts
+	From    uint64              // the revision before
+	Words   []string            // a sentence each
+	Changes []policydiff.Change // what becomes of counters
+	Diff    string              // of the texts
 	Unknown string
 }
 
 // Restarts says whether a counter does not stay as it is.
 func (d *difference) Restarts() bool {
-	return slices.ContainsFunc(d.Changes, func(c api.Change) bool { return !c.Keeps })
+	return slices.ContainsFunc(d.Changes, func(c policydiff.Change) bool { return !c.Keeps })
 }
 
 func (c *console) revision(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -91,7 +91,7 @@ func (c *console) difference(r *http.Request, before uint64, after *api.Revision
 		d.Unknown = "What becomes of counters is not known: " + err.Error()
 		return d
 	}
-	d.Changes, d.Words = api.Changes(was, is), policydiff.Words(wasTree, isTree)
+	d.Changes, d.Words = policydiff.Between(was, is), policydiff.Words(wasTree, isTree)
 	return d
 }
 

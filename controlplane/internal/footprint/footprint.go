@@ -13,21 +13,21 @@ import (
 // Footprint is how many keys a policy counts at a time, and the most memory that
 // takes in one Envoy.
 type Footprint struct {
-	Counters int    // counters of rules that are not off
-	Keys     uint64 // live keys at which a newcomer still finds a slot
-	Slots    uint64 // keys that fit at the very most
-	Bytes    uint64 // of all tables full
+	Counters int    `json:"counters"` // of rules that are not off
+	Keys     uint64 `json:"keys"`     // live keys at which a newcomer still finds a slot
+	Slots    uint64 `json:"slots"`    // keys that fit at the very most
+	Bytes    uint64 `json:"bytes"`    // of all tables full
 	// LeaseBytes and StandbyBytes are in Bytes: what rules of scope cluster lease, and
 	// what those with on_unavailable: local count while the quota service is silent.
-	LeaseBytes   uint64
-	StandbyBytes uint64
+	LeaseBytes   uint64 `json:"lease_bytes,omitempty"`
+	StandbyBytes uint64 `json:"standby_bytes,omitempty"`
 	// VanishedBytes is what the tables of renamed and removed counters may take
 	// beside them until their windows have ended.
-	VanishedBytes uint64
+	VanishedBytes uint64 `json:"vanished_bytes"`
 	// ExpressionBytes is what the regular expressions take in each worker.
-	ExpressionBytes uint64
+	ExpressionBytes uint64 `json:"expression_bytes,omitempty"`
 	// DenialBytes is what the keys denied most take in each worker, once all rules deny.
-	DenialBytes uint64
+	DenialBytes uint64 `json:"denial_bytes,omitempty"`
 }
 
 // Of returns what the policy takes.

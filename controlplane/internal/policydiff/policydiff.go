@@ -27,29 +27,29 @@ const (
 
 // Change is what becomes of one counter.
 type Change struct {
-	Counter string
-	Fate    Fate
-	Why     string         // of Restarted: what of its identity changed
-	Renamed string         // of New: the vanished counter that it may be under another name, if any
-	Windows []WindowChange // of Kept: the new policy's windows, then the dropped ones
+	Counter string         `json:"counter"`
+	Fate    Fate           `json:"fate"`
+	Why     string         `json:"why,omitempty"`          // of Restarted: what of its identity changed
+	Renamed string         `json:"renamed_from,omitempty"` // of New: the vanished counter that it may be under another name, if any
+	Windows []WindowChange `json:"windows,omitempty"`      // of Kept: the new policy's windows, then the dropped ones
+	Keeps   bool           `json:"keeps"`                  // all that was counted stays and nothing starts empty
+	Text    string         `json:"text"`                   // in a line: `counter "a": capacity 9 → 8: its counters restart`
 }
 
 // WindowChange is what becomes of one window of a counter that is kept: Kept
 // with its usage, New and empty, or Dropped.
 type WindowChange struct {
-	Window limit.Window
-	Fate   Fate
+	Per    string       `json:"per"`
+	Fate   Fate         `json:"fate"`
+	Window limit.Window `json:"-"`
 }
 
-// Keeps reports whether all that was counted stays and nothing starts empty.
-func (c *Change) Keeps() bool {
+func (c *Change) keeps() bool {
 	isOther := func(w WindowChange) bool { return w.Fate != Kept }
 	return c.Fate == Kept && !slices.ContainsFunc(c.Windows, isOther)
 }
 
-// String is the change in a line: `counter "a": capacity 9 → 8: its counters
-// restart`.
-func (c *Change) String() string {
+func (c *Change) text() string {
 	s := "counter " + strconv.Quote(c.Counter) + ": "
 	switch c.Fate {
 	case Restarted:
@@ -96,7 +96,7 @@ func Between(before, after *policy.Policy) []Change {
 	for _, r := range old {
 		was[r.Counter] = r
 	}
-	var changes []Change
+	changes := []Change{}
 	is := map[string]bool{}
 	for _, r := range counters(after) {
 		is[r.Counter] = true
@@ -118,6 +118,10 @@ func Between(before, after *policy.Policy) []Change {
 	}
 	if before != nil && before.Domain == after.Domain {
 		findRenamed(changes, was, after)
+	}
+	for i := range changes {
+		c := &changes[i]
+		c.Keeps, c.Text = c.keeps(), c.text()
 	}
 	return changes
 }
@@ -161,11 +165,11 @@ func windowChanges(old, r *policy.Rule) []WindowChange {
 		if slices.ContainsFunc(old.Windows(), w.Same) {
 			fate = Kept
 		}
-		list = append(list, WindowChange{Window: w, Fate: fate})
+		list = append(list, WindowChange{policy.PeriodOf(w), fate, w})
 	}
 	for _, w := range old.Windows() {
 		if !slices.ContainsFunc(r.Windows(), w.Same) {
-			list = append(list, WindowChange{Window: w, Fate: Dropped})
+			list = append(list, WindowChange{policy.PeriodOf(w), Dropped, w})
 		}
 	}
 	return list

@@ -100,8 +100,8 @@ func TestBetween(t *testing.T) {
 			changes := policydiff.Between(valid(t, "d", tt.before), valid(t, "d", tt.after))
 			var got []string
 			for i := range changes {
-				got = append(got, changes[i].String())
-				require.Equal(t, changes[i].String() == `counter "`+changes[i].Counter+`": kept`, changes[i].Keeps())
+				got = append(got, changes[i].Text)
+				require.Equal(t, changes[i].Text == `counter "`+changes[i].Counter+`": kept`, changes[i].Keeps)
 			}
 			require.Equal(t, tt.want, got)
 		})
@@ -109,22 +109,22 @@ func TestBetween(t *testing.T) {
 
 	changes := policydiff.Between(valid(t, "d", a+`,{"name":"b","limits":["1/1s"]}`), valid(t, "e", a+`,{"name":"c","limits":["1/1s"]}`))
 	require.Equal(t, []policydiff.Change{
-		{Counter: "a", Fate: policydiff.Restarted, Why: `domain "d" → "e"`},
-		{Counter: "c", Fate: policydiff.New},
-		{Counter: "b", Fate: policydiff.Vanished},
+		{Counter: "a", Fate: policydiff.Restarted, Why: `domain "d" → "e"`, Text: `counter "a": domain "d" → "e": its counters restart`},
+		{Counter: "c", Fate: policydiff.New, Text: `counter "c": is new and starts empty`},
+		{Counter: "b", Fate: policydiff.Vanished, Text: `counter "b": no rule has it any more: its counters vanish`},
 	}, changes)
-	require.Equal(t, `counter "a": domain "d" → "e": its counters restart`, changes[0].String())
 
 	changes = policydiff.Between(nil, valid(t, "d", a))
-	require.Equal(t, []policydiff.Change{{Counter: "a", Fate: policydiff.New}}, changes)
+	require.Equal(t, policydiff.New, changes[0].Fate)
 
 	changes = policydiff.Between(valid(t, "d", `{"name":"a","limits":["3/1h","1/1s"]}`), valid(t, "d", `{"name":"a","limits":["2/1m","7/1s"]}`))
 	window := func(n uint32, per int64) limit.Window {
 		return limit.Window{Algorithm: limit.FixedWindow, Limit: n, PeriodNs: per}
 	}
-	require.Equal(t, []policydiff.Change{{Counter: "a", Fate: policydiff.Kept, Windows: []policydiff.WindowChange{
-		{Window: window(2, minute), Fate: policydiff.New},
-		{Window: window(7, second), Fate: policydiff.Kept},
-		{Window: window(3, hour), Fate: policydiff.Dropped},
-	}}}, changes)
+	require.Equal(t, []policydiff.WindowChange{
+		{Per: "1m", Window: window(2, minute), Fate: policydiff.New},
+		{Per: "1s", Window: window(7, second), Fate: policydiff.Kept},
+		{Per: "1h", Window: window(3, hour), Fate: policydiff.Dropped},
+	}, changes[0].Windows)
+	require.False(t, changes[0].Keeps)
 }
