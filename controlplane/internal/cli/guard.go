@@ -114,6 +114,18 @@ func openAuthorities(log *slog.Logger, flag, file string) (*reload.Value[*x509.C
 	return pool, nil
 }
 
+// openNames reads a file with lines SAN ID. What it says holds for streams that begin
+// afterwards.
+func openNames(log *slog.Logger, flag, file string) (*reload.Value[*access.NodeIDs], error) {
+	names, err := reload.Open(log, func(contents [][]byte) (*access.NodeIDs, error) {
+		return access.ParseNodeIDs(file, contents[0])
+	}, file)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", flag, err)
+	}
+	return names, nil
+}
+
 // parsePool reads certificates in PEM.
 func parsePool(file string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()

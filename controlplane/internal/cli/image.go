@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -17,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/envoy/wasmimage"
 )
@@ -36,7 +34,6 @@ func newImageCommand() *cobra.Command {
 type imagePushOptions struct {
 	form         string
 	wasm         string
-	plainHTTP    bool
 	ca           string
 	username     string
 	passwordFile string
@@ -46,7 +43,6 @@ type imagePushOptions struct {
 func (o *imagePushOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.form, "form", string(wasmimage.Compat), "`FORM` of the image: compat, which every registry takes, or artifact")
-	f.BoolVar(&o.plainHTTP, "plain-http", false, "talk to the registry without TLS")
 	f.StringVar(&o.ca, "ca", "", "`FILE` with the certificates that vouch for the registry; default: the system's")
 	f.StringVar(&o.username, "username", "", "`NAME` at the registry (default: what docker login stored)")
 	f.StringVar(&o.passwordFile, "password-file", "", "`FILE` with its password")
@@ -83,19 +79,12 @@ type pushed struct {
 }
 
 func imagePush(cmd *cobra.Command, to string, o imagePushOptions) error {
-	options := []name.Option{name.StrictValidation}
-	if o.plainHTTP {
-		options = append(options, name.Insecure)
-	}
-	tag, err := name.NewTag(to, options...)
+	tag, err := name.NewTag(to, name.StrictValidation)
 	if err != nil {
 		return usageError(fmt.Errorf("%s is not REGISTRY/IMAGE:TAG", printable.Text(to)), "name all three, such as registry.example.com/sluice:1.0.0")
 	}
 	if (o.username == "") != (o.passwordFile == "") {
 		return usageError(errors.New("--username and --password-file belong together"), "give both or none")
-	}
-	if o.plainHTTP && o.ca != "" {
-		return usageError(errors.New("--ca is of no use with --plain-http"), "give one of the two")
 	}
 	wasm, err := readFilter(o.wasm)
 	if err != nil {
@@ -109,7 +98,7 @@ func imagePush(cmd *cobra.Command, to string, o imagePushOptions) error {
 	if err != nil {
 		return err
 	}
-	with, err := o.remote(cmd.Context(), tag.Registry)
+	with, err := o.remote(cmd.Context())
 	if err != nil {
 		return err
 	}
@@ -123,22 +112,17 @@ func imagePush(cmd *cobra.Command, to string, o imagePushOptions) error {
 	})
 }
 
-// remote says how to talk to the registry. Without TLS no credentials leave the machine.
-func (o *imagePushOptions) remote(ctx context.Context, registry name.Registry) ([]remote.Option, error) {
+// remote says how to talk to the registry: with TLS unless it is on this machine.
+func (o *imagePushOptions) remote(ctx context.Context) ([]remote.Option, error) {
 	options := []remote.Option{remote.WithContext(ctx), remote.WithUserAgent("sluice")}
-	to := url.URL{Host: registry.RegistryStr()}
-	exposed := o.plainHTTP && !manage.IsLoopback(to.Hostname())
-	switch {
-	case o.username != "" && exposed:
-		return nil, withHint(fmt.Errorf("refuse to send the password to %s without TLS", registry), "leave out --plain-http")
-	case o.username != "":
+	if o.username == "" {
+		options = append(options, remote.WithAuthFromKeychain(authn.DefaultKeychain))
+	} else {
 		password, err := input.File(o.passwordFile, maxSecretBytes)
 		if err != nil {
 			return nil, fmt.Errorf("read password: %w", err)
 		}
 		options = append(options, remote.WithAuth(&authn.Basic{Username: o.username, Password: strings.TrimRight(string(password), "\r\n")}))
-	case !exposed:
-		options = append(options, remote.WithAuthFromKeychain(authn.DefaultKeychain))
 	}
 	config, err := clientTLS("--ca", o.ca, "", "", "")
 	if err != nil {
@@ -146,10 +130,7 @@ func (o *imagePushOptions) remote(ctx context.Context, registry name.Registry) (
 	}
 	connect := remote.DefaultTransport.(*http.Transport).Clone()
 	connect.TLSClientConfig = config
-	if o.plainHTTP {
-		return append(options, remote.WithTransport(connect)), nil
-	}
-	return append(options, remote.WithTransport(wasmimage.OnlyTLS{Next: connect})), nil
+	return append(options, remote.WithTransport(wasmimage.OnlyTLS{Next: connect, Loopback: true})), nil
 }
 
 // pushHint adds what to do about a registry's refusal.
@@ -162,7 +143,7 @@ func pushHint(err error) error {
 	case errors.As(err, &unknown):
 		return withHint(err, "give --ca with the registry's authority")
 	case strings.Contains(err.Error(), "wants plain HTTP") || strings.Contains(err.Error(), "server gave HTTP response"):
-		return withHint(err, "a registry without TLS takes --plain-http")
+		return withHint(err, "a registry without TLS has to be on this machine")
 	}
 	return err
 }

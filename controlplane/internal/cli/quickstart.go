@@ -42,7 +42,6 @@ const (
 type quickstartOptions struct {
 	envoy string
 	wasm  string
-	exit  bool
 }
 
 func newQuickstartCommand() *cobra.Command {
@@ -58,14 +57,12 @@ the proxies are two processes of that Envoy.
 Everything listens on loopback: on the usual ports where they are free, else on
 others, and says where.`,
 		Example: `  sluice quickstart
-  sluice quickstart --envoy /usr/local/bin/envoy
-  sluice quickstart --exit   # only the transcript`,
+  sluice quickstart --envoy /usr/local/bin/envoy`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return quickstart(cmd, o) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.envoy, "envoy", "", "`PATH` of an Envoy to run the filter in")
 	addWasmFlag(cmd, &o.wasm, "")
-	f.BoolVar(&o.exit, "exit", false, "stop after the transcript")
 	return cmd
 }
 
@@ -108,7 +105,7 @@ func quickstart(cmd *cobra.Command, o quickstartOptions) (err error) {
 	if err != nil && cmd.Context().Err() != nil {
 		return errInterrupted
 	}
-	if err != nil || o.exit {
+	if err != nil {
 		return err
 	}
 	d.farewell()

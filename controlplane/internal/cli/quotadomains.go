@@ -9,9 +9,7 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quota"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/reload"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -30,11 +28,9 @@ func (o *quotaOptions) allow(log *slog.Logger, proxyCAs func() *x509.CertPool, p
 		served := servedDomains{policies: policies, domains: map[string]bool{}}
 		return func(_ quota.Peer, domain string) error { return served.allow(domain) }, nil
 	}
-	rules, err := reload.Open(log, func(contents [][]byte) (*access.NodeIDs, error) {
-		return access.ParseNodeIDs(o.domains, contents[0])
-	}, o.domains)
+	rules, err := openNames(log, "--quota-domains", o.domains)
 	if err != nil {
-		return nil, fmt.Errorf("read --quota-domains: %w", err)
+		return nil, err
 	}
 	return func(p quota.Peer, domain string) error {
 		if p.Certificate == nil {

@@ -47,7 +47,6 @@ type proxyOptions struct {
 func (o *proxyOptions) AddFlags(cmd *cobra.Command) {
 	b, flags := &o.bootstrap, cmd.Flags()
 	o.services.AddFlags(cmd, "(required with --xds)")
-	flags.StringVar(&b.Cluster, "cluster", "", "node cluster `NAME` (default \"sluice\")")
 	flags.StringVar(&b.Manage, "manage", "", "`IP:PORT` of a listener of its own for management requests")
 	flags.StringVar(&o.manageTLS.Cert, "manage-cert", "", "`FILE` on the proxy's machine with the certificate chain of that listener: use TLS")
 	flags.StringVar(&o.manageTLS.Key, "manage-key", "", "`FILE` on the proxy's machine with its private key")

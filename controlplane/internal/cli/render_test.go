@@ -34,14 +34,14 @@ func TestRenderEnvoy(t *testing.T) {
 
 	t.Run("everything", func(t *testing.T) {
 		stdout, stderr, err := runRenderEnvoy(t, with("-f", managed, "--xds", "control:18000,spare:18000", "--node", "edge-1", "--envoy-version", "1.36", "--manage", "127.0.0.1:9902",
-			"--quota", "quota:18001", "--xds-ca", "ca.pem", "--xds-cert", "cert.pem", "--xds-key", "key.pem", "--cluster", "edge", "--manage-cert", "m.pem", "--manage-key", "m.key")...)
+			"--quota", "quota:18001", "--xds-ca", "ca.pem", "--xds-cert", "cert.pem", "--xds-key", "key.pem", "--manage-cert", "m.pem", "--manage-key", "m.key")...)
 		require.NoError(t, err)
 		require.Empty(t, stderr)
 		want, err := envoy.Bootstrap(envoy.BootstrapOptions{
 			AccessLog: "/dev/stdout", Headers: []string{"x-user-id"},
 			Plugin: envoy.Plugin{Envoy: "1.36", Wasm: wasm, Policy: []byte(`{"version":1,"rules":[{"name":"all","key":[{"header":"x-user-id"}],"missing_key":"deny","limits":["10/1s"]}],"manage":{"path":"/.sluice/","token_sha256":"` + token + `","port":9902}}`)},
 			Listen: "127.0.0.1:10000", Upstream: "127.0.0.1:8080", Admin: "127.0.0.1:9901", Manage: "127.0.0.1:9902",
-			XDS: []string{"control:18000", "spare:18000"}, Node: "edge-1", Cluster: "edge",
+			XDS: []string{"control:18000", "spare:18000"}, Node: "edge-1",
 			XDSTLS:    &envoy.ClientTLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"},
 			Quota:     []string{"quota:18001"},
 			QuotaTLS:  &envoy.ClientTLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem"},

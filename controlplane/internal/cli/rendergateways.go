@@ -32,11 +32,9 @@ func (o *resourceOptions) AddFlags(cmd *cobra.Command, urls, targets string) {
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resource (default: kubectl's)")
 	flags.StringVar(&o.URL, "url", "", "`URL` of the filter's binary: "+urls)
 	flags.StringVar(&o.SHA256, "sha256", "", "`DIGEST` that the image, or the file behind http, must have; a wrong one stops a filter that runs")
-	flags.StringVar(&o.PullPolicy, "pull-policy", "", "`POLICY`: "+envoy.PullIfNotPresent+" or "+envoy.PullAlways+" (default: IfNotPresent, but Always for an image's tag latest)")
 	flags.StringVar(&o.PullSecret, "pull-secret", "", "`SECRET` in that namespace with the registry's credentials")
 	flags.StringArrayVar(&o.targets, "target", nil, targets)
 	flags.StringVar(&o.quotaCluster, "quota-cluster", "", "`NAME` of the proxies' cluster that leads to the quota service, for rules of scope cluster (default: the policy's quota.cluster)")
-	_ = cmd.RegisterFlagCompletionFunc("pull-policy", fixed(envoy.PullIfNotPresent, envoy.PullAlways))
 }
 
 func fixed(words ...string) cobra.CompletionFunc {
@@ -68,17 +66,7 @@ func (o *resourceOptions) warn(to io.Writer) {
 	if o.URL == "" || strings.HasPrefix(o.URL, "file:") || o.SHA256 != "" || strings.Contains(o.URL, "@sha256:") {
 		return
 	}
-	fmt.Fprintln(to, "warning: without --sha256 whoever controls the URL decides what runs in the proxies")
-	if o.PullPolicy == envoy.PullAlways || o.PullPolicy == "" && o.isLatest() {
-		fmt.Fprintln(to, "warning: the binary is fetched again with each change, so a change of policy may change the binary too: give its digest")
-	}
-}
-
-// isLatest reports whether the image has the tag latest, by name or for want of one.
-func (o *resourceOptions) isLatest() bool {
-	image := o.Image()
-	_, tag, tagged := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
-	return image != "" && (!tagged || tag == "latest")
+	fmt.Fprintln(to, "warning: without --sha256 whoever controls the URL decides what runs in the proxies, and a change of policy may fetch another binary")
 }
 
 // printResource prints what a builder made.

@@ -19,9 +19,9 @@ func newRenderKubernetesCommand() *cobra.Command {
 volume and, with --quota-store, quota as a Deployment of two, each with a Service and
 a NetworkPolicy, as a user without rights.
 
-The files that they read are in two Secrets. --tls-secret is of type
+The files that they read are in two Secrets. sluice-tls is of type
 kubernetes.io/tls, with a certificate for sluice-serve.NAMESPACE.svc and
-sluice-quota.NAMESPACE.svc. The keys of --secret are named like the flags of serve
+sluice-quota.NAMESPACE.svc. The keys of sluice are named like the flags of serve
 and quota: xds-client-ca and access, with --quota-store quota-domains, and what
 --serve-file and --quota-file name.`,
 		Example: `  sluice render kubernetes --image registry.example/sluice:v0.1.0 -n sluice --proxies edge --callers ci \
@@ -41,10 +41,8 @@ and quota: xds-client-ca and access, with --quota-store quota-domains, and what
 	flags.StringVar(&o.Image, "image", "", "`IMAGE` of the command (required)")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "", "`NAMESPACE` of the resources (required)")
 	flags.StringVar(&o.Storage, "storage", "4Gi", "`SIZE` of serve's volume")
-	flags.StringVar(&o.TLSSecret, "tls-secret", "sluice-tls", "`SECRET` with the server's certificate and key")
-	flags.StringVar(&o.Secret, "secret", "sluice", "`SECRET` with the other files")
-	flags.StringSliceVar(&o.ServeFiles, "serve-file", nil, "`FLAG` of serve whose file is in --secret; may be repeated")
-	flags.StringSliceVar(&o.QuotaFiles, "quota-file", nil, "`FLAG` of quota whose file is in --secret; may be repeated")
+	flags.StringSliceVar(&o.ServeFiles, "serve-file", nil, "`FLAG` of serve whose file is in the Secret sluice; may be repeated")
+	flags.StringSliceVar(&o.QuotaFiles, "quota-file", nil, "`FLAG` of quota whose file is in the Secret sluice; may be repeated")
 	flags.StringVar(&o.QuotaStore, "quota-store", "", "`URL` of the Redis of quota (default: serve counts in memory, and there is no quota)")
 	flags.StringArrayVar(&o.Proxies, "proxies", nil, "`NAMESPACE[/LABEL=VALUE]` of pods that may reach xDS and quota; may be repeated (required)")
 	flags.StringArrayVar(&o.Callers, "callers", nil, "`NAMESPACE[/LABEL=VALUE]` of pods that may reach the HTTP APIs; may be repeated (default: none)")
@@ -59,7 +57,7 @@ func checkFileFlags(cmd *cobra.Command, flag string, names []string) error {
 	for _, name := range names {
 		switch name {
 		case "tls-cert", "tls-key", "client-ca":
-			return usageError(fmt.Errorf("--%s %s is there already", flag, name), "the certificate is in --tls-secret, client-ca is xds-client-ca")
+			return usageError(fmt.Errorf("--%s %s is there already", flag, name), "the certificate is in the Secret sluice-tls, client-ca is xds-client-ca")
 		}
 		found := cmd.Flags().Lookup(name)
 		if found == nil {

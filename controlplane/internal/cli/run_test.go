@@ -250,8 +250,9 @@ func TestQuickstart(t *testing.T) {
 	require.Equal(t, http.StatusOK, statusOf(t, address))
 
 	// Another one beside it finds other ports.
-	other := start(t, newQuickstartCommand(), "--wasm", wasm, "--exit")
-	require.NoError(t, <-other.done, "%s", &other.out)
+	other := start(t, newQuickstartCommand(), "--wasm", wasm)
+	other.find(t, `(curl -i) `)
+	require.NoError(t, other.end(t))
 	require.NoError(t, c.end(t))
 }
 
@@ -259,8 +260,9 @@ func TestQuickstartWithEnvoy(t *testing.T) {
 	t.Parallel()
 	binary, err := proc.Find()
 	require.NoError(t, err)
-	c := start(t, newQuickstartCommand(), "--wasm", needFilter(t), "--envoy", binary, "--exit")
-	require.NoError(t, <-c.done, "%s", &c.out)
+	c := start(t, newQuickstartCommand(), "--wasm", needFilter(t), "--envoy", binary)
+	c.find(t, `(curl -i) `)
+	require.NoError(t, c.end(t))
 	require.Equal(t, 2, strings.Count(c.out.String(), "429 denied"), "%s", &c.out)
 	require.Equal(t, 7, strings.Count(c.out.String(), "200 allowed"), "%s", &c.out)
 	require.Contains(t, c.out.String(), "10 of 14 were allowed.")

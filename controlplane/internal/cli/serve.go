@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/conns"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/console"
@@ -31,12 +33,12 @@ const maxRequests = 16
 
 type serveOptions struct {
 	listenOptions
-	names  nodeNameOptions
-	manage serveManageOptions
-	quotas quotaOptions
-	data   string
-	keep   int
-	wasm   string
+	manage    serveManageOptions
+	quotas    quotaOptions
+	data      string
+	nodeNames string
+	keep      int
+	wasm      string
 }
 
 func newServeCommand() *cobra.Command {
@@ -86,7 +88,7 @@ sides. Proxies that share a certificate can pose as each other.`,
 	cmd.Flags().StringVar(&o.wasm, "wasm", "", "absolute `PATH` of the filter's binary on the proxies' machines, where neither apply nor the node names one")
 	cmd.Flags().IntVar(&o.keep, "keep", defaultKeep, "how many revisions to keep, from 2; older ones are dropped once no proxy runs them or may fall back on them; 0 keeps all")
 	o.AddFlags(cmd, defaultHTTP, defaultXDS)
-	o.names.AddFlags(cmd)
+	cmd.Flags().StringVar(&o.nodeNames, "node-names", "", "`FILE` with lines SAN ID: which node ids a certificate may use beside its own names")
 	o.manage.AddFlags(cmd)
 	o.quotas.AddFlags(cmd, "memory|URL|off", "default: that of serve's policy")
 	return cmd
@@ -126,9 +128,13 @@ func serve(cmd *cobra.Command, o serveOptions) error {
 	if err != nil {
 		return err
 	}
-	identify, err := o.names.identify(log)
-	if err != nil {
-		return err
+	identify := new(access.NodeIDs).SAN
+	if o.nodeNames != "" {
+		names, err := openNames(log, "--node-names", o.nodeNames)
+		if err != nil {
+			return err
+		}
+		identify = func(cert *x509.Certificate, node string) (string, error) { return names.Get().SAN(cert, node) }
 	}
 	policies, err := openStore(o.data)
 	if err != nil {

@@ -177,7 +177,7 @@ func TestCompletion(t *testing.T) {
 	}
 	words := map[string]string{
 		"output": "text json", "kind": "wasm-plugin traffic-extension", "fail-strategy": "reload close open",
-		"mode": "client server client-and-server", "phase": "authn authz stats", "pull-policy": "IfNotPresent Always", "form": "compat artifact",
+		"mode": "client server client-and-server", "phase": "authn authz stats", "form": "compat artifact",
 	}
 	seen := map[string]bool{}
 	for _, cmd := range leaves() {

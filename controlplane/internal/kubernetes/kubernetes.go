@@ -21,11 +21,10 @@ const (
 	Data = "/var/lib/sluice"
 )
 
-// Options say what stands where. Secrets are of the namespace.
+// Options say what stands where. Of the namespace are two Secrets: sluice-tls of type
+// kubernetes.io/tls, and sluice, whose keys are named like the flags whose files they are.
 type Options struct {
 	Image, Namespace, Storage string
-	TLSSecret                 string   // of type kubernetes.io/tls
-	Secret                    string   // its keys are named like the flags whose files they are
 	ServeFiles, QuotaFiles    []string // further such flags
 	QuotaStore                string   // URL; empty = serve counts in memory
 	Proxies, Callers          []string // NAMESPACE or NAMESPACE/LABEL=VALUE
@@ -58,7 +57,6 @@ const label = `[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?`
 
 var (
 	namespaceName = regexp.MustCompile(`^` + label + `$`)
-	secretName    = regexp.MustCompile(`^` + label + `(\.` + label + `)*$`)
 	secretKey     = regexp.MustCompile(`^[-._a-zA-Z0-9]+$`)
 	quantity      = regexp.MustCompile(`^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$`)
 	imageName     = regexp.MustCompile(`^[a-zA-Z0-9][-a-zA-Z0-9._/:@]*$`)
@@ -82,8 +80,6 @@ func Manifests(o Options) ([]byte, error) {
 		{"image", o.Image, "REGISTRY/IMAGE:TAG", imageName},
 		{"namespace", o.Namespace, "lower-case letters, digits and -, at most 63", namespaceName},
 		{"storage", o.Storage, "a size such as 4Gi", quantity},
-		{"tls-secret", o.TLSSecret, "the name of a Secret", secretName},
-		{"secret", o.Secret, "the name of a Secret", secretName},
 	} {
 		if !field.form.MatchString(field.value) {
 			return nil, fmt.Errorf("--%s %q: want %s", field.flag, field.value, field.want)

@@ -12,7 +12,7 @@ import (
 
 func some() Options {
 	return Options{
-		Image: "registry.example/sluice:v0.1.0", Namespace: "on", Storage: "4Gi", TLSSecret: "sluice-tls", Secret: "123",
+		Image: "registry.example/sluice:v0.1.0", Namespace: "on", Storage: "4Gi",
 		ServeFiles: []string{"http-client-ca", "node-names"}, QuotaFiles: []string{"quota-password-file"},
 		QuotaStore: "rediss+sentinel://a:1,[::1]:2/main?ca=/etc/sluice/redis-ca",
 		Proxies:    []string{"edge/app.kubernetes.io/name=envoy", "shop"}, Callers: []string{"ci"},
