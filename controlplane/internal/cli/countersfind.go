@@ -30,7 +30,7 @@ func newCountersFindCommand() *cobra.Command {
 		manageOptions
 	}
 	cmd := &cobra.Command{
-		Use:   "find [flags] [-- curl COMMAND LINE]",
+		Use:   "find",
 		Short: "Find a client's counters in all rules, what denies it, and how to free it",
 		Long: `Find the counters of a client that is described by one of its requests, as for
 sluice explain. For each rule: the key that the client has in it, or why it has none;
@@ -46,9 +46,9 @@ sluice counters reset takes the same description instead of --key.
 Exits 1 if no rule has a key of the client.`,
 		Example: `  sluice counters find --header x-user-id=alice --client-ip 192.0.2.7
 
-  sluice counters find --client-ip 192.0.2.7 -- curl https://api.example.com/v1/orders -H 'x-user-id: alice'`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
+  sluice counters find --client-ip 192.0.2.7 --host api.example.com --path /v1/orders`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
 				return err
 			}
