@@ -122,7 +122,9 @@ func TestApplyNamesProxiesOfAnotherQuotaCluster(t *testing.T) {
 	require.Eventually(t, func() bool { return len(m.xds.Ledger().Managed()) == 3 }, time.Minute, time.Millisecond)
 	require.Empty(t, on(""), "no rule asks the quota service")
 	require.Equal(t, []string{`quota.cluster is "quota_eu", but the quota service's cluster in the Envoy of edge-1 is "sluice_quota": ` +
-		"on_unavailable will decide rules of scope cluster"}, on("scope: cluster, "))
+		"on_unavailable will decide rules of scope cluster",
+		`whether the Envoy of edge-0 has the cluster "quota_eu" of the quota service is not known, because sluice.quota_cluster in the node's metadata names none: ` +
+			"without it on_unavailable will decide rules of scope cluster"}, on("scope: cluster, "))
 }
 
 // listener is where a proxy answers management requests.

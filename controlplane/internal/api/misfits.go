@@ -12,7 +12,7 @@ import (
 )
 
 // misfits says where proxies, by what they tell of themselves, lack what the policy takes
-// for granted. What a proxy does not tell is not known, and nothing is said of it.
+// for granted, or do not tell whether they have it.
 func misfits(p *policy.Policy, proxies []xds.Managed) (warnings []string) {
 	port := manageOf(p).Port
 	names, first := lacking(proxies, func(m xds.Managed) bool { at := manage.Port(m.Address); return port != 0 && at != 0 && at != port })
@@ -27,6 +27,11 @@ func misfits(p *policy.Policy, proxies []xds.Managed) (warnings []string) {
 	if names != "" {
 		warnings = append(warnings, fmt.Sprintf("quota.cluster is %s, but the quota service's cluster in the Envoy of %s is %s: on_unavailable will decide rules of scope cluster",
 			shown(p.Quota.Cluster), names, shown(first.Quota)))
+	}
+	names, _ = lacking(proxies, func(m xds.Managed) bool { return m.Quota == "" })
+	if names != "" {
+		warnings = append(warnings, fmt.Sprintf("whether the Envoy of %s has the cluster %s of the quota service is not known, because sluice.quota_cluster in the node's metadata names none: "+
+			"without it on_unavailable will decide rules of scope cluster", names, shown(p.Quota.Cluster)))
 	}
 	return warnings
 }
