@@ -34,7 +34,8 @@ type Counters struct {
 	Quota   *counted.Answer `json:"quota,omitempty"`
 	Proxies []manage.Row    `json:"proxies"`
 	Failed  int             `json:"failed"`
-	Sum     *int64          `json:"sum,omitempty"` // of the values of the proxies that answered; nil if none did
+	Sum     *int64          `json:"sum,omitempty"`      // of the values of all proxies; nil unless all answered
+	AtLeast *int64          `json:"at_least,omitempty"` // what it is at least, where only some answered
 
 	Denials []counted.Denials `json:"denials,omitempty"` // of top: of all proxies
 	Note    string            `json:"note,omitempty"`
@@ -99,7 +100,11 @@ func NewCounters(op manage.Operation, rows []manage.Row) Counters {
 			sum += *r.Value
 		}
 	}
-	if op.Sums && c.Failed < len(rows) {
+	switch {
+	case !op.Sums || c.Failed == len(rows):
+	case c.Failed > 0:
+		c.AtLeast = &sum
+	default:
 		c.Sum = &sum
 	}
 	if op.Name == "top" {

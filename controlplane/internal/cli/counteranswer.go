@@ -42,10 +42,10 @@ func (o *countersOptions) print(w io.Writer, report *api.Counters) error {
 		}
 	}
 	switch unknown := strings.Join(failed, ", "); {
+	case report.AtLeast != nil:
+		table = append(table, []string{"sum", holds + "at least " + strconv.FormatInt(*report.AtLeast, 10) + ", without " + unknown})
 	case report.Sum == nil && unknown != "" && (holds != "" || o.op.Sums):
 		table = append(table, []string{"sum", "not known: no proxy answered"})
-	case report.Sum != nil && unknown != "":
-		table = append(table, []string{"sum", holds + "at least " + strconv.FormatInt(*report.Sum, 10) + ", without " + unknown})
 	case report.Sum != nil:
 		table = append(table, []string{"sum", holds + strconv.FormatInt(*report.Sum, 10)})
 	}
