@@ -47,7 +47,11 @@ func TestTop(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			got, err := topOf(t, policy.ReportPlain, tc.rules, tc.headers...)
 			require.NoError(t, err)
-			require.JSONEq(t, `{"rules":[{"rule":"r","since_ns":5000000000,"keys":[`+tc.want+`],"rest":0}]}`, got)
+			mode := "enforced"
+			if tc.name == "in shadow" {
+				mode = "shadow"
+			}
+			require.JSONEq(t, `{"rules":[{"rule":"r","mode":"`+mode+`","since_ns":5000000000,"keys":[`+tc.want+`],"rest":0}]}`, got)
 		})
 	}
 }
