@@ -65,14 +65,14 @@ func newManagedFixture(t *testing.T) *managedFixture {
 }
 
 // proxyAt connects a proxy that announces the address, and waits until it runs
-// the current revision.
-func (m *managedFixture) proxyAt(id, address string, runs uint64) {
+// revision 1.
+func (m *managedFixture) proxyAt(id, address string) {
 	m.t.Helper()
 	m.proxyWith(id, map[string]any{"manage": address}, func(int) bool { return true })
 	require.Eventually(m.t, func() bool {
 		for _, p := range m.xds.Ledger().Managed() {
 			if p.Node == id {
-				return p.Runs == runs
+				return p.Runs == 1
 			}
 		}
 		return false
@@ -96,9 +96,9 @@ func TestApplyNamesProxiesOfAnotherManagePort(t *testing.T) {
 		return a.ProxyWarnings
 	}
 	require.Empty(t, on("port: 9902, "), "no proxy")
-	m.proxyAt("edge-0", "", 1)
-	m.proxyAt("edge-1", "127.0.0.1:9902", 1)
-	m.proxyAt("edge-2", "https://edge-2.example.com:9902", 1)
+	m.proxyAt("edge-0", "")
+	m.proxyAt("edge-1", "127.0.0.1:9902")
+	m.proxyAt("edge-2", "https://edge-2.example.com:9902")
 	require.Empty(t, on("port: 9902, "))
 	require.Empty(t, on(""), "the policy leaves the port to the proxies")
 	require.Equal(t, []string{"manage.port is 9903, but the management listener of edge-1, edge-2 is on another port " +
@@ -162,8 +162,8 @@ func TestCountersAreAudited(t *testing.T) {
 	})
 	var a Applied
 	m.json("POST", "/v1/policies", managed, 201, &a)
-	m.proxyAt("edge-1", at, 1)
-	m.proxyAt("edge-2", "", 1)
+	m.proxyAt("edge-1", at)
+	m.proxyAt("edge-2", "")
 
 	var c Counters
 	form := url.Values{"rule": {"per-user"}, "key": {"alice", "x"}, "n": {"2"}}

@@ -54,8 +54,8 @@ func TestCountersOfAClusterRule(t *testing.T) {
 	})
 	var a Applied
 	m.json("POST", "/v1/policies", leased, 201, &a)
-	m.proxyAt("edge-1", at, 1)
-	m.proxyAt("edge-2", "", 1)
+	m.proxyAt("edge-1", at)
+	m.proxyAt("edge-2", "")
 	form := url.Values{"rule": {"shared"}, "key": {"alice"}}
 	newest := func() store.Entry {
 		list, err := m.store.Audit(t.Context(), 1, 0)

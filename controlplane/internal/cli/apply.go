@@ -168,7 +168,7 @@ func (r rollOut) follow(interrupt context.Context, text io.Writer, result *rolle
 		printOutcome(text, v)
 	}
 	if len(result.Outcomes)+len(result.Missing) == 0 {
-		fmt.Fprintln(text, "no proxy is connected; each gets it when it connects, as sluice status --watch shows")
+		fmt.Fprintln(text, "no proxy is connected; each gets it when it connects, as sluice status shows")
 	}
 	return r.judge(result)
 }

@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -99,4 +101,15 @@ func progress(cmd *cobra.Command) (show func(*accesslog.Stats), end func()) {
 			fmt.Fprintf(to, "\r%d requests until %s\x1b[K", s.Requests, moment(accesslog.Time(s.LastNs)))
 		}
 	}, func() { fmt.Fprint(to, "\r\x1b[K") }
+}
+
+// isTerminal says whether people see what is written, as it comes, on a terminal that
+// can write over it.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }

@@ -51,15 +51,10 @@ func (o *output) Type() string { return "format" }
 
 // print prints a value as JSON, or as text says.
 func (o output) print(cmd *cobra.Command, value any, text func(io.Writer) error) error {
-	return o.write(cmd.OutOrStdout(), value, text)
-}
-
-// write is print to any writer.
-func (o output) write(w io.Writer, value any, text func(io.Writer) error) error {
 	if o == outputJSON {
-		return printJSON(w, value)
+		return printJSON(cmd.OutOrStdout(), value)
 	}
-	return text(w)
+	return text(cmd.OutOrStdout())
 }
 
 // printJSON prints a value for programs. It escapes what is not printable, because

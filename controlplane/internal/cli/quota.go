@@ -41,14 +41,9 @@ counted is lost with it. A password in the URL is never logged; better is
 --quota-password-file.
 
 With --client-ca every proxy needs a certificate, and --quota-domains says which
-domains of policies a certificate may ask for, one line each; * and {id} stand
-for one or more characters, as in serve's --node-names:
-
-  SAN DOMAIN                # a name in a certificate, and the policy's domain
-  spiffe://corp/edge/* shop
-
---quota-domains any lets each certificate ask for every domain, and so use up, or
-lock, every counter of the store.
+domains of policies a certificate may ask for, one line each, with * and {id} as in
+serve's --node-names, such as: spiffe://corp/edge/* shop. With --quota-domains any
+each certificate may use up, or lock, every counter of the store.
 
 An address that is not loopback is refused without TLS and --client-ca, for HTTP
 without TLS and --access.`,

@@ -48,7 +48,8 @@ func newServeCommand() *cobra.Command {
 		Short: "Run the control plane",
 		Long: `Run the control plane: a versioned policy store in a directory, the xDS server
 that pushes it to proxies, and the HTTP API that the other commands use, with
-/healthz and /metrics, and for browsers the console at /console/. It logs to standard error and ends on SIGINT or SIGTERM.
+/healthz and /metrics, and for browsers the console at /console/. It logs to standard
+error and ends on SIGINT or SIGTERM.
 
 With --access every HTTP request but /healthz needs a bearer token or a client
 certificate that the file gives a role:
@@ -63,19 +64,13 @@ access file are read again when they change.
 
 An address that is not loopback is refused without TLS and, for HTTP, --access;
 for xDS, --xds-client-ca. On loopback without --access anyone may call as an
-admin, and HTTP requests must name localhost or an address as their host, which
-a web page cannot.
+admin, and HTTP requests must name localhost or an address as their host.
 
 Where proxies need a certificate, a proxy's node id must be a DNS or URI name in
-its own. --node-names grants further ids, one line each:
+its own. --node-names grants further ids, one line each, where * and {id} stand for
+characters of a label or segment, and {id} for the same on both sides:
 
-  SAN ID                    # a name in a certificate, and an id that goes with it
-  {id}.edge.corp {id}       # edge-1.edge.corp may call itself edge-1
-  spiffe://corp/edge edge-* # all edges share a certificate
-
-* and {id} stand for one or more characters: in a DNS name other than ".", in the
-path of a URI other than "/", in an id other than both; {id} for the same on both
-sides. Proxies that share a certificate can pose as each other.`,
+  {id}.edge.corp {id}       # edge-1.edge.corp may call itself edge-1`,
 		Example: `  sluice serve --data /var/lib/sluice
   sluice serve --data data --http 127.0.0.1:0 --xds 127.0.0.1:0   # ports of the system's choice, see the log
   sluice serve --data /var/lib/sluice --http 0.0.0.0:18080 --xds 0.0.0.0:18000 \

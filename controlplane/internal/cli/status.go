@@ -3,10 +3,6 @@ package cli
 import (
 	"fmt"
 	"io"
-	"net/http"
-	"os"
-	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,14 +12,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
 
-// statusOptions are the flags of sluice status.
-type statusOptions struct {
-	serverOptions
-	watch bool
-}
-
 func newStatusCommand() *cobra.Command {
-	var o statusOptions
+	var o serverOptions
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the current revision and what each proxy runs",
@@ -35,76 +25,14 @@ A filter module that apply --wasm has named is shown with its revision.
 Proxies that went away are shown for an hour. Where several processes use one node
 id, their addresses are shown, or their certificates where these differ.`,
 		Example: `  sluice status
-  sluice status --watch
+  watch sluice status
   sluice status --output json`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.watch {
-				return watchStatus(cmd, &o.serverOptions)
-			}
-			return show(cmd, &o.serverOptions, "/v1/status", nil, printStatus)
+			return show(cmd, &o, "/v1/status", nil, printStatus)
 		},
 	}
 	o.AddFlags(cmd)
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "print it again whenever it changes, until interrupted")
 	return cmd
-}
-
-// watchEvery is how often --watch asks.
-const watchEvery = time.Second
-
-// clearScreen goes to the top of a terminal and clears it.
-const clearScreen = "\x1b[H\x1b[2J"
-
-// watchStatus prints the status at every change: on a terminal over what was there,
-// else as one block after the other. A signal ends it well.
-func watchStatus(cmd *cobra.Command, o *serverOptions) error {
-	c, err := o.client()
-	if err != nil {
-		return err
-	}
-	ctx, out := cmd.Context(), cmd.OutOrStdout()
-	before, between := "", ""
-	if isTerminal(out) {
-		before, between = clearScreen, clearScreen
-	} else if o.output == outputText {
-		between = "\n"
-	}
-	var last string
-	for {
-		st, now := new(api.Status), new(strings.Builder)
-		err := c.call(ctx, http.MethodGet, "/v1/status", nil, nil, st)
-		switch {
-		case ctx.Err() != nil:
-			return nil //nolint:nilerr // interrupted: that is how it ends
-		case err != nil:
-			return err
-		}
-		if err := o.output.write(now, st, func(w io.Writer) error { return printStatus(w, st) }); err != nil {
-			return err
-		}
-		if now.String() != last {
-			if _, err := io.WriteString(out, before+now.String()); err != nil {
-				return err
-			}
-			last, before = now.String(), between
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(watchEvery):
-		}
-	}
-}
-
-// isTerminal says whether people see what is written, as it comes, on a terminal that
-// can write over it.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }
 
 func printStatus(w io.Writer, st *api.Status) error {
