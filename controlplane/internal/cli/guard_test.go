@@ -213,29 +213,6 @@ func TestServeReadsItsFilesAgain(t *testing.T) {
 		require.Equal(t, want, code, token)
 	}
 
-	// Bad files change nothing, and the log says so once.
-	g.write("access", "token new root s3cret\n")
-	g.write("server.pem", "no certificate")
-	g.write("ca.pem", "no certificate")
-	g.changed()
-	for range 3 {
-		code, err = g.status(g.client(old, "ops"), "token of new")
-		require.NoError(t, err)
-		require.Equal(t, 200, code)
-		require.NoError(t, g.stream(old, "edge"))
-		g.changed()
-	}
-	require.NoError(t, os.Remove(g.path("server.key")))
-	g.changed()
-	code, err = g.status(g.client(old, "ops"), "")
-	require.NoError(t, err)
-	require.Equal(t, 200, code)
-	log := g.serve.out.String()
-	require.NotContains(t, log, "s3cret")
-	require.Equal(t, 1, strings.Count(log, "access:1: "+`\"root\" is not a role`), log)
-	require.Equal(t, 2, strings.Count(log, "ca.pem holds no PEM certificate"), "HTTP and xDS: %s", log)
-	require.Contains(t, log, "server.key: no such file or directory")
-
 	// Another authority, for the server's certificate and for the clients'.
 	g.write("access", "certificate ops.test admin\n")
 	g.write("ca.pem", next.pem)

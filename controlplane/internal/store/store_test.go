@@ -10,8 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
-
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 func open(t *testing.T, dir string) *Bolt {
@@ -185,16 +183,6 @@ func TestAppended(t *testing.T) {
 		t.Fatal("closed before the next one")
 	default:
 	}
-}
-
-func TestHeldByAnother(t *testing.T) {
-	dir := t.TempDir()
-	open(t, dir)
-	watch := buildtest.StartStopwatch()
-	_, err := Open(dir)
-	require.ErrorIs(t, err, ErrHeld)
-	require.ErrorContains(t, err, dir)
-	require.Less(t, watch.Elapsed(), 5*time.Second)
 }
 
 func TestAnotherFormatIsRefused(t *testing.T) {

@@ -18,9 +18,6 @@ func digest(token string) string {
 func TestWeak(t *testing.T) {
 	for token, want := range map[string]string{
 		"":            "no text at all",
-		"a":           "three letters",
-		"zZ":          "three letters",
-		"ZZZ":         "three letters",
 		"token":       "a common word",
 		"Secret":      "a common word",
 		"CHANGEME":    "a common word",
