@@ -11,38 +11,19 @@ import (
 
 // Error is the body of every answer that says why a request failed.
 type Error struct {
-	Error    string    `json:"error"`
-	Problems []Problem `json:"problems,omitempty"` // of a policy
-}
-
-// Problem is a policyfile.Problem as JSON.
-type Problem struct {
-	File    string `json:"file,omitempty"`
-	Line    int    `json:"line,omitempty"`
-	Column  int    `json:"column,omitempty"`
-	Path    string `json:"path,omitempty"`
-	Message string `json:"message"`
+	Error    string               `json:"error"`
+	Problems []policyfile.Problem `json:"problems,omitempty"` // of a policy
 }
 
 // maxProblems is more than a person mends at a time.
 const maxProblems = 100
 
-// Problems turns problems into JSON's form, never nil. It keeps the first ones
-// and counts the rest.
-func Problems(list []policyfile.Problem) []Problem {
+// Problems keeps the first ones and counts the rest. It is never nil, for JSON.
+func Problems(list []policyfile.Problem) []policyfile.Problem {
 	if more := len(list) - maxProblems; more > 0 {
-		list = append(list[:maxProblems:maxProblems], policyfile.Problem{Message: fmt.Sprintf("and %d more", more)})
+		return append(list[:maxProblems:maxProblems], policyfile.Problem{Message: fmt.Sprintf("and %d more", more)})
 	}
-	problems := make([]Problem, 0, len(list))
-	for _, p := range list {
-		problems = append(problems, Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message})
-	}
-	return problems
-}
-
-// Policy turns a Problem back.
-func (p Problem) Policy() policyfile.Problem {
-	return policyfile.Problem{File: p.File, Line: p.Line, Column: p.Column, Path: p.Path, Message: p.Message}
+	return append([]policyfile.Problem{}, list...)
 }
 
 // failure is an error with its status code.

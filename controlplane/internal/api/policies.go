@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -24,8 +25,8 @@ const (
 // Applied answers POST /v1/policies and POST /v1/rollback/{revision}.
 type Applied struct {
 	store.Summary
-	Warnings []Problem `json:"warnings"`
-	Proxies  int       `json:"proxies"` // connected now
+	Warnings []policyfile.Problem `json:"warnings"`
+	Proxies  int                  `json:"proxies"` // connected now
 	// Changes is what becomes of each counter of the revision before and of this
 	// one; null where there is none before, or none that can be read.
 	Changes []policydiff.Change `json:"changes"`

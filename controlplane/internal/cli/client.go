@@ -325,11 +325,7 @@ func (c *client) refused(response *http.Response) error {
 			notOurs)
 	}
 	if len(body.Problems) > 0 {
-		problems := make(policyfile.Errors, 0, len(body.Problems))
-		for _, p := range body.Problems {
-			problems = append(problems, p.Policy())
-		}
-		return problems
+		return policyfile.Errors(body.Problems)
 	}
 	err = fmt.Errorf("server %s: %s", c.base.Redacted(), body.Error)
 	if response.StatusCode == http.StatusUnauthorized {

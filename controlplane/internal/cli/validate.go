@@ -40,8 +40,8 @@ type validation struct {
 	Valid    bool                 `json:"valid"`
 	Rules    int                  `json:"rules,omitempty"`
 	Memory   *footprint.Footprint `json:"memory,omitempty"`
-	Problems []api.Problem        `json:"problems"`
-	Warnings []api.Problem        `json:"warnings"`
+	Problems []policyfile.Problem `json:"problems"`
+	Warnings []policyfile.Problem `json:"warnings"`
 }
 
 func validate(cmd *cobra.Command, o validateOptions) error {

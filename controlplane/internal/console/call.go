@@ -11,14 +11,15 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
 // failure is why a page cannot be had.
 type failure struct {
 	code       int
 	text       string
-	problems   []api.Problem // of a policy
-	retryAfter string        // seconds, "" for none
+	problems   []policyfile.Problem // of a policy
+	retryAfter string               // seconds, "" for none
 }
 
 func (f *failure) Error() string { return f.text }

@@ -10,6 +10,7 @@ import (
 	"github.com/go-analyze/charts"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
 // maxFailed bounds the proxies that are named because they have not answered.
@@ -18,8 +19,8 @@ const maxFailed = 20
 // rulesView is the rules and what they decide.
 type rulesView struct {
 	Rules   []Rule
-	Failed  []api.Problem // proxies that have not answered, the first of them
-	Silent  int           // all of these
+	Failed  []policyfile.Problem // proxies that have not answered, the first of them
+	Silent  int                  // all of these
 	More    int
 	Sample  int
 	Missing bool   // serve cannot ask proxies

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
@@ -70,7 +71,7 @@ type samples struct {
 	rules  map[string]*Rule
 	order  []string
 	more   int // rules that are not plotted
-	failed []api.Problem
+	failed []policyfile.Problem
 	last   map[string]map[string]Counts // by proxy and rule
 }
 
@@ -109,7 +110,7 @@ func (s *samples) add(c *api.Counters) {
 	last := map[string]map[string]Counts{}
 	for _, row := range c.Proxies {
 		if row.Error != "" {
-			s.failed = append(s.failed, api.Problem{Path: row.Proxy, Message: row.Error})
+			s.failed = append(s.failed, policyfile.Problem{Path: row.Proxy, Message: row.Error})
 			continue
 		}
 		last[row.Proxy] = s.addProxy(row.Stats, s.last[row.Proxy], came, totals)
@@ -168,7 +169,7 @@ func (s *samples) addProxy(stats []answer.Stats, before map[string]Counts, came,
 }
 
 // list returns the rules in the policy's order, with the number of the sample.
-func (s *samples) list() (rules []Rule, failed []api.Problem, more, number int) {
+func (s *samples) list() (rules []Rule, failed []policyfile.Problem, more, number int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range s.order {

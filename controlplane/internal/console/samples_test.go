@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
@@ -46,7 +47,7 @@ func TestSamples(t *testing.T) {
 		now = now.Add(5 * time.Second)
 	}
 	_, silent, _, _ := s.list()
-	require.Equal(t, []api.Problem{{Path: "b", Message: "gone"}}, silent)
+	require.Equal(t, []policyfile.Problem{{Path: "b", Message: "gone"}}, silent)
 
 	// Keys are shown with a rule that is sampled.
 	keys := make([]answer.DeniedKey, 2*maxKeys)

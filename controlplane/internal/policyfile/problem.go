@@ -10,10 +10,11 @@ import (
 
 // Problem is one thing wrong with a policy, or a warning about it.
 type Problem struct {
-	File         string // empty where the policy is no file
-	Line, Column int    // 0 = unknown
-	Path         string // "rules[2].limits[0].per"; empty for the document
-	Message      string // what is wrong and what would be right
+	File    string `json:"file,omitempty"` // empty where the policy is no file
+	Line    int    `json:"line,omitempty"` // 0 = unknown
+	Column  int    `json:"column,omitempty"`
+	Path    string `json:"path,omitempty"` // "rules[2].limits[0].per"; empty for the document
+	Message string `json:"message"`        // what is wrong and what would be right
 }
 
 // String is "FILE:LINE:COL: path: message" without the parts that are unknown.
