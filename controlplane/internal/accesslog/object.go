@@ -78,7 +78,7 @@ func (o *Options) compileObject(format string) (*object, error) {
 	f := &object{}
 	err = f.walk("", n, func(name string, value *policy.Node) error {
 		f.names = append(f.names, name)
-		literal, command, rest, err := cutOperator(value.Text)
+		literal, command, rest, err := cutValue(value.Text, operatorValue, "%")
 		if err != nil || literal != "" || rest != "" || command == "" {
 			return err // or no single value
 		}

@@ -1,56 +1,39 @@
 package accesslog
 
 import (
-	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// cutOperator cuts a format of Envoy before its first %OPERATOR%; %% is a sign.
-func cutOperator(format string) (literal, name, rest string, err error) {
-	for {
-		before, after, ok := strings.Cut(format, "%")
-		if !ok {
-			return literal + format, "", "", nil
-		}
-		if literal, format = literal+before, after; !strings.HasPrefix(after, "%") {
-			break
-		}
-		literal, format = literal+"%", after[1:]
-	}
-	depth := 0
-	for i, c := range format {
-		switch {
-		case c == '(':
-			depth++
-		case c == ')':
-			depth--
-		case c == '%' && depth <= 0:
-			return literal, format[:i], format[i+1:], nil
-		}
-	}
-	return "", "", "", errors.New(`a "%" has no second one: write %% for the sign itself`)
-}
+// values find what stands for a value in a format: %COMMAND(argument):most% of Envoy, where
+// %% is a sign, and $variable or ${variable} of nginx.
+var (
+	operatorValue = regexp.MustCompile(`%(?:%|(\w+)(?:\((.*?)\))?(?::(\d+))?%)`)
+	variableValue = regexp.MustCompile(`\$(?:\{([^{}]+)\}|(\w+))`)
+)
 
-// cutVariable cuts a format of nginx before its first $variable or ${variable}.
-func cutVariable(format string) (literal, name, rest string, err error) {
-	literal, rest, ok := strings.Cut(format, "$")
-	if !ok {
-		return literal, "", "", nil
-	}
-	if inner, braced := strings.CutPrefix(rest, "{"); braced {
-		if name, rest, ok = strings.Cut(inner, "}"); !ok || name == "" {
-			return "", "", "", errors.New(`"${" has no "}"`)
+// cutValue cuts a format before its first value. There is none where the name is empty.
+func cutValue(format string, values *regexp.Regexp, sign string) (literal, name, rest string, err error) {
+	for rest = format; name == "" && rest != ""; {
+		at := values.FindStringIndex(rest)
+		if at == nil {
+			at = []int{len(rest), len(rest)}
 		}
-		return literal, name, rest, nil
+		before, found := rest[:at[0]], rest[at[0]:at[1]]
+		if strings.Contains(before, sign) {
+			return "", "", "", fmt.Errorf("a %q begins no value: a value is %%COMMAND%%, $name or ${name}, and %%%% is the sign itself", sign)
+		}
+		literal, rest = literal+before, rest[at[1]:]
+		if found == "%%" {
+			literal += "%"
+		} else {
+			name = strings.Trim(found, "%${}")
+		}
 	}
-	after := strings.TrimLeft(rest, "_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-	if name = rest[:len(rest)-len(after)]; name == "" {
-		return "", "", "", errors.New(`a "$" has no name behind it`)
-	}
-	return literal, name, after, nil
+	return literal, name, rest, nil
 }
 
 // operatorMeanings returns what the value of COMMAND(argument):most is for, of which
@@ -68,16 +51,8 @@ func operatorMeanings(name string) ([]meaning, error) {
 }
 
 func operatorMeaning(name string) (t meaning, err error) {
-	var command, argument, length string
-	if i := strings.IndexByte(name, '('); i >= 0 {
-		end := strings.LastIndexByte(name, ')')
-		if end < i {
-			return t, fmt.Errorf("%%%s%% has no closing bracket", name)
-		}
-		command, argument, length = name[:i], name[i+1:end], strings.TrimPrefix(name[end+1:], ":")
-	} else {
-		command, length, _ = strings.Cut(name, ":")
-	}
+	parts := operatorValue.FindStringSubmatch("%" + name + "%")
+	command, argument, length := parts[1], parts[2], parts[3]
 	switch command {
 	case "START_TIME", "EMIT_TIME":
 		t = meaning{field: FieldTime, end: command == "EMIT_TIME"}

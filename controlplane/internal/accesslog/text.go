@@ -52,12 +52,12 @@ func (t *text) end(o *Options) (err error) {
 
 // cut cuts the format into its pieces.
 func (t *text) cut(format string) error {
-	parse := cutOperator
+	values, sign := operatorValue, "%"
 	if !strings.Contains(format, "%") && strings.Contains(format, "$") {
-		parse, t.escapes = cutVariable, true
+		values, sign, t.escapes = variableValue, "$", true
 	}
 	for rest := format; rest != ""; {
-		literal, name, after, err := parse(rest)
+		literal, name, after, err := cutValue(rest, values, sign)
 		if err != nil {
 			return err
 		}
