@@ -113,24 +113,19 @@ func timeOf(name, format string) (read func(string) (int64, bool), layout string
 	if strings.Trim(format, "%sf.0123456789") == "" && strings.HasPrefix(format, "%s") { // %s, %s.%3f
 		return epoch, "", nil
 	}
-	for rest := format; rest != ""; {
-		before, _, _ := strings.Cut(rest, "%")
-		layout, rest = layout+before, rest[len(before):]
-		if rest == "" {
-			break
+	layout = directive.ReplaceAllStringFunc(format, func(part string) string {
+		if layouts[part] == "" {
+			err = fmt.Errorf("%%%s%%: %s is not read: have the time logged with %%Y-%%m-%%dT%%H:%%M:%%S.%%3f%%z", name, part)
 		}
-		n := min(2, len(rest))
-		if len(rest) > 2 && rest[1] >= '0' && rest[1] <= '9' {
-			n = 3
-		}
-		part, ok := layouts[rest[:n]]
-		if !ok {
-			return nil, "", fmt.Errorf("%%%s%%: %s is not read: have the time logged with %%Y-%%m-%%dT%%H:%%M:%%S.%%3f%%z", name, rest[:n])
-		}
-		if strings.HasSuffix(part, "000") && !strings.HasSuffix(layout, ".") { // package time reads fractions behind a point alone
-			return nil, "", fmt.Errorf("%%%s%%: a fraction is read behind a point alone", name)
-		}
-		layout, rest = layout+part, rest[n:]
+		return layouts[part]
+	})
+	if bareFraction.MatchString(format) { // package time reads fractions behind a point alone
+		err = fmt.Errorf("%%%s%%: a fraction is read behind a point alone", name)
 	}
-	return byLayout(layout), layout, nil
+	return byLayout(layout), layout, err
 }
+
+var (
+	directive    = regexp.MustCompile(`%\d?.?`)
+	bareFraction = regexp.MustCompile(`(?:^|[^.])%\d?f`)
+)
