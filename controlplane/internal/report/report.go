@@ -8,9 +8,11 @@ import (
 	"html/template"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -18,14 +20,19 @@ import (
 //go:embed page.html
 var pageText string
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"n": grouped, "share": share, "time": moment, "key": keyCell, "inc": func(i int) int { return i + 1 },
-	"lines": lines, "per": per, "outcomes": outcomes, "alone": alone,
-	"clients": func(caption string, list []replay.Client) clientsView { return clientsView{caption, list} },
-}).Parse(pageText))
+var page = template.Must(template.New("page").Funcs(functions).Parse(pageText))
 
+// functions are those of both templates.
+var functions = map[string]any{
+	"n": grouped, "share": share, "time": moment, "key": keyCell, "count": count, "per": per, "inc": func(i int) int { return i + 1 },
+	"text": printable.Text, "upper": strings.ToUpper, "join": strings.Join,
+	"lines": lines, "readings": readings, "outcomes": outcomes, "alone": alone,
+	"clients": func(title any, list []replay.Client) clientsView { return clientsView{title, list} },
+}
+
+// clientsView is a table of clients, by the parts of their key in text.
 type clientsView struct {
-	Caption string
+	Title   any
 	Clients []replay.Client
 }
 

@@ -19,16 +19,7 @@ import (
 //go:embed text.tmpl
 var textText string
 
-var texts = template.Must(template.New("texts").Funcs(template.FuncMap{
-	"n": grouped, "share": share, "time": moment, "key": keyCell, "count": count, "text": printable.Text, "upper": strings.ToUpper, "join": strings.Join,
-	"readings": readings, "outcomes": outcomes, "alone": alone,
-	"clients": func(key []string, list []replay.Client) any {
-		return struct {
-			Key     []string
-			Clients []replay.Client
-		}{key, list}
-	},
-}).Parse(textText))
+var texts = template.Must(template.New("texts").Funcs(functions).Parse(textText))
 
 // Text writes a replay for a terminal.
 func Text(w io.Writer, r *replay.Report) error { return writeText(w, "replay", r) }

@@ -101,23 +101,13 @@ func Explain(ctx context.Context, o Options, r *Request) ([]byte, error) {
 	if r.AtNs != nil {
 		now = *r.AtNs
 	}
-	host, err := sim.New(ctx, sim.Options{
-		Wasm: o.Wasm, Workers: 1, VMID: "sluice", PluginName: "sluice", Seed: 1, CacheDir: o.CacheDir,
-		Now: func() int64 { return now }, LogLevel: sim.Warn,
-		Log: func(_ sim.Level, vm int, message string) {
-			if vm != sim.Canary {
-				o.Log(message)
-			}
-		},
-	})
-	if err != nil {
+	s := &simulation{now: now}
+	defer s.close()
+	o.Workers, o.Proxies, o.Seed = 1, 1, 1
+	if err := s.start(ctx, o, "", p); err != nil {
 		return nil, err
 	}
-	defer host.Close()
-	if err := host.Configure(p.json); err != nil {
-		return nil, err
-	}
-	response, err := host.Serve(0, &sim.Request{
+	response, err := s.hosts[0].Serve(0, &sim.Request{
 		Method: http.MethodPost, Path: path.Join(managePath, "explain"),
 		Headers: [][2]string{{"authorization", "Bearer " + manageToken}, {manage.RequestHeader, r.Header()}},
 	})

@@ -35,17 +35,8 @@ func NewFleet(ctx context.Context, o Options, name string, text []byte, ns int64
 		return nil, err
 	}
 	f := &Fleet{simulation: simulation{now: ns}}
-	if f.cluster, err = newCluster(ctx, func() int64 { return f.now }); err != nil {
-		return nil, err
-	}
-	o.Workers = 1
-	for i := range max(o.Proxies, 1) {
-		if err := f.addProxy(ctx, o, uint64(i), traceBrief); err != nil {
-			f.Close()
-			return nil, err
-		}
-	}
-	if err := f.configure(&policyFile{p, policy.AppendJSON(nil, node)}); err != nil {
+	o.Workers, o.Proxies = 1, max(o.Proxies, 1)
+	if err := f.start(ctx, o, traceBrief, &policyFile{p, policy.AppendJSON(nil, node)}); err != nil {
 		f.Close()
 		return nil, err
 	}

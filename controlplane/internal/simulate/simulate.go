@@ -95,7 +95,7 @@ func (s *simulation) line(ctx context.Context, o Options, r *reader, first *poli
 	}
 	if s.policy == nil {
 		s.now = l.ns
-		if err := s.start(ctx, o, first); err != nil {
+		if err := s.start(ctx, o, traceReport, first); err != nil {
 			return err
 		}
 	}
@@ -105,13 +105,13 @@ func (s *simulation) line(ctx context.Context, o Options, r *reader, first *poli
 	return nil
 }
 
-// start makes the proxies at the time of the first line.
-func (s *simulation) start(ctx context.Context, o Options, p *policyFile) (err error) {
+// start makes the proxies, at the time that s has now.
+func (s *simulation) start(ctx context.Context, o Options, trace string, p *policyFile) (err error) {
 	if s.cluster, err = newCluster(ctx, func() int64 { return s.now }); err != nil {
 		return err
 	}
 	for i := range o.Proxies {
-		if err := s.addProxy(ctx, o, uint64(i), traceReport); err != nil {
+		if err := s.addProxy(ctx, o, uint64(i), trace); err != nil {
 			return err
 		}
 	}
