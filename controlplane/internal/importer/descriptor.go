@@ -177,8 +177,8 @@ func (d *descriptor) possible(cells []cell, n *notes) []cell {
 func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]bool, n *notes) (rule, bool) {
 	c := &cells[at]
 	m := &maker{descriptor: d, cell: c, notes: n, parts: d.parts()}
-	m.rule = rule{name: clip(c.name, 100), quota: c.quota, match: d.match.clone(), exempt: slices.Clone(d.exempt),
-		cost: d.cost, countDenied: d.cost > 0 && c.quota.algorithm == ""}
+	m.rule = rule{Name: clip(c.name, 100), quota: c.quota, Match: d.match.clone(), Exempt: slices.Clone(d.exempt),
+		Cost: d.cost, CountDenied: d.cost > 0 && c.quota.algorithm == ""}
 	m.place()
 	if why := d.unsayable(c); why != "" {
 		m.note(why)
@@ -195,17 +195,17 @@ func (d *descriptor) rule(cells []cell, at int, before []int, inside map[int]boo
 	if len(m.listed) > 0 {
 		m.only()
 		if len(inside) > 0 {
-			m.rule.name = clip(d.keys(), 100) // it is for several values
+			m.rule.Name = clip(d.keys(), 100) // it is for several values
 		}
 	}
-	if n := len(m.rule.exempt); n > policy.MaxExempt {
-		m.rule.exempt = m.rule.exempt[:policy.MaxExempt]
+	if n := len(m.rule.Exempt); n > policy.MaxExempt {
+		m.rule.Exempt = m.rule.Exempt[:policy.MaxExempt]
 		m.note("It should leave out the requests of " + strconv.Itoa(n) + " matches, and a rule has at most " +
 			strconv.Itoa(policy.MaxExempt) + ".")
 		m.off()
 	}
-	if len(m.rule.overrides) > 0 && len(m.rule.key) == 0 {
-		m.rule.overrides = nil
+	if len(m.rule.Overrides) > 0 && len(m.rule.Key) == 0 {
+		m.rule.Overrides = nil
 	}
 	return m.rule, true
 }
@@ -248,7 +248,7 @@ func (m *maker) off() {
 func (m *maker) place() {
 	for i, p := range m.parts {
 		v := m.cell.patterns[i]
-		matched := p.restrict(&m.rule.match, v)
+		matched := p.restrict(&m.rule.Match, v)
 		if v.kind == exactly && matched {
 			continue
 		}
@@ -260,7 +260,7 @@ func (m *maker) place() {
 			continue
 		}
 		m.kept = append(m.kept, i)
-		m.rule.key = append(m.rule.key, p)
+		m.rule.Key = append(m.rule.Key, p)
 		if !matched {
 			m.listed = append(m.listed, i)
 		}
@@ -301,13 +301,13 @@ func (m *maker) except(c *cell, inside bool) bool {
 				m.note("This rule should leave out requests of " + c.name + ", and leaves out more.")
 			}
 		}
-		m.rule.exempt = append(m.rule.exempt, beyond)
+		m.rule.Exempt = append(m.rule.Exempt, beyond)
 	case all:
 		return false
 	case inside:
-		m.rule.overrides = append(m.rule.overrides, override{patterns, c.quota})
+		m.rule.Overrides = append(m.rule.Overrides, override{patterns, c.quota})
 	default:
-		m.rule.overrides = append(m.rule.overrides, override{patterns, nil})
+		m.rule.Overrides = append(m.rule.Overrides, override{patterns, nil})
 	}
 	return true
 }
@@ -321,5 +321,5 @@ func (m *maker) only() {
 			patterns[at], _ = m.parts[i].override(m.cell.patterns[i])
 		}
 	}
-	m.rule.overrides = append(m.rule.overrides, override{patterns, m.cell.quota}, override{others, nil})
+	m.rule.Overrides = append(m.rule.Overrides, override{patterns, m.cell.quota}, override{others, nil})
 }

@@ -22,22 +22,28 @@ type draft struct {
 	rules   []rule
 }
 
-// rule is a rule before it is written; empty fields are left out.
+// rule is a rule as it is written; empty fields are left out.
 type rule struct {
-	name, counter string
-	comments      []string
-	match         match
-	exempt        []match
-	key           []part
-	quota         *quota
-	overrides     []override
-	cost          uint64 // 0 = 1
-	countDenied   bool
-	scope         string // cluster, or empty
-	leaseOff      bool
-	off           bool
-	response      *response
-	identity      string // only rules of one identity may share a counter
+	Name           string     `yaml:"name"`
+	Counter        string     `yaml:"counter,omitempty"`
+	Scope          string     `yaml:"scope,omitempty"`
+	Lease          string     `yaml:"lease,omitempty"`
+	Match          match      `yaml:"match,omitempty"`
+	Exempt         []match    `yaml:"exempt,omitempty"`
+	Key            []part     `yaml:"key,omitempty,flow"`
+	Algorithm      string     `yaml:"algorithm,omitempty"`
+	Limits         []any      `yaml:"limits,flow"`
+	Overrides      []override `yaml:"overrides,omitempty"`
+	Cost           uint64     `yaml:"cost,omitempty"`
+	CountDenied    bool       `yaml:"count_denied,omitempty"`
+	Mode           string     `yaml:"mode,omitempty"`
+	EnforcePercent uint64     `yaml:"enforce_percent,omitempty"`
+	Response       *response  `yaml:"response,omitempty,flow"`
+
+	comments []string
+	quota    *quota
+	off      bool
+	identity string // only rules of one identity may share a counter
 }
 
 // override gives keys other numbers; without a quota they are unlimited.
@@ -58,6 +64,19 @@ type quota struct {
 	notes     []string
 	unknown   []string // why its rule is off
 	place     place
+}
+
+// MarshalYAML writes the override on a line.
+func (o override) MarshalYAML() (any, error) {
+	text := struct {
+		Key       []string `yaml:"key"`
+		Limits    []any    `yaml:"limits,omitempty"`
+		Unlimited bool     `yaml:"unlimited,omitempty"`
+	}{o.patterns, nil, o.quota == nil}
+	if o.quota != nil {
+		text.Limits = o.quota.asLimits()
+	}
+	return flow(text), nil
 }
 
 // response is what a denied request gets.
@@ -110,20 +129,20 @@ func (d *draft) nameRules() {
 	taken, first, next := map[string]bool{}, map[string]*rule{}, map[string]int{}
 	for i := range d.rules {
 		r := &d.rules[i]
-		if r.name == "" {
-			r.name = "rule"
+		if r.Name == "" {
+			r.Name = "rule"
 		}
-		base := r.name
-		for taken[r.name] {
+		base := r.Name
+		for taken[r.Name] {
 			next[base] = max(next[base]+1, 2)
-			r.name = clip(base, policy.MaxNameBytes-5) + "-" + strconv.Itoa(next[base])
+			r.Name = clip(base, policy.MaxNameBytes-5) + "-" + strconv.Itoa(next[base])
 		}
-		taken[r.name] = true
+		taken[r.Name] = true
 		switch other := first[base]; {
 		case other == nil:
 			first[base] = r
 		case !r.off && !other.off && other.counts(r):
-			r.counter = other.name
+			r.Counter = other.Name
 		}
 	}
 }
@@ -133,26 +152,28 @@ func (d *draft) nameRules() {
 // another number: units of the one would not do for the other.
 func (d *draft) overAll() {
 	first, off := map[string]*rule{}, map[string]bool{}
-	of := func(r *rule) string { return cmp.Or(r.counter, r.name) }
+	of := func(r *rule) string { return cmp.Or(r.Counter, r.Name) }
 	for i := range d.rules {
 		r := &d.rules[i]
-		if slices.ContainsFunc(r.key, connectionID.is) {
+		if slices.ContainsFunc(r.Key, connectionID.is) {
 			continue
 		}
-		r.scope = string(policy.ScopeCluster)
+		r.Scope = string(policy.ScopeCluster)
 		other := cmp.Or(first[of(r)], r)
 		first[of(r)] = other
-		off[of(r)] = off[of(r)] || r.countDenied || !r.quota.same(other.quota) ||
-			!slices.EqualFunc(r.overrides, other.overrides, override.same)
+		off[of(r)] = off[of(r)] || r.CountDenied || !r.quota.same(other.quota) ||
+			!slices.EqualFunc(r.Overrides, other.Overrides, override.same)
 	}
 	for i := range d.rules {
-		d.rules[i].leaseOff = off[of(&d.rules[i])]
+		if off[of(&d.rules[i])] {
+			d.rules[i].Lease = "off"
+		}
 	}
 }
 
 // counts reports whether two rules may share a counter.
 func (r *rule) counts(other *rule) bool {
-	return slices.EqualFunc(r.key, other.key, part.is) && r.quota.algorithm == other.quota.algorithm &&
+	return slices.EqualFunc(r.Key, other.Key, part.is) && r.quota.algorithm == other.quota.algorithm &&
 		r.quota.per == other.quota.per && r.identity == other.identity
 }
 
@@ -172,31 +193,6 @@ type document struct {
 	Domain  string       `yaml:"domain,omitempty"`
 	Headers string       `yaml:"headers,omitempty"`
 	Rules   []*yaml.Node `yaml:"rules"`
-}
-
-// ruleText is a rule as it is written.
-type ruleText struct {
-	Name           string       `yaml:"name"`
-	Counter        string       `yaml:"counter,omitempty"`
-	Scope          string       `yaml:"scope,omitempty"`
-	Lease          string       `yaml:"lease,omitempty"`
-	Match          *match       `yaml:"match,omitempty,flow"`
-	Exempt         []*yaml.Node `yaml:"exempt,omitempty"`
-	Key            []part       `yaml:"key,omitempty,flow"`
-	Algorithm      string       `yaml:"algorithm,omitempty"`
-	Limits         []any        `yaml:"limits,flow"`
-	Overrides      []*yaml.Node `yaml:"overrides,omitempty"`
-	Cost           uint64       `yaml:"cost,omitempty"`
-	CountDenied    bool         `yaml:"count_denied,omitempty"`
-	Mode           string       `yaml:"mode,omitempty"`
-	EnforcePercent uint64       `yaml:"enforce_percent,omitempty"`
-	Response       *response    `yaml:"response,omitempty,flow"`
-}
-
-type overrideText struct {
-	Key       []string `yaml:"key"`
-	Limits    []any    `yaml:"limits,omitempty"`
-	Unlimited bool     `yaml:"unlimited,omitempty"`
 }
 
 // write writes the policy, with the notes that are not about one rule at its
@@ -232,38 +228,16 @@ func (d *draft) write(notes []policyfile.Problem) []byte {
 }
 
 func (r *rule) write() *yaml.Node {
-	text := ruleText{
-		Name: r.name, Counter: r.counter, Scope: r.scope, Key: r.key, Algorithm: r.quota.algorithm, Limits: r.quota.asLimits(),
-		Cost: r.cost, CountDenied: r.countDenied, Response: r.response,
-	}
-	if r.leaseOff {
-		text.Lease = "off"
-	}
-	if !r.match.empty() {
-		text.Match = &r.match
-	}
-	for _, m := range r.exempt {
-		text.Exempt = append(text.Exempt, flow(m))
-	}
-	for _, o := range r.overrides {
-		one := overrideText{Key: o.patterns, Unlimited: o.quota == nil}
-		if o.quota != nil {
-			one.Limits = o.quota.asLimits()
-		}
-		text.Overrides = append(text.Overrides, flow(one))
-	}
+	r.Algorithm, r.Limits = r.quota.algorithm, r.quota.asLimits()
 	switch {
 	case r.off:
-		text.Mode = string(policy.ModeOff)
+		r.Mode = string(policy.ModeOff)
 	case r.quota.shadow:
-		text.Mode = string(policy.ModeShadow)
-	case r.quota.percent > 0:
-		text.EnforcePercent = r.quota.percent
+		r.Mode = string(policy.ModeShadow)
+	default:
+		r.EnforcePercent = r.quota.percent
 	}
-	n := &yaml.Node{}
-	if err := n.Encode(text); err != nil {
-		panic(err)
-	}
+	n := encoded(r)
 	var comments []string
 	for _, c := range r.comments {
 		comments = append(comments, comment(c))

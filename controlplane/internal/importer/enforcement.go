@@ -113,12 +113,12 @@ func (e *enforcement) apply(rules []rule, n *notes) {
 		r := &rules[i]
 		q := *r.quota
 		r.quota = &q
-		r.response = e.response
+		r.Response = e.response
 		r.off = r.off || e.off
 		q.shadow = q.shadow || e.shadow
 		if e.percent > 0 && !q.shadow {
 			q.percent = e.percent
-			if len(r.key) == 0 {
+			if len(r.Key) == 0 {
 				q.percent, q.shadow = 0, true
 				text := "The rule has one counter for all requests, and enforce_percent chooses among keys: it is shadow."
 				r.comments = append(r.comments, text)

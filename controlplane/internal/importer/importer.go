@@ -104,10 +104,10 @@ func finish(d *draft, notes *notes, keys *keyParts) (Imported, error) {
 		return Imported{Notes: notes.list}, ErrNothing
 	}
 	for _, r := range d.rules {
-		if n := len(r.overrides); n > policy.MaxOverrides {
+		if n := len(r.Overrides); n > policy.MaxOverrides {
 			at := r.quota.place
 			tooMany := fmt.Sprintf("%s makes a rule with %d overrides, the maximum is %d: "+
-				"import fewer values, or fewer with a limit of their own", r.name, n, policy.MaxOverrides)
+				"import fewer values, or fewer with a limit of their own", r.Name, n, policy.MaxOverrides)
 			return Imported{Notes: notes.list}, policyfile.Errors{{File: at.file, Line: at.line, Column: at.column, Message: tooMany}}
 		}
 	}

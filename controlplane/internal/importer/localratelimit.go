@@ -222,9 +222,9 @@ func (l *localImport) perConnection(at place, rules []rule) {
 	l.notes.add(at, text)
 	for i := range rules {
 		r := &rules[i]
-		r.key = append([]part{connectionID}, r.key...)
-		for k := range r.overrides {
-			r.overrides[k].patterns = slices.Insert(r.overrides[k].patterns, 0, "*")
+		r.Key = append([]part{connectionID}, r.Key...)
+		for k := range r.Overrides {
+			r.Overrides[k].patterns = slices.Insert(r.Overrides[k].patterns, 0, "*")
 		}
 		r.comments = append(r.comments, text)
 	}

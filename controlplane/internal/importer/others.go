@@ -29,8 +29,8 @@ const othersUnknown = "It is only for requests without a descriptor, and an exem
 // limits says which requests a rule limits, of those that an exemption leaves.
 // It is not ok where no match can say that, as for a rule that is off.
 func (r *rule) limits(exempt []match) (m match, ok bool) {
-	m = r.match.clone()
-	for _, p := range r.key {
+	m = r.Match.clone()
+	for _, p := range r.Key {
 		switch {
 		case p.kind == "header" && !m.has(p.name):
 			m.and(match{Headers: map[string]string{p.name: "*"}})
@@ -38,8 +38,8 @@ func (r *rule) limits(exempt []match) (m match, ok bool) {
 			return match{}, false
 		}
 	}
-	beyond := slices.ContainsFunc(r.exempt, func(m match) bool {
+	beyond := slices.ContainsFunc(r.Exempt, func(m match) bool {
 		return !slices.ContainsFunc(exempt, func(o match) bool { return reflect.DeepEqual(m, o) })
 	})
-	return m, !beyond && !r.off && !slices.ContainsFunc(r.overrides, func(o override) bool { return o.quota == nil })
+	return m, !beyond && !r.off && !slices.ContainsFunc(r.Overrides, func(o override) bool { return o.quota == nil })
 }

@@ -190,6 +190,15 @@ type match struct {
 	ClientIPs []string          `yaml:"client_ips,omitempty"`
 }
 
+// MarshalYAML writes the match on a line.
+func (m match) MarshalYAML() (any, error) {
+	type plain match
+	return flow(plain(m)), nil
+}
+
+// IsZero has a match without conditions left out.
+func (m match) IsZero() bool { return m.empty() }
+
 func (m *match) has(header string) bool { return m.Headers[header] != "" }
 
 func (m *match) empty() bool {

@@ -6,12 +6,18 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// flow writes a value as YAML on one line.
-func flow(v any) *yaml.Node {
+// encoded is a value as YAML.
+func encoded(v any) *yaml.Node {
 	n := &yaml.Node{}
 	if err := n.Encode(v); err != nil {
 		panic(err) // texts, numbers and lists of them
 	}
+	return n
+}
+
+// flow is a value as YAML on one line.
+func flow(v any) *yaml.Node {
+	n := encoded(v)
 	n.Style |= yaml.FlowStyle
 	return n
 }
