@@ -81,7 +81,9 @@ func (in *source) atField(m any, field string) place {
 	return in.at(m)
 }
 
-func (in *source) placeOf(n *policy.Node) place { return place{in.file, n.Line, n.Column} }
+func (in *source) placeOf(n *policy.Node) place {
+	return place{File: in.file, Line: n.Line, Column: n.Column}
+}
 
 // message decodes an object by a type of Envoy, each scalar with protojson, so
 // that every problem has its place.
@@ -224,7 +226,7 @@ func eachField[F comparable](in *source, n *policy.Node, path string, fields map
 			in.fail(&policy.Node{Line: field.Line, Column: field.Column}, path, "is given twice: keep one")
 		case !known:
 			unknown[field.Name] = true
-			in.notes.add(place{in.file, field.Line, field.Column}, path+": the import does not know this field and made "+
+			in.notes.add(place{File: in.file, Line: field.Line, Column: field.Column}, path+": the import does not know this field and made "+
 				"nothing of it")
 		case field.Value.Kind != policy.Null:
 			set(f, field.Value, path)

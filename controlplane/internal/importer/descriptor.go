@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -105,9 +104,9 @@ func (c *cell) apart(other *cell, free []bool) bool {
 func (d *descriptor) rules(cells []cell, n *notes) []rule {
 	var list []rule
 	if len(cells) > policy.MaxRules { // each is compared with each other
-		p := cells[0].place
-		n.problems = append(n.problems, policyfile.Problem{File: p.file, Line: p.line, Column: p.column,
-			Message: d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"})
+		at := cells[0].place
+		at.Message = d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
+		n.problems = append(n.problems, at)
 		return nil
 	}
 	cells = d.possible(cells, n)

@@ -43,7 +43,7 @@ type rule struct {
 	comments []string
 	quota    *quota
 	off      bool
-	identity string // only rules of one identity may share a counter
+	identity place // only rules of one identity may share a counter
 }
 
 // override gives keys other numbers; without a quota they are unlimited.

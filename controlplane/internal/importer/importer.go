@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -53,7 +52,7 @@ func (c *Choices) Error() string {
 type notes struct {
 	cluster  bool // the rules count over all Envoys
 	list     []policyfile.Problem
-	seen     map[policyfile.Problem]bool
+	seen     map[place]bool
 	problems policyfile.Errors
 }
 
@@ -67,15 +66,14 @@ func (n *notes) err() error {
 
 // add adds a note about a place, or about the whole file.
 func (n *notes) add(at place, message string) {
-	p := policyfile.Problem{File: at.file, Line: at.line, Column: at.column, Message: message}
-	if n.seen[p] {
+	if at.Message = message; n.seen[at] {
 		return
 	}
 	if n.seen == nil {
-		n.seen = map[policyfile.Problem]bool{}
+		n.seen = map[place]bool{}
 	}
-	n.seen[p] = true
-	n.list = append(n.list, p)
+	n.seen[at] = true
+	n.list = append(n.list, at)
 }
 
 // addUnlessCluster adds a note that holds of rules which each Envoy counts for itself.
@@ -85,15 +83,8 @@ func (n *notes) addUnlessCluster(at place, message string) {
 	}
 }
 
-// place is a position in a file.
-type place struct {
-	file         string
-	line, column int
-}
-
-func (p place) String() string {
-	return p.file + ":" + strconv.Itoa(p.line) + ":" + strconv.Itoa(p.column)
-}
+// place is a problem's place, without a problem.
+type place = policyfile.Problem
 
 // finish sorts the notes, writes the policy and validates it.
 func finish(d *draft, notes *notes, keys *keyParts) (Imported, error) {
@@ -106,9 +97,9 @@ func finish(d *draft, notes *notes, keys *keyParts) (Imported, error) {
 	for _, r := range d.rules {
 		if n := len(r.Overrides); n > policy.MaxOverrides {
 			at := r.quota.place
-			tooMany := fmt.Sprintf("%s makes a rule with %d overrides, the maximum is %d: "+
+			at.Message = fmt.Sprintf("%s makes a rule with %d overrides, the maximum is %d: "+
 				"import fewer values, or fewer with a limit of their own", r.Name, n, policy.MaxOverrides)
-			return Imported{Notes: notes.list}, policyfile.Errors{{File: at.file, Line: at.line, Column: at.column, Message: tooMany}}
+			return Imported{Notes: notes.list}, policyfile.Errors{at}
 		}
 	}
 	d.nameRules()

@@ -199,7 +199,7 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 		in.note(o, "token_bucket", "the token bucket has no fill_interval: Envoy ignores it, and there is no rule for it")
 	}
 	for i := range rules {
-		rules[i].identity = in.at(o).String()
+		rules[i].identity = in.at(o)
 	}
 	if o.GetLocalRateLimitPerDownstreamConnection() {
 		l.perConnection(in.atField(o, "local_rate_limit_per_downstream_connection"), rules)
