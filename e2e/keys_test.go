@@ -199,29 +199,3 @@ func simulate(t *testing.T, policy, requests string) (statuses []int) {
 	}
 	return statuses
 }
-
-// A policy of a thousand rules is pushed and accepted, and its last rule is enforced.
-func TestThousandRules(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, "version: 1\n"+manyRules(1000))
-		s.walk(t, []step{
-			{allowed, "/v1/r999/x", []string{":host", "h999.example"}},
-			{denied, "/v1/r999/y", []string{":host", "H999.example:80"}},
-			{allowed, "/v1/r999/x", []string{":host", "h998.example"}},
-			{allowed, "/v1/r998/x", []string{":host", "h998.example"}},
-			{denied, "/v1/r998/x", []string{":host", "h998.example"}},
-			{allowed, "/v1/r0/x", []string{":host", "h0.example"}},
-			{denied, "/v1/r0/x", []string{":host", "h0.example"}},
-			{allowed, "/v1/r1000/x", []string{":host", "h0.example"}},
-		})
-	})
-}
-
-func manyRules(n int) string {
-	var b strings.Builder
-	b.WriteString("rules:\n")
-	for i := range n {
-		fmt.Fprintf(&b, "  - {name: r%d, match: {hosts: [h%d.example], paths: [/v1/r%d/*]}, limits: [1/%s], capacity: 16}\n", i, i, i, far)
-	}
-	return b.String()
-}

@@ -103,6 +103,11 @@ func TestWrongTokens(t *testing.T) {
 	}
 }
 
+// behindAProxy has an Envoy take the client's address from another proxy.
+func behindAProxy(bootstrap []byte) []byte {
+	return []byte(strings.Replace(string(bootstrap), "use_remote_address: true", "use_remote_address: true\n          xff_num_trusted_hops: 1", 1))
+}
+
 // Behind another proxy the client's address is the one that proxy names, and an IPv6
 // network of 64 bits is one address.
 func TestWrongTokensThroughAProxy(t *testing.T) {

@@ -45,27 +45,6 @@ func (p *proxy) raw(t *testing.T, target string, lines ...string) *http.Response
 	return res
 }
 
-func TestMatchHosts(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, `
-version: 1
-rules:
-  - {name: exact, match: {hosts: [Api.Example.com.]}, limits: [0/`+far+`]}
-  - {name: below, match: {hosts: ["*.shop.example"]}, limits: [0/`+far+`]}
-  - {name: address, match: {hosts: ["[2001:DB8:0::1]", 192.0.2.1]}, limits: [0/`+far+`]}
-`)
-		for host, want := range map[string]int{
-			"api.example.com": denied, "API.EXAMPLE.COM:8443": denied, "api.example.com.": denied, "api.example.com.:80": denied,
-			"api.example.com:x": denied, "api.example.com:443.": denied, "api.example.com:+80": denied, "api.example.com:1:2": denied, "[api.example.com]:80": denied,
-			"api.example.com.evil": allowed, "xapi.example.com": allowed, "api.example.com:": denied,
-			"a.shop.example": denied, "a.b.Shop.Example.": denied, "shop.example": allowed, ".shop.example": denied,
-			"[2001:db8::1]": denied, "[2001:db8::1]:443": denied, "[2001:0DB8::0001]": denied, "[2001:db8::2]": allowed, "192.0.2.1:80": denied,
-		} {
-			require.Equal(t, want, s.raw(t, "/", "host: "+host).StatusCode, host)
-		}
-	})
-}
-
 // The rule for a path applies, however a client spells the path.
 func TestMatchPaths(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
@@ -93,83 +72,6 @@ rules:
 		}
 		res := s.raw(t, "/x%2f..%2flogin?a=%2f")
 		require.Equal(t, "/login?a=%2f", res.Header.Get("location"))
-	})
-}
-
-// Every form of a header pattern works, and a second header is no way around it.
-func TestMatchHeaders(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, `
-version: 1
-rules:
-  - {name: exact, match: {paths: [/exact], headers: {X-H: acme}}, limits: [0/`+far+`]}
-  - {name: literal, match: {paths: [/literal], headers: {x-h: "=*a"}}, limits: [0/`+far+`]}
-  - {name: prefix, match: {paths: [/prefix], headers: {x-h: "acme-*"}}, limits: [0/`+far+`]}
-  - {name: suffix, match: {paths: [/suffix], headers: {x-h: "*-bot"}}, limits: [0/`+far+`]}
-  - {name: expression, match: {paths: [/expression], headers: {x-h: "~a[0-9]+"}}, limits: [0/`+far+`]}
-  - {name: present, match: {paths: [/present], headers: {x-h: "*"}}, limits: [0/`+far+`]}
-  - {name: absent, match: {paths: [/absent], headers: {x-h: "!"}}, limits: [0/`+far+`]}
-  - {name: both, match: {paths: [/both], headers: {x-h: a, x-i: b}}, limits: [0/`+far+`]}
-  - {name: unless, match: {paths: [/unless]}, exempt: [{headers: {x-h: trusted}}], limits: [0/`+far+`]}
-`)
-		s.walk(t, []step{
-			{denied, "/exact", []string{"x-H", "acme"}},
-			{allowed, "/exact", []string{"x-h", "Acme"}},
-			{denied, "/exact", []string{"x-h", "acme", "x-h", "other"}},
-			{allowed, "/exact", []string{"x-h", "acme,other"}},
-			{denied, "/literal", []string{"x-h", "*a"}},
-			{allowed, "/literal", []string{"x-h", "ba"}},
-			{denied, "/prefix", []string{"x-h", "acme-7"}},
-			{allowed, "/prefix", []string{"x-h", "x, acme-7"}},
-			{denied, "/suffix", []string{"x-h", "good-bot"}},
-			{denied, "/suffix", []string{"x-h", "x", "x-h", "good-bot"}},
-			{denied, "/expression", []string{"x-h", "a17"}},
-			{allowed, "/expression", []string{"x-h", "a17b"}},
-			{denied, "/present", []string{"x-h", ""}},
-			{allowed, "/present", nil},
-			{denied, "/absent", nil},
-			{allowed, "/absent", []string{"x-h", ""}},
-			{denied, "/both", []string{"x-h", "a", "x-i", "b"}},
-			{allowed, "/both", []string{"x-h", "a", "x-i", "c"}},
-			{denied, "/unless", nil},
-			{allowed, "/unless", []string{"x-h", "trusted"}},
-			{denied, "/unless", []string{"x-h", "trusted", "x-h", "evil"}},
-		})
-	})
-}
-
-func TestExemptAndClientIPs(t *testing.T) {
-	each(t, func(t *testing.T, d driver) {
-		s := serve(t, d, `
-version: 1
-rules:
-  - {name: loopback, match: {paths: [/loopback], client_ips: [10.0.0.0/8, 127.0.0.0/8]}, limits: [0/`+far+`]}
-  - {name: address, match: {paths: [/address], client_ips: ["::ffff:127.0.0.1"]}, limits: [0/`+far+`]}
-  - {name: others, match: {paths: [/others], client_ips: [10.0.0.0/8, "::/0"]}, limits: [0/`+far+`]}
-  - name: exempt
-    match: {paths: ["/exempt/*"]}
-    exempt:
-      - {methods: [DELETE]}
-      - {hosts: [internal.example], headers: {x-probe: "*"}}
-      - {paths: ["/exempt/health"]}
-      - {client_ips: [192.0.2.0/24]}
-    limits: [0/`+far+`]
-  - {name: own, match: {paths: [/own]}, exempt: [{client_ips: [127.0.0.1]}], limits: [0/`+far+`]}
-`)
-		s.walk(t, []step{
-			{denied, "/loopback", nil},
-			{denied, "/loopback", []string{"x-forwarded-for", "192.0.2.1"}},
-			{denied, "/address", nil},
-			{allowed, "/others", nil},
-			{allowed, "/others", []string{"x-forwarded-for", "10.0.0.1"}},
-			{denied, "/exempt/x", nil},
-			{allowed, "/exempt/x", []string{":method", "DELETE"}},
-			{allowed, "/exempt/x", []string{":host", "internal.example", "x-probe", "1"}},
-			{denied, "/exempt/x", []string{":host", "internal.example"}},
-			{allowed, "/exempt/health", nil},
-			{denied, "/exempt/x", []string{"x-forwarded-for", "192.0.2.7"}},
-			{allowed, "/own", nil},
-		})
 	})
 }
 
@@ -209,24 +111,30 @@ func TestWhoTheClientIs(t *testing.T) {
 	for _, d := range envoys(t) {
 		for name, c := range map[string]struct {
 			old, set string
+			prefix   string      // of client_ip
 			pairs    [][2]string // what each of two clients sends before, or among, its headers
 			same     []bool
 		}{
-			"behind one proxy": {edge, edge + "\n          xff_num_trusted_hops: 1", [][2]string{
+			"behind one proxy": {edge, edge + "\n          xff_num_trusted_hops: 1", "", [][2]string{
 				{"x-forwarded-for: 203.0.113.1", "x-forwarded-for: 198.51.100.1, 203.0.113.1"},
 				{"x-forwarded-for: 203.0.113.2", "x-forwarded-for: 203.0.113.3"},
 				{"x-forwarded-for: 203.0.113.4:4711", "x-forwarded-for: 203.0.113.5:4711"}, // Envoy reads no port: both are the proxy
 			}, []bool{true, false, true}},
-			"in a sidecar": {edge, "use_remote_address: false", [][2]string{
+			"in a sidecar": {edge, "use_remote_address: false", "", [][2]string{
 				{"x-forwarded-for: 203.0.113.1", "x-forwarded-for: 198.51.100.1, 203.0.113.1"},
 				{"x-forwarded-for: 203.0.113.2", "x-forwarded-for: 203.0.113.3"},
 			}, []bool{true, false}},
-			"behind a content network": {edge, customized, [][2]string{
+			"in networks of 48 bits": {edge, customized, "v6_prefix: 48", [][2]string{
+				{"cf-connecting-ip: 2001:db8:0:1::1", "cf-connecting-ip: 2001:db8:0:2::1"},
+				{"cf-connecting-ip: 2001:db8:0:1::1", "cf-connecting-ip: 2001:db8:1:1::1"},
+			}, []bool{true, false}},
+			"behind a content network": {edge, customized, "", [][2]string{
 				{"cf-connecting-ip: 2001:db8:0:1::1", "cf-connecting-ip: 2001:db8:0:1::2"},
+				{"cf-connecting-ip: 2001:db8:0:1::1", "cf-connecting-ip: 2001:db8:0:2::1"},
 				{"cf-connecting-ip: 203.0.113.2", "cf-connecting-ip: 203.0.113.3"},
 				{"cf-connecting-ip: 64:ff9b::203.0.113.4", "cf-connecting-ip: 64:ff9b::203.0.113.5"}, // two of the IPv4 internet behind NAT64
-			}, []bool{true, false, false}},
-			"behind a TCP balancer": {chains, tcp + chains, [][2]string{
+			}, []bool{true, false, false, false}},
+			"behind a TCP balancer": {chains, tcp + chains, "", [][2]string{
 				{"PROXY TCP4 203.0.113.1 192.0.2.1 1 80", "PROXY TCP4 203.0.113.1 192.0.2.1 2 80"},
 				{"PROXY TCP4 203.0.113.2 192.0.2.1 1 80", "PROXY TCP4 203.0.113.3 192.0.2.1 1 80"},
 			}, []bool{true, false}},
@@ -234,7 +142,7 @@ func TestWhoTheClientIs(t *testing.T) {
 			t.Run(d.name+" "+name, func(t *testing.T) {
 				p := d.listen(t, proxyOptions{policy: `
 version: 1
-rules: [{name: r, match: {hosts: [client.example]}, key: [client_ip, path], limits: [1/` + far + `]}]
+rules: [{name: r, match: {hosts: [client.example]}, key: [{client_ip: {` + c.prefix + `}}, path], limits: [1/` + far + `]}]
 `, edit: func(b []byte) []byte { return []byte(strings.Replace(string(b), c.old, c.set, 1)) }})
 				for i, pair := range c.pairs {
 					for j, line := range pair {
