@@ -4,11 +4,9 @@ package e2e
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"crypto/tls"
 	"debug/buildinfo"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -178,8 +176,7 @@ func (g *gateway) from(t *testing.T, server *httptest.Server, name string) []str
 	t.Helper()
 	wasm, err := os.ReadFile(g.path(filepath.Join("www", name)))
 	require.NoError(t, err)
-	sum := sha256.Sum256(wasm)
-	return []string{"--url", server.URL + "/" + name, "--sha256", hex.EncodeToString(sum[:])}
+	return []string{"--url", server.URL + "/" + name, "--sha256", digestOf(wasm)}
 }
 
 // serveFilter starts the servers that have the filter: two of files, with and without
@@ -235,24 +232,4 @@ func (g *gateway) version(t *testing.T) string {
 	require.NoError(t, err)
 	require.Equal(t, "github.com/envoyproxy/gateway", program.Main.Path)
 	return strings.TrimPrefix(program.Main.Version, "v")
-}
-
-// page returns a page of the documentation.
-func page(t *testing.T, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "docs", name))
-	require.NoError(t, err)
-	return string(text)
-}
-
-// block returns the block of YAML on a page that has this text in it.
-func block(t *testing.T, name, text string) string {
-	t.Helper()
-	for _, part := range strings.Split(page(t, name), "```")[1:] {
-		if yaml, found := strings.CutPrefix(part, "yaml\n"); found && strings.Contains(yaml, text) {
-			return yaml
-		}
-	}
-	require.FailNow(t, "no such block", "%s: %q", name, text)
-	return ""
 }

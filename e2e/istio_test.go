@@ -3,10 +3,6 @@
 package e2e
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"net/http"
@@ -39,8 +35,7 @@ func TestIstio(t *testing.T) {
 	s := &istioSite{mesh: startMesh(t)}
 	wasm, err := os.ReadFile(built.filter)
 	require.NoError(t, err)
-	digest := sha256.Sum256(wasm)
-	s.sha256 = hex.EncodeToString(digest[:])
+	s.sha256 = digestOf(wasm)
 	s.files = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(binary(wasm, r.URL.Path))
 	}))
@@ -79,11 +74,6 @@ func binary(wasm []byte, path string) []byte {
 		return wasm
 	}
 	return slices.Concat(wasm, []byte{0, byte(1 + len(path)), byte(len(path))}, []byte(path))
-}
-
-func digestOf(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
 }
 
 // limited is a policy with one rule of a name.
@@ -290,19 +280,6 @@ func (s *istioSite) phase(t *testing.T) {
 	}
 }
 
-const tokenSecret = "a secret of at least 32 bytes, for this test"
-
-var tokenKeys = `{"keys": [{"kty": "oct", "alg": "HS256", "k": "` + base64.RawURLEncoding.EncodeToString([]byte(tokenSecret)) + `"}]}`
-
-// signedToken is an Authorization header that Istio's RequestAuthentication verifies.
-func signedToken(subject string) string {
-	part := base64.RawURLEncoding.EncodeToString
-	text := part([]byte(`{"alg":"HS256","typ":"JWT"}`)) + "." + part([]byte(`{"iss":"e2e","sub":"`+subject+`"}`))
-	mac := hmac.New(sha256.New, []byte(tokenSecret))
-	mac.Write([]byte(text))
-	return "Bearer " + text + "." + part(mac.Sum(nil))
-}
-
 func (s *istioSite) claim(t *testing.T) {
 	s.with(t, s.render(t, "version: 1\ndomain: claim\nheaders: ietf\nrules:\n"+
 		"- {name: claim, key: [{jwt: {provider: payload, claim: sub}}], missing_key: deny, limits: [2/"+far+"]}\n", "--target", "Gateway/edge"))
@@ -311,10 +288,10 @@ func (s *istioSite) claim(t *testing.T) {
 	})
 	for _, user := range []string{"alice", "bob"} {
 		for _, want := range []int{allowed, allowed, denied} {
-			require.Equal(t, want, s.send(t, gatewayPort, "/", "authorization", signedToken(user)).StatusCode, user)
+			require.Equal(t, want, s.send(t, gatewayPort, "/", "authorization", s.tokens.sign(t, `{"iss":"e2e","sub":"`+user+`"}`)).StatusCode, user)
 		}
 	}
-	require.Equal(t, http.StatusUnauthorized, s.send(t, gatewayPort, "/", "authorization", signedToken("carol")+"x").StatusCode)
+	require.Equal(t, http.StatusUnauthorized, s.send(t, gatewayPort, "/", "authorization", newTokens(t).sign(t, `{"iss":"e2e","sub":"carol"}`)).StatusCode)
 }
 
 func (s *istioSite) manage(t *testing.T) {

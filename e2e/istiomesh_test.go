@@ -40,9 +40,10 @@ const registryName = "registry.example"
 
 // mesh is Istio's control plane on a real API server, without the rest of Kubernetes.
 type mesh struct {
-	dir   string
-	kube  *kubeAPI
-	certs certificates
+	dir    string
+	kube   *kubeAPI
+	certs  certificates
+	tokens tokens
 
 	installed, etcd, apiServer, envoy string // paths
 	programs                          []program
@@ -52,7 +53,7 @@ type mesh struct {
 func startMesh(t *testing.T) *mesh {
 	t.Helper()
 	ownNetwork(t)
-	m := &mesh{dir: t.TempDir(), envoy: newest(t).envoy}
+	m := &mesh{dir: t.TempDir(), envoy: newest(t).envoy, tokens: newTokens(t)}
 	for variable, path := range map[string]*string{"SLUICE_ISTIO": &m.installed, "SLUICE_ETCD": &m.etcd, "SLUICE_KUBE_APISERVER": &m.apiServer} {
 		*path = os.Getenv(variable)
 		_, err := os.Stat(*path)
@@ -61,7 +62,7 @@ func startMesh(t *testing.T) *mesh {
 	m.certs = newCertificates(t, m.dir)
 	m.startKube(t)
 	m.applyFiles(t, m.installed, "crds")
-	m.kube.apply(t, meshResources(upstream().Listener.Addr().(*net.TCPAddr).Port))
+	m.kube.apply(t, meshResources(upstream().Listener.Addr().(*net.TCPAddr).Port, m.tokens.keys(t)))
 	m.applyInjector(t)
 	m.startIstiod(t)
 	return m

@@ -31,11 +31,11 @@ accessLogFormat: "%RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %FILTER_STATE(wasm.slu
 `
 
 // meshResources are a gateway, a sidecar, and the server behind both.
-func meshResources(upstream int) string {
+func meshResources(upstream int, keys string) string {
 	return strings.NewReplacer(
 		"GATEWAY_PORT", fmt.Sprint(gatewayPort), "MANAGE_PORT", fmt.Sprint(managePort), "SIDECAR_PORT", fmt.Sprint(sidecarPort),
 		"OTHER_PORT", fmt.Sprint(otherPort), "OUTGOING_PORT", fmt.Sprint(outgoingPort), "UPSTREAM_PORT", fmt.Sprint(upstream),
-		"JWKS", tokenKeys,
+		"JWKS", keys,
 	).Replace(`
 apiVersion: v1
 kind: Namespace

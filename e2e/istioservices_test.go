@@ -6,17 +6,12 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // fromRegistry has pilot-agent pull a release's images. It refuses a realm that is no URL.
@@ -46,12 +41,10 @@ func (s *istioSite) fromRegistry(t *testing.T) {
 	}
 }
 
-var fencedYAML = regexp.MustCompile("(?s)```yaml\n(apiVersion: .*?)```")
-
 // page has the API server check the resources of docs/istio.md.
 func (s *istioSite) page(t *testing.T) {
-	for _, text := range pageResources(t) {
-		s.kube.accepts(t, text)
+	for _, kind := range []string{"name: sluice-quota", "name: no-underscores"} {
+		s.kube.accepts(t, block(t, "istio.md", kind))
 	}
 }
 
@@ -65,17 +58,6 @@ func (s *istioSite) manifests(t *testing.T) {
 	}
 }
 
-func pageResources(t *testing.T) (list []string) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "docs", "istio.md"))
-	require.NoError(t, err)
-	for _, found := range fencedYAML.FindAllStringSubmatch(string(text), -1) {
-		list = append(list, found[1])
-	}
-	require.Len(t, list, 2)
-	return list
-}
-
 // quota: rules of scope cluster count over the gateway and the sidecar. They ask a
 // real `sluice quota`, which is a service of the mesh as docs/istio.md has it.
 func (s *istioSite) quota(t *testing.T) {
@@ -83,7 +65,7 @@ func (s *istioSite) quota(t *testing.T) {
 	_, port, err := net.SplitHostPort(service.address)
 	require.NoError(t, err)
 	s.with(t, quotaEntry(port))
-	s.with(t, strings.ReplaceAll(pageResources(t)[0], "quota.shop.svc.cluster.local", "quota.example"))
+	s.with(t, strings.ReplaceAll(block(t, "istio.md", "name: sluice-quota"), "quota.shop.svc.cluster.local", "quota.example"))
 	s.with(t, s.render(t, "version: 1\ndomain: shop\nheaders: ietf\nrules:\n"+
 		"- {name: everywhere, scope: cluster, key: [{header: x-user-id}], on_unavailable: deny, limits: [10/"+far+"]}\n",
 		"--quota-cluster", "outbound|18001||quota.example"))

@@ -3,8 +3,10 @@
 package e2e
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,6 +23,8 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // imagePassword is what a registry asks the user ci for.
@@ -119,4 +123,29 @@ func host(s *httptest.Server) string {
 func port(address string) string {
 	_, port, _ := net.SplitHostPort(address)
 	return port
+}
+
+// page returns a page of the documentation.
+func page(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(buildtest.Root(), "docs", name))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// block returns the block of YAML on a page that has this text in it.
+func block(t *testing.T, name, text string) string {
+	t.Helper()
+	for _, part := range strings.Split(page(t, name), "```")[1:] {
+		if yaml, found := strings.CutPrefix(part, "yaml\n"); found && strings.Contains(yaml, text) {
+			return yaml
+		}
+	}
+	require.FailNow(t, "no such block", "%s: %q", name, text)
+	return ""
+}
+
+func digestOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }
