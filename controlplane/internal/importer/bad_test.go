@@ -218,7 +218,7 @@ func FuzzImport(f *testing.F) {
 	f.Add("{"+tierListener+"}", "{"+tierRoutes+"}")
 	f.Add(tierDomain, dump(serviceListener))
 	f.Add(strings.NewReplacer("VHOST", "a.example", "PICK", "name: r", "VALUE", patch).Replace(envoyFilter), "")
-	f.Add(strings.NewReplacer("TYPE", "Local", "KIND", "local").Replace(trafficPolicy), "")
+	f.Add("kind: BackendTrafficPolicy\nspec: {rateLimit: {local: {rules: [{limit: {requests: 3, unit: Day}, clientSelectors: [{headers: [{type: Distinct, name: a}]}]}]}}}", "")
 	f.Fuzz(func(t *testing.T, text, routes string) {
 		o := importer.Options{Listener: "inside"}
 		if routes != "" {

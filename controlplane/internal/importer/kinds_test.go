@@ -155,24 +155,6 @@ func TestResourcesAndExcerptsAreRead(t *testing.T) {
 	}
 }
 
-const trafficPolicy = `apiVersion: gateway.envoyproxy.io/v1alpha1
-kind: BackendTrafficPolicy
-metadata: {name: shop}
-spec:
-  targetRefs: [{kind: HTTPRoute, name: api}]
-  rateLimit:
-    type: TYPE
-    KIND:
-      rules:
-      - clientSelectors: [{headers: [{name: x-plan, value: gold}, {name: x-bot, value: "1", invert: true}], methods: [{value: POST}, {value: PUT}]}]
-        limit: {requests: 90, unit: Hour}
-      - clientSelectors: [{sourceCIDR: {type: Distinct, value: 10.0.0.0/8}}, {path: {value: /api}}]
-        limit: {requests: 20, unit: Minute}
-      - clientSelectors: [{headers: [{type: Distinct, name: X-User}]}]
-        limit: {requests: 3, unit: Second}
-      - limit: {requests: 1000, unit: Second}
-`
-
 // All policies of all files become rules; other limits beside them, and options that
 // change nothing, are errors.
 func TestBackendTrafficPolicies(t *testing.T) {
@@ -206,89 +188,7 @@ func TestBackendTrafficPolicies(t *testing.T) {
 	require.ErrorContains(t, err, "nope")
 }
 
-func TestBackendTrafficPolicy(t *testing.T) {
-	for _, run := range []func(string, importer.Options) (importer.Imported, error){service, filter} {
-		made, err := run(strings.NewReplacer("TYPE", "Global", "KIND", "global").Replace(trafficPolicy), importer.Options{})
-		require.NoError(t, err)
-		require.Contains(t, string(made.Policy), `rules:
-  - name: shop-1
-    match: {methods: [POST, PUT], headers: {x-plan: gold}}
-    exempt:
-      - {headers: {x-bot: "1"}}
-    limits: [90/hour]
-  - name: shop-2
-    match: {paths: ['~/api(/.*)?'], client_ips: [10.0.0.0/8]}
-    key: [{client_ip: {v4_prefix: 32, v6_prefix: 128}}]
-    limits: [20/minute]
-  - name: shop-3
-    key: [{header: x-user}]
-    limits: [3/second]
-  - name: shop-4
-    limits: [1000/second]
-`)
-		require.Contains(t, string(made.Policy), "for the HTTPRoute api alone")
-	}
-	// A local rule without selectors is for the requests of no other rule.
-	made, err := filter(strings.NewReplacer("TYPE", "Local", "KIND", "local").Replace(trafficPolicy), importer.Options{})
-	require.NoError(t, err)
-	require.Contains(t, string(made.Policy), "limits: [{requests: 90, per: 1h}]")
-	require.Regexp(t, `(?s)name: shop-4\n.*limits: \[\{requests: 1000, per: 1s\}\]\n    mode: "off"`, string(made.Policy))
-	easy := strings.Replace(trafficPolicy, `, {name: x-bot, value: "1", invert: true}`, "", 1)
-	made, err = filter(strings.NewReplacer("TYPE", "Local", "KIND", "local").Replace(easy), importer.Options{})
-	require.NoError(t, err)
-	require.Contains(t, string(made.Policy), `name: shop-4
-    exempt:
-      - {methods: [POST, PUT], headers: {x-plan: gold}}
-      - {paths: ['~/api(/.*)?'], client_ips: [10.0.0.0/8]}
-      - {headers: {x-user: '*'}}
-    algorithm: token_bucket
-    limits: [{requests: 1000, per: 1s}]
-`)
-	require.NotContains(t, string(made.Policy), "mode")
-
-	// Envoy has what these name among the headers.
-	const pseudo = "kind: BackendTrafficPolicy\nspec: {rateLimit: {global: {rules: [{limit: {requests: 3, unit: Day}, clientSelectors: [{headers: [HEADER]}]}]}}}"
-	for header, want := range map[string]string{
-		`{name: ":method", value: GET}`:               "match: {methods: [GET]}",
-		`{name: ":method", value: GET, invert: true}`: "exempt:\n      - {methods: [GET]}",
-		`{name: ":path", type: Distinct}`:             "key: [{path: full}]",
-		`{name: ":authority", value: a.example}`:      "match: {hosts: [a.example]}",
-	} {
-		made, err := filter(strings.Replace(pseudo, "HEADER", header, 1), importer.Options{})
-		require.NoError(t, err)
-		require.Contains(t, string(made.Policy), want)
-		require.NotContains(t, string(made.Policy), "mode")
-	}
-
-	// Months of the service become the calendar's, with a note. A bucket keeps their length.
-	const monthly = "kind: BackendTrafficPolicy\nspec: {rateLimit: {TYPE: {rules: [{limit: {requests: 3, unit: Month}}, {limit: {requests: 9, unit: Year}}]}}}"
-	for kind, want := range map[string][]string{
-		"global": {"limits: [3/month]", "limits: [9/year]", "months of 30 days"},
-		"local":  {"limits: [{requests: 3, per: 30d}]", "limits: [{requests: 9, per: 365d}]"},
-	} {
-		made, err := filter(strings.Replace(monthly, "TYPE", kind, 1), importer.Options{})
-		require.NoError(t, err)
-		for _, text := range want {
-			require.Contains(t, string(made.Policy), text)
-		}
-	}
-	made, err = filter("kind: BackendTrafficPolicy\nspec: {rateLimit: {global: {rules: [{limit: {requests: 3, unit: Day, fromMetadata: {namespace: n, key: k}}}]}}}", importer.Options{})
-	require.NoError(t, err)
-	require.Contains(t, string(made.Policy), "mode: \"off\"")
-	for cost, want := range map[string]string{
-		"request: {from: Number, number: 4}":                                                               "    cost: 4\n",
-		"request: {from: Number, number: 0}":                                                               "mode: \"off\"",
-		"}, clientSelectors: [{queryParams: [{type: Distinct, name: tenant}]}], x: {":                      "key: [{query: tenant}]",
-		"}, clientSelectors: [{queryParams: [{name: a, value: b}]}], x: {":                                 "mode: \"off\"",
-		"}, clientSelectors: [{methods: [{value: GET, invert: true}]}], x: {":                              "exempt:\n      - {methods: [GET]}",
-		"}, clientSelectors: [{methods: [{value: GET, invert: true}, {value: PUT}]}], x: {":                "mode: \"off\"",
-		"}, clientSelectors: [{methods: [{value: GET}]}, {methods: [{value: PUT}]}], x: {":                 "mode: \"off\"",
-		"request: {from: Number, number: 0}, response: {from: Metadata, metadata: {namespace: n, key: k}}": "mode: \"off\"",
-	} {
-		made, err := filter("kind: BackendTrafficPolicy\nspec: {rateLimit: {global: {rules: [{limit: {requests: 3, unit: Day}, cost: {"+cost+"}}]}}}", importer.Options{})
-		require.NoError(t, err)
-		require.Contains(t, string(made.Policy), want)
-	}
+func TestBadBackendTrafficPolicy(t *testing.T) {
 	for text, want := range map[string]string{
 		"limit: {requests: 3, unit: Day}, clientSelectors: [{methods: [{value: get}]}]":                     `methods[0].value: must be a method such as GET, not "get"`,
 		"limit: {requests: 3, unit: Day}, clientSelectors: [{headers: [{name: a b}]}]":                      `headers[0].name: must be the name of a header, not "a b"`,
