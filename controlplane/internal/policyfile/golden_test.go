@@ -14,40 +14,32 @@ import (
 
 var update = flag.Bool("update", false, "write what is seen into the golden files")
 
-// Every bad policy is answered with exactly the problems beside it.
-func TestBadPolicies(t *testing.T) {
-	files, err := filepath.Glob("testdata/bad/*.yaml")
+// Every bad policy is answered with exactly the problems beside it, and every valid one
+// that is worth a warning gets exactly those.
+func TestGoldens(t *testing.T) {
+	files, err := filepath.Glob("testdata/*/*.yaml")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
 	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
+		kind := filepath.Base(filepath.Dir(file))
+		if kind == "good" {
+			continue
+		}
+		t.Run(file, func(t *testing.T) {
 			data, err := os.ReadFile(file)
 			require.NoError(t, err)
-			p, n, _, err := policyfile.Read(filepath.Base(file), data)
-			require.Error(t, err)
-			require.Nil(t, p)
-			require.Nil(t, n)
+			p, n, warnings, err := policyfile.Read(filepath.Base(file), data)
+			if kind == "warned" {
+				require.NoError(t, err)
+				require.NotEmpty(t, warnings)
+				requireGolden(t, file, policyfile.Errors(warnings).Error()+"\n")
+				return
+			}
 			var errs policyfile.Errors
 			require.ErrorAs(t, err, &errs)
-
+			require.Nil(t, p)
+			require.Nil(t, n)
 			requireGolden(t, file, err.Error()+"\n")
-		})
-	}
-}
-
-// Every valid policy that is worth a warning gets exactly those beside it.
-func TestWarnedPolicies(t *testing.T) {
-	files, err := filepath.Glob("testdata/warned/*.yaml")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			require.NoError(t, err)
-			_, _, warnings, err := policyfile.Read(filepath.Base(file), data)
-			require.NoError(t, err)
-			require.NotEmpty(t, warnings)
-			requireGolden(t, file, policyfile.Errors(warnings).Error()+"\n")
 		})
 	}
 }

@@ -11,23 +11,27 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-func TestReadFull(t *testing.T) {
-	data, err := os.ReadFile("testdata/good/full.yaml")
-	require.NoError(t, err)
-	p, n, warnings, err := policyfile.Read("full.yaml", data)
-	require.NoError(t, err)
-	require.Empty(t, warnings)
-
-	// The JSON is the one that shared/policy holds the whole model against.
-	want, err := os.ReadFile("../../../shared/policy/testdata/full.json")
-	require.NoError(t, err)
-	require.Equal(t, strings.TrimSpace(string(want)), string(policy.AppendJSON(nil, n)))
-
-	// JSON in a file is read the same way.
-	q, m, _, err := policyfile.Read("full.json", want)
-	require.NoError(t, err)
-	require.Equal(t, p, q)
-	require.Equal(t, policy.AppendJSON(nil, n), policy.AppendJSON(nil, m))
+// The JSON made of a file is the one whose model shared/policy spells out, and that
+// JSON is read the same way.
+func TestReadGood(t *testing.T) {
+	for name, warned := range map[string]int{"full": 0, "keys": 4} { // of exact paths, and an override by a header
+		data, err := os.ReadFile("testdata/good/" + name + ".yaml")
+		require.NoError(t, err)
+		p, n, warnings, err := policyfile.Read(name+".yaml", data)
+		require.NoError(t, err)
+		require.Len(t, warnings, warned)
+		golden := "../../../shared/policy/testdata/" + name + ".json"
+		if *update {
+			require.NoError(t, os.WriteFile(golden, append(policy.AppendJSON(nil, n), '\n'), 0o644))
+		}
+		want, err := os.ReadFile(golden)
+		require.NoError(t, err)
+		require.Equal(t, strings.TrimSpace(string(want)), string(policy.AppendJSON(nil, n)))
+		q, m, _, err := policyfile.Read(name+".json", want)
+		require.NoError(t, err)
+		require.Equal(t, p, q)
+		require.Equal(t, policy.AppendJSON(nil, n), policy.AppendJSON(nil, m))
+	}
 }
 
 // asJSON is the tree that a text is read as, or the error.
