@@ -1,8 +1,9 @@
 // Package simulate runs the compiled filter over requests with given times and
 // writes what it decided, one line of JSON for one line of input.
 //
-// Its invariant: the same input gives the same output, byte for byte, up to the
-// first line that is not valid. It decides nothing: every verdict is the filter's. It must never import the filter or the engine.
+// Its invariant: the same input gives the same output, byte for byte, and none at all if a
+// line of it is not valid. It decides nothing: every verdict is the filter's. It must never
+// import the filter or the engine.
 package simulate
 
 import (
@@ -17,6 +18,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -63,8 +65,27 @@ func manageJSON() string {
 	return `{"path":"` + managePath + `","token_sha256":"` + hex.EncodeToString(sum[:]) + `"}`
 }
 
-// Run simulates and writes to out.
+// Run simulates and writes to out, once all lines are answered: until then the answers are
+// in a file that is gone when it ends.
 func Run(ctx context.Context, o Options, out io.Writer) error {
+	answers, err := os.CreateTemp("", "sluice-simulate-")
+	if err != nil {
+		return fmt.Errorf("keep answers: %w", err)
+	}
+	defer func() {
+		_ = answers.Close()
+		_ = os.Remove(answers.Name())
+	}()
+	if err := o.run(ctx, answers); err != nil {
+		return err
+	}
+	if _, err = answers.Seek(0, io.SeekStart); err == nil {
+		_, err = io.Copy(out, answers)
+	}
+	return err
+}
+
+func (o Options) run(ctx context.Context, out io.Writer) error {
 	first, err := o.readPolicy()
 	if err != nil {
 		return err
