@@ -86,7 +86,7 @@ func newOperationCommand(op manage.Operation) *cobra.Command {
 		Short: help.short,
 		Example: "  " + use + "\n" +
 			"  " + use + " --proxy http://127.0.0.1:9902/.sluice/ --manage-token-file token",
-		RunE: func(cmd *cobra.Command, args []string) error { return counters(cmd, o, args) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return counters(cmd, o) },
 	}
 	if op.Name != op.Wire {
 		cmd.Aliases = []string{op.Wire}
@@ -106,7 +106,6 @@ not at all. With report_keys: hash in the policy a key has the same hash on all
 proxies of a control plane, without the field another one on each.`
 	}
 	if op.Name == "reset" {
-		cmd.Args = cobra.ArbitraryArgs
 		cmd.Long = help.short + `. The client is described by --key, or by one of its requests, as for sluice
 counters find, in --rule or in --all-rules: in every rule that has a key of its own for
 it, and not in counters that it shares with other clients.
@@ -150,12 +149,12 @@ func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 	o.manageOptions.AddFlags(cmd)
 }
 
-func counters(cmd *cobra.Command, o countersOptions, args []string) error {
+func counters(cmd *cobra.Command, o countersOptions) error {
 	if err := o.check(cmd); err != nil {
 		return err
 	}
-	if o.allRules || len(args) > 0 || o.request.isGiven() {
-		return o.resetClient(cmd, args)
+	if o.allRules || o.request.isGiven() {
+		return o.resetClient(cmd)
 	}
 	if o.op.Units && o.subject.N == "" {
 		return usageError(errors.New("--n is empty"), "give the number of units")

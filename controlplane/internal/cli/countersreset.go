@@ -26,7 +26,7 @@ const resetHint = "give --rule with --key, or describe a request of the client f
 
 // resetClient resets the keys of a described client: in the rule, or in all rules where it
 // has one that others do not share.
-func (o *countersOptions) resetClient(cmd *cobra.Command, args []string) error {
+func (o *countersOptions) resetClient(cmd *cobra.Command) error {
 	switch {
 	case o.allRules == (o.subject.Rule != ""):
 		return usageError(errors.New("one of --rule and --all-rules says what to reset"), resetHint)
@@ -41,9 +41,14 @@ func (o *countersOptions) resetClient(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	if !o.allRules {
+		if keys, err = keysOf(o.subject.Rule, keys, failed); err != nil {
+			return err
+		}
+	}
 	done := []clientReset{}
 	for _, k := range keys {
-		if k.NoKey != "" || o.allRules && k.Common || !o.allRules && k.Rule != o.subject.Rule {
+		if k.NoKey != "" || o.allRules && k.Common {
 			continue
 		}
 		if err := k.read(cmd.Context(), a); err != nil {
@@ -69,6 +74,28 @@ func (o *countersOptions) resetClient(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	return o.judgeResets(done, failed)
+}
+
+// keysOf are the keys in one rule. It is an error if no proxy has the rule, or has a key of
+// the client in it.
+func keysOf(rule string, keys []*clientKey, failed []manage.Asked) (own []*clientKey, err error) {
+	noKey := ""
+	for _, k := range keys {
+		switch {
+		case k.Rule != rule:
+		case k.NoKey != "":
+			noKey = k.NoKey
+		default:
+			own = append(own, k)
+		}
+	}
+	switch {
+	case len(own) > 0 || len(failed) > 0:
+		return own, nil
+	case noKey != "":
+		return nil, withHint(fmt.Errorf("rule %q has no key of this client: %s", rule, noKey), requestHint)
+	}
+	return nil, withHint(fmt.Errorf("there is no rule %q, or it is off", rule), "sluice counters find shows a client's keys in all rules")
 }
 
 func (o *countersOptions) printResets(w io.Writer, done []clientReset, failed []manage.Asked) error {
