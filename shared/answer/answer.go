@@ -136,6 +136,8 @@ type Lease struct {
 const (
 	Matches  = "matches"   // the rule decided
 	NotKnown = "not_known" // the rule applies, and its key is not known
+	Exempted = "exempt"    // an entry of exempt holds
+	LacksKey = "no_key"    // the request lacks a key part, and missing_key is skip
 )
 
 // KeyPart is one part of a key: a value, or why there is none.

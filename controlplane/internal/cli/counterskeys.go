@@ -33,6 +33,7 @@ type clientKey struct {
 	parts  []string          // as --key takes them
 	cost   uint32            // of the described request
 	denied bool              // by lack of a key
+	exempt bool              // as the described request is
 	hashes map[string]string // by proxy
 }
 
@@ -95,9 +96,10 @@ func keyOf(r *answer.ExplainedRule) *clientKey {
 		}
 	case r.NoKey == "" && r.Hash == "":
 		return nil
-	case r.NoKey == "" || r.Outcome != answer.NotKnown && r.Outcome != "no_key":
+	case r.NoKey == "" || r.Outcome != answer.NotKnown && r.Outcome != answer.LacksKey:
 		k.Why = r.Why
 	}
+	k.exempt = r.Outcome == answer.Exempted
 	for _, p := range r.Key {
 		value := p.Value
 		if p.Missing {
@@ -163,9 +165,10 @@ func (k *clientKey) add(r manage.Row) {
 	k.Counters = append(k.Counters, c)
 }
 
-// denies reports whether the rule denies the client now, where it is for its requests.
+// denies reports whether the rule denies the client now, in requests that it is for. One
+// that exempts the described request says nothing of the client.
 func (k *clientKey) denies() bool {
-	return k.denied || slices.ContainsFunc(k.Counters, func(c clientCounter) bool { return c.Allowed != nil && !*c.Allowed })
+	return k.denied || !k.exempt && slices.ContainsFunc(k.Counters, func(c clientCounter) bool { return c.Allowed != nil && !*c.Allowed })
 }
 
 // isCounted reports whether any proxy counts the key: it does not where the key is unlimited.

@@ -56,7 +56,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 		default:
 			outcome, why := whyUnmatched(p, &unmatched)
 			if exempt != "" && outcome != outcomeOff {
-				outcome, why = outcomeExempt, "the policy's "+exempt
+				outcome, why = answer.Exempted, "the policy's "+exempt
 			}
 			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: outcome, Why: why}
 		}
@@ -79,8 +79,6 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 // The outcomes of a rule that did not decide. One that did has answer.Matches.
 const (
 	outcomeNoMatch = "no_match" // a condition of its match does not hold
-	outcomeExempt  = "exempt"   // an entry of exempt holds
-	outcomeNoKey   = "no_key"   // the request lacks a key part, and missing_key is skip
 	outcomeOff     = "off"      // its mode
 )
 
@@ -112,11 +110,11 @@ func whyUnmatched(p *policy.Rule, r *request.Request) (outcome, why string) {
 		return outcomeNoMatch, why
 	}
 	if why := exemption(p.Exempt, r); why != "" {
-		return outcomeExempt, why
+		return answer.Exempted, why
 	}
 	var key policy.Key
 	if lacks := readKey(&key, p, r); lacks != "" {
-		return outcomeNoKey, "missing_key: " + lacks
+		return answer.LacksKey, "missing_key: " + lacks
 	}
 	return outcomeNoMatch, unexplained
 }

@@ -83,13 +83,13 @@ func TestExplainWhy(t *testing.T) {
 		{`"match":{"headers":{"x-a":"!"}}`, []string{"x-a", "1"}, outcomeNoMatch, "headers: x-a is present, and must be absent"},
 		{`"match":{"headers":{"x-api-key":"k1"}}`, []string{"x-api-key", "s3cret"}, outcomeNoMatch, "headers: x-api-key is another than k1"},
 		{`"match":{"headers":{"authorization":"=!"}}`, []string{"authorization", "Bearer s3cret"}, outcomeNoMatch, "headers: authorization is another than =!"},
-		{`"key":["host",{"header":"X-User"}]`, nil, outcomeNoKey, "missing_key: the request has no header x-user, and missing_key is skip"},
-		{`"key":[{"path":{"segment":2}}]`, nil, outcomeNoKey, "missing_key: the request has no path segment 2, and missing_key is skip"},
+		{`"key":["host",{"header":"X-User"}]`, nil, answer.LacksKey, "missing_key: the request has no header x-user, and missing_key is skip"},
+		{`"key":[{"path":{"segment":2}}]`, nil, answer.LacksKey, "missing_key: the request has no path segment 2, and missing_key is skip"},
 		{`"match":{"client_ips":["10.0.0.0/8"]}`, nil, outcomeNoMatch, "client_ips: 192.0.2.7 is not one of 10.0.0.0/8"},
-		{`"exempt":[{"methods":["PUT"]},{"paths":["/"]}]`, nil, outcomeExempt, "exempt[1] holds"},
-		{`"key":["host"]}],"exempt":[{"methods":["PUT"]},{"paths":["/"]`, nil, outcomeExempt, "the policy's exempt[1] holds"},
+		{`"exempt":[{"methods":["PUT"]},{"paths":["/"]}]`, nil, answer.Exempted, "exempt[1] holds"},
+		{`"key":["host"]}],"exempt":[{"methods":["PUT"]},{"paths":["/"]`, nil, answer.Exempted, "the policy's exempt[1] holds"},
 		{`"mode":"off"}],"exempt":[{"paths":["/"]`, nil, outcomeOff, "mode: the rule is off"},
-		{`"key":[{"query":"user"}]`, nil, outcomeNoKey, "missing_key: the request has no query user, and missing_key is skip"},
+		{`"key":[{"query":"user"}]`, nil, answer.LacksKey, "missing_key: the request has no query user, and missing_key is skip"},
 		{`"mode":"off"`, nil, outcomeOff, "mode: the rule is off"},
 	} {
 		p := hosttest.New()
@@ -252,7 +252,7 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 			require.Empty(t, matched, "a rule matched of which explain says that it does not: %s", rules)
 		}
 	}
-	for _, outcome := range []string{answer.Matches, answer.NotKnown, outcomeNoMatch, outcomeNoKey} {
+	for _, outcome := range []string{answer.Matches, answer.NotKnown, outcomeNoMatch, answer.LacksKey} {
 		require.Greater(t, outcomes[outcome], 1000, outcome)
 	}
 }
