@@ -18,7 +18,6 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
@@ -74,11 +73,11 @@ func TestUnfinishedHandshakesKeepNobodyOut(t *testing.T) {
 // The file holds it and its key.
 func selfSigned(t *testing.T) (file string, config *tls.Config) {
 	t.Helper()
-	pair := certtest.Issue(nil, []string{"edge.test"})
-	public, private := certtest.PEM(pair)
+	pair := buildtest.Issue(nil, []string{"edge.test"})
+	public, private := buildtest.PEM(pair)
 	file = filepath.Join(t.TempDir(), "both.pem")
 	require.NoError(t, os.WriteFile(file, []byte(public+private), 0o600))
-	return file, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: certtest.Pool(pair), Certificates: []tls.Certificate{*pair}}
+	return file, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: buildtest.Pool(pair), Certificates: []tls.Certificate{*pair}}
 }
 
 // idle has 80 connections do nothing in each way there is, beside honest callers.

@@ -17,7 +17,6 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 )
 
@@ -159,16 +158,16 @@ func spoil(ts *testscript.TestScript, _ bool, args []string) {
 // vouch for themselves.
 func certs(ts *testscript.TestScript, _ bool, names []string) {
 	write := func(name string, c *tls.Certificate) {
-		cert, key := certtest.PEM(c)
+		cert, key := buildtest.PEM(c)
 		ts.Check(errors.Join(os.WriteFile(ts.MkAbs(name+".pem"), []byte(cert), 0o600), os.WriteFile(ts.MkAbs(name+".key"), []byte(key), 0o600)))
 	}
-	ca := certtest.Issue(nil, nil)
+	ca := buildtest.Issue(nil, nil)
 	write("ca", ca)
 	for _, name := range []string{"server", "client", "edge"} {
-		write(name, certtest.Issue(ca, []string{name + ".test"}))
+		write(name, buildtest.Issue(ca, []string{name + ".test"}))
 	}
 	for _, name := range names {
-		write(name, certtest.Issue(ca, []string{name}))
+		write(name, buildtest.Issue(ca, []string{name}))
 	}
-	write("stranger", certtest.Issue(nil, []string{"stranger.test"}))
+	write("stranger", buildtest.Issue(nil, []string{"stranger.test"}))
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2"
 
-	"github.com/sluice-ratelimit/sluice/build/certtest"
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/reload"
 )
 
@@ -64,13 +64,13 @@ type authority struct {
 }
 
 func newAuthority() *authority {
-	a := &authority{Certificate: certtest.Issue(nil, nil)}
-	a.pem, _ = certtest.PEM(a.Certificate)
+	a := &authority{Certificate: buildtest.Issue(nil, nil)}
+	a.pem, _ = buildtest.PEM(a.Certificate)
 	return a
 }
 
 func (a *authority) issue(name string) (cert, key string) {
-	return certtest.PEM(certtest.Issue(a.Certificate, []string{name}))
+	return buildtest.PEM(buildtest.Issue(a.Certificate, []string{name}))
 }
 
 // guarded is a real serve whose files are changed while it runs.
@@ -107,7 +107,7 @@ func (g *guarded) client(a *authority, name string) *http.Client {
 }
 
 func (g *guarded) config(a *authority, name string) *tls.Config {
-	config := &tls.Config{RootCAs: certtest.Pool(a.Certificate), MinVersion: tls.VersionTLS12}
+	config := &tls.Config{RootCAs: buildtest.Pool(a.Certificate), MinVersion: tls.VersionTLS12}
 	if name != "" {
 		pair, err := tls.LoadX509KeyPair(g.path(name+".pem"), g.path(name+".key"))
 		require.NoError(g.t, err)

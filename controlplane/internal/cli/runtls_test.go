@@ -6,11 +6,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/certtest"
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 func TestRunWithTLS(t *testing.T) {
-	text, secret := certtest.PEM(certtest.Issue(nil, []string{"ci.test"}))
+	text, secret := buildtest.PEM(buildtest.Issue(nil, []string{"ci.test"}))
 	cert, key := file(t, "cert.pem", text), file(t, "key.pem", secret)
 	control := start(t, newServeCommand(), "--data", t.TempDir(), "--http", "127.0.0.1:0", "--xds", "127.0.0.1:0",
 		"--tls-cert", cert, "--tls-key", key, "--xds-client-ca", cert, "--http-client-ca", cert,

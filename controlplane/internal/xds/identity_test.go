@@ -18,28 +18,28 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/sluice-ratelimit/sluice/build/certtest"
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 // authority issues certificates for a test.
 type authority struct{ *tls.Certificate }
 
-func (a authority) pool() *x509.CertPool { return certtest.Pool(a.Certificate) }
+func (a authority) pool() *x509.CertPool { return buildtest.Pool(a.Certificate) }
 
 // client is the TLS configuration of a proxy with a certificate for these names.
 func (a authority) client(names ...string) *tls.Config {
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: a.pool(), Certificates: []tls.Certificate{*certtest.Issue(a.Certificate, names)}}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: a.pool(), Certificates: []tls.Certificate{*buildtest.Issue(a.Certificate, names)}}
 }
 
 // secure makes a fixture ask for certificates.
 func secure(t *testing.T, names string) (*fixture, authority) {
 	t.Helper()
-	a := authority{certtest.Issue(nil, nil)}
+	a := authority{buildtest.Issue(nil, nil)}
 	f := newFixture(t)
 	f.names, f.clientCAs = names, a.pool
 	f.tls = &tls.Config{
-		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*certtest.Issue(a.Certificate, nil)},
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{*buildtest.Issue(a.Certificate, nil)},
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: a.pool(),
 	}
 	f.restart()
@@ -151,7 +151,7 @@ func TestTrustEndsWhileStreaming(t *testing.T) {
 				end = time.Now().Add(4*time.Second + 20*time.Since(began)).Truncate(time.Second)
 			}
 			f.apply("one")
-			config.Certificates[0] = *certtest.Issue(a.Certificate, []string{"edge-1"}, func(c *x509.Certificate) { c.NotAfter = end })
+			config.Certificates[0] = *buildtest.Issue(a.Certificate, []string{"edge-1"}, func(c *x509.Certificate) { c.NotAfter = end })
 			p := f.named("edge-1", config)
 			p.connect()
 			p.accept("one")
