@@ -52,13 +52,6 @@ func TestCountDenied(t *testing.T) {
 	require.EqualValues(t, 10, p.ask(lease.Part{Definition: 1, Inspect: true}).Grants[0].Windows[0].Used, "the limit, once")
 }
 
-func TestSpentCounts(t *testing.T) {
-	b := newRig(t)
-	p := b.proxy(b.service, define(1, lease.LeaseAuto, fixed(10, minute)))
-	require.Equal(t, lease.Denied, p.ask(lease.Part{Definition: 1, Cost: 1, Waiting: 1, Spent: 10}).Result)
-	require.EqualValues(t, 10, p.ask(lease.Part{Definition: 1, Inspect: true}).Grants[0].Windows[0].Used)
-}
-
 // TestGroup: all parts are granted or none, and what a part has taken is undone
 // before the answer.
 func TestGroup(t *testing.T) {

@@ -9,11 +9,6 @@ const maxProxies = 10_000
 // share of all streams is what one address may have, and one proxy: a fifth.
 const share = 5
 
-// fullError says why a stream is turned away.
-type fullError struct{ text string }
-
-func (e fullError) Error() string { return e.text }
-
 // admit counts a stream that was opened, or refuses it because there are too many.
 // The caller calls leave for each one that is let in.
 func (l *Ledger) admit(origin string) error {
@@ -21,10 +16,10 @@ func (l *Ledger) admit(origin string) error {
 	defer l.mu.Unlock()
 	switch {
 	case l.streams >= l.maxStreams:
-		return fullError{fmt.Sprintf("%d streams are open, no more are served", l.streams)}
+		return fmt.Errorf("%d streams are open, no more are served", l.streams)
 	case l.streamsOf[origin] >= l.maxStreamsOf:
-		return fullError{fmt.Sprintf("%d streams are open from %s, no more are served from one address",
-			l.streamsOf[origin], origin)}
+		return fmt.Errorf("%d streams are open from %s, no more are served from one address",
+			l.streamsOf[origin], origin)
 	}
 	l.streams++
 	l.streamsOf[origin]++

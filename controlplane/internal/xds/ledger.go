@@ -157,7 +157,7 @@ func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *se
 	defer l.mu.Unlock()
 	p := l.proxies[who]
 	if p != nil && len(p.sessions) >= l.maxStreamsOf {
-		return nil, nil, fullError{fmt.Sprintf("%d streams of %s are open, no more are served of one proxy", len(p.sessions), who.Node)}
+		return nil, nil, fmt.Errorf("%d streams of %s are open, no more are served of one proxy", len(p.sessions), who.Node)
 	}
 	if p == nil {
 		for len(l.proxies) >= l.maxStreams {
