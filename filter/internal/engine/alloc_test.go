@@ -25,7 +25,7 @@ func TestNoAlgorithmAllocates(t *testing.T) {
 				continue
 			}
 			// The last rule denies some: then the first has checked and counts nothing.
-			s := &hosttest.Quiet{Proxy: hosttest.New(), Cells: map[string]*cell{}}
+			s := &hosttest.Steady{Proxy: hosttest.New()}
 			s.With("u", "alice")
 			e := compileJSON(t, s, `{"name":"r","key":[{"header":"u"}],"limits":[{"requests":300,"per":"1h",`+window+`},"4000000000/1d"]`+more+`},
 				{"name":"last","limits":["2/2s"],"algorithm":"fixed_window_per_key"}`)

@@ -363,7 +363,7 @@ func TestExempt(t *testing.T) {
 func TestHotPathAllocatesNothing(t *testing.T) {
 	p := hosttest.New()
 	p.With("u", "alice")
-	quiet := &hosttest.Quiet{Proxy: p, Cells: map[string]*cell{}}
+	quiet := &hosttest.Steady{Proxy: p}
 	e := compileJSON(t, quiet, `
 		{"name":"user","key":[{"header":"u"}],"limits":["1000000/1h","2000000/24h"],"match":{"paths":["/*"],"hosts":["*.example.com"]}},
 		{"name":"all","limits":["50/1h"]}`)
