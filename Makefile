@@ -136,7 +136,7 @@ releaser: # it finds TinyGo by its own source, hence no -trimpath
 
 # What measures is a module of its own: what it links reaches no user.
 $(out)/measure: $(call files,build/measure)
-	@$(GO) build -C build/measure -trimpath -o '$(CURDIR)/$@' .
+	@$(GO) build -C build/measure -o '$(CURDIR)/$@' .
 
 size: build $(out)/measure ## how large the filter is, and how long loading it blocks Envoy
 	@envoy=$$(build/fetch envoy-$(ENVOY_VERSION)); $(out)/measure size --envoy $$envoy $(filter)
@@ -173,9 +173,10 @@ $(out)/embed/sluice.wasm: $(filter)
 	@mkdir -p $(@D)
 	@cp $< $@
 
+# Without -trimpath, so that tests link the packages that this has compiled.
 $(cli): $(out)/embed/sluice.wasm go.mod go.sum build/embed.go $(call files,controlplane envoy shared examples)
 	@echo 'compiling the command line, which takes a minute the first time'
-	@$(GO) build -trimpath -o $@ ./controlplane/cmd/sluice
+	@$(GO) build -o $@ ./controlplane/cmd/sluice
 
 $(released)/SHA256SUMS: $(cli) $(call files,build/release) | releaser
 	$(out)/releaser make --version $(notdir $(released)) --out $(released) --platform linux/$$($(GO) env GOARCH)

@@ -107,11 +107,11 @@ type head struct {
 	ContentLength int64
 }
 
-// do sends a request with headers given as pairs, reads the response and
+// do sends a GET with headers given as pairs, reads the response and
 // returns it with its body.
-func (p *plane) do(method, path string, headers ...string) (head, string) {
+func (p *plane) do(path string, headers ...string) (head, string) {
 	p.t.Helper()
-	r, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, http.NoBody)
+	r, err := http.NewRequestWithContext(p.t.Context(), http.MethodGet, p.url+path, http.NoBody)
 	require.NoError(p.t, err)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Add(headers[i], headers[i+1])
@@ -127,7 +127,7 @@ func (p *plane) do(method, path string, headers ...string) (head, string) {
 // status is that of a GET by a user.
 func (p *plane) status(user string) int {
 	p.t.Helper()
-	response, _ := p.do(http.MethodGet, "/api/x", "x-user-id", user)
+	response, _ := p.do("/api/x", "x-user-id", user)
 	return response.StatusCode
 }
 

@@ -30,7 +30,7 @@ func TestHeaders(t *testing.T) {
 		fmt.Fprint(w, "hello")
 	}))
 	p.configure(perUser(1))
-	response, body := p.do(http.MethodGet, "/api/%2e/a//b?q=1&q=%2F;x", "x-user-id", "alice", "Host", "ignored",
+	response, body := p.do("/api/%2e/a//b?q=1&q=%2F;x", "x-user-id", "alice", "Host", "ignored",
 		"X-Multi", "1", "X-Multi", "2", "X-Forwarded-For", "192.0.2.1", "X-Forwarded-Proto", "https", "X-Forwarded-Host", "h",
 		"Connection", "x-private, upgrade", "X-Private", "1", "Upgrade", "websocket", "User-Agent", "test")
 	require.Equal(t, http.StatusCreated, response.StatusCode)
@@ -52,7 +52,7 @@ func TestHeaders(t *testing.T) {
 		require.Empty(t, r.Header.Get(hop), hop)
 	}
 
-	response, _ = p.do(http.MethodGet, "/api/x", "x-user-id", "alice")
+	response, _ = p.do("/api/x", "x-user-id", "alice")
 	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
 	require.Equal(t, int64(19), response.ContentLength)
 }
@@ -142,7 +142,7 @@ func TestSlowUpstreamHoldsNoWorker(t *testing.T) {
 	p.configure(perUser(10))
 	var slow sync.WaitGroup
 	slow.Go(func() {
-		response, _ := p.do(http.MethodGet, "/api/slow", "x-user-id", "alice")
+		response, _ := p.do("/api/slow", "x-user-id", "alice")
 		if response.Header.Get("RateLimit") == "" {
 			t.Error("no RateLimit field")
 		}
@@ -173,7 +173,7 @@ func TestUpstreamFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := serve(t, tc.upstream, tc.change)
 			p.configure(perUser(10))
-			response, body := p.do(http.MethodGet, "/api/x", "x-user-id", "alice")
+			response, body := p.do("/api/x", "x-user-id", "alice")
 			require.Equal(t, tc.status, response.StatusCode)
 			require.Equal(t, tc.body, body)
 			require.Equal(t, `"per-user";r=9;t=3600`, response.Header.Get("RateLimit"), "it was counted")

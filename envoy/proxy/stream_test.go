@@ -92,7 +92,7 @@ func TestFilterPausesAndAsks(t *testing.T) {
 	})
 	ask := func(do string) int {
 		t.Helper()
-		response, _ := p.do(http.MethodGet, "/", "x-name", "a", "x-do", do)
+		response, _ := p.do("/", "x-name", "a", "x-do", do)
 		return response.StatusCode
 	}
 	end := func() string {
