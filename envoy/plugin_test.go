@@ -1,33 +1,42 @@
 package envoy
 
 import (
+	"bytes"
+	"encoding/json"
 	"maps"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
-	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-func TestPluginDefaults(t *testing.T) {
-	resource, err := Plugin{Wasm: "/lib/sluice.wasm", Policy: []byte(`{"version":1}`)}.ExtensionConfig()
-	require.NoError(t, err)
-	require.Equal(t, ResourceName, resource.GetName())
-	require.Equal(t, FilterTypeURL, resource.GetTypedConfig().GetTypeUrl())
-	require.NoError(t, resource.ValidateAll())
-
-	config := unpack(t, resource).GetConfig()
-	require.Equal(t, "sluice", config.GetName())
-	require.Equal(t, "sluice", config.GetRootId())
-	require.Equal(t, wasmv3.FailurePolicy_FAIL_RELOAD, config.GetFailurePolicy())
-	require.Equal(t, "sluice", config.GetVmConfig().GetVmId())
-	require.Equal(t, "envoy.wasm.runtime.v8", config.GetVmConfig().GetRuntime())
-	require.Equal(t, "/lib/sluice.wasm", config.GetVmConfig().GetCode().GetLocal().GetFilename())
-	require.JSONEq(t, `{"version":1}`, policyOf(t, config))
+// TestPlugins: the filter as Envoy gets it from a control plane.
+func TestPlugins(t *testing.T) {
+	for name, p := range map[string]Plugin{
+		"defaults": {Wasm: "/lib/sluice.wasm", Policy: []byte(`{"version":1}`)},
+		"all": {
+			Name: "second", RootID: "root", VMID: "other", Runtime: "envoy.wasm.runtime.wamr",
+			Wasm: "/a.wasm", Policy: []byte(`{}`), Capabilities: []string{"proxy_log", "proxy_on_configure"},
+		},
+	} {
+		resource, err := p.ExtensionConfig()
+		require.NoError(t, err)
+		require.NoError(t, resource.ValidateAll())
+		text, err := protojson.Marshal(resource)
+		require.NoError(t, err)
+		var spaced bytes.Buffer // protojson spaces at random
+		require.NoError(t, json.Compact(&spaced, text))
+		text = bytes.Clone(spaced.Bytes())
+		spaced.Reset()
+		require.NoError(t, json.Indent(&spaced, text, "", "  "))
+		requireGolden(t, filepath.Join("plugin", name+".json"), spaced.Bytes())
+	}
 }
 
 // TestCapabilitiesOfAPolicy: what a policy does not need is not allowed, and the VM's configuration says
@@ -55,24 +64,6 @@ func TestCapabilitiesOfAPolicy(t *testing.T) {
 	}
 }
 
-func TestPluginFields(t *testing.T) {
-	resource, err := Plugin{
-		Name: "second", RootID: "root", VMID: "other", Runtime: "envoy.wasm.runtime.wamr",
-		Wasm: "/a.wasm", Policy: []byte(`{}`), Capabilities: []string{"proxy_log", "proxy_on_configure"},
-	}.ExtensionConfig()
-	require.NoError(t, err)
-	config := unpack(t, resource).GetConfig()
-	require.Equal(t, "second", resource.GetName())
-	require.Equal(t, "second", config.GetName())
-	require.Equal(t, "root", config.GetRootId())
-	require.Equal(t, "other", config.GetVmConfig().GetVmId())
-	require.Equal(t, "envoy.wasm.runtime.wamr", config.GetVmConfig().GetRuntime())
-	//nolint:staticcheck // the field every supported Envoy reads
-	allowed := config.GetCapabilityRestrictionConfig().GetAllowedCapabilities()
-	require.Len(t, allowed, 2)
-	require.Contains(t, allowed, "proxy_on_configure")
-}
-
 func TestPluginBytesAreStable(t *testing.T) {
 	p := Plugin{Wasm: "/a.wasm", Policy: []byte(`{}`), Capabilities: []string{"a", "b", "c", "d", "e", "f"}}
 	first, err := p.Any()
@@ -97,11 +88,4 @@ func unpack(t *testing.T, resource *corev3.TypedExtensionConfig) *wasmfilterv3.W
 	filter := new(wasmfilterv3.Wasm)
 	require.NoError(t, resource.GetTypedConfig().UnmarshalTo(filter))
 	return filter
-}
-
-func policyOf(t *testing.T, config *wasmv3.PluginConfig) string {
-	t.Helper()
-	text := new(wrapperspb.StringValue)
-	require.NoError(t, config.GetConfiguration().UnmarshalTo(text))
-	return text.GetValue()
 }
