@@ -72,23 +72,28 @@ func (o *listenOptions) guard(log *slog.Logger) (guard, error) {
 }
 
 func (o *listenOptions) openAccess(log *slog.Logger) (*reload.Value[*access.List], error) {
-	list, err := reload.Open(log, func(contents [][]byte) (*access.List, error) {
+	return openFiles(log, "--access", func(contents [][]byte) (*access.List, error) {
 		list, err := access.ParseList(o.access, contents[0])
 		if err == nil && list.MapsCertificates() && o.httpClientCA == "" {
 			err = fmt.Errorf("%s gives roles to certificates, and without --http-client-ca none is asked for", o.access)
 		}
 		return list, err
 	}, o.access)
+}
+
+// openFiles reads what a flag names, and reads it again when the files change.
+func openFiles[T any](log *slog.Logger, flag string, parse func(contents [][]byte) (T, error), files ...string) (*reload.Value[T], error) {
+	value, err := reload.Open(log, parse, files...)
 	if err != nil {
-		return nil, fmt.Errorf("read --access: %w", err)
+		return nil, fmt.Errorf("read %s: %w", flag, err)
 	}
-	return list, nil
+	return value, nil
 }
 
 // openCertificate reads the server's certificate. It refuses one that is not
 // valid now, at the start and when it is read again.
 func openCertificate(log *slog.Logger, cert, key string) (*reload.Value[*tls.Certificate], error) {
-	pair, err := reload.Open(log, func(contents [][]byte) (*tls.Certificate, error) {
+	return openFiles(log, "server certificate", func(contents [][]byte) (*tls.Certificate, error) {
 		pair, err := tls.X509KeyPair(contents[0], contents[1])
 		if err != nil {
 			return nil, err
@@ -98,32 +103,16 @@ func openCertificate(log *slog.Logger, cert, key string) (*reload.Value[*tls.Cer
 		}
 		return &pair, nil
 	}, cert, key)
-	if err != nil {
-		return nil, fmt.Errorf("read server certificate: %w", err)
-	}
-	return pair, nil
 }
 
 func openAuthorities(log *slog.Logger, flag, file string) (*reload.Value[*x509.CertPool], error) {
-	pool, err := reload.Open(log, func(contents [][]byte) (*x509.CertPool, error) {
-		return parsePool(file, contents[0])
-	}, file)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", flag, err)
-	}
-	return pool, nil
+	return openFiles(log, flag, func(contents [][]byte) (*x509.CertPool, error) { return parsePool(file, contents[0]) }, file)
 }
 
 // openNames reads a file with lines SAN ID. What it says holds for streams that begin
 // afterwards.
 func openNames(log *slog.Logger, flag, file string) (*reload.Value[*access.NodeIDs], error) {
-	names, err := reload.Open(log, func(contents [][]byte) (*access.NodeIDs, error) {
-		return access.ParseNodeIDs(file, contents[0])
-	}, file)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", flag, err)
-	}
-	return names, nil
+	return openFiles(log, flag, func(contents [][]byte) (*access.NodeIDs, error) { return access.ParseNodeIDs(file, contents[0]) }, file)
 }
 
 // parsePool reads certificates in PEM.

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/reload"
 )
 
 // serveManageOptions say how serve asks proxies about counters.
@@ -52,9 +50,9 @@ func (o *serveManageOptions) fleet(cmd *cobra.Command, log *slog.Logger, own ...
 	if o.ca != "" {
 		files = append(files, o.ca)
 	}
-	credentials, err := reload.Open(log, readCredentials, files...)
+	credentials, err := openFiles(log, "management token", readCredentials, files...)
 	if err != nil {
-		return nil, fmt.Errorf("read management token: %w", err)
+		return nil, err
 	}
 	return manage.NewFleet(manageRules(allow, own), credentials.Get), nil
 }
@@ -78,10 +76,7 @@ func readCredentials(contents [][]byte) (manage.Credentials, error) {
 	}
 	c := manage.Credentials{Token: token, TLS: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if len(contents) > 1 {
-		c.TLS.RootCAs = x509.NewCertPool()
-		if !c.TLS.RootCAs.AppendCertsFromPEM(contents[1]) {
-			return manage.Credentials{}, errors.New("--manage-ca holds no PEM certificate")
-		}
+		c.TLS.RootCAs, err = parsePool("--manage-ca", contents[1])
 	}
-	return c, nil
+	return c, err
 }
