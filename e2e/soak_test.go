@@ -48,7 +48,7 @@ func soakPolicy(round int) string {
 // growing.
 func TestSoak(t *testing.T) {
 	p := siteOf(t, flooded(newest(t)))
-	other := sync.OnceValue(func() string { return buildtest.Filter(t, "sluice_mallocs") })
+	other := sync.OnceValue(func() string { return buildtest.Filter(t, "sluice_faults") })
 	l := p.load(16)
 	var cheated [soakKeys]int
 	var memory, resident []int64

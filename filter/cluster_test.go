@@ -125,7 +125,7 @@ func TestAWorkerThatAsksOftenTicks(t *testing.T) {
 func TestWhatAnAskCosts(t *testing.T) {
 	const most, times = 22, 2000 // the table is full after the first thousand
 	b := start(t, func(o *sim.Options) {
-		o.Wasm = buildtest.Wasm(t, "sluice_mallocs")
+		o.Wasm = buildtest.Wasm(t, "sluice_variant")
 		o.Dial = func(_ sim.Call, in *sim.Inbox) (sim.Peer, error) { return prompt{in: in}, nil }
 	})
 	require.NoError(t, b.Configure(policy(`{"name":"r","scope":"cluster","key":[{"header":"x-user-id"}],"limits":["100/1m"],"on_unavailable":"deny","capacity":1024}`)))

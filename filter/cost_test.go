@@ -43,7 +43,7 @@ var short = strings.NewReplacer("get_header_map_value", "header", "get_current_t
 // A request makes exactly these host calls. After the first request of its kind, it
 // allocates nothing but these texts.
 func TestWhatARequestCosts(t *testing.T) {
-	counting := buildtest.Wasm(t, "sluice_mallocs")
+	counting := buildtest.Wasm(t, "sluice_variant")
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
 			var calls []string

@@ -14,7 +14,7 @@ import (
 // Each admits its limit and no more, and reading the other's values never fails, so
 // on_error decides for nobody.
 func TestAnotherLayoutBesideThisOne(t *testing.T) {
-	next := buildtest.Wasm(t, "sluice_layout")
+	next := buildtest.Wasm(t, "sluice_variant")
 	for name, nextFirst := range map[string]bool{"upgrade": false, "rollback": true} {
 		t.Run(name, func(t *testing.T) {
 			store := sim.NewStore()

@@ -1,4 +1,4 @@
-//go:build !sluice_layout
+//go:build !sluice_variant
 
 package state
 

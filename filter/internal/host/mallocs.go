@@ -1,10 +1,10 @@
-//go:build sluice_mallocs && wasip1
+//go:build sluice_variant && wasip1
 
 package host
 
 import "runtime"
 
-// mallocs returns how often this VM has allocated memory. It is for tests.
+// mallocs returns how often this VM has allocated memory. The variant of tests has it.
 //
 //go:wasmexport sluice_mallocs
 func mallocs() uint64 {
