@@ -39,8 +39,6 @@ type Source interface {
 	// valid until the next call.
 	Usage(s *Subject, window int) *limit.Usage
 
-	// Refusal says why the source does not carry out an operation, nil if it does.
-	Refusal(operation string) error
 	// Operate carries out an operation on the windows of the subject's key, or on one.
 	Operate(s *Subject, operation string, window int, n uint32, now int64) (value int64, err error)
 	// Clean frees what counts nothing.

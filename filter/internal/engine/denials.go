@@ -7,16 +7,10 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
-
-// RuleDenials is what all workers know of the keys that a rule denies.
-type RuleDenials struct {
-	Rule  *policy.Rule
-	Plain bool // texts are keys, for denials.KeyOf, and not hashes
-	denials.Known
-}
 
 func (e *Engine) newWorker() *denials.Worker {
 	var id [8]byte
@@ -52,32 +46,62 @@ func (e *Engine) newDenials(p *policy.Rule) *denials.Rule {
 // tick.
 func (e *Engine) ShareDenials() { e.denials.Publish(e.host.Now()) }
 
-// DenialHash is what top shows of a key of a rule whose keys are hashed; nil while there
-// is no secret for it.
-func (e *Engine) DenialHash(key *policy.Key) []byte { return e.denials.Hash(key.Bytes) }
+// DenialHash is what top shows of a key of a rule whose keys are hashed; empty while there is
+// no secret for it.
+func (e *Engine) DenialHash(key *policy.Key) string { return hexadecimal(e.denials.Hash(key.Bytes)) }
 
-// topDenied carries out the operation top on the rule or all rules.
-func (e *Engine) topDenied(op Operation) (Result, error) {
+// topDenied answers with the keys that a rule, or each, denies most.
+func (e *Engine) topDenied(rule string) ([]byte, error) {
 	if e.policy.ReportKeys == policy.ReportOff {
-		return Result{}, errors.New("the policy's report_keys is off: no keys are kept")
+		return nil, errors.New("the policy's report_keys is off: no keys are kept")
 	}
-	list, err := e.rulesOf(op.Rule)
+	list, err := e.rulesOf(rule)
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
-	result := Result{Denials: []RuleDenials{}}
-	var rules []*denials.Rule
+	reported := make([]*denials.Rule, len(list))
 	for i := range list {
-		r := &list[i]
-		rules = append(rules, r.Denials)
-		result.Denials = append(result.Denials, RuleDenials{Rule: r.Policy, Plain: r.Denials.Plain})
+		reported[i] = list[i].Denials
 	}
-	known, ok := e.denials.Known(rules, e.host.Now())
+	known, ok := e.denials.Known(reported, e.host.Now())
 	if !ok {
-		return Result{}, local.ErrStore
+		return nil, local.ErrStore
 	}
-	for i := range known {
-		result.Denials[i].Known = known[i]
+	denied := make([]answer.Denials, len(list))
+	for i := range list {
+		p, keys := list[i].Policy, make([]answer.DeniedKey, len(known[i].Keys))
+		for j := range keys {
+			k := &known[i].Keys[j]
+			keys[j] = answer.DeniedKey{Denied: k.Denied, Error: k.Error}
+			if reported[i].Plain {
+				parts, cut := denials.KeyOf(k.Text())
+				keys[j].Key, keys[j].Cut = parts, cut || len(parts) < len(p.Key)
+			} else {
+				keys[j].Hash = hexadecimal(k.Text())
+			}
+		}
+		denied[i] = answer.Denials{Rule: p.Name, Mode: ruleMode(p), SinceNs: known[i].SinceNs, Keys: keys, Rest: known[i].Rest}
 	}
-	return result, nil
+	return answer.AppendDenials(nil, denied), nil
+}
+
+// ruleMode is what respond.Mode is of a rule's subjects.
+func ruleMode(r *policy.Rule) string {
+	switch {
+	case r.Mode == policy.ModeShadow || r.EnforcePercent == 0:
+		return "shadow"
+	case r.EnforcePercent < 100:
+		return answer.PartlyEnforced
+	}
+	return "enforced"
+}
+
+// hexadecimal is encoding/hex without package fmt, which that imports.
+func hexadecimal(hash []byte) string {
+	const digits = "0123456789abcdef"
+	text := make([]byte, 0, 2*len(hash))
+	for _, c := range hash {
+		text = append(text, digits[c>>4], digits[c&15])
+	}
+	return string(text)
 }

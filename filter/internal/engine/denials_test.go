@@ -25,7 +25,7 @@ func topOf(t *testing.T, report policy.ReportKeys, rules string, headers ...stri
 	if err != nil {
 		return "", err
 	}
-	return answer(result), nil
+	return string(result), nil
 }
 
 func TestTop(t *testing.T) {

@@ -1,7 +1,6 @@
 // Package engine puts a policy's rooms together: it finds the rules that a request matches
 // (package rules), has them decide (package decide) by their sources of units (packages
-// local and lease), and carries out operations on counters. Package respond writes a
-// verdict down.
+// local and lease), and carries out operations on counters.
 //
 // Its invariant: a call leaves nothing behind but counters in shared data and metrics. It
 // knows the proxy as the small Host interface only. It must never import the proxy-wasm

@@ -17,7 +17,7 @@ func operate(t *testing.T, e *Engine, op Operation) string {
 	t.Helper()
 	result, err := e.Operate(op)
 	require.NoError(t, err)
-	return answer(result)
+	return string(result)
 }
 
 // used returns what each window of each rule that matched has counted.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -13,20 +14,14 @@ type (
 	cell  = hosttest.Cell
 )
 
-// What package respond writes. That package imports the engine, so
-// describe_test.go hands it in.
-var (
-	report func(*decide.Verdict) string
-	fields func(policy.Headers, *decide.Verdict) []Field
-	answer func(Result) string
-)
+func report(v *decide.Verdict) string { return string(respond.AppendReport(nil, v)) }
 
-// Field is a describe.Field.
-type Field struct{ Name, Value string }
-
-// Describe sets what the tests call report, fields and answer.
-func Describe(r func(*decide.Verdict) string, f func(policy.Headers, *decide.Verdict) []Field, a func(Result) string) {
-	report, fields, answer = r, f, a
+func fields(style policy.Headers, v *decide.Verdict) (list [][2]string) {
+	f := respond.Fields{Style: style}
+	for _, field := range f.Append(nil, v) {
+		list = append(list, [2]string{field.Name, field.Value})
+	}
+	return list
 }
 
 func compileJSON(t testing.TB, host Host, rules string) *Engine {

@@ -8,7 +8,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -25,74 +27,55 @@ type Operation struct {
 // Operations are the names of all operations.
 var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_at", "leased", "clean", "stats", "top"}
 
-// Result is what an operation found or did.
-type Result struct {
-	Verdict *decide.Verdict // of hit and peek
-	Rules   []RuleStats     // of stats
-	Denials []RuleDenials   // of top
-	Subject *decide.Subject // of the operations on one key: its windows; of leased, while the quota service is silent
-	Now     int64           // when Subject was read
-	// Value is what the window named by the operation has used, else the tightest
-	// one; for expires_at it is in nanoseconds since the epoch, for reset 1 if the
-	// key had a record and 0 if not, for clean how many records it freed, and for
-	// leased the units that this proxy may still spend.
-	Value int64
-}
-
-// RuleStats are one rule's table and metrics.
-type RuleStats struct {
-	Rule *policy.Rule
-	state.Stats
-	Metrics []Count // of all workers
-}
-
-// Count is one metric.
-type Count struct {
-	Name string
-	N    uint64
-}
-
-// Operate carries out an operation. The result is valid until the next call.
-func (e *Engine) Operate(op Operation) (Result, error) {
-	if !slices.Contains(Operations, op.Name) {
-		return Result{}, errors.New("unknown operation " + strconv.Quote(op.Name))
-	}
+// Operate carries out an operation and answers in JSON: hit and peek by a verdict, stats and
+// top by a list of rules, all others by a value. That is what the window named by the
+// operation has used, else the tightest one; for expires_at it is in nanoseconds since the
+// epoch, for reset 1 if the key had a record and 0 if not, for clean how many records it
+// freed, and for leased the units that this proxy may still spend. Operations on one key
+// say its windows, leased only while the quota service is silent.
+func (e *Engine) Operate(op Operation) ([]byte, error) {
 	switch op.Name {
-	case "clean", "stats":
-		return e.operateOnRules(op)
+	case "clean":
+		return e.clean(op.Rule)
+	case "stats":
+		return e.stats(op.Rule)
 	case "top":
-		return e.topDenied(op)
+		return e.topDenied(op.Rule)
+	}
+	if !slices.Contains(Operations, op.Name) {
+		return nil, errors.New("unknown operation " + strconv.Quote(op.Name))
 	}
 	s, err := e.named(op)
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
-	v, now, c := e.verdict, e.host.Now(), s.Rule.Source
-	if c != nil {
-		if err := c.Refusal(op.Name); err != nil {
-			return Result{}, err
-		}
-	}
+	v, now := e.verdict, e.host.Now()
 	switch {
 	case op.Name == "peek":
 		v.Peek(now)
-		return Result{Verdict: v}, nil
+		return respond.AppendReport(nil, v), nil
 	case op.Name == "hit":
 		v.Decide(now)
-		return Result{Verdict: v}, nil
-	case s.Unlimited && (c == nil || op.Name != "leased"):
-		return Result{}, errors.New("rule " + strconv.Quote(op.Rule) + " counts nothing for this key")
+		return respond.AppendReport(nil, v), nil
+	case s.Unlimited && (s.Rule.Source == nil || op.Name != "leased"):
+		return nil, errors.New("rule " + strconv.Quote(op.Rule) + " counts nothing for this key")
 	}
 	window, err := window(s.Rule, op.Window)
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
-	value, err := c.Operate(s, op.Name, window, op.N, now)
-	result := Result{Now: now, Value: value}
-	if held, _ := lease.Leased(s); op.Name != "leased" || held.Silent {
-		result.Subject = s
+	value, err := s.Rule.Source.Operate(s, op.Name, window, op.N, now)
+	if err != nil {
+		return nil, err
 	}
-	return result, err
+	result := answer.Answer{Value: &value}
+	if op.Name == "leased" {
+		result.Silent = lease.Held(s).Silent
+	}
+	if op.Name != "leased" || result.Silent != "" {
+		result.Windows = respond.Windows(s, now)
+	}
+	return result.Append(nil), nil
 }
 
 // named begins a verdict on the operation's rule and key.
@@ -113,7 +96,16 @@ func (e *Engine) named(op Operation) (*decide.Subject, error) {
 	s.Cost, s.CostUnreadable = op.N, false
 	s.Begin(&r.Rule)
 	e.verdict.Add()
-	return s, nil
+	leases := op.Name == "leased"
+	switch cluster := r.Policy.Scope == policy.ScopeCluster; {
+	case r.Source == nil || leases == cluster:
+		return s, nil
+	case leases:
+		return nil, errors.New("rule " + strconv.Quote(op.Rule) + " has scope proxy: it leases nothing")
+	default:
+		return nil, errors.New("rule " + strconv.Quote(op.Rule) +
+			" has scope cluster: its counters are the quota service's, which sluice counters asks without --proxy")
+	}
 }
 
 // rulesOf returns the rule of a name, all rules where that is empty.
@@ -143,36 +135,47 @@ func window(r *decide.Rule, name string) (int, error) {
 	return 0, errors.New("rule " + strconv.Quote(r.Policy.Name) + " has no window " + strconv.Quote(name))
 }
 
-// operateOnRules carries out clean or stats on the rule or all rules.
-func (e *Engine) operateOnRules(op Operation) (Result, error) {
-	list, err := e.rulesOf(op.Rule)
+// clean frees the records of a rule, or of all, that count nothing.
+func (e *Engine) clean(rule string) ([]byte, error) {
+	list, err := e.rulesOf(rule)
 	if err != nil {
-		return Result{}, err
+		return nil, err
 	}
-	now, result := e.host.Now(), Result{}
-	if op.Name == "stats" {
-		result.Rules = []RuleStats{}
-	}
+	sum := int64(0)
 	for i := range list {
-		r, freed, status := &list[i], uint64(0), state.OK
-		stats := RuleStats{Rule: r.Policy}
-		switch {
-		case r.Source == nil:
-		case op.Name == "clean":
-			freed, status = r.Source.Clean(now)
-		default:
-			stats.Stats, status = r.Source.Stats(now)
+		if source := list[i].Source; source != nil {
+			freed, status := source.Clean(e.host.Now())
+			if status != state.OK {
+				return nil, local.ErrStore
+			}
+			sum += int64(freed)
 		}
-		if status != state.OK {
-			return Result{}, local.ErrStore
-		}
-		if result.Value += int64(freed); op.Name == "clean" {
-			continue
-		}
-		r.Each(func(name string, _ uint64) {
-			stats.Metrics = append(stats.Metrics, Count{name, e.host.Counted(e.policy.Domain, r.Policy.Name, name)})
-		})
-		result.Rules = append(result.Rules, stats)
 	}
-	return result, nil
+	result := answer.Answer{Value: &sum}
+	return result.Append(nil), nil
+}
+
+// stats are the tables of a rule, or of all, and the metrics of all workers.
+func (e *Engine) stats(rule string) ([]byte, error) {
+	list, err := e.rulesOf(rule)
+	if err != nil {
+		return nil, err
+	}
+	stats := make([]answer.Stats, len(list))
+	for i := range list {
+		p := list[i].Policy
+		stats[i] = answer.Stats{Rule: p.Name, Capacity: uint64(p.Capacity)}
+		if source := list[i].Source; source != nil {
+			t, status := source.Stats(e.host.Now())
+			if status != state.OK {
+				return nil, local.ErrStore
+			}
+			stats[i].Keys, stats[i].Slots, stats[i].Pages, stats[i].Bytes = t.Keys, t.Slots, t.Pages, t.Bytes
+		}
+	}
+	return answer.AppendStats(nil, stats, func(i int, yield func(name string, n uint64)) {
+		list[i].Each(func(name string, _ uint64) {
+			yield(name, e.host.Counted(e.policy.Domain, stats[i].Rule, name))
+		})
+	}), nil
 }

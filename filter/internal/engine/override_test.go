@@ -62,7 +62,7 @@ func TestOverrideLeavesAWindowOut(t *testing.T) {
 	require.Contains(t, report(v),
 		`"remaining":0,"windows":[{"unlimited":true,"per_ns":60000000000,"used":7,"reset_ns":60000000000},`+
 			`{"name":"hourly","limit":7,"per_ns":3600000000000,"used":7,"remaining":0,"reset_ns":3600000000000}]`)
-	require.Equal(t, []Field{
+	require.Equal(t, [][2]string{
 		{"retry-after", "3600"}, {"x-envoy-ratelimited", "true"},
 		{"ratelimit-policy", `"r/hourly";q=7;w=3600`}, {"ratelimit", `"r/hourly";r=0;t=3600`},
 		{"x-ratelimit-limit", "7, 7;w=3600"}, {"x-ratelimit-remaining", "0"}, {"x-ratelimit-reset", "3600"},

@@ -99,7 +99,7 @@ func TestAKeyIsNamedAsTopPrintsIt(t *testing.T) {
 		}
 		reset, err := e.Operate(Operation{Name: "reset", Rule: "r", Key: key})
 		require.NoError(t, err)
-		require.Equal(t, int64(1), reset.Value, key)
+		require.Contains(t, string(reset), `{"value":1,`, key)
 		require.True(t, e.Decide().Allowed, key)
 	}
 	e = New(hosttest.Policy(t, `{"name":"r","key":[{"header":"u"}],"limits":["1/1h"]}`), host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})

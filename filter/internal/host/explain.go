@@ -1,6 +1,6 @@
 package host
 
-import "github.com/sluice-ratelimit/sluice/filter/internal/respond"
+import "github.com/sluice-ratelimit/sluice/filter/internal/explain"
 
 // requestHeader holds the request to explain. It is a header and no query,
 // because access logs contain queries, and a request contains credentials.
@@ -17,10 +17,10 @@ func (p *plugin) explain() {
 			`{"method":"GET","host":"api.example.com","path":"/","headers":{"x-user-id":"alice"},"client_ip":"192.0.2.7"}`))
 		return
 	}
-	r, err := respond.ParseRequest(text)
+	r, err := explain.ParseRequest(text)
 	if err != nil {
 		answer(400, problem(requestHeader+": "+err.Error()))
 		return
 	}
-	answer(200, respond.Explain(nil, p.engine, &theProxy, r))
+	answer(200, explain.Explain(nil, p.engine, &theProxy, r))
 }

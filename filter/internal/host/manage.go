@@ -20,7 +20,7 @@ import (
 //
 //	POST {path}counters/OPERATION?rule=NAME&key=PART&key=PART&n=UNITS&window=NAME
 //
-// carries out an operation and answers as respond.AppendResult writes it. For
+// carries out an operation: see engine.Operate. For
 //
 //	POST {path}explain
 //
@@ -79,14 +79,14 @@ func (p *plugin) operate(op, query string) {
 	if op == "stats" {
 		p.metrics.publish(p.engine) // the other workers' counts are up to a tick old
 	}
-	result, err := p.engine.Operate(asked)
+	text, err := p.engine.Operate(asked)
 	switch {
 	case errors.Is(err, local.ErrStore):
 		answer(500, problem(err.Error()))
 	case err != nil:
 		answer(400, problem(err.Error()))
 	default:
-		answer(200, respond.AppendResult(nil, &result))
+		answer(200, text)
 	}
 }
 

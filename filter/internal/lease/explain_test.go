@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
+	"github.com/sluice-ratelimit/sluice/filter/internal/explain"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
@@ -14,14 +14,14 @@ import (
 // would ask where it cannot know.
 func TestExplainALease(t *testing.T) {
 	w, s := pair(t, perUser)
-	explain := func() answer.Explanation {
-		text := respond.Explain(nil, w.engine, w.proxy, &respond.Request{Method: "GET", Path: "/", Headers: map[string][]string{"u": {"a"}}})
+	explained := func() answer.Explanation {
+		text := explain.Explain(nil, w.engine, w.proxy, &explain.Request{Method: "GET", Path: "/", Headers: map[string][]string{"u": {"a"}}})
 		var x answer.Explanation
 		require.NoError(t, json.Unmarshal(text, &x), "%s", text)
 		require.Equal(t, string(text), string(x.Append(nil)))
 		return x
 	}
-	x := explain()
+	x := explained()
 	require.True(t, x.Pending)
 	require.Nil(t, x.Allowed)
 	require.True(t, x.Rules[0].Pending)
@@ -34,7 +34,7 @@ func TestExplainALease(t *testing.T) {
 		w.exchange(s)
 		w.proxy.Clock += 50 * ms
 	}
-	x = explain()
+	x = explained()
 	held := x.Rules[0].Lease
 	require.Positive(t, held.Units)
 	require.Positive(t, held.EndsNs)
@@ -42,16 +42,16 @@ func TestExplainALease(t *testing.T) {
 	require.True(t, *x.Allowed)
 	require.True(t, *x.Rules[0].Allowed)
 	require.Greater(t, x.Rules[0].Windows[0].Used, uint32(10), "as the service has said last")
-	require.Equal(t, held, explain().Rules[0].Lease, "explaining spends nothing")
+	require.Equal(t, held, explained().Rules[0].Lease, "explaining spends nothing")
 
 	w.proxy.Clock += 20 * second
-	x = explain()
+	x = explained()
 	require.True(t, x.Pending)
 	require.Zero(t, x.Rules[0].Lease.Units)
 	require.NotEmpty(t, x.Rules[0].Windows, "it is still known what the service has said last")
 
 	w.engine.Leases.Silent = true
-	x = explain()
+	x = explained()
 	require.False(t, x.Pending)
 	require.True(t, *x.Allowed, "on_unavailable decides")
 	require.Equal(t, &answer.Lease{Silent: "local"}, x.Rules[0].Lease)

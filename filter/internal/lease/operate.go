@@ -1,46 +1,31 @@
 package lease
 
 import (
-	"errors"
-	"strconv"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Holding is what this proxy knew of a key when it was checked.
-type Holding struct {
-	Units  uint32 // that it may still spend
-	EndsNs int64  // until the last of them end
-	Silent bool   // the quota service is silent: on_unavailable decides what the units do not cover
-}
-
-// Leased returns what is known of the subject's key. leases is false for a rule that leases
-// nothing.
-func Leased(s *decide.Subject) (h Holding, leases bool) {
+// Held is what this proxy knew of the subject's key when it was checked; nil for a rule that
+// leases nothing.
+func Held(s *decide.Subject) *answer.Lease {
 	c, leases := s.Rule.Source.(*Source)
-	switch e := s.Lease; {
-	case !leases || s.Unlimited:
-		return h, false
-	case e != nil: // it was checked
+	if !leases || s.Unlimited {
+		return nil
+	}
+	h := &answer.Lease{}
+	if e := s.Lease; e != nil { // it was checked
 		for i := range e.Grants {
 			if g := &e.Grants[i]; g.Units > 0 && g.EndNs > e.NowNs {
 				h.EndsNs = max(h.EndsNs, g.EndNs-e.NowNs)
 			}
 		}
-		h.Units, h.Silent = e.Left(e.NowNs), c.isSilent(e)
+		if h.Units = e.Left(e.NowNs); c.isSilent(e) {
+			h.Silent = string(s.Rule.Policy.OnUnavailable)
+		}
 	}
-	return h, true
-}
-
-// Refusal refuses all but leased.
-func (c *Source) Refusal(name string) error {
-	if name == "leased" {
-		return nil
-	}
-	return errors.New("rule " + strconv.Quote(c.rule.Policy.Name) +
-		" has scope cluster: its counters are the quota service's, which sluice counters asks without --proxy")
+	return h
 }
 
 // Operate says how many units of the key this proxy may still spend. While the service is

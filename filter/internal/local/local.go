@@ -7,7 +7,6 @@ package local
 
 import (
 	"errors"
-	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -22,7 +21,6 @@ var ErrStore = errors.New("the counters could not be read or written")
 // Source counts in the records of a table.
 type Source struct {
 	Table *state.Table
-	name  string
 	rule  []limit.Window
 	full  policy.OnFull
 	entry state.Entry // of what visits all pages
@@ -30,7 +28,7 @@ type Source struct {
 
 // New returns the source of a rule, over the table of its counter.
 func New(r *decide.Rule, table *state.Table) *Source {
-	return &Source{Table: table, name: r.Policy.Name, rule: r.Subjects.Windows, full: r.Policy.OnFull}
+	return &Source{Table: table, rule: r.Subjects.Windows, full: r.Policy.OnFull}
 }
 
 func (c *Source) evicts() bool { return c.full == policy.FullInherit }
@@ -95,14 +93,6 @@ func (c *Source) Persist(s *decide.Subject) { c.Table.Persist(&s.Record) }
 // Usage is the usage in the record.
 func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
 	return c.Table.Usage(&s.Record, window)
-}
-
-// Refusal refuses leased.
-func (c *Source) Refusal(name string) error {
-	if name != "leased" {
-		return nil
-	}
-	return errors.New("rule " + strconv.Quote(c.name) + " has scope proxy: it leases nothing")
 }
 
 // Operate reads the key's usage and changes it, until no other worker writes in between.

@@ -1,4 +1,4 @@
-package respond
+package respond_test
 
 import (
 	"testing"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 )
 
 // Garbage collection would stop a worker: what a request needs is there before
@@ -34,15 +35,15 @@ func TestDecidingAllocatesNothing(t *testing.T) {
 		e.Decide()
 		var (
 			v      *decide.Verdict
-			writer Fields
-			fields []Field
+			writer respond.Fields
+			fields []respond.Field
 			body   []byte
 		)
 		decide := func() {
 			v = e.Decide()
 			fields = writer.Append(fields[:0], v)
 			if !v.Allowed {
-				body = AppendBody(body[:0], v)
+				body = respond.AppendBody(body[:0], v)
 			}
 		}
 		decide()

@@ -1,4 +1,4 @@
-package respond
+package respond_test
 
 import (
 	"encoding/json"
@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
@@ -28,8 +29,8 @@ func TestBriefsAreTheReport(t *testing.T) {
 			in.Request(p, true)
 			v := e.Decide()
 			var report answer.Answer
-			require.NoError(t, json.Unmarshal(AppendReport(nil, v), &report))
-			rest := AppendBriefs(nil, v)
+			require.NoError(t, json.Unmarshal(respond.AppendReport(nil, v), &report))
+			rest := respond.AppendBriefs(nil, v)
 			for i := range report.Rules {
 				want := &report.Rules[i]
 				brief, after, ok := answer.CutBrief(rest)

@@ -1,4 +1,4 @@
-package respond
+package respond_test
 
 import (
 	"testing"
@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -16,8 +17,8 @@ func compileJSON(t testing.TB, host engine.Host, rules string) *engine.Engine {
 	return engine.New(hosttest.Policy(t, rules), host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 }
 
-func appendFields(style policy.Headers, v *decide.Verdict) []Field {
-	f := Fields{Style: style}
+func appendFields(style policy.Headers, v *decide.Verdict) []respond.Field {
+	f := respond.Fields{Style: style}
 	return f.Append(nil, v)
 }
 
@@ -26,20 +27,20 @@ func TestFields(t *testing.T) {
 	p.Clock = 1_500_000_000
 	rules := `{"name":"a","limits":["9/10s",{"requests":20,"per":"1d","name":"daily"}]},{"name":"b\"","limits":["3/500ms"]}`
 	e := compileJSON(t, p, rules)
-	fields := func(style policy.Headers) []Field {
+	fields := func(style policy.Headers) []respond.Field {
 		return appendFields(style, e.Decide())
 	}
 	require.Empty(t, fields("none"))
-	require.Equal(t, []Field{
+	require.Equal(t, []respond.Field{
 		{"ratelimit-policy", `"a/0";q=9;w=10, "a/daily";q=20;w=86400, "b\"";q=3`},
 		{"ratelimit", `"a/0";r=7;t=9, "a/daily";r=18;t=86399, "b\"";r=1;t=1`},
 	}, fields("ietf"))
-	require.Equal(t, []Field{
+	require.Equal(t, []respond.Field{
 		{"x-ratelimit-limit", "3, 9;w=10, 20;w=86400, 3;w=1"},
 		{"x-ratelimit-remaining", "0"},
 		{"x-ratelimit-reset", "1"},
 	}, fields("x-ratelimit"))
-	require.Equal(t, []Field{
+	require.Equal(t, []respond.Field{
 		{"retry-after", "1"},
 		{"x-envoy-ratelimited", "true"},
 		{"ratelimit-policy", `"b\"";q=3`},

@@ -1,4 +1,4 @@
-package respond
+package respond_test
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -49,7 +50,7 @@ func FuzzHeaders(f *testing.F) {
 		p.Client = client
 		for range 3 {
 			v := e.Decide()
-			require.True(t, json.Valid(AppendReport(nil, v)), "%q", AppendReport(nil, v))
+			require.True(t, json.Valid(respond.AppendReport(nil, v)), "%q", respond.AppendReport(nil, v))
 			for _, field := range appendFields(policy.HeadersBoth, v) {
 				require.False(t, strings.ContainsAny(field.Value, "\r\n\x00"), "%s: %q", field.Name, field.Value)
 			}

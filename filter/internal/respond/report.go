@@ -7,7 +7,6 @@ package respond
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 )
 
@@ -41,8 +40,8 @@ func AppendBriefs(b []byte, v *decide.Verdict) []byte {
 // decision is what the rule decided.
 func decision(a *decide.Subject, now int64) answer.Rule {
 	r := answer.Rule{
-		Rule: a.Rule.Policy.Name, Override: a.OverrideName(), Key: make([]*string, len(a.Key.Parts)), Mode: mode(a), Allowed: a.Allowed,
-		Reason: a.Reason(), Windows: windows(a, now),
+		Rule: a.Rule.Policy.Name, Override: a.OverrideName(), Key: make([]*string, len(a.Key.Parts)), Mode: Mode(a), Allowed: a.Allowed,
+		Reason: a.Reason(), Windows: Windows(a, now),
 	}
 	for i := range a.Key.Parts {
 		if part := &a.Key.Parts[i]; part.Present {
@@ -56,25 +55,16 @@ func decision(a *decide.Subject, now int64) answer.Rule {
 	return r
 }
 
-// mode is the rule's mode for this key. The policy's word differs: enforce.
-func mode(a *decide.Subject) string {
+// Mode is the rule's mode for this key. The policy's word differs: enforce.
+func Mode(a *decide.Subject) string {
 	if a.Shadow {
 		return "shadow"
 	}
 	return "enforced"
 }
 
-// silent is what the rule's on_unavailable says while the quota service is silent, else
-// empty.
-func silent(a *decide.Subject) string {
-	if held, _ := lease.Leased(a); held.Silent {
-		return string(a.Rule.Policy.OnUnavailable)
-	}
-	return ""
-}
-
-// windows are the rule's limits in policy order, none where the usage is unknown.
-func windows(a *decide.Subject, now int64) []answer.Window {
+// Windows are the rule's limits in policy order, none where the usage is unknown.
+func Windows(a *decide.Subject, now int64) []answer.Window {
 	if !a.Known {
 		return []answer.Window{}
 	}

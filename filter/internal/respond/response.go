@@ -112,3 +112,42 @@ func figure(v *decide.Verdict, p policy.Placeholder) (n int64, known bool) {
 	}
 	return int64(w.Remaining(u, a.Now())), true
 }
+
+// PartName names a key part in words.
+func PartName(k *policy.KeyPart) string { return string(appendPartName(nil, k)) }
+
+func appendPartName(b []byte, k *policy.KeyPart) []byte {
+	switch k.Kind {
+	case policy.KeyHeader:
+		b = append(append(b, "header "...), k.Name...)
+		if k.Scheme != "" {
+			b = append(append(append(b, " ("...), k.Scheme...), ')')
+		}
+	case policy.KeyAddress:
+		b = append(append(b, "address in header "...), k.Name...)
+	case policy.KeyPath:
+		b = append(b, "path"...)
+		if k.Segment > 0 {
+			b = strconv.AppendInt(append(b, " segment "...), int64(k.Segment), 10)
+		}
+	case policy.KeyQuery:
+		b = append(append(b, "query "...), k.Name...)
+	case policy.KeyCookie:
+		b = append(append(b, "cookie "...), k.Name...)
+	case policy.KeyJWT:
+		b = append(b, "jwt claim"...)
+		for i, name := range k.Path {
+			b = append(append(b, " ."[min(i, 1)]), name...)
+		}
+	case policy.KeyFirstOf:
+		for i := range k.Of {
+			if i > 0 {
+				b = append(b, " or "...)
+			}
+			b = appendPartName(b, &k.Of[i])
+		}
+	default:
+		b = append(b, k.Label()...)
+	}
+	return b
+}

@@ -1,4 +1,4 @@
-package respond
+package respond_test
 
 import (
 	"testing"
@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -28,8 +29,8 @@ func TestResponse(t *testing.T) {
 	require.False(t, v.Allowed)
 	require.EqualValues(t, 503, v.Response().Status)
 	require.EqualValues(t, 14, v.Response().GRPCStatus)
-	require.Equal(t, `Größe "1" 9/2/0 5%`, string(AppendBody(nil, v)))
-	require.Equal(t, []Field{
+	require.Equal(t, `Größe "1" 9/2/0 5%`, string(respond.AppendBody(nil, v)))
+	require.Equal(t, []respond.Field{
 		{"retry-after", "9"}, {"x-envoy-ratelimited", "true"}, {"content-type", "text/html"},
 		{"x-fixed", "a"}, {"x-values", `Gr??e "1";9;2;0;%`},
 	}, appendFields(policy.HeadersNone, v))
@@ -40,20 +41,20 @@ func TestResponseWithoutFigures(t *testing.T) {
 	const response = `"response":{"body":"%RETRY_AFTER%/%LIMIT%/%REMAINING%/%MISSING%","headers":{"x-a":"%RETRY_AFTER%","x-b":"%LIMIT%","x-c":"%REMAINING%","x-d":"%RULE%","x-e":"%MISSING%"}}`
 	for _, c := range []struct {
 		name, rule, fail, body string
-		fields                 []Field
+		fields                 []respond.Field
 	}{
-		{"missing key", `"key":[{"header":"none"}],"missing_key":"deny","limits":["9/1h"]`, "", "-/-/-/header none", []Field{{"x-e", "header none"}}},
-		{"never", `"limits":["0/1h"]`, "", "-/0/0/-", []Field{{"x-b", "0"}, {"x-c", "0"}}},
-		{"error", `"limits":["9/1h"],"on_error":"deny"`, "get", "1/-/-/-", []Field{{"retry-after", "1"}, {"x-a", "1"}}},
+		{"missing key", `"key":[{"header":"none"}],"missing_key":"deny","limits":["9/1h"]`, "", "-/-/-/header none", []respond.Field{{"x-e", "header none"}}},
+		{"never", `"limits":["0/1h"]`, "", "-/0/0/-", []respond.Field{{"x-b", "0"}, {"x-c", "0"}}},
+		{"error", `"limits":["9/1h"],"on_error":"deny"`, "get", "1/-/-/-", []respond.Field{{"retry-after", "1"}, {"x-a", "1"}}},
 	} {
 		p := hosttest.New()
 		p.Fail = c.fail
 		e := compileJSON(t, p, `{"name":"r",`+c.rule+`,`+response+`}`)
 		v := e.Decide()
 		require.False(t, v.Allowed, c.name)
-		require.Equal(t, c.body, string(AppendBody(nil, v)), c.name)
+		require.Equal(t, c.body, string(respond.AppendBody(nil, v)), c.name)
 		fields := appendFields(policy.HeadersNone, v)
-		require.ElementsMatch(t, append(c.fields, Field{"x-envoy-ratelimited", "true"}, Field{"x-d", "r"}), fields, c.name)
+		require.ElementsMatch(t, append(c.fields, respond.Field{"x-envoy-ratelimited", "true"}, respond.Field{"x-d", "r"}), fields, c.name)
 	}
 }
 
@@ -74,8 +75,8 @@ func TestResponseToAMissingKey(t *testing.T) {
 		require.True(t, v.LacksKey(), key)
 		require.EqualValues(t, 401, v.Response().Status)
 		require.EqualValues(t, 16, v.Response().GRPCStatus)
-		require.Equal(t, want, string(AppendBody(nil, v)))
-		require.Equal(t, []Field{{"x-envoy-ratelimited", "true"}}, appendFields(policy.HeadersBoth, v))
+		require.Equal(t, want, string(respond.AppendBody(nil, v)))
+		require.Equal(t, []respond.Field{{"x-envoy-ratelimited", "true"}}, appendFields(policy.HeadersBoth, v))
 	}
 }
 
@@ -87,7 +88,7 @@ func TestContentType(t *testing.T) {
 		e := compileJSON(t, hosttest.New(), `{"name":"r","limits":["0/1h"],"response":`+response+`}`)
 		fields := appendFields(policy.HeadersNone, e.Decide())
 		if want {
-			require.Contains(t, fields, Field{"content-type", "text/html"}, response)
+			require.Contains(t, fields, respond.Field{"content-type", "text/html"}, response)
 		} else {
 			require.Len(t, fields, 1, response)
 		}
@@ -97,7 +98,7 @@ func TestContentType(t *testing.T) {
 // A bucket has its burst as limit, and what it gains in a period as quota.
 func TestFieldsOfABucket(t *testing.T) {
 	e := compileJSON(t, hosttest.New(), `{"name":"r","algorithm":"token_bucket","limits":[{"requests":600,"per":"1m","burst":50},"60/2m"]}`)
-	require.Equal(t, []Field{
+	require.Equal(t, []respond.Field{
 		{"ratelimit-policy", `"r/0";q=50, "r/1";q=60;w=120`}, {"ratelimit", `"r/0";r=49;t=1, "r/1";r=59;t=2`},
 		{"x-ratelimit-limit", "50, 600;w=60;burst=50, 60;w=120"}, {"x-ratelimit-remaining", "49"}, {"x-ratelimit-reset", "1"},
 	}, appendFields("both", e.Decide()))

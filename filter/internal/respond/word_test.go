@@ -1,4 +1,4 @@
-package respond
+package respond_test
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 )
 
 // The word for access logs has the verdict of every rule that matched, shadow
@@ -24,18 +25,18 @@ func TestWord(t *testing.T) {
 		"first=denied:limit,trial=shadow_skipped,on%20error%3D%2C%20%22%C3%BC%22=allowed",
 	} {
 		v := e.Decide()
-		require.Equal(t, want, string(AppendWord(nil, v)))
-		require.Equal(t, strings.Contains(want, "denied"), Notable(v), want)
+		require.Equal(t, want, string(respond.AppendWord(nil, v)))
+		require.Equal(t, strings.Contains(want, "denied"), respond.Notable(v), want)
 	}
 	delete(p.Headers, "u")
 	v := e.Decide()
-	require.Equal(t, "trial=shadow_skipped,on%20error%3D%2C%20%22%C3%BC%22=denied:missing_key", string(AppendWord(nil, v)))
+	require.Equal(t, "trial=shadow_skipped,on%20error%3D%2C%20%22%C3%BC%22=denied:missing_key", string(respond.AppendWord(nil, v)))
 	p.Headers, p.Fail = map[string][]string{"u": {"secret"}}, "get"
 	v = e.Decide()
-	require.True(t, Notable(v), "let through undecided")
-	require.Equal(t, "first=allowed:on_error,trial=shadow_allowed:on_error,on%20error%3D%2C%20%22%C3%BC%22=allowed:on_error", string(AppendWord(nil, v)))
+	require.True(t, respond.Notable(v), "let through undecided")
+	require.Equal(t, "first=allowed:on_error,trial=shadow_allowed:on_error,on%20error%3D%2C%20%22%C3%BC%22=allowed:on_error", string(respond.AppendWord(nil, v)))
 
-	require.False(t, Notable(compileJSON(t, hosttest.New(), ``).Decide()))
+	require.False(t, respond.Notable(compileJSON(t, hosttest.New(), ``).Decide()))
 }
 
 // The name of an override stands behind the rule's, in the word and in fields.
@@ -50,8 +51,8 @@ func TestNamesOfOverrides(t *testing.T) {
 	} {
 		p.With("u", c.user)
 		v := e.Decide()
-		require.Equal(t, c.word, string(AppendWord(nil, v)))
-		require.Contains(t, appendFields("ietf", v), Field{"ratelimit", c.limit})
+		require.Equal(t, c.word, string(respond.AppendWord(nil, v)))
+		require.Contains(t, appendFields("ietf", v), respond.Field{"ratelimit", c.limit})
 	}
 }
 
@@ -59,7 +60,7 @@ func TestNamesOfOverrides(t *testing.T) {
 func TestWordCanBeParsed(t *testing.T) {
 	for _, name := range []string{"a", "a b", "a=b", "a,b:c", "+3", "%41", `"'\`, "日本", "a/b.c_d-e~f", "{}()<>|;&*?#[]^`!@$"} {
 		e := compileJSON(t, hosttest.New(), fmt.Sprintf(`{"name":%q,"limits":["0/1h"]}`, name))
-		word := string(AppendWord(nil, e.Decide()))
+		word := string(respond.AppendWord(nil, e.Decide()))
 		require.Regexp(t, `^[A-Za-z0-9%._~/-]+=denied:limit$`, word)
 		got, err := url.PathUnescape(strings.TrimSuffix(word, "=denied:limit"))
 		require.NoError(t, err)
@@ -74,8 +75,8 @@ func TestWordIsBounded(t *testing.T) {
 		rules = append(rules, fmt.Sprintf(`{"name":"a-rule-with-number-%03d","limits":["0/1h"]}`, i))
 	}
 	e := compileJSON(t, hosttest.New(), strings.Join(rules, ","))
-	word := string(AppendWord(nil, e.Decide()))
-	require.LessOrEqual(t, len(word), maxWordBytes+10)
+	word := string(respond.AppendWord(nil, e.Decide()))
+	require.LessOrEqual(t, len(word), 4<<10+10)
 	listed := strings.Split(word, ",")
 	require.Equal(t, fmt.Sprint("+", 500-(len(listed)-1)), listed[len(listed)-1])
 	require.Equal(t, "a-rule-with-number-000=denied:limit", listed[0])

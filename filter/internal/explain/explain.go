@@ -1,4 +1,9 @@
-package respond
+// Package explain says what the policy makes of a request that somebody describes, rule by
+// rule and in words.
+//
+// Its invariant: it counts nothing and asks nobody. A clone of the engine decides on a dry
+// run of the request, whose writes are thrown away.
+package explain
 
 import (
 	"slices"
@@ -9,14 +14,14 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Explain appends as JSON, an answer.Explanation, what the policy would make of a
-// request now. It counts nothing and asks nobody: a clone of the engine decides, and
-// its writes are thrown away.
+// Explain appends as JSON, an answer.Explanation, what the policy would make of a request
+// now.
 func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	now := proxy.Now()
 	v := e.Clone(newDryRun(r, proxy, now)).Decide()
@@ -49,10 +54,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 				certain = p.Name
 			}
 			x.Rules[i] = matched(subjects[0])
-			x.Rules[i].Windows = windows(before[0], now)
-			if held, leases := lease.Leased(before[0]); leases {
-				x.Rules[i].Lease = &answer.Lease{Units: held.Units, EndsNs: held.EndsNs, Silent: silent(before[0])}
-			}
+			x.Rules[i].Windows, x.Rules[i].Lease = respond.Windows(before[0], now), lease.Held(before[0])
 		default:
 			outcome, why := whyUnmatched(p, &unmatched)
 			if exempt != "" && outcome != outcomeOff {
@@ -87,7 +89,7 @@ func matched(a *decide.Subject) answer.ExplainedRule {
 	p := a.Rule.Policy
 	r := answer.ExplainedRule{
 		Rule: p.Name, Outcome: answer.Matches, Key: make([]answer.KeyPart, len(a.Key.Parts)), Cost: &a.Cost,
-		CostUnreadable: a.CostUnreadable, TooLong: a.TooLong, Unlimited: a.Unlimited, Mode: mode(a), Allowed: &a.Allowed, Pending: a.Outcome == decide.Pending, Reason: a.Reason(),
+		CostUnreadable: a.CostUnreadable, TooLong: a.TooLong, Unlimited: a.Unlimited, Mode: respond.Mode(a), Allowed: &a.Allowed, Pending: a.Outcome == decide.Pending, Reason: a.Reason(),
 	}
 	for i := range a.Key.Parts {
 		r.Key[i] = keyPart(&p.Key[i], &a.Key.Parts[i])
@@ -124,7 +126,7 @@ func readKey(key *policy.Key, p *policy.Rule, r *request.Request) (lacks string)
 	rules.ReadKey(key, rules.CompileKey(r, p.Key), r)
 	for i := range key.Parts {
 		if !key.Parts[i].Present && p.MissingKey != policy.MissingShare {
-			return "the request has no " + partName(&p.Key[i]) + ", and missing_key is " + string(p.MissingKey)
+			return "the request has no " + respond.PartName(&p.Key[i]) + ", and missing_key is " + string(p.MissingKey)
 		}
 	}
 	return ""
@@ -146,7 +148,7 @@ const unexplained = "match: some condition does not hold"
 
 // keyPart hides credentials.
 func keyPart(k *policy.KeyPart, v *policy.Value) answer.KeyPart {
-	part := answer.KeyPart{Part: partName(k)}
+	part := answer.KeyPart{Part: respond.PartName(k)}
 	switch {
 	case !v.Present:
 		part.Missing = true
@@ -157,43 +159,4 @@ func keyPart(k *policy.KeyPart, v *policy.Value) answer.KeyPart {
 		part.Value = &text
 	}
 	return part
-}
-
-func partName(k *policy.KeyPart) string { return string(appendPartName(nil, k)) }
-
-// appendPartName names a key part in words, or as KeyDefinition does.
-func appendPartName(b []byte, k *policy.KeyPart) []byte {
-	switch k.Kind {
-	case policy.KeyHeader:
-		b = append(append(b, "header "...), k.Name...)
-		if k.Scheme != "" {
-			b = append(append(append(b, " ("...), k.Scheme...), ')')
-		}
-	case policy.KeyAddress:
-		b = append(append(b, "address in header "...), k.Name...)
-	case policy.KeyPath:
-		b = append(b, "path"...)
-		if k.Segment > 0 {
-			b = strconv.AppendInt(append(b, " segment "...), int64(k.Segment), 10)
-		}
-	case policy.KeyQuery:
-		b = append(append(b, "query "...), k.Name...)
-	case policy.KeyCookie:
-		b = append(append(b, "cookie "...), k.Name...)
-	case policy.KeyJWT:
-		b = append(b, "jwt claim"...)
-		for i, name := range k.Path {
-			b = append(append(b, " ."[min(i, 1)]), name...)
-		}
-	case policy.KeyFirstOf:
-		for i := range k.Of {
-			if i > 0 {
-				b = append(b, " or "...)
-			}
-			b = appendPartName(b, &k.Of[i])
-		}
-	default:
-		b = append(b, k.Label()...)
-	}
-	return b
 }

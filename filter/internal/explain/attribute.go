@@ -1,10 +1,11 @@
-package respond
+package explain
 
 import (
 	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -53,7 +54,7 @@ func (d *dryRun) missedBy(of *policy.Policy, rule *policy.Rule, r *request.Reque
 		return nil
 	}
 	if d.missed {
-		names = []string{partName(&policy.KeyPart{Kind: policy.KeyClientIP})}
+		names = []string{respond.PartName(&policy.KeyPart{Kind: policy.KeyClientIP})}
 	}
 	if fails != "" {
 		return names
@@ -70,7 +71,7 @@ func (d *dryRun) missedBy(of *policy.Policy, rule *policy.Rule, r *request.Reque
 			r.Begin()
 			d.missed = false
 			present = rules.ReadKey(&k, rules.CompileKey(r, choices[j:j+1]), r)
-			if name := partName(&choices[j]); d.missed && !slices.Contains(names, name) {
+			if name := respond.PartName(&choices[j]); d.missed && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 			open = open || d.missed

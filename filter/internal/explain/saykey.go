@@ -1,8 +1,9 @@
-package respond
+package explain
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -20,7 +21,7 @@ func sayKey(x *answer.ExplainedRule, e *engine.Engine, p *policy.Rule, d *dryRun
 	if x.NoKey != "" {
 		return
 	}
-	x.Key, x.Hash, x.Common = make([]answer.KeyPart, len(key.Parts)), hexadecimal(e.DenialHash(&key)), true
+	x.Key, x.Hash, x.Common = make([]answer.KeyPart, len(key.Parts)), e.DenialHash(&key), true
 	for i := range key.Parts {
 		v, part := &key.Parts[i], p.Key[i].Labeled(key.Parts[i].Label)
 		x.Key[i] = keyPart(&p.Key[i], v)
@@ -40,7 +41,7 @@ func (d *dryRun) open(p *policy.Rule, r *request.Request) string {
 		one := policy.Rule{Key: p.Key[i : i+1]}
 		var key policy.Key
 		if readKey(&key, &one, r); d.missed {
-			return "the description does not give " + partName(&p.Key[i])
+			return "the description does not give " + respond.PartName(&p.Key[i])
 		}
 	}
 	return ""

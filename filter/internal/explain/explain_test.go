@@ -1,4 +1,4 @@
-package respond
+package explain
 
 import (
 	"encoding/json"
@@ -37,6 +37,11 @@ type explanation struct {
 		Allowed   bool
 		Windows   []struct{ Used uint32 }
 	}
+}
+
+func compileJSON(t testing.TB, host engine.Host, rules string) *engine.Engine {
+	t.Helper()
+	return engine.New(hosttest.Policy(t, rules), host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 }
 
 // described is the request that the proxy is at.
@@ -165,10 +170,10 @@ func TestExplainKeys(t *testing.T) {
 		require.Equal(t, want.common, rule.Common, rule.Rule)
 		require.Equal(t, key[0] == '[' && want.noKey == "", rule.Hash != "", rule.Rule)
 	}
-	result, err := e.Operate(engine.Operation{Name: "top", Rule: "token"})
+	top, err := e.Operate(engine.Operation{Name: "top", Rule: "token"})
 	require.NoError(t, err)
-	require.Contains(t, string(AppendResult(nil, &result)), `{"rule":"token","mode":"enforced",`)
-	require.Contains(t, string(AppendResult(nil, &result)), `"hash":"`+x.Rules[1].Hash+`"`)
+	require.Contains(t, string(top), `{"rule":"token","mode":"enforced",`)
+	require.Contains(t, string(top), `"hash":"`+x.Rules[1].Hash+`"`)
 }
 
 // Two rules with one counter count a request twice, so its last unit lets
