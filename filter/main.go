@@ -1,9 +1,7 @@
-// Command filter is the data plane: what build/graft makes of it is the module
-// that Envoy loads.
+// Command filter is the data plane: what build/compile makes of it is the module that Envoy
+// loads. Its entries are the exports of package host: a request comes in by onRequestHeaders.
 package main
 
-import "github.com/sluice-ratelimit/sluice/filter/internal/host"
-
-func init() { host.Register() }
+import _ "github.com/sluice-ratelimit/sluice/filter/internal/host"
 
 func main() {}

@@ -25,6 +25,9 @@ const (
 	KeyAddress  // Name = header, lower case, that holds an address; V4Prefix, V6Prefix
 )
 
+// String is what a policy calls the kind.
+func (k KeyKind) String() string { return keyKinds[k].word }
+
 // KeyPart is one part of what a rule counts by.
 type KeyPart struct {
 	Kind     KeyKind

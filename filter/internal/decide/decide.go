@@ -26,8 +26,6 @@ type Source interface {
 	// subjects before it take from the same record. It says whether that is Known. Of an
 	// outcome other than Granted and Failed, PassNs is when the units are free.
 	Check(s *Subject, now int64) Outcome
-	// Recheck is Check after another worker, or another rule, wrote first.
-	Recheck(s *Subject, now int64) Outcome
 	// Take takes the subject's cost: Taken, Raced, Full or Failed. Where Check did not
 	// grant it, PassNs becomes when the next hit like this one passes.
 	Take(s *Subject) Outcome
@@ -79,7 +77,7 @@ func (v *Verdict) Decide(now int64) {
 				continue
 			}
 			if v.ahead(i) > 0 { // by now others have counted in the record
-				s.recheck(now)
+				s.checkAgain(now)
 			}
 			s.take(now)
 			s.overtaken()

@@ -6,7 +6,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
-	"github.com/sluice-ratelimit/sluice/shared/top"
 )
 
 // Rule is what decides of a policy.Rule, and what it has counted.
@@ -149,18 +148,6 @@ func (s *Subject) named() *Named {
 // noteDenied counts a denial of the subject's key, also one in shadow mode.
 func (s *Subject) noteDenied(now int64) {
 	if r := s.Rule; r.Denials != nil {
-		if fresh := r.Worker.Count(r.Denials, s.Key.Bytes, now); fresh != nil {
-			var text [top.MaxText + denials.MaxPart + 1]byte
-			fresh.SetText(s.appendKeyText(text[:0]))
-		}
+		r.Worker.Count(r.Denials, &s.Key, now)
 	}
-}
-
-// appendKeyText appends the beginning of the key, for denials.KeyOf.
-func (s *Subject) appendKeyText(text []byte) []byte {
-	for i := 0; i < len(s.Key.Parts) && len(text) < top.MaxText; i++ {
-		v := &s.Key.Parts[i]
-		text = denials.AppendPart(text, v.Whole(), v.Present)
-	}
-	return text
 }

@@ -104,25 +104,21 @@ func (s *Subject) Tightest() int {
 }
 
 func (s *Subject) check(now int64) {
-	if !s.Unlimited && s.Outcome != MissingKey {
-		s.judge(s.Rule.Source.Check(s, now), now)
+	if s.Unlimited || s.Outcome == MissingKey {
+		return
 	}
-}
-
-// recheck is check after others wrote first: by then the rules before this one have
-// counted.
-func (s *Subject) recheck(now int64) {
-	s.Ahead = 0
-	if !s.Unlimited && s.Outcome != MissingKey {
-		s.judge(s.Rule.Source.Recheck(s, now), now)
-	}
-}
-
-func (s *Subject) judge(found Outcome, now int64) {
+	found := s.Rule.Source.Check(s, now)
 	if found != Failed && s.Record.Rebased {
 		s.Rule.Metrics.ClockRebased++
 	}
 	s.end(found, now)
+}
+
+// checkAgain is check after others wrote first: by then the rules before this one have
+// counted.
+func (s *Subject) checkAgain(now int64) {
+	s.Ahead = 0
+	s.check(now)
 }
 
 // end notes an outcome and, where the rule could not decide, has the policy decide.
@@ -170,7 +166,7 @@ func (s *Subject) take(now int64) {
 			s.end(Contended, now)
 		default:
 			s.Rule.Metrics.CASRetries++
-			s.recheck(now)
+			s.checkAgain(now)
 		}
 	}
 }
@@ -192,7 +188,7 @@ func (s *Subject) countDenied(now int64) (counted bool) {
 			return false
 		case Raced:
 			passNs := s.PassNs // the wait stays the one that was found first
-			if r.Source.Recheck(s, now) != Failed {
+			if r.Source.Check(s, now) != Failed {
 				s.PassNs = passNs
 				r.Metrics.CASRetries++
 				continue

@@ -10,6 +10,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/top"
 )
@@ -52,19 +53,18 @@ type Rule struct {
 	secret []byte
 }
 
-// Count counts a denial of the key. It returns a key that is new to a rule that is
-// Plain, whose text the caller sets.
-func (w *Worker) Count(r *Rule, key []byte, now int64) (fresh *top.Key) {
+// Count counts a denial of the key.
+func (w *Worker) Count(r *Rule, key *policy.Key, now int64) {
 	if r.kept == nil && !w.keep(r, now) {
-		return nil
+		return
 	}
 	w.turn(r, now)
 	w.changed = true
-	id, _ := state.StableHash(key)
-	if fresh = r.kept[1].Add(id); !r.Plain {
-		return nil
+	id, _ := state.StableHash(key.Bytes)
+	if fresh := r.kept[1].Add(id); fresh != nil && r.Plain {
+		var text [top.MaxText + maxPart + 1]byte
+		fresh.SetText(appendKey(text[:0], key))
 	}
-	return fresh
 }
 
 // hash has hashes stand for the keys of a rule that is not Plain.

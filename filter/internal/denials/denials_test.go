@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/top"
 )
@@ -29,11 +30,15 @@ func worker(store *hosttest.Proxy, id uint64) *denials.Worker {
 
 func newProxy() *hosttest.Proxy { return &hosttest.Proxy{Store: map[string]hosttest.Cell{}} }
 
+func keyOf(text string) *policy.Key {
+	k := &policy.Key{}
+	k.Add(policy.Value{Text: text, Present: true})
+	return k
+}
+
 func deny(w *denials.Worker, r *denials.Rule, key string, now int64, times int) {
 	for range times {
-		if fresh := w.Count(r, []byte(key), now); fresh != nil {
-			fresh.SetText([]byte(key))
-		}
+		w.Count(r, keyOf(key), now)
 	}
 }
 
@@ -43,7 +48,11 @@ func texts(t *testing.T, w *denials.Worker, r *denials.Rule, now int64) (list []
 	known, ok := w.Known([]*denials.Rule{r}, now)
 	require.True(t, ok)
 	for _, k := range known[0].Keys {
-		list = append(list, fmt.Sprintf("%s:%d+%d", k.Text(), k.Denied, k.Error))
+		text := string(k.Text())
+		if parts, _ := denials.KeyOf(k.Text()); r.Plain {
+			text = *parts[0]
+		}
+		list = append(list, fmt.Sprintf("%s:%d+%d", text, k.Denied, k.Error))
 	}
 	return list, known[0].SinceNs
 }
@@ -92,7 +101,7 @@ func TestHashes(t *testing.T) {
 	deny(b, ofB, "alice", start, 1)
 	b.Publish(start)
 	h := hmac.New(sha256.New, secret)
-	id, _ := state.StableHash([]byte("alice"))
+	id, _ := state.StableHash(keyOf("alice").Bytes)
 	h.Write(binary.LittleEndian.AppendUint64(nil, id))
 	list, _ := texts(t, a, ofA, start)
 	require.Equal(t, []string{fmt.Sprintf("%s:2+0", h.Sum(nil)[:denials.HashBytes])}, list)
@@ -235,10 +244,10 @@ func TestForeignBytes(t *testing.T) {
 func TestCountingDoesNotAllocate(t *testing.T) {
 	w := worker(newProxy(), 1)
 	for _, r := range []*denials.Rule{plain("p"), {Name: []byte("h")}} {
-		var key [8]byte
+		key := keyOf("12345678")
 		count := func() {
-			binary.LittleEndian.PutUint64(key[:], binary.LittleEndian.Uint64(key[:])+1)
-			w.Count(r, key[:], start)
+			key.Bytes[0]++
+			w.Count(r, key, start)
 		}
 		count()
 		require.Zero(t, testing.AllocsPerRun(100, count))

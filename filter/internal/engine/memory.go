@@ -50,60 +50,49 @@ func (e *Engine) Survey() {
 		}
 	}
 	for range e.memory {
-		if e.surveyNext(&e.memory[e.surveyed]) {
+		worked := e.surveyNext(&e.memory[e.surveyed])
+		if !e.survey.Begun() {
+			e.surveyed = (e.surveyed + 1) % len(e.memory)
+		}
+		if worked {
 			return
 		}
-		e.surveyed = (e.surveyed + 1) % len(e.memory)
 	}
 }
 
 // surveyNext goes on with a rule's tables. It reports whether that was enough for a call:
-// a table that nobody uses costs nothing.
-func (e *Engine) surveyNext(m *memory) bool {
+// a table that nobody uses costs nothing, and has nothing.
+func (e *Engine) surveyNext(m *memory) (worked bool) {
 	source := m.rule.Source
-	tables := source.Tables()
-	if m.at >= len(tables) { // a split has closed the second since
-		m.sum, m.at, e.survey = state.Found{}, 0, state.Survey{}
-	}
-	t := tables[m.at]
-	found, done, status := e.survey.Step(t, func(value []byte) uint64 { return source.Live(t, e.host.Now(), value) }) // a failed survey begins anew
-	switch {
-	case done:
+	for tables := source.Tables(); m.at < len(tables); m.at++ {
+		found, done, status := e.survey.Step(tables[m.at], func(value []byte) uint64 { return source.Live(tables[m.at], e.host.Now(), value) })
+		if e.survey.Begun() {
+			return true
+		}
+		if status != state.OK { // it begins anew
+			m.sum, m.at = state.Found{}, 0
+			return worked
+		}
 		m.sum.Bytes += found.Bytes
 		m.sum.Keys += found.Keys
-		if m.at++; m.at == len(tables) {
-			m.found, m.fresh, m.known = m.sum, true, true
-			m.sum, m.at = state.Found{}, 0
-			e.surveyed = (e.surveyed + 1) % len(e.memory)
-		}
-		return true
-	case e.survey.Begun():
-		return true
-	case status == state.OK && (!m.known || m.found != state.Found{}): // there is no such table, or no longer
-		m.found, m.fresh, m.known = state.Found{}, true, true
+		worked = worked || done
+	}
+	if worked || !m.known || m.found != (state.Found{}) {
+		m.found, m.fresh, m.known = m.sum, true, true
 	}
 	m.sum, m.at = state.Found{}, 0
-	return false
+	return worked
 }
 
-// EachMemory calls f for every rule whose memory has been added up since the last call, or
-// found to be none.
-func (e *Engine) EachMemory(f func(m Memory)) {
+// EachMemory calls f for every rule that reports memory or, if only fresh, for those whose
+// memory has been added up since the last call, or found to be none.
+func (e *Engine) EachMemory(fresh bool, f func(m Memory)) {
 	for i := range e.memory {
-		if m := &e.memory[i]; m.fresh {
-			m.fresh = false
-			f(e.memoryOf(m))
+		m := &e.memory[i]
+		if fresh && !m.fresh {
+			continue
 		}
+		m.fresh = m.fresh && !fresh
+		f(Memory{Series{Domain: e.policy.Domain, Rule: m.rule.Policy.Name}, m.found, uint64(m.rule.Policy.Capacity)})
 	}
-}
-
-// EachReported calls f for every rule that EachMemory reports at some time.
-func (e *Engine) EachReported(f func(m Memory)) {
-	for i := range e.memory {
-		f(e.memoryOf(&e.memory[i]))
-	}
-}
-
-func (e *Engine) memoryOf(m *memory) Memory {
-	return Memory{Series{Domain: e.policy.Domain, Rule: m.rule.Policy.Name}, m.found, uint64(m.rule.Policy.Capacity)}
 }

@@ -55,7 +55,7 @@ func (m *metrics) publish(e *engine.Engine) {
 		m.published[i].raise(count, func() string { return counterName(&s) })
 		i++
 	})
-	e.EachMemory(func(m engine.Memory) {
+	e.EachMemory(true, func(m engine.Memory) {
 		eachGauge(&m, func(name string, value uint64) {
 			if _, have := defined[name]; have || m.Bytes > 0 {
 				must(importRecordMetric(define(kindGauge, name), value))
@@ -103,9 +103,9 @@ func (p *plugin) forget() {
 	}
 	goesOn := map[string]bool{}
 	for _, other := range running {
-		other.engine.EachReported(func(m engine.Memory) { goesOn[labels(&m.Series)] = true })
+		other.engine.EachMemory(false, func(m engine.Memory) { goesOn[labels(&m.Series)] = true })
 	}
-	p.engine.EachReported(func(m engine.Memory) {
+	p.engine.EachMemory(false, func(m engine.Memory) {
 		if goesOn[labels(&m.Series)] {
 			return
 		}

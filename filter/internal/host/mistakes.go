@@ -20,7 +20,7 @@ const (
 // are remembered, tokens of all are looked at.
 type mistakes struct {
 	of   []mistake
-	next int // the place that a new address takes where all are taken
+	next int // the place that a new address takes
 }
 
 type mistake struct {
@@ -49,14 +49,14 @@ func (m *mistakes) refuses(from netip.Addr, now int64) bool {
 // add counts a wrong token.
 func (m *mistakes) add(from netip.Addr, now int64) {
 	at := m.find(from)
-	switch {
-	case at != nil && at.runs(now):
+	if at != nil && at.runs(now) {
 		at.n++
 		return
-	case at == nil && len(m.of) < maxMistaken:
-		m.of = append(m.of, mistake{})
-		at = &m.of[len(m.of)-1]
-	case at == nil:
+	}
+	if at == nil {
+		if len(m.of) < maxMistaken {
+			m.of = append(m.of, mistake{})
+		}
 		at = &m.of[m.next]
 		m.next = (m.next + 1) % maxMistaken
 	}

@@ -2,12 +2,10 @@ package host
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"strconv"
 	"unsafe"
-
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
@@ -17,17 +15,6 @@ import (
 
 // tickMs is how often metrics are published and heartbeats written.
 const tickMs = 1000
-
-// Register makes this VM serve the filter. Call it from init.
-func Register() { proxywasm.SetVMContext(&vm{}) }
-
-type vm struct{ types.DefaultVMContext }
-
-func (*vm) NewPluginContext(context uint32) types.PluginContext {
-	p := &plugin{context: context}
-	plugins = append(plugins, p)
-	return p
-}
 
 // plugins are the configurations in this VM, few, refused ones included.
 var plugins []*plugin
@@ -45,7 +32,6 @@ func pluginOf(context uint32) *plugin {
 // plugin is one configuration of the filter in one VM. Several live side by
 // side while a configuration changes, so everything it owns hangs on it.
 type plugin struct {
-	types.DefaultPluginContext
 	identity    engine.Identity
 	engine      *engine.Engine
 	manage      *policy.Manage
@@ -89,19 +75,35 @@ const (
 	conflictFades = 10
 )
 
-// OnPluginStart reads the policy. It logs every problem of a refused one, because
-// Envoy's NACK does not carry the reason.
-func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
+// abiVersion says by its name which ABI this is.
+//
+//go:wasmexport proxy_abi_version_0_2_0
+func abiVersion() {}
+
+//go:wasmexport proxy_on_vm_start
+func onVMStart(_, _ uint32) uint32 { return 1 }
+
+//go:wasmexport proxy_on_configure
+func onConfigure(context, size uint32) uint32 {
 	arena.reset()
-	configuration, err := proxywasm.GetPluginConfiguration()
-	text := unsafe.String(unsafe.SliceData(configuration), len(configuration)) // whose parts the policy keeps
-	if err != nil {
-		proxywasm.LogCritical("sluice: read the plugin configuration: " + err.Error())
-		return types.OnPluginStartStatusFailed
+	if pluginOf(context).start(size) {
+		return 1
 	}
+	return 0
+}
+
+// start reads the policy. It logs every problem of a refused one, because Envoy's NACK does
+// not carry the reason.
+func (p *plugin) start(size uint32) bool {
+	var configuration []byte
+	if !theProxy.buffer(bufferPluginConfiguration, size, &configuration) {
+		log(critical, "read the plugin configuration: the proxy gives none")
+		return false
+	}
+	text := unsafe.String(unsafe.SliceData(configuration), len(configuration)) // whose parts the policy keeps
 	pol, ok := readPolicy(text)
 	if !ok {
-		return types.OnPluginStartStatusFailed
+		return false
 	}
 	p.manage = pol.Manage
 	name := filterName()
@@ -118,27 +120,27 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	asked, _ = theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00verdicts")
 	p.reports.words = asked == "all"
 	p.quota = newQuotaTalk(p, pol)
-	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {
-		proxywasm.LogCritical("sluice: set the tick period: " + err.Error())
-		return types.OnPluginStartStatusFailed
+	if importSetTickPeriod(tickMs) != statusOK {
+		log(critical, "the proxy takes no tick period")
+		return false
 	}
 	running = append(running, p)
-	return types.OnPluginStartStatusOK
+	return true
 }
 
 func readPolicy(text string) (*policy.Policy, bool) {
 	doc, err := policy.ParseJSON(text)
 	if err != nil {
-		proxywasm.LogCritical("sluice: policy refused: " + unreadable(text, err))
+		log(critical, "policy refused: "+err.Error()+": it must be JSON in a google.protobuf.StringValue, as sluice render filter -f FILE writes it")
 		return nil, false
 	}
 	pol, problems := policy.ReadPushed(doc)
 	for i := range problems {
 		if rest := len(problems) - i; i == maxLogged && rest > 1 {
-			proxywasm.LogCritical("sluice: policy refused: and " + strconv.Itoa(rest) + " more problems: sluice validate prints them")
+			log(critical, "policy refused: and "+strconv.Itoa(rest)+" more problems: sluice validate prints them")
 			break
 		}
-		proxywasm.LogCritical("sluice: policy refused: " + problems[i].Error())
+		log(critical, "policy refused: "+problems[i].Error())
 	}
 	return pol, len(problems) == 0 && called(pol)
 }
@@ -146,12 +148,13 @@ func readPolicy(text string) (*policy.Policy, bool) {
 // called reports whether Envoy makes the calls that the policy needs. Its configuration of
 // the VM says which ones the list of capabilities lacks on purpose.
 func called(pol *policy.Policy) bool {
-	without, _ := proxywasm.GetVMConfiguration()
+	var without []byte
+	theProxy.buffer(bufferVMConfiguration, math.MaxInt32, &without)
 	if pol.Headers == policy.HeadersNone || !bytes.Contains(without, []byte("proxy_on_response_headers")) {
 		return true
 	}
-	proxywasm.LogCritical("sluice: policy refused: headers: " + string(pol.Headers) + " needs the callback proxy_on_response_headers, " +
-		"which vm_config is " + string(without) + ": render vm_config anew with this policy")
+	log(critical, "policy refused: headers: "+string(pol.Headers)+" needs the callback proxy_on_response_headers, "+
+		"which vm_config is "+string(without)+": render vm_config anew with this policy")
 	return false
 }
 
@@ -174,13 +177,18 @@ func filterName() string {
 func (p *plugin) split() {
 	p.isSplit = true
 	p.engine.Split()
-	proxywasm.LogWarn("sluice: another filter of this name has another policy, or this one's listener is being drained: " +
+	log(warn, "another filter of this name has another policy, or this one's listener is being drained: "+
 		"they count apart; give each filter its own name")
 }
 
-// OnTick flushes the metrics and keeps the tables registered.
-func (p *plugin) OnTick() {
+//go:wasmexport proxy_on_tick
+func onTick(context uint32) {
 	arena.reset()
+	pluginOf(context).tick()
+}
+
+// tick flushes the metrics and keeps the tables registered.
+func (p *plugin) tick() {
 	if p.quota != nil && !p.quota.tick() {
 		return
 	}
@@ -202,8 +210,8 @@ func (p *plugin) watch() {
 	}
 }
 
-// OnPluginDone ends the configuration.
-func (p *plugin) OnPluginDone() bool {
+// end ends the configuration.
+func (p *plugin) end() {
 	isThis := func(other *plugin) bool { return other == p }
 	plugins = slices.DeleteFunc(plugins, isThis)
 	running = slices.DeleteFunc(running, isThis)
@@ -221,5 +229,4 @@ func (p *plugin) OnPluginDone() bool {
 		clear(p.engine.Policy().Rules) // the collector may take a constant for a pointer to them
 		*p.engine, p.engine = engine.Engine{}, nil
 	}
-	return true
 }

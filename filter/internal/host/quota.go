@@ -4,19 +4,13 @@ import (
 	"encoding/binary"
 	"unsafe"
 
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-const (
-	bufferGRPC    = 5
-	streamRequest = 0
-)
+const streamRequest = 0
 
 // quotaTalk is a configuration's talk with the quota service: lease.Client decides
 // what is said, and this is its way through the proxy.
@@ -77,7 +71,7 @@ func (q *quotaTalk) Resume(context uint32, v *decide.Verdict) bool {
 	delete(waitingFor, context)
 	arena.reset()
 	q.plugin.engine.Resume(v)
-	if q.plugin.respond(context, v) == types.ActionContinue {
+	if q.plugin.respond(context, v) == actionContinue {
 		importContinue(streamRequest)
 	}
 	return waitingFor[context] == nil
@@ -152,8 +146,8 @@ func (q *quotaTalk) hasten() {
 func (q *quotaTalk) setPeriod() {
 	if period := min(q.client.Period(), tickMs); period != q.period {
 		q.period = period
-		if err := proxywasm.SetTickPeriodMilliSeconds(period); err != nil {
-			proxywasm.LogError("sluice: set the tick period: " + err.Error())
+		if importSetTickPeriod(period) != statusOK {
+			log(failure, "the proxy takes no tick period")
 		}
 	}
 }
@@ -205,11 +199,11 @@ func onGRPCReceive(root, token, size uint32) {
 	}
 	arena.reset()
 	if !theProxy.buffer(bufferGRPC, size, &q.message) {
-		proxywasm.LogError("sluice: the proxy gives no message of the quota service")
+		log(failure, "the proxy gives no message of the quota service")
 		return
 	}
 	if err := q.client.Receive(q.message, theProxy.Monotonic()); err != nil {
-		proxywasm.LogError("sluice: the quota service sent what this build cannot read: " + err.Error())
+		log(failure, "the quota service sent what this build cannot read: "+err.Error())
 	}
 	q.hasten()
 }
@@ -228,16 +222,4 @@ func onGRPCClose(root, token, _ uint32) {
 	q.token = 0
 	q.client.Closed(theProxy.Monotonic())
 	q.hasten()
-}
-
-// buffer copies a buffer of the proxy into b.
-func (p *proxy) buffer(kind, size uint32, b *[]byte) bool {
-	arena.active = true
-	status := importBuffer(kind, 0, size, unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
-	arena.active = false
-	if status != statusOK {
-		return false
-	}
-	*b = append((*b)[:0], arena.bytes(p.address, p.size)...)
-	return true
 }

@@ -3,12 +3,15 @@ package host
 import (
 	"encoding/binary"
 
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
-	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// What callbacks of a request answer.
+const (
+	actionContinue = 0
+	actionPause    = 1
 )
 
 // grpcFromStatus leaves the gRPC status of a reply to the proxy.
@@ -53,13 +56,13 @@ var newest struct {
 	plugin  *plugin
 }
 
-// onContextCreate notes a new stream: the callback that follows is its request. The
-// SDK hears of configurations alone.
+// onContextCreate notes a new configuration, or a new stream: the callback that follows is
+// its request.
 //
-//go:wasmexport sluice_on_context_create
+//go:wasmexport proxy_on_context_create
 func onContextCreate(context, root uint32) {
 	if root == 0 {
-		sdkContextCreate(context, root)
+		plugins = append(plugins, &plugin{context: context})
 		return
 	}
 	newest.context, newest.plugin = context, pluginOf(root)
@@ -68,17 +71,17 @@ func onContextCreate(context, root uint32) {
 // onRequestHeaders handles the request of the newest stream: Envoy creates a
 // stream when its request arrives, and hands the request over at once.
 //
-//go:wasmexport sluice_on_request_headers
+//go:wasmexport proxy_on_request_headers
 func onRequestHeaders(context, _, _ uint32) uint32 {
 	if newest.plugin == nil || newest.context != context {
-		proxywasm.LogCritical("sluice: a request of a stream that does not exist")
-		return uint32(types.ActionContinue)
+		log(critical, "a request of a stream that does not exist")
+		return actionContinue
 	}
-	return uint32(newest.plugin.request(context))
+	return newest.plugin.request(context)
 }
 
 // request decides the request of a stream.
-func (p *plugin) request(context uint32) types.Action {
+func (p *plugin) request(context uint32) (action uint32) {
 	arena.reset()
 	if planted("panic", nil) {
 		panic("planted")
@@ -89,9 +92,9 @@ func (p *plugin) request(context uint32) types.Action {
 	return p.decide(context)
 }
 
-func (p *plugin) decide(context uint32) types.Action {
+func (p *plugin) decide(context uint32) (action uint32) {
 	if p.manage != nil && p.managed() {
-		return types.ActionPause
+		return actionPause
 	}
 	v := p.engine.Decide()
 	if planted("panic-counted", nil) {
@@ -101,15 +104,15 @@ func (p *plugin) decide(context uint32) types.Action {
 }
 
 // respond makes the request wait if the verdict is pending, answers it, or lets it go on.
-func (p *plugin) respond(context uint32, v *decide.Verdict) types.Action {
+func (p *plugin) respond(context uint32, v *decide.Verdict) (action uint32) {
 	if p.quota != nil && p.quota.serve(context, v) {
-		return types.ActionPause
+		return actionPause
 	}
 	if p.reports.whole || p.reports.words || respond.Notable(v) {
 		p.publish(v)
 	}
 	if v.Allowed && p.fieldWriter.Style == policy.HeadersNone {
-		return types.ActionContinue
+		return actionContinue
 	}
 	p.fields = p.fieldWriter.Append(p.fields[:0], v)
 	if !v.Allowed {
@@ -118,7 +121,7 @@ func (p *plugin) respond(context uint32, v *decide.Verdict) types.Action {
 	if len(p.fields) > 0 {
 		p.await(context)
 	}
-	return types.ActionContinue
+	return actionContinue
 }
 
 // await keeps the fields for the stream's response.
@@ -134,7 +137,7 @@ func (p *plugin) await(context uint32) {
 }
 
 // deny answers in the upstream's place, with p.fields as headers.
-func (p *plugin) deny(v *decide.Verdict) types.Action {
+func (p *plugin) deny(v *decide.Verdict) (action uint32) {
 	response, why := v.Response(), "rate_limited{"
 	if v.LacksKey() {
 		why = "missing_key{"
@@ -146,7 +149,7 @@ func (p *plugin) deny(v *decide.Verdict) types.Action {
 		status: uint32(response.Status), details: p.details, body: p.body,
 		headers: p.headers, grpc: int32(response.GRPCStatus),
 	})
-	return types.ActionPause
+	return actionPause
 }
 
 // Filter state of a request; the proxy puts "wasm." before these names.
@@ -176,18 +179,18 @@ func (p *plugin) publish(v *decide.Verdict) {
 
 func setState(name string, value []byte) {
 	if !theProxy.SetState(name, value) {
-		proxywasm.LogError("sluice: the proxy takes no " + name)
+		log(failure, "the proxy takes no "+name)
 	}
 }
 
 // onResponseHeaders adds the response's fields.
 //
-//go:wasmexport sluice_on_response_headers
+//go:wasmexport proxy_on_response_headers
 func onResponseHeaders(context, _, _ uint32) uint32 {
 	if s := streamOf(context); s != nil {
 		s.respond()
 	}
-	return uint32(types.ActionContinue)
+	return actionContinue
 }
 
 func (s *stream) respond() {
@@ -198,7 +201,7 @@ func (s *stream) respond() {
 	}
 	for _, f := range s.fields {
 		if !theProxy.AddResponseHeader(f.Name, f.Value) {
-			proxywasm.LogError("sluice: the proxy takes no " + f.Name)
+			log(failure, "the proxy takes no "+f.Name)
 		}
 	}
 }
@@ -211,7 +214,9 @@ func (p *plugin) takeUpstream(fields []respond.Field) (sentAny bool) {
 		sent := ""
 		if _, present := theProxy.header(mapResponseHeaders, f.Name); present {
 			sent, _ = theProxy.joinedHeader("response\x00headers\x00", f.Name)
-			changeHeader("remove", proxywasm.RemoveHttpResponseHeader(f.Name))
+			if !theProxy.RemoveResponseHeader(f.Name) {
+				log(failure, "the proxy leaves the upstream's "+f.Name)
+			}
 			sentAny = true
 		}
 		p.sent = append(p.sent, sent)
@@ -219,16 +224,10 @@ func (p *plugin) takeUpstream(fields []respond.Field) (sentAny bool) {
 	return sentAny
 }
 
-func changeHeader(what string, err error) {
-	if err != nil {
-		proxywasm.LogError("sluice: " + what + " a response header: " + err.Error())
-	}
-}
-
-// onDelete forgets a context. The end of a configuration is two callbacks of the SDK;
-// Envoy would make the first of them for each stream, too.
+// onDelete forgets a context. There is no callback for its end before that: Envoy would make
+// it for each stream, too.
 //
-//go:wasmexport sluice_on_delete
+//go:wasmexport proxy_on_delete
 func onDelete(context uint32) {
 	if s := streamOf(context); s != nil {
 		s.forget()
@@ -238,9 +237,8 @@ func onDelete(context uint32) {
 			q.forget(context)
 		}
 	}
-	if pluginOf(context) != nil {
-		sdkDone(context)
-		sdkDelete(context)
+	if p := pluginOf(context); p != nil {
+		p.end()
 	}
 }
 

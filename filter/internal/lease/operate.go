@@ -71,13 +71,12 @@ func (c *Source) Stats(now int64) (s state.Stats, status state.Status) {
 	return s, status
 }
 
-// Tables are what the source leases in, and what counts in the place of a silent service,
-// once it is used.
+// Tables are what the source leases in, and what counts in the place of a silent service.
 func (c *Source) Tables() []*state.Table {
-	if c.local != nil && c.local.Table.Known() {
-		return []*state.Table{c.table.Table(), c.local.Table}
+	if c.local == nil {
+		return []*state.Table{c.table.Table()}
 	}
-	return []*state.Table{c.table.Table()}
+	return []*state.Table{c.table.Table(), c.local.Table}
 }
 
 // Live counts the leases of a page that hold something, as in Stats.

@@ -98,9 +98,6 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 	return c.judge(s, now)
 }
 
-// Recheck is Check.
-func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return c.Check(s, now) }
-
 // judge decides by the key's lease.
 func (c *Source) judge(s *decide.Subject, now int64) decide.Outcome {
 	l, nowNs, w := &s.Lease.Lease, s.Lease.NowNs, c.worker

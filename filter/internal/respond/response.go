@@ -118,22 +118,21 @@ func PartName(k *policy.KeyPart) string { return string(appendPartName(nil, k)) 
 
 func appendPartName(b []byte, k *policy.KeyPart) []byte {
 	switch k.Kind {
-	case policy.KeyHeader:
-		b = append(append(b, "header "...), k.Name...)
+	case policy.KeyHeader, policy.KeyQuery, policy.KeyCookie, policy.KeyAddress:
+		if k.Kind == policy.KeyAddress {
+			b = append(b, "address in header "...)
+		} else {
+			b = append(append(b, k.Kind.String()...), ' ')
+		}
+		b = append(b, k.Name...)
 		if k.Scheme != "" {
 			b = append(append(append(b, " ("...), k.Scheme...), ')')
 		}
-	case policy.KeyAddress:
-		b = append(append(b, "address in header "...), k.Name...)
 	case policy.KeyPath:
 		b = append(b, "path"...)
 		if k.Segment > 0 {
 			b = strconv.AppendInt(append(b, " segment "...), int64(k.Segment), 10)
 		}
-	case policy.KeyQuery:
-		b = append(append(b, "query "...), k.Name...)
-	case policy.KeyCookie:
-		b = append(append(b, "cookie "...), k.Name...)
 	case policy.KeyJWT:
 		b = append(b, "jwt claim"...)
 		for i, name := range k.Path {
