@@ -31,7 +31,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	unmatched := request.New(dry)
 	unmatched.Begin()
 
-	rules, exempt := e.Policy().Rules, exemption(e.Policy().Exempt, &unmatched)
+	rules := e.Policy().Rules
 	x := answer.Explanation{Allowed: &v.Allowed, Pending: v.Pending, Rules: make([]answer.ExplainedRule, len(rules))}
 	if !v.Allowed {
 		x.DeniedBy, x.RetryNs = v.DeniedBy().Name, &v.RetryNs
@@ -40,7 +40,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	for i := range rules {
 		p := &rules[i]
 		decided := len(subjects) > 0 && subjects[0].Rule.Policy == p
-		missed := dry.missedBy(e.Policy(), p, &unmatched)
+		outcome, why, missed := dry.unmatched(e.Policy(), p, &unmatched)
 		switch {
 		case len(missed) > 0:
 			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: answer.NotKnown, Why: "the description does not give " + strings.Join(missed, ", ")}
@@ -56,10 +56,6 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 			x.Rules[i] = matched(subjects[0])
 			x.Rules[i].Windows, x.Rules[i].Lease = respond.Windows(before[0], now), lease.Held(before[0])
 		default:
-			outcome, why := whyUnmatched(p, &unmatched)
-			if exempt != "" && outcome != outcomeOff {
-				outcome, why = answer.Exempted, "the policy's "+exempt
-			}
 			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: outcome, Why: why}
 		}
 		if r.Keys && p.Mode != policy.ModeOff {
@@ -103,22 +99,69 @@ func matched(a *decide.Subject) answer.ExplainedRule {
 	return r
 }
 
-// whyUnmatched returns why a rule did not decide.
-func whyUnmatched(p *policy.Rule, r *request.Request) (outcome, why string) {
+// unmatched says why a rule did not decide, if it did not, or else names what the description
+// leaves open of what it decides by: the client's address, which conditions may look at, and
+// parts of the key, of a first_of those before the first that the request has. A part that
+// the request lacks for certain decides what becomes of the key.
+func (d *dryRun) unmatched(of *policy.Policy, p *policy.Rule, r *request.Request) (outcome, why string, missed []string) {
 	if p.Mode == policy.ModeOff {
-		return outcomeOff, "mode: the rule is off"
+		return outcomeOff, "mode: the rule is off", nil
 	}
-	if why := failing(&p.Match, r); why != "" {
-		return outcomeNoMatch, why
+	r.Begin()
+	d.missed = false
+	fails := failing(&p.Match, r)
+	surely := fails != "" && !d.missed
+	exempt, all := exemption(p.Exempt, r), exemption(of.Exempt, r)
+	switch {
+	case all != "":
+		return answer.Exempted, "the policy's " + all, nil
+	case surely:
+		return outcomeNoMatch, fails, nil
+	case exempt != "":
+		return answer.Exempted, exempt, nil
 	}
-	if why := exemption(p.Exempt, r); why != "" {
-		return answer.Exempted, why
+	if d.missed {
+		missed = []string{respond.PartName(&policy.KeyPart{Kind: policy.KeyClientIP})}
 	}
-	var key policy.Key
-	if lacks := readKey(&key, p, r); lacks != "" {
-		return answer.LacksKey, "missing_key: " + lacks
+	if fails != "" {
+		return "", "", missed
 	}
-	return outcomeNoMatch, unexplained
+	ofConditions := missed
+	for i := range p.Key {
+		present, open := d.readsPart(&p.Key[i], r)
+		switch {
+		case present || len(open) > 0 || p.MissingKey == policy.MissingShare:
+			for _, name := range open {
+				if !slices.Contains(missed, name) {
+					missed = append(missed, name)
+				}
+			}
+		case p.MissingKey == policy.MissingSkip:
+			return answer.LacksKey, "missing_key: the request has no " + respond.PartName(&p.Key[i]) + ", and missing_key is " + string(p.MissingKey), nil
+		default:
+			return "", "", ofConditions
+		}
+	}
+	return outcomeNoMatch, unexplained, missed
+}
+
+// readsPart reports whether the request has a part of a key, and names what had to be known
+// for that and is left open.
+func (d *dryRun) readsPart(part *policy.KeyPart, r *request.Request) (present bool, open []string) {
+	choices := part.Of
+	if part.Kind != policy.KeyFirstOf {
+		choices = []policy.KeyPart{*part}
+	}
+	var k policy.Key
+	for i := 0; i < len(choices) && !present; i++ {
+		r.Begin()
+		d.missed = false
+		present = rules.ReadKey(&k, rules.CompileKey(r, choices[i:i+1]), r)
+		if d.missed {
+			open = append(open, respond.PartName(&choices[i]))
+		}
+	}
+	return present, open
 }
 
 // readKey reads the rule's key, and says why no counter has it, if none has.

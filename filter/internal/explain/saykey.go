@@ -15,8 +15,12 @@ func sayKey(x *answer.ExplainedRule, e *engine.Engine, p *policy.Rule, d *dryRun
 	d.missed = false
 	var key policy.Key
 	x.NoKey = readKey(&key, p, r)
-	if d.missed {
-		x.NoKey = d.open(p, r)
+	missed := d.missed
+	for i := 0; i < len(p.Key) && missed; i++ {
+		if _, open := d.readsPart(&p.Key[i], r); len(open) > 0 {
+			x.NoKey = "the description does not give " + respond.PartName(&p.Key[i])
+			break
+		}
 	}
 	if x.NoKey != "" {
 		return
@@ -31,18 +35,4 @@ func sayKey(x *answer.ExplainedRule, e *engine.Engine, p *policy.Rule, d *dryRun
 			x.Common = x.Common && !part.OfClient()
 		}
 	}
-}
-
-// open names the first part of the key that the description leaves open.
-func (d *dryRun) open(p *policy.Rule, r *request.Request) string {
-	for i := range p.Key {
-		d.missed = false
-		r.Begin()
-		one := policy.Rule{Key: p.Key[i : i+1]}
-		var key policy.Key
-		if readKey(&key, &one, r); d.missed {
-			return "the description does not give " + respond.PartName(&p.Key[i])
-		}
-	}
-	return ""
 }

@@ -25,9 +25,6 @@ type quotaTalk struct {
 	message []byte
 }
 
-// waitingFor says which talk a paused request waits for.
-var waitingFor = map[uint32]*quotaTalk{}
-
 // newQuotaTalk returns nil where the policy has no rules of scope cluster.
 func newQuotaTalk(p *plugin, pol *policy.Policy) *quotaTalk {
 	if len(p.engine.Leases.Definitions) == 0 {
@@ -57,7 +54,6 @@ func (q *quotaTalk) serve(context uint32, v *decide.Verdict) bool {
 		}
 		return false
 	}
-	waitingFor[context] = q
 	q.plugin.engine.Keep(v)
 	q.client.Wait(context, v, theProxy.Monotonic())
 	q.hasten()
@@ -68,23 +64,17 @@ func (q *quotaTalk) serve(context uint32, v *decide.Verdict) bool {
 func (q *quotaTalk) Resume(context uint32, v *decide.Verdict) bool {
 	importActFor(context)
 	defer importActFor(q.plugin.context)
-	delete(waitingFor, context)
 	arena.reset()
 	q.plugin.engine.Resume(v)
+	done := !v.Pending
 	if q.plugin.respond(context, v) == actionContinue {
 		importContinue(streamRequest)
 	}
-	return waitingFor[context] == nil
+	return done
 }
 
 // Free takes back a verdict that serve has kept.
 func (q *quotaTalk) Free(v *decide.Verdict) { q.plugin.engine.Free(v) }
-
-// forget is called when a request that waits has ended.
-func (q *quotaTalk) forget(context uint32) {
-	delete(waitingFor, context)
-	q.client.Forget(context)
-}
 
 // Open opens a stream as the root context: one that a request opens ends with it.
 func (q *quotaTalk) Open() bool {

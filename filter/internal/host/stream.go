@@ -232,9 +232,9 @@ func onDelete(context uint32) {
 	if s := streamOf(context); s != nil {
 		s.forget()
 	}
-	if len(waitingFor) > 0 { // an empty map costs a call to look into, too
-		if q := waitingFor[context]; q != nil {
-			q.forget(context)
+	for _, p := range running {
+		if p.quota != nil && p.quota.client.Waiting() {
+			p.quota.client.Forget(context)
 		}
 	}
 	if p := pluginOf(context); p != nil {
