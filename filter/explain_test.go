@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,34 +17,6 @@ func explainRequest(description ...string) *sim.Request {
 		r.Headers = append(r.Headers, [2]string{"x-sluice-request", d})
 	}
 	return r
-}
-
-// Each worker explains what all workers have counted. The store and the VM's metrics
-// stay the same, and no log line has the key.
-func TestExplain(t *testing.T) {
-	b := start(t, func(o *sim.Options) { o.Workers = 2 })
-	require.NoError(t, b.Configure([]byte(explainPolicy)))
-	request := explainRequest(`{"headers":{"X-User-Id":["alice"]}}`)
-	body := string(b.serve(t, 0, request).Body)
-	require.Contains(t, body, `"windows":[{"limit":2,"per_ns":3600000000000,"used":0,`)
-	require.Zero(t, b.Shared().Len(), "not even a table")
-
-	require.Equal(t, 200, b.serve(t, 0, alice).Status)
-	require.Equal(t, 200, b.serve(t, 0, alice).Status)
-	before := b.Shared().Snapshot()
-	for worker := range 2 {
-		body := string(b.serve(t, worker, request).Body)
-		require.True(t, strings.HasPrefix(body, `{"allowed":false,"denied_by":"per-user","retry_after_ns":`), body)
-		require.Contains(t, body, `"key":[{"part":"header x-user-id","value":"alice"}]`)
-		require.Contains(t, body, `"used":2,"remaining":0,`)
-		require.Contains(t, body, `"used":2,"remaining":7,`)
-		require.NotContains(t, b.calls, "set_shared_data")
-	}
-	require.Equal(t, before, b.Shared().Snapshot())
-	b.TickDue()
-	require.NoError(t, b.Tick(1))
-	require.Empty(t, b.Metrics()["rate_limit_denied_total;rule=per-user;"])
-	require.NotContains(t, strings.Join(b.log, "\n"), "alice")
 }
 
 func TestExplainBadRequests(t *testing.T) {

@@ -1,8 +1,6 @@
 package main_test
 
 import (
-	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -17,84 +15,6 @@ func (b *bench) tick(t *testing.T) {
 	for w := range b.Workers() {
 		require.NoError(t, b.Tick(w))
 	}
-}
-
-// stats returns the counts of all workers as one worker answers them.
-func (b *bench) stats(t *testing.T, worker int) (allowed, denied uint64) {
-	t.Helper()
-	res := b.serve(t, worker, &sim.Request{
-		Method: "POST", Path: "/.sluice/counters/stats", Headers: [][2]string{{"authorization", "Bearer test"}},
-	})
-	require.Equal(t, 200, res.Status, string(res.Body))
-	var answer struct {
-		Rules []struct {
-			Metrics map[string]uint64 `json:"metrics"`
-		} `json:"rules"`
-	}
-	require.NoError(t, json.Unmarshal(res.Body, &answer))
-	require.Len(t, answer.Rules, 1)
-	return answer.Rules[0].Metrics["allowed"], answer.Rules[0].Metrics["denied"]
-}
-
-// Each worker answers stats with the sum over all workers: its own counts as of now,
-// the others' as of their last tick. The counts survive a new policy.
-func TestStatsOfAllWorkers(t *testing.T) {
-	b := start(t, func(o *sim.Options) { o.Workers = 3 })
-	require.NoError(t, b.Configure(managed(`{"name":"r","limits":["5/1h"]}`)))
-	for i := range 9 {
-		b.serve(t, i%3, alice)
-	}
-	allowed, denied := b.stats(t, 0)
-	require.EqualValues(t, 2, allowed, "its own")
-	require.EqualValues(t, 1, denied)
-	b.tick(t)
-	for w := range 3 {
-		allowed, denied = b.stats(t, w)
-		require.EqualValues(t, 5, allowed)
-		require.EqualValues(t, 4, denied)
-	}
-	require.NoError(t, b.Configure(managed(`{"name":"r","limits":["6/1h"]}`)))
-	b.serve(t, 1, alice)
-	b.tick(t)
-	allowed, denied = b.stats(t, 2)
-	require.EqualValues(t, 6, allowed)
-	require.EqualValues(t, 4, denied)
-}
-
-// The memory gauge counts the existing pages, up to what validate prints, and becomes
-// 0 when its rule is removed.
-func TestMemoryUsage(t *testing.T) {
-	const gauge = "rule=.=r;.;rate_limit_memory_usage_bytes"
-	b := start(t, func(o *sim.Options) { o.Workers = 2 })
-	require.NoError(t, b.Configure(managed(`{"name":"idle","key":[{"header":"x-user-id"}],"limits":["1/1h"],"match":{"paths":["/no"]}},
-		{"name":"r","counter":"c","key":[{"header":"x-user-id"}],"limits":["5/1h"],"capacity":1000},
-		{"name":"twin","counter":"c","key":[{"header":"x-user-id"}],"limits":["5/1h"],"capacity":1000}`)))
-	b.tick(t)
-	require.NotContains(t, b.Metrics(), gauge, "nothing is stored yet")
-	b.serve(t, 0, alice)
-	b.serve(t, 1, alice)
-	b.tick(t)
-	one := b.Metrics()[gauge]
-	require.Positive(t, one)
-	for i := range 2000 {
-		b.serve(t, i%2, &sim.Request{Headers: [][2]string{{"x-user-id", fmt.Sprint(i)}}})
-	}
-	b.tick(t)
-	// 45 pages of 22.4 keys each.
-	require.Equal(t, 45*one, b.Metrics()[gauge])
-	stats := b.serve(t, 0, &sim.Request{Method: "POST", Path: "/.sluice/counters/stats", Headers: [][2]string{{"authorization", "Bearer test"}}})
-	require.Contains(t, string(stats.Body), fmt.Sprintf(`"rule":"r","keys":%d,"capacity":1000,`, b.Metrics()["rule=.=r;.;rate_limit_live_keys"]))
-	require.EqualValues(t, 1000, b.Metrics()["rule=.=r;.;rate_limit_capacity"])
-	require.NotContains(t, b.Metrics(), "rule=.=twin;.;rate_limit_memory_usage_bytes", "the table is counted once")
-	require.NotContains(t, b.Metrics(), "rule=.=idle;.;rate_limit_memory_usage_bytes")
-
-	require.NoError(t, b.Configure(policy(`{"name":"other","limits":["5/1h"],"capacity":1}`)))
-	b.serve(t, 0, alice)
-	b.tick(t)
-	require.Zero(t, b.Metrics()[gauge])
-	require.Zero(t, b.Metrics()["rule=.=r;.;rate_limit_live_keys"])
-	require.Zero(t, b.Metrics()["rule=.=r;.;rate_limit_capacity"])
-	require.Positive(t, b.Metrics()["rule=.=other;.;rate_limit_memory_usage_bytes"])
 }
 
 // The first of the rules that share a table reports its memory. After a policy change

@@ -98,25 +98,6 @@ func TestWildClockBesideADenial(t *testing.T) {
 	}
 }
 
-// A clock that steps back by up to 10 s counts at the time of the last write, and
-// opens nothing anew.
-func TestClockStepsBack(t *testing.T) {
-	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"} {
-		p := hosttest.New()
-		e := compileJSON(t, p, `{"name":"r","limits":["3/20s"],"algorithm":"`+algorithm+`"}`)
-		p.Clock = 1_000_000_000e9
-		require.True(t, e.Decide().Allowed)
-		p.Clock -= 10e9
-		require.Equal(t, 2, admits(p, e, 9), algorithm)
-		v := e.Decide()
-		require.Greater(t, v.RetryNs, int64(10e9), "%s: from the caller's own time", algorithm)
-		p.Clock += v.RetryNs - 1
-		require.False(t, e.Decide().Allowed, algorithm)
-		p.Clock++
-		require.True(t, e.Decide().Allowed, algorithm)
-	}
-}
-
 // Where a denial is counted, the wait is the one from the new count, also where
 // a wild clock's was longer.
 func TestWaitOfACountedDenialAfterAWildClock(t *testing.T) {
@@ -136,25 +117,6 @@ func TestWaitOfACountedDenialAfterAWildClock(t *testing.T) {
 			w := watch{t: t, p: p, e: e, rules: `{"name":"r","count_denied":true,"limits":[{"requests":1,"per":"10s",` + window + `}]}`}
 			w.waits(v)
 		}
-	}
-}
-
-// A worker that stood still for 30 s between its clock and a record reads its clock once
-// more: the clock was not set back, and nobody gets anything back. Only then is it read
-// twice.
-func TestAWorkerThatStoodStill(t *testing.T) {
-	for _, algorithm := range []string{"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket"} {
-		p := &late{proxy: hosttest.New()}
-		e := compileJSON(t, p, `{"name":"r","limits":["3/20s"],"algorithm":"`+algorithm+`"}`)
-		p.Clock = 1_000_000_030e9
-		require.Equal(t, 3, admits(p.proxy, e, 9), algorithm)
-		p.reads, p.lateNs = 0, 30e9
-		require.False(t, e.Decide().Allowed, algorithm)
-		require.Equal(t, 2, p.reads)
-		require.Zero(t, e.rules[0].Metrics.ClockRebased, algorithm)
-		p.reads = 0
-		require.Zero(t, admits(p.proxy, e, 9), algorithm)
-		require.Equal(t, 9, p.reads)
 	}
 }
 

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"maps"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,24 +30,6 @@ func used(v *decide.Verdict) (counts [][]uint32) {
 		counts = append(counts, rule)
 	}
 	return counts
-}
-
-func TestDeniedRequestCountsNowhere(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `
-		{"name":"wide","limits":["10/1h"]},
-		{"name":"narrow","key":[{"header":"u"}],"limits":["1/1m","5/1h"]}`)
-	p.With("u", "alice")
-	require.True(t, e.Decide().Allowed)
-	for range 3 {
-		v := e.Decide()
-		require.False(t, v.Allowed)
-		require.Equal(t, "narrow", v.DeniedBy().Name)
-		require.Equal(t, int64(60e9), v.RetryNs)
-		require.Equal(t, [][]uint32{{1}, {1, 1}}, used(v))
-	}
-	p.With("u", "bob")
-	require.Equal(t, [][]uint32{{2}, {1, 1}}, used(e.Decide()))
 }
 
 func TestLateDenialRefunds(t *testing.T) {
@@ -82,26 +63,6 @@ func TestRulesThatShareACounterCountOnceEach(t *testing.T) {
 	v = e.Decide()
 	require.False(t, v.Allowed)
 	require.Equal(t, "a", v.DeniedBy().Name)
-}
-
-func TestMissingKey(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `
-		{"name":"skip","key":[{"header":"a"}],"limits":["1/1h"]},
-		{"name":"share","key":[{"header":"b"},"method"],"missing_key":"share","limits":["1/1h"]}`)
-	require.True(t, e.Decide().Allowed)
-	v := e.Decide()
-	require.Equal(t, "share", v.DeniedBy().Name)
-	require.Contains(t, report(v), `"key":[null,"GET"]`)
-	p.With("b", "")
-	require.True(t, e.Decide().Allowed, "empty is not missing")
-
-	deny := compileJSON(t, p, `{"name":"deny","key":[{"header":"a"}],"missing_key":"deny","limits":["1/1h"]}`)
-	v = deny.Decide()
-	require.False(t, v.Allowed)
-	require.Equal(t, "missing_key", v.Subjects[0].Reason())
-	_, ok := v.RetryAfter()
-	require.False(t, ok)
 }
 
 func TestFailures(t *testing.T) {
@@ -197,62 +158,9 @@ func TestFailedWriteIsNotReported(t *testing.T) {
 	require.Empty(t, fields(policy.HeadersIETF, v))
 }
 
-// What a wild clock wrote is moved by a denied request, and by no peek.
-func TestPeekWritesNothing(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","limits":["1/1m"]}`)
-	p.Clock = 1e18
-	require.True(t, e.Decide().Allowed)
-	p.Clock = 1e17
-	before := maps.Clone(p.Store)
-	require.Contains(t, operate(t, e, Operation{Name: "peek", Rule: "r", N: 1}), `{"allowed":false,`)
-	require.Equal(t, before, p.Store)
-	require.False(t, e.Decide().Allowed)
-	require.NotEqual(t, before, p.Store)
-}
-
-func TestDenialsAndCostZeroWriteNothing(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","limits":["1/1h"],"cost":{"header":"c","min":0}}`)
-	p.With("c", "0")
-	require.True(t, e.Decide().Allowed)
-	require.NotContains(t, strings.Join(keys(p), " "), "sl/")
-	p.With("c", "1")
-	require.True(t, e.Decide().Allowed)
-	before := maps.Clone(p.Store)
-	require.False(t, e.Decide().Allowed)
-	require.Equal(t, before, p.Store)
-}
-
 func keys(p *proxy) (list []string) {
 	for k := range p.Store {
 		list = append(list, k)
 	}
 	return list
-}
-
-func TestHostCalls(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],"limits":["2/1h","9/24h"]}`)
-	p.With("u", "alice")
-	e.Decide()
-	for _, want := range [][]string{
-		{"header u", "get", "set"}, // allowed
-		{"header u", "get"},        // denied
-	} {
-		p.Calls = nil
-		e.Decide()
-		require.Equal(t, want, p.Calls)
-	}
-	p.Calls = nil
-	p.With(":path", "/x")
-	e.Decide()
-	require.Equal(t, []string{"header u"}, p.Calls, "no key, no counter")
-}
-
-func TestRefusedPolicyWritesNothing(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","limits":["2/1h"]}`)
-	e.Heartbeat()
-	require.Empty(t, p.Store)
 }

@@ -20,35 +20,6 @@ func admits(p *proxy, e *Engine, n int, headers ...string) (passed int) {
 	return passed
 }
 
-func TestOverrides(t *testing.T) {
-	for _, c := range []struct {
-		name, rule string
-		want       map[string]int // of 20 requests at once
-	}{
-		{"first match wins", `"limits":["3/1h"],"overrides":[
-			{"key":["gold-*"],"limits":["5/1h"]},{"key":["gold-1"],"limits":["9/1h"]},{"key":["*-2"],"limits":["7/1h"]},
-			{"key":["=*"],"limits":["1/1h"]},{"key":["~z+"],"limits":["2/1h"]}]`,
-			map[string]int{"alice": 3, "gold-1": 5, "gold-2": 5, "lead-2": 7, "*": 1, "zzz": 2, "zza": 3}},
-		{"unlimited", `"limits":["0/1m"],"overrides":[{"key":["probe"],"unlimited":true}]`, map[string]int{"probe": 20, "x": 0}},
-		{"shut", `"limits":["9/1m"],"overrides":[{"key":["evil"],"limits":["0/1m"]}]`, map[string]int{"evil": 0, "x": 9}},
-		{"log above the rule's limit", `"algorithm":"sliding_window_log","limits":["3/1h"],"overrides":[{"key":["a"],"limits":["12/1h"]},{"key":["b"],"limits":["1/1h"]}]`,
-			map[string]int{"a": 12, "b": 1, "x": 3}},
-		{"counter", `"algorithm":"sliding_window_counter","limits":["3/1h"],"overrides":[{"key":["a"],"limits":["12/1h"]}]`,
-			map[string]int{"a": 12, "x": 3}},
-		{"token bucket", `"algorithm":"token_bucket","limits":["3/1h"],"overrides":[
-			{"key":["a"],"limits":[{"requests":3,"per":"1h","burst":11}]},{"key":["b"],"limits":[{"requests":30,"per":"1h","burst":2}]}]`,
-			map[string]int{"a": 11, "b": 2, "x": 3}},
-		{"mixed", `"limits":["6/1h",{"requests":4,"per":"1m","algorithm":"token_bucket"}],"overrides":[{"key":["a"],"limits":["9/1h"]}]`,
-			map[string]int{"a": 9, "x": 4}},
-	} {
-		p := hosttest.New()
-		e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"}],`+c.rule+`}`)
-		for key, want := range c.want {
-			require.Equal(t, want, admits(p, e, 20, "u", key), "%s: %q", c.name, key)
-		}
-	}
-}
-
 // A window that an override leaves out lets everything pass and still counts.
 func TestOverrideLeavesAWindowOut(t *testing.T) {
 	p := hosttest.New()
@@ -67,22 +38,6 @@ func TestOverrideLeavesAWindowOut(t *testing.T) {
 		{"ratelimit-policy", `"r/hourly";q=7;w=3600`}, {"ratelimit", `"r/hourly";r=0;t=3600`},
 		{"x-ratelimit-limit", "7, 7;w=3600"}, {"x-ratelimit-remaining", "0"}, {"x-ratelimit-reset", "3600"},
 	}, fields("both", v))
-}
-
-// Each part of a key has a pattern, and "*" holds for one that is missing.
-func TestOverrideOfSeveralParts(t *testing.T) {
-	p := hosttest.New()
-	e := compileJSON(t, p, `{"name":"r","key":[{"header":"u"},{"header":"v"}],"missing_key":"share","limits":["2/1h"],
-		"overrides":[{"key":["a","*"],"limits":["5/1h"]},{"key":["~()","x"],"limits":["4/1h"]}]}`)
-	for _, c := range []struct {
-		headers []string
-		want    int
-	}{
-		{[]string{"u", "a", "v", "x"}, 5}, {[]string{"u", "a"}, 5}, {[]string{"u", "", "v", "x"}, 4},
-		{[]string{"v", "x"}, 2}, {nil, 2}, {[]string{"u", "b", "v", "x"}, 2},
-	} {
-		require.Equal(t, c.want, admits(p, e, 9, c.headers...), "%v", c.headers)
-	}
 }
 
 // Unlimited keys take no slot: they write nothing at all.
