@@ -21,11 +21,6 @@ func managedBy(token string) []byte {
 // manage is a policy's field with the management token "test".
 const manage = `"manage":{"path":"/.sluice/","token_sha256":"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}`
 
-// managed returns a policy with these rules and the management token "test".
-func managed(rules string) []byte {
-	return []byte(`{"version":1,` + manage + `,"rules":[` + rules + `]}`)
-}
-
 // statsWith returns a management request with these credentials from that address.
 func statsWith(authorization, address string) *sim.Request {
 	return &sim.Request{

@@ -10,9 +10,6 @@ import (
 	policies "github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-const busy = `{"name":"busy now","limits":["1/1h"],"response":{"status":503,"body":"busy: %RULE%, %LIMIT%\n","content_type":"text/html",
-	"headers":{"X-Reason":"%RULE%","x-wait":"%RETRY_AFTER%"},"grpc_status":"unavailable"}}`
-
 // The log has the path and code of each problem of a refused policy, up to a
 // bound.
 func TestLogOfARefusedPolicy(t *testing.T) {

@@ -2,12 +2,12 @@ package keyed
 
 import (
 	"net/http"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/origin"
 )
 
 // KeyFunc returns the key of a request; ok is false if the request has none.
@@ -37,19 +37,8 @@ func ByHeader(name string) KeyFunc {
 // read X-Forwarded-For, which any client can write. Behind a proxy, use a KeyFunc
 // that reads what the proxy sets.
 func ByIP(r *http.Request) (key string, ok bool) {
-	address, err := netip.ParseAddrPort(r.RemoteAddr)
-	ip := address.Addr()
-	if err != nil {
-		if ip, err = netip.ParseAddr(r.RemoteAddr); err != nil {
-			return "", false // such as a Unix socket
-		}
-	}
-	ip = ip.Unmap().WithZone("")
-	if ip.Is4() {
-		return ip.String(), true
-	}
-	network, err := ip.Prefix(64)
-	return network.String(), err == nil
+	key = origin.Of(r.RemoteAddr)
+	return key, key != "" // as of a Unix socket
 }
 
 // MiddlewareOption is an option of [Limiter.Middleware].

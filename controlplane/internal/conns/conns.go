@@ -15,10 +15,11 @@ package conns
 import (
 	"cmp"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/shared/origin"
 )
 
 // Listener bounds another listener. Make one with Bound.
@@ -63,20 +64,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Origin is what counts as one address. For IPv6, where one client has billions of
-// addresses, it is the network of 64 bits.
-func Origin(peer string) string {
-	address, err := netip.ParseAddrPort(peer)
-	if err != nil {
-		return peer
-	}
-	ip := address.Addr().Unmap().WithZone("")
-	if ip.Is4() {
-		return ip.String()
-	}
-	network, _ := ip.Prefix(64) // every IPv6 address has one
-	return network.String()
-}
+// Origin is what counts as one address: see origin.Of.
+func Origin(peer string) string { return cmp.Or(origin.Of(peer), peer) }
 
 // admit makes room for a connection, if it can.
 func (l *Listener) admit(c *Conn) bool {

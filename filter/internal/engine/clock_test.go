@@ -119,16 +119,3 @@ func TestWaitOfACountedDenialAfterAWildClock(t *testing.T) {
 		}
 	}
 }
-
-// late is a proxy whose clock is read that long before the record, once.
-type late struct {
-	*proxy
-	lateNs int64
-	reads  int
-}
-
-func (l *late) Now() int64 {
-	now := l.Clock - l.lateNs
-	l.reads, l.lateNs = l.reads+1, 0
-	return now
-}

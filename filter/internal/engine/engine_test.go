@@ -157,10 +157,3 @@ func TestFailedWriteIsNotReported(t *testing.T) {
 	require.Contains(t, report(v), `"windows":[]`)
 	require.Empty(t, fields(policy.HeadersIETF, v))
 }
-
-func keys(p *proxy) (list []string) {
-	for k := range p.Store {
-		list = append(list, k)
-	}
-	return list
-}

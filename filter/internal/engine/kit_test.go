@@ -31,6 +31,3 @@ func compileJSON(t testing.TB, host Host, rules string) *Engine {
 
 // retries are what a hit has; see package decide.
 const retries = 256
-
-// ceilDiv divides and rounds up.
-func ceilDiv(n, by int64) int64 { return (n + by - 1) / by }

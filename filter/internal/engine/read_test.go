@@ -8,16 +8,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 )
 
-// requireCost decides the request that the proxy is at under a rule of this cost.
-func requireCost(t *testing.T, p *hosttest.Proxy, cost string, want uint32, unreadable bool) {
-	t.Helper()
-	e := compileJSON(t, p, `{"name":"r","limits":["1000/1h"],"cost":`+cost+`}`)
-	v := e.Decide()
-	require.Equal(t, [][]uint32{{want}}, used(v), "%s %q", cost, p.Headers)
-	require.Equal(t, unreadable, v.Subjects[0].CostUnreadable, "%s %q", cost, p.Headers)
-	require.Equal(t, unreadable, e.rules[0].Metrics.CostUnreadable == 1, "%s %q", cost, p.Headers)
-}
-
 // What a rule of each kind asks of the proxy, call by call: each value once,
 // and none that an earlier answer has made needless.
 func TestReadsOfEachRule(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
+	"github.com/sluice-ratelimit/sluice/shared/origin"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -184,14 +185,14 @@ func (p *plugin) authorize() int {
 		return 401
 	}
 	address, _ := theProxy.ClientAddress()
-	from, now := origin(address), theProxy.Now()
-	if p.mistakes.refuses(from, now) {
+	from, now := origin.Of(address), theProxy.Now()
+	if p.guesses.Refuses(from, now) {
 		return 429
 	}
 	if sum := sha256.Sum256([]byte(token)); subtle.ConstantTimeCompare(sum[:], p.manage.TokenSHA256[:]) == 1 {
 		return 200
 	}
-	p.mistakes.add(from, now)
+	p.guesses.Add(from, now)
 	return 401
 }
 

@@ -19,13 +19,3 @@ func TestQueryFault(t *testing.T) {
 		require.Equal(t, want, queryFault(query), query)
 	}
 }
-
-func TestOrigin(t *testing.T) {
-	for address, want := range map[string]string{
-		"192.0.2.1:80": "192.0.2.1", "192.0.2.1": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1",
-		"[2001:db8:1:2:3::4]:80": "2001:db8:1:2::", "2001:db8:1:2::ffff": "2001:db8:1:2::", "[fe80::1%2]:80": "fe80::",
-		"": "invalid IP", "/run/manage.sock": "invalid IP", "192.0.2.1:x": "invalid IP",
-	} {
-		require.Equal(t, want, origin(address).String(), address)
-	}
-}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
+	"github.com/sluice-ratelimit/sluice/shared/origin"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -35,7 +36,7 @@ type plugin struct {
 	identity    engine.Identity
 	engine      *engine.Engine
 	manage      *policy.Manage
-	mistakes    mistakes // wrong tokens of management requests
+	guesses     origin.Guesses // wrong tokens of management requests
 	reports     reports
 	metrics     metrics
 	context     uint32

@@ -50,7 +50,7 @@ func TestOperationsOnLeases(t *testing.T) {
 
 	w.proxy.Clock += 60 * second
 	require.Zero(t, value("leased", "a"))
-	require.EqualValues(t, 1, value("clean"), "nothing is held")
+	require.Equal(t, 1, value("clean"), "nothing is held")
 	stats, err = do("stats", "r")
 	require.NoError(t, err)
 	require.Contains(t, stats, `{"rule":"r","keys":0,`)

@@ -9,6 +9,8 @@ package request
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/origin"
 )
 
 // Source is the proxy that has the request. What it returns is valid until the
@@ -213,7 +215,7 @@ func (r *Request) Client() (netip.Addr, bool) {
 		value, present := r.source.ClientAddress()
 		r.address = netip.Addr{}
 		if present {
-			r.address = AddressOf(value)
+			r.address = origin.Address(value)
 		}
 		r.set(&r.client, value, r.address.IsValid())
 	}
@@ -228,17 +230,4 @@ func (r *Request) ClientText() (string, bool) {
 		return text, true
 	}
 	return ip.String(), present
-}
-
-// AddressOf reads an address with or without port; the zero one is none. One mapped
-// into IPv6 is an IPv4 address.
-func AddressOf(text string) netip.Addr {
-	end, err := netip.ParseAddrPort(text)
-	ip := end.Addr()
-	if err != nil {
-		if ip, err = netip.ParseAddr(text); err != nil {
-			return netip.Addr{} // a pipe: it has no address
-		}
-	}
-	return ip.Unmap().WithZone("")
 }
