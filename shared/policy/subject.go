@@ -82,7 +82,7 @@ func (s *Subjects) Find(to *Subject) {
 			break
 		}
 	}
-	to.Windows = s.Limits(to.Override)
+	to.Windows = s.limits(to.Override)
 	to.Unlimited = len(to.Windows) == 0
 	to.Shadow = s.Rule.Mode == ModeShadow
 	if !s.jitters && s.Rule.EnforcePercent >= 100 {
@@ -120,9 +120,9 @@ func (s *Subjects) holds(override int, to *Subject) bool {
 	return true
 }
 
-// Limits are the windows with the limits that an override gives its keys, of -1 the
+// limits are the windows with the limits that an override gives its keys, of -1 the
 // rule's own. There are none where nothing is counted.
-func (s *Subjects) Limits(override int) []limit.Window {
+func (s *Subjects) limits(override int) []limit.Window {
 	if override < 0 {
 		return s.Windows
 	}
@@ -147,7 +147,7 @@ func (s *Subjects) Counter(suffix string, capacity uint32) state.CounterID {
 // Definition is what the quota service is told of the limits of an override's keys; of -1
 // of the rule's own. It has no number yet.
 func (s *Subjects) Definition(override int) quota.Definition {
-	windows := slices.Clone(s.Limits(override))
+	windows := slices.Clone(s.limits(override))
 	for i := range windows {
 		windows[i].Stamp, windows[i].FillNs = 0, 0
 	}

@@ -56,3 +56,15 @@ func TestExplainALease(t *testing.T) {
 	require.True(t, *x.Allowed, "on_unavailable decides")
 	require.Equal(t, &answer.Lease{Silent: "local"}, x.Rules[0].Lease)
 }
+
+// While the service is silent a key's windows are shifted by its jitter, as the service
+// shifts them.
+func TestAShareIsOfTheKeysOwnWindows(t *testing.T) {
+	w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":[{"requests":100,"per":"1h","jitter":50}]}`)
+	w.engine.Leases.Silent = true
+	w.proxy.With("u", "a")
+	s := w.engine.Decide().Subjects[0]
+	require.True(t, s.Allowed)
+	require.NotZero(t, s.Windows[0].OffsetNs)
+	require.Equal(t, s.Windows[0].OffsetNs, s.Limits.Windows[0].OffsetNs)
+}

@@ -159,7 +159,7 @@ func (c *Source) alone(s *decide.Subject, now int64) decide.Outcome {
 // the number of proxies.
 func (c *Source) share(s *decide.Subject) []limit.Window {
 	proxies := max(c.worker.tables.Proxies(), 1)
-	c.shares = append(c.shares[:0], c.rule.Subjects.Limits(s.Override)...)
+	c.shares = append(c.shares[:0], s.Windows...)
 	for i := range c.shares {
 		w := &c.shares[i]
 		if w.Limit > 0 {
