@@ -4,9 +4,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
-	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/fields"
 	"github.com/sluice-ratelimit/sluice/shared/origin"
 )
 
@@ -120,50 +119,21 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if result.RetryAfter != Never {
-		seconds := max(1, ceilSeconds(result.RetryAfter))
+		seconds := max(1, fields.Seconds(int64(result.RetryAfter)))
 		w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
 	}
 	m.denied(w, r, result)
 }
 
-// setFields sets the RateLimit fields: one item for each window, with quota q,
-// period w, remaining r and reset t, both in seconds. w is left out if the period is
-// not a whole number of seconds, and for a token bucket whose burst differs from
-// what it gains in its period.
+// setFields sets the RateLimit fields.
 func (m *middleware) setFields(header http.Header, windows []Usage, now int64) {
 	var policies, limits []byte
 	for i := range windows {
 		u := &windows[i]
-		policies = m.appendName(policies, i, u.Name)
-		policies = strconv.AppendUint(append(policies, ";q="...), uint64(u.Limit), 10)
-		w := m.limiter.windows[m.limiter.named[i].column]
-		if u.Period%time.Second == 0 && w.Limit == u.Limit {
-			policies = strconv.AppendInt(append(policies, ";w="...), int64(u.Period/time.Second), 10)
-		}
-		limits = m.appendName(limits, i, u.Name)
-		limits = strconv.AppendUint(append(limits, ";r="...), uint64(u.Remaining), 10)
-		reset := max(0, ceilSeconds(time.Duration(u.ResetAt.UnixNano()-now)))
-		limits = strconv.AppendInt(append(limits, ";t="...), reset, 10)
+		n := fields.Window{Rule: m.name, Name: u.Name, Index: i, Only: len(windows) == 1}
+		policies = n.AppendPolicy(policies, &m.limiter.windows[m.limiter.named[i].column], now)
+		limits = n.AppendLimit(limits, u.Remaining, fields.Seconds(u.ResetAt.UnixNano()-now))
 	}
 	header.Set("RateLimit-Policy", string(policies))
 	header.Set("RateLimit", string(limits))
 }
-
-// appendName appends the name of window i as a structured-field string, after a
-// comma unless it is the first. Characters that such a string cannot hold become
-// "?".
-func (m *middleware) appendName(b []byte, i int, window string) []byte {
-	if i > 0 {
-		b = append(b, ", "...)
-	}
-	b = limit.AppendName(append(b, '"'), m.name)
-	if len(m.limiter.named) > 1 {
-		if window == "" {
-			window = strconv.Itoa(i)
-		}
-		b = limit.AppendName(append(b, '/'), window)
-	}
-	return append(b, '"')
-}
-
-func ceilSeconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

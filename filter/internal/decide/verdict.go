@@ -3,6 +3,7 @@ package decide
 import (
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/shared/fields"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -75,13 +76,5 @@ func (v *Verdict) RetryAfter() (seconds int64, ok bool) {
 	if v.Allowed || v.RetryNs == limit.Never {
 		return 0, false
 	}
-	return max(1, Seconds(v.RetryNs)), true
-}
-
-// Seconds rounds a wait up to whole seconds; one in the past is 0.
-func Seconds(ns int64) int64 {
-	if ns <= 0 {
-		return 0
-	}
-	return (ns-1)/1_000_000_000 + 1
+	return max(1, fields.Seconds(v.RetryNs)), true
 }

@@ -4,21 +4,22 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/fields"
 )
 
 // Reconcile joins our fields of a response with those of the same names that the
 // upstream sent, so that a client that reads any of them learns of no more than
-// both grant. theirs[i] is what came under the name of fields[i], all its lines joined
-// with a comma, empty if there was none; fields[i] becomes the one line to send.
+// both grant. theirs[i] is what came under the name of ours[i], all its lines joined
+// with a comma, empty if there was none; ours[i] becomes the one line to send.
 //
-// RateLimit and RateLimit-Policy are lists: ours follow theirs. The X-RateLimit fields describe one window, the
-// tightest, ours or theirs; X-RateLimit-Limit lists the quotas of both. What cannot be
-// read is dropped: a client could not read it either, least of all beside ours.
-func Reconcile(fields []Field, theirs []string, now int64) {
+// RateLimit and RateLimit-Policy are lists: ours follow theirs. The X-RateLimit fields
+// describe one window, the tightest, ours or theirs; X-RateLimit-Limit lists the quotas of
+// both. What cannot be read is dropped: a client could not read it either, least of all
+// beside ours.
+func Reconcile(ours []Field, theirs []string, now int64) {
 	limit, remaining, reset := -1, -1, -1
-	for i := range fields {
-		switch fields[i].Name {
+	for i := range ours {
+		switch ours[i].Name {
 		case "x-ratelimit-limit":
 			limit = i
 		case "x-ratelimit-remaining":
@@ -27,7 +28,7 @@ func Reconcile(fields []Field, theirs []string, now int64) {
 			reset = i
 		case "ratelimit", "ratelimit-policy":
 			if list := strings.Trim(theirs[i], " \t"); strings.HasPrefix(list, `"`) { // as each item since draft 8
-				fields[i].Value = joined(list, fields[i].Value)
+				ours[i].Value = joined(list, ours[i].Value)
 			}
 		}
 	}
@@ -36,27 +37,27 @@ func Reconcile(fields []Field, theirs []string, now int64) {
 	}
 	left, _, known := numbers(theirs[remaining])
 	_, ends, dated := numbers(theirs[reset])
-	ourLeft, _, _ := numbers(fields[remaining].Value)
-	_, ourEnds, _ := numbers(fields[reset].Value)
+	ourLeft, _, _ := numbers(ours[remaining].Value)
+	_, ourEnds, _ := numbers(ours[reset].Value)
 	switch { // a moment, not a wait: ours must not read as one long past
 	case dated && ends > sinceEpochMs:
-		ourEnds = (ourEnds + uint64(decide.Seconds(now))) * 1000
+		ourEnds = (ourEnds + uint64(fields.Seconds(now))) * 1000
 	case dated && ends > sinceEpoch:
-		ourEnds += uint64(decide.Seconds(now))
+		ourEnds += uint64(fields.Seconds(now))
 	}
 	quotas := listed(theirs[limit])
 	if !known || ourLeft < left || ourLeft == left && ourEnds >= ends {
-		fields[limit].Value = joined(fields[limit].Value, quotas)
-		fields[reset].Value = strconv.FormatUint(ourEnds, 10)
+		ours[limit].Value = joined(ours[limit].Value, quotas)
+		ours[reset].Value = strconv.FormatUint(ourEnds, 10)
 		return
 	}
-	_, ours, _ := strings.Cut(fields[limit].Value, ", ")
-	fields[limit].Value = joined(quotas, ours)
-	fields[remaining].Value = strconv.FormatUint(left, 10)
+	_, ourQuotas, _ := strings.Cut(ours[limit].Value, ", ")
+	ours[limit].Value = joined(quotas, ourQuotas)
+	ours[remaining].Value = strconv.FormatUint(left, 10)
 	if !dated {
 		ends = ourEnds
 	}
-	fields[reset].Value = strconv.FormatUint(ends, 10)
+	ours[reset].Value = strconv.FormatUint(ends, 10)
 }
 
 // A larger reset than any window is long is a moment since the epoch, which some

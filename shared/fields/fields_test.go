@@ -1,4 +1,4 @@
-package limit
+package fields
 
 import (
 	"testing"
@@ -10,6 +10,6 @@ func TestAppendName(t *testing.T) {
 	for s, want := range map[string]string{
 		"": "", "per-user": "per-user", `a"b\c`: `a\"b\\c`, "é\n\x7f\xff": "????", "a~ b": "a~ b",
 	} {
-		require.Equal(t, ">"+want, string(AppendName([]byte(">"), s)))
+		require.Equal(t, ">"+want, string(appendName([]byte(">"), s)))
 	}
 }
