@@ -36,8 +36,7 @@ func (p *plugin) managed() bool {
 	return true
 }
 
-// answerManagement answers every request: it carries the token, which must not
-// go upstream.
+// answerManagement answers every request: it carries the token, which must not go upstream.
 func (p *plugin) answerManagement(rest string) {
 	if !p.onManagePort() {
 		answer(404, problem("management requests are answered on another port"))
@@ -78,7 +77,7 @@ func (p *plugin) operate(op, query string) {
 		return
 	}
 	if op == "stats" {
-		p.metrics.publish(p.engine) // the other workers' counts are up to a tick old
+		p.flushMetrics() // the other workers' counts are up to a tick old
 	}
 	text, err := p.engine.Operate(asked)
 	switch {

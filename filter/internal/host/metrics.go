@@ -33,29 +33,34 @@ func must(status uint32) {
 	}
 }
 
-// metrics publishes the engine's metrics to the proxy. The label in front of a
-// name has the form that Istio's extraStatTags recognize.
-type metrics struct {
-	published []counter // in the order of engine.EachMetric
-}
-
+// counter is one of the proxy's counters. The label in front of its name has the form that
+// Istio's extraStatTags recognize.
 type counter struct {
 	number uint32 // the proxy's, where count is above 0
 	count  uint64
 }
 
-func (m *metrics) publish(e *engine.Engine) {
+// flushMetrics publishes the engine's metrics to the proxy.
+func (p *plugin) flushMetrics() {
 	i := 0
-	e.EachMetric(func(s engine.Series, count uint64) {
-		if i == len(m.published) {
+	p.engine.EachMetric(func(s engine.Series, count uint64) {
+		if i == len(p.counters) {
 			more := make([]counter, max(64, 2*i)) // append's memory would be searched for pointers
-			copy(more, m.published)
-			m.published = more
+			copy(more, p.counters)
+			p.counters = more
 		}
-		m.published[i].raise(count, func() string { return counterName(&s) })
+		c := &p.counters[i]
 		i++
+		if count == c.count {
+			return
+		}
+		if c.count == 0 {
+			c.number = define(kindCounter, counterName(&s))
+		}
+		must(importIncrementMetric(c.number, int64(count-c.count)))
+		c.count = count
 	})
-	e.EachMemory(true, func(m engine.Memory) {
+	p.engine.EachMemory(true, func(m engine.Memory) {
 		eachGauge(&m, func(name string, value uint64) {
 			if _, have := defined[name]; have || m.Bytes > 0 {
 				must(importRecordMetric(define(kindGauge, name), value))
@@ -127,16 +132,4 @@ func valueOf(metric uint32) uint64 {
 	value := new(uint64)
 	must(importGetMetric(metric, unsafe.Pointer(value)))
 	return *value
-}
-
-// raise brings the proxy's counter to count.
-func (c *counter) raise(count uint64, name func() string) {
-	if count == c.count {
-		return
-	}
-	if c.count == 0 {
-		c.number = define(kindCounter, name())
-	}
-	must(importIncrementMetric(c.number, int64(count-c.count)))
-	c.count = count
 }

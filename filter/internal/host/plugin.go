@@ -38,7 +38,7 @@ type plugin struct {
 	manage      *policy.Manage
 	guesses     origin.Guesses // wrong tokens of management requests
 	reports     reports
-	metrics     metrics
+	counters    []counter // in the order of engine.EachMetric
 	context     uint32
 	fields      []respond.Field // of the request that is decided
 	fieldWriter respond.Fields
@@ -195,7 +195,7 @@ func (p *plugin) tick() {
 	}
 	if p.engine != nil {
 		p.engine.Survey()
-		p.metrics.publish(p.engine)
+		p.flushMetrics()
 		p.engine.Heartbeat()
 		p.engine.ShareDenials()
 		p.watch()
@@ -224,7 +224,7 @@ func (p *plugin) end() {
 		p.quota = nil
 	}
 	if p.engine != nil {
-		p.metrics.publish(p.engine)
+		p.flushMetrics()
 		p.forget()
 		p.engine.Release()
 		clear(p.engine.Policy().Rules) // the collector may take a constant for a pointer to them

@@ -89,10 +89,6 @@ func (p *plugin) request(context uint32) (action uint32) {
 	if p.conflicts > conflictTicks*conflictFades && !p.isSplit {
 		p.split()
 	}
-	return p.decide(context)
-}
-
-func (p *plugin) decide(context uint32) (action uint32) {
 	if p.manage != nil && p.managed() {
 		return actionPause
 	}

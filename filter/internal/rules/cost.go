@@ -7,11 +7,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Costs are the compiled costs of a rule.
-type Costs struct {
-	matched []matchedCost
-	other   cost
-}
+// Costs are the compiled costs of a rule; the last is that of all other requests.
+type Costs []matchedCost
 
 // matchedCost is a cost with its match, compiled twice: some holds if one spelling of
 // the request does, all only if every one does.
@@ -28,31 +25,30 @@ type cost struct {
 
 // CompileCosts compiles the costs of a rule.
 func CompileCosts(r *request.Request, p *policy.Rule) Costs {
-	costs := Costs{other: compileCost(r, p.Cost)}
+	var costs Costs
 	for i := range p.Costs {
 		m := &p.Costs[i].Match
-		costs.matched = append(costs.matched, matchedCost{Compile(r, m, false), Compile(r, m, true), compileCost(r, p.Costs[i].Cost)})
+		costs = append(costs, matchedCost{Compile(r, m, false), Compile(r, m, true), compileCost(r, p.Costs[i].Cost)})
 	}
-	return costs
+	return append(costs, matchedCost{cost: compileCost(r, p.Cost)})
 }
 
 // Read returns how many units the request takes, and whether it says a cost that
 // cannot be read. Where an item of the list holds in some of the request's spellings
 // only, the items after it are asked as well, and the dearest counts.
-func (c *Costs) Read(r *request.Request) (dearest uint32, unreadable bool) {
-	for i := range c.matched {
-		m := &c.matched[i]
-		if !m.some.Holds(r) {
+func (c Costs) Read(r *request.Request) (dearest uint32, unreadable bool) {
+	for i := range c {
+		m, last := &c[i], i == len(c)-1
+		if !last && !m.some.Holds(r) {
 			continue
 		}
 		units, bad := m.cost.read(r)
 		dearest, unreadable = max(dearest, units), unreadable || bad
-		if m.all.Holds(r) {
-			return dearest, unreadable
+		if last || m.all.Holds(r) {
+			break
 		}
 	}
-	units, bad := c.other.read(r)
-	return max(dearest, units), unreadable || bad
+	return dearest, unreadable
 }
 
 // compileCost gives the cost its number in the request.
