@@ -89,7 +89,7 @@ func (v *Verdict) Decide(now int64) {
 	if denied {
 		v.conclude()
 	}
-	v.count()
+	v.countMetrics()
 }
 
 // Peek decides without counting, each rule by itself.
@@ -113,7 +113,7 @@ func (v *Verdict) check(now int64, shadow bool, asking int) (pending int, denied
 		s.check(now)
 		if s.Outcome == Pending {
 			if asking == quota.MaxGroup {
-				s.end(Contended, now)
+				s.become(Contended, now)
 			} else {
 				asking++
 			}

@@ -105,8 +105,8 @@ func (r *Rule) Stored(e *state.Entry) {
 	r.Metrics.WindowResets += uint64(e.Resets)
 }
 
-// count adds the verdict to the rules' metrics.
-func (v *Verdict) count() {
+// countMetrics adds the verdict to the rules' metrics.
+func (v *Verdict) countMetrics() {
 	for _, s := range v.Subjects {
 		m, n := &s.Rule.Metrics, s.named()
 		if s.Outcome == Full {

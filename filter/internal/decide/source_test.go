@@ -118,11 +118,11 @@ func TestOutcomes(t *testing.T) {
 		v := begin(t, `{"name":"r","limits":["1/1h"],"on_full":"`+string(then)+`","on_error":"`+string(then)+`","on_contention":"`+string(then)+`"}`, &purse{})
 		s := v.Subjects[0]
 		for o, reason := range map[Outcome]string{Full: "on_full", Failed: "on_error", Contended: "on_contention"} {
-			s.end(o, 1)
+			s.become(o, 1)
 			require.Equal(t, reason, s.Reason())
 			require.Equal(t, then == policy.FailAllow, s.Allowed, reason)
 		}
-		s.end(Denied, 1)
+		s.become(Denied, 1)
 		require.False(t, s.Allowed)
 		require.Equal(t, "limit", s.Reason())
 	}

@@ -22,11 +22,11 @@ type spikes struct {
 // count adds a hit that was counted.
 func (s *spikes) count(of *Subject) {
 	if at := of.Record.Now; at < s.quietFrom || at >= s.quietTo {
-		s.countLoud(of)
+		s.countNearBoundary(of)
 	}
 }
 
-func (s *spikes) countLoud(of *Subject) {
+func (s *spikes) countNearBoundary(of *Subject) {
 	windows := of.Rule.Subjects.Windows
 	for i := range windows {
 		if w := &windows[i]; w.Algorithm == limit.FixedWindow || w.Algorithm == limit.Calendar {

@@ -111,7 +111,7 @@ func (s *Subject) check(now int64) {
 	if found != Failed && s.Record.Rebased {
 		s.Rule.Metrics.ClockRebased++
 	}
-	s.end(found, now)
+	s.become(found, now)
 }
 
 // checkAgain is check after others wrote first: by then the rules before this one have
@@ -121,8 +121,8 @@ func (s *Subject) checkAgain(now int64) {
 	s.check(now)
 }
 
-// end notes an outcome and, where the rule could not decide, has the policy decide.
-func (s *Subject) end(o Outcome, now int64) {
+// become notes an outcome and, where the rule could not decide, has the policy decide.
+func (s *Subject) become(o Outcome, now int64) {
 	m, p := &s.Rule.Metrics, s.Rule.Policy
 	s.Outcome, s.Allowed = o, true
 	switch o {
@@ -161,9 +161,9 @@ func (s *Subject) take(now int64) {
 		case o == Taken:
 			s.Outcome = Taken
 		case o != Raced:
-			s.end(o, now)
+			s.become(o, now)
 		case retries == state.MaxRetries:
-			s.end(Contended, now)
+			s.become(Contended, now)
 		default:
 			s.Rule.Metrics.CASRetries++
 			s.checkAgain(now)

@@ -58,7 +58,7 @@ func (w *Worker) Count(r *Rule, key *policy.Key, now int64) {
 	if r.kept == nil && !w.keep(r, now) {
 		return
 	}
-	w.turn(r, now)
+	w.rotate(r, now)
 	w.changed = true
 	id, _ := state.StableHash(key.Bytes)
 	if fresh := r.kept[1].Add(id); fresh != nil && r.Plain {
@@ -114,9 +114,9 @@ func (r *Rule) identify() {
 	r.id, _ = state.StableHash(append(way, r.Name...))
 }
 
-// turn begins a new period of the rule if the running one is over, also because the
+// rotate begins a new period of the rule if the running one is over, also because the
 // clock was set back.
-func (w *Worker) turn(r *Rule, now int64) {
+func (w *Worker) rotate(r *Rule, now int64) {
 	switch passed := now - r.began[1]; {
 	case passed >= 2*PeriodNs || passed < -PeriodNs:
 		*r.kept, r.began = [2]top.Sketch{}, [2]int64{now, now}

@@ -55,7 +55,7 @@ func publisherOf(b []byte, now int64) (worker uint64) {
 // tick.
 func (w *Worker) Publish(now int64) {
 	for _, r := range w.kept {
-		w.turn(r, now)
+		w.rotate(r, now)
 	}
 	if w.changed {
 		w.append(now)
@@ -162,7 +162,7 @@ func (w *Worker) Known(rules []*Rule, now int64) (known []Known, ok bool) {
 	}
 	for _, r := range rules {
 		if r.kept != nil {
-			w.turn(r, now)
+			w.rotate(r, now)
 			note(r.id, r.began[0], r.list())
 			continue
 		}

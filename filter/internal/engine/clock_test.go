@@ -113,7 +113,7 @@ func TestWaitOfACountedDenialAfterAWildClock(t *testing.T) {
 			p.Clock = 500_000_004e9
 			v := e.Decide()
 			require.False(t, v.Allowed)
-			require.EqualValues(t, 1, e.rules[0].Metrics.ClockRebased)
+			require.EqualValues(t, 1, e.rules.List[0].Metrics.ClockRebased)
 			w := watch{t: t, p: p, e: e, rules: `{"name":"r","count_denied":true,"limits":[{"requests":1,"per":"10s",` + window + `}]}`}
 			w.waits(v)
 		}

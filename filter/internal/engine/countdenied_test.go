@@ -88,8 +88,8 @@ func TestWhatCountDeniedDoesNotCount(t *testing.T) {
 	require.EqualValues(t, -1, v.RetryNs)
 	require.Contains(t, report(v), `"used":0`)
 	require.Equal(t, before, p.Store)
-	require.EqualValues(t, 2, e.rules[0].Metrics.Full)
-	require.Zero(t, e.rules[0].Metrics.Errors, "a full page is no error")
+	require.EqualValues(t, 2, e.rules.List[0].Metrics.Full)
+	require.Zero(t, e.rules.List[0].Metrics.Errors, "a full page is no error")
 
 	p.With("u", "first", "c", "3")
 	p.Fail = "set"
@@ -97,10 +97,10 @@ func TestWhatCountDeniedDoesNotCount(t *testing.T) {
 	require.False(t, v.Allowed)
 	require.Equal(t, "limit", v.Subjects[0].Reason())
 	require.Contains(t, report(v), `"windows":[]`)
-	require.EqualValues(t, 1, e.rules[0].Metrics.Errors)
+	require.EqualValues(t, 1, e.rules.List[0].Metrics.Errors)
 	p.Fail, p.Steal = "", retries
 	v = e.Decide()
 	require.Equal(t, "limit", v.Subjects[0].Reason())
-	require.EqualValues(t, 1, e.rules[0].Metrics.Contention)
+	require.EqualValues(t, 1, e.rules.List[0].Metrics.Contention)
 	require.Contains(t, report(v), `"windows":[]`)
 }

@@ -44,8 +44,7 @@ type Engine struct {
 	host   Host
 	id     Identity
 	policy *policy.Policy
-	of     *rules.Rules
-	rules  []rules.Rule // of.List
+	rules  *rules.Rules
 	tables *state.Tables
 
 	verdict *decide.Verdict
@@ -71,13 +70,12 @@ func New(p *policy.Policy, host Host, id Identity) *Engine {
 
 func compile(p *policy.Policy, host Host, id Identity, tables *state.Tables) *Engine {
 	e := &Engine{
-		host: host, id: id, policy: p, of: rules.New(p, host), tables: tables, verdict: &decide.Verdict{},
+		host: host, id: id, policy: p, rules: rules.New(p, host), tables: tables, verdict: &decide.Verdict{},
 		Leases: lease.NewWorker(host, tables, p.Domain),
 	}
 	e.denials = e.newWorker()
-	e.rules = e.of.List
-	for i := range e.rules {
-		r := &e.rules[i].Rule
+	for i := range e.rules.List {
+		r := &e.rules.List[i].Rule
 		r.Denials, r.Worker = e.newDenials(r.Policy), e.denials
 		e.addSource(r)
 	}
@@ -112,7 +110,7 @@ func (e *Engine) Release() {
 	now := e.host.Now()
 	e.tables.Release(now)
 	e.denials.Release(now)
-	clear(e.rules)
+	clear(e.rules.List)
 	e.tables.Clear()
 }
 
@@ -120,7 +118,7 @@ func (e *Engine) Release() {
 // valid until the next call.
 func (e *Engine) Decide() *decide.Verdict {
 	v := e.verdict
-	if e.of.Begin(v); v.Matched() {
+	if e.rules.Match(v); v.Matched() {
 		v.Decide(e.host.Now())
 	}
 	return v
@@ -130,7 +128,7 @@ func (e *Engine) Decide() *decide.Verdict {
 // at, and counts nothing. The verdict is valid until the next call.
 func (e *Engine) Peek() *decide.Verdict {
 	v := e.verdict
-	e.of.Begin(v)
+	e.rules.Match(v)
 	v.Peek(e.host.Now())
 	return v
 }

@@ -49,7 +49,7 @@ func TestLateDenialRefunds(t *testing.T) {
 	require.False(t, v.Allowed)
 	require.Equal(t, "third", v.DeniedBy().Name)
 	require.Equal(t, [][]uint32{{1}, {1}, {2}}, used(v))
-	require.Zero(t, e.rules[0].Metrics.NotRefunded)
+	require.Zero(t, e.rules.List[0].Metrics.NotRefunded)
 }
 
 func TestRulesThatShareACounterCountOnceEach(t *testing.T) {
@@ -108,11 +108,11 @@ func TestOnFull(t *testing.T) {
 		case "deny":
 			require.Equal(t, "on_full", v.Subjects[0].Reason())
 			require.Equal(t, int64(60e9), v.RetryNs)
-			require.EqualValues(t, 1, e.rules[0].Metrics.Full)
+			require.EqualValues(t, 1, e.rules.List[0].Metrics.Full)
 		case "allow":
-			require.EqualValues(t, 1, e.rules[0].Metrics.Full)
+			require.EqualValues(t, 1, e.rules.List[0].Metrics.Full)
 		case "inherit":
-			require.EqualValues(t, 1, e.rules[0].Metrics.Evicted)
+			require.EqualValues(t, 1, e.rules.List[0].Metrics.Evicted)
 			p.With("u", "alice")
 			v = e.Decide() // starts from the floor, which knows one hit
 			require.Equal(t, [][]uint32{{2}}, used(v))

@@ -107,8 +107,8 @@ func (w *watch) operate(in *hosttest.Tape) {
 }
 
 func (w *watch) rebased() (n uint64) {
-	for i := range w.e.rules {
-		n += w.e.rules[i].Metrics.ClockRebased
+	for i := range w.e.rules.List {
+		n += w.e.rules.List[i].Metrics.ClockRebased
 	}
 	return n
 }

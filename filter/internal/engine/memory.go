@@ -28,8 +28,8 @@ type Memory struct {
 // assignMemory says which rules report their tables.
 func (e *Engine) assignMemory() {
 	reported := map[*state.Table]bool{nil: true}
-	for i := range e.rules {
-		if r := &e.rules[i].Rule; !reported[r.Counted] {
+	for i := range e.rules.List {
+		if r := &e.rules.List[i].Rule; !reported[r.Counted] {
 			reported[r.Counted] = true
 			e.memory = append(e.memory, memory{rule: r})
 		}

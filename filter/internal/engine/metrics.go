@@ -9,8 +9,8 @@ type Series struct {
 
 // EachMetric calls f for every metric of every rule, in a stable order.
 func (e *Engine) EachMetric(f func(s Series, count uint64)) {
-	for i := range e.rules {
-		r := &e.rules[i]
+	for i := range e.rules.List {
+		r := &e.rules.List[i]
 		s := Series{Domain: e.policy.Domain, Rule: r.Policy.Name}
 		r.Each(func(name string, count uint64) {
 			s.Metric = name

@@ -70,7 +70,7 @@ func (e *Engine) Operate(op Operation) ([]byte, error) {
 	}
 	result := answer.Answer{Value: &value}
 	if op.Name == "leased" {
-		result.Silent = lease.Held(s).Silent
+		result.Silent = lease.Of(s).Silent
 	}
 	if op.Name != "leased" || result.Silent != "" {
 		result.Windows = respond.Windows(s, now)
@@ -111,11 +111,11 @@ func (e *Engine) named(op Operation) (*decide.Subject, error) {
 // rulesOf returns the rule of a name, all rules where that is empty.
 func (e *Engine) rulesOf(name string) ([]rules.Rule, error) {
 	if name == "" {
-		return e.rules, nil
+		return e.rules.List, nil
 	}
-	for i := range e.rules {
-		if e.rules[i].Policy.Name == name {
-			return e.rules[i : i+1], nil
+	for i := range e.rules.List {
+		if e.rules.List[i].Policy.Name == name {
+			return e.rules.List[i : i+1], nil
 		}
 	}
 	return nil, errNoRule(name)

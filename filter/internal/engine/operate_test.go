@@ -91,7 +91,7 @@ func TestRefundAfterSetAndReset(t *testing.T) {
 			v := e.Decide()
 			require.Equal(t, "second", v.DeniedBy().Name)
 			require.Equal(t, [][]uint32{{c.used}, {2}}, used(e.Decide()), "%s %s", algorithm, c.op.Name)
-			require.Equal(t, c.left, e.rules[0].Metrics.NotRefunded, "%s %s", algorithm, c.op.Name)
+			require.Equal(t, c.left, e.rules.List[0].Metrics.NotRefunded, "%s %s", algorithm, c.op.Name)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestShadowRollsNothingBack(t *testing.T) {
 		require.True(t, v.Allowed, c.name)
 		require.False(t, v.Subjects[0].Allowed, c.name)
 		require.Equal(t, []uint32{2}, used(v)[1], c.name)
-		require.NotZero(t, e.rules[0].Metrics.ShadowDenied, c.name)
+		require.NotZero(t, e.rules.List[0].Metrics.ShadowDenied, c.name)
 	}
 }
 
@@ -57,5 +57,5 @@ func TestKeyOutsideEnforcePercentIsShadow(t *testing.T) {
 		require.Equal(t, [][]uint32{{want + 1}}, used(v))
 		require.Contains(t, report(v), `"mode":"shadow"`)
 	}
-	require.EqualValues(t, 3, e.rules[0].Metrics.ShadowDenied)
+	require.EqualValues(t, 3, e.rules.List[0].Metrics.ShadowDenied)
 }

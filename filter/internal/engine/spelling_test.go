@@ -98,7 +98,7 @@ func TestTooLongForAnExpression(t *testing.T) {
 		if c.noted {
 			noted = 5
 		}
-		require.Equal(t, noted, e.rules[0].Metrics.TooLong, c.name)
+		require.Equal(t, noted, e.rules.List[0].Metrics.TooLong, c.name)
 		v := e.Decide()
 		require.Equal(t, c.noted, len(v.Subjects) > 0 && v.Subjects[0].TooLong, c.name)
 	}
@@ -112,7 +112,7 @@ func TestTooLongIsOfOneRuleAndRequest(t *testing.T) {
 	e.Decide()
 	p.With("h", "x")
 	e.Decide()
-	require.EqualValues(t, 1, e.rules[0].Metrics.TooLong)
-	require.Zero(t, e.rules[1].Metrics.TooLong)
+	require.EqualValues(t, 1, e.rules.List[0].Metrics.TooLong)
+	require.Zero(t, e.rules.List[1].Metrics.TooLong)
 	require.False(t, slices.ContainsFunc(e.verdict.Subjects, func(t *decide.Subject) bool { return t.TooLong }))
 }

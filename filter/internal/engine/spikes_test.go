@@ -17,6 +17,6 @@ func TestWindowResets(t *testing.T) {
 	}{{0, 0}, {5000, 0}, {10000, 1}, {20000, 2}, {20000, 2}, {59999, 3}, {60000, 5}} {
 		p.Clock = c.ms * 1e6
 		require.True(t, e.Decide().Allowed)
-		require.Equal(t, c.want, e.rules[0].Metrics.WindowResets, "%d ms", c.ms)
+		require.Equal(t, c.want, e.rules.List[0].Metrics.WindowResets, "%d ms", c.ms)
 	}
 }

@@ -103,15 +103,19 @@ func eachGauge(m *engine.Memory, f func(name string, value uint64)) {
 // configuration in this VM reports them. Without another configuration the VM ends
 // as well, and other VMs set the gauges.
 func (p *plugin) forget() {
-	if len(running) == 0 {
+	reported := map[string]bool{}
+	others := false
+	for _, other := range plugins {
+		if other.engine != nil {
+			others = true
+			other.engine.EachMemory(false, func(m engine.Memory) { reported[labels(&m.Series)] = true })
+		}
+	}
+	if !others {
 		return
 	}
-	goesOn := map[string]bool{}
-	for _, other := range running {
-		other.engine.EachMemory(false, func(m engine.Memory) { goesOn[labels(&m.Series)] = true })
-	}
 	p.engine.EachMemory(false, func(m engine.Memory) {
-		if goesOn[labels(&m.Series)] {
+		if reported[labels(&m.Series)] {
 			return
 		}
 		eachGauge(&m, func(name string, _ uint64) {

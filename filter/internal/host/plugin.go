@@ -34,7 +34,7 @@ func pluginOf(context uint32) *plugin {
 // side while a configuration changes, so everything it owns hangs on it.
 type plugin struct {
 	identity    engine.Identity
-	engine      *engine.Engine
+	engine      *engine.Engine // nil where the policy was refused
 	manage      *policy.Manage
 	guesses     origin.Guesses // wrong tokens of management requests
 	reports     reports
@@ -62,9 +62,6 @@ type reports struct {
 	brief bool // of every request, in brief
 	words bool // of every request, to access logs
 }
-
-// running are the configurations in this VM.
-var running []*plugin
 
 // A configuration splits when a stream comes after this many ticks that found a
 // conflict. A replaced configuration gets no streams by then: Envoy announces a
@@ -125,7 +122,6 @@ func (p *plugin) start(size uint32) bool {
 		log(critical, "the proxy takes no tick period")
 		return false
 	}
-	running = append(running, p)
 	return true
 }
 
@@ -213,9 +209,7 @@ func (p *plugin) watch() {
 
 // end ends the configuration.
 func (p *plugin) end() {
-	isThis := func(other *plugin) bool { return other == p }
-	plugins = slices.DeleteFunc(plugins, isThis)
-	running = slices.DeleteFunc(running, isThis)
+	plugins = slices.DeleteFunc(plugins, func(other *plugin) bool { return other == p })
 	if newest.plugin == p {
 		newest.plugin = nil
 	}

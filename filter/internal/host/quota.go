@@ -44,8 +44,8 @@ func grpcService(cluster string) []byte {
 	return append(binary.AppendUvarint([]byte{bytesField1}, uint64(len(inner))), inner...)
 }
 
-// serve makes the request wait if its verdict is pending, and reports whether it is.
-func (q *quotaTalk) serve(context uint32, v *decide.Verdict) bool {
+// wait makes the request wait if its verdict is pending, and reports whether it is.
+func (q *quotaTalk) wait(context uint32, v *decide.Verdict) bool {
 	if !v.Pending {
 		if q.plugin.engine.Leases.AsksAhead() {
 			q.client.AskAhead(theProxy.Monotonic())
@@ -67,13 +67,13 @@ func (q *quotaTalk) Resume(context uint32, v *decide.Verdict) bool {
 	arena.reset()
 	q.plugin.engine.Resume(v)
 	done := !v.Pending
-	if q.plugin.respond(context, v) == actionContinue {
+	if q.plugin.finish(context, v) == actionContinue {
 		importContinue(streamRequest)
 	}
 	return done
 }
 
-// Free takes back a verdict that serve has kept.
+// Free takes back a verdict that wait has kept.
 func (q *quotaTalk) Free(v *decide.Verdict) { q.plugin.engine.Free(v) }
 
 // Open opens a stream as the root context: one that a request opens ends with it.

@@ -2,6 +2,7 @@ package host
 
 import (
 	"encoding/binary"
+	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
@@ -96,12 +97,12 @@ func (p *plugin) request(context uint32) (action uint32) {
 	if planted("panic-counted", nil) {
 		panic("planted")
 	}
-	return p.respond(context, v)
+	return p.finish(context, v)
 }
 
-// respond makes the request wait if the verdict is pending, answers it, or lets it go on.
-func (p *plugin) respond(context uint32, v *decide.Verdict) (action uint32) {
-	if p.quota != nil && p.quota.serve(context, v) {
+// finish makes the request wait if the verdict is pending, answers it, or lets it go on.
+func (p *plugin) finish(context uint32, v *decide.Verdict) (action uint32) {
+	if p.quota != nil && p.quota.wait(context, v) {
 		return actionPause
 	}
 	if p.reports.whole || p.reports.words || respond.Notable(v) {
@@ -139,7 +140,7 @@ func (p *plugin) deny(v *decide.Verdict) (action uint32) {
 		why = "missing_key{"
 	}
 	p.body = respond.AppendBody(p.body[:0], v)
-	p.details = append(appendWord(append(p.details[:0], why...), v.DeniedBy().Name), '}')
+	p.details = append(append(append(p.details[:0], why...), strings.Map(wordRune, v.DeniedBy().Name)...), '}')
 	p.headers = appendHeaders(p.headers[:0], p.fields)
 	theProxy.send(&reply{
 		status: uint32(response.Status), details: p.details, body: p.body,
@@ -184,12 +185,12 @@ func setState(name string, value []byte) {
 //go:wasmexport proxy_on_response_headers
 func onResponseHeaders(context, _, _ uint32) uint32 {
 	if s := streamOf(context); s != nil {
-		s.respond()
+		s.addFields()
 	}
 	return actionContinue
 }
 
-func (s *stream) respond() {
+func (s *stream) addFields() {
 	arena.reset()
 	p := s.plugin
 	if p.takeUpstream(s.fields) {
@@ -228,7 +229,7 @@ func onDelete(context uint32) {
 	if s := streamOf(context); s != nil {
 		s.forget()
 	}
-	for _, p := range running {
+	for _, p := range plugins {
 		if p.quota != nil && p.quota.client.Waiting() {
 			p.quota.client.Forget(context)
 		}
@@ -238,16 +239,12 @@ func onDelete(context uint32) {
 	}
 }
 
-// appendWord appends a rule's name for response code details, which access logs
-// print as one word.
-func appendWord(b []byte, name string) []byte {
-	for _, r := range name {
-		if r <= ' ' || r > '~' {
-			r = '_'
-		}
-		b = append(b, byte(r))
+// wordRune keeps response code details one word, as access logs print them.
+func wordRune(r rune) rune {
+	if r <= ' ' || r > '~' {
+		return '_'
 	}
-	return b
+	return r
 }
 
 // appendHeaders writes headers in the ABI's form: a count, the sizes of names

@@ -148,7 +148,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 		switch p := &w.parts[i]; {
 		case p.subject.Outcome == decide.Pending:
 			c.release(p)
-		case p.of != nil:
+		case p.grant != nil:
 			kept = append(kept, *p)
 		}
 	}
@@ -172,8 +172,8 @@ func (c *Client) AskAhead(now int64) {
 
 // release has the units of a part go back that its request has got and not taken.
 func (c *Client) release(p *Part) {
-	if p.of != nil && !p.of.Denied {
-		c.giveBack(p.of.leave(p.units), p.of.stream)
+	if p.grant != nil && !p.grant.Denied {
+		c.giveBack(p.grant.release(p.units), p.grant.stream)
 	}
 }
 
@@ -226,8 +226,8 @@ func (c *Client) unqueue(a *ask) {
 	c.queue = slices.DeleteFunc(c.queue, func(other *ask) bool { return other == a })
 }
 
-// leave has a request wait for its ask no longer.
-func (c *Client) leave(w *waiter) {
+// stopWaiting has a request wait for its ask no longer.
+func (c *Client) stopWaiting(w *waiter) {
 	a := w.ask
 	if w.ask = nil; a == nil {
 		return
@@ -275,6 +275,6 @@ func (c *Client) remove(w *waiter) {
 func (c *Client) Forget(context uint32) {
 	if w := c.waiters[context]; w != nil {
 		c.remove(w)
-		c.leave(w)
+		c.stopWaiting(w)
 	}
 }

@@ -16,7 +16,7 @@ type grant struct {
 	nowNs       int64 // when it came
 	endNs       int64
 	standings   []state.Standing
-	having      int    // requests that have units of it
+	takers      int    // requests that have units of it
 	given       uint32 // units that they have got
 }
 
@@ -37,19 +37,19 @@ func (g *grant) give(p *Part) {
 	switch {
 	case g.Failed:
 	case g.Denied && p.Cost >= g.part.Cost:
-		p.of = g
+		p.grant = g
 	case !g.Denied && g.Units >= p.Cost && g.nowNs < g.endNs:
-		p.of, p.units = g, p.Cost
-		g.having++
+		p.grant, p.units = g, p.Cost
+		g.takers++
 		g.Units -= p.Cost
 		g.given = limit.AddSaturating(g.given, p.Cost)
 	}
 }
 
-// leave takes what a decided request leaves. It returns what goes back to the service.
-func (g *grant) leave(units uint32) (back quota.Return) {
+// release takes what a decided request leaves. It returns what goes back to the service.
+func (g *grant) release(units uint32) (back quota.Return) {
 	g.Units += units
-	if g.having--; g.having > 0 || g.Units == 0 {
+	if g.takers--; g.takers > 0 || g.Units == 0 {
 		return back
 	}
 	return g.store(g.Units, false)
@@ -79,7 +79,7 @@ func (g *grant) store(units uint32, answer bool) quota.Return {
 		}
 		if written == decide.Taken && kept {
 			c.rule.Metrics.LeaseLost += uint64(lost)
-			w.list(leased{c, g.part.place, g.stream, g.Number, c.lookAt(now, now, g.endNs)})
+			w.watch(leased{c, g.part.place, g.stream, g.Number, c.lookAt(now, now, g.endNs)})
 			return quota.Return{}
 		}
 		break

@@ -23,7 +23,7 @@ const (
 	maxLookNs = 1_000_000_000
 )
 
-func (w *Worker) list(h leased) {
+func (w *Worker) watch(h leased) {
 	if len(w.leased) >= maxLeased {
 		h.source.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
 		return
@@ -45,9 +45,9 @@ func (c *Source) lookAt(now, writtenNs, endNs int64) int64 {
 	return min(writtenNs+c.idleNs, endNs, now+most)
 }
 
-// idle appends the units that the stream got and nobody takes any more, at most so many
+// takeIdle appends the units that the stream got and nobody takes any more, at most so many
 // grants of them.
-func (w *Worker) idle(returns []quota.Return, stream uint32, maxGrants int) []quota.Return {
+func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) []quota.Return {
 	if len(w.leased) == 0 {
 		return returns
 	}
@@ -62,23 +62,23 @@ func (w *Worker) idle(returns []quota.Return, stream uint32, maxGrants int) []qu
 			continue // its stream has ended: the units stay counted
 		}
 		if now < h.lookNs || len(returns) >= maxGrants {
-			w.list(h)
+			w.watch(h)
 			continue
 		}
-		units, keep := h.takeBack(&w.entry, wall, now)
+		units, keep := h.take(&w.entry, wall, now)
 		if units > 0 {
 			returns = append(returns, quota.Return{Grant: h.number, Units: units})
 		}
 		if keep {
-			w.list(h)
+			w.watch(h)
 		}
 	}
 	return returns
 }
 
-// takeBack takes the grant's units out of the record if they are idle. Where it keeps
+// take takes the grant's units out of the record if they are idle. Where it keeps
 // them, it notes when to look again.
-func (h *leased) takeBack(e *state.LeaseEntry, wall, now int64) (units uint32, keep bool) {
+func (h *leased) take(e *state.LeaseEntry, wall, now int64) (units uint32, keep bool) {
 	c := h.source
 	for range state.MaxRetries {
 		h.lookNs = now + maxLookNs

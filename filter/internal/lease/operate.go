@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Held is what this proxy knew of the subject's key when it was checked; nil for a rule that
+// Of is what this proxy knew of the subject's key when it was checked; nil for a rule that
 // leases nothing.
-func Held(s *decide.Subject) *answer.Lease {
+func Of(s *decide.Subject) *answer.Lease {
 	c, leases := s.Rule.Source.(*Source)
 	if !leases || s.Unlimited {
 		return nil
@@ -39,7 +39,7 @@ func (c *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64
 	if c.table.Read(e, s.Key.Bytes, now, e.NowNs) != state.OK {
 		return 0, local.ErrStore
 	}
-	if c.isSilent(e) && c.alone(s, now) == decide.Failed {
+	if c.isSilent(e) && c.checkLocal(s, now) == decide.Failed {
 		return 0, local.ErrStore
 	}
 	return int64(e.Left(e.NowNs)), nil

@@ -79,10 +79,10 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 	s.Record.Now, s.Record.Rebased, s.Record.FromFloor = now, false, false
 	e.NowNs = c.worker.host.Monotonic()
 	c.from, c.got = nowhere, c.worker.got(s)
-	if g := c.got; g != nil && (g.of.Denied || g.units >= s.Cost && e.NowNs < g.of.endNs) {
-		e.WrittenNs, e.Standings = g.of.nowNs, append(e.Standings[:0], g.of.standings...)
-		if s.Known, s.PassNs = c.knows(e), now; g.of.Denied {
-			s.PassNs = passNs(now, g.of.WaitNs, g.of.WaitNs)
+	if g := c.got; g != nil && (g.grant.Denied || g.units >= s.Cost && e.NowNs < g.grant.endNs) {
+		e.WrittenNs, e.Standings = g.grant.nowNs, append(e.Standings[:0], g.grant.standings...)
+		if s.Known, s.PassNs = c.knows(e), now; g.grant.Denied {
+			s.PassNs = passNs(now, g.grant.WaitNs, g.grant.WaitNs)
 			return decide.Denied
 		}
 		c.from = ownGrant
@@ -95,11 +95,11 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 	if s.Known = status == state.OK && c.knows(e); status != state.OK {
 		return decide.Failed
 	}
-	return c.judge(s, now)
+	return c.checkLease(s, now)
 }
 
-// judge decides by the key's lease.
-func (c *Source) judge(s *decide.Subject, now int64) decide.Outcome {
+// checkLease decides by the key's lease.
+func (c *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
 	l, nowNs, w := &s.Lease.Lease, s.Lease.NowNs, c.worker
 	switch need := s.Units(); {
 	case s.Cost == 0: // nothing to ask for
@@ -115,7 +115,7 @@ func (c *Source) judge(s *decide.Subject, now int64) decide.Outcome {
 	}
 	short := w.short(s)
 	if c.isSilent(s.Lease) || short == decide.Silent {
-		found := c.alone(s, now)
+		found := c.checkLocal(s, now)
 		if c.from == localTable {
 			c.rule.Metrics.Unavailable++
 		}
@@ -142,8 +142,8 @@ func (c *Source) knows(e *state.LeaseEntry) bool {
 	return e.WrittenNs != 0 && len(e.Standings) >= len(c.rule.Subjects.Windows)
 }
 
-// alone decides without the service.
-func (c *Source) alone(s *decide.Subject, now int64) decide.Outcome {
+// checkLocal decides without the service.
+func (c *Source) checkLocal(s *decide.Subject, now int64) decide.Outcome {
 	if c.local == nil {
 		return decide.Silent
 	}

@@ -181,7 +181,7 @@ func (c *Client) answer(said *quota.Answer) {
 		}
 	default:
 		for i := range a.parts {
-			c.share(a, i, said, waiters)
+			c.distribute(a, i, said, waiters)
 		}
 	}
 	for _, w := range waiters {
@@ -205,9 +205,9 @@ func (c *Client) answered(id uint32) *ask {
 	return a
 }
 
-// share gives the waiters what the answer has for one part, in their order, and stores the
+// distribute gives the waiters what the answer has for one part, in their order, and stores the
 // rest.
-func (c *Client) share(a *ask, i int, said *quota.Answer, waiters []*waiter) {
+func (c *Client) distribute(a *ask, i int, said *quota.Answer, waiters []*waiter) {
 	part := &a.parts[i]
 	g := &grant{part: part, stream: a.stream, nowNs: c.worker.host.Monotonic()}
 	if said.Result != quota.Granted && said.Result != quota.Denied || i >= len(said.Grants) { // or what a newer service says
@@ -222,13 +222,13 @@ func (c *Client) share(a *ask, i int, said *quota.Answer, waiters []*waiter) {
 	}
 	for _, w := range waiters {
 		for j := range w.parts {
-			if p := &w.parts[j]; p.of == nil && p.Definition == part.Definition {
+			if p := &w.parts[j]; p.grant == nil && p.Definition == part.Definition {
 				g.give(p)
 			}
 		}
 	}
 	rest := g.Units
-	if g.Units = 0; g.having > 0 && !g.Leased { // all of it goes back at once
+	if g.Units = 0; g.takers > 0 && !g.Leased { // all of it goes back at once
 		g.Units, rest = rest, 0
 	}
 	c.giveBack(g.store(rest, true), a.stream)

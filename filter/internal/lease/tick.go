@@ -10,7 +10,7 @@ import (
 // Tick decides requests whose time is over, gives back what is idle, and finds out whether
 // the service is silent. Period says when to call it next.
 func (c *Client) Tick(now int64) {
-	c.returns = c.worker.idle(c.returns, c.stream.number, len(c.returns)+maxReturns)
+	c.returns = c.worker.takeIdle(c.returns, c.stream.number, len(c.returns)+maxReturns)
 	if !c.stoodStill(now) {
 		c.listen(now)
 	}
@@ -43,7 +43,7 @@ func (c *Client) Period() uint32 {
 
 // expire makes a request ready that has waited for too long.
 func (c *Client) expire(w *waiter) {
-	c.leave(w)
+	c.stopWaiting(w)
 	w.short = decide.Silent
 	c.ready = append(c.ready, w)
 }

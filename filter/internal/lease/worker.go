@@ -80,7 +80,7 @@ type Part struct {
 	source  *Source
 	place   state.Place
 
-	of    *grant // the answer, nil until it has come
+	grant *grant // the answer, nil until it has come
 	units uint32 // of it, which the request has not taken
 }
 
@@ -126,7 +126,7 @@ func (w *Worker) waiterOf(s *decide.Subject) *waiter {
 func (w *Worker) got(s *decide.Subject) *Part {
 	if by := w.waiterOf(s); by != nil {
 		for i := range by.parts {
-			if p := &by.parts[i]; p.subject == s && p.of != nil {
+			if p := &by.parts[i]; p.subject == s && p.grant != nil {
 				return p
 			}
 		}

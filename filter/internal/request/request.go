@@ -39,7 +39,7 @@ type Request struct {
 	TooLong bool
 
 	source  Source
-	turn    uint64 // counts requests; what was read in another turn is not known
+	current uint64 // counts requests; what was read for another one is not known
 	method  lazy
 	target  lazy       // its path
 	name    lazy       // in the authority
@@ -60,7 +60,7 @@ type Request struct {
 }
 
 type lazy struct {
-	turn     uint64
+	readFor  uint64
 	present  bool
 	doubtful bool // some upstream may read another value
 	value    string
@@ -74,7 +74,7 @@ type named struct {
 // joined is all values of a header.
 type joined struct {
 	named
-	split  uint64 // the turn in which values were read
+	split  uint64 // the request for which values were read
 	values []string
 }
 
@@ -83,7 +83,7 @@ func New(source Source) Request { return Request{source: source} }
 
 // Begin forgets what was read: the source is at another request.
 func (r *Request) Begin() {
-	r.turn++
+	r.current++
 	r.hosts, r.paths = r.hosts[:0], r.paths[:0]
 }
 
@@ -92,7 +92,7 @@ func (r *Request) Begin() {
 func (r *Request) IsDoubtful() bool { return len(r.hosts) > 1 || len(r.paths) > 1 }
 
 // knows reports whether l has been read.
-func (r *Request) knows(l *lazy) bool { return l.turn == r.turn }
+func (r *Request) knows(l *lazy) bool { return l.readFor == r.current }
 
 // KnowsMethod reports whether the method has been read.
 func (r *Request) KnowsMethod() bool { return r.knows(&r.method) }
@@ -110,7 +110,7 @@ func (r *Request) KnowsClient() bool { return r.knows(&r.client) }
 func (r *Request) KnowsJoinedHeader(number int) bool { return r.knows(&r.joined[number].lazy) }
 
 func (r *Request) set(l *lazy, value string, present bool) {
-	l.turn, l.value, l.present = r.turn, value, present
+	l.readFor, l.value, l.present = r.current, value, present
 }
 
 // HeaderNumber returns the number of a header.
@@ -184,10 +184,10 @@ func trimmed(value string) string {
 // than Header.
 func (r *Request) Values(number int) []string {
 	l := &r.joined[number]
-	if l.split == r.turn {
+	if l.split == r.current {
 		return l.values
 	}
-	l.split, l.values = r.turn, l.values[:0]
+	l.split, l.values = r.current, l.values[:0]
 	all, _ := r.JoinedHeader(number)
 	if first, _ := r.Header(number); len(first) == len(all) {
 		l.values = append(l.values, all)

@@ -41,7 +41,7 @@ func lastOf(n netip.Prefix) netip.Addr {
 	return ip
 }
 
-func (a addresses) hold(ip netip.Addr) bool {
+func (a addresses) contains(ip netip.Addr) bool {
 	at, exact := slices.BinarySearchFunc(a, ip, func(r addressRange, ip netip.Addr) int { return r.first.Compare(ip) })
 	return exact || at > 0 && ip.Compare(a[at-1].last) <= 0
 }

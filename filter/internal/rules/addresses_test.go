@@ -33,7 +33,7 @@ func TestAddresses(t *testing.T) {
 				}
 			}
 			want := slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(ip) })
-			require.Equal(t, want, a.hold(ip), "%s in %s", ip, networks)
+			require.Equal(t, want, a.contains(ip), "%s in %s", ip, networks)
 		}
 	}
 }

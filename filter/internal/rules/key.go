@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/shared/origin"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -170,13 +171,11 @@ func credential(text, scheme string) (string, bool) {
 func address(list string) (netip.Addr, bool) {
 	text, _, _ := strings.Cut(list, ",")
 	text = strings.Trim(text, "\" \t")
-	if inner, bracketed := strings.CutPrefix(text, "["); bracketed {
-		text, _, _ = strings.Cut(inner, "]")
-	} else if host, _, found := strings.Cut(text, ":"); found && strings.Count(text, ":") == 1 {
-		text = host
+	if !strings.Contains(text, "]:") {
+		text = strings.Trim(text, "[]")
 	}
-	ip, err := netip.ParseAddr(text)
-	return ip.Unmap().WithZone(""), err == nil
+	ip := origin.Address(text)
+	return ip, ip.IsValid()
 }
 
 // clientNetwork returns the client's network.

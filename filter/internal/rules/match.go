@@ -74,7 +74,7 @@ func (m *Match) holdsOf(r *request.Request, read bool) bool {
 		return false
 	}
 	if len(m.clients) > 0 && r.KnowsClient() == read {
-		if ip, present := r.Client(); !present || !m.clients.hold(ip) {
+		if ip, present := r.Client(); !present || !m.clients.contains(ip) {
 			return false
 		}
 	}

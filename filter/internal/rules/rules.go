@@ -30,20 +30,20 @@ type Rule struct {
 
 // New compiles the rules of a policy, without their sources of units.
 func New(p *policy.Policy, source request.Source) *Rules {
-	of := &Rules{request: request.New(source)}
-	of.exempt = compileAll(&of.request, p.Exempt)
-	of.List = make([]Rule, 0, len(p.Rules))
+	rs := &Rules{request: request.New(source)}
+	rs.exempt = compileAll(&rs.request, p.Exempt)
+	rs.List = make([]Rule, 0, len(p.Rules))
 	for i := range p.Rules {
 		if r := &p.Rules[i]; r.Mode != policy.ModeOff {
-			of.List = append(of.List, compileRule(&of.request, p, r))
+			rs.List = append(rs.List, compileRule(&rs.request, p, r))
 		}
 	}
-	matches := make([]*Match, len(of.List))
-	for i := range of.List {
-		matches[i] = &of.List[i].match
+	matches := make([]*Match, len(rs.List))
+	for i := range rs.List {
+		matches[i] = &rs.List[i].match
 	}
-	of.index = NewIndex(matches)
-	return of
+	rs.index = NewIndex(matches)
+	return rs
 }
 
 func compileRule(req *request.Request, p *policy.Policy, r *policy.Rule) Rule {
@@ -71,36 +71,36 @@ func anyHolds(list []Match, req *request.Request) bool {
 	return false
 }
 
-// Begin begins a verdict with a subject for each rule that the request is for, which the
+// Match begins a verdict with a subject for each rule that the request is for, which the
 // source is at.
-func (of *Rules) Begin(v *decide.Verdict) {
+func (rs *Rules) Match(v *decide.Verdict) {
 	v.Begin()
-	of.request.Begin()
-	if len(of.exempt) > 0 { // a value that was too long for that is counted with the rules
-		of.request.TooLong = false
-		v.Exempt = anyHolds(of.exempt, &of.request)
-		if of.tooLong = of.request.TooLong; v.Exempt {
+	rs.request.Begin()
+	if len(rs.exempt) > 0 { // a value that was too long for that is counted with the rules
+		rs.request.TooLong = false
+		v.Exempt = anyHolds(rs.exempt, &rs.request)
+		if rs.tooLong = rs.request.TooLong; v.Exempt {
 			return
 		}
 	}
-	set := of.index.Find(&of.request)
+	set := rs.index.Find(&rs.request)
 	if set == nil {
-		for i := range of.List {
-			of.add(v, &of.List[i])
+		for i := range rs.List {
+			rs.add(v, &rs.List[i])
 		}
 		return
 	}
 	for w, word := range set {
 		for ; word != 0; word &= word - 1 {
-			of.add(v, &of.List[w*64+bits.TrailingZeros64(word)])
+			rs.add(v, &rs.List[w*64+bits.TrailingZeros64(word)])
 		}
 	}
 }
 
 // add adds a subject if the request is for the rule.
-func (of *Rules) add(v *decide.Verdict, r *Rule) {
-	req := &of.request
-	req.TooLong = of.tooLong
+func (rs *Rules) add(v *decide.Verdict, r *Rule) {
+	req := &rs.request
+	req.TooLong = rs.tooLong
 	s := v.Next()
 	s.TooLong = false
 	applies := (r.always || r.match.Holds(req) && !anyHolds(r.exempt, req)) && r.subject(s, req)
