@@ -2,7 +2,6 @@ package host
 
 import (
 	"encoding/binary"
-	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
@@ -140,7 +139,7 @@ func (p *plugin) deny(v *decide.Verdict) (action uint32) {
 		why = "missing_key{"
 	}
 	p.body = respond.AppendBody(p.body[:0], v)
-	p.details = append(append(append(p.details[:0], why...), strings.Map(wordRune, v.DeniedBy().Name)...), '}')
+	p.details = append(appendWord(append(p.details[:0], why...), v.DeniedBy().Name), '}')
 	p.headers = appendHeaders(p.headers[:0], p.fields)
 	theProxy.send(&reply{
 		status: uint32(response.Status), details: p.details, body: p.body,
@@ -239,12 +238,16 @@ func onDelete(context uint32) {
 	}
 }
 
-// wordRune keeps response code details one word, as access logs print them.
-func wordRune(r rune) rune {
-	if r <= ' ' || r > '~' {
-		return '_'
+// appendWord appends a rule's name for response code details, which access logs
+// print as one word.
+func appendWord(b []byte, name string) []byte {
+	for _, r := range name {
+		if r <= ' ' || r > '~' {
+			r = '_'
+		}
+		b = append(b, byte(r))
 	}
-	return r
+	return b
 }
 
 // appendHeaders writes headers in the ABI's form: a count, the sizes of names
