@@ -12,10 +12,10 @@ import (
 // both grant. theirs[i] is what came under the name of ours[i], all its lines joined
 // with a comma, empty if there was none; ours[i] becomes the one line to send.
 //
-// RateLimit and RateLimit-Policy are lists: ours follow theirs. The X-RateLimit fields
-// describe one window, the tightest, ours or theirs; X-RateLimit-Limit lists the quotas of
-// both. What cannot be read is dropped: a client could not read it either, least of all
-// beside ours.
+// RateLimit and RateLimit-Policy are lists: ours follow theirs. Those of draft 7 and
+// before become items of a list. The X-RateLimit fields describe one window, the
+// tightest, ours or theirs; X-RateLimit-Limit lists the quotas of both. What cannot be
+// read is dropped: a client could not read it either, least of all beside ours.
 func Reconcile(ours []Field, theirs []string, now int64) {
 	limit, remaining, reset := -1, -1, -1
 	for i := range ours {
@@ -26,10 +26,10 @@ func Reconcile(ours []Field, theirs []string, now int64) {
 			remaining = i
 		case "x-ratelimit-reset":
 			reset = i
-		case "ratelimit", "ratelimit-policy":
-			if list := strings.Trim(theirs[i], " \t"); strings.HasPrefix(list, `"`) { // as each item since draft 8
-				ours[i].Value = joined(list, ours[i].Value)
-			}
+		case "ratelimit":
+			ours[i].Value = joined(items(theirs[i], remainingOfDraft7), ours[i].Value)
+		case "ratelimit-policy":
+			ours[i].Value = joined(items(theirs[i], quotasOfDraft7), ours[i].Value)
 		}
 	}
 	if limit < 0 || remaining < 0 || reset < 0 {
@@ -51,8 +51,8 @@ func Reconcile(ours []Field, theirs []string, now int64) {
 		ours[reset].Value = strconv.FormatUint(ourEnds, 10)
 		return
 	}
-	_, ourQuotas, _ := strings.Cut(ours[limit].Value, ", ")
-	ours[limit].Value = joined(quotas, ourQuotas)
+	_, quotasOfOurs, _ := strings.Cut(ours[limit].Value, ", ")
+	ours[limit].Value = joined(quotas, quotasOfOurs)
 	ours[remaining].Value = strconv.FormatUint(left, 10)
 	if !dated {
 		ends = ourEnds
@@ -75,18 +75,73 @@ func joined(a, b string) string {
 	return a + ", " + b
 }
 
-// listed returns the quotas of X-RateLimit-Limit, nothing where one is no number.
-func listed(list string) (text string) {
-	for _, one := range strings.Split(list, ",") {
-		quota, parameters, more := strings.Cut(strings.Trim(one, " \t"), ";")
+// items returns a list of RateLimit or RateLimit-Policy, of which each item begins with a
+// text in quotes; what older drafts wrote there is made one.
+func items(list string, older func(string) string) string {
+	if list = strings.Trim(list, " \t"); strings.HasPrefix(list, `"`) {
+		return list
+	}
+	return older(list)
+}
+
+// remainingOfDraft7 makes an item of "limit=100, remaining=50, reset=5".
+func remainingOfDraft7(list string) string {
+	remaining, reset := "", ""
+	for _, item := range strings.Split(list, ",") {
+		name, value, _ := strings.Cut(strings.Trim(item, " \t"), "=")
+		least, most, ok := numbers(value)
+		switch {
+		case ok && name == "remaining":
+			remaining = `"upstream";r=` + strconv.FormatUint(least, 10)
+		case ok && name == "reset" && most < sinceEpoch:
+			reset = ";t=" + strconv.FormatUint(most, 10)
+		}
+	}
+	if remaining == "" {
+		return ""
+	}
+	return remaining + reset
+}
+
+// quotasOfDraft7 makes a list of "100;w=60, 1000;w=3600".
+func quotasOfDraft7(list string) string {
+	return eachQuota(list, func(i int, quota, parameters string) string {
+		name := `"upstream`
+		if i > 0 {
+			name += "-" + strconv.Itoa(i+1)
+		}
+		one := name + `";q=` + quota
+		for _, p := range strings.Split(parameters, ";") {
+			if window, isWindow := strings.CutPrefix(strings.Trim(p, " \t"), "w="); isWindow {
+				if _, seconds, ok := numbers(window); ok {
+					one += ";w=" + strconv.FormatUint(seconds, 10)
+				}
+			}
+		}
+		return one
+	})
+}
+
+// listed returns the quotas of X-RateLimit-Limit.
+func listed(list string) string {
+	return eachQuota(list, func(_ int, quota, parameters string) string {
+		if parameters == "" {
+			return quota
+		}
+		return quota + ";" + parameters
+	})
+}
+
+// eachQuota makes a list of what item makes of each quota of a list and of its parameters,
+// nothing where one is no number.
+func eachQuota(list string, item func(i int, quota, parameters string) string) (text string) {
+	for i, one := range strings.Split(list, ",") {
+		quota, parameters, _ := strings.Cut(strings.Trim(one, " \t"), ";")
 		least, _, ok := numbers(quota)
 		if !ok {
 			return ""
 		}
-		if quota = strconv.FormatUint(least, 10); more {
-			quota += ";" + parameters
-		}
-		text = joined(text, quota)
+		text = joined(text, item(i, strconv.FormatUint(least, 10), parameters))
 	}
 	return text
 }

@@ -114,10 +114,16 @@ func TestReconcile(t *testing.T) {
 			[]string{"100, 9;w=60", "1", "1800000030000"},
 		},
 		{
-			"what no item begins with",
+			"draft 7",
 			[]Field{{"ratelimit-policy", `"r";q=9;w=60`}, {"ratelimit", `"r";r=3;t=7`}},
-			map[string]string{"ratelimit": "limit=100, reset=5, remaining=50", "ratelimit-policy": "100;w=60"},
-			[]string{`"r";q=9;w=60`, `"r";r=3;t=7`},
+			map[string]string{"ratelimit": "limit=100, reset=5, remaining=50", "ratelimit-policy": `100;w=60, 1000;w=3600;comment="an hour"`},
+			[]string{`"upstream";q=100;w=60, "upstream-2";q=1000;w=3600, "r";q=9;w=60`, `"upstream";r=50;t=5, "r";r=3;t=7`},
+		},
+		{
+			"draft 7 without a reset, and what no draft has",
+			[]Field{{"ratelimit-policy", `"r";q=9;w=60`}, {"ratelimit", `"r";r=3;t=7`}},
+			map[string]string{"ratelimit": "remaining=0", "ratelimit-policy": "plenty"},
+			[]string{`"r";q=9;w=60`, `"upstream";r=0, "r";r=3;t=7`},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
