@@ -179,7 +179,7 @@ func TestRefusedText(t *testing.T) {
 		require.Error(t, b.Configure([]byte(text)), text)
 		log := strings.Join(b.log, "\n")
 		require.Contains(t, log, "critical: sluice: policy refused: "+want, text)
-		require.Contains(t, log, ": invalid_json: it must be JSON in a google.protobuf.StringValue, as sluice render filter -f FILE writes it", text)
+		require.Contains(t, log, ": invalid_json: the filter reads JSON, not YAML: put it as JSON into google.protobuf.StringValue, as sluice render filter -f FILE writes it", text)
 	}
 }
 

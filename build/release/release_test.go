@@ -223,7 +223,7 @@ func TestBillOfMaterials(t *testing.T) {
 		names[c.Name] = true
 		require.Contains(t, notices, "\n"+c.Name+" "+c.Version+" (")
 	}
-	for _, name := range []string{"std", "github.com/spf13/cobra", "github.com/dchest/siphash", "github.com/tinygo-org/tinygo"} {
+	for _, name := range []string{"std", "github.com/spf13/cobra", "github.com/proxy-wasm/proxy-wasm-go-sdk", "github.com/tinygo-org/tinygo"} {
 		require.True(t, names[name], name)
 	}
 	require.False(t, names["github.com/stretchr/testify"], "tests reach no user")

@@ -17,6 +17,10 @@ var Exports = []string{
 	"proxy_on_grpc_receive", "proxy_on_grpc_close",
 }
 
+// own begins the names of the filter's callbacks that take the place of the SDK's: the
+// linker refuses a second export of one name.
+const own, abi = "sluice_on_", "proxy_on_"
+
 const preamble = "\x00asm\x01\x00\x00\x00"
 
 // setExports returns the module with another export section: Exports, and whatever else
@@ -62,7 +66,9 @@ func newExports(section []byte) ([]byte, error) {
 	}
 	kept := slices.Clone(Exports)
 	for _, name := range names {
-		if strings.HasPrefix(name, "sluice_") {
+		if callback, ok := strings.CutPrefix(name, own); ok {
+			at[abi+callback] = at[name]
+		} else if strings.HasPrefix(name, "sluice_") {
 			kept = append(kept, name)
 		}
 	}

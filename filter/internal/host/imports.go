@@ -2,15 +2,9 @@ package host
 
 import "unsafe"
 
-// The calls into the proxy. They are declared here rather than taken from an SDK: the one
-// for Go copies every answer into fresh memory, and lacks the clock and gRPC. Numbers are the
-// ABI's: 0 ok, 1 not found, 8 compare-and-swap mismatch.
-
-//go:wasmimport env proxy_log
-func importLog(level uint32, text unsafe.Pointer, size uint32) uint32
-
-//go:wasmimport env proxy_set_tick_period_milliseconds
-func importSetTickPeriod(ms uint32) uint32
+// The calls of the hot path, declared here rather than taken from the SDK,
+// which copies every answer into fresh memory and lacks the clock. Numbers are
+// the ABI's: 0 ok, 1 not found, 8 compare-and-swap mismatch.
 
 //go:wasmimport env proxy_get_current_time_nanoseconds
 func importNow(ns unsafe.Pointer) uint32
@@ -23,9 +17,6 @@ func importHeaders(mapType uint32, pairs, size unsafe.Pointer) uint32
 
 //go:wasmimport env proxy_add_header_map_value
 func importAddHeader(mapType uint32, name unsafe.Pointer, nameSize uint32, value unsafe.Pointer, valueSize uint32) uint32
-
-//go:wasmimport env proxy_remove_header_map_value
-func importRemoveHeader(mapType uint32, name unsafe.Pointer, nameSize uint32) uint32
 
 //go:wasmimport env proxy_get_property
 func importProperty(path unsafe.Pointer, pathSize uint32, value, valueSize unsafe.Pointer) uint32
@@ -43,6 +34,9 @@ func importSetShared(key unsafe.Pointer, keySize uint32, value unsafe.Pointer, v
 func importSendLocalResponse(status uint32, details unsafe.Pointer, detailsSize uint32,
 	body unsafe.Pointer, bodySize uint32, headers unsafe.Pointer, headersSize uint32, grpcStatus int32) uint32
 
+// The SDK's own calls for metrics link package fmt, a twelfth of the module, for
+// their panics.
+//
 //go:wasmimport env proxy_define_metric
 func importDefineMetric(kind uint32, name unsafe.Pointer, nameSize uint32, id unsafe.Pointer) uint32
 
@@ -83,8 +77,21 @@ func importActFor(context uint32) uint32
 //go:wasmimport env proxy_continue_stream
 func importContinue(stream uint32) uint32
 
-// malloc returns memory for what the host returns: while one of our calls runs, it is the
-// arena's.
+// The SDK's entries for the contexts of configurations; those of streams never reach
+// the SDK.
+
+//go:linkname sdkContextCreate github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/internal.proxyOnContextCreate
+func sdkContextCreate(context, root uint32)
+
+//go:linkname sdkDone github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/internal.proxyOnDone
+func sdkDone(context uint32) bool
+
+//go:linkname sdkDelete github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/internal.proxyOnDelete
+func sdkDelete(context uint32)
+
+// malloc returns memory for what the host returns; the host prefers this export to
+// the SDK's. While one of our own calls runs, the memory is the arena's. At any
+// other time the SDK is the caller and keeps the memory.
 //
 //go:wasmexport malloc
 func malloc(size uint32) unsafe.Pointer {

@@ -2,10 +2,12 @@ package host
 
 import (
 	"bytes"
-	"math"
 	"slices"
 	"strconv"
 	"unsafe"
+
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
@@ -16,6 +18,17 @@ import (
 
 // tickMs is how often metrics are published and heartbeats written.
 const tickMs = 1000
+
+// Register makes this VM serve the filter. Call it from init.
+func Register() { proxywasm.SetVMContext(&vm{}) }
+
+type vm struct{ types.DefaultVMContext }
+
+func (*vm) NewPluginContext(context uint32) types.PluginContext {
+	p := &plugin{context: context}
+	plugins = append(plugins, p)
+	return p
+}
 
 // plugins are the configurations in this VM, few, refused ones included.
 var plugins []*plugin
@@ -33,6 +46,7 @@ func pluginOf(context uint32) *plugin {
 // plugin is one configuration of the filter in one VM. Several live side by
 // side while a configuration changes, so everything it owns hangs on it.
 type plugin struct {
+	types.DefaultPluginContext
 	identity    engine.Identity
 	engine      *engine.Engine // nil where the policy was refused
 	manage      *policy.Manage
@@ -73,35 +87,19 @@ const (
 	conflictFades = 10
 )
 
-// abiVersion says by its name which ABI this is.
-//
-//go:wasmexport proxy_abi_version_0_2_0
-func abiVersion() {}
-
-//go:wasmexport proxy_on_vm_start
-func onVMStart(_, _ uint32) uint32 { return 1 }
-
-//go:wasmexport proxy_on_configure
-func onConfigure(context, size uint32) uint32 {
+// OnPluginStart reads the policy. It logs every problem of a refused one, because
+// Envoy's NACK does not carry the reason.
+func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	arena.reset()
-	if pluginOf(context).start(size) {
-		return 1
-	}
-	return 0
-}
-
-// start reads the policy. It logs every problem of a refused one, because Envoy's NACK does
-// not carry the reason.
-func (p *plugin) start(size uint32) bool {
-	var configuration []byte
-	if !theProxy.buffer(bufferPluginConfiguration, size, &configuration) {
-		log(critical, "read the plugin configuration: the proxy gives none")
-		return false
+	configuration, err := proxywasm.GetPluginConfiguration()
+	if err != nil {
+		proxywasm.LogCritical("sluice: read the plugin configuration: " + err.Error())
+		return types.OnPluginStartStatusFailed
 	}
 	text := unsafe.String(unsafe.SliceData(configuration), len(configuration)) // whose parts the policy keeps
 	pol, ok := readPolicy(text)
 	if !ok {
-		return false
+		return types.OnPluginStartStatusFailed
 	}
 	p.manage = pol.Manage
 	name := filterName()
@@ -118,26 +116,27 @@ func (p *plugin) start(size uint32) bool {
 	asked, _ = theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00verdicts")
 	p.reports.words = asked == "all"
 	p.quota = newQuotaTalk(p, pol)
-	if importSetTickPeriod(tickMs) != statusOK {
-		log(critical, "the proxy takes no tick period")
-		return false
+	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {
+		proxywasm.LogCritical("sluice: set the tick period: " + err.Error())
+		return types.OnPluginStartStatusFailed
 	}
-	return true
+	return types.OnPluginStartStatusOK
 }
 
 func readPolicy(text string) (*policy.Policy, bool) {
 	doc, err := policy.ParseJSON(text)
 	if err != nil {
-		log(critical, "policy refused: "+err.Error()+": it must be JSON in a google.protobuf.StringValue, as sluice render filter -f FILE writes it")
+		proxywasm.LogCritical("sluice: policy refused: " + err.Error() + ": the filter reads JSON, not YAML: " +
+			"put it as JSON into google.protobuf.StringValue, as sluice render filter -f FILE writes it")
 		return nil, false
 	}
 	pol, problems := policy.ReadPushed(doc)
 	for i := range problems {
 		if rest := len(problems) - i; i == maxLogged && rest > 1 {
-			log(critical, "policy refused: and "+strconv.Itoa(rest)+" more problems: sluice validate prints them")
+			proxywasm.LogCritical("sluice: policy refused: and " + strconv.Itoa(rest) + " more problems: sluice validate prints them")
 			break
 		}
-		log(critical, "policy refused: "+problems[i].Error())
+		proxywasm.LogCritical("sluice: policy refused: " + problems[i].Error())
 	}
 	return pol, len(problems) == 0 && called(pol)
 }
@@ -145,13 +144,12 @@ func readPolicy(text string) (*policy.Policy, bool) {
 // called reports whether Envoy makes the calls that the policy needs. Its configuration of
 // the VM says which ones the list of capabilities lacks on purpose.
 func called(pol *policy.Policy) bool {
-	var without []byte
-	theProxy.buffer(bufferVMConfiguration, math.MaxInt32, &without)
+	without, _ := proxywasm.GetVMConfiguration()
 	if pol.Headers == policy.HeadersNone || !bytes.Contains(without, []byte("proxy_on_response_headers")) {
 		return true
 	}
-	log(critical, "policy refused: headers: "+string(pol.Headers)+" needs the callback proxy_on_response_headers, "+
-		"which vm_config is "+string(without)+": render vm_config anew with this policy")
+	proxywasm.LogCritical("sluice: policy refused: headers: " + string(pol.Headers) + " needs the callback proxy_on_response_headers, " +
+		"which vm_config is " + string(without) + ": render vm_config anew with this policy")
 	return false
 }
 
@@ -174,18 +172,13 @@ func filterName() string {
 func (p *plugin) split() {
 	p.isSplit = true
 	p.engine.Split()
-	log(warn, "another filter of this name has another policy, or this one's listener is being drained: "+
+	proxywasm.LogWarn("sluice: another filter of this name has another policy, or this one's listener is being drained: " +
 		"they count apart; give each filter its own name")
 }
 
-//go:wasmexport proxy_on_tick
-func onTick(context uint32) {
+// OnTick flushes the metrics and keeps the tables registered.
+func (p *plugin) OnTick() {
 	arena.reset()
-	pluginOf(context).tick()
-}
-
-// tick flushes the metrics and keeps the tables registered.
-func (p *plugin) tick() {
 	if p.quota != nil && !p.quota.tick() {
 		return
 	}
@@ -207,8 +200,8 @@ func (p *plugin) watch() {
 	}
 }
 
-// end ends the configuration.
-func (p *plugin) end() {
+// OnPluginDone ends the configuration.
+func (p *plugin) OnPluginDone() bool {
 	plugins = slices.DeleteFunc(plugins, func(other *plugin) bool { return other == p })
 	if newest.plugin == p {
 		newest.plugin = nil
@@ -224,4 +217,5 @@ func (p *plugin) end() {
 		clear(p.engine.Policy().Rules) // the collector may take a constant for a pointer to them
 		*p.engine, p.engine = engine.Engine{}, nil
 	}
+	return true
 }

@@ -1,7 +1,8 @@
-// Package host is the filter's boundary to the proxy: its callbacks, which are the exports
-// of the module, and the life of plugins and streams.
+// Package host is the filter's boundary to the proxy: the life of plugins and
+// streams through the proxy-wasm SDK, and the calls of the hot path through
+// imports of its own.
 //
-// Its invariant: host calls and pointers stay inside, and a request
+// Its invariant: host calls, pointers and SDK types stay inside, and a request
 // allocates nothing but texts of its own: a client's network, the numbers in response
 // headers. It decides nothing about limits. A panic ends the VM, because there is no
 // recover: Envoy then answers the requests of the worker, and makes a new VM.
@@ -20,14 +21,6 @@ const (
 
 	mapRequestHeaders  = 0
 	mapResponseHeaders = 2
-
-	bufferGRPC                = 5
-	bufferVMConfiguration     = 6
-	bufferPluginConfiguration = 7
-
-	warn     = 3
-	failure  = 4
-	critical = 5
 )
 
 // proxy implements engine.Host by host calls. What it returns is in the arena.
@@ -93,11 +86,6 @@ func (p *proxy) AppendHeader(values []string, name string) []string {
 func (p *proxy) AddResponseHeader(name, value string) bool {
 	return importAddHeader(mapResponseHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)),
 		unsafe.Pointer(unsafe.StringData(value)), uint32(len(value))) == statusOK
-}
-
-// RemoveResponseHeader reports whether the proxy took the header out.
-func (p *proxy) RemoveResponseHeader(name string) bool {
-	return importRemoveHeader(mapResponseHeaders, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name))) == statusOK
 }
 
 func (p *proxy) ClientAddress() (string, bool) { return p.Attribute("source\x00address") }
@@ -174,12 +162,6 @@ func (p *proxy) buffer(kind, size uint32, b *[]byte) bool {
 	}
 	*b = append((*b)[:0], arena.bytes(p.address, p.size)...)
 	return true
-}
-
-// log writes a line of the proxy's log.
-func log(level uint32, text string) {
-	text = "sluice: " + text
-	importLog(level, unsafe.Pointer(unsafe.StringData(text)), uint32(len(text)))
 }
 
 // reply is one local reply.

@@ -4,13 +4,19 @@ import (
 	"encoding/binary"
 	"unsafe"
 
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
+
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-const streamRequest = 0
+const (
+	bufferGRPC    = 5
+	streamRequest = 0
+)
 
 // quotaTalk is a configuration's talk with the quota service: lease.Client decides
 // what is said, and this is its way through the proxy.
@@ -67,7 +73,7 @@ func (q *quotaTalk) Resume(context uint32, v *decide.Verdict) bool {
 	arena.reset()
 	q.plugin.engine.Resume(v)
 	done := !v.Pending
-	if q.plugin.finish(context, v) == actionContinue {
+	if q.plugin.finish(context, v) == types.ActionContinue {
 		importContinue(streamRequest)
 	}
 	return done
@@ -136,8 +142,8 @@ func (q *quotaTalk) hasten() {
 func (q *quotaTalk) setPeriod() {
 	if period := min(q.client.Period(), tickMs); period != q.period {
 		q.period = period
-		if importSetTickPeriod(period) != statusOK {
-			log(failure, "the proxy takes no tick period")
+		if err := proxywasm.SetTickPeriodMilliSeconds(period); err != nil {
+			proxywasm.LogError("sluice: set the tick period: " + err.Error())
 		}
 	}
 }
@@ -189,11 +195,11 @@ func onGRPCReceive(root, token, size uint32) {
 	}
 	arena.reset()
 	if !theProxy.buffer(bufferGRPC, size, &q.message) {
-		log(failure, "the proxy gives no message of the quota service")
+		proxywasm.LogError("sluice: the proxy gives no message of the quota service")
 		return
 	}
 	if err := q.client.Receive(q.message, theProxy.Monotonic()); err != nil {
-		log(failure, "the quota service sent what this build cannot read: "+err.Error())
+		proxywasm.LogError("sluice: the quota service sent what this build cannot read: " + err.Error())
 	}
 	q.hasten()
 }

@@ -3,15 +3,12 @@ package host
 import (
 	"encoding/binary"
 
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
+
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
-)
-
-// What callbacks of a request answer.
-const (
-	actionContinue = 0
-	actionPause    = 1
 )
 
 // grpcFromStatus leaves the gRPC status of a reply to the proxy.
@@ -56,13 +53,13 @@ var newest struct {
 	plugin  *plugin
 }
 
-// onContextCreate notes a new configuration, or a new stream: the callback that follows is
-// its request.
+// onContextCreate notes a new stream: the callback that follows is its request. The
+// SDK hears of configurations alone.
 //
-//go:wasmexport proxy_on_context_create
+//go:wasmexport sluice_on_context_create
 func onContextCreate(context, root uint32) {
 	if root == 0 {
-		plugins = append(plugins, &plugin{context: context})
+		sdkContextCreate(context, root)
 		return
 	}
 	newest.context, newest.plugin = context, pluginOf(root)
@@ -71,17 +68,17 @@ func onContextCreate(context, root uint32) {
 // onRequestHeaders handles the request of the newest stream: Envoy creates a
 // stream when its request arrives, and hands the request over at once.
 //
-//go:wasmexport proxy_on_request_headers
+//go:wasmexport sluice_on_request_headers
 func onRequestHeaders(context, _, _ uint32) uint32 {
 	if newest.plugin == nil || newest.context != context {
-		log(critical, "a request of a stream that does not exist")
-		return actionContinue
+		proxywasm.LogCritical("sluice: a request of a stream that does not exist")
+		return uint32(types.ActionContinue)
 	}
-	return newest.plugin.request(context)
+	return uint32(newest.plugin.request(context))
 }
 
 // request decides the request of a stream.
-func (p *plugin) request(context uint32) (action uint32) {
+func (p *plugin) request(context uint32) types.Action {
 	arena.reset()
 	if planted("panic", nil) {
 		panic("planted")
@@ -90,7 +87,7 @@ func (p *plugin) request(context uint32) (action uint32) {
 		p.split()
 	}
 	if p.manage != nil && p.managed() {
-		return actionPause
+		return types.ActionPause
 	}
 	v := p.engine.Decide()
 	if planted("panic-counted", nil) {
@@ -100,15 +97,15 @@ func (p *plugin) request(context uint32) (action uint32) {
 }
 
 // finish makes the request wait if the verdict is pending, answers it, or lets it go on.
-func (p *plugin) finish(context uint32, v *decide.Verdict) (action uint32) {
+func (p *plugin) finish(context uint32, v *decide.Verdict) types.Action {
 	if p.quota != nil && p.quota.wait(context, v) {
-		return actionPause
+		return types.ActionPause
 	}
 	if p.reports.whole || p.reports.words || respond.Notable(v) {
 		p.publish(v)
 	}
 	if v.Allowed && p.fieldWriter.Style == policy.HeadersNone {
-		return actionContinue
+		return types.ActionContinue
 	}
 	p.fields = p.fieldWriter.Append(p.fields[:0], v)
 	if !v.Allowed {
@@ -117,7 +114,7 @@ func (p *plugin) finish(context uint32, v *decide.Verdict) (action uint32) {
 	if len(p.fields) > 0 {
 		p.await(context)
 	}
-	return actionContinue
+	return types.ActionContinue
 }
 
 // await keeps the fields for the stream's response.
@@ -133,7 +130,7 @@ func (p *plugin) await(context uint32) {
 }
 
 // deny answers in the upstream's place, with p.fields as headers.
-func (p *plugin) deny(v *decide.Verdict) (action uint32) {
+func (p *plugin) deny(v *decide.Verdict) types.Action {
 	response, why := v.Response(), "rate_limited{"
 	if v.LacksKey() {
 		why = "missing_key{"
@@ -145,7 +142,7 @@ func (p *plugin) deny(v *decide.Verdict) (action uint32) {
 		status: uint32(response.Status), details: p.details, body: p.body,
 		headers: p.headers, grpc: int32(response.GRPCStatus),
 	})
-	return actionPause
+	return types.ActionPause
 }
 
 // Filter state of a request; the proxy puts "wasm." before these names.
@@ -175,18 +172,18 @@ func (p *plugin) publish(v *decide.Verdict) {
 
 func setState(name string, value []byte) {
 	if !theProxy.SetState(name, value) {
-		log(failure, "the proxy takes no "+name)
+		proxywasm.LogError("sluice: the proxy takes no " + name)
 	}
 }
 
 // onResponseHeaders adds the response's fields.
 //
-//go:wasmexport proxy_on_response_headers
+//go:wasmexport sluice_on_response_headers
 func onResponseHeaders(context, _, _ uint32) uint32 {
 	if s := streamOf(context); s != nil {
 		s.addFields()
 	}
-	return actionContinue
+	return uint32(types.ActionContinue)
 }
 
 func (s *stream) addFields() {
@@ -197,7 +194,7 @@ func (s *stream) addFields() {
 	}
 	for _, f := range s.fields {
 		if !theProxy.AddResponseHeader(f.Name, f.Value) {
-			log(failure, "the proxy takes no "+f.Name)
+			proxywasm.LogError("sluice: the proxy takes no " + f.Name)
 		}
 	}
 }
@@ -210,8 +207,8 @@ func (p *plugin) takeUpstream(fields []respond.Field) (sentAny bool) {
 		sent := ""
 		if _, present := theProxy.header(mapResponseHeaders, f.Name); present {
 			sent, _ = theProxy.joinedHeader("response\x00headers\x00", f.Name)
-			if !theProxy.RemoveResponseHeader(f.Name) {
-				log(failure, "the proxy leaves the upstream's "+f.Name)
+			if err := proxywasm.RemoveHttpResponseHeader(f.Name); err != nil {
+				proxywasm.LogError("sluice: remove the upstream's " + f.Name + ": " + err.Error())
 			}
 			sentAny = true
 		}
@@ -220,10 +217,10 @@ func (p *plugin) takeUpstream(fields []respond.Field) (sentAny bool) {
 	return sentAny
 }
 
-// onDelete forgets a context. There is no callback for its end before that: Envoy would make
-// it for each stream, too.
+// onDelete forgets a context. The end of a configuration is two callbacks of the SDK;
+// Envoy would make the first of them for each stream, too.
 //
-//go:wasmexport proxy_on_delete
+//go:wasmexport sluice_on_delete
 func onDelete(context uint32) {
 	if s := streamOf(context); s != nil {
 		s.forget()
@@ -233,8 +230,9 @@ func onDelete(context uint32) {
 			p.quota.client.Forget(context)
 		}
 	}
-	if p := pluginOf(context); p != nil {
-		p.end()
+	if pluginOf(context) != nil {
+		sdkDone(context)
+		sdkDelete(context)
 	}
 }
 
