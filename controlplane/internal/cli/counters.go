@@ -124,7 +124,11 @@ Exits 1 if there was no such key.`
 func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 	f, s := cmd.Flags(), &o.subject
 	if o.op.Keyed {
-		f.StringVar(&s.Rule, "rule", "", "`NAME` of the rule (required)")
+		usage := "`NAME` of the rule (required)"
+		if o.op.Name == "reset" {
+			usage = "`NAME` of the rule (required without --all-rules)"
+		}
+		f.StringVar(&s.Rule, "rule", "", usage)
 		f.StringArrayVar(&s.Key, "key", nil, "a part of the key as `TEXT`; again for each further part, in the rule's order; "+policy.MissingPart+" for one that the request lacks")
 		if o.op.Name != "reset" {
 			_ = cmd.MarkFlagRequired("rule")

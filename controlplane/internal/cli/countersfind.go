@@ -88,16 +88,17 @@ Exits 1 if no rule has a key of the client.`,
 	return cmd
 }
 
+// isPartial reports whether some counters are not known.
+func (r *clientReport) isPartial() bool {
+	return len(r.Failed) > 0 || slices.ContainsFunc(r.Rules, func(k *clientKey) bool {
+		return k.Error != "" || slices.ContainsFunc(k.Counters, func(c clientCounter) bool { return c.Error != "" })
+	})
+}
+
 // judge is the error of what was not found, or not known.
 func (r *clientReport) judge(found bool) error {
-	unknown := len(r.Failed)
-	for _, k := range r.Rules {
-		if k.Error != "" || slices.ContainsFunc(k.Counters, func(c clientCounter) bool { return c.Error != "" }) {
-			unknown++
-		}
-	}
 	switch {
-	case unknown > 0:
+	case r.isPartial():
 		return withHint(errors.New("some counters are not known: see above"), "sluice status shows the proxies")
 	case !found:
 		return withHint(errors.New("no rule has a key of this client"), "describe more of its requests: "+requestHint)
@@ -133,10 +134,13 @@ func (c *clientCounter) addDenials(k *clientKey, top *api.Counters) {
 
 func (r *clientReport) print(w io.Writer) error {
 	var b strings.Builder
-	if len(r.DeniedBy) == 0 {
-		b.WriteString("no rule denies this client now\n")
-	} else {
+	switch {
+	case len(r.DeniedBy) > 0:
 		fmt.Fprintf(&b, "denied now by %s\n", printable.Text(strings.Join(r.DeniedBy, ", ")))
+	case r.isPartial():
+		b.WriteString("not known whether a rule denies this client now\n")
+	default:
+		b.WriteString("no rule denies this client now\n")
 	}
 	for _, k := range r.Rules {
 		k.print(&b)
