@@ -126,8 +126,7 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 func readPolicy(text string) (*policy.Policy, bool) {
 	doc, err := policy.ParseJSON(text)
 	if err != nil {
-		proxywasm.LogCritical("sluice: policy refused: " + err.Error() + ": the filter reads JSON, not YAML: " +
-			"put it as JSON into google.protobuf.StringValue, as sluice render filter -f FILE writes it")
+		proxywasm.LogCritical("sluice: policy refused: " + unreadable(text, err))
 		return nil, false
 	}
 	pol, problems := policy.ReadPushed(doc)
