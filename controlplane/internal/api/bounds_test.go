@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"testing"
@@ -201,4 +202,41 @@ func TestSlowSendersHoldNobodyUp(t *testing.T) {
 	}
 	code, text := f.do("POST", "/v1/policies", good)
 	require.Equal(t, http.StatusCreated, code, text)
+}
+
+// A caller that has gone while it waited for its turn changes nothing.
+func TestWorkForACallerThatHasGoneStops(t *testing.T) {
+	f := newFixture(t, "")
+	s := f.server
+	holds := func() bool {
+		free, err := s.memory.take("127.0.0.1", maxHeld/4*3)
+		if err == nil {
+			free()
+		}
+		return err != nil
+	}
+	done, err := s.judging.take(t.Context())
+	require.NoError(t, err)
+	ctx, leave := context.WithCancel(t.Context())
+	sent := make(chan struct{})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) }})
+	large := good + strings.Repeat("# padding\n", uncounted/10)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/policies", strings.NewReader(large))
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		response, err := http.DefaultClient.Do(request)
+		if err == nil {
+			err = response.Body.Close()
+		}
+		ended <- err
+	}()
+	<-sent
+	leave()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.Eventually(t, func() bool { return !holds() }, 2*time.Minute, time.Millisecond, "its room is free again")
+	done()
+	list, err := f.store.History(t.Context(), 0)
+	require.NoError(t, err)
+	require.Empty(t, list)
 }

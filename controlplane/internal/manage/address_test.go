@@ -168,3 +168,13 @@ func TestOneListenerIsAskedOnce(t *testing.T) {
 		require.ErrorContains(t, targets[i].Err, want)
 	}
 }
+
+func TestIsLoopback(t *testing.T) {
+	for host, want := range map[string]bool{
+		"127.0.0.1": true, "127.1.2.3": true, "::1": true, "localhost": true, "LOCALHOST": true, "localhost.": true, "::ffff:127.0.0.1": true,
+		"": false, "0.0.0.0": false, "::": false, "192.0.2.1": false, "example.com": false, "127.0.0.1.example.com": false,
+		"::ffff:192.0.2.1": false, "localhost.example.com": false, "localhost..": false,
+	} {
+		require.Equal(t, want, IsLoopback(host), host)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"testing"
@@ -228,4 +229,26 @@ func TestProcessesThatDisagree(t *testing.T) {
 	b.accept("one")
 	f.eventually("settled", func() bool { s := f.status("e1"); return s.Streams == 2 && !s.Waiting && !s.Unsettled })
 	a.nothingMore()
+}
+
+// A proxy that reports what never was gets what is.
+func TestRevisionsThatNeverWere(t *testing.T) {
+	f := newFixture(t)
+	f.apply("one")
+	for i, held := range []string{
+		"2-a-b", fmt.Sprint(uint64(math.MaxUint64), "-a-b"), "0-a-b", "-1-a-b", "99999999999999999999-a-b",
+		"1-a-b", "1", "\x00", strings.Repeat("1", 100_000),
+	} {
+		e := f.named(fmt.Sprint("e", i), nil)
+		e.version = held
+		e.connect()
+		e.accept("one")
+		f.eventually("booked", func() bool { return f.status(e.node.GetId()).Runs == 1 })
+		require.Equal(t, uint64(1), f.status(e.node.GetId()).Acked)
+	}
+	known, err := f.store.Proxies(t.Context())
+	require.NoError(t, err)
+	for _, p := range known {
+		require.Equal(t, uint64(1), p.Acked)
+	}
 }

@@ -139,3 +139,31 @@ func TestResubscribingGetsItAgain(t *testing.T) {
 	send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{"another"}})
 	e.nothingMore()
 }
+
+func TestRefusedRevisionAfterRestart(t *testing.T) {
+	f := newFixture(t)
+	f.apply("good")
+	e := f.proxy("e1")
+	e.accept("good")
+	f.apply("bad")
+	e.refuse("bad")
+	e.accept("good")
+	f.eventually("settled", func() bool { s := f.status("e1"); return s.Nacked == 2 && !s.Waiting })
+
+	f.restart()
+	fresh := f.proxy("e2")
+	fresh.accept("good")
+	fresh.nothingMore()
+	e.connect()
+	e.nothingMore()
+	require.Equal(t, uint64(1), f.status("e1").Runs, "it said so itself")
+	// The process that refused it starts anew, and gets what is good as well.
+	e.hangUpAndWait()
+	e.version = ""
+	e.connect()
+	r := e.expect("good")
+	require.Zero(t, f.status("e1").Runs, "this process has not accepted anything yet")
+	e.ack(r)
+	f.eventually("accepted", func() bool { return f.status("e1").Runs == 1 })
+	e.nothingMore()
+}
