@@ -1,0 +1,81 @@
+package usage
+
+// events reads a document from each event: from the data of server-sent events, or from
+// each line. It follows the HTML standard, save that the last event may lack its empty line.
+type events struct {
+	isLines bool  // each line is an event
+	mark    uint8 // how much of a byte order mark there was
+	place   place
+	afterCR bool
+}
+
+// place is where in a line an event is read. Below afterColon it is how much of the name
+// there is.
+type place uint8
+
+const (
+	afterColon place = iota + 5
+	inData
+	inOther // of another field or a comment
+)
+
+const (
+	dataField     = "data:"
+	byteOrderMark = "\xef\xbb\xbf"
+)
+
+var lineFeed = []byte{'\n'}
+
+func (e *events) write(p []byte, d *document) {
+	for len(p) > 0 {
+		c, n := p[0], 1
+		switch {
+		case c == '\n' && e.afterCR:
+		case c == '\n' || c == '\r':
+			e.endLine(d)
+		case e.place == 0 && int(e.mark) < len(byteOrderMark) && c == byteOrderMark[e.mark]:
+			e.mark++
+		default:
+			n = e.readLine(p, d)
+		}
+		e.afterCR = c == '\r'
+		p = p[n:]
+	}
+}
+
+// readLine reads of a line, and returns how much.
+func (e *events) readLine(p []byte, d *document) int {
+	switch {
+	case e.isLines:
+		e.place = inData
+	case e.place == afterColon && p[0] == ' ':
+		e.place = inData
+		return 1
+	case e.place == afterColon:
+		e.place = inData
+	case e.place < afterColon:
+		if e.place++; p[0] != dataField[e.place-1] {
+			e.place = inOther
+		}
+		return 1
+	}
+	n := run(p, '\n', '\n')
+	for n < len(p) && p[n] != '\n' && p[n] != '\r' {
+		n += 1 + run(p[n+1:], '\n', '\n')
+	}
+	if e.place == inData {
+		d.write(p[:n])
+	}
+	return n
+}
+
+// endLine ends what there is of the data, and after an empty line the event.
+func (e *events) endLine(d *document) {
+	if e.isLines || e.place == 0 {
+		d.finish()
+		d.start(false)
+	} else if e.place == inData || e.place == afterColon {
+		d.write(lineFeed)
+	}
+	e.place = 0
+}
