@@ -36,6 +36,9 @@ type path struct {
 
 // with returns the path that goes on with c.
 func (p path) with(c byte) path {
+	if p.end == 1 {
+		return path{rows: p.rows & byInitial[c], end: 2}
+	}
 	for left := p.rows; left != 0; left &= left - 1 {
 		i := bits.TrailingZeros64(left)
 		if whole := rows[i].path; int(p.end) >= len(whole) || whole[p.end] != c {
@@ -171,7 +174,7 @@ func (d *document) open(c byte) {
 		level = level.with('[').with(']')
 	case d.depth == d.root:
 		d.beginEvent()
-		fallthrough
+		level.end++ // all paths begin with the same
 	default:
 		level = level.with('.')
 	}
