@@ -86,27 +86,39 @@ func (d *document) fail() {
 }
 
 func (d *document) write(p []byte) {
-	for len(p) > 0 && d.state != failed {
+	for len(p) > 0 {
 		n := 1
-		switch {
-		case d.state == inString:
+		switch d.state {
+		case inString:
 			n = d.readString(p)
-		case d.state == inWord:
+		case inWord:
 			n = d.readWord(p)
-		case d.state == inEscape:
+		case inEscape:
 			d.readEscape(p[0])
-		case d.state == inHexadecimal:
+		case inHexadecimal:
 			d.readHexadecimal(p[0])
-		case p[0] == ' ' || p[0] == '\n' || p[0] == '\r' || p[0] == '\t':
-		case d.state == wantsValue || d.state == wantsValueOrEnd && p[0] != ']':
-			if d.readValue(p[0]); d.state == inWord {
-				n = 0
-			}
+		case failed:
+			return
 		default:
-			d.readMark(p[0])
+			if c := p[0]; c != ' ' && c != '\n' && c != '\r' && c != '\t' {
+				n = d.readBetween(c)
+			}
 		}
 		p = p[n:]
 	}
+}
+
+// readBetween reads the byte after a value, a name or a mark, and returns how much of it: a
+// word's first byte is left to readWord.
+func (d *document) readBetween(c byte) int {
+	if d.state == wantsValue || d.state == wantsValueOrEnd && c != ']' {
+		if d.readValue(c); d.state == inWord {
+			return 0
+		}
+	} else {
+		d.readMark(c)
+	}
+	return 1
 }
 
 // readMark reads what stands between values, and the beginning of names.

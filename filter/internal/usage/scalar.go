@@ -109,19 +109,21 @@ func (d *document) endEscape(c byte, n int) {
 // readWord reads of a number, true, false or null, and returns how much. What follows a word
 // ends it, and is not part of it.
 func (d *document) readWord(p []byte) int {
+	number := d.number
 	for n, c := range p {
 		switch {
 		case c >= '0' && c <= '9':
-			if d.number >= 0 && d.number <= maxCount {
-				d.number = 10*d.number + int64(c-'0')
+			if number >= 0 && number <= maxCount {
+				number = 10*number + int64(c-'0')
 			}
-		case c >= 'a' && c <= 'z' || c == 'E' || c == '.' || c == '-' || c == '+':
-			d.number = -1
+		case c >= 'a' && c <= 'z' || c == '.' || c == '-' || c == '+' || c == 'E':
+			number = -1
 		default:
-			d.takeCount(d.number)
+			d.takeCount(number)
 			d.endValue()
 			return n
 		}
 	}
+	d.number = number
 	return len(p)
 }
