@@ -1,5 +1,7 @@
 package usage
 
+import "slices"
+
 const (
 	jsonType   = "application/json"
 	eventsType = "text/event-stream; charset=utf-8"
@@ -12,6 +14,8 @@ type answer struct {
 	name, contentType, body string
 	want                    Usage // without Bytes, which is the body's length
 }
+
+var answers = slices.Concat(openAIAnswers, otherAnswers)
 
 const chatChunk = `{"id":"chatcmpl-B1","object":"chat.completion.chunk","created":1767225600,"model":"gpt-5-mini","service_tier":"default","system_fingerprint":null,`
 
@@ -129,6 +133,9 @@ data: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}
   "usageMetadata": {"promptTokenCount": 4, "candidatesTokenCount": 3, "totalTokenCount": 7}
 }
 ]`, said(4, 3, 2, 7)},
+	{"Gemini in an array that was cut", jsonType, `[{"candidates":[{"index":0}],"usageMetadata":{"promptTokenCount":4,"totalTokenCount":4}},`,
+		Usage{Input: 4, InputKnown: true}},
+	{"tool calls in an array", jsonType, `[{"choices":[{"delta":{"tool_calls":[{"function":{"strict":{"a":[{}]},"arguments":"{}"}}]}}]}]`, unsaid(0, 0, 1, 2)},
 	{"Gemini that only thought", jsonType, `{"candidates":[{"content":{"role":"model"},"finishReason":"MAX_TOKENS"}],"usageMetadata":{"promptTokenCount":9,"totalTokenCount":1032,"thoughtsTokenCount":1023}}`,
 		said(9, 1023, 0, 0)},
 	{"Converse", jsonType, `{"metrics":{"latencyMs":551},"output":{"message":{"content":[{"reasoningContent":{"reasoningText":{"text":"Hm","signature":"s"}}},{"text":"Hello!"}],"role":"assistant"}},` +

@@ -22,6 +22,7 @@ func TestEvents(t *testing.T) {
 		first + "\n\n" + second:                                                                whole,
 		first + "\n\n" + second + "\n\ndata: [DONE]\n\n":                                       whole,
 		first + "\n\n" + second + "\n\ndata: \"prompt_eval_count":                              whole,
+		`data: {"response":"！"}` + "\n\n" + second + "\n\n":                                    said(3, 5, 1, 3), // its first byte is that of a byte order mark
 		first + "\n\ndata: ping\n\ndata: 1\n\n" + second + "\n\n":                              whole,
 
 		// Counts of an event that is no JSON are less than known, until a later one has them.
@@ -118,6 +119,7 @@ func TestFrames(t *testing.T) {
 		"after a broken one":        {text + metadata + "Hello, frame" + metadata, broken},
 		"shorter than its parts":    {text + metadata + sealed(15, 0, ""), broken},
 		"shorter than its headers":  {text + metadata + sealed(17, 2, "hi"), broken},
+		"no length":                 {text + metadata + sealed(0, 0, ""), broken},
 		"headers too long":          {text + metadata + sealed(1<<20, 1<<17+1, ""), broken},
 		"lengths that overflow":     {text + metadata + sealed(10, 1<<32-6, ""), broken},
 		"too long":                  {text + metadata + sealed(1<<24+17, 0, ""), broken},

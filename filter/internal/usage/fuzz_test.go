@@ -141,7 +141,7 @@ func checkBody(t *testing.T, body string, r *rand.Rand) {
 }
 
 func FuzzBody(f *testing.F) {
-	for _, a := range append(openAIAnswers, otherAnswers...) {
+	for _, a := range answers {
 		f.Add(a.body, uint64(1))
 	}
 	f.Fuzz(func(t *testing.T, body string, seed uint64) {
@@ -185,7 +185,7 @@ func writeValue(b *strings.Builder, r *rand.Rand, depth int) {
 // Random documents of names that matter, and answers with a few bytes changed.
 func TestRandomBodies(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	answers := append(openAIAnswers, otherAnswers...)
+
 	n := 3000
 	if testing.Short() {
 		n /= 10

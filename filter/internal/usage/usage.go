@@ -41,13 +41,14 @@ func (u *Usage) Estimate(requestBytes int64) (input, output int64) {
 	if !u.InputKnown {
 		input = max(input, requestBytes/bytesPerToken)
 	}
-	if u.OutputKnown {
-		return input, output
+	switch {
+	case u.OutputKnown:
+	case u.Failure != None:
+		output = max(output, u.Bytes/bytesPerToken)
+	default:
+		output = max(output, u.TextEvents, u.TextBytes/bytesPerToken)
 	}
-	if u.Failure != None {
-		return input, max(output, u.Bytes/bytesPerToken)
-	}
-	return input, max(output, u.TextEvents, u.TextBytes/bytesPerToken)
+	return input, output
 }
 
 type format uint8
@@ -140,7 +141,7 @@ func (s *Scanner) End() Usage {
 	case u.TextEvents > 0 || hasOutput:
 	case !hasInput:
 		u.Failure = Foreign
-	case s.format == oneJSON && s.json.state == ended && s.json.root == 0:
+	case s.format == oneJSON && s.json.root == 0:
 		u.OutputKnown = u.InputKnown // embeddings have no output, and leave it out
 	}
 	return u

@@ -10,7 +10,7 @@ import (
 
 // Each answer reads the same whole, in chunks of every size, and cut in two at every byte.
 func TestAnswers(t *testing.T) {
-	for _, a := range append(openAIAnswers, otherAnswers...) {
+	for _, a := range answers {
 		t.Run(a.name, func(t *testing.T) {
 			a.want.Bytes = int64(len(a.body))
 			for size := range len(a.body) {
@@ -24,7 +24,7 @@ func TestAnswers(t *testing.T) {
 // An answer that ends anywhere never has more than it has as a whole, nor less than its
 // counts so far.
 func TestCutAnswers(t *testing.T) {
-	for _, a := range append(openAIAnswers, otherAnswers...) {
+	for _, a := range answers {
 		var last Usage
 		for n := range len(a.body) {
 			u := scan(a.contentType, a.body[:n], 0)
@@ -69,6 +69,7 @@ func TestCounts(t *testing.T) {
 		`{"prompt_tokens":7,"prompt_tokens":-1}`:                              unsaid(7, 0, 1, 1),
 		`{"prompt_tokens":7,"prompt_tokens":8.5}`:                             unsaid(7, 0, 1, 1),
 		`{"prompt_tokens":8.0}`:                                               unsaid(0, 0, 1, 1),
+		`{"prompt_tokens":1.07766279631452241920}`:                            unsaid(0, 0, 1, 1), // 0, in 64 bits
 		`{"prompt_tokens":1e3}`:                                               unsaid(0, 0, 1, 1),
 		`{"prompt_tokens":-0}`:                                                unsaid(0, 0, 1, 1),
 		`{"prompt_tokens":9007199254740993}`:                                  unsaid(0, 0, 1, 1),
@@ -134,7 +135,7 @@ func TestEstimate(t *testing.T) {
 func TestMemory(t *testing.T) {
 	require.LessOrEqual(t, unsafe.Sizeof(Scanner{}), uintptr(4<<10))
 	var s Scanner
-	for _, a := range append(openAIAnswers, otherAnswers...) {
+	for _, a := range answers {
 		body := []byte(a.body)
 		require.Zero(t, testing.AllocsPerRun(10, func() {
 			s.Reset(a.contentType, "identity")
