@@ -8,8 +8,7 @@ import "math/bits"
 type document struct {
 	tally
 	state  state
-	arrays bool // the root may be an array, whose items are events
-	root   int  // depth of an event's root: 1 in an array, else 0
+	root   int // depth of the root: 1 in an array, whose items are an event each, else 0
 	depth  int
 	inside [maxDepth]byte // at each depth { or [
 	levels [trackedDepth]path
@@ -67,9 +66,9 @@ const (
 )
 
 // start begins a new document.
-func (d *document) start(arrays bool) {
+func (d *document) start() {
 	d.beginEvent()
-	d.state, d.depth, d.root, d.arrays = wantsValue, 0, 0, arrays
+	d.state, d.depth, d.root = wantsValue, 0, 0
 	d.value, d.row = path{rows: 1<<len(rows) - 1}, nil
 }
 
@@ -144,7 +143,7 @@ func (d *document) readMark(c byte) {
 
 // readValue reads the first byte of a value.
 func (d *document) readValue(c byte) {
-	if d.depth == 0 && c != '{' && (c != '[' || !d.arrays) {
+	if d.depth == 0 && c != '{' && c != '[' {
 		d.fail()
 		return
 	}

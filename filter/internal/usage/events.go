@@ -73,7 +73,7 @@ func (e *events) readLine(p []byte, d *document) int {
 func (e *events) endLine(d *document) {
 	if e.isLines || e.place == 0 {
 		d.finish()
-		d.start(false)
+		d.start()
 	} else if e.place == inData || e.place == afterColon {
 		d.write(lineFeed)
 	}

@@ -56,7 +56,7 @@ func TestLines(t *testing.T) {
 		line + "\n{\"eval_count\":6\n}\n":  {Input: 3, InputKnown: true, Output: 5, OutputKnown: true, TextEvents: 1, TextBytes: 1},
 		line + "\n{\"eval_count\":6,\n}\n": {Input: 3, InputKnown: true, Output: 6, TextEvents: 1, TextBytes: 1},
 		line + line + "\n":                 unsaid(3, 5, 1, 1),
-		"[" + line + "]\n":                 {Failure: Foreign},
+		"[" + line + "]\n":                 said(3, 5, 1, 1),
 		"<html>\n":                         {Failure: Foreign},
 	} {
 		want.Bytes = int64(len(body))

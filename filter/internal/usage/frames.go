@@ -35,7 +35,7 @@ func (f *frames) write(p []byte, d *document) bool {
 				if !f.begin() {
 					return false
 				}
-				d.start(false)
+				d.start()
 			}
 		case f.at < f.end:
 			n = min(len(p), f.end-f.at)

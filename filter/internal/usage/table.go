@@ -124,6 +124,7 @@ type tally struct {
 
 	textEvents, textBytes int64
 	hasText               bool // the present event
+	namesOutput           bool // the answer, even if by no count
 }
 
 // beginEvent separates what follows from the event before.
@@ -136,6 +137,7 @@ func (t *tally) doubt() { t.doubted |= t.ofEvent }
 func (t *tally) count(r *row, n int64) {
 	place := r.api*api(parts) + api(r.part)
 	bit := uint64(1) << place
+	t.namesOutput = t.namesOutput || outputParts>>r.part&1 != 0
 	if n < 0 || n > maxCount {
 		t.doubted |= bit
 		return
@@ -159,8 +161,7 @@ func (t *tally) addText(n int) {
 }
 
 // sum adds up the parts of the first API that knows them, or else of the one that says most.
-// It reports whether one knows them, and whether one speaks of them.
-func (t *tally) sum(of uint64) (sum int64, isKnown, isNamed bool) {
+func (t *tally) sum(of uint64) (sum int64, isKnown bool) {
 	for a := range apis {
 		var n int64
 		for p := range parts {
@@ -168,11 +169,10 @@ func (t *tally) sum(of uint64) (sum int64, isKnown, isNamed bool) {
 				n += t.counts[a*api(parts)+api(p)]
 			}
 		}
-		said, doubted := of&(t.said>>(a*api(parts))), of&(t.doubted>>(a*api(parts)))
-		if said != 0 && doubted == 0 {
-			return n, true, true
+		if bits := of << (a * api(parts)); t.said&bits != 0 && t.doubted&bits == 0 {
+			return n, true
 		}
-		sum, isNamed = max(sum, n), isNamed || said|doubted != 0
+		sum = max(sum, n)
 	}
-	return sum, false, isNamed
+	return sum, false
 }

@@ -96,27 +96,24 @@ func (s *Scanner) Reset(contentType, contentEncoding string) {
 		s.failure = Encoded
 	}
 	s.events.isLines = s.format == jsonLines
-	s.json.start(s.format == oneJSON)
+	s.json.start()
 }
 
 // Write reads the next chunk.
 func (s *Scanner) Write(chunk []byte) {
 	s.bytes += int64(len(chunk))
-	if s.failure != None {
-		return
-	}
-	isSound := true
-	switch s.format {
-	case oneJSON:
-		s.json.write(chunk)
-		isSound = s.json.state != failed
-	case awsFrames:
-		isSound = s.frames.write(chunk, &s.json)
+	switch {
+	case s.failure != None:
+	case s.format == oneJSON:
+		if s.json.write(chunk); s.json.state == failed {
+			s.failure = Malformed
+		}
+	case s.format == awsFrames:
+		if !s.frames.write(chunk, &s.json) {
+			s.failure = Malformed
+		}
 	default:
 		s.events.write(chunk, &s.json)
-	}
-	if !isSound {
-		s.failure = Malformed
 	}
 }
 
@@ -128,18 +125,17 @@ func (s *Scanner) End() Usage {
 	}
 	s.json.finish()
 	u := Usage{Failure: s.failure, TextEvents: t.textEvents, TextBytes: t.textBytes, Bytes: s.bytes}
-	var hasInput, hasOutput bool
-	u.Input, u.InputKnown, hasInput = t.sum(inputParts)
-	u.Output, u.OutputKnown, hasOutput = t.sum(outputParts)
+	u.Input, u.InputKnown = t.sum(inputParts)
+	u.Output, u.OutputKnown = t.sum(outputParts)
 	if !u.OutputKnown {
-		begun, _, _ := t.sum(1 << begun)
+		begun, _ := t.sum(1 << begun)
 		u.Output = max(u.Output, begun)
 	}
 	switch {
 	case u.Failure != None:
 		u.InputKnown, u.OutputKnown = false, false
-	case u.TextEvents > 0 || hasOutput:
-	case !hasInput:
+	case t.textEvents > 0 || t.namesOutput:
+	case t.said|t.doubted == 0:
 		u.Failure = Foreign
 	case s.format == oneJSON && s.json.root == 0:
 		u.OutputKnown = u.InputKnown // embeddings have no output, and leave it out
