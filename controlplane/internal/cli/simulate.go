@@ -57,7 +57,8 @@ A line with op acts on counters: hit, peek, get, inc, set, reset and expires_at 
 one key of a rule (rule, key, n, window), clean and stats on a rule or on all. Op
 policy changes the policy; its file is in the folder of the requests or below.
 
-If a line is not valid, or has more than 1 MiB, nothing is printed but what is wrong with it.`,
+A line has at most 1 MiB, all lines together 128 MiB and a million requests. If one is
+not valid, nothing is printed but what is wrong with it.`,
 		Example: `  sluice simulate -f policy.yaml -r requests.jsonl
 
   echo '{"at_ms":0,"headers":{"x-user-id":"alice"}}' | sluice simulate -f policy.yaml

@@ -85,8 +85,12 @@ func readPolicy(file string, data []byte) (*policyFile, error) {
 	return &policyFile{p, text}, nil
 }
 
-// maxLineBytes bounds a line of input.
-const maxLineBytes = 1 << 20
+// What the input may have.
+const (
+	maxLineBytes  = 1 << 20
+	maxInputBytes = 128 << 20
+	maxLines      = 1_000_000
+)
 
 // reader reads and checks lines.
 type reader struct {
@@ -95,6 +99,7 @@ type reader struct {
 	workers int
 	proxies int
 	number  int // of the last line
+	bytes   int // read so far
 }
 
 // next returns the next line, io.EOF behind the last.
@@ -102,6 +107,7 @@ func (r *reader) next() (line, error) {
 	for {
 		text, err := r.in.ReadSlice('\n')
 		r.number++
+		r.bytes += len(text)
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			return line{}, fmt.Errorf("line %d: it has more than the %d bytes that a line may have", r.number, maxLineBytes)
@@ -109,6 +115,8 @@ func (r *reader) next() (line, error) {
 			return line{}, err
 		case err != nil && !errors.Is(err, io.EOF):
 			return line{}, fmt.Errorf("read requests: %w", err)
+		case r.bytes > maxInputBytes || r.number > maxLines && len(text) > 0:
+			return line{}, fmt.Errorf("line %d: the requests are more than %d lines or %d bytes: simulate fewer at a time", r.number, maxLines, maxInputBytes)
 		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
 			l, err := r.read(text)

@@ -243,3 +243,16 @@ rules:
 	require.Contains(t, lines[4], `{"rule":"first","key":["client_ip=192.0.2.7"],`)
 	require.Contains(t, lines[5], `"value":1,`)
 }
+
+// TestInputIsBounded: a pipe that never ends fills neither memory nor disk.
+func TestInputIsBounded(t *testing.T) {
+	const policy = "version: 1\nrules: []\n"
+	for _, lines := range []string{
+		strings.Repeat("\n", 1_000_000) + `{"at_ms":0}`,
+		strings.Repeat(strings.Repeat(" ", 1<<20-1)+"\n", 128) + "\n",
+	} {
+		out, err := run(t, policy, lines, 1)
+		require.ErrorContains(t, err, "simulate fewer at a time")
+		require.Empty(t, out)
+	}
+}
