@@ -26,6 +26,8 @@ type Source interface {
 	// subjects before it take from the same record. It says whether that is Known. Of an
 	// outcome other than Granted and Failed, PassNs is when the units are free.
 	Check(s *Subject, now int64) Outcome
+	// Recheck is Check after another worker, or another rule, wrote first.
+	Recheck(s *Subject, now int64) Outcome
 	// Take takes the subject's cost: Taken, Raced, Full or Failed. Where Check did not
 	// grant it, PassNs becomes when the next hit like this one passes.
 	Take(s *Subject) Outcome

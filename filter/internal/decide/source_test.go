@@ -31,6 +31,8 @@ func (p *purse) Check(s *Subject, _ int64) Outcome {
 	return Granted
 }
 
+func (p *purse) Recheck(s *Subject, now int64) Outcome { return p.Check(s, now) }
+
 func (p *purse) Take(s *Subject) Outcome {
 	if p.loses > 0 {
 		p.left, p.loses = p.left-p.loses, 0

@@ -104,21 +104,25 @@ func (s *Subject) Tightest() int {
 }
 
 func (s *Subject) check(now int64) {
-	if s.Unlimited || s.Outcome == MissingKey {
-		return
+	if !s.Unlimited && s.Outcome != MissingKey {
+		s.checked(s.Rule.Source.Check(s, now), now)
 	}
-	found := s.Rule.Source.Check(s, now)
-	if found != Failed && s.Record.Rebased {
-		s.Rule.Metrics.ClockRebased++
-	}
-	s.become(found, now)
 }
 
 // checkAgain is check after others wrote first: by then the rules before this one have
 // counted.
 func (s *Subject) checkAgain(now int64) {
 	s.Ahead = 0
-	s.check(now)
+	if !s.Unlimited && s.Outcome != MissingKey {
+		s.checked(s.Rule.Source.Recheck(s, now), now)
+	}
+}
+
+func (s *Subject) checked(found Outcome, now int64) {
+	if found != Failed && s.Record.Rebased {
+		s.Rule.Metrics.ClockRebased++
+	}
+	s.become(found, now)
 }
 
 // become notes an outcome and, where the rule could not decide, has the policy decide.
@@ -188,7 +192,7 @@ func (s *Subject) countDenied(now int64) (counted bool) {
 			return false
 		case Raced:
 			passNs := s.PassNs // the wait stays the one that was found first
-			if r.Source.Check(s, now) != Failed {
+			if r.Source.Recheck(s, now) != Failed {
 				s.PassNs = passNs
 				r.Metrics.CASRetries++
 				continue

@@ -98,6 +98,9 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 	return c.checkLease(s, now)
 }
 
+// Recheck is Check.
+func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return c.Check(s, now) }
+
 // checkLease decides by the key's lease.
 func (c *Source) checkLease(s *decide.Subject, now int64) decide.Outcome {
 	l, nowNs, w := &s.Lease.Lease, s.Lease.NowNs, c.worker

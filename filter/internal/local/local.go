@@ -35,7 +35,16 @@ func (c *Source) evicts() bool { return c.full == policy.FullInherit }
 
 // Check reads the key's record.
 func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
-	if s.Known = c.Table.Read(&s.Record, s.Limits, now) == state.OK; !s.Known {
+	return c.checked(s, c.Table.Read(&s.Record, s.Limits, now))
+}
+
+// Recheck is Check without hashing the key again.
+func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome {
+	return c.checked(s, c.Table.Reread(&s.Record, s.Limits, now))
+}
+
+func (c *Source) checked(s *decide.Subject, read state.Status) decide.Outcome {
+	if s.Known = read == state.OK; !s.Known {
 		return decide.Failed
 	}
 	e := &s.Record
