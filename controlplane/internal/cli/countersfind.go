@@ -177,7 +177,7 @@ func (k *clientKey) print(b *strings.Builder) {
 	case !k.isCounted():
 		b.WriteString("  nothing is counted: the key is unlimited\n")
 	case k.Reset == "":
-		fmt.Fprintf(b, "  to free it: sluice counters reset --rule %s, with the flags of this find in place of --key\n", printable.Text(shellWord(k.Rule)))
+		fmt.Fprintf(b, "  to free it, repeat the flags of this find: sluice counters reset --rule %s\n", printable.Text(shellWord(k.Rule)))
 	case k.Common:
 		fmt.Fprintf(b, "  to free it, for all clients that share it: %s\n", printable.Text(k.Reset))
 	default:

@@ -159,8 +159,8 @@ func startGuarded(t *testing.T, a *authority) *guarded {
 	return g
 }
 
-// What a connection and a request may have is bounded. Who is let in at all is in
-// testdata/script/secure.txtar.
+// TestConnectionsAreBounded: serve bounds what a connection and a request may have. The
+// script secure.txtar tests whom serve lets in.
 func TestConnectionsAreBounded(t *testing.T) {
 	a := newAuthority()
 	g := startGuarded(t, a)
