@@ -18,6 +18,9 @@ func digest(token string) string {
 func TestWeak(t *testing.T) {
 	for token, want := range map[string]string{
 		"":            "no text at all",
+		"a":           "three letters",
+		"zZ":          "three letters",
+		"ZZZ":         "three letters",
 		"token":       "a common word",
 		"Secret":      "a common word",
 		"CHANGEME":    "a common word",
@@ -39,5 +42,12 @@ func TestWeak(t *testing.T) {
 	for _, no := range []string{"", "zz", strings.Repeat("0", 63), strings.Repeat("0", 65), strings.Repeat("g", 64)} {
 		_, weak := Weak(no)
 		require.False(t, weak, "not a digest: %s", no)
+	}
+}
+
+func BenchmarkWeak(b *testing.B) {
+	strong := digest(rand.Text())
+	for b.Loop() {
+		Weak(strong)
 	}
 }
