@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy"
 )
 
 // wheelPlatforms are those of the digests on a line of tools.txt.
@@ -29,6 +31,7 @@ func TestEveryWheelHasItsDigest(t *testing.T) {
 		wanted = append(wanted, strings.Fields(string(line[1]))...)
 	}
 	slices.Sort(wanted)
+	require.Regexp(t, `^`+regexp.QuoteMeta(envoy.NewestVersion)+`\.`, slices.Max(wanted), "envoy.NewestVersion is that of the newest Envoy of the Makefile")
 	text, err := os.ReadFile("tools.txt")
 	require.NoError(t, err)
 	var listed, digests []string
