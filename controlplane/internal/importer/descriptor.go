@@ -103,7 +103,8 @@ func (c *cell) apart(other *cell, free []bool) bool {
 // override of that cell's rule.
 func (d *descriptor) rules(cells []cell, n *notes) []rule {
 	var list []rule
-	if len(cells) > policy.MaxRules { // each is compared with each other
+	limited := slices.DeleteFunc(slices.Clone(cells), func(c cell) bool { return c.quota == nil })
+	if len(limited) > policy.MaxRules { // each is compared with each other
 		at := cells[0].place
 		at.Message = d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
 		n.problems = append(n.problems, at)
