@@ -187,12 +187,13 @@ func TestConsole(t *testing.T) {
 	require.Eventually(t, func() bool { return b.denied() > 0 }, time.Minute, 100*time.Millisecond, b.text("body"))
 	first := b.denied()
 	require.Eventually(t, func() bool { return b.denied() > first }, time.Minute, 100*time.Millisecond, b.text("body"))
-	for range 8 { // some points for the plot
+	for range 8 { // some points for the chart
 		before := b.denied()
 		require.Eventually(t, func() bool { return b.denied() > before }, time.Minute, 100*time.Millisecond)
 	}
 	require.True(t, run(b, chromedp.Evaluate[bool](
-		`[...document.images].length == 2 && [...document.images].every(i => i.complete && i.naturalWidth > 0)`)), "the plots are pictures")
+		`(s => s.length == 2 && s.every(c => c.querySelector("polyline.denied, polyline.shadow").getBBox().height > 0))([...document.querySelectorAll("figure svg")])`)),
+		"both rules have lines")
 	b.await("figure table caption", "Keys of per-user denied most")
 	b.see("rules", "dark")
 

@@ -17,10 +17,7 @@ import (
 
 // allowed are the licenses that a linked module may have: none asks for more than its
 // notice and its text.
-var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "0BSD", "Unlicense", "CC0-1.0", "FTL"}
-
-// chosen are the terms that we take of a module that offers several.
-var chosen = map[string]string{"github.com/golang/freetype": "licenses/ftl.txt"}
+var allowed = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "0BSD", "Unlicense", "CC0-1.0"}
 
 // licenseFile is the name of a file with terms for the code. LICENSE.docs is for the
 // documentation, which no binary has.
@@ -39,7 +36,7 @@ func identifyAll(modules []module) (list []license, err error) {
 		return nil, err
 	}
 	for _, m := range modules {
-		found, err := identify(known, m.Path, m.Dir)
+		found, err := identify(known, m.Dir)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", m.Path, err)
 		}
@@ -49,8 +46,8 @@ func identifyAll(modules []module) (list []license, err error) {
 }
 
 // identify reads a module's licenses. Each file that is one must be known and allowed.
-func identify(known *classifier.Classifier, path, dir string) (found license, err error) {
-	files, err := licenseFiles(path, dir)
+func identify(known *classifier.Classifier, dir string) (found license, err error) {
+	files, err := licenseFiles(dir)
 	if err != nil {
 		return found, err
 	}
@@ -83,10 +80,7 @@ func identify(known *classifier.Classifier, path, dir string) (found license, er
 }
 
 // licenseFiles names the files with a module's terms.
-func licenseFiles(path, dir string) (files []string, err error) {
-	if file, ok := chosen[path]; ok {
-		return []string{file}, nil
-	}
+func licenseFiles(dir string) (files []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {
 		if !entry.IsDir() && licenseFile.MatchString(entry.Name()) && !slices.Contains([]string{".go", ".docs"}, filepath.Ext(entry.Name())) {

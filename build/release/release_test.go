@@ -252,19 +252,6 @@ func TestLicenses(t *testing.T) {
 	}
 }
 
-// Of a module that offers several licenses, the chosen one counts.
-func TestChosenLicenses(t *testing.T) {
-	dir := t.TempDir()
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "licenses"), 0o700))
-	text, err := licenseText("FTL")
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "LICENSE"), []byte("one of two"), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "licenses", "ftl.txt"), []byte(text), 0o600))
-	found, err := identifyAll([]module{{Path: "github.com/golang/freetype", Dir: dir}})
-	require.NoError(t, err)
-	require.Equal(t, "FTL", found[0].expression)
-}
-
 // A key comes as openssl writes it, or as cosign keeps it, under a password.
 func TestSigningKey(t *testing.T) {
 	der, err := x509.MarshalPKCS8PrivateKey(testKey(t))

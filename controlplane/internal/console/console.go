@@ -122,7 +122,6 @@ func (c *console) pages() http.Handler {
 		"GET /console/revisions/{revision}/rollback":  c.reviewRollback,
 		"POST /console/revisions/{revision}/rollback": c.rollback,
 		"GET /console/rules":                          c.rules,
-		"GET /console/rules/plot.svg":                 c.plot,
 		"POST /console/logout":                        c.logout,
 		"/console/":                                   c.unknown,
 	} {

@@ -25,6 +25,9 @@ func parsePages(names ...string) map[string]*template.Template {
 	words := template.FuncMap{
 		"moment":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 		"machine":   func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"clock":     func(t time.Time) string { return t.UTC().Format(time.TimeOnly) },
+		"rate":      rateText,
+		"last":      func(n int) int { return n - 1 },
 		"printable": printable.Text,
 		"keyText":   func(k answer.DeniedKey) string { return manage.KeyText(&k) },
 	}

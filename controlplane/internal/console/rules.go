@@ -2,14 +2,13 @@ package console
 
 import (
 	"fmt"
-	"math"
 	"net/http"
 	"net/url"
 	"strings"
-
-	"github.com/go-analyze/charts"
+	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/chart"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
@@ -22,9 +21,9 @@ type rulesView struct {
 	Failed  []policyfile.Problem // proxies that have not answered, the first of them
 	Silent  int                  // all of these
 	More    int
-	Sample  int
-	Missing bool   // serve cannot ask proxies
-	Trouble string // why there is no new sample
+	Times   []time.Time // of the rates
+	Missing bool        // serve cannot ask proxies
+	Trouble string      // why there is no new sample
 }
 
 func (c *console) rules(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -37,7 +36,7 @@ func (c *console) rules(w http.ResponseWriter, r *http.Request, v *visit) error 
 	case err != nil:
 		return err
 	}
-	b.Rules, b.Failed, b.More, b.Sample = c.samples.list()
+	b.Rules, b.Times, b.Failed, b.More = c.samples.list()
 	b.Silent = len(b.Failed)
 	b.Failed = b.Failed[:min(b.Silent, maxFailed)]
 	return c.render(w, http.StatusOK, "rules", view{"Rules", "rules", v, &b})
@@ -63,71 +62,27 @@ func (c *console) sample(r *http.Request) error {
 	return nil
 }
 
-// plot draws the rates of a rule.
-func (c *console) plot(w http.ResponseWriter, r *http.Request, v *visit) error {
-	query := r.URL.Query()
-	rule, times, ok := c.samples.rule(query.Get("rule"))
-	if !ok || len(times) == 0 {
-		return c.unknown(w, r, v)
-	}
-	labels := make([]string, len(times))
-	for _, i := range []int{0, len(times) / 2, len(times) - 1} { // more would overlap
-		labels[i] = times[i].UTC().Format("15:04:05")
-	}
-	svg, err := draw(&rule, labels, query.Get("theme") == "dark")
-	if err != nil {
-		return fmt.Errorf("draw rule: %w", err)
-	}
-	// The library writes styles as attributes. A picture in its own document may.
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox")
-	w.Header().Set("Content-Type", "image/svg+xml")
-	_, _ = w.Write(svg) // the visitor has gone if this fails
-	return nil
-}
-
-// Colors that are told apart in both themes, also by who sees no red and green.
-var (
-	lightColors = []charts.Color{charts.ColorFromHex("#0868ac"), charts.ColorFromHex("#c2410c"), charts.ColorFromHex("#6b7280")}
-	darkColors  = []charts.Color{charts.ColorFromHex("#60b3f0"), charts.ColorFromHex("#fb923c"), charts.ColorFromHex("#a8b0bd")}
-)
-
-func draw(rule *Rule, labels []string, dark bool) ([]byte, error) {
-	values := make([][]float64, 3)
-	for _, rate := range rule.Rates {
+// Lines draws the rule's rates.
+func (r Rule) Lines() []chart.Line[float64] {
+	series := make([][]float64, 3)
+	for _, rate := range r.Rates {
 		for i, v := range []float64{rate.Allowed, rate.Denied, rate.Shadow} {
-			values[i] = append(values[i], math.Round(v*100)/100)
+			series[i] = append(series[i], v)
 		}
 	}
-	theme, colors, ground := charts.GetTheme(charts.ThemeLight), lightColors, charts.ColorFromHex("#ffffff")
-	if dark {
-		theme, colors, ground = charts.GetTheme(charts.ThemeDark), darkColors, charts.ColorFromHex("#161b22")
-	}
-	o := charts.NewLineChartOptionWithData(values)
-	o.Theme = theme.WithSeriesColors(colors).WithBackgroundColor(ground)
-	o.XAxis.Labels = labels
-	o.XAxis.LabelCount = len(labels)
-	o.Legend.SeriesNames = []string{"allowed", "denied", "shadow"}
-	o.Symbol = charts.Symbol{Shape: charts.SymbolNone}
-	o.LineStrokeWidth = 2
-	o.YAxis[0].Min = charts.Ptr(0.0)
-	o.Padding = charts.NewBox(8, 8, 24, 8)
-	painter := charts.NewPainter(charts.PainterOptions{OutputFormat: charts.ChartOutputSVG, Width: 560, Height: 200})
-	if err := painter.LineChart(o); err != nil {
-		return nil, err
-	}
-	return painter.Bytes()
+	return chart.Lines(series[0], series[1], series[2])
 }
 
-// Text is a rate as people read it.
-func (c Counts) text(v float64) string {
+// rateText is a rate as people read it.
+func rateText(v float64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0")
 }
 
 // AllowedText is how many requests were allowed.
-func (c Counts) AllowedText() string { return c.text(c.Allowed) }
+func (c Counts) AllowedText() string { return rateText(c.Allowed) }
 
 // DeniedText is how many requests were denied.
-func (c Counts) DeniedText() string { return c.text(c.Denied) }
+func (c Counts) DeniedText() string { return rateText(c.Denied) }
 
 // ShadowText is how many requests would have been denied.
-func (c Counts) ShadowText() string { return c.text(c.Shadow) }
+func (c Counts) ShadowText() string { return rateText(c.Shadow) }

@@ -168,8 +168,8 @@ func (s *samples) addProxy(stats []answer.Stats, before map[string]Counts, came,
 	return now
 }
 
-// list returns the rules in the policy's order, with the number of the sample.
-func (s *samples) list() (rules []Rule, failed []policyfile.Problem, more, number int) {
+// list returns the rules in the policy's order, with the times of their rates.
+func (s *samples) list() (rules []Rule, times []time.Time, failed []policyfile.Problem, more int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range s.order {
@@ -177,18 +177,5 @@ func (s *samples) list() (rules []Rule, failed []policyfile.Problem, more, numbe
 		r.Rates = slices.Clone(r.Rates)
 		rules = append(rules, r)
 	}
-	return rules, s.failed, s.more, s.number
-}
-
-// rule returns one rule and the times of its rates.
-func (s *samples) rule(name string) (Rule, []time.Time, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.rules[name]
-	if r == nil {
-		return Rule{}, nil, false
-	}
-	found := *r
-	found.Rates = slices.Clone(r.Rates)
-	return found, slices.Clone(s.times), true
+	return rules, slices.Clone(s.times), s.failed, s.more
 }

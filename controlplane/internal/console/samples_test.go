@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/chart"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/answer"
@@ -39,20 +40,24 @@ func TestSamples(t *testing.T) {
 		require.True(t, s.due(), i)
 		s.add(&api.Counters{Proxies: step.rows})
 		require.False(t, s.due(), i)
-		rules, _, _, number := s.list()
-		require.Equal(t, i+1, number)
+		rules, times, _, _ := s.list()
+		require.Len(t, times, i)
 		require.Len(t, rules, 1)
 		require.Equal(t, step.total, rules[0].Total, i)
 		require.Equal(t, step.rates, rules[0].Rates, i)
 		now = now.Add(5 * time.Second)
 	}
-	_, silent, _, _ := s.list()
+	rules, _, silent, _ := s.list()
+	require.Equal(t, []chart.Line[float64]{
+		{Name: "allowed", Points: "0,0 1,500 2,500 ", Most: 2}, {Name: "denied", Points: "0,500 1,1000 2,1000 ", Most: 1},
+		{Name: "shadow", Points: "0,900 1,1000 2,1000 ", Most: 0.2},
+	}, rules[0].Lines())
 	require.Equal(t, []policyfile.Problem{{Path: "b", Message: "gone"}}, silent)
 
 	// Keys are shown with a rule that is sampled.
 	keys := make([]answer.DeniedKey, 2*maxKeys)
 	s.addKeys([]answer.Denials{{Rule: "r", Keys: keys}, {Rule: "unknown", Keys: keys}})
-	rules, _, _, _ := s.list()
+	rules, _, _, _ = s.list()
 	require.Len(t, rules, 1)
 	require.Len(t, rules[0].Keys, maxKeys)
 
@@ -61,18 +66,17 @@ func TestSamples(t *testing.T) {
 		s.add(&api.Counters{Proxies: []manage.Row{counted("a", 5, 0, 0)}})
 		now = now.Add(sampleEvery)
 	}
-	rule, times, ok := s.rule("r")
-	require.True(t, ok)
-	require.Len(t, rule.Rates, maxSamples)
+	rules, times, _, _ := s.list()
+	require.Len(t, rules[0].Rates, maxSamples)
 	require.Len(t, times, maxSamples)
 	now = now.Add(forgetAfter)
 	s.add(&api.Counters{Proxies: []manage.Row{counted("a", 5000, 0, 0)}})
-	rule, times, _ = s.rule("r")
-	require.Empty(t, rule.Rates)
+	rules, times, _, _ = s.list()
+	require.Empty(t, rules[0].Rates)
 	require.Empty(t, times)
 	s.add(&api.Counters{})
-	_, _, ok = s.rule("r")
-	require.False(t, ok, "a rule that no proxy has any more")
+	rules, _, _, _ = s.list()
+	require.Empty(t, rules, "a rule that no proxy has any more")
 }
 
 func TestManyRulesAreNotPlotted(t *testing.T) {
@@ -82,18 +86,7 @@ func TestManyRulesAreNotPlotted(t *testing.T) {
 		stats = append(stats, answer.Stats{Rule: fmt.Sprint("r", i)})
 	}
 	s.add(&api.Counters{Proxies: []manage.Row{{Asked: manage.Asked{Proxy: "a"}, Answer: answer.Answer{Stats: stats}}}})
-	rules, _, more, _ := s.list()
+	rules, _, _, more := s.list()
 	require.Len(t, rules, maxPlotted)
 	require.Equal(t, 7, more)
-}
-
-func TestPlot(t *testing.T) {
-	rule := Rule{Name: "r", Rates: []Counts{{1, 2, 3}, {4, 5, 6}}}
-	for dark, ground := range map[bool]string{false: "fill:white", true: "fill:rgb(22,27,34)"} {
-		svg, err := draw(&rule, []string{"10:00:00", "10:00:03"}, dark)
-		require.NoError(t, err)
-		require.Contains(t, string(svg), ground)
-		require.Contains(t, string(svg), "10:00:03")
-		require.NotContains(t, string(svg), "<script")
-	}
 }

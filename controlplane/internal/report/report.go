@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/chart"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/replay"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -26,7 +27,9 @@ var page = template.Must(template.New("page").Funcs(functions).Parse(pageText))
 var functions = map[string]any{
 	"n": grouped, "share": share, "time": moment, "key": keyCell, "count": count, "per": per, "inc": func(i int) int { return i + 1 },
 	"text": printable.Text, "upper": strings.ToUpper, "join": strings.Join,
-	"lines": lines, "readings": readings, "outcomes": outcomes, "alone": alone,
+	"lines":    func(s replay.Series) []chart.Line[int64] { return chart.Lines(s.Allowed, s.Denied, s.Shadow) },
+	"when":     func(t replay.Timeline, at int) int64 { return t.StartNs + int64(at)*t.WidthNs },
+	"readings": readings, "outcomes": outcomes, "alone": alone,
 	"clients": func(title any, list []replay.Client) clientsView { return clientsView{title, list} },
 }
 
