@@ -127,6 +127,16 @@ var keyKinds = [...]keyKind{
 	KeyAddress:  {word: "address", header: true, detail: addressDetail, label: partName, origin: sent},
 }
 
+// BareKeys are the key parts that a policy may write as a word alone.
+func BareKeys() (words []string) {
+	for _, kind := range keyKinds {
+		if kind.bare {
+			words = append(words, kind.word)
+		}
+	}
+	return words
+}
+
 func nameDetail(b []byte, p *KeyPart) []byte { return appendSized(b, p.Name) }
 func prefixDetail(b []byte, p *KeyPart) []byte {
 	return appendNumber(appendNumber(b, p.V4Prefix), p.V6Prefix)

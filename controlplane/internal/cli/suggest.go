@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -25,8 +26,8 @@ type suggestOptions struct {
 // AddFlags adds the flags.
 func (o *suggestOptions) AddFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.key, "key", nil, "`PART` of what clients are told apart by: header:NAME, client_ip, query:NAME, cookie:NAME, "+
-		"host, method, path, route or jwt:PROVIDER:CLAIM; may be given again (required)")
+	flags.StringArrayVar(&o.key, "key", nil, "`PART` of what clients are told apart by, of "+strings.Join(replay.KeyForms(), ", ")+
+		"; may be given again (required)")
 	_ = cmd.MarkFlagRequired("key")
 	flags.StringSliceVar(&o.per, "per", []string{"1m", "1h"}, "`PERIODS` to find limits for")
 	o.most = 0.001

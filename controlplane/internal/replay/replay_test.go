@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +16,9 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 const noonMs = 1769860800000
@@ -244,10 +247,6 @@ func TestNoCredentialIsReported(t *testing.T) {
 func TestAPolicyNeedsItsFields(t *testing.T) {
 	for _, c := range []struct{ rule, field string }{
 		{`key: [{header: x-other}]`, "header:x-other"},
-		{`key: [{first_of: [client_ip, {cookie: c}]}]`, "header:cookie"},
-		{`key: [{jwt: {provider: p, claim: [a, b]}}]`, "jwt:p:a:b"},
-		{`key: [{property: [connection, id]}]`, "property:connection.id"},
-		{`key: [route]`, "route"},
 		{`match: {hosts: [a]}`, "host"},
 		{`exempt: [{headers: {x-a: "*"}}]`, "header:x-a"},
 		{`cost: {header: x-cost}`, "header:x-cost"},
@@ -261,6 +260,25 @@ func TestAPolicyNeedsItsFields(t *testing.T) {
 	o := options(t, `{version: 1, exempt: [{headers: {x-probe: "1"}}], rules: [{name: a, limits: ["10/1h"]}]}`, traffic(1, 1))
 	_, err := Run(t.Context(), o)
 	require.ErrorContains(t, err, "does not have the field header:x-probe")
+}
+
+// Every kind of key part reads something of the log.
+func TestEveryKeyPartHasAField(t *testing.T) {
+	kinds := map[string]struct{ part, field string }{
+		"header": {"{header: {name: authorization, scheme: bearer}}", "header:authorization"}, "address": {"{address: {header: x-real-ip}}", "header:x-real-ip"},
+		"client_ip": {"client_ip", "client_ip"}, "host": {"host", "host"}, "method": {"method", "method"}, "path": {"{path: {segment: 1}}", "path"},
+		"query": {"{query: user}", "query"}, "cookie": {"{cookie: c}", "header:cookie"}, "route": {"route", "route"},
+		"jwt": {"{jwt: {provider: p, claim: [a, b]}}", "jwt:p:a:b"}, "property": {"{property: [connection, id]}", "property:connection.id"},
+		"first_of": {"{first_of: [host, {cookie: c}]}", "header:cookie host"},
+	}
+	at := slices.IndexFunc(policy.Schema(), func(o policy.ObjectSchema) bool { return o.Name == "key" })
+	for _, kind := range policy.Schema()[at].Fields {
+		c := kinds[kind.Name]
+		p, _, _, err := policyfile.Read(kind.Name, []byte("{version: 1, rules: [{name: a, limits: [1/1h], key: ["+c.part+"]}]}"))
+		require.NoError(t, err)
+		require.Equal(t, strings.Fields(c.field), Fields(p), kind.Name)
+		require.NotEmpty(t, c.field, kind.Name)
+	}
 }
 
 func TestALimitFinerThanTheClock(t *testing.T) {

@@ -241,7 +241,7 @@ func (o *SuggestOptions) draft() (*draftRule, error) {
 func keyPart(part string) (string, error) {
 	kind, name, named := strings.Cut(part, ":")
 	switch {
-	case !named && slices.Contains([]string{"client_ip", "host", "method", "path", "route"}, kind):
+	case !named && slices.Contains(policy.BareKeys(), kind):
 		return kind, nil
 	case named && name != "" && slices.Contains([]string{"header", "query", "cookie"}, kind):
 		return fmt.Sprintf("{%s: %q}", kind, name), nil
@@ -250,9 +250,10 @@ func keyPart(part string) (string, error) {
 			return fmt.Sprintf("{jwt: {provider: %q, claim: %q}}", provider, claim), nil
 		}
 	}
-	return "", fmt.Errorf("--key %s is no part of a key: there are %s", part, strings.Join(keyForms, ", "))
+	return "", fmt.Errorf("--key %s is no part of a key: there are %s", part, strings.Join(KeyForms(), ", "))
 }
 
-var keyForms = []string{
-	"header:NAME", "client_ip", "query:NAME", "cookie:NAME", "host", "method", "path", "route", "jwt:PROVIDER:CLAIM",
+// KeyForms are the forms of SuggestOptions.Key.
+func KeyForms() []string {
+	return append([]string{"header:NAME", "query:NAME", "cookie:NAME", "jwt:PROVIDER:CLAIM"}, policy.BareKeys()...)
 }

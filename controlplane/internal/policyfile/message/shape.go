@@ -8,13 +8,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
+var bareKeys = policy.BareKeys()
+
 // objects and lists and choices are values of these forms, in words.
 var (
 	objects = map[string]string{
 		"policy":   "a policy, an object with the fields version and rules",
 		"response": "an object such as {status: 503}",
 		"limit":    `a limit such as "10/minute" or {requests: 10, per: 1m}`,
-		"key":      "a part of a key such as {header: x-user-id}, {query: user}, client_ip, host, method, path or route",
+		"key":      "a part of a key such as {header: x-user-id}, {query: user}, " + strings.Join(bareKeys[:len(bareKeys)-1], ", ") + " or " + bareKeys[len(bareKeys)-1],
 	}
 	lists = map[string]string{
 		"limit":   `a list such as ["10/minute", "5/1s"]`,
