@@ -13,8 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Resource is a custom resource as its product decodes it, and what Envoy gets
-// to see of it.
+// Resource is a resource as its product decodes it, and what Envoy gets to see of it.
 type Resource struct {
 	Kind          string
 	Namespace     string
@@ -27,10 +26,9 @@ type Resource struct {
 	Spec          json.RawMessage
 }
 
-// Kubernetes compiles the reader of custom resources in
-// envoy/testdata/kubernetes, which has the published types of Istio and Envoy
-// Gateway and a module of its own, and returns it. It refuses what they do not
-// know.
+// Kubernetes compiles the reader of resources in envoy/testdata/kubernetes, which has the
+// published types of Kubernetes, Istio and Envoy Gateway and a module of its own, and
+// returns it. It refuses what they do not know.
 func Kubernetes(tb testing.TB) func(resources []byte) ([]Resource, error) {
 	tb.Helper()
 	binary := filepath.Join(tb.TempDir(), "kubernetes")

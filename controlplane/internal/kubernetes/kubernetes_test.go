@@ -1,13 +1,11 @@
 package kubernetes
 
 import (
-	"bytes"
-	"encoding/json"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 func some() Options {
@@ -21,6 +19,7 @@ func some() Options {
 
 // The API server refuses a field that it does not know, or that is there twice.
 func TestKubernetesReadsTheManifests(t *testing.T) {
+	read := buildtest.Kubernetes(t)
 	alone := some()
 	alone.QuotaStore, alone.QuotaFiles, alone.Callers = "", nil, nil
 	for _, tc := range []struct {
@@ -34,21 +33,11 @@ func TestKubernetesReadsTheManifests(t *testing.T) {
 	} {
 		text, err := Manifests(tc.o)
 		require.NoError(t, err)
-		cmd := exec.CommandContext(t.Context(), "go", "run", ".")
-		cmd.Dir = filepath.Join("..", "..", "..", "build", "kubetypes")
-		cmd.Stdin = bytes.NewReader(text)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
-		require.NoError(t, err, "%s", &stderr)
+		list, err := read(text)
+		require.NoError(t, err)
 		var kinds []string
-		for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
-			var object struct {
-				Kind     string
-				Metadata struct{ Namespace string }
-			}
-			require.NoError(t, d.Decode(&object))
-			require.Equal(t, "on", object.Metadata.Namespace)
+		for _, object := range list {
+			require.Equal(t, "on", object.Namespace)
 			kinds = append(kinds, object.Kind)
 		}
 		require.Equal(t, tc.want, kinds)

@@ -1,5 +1,5 @@
-// Command kubernetes reads custom resources on standard input as the API server
-// and the controllers do, with the published Go types of Istio and of Envoy
+// Command kubernetes reads resources on standard input as the API server and the
+// controllers do, with the published Go types of Kubernetes, Istio and Envoy
 // Gateway, and prints what each makes of them for Envoy, a line of JSON each.
 //
 // Its invariant: it is strict. A field that a type does not know, a field given
@@ -23,6 +23,10 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	istio "istio.io/api/extensions/v1alpha1"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	networking "k8s.io/api/networking/v1"
+	policy "k8s.io/api/policy/v1"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
@@ -85,7 +89,16 @@ func read(text []byte) (*plugin, error) {
 	case "gateway.envoyproxy.io/v1alpha1 EnvoyExtensionPolicy":
 		return readEnvoyExtensionPolicy(text)
 	}
-	return nil, fmt.Errorf("no such kind: %s", kind)
+	object := map[string]meta.Object{
+		"v1 Service": &core.Service{}, "v1 ServiceAccount": &core.ServiceAccount{},
+		"apps/v1 Deployment": &apps.Deployment{}, "apps/v1 StatefulSet": &apps.StatefulSet{},
+		"networking.k8s.io/v1 NetworkPolicy": &networking.NetworkPolicy{}, "policy/v1 PodDisruptionBudget": &policy.PodDisruptionBudget{},
+	}[kind.APIVersion+" "+kind.Kind]
+	if object == nil {
+		return nil, fmt.Errorf("no such kind: %s", kind)
+	}
+	err := strict(text, object)
+	return &plugin{Kind: kind.Kind, Namespace: object.GetNamespace(), Name: object.GetName(), Spec: object}, err
 }
 
 // readIstio reads an object whose spec is a message of Istio's API.
