@@ -42,7 +42,7 @@ rules:
 `+strings.ReplaceAll("\n"+page[1], "\n    ", "\n              ")[1:]+"\n", 1))
 			}})
 			for _, path := range []string{"/a x-user-id=alice", "/a x-user-id=alice", "/a/b x-user-id=bob"} {
-				p.see(t, "http://"+p.address, path, "h", "")
+				p.see(t, path, "h", "")
 			}
 			var lines []string
 			eventually(t, 20*time.Second, "the access log", func() bool {

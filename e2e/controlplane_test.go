@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -48,14 +47,7 @@ func (c *controlPlane) start(t *testing.T) {
 	c.cmd = exec.Command(built.sluice, append(args, c.flags...)...)
 	c.cmd.Stderr = c.log
 	require.NoError(t, c.cmd.Start())
-	eventually(t, 30*time.Second, "serve to answer", func() bool {
-		res, err := http.Get(c.url() + "/healthz")
-		if err != nil {
-			return false
-		}
-		res.Body.Close()
-		return res.StatusCode == http.StatusOK
-	})
+	eventually(t, 30*time.Second, "serve to answer", func() bool { return answered(c.url() + "/healthz") })
 }
 
 // kill ends serve as kill -9 does.
@@ -121,9 +113,5 @@ func (c *controlPlane) push(t *testing.T, policy string) {
 	require.NoError(t, json.NewDecoder(res.Body).Decode(&stored))
 	res.Body.Close()
 	require.Less(t, res.StatusCode, 300)
-	res, err = http.Get(fmt.Sprintf("%s/v1/revisions/%d/wait?timeout=30s", c.url(), stored.Number))
-	require.NoError(t, err)
-	_, err = io.Copy(io.Discard, res.Body)
-	require.NoError(t, err)
-	res.Body.Close()
+	body(t, fmt.Sprintf("%s/v1/revisions/%d/wait?timeout=30s", c.url(), stored.Number))
 }

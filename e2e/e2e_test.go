@@ -9,6 +9,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -149,6 +150,26 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 		require.Less(t, time.Now(), deadline, "waited %s for %s", limit, what)
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// answered reports whether a URL is answered with 200.
+func answered(url string) bool {
+	res, err := http.Get(url) //nolint:gosec // of a program that the test has started
+	return err == nil && res.Body.Close() == nil && res.StatusCode == http.StatusOK
+}
+
+// body returns what a URL is answered with, as browsers see it.
+func body(t *testing.T, url string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, http.NoBody)
+	require.NoError(t, err)
+	r.Header.Set("Accept", "text/html")
+	res, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return string(text)
 }
 
 // sluice runs a command of the command line to its end.

@@ -1,11 +1,7 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
@@ -58,7 +54,7 @@ func (c fieldCase) walk(t *testing.T, p *proxy, field string, with bool) {
 		if want == "" {
 			continue
 		}
-		seen := p.see(t, "http://"+p.address, s.request, hostOf(field), c.see)
+		seen := p.see(t, s.request, hostOf(field), c.see)
 		at := fmt.Sprintf("%s, with it %t, step %d: %s", field, with, i, s.request)
 		if part, ok := strings.CutPrefix(want, "~"); ok {
 			require.Contains(t, seen, part, at)
@@ -68,48 +64,30 @@ func (c fieldCase) walk(t *testing.T, p *proxy, field string, with bool) {
 	}
 }
 
-// see sends a fieldStep's request and returns the response's status, body or header,
-// as what says.
-func (p *proxy) see(t *testing.T, base, request, host, what string) string {
+// see sends a fieldStep's request on a connection of its own, and returns the response's
+// status, body or header, as what says.
+func (p *proxy) see(t *testing.T, request, host, what string) string {
 	t.Helper()
-	words := strings.Fields(request)
-	method := http.MethodGet
+	words, headers := strings.Fields(request), []string{":host", host, "connection", "close"}
 	if !strings.HasPrefix(words[0], "/") {
-		method, words = words[0], words[1:]
+		headers, words = append(headers, ":method", words[0]), words[1:]
 	}
-	r, err := http.NewRequestWithContext(t.Context(), method, base+words[0], nil)
-	require.NoError(t, err)
-	r.Host = host
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	defer transport.CloseIdleConnections()
 	for _, word := range words[1:] {
 		name, value, _ := strings.Cut(word, "=")
-		switch name {
-		case ":host":
-			r.Host = value
-		case ":from":
-			transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-				d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(value)}}
-				return d.DialContext(ctx, network, address)
-			}
-		case ":wait":
+		if name == ":wait" {
 			wait, err := time.ParseDuration(value)
 			require.NoError(t, err)
 			time.Sleep(wait)
-		default:
-			r.Header.Add(name, value)
+			continue
 		}
+		headers = append(headers, name, value)
 	}
-	res, err := transport.RoundTrip(r)
-	require.NoError(t, err)
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
+	res, body := p.get(t, words[0], headers...)
 	switch what {
 	case "":
 		return strconv.Itoa(res.StatusCode)
 	case "body":
-		return string(body)
+		return body
 	}
 	return strings.Join(res.Header.Values(what), ", ")
 }

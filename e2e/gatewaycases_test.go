@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -86,32 +85,13 @@ func (g *gateway) awaitLimit(t *testing.T, limit int) {
 	want := fmt.Sprintf(`"per-user";q=%d;`, limit)
 	eventually(t, time.Minute, fmt.Sprintf("the limit of %d", limit), func() bool {
 		for range 8 {
-			res, err := try(g.web, "/v1/x", "x-user-id", "nobody", "connection", "close")
+			res, _, err := g.web.try("/v1/x", "x-user-id", "nobody", "connection", "close")
 			if err != nil || !strings.Contains(res.Header.Get("RateLimit-Policy"), want) {
 				return false
 			}
 		}
 		return true
 	})
-}
-
-// try sends a request that may fail.
-func try(p *proxy, path string, headers ...string) (*http.Response, error) {
-	r, err := http.NewRequest(http.MethodGet, "http://"+p.address+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	r.Close = true // another worker may answer
-	res, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	_, err = io.Copy(io.Discard, res.Body)
-	return res, err
 }
 
 // passes requires that so many requests of the user pass and the one after them is denied.
@@ -130,7 +110,7 @@ func awaitStatus(t *testing.T, want int, p *proxy, path string, headers ...strin
 	last := 0
 	eventually(t, time.Minute, fmt.Sprintf("%d at %s", want, path), func() bool {
 		for range 8 {
-			res, err := try(p, path, headers...)
+			res, _, err := p.try(path, append(headers, "connection", "close")...)
 			if err != nil {
 				return false
 			}
@@ -271,12 +251,7 @@ func (g *gateway) admin(t *testing.T, p *proxy) string {
 		address, err := os.ReadFile(name)
 		require.NoError(t, err)
 		admin := "http://" + strings.TrimSpace(string(address))
-		res, err := http.Get(admin + "/listeners")
-		require.NoError(t, err)
-		text, err := io.ReadAll(res.Body)
-		res.Body.Close()
-		require.NoError(t, err)
-		if strings.Contains(string(text), ":"+port(p.address)+"\n") {
+		if strings.Contains(body(t, admin+"/listeners"), ":"+port(p.address)+"\n") {
 			return admin
 		}
 	}
@@ -341,14 +316,14 @@ func overTwoProxies(t *testing.T, g *gateway) {
 		n := 0
 		eventually(t, 30*time.Second, "units of the quota service", func() bool {
 			n++
-			res, err := try(p, "/everywhere", "x-user-id", fmt.Sprint("trial", n, p.address))
+			res, _, err := p.try("/everywhere", "x-user-id", fmt.Sprint("trial", n, p.address), "connection", "close")
 			return err == nil && res.StatusCode == allowed
 		})
 	}
 	passed := map[string]int{}
 	for i := range 40 {
 		p := []*proxy{g.web, g.second}[i%2]
-		if res, err := try(p, "/everywhere", "x-user-id", "alice"); err == nil && res.StatusCode == allowed {
+		if res, _, err := p.try("/everywhere", "x-user-id", "alice", "connection", "close"); err == nil && res.StatusCode == allowed {
 			passed[p.address]++
 		}
 	}

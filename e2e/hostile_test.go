@@ -66,9 +66,9 @@ func hostileHeads() (heads []string) {
 	return heads
 }
 
-// statusOf sends a head on a new connection and returns the response's status, 0 if the
-// connection was closed without a response.
-func (p *proxy) statusOf(t *testing.T, head string) int {
+// exchange sends a head on a new connection and returns the response, nil if the
+// connection was closed without one.
+func (p *proxy) exchange(t *testing.T, head string) *http.Response {
 	t.Helper()
 	c, err := net.Dial("tcp", p.address)
 	require.NoError(t, err)
@@ -78,10 +78,19 @@ func (p *proxy) statusOf(t *testing.T, head string) int {
 	res, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "no response: %.80q", head)
-		return 0
+		return nil
 	}
 	res.Body.Close()
-	return res.StatusCode
+	return res
+}
+
+// statusOf is the status of the response to a head, 0 if there is none.
+func (p *proxy) statusOf(t *testing.T, head string) int {
+	t.Helper()
+	if res := p.exchange(t, head); res != nil {
+		return res.StatusCode
+	}
+	return 0
 }
 
 // A hostile request changes nothing but its own verdict. The usage of an honest client

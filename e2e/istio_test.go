@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -337,12 +336,7 @@ func (s *istioSite) rootNamespace(t *testing.T) {
 // admin asks the gateway's Envoy.
 func (s *istioSite) admin(t *testing.T, path string) string {
 	t.Helper()
-	res, err := istioClient.Get(fmt.Sprintf("http://127.0.0.1:%d%s", gatewayAdmin, path))
-	require.NoError(t, err)
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	return string(text)
+	return body(t, fmt.Sprintf("http://127.0.0.1:%d%s", gatewayAdmin, path))
 }
 
 func (s *istioSite) metrics(t *testing.T) {

@@ -3,15 +3,9 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
 	"net/url"
@@ -24,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
 // Ports in the network of the test's own, on loopback.
@@ -145,12 +141,7 @@ func (m *mesh) startIstiod(t *testing.T) {
 		fmt.Sprint("--monitoringAddr=127.0.0.1:", istiodPort+1), "--ctrlz_port=0")
 	eventually(t, 60*time.Second, "istiod", func() bool {
 		m.alive(t)
-		res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/ready", istiodPort))
-		if err != nil {
-			return false
-		}
-		res.Body.Close()
-		return res.StatusCode == http.StatusOK
+		return answered(fmt.Sprintf("http://127.0.0.1:%d/ready", istiodPort))
 	})
 }
 
@@ -241,31 +232,15 @@ type certificates struct {
 func newCertificates(t *testing.T, dir string) (c certificates) {
 	t.Helper()
 	c.ca, c.cert, c.key = filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "e2e"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	authority := buildtest.Issue(nil, nil)
+	leaf := buildtest.Issue(authority, []string{registryName}, func(c *x509.Certificate) {
+		c.URIs = []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/edge/sa/edge"}}
+	})
+	c.pool, c.pair = buildtest.Pool(authority), *leaf
+	ca, _ := buildtest.PEM(authority)
+	cert, key := buildtest.PEM(leaf)
+	for path, text := range map[string]string{c.ca: ca, c.cert: cert, c.key: key} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
-	leaf := *authority
-	leaf.SerialNumber, leaf.IsCA, leaf.KeyUsage = big.NewInt(2), false, x509.KeyUsageDigitalSignature
-	leaf.Subject = pkix.Name{CommonName: "127.0.0.1"}
-	leaf.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	leaf.DNSNames, leaf.IPAddresses = []string{registryName}, []net.IP{net.IPv4(127, 0, 0, 1)}
-	leaf.URIs = []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/edge/sa/edge"}}
-	for path, template := range map[string]*x509.Certificate{c.ca: authority, c.cert: &leaf} {
-		der, err := x509.CreateCertificate(rand.Reader, template, authority, key.Public(), key)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(c.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
-	c.pair, err = tls.LoadX509KeyPair(c.cert, c.key)
-	require.NoError(t, err)
-	text, err := os.ReadFile(c.ca)
-	require.NoError(t, err)
-	c.pool = x509.NewCertPool()
-	require.True(t, c.pool.AppendCertsFromPEM(text))
 	return c
 }

@@ -1,13 +1,10 @@
 package e2e
 
 import (
-	"bufio"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -29,19 +26,12 @@ func (p *proxy) walk(t *testing.T, steps []step) {
 // raw sends a request with exactly this target and these header lines.
 func (p *proxy) raw(t *testing.T, target string, lines ...string) *http.Response {
 	t.Helper()
-	c, err := net.Dial("tcp", p.address)
-	require.NoError(t, err)
-	defer c.Close()
-	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
 	text := "GET " + target + " HTTP/1.1\r\nconnection: close\r\n"
 	if len(lines) == 0 || !strings.HasPrefix(lines[0], "host:") {
 		text += "host: a\r\n"
 	}
-	_, err = c.Write([]byte(text + strings.Join(append(lines, "", ""), "\r\n")))
-	require.NoError(t, err)
-	res, err := http.ReadResponse(bufio.NewReader(c), nil)
-	require.NoError(t, err)
-	res.Body.Close()
+	res := p.exchange(t, text+strings.Join(append(lines, "", ""), "\r\n"))
+	require.NotNil(t, res, target)
 	return res
 }
 

@@ -5,7 +5,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -53,12 +52,7 @@ func startPrometheus(t *testing.T, rules string, p *proxy, c *controlPlane, q *q
 		}
 	})
 	eventually(t, 20*time.Second, "Prometheus to scrape", func() bool {
-		res, err := http.Get("http://" + s.address + "/-/ready")
-		if err != nil {
-			return false
-		}
-		res.Body.Close()
-		return res.StatusCode == http.StatusOK && s.query(t, "sum(up)") == "3"
+		return answered("http://"+s.address+"/-/ready") && s.query(t, "sum(up)") == "3"
 	})
 	return s
 }
@@ -83,14 +77,11 @@ func prometheusBinary(t *testing.T, name string) string {
 // get decodes the data of an answer.
 func (s *prometheus) get(t *testing.T, path string, query url.Values, into any) {
 	t.Helper()
-	res, err := http.Get("http://" + s.address + "/api/v1/" + path + "?" + query.Encode())
-	require.NoError(t, err)
-	defer res.Body.Close()
 	answer := struct {
 		Status, Error string
 		Data          any
 	}{Data: into}
-	require.NoError(t, json.NewDecoder(res.Body).Decode(&answer))
+	require.NoError(t, json.Unmarshal([]byte(body(t, "http://"+s.address+"/api/v1/"+path+"?"+query.Encode())), &answer))
 	require.Equal(t, "success", answer.Status, "%s: %s", query, answer.Error)
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"os/exec"
 	"strconv"
@@ -138,41 +139,47 @@ func (d driver) startEnvoy(ctx context.Context, t *testing.T, o proxyOptions) *p
 // await waits until the proxy answers requests.
 func (p *proxy) await(t *testing.T) {
 	t.Helper()
-	eventually(t, time.Minute, "the proxy to serve", func() bool {
-		res, err := http.Get("http://" + p.address + "/ready")
-		if err != nil {
-			return false
-		}
-		res.Body.Close()
-		return res.StatusCode == http.StatusOK
-	})
+	eventually(t, time.Minute, "the proxy to serve", func() bool { return answered("http://" + p.address + "/ready") })
 }
 
 // load returns a load on the proxy.
 func (p *proxy) load(connections int) load { return load{p.address, connections} }
 
 // get sends one request with these headers, given as names and values in turn. ":host"
-// and ":method" set the host and the method.
+// and ":method" set the host and the method, ":from" is the client's address.
 func (p *proxy) get(t *testing.T, path string, headers ...string) (*http.Response, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.address+path, nil)
+	res, body, err := p.try(path, headers...)
 	require.NoError(t, err)
+	return res, body
+}
+
+// try is get for requests that may fail.
+func (p *proxy) try(path string, headers ...string) (res *http.Response, body string, err error) {
+	r, err := http.NewRequest(http.MethodGet, "http://"+p.address+path, http.NoBody)
+	if err != nil {
+		return nil, "", err
+	}
+	transport := http.DefaultTransport
 	for i := 0; i < len(headers); i += 2 {
-		switch headers[i] {
+		switch name, value := headers[i], headers[i+1]; name {
 		case ":host":
-			r.Host = headers[i+1]
+			r.Host = value
 		case ":method":
-			r.Method = headers[i+1]
+			r.Method = value
+		case ":from":
+			from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(value)}}
+			transport = &http.Transport{DialContext: from.DialContext, DisableKeepAlives: true}
 		default:
-			r.Header.Add(headers[i], headers[i+1])
+			r.Header.Add(name, value)
 		}
 	}
-	res, err := http.DefaultTransport.RoundTrip(r)
-	require.NoError(t, err)
+	if res, err = transport.RoundTrip(r); err != nil {
+		return nil, "", err
+	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	return res, string(body)
+	text, err := io.ReadAll(res.Body)
+	return res, string(text), err
 }
 
 // status sends one request and returns its status.
@@ -208,12 +215,7 @@ func (p *proxy) labels(rule string) string {
 // prometheus returns all metrics as text.
 func (p *proxy) prometheus(t *testing.T) string {
 	t.Helper()
-	res, err := http.Get(p.admin + "/stats/prometheus")
-	require.NoError(t, err)
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	return string(text)
+	return body(t, p.admin+"/stats/prometheus")
 }
 
 // allocated returns the bytes that Envoy has allocated.

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"os/exec"
 	"regexp"
@@ -122,17 +120,4 @@ func awaitFigures(t *testing.T, server, rule string) {
 	eventually(t, 20*time.Second, "the console to show "+rule, func() bool {
 		return strings.Contains(body(t, server+"/console/rules"), `data-denied="`+rule+`"`)
 	})
-}
-
-func body(t *testing.T, url string) string {
-	t.Helper()
-	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, http.NoBody)
-	require.NoError(t, err)
-	r.Header.Set("Accept", "text/html")
-	res, err := http.DefaultClient.Do(r)
-	require.NoError(t, err)
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	return string(text)
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"net/http"
 	"os"
 	"os/exec"
 	"syscall"
@@ -40,14 +39,7 @@ func (s *quotaService) start(t *testing.T) {
 	s.cmd = exec.Command(built.sluice, "quota", "--listen", s.address, "--http", s.http, "--quota-store", s.store)
 	s.cmd.Stderr = s.log
 	require.NoError(t, s.cmd.Start())
-	eventually(t, 30*time.Second, "the quota service to answer", func() bool {
-		res, err := http.Get("http://" + s.http + "/healthz")
-		if err != nil {
-			return false
-		}
-		res.Body.Close()
-		return res.StatusCode == http.StatusOK
-	})
+	eventually(t, 30*time.Second, "the quota service to answer", func() bool { return answered("http://" + s.http + "/healthz") })
 }
 
 // kill ends the service as kill -9 does.
