@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,7 +52,8 @@ func TestRefusedRevision(t *testing.T) {
 }
 
 // A proxy that starts while the control plane is down enforces the policy in its
-// bootstrap, and changes to the served one when the control plane is back.
+// bootstrap, on both listeners, and changes to the served one when the control plane is
+// back.
 func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
 	t.Parallel()
 	for _, d := range envoys(t) {
@@ -60,8 +62,12 @@ func TestStartWhileTheControlPlaneIsDown(t *testing.T) {
 			_, errs, exit := c.tryApply(t, perUser("40/"+far))
 			require.Zero(t, exit, errs)
 			c.kill(t)
-			p := d.start(t, proxyOptions{node: "edge", xds: c.xds, policy: perUser("30/" + far)})
+			management := &proxy{address: freeAddress(t)}
+			_, port, _ := strings.Cut(management.address, ":")
+			policy := perUser("30/"+far) + strings.Replace(managed, "{", "{port: "+port+", ", 1)
+			p := d.start(t, proxyOptions{node: "edge", xds: c.xds, policy: policy, manage: management.address})
 			require.Equal(t, 30, count(p.load(8).send(t, 100, user("alice")), allowed))
+			require.EqualValues(t, 30, management.operate(t, "get", "rule=per-user&key=alice").Value)
 			c.start(t)
 			eventually(t, time.Minute, "the proxy to run the served policy", func() bool {
 				return c.proxies(t)["edge"].Runs == 1

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"testing"
-	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
@@ -37,9 +36,8 @@ func (s onePlugin) DeltaExtensionConfigs(stream extensionv3.ExtensionConfigDisco
 	return err
 }
 
-// serve is a control plane on an address that knows one plugin. It ends with
-// the test, or when stop is called.
-func serve(t *testing.T, address string, plugin envoy.Plugin) (stop func()) {
+// serve is a control plane on an address that knows one plugin. It ends with the test.
+func serve(t *testing.T, address string, plugin envoy.Plugin) {
 	t.Helper()
 	config, err := plugin.ExtensionConfig()
 	require.NoError(t, err)
@@ -56,46 +54,9 @@ func serve(t *testing.T, address string, plugin envoy.Plugin) (stop func()) {
 		defer close(done)
 		_ = grpcServer.Serve(listener) // ends with Stop
 	}()
-	stop = func() {
+	t.Cleanup(func() {
 		grpcServer.Stop()
 		<-done
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
-// TestControlPlaneComesAndGoes: an Envoy that starts without a control plane
-// answers no request before the policy of its bootstrap is in force, on both
-// listeners. A policy that is served later replaces it, stays when the control
-// plane goes, and is followed by what its successor serves.
-func TestControlPlaneComesAndGoes(t *testing.T) {
-	const baked, first, second = `{"domain":"baked"}`, `{"domain":"first"}`, `{"domain":"second"}`
-	eachEnvoy(t, func(t *testing.T, ctx context.Context, binary string) {
-		plugin := func(policy string) envoy.Plugin { return envoy.Plugin{Wasm: probe, Policy: []byte(policy)} }
-		xds := unusedAddress(t)
-		p := start(t, ctx, binary, envoy.BootstrapOptions{
-			Plugin: plugin(baked), Listen: "127.0.0.1:0", Upstream: unusedAddress(t), Admin: "127.0.0.1:0", XDS: []string{xds}, Node: "n",
-			Manage: "127.0.0.1:0",
-		})
-		url := listener(t, ctx, p, envoy.ListenerName)
-		// Both workers have to have it.
-		enforced := func(policy string) bool {
-			for range 10 {
-				if got := get(t, ctx, url); got != policy {
-					return false
-				}
-			}
-			return true
-		}
-		require.JSONEq(t, baked, get(t, ctx, url))
-		require.JSONEq(t, baked, get(t, ctx, listener(t, ctx, p, envoy.ManageListenerName)))
-
-		stop := serve(t, xds, plugin(first))
-		require.Eventually(t, func() bool { return enforced(first) }, patience, 50*time.Millisecond)
-		stop()
-		require.True(t, enforced(first), "without its control plane")
-		serve(t, xds, plugin(second))
-		require.Eventually(t, func() bool { return enforced(second) }, patience, 50*time.Millisecond)
 	})
 }
 
