@@ -54,19 +54,6 @@ var noon = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC).UnixNano()
 
 const combinedLine = `192.0.2.7 - - [31/Jan/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 12 "-" "curl"` + "\n"
 
-// What a client writes into a header must not become another field.
-func TestALineOfTwoMeaningsIsUnknown(t *testing.T) {
-	const format = `[%START_TIME%] "%REQ(USER-AGENT)%" "%REQ(X-USER-ID)%" %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE%`
-	good := `[2026-01-31T12:00:00.000Z] "curl" "mallory" GET / 200` + "\n"
-	name := file(t, good+`[2026-01-31T12:00:00.000Z] "curl" "alice" "x" "mallory" GET / 200`+"\n")
-	all, stats, err := readAll(t, accesslog.Options{Names: []string{name}, Format: format, Fields: []string{"header:x-user-id"}})
-	require.NoError(t, err)
-	require.Len(t, all, 1)
-	require.EqualValues(t, 1, stats.Unknown)
-	require.Contains(t, stats.Example.Why, "in two ways")
-	require.EqualValues(t, 2, stats.Example.Number)
-}
-
 func TestBadLogs(t *testing.T) {
 	var packed bytes.Buffer
 	z := gzip.NewWriter(&packed)

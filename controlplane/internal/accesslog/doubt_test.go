@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,24 +19,58 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/accesslog"
 )
 
-// A value that the format cuts off is known only where it is shorter.
-func TestAValueThatIsCutIsUnknown(t *testing.T) {
-	name := file(t, "2026-01-31T12:00:00Z alice 200\n2026-01-31T12:00:01Z mallory-of-a 200\n2026-01-31T12:00:01Z - 200\n")
-	all, stats, err := readAll(t, accesslog.Options{
-		Names: []string{name}, Format: `%START_TIME% %REQ(X-USER-ID):12% %RESPONSE_CODE:3%`, Fields: []string{"header:x-user-id"},
-	})
-	require.NoError(t, err)
-	require.Len(t, all, 2)
-	require.EqualValues(t, 1, stats.Unknown)
-	require.Contains(t, stats.Example.Why, "the format cuts it off at 12 bytes")
+// What becomes of lines that are cut, lack something, or are no requests. No client can
+// write another field into a line, or hide what the log is.
+func TestLinesInDoubt(t *testing.T) {
+	const (
+		twoMeanings = `%START_TIME% "%REQ(USER-AGENT)%" "%REQ(X-USER-ID)%" %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE%`
+		afterwards  = `%START_TIME% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE% "%REQ(X-USER-ID)%" %DURATION% %REQ(USER-AGENT)%`
+		request     = `{"start_time":"2026-01-31T12:00:00Z","method":"GET","path":"/","response_code":200}` + "\n"
+		nested      = `{"path":"/x","method":"GET","time":"2026-01-31T12:00:00Z","authority":"a","headers":{"authority":"b"}}` + "\n"
+	)
+	user := []string{"header:x-user-id"}
+	for _, c := range []struct {
+		format, log     string // where a line begins with " ", the time is in front of it
+		fields          []string
+		want            string // of each request that is read
+		unknown, noHTTP int64
+		why             string
+	}{
+		{`%START_TIME% %REQ(X-USER-ID):12% %RESPONSE_CODE:3%`, " alice 200\n mallory-of-a 200\n - 200\n", user, "200 alice; 200", 1, 0, `2: REQ(X-USER-ID):12 is "mallory-of-a", and the format cuts it off at 12 bytes`},
+		{`{"t":"%START_TIME%","u":"%REQ(X-USER-ID):7%"}`, `{"t":"2026-01-31T12:00:00Z","u":"alice"}` + "\n" + `{"t":"2026-01-31T12:00:00Z","u":"mallory"}` + "\n", user, "alice", 1, 0, "2: "},
+		{twoMeanings, " \"curl\" \"mallory\" GET / 200\n \"curl\" \"alice\" \"x\" \"mallory\" GET / 200\n", user, "GET / 200 mallory", 1, 0, "2: it can be read in two ways"},
+		{afterwards, ` GET /a 200 "alice" 12 Mozilla/5.0 (X11; Linux)` + "\n", append(user, everyField...), "GET /a 200 alice", 0, 0, ""}, // how long it took is not asked for
 
-	name = file(t, `{"t":"2026-01-31T12:00:00Z","u":"alice"}`+"\n"+`{"t":"2026-01-31T12:00:00Z","u":"mallory"}`+"\n")
-	all, stats, err = readAll(t, accesslog.Options{
-		Names: []string{name}, Format: `{"t":"%START_TIME%","u":"%REQ(X-USER-ID):7%"}`, Fields: []string{"header:x-user-id"},
-	})
-	require.NoError(t, err)
-	require.Len(t, all, 1)
-	require.EqualValues(t, 1, stats.Unknown)
+		{"", request + `{"time":"2026-01-31T12:00:01Z","level":"info","msg":"started"}` + "\n", nil, "GET / 200", 0, 1, ""},
+		{"", request + strings.NewReplacer("200", "0", `"GET"`, "null", `"/"`, "null").Replace(request), nil, "GET / 200", 0, 1, ""},
+		{"", envoyLine + "\n" + `[2026-01-31T12:00:00.000Z] "- - -" 0 - 0 154 3 - "-" "-" "-" "-" "-"` + "\n", nil, "GET /v1/a?b=c 200", 0, 1, ""},
+
+		{"", request + strings.Replace(request, `"method":"GET",`, "", 1), []string{"query", "path"}, "GET / 200; / 200", 0, 0, ""},
+		{"", request + strings.Replace(request, `"method":"GET",`, "", 1), []string{"query", "method"}, "GET / 200", 1, 0, "2: "},
+		{"", strings.Replace(combinedLine, "200", "-", 1), everyField, "GET /", 0, 0, ""},
+
+		{"", nested, []string{"method", "path", "header:authority"}, "GET /x b", 0, 0, ""},
+		{"", nested + "\n\n\n\n", []string{"method", "path", "header:authority"}, "GET /x b", 0, 0, ""},
+		{"", "\n\n" + nested, []string{"method", "path", "header:authority"}, "GET /x b", 0, 0, ""},
+		{"", "starting\n" + nested, []string{"method", "path", "header:authority"}, "GET /x b", 1, 0, "1: "},
+	} {
+		log := regexp.MustCompile(`(?m)^ `).ReplaceAllString(c.log, "2026-01-31T12:00:00Z ")
+		all, stats, err := readAll(t, accesslog.Options{Names: []string{file(t, log)}, Format: c.format, Fields: c.fields})
+		require.NoError(t, err, log)
+		var got []string
+		for _, r := range all {
+			words := []string{r.Method, r.Path, strings.TrimPrefix(strconv.Itoa(r.Status), "0")}
+			for _, h := range r.Headers {
+				words = append(words, h[1])
+			}
+			got = append(got, strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " "))
+		}
+		require.Equal(t, c.want, strings.Join(got, "; "), log)
+		require.Equal(t, []int64{c.unknown, c.noHTTP}, []int64{stats.Unknown, stats.NoHTTP}, log)
+		if c.why != "" {
+			require.Contains(t, fmt.Sprintf("%d: %s", stats.Example.Number, stats.Example.Why), c.why)
+		}
+	}
 }
 
 // What may be one header or another is neither, but for what Envoy keeps of a pseudo
@@ -104,35 +141,6 @@ func TestMapOfAJSONFormat(t *testing.T) {
 	o.Map = map[string]string{"client_ip": "x-forwarded-for"}
 	_, _, err = readAll(t, o)
 	require.ErrorContains(t, err, "--map client_ip=x-forwarded-for: the format has no x-forwarded-for")
-}
-
-// Connections without a request, and what a program prints beside its access log, are
-// no requests, whatever is wanted of them.
-func TestLinesWithoutARequest(t *testing.T) {
-	request := `{"start_time":"2026-01-31T12:00:00Z","method":"GET","path":"/","response_code":200}` + "\n"
-	for _, content := range []string{
-		request + `{"time":"2026-01-31T12:00:01Z","level":"info","msg":"started"}` + "\n",
-		request + strings.NewReplacer("200", "0", `"GET"`, "null", `"/"`, "null").Replace(request),
-		`[2026-01-31T12:00:00.000Z] "GET / HTTP/1.1" 200 - 0 154 3 2 "-" "a" "-" "api" "-"` + "\n" +
-			`[2026-01-31T12:00:00.000Z] "- - -" 0 - 0 154 3 - "-" "-" "-" "-" "-"` + "\n",
-	} {
-		all, stats, err := readAll(t, accesslog.Options{Names: []string{file(t, content)}})
-		require.NoError(t, err)
-		require.Len(t, all, 1, content)
-		require.EqualValues(t, 1, stats.NoHTTP)
-	}
-}
-
-// A request lacks what it lacks, unless somebody needs it.
-func TestALineWithoutAMethod(t *testing.T) {
-	o := accesslog.Options{Names: []string{file(t, `{"time":"2026-01-31T12:00:00Z","method":"GET","path":"/"}`+"\n"+
-		`{"time":"2026-01-31T12:00:00Z","path":"/"}`+"\n")}}
-	for field, unknown := range map[string]int64{"path": 0, "method": 1} {
-		o.Fields = []string{"query", field}
-		_, stats, err := readAll(t, o)
-		require.NoError(t, err)
-		require.Equal(t, unknown, stats.Unknown)
-	}
 }
 
 // A line that is too long is unknown, also when it is among the first of a log that
@@ -225,13 +233,6 @@ func TestALogTwice(t *testing.T) {
 	require.Len(t, all, 3)
 }
 
-func TestAMissingStatus(t *testing.T) {
-	all, _, err := readAll(t, accesslog.Options{Names: []string{file(t, strings.Replace(combinedLine, "200", "-", 1))}, Fields: everyField})
-	require.NoError(t, err)
-	require.Len(t, all, 1)
-	require.Zero(t, all[0].Status)
-}
-
 // A log against the order of time has no figures.
 func TestALogOutOfOrder(t *testing.T) {
 	var lines strings.Builder
@@ -284,28 +285,5 @@ func TestCutPackedLogs(t *testing.T) {
 		all, _, err := readAll(t, accesslog.Options{Names: []string{file(t, packed+packed)}, Fields: everyField})
 		require.NoError(t, err)
 		require.Len(t, all, 80)
-	}
-}
-
-// What says when a request ended may be ambiguous where the log says when it began.
-func TestADurationThatNobodyNeeds(t *testing.T) {
-	all, stats, err := readAll(t, accesslog.Options{
-		Names:  []string{file(t, `2026-01-31T12:00:00Z GET /a 200 "alice" 12 Mozilla/5.0 (X11; Linux)`+"\n")},
-		Format: `%START_TIME% %REQ(:METHOD)% %REQ(:PATH)% %RESPONSE_CODE% "%REQ(X-USER-ID)%" %DURATION% %REQ(USER-AGENT)%`,
-		Fields: []string{"header:x-user-id", "method", "path", "status"},
-	})
-	require.NoError(t, err)
-	require.Zero(t, stats.Unknown, "%+v", stats.Example)
-	require.Equal(t, [][2]string{{"x-user-id", "alice"}}, all[0].Headers)
-}
-
-// Blank lines and a few others do not hide that a log is JSON.
-func TestJSONAmongOtherLines(t *testing.T) {
-	line := `{"path":"/x","method":"GET","time":"2026-01-31T12:00:00Z","authority":"a","headers":{"authority":"b"}}` + "\n"
-	for text, unknown := range map[string]int64{line: 0, line + "\n\n\n\n": 0, "\n\n" + line: 0, "starting\n" + line: 1} {
-		all, stats, err := readAll(t, accesslog.Options{Names: []string{file(t, text)}, Fields: []string{"method", "path", "header:authority"}})
-		require.NoError(t, err, "%q", text)
-		require.Equal(t, unknown, stats.Unknown, "%q", text)
-		require.Equal(t, [][2]string{{"authority", "b"}}, all[0].Headers)
 	}
 }
