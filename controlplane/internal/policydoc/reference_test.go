@@ -13,9 +13,8 @@ import (
 
 const head = `# Policy reference
 
-Every field of the policy file. [policy.md](policy.md) explains them with examples; ` + "`sluice schema`" + `
-prints the same for editors. A name is 1 to 128 bytes of text without control characters or
-spaces at its ends.
+Every field of the policy file, of which [policy.md](policy.md) has examples. A name is 1 to 128 bytes of text without
+control characters or spaces at its ends.
 `
 
 // The reference page has a line for every field, and every text is one of a field.
@@ -82,12 +81,13 @@ func (r *reference) section(b *strings.Builder, name string, o *node) {
 	}
 	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", name, where)
 	for _, f := range o.Properties {
+		if f.node.reserved {
+			continue // refused in a file
+		}
 		notes := r.typeOf(f.node)
 		switch {
 		case slices.Contains(o.Required, f.name):
 			notes += "; required"
-		case f.node.reserved:
-			notes += "; not in a file"
 		case f.node.Default != nil:
 			notes += "; default " + code(strings.Trim(fmt.Sprintf("%s", f.node.Default), `"`))
 		}
