@@ -110,7 +110,7 @@ e2e-istio: build $(released)/SHA256SUMS ## what `render istio` writes, on the re
 soak: build servers ## the long forms of the tests, on the newest Envoy: MINUTES=30, PARTS=REGEXP, SEED=N
 	$(call with_envoys,$(newest)) MINUTES='$(MINUTES)' PARTS='$(PARTS)' SEED='$(SEED)' build/soak
 
-faults: build servers ## what clients see of faults under limits over all Envoys, for docs/cluster.md: RUNS=3, FAULTS=WORD
+faults: build servers ## what clients see of faults under limits over all Envoys: RUNS=3, FAULTS=WORD
 	$(call with_envoys,$(newest)) $(go_test) -v -tags long -run TestFaults -timeout 60m ./e2e -fault-runs $(or $(RUNS),3) $(if $(FAULTS),-fault-names $(FAULTS))
 
 servers: ## the Redis, the Valkey, the nginx and the Prometheus that tests run

@@ -102,7 +102,7 @@ type faultRow struct {
 	TookMs   float64 // the longest as a client sees it
 }
 
-// line is its row of the table in docs/cluster.md.
+// line is its row of the table that make faults prints.
 func (r *faultRow) line() string {
 	over := func(units, may int) string {
 		switch {

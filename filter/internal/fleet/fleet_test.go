@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var long = flag.Bool("long", false, "longer runs, and a row of the table in docs/cluster.md for each situation")
+var long = flag.Bool("long", false, "longer runs, and a row for each situation")
 
 const (
 	minute = 60 * second
