@@ -73,13 +73,13 @@ func (r *reference) section(b *strings.Builder, name string, o *node) {
 		return
 	}
 	places := r.places[name]
-	where := "At " + code(places...)
-	if o.MaxProperties == 1 {
-		where += "; exactly one of these fields"
-	} else if places[0] == "" {
-		where = "The whole file"
+	fmt.Fprintf(b, "\n## %s\n\n", name)
+	if len(places) > 1 {
+		fmt.Fprintf(b, "Also at %s.\n\n", code(places[1:]...))
 	}
-	fmt.Fprintf(b, "\n## %s\n\n%s.\n\n", name, where)
+	if o.MaxProperties == 1 {
+		b.WriteString("Exactly one of these fields.\n\n")
+	}
 	for _, f := range o.Properties {
 		if f.node.reserved {
 			continue // refused in a file
@@ -112,11 +112,11 @@ func (r *reference) typeOf(n *node) string {
 	case n.Ref != "":
 		return "[" + nameOf(n) + "](#" + nameOf(n) + ")"
 	case n.MinItems > 0 && n.MaxItems > 0:
-		return fmt.Sprintf("list of %d to %d: %s", n.MinItems, n.MaxItems, r.typeOf(n.Items))
+		return fmt.Sprintf("%d to %d %s", n.MinItems, n.MaxItems, r.typeOf(n.Items))
 	case n.MinItems > 0:
-		return fmt.Sprintf("list of %d or more: %s", n.MinItems, r.typeOf(n.Items))
+		return "list of " + r.typeOf(n.Items)
 	case n.Items != nil:
-		return fmt.Sprintf("list of at most %d: %s", n.MaxItems, r.typeOf(n.Items))
+		return fmt.Sprintf("up to %d %s", n.MaxItems, r.typeOf(n.Items))
 	}
 	var forms []string
 	for _, form := range n.AnyOf {

@@ -68,7 +68,7 @@ var items = map[string]*node{
 	"segment": anyText,
 	"pattern": text("pattern", keyPatternPattern),
 	"limit":   {AnyOf: []*node{text(`text such as "10/minute"`, limitPattern), object("limit")}},
-	"key":     {AnyOf: []*node{word(policy.BareKeys()...), object("key")}},
+	"key":     {says: "[key](#key)", AnyOf: []*node{word(policy.BareKeys()...), object("key")}},
 }
 
 // choices are the forms of values that have several.
