@@ -37,11 +37,7 @@ func (m model) record(t *decide.Subject, now int64) modelRecord {
 			r.windows[i].log = slices.Clone(r.windows[i].log)
 		}
 	}
-	horizon := int64(10_000_000_000)
-	for _, w := range windows {
-		horizon = max(horizon, w.PeriodNs)
-	}
-	if ahead := r.last - now; ahead > horizon {
+	if ahead := r.last - now; ahead > 10_000_000_000 {
 		r.last, r.rebased = now, true
 		for i, w := range windows {
 			r.windows[i].move(w, ahead, now)
@@ -55,14 +51,19 @@ func (m model) record(t *decide.Subject, now int64) modelRecord {
 	return r
 }
 
-// move brings what was written so far ahead of now to now.
+// move brings what was written so far ahead of now to now. What a sliding counter still
+// counts of the bucket before, rounded up, counts in the present one.
 func (m *modelWindow) move(w limit.Window, ahead, now int64) {
 	for i := range m.log {
 		m.log[i] -= ahead
 	}
 	switch {
 	case m.end == 0:
-	case w.Algorithm == limit.SlidingWindowCounter, w.Algorithm == limit.FixedWindow: // also the key's own grid, of a jittered one
+	case w.Algorithm == limit.SlidingWindowCounter:
+		left := m.before - m.before*(now+ahead-m.start)/w.PeriodNs
+		*m = modelWindow{used: m.used + left}
+		m.start, m.end = grid(w, now)
+	case w.Algorithm == limit.FixedWindow: // also the key's own grid, of a jittered one
 		m.start, m.end = grid(w, now)
 	default:
 		m.start, m.end = m.start-ahead, m.end-ahead
