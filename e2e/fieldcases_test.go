@@ -172,6 +172,23 @@ var fieldCases = map[string]fieldCase{
 		{"/", "~t=31622400", "~t=31622400"}, {"/ :wait=1100ms", "~t=31622400", "~t=3162239"},
 	}},
 
+	"requests.header": {`
+- {name: $, match: {@}, limits: [{requests: {⟦header: l|header: m⟧, trusted: true, default: 1, max: 9}, per: FAR}]}`, "ratelimit-policy", []fieldStep{
+		{"/ l=7", `~q=7;`, `~q=1;`},
+	}},
+	"requests.property": {`
+- {name: $, match: {@}, limits: [{requests: {⟦property: [request, headers, l]|property: [filter_state, l]⟧, ⟦trusted: true⟧, default: 1, max: 9}, per: FAR}]}`, "ratelimit-policy", []fieldStep{
+		{"/ l=7", `~q=7;`, `~q=1;`},
+	}},
+	"requests.default": {`
+- {name: $, match: {@}, limits: [{requests: {header: l, trusted: true, default: ⟦5|4⟧, max: 9}, per: FAR}]}`, "ratelimit-policy", []fieldStep{
+		{"/", `~q=5;`, `~q=4;`}, {"/ l=x", `~q=5;`, `~q=4;`}, {"/ l=6", `~q=6;`, `~q=6;`},
+	}},
+	"requests.max": {`
+- {name: $, match: {@}, limits: [{requests: {header: l, trusted: true, default: 1, max: ⟦8|9⟧}, per: FAR}]}`, "ratelimit-policy", []fieldStep{
+		{"/ l=10", `~q=8;`, `~q=9;`}, {"/ l=7", `~q=7;`, `~q=7;`},
+	}},
+
 	"cost.header": {`
 - {name: $, match: {@}, cost: {⟦header: c|header: d⟧}, limits: [3/FAR]}`, "", []fieldStep{
 		{"/ c=3", "200", "200"}, {"/ c=1", "429", "200"},

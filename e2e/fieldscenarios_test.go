@@ -51,6 +51,8 @@ var fieldScenarios = map[string]func(t *testing.T){
 	"key.jwt":              TestKeyJWTAndRoute,
 	"jwt.provider":         TestKeyJWTAndRoute,
 	"jwt.claim":            TestKeyJWTAndRoute,
+	"requests.jwt":         TestALimitThatTheTokenSays,
+	"requests.trusted":     TestALimitThatTheTokenSays,
 }
 
 // refused applies a policy that the control plane must refuse, and requires that the

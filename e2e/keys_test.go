@@ -85,6 +85,22 @@ func (k tokens) sign(t *testing.T, claims string) string {
 	return "Bearer " + text + "." + base64URL(signature)
 }
 
+// verified returns a bootstrap with a jwt_authn that verifies the tokens of requests that
+// have one, before the filter.
+func (k tokens) verified(t *testing.T, bootstrap []byte) string {
+	t.Helper()
+	filter := fmt.Sprintf(`          http_filters:
+          - name: envoy.filters.http.jwt_authn
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication
+              providers:
+                p: {issuer: me, payload_in_metadata: payload, local_jwks: {inline_string: %q}}
+              rules:
+              - match: {prefix: /}
+                requires: {requires_any: {requirements: [{provider_name: p}, {allow_missing: {}}]}}`, k.keys(t))
+	return strings.Replace(string(bootstrap), "          http_filters:", filter, 1)
+}
+
 // jwtPolicy has a key of each type of claim.
 const jwtPolicy = `
 version: 1
@@ -137,18 +153,8 @@ func TestKeyJWTAndRoute(t *testing.T) {
 	for _, d := range envoys(t) {
 		t.Run(d.name, func(t *testing.T) {
 			k := newTokens(t)
-			filter := fmt.Sprintf(`          http_filters:
-          - name: envoy.filters.http.jwt_authn
-            typed_config:
-              "@type": type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication
-              providers:
-                p: {issuer: me, payload_in_metadata: payload, local_jwks: {inline_string: %q}}
-              rules:
-              - match: {prefix: /}
-                requires: {requires_any: {requirements: [{provider_name: p}, {allow_missing: {}}]}}`, k.keys(t))
 			p := d.listen(t, proxyOptions{policy: jwtPolicy, edit: func(b []byte) []byte {
-				text := strings.Replace(string(b), "          http_filters:", filter, 1)
-				text = strings.Replace(text, "- match: {prefix: /}\n                route:", "- {match: {path: /named}, route: {cluster: upstream}, name: named}\n"+
+				text := strings.Replace(k.verified(t, b), "- match: {prefix: /}\n                route:", "- {match: {path: /named}, route: {cluster: upstream}, name: named}\n"+
 					"              - {match: {path: /attribute}, route: {cluster: upstream}, name: by attribute}\n"+
 					"              - {match: {path: /route, headers: [{name: named, present_match: true}]}, route: {cluster: upstream}, name: everything}\n"+
 					"              - match: {prefix: /}\n                route:", 1)

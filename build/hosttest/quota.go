@@ -85,6 +85,7 @@ func (s *Quota) grant(st *QuotaStream, d quota.Definition, p quota.Part) quota.G
 		key = &fresh
 		s.States[p.Key] = key
 	}
+	key.Windows = d.Windows // those of the counter, with the limits that hold for this ask
 	key.Roll(s.now())
 	if p.Spent > 0 {
 		key.Add(p.Spent, quota.Terms{})

@@ -2,6 +2,7 @@ package hosttest
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -80,12 +81,18 @@ func (t *Tape) windows() (list windows) {
 	return list
 }
 
-// limits gives windows numbers: all of them, or for an override some.
+// limits gives windows numbers: all of them, of which requests may say some, or for an
+// override some.
 func (w windows) limits(t *Tape, all bool) string {
 	var limits []string
 	for i := range w {
 		if all || i == 0 || t.Next()%3 > 0 {
-			limits = append(limits, fmt.Sprintf(`{"requests":%d,%s}`, t.Next()%6, w[i]))
+			n := t.Next()
+			requests := strconv.Itoa(n % 6)
+			if all && n > 170 && !strings.Contains(w[i], "token_bucket") {
+				requests = fmt.Sprintf(`{"header":"l","trusted":true,"default":%d,"max":%d}`, n%6, max(n%6, 1+n/6%6))
+			}
+			limits = append(limits, fmt.Sprintf(`{"requests":%s,%s}`, requests, w[i]))
 		}
 	}
 	return strings.Join(limits, ",")
@@ -106,7 +113,7 @@ func (t *Tape) extras(key string, w windows) string {
 // Request makes the next request and the instant at which it comes.
 func (t *Tape) Request(p *Proxy, backwards bool) {
 	p.With(":method", Pick(t, "GET", "GET", "POST", "\x00"))
-	for _, name := range []string{"u", "c", ":path", ":authority", "cookie"} {
+	for _, name := range []string{"u", "c", "l", ":path", ":authority", "cookie"} {
 		choice := t.Next()
 		switch {
 		case choice < 100:

@@ -9,6 +9,8 @@
 // are rounded up. An answer has one or the other.
 package answer
 
+import "github.com/sluice-ratelimit/sluice/shared/policy"
+
 // Answer is the answer to a request or an operation: a verdict, a value, or
 // statistics.
 type Answer struct {
@@ -42,7 +44,9 @@ type Rule struct {
 type Window struct {
 	Name      string  `json:"name,omitempty"`
 	Unlimited bool    `json:"unlimited,omitempty"`
-	Limit     *uint32 `json:"limit,omitempty"` // nil if unlimited, and so is Remaining
+	Limit     *uint32 `json:"limit,omitempty"`      // nil if unlimited, and so is Remaining
+	LimitFrom string  `json:"limit_from,omitempty"` // where requests say the limit, such as jwt:corp:rpm
+	LimitIs   string  `json:"limit_is,omitempty"`   // of LimitFrom: LimitDefault or LimitMax, else the request's number
 	PerMs     int64   `json:"per_ms"`
 	PerNs     int64   `json:"per_ns,omitempty"`
 	Months    int64   `json:"months,omitempty"` // of a window of months: per is how long the present one is
@@ -50,6 +54,24 @@ type Window struct {
 	Remaining *uint32 `json:"remaining,omitempty"`
 	ResetMs   int64   `json:"reset_ms"` // from now
 	ResetNs   int64   `json:"reset_ns,omitempty"`
+}
+
+// What a limit is that requests say, other than the request's number.
+const (
+	LimitDefault = "default" // the request says no whole number, or there is none
+	LimitMax     = "max"     // it says more
+)
+
+// From says where requests say the window's limit, if they do, and how the subject's has.
+func (w *Window) From(r *policy.Rule, limit int, s *policy.Subject) {
+	from := r.Limits[limit].From
+	if from == nil || s.Override >= 0 {
+		return
+	}
+	w.LimitFrom, w.LimitIs = from.Part.Label(), LimitDefault
+	if limit < len(s.Said) {
+		w.LimitIs = [...]string{policy.SaidNothing: LimitDefault, policy.SaidSo: "", policy.SaidMore: LimitMax}[s.Said[limit].As]
+	}
 }
 
 // Stats are the statistics of one rule.

@@ -109,6 +109,7 @@ func AppendWindows(b []byte, windows []Window, t Times) []byte {
 		b = appendText(append(comma(b), '{'), "name", w.Name)
 		b = appendFlag(b, "unlimited", w.Unlimited)
 		b = appendNumber(b, "limit", w.Limit)
+		b = appendText(appendText(b, "limit_from", w.LimitFrom), "limit_is", w.LimitIs)
 		b = AppendTime(b, "per", w.PerNs, t)
 		if w.Months > 0 {
 			b = strconv.AppendInt(append(b, `,"months":`...), w.Months, 10)

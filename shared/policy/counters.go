@@ -80,7 +80,7 @@ func (r *Rule) setUnits() {
 		if r.Limits[i].Algorithm != limit.SlidingWindowLog {
 			continue
 		}
-		units := r.Limits[i].Limit
+		units := r.Limits[i].Most()
 		for j := range r.Overrides {
 			if l := r.Overrides[j].Limits; i < len(l) && !l[i].Unlimited {
 				units = max(units, l[i].Limit)

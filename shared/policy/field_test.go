@@ -20,6 +20,7 @@ func TestTables(t *testing.T) {
 	checkTable(t, keyPathObject)
 	checkTable(t, jwtObject)
 	checkTable(t, limitObject)
+	checkTable(t, requestsObject)
 	checkTable(t, overrideObject)
 	checkTable(t, costObject)
 	checkTable(t, matchedCostObject)
@@ -30,7 +31,7 @@ func TestTables(t *testing.T) {
 		require.False(t, names[o.Name], o.Name)
 		names[o.Name] = true
 	}
-	require.Len(t, names, 17+len([]string{"host", "method", "route"}))
+	require.Len(t, names, 18+len([]string{"host", "method", "route"}))
 }
 
 func checkTable[T any](t *testing.T, o *object[T]) {

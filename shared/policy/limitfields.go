@@ -12,15 +12,14 @@ import (
 type writtenLimit struct {
 	Name string
 	limit.Window
+	From        *LimitFrom
 	months      bool // the period is of whole months
 	utcOffsetNs int64
 }
 
 // limitObject is one item of "limits" that is an object.
 var limitObject = newObject("limit", []field[writtenLimit]{
-	{"requests", required(integer(0, math.MaxUint32)), "", func(r *reader, v value, l *writtenLimit) {
-		l.Limit = uint32(r.integer(v))
-	}},
+	{"requests", required(choice("requests")), "", readRequests},
 	{"per", required(period), "", func(r *reader, v value, l *writtenLimit) {
 		if per, ok := parsed(r, v, ParsePeriod); ok {
 			r.period(v, per, l)
@@ -116,7 +115,7 @@ func readLimit(r *reader, v value, out *Limit) {
 	if l.Algorithm != 0 {
 		r.fitsAlgorithm(v, &l)
 	}
-	*out = Limit{Name: l.Name, Window: l.Window}
+	*out = Limit{Name: l.Name, Window: l.Window, From: l.From}
 }
 
 // distinct refuses a window that is, or is named, like one before it.
@@ -143,8 +142,12 @@ func (r *reader) fitsAlgorithm(v value, l *writtenLimit) {
 	if l.Elastic && l.Algorithm != limit.FixedWindowPerKey {
 		r.fail(v.field("elastic"), ElasticMisplaced)
 	}
-	if l.Algorithm == limit.SlidingWindowLog && l.Limit > limit.MaxLog {
-		r.fail(v.inObject("requests"), LogTooLong, itoa(int64(l.Limit)))
+	if most := l.most(); l.Algorithm == limit.SlidingWindowLog && most > limit.MaxLog {
+		r.fail(l.placeOfMost(v), LogTooLong, itoa(int64(most)))
+	}
+	if l.Algorithm == limit.TokenBucket && l.From != nil {
+		r.fail(v.field("requests"), NumberOfBucket)
+		return
 	}
 	switch burst := v.node.Member("burst"); {
 	case l.Algorithm != limit.TokenBucket && burst != nil:
@@ -211,10 +214,14 @@ func (r *Rule) LimitNamed(text string) int {
 	return -1
 }
 
-// Raises reports whether the override allows more than its rule in some window.
+// Raises reports whether the override allows more than its rule in some window. Where
+// requests say the rule's limit, they may say 0.
 func (o *Override) Raises(r *Rule) bool {
 	for i := range o.Limits {
-		w, of := &o.Limits[i].Window, &r.Limits[i].Window
+		w, of := &o.Limits[i].Window, r.Limits[i].Window
+		if r.Limits[i].From != nil {
+			of.Limit = 0
+		}
 		if w.Unlimited || w.Limit > of.Limit || w.Burst > of.Burst {
 			return true
 		}

@@ -118,13 +118,15 @@ func readOverrideLimits(r *reader, v value, o *Override) {
 	}
 	o.Limits = slices.Clone(r.rule.Limits)
 	for i := range o.Limits {
-		o.Limits[i].Unlimited = true
+		o.Limits[i].Unlimited, o.Limits[i].From = true, nil
 	}
 	for i := range v.node.Items {
 		at := v.item(i, objectOf("limit"))
 		before := r.count()
 		var l Limit
-		readLimit(r, at, &l)
+		if readLimit(r, at, &l); l.From != nil {
+			r.fail(at.field("requests"), NumberOfOverride)
+		}
 		if r.count() == before && r.rule.limits {
 			r.override(at, o.Limits, l)
 		}

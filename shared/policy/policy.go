@@ -154,6 +154,14 @@ type Pattern struct {
 type Limit struct {
 	Name string // may be empty: then its index names it
 	limit.Window
+	From *LimitFrom // the request says the limit; nil: the policy does
+}
+
+// LimitFrom is where a request says a limit.
+type LimitFrom struct {
+	Part    KeyPart // header, jwt or property
+	Default uint32  // where the request says no whole number; the Window's Limit, too
+	Max     uint32  // of a larger one
 }
 
 // Override gives the keys it matches other limits than the rule's. The first

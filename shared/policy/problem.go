@@ -98,6 +98,15 @@ const (
 	LogTooLong       Code = "log_too_long"      // units
 	EmptyBucket      Code = "empty_bucket"      // burst 0
 	BurstMisplaced   Code = "burst_misplaced"   // not a token bucket
+
+	NumberWithoutPlace Code = "number_without_place"
+	NumberManyPlaces   Code = "number_many_places"
+	NumberUntrusted    Code = "number_untrusted"   // label
+	NumberTrusted      Code = "number_trusted"     // label
+	NumberDefault      Code = "number_default"     // default and max
+	NumberOfBucket     Code = "number_of_bucket"   // of a token bucket
+	NumberOfOverride   Code = "number_of_override" // in an override
+
 	ElasticMisplaced Code = "elastic_misplaced" // not a window per key
 	JitterMisplaced  Code = "jitter_misplaced"  // not a fixed window
 	OffsetMisplaced  Code = "offset_misplaced"  // not a fixed window; algorithm

@@ -70,7 +70,7 @@ type FieldSchema struct {
 func Schema() []ObjectSchema {
 	list := []ObjectSchema{policyObject.ObjectSchema, quotaObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema}
 	list = append(list, keyObjects()...)
-	return append(list, limitObject.ObjectSchema, costObject.ObjectSchema, matchedCostObject.ObjectSchema,
+	return append(list, limitObject.ObjectSchema, requestsObject.ObjectSchema, costObject.ObjectSchema, matchedCostObject.ObjectSchema,
 		overrideObject.ObjectSchema, missingKeyObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema)
 }
 

@@ -18,9 +18,30 @@ type Subject struct {
 	Unlimited bool           // nothing is counted: the rule has no limits, or the key is unlimited
 	TooLong   bool           // a value was too long for a regular expression
 
+	// Said is what the request says of each of the rule's limits that requests say. It is
+	// empty where there is no request: then the defaults hold. Find reads it.
+	Said []Said
+
 	hashed  []byte
+	said    []limit.Window
 	shifted []limit.Window
 }
+
+// Said is a limit as a request says it, within the bounds of its LimitFrom.
+type Said struct {
+	Limit uint32
+	As    SaidAs
+}
+
+// SaidAs says how a request came by a limit.
+type SaidAs uint8
+
+// How a request may come by a limit.
+const (
+	SaidNothing SaidAs = iota // the default holds: the request says no whole number, or there is none
+	SaidSo                    // the number is the request's
+	SaidMore                  // max holds
+)
 
 // Subjects works out the subjects of one rule, alike for the filter, the quota service and
 // whoever asks either for a key's counters.
@@ -32,6 +53,7 @@ type Subjects struct {
 	domain    string
 	prefix    []byte // precedes a key in its stable hash
 	jitters   bool   // some window's grid is shifted by the key
+	numbered  bool   // requests say the limit of some window
 	overrides []overrideLimits
 }
 
@@ -62,6 +84,7 @@ func (p *Policy) Subjects(r *Rule) Subjects {
 	for _, l := range r.Limits {
 		s.Order = append(s.Order, slices.IndexFunc(s.Windows, l.Same))
 		s.jitters = s.jitters || l.Jitter > 0
+		s.numbered = s.numbered || l.From != nil
 	}
 	return s
 }
@@ -83,6 +106,9 @@ func (s *Subjects) Find(to *Subject) {
 		}
 	}
 	to.Windows = s.limits(to.Override)
+	if s.IsSaid(to) {
+		to.Windows = s.said(to)
+	}
 	to.Unlimited = len(to.Windows) == 0
 	to.Shadow = s.Rule.Mode == ModeShadow
 	if !s.jitters && s.Rule.EnforcePercent >= 100 {
@@ -98,6 +124,20 @@ func (s *Subjects) Find(to *Subject) {
 		}
 		to.Windows = to.shifted
 	}
+}
+
+// IsSaid reports whether the request says the limit of some window of the subject's key.
+func (s *Subjects) IsSaid(of *Subject) bool { return s.numbered && of.Override < 0 }
+
+// said are the rule's windows with the limits that the request says.
+func (s *Subjects) said(to *Subject) []limit.Window {
+	to.said = append(to.said[:0], s.Windows...)
+	for i := range to.Said {
+		if s.Rule.Limits[i].From != nil {
+			to.said[s.Order[i]].Limit = to.Said[i].Limit
+		}
+	}
+	return to.said
 }
 
 // holds reports whether every pattern of an override holds for its part of the key.
@@ -147,7 +187,14 @@ func (s *Subjects) Counter(suffix string, capacity uint32) state.CounterID {
 // Definition is what the quota service is told of the limits of an override's keys; of -1
 // of the rule's own. It has no number yet.
 func (s *Subjects) Definition(override int) quota.Definition {
-	windows := slices.Clone(s.limits(override))
+	return s.definition(s.limits(override))
+}
+
+// DefinitionSaid is Definition of the limits that a request says.
+func (s *Subjects) DefinitionSaid(of *Subject) quota.Definition { return s.definition(of.said) }
+
+func (s *Subjects) definition(of []limit.Window) quota.Definition {
+	windows := slices.Clone(of)
 	for i := range windows {
 		windows[i].Stamp, windows[i].FillNs = 0, 0
 	}

@@ -28,12 +28,17 @@ type run struct {
 	found   string            // the first violation
 }
 
-// runVariant is a configuration, in which one key may have limits of its own.
+// runVariant is a configuration, in which one key may have limits of its own, or each
+// request says the limits of its key.
 type runVariant struct {
 	Definition
 	override []limit.Window // key 0's
 	rule     []limit.Window // for Key.Rule
+	said     bool
 }
+
+// mostLimit is the most that a limit is, and that a request says.
+const mostLimit = 5
 
 type resetKey struct {
 	key    int
@@ -55,6 +60,7 @@ type runWorker struct {
 	key      []byte
 	keyIndex int
 	cost     uint32
+	said     uint32 // the limit that the request says
 	entry    Entry
 	hit      int
 	since    int64 // tick of the read
@@ -115,11 +121,13 @@ func (r *run) define(counter string, capacity uint32) runVariant {
 	windows := slices.Clone(floorShapes[r.random.IntN(len(floorShapes))])
 	slices.SortFunc(windows, limit.Window.Compare)
 	override := slices.Clone(windows)
+	said := r.random.IntN(3) == 0
 	for _, list := range [][]limit.Window{windows, override} {
 		for i := range list {
-			list[i].Limit = uint32(1 + r.random.IntN(5))
+			list[i].Limit = uint32(1 + r.random.IntN(mostLimit))
 			if list[i].Algorithm == limit.TokenBucket {
 				list[i].Burst = uint32(1 + r.random.IntN(5))
+				said = false // policies refuse it
 			}
 		}
 	}
@@ -129,16 +137,27 @@ func (r *run) define(counter string, capacity uint32) runVariant {
 	for i := range windows {
 		if windows[i].Algorithm == limit.SlidingWindowLog {
 			windows[i].Units = uint16(max(windows[i].Limit, override[i].Limit))
+			if said {
+				windows[i].Units = mostLimit
+			}
 		}
 	}
 	rule := Overridden(windows, []Override{{"key 0", override}})
-	return runVariant{definition(counter, capacity, windows...), override, rule}
+	return runVariant{definition(counter, capacity, windows...), override, rule, said}
 }
 
 // keyOf is a worker's key with the limits that its configuration gives it.
 func (r *run) keyOf(w *runWorker) Key {
 	v := &r.variant[w.variant]
-	return Key{Bytes: w.key, Windows: shifted(v.limitsOf(w.keyIndex), w.key), Rule: v.rule}
+	limits := v.limitsOf(w.keyIndex)
+	if v.said {
+		limits = slices.Clone(limits)
+		for i := range limits {
+			limits[i].Limit = (w.said + uint32(i)) % (mostLimit + 1)
+			limits[i].Units = v.Windows[i].Units
+		}
+	}
+	return Key{Bytes: w.key, Windows: shifted(limits, w.key), Rule: v.rule}
 }
 
 // limitsOf returns the windows with a key's limits.
@@ -264,7 +283,7 @@ func (r *run) advance(w *runWorker, backs bool) {
 	switch now := r.now(w); w.phase {
 	case 0:
 		w.keyIndex = r.random.IntN(r.keys)
-		w.key, w.cost = append(w.key[:0], byte(w.keyIndex)), 1
+		w.key, w.cost, w.said = append(w.key[:0], byte(w.keyIndex)), 1, uint32(r.random.IntN(mostLimit+1))
 		if r.random.IntN(6) == 0 {
 			w.cost = 1 + uint32(r.random.IntN(3))
 		}

@@ -144,7 +144,7 @@ func windowsText(windows []answer.Window) string {
 	for _, w := range windows {
 		of := "any number"
 		if w.Limit != nil {
-			of = strconv.FormatUint(uint64(*w.Limit), 10)
+			of = limitText(&w)
 		}
 		text := fmt.Sprintf("%d of %s per %s", w.Used, of, per(&w))
 		if w.Name != "" {

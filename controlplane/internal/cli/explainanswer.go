@@ -147,11 +147,23 @@ func windowSentence(w answer.Window) string {
 	if w.Unlimited || w.Limit == nil || w.Remaining == nil {
 		return fmt.Sprintf("%sunlimited per %s, %d used", name, per, w.Used)
 	}
-	text := fmt.Sprintf("%s%d per %s: %d used, %d left", name, *w.Limit, per, w.Used, *w.Remaining)
+	text := fmt.Sprintf("%s%s per %s: %d used, %d left", name, limitText(&w), per, w.Used, *w.Remaining)
 	if w.ResetMs > 0 {
 		text += ", new in " + span(w.ResetMs)
 	}
 	return text
+}
+
+// limitText is a window's limit, and where requests say it.
+func limitText(w *answer.Window) string {
+	text := strconv.FormatUint(uint64(*w.Limit), 10)
+	switch {
+	case w.LimitFrom == "":
+		return text
+	case w.LimitIs != "":
+		return text + " (" + w.LimitIs + " of " + printable.Text(w.LimitFrom) + ")"
+	}
+	return text + " (" + printable.Text(w.LimitFrom) + ")"
 }
 
 // leaseSentence says what the proxy holds, and where the limits' figures are from.

@@ -193,6 +193,14 @@ var dependencies = map[string][]*node{
 		{AnyOf: []*node{given("header"), given("query")}},
 		never(given("header"), given("query")),
 	},
+	"requests": {
+		{AnyOf: []*node{given("jwt"), given("property"), given("header")}},
+		never(given("jwt"), given("property")),
+		never(given("jwt"), given("header")),
+		never(given("property"), given("header")),
+		never(given("header"), not(is("trusted", true))),
+		never(given("jwt"), is("trusted", true)),
+	},
 	"override": {
 		{AnyOf: []*node{given("limits"), is("unlimited", true)}},
 		never(given("limits"), is("unlimited", true)),

@@ -73,7 +73,7 @@ var texts = map[string]string{
 	"jwt.provider": "Where jwt_authn puts the claims: its payload_in_metadata. It is payload in Istio, the provider's name in Envoy Gateway.",
 	"jwt.claim":    `The claim: its name, or a list of names that lead into others, such as [org, id] or [groups, "0"].`,
 
-	"limit.requests":   "Units allowed in the window, or that a token_bucket gains in it; 0 always denies. At most 512 for a sliding_window_log.",
+	"limit.requests":   "Units allowed in the window, or that a token_bucket gains in it; 0 always denies. At most 512 for a sliding_window_log. An object says where each request says the number; not for token_bucket, nor in overrides.",
 	"limit.per":        "Length of the window, 1ms to 366d: a duration such as 1h30m or 2w, or second, minute, hour, day, week, month or year, also in the plural and with a count before it. Months and years, for fixed_window only, are the calendar's: 1, 2, 3, 4, 6 or 12 months.",
 	"limit.name":       "The window's name in answers and headers; default is its index from 0. Unique in its rule and not only digits.",
 	"limit.algorithm":  "Default is the rule's.",
@@ -88,6 +88,13 @@ var texts = map[string]string{
 	"cost.default": "Cost where the request lacks it; from min to max.",
 	"cost.min":     "A smaller number counts as this. With 0 a client can switch its limit off.",
 	"cost.max":     "A larger number counts as this, and so does a value that cannot be read.",
+
+	"requests.jwt":      "A claim that Envoy's jwt_authn filter has verified.",
+	"requests.property": "An attribute of Envoy, by the segments of its path: dynamic metadata, filter state and what else Envoy or its filters set. One that the client chooses needs trusted.",
+	"requests.header":   "A request header, with trusted: true. Two different values are no number.",
+	"requests.trusted":  "Says that a proxy in front sets or removes this header, or attribute of the client's. Without it such a place is refused, as clients would choose their own limit.",
+	"requests.default":  "The limit of a request that says none: nothing is there, or no whole number in digits.",
+	"requests.max":      "A larger number counts as this. A log remembers so many requests of each key.",
 
 	"matched_cost.match": "Which requests have this cost. The last item may be without match: it is for all others, which otherwise cost 1. If a request may be read in several ways, the highest cost counts.",
 	"matched_cost.cost":  "Their cost.",

@@ -36,25 +36,27 @@ var textPatterns = map[string]string{
 	"header.scheme":       tokenPattern,
 	"address.header":      tokenPattern,
 	"cost.header":         tokenPattern,
+	"requests.header":     tokenPattern,
 }
 
 // itemCounts are the fewest and the most items of lists, by "OBJECT.FIELD"; a
 // most of 0 is any number.
 var itemCounts = map[string][2]int64{
-	"policy.rules":     {0, policy.MaxRules},
-	"policy.exempt":    {0, policy.MaxExempt},
-	"rule.key":         {0, policy.MaxKeyParts},
-	"rule.limits":      {0, policy.MaxWindows},
-	"rule.overrides":   {0, policy.MaxOverrides},
-	"match.hosts":      {1, 0},
-	"match.client_ips": {1, 0},
-	"rule.exempt":      {0, policy.MaxExempt},
-	"key.first_of":     {2, policy.MaxKeyParts},
-	"key.property":     {1, 0},
-	"match.methods":    {1, 0},
-	"match.paths":      {1, 0},
-	"override.key":     {1, policy.MaxKeyParts},
-	"override.limits":  {1, policy.MaxWindows},
+	"policy.rules":      {0, policy.MaxRules},
+	"policy.exempt":     {0, policy.MaxExempt},
+	"rule.key":          {0, policy.MaxKeyParts},
+	"rule.limits":       {0, policy.MaxWindows},
+	"rule.overrides":    {0, policy.MaxOverrides},
+	"match.hosts":       {1, 0},
+	"match.client_ips":  {1, 0},
+	"rule.exempt":       {0, policy.MaxExempt},
+	"key.first_of":      {2, policy.MaxKeyParts},
+	"key.property":      {1, 0},
+	"requests.property": {1, 0},
+	"match.methods":     {1, 0},
+	"match.paths":       {1, 0},
+	"override.key":      {1, policy.MaxKeyParts},
+	"override.limits":   {1, policy.MaxWindows},
 }
 
 var anyText = text("text", textPattern)
@@ -76,6 +78,7 @@ var choices = map[string][]*node{
 	"missing_key":      {word("skip", "deny", "share"), object("missing_key")},
 	"lease":            {word("auto", "off"), integer(1, policy.MaxLease)},
 	"cost":             {integer(1, math.MaxUint32), object("cost"), list(object("matched_cost"), 1, policy.MaxCosts)},
+	"requests":         {integer(0, math.MaxUint32), object("requests")},
 	"one_cost":         {integer(1, math.MaxUint32), object("cost")},
 	"header":           {text("text", tokenPattern), object("header")},
 	"path":             {word("full"), object("path")},

@@ -188,7 +188,11 @@ func (c *collector) end() Outcome {
 			if name == "" {
 				name = strconv.Itoa(j)
 			}
-			out.Use = append(out.Use, Use{Limit: name, Units: l.Max(), PeriodNs: l.PeriodNs, Months: l.Months(), Distribution: uses.Distribution()})
+			use := Use{Limit: name, Units: l.Max(), PeriodNs: l.PeriodNs, Months: l.Months(), Distribution: uses.Distribution()}
+			if l.From != nil {
+				use.Units, use.From = l.Most(), l.From.Part.Label()
+			}
+			out.Use = append(out.Use, use)
 		}
 	}
 	return c.Outcome

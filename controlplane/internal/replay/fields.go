@@ -28,6 +28,11 @@ func Fields(p *policy.Policy) []string {
 			need.match(&r.Exempt[j])
 		}
 		need.key(r.Key)
+		for j := range r.Limits {
+			if from := r.Limits[j].From; from != nil {
+				need.key([]policy.KeyPart{from.Part})
+			}
+		}
 		need.cost(&r.Cost)
 		for j := range r.Costs {
 			need.match(&r.Costs[j].Match)

@@ -96,8 +96,9 @@ type Client struct {
 // Use is how many units clients asked for in a limit's period, denied ones
 // included, in aligned periods.
 type Use struct {
-	Limit    string `json:"limit"` // name or index
-	Units    uint32 `json:"units"` // that the limit allows at most at once
+	Limit    string `json:"limit"`          // name or index
+	Units    uint32 `json:"units"`          // that the limit allows at most at once
+	From     string `json:"from,omitempty"` // where requests say the limit; Units is its max
 	PeriodNs int64  `json:"period_ns"`
 	Months   int64  `json:"months,omitempty"` // of a window of months: PeriodNs has 31 days for each
 	Distribution

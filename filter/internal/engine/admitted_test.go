@@ -22,12 +22,13 @@ type admitted struct {
 }
 
 type admittedHit struct {
-	at   int64
-	cost uint32
+	at    int64
+	cost  uint32
+	limit uint32 // when it came: requests may say it
 }
 
 func (a *admitted) add(w limit.Window, now int64, cost uint32) {
-	a.hits = append(a.hits, admittedHit{now, cost})
+	a.hits = append(a.hits, admittedHit{now, cost, w.Limit})
 	start := now
 	switch {
 	case w.Algorithm == limit.FixedWindow:
@@ -48,7 +49,11 @@ func (a *admitted) within(w limit.Window) bool {
 	case limit.SlidingWindowLog: // any interval of a period
 		return a.since(last-w.PeriodNs+1) <= uint64(w.Limit)
 	case limit.SlidingWindowCounter: // its bound for a whole period
-		return a.since(last-w.PeriodNs+1) <= 2*uint64(w.Limit)+1
+		most := uint64(0)
+		for _, h := range a.hits {
+			most = max(most, uint64(h.limit))
+		}
+		return a.since(last-w.PeriodNs+1) <= 2*most+1
 	case limit.TokenBucket: // any interval: the burst and what comes in it
 		for _, first := range a.hits {
 			most := new(big.Int).Mul(big.NewInt(last-first.at), big.NewInt(int64(w.Limit)))

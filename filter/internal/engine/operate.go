@@ -93,7 +93,7 @@ func (e *Engine) named(op Operation) (*decide.Subject, error) {
 	if err := r.Policy.ParseKey(&s.Key, op.Key); err != nil {
 		return nil, err
 	}
-	s.Cost, s.CostUnreadable = op.N, false
+	s.Cost, s.CostUnreadable, s.Said = op.N, false, s.Said[:0]
 	s.Begin(&r.Rule)
 	e.verdict.Add()
 	leases := op.Name == "leased"

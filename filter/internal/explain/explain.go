@@ -44,13 +44,11 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 		switch {
 		case len(missed) > 0:
 			x.Rules[i] = answer.ExplainedRule{Rule: p.Name, Outcome: answer.NotKnown, Why: "the description does not give " + strings.Join(missed, ", ")}
-			for _, name := range missed {
-				if p.Mode != policy.ModeShadow && !slices.Contains(x.DependsOn, name) {
-					x.DependsOn = append(x.DependsOn, name)
-				}
-			}
+			dependsOn(&x, p, missed)
 		case decided:
-			if a := subjects[0]; certain == "" && !a.Allowed && !a.Shadow {
+			open := dry.openLimits(subjects[0], &unmatched)
+			dependsOn(&x, p, open)
+			if a := subjects[0]; certain == "" && !a.Allowed && !a.Shadow && len(open) == 0 {
 				certain = p.Name
 			}
 			x.Rules[i] = matched(subjects[0])
@@ -72,6 +70,15 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 		}
 	}
 	return x.Append(b)
+}
+
+// dependsOn notes what the rule's verdict depends on and the description leaves open.
+func dependsOn(x *answer.Explanation, p *policy.Rule, open []string) {
+	for _, name := range open {
+		if p.Mode != policy.ModeShadow && !slices.Contains(x.DependsOn, name) {
+			x.DependsOn = append(x.DependsOn, name)
+		}
+	}
 }
 
 // The outcomes of a rule that did not decide. One that did has answer.Matches.
@@ -143,6 +150,19 @@ func (d *dryRun) unmatched(of *policy.Policy, p *policy.Rule, r *request.Request
 		}
 	}
 	return outcomeNoMatch, unexplained, missed
+}
+
+// openLimits names what says the subject's limits and is left open. The defaults stand in
+// for it.
+func (d *dryRun) openLimits(a *decide.Subject, r *request.Request) (open []string) {
+	p := a.Rule.Policy
+	for i := range p.Limits {
+		if from := p.Limits[i].From; from != nil && a.Rule.Subjects.IsSaid(&a.Subject) {
+			_, missed := d.readsPart(&from.Part, r)
+			open = append(open, missed...)
+		}
+	}
+	return open
 }
 
 // readsPart reports whether the request has a part of a key, and names what had to be known

@@ -147,3 +147,18 @@ func TestAFleetThatLosesMessages(t *testing.T) {
 		}
 	}
 }
+
+// Tenants whose tokens say limits of their own use them, and never more, though there are
+// more numbers than a stream has room for definitions.
+func TestAFleetWhoseRequestsSayTheirLimits(t *testing.T) {
+	for _, c := range []Config{
+		{Pattern: Even}, {Pattern: Moving}, {Pattern: Even, Lease: "off"}, {Pattern: Moving, Loss: 0.01},
+	} {
+		c.Limit, c.Said, c.Keys, c.PerSecond, c.LastNs = "2/1s", 1, 3000, 4000, 3*second
+		c.Proxies, c.Workers, c.TripNs, c.Seed = 3, 2, 2*ms, 1
+		r := Run(t, c)
+		t.Logf("%.2f %% used, %.3f asks a request", 100*r.Used(), float64(r.Asks)/float64(r.Requests))
+		require.LessOrEqual(t, r.Over, 0)
+		require.Greater(t, r.Used(), map[bool]float64{true: 0.8, false: 0.98}[c.Loss > 0])
+	}
+}

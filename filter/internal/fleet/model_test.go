@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
@@ -26,6 +27,7 @@ type Config struct {
 	Proxies   int
 	Workers   int // of a proxy, 1 if 0
 	Keys      int // 1 = all requests count for one key; more: Zipf 1.1
+	Said      int // requests say the limit: of each key it is another one, by so much
 	Pattern   Pattern
 	LastNs    int64   // how long
 	TripNs    int64   // to the service and back
@@ -155,8 +157,13 @@ func Run(t testing.TB, c Config) Result {
 	if most == "" {
 		most = "auto"
 	}
-	rules := fmt.Sprintf(`{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":[%q],"on_unavailable":"deny","lease":%s}`,
-		c.Limit, map[bool]string{true: most, false: `"` + most + `"`}[most[0] >= '0' && most[0] <= '9'])
+	limit := fmt.Sprintf("%q", c.Limit)
+	if c.Said > 0 {
+		requests, per, _ := strings.Cut(c.Limit, "/")
+		limit = fmt.Sprintf(`{"requests":{"header":"l","trusted":true,"default":%s,"max":1000000},"per":%q}`, requests, per)
+	}
+	rules := fmt.Sprintf(`{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":[%s],"on_unavailable":"deny","lease":%s}`,
+		limit, map[bool]string{true: most, false: `"` + most + `"`}[most[0] >= '0' && most[0] <= '9'])
 	c.Workers = max(c.Workers, 1)
 	var host *hosttest.Proxy
 	for i := range c.Proxies * c.Workers {
@@ -235,6 +242,9 @@ func (p *proxy) decide(context uint32) {
 	w, r := p.world, p.since[context]
 	p.host.Clock = w.now
 	p.host.Headers = map[string][]string{"u": {fmt.Sprint(r.key)}}
+	if w.config.Said > 0 {
+		p.host.Headers["l"] = []string{fmt.Sprint(w.limitOf(r.key))}
+	}
 	p.host.Calls = p.host.Calls[:0]
 	p.respond(context, p.engine.Decide(), true)
 }
@@ -351,10 +361,15 @@ func (p *proxy) broken(st *hosttest.QuotaStream) {
 	}
 }
 
+// limitOf is a key's limit: what the policy says, or its requests.
+func (w *world) limitOf(key int) int {
+	return int(w.proxies[0].engine.Leases.Definitions[0].Windows[0].Limit) + key*w.config.Said
+}
+
 func (w *world) sum() Result {
 	r := w.result
-	limit := int(w.proxies[0].engine.Leases.Definitions[0].Windows[0].Limit)
 	for win, wanted := range w.wanted {
+		limit := w.limitOf(win.key)
 		r.Possible += min(wanted, limit)
 		r.Over = max(r.Over, w.hits[win]-limit)
 	}

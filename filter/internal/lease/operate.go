@@ -36,13 +36,13 @@ func (c *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, now int64
 	}
 	e := new(state.LeaseEntry)
 	s.Lease, e.NowNs = e, c.worker.host.Monotonic()
-	if c.table.Read(e, s.Key.Bytes, now, e.NowNs) != state.OK {
+	if c.table.Read(e, c.keyOf(s), now, e.NowNs) != state.OK {
 		return 0, local.ErrStore
 	}
 	if c.isSilent(e) && c.checkLocal(s, now) == decide.Failed {
 		return 0, local.ErrStore
 	}
-	return int64(e.Left(e.NowNs)), nil
+	return int64(e.Left(e.NowNs)) + c.leftSaid(s, now), nil
 }
 
 // Clean frees what counts nothing: where a lease holds nothing, too.

@@ -36,6 +36,7 @@ type Source struct {
 	got   *Part       // what the service has said to its request, if that has waited
 	taken state.Grant // from leaseTable: the grant that the units were of
 
+	key    []byte         // of keyOf
 	shares []limit.Window // this proxy's share of the limits
 	usage  limit.Usage
 }
@@ -88,7 +89,7 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 		c.from = ownGrant
 		return decide.Granted
 	}
-	status := c.table.Read(e, s.Key.Bytes, now, e.NowNs)
+	status := c.table.Read(e, c.keyOf(s), now, e.NowNs)
 	if status == state.OK && e.Ahead { // by a newer time it can be read
 		status = c.table.Reread(e, now, c.worker.host.Monotonic())
 	}

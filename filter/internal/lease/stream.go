@@ -35,7 +35,7 @@ func (c *Client) flush(now int64) {
 		message := &m.Asks[n]
 		*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
 		for i := range a.parts {
-			c.define(a.parts[i].Definition)
+			c.define(a.parts[i].definition)
 			message.Parts = append(message.Parts, a.parts[i].Part)
 		}
 	}
@@ -69,12 +69,17 @@ func (c *Client) send(m *quota.Asks, now int64) bool {
 	return true
 }
 
-// define puts a definition into the message, if the stream has not had it.
-func (c *Client) define(id uint32) {
-	if !c.stream.defined[id] {
-		c.stream.defined[id] = true
-		c.asks.Definitions = append(c.asks.Definitions, c.worker.Definitions[id])
+// define puts a definition into the message, if the stream has not had it. It forgets which
+// the stream has had before the service does: of the last quota.MaxDefinitions it drops none.
+func (c *Client) define(d *quota.Definition) {
+	if c.stream.defined[d.ID] {
+		return
 	}
+	if len(c.stream.defined) >= quota.MaxDefinitions {
+		clear(c.stream.defined)
+	}
+	c.stream.defined[d.ID] = true
+	c.asks.Definitions = append(c.asks.Definitions, *d)
 }
 
 // ensureOpen opens a stream if there is none and it is time to.
@@ -215,7 +220,7 @@ func (c *Client) distribute(a *ask, i int, said *quota.Answer, waiters []*waiter
 	} else {
 		g.Grant = said.Grants[i]
 	}
-	g.bound(quota.MostWaitNs(c.worker.Definitions[part.Definition].Windows))
+	g.bound(quota.MostWaitNs(part.definition.Windows))
 	g.endNs = a.sentNs + g.ValidNs
 	for _, st := range g.Windows {
 		g.standings = append(g.standings, state.Standing{Used: st.Used, ResetNs: g.nowNs + st.ResetNs})
@@ -252,4 +257,4 @@ func (c *Client) concernsMore(a *ask, said *quota.Answer) bool {
 }
 
 // countsDenied reports whether an ask for it counts even where it is denied.
-func (c *Client) countsDenied(p *Part) bool { return c.worker.Definitions[p.Definition].CountDenied }
+func (c *Client) countsDenied(p *Part) bool { return p.definition.CountDenied }

@@ -35,6 +35,9 @@ type Worker struct {
 	crowded bool    // too many wait already
 	ahead   []Part  // what requests to come will soon need, and nobody has asked for
 
+	said   map[string]*quota.Definition // by rule and limits: those that requests have said
+	lastID uint32                       // of the newest of them
+
 	leased []leased
 	lookNs int64            // when to look at the first of them
 	idleNs int64            // the shortest time after which one is idle, 0 = none is held
@@ -43,7 +46,7 @@ type Worker struct {
 
 // NewWorker returns a worker without rules.
 func NewWorker(host Clock, tables *state.Tables, domain string) *Worker {
-	return &Worker{host: host, tables: tables, domain: domain, sources: map[*decide.Rule]*Source{}}
+	return &Worker{host: host, tables: tables, domain: domain, sources: map[*decide.Rule]*Source{}, said: map[string]*quota.Definition{}}
 }
 
 // Add gives a rule its source of units. fallback is the table that counts in the place of a
@@ -76,9 +79,10 @@ func (w *Worker) SetProxies(n uint32) {
 // Part is what a request needs of one key and this proxy has not, and what it has got of it.
 type Part struct {
 	quota.Part
-	subject *decide.Subject
-	source  *Source
-	place   state.Place
+	definition *quota.Definition
+	subject    *decide.Subject
+	source     *Source
+	place      state.Place
 
 	grant *grant // the answer, nil until it has come
 	units uint32 // of it, which the request has not taken
@@ -99,9 +103,9 @@ func (w *Worker) AppendParts(dst []Part, v *decide.Verdict) []Part {
 
 // part is what is asked for the subject's key.
 func (c *Source) part(s *decide.Subject, cost uint32) Part {
-	e := s.Lease
-	p := Part{subject: s, source: c, place: e.Place(), Part: quota.Part{
-		Definition: c.first + uint32(s.Override+1), Key: c.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
+	e, d := s.Lease, c.definition(s)
+	p := Part{definition: d, subject: s, source: c, place: e.Place(), Part: quota.Part{
+		Definition: d.ID, Key: c.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
 		Spent: e.Uncharged, Shadow: s.Shadow,
 	}}
 	if c.leases {

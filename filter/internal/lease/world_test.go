@@ -3,6 +3,9 @@ package lease_test
 import (
 	"flag"
 	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,20 +20,34 @@ type law struct {
 	// atOnce makes each answer arrive at once. Where nothing can be leased a request is
 	// counted when it is granted, not when its answer has arrived.
 	atOnce bool
+	// said says that requests say the limit, at most 40, and what holds for those admitted
+	// that say n or less: the units of each were granted where no more than n were used.
+	said func(n int64) func(at []int64) bool
 }
 
 var laws = []law{
-	{`"40/1s"`, func(at []int64) bool {
-		return mostIn(at, func(from int64) int64 { return from - from%second + second }) <= 40
-	}, false},
-	{`{"requests":40,"per":"1s","algorithm":"sliding_window_log"}`, withinAny(40, second), true},
-	{`{"requests":40,"per":"12s","algorithm":"sliding_window_log"}`, withinAny(40, 12*second), false},
-	{`{"requests":40,"per":"20s","algorithm":"token_bucket"}`, bucket(40, 20*second), false},
-	{`{"requests":40,"per":"1s","algorithm":"token_bucket","burst":20}`, func(at []int64) bool {
+	{limits: `"40/1s"`, holds: alignedTo(40)},
+	{limits: `{"requests":40,"per":"1s","algorithm":"sliding_window_log"}`, holds: withinAny(40, second), atOnce: true},
+	{limits: `{"requests":40,"per":"12s","algorithm":"sliding_window_log"}`, holds: withinAny(40, 12*second)},
+	{limits: `{"requests":40,"per":"20s","algorithm":"token_bucket"}`, holds: bucket(40, 20*second)},
+	{limits: `{"requests":40,"per":"1s","algorithm":"token_bucket","burst":20}`, atOnce: true, holds: func(at []int64) bool {
 		return withinBucket(at, 20, second/40)
-	}, true},
-	{`{"requests":40,"per":"1s","algorithm":"fixed_window_per_key"}`, withinAny(80, second), false},
-	{`"40/1s",{"requests":60,"per":"12s","algorithm":"sliding_window_log"}`, withinAny(60, 12*second), false},
+	}},
+	{limits: `{"requests":40,"per":"1s","algorithm":"fixed_window_per_key"}`, holds: withinAny(80, second)},
+	{limits: `"40/1s",{"requests":60,"per":"12s","algorithm":"sliding_window_log"}`, holds: withinAny(60, 12*second)},
+	{limits: `{"requests":` + fromV + `,"per":"1s"}`, said: alignedTo},
+	{limits: `{"requests":` + fromV + `,"per":"12s","algorithm":"sliding_window_log"}`, said: func(n int64) func([]int64) bool { return withinAny(int(n), 12*second) }},
+	{limits: `{"requests":` + fromV + `,"per":"1s","algorithm":"fixed_window_per_key"}`, said: func(n int64) func([]int64) bool { return withinAny(int(2*n), second) }},
+}
+
+// fromV is a limit that the second header of a request says.
+const fromV = `{"header":"v","trusted":true,"default":0,"max":40}`
+
+// alignedTo holds where no window of a second has more than n.
+func alignedTo(n int64) func(at []int64) bool {
+	return func(at []int64) bool {
+		return mostIn(at, func(from int64) int64 { return from - from%second + second }) <= int(n)
+	}
 }
 
 // mostIn is how many instants lie in one window, which begins where it likes and
@@ -122,10 +139,31 @@ func runWorld(t *testing.T, law law, seed uint64) (most int) {
 		}
 	}
 	for user, at := range admitted {
-		require.True(t, law.holds(at), "seed %d: %s got too much", seed, user)
+		if law.said != nil {
+			at = law.saying(t, admitted, user, seed)
+		} else {
+			require.True(t, law.holds(at), "seed %d: %s got too much", seed, user)
+		}
 		most = max(most, len(at))
 	}
 	return most
+}
+
+// saying checks what was admitted of a user's requests that say no more than this one. It
+// returns when these were.
+func (l *law) saying(t *testing.T, admitted map[string][]int64, user string, seed uint64) (at []int64) {
+	name, said, _ := strings.Cut(user, " ")
+	n, err := strconv.ParseInt(said, 10, 64)
+	require.NoError(t, err)
+	for other, instants := range admitted {
+		otherName, otherSaid, _ := strings.Cut(other, " ")
+		if m, _ := strconv.ParseInt(otherSaid, 10, 64); otherName == name && m <= n {
+			at = append(at, instants...)
+		}
+	}
+	slices.Sort(at)
+	require.True(t, l.said(min(n, 40))(at), "seed %d: requests of %s that say %d or less got too much", seed, name, n)
+	return at
 }
 
 // live lets something happen to the worker. pass makes time pass.
@@ -133,7 +171,11 @@ func (w *worker) live(dice *rand.Rand, s *service, law law, pass func(ns int64),
 	open := w.stream != nil
 	switch n := dice.IntN(20); {
 	case n < 9:
-		w.request([]string{"a", "b"}[dice.IntN(2)])
+		user := []string{"a", "b"}[dice.IntN(2)]
+		if law.said != nil {
+			user += " " + []string{"8", "20", "40", "1000"}[dice.IntN(4)]
+		}
+		w.request(user)
 	case n < 12 && open && len(w.stream.Asks) > 0:
 		if s.Serve(w.t, w.stream); law.atOnce && len(w.stream.Answers) > 0 {
 			w.deliver()

@@ -78,6 +78,7 @@ func Windows(a *decide.Subject, now int64) []answer.Window {
 		if !w.Unlimited {
 			limit, left := w.Max(), w.Remaining(u, a.Now())
 			all[i].Limit, all[i].Remaining = &limit, &left
+			all[i].From(a.Rule.Policy, i, &a.Subject)
 		}
 	}
 	return all

@@ -1,8 +1,6 @@
 package rules
 
 import (
-	"strings"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -83,34 +81,9 @@ func (c *cost) read(r *request.Request) (units uint32, unreadable bool) {
 	if !present && !doubtful {
 		return c.Default, false
 	}
-	n, ok := parseCost(text)
+	n, ok := wholeNumber(text)
 	if !ok || doubtful {
 		return c.Max, true
 	}
 	return max(c.Min, min(n, c.Max)), false
-}
-
-// oneOf returns the first value of a header, and whether there is another one.
-func oneOf(joined string) (first string, others bool) {
-	first, rest, more := strings.Cut(joined, ",")
-	first = strings.Trim(first, " \t")
-	for value := ""; more && !others; {
-		value, rest, more = strings.Cut(rest, ",")
-		others = strings.Trim(value, " \t") != first
-	}
-	return first, others
-}
-
-// parseCost reads a plain decimal number, digits and nothing else, holding one too
-// large at the end of the range.
-func parseCost(s string) (n uint32, ok bool) {
-	sum := uint64(0)
-	for i := range len(s) {
-		digit := s[i] - '0'
-		if digit > 9 {
-			return 0, false
-		}
-		sum = min(sum*10+uint64(digit), 1<<32-1)
-	}
-	return uint32(sum), s != ""
 }

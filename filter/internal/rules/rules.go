@@ -25,6 +25,7 @@ type Rule struct {
 	exempt []Match
 	always bool // every request is for the rule
 	key    []KeyPart
+	limits []limitFrom
 	cost   Costs
 }
 
@@ -49,7 +50,7 @@ func New(p *policy.Policy, source request.Source) *Rules {
 func compileRule(req *request.Request, p *policy.Policy, r *policy.Rule) Rule {
 	out := Rule{
 		Rule: decide.NewRule(p, r), match: Compile(req, &r.Match, false), exempt: compileAll(req, r.Exempt),
-		key: CompileKey(req, r.Key), cost: CompileCosts(req, r),
+		key: CompileKey(req, r.Key), limits: compileLimits(req, r), cost: CompileCosts(req, r),
 	}
 	out.always = out.match.IsEmpty() && len(out.exempt) == 0
 	return out
@@ -120,6 +121,9 @@ func (r *Rule) subject(s *decide.Subject, req *request.Request) bool {
 	}
 	if s.Cost, s.CostUnreadable = r.cost.Read(req); s.CostUnreadable {
 		r.Metrics.CostUnreadable++
+	}
+	if len(r.limits) > 0 {
+		s.Said = appendSaid(s.Said[:0], r.limits, req)
 	}
 	s.Begin(&r.Rule)
 	if !complete && r.Policy.MissingKey == policy.MissingDeny {

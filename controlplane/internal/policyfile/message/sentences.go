@@ -82,8 +82,18 @@ var sentences = map[policy.Code]string{
 		" of them, not {1}: use sliding_window_counter",
 	policy.LogsTooLong: "the logs remember {1} requests a key together (overrides and rules of the same counter included), " +
 		"more than a counter has room for: one log of " + strconv.Itoa(limit.MaxLog) + " fits; use sliding_window_counter for the larger",
-	policy.EmptyBucket:      "must be at least 1, not 0: a bucket that holds nothing always denies",
-	policy.BurstMisplaced:   "only token_bucket has a burst: remove it, or set algorithm to token_bucket",
+	policy.EmptyBucket:    "must be at least 1, not 0: a bucket that holds nothing always denies",
+	policy.BurstMisplaced: "only token_bucket has a burst: remove it, or set algorithm to token_bucket",
+
+	policy.NumberWithoutPlace: "must name where a request says the limit: write jwt: {provider: corp, claim: rpm}, property: [metadata, filter_metadata, …] or header: x-limit",
+	policy.NumberManyPlaces:   "has several places where a request says the limit: keep one of jwt, property and header",
+	policy.NumberUntrusted:    "a client can send any {1} and so choose its limit: name a jwt claim or metadata, or add trusted: true if a proxy in front sets or removes it",
+	policy.NumberTrusted:      "{1} does not come from the client, so there is nothing to trust: remove it",
+	policy.NumberDefault:      "must be at most max, which is {2}, not {1}",
+	policy.NumberOfBucket: "a token bucket's limit cannot come from a request, because a client would get tokens back when its record is evicted and its number grows: " +
+		"write a number, or use another algorithm",
+	policy.NumberOfOverride: "an override gives its keys a number: write one, or let overrides leave out keys whose limit comes from the request",
+
 	policy.ElasticMisplaced: "only fixed_window_per_key can be elastic: remove it, or set algorithm to fixed_window_per_key",
 	policy.JitterMisplaced:  "only fixed_window has jitter: remove it, or set algorithm to fixed_window",
 	policy.OffsetMisplaced:  "only fixed_window has an offset, not {1}: remove it, or set algorithm to fixed_window",

@@ -27,6 +27,7 @@ var (
 		"missing_key":      "skip, deny, share or an object such as {deny: {status: 401}}",
 		"lease":            "auto, off or a number of units from 1 to " + strconv.Itoa(policy.MaxLease),
 		"cost":             "a whole number from 1 to 4294967295, an object such as {header: x-cost} or a list such as [{match: …, cost: 10}]",
+		"requests":         "a whole number from 0 to 4294967295 or an object such as {jwt: {provider: corp, claim: rpm}, default: 100, max: 10000}",
 		"one_cost":         "a whole number from 1 to 4294967295 or an object such as {header: x-cost}",
 		"percent":          `a percentage from 1 to 100 such as 25 or "25%"`,
 		"path":             `"full" or an object such as {segment: 1}`,

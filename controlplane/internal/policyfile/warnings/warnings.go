@@ -92,7 +92,7 @@ func (c *collector) rule(v value, r *policy.Rule, manage *policy.Manage) {
 }
 
 func (c *collector) inexact(v value, w policy.Limit) {
-	if w.Algorithm == limit.SlidingWindowCounter && w.Limit == 1 {
+	if w.Algorithm == limit.SlidingWindowCounter && w.Most() == 1 {
 		c.warn(v, "a sliding_window_counter of 1 lets two requests through across a boundary, "+
 			"one late in a window and one early in the next: use sliding_window_log, which is exact")
 	}
@@ -113,6 +113,9 @@ func (c *collector) tooDear(v value, r *policy.Rule) {
 	}
 	for i, w := range r.Limits {
 		at, room := v.field("limits").item(i), w.Max()
+		if w.From != nil {
+			room = w.Most()
+		}
 		each := func(cost uint32) string {
 			return ": each costs at least " + strconv.FormatUint(uint64(cost), 10) + ", and " + strconv.FormatUint(uint64(room), 10) + " is the most that fits"
 		}

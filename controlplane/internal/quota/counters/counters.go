@@ -166,6 +166,7 @@ func (s *subject) windows(found *quota.Found) []answer.Window {
 			most := w.Max()
 			left := most - min(st.Used, most)
 			a.Limit, a.Remaining = &most, &left
+			a.From(s.rule, i, &s.Subject)
 		}
 		all = append(all, a)
 	}

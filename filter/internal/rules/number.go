@@ -1,0 +1,92 @@
+package rules
+
+import (
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// limitFrom is a compiled policy.LimitFrom.
+type limitFrom struct {
+	*policy.LimitFrom // nil: requests do not say the limit
+	part              KeyPart
+}
+
+// compileLimits compiles where requests say the rule's limits, one for each limit; none
+// where they say none.
+func compileLimits(r *request.Request, p *policy.Rule) (list []limitFrom) {
+	for i := range p.Limits {
+		from := p.Limits[i].From
+		if from == nil {
+			continue
+		}
+		if list == nil {
+			list = make([]limitFrom, len(p.Limits))
+		}
+		list[i] = limitFrom{from, CompileKey(r, []policy.KeyPart{from.Part})[0]}
+	}
+	return list
+}
+
+// appendSaid appends what the request says of each limit.
+func appendSaid(said []policy.Said, list []limitFrom, r *request.Request) []policy.Said {
+	for i := range list {
+		var one policy.Said
+		if list[i].LimitFrom != nil {
+			one = list[i].read(r)
+		}
+		said = append(said, one)
+	}
+	return said
+}
+
+// read returns the limit that the request says: the default where it says no whole number,
+// or two of them.
+func (f *limitFrom) read(r *request.Request) policy.Said {
+	var (
+		text            string
+		present, others bool
+	)
+	if f.Part.Kind == policy.KeyHeader {
+		text, present = r.JoinedHeader(f.part.number)
+	} else {
+		text, present = f.part.read(r)
+	}
+	if f.Part.Origin() == policy.Sent {
+		text, others = oneOf(text)
+	}
+	n, ok := wholeNumber(text)
+	switch {
+	case !present || others || !ok:
+		return policy.Said{Limit: f.Default}
+	case n > f.Max:
+		return policy.Said{Limit: f.Max, As: policy.SaidMore}
+	}
+	return policy.Said{Limit: n, As: policy.SaidSo}
+}
+
+// oneOf returns the first value of a header, and whether there is another one.
+func oneOf(joined string) (first string, others bool) {
+	first, rest, more := strings.Cut(joined, ",")
+	first = strings.Trim(first, " \t")
+	for value := ""; more && !others; {
+		value, rest, more = strings.Cut(rest, ",")
+		others = strings.Trim(value, " \t") != first
+	}
+	return first, others
+}
+
+// wholeNumber reads a plain decimal number, digits and nothing else, holding one too
+// large at the end of the range.
+func wholeNumber(s string) (n uint32, ok bool) {
+	sum := uint64(0)
+	for i := range len(s) {
+		digit := s[i] - '0'
+		if digit > 9 {
+			return 0, false
+		}
+		sum = min(sum*10+uint64(digit), 1<<32-1)
+	}
+	return uint32(sum), s != ""
+}
