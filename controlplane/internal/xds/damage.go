@@ -15,7 +15,7 @@ import (
 func (l *Ledger) Damaged() []uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.damaged)
+	return slices.Clone(l.track.damaged)
 }
 
 // isDamaged reads a revision, so that damage is known before a proxy needs it.
@@ -29,14 +29,10 @@ func (l *Ledger) isDamaged(ctx context.Context, number uint64) bool {
 func (l *Ledger) withdraw(number uint64) (ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if slices.Contains(l.damaged, number) {
-		return false
+	if ok = l.track.withdraw(number); ok {
+		l.broadcastOffers()
 	}
-	l.revisions = slices.DeleteFunc(slices.Clone(l.revisions), func(m mark) bool { return m.number == number })
-	l.damaged = append(l.damaged, number)
-	slices.Sort(l.damaged)
-	l.broadcastOffers()
-	return true
+	return ok
 }
 
 // logDamage logs that revisions are damaged.

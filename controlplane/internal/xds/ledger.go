@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +24,7 @@ type Ledger struct {
 	store store.Store
 
 	mu           sync.Mutex
-	revisions    []mark   // ascending, without those that are damaged
-	damaged      []uint64 // ascending
+	track        track
 	proxies      map[store.Identity]*proxy
 	streams      int            // open ones, with a session or still without
 	streamsOf    map[string]int // the same by origin
@@ -54,6 +52,7 @@ type session struct {
 	id        uint64
 	who       store.Identity
 	node      node
+	track     *track // what it is offered
 	peer      string
 	connected time.Time
 
@@ -96,23 +95,19 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	before := make(map[uint64]mark, len(l.revisions))
-	for _, m := range l.revisions {
-		before[m.number] = m
-	}
-	damaged := l.damaged
-	l.revisions, l.damaged = l.revisions[:0], nil
+	before := l.track
+	l.track = track{}
 	for _, s := range slices.Backward(list) {
-		_, known := before[s.Number]
-		if s.Damaged || slices.Contains(damaged, s.Number) || !known && l.isDamaged(ctx, s.Number) {
-			l.damaged = append(l.damaged, s.Number)
+		known := before.find(s.Number)
+		if s.Damaged || slices.Contains(before.damaged, s.Number) || known == nil && l.isDamaged(ctx, s.Number) {
+			l.track.damaged = append(l.track.damaged, s.Number)
 			continue
 		}
-		// Marks never go away; one that the store failed to keep stays here.
-		b := before[s.Number]
-		l.revisions = append(l.revisions, mark{
-			number: s.Number, acked: s.Acked || b.acked, nacked: s.Nacked || b.nacked,
-		})
+		m := mark{number: s.Number, acked: s.Acked, nacked: s.Nacked}
+		if known != nil { // marks never go away; one that the store failed to keep stays here
+			m.acked, m.nacked = m.acked || known.acked, m.nacked || known.nacked
+		}
+		l.track.revisions = append(l.track.revisions, m)
 	}
 	l.broadcastOffers()
 	return nil
@@ -166,7 +161,7 @@ func (l *Ledger) open(id uint64, who store.Identity, n node, peer string) (s *se
 		p = newProxy(store.Proxy{SAN: who.SAN, Node: who.Node})
 		l.proxies[who] = p
 	}
-	s = &session{id: id, who: who, node: n, peer: peer, connected: l.now(), replies: map[uint64]bool{}}
+	s = &session{id: id, who: who, node: n, track: &l.track, peer: peer, connected: l.now(), replies: map[uint64]bool{}}
 	p.sessions[id] = s
 	p.gone = time.Time{}
 	l.broadcast()
@@ -214,7 +209,7 @@ func (l *Ledger) subscribe(s *session, holds uint64, fresh bool) {
 	defer l.mu.Unlock()
 	known := l.proxies[s.who].known
 	s.subscribed = true
-	s.stance = stance{acked: known.Acked, since: l.newest()}
+	s.stance = stance{acked: known.Acked, since: s.track.newest()}
 	s.runs = holds
 	s.stranger = !fresh && holds == 0
 	if !fresh {
@@ -249,7 +244,7 @@ func (l *Ledger) want(s *session) (number uint64, ok bool) {
 	if !s.subscribed || s.inFlight {
 		return 0, false
 	}
-	number = offer(l.revisions, s.stance)
+	number = s.track.offer(s.stance)
 	return number, number != 0 && number != s.holds && number != s.unsendable
 }
 
@@ -269,7 +264,7 @@ func (l *Ledger) startPush(s *session) (d due, ok bool) {
 		return d, false
 	}
 	return due{
-		number: number, withdrawal: s.stance.hasRefused(l.newest()) && s.stance.misses > 0,
+		number: number, withdrawal: s.stance.hasRefused(s.track.newest()) && s.stance.misses > 0,
 		era: l.era, times: l.proxies[s.who].countPush(number),
 	}, true
 }
@@ -317,14 +312,8 @@ func (l *Ledger) reported(ctx context.Context, s *session, number uint64) error 
 func (l *Ledger) settle(s *session, a store.Reply) {
 	p := l.proxies[s.who]
 	p.known = p.known.After(a)
-	if i, ok := slices.BinarySearchFunc(l.revisions, a.Revision, func(m mark, n uint64) int {
-		return cmp.Compare(m.number, n)
-	}); ok {
-		m := &l.revisions[i]
-		if before := *m; a.Accepted && !before.acked || !a.Accepted && !before.nacked {
-			m.acked, m.nacked = before.acked || a.Accepted, before.nacked || !a.Accepted
-			defer l.broadcastOffers()
-		}
+	if s.track.settle(a) {
+		defer l.broadcastOffers()
 	}
 	s.note(a.Revision, a.Accepted)
 	before := s.stance.refused

@@ -111,12 +111,12 @@ func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
 				continue
 			}
 			o := ProxyOutcome{
-				SAN: id.SAN, Node: id.Node, Shared: connected[id.Node] > 1, Revision: number, Outcome: l.outcome(s, number),
+				SAN: id.SAN, Node: id.Node, Shared: connected[id.Node] > 1, Revision: number, Outcome: s.outcome(number),
 			}
 			switch o.Outcome {
 			case Nacked:
 				o.Text = p.known.NackText
-				if good := offer(l.revisions, s.stance); good < number {
+				if good := s.track.offer(s.stance); good < number {
 					o.Fallback = good // else a newer revision is there by now
 				}
 			case Unsent:
@@ -134,7 +134,7 @@ func (l *Ledger) outcomes(number uint64) map[store.Identity]ProxyOutcome {
 	return all
 }
 
-func (l *Ledger) outcome(s *session, number uint64) Outcome {
+func (s *session) outcome(number uint64) Outcome {
 	if !s.subscribed {
 		return Unsent
 	}
@@ -144,16 +144,16 @@ func (l *Ledger) outcome(s *session, number uint64) Outcome {
 		}
 		return Nacked
 	}
-	if l.newest() < number || s.inFlight {
+	if s.track.newest() < number || s.inFlight {
 		return Waiting
 	}
-	want := offer(l.revisions, s.stance)
+	want := s.track.offer(s.stance)
 	switch {
 	case want != 0 && want == s.unsendable:
 		return Unsent
 	case want != 0 && want != s.holds:
 		return Waiting // about to be pushed
-	case l.newest() > number:
+	case s.track.newest() > number:
 		return Superseded
 	default:
 		return Withheld

@@ -25,27 +25,7 @@ func (s *Server) prune(ctx context.Context) error {
 func (l *Ledger) removeOutdated(keep int) (numbers []uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	old := len(l.revisions) - keep
-	if keep == 0 || len(l.revisions) == 0 {
-		return nil
-	}
-	var used map[uint64]bool
-	if old > 0 {
-		used = l.inUse()
-	}
-	kept := l.revisions[:0:0]
-	for i, m := range l.revisions {
-		if i < old && !used[m.number] {
-			numbers = append(numbers, m.number)
-		} else {
-			kept = append(kept, m)
-		}
-	}
-	l.revisions = kept
-	// Damaged ones go with those of their age.
-	for len(l.damaged) > 0 && l.damaged[0] < kept[0].number { // the newest is always kept
-		numbers, l.damaged = append(numbers, l.damaged[0]), l.damaged[1:]
-	}
+	numbers = l.track.removeOutdated(keep, l.inUse)
 	slices.Sort(numbers)
 	return numbers
 }
@@ -53,12 +33,12 @@ func (l *Ledger) removeOutdated(keep int) (numbers []uint64) {
 // inUse returns the revisions that proxies run, are about to run, or fall back
 // on, and the one that an unknown proxy would fall back on. The caller holds mu.
 func (l *Ledger) inUse() map[uint64]bool {
-	used := map[uint64]bool{lastGood(l.revisions, stance{}): true}
+	used := map[uint64]bool{lastGood(l.track.revisions, stance{}): true}
 	for _, p := range l.proxies {
 		used[p.known.Acked] = true
 		for _, s := range p.sessions {
 			used[s.runs], used[s.stance.acked], used[s.pushed] = true, true, true
-			used[offer(l.revisions, s.stance)], used[lastGood(l.revisions, s.stance)] = true, true
+			used[s.track.offer(s.stance)], used[lastGood(s.track.revisions, s.stance)] = true, true
 		}
 	}
 	return used

@@ -75,7 +75,7 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 	st.Runs = p.known.Acked
 	if st.Connected {
 		st.Runs = shown.runs
-		st.Offered = offer(l.revisions, shown.stance)
+		st.Offered = shown.track.offer(shown.stance)
 	}
 	st.Since = st.Since.UTC()
 	st.Processes = l.processes(p)
@@ -118,8 +118,8 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 		return fmt.Sprintf("refused revision %d, left alone until the next", st.Nacked)
 	case st.Offered != 0 && st.Offered != st.Runs:
 		return fmt.Sprintf("runs revision %d, gets %d", st.Runs, st.Offered)
-	case l.newest() > st.Runs:
-		return fmt.Sprintf("runs revision %d, %d is withheld: others refused it", st.Runs, l.newest())
+	case shown.track.newest() > st.Runs:
+		return fmt.Sprintf("runs revision %d, %d is withheld: others refused it", st.Runs, shown.track.newest())
 	case st.Streams > 1:
 		return fmt.Sprintf("connected, %d streams", st.Streams)
 	}
@@ -152,7 +152,7 @@ func (l *Ledger) processes(p *proxy) []string {
 func (l *Ledger) Newest() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.newest()
+	return l.track.newest()
 }
 
 // Behind returns how many connected proxies do not run the newest revision, or not in
@@ -162,9 +162,10 @@ func (l *Ledger) Behind() int {
 	defer l.mu.Unlock()
 	n := 0
 	for _, p := range l.proxies {
-		lacks := l.newest() > 0 && len(p.unserved()) > 0
+		unserved := len(p.unserved()) > 0
 		for _, s := range p.sessions {
-			if s.subscribed && s.runs != l.newest() || lacks {
+			newest := s.track.newest()
+			if s.subscribed && s.runs != newest || unserved && newest > 0 {
 				n++
 				break
 			}
@@ -200,15 +201,7 @@ func asksFor(unserved []string) string {
 func (l *Ledger) Current() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return offer(l.revisions, stance{since: l.newest()})
-}
-
-// newest is Newest for callers that hold mu.
-func (l *Ledger) newest() uint64 {
-	if len(l.revisions) == 0 {
-		return 0
-	}
-	return l.revisions[len(l.revisions)-1].number
+	return l.track.current()
 }
 
 // asks notes what the session wants, and no longer wants, that is not served.

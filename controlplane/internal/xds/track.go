@@ -1,0 +1,98 @@
+package xds
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
+)
+
+// track is a policy as proxies are offered it: its revisions, and what the fleet made
+// of them. The Ledger's mu guards it. A nil track is that of a proxy to which no policy
+// is offered.
+type track struct {
+	revisions []mark   // ascending, without those that are damaged
+	damaged   []uint64 // ascending
+}
+
+// newest returns the number of the newest revision, 0 if there is none.
+func (t *track) newest() uint64 {
+	if t == nil || len(t.revisions) == 0 {
+		return 0
+	}
+	return t.revisions[len(t.revisions)-1].number
+}
+
+// offer is the revision that a proxy should hold, 0 for none.
+func (t *track) offer(p stance) uint64 {
+	if t == nil {
+		return 0
+	}
+	return offer(t.revisions, p)
+}
+
+// current is the revision that a proxy gets which connects for the first time, 0 if
+// there is none: the newest, unless it is withheld.
+func (t *track) current() uint64 { return t.offer(stance{since: t.newest()}) }
+
+// find returns the mark of a revision, nil if there is none.
+func (t *track) find(number uint64) *mark {
+	if t == nil {
+		return nil
+	}
+	i, ok := slices.BinarySearchFunc(t.revisions, number, func(m mark, n uint64) int { return cmp.Compare(m.number, n) })
+	if !ok {
+		return nil
+	}
+	return &t.revisions[i]
+}
+
+// settle marks a revision with a reply. It reports whether that may change what others
+// are offered.
+func (t *track) settle(a store.Reply) (changed bool) {
+	m := t.find(a.Revision)
+	if m == nil {
+		return false
+	}
+	before := *m
+	m.acked, m.nacked = before.acked || a.Accepted, before.nacked || !a.Accepted
+	return *m != before
+}
+
+// withdraw takes a damaged revision away; ok is false if that was done before.
+func (t *track) withdraw(number uint64) (ok bool) {
+	if slices.Contains(t.damaged, number) {
+		return false
+	}
+	t.revisions = slices.DeleteFunc(slices.Clone(t.revisions), func(m mark) bool { return m.number == number })
+	t.damaged = append(t.damaged, number)
+	slices.Sort(t.damaged)
+	return true
+}
+
+// removeOutdated takes the revisions out of the list that are neither among the
+// newest ones to keep nor in use, and returns them.
+func (t *track) removeOutdated(keep int, inUse func() map[uint64]bool) (numbers []uint64) {
+	old := len(t.revisions) - keep
+	if keep == 0 || len(t.revisions) == 0 {
+		return nil
+	}
+	var used map[uint64]bool
+	if old > 0 {
+		used = inUse()
+	}
+	kept := t.revisions[:0:0]
+	for i, m := range t.revisions {
+		if i < old && !used[m.number] {
+			numbers = append(numbers, m.number)
+		} else {
+			kept = append(kept, m)
+		}
+	}
+	t.revisions = kept
+	// Damaged ones go with those of their age.
+	for len(t.damaged) > 0 && t.damaged[0] < kept[0].number { // the newest is always kept
+		numbers, t.damaged = append(numbers, t.damaged[0]), t.damaged[1:]
+	}
+	return numbers
+}
