@@ -11,8 +11,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
-// frozen returns the compiled filter of an earlier commit with the same format of
-// records; see testdata/README.md.
+// frozen returns the filter as commit 08039622240d built it, the last one before TinyGo
+// compiled it, with `go run ./build/compile -o FILE` and `gzip -9 -n`. It reads and writes
+// format 1 of the records, and stays as it is as long as that is supported; each further
+// format gets a file of its own.
 func frozen(t *testing.T) []byte {
 	t.Helper()
 	file, err := os.Open("testdata/format1.wasm.gz")

@@ -24,6 +24,16 @@ var expectedRuns = map[string]int{
 	"token_bucket": 15, "layered_token": 2, "gcra": 2, "leaky_meter": 3,
 }
 
+// vector is a case of testdata/vectors.json: a window definition, a sequence of
+// operations on one key, and the decision that each must get. Times are milliseconds, or
+// nanoseconds where Cfg.Unit is ns. testdata/oracle.py asks the Python package limits
+// what it would decide; see oracle_test.go.
+//
+// Profile core is what this project decides; compat:… and variant:… are what another
+// library, the Source, decides differently. Algo fixed_aligned is fixed_window,
+// fixed_perkey fixed_window_per_key; layered_aligned and layered_token have a list of
+// windows as their Cfg. gcra is a token bucket that gains one token in each period,
+// leaky_meter one whose tokens are what leaks out.
 type vector struct {
 	ID      string          `json:"id"`
 	Algo    string          `json:"algo"`
@@ -33,7 +43,9 @@ type vector struct {
 	Steps   []vectorStep    `json:"steps"`
 }
 
-// vectorConfig has the fields of all algorithms.
+// vectorConfig has the fields of all algorithms. Before the first step a key has Initial
+// tokens at Start, or Prev units of the previous period and Cur of the current one, which
+// begins at Bucket.
 type vectorConfig struct {
 	Limit          uint32
 	Window, Offset int64
@@ -48,6 +60,9 @@ type vectorConfig struct {
 	Unit      string
 }
 
+// vectorStep is one hit or peek at T; of Kind seq N hits of cost 1, one every Step, of
+// which exactly Miss are denied. What is given is checked. Retry is the wait from T,
+// "never" for a hit that can never pass.
 type vectorStep struct {
 	Kind                     string
 	T, Step                  int64

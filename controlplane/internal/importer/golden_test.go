@@ -69,6 +69,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
+// Each configuration of envoyproxy/ratelimit, of Envoy Gateway, and of Envoy's local rate
+// limit filter (local-*) becomes a policy and notes (*.golden, written by -update).
+// *.routes.yaml is the Envoy beside a service.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.yaml")
 	require.NoError(t, err)
