@@ -30,7 +30,8 @@ func LocalRatelimit(f File, o Options) (Imported, error) {
 	if err := in.asEnvoy(); err != nil {
 		return Imported{}, err
 	}
-	l := &localImport{in: in, routes: in, draft: &draft{from: "Envoy's local rate limit filter"}, notes: n, keys: keys}
+	l := &localImport{in: in, routes: in, draft: &draft{from: "Envoy's local rate limit filter"}, notes: n, keys: keys,
+		made: map[*commonv3.LocalRateLimitDescriptor]bool{}}
 	if err := l.read(o); err != nil {
 		return Imported{}, err
 	}
@@ -110,6 +111,7 @@ type localImport struct {
 	draft  *draft
 	notes  *notes
 	keys   *keyParts
+	made   map[*commonv3.LocalRateLimitDescriptor]bool // those that requests may be of
 }
 
 // own is a route's configuration, or that of its virtual host; disabled where it
@@ -145,15 +147,25 @@ func (l *localImport) all(filters []filterConfig) {
 			}
 		}
 	}
+	read := map[*localv3.LocalRateLimit]*source{} // by configuration, which several routes may have
 	for _, c := range filters {
 		if c.message == localMessage && c.node != nil {
 			filter := decodeOnce[*localv3.LocalRateLimit](l.in, c.node, pathOf(c.node, l.in.root))
 			l.config(filter, l.in, rest, c.disabled, func(r *hostRoute) bool { o, disabled := l.own(r, filters); return o == nil && !disabled })
+			read[filter] = l.in
 		}
 	}
 	for _, route := range routes {
 		o, _ := l.own(route, filters)
 		l.config(o, l.routes, route.scope, false, func(r *hostRoute) bool { return r == route })
+		read[o] = l.routes
+	}
+	for o, in := range read {
+		for _, d := range o.GetDescriptors() {
+			if !l.made[d] {
+				l.notes.add(in.at(d), "no rate_limits make this descriptor, so there is no rule for it")
+			}
+		}
 	}
 }
 
@@ -182,9 +194,8 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 	}
 	l.draft.headers = cmp.Or(headersField(o.GetEnableXRatelimitHeaders()), l.draft.headers)
 	var rules []rule
-	made := map[*commonv3.LocalRateLimitDescriptor]bool{}
 	for _, d := range l.descriptors(o, in, requests, use) {
-		rules = append(rules, d.rules(in.localCells(o, d.entries, made), l.notes)...)
+		rules = append(rules, d.rules(in.localCells(o, d.entries, l.made), l.notes)...)
 	}
 	in.noteForgetting(o)
 	if q := in.readBucket(o.GetTokenBucket()); q != nil {
@@ -206,11 +217,6 @@ func (l *localImport) config(o *localv3.LocalRateLimit, in *source, requests sco
 	}
 	e.apply(rules, l.notes)
 	l.draft.rules = append(l.draft.rules, rules...)
-	for _, d := range o.GetDescriptors() {
-		if !made[d] {
-			l.notes.add(in.at(d), "no rate_limits make this descriptor, so there is no rule for it")
-		}
-	}
 }
 
 var connectionID = part{kind: "property", path: []string{"connection", "id"}}
