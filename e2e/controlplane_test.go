@@ -12,14 +12,16 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 // controlPlane is a running `sluice serve`.
 type controlPlane struct {
+	*child.Child
+
 	data, xds, http string   // directory and addresses
 	flags           []string // further flags of serve
-	log             *output
-	cmd             *exec.Cmd
 }
 
 // startControlPlane starts a control plane for this test alone.
@@ -40,24 +42,19 @@ func newControlPlane(t *testing.T, dir string) *controlPlane {
 // start starts serve, also again after a kill: with the same data and addresses.
 func (c *controlPlane) start(t *testing.T) {
 	t.Helper()
-	c.log = &output{}
 	tokenFile := filepath.Join(filepath.Dir(c.data), "token")
 	require.NoError(t, os.WriteFile(tokenFile, []byte(token+"\n"), 0o600))
 	args := []string{"serve", "--data", c.data, "--xds", c.xds, "--http", c.http, "--manage-token-file", tokenFile}
-	c.cmd = exec.Command(built.sluice, append(args, c.flags...)...)
-	c.cmd.Stderr = c.log
-	require.NoError(t, c.cmd.Start())
-	eventually(t, 30*time.Second, "serve to answer", func() bool { return answered(c.url() + "/healthz") })
+	var err error
+	c.Child, err = child.Start(exec.Command(built.sluice, append(args, c.flags...)...))
+	require.NoError(t, err)
+	require.NoError(t, c.Until(t.Context(), "answer", func() bool { return answered(c.url() + "/healthz") }))
 }
 
 // kill ends serve as kill -9 does.
 func (c *controlPlane) kill(t *testing.T) {
 	t.Helper()
-	_ = c.cmd.Process.Kill()
-	_ = c.cmd.Wait()
-	if t.Failed() {
-		t.Logf("log of serve:\n%s", c.log)
-	}
+	end(t, c.Child)
 }
 
 func (c *controlPlane) url() string { return "http://" + c.http }

@@ -26,6 +26,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 // workers is the number of worker threads of a proxy.
@@ -149,6 +150,25 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 	for !ok() {
 		require.Less(t, time.Now(), deadline, "waited %s for %s", limit, what)
 		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// start starts a program that ends with the test, and shows its log if the test fails.
+func start(t *testing.T, cmd *exec.Cmd) *child.Child {
+	t.Helper()
+	c, err := child.Start(cmd)
+	require.NoError(t, err)
+	t.Cleanup(func() { end(t, c) })
+	return c
+}
+
+// end kills a program.
+func end(t *testing.T, c *child.Child) {
+	t.Helper()
+	_ = c.Kill()
+	if t.Failed() {
+		log := c.Log()
+		t.Logf("end of the log of process %d:\n%s", c.Pid(), log[max(0, len(log)-20_000):])
 	}
 }
 

@@ -35,7 +35,6 @@ import (
 // of this machine.
 type gateway struct {
 	dir    string
-	log    *output
 	cmd    *exec.Cmd
 	tokens tokens
 
@@ -52,7 +51,7 @@ func startGateway(t *testing.T, d driver) *gateway {
 	t.Helper()
 	binary := os.Getenv("SLUICE_ENVOY_GATEWAY")
 	require.NotEmpty(t, binary, "run `make e2e-gateway`, which builds Envoy Gateway, or set SLUICE_ENVOY_GATEWAY to the path of one")
-	g := &gateway{dir: t.TempDir(), log: &output{}, tokens: newTokens(t), quota: freeAddress(t)}
+	g := &gateway{dir: t.TempDir(), tokens: newTokens(t), quota: freeAddress(t)}
 	free, err := ports.Free(4)
 	require.NoError(t, err)
 	for i, p := range []**proxy{&g.web, &g.apart, &g.manage, &g.second} {
@@ -80,9 +79,9 @@ func (g *gateway) run(t *testing.T, binary string) {
 	t.Helper()
 	g.cmd = exec.Command(binary, "server", "-c", g.path("config.yaml"))
 	g.cmd.Env = append(os.Environ(), "HOME="+g.path("home"), "SSL_CERT_FILE="+g.ca)
-	g.cmd.Stdout, g.cmd.Stderr = g.log, g.log
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	g.cmd.WaitDelay = time.Second
+	log, err := os.Create(g.path("log"))
+	require.NoError(t, err)
+	g.cmd.Stdout, g.cmd.Stderr, g.cmd.SysProcAttr = log, log, &syscall.SysProcAttr{Setpgid: true}
 	require.NoError(t, g.cmd.Start())
 	t.Cleanup(func() {
 		g.stop()
@@ -103,8 +102,16 @@ func (g *gateway) stop() {
 
 // explain prints the end of the log.
 func (g *gateway) explain(t *testing.T) {
-	text := g.log.String()
+	text := g.log(t)
 	t.Logf("the log of Envoy Gateway and its proxies ends:\n%s", text[max(0, len(text)-20_000):])
+}
+
+// log is what it and its proxies have printed so far.
+func (g *gateway) log(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(g.path("log"))
+	require.NoError(t, err)
+	return string(text)
 }
 
 func (g *gateway) path(name string) string { return filepath.Join(g.dir, name) }

@@ -107,20 +107,24 @@ func late(t *testing.T, bootstrap []byte, waits time.Duration) []byte {
 			"@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer", "max_request_bytes": 1000,
 		},
 	}}
-	return edited(t, bootstrap, func(listener map[string]any) {
-		manager := managerOf(listener)
+	return edited(t, bootstrap, func(static object) {
+		manager := managerOf(listenersOf(static)[0])
 		manager["http_filters"] = append([]any{filter}, manager["http_filters"].([]any)...)
 	})
 }
 
-// edited returns the bootstrap with its first listener edited.
-func edited(t *testing.T, bootstrap []byte, edit func(listener map[string]any)) []byte {
+// object is a YAML mapping.
+type object = map[string]any
+
+// edited returns the bootstrap with its static resources edited.
+func edited(t *testing.T, bootstrap []byte, edit func(static object)) []byte {
 	t.Helper()
-	var doc map[string]any
-	require.NoError(t, yaml.Unmarshal(bootstrap, &doc))
-	edit(doc["static_resources"].(map[string]any)["listeners"].([]any)[0].(map[string]any))
+	doc := unmarshaled(t, string(bootstrap))
+	edit(doc["static_resources"].(object))
 	return marshaled(t, doc)
 }
+
+func listenersOf(static object) []any { return static["listeners"].([]any) }
 
 // bootstrapOf returns a static bootstrap with the policy.
 func bootstrapOf(t *testing.T, policy string) []byte {
@@ -132,9 +136,9 @@ func bootstrapOf(t *testing.T, policy string) []byte {
 }
 
 // managerOf returns the configuration of a listener's HTTP connection manager.
-func managerOf(listener map[string]any) map[string]any {
-	chain := listener["filter_chains"].([]any)[0].(map[string]any)
-	return chain["filters"].([]any)[0].(map[string]any)["typed_config"].(map[string]any)
+func managerOf(listener any) object {
+	chain := listener.(object)["filter_chains"].([]any)[0].(object)
+	return chain["filters"].([]any)[0].(object)["typed_config"].(object)
 }
 
 func marshaled(t *testing.T, doc any) []byte {
@@ -142,4 +146,10 @@ func marshaled(t *testing.T, doc any) []byte {
 	text, err := yaml.Marshal(doc)
 	require.NoError(t, err)
 	return text
+}
+
+func unmarshaled(t *testing.T, text string) (doc object) {
+	t.Helper()
+	require.NoError(t, yaml.Unmarshal([]byte(text), &doc))
+	return doc
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,7 +16,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v3"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
@@ -246,27 +246,21 @@ func startHosts(t *testing.T, d driver) (addresses []string) {
 	}
 	buildtest.Nginx(t, nginx, "access_log off;\n"+servers)
 	p := d.start(t, proxyOptions{policy: hostPolicy, upstream: goServer.URL, workers: 2, edit: func(bootstrap []byte) []byte {
-		var document map[string]any
-		require.NoError(t, yaml.Unmarshal(bootstrap, &document))
-		static := document["static_resources"].(map[string]any)
-		listener, cluster := marshaled(t, static["listeners"].([]any)[0]), marshaled(t, static["clusters"].([]any)[0])
-		for i, mode := range hostModes {
-			var another, routes map[string]any
-			require.NoError(t, yaml.Unmarshal(listener, &another))
-			require.NoError(t, yaml.Unmarshal([]byte(hostRoutes+mode.routes), &routes))
-			manager := managerOf(another)
-			manager["delayed_close_timeout"] = "0.01s" // of a refused request over HTTP/2
-			manager["route_config"] = routes
-			require.NoError(t, yaml.Unmarshal([]byte(mode.manager), &manager))
-			another["name"] = fmt.Sprint("mode-", i)
-			static["listeners"] = append(static["listeners"].([]any), another)
-		}
-		_, port, _ := strings.Cut(goServer.Listener.Addr().String(), ":")
-		_, nginxPort, _ := strings.Cut(nginx, ":")
-		var another map[string]any
-		require.NoError(t, yaml.Unmarshal([]byte(strings.NewReplacer("upstream", "nginx", port, nginxPort).Replace(string(cluster))), &another))
-		static["clusters"] = append(static["clusters"].([]any), another)
-		return marshaled(t, document)
+		return edited(t, bootstrap, func(static object) {
+			listener, clusters := string(marshaled(t, listenersOf(static)[0])), static["clusters"].([]any)
+			for i, mode := range hostModes {
+				another := unmarshaled(t, listener)
+				manager := managerOf(another)
+				manager["delayed_close_timeout"] = "0.01s" // of a refused request over HTTP/2
+				manager["route_config"] = unmarshaled(t, hostRoutes+mode.routes)
+				maps.Copy(manager, unmarshaled(t, mode.manager))
+				another["name"] = fmt.Sprint("mode-", i)
+				static["listeners"] = append(listenersOf(static), another)
+			}
+			_, port, _ := strings.Cut(goServer.Listener.Addr().String(), ":")
+			_, nginxPort, _ := strings.Cut(nginx, ":")
+			static["clusters"] = append(clusters, unmarshaled(t, strings.NewReplacer("upstream", "nginx", port, nginxPort).Replace(string(marshaled(t, clusters[0])))))
+		})
 	}})
 	for i := range hostModes {
 		address, err := p.envoy.Listener(t.Context(), fmt.Sprint("mode-", i))

@@ -16,13 +16,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 // site is a gateway and a sidecar of a mesh, and a web server with the filter.
 type istioSite struct {
 	*mesh
 
-	gateway *output // the log of its agent
+	gateway *child.Child // its agent
 	files   *httptest.Server
 	url     string // of the filter
 	sha256  string
@@ -200,9 +202,9 @@ func (s *istioSite) life(t *testing.T, kind string) {
 		require.Equal(t, 5, s.spend(t, gatewayPort, 6, "alice"))
 	})
 	t.Run("a refused policy leaves the limits on", func(t *testing.T) {
-		before := strings.Count(s.gateway.String(), "policy refused: ")
+		before := strings.Count(s.gateway.Log(), "policy refused: ")
 		s.kube.apply(t, strings.Replace(resource, "10/"+far, "10/1parsec", 1))
-		eventually(t, 60*time.Second, "the refusal", func() bool { return strings.Count(s.gateway.String(), "policy refused: ") > before })
+		eventually(t, 60*time.Second, "the refusal", func() bool { return strings.Count(s.gateway.Log(), "policy refused: ") > before })
 		require.Equal(t, denied, s.status(t, gatewayPort, "alice"))
 		require.Equal(t, 15, s.spend(t, gatewayPort, 16, "during-"+kind))
 	})

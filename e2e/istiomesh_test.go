@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 // Ports in the network of the test's own, on loopback.
@@ -42,14 +43,14 @@ type mesh struct {
 	tokens tokens
 
 	installed, etcd, apiServer, envoy string // paths
-	programs                          []program
+	programs                          map[string]*child.Child
 }
 
 // startMesh starts etcd, the API server and istiod.
 func startMesh(t *testing.T) *mesh {
 	t.Helper()
 	ownNetwork(t)
-	m := &mesh{dir: t.TempDir(), envoy: newest(t).envoy, tokens: newTokens(t)}
+	m := &mesh{dir: t.TempDir(), programs: map[string]*child.Child{}, envoy: newest(t).envoy, tokens: newTokens(t)}
 	for variable, path := range map[string]*string{"SLUICE_ISTIO": &m.installed, "SLUICE_ETCD": &m.etcd, "SLUICE_KUBE_APISERVER": &m.apiServer} {
 		*path = os.Getenv(variable)
 		_, err := os.Stat(*path)
@@ -149,7 +150,7 @@ func (m *mesh) accessLog() string { return filepath.Join(m.dir, "access.log") }
 
 // startProxy starts pilot-agent, which starts Envoy, as in a pod of the namespace edge.
 // address is a name only. Ports for its own use begin at ports.
-func (m *mesh) startProxy(t *testing.T, kind, pod, address, labels string, ports int, env ...string) *output {
+func (m *mesh) startProxy(t *testing.T, kind, pod, address, labels string, ports int, env ...string) *child.Child {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Join(m.dir, pod, "etc"), 0o700))
 	env = append(env, "POD_NAME="+pod, "POD_NAMESPACE=edge", "SERVICE_ACCOUNT=edge", "INSTANCE_IP="+address,
@@ -170,31 +171,13 @@ func (m *mesh) startProxy(t *testing.T, kind, pod, address, labels string, ports
 }
 
 // run starts a program in a folder of its name, and ends it with the test.
-func (m *mesh) run(t *testing.T, name string, env []string, path string, args ...string) *output {
+func (m *mesh) run(t *testing.T, name string, env []string, path string, args ...string) *child.Child {
 	t.Helper()
-	log := &output{}
 	cmd := exec.Command(path, args...)
-	cmd.Dir = filepath.Join(m.dir, name)
+	cmd.Dir, cmd.Env = filepath.Join(m.dir, name), append(os.Environ(), env...)
 	require.NoError(t, os.MkdirAll(cmd.Dir, 0o700))
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.WaitDelay = time.Second // a grandchild may hold the pipes
-	require.NoError(t, cmd.Start())
-	ended := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(ended)
-	}()
-	m.programs = append(m.programs, program{name, ended})
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-ended
-		if t.Failed() {
-			text := log.String()
-			t.Logf("end of the log of %s:\n%s", name, text[max(0, len(text)-6000):])
-		}
-	})
-	return log
+	m.programs[name] = start(t, cmd)
+	return m.programs[name]
 }
 
 func (m *mesh) write(t *testing.T, name, text string) string {
@@ -204,21 +187,11 @@ func (m *mesh) write(t *testing.T, name, text string) string {
 	return path
 }
 
-// program is one that run has started.
-type program struct {
-	name  string
-	ended chan struct{}
-}
-
 // alive fails the test when a program has ended by itself.
 func (m *mesh) alive(t *testing.T) {
 	t.Helper()
-	for _, p := range m.programs {
-		select {
-		case <-p.ended:
-			require.FailNow(t, p.name+" has ended; its log is below")
-		default:
-		}
+	for name, c := range m.programs {
+		require.True(t, c.Running(), "%s has ended; its log is below", name)
 	}
 }
 

@@ -36,7 +36,7 @@ func (s *istioSite) fromRegistry(t *testing.T) {
 		t.Run(form+", by an address whose realm is no URL", func(t *testing.T) {
 			s.with(t, s.render(t, policy, slices.Concat(flags, []string{url}, secret)...))
 			s.eventually(t, gatewayPort, http.StatusForbidden, "alice")
-			require.Contains(t, s.gateway.String(), `realm scheme "" not allowed`)
+			require.Contains(t, s.gateway.Log(), `realm scheme "" not allowed`)
 		})
 	}
 }

@@ -20,8 +20,8 @@ func TestWasmPluginsSideBySide(t *testing.T) {
 			p := d.start(t, proxyOptions{policy: first, edit: func(bootstrap []byte) []byte {
 				chain := []any{asPlugin(t, "first", first), asPlugin(t, "window", policy("", "/b", "2/300d")),
 					asPlugin(t, "alike", policy("", "/c", "6/"+far)), asPlugin(t, "separate", policy("domain: other\n", "/d", "3/"+far))}
-				return edited(t, bootstrap, func(listener map[string]any) {
-					manager := managerOf(listener)
+				return edited(t, bootstrap, func(static object) {
+					manager := managerOf(listenersOf(static)[0])
 					manager["http_filters"] = append(chain, manager["http_filters"].([]any)[1:]...)
 				})
 			}})
@@ -39,8 +39,8 @@ func TestWasmPluginsSideBySide(t *testing.T) {
 // asPlugin returns the filter with a policy as Istio configures a WasmPlugin of that name.
 func asPlugin(t *testing.T, name, policy string) (filter any) {
 	t.Helper()
-	edited(t, bootstrapOf(t, policy), func(listener map[string]any) {
-		plugin := managerOf(listener)["http_filters"].([]any)[0].(map[string]any)
+	edited(t, bootstrapOf(t, policy), func(static object) {
+		plugin := managerOf(listenersOf(static)[0])["http_filters"].([]any)[0].(map[string]any)
 		config := plugin["typed_config"].(map[string]any)["config"].(map[string]any)
 		delete(config, "capability_restriction_config")
 		config["name"], config["root_id"] = "shop."+name, filterName

@@ -38,19 +38,9 @@ func startPrometheus(t *testing.T, rules string, p *proxy, c *controlPlane, q *q
 	t.Helper()
 	path := prometheusBinary(t, "prometheus")
 	s := &prometheus{freeAddress(t)}
-	log := &output{}
 	config := fmt.Sprintf(prometheusConfig, file(t, "rules.yaml", rules), strings.TrimPrefix(p.admin, "http://"), c.http, q.http)
-	cmd := exec.CommandContext(t.Context(), path, "--config.file="+file(t, "prometheus.yaml", config),
-		"--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+s.address)
-	cmd.Stderr = log
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("log of Prometheus:\n%s", log)
-		}
-	})
+	start(t, exec.Command(path, "--config.file="+file(t, "prometheus.yaml", config),
+		"--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+s.address))
 	eventually(t, 20*time.Second, "Prometheus to scrape", func() bool {
 		return answered("http://"+s.address+"/-/ready") && s.query(t, "sum(up)") == "3"
 	})

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"net"
@@ -9,7 +8,6 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/envoy/proc"
+	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
 // proxy is a running proxy with the filter.
@@ -77,22 +76,17 @@ func (d driver) launch(ctx context.Context, t *testing.T, o proxyOptions) *proxy
 
 func startSim(t *testing.T, o proxyOptions) *proxy {
 	t.Helper()
-	log := &output{}
 	admin := freeAddress(t)
-	p := &proxy{address: freeAddress(t), admin: "http://" + admin, log: log.String}
+	p := &proxy{address: freeAddress(t), admin: "http://" + admin}
 	args := []string{"run", "--listen", p.address, "--admin", admin, "--upstream", o.upstream, "--workers", strconv.Itoa(o.workers), "--wasm", o.wasm}
 	if o.xds != "" {
 		args = append(args, "--xds", o.xds, "--node", o.node)
 	} else {
 		args = append(args, "-f", file(t, "policy.yaml", o.policy))
 	}
-	cmd := exec.Command(built.sluice, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	require.NoError(t, cmd.Start())
-	p.kill = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	}
+	c, err := child.Start(exec.Command(built.sluice, args...))
+	require.NoError(t, err)
+	p.log, p.kill = c.Log, func() { _ = c.Kill() }
 	p.await(t)
 	return p
 }
@@ -146,7 +140,8 @@ func (p *proxy) await(t *testing.T) {
 func (p *proxy) load(connections int) load { return load{p.address, connections} }
 
 // get sends one request with these headers, given as names and values in turn. ":host"
-// and ":method" set the host and the method, ":from" is the client's address.
+// and ":method" set the host and the method, ":from" is the client's address, ":version"
+// is HTTP/1 or HTTP/2.
 func (p *proxy) get(t *testing.T, path string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	res, body, err := p.try(path, headers...)
@@ -160,7 +155,9 @@ func (p *proxy) try(path string, headers ...string) (res *http.Response, body st
 	if err != nil {
 		return nil, "", err
 	}
-	transport := http.DefaultTransport
+	transport, own := http.DefaultTransport, &http.Transport{Protocols: new(http.Protocols)}
+	own.Protocols.SetHTTP1(true)
+	defer own.CloseIdleConnections()
 	for i := 0; i < len(headers); i += 2 {
 		switch name, value := headers[i], headers[i+1]; name {
 		case ":host":
@@ -169,7 +166,11 @@ func (p *proxy) try(path string, headers ...string) (res *http.Response, body st
 			r.Method = value
 		case ":from":
 			from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(value)}}
-			transport = &http.Transport{DialContext: from.DialContext, DisableKeepAlives: true}
+			transport, own.DialContext = own, from.DialContext
+		case ":version":
+			transport = own
+			own.Protocols.SetHTTP1(value == "HTTP/1")
+			own.Protocols.SetUnencryptedHTTP2(value == "HTTP/2")
 		default:
 			r.Header.Add(name, value)
 		}
@@ -180,6 +181,14 @@ func (p *proxy) try(path string, headers ...string) (res *http.Response, body st
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	return res, string(text), err
+}
+
+// versions are those of HTTP that the driver's proxy speaks.
+func (d driver) versions() []string {
+	if d.envoy == "" {
+		return []string{"HTTP/1"}
+	}
+	return []string{"HTTP/1", "HTTP/2"}
 }
 
 // status sends one request and returns its status.
@@ -235,22 +244,4 @@ func (p *proxy) resident(t *testing.T) int64 {
 	bytes, err := p.envoy.RSS()
 	require.NoError(t, err)
 	return int64(bytes)
-}
-
-// output collects what a process writes.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.String()
 }

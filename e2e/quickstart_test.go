@@ -71,21 +71,15 @@ var clientText = regexp.MustCompile(`^curl -i -H 'x-\S+: (\w+)' `)
 // command lines that it suggests.
 func startQuickstart(t *testing.T, flags ...string) (server string, suggested []string) {
 	t.Helper()
-	log := &output{}
-	cmd := exec.CommandContext(t.Context(), built.sluice, append([]string{"quickstart", "--wasm", built.filter}, flags...)...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { // the context has ended
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("quickstart:\n%s", log)
-		}
+	c := start(t, exec.Command(built.sluice, append([]string{"quickstart", "--wasm", built.filter}, flags...)...))
+	t.Cleanup(func() { // with its proxies
+		_ = c.Signal(syscall.SIGTERM)
+		<-c.Done()
 	})
-	eventually(t, 60*time.Second, "quickstart to serve", func() bool { return strings.Contains(log.String(), "/stats/prometheus") })
-	found := consoleAt.FindStringSubmatch(log.String())
+	require.NoError(t, c.Until(t.Context(), "serve", func() bool { return strings.Contains(c.Log(), "/stats/prometheus") }))
+	found := consoleAt.FindStringSubmatch(c.Log())
 	require.NotNil(t, found)
-	_, rest, _ := strings.Cut(log.String(), "It serves until Ctrl-C")
+	_, rest, _ := strings.Cut(c.Log(), "It serves until Ctrl-C")
 	for _, line := range strings.Split(rest, "\n") {
 		if line, ok := strings.CutPrefix(line, "  "); ok {
 			suggested = append(suggested, line)

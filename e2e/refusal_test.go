@@ -86,7 +86,7 @@ func TestControlPlaneKilled(t *testing.T) {
 		first := int(s.runs(t))
 		acknowledged := first
 		for round := range 3 {
-			stop := time.AfterFunc(time.Duration(300+200*round)*time.Millisecond, func() { _ = c.cmd.Process.Kill() })
+			stop := time.AfterFunc(time.Duration(300+200*round)*time.Millisecond, func() { _ = c.Kill() })
 			for {
 				number := acknowledged + 1
 				path := filepath.Join(policies, "policy.yaml")
@@ -98,7 +98,7 @@ func TestControlPlaneKilled(t *testing.T) {
 				acknowledged = number
 			}
 			stop.Stop()
-			_ = c.cmd.Wait()
+			<-c.Done()
 			s.status(t, "/", "x-user-id", "nobody-in-particular")
 			c.start(t)
 			out, errs, exit := sluice(t, "get", "--server", c.url(), "--output", "json", fmt.Sprint(acknowledged))

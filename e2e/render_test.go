@@ -41,8 +41,8 @@ func TestRenderedBootstraps(t *testing.T) {
 			} {
 				const refused = "listener_manager.lds.update_rejected"
 				before, refusals := strings.Count(s.log(), said), s.stat(t, refused)
-				s.offer(t, edited(t, []byte(static), func(listener map[string]any) {
-					filter := managerOf(listener)["http_filters"].([]any)[0].(map[string]any)
+				s.offer(t, edited(t, []byte(static), func(static object) {
+					filter := managerOf(listenersOf(static)[0])["http_filters"].([]any)[0].(map[string]any)
 					filter["typed_config"].(map[string]any)["config"].(map[string]any)["configuration"] = given
 				}))
 				eventually(t, 20*time.Second, "the filter to refuse", func() bool {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 
@@ -46,29 +45,15 @@ rules:
 func TestGRPCResponse(t *testing.T) {
 	each(t, func(t *testing.T, d driver) {
 		s := serve(t, d, responses)
-		clients := map[string]*http.Transport{"HTTP/1.1": {}}
-		if d.envoy != "" { // the simulator's proxy speaks only HTTP/1.1
-			h2 := &http.Transport{Protocols: new(http.Protocols)}
-			h2.Protocols.SetUnencryptedHTTP2(true)
-			clients["HTTP/2.0"] = h2
-		}
-		for protocol, client := range clients {
+		for _, version := range d.versions() {
 			for _, c := range []struct{ path, contentType, status, message string }{
 				{"/slow", "application/grpc", "14", "<p>slow down: 0 is 100%25%0A"},
 				{"/slow", "application/grpc+proto", "14", "<p>slow down: 0 is 100%25%0A"},
 				{"/plain", "application/grpc", "8", "rate limit exceeded"},
 			} {
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+s.address+c.path, http.NoBody)
-				require.NoError(t, err)
-				r.Header.Set("content-type", c.contentType)
-				r.Header.Set("te", "trailers")
-				res, err := client.RoundTrip(r)
-				require.NoError(t, err)
-				body := make([]byte, 1)
-				n, _ := res.Body.Read(body)
-				res.Body.Close()
-				require.Zero(t, n)
-				require.Equal(t, protocol, res.Proto)
+				res, body := s.get(t, c.path, ":version", version, ":method", "POST", "content-type", c.contentType, "te", "trailers")
+				require.Empty(t, body)
+				require.Contains(t, res.Proto, version)
 				require.Equal(t, 200, res.StatusCode)
 				require.Equal(t, "application/grpc", res.Header.Get("content-type"))
 				require.Equal(t, c.status, res.Header.Get("grpc-status"))
@@ -76,7 +61,6 @@ func TestGRPCResponse(t *testing.T) {
 				require.Equal(t, "true", res.Header.Get("x-envoy-ratelimited"))
 				require.Empty(t, res.Trailer)
 			}
-			client.CloseIdleConnections()
 		}
 		res, _ := s.get(t, "/slow", "content-type", "application/grpc-web")
 		require.Equal(t, 503, res.StatusCode, "gRPC-Web is not gRPC")

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v3"
 )
 
 // Two filters of one name in one Envoy have different policies with the same rule
@@ -51,16 +50,9 @@ func TestFiltersOfOneName(t *testing.T) {
 // policy.
 func withSecondListener(t *testing.T, bootstrap []byte, policy string) []byte {
 	t.Helper()
-	type document struct {
-		Static struct {
-			Listeners []map[string]any `yaml:"listeners"`
-		} `yaml:"static_resources"`
-	}
-	var from document
-	require.NoError(t, yaml.Unmarshal(bootstrapOf(t, policy), &from))
-	var into map[string]any
-	require.NoError(t, yaml.Unmarshal(bootstrap, &into))
-	static := into["static_resources"].(map[string]any)
-	static["listeners"] = append(static["listeners"].([]any), from.Static.Listeners[0])
-	return marshaled(t, into)
+	return edited(t, bootstrap, func(static object) {
+		edited(t, bootstrapOf(t, policy), func(second object) {
+			static["listeners"] = append(listenersOf(static), listenersOf(second)[0])
+		})
+	})
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v3"
 )
 
 // site is a control plane with one proxy, node "edge". All scenarios of a driver share
@@ -65,7 +64,7 @@ func siteOf(t *testing.T, d driver) site {
 	s := shared.site
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("log of %s:\n%s\nlog of serve:\n%s", d.name, s.log(), s.control.log)
+			t.Logf("log of %s:\n%s\nlog of serve:\n%s", d.name, s.log(), s.control.Log())
 		}
 	})
 	s.domain = domain
@@ -142,18 +141,17 @@ func (s site) listen(t *testing.T, o proxyOptions) *proxy {
 // algorithms.
 func (s site) offer(t *testing.T, bootstrap []byte) {
 	t.Helper()
-	var document map[string]any
-	require.NoError(t, yaml.Unmarshal(bootstrap, &document))
-	listeners := document["static_resources"].(map[string]any)["listeners"].([]any)
+	var listeners []any
+	edited(t, bootstrap, func(static object) { listeners = listenersOf(static) })
 	for i, l := range listeners {
-		listener := l.(map[string]any)
+		listener := l.(object)
 		listener["name"] = s.listenerName(i)
 		listener["address"] = s.more.address(t, s.listenerName(i))
 		for _, filter := range managerOf(listener)["http_filters"].([]any) {
-			typed, _ := filter.(map[string]any)["typed_config"].(map[string]any)
-			if config, ok := typed["config"].(map[string]any); ok && config["name"] == filterName {
+			typed, _ := filter.(object)["typed_config"].(object)
+			if config, ok := typed["config"].(object); ok && config["name"] == filterName {
 				config["name"], config["root_id"] = s.domain, s.domain
-				config["vm_config"].(map[string]any)["vm_id"] = s.domain
+				config["vm_config"].(object)["vm_id"] = s.domain
 			}
 		}
 	}
@@ -198,7 +196,6 @@ func stopSites() {
 			continue
 		}
 		s.kill()
-		_ = s.control.cmd.Process.Kill()
-		_ = s.control.cmd.Wait()
+		_ = s.control.Kill()
 	}
 }

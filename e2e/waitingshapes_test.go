@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -47,18 +46,7 @@ func echoes(t *testing.T) func(bootstrap []byte) []byte {
 	t.Cleanup(server.Stop)
 	go func() { _ = server.Serve(l) }()
 	return func(bootstrap []byte) []byte {
-		var doc map[string]any
-		require.NoError(t, yaml.Unmarshal(bootstrap, &doc))
-		static := doc["static_resources"].(map[string]any)
-		listener := static["listeners"].([]any)[0].(map[string]any)
-		listener["connection_balance_config"] = map[string]any{"exact_balance": map[string]any{}}
-		manager := managerOf(listener)
-		host := manager["route_config"].(map[string]any)["virtual_hosts"].([]any)[0].(map[string]any)
-		var more struct {
-			Routes   []any
-			Clusters []any
-		}
-		require.NoError(t, yaml.Unmarshal(fmt.Appendf(nil, `
+		more := unmarshaled(t, fmt.Sprintf(`
 routes:
 - match: {prefix: /echo.Echo}
   route: {cluster: grpc}
@@ -75,10 +63,12 @@ clusters:
     envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
       "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
       explicit_http_config: {http2_protocol_options: {}}
-`, socketAddress(plain.Listener), socketAddress(l)), &more))
-		host["routes"] = more.Routes
-		static["clusters"] = append(static["clusters"].([]any), more.Clusters...)
-		return marshaled(t, doc)
+`, socketAddress(plain.Listener), socketAddress(l)))
+		return edited(t, spread(bootstrap), func(static object) {
+			host := managerOf(listenersOf(static)[0])["route_config"].(object)["virtual_hosts"].([]any)[0].(object)
+			host["routes"] = more["routes"]
+			static["clusters"] = append(static["clusters"].([]any), more["clusters"].([]any)...)
+		})
 	}
 }
 
