@@ -1,7 +1,6 @@
 package decision
 
 import (
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -56,16 +55,4 @@ func TestLoad(t *testing.T) {
 	bad[0].keys = [][]byte{[]byte("user-000099")}
 	_, err = bad.full(8)
 	require.ErrorContains(t, err, "answered with 503")
-}
-
-func TestUpstream(t *testing.T) {
-	port, stop, err := startUpstream()
-	require.NoError(t, err)
-	defer stop()
-	list, err := dial(fmt.Sprint("127.0.0.1:", port), 1)
-	require.NoError(t, err)
-	defer list.close()
-	got, err := list.full(1000)
-	require.NoError(t, err)
-	require.Equal(t, 1000, got.admitted)
 }

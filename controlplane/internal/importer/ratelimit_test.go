@@ -157,15 +157,7 @@ func TestDecidesAsTheService(t *testing.T) {
 // limits and usage in simulate's output with the expected ones.
 func compare(t *testing.T, wasm, policy []byte, requests *bytes.Buffer, want [][]string, about func() string) (compared int) {
 	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "policy.yaml")
-	require.NoError(t, os.WriteFile(file, policy, 0o600))
-	var out bytes.Buffer
-	require.NoError(t, simulate.Run(t.Context(), simulate.Options{
-		Wasm: wasm, Policy: file, Requests: requests, Dir: dir, Workers: 1, Seed: 1,
-		CacheDir: buildtest.CacheDir(), Log: func(string) {},
-	}, &out))
-	lines := bufio.NewScanner(&out)
+	lines := simulated(t, wasm, policy, requests)
 	for i := range want {
 		require.True(t, lines.Scan())
 		if got := seen(t, lines.Bytes()); !slices.Equal(want[i], got) {
@@ -174,6 +166,21 @@ func compare(t *testing.T, wasm, policy []byte, requests *bytes.Buffer, want [][
 		compared += len(want[i])
 	}
 	return compared
+}
+
+// simulated runs the requests through the filter with a policy, and returns what simulate
+// prints.
+func simulated(t *testing.T, wasm, policy []byte, requests *bytes.Buffer) *bufio.Scanner {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "policy.yaml")
+	require.NoError(t, os.WriteFile(file, policy, 0o600))
+	var out bytes.Buffer
+	require.NoError(t, simulate.Run(t.Context(), simulate.Options{
+		Wasm: wasm, Policy: file, Requests: requests, Dir: dir, Workers: 1, Seed: 1,
+		CacheDir: buildtest.CacheDir(), Log: func(string) {},
+	}, &out))
+	return bufio.NewScanner(&out)
 }
 
 // expected counts the request as the service does, where Envoy sends a

@@ -1,12 +1,9 @@
 package importer_test
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,7 +11,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
 
 // bucket7 is a bucket of seven a minute.
@@ -69,13 +65,7 @@ func TestDeniesNobodyElse(t *testing.T) {
 // decide says which requests a policy allows.
 func decide(t *testing.T, wasm, policy []byte, requests *bytes.Buffer) (allowed []bool) {
 	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, "policy.yaml")
-	require.NoError(t, os.WriteFile(file, policy, 0o600))
-	var out bytes.Buffer
-	require.NoError(t, simulate.Run(t.Context(), simulate.Options{Wasm: wasm, Policy: file, Requests: requests, Dir: dir, Workers: 1, Seed: 1,
-		CacheDir: buildtest.CacheDir(), Log: func(string) {}}, &out))
-	for lines := bufio.NewScanner(&out); lines.Scan(); {
+	for lines := simulated(t, wasm, policy, requests); lines.Scan(); {
 		var answer struct{ Allowed bool }
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &answer))
 		allowed = append(allowed, answer.Allowed)
