@@ -74,7 +74,7 @@ var texts = map[string]string{
 	"jwt.claim":    `The claim: its name, or a list of names that lead into others, such as [org, id] or [groups, "0"].`,
 
 	"limit.requests":   "Units allowed in the window, or that a token_bucket gains in it; 0 always denies. At most 512 for a sliding_window_log. An object says where each request says the number; not for token_bucket, nor in overrides.",
-	"limit.per":        "Length of the window, 1ms to 366d: a duration such as 1h30m or 2w, or a count of seconds, minutes, hours, days, weeks, months or years. Months and years, for fixed_window only, are the calendar's: 1, 2, 3, 4, 6 or 12 months.",
+	"limit.per":        "Length of the window, 1ms to 366d: a duration such as 1h30m or 2w, or a count of seconds, minutes, hours, days, weeks, months or years. Months and years, for fixed_window only, are the calendar's: 1, 2, 3, 4, 6 or 12 months from January on.",
 	"limit.name":       "The window's name in answers and headers, not only digits; default is its index from 0.",
 	"limit.algorithm":  "Default is the rule's.",
 	"limit.burst":      "For token_bucket only: the most tokens it holds, at least 1; default is its requests.",
