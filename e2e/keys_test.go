@@ -194,9 +194,10 @@ func TestKeyJWTAndRoute(t *testing.T) {
 
 // simulate runs `sluice simulate` with these requests, one a line, and returns their
 // statuses.
-func simulate(t *testing.T, policy, requests string) (statuses []int) {
+func simulate(t *testing.T, policy, requests string, flags ...string) (statuses []int) {
 	t.Helper()
-	out, errs, exit := sluice(t, "simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r", file(t, "requests.jsonl", requests))
+	args := []string{"simulate", "--wasm", built.filter, "-f", file(t, "policy.yaml", policy), "-r", file(t, "requests.jsonl", requests)}
+	out, errs, exit := sluice(t, append(args, flags...)...)
 	require.Zero(t, exit, errs)
 	for line := range strings.Lines(out) {
 		var result struct{ Status int }

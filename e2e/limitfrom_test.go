@@ -57,6 +57,10 @@ func TestALimitThatTheTokenSays(t *testing.T) {
 			want = append(want, s.want)
 		}
 		require.Equal(t, want, simulate(t, saidPolicy, in.String()))
+		for _, lease := range []string{"off", "auto"} { // over two proxies, with the quota service
+			cluster := strings.Replace(saidPolicy, "name: rpm,", "name: rpm, scope: cluster, lease: "+lease+",", 1)
+			require.Equal(t, want, simulate(t, cluster, in.String(), "--proxies", "2"), lease)
+		}
 	})
 	untrusted := strings.Replace(saidPolicy, "jwt: {provider: payload, claim: rpm}", "header: x-limit", 1)
 	_, errs, exit := sluice(t, "validate", "-f", file(t, "policy.yaml", untrusted))

@@ -24,8 +24,8 @@ func TestManagementQuery(t *testing.T) {
 		{"rule=wide&key=a&n=1&n=2", "n is given twice"},
 		{"rule=wide&key=a&window=slow&window=0", "window is given twice"},
 		{"rule=wide&key=a&%77indow=slow&window=0", "window is given twice"},
-		{"rule=wide&keys=a", `unknown parameter "keys": there are rule, key, n and window`},
-		{"rule=wide&key=a&=1", `unknown parameter "": there are rule, key, n and window`},
+		{"rule=wide&keys=a", `unknown parameter "keys": there are rule, key, n, limit and window`},
+		{"rule=wide&key=a&=1", `unknown parameter "": there are rule, key, n, limit and window`},
 		{"rule=wide&key=a&" + strings.Repeat("x", 50_000), `unknown parameter "` + strings.Repeat("x", 40) + `"`},
 	} {
 		res := b.serve(t, 0, &sim.Request{

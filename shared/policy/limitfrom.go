@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"errors"
 	"math"
 	"slices"
+	"strconv"
 )
 
 // requestsObject is "requests" of a limit where it is an object.
@@ -49,6 +51,43 @@ func readRequests(r *reader, v value, l *writtenLimit) {
 	l.Limit, l.From = n.Default, &n
 }
 
+// Say is the limit of a request that says n.
+func (f *LimitFrom) Say(n uint32) Said {
+	if n > f.Max {
+		return Said{f.Max, SaidMore}
+	}
+	return Said{n, SaidSo}
+}
+
+// ParseLimits reads the limits that a request would say, as people write them for operations:
+// one for each limit of the rule that requests say, in their order, or none.
+func (r *Rule) ParseLimits(said []Said, texts []string) ([]Said, error) {
+	said = said[:0]
+	if len(texts) == 0 {
+		return said, nil
+	}
+	want := 0
+	for i := range r.Limits {
+		from := r.Limits[i].From
+		if from == nil {
+			said = append(said, Said{})
+			continue
+		}
+		if want++; want > len(texts) {
+			continue
+		}
+		n, err := strconv.ParseUint(texts[want-1], 10, 32)
+		if err != nil {
+			return said[:0], errors.New("limit must be a whole number from 0 to 4294967295")
+		}
+		said = append(said, from.Say(uint32(n)))
+	}
+	if want != len(texts) {
+		return said[:0], errors.New("requests say " + strconv.Itoa(want) + " of the limits of rule " + strconv.Quote(r.Name) + ", not " + strconv.Itoa(len(texts)))
+	}
+	return said, nil
+}
+
 // ofProxy are the first segments of properties that configuration and filters of the
 // proxy set.
 var ofProxy = [...]string{
@@ -82,10 +121,10 @@ func (l *writtenLimit) placeOfMost(limit value) value {
 }
 
 // same reports whether two limits have the same number for each request.
-func (n *LimitFrom) same(m *LimitFrom) bool {
-	if n == nil || m == nil {
-		return n == m
+func (f *LimitFrom) same(g *LimitFrom) bool {
+	if f == nil || g == nil {
+		return f == g
 	}
-	return n.Default == m.Default && n.Max == m.Max &&
-		slices.Equal(appendDefinitions(nil, []KeyPart{n.Part}), appendDefinitions(nil, []KeyPart{m.Part}))
+	return f.Default == g.Default && f.Max == g.Max &&
+		slices.Equal(appendDefinitions(nil, []KeyPart{f.Part}), appendDefinitions(nil, []KeyPart{g.Part}))
 }

@@ -184,14 +184,16 @@ func (s *Subjects) Counter(suffix string, capacity uint32) state.CounterID {
 	return state.NewCounterID(s.domain, s.Rule.Counter, s.Rule.KeyDefinition()+suffix, capacity)
 }
 
-// Definition is what the quota service is told of the limits of an override's keys; of -1
-// of the rule's own. It has no number yet.
-func (s *Subjects) Definition(override int) quota.Definition {
-	return s.definition(s.limits(override))
+// Definition is what the quota service is told of the subject's limits. It has no number yet.
+func (s *Subjects) Definition(of *Subject) quota.Definition {
+	if s.IsSaid(of) {
+		return s.definition(of.said)
+	}
+	return s.DefinitionOf(of.Override)
 }
 
-// DefinitionSaid is Definition of the limits that a request says.
-func (s *Subjects) DefinitionSaid(of *Subject) quota.Definition { return s.definition(of.said) }
+// DefinitionOf is the Definition of an override's keys; of -1, of the rule's own limits.
+func (s *Subjects) DefinitionOf(override int) quota.Definition { return s.definition(s.limits(override)) }
 
 func (s *Subjects) definition(of []limit.Window) quota.Definition {
 	windows := slices.Clone(of)

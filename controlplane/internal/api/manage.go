@@ -58,7 +58,7 @@ func (s *server) counters(op manage.Operation) handler {
 			return badRequest(err)
 		}
 		query, err := op.Query(manage.Subject{
-			Rule: form.Get("rule"), Key: form["key"], N: form.Get("n"), Window: form.Get("window"),
+			Rule: form.Get("rule"), Key: form["key"], N: form.Get("n"), Limits: form["limit"], Window: form.Get("window"),
 		})
 		if err != nil {
 			return badRequest(err)
@@ -116,7 +116,7 @@ func NewCounters(op manage.Operation, rows []manage.Row) Counters {
 // countersForm reads the body. The error never repeats a value.
 func (s *server) countersForm(w http.ResponseWriter, r *http.Request) (form url.Values, timeout time.Duration, err error) {
 	if r.URL.RawQuery != "" {
-		return nil, 0, errors.New("the query is not read: give rule, key, n, window and timeout as a form in the body")
+		return nil, 0, errors.New("the query is not read: give rule, key, n, limit, window and timeout as a form in the body")
 	}
 	text, free, err := s.memory.read(w, r, maxForm)
 	defer free()
@@ -137,9 +137,9 @@ func (s *server) countersForm(w http.ResponseWriter, r *http.Request) (form url.
 	}
 	for name, values := range r.PostForm {
 		switch {
-		case !slices.Contains([]string{"rule", "key", "n", "window", "timeout"}, name):
-			return nil, 0, fmt.Errorf("unknown parameter %.40q: there are rule, key, n, window and timeout", name)
-		case len(values) > 1 && name != "key":
+		case !slices.Contains([]string{"rule", "key", "n", "limit", "window", "timeout"}, name):
+			return nil, 0, fmt.Errorf("unknown parameter %.40q: there are rule, key, n, limit, window and timeout", name)
+		case len(values) > 1 && name != "key" && name != "limit":
 			return nil, 0, fmt.Errorf("%s is given twice", name)
 		}
 	}

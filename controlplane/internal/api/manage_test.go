@@ -259,7 +259,7 @@ func TestBadCounters(t *testing.T) {
 		code             int
 		want             string
 	}{
-		{"/v1/counters/get?rule=r&key=alice", form, "", 400, "the query is not read: give rule, key, n, window and timeout as a form in the body"},
+		{"/v1/counters/get?rule=r&key=alice", form, "", 400, "the query is not read: give rule, key, n, limit, window and timeout as a form in the body"},
 		{"/v1/counters/get", form, "key=alice", 400, "rule is missing"},
 		{"/v1/counters/get", "application/json", `{"rule":"alice"}`, 400, "send the form as application/x-www-form-urlencoded"},
 		{"/v1/counters/get", "multipart/form-data; boundary=b", "--b--\r\n", 400, "send the form as application/x-www-form-urlencoded"},
@@ -268,6 +268,8 @@ func TestBadCounters(t *testing.T) {
 		{"/v1/counters/get", form, "rule=r&rule=s", 400, "rule is given twice"},
 		{"/v1/counters/get", form, "rule=r&keys=alice", 400, `unknown parameter \"keys\"`},
 		{"/v1/counters/get", form, "rule=r&n=1", 400, "n does not go with get"},
+		{"/v1/counters/inc", form, "rule=r&limit=1", 400, "limit does not go with inc"},
+		{"/v1/counters/get", form, "rule=r&limit=-1", 400, `limit \"-1\" is not a whole number`},
 		{"/v1/counters/get", form, "rule=r" + strings.Repeat("&key=a", 17), 400, "at most 16 parts, not 17"},
 		{"/v1/counters/get", form, "rule=" + strings.Repeat("r", 129), 400, "at most 128 bytes"},
 		{"/v1/counters/get", form, "rule=r&key=" + strings.Repeat("alice", 60_000), 400, "larger than"},

@@ -39,7 +39,7 @@ func (s *server) ofCluster(ctx context.Context, op manage.Operation, query url.V
 	if err != nil || c.policy == nil { // the proxies say what they make of the rule
 		return nil, err
 	}
-	o := counters.Operation{Name: op.Wire, Rule: query.Get("rule"), Key: query["key"], N: 1, Window: query.Get("window")}
+	o := counters.Operation{Name: op.Wire, Rule: query.Get("rule"), Key: query["key"], N: 1, Limits: query["limit"], Window: query.Get("window")}
 	if !counters.IsOfCluster(c.policy, o) {
 		return nil, nil
 	}

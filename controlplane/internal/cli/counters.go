@@ -139,6 +139,9 @@ func (o *countersOptions) AddFlags(cmd *cobra.Command) {
 	if o.op.Units {
 		f.StringVar(&s.N, "n", "1", "`UNITS`")
 	}
+	if o.op.Limits {
+		f.StringArrayVar(&s.Limits, "limit", nil, "a limit as `NUMBER` that a request would say, where the policy has requests say one; again for each further one, in the rule's order (default: the policy's default)")
+	}
 	if o.op.Name == "set" { // 1 is nothing that anyone means by leaving it out
 		f.Lookup("n").DefValue, s.N = "", ""
 		_ = cmd.MarkFlagRequired("n")

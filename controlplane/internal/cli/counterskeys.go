@@ -32,6 +32,7 @@ type clientKey struct {
 
 	parts  []string          // as --key takes them
 	cost   uint32            // of the described request
+	limits []string          // that it says
 	denied bool              // by lack of a key
 	exempt bool              // as the described request is
 	hashes map[string]string // by proxy
@@ -94,6 +95,7 @@ func keyOf(r *answer.ExplainedRule) *clientKey {
 		if r.Cost != nil {
 			k.cost = *r.Cost
 		}
+		k.limits = saidLimits(r.Windows)
 	case r.NoKey == "" && r.Hash == "":
 		return nil
 	case r.NoKey == "" || r.Outcome != answer.NotKnown && r.Outcome != answer.LacksKey:
@@ -108,6 +110,21 @@ func keyOf(r *answer.ExplainedRule) *clientKey {
 		k.parts = append(k.parts, policy.PartText(value))
 	}
 	return k
+}
+
+// saidLimits are the limits that the described request says, none if all are the defaults.
+func saidLimits(windows []answer.Window) (limits []string) {
+	says := false
+	for i := range windows {
+		if w := &windows[i]; w.LimitFrom != "" {
+			limits = append(limits, strconv.FormatUint(uint64(*w.Limit), 10))
+			says = says || w.LimitIs != answer.LimitDefault
+		}
+	}
+	if !says {
+		return nil
+	}
+	return limits
 }
 
 // addKey adds what a proxy says to what others have said alike.
@@ -141,7 +158,9 @@ func ignoreFailure(err error) error {
 
 // read adds the counters of the key.
 func (k *clientKey) read(ctx context.Context, a *asker) error {
-	report, err := a.onKey(ctx, operationOf("peek"), manage.Subject{Rule: k.Rule, Key: k.parts, N: strconv.FormatUint(uint64(k.cost), 10)})
+	report, err := a.onKey(ctx, operationOf("peek"), manage.Subject{
+		Rule: k.Rule, Key: k.parts, N: strconv.FormatUint(uint64(k.cost), 10), Limits: k.limits,
+	})
 	if err != nil {
 		k.Error = err.Error()
 		return ignoreFailure(err)

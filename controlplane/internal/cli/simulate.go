@@ -54,7 +54,7 @@ Each proxy has counters of its own. Rules of scope cluster lease from one quota
 service, which answers at once.
 
 A line with op acts on counters: hit, peek, get, inc, set, reset and expires_at on
-one key of a rule (rule, key, n, window), clean and stats on a rule or on all. Op
+one key of a rule (rule, key, n, limits, window), clean and stats on a rule or on all. Op
 policy changes the policy; its file is in the folder of the requests or below.
 
 A line has at most 1 MiB, all lines together 128 MiB and a million requests. If one is

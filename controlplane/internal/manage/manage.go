@@ -39,6 +39,7 @@ type Operation struct {
 	Wire    string // as the filter has it
 	Keyed   bool   // on one key of one rule
 	Units   bool   // takes a number of units
+	Limits  bool   // takes the limits that a request would say
 	Window  bool   // takes a window
 	Sums    bool   // values of several proxies add up
 	Changes bool   // changes counters
@@ -46,9 +47,9 @@ type Operation struct {
 
 // Operations lists them as help does.
 var Operations = []Operation{
-	{Name: "hit", Wire: "hit", Keyed: true, Units: true, Changes: true},
-	{Name: "peek", Wire: "peek", Keyed: true, Units: true},
-	{Name: "get", Wire: "get", Keyed: true, Sums: true},
+	{Name: "hit", Wire: "hit", Keyed: true, Units: true, Limits: true, Changes: true},
+	{Name: "peek", Wire: "peek", Keyed: true, Units: true, Limits: true},
+	{Name: "get", Wire: "get", Keyed: true, Limits: true, Sums: true},
 	{Name: "inc", Wire: "inc", Keyed: true, Units: true, Window: true, Sums: true, Changes: true},
 	{Name: "set", Wire: "set", Keyed: true, Units: true, Window: true, Changes: true},
 	{Name: "reset", Wire: "reset", Keyed: true, Changes: true},
@@ -68,6 +69,7 @@ type Subject struct {
 	Rule   string   // empty: all rules, where the operation takes no key
 	Key    []string // its parts
 	N      string   // units, as given
+	Limits []string // that a request would say, as given
 	Window string   // name or index; empty: all
 }
 
@@ -101,6 +103,15 @@ func (op Operation) Query(s Subject) (url.Values, error) {
 		q.Set("n", strconv.FormatUint(n, 10))
 	case op.Name == "set":
 		return nil, errors.New("n is missing: give the number of units to set")
+	}
+	for _, limit := range s.Limits {
+		if !op.Limits {
+			return nil, errors.New("limit does not go with " + op.Name)
+		}
+		if _, err := strconv.ParseUint(limit, 10, 32); err != nil {
+			return nil, fmt.Errorf("limit %.40q is not a whole number from 0 to 4294967295", limit)
+		}
+		q["limit"] = append(q["limit"], limit)
 	}
 	switch {
 	case !op.Window && s.Window != "":

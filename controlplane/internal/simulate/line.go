@@ -56,6 +56,7 @@ type fields struct {
 	Rule   string   `json:"rule"`
 	Key    []string `json:"key"`
 	N      *uint32  `json:"n"`
+	Limits []uint32 `json:"limits"`
 	Window string   `json:"window"`
 	File   string   `json:"file"`
 
@@ -135,7 +136,7 @@ func (r *reader) next() (line, error) {
 // request has no op.
 var kinds = map[string]string{
 	"": requestFields + " metadata proxy worker fail", "policy": "file",
-	"hit": keyed + " n", "peek": keyed + " n", "get": keyed, "reset": keyed, "expires_at": keyed,
+	"hit": keyed + " n limits", "peek": keyed + " n limits", "get": keyed + " limits", "reset": keyed, "expires_at": keyed,
 	"inc": keyed + " n window", "set": keyed + " n window",
 	"clean": "rule proxy worker fail", "stats": "rule proxy worker fail",
 }
@@ -231,6 +232,14 @@ func (in *fields) check() error {
 	return nil
 }
 
+// limits are those that a request would say, as an operation takes them.
+func (in *fields) limits() (texts []string) {
+	for _, n := range in.Limits {
+		texts = append(texts, strconv.FormatUint(uint64(n), 10))
+	}
+	return texts
+}
+
 // notInToken reports a character that no token of HTTP has, such as a method or a
 // header's name.
 func notInToken(r rune) bool {
@@ -300,8 +309,8 @@ func plain(err error) error {
 			reflect.String: "text", reflect.Slice: "text or a list of texts", reflect.Map: "an object",
 			reflect.Uint32: "a whole number from 0 to 4294967295",
 		}[wrong.Type.Kind()]
-		if wrong.Field == "key" && wrong.Type.Kind() == reflect.Slice {
-			what = "a list of texts"
+		if lists := map[string]string{"key": "a list of texts", "limits": "a list of whole numbers"}; wrong.Type.Kind() == reflect.Slice {
+			what = cmp.Or(lists[wrong.Field], what)
 		}
 		if wrong.Field == "" && wrong.Type.Kind() == reflect.Struct {
 			return fmt.Errorf("it must be a JSON object, not %s", wrong.Value)

@@ -276,6 +276,7 @@ func (l *line) operation() counters.Operation {
 	if in.N != nil {
 		o.N = *in.N
 	}
+	o.Limits = in.limits()
 	return o
 }
 
@@ -285,7 +286,7 @@ func (l *line) toRequest() *sim.Request {
 	in := l.request
 	f, _ := faults(in.Fail)
 	if l.op != "" {
-		query := url.Values{"rule": {in.Rule}, "key": in.Key}
+		query := url.Values{"rule": {in.Rule}, "key": in.Key, "limit": in.limits()}
 		if in.N != nil {
 			query.Set("n", strconv.FormatUint(uint64(*in.N), 10))
 		}

@@ -93,6 +93,20 @@ func TestOperationsOnALimitFromTheRequest(t *testing.T) {
 	operate(t, e, Operation{Name: "set", Rule: "r", Key: []string{"a"}, N: 8})
 	require.True(t, e.Decide().Allowed)
 	require.False(t, e.Decide().Allowed)
+
+	for limit, left := range map[string]string{"10": `"limit":9,"limit_from":"jwt:corp:rpm","limit_is":"max"`, "9": `"limit":9,"limit_from":"jwt:corp:rpm"`} {
+		get = operate(t, e, Operation{Name: "get", Rule: "r", Key: []string{"a"}, Limits: []string{limit}})
+		require.Contains(t, get, left+`,"per_ns":60000000000,"used":9,"remaining":0,`)
+	}
+	require.Contains(t, operate(t, e, Operation{Name: "hit", Rule: "r", Key: []string{"b"}, N: 8, Limits: []string{"8"}}), `{"allowed":true,`)
+	require.Contains(t, operate(t, e, Operation{Name: "peek", Rule: "r", Key: []string{"b"}, N: 1, Limits: []string{"8"}}), `{"allowed":false,`)
+	require.Contains(t, operate(t, e, Operation{Name: "peek", Rule: "r", Key: []string{"b"}, N: 1, Limits: []string{"9"}}), `{"allowed":true,`)
+	for _, wrong := range [][]string{{"9", "9"}, {"x"}, {""}, {"-1"}, {"4294967296"}} {
+		_, err := e.Operate(Operation{Name: "peek", Rule: "r", Key: []string{"b"}, N: 1, Limits: wrong})
+		require.Error(t, err, wrong)
+	}
+	_, err := e.Operate(Operation{Name: "peek", Rule: "r", Key: []string{"b"}, N: 1, Limits: []string{"9", "9"}})
+	require.EqualError(t, err, `requests say 1 of the limits of rule "r", not 2`)
 }
 
 // A header is taken only where all its values are one number.

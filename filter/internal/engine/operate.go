@@ -21,6 +21,7 @@ type Operation struct {
 	Rule   string   // clean, stats and top: empty = all rules
 	Key    []string // the key's parts as text; not for clean, stats and top
 	N      uint32   // units: of hit, peek, inc and set
+	Limits []string // those that a request would say: of hit, peek and get; none: the defaults
 	Window string   // name or index of one window for inc and set; empty = all
 }
 
@@ -93,7 +94,10 @@ func (e *Engine) named(op Operation) (*decide.Subject, error) {
 	if err := r.Policy.ParseKey(&s.Key, op.Key); err != nil {
 		return nil, err
 	}
-	s.Cost, s.CostUnreadable, s.Said = op.N, false, s.Said[:0]
+	s.Cost, s.CostUnreadable = op.N, false
+	if s.Said, err = r.Policy.ParseLimits(s.Said, op.Limits); err != nil {
+		return nil, err
+	}
 	s.Begin(&r.Rule)
 	e.verdict.Add()
 	leases := op.Name == "leased"

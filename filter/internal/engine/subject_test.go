@@ -63,7 +63,7 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 			}
 			require.Len(t, wants, 1)
 			require.Equal(t, of.QuotaKey(&named), wants[0].Key)
-			want := of.Definition(named.Override)
+			want := of.Definition(&named)
 			want.ID = wants[0].Definition
 			require.Equal(t, want, e.Leases.Definitions[want.ID])
 			asked++

@@ -110,8 +110,10 @@ func readOperation(op, query string) (asked engine.Operation, fault string) {
 		switch {
 		case name == "key":
 			asked.Key = append(asked.Key, value)
+		case name == "limit":
+			asked.Limits = append(asked.Limits, value)
 		case !known:
-			return asked, "unknown parameter " + strconv.Quote(name[:min(len(name), 40)]) + ": there are rule, key, n and window"
+			return asked, "unknown parameter " + strconv.Quote(name[:min(len(name), 40)]) + ": there are rule, key, n, limit and window"
 		case given[name]:
 			return asked, name + " is given twice"
 		default:

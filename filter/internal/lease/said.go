@@ -45,7 +45,7 @@ func (c *Source) definition(s *decide.Subject) *quota.Definition {
 	if len(w.said) >= maxSaid {
 		clear(w.said)
 	}
-	d := c.rule.Subjects.DefinitionSaid(&s.Subject)
+	d := c.rule.Subjects.Definition(&s.Subject)
 	w.lastID = max(w.lastID+1, uint32(len(w.Definitions))) // also once numbers begin anew
 	d.ID = w.lastID
 	w.said[string(c.key)] = &d

@@ -60,7 +60,7 @@ func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 		c.local = local.New(r, fallback)
 	}
 	for override := -1; override < len(p.Overrides); override++ {
-		d := r.Subjects.Definition(override)
+		d := r.Subjects.DefinitionOf(override)
 		d.ID = uint32(len(w.Definitions))
 		w.Definitions = append(w.Definitions, d)
 	}

@@ -57,13 +57,10 @@ func (f *limitFrom) read(r *request.Request) policy.Said {
 		text, others = oneOf(text)
 	}
 	n, ok := wholeNumber(text)
-	switch {
-	case !present || others || !ok:
+	if !present || others || !ok {
 		return policy.Said{Limit: f.Default}
-	case n > f.Max:
-		return policy.Said{Limit: f.Max, As: policy.SaidMore}
 	}
-	return policy.Said{Limit: n, As: policy.SaidSo}
+	return f.Say(n)
 }
 
 // oneOf returns the first value of a header, and whether there is another one.

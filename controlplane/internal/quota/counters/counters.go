@@ -24,6 +24,7 @@ type Operation struct {
 	Rule   string
 	Key    []string // the key's parts as text
 	N      uint32   // units: of hit, peek, inc and set
+	Limits []string // those that a request would say: of hit, peek and get
 	Window string   // name or index of one window for inc and set; empty = all
 }
 
@@ -63,7 +64,7 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	if r == nil {
 		return nil, fmt.Errorf("there is no rule %q", o.Rule)
 	}
-	s, err := newSubject(p, r, o.Key)
+	s, err := newSubject(p, r, o.Key, o.Limits)
 	if err != nil {
 		return nil, err
 	}

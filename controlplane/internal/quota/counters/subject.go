@@ -15,13 +15,17 @@ type subject struct {
 	order      []int // definition.Windows[order[i]] is the policy's limit i
 }
 
-func newSubject(p *policy.Policy, r *policy.Rule, parts []string) (*subject, error) {
+func newSubject(p *policy.Policy, r *policy.Rule, parts, limits []string) (*subject, error) {
 	s := &subject{rule: r, parts: parts}
 	if err := r.ParseKey(&s.Key, parts); err != nil {
 		return nil, err
 	}
+	var err error
+	if s.Said, err = r.ParseLimits(nil, limits); err != nil {
+		return nil, err
+	}
 	of := p.Subjects(r)
 	of.Find(&s.Subject)
-	s.key, s.definition, s.order = of.QuotaKey(&s.Subject), of.Definition(s.Override), of.Order
+	s.key, s.definition, s.order = of.QuotaKey(&s.Subject), of.Definition(&s.Subject), of.Order
 	return s, nil
 }
