@@ -260,6 +260,22 @@ func TestAPolicyNeedsItsFields(t *testing.T) {
 	o := options(t, `{version: 1, exempt: [{headers: {x-probe: "1"}}], rules: [{name: a, limits: ["10/1h"]}]}`, traffic(1, 1))
 	_, err := Run(t.Context(), o)
 	require.ErrorContains(t, err, "does not have the field header:x-probe")
+	o = options(t, `{version: 1, rules: [{name: a, limits: [{requests: {jwt: {provider: p, claim: rpm}, default: 1, max: 9}, per: 1h}]}]}`, traffic(1, 1))
+	_, err = Run(t.Context(), o)
+	require.ErrorContains(t, err, "does not have the field jwt:p:rpm")
+}
+
+// A limit that requests say is read from the log.
+func TestALimitThatTheLogSays(t *testing.T) {
+	var lines []logged
+	for i, said := range []string{"2", "2", "2", "4", "many", "70"} {
+		lines = append(lines, logged{noonMs + int64(i), said, "/", "192.0.2.1", 200})
+	}
+	report, err := Run(t.Context(), options(t,
+		`{version: 1, rules: [{name: a, key: [client_ip], limits: [{requests: {header: x-user-id, trusted: true, default: 3, max: 5}, per: 1h}]}]}`, lines))
+	require.NoError(t, err)
+	require.EqualValues(t, 2, report.Denied, "the third of 2, and the one that says no number")
+	require.Equal(t, Use{Limit: "0", Units: 5, From: "header:x-user-id", PeriodNs: int64(time.Hour)}, withoutDistribution(report.Rules[0].Use[0]))
 }
 
 // Every kind of key part reads something of the log.

@@ -16,6 +16,9 @@ var clusterPolicies = flag.Int("cluster-policies", 20, "how many random policies
 // decision is the part of a line that says what becomes of the request, and why.
 var decision = regexp.MustCompile(`"allowed":(true,"status":\d+|false,"status":\d+,"denied_by":"\w+")`)
 
+// userHeader begins the headers of a line.
+var userHeader = regexp.MustCompile(`"u":`)
+
 // randomRules are one to three rules, some of which share a counter.
 func randomRules(dice *rand.Rand) (rules []string) {
 	pick := func(of ...string) string { return of[dice.IntN(len(of))] }
@@ -23,7 +26,11 @@ func randomRules(dice *rand.Rand) (rules []string) {
 		n, per := 3+dice.IntN(20), digit+pick("1s", "2s", "10s")
 		how := pick("fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter",
 			fmt.Sprint("token_bucket, burst: ", 1+dice.IntN(n)))
-		return fmt.Sprintf("{requests: %d, per: %s, algorithm: %s}", n, per, how)
+		requests := fmt.Sprint(n)
+		if dice.IntN(3) == 0 && !strings.HasPrefix(how, "token_bucket") {
+			requests = fmt.Sprintf("{header: l, trusted: true, default: %d, max: 22}", n)
+		}
+		return fmt.Sprintf("{requests: %s, per: %s, algorithm: %s}", requests, per, how)
 	}
 	shared := fmt.Sprintf("counter: c, key: [{header: u}], limits: [%d/10s]", 3+dice.IntN(20))
 	override := `, overrides: [{key: ["1"], limits: ["2/10s"]}, {key: ["2"], unlimited: true}]`
@@ -58,7 +65,9 @@ func TestRandomRulesWithoutALease(t *testing.T) {
 		rules := randomRules(dice)
 		policy := policyOf(rules, "")
 		shared := strings.Count(policy, "counter: c") > 1
-		lines := strings.ReplaceAll(randomLines(seed, 300), `"u":`, `"v":"1","u":`)
+		lines := userHeader.ReplaceAllStringFunc(randomLines(seed, 300), func(string) string {
+			return fmt.Sprintf(`"v":"1","l":"%d","u":`, 5+dice.IntN(20))
+		})
 		want := simulateLines(t, policy, 1, lines)
 		got := simulateLines(t, policyOf(rules, ", scope: cluster, lease: off"), 3, lines)
 		for i := range want {
