@@ -193,7 +193,9 @@ func (s *Subjects) Definition(of *Subject) quota.Definition {
 }
 
 // DefinitionOf is the Definition of an override's keys; of -1, of the rule's own limits.
-func (s *Subjects) DefinitionOf(override int) quota.Definition { return s.definition(s.limits(override)) }
+func (s *Subjects) DefinitionOf(override int) quota.Definition {
+	return s.definition(s.limits(override))
+}
 
 func (s *Subjects) definition(of []limit.Window) quota.Definition {
 	windows := slices.Clone(of)

@@ -14,7 +14,7 @@ import (
 // where its record would have had the 5 that were left: 45 are refunded.
 func TestABucketWhoseNumberGrowsGetsTokensBackByEviction(t *testing.T) {
 	for _, evicted := range []bool{false, true} {
-		store, now := newMemory(), 1000*second
+		store, now := newMemory(), 2000*second
 		small, large := tokenBucket(10, 10, 60*second), tokenBucket(100, 100, 60*second)
 		table, key := inConfig(store, 1, small, nil)
 		require.Equal(t, 5, admit(t, table, key, now, 5))
