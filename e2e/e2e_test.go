@@ -174,7 +174,7 @@ func end(t *testing.T, c *child.Child) {
 
 // answered reports whether a URL is answered with 200.
 func answered(url string) bool {
-	res, err := http.Get(url) //nolint:gosec // of a program that the test has started
+	res, err := http.Get(url)
 	return err == nil && res.Body.Close() == nil && res.StatusCode == http.StatusOK
 }
 
