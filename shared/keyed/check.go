@@ -133,6 +133,7 @@ func (w *window) describe() string {
 		method = "TokenBucket"
 	case limit.Calendar:
 		return fmt.Sprintf("Months of %d", w.Months())
+	case limit.Concurrency: // has no window
 	}
 	return fmt.Sprintf("%s of %s", method, w.period)
 }

@@ -131,8 +131,9 @@ func (m *middleware) setFields(header http.Header, windows []Usage, now int64) {
 	for i := range windows {
 		u := &windows[i]
 		n := fields.Window{Rule: m.name, Name: u.Name, Index: i, Only: len(windows) == 1}
-		policies = n.AppendPolicy(policies, &m.limiter.windows[m.limiter.named[i].column], now)
-		limits = n.AppendLimit(limits, u.Remaining, fields.Seconds(u.ResetAt.UnixNano()-now))
+		w := &m.limiter.windows[m.limiter.named[i].column]
+		policies = n.AppendPolicy(policies, w, now)
+		limits = n.AppendLimit(limits, w, u.Remaining, fields.Seconds(u.ResetAt.UnixNano()-now))
 	}
 	header.Set("RateLimit-Policy", string(policies))
 	header.Set("RateLimit", string(limits))

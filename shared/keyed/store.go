@@ -99,6 +99,9 @@ func (s *store) Get(key []byte) (value []byte, cas uint32, status state.Status) 
 // read it.
 func (s *store) Now() int64 { return s.now() }
 
+// Monotonic is asked by tables that hold units, of which a limiter has none.
+func (s *store) Monotonic() int64 { return s.now() }
+
 // Set stores the value. A page that Get returned is in its place already.
 func (s *store) Set(key, value []byte, _ uint32) state.Status {
 	if len(key) != pageKeyBytes {

@@ -1,5 +1,10 @@
 package limit
 
+// IsFixed reports whether u counts in one window after another.
+func (w *Window) IsFixed() bool {
+	return w.Algorithm == FixedWindow || w.Algorithm == FixedWindowPerKey || w.Algorithm == Calendar
+}
+
 // start returns the start of the aligned window that holds now, if all are equally long.
 func (w *Window) start(now int64) int64 {
 	since := now - w.OffsetNs
@@ -26,8 +31,11 @@ func (w *Window) End(now int64) int64 {
 	return end
 }
 
-// LengthNs returns how long the window is that holds now.
+// LengthNs returns how long the window is that holds now; what only holds has no length.
 func (w *Window) LengthNs(now int64) int64 {
+	if w.Algorithm == Concurrency {
+		return 0
+	}
 	start, end := w.Span(now)
 	return end - start
 }
@@ -45,4 +53,49 @@ func (w *Window) endOf(u *Usage, last int64) int64 {
 		return u.EndNs
 	}
 	return w.End(last)
+}
+
+// rollFixed brings u, the usage of a fixed window that was written at last, to now. What
+// it has used beyond what each window pays goes on into the next.
+func (w *Window) rollFixed(u *Usage, last, now int64) {
+	end := w.endOf(u, last)
+	switch {
+	case end > now:
+	case w.Pays == 0 || u.Used <= w.Pays:
+		*u = Usage{}
+	case w.Algorithm == Calendar:
+		for ; end <= now && u.Used > 0; end = w.End(end) {
+			u.Used -= min(u.Used, w.Pays)
+		}
+	default:
+		ended := (now-end)/w.PeriodNs + 1
+		if paid := uint64(ended) * uint64(w.Pays); uint64(ended) > uint64(u.Used) || paid >= uint64(u.Used) {
+			*u = Usage{}
+			return
+		}
+		u.Used -= uint32(ended) * w.Pays
+		if u.EndNs != 0 {
+			u.EndNs = end + ended*w.PeriodNs
+		}
+	}
+}
+
+// paid is when u, the usage of a fixed window as of now, has at most room units if nothing
+// more is counted.
+func (w *Window) paid(u *Usage, now int64, room uint32) int64 {
+	end := w.endOf(u, now)
+	if w.Pays == 0 || u.Used <= room+w.Pays || room+w.Pays < room {
+		return end
+	}
+	switch more := int64((u.Used - room - 1) / w.Pays); { // windows after this one
+	case more > maxWait/w.PeriodNs:
+		return after(end, maxWait)
+	case w.Algorithm != Calendar:
+		return after(end, more*w.PeriodNs)
+	default:
+		for ; more > 0; more-- {
+			end = w.End(end)
+		}
+		return end
+	}
 }

@@ -160,3 +160,40 @@ func (w *Window) Inherit(u Usage, now int64) Usage {
 	}
 	return u
 }
+
+// ChargeFloor returns the floor f, rolled to now, once units more were counted at now for
+// one of its keys. w has the rule's limits, and key is the key's window where it is known,
+// else w: its grid and its opening are not known then, so its window may last a whole period
+// from now, and its bucket may be the slowest one of the rule.
+func (w *Window) ChargeFloor(key *Window, f Usage, now int64, units uint32, log []int64) Usage {
+	u := key.Start(f, now, log)
+	key.Add(&u, now, units)
+	if u.EndNs != 0 && w.Algorithm != TokenBucket {
+		u.EndNs = max(u.EndNs, now+w.PeriodNs)
+	}
+	g := w.MergeFloors(f, w.Floor(u, now, now))
+	if key == w && w.FillNs > 0 {
+		g.EndNs = max(g.EndNs, w.stamped(after(max(f.EndNs, now), w.FillNs)))
+	}
+	return g
+}
+
+// Charge counts units at the instant at in u, written at last, of a key whose own limits and
+// grid are not known: w has the rule's. Of a bucket only Expiry and Floor are right then.
+func (w *Window) Charge(u *Usage, last, at int64, units uint32) {
+	if w.Algorithm != TokenBucket {
+		w.Roll(u, last, at)
+		if w.Add(u, at, units); w.Algorithm == FixedWindow && w.Jitter > 0 {
+			u.EndNs = at + w.PeriodNs
+		}
+		return
+	}
+	fill := maxWait // w never fills it, or does not know its size
+	switch {
+	case units == 0:
+		return
+	case w.Limit > 0 && w.Burst > 0:
+		fill = max(tokens(uint64(units), w.PeriodNs).ceilDiv(uint64(w.Limit)), w.FillNs)
+	}
+	u.EndNs = w.stamped(after(max(w.Expiry(u, last), at), fill))
+}

@@ -5,7 +5,7 @@ import "math/bits"
 // Usage is what one window has counted for one key, as of the instant at which
 // its record was last written. The zero value has counted nothing.
 type Usage struct {
-	Used uint32 // units; SlidingWindowCounter: of the current period
+	Used uint32 // units; SlidingWindowCounter: of the current period; Concurrency: held now
 	Prev uint32 // SlidingWindowCounter: units of the previous period
 
 	// EndNs depends on the algorithm:
@@ -37,10 +37,9 @@ func (w *Window) Roll(u *Usage, last, now int64) {
 		w.rollCounter(u, last, now)
 	case TokenBucket:
 		w.refill(u, last, now)
+	case Concurrency:
 	default:
-		if w.endOf(u, last) <= now {
-			*u = Usage{}
-		}
+		w.rollFixed(u, last, now)
 	}
 }
 
@@ -60,7 +59,7 @@ func (w *Window) Expiry(u *Usage, last int64) int64 {
 		}
 		return w.latestFull(u, last)
 	default:
-		return w.endOf(u, last)
+		return w.paid(u, last, 0)
 	}
 }
 
@@ -81,11 +80,15 @@ func (w *Window) Check(u *Usage, now int64, cost uint32) int64 {
 		return w.checkCounter(u, now, cost)
 	case TokenBucket:
 		return w.checkTokens(u, now, cost)
+	default: // the fixed windows, and what is held
+	}
+	switch room := w.Limit - cost; {
+	case u.Used <= room:
+		return now
+	case w.Algorithm == Concurrency:
+		return now + HeldRetryNs
 	default:
-		if u.Used <= w.Limit-cost {
-			return now
-		}
-		return w.endOf(u, now)
+		return w.paid(u, now, room)
 	}
 }
 
@@ -97,6 +100,7 @@ func (w *Window) Add(u *Usage, now int64, cost uint32) {
 		w.addLog(u, now, cost)
 	case TokenBucket:
 		w.takeTokens(u, now, cost)
+	case Concurrency: // what is held lies apart: see Held
 	default:
 		u.Used = AddSaturating(u.Used, cost)
 		w.open(u, now)
@@ -162,16 +166,16 @@ func (w *Window) Remaining(u *Usage, now int64) uint32 {
 // far: at the end of the aligned window or of the key's open one; for a sliding
 // counter, at the end of the last period in which a unit counts; for a log, when
 // its newest unit leaves; for a bucket, when it is full. A window that is not
-// aligned and has counted nothing resets now. u must have been rolled to now.
+// aligned and has counted nothing resets now, as does what only holds. u must have been rolled to now.
 func (w *Window) Reset(u *Usage, now int64) int64 {
 	switch {
 	case w.Algorithm == FixedWindow || w.Algorithm == Calendar:
-		return w.End(now)
+		return max(w.End(now), w.paid(u, now, 0))
 	case w.Algorithm == SlidingWindowCounter && u.Used > 0:
 		return w.End(now) + w.PeriodNs
 	case w.Algorithm == SlidingWindowCounter:
 		return w.End(now)
-	case u.IsZero():
+	case u.IsZero() || w.Algorithm == Concurrency:
 		return now
 	case w.Algorithm == TokenBucket:
 		return w.fullAt(u, now)

@@ -32,6 +32,9 @@ const (
 	TokenBucket
 	// Calendar is FixedWindow in whole months of the Gregorian calendar; see NewCalendar.
 	Calendar
+	// Concurrency counts what is held now instead of windows. PeriodNs is how long a hold
+	// lasts without a sign of life; see Held. A counter has one at most.
+	Concurrency
 )
 
 const (
@@ -64,6 +67,10 @@ type Window struct {
 	Units uint16
 	// Unlimited lets every hit pass and still counts it.
 	Unlimited bool
+	// Pays is for a fixed window whose charges are not checked: the units that each window
+	// takes off what the one before has used, and the next begins with the rest. 0 = each
+	// begins with nothing. Of a rule it is the smallest limit of any key, else Limit.
+	Pays uint32
 	// Stamp and FillNs are for a TokenBucket of a rule with overrides: the stamp of
 	// the overrides, see NewStamp, and how long the slowest of their buckets takes to
 	// fill. Only the rule's own window needs FillNs.
@@ -77,14 +84,17 @@ type Window struct {
 func (w Window) Same(v Window) bool { return w.identity() == v.identity() }
 
 func (w Window) identity() Window {
+	if w.Algorithm == Concurrency {
+		return Window{Algorithm: Concurrency} // what is held outlives a change of the hold
+	}
 	return Window{Algorithm: w.Algorithm, PeriodNs: w.PeriodNs, OffsetNs: w.OffsetNs, Jitter: w.Jitter, Elastic: w.Elastic}
 }
 
 // Compare orders windows by everything but their limits, so that the order in
-// which a policy lists them does not matter.
+// which a policy lists them does not matter. A Concurrency comes last.
 func (w Window) Compare(v Window) int {
 	for _, d := range [...]int64{
-		w.PeriodNs - v.PeriodNs, int64(w.Algorithm) - int64(v.Algorithm), w.OffsetNs - v.OffsetNs,
+		boolToInt(w.Algorithm == Concurrency) - boolToInt(v.Algorithm == Concurrency), w.PeriodNs - v.PeriodNs, int64(w.Algorithm) - int64(v.Algorithm), w.OffsetNs - v.OffsetNs,
 		int64(w.Jitter) - int64(v.Jitter), boolToInt(w.Elastic) - boolToInt(v.Elastic),
 	} {
 		switch {

@@ -277,7 +277,9 @@ func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
 
 // sameWindows reports whether records have the same layout with windows a and b.
 func sameWindows(a, b []limit.Window) bool {
-	return slices.EqualFunc(a, b, func(v, w limit.Window) bool { return v.Same(w) && v.Units == w.Units })
+	return slices.EqualFunc(a, b, func(v, w limit.Window) bool {
+		return v.Same(w) && v.Units == w.Units && v.PeriodNs == w.PeriodNs
+	})
 }
 
 // longestLogs returns want with logs that are no shorter than those in have, so

@@ -24,6 +24,8 @@ type Entry struct {
 	Evicted   bool  // Commit evicted a live record
 	Rebased   bool  // Read moved what was written before the clock was set back to the present
 	Resets    int   // windows whose usage has ended since the record was written
+	HeldBack  bool  // Check found that only what is held leaves no room
+	HeldNs    int64 // the holds' clock, where the table holds
 
 	hash        uint64   // of the key, under the tables' seed
 	key         [15]byte // the page's, in shared data
@@ -43,6 +45,11 @@ type Entry struct {
 	logs    [MaxWindows][]int64         // memory for decoded logs
 	other   []int64                     // memory for the decoded log of another key
 	nothing limit.Usage                 // of a window without a column
+	held    limit.Held                  // by the key's record
+	lapses  []lapse                     // of the key's record
+
+	floorHeld                limit.Held // by the page's floor
+	floorLapses, otherLapses []lapse    // memory
 
 	// From Commit, for Refund.
 	generation uint16
@@ -73,13 +80,35 @@ func (t *Table) Usage(e *Entry, i int) *limit.Usage {
 // Check returns the earliest instant at which a hit of cost units passes every
 // window if no other hit comes: e.Now if it passes at once, limit.Never if it
 // cannot pass.
+//
+// Units that are held count as if they had been counted. A hit for which only they leave
+// no room may pass as soon as one ends: it is to try again after limit.HeldRetryNs.
 func (t *Table) Check(e *Entry, cost uint32) int64 {
+	at, held := t.check(e, cost, 0), t.Held(e)
+	e.HeldBack = false
+	switch {
+	case held == 0 || at == limit.Never:
+	case at > e.Now:
+		e.HeldBack = t.def.Windows[0].Algorithm == limit.Concurrency // it has no other window
+	case t.check(e, cost, held) != at:
+		e.HeldBack = true
+		return e.Now + limit.HeldRetryNs
+	}
+	return at
+}
+
+// check is Check where held units count in the windows.
+func (t *Table) check(e *Entry, cost, held uint32) int64 {
 	at := e.Now
 	for _, column := range t.columns[:len(t.def.Windows)] {
 		if column < 0 {
 			continue
 		}
-		pass := e.windows[column].Check(&e.usage[column], e.Now, cost)
+		units := cost
+		if column < t.layout.counts {
+			units = limit.AddSaturating(cost, held)
+		}
+		pass := e.windows[column].Check(&e.usage[column], e.Now, units)
 		if pass == limit.Never {
 			return limit.Never
 		}
@@ -103,7 +132,7 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for i := range e.windows {
+	for i := range t.layout.counts {
 		w, u := &e.windows[i], &e.usage[i]
 		if w.Algorithm == limit.FixedWindowPerKey && u.EndNs == 0 {
 			e.opened |= 1 << i
@@ -127,7 +156,7 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 	if status := t.findSlot(e, evict); status != OK {
 		return status
 	}
-	for i := range e.windows {
+	for i := range t.layout.counts {
 		e.usage[i] = e.windows[i].Inherit(e.usage[i], e.Now)
 	}
 	return OK
@@ -137,8 +166,11 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 // so that no hit from before is refunded from it.
 func (t *Table) finish(e *Entry, replaced bool) Status {
 	e.page.setTime(&t.layout, e.slot, e.Now)
-	for i := range e.windows {
+	for i := range t.layout.counts {
 		e.page.setUsage(&t.layout, e.slot, i, &e.usage[i])
+	}
+	if t.layout.holds {
+		e.page.setHeld(&t.layout, e.slot, &e.held)
 	}
 	e.generation = e.page.recordGeneration(&t.layout, e.slot)
 	if replaced {
@@ -205,7 +237,7 @@ func (t *Table) refund(e, committed *Entry, cost uint32) bool {
 	last := e.page.time(&t.layout, e.slot)
 	at := max(e.CallerNs, last)
 	complete := true
-	for i := range t.layout.Windows {
+	for i := range t.layout.counts {
 		w, u := &e.windows[i], &e.usage[i]
 		e.page.read(&t.layout, e.slot, i, e.log(i), u)
 		w.Roll(u, last, at)
@@ -214,7 +246,7 @@ func (t *Table) refund(e, committed *Entry, cost uint32) bool {
 		complete = complete && refunded
 	}
 	e.page.setTime(&t.layout, e.slot, at)
-	for i := range t.layout.Windows {
+	for i := range t.layout.counts {
 		e.page.setUsage(&t.layout, e.slot, i, &e.usage[i])
 	}
 	e.Now = at

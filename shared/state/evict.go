@@ -24,20 +24,26 @@ func (t *Table) findSlot(e *Entry, evict bool) Status {
 		at = max(at, last)
 	}
 	t.rollFloor(e, at, e.Evicted || expired)
+	shares := t.layout.holds && e.floorHeld.Total() > 0 // before the victim's holds are there
 	if e.Evicted {
+		t.evictHolds(e, slot, last)
 		t.addToFloor(e, slot, last, at)
 	}
 	e.page.place(&t.layout, slot, e.fingerprint)
+	if t.layout.holds {
+		e.page.numberRecord(&t.layout, slot, shares)
+	}
 	e.slot = slot
 	return OK
 }
 
-// addToFloor adds the usage of the slot's record, written at last, to the floor,
-// which was rolled to at. Where the floor is ahead of the clock, the usage keeps its age.
+// addToFloor adds the usage of the slot's record, written at last, and what has lapsed of
+// what it held, to the floor, which was rolled to at. Where the floor is ahead of the clock, the usage keeps its age.
 func (t *Table) addToFloor(e *Entry, slot int, last, at int64) {
-	ahead := at - max(last, e.CallerNs)
-	for i := range t.layout.Windows {
-		w, u, written := &e.rule[i], t.recordUsage(e, slot, i, last), last
+	ahead := max(at-max(last, e.CallerNs), 0)
+	for i := range t.layout.counts {
+		w, u := &e.rule[i], t.recordUsage(e, slot, i, last)
+		written := chargeAll(w, &u, last, e.lapses)
 		if !w.OnGrid() {
 			w.Shift(&u, ahead)
 			written += ahead
@@ -51,7 +57,7 @@ func (t *Table) addToFloor(e *Entry, slot int, last, at int64) {
 // was removed: a record, or the usage of a window that has ended.
 func (t *Table) rollFloor(e *Entry, at int64, removed bool) {
 	last := e.page.floorTime()
-	for i := range t.layout.Windows {
+	for i := range t.layout.counts {
 		before := e.page.floor(&t.layout, i)
 		after := e.rule[i].RollFloor(before, last, at)
 		if after.Used != before.Used || after.Prev != before.Prev || after.EndNs != before.EndNs {
@@ -67,12 +73,12 @@ func (t *Table) rollFloor(e *Entry, at int64, removed bool) {
 // floorLives reports whether the floor counts anything at at.
 func (t *Table) floorLives(e *Entry, at int64) bool {
 	last := e.page.floorTime()
-	for i := range t.layout.Windows {
+	for i := range t.layout.counts {
 		if f := e.rule[i].RollFloor(e.page.floor(&t.layout, i), last, max(at, last)); !f.IsZero() {
 			return true
 		}
 	}
-	return false
+	return t.layout.holds && e.floorHeld.Total() > 0
 }
 
 // vacant returns a free slot, else one whose record has expired, else -1.
@@ -97,11 +103,19 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 	if e.page.wasReset(&t.layout, slot) && t.floorLives(e, e.Now) {
 		return math.MaxInt64
 	}
-	at := int64(0)
-	last := t.recordTime(e, slot)
-	for i := range t.layout.Windows {
+	at, last := int64(0), t.recordTime(e, slot)
+	e.otherLapses = e.otherLapses[:0]
+	if t.layout.holds {
+		h := e.page.held(&t.layout, slot)
+		e.otherLapses = t.lapses(e, &h, e.eighth(t), last, e.otherLapses)
+		if newest, ok := h.Newest(); ok {
+			at = max(t.lapsedAt(e, newest), e.Now+1)
+		}
+	}
+	for i := range t.layout.counts {
 		u := t.recordUsage(e, slot, i, last)
-		at = max(at, e.rule[i].Expiry(&u, last))
+		asOf := chargeAll(&e.rule[i], &u, last, e.otherLapses)
+		at = max(at, e.rule[i].Expiry(&u, asOf))
 	}
 	return at
 }

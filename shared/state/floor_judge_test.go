@@ -23,6 +23,9 @@ func (r *run) observe() {
 		for _, w := range e.windows {
 			id := tenure{e.number, e.base, identity(w)}
 			listed[id] = e.epoch
+			if w.Algorithm == limit.Concurrency && w.PeriodNs != r.holdNs[id] {
+				r.holdNs[id], r.lengths = w.PeriodNs, r.lengths+1
+			}
 			if since, before := r.present[id]; before {
 				listed[id] = since
 			}
@@ -44,6 +47,7 @@ func (r *run) observe() {
 type exact struct {
 	window                 limit.Window // on the key's own grid
 	units, burst, minBurst int64
+	pays                   int64 // units of debt that each fixed window takes off; 0 = all
 	last                   int64
 	open                   bool
 
@@ -92,12 +96,26 @@ func (x *exact) countFixed(now, cost int64) {
 		if x.window.Elastic {
 			x.start = now
 		}
-	case !x.open, perKey, start != x.start:
+	case x.window.Algorithm == limit.SlidingWindowCounter:
+		if start == x.start {
+			break
+		}
 		x.prev = 0
-		if x.window.Algorithm == limit.SlidingWindowCounter && x.open && start == x.start+period {
+		if x.open && start == x.start+period {
 			x.prev = x.used
 		}
 		x.start, x.used = start, 0
+	case !x.open:
+		x.start = start
+	case start != x.start:
+		ended := (now - x.start) / period
+		if x.used -= ended * x.pays; x.pays == 0 || x.used < 0 {
+			x.used = 0
+		}
+		if perKey && x.used > 0 && !x.window.Elastic {
+			start = x.start + ended*period
+		}
+		x.start = start
 	}
 	x.used += cost
 }
@@ -206,6 +224,7 @@ func (s *shelf) find(key []byte) *shelfItem {
 type shelfView struct {
 	shelf *shelf
 	now   int64
+	mono  int64
 	ring  [64][]byte
 	next  int
 }
@@ -221,6 +240,8 @@ func (v *shelfView) Get(key []byte) ([]byte, uint32, Status) {
 }
 
 func (v *shelfView) Now() int64 { return v.now }
+
+func (v *shelfView) Monotonic() int64 { return v.mono }
 
 func (v *shelfView) Set(key, value []byte, cas uint32) Status {
 	item := v.shelf.find(key)

@@ -25,6 +25,8 @@ type run struct {
 	drops   map[tenure]int
 	resets  map[resetKey]int
 	present map[tenure]uint32 // first epoch of the window
+	holdNs  map[tenure]int64  // how long a hold is
+	lengths int               // how often that has changed
 	found   string            // the first violation
 }
 
@@ -64,6 +66,7 @@ type runWorker struct {
 	entry    Entry
 	hit      int
 	since    int64 // tick of the read
+	heldNs   int64 // the holds' clock at the read
 }
 
 // tenure is a window of a table for as long as the directory lists it.
@@ -75,7 +78,10 @@ type tenure struct {
 
 // identity returns the window without the fields that a new configuration may change.
 func identity(w limit.Window) limit.Window {
-	w.Limit, w.Burst, w.Units = 0, 0, 0
+	w.Limit, w.Burst, w.Units, w.Pays = 0, 0, 0, 0
+	if w.Algorithm == limit.Concurrency {
+		w.PeriodNs, w.Unlimited = 0, false
+	}
 	return w
 }
 
@@ -105,6 +111,7 @@ func newRun(seed uint64) *run {
 	r := &run{
 		random: random, store: newShelf(), clock: 1000 + random.Int64N(100), keys: 3 + random.IntN(6),
 		drops: make(map[tenure]int), present: make(map[tenure]uint32), resets: make(map[resetKey]int),
+		holdNs: make(map[tenure]int64),
 	}
 	r.variant = []runVariant{r.define("x", uint32(2+random.IntN(3)))}
 	for range 1 + random.IntN(3) {

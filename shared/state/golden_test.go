@@ -165,3 +165,62 @@ func TestDamagedDirectoryAndSeed(t *testing.T) {
 		})
 	}
 }
+
+func heldDefinition() Definition {
+	return definition("x", 2, perKey(9, 60*second), holding())
+}
+
+// TestGoldenHolds: what records and the floor hold is written as the golden bytes and read
+// from them: of a key that was evicted, of one that began from that floor, of one that was
+// reset and of one that has lapsed.
+func TestGoldenHolds(t *testing.T) {
+	store := newMemory()
+	store.monotonicNs = 77 * second
+	table := configured(store, "o", 90*second, heldDefinition())
+	var e Entry
+	hold := func(key string, units uint32) Receipt {
+		require.Equal(t, OK, table.Read(&e, keyed(table, []byte(key)), 100*second+store.monotonicNs))
+		r, status := table.Hold(&e, units, true)
+		require.Equal(t, OK, status)
+		return r
+	}
+	pass := func(seconds int64) {
+		for range seconds {
+			store.monotonicNs += second
+			table.tables.heldNow()
+		}
+	}
+	hold("a", 1)
+	pass(11)
+	hold("b", 2)
+	c := hold("c", 3) // evicts a
+	_, status := table.Settle(&e, keyed(table, []byte("c")), c, 100*second+store.monotonicNs, 3)
+	require.Equal(t, OK, status)
+	pass(11)
+	hold("d", 4) // evicts c, and shares a's
+	require.Equal(t, OK, table.Read(&e, keyed(table, []byte("b")), 100*second+store.monotonicNs))
+	_, status = table.Reset(&e, true)
+	require.Equal(t, OK, status)
+	hold("b", 5)
+	at, _ := table.place(table.hash([]byte("a")))
+	requireGolden(t, "holds", store.bytes(at[:]))
+	requireGolden(t, "holds-directory", store.bytes(directoryKey))
+	requireGolden(t, "holds-clock", store.bytes(heldClockKey))
+
+	released := newMemory()
+	for name, key := range map[string][]byte{"seed": seedKey, "holds-directory": directoryKey, "holds": at[:], "holds-clock": heldClockKey} {
+		released.Set(key, golden(t, name), 0)
+	}
+	released.monotonicNs = store.monotonicNs
+	table = configured(released, "o", 90*second, heldDefinition())
+	stands := func(key string) []uint32 {
+		require.Equal(t, OK, table.Read(&e, keyed(table, []byte(key)), 100*second+released.monotonicNs))
+		return []uint32{table.Usage(&e, 0).Used, table.Held(&e)}
+	}
+	require.Equal(t, []uint32{3, 1}, stands("a"), "from the floor")
+	require.Equal(t, []uint32{0, 5}, stands("b"), "reset")
+	require.Equal(t, []uint32{0, 5}, stands("d"), "its own and the floor's, before it evicted")
+	store = released
+	pass(70)
+	require.Equal(t, []uint32{1, 4}, stands("d"), "a's has lapsed")
+}

@@ -43,6 +43,12 @@ const MaxWindows = 16
 //	                         stamp in its low bits (see limit.NewStamp);
 //	                         floor: u32 tokens gained a period, u32 burst,
 //	                         u64 when full, stamped
+//	concurrency              u32 newest eighth, u32 number of the record, 9 × u32
+//	                         units (see limit.Held); it is the last column;
+//	                         floor: the same, where the number is that of the
+//	                         record placed last; u32 epoch in which the page began
+//	                         to hold, u32 number up to which records that are gone
+//	                         may have been reset, 0 = none
 //	a lease                  see lease.go; it is the only column of its table
 const (
 	kindCounters = 1
@@ -83,11 +89,17 @@ type Layout struct {
 	records      int             // offset
 	recordBytes  int
 	size         int
+	counts       int  // windows that count; a Concurrency behind them holds
+	holds        bool // there is one
 }
 
 // NewLayout returns the layout of pages with that many slots.
 func NewLayout(windows []limit.Window, slots int) Layout {
 	l := Layout{Slots: slots, Windows: windows}
+	l.counts = len(windows)
+	if n := len(windows); n > 0 && windows[n-1].Algorithm == limit.Concurrency {
+		l.counts, l.holds = n-1, true
+	}
 	l.floor = headBytes + len(windows)*windowBytes
 	usages, floors := 0, l.floor
 	for i, w := range windows {
@@ -125,6 +137,8 @@ func usageBytes(w limit.Window) (usage, floor int) {
 		return 8, 8
 	case limit.TokenBucket:
 		return 20, 16
+	case limit.Concurrency:
+		return heldBytes, heldFloorBytes
 	case algorithmLease:
 		return leaseBytes + int(w.Units)*standingBytes, 0
 	}

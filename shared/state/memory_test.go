@@ -22,11 +22,12 @@ const (
 // cas, cas 0 overwrites, any other cas must match, and each write gets the next
 // number.
 type memory struct {
-	mu     sync.Mutex
-	values map[string]stored
-	cas    uint32
-	writes int
-	clock  func() int64 // nil = it stands where its callers' clocks do
+	mu          sync.Mutex
+	values      map[string]stored
+	cas         uint32
+	writes      int
+	monotonicNs int64
+	clock       func() int64 // nil = it stands where its callers' clocks do
 }
 
 type stored struct {
@@ -58,6 +59,9 @@ func (m *memory) Set(key, value []byte, cas uint32) Status {
 	m.values[string(key)] = stored{append(s.value[:0], value...), m.cas}
 	return OK
 }
+
+// Monotonic is a clock that no test steps.
+func (m *memory) Monotonic() int64 { return m.monotonicNs }
 
 // Now is the clock that is read once more.
 func (m *memory) Now() int64 {

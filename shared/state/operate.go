@@ -11,7 +11,7 @@ func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for i := range e.windows {
+	for i := range t.layout.counts {
 		if t.acts(window, i) {
 			e.windows[i].Add(&e.usage[i], e.Now, n)
 		}
@@ -25,7 +25,7 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for i := range e.windows {
+	for i := range t.layout.counts {
 		if t.acts(window, i) {
 			e.usage[i] = e.windows[i].Set(e.Now, n)
 		}
@@ -52,6 +52,9 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	}
 	had = e.slot >= 0 && !e.page.wasReset(&t.layout, e.slot)
 	placed := e.slot >= 0
+	if t.layout.holds && placed && e.held.Total() > 0 {
+		e.page.forget(&t.layout, e.slot)
+	}
 	if t.floorLives(e, e.Now) {
 		if !placed {
 			if status := t.findSlot(e, evict); status != OK {
@@ -59,6 +62,9 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 			}
 		}
 		e.page.place(&t.layout, e.slot, e.fingerprint)
+		if t.layout.holds {
+			e.page.numberRecord(&t.layout, e.slot, false)
+		}
 		e.page.setTime(&t.layout, e.slot, e.Now)
 		e.page.mark(&t.layout, e.slot, e.page.nextGeneration(), true)
 		return had, t.write(e)
@@ -197,5 +203,9 @@ func (t *Table) show(e *Entry, rule []limit.Window, value []byte) Status {
 		t.rebase(e, last)
 	}
 	e.Now = max(e.CallerNs, b.floorTime())
+	if t.layout.holds {
+		e.HeldNs = t.tables.heldNow()
+		t.lapseFloor(e)
+	}
 	return OK
 }

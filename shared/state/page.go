@@ -20,6 +20,9 @@ func newPage(l *Layout, epoch uint32) page {
 	for i, w := range l.Windows {
 		putWindow(b[headBytes+i*windowBytes:], w)
 	}
+	if l.holds {
+		b.beginHolds(l)
+	}
 	return b
 }
 
@@ -192,6 +195,9 @@ func (b page) read(l *Layout, slot, i int, log []int64, u *limit.Usage) {
 			Tokens: limit.Tokens{Lo: le.Uint64(p), Hi: int64(int32(le.Uint32(p[8:])))},
 			EndNs:  int64(le.Uint64(p[12:])),
 		}
+	case limit.Concurrency:
+		h := b.held(l, slot)
+		*u = limit.Usage{Used: h.Total()}
 	default:
 		readCounts(w, p, u)
 	}
@@ -300,7 +306,11 @@ func (b page) convert(from, to *Layout, epoch uint32) page {
 	out.setFloorTime(b.floorTime())
 	for i, w := range to.Windows {
 		for j, v := range from.Windows {
-			if w.Same(v) {
+			switch {
+			case !w.Same(v):
+			case w.Algorithm == limit.Concurrency:
+				out.moveHeld(to, ofFloor, b, from, ofFloor)
+			default:
 				out.setFloor(to, i, b.floor(from, j))
 			}
 		}
@@ -312,10 +322,15 @@ func (b page) convert(from, to *Layout, epoch uint32) page {
 		at := from.fingerprints + slot*fingerprintBytes
 		copy(out[to.fingerprints+slot*fingerprintBytes:], b[at:at+fingerprintBytes])
 		copy(out.record(to, slot), b.record(from, slot)[:recordHeadBytes])
+		if to.holds {
+			out.setNumber(to, slot, firstNumber)
+		}
 		for i, w := range to.Windows {
 			for j, v := range from.Windows {
 				switch {
 				case !w.Same(v):
+				case w.Algorithm == limit.Concurrency:
+					out.moveHeld(to, slot, b, from, slot)
 				case w.Algorithm == algorithmLease:
 					copy(out.lease(to, slot), b.lease(from, slot))
 				default:

@@ -40,6 +40,8 @@ type Store interface {
 	// Now returns nanoseconds since the Unix epoch. It is asked for the time of a value
 	// that was read before, where the time its caller has read is too old to judge it.
 	Now() int64
+	// Monotonic returns nanoseconds of a clock that nobody sets, the same for all workers.
+	Monotonic() int64
 }
 
 // Update has change make a value from the one there is, nil where there is none, and

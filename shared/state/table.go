@@ -202,15 +202,15 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	e.Evicted, e.Rebased, e.FromFloor, e.opened, e.Resets = false, false, false, 0, 0
 	t.define(e, &key)
 	e.slot = e.page.find(&t.layout, e.fingerprint)
-	last := e.page.floorTime()
-	if e.slot >= 0 {
-		last = e.page.time(&t.layout, e.slot)
+	last := t.findTime(e)
+	e.lapses = e.lapses[:0]
+	if t.layout.holds {
+		e.HeldNs = t.tables.heldNow()
+		if t.lapseFloor(e) {
+			last = t.findTime(e)
+		}
+		t.readHeld(e, last)
 	}
-	if t.wasSetBack(e, last) {
-		t.rebase(e, last)
-		last = e.CallerNs
-	}
-	e.Now = max(e.CallerNs, last)
 	if e.slot >= 0 {
 		t.roll(e, last)
 	} else {
@@ -219,17 +219,31 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	return OK
 }
 
+// findTime sets e.Now, and returns when the key's record, or the floor, was written.
+func (t *Table) findTime(e *Entry) (last int64) {
+	last = e.page.floorTime()
+	if e.slot >= 0 {
+		last = e.page.time(&t.layout, e.slot)
+	}
+	if t.wasSetBack(e, last) {
+		t.rebase(e, last)
+		last = e.CallerNs
+	}
+	e.Now = max(e.CallerNs, last)
+	return last
+}
+
 // roll reads the record, written at last, and brings its usage to e.Now.
 func (t *Table) roll(e *Entry, last int64) {
-	for i := range e.windows {
+	for i := range t.layout.counts {
 		u := &e.usage[i]
 		e.page.read(&t.layout, e.slot, i, e.log(i), u)
-		if s := &t.spans[i]; s.start <= last && e.Now < s.end {
+		if s := &t.spans[i]; s.start <= last && e.Now < s.end && len(e.lapses) == 0 {
 			continue // within one aligned window the usage does not change
 		}
 		w := &e.windows[i]
 		used := !u.IsZero()
-		w.Roll(u, last, e.Now)
+		w.Roll(u, charged(w, u, last, e.lapses), e.Now)
 		if used && u.IsZero() {
 			e.Resets++
 		}
@@ -243,7 +257,7 @@ func (t *Table) roll(e *Entry, last int64) {
 // start reads the floor, written at last, from which a key without a record
 // starts at e.Now.
 func (t *Table) start(e *Entry, last int64) {
-	for i := range e.windows {
+	for i := range t.layout.counts {
 		floor := e.rule[i].RollFloor(e.page.floor(&t.layout, i), last, e.Now)
 		e.usage[i] = e.windows[i].Start(floor, e.Now, e.log(i)[:0])
 		e.FromFloor = e.FromFloor || !floor.IsZero()
@@ -284,7 +298,7 @@ func (t *Table) define(e *Entry, key *Key) {
 // no hit from before is refunded from it.
 func (t *Table) rebase(e *Entry, last int64) {
 	e.Rebased = true
-	for i := range t.layout.Windows {
+	for i := range t.layout.counts {
 		w := &t.layout.Windows[i]
 		if e.slot >= 0 {
 			u := e.page.usage(&t.layout, e.slot, i, e.log(i))

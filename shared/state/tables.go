@@ -92,6 +92,9 @@ type Tables struct {
 	conflict   bool     // see HasConflict
 	tables     []*Table // sorted by counter: no map, see docs/RATIONALE.md
 
+	heldReadNs, stoodNs int64                // of the holds' clock
+	heldClock           [heldClockBytes]byte // memory for it
+
 	seeded bool
 	seed   [2]uint64
 }
@@ -179,6 +182,9 @@ func (t *Tables) Heartbeat(now int64) Status {
 	for _, table := range t.tables {
 		if table.open {
 			open = append(open, table)
+			if table.layout.holds {
+				t.heldNow() // says that the process runs
+			}
 		}
 	}
 	status := t.renewHeartbeat(now, len(open) > 0)

@@ -1,0 +1,118 @@
+package limit
+
+const (
+	// HoldParts is in how many parts a hold is counted: a unit whose stream gives no sign
+	// of life lapses after 8 to 9 of them.
+	HoldParts = 8
+	// HeldRetryNs is the wait of a hit for which only what others hold leaves no room.
+	HeldRetryNs int64 = 1_000_000_000
+)
+
+// Held is how many units are held until an answer is known, by the eighth of the hold in
+// which each was last known to run. Its clock is the caller's, and starts anywhere.
+type Held struct {
+	Eighth uint32                // the newest that counts
+	Units  [HoldParts + 1]uint32 // of the eighth n at n modulo 9
+}
+
+// EighthNs is how long an eighth of w's hold is.
+func (w *Window) EighthNs() int64 { return (w.PeriodNs + HoldParts - 1) / HoldParts }
+
+// Total is how many units are held.
+func (h *Held) Total() (units uint32) {
+	for _, n := range h.Units {
+		units = AddSaturating(units, n)
+	}
+	return units
+}
+
+// Newest is the newest eighth that holds a unit; ok is false where none does.
+func (h *Held) Newest() (eighth uint32, ok bool) {
+	for n := range uint32(len(h.Units)) {
+		if eighth = h.Eighth - n; *h.of(eighth) > 0 {
+			return eighth, true
+		}
+	}
+	return 0, false
+}
+
+// Lapse removes the units of the oldest eighth that is over for good at the eighth to, and
+// returns them. Call it until ok is false; h is at the eighth to then.
+func (h *Held) Lapse(to uint32) (eighth, units uint32, ok bool) {
+	for ; int32(to-h.Eighth) > 0; h.Eighth++ {
+		n := h.of(h.Eighth + 1) // what is held there is nine eighths old
+		if *n > 0 {
+			eighth, units = h.Eighth+1-uint32(len(h.Units)), *n
+			*n = 0
+			return eighth, units, true
+		}
+		if h.isEmpty() {
+			h.Eighth = to - 1
+		}
+	}
+	return 0, 0, false
+}
+
+func (h *Held) isEmpty() bool { return h.Units == [HoldParts + 1]uint32{} }
+
+func (h *Held) of(eighth uint32) *uint32 { return &h.Units[eighth%uint32(len(h.Units))] }
+
+// Has reports whether units of that eighth are among h's, and have not lapsed.
+func (h *Held) Has(eighth uint32) bool { return h.Eighth-eighth < uint32(len(h.Units)) }
+
+// Add holds units from the eighth on, which must be among h's or later.
+func (h *Held) Add(eighth, units uint32) {
+	n := h.of(eighth)
+	*n = AddSaturating(*n, units)
+}
+
+// Remove ends the hold of units that were last known to run in the eighth and have not
+// lapsed. If the hold's length has changed since, they may lie in a later one; where those
+// of others lie between, what is left is no older than theirs.
+func (h *Held) Remove(eighth, units uint32) {
+	if !h.Has(eighth) {
+		eighth = h.Eighth - HoldParts
+	}
+	for ; units > 0 && h.Has(eighth); eighth++ {
+		n := h.of(eighth)
+		taken := min(*n, units)
+		*n -= taken
+		units -= taken
+	}
+}
+
+// Join adds what g holds, of which nothing may have lapsed at h's eighth.
+func (h *Held) Join(g *Held) {
+	for n := range uint32(len(g.Units)) {
+		h.Add(g.Eighth-n, *g.of(g.Eighth - n))
+	}
+}
+
+// EighthBy is the eighth of w's hold that ends at the instant, by the holds' clock, or after
+// it. A unit of an eighth is known to run until that eighth's end, so this is where it lies
+// if the hold's length changes.
+func (w *Window) EighthBy(ns int64) uint32 {
+	each := w.EighthNs()
+	return uint32((ns+each-1)/each - 1)
+}
+
+// Scale moves what w holds to v, whose hold is of another length. Where it is much shorter,
+// the oldest eighths become one.
+func (h *Held) Scale(w, v *Window) {
+	from, old := w.EighthNs(), *h
+	switch {
+	case from == v.EighthNs():
+		return
+	case old.isEmpty():
+		*h = Held{}
+		return
+	}
+	*h = Held{Eighth: v.EighthBy((int64(old.Eighth) + 1) * from)}
+	for n := range uint32(len(h.Units)) {
+		eighth := v.EighthBy((int64(old.Eighth-n) + 1) * from)
+		if !h.Has(eighth) {
+			eighth = h.Eighth - HoldParts
+		}
+		h.Add(eighth, *old.of(old.Eighth - n))
+	}
+}

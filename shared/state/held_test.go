@@ -1,0 +1,237 @@
+package state
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// holding is what a rule that settles has beside its windows.
+func holding() limit.Window {
+	return limit.Window{Algorithm: limit.Concurrency, PeriodNs: 80 * second, Unlimited: true}
+}
+
+// inFlight is the window of a rule that limits requests in flight.
+func inFlight(n uint32, hold int64) limit.Window {
+	return limit.Window{Algorithm: limit.Concurrency, Limit: n, PeriodNs: hold}
+}
+
+// desk is a table that holds, with both clocks.
+type desk struct {
+	*testing.T
+	store *memory
+	table *Table
+	entry Entry
+	now   int64
+}
+
+func newDesk(t *testing.T, capacity uint32, windows ...limit.Window) *desk {
+	d := &desk{T: t, store: newMemory(), now: 1000 * second}
+	d.store.monotonicNs = 77 * second
+	d.table = configured(d.store, "o", 1, definition("x", capacity, windows...))
+	return d
+}
+
+// pass lets both clocks run while the process is alive.
+func (d *desk) pass(ns int64) {
+	for ; ns > 0; ns -= second {
+		step := min(ns, second)
+		d.now += step
+		d.store.monotonicNs += step
+		d.table.tables.heldNow()
+	}
+}
+
+func (d *desk) check(key string, units uint32) (waitNs int64, held bool) {
+	require.Equal(d, OK, d.table.Read(&d.entry, keyed(d.table, []byte(key)), d.now))
+	at := d.table.Check(&d.entry, units)
+	if at == limit.Never {
+		return limit.Never, d.entry.HeldBack
+	}
+	return at - d.entry.Now, d.entry.HeldBack
+}
+
+// hold holds units if they fit.
+func (d *desk) hold(key string, units uint32) (r Receipt, ok bool) {
+	if wait, _ := d.check(key, units); wait != 0 {
+		return Receipt{}, false
+	}
+	r, status := d.table.Hold(&d.entry, units, true)
+	require.Equal(d, OK, status)
+	return r, true
+}
+
+func (d *desk) settle(key string, r Receipt, cost uint32) (lapsed bool) {
+	lapsed, status := d.table.Settle(&d.entry, keyed(d.table, []byte(key)), r, d.now, cost)
+	require.Equal(d, OK, status)
+	return lapsed
+}
+
+// stands returns what the key has used in its first window, and what it holds.
+func (d *desk) stands(key string) (used, held uint32) {
+	d.check(key, 0)
+	return d.table.Usage(&d.entry, 0).Used, d.table.Held(&d.entry)
+}
+
+func (d *desk) requireStands(key string, used, held uint32, message string) {
+	d.Helper()
+	u, h := d.stands(key)
+	require.Equal(d, []uint32{used, held}, []uint32{u, h}, message)
+}
+
+// TestAnAnswerCharges: what is held counts against the limit, and only the answer charges
+// the windows.
+func TestAnAnswerCharges(t *testing.T) {
+	d := newDesk(t, 64, aligned(5, 60*second, 0), holding())
+	var runs []Receipt
+	for range 5 {
+		r, ok := d.hold("a", 1)
+		require.True(t, ok)
+		runs = append(runs, r)
+	}
+	d.requireStands("a", 0, 5, "all hold")
+	wait, held := d.check("a", 1)
+	require.Equal(t, limit.HeldRetryNs, wait)
+	require.True(t, held, "only what is held denies")
+	require.False(t, d.settle("a", runs[0], 0))
+	require.False(t, d.settle("a", runs[1], 1))
+	d.requireStands("a", 1, 3, "one failed, one did not")
+	_, ok := d.hold("a", 1)
+	require.True(t, ok)
+	_, ok = d.hold("a", 1)
+	require.False(t, ok)
+	for _, r := range runs[2:] {
+		d.settle("a", r, 1)
+	}
+	d.requireStands("a", 4, 1, "all but the last have failed")
+	runs[0].Units = 0
+	d.settle("a", runs[0], 7)
+	d.requireStands("a", 11, 1, "more than it held")
+	wait, held = d.check("a", 1)
+	require.False(t, held, "the window denies by itself")
+	require.Positive(t, wait)
+}
+
+// TestLostHoldsAreCharged: units that nobody settles are charged after eight to nine
+// eighths of the hold, whoever looks; those that are renewed are not.
+func TestLostHoldsAreCharged(t *testing.T) {
+	d := newDesk(t, 64, aligned(5, 600*second, 0), holding())
+	_, ok := d.hold("a", 2)
+	require.True(t, ok)
+	alive, ok := d.hold("a", 1)
+	require.True(t, ok)
+	for range 8 {
+		d.pass(10 * second)
+		require.True(t, d.table.IsDue(&alive))
+		lapsed, status := d.table.Renew(&d.entry, keyed(d.table, []byte("a")), &alive, d.now)
+		require.Equal(t, OK, status)
+		require.False(t, lapsed)
+		require.False(t, d.table.IsDue(&alive))
+	}
+	d.requireStands("a", 0, 3, "after 8 eighths")
+	d.pass(10 * second)
+	d.requireStands("a", 2, 1, "after 9")
+	d.requireStands("a", 2, 1, "to whoever looks again")
+	require.False(t, d.settle("a", alive, 1))
+	d.requireStands("a", 3, 0, "settled")
+	d.pass(600 * second)
+	d.requireStands("a", 0, 0, "in another window")
+}
+
+// TestAStoppedProcessLosesNothing: the time in which no stream could say that it is alive
+// does not count.
+func TestAStoppedProcessLosesNothing(t *testing.T) {
+	d := newDesk(t, 64, inFlight(3, 10*second))
+	for range 3 {
+		_, ok := d.hold("a", 1)
+		require.True(t, ok)
+	}
+	d.now += 3600 * second
+	d.store.monotonicNs += 3600 * second
+	_, ok := d.hold("a", 1)
+	require.False(t, ok)
+	wait, held := d.check("a", 1)
+	require.Equal(t, []any{limit.HeldRetryNs, true}, []any{wait, held})
+	d.pass(12 * second)
+	_, ok = d.hold("a", 3)
+	require.True(t, ok, "all three are lost by now")
+}
+
+// TestHoldsUnderAWallClockThatIsSet: holds know the monotonic clock alone. No slot is free too
+// early, and one that is lost is free on time.
+func TestHoldsUnderAWallClockThatIsSet(t *testing.T) {
+	for _, set := range []int64{3600 * second, -3600 * second} {
+		d := newDesk(t, 64, inFlight(3, 10*second))
+		d.now += 5000 * second
+		var held []Receipt
+		for range 3 {
+			r, ok := d.hold("a", 1)
+			require.True(t, ok)
+			held = append(held, r)
+		}
+		d.now += set
+		_, ok := d.hold("a", 1)
+		require.False(t, ok, "none is free")
+		require.False(t, d.settle("a", held[0], 0))
+		_, ok = d.hold("a", 1)
+		require.True(t, ok, "one is free")
+		_, ok = d.hold("a", 1)
+		require.False(t, ok, "no more is")
+		d.pass(9 * second)
+		_, ok = d.hold("a", 1)
+		require.False(t, ok, "none is lost yet")
+		d.pass(3 * second)
+		_, ok = d.hold("a", 3)
+		require.True(t, ok, "all are lost")
+	}
+}
+
+// TestHoldsOfEvictedKeys: a key that was evicted is held back by what it holds, settles
+// to the floor or to its new record, and in the end nothing is held.
+func TestHoldsOfEvictedKeys(t *testing.T) {
+	d := newDesk(t, 2, aligned(5, 600*second, 0), holding())
+	a, ok := d.hold("a", 3)
+	require.True(t, ok)
+	var others []Receipt
+	for _, key := range []string{"b", "c", "d"} {
+		r, ok := d.hold(key, 1)
+		require.True(t, ok, key)
+		others = append(others, r)
+	}
+	require.Equal(t, 2, d.table.layout.Slots)
+	used, held := d.stands("a")
+	require.Zero(t, used)
+	require.GreaterOrEqual(t, held, uint32(3))
+	_, ok = d.hold("a", 3)
+	require.False(t, ok)
+	d.settle("a", a, 2)
+	used, _ = d.stands("a")
+	require.GreaterOrEqual(t, used, uint32(2), "of the floor")
+	for i, key := range []string{"b", "c", "d"} {
+		d.settle(key, others[i], 0)
+	}
+	_, held = d.stands("a")
+	require.Zero(t, held)
+}
+
+// TestReceiptsOfBefore: a receipt from before its counter's policy settled nothing for a
+// while ends no hold of others.
+func TestReceiptsOfBefore(t *testing.T) {
+	d := newDesk(t, 1, aligned(5, 600*second, 0), holding())
+	before, ok := d.hold("a", 3)
+	require.True(t, ok)
+	windows := d.table.def.Windows
+	for made, list := range [][]limit.Window{windows[:1], windows} {
+		d.table = configured(d.store, "o", 2+int64(made), definition("x", 1, list...))
+		require.Equal(t, OK, d.table.Read(&d.entry, keyed(d.table, []byte("b")), d.now))
+		require.Equal(t, OK, d.table.Commit(&d.entry, 0, true))
+	}
+	_, ok = d.hold("b", 3)
+	require.True(t, ok)
+	_, ok = d.hold("c", 1) // evicts b
+	require.True(t, ok)
+	require.False(t, d.settle("a", before, 1))
+	d.requireStands("b", 1, 3, "what b holds is in the floor, and a's charge")
+}
