@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
@@ -30,7 +31,7 @@ type exchange struct {
 	path     string // normal, with query
 	client   netip.AddrPort
 	local    netip.AddrPort // where it came in
-	upstream *http.Response // what it answered, nil if the filter did
+	received atomic.Int64   // bytes of the request's body
 }
 
 // ServeHTTP takes a request through the filter to the upstream. A reverse proxy does
@@ -94,21 +95,47 @@ func (x *exchange) RoundTrip(out *http.Request) (*http.Response, error) {
 	defer release()
 	request := x.seen(out)
 	request.OnPause, request.Gone = release, out.Context().Done()
-	request.Upstream = func(left *sim.Request) (*sim.Response, error) {
-		release()
-		return x.ask(out, left)
-	}
-	res, err := x.host.Serve(worker, request)
-	if err == nil && x.upstream != nil && !res.Local {
-		x.upstream.StatusCode, x.upstream.Status, x.upstream.Header = res.Status, "", header(res.Headers)
-		return x.upstream, nil
-	}
-	if x.upstream != nil { // the filter put something in its place
-		_ = x.upstream.Body.Close()
-	}
-	switch {
-	case err != nil:
+	s, err := x.host.Start(worker, request)
+	if err != nil {
 		return nil, err
+	}
+	s.Wait()
+	if left := s.Outgoing(); left != nil {
+		release()
+		answered := x.ask(out, left)
+		if out.Context().Err() != nil {
+			_ = s.Reset(sim.ClientGone)
+		}
+		return x.pass(s, answered)
+	}
+	res, err := s.Finish()
+	if err != nil {
+		return nil, err
+	}
+	return x.answer(out, res)
+}
+
+// pass takes an upstream's answer through the filter, its body as it is read.
+func (x *exchange) pass(s *sim.Exchange, upstream *http.Response) (*http.Response, error) {
+	end := upstream.Body == http.NoBody || upstream.ContentLength == 0
+	res, err := s.Answer(&sim.Response{Status: upstream.StatusCode, Headers: fields(upstream.Header)}, end)
+	if err == nil && !res.Local && !res.Reset {
+		upstream.StatusCode, upstream.Status, upstream.Header = res.Status, "", header(res.Headers)
+		if !end {
+			upstream.Body = &body{upstream.Body, s, upstream}
+		}
+		return upstream, nil
+	}
+	_ = upstream.Body.Close() // the filter put something in its place
+	if err != nil {
+		return nil, err
+	}
+	return x.answer(upstream.Request, res)
+}
+
+// answer is what the filter itself answered.
+func (x *exchange) answer(out *http.Request, res *sim.Response) (*http.Response, error) {
+	switch {
 	case res.Reset:
 		return nil, errClosed
 	case res.Details == "wasm_fail_stream":
@@ -128,7 +155,10 @@ func (x *exchange) seen(out *http.Request) *sim.Request {
 	r := &sim.Request{
 		Method: out.Method, Host: out.Host, Path: x.path, Headers: fields(out.Header),
 		HasBody:  out.Body != nil && out.Body != http.NoBody,
-		ClientIP: x.client.Addr().Unmap().String(), ClientPort: x.client.Port(),
+		ClientIP: x.client.Addr().Unmap().String(), ClientPort: x.client.Port(), Received: x.received.Load,
+	}
+	if r.HasBody {
+		out.Body = &counted{out.Body, &x.received}
 	}
 	if x.local.IsValid() {
 		r.Properties = map[string][]byte{
@@ -139,11 +169,12 @@ func (x *exchange) seen(out *http.Request) *sim.Request {
 	return r
 }
 
-// ask sends the request, as the filter left it, to the upstream.
-func (x *exchange) ask(out *http.Request, left *sim.Request) (*sim.Response, error) {
+// ask sends the request, as the filter left it, to the upstream. Where that does not answer,
+// the answer says so.
+func (x *exchange) ask(out *http.Request, left *sim.Request) *http.Response {
 	target, err := url.ParseRequestURI(left.Path)
 	if err != nil {
-		return nil, err
+		return instead(out, http.StatusServiceUnavailable, "upstream connect error: "+err.Error())
 	}
 	target.Scheme, target.Host = out.URL.Scheme, out.URL.Host
 	out.Method, out.Host, out.URL, out.Header = left.Method, left.Host, target, header(left.Headers)
@@ -151,10 +182,9 @@ func (x *exchange) ask(out *http.Request, left *sim.Request) (*sim.Response, err
 		out.Header.Set("User-Agent", "") // none, not Go's own
 	}
 	began := time.Now()
-	answered, err := x.transport.RoundTrip(out) //nolint:bodyclose // passed on, or closed by RoundTrip
+	answered, err := x.transport.RoundTrip(out)
 	if err == nil {
-		x.upstream = answered
-		return &sim.Response{Status: answered.StatusCode, Headers: fields(answered.Header)}, nil
+		return answered
 	}
 	status, why := http.StatusBadGateway, "the upstream gave no answer\n"
 	var timeout net.Error
@@ -165,9 +195,16 @@ func (x *exchange) ask(out *http.Request, left *sim.Request) (*sim.Response, err
 		x.counts.upstreamErrors.Add(1)
 		x.log.Warn("no answer from the upstream", "status", status, "after", time.Since(began), "error", err)
 	}
-	return &sim.Response{Status: status, Body: []byte(why), Headers: [][2]string{
-		{"content-type", "text/plain"}, {"content-length", strconv.Itoa(len(why))},
-	}}, nil
+	return instead(out, status, why)
+}
+
+// instead answers in place of the upstream.
+func instead(out *http.Request, status int, why string) *http.Response {
+	return &http.Response{
+		StatusCode: status, Request: out, Body: io.NopCloser(strings.NewReader(why)), ContentLength: int64(len(why)),
+		Header: http.Header{"Content-Type": {"text/plain"}, "Content-Length": {strconv.Itoa(len(why))}},
+		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}
 }
 
 // fail answers where there is no response at all.

@@ -23,10 +23,13 @@ import (
 
 // pauser is a filter that does what a request and what messages on its stream say:
 // see envoy/sim/testdata/pauser.
-func pauser(t *testing.T) []byte {
+func pauser(t *testing.T) []byte { t.Helper(); return guest(t, "pauser") }
+
+// guest is a filter of envoy/sim/testdata.
+func guest(t *testing.T, name string) []byte {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "pauser.wasm")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file, "../sim/testdata/pauser")
+	file := filepath.Join(t.TempDir(), name+".wasm")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildmode=c-shared", "-ldflags=-s -w", "-o", file, "../sim/testdata/"+name)
 	build.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))

@@ -3,23 +3,23 @@ package sim
 import (
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 )
 
 // ErrPaused is the error of a request that the filter has paused and that nothing
 // can resume: its VM has neither ticks nor a gRPC stream, or it was the response.
 var ErrPaused = errors.New("the filter paused the request, and nothing can resume it")
 
-// Exchange is a request on its way through a worker.
+// Exchange is a request on its way through a worker. Start begins one. Its answer comes
+// from Request.Upstream by Finish, or in parts by Answer, Chunk, Trailers and Reset.
 type Exchange struct {
+	in       *Request
 	host     *Host
 	thread   *thread
 	scope    *scope
 	phase    phase
 	resumed  chan struct{} // closed when it is no longer paused, nil if it never was
 	idleDue  int64
-	response *Response
+	response *Response // what the client has got so far
 	err      error
 }
 
@@ -29,7 +29,8 @@ type phase uint8
 const (
 	inCallback phase = iota // of its request or its response, which looks itself what came of it
 	paused
-	onward // to the upstream, or there
+	onward    // to the upstream, or there
+	answering // the headers of its response are out
 	ended
 )
 
@@ -43,17 +44,23 @@ func (h *Host) Serve(worker int, r *Request) (*Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if x.resumed != nil {
-		if r.OnPause != nil {
-			r.OnPause()
-		}
-		select {
-		case <-x.resumed:
-		case <-r.Gone:
-			x.Cancel()
-		}
-	}
+	x.Wait()
 	return x.Finish()
+}
+
+// Wait waits while the filter pauses the request, until its client goes at the latest.
+func (x *Exchange) Wait() {
+	if x.resumed == nil {
+		return
+	}
+	if x.in.OnPause != nil {
+		x.in.OnPause()
+	}
+	select {
+	case <-x.resumed:
+	case <-x.in.Gone:
+		_ = x.Reset(ClientGone)
+	}
 }
 
 // Start is the first part of Serve: until the request is paused or on its way to
@@ -65,7 +72,7 @@ func (h *Host) Start(worker int, r *Request) (*Exchange, error) {
 	}
 	t.Lock()
 	defer t.Unlock()
-	x := &Exchange{host: h, thread: t}
+	x := &Exchange{host: h, thread: t, in: r}
 	if t.root != nil && t.root.vm.failed != nil {
 		t.reload()
 	}
@@ -79,7 +86,11 @@ func (h *Host) Start(worker int, r *Request) (*Exchange, error) {
 	}
 	root.vm.deliver()
 	x.scope = root.vm.open(root, x, r)
-	x.requestHeaders()
+	if r.Answered != nil {
+		x.unseen(r.Answered)
+	} else {
+		x.requestHeaders()
+	}
 	return x, nil
 }
 
@@ -90,26 +101,27 @@ func (x *Exchange) Paused() bool {
 	return x.phase == paused
 }
 
+// Ended reports whether the exchange is over: the filter hears no more of it.
+func (x *Exchange) Ended() bool {
+	x.thread.Lock()
+	defer x.thread.Unlock()
+	return x.phase == ended
+}
+
 // Finish is the rest of Serve for a request that is not paused, or is no longer.
 func (x *Exchange) Finish() (*Response, error) {
 	x.thread.Lock()
 	defer x.thread.Unlock()
-	if x.phase == paused {
+	switch x.phase {
+	case paused:
 		return nil, errors.New("finish a request: the filter has paused it")
-	}
-	if x.phase == onward {
+	case answering:
+		return nil, errors.New("finish a request: its answer has begun")
+	case onward:
 		x.askUpstream()
+	case inCallback, ended:
 	}
 	return x.response, x.err
-}
-
-// Cancel ends a paused request whose client has gone.
-func (x *Exchange) Cancel() {
-	x.thread.Lock()
-	defer x.thread.Unlock()
-	if x.phase == paused {
-		x.end(closed("downstream_remote_disconnect"), nil)
-	}
 }
 
 // requestHeaders asks the filter.
@@ -170,13 +182,11 @@ func (x *Exchange) move(to phase) {
 
 // settle does what the filter asked for in another callback than the request's own.
 func (x *Exchange) settle() {
-	if x.phase != paused && x.phase != onward {
-		return
-	}
-	switch st := x.scope.stream; {
-	case st.reset:
-		x.end(closed("wasm_close_stream"), nil)
-	case st.resumed:
+	switch {
+	case x.phase == inCallback || x.phase == ended:
+	case x.scope.stream.reset:
+		x.cut("wasm_close_stream", 0)
+	case x.scope.stream.resumed && x.phase == paused:
 		x.move(onward)
 	}
 }
@@ -186,93 +196,10 @@ func (x *Exchange) answer(reply *localReply) {
 	switch {
 	case x.phase == paused || x.phase == onward:
 		x.sendReply(reply)
+	case x.phase == answering: // too late for another answer
+		x.cut(reply.details, 0)
 	case x.phase == inCallback && x.scope.stream.reply == nil: // one that comes second does not count
 		x.scope.stream.reply = reply
-	}
-}
-
-// sendReply takes a local reply through the filter's own response callback.
-func (x *Exchange) sendReply(reply *localReply) {
-	st := x.scope.stream
-	st.reply = nil
-	h, body := reply.build(st.grpc)
-	if method, _ := st.request.get(":method"); method == "HEAD" {
-		body = nil
-	}
-	x.responseHeaders(h, &Response{Local: true, Body: body, Details: reply.details})
-}
-
-// askUpstream gets the upstream's response, the thread being free meanwhile, and
-// takes it through the filter, which may have answered by then.
-func (x *Exchange) askUpstream() {
-	st := x.scope.stream
-	up := &Response{Status: 200}
-	if call := st.in.Upstream; call != nil {
-		out := st.outgoing()
-		var err error
-		up, err = x.thread.wait(call, out)
-		if x.phase == ended {
-			return
-		}
-		if err != nil {
-			reply := &localReply{status: 503, body: []byte("upstream connect error: " + err.Error())}
-			h, body := reply.build(st.grpc)
-			x.responseHeaders(h, &Response{Body: body, Details: "upstream_reset_before_response_started"})
-			return
-		}
-	}
-	h := make(headers, 0, len(up.Headers)+4)
-	h.add(":status", strconv.Itoa(up.Status))
-	for _, f := range up.Headers {
-		h.add(f[0], f[1])
-	}
-	x.responseHeaders(h, &Response{Body: up.Body, Details: "via_upstream"})
-}
-
-// wait calls the upstream with the thread free for others.
-func (t *thread) wait(call func(*Request) (*Response, error), out *Request) (*Response, error) {
-	t.Unlock()
-	defer t.Lock()
-	res, err := call(out)
-	if err == nil && res == nil {
-		err = errors.New("no response")
-	}
-	return res, err
-}
-
-// responseHeaders asks the filter, and ends the exchange.
-func (x *Exchange) responseHeaders(h headers, res *Response) {
-	sc := x.scope
-	st, v := sc.stream, sc.vm
-	x.move(inCallback)
-	st.response, st.showResponse = h, true
-	status, _ := h.get(":status")
-	st.status, _ = strconv.Atoi(status)
-	st.details = res.Details
-	if v.dead() {
-		x.end(st.failed(), nil)
-		return
-	}
-	action := v.enter(sc, callResponseHeaders, uint64(sc.id), uint64(len(st.response)), boolean(len(res.Body) == 0))
-	st.showResponse = false
-	switch {
-	case st.trapped:
-		x.end(st.failed(), nil)
-	case v.dead() && len(res.Body) > 0:
-		// A callback inside trapped. The headers are out, and the body does not follow.
-		res.finish(st.response)
-		res.Body, res.Reset = nil, true
-		x.end(res, nil)
-	case st.reply != nil:
-		// A reply in place of a response goes out as it is.
-		x.end(st.direct(st.reply), nil)
-	case st.reset:
-		x.end(closed("wasm_close_stream"), nil)
-	case (action != 0 || v.stopIteration) && !st.resumed:
-		x.end(nil, ErrPaused)
-	default:
-		res.finish(st.response)
-		x.end(res, nil)
 	}
 }
 
@@ -280,15 +207,13 @@ func (x *Exchange) responseHeaders(h headers, res *Response) {
 func (x *Exchange) end(res *Response, err error) {
 	x.move(inCallback)
 	st := x.scope.stream
+	st.took = x.host.elapsed() - st.began
 	if res != nil {
-		st.status, st.details = res.Status, res.Details
+		st.status, st.details, st.flags, st.told = res.Status, res.Details, res.Flags, true
 	}
 	x.scope.vm.end(x.scope)
-	if res != nil && len(st.state) > 0 {
-		res.State = make(map[string]string, len(st.state))
-		for path, value := range st.state {
-			res.State[strings.ReplaceAll(path, "\x00", ".")] = value
-		}
+	if res != nil {
+		res.State = st.properties()
 	}
 	x.phase, x.response, x.err, x.scope = ended, res, err, nil
 }

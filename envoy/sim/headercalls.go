@@ -3,11 +3,12 @@ package sim
 import "strings"
 
 const (
-	mapRequestHeaders  = 0
-	mapResponseHeaders = 2
-	mapGRPCInitial     = 4
-	mapGRPCTrailing    = 5
-	mapLast            = 7
+	mapRequestHeaders   = 0
+	mapResponseHeaders  = 2
+	mapResponseTrailers = 3
+	mapGRPCInitial      = 4
+	mapGRPCTrailing     = 5
+	mapLast             = 7
 )
 
 // headerMap returns the map of a type, or nil where the real host has none:
@@ -25,6 +26,8 @@ func (v *vm) headerMap(kind uint32) *headers {
 		return &st.request
 	case kind == mapResponseHeaders && (st.showResponse || st.logging):
 		return &st.response
+	case kind == mapResponseTrailers && (st.showTrailers || st.logging):
+		return &st.trailers
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ const (
 )
 
 const (
+	bufferResponseBody         = 1
 	bufferHTTPCallResponseBody = 4
 	bufferGRPCReceive          = 5
 	bufferVMConfiguration      = 6
@@ -102,12 +103,14 @@ func (v *vm) setSharedData(s []uint64) status {
 	return statusOK
 }
 
-// buffer returns the contents of a buffer in this call. The guest never sees a
-// body: it reads as empty.
+// buffer returns the contents of a buffer in this call. Of a response's body it is the part
+// that the guest is shown; a request's reads as empty.
 func (v *vm) buffer(kind uint32) ([]byte, status) {
 	switch {
 	case kind > bufferCallData:
 		return nil, badArgument
+	case kind == bufferResponseBody && v.scope().stream != nil:
+		return v.scope().stream.chunk, statusOK
 	case kind == bufferGRPCReceive:
 		return v.scope().root.message, statusOK
 	case kind == bufferVMConfiguration:

@@ -13,6 +13,7 @@ type localReply struct {
 	details    string
 	body       []byte
 	headers    headers
+	flags      uint64
 	grpcStatus int32 // -1 and all unknown numbers: by the HTTP status
 }
 

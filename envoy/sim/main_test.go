@@ -18,9 +18,10 @@ import (
 // guest is the test filter; arena is the same with a malloc of its own and
 // another version.
 var (
-	guest, arena, pauser []byte
-	cacheDir             string
-	pauserFile           string
+	guest, arena, pauser, witness []byte
+	cacheDir                      string
+	pauserFile                    string
+	witnessFile                   string
 )
 
 func TestMain(m *testing.M) {
@@ -35,11 +36,13 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	cacheDir = filepath.Join(dir, "cache")
-	for file, wasm := range map[string]*[]byte{"guest.wasm": &guest, "arena.wasm": &arena, "pauser.wasm": &pauser} {
+	for file, wasm := range map[string]*[]byte{"guest.wasm": &guest, "arena.wasm": &arena, "pauser.wasm": &pauser, "witness.wasm": &witness} {
 		source := "guest"
-		if file == "pauser.wasm" {
-			source = "pauser"
-			pauserFile = filepath.Join(dir, file)
+		switch file {
+		case "pauser.wasm":
+			source, pauserFile = "pauser", filepath.Join(dir, file)
+		case "witness.wasm":
+			source, witnessFile = "witness", filepath.Join(dir, file)
 		}
 		out := filepath.Join(dir, file)
 		build := exec.Command("go", "build", "-tags", strings.TrimSuffix(file, ".wasm"), "-buildmode=c-shared", "-ldflags=-s -w", "-o", out, "./testdata/"+source)

@@ -156,19 +156,10 @@ func (v *vm) requestProperty(st *stream, path []byte) (string, status) {
 		return "", notFound
 	}
 	switch string(field) {
-	case "time":
-		if st.start == 0 {
-			st.start = v.host.now()
-		}
-		return number(st.start)
+	case "time", "duration", "size", "total_size":
+		return st.measured(string(field), h)
 	case "protocol":
 		return "HTTP/1.1", statusOK
-	case "size":
-		size, _ := h.get("content-length")
-		n, _ := strconv.ParseInt(size, 10, 64)
-		return number(n)
-	case "total_size":
-		return number(int64(h.size()))
 	case "path":
 		return found(h.get(":path"))
 	case "host":
@@ -195,11 +186,34 @@ func (v *vm) requestProperty(st *stream, path []byte) (string, status) {
 	return "", notFound
 }
 
+// measured is a number about the request. The duration is known at its end.
+func (st *stream) measured(field string, h headers) (string, status) {
+	switch field {
+	case "time":
+		return number(st.start)
+	case "duration":
+		if !st.ended {
+			return "", notFound
+		}
+		return number(st.took)
+	case "size":
+		if size, ok := h.get("content-length"); ok {
+			n, _ := strconv.ParseInt(size, 10, 64)
+			return number(n)
+		}
+		return number(st.received())
+	}
+	return number(st.received() + int64(h.size()))
+}
+
 func responseProperty(st *stream, path []byte) (string, status) {
 	field, rest, more := bytes.Cut(path, []byte{0})
-	var h headers
+	var h, trailers headers
 	if st.showResponse || st.logging {
 		h = st.response
+	}
+	if st.showTrailers || st.logging {
+		trailers = st.trailers
 	}
 	if string(field) == "headers" {
 		return header(h, rest, more)
@@ -213,9 +227,47 @@ func responseProperty(st *stream, path []byte) (string, status) {
 			return number(int64(st.status))
 		}
 	case "code_details":
-		return found(st.details, st.details != "")
+		return found(st.details, st.told)
+	case "flags":
+		return number(int64(st.flags))
+	case "size":
+		return number(int64(st.sent))
+	case "total_size":
+		return number(int64(st.sent + h.size() + trailers.size()))
+	case "grpc_status":
+		return grpcStatusProperty(st, h, trailers)
 	}
 	return "", notFound
+}
+
+// grpcStatusProperty is of trailers or headers that can be read, else made of the status.
+func grpcStatusProperty(st *stream, h, trailers headers) (string, status) {
+	for _, from := range []headers{trailers, h} {
+		if text, ok := from.get("grpc-status"); ok {
+			code, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				code = -1
+			}
+			return number(code)
+		}
+	}
+	if st.status == 0 {
+		return "", notFound
+	}
+	return number(int64(grpcStatusOf(st.status)))
+}
+
+// received is how much of the request's body has come.
+func (st *stream) received() int64 {
+	if st.in.Received != nil {
+		return st.in.Received()
+	}
+	if !st.told { // nothing is known before the request has gone on
+		return 0
+	}
+	length, _ := st.request.get("content-length")
+	n, _ := strconv.ParseInt(length, 10, 64)
+	return n
 }
 
 func sourceProperty(r *Request, path []byte) (string, status) {

@@ -37,6 +37,13 @@ type Request struct {
 
 	Faults *Faults
 
+	// Received says how much of the body has come so far. Nil = what content-length says.
+	Received func() int64
+
+	// Answered is the answer of a filter before this one. This one hears of the request only
+	// when it logs.
+	Answered *Response
+
 	// OnPause is called by Serve when the filter has paused the request. The worker
 	// serves others from then on.
 	OnPause func()
@@ -59,14 +66,16 @@ type Faults struct {
 
 // Response is what the client gets.
 type Response struct {
-	Local   bool // the filter answered, or its VM failed; not the upstream
-	Reset   bool // the stream was closed, by the filter or by the client: there is no response, or its body is missing
-	Status  int
-	Headers [][2]string // without :status
-	Body    []byte
-	Details string // response code details, of a local reply
+	Local    bool // the filter answered, or its VM failed; not the upstream
+	Reset    bool // the stream was closed, by the filter or by the client: there is no response, or its body is missing
+	Status   int
+	Headers  [][2]string // without :status
+	Body     []byte
+	Trailers [][2]string
+	Details  string // response code details
+	Flags    uint64 // response flags, as the attribute has them
 
-	GRPCStatus int               // of the header grpc-status, -1 if there is none
+	GRPCStatus int               // of grpc-status in headers or trailers, -1 if there is none
 	State      map[string]string // properties the filter set, by path joined with dots
 }
 

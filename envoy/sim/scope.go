@@ -33,9 +33,13 @@ type stream struct {
 	exchange     *Exchange
 	request      headers
 	response     headers
-	showRequest  bool // the request headers can be read and changed
+	trailers     headers // of the response
+	chunk        []byte  // of its body, while the guest is shown it
+	showRequest  bool    // the request headers can be read and changed
 	showResponse bool
+	showTrailers bool
 	logging      bool
+	ended        bool
 	grpc         bool
 	resumed      bool
 	reset        bool
@@ -43,8 +47,13 @@ type stream struct {
 	reply        *localReply
 	status       int
 	details      string
+	flags        uint64
+	told         bool // details are known
+	sent         int  // bytes of the response's body
 	faults       Faults
-	start        int64
+	start        int64             // by the clock,
+	began        int64             // and by the monotonic one
+	took         int64             // from then to its end
 	state        map[string]string // what the guest set as properties
 }
 
@@ -69,6 +78,7 @@ func (v *vm) open(root *scope, x *Exchange, r *Request) *scope {
 	}
 	sc.id, sc.root = v.newID(), root
 	sc.stream.in, sc.stream.exchange = r, x
+	sc.stream.start, sc.stream.began = v.host.now(), v.host.elapsed()
 	if r.Faults != nil {
 		sc.stream.faults = *r.Faults
 	}
@@ -82,7 +92,7 @@ func (v *vm) open(root *scope, x *Exchange, r *Request) *scope {
 // it.
 func (v *vm) end(sc *scope) {
 	st := sc.stream
-	st.showRequest, st.showResponse = false, false
+	st.showResponse, st.ended = false, true
 	st.logging = true
 	v.enter(sc, callLog, uint64(sc.id))
 	st.logging = false

@@ -3,8 +3,8 @@
 //
 // Its invariant: to the filter it looks like Envoy 1.36, the oldest one
 // supported. It offers no more, returns the same status numbers, and keeps the
-// order of callbacks; where it cannot, it says so and does not guess. It shows no
-// bodies or trailers to the filter. Of all calls to clusters it knows gRPC streams,
+// order of callbacks; where it cannot, it says so and does not guess. Of bodies and trailers it
+// shows the filter those of responses. Of all calls to clusters it knows gRPC streams,
 // to whatever Options.Dial reaches.
 //
 // A thread runs one callback at a time. A request that the filter has paused leaves
@@ -17,8 +17,10 @@
 // Such a caller starts requests with Start, and while one is paused it sets the time
 // to Next and calls TickDue. From one goroutine, the same requests give the same order.
 //
-// testdata/pauser/recorded.txt holds what Envoys 1.36 and 1.40 did, over HTTP/1.1 and
-// HTTP/2. The simulator differs from them in this:
+// testdata/pauser/recorded.txt, and for answers testdata/witness/recorded.txt, hold what
+// Envoys 1.36 and 1.40 did, over HTTP/1.1 and HTTP/2. The simulator differs from them in this:
+//   - A websocket has no empty part of a body behind its headers, and how its client leaves is
+//     told as over HTTP/1.1.
 //   - Within one HTTP/2 connection, where one request's callback denies another, Envoy
 //     logs and deletes the denied one after it has answered the other.
 //   - A stream ends with its VM; in Envoy, with the last request of that VM.
@@ -94,6 +96,10 @@ type Options struct {
 	Log      func(level Level, vm int, message string)
 	LogLevel Level
 
+	// Withheld are callbacks that the filter does not hear of, whatever it exports: those
+	// that a list of capabilities leaves out.
+	Withheld []string
+
 	// OnCall is called before each call of the guest to the host, by its
 	// import name, on the goroutine of the VM: it may block. Those that do not
 	// begin with proxy_ are WASI's and come at any time: the Go runtime reads
@@ -139,6 +145,7 @@ type Host struct {
 	now             func() int64
 	logTo           func(Level, int, string)
 	logLevel        Level
+	withheld        []string
 	onCall          func(int, string)
 	onShared        func(int, Access)
 	dial            func(Call, *Inbox) (Peer, error)
@@ -178,7 +185,7 @@ func New(ctx context.Context, o Options) (*Host, error) {
 	h := &Host{
 		ctx: ctx, vmID: o.VMID, vmConfiguration: o.VMConfiguration, pluginName: o.PluginName, rootID: o.RootID,
 		properties: o.Properties, now: o.Now, logTo: o.Log, logLevel: o.LogLevel, onCall: o.OnCall,
-		onShared: o.OnShared, seed: o.Seed, dial: o.Dial, streamIdle: int64(o.StreamIdle),
+		onShared: o.OnShared, seed: o.Seed, withheld: o.Withheld, dial: o.Dial, streamIdle: int64(o.StreamIdle),
 		changed: make(chan struct{}, 1),
 	}
 	if o.Workers < 0 {

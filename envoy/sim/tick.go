@@ -98,7 +98,7 @@ func (t *thread) endIdle() {
 		if x.scope.stream.in.HasBody {
 			status = 408
 		}
-		x.sendReply(&localReply{status: status, body: []byte("stream timeout"), details: "stream_idle_timeout", grpcStatus: -1})
+		x.sendReply(&localReply{status: status, body: []byte("stream timeout"), details: "stream_idle_timeout", flags: flagStreamIdle, grpcStatus: -1})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,6 +21,8 @@ const (
 	callTick
 	callRequestHeaders
 	callResponseHeaders
+	callResponseBody
+	callResponseTrailers
 	callLog
 	callDone
 	callDelete
@@ -33,7 +36,7 @@ const (
 
 var callbackNames = [callbacks]string{
 	"proxy_on_context_create", "proxy_on_vm_start", "proxy_on_configure", "proxy_on_tick",
-	"proxy_on_request_headers", "proxy_on_response_headers", "proxy_on_log", "proxy_on_done",
+	"proxy_on_request_headers", "proxy_on_response_headers", "proxy_on_response_body", "proxy_on_response_trailers", "proxy_on_log", "proxy_on_done",
 	"proxy_on_delete", "proxy_on_queue_ready", "proxy_on_grpc_receive_initial_metadata",
 	"proxy_on_grpc_receive", "proxy_on_grpc_receive_trailing_metadata", "proxy_on_grpc_close",
 }
@@ -102,7 +105,9 @@ func (h *Host) instantiate(id int, f *filter, heard *[]string) (*vm, error) {
 		return v, errors.New("instantiate module: it has no memory")
 	}
 	for i, name := range callbackNames {
-		v.on[i] = m.ExportedFunction(name)
+		if !slices.Contains(h.withheld, name) {
+			v.on[i] = m.ExportedFunction(name)
+		}
 	}
 	if v.alloc = m.ExportedFunction("malloc"); v.alloc == nil {
 		v.alloc = m.ExportedFunction("proxy_on_memory_allocate")
@@ -147,6 +152,7 @@ const maxNested = 305
 func (v *vm) enter(sc *scope, callback int, args ...uint64) uint64 {
 	f := v.on[callback]
 	if f == nil || v.failed != nil {
+		v.stopIteration = false
 		return 0
 	}
 	current, effective := v.current, v.effective

@@ -9,18 +9,11 @@ import (
 	"strconv"
 	"strings"
 	"unsafe"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim/testdata/raw"
 )
 
 func main() {}
-
-//go:wasmimport env proxy_log
-func hostLog(level uint32, text *byte, size uint32) uint32
-
-//go:wasmimport env proxy_get_header_map_value
-func headerValue(kind uint32, key *byte, keySize uint32, value unsafe.Pointer, size *uint32) uint32
-
-//go:wasmimport env proxy_get_buffer_bytes
-func bufferBytes(kind, start, size uint32, data unsafe.Pointer, length *uint32) uint32
 
 //go:wasmimport env proxy_get_status
 func lastStatus(code *uint32, text unsafe.Pointer, size *uint32) uint32
@@ -54,7 +47,6 @@ func grpcClose(token uint32) uint32
 func grpcCancel(token uint32) uint32
 
 var (
-	given   = map[uint32][]byte{} // memory that the host fills, kept until it is read
 	root    uint32
 	names   = map[uint32]string{} // of requests
 	ids     = map[string]uint32{}
@@ -62,20 +54,6 @@ var (
 	onTick  string
 	onClose string
 )
-
-//go:wasmexport proxy_abi_version_0_2_0
-func abiVersion() {}
-
-//go:wasmexport malloc
-func malloc(size uint32) unsafe.Pointer {
-	b := make([]byte, size)
-	at := unsafe.Pointer(unsafe.SliceData(b))
-	given[uint32(uintptr(at))] = b
-	return at
-}
-
-//go:wasmexport proxy_on_vm_start
-func onVMStart(_, _ uint32) uint32 { return 1 }
 
 //go:wasmexport proxy_on_configure
 func onConfigure(id, _ uint32) uint32 {
@@ -88,35 +66,35 @@ func onContextCreate(_, _ uint32) {}
 
 //go:wasmexport proxy_on_request_headers
 func onRequestHeaders(id, _, end uint32) uint32 {
-	name, _ := header(0, "x-name")
+	name, _ := raw.Header(0, "x-name")
 	names[id], ids[name] = name, id
-	say("request_headers", name, end)
-	do, _ := header(0, "x-do")
+	raw.Say("request_headers", name, end)
+	do, _ := raw.Header(0, "x-do")
 	return steps(do, "|")
 }
 
 //go:wasmexport proxy_on_response_headers
 func onResponseHeaders(id, _, end uint32) uint32 {
-	status, _ := header(2, ":status")
-	say("response_headers", names[id], status, end)
+	status, _ := raw.Header(2, ":status")
+	raw.Say("response_headers", names[id], status, end)
 	return 0
 }
 
 //go:wasmexport proxy_on_log
 func onLog(id uint32) {
-	status, _ := header(2, ":status")
-	say("log", name(id), status)
+	status, _ := raw.Header(2, ":status")
+	raw.Say("log", name(id), status)
 }
 
 //go:wasmexport proxy_on_done
 func onDone(id uint32) uint32 {
-	say("done", name(id))
+	raw.Say("done", name(id))
 	return 1
 }
 
 //go:wasmexport proxy_on_delete
 func onDelete(id uint32) {
-	say("delete", name(id))
+	raw.Say("delete", name(id))
 	delete(ids, names[id])
 	delete(names, id)
 }
@@ -124,32 +102,32 @@ func onDelete(id uint32) {
 //go:wasmexport proxy_on_tick
 func onTicked(id uint32) {
 	setTickPeriod(0)
-	say("tick", name(id))
+	raw.Say("tick", name(id))
 	steps(onTick, ";")
 }
 
 //go:wasmexport proxy_on_grpc_receive_initial_metadata
 func onInitialMetadata(id, token, n uint32) {
-	kind, status := header(4, "content-type")
-	say("grpc_initial_metadata", name(id), token, n > 0, kind, status)
+	kind, status := raw.Header(4, "content-type")
+	raw.Say("grpc_initial_metadata", name(id), token, n > 0, kind, status)
 }
 
 //go:wasmexport proxy_on_grpc_receive
 func onReceive(id, token, size uint32) {
-	text, status := buffer()
-	say("grpc_receive", name(id), token, size, status)
+	text, status := raw.Buffer(5)
+	raw.Say("grpc_receive", name(id), token, size, status)
 	steps(text, ";")
 }
 
 //go:wasmexport proxy_on_grpc_receive_trailing_metadata
 func onTrailingMetadata(id, token, n uint32) {
-	grpc, status := header(5, "grpc-status")
-	say("grpc_trailing_metadata", name(id), token, n > 0, grpc, status)
+	grpc, status := raw.Header(5, "grpc-status")
+	raw.Say("grpc_trailing_metadata", name(id), token, n > 0, grpc, status)
 }
 
 //go:wasmexport proxy_on_grpc_close
 func onClosed(id, token, code uint32) {
-	say("grpc_close", name(id), token, code)
+	raw.Say("grpc_close", name(id), token, code)
 	do := onClose
 	onClose = ""
 	steps(do, ";")
@@ -160,30 +138,6 @@ func name(id uint32) string {
 		return "root"
 	}
 	return names[id]
-}
-
-func say(words ...any) {
-	line := fmt.Sprintln(words...)
-	hostLog(2, unsafe.StringData(line), uint32(len(line)-1))
-}
-
-func header(kind uint32, key string) (string, uint32) {
-	var at uint32
-	var size uint32
-	status := headerValue(kind, unsafe.StringData(key), uint32(len(key)), unsafe.Pointer(&at), &size)
-	return taken(at, size), status
-}
-
-func buffer() (string, uint32) {
-	var at, size uint32
-	status := bufferBytes(5, 0, 1<<20, unsafe.Pointer(&at), &size)
-	return taken(at, size), status
-}
-
-func taken(at, size uint32) string {
-	b := given[at]
-	delete(given, at)
-	return string(b[:min(int(size), len(b))])
 }
 
 func steps(do, parting string) (action uint32) {
@@ -198,29 +152,29 @@ func steps(do, parting string) (action uint32) {
 		case "trap":
 			panic("asked to")
 		case "open", "raw":
-			say(s, open(verb, rest), token)
+			raw.Say(s, open(verb, rest), token)
 		case "send":
-			say(s, grpcSend(token, unsafe.StringData(rest), uint32(len(rest)), 0))
+			raw.Say(s, grpcSend(token, unsafe.StringData(rest), uint32(len(rest)), 0))
 		case "last":
-			say(s, grpcSend(token, unsafe.StringData(rest), uint32(len(rest)), 1))
+			raw.Say(s, grpcSend(token, unsafe.StringData(rest), uint32(len(rest)), 1))
 		case "sendto":
-			say(s, grpcSend(uint32(n), unsafe.StringData(second), uint32(len(second)), 0))
+			raw.Say(s, grpcSend(uint32(n), unsafe.StringData(second), uint32(len(second)), 0))
 		case "half":
-			say(s, grpcClose(token))
+			raw.Say(s, grpcClose(token))
 		case "halfof":
-			say(s, grpcClose(uint32(n)))
+			raw.Say(s, grpcClose(uint32(n)))
 		case "cancel":
-			say(s, grpcCancel(token))
+			raw.Say(s, grpcCancel(token))
 		case "cancelof":
-			say(s, grpcCancel(uint32(n)))
+			raw.Say(s, grpcCancel(uint32(n)))
 		case "resume":
-			say(s, as(first, func() uint32 { return continueStream(0) }))
+			raw.Say(s, as(first, func() uint32 { return continueStream(0) }))
 		case "reset":
-			say(s, as(first, func() uint32 { return closeStream(0) }))
+			raw.Say(s, as(first, func() uint32 { return closeStream(0) }))
 		case "reply":
 			code, _ := strconv.Atoi(second)
 			body := "from the filter"
-			say(s, as(first, func() uint32 {
+			raw.Say(s, as(first, func() uint32 {
 				return localResponse(uint32(code), nil, 0, unsafe.StringData(body), uint32(len(body)), nil, 0, -1)
 			}))
 		case "all":
@@ -229,27 +183,27 @@ func steps(do, parting string) (action uint32) {
 			}
 		case "path":
 			var path string
-			say(s, as(first, func() (status uint32) {
-				path, status = header(0, ":path")
+			raw.Say(s, as(first, func() (status uint32) {
+				path, status = raw.Header(0, ":path")
 				return status
 			}), path)
 		case "effective":
-			say(s, setEffectiveContext(uint32(n)))
+			raw.Say(s, setEffectiveContext(uint32(n)))
 		case "tick":
 			onTick = strings.ReplaceAll(second, "+", ";")
-			say("tick", n, setTickPeriod(uint32(n)))
+			raw.Say("tick", n, setTickPeriod(uint32(n)))
 		case "onclose":
 			onClose = strings.ReplaceAll(rest, "+", ";")
 		case "buffer":
-			text, status := buffer()
-			say(s, text, status)
+			text, status := raw.Buffer(5)
+			raw.Say(s, text, status)
 		case "status":
 			var code, at, size uint32
 			status := lastStatus(&code, unsafe.Pointer(&at), &size)
-			taken(at, size) // the text differs from version to version
-			say(s, code, status)
+			raw.Taken(at, size) // the text differs from version to version
+			raw.Say(s, code, status)
 		default:
-			say("what is", s)
+			raw.Say("what is", s)
 		}
 	}
 	return action

@@ -1,0 +1,271 @@
+package sim_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/proc"
+)
+
+const answerBootstrap = `
+admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
+static_resources:
+  listeners:
+  - name: ingress
+    address: {socket_address: {address: 127.0.0.1, port_value: 0}}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: ingress
+          http_protocol_options: {enable_trailers: true}
+          access_log_options: {flush_access_log_on_new_request: true, access_log_flush_interval: 0.1s}
+          upgrade_configs: [{upgrade_type: websocket}]
+          http_filters:
+          - name: before
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
+              rules: {action: DENY, policies: {p: {permissions: [{header: {name: x-before, present_match: true}}], principals: [{any: true}]}}}
+          - name: witness
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+              config:
+                name: plugin
+                root_id: root
+                vm_config: {vm_id: vm, runtime: envoy.wasm.runtime.v8, code: {local: {filename: %s}}}
+          - name: after
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault
+              abort: {header_abort: {}, percentage: {numerator: 100}}
+          - name: envoy.filters.http.router
+            typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes:
+              - {match: {path: /timeout}, route: {cluster: upstream, timeout: 0.3s}}
+              - {match: {path: /idle}, route: {cluster: upstream, idle_timeout: 0.3s}}
+              - {match: {path: /longest}, route: {cluster: upstream, max_stream_duration: {max_stream_duration: 0.3s}}}
+              - {match: {path: /retry}, route: {cluster: upstream, retry_policy: {retry_on: "5xx,reset", num_retries: 1}}}
+              - {match: {path: /redirect}, route: {cluster: upstream, internal_redirect_policy: {}}}
+              - {match: {path: /nowhere}, route: {cluster: nowhere}}
+              - {match: {path: /direct}, direct_response: {status: 404, body: {inline_string: "no such thing"}}}
+              - {match: {path: /elsewhere}, redirect: {path_redirect: /}}
+              - {match: {path: /http1}, route: {cluster: http1}}
+              - {match: {prefix: /}, route: {cluster: upstream}}
+  clusters:
+  - {name: nowhere, type: STATIC}`
+
+// dispatch is a server that does what is posted, by the name of the request.
+type dispatch struct {
+	mu    sync.Mutex
+	posts map[string]chan step
+}
+
+func (d *dispatch) post(name string) chan step {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.posts[name] == nil {
+		d.posts[name] = make(chan step, 10)
+	}
+	return d.posts[name]
+}
+
+func (d *dispatch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	post := d.post(r.Header.Get("X-Name"))
+	for {
+		select {
+		case s := <-post:
+			if s.verb == "answer" && s.words[0] == "101" {
+				d.upgrade(w, post)
+				return
+			}
+			d.do(w, s)
+			if s.end {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (d *dispatch) do(w http.ResponseWriter, s step) {
+	switch s.verb {
+	case "answer":
+		for _, f := range s.fields() {
+			w.Header().Set(f[0], f[1])
+		}
+		code, _ := strconv.Atoi(s.words[0])
+		w.WriteHeader(code)
+	case "chunk":
+		_, _ = w.Write([]byte(s.words[0]))
+	case "trailers":
+		for _, f := range s.fields() {
+			w.Header().Set(http.TrailerPrefix+f[0], f[1])
+		}
+	case "reset":
+		panic(http.ErrAbortHandler)
+	}
+	if !s.end {
+		w.(http.Flusher).Flush()
+	}
+}
+
+// upgrade goes on as a websocket that ends with its client at the latest.
+func (d *dispatch) upgrade(w http.ResponseWriter, post chan step) {
+	c, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	gone := make(chan struct{})
+	go func() { defer close(gone); _, _ = io.Copy(io.Discard, c) }()
+	_, _ = c.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"))
+	for {
+		select {
+		case s := <-post:
+			if s.end {
+				return
+			}
+			_, _ = c.Write([]byte(s.words[0]))
+		case <-gone:
+			return
+		}
+	}
+}
+
+type envoyCourier struct {
+	*envoyLab
+	ctx      context.Context
+	dispatch *dispatch
+}
+
+// log has what both protocols show as HTTP/1.1 shows it: HTTP/2 says otherwise how a client leaves.
+func (c *envoyCourier) log() []string {
+	lines := slices.Clone(c.envoyLab.log())
+	for i, line := range lines {
+		lines[i] = strings.ReplaceAll(line, "http2.remote_reset 268435456", "downstream_remote_disconnect 16384")
+	}
+	return lines
+}
+
+func (c *envoyCourier) send(a asked, name string) conveyed {
+	ctx, cancel := context.WithCancel(c.ctx)
+	r, err := http.NewRequestWithContext(ctx, a.method, c.url+strings.TrimPrefix(a.path, "/"), strings.NewReader(a.body))
+	require.NoError(c.t, err)
+	r.Header.Set("x-name", name)
+	for _, f := range a.headers {
+		r.Header.Set(f[0], f[1])
+	}
+	x := &envoyConveyed{c: c, name: name, cancel: cancel, answer: make(chan string, 1)}
+	go func() { x.answer <- c.fetch(r) }()
+	return x
+}
+
+func (c *envoyCourier) fetch(r *http.Request) string {
+	res, err := c.client.Do(r)
+	if err != nil {
+		return "reset"
+	}
+	defer res.Body.Close()
+	context.AfterFunc(r.Context(), func() { _ = res.Body.Close() }) // a websocket outlives its request
+	text, err := io.ReadAll(res.Body)
+	got := fmt.Sprintf("%d %s", res.StatusCode, text)
+	if err != nil {
+		return got + ", then reset"
+	}
+	for _, name := range slices.Sorted(maps.Keys(res.Trailer)) {
+		got += " " + strings.ToLower(name) + "=" + res.Trailer.Get(name)
+	}
+	return got
+}
+
+type envoyConveyed struct {
+	c      *envoyCourier
+	name   string
+	cancel context.CancelFunc
+	answer chan string
+}
+
+func (x *envoyConveyed) got() string { defer x.cancel(); return <-x.answer }
+
+func (x *envoyConveyed) do(s step) {
+	switch s.verb {
+	case "leave":
+		x.cancel()
+	case "wait":
+	default:
+		x.c.dispatch.post(x.name) <- s
+	}
+}
+
+func startAnswerRecorder(t *testing.T, binary string) (*proc.Process, *dispatch) {
+	t.Helper()
+	d := &dispatch{posts: map[string]chan step{}}
+	server := httptest.NewUnstartedServer(d)
+	server.Config.Protocols = &http.Protocols{}
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // it tells of each upgrade
+	server.Start()
+	t.Cleanup(server.Close)
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	require.NoError(t, err)
+	text := fmt.Sprintf(answerBootstrap, witnessFile) +
+		fmt.Sprintf(recordCluster, "http1", "http1", port) + fmt.Sprintf(recordCluster, "upstream", "upstream", port) + http2
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	p, err := proc.Start(ctx, proc.Options{Binary: binary, Bootstrap: []byte(text)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Kill()) })
+	require.NoError(t, p.WaitReady(ctx))
+	return p, d
+}
+
+// TestRecordAnswers: what the simulator shows of answers is what real Envoys show.
+func TestRecordAnswers(t *testing.T) {
+	t.Parallel()
+	binaries, err := proc.All()
+	require.NoError(t, err)
+	for i, binary := range binaries {
+		version, err := proc.Version(t.Context(), binary)
+		require.NoError(t, err)
+		for _, protocol := range []string{"HTTP1", "HTTP2"} {
+			write := *update && i == len(binaries)-1 && protocol == "HTTP1"
+			if *update && !write {
+				continue
+			}
+			t.Run(version+" "+protocol, func(t *testing.T) {
+				t.Parallel() // they mostly wait
+				p, d := startAnswerRecorder(t, binary)
+				address, err := p.Listener(t.Context(), "ingress")
+				require.NoError(t, err)
+				transport := &http.Transport{Protocols: &http.Protocols{}, DisableKeepAlives: true, DisableCompression: true}
+				transport.Protocols.SetHTTP1(protocol == "HTTP1")
+				transport.Protocols.SetUnencryptedHTTP2(protocol == "HTTP2")
+				t.Cleanup(transport.CloseIdleConnections)
+				client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+				c := &envoyCourier{envoyLab: &envoyLab{t: t, p: p, client: client, url: "http://" + address + "/"}, ctx: t.Context(), dispatch: d}
+				requireConveyed(t, c, func(a asked) bool { return !a.http1 || protocol == "HTTP1" }, write)
+			})
+		}
+	}
+}
