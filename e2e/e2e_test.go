@@ -88,6 +88,7 @@ var ofEveryVersion = []string{
 	"TestFreshKeys", "TestRaisedLimitLetsTheDifferenceThrough", "TestListenerThatIsNotReadyForLong", "TestMatchPaths", "TestHosts",
 	"TestForwardedForIsNotBelieved", "TestWhoTheClientIs", "TestKeyProperty", "TestGRPCResponse", "TestUpstreamFields", "TestAccessLogOfThePage",
 	"TestEnvoyGateway", "TestAnotherBinaryKeepsTheCounters", "TestReloadAfterATrap", "TestTraps",
+	"TestAnswers", "TestPushedBodies", "TestModels", "TestAnswersFaults",
 }
 
 // envoys returns the Envoys that the test runs on.

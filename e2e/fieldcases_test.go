@@ -209,6 +209,22 @@ var fieldCases = map[string]fieldCase{
 - {name: $, match: {@}, cost: {header: c, ⟦max: 2⟧}, limits: [3/FAR]}`, "", []fieldStep{
 		{"/ c=99999999999999999999", "200", "429"},
 	}},
+	"cost.request_bytes": {`
+- {name: $, match: {@}, cost: {⟦request_bytes: {max: 3}|header: d⟧}, limits: [3/FAR]}`, "", []fieldStep{
+		{"/", "200", "200"}, {"POST /", "429", "200"},
+	}},
+	"request_bytes.per_unit": {`
+- {name: $, match: {@}, cost: {request_bytes: {⟦per_unit: 100⟧}}, limits: [3/FAR]}`, "", []fieldStep{
+		{"POST / :body=301", "429", "429"}, {"POST / :body=201", "200", "429"}, {"POST /", "429", "200"},
+	}},
+	"request_bytes.min": {`
+- {name: $, match: {@}, cost: {request_bytes: {⟦min: 3⟧}}, limits: [3/FAR]}`, "", []fieldStep{
+		{"POST /", "200", "200"}, {"POST /", "429", "200"},
+	}},
+	"request_bytes.max": {`
+- {name: $, match: {@}, cost: {request_bytes: {⟦max: 2⟧}}, limits: [3/FAR]}`, "", []fieldStep{
+		{"POST / :body=9", "200", "429"},
+	}},
 
 	"override.key": {`
 - {name: $, match: {@}, key: [{header: u}], limits: [0/1h], overrides: [{key: [⟦"vip-*"|other⟧], unlimited: true}]}`, "", []fieldStep{

@@ -20,8 +20,9 @@ const (
 
 // operation is the answer to a management request.
 type operation struct {
-	Allowed bool  `json:"allowed"`
-	Value   int64 `json:"value"`
+	Allowed bool    `json:"allowed"`
+	Value   int64   `json:"value"`
+	Held    *uint32 `json:"held"`
 	Windows []struct {
 		Name      string `json:"name"`
 		Limit     uint32 `json:"limit"`

@@ -107,6 +107,7 @@ rules:
 - {name: busy, match: {paths: [/busy]}, key: [{header: x-user-id}], limits: [10/` + far + `], capacity: 16}
 - {name: small, match: {paths: [/small]}, key: [{header: x-user-id}], limits: [9/5s], capacity: 1, on_full: deny}
 - {name: tiny, match: {paths: [/tiny]}, key: [{header: x-user-id}], limits: [1/5s], capacity: 1}
+- {name: tokens, match: {paths: [/tokens]}, limits: [1000000000/` + far + `], settle: {to: tokens}}
 ` + managed
 
 var minutes = regexp.MustCompile(`(for: )?\b([0-9]+)m\b`)
@@ -164,6 +165,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 		{"keys without room", []string{"SluiceTableFull", "SluiceTableNearlyFull"}, nothing, invent("/small"), nothing},
 		{"keys without a record", []string{"SluiceFloorDenials"}, nothing, invent("/tiny"), nothing},
 		{"calls into Envoy that fail", []string{"SluiceErrors"}, nothing, func() { p.status(t, "/busy", "x-user-id", "bob", "x-fault", "reads-fail") }, nothing},
+		{"answers without tokens", []string{"SluiceAnswersEstimated"}, nothing, send("/tokens", "alice"), nothing},
 		{"a panic", []string{"SluicePanics"}, func() { p.status(t, "/", "x-fault", "panic") }, reconnect, nothing},
 		{"a filter that is not there", []string{"SluiceRevisionRefused", "SluiceProxiesBehind"}, func() {
 			_, _, exit := c.tryApply(t, alertPolicy+"# changed\n", "--wasm", wasm+".none")

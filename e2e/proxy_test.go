@@ -164,6 +164,11 @@ func (p *proxy) try(path string, headers ...string) (res *http.Response, body st
 			r.Host = value
 		case ":method":
 			r.Method = value
+		case ":body": // of so many bytes
+			if r.ContentLength, err = strconv.ParseInt(value, 10, 64); err != nil {
+				return nil, "", err
+			}
+			r.Body = io.NopCloser(strings.NewReader(strings.Repeat("x", int(r.ContentLength))))
 		case ":from":
 			from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(value)}}
 			transport, own.DialContext = own, from.DialContext

@@ -11,14 +11,15 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // callbacks are those that the filter may export.
 const callbacks = `
 	proxy_on_context_create proxy_on_vm_start proxy_on_configure proxy_on_tick
-	proxy_on_request_headers proxy_on_response_headers proxy_on_delete
-	proxy_on_grpc_receive proxy_on_grpc_close`
+	proxy_on_request_headers proxy_on_response_headers proxy_on_response_body
+	proxy_on_log proxy_on_delete proxy_on_grpc_receive proxy_on_grpc_close`
 
 // DefaultCapabilities is the allow-list of the filter: its callbacks and all host
 // functions of the oldest supported Envoy. To leave out those that it does not
@@ -28,14 +29,57 @@ func DefaultCapabilities() []string {
 }
 
 // Capabilities is DefaultCapabilities without the callbacks that the policy does not need:
-// each costs a call into the filter for every request. A policy that cannot be read needs all.
+// each costs a call into the filter for every request, and that of the body for every chunk.
+// A policy that cannot be read needs all.
 func Capabilities(policyJSON []byte) []string {
-	names := DefaultCapabilities()
-	var p struct{ Headers policy.Headers }
-	if json.Unmarshal(policyJSON, &p) == nil && (p.Headers == "" || p.Headers == policy.HeadersNone) {
-		names = slices.DeleteFunc(names, func(name string) bool { return name == "proxy_on_response_headers" })
+	n := needsOf(policyJSON)
+	return slices.DeleteFunc(DefaultCapabilities(), func(name string) bool { return !n.call(name) })
+}
+
+// needs are what a policy needs to be called for.
+type needs struct {
+	fields  bool // responses get fields
+	answers bool // a rule waits for answers
+	bodies  bool // a rule reads their bodies
+}
+
+func needsOf(policyJSON []byte) (n needs) {
+	var p struct {
+		Headers policy.Headers
+		Rules   []struct {
+			Mode      policy.Mode
+			Algorithm string
+			Settle    *struct{ To any }
+		}
 	}
-	return names
+	if json.Unmarshal(policyJSON, &p) != nil {
+		return needs{true, true, true}
+	}
+	n.fields = p.Headers != "" && p.Headers != policy.HeadersNone
+	for _, r := range p.Rules {
+		if r.Mode == policy.ModeOff {
+			continue
+		}
+		n.answers = n.answers || r.Settle != nil || r.Algorithm == policy.AlgorithmName(limit.Concurrency)
+		if r.Settle != nil {
+			to, _ := r.Settle.To.(string)
+			n.bodies = n.bodies || policy.Settled(to).Tokens()
+		}
+	}
+	return n
+}
+
+func (n needs) call(name string) bool {
+	switch name {
+	case "proxy_on_response_headers":
+		return n.fields || n.bodies
+	case "proxy_on_log":
+		return n.answers
+	case "proxy_on_response_body":
+		return n.bodies
+	default:
+		return true
+	}
 }
 
 // NewestVersion is the newest Envoy that is supported.

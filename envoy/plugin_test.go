@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -42,9 +43,20 @@ func TestPlugins(t *testing.T) {
 // TestCapabilitiesOfAPolicy: what a policy does not need is not allowed, and the VM's configuration says
 // so, which makes it another VM.
 func TestCapabilitiesOfAPolicy(t *testing.T) {
-	const callback = "proxy_on_response_headers"
-	for policy, unneeded := range map[string]bool{
-		`{"version":1}`: true, `{"headers":"none"}`: true, `{"headers":"ietf"}`: false, `{"headers":"both"}`: false, `{"headers":`: false,
+	const (
+		all     = "proxy_on_response_headers proxy_on_response_body proxy_on_log"
+		answers = "proxy_on_response_body proxy_on_log" // but not for fields
+		bodies  = "proxy_on_response_body"
+	)
+	rule := func(fields string) string {
+		return `{"version":1,"rules":[{"name":"a","limits":["9/1s"]},{` + fields + `}]}`
+	}
+	for policy, unneeded := range map[string]string{
+		`{"version":1}`: all, `{"headers":"none"}`: all, `{"headers":"ietf"}`: answers, `{"headers":"both"}`: answers, `{"headers":`: "",
+		rule(`"settle":{}`): bodies, rule(`"settle":{"to":"request_bytes"}`): bodies, rule(`"settle":{"to":{"header":"c"}}`): bodies,
+		rule(`"algorithm":"concurrency"`): bodies, rule(`"algorithm":"token_bucket"`): all, rule(`"cost":{"request_bytes":{}}`): all,
+		rule(`"settle":{"to":"tokens"}`): "", rule(`"settle":{"to":"output_tokens"}`): "", rule(`"settle":{"to":{"trailer":"c"}}`): "",
+		rule(`"settle":{"to":"tokens"},"mode":"off"`): all, rule(`"settle":{"to":"tokens"},"mode":"shadow"`): "",
 	} {
 		resource, err := Plugin{Wasm: "/a.wasm", Policy: []byte(policy)}.ExtensionConfig()
 		require.NoError(t, err)
@@ -53,10 +65,10 @@ func TestCapabilitiesOfAPolicy(t *testing.T) {
 		allowed := config.GetCapabilityRestrictionConfig().GetAllowedCapabilities()
 		want := DefaultCapabilities()
 		var without wrapperspb.StringValue
-		if unneeded {
-			want = slices.DeleteFunc(want, func(name string) bool { return name == callback })
-			require.NoError(t, config.GetVmConfig().GetConfiguration().UnmarshalTo(&without))
-			require.Equal(t, "without "+callback, without.GetValue())
+		if unneeded != "" {
+			want = slices.DeleteFunc(want, func(name string) bool { return slices.Contains(strings.Fields(unneeded), name) })
+			require.NoError(t, config.GetVmConfig().GetConfiguration().UnmarshalTo(&without), policy)
+			require.Equal(t, "without "+unneeded, without.GetValue(), policy)
 		} else {
 			require.Nil(t, config.GetVmConfig().GetConfiguration(), policy)
 		}

@@ -13,7 +13,7 @@ import (
 var Exports = []string{
 	"_initialize", "malloc", "proxy_abi_version_0_2_0",
 	"proxy_on_context_create", "proxy_on_vm_start", "proxy_on_configure", "proxy_on_tick",
-	"proxy_on_request_headers", "proxy_on_response_headers", "proxy_on_delete",
+	"proxy_on_request_headers", "proxy_on_response_headers", "proxy_on_response_body", "proxy_on_log", "proxy_on_delete",
 	"proxy_on_grpc_receive", "proxy_on_grpc_close",
 }
 

@@ -17,6 +17,7 @@ type Answer struct {
 	Value    *int64   `json:"value,omitempty"`
 	Silent   string   `json:"silent,omitempty"`  // of leased, while the quota service is silent: what on_unavailable says
 	Windows  []Window `json:"windows,omitempty"` // of a value
+	Held     *uint32  `json:"held,omitempty"`    // units that requests of the key hold until their answers
 	Allowed  *bool    `json:"allowed,omitempty"`
 	Exempt   bool     `json:"exempt,omitempty"` // from all rules
 	DeniedBy string   `json:"denied_by,omitempty"`
@@ -38,6 +39,15 @@ type Rule struct {
 	Reason    string    `json:"reason,omitempty"`
 	Remaining *uint32   `json:"remaining,omitempty"` // of the tightest window
 	Windows   []Window  `json:"windows"`
+	Held      *uint32   `json:"held,omitempty"` // units that requests of the key hold until their answers
+}
+
+// Settled is what a request held of one rule, and what its answer charged.
+type Settled struct {
+	Rule string `json:"rule"`
+	Held uint32 `json:"held"`
+	Cost uint32 `json:"cost"`
+	By   string `json:"by"` // answer, estimate, cost or none
 }
 
 // Window is one window of a rule and what is used of it.
@@ -134,6 +144,7 @@ type ExplainedRule struct {
 	Hash           string    `json:"hash,omitempty"`   // where they were: of the key, as top shows it
 	Common         bool      `json:"common,omitempty"` // where they were: nothing of the key is the client's, others have it too
 	Cost           *uint32   `json:"cost,omitempty"`
+	Held           *uint32   `json:"held,omitempty"`            // of a rule that holds the cost until the answer: what is held before the request
 	CostUnreadable bool      `json:"cost_unreadable,omitempty"` // the request's number could not be read, and the cost is max
 	TooLong        bool      `json:"too_long,omitempty"`        // a value was too long for a regular expression
 	Override       *Override `json:"override,omitempty"`

@@ -54,6 +54,7 @@ func (a *Answer) Append(b []byte) []byte {
 		if a.Windows != nil {
 			b = AppendWindows(member(b, "windows", ""), a.Windows, Ns)
 		}
+		b = appendNumber(b, "held", a.Held)
 		return append(b, '}')
 	}
 	b = appendFlag(appendDecision(b, *a.Allowed, a.DeniedBy, a.RetryNs), "exempt", a.Exempt)
@@ -84,7 +85,20 @@ func AppendRules(b []byte, rules []Rule, t Times) []byte {
 		b = strconv.AppendBool(member(b, "allowed", ""), r.Allowed)
 		b = appendText(b, "reason", r.Reason)
 		b = appendNumber(b, "remaining", r.Remaining)
-		b = append(AppendWindows(member(b, "windows", ""), r.Windows, t), '}')
+		b = AppendWindows(member(b, "windows", ""), r.Windows, t)
+		b = append(appendNumber(b, "held", r.Held), '}')
+	}
+	return append(b, ']')
+}
+
+// AppendSettled appends what a request held as a list.
+func AppendSettled(b []byte, list []Settled) []byte {
+	b = append(b, '[')
+	for i := range list {
+		s := &list[i]
+		b = policy.AppendString(append(comma(b), `{"rule":`...), s.Rule)
+		b = appendNumber(appendNumber(b, "held", &s.Held), "cost", &s.Cost)
+		b = append(policy.AppendString(member(b, "by", ""), s.By), '}')
 	}
 	return append(b, ']')
 }
@@ -217,7 +231,7 @@ func (r *ExplainedRule) append(b []byte) []byte {
 	if r.Outcome != Matches {
 		return append(b, '}')
 	}
-	b = appendNumber(b, "cost", r.Cost)
+	b = appendNumber(appendNumber(b, "cost", r.Cost), "held", r.Held)
 	b = appendFlag(b, "cost_unreadable", r.CostUnreadable)
 	b = appendFlag(b, "too_long", r.TooLong)
 	if o := r.Override; o != nil {

@@ -19,20 +19,23 @@ type Window struct {
 }
 
 // AppendPolicy appends the window's item in RateLimit-Policy: its quota q and its length w in
-// seconds. There is no w for a window that is no whole number of seconds, nor for a token
-// bucket whose burst differs from what it gains in a period.
+// seconds. There is no w for requests in flight, for a window that is no whole number of
+// seconds, nor for a token bucket whose burst differs from what it gains in a period.
 func (n *Window) AppendPolicy(b []byte, w *limit.Window, now int64) []byte {
 	b = strconv.AppendUint(append(n.append(b), ";q="...), uint64(w.Max()), 10)
-	if length := w.LengthNs(now); length%1_000_000_000 == 0 && w.Max() == w.Limit {
+	if length := w.LengthNs(now); length > 0 && length%1_000_000_000 == 0 && w.Max() == w.Limit {
 		b = strconv.AppendInt(append(b, ";w="...), length/1_000_000_000, 10)
 	}
 	return b
 }
 
 // AppendLimit appends the window's item in RateLimit: the units left r, and the seconds t
-// until it has forgotten what it has counted.
-func (n *Window) AppendLimit(b []byte, left uint32, seconds int64) []byte {
+// until it has forgotten what it has counted, which for requests in flight nobody knows.
+func (n *Window) AppendLimit(b []byte, w *limit.Window, left uint32, seconds int64) []byte {
 	b = strconv.AppendUint(append(n.append(b), ";r="...), uint64(left), 10)
+	if w.Algorithm == limit.Concurrency {
+		return b
+	}
 	return strconv.AppendInt(append(b, ";t="...), seconds, 10)
 }
 

@@ -28,8 +28,19 @@ func readLease(r *reader, v value, rule *Rule) {
 func (r *Rule) leases() bool { return r.Scope == ScopeCluster && r.Lease != quota.LeaseOff }
 
 // fitsScope checks what only rules of scope cluster have, and what a rule that
-// leases cannot do.
+// leases or holds cannot do.
 func (r *reader) fitsScope(v value, rule *Rule) {
+	if r.rule.holds() {
+		if v.has("lease") {
+			r.fail(v.field("lease"), HeldLease)
+		}
+		if rule.Scope == ScopeCluster {
+			r.fail(v.field("scope"), HeldCluster)
+		} else if v.has("on_unavailable") && rule.Scope == ScopeProxy {
+			r.fail(v.field("on_unavailable"), ClusterOnly)
+		}
+		return
+	}
 	if rule.Scope == ScopeProxy {
 		for _, name := range [...]string{"lease", "on_unavailable"} {
 			if v.has(name) {

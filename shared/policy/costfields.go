@@ -6,9 +6,22 @@ import "math"
 var costObject = newObject("cost", []field[Cost]{
 	{"header", text, "", func(r *reader, v value, c *Cost) { c.Header = r.headerName(v) }},
 	{"query", text, "", func(r *reader, v value, c *Cost) { c.Query = r.shortText(v) }},
+	{"request_bytes", objectOf("request_bytes"), "", func(r *reader, v value, c *Cost) {
+		c.RequestBytes = &ByteCost{}
+		if b := c.RequestBytes; readObject(r, v, byteCostObject, b) && b.Min > b.Max {
+			r.fail(v, CostMinAboveMax, itoa(int64(b.Min)), itoa(int64(b.Max)))
+		}
+	}},
 	{"default", integer(0, math.MaxUint32), "1", func(r *reader, v value, c *Cost) { c.Default = uint32(r.integer(v)) }},
 	{"min", integer(0, math.MaxUint32), "1", func(r *reader, v value, c *Cost) { c.Min = uint32(r.integer(v)) }},
 	{"max", integer(1, math.MaxUint32), "1000000", func(r *reader, v value, c *Cost) { c.Max = uint32(r.integer(v)) }},
+})
+
+// byteCostObject is "request_bytes" of a cost.
+var byteCostObject = newObject("request_bytes", []field[ByteCost]{
+	{"per_unit", integer(1, math.MaxUint32), "1", func(r *reader, v value, b *ByteCost) { b.PerUnit = uint32(r.integer(v)) }},
+	{"min", integer(0, math.MaxUint32), "1", func(r *reader, v value, b *ByteCost) { b.Min = uint32(r.integer(v)) }},
+	{"max", integer(1, math.MaxUint32), "1000000", func(r *reader, v value, b *ByteCost) { b.Max = uint32(r.integer(v)) }},
 })
 
 // matchedCostObject is one item of "cost" where it is a list.
@@ -63,11 +76,26 @@ func readOneCost(r *reader, v value, c *Cost) {
 	if !readObject(r, v, costObject, c) || r.count() > before {
 		return
 	}
+	places := 0
+	for _, name := range [...]string{"header", "query", "request_bytes"} {
+		if v.has(name) {
+			places++
+		}
+	}
 	switch {
-	case !v.has("header") && !v.has("query"):
+	case places == 0:
 		r.fail(v, CostWithoutPlace)
-	case v.has("header") && v.has("query"):
+	case places > 1:
 		r.fail(v, CostTwoPlaces)
+	}
+	if c.RequestBytes != nil {
+		for _, name := range [...]string{"default", "min", "max"} {
+			if v.has(name) {
+				r.fail(v.field(name), CostBoundsMisplaced)
+			}
+		}
+		*c = Cost{RequestBytes: c.RequestBytes}
+		return
 	}
 	if c.Min > c.Max {
 		r.fail(v, CostMinAboveMax, itoa(int64(c.Min)), itoa(int64(c.Max)))

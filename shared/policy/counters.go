@@ -57,7 +57,10 @@ func (r *reader) sameCounter(v value, rule *Rule, other string, first *Rule) {
 	if rule.KeyDefinition() != first.KeyDefinition() {
 		r.fail(v.field("key"), CounterKey, rule.Counter, other)
 	}
-	if !sameWindows(rule.Limits, first.Limits) {
+	switch {
+	case rule.HoldNs != first.HoldNs:
+		r.fail(v.field("hold"), CounterHold, rule.Counter, other)
+	case !sameWindows(rule.Limits, first.Limits):
 		r.fail(v.field("limits"), CounterWindows, rule.Counter, other)
 	}
 	if rule.Capacity != first.Capacity {

@@ -21,8 +21,13 @@ func TestTables(t *testing.T) {
 	checkTable(t, jwtObject)
 	checkTable(t, limitObject)
 	checkTable(t, requestsObject)
+	checkTable(t, slotsObject)
 	checkTable(t, overrideObject)
 	checkTable(t, costObject)
+	checkTable(t, byteCostObject)
+	checkTable(t, settleObject)
+	checkTable(t, settleToObject)
+	checkTable(t, answerObject)
 	checkTable(t, matchedCostObject)
 	checkTable(t, missingKeyObject)
 	checkTable(t, responseObject)
@@ -31,7 +36,7 @@ func TestTables(t *testing.T) {
 		require.False(t, names[o.Name], o.Name)
 		names[o.Name] = true
 	}
-	require.Len(t, names, 18+len([]string{"host", "method", "route"}))
+	require.Len(t, names, 23+len([]string{"host", "method", "route"}))
 }
 
 func checkTable[T any](t *testing.T, o *object[T]) {

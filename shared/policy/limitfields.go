@@ -25,12 +25,14 @@ var limitObject = newObject("limit", []field[writtenLimit]{
 			r.period(v, per, l)
 		}
 	}},
-	{"name", name, "", func(r *reader, v value, l *writtenLimit) {
-		if l.Name = r.name(v); l.Name != "" && strings.Trim(l.Name, "0123456789") == "" {
-			r.fail(v, WindowNameNumber)
+	{"name", name, "", func(r *reader, v value, l *writtenLimit) { l.Name = r.windowName(v) }},
+	{"algorithm", word(algorithms[:]...), "", func(r *reader, v value, l *writtenLimit) {
+		if l.Algorithm = 0; v.node.Kind == String && v.node.Text == concurrency {
+			r.fail(v, ConcurrencyInLimit)
+		} else {
+			l.Algorithm = r.algorithm(v)
 		}
 	}},
-	{"algorithm", word(algorithms[:]...), "", func(r *reader, v value, l *writtenLimit) { l.Algorithm = r.algorithm(v) }},
 	{"burst", integer(0, math.MaxUint32), "", func(r *reader, v value, l *writtenLimit) { l.Burst = uint32(r.integer(v)) }},
 	{"offset", duration, "", func(r *reader, v value, l *writtenLimit) { l.OffsetNs, _ = r.duration(v) }},
 	{"utc_offset", choice("utc_offset"), "", func(r *reader, v value, l *writtenLimit) {
@@ -43,22 +45,43 @@ var limitObject = newObject("limit", []field[writtenLimit]{
 	{"elastic", boolean, "false", func(r *reader, v value, l *writtenLimit) { l.Elastic = r.boolean(v) }},
 })
 
-// algorithms are the names of limit.FixedWindow and those behind it.
+// windowName reads a name that is no index.
+func (r *reader) windowName(v value) string {
+	s := r.name(v)
+	if s != "" && strings.Trim(s, "0123456789") == "" {
+		r.fail(v, WindowNameNumber)
+	}
+	return s
+}
+
+// algorithms are the names of limit.FixedWindow and those behind it, which limits may
+// have each for itself.
 var algorithms = [...]string{
 	"fixed_window", "fixed_window_per_key", "sliding_window_log", "sliding_window_counter", "token_bucket",
 }
 
+// concurrency is the name of limit.Concurrency, the algorithm of whole rules.
+const concurrency = "concurrency"
+
 // AlgorithmName is what a policy calls the algorithm.
 func AlgorithmName(a limit.Algorithm) string {
-	if a == limit.Calendar {
+	switch a {
+	case limit.Concurrency:
+		return concurrency
+	case limit.Calendar:
 		a = limit.FixedWindow
+	default: // has a name of its own
 	}
 	return algorithms[a-1]
 }
 
 // algorithm answers 0 for what it has refused.
 func (r *reader) algorithm(v value) limit.Algorithm {
-	return limit.Algorithm(1 + slices.Index(algorithms[:], r.word(v)))
+	name := r.word(v)
+	if name == concurrency {
+		return limit.Concurrency
+	}
+	return limit.Algorithm(1 + slices.Index(algorithms[:], name))
 }
 
 // period sets the length of a window to per if a window may have that length.
@@ -82,6 +105,10 @@ func readLimits(r *reader, v value, rule *Rule) {
 		return
 	}
 	start := r.count()
+	if r.rule.algorithm == limit.Concurrency && len(v.node.Items) != 1 {
+		r.fail(v, ConcurrencyAlone)
+		return
+	}
 	if len(v.node.Items) > 0 {
 		rule.Limits = make([]Limit, len(v.node.Items))
 	}
@@ -99,6 +126,10 @@ func readLimits(r *reader, v value, rule *Rule) {
 }
 
 func readLimit(r *reader, v value, out *Limit) {
+	if r.rule.algorithm == limit.Concurrency {
+		r.slots(v, out)
+		return
+	}
 	l := writtenLimit{Window: limit.Window{Algorithm: r.rule.algorithm}}
 	if v.node.Kind == String {
 		requests, per, code := parseLimit(v.node.Text)

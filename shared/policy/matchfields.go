@@ -9,7 +9,7 @@ var matchObject = newObject("match", []field[Match]{
 	{"hosts", listOf("host"), "", readHosts},
 	{"methods", listOf("method"), "", readMethods},
 	{"paths", listOf("path"), "", readPaths},
-	{"headers", Shape{Form: FormPatterns}, "", readHeaderMatches},
+	{"headers", Shape{Form: FormPatterns}, "", func(r *reader, v value, m *Match) { m.Headers = r.headerMatches(v) }},
 	{"client_ips", listOf("network"), "", readClientIPs},
 })
 
@@ -53,15 +53,16 @@ func readClientIPs(r *reader, v value, m *Match) {
 	})
 }
 
-func readHeaderMatches(r *reader, v value, m *Match) {
+func (r *reader) headerMatches(v value) (list []HeaderMatch) {
 	if v.node.Kind == Object && len(v.node.Fields) == 0 {
 		r.fail(v, EmptyValue)
 	}
 	r.eachHeader(v, IsToken, func(at value, name, s string) {
 		if p, ok := r.pattern(at, s, parseHeaderValue, BadPattern); ok {
-			m.Headers = append(m.Headers, HeaderMatch{Name: name, Value: p})
+			list = append(list, HeaderMatch{Name: name, Value: p})
 		}
 	})
+	return list
 }
 
 // eachHeader calls use with every text of an object from header names to texts;

@@ -88,10 +88,20 @@ func wellFormed(t *testing.T, p *policy.Policy) {
 	for i := range p.Rules {
 		r := &p.Rules[i]
 		require.LessOrEqual(t, r.EnforcePercent, uint8(100))
+		require.Equal(t, r.Holds(), r.HoldNs > 0)
+		require.True(t, r.MaxHoldNs == 0 || r.Holds() && r.MaxHoldNs >= r.HoldNs)
+		require.True(t, r.LingerNs == 0 || r.Concurrency())
+		if r.Settle != nil {
+			require.Positive(t, r.Settle.Max)
+			require.Less(t, len(r.Limits), policy.MaxWindows)
+			require.False(t, r.Concurrency())
+		}
 		for j, w := range r.Windows() {
 			fits(t, w)
 			require.False(t, w.Unlimited)
-			require.False(t, r.CountDenied && w.Algorithm == limit.TokenBucket)
+			require.False(t, r.CountDenied && (r.Holds() || w.Algorithm == limit.TokenBucket))
+			require.Equal(t, r.Concurrency(), w.Algorithm == limit.Concurrency)
+			require.True(t, !r.Concurrency() || w.PeriodNs == r.HoldNs)
 			if w.Algorithm == limit.SlidingWindowLog {
 				id := fmt.Sprint(r.Counter, " ", w.PeriodNs)
 				if known, found := units[id]; found {

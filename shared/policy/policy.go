@@ -80,6 +80,10 @@ type Rule struct {
 	Overrides       []Override
 	Costs           []MatchedCost // the first whose match holds gives a request's cost
 	Cost            Cost          // of other requests
+	Settle          *Settle       // nil: the request is charged when it is decided
+	HoldNs          int64         // of a rule that holds: the longest time without a sign of life; 0 = the rule holds nothing
+	MaxHoldNs       int64         // ends renewal; 0 = none
+	LingerNs        int64         // of Concurrency rules: a slot stays so long after the client's reset
 	CountDenied     bool          // a request that this rule denies is counted too
 	Mode            Mode
 	// EnforcePercent is the share of keys on which denials are enforced; the
@@ -175,16 +179,21 @@ type Override struct {
 	Limits []Limit
 }
 
-// Cost is how many units a request takes. With Header and Query empty it is
+// Cost is how many units a request takes. Without Header, Query and RequestBytes it is
 // Fixed.
 type Cost struct {
-	Fixed   uint32
-	Header  string // lower case
-	Query   string // parameter
-	Default uint32
-	Min     uint32
-	Max     uint32
+	Fixed        uint32
+	Header       string // lower case
+	Query        string // parameter
+	Default      uint32
+	Min          uint32
+	Max          uint32
+	RequestBytes *ByteCost // nil = not so
 }
+
+// ByteCost is a unit for each PerUnit bytes of the request's body, or part of them,
+// from Min to Max: Max also where no content-length says how long it is.
+type ByteCost struct{ PerUnit, Min, Max uint32 }
 
 // MatchedCost is the cost of the requests that match.
 type MatchedCost struct {

@@ -68,6 +68,9 @@ const (
 	ShadowPercent    Code = "shadow_percent"     // enforce_percent in shadow mode
 	ExemptsAll       Code = "exempts_all"        // an exemption without conditions
 	ClusterOnly      Code = "cluster_only"       // not in a rule of scope proxy
+	HeldDenials      Code = "held_denials"       // count_denied in a rule that holds
+	HeldLease        Code = "held_lease"         // lease in a rule that holds
+	HeldCluster      Code = "held_cluster"       // scope cluster in a rule that holds
 	LeasedDenials    Code = "leased_denials"     // count_denied without lease: off
 	LeasedElastic    Code = "leased_elastic"     // elastic without lease: off
 	TimeoutRange     Code = "timeout_range"      // ns
@@ -77,9 +80,10 @@ const (
 	CounterScope     Code = "counter_scope"      // counter, other
 	CounterLease     Code = "counter_lease"      // counter, other
 	CounterLimits    Code = "counter_limits"     // counter, other; both lease
+	CounterHold      Code = "counter_hold"       // counter, other
 	LogsTooLong      Code = "logs_too_long"      // units of all logs
-	CostWithoutPlace Code = "cost_without_place" // neither header nor query
-	CostTwoPlaces    Code = "cost_two_places"    // both
+	CostWithoutPlace Code = "cost_without_place" // neither header nor query nor request_bytes
+	CostTwoPlaces    Code = "cost_two_places"    // more than one
 	CostMinAboveMax  Code = "cost_min_above_max" // min, max
 	CostBeyondBounds Code = "cost_beyond_bounds" // default, min, max
 	CostForAllEarly  Code = "cost_for_all_early" // not the last of a list
@@ -111,6 +115,22 @@ const (
 	JitterMisplaced  Code = "jitter_misplaced"  // not a fixed window
 	OffsetMisplaced  Code = "offset_misplaced"  // not a fixed window; algorithm
 	OffsetTooLong    Code = "offset_too_long"   // period and offset in ns
+
+	CostBoundsMisplaced Code = "cost_bounds_misplaced" // beside request_bytes
+	ConcurrencyAlone    Code = "concurrency_alone"     // not one limit
+	ConcurrencyInLimit  Code = "concurrency_in_limit"  // as a limit's algorithm
+	BadSlots            Code = "bad_slots"             // the limit of a rule with algorithm concurrency
+	SlotsField          Code = "slots_field"           // of a window, in such a limit; name
+	SettleConcurrency   Code = "settle_concurrency"
+	SettleWindows       Code = "settle_windows" // too many
+	SettlePlaces        Code = "settle_places"  // not one of header and trailer
+	EstimateMisplaced   Code = "estimate_misplaced"
+	BadStatus           Code = "bad_status"
+	HoldMisplaced       Code = "hold_misplaced"   // the rule holds nothing
+	HoldRange           Code = "hold_range"       // ns
+	MaxHoldRange        Code = "max_hold_range"   // ns, hold in ns
+	LingerMisplaced     Code = "linger_misplaced" // not of concurrency
+	LingerRange         Code = "linger_range"     // ns
 
 	MonthJitter        Code = "month_jitter"
 	MonthOffsetTooLong Code = "month_offset_too_long" // ns

@@ -49,6 +49,9 @@ type ruleState struct {
 	givesBody bool            // the response has a body of its own
 }
 
+// holds is Rule.Holds, also where the limits are not sound.
+func (s *ruleState) holds() bool { return s.Settle != nil || s.algorithm == limit.Concurrency }
+
 // ruleAt is where a rule stands and whether it can be compared with others.
 type ruleAt struct {
 	value

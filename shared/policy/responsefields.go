@@ -139,17 +139,25 @@ var GRPCStatuses = []string{
 }
 
 func readGRPCStatus(r *reader, v value, res *Response) {
-	number, ok := v.node.Integer()
-	if v.node.Kind == String {
-		number = int64(slices.Index(GRPCStatuses, v.node.Text))
-		ok = number >= 0
-	}
-	switch {
-	case !ok || number < 0 || number >= int64(len(GRPCStatuses)):
-		r.fail(v, WrongValue)
+	switch number, ok := r.grpcStatus(v); {
+	case !ok: // and reported
 	case number == 0:
 		r.fail(v, GRPCStatusOK)
 	default:
-		res.GRPCStatus = uint8(number)
+		res.GRPCStatus = number
 	}
+}
+
+// grpcStatus reads the name of a gRPC status or its number.
+func (r *reader) grpcStatus(v value) (number uint8, ok bool) {
+	n, ok := v.node.Integer()
+	if v.node.Kind == String {
+		n = int64(slices.Index(GRPCStatuses, v.node.Text))
+		ok = n >= 0
+	}
+	if !ok || n < 0 || n >= int64(len(GRPCStatuses)) {
+		r.fail(v, WrongValue)
+		return 0, false
+	}
+	return uint8(n), true
 }

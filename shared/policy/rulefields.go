@@ -30,12 +30,16 @@ var ruleObject = newObject("rule", []field[Rule]{
 	{"match", objectOf("match"), "", func(r *reader, v value, rule *Rule) { readObject(r, v, matchObject, &rule.Match) }},
 	{"exempt", listOf("match"), "", func(r *reader, v value, rule *Rule) { rule.Exempt = r.exemptions(v) }},
 	{"key", listOf("key"), "", readKey},
-	{"algorithm", word(algorithms[:]...), "fixed_window", func(r *reader, v value, _ *Rule) {
+	{"algorithm", word(append(algorithms[:], concurrency)...), "fixed_window", func(r *reader, v value, _ *Rule) {
 		r.rule.algorithm = r.algorithm(v)
 	}},
 	{"limits", required(listOf("limit")), "", readLimits},
 	{"overrides", listOf("override"), "", readOverrides},
 	{"cost", choice("cost"), "1", readCost},
+	{"settle", objectOf("settle"), "", readSettle},
+	{"hold", duration, "10m", readHold},
+	{"max_hold", duration, "", func(r *reader, v value, rule *Rule) { rule.MaxHoldNs, _ = r.duration(v) }},
+	{"linger", duration, "1s", readLinger},
 	{"count_denied", boolean, "false", func(r *reader, v value, rule *Rule) { rule.CountDenied = r.boolean(v) }},
 	{
 		"mode", word(ModeEnforce, ModeShadow, ModeOff), "enforce",
@@ -77,8 +81,12 @@ func readRule(r *reader, v value, rule *Rule) {
 	if !readObject(r, v, ruleObject, rule) {
 		return
 	}
+	r.fitsHold(v, rule)
 	isBucket := func(l Limit) bool { return l.Algorithm == limit.TokenBucket }
-	if rule.CountDenied && slices.ContainsFunc(rule.Limits, isBucket) {
+	switch {
+	case rule.CountDenied && r.rule.holds():
+		r.fail(v.field("count_denied"), HeldDenials)
+	case rule.CountDenied && slices.ContainsFunc(rule.Limits, isBucket):
 		r.fail(v.field("count_denied"), CountDenied)
 	}
 	if rule.Mode == ModeShadow && v.has("enforce_percent") {

@@ -70,7 +70,9 @@ type FieldSchema struct {
 func Schema() []ObjectSchema {
 	list := []ObjectSchema{policyObject.ObjectSchema, quotaObject.ObjectSchema, ruleObject.ObjectSchema, matchObject.ObjectSchema}
 	list = append(list, keyObjects()...)
-	return append(list, limitObject.ObjectSchema, requestsObject.ObjectSchema, costObject.ObjectSchema, matchedCostObject.ObjectSchema,
+	return append(list, limitObject.ObjectSchema, requestsObject.ObjectSchema, slotsObject.ObjectSchema,
+		costObject.ObjectSchema, byteCostObject.ObjectSchema, matchedCostObject.ObjectSchema,
+		settleObject.ObjectSchema, settleToObject.ObjectSchema, answerObject.ObjectSchema,
 		overrideObject.ObjectSchema, missingKeyObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema)
 }
 

@@ -49,6 +49,7 @@ type Subjects struct {
 	Rule    *Rule
 	Windows []limit.Window // in the order of limit.Window.Compare, as records have them; see state.Overridden
 	Order   []int          // Windows[Order[i]] is the policy's limit i
+	OfAll   []limit.Window // Windows for what may be of any key: see limit.Window.Pays
 
 	domain    string
 	prefix    []byte // precedes a key in its stable hash
@@ -66,13 +67,13 @@ type overrideLimits struct {
 // Subjects compiles a rule of the policy.
 func (p *Policy) Subjects(r *Rule) Subjects {
 	s := Subjects{
-		Rule: r, Windows: sorted(r.Windows()), domain: p.Domain,
+		Rule: r, Windows: r.counted(r.Windows()), domain: p.Domain,
 		prefix: state.AppendPart(state.AppendPart(nil, p.Domain), r.Counter),
 	}
 	own := make([]state.Override, len(r.Overrides))
 	for i := range r.Overrides {
 		o := &r.Overrides[i]
-		limits := overrideLimits{sorted(o.Windows()), !o.Raises(r)}
+		limits := overrideLimits{r.counted(o.Windows()), !o.Raises(r)}
 		s.overrides = append(s.overrides, limits)
 		var keys []byte
 		for _, p := range o.Key {
@@ -81,12 +82,60 @@ func (p *Policy) Subjects(r *Rule) Subjects {
 		own[i] = state.Override{Keys: string(keys), Windows: limits.windows}
 	}
 	s.Windows = state.Overridden(s.Windows, own)
+	s.OfAll = s.ofAll()
 	for _, l := range r.Limits {
 		s.Order = append(s.Order, slices.IndexFunc(s.Windows, l.Same))
 		s.jitters = s.jitters || l.Jitter > 0
 		s.numbered = s.numbered || l.From != nil
 	}
 	return s
+}
+
+// ofAll are the rule's windows, which pay no more than those of any key.
+func (s *Subjects) ofAll() []limit.Window {
+	if s.Rule.Settle == nil {
+		return s.Windows
+	}
+	windows := slices.Clone(s.Windows)
+	for i := range windows {
+		w := &windows[i]
+		for _, o := range s.overrides {
+			if len(o.windows) > 0 && o.windows[i].Pays > 0 {
+				w.Pays = min(w.Pays, o.windows[i].Pays)
+			}
+		}
+	}
+	for _, l := range s.Rule.Limits {
+		if l.From != nil { // some request may say 1
+			w := &windows[slices.IndexFunc(windows, l.Same)]
+			w.Pays = min(w.Pays, 1)
+		}
+	}
+	return windows
+}
+
+// counted are windows of the rule as records have them. A rule that settles has one more,
+// of what is held, and its fixed windows pay what is charged over their limits.
+func (r *Rule) counted(windows []limit.Window) []limit.Window {
+	if r.Settle == nil || len(windows) == 0 {
+		return sorted(windows)
+	}
+	for i := range windows {
+		if w := &windows[i]; w.IsFixed() && !w.Unlimited {
+			w.Pays = w.Limit
+		}
+	}
+	return sorted(append(windows, limit.Window{Algorithm: limit.Concurrency, PeriodNs: r.HoldNs, Unlimited: true}))
+}
+
+// KeepWindows are Windows in memory that stays when the subject is used again.
+func (s *Subject) KeepWindows() []limit.Window {
+	for _, own := range [][]limit.Window{s.shifted, s.said} {
+		if len(own) > 0 && &s.Windows[0] == &own[0] {
+			return slices.Clone(s.Windows)
+		}
+	}
+	return s.Windows
 }
 
 // sorted sorts by sort.Slice: each type that slices.SortFunc sorts adds 20 kB to the
@@ -134,7 +183,8 @@ func (s *Subjects) said(to *Subject) []limit.Window {
 	to.said = append(to.said[:0], s.Windows...)
 	for i := range to.Said {
 		if s.Rule.Limits[i].From != nil {
-			to.said[s.Order[i]].Limit = to.Said[i].Limit
+			w := &to.said[s.Order[i]]
+			w.Limit, w.Pays = to.Said[i].Limit, min(w.Pays, 1)*to.Said[i].Limit
 		}
 	}
 	return to.said

@@ -36,7 +36,7 @@ func TestBootstraps(t *testing.T) {
 			require.NoError(t, proc.Validate(t.Context(), binary, bootstrap), s.name)
 		}
 	}
-	for _, name := range []string{caseService, caseFloor, caseFloorFields, caseHeader, caseFields, caseThreeRules, caseDenied, caseDirectAllowed, caseDirectDenied, caseManyKeys} {
+	for _, name := range []string{caseService, caseFloor, caseFloorFields, caseHeader, caseFields, caseThreeRules, caseDenied, caseDirectAllowed, caseDirectDenied, caseManyKeys, caseSettled, caseEvents, caseJSON} {
 		require.True(t, seen[name], "a target is about %s", name)
 	}
 }

@@ -14,6 +14,8 @@ type subject struct {
 	filter      string // JSON objects of filters, each followed by a comma; "" = no filter
 	floor       bool   // the floor's module is the filter
 	policy      string // of our filter, where it is the filter, or of the floor's
+	base        string // policy of our filter on the other listener; "" = no filter there
+	path        string // of the upstream's long answers; "" = a short one
 	workers     int    // threads of Envoy; 0 = one
 	keys        int    // that requests carry in turn; 0 = one
 	direct      bool   // Envoy itself answers what is let through, no upstream
@@ -35,6 +37,9 @@ const (
 	caseDirectAllowed = "direct-allowed"
 	caseDirectDenied  = "direct-denied"
 	caseManyKeys      = "keys-100000"
+	caseSettled       = "settled"
+	caseEvents        = "settled-events"
+	caseJSON          = "settled-json"
 	loadOurs          = "sluice"
 )
 
@@ -74,6 +79,7 @@ func paths(n int) string {
 // subjects are all cases. CASES matches their names.
 func subjects() []subject {
 	simple := one(limits(plenty))
+	tokens := one(limits(plenty) + `,"cost":100,"settle":{"to":"tokens"}`)
 	soon := limits(fmt.Sprintf("%d/%s", few, far))
 	const localOK = "local.http_local_rate_limit.ok"
 	return []subject{
@@ -99,6 +105,9 @@ func subjects() []subject {
 		{name: "denied-fields", title: "denied, response headers", limit: few, policy: policyOf(`"headers":"both",`, byHeader("per-user", soon))},
 		{name: caseDirectAllowed, title: "allowed, no upstream", direct: true, policy: simple},
 		{name: caseDirectDenied, title: "denied, no upstream", direct: true, policy: one(soon), limit: few},
+		{name: caseSettled, title: "settled by the status, beside the rule alone", base: simple, policy: one(limits(plenty) + `,"settle":{"when":{"status":["5xx"]}}`)},
+		{name: caseEvents, title: "tokens of 500 streamed events", path: pathEvents, policy: tokens},
+		{name: caseJSON, title: "tokens of 1 MB of JSON", path: pathJSON, policy: tokens},
 		{name: "rules-10", title: "10 rules, one matches", policy: paths(10)},
 		{name: "rules-1000", title: "1,000 rules, one matches", policy: paths(1000)},
 		{name: caseManyKeys, title: "key: a header, 100,000 keys", keys: manyKeys, policy: one(fmt.Sprintf(`"capacity":%d,`, manyKeys) + limits(plenty))},

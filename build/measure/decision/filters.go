@@ -83,6 +83,11 @@ func (b *bench) filters(s subject) (base, test string, err error) {
 	if s.policy == "" {
 		return "", s.filter, nil
 	}
+	if s.base != "" {
+		if base, err = wasmFilter(envoy.Plugin{Wasm: b.wasm, VMID: "base", Policy: []byte(s.base)}); err != nil {
+			return "", "", err
+		}
+	}
 	if b.against != "" {
 		if base, err = wasmFilter(envoy.Plugin{Wasm: b.against, VMID: "against", Policy: []byte(s.policy)}); err != nil {
 			return "", "", err

@@ -101,7 +101,7 @@ func (f *fleet) dial(ctx context.Context, name string) (all clients, err error) 
 		if err != nil {
 			return all, err
 		}
-		list, err := dial(address, 1)
+		list, err := dial(address, "", 1)
 		all = append(all, list...)
 		if err != nil {
 			return all, err

@@ -2,10 +2,12 @@ package decision
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"fortio.org/fortio/periodic"
@@ -48,8 +50,9 @@ type outcome struct {
 	latencies        []float64 // µs
 }
 
-// dial connects clients that send n keys of one length in turn.
-func dial(address string, n int) (clients, error) {
+// dial connects clients that ask for a path, or the usual one, and send n keys of one length in
+// turn.
+func dial(address, path string, n int) (clients, error) {
 	log.SetLogLevelQuiet(log.Error) // fortio's
 	keys := make([][]byte, n)
 	for i := range keys {
@@ -64,7 +67,7 @@ func dial(address string, n int) (clients, error) {
 		}
 		// Each connection begins with another key.
 		c := &client{conn: conn, in: bufio.NewReader(conn), out: bufio.NewWriter(conn), keys: keys, next: i * n / connections}
-		c.request.SetRequestURI("http://api.example.com/v1/orders")
+		c.request.SetRequestURI("http://api.example.com" + cmp.Or(path, "/v1/orders"))
 		c.request.Header.SetUserAgent("bench")
 		list = append(list, c)
 	}
@@ -169,16 +172,59 @@ func (o outcome) latency() latency {
 	return latency{sample.Quantile(o.latencies, 0.5), sample.Quantile(o.latencies, 0.99)}
 }
 
+// The upstream's long answers, as OpenAI's chat completions.
+const (
+	pathEvents = "/v1/events"
+	pathJSON   = "/v1/json" // of 1 MB
+)
+
+const (
+	eventCount = 500
+	eventPause = 100 * time.Microsecond // so that each comes alone, as tokens do
+)
+
+func writeEvents(w *bufio.Writer) {
+	const usage = `,"usage":{"prompt_tokens":30,"completion_tokens":500}`
+	for i := range eventCount {
+		said := ""
+		if i == eventCount-1 {
+			said = usage
+		}
+		_, _ = fmt.Fprintf(w, `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1764000000,"model":"m",`+
+			`"choices":[{"index":0,"delta":{"content":" word%d"},"finish_reason":null}]%s}`+"\n\n", i, said)
+		_ = w.Flush()
+		time.Sleep(eventPause)
+	}
+	_, _ = w.WriteString("data: [DONE]\n\n")
+}
+
+// longJSON is an answer of 1 MB.
+func longJSON() []byte {
+	return fmt.Appendf(nil, `{"choices":[{"index":0,"message":{"role":"assistant","content":%q}}],"usage":{"prompt_tokens":30,"completion_tokens":500}}`,
+		strings.Repeat("the words of a line of eighty characters, of which an answer has many thousands\n", 1_000_000/81))
+}
+
 // startUpstream serves what every listener leads to: a small answer, as cheap as
-// possible, since it shares its core with the load.
+// possible, since it shares its core with the load, or a long one.
 func startUpstream() (port int, stop func(), err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, nil, fmt.Errorf("start upstream: %w", err)
 	}
-	body := []byte("hello\n")
+	body, long := []byte("hello\n"), longJSON()
 	server := &fasthttp.Server{
-		Handler:               func(c *fasthttp.RequestCtx) { c.Response.SetBodyRaw(body) },
+		Handler: func(c *fasthttp.RequestCtx) {
+			switch string(c.Path()) {
+			case pathEvents:
+				c.SetContentType("text/event-stream")
+				c.SetBodyStreamWriter(writeEvents)
+			case pathJSON:
+				c.SetContentType("application/json")
+				c.Response.SetBodyRaw(long)
+			default:
+				c.Response.SetBodyRaw(body)
+			}
+		},
 		NoDefaultServerHeader: true,
 		NoDefaultContentType:  true,
 	}

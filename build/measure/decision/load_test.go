@@ -30,7 +30,7 @@ func TestLoad(t *testing.T) {
 	address := strings.TrimPrefix(server.URL, "http://")
 
 	// Eighty keys, three times each: the third is denied.
-	list, err := dial(address, 80)
+	list, err := dial(address, "", 80)
 	require.NoError(t, err)
 	defer list.close()
 	got, err := list.full(80)
@@ -49,7 +49,7 @@ func TestLoad(t *testing.T) {
 	require.Positive(t, got.latency().p50)
 	require.GreaterOrEqual(t, got.latency().p99, got.latency().p50)
 
-	bad, err := dial(address, 1)
+	bad, err := dial(address, "", 1)
 	require.NoError(t, err)
 	defer bad.close()
 	bad[0].keys = [][]byte{[]byte("user-000099")}

@@ -108,6 +108,9 @@ func printExplainedRule(b *strings.Builder, r *answer.ExplainedRule) {
 		b.WriteString(", which is max: an upstream may read the request's number otherwise")
 	}
 	b.WriteByte('\n')
+	if r.Held != nil {
+		fmt.Fprintf(b, "    held      %d until their answers; this request would hold its cost\n", *r.Held)
+	}
 	for _, w := range r.Windows {
 		fmt.Fprintf(b, "    limit     %s\n", windowSentence(w))
 	}

@@ -50,6 +50,11 @@ properties, the proxy and the worker that serve it, and fail: get, set or cas:N 
 calls of the filter into the proxy fail, and with quota the quota service cannot be
 reached. Times may step back.
 
+A request with an id is answered by later lines: answer, its id, with status and
+headers, chunk, trailers, end and reset, in that order on one line or on several.
+Other requests are answered 200 at once; where a rule holds units for one, its client
+leaves after the rule's hold.
+
 Each proxy has counters of its own. Rules of scope cluster lease from one quota
 service, which answers at once.
 
@@ -62,6 +67,9 @@ not valid, nothing is printed but what is wrong with it.`,
 		Example: `  sluice simulate -f policy.yaml -r requests.jsonl
 
   echo '{"at_ms":0,"headers":{"x-user-id":"alice"}}' | sluice simulate -f policy.yaml
+
+  (echo '{"at_ms":0,"id":"a"}'; echo '{"at_ms":9,"answer":"a","status":401,"end":true}') |
+    sluice simulate -f policy.yaml
 
   echo '{"at_ms":0,"op":"set","rule":"per-user","key":["alice"],"n":5}' | sluice simulate -f policy.yaml`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },

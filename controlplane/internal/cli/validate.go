@@ -86,6 +86,12 @@ expect up to %s of memory in one Envoy; at worst %s, while the windows of rename
 	if m.ExpressionBytes > 0 && err == nil {
 		_, err = fmt.Fprintf(w, "and at most %s for regular expressions in each of its workers\n", kibibytes(m.ExpressionBytes))
 	}
+	if m.HeldBytes > 0 && err == nil {
+		_, err = fmt.Fprintf(w, "and %d bytes for each running request and rule that holds for it\n", m.HeldBytes)
+	}
+	if m.ScanBytes > 0 && err == nil {
+		_, err = fmt.Fprintf(w, "and at most %s for reading answers in each of its workers\n", kibibytes(m.ScanBytes))
+	}
 	if m.DenialBytes >= 1<<20 && err == nil {
 		_, err = fmt.Fprintf(w, "and at most %s for the keys denied most in each of its workers\n", mebibytes(m.DenialBytes))
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/top"
@@ -26,9 +27,22 @@ type Footprint struct {
 	VanishedBytes uint64 `json:"vanished_bytes"`
 	// ExpressionBytes is what the regular expressions take in each worker.
 	ExpressionBytes uint64 `json:"expression_bytes,omitempty"`
+	// HeldBytes is what a running request takes in its worker for each rule that holds for
+	// it, and ScanBytes the most that reading answers takes in each worker.
+	HeldBytes uint64 `json:"held_bytes,omitempty"`
+	ScanBytes uint64 `json:"scan_bytes,omitempty"`
 	// DenialBytes is what the keys denied most take in each worker, once all rules deny.
 	DenialBytes uint64 `json:"denial_bytes,omitempty"`
 }
+
+const (
+	// heldStreamBytes is what a rule keeps of a running request: its receipt, and its place
+	// among the streams of the worker.
+	heldStreamBytes = 160
+	// scannedStreams is how many answers a worker reads at once, and scannedBytes what it
+	// keeps of one.
+	scannedStreams, scannedBytes = 16_384, 4 << 10
+)
 
 // Of returns what the policy takes.
 func Of(p *policy.Policy) Footprint {
@@ -40,7 +54,8 @@ func Of(p *policy.Policy) Footprint {
 		if r.Mode == policy.ModeOff || len(r.Limits) == 0 {
 			continue
 		}
-		windows := r.Windows()
+		m.hold(r)
+		windows := columns(r)
 		geometry, bytes := part(r, state.GeometryFor(windows, r.Capacity), state.HostBytes(windows, r.Capacity))
 		if r.Scope == policy.ScopeCluster && r.OnUnavailable == policy.UnavailableLocal && !standsBy[r.Counter] {
 			standsBy[r.Counter] = true
@@ -66,6 +81,24 @@ func Of(p *policy.Policy) Footprint {
 	m.ExpressionBytes, m.DenialBytes = expressionBytes(p), denialBytes(p)
 	m.VanishedBytes = state.WaitingTables * largest
 	return m
+}
+
+// hold adds what a rule needs that waits for answers.
+func (m *Footprint) hold(r *policy.Rule) {
+	if r.Holds() {
+		m.HeldBytes = heldStreamBytes
+	}
+	if r.Settle != nil && r.Settle.To.Tokens() {
+		m.ScanBytes = scannedStreams * scannedBytes
+	}
+}
+
+// columns are what a record of the rule has: its windows, and what is held.
+func columns(r *policy.Rule) []limit.Window {
+	if r.Settle == nil {
+		return r.Windows()
+	}
+	return append(r.Windows(), limit.Window{Algorithm: limit.Concurrency, PeriodNs: r.HoldNs})
 }
 
 // keys is how many keys a rule counts at a time: without a key it has one for all requests.
@@ -117,6 +150,9 @@ func expressionBytes(p *policy.Policy) uint64 {
 		matches = append(append(matches, r.Match), r.Exempt...)
 		for _, c := range r.Costs {
 			matches = append(matches, c.Match)
+		}
+		if r.Settle != nil {
+			matches = append(matches, policy.Match{Headers: r.Settle.When.Headers})
 		}
 		for _, o := range r.Overrides {
 			for _, part := range o.Key {

@@ -109,6 +109,25 @@ func TestARuleWithoutAKeyStaysWithinTheFootprint(t *testing.T) {
 	require.LessOrEqual(t, uint64(grown), bound)
 }
 
+// What a rule that waits for answers takes: what is held stands in its records, a receipt is
+// kept of each running request, and only tokens are read from answers.
+func TestMemoryOfAnswers(t *testing.T) {
+	const rule = `{"name":"a","key":["host"],"limits":["9/1s"]`
+	plain, bytes := of(t, rule+`}`), of(t, rule+`,"settle":{"to":"response_bytes"}}`)
+	require.Zero(t, plain.HeldBytes+plain.ScanBytes)
+	require.EqualValues(t, heldStreamBytes, bytes.HeldBytes)
+	require.Zero(t, bytes.ScanBytes)
+	require.Greater(t, bytes.Bytes, plain.Bytes)
+	for _, to := range []string{"tokens", "input_tokens", "output_tokens"} {
+		require.EqualValues(t, 16_384*4096, of(t, rule+`,"settle":{"to":"`+to+`"}}`).ScanBytes)
+	}
+	slots := of(t, `{"name":"a","key":["host"],"algorithm":"concurrency","limits":[9]}`)
+	require.EqualValues(t, heldStreamBytes, slots.HeldBytes)
+	require.Zero(t, slots.ScanBytes)
+	off := of(t, rule+`,"settle":{"to":"tokens"},"mode":"off"}`)
+	require.Zero(t, off.HeldBytes+off.ScanBytes)
+}
+
 // Equal expressions count once.
 func TestMemoryOfExpressions(t *testing.T) {
 	memory := func(match string) uint64 {
@@ -119,6 +138,7 @@ func TestMemoryOfExpressions(t *testing.T) {
 	require.Greater(t, one, uint64(256<<10))
 	require.Equal(t, one, memory(`"match":{"headers":{"h":"~/a+"}},"exempt":[{"paths":["~/a+"]}],"overrides":[{"key":["~/a+"],"unlimited":true}]`))
 	require.Equal(t, one, of(t, `{"name":"a","limits":["9/1s"],"cost":[{"match":{"paths":["~/a+"]},"cost":2}]}],"exempt":[{"paths":["~/a+"]}`).ExpressionBytes)
+	require.Equal(t, one, memory(`"settle":{"when":{"headers":{"h":"~/a+"}}}`))
 	require.Greater(t, memory(`"match":{"headers":{"h":"~/a+"}},"overrides":[{"key":["~/b+"],"unlimited":true}]`), one)
 }
 

@@ -60,6 +60,16 @@ var rows = []row{
 		{"Requests of new keys without room", "reqps", perRule("rate_limit_full_total", "rate_limit_floor_denied_total")},
 		{"Keys that made room", "ops", perRule("rate_limit_evicted_total")},
 	}},
+	{"Limits on what only the answer tells", []chart{
+		{"Units held", "none", []query{{`sum by (domain, rule) (rate_limit_held_units{rule=~"$rule"})`, "{{domain}} {{rule}}"}}},
+		{"Requests that hold them", "none", []query{{`sum by (domain, rule) (rate_limit_held_streams{rule=~"$rule"})`, "{{domain}} {{rule}}"}}},
+		{"Answers by what they were charged", "reqps", perRule("rate_limit_settled_by_answer_total", "rate_limit_settled_by_estimate_total",
+			"rate_limit_settled_by_cost_total", "rate_limit_settled_by_none_total")},
+		{"Units charged beyond what was held", "ops", perRule("rate_limit_charged_over_hold_total")},
+		{"Answers without tokens that could be read", "reqps", perRule("rate_limit_unread_unknown_type_total", "rate_limit_unread_encoded_total",
+			"rate_limit_unread_malformed_total", "rate_limit_unread_foreign_total", "rate_limit_unread_too_many_total", "rate_limit_unread_withheld_total")},
+		{"Holds renewed and lost", "ops", perRule("rate_limit_holds_renewed_total", "rate_limit_holds_lost_total")},
+	}},
 	{"Limits over all Envoys", []chart{
 		{"Asks of the quota service", "reqps", []query{{"sum by (result) (rate(sluice_quota_asks_total[$__rate_interval]))", "{{result}}"}}},
 		{"Time of an answer", "s", []query{

@@ -96,7 +96,7 @@ func JSONSchema() ([]byte, error) {
 func objects() (list properties) {
 	for _, o := range policy.Schema() {
 		n := &node{Type: "object", AdditionalProperties: false, AllOf: dependencies[o.Name]}
-		if o.Name == "key" {
+		if o.Name == "key" || o.Name == "settle_to" {
 			n.MinProperties, n.MaxProperties = 1, 1
 		}
 		for _, f := range o.Fields {
@@ -188,10 +188,19 @@ var dependencies = map[string][]*node{
 		never(given("lease"), not(is("scope", "cluster"))),
 		never(given("on_unavailable"), not(is("scope", "cluster"))),
 		never(is("scope", "cluster"), is("count_denied", true), not(is("lease", "off"))),
+		{AnyOf: []*node{concurrent, limitsOf(windowForms)}},
+		{AnyOf: []*node{not(concurrent), limitsOf(slotsForms)}},
+		never(given("linger"), not(concurrent)),
+		never(concurrent, given("settle")),
+		never(given("hold"), not(holds)),
+		never(given("max_hold"), not(holds)),
+		never(holds, is("count_denied", true)),
+		never(holds, is("scope", "cluster")),
 	},
 	"cost": {
-		{AnyOf: []*node{given("header"), given("query")}},
+		{AnyOf: []*node{given("header"), given("query"), given("request_bytes")}},
 		never(given("header"), given("query")),
+		never(given("request_bytes"), &node{AnyOf: []*node{given("header"), given("query"), given("default"), given("min"), given("max")}}),
 	},
 	"requests": {
 		{AnyOf: []*node{given("jwt"), given("property"), given("header")}},
@@ -210,6 +219,18 @@ var dependencies = map[string][]*node{
 		never(given("jitter"), another("algorithm", "fixed_window")),
 		never(is("elastic", true), another("algorithm", "fixed_window_per_key")),
 	},
+}
+
+var (
+	concurrent = is("algorithm", "concurrency")
+	holds      = &node{AnyOf: []*node{concurrent, given("settle")}}
+)
+
+// limitsOf are a rule's limits, and those of its overrides, in one of these forms.
+func limitsOf(forms []*node) *node {
+	limits := &node{Items: &node{AnyOf: forms}}
+	override := &node{Properties: properties{{"limits", limits}}}
+	return &node{Properties: properties{{"limits", limits}, {"overrides", &node{Items: override}}}}
 }
 
 func never(all ...*node) *node { return &node{Not: &node{AllOf: all}} }

@@ -37,40 +37,52 @@ var textPatterns = map[string]string{
 	"address.header":      tokenPattern,
 	"cost.header":         tokenPattern,
 	"requests.header":     tokenPattern,
+	"settle_to.header":    tokenPattern,
+	"settle_to.trailer":   tokenPattern,
 }
 
 // itemCounts are the fewest and the most items of lists, by "OBJECT.FIELD"; a
 // most of 0 is any number.
 var itemCounts = map[string][2]int64{
-	"policy.rules":      {0, policy.MaxRules},
-	"policy.exempt":     {0, policy.MaxExempt},
-	"rule.key":          {0, policy.MaxKeyParts},
-	"rule.limits":       {0, policy.MaxWindows},
-	"rule.overrides":    {0, policy.MaxOverrides},
-	"match.hosts":       {1, 0},
-	"match.client_ips":  {1, 0},
-	"rule.exempt":       {0, policy.MaxExempt},
-	"key.first_of":      {2, policy.MaxKeyParts},
-	"key.property":      {1, 0},
-	"requests.property": {1, 0},
-	"match.methods":     {1, 0},
-	"match.paths":       {1, 0},
-	"override.key":      {1, policy.MaxKeyParts},
-	"override.limits":   {1, policy.MaxWindows},
+	"policy.rules":       {0, policy.MaxRules},
+	"policy.exempt":      {0, policy.MaxExempt},
+	"rule.key":           {0, policy.MaxKeyParts},
+	"rule.limits":        {0, policy.MaxWindows},
+	"rule.overrides":     {0, policy.MaxOverrides},
+	"match.hosts":        {1, 0},
+	"match.client_ips":   {1, 0},
+	"rule.exempt":        {0, policy.MaxExempt},
+	"key.first_of":       {2, policy.MaxKeyParts},
+	"key.property":       {1, 0},
+	"requests.property":  {1, 0},
+	"match.methods":      {1, 0},
+	"match.paths":        {1, 0},
+	"override.key":       {1, policy.MaxKeyParts},
+	"override.limits":    {1, policy.MaxWindows},
+	"answer.status":      {1, 0},
+	"answer.grpc_status": {1, 0},
 }
 
 var anyText = text("text", textPattern)
 
+// A limit is a window, or in a rule with algorithm concurrency a number of requests.
+var (
+	windowForms = []*node{text(`text such as "10/minute"`, limitPattern), object("limit")}
+	slotsForms  = []*node{text(`text such as "10"`, `^\s*[0-9]+\s*$`), integer(0, math.MaxUint32), object("slots")}
+)
+
 // items are the items of lists that are no plain objects.
 var items = map[string]*node{
-	"host":    text("host", hostPattern),
-	"method":  text("method", tokenPattern),
-	"path":    text("path pattern", pathPattern),
-	"network": text("address or network", `^[0-9A-Fa-f:.]+(?:/[0-9]+)?$`),
-	"segment": anyText,
-	"pattern": text("pattern", keyPatternPattern),
-	"limit":   {AnyOf: []*node{text(`text such as "10/minute"`, limitPattern), object("limit")}},
-	"key":     {says: "[key](#key)", AnyOf: []*node{word(policy.BareKeys()...), object("key")}},
+	"host":               text("host", hostPattern),
+	"method":             text("method", tokenPattern),
+	"path":               text("path pattern", pathPattern),
+	"network":            text("address or network", `^[0-9A-Fa-f:.]+(?:/[0-9]+)?$`),
+	"segment":            anyText,
+	"pattern":            text("pattern", keyPatternPattern),
+	"limit":              {AnyOf: append(windowForms, slotsForms...)},
+	"key":                {says: "[key](#key)", AnyOf: []*node{word(policy.BareKeys()...), object("key")}},
+	"status":             {AnyOf: []*node{integer(100, 599), text(`text such as "4xx" or "400-499"`, `^[1-5](?:xx|[0-9][0-9](?:-[1-5][0-9][0-9])?)$`)}},
+	"answer_grpc_status": {AnyOf: []*node{word(policy.GRPCStatuses...), integer(0, 16)}},
 }
 
 // choices are the forms of values that have several.
@@ -86,5 +98,8 @@ var choices = map[string][]*node{
 	"grpc_status":      {word(policy.GRPCStatuses[1:]...), integer(1, 16)},
 	"claim":            {anyText, list(anyText, 1, 0)},
 	"utc_offset":       {text(`text such as "+02:00"`, `^(?:[+-](?:0[0-9]|1[01]):[0-5][0-9]|[+-]12:00|\+1[23]:[0-5][0-9]|\+14:00)$`)},
-	"percent":          {integer(1, 100), text(`text such as "25%"`, `^[0-9]+(?:\.[0-9]+)?(?:[Ee][+-]?[0-9]+)?%$`)},
+	"settle_to": {word(string(policy.SettleCost), string(policy.SettleTokens), string(policy.SettleInputTokens), string(policy.SettleOutputTokens),
+		string(policy.SettleRequestBytes), string(policy.SettleResponseBytes), string(policy.SettleMilliseconds)), object("settle_to")},
+	"unknown": {word(string(policy.UnknownEstimate), string(policy.UnknownCost), string(policy.UnknownNothing)), integer(0, 0)},
+	"percent": {integer(1, 100), text(`text such as "25%"`, `^[0-9]+(?:\.[0-9]+)?(?:[Ee][+-]?[0-9]+)?%$`)},
 }

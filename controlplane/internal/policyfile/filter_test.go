@@ -102,7 +102,8 @@ func (w writer) rule(i int) string {
 		"limits", w.oneOf(`["5/1s"]`, `["5/1s",{"requests":9,"per":"1d","name":"d","offset":"4h"}]`, `[{"requests":9,"per":"2 Minutes"}]`, "!", `[{"requests":9,"per":"fortnight"}]`, `["5/fortnight"]`, `["5/1s","6/1s"]`, `[{"requests":1}]`, `7`),
 		"match", w.match(0), "exempt", w.list(0, 2, func() string { return w.match(least) }), "key", key, "overrides", overrides,
 		"missing_key", w.oneOf(`"skip"`, `"deny"`, `"share"`, "!", `"allow"`),
-		"cost", w.oneOf(`3`, `[{"match":`+w.match(0)+`,"cost":2},{"cost":{"query":"n"}}]`, `{"header":"X-Cost"}`, `{"query":"n","min":0,"default":0,"max":9}`, "!", `[]`, `[{"cost":2},{"cost":3}]`, `[{"match":{},"cost":[]}]`, `0`, `{"query":"n","header":"n"}`, `{}`, `{"query":"n","min":7,"max":6}`),
+		"cost", w.oneOf(`3`, `{"request_bytes":{"per_unit":4,"min":0}}`, `[{"match":`+w.match(0)+`,"cost":2},{"cost":{"query":"n"}}]`, `{"header":"X-Cost"}`, `{"query":"n","min":0,"default":0,"max":9}`, "!", `[]`, `[{"cost":2},{"cost":3}]`, `[{"match":{},"cost":[]}]`, `0`, `{"query":"n","header":"n"}`, `{}`, `{"query":"n","min":7,"max":6}`),
+		"settle", w.settle()+w.oneOf(``, `,"hold":"10s"`, `,"max_hold":"1d"`, "!", `,"hold":"9s"`, `,"linger":"1s"`),
 		"algorithm", w.oneOf(`"fixed_window"`, `"sliding_window_counter"`, `"fixed_window_per_key"`, "!", `"token_bucket"`, `"sliding"`),
 		"response", w.response(), "scope", w.oneOf(`"proxy"`, `"cluster"`, "!", `"node"`),
 		"lease", w.oneOf(`"auto"`, `"off"`, `1`, `1e3`, "!", `0`, `"5"`, `4294967295`), "on_unavailable", w.oneOf(`"local"`, `"allow"`, `"deny"`, "!", `"inherit"`),
@@ -111,6 +112,14 @@ func (w writer) rule(i int) string {
 		"enforce_percent", w.oneOf(`100`, `0`, `1e1`, "!", `101`), "capacity", w.oneOf(`1`, `65536`, `10.0`, "!", `0`, `1e99`),
 		"counter", w.oneOf(`"c1"`, `"c2"`, `"c3"`), "count_denied", w.oneOf(`true`, `false`, "!", `"true"`),
 		w.oneOf("on_full", "!", "onfull", "on_fill"), w.oneOf(`"inherit"`, `"deny"`, `"allow"`))
+}
+
+func (w writer) settle() string {
+	return w.object(0,
+		"to", w.oneOf(`"cost"`, `"tokens"`, `"milliseconds"`, `{"header":"X-Cost"}`, `{"trailer":"t"}`, "!", `"token"`, `{}`, `{"header":":status"}`),
+		"when", w.object(0, "status", w.oneOf(`[401,"5xx"]`, `["400-499"]`, "!", `[]`, `[99]`, `401`), "grpc_status", w.oneOf(`["ok",16]`, "!", `[17]`),
+			"headers", w.oneOf(`{"x-a":"~a|b"}`, `{"X-A":"!"}`, "!", `{}`), "no_answer", w.oneOf(`false`, "!", `0`)),
+		"unknown", w.oneOf(`"cost"`, `0`, `"0"`, "!", `"estimate"`, `1`), "max", w.oneOf(`1`, "!", `0`), "identity", w.oneOf(`true`, "!", `"true"`))
 }
 
 func (w writer) response() string {

@@ -54,6 +54,7 @@ func (f fields) add(used bool, field string) {
 func (f fields) cost(c *policy.Cost) {
 	f.add(c.Header != "", accesslog.HeaderField(c.Header))
 	f.add(c.Query != "", accesslog.FieldQuery)
+	f.add(c.RequestBytes != nil, accesslog.HeaderField("content-length"))
 }
 
 func (f fields) match(m *policy.Match) {

@@ -17,6 +17,7 @@ type output struct {
 	status  int
 	headers [][2]string
 	stats   []byte // the filter's answer to op stats, as it is
+	settled string // what the filter charged for an answer, as it is
 	leased  *int64 // of an operation on a rule of scope cluster: what proxies hold of the key
 }
 
@@ -28,6 +29,8 @@ func (o *output) append(b []byte) []byte {
 	}
 	a := &o.answer
 	switch {
+	case o.line.request.Answer != nil:
+		return o.appendAnswer(b)
 	case o.line.policy != nil:
 		return append(b, `,"ok":true}`...)
 	case o.stats != nil:
@@ -47,6 +50,20 @@ func (o *output) append(b []byte) []byte {
 	b = answer.AppendRules(append(b, `,"rules":`...), a.Rules, o.times())
 	b = append(o.appendHeaders(append(b, `,"headers":{`...)), '}')
 	return append(o.appendLeased(b), '}')
+}
+
+// appendAnswer appends what became of a part of an answer.
+func (o *output) appendAnswer(b []byte) []byte {
+	b = policy.AppendString(append(b, `,"answer":`...), *o.line.request.Answer)
+	if o.line.request.Status != nil {
+		passed := true
+		o.answer.Allowed = &passed
+		b = append(o.appendHeaders(append(b, `,"headers":{`...)), '}')
+	}
+	if o.settled != "" {
+		b = append(append(b, `,"settled":`...), o.settled...)
+	}
+	return append(b, '}')
 }
 
 // times are the units of the answer: with a time in nanoseconds, both.

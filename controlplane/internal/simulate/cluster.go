@@ -163,25 +163,44 @@ func (s *simulation) operate(l *line, on counters.Operation, o *output) error {
 // request: to return what it has leased.
 const longestLeaseNs = 12_000_000_000
 
-// pass lets time pass until ns. Proxies that lease have ticks meanwhile.
+// pass lets time pass until ns. Proxies that lease, or whose requests wait for answers,
+// have ticks meanwhile.
 func (s *simulation) pass(ns int64) {
+	busy := s.activeUntil
 	if s.leases {
-		until := min(ns, s.now+longestLeaseNs)
-		for {
-			next, ok := s.next()
-			if !ok || next > until {
-				break
-			}
-			s.now = max(s.now, next)
-			s.happen()
+		busy = max(busy, s.now+longestLeaseNs)
+	}
+	for !s.stopped() {
+		until := busy
+		if len(s.open)+len(s.holding) > 0 {
+			until = ns
 		}
+		next, ok := s.next()
+		if !ok || next > min(ns, until) {
+			break
+		}
+		s.now = max(s.now, next)
+		s.happen()
 	}
 	s.now = ns
+}
+
+// stopped reports whether the user has interrupted the simulation.
+func (s *simulation) stopped() bool {
+	select {
+	case <-s.interrupted:
+		return true
+	default:
+		return false
+	}
 }
 
 // next returns when something happens next without a request.
 func (s *simulation) next() (ns int64, ok bool) {
 	ns, ok = s.cluster.next()
+	if len(s.holding) > 0 && (!ok || s.holding[0].untilNs < ns) {
+		ns, ok = s.holding[0].untilNs, true
+	}
 	for _, host := range s.hosts {
 		if at, has := host.Next(); has && (!ok || at < ns) {
 			ns, ok = at, true
@@ -196,11 +215,21 @@ func (s *simulation) happen() {
 	for _, host := range s.hosts {
 		host.TickDue()
 	}
+	s.release()
 }
 
-// exchange takes a request through a proxy. While it waits for the quota service,
-// time passes.
+// exchange takes a request through a proxy.
 func (s *simulation) exchange(host *sim.Host, worker int, r *sim.Request) (*sim.Response, error) {
+	x, err := s.begin(host, worker, r)
+	if err != nil {
+		return nil, err
+	}
+	return x.Finish()
+}
+
+// begin takes a request to the upstream, unless the proxy answers. While it waits for the
+// quota service, time passes.
+func (s *simulation) begin(host *sim.Host, worker int, r *sim.Request) (*sim.Exchange, error) {
 	x, err := host.Start(worker, r)
 	if err != nil {
 		return nil, err
@@ -213,5 +242,5 @@ func (s *simulation) exchange(host *sim.Host, worker int, r *sim.Request) (*sim.
 		s.now = max(s.now, next)
 		s.happen()
 	}
-	return x.Finish()
+	return x, nil
 }

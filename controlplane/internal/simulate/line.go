@@ -34,6 +34,8 @@ type line struct {
 	worker  int             // of the proxy, -1 = the next one in turn
 	request *fields
 	policy  *policyFile // of op policy
+
+	answered bool // it is a request, and a later line has a part of its answer
 }
 
 // fields are a line as JSON has it.
@@ -62,6 +64,14 @@ type fields struct {
 
 	Route    string                    `json:"route"`
 	Metadata map[string]map[string]any `json:"metadata"`
+
+	ID       *string           `json:"id"`
+	Answer   *string           `json:"answer"` // the id of a request before
+	Status   *uint32           `json:"status"`
+	Chunk    *string           `json:"chunk"`
+	Trailers map[string]values `json:"trailers"`
+	End      *bool             `json:"end"`
+	Reset    *string           `json:"reset"`
 
 	given map[string]json.RawMessage // all of them, by name
 }
@@ -101,6 +111,11 @@ type reader struct {
 	proxies int
 	number  int // of the last line
 	bytes   int // read so far
+
+	asked map[string]*asked // by id
+	spool *os.File          // what is read goes there too, while set
+	kept  *os.File          // what is read again
+	known bool              // all lines have been read and checked: they are read again
 }
 
 // next returns the next line, io.EOF behind the last.
@@ -109,6 +124,11 @@ func (r *reader) next() (line, error) {
 		text, err := r.in.ReadSlice('\n')
 		r.number++
 		r.bytes += len(text)
+		if r.spool != nil {
+			if _, err := r.spool.Write(text); err != nil {
+				return line{}, fmt.Errorf("keep requests: %w", err)
+			}
+		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			return line{}, fmt.Errorf("line %d: it has more than the %d bytes that a line may have", r.number, maxLineBytes)
@@ -121,6 +141,9 @@ func (r *reader) next() (line, error) {
 		}
 		if text = bytes.TrimSpace(text); len(text) > 0 {
 			l, err := r.read(text)
+			if err == nil && !r.known {
+				err = r.check(&l)
+			}
 			if err != nil {
 				return line{}, fmt.Errorf("line %d: %w", r.number, err)
 			}
@@ -132,10 +155,44 @@ func (r *reader) next() (line, error) {
 	}
 }
 
+// foresee reads and checks all that is left, for what is to be known of later lines, and has
+// it read again.
+func (r *reader) foresee() (err error) {
+	if r.known {
+		return nil
+	}
+	if r.spool, err = os.CreateTemp("", "sluice-simulate-"); err != nil {
+		return fmt.Errorf("keep requests: %w", err)
+	}
+	number, size := r.number, r.bytes
+	for err == nil {
+		_, err = r.next()
+	}
+	if !errors.Is(err, io.EOF) {
+		return err
+	}
+	if _, err := r.spool.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("read requests again: %w", err)
+	}
+	r.in.Reset(r.spool)
+	r.spool, r.kept, r.number, r.bytes, r.known = nil, r.spool, number, size, true
+	return nil
+}
+
+// close ends what foresee has begun.
+func (r *reader) close() {
+	for _, file := range []*os.File{r.spool, r.kept} {
+		if file != nil {
+			_ = file.Close()
+			_ = os.Remove(file.Name())
+		}
+	}
+}
+
 // kinds are what a line may be, and the fields that each has beside op and its time. A
 // request has no op.
 var kinds = map[string]string{
-	"": requestFields + " metadata proxy worker fail", "policy": "file",
+	"": requestFields + " metadata proxy worker fail id", "policy": "file",
 	"hit": keyed + " n limits", "peek": keyed + " n limits", "get": keyed + " limits", "reset": keyed, "expires_at": keyed,
 	"inc": keyed + " n window", "set": keyed + " n window",
 	"clean": "rule proxy worker fail", "stats": "rule proxy worker fail",
@@ -153,6 +210,9 @@ func (r *reader) read(text []byte) (line, error) {
 		return line{}, err
 	}
 	has, known := kinds[in.Op]
+	if in.Answer != nil {
+		has = answerFields
+	}
 	l := line{request: in, op: in.Op, proxy: -1, worker: -1}
 	switch {
 	case !known:
@@ -177,6 +237,9 @@ func (r *reader) read(text []byte) (line, error) {
 	}
 	if err := l.readTime(in); err != nil {
 		return l, err
+	}
+	if in.Answer != nil {
+		return l, in.checkAnswer()
 	}
 	if in.Op == "policy" {
 		l.policy, err = r.policyIn(in.File)
@@ -204,7 +267,10 @@ func (in *fields) only(has string) error {
 	for name := range in.given {
 		if !slices.Contains(strings.Fields(has+" op "+times), name) {
 			what := "a request"
-			if in.Op != "" {
+			switch {
+			case in.Answer != nil:
+				what = "an answer"
+			case in.Op != "":
 				what = "op " + in.Op
 			}
 			return fmt.Errorf("%s: %s has none, but %s", name, what, strings.Join(strings.Fields(has), ", "))
@@ -224,12 +290,7 @@ func (in *fields) check() error {
 	if in.Path != "" && (in.Path[0] != '/' || strings.ContainsFunc(in.Path, unicode.IsControl)) {
 		return fmt.Errorf("path: %q is none: it begins with / and holds no control characters", in.Path)
 	}
-	for name := range in.Headers {
-		if name == "" || strings.ContainsFunc(name, notInToken) {
-			return fmt.Errorf("headers: %q is no header name", name)
-		}
-	}
-	return nil
+	return checkNames("headers", in.Headers)
 }
 
 // limits are those that a request would say, as an operation takes them.
@@ -307,7 +368,7 @@ func plain(err error) error {
 	if errors.As(err, &wrong) {
 		what := map[reflect.Kind]string{
 			reflect.String: "text", reflect.Slice: "text or a list of texts", reflect.Map: "an object",
-			reflect.Uint32: "a whole number from 0 to 4294967295",
+			reflect.Uint32: "a whole number from 0 to 4294967295", reflect.Bool: "true",
 		}[wrong.Type.Kind()]
 		if lists := map[string]string{"key": "a list of texts", "limits": "a list of whole numbers"}; wrong.Type.Kind() == reflect.Slice {
 			what = cmp.Or(lists[wrong.Field], what)

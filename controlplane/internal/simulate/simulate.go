@@ -93,7 +93,8 @@ func (o Options) run(ctx context.Context, out io.Writer) error {
 	o.Proxies = max(o.Proxies, 1)
 	in := bufio.NewReaderSize(input.Until(ctx, o.Requests), maxLineBytes)
 	r := &reader{in: in, dir: o.Dir, workers: o.Workers, proxies: o.Proxies}
-	s := &simulation{turns: make([]int, o.Proxies)}
+	defer r.close()
+	s := &simulation{turns: make([]int, o.Proxies), interrupted: ctx.Done()}
 	defer s.close()
 	w := bufio.NewWriter(out)
 	for err == nil {
@@ -113,6 +114,12 @@ func (s *simulation) line(ctx context.Context, o Options, r *reader, first *poli
 	l, err := r.next()
 	if err != nil {
 		return err
+	}
+	if l.request.ID != nil {
+		if err := r.foresee(); err != nil {
+			return err
+		}
+		l.answered = r.asked[*l.request.ID].answered
 	}
 	if s.policy == nil {
 		s.now = l.ns
@@ -159,6 +166,11 @@ type simulation struct {
 	turn    int   // of the proxies, for lines that name none
 	turns   []int // of each proxy's workers
 	buf     []byte
+
+	open        map[string]*sim.Exchange // requests that wait for their answers, by id
+	holding     []holding                // those that no line answers, the first to end first
+	activeUntil int64                    // proxies have something to do until then, though nothing is open
+	interrupted <-chan struct{}
 }
 
 func (s *simulation) addProxy(ctx context.Context, o Options, number uint64, trace string) error {
@@ -200,15 +212,20 @@ func (s *simulation) configure(p *policyFile) error {
 func (s *simulation) step(l *line, w *bufio.Writer) error {
 	s.pass(l.ns)
 	o := output{line: l, policy: s.policy}
-	if l.policy != nil {
-		if err := s.configure(l.policy); err != nil {
-			return err
-		}
-	} else if err := s.answer(l, &o); err != nil {
+	var err error
+	switch {
+	case l.policy != nil:
+		err = s.configure(l.policy)
+	case l.request.Answer != nil:
+		err = s.part(l, &o)
+	default:
+		err = s.answer(l, &o)
+	}
+	if err != nil {
 		return err
 	}
 	s.buf = append(o.append(s.buf[:0]), '\n')
-	_, err := w.Write(s.buf)
+	_, err = w.Write(s.buf)
 	return err
 }
 
@@ -239,8 +256,19 @@ func (s *simulation) serve(l *line, o *output) error {
 		}
 	}
 	s.cluster.cut = l.request.Fail == failQuota
-	response, err := s.exchange(host, worker, l.toRequest())
+	x, err := s.begin(host, worker, l.toRequest())
 	s.cluster.cut = false
+	if err != nil {
+		return err
+	}
+	waits, err := s.keep(l, x)
+	switch {
+	case err != nil:
+		return err
+	case waits:
+		return s.verdict(l, o, []byte(x.State()[reportState]), &sim.Response{})
+	}
+	response, err := x.Finish()
 	if err != nil {
 		return err
 	}
@@ -259,6 +287,11 @@ func (s *simulation) serve(l *line, o *output) error {
 		o.stats = bytes.TrimSpace(report)
 		return nil
 	}
+	return s.verdict(l, o, report, response)
+}
+
+// verdict reads what the filter said of the line.
+func (s *simulation) verdict(l *line, o *output, report []byte, response *sim.Response) error {
 	a := &o.answer
 	if json.Unmarshal(report, a) != nil || a.Value == nil && a.Allowed == nil || a.Allowed != nil && !*a.Allowed && a.RetryNs == nil {
 		return fmt.Errorf("the filter gave no verdict, status %d: %s", response.Status, response.Details)
@@ -308,16 +341,7 @@ func (l *line) toRequest() *sim.Request {
 	for name, value := range in.Properties {
 		r.Properties[name] = []byte(value)
 	}
-	names := make([]string, 0, len(in.Headers))
-	for name := range in.Headers {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		for _, value := range in.Headers[name] {
-			r.Headers = append(r.Headers, [2]string{strings.ToLower(name), value})
-		}
-	}
+	r.Headers = sorted(in.Headers)
 	return r
 }
 

@@ -18,9 +18,6 @@ import (
 
 // Source is where the units of one rule come from. It may remember the subject that was
 // checked last: of a request, no rule has two.
-//
-// A limit on what only the answer tells will hold units in the place of Take, and settle
-// them when the answer is known: two methods more, and a receipt that the stream keeps.
 type Source interface {
 	// Check finds out how the subject's key stands at now, for its cost and what the
 	// subjects before it take from the same record. It says whether that is Known. Of an
@@ -29,7 +26,8 @@ type Source interface {
 	// Recheck is Check after another worker, or another rule, wrote first.
 	Recheck(s *Subject, now int64) Outcome
 	// Take takes the subject's cost: Taken, Raced, Full or Failed. Where Check did not
-	// grant it, PassNs becomes when the next hit like this one passes.
+	// grant it, PassNs becomes when the next hit like this one passes. Of a rule that
+	// holds, the units are held, and the subject gets the receipt.
 	Take(s *Subject) Outcome
 	// Refund undoes Take. It reports whether every window has the units back.
 	Refund(s *Subject, now int64) (complete bool)
@@ -38,6 +36,15 @@ type Source interface {
 	// Usage is the usage of a window of Rule.Subjects.Windows, as of Check or Take. It is
 	// valid until the next call.
 	Usage(s *Subject, window int) *limit.Usage
+	// Held is how many units of the key are held, as of Check or Take.
+	Held(s *Subject) uint32
+
+	// Settle ends what a request holds, and charges what it really cost. It reports
+	// whether the hold had lapsed before, and been charged.
+	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
+	// Renew says that the request of a hold is still alive. It does nothing before the
+	// next eighth of the hold.
+	Renew(h *Hold, now int64) Renewal
 
 	// Operate carries out an operation on the windows of the subject's key, or on one.
 	Operate(s *Subject, operation string, window int, n uint32, now int64) (value int64, err error)

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
+	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -16,6 +17,7 @@ type Rule struct {
 	Counted      *state.Table // holds what Source counts; rules that share a counter share it
 	CountsDenied bool         // hits that the rule denies; the quota service counts those that it denies
 	Metrics      Metrics
+	Holding      Holding // of this worker's streams
 	Named        []Named // by names of overrides
 
 	namedBy []int // by override: index in Named, -1 for none
@@ -57,6 +59,15 @@ type Metrics struct {
 	TooLong        uint64 // requests with a value too long for a regular expression
 	CostUnreadable uint64 // requests whose cost is no plain number, or not one number
 
+	// Of rules that hold only.
+	Settled      [len(bys)]uint64 // holds settled, by what they were made of
+	ChargedOver  uint64           // units charged beyond what was held
+	HoldsLost    uint64           // holds that lapsed before their answer
+	HoldsRenewed uint64
+	Unread       [usage.Failures]uint64 // answers whose usage could not be read, by why
+	Unscanned    uint64                 // answers that came while too many others were read
+	Withheld     uint64                 // answers whose body the proxy did not show
+
 	// Of rules of scope cluster only.
 	Waited      uint64 // requests that waited for the quota service
 	Unavailable uint64 // requests for which on_unavailable decided
@@ -85,15 +96,35 @@ func (r *Rule) Each(f func(name string, count uint64)) {
 		{"boundary_spikes", m.BoundarySpikes},
 		{"too_long", m.TooLong},
 		{"cost_unreadable", m.CostUnreadable},
-		// A rule of scope proxy has none of these.
-		{"quota_waited", m.Waited}, {"quota_unavailable", m.Unavailable}, {"leased_units_lost", m.LeaseLost},
 	}
-	counted := all[:]
-	if r.Policy.Scope != policy.ScopeCluster || r.Source == nil {
-		counted = all[:len(all)-3]
+	for i := range all {
+		f(all[i].name, all[i].count)
 	}
-	for i := range counted {
-		f(counted[i].name, counted[i].count)
+	if r.Source == nil {
+		return
+	}
+	if r.Policy.Scope == policy.ScopeCluster {
+		f("quota_waited", m.Waited)
+		f("quota_unavailable", m.Unavailable)
+		f("leased_units_lost", m.LeaseLost)
+	}
+	if r.Policy.Holds() {
+		f("holds_lost", m.HoldsLost)
+		f("holds_renewed", m.HoldsRenewed)
+	}
+	if r.Policy.Settle == nil {
+		return
+	}
+	for by, count := range m.Settled {
+		f("settled_by_"+bys[by], count)
+	}
+	f("charged_over_hold", m.ChargedOver)
+	if r.Policy.Settle.To.Tokens() {
+		for why := usage.UnknownType; int(why) < usage.Failures; why++ {
+			f("unread_"+why.String(), m.Unread[why])
+		}
+		f("unread_too_many", m.Unscanned)
+		f("unread_withheld", m.Withheld)
 	}
 }
 
@@ -128,7 +159,7 @@ func (v *Verdict) countMetrics() {
 				m.FloorDenied++
 			}
 		}
-		if s.Outcome == Taken {
+		if s.Outcome == Taken && !s.Rule.Policy.Holds() {
 			s.Rule.spikes.count(s)
 		}
 	}

@@ -18,6 +18,7 @@ const (
 	Raced                     // another worker wrote first
 	Pending                   // the quota service must be asked
 	Denied                    // a window has no room
+	HeldBack                  // a window would have, if less were held
 	MissingKey                // the request lacks a key part
 	Full                      // the key's page is full
 	Failed                    // a call into the proxy failed
@@ -28,7 +29,7 @@ const (
 
 // reasons say why a rule denied, or allowed without counting.
 var reasons = [...]string{
-	Denied: "limit", MissingKey: "missing_key", Full: "on_full", Failed: "on_error", Contended: "on_contention",
+	Denied: "limit", HeldBack: "held", MissingKey: "missing_key", Full: "on_full", Failed: "on_error", Contended: "on_contention",
 	Silent: "on_unavailable", NotAsked: "not_asked",
 }
 
@@ -47,6 +48,7 @@ type Subject struct {
 
 	Limits state.Key         // the key with the limits that hold for it where it is counted
 	Record state.Entry       // of a source that counts in shared data
+	Held   state.Receipt     // of what Take has held
 	Lease  *state.LeaseEntry // of a source that leases
 
 	unnamed Named
@@ -56,7 +58,7 @@ type Subject struct {
 func (s *Subject) Begin(r *Rule) {
 	s.Rule, s.Outcome, s.Allowed, s.Known = r, Granted, true, false
 	r.Subjects.Find(&s.Subject)
-	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, Rule: r.Subjects.Windows}
+	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, Rule: r.Subjects.OfAll}
 }
 
 // LackKey denies for want of a key part.
@@ -87,16 +89,25 @@ func (s *Subject) Window(i int) (*limit.Window, *limit.Usage) {
 	return &s.Limits.Windows[at], s.Rule.Source.Usage(s, at)
 }
 
+// Remaining is how many units the rule's limit i has left for the key, beside what is held.
+func (s *Subject) Remaining(i int) uint32 {
+	w, u := s.Window(i)
+	left := w.Remaining(u, s.Record.Now)
+	if w.Algorithm != limit.Concurrency {
+		left -= min(left, s.Rule.Source.Held(s))
+	}
+	return left
+}
+
 // Tightest returns the index of the rule's limit with least units left.
 func (s *Subject) Tightest() int {
 	best, lowest := 0, uint32(math.MaxUint32)
 	limited := false
 	for i := range s.Rule.Subjects.Order {
-		w, u := s.Window(i)
-		if w.Unlimited {
+		if w, _ := s.Window(i); w.Unlimited {
 			continue
 		}
-		if left := w.Remaining(u, s.Record.Now); !limited || left < lowest {
+		if left := s.Remaining(i); !limited || left < lowest {
 			best, lowest, limited = i, left, true
 		}
 	}
@@ -130,7 +141,7 @@ func (s *Subject) become(o Outcome, now int64) {
 	m, p := &s.Rule.Metrics, s.Rule.Policy
 	s.Outcome, s.Allowed = o, true
 	switch o {
-	case Denied:
+	case Denied, HeldBack:
 		s.Allowed = false
 	case Full:
 		s.Allowed = p.OnFull != policy.FullDeny

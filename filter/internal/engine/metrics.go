@@ -1,10 +1,32 @@
 package engine
 
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
 // Series is what one metric counts.
 type Series struct {
 	Domain, Rule string
 	Override     string // empty: all requests of the rule
 	Metric       string // without prefix and unit
+}
+
+// EachHolding calls f for what this worker's streams hold of each rule that holds, in a
+// stable order.
+func (e *Engine) EachHolding(f func(s Series, h decide.Holding)) {
+	for i := range e.rules.List {
+		if r := &e.rules.List[i]; r.Policy.Holds() {
+			f(Series{Domain: e.policy.Domain, Rule: r.Policy.Name}, r.Holding)
+		}
+	}
+}
+
+// ShareHolding says what the streams of this configuration in this VM hold of a rule, and
+// returns what those of all VMs hold. self is unlike that of any other.
+func (e *Engine) ShareHolding(s *Series, self uint64, own decide.Holding) (all decide.Holding, ok bool) {
+	all, status := e.tables.ShareHolding(uint32(state.OwnerID(s.Domain, "\x00", s.Rule)), self, own)
+	return all, status == state.OK
 }
 
 // EachMetric calls f for every metric of every rule, in a stable order.

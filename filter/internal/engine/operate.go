@@ -57,6 +57,7 @@ func (e *Engine) Operate(op Operation) ([]byte, error) {
 		return respond.AppendReport(nil, v), nil
 	case op.Name == "hit":
 		v.Decide(now)
+		v.Release()
 		return respond.AppendReport(nil, v), nil
 	case s.Unlimited && (s.Rule.Source == nil || op.Name != "leased"):
 		return nil, errors.New("rule " + strconv.Quote(op.Rule) + " counts nothing for this key")
@@ -74,7 +75,7 @@ func (e *Engine) Operate(op Operation) ([]byte, error) {
 		result.Silent = lease.Of(s).Silent
 	}
 	if op.Name != "leased" || result.Silent != "" {
-		result.Windows = respond.Windows(s, now)
+		result.Windows, result.Held = respond.Windows(s, now), respond.Held(s)
 	}
 	return result.Append(nil), nil
 }

@@ -3,6 +3,7 @@ package host
 import (
 	"unsafe"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -60,12 +61,43 @@ func (p *plugin) flushMetrics() {
 		must(importIncrementMetric(c.number, int64(count-c.count)))
 		c.count = count
 	})
+	p.gaugeHolding(func(h decide.Holding) decide.Holding { return h })
 	p.engine.EachMemory(true, func(m engine.Memory) {
 		eachGauge(&m, func(name string, value uint64) {
 			if _, have := defined[name]; have || m.Bytes > 0 {
 				must(importRecordMetric(define(kindGauge, name), value))
 			}
 		})
+	})
+}
+
+// shownHolding is what the gauges of a rule show, once its streams have held something.
+type shownHolding struct {
+	all   decide.Holding
+	begun bool
+}
+
+// gaugeHolding shows what the streams of all VMs hold, of which this one's are known by of.
+func (p *plugin) gaugeHolding(of func(h decide.Holding) decide.Holding) {
+	i := 0
+	p.engine.EachHolding(func(s engine.Series, h decide.Holding) {
+		if i == len(p.holding) {
+			p.holding = append(p.holding, shownHolding{})
+		}
+		shown, own := &p.holding[i], of(h)
+		i++
+		if own == (decide.Holding{}) && !shown.begun {
+			return
+		}
+		shown.begun = true
+		all, ok := p.engine.ShareHolding(&s, p.self, own)
+		if !ok || all == shown.all {
+			return
+		}
+		labels := labels(&s)
+		must(importRecordMetric(define(kindGauge, labels+"rate_limit_held_units"), uint64(all.Units)))
+		must(importRecordMetric(define(kindGauge, labels+"rate_limit_held_streams"), uint64(all.Streams)))
+		shown.all = all
 	})
 }
 

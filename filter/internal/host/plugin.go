@@ -2,6 +2,8 @@ package host
 
 import (
 	"bytes"
+	"encoding/binary"
+	"math"
 	"slices"
 	"strconv"
 	"unsafe"
@@ -9,8 +11,10 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
+	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/origin"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -56,7 +60,15 @@ type plugin struct {
 	context     uint32
 	fields      []respond.Field // of the request that is decided
 	fieldWriter respond.Fields
-	idle        []*stream // ended streams, to be re-used
+	idle        []*stream        // ended streams, to be re-used
+	canHold     bool             // some rule holds
+	holds       []decide.Hold    // of the request that is decided
+	lingering   []lingering      // holds of requests that were reset
+	lingersNs   int64            // when the first of them ends
+	scans       []*usage.Scanner // idle ones
+	settled     []respond.Settled
+	holding     []shownHolding // in the order of engine.EachHolding
+	self        uint64         // a random number
 
 	details, headers, body []byte // of a denial, under construction
 	word                   []byte // the verdict for access logs, under construction
@@ -108,6 +120,9 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 		ConfiguredNs: theProxy.Now(), Random: fillRandom,
 	}
 	p.engine = engine.New(pol, &theProxy, p.identity)
+	var random [8]byte
+	fillRandom(random[:])
+	p.self = binary.LittleEndian.Uint64(random[:])
 	p.fieldWriter.Style = pol.Headers
 	p.confine()
 	var asked string
@@ -115,6 +130,7 @@ func (p *plugin) OnPluginStart(int) types.OnPluginStartStatus {
 	p.reports.brief = asked == "brief"
 	asked, _ = theProxy.Attribute("xds\x00node\x00metadata\x00sluice\x00verdicts")
 	p.reports.words = asked == "all"
+	p.canHold = slices.ContainsFunc(pol.Rules, func(r policy.Rule) bool { return r.Holds() && r.Mode != policy.ModeOff })
 	p.quota = newQuotaTalk(p, pol)
 	if err := proxywasm.SetTickPeriodMilliSeconds(tickMs); err != nil {
 		proxywasm.LogCritical("sluice: set the tick period: " + err.Error())
@@ -144,12 +160,29 @@ func readPolicy(text string) (*policy.Policy, bool) {
 // the VM says which ones the list of capabilities lacks on purpose.
 func called(pol *policy.Policy) bool {
 	without, _ := proxywasm.GetVMConfiguration()
-	if pol.Headers == policy.HeadersNone || !bytes.Contains(without, []byte("proxy_on_response_headers")) {
-		return true
+	lacks := func(callback, what string) bool {
+		lacks := bytes.Contains(without, []byte(callback))
+		if lacks {
+			proxywasm.LogCritical("sluice: policy refused: " + what + " needs the callback " + callback + ", " +
+				"which vm_config is " + string(without) + ": render vm_config anew with this policy")
+		}
+		return lacks
 	}
-	proxywasm.LogCritical("sluice: policy refused: headers: " + string(pol.Headers) + " needs the callback proxy_on_response_headers, " +
-		"which vm_config is " + string(without) + ": render vm_config anew with this policy")
-	return false
+	if pol.Headers != policy.HeadersNone && lacks("proxy_on_response_headers", "headers: "+string(pol.Headers)) {
+		return false
+	}
+	for i := range pol.Rules {
+		r := &pol.Rules[i]
+		if r.Mode == policy.ModeOff || !r.Holds() {
+			continue
+		}
+		of := "rule " + strconv.Quote(r.Name)
+		if lacks("proxy_on_log", of) || r.Settle != nil && r.Settle.To.Tokens() &&
+			(lacks("proxy_on_response_headers", of) || lacks("proxy_on_response_body", of)) {
+			return false
+		}
+	}
+	return true
 }
 
 // maxLogged is how many problems of one policy are logged: validate prints them
@@ -183,6 +216,7 @@ func (p *plugin) OnTick() {
 	}
 	if p.engine != nil {
 		p.engine.Survey()
+		p.renew()
 		p.flushMetrics()
 		p.engine.Heartbeat()
 		p.engine.ShareDenials()
@@ -211,6 +245,8 @@ func (p *plugin) OnPluginDone() bool {
 	}
 	if p.engine != nil {
 		p.flushMetrics()
+		p.gaugeHolding(func(decide.Holding) decide.Holding { return decide.Holding{} })
+		p.endLingering(math.MaxInt64) // nobody else knows of it
 		p.forget()
 		p.engine.Release()
 		clear(p.engine.Policy().Rules) // the collector may take a constant for a pointer to them

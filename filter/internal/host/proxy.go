@@ -152,6 +152,17 @@ func fillRandom(b []byte) {
 	}
 }
 
+// chunk is a part of what a body has at this call, in the arena.
+func (p *proxy) chunk(from, size uint32) []byte {
+	arena.active = true
+	status := importBuffer(bufferResponseBody, from, size, unsafe.Pointer(&p.address), unsafe.Pointer(&p.size))
+	arena.active = false
+	if status != statusOK {
+		return nil
+	}
+	return arena.bytes(p.address, p.size)
+}
+
 // buffer copies a buffer of the proxy into b.
 func (p *proxy) buffer(kind, size uint32, b *[]byte) bool {
 	arena.active = true

@@ -8,44 +8,86 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
+	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // grpcFromStatus leaves the gRPC status of a reply to the proxy.
 const grpcFromStatus = -1
 
-// stream is an allowed request whose response gets fields. A denial's fields go
-// with its reply.
+// stream is an allowed request whose response gets fields, or that holds units until its
+// answer is known. A denial's fields go with its reply.
 type stream struct {
 	plugin *plugin
 	fields []respond.Field
+	holds  []decide.Hold
+	scan   *usage.Scanner // nil where nothing of the answer is read
 
 	context uint32
 	next    *stream // whose context is alike
 }
 
-// waiting are the streams that wait for their response, by their contexts modulo
-// the length.
-var waiting [1024]*stream
+// streams are those that wait for their response or its end.
+var streams = table{buckets: make([]*stream, 1024)}
 
-// streamOf returns the stream of a context, nil if none waits.
-func streamOf(context uint32) *stream {
-	s := waiting[context%uint32(len(waiting))]
+// table finds streams by their contexts, modulo its length.
+type table struct {
+	buckets []*stream
+	count   int
+}
+
+func (t *table) at(context uint32) **stream { return &t.buckets[context%uint32(len(t.buckets))] }
+
+// of returns the stream of a context, nil if none waits.
+func (t *table) of(context uint32) *stream {
+	s := *t.at(context)
 	for s != nil && s.context != context {
 		s = s.next
 	}
 	return s
 }
 
-// forget undoes await.
-func (s *stream) forget() {
-	at := &waiting[s.context%uint32(len(waiting))]
+func (t *table) add(s *stream) {
+	if t.count++; t.count > 2*len(t.buckets) {
+		old := t.buckets
+		t.buckets = make([]*stream, 4*len(old))
+		for _, s := range old {
+			for s != nil {
+				next := s.next
+				t.push(s)
+				s = next
+			}
+		}
+	}
+	t.push(s)
+}
+
+func (t *table) push(s *stream) {
+	at := t.at(s.context)
+	s.next, *at = *at, s
+}
+
+func (t *table) remove(s *stream) {
+	at := t.at(s.context)
 	for *at != s {
 		at = &(*at).next
 	}
 	*at, s.next = s.next, nil
-	s.plugin.idle = append(s.plugin.idle, s)
+	t.count--
 }
+
+// forget undoes await.
+func (s *stream) forget() {
+	streams.remove(s)
+	clear(s.holds)
+	s.holds = s.holds[:0]
+	if len(s.plugin.idle) < maxIdleStreams {
+		s.plugin.idle = append(s.plugin.idle, s)
+	}
+}
+
+// maxIdleStreams is how many ended streams are kept to be re-used.
+const maxIdleStreams = 1024
 
 // newest is the stream made last, and its configuration.
 var newest struct {
@@ -89,6 +131,9 @@ func (p *plugin) request(context uint32) types.Action {
 	if p.manage != nil && p.managed() {
 		return types.ActionPause
 	}
+	if len(p.lingering) > 0 {
+		p.endLingering(theProxy.Monotonic())
+	}
 	v := p.engine.Decide()
 	if planted("panic-counted", nil) {
 		panic("planted")
@@ -104,20 +149,23 @@ func (p *plugin) finish(context uint32, v *decide.Verdict) types.Action {
 	if p.reports.whole || p.reports.words || respond.Notable(v) {
 		p.publish(v)
 	}
-	if v.Allowed && p.fieldWriter.Style == policy.HeadersNone {
-		return types.ActionContinue
+	p.fields, p.holds = p.fields[:0], p.holds[:0]
+	if p.fieldWriter.Style != policy.HeadersNone || !v.Allowed {
+		p.fields = p.fieldWriter.Append(p.fields, v)
 	}
-	p.fields = p.fieldWriter.Append(p.fields[:0], v)
 	if !v.Allowed {
 		return p.deny(v)
 	}
-	if len(p.fields) > 0 {
+	if p.canHold {
+		p.hold(v)
+	}
+	if len(p.fields)+len(p.holds) > 0 {
 		p.await(context)
 	}
 	return types.ActionContinue
 }
 
-// await keeps the fields for the stream's response.
+// await keeps the fields for the stream's response, and the holds for its end.
 func (p *plugin) await(context uint32) {
 	s := &stream{plugin: p}
 	if n := len(p.idle); n > 0 {
@@ -125,8 +173,9 @@ func (p *plugin) await(context uint32) {
 		p.idle = p.idle[:n-1]
 	}
 	s.fields, p.fields = p.fields, s.fields
-	at := &waiting[context%uint32(len(waiting))]
-	s.context, s.next, *at = context, *at, s
+	s.holds, p.holds = p.holds, s.holds
+	s.context = context
+	streams.add(s)
 }
 
 // deny answers in the upstream's place, with p.fields as headers.
@@ -150,6 +199,7 @@ const (
 	verdictState = "sluice.verdict" // the verdict as one word
 	reportState  = "sluice.report"  // the whole verdict, keys included
 	briefState   = "sluice.brief"   // of each rule what it decided and the key
+	settledState = "sluice.settled" // of each hold what it was charged
 )
 
 // publish makes the verdict available to access logs. It costs a call, so
@@ -176,18 +226,23 @@ func setState(name string, value []byte) {
 	}
 }
 
-// onResponseHeaders adds the response's fields.
+// onResponseHeaders adds the response's fields, and begins to read its usage.
 //
 //go:wasmexport sluice_on_response_headers
-func onResponseHeaders(context, _, _ uint32) uint32 {
-	if s := streamOf(context); s != nil {
-		s.addFields()
+func onResponseHeaders(context, _, end uint32) uint32 {
+	if s := streams.of(context); s != nil {
+		arena.reset()
+		if len(s.holds) > 0 && end == 0 {
+			s.beginScan()
+		}
+		if len(s.fields) > 0 {
+			s.addFields()
+		}
 	}
 	return uint32(types.ActionContinue)
 }
 
 func (s *stream) addFields() {
-	arena.reset()
 	p := s.plugin
 	if p.takeUpstream(s.fields) {
 		respond.Reconcile(s.fields, p.sent, theProxy.Now())
@@ -222,7 +277,10 @@ func (p *plugin) takeUpstream(fields []respond.Field) (sentAny bool) {
 //
 //go:wasmexport sluice_on_delete
 func onDelete(context uint32) {
-	if s := streamOf(context); s != nil {
+	if s := streams.of(context); s != nil {
+		if len(s.holds) > 0 { // the proxy has not called on_log
+			s.settle()
+		}
 		s.forget()
 	}
 	for _, p := range plugins {

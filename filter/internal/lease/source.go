@@ -99,6 +99,15 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 	return c.checkLease(s, now)
 }
 
+// Held is 0: no unit of a lease is held until an answer.
+func (c *Source) Held(*decide.Subject) uint32 { return 0 }
+
+// Settle has nothing to settle.
+func (c *Source) Settle(*decide.Hold, uint32, int64) (lapsed, ok bool) { return false, true }
+
+// Renew has nothing to renew.
+func (c *Source) Renew(*decide.Hold, int64) decide.Renewal { return decide.NotDue }
+
 // Recheck is Check.
 func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome { return c.Check(s, now) }
 

@@ -7,6 +7,7 @@ package local
 
 import (
 	"errors"
+	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -23,12 +24,13 @@ type Source struct {
 	Table *state.Table
 	rule  []limit.Window
 	full  policy.OnFull
+	holds bool
 	entry state.Entry // of what visits all pages
 }
 
 // New returns the source of a rule, over the table of its counter.
 func New(r *decide.Rule, table *state.Table) *Source {
-	return &Source{Table: table, rule: r.Subjects.Windows, full: r.Policy.OnFull}
+	return &Source{Table: table, rule: r.Subjects.OfAll, full: r.Policy.OnFull, holds: r.Policy.Holds()}
 }
 
 func (c *Source) evicts() bool { return c.full == policy.FullInherit }
@@ -55,7 +57,10 @@ func (c *Source) checked(s *decide.Subject, read state.Status) decide.Outcome {
 			return decide.Full
 		}
 	}
-	if s.PassNs == limit.Never || s.PassNs > e.Now {
+	switch {
+	case e.HeldBack:
+		return decide.HeldBack
+	case s.PassNs == limit.Never || s.PassNs > e.Now:
 		return decide.Denied
 	}
 	return decide.Granted
@@ -63,8 +68,13 @@ func (c *Source) checked(s *decide.Subject, read state.Status) decide.Outcome {
 
 // Take counts the hit in the record.
 func (c *Source) Take(s *decide.Subject) decide.Outcome {
-	e := &s.Record
-	switch c.Table.Commit(e, s.Cost, c.evicts()) {
+	e, status := &s.Record, state.OK
+	if c.holds {
+		s.Held, status = c.Table.Hold(e, s.Cost, c.evicts())
+	} else {
+		status = c.Table.Commit(e, s.Cost, c.evicts())
+	}
+	switch status {
 	case state.OK:
 		if s.Rule.Stored(e); !s.Allowed {
 			if passNs := c.Table.Check(e, s.Units()); passNs > e.Now {
@@ -83,6 +93,10 @@ func (c *Source) Take(s *decide.Subject) decide.Outcome {
 
 // Refund uncounts the hit.
 func (c *Source) Refund(s *decide.Subject, now int64) bool {
+	if c.holds {
+		_, status := c.Table.Settle(&s.Record, s.Limits, s.Held, now, 0)
+		return status == state.OK
+	}
 	return c.Table.Refund(&s.Record, now, s.Cost)
 }
 
@@ -95,10 +109,37 @@ func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
 	return c.Table.Usage(&s.Record, window)
 }
 
+// Held is what is held by the record, and by the floor if the key may be one of those.
+func (c *Source) Held(s *decide.Subject) uint32 { return c.Table.Held(&s.Record) }
+
+// Settle charges the key's record, or the floor where it was evicted.
+func (c *Source) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool) {
+	lapsed, status := c.Table.Settle(&c.entry, h.Limits(), h.Receipt, now, cost)
+	return lapsed, status == state.OK
+}
+
+// Renew moves what is held into the present eighth of the hold.
+func (c *Source) Renew(h *decide.Hold, now int64) decide.Renewal {
+	if !c.Table.IsDue(&h.Receipt) {
+		return decide.NotDue
+	}
+	lapsed, status := c.Table.Renew(&c.entry, h.Limits(), &h.Receipt, now)
+	switch {
+	case status != state.OK:
+		return decide.Unsaid
+	case lapsed:
+		return decide.Lapsed
+	}
+	return decide.Renewed
+}
+
 // Operate reads the key's usage and changes it, until no other worker writes in between.
 // The window is an index in Rule.Subjects.Windows, or state.AllWindows.
 func (c *Source) Operate(s *decide.Subject, name string, window int, n uint32, now int64) (value int64, err error) {
 	e := &s.Record
+	if (name == "inc" || name == "set") && s.Rule.Policy.Concurrency() {
+		return 0, errors.New("rule " + strconv.Quote(s.Rule.Policy.Name) + " counts what runs, which no operation changes: reset forgets it")
+	}
 	for range state.MaxRetries {
 		if c.Table.Read(e, s.Limits, now) != state.OK {
 			break

@@ -60,7 +60,7 @@ func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int6
 			if w.Unlimited {
 				continue
 			}
-			left, reset := w.Remaining(u, a.Now()), fields.Seconds(w.Reset(u, a.Now())-now)
+			left, reset := a.Remaining(i), fields.Seconds(w.Reset(u, a.Now())-now)
 			if tightest == nil || left < least {
 				tightest, least, endsIn = w, left, reset
 			}
@@ -69,7 +69,7 @@ func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int6
 					Rule: a.Rule.Policy.Name, Override: a.OverrideName(),
 					Name: a.Rule.Policy.Limits[i].Name, Index: i, Only: len(a.Rule.Policy.Limits) == 1,
 				}
-				policies, limits = n.AppendPolicy(policies, w, a.Now()), n.AppendLimit(limits, left, reset)
+				policies, limits = n.AppendPolicy(policies, w, a.Now()), n.AppendLimit(limits, w, left, reset)
 			}
 			if xRateLimit {
 				quotas = appendQuota(quotas, a, w)
@@ -93,7 +93,9 @@ func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int6
 
 func appendQuota(b []byte, a *decide.Subject, w *limit.Window) []byte {
 	b = strconv.AppendUint(append(b, ", "...), uint64(w.Limit), 10)
-	b = strconv.AppendInt(append(b, ";w="...), fields.Seconds(w.LengthNs(a.Now())), 10)
+	if length := w.LengthNs(a.Now()); length > 0 {
+		b = strconv.AppendInt(append(b, ";w="...), fields.Seconds(length), 10)
+	}
 	if w.Max() != w.Limit { // a token bucket, as in the draft's example
 		b = strconv.AppendUint(append(b, ";burst="...), uint64(w.Max()), 10)
 	}

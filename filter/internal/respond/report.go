@@ -41,7 +41,7 @@ func AppendBriefs(b []byte, v *decide.Verdict) []byte {
 func decision(a *decide.Subject, now int64) answer.Rule {
 	r := answer.Rule{
 		Rule: a.Rule.Policy.Name, Override: a.OverrideName(), Key: make([]*string, len(a.Key.Parts)), Mode: Mode(a), Allowed: a.Allowed,
-		Reason: a.Reason(), Windows: Windows(a, now),
+		Reason: a.Reason(), Windows: Windows(a, now), Held: Held(a),
 	}
 	for i := range a.Key.Parts {
 		if part := &a.Key.Parts[i]; part.Present {
@@ -53,6 +53,15 @@ func decision(a *decide.Subject, now int64) answer.Rule {
 		r.Remaining = r.Windows[a.Tightest()].Remaining
 	}
 	return r
+}
+
+// Held is what requests of the rule's key hold, nil for a rule that holds nothing.
+func Held(a *decide.Subject) *uint32 {
+	if !a.Known || !a.Rule.Policy.Holds() {
+		return nil
+	}
+	held := a.Rule.Source.Held(a)
+	return &held
 }
 
 // Mode is the rule's mode for this key. The policy's word differs: enforce.
@@ -76,7 +85,7 @@ func Windows(a *decide.Subject, now int64) []answer.Window {
 			Used: w.Count(u, a.Now()), ResetNs: max(0, w.Reset(u, a.Now())-now),
 		}
 		if !w.Unlimited {
-			limit, left := w.Max(), w.Remaining(u, a.Now())
+			limit, left := w.Max(), a.Remaining(i)
 			all[i].Limit, all[i].Remaining = &limit, &left
 			all[i].From(a.Rule.Policy, i, &a.Subject)
 		}

@@ -103,14 +103,15 @@ func figure(v *decide.Verdict, p policy.Placeholder) (n int64, known bool) {
 	if !a.Known || len(a.Rule.Policy.Limits) == 0 {
 		return 0, false
 	}
-	w, u := a.Window(a.Tightest())
+	i := a.Tightest()
+	w, _ := a.Window(i)
 	if w.Unlimited {
 		return 0, false
 	}
 	if p == policy.ValueLimit {
 		return int64(w.Max()), true
 	}
-	return int64(w.Remaining(u, a.Now())), true
+	return int64(a.Remaining(i)), true
 }
 
 // PartName names a key part in words.

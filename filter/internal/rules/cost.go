@@ -57,6 +57,8 @@ func compileCost(r *request.Request, p policy.Cost) cost {
 		c.number = r.HeaderNumber(p.Header)
 	case p.Query != "":
 		c.number = r.ParameterNumber(p.Query)
+	case p.RequestBytes != nil:
+		c.number = r.HeaderNumber("content-length")
 	}
 	return c
 }
@@ -75,15 +77,36 @@ func (c *cost) read(r *request.Request) (units uint32, unreadable bool) {
 		text, doubtful = oneOf(text)
 	case c.Query != "":
 		text, present, doubtful = r.Parameter(c.number)
+	case c.RequestBytes != nil:
+		return c.readBytes(r)
 	default:
 		return c.Fixed, false
 	}
 	if !present && !doubtful {
 		return c.Default, false
 	}
-	n, ok := wholeNumber(text)
+	n, ok := ParseNumber(text)
 	if !ok || doubtful {
 		return c.Max, true
 	}
-	return max(c.Min, min(n, c.Max)), false
+	return within(n, c.Min, c.Max), false
 }
+
+// readBytes returns the cost by the length of the body that the request announces.
+func (c *cost) readBytes(r *request.Request) (units uint32, unreadable bool) {
+	b := c.RequestBytes
+	text, present := r.JoinedHeader(c.number)
+	if !present {
+		return b.Max, false
+	}
+	text, doubtful := oneOf(text)
+	n, ok := ParseNumber(text)
+	if !ok || doubtful {
+		return b.Max, true
+	}
+	perUnit := uint64(b.PerUnit)
+	return within((n+perUnit-1)/perUnit, b.Min, b.Max), false
+}
+
+// within keeps n between the bounds.
+func within(n uint64, low, high uint32) uint32 { return max(low, uint32(min(n, uint64(high)))) }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"math"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
@@ -56,11 +57,11 @@ func (f *limitFrom) read(r *request.Request) policy.Said {
 	if f.Part.Origin() == policy.Sent {
 		text, others = oneOf(text)
 	}
-	n, ok := wholeNumber(text)
+	n, ok := ParseNumber(text)
 	if !present || others || !ok {
 		return policy.Said{Limit: f.Default}
 	}
-	return f.Say(n)
+	return f.Say(uint32(min(n, math.MaxUint32)))
 }
 
 // oneOf returns the first value of a header, and whether there is another one.
@@ -74,16 +75,15 @@ func oneOf(joined string) (first string, others bool) {
 	return first, others
 }
 
-// wholeNumber reads a plain decimal number, digits and nothing else, holding one too
-// large at the end of the range.
-func wholeNumber(s string) (n uint32, ok bool) {
-	sum := uint64(0)
+// ParseNumber reads a plain decimal number, digits and nothing else, holding one too
+// large at 2⁶⁰.
+func ParseNumber(s string) (n uint64, ok bool) {
 	for i := range len(s) {
 		digit := s[i] - '0'
 		if digit > 9 {
 			return 0, false
 		}
-		sum = min(sum*10+uint64(digit), 1<<32-1)
+		n = min(n*10+uint64(digit), 1<<60)
 	}
-	return uint32(sum), s != ""
+	return n, s != ""
 }

@@ -65,7 +65,7 @@ func (f *frames) begin() bool {
 		return false
 	}
 	f.checksum = crc32.Update(f.checksum, crc32.IEEETable, f.fixed[8:])
-	f.afterNames = preludeSize + int(headers)
-	f.end = int(all) - checksumSize
+	f.afterNames = preludeSize + int(headers) // fits: maxHeaders
+	f.end = int(all) - checksumSize           // fits: with maxPayload
 	return true
 }

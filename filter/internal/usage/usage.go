@@ -28,7 +28,14 @@ const (
 	Encoded             // it has a content encoding
 	Malformed           // not the JSON or the frames that its content type promises
 	Foreign             // it has neither a count nor text where the known APIs have them
+
+	// Failures is how many there are, None among them.
+	Failures = int(Foreign) + 1
 )
+
+var failures = [Failures]string{"none", "unknown_type", "encoded", "malformed", "foreign"}
+
+func (f Failure) String() string { return failures[f] }
 
 // bytesPerToken is what an estimate takes for text of any language, and for JSON.
 const bytesPerToken = 4

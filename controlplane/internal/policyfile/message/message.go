@@ -58,6 +58,13 @@ func parts(p *policy.Problem) []string {
 func Window(w limit.Window) string {
 	var with []string
 	offset := w.OffsetNs
+	switch {
+	case w.Algorithm != limit.Concurrency:
+	case w.PeriodNs == 0: // while its rule is read
+		return policy.AlgorithmName(w.Algorithm)
+	default:
+		return policy.AlgorithmName(w.Algorithm) + " with hold " + policy.FormatDuration(w.PeriodNs)
+	}
 	if w.Algorithm == limit.Calendar {
 		if offset = w.ShiftNs(); offset < 0 {
 			with = append(with, "utc_offset "+policy.FormatUTCOffset(-offset))
@@ -87,6 +94,8 @@ var homes = []struct{ object, place string }{
 	{"match", "in match"},
 	{"limit", "in a limit, an item of limits"},
 	{"key", "in a part of a key, an item of key"},
+	{"settle", "in settle, in a rule"},
+	{"answer", "in when, in settle"},
 }
 
 func unknownField(name, object string) string {

@@ -40,6 +40,9 @@ var sentences = map[policy.Code]string{
 	policy.ShadowPercent: "does not go with mode shadow, which enforces nothing: remove it, or set mode to enforce",
 	policy.ExemptsAll:    "would exempt every request: give it a condition, or set mode to off",
 	policy.ClusterOnly:   "only a rule of scope cluster has it: remove it, or set scope to cluster",
+	policy.HeldDenials:   "does not go with settle and algorithm concurrency: a request that the rule denies holds nothing, and so nothing counts it: remove it",
+	policy.HeldLease:     "does not go with settle and algorithm concurrency: units that come back with a late answer fit no lease: remove it",
+	policy.HeldCluster:   "settle and algorithm concurrency count in one proxy only yet: set scope to proxy",
 	policy.LeasedDenials: "needs lease: off in a rule of scope cluster: a proxy that leases denies requests without asking, " +
 		"and those would not be counted",
 	policy.LeasedElastic: "needs lease: off in a rule of scope cluster: a unit was counted when it was leased, " +
@@ -54,11 +57,14 @@ var sentences = map[policy.Code]string{
 	policy.CounterLimits: `shares counter {"1"} and leased units with {2}: their limits and overrides must be the same, or units leased ` +
 		"under the higher limit would be spent under the lower: set lease to off in both, or give each a counter of its own",
 
-	policy.CostWithoutPlace: "must name where the cost is: write {header: x-cost} or {query: cost}",
-	policy.CostTwoPlaces:    "has a header and a query parameter: keep one",
-	policy.CostMinAboveMax:  "min is {1} and max {2}: min must not be above max",
-	policy.CostBeyondBounds: "default is {1}: it must be from min to max, {2} to {3}",
-	policy.CostForAllEarly:  "has no match, so that no item after it is ever asked: put it last",
+	policy.CounterHold: `shares counter {"1"} with {2}: both need settle or algorithm concurrency with the same hold, or neither may have them`,
+
+	policy.CostWithoutPlace:    "must name where the cost is: write {header: x-cost}, {query: cost} or {request_bytes: {per_unit: 4}}",
+	policy.CostTwoPlaces:       "has more than one of header, query and request_bytes: keep one",
+	policy.CostBoundsMisplaced: "goes with header and query: min and max of request_bytes are fields of it, and without content-length its max counts",
+	policy.CostMinAboveMax:     "min is {1} and max {2}: min must not be above max",
+	policy.CostBeyondBounds:    "default is {1}: it must be from min to max, {2} to {3}",
+	policy.CostForAllEarly:     "has no match, so that no item after it is ever asked: put it last",
 
 	policy.BadLimit:         "{value} is not a limit: " + limitHint,
 	policy.BadLimitPeriod:   "{value} is not a limit, because its period is not known: " + limitHint,
@@ -98,6 +104,24 @@ var sentences = map[policy.Code]string{
 	policy.JitterMisplaced:  "only fixed_window has jitter: remove it, or set algorithm to fixed_window",
 	policy.OffsetMisplaced:  "only fixed_window has an offset, not {1}: remove it, or set algorithm to fixed_window",
 	policy.OffsetTooLong:    "must be less than per, which is {ns 1}, not {ns 2}",
+
+	policy.ConcurrencyAlone: "with algorithm concurrency a rule has one limit, how many requests may run at once, not {count}: " +
+		"give each other limit a rule of its own",
+	policy.ConcurrencyInLimit: "concurrency is the algorithm of a whole rule, because it has no window: give it a rule of its own",
+	policy.BadSlots: "{value} is not how many requests may run at once: with algorithm concurrency write a whole number without a period, " +
+		"from 0 to 4294967295, such as 10",
+	policy.SlotsField:        "with algorithm concurrency a limit has no window: remove it, or choose another algorithm for the rule",
+	policy.SettleConcurrency: "does not go with algorithm concurrency, which has no window to charge: give it a rule of its own",
+	policy.SettleWindows: "has {count} windows: a rule with settle has at most " + strconv.Itoa(policy.MaxSettledWindows) +
+		", because what it holds takes the room of one",
+	policy.SettlePlaces:      "must name one header or one trailer of the answer, such as {header: x-cost}",
+	policy.EstimateMisplaced: "only tokens can be estimated: write cost or 0, or set to to tokens, input_tokens or output_tokens",
+	policy.BadStatus:         `{value} is not a status: write one from 100 to 599 such as 401, all of a hundred such as "4xx", or a range such as "400-499"`,
+	policy.HoldMisplaced:     "only a rule with settle or algorithm concurrency holds something: remove it, or add settle",
+	policy.HoldRange:         "must be " + policy.FormatDuration(policy.MinHoldNs) + " to " + policy.FormatDuration(policy.MaxHoldNs) + ", not {ns 1}: what runs for longer renews its hold",
+	policy.MaxHoldRange:      "must be from hold, which is {ns 2}, to 366d, not {ns 1}",
+	policy.LingerMisplaced:   "only a rule with algorithm concurrency has it: remove it, or set algorithm to concurrency",
+	policy.LingerRange:       "must be at most " + policy.FormatDuration(policy.MaxLingerNs) + ", not {ns 1}",
 
 	policy.BadHost: `{value} is not a host: write one such as "api.example.com", "*.example.com" or "[2001:db8::1]", in ASCII and without ` +
 		"scheme, port and path, or leave hosts out to match every host",

@@ -23,7 +23,7 @@ type Warning struct {
 // Of returns the warnings about a policy in the order of the document that it was
 // read of.
 func Of(doc *policy.Node, p *policy.Policy) []Warning {
-	c := &collector{}
+	c := &collector{slotsByClient: hasSlotsByClient(p)}
 	root := value{node: doc}
 	rules := root.field("rules")
 	isCluster := func(r policy.Rule) bool { return r.Scope == policy.ScopeCluster }
@@ -59,6 +59,8 @@ func Of(doc *policy.Node, p *policy.Policy) []Warning {
 type collector struct {
 	warnings []Warning
 	compared int // patterns with others
+
+	slotsByClient bool // see hasSlotsByClient
 }
 
 func (c *collector) warn(v value, message string) {
@@ -81,6 +83,7 @@ func (c *collector) rule(v value, r *policy.Rule, manage *policy.Manage) {
 		c.spellings(v.field("cost").item(i).field("match").field("paths"), r.Costs[i].Match.Paths, "cost")
 	}
 	c.tooDear(v, r)
+	c.answers(v, r)
 	for i := range r.Limits {
 		c.inexact(v.field("limits").item(i), r.Limits[i])
 	}
@@ -107,10 +110,7 @@ func (c *collector) tooDear(v value, r *policy.Rule) {
 	if len(r.Overrides) > 0 {
 		return
 	}
-	cheapest := leastCost(r.Cost)
-	for i := range r.Costs {
-		cheapest = min(cheapest, leastCost(r.Costs[i].Cost))
-	}
+	least := cheapest(r)
 	for i, w := range r.Limits {
 		at, room := v.field("limits").item(i), w.Max()
 		if w.From != nil {
@@ -122,8 +122,8 @@ func (c *collector) tooDear(v value, r *policy.Rule) {
 		switch {
 		case room == 0: // meant to deny
 			continue
-		case cheapest > room:
-			c.warn(at, "denies every request"+each(cheapest))
+		case least > room:
+			c.warn(at, "denies every request"+each(least))
 			continue
 		}
 		for j := range r.Costs {
@@ -134,7 +134,21 @@ func (c *collector) tooDear(v value, r *policy.Rule) {
 	}
 }
 
-func leastCost(c policy.Cost) uint32 { return max(c.Fixed, c.Min) }
+// cheapest is the least that any request costs.
+func cheapest(r *policy.Rule) uint32 {
+	least := leastCost(r.Cost)
+	for i := range r.Costs {
+		least = min(least, leastCost(r.Costs[i].Cost))
+	}
+	return least
+}
+
+func leastCost(c policy.Cost) uint32 {
+	if c.RequestBytes != nil {
+		return c.RequestBytes.Min
+	}
+	return max(c.Fixed, c.Min)
+}
 
 // value is a value of the document and its path.
 type value struct {

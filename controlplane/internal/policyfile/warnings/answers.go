@@ -1,0 +1,110 @@
+package warnings
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// answers warns of a rule that waits for answers, of which some are free, or none of a
+// client that knows how.
+func (c *collector) answers(v value, r *policy.Rule) {
+	if !r.Holds() {
+		return
+	}
+	c.free(v.field("cost"), r)
+	s := r.Settle
+	if s == nil {
+		c.hogged(v, r)
+		return
+	}
+	at := v.field("settle")
+	when := at.field("when")
+	isGiven := at.node.Member("unknown") != nil
+	switch isSaid := s.To.Tokens() || s.Field != ""; {
+	case isGiven && !isSaid:
+		c.warn(at.field("unknown"), "has no effect: what "+string(s.To)+" charges is always known")
+	case s.To.Tokens() && s.Unknown == policy.UnknownNothing:
+		c.warn(at.field("unknown"), "an answer that does not say its tokens is free, and clients choose that, "+
+			"such as a stream without stream_options.include_usage: write estimate")
+	}
+	if s.To.Tokens() && !s.Identity {
+		c.warn(at.field("identity"), "a compressed answer is not read, so a client that asks for one is charged by unknown: leave it out")
+	}
+	if !s.When.NoAnswer {
+		c.warn(when.field("no_answer"), "a client that goes away before the answer is charged nothing: leave it out, "+
+			"unless only requests that were answered should count")
+	}
+	for i, h := range s.When.Headers {
+		headers := when.field("headers")
+		f := headers.node.Fields[i]
+		c.never(value{node: f.Value, path: policy.Join(headers.path, f.Name)}, neverInHeader(h.Value))
+	}
+	c.forgotten(v, r)
+}
+
+// free warns of costs of 0.
+func (c *collector) free(v value, r *policy.Rule) {
+	warn := func(v value, cost policy.Cost) {
+		if leastCost(cost) == 0 {
+			c.warn(v, "a request that costs 0 holds nothing, and its answer is not charged: set min to 1")
+		}
+	}
+	if len(r.Costs) == 0 {
+		warn(v, r.Cost)
+		return
+	}
+	for i := range v.node.Items {
+		if i < len(r.Costs) {
+			warn(v.item(i).field("cost"), r.Costs[i].Cost)
+		} else {
+			warn(v.item(i).field("cost"), r.Cost)
+		}
+	}
+}
+
+// hogged warns of slots that one client may take from all others, once a rule.
+func (c *collector) hogged(v value, r *policy.Rule) {
+	if c.slotsByClient || tellsClientsApart(r.Key) {
+		return
+	}
+	message := "one client can take every slot, and keep it by never ending its requests: add a rule with algorithm concurrency " +
+		"by client_ip, or whatever else tells clients apart"
+	if r.MaxHoldNs == 0 {
+		message += ", and set max_hold"
+	}
+	c.warn(v.field("key"), message)
+}
+
+// hasSlotsByClient reports whether some rule limits how many requests of one client run.
+func hasSlotsByClient(p *policy.Policy) bool {
+	return slices.ContainsFunc(p.Rules, func(r policy.Rule) bool {
+		return r.Mode == policy.ModeEnforce && r.Concurrency() && tellsClientsApart(r.Key)
+	})
+}
+
+func tellsClientsApart(key []policy.KeyPart) bool {
+	return slices.ContainsFunc(key, func(p policy.KeyPart) bool {
+		if p.Kind == policy.KeyFirstOf {
+			return tellsClientsApart(p.Of)
+		}
+		return p.OfClient()
+	})
+}
+
+// forgotten warns of windows that forgive what answers cost beyond what was held.
+func (c *collector) forgotten(v value, r *policy.Rule) {
+	cost := cheapest(r)
+	if r.Settle.To == policy.SettleCost || r.Settle.Max <= cost {
+		return
+	}
+	for i, w := range r.Limits {
+		if w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.SlidingWindowCounter {
+			c.warn(v.field("limits").item(i), "an answer may cost more than the "+strconv.FormatUint(uint64(cost), 10)+" that its request held, and a "+
+				policy.AlgorithmName(w.Algorithm)+" forgets what is over its limit as it slides: use fixed_window or token_bucket, "+
+				"where it is paid back, or set max in settle to what is held")
+		}
+	}
+}

@@ -1,0 +1,124 @@
+//go:build long
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+)
+
+// lostFor is the longest that a lost slot is taken, of a hold of 10 s, and until it is used.
+const lostFor = 10*time.Second*9/8 + time.Second
+
+// TestAnswersFaults: whatever happens to a proxy under load, never more than so many requests
+// are at the upstream, and slots that are lost come back.
+func TestAnswersFaults(t *testing.T) {
+	for _, d := range envoys(t) {
+		t.Run(d.name, func(t *testing.T) {
+			r := newAnswerRig(t, d, proxyOptions{policy: edgesPolicy, wasm: buildtest.Filter(t, "sluice_faults"), edit: func(bootstrap []byte) []byte {
+				return bytes.Replace(bootstrap, []byte("common_http_protocol_options: {"), []byte("common_http_protocol_options: {max_connection_duration: 20s, "), 1)
+			}})
+			t.Run("connections end every 20 s", r.connectionsEnd)
+			t.Run("clients' connections break", r.connectionsBreak)
+			t.Run("it stands still", r.standsStill)
+			t.Run("a VM traps", r.vmTraps)
+			t.Run("it is killed", func(t *testing.T) { r.killed(t, d) })
+		})
+	}
+}
+
+// during runs a load for so long, and then, a fault of it, after three seconds.
+func (r *answerRig) during(t *testing.T, visits []visit, lasts time.Duration, then func()) *flight {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), lasts)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		time.Sleep(3 * time.Second)
+		then()
+	}()
+	f := r.fly(ctx, t, 200, visits)
+	<-done
+	require.LessOrEqual(t, r.upstream.most, slots)
+	require.Equal(t, slots, r.upstream.most)
+	return f
+}
+
+func (r *answerRig) connectionsEnd(t *testing.T) {
+	f := r.during(t, visits, 45*time.Second, func() {})
+	share := f.share(t, f.begin.Add(time.Second), f.begin.Add(45*time.Second))
+	t.Logf("%s: %.1f %% of the slots used", t.Name(), 100*share)
+	require.GreaterOrEqual(t, share, 0.97)
+	r.requireAllFree(t)
+}
+
+func (r *answerRig) connectionsBreak(t *testing.T) {
+	g := newGate(t, r.address)
+	through := *r
+	through.proxy = new(proxy)
+	*through.proxy = *r.proxy
+	through.address = g.address()
+	through.during(t, visits, 12*time.Second, func() {
+		for range 4 {
+			g.cut()
+			time.Sleep(2 * time.Second)
+		}
+	})
+	t.Logf("%s: %d reached the upstream", t.Name(), r.upstream.reached)
+	r.requireAllFree(t)
+}
+
+// standsStill: nothing lapses while nobody can say that a request is alive.
+func (r *answerRig) standsStill(t *testing.T) {
+	lost := r.operate(t, "stats", "rule=in-flight").Rules[0].Metrics["holds_lost"]
+	f := r.during(t, visits, 45*time.Second, func() {
+		require.NoError(t, r.envoy.Signal(syscall.SIGSTOP))
+		time.Sleep(30 * time.Second)
+		require.NoError(t, r.envoy.Signal(syscall.SIGCONT))
+	})
+	share := f.share(t, f.begin.Add(35*time.Second), f.begin.Add(45*time.Second))
+	t.Logf("%s: %.1f %% of the slots used afterwards", t.Name(), 100*share)
+	require.GreaterOrEqual(t, share, 0.97)
+	require.Equal(t, lost, r.operate(t, "stats", "rule=in-flight").Rules[0].Metrics["holds_lost"])
+	r.requireAllFree(t)
+}
+
+// vmTraps: the slots of the worker whose VM traps are lost for the time of a hold.
+func (r *answerRig) vmTraps(t *testing.T) {
+	const lasts = 30 * time.Second
+	var trapped time.Time
+	f := r.during(t, visits, lasts, func() {
+		require.Equal(t, 503, r.status(t, "/flight", "x-do", "200", "x-fault", "panic-counted", "connection", "close"))
+		trapped = time.Now()
+	})
+	lost := f.share(t, trapped.Add(2*time.Second), trapped.Add(9*time.Second))
+	share := f.share(t, trapped.Add(lostFor), f.begin.Add(lasts))
+	t.Logf("%s: %.1f %% of the slots used while some were lost, then %.1f %%", t.Name(), 100*lost, 100*share)
+	require.Less(t, lost, 0.95, "at least the one that trapped when it was counted")
+	require.GreaterOrEqual(t, share, 0.97)
+	r.requireAllFree(t)
+}
+
+// killed: another Envoy that takes its place has all slots, and the upstream no more requests.
+func (r *answerRig) killed(t *testing.T, d driver) {
+	g := newGate(t, r.address)
+	through := *r
+	through.proxy = new(proxy)
+	*through.proxy = *r.proxy
+	through.address = g.address()
+	through.during(t, visits[:1], 25*time.Second, func() {
+		r.kill()
+		r.proxy = r.another(t, d, proxyOptions{policy: edgesPolicy})
+		g.lead(r.address)
+	})
+	r.requireAllFree(t)
+	r.noTraps(t)
+}

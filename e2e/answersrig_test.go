@@ -1,0 +1,284 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// answering is an upstream that gives each request the answer for which it asks, in the time
+// for which it asks, and that works on where the proxy has reset it: see do.
+type answering struct {
+	*httptest.Server
+	mu            sync.Mutex
+	running, most int
+	reached       int
+	arrivals      map[string]func() // what clients do once their request is here, by id
+}
+
+func startAnswering(t *testing.T) *answering {
+	a := &answering{arrivals: map[string]func(){}}
+	a.Server = httptest.NewUnstartedServer(a)
+	a.Config.Protocols = protocols(1, 2)
+	a.Config.ErrorLog = log.New(io.Discard, "", 0) // it tells of each upgrade
+	a.Start()
+	t.Cleanup(a.Close)
+	return a
+}
+
+func protocols(versions ...int) *http.Protocols {
+	p := &http.Protocols{}
+	p.SetHTTP1(slices.Contains(versions, 1))
+	p.SetUnencryptedHTTP2(slices.Contains(versions, 2))
+	return p
+}
+
+func (a *answering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/ready" {
+		return
+	}
+	a.mu.Lock()
+	a.running++
+	a.reached++
+	a.most = max(a.most, a.running)
+	arrived := a.arrivals[r.Header.Get("x-id")]
+	a.mu.Unlock()
+	over := sync.OnceFunc(func() { // before the answer's last byte goes out
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.running--
+	})
+	defer over()
+	if arrived != nil {
+		arrived()
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	ms, _ := strconv.Atoi(r.Header.Get("x-ms"))
+	a.do(w, r, time.Duration(ms)*time.Millisecond, over)
+}
+
+// do answers as x-do says, after so long: with a status or by one of these words.
+func (a *answering) do(w http.ResponseWriter, r *http.Request, took time.Duration, over func()) {
+	what, more, _ := strings.Cut(r.Header.Get("x-do"), " ")
+	first := r.Header.Get("x-envoy-attempt-count") == "1"
+	switch what {
+	case "reset":
+		time.Sleep(took)
+		panic(http.ErrAbortHandler)
+	case "chunk-reset":
+		chunks(w, took)
+		panic(http.ErrAbortHandler)
+	case "chunks":
+		chunks(w, took)
+	case "trailers":
+		chunks(w, took)
+		w.Header().Set(http.TrailerPrefix+"X-Cost", more)
+	case "grpc":
+		w.Header().Set("content-type", "application/grpc")
+		chunks(w, took)
+		w.Header().Set(http.TrailerPrefix+"Grpc-Status", more)
+	case "fail-once", "fails":
+		time.Sleep(took)
+		if first || what == "fails" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	case "redirect":
+		time.Sleep(took)
+		if to := r.URL.Path + "/again"; !strings.HasSuffix(r.URL.Path, "/again") {
+			http.Redirect(w, r, "http://"+r.Host+to, http.StatusFound)
+		}
+	case "websocket":
+		upgraded(w, took, over)
+	default:
+		time.Sleep(took)
+		status, _ := strconv.Atoi(what)
+		for _, line := range r.Header.Values("x-send") {
+			name, value, _ := strings.Cut(line, ": ")
+			w.Header().Set(name, value)
+		}
+		w.Header().Set("x-accepted", r.Header.Get("accept-encoding"))
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, more)
+	}
+}
+
+// chunks writes a chunk at the begin, in the middle and at the end.
+func chunks(w http.ResponseWriter, took time.Duration) {
+	for i := range 3 {
+		if i > 0 {
+			time.Sleep(took / 2)
+		}
+		_, _ = io.WriteString(w, "hello")
+		w.(http.Flusher).Flush()
+	}
+}
+
+// upgraded writes what it reads.
+func upgraded(w http.ResponseWriter, took time.Duration, over func()) {
+	c, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+	go func() { _, _ = io.Copy(c, c) }()
+	time.Sleep(took)
+	over()
+}
+
+// onArrival has then called when the request is here, until it is undone.
+func (a *answering) onArrival(id string, then func()) (undo func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.arrivals[id] = then
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.arrivals, id)
+	}
+}
+
+// forget forgets what was, while nothing runs.
+func (a *answering) forget(t *testing.T) {
+	t.Helper()
+	eventually(t, 5*time.Second, "the upstream to end", func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		idle := a.running == 0
+		if idle {
+			a.most, a.reached = 0, 0
+		}
+		return idle
+	})
+}
+
+// answeringRoutes are chosen by the header x-route.
+var answeringRoutes = []struct{ name, action string }{
+	{"timeout", "route: {cluster: upstream, timeout: 0.2s}"},
+	{"idle", "route: {cluster: upstream, idle_timeout: 0.2s}"},
+	{"longest", "route: {cluster: upstream, max_stream_duration: {max_stream_duration: 0.2s}}"},
+	{"retry", `route: {cluster: upstream, retry_policy: {retry_on: "5xx,reset", num_retries: 1}}`},
+	{"redirect", "route: {cluster: upstream, internal_redirect_policy: {}}"},
+	{"direct", "direct_response: {status: 404}"},
+	{"nowhere", "route: {cluster: nowhere}"},
+	{"http2", "route: {cluster: http2, timeout: 0s}"},
+}
+
+// answerRoutes has an Envoy reach the upstream by all routes, and one filter stand before sluice
+// and one behind it that answer where a request says so.
+func answerRoutes(bootstrap []byte, address, accessLog string) []byte {
+	const (
+		route   = "\n              routes:"
+		first   = "\n          http_filters:"
+		last    = "\n          - name: envoy.filters.http.router"
+		manager = "\n          stat_prefix: ingress"
+		cluster = "\n  - name: upstream\n"
+		options = "typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: " +
+			`{"@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: {%s}}}`
+	)
+	host, port, _ := net.SplitHostPort(address)
+	routes := "\n              include_request_attempt_count: true" + route
+	for _, r := range answeringRoutes {
+		routes += fmt.Sprintf("\n              - {match: {prefix: /, headers: [{name: x-route, string_match: {exact: %s}}]}, %s}", r.name, r.action)
+	}
+	text := string(spread(bootstrap))
+	for _, edit := range [][2]string{
+		{route, routes},
+		{manager, manager + "\n          http_protocol_options: {enable_trailers: true}\n          upgrade_configs: [{upgrade_type: websocket}]\n" +
+			"          access_log: [{name: file, typed_config: {'@type': type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog, path: " + accessLog +
+			`, log_format: {text_format_source: {inline_string: "%START_TIME(%s.%6f)% %DURATION% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %REQ(:PATH)%\n"}}}}]`},
+		{cluster, cluster + "    " + fmt.Sprintf(options, "http_protocol_options: {enable_trailers: true}") + "\n"},
+		{first, first + `
+          - name: before
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC
+              rules: {action: DENY, policies: {p: {permissions: [{header: {name: x-before, present_match: true}}], principals: [{any: true}]}}}`},
+		{last, `
+          - name: after
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault
+              abort: {header_abort: {}, percentage: {numerator: 100}}` + last},
+	} {
+		text = strings.Replace(text, edit[0], edit[1], 1)
+	}
+	return fmt.Appendf([]byte(text), `
+  - {name: nowhere, type: STATIC}
+  - name: http2
+    type: STATIC
+    load_assignment:
+      cluster_name: http2
+      endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: %s, port_value: %s}}}}]}]
+    %s
+`, host, port, fmt.Sprintf(options, "http2_protocol_options: {}"))
+}
+
+// answerRig is an Envoy of four workers before an answering upstream.
+type answerRig struct {
+	*proxy
+	upstream  *answering
+	accessLog string // path
+}
+
+func newAnswerRig(t *testing.T, d driver, o proxyOptions) *answerRig {
+	t.Helper()
+	r := &answerRig{upstream: startAnswering(t), accessLog: filepath.Join(t.TempDir(), "access")}
+	r.proxy = r.another(t, d, o)
+	return r
+}
+
+// another starts one more Envoy before the same upstream.
+func (r *answerRig) another(t *testing.T, d driver, o proxyOptions) *proxy {
+	t.Helper()
+	o.upstream = r.upstream.URL
+	edit := o.edit
+	o.edit = func(bootstrap []byte) []byte {
+		bootstrap = answerRoutes(bootstrap, r.upstream.Listener.Addr().String(), r.accessLog)
+		if edit != nil {
+			bootstrap = edit(bootstrap)
+		}
+		return bootstrap
+	}
+	return d.start(t, o)
+}
+
+// noTraps fails where the filter has trapped.
+func (r *answerRig) noTraps(t *testing.T) {
+	t.Helper()
+	for _, trap := range []string{"Uncaught", "panic", "[critical]", "Function: proxy_"} {
+		require.NotContains(t, r.log(), trap)
+	}
+}
+
+// requireNothingHeld waits until no request of the key holds anything.
+func (r *answerRig) requireNothingHeld(t *testing.T, rule, key string) {
+	t.Helper()
+	query := "rule=" + rule + key
+	eventually(t, 5*time.Second, "all holds of "+query+" to end", func() bool {
+		held := r.operate(t, "get", query).Held
+		require.NotNil(t, held)
+		return *held == 0
+	})
+}
+
+// requireGauges waits until the gauges show that nothing is held.
+func (r *answerRig) requireGauges(t *testing.T, rule string) {
+	t.Helper()
+	for _, gauge := range []string{"rate_limit_held_units", "rate_limit_held_streams"} {
+		eventually(t, 5*time.Second, gauge+" to be 0", func() bool {
+			n, _ := r.metric(t, gauge, rule)
+			return n == 0
+		})
+	}
+}

@@ -1,0 +1,116 @@
+package decide
+
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// Hold is what an allowed request holds of one rule until its answer is known.
+type Hold struct {
+	Rule    *Rule
+	Receipt state.Receipt
+	Windows []limit.Window // with the limits that hold for the key
+	EndNs   int64          // after which it is not renewed, by the monotonic clock; 0 = always
+	lapsed  bool
+}
+
+// Holding is what streams hold of one rule now.
+type Holding = state.Holding
+
+// Limits are those of the hold's key. Its bytes are not known any more.
+func (h *Hold) Limits() state.Key {
+	return state.Key{Windows: h.Windows, Rule: h.Rule.Subjects.OfAll}
+}
+
+// Renewal is what became of a hold that a source was to renew.
+type Renewal uint8
+
+// The renewals.
+const (
+	NotDue  Renewal = iota
+	Renewed         // it lasts as long again
+	Lapsed          // it is charged
+	Unsaid          // a call into the proxy failed: it is to be tried again
+)
+
+// AppendHolds appends what the request holds, each to be settled. monotonicNs is the
+// monotonic clock.
+func (v *Verdict) AppendHolds(holds []Hold, monotonicNs int64) []Hold {
+	for _, s := range v.Subjects {
+		p := s.Rule.Policy
+		if s.Outcome != Taken || !p.Holds() {
+			continue
+		}
+		h := Hold{Rule: s.Rule, Receipt: s.Held, Windows: s.KeepWindows()}
+		if p.MaxHoldNs > 0 {
+			h.EndNs = monotonicNs + p.MaxHoldNs
+		}
+		holds = append(holds, h)
+		s.Rule.Holding.Streams++
+		s.Rule.Holding.Units += int64(s.Held.Units)
+	}
+	return holds
+}
+
+// By says what a settlement was made of.
+type By uint8
+
+// What settlements are made of.
+const (
+	ByAnswer   By = iota // the answer said what it cost
+	ByEstimate           // a guess
+	ByCost               // the cost that was held
+	ByNone               // it cost nothing
+)
+
+var bys = [...]string{"answer", "estimate", "cost", "none"}
+
+func (b By) String() string { return bys[b] }
+
+// Settle ends the hold, and counts what was made of it.
+func (h *Hold) Settle(cost uint32, by By, now int64) {
+	m := &h.Rule.Metrics
+	h.Rule.Holding.Streams--
+	h.Rule.Holding.Units -= int64(h.Receipt.Units)
+	lapsed, ok := h.Rule.Source.Settle(h, cost, now)
+	switch {
+	case !ok:
+		m.Errors++
+	case lapsed && !h.lapsed:
+		m.HoldsLost++
+	}
+	if h.Rule.Policy.Settle != nil {
+		m.Settled[by]++
+		m.ChargedOver += uint64(cost - min(cost, h.Receipt.Units))
+	}
+}
+
+// Release ends what the verdict's subjects hold at once: none of them has an answer that is
+// worth waiting for. Each is charged its cost.
+func (v *Verdict) Release() {
+	for _, h := range v.AppendHolds(nil, 0) {
+		cost := h.Receipt.Units
+		if h.Rule.Policy.Concurrency() {
+			cost = 0
+		}
+		h.Settle(cost, ByCost, v.Now)
+	}
+}
+
+// Renew renews the hold where that is due.
+func (h *Hold) Renew(now, monotonicNs int64) {
+	if h.lapsed || h.EndNs > 0 && monotonicNs >= h.EndNs {
+		return
+	}
+	m := &h.Rule.Metrics
+	switch h.Rule.Source.Renew(h, now) {
+	case Renewed:
+		m.HoldsRenewed++
+	case Lapsed:
+		m.HoldsLost++
+		h.lapsed = true
+	case Unsaid:
+		m.Errors++
+	default:
+	}
+}

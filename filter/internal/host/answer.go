@@ -1,0 +1,296 @@
+package host
+
+import (
+	"encoding/binary"
+	"strconv"
+	"strings"
+
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
+	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
+	"github.com/sluice-ratelimit/sluice/filter/internal/settle"
+	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
+)
+
+const (
+	bufferResponseBody  = 1
+	mapResponseTrailers = 3
+)
+
+// maxScans is how many answers a worker reads at once. Each takes some kilobytes.
+const maxScans = 16_384
+
+// maxIdleScans is how many scanners are kept to be re-used.
+const maxIdleScans = 64
+
+var (
+	scans        int  // how many it reads now
+	saysWithheld bool // it is logged once that the proxy shows no bodies
+)
+
+// lingering is a hold whose request was reset, while its upstream may still be at work.
+type lingering struct {
+	hold  decide.Hold
+	endNs int64
+}
+
+// hold keeps what the request holds.
+func (p *plugin) hold(v *decide.Verdict) {
+	p.holds = v.AppendHolds(p.holds, theProxy.Monotonic())
+	for i := range p.holds {
+		if s := p.holds[i].Rule.Policy.Settle; s != nil && s.Identity {
+			if err := proxywasm.RemoveHttpRequestHeader("accept-encoding"); err != nil {
+				proxywasm.LogError("sluice: remove accept-encoding: " + err.Error())
+			}
+			return
+		}
+	}
+}
+
+// beginScan begins to read an answer's body where a hold asks for its usage.
+func (s *stream) beginScan() {
+	status := theProxy.Status()
+	if status == statusSwitching || !s.readsUsage(status) {
+		return
+	}
+	p := s.plugin
+	if scans == maxScans {
+		s.countUnread(func(m *decide.Metrics) { m.Unscanned++ })
+		return
+	}
+	scans++
+	s.scan = new(usage.Scanner)
+	if n := len(p.scans); n > 0 {
+		s.scan, p.scans = p.scans[n-1], p.scans[:n-1]
+	}
+	contentType, _ := theProxy.header(mapResponseHeaders, "content-type")
+	encoding, _ := theProxy.header(mapResponseHeaders, "content-encoding")
+	s.scan.Reset(contentType, encoding)
+}
+
+// abandonedFlags are the proxy's flags of requests that it has reset at the upstream, which may
+// be at work on them still: the client's connection or stream has ended or broken the
+// protocol, a time was up, or the proxy had to save memory.
+const abandonedFlags = 1<<14 | 1<<28 | 1<<18 | // the client
+	1<<2 | 1<<16 | 1<<19 | 1<<22 | // times
+	1<<3 | 1<<25 // the proxy
+
+// abandoned reports whether the upstream may be at work still on the stream that ends.
+func abandoned(details string) bool {
+	return theProxy.amount("response\x00flags")&abandonedFlags != 0 || details == "max_duration_timeout" // which has no flag
+}
+
+// brokenFlags are the proxy's flags of a request that an upstream has taken and broken off.
+const brokenFlags = 1<<4 | 1<<6
+
+// statusSwitching is of an answer that is not one: its body is another protocol's.
+const statusSwitching = 101
+
+// readsUsage reports whether some hold needs the usage of an answer with that status.
+func (s *stream) readsUsage(status uint16) bool {
+	for i := range s.holds {
+		if p := s.holds[i].Rule.Policy.Settle; p != nil && p.To.Tokens() && settle.MeetsStatus(&p.When, status) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *stream) countUnread(count func(m *decide.Metrics)) {
+	for i := range s.holds {
+		if r := s.holds[i].Rule; r.Policy.Settle != nil && r.Policy.Settle.To.Tokens() {
+			count(&r.Metrics)
+		}
+	}
+}
+
+// onResponseBody reads the next chunk of an answer.
+//
+//go:wasmexport sluice_on_response_body
+func onResponseBody(context, size, end uint32) uint32 {
+	if s := streams.of(context); s != nil && s.scan != nil {
+		for from := uint32(0); from < size; from += chunkBytes {
+			arena.reset()
+			s.scan.Write(theProxy.chunk(from, min(size-from, chunkBytes)))
+		}
+	}
+	return uint32(types.ActionContinue)
+}
+
+// endScan returns what the answer said of its usage, and whether it was read, be it to its
+// end or to where it was cut.
+func (s *stream) endScan() (said usage.Usage, ok bool) {
+	if s.scan == nil {
+		return usage.Usage{}, false
+	}
+	method, _ := theProxy.Attribute("request\x00method") // which the proxy did not tell before
+	said, ok = s.scan.End(), method != "CONNECT"         // a tunnel, whose bytes are no answer
+	switch {
+	case !ok:
+	case said.Bytes == 0 && theProxy.amount("response\x00size") > 0:
+		ok = false
+		s.countUnread(func(m *decide.Metrics) { m.Withheld++ })
+		if !saysWithheld {
+			saysWithheld = true
+			proxywasm.LogError("sluice: the proxy shows no bodies of answers: allow proxy_on_response_body in its list of capabilities")
+		}
+	case said.Failure != usage.None:
+		s.countUnread(func(m *decide.Metrics) { m.Unread[said.Failure]++ })
+	}
+	scans--
+	if p := s.plugin; len(p.scans) < maxIdleScans {
+		p.scans = append(p.scans, s.scan)
+	}
+	s.scan = nil
+	return said, ok
+}
+
+// onLog settles what a stream holds: its answer is known, or will never come.
+//
+//go:wasmexport sluice_on_log
+func onLog(context uint32) {
+	if s := streams.of(context); s != nil && len(s.holds) > 0 {
+		arena.reset()
+		s.settle()
+	}
+}
+
+// settle settles each hold of the stream.
+func (s *stream) settle() {
+	var a ended
+	a.said, a.read = s.endScan()
+	p, now := s.plugin, theProxy.Now()
+	details, _ := theProxy.Attribute("response\x00code_details")
+	redirected := details == "internal_redirect" // which is a request of its own, later
+	a.brokeOff = strings.HasPrefix(details, "upstream_reset_before_response_started") && theProxy.amount("response\x00flags")&brokenFlags != 0
+	settled := p.settled[:0]
+	for i := range s.holds {
+		h := &s.holds[i]
+		cost, by := uint32(0), decide.ByNone
+		switch r := h.Rule.Policy; {
+		case redirected:
+		case r.Settle != nil:
+			cost, by = settle.Cost(r, h.Receipt.Units, &a)
+		case r.LingerNs > 0 && abandoned(details):
+			p.linger(lingering{*h, theProxy.Monotonic() + r.LingerNs})
+			continue
+		}
+		h.Settle(cost, by, now)
+		settled = append(settled, respond.Settled{Hold: h, Cost: cost, By: by})
+	}
+	if p.reports.whole {
+		setState(settledState, respond.AppendSettled(nil, settled))
+	}
+	clear(s.holds)
+	p.settled, s.holds = settled[:0], s.holds[:0]
+}
+
+// linger keeps a hold until its time is over.
+func (p *plugin) linger(l lingering) {
+	if len(p.lingering) == 0 || l.endNs < p.lingersNs {
+		p.lingersNs = l.endNs
+	}
+	p.lingering = append(p.lingering, l)
+}
+
+// endLingering ends what has lingered for long enough. Each request looks, because a slot that
+// waits for the tick lies idle for half a second.
+func (p *plugin) endLingering(monotonic int64) {
+	if len(p.lingering) == 0 || monotonic < p.lingersNs {
+		return
+	}
+	all, now := p.lingering, theProxy.Now()
+	p.lingering = all[:0]
+	for i := range all {
+		if l := all[i]; l.endNs <= monotonic {
+			l.hold.Settle(0, decide.ByNone, now)
+		} else {
+			p.linger(l)
+		}
+	}
+	clear(all[len(p.lingering):])
+}
+
+// renew renews what streams hold and what lingers.
+func (p *plugin) renew() {
+	if !p.canHold {
+		return
+	}
+	p.endLingering(theProxy.Monotonic())
+	now, monotonic := theProxy.Now(), theProxy.Monotonic()
+	for i := range p.lingering {
+		p.lingering[i].hold.Renew(now, monotonic)
+	}
+	for _, s := range streams.buckets {
+		for ; s != nil; s = s.next {
+			if s.plugin != p {
+				continue
+			}
+			for i := range s.holds {
+				s.holds[i].Renew(now, monotonic)
+			}
+		}
+	}
+}
+
+// ended is what the proxy knows of the answer whose stream is at its end.
+type ended struct {
+	said     usage.Usage
+	read     bool
+	brokeOff bool // the upstream gave no answer: what the client got is the proxy's own
+}
+
+func (a *ended) Status() uint16 {
+	if a.brokeOff {
+		return 0
+	}
+	return theProxy.Status()
+}
+
+// GRPCStatus reads the header or the trailer: of an answer that was cut, or is none of gRPC's,
+// the proxy has a number of its own.
+func (*ended) GRPCStatus() int {
+	text, present := theProxy.header(mapResponseTrailers, "grpc-status")
+	if !present {
+		text, present = theProxy.header(mapResponseHeaders, "grpc-status")
+	}
+	if n, err := strconv.ParseUint(text, 10, 16); present && err == nil {
+		return int(n) // fits: 16 bits
+	}
+	return -1
+}
+
+func (*ended) Header(name string) (string, bool) {
+	return theProxy.header(mapResponseHeaders, name)
+}
+
+func (*ended) Trailer(name string) (string, bool) {
+	return theProxy.header(mapResponseTrailers, name)
+}
+
+func (*ended) RequestBytes() int64 { return theProxy.amount("request\x00size") }
+
+func (*ended) ResponseBytes() int64 { return theProxy.amount("response\x00size") }
+
+func (*ended) DurationNs() int64 { return theProxy.amount("request\x00duration") }
+
+func (a *ended) Usage() (usage.Usage, bool) { return a.said, a.read }
+
+// Status is the status of the response, 0 where there is none.
+func (p *proxy) Status() uint16 { return uint16(p.amount("response\x00code")) }
+
+// amount is a number of the request, 0 where the proxy does not know it.
+func (p *proxy) amount(path string) int64 {
+	n, _ := p.number(path)
+	return n
+}
+
+func (p *proxy) number(path string) (int64, bool) {
+	text, ok := p.Attribute(path)
+	if !ok || len(text) != 8 {
+		return 0, false
+	}
+	return int64(binary.LittleEndian.Uint64([]byte(text))), true
+}

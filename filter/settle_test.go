@@ -1,0 +1,109 @@
+package main_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/envoy/sim"
+)
+
+// A part of an answer.
+type part func(x *sim.Exchange) error
+
+func head(status int, headers ...[2]string) part {
+	return func(x *sim.Exchange) error {
+		_, err := x.Answer(&sim.Response{Status: status, Headers: headers}, false)
+		return err
+	}
+}
+
+func chunk(text string) part {
+	return func(x *sim.Exchange) error { return x.Chunk([]byte(text), false) }
+}
+
+func end(x *sim.Exchange) error { return x.Chunk(nil, true) }
+
+func trailers(name, value string) part {
+	return func(x *sim.Exchange) error { return x.Trailers([][2]string{{name, value}}) }
+}
+
+func reset(why sim.Cause) part { return func(x *sim.Exchange) error { return x.Reset(why) } }
+
+func traced(o *sim.Options) { o.Properties = map[string][]byte{"sluice.trace": []byte("all")} }
+
+const settled = "sluice.settled"
+
+// The filter reads of the proxy how an answer ended, and settles once.
+func TestSettle(t *testing.T) {
+	var (
+		jsonKind = [2]string{"content-type", "application/json"}
+		grpcKind = [2]string{"content-type", "application/grpc"}
+		usage    = `{"usage":{"prompt_tokens":3,"completion_tokens":4}}`
+	)
+	const failures, noAnswer, tokens = `"when":{"status":[401]}`, `"when":{"no_answer":false}`, `"to":"tokens"`
+	for _, step := range []struct {
+		name, settle string
+		parts        []part
+		cost, by     string
+	}{
+		{"fails", failures, []part{head(401), end}, "10", "cost"},
+		{"succeeds", failures, []part{head(200), end}, "0", "none"},
+		{"the client leaves", failures, []part{reset(sim.ClientGone)}, "10", "cost"},
+		{"the client leaves, free", noAnswer, []part{reset(sim.ClientGone)}, "0", "none"},
+		{"the client leaves an answer", failures, []part{head(200), reset(sim.ClientGone)}, "0", "none"},
+		{"the upstream breaks off", failures, []part{reset(sim.UpstreamReset)}, "10", "cost"},
+		{"the upstream breaks off, free", noAnswer, []part{reset(sim.UpstreamReset)}, "0", "none"},
+		{"the upstream takes too long", failures, []part{reset(sim.UpstreamTimeout)}, "0", "none"},
+		{"redirected inside", "", []part{func(x *sim.Exchange) error { return x.Redirect(&sim.Response{Status: 302}) }}, "0", "none"},
+
+		{"gRPC", `"when":{"grpc_status":[7]}`, []part{head(200, grpcKind), trailers("grpc-status", "7")}, "10", "cost"},
+		{"gRPC, another status", `"when":{"grpc_status":[7]}`, []part{head(200, grpcKind), trailers("grpc-status", "0")}, "0", "none"},
+		{"gRPC without its trailers", `"when":{"grpc_status":[7]}`, []part{head(200, grpcKind), chunk("x"), reset(sim.ClientGone)}, "10", "cost"},
+
+		{"header", `"to":{"header":"x-cost"}`, []part{head(200, [2]string{"x-cost", "77"}), end}, "77", "answer"},
+		{"trailer", `"to":{"trailer":"x-cost"}`, []part{head(200), chunk("x"), trailers("x-cost", "78")}, "78", "answer"},
+		{"trailer that never came", `"to":{"trailer":"x-cost"}`, []part{head(200), chunk("x"), reset(sim.UpstreamReset)}, "10", "cost"},
+		{"bytes", `"to":"response_bytes"`, []part{head(200), chunk("12345"), chunk("678901234567"), end}, "17", "answer"},
+
+		{"tokens", tokens, []part{head(200, jsonKind), chunk(usage[:20]), chunk(usage[20:]), end}, "7", "answer"},
+		{"tokens, encoded", tokens, []part{head(200, jsonKind, [2]string{"content-encoding", "br"}), chunk(strings.Repeat("x", 400)), end}, "100", "estimate"},
+		{"tokens, no body", tokens, []part{head(204)}, "10", "estimate"},
+		{"a websocket", tokens, []part{head(101, jsonKind), chunk(usage), reset(sim.ClientGone)}, "12", "estimate"},
+		{"a tunnel", tokens, []part{head(200, jsonKind), chunk(usage), reset(sim.ClientGone)}, "12", "estimate"},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			b := start(t, traced)
+			require.NoError(t, b.Configure(policy(`{"name":"r","limits":["1000/1h"],"cost":10,"settle":{`+step.settle+`}}`)))
+			r := &sim.Request{}
+			if step.name == "a tunnel" {
+				r.Method = "CONNECT"
+			}
+			x, err := b.Start(0, r)
+			require.NoError(t, err)
+			for _, p := range step.parts {
+				require.NoError(t, p(x))
+			}
+			if !x.Ended() {
+				require.NoError(t, x.Reset(sim.ClientGone))
+			}
+			require.JSONEq(t, `[{"rule":"r","held":10,"cost":`+step.cost+`,"by":"`+step.by+`"}]`, x.State()[settled])
+		})
+	}
+}
+
+// Of a proxy that shows no bodies, their length is known.
+func TestWithheldBodies(t *testing.T) {
+	b := start(t, traced, func(o *sim.Options) { o.Withheld = []string{"proxy_on_response_body"} })
+	require.NoError(t, b.Configure(policy(`{"name":"r","limits":["1000/1h"],"cost":10,"settle":{"to":"tokens"}}`)))
+	for range 2 {
+		x, err := b.Start(0, &sim.Request{})
+		require.NoError(t, err)
+		for _, p := range []part{head(200, [2]string{"content-type", "application/json"}), chunk(strings.Repeat("x", 400)), end} {
+			require.NoError(t, p(x))
+		}
+		require.JSONEq(t, `[{"rule":"r","held":10,"cost":100,"by":"estimate"}]`, x.State()[settled])
+	}
+	require.Equal(t, 1, strings.Count(strings.Join(b.log, "\n"), "allow proxy_on_response_body"))
+}

@@ -1,0 +1,221 @@
+package policy
+
+import (
+	"math"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+const (
+	// MinHoldNs is the shortest hold: running requests show a sign of life each eighth.
+	MinHoldNs int64 = 10_000_000_000
+	// MaxHoldNs is the longest. What runs renews its hold, so a longer one would only
+	// make a key wait for more than a day after a crash.
+	MaxHoldNs int64 = 86_400_000_000_000
+	// MaxLingerNs is how long a slot may stay after the client's reset.
+	MaxLingerNs int64 = 60_000_000_000
+	// MaxSettledWindows is how many windows a rule with settle may have.
+	MaxSettledWindows = MaxWindows - 1
+
+	minStatus, maxStatus = 100, 599
+)
+
+var settleObject = newObject("settle", []field[Settle]{
+	{"to", choice("settle_to"), string(SettleCost), readSettleTo},
+	{"when", objectOf("answer"), "", func(r *reader, v value, s *Settle) { readObject(r, v, answerObject, &s.When) }},
+	{"unknown", choice("unknown"), "", readUnknown},
+	{"max", integer(1, math.MaxUint32), "", func(r *reader, v value, s *Settle) { s.Max = uint32(r.integer(v)) }},
+	{"identity", boolean, "", func(r *reader, v value, s *Settle) { s.Identity = r.boolean(v) }},
+})
+
+// settleToObject is "to" where it is an object.
+var settleToObject = newObject("settle_to", []field[Settle]{
+	{"header", text, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleHeader, r.headerName(v) }},
+	{"trailer", text, "", func(r *reader, v value, s *Settle) { s.To, s.Field = SettleTrailer, r.headerName(v) }},
+})
+
+// answerObject is "when".
+var answerObject = newObject("answer", []field[Answer]{
+	{"status", listOf("status"), "", readStatuses},
+	{"grpc_status", listOf("answer_grpc_status"), "", readAnswerGRPCStatuses},
+	{"headers", Shape{Form: FormPatterns}, "", func(r *reader, v value, a *Answer) { a.Headers = r.headerMatches(v) }},
+	{"no_answer", boolean, "true", func(r *reader, v value, a *Answer) { a.NoAnswer = r.boolean(v) }},
+})
+
+// settleWords are the choices of "to" that are no objects.
+var settleWords = word(SettleCost, SettleTokens, SettleInputTokens, SettleOutputTokens,
+	SettleRequestBytes, SettleResponseBytes, SettleMilliseconds)
+
+func readSettle(r *reader, v value, rule *Rule) {
+	s := &Settle{When: Answer{NoAnswer: true}}
+	rule.Settle = s
+	if !readObject(r, v, settleObject, s) {
+		return
+	}
+	switch {
+	case v.has("unknown"):
+		if s.Unknown == UnknownEstimate && s.To != "" && !s.To.Tokens() {
+			r.fail(v.field("unknown"), EstimateMisplaced)
+		}
+	case s.To.Tokens():
+		s.Unknown = UnknownEstimate
+	default:
+		s.Unknown = UnknownCost
+	}
+	if !v.has("identity") {
+		s.Identity = s.To.Tokens()
+	}
+}
+
+func readSettleTo(r *reader, v value, s *Settle) {
+	switch v.node.Kind {
+	case Object:
+		if before := r.count(); readObject(r, v, settleToObject, s) && len(v.node.Fields) != 1 && r.count() == before {
+			r.fail(v, SettlePlaces)
+		}
+	case String:
+		v.shape = settleWords
+		s.To = Settled(r.word(v))
+	default:
+		r.fail(v, WrongValue)
+	}
+}
+
+func readUnknown(r *reader, v value, s *Settle) {
+	n, isNumber := v.node.Integer()
+	switch u := Unknown(v.node.Text); {
+	case isNumber && n == 0:
+		s.Unknown = UnknownNothing
+	case v.node.Kind == String && (u == UnknownEstimate || u == UnknownCost || u == UnknownNothing):
+		s.Unknown = u
+	default:
+		r.fail(v, WrongValue)
+	}
+}
+
+// eachItem calls use with every item of a list, which is refused if it is empty: it
+// would hold for no answer.
+func (r *reader) eachItem(v value, of Shape, use func(at value)) {
+	if !r.items(v, 0) {
+		return
+	}
+	if len(v.node.Items) == 0 {
+		r.fail(v, EmptyValue)
+	}
+	for i := range v.node.Items {
+		use(v.item(i, of))
+	}
+}
+
+func readStatuses(r *reader, v value, a *Answer) {
+	r.eachItem(v, choice("status"), func(at value) {
+		s, ok := parseStatus(at.node)
+		if !ok {
+			r.fail(at, BadStatus)
+		}
+		a.Status = append(a.Status, s)
+	})
+}
+
+// parseStatus reads 401, "401", "4xx" or "400-499".
+func parseStatus(n *Node) (StatusRange, bool) {
+	if n.Kind == Number {
+		status, ok := n.Integer()
+		return StatusRange{uint16(status), uint16(status)}, ok && status >= minStatus && status <= maxStatus
+	}
+	low, high, isRange := strings.Cut(n.Text, "-")
+	if class, ok := strings.CutSuffix(low, "xx"); ok && !isRange && len(class) == 1 {
+		low, high, isRange = class+"00", class+"99", true
+	}
+	if !isRange {
+		high = low
+	}
+	from, okFrom := cutStatus(low)
+	to, okTo := cutStatus(high)
+	return StatusRange{from, to}, n.Kind == String && okFrom && okTo && from <= to
+}
+
+func cutStatus(s string) (uint16, bool) {
+	digits, rest := cutDigits(s)
+	n := decimal(digits)
+	return uint16(n), len(digits) == 3 && rest == "" && n >= minStatus && n <= maxStatus
+}
+
+func readAnswerGRPCStatuses(r *reader, v value, a *Answer) {
+	r.eachItem(v, choice("answer_grpc_status"), func(at value) {
+		if number, ok := r.grpcStatus(at); ok {
+			a.GRPCStatus = append(a.GRPCStatus, number)
+		}
+	})
+}
+
+func readHold(r *reader, v value, rule *Rule) {
+	ns, ok := r.duration(v)
+	if rule.HoldNs = ns; ok && (ns < MinHoldNs || ns > MaxHoldNs) {
+		r.fail(v, HoldRange, itoa(ns))
+	}
+}
+
+func readLinger(r *reader, v value, rule *Rule) {
+	ns, ok := r.duration(v)
+	if rule.LingerNs = ns; ok && ns > MaxLingerNs {
+		r.fail(v, LingerRange, itoa(ns))
+	}
+}
+
+// fitsHold checks what only rules that hold have, and gives them what depends on other
+// fields of theirs.
+func (r *reader) fitsHold(v value, rule *Rule) {
+	isConcurrency := r.rule.algorithm == limit.Concurrency
+	if !isConcurrency {
+		if v.has("linger") && r.rule.algorithm != 0 {
+			r.fail(v.field("linger"), LingerMisplaced)
+		}
+		rule.LingerNs = 0
+	}
+	if rule.Settle == nil && !isConcurrency {
+		for _, name := range [...]string{"hold", "max_hold"} {
+			if v.has(name) && r.rule.algorithm != 0 {
+				r.fail(v.field(name), HoldMisplaced)
+			}
+		}
+		rule.HoldNs, rule.MaxHoldNs = 0, 0
+		return
+	}
+	if rule.MaxHoldNs > 0 && (rule.MaxHoldNs < rule.HoldNs || rule.MaxHoldNs > limit.MaxPeriodNs) {
+		r.fail(v.field("max_hold"), MaxHoldRange, itoa(rule.MaxHoldNs), itoa(rule.HoldNs))
+	}
+	if isConcurrency {
+		rule.holdSlots()
+	}
+	if rule.Settle == nil {
+		return
+	}
+	if isConcurrency {
+		r.fail(v.field("settle"), SettleConcurrency)
+	}
+	if len(rule.Limits) > MaxSettledWindows {
+		r.fail(v.field("limits"), SettleWindows)
+	}
+	if !v.field("settle").has("max") {
+		rule.Settle.Max = rule.largestLimit()
+	}
+}
+
+// largestLimit is the most that any window of the rule gives any key, at least 1.
+func (r *Rule) largestLimit() uint32 {
+	largest := uint32(1)
+	add := func(limits []Limit) {
+		for i := range limits {
+			if !limits[i].Unlimited {
+				largest = max(largest, limits[i].Limit, limits[i].Burst)
+			}
+		}
+	}
+	add(r.Limits)
+	for i := range r.Overrides {
+		add(r.Overrides[i].Limits)
+	}
+	return largest
+}
