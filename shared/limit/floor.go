@@ -183,8 +183,9 @@ func (w *Window) ChargeFloor(key *Window, f Usage, now int64, units uint32, log 
 func (w *Window) Charge(u *Usage, last, at int64, units uint32) {
 	if w.Algorithm != TokenBucket {
 		w.Roll(u, last, at)
-		if w.Add(u, at, units); w.Algorithm == FixedWindow && w.Jitter > 0 {
-			u.EndNs = at + w.PeriodNs
+		w.Add(u, at, units)
+		if w.Algorithm == FixedWindowPerKey && w.Pays > 0 || w.Algorithm == FixedWindow && w.Jitter > 0 {
+			u.EndNs = at + w.PeriodNs // by its own limits the key may have paid before, and opened a window now
 		}
 		return
 	}

@@ -139,3 +139,28 @@ func TestDebtIsPaid(t *testing.T) {
 	w.Roll(&u, 0, 1<<62)
 	require.Zero(t, u)
 }
+
+// TestChargeWithoutTheKeysLimits: what is charged to a key of which only the rule's limits
+// are known counts as much as by the key's own limits, and as long.
+func TestChargeWithoutTheKeysLimits(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 5000 {
+		own := Window{Algorithm: FixedWindowPerKey, PeriodNs: 20, Limit: 1 + random.Uint32N(5)}
+		own.Pays = own.Limit
+		rule := own
+		rule.Pays = 1 + random.Uint32N(own.Pays)
+		var u Usage
+		own.Add(&u, 1000, 1+random.Uint32N(8))
+		v, last := u, int64(1000)
+		for range 5 {
+			at := last + random.Int64N(30)
+			units := 1 + random.Uint32N(3)
+			own.Roll(&u, last, at)
+			own.Add(&u, at, units)
+			rule.Charge(&v, last, at, units)
+			last = at
+			require.GreaterOrEqual(t, v.Used, u.Used)
+			require.GreaterOrEqual(t, rule.Expiry(&v, last), own.Expiry(&u, last))
+		}
+	}
+}
