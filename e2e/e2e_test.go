@@ -7,6 +7,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -206,14 +208,18 @@ func sluice(t *testing.T, args ...string) (stdout, stderr string, exit int) {
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// upstream is the server behind every proxy. It sends the fields that a request asks
-// for in x-send.
+// upstream is the server behind every proxy. It sends the fields and the status that a
+// request asks for in x-send and x-status, and says which encodings it accepts.
 var upstream = sync.OnceValue(func() *httptest.Server {
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("x-upstream", "yes")
 		for _, line := range r.Header.Values("x-send") {
-			name, value, _ := strings.Cut(line, ": ")
-			w.Header().Add(name, value)
+			name, value, _ := strings.Cut(line, ":")
+			w.Header().Add(name, strings.TrimSpace(value))
+		}
+		w.Header().Set("x-accepted", cmp.Or(r.Header.Get("accept-encoding"), "none"))
+		if status, err := strconv.Atoi(r.Header.Get("x-status")); err == nil {
+			w.WriteHeader(status)
 		}
 		_, _ = w.Write([]byte("hello\n"))
 	}))

@@ -53,6 +53,11 @@ var fieldScenarios = map[string]func(t *testing.T){
 	"jwt.claim":            TestKeyJWTAndRoute,
 	"requests.jwt":         TestALimitThatTheTokenSays,
 	"requests.trusted":     TestALimitThatTheTokenSays,
+	"rule.hold":            TestFieldHold,
+	"rule.max_hold":        TestFieldHold,
+	"rule.linger":          TestFieldsOfClientsThatLeave,
+	"answer.no_answer":     TestFieldsOfClientsThatLeave,
+	"slots.name":           TestFieldsOfClientsThatLeave,
 }
 
 // refused applies a policy that the control plane must refuse, and requires that the

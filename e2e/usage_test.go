@@ -146,10 +146,10 @@ func number(r *http.Request, name string) (n int, ok bool) {
 }
 
 // hangUp has a client leave after so many bytes of its answer.
-func (m *models) hangUp(p *proxy, answer, user string, after int) error {
+func (m *models) hangUp(p *proxy, path, answer, user string, after int) error {
 	ctx, leave := context.WithTimeout(context.Background(), time.Minute)
 	defer leave()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.address+"/v1", strings.NewReader(strings.Repeat("x", questionSize)))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.address+path, strings.NewReader(strings.Repeat("x", questionSize)))
 	if err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func (m *models) hungUp(t *testing.T, p *proxy) {
 		last := int64(0)
 		for i, after := range append([]int{0}, a.ends()...) {
 			user := strings.ReplaceAll(fmt.Sprint(name, "-", i), " ", "_")
-			require.NoError(t, m.hangUp(p, name, user, after), user)
+			require.NoError(t, m.hangUp(p, "/v1", name, user, after), user)
 			paid := used(t, p, "tokens&key="+user)
 			require.Positive(t, paid, "%s, after %d bytes", name, after)
 			if !bytes.Contains(a.Body[:after], []byte("sage")) { // in usage or usageMetadata, which some APIs repeat

@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
+)
+
+// answerFieldCases are the fields that matter once the answer is known. After an answer they
+// wait, as the proxy settles when it has sent it.
+var answerFieldCases = map[string]fieldCase{
+	"rule.settle": {`
+- {name: $, match: {@}, limits: [1/FAR], ⟦settle: {when: {status: [401]}}⟧}`, "", []fieldStep{
+		{"/", "200", "200"}, {"/ :wait=300ms", "200", "429"},
+	}},
+	"settle.to": {`
+- {name: $, match: {@}, limits: [5/FAR], settle: {⟦to: request_bytes|to: cost⟧}}`, "", []fieldStep{
+		{"POST / :body=5", "200", "200"}, {"/ :wait=300ms", "429", "200"},
+	}},
+	"settle.when": {`
+- {name: $, match: {@}, limits: [1/FAR], settle: {⟦when: {status: [401]}⟧}}`, "", []fieldStep{
+		{"/", "200", "200"}, {"/ :wait=300ms", "200", "429"},
+	}},
+	"settle.unknown": {`
+- {name: $, match: {@}, limits: [1/FAR], settle: {to: {header: x-cost}, ⟦unknown: 0⟧}}`, "", []fieldStep{
+		{"/", "200", "200"}, {"/ :wait=300ms", "200", "429"},
+	}},
+	"settle.max": {`
+- {name: $, match: {@}, limits: [3/FAR], settle: {to: {header: x-cost}, ⟦max: 2⟧}}`, "", []fieldStep{
+		{"/ x-send=x-cost:3", "200", "200"}, {"/ :wait=300ms", "200", "429"},
+	}},
+	"settle.identity": {`
+- {name: $, match: {@}, limits: [1000/FAR], settle: {to: tokens, ⟦identity: false⟧}}`, "x-accepted", []fieldStep{
+		{"/ accept-encoding=br", "br", "none"},
+	}},
+	"settle_to.header": {`
+- {name: $, match: {@}, limits: [3/FAR], settle: {to: ⟦{header: x-cost}|{header: x-other}⟧}}`, "", []fieldStep{
+		{"/ x-send=x-cost:3", "200", "200"}, {"/ :wait=300ms", "429", "200"},
+	}},
+	"settle_to.trailer": {`
+- {name: $, match: {@}, limits: [3/FAR], settle: {to: ⟦{trailer: x-cost}|{header: x-cost}⟧}}`, "", []fieldStep{
+		{"/ x-send=x-cost:3", "200", "200"}, {"/ :wait=300ms", "200", "429"},
+	}},
+	"answer.status": {`
+- {name: $, match: {@}, limits: [1/FAR], settle: {when: {⟦status: [401]|status: ["2xx"]⟧}}}`, "", []fieldStep{
+		{"/ x-status=401", "401", "401"}, {"/ :wait=300ms", "429", "200"},
+	}},
+	"answer.grpc_status": {`
+- {name: $, match: {@}, limits: [1/FAR], settle: {when: {⟦grpc_status: [permission_denied]⟧}}}`, "", []fieldStep{
+		{"/ x-send=grpc-status:0", "200", "200"}, {"/ :wait=300ms x-send=grpc-status:7", "200", "429"}, {"/ :wait=300ms", "429", "429"},
+	}},
+	"answer.headers": {`
+- {name: $, match: {@}, limits: [1/FAR], settle: {when: {⟦headers: {x-kind: paid}⟧}}}`, "", []fieldStep{
+		{"/ x-send=x-kind:free", "200", "200"}, {"/ :wait=300ms x-send=x-kind:paid", "200", "429"}, {"/ :wait=300ms", "429", "429"},
+	}},
+	"slots.requests": {`
+- {name: $, match: {@}, algorithm: concurrency, limits: [{⟦requests: 0|requests: 1⟧}]}`, "", []fieldStep{
+		{"/", "429", "200"},
+	}},
+}
+
+// Clients that leave before their answer: what it costs, and how long they keep a slot.
+func TestFieldsOfClientsThatLeave(t *testing.T) {
+	const policy = `
+version: 1
+` + managed + `rules:
+  - {name: free, match: {paths: [/free]}, limits: [9/` + far + `], settle: {when: {no_answer: false}}}
+  - {name: charged, match: {paths: [/charged]}, limits: [9/` + far + `], settle: {}}
+  - {name: stays, match: {paths: [/stays]}, algorithm: concurrency, limits: [{requests: 1, name: slots}], linger: 1m}
+  - {name: goes, match: {paths: [/goes]}, algorithm: concurrency, limits: [{requests: 1}], linger: 0s}
+`
+	d := newest(t)
+	m := startModels(t, modelAnswers(t))
+	p := d.start(t, proxyOptions{policy: policy, upstream: m.URL})
+	for _, path := range []string{"/free", "/charged", "/stays", "/goes"} {
+		require.NoError(t, m.hangUp(p, path, "chat", path, 0))
+	}
+	require.Zero(t, used(t, p, "free"))
+	require.EqualValues(t, 1, used(t, p, "charged"))
+	eventually(t, 5*time.Second, "a slot without linger", func() bool { return p.status(t, "/goes") == allowed })
+	require.Equal(t, denied, p.status(t, "/stays"))
+	require.Equal(t, "slots", p.operate(t, "get", "rule=stays").Windows[0].Name)
+}
+
+// A slot whose VM has ended comes back after the hold, one of a request that runs for too long
+// after max_hold.
+func TestFieldHold(t *testing.T) {
+	const policy = `
+version: 1
+rules:
+  - {name: lost, match: {paths: [/lost]}, algorithm: concurrency, limits: [1], hold: 10s}
+  - {name: long, match: {paths: [/long]}, algorithm: concurrency, limits: [1]}
+  - {name: runs, match: {paths: [/runs]}, algorithm: concurrency, limits: [1], hold: 10s, max_hold: 10s}
+  - {name: keeps, match: {paths: [/keeps]}, algorithm: concurrency, limits: [1], hold: 10s}
+`
+	d := newest(t)
+	m := startModels(t, modelAnswers(t))
+	p := d.start(t, proxyOptions{
+		policy: policy, upstream: m.URL, workers: 1, wasm: buildtest.Filter(t, "sluice_faults"),
+		edit: func(b []byte) []byte {
+			return []byte(strings.Replace(string(b), "route: {cluster: upstream", "route: {timeout: 0s, cluster: upstream", 1))
+		},
+	})
+	ctx, leave := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer leave()
+	run := func(path string) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+path, http.NoBody)
+		require.NoError(t, err)
+		r.Header.Set("x-answer", "chat")
+		r.Header.Set("x-stop", "0")
+		r.Header.Set("x-user-id", path)
+		arrived := make(chan struct{})
+		m.arrived.Store(path, arrived)
+		wg.Go(func() {
+			if res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r); err == nil {
+				_ = res.Body.Close()
+			}
+		})
+		<-arrived
+		require.Equal(t, denied, p.status(t, path))
+	}
+	run("/lost")
+	run("/long")
+	require.Equal(t, http.StatusServiceUnavailable, p.status(t, "/", "x-fault", "panic"))
+	eventually(t, 10*time.Second, "another VM", func() bool { return p.status(t, "/") == allowed })
+	lost := time.Now()
+	require.Equal(t, denied, p.status(t, "/lost"))
+	run("/runs")
+	run("/keeps")
+	for path, after := range map[string]time.Duration{"/lost": 7 * time.Second, "/runs": 17 * time.Second} {
+		for time.Since(lost) < after {
+			require.Equal(t, denied, p.status(t, path), path)
+			time.Sleep(300 * time.Millisecond)
+		}
+		eventually(t, 15*time.Second, path+" to be free", func() bool { return p.status(t, path) == allowed })
+	}
+	require.Equal(t, denied, p.status(t, "/long"))
+	require.Equal(t, denied, p.status(t, "/keeps"))
+}
