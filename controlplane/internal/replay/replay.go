@@ -162,7 +162,7 @@ func (r *run) decide(ctx context.Context, line *accesslog.Request) error {
 		r.Progress(&r.log.Stats)
 	}
 	var decisions [2]decision
-	asked := request(line)
+	asked := answered(request(line), line)
 	for i, s := range r.sides {
 		briefs, denied, err := s.fleet.Serve(line.Ns, asked)
 		if err != nil {
@@ -196,6 +196,7 @@ func (r *run) warn() error {
 	}
 	for _, s := range r.sides {
 		r.warnings = append(r.warnings, grainWarnings(s.policy, r.log.GrainNs)...)
+		r.warnings = append(r.warnings, settleWarnings(s.policy, r.log.NoStatus)...)
 		for i := range s.rules {
 			rule := s.rules[i].rule
 			evicted, err := s.fleet.Counted(rule.Name, "evicted")
