@@ -209,9 +209,12 @@ func sluice(t *testing.T, args ...string) (stdout, stderr string, exit int) {
 }
 
 // upstream is the server behind every proxy. It sends the fields and the status that a
-// request asks for in x-send and x-status, and says which encodings it accepts.
+// request asks for in x-send and x-status, after x-wait, and says which encodings it accepts.
 var upstream = sync.OnceValue(func() *httptest.Server {
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if wait, err := time.ParseDuration(r.Header.Get("x-wait")); err == nil {
+			time.Sleep(wait)
+		}
 		w.Header().Set("x-upstream", "yes")
 		for _, line := range r.Header.Values("x-send") {
 			name, value, _ := strings.Cut(line, ":")

@@ -191,6 +191,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 	}
 	s.requireRules(t, seen)
 	p.operate(t, "stats", "") // begins what has counted nothing
+	p.status(t, "/tokens", "x-user-id", "alice", "x-wait", "3s") // holds its units while workers write
 	s.requireDashboard(t)
 }
 
