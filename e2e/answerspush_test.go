@@ -53,7 +53,10 @@ func (r *answerRig) pushes(t *testing.T, control *controlPlane) {
 	begin := func() (ended func()) {
 		done := make(chan struct{})
 		r.upstream.forget(t)
-		go func() { defer close(done); r.answer(t, slow) }()
+		go func() {
+			defer close(done)
+			r.answer(t, slow) //nolint:testifylint // a failure ends this goroutine, and the test sees it
+		}()
 		eventually(t, 5*time.Second, "the request to be at the upstream", func() bool {
 			r.upstream.mu.Lock()
 			defer r.upstream.mu.Unlock()
@@ -106,7 +109,7 @@ func (r *answerRig) pushesUnderLoad(t *testing.T, control *controlPlane) {
 	go func() {
 		defer close(done)
 		for i := 0; ctx.Err() == nil; i++ {
-			control.apply(t, []string{withoutBodies, withBodies}[i%2])
+			control.apply(t, []string{withoutBodies, withBodies}[i%2]) //nolint:testifylint // the same
 			time.Sleep(2 * time.Second)
 		}
 	}()

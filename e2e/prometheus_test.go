@@ -190,7 +190,7 @@ func TestDashboardAndAlerts(t *testing.T) {
 		eventually(t, 20*time.Second, alert+" to end", func() bool { send("/all", "alice")(); return !s.fires(t, alert) })
 	}
 	s.requireRules(t, seen)
-	p.operate(t, "stats", "") // begins what has counted nothing
+	p.operate(t, "stats", "")                                    // begins what has counted nothing
 	p.status(t, "/tokens", "x-user-id", "alice", "x-wait", "3s") // holds its units while workers write
 	s.requireDashboard(t)
 }

@@ -109,7 +109,7 @@ func (r *heldRun) defineHeld(counter string, capacity uint32) runVariant {
 		return runVariant{Definition: definition(counter, capacity, windows...), override: []limit.Window{override}, rule: windows}
 	}
 	v := r.define(counter, capacity)
-	v.said = false // requests say no limit here
+	v.said = false                        // requests say no limit here
 	v.override = slices.Clone(v.override) // it may be the rule's
 	for _, list := range [][]limit.Window{v.Windows, v.override} {
 		for i := range list {

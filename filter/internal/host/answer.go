@@ -109,7 +109,7 @@ func (s *stream) countUnread(count func(m *decide.Metrics)) {
 // onResponseBody reads the next chunk of an answer.
 //
 //go:wasmexport sluice_on_response_body
-func onResponseBody(context, size, end uint32) uint32 {
+func onResponseBody(context, size, _ uint32) uint32 {
 	if s := streams.of(context); s != nil && s.scan != nil {
 		for from := uint32(0); from < size; from += chunkBytes {
 			arena.reset()

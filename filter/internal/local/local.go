@@ -68,7 +68,8 @@ func (c *Source) checked(s *decide.Subject, read state.Status) decide.Outcome {
 
 // Take counts the hit in the record.
 func (c *Source) Take(s *decide.Subject) decide.Outcome {
-	e, status := &s.Record, state.OK
+	e := &s.Record
+	var status state.Status
 	if c.holds {
 		s.Held, status = c.Table.Hold(e, s.Cost, c.evicts())
 	} else {

@@ -40,11 +40,10 @@ func Cost(r *policy.Rule, held uint32, a Answer) (units uint32, by decide.By) {
 
 // value is the cost of an answer that meets the condition.
 func value(p *policy.Settle, held uint32, a Answer) (units int64, by decide.By) {
-	switch p.To {
-	case policy.SettleTokens, policy.SettleInputTokens, policy.SettleOutputTokens:
+	switch to := p.To; {
+	case to.Tokens():
 		return tokens(p, held, a)
-	}
-	if a.Status() == 0 {
+	case a.Status() == 0:
 		return int64(held), decide.ByCost
 	}
 	switch p.To {
@@ -111,8 +110,9 @@ func sum(to policy.Settled, input, output int64) int64 {
 		return input
 	case policy.SettleOutputTokens:
 		return output
+	default:
+		return input + output
 	}
-	return input + output
 }
 
 // meets reports whether the answer costs anything. What never came counts as met.
